@@ -1,0 +1,3 @@
+module weft/bench/go-pong
+
+go 1.19

@@ -1,0 +1,264 @@
+/* A closed-loop HTTP load: every connection has one request in flight and
+ * sends the next one as soon as the answer is complete. Every latency of the
+ * measured time is kept, so percentiles are exact.
+ *
+ *   load --port P [--host A] --connections N [--threads T] [--warmup S]
+ *        [--duration S] [--watch PID] [--hold]
+ *
+ * Each connection makes one round trip before anything is counted. With --hold
+ * the program then prints "connected" and waits for a line on its input, and
+ * after the result line it keeps the connections until its input ends.
+ * With --watch the result has the CPU time that process PID used during the
+ * measured time, read at its two ends. */
+#define _GNU_SOURCE
+#include "peer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EVENTS 512
+
+enum phase { WARM, MEASURE, DRAIN };
+
+static atomic_int phase = WARM;
+static char request[256];
+static size_t request_length;
+static pthread_barrier_t connected, begin;
+
+typedef struct {
+  int fd;
+  int waiting; /* a request is out */
+  size_t have; /* bytes of the answer so far */
+  uint64_t sent_ns;
+  char answer[READ_SIZE];
+} connection;
+
+typedef struct {
+  const char *host;
+  long port;
+  long count;
+  connection *connections;
+  latencies measured;
+  uint64_t total; /* answers since the start, warm-up included */
+  pthread_t thread;
+} worker;
+
+/* The length of a complete answer at the head of these bytes, or 0. */
+static size_t answer_length(char *bytes, size_t have) {
+  char *end = memmem(bytes, have, "\r\n\r\n", 4);
+  if (end == NULL)
+    return 0;
+  errno = 0;
+  if (have < 12 || memcmp(bytes, "HTTP/1.", 7) != 0 || memcmp(bytes + 8, " 200", 4) != 0)
+    die("not a 200 answer: %.*s", 40, bytes);
+  *end = '\0';
+  char *field = strcasestr(bytes, "\r\ncontent-length:");
+  if (field == NULL)
+    die("an answer without Content-Length");
+  size_t body = strtoul(field + 17, NULL, 10);
+  *end = '\r';
+  size_t length = (size_t)(end - bytes) + 4 + body;
+  if (length > READ_SIZE)
+    die("an answer of %zu bytes is longer than %d", length, READ_SIZE);
+  return length <= have ? length : 0;
+}
+
+static void send_request(connection *c) {
+  c->have = 0;
+  c->waiting = 1;
+  c->sent_ns = now_ns();
+  ssize_t sent = send(c->fd, request, request_length, MSG_NOSIGNAL);
+  if (sent != (ssize_t)request_length)
+    die("send");
+}
+
+/* Read once; 1 when the answer is complete. */
+static int receive(connection *c) {
+  ssize_t got = recv(c->fd, c->answer + c->have, READ_SIZE - c->have, 0);
+  if (got < 0 && errno == EAGAIN)
+    return 0;
+  if (got <= 0) {
+    errno = got == 0 ? 0 : errno;
+    die("the server closed a connection");
+  }
+  c->have += (size_t)got;
+  size_t length = answer_length(c->answer, c->have);
+  errno = 0;
+  if (length != 0 && length != c->have)
+    die("bytes after the end of an answer");
+  return length != 0;
+}
+
+static void open_connections(worker *w) {
+  w->connections = calloc((size_t)w->count, sizeof *w->connections);
+  if (w->connections == NULL)
+    die("calloc");
+  for (long i = 0; i < w->count; i++)
+    w->connections[i].fd = peer_connect(w->host, w->port);
+  for (long i = 0; i < w->count; i++) {
+    connection *c = &w->connections[i];
+    send_request(c);
+    while (!receive(c))
+      ;
+    c->waiting = 0;
+    fcntl(c->fd, F_SETFL, O_NONBLOCK);
+  }
+}
+
+static void answered(worker *w, connection *c, int now, long *out) {
+  w->total++;
+  if (now == MEASURE)
+    latencies_add(&w->measured, now_ns() - c->sent_ns);
+  if (now == DRAIN) {
+    c->waiting = 0;
+    --*out;
+  } else {
+    send_request(c);
+  }
+}
+
+/* Until the main thread says DRAIN and every answer has come. */
+static void exchange(worker *w, int epoll) {
+  struct epoll_event events[EVENTS];
+  long out = w->count;
+  uint64_t last = now_ns();
+  for (long i = 0; i < w->count; i++)
+    send_request(&w->connections[i]);
+  while (out > 0) {
+    int count = epoll_wait(epoll, events, EVENTS, 100);
+    int now = atomic_load_explicit(&phase, memory_order_relaxed);
+    if (count < 0 && errno != EINTR)
+      die("epoll_wait");
+    for (int i = 0; i < count; i++) {
+      connection *c = events[i].data.ptr;
+      if (receive(c))
+        answered(w, c, now, &out);
+    }
+    if (count > 0)
+      last = now_ns();
+    errno = 0;
+    if (count == 0 && now_ns() - last > 20000000000u)
+      die("no answer for 20 s, %ld requests are out", out);
+  }
+}
+
+static void *work(void *argument) {
+  worker *w = argument;
+  int epoll = epoll_create1(EPOLL_CLOEXEC);
+  if (epoll < 0)
+    die("epoll_create1");
+  open_connections(w);
+  for (long i = 0; i < w->count; i++) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &w->connections[i]};
+    if (epoll_ctl(epoll, EPOLL_CTL_ADD, w->connections[i].fd, &event) < 0)
+      die("epoll_ctl");
+  }
+  pthread_barrier_wait(&connected);
+  pthread_barrier_wait(&begin);
+  exchange(w, epoll);
+  return NULL;
+}
+
+static void sleep_seconds(double seconds) {
+  struct timespec t = {.tv_sec = (time_t)seconds};
+  t.tv_nsec = (long)((seconds - (double)t.tv_sec) * 1e9);
+  while (nanosleep(&t, &t) < 0 && errno == EINTR)
+    ;
+}
+
+/* The CPU clock of a process covers all its threads, dead ones too. */
+static uint64_t cpu_ns(pid_t pid) {
+  clockid_t clock;
+  struct timespec t;
+  if (pid == 0)
+    return 0;
+  errno = clock_getcpuclockid(pid, &clock);
+  if (errno != 0 || clock_gettime(clock, &t) < 0)
+    die("CPU time of process %d", (int)pid);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void print_result(worker *workers, long threads, uint64_t wall, uint64_t cpu) {
+  latencies all = {0};
+  uint64_t total = 0;
+  for (long i = 0; i < threads; i++) {
+    latencies_append(&all, &workers[i].measured);
+    total += workers[i].total;
+  }
+  latencies_sort(&all);
+  printf("{\"requests\": %zu, \"total_requests\": %llu, \"wall_s\": %.9f, \"cpu_s\": %.9f, "
+         "\"p50_us\": %.3f, \"p95_us\": %.3f, \"p99_us\": %.3f, \"max_us\": %.3f}\n",
+         all.count, (unsigned long long)total, (double)wall / 1e9, (double)cpu / 1e9,
+         latencies_percentile(&all, 50), latencies_percentile(&all, 95),
+         latencies_percentile(&all, 99), latencies_percentile(&all, 100));
+  fflush(stdout);
+}
+
+static void wait_for_line(void) {
+  int c;
+  do
+    c = getchar();
+  while (c != EOF && c != '\n');
+}
+
+static worker *start_workers(int argc, char **argv, long threads) {
+  const char *host = option(argc, argv, "host", "127.0.0.1");
+  long port = option_long(argc, argv, "port", 0);
+  long connections = option_long(argc, argv, "connections", 64);
+  worker *workers = calloc((size_t)threads, sizeof *workers);
+  errno = 0;
+  if (port == 0 || threads < 1 || connections < threads || workers == NULL)
+    die("usage: load --port P --connections N [--threads T <= N] [--warmup S] "
+        "[--duration S] [--watch PID] [--hold]");
+  request_length = (size_t)snprintf(request, sizeof request,
+                                    "GET / HTTP/1.1\r\nHost: %s:%ld\r\n\r\n", host, port);
+  for (long i = 0; i < threads; i++) {
+    long share = connections / threads + (i < connections % threads);
+    workers[i] = (worker){.host = host, .port = port, .count = share};
+    errno = pthread_create(&workers[i].thread, NULL, work, &workers[i]);
+    if (errno != 0)
+      die("pthread_create");
+  }
+  return workers;
+}
+
+int main(int argc, char **argv) {
+  long threads = option_long(argc, argv, "threads", 1);
+  pid_t watch = (pid_t)option_long(argc, argv, "watch", 0);
+  int hold = option_flag(argc, argv, "hold");
+  raise_open_files();
+  pthread_barrier_init(&connected, NULL, (unsigned)threads + 1);
+  pthread_barrier_init(&begin, NULL, (unsigned)threads + 1);
+
+  worker *workers = start_workers(argc, argv, threads);
+  pthread_barrier_wait(&connected);
+  if (hold) {
+    puts("connected");
+    fflush(stdout);
+    wait_for_line();
+  }
+  pthread_barrier_wait(&begin);
+  sleep_seconds(option_double(argc, argv, "warmup", 1));
+
+  uint64_t start = now_ns(), cpu = cpu_ns(watch);
+  atomic_store(&phase, MEASURE);
+  sleep_seconds(option_double(argc, argv, "duration", 3));
+  uint64_t cpu_used = cpu_ns(watch) - cpu, wall = now_ns() - start;
+  atomic_store(&phase, DRAIN);
+
+  for (long i = 0; i < threads; i++)
+    pthread_join(workers[i].thread, NULL);
+  print_result(workers, threads, wall, cpu_used);
+  while (hold && getchar() != EOF)
+    ;
+  return 0;
+}

@@ -1,0 +1,107 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : @weft bench@
+--
+-- The registry of benchmarks and the command that runs them. A benchmark is a module that exports a 'Benchmark' and
+-- a line in 'registry'. Exit status: 0 when it ran, 1 when nothing could be measured, 2 for bad arguments, 3 when a
+-- bound was missed with @--check@.
+module Weft.Tools.Bench
+  ( benchCommand,
+    registry,
+    subjectNames,
+  )
+where
+
+import Control.Monad (forM, forM_, when)
+import Data.ByteString.Builder (Builder, hPutBuilder)
+import Data.List (nub)
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.IO as T
+import Options.Applicative hiding (columns)
+import System.Exit (ExitCode (..), exitWith)
+import System.FilePath (replaceBaseName, takeBaseName)
+import System.IO (IOMode (WriteMode), hSetEncoding, stderr, utf8, withFile)
+import Weft.Tools.Bench.Bounds (missed)
+import Weft.Tools.Bench.Echo (echo)
+import Weft.Tools.Bench.Idle (idle)
+import Weft.Tools.Bench.Json
+import Weft.Tools.Bench.Options
+import Weft.Tools.Bench.Plot (outcomePlot)
+import Weft.Tools.Bench.Pong (pong)
+import Weft.Tools.Bench.Quiet (quiet)
+import Weft.Tools.Bench.Runner
+import Weft.Tools.Bench.Setup
+import Weft.Tools.Bench.Table (columns, renderOutcome)
+import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Warp (warp)
+
+-- | All benchmarks, in the order of @weft bench all@.
+registry :: [Benchmark]
+registry =
+  [ pong,
+    warp,
+    idle,
+    echo,
+    quiet
+  ]
+
+-- | Every subject that some benchmark measures.
+subjectNames :: [Text]
+subjectNames = nub [subjectName (caseSubject c) | b <- registry, c <- benchCases b defaultPlan]
+
+-- | The subcommand.
+benchCommand :: Mod CommandFields (IO ())
+benchCommand =
+  command "bench" $
+    info
+      (run <$> optionsParser (map benchName registry) subjectNames)
+      ( progDesc "Measure Weft beside GHC's own I/O manager and other peers"
+          <> footer
+            "Subjects take turns within every round and start afresh each time. A server with N capabilities is pinned \
+            \to the first N cores, its clients to the others; where none are left (-N2 on two cores) both share all \
+            \cores. CPU a request is the user and system time of the server's process over the requests answered in \
+            \the measured time. Figures are medians of the rounds, ratios are taken within a round. System calls are \
+            \counted in a run of their own. The programs are looked for in bin/subjects and bin/peers beside this \
+            \program's directory, or below WEFT_BENCH_DIR. Exit status: 0 it ran, 1 nothing could be measured, 2 bad \
+            \arguments, 3 a bound was missed (with --check)."
+      )
+
+run :: Options -> IO ()
+run options = case optionTarget options of
+  List -> T.putStr . T.unlines $ columns [[benchName b, benchTitle b] | b <- registry]
+  All -> measure options registry
+  One name -> measure options (filter ((== name) . benchName) registry)
+
+measure :: Options -> [Benchmark] -> IO ()
+measure options benchmarks = do
+  machine <- machineFacts
+  outcomes <- withEnv options $ \env -> forM benchmarks $ \benchmark -> do
+    outcome <- runBenchmark env selected benchmark
+    T.putStrLn (renderOutcome (envPlan env) benchmark outcome)
+    pure (benchmark, outcome, outcomeJson machine (settings env) benchmark outcome)
+  forM_ (optionJson options) $ \file -> writeOut file $ case [json | (_, _, json) <- outcomes] of
+    [only] | optionTarget options /= All -> only
+    several -> arrayJson several
+  forM_ (optionPlot options) $ \file -> forM_ outcomes $ \(benchmark, outcome, _) ->
+    writeText (plotFile file benchmark) (outcomePlot benchmark outcome)
+  when (all (\(_, outcome, _) -> null (outcomeRuns outcome)) outcomes) $ do
+    T.hPutStrLn stderr "weft bench: nothing could be measured"
+    exitWith (ExitFailure 1)
+  when (optionCheck options && any (\(_, outcome, _) -> any missed (outcomeBounds outcome)) outcomes) $
+    exitWith (ExitFailure 3)
+  where
+    selected name = null (optionOnly options) || name `elem` optionOnly options
+    settings env = Settings (envPlan env) (envRts env) (envBackend env) (optionQuick options)
+    plotFile file benchmark
+      | optionTarget options == All = replaceBaseName file (takeBaseName file ++ "-" ++ T.unpack (benchName benchmark))
+      | otherwise = file
+
+writeOut :: FilePath -> Builder -> IO ()
+writeOut file = withFile file WriteMode . flip hPutBuilder
+
+writeText :: FilePath -> Text -> IO ()
+writeText file text = withFile file WriteMode $ \handle -> do
+  hSetEncoding handle utf8
+  T.hPutStr handle text

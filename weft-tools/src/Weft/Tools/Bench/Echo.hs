@@ -1,0 +1,76 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Benchmark @echo@
+--
+-- One client, one message of 64 bytes in flight (Mio, section 6.4): the time of a round trip when there is nothing
+-- else to do, beside the non-threaded run-time system, which never hands a thread from one OS thread to another.
+-- Where server and client sit matters more than anything else here, so each comparison has its own placement:
+-- server and client on a core each, or both free on two cores.
+module Weft.Tools.Bench.Echo (echo) where
+
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Load
+import Weft.Tools.Bench.Proc
+import Weft.Tools.Bench.Server
+import Weft.Tools.Bench.Types
+
+echo :: Benchmark
+echo =
+  Benchmark
+    { benchName = "echo",
+      benchTitle = "round trips of one client",
+      benchCases = const [echoCase mode cores subject | cores <- [1, 2], (mode, subject) <- subjects],
+      benchTools = [tripTool],
+      benchBounds = const [bound 1 "-N1", bound 2 "-N2"],
+      benchColumns = ["p50_us", "p95_us", "p99_us", "max_us", "cpu_us_per_op"]
+    }
+  where
+    subjects =
+      [ (Threaded, Subject "weft" "echo-weft" WeftProgram),
+        (Threaded, Subject "ghc" "echo-ghc" GhcProgram),
+        (NonThreaded, Subject "ghc" "echo-ghc-nonthreaded" GhcProgram)
+      ]
+    bound cores name =
+      atMost
+        ("median " <> name <> ": weft - ghc non-threaded, us")
+        (median "weft" Threaded cores `Minus` median "ghc" NonThreaded cores)
+        3
+    median subject mode cores = on subject (echoParams mode cores) "p50_us"
+
+-- | Which run-time system.
+data Mode = Threaded | NonThreaded
+
+-- | The threaded one has a capability for each core that the server may use.
+echoParams :: Mode -> Int -> Params
+echoParams mode cores = case mode of
+  Threaded -> given "threaded" cores
+  NonThreaded -> given "non-threaded" 1
+  where
+    given :: Text -> Int -> Params
+    given name capabilities = [("mode", Word name), ("capabilities", Count capabilities), ("cores", Count cores)]
+
+echoCase :: Mode -> Int -> Subject -> Case
+echoCase mode cores subject =
+  Case
+    { caseSubject = subject,
+      caseParams = given,
+      caseGroup = [("cores", Count cores)],
+      caseMeasure = \env -> pure . (,) given <$> withServer env cores subject (trips env cores),
+      caseOnce = Nothing
+    }
+  where
+    given = echoParams mode cores
+
+trips :: Env -> Int -> Server -> IO Metrics
+trips env cores server = do
+  before <- cpuSeconds (serverPid server)
+  result <- roundTrips env (clientCores env cores) 64 warmup count server
+  after <- cpuSeconds (serverPid server)
+  let perTrip = 1e6 * (after - before) / fromIntegral (warmup + count)
+  pure (M.insert "cpu_us_per_op" perTrip (tripLatencies result))
+  where
+    warmup = planTripsBefore (envPlan env)
+    count = planTrips (envPlan env)

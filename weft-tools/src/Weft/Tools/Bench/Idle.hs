@@ -1,0 +1,79 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Benchmark @idle@
+--
+-- Sixty-four busy connections, first alone and then beside thousands of idle ones in the same process: what do the
+-- idle ones cost in latency and in memory?
+module Weft.Tools.Bench.Idle (idle) where
+
+import qualified Data.Map.Strict as M
+import qualified Data.Text as T
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Http
+import Weft.Tools.Bench.Load
+import Weft.Tools.Bench.Proc
+import Weft.Tools.Bench.Server
+import Weft.Tools.Bench.Types
+
+idle :: Benchmark
+idle =
+  Benchmark
+    { benchName = "idle",
+      benchTitle = "64 busy connections beside many idle ones, -N1",
+      benchCases = \plan -> map (idleCase (planIdle plan)) subjects,
+      benchTools = [loadTool, idleTool],
+      benchBounds = bounds . planIdle,
+      benchColumns =
+        ["p99_us", "p50_us", "max_us", "cpu_us_per_op", "live_bytes_per_idle", "rss_bytes_per_idle", "max_rss_mb"]
+    }
+  where
+    subjects =
+      [ Subject "weft" "pong-weft" WeftProgram,
+        Subject "ghc" "pong-ghc" GhcProgram,
+        Subject "c-epoll" "c-epoll" CProgram
+      ]
+
+bounds :: Int -> [Bound]
+bounds many =
+  [ atMost
+      ("99th percentile: with " <> T.pack (show many) <> " idle / without")
+      (on "weft" (idleParams many) "p99_us" `Over` on "weft" (idleParams 0) "p99_us")
+      1.5,
+    atMost "bytes live an idle connection" (on "weft" (idleParams many) "live_bytes_per_idle") 1700,
+    atMost "bytes resident an idle connection" (on "weft" (idleParams many) "rss_bytes_per_idle") 4000
+  ]
+
+active :: Int
+active = 64
+
+idleParams :: Int -> Params
+idleParams count = ("idle", Count count) : params active 1
+
+idleCase :: Int -> Subject -> Case
+idleCase many subject =
+  Case
+    { caseSubject = subject,
+      caseParams = params active 1,
+      caseGroup = params active 1,
+      caseMeasure = \env -> withServer env 1 subject (withAndWithout env many),
+      caseOnce = Nothing
+    }
+
+-- | Both loads on one process. Resident memory is compared right after either load, live bytes after a full
+-- collection.
+withAndWithout :: Env -> Int -> Server -> IO [Measured]
+withAndWithout env many server = do
+  (alone, residentAlone, liveAlone) <- loaded
+  withIdle env (clientCores env 1) many server $ do
+    (beside, residentBeside, liveBeside) <- loaded
+    let each a b = (b - a) / fromIntegral many
+        memory = ("rss_bytes_per_idle", each residentAlone residentBeside)
+        live = [("live_bytes_per_idle", each a b) | Just a <- [liveAlone], Just b <- [liveBeside]]
+    pure [(idleParams 0, alone), (idleParams many, M.union beside (M.fromList (memory : live)))]
+  where
+    loaded = do
+      metrics <- underLoad env 1 active server
+      resident <- residentBytes (serverPid server)
+      live <- fmap reportLive <$> report server
+      pure (metrics, resident, live)

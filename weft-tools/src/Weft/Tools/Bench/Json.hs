@@ -1,0 +1,132 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Results as JSON
+--
+-- Pure. The form that all benchmarks share: the machine, the runs with the median of each metric, its smallest and
+-- largest round and every round beside it, and the bounds. Fields keep their order and every run is on a line of
+-- its own, so that two result files can be compared by eye.
+module Weft.Tools.Bench.Json
+  ( Machine (..),
+    Settings (..),
+    outcomeJson,
+    arrayJson,
+  )
+where
+
+import Data.Aeson.Encoding (Encoding, Series, fromEncoding, list, null_, pair, pairs)
+import qualified Data.Aeson.Encoding as E
+import qualified Data.Aeson.Key as K
+import Data.ByteString.Builder (Builder)
+import Data.List (intersperse)
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import Numeric (showEFloat)
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Runner
+import Weft.Tools.Bench.Stats
+import Weft.Tools.Bench.Types
+
+-- | The facts about the machine that figures depend on.
+data Machine = Machine
+  { machineCores :: !Int,
+    machineKernel :: !Text,
+    machineGhc :: !Text,
+    machineWeft :: !Text
+  }
+  deriving (Eq, Show)
+
+-- | What was asked for on the command line.
+data Settings = Settings
+  { settingsPlan :: !Plan,
+    settingsRts :: ![String],
+    settingsBackend :: !(Maybe Text),
+    settingsQuick :: !Bool
+  }
+
+-- | One benchmark's result.
+outcomeJson :: Machine -> Settings -> Benchmark -> Outcome -> Builder
+outcomeJson machine settings benchmark outcome =
+  object
+    [ ("bench", fromEncoding (E.text (benchName benchmark))),
+      ("machine", fromEncoding (machineEncoding machine)),
+      ("settings", fromEncoding (settingsEncoding settings)),
+      ("runs", lined (map runEncoding (outcomeRuns outcome))),
+      ("bounds", lined (map boundEncoding (outcomeBounds outcome))),
+      ("missing", fromEncoding (list E.text (outcomeMissing outcome))),
+      ("failed", lined (map failureEncoding (outcomeFailures outcome)))
+    ]
+  where
+    object fields = "{\n" <> mconcat (intersperse ",\n" (map entry fields)) <> "\n}\n"
+    entry (name, value) = "  " <> fromEncoding (E.text name) <> ": " <> value
+    lined [] = "[]"
+    lined values = "[\n    " <> mconcat (intersperse ",\n    " (map fromEncoding values)) <> "\n  ]"
+
+-- | Several results as one array.
+arrayJson :: [Builder] -> Builder
+arrayJson results = "[\n" <> mconcat (intersperse ",\n" results) <> "]\n"
+
+machineEncoding :: Machine -> Encoding
+machineEncoding machine =
+  pairs $
+    pair "cores" (E.int (machineCores machine))
+      <> textPair "kernel" (machineKernel machine)
+      <> textPair "ghc" (machineGhc machine)
+      <> textPair "weft" (machineWeft machine)
+
+settingsEncoding :: Settings -> Encoding
+settingsEncoding settings =
+  pairs $
+    pair "rounds" (E.int (planRounds plan))
+      <> pair "duration_s" (E.double (planDuration plan))
+      <> pair "warmup_s" (E.double (planWarmup plan))
+      <> pair "quick" (E.bool (settingsQuick settings))
+      <> pair "rts" (list E.string (settingsRts settings))
+      <> maybe mempty (textPair "backend") (settingsBackend settings)
+  where
+    plan = settingsPlan settings
+
+runEncoding :: Run -> Encoding
+runEncoding run =
+  pairs $
+    textPair "subject" (runSubject run)
+      <> pair "params" (pairs (foldMap parameter (runParams run)))
+      <> pair "metrics" (each summaryMedian)
+      <> pair "min" (each summaryMin)
+      <> pair "max" (each summaryMax)
+      <> pair "rounds" (list numbers (M.elems (runRounds run)))
+  where
+    summaries = metricSummaries run
+    each part = numbers (M.map part summaries)
+    numbers = pairs . M.foldMapWithKey (\name value -> pair (K.fromText name) (number value))
+    parameter (name, Count n) = pair (K.fromText name) (E.int n)
+    parameter (name, Word w) = textPair name w
+
+boundEncoding :: Judged -> Encoding
+boundEncoding judged =
+  pairs $
+    textPair "name" (boundName (judgedBound judged))
+      <> pair "figure" (maybe null_ (number . summaryMedian) figure)
+      <> pair "limit" (E.double (boundLimit (judgedBound judged)))
+      <> pair "holds" (maybe null_ E.bool (holds judged))
+      <> maybe mempty range figure
+      <> maybe (textPair "reason" (judgedReason judged)) (const mempty) figure
+  where
+    figure = judgedFigure judged
+    range s = pair "min" (number (summaryMin s)) <> pair "max" (number (summaryMax s))
+
+failureEncoding :: Failure -> Encoding
+failureEncoding failure =
+  pairs $
+    textPair "subject" (failureSubject failure)
+      <> textPair "params" (mconcat (intersperse " " [name <> "=" <> paramText value | (name, value) <- failureParams failure]))
+      <> textPair "message" (failureMessage failure)
+
+-- | A figure to six digits: more would be noise.
+number :: Double -> Encoding
+number value
+  | isNaN value || isInfinite value = null_
+  | otherwise = E.double (read (showEFloat (Just 5) value ""))
+
+textPair :: Text -> Text -> Series
+textPair name value = pair (K.fromText name) (E.text value)

@@ -1,0 +1,126 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : The clients that put a server under load
+--
+-- Three small C programs, built from @bench/peers@: @load@ (closed loop, every connection has one HTTP request in
+-- flight, every latency is kept), @roundtrip@ (one blocking echo client) and @idle-client@ (connections that never
+-- send). Latency percentiles are worked out there, from all samples.
+module Weft.Tools.Bench.Load
+  ( -- * Requests
+    LoadSpec (..),
+    LoadResult (..),
+    requestLoad,
+
+    -- * Round trips
+    TripResult (..),
+    roundTrips,
+
+    -- * Idle connections
+    withIdle,
+
+    -- * Which programs these are
+    loadTool,
+    tripTool,
+    idleTool,
+  )
+where
+
+import Data.Aeson (FromJSON (..), Object, withObject, (.:))
+import qualified Data.Aeson.Key as K
+import Data.Aeson.Types (Parser)
+import Data.Map.Strict (Map)
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Bench.Child
+import Weft.Tools.Bench.Server
+import Weft.Tools.Bench.Types
+
+loadTool, tripTool, idleTool :: FilePath
+loadTool = "load"
+tripTool = "roundtrip"
+idleTool = "idle-client"
+
+-- | How much load, and for how many seconds.
+data LoadSpec = LoadSpec
+  { loadConnections :: !Int,
+    loadThreads :: !Int,
+    loadWarmup :: !Double,
+    loadDuration :: !Double
+  }
+
+-- | What the measured time brought.
+data LoadResult = LoadResult
+  { -- | Requests answered in the measured time.
+    loadRequests :: !Double,
+    -- | Requests answered since the load began, warm-up included.
+    loadTotal :: !Double,
+    loadWall :: !Double,
+    -- | CPU time of the server.
+    loadCpu :: !Double,
+    -- | @p50_us@ and so on.
+    loadLatencies :: !(Map Text Double)
+  }
+  deriving (Eq, Show)
+
+instance FromJSON LoadResult where
+  parseJSON = withObject "load" $ \o ->
+    LoadResult <$> o .: "requests" <*> o .: "total_requests" <*> o .: "wall_s" <*> o .: "cpu_s" <*> latencies o
+
+-- | Put a server under load from these cores, when the action says so: it gets what starts the load and waits for
+-- its end. When the action begins all connections are open and have been served once; they stay open until it
+-- returns, and outside of the load no request is under way.
+requestLoad :: Env -> [Int] -> LoadSpec -> Server -> (IO LoadResult -> IO a) -> IO a
+requestLoad env cores spec server action = withTool env cores loadTool arguments $ \child -> do
+  expectLine 60 "connected" child
+  action $ do
+    tell child "go"
+    result <- hearJson (loadWarmup spec + loadDuration spec + 60) child
+    if loadRequests result > 0
+      then pure result
+      else failWith (subjectName (serverSubject server) <> " answered no request in the measured time")
+  where
+    arguments =
+      [("port", show (serverPort server)), ("connections", show (loadConnections spec))]
+        ++ [("threads", show (loadThreads spec)), ("watch", show (serverPid server))]
+        ++ [("warmup", show (loadWarmup spec)), ("duration", show (loadDuration spec)), ("hold", "")]
+
+-- | How long the round trips of one client took.
+newtype TripResult = TripResult {tripLatencies :: Map Text Double}
+  deriving (Eq, Show)
+
+instance FromJSON TripResult where
+  parseJSON = withObject "round trips" (fmap TripResult . latencies)
+
+-- | So many round trips of this many bytes on one connection, after others that do not count.
+roundTrips :: Env -> [Int] -> Int -> Int -> Int -> Server -> IO TripResult
+roundTrips env cores size warmup count server = withTool env cores tripTool arguments (hearJson 120)
+  where
+    arguments =
+      [("port", show (serverPort server)), ("size", show size), ("warmup", show warmup), ("count", show count)]
+
+-- | Hold this many idle connections to a server during the action.
+withIdle :: Env -> [Int] -> Int -> Server -> IO a -> IO a
+withIdle env cores count server action =
+  withTool env cores idleTool [("port", show (serverPort server)), ("count", show count)] $ \child -> do
+    expectLine 120 "ready" child
+    action
+
+latencies :: Object -> Parser (Map Text Double)
+latencies object = M.fromList <$> mapM (\name -> (,) name <$> object .: K.fromText name) names
+  where
+    names = ["p50_us", "p95_us", "p99_us", "max_us"]
+
+expectLine :: Double -> Text -> Child -> IO ()
+expectLine seconds expected child = do
+  line <- hearLine seconds child
+  if line == expected then pure () else failWith ("expected " <> expected <> ", got " <> line)
+
+withTool :: Env -> [Int] -> FilePath -> [(String, String)] -> (Child -> IO a) -> IO a
+withTool env cores name arguments action = do
+  path <- locate env name >>= maybe (failWith ("missing: " <> T.pack name <> " (make bench-peers)")) pure
+  withChild env (Program path (concatMap flag arguments) [] cores) action
+  where
+    flag (option, "") = ["--" ++ option]
+    flag (option, value) = ["--" ++ option, value]

@@ -1,0 +1,122 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Arguments of @weft bench@
+--
+-- The parser is built from the registry's names, so that a wrong name is a bad argument like any other.
+module Weft.Tools.Bench.Options
+  ( Target (..),
+    Options (..),
+    optionsParser,
+    plan,
+    defaultPlan,
+  )
+where
+
+import Data.Maybe (fromMaybe)
+import Data.Text (Text)
+import qualified Data.Text as T
+import Options.Applicative
+import Text.Read (readMaybe)
+import Weft.Tools.Bench.Types
+
+-- | What is asked for.
+data Target = List | All | One Text
+  deriving (Eq, Show)
+
+data Options = Options
+  { optionTarget :: !Target,
+    optionJson :: !(Maybe FilePath),
+    optionPlot :: !(Maybe FilePath),
+    optionRounds :: !(Maybe Int),
+    optionDuration :: !(Maybe Double),
+    optionQuick :: !Bool,
+    optionCheck :: !Bool,
+    -- | None: all subjects.
+    optionOnly :: ![Text],
+    optionBackend :: !(Maybe Text),
+    -- | Instead of the default options of the run-time system.
+    optionRts :: !(Maybe [String])
+  }
+  deriving (Eq, Show)
+
+-- | The arguments, given the benchmarks' names and the subjects' names.
+optionsParser :: [Text] -> [Text] -> Parser Options
+optionsParser benchmarks subjects =
+  Options
+    <$> argument
+      (eitherReader target)
+      (metavar "NAME" <> help ("A benchmark: " ++ listing benchmarks ++ "; or list, or all"))
+    <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result as JSON"))
+    <*> optional (strOption (long "plot" <> metavar "FILE" <> help "Write a chart of the main metric as SVG"))
+    <*> optional (option positive (long "rounds" <> metavar "N" <> help "Rounds to run (5; with --quick 1)"))
+    <*> optional
+      (option positive (long "duration" <> metavar "SECONDS" <> help "Measured time of a load (3; with --quick 0.5)"))
+    <*> switch (long "quick" <> help "One short round: to see that everything runs, not for its figures")
+    <*> switch (long "check" <> help "Exit with status 3 when a bound is missed or could not be measured")
+    <*> option
+      (eitherReader only)
+      (long "only" <> metavar "SUBJECT,..." <> value [] <> help ("Measure only these: " ++ listing subjects))
+    <*> optional (strOption (long "backend" <> metavar "NAME" <> help "Back end of the subjects that run on Weft"))
+    <*> optional (words <$> strOption (long "rts" <> metavar "OPTIONS" <> help rtsHelp))
+  where
+    target word
+      | word == "list" = Right List
+      | word == "all" = Right All
+      | T.pack word `elem` benchmarks = Right (One (T.pack word))
+      | otherwise = Left ("no benchmark is called " ++ word ++ "; there are " ++ listing benchmarks)
+    only list = case filter (`notElem` subjects) wanted of
+      [] -> Right wanted
+      unknown : _ -> Left ("no subject is called " ++ T.unpack unknown ++ "; there are " ++ listing subjects)
+      where
+        wanted = T.splitOn "," (T.pack list)
+    rtsHelp = "Options of GHC's run-time system for the Haskell subjects, such as -A16m"
+    listing = T.unpack . T.intercalate ", "
+
+-- | A number above zero.
+positive :: (Read a, Ord a, Num a) => ReadM a
+positive = eitherReader $ \text -> case readMaybe text of
+  Just number | number > 0 -> Right number
+  _ -> Left ("not a number above zero: " ++ text)
+
+-- | How long and how often.
+plan :: Options -> Plan
+plan options =
+  chosen
+    { planRounds = fromMaybe (planRounds chosen) (optionRounds options),
+      planDuration = fromMaybe (planDuration chosen) (optionDuration options)
+    }
+  where
+    chosen = if optionQuick options then quick else defaultPlan
+
+-- | Without options: five rounds of three seconds.
+defaultPlan :: Plan
+defaultPlan =
+  Plan
+    { planRounds = 5,
+      planWarmup = 1,
+      planDuration = 3,
+      planTrace = 1,
+      planIdle = 18000,
+      planQuiet = 1000,
+      planSettle = 2,
+      planWindow = 10,
+      planTrips = 20000,
+      planTripsBefore = 2000
+    }
+
+-- | With @--quick@.
+quick :: Plan
+quick =
+  Plan
+    { planRounds = 1,
+      planWarmup = 0.2,
+      planDuration = 0.5,
+      planTrace = 0.3,
+      planIdle = 1000,
+      planQuiet = 100,
+      planSettle = 1,
+      planWindow = 2,
+      planTrips = 2000,
+      planTripsBefore = 200
+    }

@@ -1,0 +1,88 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : A result as a chart
+--
+-- Pure: picks the main metric of a benchmark (the first of its columns) and lays its runs out. Where one numeric
+-- parameter alone takes three or more values the chart has lines over it; otherwise bars, grouped by parameters.
+module Weft.Tools.Bench.Plot
+  ( outcomePlot,
+    chartOf,
+  )
+where
+
+import Data.List (nub, sort)
+import qualified Data.Map.Strict as M
+import Data.Maybe (fromMaybe, listToMaybe)
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Bench.Runner
+import Weft.Tools.Bench.Stats
+import Weft.Tools.Bench.Svg
+import Weft.Tools.Bench.Types
+
+-- | The SVG document for a result.
+outcomePlot :: Benchmark -> Outcome -> Text
+outcomePlot benchmark = renderChart . chartOf title metric . outcomeRuns
+  where
+    title = benchName benchmark <> ": " <> benchTitle benchmark
+    metric = T.concat (take 1 (benchColumns benchmark))
+
+-- | Lay runs out by a metric; runs without it are left out.
+chartOf :: Text -> Text -> [Run] -> Chart
+chartOf title metric runs =
+  Chart
+    { chartTitle = title,
+      chartValue = metric,
+      chartAxis = maybe (Groups (map groupName groups)) (\(name, values) -> Line name (map fromIntegral values)) numeric,
+      chartSeries =
+        [Series subject (subjectColour subject) (map (at subject) places) | subject <- nub (map runSubject measured)]
+    }
+  where
+    measured = filter (M.member metric . metricSummaries) runs
+    groups = nub (map runParams measured)
+    numeric = numberLine groups
+    places = case numeric of
+      Just (name, values) -> [group | v <- values, group <- groups, lookup name group == Just (Count v)]
+      Nothing -> groups
+    at subject params =
+      listToMaybe
+        [ s
+          | run <- measured,
+            runSubject run == subject,
+            runParams run == params,
+            Just s <- [M.lookup metric (metricSummaries run)]
+        ]
+    groupName params =
+      T.intercalate "\n" [name <> " " <> paramText v | (name, v) <- params, length groups == 1 || name `elem` varying groups]
+
+-- | A subject has the same colour in every chart.
+subjectColour :: Text -> Text
+subjectColour subject = fromMaybe "#8c7a66" (lookup subject colours)
+  where
+    colours =
+      [ ("weft", "#2f6db5"),
+        ("weft-hybrid", "#7ba7d9"),
+        ("weft-relink", "#1c4372"),
+        ("ghc", "#e08a2c"),
+        ("warp", "#e08a2c"),
+        ("c-epoll", "#5a9a4a"),
+        ("c-uring", "#a3c585"),
+        ("c-threads", "#2e5b23"),
+        ("go", "#8d6bb0"),
+        ("tokio", "#c0504d"),
+        ("nginx", "#4aa3a2"),
+        ("kernel", "#555555")
+      ]
+
+-- | The parameters that differ between groups.
+varying :: [Params] -> [Text]
+varying groups = [name | name <- nub (concatMap (map fst) groups), length (nub (map (lookup name) groups)) > 1]
+
+-- | The one parameter that varies, if it is a number with three or more values.
+numberLine :: [Params] -> Maybe (Text, [Int])
+numberLine groups = case varying groups of
+  [name] | length values >= 3, length values == length groups -> Just (name, values)
+    where
+      values = sort (nub [v | Just (Count v) <- map (lookup name) groups])
+  _ -> Nothing

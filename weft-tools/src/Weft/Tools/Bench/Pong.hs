@@ -1,0 +1,68 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Benchmark @pong@
+--
+-- An HTTP server that answers every request with the same few bytes, at saturation: what does a request cost in CPU
+-- time of the server, beside a bare C loop, Go and GHC's own manager?
+module Weft.Tools.Bench.Pong (pong) where
+
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Http
+import Weft.Tools.Bench.Load (loadTool)
+import Weft.Tools.Bench.Types
+
+pong :: Benchmark
+pong =
+  Benchmark
+    { benchName = "pong",
+      benchTitle = "a small HTTP answer over kept connections, at saturation",
+      benchCases = const [serverCase count cores subject | cores <- [1, 2], count <- loads, subject <- subjects cores],
+      benchTools = [loadTool],
+      benchBounds = const (oneCore ++ twoCores ++ lean),
+      benchColumns =
+        ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "alloc_bytes_per_op", "syscalls_per_op", "max_rss_mb"]
+    }
+
+loads :: [Int]
+loads = [64, 400]
+
+subjects :: Int -> [Subject]
+subjects cores =
+  [Subject "weft" "pong-weft" WeftProgram, Subject "ghc" "pong-ghc" GhcProgram]
+    ++ [Subject name file CProgram | cores == 1, (name, file) <- [("c-epoll", "c-epoll"), ("c-uring", "c-uring")]]
+    ++ [Subject "go" "go-pong" GoProgram]
+
+cpu :: Text -> Int -> Int -> Figure
+cpu subject count cores = on subject (params count cores) "cpu_us_per_op"
+
+oneCore :: [Bound]
+oneCore =
+  [ atMost ("CPU -N1, " <> connections count <> ": weft / c-epoll") (cpu "weft" count 1 `Over` cpu "c-epoll" count 1) 1.15
+    | count <- loads
+  ]
+
+twoCores :: [Bound]
+twoCores =
+  concat
+    [ [ atMost (at count "weft / ghc") (cpu "weft" count 2 `Over` cpu "ghc" count 2) limit,
+        atMost (at count "weft / go") (cpu "weft" count 2 `Over` cpu "go" count 2) 0.95,
+        atMost (at count "weft / weft -N1") (cpu "weft" count 2 `Over` cpu "weft" count 1) 1.10
+      ]
+      | (count, limit) <- [(64, 0.60), (400, 0.45)]
+    ]
+  where
+    at count what = "CPU -N2, " <> connections count <> ": " <> what
+
+lean :: [Bound]
+lean =
+  [ atMost "bytes allocated a request, worst of all" (worst "alloc_bytes_per_op") 400,
+    atMost "system calls a request, worst of all" (worst "syscalls_per_op") 2.3
+  ]
+  where
+    worst name = Worst [on "weft" (params count cores) name | count <- loads, cores <- [1, 2]]
+
+connections :: Int -> Text
+connections count = T.pack (show count) <> " connections"

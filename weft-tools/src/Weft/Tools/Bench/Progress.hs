@@ -1,0 +1,75 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : How far a benchmark has come
+--
+-- On a terminal, one line of standard error that is written over; elsewhere, a line for each step.
+module Weft.Tools.Bench.Progress
+  ( Progress,
+    withProgress,
+    step,
+    progressLine,
+    duration,
+  )
+where
+
+import Control.Exception (finally)
+import Control.Monad (when)
+import Data.IORef
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.IO as T
+import GHC.Clock (getMonotonicTime)
+import System.IO (hFlush, hIsTerminalDevice, stderr)
+
+-- | Used by the one thread that runs the benchmark.
+data Progress = Progress
+  { progressTotal :: !Int,
+    progressBegun :: !Double,
+    progressTerminal :: !Bool,
+    -- | Steps begun so far.
+    progressSteps :: !(IORef Int)
+  }
+
+-- | Follow this many steps.
+withProgress :: Int -> (Progress -> IO a) -> IO a
+withProgress total action = do
+  terminal <- hIsTerminalDevice stderr
+  begun <- getMonotonicTime
+  steps <- newIORef 0
+  action (Progress total begun terminal steps)
+    `finally` when terminal (T.hPutStr stderr "\r\ESC[K" >> hFlush stderr)
+
+-- | The next step begins; the text says which it is.
+step :: Progress -> Text -> IO ()
+step progress what = do
+  done <- atomicModifyIORef' (progressSteps progress) (\n -> (n + 1, n))
+  now <- getMonotonicTime
+  let line = progressLine (progressTotal progress) done (now - progressBegun progress) what
+  if progressTerminal progress
+    then T.hPutStr stderr ("\r\ESC[K" <> T.take 118 line)
+    else T.hPutStrLn stderr line
+  hFlush stderr
+
+-- | A bar, the count, what is being done, and how long the rest will take at the pace so far.
+progressLine :: Int -> Int -> Double -> Text -> Text
+progressLine total done elapsed what =
+  "[" <> T.replicate filled "#" <> T.replicate (width - filled) "." <> "] " <> count <> "  " <> what <> left
+  where
+    width = 20
+    filled = if total <= 0 then 0 else min width (width * done `div` total)
+    count = T.justifyRight (T.length whole) ' ' (T.pack (show (done + 1))) <> "/" <> whole
+    whole = T.pack (show total)
+    left
+      | done < 1 || done >= total = ""
+      | otherwise = "  " <> duration (elapsed * fromIntegral (total - done) / fromIntegral done) <> " left"
+
+-- | Seconds as a person would say them.
+duration :: Double -> Text
+duration seconds
+  | whole < 60 = shown whole <> " s"
+  | whole < 600 = shown (whole `div` 60) <> " min " <> shown (whole `mod` 60) <> " s"
+  | otherwise = shown ((whole + 30) `div` 60) <> " min"
+  where
+    whole = ceiling seconds :: Int
+    shown = T.pack . show

@@ -1,0 +1,85 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Benchmark @quiet@
+--
+-- A server with many connections on which nothing happens must do nothing: no thread of it wakes up, nothing is
+-- collected, no CPU time is used.
+module Weft.Tools.Bench.Quiet (quiet) where
+
+import Control.Concurrent (threadDelay)
+import qualified Data.Map.Strict as M
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Load
+import Weft.Tools.Bench.Proc
+import Weft.Tools.Bench.Server
+import Weft.Tools.Bench.Types
+
+quiet :: Benchmark
+quiet =
+  Benchmark
+    { benchName = "quiet",
+      benchTitle = "idle connections and no traffic, -N2",
+      benchCases = \plan -> map (quietCase (planQuiet plan)) subjects,
+      benchTools = [idleTool],
+      benchBounds = \plan ->
+        [ atMost "threads woken up" (on "weft" (quietParams (planQuiet plan)) "wakeups") 0,
+          atMost "collections" (on "weft" (quietParams (planQuiet plan)) "collections") 0,
+          atMost "CPU, per cent of a core" (on "weft" (quietParams (planQuiet plan)) "cpu_percent") 0.1
+        ],
+      benchColumns = ["wakeups", "collections", "cpu_percent", "wall_s", "os_threads", "max_rss_mb"]
+    }
+  where
+    subjects = [Subject "weft" "pong-weft" WeftProgram, Subject "ghc" "pong-ghc" GhcProgram]
+
+quietParams :: Int -> Params
+quietParams count = [("idle", Count count), ("capabilities", Count 2)]
+
+quietCase :: Int -> Subject -> Case
+quietCase count subject =
+  Case
+    { caseSubject = subject,
+      caseParams = quietParams count,
+      caseGroup = quietParams count,
+      caseMeasure = \env ->
+        withServer env 2 subject $ \server ->
+          withIdle env (clientCores env 2) count server (pure . (,) (quietParams count) <$> watch env server),
+      caseOnce = Nothing
+    }
+
+-- | Watch a server that has come to rest. A report wakes the program, which then collects once more before it
+-- rests again; an interval between two reports without a window says how many collections that makes.
+watch :: Env -> Server -> IO Metrics
+watch env server = do
+  settle
+  first <- report server
+  settle
+  second <- report server
+  settle
+  switches <- voluntarySwitches (serverPid server)
+  cpu <- cpuSeconds (serverPid server)
+  sleep window
+  cpuAfter <- cpuSeconds (serverPid server)
+  switchesAfter <- voluntarySwitches (serverPid server)
+  third <- report server
+  peak <- peakResidentBytes (serverPid server)
+  threads <- osThreads (serverPid server)
+  pure . M.fromList $
+    [ ("wakeups", switchesAfter - switches),
+      ("cpu_percent", 100 * (cpuAfter - cpu) / window),
+      ("wall_s", window),
+      ("os_threads", threads),
+      ("max_rss_mb", peak / 1e6)
+    ]
+      ++ [ ("collections", max 0 (between b c - between a b))
+           | Just a <- [first],
+             Just b <- [second],
+             Just c <- [third]
+         ]
+  where
+    settle = sleep (planSettle (envPlan env))
+    window = planWindow (envPlan env)
+    between earlier later = reportCollectionsBefore later - reportCollections earlier
+
+sleep :: Double -> IO ()
+sleep seconds = threadDelay (round (seconds * 1e6))

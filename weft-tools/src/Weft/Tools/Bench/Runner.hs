@@ -1,0 +1,128 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Rounds of a benchmark
+--
+-- Every round runs every case once. Cases that are compared with each other follow one another,
+-- and from round to round another subject goes first, so that no subject always runs on a warmer or a busier
+-- machine. What would disturb the timing runs once, after the last round.
+module Weft.Tools.Bench.Runner
+  ( Outcome (..),
+    Failure (..),
+    Selection,
+    runBenchmark,
+
+    -- * Order
+    roundOrder,
+    rotate,
+
+    -- * Collecting
+    collect,
+  )
+where
+
+import Control.Exception (Handler (..), SomeAsyncException, SomeException, catches, displayException, throwIO)
+import Control.Monad (filterM, forM)
+import Data.List (nub)
+import qualified Data.Map.Strict as M
+import Data.Maybe (isJust, isNothing)
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Child (locate)
+import Weft.Tools.Bench.Progress
+import Weft.Tools.Bench.Server (available)
+import Weft.Tools.Bench.Trace (traceTool)
+import Weft.Tools.Bench.Types
+
+-- | All that is known after the last round.
+data Outcome = Outcome
+  { outcomeRuns :: ![Run],
+    outcomeBounds :: ![Judged],
+    -- | Subjects and tools that are not there.
+    outcomeMissing :: ![Text],
+    outcomeFailures :: ![Failure]
+  }
+
+-- | A measurement that did not come off.
+data Failure = Failure
+  { failureSubject :: !Text,
+    failureParams :: !Params,
+    failureMessage :: !Text
+  }
+  deriving (Eq, Show)
+
+-- | Is a subject to be measured?
+type Selection = Text -> Bool
+
+-- | Run all rounds. Fails only when nothing can be measured at all; what is missing or fails is in the outcome.
+runBenchmark :: Env -> Selection -> Benchmark -> IO Outcome
+runBenchmark env selected benchmark = do
+  noTools <- filterM (fmap isNothing . locate env) (benchTools benchmark)
+  absent <- filterM (fmap not . available env) (nub (map caseSubject asked))
+  tracing <- isJust <$> locate env traceTool
+  let cases = [c | null noTools, c <- asked, caseSubject c `notElem` absent]
+      once = [c | tracing, c <- cases, isJust (caseOnce c)]
+      missing = map T.pack noTools ++ [T.pack traceTool | not tracing, any (isJust . caseOnce) asked]
+  (results, failures) <- measureAll env cases once
+  let runs = collect (map caseKey cases) results
+  pure
+    Outcome
+      { outcomeRuns = runs,
+        outcomeBounds = map (judge selected runs) (benchBounds benchmark plan),
+        outcomeMissing = nub (map nameMissing absent ++ missing),
+        outcomeFailures = nub failures
+      }
+  where
+    plan = envPlan env
+    asked = filter (selected . subjectName . caseSubject) (benchCases benchmark plan)
+    caseKey c = (subjectName (caseSubject c), caseParams c)
+    nameMissing subject = subjectName subject <> " (" <> T.pack (subjectProgram subject) <> ")"
+
+-- | A round's number, a subject, and what was measured.
+type Result = (Int, Text, Measured)
+
+measureAll :: Env -> [Case] -> [Case] -> IO ([Result], [Failure])
+measureAll env cases once = withProgress (length steps) $ \progress -> do
+  outcomes <- forM steps $ \(number, label, c, action) -> do
+    step progress (label <> "  " <> describe c)
+    attempt number c action
+  pure (concat [r | Right r <- outcomes], [f | Left f <- outcomes])
+  where
+    rounds = planRounds (envPlan env)
+    steps =
+      [(n, roundLabel n, c, caseMeasure c env) | n <- [0 .. rounds - 1], c <- roundOrder n cases]
+        ++ [(0, "system calls", c, action env) | c <- once, Just action <- [caseOnce c]]
+    roundLabel n = "round " <> T.pack (show (n + 1)) <> "/" <> T.pack (show rounds)
+    describe c = T.unwords (subjectName (caseSubject c) : [k <> "=" <> paramText v | (k, v) <- caseParams c])
+
+attempt :: Int -> Case -> IO [Measured] -> IO (Either Failure [Result])
+attempt number c action =
+  (Right . map result <$> action)
+    `catches` [ Handler (\e -> throwIO (e :: SomeAsyncException)),
+                Handler (\e -> pure (Left (failed (e :: SomeException))))
+              ]
+  where
+    name = subjectName (caseSubject c)
+    result measured = (number, name, measured)
+    failed = Failure name (caseParams c) . T.pack . displayException
+
+-- | Runs from results: in the order of the cases, and after each case what else it measured. Metrics of one round
+-- are put together.
+collect :: [(Text, Params)] -> [Result] -> [Run]
+collect keys results = [Run subject params rounds | (subject, params) <- ordered, Just rounds <- [M.lookup (subject, params) found]]
+  where
+    found = M.fromListWith (M.unionWith M.union) [((subject, params), M.singleton n metrics) | (n, subject, (params, metrics)) <- results]
+    ordered = nub (filter (`M.member` found) keys ++ [(subject, params) | (_, subject, (params, _)) <- results])
+
+-- | The cases of a round: groups of cases to be compared keep their order, inside a group the round's number says
+-- who begins.
+roundOrder :: Int -> [Case] -> [Case]
+roundOrder number cases = concat [rotate number (filter ((== group) . caseGroup) cases) | group <- nub (map caseGroup cases)]
+
+-- | @rotate n@ begins with the n-th element, counted from 0 and around.
+rotate :: Int -> [a] -> [a]
+rotate _ [] = []
+rotate number list = drop turn list ++ take turn list
+  where
+    turn = number `mod` length list

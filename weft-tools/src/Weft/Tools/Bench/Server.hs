@@ -1,0 +1,111 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Running the subjects
+--
+-- A subject is started on its cores with its options, is ready once it has said @listening on PORT@, and is ended
+-- by the bracket of "Weft.Tools.Bench.Child". Haskell subjects are asked for reports of their heap.
+module Weft.Tools.Bench.Server
+  ( -- * Running
+    Server (..),
+    withServer,
+    available,
+
+    -- * Where things run
+    serverCores,
+    clientCores,
+
+    -- * Options of the run-time system
+    defaultRts,
+
+    -- * Reports
+    Report (..),
+    report,
+  )
+where
+
+import Data.Aeson (FromJSON (..), withObject, (.:))
+import Data.Maybe (isJust)
+import qualified Data.Text as T
+import System.Posix.Signals (sigUSR1, signalProcess)
+import System.Posix.Types (ProcessID)
+import Text.Read (readMaybe)
+import Weft.Tools.Bench.Child
+import Weft.Tools.Bench.Types
+
+-- | Options of GHC's run-time system for all Haskell subjects; @--rts@ replaces them. The number of capabilities and
+-- the statistics that reports need (@-N@, @-T@) are added to these.
+defaultRts :: [String]
+defaultRts = []
+
+-- | A subject that listens.
+data Server = Server
+  { serverPid :: !ProcessID,
+    serverPort :: !Int,
+    serverSubject :: !Subject,
+    serverChild :: !Child
+  }
+
+-- | Is the subject's program there?
+available :: Env -> Subject -> IO Bool
+available env subject = isJust <$> locate env (subjectProgram subject)
+
+-- | Start a subject with this many cores and, unless it is built for the non-threaded run-time system, capabilities;
+-- wait until it listens, and end it after the action.
+withServer :: Env -> Int -> Subject -> (Server -> IO a) -> IO a
+withServer env capabilities subject action = do
+  path <- locate env (subjectProgram subject) >>= maybe (failWith ("missing: " <> T.pack (subjectProgram subject))) pure
+  withChild env (program path) $ \child -> do
+    line <- hearLine 20 child
+    case T.stripPrefix "listening on " line >>= readMaybe . T.unpack of
+      Just port -> action (Server (childPid child) port subject child)
+      Nothing -> failWith (subjectName subject <> " printed " <> line <> " instead of its port")
+  where
+    program path =
+      Program
+        { programPath = path,
+          programArguments = ["--port", "0"] ++ options,
+          programEnvironment = environment,
+          programCores = serverCores env capabilities
+        }
+    options = case subjectKind subject of
+      WeftProgram -> maybe [] (\name -> ["--backend", T.unpack name]) (envBackend env) ++ rts
+      GhcProgram -> rts
+      _ -> []
+    rts = ["+RTS", "-T"] ++ ["-N" ++ show capabilities | not nonThreaded] ++ envRts env ++ ["-RTS"]
+    nonThreaded = "-nonthreaded" `T.isSuffixOf` T.pack (subjectProgram subject)
+    environment = [("GOMAXPROCS", show capabilities) | subjectKind subject == GoProgram]
+
+-- | A server with N capabilities has the first N cores.
+serverCores :: Env -> Int -> [Int]
+serverCores env capabilities = [0 .. min capabilities (envCores env) - 1]
+
+-- | Its clients have the others; where none are left, server and clients share all.
+clientCores :: Env -> Int -> [Int]
+clientCores env capabilities
+  | capabilities < envCores env = [capabilities .. envCores env - 1]
+  | otherwise = [0 .. envCores env - 1]
+
+-- | What a Haskell subject says about its heap.
+data Report = Report
+  { -- | Bytes allocated since the start.
+    reportAllocated :: !Double,
+    -- | Bytes live after the collection that the report makes.
+    reportLive :: !Double,
+    -- | Collections before that one, and with it.
+    reportCollectionsBefore :: !Double,
+    reportCollections :: !Double
+  }
+  deriving (Eq, Show)
+
+instance FromJSON Report where
+  parseJSON = withObject "report" $ \o ->
+    Report <$> o .: "allocated_bytes" <*> o .: "live_bytes" <*> o .: "collections_before" <*> o .: "collections"
+
+-- | Ask for a report; programs that are not Haskell have none.
+report :: Server -> IO (Maybe Report)
+report server
+  | subjectKind (serverSubject server) `elem` [WeftProgram, GhcProgram] = do
+    signalProcess sigUSR1 (serverPid server)
+    Just <$> hearJson 20 (serverChild server)
+  | otherwise = pure Nothing

@@ -1,0 +1,83 @@
+-- |
+-- Description : Medians, percentiles and figures from runs
+--
+-- Pure. Percentiles are exact (nearest rank over all samples); a figure is the median of the rounds, with its
+-- smallest and largest round beside it; ratios are taken within a round before the median.
+module Weft.Tools.Bench.Stats
+  ( -- * Samples
+    Summary (..),
+    summarize,
+    median,
+    percentile,
+
+    -- * Figures
+    figureRounds,
+    figureSubjects,
+    metricSummaries,
+  )
+where
+
+import Data.List (sort)
+import Data.Map.Strict (Map)
+import qualified Data.Map.Strict as M
+import Data.Maybe (listToMaybe)
+import qualified Data.Set as S
+import Data.Text (Text)
+import Weft.Tools.Bench.Types
+
+-- | The middle, smallest and largest of some rounds.
+data Summary = Summary
+  { summaryMedian :: !Double,
+    summaryMin :: !Double,
+    summaryMax :: !Double
+  }
+  deriving (Eq, Show)
+
+-- | Nothing for no samples.
+summarize :: [Double] -> Maybe Summary
+summarize samples = do
+  middle <- median samples
+  pure (Summary middle (minimum samples) (maximum samples))
+
+-- | The middle sample; between two middle ones, their mean. Nothing for no samples.
+median :: [Double] -> Maybe Double
+median samples = case drop ((count - 1) `div` 2) (sort samples) of
+  low : high : _ | even count -> Just ((low + high) / 2)
+  middle : _ -> Just middle
+  [] -> Nothing
+  where
+    count = length samples
+
+-- | Nearest rank: the smallest sample that at least this many per cent of the samples do not exceed. Nothing for no
+-- samples; per cent below 0 and above 100 count as these.
+percentile :: Ord a => Double -> [a] -> Maybe a
+percentile percent samples = listToMaybe (drop (rank - 1) (sort samples))
+  where
+    count = length samples
+    rank = max 1 (min count (ceiling (percent / 100 * fromIntegral count)))
+
+-- | The figure in every round for which all that it needs was measured.
+figureRounds :: [Run] -> Figure -> Map Int Double
+figureRounds runs figure = case figure of
+  Metric subject params name ->
+    maybe M.empty (M.mapMaybe (M.lookup name) . runRounds) (findRun subject params)
+  Over a b -> M.filter (not . isNaN) (M.intersectionWith (/) (rounds a) (rounds b))
+  Minus a b -> M.intersectionWith (-) (rounds a) (rounds b)
+  Worst [] -> M.empty
+  Worst figures -> foldr1 (M.intersectionWith max) (map rounds figures)
+  where
+    rounds = figureRounds runs
+    findRun subject params = listToMaybe [run | run <- runs, runSubject run == subject, params `within` runParams run]
+    within wanted given = all (`elem` given) wanted
+
+-- | The subjects that a figure needs.
+figureSubjects :: Figure -> S.Set Text
+figureSubjects figure = case figure of
+  Metric subject _ _ -> S.singleton subject
+  Over a b -> figureSubjects a <> figureSubjects b
+  Minus a b -> figureSubjects a <> figureSubjects b
+  Worst figures -> foldMap figureSubjects figures
+
+-- | Every metric of a run over its rounds.
+metricSummaries :: Run -> Map Text Summary
+metricSummaries = M.mapMaybe summarize . M.unionsWith (++) . map (M.map pure) . M.elems . runRounds

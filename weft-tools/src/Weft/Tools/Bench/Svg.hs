@@ -1,0 +1,204 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Charts as SVG
+--
+-- Pure and complete in itself: grouped bars, or lines over a number, with whiskers from the smallest to the largest
+-- round, a value axis that begins at zero, and a legend.
+module Weft.Tools.Bench.Svg
+  ( Chart (..),
+    Series (..),
+    Axis (..),
+    renderChart,
+    ticks,
+  )
+where
+
+import Data.Text (Text)
+import qualified Data.Text as T
+import Numeric (showFFloat)
+import Weft.Tools.Bench.Stats (Summary (..))
+
+-- | What to draw. Every series has one value, or none, for each place on the axis.
+data Chart = Chart
+  { chartTitle :: !Text,
+    -- | What the value axis shows, with its unit.
+    chartValue :: !Text,
+    chartAxis :: !Axis,
+    chartSeries :: ![Series]
+  }
+
+-- | Names beside each other, or places on a number line with a name for it (logarithmic when it spans two orders
+-- of magnitude).
+data Axis = Groups [Text] | Line Text [Double]
+
+-- | The values of one subject.
+data Series = Series
+  { seriesName :: !Text,
+    -- | As in CSS.
+    seriesColour :: !Text,
+    seriesValues :: ![Maybe Summary]
+  }
+
+-- | The chart as a document.
+renderChart :: Chart -> Text
+renderChart chart =
+  T.unlines $
+    [ "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " <> number width <> " " <> number height <> "\" "
+        <> "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"#333\">",
+      tag "rect" [("width", number width), ("height", number height), ("fill", "#fff")] "",
+      label [("x", number left), ("y", "26"), ("font-size", "17"), ("font-weight", "bold")] (chartTitle chart),
+      label [("x", number left), ("y", "48"), ("fill", "#666")] (chartValue chart)
+    ]
+      ++ legend chart
+      ++ valueAxis scale
+      ++ drawing
+      ++ ["</svg>"]
+  where
+    scale = scaleTo (maximum (0 : [summaryMax s | series <- chartSeries chart, Just s <- seriesValues series]))
+    drawing = case chartAxis chart of
+      Groups names -> bars scale names (chartSeries chart)
+      Line name places -> curves scale name places (chartSeries chart)
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- The sheet
+
+width, height, left, right, top, bottom :: Double
+width = 960
+height = 500
+left = 72
+right = 936
+top = 92
+bottom = 424
+
+legend :: Chart -> [Text]
+legend chart = concat (zipWith entry places (chartSeries chart))
+  where
+    places = scanl (+) left [34 + 8 * fromIntegral (T.length (seriesName series)) | series <- chartSeries chart]
+    entry x (Series name colour _) =
+      [ tag "rect" [("x", number x), ("y", "60"), ("width", "12"), ("height", "12"), ("fill", colour)] "",
+        label [("x", number (x + 18)), ("y", "71")] name
+      ]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Axes
+
+-- | The marks of the value axis and the height of a value.
+data Scale = Scale [Double] (Double -> Double)
+
+scaleTo :: Double -> Scale
+scaleTo largest = Scale marks (\v -> bottom - (bottom - top) * v / last marks)
+  where
+    marks = ticks largest
+
+-- | Marks from zero to the first one that is not below the largest value, about five of them, at round numbers.
+ticks :: Double -> [Double]
+ticks largest
+  | largest <= 0 || isNaN largest || isInfinite largest = [0, 1]
+  | otherwise = takeUntil (>= largest * 0.9999) [step * fromIntegral i | i <- [0 :: Int ..]]
+  where
+    rough = largest / 5
+    power = 10 ** fromIntegral (floor (logBase 10 rough) :: Int)
+    step = power * minimum (10 : [m | m <- [1, 2, 2.5, 5], m * power >= rough])
+    takeUntil enough list = let (before, from) = break enough list in before ++ take 1 from
+
+valueAxis :: Scale -> [Text]
+valueAxis (Scale marks at) = concatMap mark marks
+  where
+    mark v =
+      [ line (left, at v) (right, at v) (if v == 0 then "#333" else "#ddd"),
+        label [("x", number (left - 8)), ("y", number (at v + 4)), ("text-anchor", "end")] (value v)
+      ]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Bars and curves
+
+bars :: Scale -> [Text] -> [Series] -> [Text]
+bars (Scale _ at) names series = concat (zipWith group [0 ..] names)
+  where
+    slot = (right - left) / fromIntegral (max 1 (length names))
+    group :: Int -> Text -> [Text]
+    group i name = caption (start + slot / 2) name ++ concat (zipWith (bar start (length present)) [0 ..] present)
+      where
+        start = left + slot * fromIntegral i
+        present = [(seriesColour one, s) | one <- series, Just s <- take 1 (drop i (seriesValues one))]
+    bar start many k (colour, s) =
+      [ tag "rect" (zip ["x", "y", "width", "height"] (map number [x, y, w * 0.86, bottom - y]) ++ [("fill", colour)]) "",
+        line (mid, at (summaryMin s)) (mid, at (summaryMax s)) "#222",
+        label
+          [("x", number mid), ("y", number (at (summaryMax s) - 5)), ("text-anchor", "middle"), ("font-size", "11")]
+          (value (summaryMedian s))
+      ]
+      where
+        w = min 60 (slot * 0.84 / fromIntegral many)
+        x = start + (slot - w * fromIntegral many) / 2 + w * (fromIntegral (k :: Int) + 0.07)
+        mid = x + w * 0.43
+        y = at (summaryMedian s)
+
+curves :: Scale -> Text -> [Double] -> [Series] -> [Text]
+curves (Scale _ at) name places series =
+  caption ((left + right) / 2) ("\n" <> name)
+    ++ concat [caption (across place) (value place) | place <- places]
+    ++ concatMap curve series
+  where
+    logarithmic = minimum places > 0 && maximum places / minimum places >= 100
+    measure = if logarithmic then log else id
+    (low, high) = (measure (minimum places), measure (maximum places))
+    across place = left + 30 + (right - left - 60) * (measure place - low) / max 1e-9 (high - low)
+    curve (Series _ colour values) = path : concatMap dot points
+      where
+        points = [(across place, s) | (place, Just s) <- zip places values]
+        through = T.unwords [number x <> "," <> number (at (summaryMedian s)) | (x, s) <- points]
+        path = tag "polyline" [("points", through), ("fill", "none"), ("stroke", colour), ("stroke-width", "2.5")] ""
+        dot (x, s) =
+          [ line (x, at (summaryMin s)) (x, at (summaryMax s)) colour,
+            tag "circle" [("cx", number x), ("cy", number (at (summaryMedian s))), ("r", "4"), ("fill", colour)] ""
+          ]
+
+-- | Lines of text below the horizontal axis.
+caption :: Double -> Text -> [Text]
+caption x text =
+  [ label [("x", number x), ("y", number (bottom + y)), ("text-anchor", "middle")] part
+    | (y, part) <- zip [20, 38 ..] (T.lines text),
+      not (T.null part)
+  ]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Elements
+
+tag :: Text -> [(Text, Text)] -> Text -> Text
+tag name attributes inside
+  | T.null inside = "<" <> opening <> "/>"
+  | otherwise = "<" <> opening <> ">" <> inside <> "</" <> name <> ">"
+  where
+    opening = T.unwords (name : [key <> "=\"" <> escape v <> "\"" | (key, v) <- attributes])
+
+label :: [(Text, Text)] -> Text -> Text
+label attributes = tag "text" attributes . escape
+
+line :: (Double, Double) -> (Double, Double) -> Text -> Text
+line (x1, y1) (x2, y2) colour =
+  tag "line" (zip ["x1", "y1", "x2", "y2"] (map number [x1, y1, x2, y2]) ++ [("stroke", colour)]) ""
+
+escape :: Text -> Text
+escape = T.concatMap $ \c -> case c of
+  '<' -> "&lt;"
+  '>' -> "&gt;"
+  '&' -> "&amp;"
+  '"' -> "&quot;"
+  _ -> T.singleton c
+
+-- | A coordinate.
+number :: Double -> Text
+number x = T.pack (showFFloat (Just 1) x "")
+
+-- | A value: as many decimals as its size calls for, no more than it has.
+value :: Double -> Text
+value v
+  | v == fromIntegral (round v :: Integer) = T.pack (show (round v :: Integer))
+  | abs v >= 100 = T.pack (showFFloat (Just 0) v "")
+  | abs v >= 10 = T.pack (showFFloat (Just 1) v "")
+  | abs v >= 1 = trimmed (T.pack (showFFloat (Just 2) v ""))
+  | otherwise = trimmed (T.pack (showFFloat (Just 4) v ""))
+  where
+    trimmed = T.dropWhileEnd (== '.') . T.dropWhileEnd (== '0')

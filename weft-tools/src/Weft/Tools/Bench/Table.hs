@@ -1,0 +1,96 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Results as a table
+--
+-- Pure. One block for each set of parameters, a line for each subject, the median with the smallest and largest
+-- round beside it; then the bounds, then what is missing or failed.
+module Weft.Tools.Bench.Table
+  ( renderOutcome,
+    renderNumber,
+    renderSummary,
+    columns,
+  )
+where
+
+import Data.List (nub, transpose)
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import qualified Data.Text as T
+import Numeric (showFFloat)
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Runner
+import Weft.Tools.Bench.Stats
+import Weft.Tools.Bench.Types
+
+-- | The whole result for a terminal.
+renderOutcome :: Plan -> Benchmark -> Outcome -> Text
+renderOutcome plan benchmark outcome =
+  T.unlines . concat $
+    [ [benchName benchmark <> ": " <> benchTitle benchmark <> " (" <> count (planRounds plan) "round" <> "; median, min..max)"],
+      concatMap (block benchmark) groups,
+      bounds (outcomeBounds outcome),
+      ["" | not (null notes)],
+      notes
+    ]
+  where
+    runs = outcomeRuns outcome
+    groups = [[run | run <- runs, runParams run == params] | params <- nub (map runParams runs)]
+    notes = map ("missing: " <>) (outcomeMissing outcome) ++ map failureLine (outcomeFailures outcome)
+    failureLine f = "failed: " <> T.unwords (failureSubject f : map parameter (failureParams f)) <> ": " <> failureMessage f
+
+count :: Int -> Text -> Text
+count 1 what = "1 " <> what
+count n what = T.pack (show n) <> " " <> what <> "s"
+
+parameter :: (Text, ParamValue) -> Text
+parameter (name, value) = name <> "=" <> paramText value
+
+block :: Benchmark -> [Run] -> [Text]
+block _ [] = []
+block benchmark runs@(first : _) = "" : T.unwords (map parameter (runParams first)) : columns (header : map line runs)
+  where
+    summaries = map metricSummaries runs
+    shown = filter (\name -> any (M.member name) summaries) (benchColumns benchmark)
+    header = "  subject" : shown
+    line run = ("  " <> runSubject run) : [maybe "-" renderSummary (M.lookup name (metricSummaries run)) | name <- shown]
+
+bounds :: [Judged] -> [Text]
+bounds [] = []
+bounds judged = "" : columns (["bound", "figure", "limit", ""] : map line judged)
+  where
+    line j =
+      [ boundName (judgedBound j),
+        maybe "-" renderSummary (judgedFigure j),
+        renderNumber (boundLimit (judgedBound j)),
+        verdict j
+      ]
+    verdict j = case judgedVerdict j of
+      Holds -> "holds"
+      Missed -> "MISSED"
+      NotMeasured -> "NOT MEASURED, " <> judgedReason j
+      NotAsked -> judgedReason j
+
+-- | Cells below one another: the first column to the left, the others too, two spaces between.
+columns :: [[Text]] -> [Text]
+columns rows = map (T.stripEnd . T.intercalate "  " . zipWith (`T.justifyLeft` ' ') widths) rows
+  where
+    widths = map (maximum . map T.length) (transpose rows)
+
+-- | The median, and the range where it says more.
+renderSummary :: Summary -> Text
+renderSummary (Summary middle low high)
+  | renderNumber low == renderNumber high = renderNumber middle
+  | otherwise = renderNumber middle <> " (" <> renderNumber low <> ".." <> renderNumber high <> ")"
+
+-- | Three significant digits, and never fewer than the whole part has.
+renderNumber :: Double -> Text
+renderNumber x
+  | isNaN x || isInfinite x = "-"
+  | x == 0 = "0"
+  | size >= 100 = T.pack (showFFloat (Just 0) x "")
+  | size >= 10 = T.pack (showFFloat (Just 1) x "")
+  | size >= 0.01 = T.pack (showFFloat (Just 2) x "")
+  | otherwise = T.pack (showFFloat (Just 4) x "")
+  where
+    size = abs x

@@ -1,0 +1,44 @@
+/* epoll in the shape the Haskell side wants: arguments by value, a timeout in
+ * nanoseconds, and -errno as the result, since errno itself does not survive a
+ * change of OS thread. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+int weft_epoll_create(void) {
+  int fd = epoll_create1(EPOLL_CLOEXEC);
+  return fd < 0 ? -errno : fd;
+}
+
+int weft_epoll_ctl(int epfd, int op, int fd, uint32_t events, uint64_t data) {
+  struct epoll_event ev = {.events = events, .data = {.u64 = data}};
+  return epoll_ctl(epfd, op, fd, &ev) < 0 ? -errno : 0;
+}
+
+int weft_epoll_look(int epfd, struct epoll_event *evs, int n) {
+  int r = epoll_wait(epfd, evs, n, 0);
+  return r < 0 ? -errno : r;
+}
+
+/* ns < 0 waits for ever. Without epoll_pwait2 (before Linux 5.11) the timeout is
+ * rounded up to milliseconds: late, never early. */
+int weft_epoll_wait(int epfd, struct epoll_event *evs, int n, int64_t ns) {
+  int r;
+  if (ns < 0) {
+    r = epoll_wait(epfd, evs, n, -1);
+    return r < 0 ? -errno : r;
+  }
+#ifdef SYS_epoll_pwait2
+  struct timespec ts = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+  r = syscall(SYS_epoll_pwait2, epfd, evs, n, &ts, 0, 0);
+  if (r >= 0) return r;
+  if (errno != ENOSYS && errno != EPERM) return -errno;
+#endif
+  int64_t ms = ns / 1000000 + (ns % 1000000 != 0);
+  r = epoll_wait(epfd, evs, n, ms > INT32_MAX ? INT32_MAX : (int)ms);
+  return r < 0 ? -errno : r;
+}

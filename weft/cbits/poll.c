@@ -1,0 +1,33 @@
+/* ppoll with a timeout in nanoseconds (negative: for ever) and -errno as the
+ * result. Systems without ppoll round up to milliseconds. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <time.h>
+
+int weft_poll(struct pollfd *fds, unsigned long n, int64_t ns) {
+#if defined(__linux__) || defined(__FreeBSD__)
+  struct timespec ts = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+  int r = ppoll(fds, n, ns < 0 ? 0 : &ts, 0);
+#else
+  int64_t ms = ns < 0 ? -1 : ns / 1000000 + (ns % 1000000 != 0);
+  int r = poll(fds, n, ms > INT32_MAX ? INT32_MAX : (int)ms);
+#endif
+  return r < 0 ? -errno : r;
+}
+
+int weft_poll_look(struct pollfd *fds, unsigned long n) {
+  int r = poll(fds, n, 0);
+  return r < 0 ? -errno : r;
+}
+
+/* 1 for a descriptor on which nothing ever blocks (regular file, directory), 0
+ * for any other, -errno (EBADF) when it is not open. */
+int weft_always_ready(int fd) {
+  struct stat st;
+  if (fstat(fd, &st) < 0) return -errno;
+  return S_ISREG(st.st_mode) || S_ISDIR(st.st_mode);
+}

@@ -1,0 +1,153 @@
+/* Socket calls in the shape the Haskell side wants: never blocking, results or
+ * -errno, repeated when a signal interrupts them. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sys/sendfile.h>
+#endif
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0
+#endif
+
+#define RETRY(type, call)                  \
+  type r;                                  \
+  do r = (call);                           \
+  while (r < 0 && errno == EINTR);         \
+  return r < 0 ? -errno : r
+
+#ifndef SOCK_NONBLOCK
+static int prepare(int fd) {
+  int fl = fcntl(fd, F_GETFL);
+  if (fl < 0 || fcntl(fd, F_SETFL, fl | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {
+    int e = errno;
+    close(fd);
+    return -e;
+  }
+  return fd;
+}
+#endif
+
+int weft_socket(int family, int type, int protocol) {
+#ifdef SOCK_NONBLOCK
+  int fd = socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol);
+  return fd < 0 ? -errno : fd;
+#else
+  int fd = socket(family, type, protocol);
+  return fd < 0 ? -errno : prepare(fd);
+#endif
+}
+
+int weft_socketpair(int family, int type, int protocol, int *fds) {
+  if (socketpair(family, type, protocol, fds) < 0) return -errno;
+  for (int i = 0; i < 2; i++) {
+    int fl = fcntl(fds[i], F_GETFL);
+    fcntl(fds[i], F_SETFL, fl | O_NONBLOCK);
+    fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+  }
+  return 0;
+}
+
+int weft_set_nonblocking(int fd) {
+  int fl = fcntl(fd, F_GETFL);
+  if (fl < 0) return -errno;
+  if (fl & O_NONBLOCK) return 0;
+  return fcntl(fd, F_SETFL, fl | O_NONBLOCK) < 0 ? -errno : 0;
+}
+
+int weft_accept(int fd, struct sockaddr *addr, socklen_t *len) {
+#ifdef SOCK_NONBLOCK
+  RETRY(int, accept4(fd, addr, len, SOCK_NONBLOCK | SOCK_CLOEXEC));
+#else
+  int r;
+  do r = accept(fd, addr, len);
+  while (r < 0 && errno == EINTR);
+  return r < 0 ? -errno : prepare(r);
+#endif
+}
+
+/* An interrupted connect goes on by itself: not repeated. */
+int weft_connect(int fd, const struct sockaddr *addr, socklen_t len) {
+  int r = connect(fd, addr, len);
+  return r < 0 ? (errno == EINTR ? -EINPROGRESS : -errno) : 0;
+}
+
+/* Has a connect come to an end? 0, -EINPROGRESS, or what went wrong. */
+int weft_connected(int fd) {
+  int err = 0;
+  socklen_t len = sizeof err;
+  if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len) < 0) return -errno;
+  if (err) return -err;
+  struct sockaddr_storage ss;
+  len = sizeof ss;
+  if (getpeername(fd, (struct sockaddr *)&ss, &len) == 0) return 0;
+  return errno == ENOTCONN ? -EINPROGRESS : -errno;
+}
+
+ssize_t weft_recv(int fd, void *buf, size_t n, int flags) {
+  RETRY(ssize_t, recv(fd, buf, n, flags));
+}
+
+ssize_t weft_recvfrom(int fd, void *buf, size_t n, int flags, struct sockaddr *addr, socklen_t *len) {
+  RETRY(ssize_t, recvfrom(fd, buf, n, flags, addr, len));
+}
+
+ssize_t weft_send(int fd, const void *buf, size_t n, int flags) {
+  RETRY(ssize_t, send(fd, buf, n, flags | MSG_NOSIGNAL));
+}
+
+ssize_t weft_sendto(int fd, const void *buf, size_t n, const struct sockaddr *addr, socklen_t len) {
+  RETRY(ssize_t, sendto(fd, buf, n, MSG_NOSIGNAL, addr, len));
+}
+
+ssize_t weft_sendv(int fd, struct iovec *iov, int n, struct sockaddr *addr, socklen_t len) {
+  struct msghdr m = {.msg_name = addr, .msg_namelen = addr ? len : 0, .msg_iov = iov, .msg_iovlen = n};
+  RETRY(ssize_t, sendmsg(fd, &m, MSG_NOSIGNAL));
+}
+
+/* Sends from a file at an offset; may wait for the disk. 0 at the end of the file. */
+ssize_t weft_sendfile(int sock, int file, int64_t offset, size_t n) {
+#ifdef __linux__
+  off_t off = offset;
+  RETRY(ssize_t, sendfile(sock, file, &off, n));
+#else
+  char buf[65536];
+  ssize_t got;
+  do got = pread(file, buf, n < sizeof buf ? n : sizeof buf, offset);
+  while (got < 0 && errno == EINTR);
+  if (got <= 0) return got < 0 ? -errno : 0;
+  RETRY(ssize_t, send(sock, buf, got, MSG_NOSIGNAL));
+#endif
+}
+
+int weft_bind(int fd, const struct sockaddr *a, socklen_t n) { return bind(fd, a, n) < 0 ? -errno : 0; }
+int weft_listen(int fd, int n) { return listen(fd, n) < 0 ? -errno : 0; }
+int weft_shutdown(int fd, int how) { return shutdown(fd, how) < 0 ? -errno : 0; }
+int weft_dup(int fd) {
+  int r = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  return r < 0 ? -errno : r;
+}
+int weft_getsockname(int fd, struct sockaddr *a, socklen_t *n) { return getsockname(fd, a, n) < 0 ? -errno : 0; }
+int weft_getpeername(int fd, struct sockaddr *a, socklen_t *n) { return getpeername(fd, a, n) < 0 ? -errno : 0; }
+int weft_setsockopt(int fd, int level, int name, const void *p, socklen_t n) {
+  return setsockopt(fd, level, name, p, n) < 0 ? -errno : 0;
+}
+int weft_getsockopt(int fd, int level, int name, void *p, socklen_t *n) {
+  return getsockopt(fd, level, name, p, n) < 0 ? -errno : 0;
+}
+/* Whatever close returns, the descriptor is gone. */
+void weft_close(int fd) { close(fd); }
+
+int weft_open_read(const char *path) {
+  int r = open(path, O_RDONLY | O_CLOEXEC);
+  return r < 0 ? -errno : r;
+}
+int64_t weft_file_size(int fd) {
+  off_t r = lseek(fd, 0, SEEK_END);
+  return r < 0 ? -errno : r;
+}

@@ -1,0 +1,74 @@
+-- |
+-- What an event manager counts about itself. Each manager has its own block of
+-- words, so counting never moves a cache line between cores; readers add up
+-- whenever they like and stop nobody.
+module Weft.Core.Counters
+  ( Counters,
+    Counter (..),
+    newCounters,
+    count,
+    countBy,
+    countShared,
+    countSharedBy,
+    readCounter,
+  )
+where
+
+import Weft.Sys
+
+-- | What is counted. All only grow.
+data Counter
+  = -- | Times a thread waited for a descriptor.
+    Waits
+  | -- | Signals sent to a manager that slept.
+    WakeupsSent
+  | -- | Times a signal was not needed since the manager was awake, or would wake
+    -- in time.
+    WakeupsSaved
+  | -- | Events handed to a channel or a callback.
+    Dispatched
+  | -- | Polls that found nothing.
+    PollsEmpty
+  | -- | Polls that found something.
+    PollsFull
+  | -- | Times the manager blocked in the kernel.
+    Sleeps
+  | TimersSet
+  | TimersFired
+  | TimersCancelled
+  deriving (Eq, Ord, Show, Enum, Bounded)
+
+-- | A block of counters. Padded on both sides to keep neighbours in the heap off
+-- its cache lines.
+newtype Counters = Counters Cells
+
+pad :: Int
+pad = 8
+
+-- | All zero.
+newCounters :: IO Counters
+newCounters = Counters <$> newCells (2 * pad + fromEnum (maxBound :: Counter) + 1)
+
+-- | Count one; only for the thread that runs the manager.
+count :: Counters -> Counter -> IO ()
+count c k = countBy c k 1
+{-# INLINE count #-}
+
+-- | Count several; only for the thread that runs the manager.
+countBy :: Counters -> Counter -> Int -> IO ()
+countBy (Counters c) k = bumpCell c (pad + fromEnum k)
+{-# INLINE countBy #-}
+
+-- | Count one, from any thread. A counter belongs either to this or to 'count'.
+countShared :: Counters -> Counter -> IO ()
+countShared c k = countSharedBy c k 1
+{-# INLINE countShared #-}
+
+-- | Count several, or fewer, from any thread.
+countSharedBy :: Counters -> Counter -> Int -> IO ()
+countSharedBy (Counters c) k n = () <$ addCell c (pad + fromEnum k) n
+{-# INLINE countSharedBy #-}
+
+-- | The present figure, from any thread.
+readCounter :: Counters -> Counter -> IO Int
+readCounter (Counters c) k = peekCell c (pad + fromEnum k)

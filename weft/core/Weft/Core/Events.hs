@@ -1,0 +1,183 @@
+{-# LANGUAGE GeneralizedNewtypeDeriving #-}
+{-# LANGUAGE PatternSynonyms #-}
+
+-- |
+-- What can happen to a descriptor, and how one asks to be told: the vocabulary
+-- that the public API, the core and every back end share. Pure.
+module Weft.Core.Events
+  ( -- * Events
+    Events (..),
+    evtRead,
+    evtWrite,
+    evtPeerClosed,
+    evtHangup,
+    evtUrgent,
+    evtClose,
+    evtOrphaned,
+    includes,
+    overlaps,
+    common,
+    without,
+    isNothingReady,
+
+    -- * How long a registration lives
+    Lifetime (..),
+
+    -- * How a back end reports
+    Trigger (..),
+
+    -- * Tokens
+    Token (..),
+    tableToken,
+    channelToken,
+    isChannelToken,
+    tokenFd,
+    tokenGeneration,
+  )
+where
+
+import Data.Bits
+import Data.List (intercalate)
+import System.Posix.Types (Fd)
+
+-- | A set of events. '<>' is union, 'mempty' the empty set.
+newtype Events = Events Int
+  deriving (Eq)
+
+instance Semigroup Events where
+  Events a <> Events b = Events (a .|. b)
+  {-# INLINE (<>) #-}
+
+instance Monoid Events where
+  mempty = Events 0
+
+instance Show Events where
+  show e = "[" <> intercalate "," [n | (b, n) <- names, e `includes` b] <> "]"
+    where
+      names =
+        [ (evtRead, "evtRead"),
+          (evtWrite, "evtWrite"),
+          (evtPeerClosed, "evtPeerClosed"),
+          (evtHangup, "evtHangup"),
+          (evtUrgent, "evtUrgent"),
+          (evtClose, "evtClose")
+        ]
+
+-- | A read would not block: there is data, the end of the stream, a connection
+-- to accept, or an error to collect.
+evtRead :: Events
+evtRead = Events 1
+
+-- | A write would not block, or would report an error.
+evtWrite :: Events
+evtWrite = Events 2
+
+-- | The peer will send nothing more (it closed the connection, or shut down its
+-- sending half: @EPOLLRDHUP@). It may still be reading.
+evtPeerClosed :: Events
+evtPeerClosed = Events 4
+
+-- | The connection is gone in both directions, or has an error (@EPOLLHUP@,
+-- @EPOLLERR@). Always reported together with 'evtRead' and 'evtWrite', whatever
+-- was asked for, since neither operation would block.
+evtHangup :: Events
+evtHangup = Events 8
+
+-- | Urgent (out-of-band) data is in the stream (@EPOLLPRI@).
+evtUrgent :: Events
+evtUrgent = Events 16
+
+-- | The descriptor was closed by 'Weft.Event.closeFd', or was found to be
+-- closed; nothing else will come for this registration.
+evtClose :: Events
+evtClose = Events 32
+
+-- | With 'evtClose': the descriptor may well be open, but its manager was stopped.
+evtOrphaned :: Events
+evtOrphaned = Events 64
+
+-- | Does the first contain all of the second?
+includes :: Events -> Events -> Bool
+Events a `includes` Events b = a .&. b == b
+{-# INLINE includes #-}
+
+-- | Have they anything in common?
+overlaps :: Events -> Events -> Bool
+Events a `overlaps` Events b = a .&. b /= 0
+{-# INLINE overlaps #-}
+
+-- | What they have in common.
+common :: Events -> Events -> Events
+common (Events a) (Events b) = Events (a .&. b)
+{-# INLINE common #-}
+
+-- | The first less the second.
+without :: Events -> Events -> Events
+without (Events a) (Events b) = Events (a .&. complement b)
+{-# INLINE without #-}
+
+-- | Is the set empty?
+isNothingReady :: Events -> Bool
+isNothingReady (Events a) = a == 0
+{-# INLINE isNothingReady #-}
+
+-- | How long a registration of a callback lasts.
+data Lifetime
+  = -- | Until its first event.
+    OneShot
+  | -- | Until it is unregistered or the descriptor is closed; called again as
+    -- long as the event holds (level-triggered).
+    MultiShot
+  deriving (Eq, Ord, Show)
+
+-- | How a back end is to report a descriptor.
+data Trigger
+  = -- | Report the next readiness, beginning with the present, then nothing
+    -- until armed again.
+    Once
+  | -- | Report at every poll for as long as the readiness lasts.
+    Level
+  | -- | Report the present readiness, then each change.
+    Edge
+  deriving (Eq, Ord, Show)
+
+-- | What a back end is given with a descriptor and hands back with its events:
+-- the descriptor in the low 32 bits, a generation in the next 31, and in the
+-- sign whose it is: the registration table's or a channel's. A descriptor
+-- number that was closed and opened again has another generation, so that an
+-- event for the old one reaches nobody.
+newtype Token = Token Int
+  deriving (Eq)
+
+instance Show Token where
+  show t =
+    (if isChannelToken t then "channel " else "table ")
+      <> show (tokenFd t)
+      <> "#"
+      <> show (tokenGeneration t)
+
+-- | Token of an entry of the registration table.
+tableToken :: Fd -> Int -> Token
+tableToken fd gen =
+  Token (((gen .&. 0x7fffffff) `unsafeShiftL` 32) .|. (fromIntegral fd .&. 0xffffffff))
+{-# INLINE tableToken #-}
+
+-- | Token of a channel.
+channelToken :: Fd -> Int -> Token
+channelToken fd gen = let Token t = tableToken fd gen in Token (t .|. minBound)
+{-# INLINE channelToken #-}
+
+-- | Is it a channel's?
+isChannelToken :: Token -> Bool
+isChannelToken (Token t) = t < 0
+{-# INLINE isChannelToken #-}
+
+-- | The descriptor.
+tokenFd :: Token -> Fd
+tokenFd (Token t) = fromIntegral (t .&. 0xffffffff)
+{-# INLINE tokenFd #-}
+
+-- | The generation, 31 bits.
+tokenGeneration :: Token -> Int
+tokenGeneration (Token t) = (t `unsafeShiftR` 32) .&. 0x7fffffff
+{-# INLINE tokenGeneration #-}

@@ -1,0 +1,290 @@
+-- |
+-- The event manager: a back end, a registry, timers and a sleep protocol, run by
+-- one thread. A program's dispatchers are managers, one a capability, that share
+-- a registry; an event-driven program makes managers of its own.
+--
+-- States, in one cell that anybody may read:
+--
+-- @
+--   Idle      made, nobody runs it           -> Running ('initialize'), Finished ('shutdown')
+--   Running   'step' or 'loop' may be called -> Stopping ('shutdown')
+--   Stopping  the runner is to clean up      -> Finished (the runner, in 'step')
+--   Finished  nothing is left
+-- @
+module Weft.Core.Manager
+  ( Manager,
+    newManager,
+    registryFor,
+    managerBackend,
+    managerRegistry,
+    managerCounters,
+    managerIndex,
+    isAlive,
+    sameManager,
+
+    -- * Running
+    initialize,
+    step,
+    loop,
+    wakeManager,
+    requestStop,
+    shutdown,
+    discard,
+
+    -- * Timers
+    addTimer,
+    adjustTimer,
+    dropTimer,
+  )
+where
+
+import Control.Monad (forM_, unless, void, when)
+import Weft.Core.Backend
+import Weft.Core.Counters
+import Weft.Core.Events
+import Weft.Core.Registry
+import Weft.Core.Time (Instant, never)
+import qualified Weft.Core.Time as Time
+import Weft.Core.Timer
+import Weft.Core.Wake
+import Weft.Sys
+
+-- | An event manager.
+data Manager = Manager
+  { managerBackend :: !Backend,
+    managerRegistry :: !(Registry Manager),
+    managerTimers :: !Timers,
+    managerWake :: !Wake,
+    managerCounters :: !Counters,
+    -- | Which of a program's dispatchers it is, from zero; -1 for one that the
+    -- program made itself.
+    managerIndex :: !Int,
+    -- | The state above, in cell 0. Moved by compare-and-swap.
+    managerState :: !Cells,
+    -- | The process that made it; in a forked child it must not be used.
+    managerGeneration :: !Int,
+    -- | Who runs it. Written by 'initialize'.
+    managerRunner :: !(Ref (Maybe ThreadId)),
+    -- | Full when it is finished.
+    managerFinished :: !(MVar ())
+  }
+
+stateIdle, stateRunning, stateStopping, stateFinished :: Int
+stateIdle = 0
+stateRunning = 1
+stateStopping = 2
+stateFinished = 3
+
+-- | A manager over a back end, which it owns from now on.
+newManager :: Int -> Registry Manager -> Backend -> IO Manager
+newManager index registry backend =
+  Manager backend registry
+    <$> newTimers
+    <*> newWake
+    <*> newCounters
+    <*> pure index
+    <*> newCells 1
+    <*> forkGeneration
+    <*> newRef Nothing
+    <*> newEmptyMVar
+
+-- | A registry for managers.
+registryFor :: IO (Registry Manager)
+registryFor =
+  newRegistry
+    Host
+      { hostBackend = managerBackend,
+        hostAlive = isAlive,
+        hostSame = sameManager,
+        hostNudge = wakeManager
+      }
+
+-- | The same manager?
+sameManager :: Manager -> Manager -> Bool
+sameManager a b = managerRunner a == managerRunner b
+{-# INLINE sameManager #-}
+
+-- | May it be given work: made by this process and not about to stop?
+isAlive :: Manager -> IO Bool
+isAlive m = do
+  state <- readCell (managerState m) 0
+  generation <- forkGeneration
+  pure (state <= stateRunning && generation == managerGeneration m)
+{-# INLINE isAlive #-}
+
+-- Running ------------------------------------------------------------------------
+
+-- | The calling thread is going to run it. 'False': somebody does, or did.
+initialize :: Manager -> IO Bool
+initialize m = do
+  found <- casCell (managerState m) 0 stateIdle stateRunning
+  when (found == stateIdle) (writeRef (managerRunner m) . Just =<< myThreadId)
+  pure (found == stateIdle)
+
+-- | One turn (2013, 3.3): apply changes of timers, fire those that are due, look
+-- for events without blocking; if there was nothing, let other threads run and
+-- look again; and only then block until an event, a due timer or a wake-up.
+-- 'False': the manager was told to stop, and has.
+step :: Manager -> IO Bool
+step m = do
+  state <- readCell (managerState m) 0
+  if state /= stateRunning
+    then False <$ finish m
+    else do
+      busy <- look m
+      unless busy $ do
+        yield
+        again <- look m
+        unless again (sleep m)
+      pure True
+
+-- | Turns without end, letting other threads run after each that found something.
+-- Returns when the manager has stopped.
+loop :: Manager -> IO ()
+loop m = do
+  state <- readCell (managerState m) 0
+  if state /= stateRunning
+    then finish m
+    else do
+      busy <- look m
+      yield
+      unless busy $ do
+        again <- look m
+        if again then yield else sleep m
+      loop m
+
+-- | Timers and events, without blocking. Was there anything?
+look :: Manager -> IO Bool
+look m = do
+  fired <- runTimers m
+  n <- backendPoll (managerBackend m) NoWait (handle m)
+  if n == 0
+    then count (managerCounters m) PollsEmpty
+    else do
+      count (managerCounters m) PollsFull
+      countBy (managerCounters m) Dispatched n
+  pure (n /= 0 || fired)
+
+-- | Block, unless something was pushed meanwhile. The order matters: announce,
+-- look at the inbox, block ("Weft.Core.Wake").
+sleep :: Manager -> IO ()
+sleep m = do
+  due <- maybe never id <$> nextDue (managerTimers m)
+  ok <- announce (managerWake m) due
+  when ok $ do
+    edits <- hasEdits (managerTimers m)
+    state <- readCell (managerState m) 0
+    unless (edits || state /= stateRunning) $ do
+      wait <- waitUntil due
+      count (managerCounters m) Sleeps
+      n <- backendPoll (managerBackend m) wait (handle m) `onException` awaken (managerWake m)
+      countBy (managerCounters m) Dispatched n
+    awaken (managerWake m)
+
+waitUntil :: Instant -> IO Wait
+waitUntil due
+  | due == never = pure Forever
+  | otherwise = WaitFor . Time.until due <$> now
+
+handle :: Manager -> Token -> Events -> IO ()
+handle m tok evs
+  | isChannelToken tok = deliverTo (managerRegistry m) tok evs
+  | otherwise = dispatch (managerRegistry m) (tokenFd tok) (Just (tokenGeneration tok)) evs
+{-# INLINE handle #-}
+
+runTimers :: Manager -> IO Bool
+runTimers m = do
+  applyEdits ts
+  first <- nextDue ts
+  case first of
+    Nothing -> pure False
+    Just due -> do
+      t <- now
+      if due > t then pure False else fire =<< takeDue ts t
+  where
+    ts = managerTimers m
+    fire timers = do
+      forM_ timers $ \timer -> do
+        fired <- fireTimer Due timer
+        when fired (count (managerCounters m) TimersFired)
+      pure True
+
+-- | Make the runner take a turn: interrupts a 'step' that blocks. Free unless it
+-- does.
+wakeManager :: Manager -> IO ()
+wakeManager m = signalIf m =<< notify (managerWake m)
+
+signalIf :: Manager -> Bool -> IO ()
+signalIf m True = countShared (managerCounters m) WakeupsSent >> backendWake (managerBackend m)
+signalIf m False = countShared (managerCounters m) WakeupsSaved
+
+-- | Tell the runner to stop, without waiting for it. A manager that nobody runs
+-- is finished at once.
+requestStop :: Manager -> IO ()
+requestStop m = do
+  found <- casCell (managerState m) 0 stateRunning stateStopping
+  if found == stateRunning
+    then wakeManager m
+    else when (found == stateIdle) $ do
+      found' <- casCell (managerState m) 0 stateIdle stateStopping
+      if found' == stateIdle then finish m else requestStop m
+
+-- | Stop it: its kernel objects are given back, callbacks that are still
+-- registered are called with 'evtClose', its timers never fire. Returns when that
+-- is done, or at once when called from a callback. Any number of times.
+shutdown :: Manager -> IO ()
+shutdown m = do
+  requestStop m
+  runner <- readRef (managerRunner m)
+  mine <- maybe (pure False) sameThread runner
+  unless mine (readMVar (managerFinished m))
+
+-- | The runner's last act. Waiters on channels try again and find another manager.
+finish :: Manager -> IO ()
+finish m = do
+  found <- casCell (managerState m) 0 stateStopping stateFinished
+  when (found == stateStopping) $ mask_ $ do
+    orphans <- abandon (managerRegistry m) m
+    wakeChannels (managerRegistry m)
+    forM_ orphans $ \reg -> guarded (registrationCallback reg (evtClose <> evtOrphaned))
+    takeAll (managerTimers m) >>= mapM_ (fireTimer Orphaned)
+    backendClose (managerBackend m)
+    void (tryPutMVar (managerFinished m) ())
+
+-- | In a forked child: give back the descriptors of a manager of the parent,
+-- without touching what is shared with it.
+discard :: Manager -> IO ()
+discard m = do
+  old <- swapCell (managerState m) 0 stateFinished
+  unless (old == stateFinished) (backendClose (managerBackend m))
+
+-- Timers ---------------------------------------------------------------------------
+
+-- | Run an action on the manager's thread at an instant, or as soon as possible
+-- after it, never before; or when the manager is stopped, with 'Orphaned'. The
+-- action must not block. One compare-and-swap, and a
+-- signal only when the runner would sleep past the instant.
+addTimer :: Manager -> Instant -> (Expiry -> IO ()) -> IO Timer
+addTimer m due act = do
+  (t, full) <- setTimer (managerTimers m) due act
+  countShared (managerCounters m) TimersSet
+  prod m full due
+  pure t
+
+-- | Move a timer that has not fired.
+adjustTimer :: Manager -> Timer -> Instant -> IO ()
+adjustTimer m t due = do
+  full <- moveTimer (managerTimers m) t due
+  prod m full due
+
+-- | Cancel a timer; 'False' when it had fired or was cancelled before.
+dropTimer :: Manager -> Timer -> IO Bool
+dropTimer m t = do
+  (cancelled, full) <- cancelTimer (managerTimers m) t
+  when cancelled (countShared (managerCounters m) TimersCancelled)
+  when full (wakeManager m)
+  pure cancelled
+
+prod :: Manager -> Bool -> Instant -> IO ()
+prod m True _ = wakeManager m
+prod m False due = signalIf m =<< notifyBefore (managerWake m) due

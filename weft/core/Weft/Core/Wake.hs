@@ -1,0 +1,85 @@
+-- |
+-- How a thread that blocks in the kernel is woken by others, with as few system
+-- calls as possible: a signal is sent only to a sleeper that would otherwise
+-- come too late.
+--
+-- One word holds the whole state. The sleeper is one thread, the owner; wakers
+-- are any number of threads.
+--
+-- @
+--   Awake     (0)    the owner is running and will look at its inboxes before it sleeps
+--   Notified  (1)    somebody wants a turn of the owner, which will not sleep before it had one
+--   Asleep t  (>1)   the owner may be blocked, and will wake by itself at t
+--
+--   owner:  Awake -> Asleep t     'announce', then it looks at its inboxes once more
+--           Notified -> Awake     'announce' refused: take another turn
+--           any -> Awake          'awaken', after blocking or instead of it
+--   waker:  Awake -> Notified     'notify'
+--           Asleep t -> Notified  'notify', or 'notifyBefore' something due before t;
+--                                 whoever makes this move sends the signal
+-- @
+--
+-- A waker first publishes its work and then reads the word; the owner first
+-- writes the word and then looks for work. Both are sequentially consistent, so
+-- one of them sees the other: work is never left behind a sleeping owner.
+-- @weft/test/WakeSpec.hs@ runs this module under every interleaving of one
+-- sleeper and two wakers.
+module Weft.Core.Wake
+  ( Wake,
+    newWake,
+
+    -- * The owner
+    announce,
+    awaken,
+
+    -- * Wakers
+    notify,
+    notifyBefore,
+  )
+where
+
+import Weft.Core.Time (Instant (..))
+import Weft.Sys
+
+-- | The word. Written by the owner and by wakers, as above.
+newtype Wake = Wake Cells
+
+-- | Awake.
+newWake :: IO Wake
+newWake = Wake <$> newCells 1
+
+asAwake, asNotified :: Int
+asAwake = 0
+asNotified = 1
+
+asAsleep :: Instant -> Int
+asAsleep (Instant t) = max 2 (fromIntegral t)
+
+-- | The owner is about to block until that instant at the latest ('never' for
+-- without end). 'False': it must not, but take another turn first. After 'True'
+-- it looks at its inboxes and either blocks or not, and then calls 'awaken'.
+announce :: Wake -> Instant -> IO Bool
+announce (Wake w) t = do
+  found <- casCell w 0 asAwake (asAsleep t)
+  if found == asAwake
+    then pure True
+    else False <$ writeCell w 0 asAwake
+
+-- | The owner runs again.
+awaken :: Wake -> IO ()
+awaken (Wake w) = writeCell w 0 asAwake
+
+-- | Make the owner take a turn. 'True': the caller has to send the signal.
+notify :: Wake -> IO Bool
+notify (Wake w) = (> asNotified) <$> swapCell w 0 asNotified
+
+-- | Make sure that the owner takes a turn no later than that instant, for work
+-- that is in an inbox already. 'True': the caller has to send the signal.
+notifyBefore :: Wake -> Instant -> IO Bool
+notifyBefore (Wake w) due = go =<< readCell w 0
+  where
+    go s
+      | s <= asNotified || s <= asAsleep due = pure False
+      | otherwise = do
+        found <- casCell w 0 s asNotified
+        if found == s then pure True else go found

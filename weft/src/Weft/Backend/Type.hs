@@ -1,0 +1,16 @@
+-- |
+-- What a platform's list of back ends consists of.
+module Weft.Backend.Type
+  ( Candidate (..),
+  )
+where
+
+import Weft.Core.Backend (Backend)
+
+-- | A back end that this build contains.
+data Candidate = Candidate
+  { candidateName :: !String,
+    -- | Why it cannot be used on this machine, or 'Nothing' when it can.
+    candidateAvailable :: !(IO (Maybe String)),
+    candidateNew :: !(IO Backend)
+  }

@@ -1,0 +1,526 @@
+-- |
+-- The io_uring back end (Linux 5.13): readiness by poll requests. Arming queues a
+-- request and enters the kernel only to check the descriptor; the next poll
+-- submits all that is queued in the call it waits with.
+--
+-- The kernel runs a request's completion on the OS thread that submitted it,
+-- interrupting it for that. Which thread that is depends on where the scheduler
+-- runs the owner, so no ring flag that names one submitter can be used, and:
+--
+-- * When the thread exits, its requests are cancelled. They are made again.
+--
+-- * While it sleeps uninterruptibly (a safe call that reads a disk), its requests
+--   report nothing. epoll has no such dependence.
+--
+-- * A request holds a reference to its file, so a descriptor that is closed
+--   without 'backendForget' stays half open.
+--
+-- Throws 'IOError's only. Any thread may arm and forget, one at a time polls.
+module Weft.Backend.Uring
+  ( new,
+    available,
+  )
+where
+
+import Control.Concurrent.MVar
+import Control.Exception (finally, mask_, onException)
+import Control.Monad (forM_, unless, void, when)
+import Data.Bits (complement, unsafeShiftL, unsafeShiftR, (.&.), (.|.))
+import Data.IORef
+import Data.Int (Int32)
+import Data.Word (Word16, Word32, Word64, Word8)
+import Foreign.C.Error
+import Foreign.C.Types (CInt, CShort)
+import Foreign.Marshal.Alloc (free, mallocBytes, reallocBytes)
+import Foreign.Marshal.Utils (fillBytes)
+import Foreign.Ptr (Ptr, nullPtr, plusPtr)
+import Foreign.Storable
+import GHC.Clock (getMonotonicTimeNSec)
+import System.IO.Error (ioeGetErrorString)
+import System.Posix.Types (Fd (..))
+import Weft.Backend.Poll (fromPoll, toPoll)
+import Weft.Core.Backend
+import Weft.Core.Events
+import Weft.Core.Time (Duration (..), Instant (..), after, never, until)
+import Weft.FFI.Errno
+import Weft.FFI.Poll (pollErr, pollHup, pollIn, pollNval, pollPri)
+import Weft.FFI.Uring
+import Weft.FFI.Wakeup
+import Prelude hiding (until)
+
+-- | Why it cannot be used here, or 'Nothing' when it can. Found out by making a
+-- small ring and having it report a descriptor, so ask once.
+available :: IO (Maybe String)
+available = do
+  r <- openUring 4 8
+  case r of
+    Left e -> pure (Just (excuse e))
+    Right u -> trial u `finally` closeUring u
+  where
+    trial u = do
+      wk <- newWakeup
+      flip finally (closeWakeup wk) $ do
+        signalWakeup wk
+        _ <- queueWatch u (let Fd fd = wakeupFd wk in fd) (pollBits pollIn) 1 0
+        r <- lookUring u
+        c <- mallocBytes completionSize
+        n <- reapUring u c 1
+        standing <- if n == 1 then (&&) <$> peekMore c 0 <*> ((> 0) <$> peekResult c 0) else pure False
+        free c
+        pure $ case () of
+          _
+            | r < 0 -> Just (excuse (negate r))
+            | standing -> Nothing
+            | otherwise -> Just (excuse (let Errno e = eINVAL in e))
+
+excuse :: CInt -> String
+excuse e
+  | is ePERM =
+    "the kernel forbids io_uring to this process (EPERM): a container's seccomp profile, or sysctl kernel.io_uring_disabled"
+  | is eNOSYS = "there is no io_uring (ENOSYS): a kernel before 5.1 or built without it, or a sandbox that hides it"
+  | is eNOMEM = "io_uring may not lock enough memory (ENOMEM): raise the limit, ulimit -l"
+  | is eINVAL = "this kernel's io_uring is too old (EINVAL): it takes Linux 5.13"
+  | otherwise = "io_uring cannot be set up: " <> ioeGetErrorString (errnoError "io_uring" e)
+  where
+    is x = x == Errno e
+
+-- The ring -------------------------------------------------------------------------
+
+-- | Everything is protected by the lock, but for what belongs to the owner, the
+-- thread that polls.
+data Ring = Ring
+  { ringHandle :: !(Ptr Uring),
+    ringWakeup :: !Wakeup,
+    ringLock :: !(MVar ()),
+    -- | A record for each descriptor number up to the highest that was armed. The
+    -- null pointer after 'backendClose'.
+    ringTable :: !(IORef Table),
+    -- | To be queued by the next poll: what must not be seen by this one, and what
+    -- the kernel had no room for.
+    ringBacklog :: !(IORef [Request]),
+    -- | Owner: a wake that a poll saw which did not block. Ends the next that does.
+    ringWoken :: !(IORef Bool),
+    -- | Owner: completions as they come, and what they amount to.
+    ringCompletions :: !(Ptr Completion),
+    ringReports :: !(Ptr Report)
+  }
+
+data Table = Table !Int !(Ptr Entry)
+
+-- | Tokens with their events, 16 bytes each.
+data Report
+
+data Request
+  = -- | Watch the descriptor, if its entry still has the sequence number.
+    Watch !CInt !Word32
+  | -- | Cancel the request with that user data.
+    Cancel !Word64
+
+-- | Room for requests that wait to be submitted, for completions that wait to be
+-- seen (past which the kernel allocates memory), and for those that are taken
+-- out at a time.
+queueSize, completionsSize, batchSize :: (Num a) => a
+queueSize = 256
+completionsSize = 8192
+batchSize = 256
+
+entrySize, reportSize :: Int
+entrySize = 16
+reportSize = 16
+
+-- | A new ring. Throws when the kernel refuses; 'available' says why.
+new :: IO Backend
+new = do
+  u <- either (throwErrnoCode "io_uring_setup") pure =<< openUring queueSize completionsSize
+  wk <- newWakeup `onException` closeUring u
+  ring <-
+    Ring u wk <$> newMVar ()
+      <*> newIORef (Table 0 nullPtr)
+      <*> newIORef []
+      <*> newIORef False
+      <*> mallocBytes (batchSize * completionSize)
+      <*> mallocBytes (batchSize * reportSize)
+  let Fd wakeFd = wakeupFd wk
+  growTable ring (max 63 wakeFd)
+  locked ring (watchAs ring wakeFd (Entry wakeToken 0 evtRead Edge Vacant) Standing)
+  pure
+    Backend
+      { backendName = "io_uring",
+        backendPoll = poll ring,
+        backendArm = arm ring,
+        backendForget = forget ring,
+        backendDeferred = True,
+        backendResume = Nothing,
+        backendWake = signalWakeup wk,
+        backendClose = close ring
+      }
+
+-- | Stands for the wake-up descriptor; no real token looks like it.
+wakeToken :: Token
+wakeToken = Token (-1)
+
+-- | In a forked child the lock may be held by a thread that is not there any more.
+close :: Ring -> IO ()
+close ring = do
+  forked <- isForked (ringHandle ring)
+  if forked /= 0 then release else locked ring release
+  where
+    release = do
+      Table _ p <- readIORef (ringTable ring)
+      writeIORef (ringTable ring) (Table 0 nullPtr)
+      unless (p == nullPtr) $ do
+        closeUring (ringHandle ring)
+        closeWakeup (ringWakeup ring)
+        free p
+        free (ringCompletions ring)
+        free (ringReports ring)
+
+-- | With the lock, and not to be interrupted: nothing inside blocks.
+locked :: Ring -> IO a -> IO a
+locked ring act = mask_ (withMVar (ringLock ring) (const act))
+{-# INLINE locked #-}
+
+isClosed :: Ring -> IO Bool
+isClosed ring = (\(Table _ p) -> p == nullPtr) <$> readIORef (ringTable ring)
+
+-- Entries --------------------------------------------------------------------------
+
+-- | What is known of a descriptor number.
+--
+-- @
+--   Vacant            nothing                      -> Single, Standing ('arm')
+--   Single, Standing  a request that completes     -> Resting (a 'Once' was reported)
+--                     once, or again and again     -> Vacant ('forget', not open)
+--                                                  -> Single, Standing ('arm', made again)
+--   Resting           reported, no request         -> Single, Standing ('arm'), Vacant ('forget')
+-- @
+data State = Vacant | Resting | Single | Standing
+  deriving (Eq, Enum)
+
+-- | The sequence number counts the requests made for this descriptor number. A
+-- completion that carries another than the last is stale.
+data Entry = Entry
+  { entryToken :: !Token,
+    entrySequence :: !Word32,
+    entryEvents :: !Events,
+    entryTrigger :: !Trigger,
+    entryState :: !State
+  }
+
+instance Storable Entry where
+  sizeOf _ = entrySize
+  alignment _ = 8
+  peek p = do
+    tok <- peekByteOff p 0
+    number <- peekByteOff p 8
+    evs <- peekByteOff p 12 :: IO Word16
+    trigger <- peekByteOff p 14 :: IO Word8
+    state <- peekByteOff p 15 :: IO Word8
+    pure (Entry (Token tok) number (Events (fromIntegral evs)) (triggerAt trigger) (stateAt state))
+    where
+      triggerAt n = if n == 0 then Once else if n == 1 then Level else Edge
+      stateAt n = if n == 0 then Vacant else if n == 1 then Resting else if n == 2 then Single else Standing
+  poke p (Entry (Token tok) number (Events evs) trigger state) = do
+    pokeByteOff p 0 tok
+    pokeByteOff p 8 number
+    pokeByteOff p 12 (fromIntegral evs :: Word16)
+    pokeByteOff p 14 (case trigger of Once -> 0; Level -> 1; Edge -> 2 :: Word8)
+    pokeByteOff p 15 (case state of Vacant -> 0; Resting -> 1; Single -> 2; Standing -> 3 :: Word8)
+
+readEntry :: Ring -> CInt -> IO Entry
+readEntry ring fd = do
+  Table size p <- readIORef (ringTable ring)
+  if fd >= 0 && fromIntegral fd < size
+    then peekElemOff p (fromIntegral fd)
+    else pure (Entry (Token 0) 0 mempty Once Vacant)
+
+-- | The number must be in the table.
+writeEntry :: Ring -> CInt -> Entry -> IO ()
+writeEntry ring fd e = do
+  Table _ p <- readIORef (ringTable ring)
+  pokeElemOff p (fromIntegral fd) e
+
+-- | Make room for a descriptor number. What is new is all zero, so 'Vacant'.
+growTable :: Ring -> CInt -> IO ()
+growTable ring fd = do
+  Table size p <- readIORef (ringTable ring)
+  when (fromIntegral fd >= size) $ do
+    let size' = max (2 * size) (fromIntegral fd + 1)
+    p' <- reallocBytes p (size' * entrySize)
+    fillBytes (p' `plusPtr` (size * entrySize)) 0 ((size' - size) * entrySize)
+    writeIORef (ringTable ring) (Table size' p')
+-- Arming and forgetting ------------------------------------------------------------
+
+arm :: Ring -> Fd -> Token -> Trigger -> Events -> IO Armed
+arm ring (Fd fd) tok trigger evs = do
+  before <- locked ring (entryState <$> readEntry ring fd)
+  idle <- throwIfNegative "io_uring" (alwaysReady fd (if before == Vacant then 0 else 1))
+  locked ring $ do
+    shut <- isClosed ring
+    when shut (throwErrnoCode "io_uring" (let Errno e = eBADF in e))
+    if idle /= 0
+      then AlwaysReady <$ retire ring fd
+      else do
+        growTable ring fd
+        e <- readEntry ring fd
+        cancelLive ring fd e
+        watchAs ring fd e {entryToken = tok, entryTrigger = trigger, entryEvents = evs} (usual trigger)
+        pure Armed
+
+-- | Cancelled at once, not with the next poll: until then the kernel would keep
+-- the file open behind the caller's close.
+forget :: Ring -> Fd -> IO ()
+forget ring (Fd fd) = locked ring $ do
+  live <- retire ring fd
+  when live (void (submitUring (ringHandle ring)))
+
+-- | Empty an entry; did it have a request?
+retire :: Ring -> CInt -> IO Bool
+retire ring fd = do
+  e <- readEntry ring fd
+  unless (entryState e == Vacant) (writeEntry ring fd e {entryState = Vacant})
+  cancelLive ring fd e
+
+cancelLive :: Ring -> CInt -> Entry -> IO Bool
+cancelLive ring fd e
+  | isLive e = True <$ queue ring (Cancel (userData fd (entrySequence e)))
+  | otherwise = pure False
+
+isLive :: Entry -> Bool
+isLive e = entryState e == Single || entryState e == Standing
+
+-- | The kind of request that serves a trigger. A one-shot request looks at the
+-- present state whenever it is made, which is what 'Level' needs of the next poll.
+-- (@IORING_POLL_ADD_LEVEL@ would be the opposite: it ignores the present state.)
+usual :: Trigger -> State
+usual Edge = Standing
+usual _ = Single
+
+-- | Make a new request for an entry.
+watchAs :: Ring -> CInt -> Entry -> State -> IO ()
+watchAs ring fd e state = queue ring =<< renew ring fd e state
+
+-- | Store an entry as having a new request, and return that.
+renew :: Ring -> CInt -> Entry -> State -> IO Request
+renew ring fd e state = do
+  let number = entrySequence e + 1
+  writeEntry ring fd e {entrySequence = number, entryState = state}
+  pure (Watch fd number)
+
+-- | Put a request into the submission queue. When that is full it is submitted,
+-- and when the kernel has no room either the next poll tries again.
+queue :: Ring -> Request -> IO ()
+queue ring request = do
+  r <- put
+  when (r < 0) $ do
+    _ <- submitUring (ringHandle ring)
+    r' <- put
+    when (r' < 0) (later ring request)
+  where
+    put = case request of
+      Cancel target -> queueCancel (ringHandle ring) target
+      Watch fd number -> do
+        e <- readEntry ring fd
+        if isLive e && entrySequence e == number
+          then
+            queueWatch
+              (ringHandle ring)
+              fd
+              (eventBits (entryEvents e))
+              (if entryState e == Standing then 1 else 0)
+              (userData fd number)
+          else pure 0
+
+later :: Ring -> Request -> IO ()
+later ring request = modifyIORef' (ringBacklog ring) (request :)
+
+userData :: CInt -> Word32 -> Word64
+userData fd number = (fromIntegral number `unsafeShiftL` 32) .|. (fromIntegral fd .&. 0xffffffff)
+
+-- | Urgent data is announced by the wake-up for band data; asked for alone, newer
+-- kernels would filter that out.
+eventBits :: Events -> Word32
+eventBits evs = pollBits (toPoll evs) .|. (if evs `includes` evtUrgent then pollBand else 0)
+
+pollBits :: CShort -> Word32
+pollBits b = fromIntegral b .&. 0xffff
+
+-- Polling --------------------------------------------------------------------------
+
+poll :: Ring -> Wait -> (Token -> Events -> IO ()) -> IO Int
+poll ring wait report = do
+  requeue ring
+  woken <- readIORef (ringWoken ring)
+  case wait of
+    NoWait -> look
+    _ | woken -> writeIORef (ringWoken ring) False >> look
+    WaitFor d | d <= mempty -> look
+    WaitFor d -> block d . after d =<< clock
+    Forever -> block (Duration (-1)) never
+  where
+    look = do
+      enter (lookUring (ringHandle ring))
+      collect ring report
+    block left deadline = do
+      enter (waitUring (ringHandle ring) (durationNs left))
+      n <- collect ring report
+      woken <- readIORef (ringWoken ring)
+      writeIORef (ringWoken ring) False
+      if n > 0 || woken then pure n else resume deadline
+    -- A stale completion, a request made again, a signal: wait for what is left.
+    resume deadline = do
+      requeue ring
+      left <- if deadline == never then pure (Duration (-1)) else until deadline <$> clock
+      if deadline /= never && left <= mempty then pure 0 else block left deadline
+    enter call = do
+      r <- call
+      when (r < 0) (failed ring (negate r))
+
+clock :: IO Instant
+clock = Instant . fromIntegral <$> getMonotonicTimeNSec
+
+-- | What entering the kernel may answer without harm; anything else is thrown.
+failed :: Ring -> CInt -> IO ()
+failed ring code
+  | code == errnoDropped = locked ring (renewAll ring)
+  | Errno code `elem` [eINTR, eTIME, eAGAIN, eBUSY] = pure ()
+  | otherwise = throwErrnoCode "io_uring_enter" code
+
+-- | The kernel was out of memory and lost completions: ask everything anew.
+renewAll :: Ring -> IO ()
+renewAll ring = do
+  Table size _ <- readIORef (ringTable ring)
+  forM_ [0 .. fromIntegral size - 1] $ \fd -> do
+    e <- readEntry ring fd
+    live <- cancelLive ring fd e
+    when live (watchAs ring fd e (usual (entryTrigger e)))
+
+-- | Queue what was left for this poll.
+requeue :: Ring -> IO ()
+requeue ring = do
+  waiting <- readIORef (ringBacklog ring)
+  unless (null waiting) . locked ring $ do
+    requests <- readIORef (ringBacklog ring)
+    writeIORef (ringBacklog ring) []
+    mapM_ (queue ring) (reverse requests)
+
+-- | Report all completions that are there. What was queued while the caller was
+-- in the kernel goes there too, so that whoever armed a descriptor and then woke
+-- the owner has it reported by the poll that he woke.
+collect :: Ring -> (Token -> Events -> IO ()) -> IO Int
+collect ring report = harvest ring report >>= more (stateQueued .|. stateOverflown)
+  where
+    more wanted n = do
+      state <- uringState (ringHandle ring)
+      if state .&. wanted == 0
+        then pure n
+        else do
+          r <- lookUring (ringHandle ring)
+          when (r < 0) (failed ring (negate r))
+          m <- harvest ring report
+          more stateOverflown (n + m)
+
+-- | Take the completions out of the ring, a batch at a time, and report what they
+-- amount to. The callback runs without the lock: it may arm.
+harvest :: Ring -> (Token -> Events -> IO ()) -> IO Int
+harvest ring report = mask_ (batches 0)
+  where
+    batches n = do
+      k <- reapUring (ringHandle ring) (ringCompletions ring) batchSize
+      if k == 0
+        then pure n
+        else do
+          m <- locked ring (takeIn 0 0 (fromIntegral k))
+          handOut 0 m
+          if k == batchSize then batches (n + m) else pure (n + m)
+    takeIn m i k
+      | i == k = pure m
+      | otherwise = do
+        m' <- absorb ring m i
+        takeIn m' (i + 1) k
+    handOut :: Int -> Int -> IO ()
+    handOut i m = when (i < m) $ do
+      tok <- peekByteOff (ringReports ring) (i * reportSize)
+      evs <- peekByteOff (ringReports ring) (i * reportSize + 8)
+      report (Token tok) (Events evs)
+      handOut (i + 1) m
+
+-- | One completion: @absorb ring m i@ looks at the one at position @i@ and returns
+-- how many reports there are now, after @m@.
+absorb :: Ring -> Int -> Int -> IO Int
+absorb ring m i = do
+  from <- peekUserData (ringCompletions ring) i
+  let fd = fromIntegral (from .&. 0xffffffff)
+  e <- readEntry ring fd
+  if not (isLive e) || userData fd (entrySequence e) /= from
+    then pure m
+    else do
+      more <- peekMore (ringCompletions ring) i
+      result <- refine fd e =<< peekResult (ringCompletions ring) i
+      let (evs, next) = decide e more result
+      proceed ring fd e more next
+      emit (entryToken e) evs
+  where
+    emit tok@(Token t) evs@(Events bitset)
+      | isNothingReady evs = pure m
+      | tok == wakeToken = do
+        -- An eventfd need not be read: a further write is reported again.
+        when (wakeupIsPipe (ringWakeup ring)) (drainWakeup (ringWakeup ring))
+        m <$ writeIORef (ringWoken ring) True
+      | otherwise = do
+        pokeByteOff (ringReports ring) (m * reportSize) t
+        pokeByteOff (ringReports ring) (m * reportSize + 8) bitset
+        pure (m + 1)
+
+-- | The kernel passes on what the waker said, not what is so: every piece of
+-- ordinary data is announced as possibly urgent, an error comes without the
+-- hang-up that follows. In such cases it is asked again.
+refine :: CInt -> Entry -> Int32 -> IO Int32
+refine fd e result
+  | result <= 0 || result .&. doubtful == 0 = pure result
+  | otherwise = do
+    now <- presentEvents fd (eventBits (entryEvents e))
+    pure ((result .&. complement doubtful) .|. fromIntegral now)
+  where
+    doubtful = fromIntegral (pollBits (pollPri .|. pollErr .|. pollHup) .|. pollBand)
+
+-- | What becomes of an entry.
+data Next
+  = Stay
+  | -- | No request any more.
+    Drop !State
+  | -- | A new request, at once or with the next poll.
+    Now !State
+  | Next !State
+
+-- | What a completion amounts to, and what is to be done.
+decide :: Entry -> Bool -> Int32 -> (Events, Next)
+decide e more result
+  | result == resultCancelled = (mempty, Now (usual trigger))
+  | result == resultBadFd || evs `includes` evtClose = (evtClose, Drop Vacant)
+  | result < 0 = (evtHangup <> evtRead <> evtWrite, if trigger == Level then Next Single else Drop Resting)
+  | isNothingReady evs = (mempty, unasked)
+  | otherwise = (evs, reported)
+  where
+    trigger = entryTrigger e
+    evs = fromPoll (fromIntegral (fromIntegral result .&. wanted))
+    wanted = eventBits (entryEvents e) .|. pollBits (pollErr .|. pollHup .|. pollNval)
+    reported = case trigger of
+      Once -> Drop Resting
+      Level -> Next Single
+      Edge -> if more then Stay else Next Standing
+    -- A half-closed peer completes every request, asked for or not. A one-shot
+    -- request would complete for ever; a multishot one then waits for changes.
+    unasked
+      | more = Stay
+      | entryState e == Single = Now Standing
+      | otherwise = Next Standing
+
+proceed :: Ring -> CInt -> Entry -> Bool -> Next -> IO ()
+proceed ring fd e more next = case next of
+  Stay -> pure ()
+  Drop state -> leftover >> writeEntry ring fd e {entryState = state}
+  Now state -> leftover >> watchAs ring fd e state
+  Next state -> leftover >> renew ring fd e state >>= later ring
+  where
+    leftover = when more (queue ring (Cancel (userData fd (entrySequence e))))

@@ -1,0 +1,102 @@
+-- |
+-- Socket calls: nothing but their types. None blocks, but 'cSendFile', which may
+-- wait for the disk. All return a result or @-errno@, and repeat themselves when a
+-- signal interrupts them. Policy is in @Weft.Socket.*@.
+module Weft.FFI.Socket
+  ( SockAddrBytes,
+    IoVec,
+
+    -- * Life
+    cSocket,
+    cSocketPair,
+    cSetNonBlocking,
+    cBind,
+    cListen,
+    cAccept,
+    cConnect,
+    cConnected,
+    cShutdown,
+    cDup,
+    cClose,
+
+    -- * Data
+    cRecv,
+    cRecvFrom,
+    cSend,
+    cSendTo,
+    cSendV,
+    cSendFile,
+    cOpenRead,
+    cFileSize,
+
+    -- * Names and options
+    cGetSockName,
+    cGetPeerName,
+    cSetSockOpt,
+    cGetSockOpt,
+  )
+where
+
+import Data.Int (Int64)
+import Data.Word (Word32, Word8)
+import Foreign.C.String (CString)
+import Foreign.C.Types (CInt (..), CSize (..))
+import Foreign.Ptr (Ptr)
+import System.Posix.Types (CSsize (..))
+
+-- | A @struct sockaddr@ of any family.
+data SockAddrBytes
+
+-- | A @struct iovec@.
+data IoVec
+
+foreign import ccall unsafe "weft_socket" cSocket :: CInt -> CInt -> CInt -> IO CInt
+
+foreign import ccall unsafe "weft_socketpair" cSocketPair :: CInt -> CInt -> CInt -> Ptr CInt -> IO CInt
+
+foreign import ccall unsafe "weft_set_nonblocking" cSetNonBlocking :: CInt -> IO CInt
+
+foreign import ccall unsafe "weft_bind" cBind :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt
+
+foreign import ccall unsafe "weft_listen" cListen :: CInt -> CInt -> IO CInt
+
+foreign import ccall unsafe "weft_accept" cAccept :: CInt -> Ptr SockAddrBytes -> Ptr Word32 -> IO CInt
+
+foreign import ccall unsafe "weft_connect" cConnect :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt
+
+foreign import ccall unsafe "weft_connected" cConnected :: CInt -> IO CInt
+
+foreign import ccall unsafe "weft_shutdown" cShutdown :: CInt -> CInt -> IO CInt
+
+foreign import ccall unsafe "weft_dup" cDup :: CInt -> IO CInt
+
+foreign import ccall unsafe "weft_close" cClose :: CInt -> IO ()
+
+foreign import ccall unsafe "weft_recv" cRecv :: CInt -> Ptr Word8 -> CSize -> CInt -> IO CSsize
+
+foreign import ccall unsafe "weft_recvfrom"
+  cRecvFrom :: CInt -> Ptr Word8 -> CSize -> CInt -> Ptr SockAddrBytes -> Ptr Word32 -> IO CSsize
+
+foreign import ccall unsafe "weft_send" cSend :: CInt -> Ptr Word8 -> CSize -> CInt -> IO CSsize
+
+foreign import ccall unsafe "weft_sendto"
+  cSendTo :: CInt -> Ptr Word8 -> CSize -> Ptr SockAddrBytes -> Word32 -> IO CSsize
+
+foreign import ccall unsafe "weft_sendv"
+  cSendV :: CInt -> Ptr IoVec -> CInt -> Ptr SockAddrBytes -> Word32 -> IO CSsize
+
+foreign import ccall safe "weft_sendfile" cSendFile :: CInt -> CInt -> Int64 -> CSize -> IO CSsize
+
+foreign import ccall unsafe "weft_getsockname" cGetSockName :: CInt -> Ptr SockAddrBytes -> Ptr Word32 -> IO CInt
+
+foreign import ccall unsafe "weft_getpeername" cGetPeerName :: CInt -> Ptr SockAddrBytes -> Ptr Word32 -> IO CInt
+
+foreign import ccall unsafe "weft_setsockopt"
+  cSetSockOpt :: CInt -> CInt -> CInt -> Ptr Word8 -> Word32 -> IO CInt
+
+foreign import ccall unsafe "weft_getsockopt"
+  cGetSockOpt :: CInt -> CInt -> CInt -> Ptr Word8 -> Ptr Word32 -> IO CInt
+
+foreign import ccall safe "weft_open_read" cOpenRead :: CString -> IO CInt
+
+foreign import ccall safe "weft_file_size" cFileSize :: CInt -> IO Int64

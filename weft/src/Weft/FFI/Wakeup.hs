@@ -1,0 +1,68 @@
+-- |
+-- A descriptor to interrupt a poll with: an eventfd where the system has it, a
+-- pipe elsewhere (2010, 8.1). Mechanism only; who may skip a signal is decided
+-- by "Weft.Core.Wake".
+module Weft.FFI.Wakeup
+  ( Wakeup,
+    newWakeup,
+    wakeupFd,
+    wakeupIsPipe,
+    signalWakeup,
+    drainWakeup,
+    closeWakeup,
+  )
+where
+
+import Control.Monad (unless, void)
+import Foreign.C.Types (CInt (..))
+import Foreign.Marshal.Array (allocaArray, peekArray)
+import Foreign.Ptr (Ptr)
+import System.Environment (lookupEnv)
+import System.Posix.Types (Fd (..))
+import Weft.FFI.Errno
+
+-- | The end to poll and the end to write: one and the same for an eventfd.
+data Wakeup = Wakeup !Fd !Fd
+
+-- | Make one. @WEFT_WAKEUP=pipe@ in the environment asks for the pipe on systems
+-- that have eventfds too.
+newWakeup :: IO Wakeup
+newWakeup = do
+  forced <- lookupEnv "WEFT_WAKEUP"
+  allocaArray 2 $ \fds -> do
+    throwIfNegative_ "wakeup" (c_open fds (if forced == Just "pipe" then 1 else 0))
+    ends <- peekArray 2 fds
+    case ends of
+      [r, w] -> pure (Wakeup (Fd r) (Fd w))
+      _ -> ioError (userError "wakeup: no descriptors")
+
+-- | The descriptor to poll for reading.
+wakeupFd :: Wakeup -> Fd
+wakeupFd (Wakeup r _) = r
+
+-- | Is it a pipe? Then an edge-triggered poller must drain it too.
+wakeupIsPipe :: Wakeup -> Bool
+wakeupIsPipe (Wakeup r w) = r /= w
+
+-- | Make it readable. Never blocks.
+signalWakeup :: Wakeup -> IO ()
+signalWakeup wk@(Wakeup _ (Fd w)) =
+  throwIfNegative_ "wakeup" (c_signal w (if wakeupIsPipe wk then 1 else 0))
+
+-- | Make it unreadable again: all signals so far count as one.
+drainWakeup :: Wakeup -> IO ()
+drainWakeup (Wakeup (Fd r) _) = c_drain r
+
+-- | Close it.
+closeWakeup :: Wakeup -> IO ()
+closeWakeup wk@(Wakeup (Fd r) (Fd w)) = do
+  void (c_close r)
+  unless (not (wakeupIsPipe wk)) (void (c_close w))
+
+foreign import ccall unsafe "weft_wakeup_open" c_open :: Ptr CInt -> CInt -> IO CInt
+
+foreign import ccall unsafe "weft_wakeup_signal" c_signal :: CInt -> CInt -> IO CInt
+
+foreign import ccall unsafe "weft_wakeup_drain" c_drain :: CInt -> IO ()
+
+foreign import ccall unsafe "close" c_close :: CInt -> IO CInt

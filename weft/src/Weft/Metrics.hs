@@ -1,0 +1,77 @@
+-- |
+-- What the managers of a program have done: read at any time, from any thread,
+-- without stopping anything. Figures of one reading may differ by the events of
+-- the microsecond it took.
+module Weft.Metrics
+  ( Metrics (..),
+    CapabilityMetrics (..),
+    readMetrics,
+    total,
+  )
+where
+
+import Data.List (foldl')
+import Weft.Core.Backend (backendName)
+import Weft.Core.Counters
+import Weft.Core.Manager
+import Weft.Core.Registry (registeredCount)
+import Weft.Runtime
+
+-- | Of the whole program.
+data Metrics = Metrics
+  { -- | By capability; only those on which something has waited yet.
+    metricsCapabilities :: [CapabilityMetrics],
+    -- | Descriptors that are registered now.
+    metricsRegistered :: !Int
+  }
+  deriving (Eq, Show)
+
+-- | Of one capability's manager, since it was started.
+data CapabilityMetrics = CapabilityMetrics
+  { metricsCapability :: !Int,
+    metricsBackend :: !String,
+    -- | Times a thread waited for a descriptor.
+    metricsWaits :: !Int,
+    -- | System calls made to wake the dispatcher.
+    metricsWakeupsSent :: !Int,
+    -- | Times such a call was not needed.
+    metricsWakeupsSaved :: !Int,
+    -- | Events handed to threads and callbacks.
+    metricsDispatched :: !Int,
+    -- | Polls that found nothing.
+    metricsPollsEmpty :: !Int,
+    -- | Polls that found something.
+    metricsPollsFull :: !Int,
+    -- | Times the dispatcher blocked in the kernel.
+    metricsSleeps :: !Int,
+    metricsTimersSet :: !Int,
+    metricsTimersFired :: !Int,
+    metricsTimersCancelled :: !Int
+  }
+  deriving (Eq, Show)
+
+-- | The present figures.
+readMetrics :: IO Metrics
+readMetrics = do
+  ms <- managers
+  Metrics <$> mapM ofManager ms <*> (registeredCount =<< currentRegistry)
+
+ofManager :: Manager -> IO CapabilityMetrics
+ofManager m =
+  CapabilityMetrics (managerIndex m) (backendName (managerBackend m))
+    <$> get Waits
+    <*> get WakeupsSent
+    <*> get WakeupsSaved
+    <*> get Dispatched
+    <*> get PollsEmpty
+    <*> get PollsFull
+    <*> get Sleeps
+    <*> get TimersSet
+    <*> get TimersFired
+    <*> get TimersCancelled
+  where
+    get = readCounter (managerCounters m)
+
+-- | One figure, added over all capabilities.
+total :: (CapabilityMetrics -> Int) -> Metrics -> Int
+total f = foldl' (\n c -> n + f c) 0 . metricsCapabilities

@@ -1,0 +1,165 @@
+{-# OPTIONS_GHC -Wno-dodgy-imports #-}
+
+-- |
+-- Sockets on Weft: the names, types and exceptions of "Network.Socket", so that a
+-- program that changes its imports compiles, and what servers need beyond it.
+-- Addresses, options and the like are @network@'s own types, re-exported.
+--
+-- > import Weft.Socket
+-- > import Weft.Socket.ByteString (recv, sendAll)
+-- >
+-- > main :: IO ()
+-- > main = serve defaultServerSettings {serverPort = "7000"} $ \sock _peer -> echo sock
+-- >   where
+-- >     echo sock = do
+-- >       bytes <- recv sock 4096
+-- >       unless (Data.ByteString.null bytes) (sendAll sock bytes >> echo sock)
+--
+-- Every operation tries the system call first and blocks the calling thread, and
+-- nobody else, when it has to wait. A thread that waits holds no buffer. Errors
+-- are 'IOError's with the errno; a socket that is closed, before or meanwhile, is
+-- @EBADF@. An asynchronous exception interrupts a wait and leaves nothing behind.
+--
+-- Everything may be used from any thread.
+module Weft.Socket
+  ( -- * Sockets
+    Socket,
+    socket,
+    openSocket,
+    socketPair,
+    bind,
+    listen,
+    accept,
+    connect,
+    shutdown,
+    close,
+    close',
+    gracefulClose,
+    getSocketName,
+    getPeerName,
+    socketPort,
+    socketPortSafe,
+
+    -- * Memory
+    sendBuf,
+    recvBuf,
+    sendBufTo,
+    recvBufFrom,
+    sendBufMsg,
+    recvBufMsg,
+
+    -- * Beyond @network@
+    -- $beyond
+
+    -- ** Deadlines
+    Deadline,
+    deadlineIn,
+    noDeadline,
+    withDeadline,
+    isTimeout,
+
+    -- ** The peer
+    PeerState (..),
+    peerState,
+    awaitPeerFinished,
+    awaitPeerGone,
+
+    -- ** Files
+    sendFile,
+    sendFileRange,
+
+    -- ** Closing within bounds
+    closeGracefully,
+
+    -- ** Servers
+    serve,
+    withServer,
+    Server,
+    serverAddress,
+    serverConnections,
+    drainServer,
+    ServerSettings (..),
+    defaultServerSettings,
+    reportException,
+
+    -- * Descriptors
+    withFdSocket,
+    unsafeFdSocket,
+    fdSocket,
+    touchSocket,
+    mkSocket,
+    socketToFd,
+    socketToHandle,
+    withNetworkSocket,
+    sendFd,
+    recvFd,
+    getPeerCredential,
+
+    -- * Options
+    setSocketOption,
+    getSocketOption,
+    setSockOpt,
+    getSockOpt,
+    getSocketType,
+
+    -- * Addresses, families and the rest, from @network@
+    module Network.Socket,
+  )
+where
+
+import Network.Socket hiding
+  ( Socket,
+    accept,
+    bind,
+    close,
+    close',
+    connect,
+    fdSocket,
+    getPeerCredential,
+    getPeerName,
+    getSockOpt,
+    getSocketName,
+    getSocketOption,
+    getSocketType,
+    gracefulClose,
+    listen,
+    mkSocket,
+    openSocket,
+    recvBuf,
+    recvBufFrom,
+    recvBufMsg,
+    recvFd,
+    sendBuf,
+    sendBufMsg,
+    sendBufTo,
+    sendFd,
+    setSockOpt,
+    setSocketOption,
+    shutdown,
+    socket,
+    socketPair,
+    socketPort,
+    socketPortSafe,
+    socketToFd,
+    socketToHandle,
+    touchSocket,
+    unsafeFdSocket,
+    waitAndCancelReadSocketSTM,
+    waitAndCancelWriteSocketSTM,
+    waitReadSocketSTM,
+    waitWriteSocketSTM,
+    withFdSocket,
+  )
+import Weft.Socket.Bridge
+import Weft.Socket.ByteString (recvBuf, recvBufFrom, sendBuf, sendBufTo)
+import Weft.Socket.File
+import Weft.Socket.Life
+import Weft.Socket.Options
+import Weft.Socket.Peer
+import Weft.Socket.Serve
+import Weft.Socket.Types
+
+-- $beyond
+-- What @network@ does not have: a deadline for each operation, notice of a peer
+-- that went away, files sent by the kernel, closing with bounds, and servers that
+-- accept on every core.

@@ -1,0 +1,203 @@
+-- |
+-- Sending and receiving: the names, types and exceptions of
+-- "Network.Socket.ByteString". Every operation tries the system call first and
+-- waits, without holding a buffer, only when the kernel says so; every operation
+-- honours the socket's deadline ('Weft.Socket.withDeadline').
+--
+-- Any thread may use a socket; one thread in each direction is usual. Two threads
+-- that send on one stream at the same time may interleave.
+module Weft.Socket.ByteString
+  ( -- * Sending
+    send,
+    sendAll,
+    sendTo,
+    sendAllTo,
+    sendMany,
+    sendManyTo,
+    sendMsg,
+
+    -- * Receiving
+    recv,
+    recvFrom,
+    recvMsg,
+
+    -- * Memory
+    sendBuf,
+    recvBuf,
+    sendBufTo,
+    recvBufFrom,
+  )
+where
+
+import Control.Monad (unless, when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Internal as B (create)
+import qualified Data.ByteString.Unsafe as B (unsafeDrop, unsafeUseAsCStringLen)
+import Data.Word (Word32, Word8)
+import Foreign.C.Error (eINVAL)
+import Foreign.C.Types (CInt, CSize)
+import Foreign.Marshal.Alloc (allocaBytes)
+import Foreign.Marshal.Utils (copyBytes)
+import Foreign.Ptr (Ptr, castPtr, nullPtr)
+import Foreign.Storable (poke, pokeByteOff)
+import Network.Socket (Cmsg, MsgFlag, SockAddr)
+import qualified Network.Socket.ByteString as N
+import Weft.FFI.Socket
+import Weft.Socket.Address
+import Weft.Socket.Bridge
+import Weft.Socket.Scratch
+import Weft.Socket.Types
+
+-- Sending ----------------------------------------------------------------------------
+
+-- | Send what the kernel takes at once of a string, waiting until it takes some;
+-- how many bytes it took.
+send :: Socket -> ByteString -> IO Int
+send s bs = B.unsafeUseAsCStringLen bs $ \(p, n) -> sendBuf s (castPtr p) n
+
+-- | Send all of a string. When it throws, the peer has got a part, and the
+-- connection is good for nothing but closing.
+sendAll :: Socket -> ByteString -> IO ()
+sendAll s bs = unless (B.null bs) $ do
+  n <- send s bs
+  when (n < B.length bs) (sendAll s (B.unsafeDrop n bs))
+
+-- | Send strings one after the other, gathered into as few system calls as
+-- possible.
+sendMany :: Socket -> [ByteString] -> IO ()
+sendMany s = sendGathered "Weft.Socket.ByteString.sendMany" s nullPtr 0
+
+-- | Send a datagram; how many bytes it had.
+sendTo :: Socket -> ByteString -> SockAddr -> IO Int
+sendTo s bs addr = B.unsafeUseAsCStringLen bs $ \(p, n) -> sendBufTo s (castPtr p) n addr
+
+-- | Send all of a string to an address.
+sendAllTo :: Socket -> ByteString -> SockAddr -> IO ()
+sendAllTo s bs addr = do
+  n <- sendTo s bs addr
+  when (n < B.length bs) (sendAllTo s (B.unsafeDrop n bs) addr)
+
+-- | Send strings as one datagram to an address.
+sendManyTo :: Socket -> [ByteString] -> SockAddr -> IO ()
+sendManyTo s chunks addr = withAddress addr $ \p n ->
+  sendGathered "Weft.Socket.ByteString.sendManyTo" s p n chunks
+
+-- | The kernel takes so many pieces in one call (@IOV_MAX@ on Linux).
+maxPieces :: Int
+maxPieces = 1024
+
+sendGathered :: String -> Socket -> Ptr SockAddrBytes -> Word32 -> [ByteString] -> IO ()
+sendGathered loc s addr alen = go . filter (not . B.null)
+  where
+    go [] = pure ()
+    go chunks = do
+      let (batch, rest) = splitAt maxPieces chunks
+          size = sum (map B.length batch)
+      sent <- withPieces batch $ \iov count ->
+        operate loc s Writing $ \fd -> do
+          r <- cSendV fd iov count addr alen
+          answer r (\n -> pure (if n < size then Drained n else Done n))
+      go (dropBytes sent batch <> rest)
+
+-- | Lay strings out as a @struct iovec@ array.
+withPieces :: [ByteString] -> (Ptr IoVec -> CInt -> IO a) -> IO a
+withPieces chunks act = allocaBytes (16 * length chunks) $ \iov -> fill iov (0 :: Int) chunks
+  where
+    fill iov i [] = act iov (fromIntegral i)
+    fill iov i (c : cs) = B.unsafeUseAsCStringLen c $ \(p, n) -> do
+      pokeByteOff iov (16 * i) p
+      pokeByteOff iov (16 * i + 8) (fromIntegral n :: CSize)
+      fill iov (i + 1) cs
+
+dropBytes :: Int -> [ByteString] -> [ByteString]
+dropBytes _ [] = []
+dropBytes n (c : cs)
+  | n >= B.length c = dropBytes (n - B.length c) cs
+  | otherwise = B.unsafeDrop n c : cs
+
+-- | Send from memory; how many bytes the kernel took.
+sendBuf :: Socket -> Ptr Word8 -> Int -> IO Int
+sendBuf s p n = operate "Weft.Socket.sendBuf" s Writing $ \fd -> do
+  r <- cSend fd p (fromIntegral n) 0
+  answer r (\sent -> pure (if sent < n then Drained sent else Done sent))
+
+-- | Send from memory to an address.
+sendBufTo :: Socket -> Ptr a -> Int -> SockAddr -> IO Int
+sendBufTo s p n addr = withAddress addr $ \ap alen ->
+  operate "Weft.Socket.sendBufTo" s Writing $ \fd -> do
+    r <- cSendTo fd (castPtr p) (fromIntegral n) ap alen
+    answer r (pure . Done)
+
+-- Receiving --------------------------------------------------------------------------
+
+-- | Receive what there is, at most so many bytes (and at most 64 KiB), waiting
+-- until there is some. Empty at the end of the stream. Throws for a negative
+-- number.
+recv :: Socket -> Int -> IO ByteString
+recv s n
+  | n < 0 = invalid "Weft.Socket.ByteString.recv"
+  | otherwise = operate "Weft.Socket.ByteString.recv" s Reading $ \fd -> withScratch $ \p -> do
+    let room = min n scratchSize
+    r <- cRecv fd p (fromIntegral room) 0
+    answer r $ \got -> do
+      bs <- if got == 0 then pure B.empty else B.create got (\to -> copyBytes to p got)
+      pure (received s room got bs)
+
+-- | A stream that gave less than there was room for has no more, except that its
+-- end can be read again and again.
+received :: Socket -> Int -> Int -> a -> Attempt a
+received s room got a
+  | got < room && got > 0 && socketDrains s = Drained a
+  | otherwise = Done a
+{-# INLINE received #-}
+
+-- | Receive a datagram, at most so many bytes of it (and at most 64 KiB), and who
+-- sent it.
+recvFrom :: Socket -> Int -> IO (ByteString, SockAddr)
+recvFrom s n
+  | n < 0 = invalid "Weft.Socket.ByteString.recvFrom"
+  | otherwise = withRoom $ \ap alen ->
+    operate "Weft.Socket.ByteString.recvFrom" s Reading $ \fd -> withScratch $ \p -> do
+      poke alen (fromIntegral addressRoom)
+      r <- cRecvFrom fd p (fromIntegral (min n scratchSize)) 0 ap alen
+      answer r $ \got -> do
+        bs <- B.create got (\to -> copyBytes to p got)
+        addr <- readAddress ap alen
+        pure (Done (bs, addr))
+
+-- | Receive into memory, waiting until there is something; how many bytes, zero at
+-- the end of the stream. Throws for a number that is not positive.
+recvBuf :: Socket -> Ptr Word8 -> Int -> IO Int
+recvBuf s p n
+  | n <= 0 = invalid "Weft.Socket.recvBuf"
+  | otherwise = operate "Weft.Socket.recvBuf" s Reading $ \fd -> do
+    r <- cRecv fd p (fromIntegral n) 0
+    answer r (\got -> pure (received s n got got))
+
+-- | Receive a datagram into memory.
+recvBufFrom :: Socket -> Ptr a -> Int -> IO (Int, SockAddr)
+recvBufFrom s p n
+  | n <= 0 = invalid "Weft.Socket.recvBufFrom"
+  | otherwise = withRoom $ \ap alen ->
+    operate "Weft.Socket.recvBufFrom" s Reading $ \fd -> do
+      poke alen (fromIntegral addressRoom)
+      r <- cRecvFrom fd (castPtr p) (fromIntegral n) 0 ap alen
+      answer r $ \got -> do
+        addr <- readAddress ap alen
+        pure (Done (got, addr))
+
+invalid :: String -> IO a
+invalid loc = ioError (socketError loc eINVAL)
+
+-- Messages -----------------------------------------------------------------------------
+
+-- | Send a message with control data. Waits here, and is then @network@'s work.
+sendMsg :: Socket -> SockAddr -> [ByteString] -> [Cmsg] -> MsgFlag -> IO Int
+sendMsg s addr chunks cmsgs flags =
+  bridged Writing s (\n -> N.sendMsg n addr chunks cmsgs flags)
+
+-- | Receive a message with control data: room for data, room for control data.
+-- Waits here, and is then @network@'s work.
+recvMsg :: Socket -> Int -> Int -> MsgFlag -> IO (SockAddr, ByteString, [Cmsg], MsgFlag)
+recvMsg s room control flags = bridged Reading s (\n -> N.recvMsg n room control flags)

@@ -1,0 +1,51 @@
+-- |
+-- Files to sockets without passing through the program's memory.
+module Weft.Socket.File
+  ( sendFile,
+    sendFileRange,
+  )
+where
+
+import Control.Exception (bracket, onException)
+import Control.Monad (when)
+import Data.Int (Int64)
+import Foreign.C.Error (eINVAL)
+import Foreign.C.String (withCString)
+import GHC.IO.Exception (IOErrorType (EOF))
+import System.IO.Error (catchIOError, ioeSetFileName, mkIOError)
+import System.Posix.Types (Fd (..))
+import Weft.Blocking (blockingOr)
+import Weft.FFI.Errno
+import Weft.FFI.Socket
+import Weft.Socket.Types
+
+-- | Send a whole file, as long as it is when it is opened, which happens on the
+-- pool of "Weft.Blocking". Throws as opening does, and as 'sendFileRange'.
+sendFile :: Socket -> FilePath -> IO ()
+sendFile s path = bracket open (\(Fd fd, _) -> cClose fd) (\(fd, size) -> sendFileRange s fd 0 size)
+  where
+    open = blockingOr (\(Fd fd, _) -> cClose fd) $
+      withCString path $ \p -> do
+        fd <- throwIfNegative loc (cOpenRead p) `catchIOError` (ioError . (`ioeSetFileName` path))
+        size <- throwIfNegative loc (cFileSize fd) `onException` cClose fd
+        pure (Fd fd, size)
+    loc = "Weft.Socket.sendFile"
+
+-- | Send a range of an open file: from an offset, so many bytes. The file's own
+-- position is neither used nor changed. Throws an end-of-file error when the file
+-- ends before the range does; the peer has then got a part. While the kernel waits
+-- for the disk other threads of the capability run.
+sendFileRange :: Socket -> Fd -> Int64 -> Int64 -> IO ()
+sendFileRange s file@(Fd fd) offset count
+  | offset < 0 || count < 0 = ioError (socketError loc eINVAL)
+  | count == 0 = pure ()
+  | otherwise = do
+    n <- operate loc s Writing $ \sock -> do
+      r <- cSendFile sock fd offset (fromIntegral (min count chunk))
+      answer r (\n -> pure (if fromIntegral n < min count chunk then Drained n else Done n))
+    when (n == 0) (ioError (mkIOError EOF loc Nothing Nothing))
+    sendFileRange s file (offset + fromIntegral n) (count - fromIntegral n)
+  where
+    loc = "Weft.Socket.sendFileRange"
+    -- So that a deadline is looked at now and then.
+    chunk = 1048576

@@ -1,0 +1,219 @@
+-- |
+-- Making sockets, connecting and closing them: the part of "Network.Socket" that
+-- changes what a socket is.
+module Weft.Socket.Life
+  ( socket,
+    socketPair,
+    openSocket,
+    bind,
+    listen,
+    accept,
+    connect,
+    shutdown,
+    gracefulClose,
+    closeGracefully,
+    getSocketName,
+    getPeerName,
+    socketPort,
+    socketPortSafe,
+    withFdSocket,
+    unsafeFdSocket,
+    fdSocket,
+    socketToFd,
+    socketToHandle,
+  )
+where
+
+import Control.Exception (SomeException, catch, mask_, onException)
+import Control.Monad (void, when)
+import qualified Data.ByteString as B
+import Data.IORef
+import Foreign.C.Error (Errno (..), eINPROGRESS, eINVAL)
+import Foreign.C.Types (CInt)
+import Foreign.Marshal.Array (allocaArray, peekArray)
+import Data.Word (Word32)
+import Foreign.Ptr (Ptr)
+import qualified GHC.IO.Device as Device
+import GHC.IO.Handle.FD (fdToHandle')
+import Network.Socket
+  ( AddrInfo (..),
+    Family (..),
+    PortNumber,
+    ProtocolNumber,
+    ShutdownCmd (..),
+    SockAddr (..),
+    SocketOption (IPv6Only),
+    SocketType (..),
+    packFamily,
+  )
+import qualified Network.Socket as N
+import System.IO (Handle, IOMode)
+import System.Posix.Types (Fd (..))
+import Weft.Core.Endpoint (endpointFd)
+import Weft.Core.Time (Duration, milliseconds)
+import Weft.FFI.Errno
+import Weft.FFI.Socket
+import Weft.Socket.Address
+import Weft.Socket.ByteString (recv)
+import Weft.Socket.Options (setSocketOption)
+import Weft.Socket.Types
+
+-- | A new socket. An IPv6 one also takes IPv4 until its @IPv6Only@ option is set,
+-- as with @network@.
+socket :: Family -> SocketType -> ProtocolNumber -> IO Socket
+socket family stype protocol = mask_ $ do
+  fd <- throwIfNegative "Weft.Socket.socket" (cSocket (packFamily family) (typeNumber stype) protocol)
+  s <- mkStreamSocket (isTcp family stype) fd `onException` cClose fd
+  when (family == AF_INET6 && stype `elem` [N.Stream, N.Datagram]) $
+    setSocketOption s IPv6Only 0 `catch` ignore
+  pure s
+
+ignore :: SomeException -> IO ()
+ignore _ = pure ()
+
+typeNumber :: SocketType -> CInt
+typeNumber (N.GeneralSocketType n) = n
+
+isTcp :: Family -> SocketType -> Bool
+isTcp family stype = stype == N.Stream && family `elem` [AF_INET, AF_INET6]
+
+-- | A new socket for an address that 'N.getAddrInfo' found.
+openSocket :: AddrInfo -> IO Socket
+openSocket ai = socket (addrFamily ai) (addrSocketType ai) (addrProtocol ai)
+
+-- | Two sockets connected to each other, of the Unix domain mostly.
+socketPair :: Family -> SocketType -> ProtocolNumber -> IO (Socket, Socket)
+socketPair family stype protocol = mask_ $
+  allocaArray 2 $ \fds -> do
+    throwIfNegative_ "Weft.Socket.socketPair" $
+      cSocketPair (packFamily family) (typeNumber stype) protocol fds
+    ends <- peekArray 2 fds
+    case ends of
+      [a, b] -> (,) <$> mkStreamSocket False a <*> mkStreamSocket False b
+      _ -> ioError (socketError "Weft.Socket.socketPair" eINVAL)
+
+-- | Give a socket its local address.
+bind :: Socket -> SockAddr -> IO ()
+bind s addr = withAddress addr $ \p n ->
+  void (immediately "Weft.Socket.bind" s (\fd -> cBind fd p n))
+
+-- | Make it take connections; the number is how many may wait to be accepted.
+listen :: Socket -> Int -> IO ()
+listen s backlog = void (immediately "Weft.Socket.listen" s (`cListen` fromIntegral backlog))
+
+-- | Wait for a connection: a socket for it, and the peer's address. Several
+-- threads may accept on one socket. A thread that is interrupted leaves the
+-- connection to the next.
+accept :: Socket -> IO (Socket, SockAddr)
+accept s = mask_ $
+  withRoom $ \p len -> do
+    fd <- operate "Weft.Socket.accept" s Reading $ \listener -> do
+      r <- cAccept listener p len
+      answer r (pure . Done)
+    let fd' = fromIntegral fd
+    addr <- readAddress p len `onException` cClose fd'
+    conn <- mkStreamSocket (socketDrains s) fd' `onException` cClose fd'
+    pure (conn, addr)
+
+-- | Connect, waiting until the connection stands or has failed.
+connect :: Socket -> SockAddr -> IO ()
+connect s addr = withAddress addr $ \p n -> do
+  begun <- newIORef False
+  operate "Weft.Socket.connect" s Writing $ \fd -> do
+    before <- readIORef begun
+    writeIORef begun True
+    r <- if before then cConnected fd else cConnect fd p n
+    pure $ case r of
+      0 -> Done ()
+      _
+        | Errno (negate r) == eINPROGRESS -> NotYet
+        | otherwise -> Failed (negate r)
+
+-- | End one direction or both; the peer sees the end of the stream.
+shutdown :: Socket -> ShutdownCmd -> IO ()
+shutdown s how = void (immediately "Weft.Socket.shutdown" s (`cShutdown` number))
+  where
+    number = case how of
+      ShutdownReceive -> 0
+      ShutdownSend -> 1
+      ShutdownBoth -> 2
+
+-- | Close so that the peer gets all that was sent: end the sending direction, read
+-- until the peer ends its own, for at most so many milliseconds, then close.
+-- Throws nothing.
+gracefulClose :: Socket -> Int -> IO ()
+gracefulClose s ms = closeGracefully (milliseconds ms) maxBound s
+
+-- | 'gracefulClose' with a bound on the bytes too: a peer that goes on sending is
+-- read from until the time is over, or so many bytes have come, whichever is first.
+closeGracefully :: Duration -> Int -> Socket -> IO ()
+closeGracefully patience bytes s = (drain `catch` ignoreIO) >> close s
+  where
+    drain = do
+      shutdown s ShutdownSend
+      deadline <- deadlineIn patience
+      go (withDeadline deadline s) bytes
+    go sock left = when (left > 0) $ do
+      chunk <- recv sock (min left 65536)
+      if B.null chunk then pure () else go sock (left - B.length chunk)
+    ignoreIO :: IOError -> IO ()
+    ignoreIO _ = pure ()
+
+-- Names --------------------------------------------------------------------------------
+
+-- | The local address.
+getSocketName :: Socket -> IO SockAddr
+getSocketName = name "Weft.Socket.getSocketName" cGetSockName
+
+-- | The peer's address.
+getPeerName :: Socket -> IO SockAddr
+getPeerName = name "Weft.Socket.getPeerName" cGetPeerName
+
+name :: String -> (CInt -> Ptr SockAddrBytes -> Ptr Word32 -> IO CInt) -> Socket -> IO SockAddr
+name loc call s = withRoom $ \p len -> do
+  _ <- immediately loc s (\fd -> call fd p len)
+  readAddress p len
+
+-- | The local port, of an Internet socket.
+socketPort :: Socket -> IO PortNumber
+socketPort s = socketPortSafe s >>= maybe (ioError failed) pure
+  where
+    failed = socketError "Weft.Socket.socketPort: not an Internet socket" eINVAL
+
+-- | The local port, if it has one.
+socketPortSafe :: Socket -> IO (Maybe PortNumber)
+socketPortSafe s = do
+  addr <- getSocketName s
+  pure $ case addr of
+    SockAddrInet p _ -> Just p
+    SockAddrInet6 p _ _ _ -> Just p
+    _ -> Nothing
+
+-- Descriptors ----------------------------------------------------------------------------
+
+-- | Use the descriptor; the socket is not finalized meanwhile. What waits for it by
+-- other means ("Weft.Thread") may do so beside the socket's own operations.
+withFdSocket :: Socket -> (CInt -> IO a) -> IO a
+withFdSocket s act = withEndpoint s (\ep -> let Fd fd = endpointFd ep in act fd)
+
+-- | The descriptor, which is valid for as long as the socket is open and in use.
+unsafeFdSocket :: Socket -> IO CInt
+unsafeFdSocket s = withFdSocket s pure
+
+-- | An older name of 'unsafeFdSocket'.
+fdSocket :: Socket -> IO CInt
+fdSocket = unsafeFdSocket
+
+-- | A descriptor of the caller's own for the connection; the socket is closed.
+socketToFd :: Socket -> IO CInt
+socketToFd s = mask_ $ do
+  fd <- immediately "Weft.Socket.socketToFd" s cDup
+  fd <$ close s
+
+-- | Turn a socket into a handle, which closes it. Handles wait by GHC's own
+-- manager.
+socketToHandle :: Socket -> IOMode -> IO Handle
+socketToHandle s mode = mask_ $ do
+  shown <- pure (show s)
+  fd <- socketToFd s
+  fdToHandle' fd (Just Device.Stream) True shown mode True `onException` cClose fd

@@ -1,0 +1,72 @@
+-- |
+-- What has become of the peer of a connection, without reading from it.
+module Weft.Socket.Peer
+  ( PeerState (..),
+    peerState,
+    awaitPeerFinished,
+    awaitPeerGone,
+  )
+where
+
+import Control.Concurrent.MVar
+import Control.Exception (mask_, onException)
+import Control.Monad (void)
+import Data.Bits ((.&.), (.|.))
+import Foreign.C.Error (eBADF)
+import Foreign.Marshal.Alloc (allocaBytes)
+import Weft.Core.Endpoint (endpointFd)
+import Weft.Core.Events
+import Weft.Core.Manager
+import Weft.Core.Registry
+import Weft.FFI.Poll
+import Weft.Runtime
+import Weft.Socket.Types
+
+-- | As far as the kernel knows. TCP tells a peer that has closed its socket from
+-- one that has only finished sending not before something is sent to it.
+data PeerState
+  = -- | It may still send.
+    PeerOpen
+  | -- | It will send nothing more, and may still be reading (half-close).
+    PeerFinished
+  | -- | The connection is gone: reset, or closed by both sides.
+    PeerGone
+  deriving (Eq, Ord, Show)
+
+-- | The state now. One system call.
+peerState :: Socket -> IO PeerState
+peerState s = allocaBytes pollFdSize $ \p -> do
+  _ <- immediately "Weft.Socket.peerState" s $ \fd -> do
+    pokePollFd p 0 fd pollRdHup
+    pollLook p 1
+  bits <- peekRevents p 0
+  pure $
+    if bits .&. (pollHup .|. pollErr) /= 0
+      then PeerGone
+      else if bits .&. pollRdHup /= 0 then PeerFinished else PeerOpen
+
+-- | Block until the peer will send nothing more, whether or not what it sent has
+-- been read. A server can run this beside a long computation and give it up when
+-- nobody waits for the answer. Throws @EBADF@ when the socket is closed.
+awaitPeerFinished :: Socket -> IO ()
+awaitPeerFinished = awaitEvents "Weft.Socket.awaitPeerFinished" evtPeerClosed
+
+-- | Block until the connection is gone in both directions; a half-close does not
+-- count. Throws @EBADF@ when the socket is closed.
+awaitPeerGone :: Socket -> IO ()
+awaitPeerGone = awaitEvents "Weft.Socket.awaitPeerGone" evtHangup
+
+awaitEvents :: String -> Events -> Socket -> IO ()
+awaitEvents loc evs s = withEndpoint s (wait . endpointFd)
+  where
+    wait fd = mask_ $ do
+      m <- currentManager
+      box <- newEmptyMVar
+      placed <- register (managerRegistry m) m fd evs OneShot (\_ e -> void (tryPutMVar box e))
+      case placed of
+        Ready -> pure ()
+        Placed key -> do
+          e <- takeMVar box `onException` unregister (managerRegistry m) fd key
+          if e `includes` evtOrphaned
+            then wait fd
+            else if e `includes` evtClose then ioError (socketError loc eBADF) else pure ()

@@ -1,0 +1,282 @@
+{-# LANGUAGE RankNTypes #-}
+
+-- |
+-- Servers: one acceptor on each capability, which keeps the connections it
+-- accepts, with their threads, events and timers, on its own capability.
+--
+-- Each acceptor has a listening socket of its own (@SO_REUSEPORT@), among which the
+-- kernel spreads new connections. Where that cannot be (Unix sockets, sockets that
+-- were inherited) one acceptor hands connections to the capabilities in turn.
+module Weft.Socket.Serve
+  ( -- * Servers
+    serve,
+    withServer,
+    Server,
+    serverAddress,
+    serverConnections,
+    drainServer,
+
+    -- * Settings
+    ServerSettings (..),
+    defaultServerSettings,
+    reportException,
+  )
+where
+
+import Control.Concurrent (ThreadId, forkOnWithUnmask, getNumCapabilities, killThread, myThreadId)
+import Control.Concurrent.MVar
+import Control.Exception
+import Control.Monad (forM, forM_, unless, void, when)
+import Data.IORef
+import qualified Data.IntMap.Strict as IntMap
+import Foreign.C.Error (Errno (..), eCONNABORTED, eCONNRESET, eMFILE, eNFILE, eNOBUFS, eNOMEM, ePIPE, ePROTO)
+import GHC.Conc (labelThread)
+import GHC.IO.Exception (IOException (ioe_errno))
+import Network.Socket
+  ( AddrInfo (..),
+    AddrInfoFlag (..),
+    Family (AF_UNIX),
+    HostName,
+    ServiceName,
+    SockAddr (..),
+    SocketOption (..),
+    defaultHints,
+    getAddrInfo,
+  )
+import qualified Network.Socket as N
+import System.IO (hPutStrLn, stderr)
+import Weft.Blocking (blocking)
+import Weft.Duration
+import Weft.Socket.Life
+import Weft.Socket.Options
+import Weft.Socket.Types
+import Weft.Thread (threadDelay, timeout)
+
+-- | What a server is to be like. Begin with 'defaultServerSettings'.
+data ServerSettings = ServerSettings
+  { -- | Address or name to listen on; 'Nothing' is every address.
+    serverHost :: Maybe HostName,
+    -- | Port or service name; @"0"@ lets the system choose one.
+    serverPort :: ServiceName,
+    -- | How many connections may wait to be accepted, for each acceptor.
+    serverBacklog :: Int,
+    -- | How many acceptors; 'Nothing' is one for each capability.
+    serverAcceptors :: Maybe Int,
+    -- | Send small messages at once (@TCP_NODELAY@).
+    serverNoDelay :: Bool,
+    -- | Called once, when connections are taken, with the address.
+    serverOnListen :: SockAddr -> IO (),
+    -- | Called with what a handler threw, or with what kept an acceptor from
+    -- accepting.
+    serverOnException :: Maybe SockAddr -> SomeException -> IO ()
+  }
+
+-- | Every address, a port that the system chooses, an acceptor for each
+-- capability, no delay; exceptions go to 'reportException'.
+defaultServerSettings :: ServerSettings
+defaultServerSettings =
+  ServerSettings
+    { serverHost = Nothing,
+      serverPort = "0",
+      serverBacklog = 4096,
+      serverAcceptors = Nothing,
+      serverNoDelay = True,
+      serverOnListen = const (pure ()),
+      serverOnException = reportException
+    }
+
+-- | Print an exception to the standard error, unless it only says that a client
+-- went away or the thread was told to end.
+reportException :: Maybe SockAddr -> SomeException -> IO ()
+reportException peer e
+  | Just io <- fromException e, fmap Errno (ioe_errno io) `elem` map Just [ePIPE, eCONNRESET] = pure ()
+  | Just async <- fromException e, async `elem` [ThreadKilled, UserInterrupt] = pure ()
+  | otherwise = hPutStrLn stderr ("weft: " <> maybe "accept" show peer <> ": " <> displayException e)
+
+-- | A server that runs.
+data Server = Server
+  { -- | Where it listens.
+    serverAddress :: SockAddr,
+    serverAcceptorThreads :: [ThreadId],
+    serverListeners :: [Socket],
+    serverTables :: [Connections]
+  }
+
+-- | The connections that one acceptor has started: changed by it and by their
+-- threads.
+data Connections = Connections
+  { connectionNext :: !(IORef Int),
+    connectionThreads :: !(MVar (IntMap.IntMap ThreadId)),
+    -- | Full when a connection has ended since it was last looked at.
+    connectionEnded :: !(MVar ())
+  }
+
+-- | Serve until the calling thread is interrupted; connections are then dropped.
+-- Each connection has a thread of its own that runs the handler; its socket is
+-- closed when the handler ends. Throws when it cannot listen.
+serve :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> IO ()
+serve settings handler = withServer settings handler (\_ -> newEmptyMVar >>= takeMVarForever)
+  where
+    -- Reachable from nowhere else; the timer keeps it from being taken for a deadlock.
+    takeMVarForever :: MVar () -> IO ()
+    takeMVarForever _ = threadDelay maxBound
+
+-- | Run a server beside an action. When the action ends, the server stops
+-- listening and drops the connections that are left: see 'drainServer' for ending
+-- them well.
+withServer :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> (Server -> IO a) -> IO a
+withServer settings handler = bracket (startServer settings handler) stopServer
+
+-- | How many connections are being served.
+serverConnections :: Server -> IO Int
+serverConnections server = sum <$> mapM (fmap IntMap.size . readMVar . connectionThreads) (serverTables server)
+
+-- | Stop listening and let the connections end, for at most so long. 'True': none
+-- is left.
+drainServer :: Server -> Duration -> IO Bool
+drainServer server patience = do
+  stopListening server
+  ended <- timeout (ceiling (1e6 * toSeconds patience)) (mapM_ waitEmpty (serverTables server))
+  pure (ended == Just ())
+  where
+    waitEmpty table = do
+      left <- IntMap.size <$> readMVar (connectionThreads table)
+      unless (left == 0) (takeMVar (connectionEnded table) >> waitEmpty table)
+
+stopListening :: Server -> IO ()
+stopListening server = do
+  mapM_ killThread (serverAcceptorThreads server)
+  mapM_ close (serverListeners server)
+
+stopServer :: Server -> IO ()
+stopServer server = do
+  stopListening server
+  forM_ (serverTables server) $ \table ->
+    readMVar (connectionThreads table) >>= mapM_ killThread
+
+-- Starting -----------------------------------------------------------------------------
+
+startServer :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> IO Server
+startServer settings handler = do
+  caps <- getNumCapabilities
+  address <- resolve settings
+  let count = maybe caps (max 1) (serverAcceptors settings)
+  listeners <- openListeners settings address count
+  (`onException` mapM_ close listeners) $ do
+    bound <- case listeners of
+      l : _ -> getSocketName l
+      [] -> ioError (userError "Weft.Socket.serve: no address to listen on")
+    tables <- forM listeners (const (Connections <$> newIORef 0 <*> newMVar IntMap.empty <*> newEmptyMVar))
+    threads <- forM (zip3 [0 ..] listeners tables) $ \(i, l, table) ->
+      startAcceptor settings handler (placement caps (length listeners) i) i l table
+    serverOnListen settings bound
+    pure (Server bound threads listeners tables)
+  where
+    -- Which capability the nth connection of an acceptor goes to.
+    placement caps acceptors i n
+      | acceptors > 1 = i
+      | otherwise = n `mod` caps
+
+-- | The first address for the settings.
+resolve :: ServerSettings -> IO AddrInfo
+resolve settings = do
+  found <- blocking (getAddrInfo (Just hints) (serverHost settings) (Just (serverPort settings)))
+  case found of
+    -- An IPv6 socket for every address takes IPv4 as well.
+    _ | ai : _ <- [a | a <- found, serverHost settings == Nothing, addrFamily a == N.AF_INET6] -> pure ai
+    ai : _ -> pure ai
+    [] -> ioError (userError "Weft.Socket.serve: no such address")
+  where
+    hints = defaultHints {addrFlags = [AI_PASSIVE], addrSocketType = N.Stream}
+
+-- | Listening sockets, all on one address.
+openListeners :: ServerSettings -> AddrInfo -> Int -> IO [Socket]
+openListeners settings ai count
+  | count == 1 || addrFamily ai == AF_UNIX = pure <$> open False (addrAddress ai)
+  | otherwise = do
+    -- A first socket without SO_REUSEPORT finds out whether somebody else listens
+    -- on the port, with whom it would otherwise be shared.
+    address <- bracket (bound False (addrAddress ai)) close getSocketName
+    collect count address []
+  where
+    collect 0 _ acc = pure (reverse acc)
+    collect n address acc = do
+      l <- open True address `onException` mapM_ close acc
+      collect (n - 1 :: Int) address (l : acc)
+    open shared address = do
+      s <- bound shared address
+      listen s (serverBacklog settings) `onException` close s
+      pure s
+    bound shared address = do
+      s <- openSocket ai
+      (`onException` close s) $ do
+        unless (addrFamily ai == AF_UNIX) (setSocketOption s ReuseAddr 1)
+        when shared (setSocketOption s ReusePort 1)
+        bind s address
+        pure s
+
+-- Accepting ----------------------------------------------------------------------------
+
+startAcceptor ::
+  ServerSettings ->
+  (Socket -> SockAddr -> IO ()) ->
+  (Int -> Int) ->
+  Int ->
+  Socket ->
+  Connections ->
+  IO ThreadId
+startAcceptor settings handler place i listener table = do
+  t <- mask_ $ forkOnWithUnmask i (\unmask -> unmask acceptLoop `catch` ended)
+  labelThread t ("weft acceptor " <> show i)
+  pure t
+  where
+    ended :: SomeException -> IO ()
+    ended _ = pure ()
+    acceptLoop = do
+      r <- mask_ (try (accept listener >>= startConnection settings handler place table))
+      case r of
+        Right () -> acceptLoop
+        Left e
+          | errno e `elem` map Just passing -> acceptLoop
+          | errno e `elem` map Just exhausted -> do
+            serverOnException settings Nothing (toException e)
+            recover
+            acceptLoop
+          | otherwise -> serverOnException settings Nothing (toException e)
+    errno e = Errno <$> ioe_errno e
+    -- The peer gave up before it was accepted.
+    passing = [eCONNABORTED, ePROTO]
+    exhausted = [eMFILE, eNFILE, eNOBUFS, eNOMEM]
+    -- Out of descriptors: others are waiting in the backlog, so the listener stays
+    -- readable and asking again at once would spin. One of ours that ends gives one
+    -- back; otherwise look again after a while.
+    recover = do
+      void (tryTakeMVar (connectionEnded table))
+      void (timeout 100000 (takeMVar (connectionEnded table)))
+
+-- | Masked, so that no accepted socket is lost.
+startConnection ::
+  ServerSettings ->
+  (Socket -> SockAddr -> IO ()) ->
+  (Int -> Int) ->
+  Connections ->
+  (Socket, SockAddr) ->
+  IO ()
+startConnection settings handler place table (sock, peer) = do
+  n <- readIORef (connectionNext table)
+  writeIORef (connectionNext table) (n + 1)
+  self <- forkOnWithUnmask (place n) (connection n) `onException` close sock
+  labelThread self "weft connection"
+  where
+    connection :: Int -> (forall a. IO a -> IO a) -> IO ()
+    connection n unmask = do
+      self <- myThreadId
+      modifyMVar_ (connectionThreads table) (pure . IntMap.insert n self)
+      unmask (when (serverNoDelay settings) noDelay >> handler sock peer)
+        `catch` serverOnException settings (Just peer)
+      close sock
+      modifyMVar_ (connectionThreads table) (pure . IntMap.delete n)
+      void (tryPutMVar (connectionEnded table) ())
+    noDelay = case peer of
+      SockAddrUnix _ -> pure ()
+      _ -> setSocketOption sock NoDelay 1

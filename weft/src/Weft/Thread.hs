@@ -1,0 +1,244 @@
+{-# LANGUAGE MagicHash #-}
+{-# LANGUAGE UnboxedTuples #-}
+
+-- |
+-- Waiting, for threads: what "GHC.Conc" and "System.Timeout" offer, with the same
+-- types and meanings, on Weft's managers. A program that imports these instead
+-- runs unchanged.
+--
+-- Every function may be called from any thread, takes asynchronous exceptions
+-- while it waits, and leaves nothing registered when it ends, however it ends.
+-- Times are microseconds, as there.
+module Weft.Thread
+  ( -- * Descriptors
+    threadWaitRead,
+    threadWaitWrite,
+    threadWaitReadSTM,
+    threadWaitWriteSTM,
+    closeFdWith,
+
+    -- * Time
+    threadDelay,
+    registerDelay,
+    timeout,
+    Timeout,
+  )
+where
+
+import Control.Concurrent (ThreadId, forkIOWithUnmask, killThread, myThreadId)
+import Control.Concurrent.STM (STM, atomically, newTVarIO, readTVar, retry, throwSTM, writeTVar)
+import Control.Exception hiding (handle)
+import Control.Monad (unless, void, when)
+import Foreign.C.Error (Errno (..), eBADF)
+import GHC.Conc (TVar (..), labelThread)
+import GHC.Exts (mkWeak#)
+import GHC.IO (IO (..))
+import System.IO.Unsafe (unsafePerformIO)
+import System.Posix.Types (Fd)
+import Weft.Core.Counters
+import Weft.Core.Events
+import Weft.Core.Manager
+import Weft.Core.Registry
+import Weft.Core.Time
+import Weft.Core.Timer (Expiry (..), Timer)
+import Weft.FFI.Errno (errnoError)
+import Weft.Runtime
+import Weft.Sys (Cells, Ref, casCell, newCells, newRef, now, readRef, writeRef)
+import qualified Weft.Sys as Sys
+
+-- Descriptors ----------------------------------------------------------------------
+
+-- | Block until a descriptor can be read without blocking: there is data, the end
+-- of the stream, a connection to accept, or an error. Returns at once for what is
+-- always ready (a regular file). Level-triggered: data that was left unread wakes
+-- the next call.
+--
+-- Throws @EBADF@ when the descriptor is negative, not open, or closed by
+-- 'closeFdWith' meanwhile. (A descriptor closed behind Weft's back, by @close@
+-- itself, is noticed by no kernel mechanism but poll.)
+threadWaitRead :: Fd -> IO ()
+threadWaitRead = threadWait "threadWaitRead" evtRead
+
+-- | Block until a descriptor can be written without blocking, or has an error.
+-- Otherwise as 'threadWaitRead'.
+threadWaitWrite :: Fd -> IO ()
+threadWaitWrite = threadWait "threadWaitWrite" evtWrite
+
+threadWait :: String -> Events -> Fd -> IO ()
+threadWait loc evs fd = mask_ $ do
+  m <- currentManager
+  box <- Sys.newEmptyMVar
+  placed <- register (managerRegistry m) m fd evs OneShot (\_ e -> void (Sys.tryPutMVar box e))
+  case placed of
+    Ready -> pure ()
+    Placed key -> do
+      countShared (managerCounters m) Waits
+      found <- Sys.takeMVar box `onException` unregister (managerRegistry m) fd key
+      case verdict loc found of
+        Right () -> pure ()
+        Left (Just err) -> ioError err
+        Left Nothing -> threadWait loc evs fd
+
+-- | Ready, or an error, or neither since the manager was stopped.
+verdict :: String -> Events -> Either (Maybe IOError) ()
+verdict loc found
+  | found `includes` evtOrphaned = Left Nothing
+  | found `includes` evtClose = let Errno e = eBADF in Left (Just (errnoError loc e))
+  | otherwise = Right ()
+
+-- | Register now, wait later: the transaction succeeds once the descriptor can be
+-- read, or throws @EBADF@ if it is closed; the action gives the wait up. If
+-- neither is reachable any more the registration is given up by itself.
+threadWaitReadSTM :: Fd -> IO (STM (), IO ())
+threadWaitReadSTM = threadWaitSTM "threadWaitReadSTM" evtRead
+
+-- | As 'threadWaitReadSTM', for writing.
+threadWaitWriteSTM :: Fd -> IO (STM (), IO ())
+threadWaitWriteSTM = threadWaitSTM "threadWaitWriteSTM" evtWrite
+
+-- Two variables. The callback holds 'result', so that a thread blocked on it is
+-- never taken for deadlocked. Only the two results of the call hold 'handle', and
+-- through it the weak pointer's key: when both are garbage the registration goes.
+threadWaitSTM :: String -> Events -> Fd -> IO (STM (), IO ())
+threadWaitSTM loc evs fd = mask_ $ do
+  result <- newTVarIO Nothing
+  handle <- newTVarIO result
+  current <- newRef Nothing
+  let arm = do
+        m <- currentManager
+        placed <- register (managerRegistry m) m fd evs OneShot (\_ e -> settle e)
+        case placed of
+          Ready -> settle evs
+          Placed key -> do
+            countShared (managerCounters m) Waits
+            writeRef current (Just (managerRegistry m, key))
+      settle e = case verdict loc e of
+        Left Nothing -> arm `catch` \err -> finish (Left (err :: IOError))
+        Left (Just err) -> finish (Left err)
+        Right () -> finish (Right ())
+      finish = atomically . writeTVar result . Just
+      cancel = readRef current >>= mapM_ (\(registry, key) -> unregister registry fd key)
+  arm
+  finalizer handle cancel
+  let wait = readTVar handle >>= readTVar >>= maybe retry (either throwSTM pure)
+  pure (wait, cancel >> void (atomically (readTVar handle)))
+
+-- | Run an action when the variable is garbage.
+finalizer :: TVar a -> IO () -> IO ()
+finalizer var@(TVar var#) (IO act) = IO $ \s -> case mkWeak# var# var act s of (# s', _ #) -> (# s', () #)
+
+-- | Close a descriptor with the given action, so that threads that wait for it,
+-- here or on a "Weft.Socket" of that number, get @EBADF@ and nobody begins to
+-- wait meanwhile. The cost does not depend on the number of capabilities.
+closeFdWith :: (Fd -> IO ()) -> Fd -> IO ()
+closeFdWith close fd = do
+  registry <- currentRegistry
+  closeDescriptor registry fd (close fd)
+
+-- Time ---------------------------------------------------------------------------------
+
+-- | Block for at least so many microseconds, by the monotonic clock. Zero and
+-- negative numbers return at once; 'maxBound' is 292 thousand years and counts as
+-- for ever.
+threadDelay :: Int -> IO ()
+threadDelay us
+  | us <= 0 = pure ()
+  | otherwise = mask_ $ do
+    due <- after (microseconds us) <$> now
+    box <- Sys.newEmptyMVar
+    delayUntil due box
+
+delayUntil :: Instant -> Sys.MVar () -> IO ()
+delayUntil due box = do
+  m <- currentManager
+  timer <- addTimer m due (\_ -> void (Sys.tryPutMVar box ()))
+  Sys.takeMVar box `onException` dropTimer m timer
+  alive <- isAlive m
+  unless alive $ do
+    t <- now
+    when (t < due) (delayUntil due box)
+
+-- | A variable that becomes 'True' after so many microseconds. Zero and negative
+-- numbers make it 'True' at once.
+registerDelay :: Int -> IO (TVar Bool)
+registerDelay us
+  | us <= 0 = newTVarIO True
+  | otherwise = do
+    var <- newTVarIO False
+    due <- after (microseconds us) <$> now
+    let set = do
+          m <- currentManager
+          void . addTimer m due $ \why ->
+            if why == Due then atomically (writeTVar var True) else set
+    var <$ set
+
+-- | What 'timeout' throws at the action, as "System.Timeout" does: asynchronous,
+-- to be let through.
+newtype Timeout = Timeout Int
+  deriving (Eq)
+
+instance Show Timeout where
+  show _ = "<<timeout>>"
+
+instance Exception Timeout where
+  toException = asyncExceptionToException
+  fromException = asyncExceptionFromException
+
+-- | Run an action, for at most so many microseconds: 'Nothing' if it took longer
+-- and was interrupted. Negative is no limit; zero is 'Nothing' without running
+-- the action. The action runs in the calling thread; calls nest; exceptions pass;
+-- after the call has returned nothing is thrown any more. A thread is made only
+-- if the time runs out. What an action has received when it is interrupted is
+-- lost: for sockets prefer a deadline ("Weft.Socket").
+timeout :: Int -> IO a -> IO (Maybe a)
+timeout us act
+  | us < 0 = Just <$> act
+  | us == 0 = pure Nothing
+  | otherwise = do
+    self <- myThreadId
+    number <- Sys.addCell timeoutNumbers 0 1
+    let mine = Timeout number
+    handleJust (\e -> if e == mine then Just () else Nothing) (\() -> pure Nothing) $
+      bracket (startAlarm us self mine) stopAlarm (\_ -> Just <$> act)
+
+timeoutNumbers :: Cells
+timeoutNumbers = unsafePerformIO (newCells 1)
+{-# NOINLINE timeoutNumbers #-}
+
+-- | A timeout under way. The cell: 0 armed; 1 the time ran out first, and a thread
+-- throws; 2 the action ended first. Whoever moves it from 0 decides. The MVar gets
+-- the thread that throws. The reference holds the timer.
+data Alarm = Alarm !Cells !(Sys.MVar ThreadId) !(Ref (Manager, Timer))
+
+startAlarm :: Int -> ThreadId -> Timeout -> IO Alarm
+startAlarm us self ex = do
+  due <- after (microseconds us) <$> now
+  cell <- newCells 1
+  thrower <- Sys.newEmptyMVar
+  let set = do
+        m <- currentManager
+        timer <- addTimer m due expire
+        pure (m, timer)
+      -- Stopped managers are rare: such a timer is found by no 'stopAlarm', and
+      -- does nothing when it fires after the action has ended.
+      expire Orphaned = void set
+      expire Due = do
+        found <- casCell cell 0 0 1
+        when (found == 0) . void $
+          forkIOWithUnmask $ \unmask -> do
+            t <- myThreadId
+            labelThread t "weft timeout"
+            Sys.putMVar thrower t
+            unmask (throwTo self ex)
+  Alarm cell thrower <$> (newRef =<< set)
+
+-- | The thrower may be blocked in 'throwTo', as this thread is masked: killing it
+-- there takes its exception back.
+stopAlarm :: Alarm -> IO ()
+stopAlarm (Alarm cell thrower ref) = uninterruptibleMask_ $ do
+  found <- casCell cell 0 0 2
+  if found == 0
+    then do
+      (m, timer) <- readRef ref
+      void (dropTimer m timer)
+    else Sys.takeMVar thrower >>= killThread

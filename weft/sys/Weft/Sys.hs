@@ -1,0 +1,291 @@
+{-# LANGUAGE BangPatterns #-}
+{-# LANGUAGE MagicHash #-}
+{-# LANGUAGE RankNTypes #-}
+{-# LANGUAGE UnboxedTuples #-}
+
+-- |
+-- The one door between the core and everything outside it: shared memory,
+-- threads, exceptions, capabilities and the clock. The core imports nothing
+-- else that has an effect, so the same source also runs on a simulated machine:
+-- a module of this name in another source directory (see @weft/sim@).
+--
+-- This is the real machine. Every operation may be called from any thread.
+-- Accesses to 'Cells' and the read-modify-write operations on a 'Ref' are
+-- sequentially consistent; plain 'readRef' and 'writeRef' are ordered as GHC
+-- orders 'Data.IORef.readIORef' and 'Data.IORef.writeIORef'.
+module Weft.Sys
+  ( -- * References
+    Ref,
+    newRef,
+    readRef,
+    writeRef,
+    swapRef,
+    casRef,
+    updateRef,
+
+    -- * Cells: unboxed words shared between threads
+    Cells,
+    newCells,
+    readCell,
+    writeCell,
+    addCell,
+    swapCell,
+    casCell,
+    peekCell,
+    bumpCell,
+
+    -- * Arrays of boxed values
+    Slots,
+    newSlots,
+    sizeSlots,
+    readSlot,
+    writeSlot,
+    copySlots,
+
+    -- * MVars
+    MVar,
+    newEmptyMVar,
+    newMVar,
+    takeMVar,
+    putMVar,
+    readMVar,
+    tryTakeMVar,
+    tryPutMVar,
+    modifyMVar,
+    modifyMVar_,
+    withMVar,
+
+    -- * Threads, exceptions, capabilities
+    ThreadId,
+    forkPinned,
+    myThreadId,
+    myCapability,
+    getNumCapabilities,
+    yield,
+    sameThread,
+    forkGeneration,
+
+    -- * Exceptions
+    mask_,
+    onException,
+    finally,
+    guarded,
+    attempt,
+
+    -- * Clock
+    now,
+  )
+where
+
+import Control.Concurrent
+  ( ThreadId,
+    forkOnWithUnmask,
+    getNumCapabilities,
+    myThreadId,
+    threadCapability,
+    yield,
+  )
+import Control.Concurrent.MVar
+import Control.Exception (SomeException, catch, finally, mask_, onException, throwIO, try)
+import Data.Int (Int64)
+import Data.Word (Word32)
+
+import Foreign.Storable (peek)
+import GHC.Clock (getMonotonicTimeNSec)
+import GHC.Conc (getUncaughtExceptionHandler, labelThread)
+import GHC.Exts
+import GHC.IO (IO (..))
+import Weft.Core.Time (Instant (..))
+
+-- References ---------------------------------------------------------------
+
+-- | A mutable boxed reference.
+data Ref a = Ref (MutVar# RealWorld a)
+
+-- | Same reference, not same contents.
+instance Eq (Ref a) where
+  Ref a == Ref b = isTrue# (sameMutVar# a b)
+
+-- | A reference that holds the value.
+newRef :: a -> IO (Ref a)
+newRef a = IO $ \s -> case newMutVar# a s of (# s', r #) -> (# s', Ref r #)
+{-# INLINE newRef #-}
+
+-- | What it holds.
+readRef :: Ref a -> IO a
+readRef (Ref r) = IO (readMutVar# r)
+{-# INLINE readRef #-}
+
+-- | Replace what it holds.
+writeRef :: Ref a -> a -> IO ()
+writeRef (Ref r) a = IO $ \s -> (# writeMutVar# r a s, () #)
+{-# INLINE writeRef #-}
+
+-- | Replace, and return what was there, in one step.
+swapRef :: Ref a -> a -> IO a
+swapRef (Ref r) new = IO loop
+  where
+    loop s = case readMutVar# r s of
+      (# s1, old #) -> case casMutVar# r old new s1 of
+        (# s2, 0#, _ #) -> (# s2, old #)
+        (# s2, _, _ #) -> loop s2
+{-# INLINE swapRef #-}
+
+-- | @casRef r old new@ replaces @old@, as a pointer that 'readRef' returned and
+-- nobody has evaluated since, by @new@; 'False' when something else was there.
+casRef :: Ref a -> a -> a -> IO Bool
+casRef (Ref r) old new = IO $ \s -> case casMutVar# r old new s of
+  (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
+{-# INLINE casRef #-}
+
+-- | Apply a function that only builds a constructor around the old value
+-- without looking at it. It may run several times and leaves no thunk behind,
+-- so nobody can block on a black hole (2010, 8.2). Returns the old value.
+updateRef :: Ref a -> (a -> a) -> IO a
+updateRef (Ref r) f = IO loop
+  where
+    loop s = case readMutVar# r s of
+      (# s1, old #) ->
+        let !new = f old
+         in case casMutVar# r old new s1 of
+              (# s2, 0#, _ #) -> (# s2, old #)
+              (# s2, _, _ #) -> loop s2
+{-# INLINE updateRef #-}
+
+-- Cells ----------------------------------------------------------------------
+
+-- | A fixed number of machine words, each shared and atomic.
+data Cells = Cells (MutableByteArray# RealWorld)
+
+-- | So many cells, all zero.
+newCells :: Int -> IO Cells
+newCells (I# n) = IO $ \s -> case newByteArray# bytes s of
+  (# s1, a #) -> case setByteArray# a 0# bytes 0# s1 of
+    s2 -> (# s2, Cells a #)
+  where
+    !bytes = n *# 8#
+
+-- | Atomic read.
+readCell :: Cells -> Int -> IO Int
+readCell (Cells a) (I# i) = IO $ \s -> case atomicReadIntArray# a i s of
+  (# s', x #) -> (# s', I# x #)
+{-# INLINE readCell #-}
+
+-- | Atomic write.
+writeCell :: Cells -> Int -> Int -> IO ()
+writeCell (Cells a) (I# i) (I# x) = IO $ \s -> (# atomicWriteIntArray# a i x s, () #)
+{-# INLINE writeCell #-}
+
+-- | Add and return what was there before.
+addCell :: Cells -> Int -> Int -> IO Int
+addCell (Cells a) (I# i) (I# x) = IO $ \s -> case fetchAddIntArray# a i x s of
+  (# s', old #) -> (# s', I# old #)
+{-# INLINE addCell #-}
+
+-- | @casCell c i old new@ replaces @old@ by @new@ and returns what it found:
+-- @old@ exactly when it succeeded.
+casCell :: Cells -> Int -> Int -> Int -> IO Int
+casCell (Cells a) (I# i) (I# old) (I# new) = IO $ \s -> case casIntArray# a i old new s of
+  (# s', found #) -> (# s', I# found #)
+{-# INLINE casCell #-}
+
+-- | Replace and return what was there, in one step.
+swapCell :: Cells -> Int -> Int -> IO Int
+swapCell c i new = go =<< readCell c i
+  where
+    go old = do
+      found <- casCell c i old new
+      if found == old then pure old else go found
+{-# INLINE swapCell #-}
+
+-- | A plain read, for statistics: the value may be slightly old.
+peekCell :: Cells -> Int -> IO Int
+peekCell (Cells a) (I# i) = IO $ \s -> case readIntArray# a i s of
+  (# s', x #) -> (# s', I# x #)
+{-# INLINE peekCell #-}
+
+-- | A plain add, for a cell with a single writer.
+bumpCell :: Cells -> Int -> Int -> IO ()
+bumpCell (Cells a) (I# i) (I# x) = IO $ \s -> case readIntArray# a i s of
+  (# s', old #) -> (# writeIntArray# a i (old +# x) s', () #)
+{-# INLINE bumpCell #-}
+
+-- Arrays ---------------------------------------------------------------------
+
+-- | A mutable array of boxed values.
+data Slots a = Slots (MutableArray# RealWorld a)
+
+-- | An array of that size, filled with one value.
+newSlots :: Int -> a -> IO (Slots a)
+newSlots (I# n) a = IO $ \s -> case newArray# n a s of
+  (# s', arr #) -> (# s', Slots arr #)
+
+-- | How many slots.
+sizeSlots :: Slots a -> Int
+sizeSlots (Slots a) = I# (sizeofMutableArray# a)
+{-# INLINE sizeSlots #-}
+
+-- | Read a slot; the index is the caller's care.
+readSlot :: Slots a -> Int -> IO a
+readSlot (Slots a) (I# i) = IO (readArray# a i)
+{-# INLINE readSlot #-}
+
+-- | Write a slot; the index is the caller's care.
+writeSlot :: Slots a -> Int -> a -> IO ()
+writeSlot (Slots a) (I# i) x = IO $ \s -> (# writeArray# a i x s, () #)
+{-# INLINE writeSlot #-}
+
+-- | Copy all of the first array to the beginning of the second.
+copySlots :: Slots a -> Slots a -> IO ()
+copySlots (Slots from) (Slots to) = IO $ \s ->
+  (# copyMutableArray# from 0# to 0# (sizeofMutableArray# from) s, () #)
+
+-- Threads --------------------------------------------------------------------
+
+-- | Start a labelled thread that stays on the capability, with asynchronous
+-- exceptions masked; it is given the way to unmask them.
+forkPinned :: Int -> String -> ((forall a. IO a -> IO a) -> IO ()) -> IO ThreadId
+forkPinned cap label body = do
+  t <- mask_ (forkOnWithUnmask cap body)
+  labelThread t label
+  pure t
+
+-- | The capability that runs the caller at this moment.
+myCapability :: IO Int
+myCapability = fst <$> (threadCapability =<< myThreadId)
+
+-- | How often this process image has been forked since it was started: it
+-- differs between a parent and the child that 'System.Posix.forkProcess' made,
+-- and costs one memory read.
+forkGeneration :: IO Int
+forkGeneration = fromIntegral <$> peek c_fork_generation
+
+foreign import ccall unsafe "&weft_fork_generation" c_fork_generation :: Ptr Word32
+
+-- | Is the caller the thread?
+sameThread :: ThreadId -> IO Bool
+sameThread t = (== t) <$> myThreadId
+
+-- | Run somebody else's callback: what it throws goes to the program's handler
+-- for uncaught exceptions and stops nothing here.
+guarded :: IO () -> IO ()
+guarded act = act `catch` report
+  where
+    report :: SomeException -> IO ()
+    report e = getUncaughtExceptionHandler >>= ($ e)
+{-# INLINE guarded #-}
+
+-- | Run an action now; the result, or the exception, comes out of the action
+-- returned.
+attempt :: IO a -> IO (IO a)
+attempt act = either rethrow pure <$> try act
+  where
+    rethrow :: SomeException -> IO a
+    rethrow = throwIO
+
+-- Clock ----------------------------------------------------------------------
+
+-- | The monotonic clock. It never goes back and ignores changes of the date.
+now :: IO Instant
+now = Instant . (fromIntegral :: (Integral a) => a -> Int64) <$> getMonotonicTimeNSec
+{-# INLINE now #-}
