@@ -1,2 +1,159 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Tests of the parts of @weft bench@ that are pure
+module Main (main) where
+
+import Data.Aeson (eitherDecode)
+import Data.List (isInfixOf)
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import qualified Data.Text as T
+import FigureTests
+import Options.Applicative
+import OutputTests
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Tools.Bench (registry, subjectNames)
+import Weft.Tools.Bench.Load (LoadResult (..))
+import Weft.Tools.Bench.Options
+import Weft.Tools.Bench.Proc (field, releaseNumbers)
+import Weft.Tools.Bench.Progress (duration, progressLine)
+import Weft.Tools.Bench.Runner (collect, rotate, roundOrder)
+import Weft.Tools.Bench.Server (Report (..))
+import Weft.Tools.Bench.Stats (figureSubjects)
+import Weft.Tools.Bench.Trace (parseCounts)
+import Weft.Tools.Bench.Types
+
 main :: IO ()
-main = pure ()
+main =
+  defaultMain $
+    testGroup
+      "bench"
+      [statistics, figures, judging, order, arguments, readings, json, tables, charts, theRegistry]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Rounds
+
+order :: TestTree
+order =
+  testGroup
+    "rounds"
+    [ testCase "rotation" $ map (`rotate` "abc") [0, 1, 2, 3] @?= ["abc", "bca", "cab", "abc"],
+      testCase "groups stay together and turn inside" $
+        map caseLabel (roundOrder 1 [fake g s | g <- [1, 2], s <- ["a", "b", "c"]])
+          @?= [(1, "b"), (1, "c"), (1, "a"), (2, "b"), (2, "c"), (2, "a")],
+      testCase "every case runs once in every round" $
+        map (length . (`roundOrder` [fake g s | g <- [1, 2, 3], s <- ["a", "b"]])) [0 .. 4] @?= replicate 5 6,
+      testCase "what is measured once joins the first round" $ do
+        let results = [(0, "a", ([], M.singleton "x" 1)), (1, "a", ([], M.singleton "x" 2)), (0, "a", ([], M.singleton "y" 3))]
+        collect [("a", [])] results
+          @?= [Run "a" [] (M.fromList [(0, M.fromList [("x", 1), ("y", 3)]), (1, M.singleton "x" 2)])],
+      testCase "a progress line" $ do
+        progressLine 4 2 10 "pong" @?= "[##########..........] 3/4  pong  10 s left"
+        progressLine 4 0 0 "pong" @?= "[....................] 1/4  pong",
+      testCase "durations" $ map duration [0.2, 59, 61, 3600] @?= ["1 s", "59 s", "1 min 1 s", "60 min"]
+    ]
+  where
+    caseLabel c = (head' [n | (_, Count n) <- caseGroup c], subjectName (caseSubject c))
+    head' = sum . take 1
+
+fake :: Int -> Text -> Case
+fake group name =
+  Case
+    { caseSubject = Subject name "" CProgram,
+      caseParams = [("group", Count group)],
+      caseGroup = [("group", Count group)],
+      caseMeasure = const (pure []),
+      caseOnce = Nothing
+    }
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Arguments
+
+arguments :: TestTree
+arguments =
+  testGroup
+    "arguments"
+    [ testCase "a name alone" $ fmap optionTarget (parse ["pong"]) @?= Right (One "pong"),
+      testCase "list and all" $ map (fmap optionTarget . parse . pure) ["list", "all"] @?= [Right List, Right All],
+      testCase "everything" $ do
+        let given = ["idle", "--json", "a.json", "--plot", "a.svg", "--rounds", "3", "--duration", "0.5", "--quick", "--check"]
+        parse (given ++ ["--only", "weft,ghc", "--backend", "poll", "--rts", "-A16m -n4m"])
+          @?= Right (Options (One "idle") (Just "a.json") (Just "a.svg") (Just 3) (Just 0.5) True True ["weft", "ghc"] (Just "poll") (Just ["-A16m", "-n4m"])),
+      testCase "an unknown benchmark is named" $ refused ["pnog"] "pnog",
+      testCase "an unknown subject is named" $ refused ["pong", "--only", "weft,nodejs"] "nodejs",
+      testCase "no rounds" $ refused ["pong", "--rounds", "0"] "above zero",
+      testCase "a duration that is no number" $ refused ["pong", "--duration", "long"] "long",
+      testCase "nothing" $ refused [] "NAME",
+      testCase "explicit figures win over --quick" $
+        fmap (\o -> (planRounds (plan o), planDuration (plan o))) (parse ["pong", "--quick", "--rounds", "7"]) @?= Right (7, 0.5)
+    ]
+  where
+    refused given word = case parse given of
+      Left message -> assertBool message (word `isInfixOf` message)
+      Right options -> assertFailure (show options)
+
+parse :: [String] -> Either String Options
+parse given = case execParserPure defaultPrefs (info parser mempty) given of
+  Success options -> Right options
+  Failure failure -> Left (fst (renderFailure failure "weft"))
+  CompletionInvoked _ -> Left "completion"
+  where
+    parser = optionsParser (map benchName registry) subjectNames
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- What other programs print
+
+readings :: TestTree
+readings =
+  testGroup
+    "readings"
+    [ testCase "a field of /proc" $ do
+        field "VmRSS" "Name:\tx\nVmHWM:\t  10 kB\nVmRSS:\t    4096 kB\n" @?= Just 4096
+        field "Rss" "5581 [rollup]\nRss:                1532 kB\nPss: 1 kB\n" @?= Just 1532
+        field "VmSwap" "VmRSS: 1 kB\n" @?= Nothing,
+      testCase "a kernel's release" $
+        map releaseNumbers ["6.1.0-13-amd64\n", "6.18.44", "5.4+x"] @?= ["6.1.0", "6.18.44", "5.4"],
+      testCase "strace's table" $
+        parseCounts straceTable @?= M.fromList [("epoll_wait", 4), ("recvfrom", 4113), ("sendto", 4049)],
+      testCase "the load's result" $
+        eitherDecode
+          "{\"requests\": 10, \"total_requests\": 12, \"wall_s\": 0.5, \"cpu_s\": 0.25, \
+          \\"p50_us\": 1, \"p95_us\": 2, \"p99_us\": 3, \"max_us\": 4.5}"
+          @?= Right (LoadResult 10 12 0.5 0.25 (M.fromList [("p50_us", 1), ("p95_us", 2), ("p99_us", 3), ("max_us", 4.5)])),
+      testCase "a report" $
+        eitherDecode "{\"allocated_bytes\": 100, \"live_bytes\": 50, \"collections_before\": 1, \"collections\": 2, \"counters\": {}}"
+          @?= Right (Report 100 50 1 2)
+    ]
+
+straceTable :: Text
+straceTable =
+  T.unlines
+    [ "% time     seconds  usecs/call     calls    errors syscall",
+      "------ ----------- ----------- --------- --------- ----------------",
+      " 51.20    0.050000          12      4113        64 recvfrom",
+      " 48.70    0.047000          11      4049           sendto",
+      "  0.10    0.000100          25         4           epoll_wait",
+      "------ ----------- ----------- --------- --------- ----------------",
+      "100.00    0.097100          11      8166        64 total"
+    ]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- The registry
+
+theRegistry :: TestTree
+theRegistry =
+  testGroup
+    "registry"
+    [ testCase "names are distinct" $ length (M.fromList [(benchName b, ()) | b <- registry]) @?= length registry,
+      testGroup
+        "bounds speak of what is measured"
+        [ testCase (T.unpack (benchName b) ++ ": " ++ T.unpack (boundName bound)) $
+            mapM_ (\name -> assertBool (T.unpack name) (name `elem` subjectsOf b)) (figureSubjects (boundFigure bound))
+          | b <- registry,
+            bound <- benchBounds b defaultPlan
+        ]
+    ]
+  where
+    subjectsOf b = map (subjectName . caseSubject) (benchCases b defaultPlan)

@@ -20,6 +20,7 @@ module Descriptors
     openPath,
     listener,
     udpPair,
+    terminal,
     openCount,
 
     -- * Doing things to them
@@ -43,6 +44,7 @@ import qualified Network.Socket as N
 import System.Directory (getTemporaryDirectory, listDirectory, removeFile)
 import System.IO (openTempFile)
 import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, dup, handleToFd, setFdOption)
+import System.Posix.Terminal (openPseudoTerminal)
 import System.Posix.Types (CSsize (..), Fd (..))
 
 -- | What a test has open.
@@ -148,6 +150,12 @@ udpPair fds = do
   N.connect a =<< N.getSocketName b
   N.connect b =<< N.getSocketName a
   (,) <$> ownSocket fds a <*> ownSocket fds b
+
+-- | A pseudo-terminal: what is written to the second can be read from the first.
+terminal :: Fds -> IO (Fd, Fd)
+terminal fds = do
+  (master, slave) <- openPseudoTerminal
+  (,) <$> own fds master <*> own fds slave
 
 -- | How many descriptors the process has open.
 openCount :: IO Int

@@ -1,3 +1,5 @@
+{-# LANGUAGE OverloadedStrings #-}
+
 -- |
 -- Description : Warp on Weft
 module NetWarp
@@ -5,9 +7,21 @@ module NetWarp
   )
 where
 
+import Control.Exception (bracket)
+import qualified Network.Socket as N
 import Network.Wai (Application)
-import Weft.Warp (run)
+import Network.Wai.Handler.Warp (defaultSettings, setBeforeMainLoop, setHost, setPort)
+import Weft.Warp (runSettings)
 
--- | Serve on this port, after telling the callback which it is.
+-- | Serve on this port of the loopback interface (0: one that is free), after telling the callback which it is.
 serveApplication :: Int -> (Int -> IO ()) -> Application -> IO ()
-serveApplication port listening application = listening port >> run port application
+serveApplication wanted listening application = do
+  port <- if wanted == 0 then freePort else pure wanted
+  let settings = setHost "127.0.0.1" (setPort port (setBeforeMainLoop (listening port) defaultSettings))
+  runSettings settings application
+
+-- | A port on which nobody listens, for the moment.
+freePort :: IO Int
+freePort = bracket (N.socket N.AF_INET N.Stream N.defaultProtocol) N.close $ \socket -> do
+  N.bind socket (N.SockAddrInet 0 (N.tupleToHostAddress (127, 0, 0, 1)))
+  fromIntegral <$> N.socketPort socket

@@ -156,13 +156,14 @@ instance Show FdKey where
 -- once, on the calling thread, once, and nothing is registered.
 --
 -- Throws an 'IOError' (@EBADF@) when the descriptor is negative or not open, on
--- every back end. O(log n), one system call or two; the manager is woken if its
+-- every back end, and a user error when the manager was shut down. O(log n), one system call or two; the manager is woken if its
 -- back end needs it.
 registerFd :: EventManager -> IOCallback -> Fd -> Events -> Lifetime -> IO FdKey
 registerFd m callback fd evs lifetime = do
   placed <- register (Core.managerRegistry m) m fd evs lifetime (callback . FdKey fd)
   case placed of
     Placed key -> pure (FdKey fd key)
+    ManagerGone -> ioError (userError "Weft.Event.registerFd: the manager was shut down")
     Ready -> do
       let key = FdKey fd (-1)
       key <$ callback key (evs `common` (evtRead <> evtWrite))

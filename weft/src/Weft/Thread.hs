@@ -71,6 +71,7 @@ threadWait loc evs fd = mask_ $ do
   placed <- register (managerRegistry m) m fd evs OneShot (\_ e -> void (Sys.tryPutMVar box e))
   case placed of
     Ready -> pure ()
+    ManagerGone -> threadWait loc evs fd
     Placed key -> do
       countShared (managerCounters m) Waits
       found <- Sys.takeMVar box `onException` unregister (managerRegistry m) fd key
@@ -109,6 +110,7 @@ threadWaitSTM loc evs fd = mask_ $ do
         placed <- register (managerRegistry m) m fd evs OneShot (\_ e -> settle e)
         case placed of
           Ready -> settle evs
+          ManagerGone -> arm
           Placed key -> do
             countShared (managerCounters m) Waits
             writeRef current (Just (managerRegistry m, key))

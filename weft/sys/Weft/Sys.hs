@@ -82,7 +82,6 @@ import Control.Concurrent
     forkOnWithUnmask,
     getNumCapabilities,
     myThreadId,
-    threadCapability,
     yield,
   )
 import Control.Concurrent.MVar
@@ -252,7 +251,10 @@ forkPinned cap label body = do
 
 -- | The capability that runs the caller at this moment.
 myCapability :: IO Int
-myCapability = fst <$> (threadCapability =<< myThreadId)
+myCapability = IO $ \s -> case myThreadId# s of
+  (# s1, t #) -> case threadStatus# t s1 of
+    (# s2, _, cap, _ #) -> (# s2, I# cap #)
+{-# INLINE myCapability #-}
 
 -- | How often this process image has been forked since it was started: it
 -- differs between a parent and the child that 'System.Posix.forkProcess' made,

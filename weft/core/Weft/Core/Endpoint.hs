@@ -195,16 +195,20 @@ residence ep = do
   case home of
     Just m -> do
       alive <- isAlive m
-      if alive then pure home else settleDown
-    Nothing -> settleDown
-  where
-    ch = endpointChannel ep
-    settleDown = do
-      m <- endpointManager ep
-      found <- inside ep (pure Nothing) (attempt (Just <$> attach (managerRegistry m) m ch))
-      home <- found
-      writeRef (endpointHome ep) home
-      pure home
+      if alive then pure home else settleDown ep
+    Nothing -> settleDown ep
+{-# INLINE residence #-}
+
+settleDown :: Endpoint -> IO (Maybe Manager)
+settleDown ep = do
+  m <- endpointManager ep
+  attempted <- inside ep (pure Nothing) (attempt (Just <$> attach (managerRegistry m) m (endpointChannel ep)))
+  found <- attempted
+  case found of
+    Just Nothing -> settleDown ep -- stopped in this very moment
+    Just home -> home <$ writeRef (endpointHome ep) home
+    Nothing -> pure Nothing
+{-# NOINLINE settleDown #-}
 
 -- | Close: no operation begins any more, those that wait end with
 -- 'EndpointClosed', and the descriptor is closed as soon as no thread is inside a

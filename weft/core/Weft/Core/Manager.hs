@@ -59,7 +59,9 @@ data Manager = Manager
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the
     -- program made itself.
     managerIndex :: !Int,
-    -- | The state above, in cell 0. Moved by compare-and-swap.
+    -- | The state above, in cell 0, moved by compare-and-swap; in cell 1 how many
+    -- threads are about to signal, which the runner lets pass before it closes the
+    -- back end.
     managerState :: !Cells,
     -- | The process that made it; in a forked child it must not be used.
     managerGeneration :: !Int,
@@ -83,7 +85,7 @@ newManager index registry backend =
     <*> newWake
     <*> newCounters
     <*> pure index
-    <*> newCells 1
+    <*> newCells 2
     <*> forkGeneration
     <*> newRef Nothing
     <*> newEmptyMVar
@@ -215,7 +217,12 @@ wakeManager :: Manager -> IO ()
 wakeManager m = signalIf m =<< notify (managerWake m)
 
 signalIf :: Manager -> Bool -> IO ()
-signalIf m True = countShared (managerCounters m) WakeupsSent >> backendWake (managerBackend m)
+signalIf m True = mask_ $ do
+  countShared (managerCounters m) WakeupsSent
+  _ <- addCell (managerState m) 1 1
+  state <- readCell (managerState m) 0
+  unless (state == stateFinished) (backendWake (managerBackend m))
+  void (addCell (managerState m) 1 (-1))
 signalIf m False = countShared (managerCounters m) WakeupsSaved
 
 -- | Tell the runner to stop, without waiting for it. A manager that nobody runs
@@ -248,8 +255,14 @@ finish m = do
     wakeChannels (managerRegistry m)
     forM_ orphans $ \reg -> guarded (registrationCallback reg (evtClose <> evtOrphaned))
     takeAll (managerTimers m) >>= mapM_ (fireTimer Orphaned)
+    letSignallersPass
     backendClose (managerBackend m)
     void (tryPutMVar (managerFinished m) ())
+
+  where
+    letSignallersPass = do
+      signalling <- readCell (managerState m) 1
+      unless (signalling == 0) (yield >> letSignallersPass)
 
 -- | In a forked child: give back the descriptors of a manager of the parent,
 -- without touching what is shared with it.

@@ -6,7 +6,11 @@
 --
 -- Registrations are striped by descriptor (2013, 3.2): a stripe's lock is held
 -- over the change of its map and the system call that goes with it, so that both
--- happen in the same order. Channels are looked up without a lock.
+-- happen in the same order. That lock is also what keeps a manager's back end in
+-- being while it is used here: a manager that stops first says so, then passes
+-- through every stripe ('abandon'), and only then closes its back end, and whoever
+-- holds a stripe's lock looks whether the manager is alive before using it.
+-- Channels are looked up without a lock.
 --
 -- Type parameter: the manager, of which this module knows only 'Host'.
 module Weft.Core.Registry
@@ -125,6 +129,8 @@ known r n = void (addCell (numbers r) 1 n)
 data Placed
   = -- | Registered under this key.
     Placed !Int
+  | -- | Not registered: the manager has been stopped.
+    ManagerGone
   | -- | Not registered: the descriptor is always ready, and the caller is to run
     -- the callback itself, at once.
     Ready
@@ -142,12 +148,16 @@ register r m fd evs lifetime callback = do
     old <- livingEntry r table fd
     let home = maybe m entryManager old
         regs = reg : maybe [] entryRegistrations old
-    (gen, armed) <- armEntry r home fd regs
-    case armed of
-      AlwaysReady -> pure (table, Ready)
-      Armed -> do
-        when (null (maybe [] entryRegistrations old)) (known r 1)
-        pure (IntMap.insert (fromIntegral fd) (Entry gen home regs) table, Placed key)
+    alive <- hostAlive (host r) home
+    if not alive
+      then pure (table, ManagerGone)
+      else do
+        (gen, armed) <- armEntry r home fd regs
+        case armed of
+          AlwaysReady -> pure (table, Ready)
+          Armed -> do
+            when (null (maybe [] entryRegistrations old)) (known r 1)
+            pure (IntMap.insert (fromIntegral fd) (Entry gen home regs) table, Placed key)
 
 -- | The descriptor's entry, unless its manager is gone.
 livingEntry :: Registry m -> IntMap.IntMap (Entry m) -> Fd -> IO (Maybe (Entry m))
@@ -232,7 +242,7 @@ dispatch r fd gen evs = do
       table' <-
         if null kept
           then IntMap.delete (fromIntegral fd) table <$ known r (-1)
-          else settle r table fd e kept (needsArming shared kept)
+          else settle r table fd e kept (shared || needsArming due kept)
       pure (table', due)
     _ -> pure (table, [])
   forM_ due $ \reg ->
@@ -240,9 +250,10 @@ dispatch r fd gen evs = do
   where
     always = evtHangup <> evtClose
     concerned reg = evs `overlaps` (registrationEvents reg <> always)
-    -- A level-triggered registration stands, a one-shot one was used up; when
-    -- the last multi-shot one has gone the kernel still reports levels.
-    needsArming shared kept = shared || all ((== OneShot) . registrationLifetime) kept
+    -- What the kernel was asked for has been used up when only one-shots are left,
+    -- and is too much when a level-triggered request included one that is done.
+    needsArming due kept = any oneShot due || all oneShot kept
+    oneShot = (== OneShot) . registrationLifetime
 
 -- Channels -----------------------------------------------------------------------
 
@@ -257,8 +268,8 @@ openChannel r fd = newChannel fd =<< nextNumber r
 -- | Have a manager report a channel's events from now on, beginning with the
 -- present state. The caller is inside the channel ('enter'). One system call.
 -- When another manager does it already nothing is changed. Returns the manager
--- that serves it.
-attach :: Registry m -> m -> Channel -> IO m
+-- that serves it; 'Nothing' when the one given has been stopped.
+attach :: Registry m -> m -> Channel -> IO (Maybe m)
 attach r m ch = do
   lock <- stripe r fd
   withMVar lock $ \table -> do
@@ -268,8 +279,10 @@ attach r m ch = do
         alive <- hostAlive (host r) m'
         pure (if alive then Just m' else Nothing)
       _ -> pure Nothing
+    alive <- hostAlive (host r) m
     case current of
-      Just m' -> pure m'
+      Just _ -> pure current
+      Nothing | not alive -> pure Nothing
       Nothing -> do
         let backend = hostBackend (host r) m
         when (IntMap.member (fromIntegral fd) table) (setShared ch)
@@ -280,7 +293,7 @@ attach r m ch = do
         case slot of
           Vacant -> known r 1
           Attached _ _ -> pure ()
-        pure m
+        pure (Just m)
   where
     fd = channelFd ch
 

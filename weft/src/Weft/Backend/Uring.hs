@@ -25,7 +25,7 @@ where
 import Control.Concurrent.MVar
 import Control.Exception (finally, mask_, onException)
 import Control.Monad (forM_, unless, void, when)
-import Data.Bits (complement, unsafeShiftL, unsafeShiftR, (.&.), (.|.))
+import Data.Bits (complement, unsafeShiftL, (.&.), (.|.))
 import Data.IORef
 import Data.Int (Int32)
 import Data.Word (Word16, Word32, Word64, Word8)
@@ -263,7 +263,7 @@ arm ring (Fd fd) tok trigger evs = do
       else do
         growTable ring fd
         e <- readEntry ring fd
-        cancelLive ring fd e
+        _ <- cancelLive ring fd e
         watchAs ring fd e {entryToken = tok, entryTrigger = trigger, entryEvents = evs} (usual trigger)
         pure Armed
 
@@ -468,9 +468,17 @@ absorb ring m i = do
         when (wakeupIsPipe (ringWakeup ring)) (drainWakeup (ringWakeup ring))
         m <$ writeIORef (ringWoken ring) True
       | otherwise = do
-        pokeByteOff (ringReports ring) (m * reportSize) t
-        pokeByteOff (ringReports ring) (m * reportSize + 8) bitset
-        pure (m + 1)
+        -- Several changes of one descriptor make one report, if they come together.
+        before <- if m == 0 then pure wakeToken else Token <$> peekByteOff (ringReports ring) (at (m - 1))
+        if before == tok
+          then do
+            bitset' <- peekByteOff (ringReports ring) (at (m - 1) + 8)
+            m <$ pokeByteOff (ringReports ring) (at (m - 1) + 8) (bitset .|. bitset')
+          else do
+            pokeByteOff (ringReports ring) (at m) t
+            pokeByteOff (ringReports ring) (at m + 8) bitset
+            pure (m + 1)
+    at n = n * reportSize
 
 -- | The kernel passes on what the waker said, not what is so: every piece of
 -- ordinary data is announced as possibly urgent, an error comes without the

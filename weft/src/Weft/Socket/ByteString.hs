@@ -32,14 +32,15 @@ where
 import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import qualified Data.ByteString.Internal as B (create)
-import qualified Data.ByteString.Unsafe as B (unsafeDrop, unsafeUseAsCStringLen)
+import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString, toForeignPtr)
+import qualified Data.ByteString.Unsafe as B (unsafeDrop)
 import Data.Word (Word32, Word8)
 import Foreign.C.Error (eINVAL)
 import Foreign.C.Types (CInt, CSize)
 import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Marshal.Utils (copyBytes)
-import Foreign.Ptr (Ptr, castPtr, nullPtr)
+import Foreign.Ptr (Ptr, castPtr, nullPtr, plusPtr)
+import GHC.ForeignPtr (unsafeWithForeignPtr)
 import Foreign.Storable (poke, pokeByteOff)
 import Network.Socket (Cmsg, MsgFlag, SockAddr)
 import qualified Network.Socket.ByteString as N
@@ -54,14 +55,23 @@ import Weft.Socket.Types
 -- | Send what the kernel takes at once of a string, waiting until it takes some;
 -- how many bytes it took.
 send :: Socket -> ByteString -> IO Int
-send s bs = B.unsafeUseAsCStringLen bs $ \(p, n) -> sendBuf s (castPtr p) n
+send s bs = withBytes bs (sendBuf s)
+
+-- | The memory of a string, and its length. The action must come to an end.
+withBytes :: ByteString -> (Ptr Word8 -> Int -> IO a) -> IO a
+withBytes bs act = unsafeWithForeignPtr fp (\p -> act (p `plusPtr` off) n)
+  where
+    (fp, off, n) = B.toForeignPtr bs
+{-# INLINE withBytes #-}
 
 -- | Send all of a string. When it throws, the peer has got a part, and the
 -- connection is good for nothing but closing.
 sendAll :: Socket -> ByteString -> IO ()
-sendAll s bs = unless (B.null bs) $ do
-  n <- send s bs
-  when (n < B.length bs) (sendAll s (B.unsafeDrop n bs))
+sendAll s bs = withBytes bs go
+  where
+    go p n = unless (n == 0) $ do
+      sent <- sendBuf s p n
+      go (p `plusPtr` sent) (n - sent)
 
 -- | Send strings one after the other, gathered into as few system calls as
 -- possible.
@@ -70,7 +80,7 @@ sendMany s = sendGathered "Weft.Socket.ByteString.sendMany" s nullPtr 0
 
 -- | Send a datagram; how many bytes it had.
 sendTo :: Socket -> ByteString -> SockAddr -> IO Int
-sendTo s bs addr = B.unsafeUseAsCStringLen bs $ \(p, n) -> sendBufTo s (castPtr p) n addr
+sendTo s bs addr = withBytes bs (\p n -> sendBufTo s p n addr)
 
 -- | Send all of a string to an address.
 sendAllTo :: Socket -> ByteString -> SockAddr -> IO ()
@@ -105,7 +115,7 @@ withPieces :: [ByteString] -> (Ptr IoVec -> CInt -> IO a) -> IO a
 withPieces chunks act = allocaBytes (16 * length chunks) $ \iov -> fill iov (0 :: Int) chunks
   where
     fill iov i [] = act iov (fromIntegral i)
-    fill iov i (c : cs) = B.unsafeUseAsCStringLen c $ \(p, n) -> do
+    fill iov i (c : cs) = withBytes c $ \p n -> do
       pokeByteOff iov (16 * i) p
       pokeByteOff iov (16 * i + 8) (fromIntegral n :: CSize)
       fill iov (i + 1) cs
@@ -121,6 +131,7 @@ sendBuf :: Socket -> Ptr Word8 -> Int -> IO Int
 sendBuf s p n = operate "Weft.Socket.sendBuf" s Writing $ \fd -> do
   r <- cSend fd p (fromIntegral n) 0
   answer r (\sent -> pure (if sent < n then Drained sent else Done sent))
+{-# INLINE sendBuf #-}
 
 -- | Send from memory to an address.
 sendBufTo :: Socket -> Ptr a -> Int -> SockAddr -> IO Int
@@ -141,8 +152,17 @@ recv s n
     let room = min n scratchSize
     r <- cRecv fd p (fromIntegral room) 0
     answer r $ \got -> do
-      bs <- if got == 0 then pure B.empty else B.create got (\to -> copyBytes to p got)
+      bs <- copyOut p got
       pure (received s room got bs)
+
+-- | A string of its own for so many bytes.
+copyOut :: Ptr Word8 -> Int -> IO ByteString
+copyOut _ 0 = pure B.empty
+copyOut from n = do
+  fp <- B.mallocByteString n
+  unsafeWithForeignPtr fp (\to -> copyBytes to from n)
+  pure (B.fromForeignPtr fp 0 n)
+{-# INLINE copyOut #-}
 
 -- | A stream that gave less than there was room for has no more, except that its
 -- end can be read again and again.
@@ -162,7 +182,7 @@ recvFrom s n
       poke alen (fromIntegral addressRoom)
       r <- cRecvFrom fd p (fromIntegral (min n scratchSize)) 0 ap alen
       answer r $ \got -> do
-        bs <- B.create got (\to -> copyBytes to p got)
+        bs <- copyOut p got
         addr <- readAddress ap alen
         pure (Done (bs, addr))
 

@@ -65,6 +65,7 @@ awaitEvents loc evs s = withEndpoint s (wait . endpointFd)
       placed <- register (managerRegistry m) m fd evs OneShot (\_ e -> void (tryPutMVar box e))
       case placed of
         Ready -> pure ()
+        ManagerGone -> wait fd
         Placed key -> do
           e <- takeMVar box `onException` unregister (managerRegistry m) fd key
           if e `includes` evtOrphaned

@@ -14,8 +14,9 @@ where
 
 import Data.Bits ((.&.))
 import Data.Word (Word8)
-import Foreign.ForeignPtr (ForeignPtr, mallocForeignPtrBytes, withForeignPtr)
+import Foreign.ForeignPtr (ForeignPtr, mallocForeignPtrBytes)
 import Foreign.Ptr (Ptr)
+import GHC.ForeignPtr (unsafeWithForeignPtr)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Sys
 
@@ -23,35 +24,35 @@ import Weft.Sys
 scratchSize :: Int
 scratchSize = 65536
 
--- | Room for an address behind the data.
-slack :: Int
-slack = 256
-
-data Place = Empty | Free !(ForeignPtr Word8)
+data Place = InUse | Free !(ForeignPtr Word8)
 
 -- | By capability, round the power of two. Taken and put back by any thread.
 places :: Slots (Ref Place)
 places = unsafePerformIO $ do
-  first <- newRef Empty
+  first <- newRef InUse
   arr <- newSlots placeCount first
-  mapM_ (\i -> newRef Empty >>= writeSlot arr i) [0 .. placeCount - 1]
+  mapM_ (\i -> newRef InUse >>= writeSlot arr i) [0 .. placeCount - 1]
   pure arr
 {-# NOINLINE places #-}
 
 placeCount :: Int
 placeCount = 64
 
--- | Run an action with a scratch buffer of 'scratchSize' bytes and a little more.
--- The action must not block and not throw.
+-- | Run an action with a scratch buffer of 'scratchSize' bytes. The action must
+-- neither block nor throw.
 withScratch :: (Ptr Word8 -> IO a) -> IO a
 withScratch act = do
   cap <- myCapability
   place <- readSlot places (cap .&. (placeCount - 1))
-  found <- swapRef place Empty
-  fp <- case found of
-    Free fp -> pure fp
-    Empty -> mallocForeignPtrBytes (scratchSize + slack)
-  a <- withForeignPtr fp act
-  writeRef place (Free fp)
+  found <- swapRef place InUse
+  buffer <- case found of
+    Free _ -> pure found
+    InUse -> Free <$> mallocForeignPtrBytes scratchSize
+  a <- unsafeWithForeignPtr (memory buffer) act
+  writeRef place buffer
   pure a
+  where
+    -- The action does not diverge, which is what makes the pointer safe to use.
+    memory (Free fp) = fp
+    memory InUse = errorWithoutStackTrace "Weft.Socket.Scratch: no buffer"
 {-# INLINE withScratch #-}

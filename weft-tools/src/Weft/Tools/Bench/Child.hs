@@ -131,11 +131,11 @@ hearLine seconds child = do
     Just (Left ended) -> do
       let _ = ended :: IOException
       said <- decode <$> B.readFile (childErrors child)
-      failWith (childName child <> " ended: " <> lastWords said)
+      failWith (childName child <> " ended: " <> firstWords said)
   where
-    lastWords said = case filter (not . T.null) (T.lines said) of
+    firstWords said = case filter (not . (":" `T.isSuffixOf`)) (filter (not . T.null) (map T.stripEnd (T.lines said))) of
       [] -> "it printed no error"
-      written -> T.intercalate "; " (drop (length written - 2) written)
+      written -> T.intercalate "; " (take 2 written)
     decode = T.decodeUtf8With T.lenientDecode
 
 -- | The next line of output as JSON.

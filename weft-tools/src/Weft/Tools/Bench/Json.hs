@@ -21,6 +21,7 @@ import Data.ByteString.Builder (Builder)
 import Data.List (intersperse)
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
+import qualified Data.Text as T
 import Numeric (showEFloat)
 import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Runner
@@ -119,7 +120,7 @@ failureEncoding :: Failure -> Encoding
 failureEncoding failure =
   pairs $
     textPair "subject" (failureSubject failure)
-      <> textPair "params" (mconcat (intersperse " " [name <> "=" <> paramText value | (name, value) <- failureParams failure]))
+      <> textPair "params" (T.unwords [name <> "=" <> paramText value | (name, value) <- failureParams failure])
       <> textPair "message" (failureMessage failure)
 
 -- | A figure to six digits: more would be noise.

@@ -110,15 +110,19 @@ attempt number c action =
 -- | Runs from results: in the order of the cases, and after each case what else it measured. Metrics of one round
 -- are put together.
 collect :: [(Text, Params)] -> [Result] -> [Run]
-collect keys results = [Run subject params rounds | (subject, params) <- ordered, Just rounds <- [M.lookup (subject, params) found]]
+collect keys results = [Run subject params rounds | key@(subject, params) <- ordered, Just rounds <- [M.lookup key found]]
   where
-    found = M.fromListWith (M.unionWith M.union) [((subject, params), M.singleton n metrics) | (n, subject, (params, metrics)) <- results]
-    ordered = nub (filter (`M.member` found) keys ++ [(subject, params) | (_, subject, (params, _)) <- results])
+    found = M.fromListWith (M.unionWith M.union) [(keyOf result, roundOf result) | result <- results]
+    ordered = nub (keys ++ map keyOf results)
+    keyOf (_, subject, (params, _)) = (subject, params)
+    roundOf (number, _, (_, metrics)) = M.singleton number metrics
 
 -- | The cases of a round: groups of cases to be compared keep their order, inside a group the round's number says
 -- who begins.
 roundOrder :: Int -> [Case] -> [Case]
-roundOrder number cases = concat [rotate number (filter ((== group) . caseGroup) cases) | group <- nub (map caseGroup cases)]
+roundOrder number cases = concatMap (rotate number) [filter ((== group) . caseGroup) cases | group <- groups]
+  where
+    groups = nub (map caseGroup cases)
 
 -- | @rotate n@ begins with the n-th element, counted from 0 and around.
 rotate :: Int -> [a] -> [a]

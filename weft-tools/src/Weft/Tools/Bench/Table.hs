@@ -27,7 +27,7 @@ import Weft.Tools.Bench.Types
 renderOutcome :: Plan -> Benchmark -> Outcome -> Text
 renderOutcome plan benchmark outcome =
   T.unlines . concat $
-    [ [benchName benchmark <> ": " <> benchTitle benchmark <> " (" <> count (planRounds plan) "round" <> "; median, min..max)"],
+    [ [benchName benchmark <> ": " <> benchTitle benchmark <> " (" <> rounds <> "; median, min..max)"],
       concatMap (block benchmark) groups,
       bounds (outcomeBounds outcome),
       ["" | not (null notes)],
@@ -35,6 +35,7 @@ renderOutcome plan benchmark outcome =
     ]
   where
     runs = outcomeRuns outcome
+    rounds = count (planRounds plan) "round"
     groups = [[run | run <- runs, runParams run == params] | params <- nub (map runParams runs)]
     notes = map ("missing: " <>) (outcomeMissing outcome) ++ map failureLine (outcomeFailures outcome)
     failureLine f = "failed: " <> T.unwords (failureSubject f : map parameter (failureParams f)) <> ": " <> failureMessage f

@@ -1,0 +1,97 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Tests of medians, percentiles, figures and bounds
+module FigureTests (statistics, figures, judging) where
+
+import Data.List (sort)
+import qualified Data.Map.Strict as M
+import Sample
+import Test.Tasty
+import Test.Tasty.HUnit
+import Test.Tasty.QuickCheck (Arbitrary (..), NonEmptyList (..), choose, property, testProperty, (===))
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Stats
+import Weft.Tools.Bench.Types
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Statistics
+
+statistics :: TestTree
+statistics =
+  testGroup
+    "statistics"
+    [ testCase "nearest rank" $ do
+        percentile 50 [1 .. 100 :: Int] @?= Just 50
+        percentile 99 [1 .. 100 :: Int] @?= Just 99
+        percentile 99 [1 .. 1000 :: Int] @?= Just 990
+        percentile 100 [3, 1, 2 :: Int] @?= Just 3
+        percentile 0 [3, 1, 2 :: Int] @?= Just 1
+        percentile 99 [7 :: Int] @?= Just 7
+        percentile 50 ([] :: [Int]) @?= Nothing,
+      testProperty "a percentile is a sample with enough samples below it" $
+        \(NonEmpty samples) (Percent p) -> case percentile p (samples :: [Int]) of
+          Nothing -> property False
+          Just s ->
+            let below = fromIntegral (length (filter (<= s) samples)) :: Double
+             in property (s `elem` samples && below * 100 >= p * fromIntegral (length samples) * (1 - 1e-12)),
+      testCase "median" $ do
+        median [3, 1, 2] @?= Just 2
+        median [4, 1, 2, 3] @?= Just 2.5
+        median [] @?= Nothing,
+      testProperty "a median is between the smallest and the largest" $ \(NonEmpty samples) ->
+        fmap (\(Summary m low high) -> low <= m && m <= high) (summarize samples) === Just True,
+      testProperty "order does not matter" $ \samples -> summarize samples === summarize (sort samples)
+    ]
+
+newtype Percent = Percent Double deriving (Show)
+
+instance Arbitrary Percent where
+  arbitrary = Percent <$> choose (0, 100)
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Figures and bounds
+
+figures :: TestTree
+figures =
+  testGroup
+    "figures"
+    [ testCase "ratios are taken within a round" $
+        M.elems (figureRounds sample ratio) @?= [1.2, 1, 1.5],
+      testCase "the figure is the median of the rounds" $
+        summarize (M.elems (figureRounds sample ratio)) @?= Just (Summary 1.2 1 1.5),
+      testCase "a round that one side lacks is left out" $ do
+        let lacking = map (\r -> if runSubject r == "c-epoll" then r {runRounds = M.delete 1 (runRounds r)} else r) sample
+        M.toList (figureRounds lacking ratio) @?= [(0, 1.2), (2, 1.5)],
+      testCase "difference and worst" $ do
+        let (a, b) = (on "weft" sixtyFour "cpu_us_per_op", on "weft" fourHundred "cpu_us_per_op")
+        M.elems (figureRounds sample (a `Minus` b)) @?= [-2, 4, 1]
+        M.elems (figureRounds sample (Worst [a, b])) @?= [8, 12, 9],
+      testCase "some parameters are enough to find a run" $
+        M.elems (figureRounds sample (on "weft" [("connections", Count 400)] "cpu_us_per_op")) @?= [8, 8, 8],
+      testCase "nothing by nothing is no figure" $
+        figureRounds [run "a" [] "x" [0], run "b" [] "x" [0]] (on "a" [] "x" `Over` on "b" [] "x") @?= M.empty
+    ]
+
+judging :: TestTree
+judging =
+  testGroup
+    "bounds"
+    [ testCase "hold up to the limit" $ do
+        verdictOf (atMost "" ratio 1.2) @?= Holds
+        verdictOf (atMost "" ratio 1.19) @?= Missed,
+      testCase "are not measured without a subject" $ do
+        let judged = judge (const True) sample (atMost "" (ratio `Over` on "go" sixtyFour "cpu_us_per_op") 1)
+        judgedVerdict judged @?= NotMeasured
+        judgedReason judged @?= "needs go"
+        missed judged @?= True
+        holds judged @?= Nothing,
+      testCase "do not count when a subject was not asked for" $ do
+        let judged = judge (/= "c-epoll") sample (atMost "" ratio 1)
+        judgedVerdict judged @?= NotAsked
+        missed judged @?= False,
+      testCase "are exactly reached by zero" $
+        judgedVerdict (judge (const True) [run "weft" [] "wakeups" [0, 0]] (atMost "" (on "weft" [] "wakeups") 0)) @?= Holds
+    ]
+  where
+    verdictOf = judgedVerdict . judge (const True) sample

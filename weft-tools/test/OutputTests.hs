@@ -1,0 +1,103 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Tests of JSON, tables and charts
+module OutputTests (json, tables, charts) where
+
+import Data.Aeson (Value, decode)
+import Data.ByteString.Builder (toLazyByteString)
+import qualified Data.Text as T
+import Sample
+import Test.Tasty
+import Test.Tasty.HUnit
+import Test.Tasty.QuickCheck (Positive (..), testProperty)
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Json
+import Weft.Tools.Bench.Options (defaultPlan)
+import Weft.Tools.Bench.Plot (chartOf)
+import Weft.Tools.Bench.Runner
+import Weft.Tools.Bench.Stats
+import Weft.Tools.Bench.Svg
+import Weft.Tools.Bench.Table
+import Weft.Tools.Bench.Types
+
+outcome :: Outcome
+outcome =
+  Outcome
+    { outcomeRuns = sample,
+      outcomeBounds = map (judge (const True) sample) [atMost "a < b" ratio 1.15, atMost "go" (on "go" [] "x") 1],
+      outcomeMissing = ["go (go-pong)"],
+      outcomeFailures = [Failure "ghc" sixtyFour "it \"ended\""]
+    }
+
+fakeBenchmark :: Benchmark
+fakeBenchmark = Benchmark "pong" "a title" (const []) [] (const []) ["cpu_us_per_op", "p99_us"]
+
+json :: TestTree
+json =
+  testGroup
+    "json"
+    [ testCase "has the form that all benchmarks share" $ decode rendered @?= (decode expected :: Maybe Value),
+      testCase "is an array for several" $
+        fmap length (decode (toLazyByteString (arrayJson [one, one])) :: Maybe [Value]) @?= Just 2
+    ]
+  where
+    rendered = toLazyByteString one
+    one = outcomeJson (Machine 2 "6.1.0" "9.0.2" "0.1.0") (Settings defaultPlan ["-A4m"] Nothing False) fakeBenchmark outcome
+    expected =
+      "{\"bench\": \"pong\", \"machine\": {\"cores\": 2, \"kernel\": \"6.1.0\", \"ghc\": \"9.0.2\", \"weft\": \"0.1.0\"},\
+      \\"settings\": {\"rounds\": 5, \"duration_s\": 3, \"warmup_s\": 1, \"quick\": false, \"rts\": [\"-A4m\"]},\
+      \\"runs\": [\
+      \{\"subject\": \"weft\", \"params\": {\"connections\": 64, \"capabilities\": 1}, \"metrics\": {\"cpu_us_per_op\": 9},\
+      \\"min\": {\"cpu_us_per_op\": 6}, \"max\": {\"cpu_us_per_op\": 12},\
+      \\"rounds\": [{\"cpu_us_per_op\": 6}, {\"cpu_us_per_op\": 12}, {\"cpu_us_per_op\": 9}]},\
+      \{\"subject\": \"c-epoll\", \"params\": {\"connections\": 64, \"capabilities\": 1}, \"metrics\": {\"cpu_us_per_op\": 6},\
+      \\"min\": {\"cpu_us_per_op\": 5}, \"max\": {\"cpu_us_per_op\": 12},\
+      \\"rounds\": [{\"cpu_us_per_op\": 5}, {\"cpu_us_per_op\": 12}, {\"cpu_us_per_op\": 6}]},\
+      \{\"subject\": \"weft\", \"params\": {\"connections\": 400, \"capabilities\": 1}, \"metrics\": {\"cpu_us_per_op\": 8},\
+      \\"min\": {\"cpu_us_per_op\": 8}, \"max\": {\"cpu_us_per_op\": 8},\
+      \\"rounds\": [{\"cpu_us_per_op\": 8}, {\"cpu_us_per_op\": 8}, {\"cpu_us_per_op\": 8}]}],\
+      \\"bounds\": [\
+      \{\"name\": \"a < b\", \"figure\": 1.2, \"limit\": 1.15, \"holds\": false, \"min\": 1, \"max\": 1.5},\
+      \{\"name\": \"go\", \"figure\": null, \"limit\": 1, \"holds\": null, \"reason\": \"needs go\"}],\
+      \\"missing\": [\"go (go-pong)\"],\
+      \\"failed\": [{\"subject\": \"ghc\", \"params\": \"connections=64 capabilities=1\", \"message\": \"it \\\"ended\\\"\"}]}"
+
+tables :: TestTree
+tables =
+  testGroup
+    "table"
+    [ testCase "numbers" $
+        map renderNumber [0, 0.0012, 0.5, 1.234, 12.34, 1234.5, 1 / 0] @?= ["0", "0.0012", "0.50", "1.23", "12.3", "1234", "-"],
+      testCase "columns line up" $ columns [["a", "bb", "c"], ["aaa", "b", "c"]] @?= ["a    bb  c", "aaa  b   c"],
+      testCase "everything is said" $ do
+        let text = renderOutcome defaultPlan fakeBenchmark outcome
+            says part = assertBool (T.unpack (part <> " in\n" <> text)) (part `T.isInfixOf` text)
+        mapM_ says ["pong: a title (5 rounds", "connections=64 capabilities=1", "9.00 (6.00..12.0)", "MISSED"]
+        mapM_ says ["NOT MEASURED, needs go", "missing: go (go-pong)", "failed: ghc connections=64 capabilities=1: it \"ended\""]
+    ]
+
+charts :: TestTree
+charts =
+  testGroup
+    "chart"
+    [ testCase "round marks" $ map ticks [0, 1, 7.2, 100, 0.09] @?= [[0, 1], fifths 0.2, [0, 2, 4, 6, 8], fifths 20, fifths 0.02],
+      testProperty "marks begin at zero and end above the largest value" $ \(Positive v) ->
+        let marks = ticks v in head' marks == Just 0 && last marks >= v * 0.999 && length marks <= 7,
+      testCase "few parameters make bars" $ case chartAxis (chartOf "t" "cpu_us_per_op" sample) of
+        Groups names -> names @?= ["connections 64", "connections 400"]
+        Line _ _ -> assertFailure "lines",
+      testCase "three numbers make lines" $ do
+        let chart = chartOf "t" "x" [run s [("threads", Count n)] "x" [1] | s <- ["a", "b"], n <- [100, 10, 1], (s, n) /= ("b", 10)]
+        case chartAxis chart of
+          Line name places -> (name, places) @?= ("threads", [1, 10, 100])
+          Groups _ -> assertFailure "groups"
+        map (map (fmap summaryMedian) . seriesValues) (chartSeries chart) @?= [[Just 1, Just 1, Just 1], [Just 1, Nothing, Just 1]],
+      testCase "text is escaped" $
+        assertBool "title" ("a &lt; b &amp; c" `T.isInfixOf` renderChart (Chart "a < b & c" "" (Groups []) []))
+    ]
+  where
+    fifths step = map (* step) [0 .. 5]
+    head' list = case list of
+      first : _ -> Just first
+      [] -> Nothing

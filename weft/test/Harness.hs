@@ -1,0 +1,150 @@
+-- |
+-- What all tests of the suite @spec@ share: how long and how often, waiting with
+-- a limit, counting what the process holds.
+--
+-- The limits are watched by GHC's own timers ("System.Timeout"), so that a test of
+-- ours that never wakes up is noticed.
+module Harness
+  ( -- * How much
+    scale,
+    times,
+
+    -- * Limits
+    within,
+    finishes,
+    eventually,
+    stays,
+
+    -- * Threads
+    forkDone,
+    parallel,
+    pause,
+
+    -- * What the process holds
+    openDescriptors,
+    settled,
+    collect,
+
+    -- * Expecting
+    failsWith,
+    failure,
+    isErrno,
+    (@>=),
+  )
+where
+
+import Control.Concurrent
+import Control.Concurrent.Async (Async, async, mapConcurrently_, wait)
+import Control.Exception (SomeException, try)
+import Control.Monad (unless, void)
+import Foreign.C.Error (Errno (..))
+import GHC.IO.Exception (IOException (ioe_errno))
+import System.Directory (listDirectory)
+import System.Environment (lookupEnv)
+import System.IO.Unsafe (unsafePerformIO)
+import System.Mem (performMajorGC)
+import qualified System.Timeout as GHC
+import Test.Tasty.HUnit
+import Text.Read (readMaybe)
+
+-- | How many times the usual number of repetitions: @WEFT_TEST_SCALE@, 1 when it
+-- is not set. Fractions are possible.
+scale :: Double
+scale = unsafePerformIO $ do
+  set <- lookupEnv "WEFT_TEST_SCALE"
+  pure (maybe 1 (max 0.001) (set >>= readMaybe))
+{-# NOINLINE scale #-}
+
+-- | So many repetitions, scaled, at least one.
+times :: Int -> Int
+times n = max 1 (round (scale * fromIntegral n))
+
+-- | Fail unless the action ends within so many seconds.
+within :: Double -> String -> IO a -> IO a
+within s what act = do
+  r <- GHC.timeout (round (1e6 * s)) act
+  maybe (assertFailure (what <> ": still not done after " <> show s <> " s")) pure r
+
+-- | A limit for what should take no time at all; generous, as machines that run
+-- tests are busy.
+finishes :: String -> IO a -> IO a
+finishes = within 20
+
+-- | Fail unless the condition comes to hold.
+eventually :: String -> IO Bool -> Assertion
+eventually what cond = within 20 what go
+  where
+    go = do
+      ok <- cond
+      unless ok (threadDelay 2000 >> go)
+
+-- | Fail if the condition ceases to hold within so many milliseconds.
+stays :: Int -> String -> IO Bool -> Assertion
+stays ms what cond = go (max 1 (ms `div` 5))
+  where
+    go :: Int -> Assertion
+    go 0 = pure ()
+    go n = do
+      ok <- cond
+      assertBool what ok
+      threadDelay 5000
+      go (n - 1)
+
+-- | A thread that fills the variable with what became of it.
+forkDone :: IO a -> IO (ThreadId, MVar (Either SomeException a))
+forkDone act = do
+  done <- newEmptyMVar
+  t <- mask_' (forkIOWithUnmask (\unmask -> try (unmask act) >>= putMVar done))
+  pure (t, done)
+  where
+    mask_' = id
+
+-- | Run the action in so many threads, numbered from zero, and wait for all.
+parallel :: Int -> (Int -> IO ()) -> IO ()
+parallel n act = mapConcurrently_ act [0 .. n - 1]
+
+-- | So many milliseconds, by GHC's clock.
+pause :: Int -> IO ()
+pause ms = threadDelay (1000 * ms)
+
+-- | How many descriptors the process has open.
+openDescriptors :: IO Int
+openDescriptors = subtract 1 . length <$> listDirectory "/proc/self/fd"
+
+-- | The figure once it is no greater than the limit, or, after a while, whatever
+-- it is.
+settled :: Int -> IO Int -> IO Int
+settled limit figure = go (400 :: Int)
+  where
+    go n = do
+      x <- figure
+      if x <= limit || n == 0 then pure x else collect >> threadDelay 10000 >> go (n - 1)
+
+-- | Let the collector and finalizers run.
+collect :: IO ()
+collect = performMajorGC >> yield
+
+-- | The action fails with that errno.
+failsWith :: String -> Errno -> IO a -> Assertion
+failsWith what errno act = do
+  r <- try (void act)
+  case r of
+    Left e | isErrno errno e -> pure ()
+    Left e -> assertFailure (what <> ": threw " <> show e)
+    Right () -> assertFailure (what <> ": threw nothing")
+
+-- | The exception of an action that fails.
+failure :: String -> IO a -> IO IOException
+failure what act = do
+  r <- try (void act)
+  either pure (\() -> assertFailure (what <> ": threw nothing")) r
+
+-- | Does the exception carry that errno?
+isErrno :: Errno -> IOException -> Bool
+isErrno (Errno n) e = ioe_errno e == Just n
+
+-- | At least.
+(@>=) :: (Ord a, Show a) => a -> a -> Assertion
+a @>= b = unless (a >= b) (assertFailure (show a <> " is less than " <> show b))
+
+infix 1 @>=

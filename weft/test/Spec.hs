@@ -1,0 +1,53 @@
+-- |
+-- The suite @spec@: everything that a user of the library sees, on every back end
+-- and on 1, 2 and 4 capabilities, in one process. The back end and the number of
+-- capabilities are changed between the groups, which is itself among the things
+-- that are tested. @-p '/epoll -N2/'@ chooses a group.
+--
+-- @WEFT_TEST_SCALE@ multiplies the number of repetitions, for soaks.
+module Main
+  ( main,
+  )
+where
+
+import Control.Concurrent (getNumCapabilities, setNumCapabilities)
+import Control.Monad (when)
+import Harness
+import qualified Spec.Thread
+import System.Environment (setEnv)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Backend
+import Weft.Runtime (stopManagers)
+
+main :: IO ()
+main = do
+  -- The tests look at what the whole process holds: one at a time.
+  setEnv "TASTY_NUM_THREADS" "1"
+  choices <- mapM usable backendNames
+  defaultMain . localOption (mkTimeout limit) . testGroup "weft" $
+    [ maybe (group name n) (refused name) reason
+      | n <- [1, 2, 4],
+        (name, reason) <- choices
+    ]
+  where
+    limit = round (60e6 * max 1 scale)
+    usable name = (,) name <$> whyUnavailable name
+
+-- | A back end that this machine refuses.
+refused :: String -> String -> TestTree
+refused name why = testCase (name <> " is not to be had: " <> why) (pure ())
+
+group :: String -> Int -> TestTree
+group name n =
+  withResource enter (const stopManagers) $ \_ ->
+    testGroup
+      (name <> " -N" <> show n)
+      [ Spec.Thread.tests Spec.Thread.weft
+      ]
+  where
+    enter = do
+      stopManagers
+      preferBackend name
+      caps <- getNumCapabilities
+      when (caps /= n) (setNumCapabilities n)
