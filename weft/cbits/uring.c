@@ -25,6 +25,11 @@
 #ifndef IORING_POLL_ADD_MULTI
 #define IORING_POLL_ADD_MULTI (1U << 0)
 #endif
+#ifndef IORING_SETUP_COOP_TASKRUN
+#define IORING_SETUP_COOP_TASKRUN (1U << 8)
+#define IORING_SETUP_TASKRUN_FLAG (1U << 9)
+#define IORING_SQ_TASKRUN (1U << 2)
+#endif
 #ifndef IORING_ENTER_EXT_ARG
 #define IORING_ENTER_EXT_ARG (1U << 3)
 #define IORING_FEAT_EXT_ARG (1U << 8)
@@ -48,7 +53,9 @@ struct weft_uring {
   size_t rings_size, sqes_size;
 };
 
-enum { QUEUED = 1, OVERFLOWN = 2, COMPLETED = 4 };
+/* Requests not submitted; completions that the ring had no room for; completions
+ * in the ring; completions that the kernel will make when it is entered. */
+enum { QUEUED = 1, OVERFLOWN = 2, COMPLETED = 4, UNFINISHED = 8 };
 
 static unsigned get(unsigned *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 static void put(unsigned *p, unsigned v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
@@ -60,21 +67,33 @@ static void *share(int fd, size_t size, off_t what) {
   return p;
 }
 
+/* Cooperative (Linux 5.19): an event does not interrupt the thread that it
+ * concerns but waits until that enters the kernel, at the latest with the next
+ * clock tick, and a flag tells so. Older kernels interrupt. */
+static int setup(unsigned entries, struct io_uring_params *p, unsigned completions) {
+  const unsigned flags = IORING_SETUP_CLAMP | IORING_SETUP_CQSIZE;
+  *p = (struct io_uring_params){.flags = flags | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
+                                .cq_entries = completions};
+  int fd = syscall(SYS_io_uring_setup, entries, p);
+  if (fd >= 0 || errno != EINVAL) return fd < 0 ? -errno : fd;
+  *p = (struct io_uring_params){.flags = flags, .cq_entries = completions};
+  fd = syscall(SYS_io_uring_setup, entries, p);
+  return fd < 0 ? -errno : fd;
+}
+
 /* Requires what the back end relies on: no completion is ever dropped, a timeout
  * can be given with the wait, and one mapping serves both rings (Linux 5.11). */
 int weft_uring_open(unsigned entries, unsigned completions, struct weft_uring **out) {
   const unsigned need = IORING_FEAT_NODROP | IORING_FEAT_EXT_ARG | IORING_FEAT_SINGLE_MMAP;
-  struct io_uring_params p = {.flags = IORING_SETUP_CLAMP | IORING_SETUP_CQSIZE,
-                              .cq_entries = completions};
+  struct io_uring_params p;
   struct weft_uring *u = calloc(1, sizeof *u);
   if (!u) return -ENOMEM;
-  int err = 0;
-  u->fd = syscall(SYS_io_uring_setup, entries, &p);
-  if (u->fd < 0) {
-    err = -errno;
+  int err = u->fd = setup(entries, &p, completions);
+  if (err < 0) {
     free(u);
     return err;
   }
+  err = 0;
   u->maker = getpid();
   u->features = p.features;
   size_t sq = p.sq_off.array + p.sq_entries * sizeof(unsigned);
@@ -164,17 +183,18 @@ int weft_uring_submit(struct weft_uring *u) {
   return n ? enter(u, n, 0, 0, 0, 0) : 0;
 }
 
-/* What a turn would find: a set of QUEUED, OVERFLOWN and COMPLETED. */
+/* What a turn would find: a set of the above. */
 int weft_uring_state(struct weft_uring *u) {
-  return (queued(u) ? QUEUED : 0) | (get(u->sq_flags) & IORING_SQ_CQ_OVERFLOW ? OVERFLOWN : 0) |
-         (get(u->cq_tail) != *u->cq_head ? COMPLETED : 0);
+  unsigned flags = get(u->sq_flags);
+  return (queued(u) ? QUEUED : 0) | (flags & IORING_SQ_CQ_OVERFLOW ? OVERFLOWN : 0) |
+         (get(u->cq_tail) != *u->cq_head ? COMPLETED : 0) | (flags & IORING_SQ_TASKRUN ? UNFINISHED : 0);
 }
 
-/* Hand the kernel what is queued and fetch what it holds back, without blocking
- * and, when there is neither, without a system call. */
+/* Hand the kernel what is queued and have it bring out what it has, without
+ * blocking and, when there is neither, without a system call. */
 int weft_uring_look(struct weft_uring *u) {
   int s = weft_uring_state(u);
-  return s & (QUEUED | OVERFLOWN) ? enter(u, queued(u), 0, IORING_ENTER_GETEVENTS, 0, 0) : s;
+  return s & ~COMPLETED ? enter(u, queued(u), 0, IORING_ENTER_GETEVENTS, 0, 0) : s;
 }
 
 /* The same, and block until there is a completion, at most so many nanoseconds
@@ -220,14 +240,15 @@ void weft_uring_close(struct weft_uring *u) {
   free(u);
 }
 
+int weft_uring_is_open(int fd) { return fcntl(fd, F_GETFD) < 0 ? -errno : 0; }
+
 /* What epoll would say of a descriptor: 1 for one on which there is nothing to
- * wait for (EPERM), 0 for one that can be watched, -errno. A caller that watched it
- * before asks less thoroughly: only whether the number now names a file. */
-int weft_uring_always_ready(int fd, int seen) {
+ * wait for (EPERM), 0 for one that can be watched, -errno. */
+int weft_uring_always_ready(int fd) {
   struct stat st;
   if (fstat(fd, &st) < 0) return -errno;
   if (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) return 1;
-  if (seen || S_ISSOCK(st.st_mode) || S_ISFIFO(st.st_mode)) return 0;
+  if (S_ISSOCK(st.st_mode) || S_ISFIFO(st.st_mode)) return 0;
   int ep = epoll_create1(EPOLL_CLOEXEC);
   if (ep < 0) return 0;
   struct epoll_event ev = {.events = 0};

@@ -16,14 +16,25 @@ module Harness
     stays,
 
     -- * Threads
-    forkDone,
+    Task,
+    start,
     parallel,
+    outcome,
+    result,
+    blocked,
+    stop,
     pause,
+
+    -- * Time
+    timed,
 
     -- * What the process holds
     openDescriptors,
+    liveBytes,
     settled,
     collect,
+    leavesNothing,
+    activity,
 
     -- * Expecting
     failsWith,
@@ -34,11 +45,14 @@ module Harness
 where
 
 import Control.Concurrent
-import Control.Concurrent.Async (Async, async, mapConcurrently_, wait)
-import Control.Exception (SomeException, try)
+import Control.Concurrent.Async (mapConcurrently_)
+import Control.Exception (SomeException, mask_, throwIO, try)
 import Control.Monad (unless, void)
 import Foreign.C.Error (Errno (..))
+import GHC.Clock (getMonotonicTime)
+import GHC.Conc (BlockReason (..), ThreadStatus (..), threadStatus)
 import GHC.IO.Exception (IOException (ioe_errno))
+import GHC.Stats (GCDetails (..), RTSStats (..), getRTSStats)
 import System.Directory (listDirectory)
 import System.Environment (lookupEnv)
 import System.IO.Unsafe (unsafePerformIO)
@@ -46,6 +60,7 @@ import System.Mem (performMajorGC)
 import qualified System.Timeout as GHC
 import Test.Tasty.HUnit
 import Text.Read (readMaybe)
+import Weft.Metrics
 
 -- | How many times the usual number of repetitions: @WEFT_TEST_SCALE@, 1 when it
 -- is not set. Fractions are possible.
@@ -58,6 +73,8 @@ scale = unsafePerformIO $ do
 -- | So many repetitions, scaled, at least one.
 times :: Int -> Int
 times n = max 1 (round (scale * fromIntegral n))
+
+-- Limits -----------------------------------------------------------------------------
 
 -- | Fail unless the action ends within so many seconds.
 within :: Double -> String -> IO a -> IO a
@@ -90,14 +107,42 @@ stays ms what cond = go (max 1 (ms `div` 5))
       threadDelay 5000
       go (n - 1)
 
--- | A thread that fills the variable with what became of it.
-forkDone :: IO a -> IO (ThreadId, MVar (Either SomeException a))
-forkDone act = do
+-- Threads ----------------------------------------------------------------------------
+
+-- | A thread, and what became of it.
+data Task a = Task !ThreadId !(MVar (Either SomeException a))
+
+-- | Run an action in a thread of its own.
+start :: IO a -> IO (Task a)
+start act = do
   done <- newEmptyMVar
-  t <- mask_' (forkIOWithUnmask (\unmask -> try (unmask act) >>= putMVar done))
-  pure (t, done)
+  t <- mask_ (forkIOWithUnmask (\unmask -> try (unmask act) >>= putMVar done))
+  pure (Task t done)
+
+-- | What came of it, waiting for it within limits.
+outcome :: String -> Task a -> IO (Either SomeException a)
+outcome what (Task _ done) = finishes what (readMVar done)
+
+-- | Its result; what it threw is thrown here.
+result :: String -> Task a -> IO a
+result what task = outcome what task >>= either throwIO pure
+
+-- | Wait until it blocks or is done; is it blocked?
+blocked :: Task a -> IO Bool
+blocked (Task t _) = finishes "a thread that is to block" go
   where
-    mask_' = id
+    go = do
+      status <- threadStatus t
+      case status of
+        ThreadRunning -> threadDelay 200 >> go
+        -- A dispatcher that is being started is waited for like this too.
+        ThreadBlocked BlockedOnOther -> threadDelay 200 >> go
+        ThreadBlocked _ -> pure True
+        _ -> pure False
+
+-- | Kill it and wait for its end.
+stop :: Task a -> IO ()
+stop (Task t done) = finishes "killing a thread" (killThread t >> void (readMVar done))
 
 -- | Run the action in so many threads, numbered from zero, and wait for all.
 parallel :: Int -> (Int -> IO ()) -> IO ()
@@ -107,9 +152,23 @@ parallel n act = mapConcurrently_ act [0 .. n - 1]
 pause :: Int -> IO ()
 pause ms = threadDelay (1000 * ms)
 
+-- | The action, and the seconds it took.
+timed :: IO a -> IO (a, Double)
+timed act = do
+  t0 <- getMonotonicTime
+  a <- act
+  t1 <- getMonotonicTime
+  pure (a, t1 - t0)
+
+-- What the process holds -------------------------------------------------------------
+
 -- | How many descriptors the process has open.
 openDescriptors :: IO Int
 openDescriptors = subtract 1 . length <$> listDirectory "/proc/self/fd"
+
+-- | Bytes that are alive, after a collection.
+liveBytes :: IO Int
+liveBytes = performMajorGC >> fromIntegral . gcdetails_live_bytes . gc <$> getRTSStats
 
 -- | The figure once it is no greater than the limit, or, after a while, whatever
 -- it is.
@@ -124,19 +183,32 @@ settled limit figure = go (400 :: Int)
 collect :: IO ()
 collect = performMajorGC >> yield
 
+-- | The action leaves no registrations behind.
+leavesNothing :: IO a -> IO a
+leavesNothing act = do
+  registered0 <- metricsRegistered <$> readMetrics
+  a <- act
+  registered <- settled registered0 (metricsRegistered <$> readMetrics)
+  assertBool (show (registered - registered0) <> " registrations left behind") (registered <= registered0)
+  pure a
+
+-- | Polls and sleeps of all dispatchers so far: does not move while the program is
+-- idle.
+activity :: IO Int
+activity = total (\c -> metricsPollsEmpty c + metricsPollsFull c + metricsSleeps c) <$> readMetrics
+
+-- Expecting --------------------------------------------------------------------------
+
 -- | The action fails with that errno.
 failsWith :: String -> Errno -> IO a -> Assertion
 failsWith what errno act = do
-  r <- try (void act)
-  case r of
-    Left e | isErrno errno e -> pure ()
-    Left e -> assertFailure (what <> ": threw " <> show e)
-    Right () -> assertFailure (what <> ": threw nothing")
+  e <- failure what act
+  unless (isErrno errno e) (assertFailure (what <> ": threw " <> show e))
 
 -- | The exception of an action that fails.
 failure :: String -> IO a -> IO IOException
 failure what act = do
-  r <- try (void act)
+  r <- try (void (finishes what act))
   either pure (\() -> assertFailure (what <> ": threw nothing")) r
 
 -- | Does the exception carry that errno?

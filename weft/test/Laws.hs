@@ -350,8 +350,7 @@ kindLaws make =
         fd <- regularFile fds
         fd @?= r
         kind <- backendArm b fd (tableToken fd 2) t evtRead
-        kind @?= AlwaysReady
-        silent b,
+        when (kind == Armed) (reports b [(tableToken fd 2, evtRead)]),
       everyTrigger make "a connection to accept" $ \t b fds -> do
         (l, connect) <- listener fds
         armed b l (tokenOf l) t evtRead

@@ -6,6 +6,7 @@ module LawsModel
   )
 where
 
+import Control.Concurrent (threadDelay)
 import Control.Exception (bracket)
 import Control.Monad (foldM, forM, void)
 import qualified Data.IntMap.Strict as IntMap
@@ -100,7 +101,7 @@ next b (Right world) op = case op of
   Forget i -> change i $ \m -> do
     backendForget b (socket m)
     pure m {watch = Nothing}
-  Poll -> pollUntilPaid b 4 world
+  Poll -> pollUntilPaid b 1000 world
   where
     change i f = do
       m' <- f (world IntMap.! i)
@@ -111,7 +112,8 @@ becomes e m = m {ready = ready m <> e, watch = seen <$> watch m}
   where
     seen w = w {was = was w <> e, changed = changed w <> (e `without` ready m)}
 
--- | Poll until nothing is due. Blocks only while something is.
+-- | Poll until nothing is due. Blocks only while something is, and gives it time: a
+-- poll that has something else to report need not wait for what is on its way.
 pollUntilPaid :: Backend -> Int -> World -> IO (Either String World)
 pollUntilPaid b tries world = do
   let owing = any due world
@@ -121,7 +123,7 @@ pollUntilPaid b tries world = do
     Left e -> pure (Left e)
     Right world'
       | null missing -> pure (Right world')
-      | tries > 0 -> pollUntilPaid b (tries - 1) world'
+      | tries > 0 -> threadDelay 1000 >> pollUntilPaid b (tries - 1) world'
       | otherwise -> pure (Left ("not reported: " <> show missing))
 
 -- | One report.

@@ -13,7 +13,12 @@ where
 import Control.Concurrent (getNumCapabilities, setNumCapabilities)
 import Control.Monad (when)
 import Harness
+import qualified Spec.Event
+import qualified Spec.EventLife
+import qualified Spec.Stm
 import qualified Spec.Thread
+import qualified Spec.Time
+import qualified Spec.Timeout
 import System.Environment (setEnv)
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -26,10 +31,17 @@ main = do
   setEnv "TASTY_NUM_THREADS" "1"
   choices <- mapM usable backendNames
   defaultMain . localOption (mkTimeout limit) . testGroup "weft" $
-    [ maybe (group name n) (refused name) reason
-      | n <- [1, 2, 4],
-        (name, reason) <- choices
+    [ testGroup
+        ("GHC's own -N1")
+        [ Spec.Thread.tests Spec.Thread.ghc,
+          Spec.Time.tests Spec.Time.ghc,
+          Spec.Timeout.tests Spec.Timeout.ghc
+        ]
     ]
+      <> [ maybe (group name n) (refused name) reason
+           | n <- [1, 2, 4],
+             (name, reason) <- choices
+         ]
   where
     limit = round (60e6 * max 1 scale)
     usable name = (,) name <$> whyUnavailable name
@@ -43,7 +55,15 @@ group name n =
   withResource enter (const stopManagers) $ \_ ->
     testGroup
       (name <> " -N" <> show n)
-      [ Spec.Thread.tests Spec.Thread.weft
+      [ Spec.Event.tests name,
+        Spec.EventLife.tests,
+        Spec.Thread.tests Spec.Thread.weft,
+        Spec.Thread.ownTests,
+        Spec.Stm.tests,
+        Spec.Time.tests Spec.Time.weft,
+        Spec.Time.ownTests,
+        Spec.Timeout.tests Spec.Timeout.weft,
+        Spec.Timeout.ownTests
       ]
   where
     enter = do

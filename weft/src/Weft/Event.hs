@@ -68,15 +68,17 @@ module Weft.Event
 where
 
 import Control.Monad (unless, void, when)
+import Data.IORef (IORef, newIORef, readIORef, writeIORef)
 import System.Posix.Types (Fd)
 import Weft.Backend
 import Weft.Core.Events
 import qualified Weft.Core.Manager as Core
 import Weft.Core.Registry (Placed (..), closeDescriptor, register, unregister)
 import Weft.Core.Time (after)
-import Weft.Core.Timer (Expiry (..), Timer)
+import Weft.Core.Timer (Action, Expiry (..), Timer)
 import Weft.Duration
 import Weft.Sys (now)
+import Weft.TimerQueue (newQueue)
 import Prelude hiding (init)
 
 -- | Watches descriptors and timers, and runs callbacks.
@@ -90,7 +92,8 @@ new = newWith =<< newDefaultBackend
 newWith :: Backend -> IO EventManager
 newWith backend = do
   registry <- Core.registryFor
-  Core.newManager (-1) registry backend
+  queue <- newQueue
+  Core.newManager (-1) registry queue backend
 
 -- | What its back end is called.
 managerBackendName :: EventManager -> String
@@ -194,8 +197,9 @@ closeFd m close fd = closeDescriptor (Core.managerRegistry m) fd (close fd)
 -- | What runs when the time has come.
 type TimeoutCallback = IO ()
 
--- | A timer that was set.
-newtype TimeoutKey = TimeoutKey Timer
+-- | A timer that was set: what it does, and its present place in the queue. Written
+-- by whoever moves it.
+data TimeoutKey = TimeoutKey !Action !(IORef Timer)
 
 -- | Run a callback after that time, on the manager's thread; never earlier. With
 -- a time of zero or less, in the next turn. 'maxBound' never comes. One
@@ -203,14 +207,22 @@ newtype TimeoutKey = TimeoutKey Timer
 registerTimeout :: EventManager -> Duration -> TimeoutCallback -> IO TimeoutKey
 registerTimeout m d callback = do
   due <- after d <$> now
-  TimeoutKey <$> Core.addTimer m due (\why -> when (why == Due) callback)
+  t <- Core.addTimer m due act
+  TimeoutKey act <$> newIORef t
+  where
+    act why = when (why == Due) callback
 
 -- | Let a timer that has not fired fire after that time, from now.
 updateTimeout :: EventManager -> TimeoutKey -> Duration -> IO ()
-updateTimeout m (TimeoutKey t) d = do
+updateTimeout m (TimeoutKey act ref) d = do
   due <- after d <$> now
-  Core.adjustTimer m t due
+  old <- readIORef ref
+  won <- Core.dropTimer m old
+  when won (Core.addTimer m due act >>= writeIORef ref)
 
 -- | Cancel a timer. No effect when it has fired.
 unregisterTimeout :: EventManager -> TimeoutKey -> IO ()
-unregisterTimeout m (TimeoutKey t) = void (Core.dropTimer m t)
+unregisterTimeout m (TimeoutKey _ ref) = do
+  won <- Core.dropTimer m =<< readIORef ref
+  -- Somebody may be moving it at this moment.
+  unless won (void (Core.dropTimer m =<< readIORef ref))

@@ -27,6 +27,7 @@ import Weft.Backend (newDefaultBackend)
 import Weft.Core.Manager
 import Weft.Core.Registry (Registry)
 import Weft.Sys
+import Weft.TimerQueue (newQueue)
 
 -- | What one process has.
 data Runtime = Runtime
@@ -106,7 +107,8 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
     Just m -> pure m
     Nothing -> mask_ $ do
       backend <- newDefaultBackend
-      m <- newManager cap (runtimeRegistry rt) backend
+      queue <- newQueue
+      m <- newManager cap (runtimeRegistry rt) queue backend
       ready <- newEmptyMVar
       _ <- forkPinned cap ("weft dispatcher " <> show cap) (dispatcher m ready)
       takeMVar ready

@@ -74,9 +74,11 @@ module Weft.Socket
     -- ** Servers
     serve,
     withServer,
+    withServerOn,
     Server,
     serverAddress,
     serverConnections,
+    waitServer,
     drainServer,
     ServerSettings (..),
     defaultServerSettings,

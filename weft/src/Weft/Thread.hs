@@ -40,10 +40,11 @@ import Weft.Core.Events
 import Weft.Core.Manager
 import Weft.Core.Registry
 import Weft.Core.Time
-import Weft.Core.Timer (Expiry (..), Timer)
+import Weft.Core.Timer (Expiry (..))
+import Weft.Core.Timers (Fresh)
 import Weft.FFI.Errno (errnoError)
 import Weft.Runtime
-import Weft.Sys (Cells, Ref, casCell, newCells, newRef, now, readRef, writeRef)
+import Weft.Sys (Cells, newCells, newRef, now, readRef, writeRef)
 import qualified Weft.Sys as Sys
 
 -- Descriptors ----------------------------------------------------------------------
@@ -207,40 +208,33 @@ timeoutNumbers :: Cells
 timeoutNumbers = unsafePerformIO (newCells 1)
 {-# NOINLINE timeoutNumbers #-}
 
--- | A timeout under way. The cell: 0 armed; 1 the time ran out first, and a thread
--- throws; 2 the action ended first. Whoever moves it from 0 decides. The MVar gets
--- the thread that throws. The reference holds the timer.
-data Alarm = Alarm !Cells !(Sys.MVar ThreadId) !(Ref (Manager, Timer))
+-- | A timeout under way: its timer, and where the thread that throws is put when
+-- the time has run out. Who takes the timer's action decides which came first.
+data Alarm = Alarm !Manager !Fresh !(Sys.MVar ThreadId)
 
 startAlarm :: Int -> ThreadId -> Timeout -> IO Alarm
 startAlarm us self ex = do
   due <- after (microseconds us) <$> now
-  cell <- newCells 1
   thrower <- Sys.newEmptyMVar
-  let set = do
-        m <- currentManager
-        timer <- addTimer m due expire
-        pure (m, timer)
-      -- Stopped managers are rare: such a timer is found by no 'stopAlarm', and
-      -- does nothing when it fires after the action has ended.
-      expire Orphaned = void set
-      expire Due = do
-        found <- casCell cell 0 0 1
-        when (found == 0) . void $
-          forkIOWithUnmask $ \unmask -> do
-            t <- myThreadId
-            labelThread t "weft timeout"
-            Sys.putMVar thrower t
-            unmask (throwTo self ex)
-  Alarm cell thrower <$> (newRef =<< set)
+  m <- currentManager
+  timer <- addFresh m due $ \why ->
+    void . forkThrower thrower $ do
+      -- A manager that is stopped leaves the rest of the time to the thrower.
+      when (why == Orphaned) (Sys.newEmptyMVar >>= delayUntil due)
+      throwTo self ex
+  pure (Alarm m timer thrower)
+
+forkThrower :: Sys.MVar ThreadId -> IO () -> IO ThreadId
+forkThrower place act = mask_ $
+  forkIOWithUnmask $ \unmask -> do
+    t <- myThreadId
+    labelThread t "weft timeout"
+    Sys.putMVar place t
+    unmask act
 
 -- | The thrower may be blocked in 'throwTo', as this thread is masked: killing it
 -- there takes its exception back.
 stopAlarm :: Alarm -> IO ()
-stopAlarm (Alarm cell thrower ref) = uninterruptibleMask_ $ do
-  found <- casCell cell 0 0 2
-  if found == 0
-    then do
-      (m, timer) <- readRef ref
-      void (dropTimer m timer)
-    else Sys.takeMVar thrower >>= killThread
+stopAlarm (Alarm m timer thrower) = uninterruptibleMask_ $ do
+  won <- dropFresh m timer
+  unless won (Sys.takeMVar thrower >>= killThread)

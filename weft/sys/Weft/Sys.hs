@@ -33,6 +33,7 @@ module Weft.Sys
     casCell,
     peekCell,
     bumpCell,
+    pokeCell,
 
     -- * Arrays of boxed values
     Slots,
@@ -208,6 +209,11 @@ bumpCell :: Cells -> Int -> Int -> IO ()
 bumpCell (Cells a) (I# i) (I# x) = IO $ \s -> case readIntArray# a i s of
   (# s', old #) -> (# writeIntArray# a i (old +# x) s', () #)
 {-# INLINE bumpCell #-}
+
+-- | A plain write, for a cell with a single user.
+pokeCell :: Cells -> Int -> Int -> IO ()
+pokeCell (Cells a) (I# i) (I# x) = IO $ \s -> (# writeIntArray# a i x s, () #)
+{-# INLINE pokeCell #-}
 
 -- Arrays ---------------------------------------------------------------------
 

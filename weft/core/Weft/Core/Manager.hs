@@ -33,8 +33,9 @@ module Weft.Core.Manager
 
     -- * Timers
     addTimer,
-    adjustTimer,
     dropTimer,
+    addFresh,
+    dropFresh,
   )
 where
 
@@ -43,9 +44,10 @@ import Weft.Core.Backend
 import Weft.Core.Counters
 import Weft.Core.Events
 import Weft.Core.Registry
-import Weft.Core.Time (Instant, never)
+import Weft.Core.Time (Instant (..), never)
 import qualified Weft.Core.Time as Time
 import Weft.Core.Timer
+import Weft.Core.Timers
 import Weft.Core.Wake
 import Weft.Sys
 
@@ -55,6 +57,11 @@ data Manager = Manager
     managerRegistry :: !(Registry Manager),
     managerTimers :: !Timers,
     managerWake :: !Wake,
+    -- | When the earliest timer for which the runner was woken is due, in ns, or 0:
+    -- until then it will not sleep past that instant, even if the timer is gone. A
+    -- thread that sets and cancels timers over and over so wakes it once in their
+    -- length, not each time. Written by wakers, cleared by the runner.
+    managerHint :: !Cells,
     managerCounters :: !Counters,
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the
     -- program made itself.
@@ -77,12 +84,13 @@ stateRunning = 1
 stateStopping = 2
 stateFinished = 3
 
--- | A manager over a back end, which it owns from now on.
-newManager :: Int -> Registry Manager -> Backend -> IO Manager
-newManager index registry backend =
+-- | A manager over a back end and a queue for timers, which it owns from now on.
+newManager :: Int -> Registry Manager -> Queue -> Backend -> IO Manager
+newManager index registry queue backend =
   Manager backend registry
-    <$> newTimers
+    <$> newTimers queue
     <*> newWake
+    <*> newCells 1
     <*> newCounters
     <*> pure index
     <*> newCells 2
@@ -171,12 +179,12 @@ look m = do
 -- look at the inbox, block ("Weft.Core.Wake").
 sleep :: Manager -> IO ()
 sleep m = do
-  due <- maybe never id <$> nextDue (managerTimers m)
+  due <- min <$> nextDue (managerTimers m) <*> hinted m
   ok <- announce (managerWake m) due
   when ok $ do
-    edits <- hasEdits (managerTimers m)
+    news <- hasNews (managerTimers m)
     state <- readCell (managerState m) 0
-    unless (edits || state /= stateRunning) $ do
+    unless (news || state /= stateRunning) $ do
       wait <- waitUntil due
       count (managerCounters m) Sleeps
       n <- backendPoll (managerBackend m) wait (handle m) `onException` awaken (managerWake m)
@@ -196,20 +204,32 @@ handle m tok evs
 
 runTimers :: Manager -> IO Bool
 runTimers m = do
-  applyEdits ts
-  first <- nextDue ts
-  case first of
-    Nothing -> pure False
-    Just due -> do
+  applyNews ts
+  next <- nextDue ts
+  if next == never
+    then pure False
+    else do
       t <- now
-      if due > t then pure False else fire =<< takeDue ts t
+      if next > t
+        then pure False
+        else do
+          fired <- expireTimers ts t
+          countBy (managerCounters m) TimersFired fired
+          pure (fired > 0)
   where
     ts = managerTimers m
-    fire timers = do
-      forM_ timers $ \timer -> do
-        fired <- fireTimer Due timer
-        when fired (count (managerCounters m) TimersFired)
-      pure True
+
+-- | 'managerHint', cleared when it has passed.
+hinted :: Manager -> IO Instant
+hinted m = do
+  hint <- readCell (managerHint m) 0
+  if hint == 0
+    then pure never
+    else do
+      t <- now
+      if Instant (fromIntegral hint) > t
+        then pure (Instant (fromIntegral hint))
+        else never <$ casCell (managerHint m) 0 hint 0
 
 -- | Make the runner take a turn: interrupts a 'step' that blocks. Free unless it
 -- does.
@@ -277,27 +297,42 @@ discard m = do
 -- after it, never before; or when the manager is stopped, with 'Orphaned'. The
 -- action must not block. One compare-and-swap, and a
 -- signal only when the runner would sleep past the instant.
-addTimer :: Manager -> Instant -> (Expiry -> IO ()) -> IO Timer
+addTimer :: Manager -> Instant -> Action -> IO Timer
 addTimer m due act = do
   (t, full) <- setTimer (managerTimers m) due act
   countShared (managerCounters m) TimersSet
   prod m full due
   pure t
 
--- | Move a timer that has not fired.
-adjustTimer :: Manager -> Timer -> Instant -> IO ()
-adjustTimer m t due = do
-  full <- moveTimer (managerTimers m) t due
-  prod m full due
-
 -- | Cancel a timer; 'False' when it had fired or was cancelled before.
 dropTimer :: Manager -> Timer -> IO Bool
-dropTimer m t = do
-  (cancelled, full) <- cancelTimer (managerTimers m) t
+dropTimer m t = dropped m =<< cancelTimer (managerTimers m) t
+
+-- | 'addTimer' for a timer that will most likely be dropped soon by the same thread.
+addFresh :: Manager -> Instant -> Action -> IO Fresh
+addFresh m due act = do
+  (t, full) <- setFresh (managerTimers m) due act
+  countShared (managerCounters m) TimersSet
+  prod m full due
+  pure t
+
+-- | 'dropTimer' for one of those.
+dropFresh :: Manager -> Fresh -> IO Bool
+dropFresh m t = dropped m =<< cancelFresh (managerTimers m) t
+
+dropped :: Manager -> (Bool, Bool) -> IO Bool
+dropped m (cancelled, full) = do
   when cancelled (countShared (managerCounters m) TimersCancelled)
   when full (wakeManager m)
   pure cancelled
+{-# INLINE dropped #-}
 
 prod :: Manager -> Bool -> Instant -> IO ()
 prod m True _ = wakeManager m
-prod m False due = signalIf m =<< notifyBefore (managerWake m) due
+prod m False due = do
+  needed <- notifyBefore (managerWake m) due
+  when needed $ do
+    let Instant t = due
+    writeCell (managerHint m) 0 (max 1 (fromIntegral t))
+  signalIf m needed
+{-# INLINE prod #-}

@@ -253,8 +253,10 @@ growTable ring fd = do
 
 arm :: Ring -> Fd -> Token -> Trigger -> Events -> IO Armed
 arm ring (Fd fd) tok trigger evs = do
-  before <- locked ring (entryState <$> readEntry ring fd)
-  idle <- throwIfNegative "io_uring" (alwaysReady fd (if before == Vacant then 0 else 1))
+  known <- locked ring ((/= Vacant) . entryState <$> readEntry ring fd)
+  -- Waiting again and again is the common case, and has one cheap call to pay. If
+  -- the number should be a file's by now, it will be reported ready.
+  idle <- throwIfNegative "io_uring" (if known && trigger == Once then isOpen fd else alwaysReady fd)
   locked ring $ do
     shut <- isClosed ring
     when shut (throwErrnoCode "io_uring" (let Errno e = eBADF in e))

@@ -34,6 +34,7 @@ module Weft.FFI.Uring
 
     -- * Descriptors
     alwaysReady,
+    isOpen,
     presentEvents,
     pollBand,
   )
@@ -143,9 +144,11 @@ resultCancelled = -(#{const ECANCELED})
 resultBadFd = -(#{const EBADF})
 
 -- | 1 for a descriptor on which nothing blocks and that epoll would refuse, 0 for
--- the rest, @-errno@ when it is not open. The second argument is 1 for one that
--- was watched before, of which less has to be asked.
-foreign import ccall unsafe "weft_uring_always_ready" alwaysReady :: CInt -> CInt -> IO CInt
+-- the rest, @-errno@ when it is not open.
+foreign import ccall unsafe "weft_uring_always_ready" alwaysReady :: CInt -> IO CInt
+
+-- | 0, or @-errno@ when it is not open.
+foreign import ccall unsafe "weft_uring_is_open" isOpen :: CInt -> IO CInt
 
 -- | Which of the events hold now, with errors and hang-ups.
 foreign import ccall unsafe "weft_uring_present" presentEvents :: CInt -> Word32 -> IO Word32

@@ -11,9 +11,11 @@ module Weft.Socket.Serve
   ( -- * Servers
     serve,
     withServer,
+    withServerOn,
     Server,
     serverAddress,
     serverConnections,
+    waitServer,
     drainServer,
 
     -- * Settings
@@ -23,7 +25,7 @@ module Weft.Socket.Serve
   )
 where
 
-import Control.Concurrent (ThreadId, forkOnWithUnmask, getNumCapabilities, killThread, myThreadId)
+import Control.Concurrent (ThreadId, forkOnWithUnmask, getNumCapabilities, killThread)
 import Control.Concurrent.MVar
 import Control.Exception
 import Control.Monad (forM, forM_, unless, void, when)
@@ -50,7 +52,7 @@ import Weft.Duration
 import Weft.Socket.Life
 import Weft.Socket.Options
 import Weft.Socket.Types
-import Weft.Thread (threadDelay, timeout)
+import Weft.Thread (timeout)
 
 -- | What a server is to be like. Begin with 'defaultServerSettings'.
 data ServerSettings = ServerSettings
@@ -64,7 +66,8 @@ data ServerSettings = ServerSettings
     serverAcceptors :: Maybe Int,
     -- | Send small messages at once (@TCP_NODELAY@).
     serverNoDelay :: Bool,
-    -- | Called once, when connections are taken, with the address.
+    -- | Called once, when clients can connect and before the first of them is
+    -- served, with the address. What it throws ends the server.
     serverOnListen :: SockAddr -> IO (),
     -- | Called with what a handler threw, or with what kept an acceptor from
     -- accepting.
@@ -97,10 +100,13 @@ reportException peer e
 data Server = Server
   { -- | Where it listens.
     serverAddress :: SockAddr,
-    serverAcceptorThreads :: [ThreadId],
+    serverAcceptorThreads :: [Acceptor],
     serverListeners :: [Socket],
     serverTables :: [Connections]
   }
+
+-- | A thread that accepts, and what is full when it has ended.
+data Acceptor = Acceptor !ThreadId !(MVar ())
 
 -- | The connections that one acceptor has started: changed by it and by their
 -- threads.
@@ -111,25 +117,33 @@ data Connections = Connections
     connectionEnded :: !(MVar ())
   }
 
--- | Serve until the calling thread is interrupted; connections are then dropped.
--- Each connection has a thread of its own that runs the handler; its socket is
--- closed when the handler ends. Throws when it cannot listen.
+-- | Serve until the calling thread is interrupted, or nothing can be accepted any
+-- more; connections are then dropped. Each connection has a thread of its own that
+-- runs the handler; its socket is closed when the handler ends. Throws when it
+-- cannot listen.
 serve :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> IO ()
-serve settings handler = withServer settings handler (\_ -> newEmptyMVar >>= takeMVarForever)
-  where
-    -- Reachable from nowhere else; the timer keeps it from being taken for a deadlock.
-    takeMVarForever :: MVar () -> IO ()
-    takeMVarForever _ = threadDelay maxBound
+serve settings handler = withServer settings handler waitServer
 
 -- | Run a server beside an action. When the action ends, the server stops
 -- listening and drops the connections that are left: see 'drainServer' for ending
 -- them well.
 withServer :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> (Server -> IO a) -> IO a
-withServer settings handler = bracket (startServer settings handler) stopServer
+withServer settings handler = bracket (listenAndStart settings handler) stopServer
+
+-- | 'withServer' on sockets that listen already, which the server closes; the
+-- settings' address and backlog do not count. With one socket the connections go
+-- to the capabilities in turn; with several, those of the nth stay on the nth.
+withServerOn :: ServerSettings -> [Socket] -> (Socket -> SockAddr -> IO ()) -> (Server -> IO a) -> IO a
+withServerOn settings listeners handler = bracket (startServer settings handler listeners) stopServer
 
 -- | How many connections are being served.
 serverConnections :: Server -> IO Int
 serverConnections server = sum <$> mapM (fmap IntMap.size . readMVar . connectionThreads) (serverTables server)
+
+-- | Block until the server accepts no more: because it was stopped or drained, or
+-- its sockets were closed or failed.
+waitServer :: Server -> IO ()
+waitServer server = mapM_ (\(Acceptor _ ended) -> readMVar ended) (serverAcceptorThreads server)
 
 -- | Stop listening and let the connections end, for at most so long. 'True': none
 -- is left.
@@ -145,7 +159,7 @@ drainServer server patience = do
 
 stopListening :: Server -> IO ()
 stopListening server = do
-  mapM_ killThread (serverAcceptorThreads server)
+  mapM_ (\(Acceptor t _) -> killThread t) (serverAcceptorThreads server)
   mapM_ close (serverListeners server)
 
 stopServer :: Server -> IO ()
@@ -156,21 +170,25 @@ stopServer server = do
 
 -- Starting -----------------------------------------------------------------------------
 
-startServer :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> IO Server
-startServer settings handler = do
+listenAndStart :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> IO Server
+listenAndStart settings handler = do
   caps <- getNumCapabilities
   address <- resolve settings
-  let count = maybe caps (max 1) (serverAcceptors settings)
-  listeners <- openListeners settings address count
-  (`onException` mapM_ close listeners) $ do
-    bound <- case listeners of
-      l : _ -> getSocketName l
-      [] -> ioError (userError "Weft.Socket.serve: no address to listen on")
-    tables <- forM listeners (const (Connections <$> newIORef 0 <*> newMVar IntMap.empty <*> newEmptyMVar))
-    threads <- forM (zip3 [0 ..] listeners tables) $ \(i, l, table) ->
-      startAcceptor settings handler (placement caps (length listeners) i) i l table
-    serverOnListen settings bound
-    pure (Server bound threads listeners tables)
+  listeners <- openListeners settings address (maybe caps (max 1) (serverAcceptors settings))
+  startServer settings handler listeners
+
+-- | Owns the listening sockets from here on.
+startServer :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> [Socket] -> IO Server
+startServer settings handler listeners = (`onException` mapM_ close listeners) $ do
+  caps <- getNumCapabilities
+  bound <- case listeners of
+    l : _ -> getSocketName l
+    [] -> ioError (userError "Weft.Socket.serve: no address to listen on")
+  tables <- forM listeners (const (Connections <$> newIORef 0 <*> newMVar IntMap.empty <*> newEmptyMVar))
+  serverOnListen settings bound
+  threads <- forM (zip3 [0 ..] listeners tables) $ \(i, l, table) ->
+    startAcceptor settings handler (placement caps (length listeners) i) i l table
+  pure (Server bound threads listeners tables)
   where
     -- Which capability the nth connection of an acceptor goes to.
     placement caps acceptors i n
@@ -224,14 +242,15 @@ startAcceptor ::
   Int ->
   Socket ->
   Connections ->
-  IO ThreadId
+  IO Acceptor
 startAcceptor settings handler place i listener table = do
-  t <- mask_ $ forkOnWithUnmask i (\unmask -> unmask acceptLoop `catch` ended)
+  ended <- newEmptyMVar
+  t <- mask_ $ forkOnWithUnmask i (\unmask -> (unmask acceptLoop `catch` ignore) >> putMVar ended ())
   labelThread t ("weft acceptor " <> show i)
-  pure t
+  pure (Acceptor t ended)
   where
-    ended :: SomeException -> IO ()
-    ended _ = pure ()
+    ignore :: SomeException -> IO ()
+    ignore _ = pure ()
     acceptLoop = do
       r <- mask_ (try (accept listener >>= startConnection settings handler place table))
       case r of
@@ -265,13 +284,14 @@ startConnection ::
 startConnection settings handler place table (sock, peer) = do
   n <- readIORef (connectionNext table)
   writeIORef (connectionNext table) (n + 1)
-  self <- forkOnWithUnmask (place n) (connection n) `onException` close sock
-  labelThread self "weft connection"
+  -- The table is held meanwhile, so that a thread that ends at once finds itself there.
+  (`onException` close sock) . modifyMVar_ (connectionThreads table) $ \threads -> do
+    t <- forkOnWithUnmask (place n) (connection n)
+    labelThread t "weft connection"
+    pure (IntMap.insert n t threads)
   where
     connection :: Int -> (forall a. IO a -> IO a) -> IO ()
     connection n unmask = do
-      self <- myThreadId
-      modifyMVar_ (connectionThreads table) (pure . IntMap.insert n self)
       unmask (when (serverNoDelay settings) noDelay >> handler sock peer)
         `catch` serverOnException settings (Just peer)
       close sock

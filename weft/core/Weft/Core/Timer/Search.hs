@@ -1,0 +1,60 @@
+-- |
+-- Timers in a priority search queue (2010, section 7.2): the simple
+-- implementation, exact to the nanosecond, O(log n) to set. The wheel is tested
+-- against it. Selected by @WEFT_TIMERS=psq@.
+module Weft.Core.Timer.Search
+  ( newSearchQueue,
+  )
+where
+
+import qualified Data.IntPSQ as PSQ
+import Data.List (sortOn)
+import Weft.Core.Time (Instant, never)
+import Weft.Core.Timer
+import Weft.Sys
+
+-- | Keys are given in the order of insertion, so timers of one instant come out in
+-- that order.
+data State = State !Int !(PSQ.IntPSQ Instant Timer)
+
+-- | An empty queue.
+newSearchQueue :: IO Queue
+newSearchQueue = do
+  ref <- newRef (State 0 PSQ.empty)
+  pure
+    Queue
+      { queueInsert = insert ref,
+        queueExpire = expire ref,
+        queueNext = next ref,
+        queueSweep = sweep ref,
+        queueSize = size ref
+      }
+
+insert :: Ref State -> Timer -> IO ()
+insert ref t = do
+  State key q <- readRef ref
+  writeRef ref $! State (key + 1) (PSQ.insert key (timerDue t) t q)
+
+expire :: Ref State -> Instant -> (Timer -> IO ()) -> IO ()
+expire ref instant each = do
+  State key q <- readRef ref
+  case PSQ.findMin q of
+    Just (_, due, _) | due <= instant -> do
+      let (out, q') = PSQ.atMostView instant q
+      writeRef ref $! State key q'
+      mapM_ (\(_, _, t) -> each t) (sortOn (\(_, when, _) -> when) out)
+    _ -> pure ()
+
+next :: Ref State -> IO Instant
+next ref = do
+  State _ q <- readRef ref
+  pure (maybe never (\(_, due, _) -> due) (PSQ.findMin q))
+
+sweep :: Ref State -> (Timer -> IO Bool) -> IO ()
+sweep ref keep = do
+  State key q <- readRef ref
+  kept <- mapM (\(k, due, t) -> (\yes -> [(k, due, t) | yes]) <$> keep t) (PSQ.toList q)
+  writeRef ref $! State key (PSQ.fromList (concat kept))
+
+size :: Ref State -> IO Int
+size ref = (\(State _ q) -> PSQ.size q) <$> readRef ref

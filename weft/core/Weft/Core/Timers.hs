@@ -1,0 +1,194 @@
+-- |
+-- The timers of one event manager. Any thread may set and cancel: to set is one
+-- compare-and-swap on an inbox, to cancel one on the timer. The queue behind the
+-- inbox belongs to the thread that runs the manager, the owner, so nothing is
+-- locked.
+module Weft.Core.Timers
+  ( Timers,
+    newTimers,
+
+    -- * Any thread
+    setTimer,
+    cancelTimer,
+    Fresh,
+    setFresh,
+    cancelFresh,
+
+    -- * The owner
+    hasNews,
+    applyNews,
+    nextDue,
+    expireTimers,
+    takeAll,
+    pendingTimers,
+  )
+where
+
+import Control.Monad (unless, void, when)
+import Weft.Core.Time (Instant, never)
+import Weft.Core.Timer
+import Weft.Sys
+
+-- | Timers that the owner has not seen yet, the latest first.
+data Inbox = Empty | Push !Timer Inbox
+
+-- | The timers of one manager.
+data Timers = Timers
+  { -- | Pushed on by any thread, emptied by the owner.
+    timersInbox :: !(Ref Inbox),
+    -- | The owner's alone.
+    timersQueue :: !Queue,
+    -- | Cell 0: how many are in the inbox, within a few; changed by any thread.
+    -- Cell 1: how many timers are cancelled and still somewhere here; changed by
+    -- any thread. Cell 2: how many are in the queue; written by the owner.
+    timersCounts :: !Cells
+  }
+
+cellInbox, cellDead, cellQueued :: Int
+cellInbox = 0
+cellDead = 1
+cellQueued = 2
+
+-- | No timers yet; they will be kept in that queue.
+newTimers :: Queue -> IO Timers
+newTimers q = (\inbox -> Timers inbox q) <$> newRef Empty <*> newCells 3
+
+-- | So many may wait behind a sleeping owner, or be dead, before it is woken: a
+-- program that sets and cancels long timers would pile them up.
+patience :: Int
+patience = 4096
+
+-- | Set a timer. Also returned: whether the owner has so much to tidy that it
+-- should be woken now.
+setTimer :: Timers -> Instant -> Action -> IO (Timer, Bool)
+setTimer ts due act = do
+  t <- newTimer due act
+  _ <- push ts t
+  full <- arrived ts
+  pure (t, full)
+{-# INLINE setTimer #-}
+
+-- | A timer that is likely to be cancelled soon, by the thread that set it, and
+-- remembers its place in the inbox for that.
+data Fresh = Fresh !Timer !Inbox
+
+-- | As 'setTimer'.
+setFresh :: Timers -> Instant -> Action -> IO (Fresh, Bool)
+setFresh ts due act = do
+  t <- newTimer due act
+  node <- push ts t
+  full <- arrived ts
+  pure (Fresh t node, full)
+{-# INLINE setFresh #-}
+
+-- | Returns the inbox's new first cell.
+push :: Timers -> Timer -> IO Inbox
+push ts t = do
+  below <- readRef (timersInbox ts)
+  let !node = Push t below
+  done <- casRef (timersInbox ts) below node
+  if done then pure node else push ts t
+
+arrived :: Timers -> IO Bool
+arrived ts = (>= patience) <$> addCell (timersCounts ts) cellInbox 1
+{-# INLINE arrived #-}
+
+-- | Cancel a timer. The first 'Bool' is whether it had not fired, and now never
+-- will; the second is as with 'setTimer'.
+cancelTimer :: Timers -> Timer -> IO (Bool, Bool)
+cancelTimer ts t = do
+  won <- defuseTimer t
+  if won then (,) True <$> died ts else pure (False, False)
+
+-- | As 'cancelTimer'. When nothing was set after it and the owner has not come by,
+-- the timer is taken off the inbox again and leaves no trace.
+cancelFresh :: Timers -> Fresh -> IO (Bool, Bool)
+cancelFresh ts (Fresh t node) = do
+  won <- defuseTimer t
+  if not won
+    then pure (False, False)
+    else do
+      gone <- unpush
+      if gone
+        then (True, False) <$ addCell (timersCounts ts) cellInbox (-1)
+        else (,) True <$> died ts
+  where
+    unpush = case node of
+      Push _ below -> casRef (timersInbox ts) node below
+      Empty -> pure False
+{-# INLINE cancelFresh #-}
+
+-- | One more is dead. Too many?
+died :: Timers -> IO Bool
+died ts = do
+  dead <- (+ 1) <$> addCell (timersCounts ts) cellDead 1
+  if dead < patience
+    then pure False
+    else (< 4 * dead) <$> peekCell (timersCounts ts) cellQueued
+
+-- | Has anything been set since 'applyNews'?
+hasNews :: Timers -> IO Bool
+hasNews ts = notEmpty <$> readRef (timersInbox ts)
+  where
+    notEmpty Empty = False
+    notEmpty (Push _ _) = True
+
+-- | Put what is in the inbox into the queue, and sweep the queue when more than a
+-- quarter of it is dead.
+applyNews :: Timers -> IO ()
+applyNews ts = do
+  some <- hasNews ts
+  when some $ do
+    writeCell (timersCounts ts) cellInbox 0
+    inbox <- swapRef (timersInbox ts) Empty
+    mapM_ enter (oldestFirst inbox [])
+    noteSize ts
+  dead <- peekCell (timersCounts ts) cellDead
+  when (dead >= patience) $ do
+    queued <- queueSize (timersQueue ts)
+    when (4 * dead > queued) sweep
+  where
+    oldestFirst Empty acc = acc
+    oldestFirst (Push t rest) acc = oldestFirst rest (t : acc)
+    enter t = do
+      pending <- isPending t
+      if pending then queueInsert (timersQueue ts) t else buried ts 1
+    sweep = do
+      before <- queueSize (timersQueue ts)
+      queueSweep (timersQueue ts) isPending
+      after <- queueSize (timersQueue ts)
+      buried ts (before - after)
+      noteSize ts
+
+buried :: Timers -> Int -> IO ()
+buried ts n = unless (n == 0) (void (addCell (timersCounts ts) cellDead (negate n)))
+
+noteSize :: Timers -> IO ()
+noteSize ts = writeCell (timersCounts ts) cellQueued =<< queueSize (timersQueue ts)
+
+-- | When the queue next needs looking at; @never@ if it is empty.
+nextDue :: Timers -> IO Instant
+nextDue = queueNext . timersQueue
+
+-- | Fire what is due at an instant; how many fired.
+expireTimers :: Timers -> Instant -> IO Int
+expireTimers ts instant = do
+  fired <- newCells 1
+  queueExpire (timersQueue ts) instant $ \t -> do
+    ok <- fireTimer Due t
+    if ok then bumpCell fired 0 1 else buried ts 1
+  noteSize ts
+  peekCell fired 0
+
+-- | Take all out, for the end.
+takeAll :: Timers -> IO [Timer]
+takeAll ts = do
+  applyNews ts
+  out <- newRef []
+  queueExpire (timersQueue ts) never $ \t -> readRef out >>= writeRef out . (t :)
+  queueSweep (timersQueue ts) (\t -> False <$ (readRef out >>= writeRef out . (t :)))
+  reverse <$> readRef out
+
+-- | How many are in the queue, cancelled ones included.
+pendingTimers :: Timers -> IO Int
+pendingTimers ts = queueSize (timersQueue ts)
