@@ -52,7 +52,7 @@ module Weft.Socket
     -- $beyond
 
     -- ** Deadlines
-    Deadline,
+    Instant,
     deadlineIn,
     noDeadline,
     withDeadline,

@@ -22,6 +22,11 @@ module Weft.Thread
     registerDelay,
     timeout,
     Timeout,
+
+    -- * The same with durations
+    -- $durations
+    delayFor,
+    timeoutFor,
   )
 where
 
@@ -144,10 +149,17 @@ closeFdWith close fd = do
 -- negative numbers return at once; 'maxBound' is 292 thousand years and counts as
 -- for ever.
 threadDelay :: Int -> IO ()
-threadDelay us
-  | us <= 0 = pure ()
+threadDelay = delayFor . microseconds
+
+-- $durations
+-- See "Weft.Timer", where they have better names.
+
+-- | 'threadDelay' for a duration.
+delayFor :: Duration -> IO ()
+delayFor d
+  | d <= mempty = pure ()
   | otherwise = mask_ $ do
-    due <- after (microseconds us) <$> now
+    due <- after d <$> now
     box <- Sys.newEmptyMVar
     delayUntil due box
 
@@ -196,13 +208,20 @@ instance Exception Timeout where
 timeout :: Int -> IO a -> IO (Maybe a)
 timeout us act
   | us < 0 = Just <$> act
-  | us == 0 = pure Nothing
+  | otherwise = timeoutFor (microseconds us) act
+
+-- | 'timeout' with a duration; 'maxBound' is no limit, and one that is not positive
+-- is over before the action is run.
+timeoutFor :: Duration -> IO a -> IO (Maybe a)
+timeoutFor d act
+  | d == maxBound = Just <$> act
+  | d <= mempty = pure Nothing
   | otherwise = do
     self <- myThreadId
     number <- Sys.addCell timeoutNumbers 0 1
     let mine = Timeout number
     handleJust (\e -> if e == mine then Just () else Nothing) (\() -> pure Nothing) $
-      bracket (startAlarm us self mine) stopAlarm (\_ -> Just <$> act)
+      bracket (startAlarm d self mine) stopAlarm (\_ -> Just <$> act)
 
 timeoutNumbers :: Cells
 timeoutNumbers = unsafePerformIO (newCells 1)
@@ -212,9 +231,9 @@ timeoutNumbers = unsafePerformIO (newCells 1)
 -- the time has run out. Who takes the timer's action decides which came first.
 data Alarm = Alarm !Manager !Fresh !(Sys.MVar ThreadId)
 
-startAlarm :: Int -> ThreadId -> Timeout -> IO Alarm
-startAlarm us self ex = do
-  due <- after (microseconds us) <$> now
+startAlarm :: Duration -> ThreadId -> Timeout -> IO Alarm
+startAlarm d self ex = do
+  due <- after d <$> now
   thrower <- Sys.newEmptyMVar
   m <- currentManager
   timer <- addFresh m due $ \why ->

@@ -3,17 +3,27 @@
 -- request and enters the kernel only to check the descriptor; the next poll
 -- submits all that is queued in the call it waits with.
 --
--- The kernel runs a request's completion on the OS thread that submitted it,
--- interrupting it for that. Which thread that is depends on where the scheduler
--- runs the owner, so no ring flag that names one submitter can be used, and:
+-- The kernel finishes a request on the OS thread that submitted it. Which one that
+-- is depends on where the scheduler runs the owner, so no ring flag can be used
+-- that names one submitter, and:
 --
 -- * When the thread exits, its requests are cancelled. They are made again.
 --
 -- * While it sleeps uninterruptibly (a safe call that reads a disk), its requests
---   report nothing. epoll has no such dependence.
+--   report nothing: measured, half a second for half a second. epoll has no such
+--   dependence, one reason why it is preferred for sockets.
+--
+-- * A system call that it is blocked in may return @EINTR@ where a signal that the
+--   process ignores would not do that (epoll_wait, semop).
 --
 -- * A request holds a reference to its file, so a descriptor that is closed
 --   without 'backendForget' stays half open.
+--
+-- Note (Linux 6.18, two cores): rings are cooperative, that is, an event does not
+-- interrupt the thread it is for but waits until that enters the kernel. With data
+-- from another core this took 4.3 us of CPU an event against 6.5 interrupting and
+-- 3.8 with epoll (medians of nine). The price is that a submitter which computes
+-- in a safe call delays its events to the next clock tick, 3.5 ms against 0.06.
 --
 -- Throws 'IOError's only. Any thread may arm and forget, one at a time polls.
 module Weft.Backend.Uring

@@ -20,7 +20,7 @@ module Weft.Socket.Types
     socketError,
 
     -- * Deadlines
-    Deadline,
+    Instant,
     deadlineIn,
     noDeadline,
     withDeadline,
@@ -148,15 +148,12 @@ socketError loc (Errno e) = errnoError loc e
 
 -- Deadlines --------------------------------------------------------------------------
 
--- | A moment, on the monotonic clock, by which something is to be done.
-type Deadline = Instant
-
 -- | That long from now.
-deadlineIn :: Duration -> IO Deadline
+deadlineIn :: Duration -> IO Instant
 deadlineIn d = after d <$> now
 
 -- | No deadline.
-noDeadline :: Deadline
+noDeadline :: Instant
 noDeadline = never
 
 -- | The same socket, for operations with that deadline: each throws an error that
@@ -166,7 +163,7 @@ noDeadline = never
 --
 -- > soon <- deadlineIn (seconds 5)
 -- > request <- recv (withDeadline soon sock) 4096
-withDeadline :: Deadline -> Socket -> Socket
+withDeadline :: Instant -> Socket -> Socket
 withDeadline d s = s {socketDeadline = d}
 
 -- | Is it the error of a deadline that passed (or of a connection that the kernel
