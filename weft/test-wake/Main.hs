@@ -1,0 +1,16 @@
+-- |
+-- The core's protocols under every interleaving of their threads: production
+-- source on the simulated machine of @sim/@. The protocols that are broken on
+-- purpose must be found out.
+module Main (main) where
+
+import ChannelScenario (channelTests)
+import Test.Tasty
+import TimersScenario (timersTests)
+import WakeScenario (wakeTests)
+
+main :: IO ()
+main = do
+  channel <- channelTests
+  timers <- timersTests
+  defaultMain (testGroup "interleavings" [wakeTests, channel, timers])

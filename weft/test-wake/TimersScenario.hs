@@ -1,0 +1,72 @@
+-- |
+-- Timers that are set and cancelled while the owner takes them in and fires them
+-- ("Weft.Core.Timers").
+module TimersScenario
+  ( timersTests,
+  )
+where
+
+import Control.Monad
+import Data.IORef
+import Search
+import Simulation
+import Test.Tasty
+import Weft.Core.Time (Instant (..))
+import Weft.Core.Timer (Queue (..), fireTimer, Expiry (..))
+import Weft.Core.Timers
+
+-- | A queue in a list, to keep the number of scheduling points small.
+listQueue :: IO Queue
+listQueue = do
+  ref <- newIORef []
+  pure
+    Queue
+      { queueInsert = \t -> modifyIORef' ref (t :),
+        queueExpire = \_ each -> do
+          ts <- readIORef ref
+          writeIORef ref []
+          mapM_ each ts,
+        queueNext = pure (Instant 0),
+        queueSweep = \keep -> readIORef ref >>= filterM keep >>= writeIORef ref,
+        queueSize = length <$> readIORef ref
+      }
+
+-- | Each setter sets a timer and cancels it, or leaves it. The owner takes in and
+-- fires twice. Then all must have fired or been cancelled, and not both; what is
+-- left when everybody has ended comes out at the end.
+scenario :: (Timers -> Fresh -> IO Bool) -> [Bool] -> IO Scenario
+scenario cancelling setters = do
+  ts <- newTimers =<< listQueue
+  fired <- newIORef (replicate (length setters) (0 :: Int))
+  cancelled <- newIORef (replicate (length setters) (0 :: Int))
+  let bump ref n = modifyIORef' ref (\xs -> take n xs <> [xs !! n + 1] <> drop (n + 1) xs)
+      setter (n, cancels) = do
+        (t, _) <- setFresh ts (Instant 0) (\_ -> bump fired n)
+        when cancels $ do
+          won <- cancelling ts t
+          when won (bump cancelled n)
+      owner = do
+        applyNews ts
+        void (expireTimers ts (Instant 1))
+      check stuck = do
+        takeAll ts >>= mapM_ (fireTimer Due)
+        f <- readIORef fired
+        c <- readIORef cancelled
+        pure $ case () of
+          _
+            | not (null stuck) -> Just "a thread is stuck"
+            | any (/= 1) (zipWith (+) f c) -> Just ("fired " <> show f <> ", cancelled " <> show c)
+            | otherwise -> Nothing
+  pure (Scenario (owner : map setter (zip [0 ..] setters)) check)
+
+timersTests :: IO TestTree
+timersTests = do
+  more <- large (holds "one is cancelled, one is left" 1000 (scenario cancel [True, False]))
+  pure . testGroup "setting, cancelling and firing timers" $
+    [ holds "one is cancelled" 1000 (scenario cancel [True]),
+      isFound "broken on purpose: a cancel always counts" $
+        scenario (\ts t -> True <$ cancel ts t) [True]
+    ]
+      <> more
+  where
+    cancel ts t = fst <$> cancelFresh ts t

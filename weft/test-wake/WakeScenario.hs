@@ -1,0 +1,104 @@
+-- |
+-- Going to sleep and being woken ("Weft.Core.Wake"): one sleeper that does what a
+-- manager does, and two wakers.
+module WakeScenario
+  ( wakeTests,
+  )
+where
+
+import Control.Monad
+import Data.IORef
+import Search
+import Simulation
+import Test.Tasty
+import Weft.Core.Time (Instant (..))
+import Weft.Core.Wake
+import Weft.Sys
+
+-- | The protocol, so that parts of it can be replaced by broken ones.
+data Protocol = Protocol
+  { doAnnounce :: Wake -> Instant -> IO Bool,
+    doAwaken :: Wake -> IO (),
+    doNotify :: Wake -> IO Bool,
+    doNotifyBefore :: Wake -> Instant -> IO Bool,
+    -- | Does the sleeper look at its inbox after it has announced?
+    looksAgain :: Bool
+  }
+
+production :: Protocol
+production = Protocol announce awaken notify notifyBefore True
+
+-- | How a waker publishes: whatever it is, at once; or work that is due then.
+data Waker = AtOnce | DueAt Int
+
+-- | The sleeper would wake by itself at 100.
+bedtime :: Instant
+bedtime = Instant 100
+
+-- | Work that does not have to be seen before 'bedtime'.
+late :: Waker -> Bool
+late (DueAt t) = Instant (fromIntegral t) >= bedtime
+late AtOnce = False
+
+scenario :: Protocol -> [Waker] -> IO Scenario
+scenario p wakers = do
+  w <- newWake
+  inbox <- newRef []
+  kernel <- newEmptyMVar
+  seen <- newIORef []
+  sleeps <- newIORef (0 :: Int)
+  signals <- newIORef (0 :: Int)
+  let urgent = [n | (n, k) <- zip [0 ..] wakers, not (late k)]
+      finished = (\found -> all (`elem` found) urgent) <$> readIORef seen
+      sleeper = do
+        work <- swapRef inbox []
+        modifyIORef' seen (work <>)
+        done <- finished
+        unless done (turn >> sleeper)
+      turn = do
+        ok <- doAnnounce p w bedtime
+        when ok $ do
+          modifyIORef' sleeps (+ 1)
+          news <- if looksAgain p then not . null <$> readRef inbox else pure False
+          unless news (takeMVar kernel)
+          doAwaken p w
+      waker n kind = do
+        _ <- updateRef inbox (n :)
+        needed <- case kind of
+          AtOnce -> doNotify p w
+          DueAt t -> doNotifyBefore p w (Instant (fromIntegral t))
+        when needed $ do
+          modifyIORef' signals (+ 1)
+          void (tryPutMVar kernel ())
+      check stuck = do
+        done <- finished
+        asleep <- readIORef sleeps
+        sent <- readIORef signals
+        pure $ case () of
+          _
+            | any (> 0) stuck -> Just "a waker is stuck"
+            | not done -> Just "the sleeper sleeps on while there is work"
+            | sent > asleep -> Just "more signals than sleeps"
+            | otherwise -> Nothing
+  pure (Scenario (sleeper : zipWith waker [0 :: Int ..] wakers) check)
+
+wakeTests :: TestTree
+wakeTests =
+  testGroup
+    "going to sleep and being woken"
+    [ holds "two wakers at once" 1000 (scenario production [AtOnce, AtOnce]),
+      holds "one at once, one with a timer" 1000 (scenario production [AtOnce, DueAt 50]),
+      holds "two timers before the sleeper would wake" 1000 (scenario production [DueAt 50, DueAt 60]),
+      holds "one timer that can wait" 1000 (scenario production [AtOnce, DueAt 200]),
+      testGroup
+        "broken on purpose"
+        [ isFound "the inbox is not looked at after announcing" $
+            scenario production {looksAgain = False} [AtOnce, DueAt 50],
+          isFound "a notification is not signalled" $
+            scenario production {doNotify = \w -> False <$ notify w} [AtOnce, AtOnce],
+          isFound "a timer is not signalled" $
+            scenario production {doNotifyBefore = \w t -> False <$ notifyBefore w t} [DueAt 50, DueAt 60],
+          isFound "every waker signals" $
+            scenario production {doNotify = \w -> True <$ notify w} [AtOnce, AtOnce]
+        ]
+    ]
