@@ -30,6 +30,7 @@ module Descriptors
     fill,
     finishWriting,
     readOne,
+    atEnd,
   )
 where
 
@@ -182,6 +183,10 @@ drain (Fd fd) = allocaBytes size (go 0)
 -- | Read one byte, if there is one.
 readOne :: Fd -> IO ()
 readOne (Fd fd) = allocaBytes 1 $ \p -> void (c_read fd p 1)
+
+-- | Has the peer closed, with nothing left to read?
+atEnd :: Fd -> IO Bool
+atEnd (Fd fd) = allocaBytes 1 $ \p -> (== 0) <$> c_read fd p 1
 
 -- | Write until there is no room.
 fill :: Fd -> IO ()

@@ -33,27 +33,26 @@ module Weft.Backend.Uring
 where
 
 import Control.Concurrent.MVar
-import Control.Exception (finally, mask_, onException)
+import Control.Exception (bracket, finally, mask_, onException)
 import Control.Monad (forM_, unless, void, when)
-import Data.Bits (complement, unsafeShiftL, (.&.), (.|.))
+import Data.Bits (complement, (.&.), (.|.))
 import Data.IORef
 import Data.Int (Int32)
-import Data.Word (Word16, Word32, Word64, Word8)
+import Data.Word (Word32, Word64)
 import Foreign.C.Error
-import Foreign.C.Types (CInt, CShort)
-import Foreign.Marshal.Alloc (free, mallocBytes, reallocBytes)
+import Foreign.C.Types (CInt)
+import Foreign.Marshal.Alloc (allocaBytes, free, mallocBytes, reallocBytes)
 import Foreign.Marshal.Utils (fillBytes)
 import Foreign.Ptr (Ptr, nullPtr, plusPtr)
 import Foreign.Storable
 import GHC.Clock (getMonotonicTimeNSec)
-import System.IO.Error (ioeGetErrorString)
 import System.Posix.Types (Fd (..))
-import Weft.Backend.Poll (fromPoll, toPoll)
+import Weft.Backend.UringEntry
 import Weft.Core.Backend
 import Weft.Core.Events
 import Weft.Core.Time (Duration (..), Instant (..), after, never, until)
 import Weft.FFI.Errno
-import Weft.FFI.Poll (pollErr, pollHup, pollIn, pollNval, pollPri)
+import Weft.FFI.Poll (pollIn)
 import Weft.FFI.Uring
 import Weft.FFI.Wakeup
 import Prelude hiding (until)
@@ -67,21 +66,15 @@ available = do
     Left e -> pure (Just (excuse e))
     Right u -> trial u `finally` closeUring u
   where
-    trial u = do
-      wk <- newWakeup
-      flip finally (closeWakeup wk) $ do
+    trial u = bracket newWakeup closeWakeup $ \wk ->
+      allocaBytes completionSize $ \c -> do
         signalWakeup wk
         _ <- queueWatch u (let Fd fd = wakeupFd wk in fd) (pollBits pollIn) 1 0
         r <- lookUring u
-        c <- mallocBytes completionSize
         n <- reapUring u c 1
-        standing <- if n == 1 then (&&) <$> peekMore c 0 <*> ((> 0) <$> peekResult c 0) else pure False
-        free c
-        pure $ case () of
-          _
-            | r < 0 -> Just (excuse (negate r))
-            | standing -> Nothing
-            | otherwise -> Just (excuse (let Errno e = eINVAL in e))
+        works <- if n < 1 then pure False else (&&) <$> peekMore c 0 <*> ((> 0) <$> peekResult c 0)
+        pure (if works then Nothing else Just (excuse (if r < 0 then negate r else tooOld)))
+    tooOld = let Errno e = eINVAL in e
 
 excuse :: CInt -> String
 excuse e
@@ -90,7 +83,7 @@ excuse e
   | is eNOSYS = "there is no io_uring (ENOSYS): a kernel before 5.1 or built without it, or a sandbox that hides it"
   | is eNOMEM = "io_uring may not lock enough memory (ENOMEM): raise the limit, ulimit -l"
   | is eINVAL = "this kernel's io_uring is too old (EINVAL): it takes Linux 5.13"
-  | otherwise = "io_uring cannot be set up: " <> ioeGetErrorString (errnoError "io_uring" e)
+  | otherwise = "io_uring cannot be set up: " <> show (errnoError "io_uring_setup" e)
   where
     is x = x == Errno e
 
@@ -134,8 +127,7 @@ queueSize = 256
 completionsSize = 8192
 batchSize = 256
 
-entrySize, reportSize :: Int
-entrySize = 16
+reportSize :: Int
 reportSize = 16
 
 -- | A new ring. Throws when the kernel refuses; 'available' says why.
@@ -195,54 +187,12 @@ isClosed ring = (\(Table _ p) -> p == nullPtr) <$> readIORef (ringTable ring)
 
 -- Entries --------------------------------------------------------------------------
 
--- | What is known of a descriptor number.
---
--- @
---   Vacant            nothing                      -> Single, Standing ('arm')
---   Single, Standing  a request that completes     -> Resting (a 'Once' was reported)
---                     once, or again and again     -> Vacant ('forget', not open)
---                                                  -> Single, Standing ('arm', made again)
---   Resting           reported, no request         -> Single, Standing ('arm'), Vacant ('forget')
--- @
-data State = Vacant | Resting | Single | Standing
-  deriving (Eq, Enum)
-
--- | The sequence number counts the requests made for this descriptor number. A
--- completion that carries another than the last is stale.
-data Entry = Entry
-  { entryToken :: !Token,
-    entrySequence :: !Word32,
-    entryEvents :: !Events,
-    entryTrigger :: !Trigger,
-    entryState :: !State
-  }
-
-instance Storable Entry where
-  sizeOf _ = entrySize
-  alignment _ = 8
-  peek p = do
-    tok <- peekByteOff p 0
-    number <- peekByteOff p 8
-    evs <- peekByteOff p 12 :: IO Word16
-    trigger <- peekByteOff p 14 :: IO Word8
-    state <- peekByteOff p 15 :: IO Word8
-    pure (Entry (Token tok) number (Events (fromIntegral evs)) (triggerAt trigger) (stateAt state))
-    where
-      triggerAt n = if n == 0 then Once else if n == 1 then Level else Edge
-      stateAt n = if n == 0 then Vacant else if n == 1 then Resting else if n == 2 then Single else Standing
-  poke p (Entry (Token tok) number (Events evs) trigger state) = do
-    pokeByteOff p 0 tok
-    pokeByteOff p 8 number
-    pokeByteOff p 12 (fromIntegral evs :: Word16)
-    pokeByteOff p 14 (case trigger of Once -> 0; Level -> 1; Edge -> 2 :: Word8)
-    pokeByteOff p 15 (case state of Vacant -> 0; Resting -> 1; Single -> 2; Standing -> 3 :: Word8)
-
 readEntry :: Ring -> CInt -> IO Entry
 readEntry ring fd = do
   Table size p <- readIORef (ringTable ring)
   if fd >= 0 && fromIntegral fd < size
     then peekElemOff p (fromIntegral fd)
-    else pure (Entry (Token 0) 0 mempty Once Vacant)
+    else pure vacant
 
 -- | The number must be in the table.
 writeEntry :: Ring -> CInt -> Entry -> IO ()
@@ -256,9 +206,10 @@ growTable ring fd = do
   Table size p <- readIORef (ringTable ring)
   when (fromIntegral fd >= size) $ do
     let size' = max (2 * size) (fromIntegral fd + 1)
-    p' <- reallocBytes p (size' * entrySize)
-    fillBytes (p' `plusPtr` (size * entrySize)) 0 ((size' - size) * entrySize)
+    p' <- reallocBytes p (size' * sizeOf vacant)
+    fillBytes (p' `plusPtr` (size * sizeOf vacant)) 0 ((size' - size) * sizeOf vacant)
     writeIORef (ringTable ring) (Table size' p')
+
 -- Arming and forgetting ------------------------------------------------------------
 
 arm :: Ring -> Fd -> Token -> Trigger -> Events -> IO Armed
@@ -298,16 +249,6 @@ cancelLive ring fd e
   | isLive e = True <$ queue ring (Cancel (userData fd (entrySequence e)))
   | otherwise = pure False
 
-isLive :: Entry -> Bool
-isLive e = entryState e == Single || entryState e == Standing
-
--- | The kind of request that serves a trigger. A one-shot request looks at the
--- present state whenever it is made, which is what 'Level' needs of the next poll.
--- (@IORING_POLL_ADD_LEVEL@ would be the opposite: it ignores the present state.)
-usual :: Trigger -> State
-usual Edge = Standing
-usual _ = Single
-
 -- | Make a new request for an entry.
 watchAs :: Ring -> CInt -> Entry -> State -> IO ()
 watchAs ring fd e state = queue ring =<< renew ring fd e state
@@ -345,17 +286,6 @@ queue ring request = do
 
 later :: Ring -> Request -> IO ()
 later ring request = modifyIORef' (ringBacklog ring) (request :)
-
-userData :: CInt -> Word32 -> Word64
-userData fd number = (fromIntegral number `unsafeShiftL` 32) .|. (fromIntegral fd .&. 0xffffffff)
-
--- | Urgent data is announced by the wake-up for band data; asked for alone, newer
--- kernels would filter that out.
-eventBits :: Events -> Word32
-eventBits evs = pollBits (toPoll evs) .|. (if evs `includes` evtUrgent then pollBand else 0)
-
-pollBits :: CShort -> Word32
-pollBits b = fromIntegral b .&. 0xffff
 
 -- Polling --------------------------------------------------------------------------
 
@@ -462,7 +392,7 @@ harvest ring report = mask_ (batches 0)
 absorb :: Ring -> Int -> Int -> IO Int
 absorb ring m i = do
   from <- peekUserData (ringCompletions ring) i
-  let fd = fromIntegral (from .&. 0xffffffff)
+  let fd = userDataFd from
   e <- readEntry ring fd
   if not (isLive e) || userData fd (entrySequence e) /= from
     then pure m
@@ -492,49 +422,13 @@ absorb ring m i = do
             pure (m + 1)
     at n = n * reportSize
 
--- | The kernel passes on what the waker said, not what is so: every piece of
--- ordinary data is announced as possibly urgent, an error comes without the
--- hang-up that follows. In such cases it is asked again.
+-- | Ask again what is 'doubtful'.
 refine :: CInt -> Entry -> Int32 -> IO Int32
 refine fd e result
   | result <= 0 || result .&. doubtful == 0 = pure result
   | otherwise = do
     now <- presentEvents fd (eventBits (entryEvents e))
     pure ((result .&. complement doubtful) .|. fromIntegral now)
-  where
-    doubtful = fromIntegral (pollBits (pollPri .|. pollErr .|. pollHup) .|. pollBand)
-
--- | What becomes of an entry.
-data Next
-  = Stay
-  | -- | No request any more.
-    Drop !State
-  | -- | A new request, at once or with the next poll.
-    Now !State
-  | Next !State
-
--- | What a completion amounts to, and what is to be done.
-decide :: Entry -> Bool -> Int32 -> (Events, Next)
-decide e more result
-  | result == resultCancelled = (mempty, Now (usual trigger))
-  | result == resultBadFd || evs `includes` evtClose = (evtClose, Drop Vacant)
-  | result < 0 = (evtHangup <> evtRead <> evtWrite, if trigger == Level then Next Single else Drop Resting)
-  | isNothingReady evs = (mempty, unasked)
-  | otherwise = (evs, reported)
-  where
-    trigger = entryTrigger e
-    evs = fromPoll (fromIntegral (fromIntegral result .&. wanted))
-    wanted = eventBits (entryEvents e) .|. pollBits (pollErr .|. pollHup .|. pollNval)
-    reported = case trigger of
-      Once -> Drop Resting
-      Level -> Next Single
-      Edge -> if more then Stay else Next Standing
-    -- A half-closed peer completes every request, asked for or not. A one-shot
-    -- request would complete for ever; a multishot one then waits for changes.
-    unasked
-      | more = Stay
-      | entryState e == Single = Now Standing
-      | otherwise = Next Standing
 
 proceed :: Ring -> CInt -> Entry -> Bool -> Next -> IO ()
 proceed ring fd e more next = case next of

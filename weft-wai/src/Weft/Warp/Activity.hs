@@ -1,0 +1,151 @@
+-- |
+-- What each connection is doing, so that a server that stops can tell a connection
+-- that waits for its client's next request from one with a request under way.
+--
+-- Warp says nothing of it, but it shows in the order of its calls. Phases, each
+-- written by the thread that serves the connection:
+--
+-- @
+--   Fresh     nothing has come yet         -> Reading, Ended
+--   Reading   a request came, or a part    -> Answered, Ended
+--   Answered  something was sent since     -> Idle (asks for more), Reading
+--   Idle      waits, with all answered     -> Reading, Ended
+--   Ended     the client sends no more     -> Answered
+-- @
+--
+-- 'Idle' would lie in three cases: an application that has begun its response and
+-- reads on in the request's body; one that talks on the raw connection; and HTTP/2. 'track'
+-- marks them, at a price that ordinary requests do not pay.
+module Weft.Warp.Activity
+  ( -- * One connection
+    Activity (..),
+    Phase (..),
+    newActivity,
+    mayReadOn,
+
+    -- * Those of an engine
+    Book,
+    newBook,
+    isDraining,
+    enter,
+    forget,
+    track,
+
+    -- * Ending
+    endIdle,
+  )
+where
+
+import Control.Concurrent (ThreadId, myThreadId)
+import Control.Exception (IOException, bracket_, catch)
+import Control.Monad (forM_, when)
+import Data.IORef
+import qualified Data.Map.Strict as Map
+import Network.HTTP.Types (httpMajor)
+import Network.Wai (Application, RequestBodyLength (..), httpVersion, requestBodyLength)
+import Network.Wai.Internal (Response (ResponseRaw))
+import Weft.Socket (ShutdownCmd (ShutdownReceive), Socket, shutdown)
+
+-- | See the table above.
+data Phase = Fresh | Reading | Answered | Idle | Ended | Probed
+  deriving (Eq, Show)
+
+-- | One connection.
+data Activity = Activity
+  { activitySocket :: !Socket,
+    activityPhase :: !(IORef Phase),
+    -- | Inside an application that may read more, whatever was sent. Written by
+    -- 'track'.
+    activityHolds :: !(IORef Bool),
+    -- | Written by Warp.
+    activityHttp2 :: !(IORef Bool)
+  }
+
+-- | Of a connection that has just been accepted.
+newActivity :: Socket -> IO Activity
+newActivity sock = Activity sock <$> newIORef Fresh <*> newIORef False <*> newIORef False
+
+-- | The connections of one engine.
+data Book = Book
+  { -- | By the thread that serves it. Changed by these threads.
+    bookConnections :: !(IORef (Map.Map ThreadId Activity)),
+    -- | How many HTTP/2 requests applications are working on.
+    bookHttp2Requests :: !(IORef Int),
+    -- | Written once, by whoever stops the server; shared by all engines.
+    bookDraining :: !(IORef Bool)
+  }
+
+-- | An empty one. The argument becomes true when the server is to end.
+newBook :: IORef Bool -> IO Book
+newBook draining = (\connections requests -> Book connections requests draining) <$> newIORef Map.empty <*> newIORef 0
+
+-- | Is the server about to end?
+isDraining :: Book -> IO Bool
+isDraining = readIORef . bookDraining
+{-# INLINE isDraining #-}
+
+-- | The calling thread serves that connection.
+enter :: Book -> Activity -> IO ()
+enter book activity = do
+  self <- myThreadId
+  atomicModifyIORef' (bookConnections book) (\m -> (Map.insert self activity m, ()))
+
+-- | The calling thread has ended its connection.
+forget :: Book -> IO ()
+forget book = do
+  self <- myThreadId
+  atomicModifyIORef' (bookConnections book) (\m -> (Map.delete self m, ()))
+
+-- | With everything answered, may more be read? Not when the server is ending.
+mayReadOn :: Book -> Activity -> IO Bool
+mayReadOn book activity = do
+  draining <- isDraining book
+  if draining then (||) <$> readIORef (activityHolds activity) <*> readIORef (activityHttp2 activity) else pure True
+
+-- | Mark the requests for which the phases alone are not enough.
+track :: Book -> Application -> Application
+track book app req respond
+  | httpMajor (httpVersion req) >= 2 = bracket_ (count 1) (count (-1)) (app req respond)
+  | bodiless = app req $ \response -> case response of
+    ResponseRaw _ _ -> holding book (respond response)
+    _ -> respond response
+  | otherwise = holding book (app req respond)
+  where
+    bodiless = case requestBodyLength req of
+      KnownLength 0 -> True
+      _ -> False
+    count d = atomicModifyIORef' (bookHttp2Requests book) (\n -> (n + d, ()))
+
+holding :: Book -> IO a -> IO a
+holding book act = do
+  self <- myThreadId
+  found <- Map.lookup self <$> readIORef (bookConnections book)
+  case found of
+    Nothing -> act
+    Just activity -> bracket_ (mark activity True) (mark activity False) act
+  where
+    mark = writeIORef . activityHolds
+
+-- | End the connections that wait for a next request: Warp sees the end of the
+-- stream, and what the client had already sent comes before it. To be repeated, ten times a
+-- second, with the number of the turn from zero: a connection on which nothing has
+-- come yet is given a second, and one of HTTP/2 ends when for half a second no
+-- request was being worked on and nothing was sent.
+endIdle :: Int -> Book -> IO ()
+endIdle turn book = do
+  running <- readIORef (bookHttp2Requests book)
+  activities <- readIORef (bookConnections book)
+  forM_ activities $ \activity -> do
+    http2 <- readIORef (activityHttp2 activity)
+    phase <- readIORef (activityPhase activity)
+    holds <- readIORef (activityHolds activity)
+    let idle
+          | http2 = running == 0 && probing && phase == Probed
+          | otherwise = not holds && (phase == Idle || (phase == Fresh && turn >= 10))
+    when idle (end activity)
+    when (http2 && probing) (writeIORef (activityPhase activity) Probed)
+  where
+    probing = turn `mod` 5 == 0
+    end activity = shutdown (activitySocket activity) ShutdownReceive `catch` ignore
+    ignore :: IOException -> IO ()
+    ignore _ = pure ()

@@ -1,0 +1,115 @@
+{-# LANGUAGE RankNTypes #-}
+
+-- |
+-- Warp's machinery, driven from outside. Warp keeps the code that serves one
+-- connection to itself (all versions but the newest); what can be had is a loop that asks for a
+-- connection, makes the action that serves it, and hands that to a function that
+-- is to fork it. An engine is a thread in this loop: a connection's own thread, which Weft
+-- has made on the capability that accepted it, asks its engine for the action and runs it
+-- itself.
+--
+-- There is one engine a capability, so that connections on different capabilities
+-- share none of what Warp keeps beside the loop (timeouts, the date, caches).
+module Weft.Warp.Engine
+  ( Engine,
+    withEngines,
+    engineBook,
+    serveConnection,
+  )
+where
+
+import Control.Concurrent
+import Control.Exception
+import Control.Monad (forM)
+import Data.IORef
+import GHC.Conc (labelThread)
+import Network.Wai (Application)
+import Network.Wai.Handler.Warp (defaultSettings)
+import Network.Wai.Handler.Warp.Internal
+  ( Connection,
+    Settings (..),
+    Transport (TCP),
+    runSettingsConnectionMakerSecure,
+  )
+import System.Mem.StableName (eqStableName, makeStableName)
+import Weft.Socket (SockAddr, Socket)
+import Weft.Warp.Activity
+import Weft.Warp.Connection (openConnection)
+
+-- | Makes the actions that serve connections.
+data Engine = Engine
+  { -- | What the loop takes next. Put by connection threads, taken by the loop.
+    engineInbox :: !(MVar Job),
+    engineBook :: !Book,
+    engineSettings :: !Settings,
+    -- | Has the user a way of forking?
+    engineForks :: !Bool
+  }
+
+-- | A connection that asks for its action: how to open it, its peer, and where the
+-- action goes.
+data Job = Job (IO Connection) SockAddr (MVar Action)
+
+-- | What Warp would fork; it begins masked, and is given the way to unmask.
+newtype Action = Action ((forall a. IO a -> IO a) -> IO ())
+
+-- | Run so many engines beside an action, the nth on the nth capability. The
+-- reference becomes true when the server is to end.
+withEngines :: Int -> Settings -> IORef Bool -> Application -> ([Engine] -> IO a) -> IO a
+withEngines n settings draining app act =
+  bracket (forM [0 .. n - 1] start) (mapM_ (killThread . snd)) (act . map fst)
+  where
+    start i = do
+      forks <- not <$> forksByDefault settings
+      engine <- (\inbox book -> Engine inbox book settings forks) <$> newEmptyMVar <*> newBook draining
+      t <- forkOnWithUnmask i (\unmask -> unmask (turn engine app) `catch` stopped)
+      labelThread t ("weft warp " <> show i)
+      pure (engine, t)
+    stopped :: AsyncException -> IO ()
+    stopped _ = pure ()
+
+-- | Warp's loop. It ends with the exception that stops its thread.
+turn :: Engine -> Application -> IO ()
+turn engine app = do
+  asking <- newIORef =<< newEmptyMVar
+  runSettingsConnectionMakerSecure (hooked asking) (next asking) (track (engineBook engine) app)
+  where
+    next asking = do
+      Job open peer box <- takeMVar (engineInbox engine)
+      writeIORef asking box
+      pure (flip (,) TCP <$> open, peer)
+    hooked asking =
+      (engineSettings engine)
+        { settingsBeforeMainLoop = pure (),
+          settingsFork = \action -> readIORef asking >>= \box -> putMVar box (Action action)
+        }
+
+-- | Serve a connection on the calling thread, to its end. Throws nothing but what
+-- Warp's handler for exceptions throws.
+serveConnection :: Engine -> Socket -> SockAddr -> IO ()
+serveConnection engine sock peer = do
+  box <- newEmptyMVar
+  putMVar (engineInbox engine) (Job (openConnection (engineSettings engine) book sock) peer box)
+  Action action <- takeMVar box
+  let entered :: (forall a. IO a -> IO a) -> IO ()
+      entered unmask = action unmask `finally` forget book
+  if engineForks engine
+    then do
+      done <- newEmptyMVar
+      mask_ $ settingsFork (engineSettings engine) (\unmask -> entered unmask `finally` putMVar done ())
+      takeMVar done
+    else mask entered
+  where
+    book = engineBook engine
+
+-- | Has the user left Warp's way of forking in place? Then the connection's own
+-- thread will do, which stays on its capability.
+forksByDefault :: Settings -> IO Bool
+forksByDefault settings = do
+  mine <- name settings
+  default' <- name defaultSettings
+  pure (mine `eqStableName` default')
+  where
+    name s = evaluate (Fork (settingsFork s)) >>= makeStableName
+
+newtype Fork = Fork (((forall a. IO a -> IO a) -> IO ()) -> IO ())

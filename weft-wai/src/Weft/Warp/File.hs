@@ -1,0 +1,58 @@
+-- |
+-- Responses from files.
+module Weft.Warp.File
+  ( sendFileWith,
+  )
+where
+
+import Control.Exception (bracket)
+import Control.Monad (foldM_, when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Unsafe as B (unsafePackCStringLen, unsafeUseAsCStringLen)
+import Foreign.Marshal.Utils (copyBytes)
+import Foreign.Ptr (castPtr, plusPtr)
+import Network.Wai.Handler.Warp.Internal (Fd, FileId (..), SendFile, closeFile, openFile)
+import Weft.Blocking (blockingOr)
+import Weft.Socket (Socket, sendFileRange)
+import Weft.Warp.FFI (readAt)
+import Weft.Warp.Wire (WriteRoom)
+
+-- | Send a head and a part of a file. The head and the beginning of the file go
+-- through the write buffer, so that a small file leaves in one call and one
+-- packet; the rest goes from the kernel's cache to the socket. The hook runs after
+-- each slice, to say that the client is still reading.
+--
+-- Throws an end-of-file error when the file has become shorter than Warp was told:
+-- the client has then got a part, and the connection is to be closed.
+sendFileWith :: Socket -> (ByteString -> IO ()) -> WriteRoom -> SendFile
+sendFileWith sock send room file offset count hook headers = withOpen file $ \fd -> do
+  (buffer, size) <- room
+  let headLength = sum (map B.length headers)
+      first = fromInteger (min (toInteger (size - headLength)) count)
+  if headLength > size
+    then mapM_ send headers >> hook >> rest fd offset count
+    else do
+      foldM_ copyTo buffer headers
+      n <- if first > 0 then readAt fd (buffer `plusPtr` headLength) first (fromInteger offset) else pure 0
+      send =<< B.unsafePackCStringLen (castPtr buffer, headLength + n)
+      hook
+      rest fd (offset + toInteger n) (count - toInteger n)
+  where
+    copyTo p bytes = B.unsafeUseAsCStringLen bytes $ \(from, n) ->
+      (p `plusPtr` n) <$ copyBytes p (castPtr from) n
+    rest fd from left = when (left > 0) $ do
+      let n = min left slice
+      sendFileRange sock fd (fromInteger from) (fromInteger n)
+      hook
+      rest fd (from + n) (left - n)
+
+-- | Warp gives a client its timeout, 30 seconds, for each of these many bytes.
+slice :: Integer
+slice = 131072
+
+-- | Use the descriptor that Warp's cache has, or one of our own.
+withOpen :: FileId -> (Fd -> IO a) -> IO a
+withOpen file = case fileIdFd file of
+  Just fd -> ($ fd)
+  Nothing -> bracket (blockingOr closeFile (openFile (fileIdPath file))) closeFile

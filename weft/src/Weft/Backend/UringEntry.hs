@@ -1,0 +1,160 @@
+-- |
+-- What the io_uring back end knows of a descriptor number, and what a completion
+-- does to that. For "Weft.Backend.Uring", which keeps these records in an array.
+-- Pure, but for reading and writing a record.
+module Weft.Backend.UringEntry
+  ( -- * Records
+    Entry (..),
+    State (..),
+    vacant,
+    isLive,
+
+    -- * Requests
+    usual,
+    userData,
+    userDataFd,
+    eventBits,
+    pollBits,
+
+    -- * Completions
+    Next (..),
+    decide,
+    doubtful,
+  )
+where
+
+import Data.Bits (unsafeShiftL, (.&.), (.|.))
+import Data.Int (Int32)
+import Data.Word (Word16, Word32, Word64, Word8)
+import Foreign.C.Types (CInt, CShort)
+import Foreign.Storable
+import Weft.Backend.Poll (fromPoll, toPoll)
+import Weft.Core.Events
+import Weft.FFI.Poll (pollErr, pollHup, pollNval, pollPri)
+import Weft.FFI.Uring (pollBand, resultBadFd, resultCancelled)
+
+-- | The states of an entry, and the moves that "Weft.Backend.Uring" makes.
+--
+-- @
+--   Vacant            nothing                      -> Single, Standing ('arm')
+--   Single, Standing  a request that completes     -> Resting (a 'Once' was reported)
+--                     once, or again and again     -> Vacant ('forget', not open)
+--                                                  -> Single, Standing ('arm', made again)
+--   Resting           reported, no request         -> Single, Standing ('arm'), Vacant ('forget')
+-- @
+data State = Vacant | Resting | Single | Standing
+  deriving (Eq, Ord, Enum, Bounded, Show)
+
+-- | What is known of a descriptor number. The sequence number counts the requests made for this descriptor number. A
+-- completion that carries another than the last is stale.
+data Entry = Entry
+  { entryToken :: !Token,
+    entrySequence :: !Word32,
+    entryEvents :: !Events,
+    entryTrigger :: !Trigger,
+    entryState :: !State
+  }
+
+instance Storable Entry where
+  sizeOf _ = 16
+  alignment _ = 8
+  peek p = do
+    tok <- peekByteOff p 0
+    number <- peekByteOff p 8
+    evs <- peekByteOff p 12 :: IO Word16
+    trigger <- peekByteOff p 14 :: IO Word8
+    state <- peekByteOff p 15 :: IO Word8
+    pure (Entry (Token tok) number (Events (fromIntegral evs)) (triggerAt trigger) (stateAt state))
+  poke p (Entry (Token tok) number (Events evs) trigger state) = do
+    pokeByteOff p 0 tok
+    pokeByteOff p 8 number
+    pokeByteOff p 12 (fromIntegral evs :: Word16)
+    pokeByteOff p 14 (case trigger of Once -> 0; Level -> 1; Edge -> 2 :: Word8)
+    pokeByteOff p 15 (case state of Vacant -> 0; Resting -> 1; Single -> 2; Standing -> 3 :: Word8)
+
+triggerAt :: Word8 -> Trigger
+triggerAt 0 = Once
+triggerAt 1 = Level
+triggerAt _ = Edge
+
+stateAt :: Word8 -> State
+stateAt 0 = Vacant
+stateAt 1 = Resting
+stateAt 2 = Single
+stateAt _ = Standing
+
+-- | Nothing is known. Memory full of zeros reads as this.
+vacant :: Entry
+vacant = Entry (Token 0) 0 mempty Once Vacant
+
+-- | Has it a request?
+isLive :: Entry -> Bool
+isLive e = entryState e == Single || entryState e == Standing
+
+-- | The kind of request that serves a trigger. A one-shot request looks at the
+-- present state whenever it is made, which is what 'Level' needs of the next poll.
+-- (@IORING_POLL_ADD_LEVEL@ would be the opposite: it ignores the present state.)
+usual :: Trigger -> State
+usual Edge = Standing
+usual _ = Single
+
+-- | What identifies a request: the descriptor in the low half, the sequence number
+-- in the high one.
+userData :: CInt -> Word32 -> Word64
+userData fd number = (fromIntegral number `unsafeShiftL` 32) .|. (fromIntegral fd .&. 0xffffffff)
+{-# INLINE userData #-}
+
+-- | The descriptor; -1 in the kernel's answers to cancellations.
+userDataFd :: Word64 -> CInt
+userDataFd u = fromIntegral (u .&. 0xffffffff)
+{-# INLINE userDataFd #-}
+
+-- | Urgent data is announced by the wake-up for band data; asked for alone, newer
+-- kernels would filter that out.
+eventBits :: Events -> Word32
+eventBits evs = pollBits (toPoll evs) .|. (if evs `includes` evtUrgent then pollBand else 0)
+
+-- | The bits of poll(2) as io_uring has them.
+pollBits :: CShort -> Word32
+pollBits b = fromIntegral b .&. 0xffff
+
+-- | Bits to be asked for again before 'decide' sees them. The kernel passes on what
+-- the waker said, not what is so: every piece of ordinary data is announced as
+-- possibly urgent, an error comes without the hang-up that follows.
+doubtful :: Int32
+doubtful = fromIntegral (pollBits (pollPri .|. pollErr .|. pollHup) .|. pollBand)
+
+-- | What becomes of an entry.
+data Next
+  = -- | It stays as it is.
+    Stay
+  | -- | No request any more.
+    Drop !State
+  | -- | A new request, at once or with the next poll.
+    Now !State
+  | Next !State
+  deriving (Eq, Show)
+
+-- | @decide entry more result@: what a completion amounts to, and what is to be
+-- done. @more@: the request goes on.
+decide :: Entry -> Bool -> Int32 -> (Events, Next)
+decide e more result
+  | result == resultCancelled = (mempty, Now (usual trigger))
+  | result == resultBadFd || evs `includes` evtClose = (evtClose, Drop Vacant)
+  | result < 0 = (evtHangup <> evtRead <> evtWrite, if trigger == Level then Next Single else Drop Resting)
+  | isNothingReady evs = (mempty, unasked)
+  | otherwise = (evs, reported)
+  where
+    trigger = entryTrigger e
+    evs = fromPoll (fromIntegral (fromIntegral result .&. wanted))
+    wanted = eventBits (entryEvents e) .|. pollBits (pollErr .|. pollHup .|. pollNval)
+    reported = case trigger of
+      Once -> Drop Resting
+      Level -> Next Single
+      Edge -> if more then Stay else Next Standing
+    -- A half-closed peer completes every request, asked for or not. A one-shot
+    -- request would complete for ever; a multishot one then waits for changes.
+    unasked
+      | more = Stay
+      | entryState e == Single = Now Standing
+      | otherwise = Next Standing
