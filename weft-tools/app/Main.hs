@@ -7,11 +7,15 @@ module Main (main) where
 import Control.Monad (join)
 import Options.Applicative
 import Weft.Tools.Bench (benchCommand)
+import Weft.Tools.Doctor (doctorCommand)
+import Weft.Tools.Serve (serveCommand)
 
 -- | A subcommand is a 'Mod' of 'CommandFields': its name, its arguments, and the action that they make.
 commands :: [Mod CommandFields (IO ())]
 commands =
-  [ benchCommand
+  [ serveCommand,
+    doctorCommand,
+    benchCommand
   ]
 
 main :: IO ()

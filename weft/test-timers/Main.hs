@@ -21,7 +21,7 @@ import Prelude hiding (until)
 main :: IO ()
 main = do
   factor <- maybe 1 read <$> lookupEnv "WEFT_TEST_SCALE"
-  let programs = max 1 (round (1000 * factor :: Double))
+  let programs = max 1 (round (22000 * factor :: Double))
   counter <- newIORef 0
   defaultMain $
     testGroup
@@ -31,7 +31,7 @@ main = do
           check programs (lockstep counter)
           n <- readIORef counter
           say (show n <> " commands")
-          assertBool ("only " <> show n <> " commands") (n >= 90 * programs)
+          assertBool ("only " <> show n <> " commands") (n >= 40 * programs)
       ]
   where
     check n p = do

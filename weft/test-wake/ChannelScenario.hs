@@ -57,14 +57,18 @@ waiting = do
 
 channelTests :: IO TestTree
 channelTests = do
-  more <- large (holds "two operations and a close" 1000 (scenario 2 1 leave))
+  more <-
+    mapM
+      large
+      [ holds "one operation and two closes" 1000 (scenario 1 2 leave),
+        holds "two operations and a close" 1000 (scenario 2 1 leave)
+      ]
   pure . testGroup "closing a descriptor that is in use" $
     [ holds "one operation and a close" 100 (scenario 1 1 leave),
-      holds "one operation and two closes" 1000 (scenario 1 2 leave),
       holds "two waiters and a close" 100 waiting,
       isFound "broken on purpose: nobody closes behind the last operation" $
         scenario 2 1 (\ch -> False <$ leave ch),
       isFound "broken on purpose: every operation closes" $
         scenario 2 1 (\ch -> leave ch >> isShut ch)
     ]
-      <> more
+      <> concat more

@@ -11,6 +11,7 @@ import WakeScenario (wakeTests)
 
 main :: IO ()
 main = do
+  wake <- wakeTests
   channel <- channelTests
   timers <- timersTests
-  defaultMain (testGroup "interleavings" [wakeTests, channel, timers])
+  defaultMain (testGroup "interleavings" [wake, channel, timers])
