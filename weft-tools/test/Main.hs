@@ -14,6 +14,7 @@ import Options.Applicative
 import OutputTests
 import Test.Tasty
 import Test.Tasty.HUnit
+import TimerTests (timers)
 import Weft.Tools.Bench (registry, subjectNames)
 import Weft.Tools.Bench.Load (LoadResult (..))
 import Weft.Tools.Bench.Options
@@ -30,7 +31,7 @@ main =
   defaultMain $
     testGroup
       "bench"
-      [statistics, figures, judging, order, arguments, readings, json, tables, charts, theRegistry]
+      [statistics, figures, judging, order, arguments, readings, json, tables, charts, timers, theRegistry]
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Rounds
@@ -148,6 +149,12 @@ theRegistry =
     "registry"
     [ testCase "names are distinct" $ length (M.fromList [(benchName b, ()) | b <- registry]) @?= length registry,
       testGroup
+        "no two cases measure the same"
+        [ testCase (T.unpack (benchName b)) $
+            [name | (name, times) <- M.toList (M.fromListWith (+) (map key (benchCases b defaultPlan))), times > (1 :: Int)] @?= []
+          | b <- registry
+        ],
+      testGroup
         "bounds speak of what is measured"
         [ testCase (T.unpack (benchName b) ++ ": " ++ T.unpack (boundName bound)) $
             mapM_ (\name -> assertBool (T.unpack name) (name `elem` subjectsOf b)) (figureSubjects (boundFigure bound))
@@ -156,4 +163,5 @@ theRegistry =
         ]
     ]
   where
+    key c = ((subjectName (caseSubject c), caseParams c), 1)
     subjectsOf b = map (subjectName . caseSubject) (benchCases b defaultPlan)

@@ -38,11 +38,6 @@ wakeLaws make =
       _ <- forkIO (threadDelay 2000 >> backendWake b)
       got <- guarded b (poll b Forever)
       got @?= [],
-    law make "a look does not use up a wake" $ \b _ -> do
-      backendWake b
-      _ <- poll b NoWait
-      (_, t) <- timed (poll b (WaitFor (milliseconds 300)))
-      t < milliseconds 200 @? "slept through it",
     law make "wakes are merged, and come to an end" $ \b _ -> do
       replicateM_ 1000 (backendWake b)
       let quiet n = do

@@ -13,8 +13,11 @@ where
 import Control.Concurrent (getNumCapabilities, setNumCapabilities)
 import Control.Monad (when)
 import Harness
+import qualified Spec.Blocking
 import qualified Spec.Event
 import qualified Spec.EventLife
+import qualified Spec.Metrics
+import qualified Spec.Socket
 import qualified Spec.Stm
 import qualified Spec.Thread
 import qualified Spec.Time
@@ -63,7 +66,10 @@ group name n =
         Spec.Time.tests Spec.Time.weft,
         Spec.Time.ownTests,
         Spec.Timeout.tests Spec.Timeout.weft,
-        Spec.Timeout.ownTests
+        Spec.Timeout.ownTests,
+        Spec.Socket.tests,
+        Spec.Blocking.tests,
+        Spec.Metrics.tests
       ]
   where
     enter = do

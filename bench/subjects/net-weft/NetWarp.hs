@@ -10,8 +10,7 @@ where
 import Control.Exception (bracket)
 import qualified Network.Socket as N
 import Network.Wai (Application)
-import Network.Wai.Handler.Warp (defaultSettings, setBeforeMainLoop, setHost, setPort)
-import Weft.Warp (runSettings)
+import Weft.Warp (defaultSettings, runSettings, setBeforeMainLoop, setHost, setPort)
 
 -- | Serve on this port of the loopback interface (0: one that is free), after telling the callback which it is.
 serveApplication :: Int -> (Int -> IO ()) -> Application -> IO ()

@@ -13,7 +13,7 @@
 -- > main = run 8080 $ \_request respond -> respond (responseLBS status200 [] "Hello")
 --
 -- Connections are accepted on every capability and stay there, with the threads
--- that serve them; a way of forking of one's own ('setFork') is honoured and takes
+-- that serve them; a way of forking of one's own ('setFork') is honoured, and takes
 -- that away. HTTP itself, HTTP\/1 and 2, is Warp's work, and all its settings
 -- count ('Network.Wai.Handler.Warp.setAccept' excepted).
 --
@@ -30,6 +30,7 @@ module Weft.Warp
     runEnv,
     runSettings,
     runSettingsSocket,
+    defaultSettings,
 
     -- * Running one beside an action
     withServer,
@@ -61,7 +62,8 @@ import Data.String (fromString)
 import GHC.Conc (labelThread)
 import Network.Wai (Application)
 import Network.Wai.Handler.Warp hiding
-  ( openFreePort,
+  ( defaultSettings,
+    openFreePort,
     run,
     runEnv,
     runSettings,
@@ -79,6 +81,7 @@ import Weft.Socket (ServerSettings (..), SockAddr (..), Socket, defaultServerSet
 import qualified Weft.Socket as W
 import qualified Weft.Thread as W
 import Weft.Warp.Activity (endIdle)
+import Weft.Warp.Defaults (defaultSettings)
 import Weft.Warp.Engine
 import Weft.Warp.Listen (withListeners)
 

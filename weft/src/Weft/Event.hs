@@ -77,7 +77,7 @@ import Weft.Core.Registry (Placed (..), closeDescriptor, register, unregister)
 import Weft.Core.Time (after)
 import Weft.Core.Timer (Action, Expiry (..), Timer)
 import Weft.Duration
-import Weft.Sys (now)
+import Weft.Sys (guarded, now)
 import Weft.TimerQueue (newQueue)
 import Prelude hiding (init)
 
@@ -118,12 +118,19 @@ step = Core.step
 -- | 'init', then turns until the manager is shut down. Best in an unbound thread
 -- ('Control.Concurrent.forkIO', 'Control.Concurrent.runInUnboundThread'): each
 -- change between a bound thread, such as @main@'s, and others changes OS threads.
+-- A manager that was shut down already returns at once. A thread that is killed
+-- here shuts its manager down.
 loop :: EventManager -> IO ()
-loop m = init m >> Core.loop m
+loop m = do
+  ours <- Core.initialize m
+  if ours
+    then Core.loop m
+    else Core.isAlive m >>= \alive -> when alive (init m)
 
 -- | Stop a manager and give back its kernel objects: callbacks still registered
 -- run with 'evtClose', timers that were set never fire. Returns when that is done,
--- or, when called from a callback, at once. Repeating it has no effect.
+-- or at once when called from a callback: the 'loop' or the next 'step' then does
+-- it. Repeating it has no effect.
 shutdown :: EventManager -> IO ()
 shutdown = Core.shutdown
 
@@ -169,7 +176,7 @@ registerFd m callback fd evs lifetime = do
     ManagerGone -> ioError (userError "Weft.Event.registerFd: the manager was shut down")
     Ready -> do
       let key = FdKey fd (-1)
-      key <$ callback key (evs `common` (evtRead <> evtWrite))
+      key <$ guarded (callback key (evs `common` (evtRead <> evtWrite)))
 
 -- | The same, when the key is not needed.
 registerFd_ :: EventManager -> IOCallback -> Fd -> Events -> Lifetime -> IO ()

@@ -64,6 +64,7 @@ module Weft.Sys
     getNumCapabilities,
     yield,
     sameThread,
+    hasEnded,
     forkGeneration,
 
     -- * Exceptions
@@ -92,7 +93,7 @@ import Data.Word (Word32)
 
 import Foreign.Storable (peek)
 import GHC.Clock (getMonotonicTimeNSec)
-import GHC.Conc (getUncaughtExceptionHandler, labelThread)
+import GHC.Conc (ThreadStatus (..), getUncaughtExceptionHandler, labelThread, threadStatus)
 import GHC.Exts
 import GHC.IO (IO (..))
 import Weft.Core.Time (Instant (..))
@@ -273,6 +274,10 @@ foreign import ccall unsafe "&weft_fork_generation" c_fork_generation :: Ptr Wor
 -- | Is the caller the thread?
 sameThread :: ThreadId -> IO Bool
 sameThread t = (== t) <$> myThreadId
+
+-- | Has the thread come to its end?
+hasEnded :: ThreadId -> IO Bool
+hasEnded t = (`elem` [ThreadFinished, ThreadDied]) <$> threadStatus t
 
 -- | Run somebody else's callback: what it throws goes to the program's handler
 -- for uncaught exceptions and stops nothing here.

@@ -78,7 +78,8 @@ stopping =
       init m
       wakeManager m
       step m >>= (@?= True)
-      finishes "shutdown" (shutdown m),
+      finishes "shutdown" (shutdown m)
+      step m >>= (@?= False),
     testCase "the thread that runs it was killed" . leavesDescriptors 1 $ do
       m <- new
       t <- start (loop m)

@@ -24,6 +24,8 @@ import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (replaceBaseName, takeBaseName)
 import System.IO (IOMode (WriteMode), hSetEncoding, stderr, utf8, withFile)
 import Weft.Tools.Bench.Bounds (missed)
+import Weft.Tools.Bench.Deadline (deadline)
+import Weft.Tools.Bench.Delay (delay)
 import Weft.Tools.Bench.Echo (echo)
 import Weft.Tools.Bench.Idle (idle)
 import Weft.Tools.Bench.Json
@@ -34,6 +36,7 @@ import Weft.Tools.Bench.Quiet (quiet)
 import Weft.Tools.Bench.Runner
 import Weft.Tools.Bench.Setup
 import Weft.Tools.Bench.Table (columns, renderOutcome)
+import Weft.Tools.Bench.Timeout (timeout)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Warp (warp)
 
@@ -44,7 +47,10 @@ registry =
     warp,
     idle,
     echo,
-    quiet
+    quiet,
+    delay,
+    timeout,
+    deadline
   ]
 
 -- | Every subject that some benchmark measures.

@@ -24,7 +24,6 @@ import Control.Monad (forM)
 import Data.IORef
 import GHC.Conc (labelThread)
 import Network.Wai (Application)
-import Network.Wai.Handler.Warp (defaultSettings)
 import Network.Wai.Handler.Warp.Internal
   ( Connection,
     Settings (..),
@@ -35,6 +34,7 @@ import System.Mem.StableName (eqStableName, makeStableName)
 import Weft.Socket (SockAddr, Socket)
 import Weft.Warp.Activity
 import Weft.Warp.Connection (openConnection)
+import Weft.Warp.Defaults (defaultSettings)
 
 -- | Makes the actions that serve connections.
 data Engine = Engine
@@ -102,8 +102,9 @@ serveConnection engine sock peer = do
   where
     book = engineBook engine
 
--- | Has the user left Warp's way of forking in place? Then the connection's own
--- thread will do, which stays on its capability.
+-- | Has the user left the default way of forking in place? Then the connection's own
+-- thread will do, which stays on its capability. The answer may be a wrong no, never a wrong
+-- yes.
 forksByDefault :: Settings -> IO Bool
 forksByDefault settings = do
   mine <- name settings

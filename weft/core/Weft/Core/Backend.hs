@@ -53,8 +53,9 @@ data Armed
 -- that a concurrent poll had collected already; the caller may close it at once.
 -- Forgetting what is not known is no error.
 --
--- [wake] @backendWake@ makes one present or future blocking poll return. Wakes
--- may be merged.
+-- [wake] @backendWake@ makes a blocking poll return that is under way, or the next
+-- poll if none is. Wakes may be merged, and a poll that does not block may use one
+-- up: only a manager that has announced that it blocks is woken.
 --
 -- [errors] 'backendArm' throws an 'IOError' with the errno (@EBADF@ for a
 -- descriptor that is closed or negative) and then has registered nothing.

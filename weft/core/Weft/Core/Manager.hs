@@ -66,9 +66,10 @@ data Manager = Manager
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the
     -- program made itself.
     managerIndex :: !Int,
-    -- | The state above, in cell 0, moved by compare-and-swap; in cell 1 how many
-    -- threads are about to signal, which the runner lets pass before it closes the
-    -- back end.
+    -- | The state above, in cell 0, moved by compare-and-swap; in 'cellSignalling'
+    -- how many threads are about to signal, which the runner lets pass before it
+    -- closes the back end; in 'cellTurn' whether the runner is in a turn, written by
+    -- the runner.
     managerState :: !Cells,
     -- | The process that made it; in a forked child it must not be used.
     managerGeneration :: !Int,
@@ -84,6 +85,10 @@ stateRunning = 1
 stateStopping = 2
 stateFinished = 3
 
+cellSignalling, cellTurn :: Int
+cellSignalling = 1
+cellTurn = 2
+
 -- | A manager over a back end and a queue for timers, which it owns from now on.
 newManager :: Int -> Registry Manager -> Queue -> Backend -> IO Manager
 newManager index registry queue backend =
@@ -93,7 +98,7 @@ newManager index registry queue backend =
     <*> newCells 1
     <*> newCounters
     <*> pure index
-    <*> newCells 2
+    <*> newCells 3
     <*> forkGeneration
     <*> newRef Nothing
     <*> newEmptyMVar
@@ -124,9 +129,10 @@ isAlive m = do
 
 -- Running ------------------------------------------------------------------------
 
--- | The calling thread is going to run it. 'False': somebody does, or did.
+-- | The calling thread is going to run it. 'False': somebody runs it already, or it
+-- was stopped.
 initialize :: Manager -> IO Bool
-initialize m = do
+initialize m = mask_ $ do
   found <- casCell (managerState m) 0 stateIdle stateRunning
   when (found == stateIdle) (writeRef (managerRunner m) . Just =<< myThreadId)
   pure (found == stateIdle)
@@ -141,27 +147,37 @@ step m = do
   if state /= stateRunning
     then False <$ finish m
     else do
+      pokeCell (managerState m) cellTurn 1
+      turn `onException` pokeCell (managerState m) cellTurn 0
+      pokeCell (managerState m) cellTurn 0
+      pure True
+  where
+    turn = do
       busy <- look m
       unless busy $ do
         yield
         again <- look m
         unless again (sleep m)
-      pure True
 
 -- | Turns without end, letting other threads run after each that found something.
--- Returns when the manager has stopped.
+-- Returns when the manager has stopped. Should an exception end the loop, the
+-- manager is stopped.
 loop :: Manager -> IO ()
 loop m = do
-  state <- readCell (managerState m) 0
-  if state /= stateRunning
-    then finish m
-    else do
-      busy <- look m
-      yield
-      unless busy $ do
-        again <- look m
-        if again then yield else sleep m
-      loop m
+  pokeCell (managerState m) cellTurn 1
+  turns `onException` (requestStop m >> finish m)
+  where
+    turns = do
+      state <- readCell (managerState m) 0
+      if state /= stateRunning
+        then finish m
+        else do
+          busy <- look m
+          yield
+          unless busy $ do
+            again <- look m
+            if again then yield else sleep m
+          turns
 
 -- | Timers and events, without blocking. Was there anything?
 look :: Manager -> IO Bool
@@ -239,10 +255,10 @@ wakeManager m = signalIf m =<< notify (managerWake m)
 signalIf :: Manager -> Bool -> IO ()
 signalIf m True = mask_ $ do
   countShared (managerCounters m) WakeupsSent
-  _ <- addCell (managerState m) 1 1
+  _ <- addCell (managerState m) cellSignalling 1
   state <- readCell (managerState m) 0
   unless (state == stateFinished) (backendWake (managerBackend m))
-  void (addCell (managerState m) 1 (-1))
+  void (addCell (managerState m) cellSignalling (-1))
 signalIf m False = countShared (managerCounters m) WakeupsSaved
 
 -- | Tell the runner to stop, without waiting for it. A manager that nobody runs
@@ -258,13 +274,17 @@ requestStop m = do
 
 -- | Stop it: its kernel objects are given back, callbacks that are still
 -- registered are called with 'evtClose', its timers never fire. Returns when that
--- is done, or at once when called from a callback. Any number of times.
+-- is done, or at once when called from a callback. Any number of times. A manager
+-- whose runner is dead is cleaned up by the caller.
 shutdown :: Manager -> IO ()
 shutdown m = do
   requestStop m
   runner <- readRef (managerRunner m)
   mine <- maybe (pure False) sameThread runner
-  unless mine (readMVar (managerFinished m))
+  inTurn <- peekCell (managerState m) cellTurn
+  orphan <- maybe (pure False) hasEnded runner
+  when (orphan || (mine && inTurn == 0)) (finish m)
+  unless (mine && inTurn /= 0) (readMVar (managerFinished m))
 
 -- | The runner's last act. Waiters on channels try again and find another manager.
 finish :: Manager -> IO ()
@@ -281,7 +301,7 @@ finish m = do
 
   where
     letSignallersPass = do
-      signalling <- readCell (managerState m) 1
+      signalling <- readCell (managerState m) cellSignalling
       unless (signalling == 0) (yield >> letSignallersPass)
 
 -- | In a forked child: give back the descriptors of a manager of the parent,
@@ -301,7 +321,7 @@ addTimer :: Manager -> Instant -> Action -> IO Timer
 addTimer m due act = do
   (t, full) <- setTimer (managerTimers m) due act
   countShared (managerCounters m) TimersSet
-  prod m full due
+  settled m full due
   pure t
 
 -- | Cancel a timer; 'False' when it had fired or was cancelled before.
@@ -313,7 +333,7 @@ addFresh :: Manager -> Instant -> Action -> IO Fresh
 addFresh m due act = do
   (t, full) <- setFresh (managerTimers m) due act
   countShared (managerCounters m) TimersSet
-  prod m full due
+  settled m full due
   pure t
 
 -- | 'dropTimer' for one of those.
@@ -326,6 +346,17 @@ dropped m (cancelled, full) = do
   when full (wakeManager m)
   pure cancelled
 {-# INLINE dropped #-}
+
+-- | After a timer was pushed. The runner of a manager that stops empties the inbox
+-- once after it has said so; who pushes later finds that out here and has the
+-- timer's action told.
+settled :: Manager -> Bool -> Instant -> IO ()
+settled m full due = do
+  state <- readCell (managerState m) 0
+  if state <= stateRunning
+    then prod m full due
+    else takeInbox (managerTimers m) >>= mapM_ (fireTimer Orphaned)
+{-# INLINE settled #-}
 
 prod :: Manager -> Bool -> Instant -> IO ()
 prod m True _ = wakeManager m

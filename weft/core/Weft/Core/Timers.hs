@@ -13,6 +13,7 @@ module Weft.Core.Timers
     Fresh,
     setFresh,
     cancelFresh,
+    takeInbox,
 
     -- * The owner
     hasNews,
@@ -140,16 +141,14 @@ applyNews ts = do
   some <- hasNews ts
   when some $ do
     writeCell (timersCounts ts) cellInbox 0
-    inbox <- swapRef (timersInbox ts) Empty
-    mapM_ enter (oldestFirst inbox [])
+    inbox <- takeInbox ts
+    mapM_ enter inbox
     noteSize ts
   dead <- peekCell (timersCounts ts) cellDead
   when (dead >= patience) $ do
     queued <- queueSize (timersQueue ts)
     when (4 * dead > queued) sweep
   where
-    oldestFirst Empty acc = acc
-    oldestFirst (Push t rest) acc = oldestFirst rest (t : acc)
     enter t = do
       pending <- isPending t
       if pending then queueInsert (timersQueue ts) t else buried ts 1
@@ -188,6 +187,13 @@ takeAll ts = do
   queueExpire (timersQueue ts) never $ \t -> readRef out >>= writeRef out . (t :)
   queueSweep (timersQueue ts) (\t -> False <$ (readRef out >>= writeRef out . (t :)))
   reverse <$> readRef out
+
+-- | Take what is in the inbox out again; from any thread.
+takeInbox :: Timers -> IO [Timer]
+takeInbox ts = (`listed` []) <$> swapRef (timersInbox ts) Empty
+  where
+    listed Empty acc = acc
+    listed (Push t rest) acc = listed rest (t : acc)
 
 -- | How many are in the queue, cancelled ones included.
 pendingTimers :: Timers -> IO Int

@@ -87,7 +87,8 @@ resume watched (Fd fd) evs = modifyMVar_ watched (pure . IntMap.adjust again (fr
 
 poll :: Watched -> Wakeup -> IORef (Int, Ptr PollFd) -> Wait -> (Token -> Events -> IO ()) -> IO Int
 poll watched wk ref wait report = do
-  set <- IntMap.filter wanted <$> readMVar watched
+  -- One that asks for nothing is polled too: a hang-up comes unasked.
+  set <- IntMap.filter entryListed <$> readMVar watched
   let n = IntMap.size set
   p <- roomFor ref (n + 1)
   let Fd wakeFd = wakeupFd wk
@@ -102,7 +103,6 @@ poll watched wk ref wait report = do
     Forever -> pollWait p (fromIntegral n + 1) (-1)
   collect p r (IntMap.toAscList set)
   where
-    wanted e = entryListed e && not (isNothingReady (entryArmed e))
     collect :: Ptr PollFd -> CInt -> [(Int, Entry)] -> IO Int
     collect p r set
       | r < 0 = 0 <$ unless (Errno (negate r) == eINTR) (throwErrnoCode "poll" (negate r))

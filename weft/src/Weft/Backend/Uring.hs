@@ -101,7 +101,7 @@ data Ring = Ring
     -- | To be queued by the next poll: what must not be seen by this one, and what
     -- the kernel had no room for.
     ringBacklog :: !(IORef [Request]),
-    -- | Owner: a wake that a poll saw which did not block. Ends the next that does.
+    -- | Owner: a wake was seen, which ends a poll that blocks.
     ringWoken :: !(IORef Bool),
     -- | Owner: completions as they come, and what they amount to.
     ringCompletions :: !(Ptr Completion),
@@ -292,10 +292,8 @@ later ring request = modifyIORef' (ringBacklog ring) (request :)
 poll :: Ring -> Wait -> (Token -> Events -> IO ()) -> IO Int
 poll ring wait report = do
   requeue ring
-  woken <- readIORef (ringWoken ring)
   case wait of
     NoWait -> look
-    _ | woken -> writeIORef (ringWoken ring) False >> look
     WaitFor d | d <= mempty -> look
     WaitFor d -> block d . after d =<< clock
     Forever -> block (Duration (-1)) never
@@ -304,10 +302,10 @@ poll ring wait report = do
       enter (lookUring (ringHandle ring))
       collect ring report
     block left deadline = do
+      writeIORef (ringWoken ring) False
       enter (waitUring (ringHandle ring) (durationNs left))
       n <- collect ring report
       woken <- readIORef (ringWoken ring)
-      writeIORef (ringWoken ring) False
       if n > 0 || woken then pure n else resume deadline
     -- A stale completion, a request made again, a signal: wait for what is left.
     resume deadline = do

@@ -12,15 +12,17 @@ import Control.Concurrent.MVar
 import Control.Exception (mask_, onException)
 import Control.Monad (void)
 import Data.Bits ((.&.), (.|.))
+import Data.Maybe (fromMaybe)
 import Foreign.C.Error (eBADF)
 import Foreign.Marshal.Alloc (allocaBytes)
-import Weft.Core.Endpoint (endpointFd)
+import Weft.Core.Endpoint (endpointFd, useEndpoint)
 import Weft.Core.Events
 import Weft.Core.Manager
 import Weft.Core.Registry
 import Weft.FFI.Poll
 import Weft.Runtime
 import Weft.Socket.Types
+import Weft.Sys (attempt)
 
 -- | As far as the kernel knows. TCP tells a peer that has closed its socket from
 -- one that has only finished sending not before something is sent to it.
@@ -57,17 +59,23 @@ awaitPeerGone :: Socket -> IO ()
 awaitPeerGone = awaitEvents "Weft.Socket.awaitPeerGone" evtHangup
 
 awaitEvents :: String -> Events -> Socket -> IO ()
-awaitEvents loc evs s = withEndpoint s (wait . endpointFd)
+awaitEvents loc evs s = withEndpoint s wait
   where
-    wait fd = mask_ $ do
+    closed = ioError (socketError loc eBADF)
+    -- Registered while the socket cannot be closed: its number may not pass to
+    -- another owner in between.
+    wait ep = mask_ $ do
       m <- currentManager
       box <- newEmptyMVar
-      placed <- register (managerRegistry m) m fd evs OneShot (\_ e -> void (tryPutMVar box e))
+      let fd = endpointFd ep
+          report _ e = void (tryPutMVar box e)
+      outcome <- useEndpoint ep (attempt (register (managerRegistry m) m fd evs OneShot report))
+      placed <- fromMaybe closed outcome
       case placed of
         Ready -> pure ()
-        ManagerGone -> wait fd
+        ManagerGone -> wait ep
         Placed key -> do
           e <- takeMVar box `onException` unregister (managerRegistry m) fd key
           if e `includes` evtOrphaned
-            then wait fd
-            else if e `includes` evtClose then ioError (socketError loc eBADF) else pure ()
+            then wait ep
+            else if e `includes` evtClose then closed else pure ()

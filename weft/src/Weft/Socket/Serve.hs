@@ -294,6 +294,9 @@ startConnection settings handler place table (sock, peer) = do
     connection n unmask = do
       unmask (when (serverNoDelay settings) noDelay >> handler sock peer)
         `catch` serverOnException settings (Just peer)
+        `finally` ended n
+    -- Whatever the handlers throw; the table is never held for long.
+    ended n = uninterruptibleMask_ $ do
       close sock
       modifyMVar_ (connectionThreads table) (pure . IntMap.delete n)
       void (tryPutMVar (connectionEnded table) ())

@@ -25,7 +25,8 @@ echo =
       benchCases = const [echoCase mode cores subject | cores <- [1, 2], (mode, subject) <- subjects],
       benchTools = [tripTool],
       benchBounds = const [bound 1 "-N1", bound 2 "-N2"],
-      benchColumns = ["p50_us", "p95_us", "p99_us", "max_us", "cpu_us_per_op"]
+      benchColumns = ["p50_us", "p95_us", "p99_us", "max_us", "cpu_us_per_op"],
+      benchPlotted = id
     }
   where
     subjects =

@@ -25,7 +25,8 @@ idle =
       benchTools = [loadTool, idleTool],
       benchBounds = bounds . planIdle,
       benchColumns =
-        ["p99_us", "p50_us", "max_us", "cpu_us_per_op", "live_bytes_per_idle", "rss_bytes_per_idle", "max_rss_mb"]
+        ["p99_us", "p50_us", "max_us", "cpu_us_per_op", "live_bytes_per_idle", "rss_bytes_per_idle", "max_rss_mb"],
+      benchPlotted = id
     }
   where
     subjects =

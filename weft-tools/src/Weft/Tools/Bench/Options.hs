@@ -102,7 +102,13 @@ defaultPlan =
       planSettle = 2,
       planWindow = 10,
       planTrips = 20000,
-      planTripsBefore = 2000
+      planTripsBefore = 2000,
+      planDelays = [10000, 100000, 1000000, 10000000],
+      planDelaysBound = 1000000,
+      planTimeouts = 1000000,
+      planPushes = 10000000,
+      planPending = 1000000,
+      planDelaysTimed = 1000000
     }
 
 -- | With @--quick@.
@@ -118,5 +124,11 @@ quick =
       planSettle = 1,
       planWindow = 2,
       planTrips = 2000,
-      planTripsBefore = 200
+      planTripsBefore = 200,
+      planDelays = [100, 1000, 10000],
+      planDelaysBound = 10000,
+      planTimeouts = 20000,
+      planPushes = 100000,
+      planPending = 100000,
+      planDelaysTimed = 20000
     }

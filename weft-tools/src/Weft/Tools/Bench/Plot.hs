@@ -23,7 +23,7 @@ import Weft.Tools.Bench.Types
 
 -- | The SVG document for a result.
 outcomePlot :: Benchmark -> Outcome -> Text
-outcomePlot benchmark = renderChart . chartOf title metric . outcomeRuns
+outcomePlot benchmark = renderChart . chartOf title metric . benchPlotted benchmark . outcomeRuns
   where
     title = benchName benchmark <> ": " <> benchTitle benchmark
     metric = T.concat (take 1 (benchColumns benchmark))
@@ -62,6 +62,7 @@ subjectColour subject = fromMaybe "#8c7a66" (lookup subject colours)
   where
     colours =
       [ ("weft", "#2f6db5"),
+        ("weft psq", "#86a9c8"),
         ("weft-hybrid", "#7ba7d9"),
         ("weft-relink", "#1c4372"),
         ("ghc", "#e08a2c"),

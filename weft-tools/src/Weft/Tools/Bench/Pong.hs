@@ -23,7 +23,8 @@ pong =
       benchTools = [loadTool],
       benchBounds = const (oneCore ++ twoCores ++ lean),
       benchColumns =
-        ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "alloc_bytes_per_op", "syscalls_per_op", "max_rss_mb"]
+        ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "alloc_bytes_per_op", "syscalls_per_op", "max_rss_mb"],
+      benchPlotted = id
     }
 
 loads :: [Int]

@@ -16,6 +16,7 @@ module Weft.Tools.Bench.Proc
 
     -- * The machine
     kernelVersion,
+    availableBytes,
 
     -- * Parsing
     field,
@@ -79,6 +80,12 @@ fullyTraced pid = notElem 0 <$> overTasks pid "TracerPid"
 -- | The kernel's version without what a vendor appended.
 kernelVersion :: IO Text
 kernelVersion = releaseNumbers . T.pack . B.unpack <$> B.readFile "/proc/sys/kernel/osrelease"
+
+-- | Memory that programs could have without swapping.
+availableBytes :: IO Double
+availableBytes = do
+  facts <- B.readFile "/proc/meminfo"
+  maybe (ioError (userError "no MemAvailable")) (pure . (1024 *)) (field "MemAvailable" facts)
 
 procDir :: ProcessID -> FilePath
 procDir pid = "/proc" </> show pid

@@ -27,7 +27,8 @@ quiet =
           atMost "collections" (on "weft" (quietParams (planQuiet plan)) "collections") 0,
           atMost "CPU, per cent of a core" (on "weft" (quietParams (planQuiet plan)) "cpu_percent") 0.1
         ],
-      benchColumns = ["wakeups", "collections", "cpu_percent", "wall_s", "os_threads", "max_rss_mb"]
+      benchColumns = ["wakeups", "collections", "cpu_percent", "wall_s", "os_threads", "max_rss_mb"],
+      benchPlotted = id
     }
   where
     subjects = [Subject "weft" "pong-weft" WeftProgram, Subject "ghc" "pong-ghc" GhcProgram]

@@ -10,6 +10,7 @@ module Weft.Tools.Bench.Server
     Server (..),
     withServer,
     available,
+    subjectProgramWith,
 
     -- * Where things run
     serverCores,
@@ -54,27 +55,32 @@ available env subject = isJust <$> locate env (subjectProgram subject)
 -- wait until it listens, and end it after the action.
 withServer :: Env -> Int -> Subject -> (Server -> IO a) -> IO a
 withServer env capabilities subject action = do
-  path <- locate env (subjectProgram subject) >>= maybe (failWith ("missing: " <> T.pack (subjectProgram subject))) pure
-  withChild env (program path) $ \child -> do
+  program <- subjectProgramWith env capabilities subject ["--port", "0"]
+  withChild env program $ \child -> do
     line <- hearLine 20 child
     case T.stripPrefix "listening on " line >>= readMaybe . T.unpack of
       Just port -> action (Server (childPid child) port subject child)
       Nothing -> failWith (subjectName subject <> " printed " <> line <> " instead of its port")
+
+-- | A subject with these arguments, and with the options, the environment and the cores that subjects of its kind have
+-- for this many capabilities. Fails when it is not there.
+subjectProgramWith :: Env -> Int -> Subject -> [String] -> IO Program
+subjectProgramWith env capabilities subject arguments = do
+  path <- locate env (subjectProgram subject) >>= maybe (failWith ("missing: " <> T.pack (subjectProgram subject))) pure
+  pure
+    Program
+      { programPath = path,
+        programArguments = arguments ++ options,
+        programEnvironment = [("GOMAXPROCS", show capabilities) | subjectKind subject == GoProgram],
+        programCores = serverCores env capabilities
+      }
   where
-    program path =
-      Program
-        { programPath = path,
-          programArguments = ["--port", "0"] ++ options,
-          programEnvironment = environment,
-          programCores = serverCores env capabilities
-        }
     options = case subjectKind subject of
       WeftProgram -> maybe [] (\name -> ["--backend", T.unpack name]) (envBackend env) ++ rts
       GhcProgram -> rts
       _ -> []
     rts = ["+RTS", "-T"] ++ ["-N" ++ show capabilities | not nonThreaded] ++ envRts env ++ ["-RTS"]
     nonThreaded = "-nonthreaded" `T.isSuffixOf` T.pack (subjectProgram subject)
-    environment = [("GOMAXPROCS", show capabilities) | subjectKind subject == GoProgram]
 
 -- | A server with N capabilities has the first N cores.
 serverCores :: Env -> Int -> [Int]

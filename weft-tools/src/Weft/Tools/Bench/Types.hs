@@ -73,7 +73,9 @@ data Benchmark = Benchmark
     -- | What must hold.
     benchBounds :: Plan -> [Bound],
     -- | The metrics in the table, most important first; the first is plotted.
-    benchColumns :: [Text]
+    benchColumns :: [Text],
+    -- | Of all runs those that are plotted, under the names that the plot shows.
+    benchPlotted :: [Run] -> [Run]
   }
 
 -- | One subject under one set of parameters.
@@ -144,7 +146,17 @@ data Plan = Plan
     planWindow :: !Double,
     -- | Round trips of one @echo@ client, and those before they count.
     planTrips :: !Int,
-    planTripsBefore :: !Int
+    planTripsBefore :: !Int,
+    -- | Threads of the benchmark @delay@, from few to many.
+    planDelays :: ![Int],
+    -- | Those for which its bounds are given.
+    planDelaysBound :: !Int,
+    -- | Calls of the benchmark @timeout@, in all.
+    planTimeouts :: !Int,
+    -- | Of the benchmark @deadline@: how often one is pushed, how many timers are pending, how many delays are timed.
+    planPushes :: !Int,
+    planPending :: !Int,
+    planDelaysTimed :: !Int
   }
   deriving (Eq, Show)
 

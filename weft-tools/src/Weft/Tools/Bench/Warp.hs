@@ -21,7 +21,8 @@ warp =
       benchTools = [loadTool],
       benchBounds = const (map bound loads),
       benchColumns =
-        ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "alloc_bytes_per_op", "syscalls_per_op", "max_rss_mb"]
+        ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "alloc_bytes_per_op", "syscalls_per_op", "max_rss_mb"],
+      benchPlotted = id
     }
   where
     loads = [64, 400]

@@ -1,0 +1,44 @@
+{-# LANGUAGE MagicHash #-}
+{-# LANGUAGE UnboxedTuples #-}
+
+-- |
+-- Description : Waiting for many threads to end
+--
+-- One machine word that every thread decrements by one atomic instruction, as Go's WaitGroup does; who brings it to
+-- zero wakes the one that waits. Some 20 ns a thread when two cores fight over it, against a microsecond and more for
+-- a thread and its timer: an MVar or a variable of STM would be measured in the place of the timers.
+module Countdown
+  ( Countdown,
+    newCountdown,
+    arrive,
+    await,
+  )
+where
+
+import Control.Concurrent.MVar (MVar, newEmptyMVar, putMVar, readMVar)
+import Control.Monad (when)
+import GHC.Exts
+import GHC.IO (IO (..))
+
+-- | How many are still to arrive.
+data Countdown = Countdown (MutableByteArray# RealWorld) !(MVar ())
+
+-- | For so many arrivals; at least one.
+newCountdown :: Int -> IO Countdown
+newCountdown (I# n) = do
+  done <- newEmptyMVar
+  IO $ \s -> case newByteArray# 8# s of
+    (# s1, cell #) -> case writeIntArray# cell 0# n s1 of
+      s2 -> (# s2, Countdown cell done #)
+
+-- | One has arrived.
+arrive :: Countdown -> IO ()
+arrive (Countdown cell done) = do
+  before <- IO $ \s -> case fetchAddIntArray# cell 0# -1# s of
+    (# s', old #) -> (# s', I# old #)
+  when (before == 1) (putMVar done ())
+{-# INLINE arrive #-}
+
+-- | Block until all have arrived.
+await :: Countdown -> IO ()
+await (Countdown _ done) = readMVar done

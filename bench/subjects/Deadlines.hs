@@ -1,0 +1,51 @@
+-- |
+-- Description : A deadline that is pushed later all the time
+--
+-- One thread and one deadline of thirty seconds, which is postponed, or paused and resumed, so many times.
+module Main (main) where
+
+import Clock (Deadline, newDeadline, pauseAndResume, postpone)
+import Control.Concurrent (runInUnboundThread)
+import Data.IORef
+import Measure
+import System.Exit (die)
+import Text.Read (readMaybe)
+
+main :: IO ()
+main = do
+  given <- arguments
+  case given of
+    ["postpone", number] | Just count <- positive number -> runInUnboundThread (pushing postpone count)
+    ["pause+resume", number]
+      | Just count <- positive number ->
+        maybe (die "timers cannot be paused here") (runInUnboundThread . (`pushing` count)) pauseAndResume
+    _ -> usage "postpone|pause+resume COUNT"
+  where
+    positive text = case readMaybe text of
+      Just count | count > 0 -> Just count
+      _ -> Nothing
+
+pushing :: (Deadline -> IO ()) -> Int -> IO ()
+pushing push count = do
+  fired <- newIORef False
+  deadline <- newDeadline 30000000 (writeIORef fired True)
+  spent <- spending (times count (push deadline))
+  early <- readIORef fired
+  if early
+    then die "the deadline came"
+    else
+      say
+        [ ("ns_per_op", 1e9 * spentWall spent / fromIntegral count),
+          ("cpu_s", spentCpu spent),
+          ("alloc_bytes_per_op", spentBytes spent / fromIntegral count)
+        ]
+  hear
+{-# INLINE pushing #-}
+
+times :: Int -> IO () -> IO ()
+times count action = go count
+  where
+    go :: Int -> IO ()
+    go 0 = pure ()
+    go left = action >> go (left - 1)
+{-# INLINE times #-}

@@ -1,0 +1,36 @@
+-- |
+-- Description : Many threads that wait a millisecond each
+--
+-- The program of the 2010 paper, section 9.2: forks so many threads, each calls @threadDelay 1000@, and waits for all
+-- of them. One delay goes before, so that the manager is there: GHC's is started with the program, Weft's when it is
+-- first needed.
+module Main (main) where
+
+import Clock (threadDelay)
+import Control.Concurrent (forkIO, runInUnboundThread)
+import Control.Monad (replicateM_)
+import Countdown
+import Measure
+import Text.Read (readMaybe)
+
+main :: IO ()
+main = do
+  given <- arguments
+  case map readMaybe given of
+    [Just threads] | threads > 0 -> runInUnboundThread (delays threads)
+    _ -> usage "THREADS"
+
+delays :: Int -> IO ()
+delays threads = do
+  threadDelay 1
+  finished <- newCountdown threads
+  spent <- spending $ do
+    replicateM_ threads (forkIO (threadDelay 1000 >> arrive finished))
+    await finished
+  say
+    [ ("wall_s", spentWall spent),
+      ("cpu_s", spentCpu spent),
+      ("ns_per_op", 1e9 * spentWall spent / fromIntegral threads),
+      ("alloc_bytes_per_op", spentBytes spent / fromIntegral threads)
+    ]
+  hear

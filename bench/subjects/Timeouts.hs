@@ -1,0 +1,61 @@
+-- |
+-- Description : Timeouts that do not fire
+--
+-- So many threads, each of which runs a short action under a limit of ten seconds so many times. The action reads a
+-- reference, and the results are added up: nothing of it can be left out, and a call that came to nothing is noticed.
+-- One call goes before, as Weft's manager starts when it is first needed.
+module Main (main) where
+
+import Clock (timeout)
+import Control.Concurrent (forkIO, runInUnboundThread)
+import Control.Monad (replicateM_, unless)
+import Countdown
+import Data.IORef
+import Measure
+import System.Exit (die)
+import Text.Read (readMaybe)
+
+main :: IO ()
+main = do
+  given <- arguments
+  case map readMaybe given of
+    [Just threads, Just each] | threads > 0 && each > 0 -> runInUnboundThread (timeouts threads each)
+    _ -> usage "THREADS EACH"
+
+timeouts :: Int -> Int -> IO ()
+timeouts threads each = do
+  one <- newIORef 1
+  failed <- newIORef False
+  started <- limited 1 (readIORef one)
+  finished <- newCountdown threads
+  let thread = do
+        answered <- limited each (readIORef one)
+        unless (answered == each) (writeIORef failed True)
+        arrive finished
+  spent <- spending (replicateM_ threads (forkIO thread) >> await finished)
+  wrong <- readIORef failed
+  if wrong || started /= 1
+    then die "a timeout fired"
+    else
+      say
+        [ ("ns_per_op", 1e9 * spentWall spent / count),
+          ("cpu_us_per_op", 1e6 * spentCpu spent / count),
+          ("alloc_bytes_per_op", spentBytes spent / count),
+          ("wall_s", spentWall spent),
+          ("cpu_s", spentCpu spent)
+        ]
+  hear
+  where
+    count = fromIntegral (threads * each)
+
+-- | The sum of what so many runs of the action gave within the limit.
+limited :: Int -> IO Int -> IO Int
+limited count action = go count 0
+  where
+    go left total
+      | left == 0 = pure total
+      | otherwise = do
+        result <- timeout 10000000 action
+        go (left - 1) $! maybe total (total +) result
+    go :: Int -> Int -> IO Int
+{-# NOINLINE limited #-}

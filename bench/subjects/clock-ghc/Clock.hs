@@ -1,0 +1,57 @@
+-- |
+-- Description : Delays and timers of GHC's own manager
+module Clock
+  ( -- * Threads
+    threadDelay,
+    timeout,
+    registerDelay,
+
+    -- * Timers
+    Timer,
+    schedule,
+    cancel,
+
+    -- * Deadlines
+    Deadline,
+    newDeadline,
+    postpone,
+    pauseAndResume,
+  )
+where
+
+import Control.Concurrent (threadDelay)
+import Control.Concurrent.STM (registerDelay)
+import GHC.Event (TimeoutKey, getSystemTimerManager, registerTimeout, unregisterTimeout, updateTimeout)
+import System.Timeout (timeout)
+
+-- | A timer of the system's timer manager.
+type Timer = TimeoutKey
+
+-- | Run an action after so many microseconds, on the timer manager's thread.
+schedule :: Int -> IO () -> IO Timer
+schedule microseconds act = do
+  manager <- getSystemTimerManager
+  registerTimeout manager microseconds act
+
+-- | Cancel a timer that has not fired.
+cancel :: Timer -> IO ()
+cancel timer = do
+  manager <- getSystemTimerManager
+  unregisterTimeout manager timer
+
+-- | A timer that is moved, and how far.
+data Deadline = Deadline !Int !TimeoutKey
+
+-- | An action after so many microseconds, unless it is postponed.
+newDeadline :: Int -> IO () -> IO Deadline
+newDeadline microseconds act = Deadline microseconds <$> schedule microseconds act
+
+-- | Due its full time from now.
+postpone :: Deadline -> IO ()
+postpone (Deadline microseconds key) = do
+  manager <- getSystemTimerManager
+  updateTimeout manager key microseconds
+
+-- | GHC's timers cannot be paused.
+pauseAndResume :: Maybe (Deadline -> IO ())
+pauseAndResume = Nothing

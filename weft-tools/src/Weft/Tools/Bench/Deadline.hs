@@ -1,0 +1,146 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Benchmark @deadline@
+--
+-- What timers cost that hardly ever fire, and how well those keep time that do: pushing one later, keeping very many
+-- of them, and the lateness of short delays.
+module Weft.Tools.Bench.Deadline (deadline) where
+
+import Control.Concurrent (threadDelay)
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Child
+import Weft.Tools.Bench.Proc
+import Weft.Tools.Bench.Stats (metricSummaries)
+import Weft.Tools.Bench.Timing
+import Weft.Tools.Bench.Types
+
+deadline :: Benchmark
+deadline =
+  Benchmark
+    { benchName = "deadline",
+      benchTitle = "pushing deadlines later, pending timers, lateness of delays, -N2",
+      benchCases = \plan ->
+        pushCases (planPushes plan) ++ pendingCases (planPending plan) ++ latenessCases (planDelaysTimed plan),
+      benchTools = [],
+      benchBounds = bounds,
+      benchColumns =
+        ["ns_per_op", "alloc_bytes_per_op"]
+          ++ ["live_bytes_per_timer", "left_bytes_per_timer", "cpu_percent", "wakeups", "set_ns_per_op", "cancel_ns_per_op"]
+          ++ ["p50_us", "p99_us", "max_us", "early", "delays", "cpu_s", "max_rss_mb"],
+      benchPlotted = filter (M.member "ns_per_op" . metricSummaries)
+    }
+
+bounds :: Plan -> [Bound]
+bounds plan =
+  [ atMost "postpone, ns" (weft (taskParams "postpone") "ns_per_op") 20,
+    atMost "bytes live a pending timer" (weft pending "live_bytes_per_timer") 96,
+    atMost "CPU while timers are pending, per cent of a core" (weft pending "cpu_percent") 0.1,
+    atMost "bytes left a timer after cancelling all" (weft pending "left_bytes_per_timer") 1,
+    atMost "lateness of 100 us to 10 ms, 99th percentile, us" (weft late "p99_us") 200,
+    atMost "delays that ended early" (weft late "early") 0
+  ]
+  where
+    weft params = on "weft" (modeParam Own : params)
+    pending = pendingParams (planPending plan)
+    late = taskParams "lateness"
+
+taskParams :: Text -> Params
+taskParams task = [("task", Word task), ("capabilities", Count 2)]
+
+pendingParams :: Int -> Params
+pendingParams count = taskParams "pending" ++ [("timers", Count count)]
+
+-- | A trial on two cores.
+trial :: Params -> [String] -> (Subject, Mode) -> Trial
+trial params arguments (subject, mode) =
+  Trial
+    { trialSubject = subject,
+      trialMode = mode,
+      trialArguments = arguments,
+      trialCapabilities = 2,
+      trialParams = params
+    }
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Pushing later
+
+-- | GHC's manager looks into its queue for each push and its timers cannot be paused: it is given a tenth of the
+-- pushes.
+pushCases :: Int -> [Case]
+pushCases count =
+  [ push "postpone" ["postpone", show count] (weftSubject, Own),
+    push "postpone" ["postpone", show (max 1 (count `div` 10))] (Subject "ghc" "deadlines-ghc" GhcProgram, Own),
+    push "postpone" ["reset", show count] (goSubject, Own),
+    push "pause+resume" ["pause+resume", show count] (weftSubject, Own)
+  ]
+  where
+    push task arguments = trialCase selfMeasured . trial (taskParams task) arguments
+    weftSubject = Subject "weft" "deadlines-weft" WeftProgram
+
+goSubject :: Subject
+goSubject = Subject "go" "go-timers" GoProgram
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Pending
+
+pendingCases :: Int -> [Case]
+pendingCases count =
+  [ trialCase watched (trial (pendingParams count) (arguments ++ [show count]) (subject, mode))
+    | (subject, mode, arguments) <-
+        [ (weftSubject, Own, []),
+          (weftSubject, SearchQueue, []),
+          (Subject "ghc" "pending-ghc" GhcProgram, Own, []),
+          (goSubject, Own, ["pending"])
+        ]
+  ]
+  where
+    weftSubject = Subject "weft" "pending-weft" WeftProgram
+
+-- | The timers are pending for a minute; watch the program for a part of it, from outside and after it has come to
+-- rest (its run-time system collects once when nothing happens any more).
+watched :: Env -> Child -> IO Metrics
+watched env child = do
+  Figures full <- hearJson 60 child
+  sleep (planSettle plan)
+  switches <- voluntarySwitches (childPid child)
+  cpu <- cpuSeconds (childPid child)
+  sleep window
+  cpuAfter <- cpuSeconds (childPid child)
+  switchesAfter <- voluntarySwitches (childPid child)
+  peak <- peakResidentBytes (childPid child)
+  tell child "go"
+  Figures cancelled <- hearJson 60 child
+  pure . M.unions $
+    [ full,
+      cancelled,
+      M.fromList
+        [ ("cpu_percent", 100 * (cpuAfter - cpu) / window),
+          ("wakeups", switchesAfter - switches),
+          ("max_rss_mb", peak / 1e6)
+        ]
+    ]
+  where
+    plan = envPlan env
+    window = min 20 (planWindow plan)
+    sleep seconds = threadDelay (round (seconds * 1e6))
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Lateness
+
+latenessCases :: Int -> [Case]
+latenessCases count =
+  [ trialCase selfMeasured (trial (taskParams "lateness") (arguments ++ map show [count, threads]) (subject, mode))
+    | (subject, mode, arguments) <-
+        [ (weftSubject, Own, []),
+          (weftSubject, SearchQueue, []),
+          (Subject "ghc" "lateness-ghc" GhcProgram, Own, []),
+          (goSubject, Own, ["lateness"])
+        ]
+  ]
+  where
+    weftSubject = Subject "weft" "lateness-weft" WeftProgram
+    -- A million delays of 5 ms on average then take 25 s, and two cores are idle nine tenths of the time.
+    threads = 200 :: Int

@@ -1,0 +1,111 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Benchmark @delay@
+--
+-- Very many threads, each of which waits for one millisecond (2010, section 9.2): the whole life of a timer, with the
+-- thread that waits for it. GHC's own manager takes part up to a million threads only: its one timer thread starves
+-- behind them, so that all stacks live at once, 10 GB at a million and 100 GB at ten.
+module Weft.Tools.Bench.Delay
+  ( delay,
+    delayTrials,
+    paperFigure,
+  )
+where
+
+import Control.Monad (when)
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Child (Child)
+import Weft.Tools.Bench.Proc (availableBytes)
+import Weft.Tools.Bench.Timing
+import Weft.Tools.Bench.Types
+
+delay :: Benchmark
+delay =
+  Benchmark
+    { benchName = "delay",
+      benchTitle = "threads that wait 1 ms each (ghc to 1,000,000: ten times that needs 100 GB)",
+      benchCases = map delayCase . delayTrials,
+      benchTools = [],
+      benchBounds = bounds,
+      benchColumns = ["wall_s", "cpu_s", "ns_per_op", "max_rss_mb", "alloc_bytes_per_op"],
+      benchPlotted = paperFigure
+    }
+
+-- | All sizes on two cores, one on a single core.
+delayTrials :: Plan -> [Trial]
+delayTrials plan = [trial threads 2 | threads <- planDelays plan] `with` subjects ++ [trial one 1] `with` subjects
+  where
+    one = planDelaysBound plan
+    with sizes makers = [t | size <- sizes, Just t <- map size makers]
+    trial threads capabilities (subject, mode, arguments)
+      | subjectKind subject == GhcProgram && threads > mostOnGhc = Nothing
+      | otherwise =
+        Just
+          Trial
+            { trialSubject = subject,
+              trialMode = mode,
+              trialArguments = arguments ++ [show threads],
+              trialCapabilities = capabilities,
+              trialParams = delayParams threads capabilities
+            }
+    subjects =
+      [ (Subject "weft" "delay-weft" WeftProgram, Own, []),
+        (Subject "weft" "delay-weft" WeftProgram, SearchQueue, []),
+        (Subject "ghc" "delay-ghc" GhcProgram, Own, []),
+        (Subject "go" "go-timers" GoProgram, Own, ["delay"])
+      ]
+
+mostOnGhc :: Int
+mostOnGhc = 1000000
+
+delayParams :: Int -> Int -> Params
+delayParams threads capabilities = [("threads", Count threads), ("capabilities", Count capabilities)]
+
+delayCase :: Trial -> Case
+delayCase trial = trialCase measure trial
+  where
+    measure :: Env -> Child -> IO Metrics
+    measure env child = do
+      free <- availableBytes
+      when (subjectKind (trialSubject trial) == GhcProgram && free < need) $
+        failWith (T.pack (show (round (need / 1e9) :: Int)) <> " GB of memory are needed and not there")
+      selfMeasured env child
+    need = case lookup "threads" (trialParams trial) of
+      Just (Count threads) -> 12000 * fromIntegral threads
+      _ -> 0 :: Double
+
+bounds :: Plan -> [Bound]
+bounds plan =
+  [ atMost (at "wall: weft / go") (weft many "wall_s" `Over` figure "go" many "wall_s") 1.0,
+    atMost (at "wall: weft / ghc") (weft many "wall_s" `Over` figure "ghc" many "wall_s") 0.1,
+    atMost (at "peak memory of weft, MB") (weft many "max_rss_mb") 100,
+    atMost
+      ("time a timer, weft: " <> number largest <> " / " <> number smallest <> " threads")
+      (weft largest "ns_per_op" `Over` weft smallest "ns_per_op")
+      1.5
+  ]
+  where
+    many = planDelaysBound plan
+    (smallest, largest) = (minimum (planDelays plan), maximum (planDelays plan))
+    at what = number many <> " threads, -N2, " <> what
+    weft = figure "weft"
+    figure subject threads = on subject (modeParam Own : delayParams threads 2)
+
+number :: Int -> Text
+number = T.pack . show
+
+-- | The figure of the paper: threads against seconds on two cores, for the old manager, the new one with either queue,
+-- and Go.
+paperFigure :: [Run] -> [Run]
+paperFigure runs =
+  [ run {runSubject = named run, runParams = [p | p@("threads", _) <- runParams run]}
+    | run <- runs,
+      lookup "capabilities" (runParams run) == Just (Count 2)
+  ]
+  where
+    named run
+      | modeParam SearchQueue `elem` runParams run = runSubject run <> " psq"
+      | otherwise = runSubject run

@@ -1,0 +1,81 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Programs that measure themselves
+--
+-- The subjects of @delay@, @timeout@ and @deadline@ run to their end and print their figures as one JSON object of
+-- numbers; then they wait for a line of input, which leaves time to ask the kernel about the process.
+module Weft.Tools.Bench.Timing
+  ( -- * Programs
+    Trial (..),
+    Mode (..),
+    trialCase,
+    modeParam,
+
+    -- * Measuring
+    selfMeasured,
+    Figures (..),
+  )
+where
+
+import Data.Aeson (FromJSON (..))
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import Weft.Tools.Bench.Child
+import Weft.Tools.Bench.Proc
+import Weft.Tools.Bench.Server
+import Weft.Tools.Bench.Types
+
+-- | One run of such a program.
+data Trial = Trial
+  { trialSubject :: !Subject,
+    trialMode :: !Mode,
+    trialArguments :: ![String],
+    trialCapabilities :: !Int,
+    -- | What it is compared by, without the mode.
+    trialParams :: !Params
+  }
+
+-- | Which queue of timers: that which a manager has of itself, or Weft's priority search queue. (A parameter of every
+-- run, so that a bound on the one is never judged by the other.)
+data Mode = Own | SearchQueue
+  deriving (Eq, Show)
+
+modeParam :: Mode -> (Text, ParamValue)
+modeParam Own = ("mode", Word "default")
+modeParam SearchQueue = ("mode", Word "psq")
+
+-- | A trial and what is to be done with its process, once a round.
+trialCase :: (Env -> Child -> IO Metrics) -> Trial -> Case
+trialCase measure trial =
+  Case
+    { caseSubject = trialSubject trial,
+      caseParams = given,
+      caseGroup = trialParams trial,
+      caseMeasure = \env -> do
+        program <- subjectProgramWith env (trialCapabilities trial) (trialSubject trial) arguments
+        metrics <- withChild env program (measure env)
+        pure [(given, metrics)],
+      caseOnce = Nothing
+    }
+  where
+    given = trialParams trial ++ [modeParam (trialMode trial)]
+    arguments = trialArguments trial ++ concat [["--timers", "psq"] | trialMode trial == SearchQueue]
+
+-- | The figures that the program prints, and the most memory that was ever resident.
+selfMeasured :: Env -> Child -> IO Metrics
+selfMeasured _ child = do
+  Figures figures <- hearJson patience child
+  peak <- peakResidentBytes (childPid child)
+  pure (M.insert "max_rss_mb" (peak / 1e6) figures)
+
+-- | Seconds until a program is given up. A million delays take GHC's own manager half a minute.
+patience :: Double
+patience = 300
+
+-- | An object of numbers.
+newtype Figures = Figures Metrics
+  deriving (Eq, Show)
+
+instance FromJSON Figures where
+  parseJSON = fmap Figures . parseJSON

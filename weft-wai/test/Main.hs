@@ -1,0 +1,37 @@
+-- |
+-- Warp on Weft, tried by real clients over the loopback interface: @curl@ and
+-- sockets of the @network@ package. Everything runs with each back end of the
+-- machine and with one, two and four capabilities.
+module Main (main) where
+
+import Configurations (Configuration, allConfigurations, configurationName)
+import qualified Spec.Bodies as Bodies
+import qualified Spec.Connections as Connections
+import qualified Spec.Ending as Ending
+import qualified Spec.Files as Files
+import qualified Spec.Requests as Requests
+import qualified Spec.Settings as Settings
+import Test.Tasty
+import Test.Tasty.Runners (NumThreads (..))
+
+main :: IO ()
+main = do
+  configurations <- allConfigurations
+  defaultMain
+    . localOption (NumThreads 1)
+    . localOption (mkTimeout 60000000)
+    . testGroup "warp"
+    $ map underConfiguration configurations
+
+underConfiguration :: Configuration -> TestTree
+underConfiguration configuration =
+  testGroup (configurationName configuration) $
+    map
+      ($ configuration)
+      [ Requests.tests,
+        Bodies.tests,
+        Files.tests,
+        Connections.tests,
+        Ending.tests,
+        Settings.tests
+      ]

@@ -1,0 +1,114 @@
+-- |
+-- Weft's events in the terms of kqueue(2), and back. For "Weft.Backend.Kqueue";
+-- pure, so that it is compiled and tested on systems without kqueue too.
+--
+-- kqueue knows no events of a descriptor but filters, each registered and reported
+-- by itself: reading, writing, on some systems exceptions. The end of the stream
+-- is a flag of either.
+module Weft.Backend.KqueueEvents
+  ( -- * Asking
+    Filter (..),
+    Mode (..),
+    Change (..),
+    watch,
+    replace,
+    unwatch,
+
+    -- * Being told
+    Told (..),
+    meaning,
+    endsAll,
+    afterwards,
+  )
+where
+
+import Weft.Core.Events
+
+-- | What the kernel watches of a descriptor.
+data Filter
+  = -- | @EVFILT_READ@
+    ReadFilter
+  | -- | @EVFILT_WRITE@
+    WriteFilter
+  | -- | @EVFILT_EXCEPT@ with @NOTE_OOB@, on macOS and OpenBSD
+    ExceptFilter
+  deriving (Eq, Ord, Enum, Bounded, Show)
+
+-- | What is done with a filter.
+data Mode
+  = -- | @EV_ADD@: told by every look while it lasts.
+    Plain
+  | -- | @EV_ADD | EV_ONESHOT@: told once, then the kernel removes it.
+    Single
+  | -- | @EV_ADD | EV_CLEAR@: told now and after each change.
+    Clear
+  | -- | @EV_DELETE@
+    Remove
+  deriving (Eq, Ord, Enum, Bounded, Show)
+
+-- | One element of kevent's list of changes.
+data Change = Change !Filter !Mode
+  deriving (Eq, Show)
+
+-- | What to register for a trigger and events, where nothing is registered. The
+-- first argument: has the system the exception filter? Without it 'evtUrgent' is
+-- never reported.
+watch :: Bool -> Trigger -> Events -> [Change]
+watch hasExcept trigger asked =
+  [Change WriteFilter usual | asked `includes` evtWrite]
+    -- Hang-ups are reported unasked, so there is always one filter that sees them.
+    <> [Change ReadFilter readMode | not (asked `includes` evtWrite) || asked `overlaps` (evtRead <> evtPeerClosed)]
+    <> [Change ExceptFilter usual | hasExcept, asked `includes` evtUrgent]
+  where
+    -- Data that nobody asked for: once is enough.
+    readMode = if asked `includes` evtRead then usual else Clear
+    usual = case trigger of
+      Once -> Single
+      Level -> Plain
+      Edge -> Clear
+
+-- | The same, where some filters are registered: flags of a registered filter do
+-- not change, and one that is added anew looks at the present state.
+replace :: [Filter] -> [Change] -> [Change]
+replace registered changes = unwatch registered <> changes
+
+-- | Take filters back.
+unwatch :: [Filter] -> [Change]
+unwatch registered = [Change f Remove | f <- registered]
+
+-- | What a returned event says: its filter, was @EV_EOF@ set, and was an error
+-- given (@fflags@)?
+data Told = Told !Filter !Bool !Bool
+  deriving (Eq, Show)
+
+-- | What that means to someone who asked for these events: hang-ups always, other
+-- events when asked for.
+meaning :: Events -> Told -> Events
+meaning asked (Told f end failed)
+  | end && (failed || f == WriteFilter) = endsAll asked (held <> evtPeerClosed)
+  | otherwise = common asked held <> (if held `common` asked `includes` evtUrgent then evtRead else mempty)
+  where
+    held = case f of
+      ReadFilter -> evtRead <> (if end then evtPeerClosed else mempty)
+      WriteFilter -> evtWrite
+      ExceptFilter -> evtUrgent
+
+-- | Both directions have come to an end.
+endsAll :: Events -> Events -> Events
+endsAll asked held = common asked held <> evtHangup <> evtRead <> evtWrite
+
+-- | What to change after events were reported: a descriptor that waited 'Once' is
+-- left with no filter, and with 'Level' an end that is told once is made one that
+-- is told every time. Arguments: the trigger, what was asked, the filters that are
+-- registered, what was told.
+afterwards :: Trigger -> Events -> [Filter] -> [Told] -> [Change]
+afterwards trigger asked registered told = case trigger of
+  Once -> unwatch [f | f <- registered, f `notElem` spent]
+  Level
+    | not (asked `includes` evtRead),
+      or [end | Told ReadFilter end _ <- told] ->
+      [Change ReadFilter Remove, Change ReadFilter Plain]
+  _ -> []
+  where
+    -- The kernel has removed these itself.
+    spent = [f | Told f _ _ <- told, Change f Single `elem` watch True trigger asked]

@@ -1,0 +1,13 @@
+-- |
+-- The laws of the back ends, run on kqueue: see @test/with-libkqueue.sh@.
+module Main (main) where
+
+import Laws
+import System.Environment (setEnv)
+import Test.Tasty
+import qualified Weft.Backend.Kqueue as Kqueue
+
+main :: IO ()
+main = do
+  setEnv "TASTY_NUM_THREADS" "1"
+  defaultMain (localOption (mkTimeout 60000000) (testGroup "back ends" [laws "kqueue" Kqueue.new]))

@@ -1,0 +1,46 @@
+-- |
+-- "Weft.Metrics": counters move as they should, and not while the program is idle.
+module Spec.Metrics
+  ( tests,
+  )
+where
+
+import Control.Monad (forM_)
+import Descriptors
+import Harness
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Metrics
+import Weft.Thread (threadDelay, threadWaitRead)
+
+tests :: TestTree
+tests =
+  testGroup
+    "metrics"
+    [ testCase "waits, dispatched events and timers are counted" . withFds $ \fds -> do
+        (r, w) <- pipe fds
+        threadDelay 1000
+        before <- readMetrics
+        threadDelay 1000
+        forM_ [1 .. 5 :: Int] $ \_ -> do
+          t <- start (threadWaitRead r)
+          _ <- blocked t
+          say w 1
+          result "wait" t
+          drain r
+        later <- readMetrics
+        let moved f = total f later - total f before
+        moved metricsWaits @?= 5
+        moved metricsDispatched @>= 5
+        (moved metricsTimersSet, moved metricsTimersFired) @?= (1, 1),
+      testCase "spin: an idle program neither polls nor sleeps anew" . withFds $ \fds -> do
+        (r, w) <- pipe fds
+        t <- start (threadWaitRead r)
+        _ <- blocked t
+        pause 50
+        before <- activity
+        pause 1000
+        activity >>= (@?= before)
+        say w 1
+        result "wait" t
+    ]

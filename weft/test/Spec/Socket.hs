@@ -1,0 +1,209 @@
+-- |
+-- "Weft.Socket" against itself and against @network@: what is sent arrives, what is
+-- closed tells its waiters, and no descriptor's bytes reach another's owner.
+module Spec.Socket
+  ( tests,
+  )
+where
+
+import Control.Concurrent (yield)
+import Control.Exception (bracket, try)
+import Control.Monad (forM, forM_, replicateM, replicateM_, unless, void, when)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Foreign.C.Error (eBADF, eCONNREFUSED, eCONNRESET, ePIPE)
+import Harness
+import qualified Network.Socket as N
+import qualified Network.Socket.ByteString as NB
+import System.Mem (performMajorGC)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Duration
+import Weft.Socket
+import Weft.Socket.ByteString
+
+tests :: TestTree
+tests = testGroup "sockets" (peers <> deadlines <> ends <> closing)
+
+test :: String -> IO () -> TestTree
+test name act = testCase name (finishes name act)
+
+loopback :: SockAddr
+loopback = SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1))
+
+listening :: (Socket -> SockAddr -> IO a) -> IO a
+listening act = bracket (socket AF_INET Stream defaultProtocol) close $ \l -> do
+  bind l loopback
+  listen l 16
+  getSocketName l >>= act l
+
+-- | The two ends of a TCP connection.
+withTcp :: (Socket -> Socket -> IO a) -> IO a
+withTcp act = listening $ \l addr ->
+  bracket (socket AF_INET Stream defaultProtocol) close $ \a -> do
+    connect a addr
+    bracket (fst <$> accept l) close (act a)
+
+withUnix :: (Socket -> Socket -> IO a) -> IO a
+withUnix act = bracket (socketPair AF_UNIX Stream defaultProtocol) (\(a, b) -> close a >> close b) (uncurry act)
+
+recvExactly :: Socket -> Int -> IO B.ByteString
+recvExactly s = fmap B.concat . go
+  where
+    go 0 = pure []
+    go n = do
+      c <- recv s n
+      if B.null c then pure [] else (c :) <$> go (n - B.length c)
+
+blocks :: Task a -> Assertion
+blocks t = blocked t >>= assertBool "does not block"
+
+payload :: Int -> B.ByteString
+payload n = B.pack [fromIntegral (i * i `mod` 251) | i <- [1 .. n]]
+
+-- Peers ------------------------------------------------------------------------------
+
+peers :: [TestTree]
+peers =
+  [ test "network connects to Weft" . listening $ \l addr ->
+      bracket (N.socket AF_INET Stream defaultProtocol) N.close $ \n -> do
+        t <- start (accept l)
+        blocks t
+        N.connect n addr
+        (s, _) <- result "accept" t
+        sendAll s (C.pack "to network")
+        NB.recv n 100 >>= (@?= C.pack "to network")
+        NB.sendAll n (C.pack "to Weft")
+        recv s 100 >>= (@?= C.pack "to Weft")
+        close s,
+    test "UDP, and its ICMP error" $
+      bracket (socket AF_INET Datagram defaultProtocol) close $ \a -> do
+        b <- socket AF_INET Datagram defaultProtocol
+        bind a loopback
+        bind b loopback
+        [fromA, atB] <- mapM getSocketName [a, b]
+        t <- start (recvFrom b 100)
+        blocks t
+        sendAllTo a (C.pack "datagram") atB
+        result "recvFrom" t >>= (@?= (C.pack "datagram", fromA))
+        close b
+        connect a atB
+        t' <- start (recv a 100)
+        blocks t'
+        void (send a (C.pack "nobody"))
+        failsWith "recv" eCONNREFUSED (result "recv" t'),
+    test "a refused connection" $ do
+      addr <- listening (const pure)
+      bracket (socket AF_INET Stream defaultProtocol) close $ \s ->
+        failsWith "connect" eCONNREFUSED (connect s addr),
+    test "large transfers, both ways at once" . withTcp $ \a b -> do
+      let bytes = payload 4000000
+      ts <- forM [a, b] $ \s -> start (sendAll s bytes)
+      ss <- forM [a, b] $ \s -> start (recvExactly s (B.length bytes))
+      mapM_ (result "send") ts
+      forM_ ss $ \t -> result "recv" t >>= assertBool "other bytes" . (== bytes),
+    test "sendMany with thousands of chunks" . withUnix $ \a b -> do
+      let chunks = [payload (i `mod` 97) | i <- [1 .. 5000]]
+      t <- start (sendMany a chunks)
+      got <- recvExactly b (sum (map B.length chunks))
+      assertBool "other bytes" (got == B.concat chunks)
+      result "send" t
+  ]
+
+-- Deadlines --------------------------------------------------------------------------
+
+deadlines :: [TestTree]
+deadlines =
+  [ test "deadlines: recv, accept, send" . withUnix $ \a _ -> listening $ \l _ -> do
+      late "recv" a (`recv` 1)
+      late "accept" l accept
+      late "send" a (\s -> let go = send s (B.replicate 65536 0) >> go in go),
+    test "cancellation: a deadline loses no data and disturbs no other waiter" . withUnix $ \a b -> do
+      patient <- start (recvExactly b 1)
+      blocks patient
+      replicateM_ 5 (late "recv" b (`recv` 1))
+      sendAll a (C.pack "x")
+      result "the patient one" patient >>= (@?= C.pack "x")
+      forM_ [1 .. times 300] $ \i -> do
+        t <- start (deadlineIn (microseconds (i `mod` 90)) >>= \d -> try (recv (withDeadline d b) 1))
+        replicateM_ (i `mod` 7) yield
+        sendAll a (C.pack "y")
+        r <- result "recv" t
+        rest <- either (\e -> (isTimeout e @? show e) >> recv b 1) pure r
+        rest @?= C.pack "y",
+    test "several threads read one socket" . withUnix $ \a b -> do
+      ts <- replicateM 8 (start (recv b 1))
+      forM_ [1 .. 8 :: Int] $ \_ -> sendAll a (C.pack "z")
+      forM_ ts $ \t -> result "recv" t >>= (@?= C.pack "z")
+  ]
+  where
+    late what s act = do
+      d <- deadlineIn (milliseconds 5)
+      e <- failure what (act (withDeadline d s))
+      isTimeout e @? show e
+
+-- Ends -------------------------------------------------------------------------------
+
+ends :: [TestTree]
+ends =
+  [ test "half-close and reset are told apart" . withTcp $ \a b -> do
+      peerState a >>= (@?= PeerOpen)
+      finished <- start (awaitPeerFinished a)
+      gone <- start (awaitPeerGone a)
+      mapM_ blocks [finished, gone]
+      shutdown b ShutdownSend
+      result "finished" finished
+      peerState a >>= (@?= PeerFinished)
+      blocks gone
+      setSockOpt b Linger (StructLinger 1 0)
+      close b
+      result "gone" gone
+      peerState a >>= (@?= PeerGone),
+    test "no SIGPIPE: EPIPE or ECONNRESET" . withTcp $ \a b -> do
+      close b
+      e <- failure "send" (replicateM_ 1000 (send a (C.pack "x") >> pause 1))
+      any (`isErrno` e) [ePIPE, eCONNRESET] @? show e,
+    test "closeGracefully is bounded in time" . withTcp $ \a _ -> do
+      (_, s) <- timed (closeGracefully (milliseconds 50) maxBound a)
+      s @>= 0.05
+      when (s > 5) (assertFailure ("took " <> show s))
+  ]
+
+-- Closing ----------------------------------------------------------------------------
+
+closing :: [TestTree]
+closing =
+  [ test "close race: waiters get EBADF; closing twice, use afterwards" . withUnix $ \a _ -> listening $ \l _ -> do
+      readers <- replicateM 3 (start (void (recv a 1)))
+      acceptor <- start (void (accept l))
+      waiter <- start (awaitPeerFinished a)
+      mapM_ blocks (acceptor : waiter : readers)
+      close a >> close a >> close l
+      forM_ (acceptor : waiter : readers) (failsWith "waiter" eBADF . result "waiter")
+      failsWith "close'" eBADF (close' a)
+      failsWith "recv" eBADF (recv a 1)
+      failsWith "awaitPeerFinished" eBADF (awaitPeerFinished a),
+    test "descriptor reuse (ABA): nobody waits for or reads another's bytes" $
+      forM_ [1 .. times 3000] $ \i -> withUnix $ \a b -> do
+        t <- start (recv a 8)
+        p <- start (awaitPeerFinished a)
+        replicateM_ (i `mod` 5) yield
+        close a
+        withUnix $ \c d -> do
+          sendAll d (C.pack "secret")
+          failsWith "old reader" eBADF (result "recv" t)
+          failsWith "old waiter" eBADF (result "wait" p)
+          recv c 100 >>= (@?= C.pack "secret")
+        close b,
+    test "collector: unreachable sockets are closed" $ do
+      before <- openDescriptors
+      replicateM_ 50 (socket AF_INET Stream defaultProtocol)
+      left <- settled before openDescriptors
+      unless (left <= before) (assertFailure (show (left - before) <> " left")),
+    test "collector: a thread that waits is not taken for deadlocked" . withUnix $ \a b -> do
+      t <- start (recv b 1)
+      blocks t
+      replicateM_ 3 performMajorGC
+      sendAll a (C.pack "x")
+      result "recv" t >>= (@?= C.pack "x")
+  ]
