@@ -84,6 +84,10 @@ charts =
     [ testCase "round marks" $ map ticks [0, 1, 7.2, 100, 0.09] @?= [[0, 1], fifths 0.2, [0, 2, 4, 6, 8], fifths 20, fifths 0.02],
       testProperty "marks begin at zero and end above the largest value" $ \(Positive v) ->
         let marks = ticks v in head' marks == Just 0 && last marks >= v * 0.999 && length marks <= 7,
+      testCase "marks of a logarithmic axis" $ do
+        decades 0.05 46 @?= [0.01, 0.1, 1, 10, 100]
+        decades 1 100 @?= [1, 10, 100]
+        decades 10 10 @?= [10, 100],
       testCase "few parameters make bars" $ case chartAxis (chartOf "t" "cpu_us_per_op" sample) of
         Groups names -> names @?= ["connections 64", "connections 400"]
         Line _ _ -> assertFailure "lines",

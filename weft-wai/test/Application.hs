@@ -10,7 +10,7 @@ module Application
 
     -- * The application
     application,
-    pattern,
+    filler,
     portOf,
     noConnections,
   )
@@ -59,7 +59,7 @@ noConnections server = eventually "no connection is left" ((== 0) <$> serverConn
 application :: Application
 application req respond = case pathInfo req of
   ["hello"] -> respond (plain "hello")
-  ["large"] -> respond (responseLBS status200 [("Content-Length", C.pack (show n))] (L.fromStrict (pattern n)))
+  ["large"] -> respond (responseLBS status200 [("Content-Length", C.pack (show n))] (L.fromStrict (filler n)))
   ["chunks"] -> respond . responseStream status200 [] $ \write flush ->
     forM_ [1 .. 100 :: Int] (\i -> write (intDec i <> "\n") >> flush)
   ["drip"] -> respond . responseStream status200 [] $ \write flush ->
@@ -99,5 +99,5 @@ application req respond = case pathInfo req of
       loop
 
 -- | So many bytes that are not all the same.
-pattern :: Int -> ByteString
-pattern n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * 7 + i `div` 251), i + 1)) (0 :: Int))
+filler :: Int -> ByteString
+filler n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * 7 + i `div` 251), i + 1)) (0 :: Int))

@@ -8,8 +8,8 @@ module Search
 where
 
 import Simulation
-import Test.Tasty
 import System.Environment (lookupEnv)
+import Test.Tasty
 import Test.Tasty.HUnit
 
 -- | The scenario holds under every schedule, of which there are at least so many.

@@ -35,7 +35,7 @@ main = do
   choices <- mapM usable backendNames
   defaultMain . localOption (mkTimeout limit) . testGroup "weft" $
     [ testGroup
-        ("GHC's own -N1")
+        "GHC's own -N1"
         [ Spec.Thread.tests Spec.Thread.ghc,
           Spec.Time.tests Spec.Time.ghc,
           Spec.Timeout.tests Spec.Timeout.ghc

@@ -24,25 +24,25 @@ tests on =
     [ testOn on "a response of 8 MB arrives whole" . withTestServer $ \_ port ->
         withClient port $ \client -> do
           answer <- get client "/large?n=8000000"
-          assertBool "the bytes" (answerBody answer == pattern 8000000),
+          assertBool "the bytes" (answerBody answer == filler 8000000),
       testOn on "a client that reads slowly gets all" . withTestServer $ \_ port ->
         withClient port $ \client -> do
           ask client "/large?n=6000000" []
           threadDelay 300000
           answer <- hearAnswer client
-          assertBool "the bytes" (answerBody answer == pattern 6000000),
+          assertBool "the bytes" (answerBody answer == filler 6000000),
       testOn on "a response in chunks" . withTestServer $ \_ port ->
         withClient port $ \client -> do
           answer <- get client "/chunks"
           answerBody answer @?= C.pack (concatMap (\i -> show i <> "\n") [1 .. 100 :: Int]),
       testOn on "curl uploads with a length" . withTestServer $ \_ port ->
-        withFileOf (pattern 5000000) $ \path ->
+        withFileOf (filler 5000000) $ \path ->
           curl ["--data-binary", "@" <> path, url port "/count"] >>= (@?= "5000000"),
       testOn on "curl uploads in chunks" . withTestServer $ \_ port ->
-        withFileOf (pattern 3000000) $ \path ->
+        withFileOf (filler 3000000) $ \path ->
           curl ["-H", "Transfer-Encoding: chunked", "--data-binary", "@" <> path, url port "/count"] >>= (@?= "3000000"),
       testOn on "an upload over HTTP/2" . withTestServer $ \_ port ->
-        withFileOf (pattern 300000) $ \path ->
+        withFileOf (filler 300000) $ \path ->
           curl ["--http2-prior-knowledge", "--data-binary", "@" <> path, url port "/count"] >>= (@?= "300000"),
       testOn on "chunks of a request, cut anywhere" . withTestServer $ \_ port ->
         withClient port $ \client -> do
@@ -71,7 +71,7 @@ tests on =
       testOn on "an answer survives a body that nobody reads" . withTestServer $ \server port -> do
         withClient port $ \client -> do
           say client "POST /ignore HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000\r\n\r\n"
-          say client (pattern 60000)
+          say client (filler 60000)
           threadDelay 100000
           answer <- hearAnswer client
           (answerStatus answer, answerBody answer) @?= (413, "too large")

@@ -4,7 +4,7 @@
 -- Responses from files: through the write buffer, by the kernel, and in parts.
 module Spec.Files (tests) where
 
-import Application (pattern, withQuietServer)
+import Application (filler, withQuietServer)
 import Client
 import Configurations
 import Control.Exception (bracket)
@@ -26,35 +26,35 @@ tests on =
     [ testOn on "of every size" $
         mapM_ whole [0, 1, 100, 16000, 16384, 16385, 131072, 400000, 5000000],
       testOn on "over and over on one connection" . withFile 20000 $ \client ->
-        mapM_ (\_ -> (`isBytes` pattern 20000) =<< get client "/") [1 .. 20 :: Int],
+        mapM_ (\_ -> (`isBytes` filler 20000) =<< get client "/") [1 .. 20 :: Int],
       testOn on "with a cache of descriptors" . withFileAnd (setFdCacheDuration 10 . setFileInfoCacheDuration 10) 300000 $ \client ->
-        mapM_ (\_ -> (`isBytes` pattern 300000) =<< get client "/") [1 .. 5 :: Int],
+        mapM_ (\_ -> (`isBytes` filler 300000) =<< get client "/") [1 .. 5 :: Int],
       testOn on "with a head that needs more than the write buffer" . withFile 50000 $ \client -> do
         answer <- get client "/wordy"
         fmap B.length (header "x-words" answer) @?= Just 30000
-        answer `isBytes` pattern 50000,
+        answer `isBytes` filler 50000,
       testOn on "ranges" . withFile 1000000 $ \client -> do
         part client "0-0" >>= isPart 0 1
         part client "999999-" >>= isPart 999999 1
         part client "-10" >>= isPart 999990 10
         part client "5000-304999" >>= isPart 5000 300000
         part client "100-99999999" >>= isPart 100 999900
-        get client "/" >>= (`isBytes` pattern 1000000),
+        get client "/" >>= (`isBytes` filler 1000000),
       testOn on "curl resumes a download" . withFilePort id 700000 $ \port -> do
         out <- curl ["-C", "600000", "-o", "/dev/null", "-w", "%{http_code} %{size_download}", url port]
         out @?= "206 100000",
       testOn on "a part that the application chooses" . withFile 200000 $ \client -> do
         answer <- get client "/part"
-        answerBody answer @?= B.take 150000 (B.drop 10 (pattern 200000)),
+        answerBody answer @?= B.take 150000 (B.drop 10 (filler 200000)),
       testOn on "HEAD" . withFile 123456 $ \client -> do
         say client "HEAD / HTTP/1.1\r\nHost: test\r\n\r\n"
         answer <- hearAnswerToHead client
         header "content-length" answer @?= Just "123456"
-        get client "/" >>= (`isBytes` pattern 123456),
+        get client "/" >>= (`isBytes` filler 123456),
       testOn on "a file that is not there is a 404" . withFile 1 $ \client -> do
         answer <- get client "/missing"
         answerStatus answer @?= 404
-        get client "/" >>= (`isBytes` pattern 1),
+        get client "/" >>= (`isBytes` filler 1),
       testOn on "a file that is shorter than was said ends the connection" . withFile 1000 $ \client -> do
         ask client "/longer" []
         answer <- hearAnswerToHead client
@@ -66,12 +66,12 @@ tests on =
         out @?= "200 200000"
     ]
   where
-    whole n = withFile n (\client -> get client "/" >>= (`isBytes` pattern n))
+    whole n = withFile n (\client -> get client "/" >>= (`isBytes` filler n))
     url port = "http://127.0.0.1:" <> show port <> "/"
     part client range = ask client "/" ["Range: bytes=" <> range] >> hearAnswer client
     isPart from n answer = do
       answerStatus answer @?= 206
-      assertBool "the part" (answerBody answer == B.take n (B.drop from (pattern 1000000)))
+      assertBool "the part" (answerBody answer == B.take n (B.drop from (filler 1000000)))
 
 isBytes :: Answer -> ByteString -> Assertion
 isBytes answer expected = do
@@ -92,7 +92,7 @@ withFilePort change size act = bracket create removeFile $ \path ->
     create = do
       folder <- getTemporaryDirectory
       (path, h) <- openBinaryTempFile folder "weft-file"
-      B.hPut h (pattern size)
+      B.hPut h (filler size)
       path <$ hClose h
 
 files :: FilePath -> Application

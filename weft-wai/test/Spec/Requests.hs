@@ -27,7 +27,7 @@ tests on =
         withClient port $ \client -> do
           say client (B.concat [request ("/large?n=" <> C.pack (show n)) | n <- sizes])
           answers <- replicateM (length sizes) (hearAnswer client)
-          map answerBody answers @?= map pattern sizes,
+          map answerBody answers @?= map filler sizes,
       testOn on "a request that comes byte by byte" . withTestServer $ \_ port ->
         withClient port $ \client -> do
           mapM_ (say client . B.singleton) (B.unpack (request "/hello"))

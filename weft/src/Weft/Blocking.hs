@@ -97,23 +97,25 @@ runIn pool = runInOr pool (const (pure ()))
 
 -- | 'blockingOr' on a pool of one's own.
 runInOr :: Pool -> (a -> IO ()) -> IO a -> IO a
-runInOr pool dispose act = mask_ $ do
-  box <- newEmptyMVar
-  -- Full once the caller has given up.
-  abandoned <- newIORef False
-  wanted <- newIORef True
-  submit pool $ do
-    still <- readIORef wanted
-    when still $ do
-      r <- try act
-      putMVar box r
-      gone <- atomicModifyIORef' abandoned (\g -> (True, g))
-      when gone (either (ignore . asException) dispose r)
-  takeMVar box `onException` do
-    writeIORef wanted False
-    came <- atomicModifyIORef' abandoned (\g -> (True, g))
-    when came (tryTakeMVar box >>= mapM_ (either (ignore . asException) dispose))
-  >>= either throwIO pure
+runInOr pool dispose act =
+  mask_ $
+    do
+      box <- newEmptyMVar
+      -- Full once the caller has given up.
+      abandoned <- newIORef False
+      wanted <- newIORef True
+      submit pool $ do
+        still <- readIORef wanted
+        when still $ do
+          r <- try act
+          putMVar box r
+          gone <- atomicModifyIORef' abandoned (\g -> (True, g))
+          when gone (either (ignore . asException) dispose r)
+      takeMVar box `onException` do
+        writeIORef wanted False
+        came <- atomicModifyIORef' abandoned (\g -> (True, g))
+        when came (tryTakeMVar box >>= mapM_ (either (ignore . asException) dispose))
+      >>= either throwIO pure
   where
     ignore _ = pure ()
     asException :: SomeException -> SomeException

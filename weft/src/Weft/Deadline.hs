@@ -31,8 +31,8 @@ where
 
 import Control.Exception (bracket)
 import Control.Monad (when)
-import Data.Int (Int64)
 import Data.IORef
+import Data.Int (Int64)
 import Weft.Core.Manager
 import Weft.Core.Time
 import Weft.Core.Timer (Expiry (..), Timer)

@@ -90,7 +90,6 @@ import Control.Concurrent.MVar
 import Control.Exception (SomeException, catch, finally, mask_, onException, throwIO, try)
 import Data.Int (Int64)
 import Data.Word (Word32)
-
 import Foreign.Storable (peek)
 import GHC.Clock (getMonotonicTimeNSec)
 import GHC.Conc (ThreadStatus (..), getUncaughtExceptionHandler, labelThread, threadStatus)

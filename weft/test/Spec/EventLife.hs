@@ -7,7 +7,7 @@ where
 
 import Control.Concurrent
 import Control.Exception
-import Control.Monad (forM, forM_, replicateM, replicateM_, unless, void)
+import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void)
 import Data.IORef
 import Data.List (sort)
 import Descriptors
@@ -84,8 +84,10 @@ stopping =
       m <- new
       t <- start (loop m)
       pause 2
-      wakeManager m
+      -- The exception arrives between turns, so turns are needed until it has.
+      waker <- forkIO (forever (wakeManager m >> pause 1))
       stop t
+      killThread waker
       finishes "shutdown" (shutdown m),
     testCase "ten thousand starts and stops leave nothing behind" . leavesDescriptors (times 1000) $ do
       m <- new

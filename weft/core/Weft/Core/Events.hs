@@ -1,6 +1,3 @@
-{-# LANGUAGE GeneralizedNewtypeDeriving #-}
-{-# LANGUAGE PatternSynonyms #-}
-
 -- |
 -- What can happen to a descriptor, and how one asks to be told: the vocabulary
 -- that the public API, the core and every back end share. Pure.

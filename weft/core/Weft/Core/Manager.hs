@@ -290,15 +290,15 @@ shutdown m = do
 finish :: Manager -> IO ()
 finish m = do
   found <- casCell (managerState m) 0 stateStopping stateFinished
-  when (found == stateStopping) $ mask_ $ do
-    orphans <- abandon (managerRegistry m) m
-    wakeChannels (managerRegistry m)
-    forM_ orphans $ \reg -> guarded (registrationCallback reg (evtClose <> evtOrphaned))
-    takeAll (managerTimers m) >>= mapM_ (fireTimer Orphaned)
-    letSignallersPass
-    backendClose (managerBackend m)
-    void (tryPutMVar (managerFinished m) ())
-
+  when (found == stateStopping) $
+    mask_ $ do
+      orphans <- abandon (managerRegistry m) m
+      wakeChannels (managerRegistry m)
+      forM_ orphans $ \reg -> guarded (registrationCallback reg (evtClose <> evtOrphaned))
+      takeAll (managerTimers m) >>= mapM_ (fireTimer Orphaned)
+      letSignallersPass
+      backendClose (managerBackend m)
+      void (tryPutMVar (managerFinished m) ())
   where
     letSignallersPass = do
       signalling <- readCell (managerState m) cellSignalling

@@ -214,7 +214,7 @@ settle r table fd e kept rearm
     known r (-1)
     alive <- hostAlive (host r) (entryManager e)
     shared <- sharesChannel r fd (entryManager e)
-    when (alive && not shared) (backendForget (hostBackend (host r) (entryManager e)) fd)
+    when (alive && not shared) (forget r (entryManager e) fd)
     pure (IntMap.delete (fromIntegral fd) table)
   | rearm = do
     (gen, _) <- armEntry r (entryManager e) fd kept
@@ -361,21 +361,31 @@ closeDescriptor r fd close = do
       forM_ entry $ \e -> do
         writeRef told (entryRegistrations e)
         known r (-1)
-        forget (entryManager e)
+        retired (entryManager e)
       case slot of
         Attached ch m -> do
           disown ch
           setSlot r fd Vacant
           known r (-1)
-          unless (any (hostSame (host r) m . entryManager) entry) (forget m)
+          unless (any (hostSame (host r) m . entryManager) entry) (retired m)
         Vacant -> pure ()
       -- A close that fails must not bring the registrations back, so its outcome
       -- is carried out of the lock as a value.
       outcome <- attempt close
       pure (IntMap.delete (fromIntegral fd) table, outcome)
-    forget m = do
+    retired m = do
       alive <- hostAlive (host r) m
-      when alive (backendForget (hostBackend (host r) m) fd)
+      when alive (forget r m fd)
+
+-- | Have a living manager's back end forget a descriptor. A kernel that is polling a
+-- list at this moment holds every file on it open, so that closing one has no effect
+-- before the poll returns: the manager is made to take a turn.
+forget :: Registry m -> m -> Fd -> IO ()
+forget r m fd = do
+  backendForget backend fd
+  when (backendDeferred backend) (hostNudge (host r) m)
+  where
+    backend = hostBackend (host r) m
 
 -- | A manager is gone: take out its registrations and return them, for their
 -- callbacks to be told.

@@ -1,5 +1,3 @@
-{-# LANGUAGE GeneralizedNewtypeDeriving #-}
-
 -- |
 -- Points and spans of time, in nanoseconds, with arithmetic that clamps instead
 -- of wrapping round. Pure: nothing here reads a clock.

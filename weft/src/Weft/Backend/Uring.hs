@@ -34,7 +34,7 @@ where
 
 import Control.Concurrent.MVar
 import Control.Exception (bracket, finally, mask_, onException)
-import Control.Monad (forM_, unless, void, when)
+import Control.Monad (forM_, unless, when)
 import Data.Bits (complement, (.&.), (.|.))
 import Data.IORef
 import Data.Int (Int32)
@@ -235,7 +235,16 @@ arm ring (Fd fd) tok trigger evs = do
 forget :: Ring -> Fd -> IO ()
 forget ring (Fd fd) = locked ring $ do
   live <- retire ring fd
-  when live (void (submitUring (ringHandle ring)))
+  when live (flush ring 10)
+
+-- | Submit all that is queued. When the kernel refuses so many times, for want of
+-- memory, the owner is made to try.
+flush :: Ring -> Int -> IO ()
+flush ring tries = do
+  _ <- submitUring (ringHandle ring)
+  state <- uringState (ringHandle ring)
+  when (state .&. stateQueued /= 0) $
+    if tries > 0 then flush ring (tries - 1) else signalWakeup (ringWakeup ring)
 
 -- | Empty an entry; did it have a request?
 retire :: Ring -> CInt -> IO Bool

@@ -40,8 +40,8 @@ import Foreign.C.Types (CInt, CSize)
 import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (Ptr, castPtr, nullPtr, plusPtr)
-import GHC.ForeignPtr (unsafeWithForeignPtr)
 import Foreign.Storable (poke, pokeByteOff)
+import GHC.ForeignPtr (unsafeWithForeignPtr)
 import Network.Socket (Cmsg, MsgFlag, SockAddr)
 import qualified Network.Socket.ByteString as N
 import Weft.FFI.Socket

@@ -28,10 +28,10 @@ import Control.Exception (SomeException, catch, mask_, onException)
 import Control.Monad (void, when)
 import qualified Data.ByteString as B
 import Data.IORef
+import Data.Word (Word32)
 import Foreign.C.Error (Errno (..), eINPROGRESS, eINVAL)
 import Foreign.C.Types (CInt)
 import Foreign.Marshal.Array (allocaArray, peekArray)
-import Data.Word (Word32)
 import Foreign.Ptr (Ptr)
 import qualified GHC.IO.Device as Device
 import GHC.IO.Handle.FD (fdToHandle')

@@ -4,13 +4,14 @@
 -- Description : Charts as SVG
 --
 -- Pure and complete in itself: grouped bars, or lines over a number, with whiskers from the smallest to the largest
--- round, a value axis that begins at zero, and a legend.
+-- round, a value axis that begins at zero (for lines that span orders of magnitude it is logarithmic), and a legend.
 module Weft.Tools.Bench.Svg
   ( Chart (..),
     Series (..),
     Axis (..),
     renderChart,
     ticks,
+    decades,
   )
 where
 
@@ -55,7 +56,12 @@ renderChart chart =
       ++ drawing
       ++ ["</svg>"]
   where
-    scale = scaleTo (maximum (0 : [summaryMax s | series <- chartSeries chart, Just s <- seriesValues series]))
+    scale = case chartAxis chart of
+      Line _ _ | spanned 100 lows -> logScale lows highs
+      _ -> scaleTo (maximum (0 : highs))
+    summaries = [s | series <- chartSeries chart, Just s <- seriesValues series]
+    lows = map summaryMin summaries
+    highs = map summaryMax summaries
     drawing = case chartAxis chart of
       Groups names -> bars scale names (chartSeries chart)
       Line name places -> curves scale name places (chartSeries chart)
@@ -91,6 +97,25 @@ scaleTo largest = Scale marks (\v -> bottom - (bottom - top) * v / last marks)
   where
     marks = ticks largest
 
+-- | For values above zero.
+logScale :: [Double] -> [Double] -> Scale
+logScale lows highs = Scale marks at
+  where
+    marks = decades (minimum lows) (maximum highs)
+    (low, high) = (log (minimum marks), log (maximum marks))
+    at v = bottom - (bottom - top) * (log v - low) / (high - low)
+
+-- | Are these all above zero, and the largest so many times the smallest?
+spanned :: Double -> [Double] -> Bool
+spanned _ [] = False
+spanned times values = minimum values > 0 && maximum values / minimum values >= times
+
+-- | The powers of ten from just below the first number, which is above zero, to just above the second.
+decades :: Double -> Double -> [Double]
+decades low high = [10 ^^ power | power <- [from .. max (from + 1) (ceiling (logBase 10 high - 1e-9))]]
+  where
+    from = floor (logBase 10 low + 1e-9) :: Int
+
 -- | Marks from zero to the first one that is not below the largest value, about five of them, at round numbers.
 ticks :: Double -> [Double]
 ticks largest
@@ -106,7 +131,7 @@ valueAxis :: Scale -> [Text]
 valueAxis (Scale marks at) = concatMap mark marks
   where
     mark v =
-      [ line (left, at v) (right, at v) (if v == 0 then "#333" else "#ddd"),
+      [ line (left, at v) (right, at v) (if at v >= bottom then "#333" else "#ddd"),
         label [("x", number (left - 8)), ("y", number (at v + 4)), ("text-anchor", "end")] (value v)
       ]
 
@@ -141,7 +166,7 @@ curves (Scale _ at) name places series =
     ++ concat [caption (across place) (value place) | place <- places]
     ++ concatMap curve series
   where
-    logarithmic = minimum places > 0 && maximum places / minimum places >= 100
+    logarithmic = spanned 100 places
     measure = if logarithmic then log else id
     (low, high) = (measure (minimum places), measure (maximum places))
     across place = left + 30 + (right - left - 60) * (measure place - low) / max 1e-9 (high - low)
