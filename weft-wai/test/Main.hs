@@ -1,7 +1,7 @@
 -- |
 -- Warp on Weft, tried by real clients over the loopback interface: @curl@ and
--- sockets of the @network@ package. Everything runs with each back end of the
--- machine and with one, two and four capabilities.
+-- sockets of the @network@ package. Everything runs under each configuration of
+-- "Configurations".
 module Main (main) where
 
 import Configurations (Configuration, allConfigurations, configurationName)

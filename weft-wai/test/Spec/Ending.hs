@@ -42,8 +42,9 @@ tests on =
             refused port
             answer <- hearAnswer client
             answerBody answer @?= "slowly"
-            wait draining >>= (@?= True)
-            hearEnd client >>= (@?= ""),
+            hearEnd client >>= (@?= "")
+            hangUp client
+            wait draining >>= (@?= True),
       testOn on "a response that drips is sent to its end" . withTestServer $ \server port ->
         withClient port $ \client -> do
           ask client "/drip?n=20" []
@@ -51,6 +52,7 @@ tests on =
           withAsync (drainServer server (seconds 20)) $ \draining -> do
             answer <- hearAnswer client
             B.length (answerBody answer) @?= 20000
+            hangUp client
             wait draining >>= (@?= True),
       testOn on "an upload goes on" . withTestServer $ \server port ->
         withClient port $ \client -> do
@@ -64,6 +66,7 @@ tests on =
             say client "world"
             answer <- hearAnswer client
             answerBody answer @?= "10"
+            hangUp client
             wait draining >>= (@?= True),
       testOn on "an upload goes on behind a response that has begun" . withTestServer $ \server port ->
         withClient port $ \client -> do
@@ -74,6 +77,7 @@ tests on =
             say client "world"
             rest <- hearEnd client
             assertBool (show rest) ("2\r\n10\r\n" `B.isInfixOf` (begun <> rest))
+            hangUp client
             wait draining >>= (@?= True),
       testOn on "what takes longer than allowed is dropped" . withTestServer $ \server port ->
         withClient port $ \client -> do
@@ -107,6 +111,7 @@ tests on =
             within 5 "the handler" (takeMVar stop) >>= id
             answer <- hearAnswer client
             answerBody answer @?= "slowly"
+            hangUp client
             within 10 "ending" (wait running)
           refused port,
       testOn on "closing the listening socket ends runSettingsSocket" $ do
@@ -134,10 +139,12 @@ tests on =
         mapM_ (\_ -> withTestServer (\_ port -> withClient port (`get` "/hello"))) [1 .. 100 :: Int]
     ]
 
+-- | New connections are refused. Where the kernel is polling a list at the moment,
+-- a closed socket goes on listening until it has returned.
 refused :: Int -> Assertion
-refused port = do
+refused port = eventually "new connections are refused" $ do
   r <- try (withClient port (const (pure ())))
-  either (\e -> const (pure ()) (e :: IOException)) (\() -> assertFailure "a new connection was accepted") r
+  pure (either (\e -> const True (e :: IOException)) (const False) r)
 
 timed :: IO a -> IO (a, Double)
 timed act = do

@@ -50,7 +50,8 @@ data Armed
 -- and 'evtWrite' with it.
 --
 -- [forgotten] After @backendForget fd@ no event is reported for it but those
--- that a concurrent poll had collected already; the caller may close it at once.
+-- that a concurrent poll had collected already; the caller may close it at once,
+-- and closing takes effect at once.
 -- Forgetting what is not known is no error.
 --
 -- [wake] @backendWake@ makes a blocking poll return that is under way, or the next

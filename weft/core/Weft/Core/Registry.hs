@@ -377,15 +377,9 @@ closeDescriptor r fd close = do
       alive <- hostAlive (host r) m
       when alive (forget r m fd)
 
--- | Have a living manager's back end forget a descriptor. A kernel that is polling a
--- list at this moment holds every file on it open, so that closing one has no effect
--- before the poll returns: the manager is made to take a turn.
+-- | Have a living manager's back end forget a descriptor.
 forget :: Registry m -> m -> Fd -> IO ()
-forget r m fd = do
-  backendForget backend fd
-  when (backendDeferred backend) (hostNudge (host r) m)
-  where
-    backend = hostBackend (host r) m
+forget r = backendForget . hostBackend (host r)
 
 -- | A manager is gone: take out its registrations and return them, for their
 -- callbacks to be told.

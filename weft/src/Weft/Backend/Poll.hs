@@ -12,6 +12,7 @@ module Weft.Backend.Poll
 where
 
 import Control.Concurrent.MVar
+import Control.Exception (mask_)
 import Control.Monad (unless, void, when)
 import Data.Bits ((.&.), (.|.))
 import Data.IORef
@@ -52,13 +53,14 @@ new :: IO Backend
 new = do
   watched <- newMVar IntMap.empty
   wk <- newWakeup
+  busy <- newIORef Nothing
   array <- newIORef . (,) firstCapacity =<< mallocBytes (firstCapacity * pollFdSize)
   pure
     Backend
       { backendName = "poll",
-        backendPoll = poll watched wk array,
+        backendPoll = poll watched busy wk array,
         backendArm = arm watched,
-        backendForget = \(Fd fd) -> modifyMVar_ watched (pure . IntMap.delete (fromIntegral fd)),
+        backendForget = forget watched busy wk,
         backendDeferred = True,
         backendResume = Just (resume watched),
         backendWake = signalWakeup wk,
@@ -79,14 +81,30 @@ arm watched (Fd fd) tok trigger evs = do
       modifyMVar_ watched (pure . IntMap.insert (fromIntegral fd) (Entry tok trigger evs evs True))
       pure Armed
 
+-- | Full when the poll that is under way has returned. Written by the owner before
+-- it reads the set and after the kernel has returned, read by who takes a
+-- descriptor out of the set.
+type Busy = IORef (Maybe (MVar ()))
+
+-- | The kernel holds every file of a list that it polls open, so that closing one
+-- would have no effect before the poll returns: it is made to, and waited for.
+forget :: Watched -> Busy -> Wakeup -> Fd -> IO ()
+forget watched busy wk (Fd fd) = do
+  known <- modifyMVar watched (\set -> pure (IntMap.delete key set, IntMap.member key set))
+  when known (readIORef busy >>= mapM_ (\done -> signalWakeup wk >> readMVar done))
+  where
+    key = fromIntegral fd
+
 -- | What stays asked for and was reported becomes armed again.
 resume :: Watched -> Fd -> Events -> IO ()
 resume watched (Fd fd) evs = modifyMVar_ watched (pure . IntMap.adjust again (fromIntegral fd))
   where
     again e = e {entryArmed = entryArmed e <> (evs `common` entryAsked e), entryListed = True}
 
-poll :: Watched -> Wakeup -> IORef (Int, Ptr PollFd) -> Wait -> (Token -> Events -> IO ()) -> IO Int
-poll watched wk ref wait report = do
+poll :: Watched -> Busy -> Wakeup -> IORef (Int, Ptr PollFd) -> Wait -> (Token -> Events -> IO ()) -> IO Int
+poll watched busy wk ref wait report = mask_ $ do
+  done <- newEmptyMVar
+  writeIORef busy (Just done)
   -- One that asks for nothing is polled too: a hang-up comes unasked.
   set <- IntMap.filter entryListed <$> readMVar watched
   let n = IntMap.size set
@@ -101,6 +119,8 @@ poll watched wk ref wait report = do
     NoWait -> pollLook p (fromIntegral n + 1)
     WaitFor (Duration ns) -> pollWait p (fromIntegral n + 1) (max 0 ns)
     Forever -> pollWait p (fromIntegral n + 1) (-1)
+  writeIORef busy Nothing
+  putMVar done ()
   collect p r (IntMap.toAscList set)
   where
     collect :: Ptr PollFd -> CInt -> [(Int, Entry)] -> IO Int
