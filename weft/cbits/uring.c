@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,17 @@ struct io_uring_getevents_arg {
   __u64 ts;
 };
 #endif
+/* Linux 6.0: IORING_REGISTER_SYNC_CANCEL with struct io_uring_sync_cancel_reg. */
+enum { REGISTER_SYNC_CANCEL = 24 };
+struct sync_cancel {
+  __u64 addr;
+  __s32 fd;
+  __u32 flags;
+  struct __kernel_timespec timeout;
+  __u64 pad[4];
+};
+/* Linux 4.14: the commands of membarrier(2) for the threads of one process. */
+enum { MEMBARRIER_EXPEDITED = 8, MEMBARRIER_REGISTER = 16 };
 
 struct weft_uring {
   int fd;
@@ -94,6 +106,7 @@ int weft_uring_open(unsigned entries, unsigned completions, struct weft_uring **
     return err;
   }
   err = 0;
+  syscall(SYS_membarrier, MEMBARRIER_REGISTER, 0, 0);
   u->maker = getpid();
   u->features = p.features;
   size_t sq = p.sq_off.array + p.sq_entries * sizeof(unsigned);
@@ -168,6 +181,23 @@ int weft_uring_cancel(struct weft_uring *u, uint64_t data) {
   e->user_data = UINT64_MAX;
   put(u->sq_tail, *u->sq_tail + 1);
   return 0;
+}
+
+/* The same at once and to the end: returns 0 when the request is gone, and with it
+ * its hold on the file; -EINVAL where the kernel cannot tell (before Linux 6.0),
+ * -EBUSY after a thousand tries. A request ends on the thread that submitted it. One
+ * that sleeps in the kernel is woken; one that computes is interrupted by the
+ * barrier, whose only purpose here that is. */
+int weft_uring_cancel_now(struct weft_uring *u, uint64_t data) {
+  for (int i = 0; i < 1000; i++) {
+    struct sync_cancel c = {.addr = data, .fd = -1, .timeout = {.tv_sec = -1, .tv_nsec = -1}};
+    if (syscall(SYS_io_uring_register, u->fd, REGISTER_SYNC_CANCEL, &c, 1) < 0) return errno == ENOENT ? 0 : -errno;
+    if (i > 0) {
+      syscall(SYS_membarrier, MEMBARRIER_EXPEDITED, 0, 0);
+      sched_yield();
+    }
+  }
+  return -EBUSY;
 }
 
 static unsigned queued(struct weft_uring *u) { return get(u->sq_tail) - get(u->sq_head); }

@@ -73,7 +73,9 @@ group name n =
       ]
   where
     enter = do
-      stopManagers
+      -- In this order: a thread that is left from another group may start a new
+      -- dispatcher at any moment.
       preferBackend name
+      stopManagers
       caps <- getNumCapabilities
       when (caps /= n) (setNumCapabilities n)

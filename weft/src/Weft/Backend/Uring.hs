@@ -222,7 +222,10 @@ arm ring (Fd fd) tok trigger evs = do
     shut <- isClosed ring
     when shut (throwErrnoCode "io_uring" (let Errno e = eBADF in e))
     if idle /= 0
-      then AlwaysReady <$ retire ring fd
+      then do
+        e <- readEntry ring fd
+        vacate ring fd e
+        AlwaysReady <$ cancelLive ring fd e
       else do
         growTable ring fd
         e <- readEntry ring fd
@@ -230,12 +233,23 @@ arm ring (Fd fd) tok trigger evs = do
         watchAs ring fd e {entryToken = tok, entryTrigger = trigger, entryEvents = evs} (usual trigger)
         pure Armed
 
--- | Cancelled at once, not with the next poll: until then the kernel would keep
--- the file open behind the caller's close.
+-- | Cancelled at once, not with the next poll, and to the end: until then the
+-- kernel keeps the file open behind the caller's close. (Before Linux 6.0 it may do
+-- so for some microseconds more, up to a clock tick.)
 forget :: Ring -> Fd -> IO ()
 forget ring (Fd fd) = locked ring $ do
-  live <- retire ring fd
-  when live (flush ring 10)
+  e <- readEntry ring fd
+  vacate ring fd e
+  when (isLive e) $ do
+    flush ring 10
+    r <- cancelNow (ringHandle ring) (userData fd (entrySequence e))
+    when (r < 0) $ do
+      queue ring (Cancel (userData fd (entrySequence e)))
+      flush ring 10
+
+-- | Empty an entry.
+vacate :: Ring -> CInt -> Entry -> IO ()
+vacate ring fd e = unless (entryState e == Vacant) (writeEntry ring fd e {entryState = Vacant})
 
 -- | Submit all that is queued. When the kernel refuses so many times, for want of
 -- memory, the owner is made to try.
@@ -246,13 +260,7 @@ flush ring tries = do
   when (state .&. stateQueued /= 0) $
     if tries > 0 then flush ring (tries - 1) else signalWakeup (ringWakeup ring)
 
--- | Empty an entry; did it have a request?
-retire :: Ring -> CInt -> IO Bool
-retire ring fd = do
-  e <- readEntry ring fd
-  unless (entryState e == Vacant) (writeEntry ring fd e {entryState = Vacant})
-  cancelLive ring fd e
-
+-- | Cancel an entry's request; was there one?
 cancelLive :: Ring -> CInt -> Entry -> IO Bool
 cancelLive ring fd e
   | isLive e = True <$ queue ring (Cancel (userData fd (entrySequence e)))

@@ -12,6 +12,7 @@ module Weft.FFI.Uring
     -- * Queueing: one thread at a time
     queueWatch,
     queueCancel,
+    cancelNow,
 
     -- * Entering the kernel: any thread
     submitUring,
@@ -82,6 +83,10 @@ foreign import ccall unsafe "weft_uring_watch"
 -- | Cancel the request with that user data. @-EAGAIN@ when the queue is full. The
 -- kernel's answer, if it gives one, has user data of all ones.
 foreign import ccall unsafe "weft_uring_cancel" queueCancel :: Ptr Uring -> Word64 -> IO CInt
+
+-- | Cancel the request with that user data, which was submitted, and wait for its
+-- end, usually some microseconds. Negative where the kernel cannot do that.
+foreign import ccall unsafe "weft_uring_cancel_now" cancelNow :: Ptr Uring -> Word64 -> IO CInt
 
 -- | Submit what is queued.
 foreign import ccall unsafe "weft_uring_submit" submitUring :: Ptr Uring -> IO CInt
