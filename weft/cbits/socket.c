@@ -151,3 +151,67 @@ int64_t weft_file_size(int fd) {
   off_t r = lseek(fd, 0, SEEK_END);
   return r < 0 ? -errno : r;
 }
+
+/* Messages with control data. The address of a message that was received is *alen
+ * bytes long, its control data *clen. Descriptors that come with it are not inherited
+ * by other programs. */
+ssize_t weft_sendmsg(int fd, struct iovec *iov, int n, void *addr, uint32_t alen, void *control, size_t clen,
+                     int flags) {
+  struct msghdr m = {.msg_name = alen ? addr : 0,
+                     .msg_namelen = alen,
+                     .msg_iov = iov,
+                     .msg_iovlen = n,
+                     .msg_control = clen ? control : 0,
+                     .msg_controllen = clen};
+  RETRY(ssize_t, sendmsg(fd, &m, flags | MSG_NOSIGNAL));
+}
+
+ssize_t weft_recvmsg(int fd, struct iovec *iov, int n, void *addr, uint32_t *alen, void *control, size_t *clen,
+                     int *flags) {
+#ifdef MSG_CMSG_CLOEXEC
+  int wanted = *flags | MSG_CMSG_CLOEXEC;
+#else
+  int wanted = *flags;
+#endif
+  struct msghdr m = {.msg_name = addr,
+                     .msg_namelen = *alen,
+                     .msg_iov = iov,
+                     .msg_iovlen = n,
+                     .msg_control = *clen ? control : 0,
+                     .msg_controllen = *clen};
+  ssize_t r;
+  do r = recvmsg(fd, &m, wanted);
+  while (r < 0 && errno == EINTR);
+  if (r < 0) return -errno;
+  *alen = m.msg_namelen;
+  *clen = m.msg_controllen;
+  *flags = m.msg_flags;
+#ifdef MSG_CMSG_CLOEXEC
+  *flags &= ~MSG_CMSG_CLOEXEC;
+#endif
+  return r;
+}
+
+/* Room for an item of control data of so many bytes. */
+size_t weft_cmsg_space(size_t n) { return CMSG_SPACE(n); }
+
+/* Lay an item out at p; where its data goes. */
+void *weft_cmsg_put(void *p, int level, int type, size_t n) {
+  struct cmsghdr *c = p;
+  c->cmsg_len = CMSG_LEN(n);
+  c->cmsg_level = level;
+  c->cmsg_type = type;
+  return CMSG_DATA(c);
+}
+
+/* The item at p, of which there are left bytes to the end of the control data: its
+ * data, or 0 when there is none. *step is how far on the next one is. */
+void *weft_cmsg_get(void *p, size_t left, int *level, int *type, size_t *n, size_t *step) {
+  struct cmsghdr *c = p;
+  if (left < sizeof *c || c->cmsg_len < CMSG_LEN(0) || c->cmsg_len > left) return 0;
+  *level = c->cmsg_level;
+  *type = c->cmsg_type;
+  *n = c->cmsg_len - CMSG_LEN(0);
+  *step = CMSG_SPACE(*n);
+  return CMSG_DATA(c);
+}

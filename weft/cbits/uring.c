@@ -190,8 +190,11 @@ int weft_uring_cancel(struct weft_uring *u, uint64_t data) {
  * barrier, whose only purpose here that is. */
 int weft_uring_cancel_now(struct weft_uring *u, uint64_t data) {
   for (int i = 0; i < 1000; i++) {
-    struct sync_cancel c = {.addr = data, .fd = -1, .timeout = {.tv_sec = -1, .tv_nsec = -1}};
-    if (syscall(SYS_io_uring_register, u->fd, REGISTER_SYNC_CANCEL, &c, 1) < 0) return errno == ENOENT ? 0 : -errno;
+    struct sync_cancel c = {.addr = data, .fd = -1, .timeout = {.tv_nsec = 100000}};
+    if (syscall(SYS_io_uring_register, u->fd, REGISTER_SYNC_CANCEL, &c, 1) < 0) {
+      if (errno == ENOENT) return 0;
+      if (errno != ETIME && errno != EINTR && errno != EALREADY) return -errno;
+    }
     if (i > 0) {
       syscall(SYS_membarrier, MEMBARRIER_EXPEDITED, 0, 0);
       sched_yield();

@@ -10,8 +10,8 @@ module Main
   )
 where
 
-import Control.Concurrent (getNumCapabilities, setNumCapabilities)
-import Control.Monad (when)
+import Control.Concurrent hiding (threadDelay)
+import Control.Monad (forM_, when)
 import Harness
 import qualified Spec.Blocking
 import qualified Spec.Event
@@ -27,6 +27,7 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Backend
 import Weft.Runtime (stopManagers)
+import Weft.Thread (threadDelay)
 
 main :: IO ()
 main = do
@@ -79,3 +80,9 @@ group name n =
       stopManagers
       caps <- getNumCapabilities
       when (caps /= n) (setNumCapabilities n)
+      -- All dispatchers now: one that starts later may get the number of a descriptor
+      -- that a test has just closed.
+      forM_ [0 .. n - 1] $ \cap -> do
+        started <- newEmptyMVar
+        _ <- forkOn cap (threadDelay 1 >> putMVar started ())
+        takeMVar started

@@ -156,6 +156,7 @@ import Weft.Socket.Bridge
 import Weft.Socket.ByteString (recvBuf, recvBufFrom, sendBuf, sendBufTo)
 import Weft.Socket.File
 import Weft.Socket.Life
+import Weft.Socket.Message
 import Weft.Socket.Options
 import Weft.Socket.Peer
 import Weft.Socket.Serve

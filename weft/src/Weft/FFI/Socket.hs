@@ -25,9 +25,16 @@ module Weft.FFI.Socket
     cSend,
     cSendTo,
     cSendV,
+    cSendMsg,
+    cRecvMsg,
     cSendFile,
     cOpenRead,
     cFileSize,
+
+    -- * Control data
+    cControlSpace,
+    cControlPut,
+    cControlGet,
 
     -- * Names and options
     cGetSockName,
@@ -84,6 +91,30 @@ foreign import ccall unsafe "weft_sendto"
 
 foreign import ccall unsafe "weft_sendv"
   cSendV :: CInt -> Ptr IoVec -> CInt -> Ptr SockAddrBytes -> Word32 -> IO CSsize
+
+foreign import ccall unsafe "weft_sendmsg"
+  cSendMsg :: CInt -> Ptr IoVec -> CInt -> Ptr SockAddrBytes -> Word32 -> Ptr Word8 -> CSize -> CInt -> IO CSsize
+
+-- | The address, the control data and the flags: what there is room for or wanted,
+-- and then what came.
+foreign import ccall unsafe "weft_recvmsg"
+  cRecvMsg ::
+    CInt ->
+    Ptr IoVec ->
+    CInt ->
+    Ptr SockAddrBytes ->
+    Ptr Word32 ->
+    Ptr Word8 ->
+    Ptr CSize ->
+    Ptr CInt ->
+    IO CSsize
+
+foreign import ccall unsafe "weft_cmsg_space" cControlSpace :: CSize -> CSize
+
+foreign import ccall unsafe "weft_cmsg_put" cControlPut :: Ptr Word8 -> CInt -> CInt -> CSize -> IO (Ptr Word8)
+
+foreign import ccall unsafe "weft_cmsg_get"
+  cControlGet :: Ptr Word8 -> CSize -> Ptr CInt -> Ptr CInt -> Ptr CSize -> Ptr CSize -> IO (Ptr Word8)
 
 foreign import ccall safe "weft_sendfile" cSendFile :: CInt -> CInt -> Int64 -> CSize -> IO CSsize
 

@@ -32,21 +32,18 @@ where
 import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString, toForeignPtr)
+import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString)
 import qualified Data.ByteString.Unsafe as B (unsafeDrop)
 import Data.Word (Word32, Word8)
 import Foreign.C.Error (eINVAL)
-import Foreign.C.Types (CInt, CSize)
-import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (Ptr, castPtr, nullPtr, plusPtr)
-import Foreign.Storable (poke, pokeByteOff)
+import Foreign.Storable (poke)
 import GHC.ForeignPtr (unsafeWithForeignPtr)
-import Network.Socket (Cmsg, MsgFlag, SockAddr)
-import qualified Network.Socket.ByteString as N
+import Network.Socket (SockAddr)
 import Weft.FFI.Socket
 import Weft.Socket.Address
-import Weft.Socket.Bridge
+import Weft.Socket.Message
 import Weft.Socket.Scratch
 import Weft.Socket.Types
 
@@ -56,13 +53,6 @@ import Weft.Socket.Types
 -- how many bytes it took.
 send :: Socket -> ByteString -> IO Int
 send s bs = withBytes bs (sendBuf s)
-
--- | The memory of a string, and its length. The action must come to an end.
-withBytes :: ByteString -> (Ptr Word8 -> Int -> IO a) -> IO a
-withBytes bs act = unsafeWithForeignPtr fp (\p -> act (p `plusPtr` off) n)
-  where
-    (fp, off, n) = B.toForeignPtr bs
-{-# INLINE withBytes #-}
 
 -- | Send all of a string. When it throws, the peer has got a part, and the
 -- connection is good for nothing but closing.
@@ -109,16 +99,6 @@ sendGathered loc s addr alen = go . filter (not . B.null)
           r <- cSendV fd iov count addr alen
           answer r (\n -> pure (if n < size then Drained n else Done n))
       go (dropBytes sent batch <> rest)
-
--- | Lay strings out as a @struct iovec@ array.
-withPieces :: [ByteString] -> (Ptr IoVec -> CInt -> IO a) -> IO a
-withPieces chunks act = allocaBytes (16 * length chunks) $ \iov -> fill iov (0 :: Int) chunks
-  where
-    fill iov i [] = act iov (fromIntegral i)
-    fill iov i (c : cs) = withBytes c $ \p n -> do
-      pokeByteOff iov (16 * i) p
-      pokeByteOff iov (16 * i + 8) (fromIntegral n :: CSize)
-      fill iov (i + 1) cs
 
 dropBytes :: Int -> [ByteString] -> [ByteString]
 dropBytes _ [] = []
@@ -209,15 +189,3 @@ recvBufFrom s p n
 
 invalid :: String -> IO a
 invalid loc = ioError (socketError loc eINVAL)
-
--- Messages -----------------------------------------------------------------------------
-
--- | Send a message with control data. Waits here, and is then @network@'s work.
-sendMsg :: Socket -> SockAddr -> [ByteString] -> [Cmsg] -> MsgFlag -> IO Int
-sendMsg s addr chunks cmsgs flags =
-  bridged Writing s (\n -> N.sendMsg n addr chunks cmsgs flags)
-
--- | Receive a message with control data: room for data, room for control data.
--- Waits here, and is then @network@'s work.
-recvMsg :: Socket -> Int -> Int -> MsgFlag -> IO (SockAddr, ByteString, [Cmsg], MsgFlag)
-recvMsg s room control flags = bridged Reading s (\n -> N.recvMsg n room control flags)

@@ -49,7 +49,7 @@ import Network.Socket
 import qualified Network.Socket as N
 import System.IO (Handle, IOMode)
 import System.Posix.Types (Fd (..))
-import Weft.Core.Endpoint (endpointFd)
+import Weft.Core.Endpoint (endpointClosed, endpointFd)
 import Weft.Core.Time (Duration, milliseconds)
 import Weft.FFI.Errno
 import Weft.FFI.Socket
@@ -191,12 +191,18 @@ socketPortSafe s = do
 
 -- Descriptors ----------------------------------------------------------------------------
 
--- | Use the descriptor; the socket is not finalized meanwhile. What waits for it by
--- other means ("Weft.Thread") may do so beside the socket's own operations.
+-- | Use the descriptor, which is -1 when the socket is closed; the socket is not
+-- finalized meanwhile, but another thread may close it. What waits for the
+-- descriptor by other means ("Weft.Thread") may do so beside the socket's own
+-- operations.
 withFdSocket :: Socket -> (CInt -> IO a) -> IO a
-withFdSocket s act = withEndpoint s (\ep -> let Fd fd = endpointFd ep in act fd)
+withFdSocket s act = withEndpoint s $ \ep -> do
+  closed <- endpointClosed ep
+  let Fd fd = endpointFd ep
+  act (if closed then -1 else fd)
 
--- | The descriptor, which is valid for as long as the socket is open and in use.
+-- | The descriptor, which is valid for as long as the socket is open and in use; -1
+-- when it is closed.
 unsafeFdSocket :: Socket -> IO CInt
 unsafeFdSocket s = withFdSocket s pure
 

@@ -1,0 +1,181 @@
+-- |
+-- Messages with control data (cmsg(3)), among them descriptors that are passed over
+-- Unix sockets: the names, types and exceptions of "Network.Socket", with the
+-- deadlines of this library's sockets.
+--
+-- A message that comes in several pieces of memory, or with control data, is one
+-- system call, as a plain one is.
+module Weft.Socket.Message
+  ( -- * Messages
+    sendMsg,
+    recvMsg,
+    sendBufMsg,
+    recvBufMsg,
+
+    -- * Descriptors
+    sendFd,
+    recvFd,
+
+    -- * Memory, for other operations
+    withBytes,
+    withPieces,
+    withMemory,
+  )
+where
+
+import Control.Monad (void)
+import Data.Bits (bit)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Internal as B (create, createAndTrim', toForeignPtr)
+import Data.Foldable (foldlM)
+import Data.Word (Word32, Word8)
+import Foreign.C.Error (eINVAL)
+import Foreign.C.Types (CInt, CSize)
+import Foreign.Marshal.Alloc (alloca, allocaBytes, allocaBytesAligned)
+import Foreign.Marshal.Utils (copyBytes, fillBytes, with)
+import Foreign.Ptr (Ptr, nullPtr, plusPtr)
+import Foreign.Storable (peek, pokeByteOff)
+import GHC.ForeignPtr (unsafeWithForeignPtr)
+import Network.Socket
+  ( Cmsg (..),
+    CmsgId (..),
+    MsgFlag,
+    SockAddr,
+    decodeCmsg,
+    encodeCmsg,
+  )
+import System.Posix.Types (Fd (..))
+import Weft.FFI.Socket
+import Weft.Socket.Address
+import Weft.Socket.Types
+
+-- Messages -----------------------------------------------------------------------------
+
+-- | Send strings as one message, with control data: to an address, or to where the
+-- socket is connected. How many bytes were taken.
+sendMsg :: Socket -> SockAddr -> [ByteString] -> [Cmsg] -> MsgFlag -> IO Int
+sendMsg s addr chunks cmsgs flags = withPieces chunks $ \iov n ->
+  withAddress addr $ \ap alen -> sendPieces "Weft.Socket.sendMsg" s ap alen iov n cmsgs flags
+
+-- | Send pieces of memory as one message, with control data.
+sendBufMsg :: Socket -> SockAddr -> [(Ptr Word8, Int)] -> [Cmsg] -> MsgFlag -> IO Int
+sendBufMsg s addr bufs cmsgs flags = withMemory bufs $ \iov n ->
+  withAddress addr $ \ap alen -> sendPieces "Weft.Socket.sendBufMsg" s ap alen iov n cmsgs flags
+
+sendPieces :: String -> Socket -> Ptr SockAddrBytes -> Word32 -> Ptr IoVec -> CInt -> [Cmsg] -> MsgFlag -> IO Int
+sendPieces loc s ap alen iov n cmsgs flags = withControl cmsgs $ \control clen ->
+  operate loc s Writing $ \fd -> do
+    r <- cSendMsg fd iov n ap alen control clen (flagBits flags)
+    answer r (pure . Done)
+
+-- | Receive one message: room for data, room for control data, flags. Who sent it,
+-- what it says, the control data, and flags that tell whether there was not enough
+-- room. Descriptors that come with it are the caller's to close.
+recvMsg :: Socket -> Int -> Int -> MsgFlag -> IO (SockAddr, ByteString, [Cmsg], MsgFlag)
+recvMsg s room control flags
+  | room < 0 = ioError (socketError "Weft.Socket.recvMsg" eINVAL)
+  | otherwise = do
+    (bs, (addr, cmsgs, flags')) <- B.createAndTrim' room $ \p -> do
+      (addr, got, cmsgs, flags') <- receive "Weft.Socket.recvMsg" s [(p, room)] control flags
+      pure (0, got, (addr, cmsgs, flags'))
+    pure (addr, bs, cmsgs, flags')
+
+-- | Receive one message into pieces of memory.
+recvBufMsg :: Socket -> [(Ptr Word8, Int)] -> Int -> MsgFlag -> IO (SockAddr, Int, [Cmsg], MsgFlag)
+recvBufMsg = receive "Weft.Socket.recvBufMsg"
+
+receive :: String -> Socket -> [(Ptr Word8, Int)] -> Int -> MsgFlag -> IO (SockAddr, Int, [Cmsg], MsgFlag)
+receive loc s bufs room flags
+  | room < 0 = ioError (socketError loc eINVAL)
+  | otherwise = withMemory bufs $ \iov n -> withControlRoom room $ \control clen ->
+    operate loc s Reading $ \fd ->
+      -- Fresh for each attempt, as the kernel writes into them.
+      withRoom $ \ap alen -> with clen $ \clenp -> with (flagBits flags) $ \flagsp -> do
+        r <- cRecvMsg fd iov n ap alen control clenp flagsp
+        answer r $ \got -> do
+          addr <- readAddress ap alen
+          cmsgs <- readControl control =<< peek clenp
+          came <- peek flagsp
+          pure (Done (addr, got, cmsgs, fromIntegral came))
+
+-- | Flags as the kernel has them. (@network@ keeps the way back to itself.)
+flagBits :: MsgFlag -> CInt
+flagBits flags = sum [b | b <- map bit [0 .. 30], fromIntegral b <> flags == flags]
+
+-- Control data -------------------------------------------------------------------------
+
+-- | Lay control data out as the kernel wants it.
+withControl :: [Cmsg] -> (Ptr Word8 -> CSize -> IO a) -> IO a
+withControl [] act = act nullPtr 0
+withControl cmsgs act = withControlRoom (fromIntegral size) $ \p _ -> do
+  fillBytes p 0 (fromIntegral size)
+  _ <- foldlM put p cmsgs
+  act p size
+  where
+    space = cControlSpace . fromIntegral . B.length . cmsgData
+    size = sum (map space cmsgs)
+    put p c@(Cmsg (CmsgId level kind) bs) = do
+      to <- cControlPut p level kind (fromIntegral (B.length bs))
+      withBytes bs (copyBytes to)
+      pure (p `plusPtr` fromIntegral (space c))
+
+withControlRoom :: Int -> (Ptr Word8 -> CSize -> IO a) -> IO a
+withControlRoom n act = allocaBytesAligned (max 1 n) 8 (\p -> act p (fromIntegral n))
+
+readControl :: Ptr Word8 -> CSize -> IO [Cmsg]
+readControl start size = alloca $ \level -> alloca $ \kind -> alloca $ \len -> alloca $ \step ->
+  let go p left
+        | left <= 0 = pure []
+        | otherwise = do
+          found <- cControlGet p (fromIntegral left) level kind len step
+          if found == nullPtr
+            then pure []
+            else do
+              n <- fromIntegral <$> peek len
+              c <- Cmsg <$> (CmsgId <$> peek level <*> peek kind) <*> B.create n (\to -> copyBytes to found n)
+              on <- fromIntegral <$> peek step
+              (c :) <$> go (p `plusPtr` on) (left - on)
+   in go start (fromIntegral size :: Int)
+
+-- Descriptors ----------------------------------------------------------------------------
+
+-- | Pass a descriptor over a Unix socket, with one byte. The receiver gets a
+-- descriptor of its own for the same open file.
+sendFd :: Socket -> CInt -> IO ()
+sendFd s fd = withPieces [B.singleton 0] $ \iov n ->
+  void (sendPieces "Weft.Socket.sendFd" s nullPtr 0 iov n [encodeCmsg (Fd fd)] mempty)
+
+-- | Take a descriptor that was passed, which is not inherited by programs that are
+-- started. Throws @EINVAL@ when the next byte came without one.
+recvFd :: Socket -> IO CInt
+recvFd s = do
+  (_, _, cmsgs, _) <- recvMsg s 1 (fromIntegral (cControlSpace 4)) mempty
+  case cmsgs of
+    c : _ | Just (Fd fd) <- decodeCmsg c -> pure fd
+    _ -> ioError (socketError "Weft.Socket.recvFd: no descriptor was passed" eINVAL)
+
+-- Memory -------------------------------------------------------------------------------
+
+-- | The memory of a string, and its length. The action must come to an end.
+withBytes :: ByteString -> (Ptr Word8 -> Int -> IO a) -> IO a
+withBytes bs act = unsafeWithForeignPtr fp (\p -> act (p `plusPtr` off) n)
+  where
+    (fp, off, n) = B.toForeignPtr bs
+{-# INLINE withBytes #-}
+
+-- | Strings as a @struct iovec@ array.
+withPieces :: [ByteString] -> (Ptr IoVec -> CInt -> IO a) -> IO a
+withPieces chunks act = gather chunks []
+  where
+    gather [] pieces = withMemory (reverse pieces) act
+    gather (c : cs) pieces = withBytes c (\p n -> gather cs ((p, n) : pieces))
+
+-- | Pieces of memory as a @struct iovec@ array.
+withMemory :: [(Ptr Word8, Int)] -> (Ptr IoVec -> CInt -> IO a) -> IO a
+withMemory pieces act = allocaBytes (16 * max 1 count) $ \iov -> do
+  sequence_ [pokeByteOff iov (16 * i) p >> pokeByteOff iov (16 * i + 8) (size n) | (i, (p, n)) <- zip [0 ..] pieces]
+  act iov (fromIntegral count)
+  where
+    count = length pieces
+    size n = fromIntegral n :: CSize
