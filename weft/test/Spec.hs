@@ -16,6 +16,7 @@ import Harness
 import qualified Spec.Blocking
 import qualified Spec.Event
 import qualified Spec.EventLife
+import qualified Spec.Lifecycle
 import qualified Spec.Metrics
 import qualified Spec.Socket
 import qualified Spec.Stm
@@ -70,7 +71,8 @@ group name n =
         Spec.Timeout.ownTests,
         Spec.Socket.tests,
         Spec.Blocking.tests,
-        Spec.Metrics.tests
+        Spec.Metrics.tests,
+        Spec.Lifecycle.tests
       ]
   where
     enter = do
