@@ -128,11 +128,12 @@ run wheel model byWheel byModel timers clock command = case command of
       t <- readIORef clock
       name <- length <$> readIORef timers
       let due = after (Duration d) (Instant t)
-      a <- newTimer due (\_ -> fires byWheel name)
-      b <- newTimer due (\_ -> fires byModel name)
+      a <- newTimer nowhere due (\_ -> fires byWheel name)
+      b <- newTimer nowhere due (\_ -> fires byModel name)
       modifyIORef' timers (<> [Pair a b])
       queueInsert wheel a
       queueInsert model b
+    nowhere = Home (pure ()) (\_ _ -> pure ())
     fires ref name = do
       t <- readIORef clock
       modifyIORef' ref (Map.insertWith (\_ _ -> -1) name t)

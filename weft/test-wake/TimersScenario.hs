@@ -12,7 +12,7 @@ import Search
 import Simulation
 import Test.Tasty
 import Weft.Core.Time (Instant (..))
-import Weft.Core.Timer (Expiry (..), Queue (..), fireTimer)
+import Weft.Core.Timer (Expiry (..), Home (..), Queue (..), fireTimer, newTimer)
 import Weft.Core.Timers
 
 -- | A queue in a list, to keep the number of scheduling points small.
@@ -41,10 +41,11 @@ scenario cancelling setters = do
   cancelled <- newIORef (replicate (length setters) (0 :: Int))
   let bump ref n = modifyIORef' ref (\xs -> take n xs <> [xs !! n + 1] <> drop (n + 1) xs)
       setter (n, cancels) = do
-        (t, _) <- setFresh ts (Instant 0) (\_ -> bump fired n)
+        (t, _) <- setFresh ts =<< newTimer nowhere (Instant 0) (\_ -> bump fired n)
         when cancels $ do
           won <- cancelling ts t
           when won (bump cancelled n)
+      nowhere = Home (pure ()) (\_ _ -> pure ())
       owner = do
         applyNews ts
         void (expireTimers ts (Instant 1))

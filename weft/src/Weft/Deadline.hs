@@ -35,34 +35,50 @@ import Data.IORef
 import Data.Int (Int64)
 import Weft.Core.Manager
 import Weft.Core.Time
-import Weft.Core.Timer (Expiry (..), Timer)
+import Weft.Core.Timer (Expiry (..), Timer, cancelTimer)
 import Weft.Runtime
-import Weft.Sys (Cells, casCell, newCells, now, readCell, writeCell)
+import Weft.Sys (Cells, casCell, newCells, now, peekCell, pokeCell, readCell)
 
--- | A deadline. The cell holds when it is due, in nanoseconds, or one of the marks
--- below. Written by the users; by the dispatcher only from a due time to
--- 'markExpired', by compare-and-swap.
+-- | A deadline. Cell 0 holds when it is due, in nanoseconds: written by its users,
+-- without more ado, so that pushing it costs next to nothing; read by the dispatcher.
+-- Cell 1 holds how it stands, as below.
 data Deadline = Deadline
-  { deadlineCell :: !Cells,
+  { deadlineCells :: !Cells,
     -- | How far 'postpone' pushes it.
     deadlineSpan :: !Int64,
     -- | What to do; dropped by 'stop'.
     deadlineAction :: !(IORef (IO ())),
     -- | The timer that looks at the cell next. Written by whoever sets it.
-    deadlineTimer :: !(IORef (Maybe (Manager, Timer)))
+    deadlineTimer :: !(IORef (Maybe Timer))
   }
 
-markPaused, markStopped, markExpired :: Int
+cellDue, cellState :: Int
+cellDue = 0
+cellState = 1
+
+-- @
+--   Running   a timer looks at it          -> Expired (the dispatcher), Stopped ('stop')
+--   Expired   the action runs, or has run
+--   Stopped
+-- @
+--
+-- Both moves are one compare-and-swap, so one of them is made. What users write
+-- into cell 0 afterwards nobody reads.
+stateRunning, stateExpired, stateStopped :: Int
+stateRunning = 0
+stateExpired = 1
+stateStopped = 2
+
+-- | In cell 0, while it is paused.
+markPaused :: Int
 markPaused = maxBound
-markStopped = 0
-markExpired = -1
 
 -- | A deadline that long from now, and the action that runs once when it has
 -- passed, on the dispatcher: it must not block (closing a socket does not).
 newDeadline :: Duration -> IO () -> IO Deadline
 newDeadline (Duration len) act = do
-  d <- (\cell -> Deadline cell (max 0 len)) <$> newCells 1 <*> newIORef act <*> newIORef Nothing
-  postponeFrom d
+  d <- (\cells -> Deadline cells (max 0 len)) <$> newCells 2 <*> newIORef act <*> newIORef Nothing
+  postpone d
   watch d
   pure d
 
@@ -75,24 +91,22 @@ withDeadlineFor len onExpiry = bracket (newDeadline len onExpiry) stop
 watch :: Deadline -> IO ()
 watch d = do
   m <- currentManager
-  at <- readCell (deadlineCell d) 0
+  at <- readCell (deadlineCells d) cellDue
   due <- if at == markPaused then after (Duration (deadlineSpan d)) <$> now else pure (Instant (fromIntegral at))
-  when (at /= markStopped && at /= markExpired) $ do
+  state <- readCell (deadlineCells d) cellState
+  when (state == stateRunning) $ do
     t <- addTimer m due look
-    writeIORef (deadlineTimer d) (Just (m, t))
+    writeIORef (deadlineTimer d) (Just t)
   where
     look Orphaned = watch d
     look Due = do
-      at <- readCell (deadlineCell d) 0
+      at <- readCell (deadlineCells d) cellDue
       t <- now
-      if at == markStopped || at == markExpired
-        then pure ()
-        else
-          if at == markPaused || Instant (fromIntegral at) > t
-            then watch d
-            else do
-              found <- casCell (deadlineCell d) 0 at markExpired
-              if found == at then fire else look Due
+      if at == markPaused || Instant (fromIntegral at) > t
+        then watch d
+        else do
+          found <- casCell (deadlineCells d) cellState stateRunning stateExpired
+          when (found == stateRunning) fire
     fire = do
       act <- readIORef (deadlineAction d)
       writeIORef (deadlineAction d) (pure ())
@@ -102,15 +116,9 @@ watch d = do
 -- effect on one that has expired or was stopped.
 postpone :: Deadline -> IO ()
 postpone d = do
-  at <- readCell (deadlineCell d) 0
-  when (at > markStopped) (postponeFrom d)
-{-# INLINE postpone #-}
-
-postponeFrom :: Deadline -> IO ()
-postponeFrom d = do
   t <- coarseNow
-  writeCell (deadlineCell d) 0 (fromIntegral (pushed t (deadlineSpan d)))
-{-# INLINE postponeFrom #-}
+  pokeCell (deadlineCells d) cellDue (fromIntegral (pushed t (deadlineSpan d)))
+{-# INLINE postpone #-}
 
 -- | Just short of 'markPaused' at the latest.
 pushed :: Int64 -> Int64 -> Int64
@@ -119,9 +127,7 @@ pushed t len = if t > maxBound - 1 - len then maxBound - 1 else t + len
 
 -- | Not due until 'resume' or 'postpone'. One write.
 pause :: Deadline -> IO ()
-pause d = do
-  at <- readCell (deadlineCell d) 0
-  when (at > markStopped) (writeCell (deadlineCell d) 0 markPaused)
+pause d = pokeCell (deadlineCells d) cellDue markPaused
 {-# INLINE pause #-}
 
 -- | End a pause: due its full span from now.
@@ -132,13 +138,14 @@ resume = postpone
 -- | Never due any more; the action is let go of, and the timer cancelled.
 stop :: Deadline -> IO ()
 stop d = do
-  writeCell (deadlineCell d) 0 markStopped
-  writeIORef (deadlineAction d) (pure ())
-  readIORef (deadlineTimer d) >>= mapM_ (uncurry dropTimer)
+  found <- casCell (deadlineCells d) cellState stateRunning stateStopped
+  when (found == stateRunning) $ do
+    writeIORef (deadlineAction d) (pure ())
+    readIORef (deadlineTimer d) >>= mapM_ cancelTimer
 
 -- | Has it passed, so that the action ran or is running?
 expired :: Deadline -> IO Bool
-expired d = (== markExpired) <$> readCell (deadlineCell d) 0
+expired d = (== stateExpired) <$> peekCell (deadlineCells d) cellState
 
 -- | The coarse monotonic clock, rounded up past the next tick of it.
 foreign import ccall unsafe "weft_coarse_now" coarseNow :: IO Int64

@@ -75,7 +75,7 @@ import Weft.Core.Events
 import qualified Weft.Core.Manager as Core
 import Weft.Core.Registry (Placed (..), closeDescriptor, register, unregister)
 import Weft.Core.Time (after)
-import Weft.Core.Timer (Action, Expiry (..), Timer)
+import Weft.Core.Timer (Timer, cancelTimer)
 import Weft.Duration
 import Weft.Sys (guarded, now)
 import Weft.TimerQueue (newQueue)
@@ -93,7 +93,7 @@ newWith :: Backend -> IO EventManager
 newWith backend = do
   registry <- Core.registryFor
   queue <- newQueue
-  Core.newManager (-1) registry queue backend
+  Core.newManager (-1) registry queue (\_ _ -> pure ()) backend
 
 -- | What its back end is called.
 managerBackendName :: EventManager -> String
@@ -206,7 +206,7 @@ type TimeoutCallback = IO ()
 
 -- | A timer that was set: what it does, and its present place in the queue. Written
 -- by whoever moves it.
-data TimeoutKey = TimeoutKey !Action !(IORef Timer)
+data TimeoutKey = TimeoutKey TimeoutCallback !(IORef Timer)
 
 -- | Run a callback after that time, on the manager's thread; never earlier. With
 -- a time of zero or less, in the next turn. 'maxBound' never comes. One
@@ -214,22 +214,20 @@ data TimeoutKey = TimeoutKey !Action !(IORef Timer)
 registerTimeout :: EventManager -> Duration -> TimeoutCallback -> IO TimeoutKey
 registerTimeout m d callback = do
   due <- after d <$> now
-  t <- Core.addTimer m due act
-  TimeoutKey act <$> newIORef t
-  where
-    act why = when (why == Due) callback
+  t <- Core.addPlainTimer m due callback
+  TimeoutKey callback <$> newIORef t
 
 -- | Let a timer that has not fired fire after that time, from now.
 updateTimeout :: EventManager -> TimeoutKey -> Duration -> IO ()
-updateTimeout m (TimeoutKey act ref) d = do
+updateTimeout m (TimeoutKey callback ref) d = do
   due <- after d <$> now
   old <- readIORef ref
-  won <- Core.dropTimer m old
-  when won (Core.addTimer m due act >>= writeIORef ref)
+  won <- cancelTimer old
+  when won (Core.addPlainTimer m due callback >>= writeIORef ref)
 
 -- | Cancel a timer. No effect when it has fired.
 unregisterTimeout :: EventManager -> TimeoutKey -> IO ()
-unregisterTimeout m (TimeoutKey _ ref) = do
-  won <- Core.dropTimer m =<< readIORef ref
+unregisterTimeout _ (TimeoutKey _ ref) = do
+  won <- cancelTimer =<< readIORef ref
   -- Somebody may be moving it at this moment.
-  unless won (void (Core.dropTimer m =<< readIORef ref))
+  unless won (void (cancelTimer =<< readIORef ref))

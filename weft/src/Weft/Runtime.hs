@@ -26,6 +26,7 @@ import System.IO.Unsafe (unsafePerformIO)
 import Weft.Backend (newDefaultBackend)
 import Weft.Core.Manager
 import Weft.Core.Registry (Registry)
+import Weft.Core.Time (Instant)
 import Weft.Sys
 import Weft.TimerQueue (newQueue)
 
@@ -108,12 +109,18 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
     Nothing -> mask_ $ do
       backend <- newDefaultBackend
       queue <- newQueue
-      m <- newManager cap (runtimeRegistry rt) queue backend
+      m <- newManager cap (runtimeRegistry rt) queue resettle backend
       ready <- newEmptyMVar
       _ <- forkPinned cap ("weft dispatcher " <> show cap) (dispatcher m ready)
       takeMVar ready
       store rt cap m
       pure m
+
+-- | A timer whose dispatcher was stopped is set with the present one.
+resettle :: Instant -> IO () -> IO ()
+resettle due act = do
+  m <- currentManager
+  void (addPlainTimer m due act)
 
 -- | Runs until it is stopped. Should the back end fail, the program is told, and
 -- those who wait find a new manager.

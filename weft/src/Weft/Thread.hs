@@ -45,7 +45,7 @@ import Weft.Core.Events
 import Weft.Core.Manager
 import Weft.Core.Registry
 import Weft.Core.Time
-import Weft.Core.Timer (Expiry (..))
+import Weft.Core.Timer (Expiry (..), cancelTimer)
 import Weft.Core.Timers (Fresh)
 import Weft.FFI.Errno (errnoError)
 import Weft.Runtime
@@ -167,7 +167,7 @@ delayUntil :: Instant -> Sys.MVar () -> IO ()
 delayUntil due box = do
   m <- currentManager
   timer <- addTimer m due (\_ -> void (Sys.tryPutMVar box ()))
-  Sys.takeMVar box `onException` dropTimer m timer
+  Sys.takeMVar box `onException` cancelTimer timer
   alive <- isAlive m
   unless alive $ do
     t <- now
@@ -181,11 +181,8 @@ registerDelay us
   | otherwise = do
     var <- newTVarIO False
     due <- after (microseconds us) <$> now
-    let set = do
-          m <- currentManager
-          void . addTimer m due $ \why ->
-            if why == Due then atomically (writeTVar var True) else set
-    var <$ set
+    m <- currentManager
+    var <$ addPlainTimer m due (atomically (writeTVar var True))
 
 -- | What 'timeout' throws at the action, as "System.Timeout" does: asynchronous,
 -- to be let through.

@@ -28,7 +28,6 @@ module Weft.Timer
     -- * Timers
     Timer,
     schedule,
-    reschedule,
     cancel,
 
     -- * Durations
@@ -36,11 +35,9 @@ module Weft.Timer
   )
 where
 
-import Control.Monad (when)
-import Data.IORef
 import Weft.Core.Manager
 import Weft.Core.Time
-import qualified Weft.Core.Timer as Core
+import Weft.Core.Timer (Timer, cancelTimer)
 import Weft.Duration
 import Weft.Runtime
 import Weft.Sys (now)
@@ -56,43 +53,19 @@ sleep = delayFor
 within :: Duration -> IO a -> IO (Maybe a)
 within = timeoutFor
 
--- | A timer that was set.
-newtype Timer = Timer (IORef State)
-
--- | Where the timer is now, and what it does. Replaced by 'reschedule', under the
--- rule that only who has cancelled the present one may set the next.
-data State = State !Manager !Core.Timer !(IO ())
-
 -- | Run an action after that long, on the dispatcher of the capability that the
 -- caller runs on. The action must not block: it delays every event of the
 -- capability while it runs. To do more, let it fill an MVar or fork a thread. What
 -- it throws goes to the program's handler for uncaught exceptions. A timer that
--- nobody holds fires all the same.
+-- nobody holds fires all the same. While it is pending it takes 88 bytes beside what
+-- the action holds.
 schedule :: Duration -> IO () -> IO Timer
 schedule d act = do
   due <- after d <$> now
-  Timer <$> (newIORef =<< place due act)
-
--- | Set on the caller's capability; set again should its manager be stopped.
-place :: Instant -> IO () -> IO State
-place due act = do
   m <- currentManager
-  t <- addTimer m due $ \why ->
-    if why == Core.Due then act else () <$ place due act
-  pure (State m t act)
+  addPlainTimer m due act
 
--- | Let a timer that has not fired fire that long from now instead. 'False': it
--- has fired or was cancelled.
-reschedule :: Timer -> Duration -> IO Bool
-reschedule (Timer ref) d = do
-  due <- after d <$> now
-  State m t act <- readIORef ref
-  pending <- dropTimer m t
-  when pending (place due act >>= writeIORef ref)
-  pure pending
-
--- | Cancel a timer. 'True': it had not fired, and now never will.
+-- | Cancel a timer. 'True': it had not fired, and now never will. To let it fire at
+-- another time, cancel it and set a new one.
 cancel :: Timer -> IO Bool
-cancel (Timer ref) = do
-  State m t _ <- readIORef ref
-  dropTimer m t
+cancel = cancelTimer

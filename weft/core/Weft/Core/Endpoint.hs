@@ -37,6 +37,7 @@ import Weft.Core.Events
 import Weft.Core.Manager
 import Weft.Core.Registry
 import Weft.Core.Time (Instant, never)
+import Weft.Core.Timer (cancelTimer)
 import Weft.Sys
 
 -- | An open descriptor.
@@ -181,7 +182,7 @@ waitToken ep dir deadline = do
         when (found == 0) (expect ch dir)
       let settle = do
             found <- casCell cell 0 0 2
-            if found == 0 then True <$ dropTimer m timer else False <$ departed ch dir
+            if found == 0 then True <$ cancelTimer timer else False <$ departed ch dir
       takeMVar (token ch dir) `onException` (settle >>= \won -> unless won passOn)
       inTime <- settle
       unless inTime passOn

@@ -33,7 +33,7 @@ module Weft.Core.Manager
 
     -- * Timers
     addTimer,
-    dropTimer,
+    addPlainTimer,
     addFresh,
     dropFresh,
   )
@@ -56,6 +56,8 @@ data Manager = Manager
   { managerBackend :: !Backend,
     managerRegistry :: !(Registry Manager),
     managerTimers :: !Timers,
+    -- | For its timers: the way back.
+    managerHome :: Home,
     managerWake :: !Wake,
     -- | When the earliest timer for which the runner was woken is due, in ns, or 0:
     -- until then it will not sleep past that instant, even if the timer is gone. A
@@ -89,19 +91,26 @@ cellSignalling, cellTurn :: Int
 cellSignalling = 1
 cellTurn = 2
 
--- | A manager over a back end and a queue for timers, which it owns from now on.
-newManager :: Int -> Registry Manager -> Queue -> Backend -> IO Manager
-newManager index registry queue backend =
-  Manager backend registry
-    <$> newTimers queue
-    <*> newWake
-    <*> newCells 1
-    <*> newCounters
-    <*> pure index
-    <*> newCells 3
-    <*> forkGeneration
-    <*> newRef Nothing
-    <*> newEmptyMVar
+-- | A manager over a back end and a queue for timers, which it owns from now on. The
+-- function is told of plain timers that were not due when it was stopped.
+newManager :: Int -> Registry Manager -> Queue -> (Instant -> IO () -> IO ()) -> Backend -> IO Manager
+newManager index registry queue resettle backend = do
+  timers <- newTimers queue
+  wake <- newWake
+  hint <- newCells 1
+  counters <- newCounters
+  state <- newCells 3
+  generation <- forkGeneration
+  runner <- newRef Nothing
+  finished <- newEmptyMVar
+  let home = Home (buried m) resettle
+      m = Manager backend registry timers home wake hint counters index state generation runner finished
+  pure m
+  where
+    buried m = do
+      countShared (managerCounters m) TimersCancelled
+      full <- died (managerTimers m)
+      when full (wakeManager m)
 
 -- | A registry for managers.
 registryFor :: IO (Registry Manager)
@@ -316,36 +325,37 @@ discard m = do
 -- | Run an action on the manager's thread at an instant, or as soon as possible
 -- after it, never before; or when the manager is stopped, with 'Orphaned'. The
 -- action must not block. One compare-and-swap, and a
--- signal only when the runner would sleep past the instant.
+-- signal only when the runner would sleep past the instant. 'cancelTimer' takes it
+-- back.
 addTimer :: Manager -> Instant -> Action -> IO Timer
-addTimer m due act = do
-  (t, full) <- setTimer (managerTimers m) due act
-  countShared (managerCounters m) TimersSet
-  settled m full due
-  pure t
+addTimer m due act = newTimer (managerHome m) due act >>= set m
 
--- | Cancel a timer; 'False' when it had fired or was cancelled before.
-dropTimer :: Manager -> Timer -> IO Bool
-dropTimer m t = dropped m =<< cancelTimer (managerTimers m) t
+-- | The same for an action that does not care about the manager: should that be
+-- stopped, the timer's home has it set again elsewhere, or forgets it.
+addPlainTimer :: Manager -> Instant -> IO () -> IO Timer
+addPlainTimer m due act = newPlainTimer (managerHome m) due act >>= set m
+
+set :: Manager -> Timer -> IO Timer
+set m t = do
+  full <- setTimer (managerTimers m) t
+  countShared (managerCounters m) TimersSet
+  t <$ settled m full (timerDue t)
+{-# INLINE set #-}
 
 -- | 'addTimer' for a timer that will most likely be dropped soon by the same thread.
 addFresh :: Manager -> Instant -> Action -> IO Fresh
 addFresh m due act = do
-  (t, full) <- setFresh (managerTimers m) due act
+  (t, full) <- setFresh (managerTimers m) =<< newTimer (managerHome m) due act
   countShared (managerCounters m) TimersSet
-  settled m full due
-  pure t
+  t <$ settled m full due
 
--- | 'dropTimer' for one of those.
+-- | Cancel one of those; 'False' when it had fired or was cancelled before.
 dropFresh :: Manager -> Fresh -> IO Bool
-dropFresh m t = dropped m =<< cancelFresh (managerTimers m) t
-
-dropped :: Manager -> (Bool, Bool) -> IO Bool
-dropped m (cancelled, full) = do
+dropFresh m t = do
+  (cancelled, full) <- cancelFresh (managerTimers m) t
   when cancelled (countShared (managerCounters m) TimersCancelled)
   when full (wakeManager m)
   pure cancelled
-{-# INLINE dropped #-}
 
 -- | After a timer was pushed. The runner of a manager that stops empties the inbox
 -- once after it has said so; who pushes later finds that out here and has the

@@ -1,16 +1,19 @@
 -- |
 -- One timer, and what a queue of timers has to do. A timer fires once or is
--- cancelled, never both: each takes the action out of the timer's reference, and
+-- cancelled, never both: each takes the job out of the timer's reference, and
 -- whoever finds it there has won.
 module Weft.Core.Timer
   ( -- * Timers
     Timer,
     Action,
     Expiry (..),
+    Home (..),
     newTimer,
+    newPlainTimer,
     timerDue,
     isPending,
     fireTimer,
+    cancelTimer,
     defuseTimer,
 
     -- * Queues
@@ -21,10 +24,19 @@ where
 import Weft.Core.Time (Instant)
 import Weft.Sys
 
--- | A timer that was set. The reference holds what it does; 'Nothing' once it has
--- fired or was cancelled. Written by whoever fires or cancels. Ten words with its
--- place in a queue.
-data Timer = Timer !Instant !(Ref (Maybe Action))
+-- | A timer that was set. The reference holds what it does until it has fired or
+-- was cancelled; written by whoever fires or cancels. Eleven words with its place
+-- in a queue.
+data Timer = Timer !Instant !(Ref State)
+
+data State
+  = -- | It has fired or was cancelled.
+    Spent
+  | -- | To be run when it is due; and should its manager be stopped before, to be
+    -- set again elsewhere.
+    Plain !Home (IO ())
+  | -- | To be told in either case.
+    Aware !Home Action
 
 -- | What a timer does, on the thread that runs the manager. It must not block.
 type Action = Expiry -> IO ()
@@ -37,10 +49,23 @@ data Expiry
     Orphaned
   deriving (Eq, Show)
 
+-- | What timers know of the manager that they were set with: one for all of them.
+data Home = Home
+  { -- | One of them was cancelled.
+    homeCancelled :: !(IO ()),
+    -- | The manager was stopped before a plain timer was due: what becomes of it.
+    homeResettle :: !(Instant -> IO () -> IO ())
+  }
+
 -- | A timer that is in no queue yet.
-newTimer :: Instant -> Action -> IO Timer
-newTimer due act = Timer due <$> newRef (Just act)
+newTimer :: Home -> Instant -> Action -> IO Timer
+newTimer home due act = Timer due <$> newRef (Aware home act)
 {-# INLINE newTimer #-}
+
+-- | One that need not be told when its manager is stopped.
+newPlainTimer :: Home -> Instant -> IO () -> IO Timer
+newPlainTimer home due act = Timer due <$> newRef (Plain home act)
+{-# INLINE newPlainTimer #-}
 
 -- | When it is to fire.
 timerDue :: Timer -> Instant
@@ -48,16 +73,37 @@ timerDue (Timer due _) = due
 
 -- | Has it neither fired nor been cancelled?
 isPending :: Timer -> IO Bool
-isPending (Timer _ ref) = maybe False (const True) <$> readRef ref
+isPending (Timer _ ref) = waits <$> readRef ref
+  where
+    waits Spent = False
+    waits _ = True
 
 -- | Run the action; 'False' when it was cancelled, or has run.
 fireTimer :: Expiry -> Timer -> IO Bool
-fireTimer why (Timer _ ref) =
-  swapRef ref Nothing >>= maybe (pure False) (\act -> True <$ guarded (act why))
+fireTimer why (Timer due ref) = do
+  state <- swapRef ref Spent
+  case state of
+    Spent -> pure False
+    Aware _ act -> True <$ guarded (act why)
+    Plain home act
+      | why == Due -> True <$ guarded act
+      | otherwise -> True <$ guarded (homeResettle home due act)
 
--- | Take the action out; 'False' when it was cancelled before, or has run.
+-- | Cancel a timer, from any thread. 'True': it had not fired, and now never will.
+cancelTimer :: Timer -> IO Bool
+cancelTimer (Timer _ ref) = do
+  state <- swapRef ref Spent
+  case state of
+    Spent -> pure False
+    Plain home _ -> True <$ homeCancelled home
+    Aware home _ -> True <$ homeCancelled home
+
+-- | The same, without telling its home.
 defuseTimer :: Timer -> IO Bool
-defuseTimer (Timer _ ref) = maybe False (const True) <$> swapRef ref Nothing
+defuseTimer (Timer _ ref) = won <$> swapRef ref Spent
+  where
+    won Spent = False
+    won _ = True
 
 -- | A queue of timers, used by one thread. Cancelled timers may stay in it until
 -- they are due or swept out.

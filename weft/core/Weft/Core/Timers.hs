@@ -9,7 +9,7 @@ module Weft.Core.Timers
 
     -- * Any thread
     setTimer,
-    cancelTimer,
+    died,
     Fresh,
     setFresh,
     cancelFresh,
@@ -59,14 +59,10 @@ newTimers q = (\inbox -> Timers inbox q) <$> newRef Empty <*> newCells 3
 patience :: Int
 patience = 4096
 
--- | Set a timer. Also returned: whether the owner has so much to tidy that it
--- should be woken now.
-setTimer :: Timers -> Instant -> Action -> IO (Timer, Bool)
-setTimer ts due act = do
-  t <- newTimer due act
-  _ <- push ts t
-  full <- arrived ts
-  pure (t, full)
+-- | Put a new timer in. The result: has the owner so much to tidy that it should be
+-- woken now?
+setTimer :: Timers -> Timer -> IO Bool
+setTimer ts t = push ts t >> arrived ts
 {-# INLINE setTimer #-}
 
 -- | A timer that is likely to be cancelled soon, by the thread that set it, and
@@ -74,9 +70,8 @@ setTimer ts due act = do
 data Fresh = Fresh !Timer !Inbox
 
 -- | As 'setTimer'.
-setFresh :: Timers -> Instant -> Action -> IO (Fresh, Bool)
-setFresh ts due act = do
-  t <- newTimer due act
+setFresh :: Timers -> Timer -> IO (Fresh, Bool)
+setFresh ts t = do
   node <- push ts t
   full <- arrived ts
   pure (Fresh t node, full)
@@ -94,15 +89,9 @@ arrived :: Timers -> IO Bool
 arrived ts = (>= patience) <$> addCell (timersCounts ts) cellInbox 1
 {-# INLINE arrived #-}
 
--- | Cancel a timer. The first 'Bool' is whether it had not fired, and now never
--- will; the second is as with 'setTimer'.
-cancelTimer :: Timers -> Timer -> IO (Bool, Bool)
-cancelTimer ts t = do
-  won <- defuseTimer t
-  if won then (,) True <$> died ts else pure (False, False)
-
--- | As 'cancelTimer'. When nothing was set after it and the owner has not come by,
--- the timer is taken off the inbox again and leaves no trace.
+-- | Cancel it. The first 'Bool' is whether it had not fired, and now never will; the
+-- second is as with 'setTimer'. When nothing was set after it and the owner has not
+-- come by, the timer is taken off the inbox again and leaves no trace.
 cancelFresh :: Timers -> Fresh -> IO (Bool, Bool)
 cancelFresh ts (Fresh t node) = do
   won <- defuseTimer t
@@ -119,7 +108,8 @@ cancelFresh ts (Fresh t node) = do
       Empty -> pure False
 {-# INLINE cancelFresh #-}
 
--- | One more is dead. Too many?
+-- | A timer was cancelled that stays in the inbox or the queue for now. The result is
+-- as with 'setTimer'.
 died :: Timers -> IO Bool
 died ts = do
   dead <- (+ 1) <$> addCell (timersCounts ts) cellDead 1
