@@ -59,12 +59,12 @@ data Home = Home
 
 -- | A timer that is in no queue yet.
 newTimer :: Home -> Instant -> Action -> IO Timer
-newTimer home due act = Timer due <$> newRef (Aware home act)
+newTimer home due act = Timer due <$> (newRef $! Aware home act)
 {-# INLINE newTimer #-}
 
 -- | One that need not be told when its manager is stopped.
 newPlainTimer :: Home -> Instant -> IO () -> IO Timer
-newPlainTimer home due act = Timer due <$> newRef (Plain home act)
+newPlainTimer home due act = Timer due <$> (newRef $! Plain home act)
 {-# INLINE newPlainTimer #-}
 
 -- | When it is to fire.

@@ -30,8 +30,10 @@ import Weft.Core.Time (Instant, never)
 import Weft.Core.Timer
 import Weft.Sys
 
--- | Timers that the owner has not seen yet, the latest first.
-data Inbox = Empty | Push !Timer Inbox
+-- | Timers that the owner has not seen yet, the latest first. (The field is lazy, but
+-- holds an evaluated timer: GHC would take a strict one apart and build it again, a
+-- second copy for as long as the timer is pending.)
+data Inbox = Empty | Push Timer Inbox
 
 -- | The timers of one manager.
 data Timers = Timers
