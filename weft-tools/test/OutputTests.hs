@@ -31,7 +31,7 @@ outcome =
     }
 
 fakeBenchmark :: Benchmark
-fakeBenchmark = Benchmark "pong" "a title" (const []) [] (const []) ["cpu_us_per_op", "p99_us"] id
+fakeBenchmark = Benchmark "pong" "a title" (const []) [] [] (const []) ["cpu_us_per_op", "p99_us"] id
 
 json :: TestTree
 json =

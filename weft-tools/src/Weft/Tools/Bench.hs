@@ -16,6 +16,7 @@ where
 import Control.Monad (forM, forM_, when)
 import Data.ByteString.Builder (Builder, hPutBuilder)
 import Data.List (nub)
+import Data.Maybe (fromMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
@@ -83,7 +84,8 @@ run options = case optionTarget options of
 measure :: Options -> [Benchmark] -> IO ()
 measure options benchmarks = do
   machine <- machineFacts
-  outcomes <- withEnv options $ \env -> forM benchmarks $ \benchmark -> do
+  outcomes <- withEnv options $ \given -> forM benchmarks $ \benchmark -> do
+    let env = given {envRts = envRts given <|> Just (benchRts benchmark)}
     outcome <- runBenchmark env selected benchmark
     T.putStrLn (renderOutcome (envPlan env) benchmark outcome)
     pure (benchmark, outcome, outcomeJson machine (settings env) benchmark outcome)
@@ -99,7 +101,7 @@ measure options benchmarks = do
     exitWith (ExitFailure 3)
   where
     selected name = null (optionOnly options) || name `elem` optionOnly options
-    settings env = Settings (envPlan env) (envRts env) (envBackend env) (optionQuick options)
+    settings env = Settings (envPlan env) (fromMaybe [] (envRts env)) (envBackend env) (optionQuick options)
     plotFile file benchmark
       | optionTarget options == All = replaceBaseName file (takeBaseName file ++ "-" ++ T.unpack (benchName benchmark))
       | otherwise = file

@@ -25,6 +25,7 @@ deadline =
       benchCases = \plan ->
         pushCases (planPushes plan) ++ pendingCases (planPending plan) ++ latenessCases (planDelaysTimed plan),
       benchTools = [],
+      benchRts = [],
       benchBounds = bounds,
       benchColumns =
         ["ns_per_op", "alloc_bytes_per_op"]

@@ -24,6 +24,7 @@ echo =
       benchTitle = "round trips of one client",
       benchCases = const [echoCase mode cores subject | cores <- [1, 2], (mode, subject) <- subjects],
       benchTools = [tripTool],
+      benchRts = [],
       benchBounds = const [bound 1 "-N1", bound 2 "-N2"],
       benchColumns = ["p50_us", "p95_us", "p99_us", "max_us", "cpu_us_per_op"],
       benchPlotted = id

@@ -23,6 +23,7 @@ idle =
       benchTitle = "64 busy connections beside many idle ones, -N1",
       benchCases = \plan -> map (idleCase (planIdle plan)) subjects,
       benchTools = [loadTool, idleTool],
+      benchRts = [],
       benchBounds = bounds . planIdle,
       benchColumns =
         ["p99_us", "p50_us", "max_us", "cpu_us_per_op", "live_bytes_per_idle", "rss_bytes_per_idle", "max_rss_mb"],

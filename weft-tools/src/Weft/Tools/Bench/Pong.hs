@@ -21,6 +21,7 @@ pong =
       benchTitle = "a small HTTP answer over kept connections, at saturation",
       benchCases = const [serverCase count cores subject | cores <- [1, 2], count <- loads, subject <- subjects cores],
       benchTools = [loadTool],
+      benchRts = [],
       benchBounds = const (oneCore ++ twoCores ++ lean),
       benchColumns =
         ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "alloc_bytes_per_op", "syscalls_per_op", "max_rss_mb"],

@@ -22,6 +22,7 @@ quiet =
       benchTitle = "idle connections and no traffic, -N2",
       benchCases = \plan -> map (quietCase (planQuiet plan)) subjects,
       benchTools = [idleTool],
+      benchRts = [],
       benchBounds = \plan ->
         [ atMost "threads woken up" (on "weft" (quietParams (planQuiet plan)) "wakeups") 0,
           atMost "collections" (on "weft" (quietParams (planQuiet plan)) "collections") 0,

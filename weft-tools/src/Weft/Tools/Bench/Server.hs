@@ -16,9 +16,6 @@ module Weft.Tools.Bench.Server
     serverCores,
     clientCores,
 
-    -- * Options of the run-time system
-    defaultRts,
-
     -- * Reports
     Report (..),
     report,
@@ -26,18 +23,13 @@ module Weft.Tools.Bench.Server
 where
 
 import Data.Aeson (FromJSON (..), withObject, (.:))
-import Data.Maybe (isJust)
+import Data.Maybe (fromMaybe, isJust)
 import qualified Data.Text as T
 import System.Posix.Signals (sigUSR1, signalProcess)
 import System.Posix.Types (ProcessID)
 import Text.Read (readMaybe)
 import Weft.Tools.Bench.Child
 import Weft.Tools.Bench.Types
-
--- | Options of GHC's run-time system for all Haskell subjects; @--rts@ replaces them. The number of capabilities and
--- the statistics that reports need (@-N@, @-T@) are added to these.
-defaultRts :: [String]
-defaultRts = []
 
 -- | A subject that listens.
 data Server = Server
@@ -79,7 +71,7 @@ subjectProgramWith env capabilities subject arguments = do
       WeftProgram -> maybe [] (\name -> ["--backend", T.unpack name]) (envBackend env) ++ rts
       GhcProgram -> rts
       _ -> []
-    rts = ["+RTS", "-T"] ++ ["-N" ++ show capabilities | not nonThreaded] ++ envRts env ++ ["-RTS"]
+    rts = ["+RTS", "-T"] ++ ["-N" ++ show capabilities | not nonThreaded] ++ fromMaybe [] (envRts env) ++ ["-RTS"]
     nonThreaded = "-nonthreaded" `T.isSuffixOf` T.pack (subjectProgram subject)
 
 -- | A server with N capabilities has the first N cores.

@@ -13,7 +13,6 @@ where
 
 import Control.Concurrent (myThreadId, throwTo)
 import Control.Exception (AsyncException (UserInterrupt), bracket)
-import Data.Maybe (fromMaybe)
 import qualified Data.Text as T
 import Data.Version (showVersion)
 import GHC.Conc (getNumProcessors)
@@ -28,7 +27,6 @@ import System.Posix.Temp (mkdtemp)
 import Weft.Tools.Bench.Json (Machine (..))
 import Weft.Tools.Bench.Options
 import Weft.Tools.Bench.Proc (kernelVersion)
-import Weft.Tools.Bench.Server (defaultRts)
 import Weft.Tools.Bench.Types
 
 -- | Everything that measurements need, for the length of an action.
@@ -46,7 +44,7 @@ withEnv options action = do
         { envSearch = search,
           envScratch = scratch,
           envCores = cores,
-          envRts = fromMaybe defaultRts (optionRts options),
+          envRts = optionRts options,
           envBackend = optionBackend options,
           envPlan = plan options
         }

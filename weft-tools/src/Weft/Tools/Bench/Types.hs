@@ -70,6 +70,8 @@ data Benchmark = Benchmark
     benchCases :: Plan -> [Case],
     -- | The programs that it needs besides the subjects.
     benchTools :: [FilePath],
+    -- | Options of the run-time system for its Haskell subjects, unless others are given.
+    benchRts :: [String],
     -- | What must hold.
     benchBounds :: Plan -> [Bound],
     -- | The metrics in the table, most important first; the first is plotted.
@@ -167,8 +169,8 @@ data Env = Env
     -- | A directory for the errors and traces of this run.
     envScratch :: !FilePath,
     envCores :: !Int,
-    -- | Options of the run-time system for every Haskell subject.
-    envRts :: ![String],
+    -- | Options of the run-time system for every Haskell subject, instead of the benchmark's own.
+    envRts :: !(Maybe [String]),
     envBackend :: !(Maybe Text),
     envPlan :: !Plan
   }

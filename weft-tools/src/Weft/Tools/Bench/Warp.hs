@@ -19,6 +19,7 @@ warp =
       benchTitle = "a small WAI application on Warp, -N2, at saturation",
       benchCases = const [serverCase count 2 subject | count <- loads, subject <- subjects],
       benchTools = [loadTool],
+      benchRts = [],
       benchBounds = const (map bound loads),
       benchColumns =
         ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "alloc_bytes_per_op", "syscalls_per_op", "max_rss_mb"],
