@@ -17,7 +17,9 @@ import qualified Spec.Blocking
 import qualified Spec.Event
 import qualified Spec.EventLife
 import qualified Spec.Lifecycle
+import qualified Spec.Messages
 import qualified Spec.Metrics
+import qualified Spec.Serve
 import qualified Spec.Socket
 import qualified Spec.Stm
 import qualified Spec.Thread
@@ -70,6 +72,8 @@ group name n =
         Spec.Timeout.tests Spec.Timeout.weft,
         Spec.Timeout.ownTests,
         Spec.Socket.tests,
+        Spec.Messages.tests,
+        Spec.Serve.tests,
         Spec.Blocking.tests,
         Spec.Metrics.tests,
         Spec.Lifecycle.tests

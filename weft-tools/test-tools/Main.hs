@@ -1,0 +1,251 @@
+-- |
+-- The program @weft@ as its users meet it: started, asked over TCP, told to end by signals, given bad arguments. It is
+-- the one in WEFT_PROGRAM, or else in bin/ of the repository.
+module Main (main) where
+
+import Control.Concurrent
+import Control.Concurrent.Async (forConcurrently_)
+import Control.Exception
+import Control.Monad
+import qualified Data.ByteString.Char8 as B
+import Data.List (isInfixOf, isPrefixOf)
+import Data.Maybe (fromMaybe)
+import Network.Socket
+import Network.Socket.ByteString (recv, sendAll)
+import System.Directory
+import System.Environment (getEnvironment, lookupEnv)
+import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
+import System.IO
+import System.Posix.Signals (Signal, sigINT, sigTERM, signalProcess)
+import System.Posix.Temp (mkdtemp)
+import System.Process
+import System.Timeout (timeout)
+import Test.Tasty
+import Test.Tasty.HUnit
+
+main :: IO ()
+main = do
+  given <- lookupEnv "WEFT_PROGRAM"
+  program <- makeAbsolute (fromMaybe "../bin/weft" given)
+  there <- doesFileExist program
+  unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
+  bracket site removePathForcibly $ \folder ->
+    defaultMain (testGroup "weft" [serving program folder, refusing program folder, doctor program])
+
+-- | A folder to serve.
+site :: IO FilePath
+site = do
+  temporary <- getTemporaryDirectory
+  folder <- mkdtemp (temporary </> "weft-tools-")
+  createDirectory (folder </> "inner")
+  B.writeFile (folder </> "index.html") (B.pack "<p>the first page</p>")
+  B.writeFile (folder </> "inner" </> "index.html") (B.pack "<p>the inner page</p>")
+  B.writeFile (folder </> "inner" </> "a.txt") (B.pack "a text")
+  B.writeFile (folder </> "large") large
+  pure folder
+
+large :: B.ByteString
+large = B.pack (take 6000000 (cycle (concatMap show [1 :: Int .. 5000])))
+
+-- Serving --------------------------------------------------------------------------------
+
+serving :: FilePath -> FilePath -> TestTree
+serving program folder =
+  testGroup
+    "serve"
+    [ testCase "pages, folders, what is not there" . running [] $ \port -> do
+        get port "/" >>= answered 200 "<p>the first page</p>"
+        get port "/inner/a.txt" >>= answered 200 "a text"
+        get port "/inner/" >>= answered 200 "<p>the inner page</p>"
+        get port "/nothing" >>= (@?= 404) . status
+        outside <- status <$> get port "/../../etc/passwd"
+        assertBool (show outside) (outside `elem` [403, 404])
+        moved <- get port "/inner"
+        assertBool (show (B.take 200 moved)) (status moved `elem` [200, 301, 302, 303, 307, 308])
+        headOnly <- exchange port (request "HEAD" "/inner/a.txt" "close")
+        (status headOnly, body headOnly) @?= (200, B.empty),
+      testCase "a large file, byte for byte" . running [] $ \port ->
+        get port "/large" >>= assertBool "other bytes" . (== large) . body,
+      testCase "several requests on a connection" . running [] $ \port -> connected port $ \s -> do
+        replicateM_ 3 $ do
+          sendAll s (request "GET" "/inner/a.txt" "keep-alive")
+          answer <- recvUntil s (B.isSuffixOf (B.pack "a text"))
+          status answer @?= 200
+        sendAll s (B.concat (replicate 5 (request "GET" "/inner/a.txt" "keep-alive")))
+        answers <- recvUntil s ((== 5) . count "a text")
+        count "HTTP/1.1 200" answers @?= 5,
+      testCase "a hundred clients at once" . running ["--cores", "2"] $ \port ->
+        forConcurrently_ [1 .. 100 :: Int] $ \_ -> get port "/inner/a.txt" >>= answered 200 "a text",
+      testCase "clients that are slow or never read disturb no others" . running ["--cores", "1"] $ \port ->
+        connected port $ \slow -> connected port $ \deaf -> do
+          sendAll slow (B.pack "GET / HT")
+          sendAll deaf (request "GET" "/large" "keep-alive")
+          replicateM_ 20 (get port "/inner/a.txt" >>= answered 200 "a text")
+          sendAll slow (B.pack "TP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+          recvAll slow >>= answered 200 "<p>the first page</p>",
+      testGroup
+        "back ends"
+        [ testCase name . runningIn [("WEFT_BACKEND", name)] [] $ \port ->
+            get port "/inner/a.txt" >>= answered 200 "a text"
+          | name <- ["epoll", "poll", "io_uring"]
+        ],
+      testCase "--backend, and what is printed" . weft program [] (serve ["--backend", "poll", "--cores", "1"]) $ \p -> do
+        line <- hGetLine (output p)
+        assertBool line ("weft: serving" `isPrefixOf` line && "(1 core, poll)" `isInfixOf` line),
+      testGroup "ending" [ending "SIGTERM" sigTERM, ending "SIGINT" sigINT]
+    ]
+  where
+    serve options = ["serve", folder, "--port", "0"] <> options
+    running = runningIn []
+    runningIn variables options act = weft program variables (serve options) (\p -> portOf p >>= act)
+    ending name signal = testCase (name <> ": finishes what is under way, refuses others, exits with 0")
+      . weft program [] (serve [])
+      $ \p -> do
+        port <- portOf p
+        connected port $ \s -> do
+          sendAll s (request "GET" "/large" "close")
+          start <- recv s 1000
+          send' signal p
+          line <- hGetLine (output p)
+          assertBool line ("ending" `isInfixOf` line)
+          untilRefused port
+          rest <- recvAll s
+          assertBool "the answer is cut short" (body (start <> rest) == large)
+        waitForProcess (process p) >>= (@?= ExitSuccess)
+
+-- | Which begins a moment after the server has said so.
+untilRefused :: PortNumber -> IO ()
+untilRefused port = do
+  tried <- try (connected port (const (pure ()))) :: IO (Either IOException ())
+  either (const (pure ())) (const (threadDelay 1000 >> untilRefused port)) tried
+
+-- Refusing -------------------------------------------------------------------------------
+
+refusing :: FilePath -> FilePath -> TestTree
+refusing program folder =
+  testGroup
+    "arguments"
+    [ says "a folder that is missing" 1 "does not exist" ["serve", folder </> "none"],
+      says "a file for a folder" 1 "is not a folder" ["serve", folder </> "large"],
+      says "a port out of range" 2 "from 0 to 65535" ["serve", folder, "--port", "65536"],
+      says "no number for a port" 2 "from 0 to 65535" ["serve", folder, "--port", "http"],
+      says "a flag that there is not" 2 "--prot" ["serve", folder, "--prot", "1"],
+      says "a back end that there is not" 2 "epoll" ["serve", folder, "--backend", "select"],
+      says "an address that is not ours" 1 "cannot listen" ["serve", folder, "--host", "192.0.2.1", "--port", "0"],
+      says "help" 0 "--port" ["serve", "--help"],
+      testCase "a back end that there is not, in WEFT_BACKEND" $ do
+        (code, out) <- outcome program [("WEFT_BACKEND", "select")] ["serve", folder, "--port", "0"]
+        assertBool out (code /= ExitSuccess && "select" `isInfixOf` out && "epoll" `isInfixOf` out),
+      testCase "a port in use" . weft program [] ["serve", folder, "--port", "0"] $ \p -> do
+        port <- portOf p
+        (code, out) <- outcome program [] ["serve", folder, "--port", show port]
+        code @?= ExitFailure 1
+        assertBool out ("in use" `isInfixOf` out)
+    ]
+  where
+    says name code part arguments = testCase name $ do
+      (found, out) <- outcome program [] arguments
+      found @?= (if code == 0 then ExitSuccess else ExitFailure code)
+      assertBool out (part `isInfixOf` out)
+
+doctor :: FilePath -> TestTree
+doctor program =
+  testGroup
+    "doctor"
+    [ testCase "names every back end" $ do
+        (code, out) <- outcome program [] ["doctor"]
+        code @?= ExitSuccess
+        forM_ ["back end epoll", "back end io_uring", "back end poll"] $ \part -> assertBool out (part `isInfixOf` out),
+      testCase "says what was asked for" $ do
+        (code, out) <- outcome program [("WEFT_BACKEND", "poll")] ["doctor", "--json"]
+        code @?= ExitSuccess
+        assertBool out ("poll" `isInfixOf` out && "{" `isPrefixOf` out)
+    ]
+
+-- The program ----------------------------------------------------------------------------
+
+data Running = Running {output :: Handle, process :: ProcessHandle}
+
+-- | Run it beside an action, for a minute at most; it is killed at the end.
+weft :: FilePath -> [(String, String)] -> [String] -> (Running -> IO a) -> IO a
+weft program variables arguments act = do
+  inherited <- getEnvironment
+  let start = (proc program arguments) {std_out = CreatePipe, env = Just (variables <> inherited)}
+  limited . withCreateProcess start $ \_ out _ child -> case out of
+    Just h -> act (Running h child) `finally` kill child
+    Nothing -> assertFailure "no output"
+  where
+    kill child = getPid child >>= mapM_ (signalProcess 9)
+
+limited :: IO a -> IO a
+limited act = timeout 60000000 act >>= maybe (assertFailure "still not done after a minute") pure
+
+send' :: Signal -> Running -> IO ()
+send' signal p = getPid (process p) >>= mapM_ (signalProcess signal)
+
+-- | The port, from the line that says where it serves.
+portOf :: Running -> IO PortNumber
+portOf p = do
+  line <- hGetLine (output p)
+  case [n | word <- words line, "http://" `isPrefixOf` word, (n, "/") <- reads (drop 1 (dropWhile (/= ':') (drop 7 word)))] of
+    port : _ -> pure (fromInteger port)
+    [] -> assertFailure ("no port in: " <> line)
+
+-- | Run it to its end: its status, and all that it says.
+outcome :: FilePath -> [(String, String)] -> [String] -> IO (ExitCode, String)
+outcome program variables arguments = do
+  inherited <- getEnvironment
+  (code, out, err) <- limited (readCreateProcessWithExitCode (proc program arguments) {env = Just (variables <> inherited)} "")
+  pure (code, out <> err)
+
+-- HTTP -----------------------------------------------------------------------------------
+
+connected :: PortNumber -> (Socket -> IO a) -> IO a
+connected port act = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
+  connect s (SockAddrInet port (tupleToHostAddress (127, 0, 0, 1)))
+  act s
+
+request :: String -> String -> String -> B.ByteString
+request method path connection =
+  B.pack (method <> " " <> path <> " HTTP/1.1\r\nHost: localhost\r\nConnection: " <> connection <> "\r\n\r\n")
+
+exchange :: PortNumber -> B.ByteString -> IO B.ByteString
+exchange port bytes = connected port (\s -> sendAll s bytes >> recvAll s)
+
+get :: PortNumber -> String -> IO B.ByteString
+get port path = exchange port (request "GET" path "close")
+
+recvAll :: Socket -> IO B.ByteString
+recvAll s = B.concat <$> go
+  where
+    go = do
+      bytes <- recv s 65536
+      if B.null bytes then pure [] else (bytes :) <$> go
+
+recvUntil :: Socket -> (B.ByteString -> Bool) -> IO B.ByteString
+recvUntil s enough = go B.empty
+  where
+    go seen
+      | enough seen = pure seen
+      | otherwise = do
+        bytes <- recv s 65536
+        if B.null bytes then pure seen else go (seen <> bytes)
+
+status :: B.ByteString -> Int
+status answer = case map B.unpack (take 2 (B.words answer)) of
+  [_, code] | [(n, "")] <- reads code -> n
+  _ -> 0
+
+body :: B.ByteString -> B.ByteString
+body = B.drop 4 . snd . B.breakSubstring (B.pack "\r\n\r\n")
+
+answered :: Int -> String -> B.ByteString -> Assertion
+answered code text answer = (status answer, body answer) @?= (code, B.pack text)
+
+-- | How often one string is in another.
+count :: String -> B.ByteString -> Int
+count part bytes = case B.breakSubstring (B.pack part) bytes of
+  (_, rest)
+    | B.null rest -> 0
+    | otherwise -> 1 + count part (B.drop (length part) rest)

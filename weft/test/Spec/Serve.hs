@@ -1,0 +1,193 @@
+-- |
+-- Servers: that every client is served, where, and what becomes of a server that
+-- cannot listen, runs out of descriptors, has a handler that throws, or ends.
+module Spec.Serve
+  ( tests,
+  )
+where
+
+import Control.Concurrent hiding (threadDelay)
+import Control.Exception
+import Control.Monad
+import qualified Data.ByteString.Char8 as C
+import Data.IORef
+import Data.List (nub, sort)
+import Foreign.C.Error (eADDRINUSE, eCONNREFUSED, eMFILE)
+import Harness
+import System.Directory (getTemporaryDirectory, removeFile)
+import System.FilePath ((</>))
+import System.Posix.Process (getProcessID)
+import System.Posix.Resource
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Duration
+import Weft.Socket
+import Weft.Socket.ByteString
+
+tests :: TestTree
+tests =
+  testGroup
+    "serve"
+    [ test "many clients at once" . withServer settings echo $ \server ->
+        parallel 40 $ \i -> client server $ \s -> forM_ [1 .. 5 :: Int] $ \n -> do
+          let line = C.pack (show (i, n))
+          sendAll s line
+          recv s 100 >>= (@?= line),
+      test "a connection stays on the capability that accepted it" $ do
+        caps <- getNumCapabilities
+        withServer settings whereAmI $ \server -> do
+          found <- forM [1 .. 8 * caps] (const (client server placesOf))
+          forM_ found $ \places -> length (nub places) @?= 1,
+      test "one listener: connections go round the capabilities" $ do
+        caps <- getNumCapabilities
+        l <- socket AF_INET Stream defaultProtocol
+        bind l (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+        listen l 64
+        withServerOn settings [l] whereAmI $ \server -> do
+          found <- forM [1 .. 2 * caps] (const (client server placesOf))
+          nub (sort (concat found)) @?= [show c | c <- [0 .. caps - 1]],
+      test "a Unix socket" $ do
+        folder <- getTemporaryDirectory
+        pid <- getProcessID
+        let path = folder </> ("weft-spec-" <> show pid)
+        (`finally` removeFile path) $ do
+          l <- socket AF_UNIX Stream defaultProtocol
+          bind l (SockAddrUnix path)
+          listen l 16
+          withServerOn settings [l] echo $ \server -> client server $ \s -> do
+            sendAll s (C.pack "unix")
+            recv s 10 >>= (@?= C.pack "unix"),
+      test "a port in use" . leavingNoDescriptor . withServer settings echo $ \server -> do
+        port <- portOf (serverAddress server)
+        before <- openDescriptors
+        failsWith "serve" eADDRINUSE (withServer settings {serverPort = port} echo (const (pure ())))
+        now <- openDescriptors
+        assertBool "descriptors left" (now <= before),
+      test "what serverOnListen throws ends it" . leavingNoDescriptor $ do
+        e <- failure "serve" (withServer settings {serverOnListen = \_ -> ioError (userError "no")} echo (const (pure ())))
+        e @?= userError "no",
+      test "a handler that throws ends its own connection only" $ do
+        reports <- newIORef []
+        let noting peer e = atomicModifyIORef' reports (\rs -> ((peer, show e) : rs, ()))
+            handler s peer = recv s 10 >>= \bs -> if bs == C.pack "die" then ioError (userError "told to") else sendAll s bs >> handler s peer
+        withServer settings {serverOnException = noting} handler $ \server -> client server $ \other -> do
+          client server $ \s -> do
+            sendAll s (C.pack "die")
+            recv s 10 >>= (@?= C.empty)
+          eventually "the exception is reported" (not . null <$> readIORef reports)
+          sendAll other (C.pack "well")
+          recv other 10 >>= (@?= C.pack "well")
+          rs <- readIORef reports
+          map snd rs @?= ["user error (told to)"],
+      test "out of descriptors: does not spin, goes on afterwards" outOfDescriptors,
+      test "draining: waits for those being served, refuses others" . leavingNoDescriptor $
+        withServer settings echo $ \server -> do
+          client server $ \s -> do
+            sendAll s (C.pack "1")
+            recv s 10 >>= (@?= C.pack "1")
+            drainServer server (milliseconds 20) >>= (@?= False)
+            serverConnections server >>= (@?= 1)
+            failsWith "connect" eCONNREFUSED (client server (const (pure ())))
+            -- Still served.
+            sendAll s (C.pack "2")
+            recv s 10 >>= (@?= C.pack "2")
+          drainServer server (seconds 10) >>= (@?= True)
+          waitServer server,
+      test "the end of a server is the end of its connections" . leavingNoDescriptor $ do
+        s <- withServer settings echo $ \server -> do
+          s <- connected server
+          sendAll s (C.pack "x")
+          s <$ recv s 10
+        (recv s 10 >>= (@?= C.empty)) `finally` close s
+    ]
+
+test :: String -> IO () -> TestTree
+test name act = testCase name (finishes name act)
+
+settings :: ServerSettings
+settings = defaultServerSettings {serverHost = Just "127.0.0.1"}
+
+echo :: Socket -> SockAddr -> IO ()
+echo s peer = do
+  bs <- recv s 4096
+  unless (C.null bs) (sendAll s bs >> echo s peer)
+
+-- | Answers each byte with the number of the capability that runs the handler.
+whereAmI :: Socket -> SockAddr -> IO ()
+whereAmI s peer = do
+  bs <- recv s 1
+  unless (C.null bs) $ do
+    yield
+    (cap, _) <- threadCapability =<< myThreadId
+    sendAll s (C.pack (show cap <> ";"))
+    whereAmI s peer
+
+-- | What it answered, three times.
+placesOf :: Socket -> IO [String]
+placesOf s = replicateM 3 (sendAll s (C.pack "?") >> takeWhile (/= ';') . C.unpack <$> recv s 10)
+
+connected :: Server -> IO Socket
+connected server = do
+  s <- socket (family (serverAddress server)) Stream defaultProtocol
+  (connect s (serverAddress server) >> pure s) `onException` close s
+  where
+    family (SockAddrUnix _) = AF_UNIX
+    family (SockAddrInet6 {}) = AF_INET6
+    family _ = AF_INET
+
+client :: Server -> (Socket -> IO a) -> IO a
+client server = bracket (connected server) close
+
+portOf :: SockAddr -> IO String
+portOf (SockAddrInet p _) = pure (show p)
+portOf other = assertFailure ("not an address of IPv4: " <> show other)
+
+leavingNoDescriptor :: IO a -> IO a
+leavingNoDescriptor act = do
+  before <- openDescriptors
+  a <- act
+  now <- settled before openDescriptors
+  a <$ assertBool (show (now - before) <> " descriptors left") (now <= before)
+
+-- | The limit is lowered so that the client's connection can be made but not be
+-- accepted.
+outOfDescriptors :: IO ()
+outOfDescriptors = do
+  reports <- newIORef (0 :: Int)
+  let noting _ e = do
+        isErrno eMFILE e @? show e
+        atomicModifyIORef' reports (\n -> (n + 1, ()))
+      handling peer = either (noting peer) pure . maybe (Left (userError "another exception")) Left . fromException
+  withServer settings {serverOnException = handling} echo $ \server -> do
+    -- A connection that is being served, and one more socket, not connected yet.
+    client server $ \first -> do
+      sendAll first (C.pack "a")
+      recv first 10 >>= (@?= C.pack "a")
+      bracket (socket AF_INET Stream defaultProtocol) close $ \second -> do
+        withNoneLeft $ do
+          connect second (serverAddress server)
+          eventually "it is reported" ((> 0) <$> readIORef reports)
+          pause 300
+          n <- readIORef reports
+          assertBool (show n <> " reports in 300 ms: it spins") (n < 10)
+          sendAll first (C.pack "b")
+          recv first 10 >>= (@?= C.pack "b")
+        sendAll second (C.pack "c")
+        recv second 10 >>= (@?= C.pack "c")
+
+-- | Run an action while no descriptor can be opened: under a low limit, with all
+-- numbers below it taken.
+withNoneLeft :: IO a -> IO a
+withNoneLeft act = bracket lower (setResourceLimit ResourceOpenFiles) . const $ bracket (occupy []) (mapM_ close) (const act)
+  where
+    lower = do
+      old <- getResourceLimit ResourceOpenFiles
+      setResourceLimit ResourceOpenFiles old {softLimit = ResourceLimit 100}
+      pure old
+    occupy held = do
+      r <- try (socket AF_INET Stream defaultProtocol)
+      case r of
+        Right s -> occupy (s : held)
+        Left e
+          | isErrno eMFILE e -> pure held
+          | otherwise -> mapM_ close held >> throwIO (e :: IOException)
