@@ -55,6 +55,7 @@ module Weft.Sys
 
     -- * Exceptions
     mask_,
+    uninterruptibleMask_,
     onException,
     finally,
     guarded,
@@ -62,7 +63,7 @@ module Weft.Sys
   )
 where
 
-import Control.Exception (SomeException, finally, mask_, onException, throwIO, try)
+import Control.Exception (SomeException, finally, mask_, onException, throwIO, try, uninterruptibleMask_)
 import Control.Monad (forM_)
 import Data.Array.IO (IOArray, IOUArray, getBounds, newArray, readArray, writeArray)
 import Data.IORef

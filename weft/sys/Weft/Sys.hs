@@ -69,6 +69,7 @@ module Weft.Sys
 
     -- * Exceptions
     mask_,
+    uninterruptibleMask_,
     onException,
     finally,
     guarded,
@@ -87,7 +88,7 @@ import Control.Concurrent
     yield,
   )
 import Control.Concurrent.MVar
-import Control.Exception (SomeException, catch, finally, mask_, onException, throwIO, try)
+import Control.Exception (SomeException, catch, finally, mask_, onException, throwIO, try, uninterruptibleMask_)
 import Data.Int (Int64)
 import Data.Word (Word32)
 import Foreign.Storable (peek)

@@ -195,6 +195,17 @@ closing =
           failsWith "old waiter" eBADF (result "wait" p)
           recv c 100 >>= (@?= C.pack "secret")
         close b,
+    test "killed while it closes: the descriptor is closed all the same" $
+      forM_ [1 .. times 300] $ \i -> withUnix $ \a b -> do
+        t <- start (recv a 1)
+        when (even i) (blocks t)
+        closer <- start (close a)
+        replicateM_ (i `mod` 7) yield
+        stop closer
+        -- Killed before it began, it has not.
+        close a
+        recv b 1 >>= (@?= B.empty)
+        failsWith "recv" eBADF (result "recv" t),
     test "collector: unreachable sockets are closed" $ do
       before <- openDescriptors
       replicateM_ 50 (socket AF_INET Stream defaultProtocol)

@@ -59,7 +59,10 @@ newEndpoint registry manager fd release = do
   r <- registry
   ch <- openChannel r fd
   home <- newRef Nothing
-  pure (Endpoint ch home manager (registry >>= \current -> closeDescriptor current fd release))
+  -- Who has to close cannot be relieved of it by an exception: the waits inside, for
+  -- a stripe's lock and for a poll that holds the descriptor, are short.
+  let closing = uninterruptibleMask_ (registry >>= \current -> closeDescriptor current fd release)
+  pure (Endpoint ch home manager closing)
 
 -- | The descriptor. Only for a moment in which the endpoint is surely open.
 endpointFd :: Endpoint -> Fd

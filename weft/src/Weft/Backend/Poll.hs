@@ -12,7 +12,7 @@ module Weft.Backend.Poll
 where
 
 import Control.Concurrent.MVar
-import Control.Exception (mask_)
+import Control.Exception (mask_, uninterruptibleMask_)
 import Control.Monad (unless, void, when)
 import Data.Bits ((.&.), (.|.))
 import Data.IORef
@@ -91,7 +91,7 @@ type Busy = IORef (Maybe (MVar ()))
 forget :: Watched -> Busy -> Wakeup -> Fd -> IO ()
 forget watched busy wk (Fd fd) = do
   known <- modifyMVar watched (\set -> pure (IntMap.delete key set, IntMap.member key set))
-  when known (readIORef busy >>= mapM_ (\done -> signalWakeup wk >> readMVar done))
+  when known (readIORef busy >>= mapM_ (\done -> signalWakeup wk >> uninterruptibleMask_ (readMVar done)))
   where
     key = fromIntegral fd
 
