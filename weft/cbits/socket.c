@@ -215,3 +215,7 @@ void *weft_cmsg_get(void *p, size_t left, int *level, int *type, size_t *n, size
   *step = CMSG_SPACE(*n);
   return CMSG_DATA(c);
 }
+
+/* What control data that passes descriptors is called. */
+int weft_rights_level(void) { return SOL_SOCKET; }
+int weft_rights_type(void) { return SCM_RIGHTS; }

@@ -10,6 +10,7 @@ import Control.Exception
 import Control.Monad
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import Descriptors (openPath, withFds)
 import Foreign.C.Error (eBADF, eCONNRESET, ePIPE)
 import Harness
 import qualified Network.Socket as N
@@ -17,7 +18,7 @@ import qualified Network.Socket.ByteString as NB
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (hClose, hSetFileSize, openBinaryTempFile)
 import System.IO.Error (isEOFError)
-import System.Posix.IO (OpenMode (ReadOnly), closeFd, defaultFileFlags, fdWrite, openFd)
+import System.Posix.IO (closeFd, fdWrite)
 import System.Posix.Types (Fd (..))
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -73,7 +74,7 @@ withFile content = bracket make removeFile
       path <$ hClose h
 
 withOpen :: FilePath -> (Fd -> IO a) -> IO a
-withOpen path = bracket (openFd path ReadOnly Nothing defaultFileFlags) closeFd
+withOpen path act = withFds (\fds -> openPath fds path >>= act)
 
 -- Files --------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ module Weft.FFI.Socket
     cControlSpace,
     cControlPut,
     cControlGet,
+    cRightsLevel,
+    cRightsType,
 
     -- * Names and options
     cGetSockName,
@@ -110,6 +112,10 @@ foreign import ccall unsafe "weft_recvmsg"
     IO CSsize
 
 foreign import ccall unsafe "weft_cmsg_space" cControlSpace :: CSize -> CSize
+
+foreign import ccall unsafe "weft_rights_level" cRightsLevel :: CInt
+
+foreign import ccall unsafe "weft_rights_type" cRightsType :: CInt
 
 foreign import ccall unsafe "weft_cmsg_put" cControlPut :: Ptr Word8 -> CInt -> CInt -> CSize -> IO (Ptr Word8)
 

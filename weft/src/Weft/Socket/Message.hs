@@ -34,18 +34,15 @@ import Foreign.C.Error (eINVAL)
 import Foreign.C.Types (CInt, CSize)
 import Foreign.Marshal.Alloc (alloca, allocaBytes, allocaBytesAligned)
 import Foreign.Marshal.Utils (copyBytes, fillBytes, with)
-import Foreign.Ptr (Ptr, nullPtr, plusPtr)
-import Foreign.Storable (peek, pokeByteOff)
+import Foreign.Ptr (Ptr, castPtr, nullPtr, plusPtr)
+import Foreign.Storable (peek, poke, pokeByteOff, sizeOf)
 import GHC.ForeignPtr (unsafeWithForeignPtr)
 import Network.Socket
   ( Cmsg (..),
     CmsgId (..),
     MsgFlag,
     SockAddr,
-    decodeCmsg,
-    encodeCmsg,
   )
-import System.Posix.Types (Fd (..))
 import Weft.FFI.Socket
 import Weft.Socket.Address
 import Weft.Socket.Types
@@ -140,20 +137,28 @@ readControl start size = alloca $ \level -> alloca $ \kind -> alloca $ \len -> a
 
 -- Descriptors ----------------------------------------------------------------------------
 
+-- | Control data that passes descriptors. (@network@ has changed its own name for it.)
+rights :: CmsgId
+rights = CmsgId cRightsLevel cRightsType
+
 -- | Pass a descriptor over a Unix socket, with one byte. The receiver gets a
 -- descriptor of its own for the same open file.
 sendFd :: Socket -> CInt -> IO ()
-sendFd s fd = withPieces [B.singleton 0] $ \iov n ->
-  void (sendPieces "Weft.Socket.sendFd" s nullPtr 0 iov n [encodeCmsg (Fd fd)] mempty)
+sendFd s fd = do
+  bytes <- B.create (sizeOf fd) (\p -> poke (castPtr p) fd)
+  withPieces [B.singleton 0] $ \iov n ->
+    void (sendPieces "Weft.Socket.sendFd" s nullPtr 0 iov n [Cmsg rights bytes] mempty)
 
 -- | Take a descriptor that was passed, which is not inherited by programs that are
 -- started. Throws @EINVAL@ when the next byte came without one.
 recvFd :: Socket -> IO CInt
 recvFd s = do
-  (_, _, cmsgs, _) <- recvMsg s 1 (fromIntegral (cControlSpace 4)) mempty
+  (_, _, cmsgs, _) <- recvMsg s 1 (fromIntegral (cControlSpace (fromIntegral size))) mempty
   case cmsgs of
-    c : _ | Just (Fd fd) <- decodeCmsg c -> pure fd
+    Cmsg kind bytes : _ | kind == rights, B.length bytes >= size -> withBytes bytes (\p _ -> peek (castPtr p))
     _ -> ioError (socketError "Weft.Socket.recvFd: no descriptor was passed" eINVAL)
+  where
+    size = sizeOf (0 :: CInt)
 
 -- Memory -------------------------------------------------------------------------------
 
