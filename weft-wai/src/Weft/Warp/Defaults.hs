@@ -1,17 +1,23 @@
+{-# LANGUAGE RankNTypes #-}
+
 -- |
--- Warp's default settings, in a place of our own.
+-- The settings to begin with.
 module Weft.Warp.Defaults
   ( defaultSettings,
   )
 where
 
+import Control.Exception (interruptible)
 import Network.Wai.Handler.Warp (Settings)
 import qualified Network.Wai.Handler.Warp as Warp
 
--- | Warp's default settings. Begin with these rather than with the same value
--- from Warp: by their way of forking Weft sees that 'Warp.setFork' was not
--- used, so that connections may keep the threads that they were accepted on. (From there GHC may
--- inline the function, and a copy cannot be told from one of the user's own.)
+-- | Warp's default settings, but for the way of forking: a connection is served on
+-- the thread that Weft made for it on the capability that accepted it. Warp's own default
+-- settings serve as well; with these a connection has a second thread, which the
+-- run-time system places.
 defaultSettings :: Settings
-defaultSettings = Warp.defaultSettings
-{-# NOINLINE defaultSettings #-}
+defaultSettings = Warp.setFork onThisThread Warp.defaultSettings
+
+-- | \"Fork\" an action by running it. Called masked, as every way of forking.
+onThisThread :: ((forall a. IO a -> IO a) -> IO ()) -> IO ()
+onThisThread action = action interruptible

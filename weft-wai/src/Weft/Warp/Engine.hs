@@ -30,20 +30,16 @@ import Network.Wai.Handler.Warp.Internal
     Transport (TCP),
     runSettingsConnectionMakerSecure,
   )
-import System.Mem.StableName (eqStableName, makeStableName)
 import Weft.Socket (SockAddr, Socket)
 import Weft.Warp.Activity
 import Weft.Warp.Connection (openConnection)
-import Weft.Warp.Defaults (defaultSettings)
 
 -- | Makes the actions that serve connections.
 data Engine = Engine
   { -- | What the loop takes next. Put by connection threads, taken by the loop.
     engineInbox :: !(MVar Job),
     engineBook :: !Book,
-    engineSettings :: !Settings,
-    -- | Has the user a way of forking?
-    engineForks :: !Bool
+    engineSettings :: !Settings
   }
 
 -- | A connection that asks for its action: how to open it, its peer, and where the
@@ -60,8 +56,7 @@ withEngines n settings draining app act =
   bracket (forM [0 .. n - 1] start) (mapM_ (killThread . snd)) (act . map fst)
   where
     start i = do
-      forks <- not <$> forksByDefault settings
-      engine <- (\inbox book -> Engine inbox book settings forks) <$> newEmptyMVar <*> newBook draining
+      engine <- (\inbox book -> Engine inbox book settings) <$> newEmptyMVar <*> newBook draining
       t <- forkOnWithUnmask i (\unmask -> unmask (turn engine app) `catch` stopped)
       labelThread t ("weft warp " <> show i)
       pure (engine, t)
@@ -84,33 +79,17 @@ turn engine app = do
           settingsFork = \action -> readIORef asking >>= \box -> putMVar box (Action action)
         }
 
--- | Serve a connection on the calling thread, to its end. Throws nothing but what
--- Warp's handler for exceptions throws.
+-- | Serve a connection, to its end, on the thread that the settings' way of forking
+-- provides: by default the calling one. Throws nothing but what Warp's handler for
+-- exceptions throws.
 serveConnection :: Engine -> Socket -> SockAddr -> IO ()
 serveConnection engine sock peer = do
   box <- newEmptyMVar
-  putMVar (engineInbox engine) (Job (openConnection (engineSettings engine) book sock) peer box)
+  putMVar (engineInbox engine) (Job (openConnection settings book sock) peer box)
   Action action <- takeMVar box
-  let entered :: (forall a. IO a -> IO a) -> IO ()
-      entered unmask = action unmask `finally` forget book
-  if engineForks engine
-    then do
-      done <- newEmptyMVar
-      mask_ $ settingsFork (engineSettings engine) (\unmask -> entered unmask `finally` putMVar done ())
-      takeMVar done
-    else mask entered
+  done <- newEmptyMVar
+  mask_ $ settingsFork settings (\unmask -> action unmask `finally` (forget book >> putMVar done ()))
+  takeMVar done
   where
     book = engineBook engine
-
--- | Has the user left the default way of forking in place? Then the connection's own
--- thread will do, which stays on its capability. The answer may be a wrong no, never a wrong
--- yes.
-forksByDefault :: Settings -> IO Bool
-forksByDefault settings = do
-  mine <- name settings
-  default' <- name defaultSettings
-  pure (mine `eqStableName` default')
-  where
-    name s = evaluate (Fork (settingsFork s)) >>= makeStableName
-
-newtype Fork = Fork (((forall a. IO a -> IO a) -> IO ()) -> IO ())
+    settings = engineSettings engine
