@@ -77,6 +77,18 @@ int weft_connect(int fd, const struct sockaddr *addr, socklen_t len) {
   return r < 0 ? (errno == EINTR ? -EINPROGRESS : -errno) : 0;
 }
 
+/* Is it a socket that listens? Where the system does not tell, it is taken for one. */
+int weft_listens(int fd) {
+#ifdef SO_ACCEPTCONN
+  int yes = 0;
+  socklen_t len = sizeof yes;
+  return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &yes, &len) < 0 ? -errno : yes != 0;
+#else
+  (void)fd;
+  return 1;
+#endif
+}
+
 /* Has a connect come to an end? 0, -EINPROGRESS, or what went wrong. */
 int weft_connected(int fd) {
   int err = 0;

@@ -14,6 +14,7 @@ import Data.IORef
 import Descriptors
 import Harness
 import System.Exit (ExitCode (..))
+import System.IO (hPutStrLn, stderr)
 import System.Posix.Process (ProcessStatus (..), exitImmediately, forkProcess, getProcessStatus)
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -42,8 +43,10 @@ tests =
       test "the process forks under load (GHC 4449)" $
         whileLoaded $ \progress -> replicateM_ (times 4) $ do
           child <- forkProcess $ do
-            r <- try (within 5 "the child's work" childsWork)
-            exitImmediately (either (const (ExitFailure 1) :: SomeException -> ExitCode) (const ExitSuccess) r)
+            within 5 "the child's work" childsWork `catch` \e -> do
+              hPutStrLn stderr ("in the child: " <> displayException (e :: SomeException))
+              exitImmediately (ExitFailure 1)
+            exitImmediately ExitSuccess
           status <- getProcessStatus True False child
           status @?= Just (Exited ExitSuccess)
           progress,
@@ -116,6 +119,8 @@ childsWork = do
   late <- try (recv (withDeadline soon b) 1)
   assertBool "the deadline passes" (either isTimeout (const False) late)
   timeout 2000 (threadDelay 5000000) >>= (@?= Nothing)
+  -- Until here, or the collector closes them: the other end would see its stream end.
+  mapM_ close [a, b]
 
 -- | Two threads in turn wake each other through a pipe and a socket, after pauses
 -- that make the dispatchers fall asleep at all moments.

@@ -36,8 +36,10 @@ tests =
       test "a connection stays on the capability that accepted it" $ do
         caps <- getNumCapabilities
         withServer settings whereAmI $ \server -> do
-          found <- forM [1 .. 8 * caps] (const (client server placesOf))
-          forM_ found $ \places -> length (nub places) @?= 1,
+          found <- forM [1 .. 16 * caps] (const (client server placesOf))
+          forM_ found $ \places -> length (nub places) @?= 1
+          -- The kernel leaves one out by chance in 1 of 10^7 cases.
+          sort (nub (concat found)) @?= [show c | c <- [0 .. caps - 1]],
       test "one listener: connections go round the capabilities" $ do
         caps <- getNumCapabilities
         l <- socket AF_INET Stream defaultProtocol
@@ -79,7 +81,38 @@ tests =
           recv other 10 >>= (@?= C.pack "well")
           rs <- readIORef reports
           map snd rs @?= ["user error (told to)"],
-      test "out of descriptors: does not spin, goes on afterwards" outOfDescriptors,
+      test "serverOnException that throws ends nothing" $ do
+        reports <- newIORef (0 :: Int)
+        let throwing _ _ = atomicModifyIORef' reports (\n -> (n + 1, ())) >> throwIO (userError "in the report (this line belongs to a test)")
+            handler s _ = recv s 10 >>= \bs -> if bs == C.pack "die" then ioError (userError "told to") else sendAll s bs
+        withServer settings {serverOnException = throwing} handler $ \server -> do
+          replicateM_ 4 . client server $ \s -> do
+            sendAll s (C.pack "die")
+            recv s 10 >>= (@?= C.empty)
+          eventually "all are reported" ((== 4) <$> readIORef reports)
+          eventually "none is counted any more" ((== 0) <$> serverConnections server)
+          client server $ \s -> do
+            sendAll s (C.pack "well")
+            recv s 10 >>= (@?= C.pack "well"),
+      test "a report that throws as descriptors run out ends no acceptor" . outOfDescriptors $ \e ->
+        throwIO (userError ("in the report of " <> show e <> " (this line belongs to a test)")),
+      test "a socket that does not listen" . bracket (socket AF_INET Datagram defaultProtocol) close $ \s -> do
+        e <- failure "withServerOn" (withServerOn settings [s] echo (const (pure ())))
+        e @?= userError "Weft.Socket.serve: the socket does not listen",
+      test "a listener that is closed by another: its acceptor ends, the others go on" $ do
+        [one, other] <- replicateM 2 $ do
+          l <- socket AF_INET Stream defaultProtocol
+          bind l (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+          l <$ listen l 16
+        address <- getSocketName other
+        withServerOn settings [one, other] echo $ \server -> do
+          close one
+          eventually "its port is refused" (either (isErrno eCONNREFUSED) (const False) <$> try (client server (const (pure ()))))
+          bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
+            connect s address
+            sendAll s (C.pack "x")
+            recv s 10 >>= (@?= C.pack "x"),
+      test "out of descriptors: does not spin, goes on afterwards" (outOfDescriptors (const (pure ()))),
       test "draining: waits for those being served, refuses others" . leavingNoDescriptor $
         withServer settings echo $ \server -> do
           client server $ \s -> do
@@ -93,6 +126,41 @@ tests =
             recv s 10 >>= (@?= C.pack "2")
           drainServer server (seconds 10) >>= (@?= True)
           waitServer server,
+      test "draining with no time to wait tells what there is" . leavingNoDescriptor $
+        forM_ [milliseconds 0, milliseconds (-5)] $ \patience -> withServer settings echo $ \server -> do
+          client server $ \s -> do
+            sendAll s (C.pack "1")
+            recv s 10 >>= (@?= C.pack "1")
+            drainServer server patience >>= (@?= False)
+          eventually "the connection ends" ((== 0) <$> serverConnections server)
+          drainServer server patience >>= (@?= True),
+      test "many may drain at once" . leavingNoDescriptor . withServer settings echo $ \server -> do
+        drainers <- client server $ \s -> do
+          sendAll s (C.pack "1")
+          recv s 10 >>= (@?= C.pack "1")
+          ts <- replicateM 5 (start (drainServer server (seconds 10)))
+          ts <$ mapM_ (\t -> blocked t >>= assertBool "does not wait") ts
+        forM_ drainers $ \t -> result "drainServer" t >>= (@?= True),
+      test "a server's end that is interrupted drops its connections all the same" . leavingNoDescriptor $ do
+        -- A handler that cannot be interrupted keeps the end from going on.
+        entered <- newEmptyMVar
+        gate <- newEmptyMVar
+        let handler s peer = do
+              bs <- recv s 1
+              if bs == C.pack "!" then uninterruptibleMask_ (putMVar entered () >> takeMVar gate) else echo s peer
+        clients <- newEmptyMVar
+        ending <- start . withServer settings handler $ \server -> do
+          ss <- replicateM 20 (connected server)
+          sendAll (head ss) (C.pack "!")
+          takeMVar entered
+          eventually "all are accepted" ((== 20) <$> serverConnections server)
+          putMVar clients ss
+        ss <- takeMVar clients
+        blocked ending >>= assertBool "the end waits"
+        stop ending
+        putMVar gate ()
+        forM_ (drop 1 ss) $ \s -> within 10 "the end of a connection" (recv s 10) >>= (@?= C.empty)
+        mapM_ close ss,
       test "the end of a server is the end of its connections" . leavingNoDescriptor $ do
         s <- withServer settings echo $ \server -> do
           s <- connected server
@@ -151,12 +219,15 @@ leavingNoDescriptor act = do
 
 -- | The limit is lowered so that the client's connection can be made but not be
 -- accepted.
-outOfDescriptors :: IO ()
-outOfDescriptors = do
+--
+-- The function is run after an exception was counted.
+outOfDescriptors :: (IOException -> IO ()) -> IO ()
+outOfDescriptors also = do
   reports <- newIORef (0 :: Int)
   let noting _ e = do
         isErrno eMFILE e @? show e
         atomicModifyIORef' reports (\n -> (n + 1, ()))
+        also e
       handling peer = either (noting peer) pure . maybe (Left (userError "another exception")) Left . fromException
   withServer settings {serverOnException = handling} echo $ \server -> do
     -- A connection that is being served, and one more socket, not connected yet.
@@ -167,9 +238,11 @@ outOfDescriptors = do
         withNoneLeft $ do
           connect second (serverAddress server)
           eventually "it is reported" ((> 0) <$> readIORef reports)
-          pause 300
-          n <- readIORef reports
-          assertBool (show n <> " reports in 300 ms: it spins") (n < 10)
+          before <- readIORef reports
+          (_, took) <- timed (pause 300)
+          n <- subtract before <$> readIORef reports
+          -- One each 100 ms.
+          assertBool (show n <> " reports in " <> show took <> " s: it spins") (fromIntegral n <= 2 + 10 * took)
           sendAll first (C.pack "b")
           recv first 10 >>= (@?= C.pack "b")
         sendAll second (C.pack "c")

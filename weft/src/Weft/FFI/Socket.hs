@@ -12,6 +12,7 @@ module Weft.FFI.Socket
     cSetNonBlocking,
     cBind,
     cListen,
+    cListens,
     cAccept,
     cConnect,
     cConnected,
@@ -68,6 +69,8 @@ foreign import ccall unsafe "weft_set_nonblocking" cSetNonBlocking :: CInt -> IO
 foreign import ccall unsafe "weft_bind" cBind :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt
 
 foreign import ccall unsafe "weft_listen" cListen :: CInt -> CInt -> IO CInt
+
+foreign import ccall unsafe "weft_listens" cListens :: CInt -> IO CInt
 
 foreign import ccall unsafe "weft_accept" cAccept :: CInt -> Ptr SockAddrBytes -> Ptr Word32 -> IO CInt
 

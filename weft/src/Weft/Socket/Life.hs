@@ -7,6 +7,7 @@ module Weft.Socket.Life
     openSocket,
     bind,
     listen,
+    isListening,
     accept,
     connect,
     shutdown,
@@ -100,6 +101,10 @@ bind s addr = withAddress addr $ \p n ->
 -- | Make it take connections; the number is how many may wait to be accepted.
 listen :: Socket -> Int -> IO ()
 listen s backlog = void (immediately "Weft.Socket.listen" s (`cListen` fromIntegral backlog))
+
+-- | Does it take connections? 'True' too where the system does not tell.
+isListening :: Socket -> IO Bool
+isListening s = (/= 0) <$> immediately "Weft.Socket.isListening" s cListens
 
 -- | Wait for a connection: a socket for it, and the peer's address. Several
 -- threads may accept on one socket. A thread that is interrupted leaves the

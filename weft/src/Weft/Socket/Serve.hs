@@ -25,13 +25,32 @@ module Weft.Socket.Serve
   )
 where
 
-import Control.Concurrent (ThreadId, forkOnWithUnmask, getNumCapabilities, killThread)
+import Control.Concurrent (ThreadId, forkIO, forkOnWithUnmask, getNumCapabilities, killThread)
 import Control.Concurrent.MVar
+import Control.Concurrent.STM
 import Control.Exception
 import Control.Monad (forM, forM_, unless, void, when)
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
-import Foreign.C.Error (Errno (..), eCONNABORTED, eCONNRESET, eMFILE, eNFILE, eNOBUFS, eNOMEM, ePIPE, ePROTO)
+import Foreign.C.Error
+  ( Errno (..),
+    eCONNABORTED,
+    eCONNRESET,
+    eHOSTDOWN,
+    eHOSTUNREACH,
+    eMFILE,
+    eNETDOWN,
+    eNETUNREACH,
+    eNFILE,
+    eNOBUFS,
+    eNOMEM,
+    eNONET,
+    eNOPROTOOPT,
+    eOPNOTSUPP,
+    ePERM,
+    ePIPE,
+    ePROTO,
+  )
 import GHC.Conc (labelThread)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Network.Socket
@@ -52,7 +71,7 @@ import Weft.Duration
 import Weft.Socket.Life
 import Weft.Socket.Options
 import Weft.Socket.Types
-import Weft.Thread (timeout)
+import Weft.Thread (timeoutFor)
 
 -- | What a server is to be like. Begin with 'defaultServerSettings'.
 data ServerSettings = ServerSettings
@@ -70,7 +89,7 @@ data ServerSettings = ServerSettings
     -- served, with the address. What it throws ends the server.
     serverOnListen :: SockAddr -> IO (),
     -- | Called with what a handler threw, or with what kept an acceptor from
-    -- accepting.
+    -- accepting. What it throws itself goes to 'reportException'.
     serverOnException :: Maybe SockAddr -> SomeException -> IO ()
   }
 
@@ -111,10 +130,11 @@ data Acceptor = Acceptor !ThreadId !(MVar ())
 -- | The connections that one acceptor has started: changed by it and by their
 -- threads.
 data Connections = Connections
-  { connectionNext :: !(IORef Int),
+  { -- | The number of the next. Written by the acceptor.
+    connectionNext :: !(IORef Int),
     connectionThreads :: !(MVar (IntMap.IntMap ThreadId)),
-    -- | Full when a connection has ended since it was last looked at.
-    connectionEnded :: !(MVar ())
+    -- | How many there are. Written by who holds the threads.
+    connectionCount :: !(TVar Int)
   }
 
 -- | Serve until the calling thread is interrupted, or nothing can be accepted any
@@ -138,35 +158,40 @@ withServerOn settings listeners handler = bracket (startServer settings handler 
 
 -- | How many connections are being served.
 serverConnections :: Server -> IO Int
-serverConnections server = sum <$> mapM (fmap IntMap.size . readMVar . connectionThreads) (serverTables server)
+serverConnections server = sum <$> mapM (readTVarIO . connectionCount) (serverTables server)
 
 -- | Block until the server accepts no more: because it was stopped or drained, or
 -- its sockets were closed or failed.
 waitServer :: Server -> IO ()
 waitServer server = mapM_ (\(Acceptor _ ended) -> readMVar ended) (serverAcceptorThreads server)
 
--- | Stop listening and let the connections end, for at most so long. 'True': none
--- is left.
+-- | Stop listening and let the connections end, for at most so long ('maxBound' is
+-- no limit; what is not positive does not wait). 'True': none is left.
 drainServer :: Server -> Duration -> IO Bool
 drainServer server patience = do
   stopListening server
-  ended <- timeout (ceiling (1e6 * toSeconds patience)) (mapM_ waitEmpty (serverTables server))
-  pure (ended == Just ())
-  where
-    waitEmpty table = do
-      left <- IntMap.size <$> readMVar (connectionThreads table)
-      unless (left == 0) (takeMVar (connectionEnded table) >> waitEmpty table)
+  _ <- timeoutFor patience (mapM_ (waitBelow 1) (serverTables server))
+  (== 0) <$> serverConnections server
 
+-- | Block until there are fewer connections.
+waitBelow :: Int -> Connections -> IO ()
+waitBelow n table = atomically $ readTVar (connectionCount table) >>= check . (< n)
+
+-- | When it returns no acceptor runs. Not to be interrupted half-way: an acceptor can
+-- always be, so this does not take long.
 stopListening :: Server -> IO ()
-stopListening server = do
-  mapM_ (\(Acceptor t _) -> killThread t) (serverAcceptorThreads server)
+stopListening server = uninterruptibleMask_ $ do
+  forM_ (serverAcceptorThreads server) $ \(Acceptor t ended) -> killThread t >> readMVar ended
   mapM_ close (serverListeners server)
 
+-- | Interrupted, it leaves the rest of the connections to another thread.
 stopServer :: Server -> IO ()
 stopServer server = do
   stopListening server
-  forM_ (serverTables server) $ \table ->
-    readMVar (connectionThreads table) >>= mapM_ killThread
+  mapM (fmap IntMap.elems . readMVar . connectionThreads) (serverTables server) >>= dropAll . concat
+  where
+    dropAll (t : ts) = (killThread t `onException` forkIO (dropAll (t : ts))) >> dropAll ts
+    dropAll [] = pure ()
 
 -- Starting -----------------------------------------------------------------------------
 
@@ -184,7 +209,10 @@ startServer settings handler listeners = (`onException` mapM_ close listeners) $
   bound <- case listeners of
     l : _ -> getSocketName l
     [] -> ioError (userError "Weft.Socket.serve: no address to listen on")
-  tables <- forM listeners (const (Connections <$> newIORef 0 <*> newMVar IntMap.empty <*> newEmptyMVar))
+  forM_ listeners $ \l -> do
+    listens <- isListening l
+    unless listens (ioError (userError "Weft.Socket.serve: the socket does not listen"))
+  tables <- forM listeners (const (Connections <$> newIORef 0 <*> newMVar IntMap.empty <*> newTVarIO 0))
   serverOnListen settings bound
   threads <- forM (zip3 [0 ..] listeners tables) $ \(i, l, table) ->
     startAcceptor settings handler (placement caps (length listeners) i) i l table
@@ -245,12 +273,14 @@ startAcceptor ::
   IO Acceptor
 startAcceptor settings handler place i listener table = do
   ended <- newEmptyMVar
-  t <- mask_ $ forkOnWithUnmask i (\unmask -> (unmask acceptLoop `catch` ignore) >> putMVar ended ())
+  t <- mask_ $ forkOnWithUnmask i (\unmask -> (unmask acceptLoop `catch` ignore) >> finish ended)
   labelThread t ("weft acceptor " <> show i)
   pure (Acceptor t ended)
   where
     ignore :: SomeException -> IO ()
     ignore _ = pure ()
+    -- Closed, so that the kernel sends clients to other listeners or refuses them.
+    finish ended = uninterruptibleMask_ (close listener >> putMVar ended ())
     acceptLoop = do
       r <- mask_ (try (accept listener >>= startConnection settings handler place table))
       case r of
@@ -258,20 +288,22 @@ startAcceptor settings handler place i listener table = do
         Left e
           | errno e `elem` map Just passing -> acceptLoop
           | errno e `elem` map Just exhausted -> do
-            serverOnException settings Nothing (toException e)
+            report settings Nothing (toException e)
             recover
             acceptLoop
-          | otherwise -> serverOnException settings Nothing (toException e)
+          | otherwise -> report settings Nothing (toException e)
     errno e = Errno <$> ioe_errno e
-    -- The peer gave up before it was accepted.
-    passing = [eCONNABORTED, ePROTO]
+    -- They concern the one connection that was to be accepted: accept(2), \"Error
+    -- handling\".
+    passing =
+      [eCONNABORTED, ePROTO, ePERM, eNETDOWN, eNOPROTOOPT, eHOSTDOWN, eNONET, eHOSTUNREACH, eOPNOTSUPP, eNETUNREACH]
     exhausted = [eMFILE, eNFILE, eNOBUFS, eNOMEM]
     -- Out of descriptors: others are waiting in the backlog, so the listener stays
     -- readable and asking again at once would spin. One of ours that ends gives one
     -- back; otherwise look again after a while.
     recover = do
-      void (tryTakeMVar (connectionEnded table))
-      void (timeout 100000 (takeMVar (connectionEnded table)))
+      now <- readTVarIO (connectionCount table)
+      void (timeoutFor (milliseconds 100) (waitBelow now table))
 
 -- | Masked, so that no accepted socket is lost.
 startConnection ::
@@ -288,18 +320,29 @@ startConnection settings handler place table (sock, peer) = do
   (`onException` close sock) . modifyMVar_ (connectionThreads table) $ \threads -> do
     t <- forkOnWithUnmask (place n) (connection n)
     labelThread t "weft connection"
+    count (+ 1)
     pure (IntMap.insert n t threads)
   where
     connection :: Int -> (forall a. IO a -> IO a) -> IO ()
     connection n unmask = do
       unmask (when (serverNoDelay settings) noDelay >> handler sock peer)
-        `catch` serverOnException settings (Just peer)
+        `catch` report settings (Just peer)
         `finally` ended n
     -- Whatever the handlers throw; the table is never held for long.
     ended n = uninterruptibleMask_ $ do
       close sock
-      modifyMVar_ (connectionThreads table) (pure . IntMap.delete n)
-      void (tryPutMVar (connectionEnded table) ())
+      modifyMVar_ (connectionThreads table) (\threads -> IntMap.delete n threads <$ count (subtract 1))
+    count = atomically . modifyTVar' (connectionCount table)
     noDelay = case peer of
       SockAddrUnix _ -> pure ()
       _ -> setSocketOption sock NoDelay 1
+
+-- | Tell the user's function of an exception. Nothing that it throws, but what was
+-- thrown at the calling thread meanwhile.
+report :: ServerSettings -> Maybe SockAddr -> SomeException -> IO ()
+report settings peer e = serverOnException settings peer e `catch` failed
+  where
+    failed :: SomeException -> IO ()
+    failed thrown = case fromException thrown of
+      Just (SomeAsyncException _) -> throwIO thrown
+      Nothing -> reportException peer thrown
