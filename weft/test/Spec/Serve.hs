@@ -151,7 +151,7 @@ tests =
         clients <- newEmptyMVar
         ending <- start . withServer settings handler $ \server -> do
           ss <- replicateM 20 (connected server)
-          sendAll (head ss) (C.pack "!")
+          forM_ (take 1 ss) (`sendAll` C.pack "!")
           takeMVar entered
           eventually "all are accepted" ((== 20) <$> serverConnections server)
           putMVar clients ss
@@ -241,8 +241,9 @@ outOfDescriptors also = do
           before <- readIORef reports
           (_, took) <- timed (pause 300)
           n <- subtract before <$> readIORef reports
-          -- One each 100 ms.
-          assertBool (show n <> " reports in " <> show took <> " s: it spins") (fromIntegral n <= 2 + 10 * took)
+          -- Each acceptor one in 100 ms; even those to which nobody connects, as accept looks for a free descriptor first.
+          acceptors <- getNumCapabilities
+          assertBool (show n <> " reports in " <> show took <> " s: it spins") (fromIntegral n <= fromIntegral acceptors * (2 + 10 * took))
           sendAll first (C.pack "b")
           recv first 10 >>= (@?= C.pack "b")
         sendAll second (C.pack "c")
