@@ -11,6 +11,7 @@ import qualified Spec.Ending as Ending
 import qualified Spec.Files as Files
 import qualified Spec.Requests as Requests
 import qualified Spec.Settings as Settings
+import qualified Spec.Slow as Slow
 import Test.Tasty
 import Test.Tasty.Runners (NumThreads (..))
 
@@ -33,5 +34,6 @@ underConfiguration configuration =
         Files.tests,
         Connections.tests,
         Ending.tests,
-        Settings.tests
+        Settings.tests,
+        Slow.tests
       ]

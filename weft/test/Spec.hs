@@ -14,6 +14,7 @@ import Control.Concurrent hiding (threadDelay)
 import Control.Monad (forM_, when)
 import Harness
 import qualified Spec.Blocking
+import qualified Spec.Deadline
 import qualified Spec.Event
 import qualified Spec.EventLife
 import qualified Spec.Lifecycle
@@ -71,6 +72,7 @@ group name n =
         Spec.Time.ownTests,
         Spec.Timeout.tests Spec.Timeout.weft,
         Spec.Timeout.ownTests,
+        Spec.Deadline.tests,
         Spec.Socket.tests,
         Spec.Messages.tests,
         Spec.Serve.tests,

@@ -63,15 +63,6 @@ tests on =
             answerBody answer @?= "False"
           noConnections server
         readIORef forks >>= (@?= 5),
-      testOn on "a silent client is given up" . withQuietServer (setTimeout 1 defaultSettings) application $ \server port ->
-        withClient port $ \client -> do
-          within 8 "giving up" (hearEnd client) >>= (@?= "")
-          noConnections server,
-      testOn on "a client that does not read is given up" . withQuietServer (setTimeout 1 defaultSettings) application $ \server port ->
-        withClient port $ \client -> do
-          ask client "/large?n=50000000" []
-          eventually "it is served" ((== 1) <$> serverConnections server)
-          noConnections server,
       testOn on "hosts" . forM_ ["*", "*4", "!4", "*6", "127.0.0.1"] $ \host ->
         withServer (setHost (fromString host) (setPort 0 (quiet defaultSettings))) application $ \server ->
           withClient (portOf (serverAddress server)) $ \client -> do

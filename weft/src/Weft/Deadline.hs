@@ -13,7 +13,8 @@
 -- >   resume deadline
 --
 -- Any thread may do any of this. Two that write at the same time leave what the
--- later one wrote.
+-- later one wrote. Where several threads wait for one peer, as one that receives and one that
+-- sends, 'during' takes the place of resuming and pausing.
 --
 -- The clock that is read for it is the kernel's coarse one, of a few milliseconds,
 -- and is rounded up: a deadline never comes early and is late by less than 20 ms.
@@ -22,14 +23,19 @@ module Weft.Deadline
     newDeadline,
     withDeadlineFor,
     postpone,
+    postponeFor,
     pause,
     resume,
     stop,
+
+    -- * While something is awaited
+    during,
+    remaining,
     expired,
   )
 where
 
-import Control.Exception (bracket)
+import Control.Exception (bracket, bracket_)
 import Control.Monad (when)
 import Data.IORef
 import Data.Int (Int64)
@@ -37,11 +43,13 @@ import Weft.Core.Manager
 import Weft.Core.Time
 import Weft.Core.Timer (Expiry (..), Timer, cancelTimer)
 import Weft.Runtime
-import Weft.Sys (Cells, casCell, newCells, now, peekCell, pokeCell, readCell)
+import Weft.Sys (Cells, addCell, casCell, newCells, now, peekCell, pokeCell, readCell, writeCell)
 
 -- | A deadline. Cell 0 holds when it is due, in nanoseconds: written by its users,
 -- without more ado, so that pushing it costs next to nothing; read by the dispatcher.
--- Cell 1 holds how it stands, as below.
+-- Cell 1 holds how it stands, as below. Cell 2: for how many operations it runs ('during'), by
+-- atomic addition. Cell 3: when the timer that is in charge looks at cell 0, moved by
+-- compare-and-swap, and 'maxBound' before the first.
 data Deadline = Deadline
   { deadlineCells :: !Cells,
     -- | How far 'postpone' pushes it.
@@ -52,9 +60,11 @@ data Deadline = Deadline
     deadlineTimer :: !(IORef (Maybe Timer))
   }
 
-cellDue, cellState :: Int
+cellDue, cellState, cellUses, cellLook :: Int
 cellDue = 0
 cellState = 1
+cellUses = 2
+cellLook = 3
 
 -- @
 --   Running   a timer looks at it          -> Expired (the dispatcher), Stopped ('stop')
@@ -77,36 +87,45 @@ markPaused = maxBound
 -- passed, on the dispatcher: it must not block (closing a socket does not).
 newDeadline :: Duration -> IO () -> IO Deadline
 newDeadline (Duration len) act = do
-  d <- (\cells -> Deadline cells (max 0 len)) <$> newCells 2 <*> newIORef act <*> newIORef Nothing
+  d <- (\cells -> Deadline cells (max 0 len)) <$> newCells 4 <*> newIORef act <*> newIORef Nothing
+  writeCell (deadlineCells d) cellLook maxBound
   postpone d
-  watch d
+  watch d maxBound
   pure d
 
 -- | Run an action with a deadline, which ends with it.
 withDeadlineFor :: Duration -> IO () -> (Deadline -> IO a) -> IO a
 withDeadlineFor len onExpiry = bracket (newDeadline len onExpiry) stop
 
--- | Keep a timer on it: at the time that the cell names, or, while it is paused, a
--- span later.
-watch :: Deadline -> IO ()
-watch d = do
-  m <- currentManager
-  at <- readCell (deadlineCells d) cellDue
-  due <- if at == markPaused then after (Duration (deadlineSpan d)) <$> now else pure (Instant (fromIntegral at))
-  state <- readCell (deadlineCells d) cellState
-  when (state == stateRunning) $ do
-    t <- addTimer m due look
-    writeIORef (deadlineTimer d) (Just t)
+-- | Set the timer that looks at it next, in the place of the one that was to look at
+-- the given time: at the time that the cell names, or, while it is paused, a span later.
+watch :: Deadline -> Int -> IO ()
+watch d from = do
+  at <- readCell cells cellDue
+  Instant paused <- after (Duration (deadlineSpan d)) <$> now
+  let next = if at == markPaused then fromIntegral paused else at
+  found <- casCell cells cellLook from next
+  when (found == from) $ do
+    state <- readCell cells cellState
+    when (state == stateRunning) $ do
+      m <- currentManager
+      t <- addTimer m (Instant (fromIntegral next)) (look next)
+      writeIORef (deadlineTimer d) (Just t)
+    -- It may have been brought forward before the new time could be seen.
+    again <- readCell cells cellDue
+    when (again < next) (watch d next)
   where
-    look Orphaned = watch d
-    look Due = do
-      at <- readCell (deadlineCells d) cellDue
+    cells = deadlineCells d
+    -- One that was set for another time has been replaced.
+    look mine expiry = do
+      current <- readCell cells cellLook
+      at <- readCell cells cellDue
       t <- now
-      if at == markPaused || Instant (fromIntegral at) > t
-        then watch d
-        else do
-          found <- casCell (deadlineCells d) cellState stateRunning stateExpired
+      when (current == mine) $ case expiry of
+        Due | at /= markPaused && Instant (fromIntegral at) <= t -> do
+          found <- casCell cells cellState stateRunning stateExpired
           when (found == stateRunning) fire
+        _ -> watch d mine
     fire = do
       act <- readIORef (deadlineAction d)
       writeIORef (deadlineAction d) (pure ())
@@ -119,6 +138,22 @@ postpone d = do
   t <- coarseNow
   pokeCell (deadlineCells d) cellDue (fromIntegral (pushed t (deadlineSpan d)))
 {-# INLINE postpone #-}
+
+-- | Due another time than its span from now, this once. One that is shorter may have
+-- to set a timer.
+postponeFor :: Deadline -> Duration -> IO ()
+postponeFor d (Duration len) = do
+  t <- coarseNow
+  let due = fromIntegral (pushed t (max 0 len))
+  if len >= deadlineSpan d
+    then pokeCell cells cellDue due
+    else do
+      -- Written before the look is read, as 'watch' writes the look before it reads this.
+      writeCell cells cellDue due
+      next <- readCell cells cellLook
+      when (due < next) (watch d next)
+  where
+    cells = deadlineCells d
 
 -- | Just short of 'markPaused' at the latest.
 pushed :: Int64 -> Int64 -> Int64
@@ -142,6 +177,36 @@ stop d = do
   when (found == stateRunning) $ do
     writeIORef (deadlineAction d) (pure ())
     readIORef (deadlineTimer d) >>= mapM_ cancelTimer
+
+-- | Run an operation that waits for a peer, with the deadline so far away. While no
+-- such operation is under way the deadline is paused. Several may be, in several threads: the
+-- one that began last has set it, and the last to end pauses it.
+during :: Deadline -> Duration -> IO a -> IO a
+during d len = bracket_ begin end
+  where
+    cells = deadlineCells d
+    begin = do
+      _ <- addCell cells cellUses 1
+      if coerceSpan len >= deadlineSpan d then postpone d else postponeFor d len
+    coerceSpan (Duration n) = n
+    end = do
+      uses <- addCell cells cellUses (-1)
+      when (uses == 1) $ do
+        pause d
+        -- Another may have begun before the pause was written. Reading by an atomic addition
+        -- orders this after the write.
+        began <- addCell cells cellUses 0
+        when (began > 0) (postpone d)
+{-# INLINE during #-}
+
+-- | How long until it is due, not less than zero, by the coarse clock; its full
+-- span while it is paused.
+remaining :: Deadline -> IO Duration
+remaining d = do
+  at <- peekCell (deadlineCells d) cellDue
+  if at == markPaused
+    then pure (Duration (deadlineSpan d))
+    else Duration . max 0 . (fromIntegral at -) <$> coarseNow
 
 -- | Has it passed, so that the action ran or is running?
 expired :: Deadline -> IO Bool

@@ -20,6 +20,7 @@ module Weft.Warp.Activity
   ( -- * One connection
     Activity (..),
     Phase (..),
+    Hold (..),
     newActivity,
     mayReadOn,
 
@@ -28,7 +29,7 @@ module Weft.Warp.Activity
     newBook,
     isDraining,
     enter,
-    forget,
+    leave,
     track,
 
     -- * Ending
@@ -43,27 +44,35 @@ import Data.IORef
 import qualified Data.Map.Strict as Map
 import Network.HTTP.Types (httpMajor)
 import Network.Wai (Application, RequestBodyLength (..), httpVersion, requestBodyLength)
+import Network.Wai.Handler.Warp.Internal (Settings)
 import Network.Wai.Internal (Response (ResponseRaw))
-import Weft.Socket (ShutdownCmd (ShutdownReceive), Socket, shutdown)
+import Weft.Socket (ShutdownCmd (ShutdownReceive), Socket, close, shutdown)
+import Weft.Warp.Patience
 
 -- | See the table above.
 data Phase = Fresh | Reading | Answered | Idle | Ended | Probed
   deriving (Eq, Show)
 
+-- | Is it inside an application that may read more, whatever was sent: in its
+-- request's body, or on the raw connection?
+data Hold = Free | InBody | OnRaw
+  deriving (Eq)
+
 -- | One connection.
 data Activity = Activity
   { activitySocket :: !Socket,
     activityPhase :: !(IORef Phase),
-    -- | Inside an application that may read more, whatever was sent. Written by
-    -- 'track'.
-    activityHolds :: !(IORef Bool),
+    -- | Written by 'track'.
+    activityHold :: !(IORef Hold),
     -- | Written by Warp.
-    activityHttp2 :: !(IORef Bool)
+    activityHttp2 :: !(IORef Bool),
+    activityPatience :: !Patience
   }
 
 -- | Of a connection that has just been accepted.
-newActivity :: Socket -> IO Activity
-newActivity sock = Activity sock <$> newIORef Fresh <*> newIORef False <*> newIORef False
+newActivity :: Settings -> Socket -> IO Activity
+newActivity settings sock =
+  Activity sock <$> newIORef Fresh <*> newIORef Free <*> newIORef False <*> newPatience settings (close sock)
 
 -- | The connections of one engine.
 data Book = Book
@@ -90,41 +99,46 @@ enter book activity = do
   self <- myThreadId
   atomicModifyIORef' (bookConnections book) (\m -> (Map.insert self activity m, ()))
 
--- | The calling thread has ended its connection.
-forget :: Book -> IO ()
-forget book = do
+-- | The calling thread has ended its connection, if it had one.
+leave :: Book -> IO ()
+leave book = do
   self <- myThreadId
-  atomicModifyIORef' (bookConnections book) (\m -> (Map.delete self m, ()))
+  found <- atomicModifyIORef' (bookConnections book) (\m -> (Map.delete self m, Map.lookup self m))
+  mapM_ (endPatience . activityPatience) found
 
 -- | With everything answered, may more be read? Not when the server is ending.
 mayReadOn :: Book -> Activity -> IO Bool
 mayReadOn book activity = do
   draining <- isDraining book
-  if draining then (||) <$> readIORef (activityHolds activity) <*> readIORef (activityHttp2 activity) else pure True
+  if draining then (||) . (/= Free) <$> readIORef (activityHold activity) <*> readIORef (activityHttp2 activity) else pure True
 
 -- | Mark the requests for which the phases alone are not enough.
 track :: Book -> Application -> Application
 track book app req respond
   | httpMajor (httpVersion req) >= 2 = bracket_ (count 1) (count (-1)) (app req respond)
-  | bodiless = app req $ \response -> case response of
-    ResponseRaw _ _ -> holding book (respond response)
-    _ -> respond response
-  | otherwise = holding book (app req respond)
+  | bodiless = app req marked
+  | otherwise = holding InBody book (app req marked)
   where
+    marked response = case response of
+      ResponseRaw _ _ -> holding OnRaw book (respond response)
+      _ -> respond response
     bodiless = case requestBodyLength req of
       KnownLength 0 -> True
       _ -> False
     count d = atomicModifyIORef' (bookHttp2Requests book) (\n -> (n + d, ()))
 
-holding :: Book -> IO a -> IO a
-holding book act = do
+-- | Whatever comes within is something new.
+holding :: Hold -> Book -> IO a -> IO a
+holding how book act = do
   self <- myThreadId
   found <- Map.lookup self <$> readIORef (bookConnections book)
   case found of
     Nothing -> act
-    Just activity -> bracket_ (mark activity True) (mark activity False) act
-  where
-    mark = writeIORef . activityHolds
+    Just activity -> do
+      renewPatience (activityPatience activity)
+      let hold = activityHold activity
+      before <- readIORef hold
+      bracket_ (writeIORef hold how) (writeIORef hold before) act
 
 -- | End the connections that wait for a next request: Warp sees the end of the
 -- stream, and what the client had already sent comes before it. To be repeated, ten times a
@@ -138,7 +152,7 @@ endIdle turn book = do
   forM_ activities $ \activity -> do
     http2 <- readIORef (activityHttp2 activity)
     phase <- readIORef (activityPhase activity)
-    holds <- readIORef (activityHolds activity)
+    holds <- (/= Free) <$> readIORef (activityHold activity)
     let idle
           | http2 = running == 0 && probing && phase == Probed
           | otherwise = not holds && (phase == Idle || (phase == Fresh && turn >= 10))

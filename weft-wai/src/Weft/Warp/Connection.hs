@@ -5,7 +5,7 @@ module Weft.Warp.Connection
   )
 where
 
-import Control.Exception (catch, throwIO)
+import Control.Exception (catch, handle, throwIO)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
@@ -14,6 +14,7 @@ import GHC.IO.Exception (IOErrorType (..))
 import Network.Wai.Handler.Warp (InvalidRequest (ConnectionClosedByPeer))
 import Network.Wai.Handler.Warp.Internal (Connection, RecvBuf, Settings (..))
 import System.IO.Error (ioeGetErrorType)
+import System.TimeManager (TimeoutThread)
 import Weft.Duration
 import Weft.Socket
 import Weft.Socket.ByteString (recv, sendAll, sendMany)
@@ -21,28 +22,37 @@ import Weft.Warp.Activity
 import Weft.Warp.Compat (newConnection)
 import Weft.Warp.FFI (hasUnread)
 import Weft.Warp.File (sendFileWith)
+import Weft.Warp.Patience
 import Weft.Warp.Wire
 
 -- | Make a connection of a socket and enter it in the book, under the calling
 -- thread.
 openConnection :: Settings -> Book -> Socket -> IO Connection
 openConnection settings book sock = do
-  activity <- newActivity sock
+  activity <- newActivity settings sock
   enter book activity
-  let sent act = (act `catch` vanished) >> writeIORef (activityPhase activity) Answered
-      send = sent . sendAll sock
+  let patience = activityPatience activity
+      sent act = sending patience (act `catch` vanished) >> writeIORef (activityPhase activity) Answered
+      send bytes = sendSlices (sendAll sock) (progress patience) bytes
   newConnection
     Wire
-      { wireSendAll = send,
-        wireSendMany = sent . sendMany sock,
+      { wireSendAll = sent . send,
+        wireSendMany = \chunks ->
+          sent (if sum (map B.length chunks) <= slice then sendMany sock chunks else mapM_ send chunks),
         wireSendFile = \room file offset count hook headers ->
-          sent (sendFileWith sock (sendAll sock) room file offset count hook headers),
+          sent (sendFileWith sock send room file offset count (hook >> progress patience) headers),
         wireRecv = receive book activity,
-        wireRecvBuf = fill sock,
+        wireRecvBuf = fill patience sock,
         wireClose = closeWell settings book activity,
         wireHttp2 = activityHttp2 activity,
         wireLocal = getSocketName sock
       }
+
+-- | Send in pieces, and say so after each.
+sendSlices :: (ByteString -> IO ()) -> IO () -> ByteString -> IO ()
+sendSlices send done bytes
+  | B.length bytes <= slice = send bytes
+  | otherwise = send (B.take slice bytes) >> done >> sendSlices send done (B.drop slice bytes)
 
 -- | Warp's name for a client that went away while it was being answered.
 vanished :: IOError -> IO a
@@ -58,14 +68,21 @@ receive book activity = do
   case phase of
     Answered -> do
       more <- mayReadOn book activity
-      if more then writeIORef (activityPhase activity) Idle >> next else pure B.empty
+      if more then writeIORef (activityPhase activity) Idle >> renewPatience patience >> next else pure B.empty
     _ -> next
   where
+    patience = activityPatience activity
     next = do
-      bytes <- recv (activitySocket activity) receiveSize `catch` closed
+      http2 <- readIORef (activityHttp2 activity)
+      hold <- readIORef (activityHold activity)
+      let ended = if http2 then handle streamEnds else id
+      bytes <- ended (receiving patience (http2 || hold == OnRaw) (recv (activitySocket activity) receiveSize)) `catch` closed
       writeIORef (activityPhase activity) (if B.null bytes then Ended else Reading)
       pure bytes
-    -- Warp's timeouts close the socket from another thread.
+    -- Over HTTP/2 a thread of its own receives; only an end makes it tell the others.
+    streamEnds :: TimeoutThread -> IO ByteString
+    streamEnds _ = pure B.empty
+    -- By a server that ends.
     closed :: IOError -> IO ByteString
     closed e
       | ioeGetErrorType e == InvalidArgument = pure B.empty
@@ -76,11 +93,11 @@ receiveSize :: Int
 receiveSize = 16384
 
 -- | Fill memory; 'False' when the stream ended before.
-fill :: Socket -> RecvBuf
-fill _ _ 0 = pure True
-fill sock p n = do
-  got <- recvBuf sock p n
-  if got == 0 then pure False else fill sock (p `plusPtr` got) (n - got)
+fill :: Patience -> Socket -> RecvBuf
+fill _ _ _ 0 = pure True
+fill patience sock p n = do
+  got <- sending patience (recvBuf sock p n)
+  if got == 0 then pure False else fill patience sock (p `plusPtr` got) (n - got)
 
 -- | Close as the settings say. Where they say \"at once\" and the client has sent
 -- something that nobody has read, or the server is ending, the client is given a
@@ -90,16 +107,16 @@ closeWell :: Settings -> Book -> Activity -> IO ()
 closeWell settings book activity = do
   phase <- readIORef (activityPhase activity)
   http2 <- readIORef (activityHttp2 activity)
-  let patience = if http2 then settingsGracefulCloseTimeout2 settings else settingsGracefulCloseTimeout1 settings
+  let linger = if http2 then settingsGracefulCloseTimeout2 settings else settingsGracefulCloseTimeout1 settings
   if phase `notElem` [Answered, Probed]
     then close sock
     else
-      if patience > 0
-        then closeGracefully (milliseconds patience) maxBound sock
+      if linger > 0
+        then closeGracefully (milliseconds linger) maxBound sock
         else do
           draining <- isDraining book
-          linger <- if draining then pure True else hasUnread sock
-          if linger then closeGracefully lingerTime lingerBytes sock else close sock
+          unread <- if draining then pure True else hasUnread sock
+          if unread then closeGracefully lingerTime lingerBytes sock else close sock
   where
     sock = activitySocket activity
     lingerTime = seconds 2

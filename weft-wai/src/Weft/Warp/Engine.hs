@@ -33,6 +33,7 @@ import Network.Wai.Handler.Warp.Internal
 import Weft.Socket (SockAddr, Socket)
 import Weft.Warp.Activity
 import Weft.Warp.Connection (openConnection)
+import Weft.Warp.Patience (warpTimeouts)
 
 -- | Makes the actions that serve connections.
 data Engine = Engine
@@ -67,14 +68,15 @@ withEngines n settings draining app act =
 turn :: Engine -> Application -> IO ()
 turn engine app = do
   asking <- newIORef =<< newEmptyMVar
-  runSettingsConnectionMakerSecure (hooked asking) (next asking) (track (engineBook engine) app)
+  settings <- warpTimeouts (engineSettings engine)
+  runSettingsConnectionMakerSecure (hooked settings asking) (next asking) (track (engineBook engine) app)
   where
     next asking = do
       Job open peer box <- takeMVar (engineInbox engine)
       writeIORef asking box
       pure (flip (,) TCP <$> open, peer)
-    hooked asking =
-      (engineSettings engine)
+    hooked settings asking =
+      settings
         { settingsBeforeMainLoop = pure (),
           settingsFork = \action -> readIORef asking >>= \box -> putMVar box (Action action)
         }
@@ -88,7 +90,7 @@ serveConnection engine sock peer = do
   putMVar (engineInbox engine) (Job (openConnection settings book sock) peer box)
   Action action <- takeMVar box
   done <- newEmptyMVar
-  mask_ $ settingsFork settings (\unmask -> action unmask `finally` (forget book >> putMVar done ()))
+  mask_ $ settingsFork settings (\unmask -> action unmask `finally` (leave book >> putMVar done ()))
   takeMVar done
   where
     book = engineBook engine

@@ -16,6 +16,7 @@ import Network.Wai.Handler.Warp.Internal (Fd, FileId (..), SendFile, closeFile, 
 import Weft.Blocking (blockingOr)
 import Weft.Socket (Socket, sendFileRange)
 import Weft.Warp.FFI (readAt)
+import Weft.Warp.Patience (slice)
 import Weft.Warp.Wire (WriteRoom)
 
 -- | Send a head and a part of a file. The head and the beginning of the file go
@@ -42,14 +43,10 @@ sendFileWith sock send room file offset count hook headers = withOpen file $ \fd
     copyTo p bytes = B.unsafeUseAsCStringLen bytes $ \(from, n) ->
       (p `plusPtr` n) <$ copyBytes p (castPtr from) n
     rest fd from left = when (left > 0) $ do
-      let n = min left slice
+      let n = min left (toInteger slice)
       sendFileRange sock fd (fromInteger from) (fromInteger n)
       hook
       rest fd (from + n) (left - n)
-
--- | Warp gives a client its timeout, 30 seconds, for each of these many bytes.
-slice :: Integer
-slice = 131072
 
 -- | Use the descriptor that Warp's cache has, or one of our own.
 withOpen :: FileId -> (Fd -> IO a) -> IO a
