@@ -12,14 +12,15 @@ import qualified Spec.Files as Files
 import qualified Spec.Requests as Requests
 import qualified Spec.Settings as Settings
 import qualified Spec.Slow as Slow
+import System.Environment (setEnv)
 import Test.Tasty
-import Test.Tasty.Runners (NumThreads (..))
 
 main :: IO ()
 main = do
+  -- The configuration belongs to the process.
+  setEnv "TASTY_NUM_THREADS" "1"
   configurations <- allConfigurations
   defaultMain
-    . localOption (NumThreads 1)
     . localOption (mkTimeout 60000000)
     . testGroup "warp"
     $ map underConfiguration configurations

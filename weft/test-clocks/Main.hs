@@ -1,0 +1,174 @@
+-- |
+-- What happens to timers when the process is stopped (SIGSTOP, SIGCONT) and when
+-- the date is changed: each fires once, none early. The program runs itself again as the
+-- process that has the timers; the date is changed for that process alone, by
+-- @libfaketime@, where that is installed.
+module Main (main) where
+
+import Control.Concurrent hiding (threadDelay)
+import qualified Control.Concurrent as G
+import Control.Concurrent.STM (atomically, check, readTVar)
+import Control.Exception (bracket)
+import Control.Monad
+import Data.IORef
+import Data.Maybe (catMaybes, isJust, isNothing)
+import Data.Time.Clock.POSIX (getPOSIXTime)
+import Data.Word (Word64)
+import GHC.Clock (getMonotonicTimeNSec)
+import System.Directory (findExecutable, getTemporaryDirectory, removeFile)
+import System.Environment (getArgs, getEnvironment, getExecutablePath, setEnv)
+import System.Exit (ExitCode (..), exitFailure)
+import System.FilePath ((</>))
+import System.IO
+import System.Posix.Process (getProcessID)
+import System.Posix.Signals (sigCONT, sigSTOP, signalProcess)
+import System.Process
+import qualified System.Timeout as G
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Backend (backendNames, whyUnavailable)
+import Weft.Deadline (newDeadline)
+import qualified Weft.Event as E
+import Weft.Thread
+import Weft.Timer (microseconds, schedule)
+
+main :: IO ()
+main = do
+  arguments <- getArgs
+  case arguments of
+    ["worker"] -> worker
+    _ -> do
+      backends <- filterM (fmap isNothing . whyUnavailable) backendNames
+      preload <- fakeTime
+      -- Busy neighbours would only make timers late.
+      setEnv "TASTY_NUM_THREADS" "1"
+      defaultMain . testGroup "clocks" $ map (underBackend preload) backends
+
+-- | With the variables that put @libfaketime@ in, if there is one.
+underBackend :: Maybe [(String, String)] -> String -> TestTree
+underBackend preload backend =
+  testGroup backend $
+    [ testCase "left alone" (observed [] (\_ -> pure ()) >>= jumpedBy 0),
+      testCase "stopped and continued" (observed [] stopping >>= jumpedBy 0)
+    ]
+      <> case preload of
+        Nothing -> [testCase "the date is not changed: there is no libfaketime here" (pure ())]
+        Just set ->
+          [ testCase ("the date changes by " <> show offset <> " s") . withDateFile $ \file -> do
+              let variables = set <> [("FAKETIME_TIMESTAMP_FILE", file), ("FAKETIME_NO_CACHE", "1"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")]
+              observed variables (\_ -> G.threadDelay 150000 >> writeFile file (signed offset <> "\n")) >>= jumpedBy offset
+            | offset <- [86400, -86400]
+          ]
+  where
+    observed variables = observe (("WEFT_BACKEND", backend) : variables)
+    signed n = (if n < 0 then id else ('+' :)) (show n)
+
+-- | Stop the process a few times, once for longer than many of its timers take.
+stopping :: Pid -> IO ()
+stopping pid = forM_ [20, 400, 1, 90, 60] $ \ms -> do
+  G.threadDelay 50000
+  signalProcess sigSTOP pid
+  G.threadDelay (1000 * ms)
+  signalProcess sigCONT pid
+
+-- | Run the worker, do something to it, and return what it says.
+observe :: [(String, String)] -> (Pid -> IO ()) -> IO (ExitCode, String)
+observe variables act = do
+  program <- getExecutablePath
+  inherited <- filter ((`notElem` map fst variables) . fst) <$> getEnvironment
+  let process = (proc program ["worker"]) {std_out = CreatePipe, env = Just (variables <> inherited)}
+  withCreateProcess process $ \_ out _ handle -> case out of
+    Nothing -> assertFailure "no output"
+    Just h -> within "the worker" $ do
+      ready <- hGetLine h
+      ready @?= "ready"
+      getPid handle >>= mapM_ act
+      said <- hGetContents h
+      code <- length said `seq` waitForProcess handle
+      pure (code, said)
+  where
+    within what = G.timeout 40000000 >=> maybe (assertFailure (what <> " is still running")) pure
+
+-- | The worker found nothing wrong, and its date moved by so many seconds.
+jumpedBy :: Int -> (ExitCode, String) -> Assertion
+jumpedBy wanted (code, said) = case (code, map words (lines said)) of
+  (ExitSuccess, [["jumped", n]]) | abs (read n - wanted) <= 2 -> pure ()
+  _ -> assertFailure (show code <> ":\n" <> said)
+
+-- | Variables that make programs load @libfaketime@, from what @faketime@ sets.
+fakeTime :: IO (Maybe [(String, String)])
+fakeTime = do
+  found <- findExecutable "faketime"
+  if isNothing found
+    then pure Nothing
+    else do
+      said <- readProcess "faketime" ["-f", "+0", "env"] ""
+      pure (Just [("LD_PRELOAD", drop (length name) l) | l <- lines said, take (length name) l == name])
+  where
+    name = "LD_PRELOAD="
+
+withDateFile :: (FilePath -> IO a) -> IO a
+withDateFile = bracket make removeFile
+  where
+    make = do
+      folder <- getTemporaryDirectory
+      pid <- getProcessID
+      let file = folder </> ("weft-clocks-" <> show pid)
+      file <$ writeFile file "+0\n"
+
+-- The worker -----------------------------------------------------------------------------
+
+-- | A timer of some kind: what it is, when it is due, when it fired.
+data Timer = Timer String Word64 (IORef [Word64])
+
+-- | Sets timers of every kind, prints @ready@, waits for them and prints by how many
+-- seconds the date moved; fails with what was wrong.
+worker :: IO ()
+worker = do
+  hSetBuffering stdout LineBuffering
+  m <- E.new
+  _ <- forkIO (E.loop m)
+  dateBefore <- offset
+  timers <- forM [(us, kind) | us <- [1000, 26000 .. 1001000], kind <- kinds m] $ \(us, (name, set)) -> do
+    fired <- newIORef []
+    t <- getMonotonicTimeNSec
+    set us (getMonotonicTimeNSec >>= \now -> atomicModifyIORef' fired (\ts -> (now : ts, ())))
+    pure (Timer (name <> " " <> show us <> " us") (t + 1000 * fromIntegral us) fired)
+  putStrLn "ready"
+  all' <- G.timeout 20000000 (waitFor timers)
+  -- For those that would fire twice.
+  G.threadDelay 300000
+  wrong <- catMaybes <$> mapM judge timers
+  mapM_ putStrLn (take 20 wrong)
+  dateAfter <- offset
+  putStrLn ("jumped " <> show (round (dateAfter - dateBefore) :: Int))
+  unless (isJust all' && null wrong) exitFailure
+  where
+    offset = (-) <$> (realToFrac <$> getPOSIXTime) <*> ((/ (1e9 :: Double)) . fromIntegral <$> getMonotonicTimeNSec)
+    waitFor timers = do
+      left <- filterM (\(Timer _ _ fired) -> null <$> readIORef fired) timers
+      unless (null left) (G.threadDelay 5000 >> waitFor timers)
+    judge (Timer name due fired) = do
+      ts <- readIORef fired
+      pure $ case ts of
+        [t]
+          | t >= due -> Nothing
+          | otherwise -> Just (name <> ": " <> show (due - t) <> " ns early")
+        _ -> Just (name <> ": fired " <> show (length ts) <> " times")
+
+-- | Ways of having something done after so many microseconds.
+kinds :: E.EventManager -> [(String, Int -> IO () -> IO ())]
+kinds m =
+  [ ("threadDelay", \us act -> void (forkIO (threadDelay us >> act))),
+    ( "registerDelay",
+      \us act -> do
+        passed <- registerDelay us
+        void (forkIO (atomically (readTVar passed >>= check) >> act))
+    ),
+    ("timeout", \us act -> void (forkIO (newEmptyMVar >>= \never -> timeout us (takeMVar never :: IO ()) >>= maybe act pure))),
+    ("schedule", \us act -> void (schedule (spanOf us) act)),
+    ("newDeadline", \us act -> void (newDeadline (spanOf us) act)),
+    ("registerTimeout", \us act -> void (E.registerTimeout m (spanOf us) act))
+  ]
+  where
+    spanOf = microseconds
