@@ -46,7 +46,7 @@ tests on =
         noConnections server
         mapM_ hangUp clients,
       testOn on "that are fast enough are served" . withQuietServer limited application $ \server port -> do
-        forConcurrently_ (fastEnough port) $ \(what, act) -> within 20 what act
+        forConcurrently_ (fastEnough port) (uncurry (within 20))
         noConnections server,
       testOn on "no limit" . withQuietServer (setTimeout 0 defaultSettings) application $ \_ port ->
         withClient port $ \client -> do

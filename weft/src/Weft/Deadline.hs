@@ -49,7 +49,7 @@ import Weft.Sys (Cells, addCell, casCell, newCells, now, peekCell, pokeCell, rea
 -- without more ado, so that pushing it costs next to nothing; read by the dispatcher.
 -- Cell 1 holds how it stands, as below. Cell 2: for how many operations it runs ('during'), by
 -- atomic addition. Cell 3: when the timer that is in charge looks at cell 0, moved by
--- compare-and-swap, and 'maxBound' before the first.
+-- compare-and-swap.
 data Deadline = Deadline
   { deadlineCells :: !Cells,
     -- | How far 'postpone' pushes it.
@@ -79,18 +79,17 @@ stateRunning = 0
 stateExpired = 1
 stateStopped = 2
 
--- | In cell 0, while it is paused.
-markPaused :: Int
-markPaused = maxBound
+-- | In cell 0, while it is paused, and in cell 3, while no timer is set.
+paused :: Int
+paused = maxBound
 
 -- | A deadline that long from now, and the action that runs once when it has
 -- passed, on the dispatcher: it must not block (closing a socket does not).
 newDeadline :: Duration -> IO () -> IO Deadline
 newDeadline (Duration len) act = do
   d <- (\cells -> Deadline cells (max 0 len)) <$> newCells 4 <*> newIORef act <*> newIORef Nothing
-  writeCell (deadlineCells d) cellLook maxBound
+  writeCell (deadlineCells d) cellLook paused
   postpone d
-  watch d maxBound
   pure d
 
 -- | Run an action with a deadline, which ends with it.
@@ -98,16 +97,14 @@ withDeadlineFor :: Duration -> IO () -> (Deadline -> IO a) -> IO a
 withDeadlineFor len onExpiry = bracket (newDeadline len onExpiry) stop
 
 -- | Set the timer that looks at it next, in the place of the one that was to look at
--- the given time: at the time that the cell names, or, while it is paused, a span later.
+-- the given time: at the time that the cell names; while it is paused, none.
 watch :: Deadline -> Int -> IO ()
 watch d from = do
-  at <- readCell cells cellDue
-  Instant paused <- after (Duration (deadlineSpan d)) <$> now
-  let next = if at == markPaused then fromIntegral paused else at
+  next <- readCell cells cellDue
   found <- casCell cells cellLook from next
   when (found == from) $ do
     state <- readCell cells cellState
-    when (state == stateRunning) $ do
+    when (state == stateRunning && next /= paused) $ do
       m <- currentManager
       t <- addTimer m (Instant (fromIntegral next)) (look next)
       writeIORef (deadlineTimer d) (Just t)
@@ -122,7 +119,7 @@ watch d from = do
       at <- readCell cells cellDue
       t <- now
       when (current == mine) $ case expiry of
-        Due | at /= markPaused && Instant (fromIntegral at) <= t -> do
+        Due | Instant (fromIntegral at) <= t -> do
           found <- casCell cells cellState stateRunning stateExpired
           when (found == stateRunning) fire
         _ -> watch d mine
@@ -131,38 +128,35 @@ watch d from = do
       writeIORef (deadlineAction d) (pure ())
       act
 
--- | Due its full span from now. One read of the coarse clock and one write. No
--- effect on one that has expired or was stopped.
+-- | Due its full span from now, whatever it was. One read of the coarse clock, one
+-- atomic write, one read. No effect on one that has expired or was stopped.
 postpone :: Deadline -> IO ()
-postpone d = do
-  t <- coarseNow
-  pokeCell (deadlineCells d) cellDue (fromIntegral (pushed t (deadlineSpan d)))
+postpone d = postponeFor d (Duration (deadlineSpan d))
 {-# INLINE postpone #-}
 
--- | Due another time than its span from now, this once. One that is shorter may have
--- to set a timer.
+-- | Due another time than its span from now, this once. One that is due sooner than
+-- it was sets a timer.
 postponeFor :: Deadline -> Duration -> IO ()
 postponeFor d (Duration len) = do
   t <- coarseNow
   let due = fromIntegral (pushed t (max 0 len))
-  if len >= deadlineSpan d
-    then pokeCell cells cellDue due
-    else do
-      -- Written before the look is read, as 'watch' writes the look before it reads this.
-      writeCell cells cellDue due
-      next <- readCell cells cellLook
-      when (due < next) (watch d next)
+  -- Written before the look is read, as 'watch' writes the look before it reads this: one
+  -- of the two sees the other's.
+  writeCell cells cellDue due
+  next <- peekCell cells cellLook
+  when (due < next) (watch d next)
   where
     cells = deadlineCells d
+{-# INLINE postponeFor #-}
 
--- | Just short of 'markPaused' at the latest.
+-- | Just short of 'paused' at the latest.
 pushed :: Int64 -> Int64 -> Int64
 pushed t len = if t > maxBound - 1 - len then maxBound - 1 else t + len
 {-# INLINE pushed #-}
 
 -- | Not due until 'resume' or 'postpone'. One write.
 pause :: Deadline -> IO ()
-pause d = pokeCell (deadlineCells d) cellDue markPaused
+pause d = pokeCell (deadlineCells d) cellDue paused
 {-# INLINE pause #-}
 
 -- | End a pause: due its full span from now.
@@ -185,10 +179,7 @@ during :: Deadline -> Duration -> IO a -> IO a
 during d len = bracket_ begin end
   where
     cells = deadlineCells d
-    begin = do
-      _ <- addCell cells cellUses 1
-      if coerceSpan len >= deadlineSpan d then postpone d else postponeFor d len
-    coerceSpan (Duration n) = n
+    begin = addCell cells cellUses 1 >> postponeFor d len
     end = do
       uses <- addCell cells cellUses (-1)
       when (uses == 1) $ do
@@ -204,7 +195,7 @@ during d len = bracket_ begin end
 remaining :: Deadline -> IO Duration
 remaining d = do
   at <- peekCell (deadlineCells d) cellDue
-  if at == markPaused
+  if at == paused
     then pure (Duration (deadlineSpan d))
     else Duration . max 0 . (fromIntegral at -) <$> coarseNow
 

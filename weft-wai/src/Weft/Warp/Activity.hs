@@ -60,7 +60,9 @@ data Hold = Free | InBody | OnRaw
 
 -- | One connection.
 data Activity = Activity
-  { activitySocket :: !Socket,
+  { -- | Which serves it; over HTTP/2 others help.
+    activityThread :: !ThreadId,
+    activitySocket :: !Socket,
     activityPhase :: !(IORef Phase),
     -- | Written by 'track'.
     activityHold :: !(IORef Hold),
@@ -69,10 +71,11 @@ data Activity = Activity
     activityPatience :: !Patience
   }
 
--- | Of a connection that has just been accepted.
+-- | Of a connection that has just been accepted, and is served by the calling thread.
 newActivity :: Settings -> Socket -> IO Activity
-newActivity settings sock =
-  Activity sock <$> newIORef Fresh <*> newIORef Free <*> newIORef False <*> newPatience settings (close sock)
+newActivity settings sock = do
+  self <- myThreadId
+  Activity self sock <$> newIORef Fresh <*> newIORef Free <*> newIORef False <*> newPatience settings (close sock)
 
 -- | The connections of one engine.
 data Book = Book
@@ -93,11 +96,10 @@ isDraining :: Book -> IO Bool
 isDraining = readIORef . bookDraining
 {-# INLINE isDraining #-}
 
--- | The calling thread serves that connection.
+-- | Put a connection into the book.
 enter :: Book -> Activity -> IO ()
-enter book activity = do
-  self <- myThreadId
-  atomicModifyIORef' (bookConnections book) (\m -> (Map.insert self activity m, ()))
+enter book activity =
+  atomicModifyIORef' (bookConnections book) (\m -> (Map.insert (activityThread activity) activity m, ()))
 
 -- | The calling thread has ended its connection, if it had one.
 leave :: Book -> IO ()

@@ -5,7 +5,7 @@ module Weft.Warp.Connection
   )
 where
 
-import Control.Exception (catch, handle, throwIO)
+import Control.Exception (catch, handle, throwIO, throwTo)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
@@ -33,7 +33,7 @@ openConnection settings book sock = do
   enter book activity
   let patience = activityPatience activity
       sent act = sending patience (act `catch` vanished) >> writeIORef (activityPhase activity) Answered
-      send bytes = sendSlices (sendAll sock) (progress patience) bytes
+      send = sendSlices (sendAll sock) (progress patience)
   newConnection
     Wire
       { wireSendAll = sent . send,
@@ -79,9 +79,10 @@ receive book activity = do
       bytes <- ended (receiving patience (http2 || hold == OnRaw) (recv (activitySocket activity) receiveSize)) `catch` closed
       writeIORef (activityPhase activity) (if B.null bytes then Ended else Reading)
       pure bytes
-    -- Over HTTP/2 a thread of its own receives; only an end makes it tell the others.
+    -- Over HTTP/2 it is not the connection's own thread that receives. That one is told, and this
+    -- one ends, which all versions of the library take well only as an end of the stream.
     streamEnds :: TimeoutThread -> IO ByteString
-    streamEnds _ = pure B.empty
+    streamEnds e = B.empty <$ throwTo (activityThread activity) e
     -- By a server that ends.
     closed :: IOError -> IO ByteString
     closed e
