@@ -34,12 +34,15 @@ import Control.Concurrent (ThreadId, forkIOWithUnmask, killThread, myThreadId)
 import Control.Concurrent.STM (STM, atomically, newTVarIO, readTVar, retry, throwSTM, writeTVar)
 import Control.Exception hiding (handle)
 import Control.Monad (unless, void, when)
+import Data.Unique (newUnique)
 import Foreign.C.Error (Errno (..), eBADF)
 import GHC.Conc (TVar (..), labelThread)
 import GHC.Exts (mkWeak#)
 import GHC.IO (IO (..))
-import System.IO.Unsafe (unsafePerformIO)
+import System.IO.Unsafe (unsafeInterleaveIO)
 import System.Posix.Types (Fd)
+import System.Timeout (Timeout)
+import Unsafe.Coerce (unsafeCoerce)
 import Weft.Core.Counters
 import Weft.Core.Events
 import Weft.Core.Manager
@@ -49,7 +52,7 @@ import Weft.Core.Timer (Expiry (..), cancelTimer)
 import Weft.Core.Timers (Fresh)
 import Weft.FFI.Errno (errnoError)
 import Weft.Runtime
-import Weft.Sys (Cells, newCells, newRef, now, readRef, writeRef)
+import Weft.Sys (newRef, now, readRef, writeRef)
 import qualified Weft.Sys as Sys
 
 -- Descriptors ----------------------------------------------------------------------
@@ -184,17 +187,11 @@ registerDelay us
     m <- currentManager
     var <$ addPlainTimer m due (atomically (writeTVar var True))
 
--- | What 'timeout' throws at the action, as "System.Timeout" does: asynchronous,
--- to be let through.
-newtype Timeout = Timeout Int
-  deriving (Eq)
-
-instance Show Timeout where
-  show _ = "<<timeout>>"
-
-instance Exception Timeout where
-  toException = asyncExceptionToException
-  fromException = asyncExceptionFromException
+-- | The exception of a call of its own: "System.Timeout"'s, so that a program that
+-- looks for that type finds it. Its number is drawn when somebody looks at it, which is when
+-- the time has run out, or another exception passes by.
+newTimeout :: IO Timeout
+newTimeout = unsafeInterleaveIO (unsafeCoerce <$> newUnique)
 
 -- | Run an action, for at most so many microseconds: 'Nothing' if it took longer
 -- and was interrupted. Negative is no limit; zero is 'Nothing' without running
@@ -215,14 +212,9 @@ timeoutFor d act
   | d <= mempty = pure Nothing
   | otherwise = do
     self <- myThreadId
-    number <- Sys.addCell timeoutNumbers 0 1
-    let mine = Timeout number
+    mine <- newTimeout
     handleJust (\e -> if e == mine then Just () else Nothing) (\() -> pure Nothing) $
       bracket (startAlarm d self mine) stopAlarm (\_ -> Just <$> act)
-
-timeoutNumbers :: Cells
-timeoutNumbers = unsafePerformIO (newCells 1)
-{-# NOINLINE timeoutNumbers #-}
 
 -- | A timeout under way: its timer, and where the thread that throws is put when
 -- the time has run out. Who takes the timer's action decides which came first.
@@ -237,7 +229,7 @@ startAlarm d self ex = do
     void . forkThrower thrower $ do
       -- A manager that is stopped leaves the rest of the time to the thrower.
       when (why == Orphaned) (Sys.newEmptyMVar >>= delayUntil due)
-      throwTo self ex
+      evaluate ex >>= throwTo self
   pure (Alarm m timer thrower)
 
 forkThrower :: Sys.MVar ThreadId -> IO () -> IO ThreadId

@@ -1,0 +1,91 @@
+-- |
+-- Programs that know nothing of Weft, as they are and with @weft-relink@: they print
+-- the same. Each runs on every back end that this machine has, and with @WEFT_DISABLE@.
+module Main (main) where
+
+import Control.Exception (bracket)
+import Control.Monad
+import Data.List (isInfixOf, isSuffixOf)
+import Data.Maybe (fromMaybe)
+import System.Directory (doesFileExist)
+import System.Environment (getEnvironment, lookupEnv, setEnv)
+import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
+import System.IO
+import System.Process
+import System.Timeout (timeout)
+import Test.Tasty
+import Test.Tasty.HUnit
+
+main :: IO ()
+main = do
+  -- They share the machine's cores and are compared by what they do in time.
+  setEnv "TASTY_NUM_THREADS" "1"
+  folder <- fromMaybe "../bin/relink" <$> lookupEnv "WEFT_RELINK_PROGRAMS"
+  there <- doesFileExist (folder </> "clock")
+  unless there (ioError (userError ("no programs in " <> folder <> ": build them with `scripts/build all`")))
+  defaultMain $
+    testGroup
+      "relink"
+      [ testGroup "the same with and without" [same folder name | name <- ["clock", "storm", "handles", "waits", "sockets"]],
+        testCase "calls arrive at Weft" $ do
+          (code, out, err) <- run (folder </> "proof-relinked") []
+          (code, err) @?= (ExitSuccess, "")
+          assertBool out (length (lines out) == 5 && all ("True" `isInfixOf`) (lines out)),
+        testCase "calls do not arrive at Weft with WEFT_DISABLE" $ do
+          (code, out, err) <- run (folder </> "proof-relinked") [("WEFT_DISABLE", "1")]
+          (code, err) @?= (ExitSuccess, "")
+          assertBool out (length (lines out) == 5 && all ("False" `isInfixOf`) (lines out)),
+        testCase "WEFT_VERBOSE tells what is live" $ do
+          (code, _, err) <- run (folder </> "clock-relinked") [("WEFT_VERBOSE", "1"), ("WEFT_BACKEND", "poll")]
+          code @?= ExitSuccess
+          let said = lines err
+          assertBool err (length said >= 8 && all (": Weft's" `isSuffixOf`) (init said))
+          assertBool err ("back end poll" `isInfixOf` err),
+        testCase "WEFT_VERBOSE with WEFT_DISABLE" $ do
+          (code, _, err) <- run (folder </> "clock-relinked") [("WEFT_VERBOSE", "1"), ("WEFT_DISABLE", "1")]
+          code @?= ExitSuccess
+          lines err @?= ["weft: WEFT_DISABLE is set: GHC's own manager serves this program"],
+        testCase "without -threaded GHC's manager goes on" $ do
+          wanted <- run (folder </> "handles") []
+          run (folder </> "handles-relinked-nonthreaded") [] >>= (@?= wanted)
+      ]
+
+-- | One program, by its name.
+same :: FilePath -> String -> TestTree
+same folder name =
+  testGroup name $
+    [variant ("-N" <> show n) [] ["-N" <> show n] | n <- [1, 2, 4 :: Int]]
+      <> [variant b [("WEFT_BACKEND", b)] [] | b <- ["epoll", "io_uring", "poll"]]
+      <> [variant "WEFT_DISABLE" [("WEFT_DISABLE", "1")] []]
+  where
+    variant what variables rts = testCase what $ do
+      let options = ["+RTS"] <> rts <> ["-RTS"]
+      wanted <- runWith options (folder </> name) []
+      (\(code, _, err) -> (code, err) @?= (ExitSuccess, "")) wanted
+      runWith options (folder </> (name <> "-relinked")) variables >>= (@?= wanted)
+
+run :: FilePath -> [(String, String)] -> IO (ExitCode, String, String)
+run = runWith []
+
+-- | Run a program with some variables; its standard input has two lines and stays open.
+runWith :: [String] -> FilePath -> [(String, String)] -> IO (ExitCode, String, String)
+runWith options program variables = do
+  inherited <- filter ((`notElem` "WEFT_BACKEND" : map fst variables) . fst) <$> getEnvironment
+  let process =
+        (proc program options)
+          { std_in = CreatePipe,
+            std_out = CreatePipe,
+            std_err = CreatePipe,
+            env = Just (variables <> inherited)
+          }
+  r <- timeout 60000000 (bracket (createProcess process) cleanupProcess communicate)
+  maybe (assertFailure (program <> " is still running after a minute")) pure r
+  where
+    communicate (Just i, Just o, Just e, p) = do
+      hPutStr i "one\ntwo\n" >> hFlush i
+      out <- hGetContents o
+      err <- hGetContents e
+      code <- length out `seq` length err `seq` waitForProcess p
+      pure (code, out, err)
+    communicate _ = assertFailure "no pipes"

@@ -1,0 +1,99 @@
+{-# LANGUAGE MagicHash #-}
+{-# LANGUAGE UnboxedTuples #-}
+
+-- |
+-- What GHC's own functions are replaced by. Each has the type and the arity of its
+-- original, a function of @base@ that is not exported (the names are in
+-- @cbits\/relink.c@, with where each is called from); arities and kinds of arguments are compared when
+-- the program starts. Nothing here is to be inlined: callers come through the linker.
+module Weft.Relink.Entry
+  ( threadWait,
+    threadWaitSTM,
+    closeFdWith,
+    threadDelay,
+    registerDelay,
+    timeout,
+    timeoutExported,
+    timeoutUnboxed,
+    ensureIOManagerIsRunning,
+  )
+where
+
+import Control.Concurrent (rtsSupportsBoundThreads)
+import Control.Monad (join, when)
+import Foreign.C.Types (CInt (..))
+import GHC.Conc (STM, TVar)
+import GHC.Event (Event, evtWrite)
+import GHC.Exts (Int (I#), Int#, Ptr (..), RealWorld, State#, addrToAny#)
+import GHC.IO (unIO)
+import System.IO (hPutStrLn, stderr)
+import System.Posix.Types (Fd)
+import Weft.Backend (Choice (..), backendChoice)
+import qualified Weft.Thread as W
+
+-- | An action, as the compiler has it.
+type Compiled a = State# RealWorld -> (# State# RealWorld, a #)
+
+-- | Of @GHC.Event.Thread@: behind @threadWaitRead@ and @threadWaitWrite@.
+threadWait :: Event -> Fd -> Compiled ()
+threadWait event fd = unIO (if event == evtWrite then W.threadWaitWrite fd else W.threadWaitRead fd)
+{-# NOINLINE threadWait #-}
+
+-- | Of @GHC.Event.Thread@: behind the STM forms.
+threadWaitSTM :: Event -> Fd -> Compiled (STM (), IO ())
+threadWaitSTM event fd = unIO (if event == evtWrite then W.threadWaitWriteSTM fd else W.threadWaitReadSTM fd)
+{-# NOINLINE threadWaitSTM #-}
+
+closeFdWith :: (Fd -> IO ()) -> Fd -> Compiled ()
+closeFdWith close fd = unIO (W.closeFdWith close fd)
+{-# NOINLINE closeFdWith #-}
+
+threadDelay :: Int -> Compiled ()
+threadDelay us = unIO (W.threadDelay us)
+{-# NOINLINE threadDelay #-}
+
+registerDelay :: Int -> Compiled (TVar Bool)
+registerDelay us = unIO (W.registerDelay us)
+{-# NOINLINE registerDelay #-}
+
+-- | Of "System.Timeout". A program without @-threaded@ has no dispatchers: it keeps
+-- GHC's, as it does for all else here, which is asked for by its threaded run-time system only.
+timeout :: Int -> IO a -> Compiled (Maybe a)
+timeout us act = unIO (if rtsSupportsBoundThreads then W.timeout us act else originally cOriginalTimeout >>= \f -> f us act)
+{-# NOINLINE timeout #-}
+
+-- | The same under its exported name.
+timeoutExported :: Int -> IO a -> Compiled (Maybe a)
+timeoutExported us act = timeout us act
+{-# NOINLINE timeoutExported #-}
+
+-- | The same where the compiler split it.
+timeoutUnboxed :: Int# -> IO a -> Compiled (Maybe a)
+timeoutUnboxed us act = timeout (I# us) act
+{-# NOINLINE timeoutUnboxed #-}
+
+-- | Called as the program starts, and in each forked child. It is not replaced but
+-- preceded: with @WEFT_VERBOSE@ the program says what it runs on.
+ensureIOManagerIsRunning :: Compiled ()
+ensureIOManagerIsRunning = unIO $ do
+  verbose <- cVerbose
+  when (verbose /= 0) $ do
+    chosen <- backendChoice
+    hPutStrLn stderr $
+      if rtsSupportsBoundThreads
+        then "weft: back end " <> choiceBackend chosen <> concat [", as " <> name <> " is not to be had: " <> why | Just (name, why) <- [choiceRefused chosen]]
+        else "weft: this program was linked without -threaded: GHC's own manager serves it"
+  join (originally cOriginalEnsure)
+{-# NOINLINE ensureIOManagerIsRunning #-}
+
+-- | A function of @base@ from the address of its closure, which is static.
+originally :: IO (Ptr ()) -> IO a
+originally address = do
+  Ptr a <- address
+  case addrToAny# a of (# f #) -> pure f
+
+foreign import ccall unsafe "weft_relink_verbose" cVerbose :: IO CInt
+
+foreign import ccall unsafe "weft_relink_original_timeout" cOriginalTimeout :: IO (Ptr ())
+
+foreign import ccall unsafe "weft_relink_original_ensure" cOriginalEnsure :: IO (Ptr ())
