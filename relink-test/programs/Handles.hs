@@ -6,6 +6,7 @@ module Main (main) where
 import Control.Concurrent
 import Control.Exception
 import Control.Monad
+import Data.Either (fromRight)
 import System.IO
 import System.Process
 import System.Timeout
@@ -24,7 +25,7 @@ main = do
   timeout 20000 (hGetLine out) >>= say "too early"
   hGetLine out >>= say "four"
   r <- try (hGetLine out) :: IO (Either IOException String)
-  say "end" (either (const "end of file") id r)
+  say "end" (fromRight "end of file" r)
   waitForProcess p >>= say "status"
   -- A filter that is fed and read at the same time, with more than a pipe holds.
   (Just i, Just o, _, q) <- createProcess (proc "cat" []) {std_in = CreatePipe, std_out = CreatePipe}

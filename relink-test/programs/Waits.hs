@@ -81,7 +81,7 @@ main = do
     -- Its number is closed once more by 'withPipe'.
     reopen w = void (dupTo stdOutput w)
     ignoring act = act `catch` \x -> const (pure ()) (x :: IOException)
-    shown r = either (\x -> ioeGetErrorString (x :: IOException)) (const "woken") r
+    shown = either (\x -> ioeGetErrorString (x :: IOException)) (const "woken")
 
 put :: Fd -> String -> IO ()
 put fd text = void (fdWrite fd text)

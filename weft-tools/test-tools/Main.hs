@@ -15,7 +15,7 @@ import Network.Socket.ByteString (recv, sendAll)
 import System.Directory
 import System.Environment (getEnvironment, lookupEnv)
 import System.Exit (ExitCode (..))
-import System.FilePath ((</>))
+import System.FilePath (takeDirectory, (</>))
 import System.IO
 import System.Posix.Signals (Signal, sigINT, sigTERM, signalProcess)
 import System.Posix.Temp (mkdtemp)
@@ -160,8 +160,22 @@ doctor program =
       testCase "says what was asked for" $ do
         (code, out) <- outcome program [("WEFT_BACKEND", "poll")] ["doctor", "--json"]
         code @?= ExitSuccess
-        assertBool out ("poll" `isInfixOf` out && "{" `isPrefixOf` out)
+        assertBool out ("poll" `isInfixOf` out && "{" `isPrefixOf` out),
+      testCase "--binary: a program that is relinked" $ do
+        (code, out) <- outcome program [] ["doctor", "--binary", relinked "clock-relinked"]
+        code @?= ExitSuccess
+        forM_ ["GHC 9.", "  threadDelay\n", "  threadWaitRead, threadWaitWrite\n"] $ \part -> assertBool out (part `isInfixOf` out),
+      testCase "--binary: programs that are not" . forM_ [relinked "clock", program, "/bin/sh"] $ \file -> do
+        (code, out) <- outcome program [] ["doctor", "--binary", file]
+        code @?= ExitFailure 1
+        assertBool out ("not linked with weft-relink" `isInfixOf` out),
+      testCase "--binary: no such file" $ do
+        (code, out) <- outcome program [] ["doctor", "--binary", "/nonexistent"]
+        code @?= ExitFailure 2
+        assertBool out ("/nonexistent" `isInfixOf` out)
     ]
+  where
+    relinked name = takeDirectory program </> "relink" </> name
 
 -- The program ----------------------------------------------------------------------------
 

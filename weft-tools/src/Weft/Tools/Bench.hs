@@ -34,6 +34,7 @@ import Weft.Tools.Bench.Options
 import Weft.Tools.Bench.Plot (outcomePlot)
 import Weft.Tools.Bench.Pong (pong)
 import Weft.Tools.Bench.Quiet (quiet)
+import Weft.Tools.Bench.Relink (relink)
 import Weft.Tools.Bench.Runner
 import Weft.Tools.Bench.Setup
 import Weft.Tools.Bench.Table (columns, renderOutcome)
@@ -51,7 +52,8 @@ registry =
     quiet,
     delay,
     timeout,
-    deadline
+    deadline,
+    relink
   ]
 
 -- | Every subject that some benchmark measures.

@@ -22,6 +22,7 @@ import System.Exit (ExitCode (..), exitWith)
 import System.Info (arch, compilerName, compilerVersion, os)
 import System.Posix.Resource
 import Weft.Backend (Choice (..), backendChoice, backendNames, whyUnavailable)
+import Weft.Tools.Binary (examineBinary)
 
 -- | A finding: what it is about, and what was found.
 data Finding = Finding String String
@@ -36,9 +37,10 @@ data Report = Report
 
 -- | The subcommand.
 doctorCommand :: Mod CommandFields (IO ())
-doctorCommand = command "doctor" (info (doctor <$> asJson) (progDesc "Say what this machine offers and what was chosen" <> failureCode 2))
+doctorCommand = command "doctor" (info (binary <|> doctor <$> asJson) (progDesc "Say what this machine offers and what was chosen" <> failureCode 2))
   where
     asJson = switch (long "json" <> help "Print JSON")
+    binary = examineBinary <$> strOption (long "binary" <> metavar "FILE" <> help "Say whether a program was linked with weft-relink, and what of it Weft serves: status 0 if so, 1 if not")
 
 doctor :: Bool -> IO ()
 doctor json = do

@@ -1,0 +1,77 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Benchmark @relink@
+--
+-- Programs of GHC's own manager, and the same programs, from the same objects but for the link, with @weft-relink@: delays,
+-- time limits and Warp.
+module Weft.Tools.Bench.Relink (relink) where
+
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Http
+import Weft.Tools.Bench.Load (loadTool)
+import Weft.Tools.Bench.Timing
+import Weft.Tools.Bench.Types
+
+relink :: Benchmark
+relink =
+  Benchmark
+    { benchName = "relink",
+      benchTitle = "unmodified programs, as they are and linked with weft-relink",
+      benchCases = cases,
+      benchTools = [loadTool],
+      benchRts = [],
+      benchBounds = bounds,
+      benchColumns = ["wall_s", "ns_per_op", "cpu_us_per_op", "p99_us", "alloc_bytes_per_op", "syscalls_per_op", "max_rss_mb"],
+      benchPlotted = id
+    }
+
+cases :: Plan -> [Case]
+cases plan =
+  [trialCase selfMeasured (delays plan s) | s <- programs "delay"]
+    <> [trialCase selfMeasured (timeouts plan s) | s <- programs "timeouts"]
+    <> [serverCase connections n s | (connections, n) <- servers, s <- programs "warp"]
+
+-- | A program as it is, and relinked.
+programs :: String -> [Subject]
+programs name = [Subject variant (name <> "-" <> T.unpack variant) GhcProgram | variant <- [plain, relinked]]
+
+plain, relinked :: Text
+plain = "ghc"
+relinked = "relinked"
+
+servers :: [(Int, Int)]
+servers = [(64, 1), (400, 1), (64, 2), (400, 2)]
+
+delays :: Plan -> Subject -> Trial
+delays plan subject = Trial subject Own [show n] 2 (delayParams n)
+  where
+    n = planDelaysBound plan
+
+timeouts :: Plan -> Subject -> Trial
+timeouts plan subject = Trial subject Own ["1000", show (max 1 (planTimeouts plan `div` 1000))] 2 timeoutParams
+
+delayParams :: Int -> Params
+delayParams n = [("workload", Word "delay"), ("threads", Count n)]
+
+timeoutParams :: Params
+timeoutParams = [("workload", Word "timeout"), ("threads", Count 1000)]
+
+bounds :: Plan -> [Bound]
+bounds plan =
+  [ atMost "delays, wall: relinked / as it is" (ratio delay' "wall_s") 0.1,
+    atMost "delays, peak memory: relinked / as it is" (ratio delay' "max_rss_mb") 0.02,
+    atMost "timeouts that do not fire: relinked / as it is" (ratio (modeParam Own : timeoutParams) "ns_per_op") 0.334
+  ]
+    <> [ atMost
+           ("Warp -N" <> number n <> ", " <> number connections <> " connections, CPU: relinked / as it is")
+           (ratio (params connections n) "cpu_us_per_op")
+           1.02
+         | (connections, n) <- servers
+       ]
+  where
+    delay' = modeParam Own : delayParams (planDelaysBound plan)
+    ratio at metric = on relinked at metric `Over` on plain at metric
+    number = T.pack . show :: Int -> Text

@@ -1,0 +1,51 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : @weft doctor --binary@
+--
+-- Was a program linked with @weft-relink@, and what of it runs on Weft then? The answer is in the program itself, stripped
+-- or not: @weft-relink@ leaves a note in it.
+module Weft.Tools.Binary
+  ( examineBinary,
+    Relinked (..),
+    findNote,
+  )
+where
+
+import Control.Exception (IOException, try)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString.Char8 as B
+import Data.Char (isDigit)
+import System.Exit (ExitCode (..), exitWith)
+import System.IO (hPutStrLn, stderr)
+
+-- | What the note says: the compiler, as in @__GLASGOW_HASKELL__@, and the functions that are served.
+data Relinked = Relinked Int [String]
+  deriving (Eq, Show)
+
+-- | Print what is found. Status 0: it is relinked; 1: it is not; 2: it cannot be read.
+examineBinary :: FilePath -> IO ()
+examineBinary file = do
+  content <- try (B.readFile file)
+  case findNote <$> content of
+    Left e -> hPutStrLn stderr ("weft: " <> show (e :: IOException)) >> exitWith (ExitFailure 2)
+    Right Nothing -> do
+      putStrLn (file <> ": not linked with weft-relink: GHC's own I/O manager serves it")
+      exitWith (ExitFailure 1)
+    Right (Just (Relinked ghc functions)) -> do
+      putStrLn (file <> ": linked with weft-relink for GHC " <> version ghc <> "; on Weft, unless WEFT_DISABLE is set, run:")
+      mapM_ (putStrLn . ("  " <>)) functions
+  where
+    version n = show (n `div` 100) <> "." <> show (n `mod` 100)
+
+-- | The note in a program's bytes (@cbits\/relink.c@): a mark, the compiler, then a function a line, to a zero.
+findNote :: ByteString -> Maybe Relinked
+findNote content = case B.breakSubstring mark content of
+  (_, "") -> Nothing
+  (_, found) -> case B.lines (B.takeWhile (/= '\0') (B.drop (B.length mark) found)) of
+    ghc : functions@(_ : _)
+      | Just (n, "") <- B.readInt ghc, B.all isDigit ghc -> Just (Relinked n (map B.unpack functions))
+    -- This program has the mark in it too.
+    _ -> findNote (B.drop (B.length mark) found)
+  where
+    mark = "@(#)weft-relink\n"
