@@ -5,7 +5,7 @@ PORT ?= 8080
 MATRIX ?= 9.6 9.10
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build serve test check format matrix bench bench-peers clean
+.PHONY: help deps build serve relink-flags test check format matrix bench bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ build: deps ## Build every package and put the programs into bin/
 serve: deps ## Serve SITE (default: site) on PORT (default: 8080)
 	@scripts/build weft
 	bin/weft serve $(SITE) --port $(PORT)
+
+relink-flags: deps ## Write bin/weft-relink.rsp, with which plain ghc links programs on Weft
+	@scripts/relink-flags
 
 test: ## Run all test suites (SUITES=name..., TEST_ARGS='-p pattern')
 	@scripts/deps build test

@@ -7,6 +7,7 @@ import Control.Exception (bracket)
 import Control.Monad
 import Data.List (isInfixOf, isSuffixOf)
 import Data.Maybe (fromMaybe)
+import Services
 import System.Directory (doesFileExist)
 import System.Environment (getEnvironment, lookupEnv, setEnv)
 import System.Exit (ExitCode (..))
@@ -27,7 +28,17 @@ main = do
   defaultMain $
     testGroup
       "relink"
-      [ testGroup "the same with and without" [same folder name | name <- ["clock", "storm", "handles", "waits", "sockets"]],
+      [ testGroup
+          "real servers, the same with and without"
+          [ testCase "hedis and Redis" (withRedis (\port -> alike folder "redis" [show port])),
+            testCase "postgresql-simple and PostgreSQL" (withPostgres (\address -> alike folder "postgres" [address])),
+            testCase "http-client and nginx, 1,000 at a time" . withFolder "site" $ \site -> do
+              writeFile (site </> "file") (concatMap show [1 .. 3000 :: Int])
+              callProcess "chmod" ["-R", "a+rX", site]
+              withNginx site (\address -> alike folder "fetch" [address]),
+            testCase "curl and wrk, and Warp with wai-app-static and scotty" (webSites folder)
+          ],
+        testGroup "the same with and without" [same folder name | name <- ["clock", "storm", "handles", "waits", "sockets"]],
         testCase "calls arrive at Weft" $ do
           (code, out, err) <- run (folder </> "proof-relinked") []
           (code, err) @?= (ExitSuccess, "")
@@ -50,6 +61,43 @@ main = do
           wanted <- run (folder </> "handles") []
           run (folder </> "handles-relinked-nonthreaded") [] >>= (@?= wanted)
       ]
+
+-- | A client program prints the same, as it is, relinked on every back end, and relinked but disabled.
+alike :: FilePath -> String -> [String] -> IO ()
+alike folder name arguments = do
+  wanted <- runWith arguments (folder </> name) []
+  (\(code, _, err) -> (code, err) @?= (ExitSuccess, "")) wanted
+  forM_ ([("WEFT_DISABLE", "1")] : [[("WEFT_BACKEND", b)] | b <- ["epoll", "io_uring", "poll"]]) $ \variables -> do
+    found <- runWith arguments (folder </> (name <> "-relinked")) variables
+    assertEqual (show variables) wanted found
+
+-- | A server gives curl the same pages, with wrk at it or not.
+webSites :: FilePath -> IO ()
+webSites folder = withFolder "site" $ \site -> do
+  writeFile (site </> "page.html") (concatMap show [1 .. 30000 :: Int])
+  wanted <- pages site "site" []
+  length (filter null wanted) @?= 0
+  forM_ ([("WEFT_DISABLE", "1")] : [[("WEFT_BACKEND", b)] | b <- ["epoll", "io_uring", "poll"]]) $ \variables -> do
+    found <- pages site "site-relinked" variables
+    assertEqual (show variables) wanted found
+  where
+    pages site name variables = do
+      inherited <- filter ((`notElem` map fst variables) . fst) <$> getEnvironment
+      let process = (proc (folder </> name) [site]) {std_in = CreatePipe, std_out = CreatePipe, env = Just (variables <> inherited)}
+      bracket (createProcess process) cleanupProcess visited
+    visited (_, Just out, _, _) = do
+      base <- ("http://127.0.0.1:" <>) <$> hGetLine out
+      let get options path = readProcess "curl" (["-sS", "--noproxy", "*", "--max-time", "30"] <> options <> [base <> path]) ""
+      first <- mapM (get []) paths
+      loads <- readProcess "wrk" ["-t2", "-c100", "-d1s", base <> "/page.html"] ""
+      assertBool loads (not ("Socket errors" `isInfixOf` loads || "Non-2xx" `isInfixOf` loads))
+      again <- mapM (get []) paths
+      again @?= first
+      range <- get ["-r", "100-199"] "/page.html"
+      missing <- get ["-o", "/dev/null", "-w", "%{http_code}"] "/missing"
+      pure (range : missing : first)
+    visited _ = assertFailure "no output"
+    paths = ["/page.html", "/app/hello", "/app/slow", "/app/large"]
 
 -- | One program, by its name.
 same :: FilePath -> String -> TestTree

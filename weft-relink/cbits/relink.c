@@ -50,7 +50,7 @@
   X(timeout, SYSTEM_TIMEOUT(timeout1), 3, ARG_PP, "System.Timeout.timeout") \
   X(timeoutExported, SYSTEM_TIMEOUT(timeout), 3, ARG_PP, "System.Timeout.timeout, from unoptimised code") \
   UNBOXED(X) \
-  X(ensureIOManagerIsRunning, EVENT_THREAD(ensureIOManagerIsRunning1), 1, ARG_NONE, "start")
+  X(ensureIOManagerIsRunning, EVENT_THREAD(ensureIOManagerIsRunning1), 1, ARG_NONE, "ensureIOManagerIsRunning")
 
 /* --- closures and code ------------------------------------------------------------------ */
 
