@@ -2,6 +2,7 @@
  * nanoseconds, and -errno as the result, since errno itself does not survive a
  * change of OS thread. */
 #define _GNU_SOURCE
+#include "clock.h"
 #include <errno.h>
 #include <stdint.h>
 #include <sys/epoll.h>
@@ -32,6 +33,7 @@ int weft_epoll_wait(int epfd, struct epoll_event *evs, int n, int64_t ns) {
     r = epoll_wait(epfd, evs, n, -1);
     return r < 0 ? -errno : r;
   }
+  weft_be_punctual();
 #ifdef SYS_epoll_pwait2
   struct timespec ts = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
   r = syscall(SYS_epoll_pwait2, epfd, evs, n, &ts, 0, 0);

@@ -1,6 +1,7 @@
 /* ppoll with a timeout in nanoseconds (negative: for ever) and -errno as the
  * result. Systems without ppoll round up to milliseconds. */
 #define _GNU_SOURCE
+#include "clock.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -9,6 +10,7 @@
 #include <time.h>
 
 int weft_poll(struct pollfd *fds, unsigned long n, int64_t ns) {
+  if (ns >= 0) weft_be_punctual();
 #if defined(__linux__) || defined(__FreeBSD__)
   struct timespec ts = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
   int r = ppoll(fds, n, ns < 0 ? 0 : &ts, 0);

@@ -8,6 +8,7 @@
  * because the kernel takes entries one submitter at a time and only those that
  * the tail has been moved past. */
 #define _GNU_SOURCE
+#include "clock.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
@@ -235,6 +236,7 @@ int weft_uring_look(struct weft_uring *u) {
 int weft_uring_wait(struct weft_uring *u, int64_t ns) {
   int s = weft_uring_state(u);
   if (s == COMPLETED) return s;
+  if (ns >= 0) weft_be_punctual();
   struct __kernel_timespec ts = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
   /* Near the end of time the kernel's sum with the clock would wrap round. */
   struct io_uring_getevents_arg arg = {.ts = ns < 0 || ns > INT64_MAX / 2 ? 0 : (uintptr_t)&ts};
