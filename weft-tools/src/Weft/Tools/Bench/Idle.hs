@@ -5,7 +5,13 @@
 --
 -- Sixty-four busy connections, first alone and then beside thousands of idle ones in the same process: what do the
 -- idle ones cost in latency and in memory?
-module Weft.Tools.Bench.Idle (idle) where
+module Weft.Tools.Bench.Idle
+  ( idle,
+    idleCase,
+    idleParams,
+    idleTools,
+  )
+where
 
 import qualified Data.Map.Strict as M
 import qualified Data.Text as T
@@ -22,7 +28,7 @@ idle =
     { benchName = "idle",
       benchTitle = "64 busy connections beside many idle ones, -N1",
       benchCases = \plan -> map (idleCase (planIdle plan)) subjects,
-      benchTools = [loadTool, idleTool],
+      benchTools = idleTools,
       benchRts = [],
       benchBounds = bounds . planIdle,
       benchColumns =
@@ -52,6 +58,11 @@ active = 64
 idleParams :: Int -> Params
 idleParams count = ("idle", Count count) : params active 1
 
+-- | What keeps connections busy, and what keeps them idle.
+idleTools :: [FilePath]
+idleTools = [loadTool, idleTool]
+
+-- | A server under a load, alone and beside so many idle connections.
 idleCase :: Int -> Subject -> Case
 idleCase many subject =
   Case

@@ -4,14 +4,14 @@
 -- Description : Benchmark @relink@
 --
 -- Programs of GHC's own manager, and the same programs, from the same objects but for the link, with @weft-relink@: delays,
--- time limits and Warp.
+-- time limits, Warp, and Warp beside idle connections.
 module Weft.Tools.Bench.Relink (relink) where
 
 import Data.Text (Text)
 import qualified Data.Text as T
 import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Http
-import Weft.Tools.Bench.Load (loadTool)
+import Weft.Tools.Bench.Idle (idleCase, idleParams, idleTools)
 import Weft.Tools.Bench.Timing
 import Weft.Tools.Bench.Types
 
@@ -21,7 +21,7 @@ relink =
     { benchName = "relink",
       benchTitle = "unmodified programs, as they are and linked with weft-relink",
       benchCases = cases,
-      benchTools = [loadTool],
+      benchTools = idleTools,
       benchRts = [],
       benchBounds = bounds,
       benchColumns = ["wall_s", "ns_per_op", "cpu_us_per_op", "p99_us", "alloc_bytes_per_op", "syscalls_per_op", "max_rss_mb"],
@@ -33,6 +33,7 @@ cases plan =
   [trialCase selfMeasured (delays plan s) | s <- programs "delay"]
     <> [trialCase selfMeasured (timeouts plan s) | s <- programs "timeouts"]
     <> [serverCase connections n s | (connections, n) <- servers, s <- programs "warp"]
+    <> [idleCase (planIdle plan) s | s <- programs "warp"]
 
 -- | A program as it is, and relinked.
 programs :: String -> [Subject]
@@ -43,7 +44,7 @@ plain = "ghc"
 relinked = "relinked"
 
 servers :: [(Int, Int)]
-servers = [(64, 1), (400, 1), (64, 2), (400, 2)]
+servers = [(400, 1), (64, 2), (400, 2)]
 
 delays :: Plan -> Subject -> Trial
 delays plan subject = Trial subject Own [show n] 2 (delayParams n)
@@ -70,6 +71,13 @@ bounds plan =
            (ratio (params connections n) "cpu_us_per_op")
            1.02
          | (connections, n) <- servers
+       ]
+    -- Each idle connection has a timer of Warp's manager.
+    <> [ atMost
+           ("Warp -N1, 64 connections beside " <> number idle <> " idle, CPU: relinked / as it is")
+           (ratio (idleParams idle) "cpu_us_per_op")
+           limit
+         | (idle, limit) <- [(0, 1.02), (planIdle plan, 1.0)]
        ]
   where
     delay' = modeParam Own : delayParams (planDelaysBound plan)
