@@ -2,9 +2,12 @@
  * sends the next one as soon as the answer is complete. Every latency of the
  * measured time is kept, so percentiles are exact.
  *
- *   load --port P [--host A] --connections N [--threads T] [--warmup S]
- *        [--duration S] [--watch PID] [--hold]
+ *   load --port P [--host A] [--path P] --connections N [--threads T]
+ *        [--warmup S] [--duration S] [--watch PID] [--hold]
  *
+ * --path may be given as a pattern with one %ld and --files N: each request then
+ * asks for the file of a number from 0 to N-1 at random (the same numbers in
+ * every run).
  * Each connection makes one round trip before anything is counted. With --hold
  * the program then prints "connected" and waits for a line on its input, and
  * after the result line it keeps the connections until its input ends.
@@ -26,20 +29,23 @@
 #include <unistd.h>
 
 #define EVENTS 512
+#define BODY_SIZE 65536
 
 enum phase { WARM, MEASURE, DRAIN };
 
 static atomic_int phase = WARM;
-static char request[256];
-static size_t request_length;
+static char request[512];  /* or its pattern, when there are several files */
+static long files;         /* 0: one request for all */
 static pthread_barrier_t connected, begin;
 
 typedef struct {
   int fd;
   int waiting; /* a request is out */
-  size_t have; /* bytes of the answer so far */
+  size_t have; /* bytes of the answer's head so far; with the end of the head: of the answer */
+  size_t length; /* of the answer, once its head is complete */
   uint64_t sent_ns;
-  char answer[READ_SIZE];
+  uint64_t numbers; /* state of the generator of file numbers */
+  char head[READ_SIZE];
 } connection;
 
 typedef struct {
@@ -52,12 +58,14 @@ typedef struct {
   pthread_t thread;
 } worker;
 
-/* The length of a complete answer at the head of these bytes, or 0. */
+/* The length of an answer whose head is among these bytes, or 0. */
 static size_t answer_length(char *bytes, size_t have) {
   char *end = memmem(bytes, have, "\r\n\r\n", 4);
+  errno = 0;
+  if (end == NULL && have == READ_SIZE)
+    die("a head of more than %d bytes", READ_SIZE);
   if (end == NULL)
     return 0;
-  errno = 0;
   if (have < 12 || memcmp(bytes, "HTTP/1.", 7) != 0 || memcmp(bytes + 8, " 200", 4) != 0)
     die("not a 200 answer: %.*s", 40, bytes);
   *end = '\0';
@@ -66,24 +74,39 @@ static size_t answer_length(char *bytes, size_t have) {
     die("an answer without Content-Length");
   size_t body = strtoul(field + 17, NULL, 10);
   *end = '\r';
-  size_t length = (size_t)(end - bytes) + 4 + body;
-  if (length > READ_SIZE)
-    die("an answer of %zu bytes is longer than %d", length, READ_SIZE);
-  return length <= have ? length : 0;
+  return (size_t)(end - bytes) + 4 + body;
+}
+
+/* xorshift64*: the same sequence in every run. */
+static long next_number(connection *c) {
+  c->numbers ^= c->numbers >> 12;
+  c->numbers ^= c->numbers << 25;
+  c->numbers ^= c->numbers >> 27;
+  return (long)((c->numbers * 0x2545f4914f6cdd1du) >> 33) % files;
 }
 
 static void send_request(connection *c) {
-  c->have = 0;
+  char numbered[sizeof request + 24];
+  const char *text = request;
+  if (files > 0) {
+    snprintf(numbered, sizeof numbered, request, next_number(c));
+    text = numbered;
+  }
+  size_t length = strlen(text);
+  c->have = c->length = 0;
   c->waiting = 1;
   c->sent_ns = now_ns();
-  ssize_t sent = send(c->fd, request, request_length, MSG_NOSIGNAL);
-  if (sent != (ssize_t)request_length)
+  ssize_t sent = send(c->fd, text, length, MSG_NOSIGNAL);
+  if (sent != (ssize_t)length)
     die("send");
 }
 
-/* Read once; 1 when the answer is complete. */
+/* Read once; 1 when the answer is complete. What follows the head is dropped. */
 static int receive(connection *c) {
-  ssize_t got = recv(c->fd, c->answer + c->have, READ_SIZE - c->have, 0);
+  static __thread char body[BODY_SIZE];
+  char *into = c->length == 0 ? c->head + c->have : body;
+  size_t room = c->length == 0 ? READ_SIZE - c->have : BODY_SIZE;
+  ssize_t got = recv(c->fd, into, room, 0);
   if (got < 0 && errno == EAGAIN)
     return 0;
   if (got <= 0) {
@@ -91,11 +114,12 @@ static int receive(connection *c) {
     die("the server closed a connection");
   }
   c->have += (size_t)got;
-  size_t length = answer_length(c->answer, c->have);
+  if (c->length == 0)
+    c->length = answer_length(c->head, c->have);
   errno = 0;
-  if (length != 0 && length != c->have)
+  if (c->length != 0 && c->have > c->length)
     die("bytes after the end of an answer");
-  return length != 0;
+  return c->length != 0 && c->have == c->length;
 }
 
 static void open_connections(worker *w) {
@@ -106,6 +130,7 @@ static void open_connections(worker *w) {
     w->connections[i].fd = peer_connect(w->host, w->port);
   for (long i = 0; i < w->count; i++) {
     connection *c = &w->connections[i];
+    c->numbers = 0x9e3779b97f4a7c15u * (uint64_t)(i + 1);
     send_request(c);
     while (!receive(c))
       ;
@@ -217,10 +242,13 @@ static worker *start_workers(int argc, char **argv, long threads) {
   worker *workers = calloc((size_t)threads, sizeof *workers);
   errno = 0;
   if (port == 0 || threads < 1 || connections < threads || workers == NULL)
-    die("usage: load --port P --connections N [--threads T <= N] [--warmup S] "
-        "[--duration S] [--watch PID] [--hold]");
-  request_length = (size_t)snprintf(request, sizeof request,
-                                    "GET / HTTP/1.1\r\nHost: %s:%ld\r\n\r\n", host, port);
+    die("usage: load --port P [--path P] [--files N] --connections N "
+        "[--threads T <= N] [--warmup S] [--duration S] [--watch PID] [--hold]");
+  files = option_long(argc, argv, "files", 0);
+  size_t length = (size_t)snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: %s:%ld\r\n\r\n",
+                                   option(argc, argv, "path", "/"), host, port);
+  if (length >= sizeof request)
+    die("the path is too long");
   for (long i = 0; i < threads; i++) {
     long share = connections / threads + (i < connections % threads);
     workers[i] = (worker){.host = host, .port = port, .count = share};

@@ -25,6 +25,10 @@ module Weft.Blocking
     statusOf,
     setLimit,
     PoolStatus (..),
+
+    -- * Without waiting
+    thePool,
+    submit,
   )
 where
 
@@ -121,7 +125,7 @@ runInOr pool dispose act =
     asException :: SomeException -> SomeException
     asException = id
 
--- | Start a call, or queue it.
+-- | Start a call, or queue it; returns at once. What it throws is dropped.
 submit :: Pool -> IO () -> IO ()
 submit (Pool ref) job = do
   startNow <- atomicModifyIORef' ref $ \st ->

@@ -6,8 +6,13 @@
 -- What @pong@, @warp@ and @idle@ have in common: a server under a closed-loop load, its CPU time and allocation a
 -- request, the latencies its clients saw, and, in a run of its own, its system calls.
 module Weft.Tools.Bench.Http
-  ( -- * Subjects
+  ( -- * Workloads
+    Workload (..),
+    onePage,
+
+    -- * Cases
     serverCase,
+    workloadCase,
     params,
 
     -- * Measuring
@@ -29,23 +34,45 @@ import Weft.Tools.Bench.Types
 params :: Int -> Int -> Params
 params connections capabilities = [("connections", Count connections), ("capabilities", Count capabilities)]
 
+-- | What a server is asked for, and by how many.
+data Workload = Workload
+  { workConnections :: !Int,
+    workCapabilities :: !Int,
+    -- | The path, or with 'workFiles' a pattern with one @%ld@ for a file's number.
+    workPath :: !String,
+    -- | Numbers that are drawn from, or 0.
+    workFiles :: !Int,
+    -- | Arguments that the subject gets besides its port.
+    workArguments :: !(Env -> Subject -> IO [String])
+  }
+
+-- | The page @/@ for this many connections, of a server with this many capabilities.
+onePage :: Int -> Int -> Workload
+onePage connections capabilities = Workload connections capabilities "/" 0 (\_ _ -> pure [])
+
 -- | A server under this many connections, timed every round, and its system calls counted once.
 serverCase :: Int -> Int -> Subject -> Case
-serverCase connections capabilities subject =
+serverCase connections capabilities = workloadCase (params connections capabilities) (onePage connections capabilities)
+
+-- | A server under a load, under these parameters.
+workloadCase :: Params -> Workload -> Subject -> Case
+workloadCase given work subject =
   Case
     { caseSubject = subject,
       caseParams = given,
       caseGroup = given,
-      caseMeasure = \env -> single <$> withServer env capabilities subject (underLoad env capabilities connections),
-      caseOnce = Just $ \env -> single <$> withServer env capabilities subject (countingCalls env capabilities connections)
+      caseMeasure = running underLoad,
+      caseOnce = Just (running countingCalls)
     }
   where
-    given = params connections capabilities
-    single metrics = [(given, metrics)]
+    running measure env = do
+      arguments <- workArguments work env subject
+      metrics <- withServerOf env (workCapabilities work) subject arguments (measure env work)
+      pure [(given, metrics)]
 
 -- | Load a server for as long as the plan says.
-underLoad :: Env -> Int -> Int -> Server -> IO Metrics
-underLoad env capabilities connections server = requestLoad env cores spec server $ \load -> do
+underLoad :: Env -> Workload -> Server -> IO Metrics
+underLoad env work server = requestLoad env cores spec server $ \load -> do
   first <- report server
   result <- load
   peak <- peakResidentBytes (serverPid server)
@@ -65,8 +92,8 @@ underLoad env capabilities connections server = requestLoad env cores spec serve
         allocation first final (loadTotal result)
       ]
   where
-    cores = clientCores env capabilities
-    spec = loadSpec capabilities connections (planWarmup (envPlan env)) (planDuration (envPlan env))
+    cores = clientCores env (workCapabilities work)
+    spec = loadSpec work (planWarmup (envPlan env)) (planDuration (envPlan env))
 
 allocation :: Maybe Report -> Maybe Report -> Double -> Map Text Double
 allocation (Just first) (Just final) requests =
@@ -75,22 +102,24 @@ allocation _ _ _ = M.empty
 
 -- | Load a server under @strace@: its connections stand before the tracing begins and stay until it has ended, so
 -- only requests are counted.
-countingCalls :: Env -> Int -> Int -> Server -> IO Metrics
-countingCalls env capabilities connections server = requestLoad env cores spec server $ \load ->
+countingCalls :: Env -> Workload -> Server -> IO Metrics
+countingCalls env work server = requestLoad env cores spec server $ \load ->
   withTrace env (serverPid server) $ \counted -> do
     result <- load
     counts <- counted
     pure (M.singleton "syscalls_per_op" (fromIntegral (sum counts) / loadTotal result))
   where
-    cores = clientCores env capabilities
-    spec = loadSpec capabilities connections 0 (planTrace (envPlan env))
+    cores = clientCores env (workCapabilities work)
+    spec = loadSpec work 0 (planTrace (envPlan env))
 
 -- | One thread of the load for each capability of the server.
-loadSpec :: Int -> Int -> Double -> Double -> LoadSpec
-loadSpec capabilities connections warmup duration =
+loadSpec :: Workload -> Double -> Double -> LoadSpec
+loadSpec work warmup duration =
   LoadSpec
-    { loadConnections = connections,
-      loadThreads = min capabilities connections,
+    { loadConnections = workConnections work,
+      loadThreads = min (workCapabilities work) (workConnections work),
+      loadPath = workPath work,
+      loadFiles = workFiles work,
       loadWarmup = warmup,
       loadDuration = duration
     }

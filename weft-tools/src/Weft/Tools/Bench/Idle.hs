@@ -86,7 +86,7 @@ withAndWithout env many server = do
     pure [(idleParams 0, alone), (idleParams many, M.union beside (M.fromList (memory : live)))]
   where
     loaded = do
-      metrics <- underLoad env 1 active server
+      metrics <- underLoad env (onePage active 1) server
       resident <- residentBytes (serverPid server)
       live <- fmap reportLive <$> report server
       pure (metrics, resident, live)

@@ -46,6 +46,9 @@ idleTool = "idle-client"
 data LoadSpec = LoadSpec
   { loadConnections :: !Int,
     loadThreads :: !Int,
+    -- | A path; or a pattern, and how many files there are.
+    loadPath :: !String,
+    loadFiles :: !Int,
     loadWarmup :: !Double,
     loadDuration :: !Double
   }
@@ -84,6 +87,7 @@ requestLoad env cores spec server action = withTool env cores loadTool arguments
     arguments =
       [("port", show (serverPort server)), ("connections", show (loadConnections spec))]
         ++ [("threads", show (loadThreads spec)), ("watch", show (serverPid server))]
+        ++ [("path", loadPath spec), ("files", show (loadFiles spec))]
         ++ [("warmup", show (loadWarmup spec)), ("duration", show (loadDuration spec)), ("hold", "")]
 
 -- | How long the round trips of one client took.

@@ -108,7 +108,8 @@ defaultPlan =
       planTimeouts = 1000000,
       planPushes = 10000000,
       planPending = 1000000,
-      planDelaysTimed = 1000000
+      planDelaysTimed = 1000000,
+      planStarts = 40
     }
 
 -- | With @--quick@.
@@ -130,5 +131,6 @@ quick =
       planTimeouts = 20000,
       planPushes = 100000,
       planPending = 100000,
-      planDelaysTimed = 20000
+      planDelaysTimed = 20000,
+      planStarts = 3
     }

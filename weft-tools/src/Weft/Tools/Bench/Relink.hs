@@ -4,7 +4,7 @@
 -- Description : Benchmark @relink@
 --
 -- Programs of GHC's own manager, and the same programs, from the same objects but for the link, with @weft-relink@: delays,
--- time limits, Warp, and Warp beside idle connections.
+-- time limits, Warp, a folder of files on Warp, Warp beside idle connections, and how long a program takes to start.
 module Weft.Tools.Bench.Relink (relink) where
 
 import Data.Text (Text)
@@ -12,6 +12,8 @@ import qualified Data.Text as T
 import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Http
 import Weft.Tools.Bench.Idle (idleCase, idleParams, idleTools)
+import Weft.Tools.Bench.Site (smallSite)
+import Weft.Tools.Bench.Start (startCase, startParams)
 import Weft.Tools.Bench.Timing
 import Weft.Tools.Bench.Types
 
@@ -24,7 +26,7 @@ relink =
       benchTools = idleTools,
       benchRts = [],
       benchBounds = bounds,
-      benchColumns = ["wall_s", "ns_per_op", "cpu_us_per_op", "p99_us", "alloc_bytes_per_op", "syscalls_per_op", "max_rss_mb"],
+      benchColumns = ["wall_s", "ns_per_op", "cpu_us_per_op", "start_ms", "p99_us", "alloc_bytes_per_op", "syscalls_per_op", "max_rss_mb"],
       benchPlotted = id
     }
 
@@ -33,6 +35,8 @@ cases plan =
   [trialCase selfMeasured (delays plan s) | s <- programs "delay"]
     <> [trialCase selfMeasured (timeouts plan s) | s <- programs "timeouts"]
     <> [serverCase connections n s | (connections, n) <- servers, s <- programs "warp"]
+    <> [workloadCase (fileParams connections n) (oneFile connections n) s | (connections, n) <- fileServers, s <- programs "static"]
+    <> [startCase (planStarts plan) s | s <- programs "hello"]
     <> [idleCase (planIdle plan) s | s <- programs "warp"]
 
 -- | A program as it is, and relinked.
@@ -45,6 +49,20 @@ relinked = "relinked"
 
 servers :: [(Int, Int)]
 servers = [(400, 1), (64, 2), (400, 2)]
+
+fileServers :: [(Int, Int)]
+fileServers = [(64, 1), (64, 2)]
+
+fileParams :: Int -> Int -> Params
+fileParams connections n = ("size_kib", Count 1) : params connections n
+
+-- | One file of 1 KiB.
+oneFile :: Int -> Int -> Workload
+oneFile connections n =
+  (onePage connections n)
+    { workPath = "/1k",
+      workArguments = \env _ -> (\root -> ["--root", root]) <$> smallSite env
+    }
 
 delays :: Plan -> Subject -> Trial
 delays plan subject = Trial subject Own [show n] 2 (delayParams n)
@@ -71,6 +89,17 @@ bounds plan =
            (ratio (params connections n) "cpu_us_per_op")
            1.02
          | (connections, n) <- servers
+       ]
+    <> [ atMost
+           ("files of 1 KiB -N" <> number n <> ", " <> number connections <> " connections, CPU: relinked / as it is")
+           (ratio (fileParams connections n) "cpu_us_per_op")
+           1.02
+         | (connections, n) <- fileServers
+       ]
+    <> [ atMost
+           "start and end of a program, ms: relinked - as it is"
+           (on relinked startParams "start_ms" `Minus` on plain startParams "start_ms")
+           2
        ]
     -- Each idle connection has a timer of Warp's manager.
     <> [ atMost

@@ -9,6 +9,7 @@ module Weft.Tools.Bench.Server
   ( -- * Running
     Server (..),
     withServer,
+    withServerOf,
     available,
     subjectProgramWith,
 
@@ -46,8 +47,12 @@ available env subject = isJust <$> locate env (subjectProgram subject)
 -- | Start a subject with this many cores and, unless it is built for the non-threaded run-time system, capabilities;
 -- wait until it listens, and end it after the action.
 withServer :: Env -> Int -> Subject -> (Server -> IO a) -> IO a
-withServer env capabilities subject action = do
-  program <- subjectProgramWith env capabilities subject ["--port", "0"]
+withServer env capabilities subject = withServerOf env capabilities subject []
+
+-- | The same with more arguments.
+withServerOf :: Env -> Int -> Subject -> [String] -> (Server -> IO a) -> IO a
+withServerOf env capabilities subject arguments action = do
+  program <- subjectProgramWith env capabilities subject (arguments ++ ["--port", "0"])
   withChild env program $ \child -> do
     line <- hearLine 20 child
     case T.stripPrefix "listening on " line >>= readMaybe . T.unpack of

@@ -158,7 +158,9 @@ data Plan = Plan
     -- | Of the benchmark @deadline@: how often one is pushed, how many timers are pending, how many delays are timed.
     planPushes :: !Int,
     planPending :: !Int,
-    planDelaysTimed :: !Int
+    planDelaysTimed :: !Int,
+    -- | How often a program is started to know how long that takes.
+    planStarts :: !Int
   }
   deriving (Eq, Show)
 

@@ -1,0 +1,79 @@
+-- |
+-- Description : Random reads past the page cache
+--
+-- So many threads read blocks of 4 KiB at random places of a file (2007, figure 17) until so many reads have been done
+-- in all. Every thread has its own sequence of places, the same in every run. At most a thousand buffers are used: it is
+-- the reads that are measured, not the memory of threads that wait.
+module Main (main) where
+
+import Control.Concurrent (forkIO, runInUnboundThread)
+import Control.Monad (forM_, replicateM, when)
+import Countdown
+import Data.Array (Array, bounds, listArray, (!))
+import Data.Bits (shiftL, shiftR, xor)
+import Data.IORef
+import Data.Word (Word64, Word8)
+import Disk
+import Foreign.ForeignPtr (ForeignPtr, withForeignPtr)
+import GHC.ForeignPtr (mallocPlainForeignPtrAlignedBytes)
+import Measure
+import System.Directory (listDirectory)
+import System.Exit (die)
+import System.Posix.Files (fileSize, getFileStatus)
+import Text.Read (readMaybe)
+
+main :: IO ()
+main = do
+  given <- arguments
+  case given of
+    [file, threads, reads']
+      | Just n <- readMaybe threads, Just count <- readMaybe reads', n > 0, count > 0 -> runInUnboundThread (disk file n count)
+    _ -> usage "FILE THREADS READS"
+
+block :: Int
+block = 4096
+
+disk :: FilePath -> Int -> Int -> IO ()
+disk file threads count = do
+  size <- fromIntegral . fileSize <$> getFileStatus file
+  when (size < block) (die "the file is too small")
+  buffers <- replicateM (min 1024 threads) (mallocPlainForeignPtrAlignedBytes block block)
+  left <- newIORef count
+  failed <- newIORef (0 :: Int)
+  withDisk file $ \readBlock -> do
+    finished <- newCountdown threads
+    let table = listArray (0, length buffers - 1) buffers :: Array Int (ForeignPtr Word8)
+        one p place = do
+          n <- readBlock (fromIntegral ((place `shiftR` 11) `mod` fromIntegral (size `div` block)) * fromIntegral block) p block
+          when (n /= block) (atomicModifyIORef' failed (\k -> (k + 1, ())))
+        thread i = do
+          withForeignPtr (table ! (i `mod` (snd (bounds table) + 1))) $ \p -> run left (one p) (fromIntegral i * 0x9e3779b97f4a7c15 + 1)
+          arrive finished
+    spent <- spending (forM_ [0 .. threads - 1] (forkIO . thread) >> await finished)
+    osThreads <- length <$> listDirectory "/proc/self/task"
+    wrong <- readIORef failed
+    if wrong /= 0
+      then die (show wrong ++ " reads were short")
+      else
+        say
+          [ ("ops_per_s", fromIntegral count / spentWall spent),
+            ("cpu_us_per_op", 1e6 * spentCpu spent / fromIntegral count),
+            ("alloc_bytes_per_op", spentBytes spent / fromIntegral count),
+            ("os_threads", fromIntegral osThreads),
+            ("wall_s", spentWall spent),
+            ("cpu_s", spentCpu spent)
+          ]
+  hear
+
+-- | Read until none is left, at the places of a generator (xorshift).
+run :: IORef Int -> (Word64 -> IO ()) -> Word64 -> IO ()
+run left one = go
+  where
+    go x0 = do
+      mine <- atomicModifyIORef' left (\n -> (n - 1, n))
+      when (mine > 0) $ do
+        let x1 = x0 `xor` (x0 `shiftL` 13)
+            x2 = x1 `xor` (x1 `shiftR` 7)
+            x3 = x2 `xor` (x2 `shiftL` 17)
+        one x3
+        go x3

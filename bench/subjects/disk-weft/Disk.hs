@@ -1,0 +1,16 @@
+-- |
+-- Description : Reading a file with Weft
+module Disk
+  ( withDisk,
+  )
+where
+
+import Data.Int (Int64)
+import Data.Word (Word8)
+import Foreign.Ptr (Ptr)
+import Weft.File
+
+-- | Run with a function that reads from an offset into a buffer, past the page cache: how many bytes.
+withDisk :: FilePath -> ((Int64 -> Ptr Word8 -> Int -> IO Int) -> IO a) -> IO a
+withDisk path act = withFile reading {openDirect = True} path $ \file ->
+  act (\at p n -> countBytes <$> readBufAt file (Offset at) p (Count n))

@@ -1,0 +1,48 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : How long a program takes from start to end
+module Weft.Tools.Bench.Start
+  ( startCase,
+    startParams,
+  )
+where
+
+import Control.Monad (replicateM, unless)
+import Data.List (sort)
+import qualified Data.Map.Strict as M
+import qualified Data.Text as T
+import GHC.Clock (getMonotonicTimeNSec)
+import System.Exit (ExitCode (..))
+import System.Process (CreateProcess (..), StdStream (..), proc, waitForProcess, withCreateProcess)
+import Weft.Tools.Bench.Child (Program (..))
+import Weft.Tools.Bench.Server (subjectProgramWith)
+import Weft.Tools.Bench.Types
+
+startParams :: Params
+startParams = [("workload", Word "start"), ("capabilities", Count 2)]
+
+-- | A subject that ends by itself is run so many times, one after the other; the median is what counts.
+startCase :: Int -> Subject -> Case
+startCase count subject =
+  Case
+    { caseSubject = subject,
+      caseParams = startParams,
+      caseGroup = startParams,
+      caseMeasure = \env -> do
+        program <- subjectProgramWith env 2 subject []
+        times <- replicateM (max 1 count) (once program)
+        pure [(startParams, M.singleton "start_ms" (sort times !! (length times `div` 2)))],
+      caseOnce = Nothing
+    }
+
+-- | Milliseconds.
+once :: Program -> IO Double
+once program = do
+  begun <- getMonotonicTimeNSec
+  ended <- withCreateProcess command $ \_ _ _ handle -> waitForProcess handle
+  done <- getMonotonicTimeNSec
+  unless (ended == ExitSuccess) $ failWith (T.pack (programPath program) <> " ended with " <> T.pack (show ended))
+  pure (fromIntegral (done - begun) / 1e6)
+  where
+    command = (proc (programPath program) (programArguments program)) {std_in = NoStream}

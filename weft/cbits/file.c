@@ -1,0 +1,98 @@
+#define _GNU_SOURCE
+#include "file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/io_uring.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+/* One attempt: a read or write of a range at an offset, or with offset -1 at the
+ * file's own position, as preadv2(2) has it too. */
+static long transfer(const struct weft_file_op *op, int flags) {
+  struct iovec one = {.iov_base = (void *)(uintptr_t)op->addr, .iov_len = op->len};
+  int vectored = op->opcode == IORING_OP_READV || op->opcode == IORING_OP_WRITEV;
+  const struct iovec *parts = vectored ? (const struct iovec *)(uintptr_t)op->addr : &one;
+  int count = vectored ? (int)op->len : 1;
+  if (op->opcode == IORING_OP_READ || op->opcode == IORING_OP_READV)
+    return preadv2(op->fd, parts, count, (off_t)op->off, flags);
+  return pwritev2(op->fd, parts, count, (off_t)op->off, flags);
+}
+
+static long open_at(const struct weft_file_op *op, uint64_t resolve) {
+  struct open_how how = *(const struct open_how *)(uintptr_t)op->off;
+  how.resolve |= resolve;
+  return syscall(SYS_openat2, op->fd, (const char *)(uintptr_t)op->addr, &how, sizeof how);
+}
+
+static long run(const struct weft_file_op *op) {
+  switch (op->opcode) {
+  case IORING_OP_READ:
+  case IORING_OP_READV:
+  case IORING_OP_WRITE:
+  case IORING_OP_WRITEV:
+    return transfer(op, 0);
+  case IORING_OP_FSYNC:
+    return op->flags & IORING_FSYNC_DATASYNC ? fdatasync(op->fd) : fsync(op->fd);
+  case IORING_OP_FALLOCATE:
+    return fallocate(op->fd, (int)op->len, (off_t)op->off, (off_t)op->addr);
+  case IORING_OP_OPENAT2:
+    return open_at(op, 0);
+  case IORING_OP_STATX:
+    return statx(op->fd, (const char *)(uintptr_t)op->addr, (int)op->flags, op->len,
+                 (struct statx *)(uintptr_t)op->off);
+  default:
+    errno = ENOSYS;
+    return -1;
+  }
+}
+
+int weft_file_run(uint8_t opcode, int32_t fd, uint64_t off, uint64_t addr, uint32_t len, uint32_t flags) {
+  struct weft_file_op op = {opcode, fd, off, addr, len, flags};
+  long r = run(&op);
+  return r < 0 ? -errno : (int)r;
+}
+
+/* What is in the page cache is copied, a path whose parts are all known is opened,
+ * an open file's attributes are at hand. A file system that cannot say answers
+ * -EOPNOTSUPP, which means the same here. */
+static long try(const struct weft_file_op *op) {
+  switch (op->opcode) {
+  case IORING_OP_READ:
+  case IORING_OP_READV:
+  case IORING_OP_WRITE:
+  case IORING_OP_WRITEV:
+    return transfer(op, RWF_NOWAIT);
+#ifdef RESOLVE_CACHED
+  case IORING_OP_OPENAT2: {
+    long r = open_at(op, RESOLVE_CACHED);
+    if (r < 0 && errno == EINVAL) errno = EAGAIN; /* before Linux 5.12 */
+    return r;
+  }
+#endif
+  case IORING_OP_STATX:
+    if (op->flags & AT_EMPTY_PATH && *(const char *)(uintptr_t)op->addr == 0) return run(op);
+    break;
+  }
+  errno = EAGAIN;
+  return -1;
+}
+
+int weft_file_try(uint8_t opcode, int32_t fd, uint64_t off, uint64_t addr, uint32_t len, uint32_t flags) {
+  struct weft_file_op op = {opcode, fd, off, addr, len, flags};
+  long r = try(&op);
+  if (r >= 0) return (int)r;
+  return errno == EOPNOTSUPP || errno == EINTR ? -EAGAIN : -errno;
+}
+
+/* 0 for a descriptor with offsets, 1 for one that passes the page cache, 2 for one
+ * without offsets, or -errno. */
+int weft_file_kind(int fd) {
+  struct stat st;
+  int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fstat(fd, &st) < 0) return -errno;
+  if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode) && !S_ISDIR(st.st_mode)) return 2;
+  return flags & O_DIRECT ? 1 : 0;
+}

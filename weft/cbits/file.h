@@ -1,0 +1,22 @@
+/* Operations on files, in the form in which io_uring(7) takes them. */
+#ifndef WEFT_FILE_H
+#define WEFT_FILE_H
+
+#include <stdint.h>
+
+/* The members of struct io_uring_sqe that operations on files use, with the
+ * meanings that they have there for each IORING_OP_*. */
+struct weft_file_op {
+  uint8_t opcode;
+  int32_t fd;
+  uint64_t off, addr;
+  uint32_t len, flags;
+};
+
+/* Carry one out; blocks. The result is what the system call returns, or -errno. */
+int weft_file_run(uint8_t opcode, int32_t fd, uint64_t off, uint64_t addr, uint32_t len, uint32_t flags);
+
+/* Carry one out if that takes no waiting for a disk, else -EAGAIN. */
+int weft_file_try(uint8_t opcode, int32_t fd, uint64_t off, uint64_t addr, uint32_t len, uint32_t flags);
+
+#endif

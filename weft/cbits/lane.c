@@ -1,0 +1,359 @@
+/* A lane: an io_uring for operations on files and the OS thread that owns it. The
+ * kernel finishes a request on the thread that submitted it, so that thread must
+ * live longer than every request, which threads of a language's run-time system do
+ * not; and a ring with one submitter is the fastest kind.
+ *
+ * A lane has a fixed number of slots. Who may write what:
+ *
+ *   slot.op, .generation   whoever has the free slot, before weft_lane_submit
+ *   slot.result            the owner, before the slot is on the list of those done
+ *   slot.next              whoever has the slot: first the submitter, for the inbox,
+ *                          later the owner, for the list of those done
+ *   slot.cancelled         anybody who has seen the generation in the slot
+ *   inbox, done            pushed by compare-and-swap, taken whole by exchange
+ *   asleep                 the owner sets it, then looks once more, then blocks;
+ *                          who clears it (exchange) signals
+ *   handing                the reader sets it before it hands out completions, and
+ *                          clears it before it rouses the owner; submitters look at
+ *                          it after they have pushed
+ *   bell                   set by the reader of completions before it sleeps; who
+ *                          takes it (exchange) rings it
+ *
+ * Every submitted request completes exactly once and nothing releases its memory
+ * before that. */
+#define _GNU_SOURCE
+#include "file.h"
+#include "ring.h"
+#include <HsFFI.h>
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <poll.h>
+
+#ifndef IORING_POLL_ADD_MULTI
+#define IORING_POLL_ADD_MULTI (1U << 0)
+#endif
+
+struct slot {
+  struct weft_file_op op;
+  int32_t result;
+  uint32_t generation;
+  uint32_t cancelled; /* the generation that is to be cancelled */
+  uint32_t next;      /* index + 1 of another slot, or 0 */
+};
+
+/* Counters, written by the owner or by one atomic addition; read by anybody. */
+enum { SUBMITTED, ENTERED, SIGNALLED, RUNG, CANCELS, COUNTERS };
+
+struct weft_lane {
+  struct weft_ring ring;
+  struct slot *slots;
+  unsigned depth;
+  int capability; /* where its reader runs */
+  int wake_fd;
+  pthread_t owner;
+  pid_t maker;
+  sem_t started;
+  int error; /* why it could not start: -errno */
+  unsigned in_flight; /* the owner's */
+  uint64_t counters[COUNTERS];
+  uint64_t *cancels; /* a bit for each slot, set by weft_lane_cancel */
+  _Alignas(64) uint32_t inbox;
+  uint32_t asleep, any_cancel, stopping;
+  _Alignas(64) uint32_t done, handing;
+  void *bell;
+};
+
+enum { WAKE = 1u << 30 }; /* user data: slot and generation; WAKE; or all ones */
+
+static void count(struct weft_lane *l, int what, uint64_t n) {
+  __atomic_fetch_add(&l->counters[what], n, __ATOMIC_RELAXED);
+}
+
+static uint64_t name(unsigned slot, uint32_t generation) { return (uint64_t)generation << 32 | slot; }
+
+static void push(struct weft_lane *l, uint32_t *stack, unsigned slot) {
+  uint32_t head = __atomic_load_n(stack, __ATOMIC_RELAXED);
+  do
+    l->slots[slot].next = head;
+  while (!__atomic_compare_exchange_n(stack, &head, slot + 1, 1, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+}
+
+static uint32_t take_all(uint32_t *stack) {
+  return __atomic_load_n(stack, __ATOMIC_RELAXED) ? __atomic_exchange_n(stack, 0, __ATOMIC_SEQ_CST) : 0;
+}
+
+/* Wake the owner if it sleeps. */
+static void rouse(struct weft_lane *l) {
+  if (__atomic_load_n(&l->asleep, __ATOMIC_SEQ_CST) && __atomic_exchange_n(&l->asleep, 0, __ATOMIC_SEQ_CST)) {
+    uint64_t one = 1;
+    count(l, SIGNALLED, 1);
+    while (write(l->wake_fd, &one, sizeof one) < 0 && errno == EINTR) continue;
+  }
+}
+
+/* The owner ----------------------------------------------------------------------- */
+
+/* The queue has room for all slots and as many cancellations; should the kernel
+ * leave some of it unsubmitted, it is made to take them. */
+static struct io_uring_sqe *entry(struct weft_lane *l) {
+  struct io_uring_sqe *e;
+  while (!(e = weft_ring_next(&l->ring)))
+    if (weft_ring_enter(&l->ring, weft_ring_queued(&l->ring), 0, IORING_ENTER_GETEVENTS, 0, 0) < 0) usleep(100);
+  return e;
+}
+
+static void watch_wake(struct weft_lane *l) {
+  struct io_uring_sqe *e = entry(l);
+  e->opcode = IORING_OP_POLL_ADD;
+  e->fd = l->wake_fd;
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+  e->poll32_events = POLLIN << 16;
+#else
+  e->poll32_events = POLLIN;
+#endif
+  e->len = IORING_POLL_ADD_MULTI;
+  e->user_data = WAKE;
+  weft_ring_push(&l->ring);
+}
+
+static void queue(struct weft_lane *l, unsigned slot) {
+  const struct slot *s = &l->slots[slot];
+  struct io_uring_sqe *e = entry(l);
+  e->opcode = s->op.opcode;
+  e->fd = s->op.fd;
+  e->off = s->op.off;
+  e->addr = s->op.addr;
+  e->len = s->op.len;
+  e->rw_flags = (int)s->op.flags;
+  e->user_data = name(slot, s->generation);
+  weft_ring_push(&l->ring);
+  l->in_flight++;
+}
+
+static void queue_cancel(struct weft_lane *l, uint64_t target, unsigned flags) {
+  struct io_uring_sqe *e = entry(l);
+  e->opcode = IORING_OP_ASYNC_CANCEL;
+  e->fd = -1;
+  e->addr = target;
+  e->cancel_flags = flags;
+  e->user_data = UINT64_MAX;
+  weft_ring_push(&l->ring);
+  count(l, CANCELS, 1);
+}
+
+/* The inbox into the ring, oldest first; then the cancellations, which have been
+ * asked for after what they are about was pushed. */
+static void take_in(struct weft_lane *l) {
+  int cancel = __atomic_load_n(&l->any_cancel, __ATOMIC_RELAXED) &&
+               __atomic_exchange_n(&l->any_cancel, 0, __ATOMIC_SEQ_CST);
+  uint32_t newest = take_all(&l->inbox), oldest = 0;
+  unsigned n = 0;
+  while (newest) {
+    uint32_t next = l->slots[newest - 1].next;
+    l->slots[newest - 1].next = oldest;
+    oldest = newest;
+    newest = next;
+  }
+  for (; oldest; oldest = l->slots[oldest - 1].next, n++) queue(l, oldest - 1);
+  if (n) count(l, SUBMITTED, n);
+  for (unsigned w = 0; cancel && w <= (l->depth - 1) / 64; w++) {
+    uint64_t bits = __atomic_exchange_n(&l->cancels[w], 0, __ATOMIC_SEQ_CST);
+    for (; bits; bits &= bits - 1) {
+      unsigned slot = 64 * w + (unsigned)__builtin_ctzll(bits);
+      queue_cancel(l, name(slot, __atomic_load_n(&l->slots[slot].cancelled, __ATOMIC_SEQ_CST)), 0);
+    }
+  }
+}
+
+/* Completions to the reader. */
+static unsigned hand_back(struct weft_lane *l) {
+  struct weft_ring *r = &l->ring;
+  unsigned head = *r->cq_head, tail = weft_ring_get(r->cq_tail), n = 0;
+  for (; head != tail; head++) {
+    const struct io_uring_cqe *c = &r->cqes[head & r->cq_mask];
+    if (c->user_data == UINT64_MAX) continue;
+    if (c->user_data == WAKE) {
+      if (!(c->flags & IORING_CQE_F_MORE)) watch_wake(l);
+      continue;
+    }
+    unsigned slot = (uint32_t)c->user_data;
+    l->slots[slot].result = c->res;
+    push(l, &l->done, slot);
+    n++;
+  }
+  weft_ring_put(r->cq_head, head);
+  l->in_flight -= n;
+  if (n) {
+    void *bell = __atomic_exchange_n(&l->bell, 0, __ATOMIC_SEQ_CST);
+    if (bell) {
+      count(l, RUNG, 1);
+      hs_try_putmvar(l->capability, bell);
+    }
+  }
+  return n;
+}
+
+static void turn(struct weft_lane *l) {
+  take_in(l);
+  __atomic_store_n(&l->asleep, 1, __ATOMIC_SEQ_CST);
+  int news = __atomic_load_n(&l->inbox, __ATOMIC_SEQ_CST) || __atomic_load_n(&l->any_cancel, __ATOMIC_SEQ_CST) ||
+             __atomic_load_n(&l->stopping, __ATOMIC_SEQ_CST);
+  int r = news ? 0 : weft_ring_enter(&l->ring, weft_ring_queued(&l->ring), 1, IORING_ENTER_GETEVENTS, 0, 0);
+  __atomic_store_n(&l->asleep, 0, __ATOMIC_SEQ_CST);
+  count(l, ENTERED, !news);
+  /* No memory for requests: those in flight will free some. */
+  if (hand_back(l) == 0 && r < 0 && r != -EINTR) usleep(1000);
+}
+
+static void finish(struct weft_lane *l) {
+  int told = 0;
+  take_in(l);
+  while (l->in_flight > 0) {
+#ifdef IORING_ASYNC_CANCEL_ANY
+    if (!told) queue_cancel(l, 0, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL);
+#endif
+    told = 1;
+    weft_ring_enter(&l->ring, weft_ring_queued(&l->ring), 1, IORING_ENTER_GETEVENTS, 0, 0);
+    hand_back(l);
+    take_in(l);
+  }
+}
+
+static void *own(void *argument) {
+  static const unsigned best_first[] = {
+      IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG, /* Linux 6.1 */
+      IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,                                /* Linux 5.19 */
+      0};
+  struct weft_lane *l = argument;
+  pthread_setname_np(pthread_self(), "weft files");
+  l->error = weft_ring_open(&l->ring, 2 * l->depth + 8, 4 * l->depth + 8, best_first);
+  int ok = l->error == 0;
+  if (ok) watch_wake(l);
+  sem_post(&l->started); /* after a failure the lane is freed from here on */
+  if (!ok) return 0;
+  while (!__atomic_load_n(&l->stopping, __ATOMIC_SEQ_CST)) turn(l);
+  finish(l);
+  return 0;
+}
+
+/* Everybody else ------------------------------------------------------------------ */
+
+static void release(struct weft_lane *l) {
+  if (l->wake_fd >= 0) close(l->wake_fd);
+  sem_destroy(&l->started);
+  free(l->slots);
+  free(l->cancels);
+  free(l);
+}
+
+static int start(struct weft_lane *l) {
+  sigset_t all, before;
+  if (!l->slots || !l->cancels) return -ENOMEM;
+  if (l->wake_fd < 0) return -errno;
+  /* Signals are for the program's own threads. */
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int err = pthread_create(&l->owner, 0, own, l);
+  pthread_sigmask(SIG_SETMASK, &before, 0);
+  if (err) return -err;
+  while (sem_wait(&l->started) < 0) continue;
+  if (l->error) pthread_join(l->owner, 0);
+  return l->error;
+}
+
+/* A lane with so many slots whose reader runs on that capability. 0 or -errno. */
+int weft_lane_open(unsigned depth, int capability, struct weft_lane **out) {
+  struct weft_lane *l = aligned_alloc(64, (sizeof *l + 63) / 64 * 64);
+  if (!l) return -ENOMEM;
+  memset(l, 0, sizeof *l);
+  l->depth = depth;
+  l->capability = capability;
+  l->maker = getpid();
+  l->slots = calloc(depth, sizeof *l->slots);
+  l->cancels = calloc((depth + 63) / 64, sizeof *l->cancels);
+  l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  sem_init(&l->started, 0, 0);
+  int err = start(l);
+  if (err)
+    release(l);
+  else
+    *out = l;
+  return err;
+}
+
+/* Cancel what is in flight, hand all of it back, end the owner. Blocks. Its memory
+ * stays until weft_lane_free. */
+void weft_lane_stop(struct weft_lane *l) {
+  __atomic_store_n(&l->stopping, 1, __ATOMIC_SEQ_CST);
+  rouse(l);
+  pthread_join(l->owner, 0);
+}
+
+/* In a forked child the ring is the parent's and there is no owner. */
+void weft_lane_free(struct weft_lane *l) {
+  weft_ring_close(&l->ring, getpid() == l->maker);
+  release(l);
+}
+
+/* The generation that the next request in a slot will have. */
+uint32_t weft_lane_generation(struct weft_lane *l, unsigned slot) { return l->slots[slot].generation + 1; }
+
+/* Have an operation carried out in a slot that the caller has. The owner is woken,
+ * unless the reader is going to do that. */
+void weft_lane_submit(struct weft_lane *l, unsigned slot, uint8_t opcode, int32_t fd, uint64_t off,
+                      uint64_t addr, uint32_t len, uint32_t flags) {
+  struct slot *s = &l->slots[slot];
+  s->op = (struct weft_file_op){opcode, fd, off, addr, len, flags};
+  s->generation++;
+  push(l, &l->inbox, slot);
+  if (!__atomic_load_n(&l->handing, __ATOMIC_SEQ_CST)) rouse(l);
+}
+
+/* The reader has handed out what it collected: wake the owner for what was
+ * submitted meanwhile. */
+void weft_lane_rouse(struct weft_lane *l) {
+  __atomic_store_n(&l->handing, 0, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&l->inbox, __ATOMIC_SEQ_CST)) rouse(l);
+}
+
+/* Ask for a request's early end; it may have ended. */
+void weft_lane_cancel(struct weft_lane *l, unsigned slot, uint32_t generation) {
+  __atomic_store_n(&l->slots[slot].cancelled, generation, __ATOMIC_SEQ_CST);
+  __atomic_fetch_or(&l->cancels[slot / 64], (uint64_t)1 << slot % 64, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&l->any_cancel, 1, __ATOMIC_SEQ_CST);
+  rouse(l);
+}
+
+/* The slots that are done, at most n of them from a list that the caller keeps:
+ * (slot, result) pairs into out. If there are any, weft_lane_rouse is to follow. */
+int weft_lane_collect(struct weft_lane *l, uint32_t *list, int32_t *out, int n) {
+  int i = 0;
+  if (*list == 0) *list = take_all(&l->done);
+  for (; i < n && *list; i++) {
+    unsigned slot = *list - 1;
+    out[2 * i] = (int32_t)slot;
+    out[2 * i + 1] = l->slots[slot].result;
+    *list = l->slots[slot].next;
+  }
+  if (i) __atomic_store_n(&l->handing, 1, __ATOMIC_SEQ_CST);
+  return i;
+}
+
+/* Leave a stable pointer to an MVar that is filled once when something is done.
+ * When something is already, it is taken back: returns it, or null when it has been
+ * or will be rung. */
+void *weft_lane_await(struct weft_lane *l, void *bell) {
+  __atomic_store_n(&l->bell, bell, __ATOMIC_SEQ_CST);
+  return __atomic_load_n(&l->done, __ATOMIC_SEQ_CST) ? __atomic_exchange_n(&l->bell, 0, __ATOMIC_SEQ_CST) : 0;
+}
+
+uint64_t weft_lane_counter(struct weft_lane *l, int which) {
+  return which < COUNTERS ? __atomic_load_n(&l->counters[which], __ATOMIC_RELAXED) : 0;
+}

@@ -1,0 +1,193 @@
+-- |
+-- Operations on files in the form in which io_uring(7) takes them, and three ways
+-- to carry one out: at once if it need not wait, by a call that blocks, and by a
+-- lane, that is, a ring with an OS thread of its own. Nothing but types; results
+-- are what the system call returns, or @-errno@.
+module Weft.FFI.File
+  ( -- * Operations
+    Op (..),
+    opRead,
+    opWrite,
+    opReadParts,
+    opWriteParts,
+    opSync,
+    opSyncData,
+    opAllocate,
+    opOpen,
+    opStat,
+    isWrite,
+
+    -- * Carrying one out
+    tryOp,
+    runOp,
+    errAgain,
+    errCancelled,
+    errInterrupted,
+
+    -- * Lanes
+    CLane,
+    openLane,
+    stopLane,
+    freeLane,
+    laneGeneration,
+    submitLane,
+    rouseLane,
+    cancelLane,
+    collectLane,
+    awaitLane,
+    laneCounter,
+    counterSubmitted,
+    counterEntered,
+    counterSignalled,
+    counterRung,
+    counterCancels,
+  )
+where
+
+import Data.Int (Int32, Int64)
+import Data.Word (Word32, Word64, Word8)
+import Foreign.C.Types (CInt (..))
+import Foreign.Marshal.Alloc (alloca)
+import Foreign.Ptr (Ptr, WordPtr (..), ptrToWordPtr)
+import Foreign.StablePtr (StablePtr)
+import Foreign.Storable (peek)
+import GHC.Conc (PrimMVar)
+import System.Posix.Types (Fd (..))
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/io_uring.h>
+
+-- | The members of @struct io_uring_sqe@ that operations on files use.
+data Op = Op
+  { opCode :: !Word8,
+    opFd :: !CInt,
+    opOff :: !Word64,
+    opAddr :: !Word64,
+    opLen :: !Word32,
+    opFlags :: !Word32
+  }
+
+address :: Ptr a -> Word64
+address p = let WordPtr w = ptrToWordPtr p in fromIntegral w
+
+-- | Read into memory, from an offset; -1 is the file's own position.
+opRead :: Fd -> Int64 -> Ptr a -> Int -> Op
+opRead (Fd fd) off p n = Op #{const IORING_OP_READ} fd (fromIntegral off) (address p) (fromIntegral n) 0
+
+-- | Write from memory, in the same way.
+opWrite :: Fd -> Int64 -> Ptr a -> Int -> Op
+opWrite (Fd fd) off p n = Op #{const IORING_OP_WRITE} fd (fromIntegral off) (address p) (fromIntegral n) 0
+
+-- | Read into, and write from, an array of so many @struct iovec@.
+opReadParts, opWriteParts :: Fd -> Int64 -> Ptr a -> Int -> Op
+opReadParts (Fd fd) off p n = Op #{const IORING_OP_READV} fd (fromIntegral off) (address p) (fromIntegral n) 0
+opWriteParts (Fd fd) off p n = Op #{const IORING_OP_WRITEV} fd (fromIntegral off) (address p) (fromIntegral n) 0
+
+-- | fsync(2) and fdatasync(2).
+opSync, opSyncData :: Fd -> Op
+opSync (Fd fd) = Op #{const IORING_OP_FSYNC} fd 0 0 0 0
+opSyncData (Fd fd) = Op #{const IORING_OP_FSYNC} fd 0 0 0 #{const IORING_FSYNC_DATASYNC}
+
+-- | fallocate(2): mode, offset, length.
+opAllocate :: Fd -> Word32 -> Int64 -> Int64 -> Op
+opAllocate (Fd fd) mode off len = Op #{const IORING_OP_FALLOCATE} fd (fromIntegral off) (fromIntegral len) mode 0
+
+-- | openat2(2): directory, path, @struct open_how@.
+opOpen :: Fd -> Ptr a -> Ptr b -> Op
+opOpen (Fd fd) path how = Op #{const IORING_OP_OPENAT2} fd (address how) (address path) 24 0
+
+-- | statx(2): directory, path, flags, mask, @struct statx@.
+opStat :: Fd -> Ptr a -> Word32 -> Word32 -> Ptr b -> Op
+opStat (Fd fd) path flags mask out = Op #{const IORING_OP_STATX} fd (address out) (address path) mask flags
+
+-- | Does it write from memory?
+isWrite :: Op -> Bool
+isWrite op = opCode op `elem` [#{const IORING_OP_WRITE}, #{const IORING_OP_WRITEV}]
+
+-- | What 'tryOp' says when it would have to wait.
+errAgain :: CInt
+errAgain = -(#{const EAGAIN})
+
+-- | The result of a request that was cancelled.
+errCancelled :: CInt
+errCancelled = -(#{const ECANCELED})
+
+-- | The result of a call that a signal ended.
+errInterrupted :: CInt
+errInterrupted = -(#{const EINTR})
+
+-- | Carry it out unless it has to wait for a disk.
+tryOp :: Op -> IO CInt
+tryOp (Op code fd off addr len flags) = c_try code fd off addr len flags
+{-# INLINE tryOp #-}
+
+foreign import ccall unsafe "weft_file_try"
+  c_try :: Word8 -> CInt -> Word64 -> Word64 -> Word32 -> Word32 -> IO CInt
+
+-- | Carry it out; the OS thread blocks, other Haskell threads run.
+runOp :: Op -> IO CInt
+runOp (Op code fd off addr len flags) = c_run code fd off addr len flags
+{-# INLINE runOp #-}
+
+foreign import ccall safe "weft_file_run"
+  c_run :: Word8 -> CInt -> Word64 -> Word64 -> Word32 -> Word32 -> IO CInt
+
+-- | A ring, its owner, its slots.
+data CLane
+
+-- | With so many slots, for a reader on that capability.
+openLane :: Int -> Int -> IO (Either CInt (Ptr CLane))
+openLane depth cap = alloca $ \out -> do
+  r <- c_open (fromIntegral depth) (fromIntegral cap) out
+  if r < 0 then pure (Left (negate r)) else Right <$> peek out
+
+foreign import ccall safe "weft_lane_open" c_open :: Word32 -> CInt -> Ptr (Ptr CLane) -> IO CInt
+
+-- | Cancel all requests, see them completed, end the owner. What it completed may
+-- still be collected.
+foreign import ccall safe "weft_lane_stop" stopLane :: Ptr CLane -> IO ()
+
+-- | Give its memory back; after 'stopLane', or in a forked child.
+foreign import ccall unsafe "weft_lane_free" freeLane :: Ptr CLane -> IO ()
+
+-- | The generation of the next request in a slot.
+foreign import ccall unsafe "weft_lane_generation" laneGeneration :: Ptr CLane -> Word32 -> IO Word32
+
+-- | Submit a request in a slot that the caller has.
+submitLane :: Ptr CLane -> Word32 -> Op -> IO ()
+submitLane lane slot (Op code fd off addr len flags) = c_submit lane slot code fd off addr len flags
+{-# INLINE submitLane #-}
+
+foreign import ccall unsafe "weft_lane_submit"
+  c_submit :: Ptr CLane -> Word32 -> Word8 -> CInt -> Word64 -> Word64 -> Word32 -> Word32 -> IO ()
+
+-- | After what 'collectLane' returned was handed out: wake the owner for what was
+-- submitted meanwhile; until then it is not woken.
+foreign import ccall unsafe "weft_lane_rouse" rouseLane :: Ptr CLane -> IO ()
+
+-- | Ask for the early end of the request in a slot, by its generation.
+foreign import ccall unsafe "weft_lane_cancel" cancelLane :: Ptr CLane -> Word32 -> Word32 -> IO ()
+
+-- | Completions, as pairs of slot and result: at most so many into the second
+-- array, with what is left in the list in the first.
+foreign import ccall unsafe "weft_lane_collect"
+  collectLane :: Ptr CLane -> Ptr Word32 -> Ptr Int32 -> CInt -> IO CInt
+
+-- | Have the MVar filled when there is a completion. Returns the pointer when
+-- there is one already.
+foreign import ccall unsafe "weft_lane_await"
+  awaitLane :: Ptr CLane -> StablePtr PrimMVar -> IO (StablePtr PrimMVar)
+
+-- | One of the counters.
+foreign import ccall unsafe "weft_lane_counter" laneCounter :: Ptr CLane -> CInt -> IO Word64
+
+-- | Requests; calls of the kernel by the owner; signals to the owner; signals to
+-- the reader; cancellations.
+counterSubmitted, counterEntered, counterSignalled, counterRung, counterCancels :: CInt
+counterSubmitted = 0
+counterEntered = 1
+counterSignalled = 2
+counterRung = 3
+counterCancels = 4

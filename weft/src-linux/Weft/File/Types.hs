@@ -1,0 +1,148 @@
+{-# LANGUAGE GeneralizedNewtypeDeriving #-}
+
+-- |
+-- Open files, and the units of their parts.
+--
+-- A file's gate is one word: twice the number of operations inside, and one more
+-- once it is closed. It only opens the way to the descriptor while the number is
+-- even; who finds it at one, closed and empty, for the first time closes the
+-- descriptor: 'closeFile' if nobody is inside, else the last to leave.
+module Weft.File.Types
+  ( -- * Units
+    Offset (..),
+    Count (..),
+
+    -- * Files
+    File (..),
+    Kind (..),
+    newFile,
+    using,
+    closeFile,
+
+    -- * Errors
+    check,
+    fileError,
+    closedError,
+  )
+where
+
+import Control.Exception (mask)
+import Control.Monad (when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.Int (Int64)
+import Foreign.C.Error (Errno (..), errnoToIOError)
+import Foreign.C.Types (CInt (..))
+import GHC.IO.Exception (IOErrorType (IllegalOperation))
+import System.IO.Error (ioeSetErrorString, mkIOError)
+import System.Posix.Types (Fd (..))
+import Weft.Sys
+
+-- | A place in a file: bytes from its beginning.
+newtype Offset = Offset {offsetBytes :: Int64}
+  deriving (Eq, Ord, Num, Enum, Real, Integral)
+
+instance Show Offset where
+  showsPrec p (Offset n) = showsPrec p n
+
+-- | A number of bytes.
+newtype Count = Count {countBytes :: Int}
+  deriving (Eq, Ord, Num, Enum, Real, Integral)
+
+instance Show Count where
+  showsPrec p (Count n) = showsPrec p n
+
+-- | An open file. Any number of threads may use it at once; it is closed by
+-- 'closeFile' or the bracket that opened it, not by the collector.
+data File = File
+  { filePath :: !FilePath,
+    fileFd :: !Fd,
+    fileKind :: !Kind,
+    -- | The gate above.
+    fileGate :: !Cells,
+    -- | Of a stream: what a read got whose caller had gone; the next reader has it
+    -- first. Who reads a stream holds it.
+    fileLeft :: !(MVar ByteString),
+    -- | Of a stream: how to end the operations that wait, each with a key. Changed by
+    -- compare-and-swap.
+    fileWaiting :: !(Ref [(Ref (), IO ())]),
+    -- | Of a stream: who writes holds it.
+    fileTurn :: !(MVar ())
+  }
+
+-- | What a file can do.
+data Kind
+  = -- | Has offsets, and the page cache between it and the disk.
+    Cached
+  | -- | Has offsets, and is read past the page cache (@O_DIRECT@).
+    Direct
+  | -- | Has none: a pipe, a terminal.
+    Stream
+  deriving (Eq, Show)
+
+instance Show File where
+  showsPrec p f = showParen (p > 10) (showString "File " . showsPrec 11 (filePath f))
+
+-- | Take charge of an open descriptor.
+newFile :: FilePath -> Kind -> Fd -> IO File
+newFile path kind fd = File path fd kind <$> newCells 1 <*> newMVar B.empty <*> newRef [] <*> newMVar ()
+
+-- | Run something with the descriptor. Throws an illegal-operation error, with the
+-- function's name, when the file is closed.
+using :: String -> File -> (Fd -> IO a) -> IO a
+using loc file act = mask $ \restore -> do
+  enter
+  restore (act (fileFd file)) `finally` leave
+  where
+    gate = fileGate file
+    enter = do
+      seen <- readCell gate 0
+      if odd seen
+        then ioError (closedError loc file)
+        else do
+          found <- casCell gate 0 seen (seen + 2)
+          when (found /= seen) enter
+    leave = do
+      before <- addCell gate 0 (-2)
+      when (before == 3) (releaseFd file)
+{-# INLINE using #-}
+
+-- | Close: no operation begins any more, reads of a stream that wait end with an
+-- error, and the descriptor is closed as soon as the last operation has ended. Any
+-- number of times. What the close finds out about earlier writes it does not say:
+-- ask 'Weft.File.sync'.
+closeFile :: File -> IO ()
+closeFile file = mask_ shut
+  where
+    shut = do
+      seen <- readCell (fileGate file) 0
+      when (even seen) $ do
+        found <- casCell (fileGate file) 0 seen (seen + 1)
+        if found /= seen
+          then shut
+          else do
+            mapM_ snd =<< readRef (fileWaiting file)
+            when (seen == 0) (releaseFd file)
+
+-- | A close(2) of a file that was only read, or whose writes are in the page cache,
+-- does not wait for a disk.
+releaseFd :: File -> IO ()
+releaseFd file = let Fd fd = fileFd file in () <$ c_close fd
+
+foreign import ccall safe "close" c_close :: CInt -> IO CInt
+
+-- | Pass a result on, or throw the error that it stands for.
+check :: String -> FilePath -> CInt -> IO Int
+check loc path r
+  | r >= 0 = pure (fromIntegral r)
+  | otherwise = ioError (fileError loc path r)
+{-# INLINE check #-}
+
+-- | The exception for @-errno@.
+fileError :: String -> FilePath -> CInt -> IOError
+fileError loc path r = errnoToIOError loc (Errno (negate r)) Nothing (Just path)
+
+-- | The exception for a closed file.
+closedError :: String -> File -> IOError
+closedError loc file =
+  mkIOError IllegalOperation loc Nothing (Just (filePath file)) `ioeSetErrorString` "file is closed"
