@@ -67,6 +67,9 @@ static long try(const struct weft_file_op *op) {
     return transfer(op, RWF_NOWAIT);
 #ifdef RESOLVE_CACHED
   case IORING_OP_OPENAT2: {
+    /* Beyond the path there is more that takes time, unless the caller excludes it. */
+    uint64_t flags = ((const struct open_how *)(uintptr_t)op->off)->flags;
+    if (!(flags & O_NONBLOCK) || flags & (O_CREAT | O_TRUNC)) break;
     long r = open_at(op, RESOLVE_CACHED);
     if (r < 0 && errno == EINVAL) errno = EAGAIN; /* before Linux 5.12 */
     return r;

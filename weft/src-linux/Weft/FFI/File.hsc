@@ -1,3 +1,5 @@
+{-# LANGUAGE InterruptibleFFI #-}
+
 -- |
 -- Operations on files in the form in which io_uring(7) takes them, and three ways
 -- to carry one out: at once if it need not wait, by a call that blocks, and by a
@@ -126,12 +128,13 @@ tryOp (Op code fd off addr len flags) = c_try code fd off addr len flags
 foreign import ccall unsafe "weft_file_try"
   c_try :: Word8 -> CInt -> Word64 -> Word64 -> Word32 -> Word32 -> IO CInt
 
--- | Carry it out; the OS thread blocks, other Haskell threads run.
+-- | Carry it out; the OS thread blocks, other Haskell threads run. An asynchronous
+-- exception makes it return 'errInterrupted', where the kernel waits interruptibly.
 runOp :: Op -> IO CInt
 runOp (Op code fd off addr len flags) = c_run code fd off addr len flags
 {-# INLINE runOp #-}
 
-foreign import ccall safe "weft_file_run"
+foreign import ccall interruptible "weft_file_run"
   c_run :: Word8 -> CInt -> Word64 -> Word64 -> Word32 -> Word32 -> IO CInt
 
 -- | A ring, its owner, its slots.

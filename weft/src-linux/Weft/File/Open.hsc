@@ -26,7 +26,7 @@ module Weft.File.Open
 where
 
 import Control.Exception (bracket, mask_, onException)
-import Data.Bits ((.|.))
+import Data.Bits ((.&.), (.|.))
 import Data.Word (Word64, Word8)
 import Foreign.C.Error (Errno (..), eINVAL)
 import Foreign.C.Types (CInt (..))
@@ -58,6 +58,10 @@ data OpenMode = OpenMode
     -- | Read and write past the page cache (@O_DIRECT@): memory, offsets and counts
     -- must then be multiples of the device's block, 4096 bytes being safe.
     openDirect :: !Bool,
+    -- | Do not wait for the other end of a named pipe or for a device
+    -- (@O_NONBLOCK@). An existing file whose path the kernel knows then opens without
+    -- any wait: what a server wants.
+    openPrompt :: !Bool,
     -- | Where the path may lead.
     openWithin :: !Within
   }
@@ -89,7 +93,7 @@ data Within
 
 -- | An existing file, to be read.
 reading :: OpenMode
-reading = OpenMode ReadOnly Existing False False False Anywhere
+reading = OpenMode ReadOnly Existing False False False False Anywhere
 
 -- | A file to be written, made (with permissions 0666 less the mask) or emptied.
 writing :: OpenMode
@@ -157,6 +161,7 @@ openBelow loc dir mode path = mask_ $ do
         .|. (if openTruncate mode then #{const O_TRUNC} else 0)
         .|. (if openAppend mode then #{const O_APPEND} else 0)
         .|. (if openDirect mode then #{const O_DIRECT} else 0)
+        .|. (if openPrompt mode then #{const O_NONBLOCK} else 0)
         .|. #{const O_NOCTTY}
     access ReadOnly = #{const O_RDONLY}
     access WriteOnly = #{const O_WRONLY}
@@ -181,7 +186,8 @@ openFd loc dir path flags permissions resolve
         manner =
           Manner
             { mannerTry = True,
-              mannerBlock = True,
+              -- Without it a call may wait for ever.
+              mannerBlock = flags .&. #{const O_NONBLOCK} /= 0,
               mannerStay = Nothing,
               mannerWatch = \_ -> pure (pure ()),
               mannerKeep = touchForeignPtr memory,

@@ -1,0 +1,140 @@
+-- |
+-- Interrupted operations: memory is the kernel's until it has said its last word.
+--
+-- The canary: memory into which an interrupted read was to go is filled with a byte
+-- as soon as the read has ended for its caller; whatever arrives later, on the pipe
+-- or from the disk, must not change it.
+module Files.Cancelling
+  ( tests,
+  )
+where
+
+import Control.Concurrent (forkIO, myThreadId, threadDelay, throwTo, yield)
+import Control.Concurrent.MVar
+import Control.Exception (ErrorCall (..), try)
+import Control.Monad (forM_, unless, void, when)
+import qualified Data.ByteString.Unsafe as B (unsafeUseAsCStringLen)
+import Data.IORef
+import Data.Word (Word8)
+import Files.Place
+import Foreign.ForeignPtr (withForeignPtr)
+import Foreign.Marshal.Alloc (free, mallocBytes)
+import Foreign.Marshal.Utils (fillBytes)
+import Foreign.Ptr (Ptr, castPtr)
+import Foreign.Storable (peekElemOff)
+import Harness
+import System.Posix.IO (closeFd, createPipe, fdWriteBuf)
+import System.FilePath ((</>))
+import System.Posix.Files (createNamedPipe)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.FFI.File (errCancelled, opRead)
+import Weft.File
+import Weft.File.Engine (begin)
+
+tests :: TestTree
+tests =
+  testGroup
+    "cancelling"
+    [ testCase "cancelled reads of pipes leave the memory alone" canaryPipe,
+      testCase "interrupted reads of files leave the memory alone" canaryFile,
+      testCase "reads whose callers go at any moment" abandoned,
+      testCase "opening a named pipe can be interrupted" namedPipe,
+      testCase "opens whose callers go leave nothing open" opens,
+      testCase "a cancelled request ends even when all slots are taken" crowded
+    ]
+
+holds :: Ptr Word8 -> Int -> IO Bool
+holds p n = and <$> mapM (fmap (== 0xaa) . peekElemOff p) [0 .. n - 1]
+
+canaryPipe :: Assertion
+canaryPipe = forM_ [1 .. times 300] $ \round' -> do
+  (r, w) <- createPipe
+  p <- mallocBytes 64
+  fillBytes p 0 64
+  ended <- newEmptyMVar
+  cancelIt <- begin (opRead r (-1) p 64) (putMVar ended)
+  when (round' `mod` 3 == 0) yield
+  when (round' `mod` 7 == 0) (threadDelay 100)
+  cancelIt
+  code <- finishes "the end of a cancelled read" (takeMVar ended)
+  code @?= errCancelled
+  fillBytes p 0xaa 64
+  _ <- B.unsafeUseAsCStringLen (pattern 0 64) (\(from, n) -> fdWriteBuf w (castPtr from) (fromIntegral n))
+  when (round' `mod` 10 == 0) (threadDelay 1000)
+  ok <- holds p 64
+  assertBool "the kernel wrote into memory that it had given back" ok
+  mapM_ closeFd [r, w]
+  free p
+
+-- | Threads read a file into memory of their own and are hit by exceptions at random
+-- moments.
+canaryFile :: Assertion
+canaryFile = withBytes 1048576 $ \path -> withFile uncached path $ \file -> do
+  bad <- newIORef (0 :: Int)
+  within 50 "interrupted reads" . parallel 8 $ \i -> do
+    memory <- alignedBuffer 65536
+    withForeignPtr memory $ \p -> forM_ [1 .. times 150] $ \k -> do
+      me <- myThreadId
+      arrived <- newEmptyMVar
+      _ <- forkIO $ do
+        threadDelay ((k * 37 + i * 11) `mod` 400)
+        throwTo me (ErrorCall "enough")
+        putMVar arrived ()
+      r <- try (void (readBufAt file (fromIntegral (65536 * ((k + i) `mod` 16))) p 65536) >> takeMVar arrived)
+      fillBytes p 0xaa 65536
+      case r of
+        Left (ErrorCall _) -> takeMVar arrived
+        Right () -> pure ()
+      yield
+      ok <- holds p 4096
+      unless ok (modifyIORef' bad (+ 1))
+  readIORef bad >>= (@?= 0)
+
+abandoned :: Assertion
+abandoned = withBytes 1048576 $ \path -> withFile uncached path $ \file -> do
+  within 50 "abandoned reads" . parallel 16 $ \i -> forM_ [1 .. times 200] $ \k -> do
+    task <- start (readAt file (fromIntegral (4096 * ((i * 7 + k) `mod` 256))) 4096)
+    when (k `mod` 3 == 0) yield
+    when (k `mod` 5 == 0) (threadDelay ((k * 13) `mod` 150))
+    stop task
+  got <- finishes "a read afterwards" (readAt file 0 4096)
+  got @?= pattern 0 4096
+
+namedPipe :: Assertion
+namedPipe = withFolder $ \folder -> do
+  let path = folder </> "fifo"
+  createNamedPipe path 0o600
+  before <- openDescriptors
+  forM_ [1 .. times 20] $ \_ -> do
+    task <- start (withFile reading path (const (pure ())))
+    threadDelay 500
+    stop task
+  later <- settled (before + 4) openDescriptors
+  assertBool (show (later - before) <> " descriptors left") (later <= before + 8)
+
+opens :: Assertion
+opens = withFolder $ \folder -> do
+  forM_ [0 .. 63 :: Int] $ \i -> withFile writing (folder </> show i) (const (pure ()))
+  before <- openDescriptors
+  within 50 "opens" . parallel 8 $ \i -> forM_ [1 .. times 200] $ \k -> do
+    let path = folder </> show ((i * 11 + k) `mod` 64)
+    task <- start (withFile reading path (const yield) >> withFile writing path (const (pure ())))
+    when (k `mod` 2 == 0) yield
+    stop task
+  later <- settled (before + 8) openDescriptors
+  assertBool (show (later - before) <> " descriptors left") (later <= before + 8)
+
+-- | More reads of idle pipes than a lane has slots; then all are cancelled, the
+-- waiting ones first.
+crowded :: Assertion
+crowded = do
+  (r, w) <- createPipe
+  p <- mallocBytes 1
+  ends <- newIORef (0 :: Int)
+  let n = 1500
+  cancels <- mapM (const (begin (opRead r (-1) p 1) (\_ -> atomicModifyIORef' ends (\k -> (k + 1, ()))))) [1 .. n]
+  sequence_ (reverse cancels)
+  eventually "the end of all" ((== n) <$> readIORef ends)
+  mapM_ closeFd [r, w]
+  free p

@@ -1,0 +1,145 @@
+-- |
+-- What is written is read.
+module Files.Contents
+  ( tests,
+  )
+where
+
+import Control.Monad (foldM, forM_, unless)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Unsafe as B (unsafePackCStringLen)
+import Files.Place
+import Foreign.C.Error (eINVAL)
+import Foreign.Marshal.Alloc (allocaBytes)
+import Foreign.Ptr (castPtr, plusPtr)
+import Harness
+import System.FilePath ((</>))
+import System.IO.Error (ioeGetFileName)
+import qualified System.Posix.Files as Posix
+import Test.Tasty
+import Test.Tasty.HUnit
+import Test.Tasty.QuickCheck (Gen, choose, elements, forAllShow, ioProperty, listOf, oneof, testProperty, withMaxSuccess)
+import Weft.File
+
+tests :: TestTree
+tests =
+  testGroup
+    "contents"
+    [ testCase "reads end where the file ends" ends,
+      testProperty "writes and reads in any order agree with a model" . withMaxSuccess (times 60) $
+        forAllShow (listOf step) show (ioProperty . agrees),
+      testCase "several pieces of memory are filled in order" pieces,
+      testCase "more pieces than one call takes" manyPieces,
+      testCase "strings are written one later the other" manyStrings,
+      testCase "past the page cache" direct,
+      testCase "memory that is not aligned is an error with the file's name" misaligned,
+      testCase "chunks are the file" chunks,
+      testCase "space set aside counts" allocated,
+      testCase "status agrees with stat(2)" status,
+      testCase "ten thousand threads read one file" crowd
+    ]
+
+ends :: Assertion
+ends = withBytes 10000 $ \path -> withFile reading path $ \file -> do
+  let check off n = do
+        bytes <- readAt file off n
+        bytes @?= B.take (countBytes n) (B.drop (fromIntegral off) (pattern 0 10000))
+  sequence_ [check off n | off <- [0, 1, 4095, 4096, 9999, 10000, 10001, 1000000], n <- [0, 1, 100, 4096, 20000]]
+  e <- failure "a negative offset" (readAt file (-1) 10)
+  assertBool (show e) (isErrno eINVAL e)
+  e' <- failure "a negative count" (readAt file 0 (-1))
+  assertBool (show e') (isErrno eINVAL e')
+
+data Step = Write Int B.ByteString | Read Int Int
+  deriving (Show)
+
+step :: Gen Step
+step =
+  oneof
+    [ (\at n k -> Write at (pattern k n)) <$> place <*> size <*> choose (0, 1000),
+      Read <$> place <*> size
+    ]
+  where
+    place = oneof [choose (0, 100), choose (0, 70000), elements [4095, 4096, 65536]]
+    size = oneof [choose (0, 10), choose (0, 20000), elements [4096]]
+
+agrees :: [Step] -> IO Bool
+agrees steps = withFolder $ \folder ->
+  withFile writing {openAccess = ReadWrite} (folder </> "model") $ \file -> do
+    (_, ok) <- foldM (one file) (B.empty, True) steps
+    pure ok
+  where
+    one file (model, ok) (Write at bytes) = do
+      writeAt file (fromIntegral at) bytes
+      let padded = if B.null bytes then model else model <> B.replicate (at - B.length model) 0
+      pure (if B.null bytes then model else B.take at padded <> bytes <> B.drop (at + B.length bytes) padded, ok)
+    one file (model, ok) (Read at n) = do
+      got <- readAt file (fromIntegral at) (fromIntegral n)
+      pure (model, ok && got == B.take n (B.drop at model))
+
+pieces :: Assertion
+pieces = withBytes 10000 $ \path -> withFile reading path $ \file -> allocaBytes 10000 $ \p -> do
+  n <- readBufsAt file 100 [(p, 10), (p `plusPtr` 10, 0), (p `plusPtr` 10, 5000), (p `plusPtr` 5010, 4990)]
+  n @?= 9900
+  got <- B.unsafePackCStringLen (castPtr p, 9900)
+  got @?= pattern 100 9900
+
+manyPieces :: Assertion
+manyPieces = withBytes 9000 $ \path -> withFile reading path $ \file -> allocaBytes 9000 $ \p -> do
+  n <- readBufsAt file 0 [(p `plusPtr` (3 * i), 3) | i <- [0 .. 2999]]
+  n @?= 9000
+  got <- B.unsafePackCStringLen (castPtr p, 9000)
+  got @?= pattern 0 9000
+
+manyStrings :: Assertion
+manyStrings = withFolder $ \folder -> withFile writing {openAccess = ReadWrite} (folder </> "f") $ \file -> do
+  writeManyAt file 5 [pattern (10 * i) 10 | i <- [0 .. 2999]]
+  writeManyAt file 0 []
+  got <- readAt file 5 30000
+  got @?= pattern 0 30000
+
+direct :: Assertion
+direct = withBytes 65536 $ \path -> withFile uncached path $ \file ->
+  forM_ [0, 4096, 61440] $ \off -> do
+    got <- readAt file off 8192
+    got @?= B.take 8192 (B.drop (fromIntegral off) (pattern 0 65536))
+
+misaligned :: Assertion
+misaligned = withBytes 65536 $ \path -> withFile uncached path $ \file -> do
+  e <- failure "an odd offset" (readAt file 3 4096)
+  assertBool (show e) (isErrno eINVAL e)
+  ioeGetFileName e @?= Just path
+
+chunks :: Assertion
+chunks = withBytes 100000 $ \path -> withFile reading path $ \file -> do
+  got <- forChunks file 10 4096 (\acc bytes -> pure (bytes : acc)) []
+  B.concat (reverse got) @?= pattern 10 99990
+  maximum (map B.length got) @?= 4096
+
+allocated :: Assertion
+allocated = withFolder $ \folder -> withFile writing (folder </> "f") $ \file -> do
+  allocate file 0 100000
+  size <- statusSize <$> statFile file
+  size @?= 100000
+  syncData file
+
+status :: Assertion
+status = withBytes 12345 $ \path -> do
+  theirs <- Posix.getFileStatus path
+  ours <- withFile reading path statFile
+  byPath <- statPath path
+  ours @?= byPath
+  statusType ours @?= RegularFile
+  statusSize ours @?= fromIntegral (Posix.fileSize theirs)
+  statusInode ours @?= fromIntegral (Posix.fileID theirs)
+  statusMode ours @?= Posix.fileMode theirs `mod` 0o10000
+  fst (statusModified ours) @?= truncate (Posix.modificationTimeHiRes theirs)
+  folder <- statPath "/"
+  statusType folder @?= DirectoryFile
+
+crowd :: Assertion
+crowd = withBytes 1048576 $ \path -> withFile uncached path $ \file ->
+  within 60 "ten thousand reads" . parallel (times 10000) $ \i -> do
+    let off = 4096 * (i * 37 `mod` 256)
+    got <- readAt file (fromIntegral off) 4096
+    unless (got == pattern off 4096) (assertFailure ("wrong bytes at " <> show off))

@@ -1,0 +1,75 @@
+-- |
+-- Lanes come and go; forked children; what is said about it all.
+module Files.Life
+  ( tests,
+  )
+where
+
+import Control.Monad (forM_, when)
+import Files.Place
+import Harness
+import System.Directory (listDirectory)
+import System.Exit (ExitCode (..))
+import System.Posix.Process (ProcessStatus (..), exitImmediately, forkProcess, getProcessStatus)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.File
+import Weft.Runtime (stopManagers)
+
+tests :: FileEngine -> TestTree
+tests engine =
+  testGroup
+    "life"
+    [ testCase "started and stopped, nothing is left" restarts,
+      testCase "a forked child has files of its own" forked,
+      testCase "what is chosen is used" (chosen engine)
+    ]
+
+-- | Reads that wait for the disk, enough of them to need the lanes.
+readSome :: FilePath -> IO ()
+readSome path = withFile uncached path $ \file -> parallel 16 $ \i -> do
+  got <- readAt file (fromIntegral (4096 * i)) 4096
+  when (got /= pattern (4096 * i) 4096) (assertFailure "wrong bytes")
+
+restarts :: Assertion
+restarts = withBytes 65536 $ \path -> do
+  let once = readSome path >> stopLanes >> stopManagers
+  once
+  descriptors <- openDescriptors
+  threads <- osThreads
+  forM_ [1 .. times 40] (const once)
+  later <- settled descriptors openDescriptors
+  assertBool (show (later - descriptors) <> " descriptors left") (later <= descriptors)
+  threadsAfter <- osThreads
+  -- GHC's run-time system may have made some of its own.
+  assertBool (show (threadsAfter - threads) <> " OS threads left") (threadsAfter <= threads + 16)
+  where
+    osThreads = length <$> listDirectory "/proc/self/task"
+
+forked :: Assertion
+forked = withBytes 65536 $ \path -> do
+  readSome path
+  forM_ [1 .. times 3] $ \_ -> do
+    child <- forkProcess $ do
+      readSome path
+      exitImmediately ExitSuccess
+    status <- finishes "the child" (getProcessStatus True False child)
+    status @?= Just (Exited ExitSuccess)
+    readSome path
+
+chosen :: FileEngine -> Assertion
+chosen engine = withBytes 65536 $ \path -> do
+  before <- requests
+  forM_ [1 .. 4 :: Int] (const (readSome path))
+  later <- requests
+  (engine', refused) <- filesChoice
+  case refused of
+    Just why -> assertBool why (engine' == Threads && later == before)
+    Nothing -> do
+      engine' @?= engine
+      case engine of
+        Rings -> later - before @>= 64
+        Threads -> later @?= before
+        Adaptive -> later - before @>= 0
+  where
+    requests = sum . map laneRequests <$> laneReports

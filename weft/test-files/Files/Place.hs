@@ -1,0 +1,35 @@
+-- |
+-- Folders and files for tests.
+module Files.Place
+  ( withFolder,
+    withBytes,
+    pattern,
+    uncached,
+  )
+where
+
+import Control.Exception (bracket)
+import qualified Data.ByteString as B
+import System.Directory (removePathForcibly)
+import System.FilePath ((</>))
+import System.Posix.Temp (mkdtemp)
+import Weft.File
+
+-- | A new folder, on a disk: a memory file system has nothing to wait for.
+withFolder :: (FilePath -> IO a) -> IO a
+withFolder = bracket (mkdtemp "/var/tmp/weft-files-") removePathForcibly
+
+-- | A file with so many bytes of the pattern, on the disk, in a new folder.
+withBytes :: Int -> (FilePath -> IO a) -> IO a
+withBytes n act = withFolder $ \folder -> do
+  let path = folder </> "file"
+  withFile writing path $ \file -> writeAt file 0 (pattern 0 n) >> sync file
+  act path
+
+-- | So many bytes that tell where they stand, from an offset on.
+pattern :: Int -> Int -> B.ByteString
+pattern from n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * 7 + i `div` 251), i + 1)) from)
+
+-- | Read past the page cache, so that every read waits for the disk.
+uncached :: OpenMode
+uncached = reading {openDirect = True}

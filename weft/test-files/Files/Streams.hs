@@ -1,0 +1,107 @@
+-- |
+-- Pipes.
+module Files.Streams
+  ( tests,
+  )
+where
+
+import Control.Concurrent.MVar
+import Control.Exception (bracket, mask_)
+import Control.Monad (forM_, unless, void, when)
+import qualified Data.ByteString as B
+import Data.IORef
+import Data.List (isInfixOf)
+import Files.Place
+import Harness
+import System.IO.Error (ioeGetErrorString)
+import System.Posix.IO (createPipe)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.File
+
+tests :: TestTree
+tests =
+  testGroup
+    "streams"
+    [ testCase "a pipe carries what is written, and ends" carries,
+      testCase "an interrupted read loses nothing" keeps,
+      testCase "closing ends a read that waits" closes,
+      testCase "a pipe has no offsets" offsets,
+      testCase "many pipes wait at once" many
+    ]
+
+-- | The two ends of a pipe.
+withPipe :: (File -> File -> IO a) -> IO a
+withPipe act = bracket open (\(r, w) -> closeFile r >> closeFile w) (uncurry act)
+  where
+    open = do
+      (r, w) <- createPipe
+      (,) <$> fromDescriptor "pipe" r <*> fromDescriptor "pipe" w
+
+carries :: Assertion
+carries = withPipe $ \r w -> do
+  let size = 300000
+  writer <- start (writeNext w (pattern 0 size) >> closeFile w)
+  got <- finishes "reading" (readAll r)
+  result "writing" writer
+  B.concat got @?= pattern 0 size
+  where
+    readAll r = do
+      bytes <- readNext r 50000
+      if B.null bytes then pure [] else (bytes :) <$> readAll r
+
+-- | Readers are killed all the time while a writer writes; what those got who were
+-- not, and what was left for others, is everything, in order.
+keeps :: Assertion
+keeps = withPipe $ \r w -> do
+  heard <- newIORef []
+  let size = times 20000
+  writer <- start (forM_ [0, 5 .. size - 5] (\i -> writeNext w (pattern i 5) >> when (i `mod` 50 == 0) (pause 0)) >> closeFile w)
+  ended <- newIORef False
+  let reader = mask_ $ do
+        bytes <- readNext r 64
+        if B.null bytes then writeIORef ended True else modifyIORef' heard (bytes :)
+      loop = do
+        over <- readIORef ended
+        unless over $ do
+          task <- start (sequence_ (replicate 20 reader))
+          void (blocked task)
+          stop task
+          loop
+  within 50 "all of it" loop
+  result "writing" writer
+  got <- B.concat . reverse <$> readIORef heard
+  B.length got @?= size
+  assertBool "other bytes" (got == pattern 0 size)
+
+closes :: Assertion
+closes = forM_ [1 .. times 100] $ \_ -> do
+  before <- openDescriptors
+  withPipe $ \r _ -> do
+    reader <- start (readNext r 10)
+    _ <- blocked reader
+    finishes "closing" (closeFile r)
+    end <- outcome "the read" reader
+    case end of
+      Left e -> assertBool (show e) ("closed" `isInfixOf` show e)
+      Right bytes -> assertFailure ("read " <> show bytes)
+  later <- settled before openDescriptors
+  -- The lanes' own, when this was their first use.
+  assertBool ("descriptors left: " <> show (later - before)) (later <= before + 8)
+
+offsets :: Assertion
+offsets = withPipe $ \r _ -> do
+  e <- failure "an offset" (readAt r 0 10)
+  assertBool (show e) ("seek" `isInfixOf` ioeGetErrorString e || "seek" `isInfixOf` show e)
+
+many :: Assertion
+many = do
+  let n = 200
+  pipes <- mapM (const createPipe) [1 .. n :: Int]
+  files <- mapM (\(r, w) -> (,) <$> fromDescriptor "pipe" r <*> fromDescriptor "pipe" w) pipes
+  heard <- mapM (const newEmptyMVar) files
+  readers <- sequence [start (readNext r 10 >>= putMVar box) | ((r, _), box) <- zip files heard]
+  mapM_ blocked readers
+  forM_ (zip [0 ..] files) $ \(i, (_, w)) -> writeNext w (pattern i 3)
+  forM_ (zip [0 ..] heard) $ \(i, box) -> finishes "a pipe" (takeMVar box) >>= (@?= pattern i 3)
+  forM_ files (\(r, w) -> closeFile r >> closeFile w)
