@@ -27,6 +27,7 @@ import System.IO (IOMode (WriteMode), hSetEncoding, stderr, utf8, withFile)
 import Weft.Tools.Bench.Bounds (missed)
 import Weft.Tools.Bench.Deadline (deadline)
 import Weft.Tools.Bench.Delay (delay)
+import Weft.Tools.Bench.Disk (disk)
 import Weft.Tools.Bench.Echo (echo)
 import Weft.Tools.Bench.Idle (idle)
 import Weft.Tools.Bench.Json
@@ -53,7 +54,8 @@ registry =
     delay,
     timeout,
     deadline,
-    relink
+    relink,
+    disk
   ]
 
 -- | Every subject that some benchmark measures.

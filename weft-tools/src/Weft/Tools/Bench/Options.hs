@@ -109,7 +109,9 @@ defaultPlan =
       planPushes = 10000000,
       planPending = 1000000,
       planDelaysTimed = 1000000,
-      planStarts = 40
+      planStarts = 40,
+      planFileMiB = 1024,
+      planReads = 400000
     }
 
 -- | With @--quick@.
@@ -132,5 +134,7 @@ quick =
       planPushes = 100000,
       planPending = 100000,
       planDelaysTimed = 20000,
-      planStarts = 3
+      planStarts = 3,
+      planFileMiB = 16,
+      planReads = 4000
     }

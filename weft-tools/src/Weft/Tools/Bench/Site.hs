@@ -1,29 +1,44 @@
 -- |
--- Description : Folders of files for servers
+-- Description : Files that are served and read
 --
 -- Made in the scratch directory when they are first asked for.
 module Weft.Tools.Bench.Site
   ( smallSite,
+    bigFile,
   )
 where
 
-import Control.Monad (unless)
+import Control.Monad (forM_, unless)
 import qualified Data.ByteString as B
 import System.Directory (createDirectory, doesDirectoryExist, renameDirectory)
 import System.FilePath ((</>))
+import System.IO (IOMode (WriteMode), hFlush, withBinaryFile)
 import Weft.Tools.Bench.Types
 
 -- | A folder with the files @1k@ and @16k@, of 1 and 16 KiB.
 smallSite :: Env -> IO FilePath
 smallSite env = site env "small" [("1k", 1024), ("16k", 16384)]
 
+-- | A file of so many MiB that no page of it compresses to nothing, written to the disk.
+bigFile :: Env -> Int -> IO FilePath
+bigFile env size = do
+  folder <- siteWith env ("big-" <> show size) $ \folder ->
+    withBinaryFile (folder </> "file") WriteMode $ \handle -> do
+      forM_ [1 .. size] $ \i -> B.hPut handle (fst (B.unfoldrN 1048576 (\n -> Just (fromIntegral (n + n `div` 251), n + 1)) i))
+      hFlush handle
+  pure (folder </> "file")
+
 -- | A folder of this name with files of these sizes in bytes. It gets its name when it is complete.
 site :: Env -> FilePath -> [(FilePath, Int)] -> IO FilePath
-site env name files = do
+site env name files = siteWith env name $ \folder ->
+  mapM_ (\(file, size) -> B.writeFile (folder </> file) (B.replicate size 120)) files
+
+siteWith :: Env -> FilePath -> (FilePath -> IO ()) -> IO FilePath
+siteWith env name make = do
   there <- doesDirectoryExist folder
   unless there $ do
     createDirectory unfinished
-    mapM_ (\(file, size) -> B.writeFile (unfinished </> file) (B.replicate size 120)) files
+    make unfinished
     renameDirectory unfinished folder
   pure folder
   where

@@ -14,7 +14,7 @@ import qualified Data.Map.Strict as M
 import qualified Data.Text as T
 import GHC.Clock (getMonotonicTimeNSec)
 import System.Exit (ExitCode (..))
-import System.Process (CreateProcess (..), StdStream (..), proc, waitForProcess, withCreateProcess)
+import System.Process (CreateProcess (std_in), StdStream (..), proc, waitForProcess, withCreateProcess)
 import Weft.Tools.Bench.Child (Program (..))
 import Weft.Tools.Bench.Server (subjectProgramWith)
 import Weft.Tools.Bench.Types

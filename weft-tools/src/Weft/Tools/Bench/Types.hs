@@ -160,7 +160,10 @@ data Plan = Plan
     planPending :: !Int,
     planDelaysTimed :: !Int,
     -- | How often a program is started to know how long that takes.
-    planStarts :: !Int
+    planStarts :: !Int,
+    -- | Of the benchmark @disk@: the size of its file, and reads with many in flight.
+    planFileMiB :: !Int,
+    planReads :: !Int
   }
   deriving (Eq, Show)
 
