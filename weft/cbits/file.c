@@ -30,6 +30,8 @@ static long open_at(const struct weft_file_op *op, uint64_t resolve) {
 static long run(const struct weft_file_op *op) {
   switch (op->opcode) {
   case IORING_OP_READ:
+    if ((int64_t)op->off >= 0) return pread(op->fd, (void *)(uintptr_t)op->addr, op->len, (off_t)op->off);
+    /* fall through */
   case IORING_OP_READV:
   case IORING_OP_WRITE:
   case IORING_OP_WRITEV:

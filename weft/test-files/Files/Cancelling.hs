@@ -77,11 +77,13 @@ canaryFile = withBytes 1048576 $ \path -> withFile uncached path $ \file -> do
     withForeignPtr memory $ \p -> forM_ [1 .. times 150] $ \k -> do
       me <- myThreadId
       arrived <- newEmptyMVar
-      _ <- forkIO $ do
-        threadDelay ((k * 37 + i * 11) `mod` 400)
-        throwTo me (ErrorCall "enough")
-        putMVar arrived ()
-      r <- try (void (readBufAt file (fromIntegral (65536 * ((k + i) `mod` 16))) p 65536) >> takeMVar arrived)
+      r <- try $ do
+        _ <- forkIO $ do
+          threadDelay ((k * 37 + i * 11) `mod` 400)
+          throwTo me (ErrorCall "enough")
+          putMVar arrived ()
+        void (readBufAt file (fromIntegral (65536 * ((k + i) `mod` 16))) p 65536)
+        takeMVar arrived
       fillBytes p 0xaa 65536
       case r of
         Left (ErrorCall _) -> takeMVar arrived

@@ -251,9 +251,10 @@ awaitOp e wanted manner op = do
 -- and 40. With eight and more GHC's run-time system, which keeps six spare OS
 -- threads, begins to end and make them all the time: 30 from sixteen on, where the
 -- ring does 70, 150 with 64, 230 with 1,024. Blocking calls beside a busy ring
--- halve its rate, so it is all or nothing.
+-- halve its rate, so it is all or nothing. Three and not six, because each takes an
+-- OS thread, and GHC keeps those: 13 with a thousand reads in flight, 17 with four.
 fewEnough :: Int
-fewEnough = 4
+fewEnough = 3
 
 -- | Start an operation that may have to wait; its result goes to the handler, which
 -- must neither block nor throw, once. Returns the way to have it end soon, by

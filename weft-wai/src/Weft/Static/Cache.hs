@@ -1,0 +1,188 @@
+-- |
+-- A cache bounded in bytes. What is in it is found without a lock; what is not is
+-- made once, however many ask for it at the same time; what was not asked for since
+-- it was last looked at goes first (CLOCK).
+--
+-- Any thread may call anything.
+module Weft.Static.Cache
+  ( Cache,
+    newCache,
+    lookupCache,
+    fetch,
+    Freshness (..),
+    Worth (..),
+
+    -- * Figures
+    CacheFigures (..),
+    cacheFigures,
+  )
+where
+
+import Control.Concurrent.MVar
+import Control.Exception (SomeException, mask, throwIO, try)
+import Control.Monad (when)
+import Data.ByteString (ByteString)
+import qualified Data.HashMap.Strict as H
+import Data.IORef
+import Data.Sequence (Seq, ViewL (..), viewl, (|>))
+import qualified Data.Sequence as Seq
+import Weft.Core.Time (Instant)
+
+-- | Values by name.
+data Cache a = Cache
+  { cacheLimit :: !Int,
+    -- | Changed atomically.
+    cacheState :: !(IORef (State a)),
+    -- | Plain counts, which may miss one now and then.
+    cacheHits :: !(IORef Int),
+    cacheMisses :: !(IORef Int)
+  }
+
+data State a = State
+  { stateEntries :: !(H.HashMap ByteString (Entry a)),
+    -- | Names in the order in which they will be looked at. One that is not among the
+    -- entries any more, or has an entry of another age, is passed over.
+    stateClock :: !(Seq (ByteString, Int)),
+    stateBytes :: !Int,
+    stateAge :: !Int,
+    -- | Being made: who waits reads this.
+    stateMaking :: !(H.HashMap ByteString (MVar (Either SomeException a)))
+  }
+
+data Entry a = Entry
+  { entryValue :: a,
+    entryBytes :: !Int,
+    entryAge :: !Int,
+    -- | Asked for since the clock's hand was here? Written by anybody.
+    entryUsed :: !(IORef Bool),
+    -- | When it was last known to be right. Written by anybody.
+    entryChecked :: !(IORef Instant)
+  }
+
+-- | For so many bytes.
+newCache :: Int -> IO (Cache a)
+newCache limit = Cache limit <$> newIORef (State H.empty Seq.empty 0 0 H.empty) <*> newIORef 0 <*> newIORef 0
+
+-- | The value of a name, if it is there and was known to be right at that instant or
+-- later.
+lookupCache :: Cache a -> Instant -> ByteString -> IO (Maybe a)
+lookupCache cache since name = do
+  st <- readIORef (cacheState cache)
+  case H.lookup name (stateEntries st) of
+    Nothing -> pure Nothing
+    Just e -> do
+      checked <- readIORef (entryChecked e)
+      if checked < since
+        then pure Nothing
+        else do
+          used <- readIORef (entryUsed e)
+          when (not used) (writeIORef (entryUsed e) True)
+          bump (cacheHits cache)
+          pure (Just (entryValue e))
+{-# INLINE lookupCache #-}
+
+bump :: IORef Int -> IO ()
+bump ref = do
+  n <- readIORef ref
+  writeIORef ref $! n + 1
+
+-- | Is an old value still right?
+data Freshness a
+  = -- | Yes.
+    Same
+  | -- | This one is.
+    Changed a
+
+-- | Is a value to be kept, and how many bytes does it count?
+data Worth = Keep !Int | Drop
+
+-- | The value of a name, made or checked by the function, which is given the old
+-- value if there is one; while it runs others who ask wait for it. What it throws,
+-- all get, and nothing is kept. The instant is that at which the caller began.
+fetch :: Cache a -> Instant -> ByteString -> (a -> Worth) -> (Maybe a -> IO (Freshness a)) -> IO a
+fetch cache began name worth make = mask $ \restore -> do
+  box <- newEmptyMVar
+  claim <- atomicModifyIORef' (cacheState cache) $ \st -> case H.lookup name (stateMaking st) of
+    Just other -> (st, Left other)
+    Nothing -> (st {stateMaking = H.insert name box (stateMaking st)}, Right (H.lookup name (stateEntries st)))
+  case claim of
+    Left other -> restore (readMVar other) >>= either throwIO pure
+    Right old -> do
+      bump (cacheMisses cache)
+      r <- try (restore (make (entryValue <$> old)))
+      outcome <- case (r, old) of
+        (Left e, _) -> Left e <$ settle (delete old)
+        (Right Same, Just e) -> do
+          writeIORef (entryChecked e) began
+          Right (entryValue e) <$ settle id
+        (Right Same, Nothing) -> Left noOld <$ settle id
+        (Right (Changed a), _) -> do
+          entry <- Entry a 0 0 <$> newIORef False <*> newIORef began
+          settle (store entry . delete old)
+          Right a <$ when True (sweep cache)
+      putMVar box outcome
+      either throwIO pure outcome
+  where
+    settle change = atomicModifyIORef' (cacheState cache) (\st -> (change st {stateMaking = H.delete name (stateMaking st)}, ()))
+    noOld = userErrorException
+    delete Nothing st = st
+    delete (Just e) st = case H.lookup name (stateEntries st) of
+      Just now | entryAge now == entryAge e -> st {stateEntries = H.delete name (stateEntries st), stateBytes = stateBytes st - entryBytes now}
+      _ -> st
+    store entry st = case worth (entryValue entry) of
+      Drop -> st
+      Keep n
+        | n > cacheLimit cache `div` 4 -> st
+        | otherwise ->
+          let age = stateAge st + 1
+           in st
+                { stateEntries = H.insert name entry {entryBytes = n, entryAge = age} (stateEntries st),
+                  stateClock = stateClock st |> (name, age),
+                  stateBytes = stateBytes st + n,
+                  stateAge = age
+                }
+
+userErrorException :: SomeException
+userErrorException = error "Weft.Static.Cache: nothing is the same as before"
+
+-- | Give up entries until the rest is within the limit.
+sweep :: Cache a -> IO ()
+sweep cache = do
+  st <- readIORef (cacheState cache)
+  when (stateBytes st > cacheLimit cache || Seq.length (stateClock st) > 2 * H.size (stateEntries st) + 64) $ do
+    next <- atomicModifyIORef' (cacheState cache) $ \s -> case viewl (stateClock s) of
+      (name, age) :< rest -> (s {stateClock = rest}, Just (name, age))
+      EmptyL -> (s, Nothing)
+    case next of
+      Nothing -> pure ()
+      Just (name, age) -> do
+        case H.lookup name (stateEntries st) of
+          Just e | entryAge e == age -> judge name e
+          _ -> pure ()
+        sweep cache
+  where
+    judge name e = do
+      used <- readIORef (entryUsed e)
+      writeIORef (entryUsed e) False
+      atomicModifyIORef' (cacheState cache) $ \s -> case H.lookup name (stateEntries s) of
+        Just now
+          | entryAge now == entryAge e ->
+            if used || stateBytes s <= cacheLimit cache
+              then (s {stateClock = stateClock s |> (name, entryAge e)}, ())
+              else (s {stateEntries = H.delete name (stateEntries s), stateBytes = stateBytes s - entryBytes e}, ())
+        _ -> (s, ())
+
+-- | How a cache is doing.
+data CacheFigures = CacheFigures
+  { cachedEntries :: !Int,
+    cachedBytes :: !Int,
+    cachedHits :: !Int,
+    cachedMisses :: !Int
+  }
+  deriving (Eq, Show)
+
+-- | At this moment.
+cacheFigures :: Cache a -> IO CacheFigures
+cacheFigures cache = do
+  st <- readIORef (cacheState cache)
+  CacheFigures (H.size (stateEntries st)) (stateBytes st) <$> readIORef (cacheHits cache) <*> readIORef (cacheMisses cache)

@@ -1,0 +1,155 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Conditional requests (RFC 9110, section 13) and ranges (section 14). Pure.
+module Weft.Static.Conditional
+  ( -- * Validators
+    Validators (..),
+
+    -- * Conditions
+    Verdict (..),
+    verdict,
+
+    -- * Ranges
+    Ranges (..),
+    ByteRange (..),
+    ranges,
+    mostRanges,
+  )
+where
+
+import Control.Monad (guard)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.Char (isDigit)
+import Network.HTTP.Date (HTTPDate, parseHTTPDate)
+import Network.HTTP.Types (RequestHeaders)
+import Network.HTTP.Types.Header
+
+-- | What a representation can be told apart by: its strong entity tag, quotes
+-- included, and the second in which it was last modified.
+data Validators = Validators
+  { validTag :: !ByteString,
+    validDate :: !HTTPDate
+  }
+
+-- | What the conditions of a request come to.
+data Verdict
+  = -- | Answer it; may a part be answered, if one is asked for?
+    Proceed !Bool
+  | -- | 304.
+    NotModified
+  | -- | 412.
+    PreconditionFailed
+  deriving (Eq, Show)
+
+-- | Evaluate the conditions of a GET or HEAD in the order of RFC 9110, 13.2.2.
+verdict :: RequestHeaders -> Validators -> Verdict
+verdict headers v
+  | null headers = Proceed False
+  | failed = PreconditionFailed
+  | unchanged = NotModified
+  | otherwise = Proceed (maybe True sameAs (lookup hIfRange headers))
+  where
+    failed = case (lookup hIfMatch headers, lookup hIfUnmodifiedSince headers >>= parseHTTPDate) of
+      (Just tags, _) -> not (matches strongly tags)
+      (Nothing, Just date) -> validDate v > date
+      (Nothing, Nothing) -> False
+    unchanged = case (lookup hIfNoneMatch headers, lookup hIfModifiedSince headers >>= parseHTTPDate) of
+      (Just tags, _) -> matches weakly tags
+      (Nothing, Just date) -> validDate v <= date
+      (Nothing, Nothing) -> False
+    matches how tags = strip tags == "*" || any how (entityTags tags)
+    strongly tag = tag == validTag v
+    weakly tag = (if "W/" `B.isPrefixOf` tag then B.drop 2 tag else tag) == validTag v
+    -- A tag, strongly compared, or a date, which must be exactly that of the file.
+    sameAs given
+      | "\"" `B.isPrefixOf` strip given = strip given == validTag v
+      | otherwise = parseHTTPDate (strip given) == Just (validDate v)
+
+-- | The tags of a list, in which a comma may be part of a tag.
+entityTags :: ByteString -> [ByteString]
+entityTags list = case C.uncons rest of
+  Nothing -> []
+  Just ('"', more) -> tag "" more
+  Just ('W', more) | "/\"" `B.isPrefixOf` more -> tag "W/" (B.drop 2 more)
+  _ -> entityTags (C.dropWhile (/= ',') rest)
+  where
+    rest = C.dropWhile (`elem` (" \t," :: String)) list
+    tag weak more =
+      let (name, behind) = C.break (== '"') more
+       in if B.null behind then [] else (weak <> "\"" <> name <> "\"") : entityTags (B.drop 1 behind)
+
+strip :: ByteString -> ByteString
+strip = C.dropWhileEnd blank . C.dropWhile blank
+  where
+    blank c = c == ' ' || c == '\t'
+
+-- Ranges ------------------------------------------------------------------------
+
+-- | A part of a file: the first byte and how many.
+data ByteRange = ByteRange !Integer !Integer
+  deriving (Eq, Show)
+
+-- | What a Range field asks for, of a file of that size.
+data Ranges
+  = -- | All of it: the field is not there, not understood, or asks for too much.
+    Whole
+  | Part !ByteRange
+  | -- | Several, in their order.
+    Parts [ByteRange]
+  | -- | 416: none of them is in the file.
+    Unsatisfiable
+  deriving (Eq, Show)
+
+-- | More ranges than this are not answered one by one but by the whole file (RFC
+-- 9110, 14.2 allows that), and so are several that overlap: both are attacks.
+mostRanges :: Int
+mostRanges = 16
+
+-- | Understand a Range field.
+ranges :: Maybe ByteString -> Integer -> Ranges
+ranges Nothing _ = Whole
+ranges (Just field) size = case B.stripPrefix "bytes=" field >>= mapM spec . C.split ',' of
+  Nothing -> Whole
+  Just specs
+    | length specs > mostRanges -> Whole
+    | otherwise -> case [r | Just r <- map (within size) specs] of
+      [] -> Unsatisfiable
+      [one] -> Part one
+      several
+        | apart several -> Parts several
+        | otherwise -> Whole
+  where
+    apart rs = and [disjoint a b | (i, a) <- zip [0 :: Int ..] rs, (j, b) <- zip [0 ..] rs, i < j]
+    disjoint (ByteRange a n) (ByteRange b m) = a + n <= b || b + m <= a
+
+-- | First and last position; or only the number of bytes at the end.
+data Spec = FromTo !Integer !(Maybe Integer) | Last !Integer
+
+spec :: ByteString -> Maybe Spec
+spec text = case C.break (== '-') (strip text) of
+  (from, rest)
+    | B.null rest -> Nothing
+    | B.null from -> Last <$> number (B.drop 1 rest)
+    | B.length rest == 1 -> (`FromTo` Nothing) <$> number from
+    | otherwise -> do
+      a <- number from
+      b <- number (B.drop 1 rest)
+      guard (a <= b)
+      Just (FromTo a (Just b))
+
+number :: ByteString -> Maybe Integer
+number digits = do
+  guard (not (B.null digits) && B.length digits <= 19 && C.all isDigit digits)
+  fst <$> C.readInteger digits
+
+within :: Integer -> Spec -> Maybe ByteRange
+within size wanted = case wanted of
+  FromTo from to
+    | from >= size -> Nothing
+    | otherwise -> Just (ByteRange from (maybe size (\t -> min size (t + 1)) to - from))
+  Last n
+    | n == 0 || size == 0 -> Nothing
+    | otherwise -> let k = min n size in Just (ByteRange (size - k) k)

@@ -1,0 +1,100 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- From the target of a request to a path below the root, or to the reason why it
+-- is none. Pure.
+module Weft.Static.Path
+  ( Target (..),
+    target,
+    Refusal (..),
+    segments,
+    encode,
+  )
+where
+
+import Data.Bits (shiftL, (.|.))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.Word (Word8)
+
+-- | What is asked for.
+data Target
+  = -- | A path below the root, without a slash at either end.
+    FileTarget !ByteString
+  | -- | The same of a folder: the target ended in a slash. Empty for the root.
+    FolderTarget !ByteString
+  deriving (Eq, Show)
+
+-- | Why a target is no path.
+data Refusal
+  = -- | It cannot be decoded: a percent sign without two digits.
+    Malformed
+  | -- | It would lead out of the root, or to a file that is hidden: a segment that
+    -- begins with a dot (but for @.well-known@, RFC 8615), an encoded slash, a zero
+    -- byte.
+    Forbidden
+  deriving (Eq, Show)
+
+-- | Understand a target's path (RFC 3986): percent signs are decoded once, empty
+-- segments are left out.
+target :: ByteString -> Either Refusal Target
+target raw
+  -- Most paths: nothing to decode, no doubled slash, no hidden segment.
+  | plain raw = Right (shape raw)
+  | otherwise = do
+    parts <- mapM decode (filter (not . B.null) (C.split '/' raw))
+    mapM_ admissible parts
+    let path = B.intercalate "/" parts
+    Right (if "/" `B.isSuffixOf` raw || B.null raw then FolderTarget path else FileTarget path)
+
+plain :: ByteString -> Bool
+plain raw = "/" `B.isPrefixOf` raw && not (B.any (\c -> c == 0x25 || c == 0) raw) && not (crooked raw)
+  where
+    crooked path = or (B.zipWith (\a b -> a == 0x2f && (b == 0x2f || b == 0x2e)) path (B.drop 1 path))
+
+shape :: ByteString -> Target
+shape raw
+  | "/" `B.isSuffixOf` raw = FolderTarget (B.drop 1 (B.dropEnd1 raw))
+  | otherwise = FileTarget (B.drop 1 raw)
+
+decode :: ByteString -> Either Refusal ByteString
+decode part
+  | 0x25 `B.notElem` part = Right part
+  | otherwise = B.pack <$> go (B.unpack part)
+  where
+    go (0x25 : a : b : rest) = case (digit a, digit b) of
+      (Just x, Just y) -> ((x `shiftL` 4 .|. y) :) <$> go rest
+      _ -> Left Malformed
+    go (0x25 : _) = Left Malformed
+    go (c : rest) = (c :) <$> go rest
+    go [] = Right []
+
+digit :: Word8 -> Maybe Word8
+digit c
+  | c >= 0x30 && c <= 0x39 = Just (c - 0x30)
+  | c >= 0x41 && c <= 0x46 = Just (c - 0x37)
+  | c >= 0x61 && c <= 0x66 = Just (c - 0x57)
+  | otherwise = Nothing
+
+admissible :: ByteString -> Either Refusal ()
+admissible part
+  | "." `B.isPrefixOf` part && part /= ".well-known" = Left Forbidden
+  | B.any (\c -> c == 0 || c == 0x2f) part = Left Forbidden
+  | B.null part = Left Forbidden
+  | otherwise = Right ()
+
+-- | The parts of a path.
+segments :: ByteString -> [ByteString]
+segments = filter (not . B.null) . C.split '/'
+
+-- | A path as the target of a link: what is not unreserved or a slash (RFC 3986,
+-- 2.3) is percent-encoded.
+encode :: ByteString -> ByteString
+encode = B.concatMap one
+  where
+    one c
+      | unreserved c = B.singleton c
+      | otherwise = B.pack [0x25, hex (c `div` 16), hex (c `mod` 16)]
+    hex n = if n < 10 then 0x30 + n else 0x37 + n
+    unreserved c = c >= 0x30 && c <= 0x39 || c >= 0x41 && c <= 0x5a || c >= 0x61 && c <= 0x7a || c `B.elem` "-._~/"
