@@ -13,23 +13,21 @@ import Control.Concurrent.MVar
 import Control.Exception (IOException, catch)
 import Control.Monad (forM_, unless, void)
 import qualified Data.ByteString.Char8 as B
-import Data.Maybe (mapMaybe)
 import Data.String (fromString)
 import GHC.Conc (getNumProcessors)
 import GHC.IO.Exception (IOErrorType (..), IOException (..))
 import Network.HTTP.Types (statusCode)
 import Network.Wai (Middleware, rawPathInfo, requestMethod, responseStatus)
-import Network.Wai.Application.Static (defaultFileServerSettings, ssIndices, staticApp)
 import Options.Applicative
 import System.Directory (doesDirectoryExist, doesPathExist, makeAbsolute)
 import System.Exit (ExitCode (..), exitWith)
 import System.IO
 import System.Posix.Process (exitImmediately)
 import System.Posix.Signals (Handler (Catch), installHandler, sigINT, sigTERM)
-import WaiAppStatic.Types (toPiece)
 import Weft.Backend (Choice (..), backendChoice, backendNames, preferBackend)
 import Weft.Duration (seconds)
 import Weft.Socket (SockAddr)
+import Weft.Static
 import Weft.Warp
 
 -- | What to serve, and how.
@@ -39,7 +37,9 @@ data Serve = Serve
     port :: Int,
     cores :: Maybe Int,
     backend :: Maybe String,
-    logging :: Bool
+    logging :: Bool,
+    listings :: Bool,
+    cacheSize :: Int
   }
 
 -- | The subcommand.
@@ -69,6 +69,10 @@ arguments =
           (long "backend" <> metavar "NAME" <> help ("Event mechanism: " <> unwords backendNames))
       )
     <*> switch (long "log" <> help "Print a line for each request")
+    <*> switch (long "listing" <> help "Show what is in a folder that has no index.html")
+    <*> option
+      (range 0 1000000)
+      (long "cache" <> metavar "MB" <> value 64 <> showDefault <> help "Memory for the contents of small files")
   where
     range lo hi = eitherReader $ \text -> case reads text of
       [(n, "")] | n >= lo, n <= hi -> Right n
@@ -87,10 +91,11 @@ serve opts = do
     say ("weft: " <> name <> " cannot be used (" <> why <> "); using " <> choiceBackend choice)
   root <- makeAbsolute (folder opts)
   ending <- endOnSignals
-  let files = (defaultFileServerSettings root) {ssIndices = mapMaybe toPiece [fromString "index.html", fromString "index.htm"]}
+  let files = defaultStaticSettings {staticListing = listings opts, staticCacheBytes = 1000000 * cacheSize opts}
       settings = setHost (fromString (host opts)) (setPort (port opts) defaultSettings)
-      app = (if logging opts then logged else id) (staticApp files)
-  withServer settings app (run' opts choice ending) `catch` cannotListen opts
+  withStatic files root $ \static -> do
+    let app = (if logging opts then logged else id) (staticApp static)
+    withServer settings app (run' opts choice ending) `catch` cannotListen opts
 
 -- | Announce, wait for the end, drain.
 run' :: Serve -> Choice -> MVar () -> Server -> IO ()

@@ -18,27 +18,29 @@ module Weft.Static.Cache
   )
 where
 
+import Control.Concurrent (forkIOWithUnmask)
 import Control.Concurrent.MVar
-import Control.Exception (SomeException, mask, throwIO, try)
-import Control.Monad (when)
+import Control.Exception (SomeException, mask_, throwIO, toException, try)
+import Control.Monad (void, when)
 import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
 import qualified Data.HashMap.Strict as H
 import Data.IORef
 import Data.Sequence (Seq, ViewL (..), viewl, (|>))
 import qualified Data.Sequence as Seq
 import Weft.Core.Time (Instant)
 
--- | Values by name.
-data Cache a = Cache
+-- | Values by name, and what there can be instead of one.
+data Cache b a = Cache
   { cacheLimit :: !Int,
     -- | Changed atomically.
-    cacheState :: !(IORef (State a)),
+    cacheState :: !(IORef (State b a)),
     -- | Plain counts, which may miss one now and then.
     cacheHits :: !(IORef Int),
     cacheMisses :: !(IORef Int)
   }
 
-data State a = State
+data State b a = State
   { stateEntries :: !(H.HashMap ByteString (Entry a)),
     -- | Names in the order in which they will be looked at. One that is not among the
     -- entries any more, or has an entry of another age, is passed over.
@@ -46,7 +48,7 @@ data State a = State
     stateBytes :: !Int,
     stateAge :: !Int,
     -- | Being made: who waits reads this.
-    stateMaking :: !(H.HashMap ByteString (MVar (Either SomeException a)))
+    stateMaking :: !(H.HashMap ByteString (MVar (Either SomeException (Either b a))))
   }
 
 data Entry a = Entry
@@ -60,12 +62,12 @@ data Entry a = Entry
   }
 
 -- | For so many bytes.
-newCache :: Int -> IO (Cache a)
+newCache :: Int -> IO (Cache b a)
 newCache limit = Cache limit <$> newIORef (State H.empty Seq.empty 0 0 H.empty) <*> newIORef 0 <*> newIORef 0
 
 -- | The value of a name, if it is there and was known to be right at that instant or
 -- later.
-lookupCache :: Cache a -> Instant -> ByteString -> IO (Maybe a)
+lookupCache :: Cache b a -> Instant -> ByteString -> IO (Maybe a)
 lookupCache cache since name = do
   st <- readIORef (cacheState cache)
   case H.lookup name (stateEntries st) of
@@ -97,34 +99,38 @@ data Freshness a
 data Worth = Keep !Int | Drop
 
 -- | The value of a name, made or checked by the function, which is given the old
--- value if there is one; while it runs others who ask wait for it. What it throws,
--- all get, and nothing is kept. The instant is that at which the caller began.
-fetch :: Cache a -> Instant -> ByteString -> (a -> Worth) -> (Maybe a -> IO (Freshness a)) -> IO a
-fetch cache began name worth make = mask $ \restore -> do
+-- value if there is one; while it runs others who ask wait for it. If it says that
+-- there is none, or throws, all get that, and nothing is kept. The instant is that
+-- at which the caller began.
+fetch :: Cache b a -> Instant -> ByteString -> (a -> Worth) -> (Maybe a -> IO (Either b (Freshness a))) -> IO (Either b a)
+fetch cache began given worth make = do
   box <- newEmptyMVar
-  claim <- atomicModifyIORef' (cacheState cache) $ \st -> case H.lookup name (stateMaking st) of
-    Just other -> (st, Left other)
-    Nothing -> (st {stateMaking = H.insert name box (stateMaking st)}, Right (H.lookup name (stateEntries st)))
-  case claim of
-    Left other -> restore (readMVar other) >>= either throwIO pure
-    Right old -> do
+  claim <- mask_ $ do
+    claim <- atomicModifyIORef' (cacheState cache) $ \st -> case H.lookup name (stateMaking st) of
+      Just other -> (st, Left other)
+      Nothing -> (st {stateMaking = H.insert name box (stateMaking st)}, Right (H.lookup name (stateEntries st)))
+    -- A thread of its own: whoever asked first may go away.
+    either (const (pure ())) (\old -> void (forkIOWithUnmask (\unmask -> try (unmask (make (entryValue <$> old))) >>= conclude old >>= putMVar box))) claim
+    pure claim
+  readMVar (either id (const box) claim) >>= either throwIO pure
+  where
+    -- The name may be part of something larger.
+    name = B.copy given
+    conclude old r = do
       bump (cacheMisses cache)
-      r <- try (restore (make (entryValue <$> old)))
-      outcome <- case (r, old) of
+      case (r, old) of
         (Left e, _) -> Left e <$ settle (delete old)
-        (Right Same, Just e) -> do
+        (Right (Left b), _) -> Right (Left b) <$ settle (delete old)
+        (Right (Right Same), Just e) -> do
           writeIORef (entryChecked e) began
-          Right (entryValue e) <$ settle id
-        (Right Same, Nothing) -> Left noOld <$ settle id
-        (Right (Changed a), _) -> do
+          Right (Right (entryValue e)) <$ settle id
+        (Right (Right Same), Nothing) -> Left noOld <$ settle id
+        (Right (Right (Changed a)), _) -> do
           entry <- Entry a 0 0 <$> newIORef False <*> newIORef began
           settle (store entry . delete old)
-          Right a <$ when True (sweep cache)
-      putMVar box outcome
-      either throwIO pure outcome
-  where
+          Right (Right a) <$ sweep cache
     settle change = atomicModifyIORef' (cacheState cache) (\st -> (change st {stateMaking = H.delete name (stateMaking st)}, ()))
-    noOld = userErrorException
+    noOld = toException (userError "Weft.Static.Cache: there is no old value that could be the same")
     delete Nothing st = st
     delete (Just e) st = case H.lookup name (stateEntries st) of
       Just now | entryAge now == entryAge e -> st {stateEntries = H.delete name (stateEntries st), stateBytes = stateBytes st - entryBytes now}
@@ -142,11 +148,8 @@ fetch cache began name worth make = mask $ \restore -> do
                   stateAge = age
                 }
 
-userErrorException :: SomeException
-userErrorException = error "Weft.Static.Cache: nothing is the same as before"
-
 -- | Give up entries until the rest is within the limit.
-sweep :: Cache a -> IO ()
+sweep :: Cache b a -> IO ()
 sweep cache = do
   st <- readIORef (cacheState cache)
   when (stateBytes st > cacheLimit cache || Seq.length (stateClock st) > 2 * H.size (stateEntries st) + 64) $ do
@@ -182,7 +185,7 @@ data CacheFigures = CacheFigures
   deriving (Eq, Show)
 
 -- | At this moment.
-cacheFigures :: Cache a -> IO CacheFigures
+cacheFigures :: Cache b a -> IO CacheFigures
 cacheFigures cache = do
   st <- readIORef (cacheState cache)
   CacheFigures (H.size (stateEntries st)) (stateBytes st) <$> readIORef (cacheHits cache) <*> readIORef (cacheMisses cache)

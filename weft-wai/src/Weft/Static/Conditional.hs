@@ -12,19 +12,17 @@ module Weft.Static.Conditional
 
     -- * Ranges
     Ranges (..),
-    ByteRange (..),
+    Extent (..),
     ranges,
     mostRanges,
   )
 where
 
-import Control.Monad (guard)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
-import Data.Char (isDigit)
+import Data.Maybe (mapMaybe)
 import Network.HTTP.Date (HTTPDate, parseHTTPDate)
-import Network.HTTP.Types (RequestHeaders)
 import Network.HTTP.Types.Header
 
 -- | What a representation can be told apart by: its strong entity tag, quotes
@@ -89,16 +87,16 @@ strip = C.dropWhileEnd blank . C.dropWhile blank
 -- Ranges ------------------------------------------------------------------------
 
 -- | A part of a file: the first byte and how many.
-data ByteRange = ByteRange !Integer !Integer
+data Extent = Extent !Integer !Integer
   deriving (Eq, Show)
 
 -- | What a Range field asks for, of a file of that size.
 data Ranges
   = -- | All of it: the field is not there, not understood, or asks for too much.
     Whole
-  | Part !ByteRange
+  | Part !Extent
   | -- | Several, in their order.
-    Parts [ByteRange]
+    Parts [Extent]
   | -- | 416: none of them is in the file.
     Unsatisfiable
   deriving (Eq, Show)
@@ -111,11 +109,11 @@ mostRanges = 16
 -- | Understand a Range field.
 ranges :: Maybe ByteString -> Integer -> Ranges
 ranges Nothing _ = Whole
-ranges (Just field) size = case B.stripPrefix "bytes=" field >>= mapM spec . C.split ',' of
+ranges (Just field) size = case parseByteRanges field of
   Nothing -> Whole
-  Just specs
-    | length specs > mostRanges -> Whole
-    | otherwise -> case [r | Just r <- map (within size) specs] of
+  Just wanted
+    | length wanted > mostRanges -> Whole
+    | otherwise -> case mapMaybe (within size) wanted of
       [] -> Unsatisfiable
       [one] -> Part one
       several
@@ -123,33 +121,16 @@ ranges (Just field) size = case B.stripPrefix "bytes=" field >>= mapM spec . C.s
         | otherwise -> Whole
   where
     apart rs = and [disjoint a b | (i, a) <- zip [0 :: Int ..] rs, (j, b) <- zip [0 ..] rs, i < j]
-    disjoint (ByteRange a n) (ByteRange b m) = a + n <= b || b + m <= a
+    disjoint (Extent a n) (Extent b m) = a + n <= b || b + m <= a
 
--- | First and last position; or only the number of bytes at the end.
-data Spec = FromTo !Integer !(Maybe Integer) | Last !Integer
-
-spec :: ByteString -> Maybe Spec
-spec text = case C.break (== '-') (strip text) of
-  (from, rest)
-    | B.null rest -> Nothing
-    | B.null from -> Last <$> number (B.drop 1 rest)
-    | B.length rest == 1 -> (`FromTo` Nothing) <$> number from
-    | otherwise -> do
-      a <- number from
-      b <- number (B.drop 1 rest)
-      guard (a <= b)
-      Just (FromTo a (Just b))
-
-number :: ByteString -> Maybe Integer
-number digits = do
-  guard (not (B.null digits) && B.length digits <= 19 && C.all isDigit digits)
-  fst <$> C.readInteger digits
-
-within :: Integer -> Spec -> Maybe ByteRange
+within :: Integer -> ByteRange -> Maybe Extent
 within size wanted = case wanted of
-  FromTo from to
-    | from >= size -> Nothing
-    | otherwise -> Just (ByteRange from (maybe size (\t -> min size (t + 1)) to - from))
-  Last n
-    | n == 0 || size == 0 -> Nothing
-    | otherwise -> let k = min n size in Just (ByteRange (size - k) k)
+  ByteRangeFrom from -> fromTo from size
+  ByteRangeFromTo from to -> if to < from then Nothing else fromTo from (to + 1)
+  ByteRangeSuffix n
+    | n <= 0 || size == 0 -> Nothing
+    | otherwise -> let k = min n size in Just (Extent (size - k) k)
+  where
+    fromTo from end
+      | from >= size = Nothing
+      | otherwise = Just (Extent from (min size end - from))

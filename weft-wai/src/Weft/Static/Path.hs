@@ -55,7 +55,7 @@ plain raw = "/" `B.isPrefixOf` raw && not (B.any (\c -> c == 0x25 || c == 0) raw
 
 shape :: ByteString -> Target
 shape raw
-  | "/" `B.isSuffixOf` raw = FolderTarget (B.drop 1 (B.dropEnd1 raw))
+  | "/" `B.isSuffixOf` raw = FolderTarget (B.take (B.length raw - 2) (B.drop 1 raw))
   | otherwise = FileTarget (B.drop 1 raw)
 
 decode :: ByteString -> Either Refusal ByteString
