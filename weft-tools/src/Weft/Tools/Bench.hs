@@ -38,6 +38,7 @@ import Weft.Tools.Bench.Quiet (quiet)
 import Weft.Tools.Bench.Relink (relink)
 import Weft.Tools.Bench.Runner
 import Weft.Tools.Bench.Setup
+import Weft.Tools.Bench.Static (static)
 import Weft.Tools.Bench.Table (columns, renderOutcome)
 import Weft.Tools.Bench.Timeout (timeout)
 import Weft.Tools.Bench.Types
@@ -55,7 +56,8 @@ registry =
     timeout,
     deadline,
     relink,
-    disk
+    disk,
+    static
   ]
 
 -- | Every subject that some benchmark measures.

@@ -24,6 +24,7 @@ module Weft.Tools.Bench.Server
 where
 
 import Data.Aeson (FromJSON (..), withObject, (.:))
+import Data.Char (isDigit)
 import Data.Maybe (fromMaybe, isJust)
 import qualified Data.Text as T
 import System.Posix.Signals (sigUSR1, signalProcess)
@@ -55,9 +56,15 @@ withServerOf env capabilities subject arguments action = do
   program <- subjectProgramWith env capabilities subject (arguments ++ ["--port", "0"])
   withChild env program $ \child -> do
     line <- hearLine 20 child
-    case T.stripPrefix "listening on " line >>= readMaybe . T.unpack of
+    case portIn line of
       Just port -> action (Server (childPid child) port subject child)
       Nothing -> failWith (subjectName subject <> " printed " <> line <> " instead of its port")
+
+-- | In @listening on PORT@, or at the end of the first address in a line of @weft serve@.
+portIn :: T.Text -> Maybe Int
+portIn line = case T.stripPrefix "listening on " line of
+  Just digits -> readMaybe (T.unpack digits)
+  Nothing -> readMaybe . T.unpack . T.takeWhile isDigit . T.drop 1 . snd . T.breakOn ":" . T.drop 3 . snd $ T.breakOn "://" line
 
 -- | A subject with these arguments, and with the options, the environment and the cores that subjects of its kind have
 -- for this many capabilities. Fails when it is not there.

@@ -1,0 +1,59 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Benchmark @static@
+--
+-- A folder of files: @weft serve@, nginx (one worker, sendfile, no access log), and Warp with wai-app-static on GHC's own
+-- manager, each on one core.
+module Weft.Tools.Bench.Static (static) where
+
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Http
+import Weft.Tools.Bench.Load (loadTool)
+import Weft.Tools.Bench.Site
+import Weft.Tools.Bench.Types
+
+static :: Benchmark
+static =
+  Benchmark
+    { benchName = "static",
+      benchTitle = "static files, one core",
+      benchCases = const [fileCase size connections s | size <- sizes, connections <- loads, s <- subjects],
+      benchTools = [loadTool],
+      benchRts = [],
+      benchBounds = const [bound size connections peer limit | (peer, limit) <- [("nginx", 0.9), ("ghc", 0.5)], size <- sizes, connections <- loads],
+      benchColumns = ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "syscalls_per_op", "max_rss_mb"],
+      benchPlotted = id
+    }
+  where
+    sizes = [1, 16]
+    loads = [64, 400]
+    -- The program itself makes no report of its heap: it is run as it is.
+    subjects = [Subject "weft" "weft" CProgram, Subject "nginx" "nginx-static" CProgram, Subject "ghc" "static-ghc" GhcProgram]
+
+fileParams :: Int -> Int -> Params
+fileParams size connections = ("size_kib", Count size) : params connections 1
+
+fileCase :: Int -> Int -> Subject -> Case
+fileCase size connections =
+  workloadCase
+    (fileParams size connections)
+    (onePage connections 1)
+      { workPath = "/" <> show size <> "k",
+        workArguments = \env subject -> arguments (subjectName subject) <$> smallSite env
+      }
+  where
+    arguments :: Text -> FilePath -> [String]
+    arguments "weft" root = ["serve", root, "--cores", "1"]
+    arguments _ root = ["--root", root]
+
+bound :: Int -> Int -> Text -> Double -> Bound
+bound size connections peer =
+  atMost
+    ("CPU, " <> number size <> " KiB, " <> number connections <> " connections: weft / " <> peer)
+    (cpu "weft" `Over` cpu peer)
+  where
+    cpu subject = on subject (fileParams size connections) "cpu_us_per_op"
+    number = T.pack . show
