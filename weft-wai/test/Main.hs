@@ -12,6 +12,7 @@ import qualified Spec.Files as Files
 import qualified Spec.Requests as Requests
 import qualified Spec.Settings as Settings
 import qualified Spec.Slow as Slow
+import qualified Spec.Static as Static
 import System.Environment (setEnv)
 import Test.Tasty
 
@@ -36,5 +37,6 @@ underConfiguration configuration =
         Connections.tests,
         Ending.tests,
         Settings.tests,
-        Slow.tests
+        Slow.tests,
+        Static.tests
       ]

@@ -12,6 +12,7 @@ import Control.Monad (forM_)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Builder as BB
+import Data.ByteString.Builder.Extra (byteStringInsert)
 import qualified Data.ByteString.Char8 as C
 import qualified Data.CaseInsensitive as CI
 import Network.HTTP.Types
@@ -20,6 +21,7 @@ import Network.Wai
 import Weft.File (File, readAt, withFileFd)
 import Weft.Static.Conditional
 import Weft.Static.File
+import Weft.Warp.Activity (together)
 
 -- | Answer a GET or a HEAD with a resource.
 answer :: Site -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
@@ -38,7 +40,10 @@ answer site request given respond = case verdict (requestHeaders request) (resou
     -- RFC 9110, 15.4.5: what describes the contents is left out.
     kept (name, _) = name `notElem` [hContentType, hContentLength, hContentEncoding, hAcceptRanges]
     whole = case resourceBody r of
-      InMemory bytes -> respond (responseBuilder ok200 headers (BB.byteString bytes))
+      InMemory bytes
+        -- More than fits into Warp's buffer together with the head.
+        | B.length bytes > 14000 -> respond (together (responseBuilder ok200 headers (byteStringInsert bytes)))
+        | otherwise -> respond (responseBuilder ok200 headers (BB.byteString bytes))
       OnDisk -> onDisk $ \file -> fromFile file ok200 (Extent 0 size)
     single range@(Extent from count) = case resourceBody r of
       InMemory bytes -> respond (responseBuilder partialContent206 (partial range) (BB.byteString (slice from count bytes)))

@@ -1,3 +1,5 @@
+{-# LANGUAGE OverloadedStrings #-}
+
 -- |
 -- What each connection is doing, so that a server that stops can tell a connection
 -- that waits for its client's next request from one with a request under way.
@@ -21,6 +23,7 @@ module Weft.Warp.Activity
     Activity (..),
     Phase (..),
     Hold (..),
+    Cork (..),
     newActivity,
     mayReadOn,
 
@@ -31,6 +34,7 @@ module Weft.Warp.Activity
     enter,
     leave,
     track,
+    together,
 
     -- * Ending
     endIdle,
@@ -40,13 +44,15 @@ where
 import Control.Concurrent (ThreadId, myThreadId)
 import Control.Exception (IOException, bracket_, catch)
 import Control.Monad (forM_, when)
+import Data.ByteString (ByteString)
 import Data.IORef
 import qualified Data.Map.Strict as Map
-import Network.HTTP.Types (httpMajor)
+import Network.HTTP.Types (HeaderName, httpMajor)
 import Network.Wai (Application, RequestBodyLength (..), httpVersion, requestBodyLength)
 import Network.Wai.Handler.Warp.Internal (Settings)
-import Network.Wai.Internal (Response (ResponseRaw))
+import Network.Wai.Internal (Response (..))
 import Weft.Socket (ShutdownCmd (ShutdownReceive), Socket, close, shutdown)
+import Weft.Socket.ByteString (sendAll)
 import Weft.Warp.Patience
 
 -- | See the table above.
@@ -68,14 +74,23 @@ data Activity = Activity
     activityHold :: !(IORef Hold),
     -- | Written by Warp.
     activityHttp2 :: !(IORef Bool),
+    -- | Written by 'track' and by who sends, the same thread.
+    activityCork :: !(IORef Cork),
     activityPatience :: !Patience
   }
+
+-- | Is the beginning of a response held back, so that it leaves with what follows?
+data Cork
+  = Open
+  | -- | If it is short.
+    Next
+  | Held !ByteString
 
 -- | Of a connection that has just been accepted, and is served by the calling thread.
 newActivity :: Settings -> Socket -> IO Activity
 newActivity settings sock = do
   self <- myThreadId
-  Activity self sock <$> newIORef Fresh <*> newIORef Free <*> newIORef False <*> newPatience settings (close sock)
+  Activity self sock <$> newIORef Fresh <*> newIORef Free <*> newIORef False <*> newIORef Open <*> newPatience settings (close sock)
 
 -- | The connections of one engine.
 data Book = Book
@@ -117,17 +132,51 @@ mayReadOn book activity = do
 -- | Mark the requests for which the phases alone are not enough.
 track :: Book -> Application -> Application
 track book app req respond
-  | httpMajor (httpVersion req) >= 2 = bracket_ (count 1) (count (-1)) (app req respond)
+  | httpMajor (httpVersion req) >= 2 = bracket_ (count 1) (count (-1)) (app req (respond . apart))
   | bodiless = app req marked
   | otherwise = holding InBody book (app req marked)
   where
     marked response = case response of
       ResponseRaw _ _ -> holding OnRaw book (respond response)
+      ResponseBuilder status ((name, _) : fields) body
+        | name == togetherName -> corked book (respond (ResponseBuilder status fields body))
       _ -> respond response
     bodiless = case requestBodyLength req of
       KnownLength 0 -> True
       _ -> False
+    apart (ResponseBuilder status ((name, _) : fields) body) | name == togetherName = ResponseBuilder status fields body
+    apart response = response
     count d = atomicModifyIORef' (bookHttp2Requests book) (\n -> (n + d, ()))
+
+-- | Mark a response whose body is there when its head is sent, as one piece
+-- ('Data.ByteString.Builder.Extra.byteStringInsert'), so that both leave in one system call:
+-- worth while for bodies that Warp's buffer does not hold. In HTTP\/1; elsewhere it
+-- changes nothing.
+together :: Response -> Response
+together (ResponseBuilder status fields body) = ResponseBuilder status ((togetherName, "1") : fields) body
+together other = other
+
+-- | Taken out before Warp sees it.
+togetherName :: HeaderName
+togetherName = "X-Weft-Together"
+
+-- | Hold the head back until more is sent, or the response has ended.
+corked :: Book -> IO a -> IO a
+corked book act = do
+  self <- myThreadId
+  found <- Map.lookup self <$> readIORef (bookConnections book)
+  case found of
+    Nothing -> act
+    Just activity -> do
+      let cork = activityCork activity
+      writeIORef cork Next
+      a <- act
+      left <- readIORef cork
+      writeIORef cork Open
+      case left of
+        Held bytes -> sendAll (activitySocket activity) bytes
+        _ -> pure ()
+      pure a
 
 -- | Whatever comes within is something new.
 holding :: Hold -> Book -> IO a -> IO a

@@ -34,11 +34,20 @@ openConnection settings book sock = do
   let patience = activityPatience activity
       sent act = sending patience (act `catch` vanished) >> writeIORef (activityPhase activity) Answered
       send = sendSlices (sendAll sock) (progress patience)
+      gathered chunks
+        | sum (map B.length chunks) <= slice = sendMany sock chunks
+        | otherwise = mapM_ send chunks
   newConnection
     Wire
-      { wireSendAll = sent . send,
-        wireSendMany = \chunks ->
-          sent (if sum (map B.length chunks) <= slice then sendMany sock chunks else mapM_ send chunks),
+      { wireSendAll = \bytes -> do
+          cork <- readIORef (activityCork activity)
+          case cork of
+            Open -> sent (send bytes)
+            -- Warp uses the memory again.
+            Next | B.length bytes <= longestHead -> writeIORef (activityCork activity) (Held (B.copy bytes))
+            Next -> writeIORef (activityCork activity) Open >> sent (send bytes)
+            Held begin -> writeIORef (activityCork activity) Open >> sent (gathered [begin, bytes]),
+        wireSendMany = sent . gathered,
         wireSendFile = \room file offset count hook headers ->
           sent (sendFileWith sock send room file offset count (hook >> progress patience) headers),
         wireRecv = receive book activity,
@@ -47,6 +56,10 @@ openConnection settings book sock = do
         wireHttp2 = activityHttp2 activity,
         wireLocal = getSocketName sock
       }
+
+-- | The longest head of a response that is held back.
+longestHead :: Int
+longestHead = 4096
 
 -- | Send in pieces, and say so after each.
 sendSlices :: (ByteString -> IO ()) -> IO () -> ByteString -> IO ()
