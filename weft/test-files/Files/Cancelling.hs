@@ -23,9 +23,9 @@ import Foreign.Marshal.Utils (fillBytes)
 import Foreign.Ptr (Ptr, castPtr)
 import Foreign.Storable (peekElemOff)
 import Harness
-import System.Posix.IO (closeFd, createPipe, fdWriteBuf)
 import System.FilePath ((</>))
 import System.Posix.Files (createNamedPipe)
+import System.Posix.IO (closeFd, createPipe, fdWriteBuf)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.FFI.File (errCancelled, opRead)
@@ -60,7 +60,7 @@ canaryPipe = forM_ [1 .. times 300] $ \round' -> do
   code <- finishes "the end of a cancelled read" (takeMVar ended)
   code @?= errCancelled
   fillBytes p 0xaa 64
-  _ <- B.unsafeUseAsCStringLen (pattern 0 64) (\(from, n) -> fdWriteBuf w (castPtr from) (fromIntegral n))
+  _ <- B.unsafeUseAsCStringLen (marked 0 64) (\(from, n) -> fdWriteBuf w (castPtr from) (fromIntegral n))
   when (round' `mod` 10 == 0) (threadDelay 1000)
   ok <- holds p 64
   assertBool "the kernel wrote into memory that it had given back" ok
@@ -101,7 +101,7 @@ abandoned = withBytes 1048576 $ \path -> withFile uncached path $ \file -> do
     when (k `mod` 5 == 0) (threadDelay ((k * 13) `mod` 150))
     stop task
   got <- finishes "a read afterwards" (readAt file 0 4096)
-  got @?= pattern 0 4096
+  got @?= marked 0 4096
 
 namedPipe :: Assertion
 namedPipe = withFolder $ \folder -> do

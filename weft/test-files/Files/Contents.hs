@@ -43,7 +43,7 @@ ends :: Assertion
 ends = withBytes 10000 $ \path -> withFile reading path $ \file -> do
   let check off n = do
         bytes <- readAt file off n
-        bytes @?= B.take (countBytes n) (B.drop (fromIntegral off) (pattern 0 10000))
+        bytes @?= B.take (countBytes n) (B.drop (fromIntegral off) (marked 0 10000))
   sequence_ [check off n | off <- [0, 1, 4095, 4096, 9999, 10000, 10001, 1000000], n <- [0, 1, 100, 4096, 20000]]
   e <- failure "a negative offset" (readAt file (-1) 10)
   assertBool (show e) (isErrno eINVAL e)
@@ -56,7 +56,7 @@ data Step = Write Int B.ByteString | Read Int Int
 step :: Gen Step
 step =
   oneof
-    [ (\at n k -> Write at (pattern k n)) <$> place <*> size <*> choose (0, 1000),
+    [ (\at n k -> Write at (marked k n)) <$> place <*> size <*> choose (0, 1000),
       Read <$> place <*> size
     ]
   where
@@ -82,27 +82,27 @@ pieces = withBytes 10000 $ \path -> withFile reading path $ \file -> allocaBytes
   n <- readBufsAt file 100 [(p, 10), (p `plusPtr` 10, 0), (p `plusPtr` 10, 5000), (p `plusPtr` 5010, 4990)]
   n @?= 9900
   got <- B.unsafePackCStringLen (castPtr p, 9900)
-  got @?= pattern 100 9900
+  got @?= marked 100 9900
 
 manyPieces :: Assertion
 manyPieces = withBytes 9000 $ \path -> withFile reading path $ \file -> allocaBytes 9000 $ \p -> do
   n <- readBufsAt file 0 [(p `plusPtr` (3 * i), 3) | i <- [0 .. 2999]]
   n @?= 9000
   got <- B.unsafePackCStringLen (castPtr p, 9000)
-  got @?= pattern 0 9000
+  got @?= marked 0 9000
 
 manyStrings :: Assertion
 manyStrings = withFolder $ \folder -> withFile writing {openAccess = ReadWrite} (folder </> "f") $ \file -> do
-  writeManyAt file 5 [pattern (10 * i) 10 | i <- [0 .. 2999]]
+  writeManyAt file 5 [marked (10 * i) 10 | i <- [0 .. 2999]]
   writeManyAt file 0 []
   got <- readAt file 5 30000
-  got @?= pattern 0 30000
+  got @?= marked 0 30000
 
 direct :: Assertion
 direct = withBytes 65536 $ \path -> withFile uncached path $ \file ->
   forM_ [0, 4096, 61440] $ \off -> do
     got <- readAt file off 8192
-    got @?= B.take 8192 (B.drop (fromIntegral off) (pattern 0 65536))
+    got @?= B.take 8192 (B.drop (fromIntegral off) (marked 0 65536))
 
 misaligned :: Assertion
 misaligned = withBytes 65536 $ \path -> withFile uncached path $ \file -> do
@@ -113,7 +113,7 @@ misaligned = withBytes 65536 $ \path -> withFile uncached path $ \file -> do
 chunks :: Assertion
 chunks = withBytes 100000 $ \path -> withFile reading path $ \file -> do
   got <- forChunks file 10 4096 (\acc bytes -> pure (bytes : acc)) []
-  B.concat (reverse got) @?= pattern 10 99990
+  B.concat (reverse got) @?= marked 10 99990
   maximum (map B.length got) @?= 4096
 
 allocated :: Assertion
@@ -142,4 +142,4 @@ crowd = withBytes 1048576 $ \path -> withFile uncached path $ \file ->
   within 60 "ten thousand reads" . parallel (times 10000) $ \i -> do
     let off = 4096 * (i * 37 `mod` 256)
     got <- readAt file (fromIntegral off) 4096
-    unless (got == pattern off 4096) (assertFailure ("wrong bytes at " <> show off))
+    unless (got == marked off 4096) (assertFailure ("wrong bytes at " <> show off))

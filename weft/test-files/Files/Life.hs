@@ -29,7 +29,7 @@ tests engine =
 readSome :: FilePath -> IO ()
 readSome path = withFile uncached path $ \file -> parallel 16 $ \i -> do
   got <- readAt file (fromIntegral (4096 * i)) 4096
-  when (got /= pattern (4096 * i) 4096) (assertFailure "wrong bytes")
+  when (got /= marked (4096 * i) 4096) (assertFailure "wrong bytes")
 
 restarts :: Assertion
 restarts = withBytes 65536 $ \path -> do

@@ -53,25 +53,25 @@ new = withFolder $ \folder -> do
 makes :: Assertion
 makes = withFolder $ \folder -> do
   let path = folder </> "f"
-  withFile writing path (\file -> writeAt file 0 (pattern 0 100))
-  withFile writing path (\file -> writeAt file 0 (pattern 5 10))
+  withFile writing path (\file -> writeAt file 0 (marked 0 100))
+  withFile writing path (\file -> writeAt file 0 (marked 5 10))
   got <- withFile reading path (\file -> readAt file 0 1000)
-  got @?= pattern 5 10
+  got @?= marked 5 10
 
 appends :: Assertion
 appends = withFolder $ \folder -> do
   let path = folder </> "f"
   forM_ [0, 10, 20] $ \i ->
-    withFile writing {openTruncate = False, openAppend = True} path (\file -> writeAt file 0 (pattern i 10))
+    withFile writing {openTruncate = False, openAppend = True} path (\file -> writeAt file 0 (marked i 10))
   got <- withFile reading path (\file -> readAt file 0 1000)
-  got @?= pattern 0 30
+  got @?= marked 0 30
 
 names :: Assertion
 names = withFolder $ \folder -> do
   let path = folder </> "\228\246\252 \8364 \128512"
-  withFile writing path (\file -> writeAt file 0 (pattern 0 3))
+  withFile writing path (\file -> writeAt file 0 (marked 0 3))
   got <- withFile reading path (\file -> readAt file 0 10)
-  got @?= pattern 0 3
+  got @?= marked 0 3
 
 zero :: Assertion
 zero = failsWith "a zero byte" eINVAL (openFile reading "/etc/passwd\0.txt")
@@ -83,16 +83,16 @@ beneath = withFolder $ \folder -> do
       under limits path dir = withFileAt dir reading {openWithin = limits} path (\file -> readAt file 0 100)
   createDirectory root
   createDirectory (root </> "sub")
-  withFile writing (folder </> "secret") (\file -> writeAt file 0 (pattern 0 9))
-  withFile writing (root </> "page") (\file -> writeAt file 0 (pattern 7 5))
+  withFile writing (folder </> "secret") (\file -> writeAt file 0 (marked 0 9))
+  withFile writing (root </> "page") (\file -> writeAt file 0 (marked 7 5))
   createSymbolicLink (folder </> "secret") (root </> "absolute")
   createSymbolicLink "../secret" (root </> "relative")
   createSymbolicLink "page" (root </> "harmless")
   forM_ ["../secret", "sub/../../secret", "/etc/passwd", "absolute", "relative"] $ \path ->
     failsWith path eXDEV (inside (under Beneath path))
   failsWith "a link" eLOOP (inside (under BeneathNoLinks "harmless"))
-  forM_ ["page", "sub/../page", "./page", "harmless"] $ \path -> inside (under Beneath path) >>= (@?= pattern 7 5)
-  inside (under Anywhere "../secret") >>= (@?= pattern 0 9)
+  forM_ ["page", "sub/../page", "./page", "harmless"] $ \path -> inside (under Beneath path) >>= (@?= marked 7 5)
+  inside (under Anywhere "../secret") >>= (@?= marked 0 9)
   failsWith "not a directory" eNOTDIR (openDirectory (folder </> "secret"))
 
 folderRead :: Assertion

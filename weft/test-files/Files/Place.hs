@@ -3,7 +3,7 @@
 module Files.Place
   ( withFolder,
     withBytes,
-    pattern,
+    marked,
     uncached,
   )
 where
@@ -19,16 +19,16 @@ import Weft.File
 withFolder :: (FilePath -> IO a) -> IO a
 withFolder = bracket (mkdtemp "/var/tmp/weft-files-") removePathForcibly
 
--- | A file with so many bytes of the pattern, on the disk, in a new folder.
+-- | A file with so many bytes of the marked, on the disk, in a new folder.
 withBytes :: Int -> (FilePath -> IO a) -> IO a
 withBytes n act = withFolder $ \folder -> do
   let path = folder </> "file"
-  withFile writing path $ \file -> writeAt file 0 (pattern 0 n) >> sync file
+  withFile writing path $ \file -> writeAt file 0 (marked 0 n) >> sync file
   act path
 
 -- | So many bytes that tell where they stand, from an offset on.
-pattern :: Int -> Int -> B.ByteString
-pattern from n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * 7 + i `div` 251), i + 1)) from)
+marked :: Int -> Int -> B.ByteString
+marked from n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * 7 + i `div` 251), i + 1)) from)
 
 -- | Read past the page cache, so that every read waits for the disk.
 uncached :: OpenMode

@@ -7,7 +7,7 @@ where
 
 import Control.Concurrent.MVar
 import Control.Exception (bracket, mask_)
-import Control.Monad (forM_, unless, void, when)
+import Control.Monad (forM_, replicateM_, unless, void, when)
 import qualified Data.ByteString as B
 import Data.IORef
 import Data.List (isInfixOf)
@@ -41,10 +41,10 @@ withPipe act = bracket open (\(r, w) -> closeFile r >> closeFile w) (uncurry act
 carries :: Assertion
 carries = withPipe $ \r w -> do
   let size = 300000
-  writer <- start (writeNext w (pattern 0 size) >> closeFile w)
+  writer <- start (writeNext w (marked 0 size) >> closeFile w)
   got <- finishes "reading" (readAll r)
   result "writing" writer
-  B.concat got @?= pattern 0 size
+  B.concat got @?= marked 0 size
   where
     readAll r = do
       bytes <- readNext r 50000
@@ -56,7 +56,7 @@ keeps :: Assertion
 keeps = withPipe $ \r w -> do
   heard <- newIORef []
   let size = times 20000
-  writer <- start (forM_ [0, 5 .. size - 5] (\i -> writeNext w (pattern i 5) >> when (i `mod` 50 == 0) (pause 0)) >> closeFile w)
+  writer <- start (forM_ [0, 5 .. size - 5] (\i -> writeNext w (marked i 5) >> when (i `mod` 50 == 0) (pause 0)) >> closeFile w)
   ended <- newIORef False
   let reader = mask_ $ do
         bytes <- readNext r 64
@@ -64,7 +64,7 @@ keeps = withPipe $ \r w -> do
       loop = do
         over <- readIORef ended
         unless over $ do
-          task <- start (sequence_ (replicate 20 reader))
+          task <- start (replicateM_ 20 reader)
           void (blocked task)
           stop task
           loop
@@ -72,7 +72,7 @@ keeps = withPipe $ \r w -> do
   result "writing" writer
   got <- B.concat . reverse <$> readIORef heard
   B.length got @?= size
-  assertBool "other bytes" (got == pattern 0 size)
+  assertBool "other bytes" (got == marked 0 size)
 
 closes :: Assertion
 closes = forM_ [1 .. times 100] $ \_ -> do
@@ -102,6 +102,6 @@ many = do
   heard <- mapM (const newEmptyMVar) files
   readers <- sequence [start (readNext r 10 >>= putMVar box) | ((r, _), box) <- zip files heard]
   mapM_ blocked readers
-  forM_ (zip [0 ..] files) $ \(i, (_, w)) -> writeNext w (pattern i 3)
-  forM_ (zip [0 ..] heard) $ \(i, box) -> finishes "a pipe" (takeMVar box) >>= (@?= pattern i 3)
+  forM_ (zip [0 ..] files) $ \(i, (_, w)) -> writeNext w (marked i 3)
+  forM_ (zip [0 ..] heard) $ \(i, box) -> finishes "a pipe" (takeMVar box) >>= (@?= marked i 3)
   forM_ files (\(r, w) -> closeFile r >> closeFile w)

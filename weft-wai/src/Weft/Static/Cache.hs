@@ -24,6 +24,7 @@ import Control.Exception (SomeException, mask_, throwIO, toException, try)
 import Control.Monad (void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import Data.Either (fromLeft)
 import qualified Data.HashMap.Strict as H
 import Data.IORef
 import Data.Sequence (Seq, ViewL (..), viewl, (|>))
@@ -112,7 +113,7 @@ fetch cache began given worth make = do
     -- A thread of its own: whoever asked first may go away.
     either (const (pure ())) (\old -> void (forkIOWithUnmask (\unmask -> try (unmask (make (entryValue <$> old))) >>= conclude old >>= putMVar box))) claim
     pure claim
-  readMVar (either id (const box) claim) >>= either throwIO pure
+  readMVar (fromLeft box claim) >>= either throwIO pure
   where
     -- The name may be part of something larger.
     name = B.copy given

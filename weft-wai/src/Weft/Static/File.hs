@@ -31,6 +31,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Unsafe as B (unsafeUseAsCStringLen)
+import Data.Either (fromRight)
 import Data.Maybe (catMaybes)
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
@@ -231,7 +232,7 @@ withBody site r act = do
   opened <- opening site (resourcePath r) $ \file -> do
     status <- statFile file
     if status == resourceStatus r then Just <$> act file else pure Nothing
-  pure (either (const Nothing) id opened)
+  pure (fromRight Nothing opened)
 
 -- | Run something with a name under which a folder below the root can be opened as
 -- long as the action takes; 'Nothing' if there is no such folder.
@@ -242,4 +243,4 @@ withFolder site path act = do
     if statusType status == DirectoryFile
       then Just <$> withFileFd file (\fd -> act (C.pack ("/proc/self/fd/" <> show fd)))
       else pure Nothing
-  pure (either (const Nothing) id opened)
+  pure (fromRight Nothing opened)

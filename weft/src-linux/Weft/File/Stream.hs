@@ -42,8 +42,9 @@ readNext file (Count count)
       late <- newRef B.empty
       let bytes n = B.fromForeignPtr memory 0 (fromIntegral n)
           manner = staying file (writeRef late . bytes) (touchForeignPtr memory)
-      r <- perform manner (opRead fd (-1) (unsafeForeignPtrToPtr memory) count)
-        `onException` (putMVar (fileLeft file) =<< readRef late)
+      r <-
+        perform manner (opRead fd (-1) (unsafeForeignPtrToPtr memory) count)
+          `onException` (putMVar (fileLeft file) =<< readRef late)
       putMVar (fileLeft file) B.empty
       bytes <$> concluded loc file r
 

@@ -167,7 +167,7 @@ behind n ((p, size) : rest)
 -- | All of a file from an offset on, in chunks of that size, the last of which may
 -- be shorter.
 forChunks :: File -> Offset -> Count -> (a -> ByteString -> IO a) -> a -> IO a
-forChunks file start size use first = go start first
+forChunks file start size use = go start
   where
     go at acc = do
       bytes <- readAt file at size
