@@ -22,6 +22,7 @@ import System.Exit (ExitCode (..), exitWith)
 import System.Info (arch, compilerName, compilerVersion, os)
 import System.Posix.Resource
 import Weft.Backend (Choice (..), backendChoice, backendNames, whyUnavailable)
+import Weft.File (FileEngine (..), filesChoice)
 import Weft.Tools.Binary (examineBinary)
 
 -- | A finding: what it is about, and what was found.
@@ -48,6 +49,14 @@ doctor json = do
   if json then L.putStrLn (encode (toValue report)) else putStr (render report)
   maybe (pure ()) (const (exitWith (ExitFailure 1))) (reportFailure report)
 
+-- | What reads and writes files, and why it is not io_uring.
+engineOf :: FileEngine -> Maybe String -> String
+engineOf engine refused = case (engine, refused) of
+  (Adaptive, _) -> "io_uring, blocking calls while there is little to do"
+  (Rings, _) -> "io_uring (WEFT_FILES)"
+  (Threads, Nothing) -> "a pool of threads (WEFT_FILES)"
+  (Threads, Just why) -> "a pool of threads: " <> why
+
 examine :: IO Report
 examine = do
   kernel <- firstLine "/proc/sys/kernel/osrelease"
@@ -58,6 +67,7 @@ examine = do
   backends <- mapM (\name -> Finding ("back end " <> name) . maybe "available" ("not available: " <>) <$> whyUnavailable name) backendNames
   chosen <- try backendChoice
   files <- getResourceLimit ResourceOpenFiles
+  disk <- filesChoice
   memlock <- firstMatch "Max locked memory" "/proc/self/limits"
   let nursery = fromIntegral (minAllocAreaSize gc) * 4096 :: Integer
   pure
@@ -68,6 +78,7 @@ examine = do
           ]
             <> backends
             <> [ Finding "chosen" (either cannot choice chosen),
+                 Finding "files" (uncurry engineOf disk),
                  Finding "open files" (limits files),
                  Finding "locked memory" (maybe "unknown" id memlock),
                  Finding "backlog limit" (maybe "unknown" id somaxconn <> " (net.core.somaxconn)"),
