@@ -41,7 +41,9 @@ module Weft.Sys
     sizeSlots,
     readSlot,
     writeSlot,
+    casSlot,
     copySlots,
+    copySlotsAt,
 
     -- * MVars
     MVar,
@@ -240,6 +242,18 @@ readSlot (Slots a) (I# i) = IO (readArray# a i)
 writeSlot :: Slots a -> Int -> a -> IO ()
 writeSlot (Slots a) (I# i) x = IO $ \s -> (# writeArray# a i x s, () #)
 {-# INLINE writeSlot #-}
+
+-- | As 'casRef', on a slot.
+casSlot :: Slots a -> Int -> a -> a -> IO Bool
+casSlot (Slots a) (I# i) old new = IO $ \s -> case casArray# a i old new s of
+  (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
+{-# INLINE casSlot #-}
+
+-- | @copySlotsAt from to i n@ copies so many slots from a place to the same place in another
+-- array; the range is the caller's care.
+copySlotsAt :: Slots a -> Slots a -> Int -> Int -> IO ()
+copySlotsAt (Slots from) (Slots to) (I# i) (I# n) = IO $ \s ->
+  (# copyMutableArray# from i to i n s, () #)
 
 -- | Copy all of the first array to the beginning of the second.
 copySlots :: Slots a -> Slots a -> IO ()

@@ -1,0 +1,152 @@
+-- |
+-- First in, first out: a queue in chunks. A chunk is an array of its own, too large
+-- for the collector to copy; a waiting thread takes one word of it. Chunks that are
+-- clean cost a minor collection nothing but their place in a list.
+--
+-- What was taken out stays in its slot until 'tidyFifo', or until its chunk is used
+-- up: clearing slots one by one would cost as much as taking them.
+--
+-- For one thread, the loop that owns it.
+module Weft.Hybrid.Ready
+  ( -- * Any queue
+    pushReady,
+    popReady,
+    sizeReady,
+    inContext,
+
+    -- * First in, first out
+    newFifo,
+    pushFifo,
+    popFifo,
+    sizeFifo,
+    tidyFifo,
+  )
+where
+
+import Control.Monad (when)
+import Data.Bits ((.&.))
+import System.IO.Unsafe (unsafePerformIO)
+import Weft.Hybrid.Trace
+import Weft.Sys
+
+cellTaken, cellPut, cellClear :: Int
+cellTaken = 0
+cellPut = 1
+cellClear = 2
+
+-- | Threads in a chunk, a power of two: what is more than 3 KiB is never copied.
+chunkSize :: Int
+chunkSize = 1024
+
+-- | An empty one.
+newFifo :: IO Fifo
+newFifo = do
+  chunk <- newChunk
+  Fifo <$> newRef chunk <*> newRef chunk <*> newRef NoChunk <*> newCells 3
+
+newChunk :: IO Chunk
+newChunk = do
+  slots <- newSlots chunkSize vacant
+  after <- newRef NoChunk
+  pure $! Chunk slots after
+
+vacant :: Task
+vacant () = Idle
+{-# NOINLINE vacant #-}
+
+-- | A chunk of nothing, to clear others with. Never written.
+vacancies :: Slots Task
+vacancies = unsafePerformIO (newSlots chunkSize vacant)
+{-# NOINLINE vacancies #-}
+
+-- | At the end. O(1).
+pushFifo :: Fifo -> Task -> IO ()
+pushFifo q !task = do
+  n <- peekCell (fifoCells q) cellPut
+  chunk <- readRef (fifoLast q)
+  case chunk of
+    Chunk slots after -> do
+      let i = n .&. (chunkSize - 1)
+      writeSlot slots i task
+      pokeCell (fifoCells q) cellPut (n + 1)
+      when (i == chunkSize - 1) (extend q after)
+    NoChunk -> pure ()
+{-# INLINE pushFifo #-}
+
+extend :: Fifo -> Ref Chunk -> IO ()
+extend q after = do
+  spare <- readRef (fifoSpare q)
+  chunk <- case spare of
+    Chunk _ _ -> spare <$ writeRef (fifoSpare q) NoChunk
+    NoChunk -> newChunk
+  writeRef after chunk
+  writeRef (fifoLast q) chunk
+{-# NOINLINE extend #-}
+
+-- | From the beginning; 'Idle' when there is none. O(1).
+popFifo :: Fifo -> IO Task
+popFifo q = do
+  n <- peekCell (fifoCells q) cellTaken
+  end <- peekCell (fifoCells q) cellPut
+  chunk <- readRef (fifoFirst q)
+  case chunk of
+    Chunk slots after | n /= end -> do
+      let i = n .&. (chunkSize - 1)
+      task <- readSlot slots i
+      pokeCell (fifoCells q) cellTaken (n + 1)
+      when (i == chunkSize - 1) (advance q chunk slots after)
+      pure task
+    _ -> pure vacant
+{-# INLINE popFifo #-}
+
+-- | The first chunk is used up; there is another.
+advance :: Fifo -> Chunk -> Slots Task -> Ref Chunk -> IO ()
+advance q chunk slots after = do
+  following <- readRef after
+  writeRef after NoChunk
+  writeRef (fifoFirst q) following
+  copySlotsAt vacancies slots 0 chunkSize
+  writeRef (fifoSpare q) chunk
+  pokeCell (fifoCells q) cellClear =<< peekCell (fifoCells q) cellTaken
+{-# NOINLINE advance #-}
+
+-- | Forget what was taken out. O(what was taken out since the last time).
+tidyFifo :: Fifo -> IO ()
+tidyFifo q = do
+  clear <- peekCell (fifoCells q) cellClear
+  taken <- peekCell (fifoCells q) cellTaken
+  chunk <- readRef (fifoFirst q)
+  case chunk of
+    Chunk slots _ | clear < taken -> do
+      copySlotsAt vacancies slots (clear .&. (chunkSize - 1)) (taken - clear)
+      pokeCell (fifoCells q) cellClear taken
+    _ -> pure ()
+
+-- | How many are in it.
+sizeFifo :: Fifo -> IO Int
+sizeFifo q = (-) <$> peekCell (fifoCells q) cellPut <*> peekCell (fifoCells q) cellTaken
+{-# INLINE sizeFifo #-}
+
+-- Any queue ------------------------------------------------------------------------
+
+-- | Put a thread in.
+pushReady :: Ready -> Context -> Task -> IO ()
+pushReady (RoundRobin q) ctx task = pushFifo q (inContext ctx task)
+pushReady (Custom q) ctx task = queuePush q ctx task
+{-# INLINE pushReady #-}
+
+-- | Take the next one out.
+popReady :: Ready -> IO Task
+popReady (RoundRobin q) = popFifo q
+popReady (Custom q) = queuePop q
+
+-- | How many there are.
+sizeReady :: Ready -> IO Int
+sizeReady (RoundRobin q) = sizeFifo q
+sizeReady (Custom q) = queueSize q
+
+-- | What to put into a queue of tasks for a thread in that context.
+inContext :: Context -> Task -> Task
+inContext Plain task = task
+inContext ctx task = \() -> Enter ctx task
+{-# INLINE inContext #-}
