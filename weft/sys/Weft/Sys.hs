@@ -22,6 +22,8 @@ module Weft.Sys
     swapRef,
     casRef,
     updateRef,
+    whenGarbage,
+    touchRef,
 
     -- * Cells: unboxed words shared between threads
     Cells,
@@ -154,6 +156,17 @@ updateRef (Ref r) f = IO loop
               (# s2, 0#, _ #) -> (# s2, old #)
               (# s2, _, _ #) -> loop s2
 {-# INLINE updateRef #-}
+
+-- | Run an action once the reference is garbage. What the action refers to, which may
+-- be the reference itself, is alive then.
+whenGarbage :: Ref a -> IO () -> IO ()
+whenGarbage (Ref r) (IO act) = IO $ \s -> case mkWeak# r () act s of
+  (# s', _ #) -> (# s', () #)
+
+-- | The reference is alive up to here.
+touchRef :: Ref a -> IO ()
+touchRef (Ref r) = IO $ \s -> (# touch# r s, () #)
+{-# INLINE touchRef #-}
 
 -- Cells ----------------------------------------------------------------------
 

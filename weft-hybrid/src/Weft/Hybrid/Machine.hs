@@ -191,7 +191,7 @@ endThread l ctx outcome = do
       writeRef (threadState t) Finished
       watchers <- swapRef (threadWatchers t) (Ended outcome)
       case watchers of
-        Watchers ws -> mapM_ (\w -> guarded (w outcome)) (reverse ws)
+        Watchers ws -> mapM_ (\w -> guarded (w outcome)) ws
         Ended _ -> pure ()
       found <- readRef (threadLabel t)
       pure (if null found then Nothing else Just found)

@@ -3,10 +3,11 @@
 -- it. For those who write system calls; every function may be called from any
 -- thread.
 --
--- A thread without an identity is its continuation and nothing else: whoever finds
--- it in the place where it waits resumes it. One with an identity may also be
--- interrupted there, so whoever wants to resume it has to 'claim' it; the moves are
--- at 'State'.
+-- A parked thread is in one place: in the state of an MVar, at the gate of a descriptor,
+-- in a timer. Whoever takes it out of there, which is one atomic move, resumes it. So
+-- does a thread that sends an exception: it takes it out ('withdraw'), or finds that
+-- somebody was faster, and leaves the exception to be raised later. The moves of a thread
+-- with an identity are at 'State'; one without is its continuation and nothing else.
 module Weft.Hybrid.Park
   ( -- * Places for threads that are ready
     Place,
@@ -15,11 +16,15 @@ module Weft.Hybrid.Park
 
     -- * Waiting
     Waiter (..),
-    suspend,
-    claim,
-    stillWaits,
+    parkWith,
     resume,
+    awaken,
     sheltered,
+    newNumber,
+
+    -- * Waiting in a shared state
+    Step (..),
+    transact,
 
     -- * Exceptions from elsewhere
     throwTo,
@@ -28,6 +33,7 @@ module Weft.Hybrid.Park
 where
 
 import Control.Exception (SomeException)
+import System.IO.Unsafe (unsafePerformIO)
 import Weft.Core.Manager (wakeManager)
 import Weft.Hybrid.Ready
 import Weft.Hybrid.Trace
@@ -46,26 +52,53 @@ onLoop = pushReady . loopReady
 -- before it sleeps, so one wake-up serves all that is in it.
 toLoop :: Loop -> Place
 toLoop l ctx task = do
-  before <- updateRef (loopInbox l) (News ctx task)
+  before <- updateRef (loopInbox l) (Mail ctx task)
   case before of
-    NoNews -> wakeManager (loopManager l)
-    News {} -> pure ()
+    NoMail -> wakeManager (loopManager l)
+    Mail {} -> pure ()
 
 -- Waiting -----------------------------------------------------------------------------
 
 -- | A parked thread: the context to go on in, and which of its waits it is.
 data Waiter = Waiter !Context !Int
 
--- | Begin a wait, on the loop that runs the thread. The first action withdraws the
--- wait when the thread is interrupted; it may run as soon as this is called, from
--- any thread, even before the continuation has put the waiter anywhere, which
--- therefore looks at 'stillWaits' afterwards. It answers 'False' when the wait has come to its end
--- after all: then the thread is resumed by the other side, whatever 'claim' says.
+-- | Let a thread that was taken out of the place where it waited go on with that. Only
+-- for the one who took it out.
+resume :: Place -> Waiter -> Task -> IO ()
+resume place w@(Waiter ctx _) task = awaken w >> place ctx task
+{-# INLINE resume #-}
+
+-- | It does not wait any more. (Who sends it an exception may have said so before.)
+awaken :: Waiter -> IO ()
+awaken (Waiter ctx n) = case contextIdentity ctx of
+  Anonymous -> pure ()
+  Known t -> go t
+  where
+    go t = do
+      state <- readRef (threadState t)
+      case state of
+        Waiting m es _ _ | m == n -> do
+          ok <- casRef (threadState t) state (Active n es)
+          if ok then pure () else go t
+        _ -> pure ()
+{-# INLINE awaken #-}
+
+-- | The context in which an interrupted thread's exception cannot push aside what it
+-- is resumed with: nothing is raised until it enters its own context again.
+sheltered :: Context -> Context
+sheltered Plain = Plain
+sheltered (With x) = With x {extraMask = Uninterruptible}
+
+-- | Park a thread. The second argument puts it into the place where it waits; 'False': it
+-- is not needed there any more, and the thread goes on with the third. The first takes
+-- it out again: 'False' when it is not there. Both may be interrupted by nothing.
 --
 -- A thread for which an exception has been sent already raises that instead.
-suspend :: Context -> IO Bool -> (Waiter -> IO Trace) -> IO Trace
-suspend ctx withdraw wait = case contextIdentity ctx of
-  Anonymous -> wait (Waiter ctx 0)
+parkWith :: Context -> IO Bool -> (Waiter -> IO Bool) -> IO Trace -> IO Trace
+parkWith ctx withdraw insert again = case contextIdentity ctx of
+  Anonymous -> do
+    parked <- insert (Waiter ctx 0)
+    if parked then pure Parked else again
   Known t -> begin t
   where
     begin t = do
@@ -78,45 +111,68 @@ suspend ctx withdraw wait = case contextIdentity ctx of
         Active n es -> do
           let !n' = n + 1
           ok <- casRef (threadState t) state (Waiting n' es ctx withdraw)
-          if ok then wait (Waiter ctx n') else begin t
+          if ok then place t (Waiter ctx n') n' else begin t
         -- Only the thread itself parks, and it runs.
         _ -> pure Ret
-{-# INLINE suspend #-}
+    -- Somebody may have sent an exception before the waiter was in its place, and not have found it there.
+    place t w n = do
+      parked <- insert w
+      if not parked
+        then awaken w >> again
+        else do
+          state <- readRef (threadState t)
+          case state of
+            Waiting m _ _ _ | m == n -> pure Parked
+            _ -> do
+              back <- withdraw
+              if back then again else pure Parked
+{-# INLINE parkWith #-}
 
--- | Has it not been interrupted, and is now the caller's to resume?
-claim :: Waiter -> IO Bool
-claim (Waiter ctx n) = case contextIdentity ctx of
-  Anonymous -> pure True
-  Known t -> go t
+-- | A number that was not there before; not 0.
+newNumber :: IO Int
+newNumber = (+ 1) <$> addCell numbers 0 1
+
+numbers :: Cells
+numbers = unsafePerformIO (newCells 1)
+{-# NOINLINE numbers #-}
+
+-- | One step of an operation on a shared state.
+data Step s
+  = -- | The next state, and what the thread goes on with.
+    Go !s (IO Trace)
+  | -- | The thread has to wait: its number in the state, which must be new, and the next state.
+    Wait !Int (Waiter -> s)
+
+-- | An operation on a state that is moved by compare-and-swap (of pointers: what is put
+-- there must be evaluated), for a thread that may have
+-- to wait in it. The function is asked again when somebody else was faster. Who takes
+-- the waiter out of the state has to 'resume' it.
+transact :: IO s -> (s -> s -> IO Bool) -> (Int -> s -> Maybe s) -> Context -> (s -> Step s) -> IO Trace
+transact look swap remove ctx step = attempt'
   where
-    go t = do
-      state <- readRef (threadState t)
-      case state of
-        Waiting m es _ _ | m == n -> do
-          ok <- casRef (threadState t) state (Active n es)
-          if ok then pure True else go t
-        _ -> pure False
-{-# INLINE claim #-}
-
--- | Does it wait still? Not to be asked of a thread without an identity.
-stillWaits :: Waiter -> IO Bool
-stillWaits (Waiter ctx n) = case contextIdentity ctx of
-  Anonymous -> pure True
-  Known t -> waits <$> readRef (threadState t)
-  where
-    waits (Waiting m _ _ _) = m == n
-    waits _ = False
-
--- | Let a thread that was claimed go on with that.
-resume :: Place -> Waiter -> Task -> IO ()
-resume place (Waiter ctx _) = place ctx
-{-# INLINE resume #-}
-
--- | The context in which an interrupted thread's exception cannot push aside what it
--- is resumed with: nothing is raised until it enters its own context again.
-sheltered :: Context -> Context
-sheltered Plain = Plain
-sheltered (With x) = With x {extraMask = Uninterruptible}
+    attempt' = do
+      s <- look
+      case step s of
+        Go s' act -> swap s s' >>= \ok -> if ok then act else attempt'
+        Wait _ _ -> do
+          ticket <- newCells 1
+          parkWith ctx (withdraw ticket) (insert ticket) attempt'
+    insert ticket w = do
+      s <- look
+      case step s of
+        Go _ _ -> pure False
+        Wait n next -> do
+          writeCell ticket 0 n
+          let !s' = next w
+          ok <- swap s s'
+          if ok then pure True else insert ticket w
+    withdraw ticket = do
+      n <- readCell ticket 0
+      s <- look
+      case remove n s of
+        Nothing -> pure False
+        Just !s' -> swap s s' >>= \ok -> if ok then pure True else withdraw ticket
+{-# INLINE transact #-}
 
 -- Exceptions from elsewhere -------------------------------------------------------------
 

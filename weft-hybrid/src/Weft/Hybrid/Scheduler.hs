@@ -32,6 +32,7 @@ import System.IO (hPutStrLn, stderr)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Backend (newDefaultBackend)
 import Weft.Core.Manager
+import Weft.Hybrid.Gate (deliver)
 import Weft.Hybrid.Machine
 import Weft.Hybrid.Park
 import Weft.Hybrid.Policy
@@ -102,7 +103,7 @@ newLoop settings world i = do
   timers <- newQueue
   manager <- newManager (-1) registry timers (\_ _ -> pure ()) backend
   ready <- newReady (settingsPolicy settings)
-  inbox <- newRef NoNews
+  inbox <- newRef NoMail
   ctx <- newRef Plain
   pace <- newCells 24
   pure (Loop i manager ready inbox ctx pace world)
@@ -156,6 +157,7 @@ placeIn world = do
 runLoop :: Loop -> IO ()
 runLoop l = do
   _ <- initialize (loopManager l)
+  setGuest (loopManager l) (deliver l)
   go
   where
     go = do
@@ -191,20 +193,20 @@ idle l = do
       inbox <- readRef (loopInbox l)
       stop <- readCell (worldStop world) cellStop
       pure $ case inbox of
-        News {} -> True
-        NoNews -> stop /= 0
+        Mail {} -> True
+        NoMail -> stop /= 0
 
 takeInbox :: Loop -> IO ()
 takeInbox l = do
   inbox <- readRef (loopInbox l)
   case inbox of
-    NoNews -> pure ()
-    News {} -> do
-      news <- swapRef (loopInbox l) NoNews
+    NoMail -> pure ()
+    Mail {} -> do
+      news <- swapRef (loopInbox l) NoMail
       mapM_ (\(ctx, task) -> pushReady (loopReady l) ctx task) (oldestFirst news [])
   where
-    oldestFirst NoNews acc = acc
-    oldestFirst (News ctx task rest) acc = oldestFirst rest ((ctx, task) : acc)
+    oldestFirst NoMail acc = acc
+    oldestFirst (Mail ctx task rest) acc = oldestFirst rest ((ctx, task) : acc)
 
 -- | After a full turn: half of what is ready to a loop that has nothing.
 share :: Loop -> IO ()

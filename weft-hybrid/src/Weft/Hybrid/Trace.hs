@@ -169,21 +169,21 @@ instance Eq Thread where
 --               -> Active    one exception more (anybody), or less (the thread)
 --               -> Finished  the thread
 --   Waiting   parked, with that number
---               -> Active    who makes this move resumes the thread: the one it waits
---                            for ('Weft.Hybrid.Park.claim'), or one who sends an exception
+--               -> Active    who resumes it, or who sends an exception and is about to
+--                            withdraw the wait
 --               -> Waiting   one exception more, when the thread does not take it there
 --   Finished  it has ended
 -- @
 data State
   = Active !Int [SomeException]
-  | -- | The context to go on in, and what withdraws the wait: 'False' when what it
-    -- waited for has happened after all, and its result is on the way.
+  | -- | The context to go on in, and what withdraws the wait: 'False' when it is not there, as
+    -- what it waits for has happened, and the result is on the way.
     Waiting !Int [SomeException] !Context (IO Bool)
   | Finished
 
--- | Who is to be told of a thread's end, the latest first; or how it ended.
+-- | Who is to be told of a thread's end, by number; or how it ended.
 data Watchers
-  = Watchers [Either SomeException () -> IO ()]
+  = Watchers !(IntMap.IntMap (Either SomeException () -> IO ()))
   | Ended (Either SomeException ())
 
 -- Loops ---------------------------------------------------------------------------
@@ -236,7 +236,7 @@ data Queue = Queue
   }
 
 -- | The latest first.
-data Inbox = NoNews | News !Context Task Inbox
+data Inbox = NoMail | Mail !Context Task Inbox
 
 -- | Loops that share their work.
 data World = World
