@@ -33,7 +33,7 @@ main = runInUnboundThread $ do
   case args of
     ["fork", n] -> forks (read n)
     ["sleep", n] -> sleeps (read n)
-    ["fifo", pairs, idle, s] -> fifo (read pairs) (read idle) (read s)
+    ["fifo", pairs, idlers, s] -> fifo (read pairs) (read idlers) (read s)
     ["idle", n, active, s] -> idle (read n) (read active) (read s)
     ["steal", n] -> steal (read n)
     _ -> fail "usage: fork N | sleep N | fifo PAIRS IDLE SECONDS | idle N ACTIVE SECONDS | steal N"

@@ -78,12 +78,12 @@ operate :: MVar a -> (Loop -> (b -> Trace) -> Contents a -> Step (Contents a)) -
 operate (MVar ref) step = call $ \l ctx k -> transact (readRef ref) (casRef ref) remove ctx (step l k)
 {-# INLINE operate #-}
 
-remove :: Int -> Contents a -> Maybe (Contents a)
+remove :: Int -> Contents a -> Maybe (Contents a, IO ())
 remove n contents = case contents of
-  Full a next ps | IntMap.member n ps -> Just (Full a next (IntMap.delete n ps))
+  Full a next ps | IntMap.member n ps -> Just (Full a next (IntMap.delete n ps), pure ())
   Empty next rs ts
-    | IntMap.member n rs -> Just (Empty next (IntMap.delete n rs) ts)
-    | IntMap.member n ts -> Just (Empty next rs (IntMap.delete n ts))
+    | IntMap.member n rs -> Just (Empty next (IntMap.delete n rs) ts, pure ())
+    | IntMap.member n ts -> Just (Empty next rs (IntMap.delete n ts), pure ())
   _ -> Nothing
 
 -- | Take the value, waiting for one.

@@ -146,8 +146,9 @@ data Step s
 -- | An operation on a state that is moved by compare-and-swap (of pointers: what is put
 -- there must be evaluated), for a thread that may have
 -- to wait in it. The function is asked again when somebody else was faster. Who takes
--- the waiter out of the state has to 'resume' it.
-transact :: IO s -> (s -> s -> IO Bool) -> (Int -> s -> Maybe s) -> Context -> (s -> Step s) -> IO Trace
+-- the waiter out of the state has to 'resume' it. The third argument takes out a thread
+-- that is interrupted; the state after that, and what is to be done then, from any thread.
+transact :: IO s -> (s -> s -> IO Bool) -> (Int -> s -> Maybe (s, IO ())) -> Context -> (s -> Step s) -> IO Trace
 transact look swap remove ctx step = attempt'
   where
     attempt' = do
@@ -171,7 +172,7 @@ transact look swap remove ctx step = attempt'
       s <- look
       case remove n s of
         Nothing -> pure False
-        Just !s' -> swap s s' >>= \ok -> if ok then pure True else withdraw ticket
+        Just (!s', after) -> swap s s' >>= \ok -> if ok then True <$ after else withdraw ticket
 {-# INLINE transact #-}
 
 -- Exceptions from elsewhere -------------------------------------------------------------

@@ -115,7 +115,7 @@ wait t = call $ \l ctx k -> do
       Watchers ws -> Wait number $ \w ->
         Watchers (IntMap.insert number (\outcome -> resume (toLoop l) w (\() -> k outcome)) ws)
   where
-    forget n (Watchers ws) | IntMap.member n ws = Just (Watchers (IntMap.delete n ws))
+    forget n (Watchers ws) | IntMap.member n ws = Just (Watchers (IntMap.delete n ws), pure ())
     forget _ _ = Nothing
 
 -- | Have an action run when a thread ends, on its loop, or at once if it has. It must not block.
