@@ -179,7 +179,7 @@ deadlock = within "deadlock" $ do
       kill t
       r <- wait t
       nonBlocking (isKilled r @? "not killed")
-    eventually "all told" ((== 10) <$> readIORef told)
+    eventually "all told" (collect >> (== 10) <$> readIORef told)
     names <- readIORef reported
     length names @?= 10
     -- In a thread that no time limit refers to.
