@@ -14,10 +14,12 @@ module Weft.Hybrid.Descriptor
     isOpen,
 
     -- * Operations
+    Source (..),
+    sourceOf,
+    Kind (..),
     Direction (..),
     Attempt (..),
     perform,
-    performKeeping,
     immediately,
 
     -- * Readiness
@@ -30,6 +32,7 @@ import Control.Exception (toException, try)
 import Control.Monad (unless, void, when)
 import Foreign.C.Error (Errno (..), eBADF, eTIMEDOUT)
 import Foreign.C.Types (CInt)
+import GHC.Exts (oneShot)
 import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Backend
@@ -46,10 +49,10 @@ import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
 import Weft.Sys (Ref, mask_, newRef, onException, readRef, touchRef, writeRef)
 
--- | Take charge of an open descriptor: it is made non-blocking and belongs to the
--- result. Nobody else may close it.
+-- | Take charge of an open descriptor of a stream: it is made non-blocking and belongs
+-- to the result. Nobody else may close it.
 adopt :: Fd -> IO Descriptor
-adopt fd@(Fd n) = cSetNonBlocking n >> openDescriptor fd
+adopt fd@(Fd n) = cSetNonBlocking n >> openDescriptor True fd
 
 -- | Close: operations that wait, and those to come, fail with @EBADF@; the descriptor
 -- is closed when nobody is inside a system call with it. 'False': it was closed
@@ -62,12 +65,12 @@ closeDescriptor d = mask_ $ do
     Just mine -> do
       owner <- readOwner d
       case owner of
-        Owner l -> admitAll (toLoop l) d Reading >> admitAll (toLoop l) d Writing
+        Owner l -> admit (toLoop l) d Reading >> admit (toLoop l) d Writing
         Nobody -> pure ()
       when mine (release d)
       pure True
 
--- | Nobody uses it any more. Of its generation; the number is the kernel's after this.
+-- | Nobody uses it any more. The number is the kernel's after this.
 release :: Descriptor -> IO ()
 release d = do
   owner <- readOwner d
@@ -81,35 +84,42 @@ release d = do
 
 -- Operations --------------------------------------------------------------------------
 
--- | An operation under way: where it is, with what, which way, until when, what is
--- tried, for a thread in that context, and what comes after it.
+-- | A descriptor as operations use it: with what has to be alive until they are done, and
+-- until when they may take.
+data Source = Source
+  { sourceDescriptor :: {-# UNPACK #-} !Descriptor,
+    sourceAnchor :: !(Ref ()),
+    sourceDeadline :: {-# UNPACK #-} !Instant
+  }
+
+-- | One without a deadline, that nothing but its owner closes.
+sourceOf :: Descriptor -> Source
+sourceOf d = Source d noAnchor never
+
+noAnchor :: Ref ()
+noAnchor = unsafePerformIO (newRef ())
+{-# NOINLINE noAnchor #-}
+
+-- | The place that errors name, and the direction.
+data Kind = Kind String !Direction
+
+-- | An operation under way: what is tried, what comes after it, and its own trace, which
+-- tries anew. Made for each try; a thread that waits keeps only that trace.
 data Operation a = Operation
-  { opPlace :: String,
-    opDescriptor :: !Descriptor,
-    opAnchor :: !(Ref ()),
-    opDirection :: !Direction,
-    opDeadline :: !Instant,
+  { opSource :: !Source,
+    opKind :: !Kind,
     opTry :: CInt -> IO (Attempt a),
-    opContext :: !Context,
-    opThen :: a -> Trace
+    opThen :: a -> Trace,
+    opAgain :: Trace
   }
 
 -- | Run an operation until it is done, failed, or the deadline has passed; then an
 -- 'IOError' with the place is raised. What is tried must neither block nor throw. It
 -- is tried once more after the deadline, so what came in time is not lost. A thread
 -- that waits can be interrupted, and then nothing was done.
-perform :: String -> Descriptor -> Direction -> Instant -> (CInt -> IO (Attempt a)) -> Hybrid a
-perform = performKeeping noAnchor
+perform :: Kind -> Source -> (CInt -> IO (Attempt a)) -> Hybrid a
+perform kind s op = Hybrid (oneShot (\k -> let self = Call (\l ctx -> begin (Operation s kind op k self) l ctx) in self))
 {-# INLINE perform #-}
-
--- | The same; the reference is alive until it is done.
-performKeeping :: Ref () -> String -> Descriptor -> Direction -> Instant -> (CInt -> IO (Attempt a)) -> Hybrid a
-performKeeping anchor loc d dir deadline op = call $ \l ctx k -> begin (Operation loc d anchor dir deadline op ctx k) l
-{-# INLINE performKeeping #-}
-
-noAnchor :: Ref ()
-noAnchor = unsafePerformIO (newRef ())
-{-# NOINLINE noAnchor #-}
 
 -- | Run a call that needs no waiting and returns a result or @-errno@.
 immediately :: (Integral a) => String -> Descriptor -> (CInt -> IO a) -> IO a
@@ -126,96 +136,86 @@ immediately loc d op = do
     out = leave d >>= \lastOut -> when lastOut (release d)
 
 -- | Try if there are news, else wait for them.
-begin :: Operation a -> Loop -> IO Trace
-begin o l = do
+begin :: Operation a -> Loop -> Context -> IO Trace
+begin o@Operation {opSource = Source d _ _, opKind = Kind _ dir} l ctx = do
   gate <- readGate d dir
   case gate of
-    News -> casGate d dir gate Quiet >>= \ok -> if ok then attempt (opThen o) True o l else begin o l
-    _ -> await o l
-  where
-    d = opDescriptor o
-    dir = opDirection o
+    News -> casGate d dir gate Quiet >>= \ok -> if ok then attempt True o l ctx else begin o l ctx
+    _ -> await o l ctx
 
--- | Try, and if it is too early wait, or, after the deadline, fail. The news are the caller's
--- to pass on.
-attempt :: (a -> Trace) -> Bool -> Operation a -> Loop -> IO Trace
-attempt k again o l = do
+-- | Try, and if it is too early wait, or, after the deadline, fail.
+attempt :: Bool -> Operation a -> Loop -> Context -> IO Trace
+attempt again o@Operation {opSource = Source d anchor _, opKind = Kind loc dir} l ctx = do
   open <- enter d
   if not open
-    then admitAll (onLoop l) d dir >> failed (errnoCode eBADF)
+    then passOn >> failed (errnoCode eBADF)
     else do
       r <- opTry o fd
       lastOut <- leave d
       when lastOut (release d)
-      touchRef (opAnchor o)
+      touchRef anchor
       case r of
-        Done a -> passOn >> (pure $! k a)
+        Done a -> passOn >> (pure $! opThen o a)
         Drained a -> do
           hides <- mayHideMore d
           when hides passOn
-          pure $! k a
+          pure $! opThen o a
         Failed e -> passOn >> failed e
         NotYet
-          | again -> await o l
+          | again -> await o l ctx
           | otherwise -> failed (errnoCode eTIMEDOUT)
   where
-    d@(Descriptor (Fd fd) _) = opDescriptor o
-    dir = opDirection o
+    Fd fd = descriptorFd d
     passOn = admit (onLoop l) d dir
-    failed e = pure (Throw (toException (errnoError (opPlace o) e)))
+    failed e = pure (Throw (toException (errnoError loc e)))
 
 errnoCode :: Errno -> CInt
 errnoCode (Errno e) = e
 
 -- Waiting -------------------------------------------------------------------------------
 
--- | Wait at the gate, and then try. A thread without an identity and without a deadline needs no more
+-- | Wait at the gate. A thread without an identity and without a deadline needs no more
 -- than its place there.
-await :: Operation a -> Loop -> IO Trace
-await o l = do
+await :: Operation a -> Loop -> Context -> IO Trace
+await o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l ctx = do
   reported <- try (attach l d dir)
   case reported of
     Left e -> pure (Throw (toException (e :: IOError)))
-    Right () -> case opContext o of
-      Plain | opDeadline o == never -> do
-        joined <- joinGate d dir 0 (\() -> Call (\l' _ -> attempt (opThen o) True o l')) (Waiter Plain 0)
-        if joined then checked else retry
-      _ -> do
+    Right ()
+      | Anonymous <- contextIdentity ctx,
+        deadline == never -> do
+        joined <- joinGate d dir 0 (opAgain o) (Waiter ctx 0)
+        if joined then Parked <$ recheck l d dir else begin o l ctx
+      | otherwise -> do
         n <- newNumber
-        parkWith (opContext o) (takeOut d dir n) (waitNumbered n o l checked) retry
-  where
-    d = opDescriptor o
-    dir = opDirection o
-    retry = attempt (opThen o) True o l
-    -- It may have been closed before the thread was in its place.
-    checked = do
-      open <- isOpen d
-      unless open (admitAll (onLoop l) d dir)
-      pure Parked
+        parkWith ctx (takeOut d dir n) (waitNumbered n o l) (begin o l ctx)
 
--- | In its place, with a timer if there is a deadline. The thread comes back sheltered, for the
--- news that it was given are its to pass on.
-waitNumbered :: Int -> Operation a -> Loop -> IO Trace -> Waiter -> IO Bool
-waitNumbered n o l checked w = do
-  timer <- newRef (pure ())
-  let goOn more () = Call $ \l' _ -> do
-        stop <- readRef timer
-        stop
-        attempt (Enter (opContext o) . const . opThen o) more o l'
-      expired = do
-        mine <- takeOut d dir n
-        when mine (resumeSheltered w (goOn False))
-  joined <- joinGate d dir n (goOn True) w
-  when joined $ do
-    when (opDeadline o /= never) $ do
-      t <- addOwnTimer (loopManager l) (opDeadline o) expired
+-- | It may have been closed before the thread was in its place.
+recheck :: Loop -> Descriptor -> Direction -> IO ()
+recheck l d dir = do
+  open <- isOpen d
+  unless open (admit (onLoop l) d dir)
+
+-- | In its place, with a timer if there is a deadline.
+waitNumbered :: Int -> Operation a -> Loop -> Waiter -> IO Bool
+waitNumbered n o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l w
+  | deadline == never = do
+    joined <- joinGate d dir n (opAgain o) w
+    joined <$ recheck l d dir
+  | otherwise = do
+    timer <- newRef (pure ())
+    let again = Call $ \l' ctx -> do
+          stop <- readRef timer
+          stop
+          begin o l' ctx
+        expired = do
+          mine <- takeOut d dir n
+          when mine (resume (onLoop l) w (\() -> Call (attempt False o)))
+    joined <- joinGate d dir n again w
+    when joined $ do
+      t <- addOwnTimer (loopManager l) deadline expired
       writeRef timer (void (cancelTimer t))
-    void checked
-  pure joined
-  where
-    d = opDescriptor o
-    dir = opDirection o
-    resumeSheltered (Waiter ctx _) task = awaken w >> onLoop l (sheltered ctx) task
+    joined <$ recheck l d dir
 
 -- | Have a loop's manager report the descriptor, this loop's if none does yet.
 attach :: Loop -> Descriptor -> Direction -> IO ()
@@ -236,13 +236,13 @@ attach l d dir = do
     settle owner = do
       open <- enter d
       when open $ do
-        ours <- casOwner d owner (Owner l)
+        ours <- casOwner d owner (loopOwner l)
         when ours (arm l d)
         lastOut <- leave d
         when lastOut (release d)
         unless ours (attach l d dir)
 
--- | One system call. Inside.
+-- | One system call. The caller is inside, and taken out if it fails.
 arm :: Loop -> Descriptor -> IO ()
 arm l d = do
   armed <- backendArm backend (descriptorFd d) tok Edge wanted `onException` fails
@@ -263,11 +263,8 @@ arm l d = do
 -- said @EAGAIN@; and it may come for nothing, so try again in a loop. Raises @EBADF@ when
 -- the descriptor is closed.
 waitReadable :: Descriptor -> Hybrid ()
-waitReadable = ready "Weft.Hybrid.waitReadable" Reading
+waitReadable d = perform (Kind "Weft.Hybrid.waitReadable" Reading) (sourceOf d) (const (pure (Drained ())))
 
 -- | The same for writing.
 waitWritable :: Descriptor -> Hybrid ()
-waitWritable = ready "Weft.Hybrid.waitWritable" Writing
-
-ready :: String -> Direction -> Descriptor -> Hybrid ()
-ready loc dir d = perform loc d dir never (const (pure (Drained ())))
+waitWritable d = perform (Kind "Weft.Hybrid.waitWritable" Writing) (sourceOf d) (const (pure (Drained ())))

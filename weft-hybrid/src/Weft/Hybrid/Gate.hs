@@ -21,10 +21,13 @@
 -- @
 --
 -- All moves are compare-and-swaps. A thread takes the news before it tries, so no
--- report is lost between its attempt and its wait.
+-- report is lost between its attempt and its wait; and news are never in the hands of a thread
+-- that is resumed, so none are lost if that is killed.
 module Weft.Hybrid.Gate
   ( -- * Descriptors
-    Descriptor (..),
+    Descriptor,
+    descriptorFd,
+    descriptorGeneration,
     openDescriptor,
     enter,
     leave,
@@ -33,7 +36,6 @@ module Weft.Hybrid.Gate
     mayHideMore,
 
     -- * Their loops
-    Owner (..),
     readOwner,
     casOwner,
 
@@ -43,7 +45,6 @@ module Weft.Hybrid.Gate
     readGate,
     casGate,
     admit,
-    admitAll,
     takeOut,
     joinGate,
 
@@ -62,25 +63,34 @@ import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
 import Weft.Sys
 
--- | An open descriptor, or one that was.
-data Descriptor = Descriptor
-  { descriptorFd :: !Fd,
-    descriptorGeneration :: !Int
-  }
+-- | An open descriptor, or one that was: its number in the low half, its generation in the
+-- high one.
+newtype Descriptor = Descriptor Int
   deriving (Eq)
+
+-- | Its number.
+descriptorFd :: Descriptor -> Fd
+descriptorFd (Descriptor d) = fromIntegral (d .&. 0xffffffff)
+{-# INLINE descriptorFd #-}
+
+-- | Its generation.
+descriptorGeneration :: Descriptor -> Int
+descriptorGeneration (Descriptor d) = d `unsafeShiftR` 32
+{-# INLINE descriptorGeneration #-}
+
+describe :: Fd -> Int -> Descriptor
+describe fd gen = Descriptor ((gen `unsafeShiftL` 32) .|. fromIntegral fd)
+{-# INLINE describe #-}
 
 instance Show Descriptor where
   show d = "<descriptor " <> show (descriptorFd d) <> ">"
 
 -- | What is known of a direction. The number tells who waits there, for taking it out
--- again; 0 for one that is never taken out.
+-- again, 0 for one that is never taken out; the trace tries anew.
 data Gate
   = Quiet
   | News
-  | Line !Int !Waiter Task Gate
-
--- | The loop whose manager reports a descriptor's events.
-data Owner = Nobody | Owner !Loop
+  | Line !Int {-# UNPACK #-} !Waiter Trace Gate
 
 -- | 64 descriptors.
 data Block = Block
@@ -146,19 +156,20 @@ insideMask = 0xffffff00
 generationOf :: Int -> Int
 generationOf w = w `unsafeShiftR` generationShift
 
--- | Take charge of a descriptor that the kernel has just given to the caller.
-openDescriptor :: Fd -> IO Descriptor
-openDescriptor fd = do
+-- | Take charge of a descriptor that the kernel has just given to the caller. Does a read or
+-- a write of less than was asked for mean that there is no more, as with streams?
+openDescriptor :: Bool -> Fd -> IO Descriptor
+openDescriptor stream fd = do
   b <- blockOf d0
   w <- readCell (blockWords b) i
   let gen = (generationOf w + 1) .&. 0x3fffffff
   writeSlot (blockOwners b) i Nobody
   writeSlot (blockGates b) (2 * i) News
   writeSlot (blockGates b) (2 * i + 1) News
-  writeCell (blockWords b) i (gen `unsafeShiftL` generationShift)
-  pure (Descriptor fd gen)
+  writeCell (blockWords b) i ((gen `unsafeShiftL` generationShift) .|. (if stream then 0 else flagHides))
+  pure (describe fd gen)
   where
-    d0 = Descriptor fd 0
+    d0 = describe fd 0
     i = cell d0
 
 -- | Before a system call with it. 'False': it is shut.
@@ -248,7 +259,8 @@ casGate :: Descriptor -> Direction -> Gate -> Gate -> IO Bool
 casGate d dir old new = blockOf d >>= \b -> casSlot (blockGates b) (gateIndex d dir) old new
 {-# INLINE casGate #-}
 
--- | There may be something to do: the first who waits goes on, or else it is noted.
+-- | There may be something to do: that is noted, and all who wait try, in their order. (Mostly
+-- that is one. Who finds nothing left waits again.)
 admit :: Place -> Descriptor -> Direction -> IO ()
 admit place d dir = go
   where
@@ -256,34 +268,26 @@ admit place d dir = go
       gate <- readGate d dir
       case gate of
         News -> pure ()
-        Quiet -> casGate d dir gate News >>= \ok -> unless ok go
-        Line _ w task rest -> do
-          ok <- casGate d dir gate rest
-          if ok then release w task else go
-    release w@(Waiter ctx _) task = awaken w >> place (sheltered ctx) task
+        _ -> do
+          ok <- casGate d dir gate News
+          if ok then each gate else go
+    each (Line _ w t rest) = resume place w (\() -> t) >> each rest
+    each _ = pure ()
 {-# INLINE admit #-}
 
--- | All who wait go on, and it is noted for those who come.
-admitAll :: Place -> Descriptor -> Direction -> IO ()
-admitAll place d dir = do
-  gate <- readGate d dir
-  case gate of
-    News -> pure ()
-    _ -> admit place d dir >> admitAll place d dir
-
--- | Wait at the end of the line. 'False': there are news, which are taken.
-joinGate :: Descriptor -> Direction -> Int -> Task -> Waiter -> IO Bool
-joinGate d dir n task w = go
+-- | Wait at the end of the line. 'False': there are news.
+joinGate :: Descriptor -> Direction -> Int -> Trace -> Waiter -> IO Bool
+joinGate d dir n t w = go
   where
     go = do
       gate <- readGate d dir
       case gate of
-        News -> casGate d dir gate Quiet >>= \ok -> if ok then pure False else go
+        News -> pure False
         _ -> do
           let !gate' = append gate
           casGate d dir gate gate' >>= \ok -> if ok then pure True else go
-    append (Line m v t rest) = let !rest' = append rest in Line m v t rest'
-    append _ = Line n w task Quiet
+    append (Line m v u rest) = let !rest' = append rest in Line m v u rest'
+    append _ = Line n w t Quiet
 
 -- | Take the one with that number out of the line. 'False': it is not there.
 takeOut :: Descriptor -> Direction -> Int -> IO Bool
@@ -310,7 +314,7 @@ deliver l tok evs = do
     when (evs `overlaps` evtRead) (admit (onLoop l) d Reading)
     when (evs `overlaps` evtWrite) (admit (onLoop l) d Writing)
   where
-    d = Descriptor (tokenFd tok) (tokenGeneration tok)
+    d = describe (tokenFd tok) (tokenGeneration tok)
     hides = evs `overlaps` (evtPeerClosed <> evtHangup <> evtUrgent)
     setFlag b = do
       w <- readCell (blockWords b) (cell d)

@@ -108,16 +108,16 @@ turn l push pop = do
       Enter ctx' k -> switch n ctx' (\_ -> k ())
       Catch body h -> do
         let !x = extraOf ctx
-            !ctx' = With x {extraHandlers = Handler h (extraMask x) (extraHandlers x)}
+            !ctx' = withExtra x {extraHandlers = Handler h (extraMask x) (extraHandlers x)}
         setContext ctx'
         continue n ctx' (body ())
       Uncatch k -> do
         let !ctx' = withoutHandler ctx
         setContext ctx'
         continue n ctx' (k ())
-      Throw e -> case ctx of
-        With x@Extra {extraHandlers = Handler h before rest} ->
-          switch n (withExtra x {extraHandlers = rest, extraMask = before}) (\_ -> h e)
+      Throw e -> case contextHandlers ctx of
+        Handler h before rest ->
+          switch n (withExtra (extraOf ctx) {extraHandlers = rest, extraMask = before}) (\_ -> h e)
         _ -> endThread l ctx (Left e) >> away n ctx
       _ -> step n ctx t
 
@@ -134,11 +134,14 @@ turn l push pop = do
 -- | What a forked thread begins with.
 inherited :: Context -> Context
 inherited Plain = Plain
+inherited (Handling _) = Plain
 inherited (With x) = withExtra x {extraHandlers = NoHandlers, extraThread = Anonymous}
 
 withoutHandler :: Context -> Context
 withoutHandler ctx = case ctx of
   With x@Extra {extraHandlers = Handler _ _ rest} -> withExtra x {extraHandlers = rest}
+  Handling (Handler _ _ rest@Handler {}) -> Handling rest
+  Handling _ -> Plain
   _ -> ctx
 
 -- | Steps until the clock is looked at first.

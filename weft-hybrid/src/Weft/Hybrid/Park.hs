@@ -86,8 +86,8 @@ awaken (Waiter ctx n) = case contextIdentity ctx of
 -- | The context in which an interrupted thread's exception cannot push aside what it
 -- is resumed with: nothing is raised until it enters its own context again.
 sheltered :: Context -> Context
-sheltered Plain = Plain
 sheltered (With x) = With x {extraMask = Uninterruptible}
+sheltered ctx = ctx
 
 -- | Park a thread. The second argument puts it into the place where it waits; 'False': it
 -- is not needed there any more, and the thread goes on with the third. The first takes

@@ -21,7 +21,6 @@ import Foreign.C.Types (CInt (..), CSize (..))
 import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (Ptr, castPtr, plusPtr)
 import System.Posix.Types (CSsize (..))
-import Weft.Core.Time (never)
 import Weft.Hybrid.Descriptor
 import Weft.Hybrid.Monad
 import Weft.Socket.Scratch
@@ -32,12 +31,12 @@ foreign import ccall unsafe "write" cWrite :: CInt -> Ptr Word8 -> CSize -> IO C
 
 -- | Read what there is, at most so many bytes: how many; 0 at the end.
 readBuf :: Descriptor -> Ptr Word8 -> Int -> Hybrid Int
-readBuf d p n = perform "Weft.Hybrid.readBuf" d Reading never $ \fd ->
+readBuf d p n = perform (Kind "Weft.Hybrid.readBuf" Reading) (sourceOf d) $ \fd ->
   transfer (\got -> got > 0 && got < n) (cRead fd p (fromIntegral n))
 
 -- | Write what the kernel takes at once: how many bytes.
 writeBuf :: Descriptor -> Ptr Word8 -> Int -> Hybrid Int
-writeBuf d p n = perform "Weft.Hybrid.writeBuf" d Writing never $ \fd ->
+writeBuf d p n = perform (Kind "Weft.Hybrid.writeBuf" Writing) (sourceOf d) $ \fd ->
   transfer (< n) (cWrite fd p (fromIntegral n))
 
 -- | Write all of it.
@@ -61,7 +60,7 @@ transfer drained act = do
 
 -- | Read what there is, at most so many bytes (and at most 64 KiB); empty at the end.
 readBytes :: Descriptor -> Int -> Hybrid ByteString
-readBytes d n = perform "Weft.Hybrid.readBytes" d Reading never $ \fd -> withScratch $ \p -> do
+readBytes d n = perform (Kind "Weft.Hybrid.readBytes" Reading) (sourceOf d) $ \fd -> withScratch $ \p -> do
   let room = max 1 (min n scratchSize)
   r <- transfer (\got -> got > 0 && got < room) (cRead fd p (fromIntegral room))
   case r of
@@ -76,7 +75,7 @@ readBytes d n = perform "Weft.Hybrid.readBytes" d Reading never $ \fd -> withScr
 -- | Write all of a string.
 writeBytes :: Descriptor -> ByteString -> Hybrid ()
 writeBytes d bytes = unless (B.null bytes) $ do
-  written <- perform "Weft.Hybrid.writeBytes" d Writing never $ \fd ->
+  written <- perform (Kind "Weft.Hybrid.writeBytes" Writing) (sourceOf d) $ \fd ->
     B.unsafeUseAsCStringLen bytes $ \(p, n) ->
       transfer (< n) (cWrite fd (castPtr p) (fromIntegral n))
   writeBytes d (B.unsafeDrop written bytes)

@@ -106,7 +106,8 @@ newLoop settings world i = do
   inbox <- newRef NoMail
   ctx <- newRef Plain
   pace <- newCells 24
-  pure (Loop i manager ready inbox ctx pace world)
+  let l = Loop i manager ready inbox ctx pace (Owner l) world
+  pure l
 
 cellStop, cellRunning :: Int
 cellStop = 0

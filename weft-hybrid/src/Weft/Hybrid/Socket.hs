@@ -56,25 +56,20 @@ import Weft.Socket (Instant, ShutdownCmd (..), SockAddr (..), isTimeout)
 import qualified Weft.Socket as GHC
 import Weft.Socket.Address
 import Weft.Socket.Scratch
-import Weft.Sys (Ref, newRef, now, whenGarbage)
+import Weft.Sys (newRef, now, whenGarbage)
 
 -- | A socket; its value carries a deadline. Closed by 'close', or when it is garbage.
-data Socket = Socket
-  { socketDescriptor :: !Descriptor,
-    -- | Carries the finalizer.
-    socketAnchor :: !(Ref ()),
-    -- | Does a read that gives less than there was room for leave nothing behind, as
-    -- TCP's?
-    socketDrains :: !Bool,
-    socketDeadline :: !Instant
-  }
+newtype Socket = Socket Source
 
 -- | The same open socket; the deadline does not count.
 instance Eq Socket where
-  a == b = socketAnchor a == socketAnchor b
+  Socket a == Socket b = sourceAnchor a == sourceAnchor b
 
 instance Show Socket where
   show = show . socketDescriptor
+
+socketDescriptor :: Socket -> Descriptor
+socketDescriptor (Socket s) = sourceDescriptor s
 
 -- | Hand a socket over to hybrid threads; GHC threads must not use it any more.
 fromSocket :: GHC.Socket -> Hybrid Socket
@@ -83,9 +78,11 @@ fromSocket s = nonBlocking . mask_ $ do
   stream <- (== GHC.Stream) <$> GHC.getSocketType s
   fd <- GHC.socketToFd s
   newSocket (stream && internet family) fd
-  where
-    internet SockAddrUnix {} = False
-    internet _ = True
+
+-- | TCP's reads give all there is; others stop at control messages, or at a datagram's end.
+internet :: SockAddr -> Bool
+internet SockAddrUnix {} = False
+internet _ = True
 
 -- | The way back.
 toSocket :: Socket -> Hybrid GHC.Socket
@@ -95,14 +92,14 @@ toSocket s = nonBlocking . mask_ $ do
   GHC.mkSocket fd `onException` cClose fd
 
 newSocket :: Bool -> CInt -> IO Socket
-newSocket drains fd = do
-  d <- openDescriptor (Fd fd)
+newSocket stream fd = do
+  d <- openDescriptor stream (Fd fd)
   anchor <- newRef ()
   whenGarbage anchor (void (closeDescriptor d))
-  pure (Socket d anchor drains never)
+  pure (Socket (Source d anchor never))
 
-operate :: String -> Socket -> Direction -> (CInt -> IO (Attempt a)) -> Hybrid a
-operate loc s dir = performKeeping (socketAnchor s) loc (socketDescriptor s) dir (socketDeadline s)
+operate :: Kind -> Socket -> (CInt -> IO (Attempt a)) -> Hybrid a
+operate kind (Socket s) = perform kind s
 {-# INLINE operate #-}
 
 -- | Sort out a result: at least zero, @EAGAIN@, a failure.
@@ -117,19 +114,19 @@ answer r k
 
 -- | Wait for a connection: a socket for it, without a deadline, and the peer's address.
 accept :: Socket -> Hybrid (Socket, SockAddr)
-accept s = operate "Weft.Hybrid.accept" s Reading $ \listener ->
+accept s = operate (Kind "Weft.Hybrid.accept" Reading) s $ \listener ->
   withRoom $ \p len -> do
     r <- cAccept listener p len
     answer r $ \fd -> do
       addr <- readAddress p len
-      conn <- newSocket (socketDrains s) (fromIntegral fd)
+      conn <- newSocket (internet addr) (fromIntegral fd)
       pure (Done (conn, addr))
 
 -- | Connect, waiting until the connection stands or has failed.
 connect :: Socket -> SockAddr -> Hybrid ()
 connect s addr = do
   begun <- nonBlocking (newIORef False)
-  operate "Weft.Hybrid.connect" s Writing $ \fd -> withAddress addr $ \p n -> do
+  operate (Kind "Weft.Hybrid.connect" Writing) s $ \fd -> withAddress addr $ \p n -> do
     before <- readIORef begun
     writeIORef begun True
     r <- if before then cConnected fd else cConnect fd p n
@@ -171,16 +168,16 @@ close s = nonBlocking (void (closeDescriptor (socketDescriptor s)))
 recv :: Socket -> Int -> Hybrid ByteString
 recv s n
   | n < 0 = nonBlocking (ioError (errnoError "Weft.Hybrid.recv" (let Errno e = eINVAL in e)))
-  | otherwise = operate "Weft.Hybrid.recv" s Reading $ \fd -> withScratch $ \p -> do
+  | otherwise = operate (Kind "Weft.Hybrid.recv" Reading) s $ \fd -> withScratch $ \p -> do
     let room = min n scratchSize
     r <- cRecv fd p (fromIntegral room) 0
     answer r $ \got -> do
       bytes <- if got == 0 then pure B.empty else B.create got (\to -> copyBytes to p got)
-      pure (if got < room && got > 0 && socketDrains s then Drained bytes else Done bytes)
+      pure (if got < room && got > 0 then Drained bytes else Done bytes)
 
 -- | Send what the kernel takes at once, waiting until it takes some: how many bytes.
 send :: Socket -> ByteString -> Hybrid Int
-send s bytes = operate "Weft.Hybrid.send" s Writing $ \fd -> B.unsafeUseAsCStringLen bytes $ \(p, n) -> do
+send s bytes = operate (Kind "Weft.Hybrid.send" Writing) s $ \fd -> B.unsafeUseAsCStringLen bytes $ \(p, n) -> do
   r <- cSend fd (castPtr p) (fromIntegral n) 0
   answer r (\sent -> pure (if sent < n then Drained sent else Done sent))
 
@@ -203,4 +200,4 @@ noDeadline = never
 -- | The same socket, for operations with that deadline: each raises an error that satisfies
 -- 'isTimeout' when it could not be done in time. What came in time is not lost.
 withDeadline :: Instant -> Socket -> Socket
-withDeadline d s = s {socketDeadline = d}
+withDeadline d (Socket s) = Socket s {sourceDeadline = d}

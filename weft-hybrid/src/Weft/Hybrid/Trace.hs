@@ -25,6 +25,7 @@ module Weft.Hybrid.Trace
     contextIdentity,
     contextMask,
     contextPriority,
+    contextHandlers,
 
     -- * Threads that have an identity
     Thread (..),
@@ -33,6 +34,7 @@ module Weft.Hybrid.Trace
 
     -- * Loops
     Loop (..),
+    Owner (..),
     Ready (..),
     Fifo (..),
     Chunk (..),
@@ -86,6 +88,8 @@ type Task = () -> Trace
 -- thread's. Most threads have nothing, and share one.
 data Context
   = Plain
+  | -- | Nothing but handlers, as a thread of a server has: 64 bytes less than the other.
+    Handling !Handlers
   | With !Extra
 
 -- | What there may be.
@@ -119,30 +123,40 @@ data Identity = Anonymous | Known !Thread
 
 -- | What a context has.
 extraOf :: Context -> Extra
-extraOf Plain = Extra NoHandlers Unmasked Anonymous 0 IntMap.empty
 extraOf (With x) = x
+extraOf Plain = Extra NoHandlers Unmasked Anonymous 0 IntMap.empty
+extraOf (Handling hs) = Extra hs Unmasked Anonymous 0 IntMap.empty
 
 -- | The context that has this; the shared one if it is nothing.
 withExtra :: Extra -> Context
-withExtra (Extra NoHandlers Unmasked Anonymous 0 locals) | IntMap.null locals = Plain
+withExtra (Extra hs Unmasked Anonymous 0 locals) | IntMap.null locals = handling hs
+  where
+    handling NoHandlers = Plain
+    handling _ = Handling hs
 withExtra x = With x
 
 -- | The thread's identity.
 contextIdentity :: Context -> Identity
-contextIdentity Plain = Anonymous
 contextIdentity (With x) = extraThread x
+contextIdentity _ = Anonymous
 {-# INLINE contextIdentity #-}
 
 -- | The thread's masking.
 contextMask :: Context -> Mask
-contextMask Plain = Unmasked
 contextMask (With x) = extraMask x
+contextMask _ = Unmasked
 {-# INLINE contextMask #-}
 
 -- | Its priority.
 contextPriority :: Context -> Int
-contextPriority Plain = 0
 contextPriority (With x) = extraPriority x
+contextPriority _ = 0
+
+-- | Its handlers.
+contextHandlers :: Context -> Handlers
+contextHandlers Plain = NoHandlers
+contextHandlers (Handling hs) = hs
+contextHandlers (With x) = extraHandlers x
 
 -- Threads -------------------------------------------------------------------------
 
@@ -203,6 +217,8 @@ data Loop = Loop
     loopContext :: !(Ref Context),
     -- | The machine's pace (see there). The loop's alone.
     loopPace :: !Cells,
+    -- | It, as descriptors refer to it.
+    loopOwner :: Owner,
     loopWorld :: !World
   }
 
@@ -234,6 +250,9 @@ data Queue = Queue
     -- | How many there are.
     queueSize :: !(IO Int)
   }
+
+-- | Whose manager reports a descriptor's events.
+data Owner = Nobody | Owner !Loop
 
 -- | The latest first.
 data Inbox = NoMail | Mail !Context Task Inbox
