@@ -45,6 +45,10 @@ module Weft.Sys
     writeSlot,
     casSlot,
     copySlots,
+    SlotsRef,
+    newSlotsRef,
+    readSlotsRef,
+    writeSlotsRef,
     copySlotsAt,
 
     -- * MVars
@@ -272,6 +276,26 @@ copySlotsAt (Slots from) (Slots to) (I# i) (I# n) = IO $ \s ->
 copySlots :: Slots a -> Slots a -> IO ()
 copySlots (Slots from) (Slots to) = IO $ \s ->
   (# copyMutableArray# from 0# to 0# (sizeofMutableArray# from) s, () #)
+
+-- | A reference to an array. To read it nothing is evaluated.
+data SlotsRef a = SlotsRef (MutableArrayArray# RealWorld)
+
+-- | A reference that holds the array.
+newSlotsRef :: Slots a -> IO (SlotsRef a)
+newSlotsRef slots = do
+  ref <- IO $ \s -> case newArrayArray# 1# s of (# s', r #) -> (# s', SlotsRef r #)
+  ref <$ writeSlotsRef ref slots
+
+-- | What it holds. (There is no operation for arrays of this kind; to the machine they
+-- are pointers like any other.)
+readSlotsRef :: SlotsRef a -> IO (Slots a)
+readSlotsRef (SlotsRef r) = IO $ \s -> case readMutableByteArrayArray# r 0# s of
+  (# s', a #) -> (# s', Slots (unsafeCoerce# a) #)
+{-# INLINE readSlotsRef #-}
+
+-- | Replace what it holds.
+writeSlotsRef :: SlotsRef a -> Slots a -> IO ()
+writeSlotsRef (SlotsRef r) (Slots a) = IO $ \s -> (# writeMutableByteArrayArray# r 0# (unsafeCoerce# a) s, () #)
 
 -- Threads --------------------------------------------------------------------
 

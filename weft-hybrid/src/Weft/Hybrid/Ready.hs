@@ -24,7 +24,7 @@ module Weft.Hybrid.Ready
 where
 
 import Control.Monad (when)
-import Data.Bits ((.&.))
+import Data.Bits (unsafeShiftR, (.&.))
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Hybrid.Trace
 import Weft.Sys
@@ -41,14 +41,8 @@ chunkSize = 1024
 -- | An empty one.
 newFifo :: IO Fifo
 newFifo = do
-  chunk <- newChunk
-  Fifo <$> newRef chunk <*> newRef chunk <*> newRef NoChunk <*> newCells 3
-
-newChunk :: IO Chunk
-newChunk = do
-  slots <- newSlots chunkSize vacant
-  after <- newRef NoChunk
-  pure $! Chunk slots after
+  chunk <- newSlots chunkSize vacant
+  Fifo <$> newSlotsRef chunk <*> newSlotsRef chunk <*> newCells 3 <*> newRef (Chunks [] [] [])
 
 vacant :: Task
 vacant () = Idle
@@ -63,51 +57,62 @@ vacancies = unsafePerformIO (newSlots chunkSize vacant)
 pushFifo :: Fifo -> Task -> IO ()
 pushFifo q !task = do
   n <- peekCell (fifoCells q) cellPut
-  chunk <- readRef (fifoLast q)
-  case chunk of
-    Chunk slots after -> do
-      let i = n .&. (chunkSize - 1)
-      writeSlot slots i task
-      pokeCell (fifoCells q) cellPut (n + 1)
-      when (i == chunkSize - 1) (extend q after)
-    NoChunk -> pure ()
+  slots <- readSlotsRef (fifoLast q)
+  let i = n .&. (chunkSize - 1)
+  writeSlot slots i task
+  pokeCell (fifoCells q) cellPut (n + 1)
+  when (i == chunkSize - 1) (extend q)
 {-# INLINE pushFifo #-}
 
-extend :: Fifo -> Ref Chunk -> IO ()
-extend q after = do
-  spare <- readRef (fifoSpare q)
-  chunk <- case spare of
-    Chunk _ _ -> spare <$ writeRef (fifoSpare q) NoChunk
-    NoChunk -> newChunk
-  writeRef after chunk
-  writeRef (fifoLast q) chunk
+-- | The last chunk is full.
+extend :: Fifo -> IO ()
+extend q = do
+  full <- readSlotsRef (fifoLast q)
+  taken <- peekCell (fifoCells q) cellTaken
+  put <- peekCell (fifoCells q) cellPut
+  Chunks next final spare <- readRef (fifoRest q)
+  let same = chunkOf taken == chunkOf (put - 1)
+      final' = if same then final else full : final
+  case spare of
+    chunk : _ -> writeSlotsRef (fifoLast q) chunk >> writeRef (fifoRest q) (Chunks next final' [])
+    [] -> do
+      chunk <- newSlots chunkSize vacant
+      writeSlotsRef (fifoLast q) chunk
+      writeRef (fifoRest q) (Chunks next final' [])
 {-# NOINLINE extend #-}
+
+chunkOf :: Int -> Int
+chunkOf n = n `unsafeShiftR` 10
 
 -- | From the beginning; 'Idle' when there is none. O(1).
 popFifo :: Fifo -> IO Task
 popFifo q = do
   n <- peekCell (fifoCells q) cellTaken
   end <- peekCell (fifoCells q) cellPut
-  chunk <- readRef (fifoFirst q)
-  case chunk of
-    Chunk slots after | n /= end -> do
+  if n == end
+    then pure vacant
+    else do
+      slots <- readSlotsRef (fifoFirst q)
       let i = n .&. (chunkSize - 1)
       task <- readSlot slots i
       pokeCell (fifoCells q) cellTaken (n + 1)
-      when (i == chunkSize - 1) (advance q chunk slots after)
+      when (i == chunkSize - 1) (advance q)
       pure task
-    _ -> pure vacant
 {-# INLINE popFifo #-}
 
--- | The first chunk is used up; there is another.
-advance :: Fifo -> Chunk -> Slots Task -> Ref Chunk -> IO ()
-advance q chunk slots after = do
-  following <- readRef after
-  writeRef after NoChunk
-  writeRef (fifoFirst q) following
-  copySlotsAt vacancies slots 0 chunkSize
-  writeRef (fifoSpare q) chunk
-  pokeCell (fifoCells q) cellClear =<< peekCell (fifoCells q) cellTaken
+-- | The first chunk is used up, and is not the last.
+advance :: Fifo -> IO ()
+advance q = do
+  used <- readSlotsRef (fifoFirst q)
+  copySlotsAt vacancies used 0 chunkSize
+  taken <- peekCell (fifoCells q) cellTaken
+  pokeCell (fifoCells q) cellClear taken
+  Chunks next final _ <- readRef (fifoRest q)
+  case next <> reverse final of
+    chunk : next' -> writeSlotsRef (fifoFirst q) chunk >> writeRef (fifoRest q) (Chunks next' [] [used])
+    [] -> do
+      readSlotsRef (fifoLast q) >>= writeSlotsRef (fifoFirst q)
+      writeRef (fifoRest q) (Chunks [] [] [used])
 {-# NOINLINE advance #-}
 
 -- | Forget what was taken out. O(what was taken out since the last time).
@@ -115,12 +120,10 @@ tidyFifo :: Fifo -> IO ()
 tidyFifo q = do
   clear <- peekCell (fifoCells q) cellClear
   taken <- peekCell (fifoCells q) cellTaken
-  chunk <- readRef (fifoFirst q)
-  case chunk of
-    Chunk slots _ | clear < taken -> do
-      copySlotsAt vacancies slots (clear .&. (chunkSize - 1)) (taken - clear)
-      pokeCell (fifoCells q) cellClear taken
-    _ -> pure ()
+  when (clear < taken) $ do
+    slots <- readSlotsRef (fifoFirst q)
+    copySlotsAt vacancies slots (clear .&. (chunkSize - 1)) (taken - clear)
+    pokeCell (fifoCells q) cellClear taken
 
 -- | How many are in it.
 sizeFifo :: Fifo -> IO Int
@@ -139,6 +142,7 @@ pushReady (Custom q) ctx task = queuePush q ctx task
 popReady :: Ready -> IO Task
 popReady (RoundRobin q) = popFifo q
 popReady (Custom q) = queuePop q
+{-# INLINE popReady #-}
 
 -- | How many there are.
 sizeReady :: Ready -> IO Int

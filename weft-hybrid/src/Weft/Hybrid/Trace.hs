@@ -37,7 +37,7 @@ module Weft.Hybrid.Trace
     Owner (..),
     Ready (..),
     Fifo (..),
-    Chunk (..),
+    Chunks (..),
     Queue (..),
     Inbox (..),
     World (..),
@@ -228,17 +228,18 @@ data Ready = RoundRobin !Fifo | Custom !Queue
 -- | Task number n, counted from the first ever, is in slot n modulo the size of a chunk.
 -- There is always room for one more.
 data Fifo = Fifo
-  { fifoFirst :: !(Ref Chunk),
-    fifoLast :: !(Ref Chunk),
-    -- | The chunk that was emptied last, to be used again.
-    fifoSpare :: !(Ref Chunk),
+  { -- | The chunk to take from, and the one to put into, which may be the same.
+    fifoFirst :: {-# UNPACK #-} !(SlotsRef Task),
+    fifoLast :: {-# UNPACK #-} !(SlotsRef Task),
     -- | How many were ever taken out; how many put in; and up to which one the slots
     -- are clear.
-    fifoCells :: !Cells
+    fifoCells :: {-# UNPACK #-} !Cells,
+    fifoRest :: {-# UNPACK #-} !(Ref Chunks)
   }
 
--- | An array, and the chunk after it.
-data Chunk = NoChunk | Chunk !(Slots Task) !(Ref Chunk)
+-- | The chunks in between: the next ones, and the last ones, the latest first; and an empty
+-- one, if one was used up.
+data Chunks = Chunks [Slots Task] [Slots Task] [Slots Task]
 
 -- | A queue of threads that are ready, which is all that a scheduling policy is.
 -- Used by one loop.
