@@ -10,6 +10,7 @@ import qualified Spec.Descriptors
 import qualified Spec.Interrupted
 import qualified Spec.Loops
 import qualified Spec.Threads
+import qualified Spec.Tutorial
 import qualified Spec.Waiting
 import System.Environment (setEnv)
 import Test.Tasty
@@ -38,6 +39,7 @@ group name n =
         Spec.Waiting.tests scheduler,
         Spec.Interrupted.tests scheduler,
         Spec.Descriptors.tests scheduler,
+        Spec.Tutorial.tests scheduler,
         Spec.Loops.tests n
       ]
   where

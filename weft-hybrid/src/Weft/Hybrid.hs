@@ -65,22 +65,22 @@
 -- >     fork (guest room sock `finally` close sock)
 -- >
 -- > guest :: Room -> Socket -> Hybrid ()
--- > guest room sock = bracket enter leave (\(_, inbox, _) -> listen inbox)
+-- > guest room sock = bracket enter leave (const listen)
 -- >   where
 -- >     enter = do
 -- >       inbox <- newChannel
--- >       me <- modifyMVar room (\(n, all) -> pure ((n + 1, Map.insert n inbox all), n))
+-- >       me <- modifyMVar room (\(n, others) -> pure ((n + 1, Map.insert n inbox others), n))
 -- >       speaker <- forkThread (forever (readChannel inbox >>= sendAll sock))
--- >       pure (me, inbox, speaker)
--- >     leave (me, _, speaker) = do
+-- >       pure (me, speaker)
+-- >     leave (me, speaker) = do
 -- >       kill speaker
--- >       modifyMVar_ room (\(n, all) -> pure (n, Map.delete me all))
--- >     listen inbox = do
+-- >       modifyMVar_ room (\(n, others) -> pure (n, Map.delete me others))
+-- >     listen = do
 -- >       bytes <- recv sock 4096
--- >       if B.null bytes then pure () else say bytes >> listen inbox
+-- >       if B.null bytes then pure () else say bytes >> listen
 -- >     say bytes = do
--- >       (_, all) <- readMVar room
--- >       mapM_ (`writeChannel` bytes) all
+-- >       (_, everybody) <- readMVar room
+-- >       mapM_ (`writeChannel` bytes) everybody
 --
 -- == What to know
 --

@@ -97,7 +97,9 @@ turn l push pop = do
         let !inner = inherited ctx
         push inner child
         continue n ctx (k ())
-      Ret -> endThread l ctx (Right ()) >> away n ctx
+      Ret -> case ctx of
+        Plain -> next (n - 1)
+        _ -> endThread l ctx (Right ()) >> away n ctx
       Parked -> away n ctx
       Idle -> pure False
       other -> control n ctx other
