@@ -110,7 +110,7 @@ fifo pairs idlers s = do
     couples _ = []
     total c = sum <$> mapM (peekCell c) [0 .. 63]
     talk :: Cells -> Int -> Ptr Word8 -> Descriptor -> Descriptor -> Bool -> Hybrid ()
-    talk moved i buf r w first = go first
+    talk moved i buf r w = go
       where
         go True = writeAllBuf w buf turnBytes >> go False
         go False = readAll 0 >> nonBlocking (void (addCell moved (i `mod` 64) turnBytes)) >> go True
@@ -132,9 +132,11 @@ idle n active s = do
   performMajorGC
   threadDelay 200000
   before <- resident
-  run (forM_ pairsOf $ \(a, _) -> do
-    sock <- fromSocket' a
-    fork (session sock))
+  run
+    ( forM_ pairsOf $ \(a, _) -> do
+        sock <- fromSocket' a
+        fork (session sock)
+    )
   performMajorGC
   performMajorGC
   threadDelay 200000
@@ -169,7 +171,7 @@ idle n active s = do
 resident :: IO Int
 resident = do
   status <- readFile "/proc/self/status"
-  pure (head [1024 * read (words l !! 1) | l <- lines status, take 5 l == "VmRSS"])
+  pure (sum [1024 * read (words l !! 1) | l <- lines status, take 5 l == "VmRSS"])
 
 -- | Unequal threads that compute: seconds, and how far from ideal.
 steal :: Int -> IO ()

@@ -105,4 +105,3 @@ liveBytes :: IO Double
 liveBytes = do
   performMajorGC
   fromIntegral . gcdetails_live_bytes . gc <$> getRTSStats
-

@@ -6,6 +6,7 @@ module Main (main) where
 import Control.Concurrent (getNumCapabilities, setNumCapabilities)
 import Control.Monad (when)
 import qualified Programs
+import qualified Queues
 import qualified Spec.Descriptors
 import qualified Spec.Interrupted
 import qualified Spec.Loops
@@ -23,7 +24,8 @@ main = do
   setEnv "TASTY_NUM_THREADS" "1"
   choices <- mapM (\name -> (,) name <$> whyUnavailable name) backendNames
   defaultMain . localOption (mkTimeout 120000000) . testGroup "hybrid" $
-    [maybe (group name n) (refused name) reason | n <- [1, 2, 4], (name, reason) <- choices]
+    Queues.tests :
+      [maybe (group name n) (refused name) reason | n <- [1, 2, 4], (name, reason) <- choices]
 
 -- | A back end that this machine refuses.
 refused :: String -> String -> TestTree

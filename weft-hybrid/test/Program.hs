@@ -72,7 +72,7 @@ ops :: Int -> Gen [Op]
 ops n
   | n <= 0 = pure []
   | otherwise = do
-    op <- frequency (map (fmap pure) simple <> if n > 1 then map (fmap (fmap id)) (compound (n `div` 2)) else [])
+    op <- frequency (map (fmap pure) simple <> if n > 1 then compound (n `div` 2) else [])
     (op :) <$> ops (n - 1 - weight op)
   where
     simple =

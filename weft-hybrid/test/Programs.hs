@@ -63,7 +63,7 @@ atRest threads = go (0 :: Int) Nothing
   where
     go n before = do
       states <- threads >>= mapM (\(Running t _ _) -> parked <$> readRef (threadState t))
-      if Just states == before && all (/= Nothing) states
+      if Just states == before && notElem Nothing states
         then pure ()
         else (if n < 3 then pure () else threadDelay 20) >> go (n + 1) (Just states)
     parked (Waiting n [] _ _) = Just n

@@ -126,6 +126,7 @@ module Weft.Hybrid
     module Weft.Hybrid.Thread,
 
     -- * Exceptions
+
     -- | From "Control.Monad.Catch", where the rest is.
     throwM,
     catch,

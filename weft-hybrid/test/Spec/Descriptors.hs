@@ -122,7 +122,8 @@ tests scheduler =
     ]
   where
     test name act = testCase name (within name (scheduler >>= act))
-    isBad r = either ((== Just eBADF) . code) (const False) r
+    isBad :: Either IOException a -> Bool
+    isBad = either ((== Just eBADF) . code) (const False)
     (f >=>? what) r = f r @? what
 
 code :: IOException -> Maybe Errno
@@ -165,7 +166,7 @@ echo c = go `finally` close c
 -- | Send so many bytes and expect them back.
 client :: SockAddr -> Int -> Hybrid Bool
 client addr n = bracket (connectTo addr) close $ \c -> do
-  let bytes = B.pack (take n (cycle [0 .. 250]))
+  let bytes = B.take n (B.concat (replicate (n `div` 251 + 1) (B.pack [0 .. 250])))
   fork (sendAll c bytes >> shutdown c ShutdownSend)
   let go acc = recv c 65536 >>= \x -> if B.null x then pure (B.concat (reverse acc)) else go (x : acc)
   (== bytes) <$> go []

@@ -47,69 +47,108 @@ killed s delay c = do
 cases :: [(String, Case)]
 cases =
   [ ("yield", pure (yield >> sleep (seconds 100), pure True)),
-    ("takeMVar", do
+    ( "takeMVar",
+      do
         m <- newEmptyMVar
-        pure (void (takeMVar m), putMVar m 'x' >> (== 'x') <$> takeMVar m)),
-    ("readMVar", do
+        pure (void (takeMVar m), putMVar m 'x' >> (== 'x') <$> takeMVar m)
+    ),
+    ( "readMVar",
+      do
         m <- newEmptyMVar
-        pure (void (readMVar m), putMVar m 'x' >> (== 'x') <$> takeMVar m)),
-    ("putMVar", do
+        pure (void (readMVar m), putMVar m 'x' >> (== 'x') <$> takeMVar m)
+    ),
+    ( "putMVar",
+      do
         m <- newMVar 'x'
-        pure (putMVar m 'y', (\a b -> a == 'x' && b == Nothing) <$> takeMVar m <*> tryTakeMVar m)),
-    ("modifyMVar", do
+        pure (putMVar m 'y', (\a b -> a == 'x' && b == Nothing) <$> takeMVar m <*> tryTakeMVar m)
+    ),
+    ( "modifyMVar",
+      do
         m <- newMVar 'x'
-        pure (modifyMVar_ m (\x -> x <$ sleep (seconds 100)), (== 'x') <$> takeMVar m)),
-    ("acquire", do
+        pure (modifyMVar_ m (\x -> x <$ sleep (seconds 100)), (== 'x') <$> takeMVar m)
+    ),
+    ( "acquire",
+      do
         q <- newSemaphore 0
-        pure (acquire q 2, release q 1 >> acquire q 1 >> pure True)),
-    ("withMutex", do
+        pure (acquire q 2, release q 1 >> acquire q 1 >> pure True)
+    ),
+    ( "withMutex",
+      do
         m <- newMutex
-        pure (withMutex m (sleep (seconds 100)), withMutex m (pure True))),
-    ("readChannel", do
+        pure (withMutex m (sleep (seconds 100)), withMutex m (pure True))
+    ),
+    ( "readChannel",
+      do
         ch <- newChannel
-        pure (void (readChannel ch), writeChannel ch 'x' >> (== 'x') <$> readChannel ch)),
-    ("writeBounded", do
+        pure (void (readChannel ch), writeChannel ch 'x' >> (== 'x') <$> readChannel ch)
+    ),
+    ( "writeBounded",
+      do
         ch <- newBoundedChannel 1
         writeBounded ch 'x'
-        pure (writeBounded ch 'y', readBounded ch >>= \x -> writeBounded ch 'z' >> (\z -> [x, z] == "xz") <$> readBounded ch)),
+        pure (writeBounded ch 'y', readBounded ch >>= \x -> writeBounded ch 'z' >> (\z -> [x, z] == "xz") <$> readBounded ch)
+    ),
     ("sleep", pure (sleep (seconds 100), pure True)),
     ("timeout", pure (void (timeout (seconds 100) (sleep (seconds 200))), pure True)),
-    ("atomically", do
+    ( "atomically",
+      do
         v <- nonBlocking (STM.newTVarIO False)
         let act = STM.atomically (STM.readTVar v >>= STM.check)
-        pure (act, STM.atomically (STM.writeTVar v True) >> act >> pure True)),
+        pure (act, STM.atomically (STM.writeTVar v True) >> act >> pure True)
+    ),
     ("blocking", pure (blocking (threadDelay 30000) >> sleep (seconds 100), blocking (pure True))),
-    ("onGhcThread", do
+    ( "onGhcThread",
+      do
         box <- nonBlocking GHC.newEmptyMVar
-        pure (onGhcThread (GHC.takeMVar box), onGhcThread (GHC.putMVar box () >> pure True))),
-    ("wait", do
+        pure (onGhcThread (GHC.takeMVar box), onGhcThread (GHC.putMVar box () >> pure True))
+    ),
+    ( "wait",
+      do
         t <- forkThread (sleep (seconds 100))
-        pure (void (wait t), kill t >> isKilled <$> wait t)),
+        pure (void (wait t), kill t >> isKilled <$> wait t)
+    ),
     ("recv", withPair $ \a b -> (void (recv a 10), sendAll b (B.pack [7]) >> (== B.pack [7]) <$> recv a 10)),
-    ("recv with a deadline", withPair $ \a b ->
+    ( "recv with a deadline",
+      withPair $ \a b ->
         ( deadlineIn (seconds 100) >>= \d -> void (recv (withDeadline d a) 10),
           sendAll b (B.pack [7]) >> (== B.pack [7]) <$> recv a 10
-        )),
-    ("sendAll", withPair $ \a b -> (sendAll a (B.replicate 10000000 0), do
-        fork (sendAll a (B.pack [9]) `finally` shutdown a ShutdownSend)
-        let go = recv b 65536 >>= \x -> if B.null x then pure False else if B.last x == 9 then pure True else go
-        go)),
-    ("accept", do
+        )
+    ),
+    ( "sendAll",
+      withPair $ \a b ->
+        ( sendAll a (B.replicate 10000000 0),
+          do
+            fork (sendAll a (B.pack [9]) `finally` shutdown a ShutdownSend)
+            let go = recv b 65536 >>= \x -> if B.null x then pure False else if B.last x == 9 then pure True else go
+            go
+        )
+    ),
+    ( "accept",
+      do
         (l, addr) <- listener
-        pure (void (accept l), do
-          c <- connectTo addr
-          (x, _) <- accept l
-          sendAll c (B.pack [1])
-          (== B.pack [1]) <$> recv x 1)),
-    ("waitReadable", do
+        pure
+          ( void (accept l),
+            do
+              c <- connectTo addr
+              (x, _) <- accept l
+              sendAll c (B.pack [1])
+              (== B.pack [1]) <$> recv x 1
+          )
+    ),
+    ( "waitReadable",
+      do
         (r, w) <- nonBlocking createPipe
         r' <- nonBlocking (adopt r)
         w' <- nonBlocking (adopt w)
-        pure (waitReadable r' >> waitReadable r', do
-          writeBytes w' (B.pack [3])
-          x <- readBytes r' 10
-          nonBlocking (mapM_ closeDescriptor [r', w'])
-          pure (x == B.pack [3])))
+        pure
+          ( waitReadable r' >> waitReadable r',
+            do
+              writeBytes w' (B.pack [3])
+              x <- readBytes r' 10
+              nonBlocking (mapM_ closeDescriptor [r', w'])
+              pure (x == B.pack [3])
+          )
+    )
   ]
 
 withPair :: (Socket -> Socket -> (Hybrid (), Hybrid Bool)) -> Case

@@ -59,48 +59,52 @@ tests n =
             setPriority 1
             replicateM_ 20 yield
         readIORef order >>= (@?= [1, 1, 1, 0, 0, 0]),
-      test "work is shared" $ withScheduler defaultSettings $ \s -> do
-        loops <- newIORef []
-        left <- newIORef (200 :: Int)
-        done <- newEmptyMVar
-        void . forkFromIn s . forM_ [1 .. 200 :: Int] $ \i -> fork $ do
-          x <- nonBlocking (E.evaluate (work (20000 + i)))
-          where' <- systemCall (\c -> now c (x `seq` fst <$> (GHC.myThreadId >>= GHC.threadCapability)))
-          nonBlocking $ do
-            atomicModifyIORef' loops (\ls -> (nub (where' : ls), ()))
-            k <- atomicModifyIORef' left (\k -> (k - 1, k - 1))
-            when (k == 0) (putMVar done ())
-        takeMVar done
-        used <- readIORef loops
-        when (n > 1) (length used > 1 @? ("all on one loop: " <> show used)),
-      test "threads wake each other across loops, over and over" $ withScheduler defaultSettings $ \s -> do
-        boxes <- mapM (const newEmptyMVar) [1 .. 2 * n]
-        forM_ boxes $ \box -> GHC.forkOn 0 $ do
-          r <- E.try (runIn s (replicateM_ (times 200) (sleep (microseconds 20) >> yield)))
-          putMVar box (r :: Either E.SomeException ())
-        rs <- mapM takeMVar boxes
-        forM_ rs (either (assertFailure . show) pure),
-      test "a system call of one's own: an answer, a failure, a callback" $ withScheduler defaultSettings $ \s -> do
-        r <- runIn s (systemCall (\c -> now c (pure 'x')))
-        r @?= 'x'
-        e <- E.try (runIn s (systemCall (\_ -> failing (E.toException Oops))))
-        e @?= (Left Oops :: Either Oops ())
-        r' <- runIn s . systemCall $ \c -> later c $ \answer -> do
-          key <- Event.registerTimeout (callManager c) (milliseconds 2) (void (answer (Right 'y')))
-          pure (Event.unregisterTimeout (callManager c) key)
-        r' @?= 'y'
-        stopped <- newIORef False
-        r'' <- runIn s $ do
-          t <- forkThread (systemCall (\c -> later c (\_ -> pure (writeIORef stopped True))))
-          sleep (milliseconds 2)
-          kill t
-          wait t
-        isKilled r'' @? "not killed"
-        readIORef stopped >>= (@? "not given up"),
-      test "an idle scheduler does nothing" $ withScheduler defaultSettings $ \s -> do
-        void (forkFromIn s (forever (sleep (seconds 100))))
-        pause 5
-        runIn s (pure ())
+      test "work is shared" $
+        withScheduler defaultSettings $ \s -> do
+          loops <- newIORef []
+          left <- newIORef (200 :: Int)
+          done <- newEmptyMVar
+          void . forkFromIn s . forM_ [1 .. 200 :: Int] $ \i -> fork $ do
+            x <- nonBlocking (E.evaluate (work (20000 + i)))
+            where' <- systemCall (\c -> now c (x `seq` fst <$> (GHC.myThreadId >>= GHC.threadCapability)))
+            nonBlocking $ do
+              atomicModifyIORef' loops (\ls -> (nub (where' : ls), ()))
+              k <- atomicModifyIORef' left (\k -> (k - 1, k - 1))
+              when (k == 0) (putMVar done ())
+          takeMVar done
+          used <- readIORef loops
+          when (n > 1) (length used > 1 @? ("all on one loop: " <> show used)),
+      test "threads wake each other across loops, over and over" $
+        withScheduler defaultSettings $ \s -> do
+          boxes <- mapM (const newEmptyMVar) [1 .. 2 * n]
+          forM_ boxes $ \box -> GHC.forkOn 0 $ do
+            r <- E.try (runIn s (replicateM_ (times 200) (sleep (microseconds 20) >> yield)))
+            putMVar box (r :: Either E.SomeException ())
+          rs <- mapM takeMVar boxes
+          forM_ rs (either (assertFailure . show) pure),
+      test "a system call of one's own: an answer, a failure, a callback" $
+        withScheduler defaultSettings $ \s -> do
+          r <- runIn s (systemCall (\c -> now c (pure 'x')))
+          r @?= 'x'
+          e <- E.try (runIn s (systemCall (\_ -> failing (E.toException Oops))))
+          e @?= (Left Oops :: Either Oops ())
+          r' <- runIn s . systemCall $ \c -> later c $ \answer -> do
+            key <- Event.registerTimeout (callManager c) (milliseconds 2) (void (answer (Right 'y')))
+            pure (Event.unregisterTimeout (callManager c) key)
+          r' @?= 'y'
+          stopped <- newIORef False
+          r'' <- runIn s $ do
+            t <- forkThread (systemCall (\c -> later c (\_ -> pure (writeIORef stopped True))))
+            sleep (milliseconds 2)
+            kill t
+            wait t
+          isKilled r'' @? "not killed"
+          readIORef stopped >>= (@? "not given up"),
+      test "an idle scheduler does nothing" $
+        withScheduler defaultSettings $ \s -> do
+          void (forkFromIn s (forever (sleep (seconds 100))))
+          pause 5
+          runIn s (pure ())
     ]
   where
     test name act = testCase name (within name act)

@@ -92,7 +92,7 @@ tests scheduler =
           fork (forM_ [1 .. 10 :: Int] (\i -> writeBounded bounded i >> modifyMVar_ written (const (pure i))))
           settle
           b <- readMVar written
-          _ <- replicateM 10 (readBounded bounded)
+          replicateM_ 10 (readBounded bounded)
           pure (a, b)
         a @?= [1 .. 1000]
         b @?= 3,

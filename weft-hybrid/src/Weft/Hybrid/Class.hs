@@ -19,8 +19,8 @@ import Control.Monad.Catch (MonadMask)
 import Control.Monad.IO.Class (MonadIO (..))
 import Data.ByteString (ByteString)
 import Data.Kind (Type)
-import Weft.Duration (Duration)
 import qualified Weft.Blocking as GHC
+import Weft.Duration (Duration)
 import qualified Weft.Hybrid.Blocking as Hybrid
 import qualified Weft.Hybrid.MVar as Hybrid
 import Weft.Hybrid.Monad (Hybrid)

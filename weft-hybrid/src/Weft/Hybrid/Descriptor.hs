@@ -211,10 +211,11 @@ waitNumbered n o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir}
         expired = do
           mine <- takeOut d dir n
           when mine (resume (onLoop l) w (\() -> Call (attempt False o)))
+    -- Before it can be resumed elsewhere; the timer fires on this loop, so not before the end of this.
+    t <- addOwnTimer (loopManager l) deadline expired
+    writeRef timer (void (cancelTimer t))
     joined <- joinGate d dir n again w
-    when joined $ do
-      t <- addOwnTimer (loopManager l) deadline expired
-      writeRef timer (void (cancelTimer t))
+    unless joined (void (cancelTimer t))
     joined <$ recheck l d dir
 
 -- | Have a loop's manager report the descriptor, this loop's if none does yet.

@@ -164,13 +164,19 @@ openDescriptor stream fd = do
   w <- readCell (blockWords b) i
   let gen = (generationOf w + 1) .&. 0x3fffffff
   writeSlot (blockOwners b) i Nobody
-  writeSlot (blockGates b) (2 * i) News
-  writeSlot (blockGates b) (2 * i + 1) News
+  mapM_ (ajar b) [2 * i, 2 * i + 1]
   writeCell (blockWords b) i ((gen `unsafeShiftL` generationShift) .|. (if stream then 0 else flagHides))
   pure (describe fd gen)
   where
     d0 = describe fd 0
     i = cell d0
+    -- A thread that meant the number's last user may be there still, about to notice: it
+    -- must not be lost, and will have everybody try.
+    ajar b j = do
+      gate <- readSlot (blockGates b) j
+      case gate of
+        Quiet -> casSlot (blockGates b) j gate News >>= \ok -> unless ok (ajar b j)
+        _ -> pure ()
 
 -- | Before a system call with it. 'False': it is shut.
 enter :: Descriptor -> IO Bool

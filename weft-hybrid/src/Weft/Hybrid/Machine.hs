@@ -86,7 +86,7 @@ turn l push pop = do
           else case t of
             Ret -> step 1 ctx t
             Parked -> step 1 ctx t
-            _ -> push ctx (\_ -> t) >> away 1 ctx
+            _ -> push ctx (const t) >> away 1 ctx
 
     step :: Int -> Context -> Trace -> IO Bool
     step !n !ctx !t = case t of
@@ -130,7 +130,6 @@ turn l push pop = do
       case pending of
         Nothing -> continue n ctx (k ())
         Just e -> continue n ctx (Throw e)
-
 {-# INLINE turn #-}
 
 -- | What a forked thread begins with.

@@ -85,9 +85,10 @@ instance MonadMask Hybrid where
   uninterruptibleMask = masking Uninterruptible
   generalBracket acquire release use = mask $ \restore -> do
     resource <- acquire
-    b <- restore (use resource) `catchAny` \e -> do
-      _ <- release resource (ExitCaseException e)
-      throw e
+    b <-
+      restore (use resource) `catchAny` \e -> do
+        _ <- release resource (ExitCaseException e)
+        throw e
     c <- release resource (ExitCaseSuccess b)
     pure (b, c)
 

@@ -114,7 +114,8 @@ cellStop = 0
 cellRunning = 1
 
 -- | End the loops and give back their kernel objects. Returns when that is done. The
--- threads are dropped where they are: for an orderly end let them end first.
+-- threads are dropped where they are: for an orderly end let them end first. Not to be called
+-- by one of them.
 stopScheduler :: Scheduler -> IO ()
 stopScheduler world = do
   writeCell (worldStop world) cellStop 1
@@ -204,7 +205,7 @@ takeInbox l = do
     NoMail -> pure ()
     Mail {} -> do
       news <- swapRef (loopInbox l) NoMail
-      mapM_ (\(ctx, task) -> pushReady (loopReady l) ctx task) (oldestFirst news [])
+      mapM_ (uncurry (pushReady (loopReady l))) (oldestFirst news [])
   where
     oldestFirst NoMail acc = acc
     oldestFirst (Mail ctx task rest) acc = oldestFirst rest ((ctx, task) : acc)
