@@ -35,22 +35,26 @@ execute commands = do
   q <- newFifo
   out <- newIORef Nothing
   counter <- newIORef (0 :: Int, 0 :: Int)
-  results <- forM commands $ \c -> case c of
-    Tidy -> [] <$ tidyFifo q
-    Push n -> fmap (const []) . forM [1 .. n] $ \_ -> do
-      (next, taken) <- readIORef counter
-      writeIORef counter (next + 1, taken)
-      pushFifo q (\() -> NonBlocking (Ret <$ writeIORef out (Just next)))
-    Pop n -> forM [1 .. n] $ \_ -> do
-      (next, taken) <- readIORef counter
-      size <- sizeFifo q
-      let wanted = if taken < next && size == next - taken then Just taken else Nothing
-      writeIORef counter (next, if taken < next then taken + 1 else taken)
-      task <- popFifo q
-      writeIORef out Nothing
-      case task () of
-        NonBlocking act -> () <$ act
-        _ -> pure ()
-      got <- readIORef out
-      pure (got, wanted)
+  results <- mapM (perform q out counter) commands
   pure (unzip (concat results))
+
+-- | Numbers of tasks; the second reference has the next to go in and the next to come out.
+perform :: Fifo -> IORef (Maybe Int) -> IORef (Int, Int) -> Command -> IO [(Maybe Int, Maybe Int)]
+perform q out counter command = case command of
+  Tidy -> [] <$ tidyFifo q
+  Push n -> fmap (const []) . forM [1 .. n] $ \_ -> do
+    (next, taken) <- readIORef counter
+    writeIORef counter (next + 1, taken)
+    pushFifo q (\() -> NonBlocking (Ret <$ writeIORef out (Just next)))
+  Pop n -> forM [1 .. n] $ \_ -> do
+    (next, taken) <- readIORef counter
+    size <- sizeFifo q
+    let wanted = if taken < next && size == next - taken then Just taken else Nothing
+    writeIORef counter (next, if taken < next then taken + 1 else taken)
+    task <- popFifo q
+    writeIORef out Nothing
+    case task () of
+      NonBlocking act -> () <$ act
+      _ -> pure ()
+    got <- readIORef out
+    pure (got, wanted)

@@ -155,7 +155,7 @@ listenHere :: IO (Weft.Socket, SockAddr)
 listenHere = do
   l <- Weft.socket Weft.AF_INET Weft.Stream 0
   Weft.bind l (SockAddrInet 0 (Weft.tupleToHostAddress (127, 0, 0, 1)))
-  Weft.listen l 100
+  Weft.listen l 4096
   (,) l <$> Weft.getSocketName l
 
 echo :: Socket -> Hybrid ()
