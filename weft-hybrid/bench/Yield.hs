@@ -22,8 +22,9 @@ main = runInUnboundThread $ do
     ["yield-ghc", n, m] -> yieldsGhc (read n) (read m)
     ["fork", n] -> forks (read n)
     ["fork-ghc", n] -> forksGhc (read n)
-    ["live", n] -> live (read n)
-    _ -> fail "usage: yield N M | yield-ghc N M | fork N | fork-ghc N | live N"
+    ["live", n] -> live False (read n)
+    ["live-own", n] -> live True (read n)
+    _ -> fail "usage: yield N M | yield-ghc N M | fork N | fork-ghc N | live N | live-own N"
 
 -- | Run a thread to its end.
 run' :: Hybrid () -> IO ()
@@ -79,27 +80,34 @@ countdown n = do
         when (k == 0) (putMVar done ())
   pure (arrive, takeMVar done)
 
--- | Threads that yield for ever: bytes live, and rounds in two seconds.
-live :: Int -> IO ()
-live n = do
+-- | Threads that yield for ever, with a number each that changes, or without: bytes live after
+-- all have had two turns at least.
+live :: Bool -> Int -> IO ()
+live numbered n = do
   run' (pure ())
   before <- liveBytes
   rounds <- newIORef (0 :: Int)
   let counted = yield >> nonBlocking (modifyIORef' rounds (+ 1)) >> counted
       same = yield >> same
       own :: Int -> Hybrid ()
-      own i = yield >> own (i + 1)
+      own i = if i < 0 then ret else yield >> own (i + 1)
+  timed "fork" n (many n (if numbered then own 0 else same))
   run' (fork counted)
-  timed "fork" n (run' (replicateM_ n (fork same)))
+  let await = readIORef rounds >>= \r -> when (r < 2) (GHC.threadDelay 10000 >> await)
+  await
   after <- liveBytes
   putStrLn ("live bytes a thread: " <> show ((after - before) / fromIntegral n))
-  a <- readIORef rounds
-  GHC.threadDelay 2000000
-  b <- readIORef rounds
-  putStrLn ("rounds in 2 s: " <> show (b - a))
-  run' (replicateM_ n (fork (own 0)))
-  after' <- liveBytes
-  putStrLn ("with a counter each: " <> show ((after' - after) / fromIntegral n))
+
+-- | Start so many threads, by a tree of threads that start others: one alone would have its turn
+-- once in a round of all.
+many :: Int -> Hybrid () -> IO ()
+many n act = do
+  arrived <- countdown ((n + 255) `div` 256)
+  let go :: Int -> Hybrid ()
+      go k
+        | k <= 256 = replicateM_ k (fork act) >> nonBlocking (fst arrived)
+        | otherwise = let half = 256 * (((k `div` 2) + 255) `div` 256) in fork (go half) >> go (k - half)
+  run' (go n) >> snd arrived
 
 liveBytes :: IO Double
 liveBytes = do
