@@ -29,7 +29,7 @@ import Weft.Sys hiding (yield)
 
 -- | The most system calls of a turn.
 turnSteps :: Int
-turnSteps = stride * 16
+turnSteps = stride * 64
 
 -- | In nanoseconds, half a millisecond: after that events and timers are looked at.
 turnLength :: Int

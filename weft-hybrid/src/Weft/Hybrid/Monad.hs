@@ -101,7 +101,7 @@ masking wanted body = do
 
 -- | The trace of a thread.
 taskOf :: Hybrid () -> Task
-taskOf (Hybrid m) () = m (\() -> Ret)
+taskOf (Hybrid m) = oneShot (\() -> m (\() -> Ret))
 {-# INLINE taskOf #-}
 
 -- System calls -----------------------------------------------------------------------
@@ -147,10 +147,10 @@ throw e = Hybrid (const (Throw e))
 
 -- | Run the first; should it throw, the second. (@sys_catch@)
 catchAny :: Hybrid a -> (SomeException -> Hybrid a) -> Hybrid a
-catchAny (Hybrid body) handler = Hybrid $ \k ->
+catchAny (Hybrid body) handler = Hybrid . oneShot $ \k ->
   Catch
-    (\() -> body (\a -> Uncatch (\() -> k a)))
-    (\e -> unHybrid (handler e) k)
+    (oneShot (\() -> body (oneShot (\a -> Uncatch (oneShot (\() -> k a))))))
+    (oneShot (\e -> unHybrid (handler e) k))
 
 -- | The thread's masking.
 getMask :: Hybrid Mask
