@@ -20,15 +20,13 @@ module Weft.Blocking
     -- * Pools of one's own
     Pool,
     newPool,
+    programPool,
+    submit,
     runIn,
     runInOr,
     statusOf,
     setLimit,
     PoolStatus (..),
-
-    -- * Without waiting
-    thePool,
-    submit,
   )
 where
 
@@ -73,27 +71,27 @@ newPool :: Int -> IO Pool
 newPool limit = Pool <$> newIORef (State (max 1 limit) 0 Seq.empty 0)
 
 -- | The program's pool, for 16 calls at once unless 'setPoolLimit' says otherwise.
-thePool :: Pool
-thePool = unsafePerformIO (newPool 16)
-{-# NOINLINE thePool #-}
+programPool :: Pool
+programPool = unsafePerformIO (newPool 16)
+{-# NOINLINE programPool #-}
 
 -- | Run a call that may block on the program's pool. Its exceptions are thrown
 -- here.
 blocking :: IO a -> IO a
-blocking = runIn thePool
+blocking = runIn programPool
 
 -- | The same, with a way to dispose of the result when the caller was interrupted
 -- before it came: closing a file that was opened after all, say.
 blockingOr :: (a -> IO ()) -> IO a -> IO a
-blockingOr = runInOr thePool
+blockingOr = runInOr programPool
 
 -- | How the program's pool is doing.
 poolStatus :: IO PoolStatus
-poolStatus = statusOf thePool
+poolStatus = statusOf programPool
 
 -- | Change how many calls run at once on the program's pool.
 setPoolLimit :: Int -> IO ()
-setPoolLimit = setLimit thePool
+setPoolLimit = setLimit programPool
 
 -- | 'blocking' on a pool of one's own.
 runIn :: Pool -> IO a -> IO a
@@ -125,7 +123,7 @@ runInOr pool dispose act =
     asException :: SomeException -> SomeException
     asException = id
 
--- | Start a call, or queue it; returns at once. What it throws is dropped.
+-- | Start a call, or queue it, without waiting for it. What it throws is lost.
 submit :: Pool -> IO () -> IO ()
 submit (Pool ref) job = do
   startNow <- atomicModifyIORef' ref $ \st ->

@@ -22,6 +22,8 @@ module Weft.Sys
     swapRef,
     casRef,
     updateRef,
+    whenGarbage,
+    touchRef,
 
     -- * Cells: unboxed words shared between threads
     Cells,
@@ -41,7 +43,13 @@ module Weft.Sys
     sizeSlots,
     readSlot,
     writeSlot,
+    casSlot,
     copySlots,
+    SlotsRef,
+    newSlotsRef,
+    readSlotsRef,
+    writeSlotsRef,
+    copySlotsAt,
 
     -- * MVars
     MVar,
@@ -153,6 +161,17 @@ updateRef (Ref r) f = IO loop
               (# s2, _, _ #) -> loop s2
 {-# INLINE updateRef #-}
 
+-- | Run an action once the reference is garbage. What the action refers to, which may
+-- be the reference itself, is alive then.
+whenGarbage :: Ref a -> IO () -> IO ()
+whenGarbage (Ref r) (IO act) = IO $ \s -> case mkWeak# r () act s of
+  (# s', _ #) -> (# s', () #)
+
+-- | The reference is alive up to here.
+touchRef :: Ref a -> IO ()
+touchRef (Ref r) = IO $ \s -> (# touch# r s, () #)
+{-# INLINE touchRef #-}
+
 -- Cells ----------------------------------------------------------------------
 
 -- | A fixed number of machine words, each shared and atomic.
@@ -241,10 +260,42 @@ writeSlot :: Slots a -> Int -> a -> IO ()
 writeSlot (Slots a) (I# i) x = IO $ \s -> (# writeArray# a i x s, () #)
 {-# INLINE writeSlot #-}
 
+-- | As 'casRef', on a slot.
+casSlot :: Slots a -> Int -> a -> a -> IO Bool
+casSlot (Slots a) (I# i) old new = IO $ \s -> case casArray# a i old new s of
+  (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
+{-# INLINE casSlot #-}
+
+-- | @copySlotsAt from to i n@ copies so many slots from a place to the same place in another
+-- array; the range is the caller's care.
+copySlotsAt :: Slots a -> Slots a -> Int -> Int -> IO ()
+copySlotsAt (Slots from) (Slots to) (I# i) (I# n) = IO $ \s ->
+  (# copyMutableArray# from i to i n s, () #)
+
 -- | Copy all of the first array to the beginning of the second.
 copySlots :: Slots a -> Slots a -> IO ()
 copySlots (Slots from) (Slots to) = IO $ \s ->
   (# copyMutableArray# from 0# to 0# (sizeofMutableArray# from) s, () #)
+
+-- | A reference to an array. To read it nothing is evaluated.
+data SlotsRef a = SlotsRef (MutableArrayArray# RealWorld)
+
+-- | A reference that holds the array.
+newSlotsRef :: Slots a -> IO (SlotsRef a)
+newSlotsRef slots = do
+  ref <- IO $ \s -> case newArrayArray# 1# s of (# s', r #) -> (# s', SlotsRef r #)
+  ref <$ writeSlotsRef ref slots
+
+-- | What it holds. (There is no operation for arrays of this kind; to the machine they
+-- are pointers like any other.)
+readSlotsRef :: SlotsRef a -> IO (Slots a)
+readSlotsRef (SlotsRef r) = IO $ \s -> case readMutableByteArrayArray# r 0# s of
+  (# s', a #) -> (# s', Slots (unsafeCoerce# a) #)
+{-# INLINE readSlotsRef #-}
+
+-- | Replace what it holds.
+writeSlotsRef :: SlotsRef a -> Slots a -> IO ()
+writeSlotsRef (SlotsRef r) (Slots a) = IO $ \s -> (# writeMutableByteArrayArray# r 0# (unsafeCoerce# a) s, () #)
 
 -- Threads --------------------------------------------------------------------
 

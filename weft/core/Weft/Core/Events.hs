@@ -28,6 +28,8 @@ module Weft.Core.Events
     tableToken,
     channelToken,
     isChannelToken,
+    guestToken,
+    isGuestToken,
     tokenFd,
     tokenGeneration,
   )
@@ -139,16 +141,17 @@ data Trigger
   deriving (Eq, Ord, Show)
 
 -- | What a back end is given with a descriptor and hands back with its events:
--- the descriptor in the low 32 bits, a generation in the next 31, and in the
--- sign whose it is: the registration table's or a channel's. A descriptor
--- number that was closed and opened again has another generation, so that an
--- event for the old one reaches nobody.
+-- the descriptor in the low 32 bits, a generation in the next 30, and in the
+-- two highest whose it is: the registration table's, a guest's of the manager
+-- ('Weft.Core.Manager.setGuest') or a channel's. A descriptor number that was
+-- closed and opened again has another generation, so that an event for the old
+-- one reaches nobody.
 newtype Token = Token Int
   deriving (Eq)
 
 instance Show Token where
   show t =
-    (if isChannelToken t then "channel " else "table ")
+    (if isChannelToken t then "channel " else if isGuestToken t then "guest " else "table ")
       <> show (tokenFd t)
       <> "#"
       <> show (tokenGeneration t)
@@ -156,7 +159,7 @@ instance Show Token where
 -- | Token of an entry of the registration table.
 tableToken :: Fd -> Int -> Token
 tableToken fd gen =
-  Token (((gen .&. 0x7fffffff) `unsafeShiftL` 32) .|. (fromIntegral fd .&. 0xffffffff))
+  Token (((gen .&. 0x3fffffff) `unsafeShiftL` 32) .|. (fromIntegral fd .&. 0xffffffff))
 {-# INLINE tableToken #-}
 
 -- | Token of a channel.
@@ -169,12 +172,25 @@ isChannelToken :: Token -> Bool
 isChannelToken (Token t) = t < 0
 {-# INLINE isChannelToken #-}
 
+-- | Token of a guest.
+guestToken :: Fd -> Int -> Token
+guestToken fd gen = let Token t = tableToken fd gen in Token (t .|. guestBit)
+{-# INLINE guestToken #-}
+
+-- | Is it a guest's?
+isGuestToken :: Token -> Bool
+isGuestToken (Token t) = t >= guestBit
+{-# INLINE isGuestToken #-}
+
+guestBit :: Int
+guestBit = 0x4000000000000000
+
 -- | The descriptor.
 tokenFd :: Token -> Fd
 tokenFd (Token t) = fromIntegral (t .&. 0xffffffff)
 {-# INLINE tokenFd #-}
 
--- | The generation, 31 bits.
+-- | The generation, 30 bits.
 tokenGeneration :: Token -> Int
-tokenGeneration (Token t) = (t `unsafeShiftR` 32) .&. 0x7fffffff
+tokenGeneration (Token t) = (t `unsafeShiftR` 32) .&. 0x3fffffff
 {-# INLINE tokenGeneration #-}

@@ -31,9 +31,16 @@ module Weft.Core.Manager
     shutdown,
     discard,
 
+    -- * Within a larger loop
+    -- $within
+    poll,
+    sleepUnless,
+    setGuest,
+
     -- * Timers
     addTimer,
     addPlainTimer,
+    addOwnTimer,
     addFresh,
     dropFresh,
   )
@@ -77,6 +84,8 @@ data Manager = Manager
     managerGeneration :: !Int,
     -- | Who runs it. Written by 'initialize'.
     managerRunner :: !(Ref (Maybe ThreadId)),
+    -- | Who is told of events with a guest's token. Written before there are any.
+    managerGuest :: !(Ref (Token -> Events -> IO ())),
     -- | Full when it is finished.
     managerFinished :: !(MVar ())
   }
@@ -102,9 +111,10 @@ newManager index registry queue resettle backend = do
   state <- newCells 3
   generation <- forkGeneration
   runner <- newRef Nothing
+  guest <- newRef (\_ _ -> pure ())
   finished <- newEmptyMVar
   let home = Home (buried m) resettle
-      m = Manager backend registry timers home wake hint counters index state generation runner finished
+      m = Manager backend registry timers home wake hint counters index state generation runner guest finished
   pure m
   where
     buried m = do
@@ -188,6 +198,28 @@ loop m = do
             if again then yield else sleep m
           turns
 
+-- $within
+-- For a thread that runs a manager as a part of its own loop, after 'initialize'.
+-- Once the manager was told to stop, one call of 'step' ends it.
+
+-- | A turn that never blocks: due timers and ready descriptors. Was there anything?
+poll :: Manager -> IO Bool
+poll = look
+
+-- | Block until an event, a due timer or a wake-up, unless the action finds that
+-- there is something to do. It is run after the manager has announced that it
+-- sleeps, so whoever publishes work first and then calls 'wakeManager' is not
+-- missed.
+sleepUnless :: Manager -> IO Bool -> IO ()
+sleepUnless = sleepWith
+{-# INLINE sleepUnless #-}
+
+-- | From now on events of descriptors that were armed in the manager's back end
+-- with a guest's token go to the function, on the runner's thread. It must neither
+-- block nor throw.
+setGuest :: Manager -> (Token -> Events -> IO ()) -> IO ()
+setGuest = writeRef . managerGuest
+
 -- | Timers and events, without blocking. Was there anything?
 look :: Manager -> IO Bool
 look m = do
@@ -203,13 +235,17 @@ look m = do
 -- | Block, unless something was pushed meanwhile. The order matters: announce,
 -- look at the inbox, block ("Weft.Core.Wake").
 sleep :: Manager -> IO ()
-sleep m = do
+sleep m = sleepWith m (pure False)
+
+sleepWith :: Manager -> IO Bool -> IO ()
+sleepWith m busy = do
   due <- min <$> nextDue (managerTimers m) <*> hinted m
   ok <- announce (managerWake m) due
   when ok $ do
     news <- hasNews (managerTimers m)
     state <- readCell (managerState m) 0
-    unless (news || state /= stateRunning) $ do
+    other <- busy
+    unless (news || other || state /= stateRunning) $ do
       wait <- waitUntil due
       count (managerCounters m) Sleeps
       n <- backendPoll (managerBackend m) wait (handle m) `onException` awaken (managerWake m)
@@ -224,6 +260,7 @@ waitUntil due
 handle :: Manager -> Token -> Events -> IO ()
 handle m tok evs
   | isChannelToken tok = deliverTo (managerRegistry m) tok evs
+  | isGuestToken tok = readRef (managerGuest m) >>= \guest -> guest tok evs
   | otherwise = dispatch (managerRegistry m) (tokenFd tok) (Just (tokenGeneration tok)) evs
 {-# INLINE handle #-}
 
@@ -341,6 +378,14 @@ set m t = do
   countShared (managerCounters m) TimersSet
   t <$ settled m full (timerDue t)
 {-# INLINE set #-}
+
+-- | 'addPlainTimer' for the manager's own runner: straight into the queue, without
+-- atomic instructions.
+addOwnTimer :: Manager -> Instant -> IO () -> IO Timer
+addOwnTimer m due act = do
+  t <- newPlainTimer (managerHome m) due act
+  t <$ enterTimer (managerTimers m) t
+{-# INLINE addOwnTimer #-}
 
 -- | 'addTimer' for a timer that will most likely be dropped soon by the same thread.
 addFresh :: Manager -> Instant -> Action -> IO Fresh

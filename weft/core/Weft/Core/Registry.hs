@@ -114,7 +114,7 @@ stripe :: Registry m -> Fd -> IO (MVar (IntMap.IntMap (Entry m)))
 stripe r fd = readSlot (stripes r) (fromIntegral fd .&. (stripeCount - 1))
 
 nextNumber :: Registry m -> IO Int
-nextNumber r = (.&. 0x7fffffff) <$> addCell (numbers r) 0 1
+nextNumber r = (.&. 0x3fffffff) <$> addCell (numbers r) 0 1
 
 -- | How many descriptors have registrations or an attached channel.
 registeredCount :: Registry m -> IO Int

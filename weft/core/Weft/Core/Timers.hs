@@ -18,6 +18,7 @@ module Weft.Core.Timers
     -- * The owner
     hasNews,
     applyNews,
+    enterTimer,
     nextDue,
     expireTimers,
     takeAll,
@@ -150,6 +151,13 @@ applyNews ts = do
       after <- queueSize (timersQueue ts)
       buried ts (before - after)
       noteSize ts
+
+-- | Put a timer into the queue at once.
+enterTimer :: Timers -> Timer -> IO ()
+enterTimer ts t = do
+  queueInsert (timersQueue ts) t
+  bumpCell (timersCounts ts) cellQueued 1
+{-# INLINE enterTimer #-}
 
 buried :: Timers -> Int -> IO ()
 buried ts n = unless (n == 0) (void (addCell (timersCounts ts) cellDead (negate n)))

@@ -43,7 +43,7 @@ import GHC.IO.Exception (IOException (ioe_errno))
 import System.Environment (lookupEnv)
 import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..))
-import Weft.Blocking (thePool)
+import Weft.Blocking (programPool)
 import qualified Weft.Blocking as Blocking
 import Weft.FFI.Errno (errnoError)
 import Weft.FFI.File
@@ -288,7 +288,7 @@ beginPooled :: Op -> (CInt -> IO ()) -> IO (IO ())
 beginPooled op handler = do
   state <- newCells 1
   runner <- newEmptyMVar
-  Blocking.submit thePool . mask_ $ do
+  Blocking.submit programPool . mask_ $ do
     putMVar runner =<< myThreadId
     found <- casCell state 0 0 1
     when (found == 0) $ do

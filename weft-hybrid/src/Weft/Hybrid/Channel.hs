@@ -1,0 +1,93 @@
+-- |
+-- Channels for hybrid threads: what is written is read once, in order, by who came
+-- first. One compare-and-swap an operation; from threads of any loop.
+module Weft.Hybrid.Channel
+  ( -- * Without bounds
+    Channel,
+    newChannel,
+    writeChannel,
+    readChannel,
+    tryReadChannel,
+
+    -- * With a bound
+    BoundedChannel,
+    newBoundedChannel,
+    writeBounded,
+    readBounded,
+  )
+where
+
+import Control.Monad.Catch (mask_)
+import qualified Data.IntMap.Strict as IntMap
+import Weft.Hybrid.Monad
+import Weft.Hybrid.Park
+import Weft.Hybrid.Semaphore
+import Weft.Hybrid.Trace
+import Weft.Sys (Ref, casRef, newRef, readRef)
+
+-- | A queue of values.
+newtype Channel a = Channel (Ref (Content a))
+
+instance Eq (Channel a) where
+  Channel a == Channel b = a == b
+
+-- | Moved by compare-and-swap, by anybody.
+data Content a
+  = -- | Values, the first list from the front, the second from the back; not both empty.
+    Values [a] [a]
+  | -- | The number of the next who waits, and who waits.
+    Readers !Int !(IntMap.IntMap (Reader a))
+
+data Reader a = Reader !Waiter (a -> Trace)
+
+-- | An empty one.
+newChannel :: Hybrid (Channel a)
+newChannel = nonBlocking (Channel <$> newRef (Readers 0 IntMap.empty))
+
+operate :: Channel a -> (Loop -> (b -> Trace) -> Content a -> Step (Content a)) -> Hybrid b
+operate (Channel ref) step = call $ \l ctx k -> transact (readRef ref) (casRef ref) remove ctx (step l k)
+  where
+    remove n (Readers next rs) | IntMap.member n rs = Just (Readers next (IntMap.delete n rs), pure ())
+    remove _ _ = Nothing
+{-# INLINE operate #-}
+
+-- | Put a value in. Never waits.
+writeChannel :: Channel a -> a -> Hybrid ()
+writeChannel ch a = operate ch $ \l k content -> case content of
+  Values front back -> Go (Values front (a : back)) (pure (k ()))
+  Readers next rs -> case IntMap.minView rs of
+    Nothing -> Go (Values [a] []) (pure (k ()))
+    Just (Reader w k', rs') -> Go (Readers next rs') (resume (onLoop l) w (\() -> k' a) >> pure (k ()))
+
+-- | Take the oldest value out, waiting for one.
+readChannel :: Channel a -> Hybrid a
+readChannel ch = operate ch $ \_ k content -> case content of
+  Values front back -> popped k front back
+  Readers next rs -> Wait next (\w -> Readers (next + 1) (IntMap.insert next (Reader w k) rs))
+
+-- | Take it out if there is one.
+tryReadChannel :: Channel a -> Hybrid (Maybe a)
+tryReadChannel ch = operate ch $ \_ k content -> case content of
+  Values front back -> popped (k . Just) front back
+  Readers _ _ -> Go content (pure (k Nothing))
+
+popped :: (a -> Trace) -> [a] -> [a] -> Step (Content a)
+popped k front back = case front of
+  [a] | null back -> Go (Readers 0 IntMap.empty) (pure (k a))
+  a : front' -> Go (Values front' back) (pure (k a))
+  [] -> popped k (reverse back) []
+
+-- | A channel that holds so many values at most.
+data BoundedChannel a = BoundedChannel !Semaphore !(Channel a)
+
+-- | An empty one, for so many values, at least one.
+newBoundedChannel :: Int -> Hybrid (BoundedChannel a)
+newBoundedChannel n = BoundedChannel <$> newSemaphore (max 1 n) <*> newChannel
+
+-- | Put a value in, waiting until there is room.
+writeBounded :: BoundedChannel a -> a -> Hybrid ()
+writeBounded (BoundedChannel room ch) a = mask_ (acquire room 1 >> writeChannel ch a)
+
+-- | Take the oldest value out, waiting for one.
+readBounded :: BoundedChannel a -> Hybrid a
+readBounded (BoundedChannel room ch) = mask_ (readChannel ch <* release room 1)

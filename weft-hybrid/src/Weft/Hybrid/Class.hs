@@ -1,0 +1,119 @@
+{-# LANGUAGE TypeFamilies #-}
+
+-- |
+-- One source, two kinds of threads: what a server needs, as a class. At the type 'IO'
+-- it runs on GHC threads and "Weft.Socket", at 'Hybrid' on hybrid threads.
+--
+-- > echo :: Threads m => SocketOf m -> m ()
+-- > echo sock = do
+-- >   bytes <- recv sock 4096
+-- >   if Data.ByteString.null bytes then close sock else sendAll sock bytes >> echo sock
+module Weft.Hybrid.Class
+  ( Threads (..),
+  )
+where
+
+import qualified Control.Concurrent as GHC
+import Control.Monad (void)
+import Control.Monad.Catch (MonadMask)
+import Control.Monad.IO.Class (MonadIO (..))
+import Data.ByteString (ByteString)
+import Data.Kind (Type)
+import qualified Weft.Blocking as GHC
+import Weft.Duration (Duration)
+import qualified Weft.Hybrid.Blocking as Hybrid
+import qualified Weft.Hybrid.MVar as Hybrid
+import Weft.Hybrid.Monad (Hybrid)
+import qualified Weft.Hybrid.Monad as Hybrid
+import qualified Weft.Hybrid.Socket as Hybrid
+import qualified Weft.Hybrid.Timer as Hybrid
+import Weft.Socket (ShutdownCmd, SockAddr)
+import qualified Weft.Socket as GHC
+import qualified Weft.Socket.ByteString as GHC
+import qualified Weft.Timer as GHC
+
+-- | A monad of threads. 'liftIO' is for what does not block.
+class (MonadMask m, MonadIO m) => Threads m where
+  -- | Its sockets.
+  type SocketOf m
+
+  -- | Its places for one value.
+  type MVarOf m :: Type -> Type
+
+  -- | Start a thread.
+  spawn :: m () -> m ()
+
+  -- | Let others run.
+  pass :: m ()
+
+  -- | Wait that long.
+  pause :: Duration -> m ()
+
+  -- | Run an action for at most that long.
+  limited :: Duration -> m a -> m (Maybe a)
+
+  -- | Run a call that blocks.
+  blockingCall :: IO a -> m a
+
+  newVar :: a -> m (MVarOf m a)
+  newEmptyVar :: m (MVarOf m a)
+  takeVar :: MVarOf m a -> m a
+  putVar :: MVarOf m a -> a -> m ()
+
+  -- | Take a socket of "Weft.Socket" over.
+  takeSocket :: GHC.Socket -> m (SocketOf m)
+
+  accept :: SocketOf m -> m (SocketOf m, SockAddr)
+  connect :: SocketOf m -> SockAddr -> m ()
+  recv :: SocketOf m -> Int -> m ByteString
+  send :: SocketOf m -> ByteString -> m Int
+  sendAll :: SocketOf m -> ByteString -> m ()
+  shutdown :: SocketOf m -> ShutdownCmd -> m ()
+  close :: SocketOf m -> m ()
+
+  -- | The socket, with a deadline for its operations that long from now.
+  withLimit :: Duration -> SocketOf m -> m (SocketOf m)
+
+instance Threads IO where
+  type SocketOf IO = GHC.Socket
+  type MVarOf IO = GHC.MVar
+  spawn = void . GHC.forkIO
+  pass = GHC.yield
+  pause = GHC.sleep
+  limited = GHC.within
+  blockingCall = GHC.blocking
+  newVar = GHC.newMVar
+  newEmptyVar = GHC.newEmptyMVar
+  takeVar = GHC.takeMVar
+  putVar = GHC.putMVar
+  takeSocket = pure
+  accept = GHC.accept
+  connect = GHC.connect
+  recv = GHC.recv
+  send = GHC.send
+  sendAll = GHC.sendAll
+  shutdown = GHC.shutdown
+  close = GHC.close
+  withLimit d s = (`GHC.withDeadline` s) <$> GHC.deadlineIn d
+
+instance Threads Hybrid where
+  type SocketOf Hybrid = Hybrid.Socket
+  type MVarOf Hybrid = Hybrid.MVar
+  spawn = Hybrid.fork
+  pass = Hybrid.yield
+  pause = Hybrid.sleep
+  limited = Hybrid.timeout
+  blockingCall = Hybrid.blocking
+  newVar = Hybrid.newMVar
+  newEmptyVar = Hybrid.newEmptyMVar
+  takeVar = Hybrid.takeMVar
+  putVar = Hybrid.putMVar
+  takeSocket = Hybrid.fromSocket
+  accept = Hybrid.accept
+  connect = Hybrid.connect
+  recv = Hybrid.recv
+  send = Hybrid.send
+  sendAll = Hybrid.sendAll
+  shutdown = Hybrid.shutdown
+  close = Hybrid.close
+  withLimit d s = (`Hybrid.withDeadline` s) <$> Hybrid.deadlineIn d

@@ -1,0 +1,180 @@
+-- |
+-- MVars for hybrid threads, with the meaning of "Control.Concurrent.MVar": who waits
+-- is served first come, first served, and a value that is put goes to all readers
+-- and the first taker. They may be used from threads of all loops.
+--
+-- One compare-and-swap an operation, whether it waits or not. A waiting thread can be
+-- interrupted, and leaves nothing behind.
+module Weft.Hybrid.MVar
+  ( MVar,
+    newMVar,
+    newEmptyMVar,
+    newMVarIO,
+    newEmptyMVarIO,
+
+    -- * Waiting
+    takeMVar,
+    putMVar,
+    readMVar,
+
+    -- * Without waiting
+    tryTakeMVar,
+    tryPutMVar,
+    tryPutMVarIO,
+    tryReadMVar,
+
+    -- * Exception safety
+    withMVar,
+    modifyMVar_,
+    modifyMVar,
+  )
+where
+
+import Control.Monad.Catch (mask, onException)
+import qualified Data.IntMap.Strict as IntMap
+import Weft.Hybrid.Monad
+import Weft.Hybrid.Park
+import Weft.Hybrid.Scheduler (Scheduler, placeIn)
+import Weft.Hybrid.Trace
+import Weft.Sys (Ref, casRef, mask_, newRef, readRef)
+
+-- | A place for one value. Moved by compare-and-swap, by anybody.
+newtype MVar a = MVar (Ref (Contents a))
+
+-- | The number is for the next thread that waits.
+data Contents a
+  = Full a !Int !(Line (Putter a))
+  | -- | Readers and takers.
+    Empty !Int !(Line (Taker a)) !(Line (Taker a))
+
+type Line = IntMap.IntMap
+
+data Putter a = Putter !Waiter a Task
+
+data Taker a = Taker !Waiter (a -> Trace)
+
+instance Eq (MVar a) where
+  MVar a == MVar b = a == b
+
+-- | A full one.
+newMVar :: a -> Hybrid (MVar a)
+newMVar = nonBlocking . newMVarIO
+
+-- | An empty one.
+newEmptyMVar :: Hybrid (MVar a)
+newEmptyMVar = nonBlocking newEmptyMVarIO
+
+-- | 'newMVar' in IO.
+newMVarIO :: a -> IO (MVar a)
+newMVarIO a = MVar <$> newRef (Full a 0 IntMap.empty)
+
+-- | 'newEmptyMVar' in IO.
+newEmptyMVarIO :: IO (MVar a)
+newEmptyMVarIO = MVar <$> newRef (Empty 0 IntMap.empty IntMap.empty)
+
+-- Waiting ---------------------------------------------------------------------------
+
+operate :: MVar a -> (Loop -> (b -> Trace) -> Contents a -> Step (Contents a)) -> Hybrid b
+operate (MVar ref) step = call $ \l ctx k -> transact (readRef ref) (casRef ref) remove ctx (step l k)
+{-# INLINE operate #-}
+
+remove :: Int -> Contents a -> Maybe (Contents a, IO ())
+remove n contents = case contents of
+  Full a next ps | IntMap.member n ps -> Just (Full a next (IntMap.delete n ps), pure ())
+  Empty next rs ts
+    | IntMap.member n rs -> Just (Empty next (IntMap.delete n rs) ts, pure ())
+    | IntMap.member n ts -> Just (Empty next rs (IntMap.delete n ts), pure ())
+  _ -> Nothing
+
+-- | Take the value, waiting for one.
+takeMVar :: MVar a -> Hybrid a
+takeMVar m = operate m $ \l k contents -> case contents of
+  Full a next ps -> taken l (k a) next ps
+  Empty next rs ts -> Wait next (\w -> Empty (next + 1) rs (IntMap.insert next (Taker w k) ts))
+
+-- | The value is taken; the next one moves up.
+taken :: Loop -> Trace -> Int -> Line (Putter a) -> Step (Contents a)
+taken l t next ps = case IntMap.minView ps of
+  Nothing -> Go (Empty next IntMap.empty IntMap.empty) (pure t)
+  Just (Putter w b k, ps') -> Go (Full b next ps') (t <$ resume (onLoop l) w k)
+{-# INLINE taken #-}
+
+-- | Put a value, waiting until it is empty.
+putMVar :: MVar a -> a -> Hybrid ()
+putMVar m a = operate m $ \l k contents -> case contents of
+  Full b next ps -> Wait next (\w -> Full b (next + 1) (IntMap.insert next (Putter w a k) ps))
+  Empty next rs ts -> let (contents', serve) = given (onLoop l) a next rs ts in Go contents' (serve >> pure (k ()))
+
+-- | The state after a value was put, and how those who waited for it hear of it.
+given :: Place -> a -> Int -> Line (Taker a) -> Line (Taker a) -> (Contents a, IO ())
+given place a next rs ts = case IntMap.minView ts of
+  Nothing
+    | IntMap.null rs -> (Full a next IntMap.empty, pure ())
+    | otherwise -> (Full a next IntMap.empty, mapM_ tell rs)
+  Just (first, ts') -> (Empty next IntMap.empty ts', mapM_ tell rs >> tell first)
+  where
+    tell (Taker w k) = resume place w (\() -> k a)
+{-# INLINE given #-}
+
+-- | Read the value and leave it, waiting for one. Nobody comes in between.
+readMVar :: MVar a -> Hybrid a
+readMVar m = operate m $ \_ k contents -> case contents of
+  Full a _ _ -> Go contents (pure (k a))
+  Empty next rs ts -> Wait next (\w -> Empty (next + 1) (IntMap.insert next (Taker w k) rs) ts)
+
+-- Without waiting ---------------------------------------------------------------------
+
+-- | The value, if there is one.
+tryTakeMVar :: MVar a -> Hybrid (Maybe a)
+tryTakeMVar m = operate m $ \l k contents -> case contents of
+  Full a next ps -> taken l (k (Just a)) next ps
+  Empty {} -> Go contents (pure (k Nothing))
+
+-- | Put a value; 'False' if it was full.
+tryPutMVar :: MVar a -> a -> Hybrid Bool
+tryPutMVar m a = operate m $ \l k contents -> case contents of
+  Full {} -> Go contents (pure (k False))
+  Empty next rs ts -> let (contents', serve) = given (onLoop l) a next rs ts in Go contents' (serve >> pure (k True))
+
+-- | The same from a GHC thread, or a callback: those who wait for the value go on in that
+-- scheduler.
+tryPutMVarIO :: Scheduler -> MVar a -> a -> IO Bool
+tryPutMVarIO world (MVar ref) a = mask_ go
+  where
+    go = do
+      contents <- readRef ref
+      case contents of
+        Full {} -> pure False
+        Empty next rs ts -> do
+          place <- placeIn world
+          let (contents', serve) = given place a next rs ts
+          ok <- casRef ref contents $! contents'
+          if ok then True <$ serve else go
+
+-- | The value, left where it is, if there is one.
+tryReadMVar :: MVar a -> Hybrid (Maybe a)
+tryReadMVar m = operate m $ \_ k contents -> case contents of
+  Full a _ _ -> Go contents (pure (k (Just a)))
+  Empty {} -> Go contents (pure (k Nothing))
+
+-- Exception safety ----------------------------------------------------------------------
+
+-- | Run an action with the value, which is put back however it ends.
+withMVar :: MVar a -> (a -> Hybrid b) -> Hybrid b
+withMVar m act = mask $ \restore -> do
+  a <- takeMVar m
+  b <- restore (act a) `onException` putMVar m a
+  putMVar m a
+  pure b
+
+-- | Replace the value; should the action throw, the old one is put back.
+modifyMVar_ :: MVar a -> (a -> Hybrid a) -> Hybrid ()
+modifyMVar_ m act = modifyMVar m (fmap (\a -> (a, ())) . act)
+
+-- | The same with a result.
+modifyMVar :: MVar a -> (a -> Hybrid (a, b)) -> Hybrid b
+modifyMVar m act = mask $ \restore -> do
+  a <- takeMVar m
+  (a', b) <- restore (act a) `onException` putMVar m a
+  putMVar m a'
+  pure b

@@ -1,0 +1,166 @@
+{-# LANGUAGE RankNTypes #-}
+
+-- |
+-- The monad in which threads are written: continuations that end in a trace (2007,
+-- section 3.2), and the system calls that need nothing but the machine.
+--
+-- Between two system calls a thread runs pure code and is not interrupted, not even
+-- by other hybrid threads of its loop.
+module Weft.Hybrid.Monad
+  ( Hybrid (..),
+    taskOf,
+
+    -- * System calls
+    nonBlocking,
+    fork,
+    yield,
+    ret,
+    call,
+    enter,
+
+    -- * Exceptions
+    throw,
+    catchAny,
+    getMask,
+    withMask,
+  )
+where
+
+import Control.Exception (SomeException, toException)
+import qualified Control.Exception as E
+import Control.Monad.Catch (ExitCase (..), MonadCatch (..), MonadMask (..), MonadThrow (..))
+import Control.Monad.IO.Class (MonadIO (..))
+import GHC.Exts (oneShot)
+import Weft.Hybrid.Trace
+
+-- | What a hybrid thread does. An action takes what comes after it and gives the
+-- trace of both.
+newtype Hybrid a = Hybrid {unHybrid :: (a -> Trace) -> Trace}
+
+-- Actions and continuations are declared to be used once ('oneShot'). GHC then gives a
+-- recursive action its continuation as a second argument, and leaves what a
+-- continuation does inside of it, where it would float it out as a thunk: 24 bytes and
+-- an update for each system call of a loop.
+instance Functor Hybrid where
+  fmap f (Hybrid m) = Hybrid (oneShot (\k -> m (oneShot (\a -> k (f a)))))
+  {-# INLINE fmap #-}
+  a <$ Hybrid m = Hybrid (oneShot (\k -> m (oneShot (\_ -> k a))))
+  {-# INLINE (<$) #-}
+
+instance Applicative Hybrid where
+  pure a = Hybrid (oneShot (\k -> k a))
+  {-# INLINE pure #-}
+  Hybrid mf <*> Hybrid ma = Hybrid (oneShot (\k -> mf (oneShot (\f -> ma (oneShot (\a -> k (f a)))))))
+  {-# INLINE (<*>) #-}
+  Hybrid m *> Hybrid n = Hybrid (oneShot (\k -> m (oneShot (\_ -> n k))))
+  {-# INLINE (*>) #-}
+  Hybrid m <* Hybrid n = Hybrid (oneShot (\k -> m (oneShot (\a -> n (oneShot (\_ -> k a))))))
+  {-# INLINE (<*) #-}
+
+instance Monad Hybrid where
+  Hybrid m >>= f = Hybrid (oneShot (\k -> m (oneShot (\a -> unHybrid (f a) k))))
+  {-# INLINE (>>=) #-}
+  (>>) = (*>)
+  {-# INLINE (>>) #-}
+
+-- | 'nonBlocking'.
+instance MonadIO Hybrid where
+  liftIO = nonBlocking
+  {-# INLINE liftIO #-}
+
+instance MonadFail Hybrid where
+  fail msg = throw (toException (userError msg))
+
+instance MonadThrow Hybrid where
+  throwM = throw . toException
+
+-- | The handler runs with the masking of the place where it was set up.
+instance MonadCatch Hybrid where
+  catch body handler = catchAny body $ \e -> case E.fromException e of
+    Just e' -> handler e'
+    Nothing -> throw e
+
+instance MonadMask Hybrid where
+  mask = masking Masked
+  uninterruptibleMask = masking Uninterruptible
+  generalBracket acquire release use = mask $ \restore -> do
+    resource <- acquire
+    b <-
+      restore (use resource) `catchAny` \e -> do
+        _ <- release resource (ExitCaseException e)
+        throw e
+    c <- release resource (ExitCaseSuccess b)
+    pure (b, c)
+
+masking :: Mask -> ((forall a. Hybrid a -> Hybrid a) -> Hybrid b) -> Hybrid b
+masking wanted body = do
+  before <- getMask
+  if before >= wanted
+    then body id
+    else withMask wanted (body (withMask before))
+
+-- | The trace of a thread.
+taskOf :: Hybrid () -> Task
+taskOf (Hybrid m) = oneShot (\() -> m (\() -> Ret))
+{-# INLINE taskOf #-}
+
+-- System calls -----------------------------------------------------------------------
+
+-- | Run something that does not block, on the loop's thread: while it runs, nothing
+-- else on the loop does. What it throws is raised in the thread. (@sys_nbio@)
+nonBlocking :: IO a -> Hybrid a
+nonBlocking io = Hybrid $ oneShot $ \k -> NonBlocking (io >>= \a -> pure $! k a)
+{-# INLINE nonBlocking #-}
+
+-- | Start a thread without an identity: it cannot be killed or waited for, and takes
+-- a word in the queue beside its closure. It inherits masking, priority and
+-- thread-local values, and starts after the caller's next wait at the latest when
+-- nothing else is ready. (@sys_fork@)
+fork :: Hybrid () -> Hybrid ()
+fork m = Hybrid $ oneShot $ \k -> Fork (taskOf m) k
+{-# INLINE fork #-}
+
+-- | Let the other threads of the loop run. (@sys_yield@)
+yield :: Hybrid ()
+yield = Hybrid (oneShot (\k -> Yield k))
+{-# INLINE yield #-}
+
+-- | End the thread here. Handlers do not run: inside 'Control.Monad.Catch.bracket'
+-- throw an exception instead. (@sys_ret@)
+ret :: Hybrid a
+ret = Hybrid (const Ret)
+
+-- | A system call in terms of the loop and the thread's context.
+call :: (Loop -> Context -> (a -> Trace) -> IO Trace) -> Hybrid a
+call f = Hybrid $ oneShot $ \k -> Call (\l ctx -> f l ctx k)
+{-# INLINE call #-}
+
+-- | Change the thread's context.
+enter :: (Extra -> Extra) -> Hybrid ()
+enter f = call $ \_ ctx k -> let !ctx' = withExtra (f (extraOf ctx)) in pure (Enter ctx' k)
+
+-- Exceptions ----------------------------------------------------------------------------
+
+-- | Raise an exception in the calling thread. (@sys_throw@)
+throw :: SomeException -> Hybrid a
+throw e = Hybrid (const (Throw e))
+
+-- | Run the first; should it throw, the second. (@sys_catch@)
+catchAny :: Hybrid a -> (SomeException -> Hybrid a) -> Hybrid a
+catchAny (Hybrid body) handler = Hybrid . oneShot $ \k ->
+  Catch
+    (oneShot (\() -> body (oneShot (\a -> Uncatch (oneShot (\() -> k a))))))
+    (oneShot (\e -> unHybrid (handler e) k))
+
+-- | The thread's masking.
+getMask :: Hybrid Mask
+getMask = call $ \_ ctx k -> pure $! k (contextMask ctx)
+
+-- | Run an action under another masking.
+withMask :: Mask -> Hybrid a -> Hybrid a
+withMask during act = do
+  before <- getMask
+  enter (\x -> x {extraMask = during})
+  a <- act
+  enter (\x -> x {extraMask = before})
+  pure a

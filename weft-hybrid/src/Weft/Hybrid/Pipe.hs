@@ -1,0 +1,81 @@
+-- |
+-- Reading and writing any descriptor that can be waited for (pipes, terminals,
+-- character devices): try, and park while the kernel says not yet.
+module Weft.Hybrid.Pipe
+  ( readBuf,
+    writeBuf,
+    writeAllBuf,
+    readBytes,
+    writeBytes,
+  )
+where
+
+import Control.Monad (unless)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Internal as B (create)
+import qualified Data.ByteString.Unsafe as B (unsafeDrop, unsafeUseAsCStringLen)
+import Data.Word (Word8)
+import Foreign.C.Error (Errno (..), eAGAIN, eINTR, getErrno)
+import Foreign.C.Types (CInt (..), CSize (..))
+import Foreign.Marshal.Utils (copyBytes)
+import Foreign.Ptr (Ptr, castPtr, plusPtr)
+import System.Posix.Types (CSsize (..))
+import Weft.Hybrid.Descriptor
+import Weft.Hybrid.Monad
+import Weft.Socket.Scratch
+
+foreign import ccall unsafe "read" cRead :: CInt -> Ptr Word8 -> CSize -> IO CSsize
+
+foreign import ccall unsafe "write" cWrite :: CInt -> Ptr Word8 -> CSize -> IO CSsize
+
+-- | Read what there is, at most so many bytes: how many; 0 at the end.
+readBuf :: Descriptor -> Ptr Word8 -> Int -> Hybrid Int
+readBuf d p n = perform (Kind "Weft.Hybrid.readBuf" Reading) (sourceOf d) $ \fd ->
+  transfer (\got -> got > 0 && got < n) (cRead fd p (fromIntegral n))
+
+-- | Write what the kernel takes at once: how many bytes.
+writeBuf :: Descriptor -> Ptr Word8 -> Int -> Hybrid Int
+writeBuf d p n = perform (Kind "Weft.Hybrid.writeBuf" Writing) (sourceOf d) $ \fd ->
+  transfer (< n) (cWrite fd p (fromIntegral n))
+
+-- | Write all of it.
+writeAllBuf :: Descriptor -> Ptr Word8 -> Int -> Hybrid ()
+writeAllBuf d p n = unless (n <= 0) $ do
+  written <- writeBuf d p n
+  writeAllBuf d (p `plusPtr` written) (n - written)
+
+-- | A stream that gives or takes less than was asked for has no more for now.
+transfer :: (Int -> Bool) -> IO CSsize -> IO (Attempt Int)
+transfer drained act = do
+  r <- act
+  if r >= 0
+    then do
+      let done = fromIntegral r
+      pure $! if drained done then Drained done else Done done
+    else do
+      e@(Errno code) <- getErrno
+      if e == eAGAIN then pure NotYet else if e == eINTR then transfer drained act else pure (Failed code)
+{-# INLINE transfer #-}
+
+-- | Read what there is, at most so many bytes (and at most 64 KiB); empty at the end.
+readBytes :: Descriptor -> Int -> Hybrid ByteString
+readBytes d n = perform (Kind "Weft.Hybrid.readBytes" Reading) (sourceOf d) $ \fd -> withScratch $ \p -> do
+  let room = max 1 (min n scratchSize)
+  r <- transfer (\got -> got > 0 && got < room) (cRead fd p (fromIntegral room))
+  case r of
+    Done got -> Done <$> copied p got
+    Drained got -> Drained <$> copied p got
+    Failed e -> pure (Failed e)
+    NotYet -> pure NotYet
+  where
+    copied _ 0 = pure B.empty
+    copied p got = B.create got (\to -> copyBytes to p got)
+
+-- | Write all of a string.
+writeBytes :: Descriptor -> ByteString -> Hybrid ()
+writeBytes d bytes = unless (B.null bytes) $ do
+  written <- perform (Kind "Weft.Hybrid.writeBytes" Writing) (sourceOf d) $ \fd ->
+    B.unsafeUseAsCStringLen bytes $ \(p, n) ->
+      transfer (< n) (cWrite fd (castPtr p) (fromIntegral n))
+  writeBytes d (B.unsafeDrop written bytes)

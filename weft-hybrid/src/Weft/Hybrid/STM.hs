@@ -1,0 +1,64 @@
+-- |
+-- Transactions, for hybrid threads (2007, section 4.7). One that can commit does so at
+-- once, on the loop. One that calls 'retry' parks its thread: a GHC thread of its own
+-- runs the transaction then, and resumes the hybrid thread with the result. So a blocked
+-- transaction costs what a GHC thread does, about 1.5 KB; threads that wait in great
+-- numbers should wait for an MVar.
+--
+-- An interrupted wait has not committed, and never will.
+module Weft.Hybrid.STM
+  ( atomically,
+    module Control.Concurrent.STM.TVar,
+    STM,
+    retry,
+    orElse,
+    check,
+    throwSTM,
+    catchSTM,
+  )
+where
+
+import Control.Concurrent (forkIO)
+import Control.Concurrent.STM (STM, catchSTM, check, orElse, retry, throwSTM)
+import qualified Control.Concurrent.STM as GHC
+import Control.Concurrent.STM.TVar
+import Control.Exception (SomeException, throwIO, try)
+import Weft.Hybrid.Monad
+import Weft.Hybrid.Park
+import Weft.Hybrid.Trace
+
+-- | Run a transaction, waiting until it can commit. When none of its variables can
+-- change any more 'Control.Exception.BlockedIndefinitelyOnSTM' is raised.
+atomically :: STM a -> Hybrid a
+atomically stm = call $ \l ctx k -> do
+  now <- GHC.atomically ((Just <$> stm) `orElse` pure Nothing)
+  maybe (waitFor l ctx stm k) (\a -> pure $! k a) now
+
+-- | Whether the wait was given up, or the transaction committed, is decided in STM, in the
+-- transaction itself.
+data Phase = Waits | GivenUp | Committed
+
+waitFor :: Loop -> Context -> STM a -> (a -> Trace) -> IO Trace
+waitFor l ctx stm k = do
+  phase <- newTVarIO Waits
+  let withdraw = GHC.atomically $ do
+        p <- readTVar phase
+        case p of
+          Waits -> True <$ writeTVar phase GivenUp
+          GivenUp -> pure False
+          Committed -> pure False
+      transaction = do
+        p <- readTVar phase
+        case p of
+          Waits -> Just <$> stm <* writeTVar phase Committed
+          _ -> pure Nothing
+      insert w = True <$ forkIO (helper w)
+      helper w = do
+        r <- try (GHC.atomically transaction)
+        case r of
+          Right Nothing -> pure ()
+          Right (Just a) -> resume (toLoop l) w (\() -> k a)
+          Left e -> do
+            ours <- withdraw
+            if ours then resume (toLoop l) w (\() -> Throw e) else throwIO (e :: SomeException)
+  parkWith ctx withdraw insert (waitFor l ctx stm k)

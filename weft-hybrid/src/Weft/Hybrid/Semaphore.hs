@@ -1,0 +1,115 @@
+-- |
+-- Counting semaphores and mutexes for hybrid threads (2007, section 4.7): first come, first served, also
+-- when one who waits wants more than one who came later. One compare-and-swap an
+-- operation. From threads of any loop.
+module Weft.Hybrid.Semaphore
+  ( -- * Semaphores
+    Semaphore,
+    newSemaphore,
+    acquire,
+    tryAcquire,
+    release,
+    withSemaphore,
+
+    -- * Mutexes
+    Mutex,
+    newMutex,
+    lock,
+    tryLock,
+    unlock,
+    withMutex,
+  )
+where
+
+import Control.Monad.Catch (bracket_)
+import qualified Data.IntMap.Strict as IntMap
+import Weft.Hybrid.Monad
+import Weft.Hybrid.Park
+import Weft.Hybrid.Trace
+import Weft.Sys (Ref, casRef, newRef, readRef)
+
+-- | Units that can be had.
+newtype Semaphore = Semaphore (Ref Units)
+  deriving (Eq)
+
+-- | How many are free, the number of the next who waits, and who waits. Moved by
+-- compare-and-swap, by anybody. Invariant: there are not enough for the first in the line.
+data Units = Units !Int !Int !(IntMap.IntMap Claim)
+
+-- | Who waits, for how many, and what comes then.
+data Claim = Claim !Waiter !Int Task
+
+-- | So many units.
+newSemaphore :: Int -> Hybrid Semaphore
+newSemaphore n = nonBlocking (Semaphore <$> newRef (Units n 0 IntMap.empty))
+
+operate :: Semaphore -> (Loop -> (b -> Trace) -> Units -> Step Units) -> Hybrid b
+operate (Semaphore ref) step = call $ \l ctx k ->
+  transact (readRef ref) (casRef ref) (leave l) ctx (step l k)
+  where
+    -- Those behind it may be served now.
+    leave l n (Units free next line)
+      | IntMap.member n line =
+        let (units, served) = serve (Units free next (IntMap.delete n line))
+         in Just (units, tell (toLoop l) served)
+      | otherwise = Nothing
+{-# INLINE operate #-}
+
+-- | Take so many units, waiting until they are free.
+acquire :: Semaphore -> Int -> Hybrid ()
+acquire s n = operate s $ \_ k (Units free next line) ->
+  if IntMap.null line && free >= n
+    then Go (Units (free - n) next line) (pure (k ()))
+    else Wait next (\w -> Units free (next + 1) (IntMap.insert next (Claim w n k) line))
+
+-- | Take them if they are free and nobody waits.
+tryAcquire :: Semaphore -> Int -> Hybrid Bool
+tryAcquire s n = operate s $ \_ k units@(Units free next line) ->
+  if IntMap.null line && free >= n
+    then Go (Units (free - n) next line) (pure (k True))
+    else Go units (pure (k False))
+
+-- | Give so many back.
+release :: Semaphore -> Int -> Hybrid ()
+release s n = operate s $ \l k (Units free next line) ->
+  let (units, served) = serve (Units (free + n) next line)
+   in Go units (tell (onLoop l) served >> pure (k ()))
+
+tell :: Place -> [Claim] -> IO ()
+tell place = mapM_ (\(Claim w _ task) -> resume place w task)
+
+-- | Who can be served now, in order.
+serve :: Units -> (Units, [Claim])
+serve units@(Units free next line) = case IntMap.minView line of
+  Just (c@(Claim _ n _), line') | n <= free -> (c :) <$> serve (Units (free - n) next line')
+  _ -> (units, [])
+
+-- | Hold so many units during an action.
+withSemaphore :: Semaphore -> Int -> Hybrid a -> Hybrid a
+withSemaphore s n = bracket_ (acquire s n) (release s n)
+
+-- Mutexes -------------------------------------------------------------------------------
+
+-- | One holder at a time.
+newtype Mutex = Mutex Semaphore
+  deriving (Eq)
+
+-- | A free one.
+newMutex :: Hybrid Mutex
+newMutex = Mutex <$> newSemaphore 1
+
+-- | Take it, waiting until it is free. (@sys_mutex@)
+lock :: Mutex -> Hybrid ()
+lock (Mutex s) = acquire s 1
+
+-- | Take it if it is free.
+tryLock :: Mutex -> Hybrid Bool
+tryLock (Mutex s) = tryAcquire s 1
+
+-- | Let the next one have it. Only for who holds it.
+unlock :: Mutex -> Hybrid ()
+unlock (Mutex s) = release s 1
+
+-- | Hold it during an action.
+withMutex :: Mutex -> Hybrid a -> Hybrid a
+withMutex m = bracket_ (lock m) (unlock m)

@@ -1,0 +1,203 @@
+-- |
+-- Sockets for hybrid threads: the shapes of "Weft.Socket", in which a thread that
+-- waits is parked on the loop that polls its socket. A socket is made, bound and given
+-- its options by "Weft.Socket", and then handed over with 'fromSocket'.
+--
+-- Every operation tries the system call first. Errors are 'IOError's with the errno; a
+-- socket that is closed, before or meanwhile, is @EBADF@. An idle socket costs no
+-- buffer. Everything may be used from threads of any loop.
+module Weft.Hybrid.Socket
+  ( -- * Sockets
+    Socket,
+    fromSocket,
+    toSocket,
+    accept,
+    connect,
+    connectTo,
+    shutdown,
+    close,
+
+    -- * Data
+    recv,
+    send,
+    sendAll,
+
+    -- * Deadlines
+    Instant,
+    deadlineIn,
+    noDeadline,
+    withDeadline,
+    isTimeout,
+
+    -- * From "Weft.Socket"
+    SockAddr (..),
+    ShutdownCmd (..),
+  )
+where
+
+import Control.Exception (mask_, onException)
+import Control.Monad (unless, void)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Internal as B (create)
+import qualified Data.ByteString.Unsafe as B (unsafeDrop, unsafeUseAsCStringLen)
+import Data.IORef (newIORef, readIORef, writeIORef)
+import Foreign.C.Error (Errno (..), eAGAIN, eINPROGRESS, eINVAL)
+import Foreign.C.Types (CInt)
+import Foreign.Marshal.Utils (copyBytes)
+import Foreign.Ptr (castPtr)
+import System.Posix.Types (Fd (..))
+import Weft.Core.Time (Duration, after, never)
+import Weft.FFI.Errno (errnoError)
+import Weft.FFI.Socket
+import Weft.Hybrid.Descriptor
+import Weft.Hybrid.Monad
+import Weft.Socket (Instant, ShutdownCmd (..), SockAddr (..), isTimeout)
+import qualified Weft.Socket as GHC
+import Weft.Socket.Address
+import Weft.Socket.Scratch
+import Weft.Sys (newRef, now, whenGarbage)
+
+-- | A socket; its value carries a deadline. Closed by 'close', or when it is garbage.
+newtype Socket = Socket Source
+
+-- | The same open socket; the deadline does not count.
+instance Eq Socket where
+  Socket a == Socket b = sourceAnchor a == sourceAnchor b
+
+instance Show Socket where
+  show = show . socketDescriptor
+
+socketDescriptor :: Socket -> Descriptor
+socketDescriptor (Socket s) = sourceDescriptor s
+
+-- | Hand a socket over to hybrid threads; GHC threads must not use it any more.
+fromSocket :: GHC.Socket -> Hybrid Socket
+fromSocket s = nonBlocking . mask_ $ do
+  family <- GHC.getSocketName s
+  stream <- (== GHC.Stream) <$> GHC.getSocketType s
+  fd <- GHC.socketToFd s
+  newSocket (stream && internet family) fd
+
+-- | TCP's reads give all there is; others stop at control messages, or at a datagram's end.
+internet :: SockAddr -> Bool
+internet SockAddrUnix {} = False
+internet _ = True
+
+-- | The way back.
+toSocket :: Socket -> Hybrid GHC.Socket
+toSocket s = nonBlocking . mask_ $ do
+  fd <- immediately "Weft.Hybrid.toSocket" (socketDescriptor s) cDup
+  _ <- closeDescriptor (socketDescriptor s)
+  GHC.mkSocket fd `onException` cClose fd
+
+newSocket :: Bool -> CInt -> IO Socket
+newSocket stream fd = do
+  d <- openDescriptor stream (Fd fd)
+  anchor <- newRef ()
+  whenGarbage anchor (void (closeDescriptor d))
+  pure (Socket (Source d anchor never))
+
+operate :: Kind -> Socket -> (CInt -> IO (Attempt a)) -> Hybrid a
+operate kind (Socket s) = perform kind s
+{-# INLINE operate #-}
+
+-- | Sort out a result: at least zero, @EAGAIN@, a failure.
+answer :: (Integral n) => n -> (Int -> IO (Attempt a)) -> IO (Attempt a)
+answer r k
+  | r >= 0 = k (fromIntegral r)
+  | Errno e == eAGAIN = pure NotYet
+  | otherwise = pure (Failed e)
+  where
+    e = fromIntegral (negate r)
+{-# INLINE answer #-}
+
+-- | Wait for a connection: a socket for it, without a deadline, and the peer's address.
+accept :: Socket -> Hybrid (Socket, SockAddr)
+accept s = operate (Kind "Weft.Hybrid.accept" Reading) s $ \listener ->
+  withRoom $ \p len -> do
+    r <- cAccept listener p len
+    answer r $ \fd -> do
+      addr <- readAddress p len
+      conn <- newSocket (internet addr) (fromIntegral fd)
+      pure (Done (conn, addr))
+
+-- | Connect, waiting until the connection stands or has failed.
+connect :: Socket -> SockAddr -> Hybrid ()
+connect s addr = do
+  begun <- nonBlocking (newIORef False)
+  operate (Kind "Weft.Hybrid.connect" Writing) s $ \fd -> withAddress addr $ \p n -> do
+    before <- readIORef begun
+    writeIORef begun True
+    r <- if before then cConnected fd else cConnect fd p n
+    pure $ case r of
+      0 -> Done ()
+      _
+        | Errno (negate r) == eINPROGRESS -> NotYet
+        | otherwise -> Failed (negate r)
+
+-- | A new stream socket that is connected to the address.
+connectTo :: SockAddr -> Hybrid Socket
+connectTo addr = do
+  s <- nonBlocking (GHC.socket family GHC.Stream 0) >>= fromSocket
+  connect s addr `catchAny` \e -> close s >> throw e
+  pure s
+  where
+    family = case addr of
+      SockAddrInet {} -> GHC.AF_INET
+      SockAddrInet6 {} -> GHC.AF_INET6
+      SockAddrUnix {} -> GHC.AF_UNIX
+
+-- | End one direction or both.
+shutdown :: Socket -> ShutdownCmd -> Hybrid ()
+shutdown s how = nonBlocking . void $ immediately "Weft.Hybrid.shutdown" (socketDescriptor s) (`cShutdown` number)
+  where
+    number = case how of
+      ShutdownReceive -> 0
+      ShutdownSend -> 1
+      ShutdownBoth -> 2
+
+-- | Close. Threads that wait on the socket get @EBADF@. No effect on one that is closed.
+close :: Socket -> Hybrid ()
+close s = nonBlocking (void (closeDescriptor (socketDescriptor s)))
+
+-- Data -------------------------------------------------------------------------------
+
+-- | Receive what there is, at most so many bytes (and at most 64 KiB), waiting until there
+-- is some. Empty at the end of the stream.
+recv :: Socket -> Int -> Hybrid ByteString
+recv s n
+  | n < 0 = nonBlocking (ioError (errnoError "Weft.Hybrid.recv" (let Errno e = eINVAL in e)))
+  | otherwise = operate (Kind "Weft.Hybrid.recv" Reading) s $ \fd -> withScratch $ \p -> do
+    let room = min n scratchSize
+    r <- cRecv fd p (fromIntegral room) 0
+    answer r $ \got -> do
+      bytes <- if got == 0 then pure B.empty else B.create got (\to -> copyBytes to p got)
+      pure (if got < room && got > 0 then Drained bytes else Done bytes)
+
+-- | Send what the kernel takes at once, waiting until it takes some: how many bytes.
+send :: Socket -> ByteString -> Hybrid Int
+send s bytes = operate (Kind "Weft.Hybrid.send" Writing) s $ \fd -> B.unsafeUseAsCStringLen bytes $ \(p, n) -> do
+  r <- cSend fd (castPtr p) (fromIntegral n) 0
+  answer r (\sent -> pure (if sent < n then Drained sent else Done sent))
+
+-- | Send all. When it throws, the peer has got a part.
+sendAll :: Socket -> ByteString -> Hybrid ()
+sendAll s bytes = unless (B.null bytes) $ do
+  sent <- send s bytes
+  sendAll s (B.unsafeDrop sent bytes)
+
+-- Deadlines ----------------------------------------------------------------------------
+
+-- | That long from now.
+deadlineIn :: Duration -> Hybrid Instant
+deadlineIn d = nonBlocking (after d <$> now)
+
+-- | No deadline.
+noDeadline :: Instant
+noDeadline = never
+
+-- | The same socket, for operations with that deadline: each raises an error that satisfies
+-- 'isTimeout' when it could not be done in time. What came in time is not lost.
+withDeadline :: Instant -> Socket -> Socket
+withDeadline d (Socket s) = Socket s {sourceDeadline = d}

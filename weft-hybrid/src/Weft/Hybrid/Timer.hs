@@ -1,0 +1,99 @@
+-- |
+-- Time, for hybrid threads: on the timers of the loop that runs the thread. Nothing is
+-- early. A sleeping thread is its continuation and a timer.
+module Weft.Hybrid.Timer
+  ( sleep,
+    timeout,
+    callAt,
+
+    -- * Durations
+    module Weft.Duration,
+  )
+where
+
+import Control.Exception (Exception, fromException, toException)
+import Control.Monad (when)
+import Control.Monad.Catch (mask)
+import System.IO.Unsafe (unsafePerformIO)
+import Weft.Core.Manager (addOwnTimer)
+import Weft.Core.Time (Instant, after)
+import Weft.Core.Timer (Timer, cancelTimer)
+import Weft.Duration
+import Weft.Hybrid.Monad
+import Weft.Hybrid.Park
+import Weft.Hybrid.Thread (myThread)
+import Weft.Hybrid.Trace
+import Weft.Sys hiding (yield)
+
+-- | Park for at least that long. Zero or less is over at once, 'maxBound' is for ever.
+sleep :: Duration -> Hybrid ()
+sleep d
+  | d <= mempty = pure ()
+  | otherwise = call $ \l ctx k -> do
+    due <- after d <$> now
+    sleepUntil l ctx due k
+{-# INLINE sleep #-}
+
+sleepUntil :: Loop -> Context -> Instant -> Task -> IO Trace
+sleepUntil l ctx due k = case contextIdentity ctx of
+  Anonymous -> Parked <$ addOwnTimer (loopManager l) due (onLoop l ctx k)
+  Known _ -> do
+    place <- newRef Nothing
+    let insert w = do
+          timer <- addOwnTimer (loopManager l) due (resume (onLoop l) w k)
+          writeRef place (Just timer)
+          pure True
+        withdraw = readRef place >>= maybe (pure False) cancelTimer
+    parkWith ctx withdraw insert (sleepUntil l ctx due k)
+
+-- | Run an action, for at most that long: 'Nothing' when it took longer and was
+-- interrupted, as by 'Weft.Hybrid.Thread.throwTo'. Calls nest; exceptions pass; once the call has returned
+-- nothing is raised any more. 'maxBound' is no limit, and zero or less is over before
+-- the action is run. For sockets prefer a deadline, which loses no data.
+timeout :: Duration -> Hybrid a -> Hybrid (Maybe a)
+timeout d act
+  | d == maxBound = Just <$> act
+  | d <= mempty = pure Nothing
+  | otherwise = mask $ \restore -> do
+    t <- myThread
+    number <- nonBlocking (addCell timeouts 0 1)
+    -- 0: under way; 1: the time ran out first; 2: the action ended first.
+    phase <- nonBlocking (newCells 1)
+    timer <- startAlarm d t (TimedOut number) phase
+    r <- attemptAny (restore act)
+    found <- nonBlocking (casCell phase 0 0 2 <* cancelTimer timer)
+    case r of
+      Left e | Just (TimedOut n) <- fromException e, n == number -> pure Nothing
+      _
+        | found == 0 -> either throw (pure . Just) r
+        -- The exception is on its way: it comes here and nowhere else.
+        | otherwise -> Nothing <$ (withMask Masked never `catchAny` ours number)
+  where
+    attemptAny m = (Right <$> m) `catchAny` (pure . Left)
+    never = call (\_ ctx _ -> parkWith ctx (pure True) (\_ -> pure True) (pure Parked)) :: Hybrid ()
+    ours number e = case fromException e of
+      Just (TimedOut n) | n == number -> pure ()
+      _ -> throw e
+    startAlarm limit t e phase = callAt limit $ \place -> do
+      found <- casCell phase 0 0 1
+      when (found == 0) (throwTo place t (toException e))
+
+-- | Run an action on the loop that runs the caller, after that long; it is given the loop's
+-- queue, and must not block.
+callAt :: Duration -> (Place -> IO ()) -> Hybrid Timer
+callAt d act = call $ \l _ k -> do
+  due <- after d <$> now
+  timer <- addOwnTimer (loopManager l) due (act (onLoop l))
+  pure $! k timer
+
+newtype TimedOut = TimedOut Int
+  deriving (Eq)
+
+instance Show TimedOut where
+  show _ = "<<timeout>>"
+
+instance Exception TimedOut
+
+timeouts :: Cells
+timeouts = unsafePerformIO (newCells 1)
+{-# NOINLINE timeouts #-}

@@ -1,0 +1,52 @@
+-- |
+-- The suite @hybrid@: on every back end, and with 1, 2 and 4 loops.
+-- @-p '/epoll -N2/'@ chooses a group; @WEFT_TEST_SCALE@ multiplies repetitions.
+module Main (main) where
+
+import Control.Concurrent (getNumCapabilities, setNumCapabilities)
+import Control.Monad (when)
+import qualified Programs
+import qualified Queues
+import qualified Spec.Descriptors
+import qualified Spec.Interrupted
+import qualified Spec.Loops
+import qualified Spec.Threads
+import qualified Spec.Tutorial
+import qualified Spec.Waiting
+import System.Environment (setEnv)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Backend
+import Weft.Hybrid.Scheduler
+
+main :: IO ()
+main = do
+  setEnv "TASTY_NUM_THREADS" "1"
+  choices <- mapM (\name -> (,) name <$> whyUnavailable name) backendNames
+  defaultMain . localOption (mkTimeout 120000000) . testGroup "hybrid" $
+    Queues.tests :
+      [maybe (group name n) (refused name) reason | n <- [1, 2, 4], (name, reason) <- choices]
+
+-- | A back end that this machine refuses.
+refused :: String -> String -> TestTree
+refused name why = testCase (name <> " is not to be had: " <> why) (pure ())
+
+group :: String -> Int -> TestTree
+group name n =
+  withResource begin stopScheduler $ \scheduler ->
+    testGroup
+      (name <> " -N" <> show n)
+      [ Programs.tests scheduler,
+        Spec.Threads.tests scheduler,
+        Spec.Waiting.tests scheduler,
+        Spec.Interrupted.tests scheduler,
+        Spec.Descriptors.tests scheduler,
+        Spec.Tutorial.tests scheduler,
+        Spec.Loops.tests n
+      ]
+  where
+    begin = do
+      preferBackend name
+      caps <- getNumCapabilities
+      when (caps /= n) (setNumCapabilities n)
+      startScheduler defaultSettings {settingsOnException = \_ _ -> pure ()}

@@ -1,0 +1,122 @@
+-- |
+-- Schedulers: starting and stopping, policies, sharing, system calls of one's own.
+module Spec.Loops
+  ( tests,
+  )
+where
+
+import qualified Control.Concurrent as GHC
+import Control.Concurrent.MVar
+import qualified Control.Exception as E
+import Control.Monad (forM_, forever, replicateM_, void, when)
+import Data.IORef
+import Data.List (nub)
+import Support
+import System.Directory (listDirectory)
+import Test.Tasty
+import Test.Tasty.HUnit
+import qualified Weft.Event as Event
+import Weft.Hybrid hiding (MVar, newEmptyMVar, newMVar, putMVar, readMVar, takeMVar)
+import Weft.Hybrid.SystemCall
+
+tests :: Int -> TestTree
+tests n =
+  testGroup
+    "loops"
+    [ test "start and stop, many times: nothing is left" $ do
+        withScheduler defaultSettings (\s -> runIn s (pure ()))
+        before <- length <$> listDirectory "/proc/self/fd"
+        replicateM_ (times 50) $
+          withScheduler defaultSettings $ \s -> do
+            replicateM_ 10 (forkFromIn s (sleep (seconds 100)))
+            runIn s (sleep (microseconds 100))
+        left <- length <$> listDirectory "/proc/self/fd"
+        (left <= before) @? show (left - before),
+      test "priorities: the first runs first, the last is not forgotten" $ do
+        order <- newIORef []
+        withScheduler one {settingsPolicy = priorities 3} $ \s -> do
+          runIn s $ do
+            forM_ [2, 1, 0 :: Int] $ \p -> forM_ [1 .. 5 :: Int] $ \_ -> do
+              setPriority p
+              fork (nonBlocking (modifyIORef order (p :)))
+            setPriority 2
+            replicateM_ 20 yield
+          stop <- newIORef False
+          replicateM_ 3 (forkFromIn s (busy stop))
+          runIn s (setPriority 2 >> yield)
+          writeIORef stop True
+        seen <- reverse <$> readIORef order
+        take 5 seen @?= [0, 0, 0, 0, 0]
+        length seen @?= 15,
+      test "resource-aware: who takes more waits while it is scarce" $ do
+        used <- newIORef (100 :: Int)
+        order <- newIORef []
+        withScheduler one {settingsPolicy = resourceAware (Resource (readIORef used) 50)} $ \s ->
+          runIn s $ do
+            forM_ [1 .. 6 :: Int] $ \i -> do
+              setPriority (i `mod` 2)
+              fork (nonBlocking (modifyIORef order ((i `mod` 2) :)))
+            setPriority 1
+            replicateM_ 20 yield
+        readIORef order >>= (@?= [1, 1, 1, 0, 0, 0]),
+      test "work is shared" $
+        withScheduler defaultSettings $ \s -> do
+          loops <- newIORef []
+          left <- newIORef (200 :: Int)
+          done <- newEmptyMVar
+          void . forkFromIn s . forM_ [1 .. 200 :: Int] $ \i -> fork $ do
+            x <- nonBlocking (E.evaluate (work (20000 + i)))
+            where' <- systemCall (\c -> now c (x `seq` fst <$> (GHC.myThreadId >>= GHC.threadCapability)))
+            nonBlocking $ do
+              atomicModifyIORef' loops (\ls -> (nub (where' : ls), ()))
+              k <- atomicModifyIORef' left (\k -> (k - 1, k - 1))
+              when (k == 0) (putMVar done ())
+          takeMVar done
+          used <- readIORef loops
+          when (n > 1) (length used > 1 @? ("all on one loop: " <> show used)),
+      test "threads wake each other across loops, over and over" $
+        withScheduler defaultSettings $ \s -> do
+          boxes <- mapM (const newEmptyMVar) [1 .. 2 * n]
+          forM_ boxes $ \box -> GHC.forkOn 0 $ do
+            r <- E.try (runIn s (replicateM_ (times 200) (sleep (microseconds 20) >> yield)))
+            putMVar box (r :: Either E.SomeException ())
+          rs <- mapM takeMVar boxes
+          forM_ rs (either (assertFailure . show) pure),
+      test "a system call of one's own: an answer, a failure, a callback" $
+        withScheduler defaultSettings $ \s -> do
+          r <- runIn s (systemCall (\c -> now c (pure 'x')))
+          r @?= 'x'
+          e <- E.try (runIn s (systemCall (\_ -> failing (E.toException Oops))))
+          e @?= (Left Oops :: Either Oops ())
+          r' <- runIn s . systemCall $ \c -> later c $ \answer -> do
+            key <- Event.registerTimeout (callManager c) (milliseconds 2) (void (answer (Right 'y')))
+            pure (Event.unregisterTimeout (callManager c) key)
+          r' @?= 'y'
+          stopped <- newIORef False
+          r'' <- runIn s $ do
+            t <- forkThread (systemCall (\c -> later c (\_ -> pure (writeIORef stopped True))))
+            sleep (milliseconds 2)
+            kill t
+            wait t
+          isKilled r'' @? "not killed"
+          readIORef stopped >>= (@? "not given up"),
+      test "an idle scheduler does nothing" $
+        withScheduler defaultSettings $ \s -> do
+          void (forkFromIn s (forever (sleep (seconds 100))))
+          pause 5
+          runIn s (pure ())
+    ]
+  where
+    test name act = testCase name (within name act)
+    one = defaultSettings {settingsLoops = Just 1}
+    busy stop = do
+      x <- nonBlocking (readIORef stop)
+      if x then pure () else yield >> busy stop
+
+work :: Int -> Int
+work c = go c 1
+  where
+    go :: Int -> Int -> Int
+    go 0 acc = acc
+    go k acc = go (k - 1) (acc * 31 + k)
+{-# NOINLINE work #-}
