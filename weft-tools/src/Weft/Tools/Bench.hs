@@ -29,6 +29,7 @@ import Weft.Tools.Bench.Deadline (deadline)
 import Weft.Tools.Bench.Delay (delay)
 import Weft.Tools.Bench.Disk (disk)
 import Weft.Tools.Bench.Echo (echo)
+import Weft.Tools.Bench.Hybrid (fifo, hybridIdle, hybridMemory, hybridSwitch)
 import Weft.Tools.Bench.Idle (idle)
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Options
@@ -57,7 +58,11 @@ registry =
     deadline,
     relink,
     disk,
-    static
+    static,
+    hybridMemory,
+    hybridSwitch,
+    fifo,
+    hybridIdle
   ]
 
 -- | Every subject that some benchmark measures.

@@ -111,7 +111,8 @@ defaultPlan =
       planDelaysTimed = 1000000,
       planStarts = 40,
       planFileMiB = 1024,
-      planReads = 400000
+      planReads = 400000,
+      planHybrid = 10000000
     }
 
 -- | With @--quick@.
@@ -136,5 +137,6 @@ quick =
       planDelaysTimed = 20000,
       planStarts = 3,
       planFileMiB = 16,
-      planReads = 4000
+      planReads = 4000,
+      planHybrid = 100000
     }

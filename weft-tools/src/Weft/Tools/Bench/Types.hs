@@ -163,7 +163,9 @@ data Plan = Plan
     planStarts :: !Int,
     -- | Of the benchmark @disk@: the size of its file, and reads with many in flight.
     planFileMiB :: !Int,
-    planReads :: !Int
+    planReads :: !Int,
+    -- | Hybrid threads, at the most.
+    planHybrid :: !Int
   }
   deriving (Eq, Show)
 
