@@ -49,7 +49,7 @@ race s loops prepare = do
     second published finished = forM_ [1 .. n] $ \i -> do
       until' ((>= i) . fst) published
       (_, b) <- nonBlocking (readIORef published)
-      b
+      () <- b
       nonBlocking (atomicWriteIORef finished i)
     until' ok ref = nonBlocking (readIORef ref) >>= \x -> if ok x then pure () else yield >> until' ok ref
 
