@@ -86,7 +86,7 @@
 --
 -- * 'nonBlocking' runs on the loop's thread. What blocks there (a lock, a file, name
 --   resolution) stops all threads of the loop: use 'blocking', or 'onGhcThread'.
--- * A loop looks at events and timers after half a millisecond of threads, or 1,024 system
+-- * A loop looks at events and timers after half a millisecond of threads, or 4,096 system
 --   calls, or when nothing is ready. A step is what a thread does between two system
 --   calls; it is not interrupted, so the bound is half a millisecond and the longest
 --   step (64 of them, when steps that were short turn long). A computation that takes longer
