@@ -4,7 +4,7 @@
 -- "Weft.Static": what of a folder is shown, how, and what is not.
 module Spec.Static (tests) where
 
-import Application (filler)
+import Application (filler, withQuietServer)
 import Client
 import Configurations
 import Control.Concurrent (threadDelay)
@@ -22,7 +22,7 @@ import System.Posix.Temp (mkdtemp)
 import System.Posix.User (getEffectiveUserID)
 import Test.Tasty
 import Test.Tasty.HUnit
-import Weft.Duration (milliseconds)
+import Weft.Duration (milliseconds, seconds)
 import Weft.Static
 import Weft.Warp
 
@@ -45,6 +45,15 @@ tests on =
           header "content-length" answer @?= Just "20000"
           header "content-type" answer @?= Just "text/plain; charset=utf-8"
           get client "/f.txt" >>= (`isBytes` filler 20000),
+      testOn on "a connection that was answered a HEAD is idle when the server ends" . withFolder $ \folder -> do
+        B.writeFile (folder </> "f") (filler 20000)
+        withStatic defaultStaticSettings folder $ \static -> withQuietServer defaultSettings (staticApp static) $ \server port ->
+          withClient port $ \client -> do
+            say client "HEAD /f HTTP/1.1\r\nHost: test\r\n\r\n"
+            _ <- hearAnswerToHead client
+            threadDelay 20000
+            drained <- within 5 "the end" (drainServer server (seconds 20))
+            drained @?= True,
       testOn on "a changed file is seen" . site (\s -> s {staticTrust = milliseconds 20}) $ \folder port ->
         withClient port $ \client -> forM_ [1 .. 10 :: Int] $ \i -> do
           B.writeFile (folder </> "f") (filler (1000 * i))

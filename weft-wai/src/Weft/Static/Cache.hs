@@ -155,12 +155,12 @@ sweep cache = do
   st <- readIORef (cacheState cache)
   when (stateBytes st > cacheLimit cache || Seq.length (stateClock st) > 2 * H.size (stateEntries st) + 64) $ do
     next <- atomicModifyIORef' (cacheState cache) $ \s -> case viewl (stateClock s) of
-      (name, age) :< rest -> (s {stateClock = rest}, Just (name, age))
+      (name, age) :< rest -> (s {stateClock = rest}, Just (name, age, H.lookup name (stateEntries s)))
       EmptyL -> (s, Nothing)
     case next of
       Nothing -> pure ()
-      Just (name, age) -> do
-        case H.lookup name (stateEntries st) of
+      Just (name, age, found) -> do
+        case found of
           Just e | entryAge e == age -> judge name e
           _ -> pure ()
         sweep cache

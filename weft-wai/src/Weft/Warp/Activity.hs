@@ -42,7 +42,7 @@ module Weft.Warp.Activity
 where
 
 import Control.Concurrent (ThreadId, myThreadId)
-import Control.Exception (IOException, bracket_, catch)
+import Control.Exception (IOException, bracket_, catch, onException)
 import Control.Monad (forM_, when)
 import Data.ByteString (ByteString)
 import Data.IORef
@@ -170,11 +170,14 @@ corked book act = do
     Just activity -> do
       let cork = activityCork activity
       writeIORef cork Next
-      a <- act
+      a <- act `onException` writeIORef cork Open
       left <- readIORef cork
       writeIORef cork Open
+      -- A response without a body, to a HEAD: it leaves now.
       case left of
-        Held bytes -> sendAll (activitySocket activity) bytes
+        Held bytes -> do
+          sending (activityPatience activity) (sendAll (activitySocket activity) bytes)
+          writeIORef (activityPhase activity) Answered
         _ -> pure ()
       pure a
 

@@ -113,7 +113,9 @@ data Engine = Engine
 newEngine :: IO Engine
 newEngine = do
   none <- newSlots 0 Nothing
-  Engine <$> forkGeneration <*> newRef none <*> newRef Nothing <*> newCells 1 <*> newMVar ()
+  e <- Engine <$> forkGeneration <*> newRef none <*> newRef Nothing <*> newCells 1 <*> newMVar ()
+  -- Evaluated: 'theEngine' compares references.
+  pure $! e
 
 engineRef :: Ref Engine
 engineRef = unsafePerformIO (newEngine >>= newRef)
@@ -128,7 +130,7 @@ theEngine = do
   if engineGeneration e == generation
     then pure e
     else do
-      fresh <- newEngine
+      !fresh <- newEngine
       ours <- casRef engineRef e fresh
       when ours (mapM_ discardLane =<< lanesOf e)
       theEngine
