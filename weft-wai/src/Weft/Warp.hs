@@ -35,11 +35,26 @@ module Weft.Warp
     -- * Running one beside an action
     withServer,
     withServerSocket,
+    withServerWith,
     Server,
     serverAddress,
     serverConnections,
     waitServer,
     drainServer,
+
+    -- * Facing the world
+    Options (..),
+    defaultOptions,
+    Limits (..),
+    defaultLimits,
+    Refusal (..),
+    refusalStatus,
+    refusalReason,
+
+    -- ** TLS
+    Tls,
+    loadTls,
+    reloadTls,
 
     -- * In tests
     withApplication,
@@ -83,7 +98,11 @@ import qualified Weft.Thread as W
 import Weft.Warp.Activity (endIdle)
 import Weft.Warp.Defaults (defaultSettings)
 import Weft.Warp.Engine
+import Weft.Warp.House (admitted, newHouse)
+import Weft.Warp.Limits
 import Weft.Warp.Listen (withListeners)
+import Weft.Warp.Options
+import Weft.Warp.TLS (Tls, loadTls, reloadTls)
 
 -- Running --------------------------------------------------------------------------------
 
@@ -130,28 +149,46 @@ data Server = Server
 -- action ends, the server does, and drops the connections that are left: see
 -- 'drainServer' for ending them well. Throws an 'IOError' when it cannot listen.
 withServer :: Settings -> Application -> (Server -> IO a) -> IO a
-withServer settings = serverWith (withListeners settings) settings
+withServer = withServerWith defaultOptions
 
 -- | The same on a socket that listens. One acceptor hands the connections to the
 -- capabilities in turn.
 withServerSocket :: Settings -> Socket -> Application -> (Server -> IO a) -> IO a
-withServerSocket settings sock = serverWith (\base -> W.withServerOn base [sock]) settings
+withServerSocket settings sock = withServerWith defaultOptions {optionListeners = [sock]} settings
+
+-- | The same with options: on sockets of one's own, over TLS, with limits on the clients.
+--
+-- > serveSafely :: Application -> IO ()
+-- > serveSafely app = do
+-- >   tls <- loadTls "chain.pem" "key.pem"
+-- >   let options = defaultOptions {optionTls = Just tls, optionLimits = Just defaultLimits}
+-- >   withServerWith options (setPort 443 defaultSettings) app waitServer
+withServerWith :: Options -> Settings -> Application -> (Server -> IO a) -> IO a
+withServerWith options settings = serverWith start options settings
+  where
+    start base = case optionListeners options of
+      [] -> withListeners settings base
+      listeners -> W.withServerOn base listeners
 
 -- | How to run a server on sockets: with what settings, handler and action.
 type Start a = ServerSettings -> (Socket -> SockAddr -> IO ()) -> (W.Server -> IO a) -> IO a
 
-serverWith :: Start a -> Settings -> Application -> (Server -> IO a) -> IO a
-serverWith start settings app act = do
+serverWith :: Start a -> Options -> Settings -> Application -> (Server -> IO a) -> IO a
+serverWith start options settings app act = do
   caps <- getNumCapabilities
   draining <- newIORef False
   end <- newEmptyMVar
-  withEngines caps settings draining app $ \engines ->
-    start (base end) (handler engines caps) $ \sockets ->
+  house <- newHouse
+  withEngines caps settings options draining app $ \engines ->
+    start (base end) (handler house engines caps) $ \sockets ->
       act' (Server sockets engines draining end)
   where
-    handler engines caps sock peer = do
+    handler house engines caps sock peer = do
       (cap, _) <- threadCapability =<< myThreadId
-      forM_ (listToMaybe (drop (cap `mod` caps) engines)) $ \engine -> serveConnection engine sock peer
+      forM_ (listToMaybe (drop (cap `mod` caps) engines)) $ \engine ->
+        maybe id (admission house engines peer) (optionLimits options) (serveConnection engine sock peer)
+    admission house engines peer limits =
+      admitted limits house (map engineBook engines) peer (optionOnRefused options peer)
     base end =
       defaultServerSettings
         { serverOnListen = \_ -> do

@@ -24,6 +24,7 @@ module Weft.Warp.Activity
     Phase (..),
     Hold (..),
     Cork (..),
+    Watch (..),
     newActivity,
     mayReadOn,
 
@@ -38,6 +39,9 @@ module Weft.Warp.Activity
 
     -- * Ending
     endIdle,
+    lastRequest,
+    waitingOf,
+    showOut,
   )
 where
 
@@ -47,16 +51,22 @@ import Control.Monad (forM_, when)
 import Data.ByteString (ByteString)
 import Data.IORef
 import qualified Data.Map.Strict as Map
-import Network.HTTP.Types (HeaderName, httpMajor)
-import Network.Wai (Application, RequestBodyLength (..), httpVersion, requestBodyLength)
-import Network.Wai.Handler.Warp.Internal (Settings)
+import Data.Maybe (catMaybes)
+import Network.HTTP.Types (HeaderName, hConnection, httpMajor)
+import Network.Wai (Application, RequestBodyLength (..), httpVersion, mapResponseHeaders, requestBodyLength)
 import Network.Wai.Internal (Response (..))
-import Weft.Socket (ShutdownCmd (ShutdownReceive), Socket, close, shutdown)
-import Weft.Socket.ByteString (sendAll)
+import Weft.Socket (ShutdownCmd (ShutdownReceive), Socket, shutdown)
+import Weft.Warp.Guard (Guard)
+import Weft.Warp.Limits (Limits (..), Refusal)
 import Weft.Warp.Patience
+import Weft.Warp.Stream (Stream (..))
 
 -- | See the table above.
-data Phase = Fresh | Reading | Answered | Idle | Ended | Probed
+--
+-- Two more are written by others: 'Probed', by who looks whether anything happens on a
+-- connection of HTTP\/2, and 'ShownOut', by who makes room for a new one. The thread
+-- overwrites them.
+data Phase = Fresh | Reading | Answered | Idle | Ended | Probed | ShownOut
   deriving (Eq, Show)
 
 -- | Is it inside an application that may read more, whatever was sent: in its
@@ -69,6 +79,8 @@ data Activity = Activity
   { -- | Which serves it; over HTTP/2 others help.
     activityThread :: !ThreadId,
     activitySocket :: !Socket,
+    activityStream :: !Stream,
+    activityWatch :: !(Maybe Watch),
     activityPhase :: !(IORef Phase),
     -- | Written by 'track'.
     activityHold :: !(IORef Hold),
@@ -79,6 +91,18 @@ data Activity = Activity
     activityPatience :: !Patience
   }
 
+-- | What is kept of a connection whose client has limits. Written by the thread that
+-- receives.
+data Watch = Watch
+  { watchLimits :: !Limits,
+    watchGuard :: !(IORef Guard),
+    -- | How many requests there have been.
+    watchRequests :: !(IORef Int),
+    -- | Was the client told that it is refused? Then nothing else is sent.
+    watchClosed :: !(IORef Bool),
+    watchRefused :: !(Refusal -> IO ())
+  }
+
 -- | Is the beginning of a response held back, so that it leaves with what follows?
 data Cork
   = Open
@@ -87,10 +111,10 @@ data Cork
   | Held !ByteString
 
 -- | Of a connection that has just been accepted, and is served by the calling thread.
-newActivity :: Settings -> Socket -> IO Activity
-newActivity settings sock = do
+newActivity :: Socket -> Stream -> Maybe Watch -> Patience -> IO Activity
+newActivity sock stream watch patience = do
   self <- myThreadId
-  Activity self sock <$> newIORef Fresh <*> newIORef Free <*> newIORef False <*> newIORef Open <*> newPatience settings (close sock)
+  Activity self sock stream watch <$> newIORef Fresh <*> newIORef Free <*> newIORef False <*> newIORef Open <*> pure patience
 
 -- | The connections of one engine.
 data Book = Book
@@ -98,13 +122,15 @@ data Book = Book
     bookConnections :: !(IORef (Map.Map ThreadId Activity)),
     -- | How many HTTP/2 requests applications are working on.
     bookHttp2Requests :: !(IORef Int),
+    -- | How many connections have a last request under way. Changed by their threads.
+    bookLast :: !(IORef Int),
     -- | Written once, by whoever stops the server; shared by all engines.
     bookDraining :: !(IORef Bool)
   }
 
 -- | An empty one. The argument becomes true when the server is to end.
 newBook :: IORef Bool -> IO Book
-newBook draining = (\connections requests -> Book connections requests draining) <$> newIORef Map.empty <*> newIORef 0
+newBook draining = (\connections requests ends -> Book connections requests ends draining) <$> newIORef Map.empty <*> newIORef 0 <*> newIORef 0
 
 -- | Is the server about to end?
 isDraining :: Book -> IO Bool
@@ -121,12 +147,29 @@ leave :: Book -> IO ()
 leave book = do
   self <- myThreadId
   found <- atomicModifyIORef' (bookConnections book) (\m -> (Map.delete self m, Map.lookup self m))
-  mapM_ (endPatience . activityPatience) found
+  forM_ found $ \activity -> do
+    endPatience (activityPatience activity)
+    final <- hadLast activity
+    when final (atomicModifyIORef' (bookLast book) (\n -> (n - 1, ())))
+
+-- | A connection begins on a request; is it the last that it may make?
+lastRequest :: Book -> Watch -> Int -> IO ()
+lastRequest book watch limit = do
+  n <- (+ 1) <$> readIORef (watchRequests watch)
+  writeIORef (watchRequests watch) n
+  when (n == limit) (atomicModifyIORef' (bookLast book) (\k -> (k + 1, ())))
+
+hadLast :: Activity -> IO Bool
+hadLast activity = case activityWatch activity of
+  Nothing -> pure False
+  Just watch -> (\n -> limit > 0 && n >= limit) <$> readIORef (watchRequests watch)
+    where
+      limit = limitRequests (watchLimits watch)
 
 -- | With everything answered, may more be read? Not when the server is ending.
 mayReadOn :: Book -> Activity -> IO Bool
 mayReadOn book activity = do
-  draining <- isDraining book
+  draining <- (||) <$> isDraining book <*> hadLast activity
   if draining then (||) . (/= Free) <$> readIORef (activityHold activity) <*> readIORef (activityHttp2 activity) else pure True
 
 -- | Mark the requests for which the phases alone are not enough.
@@ -139,14 +182,30 @@ track book app req respond
     marked response = case response of
       ResponseRaw _ _ -> holding OnRaw book (respond response)
       ResponseBuilder status ((name, _) : fields) body
-        | name == togetherName -> corked book (respond (ResponseBuilder status fields body))
-      _ -> respond response
+        | name == togetherName -> corked book (final (ResponseBuilder status fields body))
+      _ -> final response
+    -- RFC 9112, 9.6: the client is told not to send another request.
+    final response = do
+      closing <- closes book
+      respond (if closing then mapResponseHeaders ((hConnection, "close") :) response else response)
     bodiless = case requestBodyLength req of
       KnownLength 0 -> True
       _ -> False
     apart (ResponseBuilder status ((name, _) : fields) body) | name == togetherName = ResponseBuilder status fields body
     apart response = response
     count d = atomicModifyIORef' (bookHttp2Requests book) (\n -> (n + d, ()))
+
+-- | Will the calling thread's connection be closed after this response?
+closes :: Book -> IO Bool
+closes book = do
+  draining <- isDraining book
+  some <- readIORef (bookLast book)
+  if draining || some <= 0 then pure draining else mine
+  where
+    mine = do
+      self <- myThreadId
+      found <- Map.lookup self <$> readIORef (bookConnections book)
+      maybe (pure False) hadLast found
 
 -- | Mark a response whose body is there when its head is sent, as one piece
 -- ('Data.ByteString.Builder.Extra.byteStringInsert'), so that both leave in one system call:
@@ -176,7 +235,7 @@ corked book act = do
       -- A response without a body, to a HEAD: it leaves now.
       case left of
         Held bytes -> do
-          sending (activityPatience activity) (sendAll (activitySocket activity) bytes)
+          sending (activityPatience activity) (streamSend (activityStream activity) bytes)
           writeIORef (activityPhase activity) Answered
         _ -> pure ()
       pure a
@@ -189,7 +248,7 @@ holding how book act = do
   case found of
     Nothing -> act
     Just activity -> do
-      renewPatience (activityPatience activity)
+      grantUsual (activityPatience activity)
       let hold = activityHold activity
       before <- readIORef hold
       bracket_ (writeIORef hold how) (writeIORef hold before) act
@@ -215,5 +274,31 @@ endIdle turn book = do
   where
     probing = turn `mod` 5 == 0
     end activity = shutdown (activitySocket activity) ShutdownReceive `catch` ignore
+    ignore :: IOException -> IO ()
+    ignore _ = pure ()
+
+-- | The connections that wait for their clients with no request under way, with how
+-- much of their time is left, from 1 downwards. One of HTTP\/2 is among them when half of
+-- its time has passed without anything. Any thread may ask.
+waitingOf :: Book -> IO [(Double, Activity)]
+waitingOf book = readIORef (bookConnections book) >>= fmap catMaybes . mapM one . Map.elems
+  where
+    one activity = do
+      phase <- readIORef (activityPhase activity)
+      http2 <- readIORef (activityHttp2 activity)
+      hold <- readIORef (activityHold activity)
+      left <- grantedLeft (activityPatience activity)
+      let waits
+            | http2 = left < 0.5 && phase /= ShownOut
+            | otherwise = hold == Free && phase `elem` [Fresh, Idle]
+      pure (if waits then Just (left, activity) else Nothing)
+
+-- | End a connection that waits, to make room: a request that has come meanwhile is still
+-- answered.
+showOut :: Activity -> IO ()
+showOut activity = do
+  writeIORef (activityPhase activity) ShownOut
+  shutdown (activitySocket activity) ShutdownReceive `catch` ignore
+  where
     ignore :: IOException -> IO ()
     ignore _ = pure ()

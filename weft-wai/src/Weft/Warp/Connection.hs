@@ -1,3 +1,5 @@
+{-# LANGUAGE OverloadedStrings #-}
+
 -- |
 -- A connection for Warp that receives and sends on Weft.
 module Weft.Warp.Connection
@@ -5,57 +7,113 @@ module Weft.Warp.Connection
   )
 where
 
-import Control.Exception (catch, handle, throwIO, throwTo)
+import Control.Exception (catch, handle, onException, throwIO, throwTo)
+import Control.Monad (forM_, unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Foreign.Ptr (plusPtr)
 import GHC.IO.Exception (IOErrorType (..))
+import Network.HTTP.Types (Status (..), badRequest400)
 import Network.Wai.Handler.Warp (InvalidRequest (ConnectionClosedByPeer))
-import Network.Wai.Handler.Warp.Internal (Connection, RecvBuf, Settings (..))
+import Network.Wai.Handler.Warp.Internal (Connection, RecvBuf, Settings (..), Transport)
 import System.IO.Error (ioeGetErrorType)
 import System.TimeManager (TimeoutThread)
 import Weft.Duration
 import Weft.Socket
-import Weft.Socket.ByteString (recv, sendAll, sendMany)
 import Weft.Warp.Activity
 import Weft.Warp.Compat (newConnection)
 import Weft.Warp.FFI (hasUnread)
 import Weft.Warp.File (sendFileWith)
+import Weft.Warp.Guard
+import Weft.Warp.Limits
+import Weft.Warp.Options
 import Weft.Warp.Patience
+import Weft.Warp.Stream
+import Weft.Warp.TLS
 import Weft.Warp.Wire
 
--- | Make a connection of a socket and enter it in the book, under the calling
--- thread.
-openConnection :: Settings -> Book -> Socket -> IO Connection
-openConnection settings book sock = do
-  activity <- newActivity settings sock
+-- | Make a connection of a socket, with a TLS handshake if there is to be one, and enter
+-- it in the book, under the calling thread.
+openConnection :: Settings -> Options -> Book -> Socket -> SockAddr -> IO (Connection, Transport)
+openConnection settings options book sock peer = do
+  watch <- mapM newWatch (optionLimits options)
+  entered <- newIORef (pure ())
+  patience <- newPatience settings (close sock >> (readIORef entered >>= id))
+  forM_ watch (grant patience . limitHeadTime . watchLimits)
+  let plain = plainStream sock
+  stream <-
+    maybe (pure plain) (\tls -> shakeHands tls refused patience plain) (optionTls options)
+      `onException` endPatience patience
+  activity <- newActivity sock stream watch patience
+  writeIORef entered (forM_ watch (givenUp activity))
   enter book activity
-  let patience = activityPatience activity
-      sent act = sending patience (act `catch` vanished) >> writeIORef (activityPhase activity) Answered
-      send = sendSlices (sendAll sock) (progress patience)
-      gathered chunks
-        | sum (map B.length chunks) <= slice = sendMany sock chunks
-        | otherwise = mapM_ send chunks
-  newConnection
-    Wire
-      { wireSendAll = \bytes -> do
-          cork <- readIORef (activityCork activity)
-          case cork of
-            Open -> sent (send bytes)
-            -- Warp uses the memory again.
-            Next | B.length bytes <= longestHead -> writeIORef (activityCork activity) (Held (B.copy bytes))
-            Next -> writeIORef (activityCork activity) Open >> sent (send bytes)
-            Held begin -> writeIORef (activityCork activity) Open >> sent (gathered [begin, bytes]),
-        wireSendMany = sent . gathered,
-        wireSendFile = \room file offset count hook headers ->
-          sent (sendFileWith sock send room file offset count (hook >> progress patience) headers),
-        wireRecv = receive book activity,
-        wireRecvBuf = fill patience sock,
-        wireClose = closeWell settings book activity,
-        wireHttp2 = activityHttp2 activity,
-        wireLocal = getSocketName sock
-      }
+  connection <- newConnection (wire settings book activity)
+  pure (connection, streamTransport stream)
+  where
+    refused = optionOnRefused options peer
+    newWatch limits = (\g n closed -> Watch limits g n closed refused) <$> newIORef newGuard <*> newIORef 0 <*> newIORef False
+
+-- | What was said by a deadline that has passed. Run by the dispatcher.
+givenUp :: Activity -> Watch -> IO ()
+givenUp activity watch = do
+  phase <- readIORef (activityPhase activity)
+  guard <- readIORef (watchGuard watch)
+  unless (waiting guard && phase `elem` [Fresh, Idle] && not (begun guard)) $
+    watchRefused watch (if begun guard then HeadTooSlow else ClientTooSlow)
+
+-- | TLS within a stream. A handshake that fails is no error of the server's.
+shakeHands :: Tls -> (Refusal -> IO ()) -> Patience -> Stream -> IO Stream
+shakeHands tls refused patience plain = (within patience go `catch` failed) `catch` tooSlow
+  where
+    go = do
+      first <- streamRecv plain
+      if B.null first || looksLikeTls first
+        then acceptTls tls first plain
+        else do
+          streamSend plain (message badRequest400 "This port speaks HTTPS: the address begins with https://\n")
+          ioError (userError "no TLS")
+    failed :: IOError -> IO Stream
+    failed _ = refused HandshakeFailed >> throwIO ConnectionClosedByPeer
+    tooSlow :: TimeoutThread -> IO Stream
+    tooSlow e = refused HeadTooSlow >> throwIO e
+
+-- | What Warp does with a connection.
+wire :: Settings -> Book -> Activity -> Wire
+wire settings book activity =
+  Wire
+    { wireSendAll = \bytes -> open $ do
+        cork <- readIORef (activityCork activity)
+        case cork of
+          Open -> sent (send bytes)
+          -- Warp uses the memory again.
+          Next | B.length bytes <= longestHead -> writeIORef (activityCork activity) (Held (B.copy bytes))
+          Next -> writeIORef (activityCork activity) Open >> sent (send bytes)
+          Held begin -> writeIORef (activityCork activity) Open >> sent (gathered [begin, bytes]),
+      wireSendMany = open . sent . gathered,
+      wireSendFile = \room file offset count hook headers ->
+        open (sent (sendFileWith (kernel, send) room file offset count (hook >> progress patience) headers)),
+      wireRecv = receive book activity,
+      wireRecvBuf = fill patience stream,
+      wireClose = closeWell settings book activity,
+      wireHttp2 = activityHttp2 activity,
+      wireLocal = getSocketName sock
+    }
+  where
+    sock = activitySocket activity
+    stream = activityStream activity
+    patience = activityPatience activity
+    kernel = if streamFile stream then Just sock else Nothing
+    sent act = sending patience (act `catch` vanished) >> writeIORef (activityPhase activity) Answered
+    send = sendSlices (streamSend stream) (progress patience)
+    gathered chunks
+      | sum (map B.length chunks) <= slice = streamSendMany stream chunks
+      | otherwise = mapM_ send chunks
+    -- What Warp says to a client that was refused is not sent.
+    open act = case activityWatch activity of
+      Nothing -> act
+      Just watch -> readIORef (watchClosed watch) >>= \closed -> unless closed act
 
 -- | The longest head of a response that is held back.
 longestHead :: Int
@@ -81,17 +139,88 @@ receive book activity = do
   case phase of
     Answered -> do
       more <- mayReadOn book activity
-      if more then writeIORef (activityPhase activity) Idle >> renewPatience patience >> next else pure B.empty
+      if more then writeIORef (activityPhase activity) Idle >> newTime >> next else pure B.empty
     _ -> next
   where
     patience = activityPatience activity
-    next = do
-      http2 <- readIORef (activityHttp2 activity)
-      hold <- readIORef (activityHold activity)
-      let ended = if http2 then handle streamEnds else id
-      bytes <- ended (receiving patience (http2 || hold == OnRaw) (recv (activitySocket activity) receiveSize)) `catch` closed
-      writeIORef (activityPhase activity) (if B.null bytes then Ended else Reading)
-      pure bytes
+    next = maybe unwatched (watched book activity) (activityWatch activity)
+    newTime = maybe (grantUsual patience) (grant patience . limitIdle . watchLimits) (activityWatch activity)
+    unwatched = do
+      lenient <- talksFreely activity
+      bytes <- receiveRaw activity (if lenient then Always else IfMuch)
+      bytes <$ came activity bytes
+
+-- | Is it no HTTP\/1 that is spoken, so that nobody knows what is to come?
+talksFreely :: Activity -> IO Bool
+talksFreely activity = do
+  http2 <- readIORef (activityHttp2 activity)
+  if http2 then pure True else (== OnRaw) <$> readIORef (activityHold activity)
+
+-- | Note what was received for Warp.
+came :: Activity -> ByteString -> IO ()
+came activity bytes = writeIORef (activityPhase activity) (if B.null bytes then Ended else Reading)
+
+-- | Receive past a guard: what is in order goes on to Warp, a request's head in one
+-- piece.
+watched :: Book -> Activity -> Watch -> IO ByteString
+watched book activity watch = do
+  free <- talksFreely activity
+  guard <- readIORef (watchGuard watch)
+  go (if free then through guard else guard)
+  where
+    limits = watchLimits watch
+    patience = activityPatience activity
+    go guard = case step limits guard of
+      Deliver bytes after -> do
+        writeIORef (watchGuard watch) after
+        when (waiting guard) $ do
+          grantUsual patience
+          lastRequest book watch (limitRequests limits)
+        bytes <$ came activity bytes
+      Refuse refusal -> B.empty <$ refuse activity watch refusal
+      More after -> do
+        writeIORef (watchGuard watch) after
+        free <- talksFreely activity
+        bytes <- receiveRaw activity (if free then Always else if waiting after then Never else IfMuch)
+        if B.null bytes
+          then bytes <$ came activity bytes
+          else do
+            -- The first bytes of a head, after which it has its own time.
+            first <- readIORef (watchRequests watch)
+            when (first > 0 && waiting after && not (begun after)) (grant patience (limitHeadTime limits))
+            go (feed bytes after)
+
+-- | Tell a client why its connection is closed.
+refuse :: Activity -> Watch -> Refusal -> IO ()
+refuse activity watch refusal = do
+  watchRefused watch refusal
+  forM_ (refusalStatus refusal) $ \status -> do
+    writeIORef (activityPhase activity) Answered
+    sending (activityPatience activity) (streamSend (activityStream activity) (message status B.empty) `catch` vanished)
+  writeIORef (watchClosed watch) True
+
+-- | A response that ends its connection.
+message :: Status -> ByteString -> ByteString
+message status more =
+  B.concat
+    [ "HTTP/1.1 ",
+      line,
+      "\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\nContent-Length: ",
+      C.pack (show (B.length text)),
+      "\r\n\r\n",
+      text
+    ]
+  where
+    line = C.pack (show (statusCode status)) <> " " <> statusMessage status
+    text = line <> "\n" <> more
+
+-- | Receive from the stream.
+receiveRaw :: Activity -> Refill -> IO ByteString
+receiveRaw activity refill = do
+  http2 <- readIORef (activityHttp2 activity)
+  let ended = if http2 then handle streamEnds else id
+  ended (receiving (activityPatience activity) refill (streamRecv (activityStream activity))) `catch` closed
+  where
     -- Over HTTP/2 it is not the connection's own thread that receives. That one is told, and this
     -- one ends, which all versions of the library take well only as an end of the stream.
     streamEnds :: TimeoutThread -> IO ByteString
@@ -102,16 +231,12 @@ receive book activity = do
       | ioeGetErrorType e == InvalidArgument = pure B.empty
       | otherwise = throwIO e
 
--- | The most bytes of one receive, as Warp has it for its own connections.
-receiveSize :: Int
-receiveSize = 16384
-
 -- | Fill memory; 'False' when the stream ended before.
-fill :: Patience -> Socket -> RecvBuf
+fill :: Patience -> Stream -> RecvBuf
 fill _ _ _ 0 = pure True
-fill patience sock p n = do
-  got <- sending patience (recvBuf sock p n)
-  if got == 0 then pure False else fill patience sock (p `plusPtr` got) (n - got)
+fill patience stream p n = do
+  got <- sending patience (streamRecvBuf stream p n)
+  if got == 0 then pure False else fill patience stream (p `plusPtr` got) (n - got)
 
 -- | Close as the settings say. Where they say \"at once\" and the client has sent
 -- something that nobody has read, or the server is ending, the client is given a
@@ -122,6 +247,7 @@ closeWell settings book activity = do
   phase <- readIORef (activityPhase activity)
   http2 <- readIORef (activityHttp2 activity)
   let linger = if http2 then settingsGracefulCloseTimeout2 settings else settingsGracefulCloseTimeout1 settings
+  unless (streamFile stream) (sending (activityPatience activity) (streamBye stream) `catch` given)
   if phase `notElem` [Answered, Probed]
     then close sock
     else
@@ -132,6 +258,9 @@ closeWell settings book activity = do
           unread <- if draining then pure True else hasUnread sock
           if unread then closeGracefully lingerTime lingerBytes sock else close sock
   where
+    stream = activityStream activity
     sock = activitySocket activity
     lingerTime = seconds 2
     lingerBytes = 1048576
+    given :: TimeoutThread -> IO ()
+    given _ = pure ()

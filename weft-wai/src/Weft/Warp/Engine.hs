@@ -27,12 +27,13 @@ import Network.Wai (Application)
 import Network.Wai.Handler.Warp.Internal
   ( Connection,
     Settings (..),
-    Transport (TCP),
+    Transport,
     runSettingsConnectionMakerSecure,
   )
 import Weft.Socket (SockAddr, Socket)
 import Weft.Warp.Activity
 import Weft.Warp.Connection (openConnection)
+import Weft.Warp.Options (Options)
 import Weft.Warp.Patience (warpTimeouts)
 
 -- | Makes the actions that serve connections.
@@ -40,24 +41,25 @@ data Engine = Engine
   { -- | What the loop takes next. Put by connection threads, taken by the loop.
     engineInbox :: !(MVar Job),
     engineBook :: !Book,
-    engineSettings :: !Settings
+    engineSettings :: !Settings,
+    engineOptions :: !Options
   }
 
 -- | A connection that asks for its action: how to open it, its peer, and where the
 -- action goes.
-data Job = Job (IO Connection) SockAddr (MVar Action)
+data Job = Job (IO (Connection, Transport)) SockAddr (MVar Action)
 
 -- | What Warp would fork; it begins masked, and is given the way to unmask.
 newtype Action = Action ((forall a. IO a -> IO a) -> IO ())
 
 -- | Run so many engines beside an action, the nth on the nth capability. The
 -- reference becomes true when the server is to end.
-withEngines :: Int -> Settings -> IORef Bool -> Application -> ([Engine] -> IO a) -> IO a
-withEngines n settings draining app act =
+withEngines :: Int -> Settings -> Options -> IORef Bool -> Application -> ([Engine] -> IO a) -> IO a
+withEngines n settings options draining app act =
   bracket (forM [0 .. n - 1] start) (mapM_ (killThread . snd)) (act . map fst)
   where
     start i = do
-      engine <- (\inbox book -> Engine inbox book settings) <$> newEmptyMVar <*> newBook draining
+      engine <- (\inbox book -> Engine inbox book settings options) <$> newEmptyMVar <*> newBook draining
       t <- forkOnWithUnmask i (\unmask -> unmask (turn engine app) `catch` stopped)
       labelThread t ("weft warp " <> show i)
       pure (engine, t)
@@ -74,7 +76,7 @@ turn engine app = do
     next asking = do
       Job open peer box <- takeMVar (engineInbox engine)
       writeIORef asking box
-      pure (flip (,) TCP <$> open, peer)
+      pure (open, peer)
     hooked settings asking =
       settings
         { settingsBeforeMainLoop = pure (),
@@ -87,7 +89,7 @@ turn engine app = do
 serveConnection :: Engine -> Socket -> SockAddr -> IO ()
 serveConnection engine sock peer = do
   box <- newEmptyMVar
-  putMVar (engineInbox engine) (Job (openConnection settings book sock) peer box)
+  putMVar (engineInbox engine) (Job (openConnection settings (engineOptions engine) book sock peer) peer box)
   Action action <- takeMVar box
   done <- newEmptyMVar
   mask_ $ settingsFork settings (\unmask -> action unmask `finally` (leave book >> putMVar done ()))

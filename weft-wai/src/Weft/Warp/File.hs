@@ -13,6 +13,7 @@ import qualified Data.ByteString.Unsafe as B (unsafePackCStringLen, unsafeUseAsC
 import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (castPtr, plusPtr)
 import Network.Wai.Handler.Warp.Internal (Fd, FileId (..), SendFile, closeFile, openFile)
+import System.IO.Error (eofErrorType, mkIOError)
 import Weft.Blocking (blockingOr)
 import Weft.Socket (Socket, sendFileRange)
 import Weft.Warp.FFI (readAt)
@@ -26,8 +27,11 @@ import Weft.Warp.Wire (WriteRoom)
 --
 -- Throws an end-of-file error when the file has become shorter than Warp was told:
 -- the client has then got a part, and the connection is to be closed.
-sendFileWith :: Socket -> (ByteString -> IO ()) -> WriteRoom -> SendFile
-sendFileWith sock send room file offset count hook headers = withOpen file $ \fd -> do
+--
+-- Where the kernel cannot send (TLS), there is no socket for it to send on, and all goes
+-- through the buffer.
+sendFileWith :: (Maybe Socket, ByteString -> IO ()) -> WriteRoom -> SendFile
+sendFileWith (kernel, send) room file offset count hook headers = withOpen file $ \fd -> do
   (buffer, size) <- room
   let headLength = sum (map B.length headers)
       first = fromInteger (min (toInteger (size - headLength)) count)
@@ -43,10 +47,18 @@ sendFileWith sock send room file offset count hook headers = withOpen file $ \fd
     copyTo p bytes = B.unsafeUseAsCStringLen bytes $ \(from, n) ->
       (p `plusPtr` n) <$ copyBytes p (castPtr from) n
     rest fd from left = when (left > 0) $ do
-      let n = min left (toInteger slice)
-      sendFileRange sock fd (fromInteger from) (fromInteger n)
+      n <- maybe copied sent kernel fd from left
       hook
       rest fd (from + n) (left - n)
+    sent sock fd from left = do
+      let n = min left (toInteger slice)
+      n <$ sendFileRange sock fd (fromInteger from) (fromInteger n)
+    copied fd from left = do
+      (buffer, size) <- room
+      n <- readAt fd buffer (fromInteger (min left (toInteger size))) (fromInteger from)
+      when (n == 0) (ioError (mkIOError eofErrorType "the file became shorter" Nothing Nothing))
+      send =<< B.unsafePackCStringLen (castPtr buffer, n)
+      pure (toInteger n)
 
 -- | Use the descriptor that Warp's cache has, or one of our own.
 withOpen :: FileId -> (Fd -> IO a) -> IO a

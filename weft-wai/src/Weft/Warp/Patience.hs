@@ -20,8 +20,12 @@ module Weft.Warp.Patience
   ( Patience,
     newPatience,
     endPatience,
-    renewPatience,
+    grant,
+    grantUsual,
+    grantedLeft,
+    Refill (..),
     receiving,
+    within,
     sending,
     progress,
     slice,
@@ -72,20 +76,52 @@ endPatience :: Patience -> IO ()
 endPatience (Patient d _ _ _) = stop d
 endPatience Endless = pure ()
 
--- | The client begins something new: it has its whole time for it.
-renewPatience :: Patience -> IO ()
-renewPatience (Patient _ limit left _) = writeIORef left limit
-renewPatience Endless = pure ()
+-- | The client begins something new: it has so much time for it.
+grant :: Patience -> Duration -> IO ()
+grant (Patient _ _ left _) time = writeIORef left time
+grant Endless _ = pure ()
 
--- | Receive. The first argument: may small receives take their time each?
-receiving :: Patience -> Bool -> IO ByteString -> IO ByteString
+-- | It has the time of Warp's settings.
+grantUsual :: Patience -> IO ()
+grantUsual (Patient _ limit left _) = writeIORef left limit
+grantUsual Endless = pure ()
+
+-- | How much of what it was granted is left, from 1 downwards. Of a receive under way. Any
+-- thread may ask.
+grantedLeft :: Patience -> IO Double
+grantedLeft Endless = pure 1
+grantedLeft (Patient d _ left _) = do
+  had <- readIORef left
+  (\has -> toSeconds has / max 0.001 (toSeconds had)) <$> remaining d
+
+-- | Which receives give a client its time anew.
+data Refill
+  = -- | None: the time is for the whole.
+    Never
+  | -- | Those of many bytes.
+    IfMuch
+  | Always
+
+-- | Receive, in the time that is left.
+receiving :: Patience -> Refill -> IO ByteString -> IO ByteString
 receiving Endless _ act = act
-receiving (Patient d limit left slow) lenient act = do
+receiving (Patient d limit left slow) refill act = do
   have <- readIORef left
   (bytes, rest) <- givingUp d (during d have ((\b -> (,) b <$> remaining d) =<< act))
-  let next = if lenient || B.length bytes >= slow then limit else rest
+  let next = case refill of
+        Never -> rest
+        IfMuch | B.length bytes < slow -> rest
+        _ -> limit
   if next == have then pure () else writeIORef left next
   pure bytes
+
+-- | Do something that waits for the client, in the time that is left.
+within :: Patience -> IO a -> IO a
+within Endless act = act
+within (Patient d _ left _) act = do
+  have <- readIORef left
+  (a, rest) <- givingUp d (during d have ((\a -> (,) a <$> remaining d) =<< act))
+  a <$ writeIORef left rest
 
 -- | Do something in which the client takes data; 'progress' in it gives the client
 -- its whole time anew.
