@@ -17,6 +17,7 @@ module Application
 where
 
 import Client (eventually)
+import Configurations (limited)
 import Control.Concurrent (myThreadId, threadCapability, threadDelay)
 import Control.Monad (forM_, unless, when)
 import Data.ByteString (ByteString)
@@ -27,7 +28,9 @@ import qualified Data.ByteString.Lazy as L
 import Data.String (fromString)
 import Network.HTTP.Types
 import Network.Wai
+import Network.Wai.Handler.Warp.Internal (Settings (settingsTimeout))
 import Test.Tasty.HUnit
+import Weft.Duration (seconds)
 import Weft.Socket (SockAddr (..))
 import Weft.Warp
 
@@ -37,9 +40,18 @@ withTestServer = withQuietServer defaultSettings application
 
 -- | The same with settings and an application, and with nothing printed.
 withQuietServer :: Settings -> Application -> (Server -> Int -> IO a) -> IO a
-withQuietServer settings app act =
-  withServer (setHost (fromString "127.0.0.1") (setPort 0 (quiet settings))) app $ \server ->
+withQuietServer settings app act = do
+  limits <- limitsFor settings
+  withServerWith defaultOptions {optionLimits = limits} (setHost (fromString "127.0.0.1") (setPort 0 (quiet settings))) app $ \server ->
     act server (portOf (serverAddress server))
+
+-- | What the configuration says of limits. Their times are those of the settings.
+limitsFor :: Settings -> IO (Maybe Limits)
+limitsFor settings = do
+  wanted <- limited
+  pure (if wanted then Just defaultLimits {limitHeadTime = time, limitIdle = time} else Nothing)
+  where
+    time = seconds (fromIntegral (settingsTimeout settings))
 
 -- | Exceptions of clients are part of the tests.
 quiet :: Settings -> Settings

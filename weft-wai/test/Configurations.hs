@@ -1,10 +1,12 @@
 -- |
--- What the tests run on: a back end and a number of capabilities.
+-- What the tests run on: a back end and a number of capabilities, and whether the
+-- server limits its clients.
 module Configurations
   ( Configuration,
     configurationName,
     allConfigurations,
     capabilities,
+    limited,
     testOn,
   )
 where
@@ -19,15 +21,19 @@ import Test.Tasty.HUnit
 import Weft.Backend (backendNames, preferBackend, whyUnavailable)
 import Weft.Runtime (stopManagers)
 
--- | A back end and a number of capabilities.
-data Configuration = Configuration String Int
+-- | A back end, a number of capabilities; does the server limit its clients?
+data Configuration = Configuration String Int Bool
   deriving (Eq)
 
 configurationName :: Configuration -> String
-configurationName (Configuration backend n) = backend <> " -N" <> show n
+configurationName (Configuration backend n limits) = backend <> " -N" <> show n <> (if limits then " limited" else "")
 
 capabilities :: Configuration -> Int
-capabilities (Configuration _ n) = n
+capabilities (Configuration _ n _) = n
+
+-- | Does the server of the test that runs limit its clients?
+limited :: IO Bool
+limited = maybe False (\(Configuration _ _ limits) -> limits) <$> readIORef current
 
 -- | Those of this machine: every number of capabilities on the preferred back end,
 -- and every back end on two.
@@ -35,13 +41,13 @@ allConfigurations :: IO [Configuration]
 allConfigurations = do
   available <- filterM (fmap isNothing . whyUnavailable) backendNames
   pure $
-    [Configuration backend n | backend <- take 1 available, n <- [1, 2, 4]]
-      <> [Configuration backend 2 | backend <- drop 1 available]
+    [Configuration backend n limits | backend <- take 1 available, (n, limits) <- [(1, False), (2, False), (2, True), (4, False)]]
+      <> [Configuration backend 2 True | backend <- drop 1 available]
 
 -- | A test that runs under the configuration, which is put in place first if the
 -- last test had another one.
 testOn :: Configuration -> String -> Assertion -> TestTree
-testOn wanted@(Configuration backend n) name act = testCase name $ do
+testOn wanted@(Configuration backend n _) name act = testCase name $ do
   present <- readIORef current
   unless (present == Just wanted) $ do
     stopManagers

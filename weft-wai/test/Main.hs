@@ -9,7 +9,10 @@ import qualified Spec.Bodies as Bodies
 import qualified Spec.Connections as Connections
 import qualified Spec.Ending as Ending
 import qualified Spec.Files as Files
+import qualified Spec.Guard as Guard
+import qualified Spec.Limits as Limits
 import qualified Spec.Requests as Requests
+import qualified Spec.Secure as Secure
 import qualified Spec.Settings as Settings
 import qualified Spec.Slow as Slow
 import qualified Spec.Static as Static
@@ -24,7 +27,7 @@ main = do
   defaultMain
     . localOption (mkTimeout 60000000)
     . testGroup "warp"
-    $ map underConfiguration configurations
+    $ Guard.tests : map underConfiguration configurations
 
 underConfiguration :: Configuration -> TestTree
 underConfiguration configuration =
@@ -38,5 +41,7 @@ underConfiguration configuration =
         Ending.tests,
         Settings.tests,
         Slow.tests,
-        Static.tests
+        Static.tests,
+        Limits.tests,
+        Secure.tests
       ]

@@ -39,13 +39,13 @@ tests on =
             assertBool (what <> ": given up after " <> show (t1 - t0) <> " s") (t1 - t0 >= 0.99 && t1 - t0 < 9)
           noConnections server
         readIORef heard >>= (@?= []),
-      testOn on "one that takes nothing is given up" . withQuietServer limited application $ \server port -> do
+      testOn on "one that takes nothing is given up" . withQuietServer impatient application $ \server port -> do
         clients <- mapM (const (connectTo port)) [1 .. 3 :: Int]
         forM_ (zip clients ["/large?n=50000000", "/chunks", "/large?n=20000000"]) $ \(client, path) -> ask client path []
         eventually "they are served" ((>= 1) <$> serverConnections server)
         noConnections server
         mapM_ hangUp clients,
-      testOn on "that are fast enough are served" . withQuietServer limited application $ \server port -> do
+      testOn on "that are fast enough are served" . withQuietServer impatient application $ \server port -> do
         forConcurrently_ (fastEnough port) (uncurry (within 20))
         noConnections server,
       testOn on "no limit" . withQuietServer (setTimeout 0 defaultSettings) application $ \_ port ->
@@ -64,7 +64,7 @@ tests on =
           noConnections server
     ]
   where
-    limited = setTimeout 1 defaultSettings
+    impatient = setTimeout 1 defaultSettings
     withHearing heard settings act =
       withServer (hearing heard (setHost "127.0.0.1" (setPort 0 settings))) application $ \server ->
         act server (portOf (serverAddress server))

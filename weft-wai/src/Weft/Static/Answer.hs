@@ -49,9 +49,13 @@ answer site request given respond = case verdict (requestHeaders request) (resou
       InMemory bytes -> respond (responseBuilder partialContent206 (partial range) (BB.byteString (slice from count bytes)))
       OnDisk -> onDisk $ \file -> fromFile file partialContent206 range
     partial range@(Extent _ count) = (hContentRange, contentRange range size) : (hContentLength, number count) : without [hContentLength] headers
-    -- Warp adds the fields about length and range to a part of a file.
-    fromFile file status (Extent from count) = withFileFd file $ \fd ->
-      respond (responseFile status (without [hContentLength, hAcceptRanges] headers) ("/proc/self/fd/" <> show fd) (Just (FilePart from count size)))
+    fromFile file status range@(Extent from count)
+      -- Warp adds the fields about length and range to a part of a file.
+      | forKernel = withFileFd file $ \fd ->
+        respond (responseFile status (without [hContentLength, hAcceptRanges] headers) ("/proc/self/fd/" <> show fd) (Just (FilePart from count size)))
+      | otherwise = respond (responseStream status (if status == ok200 then headers else partial range) (\write _ -> copy file range write))
+    -- Within TLS the kernel cannot send it, and over HTTP/2 Warp would, in its own time.
+    forKernel = not (isSecure request) && httpMajor (httpVersion request) < 2
     onDisk act = withBody site r act >>= maybe (respond (plain serviceUnavailable503 [("Retry-After", "1")])) pure
     multiple several = do
       let (fields, total, open) = multipart (lookup hContentType headers) size several

@@ -138,7 +138,7 @@ receive book activity = do
   phase <- readIORef (activityPhase activity)
   case phase of
     Answered -> do
-      more <- mayReadOn book activity
+      more <- (&&) <$> mayReadOn book activity <*> maybe (pure True) (fmap not . readIORef . watchClosed) (activityWatch activity)
       if more then writeIORef (activityPhase activity) Idle >> newTime >> next else pure B.empty
     _ -> next
   where
@@ -164,9 +164,10 @@ came activity bytes = writeIORef (activityPhase activity) (if B.null bytes then 
 -- piece.
 watched :: Book -> Activity -> Watch -> IO ByteString
 watched book activity watch = do
+  closed <- readIORef (watchClosed watch)
   free <- talksFreely activity
   guard <- readIORef (watchGuard watch)
-  go (if free then through guard else guard)
+  if closed then pure B.empty else go (if free then through guard else guard)
   where
     limits = watchLimits watch
     patience = activityPatience activity

@@ -152,7 +152,7 @@ atHead limits start have
         where
           line = B.unsafeTake n (B.unsafeDrop from have)
           toNext Nothing = Deliver have (Guard Through B.empty)
-          toNext (Just h') = go h' {headLooked = from + n + 1}
+          toNext (Just h') = go h' {headLooked = from + n + 1, headFields = if from == 0 then 0 else headFields h + 1}
       where
         from = headLooked h
         tooLong size = size > limitHead limits || (from == 0 && size > limitTarget limits)
