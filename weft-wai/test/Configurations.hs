@@ -6,6 +6,7 @@ module Configurations
     configurationName,
     allConfigurations,
     capabilities,
+    limiting,
     limited,
     testOn,
   )
@@ -30,6 +31,9 @@ configurationName (Configuration backend n limits) = backend <> " -N" <> show n 
 
 capabilities :: Configuration -> Int
 capabilities (Configuration _ n _) = n
+
+limiting :: Configuration -> Bool
+limiting (Configuration _ _ limits) = limits
 
 -- | Does the server of the test that runs limit its clients?
 limited :: IO Bool

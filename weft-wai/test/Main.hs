@@ -4,8 +4,9 @@
 -- "Configurations".
 module Main (main) where
 
-import Configurations (Configuration, allConfigurations, configurationName)
+import Configurations (Configuration, allConfigurations, configurationName, limiting)
 import qualified Spec.Bodies as Bodies
+import qualified Spec.Clients as Clients
 import qualified Spec.Connections as Connections
 import qualified Spec.Ending as Ending
 import qualified Spec.Files as Files
@@ -34,14 +35,15 @@ underConfiguration configuration =
   testGroup (configurationName configuration) $
     map
       ($ configuration)
-      [ Requests.tests,
-        Bodies.tests,
-        Files.tests,
-        Connections.tests,
-        Ending.tests,
-        Settings.tests,
-        Slow.tests,
-        Static.tests,
-        Limits.tests,
-        Secure.tests
-      ]
+      . (if limiting configuration then (<> [Clients.tests]) else id)
+      $ [ Requests.tests,
+          Bodies.tests,
+          Files.tests,
+          Connections.tests,
+          Ending.tests,
+          Settings.tests,
+          Slow.tests,
+          Static.tests,
+          Limits.tests,
+          Secure.tests
+        ]

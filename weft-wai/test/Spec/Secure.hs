@@ -2,7 +2,7 @@
 
 -- |
 -- TLS and HTTP\/2 over it, asked by @curl@ and @openssl@.
-module Spec.Secure (tests) where
+module Spec.Secure (tests, certificate) where
 
 import Application
 import Client
