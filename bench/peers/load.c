@@ -3,7 +3,7 @@
  * measured time is kept, so percentiles are exact.
  *
  *   load --port P [--host A] [--path P] --connections N [--threads T]
- *        [--warmup S] [--duration S] [--watch PID] [--hold]
+ *        [--warmup S] [--duration S] [--watch PID] [--hold] [--cut]
  *
  * --path may be given as a pattern with one %ld and --files N: each request then
  * asks for the file of a number from 0 to N-1 at random (the same numbers in
@@ -11,6 +11,8 @@
  * Each connection makes one round trip before anything is counted. With --hold
  * the program then prints "connected" and waits for a line on its input, and
  * after the result line it keeps the connections until its input ends.
+ * With --cut it is bytes that count: there is no first round trip, and when the
+ * measured time is over the connections are closed, wherever they are.
  * With --watch the result has the CPU time that process PID used during the
  * measured time, read at its two ends. */
 #define _GNU_SOURCE
@@ -36,6 +38,7 @@ enum phase { WARM, MEASURE, DRAIN };
 static atomic_int phase = WARM;
 static char request[512];  /* or its pattern, when there are several files */
 static long files;         /* 0: one request for all */
+static int cut;            /* do not wait for the ends of answers */
 static pthread_barrier_t connected, begin;
 
 typedef struct {
@@ -55,6 +58,7 @@ typedef struct {
   connection *connections;
   latencies measured;
   uint64_t total; /* answers since the start, warm-up included */
+  uint64_t bytes; /* received in the measured time */
   pthread_t thread;
 } worker;
 
@@ -102,7 +106,7 @@ static void send_request(connection *c) {
 }
 
 /* Read once; 1 when the answer is complete. What follows the head is dropped. */
-static int receive(connection *c) {
+static int receive(worker *w, connection *c) {
   static __thread char body[BODY_SIZE];
   char *into = c->length == 0 ? c->head + c->have : body;
   size_t room = c->length == 0 ? READ_SIZE - c->have : BODY_SIZE;
@@ -113,6 +117,8 @@ static int receive(connection *c) {
     errno = got == 0 ? 0 : errno;
     die("the server closed a connection");
   }
+  if (atomic_load_explicit(&phase, memory_order_relaxed) == MEASURE)
+    w->bytes += (uint64_t)got;
   c->have += (size_t)got;
   if (c->length == 0)
     c->length = answer_length(c->head, c->have);
@@ -131,10 +137,12 @@ static void open_connections(worker *w) {
   for (long i = 0; i < w->count; i++) {
     connection *c = &w->connections[i];
     c->numbers = 0x9e3779b97f4a7c15u * (uint64_t)(i + 1);
-    send_request(c);
-    while (!receive(c))
-      ;
-    c->waiting = 0;
+    if (!cut) {
+      send_request(c);
+      while (!receive(w, c))
+        ;
+      c->waiting = 0;
+    }
     fcntl(c->fd, F_SETFL, O_NONBLOCK);
   }
 }
@@ -158,14 +166,14 @@ static void exchange(worker *w, int epoll) {
   uint64_t last = now_ns();
   for (long i = 0; i < w->count; i++)
     send_request(&w->connections[i]);
-  while (out > 0) {
+  while (out > 0 && !(cut && atomic_load_explicit(&phase, memory_order_relaxed) == DRAIN)) {
     int count = epoll_wait(epoll, events, EVENTS, 100);
     int now = atomic_load_explicit(&phase, memory_order_relaxed);
     if (count < 0 && errno != EINTR)
       die("epoll_wait");
     for (int i = 0; i < count; i++) {
       connection *c = events[i].data.ptr;
-      if (receive(c))
+      if (receive(w, c))
         answered(w, c, now, &out);
     }
     if (count > 0)
@@ -214,15 +222,16 @@ static uint64_t cpu_ns(pid_t pid) {
 
 static void print_result(worker *workers, long threads, uint64_t wall, uint64_t cpu) {
   latencies all = {0};
-  uint64_t total = 0;
+  uint64_t total = 0, bytes = 0;
   for (long i = 0; i < threads; i++) {
     latencies_append(&all, &workers[i].measured);
     total += workers[i].total;
+    bytes += workers[i].bytes;
   }
   latencies_sort(&all);
-  printf("{\"requests\": %zu, \"total_requests\": %llu, \"wall_s\": %.9f, \"cpu_s\": %.9f, "
+  printf("{\"requests\": %zu, \"total_requests\": %llu, \"bytes\": %llu, \"wall_s\": %.9f, \"cpu_s\": %.9f, "
          "\"p50_us\": %.3f, \"p95_us\": %.3f, \"p99_us\": %.3f, \"max_us\": %.3f}\n",
-         all.count, (unsigned long long)total, (double)wall / 1e9, (double)cpu / 1e9,
+         all.count, (unsigned long long)total, (unsigned long long)bytes, (double)wall / 1e9, (double)cpu / 1e9,
          latencies_percentile(&all, 50), latencies_percentile(&all, 95),
          latencies_percentile(&all, 99), latencies_percentile(&all, 100));
   fflush(stdout);
@@ -243,7 +252,7 @@ static worker *start_workers(int argc, char **argv, long threads) {
   errno = 0;
   if (port == 0 || threads < 1 || connections < threads || workers == NULL)
     die("usage: load --port P [--path P] [--files N] --connections N "
-        "[--threads T <= N] [--warmup S] [--duration S] [--watch PID] [--hold]");
+        "[--threads T <= N] [--warmup S] [--duration S] [--watch PID] [--hold] [--cut]");
   files = option_long(argc, argv, "files", 0);
   size_t length = (size_t)snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: %s:%ld\r\n\r\n",
                                    option(argc, argv, "path", "/"), host, port);
@@ -263,6 +272,7 @@ int main(int argc, char **argv) {
   long threads = option_long(argc, argv, "threads", 1);
   pid_t watch = (pid_t)option_long(argc, argv, "watch", 0);
   int hold = option_flag(argc, argv, "hold");
+  cut = option_flag(argc, argv, "cut");
   raise_open_files();
   pthread_barrier_init(&connected, NULL, (unsigned)threads + 1);
   pthread_barrier_init(&begin, NULL, (unsigned)threads + 1);

@@ -67,6 +67,7 @@ module Weft.Socket
     -- ** Files
     sendFile,
     sendFileRange,
+    sendFileRangeWith,
 
     -- ** Closing within bounds
     closeGracefully,

@@ -3,6 +3,7 @@
 module Weft.Socket.File
   ( sendFile,
     sendFileRange,
+    sendFileRangeWith,
   )
 where
 
@@ -36,7 +37,12 @@ sendFile s path = bracket open (\(Fd fd, _) -> cClose fd) (\(fd, size) -> sendFi
 -- ends before the range does; the peer has then got a part. While the kernel waits
 -- for the disk other threads of the capability run.
 sendFileRange :: Socket -> Fd -> Int64 -> Int64 -> IO ()
-sendFileRange s file@(Fd fd) offset count
+sendFileRange = sendFileRangeWith (const (pure ()))
+
+-- | The same, with an action that is told how many bytes were sent each time the kernel has
+-- taken some: as many as the socket had room for, a MiB at most.
+sendFileRangeWith :: (Int -> IO ()) -> Socket -> Fd -> Int64 -> Int64 -> IO ()
+sendFileRangeWith sent s file@(Fd fd) offset count
   | offset < 0 || count < 0 = ioError (socketError loc eINVAL)
   | count == 0 = pure ()
   | otherwise = do
@@ -45,7 +51,8 @@ sendFileRange s file@(Fd fd) offset count
       -- Less than was asked for may be the end of the file, not of the room.
       answer r (pure . Done)
     when (n == 0) (ioError (mkIOError EOF loc Nothing Nothing))
-    sendFileRange s file (offset + fromIntegral n) (count - fromIntegral n)
+    sent (fromIntegral n)
+    sendFileRangeWith sent s file (offset + fromIntegral n) (count - fromIntegral n)
   where
     loc = "Weft.Socket.sendFileRange"
     -- So that a deadline is looked at now and then.

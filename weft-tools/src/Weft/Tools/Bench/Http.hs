@@ -42,13 +42,15 @@ data Workload = Workload
     workPath :: !String,
     -- | Numbers that are drawn from, or 0.
     workFiles :: !Int,
+    -- | Answers too long to wait for: bytes count, and there are no latencies nor calls.
+    workLong :: !Bool,
     -- | Arguments that the subject gets besides its port.
     workArguments :: !(Env -> Subject -> IO [String])
   }
 
 -- | The page @/@ for this many connections, of a server with this many capabilities.
 onePage :: Int -> Int -> Workload
-onePage connections capabilities = Workload connections capabilities "/" 0 (\_ _ -> pure [])
+onePage connections capabilities = Workload connections capabilities "/" 0 False (\_ _ -> pure [])
 
 -- | A server under this many connections, timed every round, and its system calls counted once.
 serverCase :: Int -> Int -> Subject -> Case
@@ -62,7 +64,7 @@ workloadCase given work subject =
       caseParams = given,
       caseGroup = given,
       caseMeasure = running underLoad,
-      caseOnce = Just (running countingCalls)
+      caseOnce = if workLong work then Nothing else Just (running countingCalls)
     }
   where
     running measure env = do
@@ -80,18 +82,23 @@ underLoad env work server = requestLoad env cores spec server $ \load -> do
   final <- report server
   pure $
     M.unions
-      [ loadLatencies result,
-        M.fromList
+      [ M.fromList
           [ ("wall_s", loadWall result),
             ("cpu_s", loadCpu result),
-            ("ops_per_s", loadRequests result / loadWall result),
-            ("cpu_us_per_op", 1e6 * loadCpu result / loadRequests result),
+            ("mb_per_cpu_s", loadBytes result / 1e6 / loadCpu result),
             ("max_rss_mb", peak / 1e6),
             ("os_threads", threads)
           ],
+        if workLong work then M.empty else answers result,
         allocation first final (loadTotal result)
       ]
   where
+    answers result =
+      M.union (loadLatencies result) $
+        M.fromList
+          [ ("ops_per_s", loadRequests result / loadWall result),
+            ("cpu_us_per_op", 1e6 * loadCpu result / loadRequests result)
+          ]
     cores = clientCores env (workCapabilities work)
     spec = loadSpec work (planWarmup (envPlan env)) (planDuration (envPlan env))
 
@@ -120,6 +127,7 @@ loadSpec work warmup duration =
       loadThreads = min (workCapabilities work) (workConnections work),
       loadPath = workPath work,
       loadFiles = workFiles work,
+      loadCut = workLong work,
       loadWarmup = warmup,
       loadDuration = duration
     }

@@ -49,6 +49,8 @@ data LoadSpec = LoadSpec
     -- | A path; or a pattern, and how many files there are.
     loadPath :: !String,
     loadFiles :: !Int,
+    -- | Count bytes, and leave the answers where they are at the end.
+    loadCut :: !Bool,
     loadWarmup :: !Double,
     loadDuration :: !Double
   }
@@ -59,6 +61,8 @@ data LoadResult = LoadResult
     loadRequests :: !Double,
     -- | Requests answered since the load began, warm-up included.
     loadTotal :: !Double,
+    -- | Bytes received in the measured time.
+    loadBytes :: !Double,
     loadWall :: !Double,
     -- | CPU time of the server.
     loadCpu :: !Double,
@@ -69,7 +73,7 @@ data LoadResult = LoadResult
 
 instance FromJSON LoadResult where
   parseJSON = withObject "load" $ \o ->
-    LoadResult <$> o .: "requests" <*> o .: "total_requests" <*> o .: "wall_s" <*> o .: "cpu_s" <*> latencies o
+    LoadResult <$> o .: "requests" <*> o .: "total_requests" <*> o .: "bytes" <*> o .: "wall_s" <*> o .: "cpu_s" <*> latencies o
 
 -- | Put a server under load from these cores, when the action says so: it gets what starts the load and waits for
 -- its end. When the action begins all connections are open and have been served once; they stay open until it
@@ -80,7 +84,7 @@ requestLoad env cores spec server action = withTool env cores loadTool arguments
   action $ do
     tell child "go"
     result <- hearJson (loadWarmup spec + loadDuration spec + 60) child
-    if loadRequests result > 0
+    if loadRequests result > 0 || (loadCut spec && loadBytes result > 0)
       then pure result
       else failWith (subjectName (serverSubject server) <> " answered no request in the measured time")
   where
@@ -89,6 +93,7 @@ requestLoad env cores spec server action = withTool env cores loadTool arguments
         ++ [("threads", show (loadThreads spec)), ("watch", show (serverPid server))]
         ++ [("path", loadPath spec), ("files", show (loadFiles spec))]
         ++ [("warmup", show (loadWarmup spec)), ("duration", show (loadDuration spec)), ("hold", "")]
+        ++ [("cut", "") | loadCut spec]
 
 -- | How long the round trips of one client took.
 newtype TripResult = TripResult {tripLatencies :: Map Text Double}

@@ -9,6 +9,7 @@ module Weft.Tools.Bench.Static (static) where
 
 import Data.Text (Text)
 import qualified Data.Text as T
+import System.FilePath (takeDirectory)
 import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Http
 import Weft.Tools.Bench.Load (loadTool)
@@ -20,11 +21,11 @@ static =
   Benchmark
     { benchName = "static",
       benchTitle = "static files, one core",
-      benchCases = const [fileCase size connections s | size <- sizes, connections <- loads, s <- subjects],
+      benchCases = const ([fileCase size connections s | size <- sizes, connections <- loads, s <- subjects] <> map largeCase (take 2 subjects)),
       benchTools = [loadTool],
       benchRts = [],
-      benchBounds = const [bound size connections peer limit | (peer, limit) <- [("nginx", 0.9), ("ghc", 0.5)], size <- sizes, connections <- loads],
-      benchColumns = ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "syscalls_per_op", "max_rss_mb"],
+      benchBounds = const ([bound size connections peer limit | (peer, limit) <- [("nginx", 0.9), ("ghc", 0.5)], size <- sizes, connections <- loads] <> [largeBound]),
+      benchColumns = ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "syscalls_per_op", "mb_per_cpu_s", "max_rss_mb"],
       benchPlotted = id
     }
   where
@@ -42,12 +43,33 @@ fileCase size connections =
     (fileParams size connections)
     (onePage connections 1)
       { workPath = "/" <> show size <> "k",
-        workArguments = \env subject -> arguments (subjectName subject) <$> smallSite env
+        workArguments = \env subject -> rootArguments subject <$> smallSite env
       }
+
+-- | How a subject is told what to serve.
+rootArguments :: Subject -> FilePath -> [String]
+rootArguments subject root
+  | subjectName subject == "weft" = ["serve", root, "--cores", "1"]
+  | otherwise = ["--root", root]
+
+-- | One file of a GiB for 64 clients.
+largeCase :: Subject -> Case
+largeCase =
+  workloadCase
+    largeParams
+    (onePage 64 1)
+      { workPath = "/file",
+        workLong = True,
+        workArguments = \env subject -> rootArguments subject . takeDirectory <$> bigFile env 1024
+      }
+
+largeParams :: Params
+largeParams = ("size_kib", Count 1048576) : params 64 1
+
+largeBound :: Bound
+largeBound = atMost "bytes a CPU second, 1 GiB, 64 connections: nginx / weft" (rate "nginx" `Over` rate "weft") (1 / 0.95)
   where
-    arguments :: Text -> FilePath -> [String]
-    arguments "weft" root = ["serve", root, "--cores", "1"]
-    arguments _ root = ["--root", root]
+    rate subject = on subject largeParams "mb_per_cpu_s"
 
 bound :: Int -> Int -> Text -> Double -> Bound
 bound size connections peer =
