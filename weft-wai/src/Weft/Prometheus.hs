@@ -267,7 +267,7 @@ metricsPage allowed figures app request respond
   | otherwise = do
     may <- allowed request
     if may
-      then figures >>= respond . responseLBS status200 (pageHeaders expositionType) . toLazyByteString . exposition
+      then figures >>= respond . page status200 expositionType . toLazyByteString . exposition
       else app request respond
 
 -- | Does a request come from this machine itself? Of what a proxy on this machine passes on,
@@ -290,11 +290,13 @@ healthPage healthy app request respond
     well <- healthy
     respond $
       if well
-        then responseLBS status200 (pageHeaders "text/plain") "ok\n"
-        else responseLBS status503 (pageHeaders "text/plain") "draining\n"
+        then page status200 "text/plain" "ok\n"
+        else page status503 "text/plain" "draining\n"
 
 isGet :: Request -> Bool
 isGet request = requestMethod request `elem` [methodGet, methodHead]
 
-pageHeaders :: ByteString -> ResponseHeaders
-pageHeaders mediaType = [(hContentType, mediaType), (hCacheControl, "no-store")]
+page :: Status -> ByteString -> L.ByteString -> Response
+page status mediaType text = responseLBS status fields text
+  where
+    fields = [(hContentType, mediaType), (hContentLength, C.pack (show (L.length text))), (hCacheControl, "no-store")]
