@@ -10,17 +10,18 @@ import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf, isPrefixOf)
 import Data.Maybe (fromMaybe)
-import Network.Socket
+import Network.Socket (PortNumber)
 import Network.Socket.ByteString (recv, sendAll)
+import qualified Operating
+import Program
 import System.Directory
-import System.Environment (getEnvironment, lookupEnv)
+import System.Environment (lookupEnv)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
 import System.IO
-import System.Posix.Signals (Signal, sigINT, sigTERM, signalProcess)
+import System.Posix.Signals (sigINT, sigTERM)
 import System.Posix.Temp (mkdtemp)
 import System.Process
-import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
 
@@ -31,7 +32,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath
@@ -176,90 +177,3 @@ doctor program =
     ]
   where
     relinked name = takeDirectory program </> "relink" </> name
-
--- The program ----------------------------------------------------------------------------
-
-data Running = Running {output :: Handle, process :: ProcessHandle}
-
--- | Run it beside an action, for a minute at most; it is killed at the end.
-weft :: FilePath -> [(String, String)] -> [String] -> (Running -> IO a) -> IO a
-weft program variables arguments act = do
-  inherited <- getEnvironment
-  let start = (proc program arguments) {std_out = CreatePipe, env = Just (variables <> inherited)}
-  limited . withCreateProcess start $ \_ out _ child -> case out of
-    Just h -> act (Running h child) `finally` kill child
-    Nothing -> assertFailure "no output"
-  where
-    kill child = getPid child >>= mapM_ (signalProcess 9)
-
-limited :: IO a -> IO a
-limited act = timeout 60000000 act >>= maybe (assertFailure "still not done after a minute") pure
-
-send' :: Signal -> Running -> IO ()
-send' signal p = getPid (process p) >>= mapM_ (signalProcess signal)
-
--- | The port, from the line that says where it serves.
-portOf :: Running -> IO PortNumber
-portOf p = do
-  line <- hGetLine (output p)
-  case [n | word <- words line, "http://" `isPrefixOf` word, (n, "/") <- reads (drop 1 (dropWhile (/= ':') (drop 7 word)))] of
-    port : _ -> pure (fromInteger port)
-    [] -> assertFailure ("no port in: " <> line)
-
--- | Run it to its end: its status, and all that it says.
-outcome :: FilePath -> [(String, String)] -> [String] -> IO (ExitCode, String)
-outcome program variables arguments = do
-  inherited <- getEnvironment
-  (code, out, err) <- limited (readCreateProcessWithExitCode (proc program arguments) {env = Just (variables <> inherited)} "")
-  pure (code, out <> err)
-
--- HTTP -----------------------------------------------------------------------------------
-
-connected :: PortNumber -> (Socket -> IO a) -> IO a
-connected port act = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
-  connect s (SockAddrInet port (tupleToHostAddress (127, 0, 0, 1)))
-  act s
-
-request :: String -> String -> String -> B.ByteString
-request method path connection =
-  B.pack (method <> " " <> path <> " HTTP/1.1\r\nHost: localhost\r\nConnection: " <> connection <> "\r\n\r\n")
-
-exchange :: PortNumber -> B.ByteString -> IO B.ByteString
-exchange port bytes = connected port (\s -> sendAll s bytes >> recvAll s)
-
-get :: PortNumber -> String -> IO B.ByteString
-get port path = exchange port (request "GET" path "close")
-
-recvAll :: Socket -> IO B.ByteString
-recvAll s = B.concat <$> go
-  where
-    go = do
-      bytes <- recv s 65536
-      if B.null bytes then pure [] else (bytes :) <$> go
-
-recvUntil :: Socket -> (B.ByteString -> Bool) -> IO B.ByteString
-recvUntil s enough = go B.empty
-  where
-    go seen
-      | enough seen = pure seen
-      | otherwise = do
-        bytes <- recv s 65536
-        if B.null bytes then pure seen else go (seen <> bytes)
-
-status :: B.ByteString -> Int
-status answer = case map B.unpack (take 2 (B.words answer)) of
-  [_, code] | [(n, "")] <- reads code -> n
-  _ -> 0
-
-body :: B.ByteString -> B.ByteString
-body = B.drop 4 . snd . B.breakSubstring (B.pack "\r\n\r\n")
-
-answered :: Int -> String -> B.ByteString -> Assertion
-answered code text answer = (status answer, body answer) @?= (code, B.pack text)
-
--- | How often one string is in another.
-count :: String -> B.ByteString -> Int
-count part bytes = case B.breakSubstring (B.pack part) bytes of
-  (_, rest)
-    | B.null rest -> 0
-    | otherwise -> 1 + count part (B.drop (length part) rest)

@@ -9,9 +9,11 @@ import qualified Spec.Bodies as Bodies
 import qualified Spec.Clients as Clients
 import qualified Spec.Connections as Connections
 import qualified Spec.Ending as Ending
+import qualified Spec.Figures as Figures
 import qualified Spec.Files as Files
 import qualified Spec.Guard as Guard
 import qualified Spec.Limits as Limits
+import qualified Spec.Logs as Logs
 import qualified Spec.Requests as Requests
 import qualified Spec.Secure as Secure
 import qualified Spec.Settings as Settings
@@ -45,5 +47,7 @@ underConfiguration configuration =
           Slow.tests,
           Static.tests,
           Limits.tests,
-          Secure.tests
+          Secure.tests,
+          Logs.tests,
+          Figures.tests
         ]

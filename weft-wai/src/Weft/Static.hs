@@ -24,6 +24,7 @@ module Weft.Static
     -- * Settings
     StaticSettings (..),
     defaultStaticSettings,
+    changeStatic,
 
     -- * Figures
     CacheFigures (..),
@@ -37,7 +38,7 @@ import Network.HTTP.Types
 import Network.Wai
 import Weft.Core.Time (Instant (..))
 import Weft.Duration (Duration, seconds, toSeconds)
-import Weft.File (withDirectory)
+import Weft.File (Directory, withDirectory)
 import Weft.Static.Answer
 import Weft.Static.Cache
 import Weft.Static.File
@@ -81,9 +82,17 @@ data Static = Static !StaticSettings !Site !(Cache Found Resource) !(Instant -> 
 
 -- | Serve a folder for as long as the action takes. Throws when it cannot be opened.
 withStatic :: StaticSettings -> FilePath -> (Static -> IO a) -> IO a
-withStatic settings folder act = withDirectory folder $ \root -> do
+withStatic settings folder act = withDirectory folder $ \root -> staticOf settings root >>= act
+
+-- | The same open folder with other settings, and an empty cache. Both may be used, for as
+-- long as the first one's action takes.
+changeStatic :: StaticSettings -> Static -> IO Static
+changeStatic settings (Static _ site _ _) = staticOf settings (siteRoot site)
+
+staticOf :: StaticSettings -> Directory -> IO Static
+staticOf settings root = do
   cache <- newCache (staticCacheBytes settings)
-  act (Static settings (Site root (staticCacheFile settings) (staticHeaders settings)) cache since)
+  pure (Static settings (Site root (staticCacheFile settings) (staticHeaders settings)) cache since)
   where
     !trust = round (1e9 * toSeconds (staticTrust settings))
     since (Instant t) = Instant (t - trust)

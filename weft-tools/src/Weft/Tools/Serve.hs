@@ -2,159 +2,204 @@
 -- Description : @weft serve@
 --
 -- A static web server: the files of a folder, by Warp on Weft. Status 1 and a sentence when it cannot serve, 2 for
--- arguments that make no sense, 0 after it was told to end and has.
+-- arguments or a configuration file that make no sense, 0 after it was told to end and has.
 module Weft.Tools.Serve
   ( serveCommand,
   )
 where
 
 import Control.Concurrent (forkIO, getNumCapabilities, setNumCapabilities)
+import Control.Concurrent.Chan
 import Control.Concurrent.MVar
-import Control.Exception (IOException, catch)
+import Control.Exception (catch, try)
 import Control.Monad (forM_, unless, void)
-import qualified Data.ByteString.Char8 as B
+import qualified Data.Map.Strict as Map
 import Data.String (fromString)
 import GHC.Conc (getNumProcessors)
-import GHC.IO.Exception (IOErrorType (..), IOException (..))
-import Network.HTTP.Types (statusCode)
-import Network.Wai (Middleware, rawPathInfo, requestMethod, responseStatus)
-import Options.Applicative
+import GHC.IO.Exception (IOErrorType (..), IOException (ioe_description, ioe_filename, ioe_type))
+import Options.Applicative hiding (command)
+import qualified Options.Applicative as Options
+import Options.Applicative.Help (stringChunk, unChunk, vcatChunks, vsepChunks)
 import System.Directory (doesDirectoryExist, doesPathExist, makeAbsolute)
 import System.Exit (ExitCode (..), exitWith)
 import System.IO
 import System.Posix.Process (exitImmediately)
-import System.Posix.Signals (Handler (Catch), installHandler, sigINT, sigTERM)
-import Weft.Backend (Choice (..), backendChoice, backendNames, preferBackend)
-import Weft.Duration (seconds)
-import Weft.Socket (SockAddr)
-import Weft.Static
-import Weft.Warp
-
--- | What to serve, and how.
-data Serve = Serve
-  { folder :: FilePath,
-    host :: String,
-    port :: Int,
-    cores :: Maybe Int,
-    backend :: Maybe String,
-    logging :: Bool,
-    listings :: Bool,
-    cacheSize :: Int
-  }
+import System.Posix.Signals (Handler (Catch), Signal, installHandler, sigHUP, sigINT, sigTERM)
+import Weft.Backend (Choice (..), backendChoice, preferBackend)
+import Weft.Duration (toSeconds)
+import Weft.Socket (SockAddr (..))
+import Weft.Tools.Serve.Arguments
+import Weft.Tools.Serve.Config
+import Weft.Tools.Serve.Settings
+import Weft.Tools.Serve.Site
+import Weft.Tools.Serve.Systemd
+import Weft.Warp hiding (Settings)
 
 -- | The subcommand.
 serveCommand :: Mod CommandFields (IO ())
-serveCommand = command "serve" (info (serve <$> arguments) (progDesc "Serve a folder over HTTP" <> footer notes <> failureCode 2))
+serveCommand = Options.command "serve" (info (serve <$> arguments) (progDesc text <> footerDoc (unChunk notes) <> failureCode 2))
   where
-    notes =
-      "Ends on SIGTERM or Ctrl-C: takes no new connections, finishes requests under way (10 seconds at most), "
-        <> "then exits with 0; a second signal ends it at once. Exits with 1 when the folder is missing or the port "
-        <> "cannot be had, with 2 for bad arguments."
+    text = "Serve a folder over HTTP: weft serve DIR [--FLAG VALUE ...]. Defaults are in parentheses."
+    notes = vsepChunks (map (vcatChunks . map stringChunk) helpText)
 
-arguments :: Parser Serve
-arguments =
-  Serve
-    <$> strArgument (metavar "DIR" <> help "The folder; a request for a folder in it gets its index.html")
-    <*> strOption
-      ( long "host" <> metavar "HOST" <> value "127.0.0.1" <> showDefault
-          <> help "Address to listen on; '*' is every address of this machine, for all who can reach it"
-      )
-    <*> option
-      (range 0 65535)
-      (long "port" <> metavar "PORT" <> value 8080 <> showDefault <> help "Port; 0 lets the system choose")
-    <*> optional (option (range 1 256) (long "cores" <> metavar "N" <> help "Cores to use (default: all)"))
-    <*> optional
-      ( option
-          known
-          (long "backend" <> metavar "NAME" <> help ("Event mechanism: " <> unwords backendNames))
-      )
-    <*> switch (long "log" <> help "Print a line for each request")
-    <*> switch (long "listing" <> help "Show what is in a folder that has no index.html")
-    <*> option
-      (range 0 1000000)
-      (long "cache" <> metavar "MB" <> value 64 <> showDefault <> help "Memory for the contents of small files")
-  where
-    range lo hi = eitherReader $ \text -> case reads text of
-      [(n, "")] | n >= lo, n <= hi -> Right n
-      _ -> Left ("a number from " <> show lo <> " to " <> show (hi :: Int) <> " is wanted, not " <> show text)
-    known = eitherReader $ \text ->
-      if text `elem` backendNames then Right text else Left ("there are " <> unwords backendNames)
+-- | What happens to a server that runs.
+data Event = Told | Hung | Failed
 
-serve :: Serve -> IO ()
-serve opts = do
-  checkFolder (folder opts)
+serve :: Arguments -> IO ()
+serve given = do
+  (fromFile, settings) <- load given >>= either (refuse 2) pure
+  path <- maybe (refuse 2 "which folder? weft serve DIR, or 'folder' in the file") pure (folder settings)
+  checkFolder path
   processors <- getNumProcessors
-  setNumCapabilities (maybe processors (min 256) (cores opts))
-  mapM_ preferBackend (backend opts)
+  setNumCapabilities (maybe processors (min 256) (cores settings))
+  mapM_ preferBackend (backend settings)
   choice <- backendChoice
   forM_ (choiceRefused choice) $ \(name, why) ->
     say ("weft: " <> name <> " cannot be used (" <> why <> "); using " <> choiceBackend choice)
-  root <- makeAbsolute (folder opts)
-  ending <- endOnSignals
-  let files = defaultStaticSettings {staticListing = listings opts, staticCacheBytes = 1000000 * cacheSize opts}
-      settings = setHost (fromString (host opts)) (setPort (port opts) defaultSettings)
-  withStatic files root $ \static -> do
-    let app = (if logging opts then logged else id) (staticApp static)
-    withServer settings app (run' opts choice ending) `catch` cannotListen opts
+  tls <- loadCertificate settings
+  listeners <- inheritedSockets `catch` cannot
+  root <- makeAbsolute path
+  events <- newChan
+  onSignals events
+  let options site = Options listeners tls (Just (limits settings)) (siteRefused site)
+      warp = setHost (fromString (host settings)) (setPort (port settings) (setTimeout (timeout settings) defaultSettings))
+  (`catch` cannot) . withSite settings root $ \site ->
+    (`catch` cannotListen settings) . withServerWith (options site) warp (siteApplication site) $ \server -> do
+      siteListens site server
+      announce settings path choice (not (null listeners)) server
+      void (forkIO (waitServer server >> writeChan events Failed))
+      notify Ready
+      running (Process given site tls server events) fromFile settings
+  where
+    cannot e = refuse 1 (explained e)
 
--- | Announce, wait for the end, drain.
-run' :: Serve -> Choice -> MVar () -> Server -> IO ()
-run' opts choice ending server = do
+-- | What a server that runs needs to know.
+data Process = Process
+  { processArguments :: Arguments,
+    processSite :: Site,
+    processTls :: Maybe Tls,
+    processServer :: Server,
+    processEvents :: Chan Event
+  }
+
+-- | Until it ends, with what was given and the settings that this made.
+running :: Process -> Given -> Settings -> IO ()
+running process given settings = do
+  event <- readChan (processEvents process)
+  case event of
+    Failed -> say "weft: the listening socket failed" >> exitWith (ExitFailure 1)
+    Hung -> reload process given settings >>= uncurry (running process)
+    Told -> do
+      notify Stopping
+      siteEnds (processSite process)
+      say "weft: ending: finishing what is under way"
+      clean <- drainServer (processServer process) (drain settings)
+      unless clean (say ("weft: some requests did not end in " <> show (toSeconds (drain settings)) <> " seconds and were dropped"))
+
+-- | The settings, and what was given for them; or what is wrong.
+load :: Arguments -> IO (Either String (Given, Settings))
+load given = do
+  file <- maybe (pure (Right Map.empty)) readConfig (argumentConfig given)
+  pure $ do
+    fromFile <- file
+    let all' = Map.union (argumentGiven given) fromFile
+    settings <- either (\(name, why) -> Left (name <> ": " <> why)) Right (settingsFrom all')
+    pure (all', settings)
+
+-- | Read and open everything again. What fails says so and stays as it was.
+reload :: Process -> Given -> Settings -> IO (Given, Settings)
+reload process old settings = do
+  notify Reloading
+  attempt "the log" (reopenSite (processSite process))
+  attempt "the certificate" (mapM_ reloadTls (processTls process))
+  loaded <- load (processArguments process)
+  next <- case loaded of
+    Left why -> (old, settings) <$ warn (why <> "; nothing is changed")
+    Right (given, fresh) -> do
+      let fixed = restartNeeded old given
+      unless (null fixed) (warn ("a new start is needed to change " <> unwords fixed))
+      changeSite (processSite process) (all (\n -> Map.lookup n old == Map.lookup n given) ofFiles) fresh
+      say "weft: reloaded"
+      pure (given, fresh)
+  next <$ notify Ready
+  where
+    ofFiles = ["index", "listing", "header", "cache", "trust"]
+    attempt what act = try act >>= either (\e -> warn (what <> " stays as it was: " <> explained e)) pure
+
+-- Beginning --------------------------------------------------------------------------------
+
+loadCertificate :: Settings -> IO (Maybe Tls)
+loadCertificate settings = case (certificate settings, key settings) of
+  (Nothing, Nothing) -> pure Nothing
+  (Just chain, Just secret) -> (Just <$> loadTls chain secret) `catch` \e -> refuse 1 (explained e)
+  (Just _, Nothing) -> refuse 2 "a certificate needs its key: --key"
+  (Nothing, Just _) -> refuse 2 "a key needs its certificate: --certificate"
+
+-- | Say where it is to be found.
+announce :: Settings -> FilePath -> Choice -> Bool -> Server -> IO ()
+announce settings path choice inherited server = do
   n <- getNumCapabilities
   say $
-    "weft: serving " <> folder opts <> " at " <> url opts (serverAddress server)
+    "weft: serving " <> path <> " at " <> url (serverAddress server)
       <> (" (" <> show n <> (if n == 1 then " core, " else " cores, ") <> choiceBackend choice <> ")")
-  stopped <- newEmptyMVar
-  void (forkIO (takeMVar ending >> putMVar stopped True))
-  void (forkIO (waitServer server >> putMVar stopped False))
-  told <- takeMVar stopped
-  unless told (say "weft: the listening socket failed" >> exitWith (ExitFailure 1))
-  say "weft: ending: finishing what is under way"
-  clean <- drainServer server (seconds 10)
-  unless clean (say "weft: some requests did not end in 10 seconds and were dropped")
-
-url :: Serve -> SockAddr -> String
-url opts address = "http://" <> name <> ":" <> digits <> "/"
   where
-    digits = reverse (takeWhile (/= ':') (reverse (show address)))
-    name = case host opts of
-      '*' : _ -> "localhost"
-      h | ':' `elem` h -> "[" <> h <> "]"
-      h -> h
+    scheme = maybe "http://" (const "https://") (certificate settings)
+    url address = case address of
+      SockAddrUnix file -> "unix:" <> file
+      _ -> scheme <> name address <> ":" <> digits address <> "/"
+    digits = reverse . takeWhile (/= ':') . reverse . show
+    name address
+      | inherited = case address of
+        SockAddrInet _ 0 -> "localhost"
+        SockAddrInet6 _ _ (0, 0, 0, 0) _ -> "localhost"
+        _ -> reverse (drop 1 (dropWhile (/= ':') (reverse (show address))))
+      | otherwise = case host settings of
+        '*' : _ -> "localhost"
+        h | ':' `elem` h -> "[" <> h <> "]"
+        h -> h
 
--- | Filled by the first SIGTERM or SIGINT; the second ends the process.
-endOnSignals :: IO (MVar ())
-endOnSignals = do
+-- | The first SIGTERM or SIGINT is an event; the second ends the process. So is each SIGHUP.
+onSignals :: Chan Event -> IO ()
+onSignals events = do
   ending <- newEmptyMVar
   let told = do
         first <- tryPutMVar ending ()
-        unless first (exitImmediately (ExitFailure 130))
-  forM_ [sigTERM, sigINT] $ \signal -> installHandler signal (Catch told) Nothing
-  pure ending
+        if first then writeChan events Told else exitImmediately (ExitFailure 130)
+  forM_ [sigTERM, sigINT] (`on` told)
+  sigHUP `on` writeChan events Hung
+  where
+    on :: Signal -> IO () -> IO ()
+    on signal act = void (installHandler signal (Catch act) Nothing)
 
 checkFolder :: FilePath -> IO ()
 checkFolder path = do
   isFolder <- doesDirectoryExist path
   unless isFolder $ do
     exists <- doesPathExist path
-    die' ("weft serve: " <> path <> (if exists then " is not a folder" else " does not exist"))
+    refuse 1 (path <> (if exists then " is not a folder" else " does not exist"))
 
-cannotListen :: Serve -> IOException -> IO ()
-cannotListen opts e = die' ("weft serve: cannot listen on " <> host opts <> " port " <> show (port opts) <> ": " <> why)
+cannotListen :: Settings -> IOException -> IO a
+cannotListen settings e = refuse 1 ("cannot listen on " <> host settings <> " port " <> show (port settings) <> ": " <> why)
   where
     why = case ioe_type e of
       ResourceBusy -> "the port is in use. Another one: --port"
       PermissionDenied -> "ports below 1024 are reserved for the administrator. Another one: --port"
       _ -> ioe_description e
 
--- | One line for each answer, on the standard output.
-logged :: Middleware
-logged app request respond = app request $ \response -> do
-  B.putStrLn (B.unwords [requestMethod request, rawPathInfo request, B.pack (show (statusCode (responseStatus response)))])
-  respond response
+-- Saying -----------------------------------------------------------------------------------
+
+explained :: IOException -> String
+explained e = maybe "" (<> ": ") (ioe_filename e) <> ioe_description e
 
 say :: String -> IO ()
-say text = putStrLn text >> hFlush stdout
+say text = unheard (putStrLn text >> hFlush stdout)
 
-die' :: String -> IO a
-die' text = hPutStrLn stderr text >> exitWith (ExitFailure 1)
+warn :: String -> IO ()
+warn text = unheard (hPutStrLn stderr ("weft serve: " <> text))
+
+-- | A server goes on when nobody listens to it.
+unheard :: IO () -> IO ()
+unheard act = act `catch` \e -> const (pure ()) (e :: IOException)
+
+refuse :: Int -> String -> IO a
+refuse status text = warn text >> exitWith (ExitFailure status)

@@ -1,0 +1,78 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : What systemd gives a service, and wants to be told
+--
+-- The protocols of sd_listen_fds(3) and sd_notify(3), which others speak as well.
+module Weft.Tools.Serve.Systemd
+  ( inheritedSockets,
+    notify,
+    Notice (..),
+  )
+where
+
+import Control.Exception (IOException, bracket, try)
+import Control.Monad (forM, forM_, void)
+import qualified Data.ByteString.Char8 as B
+import GHC.Clock (getMonotonicTimeNSec)
+import System.Environment (lookupEnv, unsetEnv)
+import System.Posix.IO (FdOption (CloseOnExec), setFdOption)
+import System.Posix.Process (getProcessID)
+import System.Posix.Types (Fd (..))
+import Weft.Socket
+import Weft.Socket.ByteString (sendAll)
+
+-- | The sockets that this process was given to listen on: descriptors from 3 on, as many as LISTEN_FDS says, if
+-- LISTEN_PID is this process. No child gets them. Throws an 'IOError' when one is no stream socket that listens.
+inheritedSockets :: IO [Socket]
+inheritedSockets = do
+  pid <- lookupEnv "LISTEN_PID"
+  count <- lookupEnv "LISTEN_FDS"
+  own <- getProcessID
+  mapM_ unsetEnv ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"]
+  case (pid, count) of
+    (Just p, Just n) | p == show own -> case reads n of
+      [(k, "")] | k >= 0, k <= 1024 -> forM (take k [3 ..]) inherit
+      _ -> ioError (userError ("LISTEN_FDS is no number of descriptors: " <> n))
+    _ -> pure []
+  where
+    inherit fd = do
+      checked <- try $ do
+        setFdOption (Fd fd) CloseOnExec True
+        sock <- mkSocket fd
+        kind <- getSocketOption sock Type
+        listens <- getSocketOption sock acceptConn
+        pure (sock, kind == streamType && listens == 1)
+      case checked of
+        Right (sock, True) -> pure sock
+        Right (_, False) -> wrong fd "does not listen for streams"
+        Left e -> wrong fd ("is no socket: " <> show (e :: IOException))
+    wrong fd why = ioError (userError ("descriptor " <> show fd <> " of LISTEN_FDS " <> why))
+    -- socket(7): SOL_SOCKET, SO_ACCEPTCONN; socket(2): SOCK_STREAM. Of Linux.
+    acceptConn = SockOpt 1 30
+    streamType = 1
+
+-- | What the service manager can be told.
+data Notice = Ready | Reloading | Stopping
+
+-- | Tell it, if there is one that wants to know. It does not matter to the server whether it hears.
+notify :: Notice -> IO ()
+notify notice = do
+  place <- lookupEnv "NOTIFY_SOCKET"
+  forM_ place $ \path -> do
+    text <- message
+    void (try (tell path text) :: IO (Either IOException ()))
+  where
+    tell path text = bracket (socket AF_UNIX Datagram defaultProtocol) close $ \sock -> do
+      connect sock (SockAddrUnix (abstract path))
+      sendAll sock text
+    -- unix(7): a name that is no path begins with a zero byte.
+    abstract path = case path of
+      '@' : name -> '\0' : name
+      _ -> path
+    message = case notice of
+      Ready -> pure "READY=1\n"
+      Stopping -> pure "STOPPING=1\n"
+      Reloading -> do
+        t <- getMonotonicTimeNSec
+        pure ("RELOADING=1\nMONOTONIC_USEC=" <> B.pack (show (t `quot` 1000)) <> "\n")

@@ -1,0 +1,217 @@
+-- |
+-- @weft serve@ as who runs it knows it: configuration files, reloads, logs that are rotated, figures, sockets that it is
+-- given.
+module Operating (tests) where
+
+import Control.Concurrent (threadDelay)
+import Control.Concurrent.Async (withAsync)
+import Control.Exception
+import Control.Monad
+import qualified Data.ByteString.Char8 as B
+import Data.IORef
+import Data.List (isInfixOf, isPrefixOf)
+import Network.Socket
+import Network.Socket.ByteString (recv, sendAll)
+import Program
+import System.Directory
+import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
+import System.IO
+import System.Posix.IO (FdOption (CloseOnExec), setFdOption)
+import System.Posix.Signals (sigHUP, sigTERM)
+import System.Posix.Temp (mkdtemp)
+import System.Posix.Types (Fd (..))
+import System.Process
+import Test.Tasty
+import Test.Tasty.HUnit
+
+tests :: FilePath -> TestTree
+tests program =
+  testGroup
+    "operating"
+    [ testCase "a configuration file, and the command line before it" . inFolder $ \folder -> do
+        config folder ["port: 0", "listing: true", "cores: 1", "backend: poll", "header:", "  - 'X-One: 1'", "  - 'X-Two: b: c'"]
+        run folder ["--backend", "epoll"] $ \p -> do
+          port <- portOf p
+          page <- get port "/"
+          status page @?= 200
+          has "X-One: 1" page
+          has "X-Two: b: c" page
+          get port "/sub/" >>= (@?= 200) . status,
+      testGroup
+        "files that are wrong"
+        [ wrong "a key that there is not" "prot" ["prot: 1"],
+          wrong "an underscore" "max-head?" ["max_head: 1000"],
+          wrong "a value out of range" "port: a number from 0 to 65535" ["port: 99999"],
+          wrong "a value of another kind" "listing: one of true, false" ["listing: 3"],
+          wrong "no value" "port: it has no value" ["port:"],
+          wrong "a list for one value" "port: one value" ["port: [1, 2]"],
+          wrong "a key twice" "port is there twice" ["port: 1", "port: 2"],
+          wrong "a field without quotes" "quotes" ["header:", "  - X-One: 1"],
+          wrong "a field that is none" "header: 'Name: value'" ["header: nothing"],
+          wrong "a field that is the server's" "own to say" ["header: 'content-length: 3'"],
+          wrong "no mapping" "mapping" ["- port"],
+          wrong "no YAML" "YAML" ["port: [1"],
+          wrong "a certificate without a key" "--key" ["certificate: /etc/hostname"]
+        ],
+      testCase "a file that is missing" $ do
+        (code, out) <- outcome program [] ["serve", "--config", "/nonexistent.yaml"]
+        code @?= ExitFailure 2
+        assertBool out ("/nonexistent.yaml" `isInfixOf` out),
+      testCase "no folder" $ do
+        (code, out) <- outcome program [] ["serve"]
+        code @?= ExitFailure 2
+        assertBool out ("folder" `isInfixOf` out),
+      testCase "every flag is in the help" $ do
+        (_, out) <- outcome program [] ["serve", "--help"]
+        forM_ (words "config host port certificate key cores backend index listing header cache trust head-timeout timeout keep-alive keep-alive-requests connections connections-per-address max-target max-head max-fields drain log log-format metrics no-healthz") $ \flag ->
+          assertBool flag (("--" <> flag) `isInfixOf` out)
+        assertBool "too wide" (all ((<= 80) . length) (lines out)),
+      testCase "SIGHUP reads the file again; one that is wrong changes nothing" . inFolder $ \folder -> do
+        config folder ["port: 0", "header: 'X-One: 1'"]
+        run folder [] $ \p -> do
+          port <- portOf p
+          get port "/" >>= has "X-One: 1"
+          get port "/sub/" >>= (@?= 404) . status
+          config folder ["port: 1", "header: 'X-One: 2'", "listing: true"]
+          send' sigHUP p
+          hGetLine (output p) >>= (@?= "weft: reloaded")
+          get port "/" >>= has "X-One: 2"
+          get port "/sub/" >>= (@?= 200) . status
+          config folder ["header: wrong"]
+          send' sigHUP p
+          warned p "new start is needed to change port"
+          warned p "nothing is changed"
+          replicateM_ 3 (get port "/" >>= has "X-One: 2"),
+      testCase "a log, rotated while requests run" . inFolder $ \folder -> do
+        config folder ["port: 0", "log: " <> folder </> "access.log", "log-format: json"]
+        asked <- newIORef (0 :: Int)
+        run folder [] $ \p -> do
+          port <- portOf p
+          let ask = get port "/" >>= (@?= 200) . status >> modifyIORef' asked (+ 1)
+          withAsync (forever ask) $ \_ -> forM_ [1 .. 5 :: Int] $ \i -> do
+            before <- readIORef asked
+            until' ((> before + 5) <$> readIORef asked)
+            renameFile (folder </> "access.log") (folder </> ("access.log." <> show i))
+            send' sigHUP p
+            hGetLine (output p) >>= (@?= "weft: reloaded")
+          send' sigTERM p
+          waitForProcess (process p) >>= (@?= ExitSuccess)
+        files <- filter ("access.log" `isPrefixOf`) <$> listDirectory folder
+        entries <- concat <$> mapM (fmap B.lines . B.readFile . (folder </>)) files
+        length files @?= 6
+        forM_ entries $ \l -> assertBool (show l) (B.isPrefixOf (B.pack "{\"time\":\"") l && B.isSuffixOf (B.pack "}") l)
+        n <- readIORef asked
+        -- The last one may have been answered but not taken.
+        assertBool (show (n, length entries)) (length entries `elem` [n, n + 1]),
+      testCase "what is refused is logged and counted" . inFolder $ \folder -> do
+        run folder ["--port", "0", "--log", folder </> "log"] $ \p -> do
+          port <- portOf p
+          answer <- exchange port (B.pack "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")
+          status answer @?= 400
+          page <- body <$> get port "/metrics"
+          assertBool (B.unpack page) (B.isInfixOf (B.pack "http_refused_total{reason=\"bad_request\"} 1\n") page)
+          send' sigTERM p
+          waitForProcess (process p) >>= (@?= ExitSuccess)
+        contents <- B.readFile (folder </> "log")
+        assertBool (show contents) (B.isInfixOf (B.pack "\"bad_request\" 400 0") contents),
+      testCase "figures and health" . inFolder $ \folder -> run folder ["--port", "0"] $ \p -> do
+        port <- portOf p
+        replicateM_ 3 (get port "/")
+        page <- body <$> get port "/metrics"
+        forM_ ["http_requests_total{method=\"GET\",status=\"2xx\"} 3\n", "# TYPE http_request_duration_seconds histogram\n", "http_connections 1\n", "static_cache_misses_total 1\n", "process_open_fds "] $ \part ->
+          assertBool (part <> " in " <> B.unpack page) (B.isInfixOf (B.pack part) page)
+        get port "/healthz" >>= answered 200 "ok\n",
+      testCase "--metrics nobody, --no-healthz" . inFolder $ \folder -> run folder ["--port", "0", "--metrics", "nobody", "--no-healthz"] $ \p -> do
+        port <- portOf p
+        get port "/metrics" >>= (@?= 404) . status
+        get port "/healthz" >>= (@?= 404) . status,
+      testCase "sockets that it is given" . inFolder $ \folder -> bracket listening close $ \listener -> do
+        given <- socketPort listener
+        handed listener "$$" [folder] $ \p -> do
+          port <- portOf p
+          port @?= given
+          get port "/" >>= answered 200 "<p>home</p>",
+      testCase "sockets that another process is given" . inFolder $ \folder -> bracket listening close $ \listener -> do
+        given <- socketPort listener
+        handed listener "1" [folder, "--port", "0"] $ \p -> do
+          port <- portOf p
+          assertBool "the same port" (port /= given),
+      testCase "a descriptor that does not listen" . inFolder $ \folder -> do
+        (code, _, err) <- limited (readCreateProcessWithExitCode (shell' "exec 3</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"" [program, "serve", folder]) "")
+        code @?= ExitFailure 1
+        assertBool err ("descriptor 3 of LISTEN_FDS" `isInfixOf` err),
+      testCase "it says when it is ready, reloads and ends" . inFolder $ \folder -> do
+        let place = folder </> "notify"
+        bracket (socket AF_UNIX Datagram defaultProtocol) close $ \s -> do
+          bind s (SockAddrUnix place)
+          weft program [("NOTIFY_SOCKET", place)] ["serve", folder, "--port", "0"] $ \p -> do
+            recv s 4096 >>= (@?= B.pack "READY=1\n")
+            send' sigHUP p
+            reloading <- recv s 4096
+            assertBool (show reloading) (B.isPrefixOf (B.pack "RELOADING=1\nMONOTONIC_USEC=") reloading)
+            recv s 4096 >>= (@?= B.pack "READY=1\n")
+            send' sigTERM p
+            recv s 4096 >>= (@?= B.pack "STOPPING=1\n"),
+      testCase "a standard output that nobody reads does not stop it" . inFolder $ \folder ->
+        run folder ["--port", "0", "--log", "-"] $ \p -> do
+          port <- portOf p
+          -- More than a pipe holds.
+          connected port $ \s -> replicateM_ 40 $ do
+            replicateM_ 25 (sendAll s (request "GET" "/" "keep-alive"))
+            answers <- recvUntil s ((== 25) . count "<p>home</p>")
+            count "HTTP/1.1 200" answers @?= 25
+          send' sigTERM p
+          waitForProcess (process p) >>= (@?= ExitSuccess),
+      testCase "the example in doc/ is right" $ do
+        (code, out) <- outcome program [] ["serve", "/nonexistent", "--config", "../doc/weft.yaml"]
+        code @?= ExitFailure 1
+        assertBool out ("/nonexistent does not exist" `isInfixOf` out)
+    ]
+  where
+    run folder options = weft program [] (["serve", folder, "--config", folder </> "weft.yaml"] <> options)
+    wrong name part content = testCase name . inFolder $ \folder -> do
+      config folder content
+      (code, out) <- outcome program [] ["serve", folder, "--config", folder </> "weft.yaml"]
+      code @?= ExitFailure 2
+      assertBool out ((folder </> "weft.yaml") `isInfixOf` out || "--key" `isInfixOf` out)
+      assertBool out (part `isInfixOf` out)
+    -- The shell becomes the program, which has its number.
+    handed listener pid options act = do
+      fd <- withFdSocket listener pure
+      setFdOption (Fd fd) CloseOnExec False
+      let line = "exec 3<&" <> show fd <> "; LISTEN_PID=" <> pid <> " LISTEN_FDS=1 exec \"$@\""
+      started [] (shell' line (program : "serve" : options)) act
+    shell' line arguments = proc "bash" (["-c", line, "bash"] <> arguments)
+
+has :: String -> B.ByteString -> Assertion
+has field answer = assertBool (field <> " in " <> show (B.take 400 answer)) (B.isInfixOf (B.pack ("\r\n" <> field <> "\r\n")) answer)
+
+until' :: IO Bool -> IO ()
+until' condition = condition >>= \holds -> unless holds (threadDelay 2000 >> until' condition)
+
+listening :: IO Socket
+listening = do
+  s <- socket AF_INET Stream defaultProtocol
+  bind s (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+  listen s 64
+  pure s
+
+-- | A folder with a page, an empty configuration file, and a folder without a page.
+inFolder :: (FilePath -> IO a) -> IO a
+inFolder = bracket make removePathForcibly
+  where
+    make = do
+      temporary <- getTemporaryDirectory
+      folder <- mkdtemp (temporary </> "weft-operating-")
+      B.writeFile (folder </> "index.html") (B.pack "<p>home</p>")
+      createDirectory (folder </> "sub")
+      config folder []
+      pure folder
+
+-- | The next line on its standard error.
+warned :: Running -> String -> Assertion
+warned p part = hGetLine (errors p) >>= \l -> assertBool l (part `isInfixOf` l)
+
+config :: FilePath -> [String] -> IO ()
+config folder content = writeFile (folder </> "weft.yaml") (unlines content)

@@ -1,0 +1,206 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The lines of an access log. Nothing that a client sends can end a line, or a field of
+-- it, or be longer than it may.
+module Weft.AccessLog.Line
+  ( LogFormat (..),
+    Subject (..),
+    line,
+    longestLine,
+
+    -- * The date
+    Date,
+    dateEnds,
+    dateAt,
+  )
+where
+
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.List (foldl')
+import Data.Time.Clock.POSIX (POSIXTime, posixSecondsToUTCTime)
+import Data.Time.Format (defaultTimeLocale, formatTime)
+import Data.Word (Word16)
+import Network.HTTP.Types (HttpVersion (..), Status (..))
+import Network.Wai
+import Weft.AccessLog.Put
+import Weft.Core.Time (Duration (..), Instant (..))
+import Weft.Exchange
+import Weft.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
+
+-- | How a line is written.
+data LogFormat
+  = -- | The combined format of Apache and nginx, escaped as nginx does:
+    --
+    -- > 192.0.2.7 - - [21/Nov/2026:14:30:24 +0000] "GET /a HTTP/1.1" 200 612 "-" "curl/7.88.1"
+    --
+    -- A number of bytes that is not known is @-@. In the
+    -- place of the request a refused connection has the reason.
+    Combined
+  | -- | One JSON object (RFC 8259) with @time@ (RFC 3339), @peer@, @method@, @target@,
+    -- @version@, @status@, @bytes@ (null where not known), @seconds@ (to the microsecond),
+    -- @referer@, @agent@, @aborted@; of a refused connection @time@, @peer@, @status@,
+    -- @refused@. Strings are the bytes that came, each as the character of that number
+    -- (ISO 8859-1).
+    Json
+  deriving (Eq, Show, Enum, Bounded)
+
+-- | What a line is about.
+data Subject
+  = Answered !Request !Exchange
+  | -- | A connection of a peer that was closed without a request for the application, with
+    -- what it was told, if anything, and why.
+    Refused !SockAddr !(Maybe Status) !ByteString
+
+-- | One line with its end.
+line :: LogFormat -> Date -> Subject -> Put
+line format date subject = case format of
+  Combined -> combined date subject
+  Json -> json date subject
+{-# INLINE line #-}
+
+-- | Bytes that any line fits into.
+longestLine :: Int
+longestLine = 6 * (sum [longestMethod, longestTarget, longestReferer, longestAgent] + 200)
+
+-- The bytes of each field that are shown; the rest is left out, so that nobody can make a
+-- line too long to be written.
+longestMethod, longestTarget, longestReferer, longestAgent :: Int
+longestMethod = 64
+longestTarget = 8192
+longestReferer = 2048
+longestAgent = 1024
+
+combined :: Date -> Subject -> Put
+combined date subject = case subject of
+  Answered request exchange ->
+    begin (remoteHost request)
+      <> quoted longestMethod (requestMethod request)
+      <> " "
+      <> target quoted request
+      <> " "
+      <> version request
+      <> "\" "
+      <> decimal (exchangeStatus exchange)
+      <> " "
+      <> maybe "-" decimal (exchangeBytes exchange)
+      <> " \""
+      <> field longestReferer (requestHeaderReferer request)
+      <> "\" \""
+      <> field longestAgent (requestHeaderUserAgent request)
+      <> "\"\n"
+  Refused sender status reason ->
+    begin sender <> quoted longestMethod reason <> "\" " <> maybe "-" (decimal . statusCode) status <> " 0 \"-\" \"-\"\n"
+  where
+    begin sender = peer sender <> " - - [" <> bytes (dateCombined date) <> "] \""
+    quoted most string = escaped "\\x" (B.take most string)
+    field most = maybe "-" (quoted most)
+
+json :: Date -> Subject -> Put
+json date subject = case subject of
+  Answered request exchange ->
+    begin (remoteHost request)
+      <> "\",\"method\":\""
+      <> quoted longestMethod (requestMethod request)
+      <> "\",\"target\":\""
+      <> target quoted request
+      <> "\",\"version\":\""
+      <> version request
+      <> "\",\"status\":"
+      <> decimal (exchangeStatus exchange)
+      <> ",\"bytes\":"
+      <> maybe "null" decimal (exchangeBytes exchange)
+      <> ",\"seconds\":"
+      <> secondsOf (exchangeTook exchange)
+      <> ",\"referer\":"
+      <> field longestReferer (requestHeaderReferer request)
+      <> ",\"agent\":"
+      <> field longestAgent (requestHeaderUserAgent request)
+      <> (if exchangeAborted exchange then ",\"aborted\":true}\n" else ",\"aborted\":false}\n")
+  Refused sender status reason ->
+    begin sender
+      <> "\",\"status\":"
+      <> maybe "null" (decimal . statusCode) status
+      <> ",\"refused\":\""
+      <> quoted longestMethod reason
+      <> "\"}\n"
+  where
+    begin sender = "{\"time\":\"" <> bytes (dateJson date) <> "\",\"peer\":\"" <> peer sender
+    quoted most string = escaped "\\u00" (B.take most string)
+    field most = maybe "null" (\value -> "\"" <> quoted most value <> "\"")
+
+-- | Path and query, as they were sent.
+target :: (Int -> ByteString -> Put) -> Request -> Put
+target quoted request = quoted longestTarget path <> quoted (longestTarget - B.length path) (rawQueryString request)
+  where
+    path = rawPathInfo request
+{-# INLINE target #-}
+
+version :: Request -> Put
+version request =
+  let HttpVersion major minor = httpVersion request
+   in "HTTP/" <> decimal major <> "." <> decimal minor
+
+-- | Whole seconds and six digits.
+secondsOf :: Duration -> Put
+secondsOf (Duration ns) = decimal whole <> "." <> decimalIn 6 rest
+  where
+    (whole, rest) = (fromIntegral (max 0 ns) `quot` 1000) `quotRem` 1000000
+
+-- Addresses ------------------------------------------------------------------------------
+
+-- | An address without its port; IPv6 as RFC 5952 writes it, IPv4 within IPv6 as IPv4.
+peer :: SockAddr -> Put
+peer address = case address of
+  SockAddrInet _ a -> ipv4 (hostAddressToTuple a)
+  SockAddrInet6 _ _ a _ -> case hostAddress6ToTuple a of
+    (0, 0, 0, 0, 0, 0xffff, h, l) -> ipv4 (high h, low h, high l, low l)
+    (a0, a1, a2, a3, a4, a5, a6, a7) -> ipv6 [a0, a1, a2, a3, a4, a5, a6, a7]
+  SockAddrUnix _ -> "unix:"
+  where
+    ipv4 (a, b, c, d) = part a <> "." <> part b <> "." <> part c <> "." <> part d
+    part n = decimal (fromIntegral n)
+    high, low :: Word16 -> Word16
+    high n = n `quot` 256
+    low n = n `rem` 256
+
+-- | Eight groups, of which the longest run of zeros, the first if there are several, is left
+-- out if it has two at least.
+ipv6 :: [Word16] -> Put
+ipv6 groups
+  | len < 2 = joined groups
+  | otherwise = joined (take start groups) <> "::" <> joined (drop (start + len) groups)
+  where
+    (start, len, _, _) = foldl' longer (0, 0, 0, 0) groups
+    -- The longest run so far, the present one's length, and the place of the next group.
+    longer :: (Int, Int, Int, Int) -> Word16 -> (Int, Int, Int, Int)
+    longer (s, n, run, at) g
+      | g /= 0 = (s, n, 0, at + 1)
+      | run + 1 > n = (at - run, run + 1, run + 1, at + 1)
+      | otherwise = (s, n, run + 1, at + 1)
+    joined gs = case gs of
+      [] -> mempty
+      g : rest -> hexadecimal (fromIntegral g) <> mconcat [":" <> hexadecimal (fromIntegral h) | h <- rest]
+
+-- The date -------------------------------------------------------------------------------
+
+-- | The text of a second, in both formats, and until when it holds.
+data Date = Date
+  { dateEnds :: !Instant,
+    dateCombined :: !ByteString,
+    dateJson :: !ByteString
+  }
+
+-- | The text of a time (UTC), which it is at an instant.
+dateAt :: Instant -> POSIXTime -> Date
+dateAt (Instant t) time =
+  Date
+    { dateEnds = Instant (t + ceiling (1e9 * (fromInteger (second + 1) - time))),
+      dateCombined = text "%d/%b/%Y:%H:%M:%S +0000",
+      dateJson = text "%Y-%m-%dT%H:%M:%SZ"
+    }
+  where
+    second = floor time :: Integer
+    text form = C.pack (formatTime defaultTimeLocale form (posixSecondsToUTCTime (fromInteger second)))

@@ -1,0 +1,116 @@
+-- |
+-- Text written straight into a buffer, without anything allocated for it. What does not
+-- fit leaves the buffer as it was, but for bytes behind its end.
+module Weft.AccessLog.Put
+  ( Put,
+    runPut,
+
+    -- * Pieces
+    bytes,
+    byte,
+    decimal,
+    decimalIn,
+    hexadecimal,
+    escaped,
+  )
+where
+
+import Data.Bits (shiftR, (.&.))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString.Unsafe as B
+import Data.String (IsString (..))
+import Data.Word (Word8)
+import Foreign.Marshal.Utils (copyBytes)
+import Foreign.Ptr (Ptr, castPtr, minusPtr, nullPtr, plusPtr)
+import Foreign.Storable (peek, poke, pokeByteOff)
+
+-- | Writes from the first address on, below the second; returns where it stopped, or null
+-- when there is not enough room.
+newtype Put = Put (Ptr Word8 -> Ptr Word8 -> IO (Ptr Word8))
+
+instance Semigroup Put where
+  Put f <> Put g = Put $ \p end -> do
+    q <- f p end
+    if q == nullPtr then pure nullPtr else g q end
+  {-# INLINE (<>) #-}
+
+instance Monoid Put where
+  mempty = Put (\p _ -> pure p)
+  {-# INLINE mempty #-}
+
+-- | Its bytes are the characters, which are ASCII.
+instance IsString Put where
+  fromString = bytes . fromString
+  {-# INLINE fromString #-}
+
+-- | Write into memory, from the first address to the second: the new end, if there was room.
+runPut :: Put -> Ptr Word8 -> Ptr Word8 -> IO (Maybe (Ptr Word8))
+runPut (Put f) p end = do
+  q <- f p end
+  pure (if q == nullPtr then Nothing else Just q)
+{-# INLINE runPut #-}
+
+-- | A string as it is.
+bytes :: ByteString -> Put
+bytes string = Put $ \p end -> B.unsafeUseAsCStringLen string $ \(from, n) ->
+  if end `minusPtr` p < n then pure nullPtr else (p `plusPtr` n) <$ copyBytes p (castPtr from) n
+{-# INLINE bytes #-}
+
+-- | One byte.
+byte :: Word8 -> Put
+byte w = Put $ \p end -> if p < end then (p `plusPtr` 1) <$ poke p w else pure nullPtr
+{-# INLINE byte #-}
+
+-- | A number that is not negative.
+decimal :: Int -> Put
+decimal n = decimalIn (digits 1 n) n
+  where
+    digits :: Int -> Int -> Int
+    digits !count k = if k < 10 then count else digits (count + 1) (k `quot` 10)
+
+-- | A number that is not negative, by its last so many digits.
+decimalIn :: Int -> Int -> Put
+decimalIn count n = Put $ \p end ->
+  if end `minusPtr` p < count then pure nullPtr else go p (count - 1) n
+  where
+    go p i k
+      | i < 0 = pure (p `plusPtr` count)
+      | otherwise = do
+        let (rest, digit) = k `quotRem` 10
+        pokeByteOff p i (48 + fromIntegral digit :: Word8)
+        go p (i - 1) rest
+
+-- | A number that is not negative, in base 16, in small letters, without leading zeros.
+hexadecimal :: Int -> Put
+hexadecimal n
+  | n < 16 = byte (hex 97 n)
+  | otherwise = hexadecimal (n `shiftR` 4) <> byte (hex 97 n)
+
+-- | The digit of the lowest four bits, with that for an A.
+hex :: Word8 -> Int -> Word8
+hex a n = let d = fromIntegral (n .&. 15) in if d < 10 then 48 + d else a + d - 10
+
+-- | A string in which each control byte, each byte that is not ASCII, the quote and the
+-- backslash are replaced by their number in base 16 behind a prefix, which has fewer than
+-- seven bytes. Whoever reads it finds no quote in it that ends it, and no line.
+escaped :: ByteString -> ByteString -> Put
+escaped prefix string = Put $ \p0 end -> B.unsafeUseAsCStringLen string $ \(from, n) ->
+  let start = castPtr from :: Ptr Word8
+      stop = start `plusPtr` n
+      go !s !p
+        | s == stop = pure p
+        | end `minusPtr` p < 8 = pure nullPtr
+        | otherwise = do
+          w <- peek s
+          if harmless w
+            then poke p w >> go (s `plusPtr` 1) (p `plusPtr` 1)
+            else replace w p >>= go (s `plusPtr` 1)
+   in go start p0
+  where
+    harmless w = w >= 32 && w < 127 && w /= 34 && w /= 92
+    replace w p = B.unsafeUseAsCStringLen prefix $ \(from, n) -> do
+      copyBytes p (castPtr from) n
+      pokeByteOff p n (hex 65 (fromIntegral w `shiftR` 4))
+      pokeByteOff p (n + 1) (hex 65 (fromIntegral w))
+      pure (p `plusPtr` (n + 2))
+{-# INLINE escaped #-}

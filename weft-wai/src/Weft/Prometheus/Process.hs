@@ -1,0 +1,83 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Figures of the process, by the names that Prometheus' own libraries give them, and of the
+-- Haskell run-time system. Linux: proc(5).
+module Weft.Prometheus.Process
+  ( processFamilies,
+    runtimeFamilies,
+  )
+where
+
+import Control.Exception (IOException, try)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString.Char8 as C
+import Data.Maybe (catMaybes, listToMaybe)
+import GHC.Stats
+import System.Directory (listDirectory)
+import System.Posix.Resource (Resource (ResourceOpenFiles), ResourceLimit (..), ResourceLimits (..), getResourceLimit)
+import System.Posix.Unistd (SysVar (ClockTick), getSysVar)
+import Weft.Blocking (blocking)
+import Weft.Prometheus.Text
+
+-- | Memory, time, descriptors. What cannot be found out is left out.
+processFamilies :: IO [Family]
+processFamilies = blocking $ do
+  ticks <- fromIntegral <$> getSysVar ClockTick
+  stat <- contents "/proc/self/stat"
+  status <- contents "/proc/self/status"
+  system <- contents "/proc/stat"
+  descriptors <- try (listDirectory "/proc/self/fd") :: IO (Either IOException [FilePath])
+  limits <- getResourceLimit ResourceOpenFiles
+  -- The name of the program, in parentheses, may hold anything; behind it the third field
+  -- comes first.
+  let fields = C.words (snd (C.breakEnd (== ')') stat))
+      field n = listToMaybe (drop (n - 3) fields) >>= number
+      seconds n = (/ ticks) . fromIntegral <$> field n :: Maybe Double
+      inBytes name = (1024 *) <$> keyed name status
+  pure $
+    catMaybes
+      [ gauge "process_resident_memory_bytes" "Memory of the process that is in RAM." . Whole <$> inBytes "VmRSS:",
+        gauge "process_virtual_memory_bytes" "Addresses that the process has mapped." . Whole <$> inBytes "VmSize:",
+        counter "process_cpu_seconds_total" "Time on processors, of the program and of the kernel for it." . Real
+          <$> ((+) <$> seconds 14 <*> seconds 15),
+        -- The directory's own descriptor is one of them.
+        gauge "process_open_fds" "Open descriptors." . Whole . subtract 1 . length <$> either (const Nothing) Just descriptors,
+        case softLimit limits of
+          ResourceLimit n -> Just (gauge "process_max_fds" "Descriptors that may be open." (Whole (fromInteger n)))
+          _ -> Nothing,
+        gauge "process_start_time_seconds" "When the process started, in seconds since 1970." . Real
+          <$> ((+) <$> seconds 22 <*> (fromIntegral <$> keyed "btime" system))
+      ]
+  where
+    keyed name text = listToMaybe [n | l <- C.lines text, key : n' : _ <- [C.words l], key == name, Just n <- [number n']]
+
+number :: ByteString -> Maybe Int
+number text = case C.readInt text of
+  Just (n, "") -> Just n
+  _ -> Nothing
+
+contents :: FilePath -> IO ByteString
+contents path = either (\e -> const "" (e :: IOException)) id <$> try (C.readFile path)
+
+-- | The collector's figures; none unless the program runs with @+RTS -T@.
+runtimeFamilies :: IO [Family]
+runtimeFamilies = do
+  enabled <- getRTSStatsEnabled
+  if not enabled
+    then pure []
+    else do
+      s <- getRTSStats
+      pure
+        [ counter "ghc_gcs_total" "Garbage collections." (whole (gcs s)),
+          counter "ghc_major_gcs_total" "Garbage collections of all generations." (whole (major_gcs s)),
+          counter "ghc_allocated_bytes_total" "Bytes allocated in the heap." (Whole (fromIntegral (allocated_bytes s))),
+          gauge "ghc_live_bytes" "Bytes in use at the last major collection." (Whole (fromIntegral (gcdetails_live_bytes (gc s)))),
+          gauge "ghc_heap_bytes" "Memory that the heap takes." (Whole (fromIntegral (gcdetails_mem_in_use_bytes (gc s)))),
+          counter "ghc_gc_cpu_seconds_total" "Processor time of garbage collections." (time (gc_cpu_ns s)),
+          counter "ghc_gc_wall_seconds_total" "Time during which the program stood still for them." (time (gc_elapsed_ns s)),
+          counter "ghc_mutator_cpu_seconds_total" "Processor time of the program itself." (time (mutator_cpu_ns s))
+        ]
+  where
+    whole = Whole . fromIntegral
+    time ns = Real (fromIntegral ns / 1e9)
