@@ -17,6 +17,7 @@ import System.Directory
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO
+import System.Posix.Files (createNamedPipe)
 import System.Posix.IO (FdOption (CloseOnExec), setFdOption)
 import System.Posix.Signals (sigHUP, sigTERM)
 import System.Posix.Temp (mkdtemp)
@@ -126,6 +127,39 @@ tests program =
         port <- portOf p
         get port "/metrics" >>= (@?= 404) . status
         get port "/healthz" >>= (@?= 404) . status,
+      testCase "HTTPS, with a certificate that is replaced" . inFolder $ \folder -> do
+        let file name = folder </> name
+            make name = void $ callSilently "openssl" ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=" <> name, "-addext", "subjectAltName=DNS:localhost", "-keyout", file "key.pem", "-out", file "chain.pem"]
+            ask port = callSilently "curl" ["-sS", "--noproxy", "*", "--max-time", "20", "--cacert", file "chain.pem", "https://localhost:" <> show port <> "/"]
+        make "first"
+        config folder ["port: 0", "host: localhost", "certificate: " <> file "chain.pem", "key: " <> file "key.pem"]
+        run folder [] $ \p -> do
+          line <- hGetLine (output p)
+          port <- case [n | word <- words line, "https://localhost:" `isPrefixOf` word, (n, "/") <- reads (drop 18 word)] of
+            n : _ -> pure (n :: Int)
+            [] -> assertFailure line
+          ask port >>= (@?= "<p>home</p>")
+          make "second"
+          send' sigHUP p
+          hGetLine (output p) >>= (@?= "weft: reloaded")
+          ask port >>= (@?= "<p>home</p>")
+          writeFile (file "spoiled") "" >> renameFile (file "spoiled") (file "key.pem")
+          send' sigHUP p
+          warned p "the certificate stays as it was"
+          hGetLine (output p) >>= (@?= "weft: reloaded")
+          ask port >>= (@?= "<p>home</p>"),
+      testCase "a log that takes no lines keeps it neither from a reload nor from its end" . inFolder $ \folder -> do
+        createNamedPipe (folder </> "pipe") 0o600
+        withFile (folder </> "pipe") ReadWriteMode $ \_ -> run folder ["--port", "0", "--log", folder </> "pipe"] $ \p -> do
+          port <- portOf p
+          connected port $ \s -> replicateM_ 20 $ do
+            replicateM_ 25 (sendAll s (request "GET" ("/index.html?" <> replicate 200 'x') "keep-alive"))
+            recvUntil s ((== 25) . count "<p>home</p>") >>= (@?= 25) . count "HTTP/1.1 200"
+          send' sigHUP p
+          warned p "the log stays as it was"
+          hGetLine (output p) >>= (@?= "weft: reloaded")
+          send' sigTERM p
+          waitForProcess (process p) >>= (@?= ExitSuccess),
       testCase "sockets that it is given" . inFolder $ \folder -> bracket listening close $ \listener -> do
         given <- socketPort listener
         handed listener "$$" [folder] $ \p -> do
@@ -196,6 +230,12 @@ listening = do
   bind s (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
   listen s 64
   pure s
+
+callSilently :: FilePath -> [String] -> IO String
+callSilently command arguments = do
+  (code, out, err) <- readProcessWithExitCode command arguments ""
+  assertEqual (unwords (command : arguments) <> err) ExitSuccess code
+  pure out
 
 -- | A folder with a page, an empty configuration file, and a folder without a page.
 inFolder :: (FilePath -> IO a) -> IO a

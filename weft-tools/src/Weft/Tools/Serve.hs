@@ -26,8 +26,9 @@ import System.IO
 import System.Posix.Process (exitImmediately)
 import System.Posix.Signals (Handler (Catch), Signal, installHandler, sigHUP, sigINT, sigTERM)
 import Weft.Backend (Choice (..), backendChoice, preferBackend)
-import Weft.Duration (toSeconds)
+import Weft.Duration (seconds, toSeconds)
 import Weft.Socket (SockAddr (..))
+import Weft.Thread (timeoutFor)
 import Weft.Tools.Serve.Arguments
 import Weft.Tools.Serve.Config
 import Weft.Tools.Serve.Settings
@@ -110,7 +111,8 @@ load given = do
 reload :: Process -> Given -> Settings -> IO (Given, Settings)
 reload process old settings = do
   notify Reloading
-  attempt "the log" (reopenSite (processSite process))
+  -- Lines that cannot be got rid of must not keep the server from ending.
+  attempt "the log" (timeoutFor (seconds 5) (reopenSite (processSite process)) >>= maybe (ioError (userError "it takes no lines")) pure)
   attempt "the certificate" (mapM_ reloadTls (processTls process))
   loaded <- load (processArguments process)
   next <- case loaded of
