@@ -15,10 +15,9 @@ import Control.Monad (unless)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (Builder)
 import Data.ByteString.Builder.Internal (BufferRange (..), BuildStep, bufferFull, builder, fillWithBuildStep, insertChunk, runBuilder)
-import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Foreign.Ptr (minusPtr)
-import Network.HTTP.Types (hContentLength, methodHead, statusCode)
+import Network.HTTP.Types (methodHead, statusCode)
 import Network.Wai
 import Network.Wai.Internal (Response (..))
 import Weft.Core.Time (Duration (..), Instant (..))
@@ -30,8 +29,8 @@ data Exchange = Exchange
     -- says to the client then.
     exchangeStatus :: !Int,
     -- | Bytes of the body that were given to the connection. 'Nothing' where nobody here
-    -- knows: a file whose length Warp finds out, a raw response, a file or text whose
-    -- transfer was cut off.
+    -- knows: a file whose length Warp finds out, a file whose transfer was cut off, a raw
+    -- response.
     exchangeBytes :: !(Maybe Int),
     -- | From when the request's head was there until the last byte of the response had been
     -- given to the connection. Of HTTP\/2: until it was queued, which Warp does not wait
@@ -57,37 +56,37 @@ observing begun over app request respond = do
       answer response = do
         writeIORef answered True
         let status = statusCode (responseStatus response)
-        (response', soFar, atEnd) <- counting (requestMethod request == methodHead) response
-        received <- respond response' `onException` (soFar >>= \bytes -> tell status bytes True)
-        bytes <- atEnd
-        received <$ tell status bytes False
+        case measure (requestMethod request == methodHead) response of
+          Known atEnd -> do
+            received <- respond response `onException` tell status (if atEnd == Just 0 then atEnd else Nothing) True
+            received <$ tell status atEnd False
+          Counted counting -> do
+            count <- newIORef 0
+            let soFar aborted = readIORef count >>= \bytes -> tell status (Just bytes) aborted
+            received <- respond (counting (\n -> modifyIORef' count (+ n))) `onException` soFar True
+            received <$ soFar False
   app request answer `onException` do
     told <- readIORef answered
     unless told (tell 500 Nothing True)
 
--- | A response, with how many bytes of its body have been given away so far, and at its end.
-counting :: Bool -> Response -> IO (Response, IO (Maybe Int), IO (Maybe Int))
-counting isHead response
+-- | How the bytes of a body are found out.
+data Measure
+  = -- | They are those when all has gone well, if anybody knows.
+    Known !(Maybe Int)
+  | -- | By a response that says of every few bytes that it made them.
+    Counted ((Int -> IO ()) -> Response)
+
+measure :: Bool -> Response -> Measure
+measure isHead response
   -- RFC 9110, 6.4.1: these have no body, whatever the application gave.
-  | isHead || status == 204 || status == 304 || status < 200 = pure (response, none, none)
+  | isHead || status == 204 || status == 304 || status < 200 = Known (Just 0)
   | otherwise = case response of
-    ResponseFile _ _ _ part -> pure (response, unknown, pure (fromInteger . filePartByteCount <$> part))
-    ResponseRaw _ _ -> pure (response, unknown, unknown)
-    ResponseBuilder s h b
-      | Just n <- declared h -> pure (response, unknown, pure (Just n))
-      | otherwise -> counted (\tell -> ResponseBuilder s h (tallied tell b))
-    ResponseStream s h body -> counted (\tell -> ResponseStream s h (\write -> body (write . tallied tell)))
+    ResponseFile _ _ _ part -> Known (fromInteger . filePartByteCount <$> part)
+    ResponseRaw _ _ -> Known Nothing
+    ResponseBuilder s h b -> Counted (\tell -> ResponseBuilder s h (tallied tell b))
+    ResponseStream s h body -> Counted (\tell -> ResponseStream s h (\write -> body (write . tallied tell)))
   where
     status = statusCode (responseStatus response)
-    none = pure (Just 0)
-    unknown = pure Nothing
-    declared headers = do
-      (n, rest) <- C.readInt =<< lookup hContentLength headers
-      if B.null rest then Just n else Nothing
-    counted make = do
-      ref <- newIORef 0
-      let get = Just <$> readIORef ref
-      pure (make (\n -> modifyIORef' ref (+ n)), get, get)
 
 -- | A builder that says how many bytes it has made. They are counted where they are, in
 -- Warp's buffer.
