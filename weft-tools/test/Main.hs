@@ -120,9 +120,9 @@ readings =
         parseCounts straceTable @?= M.fromList [("epoll_wait", 4), ("recvfrom", 4113), ("sendto", 4049)],
       testCase "the load's result" $
         eitherDecode
-          "{\"requests\": 10, \"total_requests\": 12, \"wall_s\": 0.5, \"cpu_s\": 0.25, \
+          "{\"requests\": 10, \"total_requests\": 12, \"bytes\": 4096, \"wall_s\": 0.5, \"cpu_s\": 0.25, \
           \\"p50_us\": 1, \"p95_us\": 2, \"p99_us\": 3, \"max_us\": 4.5}"
-          @?= Right (LoadResult 10 12 0.5 0.25 (M.fromList [("p50_us", 1), ("p95_us", 2), ("p99_us", 3), ("max_us", 4.5)])),
+          @?= Right (LoadResult 10 12 4096 0.5 0.25 (M.fromList [("p50_us", 1), ("p95_us", 2), ("p99_us", 3), ("max_us", 4.5)])),
       testCase "a report" $
         eitherDecode "{\"allocated_bytes\": 100, \"live_bytes\": 50, \"collections_before\": 1, \"collections\": 2, \"counters\": {}}"
           @?= Right (Report 100 50 1 2)
