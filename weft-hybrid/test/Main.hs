@@ -10,6 +10,7 @@ import qualified Queues
 import qualified Spec.Descriptors
 import qualified Spec.Interrupted
 import qualified Spec.Loops
+import qualified Spec.Outside
 import qualified Spec.Races
 import qualified Spec.Threads
 import qualified Spec.Tutorial
@@ -42,6 +43,7 @@ group name n =
         Spec.Waiting.tests scheduler,
         Spec.Interrupted.tests scheduler,
         Spec.Descriptors.tests scheduler,
+        Spec.Outside.tests scheduler,
         Spec.Tutorial.tests scheduler,
         Spec.Races.tests n scheduler,
         Spec.Loops.tests n

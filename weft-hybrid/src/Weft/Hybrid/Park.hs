@@ -29,6 +29,7 @@ module Weft.Hybrid.Park
     -- * Exceptions from elsewhere
     throwTo,
     takePending,
+    awaitException,
   )
 where
 
@@ -214,3 +215,7 @@ takePending ctx = case contextIdentity ctx of
           if ok then pure (Just e) else go t
         _ -> pure Nothing
 {-# INLINE takePending #-}
+
+-- | Park for an exception that is known to be on its way, and is raised here.
+awaitException :: Context -> IO Trace
+awaitException ctx = parkWith ctx (pure True) (\_ -> pure True) (pure Parked)

@@ -70,7 +70,7 @@ timeout d act
         | otherwise -> Nothing <$ (withMask Masked never `catchAny` ours number)
   where
     attemptAny m = (Right <$> m) `catchAny` (pure . Left)
-    never = call (\_ ctx _ -> parkWith ctx (pure True) (\_ -> pure True) (pure Parked)) :: Hybrid ()
+    never = call (\_ ctx _ -> awaitException ctx) :: Hybrid ()
     ours number e = case fromException e of
       Just (TimedOut n) | n == number -> pure ()
       _ -> throw e
