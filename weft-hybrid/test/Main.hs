@@ -8,6 +8,7 @@ import Control.Monad (when)
 import qualified Programs
 import qualified Queues
 import qualified Spec.Descriptors
+import qualified Spec.Ending
 import qualified Spec.Interrupted
 import qualified Spec.Loops
 import qualified Spec.Outside
@@ -46,6 +47,7 @@ group name n =
         Spec.Outside.tests scheduler,
         Spec.Tutorial.tests scheduler,
         Spec.Races.tests n scheduler,
+        Spec.Ending.tests n,
         Spec.Loops.tests n
       ]
   where

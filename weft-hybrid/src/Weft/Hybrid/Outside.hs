@@ -54,9 +54,10 @@ outside l ctx k interrupted begin = do
   let stopOnce = join (swapRef giveUp (pure ()))
       withdraw = do
         found <- casCell cell 0 0 leaving
-        when (found == 0) stopOnce
+        when (found == 0) (stopOnce >> when (leaving == 2) gone)
         pure (found == 0 && leaving == 2)
       insert w = do
+        _ <- addCell (worldOutside (loopWorld l)) 0 1
         begun <- try (begin (Promise (finish w) ((== 0) <$> readCell cell 0)))
         case begun of
           Left e -> True <$ finish w (Left e)
@@ -67,10 +68,10 @@ outside l ctx k interrupted begin = do
       finish w r = do
         found <- casCell cell 0 0 1
         case found of
-          0 -> True <$ resume (toLoop l) w (\() -> either Throw k r)
+          0 -> True <$ back w (\() -> either Throw k r)
           3 -> do
             again <- casCell cell 0 3 1
-            when (again == 3) (unwanted r >> resume (toLoop l) w (\() -> Call (const awaitException)))
+            when (again == 3) (unwanted r >> back w (\() -> Call (const awaitException)))
             pure False
           2 -> do
             again <- casCell cell 0 2 1
@@ -81,4 +82,7 @@ outside l ctx k interrupted begin = do
     (leaving, dispose) = case interrupted of
       Leaves f -> (2, f)
       Stays f -> (3, f)
+    gone = () <$ addCell (worldOutside (loopWorld l)) 0 (-1)
+    -- In its loop's inbox before it is not counted any more.
+    back w task = resume (toLoop l) w task >> gone
     unwanted = either (const (pure ())) (guarded . dispose)
