@@ -15,7 +15,7 @@ import Data.Attoparsec.ByteString.Char8 (Parser, char, isDigit, many', parseOnly
 import qualified Data.Attoparsec.ByteString.Char8 as P
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
-import Data.Char (isAlphaNum, isAscii)
+import Data.Char (isAlphaNum, isAscii, isAsciiUpper, toLower)
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Sequence (Seq, ViewL (..), viewl, (|>))
@@ -26,6 +26,7 @@ import GHC.IO.Encoding (getFileSystemEncoding)
 import Network.HTTP.Types
 import Options.Applicative hiding (Parser, action, many)
 import qualified Options.Applicative as O
+import System.Exit (die)
 import System.FilePath (takeExtension)
 import System.IO (hFlush, stdout)
 import System.IO.Error (isDoesNotExistError, isFullError, isPermissionError)
@@ -49,8 +50,10 @@ main :: IO ()
 main = do
   opts <- execParser (info (options <**> helper) (progDesc "Serve a folder over HTTP with hybrid threads; cores by +RTS -N"))
   cores <- getNumCapabilities
-  address <- Weft.getAddrInfo (Just numeric) (Just (host opts)) (Just (show (port opts)))
-  first <- listenOn (Weft.addrAddress (head address))
+  addresses <- Weft.getAddrInfo (Just numeric) (Just (host opts)) (Just (show (port opts)))
+  first <- case addresses of
+    address : _ -> listenOn (Weft.addrAddress address)
+    [] -> die ("hybrid-web: no address: " <> host opts)
   bound <- Weft.getSocketName first
   others <- forM [2 .. cores] (const (listenOn bound))
   root <- run (openDirectory (folder opts))
@@ -162,7 +165,7 @@ parseRequest bytes = do
   unless ("/" `B.isPrefixOf` target && B.notElem '\0' decoded) (Left badRequest400)
   pure (Request onlyHead' decoded (if version >= (1, 1) then "close" `notElem` tokens else "keep-alive" `elem` tokens))
   where
-    lower c = if c >= 'A' && c <= 'Z' then toEnum (fromEnum c + 32) else c
+    lower c = if isAsciiUpper c then toLower c else c
 
 requestHead :: Parser (ByteString, ByteString, (Int, Int), RequestHeaders)
 requestHead = do
@@ -174,7 +177,7 @@ requestHead = do
   (method, target, (major, minor), fields) <$ end
   where
     end = string "\r\n"
-    digit = fromEnum <$> P.satisfy isDigit >>= \c -> pure (c - fromEnum '0')
+    digit = (\c -> fromEnum c - fromEnum '0') <$> P.satisfy isDigit
     blank c = c == ' ' || c == '\t'
     isToken c = isAscii c && (isAlphaNum c || c `elem` ("!#$%&'*+-.^_`|~" :: String))
     fromCI = fromString . B.unpack

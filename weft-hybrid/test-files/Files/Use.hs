@@ -91,7 +91,7 @@ own go = withFolder $ \folder -> do
       m <- readBufAt f 61440 q 65536
       nonBlocking ((n, m) @?= (65536, 4096))
     withFile reading path $ \f -> do
-      n <- readBufsAt f 0 (map (piece q) [(i * 20, 20) | i <- [0 .. 3000]] ++ [piece q (60020, 5516)])
+      n <- readBufsAt f 0 ([piece q (i * 20, 20) | i <- [0 .. 3000]] ++ [piece q (60020, 5516)])
       nonBlocking (n @?= 65536)
   touchForeignPtr from
   B.fromForeignPtr into 0 65536 @?= marked 0 65536
