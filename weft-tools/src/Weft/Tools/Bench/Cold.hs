@@ -17,9 +17,9 @@ import qualified Data.ByteString as B
 import qualified Data.Text as T
 import System.Directory
 import System.FilePath ((</>))
-import System.IO (hPutStrLn, stderr)
+import System.IO (IOMode (ReadMode), hPutStrLn, openBinaryFile, stderr)
 import System.Posix.Fcntl (Advice (AdviceDontNeed), fileAdvise)
-import System.Posix.IO (OpenMode (ReadOnly), closeFd, defaultFileFlags, openFd)
+import System.Posix.IO (closeFd, handleToFd)
 import System.Process (callProcess, readProcess)
 import Text.Read (readMaybe)
 import Weft.Tools.Bench.Types
@@ -68,7 +68,7 @@ forgetFiles folder count = do
     Right () -> pure ()
     Left e -> const (forM_ [0 .. count - 1] forget) (e :: IOException)
   where
-    forget i = bracket (openFd (folder </> "f" <> show i) ReadOnly Nothing defaultFileFlags) closeFd $ \fd ->
+    forget i = bracket (openBinaryFile (folder </> "f" <> show i) ReadMode >>= handleToFd) closeFd $ \fd ->
       fileAdvise fd 0 0 AdviceDontNeed
 
 say :: String -> IO ()
