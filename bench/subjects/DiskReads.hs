@@ -2,19 +2,20 @@
 -- Description : Random reads past the page cache
 --
 -- So many threads read blocks of 4 KiB at random places of a file (2007, figure 17) until so many reads have been done
--- in all. Every thread has its own sequence of places, the same in every run. At most a thousand buffers are used: it is
+-- in all: GHC's threads or hybrid ones, by the module @Disk@. Every thread has its own sequence of places, the same in every run. At most a thousand buffers are used: it is
 -- the reads that are measured, not the memory of threads that wait.
 module Main (main) where
 
-import Control.Concurrent (forkIO, runInUnboundThread)
-import Control.Monad (forM_, replicateM, when)
+import Control.Concurrent (runInUnboundThread)
+import Control.Monad (replicateM, when)
 import Countdown
 import Data.Array (Array, bounds, listArray, (!))
 import Data.Bits (shiftL, shiftR, xor)
 import Data.IORef
 import Data.Word (Word64, Word8)
 import Disk
-import Foreign.ForeignPtr (ForeignPtr, withForeignPtr)
+import Foreign.ForeignPtr (ForeignPtr, touchForeignPtr)
+import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import GHC.ForeignPtr (mallocPlainForeignPtrAlignedBytes)
 import Measure
 import System.Directory (listDirectory)
@@ -45,11 +46,12 @@ disk file threads count = do
     let table = listArray (0, length buffers - 1) buffers :: Array Int (ForeignPtr Word8)
         one p place = do
           n <- readBlock (fromIntegral ((place `shiftR` 11) `mod` fromIntegral (size `div` block)) * fromIntegral block) p block
-          when (n /= block) (atomicModifyIORef' failed (\k -> (k + 1, ())))
+          when (n /= block) (plain (atomicModifyIORef' failed (\k -> (k + 1, ()))))
         thread i = do
-          withForeignPtr (table ! (i `mod` (snd (bounds table) + 1))) $ \p -> run left (one p) (fromIntegral i * 0x9e3779b97f4a7c15 + 1)
-          arrive finished
-    spent <- spending (forM_ [0 .. threads - 1] (forkIO . thread) >> await finished)
+          readSome left (one (unsafeForeignPtrToPtr (table ! (i `mod` (snd (bounds table) + 1))))) (fromIntegral i * 0x9e3779b97f4a7c15 + 1)
+          plain (arrive finished)
+    spent <- spending (startAll (map thread [0 .. threads - 1]) >> await finished)
+    mapM_ touchForeignPtr buffers
     osThreads <- length <$> listDirectory "/proc/self/task"
     wrong <- readIORef failed
     if wrong /= 0
@@ -66,11 +68,11 @@ disk file threads count = do
   hear
 
 -- | Read until none is left, at the places of a generator (xorshift).
-run :: IORef Int -> (Word64 -> IO ()) -> Word64 -> IO ()
-run left one = go
+readSome :: IORef Int -> (Word64 -> Thread ()) -> Word64 -> Thread ()
+readSome left one = go
   where
     go x0 = do
-      mine <- atomicModifyIORef' left (\n -> (n - 1, n))
+      mine <- plain (atomicModifyIORef' left (\n -> (n - 1, n)))
       when (mine > 0) $ do
         let x1 = x0 `xor` (x0 `shiftL` 13)
             x2 = x1 `xor` (x1 `shiftR` 7)

@@ -4,10 +4,15 @@ module Main (main) where
 
 import Control.Exception (bracket)
 import qualified Data.ByteString.Char8 as B
+import Data.Char (isDigit)
+import Data.List (isInfixOf)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
-import System.Directory (doesFileExist)
+import System.Directory (createDirectory, doesFileExist, getTemporaryDirectory, removePathForcibly)
+import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
 import System.IO
+import System.Info (os)
 import System.Process
 import System.Timeout (timeout)
 import Test.Tasty
@@ -16,12 +21,13 @@ import Test.Tasty.HUnit
 main :: IO ()
 main =
   defaultMain . localOption (mkTimeout 20000000) . testGroup "examples" $
-    [ talk "pong" (B.pack "GET / HTTP/1.1\r\nHost: x\r\n\r\n") (B.isSuffixOf (B.pack "Pong!")),
-      talk "file" (B.pack "GET / HTTP/1.1\r\nHost: x\r\n\r\n") (\answer -> B.length (body answer) == 4332),
-      talk "SimpleServer" (B.pack "0123456789abcdef") (== B.pack "sixteen bytes...\n"),
-      talk "echo" (B.pack "hello") (== B.pack "hello"),
-      talk "events" (B.pack "hello") (== B.pack "hello")
-    ]
+    [testCase "hybrid-web and hybrid-load" web | os == "linux"]
+      <> [ talk "pong" (B.pack "GET / HTTP/1.1\r\nHost: x\r\n\r\n") (B.isSuffixOf (B.pack "Pong!")),
+           talk "file" (B.pack "GET / HTTP/1.1\r\nHost: x\r\n\r\n") (\answer -> B.length (body answer) == 4332),
+           talk "SimpleServer" (B.pack "0123456789abcdef") (== B.pack "sixteen bytes...\n"),
+           talk "echo" (B.pack "hello") (== B.pack "hello"),
+           talk "events" (B.pack "hello") (== B.pack "hello")
+         ]
   where
     body = B.drop 4 . snd . B.breakSubstring (B.pack "\r\n\r\n")
 
@@ -42,22 +48,76 @@ talk name request complete = testCase name . running name $ \port ->
         more <- recv s 65536
         if B.null more then pure got else collect s (got <> more)
 
+-- | The web server, asked by curl, and by the load generator.
+web :: Assertion
+web = withFolder $ \folder -> do
+  let small = B.replicate 5000 'x'
+      large = B.concat (replicate 60000 (B.pack "many bytes, in order "))
+  createDirectory (folder </> "in")
+  B.writeFile (folder </> "small") small
+  B.writeFile (folder </> "large") large
+  B.writeFile (folder </> "in" </> "index.html") (B.pack "index")
+  runningWith "hybrid-web" [folder </> "in" </> "..", "--port", "0"] $ \port -> do
+    let curl arguments path = readProcess "curl" (["-s", "-S", "--max-time", "10", "--path-as-is"] <> arguments <> ["http://127.0.0.1:" <> show port <> path]) ""
+        gives status arguments path = curl (["-o", "/dev/null", "-w", "%{http_code}"] <> arguments) path >>= (@?= status)
+    mapM_ (\_ -> curl [] "/small" >>= (@?= B.unpack small)) "twice"
+    curl [] "/large" >>= (@?= B.unpack large)
+    curl [] "/in" >>= (@?= "index")
+    curl [] "/%69n/index.html?query" >>= (@?= "index")
+    headers <- curl ["-I"] "/small"
+    assertBool headers ("Content-Length: 5000" `isInfixOf` headers)
+    gives "404" [] "/nothing"
+    gives "404" [] ("/../" <> reverse (takeWhile (/= '/') (reverse folder)) <> "/small")
+    gives "404" [] "/%2e%2e/%2e%2e/etc/passwd"
+    gives "400" [] "/%00"
+    gives "405" ["-X", "DELETE"] "/small"
+    gives "413" ["-X", "GET", "-d", "a body"] "/small"
+    gives "414" [] ('/' : replicate 9000 'a')
+    gives "431" ["-H", "Field: " <> replicate 40000 'a'] "/small"
+    load <- built "hybrid-load"
+    writeFile (folder </> "list") "/small\n/in/index.html\n"
+    (code, said, problems) <- readProcessWithExitCode load ["--port", show port, "--connections", "50", "--seconds", "1", "--list", folder </> "list", "/large"] ""
+    assertEqual problems ExitSuccess code
+    assertBool said (", 0 errors" `isInfixOf` said && "requests/s" `isInfixOf` said && "p99 " `isInfixOf` said)
+    (code', said', _) <- readProcessWithExitCode load ["--port", show port, "--connections", "2", "--seconds", "1", "/nothing"] ""
+    code' @?= ExitSuccess
+    assertBool said' ("/nothing was refused" `isInfixOf` said')
+    -- It serves on when a client has gone in the middle of an answer.
+    bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
+      connect s (SockAddrInet port (tupleToHostAddress (127, 0, 0, 1)))
+      sendAll s (B.pack "GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+    curl [] "/in/" >>= (@?= "index")
+  where
+    withFolder act = do
+      temporary <- getTemporaryDirectory
+      (path, h) <- openTempFile temporary "weft-hybrid-web"
+      hClose h >> removePathForcibly path
+      bracket (path <$ createDirectory path) removePathForcibly act
+
 running :: String -> (PortNumber -> IO a) -> IO a
-running name act = bracket start stop $ \(_, out, _, _) -> do
+running name = runningWith name ["0"]
+
+runningWith :: String -> [String] -> (PortNumber -> IO a) -> IO a
+runningWith name arguments act = bracket start stop $ \(_, out, _, _) -> do
   h <- maybe (fail "no output") pure out
   line <- timeout 10000000 (hGetLine h)
-  let digits = reverse (takeWhile (/= ':') (reverse (maybe "" id line)))
+  -- The last number of the line.
+  let digits = reverse (takeWhile isDigit (dropWhile (not . isDigit) (reverse (maybe "" id line))))
   case reads digits of
     [(n, "")] -> act (fromInteger n)
     _ -> fail (name <> " said " <> show line)
   where
     start = do
-      -- Where `make build` puts them; elsewhere they are on the PATH.
-      built <- doesFileExist ("../bin/examples/" <> name)
-      let program = if built then "../bin/examples/" <> name else name
-      (i, o, e, p) <- createProcess (proc program ["0", "+RTS", "-N2"]) {std_out = CreatePipe}
+      program <- built name
+      (i, o, e, p) <- createProcess (proc program (arguments <> ["+RTS", "-N2"])) {std_out = CreatePipe}
       pure (i, o, e, p)
     stop (_, out, _, p) = do
       terminateProcess p
       _ <- waitForProcess p
       mapM_ hClose out
+
+-- | Where `make build` puts programs; elsewhere they are on the PATH.
+built :: String -> IO FilePath
+built name = do
+  there <- doesFileExist ("../bin/examples/" <> name)
+  pure (if there then "../bin/examples/" <> name else name)

@@ -8,8 +8,10 @@ import Control.Monad (when)
 import qualified Programs
 import qualified Queues
 import qualified Spec.Descriptors
+import qualified Spec.Ending
 import qualified Spec.Interrupted
 import qualified Spec.Loops
+import qualified Spec.Outside
 import qualified Spec.Races
 import qualified Spec.Threads
 import qualified Spec.Tutorial
@@ -42,8 +44,10 @@ group name n =
         Spec.Waiting.tests scheduler,
         Spec.Interrupted.tests scheduler,
         Spec.Descriptors.tests scheduler,
+        Spec.Outside.tests scheduler,
         Spec.Tutorial.tests scheduler,
         Spec.Races.tests n scheduler,
+        Spec.Ending.tests n,
         Spec.Loops.tests n
       ]
   where

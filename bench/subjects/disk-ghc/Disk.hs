@@ -6,9 +6,13 @@
 -- A safe foreign call of pread(2): the OS thread blocks, others run.
 module Disk
   ( withDisk,
+    Thread,
+    plain,
+    startAll,
   )
 where
 
+import Control.Concurrent (forkIO)
 import Control.Exception (bracket)
 import Data.Int (Int64)
 import Data.Word (Word8)
@@ -23,8 +27,17 @@ foreign import capi unsafe "fcntl.h open" c_open :: CString -> CInt -> CMode -> 
 
 foreign import capi unsafe "unistd.h close" c_close :: CInt -> IO CInt
 
+type Thread = IO
+
+-- | An action that does not wait.
+plain :: IO a -> Thread a
+plain = id
+
+startAll :: [Thread ()] -> IO ()
+startAll = mapM_ forkIO
+
 -- | Run with a function that reads from an offset into a buffer, past the page cache: how many bytes, or -1.
-withDisk :: FilePath -> ((Int64 -> Ptr Word8 -> Int -> IO Int) -> IO a) -> IO a
+withDisk :: FilePath -> ((Int64 -> Ptr Word8 -> Int -> Thread Int) -> IO a) -> IO a
 withDisk file act = bracket open c_close $ \fd -> act (\at p n -> fromIntegral <$> c_pread fd p (fromIntegral n) (fromIntegral at))
   where
     open = do

@@ -176,5 +176,5 @@ import Weft.Hybrid.Policy
 import Weft.Hybrid.Scheduler
 import Weft.Hybrid.Semaphore
 import Weft.Hybrid.Socket
-import Weft.Hybrid.Thread hiding (identified, newThread)
+import Weft.Hybrid.Thread
 import Weft.Hybrid.Timer hiding (callAt)

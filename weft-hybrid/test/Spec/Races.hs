@@ -12,6 +12,7 @@ import Control.Monad (forM_, replicateM_, void)
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Support
+import System.Posix.IO (createPipe)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Hybrid hiding (newEmptyMVar, putMVar, takeMVar)
@@ -55,7 +56,14 @@ race s loops prepare = do
 
 rounds :: [(String, Int -> Round)]
 rounds =
-  [ ( "a value comes, and a kill",
+  [ ( "both wait for one pipe, which moves from loop to loop",
+      \i -> do
+        (r, w) <- nonBlocking (createPipe >>= \(r, w) -> (,) <$> adopt r <*> adopt w)
+        fork (sleep (microseconds (i `mod` 60)) >> writeBytes w (C.pack "x") >> yield >> writeBytes w (C.pack "y"))
+        let one = void (readBytes r 1)
+        pure (one, one, nonBlocking (and <$> mapM closeDescriptor [r, w]))
+    ),
+    ( "a value comes, and a kill",
       \i -> do
         box <- H.newEmptyMVar
         taken <- nonBlocking (newIORef False)

@@ -87,14 +87,111 @@ module Weft.File
   )
 where
 
+import Data.ByteString (ByteString)
+import Data.Word (Word8)
+import Foreign.Ptr (Ptr)
 import System.Posix.Types (Fd)
 import Weft.File.Engine
 import Weft.File.Lane (LaneFigures (..))
-import Weft.File.Open
-import Weft.File.Status
+import Weft.File.Open (Access (..), Creation (..), Directory, OpenMode (..), Within (..), closeDirectory, fromDescriptor, reading, writing)
+import qualified Weft.File.Open as Open
+import Weft.File.Status (FileStatus (..), FileType (..))
+import qualified Weft.File.Status as Status
 import Weft.File.Stream
-import Weft.File.Transfer
+import Weft.File.Transfer (alignedBuffer)
+import qualified Weft.File.Transfer as Transfer
 import Weft.File.Types
+
+-- Opening and closing ---------------------------------------------------------------
+
+-- | Open a file. Close it with 'closeFile'; better, use 'withFile'. Throws as
+-- 'System.IO.openFile' does; interruptible, and then nothing stays open.
+openFile :: OpenMode -> FilePath -> IO File
+openFile = Open.openFile perform
+
+-- | Open a file for as long as the action takes.
+withFile :: OpenMode -> FilePath -> (File -> IO a) -> IO a
+withFile = Open.withFile perform
+
+-- | Open a directory.
+openDirectory :: FilePath -> IO Directory
+openDirectory = Open.openDirectory perform
+
+-- | Open a directory for as long as the action takes.
+withDirectory :: FilePath -> (Directory -> IO a) -> IO a
+withDirectory = Open.withDirectory perform
+
+-- | Open a file by a path that starts from a directory.
+openFileAt :: Directory -> OpenMode -> FilePath -> IO File
+openFileAt = Open.openFileAt perform
+
+-- | The same for as long as the action takes.
+withFileAt :: Directory -> OpenMode -> FilePath -> (File -> IO a) -> IO a
+withFileAt = Open.withFileAt perform
+
+-- Reading and writing -----------------------------------------------------------------
+
+-- | Bytes from an offset: as many as asked for, fewer only at the end of the file.
+-- When it is interrupted it returns at once.
+readAt :: File -> Offset -> Count -> IO ByteString
+readAt = Transfer.readAt perform
+
+-- | Write all bytes from an offset on. When it is interrupted, a part of them may
+-- have been written, or be written yet.
+writeAt :: File -> Offset -> ByteString -> IO ()
+writeAt = Transfer.writeAt perform
+
+-- | Write several strings one after the other, by as few system calls as may be.
+writeManyAt :: File -> Offset -> [ByteString] -> IO ()
+writeManyAt = Transfer.writeManyAt perform
+
+-- | All of a file from an offset on, in chunks of that size, the last of which may
+-- be shorter.
+forChunks :: File -> Offset -> Count -> (a -> ByteString -> IO a) -> a -> IO a
+forChunks = Transfer.forChunks perform
+
+-- | Into memory of the caller's, which must stay until it returns: how many bytes,
+-- fewer than asked for only at the end of the file. Interruptible; before it ends
+-- by an exception it waits until the kernel is done with the memory.
+readBufAt :: File -> Offset -> Ptr Word8 -> Count -> IO Count
+readBufAt = Transfer.readBufAt perform
+
+-- | From memory of the caller's, in the same way: all of it.
+writeBufAt :: File -> Offset -> Ptr Word8 -> Count -> IO ()
+writeBufAt = Transfer.writeBufAt perform
+
+-- | Into several pieces of memory, filled one after the other, by one request for
+-- up to 1024 of them: how many bytes; fewer than there is room for only at the end
+-- of the file.
+readBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> IO Count
+readBufsAt = Transfer.readBufsAt perform
+
+-- | From several pieces of memory; all of it, unless the device is full.
+writeBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> IO Count
+writeBufsAt = Transfer.writeBufsAt perform
+
+-- | Have what was written reach the disk, with its size and times (fsync(2)).
+sync :: File -> IO ()
+sync = Transfer.sync perform
+
+-- | The same without what is not needed to read it again (fdatasync(2)).
+syncData :: File -> IO ()
+syncData = Transfer.syncData perform
+
+-- | Have the disk set space aside for a range, and the file be at least that long
+-- (fallocate(2)).
+allocate :: File -> Offset -> Offset -> IO ()
+allocate = Transfer.allocate perform
+
+-- Status --------------------------------------------------------------------------------
+
+-- | Of an open file.
+statFile :: File -> IO FileStatus
+statFile = Status.statFile perform
+
+-- | Of what a path leads to.
+statPath :: FilePath -> IO FileStatus
+statPath = Status.statPath perform
 
 -- | Run something with the file's descriptor, which stays open meanwhile: for
 -- 'Weft.Socket.sendFileRange', say.

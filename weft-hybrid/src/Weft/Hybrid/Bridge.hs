@@ -14,6 +14,7 @@ import Control.Concurrent.MVar
 import Control.Exception
 import Control.Monad (void)
 import Weft.Hybrid.Monad
+import Weft.Hybrid.Park (identified, newThread)
 import qualified Weft.Hybrid.Park as Park
 import Weft.Hybrid.Scheduler
 import Weft.Hybrid.Thread
@@ -26,8 +27,8 @@ import Weft.Hybrid.Trace
 run :: Hybrid a -> IO a
 run body = currentScheduler >>= (`runIn` body)
 
--- | The same on a scheduler of one's own. A scheduler that is stopped meanwhile never
--- answers.
+-- | The same on a scheduler of one's own. If that is stopped meanwhile the thread is
+-- killed; one that does not end in the time for that never answers.
 runIn :: Scheduler -> Hybrid a -> IO a
 runIn world body = mask $ \restore -> do
   box <- newEmptyMVar
@@ -53,6 +54,6 @@ forkFromIn world body = do
   t <$ submit world (identified t Plain) (taskOf body)
 
 -- | Run an action with a scheduler of its own, which is stopped afterwards: threads that are
--- left are dropped.
+-- left are killed ('stopScheduler').
 withScheduler :: Settings -> (Scheduler -> IO a) -> IO a
 withScheduler settings = bracket (startScheduler settings) (void . stopScheduler)

@@ -3,8 +3,18 @@
 -- closing. The means of "Weft.Hybrid.Socket", and of programs that have descriptors of
 -- other kinds (pipes, say).
 --
--- A descriptor is registered once, edge-triggered, with the manager of the loop on which
--- a thread first had to wait for it; that loop then runs who waits for it.
+-- A descriptor is registered, edge-triggered, with the manager of the loop on which a thread first
+-- had to wait for it; that loop then runs who waits for it. So a thread stays with its descriptors.
+-- When work was shared it has moved: then its descriptors follow it, each when it next waits for
+-- it. Of several threads that use a descriptor, the others come along.
+--
+-- @
+--   owner  Nobody  -> Moving l    a thread on loop l that is going to wait, and is inside ('enter')
+--          Owner k -> Moving l    the same, which takes it from loop k's back end
+--          Moving l -> Owner l    that thread, when l's back end has it; or Nobody, if that refused
+-- @
+--
+-- Who finds it moving just waits: the new registration reports what is there.
 module Weft.Hybrid.Descriptor
   ( Descriptor,
     descriptorFd,
@@ -29,7 +39,7 @@ module Weft.Hybrid.Descriptor
 where
 
 import Control.Exception (toException, try)
-import Control.Monad (unless, void, when)
+import Control.Monad (forM_, unless, void, when)
 import Foreign.C.Error (Errno (..), eBADF, eTIMEDOUT)
 import Foreign.C.Types (CInt)
 import GHC.Exts (oneShot)
@@ -64,22 +74,14 @@ closeDescriptor d = mask_ $ do
     Nothing -> pure False
     Just mine -> do
       owner <- readOwner d
-      case owner of
-        Owner l -> admit (toLoop l) d Reading >> admit (toLoop l) d Writing
-        Nobody -> pure ()
+      forM_ (loopOf owner) $ \l -> admit (toLoop l) d Reading >> admit (toLoop l) d Writing
       when mine (release d)
       pure True
 
 -- | Nobody uses it any more. The number is the kernel's after this.
 release :: Descriptor -> IO ()
 release d = do
-  owner <- readOwner d
-  case owner of
-    Owner l -> do
-      let m = loopManager l
-      alive <- isAlive m
-      when alive (backendForget (managerBackend m) (descriptorFd d))
-    Nobody -> pure ()
+  readOwner d >>= disown d
   let Fd n = descriptorFd d in cClose n
 
 -- Operations --------------------------------------------------------------------------
@@ -210,7 +212,8 @@ waitNumbered n o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir}
           begin o l' ctx
         expired = do
           mine <- takeOut d dir n
-          when mine (resume (onLoop l) w (\() -> Call (attempt False o)))
+          early <- isEarly l deadline
+          when mine (resume (onLoop l) w (\() -> if early then again else Call (attempt False o)))
     -- Before it can be resumed elsewhere; the timer fires on this loop, so not before the end of this.
     t <- addOwnTimer (loopManager l) deadline expired
     writeRef timer (void (cancelTimer t))
@@ -218,27 +221,33 @@ waitNumbered n o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir}
     unless joined (void (cancelTimer t))
     joined <$ recheck l d dir
 
--- | Have a loop's manager report the descriptor, this loop's if none does yet.
+-- | Take it out of its owner's back end.
+disown :: Descriptor -> Owner -> IO ()
+disown d owner = forM_ (loopOf owner) $ \l -> do
+  let m = loopManager l
+  alive <- isAlive m
+  when alive (backendForget (managerBackend m) (descriptorFd d))
+
+-- | Have this loop's manager report the descriptor.
 attach :: Loop -> Descriptor -> Direction -> IO ()
 attach l d dir = do
   owner <- readOwner d
   case owner of
-    Owner l' -> do
-      alive <- isAlive (loopManager l')
-      if alive then proceed l' else settle owner
-    Nobody -> settle owner
+    Owner l' | loopManager l' `sameManager` loopManager l -> proceed
+    Moving _ -> pure ()
+    _ -> move owner
   where
-    proceed l' = case backendResume (managerBackend (loopManager l')) of
+    proceed = case backendResume (managerBackend (loopManager l)) of
       Nothing -> pure ()
-      Just again -> again (descriptorFd d) events >> wakeManager (loopManager l')
+      Just again -> again (descriptorFd d) events >> wakeManager (loopManager l)
     events = case dir of
       Reading -> evtRead <> evtPeerClosed
       Writing -> evtWrite
-    settle owner = do
+    move owner = do
       open <- enter d
       when open $ do
-        ours <- casOwner d owner (loopOwner l)
-        when ours (arm l d)
+        ours <- casOwner d owner (loopMoving l)
+        when ours (disown d owner >> arm l d)
         lastOut <- leave d
         when lastOut (release d)
         unless ours (attach l d dir)
@@ -247,14 +256,18 @@ attach l d dir = do
 arm :: Loop -> Descriptor -> IO ()
 arm l d = do
   armed <- backendArm backend (descriptorFd d) tok Edge wanted `onException` fails
-  when (armed == AlwaysReady) (mapM_ (admit (onLoop l) d) [Reading, Writing])
+  settle (loopOwner l)
+  when (armed == AlwaysReady) tryAll
   where
     backend = managerBackend (loopManager l)
     tok = guestToken (descriptorFd d) (descriptorGeneration d)
     wanted = evtRead <> evtWrite <> evtPeerClosed <> evtUrgent
+    settle = void . casOwner d (loopMoving l)
+    tryAll = mapM_ (admit (onLoop l) d) [Reading, Writing]
+    -- Those who wait find out for themselves.
     fails = do
-      owner <- readOwner d
-      void (casOwner d owner Nobody)
+      settle Nobody
+      tryAll
       lastOut <- leave d
       when lastOut (release d)
 

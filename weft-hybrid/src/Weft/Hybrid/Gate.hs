@@ -37,6 +37,7 @@ module Weft.Hybrid.Gate
 
     -- * Their loops
     readOwner,
+    loopOf,
     casOwner,
 
     -- * Gates
@@ -50,6 +51,7 @@ module Weft.Hybrid.Gate
 
     -- * The loop that polls
     deliver,
+    admitAll,
   )
 where
 
@@ -59,6 +61,7 @@ import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd)
 import Weft.Core.Channel (Direction (..))
 import Weft.Core.Events
+import Weft.Core.Manager (sameManager)
 import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
 import Weft.Sys
@@ -244,9 +247,15 @@ readOwner :: Descriptor -> IO Owner
 readOwner d = blockOf d >>= \b -> readSlot (blockOwners b) (cell d)
 {-# INLINE readOwner #-}
 
+-- | Its loop, or the one that is to be.
+loopOf :: Owner -> Maybe Loop
+loopOf Nobody = Nothing
+loopOf (Owner l) = Just l
+loopOf (Moving l) = Just l
+
 -- | Change it, if it is what 'readOwner' said.
 casOwner :: Descriptor -> Owner -> Owner -> IO Bool
-casOwner d old !new = blockOf d >>= \b -> casSlot (blockOwners b) (cell d) old new
+casOwner d !old !new = blockOf d >>= \b -> casSlot (blockOwners b) (cell d) old new
 
 -- Gates -------------------------------------------------------------------------------
 
@@ -326,3 +335,18 @@ deliver l tok evs = do
       w <- readCell (blockWords b) (cell d)
       found <- casCell (blockWords b) (cell d) w (w .|. flagHides)
       unless (found == w) (setFlag b)
+
+-- | Have all who wait for descriptors of the loop try again. For its end. O(descriptors).
+admitAll :: Loop -> IO ()
+admitAll l = do
+  blocks <- readRef table
+  forM_ [0 .. sizeSlots blocks - 1] $ \i -> readSlot blocks i >>= mapM_ (each i)
+  where
+    each i b = forM_ [0 .. blockSize - 1] $ \j -> do
+      owner <- readSlot (blockOwners b) j
+      w <- readCell (blockWords b) j
+      case loopOf owner of
+        Just l' | loopManager l' `sameManager` loopManager l -> do
+          let d = describe (fromIntegral (i * blockSize + j)) (generationOf w)
+          mapM_ (admit (onLoop l) d) [Reading, Writing]
+        _ -> pure ()

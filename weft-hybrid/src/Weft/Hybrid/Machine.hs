@@ -86,6 +86,9 @@ turn l push pop = do
           else case t of
             Ret -> step 1 ctx t
             Parked -> step 1 ctx t
+            -- A task in the queue has no other context before it than its own: the end of the
+            -- scheduler relies on that.
+            Enter ctx' k -> push ctx' k >> away 1 ctx
             _ -> push ctx (const t) >> away 1 ctx
 
     step :: Int -> Context -> Trace -> IO Bool

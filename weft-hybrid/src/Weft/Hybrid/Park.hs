@@ -22,6 +22,13 @@ module Weft.Hybrid.Park
     sheltered,
     newNumber,
 
+    -- * Identities
+    newThread,
+    identified,
+
+    -- * The end
+    isEarly,
+
     -- * Waiting in a shared state
     Step (..),
     transact,
@@ -29,12 +36,15 @@ module Weft.Hybrid.Park
     -- * Exceptions from elsewhere
     throwTo,
     takePending,
+    awaitException,
   )
 where
 
 import Control.Exception (SomeException)
+import qualified Data.IntMap.Strict as IntMap
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Core.Manager (wakeManager)
+import Weft.Core.Time (Instant)
 import Weft.Hybrid.Ready
 import Weft.Hybrid.Trace
 import Weft.Sys
@@ -128,6 +138,15 @@ parkWith ctx withdraw insert again = case contextIdentity ctx of
               if back then again else pure Parked
 {-# INLINE parkWith #-}
 
+-- | An identity for a thread of that scheduler.
+newThread :: World -> IO Thread
+newThread world =
+  Thread <$> newRef (Active 0 []) <*> newRef "" <*> newRef (Watchers IntMap.empty) <*> pure world
+
+-- | The context with an identity.
+identified :: Thread -> Context -> Context
+identified t ctx = With (extraOf ctx) {extraThread = Known t}
+
 -- | A number that was not there before; not 0.
 newNumber :: IO Int
 newNumber = (+ 1) <$> addCell numbers 0 1
@@ -135,6 +154,13 @@ newNumber = (+ 1) <$> addCell numbers 0 1
 numbers :: Cells
 numbers = unsafePerformIO (newCells 1)
 {-# NOINLINE numbers #-}
+
+-- | For what a timer does: does it run before its time, as the loop ends ("Weft.Hybrid.Ending")?
+isEarly :: Loop -> Instant -> IO Bool
+isEarly l due = do
+  stop <- peekCell (worldStop (loopWorld l)) 0
+  if stop == 0 then pure False else (< due) <$> now
+{-# INLINE isEarly #-}
 
 -- | One step of an operation on a shared state.
 data Step s
@@ -214,3 +240,7 @@ takePending ctx = case contextIdentity ctx of
           if ok then pure (Just e) else go t
         _ -> pure Nothing
 {-# INLINE takePending #-}
+
+-- | Park for an exception that is known to be on its way, and is raised here.
+awaitException :: Context -> IO Trace
+awaitException ctx = parkWith ctx (pure True) (\_ -> pure True) (pure Parked)

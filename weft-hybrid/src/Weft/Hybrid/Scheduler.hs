@@ -32,6 +32,8 @@ import System.IO (hPutStrLn, stderr)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Backend (newDefaultBackend)
 import Weft.Core.Manager
+import Weft.Duration (Duration, seconds)
+import Weft.Hybrid.Ending
 import Weft.Hybrid.Gate (deliver)
 import Weft.Hybrid.Machine
 import Weft.Hybrid.Park
@@ -53,10 +55,13 @@ data Settings = Settings
     -- label. Must not block.
     settingsOnException :: Maybe String -> SomeException -> IO (),
     -- | Told the label of a thread that nothing can wake any more. Must not block.
-    settingsOnDeadlock :: String -> IO ()
+    settingsOnDeadlock :: String -> IO (),
+    -- | How long the threads may take to end when the scheduler is stopped.
+    settingsGrace :: Duration
   }
 
--- | A loop for each capability, round robin; both reports go to standard error.
+-- | A loop for each capability, round robin; both reports go to standard error; five seconds
+-- for the end.
 defaultSettings :: Settings
 defaultSettings =
   Settings
@@ -65,7 +70,8 @@ defaultSettings =
       settingsOnException = \label e ->
         hPutStrLn stderr ("weft-hybrid: " <> maybe "a thread" show label <> " died: " <> displayException e),
       settingsOnDeadlock = \label ->
-        hPutStrLn stderr ("weft-hybrid: " <> show label <> " is deadlocked")
+        hPutStrLn stderr ("weft-hybrid: " <> show label <> " is deadlocked"),
+      settingsGrace = seconds 5
     }
 
 -- | Start a scheduler.
@@ -77,6 +83,9 @@ startScheduler settings = mask_ $ do
     World loops
       <$> newCells (count + 1)
       <*> newCells 2
+      <*> newCells 3
+      <*> newCells 1
+      <*> pure (settingsGrace settings)
       <*> newEmptyMVar
       <*> pure (settingsOnException settings)
       <*> pure (settingsOnDeadlock settings)
@@ -101,21 +110,23 @@ newLoop settings world i = do
   backend <- newDefaultBackend
   registry <- registryFor
   timers <- newQueue
-  manager <- newManager (-1) registry timers (\_ _ -> pure ()) backend
+  manager <- newManager (-1) registry timers (const id) backend
   ready <- newReady (settingsPolicy settings)
   inbox <- newRef NoMail
   ctx <- newRef Plain
   pace <- newCells 24
-  let l = Loop i manager ready inbox ctx pace (Owner l) world
+  let l = Loop i manager ready inbox ctx pace (Owner l) (Moving l) world
   pure l
 
 cellStop, cellRunning :: Int
 cellStop = 0
 cellRunning = 1
 
--- | End the loops and give back their kernel objects. Returns when that is done. The
--- threads are dropped where they are: for an orderly end let them end first. Not to be called
--- by one of them.
+-- | Kill all threads, wait until they have ended, end the loops and give back their kernel objects.
+-- Returns when that is done: after 'settingsGrace' and a turn at the latest, and then threads that
+-- have not ended are dropped where they are. See "Weft.Hybrid.Ending" for who is told; a
+-- thread that waits for another one, in an MVar say, ends if one of those resumes it, and is
+-- dropped else. Not to be called by one of them.
 stopScheduler :: Scheduler -> IO ()
 stopScheduler world = do
   writeCell (worldStop world) cellStop 1
@@ -164,7 +175,7 @@ runLoop l = do
   where
     go = do
       stop <- peekCell (worldStop (loopWorld l)) cellStop
-      if stop /= 0 then endLoop l else once >> go
+      if stop /= 0 then endThreads l (takeInbox l) >> endLoop l else once >> go
     once = do
       takeInbox l
       full <- runTurn l

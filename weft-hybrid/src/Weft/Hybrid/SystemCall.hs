@@ -25,9 +25,8 @@ where
 import Control.Exception (SomeException)
 import Weft.Event (EventManager)
 import Weft.Hybrid.Monad
-import Weft.Hybrid.Park
+import Weft.Hybrid.Outside
 import Weft.Hybrid.Trace
-import Weft.Sys hiding (now)
 
 -- | A system call that a thread has made, and wants an @a@ from.
 data Call a = Call' !Loop !Context (a -> Trace)
@@ -56,19 +55,4 @@ failing e = Answer (pure (Throw e))
 -- the outcome, once, from any thread; further calls have no effect and return 'False'. It
 -- returns what gives the work up, which runs if the thread is interrupted first.
 later :: Call a -> ((Either SomeException a -> IO Bool) -> IO (IO ())) -> Answer
-later (Call' l ctx k) begin = Answer go
-  where
-    go = do
-      -- 0: waits; 1: answered; 2: given up.
-      cell <- newCells 1
-      stop <- newRef (pure ())
-      let answer w r = do
-            found <- casCell cell 0 0 1
-            if found == 0 then True <$ resume (toLoop l) w (\() -> either Throw k r) else pure False
-          withdraw = do
-            found <- casCell cell 0 0 2
-            if found /= 0 then pure False else True <$ (readRef stop >>= id)
-          insert w = do
-            giveUp <- begin (answer w)
-            True <$ writeRef stop giveUp
-      parkWith ctx withdraw insert go
+later (Call' l ctx k) begin = Answer (outside l ctx k (Leaves (const (pure ()))) (begin . fulfil))

@@ -14,8 +14,6 @@ module Weft.Hybrid.Thread
     myThread,
     forkThread,
     forkLabelled,
-    newThread,
-    identified,
 
     -- * Ending
     kill,
@@ -50,15 +48,6 @@ import Weft.Hybrid.Trace
 import Weft.Sys
 
 -- Identity ------------------------------------------------------------------------------
-
--- | An identity for a thread of that scheduler.
-newThread :: World -> IO Thread
-newThread world =
-  Thread <$> newRef (Active 0 []) <*> newRef "" <*> newRef (Watchers IntMap.empty) <*> pure world
-
--- | The context with an identity.
-identified :: Thread -> Context -> Context
-identified t ctx = With (extraOf ctx) {extraThread = Known t}
 
 -- | The calling thread's identity, which it gets if it has none.
 myThread :: Hybrid Thread

@@ -12,7 +12,7 @@ module Weft.Hybrid.Timer
 where
 
 import Control.Exception (Exception, fromException, toException)
-import Control.Monad (when)
+import Control.Monad (unless, when)
 import Control.Monad.Catch (mask)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Core.Manager (addOwnTimer)
@@ -36,15 +36,19 @@ sleep d
 
 sleepUntil :: Loop -> Context -> Instant -> Task -> IO Trace
 sleepUntil l ctx due k = case contextIdentity ctx of
-  Anonymous -> Parked <$ addOwnTimer (loopManager l) due (onLoop l ctx k)
+  Anonymous -> Parked <$ addOwnTimer (loopManager l) due (onLoop l ctx . unlessEarly =<< isEarly l due)
   Known _ -> do
     place <- newRef Nothing
     let insert w = do
-          timer <- addOwnTimer (loopManager l) due (resume (onLoop l) w k)
+          timer <- addOwnTimer (loopManager l) due (resume (onLoop l) w . unlessEarly =<< isEarly l due)
           writeRef place (Just timer)
           pure True
         withdraw = readRef place >>= maybe (pure False) cancelTimer
     parkWith ctx withdraw insert (sleepUntil l ctx due k)
+  where
+    -- The thread is told that the scheduler ends as soon as it sleeps again.
+    unlessEarly True = \() -> Call (\l' ctx' -> sleepUntil l' ctx' due k)
+    unlessEarly False = k
 
 -- | Run an action, for at most that long: 'Nothing' when it took longer and was
 -- interrupted, as by 'Weft.Hybrid.Thread.throwTo'. Calls nest; exceptions pass; once the call has returned
@@ -70,7 +74,7 @@ timeout d act
         | otherwise -> Nothing <$ (withMask Masked never `catchAny` ours number)
   where
     attemptAny m = (Right <$> m) `catchAny` (pure . Left)
-    never = call (\_ ctx _ -> parkWith ctx (pure True) (\_ -> pure True) (pure Parked)) :: Hybrid ()
+    never = call (\_ ctx _ -> awaitException ctx) :: Hybrid ()
     ours number e = case fromException e of
       Just (TimedOut n) | n == number -> pure ()
       _ -> throw e
@@ -83,7 +87,7 @@ timeout d act
 callAt :: Duration -> (Place -> IO ()) -> Hybrid Timer
 callAt d act = call $ \l _ k -> do
   due <- after d <$> now
-  timer <- addOwnTimer (loopManager l) due (act (onLoop l))
+  timer <- addOwnTimer (loopManager l) due (isEarly l due >>= \early -> unless early (act (onLoop l)))
   pure $! k timer
 
 newtype TimedOut = TimedOut Int

@@ -48,6 +48,7 @@ import Control.Exception (SomeException)
 import qualified Data.IntMap.Strict as IntMap
 import GHC.Exts (Any)
 import Weft.Core.Manager (Manager)
+import Weft.Core.Time (Duration)
 import Weft.Sys
 
 -- Traces ------------------------------------------------------------------------
@@ -217,8 +218,9 @@ data Loop = Loop
     loopContext :: !(Ref Context),
     -- | The machine's pace (see there). The loop's alone.
     loopPace :: !Cells,
-    -- | It, as descriptors refer to it.
-    loopOwner :: Owner,
+    -- | It, as descriptors refer to it: 'Owner' and 'Moving', one of each, as they are compared
+    -- by their addresses.
+    loopOwner, loopMoving :: Owner,
     loopWorld :: !World
   }
 
@@ -252,8 +254,9 @@ data Queue = Queue
     queueSize :: !(IO Int)
   }
 
--- | Whose manager reports a descriptor's events.
-data Owner = Nobody | Owner !Loop
+-- | Whose manager reports a descriptor's events; or whose is going to, while a thread of that loop
+-- is busy with it.
+data Owner = Nobody | Owner !Loop | Moving !Loop
 
 -- | The latest first.
 data Inbox = NoMail | Mail !Context Task Inbox
@@ -268,6 +271,13 @@ data World = World
     -- | Cell 0: 1 when the loops are to end; anybody writes it, once. Cell 1: loops
     -- that still run; counted down by each.
     worldStop :: !Cells,
+    -- | Of the end, see "Weft.Hybrid.Ending": loops that know of it; loops that have told their
+    -- threads; threads that were told and have not ended. Changed by atomic additions.
+    worldEnding :: !Cells,
+    -- | Threads for which somebody outside of the loops works. Changed by atomic additions.
+    worldOutside :: !Cells,
+    -- | How long the threads may take to end.
+    worldGrace :: !Duration,
     -- | Full when all loops have ended.
     worldEnded :: !(MVar ()),
     -- | What is done about a thread that died of an exception: its label, if it has

@@ -28,6 +28,7 @@ import Weft.Tools.Bench.Bounds (missed)
 import Weft.Tools.Bench.Deadline (deadline)
 import Weft.Tools.Bench.Delay (delay)
 import Weft.Tools.Bench.Disk (disk)
+import Weft.Tools.Bench.DiskWeb (diskWeb)
 import Weft.Tools.Bench.Echo (echo)
 import Weft.Tools.Bench.Hybrid (fifo, hybridIdle, hybridMemory, hybridSwitch)
 import Weft.Tools.Bench.Idle (idle)
@@ -59,6 +60,7 @@ registry =
     relink,
     disk,
     static,
+    diskWeb,
     hybridMemory,
     hybridSwitch,
     fifo,

@@ -36,6 +36,7 @@ module Weft.Core.Manager
     poll,
     sleepUnless,
     setGuest,
+    orphanTimers,
 
     -- * Timers
     addTimer,
@@ -386,6 +387,11 @@ addOwnTimer m due act = do
   t <- newPlainTimer (managerHome m) due act
   t <$ enterTimer (managerTimers m) t
 {-# INLINE addOwnTimer #-}
+
+-- | For the runner: have all pending timers told, or resettled by their home, as at the manager's
+-- end, and go on. O(timers).
+orphanTimers :: Manager -> IO ()
+orphanTimers = orphanAll . managerTimers
 
 -- | 'addTimer' for a timer that will most likely be dropped soon by the same thread.
 addFresh :: Manager -> Instant -> Action -> IO Fresh

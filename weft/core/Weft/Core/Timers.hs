@@ -22,11 +22,12 @@ module Weft.Core.Timers
     nextDue,
     expireTimers,
     takeAll,
+    orphanAll,
     pendingTimers,
   )
 where
 
-import Control.Monad (unless, void, when)
+import Control.Monad (forM_, unless, void, when)
 import Weft.Core.Time (Instant, never)
 import Weft.Core.Timer
 import Weft.Sys
@@ -187,6 +188,17 @@ takeAll ts = do
   queueExpire (timersQueue ts) never $ \t -> readRef out >>= writeRef out . (t :)
   queueSweep (timersQueue ts) (\t -> False <$ (readRef out >>= writeRef out . (t :)))
   reverse <$> readRef out
+
+-- | Take all out and have each told so ('Orphaned'); others may be entered afterwards.
+-- O(timers).
+orphanAll :: Timers -> IO ()
+orphanAll ts = do
+  applyNews ts
+  out <- newRef []
+  queueSweep (timersQueue ts) (\t -> False <$ (readRef out >>= writeRef out . (t :)))
+  noteSize ts
+  timers <- readRef out
+  forM_ (reverse timers) $ \t -> fireTimer Orphaned t >>= \ok -> unless ok (buried ts 1)
 
 -- | Take what is in the inbox out again; from any thread.
 takeInbox :: Timers -> IO [Timer]

@@ -18,6 +18,7 @@
 module Weft.File.Engine
   ( -- * Carrying out
     Manner (..),
+    Carrier,
     perform,
     begin,
 
@@ -201,13 +202,19 @@ data Manner = Manner
     mannerWatch :: !(IO () -> IO (IO ())),
     -- | The request's memory is used until now.
     mannerKeep :: !(IO ()),
+    -- | Its descriptor is used from now on, until what this returns is run.
+    mannerHold :: !(IO (IO ())),
     -- | What to do with a result for which nobody waits any more.
     mannerDispose :: !(CInt -> IO ())
   }
 
--- | Carry an operation out, and wait for its result. Interruptible where it waits;
+-- | How threads of one kind have an operation carried out and wait for its result. What
+-- stands on the engine is written once, for all kinds.
+type Carrier m = Manner -> Op -> m CInt
+
+-- | GHC's threads. Carry an operation out, and wait for its result. Interruptible where it waits;
 -- in the second way above where the kernel is, which it is not for a disk.
-perform :: Manner -> Op -> IO CInt
+perform :: Carrier IO
 perform manner op = do
   r <- if mannerTry manner then tryOp op else pure errAgain
   result <- if r /= errAgain then pure r else slow
@@ -233,8 +240,10 @@ awaitOp e wanted manner op = do
   -- 0 while it is open who gets the result, 1 when it was put into the box, 2 when
   -- nobody waits for it any more.
   fate <- newCells 1
-  cancelIt <- beginWith e wanted op $ \r -> do
+  release <- mannerHold manner
+  cancelIt <- (`onException` release) . beginWith e wanted op $ \r -> do
     mannerKeep manner
+    release
     found <- casCell fate 0 0 1
     if found == 0 then putMVar box r else when (r >= 0) (mannerDispose manner r)
   let given = do
@@ -266,7 +275,9 @@ begin :: Op -> (CInt -> IO ()) -> IO (IO ())
 begin op handler = do
   e <- theEngine
   wanted <- wantedEngine
-  beginWith e wanted op handler
+  let leave = void (addCell (engineBusy e) 0 (-1))
+  _ <- addCell (engineBusy e) 0 1
+  beginWith e wanted op (\r -> leave >> handler r) `onException` leave
 
 beginWith :: Engine -> FileEngine -> Op -> (CInt -> IO ()) -> IO (IO ())
 beginWith e wanted op handler = do

@@ -1,5 +1,6 @@
 -- |
--- Opening files: by a path, or by a path below a directory.
+-- Opening files: by a path, or by a path below a directory. By threads of any kind, as
+-- "Weft.File.Transfer".
 module Weft.File.Open
   ( -- * Opening
     openFile,
@@ -25,7 +26,9 @@ module Weft.File.Open
   )
 where
 
-import Control.Exception (bracket, mask_, onException)
+import Control.Monad.Catch (MonadMask, bracket, mask_)
+import qualified Control.Exception as E (onException)
+import Control.Monad.IO.Class (MonadIO (..))
 import Data.Bits ((.&.), (.|.))
 import Data.Word (Word64, Word8)
 import Foreign.C.Error (Errno (..), eINVAL)
@@ -33,7 +36,7 @@ import Foreign.C.Types (CInt (..))
 import Foreign.ForeignPtr (ForeignPtr, mallocForeignPtrBytes, touchForeignPtr, withForeignPtr)
 import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import Foreign.Marshal.Utils (copyBytes)
-import Foreign.Ptr (plusPtr)
+import Foreign.Ptr (Ptr, plusPtr)
 import Foreign.Storable (pokeByteOff)
 import qualified GHC.Foreign as G
 import GHC.IO.Encoding (getFileSystemEncoding)
@@ -99,48 +102,53 @@ reading = OpenMode ReadOnly Existing False False False False Anywhere
 writing :: OpenMode
 writing = reading {openAccess = WriteOnly, openCreation = CreateIfMissing 0o666, openTruncate = True}
 
--- | Open a file. Close it with 'closeFile'; better, use 'withFile'. Throws as
--- 'System.IO.openFile' does; interruptible, and then nothing stays open.
-openFile :: OpenMode -> FilePath -> IO File
-openFile = openBelow "Weft.File.openFile" (Fd (#{const AT_FDCWD}))
+-- | 'Weft.File.openFile'.
+openFile :: (MonadIO m, MonadMask m) => Carrier m -> OpenMode -> FilePath -> m File
+openFile carry = openBelow carry "Weft.File.openFile" here
+{-# INLINE openFile #-}
 
--- | Open a file for as long as the action takes.
-withFile :: OpenMode -> FilePath -> (File -> IO a) -> IO a
-withFile mode path = bracket (openFile mode path) closeFile
+-- | 'Weft.File.withFile'.
+withFile :: (MonadIO m, MonadMask m) => Carrier m -> OpenMode -> FilePath -> (File -> m a) -> m a
+withFile carry mode path = bracket (openFile carry mode path) (liftIO . closeFile)
+{-# INLINE withFile #-}
 
 -- | An open directory, from which paths can start.
 newtype Directory = Directory File
   deriving (Show)
 
--- | Open a directory.
-openDirectory :: FilePath -> IO Directory
-openDirectory path = mask_ $ do
-  fd <- openFd "Weft.File.openDirectory" (Fd (#{const AT_FDCWD})) path flags 0 0
-  Directory <$> newFile path Cached fd
+-- | 'Weft.File.openDirectory'.
+openDirectory :: (MonadIO m, MonadMask m) => Carrier m -> FilePath -> m Directory
+openDirectory carry path = mask_ $ do
+  fd <- openFd carry "Weft.File.openDirectory" here path flags 0 0
+  liftIO (Directory <$> newFile path Cached fd)
   where
     flags = #{const O_PATH} .|. #{const O_DIRECTORY}
+{-# INLINE openDirectory #-}
 
 -- | Close it; files opened from it stay open.
 closeDirectory :: Directory -> IO ()
 closeDirectory (Directory file) = closeFile file
 
--- | Open a directory for as long as the action takes.
-withDirectory :: FilePath -> (Directory -> IO a) -> IO a
-withDirectory path = bracket (openDirectory path) closeDirectory
+-- | 'Weft.File.withDirectory'.
+withDirectory :: (MonadIO m, MonadMask m) => Carrier m -> FilePath -> (Directory -> m a) -> m a
+withDirectory carry path = bracket (openDirectory carry path) (liftIO . closeDirectory)
+{-# INLINE withDirectory #-}
 
 -- | For "Weft.File.Status".
 directoryFile :: Directory -> File
 directoryFile (Directory file) = file
 
--- | Open a file by a path that starts from a directory.
-openFileAt :: Directory -> OpenMode -> FilePath -> IO File
-openFileAt (Directory dir) mode path = using loc dir $ \fd -> openBelow loc fd mode path
+-- | 'Weft.File.openFileAt'.
+openFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> FilePath -> m File
+openFileAt carry (Directory dir) mode path = using loc dir $ \fd -> openBelow carry loc (Start fd (hold dir)) mode path
   where
     loc = "Weft.File.openFileAt"
+{-# INLINE openFileAt #-}
 
--- | The same for as long as the action takes.
-withFileAt :: Directory -> OpenMode -> FilePath -> (File -> IO a) -> IO a
-withFileAt dir mode path = bracket (openFileAt dir mode path) closeFile
+-- | 'Weft.File.withFileAt'.
+withFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> FilePath -> (File -> m a) -> m a
+withFileAt carry dir mode path = bracket (openFileAt carry dir mode path) (liftIO . closeFile)
+{-# INLINE withFileAt #-}
 
 -- | Take charge of an open descriptor, whose name is only for messages. From now on
 -- only 'closeFile' may close it.
@@ -149,67 +157,88 @@ fromDescriptor name fd = do
   kind <- descriptorKind "Weft.File.fromDescriptor" name fd
   newFile name kind fd
 
-openBelow :: String -> Fd -> OpenMode -> FilePath -> IO File
-openBelow loc dir mode path = mask_ $ do
-  fd <- openFd loc dir path flags permissions resolve
-  kind <- if openDirect mode then pure Direct else descriptorKind loc path fd `onException` closing fd
-  newFile path kind fd
+-- | Where a path starts from, and what holds that open ('mannerHold').
+data Start = Start !Fd !(IO (IO ()))
+
+-- | The working directory.
+here :: Start
+here = Start (Fd (#{const AT_FDCWD})) (pure (pure ()))
+
+openBelow :: (MonadIO m, MonadMask m) => Carrier m -> String -> Start -> OpenMode -> FilePath -> m File
+openBelow carry loc start mode path = mask_ $ do
+  fd <- openFd carry loc start path (flagsOf mode) permissions resolve
+  liftIO $ do
+    kind <- if openDirect mode then pure Direct else descriptorKind loc path fd `E.onException` closing fd
+    newFile path kind fd
   where
-    flags =
-      access (openAccess mode)
-        .|. creating
-        .|. (if openTruncate mode then #{const O_TRUNC} else 0)
-        .|. (if openAppend mode then #{const O_APPEND} else 0)
-        .|. (if openDirect mode then #{const O_DIRECT} else 0)
-        .|. (if openPrompt mode then #{const O_NONBLOCK} else 0)
-        .|. #{const O_NOCTTY}
-    access ReadOnly = #{const O_RDONLY}
-    access WriteOnly = #{const O_WRONLY}
-    access ReadWrite = #{const O_RDWR}
-    (creating, permissions) = case openCreation mode of
-      Existing -> (0, 0)
-      CreateIfMissing p -> (#{const O_CREAT}, fromIntegral p)
-      CreateNew p -> (#{const O_CREAT} .|. #{const O_EXCL}, fromIntegral p)
+    permissions = case openCreation mode of
+      Existing -> 0
+      CreateIfMissing p -> fromIntegral p
+      CreateNew p -> fromIntegral p
     resolve = case openWithin mode of
       Anywhere -> 0
       Beneath -> #{const RESOLVE_BENEATH} .|. #{const RESOLVE_NO_MAGICLINKS}
       BeneathNoLinks -> #{const RESOLVE_BENEATH} .|. #{const RESOLVE_NO_SYMLINKS}
+{-# INLINE openBelow #-}
+
+-- | For open(2).
+flagsOf :: OpenMode -> Word64
+flagsOf mode =
+  access (openAccess mode)
+    .|. creating (openCreation mode)
+    .|. (if openTruncate mode then #{const O_TRUNC} else 0)
+    .|. (if openAppend mode then #{const O_APPEND} else 0)
+    .|. (if openDirect mode then #{const O_DIRECT} else 0)
+    .|. (if openPrompt mode then #{const O_NONBLOCK} else 0)
+    .|. #{const O_NOCTTY}
+  where
+    access ReadOnly = #{const O_RDONLY}
+    access WriteOnly = #{const O_WRONLY}
+    access ReadWrite = #{const O_RDWR}
+    creating Existing = 0
+    creating (CreateIfMissing _) = #{const O_CREAT}
+    creating (CreateNew _) = #{const O_CREAT} .|. #{const O_EXCL}
 
 -- | openat2(2). With exceptions masked; a descriptor for which its caller did not
 -- wait is closed.
-openFd :: String -> Fd -> FilePath -> Word64 -> Word64 -> Word64 -> IO Fd
-openFd loc dir path flags permissions resolve
+openFd :: MonadIO m => Carrier m -> String -> Start -> FilePath -> Word64 -> Word64 -> Word64 -> m Fd
+openFd carry loc (Start dir held) path flags permissions resolve = do
+  (memory, text) <- liftIO (howAndPath loc path flags permissions resolve)
+  let op = opOpen dir text (unsafeForeignPtrToPtr memory)
+      manner =
+        Manner
+          { mannerTry = True,
+            -- Without it a call may wait for ever.
+            mannerBlock = flags .&. #{const O_NONBLOCK} /= 0,
+            mannerStay = Nothing,
+            mannerWatch = \_ -> pure (pure ()),
+            mannerKeep = touchForeignPtr memory,
+            mannerHold = held,
+            mannerDispose = closing . Fd
+          }
+      -- A rename somewhere made the kernel unsure that the path stays beneath.
+      again n = do
+        r <- carry manner op
+        if r == errAgain && n > (0 :: Int) then again (n - 1) else pure r
+  r <- again 100
+  Fd . fromIntegral <$> liftIO (check loc path r)
+{-# INLINE openFd #-}
+
+-- | A @struct open_how@, and the path behind it.
+howAndPath :: String -> FilePath -> Word64 -> Word64 -> Word64 -> IO (ForeignPtr Word64, Ptr ())
+howAndPath loc path flags permissions resolve
   | '\0' `elem` path = ioError (fileError loc path (negate (let Errno e = eINVAL in e)))
   | otherwise = do
-    (memory, text) <- howAndPath
-    let op = opOpen dir text (unsafeForeignPtrToPtr memory)
-        manner =
-          Manner
-            { mannerTry = True,
-              -- Without it a call may wait for ever.
-              mannerBlock = flags .&. #{const O_NONBLOCK} /= 0,
-              mannerStay = Nothing,
-              mannerWatch = \_ -> pure (pure ()),
-              mannerKeep = touchForeignPtr memory,
-              mannerDispose = closing . Fd
-            }
-    Fd . fromIntegral <$> (again (100 :: Int) (perform manner op) >>= check loc path)
-  where
-    -- A rename somewhere made the kernel unsure that the path stays beneath.
-    again n act = do
-      r <- act
-      if r == errAgain && n > 0 then again (n - 1) act else pure r
-    howAndPath = do
-      encoding <- getFileSystemEncoding
-      G.withCStringLen encoding path $ \(from, size) -> do
-        memory <- mallocForeignPtrBytes (24 + size + 1) :: IO (ForeignPtr Word64)
-        withForeignPtr memory $ \p -> do
-          pokeByteOff p 0 (flags .|. #{const O_CLOEXEC})
-          pokeByteOff p 8 permissions
-          pokeByteOff p 16 resolve
-          copyBytes (p `plusPtr` 24) from size
-          pokeByteOff p (24 + size) (0 :: Word8)
-          pure (memory, p `plusPtr` 24)
+    encoding <- getFileSystemEncoding
+    G.withCStringLen encoding path $ \(from, size) -> do
+      memory <- mallocForeignPtrBytes (24 + size + 1)
+      withForeignPtr memory $ \p -> do
+        pokeByteOff p 0 (flags .|. #{const O_CLOEXEC})
+        pokeByteOff p 8 permissions
+        pokeByteOff p 16 resolve
+        copyBytes (p `plusPtr` 24) from size
+        pokeByteOff p (24 + size) (0 :: Word8)
+        pure (memory, p `plusPtr` 24)
 
 closing :: Fd -> IO ()
 closing (Fd fd) = () <$ c_close fd

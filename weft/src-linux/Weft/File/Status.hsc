@@ -1,5 +1,5 @@
 -- |
--- What is known about files: statx(2).
+-- What is known about files: statx(2). By threads of any kind, as "Weft.File.Transfer".
 module Weft.File.Status
   ( FileStatus (..),
     FileType (..),
@@ -10,7 +10,8 @@ module Weft.File.Status
   )
 where
 
-import Control.Exception (mask_)
+import Control.Monad.Catch (MonadMask)
+import Control.Monad.IO.Class (MonadIO (..))
 import Data.Bits ((.&.))
 import Data.Int (Int64)
 import Data.Word (Word16, Word32, Word64, Word8)
@@ -49,32 +50,29 @@ data FileStatus = FileStatus
 data FileType = RegularFile | DirectoryFile | SymbolicLink | BlockDevice | CharacterDevice | NamedPipe | SocketFile | OtherFile
   deriving (Eq, Show)
 
--- | Of an open file.
-statFile :: File -> IO FileStatus
-statFile file = using loc file $ \fd -> statx loc (filePath file) fd "" (#{const AT_EMPTY_PATH})
+-- | 'Weft.File.statFile'.
+statFile :: (MonadIO m, MonadMask m) => Carrier m -> File -> m FileStatus
+statFile carry file = using loc file $ \fd -> statx carry (hold file) loc (filePath file) fd "" (#{const AT_EMPTY_PATH})
   where
     loc = "Weft.File.statFile"
+{-# INLINE statFile #-}
 
--- | Of what a path leads to.
-statPath :: FilePath -> IO FileStatus
-statPath path = statx "Weft.File.statPath" path (Fd (#{const AT_FDCWD})) path 0
+-- | 'Weft.File.statPath'.
+statPath :: MonadIO m => Carrier m -> FilePath -> m FileStatus
+statPath carry path = statx carry (pure (pure ())) "Weft.File.statPath" path (Fd (#{const AT_FDCWD})) path 0
+{-# INLINE statPath #-}
 
 -- | Of what a path leads to that starts from a directory, given as a file. (It may
 -- lead out of it: to stay inside, open the file and ask 'statFile'.)
-statPathAt :: File -> FilePath -> IO FileStatus
-statPathAt dir path = using loc dir $ \fd -> statx loc path fd path 0
+statPathAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> FilePath -> m FileStatus
+statPathAt carry dir path = using loc dir $ \fd -> statx carry (hold dir) loc path fd path 0
   where
     loc = "Weft.File.statPathAt"
+{-# INLINE statPathAt #-}
 
-statx :: String -> FilePath -> Fd -> FilePath -> Word32 -> IO FileStatus
-statx loc shown dir path flags = mask_ $ do
-  encoding <- getFileSystemEncoding
-  memory <- G.withCStringLen encoding path $ \(from, size) -> do
-    memory <- mallocForeignPtrBytes (outSize + size + 1) :: IO (ForeignPtr Word64)
-    let p = unsafeForeignPtrToPtr memory
-    copyBytes (p `plusPtr` outSize) from size
-    pokeByteOff p (outSize + size) (0 :: Word8)
-    memory <$ touchForeignPtr memory
+statx :: MonadIO m => Carrier m -> IO (IO ()) -> String -> FilePath -> Fd -> FilePath -> Word32 -> m FileStatus
+statx carry held loc shown dir path flags = do
+  memory <- liftIO (outAndPath path)
   let out = unsafeForeignPtrToPtr memory
       op = opStat dir (out `plusPtr` outSize) flags (#{const STATX_BASIC_STATS}) out
       manner =
@@ -82,14 +80,28 @@ statx loc shown dir path flags = mask_ $ do
           { mannerTry = True,
             mannerBlock = True,
             mannerStay = Nothing,
-              mannerWatch = \_ -> pure (pure ()),
+            mannerWatch = \_ -> pure (pure ()),
             mannerKeep = touchForeignPtr memory,
+            mannerHold = held,
             mannerDispose = const (pure ())
           }
-  _ <- perform manner op >>= check loc shown
-  readStatus out <* touchForeignPtr memory
-  where
-    outSize = #{size struct statx}
+  r <- carry manner op
+  liftIO (check loc shown r >> readStatus out <* touchForeignPtr memory)
+{-# INLINE statx #-}
+
+-- | Room for the answer, and the path behind it.
+outAndPath :: FilePath -> IO (ForeignPtr Word64)
+outAndPath path = do
+  encoding <- getFileSystemEncoding
+  G.withCStringLen encoding path $ \(from, size) -> do
+    memory <- mallocForeignPtrBytes (outSize + size + 1) :: IO (ForeignPtr Word64)
+    let p = unsafeForeignPtrToPtr memory
+    copyBytes (p `plusPtr` outSize) from size
+    pokeByteOff p (outSize + size) (0 :: Word8)
+    memory <$ touchForeignPtr memory
+
+outSize :: Int
+outSize = #{size struct statx}
 
 readStatus :: Ptr a -> IO FileStatus
 readStatus p = do

@@ -72,6 +72,8 @@ staying file won keep =
       mannerStay = Just won,
       mannerWatch = endedByClose file,
       mannerKeep = keep,
+      -- Its caller stays, inside.
+      mannerHold = pure (pure ()),
       mannerDispose = const (pure ())
     }
 

@@ -1,5 +1,6 @@
 -- |
--- Reading and writing at offsets.
+-- Reading and writing at offsets, by threads of any kind: each function's first argument
+-- is how theirs have an operation carried out. "Weft.File" says what the functions do.
 module Weft.File.Transfer
   ( -- * Bytes
     readAt,
@@ -24,15 +25,17 @@ module Weft.File.Transfer
 where
 
 import Control.Monad (unless)
+import Control.Monad.Catch (MonadMask)
+import Control.Monad.IO.Class (MonadIO (..))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString, toForeignPtr)
 import Data.Int (Int64)
 import Data.Word (Word8)
 import Foreign.C.Error (Errno (..), eINVAL, eSPIPE)
-import Foreign.ForeignPtr (ForeignPtr, touchForeignPtr)
+import Foreign.C.Types (CInt)
+import Foreign.ForeignPtr (ForeignPtr, mallocForeignPtrBytes, touchForeignPtr, withForeignPtr)
 import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
-import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Ptr (Ptr, plusPtr)
 import Foreign.Storable (poke, pokeByteOff, sizeOf)
 import GHC.ForeignPtr (mallocPlainForeignPtrAlignedBytes)
@@ -41,21 +44,21 @@ import Weft.FFI.File
 import Weft.File.Engine
 import Weft.File.Types
 
--- | Bytes from an offset: as many as asked for, fewer only at the end of the file.
--- When it is interrupted it returns at once.
-readAt :: File -> Offset -> Count -> IO ByteString
-readAt file off (Count count) = do
-  validate loc file off count
+-- | 'Weft.File.readAt'.
+readAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> Count -> m ByteString
+readAt carry file off (Count count) = do
+  liftIO (validate loc file off count)
   using loc file $ \fd -> do
-    memory <- bufferFor file count
+    memory <- liftIO (bufferFor file count)
     n <- repeatedly count $ \done -> do
       let p = unsafeForeignPtrToPtr memory `plusPtr` done
           size = min most (count - done)
-      perform (forgotten file (touchForeignPtr memory)) (opRead fd (offsetBytes off + fromIntegral done) p size)
-        >>= check loc (filePath file)
-    pure (slice memory n count)
+      carry (forgotten file (touchForeignPtr memory)) (opRead fd (offsetBytes off + fromIntegral done) p size)
+        >>= checked loc file
+    pure $! slice memory n count
   where
     loc = "Weft.File.readAt"
+{-# INLINE readAt #-}
 
 -- | What was read. A buffer that is mostly empty is not kept.
 slice :: ForeignPtr Word8 -> Int -> Int -> ByteString
@@ -76,86 +79,100 @@ bufferFor file count
 alignedBuffer :: Count -> IO (ForeignPtr Word8)
 alignedBuffer (Count count) = mallocPlainForeignPtrAlignedBytes (max 1 count) 4096
 
--- | Write all bytes from an offset on. When it is interrupted, a part of them may
--- have been written, or be written yet.
-writeAt :: File -> Offset -> ByteString -> IO ()
-writeAt file off bytes = do
-  validate loc file off size
+-- | 'Weft.File.writeAt'.
+writeAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> ByteString -> m ()
+writeAt carry file off bytes = do
+  liftIO (validate loc file off size)
   using loc file $ \fd -> fully loc size $ \done ->
-    perform
+    carry
       (forgotten file (touchForeignPtr memory))
       (opWrite fd (offsetBytes off + fromIntegral done) (base `plusPtr` done) (min most (size - done)))
-      >>= check loc (filePath file)
+      >>= checked loc file
   where
     loc = "Weft.File.writeAt"
     (memory, start, size) = B.toForeignPtr bytes
     base = unsafeForeignPtrToPtr memory `plusPtr` start
+{-# INLINE writeAt #-}
 
--- | Write several strings one after the other, by as few system calls as may be.
-writeManyAt :: File -> Offset -> [ByteString] -> IO ()
-writeManyAt file off strings = do
-  written <- writeBufsAt file off [(unsafeForeignPtrToPtr m `plusPtr` o, Count n) | (m, o, n) <- parts]
-  mapM_ (\(m, _, _) -> touchForeignPtr m) parts
-  unless (written == sum [Count n | (_, _, n) <- parts]) (ioError (tookNoMore "Weft.File.writeManyAt"))
+-- | 'Weft.File.writeManyAt'. The strings are kept by the requests.
+writeManyAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> [ByteString] -> m ()
+writeManyAt carry file off strings = do
+  written <- vectored loc opWriteParts keeping carry file off [(unsafeForeignPtrToPtr m `plusPtr` o, Count n) | (m, o, n) <- parts]
+  unless (written == sum [Count n | (_, _, n) <- parts]) (liftIO (ioError (tookNoMore loc)))
   where
+    loc = "Weft.File.writeManyAt"
     parts = map B.toForeignPtr strings
+    keeping keep = forgotten file (mapM_ (\(m, _, _) -> touchForeignPtr m) parts >> keep)
+{-# INLINE writeManyAt #-}
 
--- | Into memory of the caller's, which must stay until it returns: how many bytes,
--- fewer than asked for only at the end of the file. Interruptible; before it ends
--- by an exception it waits until the kernel is done with the memory.
-readBufAt :: File -> Offset -> Ptr Word8 -> Count -> IO Count
-readBufAt file off p (Count count) = do
-  validate loc file off count
+-- | 'Weft.File.readBufAt'.
+readBufAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> Ptr Word8 -> Count -> m Count
+readBufAt carry file off p (Count count) = do
+  liftIO (validate loc file off count)
   using loc file $ \fd ->
     Count
       <$> repeatedly
         count
         ( \done ->
-            perform (lent file) (opRead fd (offsetBytes off + fromIntegral done) (p `plusPtr` done) (min most (count - done)))
-              >>= check loc (filePath file)
+            carry (lent file (pure ())) (opRead fd (offsetBytes off + fromIntegral done) (p `plusPtr` done) (min most (count - done)))
+              >>= checked loc file
         )
   where
     loc = "Weft.File.readBufAt"
+{-# INLINE readBufAt #-}
 
--- | From memory of the caller's, in the same way: all of it.
-writeBufAt :: File -> Offset -> Ptr Word8 -> Count -> IO ()
-writeBufAt file off p (Count count) = do
-  validate loc file off count
+-- | 'Weft.File.writeBufAt'.
+writeBufAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> Ptr Word8 -> Count -> m ()
+writeBufAt carry file off p (Count count) = do
+  liftIO (validate loc file off count)
   using loc file $ \fd -> fully loc count $ \done ->
-    perform (lent file) (opWrite fd (offsetBytes off + fromIntegral done) (p `plusPtr` done) (min most (count - done)))
-      >>= check loc (filePath file)
+    carry (lent file (pure ())) (opWrite fd (offsetBytes off + fromIntegral done) (p `plusPtr` done) (min most (count - done)))
+      >>= checked loc file
   where
     loc = "Weft.File.writeBufAt"
+{-# INLINE writeBufAt #-}
 
--- | Into several pieces of memory, filled one after the other, by one request for
--- up to 1024 of them: how many bytes; fewer than there is room for only at the end
--- of the file.
-readBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> IO Count
-readBufsAt = vectored "Weft.File.readBufsAt" opReadParts
+-- | 'Weft.File.readBufsAt'.
+readBufsAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
+readBufsAt carry file = vectored "Weft.File.readBufsAt" opReadParts (lent file) carry file
+{-# INLINE readBufsAt #-}
 
--- | From several pieces of memory; all of it, unless the device is full.
-writeBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> IO Count
-writeBufsAt = vectored "Weft.File.writeBufsAt" opWriteParts
+-- | 'Weft.File.writeBufsAt'.
+writeBufsAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
+writeBufsAt carry file = vectored "Weft.File.writeBufsAt" opWriteParts (lent file) carry file
+{-# INLINE writeBufsAt #-}
 
--- | Goes on behind what a request did, until all is done or one does nothing.
-vectored :: String -> (Fd -> Int64 -> Ptr () -> Int -> Op) -> File -> Offset -> [(Ptr Word8, Count)] -> IO Count
-vectored loc make file start given = do
-  mapM_ (validate loc file start . countBytes . snd) given
+-- | Goes on behind what a request did, until all is done or one does nothing. The manner
+-- is told how to keep the vector that describes the parts.
+vectored :: (MonadIO m, MonadMask m) => String -> (Fd -> Int64 -> Ptr () -> Int -> Op) -> (IO () -> Manner) -> Carrier m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
+vectored loc make manner carry file start given = do
+  liftIO (mapM_ (validate loc file start . countBytes . snd) given)
   using loc file $ \fd -> go fd start (filter ((> 0) . snd) given) 0
   where
     go _ _ [] done = pure done
     go fd at parts done = do
       let now = take 1024 parts
-      n <- allocaBytes (partSize * length now) $ \vector -> do
-        mapM_ (uncurry (describe vector)) (zip [0 ..] now)
-        perform (lent file) (make fd (offsetBytes at) vector (length now)) >>= check loc (filePath file)
+          count = length now
+      vector <- liftIO (vectorOf count now)
+      n <-
+        carry (manner (touchForeignPtr vector)) (make fd (offsetBytes at) (unsafeForeignPtrToPtr vector) count)
+          >>= checked loc file
       if n == 0
         then pure done
         else go fd (at + fromIntegral n) (behind (Count n) parts) (done + Count n)
+{-# INLINE vectored #-}
+
+-- | An array of so many @struct iovec@ (readv(2)).
+vectorOf :: Int -> [(Ptr Word8, Count)] -> IO (ForeignPtr ())
+vectorOf count parts = do
+  vector <- mallocForeignPtrBytes (partSize * count)
+  withForeignPtr vector $ \p -> mapM_ (uncurry (describe p)) (zip [0 ..] parts)
+  pure vector
+  where
     partSize = 2 * sizeOf (0 :: Int)
-    describe vector i (p, Count n) = do
-      poke (vector `plusPtr` (i * partSize)) p
-      pokeByteOff (vector `plusPtr` (i * partSize)) (sizeOf (0 :: Int)) n
+    describe p i (from, Count n) = do
+      poke (p `plusPtr` (i * partSize)) from
+      pokeByteOff (p `plusPtr` (i * partSize)) (sizeOf (0 :: Int)) n
 
 -- | What is left of a list of parts after so many bytes.
 behind :: Count -> [(Ptr Word8, Count)] -> [(Ptr Word8, Count)]
@@ -164,40 +181,42 @@ behind n ((p, size) : rest)
   | n >= size = behind (n - size) rest
   | otherwise = (p `plusPtr` countBytes n, size - n) : rest
 
--- | All of a file from an offset on, in chunks of that size, the last of which may
--- be shorter.
-forChunks :: File -> Offset -> Count -> (a -> ByteString -> IO a) -> a -> IO a
-forChunks file start size use = go start
+-- | 'Weft.File.forChunks'.
+forChunks :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> Count -> (a -> ByteString -> m a) -> a -> m a
+forChunks carry file start size use = go start
   where
     go at acc = do
-      bytes <- readAt file at size
+      bytes <- readAt carry file at size
       if B.null bytes
         then pure acc
         else do
           acc' <- use acc bytes
           if B.length bytes < countBytes size then pure acc' else go (at + fromIntegral (B.length bytes)) acc'
+{-# INLINE forChunks #-}
 
--- | Have what was written reach the disk, with its size and times (fsync(2)).
-sync :: File -> IO ()
+-- | 'Weft.File.sync'.
+sync :: (MonadIO m, MonadMask m) => Carrier m -> File -> m ()
 sync = onDisk "Weft.File.sync" opSync
+{-# INLINE sync #-}
 
--- | The same without what is not needed to read it again (fdatasync(2)).
-syncData :: File -> IO ()
+-- | 'Weft.File.syncData'.
+syncData :: (MonadIO m, MonadMask m) => Carrier m -> File -> m ()
 syncData = onDisk "Weft.File.syncData" opSyncData
+{-# INLINE syncData #-}
 
-onDisk :: String -> (Fd -> Op) -> File -> IO ()
-onDisk loc make file = using loc file $ \fd ->
-  () <$ (perform (forgotten file (pure ())) {mannerTry = False} (make fd) >>= check loc (filePath file))
-
--- | Have the disk set space aside for a range, and the file be at least that long
--- (fallocate(2)).
-allocate :: File -> Offset -> Offset -> IO ()
-allocate file off len = do
-  validate loc file off 0
-  using loc file $ \fd ->
-    () <$ (perform (forgotten file (pure ())) {mannerTry = False} (opAllocate fd 0 (offsetBytes off) (offsetBytes len)) >>= check loc (filePath file))
+-- | 'Weft.File.allocate'.
+allocate :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> Offset -> m ()
+allocate carry file off len = do
+  liftIO (validate loc file off 0)
+  onDisk loc (\fd -> opAllocate fd 0 (offsetBytes off) (offsetBytes len)) carry file
   where
     loc = "Weft.File.allocate"
+{-# INLINE allocate #-}
+
+onDisk :: (MonadIO m, MonadMask m) => String -> (Fd -> Op) -> Carrier m -> File -> m ()
+onDisk loc make carry file = using loc file $ \fd ->
+  () <$ (carry (forgotten file (pure ())) {mannerTry = False} (make fd) >>= checked loc file)
+{-# INLINE onDisk #-}
 
 -- Helpers --------------------------------------------------------------------------
 
@@ -210,15 +229,20 @@ forgotten file keep =
       mannerStay = Nothing,
       mannerWatch = \_ -> pure (pure ()),
       mannerKeep = keep,
+      mannerHold = hold file,
       mannerDispose = const (pure ())
     }
 
 -- | One with memory of the caller's.
-lent :: File -> Manner
-lent file = (forgotten file (pure ())) {mannerStay = Just (const (pure ()))}
+lent :: File -> IO () -> Manner
+lent file keep = (forgotten file keep) {mannerStay = Just (const (pure ()))}
+
+checked :: MonadIO m => String -> File -> CInt -> m Int
+checked loc file = liftIO . check loc (filePath file)
+{-# INLINE checked #-}
 
 -- | Up to the count, or to a result of 0: how much it was.
-repeatedly :: Int -> (Int -> IO Int) -> IO Int
+repeatedly :: Monad m => Int -> (Int -> m Int) -> m Int
 repeatedly count step = go 0
   where
     go done
@@ -228,10 +252,11 @@ repeatedly count step = go 0
         if n == 0 then pure done else go (done + n)
 {-# INLINE repeatedly #-}
 
-fully :: String -> Int -> (Int -> IO Int) -> IO ()
+fully :: MonadIO m => String -> Int -> (Int -> m Int) -> m ()
 fully loc count step = do
   n <- repeatedly count step
-  unless (n == count) (ioError (tookNoMore loc))
+  unless (n == count) (liftIO (ioError (tookNoMore loc)))
+{-# INLINE fully #-}
 
 tookNoMore :: String -> IOError
 tookNoMore loc = userError (loc <> ": the device took no more")

@@ -17,6 +17,7 @@ module Weft.File.Types
     Kind (..),
     newFile,
     using,
+    hold,
     closeFile,
 
     -- * Errors
@@ -26,8 +27,9 @@ module Weft.File.Types
   )
 where
 
-import Control.Exception (mask)
 import Control.Monad (when)
+import Control.Monad.Catch (MonadMask, mask, onException)
+import Control.Monad.IO.Class (MonadIO (..))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Int (Int64)
@@ -36,7 +38,7 @@ import Foreign.C.Types (CInt (..))
 import GHC.IO.Exception (IOErrorType (IllegalOperation))
 import System.IO.Error (ioeSetErrorString, mkIOError)
 import System.Posix.Types (Fd (..))
-import Weft.Sys
+import Weft.Sys hiding (onException)
 
 -- | A place in a file: bytes from its beginning.
 newtype Offset = Offset {offsetBytes :: Int64}
@@ -87,25 +89,33 @@ instance Show File where
 newFile :: FilePath -> Kind -> Fd -> IO File
 newFile path kind fd = File path fd kind <$> newCells 1 <*> newMVar B.empty <*> newRef [] <*> newMVar ()
 
--- | Run something with the descriptor. Throws an illegal-operation error, with the
--- function's name, when the file is closed.
-using :: String -> File -> (Fd -> IO a) -> IO a
+-- | Run something with the descriptor, by a thread of any kind. Throws an
+-- illegal-operation error, with the function's name, when the file is closed.
+using :: (MonadIO m, MonadMask m) => String -> File -> (Fd -> m a) -> m a
 using loc file act = mask $ \restore -> do
-  enter
-  restore (act (fileFd file)) `finally` leave
-  where
-    gate = fileGate file
-    enter = do
-      seen <- readCell gate 0
-      if odd seen
-        then ioError (closedError loc file)
-        else do
-          found <- casCell gate 0 seen (seen + 2)
-          when (found /= seen) enter
-    leave = do
-      before <- addCell gate 0 (-2)
-      when (before == 3) (releaseFd file)
+  liftIO (entering loc file)
+  a <- restore (act (fileFd file)) `onException` liftIO (leaving file)
+  a <$ liftIO (leaving file)
 {-# INLINE using #-}
+
+entering :: String -> File -> IO ()
+entering loc file = do
+  seen <- readCell (fileGate file) 0
+  if odd seen
+    then ioError (closedError loc file)
+    else do
+      found <- casCell (fileGate file) 0 seen (seen + 2)
+      when (found /= seen) (entering loc file)
+
+leaving :: File -> IO ()
+leaving file = do
+  before <- addCell (fileGate file) 0 (-2)
+  when (before == 3) (releaseFd file)
+
+-- | For who is inside: keep the descriptor open from now on, until what this returns is
+-- run, once. So a request whose caller has gone cannot meet the next owner of its number.
+hold :: File -> IO (IO ())
+hold file = leaving file <$ addCell (fileGate file) 0 2
 
 -- | Close: no operation begins any more, reads of a stream that wait end with an
 -- error, and the descriptor is closed as soon as the last operation has ended. Any

@@ -4,7 +4,7 @@
 -- Description : Benchmark @disk@
 --
 -- Random reads of 4 KiB past the page cache (2007, figure 17), by as many threads as there are to be reads in flight: on
--- Weft, by GHC's safe foreign call, and by @fio@ with io_uring and one process. The file is made in the directory for
+-- Weft in GHC's threads and in hybrid ones, by GHC's safe foreign call, and by @fio@ with io_uring and one process. The file is made in the directory for
 -- temporary files, which must be on a disk.
 module Weft.Tools.Bench.Disk (disk) where
 
@@ -35,8 +35,9 @@ disk =
     }
 
 cases :: Plan -> [Case]
-cases plan = [readCase plan n subject | n <- compared <> many, subject <- [weft, ghc], n `elem` compared || subject == weft] <> [fioCase n | n <- compared]
+cases plan = [readCase plan n subject | n <- compared <> many, subject <- [weft, hybrid, ghc], n `elem` compared || subject /= ghc] <> [fioCase n | n <- compared]
   where
+    hybrid = Subject "weft-hybrid" "disk-hybrid" WeftProgram
     weft = Subject "weft" "disk-weft" WeftProgram
     ghc = Subject "ghc" "disk-ghc" GhcProgram
 
@@ -118,8 +119,13 @@ bounds _ =
          atMost
            "reads a second, 64 to 64000 threads: most / fewest"
            (Worst [rate "weft" a `Over` rate "weft" b | a <- upwards, b <- upwards, a /= b])
+           (1 / 0.9),
+         atMost
+           "the same of hybrid threads"
+           (Worst [rate "weft-hybrid" a `Over` rate "weft-hybrid" b | a <- upwards, b <- upwards, a /= b])
            (1 / 0.9)
        ]
+    <> [atMost ("reads a second, " <> number n <> " hybrid threads: GHC's threads on Weft / them") (rate "weft" n `Over` rate "weft-hybrid" n) (1 / 0.95) | n <- upwards]
   where
     rate subject n = at subject n "ops_per_s"
     at :: Text -> Int -> Text -> Figure

@@ -1,0 +1,328 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- A web server of hybrid threads (Li & Zdancewic 2007, section 5.2): a thread for each
+-- connection, files read asynchronously, a cache of its own, every error an exception in the
+-- thread that it concerns. GET and HEAD of the files below a folder.
+--
+-- > hybrid-web DIR [--port PORT] [--cache MB] +RTS -N
+module Main (main) where
+
+import Control.Concurrent (forkOn, getNumCapabilities)
+import qualified Control.Concurrent as GHC
+import Control.Monad (forM, forM_, forever, unless, when)
+import Data.Attoparsec.ByteString.Char8 (Parser, char, isDigit, many', parseOnly, skipWhile, string, takeWhile1)
+import qualified Data.Attoparsec.ByteString.Char8 as P
+import Data.ByteString (ByteString)
+import qualified Data.ByteString.Char8 as B
+import Data.Char (isAlphaNum, isAscii, isAsciiUpper, toLower)
+import Data.IORef
+import qualified Data.Map.Strict as Map
+import Data.Sequence (Seq, ViewL (..), viewl, (|>))
+import Data.String (fromString)
+import GHC.Clock (getMonotonicTime)
+import qualified GHC.Foreign as Foreign
+import GHC.IO.Encoding (getFileSystemEncoding)
+import Network.HTTP.Types
+import Options.Applicative hiding (Parser, action, many)
+import qualified Options.Applicative as O
+import System.Exit (die)
+import System.FilePath (takeExtension)
+import System.IO (hFlush, stdout)
+import System.IO.Error (isDoesNotExistError, isFullError, isPermissionError)
+import Weft.Hybrid
+import Weft.Hybrid.File
+import qualified Weft.Socket as Weft
+
+-- Options ------------------------------------------------------------------------------
+
+data Options = Options {folder :: FilePath, host :: String, port :: Int, cacheMB :: Int}
+
+options :: O.Parser Options
+options =
+  Options
+    <$> strArgument (metavar "DIR" <> help "Serve the files of this folder; for a folder in it, its index.html")
+    <*> strOption (long "host" <> metavar "ADDRESS" <> value "127.0.0.1" <> showDefault <> help "IPv4 address to listen on")
+    <*> option auto (long "port" <> metavar "PORT" <> value 8080 <> showDefault <> help "Port; 0 lets the system choose")
+    <*> option auto (long "cache" <> metavar "MB" <> value 100 <> showDefault <> help "Memory for the contents of files")
+
+main :: IO ()
+main = do
+  opts <- execParser (info (options <**> helper) (progDesc "Serve a folder over HTTP with hybrid threads; cores by +RTS -N"))
+  cores <- getNumCapabilities
+  addresses <- Weft.getAddrInfo (Just numeric) (Just (host opts)) (Just (show (port opts)))
+  first <- case addresses of
+    address : _ -> listenOn (Weft.addrAddress address)
+    [] -> die ("hybrid-web: no address: " <> host opts)
+  bound <- Weft.getSocketName first
+  others <- forM [2 .. cores] (const (listenOn bound))
+  root <- run (openDirectory (folder opts))
+  cache <- newCache (1000000 * cacheMB opts)
+  putStrLn ("hybrid-web: serving " <> folder opts <> " at http://" <> show bound <> "/") >> hFlush stdout
+  -- An acceptor on each loop; its connections stay there while the loops are equally busy.
+  ended <- GHC.newEmptyMVar
+  forM_ (zip [0 ..] (first : others)) $ \(core, listening) ->
+    forkOn core (run (fromSocket listening >>= acceptor (Site root cache)) `finally` GHC.putMVar ended ())
+  GHC.takeMVar ended
+  where
+    numeric = Weft.defaultHints {Weft.addrFlags = [Weft.AI_NUMERICHOST, Weft.AI_NUMERICSERV], Weft.addrFamily = Weft.AF_INET, Weft.addrSocketType = Weft.Stream}
+
+-- | One of several sockets that share an address.
+listenOn :: SockAddr -> IO Weft.Socket
+listenOn address = do
+  s <- Weft.socket Weft.AF_INET Weft.Stream Weft.defaultProtocol
+  forM_ [Weft.ReuseAddr, Weft.ReusePort] (\o -> Weft.setSocketOption s o 1)
+  Weft.bind s address
+  Weft.listen s 4096
+  pure s
+
+-- Connections --------------------------------------------------------------------------
+
+data Site = Site Directory Cache
+
+-- | When there are no descriptors left, those who have some are given time to close them.
+acceptor :: Site -> Socket -> Hybrid ()
+acceptor site listener = forever $ do
+  r <- try (accept listener)
+  case r of
+    Right (sock, _peer) -> fork (connection site sock `finally` close sock)
+    Left e -> when (isFullError e) (sleep (milliseconds 20)) >> yield
+
+-- | Requests one after the other. A client that goes, or is too slow, ends it.
+connection :: Site -> Socket -> Hybrid ()
+connection site sock = go B.empty `catch` gone
+  where
+    gone :: IOError -> Hybrid ()
+    gone _ = pure ()
+    go before = do
+      received <- readHead sock before
+      case received of
+        Nothing -> pure ()
+        Just (Left status) -> complain sock status >> lingering sock
+        Just (Right (headBytes, rest)) -> case parseRequest headBytes of
+          Left status -> complain sock status >> lingering sock
+          Right request -> do
+            respond site sock request
+            when (keepAlive request) (go rest)
+
+-- | What was refused may have more behind it, which would make the kernel drop the answer.
+lingering :: Socket -> Hybrid ()
+lingering sock = do
+  shutdown sock ShutdownSend
+  limit <- deadlineIn (seconds 2)
+  let drain = recv (withDeadline limit sock) 65536 >>= \bytes -> unless (B.null bytes) drain
+  drain
+
+-- | The head of the next request, and what came behind it. A minute may pass before it begins,
+-- then it has to be complete in ten seconds.
+readHead :: Socket -> ByteString -> Hybrid (Maybe (Either Status (ByteString, ByteString)))
+readHead sock before
+  | B.null before = do
+    limit <- deadlineIn (seconds 60)
+    bytes <- recv (withDeadline limit sock) 4096
+    if B.null bytes then pure Nothing else begun bytes
+  | otherwise = begun before
+  where
+    begun bytes = deadlineIn (seconds 10) >>= go bytes
+    go bytes limit
+      | B.length (B.takeWhile (/= '\n') bytes) > longestLine = pure (Just (Left requestURITooLong414))
+      | not (B.null end), B.length found <= longestHead = pure (Just (Right (found <> "\r\n\r\n", B.drop 4 end)))
+      | B.length found > longestHead = pure (Just (Left requestHeaderFieldsTooLarge431))
+      | otherwise = do
+        more <- recv (withDeadline limit sock) 4096
+        if B.null more then pure Nothing else go (bytes <> more) limit
+      where
+        (found, end) = B.breakSubstring "\r\n\r\n" bytes
+    longestLine = 8192
+    longestHead = 32768
+
+-- | A minute for each 64 KiB at most.
+sendSlowly :: Socket -> ByteString -> Hybrid ()
+sendSlowly sock bytes = unless (B.null bytes) $ do
+  limit <- deadlineIn (seconds 60)
+  let (now, later) = B.splitAt 65536 bytes
+  sendAll (withDeadline limit sock) now
+  sendSlowly sock later
+
+-- Requests -------------------------------------------------------------------------------
+
+data Request = Request {onlyHead :: Bool, path :: ByteString, keepAlive :: Bool}
+
+-- | RFC 9112, sections 3 and 5. Requests with a body are not for this server.
+parseRequest :: ByteString -> Either Status Request
+parseRequest bytes = do
+  (method, target, version, fields) <- either (const (Left badRequest400)) Right (parseOnly (requestHead <* P.endOfInput) bytes)
+  let field name = [v | (n, v) <- fields, n == name]
+      tokens = map (B.map lower . B.filter (/= ' ')) (concatMap (B.split ',') (field "Connection"))
+  when (fst version /= 1) (Left httpVersionNotSupported505)
+  when (version >= (1, 1) && length (field "Host") /= 1) (Left badRequest400)
+  unless (null (field "Transfer-Encoding") && all (== "0") (field "Content-Length")) (Left requestEntityTooLarge413)
+  onlyHead' <- case method of
+    "GET" -> Right False
+    "HEAD" -> Right True
+    _ -> Left methodNotAllowed405
+  let decoded = urlDecode False (B.takeWhile (/= '?') target)
+  unless ("/" `B.isPrefixOf` target && B.notElem '\0' decoded) (Left badRequest400)
+  pure (Request onlyHead' decoded (if version >= (1, 1) then "close" `notElem` tokens else "keep-alive" `elem` tokens))
+  where
+    lower c = if isAsciiUpper c then toLower c else c
+
+requestHead :: Parser (ByteString, ByteString, (Int, Int), RequestHeaders)
+requestHead = do
+  method <- takeWhile1 isToken <* char ' '
+  target <- takeWhile1 (\c -> c > ' ' && c /= '\DEL') <* string " HTTP/"
+  major <- digit <* char '.'
+  minor <- digit <* end
+  fields <- many' ((,) . fromCI <$> takeWhile1 isToken <* char ':' <* skipWhile blank <*> P.takeWhile (\c -> c >= ' ' || c == '\t') <* end)
+  (method, target, (major, minor), fields) <$ end
+  where
+    end = string "\r\n"
+    digit = (\c -> fromEnum c - fromEnum '0') <$> P.satisfy isDigit
+    blank c = c == ' ' || c == '\t'
+    isToken c = isAscii c && (isAlphaNum c || c `elem` ("!#$%&'*+-.^_`|~" :: String))
+    fromCI = fromString . B.unpack
+
+-- Answers ----------------------------------------------------------------------------------
+
+-- | The file, or what is the matter with it; the connection goes on.
+respond :: Site -> Socket -> Request -> Hybrid ()
+respond (Site root cache) sock request = do
+  now <- nonBlocking getMonotonicTime
+  cached <- nonBlocking (lookupCache cache now (path request))
+  found <- maybe (try (load now)) (pure . Right . Whole) cached
+  case found of
+    Left e
+      | isDoesNotExistError e -> answer notFound404
+      | isPermissionError e -> answer forbidden403
+      | isFullError e -> answer serviceUnavailable503
+      | otherwise -> answer notFound404
+    Right (Whole page) -> sendSlowly sock (wanted (pageHead page) (pageBytes page))
+    Right (Parts answerHead name) -> do
+      sendSlowly sock answerHead
+      unless (onlyHead request) . withFileAt root fromInside name $ \file ->
+        forChunks file 0 65536 (\() bytes -> sendSlowly sock bytes) ()
+  where
+    wanted n bytes = if onlyHead request then B.take n bytes else bytes
+    answer status = sendSlowly sock (wanted (B.length (headOf status [] body)) (headOf status [] body <> body))
+      where
+        body = textOf status
+    load now = do
+      name <- nonBlocking (fileName (path request))
+      withIndex name $ \name' file size -> do
+        let answerHead = headFor name' size
+        if size > wholeBelow cache
+          then pure (Parts answerHead name')
+          else do
+            bytes <- readAt file 0 (fromIntegral size)
+            let page = Page (answerHead <> bytes) (B.length answerHead)
+            -- Shorter than it was a moment ago: it is being written, and not kept.
+            if B.length bytes == size
+              then Whole page <$ insertCache cache now (path request) page
+              else ioError' (userError "the file changes")
+    ioError' = nonBlocking . ioError
+    withIndex name act = withFileAt root fromInside name $ \file -> do
+      status <- statFile file
+      case statusType status of
+        RegularFile -> act name file (fromIntegral (statusSize status))
+        DirectoryFile | not ("index.html" `B.isSuffixOf` fromString name) -> withIndex (name <> "/index.html") act
+        _ -> ioError' (userError "not a file")
+
+-- | An answer in memory, with the length of its head; or a head, and the file to be sent in
+-- pieces.
+data Answer = Whole Page | Parts ByteString FilePath
+
+-- | Nothing outside of the folder, and no waiting for what is not a file.
+fromInside :: OpenMode
+fromInside = reading {openWithin = Beneath, openPrompt = True}
+
+-- | Relative to the folder, as the system spells it.
+fileName :: ByteString -> IO FilePath
+fileName bytes = do
+  encoding <- getFileSystemEncoding
+  B.useAsCStringLen (if B.null name then "." else name) (Foreign.peekCStringLen encoding)
+  where
+    name = B.dropWhile (== '/') bytes
+
+headFor :: FilePath -> Int -> ByteString
+headFor name size = "HTTP/1.1 200 OK\r\nContent-Type: " <> kind <> "\r\nContent-Length: " <> B.pack (show size) <> "\r\n\r\n"
+  where
+    kind = Map.findWithDefault "application/octet-stream" (takeExtension name) kinds
+    kinds =
+      Map.fromList
+        [ (".html", "text/html; charset=utf-8"),
+          (".txt", "text/plain; charset=utf-8"),
+          (".css", "text/css"),
+          (".js", "text/javascript"),
+          (".json", "application/json"),
+          (".svg", "image/svg+xml"),
+          (".png", "image/png"),
+          (".jpg", "image/jpeg")
+        ]
+
+headOf :: Status -> [ByteString] -> ByteString -> ByteString
+headOf status fields body =
+  B.concat $
+    ["HTTP/1.1 ", B.pack (show (statusCode status)), " ", statusMessage status, "\r\n"]
+      <> concat [[f, "\r\n"] | f <- fields]
+      <> ["Content-Type: text/plain\r\nContent-Length: ", B.pack (show (B.length body)), "\r\n\r\n"]
+
+textOf :: Status -> ByteString
+textOf status = statusMessage status <> "\n"
+
+-- | An answer after which the connection ends.
+complain :: Socket -> Status -> Hybrid ()
+complain sock status = sendSlowly sock (headOf status ("Connection: close" : allow) (textOf status) <> textOf status)
+  where
+    allow = ["Allow: GET, HEAD" | status == methodNotAllowed405]
+
+-- The cache ----------------------------------------------------------------------------------
+
+-- | Answers by path, bounded in bytes; what was not asked for since it was last looked at goes
+-- first (CLOCK). Looking up takes no lock; changes are made under a mutex.
+data Cache = Cache
+  { cacheLimit :: Int,
+    cacheTurn :: Mutex,
+    -- | Written by who has the mutex.
+    cacheState :: IORef (Map.Map ByteString Entry, Seq ByteString, Int)
+  }
+
+data Page = Page {pageBytes :: !ByteString, pageHead :: !Int}
+
+-- | With the time it was read, in seconds. The flag is written by anybody.
+data Entry = Entry !Page !Double (IORef Bool)
+
+newCache :: Int -> IO Cache
+newCache limit = Cache limit <$> run newMutex <*> newIORef (Map.empty, mempty, 0)
+
+-- | Larger files are not kept.
+wholeBelow :: Cache -> Int
+wholeBelow cache = min 1000000 (cacheLimit cache `div` 8)
+
+-- | What is older than ten seconds is read again.
+lookupCache :: Cache -> Double -> ByteString -> IO (Maybe Page)
+lookupCache cache now name = do
+  (entries, _, _) <- readIORef (cacheState cache)
+  case Map.lookup name entries of
+    Just (Entry page since used) | now - since < 10 -> Just page <$ writeIORef used True
+    _ -> pure Nothing
+
+insertCache :: Cache -> Double -> ByteString -> Page -> Hybrid ()
+insertCache cache now name page = withMutex (cacheTurn cache) . nonBlocking $ do
+  (entries, clock, total) <- readIORef (cacheState cache)
+  fresh <- Entry page now <$> newIORef False
+  let (before, entries') = Map.insertLookupWithKey (\_ new _ -> new) name fresh entries
+      clock' = maybe (clock |> name) (const clock) before
+  evict entries' clock' (total + size fresh - maybe 0 size before) >>= writeIORef (cacheState cache)
+  where
+    size (Entry p _ _) = B.length (pageBytes p) + B.length name + 200
+    evict entries clock total
+      | total > cacheLimit cache,
+        oldest :< rest <- viewl clock =
+        case Map.lookup oldest entries of
+          Nothing -> evict entries rest total
+          Just e@(Entry _ _ used) -> do
+            again <- readIORef used
+            if again
+              then writeIORef used False >> evict entries (rest |> oldest) total
+              else evict (Map.delete oldest entries) rest (total - size e)
+      | otherwise = pure $! entries `seq` (entries, clock, total)

@@ -1,0 +1,30 @@
+-- |
+-- The suite @hybrid-files@: "Weft.Hybrid.File" with each engine of "Weft.File", and with 1, 2
+-- and 4 loops. @WEFT_TEST_SCALE@ multiplies repetitions.
+module Main (main) where
+
+import Control.Concurrent (getNumCapabilities, setNumCapabilities)
+import Control.Monad (when)
+import qualified Files.Killed
+import qualified Files.Use
+import System.Environment (setEnv)
+import Test.Tasty
+import Weft.File (FileEngine (..), preferFiles, stopLanes)
+import Weft.Hybrid.Scheduler
+
+main :: IO ()
+main = do
+  setEnv "TASTY_NUM_THREADS" "1"
+  defaultMain . localOption (mkTimeout 120000000) . testGroup "hybrid-files" $
+    [group engine n | n <- [1, 2, 4], engine <- [Adaptive, Rings, Threads]]
+
+group :: FileEngine -> Int -> TestTree
+group engine n =
+  withResource begin (\s -> stopScheduler s >> stopLanes) $ \scheduler ->
+    testGroup (show engine <> " -N" <> show n) [Files.Use.tests scheduler, Files.Killed.tests scheduler]
+  where
+    begin = do
+      preferFiles engine
+      caps <- getNumCapabilities
+      when (caps /= n) (setNumCapabilities n)
+      startScheduler defaultSettings {settingsOnException = \_ _ -> pure ()}
