@@ -34,6 +34,8 @@ tests on =
           say client "HEAD /hello HTTP/1.1\r\nHost: test\r\n\r\n"
           _ <- hearAnswerToHead client
           _ <- get client "/large?n=100000"
+          -- A client has its answer before it is counted.
+          eventually "all are counted" ((== Just 403) . Map.lookup "http_request_duration_seconds_count" <$> scrape client)
           page <- scrape client
           forM_
             [ ("http_requests_total{method=\"GET\",status=\"2xx\"}", 401),

@@ -31,16 +31,16 @@ tests on =
   testGroup
     "TLS"
     [ testOn on "HTTP/2 by ALPN, HTTP/1.1 to who asks for it" . secure id application $ \_ _ port ask' -> do
-        for port ask' "/hello" ["-w", " %{http_version}"] >>= (@?= "hello 2")
-        for port ask' "/hello" ["--http1.1", "-w", " %{http_version}"] >>= (@?= "hello 1.1")
-        for port ask' "/hello" ["--no-alpn", "-w", " %{http_version}"] >>= (@?= "hello 1.1")
-        for port ask' "/hello" ["--tls-max", "1.2", "-w", " %{http_version}"] >>= (@?= "hello 2"),
+        fetch port ask' "/hello" ["-w", " %{http_version}"] >>= (@?= "hello 2")
+        fetch port ask' "/hello" ["--http1.1", "-w", " %{http_version}"] >>= (@?= "hello 1.1")
+        fetch port ask' "/hello" ["--no-alpn", "-w", " %{http_version}"] >>= (@?= "hello 1.1")
+        fetch port ask' "/hello" ["--tls-max", "1.2", "-w", " %{http_version}"] >>= (@?= "hello 2"),
       testOn on "large answers and bodies" . withFolder $ \folder -> secure id application $ \_ _ port ask' -> forM_ ["--http2", "--http1.1"] $ \version -> do
         B.writeFile (folder </> "body") (filler 300000)
-        text <- for port ask' "/large?n=3000000" [version, "-w", " %{size_download}", "-o", "/dev/null"]
+        text <- fetch port ask' "/large?n=3000000" [version, "-w", " %{size_download}", "-o", "/dev/null"]
         text @?= " 3000000"
-        for port ask' "/count" [version, "--data-binary", "@" <> folder </> "body"] >>= (@?= "300000")
-        chunks <- for port ask' "/chunks" [version]
+        fetch port ask' "/count" [version, "--data-binary", "@" <> folder </> "body"] >>= (@?= "300000")
+        chunks <- fetch port ask' "/chunks" [version]
         length (lines chunks) @?= 100,
       testOn on "many at once on one connection" . secure id application $ \_ _ port (ca, _) -> do
         let urls = concat [["https://localhost:" <> show port <> "/large?n=" <> show (1000 * n), "-o", "/dev/null"] | n <- [1 .. 60 :: Int]]
@@ -52,9 +52,9 @@ tests on =
         withStatic defaultStaticSettings folder $ \static -> secure id (staticApp static) $ \_ _ port ask' ->
           forM_ ["--http2", "--http1.1"] $ \version -> do
             forM_ [("/small", 1000), ("/large", 2000000)] $ \(path, n) -> do
-              void (for port ask' path [version, "-o", folder </> "got"])
+              void (fetch port ask' path [version, "-o", folder </> "got"])
               B.readFile (folder </> "got") >>= \got -> assertBool path (got == filler n)
-            void (for port ask' "/large" [version, "-r", "1500000-1599999", "-o", folder </> "got"])
+            void (fetch port ask' "/large" [version, "-r", "1500000-1599999", "-o", folder </> "got"])
             B.readFile (folder </> "got") >>= \got -> assertBool "a part" (got == B.take 100000 (B.drop 1500000 (filler 2000000))),
       testOn on "who speaks no TLS is told so" . secure id application $ \refusals server port _ -> do
         withClient port $ \client -> do
@@ -83,7 +83,7 @@ tests on =
         (_, out, err) <- openssl ["s_client", "-msg", "-connect", "localhost:" <> show port] "GET /ignore HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
         assertBool (out <> err) ("close_notify" `isInfixOf` out),
       testOn on "it ends well" . secure id application $ \_ server port ask' ->
-        withAsync (for port ask' "/slow?n=700" []) $ \_ -> do
+        withAsync (fetch port ask' "/slow?n=700" []) $ \_ -> do
           eventually "it is asked" ((== 1) <$> serverConnections server)
           threadDelay 300000
           drained <- within 9 "the end" (drainServer server (seconds 8))
@@ -93,7 +93,7 @@ tests on =
         tls <- loadTls ca key
         withServerWith defaultOptions {optionTls = Just tls} (quiet (setHost "127.0.0.1" (setPort 0 defaultSettings))) application $ \server -> do
           let port = portOf (serverAddress server)
-          for port (ca, key) "/hello" [] >>= (@?= "hello")
+          fetch port (ca, key) "/hello" [] >>= (@?= "hello")
           (ca2, key2) <- certificate folder "two"
           -- Half of it is there: what was before stays.
           B.readFile ca2 >>= B.writeFile ca
@@ -101,7 +101,7 @@ tests on =
           assertBool "it is refused" (either (\e -> "is not the key" `isInfixOf` show (e :: IOException)) (const False) failed)
           B.readFile key2 >>= B.writeFile key
           reloadTls tls
-          for port (ca2, key2) "/hello" [] >>= (@?= "hello"),
+          fetch port (ca2, key2) "/hello" [] >>= (@?= "hello"),
       testOn on "files that are none" . withFolder $ \folder -> do
         (ca, key) <- certificate folder "good"
         let empty = folder </> "empty"
@@ -118,7 +118,7 @@ tests on =
   where
     gone :: IOException -> IO ()
     gone _ = pure ()
-    for port (ca, _) path more = curl (["--cacert", ca, "https://localhost:" <> show (port :: Int) <> path] <> more)
+    fetch port (ca, _) path more = curl (["--cacert", ca, "https://localhost:" <> show (port :: Int) <> path] <> more)
 
 -- | A server with TLS, the refusals that it reports (the last first), and its certificate
 -- with the key.

@@ -24,6 +24,7 @@ import System.Directory (doesDirectoryExist, doesPathExist, makeAbsolute)
 import System.Exit (ExitCode (..), exitWith)
 import System.IO
 import System.Posix.Process (exitImmediately)
+import System.Posix.Resource
 import System.Posix.Signals (Handler (Catch), Signal, installHandler, sigHUP, sigINT, sigTERM)
 import Weft.Backend (Choice (..), backendChoice, preferBackend)
 import Weft.Duration (seconds, toSeconds)
@@ -57,12 +58,14 @@ serve given = do
   choice <- backendChoice
   forM_ (choiceRefused choice) $ \(name, why) ->
     say ("weft: " <> name <> " cannot be used (" <> why <> "); using " <> choiceBackend choice)
+  descriptors <- raiseOpenFiles
   tls <- loadCertificate settings
   listeners <- inheritedSockets `catch` cannot
   root <- makeAbsolute path
   events <- newChan
   onSignals events
-  let options site = Options listeners tls (Just (limits settings)) (siteRefused site)
+  bounded <- withinDescriptors descriptors (limits settings)
+  let options site = Options listeners tls (Just bounded) (siteRefused site)
       warp = setHost (fromString (host settings)) (setPort (port settings) (setTimeout (timeout settings) defaultSettings))
   (`catch` cannot) . withSite settings root $ \site ->
     (`catch` cannotListen settings) . withServerWith (options site) warp (siteApplication site) $ \server -> do
@@ -129,6 +132,26 @@ reload process old settings = do
     attempt what act = try act >>= either (\e -> warn (what <> " stays as it was: " <> explained e)) pure
 
 -- Beginning --------------------------------------------------------------------------------
+
+-- | Have as many descriptors as the system allows: how many, if there is a limit.
+raiseOpenFiles :: IO (Maybe Int)
+raiseOpenFiles = do
+  known <- getResourceLimit ResourceOpenFiles
+  setResourceLimit ResourceOpenFiles known {softLimit = hardLimit known} `catch` \e -> const (pure ()) (e :: IOException)
+  now <- softLimit <$> getResourceLimit ResourceOpenFiles
+  pure $ case now of
+    ResourceLimit n -> Just (fromInteger n)
+    _ -> Nothing
+
+-- | No more connections than there are descriptors, one in eight of which is for files.
+withinDescriptors :: Maybe Int -> Limits -> IO Limits
+withinDescriptors descriptors wanted = case descriptors of
+  Just n
+    | let most = max 1 (n - n `div` 8 - 32),
+      limitConnections wanted > most || limitConnections wanted <= 0 -> do
+      warn ("at most " <> show most <> " connections, for this process may have " <> show n <> " descriptors (ulimit -n)")
+      pure wanted {limitConnections = most}
+  _ -> pure wanted
 
 loadCertificate :: Settings -> IO (Maybe Tls)
 loadCertificate settings = case (certificate settings, key settings) of

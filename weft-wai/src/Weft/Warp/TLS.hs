@@ -130,9 +130,10 @@ acceptTls (Tls _ _ ref) come raw = do
       }
   where
     -- A peer that goes without a word has ended its stream.
-    ended = handle $ \e -> case e of
-      Terminated _ _ Error_EOF -> pure B.empty
-      other -> failure other
+    ended = handle endOrFailure
+    endOrFailure e
+      | Terminated _ _ Error_EOF <- e = pure B.empty
+      | otherwise = failure e
     failure :: TLSException -> IO a
     failure e = ioError (userError (show e))
 

@@ -37,7 +37,6 @@ import Control.Concurrent (forkIO, killThread, throwTo)
 import Control.Exception (Exception, SomeException, allowInterrupt, catch, fromException, throwIO)
 import Control.Monad (forM_, void, when)
 import Data.Maybe (catMaybes, fromMaybe, isJust)
-import Foreign.C.Error (Errno (..), eNOMEM, eNOSYS, ePERM)
 import Foreign.C.Types (CInt)
 import GHC.Conc (labelThread)
 import GHC.IO.Exception (IOException (ioe_errno))
@@ -46,8 +45,8 @@ import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..))
 import Weft.Blocking (programPool)
 import qualified Weft.Blocking as Blocking
-import Weft.FFI.Errno (errnoError)
 import Weft.FFI.File
+import Weft.FFI.RingExcuse (ringExcuse)
 import Weft.File.Lane
 import Weft.Sys
 import Weft.Thread (threadWaitRead, threadWaitWrite)
@@ -176,16 +175,7 @@ openFor e cap = do
 engineRefusal :: Engine -> IO (Maybe String)
 engineRefusal e = do
   _ <- laneFor e
-  fmap excuse <$> readRef (engineRefused e)
-
-excuse :: CInt -> String
-excuse e
-  | is ePERM = "the kernel forbids io_uring to this process (EPERM)"
-  | is eNOSYS = "there is no io_uring (ENOSYS)"
-  | is eNOMEM = "io_uring may not lock enough memory (ENOMEM): raise the limit, ulimit -l"
-  | otherwise = "io_uring cannot be set up: " <> show (errnoError "io_uring_setup" e)
-  where
-    is x = x == Errno e
+  fmap ringExcuse <$> readRef (engineRefused e)
 
 -- Carrying out ---------------------------------------------------------------------
 

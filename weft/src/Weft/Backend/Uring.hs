@@ -53,6 +53,7 @@ import Weft.Core.Events
 import Weft.Core.Time (Duration (..), Instant (..), after, never, until)
 import Weft.FFI.Errno
 import Weft.FFI.Poll (pollIn)
+import Weft.FFI.RingExcuse (ringExcuse)
 import Weft.FFI.Uring
 import Weft.FFI.Wakeup
 import Prelude hiding (until)
@@ -63,7 +64,7 @@ available :: IO (Maybe String)
 available = do
   r <- openUring 4 8
   case r of
-    Left e -> pure (Just (excuse e))
+    Left e -> pure (Just (ringExcuse e))
     Right u -> trial u `finally` closeUring u
   where
     trial u = bracket newWakeup closeWakeup $ \wk ->
@@ -73,19 +74,8 @@ available = do
         r <- lookUring u
         n <- reapUring u c 1
         works <- if n < 1 then pure False else (&&) <$> peekMore c 0 <*> ((> 0) <$> peekResult c 0)
-        pure (if works then Nothing else Just (excuse (if r < 0 then negate r else tooOld)))
+        pure (if works then Nothing else Just (ringExcuse (if r < 0 then negate r else tooOld)))
     tooOld = let Errno e = eINVAL in e
-
-excuse :: CInt -> String
-excuse e
-  | is ePERM =
-    "the kernel forbids io_uring to this process (EPERM): a container's seccomp profile, or sysctl kernel.io_uring_disabled"
-  | is eNOSYS = "there is no io_uring (ENOSYS): a kernel before 5.1 or built without it, or a sandbox that hides it"
-  | is eNOMEM = "io_uring may not lock enough memory (ENOMEM): raise the limit, ulimit -l"
-  | is eINVAL = "this kernel's io_uring is too old (EINVAL): it takes Linux 5.13"
-  | otherwise = "io_uring cannot be set up: " <> show (errnoError "io_uring_setup" e)
-  where
-    is x = x == Errno e
 
 -- The ring -------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ sendFileRangeWith sent s file@(Fd fd) offset count
       -- Less than was asked for may be the end of the file, not of the room.
       answer r (pure . Done)
     when (n == 0) (ioError (mkIOError EOF loc Nothing Nothing))
-    sent (fromIntegral n)
+    sent n
     sendFileRangeWith sent s file (offset + fromIntegral n) (count - fromIntegral n)
   where
     loc = "Weft.Socket.sendFileRange"
