@@ -30,24 +30,25 @@ main = do
   defaultMain
     . localOption (mkTimeout 60000000)
     . testGroup "warp"
-    $ Guard.tests : map underConfiguration configurations
+    $ Guard.tests :
+    map underConfiguration configurations
+      <> map Clients.tests (take 1 (filter limiting configurations))
 
 underConfiguration :: Configuration -> TestTree
 underConfiguration configuration =
   testGroup (configurationName configuration) $
     map
       ($ configuration)
-      . (if limiting configuration then (<> [Clients.tests]) else id)
-      $ [ Requests.tests,
-          Bodies.tests,
-          Files.tests,
-          Connections.tests,
-          Ending.tests,
-          Settings.tests,
-          Slow.tests,
-          Static.tests,
-          Limits.tests,
-          Secure.tests,
-          Logs.tests,
-          Figures.tests
-        ]
+      [ Requests.tests,
+        Bodies.tests,
+        Files.tests,
+        Connections.tests,
+        Ending.tests,
+        Settings.tests,
+        Slow.tests,
+        Static.tests,
+        Limits.tests,
+        Secure.tests,
+        Logs.tests,
+        Figures.tests
+      ]

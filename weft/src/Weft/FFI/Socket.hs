@@ -29,6 +29,7 @@ module Weft.FFI.Socket
     cSendMsg,
     cRecvMsg,
     cSendFile,
+    cSendFileCached,
     cOpenRead,
     cFileSize,
 
@@ -124,6 +125,9 @@ foreign import ccall unsafe "weft_cmsg_put" cControlPut :: Ptr Word8 -> CInt -> 
 
 foreign import ccall unsafe "weft_cmsg_get"
   cControlGet :: Ptr Word8 -> CSize -> Ptr CInt -> Ptr CInt -> Ptr CSize -> Ptr CSize -> IO (Ptr Word8)
+
+-- | The same for what is in memory: @-ENOSYS@ when some of it may not be.
+foreign import ccall unsafe "weft_sendfile_cached" cSendFileCached :: CInt -> CInt -> Int64 -> CSize -> IO CSsize
 
 foreign import ccall safe "weft_sendfile" cSendFile :: CInt -> CInt -> Int64 -> CSize -> IO CSsize
 

@@ -10,7 +10,7 @@ where
 import Control.Exception (bracket, onException)
 import Control.Monad (when)
 import Data.Int (Int64)
-import Foreign.C.Error (eINVAL)
+import Foreign.C.Error (Errno (..), eINVAL, eNOSYS)
 import Foreign.C.String (withCString)
 import GHC.IO.Exception (IOErrorType (EOF))
 import System.IO.Error (catchIOError, ioeSetFileName, mkIOError)
@@ -35,7 +35,8 @@ sendFile s path = bracket open (\(Fd fd, _) -> cClose fd) (\(fd, size) -> sendFi
 -- | Send a range of an open file: from an offset, so many bytes. The file's own
 -- position is neither used nor changed. Throws an end-of-file error when the file
 -- ends before the range does; the peer has then got a part. While the kernel waits
--- for the disk other threads of the capability run.
+-- for the disk other threads of the capability run; what is in the page cache is sent
+-- without letting them.
 sendFileRange :: Socket -> Fd -> Int64 -> Int64 -> IO ()
 sendFileRange = sendFileRangeWith (const (pure ()))
 
@@ -47,7 +48,8 @@ sendFileRangeWith sent s file@(Fd fd) offset count
   | count == 0 = pure ()
   | otherwise = do
     n <- operate loc s Writing $ \sock -> do
-      r <- cSendFile sock fd offset (fromIntegral (min count chunk))
+      prompt <- cSendFileCached sock fd offset (fromIntegral count)
+      r <- if absent prompt then cSendFile sock fd offset (fromIntegral (min count chunk)) else pure prompt
       -- Less than was asked for may be the end of the file, not of the room.
       answer r (pure . Done)
     when (n == 0) (ioError (mkIOError EOF loc Nothing Nothing))
@@ -55,5 +57,7 @@ sendFileRangeWith sent s file@(Fd fd) offset count
     sendFileRangeWith sent s file (offset + fromIntegral n) (count - fromIntegral n)
   where
     loc = "Weft.Socket.sendFileRange"
+    -- It may have to come from the disk: a call that lets others run, and costs the more.
+    absent r = Errno (negate (fromIntegral r)) == eNOSYS
     -- So that a deadline is looked at now and then.
     chunk = 1048576
