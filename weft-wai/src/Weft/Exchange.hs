@@ -15,9 +15,10 @@ import Control.Monad (unless)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (Builder)
 import Data.ByteString.Builder.Internal (BufferRange (..), BuildStep, bufferFull, builder, fillWithBuildStep, insertChunk, runBuilder)
+import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Foreign.Ptr (minusPtr)
-import Network.HTTP.Types (methodHead, statusCode)
+import Network.HTTP.Types (hContentLength, methodHead, statusCode)
 import Network.Wai
 import Network.Wai.Internal (Response (..))
 import Weft.Core.Time (Duration (..), Instant (..))
@@ -29,8 +30,8 @@ data Exchange = Exchange
     -- says to the client then.
     exchangeStatus :: !Int,
     -- | Bytes of the body that were given to the connection. 'Nothing' where nobody here
-    -- knows: a file whose length Warp finds out, a file whose transfer was cut off, a raw
-    -- response.
+    -- knows: a file whose length Warp finds out, a file or a body of a declared length that was
+    -- cut off, a raw response.
     exchangeBytes :: !(Maybe Int),
     -- | From when the request's head was there until the last byte of the response had been
     -- given to the connection. Of HTTP\/2: until it was queued, which Warp does not wait
@@ -83,10 +84,14 @@ measure isHead response
   | otherwise = case response of
     ResponseFile _ _ _ part -> Known (fromInteger . filePartByteCount <$> part)
     ResponseRaw _ _ -> Known Nothing
+    ResponseBuilder _ h _ | Just n <- declared h -> Known (Just n)
     ResponseBuilder s h b -> Counted (\tell -> ResponseBuilder s h (tallied tell b))
     ResponseStream s h body -> Counted (\tell -> ResponseStream s h (\write -> body (write . tallied tell)))
   where
     status = statusCode (responseStatus response)
+    declared h = case C.readInt <$> lookup hContentLength h of
+      Just (Just (n, rest)) | B.null rest -> Just n
+      _ -> Nothing
 
 -- | A builder that says how many bytes it has made. They are counted where they are, in
 -- Warp's buffer.

@@ -145,57 +145,57 @@ atHead limits start have
         | tooLong (from + n + 1) -> Refuse (long (from + n + 1))
         -- The line ends in CRLF and has no other CR, nor a zero byte.
         | B.elemIndex 13 line /= Just (n - 1) || B.elem 0 line -> Refuse BadRequest
-        | from == 0 -> either Refuse toNext (requestLine (B.unsafeTake (n - 1) line) h)
+        | from == 0 -> requestLine (B.unsafeTake (n - 1) line) h (Deliver have (Guard Through B.empty)) (toNext 0)
         | n == 1 -> either Refuse (finish (from + 2)) (framing h)
         | headFields h >= limitFields limits -> Refuse HeadTooLarge
-        | otherwise -> either Refuse toNext (field (B.unsafeTake (n - 1) line) h)
+        | otherwise -> field (B.unsafeTake (n - 1) line) h (toNext (headFields h + 1))
         where
           line = B.unsafeTake n (B.unsafeDrop from have)
-          toNext Nothing = Deliver have (Guard Through B.empty)
-          toNext (Just h') = go h' {headLooked = from + n + 1, headFields = if from == 0 then 0 else headFields h + 1}
+          toNext fields h' = go h' {headLooked = from + n + 1, headFields = fields}
       where
         from = headLooked h
         tooLong size = size > limitHead limits || (from == 0 && size > limitTarget limits)
         long size = if from == 0 && size > limitTarget limits then TargetTooLong else HeadTooLarge
     finish end place = Deliver (B.unsafeTake end have) (Guard place (B.unsafeDrop end have))
 
--- | A method, a target and a version, one space between them; 'Nothing' for the preface of
--- HTTP\/2 (RFC 9113, 3.4).
-requestLine :: ByteString -> Head -> Either Refusal (Maybe Head)
-requestLine line h
-  | B.null method || not (B.all tokenByte method) = Left BadRequest
-  | B.null target || B.any (\c -> c <= 32 || c == 127) target = Left BadRequest
-  | version == "HTTP/1.1" = Right (Just h)
-  | version == "HTTP/1.0" = Right (Just h {headOld = True})
-  | headFirst h && line == "PRI * HTTP/2.0" = Right Nothing
-  | "HTTP/" `B.isPrefixOf` version && B.length version == 8 = Left UnknownVersion
-  | otherwise = Left BadRequest
+-- | A method, a target and a version, one space between them, or the preface of
+-- HTTP\/2 (RFC 9113, 3.4): the step for that, and the way on from a request.
+requestLine :: ByteString -> Head -> Step -> (Head -> Step) -> Step
+requestLine line h preface ok
+  | B.null method || not (B.all tokenByte method) = Refuse BadRequest
+  | B.null target || B.any (\c -> c <= 32 || c == 127) target = Refuse BadRequest
+  | version == "HTTP/1.1" = ok h
+  | version == "HTTP/1.0" = ok h {headOld = True}
+  | headFirst h && line == "PRI * HTTP/2.0" = preface
+  | "HTTP/" `B.isPrefixOf` version && B.length version == 8 = Refuse UnknownVersion
+  | otherwise = Refuse BadRequest
   where
     (method, afterMethod) = B.break (== 32) line
     (target, afterTarget) = B.break (== 32) (B.drop 1 afterMethod)
     version = B.drop 1 afterTarget
+{-# INLINE requestLine #-}
 
--- | A name that is a token, a colon, a value (RFC 9112, 5). A line that begins with a
--- space would continue the one before (5.2).
-field :: ByteString -> Head -> Either Refusal (Maybe Head)
-field line h
-  | n <= 0 || n == B.length line = Left BadRequest
-  | otherwise = Just <$> known
+-- | A name that is a token, a colon, a value (RFC 9112, 5), and the way on. A line that
+-- begins with a space would continue the one before (5.2).
+field :: ByteString -> Head -> (Head -> Step) -> Step
+field line h ok
+  | n <= 0 || n == B.length line = Refuse BadRequest
+  | otherwise = case n of
+    4 | named "host" -> if headHosts h > 0 then Refuse BadRequest else ok h {headHosts = 1}
+    14 | named "content-length" -> case C.readInt value of
+      Just (len, "") | headLength h < 0, B.all digit value, B.length value <= 18 -> ok h {headLength = len}
+      _ -> Refuse BadRequest
+    17 | named "transfer-encoding" -> case foldCase value of
+      "chunked" | headChunked h || headOld h -> Refuse BadRequest
+      "chunked" -> ok h {headChunked = True}
+      _ -> Refuse UnknownCoding
+    _ -> ok h
   where
     n = nameLength line
     value = trim (B.unsafeDrop (n + 1) line)
     named name = foldCase (B.unsafeTake n line) == name
-    known = case n of
-      4 | named "host" -> if headHosts h > 0 then Left BadRequest else Right h {headHosts = 1}
-      14 | named "content-length" -> case C.readInt value of
-        Just (len, "") | headLength h < 0, B.all digit value, B.length value <= 18 -> Right h {headLength = len}
-        _ -> Left BadRequest
-      17 | named "transfer-encoding" -> case foldCase value of
-        "chunked" | headChunked h || headOld h -> Left BadRequest
-        "chunked" -> Right h {headChunked = True}
-        _ -> Left UnknownCoding
-      _ -> Right h
     digit c = c >= 48 && c <= 57
+{-# INLINE field #-}
 
 -- | How many bytes of a line are a name before a colon; the whole length if there is no
 -- colon, negative if what is before it is no name.
