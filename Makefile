@@ -24,7 +24,7 @@ relink-flags: deps ## Write bin/weft-relink.rsp, with which plain ghc links prog
 	@scripts/relink-flags
 
 test: ## Run all test suites (SUITES=name..., TEST_ARGS='-p pattern')
-	@scripts/deps build test
+	@scripts/deps build test browser
 	@scripts/test
 
 check: ## Formatter, hlint and the shape of the module tree

@@ -76,6 +76,13 @@ tests on =
         noConnections server
         found <- readIORef refusals
         found @?= replicate 20 HeadTooSlow,
+      testOn on "nor one that began with the request before it" . with (\l -> l {limitHeadTime = milliseconds 500, limitIdle = seconds 60}) $ \refusals server port ->
+        withClient port $ \client -> do
+          say client (good "/hello" <> "GET /he")
+          get' client >>= (@?= "hello")
+          hearEnd client >>= (@?= "")
+          noConnections server
+          readIORef refusals >>= (@?= [HeadTooSlow]),
       testOn on "nor is a next request for long" . with (\l -> l {limitIdle = milliseconds 300}) $ \refusals server port -> do
         withClient port $ \client -> do
           _ <- get client "/hello"
@@ -129,6 +136,7 @@ tests on =
         noConnections server
     ]
   where
+    get' client = answerBody <$> hearAnswer client
     with change act = do
       refusals <- newIORef []
       let options =

@@ -10,7 +10,7 @@ import Configurations
 import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async (forConcurrently_, withAsync)
 import Control.Exception (IOException, bracket, handle, try)
-import Control.Monad (forM_, void)
+import Control.Monad (forM_, replicateM, void)
 import qualified Data.ByteString as B
 import Data.IORef
 import Data.List (isInfixOf, sort)
@@ -73,6 +73,10 @@ tests on =
           void (handle gone (void (hearEnd client)))
         noConnections server
         readIORef refusals >>= (@?= replicate 3 HeadTooSlow),
+      testOn on "handshakes that do not end keep nobody out" . secure (\l -> l {limitConnections = 10}) application $ \_ server port ask' ->
+        bracket (replicateM 10 (connectTo port)) (mapM_ hangUp) $ \_ -> do
+          eventually "it is full" ((== 10) <$> serverConnections server)
+          forM_ [1 .. 12 :: Int] $ \_ -> fetch port ask' "/hello" [] >>= (@?= "hello"),
       testOn on "limits hold within" . secure (\l -> l {limitHeadTime = milliseconds 700}) application $ \refusals server port _ -> do
         (_, out, _) <- openssl ["s_client", "-quiet", "-connect", "localhost:" <> show port] "GET / HTTP/1.1\nHost: h\r\n\r\n"
         assertBool out ("HTTP/1.1 400" `isInfixOf` out)

@@ -7,7 +7,7 @@ module Weft.Warp.Connection
   )
 where
 
-import Control.Exception (catch, handle, onException, throwIO, throwTo)
+import Control.Exception (catch, handle, throwIO, throwTo)
 import Control.Monad (forM_, unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -39,25 +39,26 @@ import Weft.Warp.Wire
 openConnection :: Settings -> Options -> Book -> Socket -> SockAddr -> IO (Connection, Transport)
 openConnection settings options book sock peer = do
   watch <- mapM newWatch (optionLimits options)
-  entered <- newIORef (pure ())
-  patience <- newPatience settings (close sock >> (readIORef entered >>= id))
+  known <- newIORef Nothing
+  patience <- newPatience settings (close sock >> readIORef known >>= mapM_ givenUp)
   forM_ watch (grant patience . limitHeadTime . watchLimits)
   let plain = plainStream sock
-  stream <-
-    maybe (pure plain) (\tls -> shakeHands tls refused patience plain) (optionTls options)
-      `onException` endPatience patience
-  activity <- newActivity sock stream watch patience
-  writeIORef entered (forM_ watch (givenUp activity))
-  enter book activity
+      entering stream = do
+        activity <- newActivity sock stream watch patience
+        activity <$ enter book activity
+  -- In the book from the beginning: a handshake that does not end can be shown out, too.
+  first <- entering plain
+  activity <- maybe (pure first) (\tls -> shakeHands tls refused patience plain >>= entering) (optionTls options)
+  writeIORef known (Just activity)
   connection <- newConnection (wire settings book activity)
-  pure (connection, streamTransport stream)
+  pure (connection, streamTransport (activityStream activity))
   where
     refused = optionOnRefused options peer
     newWatch limits = (\g n closed -> Watch limits g n closed refused) <$> newIORef newGuard <*> newIORef 0 <*> newIORef False
 
 -- | What was said by a deadline that has passed. Run by the dispatcher.
-givenUp :: Activity -> Watch -> IO ()
-givenUp activity watch = do
+givenUp :: Activity -> IO ()
+givenUp activity = forM_ (activityWatch activity) $ \watch -> do
   phase <- readIORef (activityPhase activity)
   guard <- readIORef (watchGuard watch)
   unless (waiting guard && phase `elem` [Fresh, Idle] && not (begun guard)) $
@@ -144,7 +145,11 @@ receive book activity = do
   where
     patience = activityPatience activity
     next = maybe unwatched (watched book activity) (activityWatch activity)
-    newTime = maybe (grantUsual patience) (grant patience . limitIdle . watchLimits) (activityWatch activity)
+    newTime = maybe (grantUsual patience) waits (activityWatch activity)
+    -- For a head of which a part has come with the last request there is less.
+    waits watch = do
+      guard <- readIORef (watchGuard watch)
+      grant patience ((if begun guard then limitHeadTime else limitIdle) (watchLimits watch))
     unwatched = do
       lenient <- talksFreely activity
       bytes <- receiveRaw activity (if lenient then Always else IfMuch)
