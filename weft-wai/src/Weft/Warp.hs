@@ -70,7 +70,7 @@ where
 
 import Control.Concurrent
 import Control.Exception
-import Control.Monad (forM_, void, when)
+import Control.Monad (forM_, unless, void, when)
 import Data.IORef
 import Data.Maybe (listToMaybe)
 import Data.String (fromString)
@@ -174,7 +174,7 @@ withServerWith options settings = serverWith start options settings
 type Start a = ServerSettings -> (Socket -> SockAddr -> IO ()) -> (W.Server -> IO a) -> IO a
 
 serverWith :: Start a -> Options -> Settings -> Application -> (Server -> IO a) -> IO a
-serverWith start options settings app act = do
+serverWith start options given app act = do
   caps <- getNumCapabilities
   draining <- newIORef False
   end <- newEmptyMVar
@@ -183,6 +183,7 @@ serverWith start options settings app act = do
     start (base end) (handler house engines caps) $ \sockets ->
       act' (Server sockets engines draining end)
   where
+    settings = setOnException (\request e -> unless (hasGone e) (settingsOnException given request e)) given
     handler house engines caps sock peer = do
       (cap, _) <- threadCapability =<< myThreadId
       forM_ (listToMaybe (drop (cap `mod` caps) engines)) $ \engine ->
@@ -202,6 +203,11 @@ serverWith start options settings app act = do
       t <- forkIOWithUnmask $ \unmask ->
         unmask (W.waitServer (serverSockets server)) >> void (tryPutMVar (serverEnd server) ())
       t <$ labelThread t "weft warp watch"
+
+-- | Newer versions of the HTTP\/2 library report a client that has closed its connection
+-- as an error, of a type that not all of them export.
+hasGone :: SomeException -> Bool
+hasGone e = show e == "ConnectionIsClosed"
 
 -- | Where it listens.
 serverAddress :: Server -> SockAddr

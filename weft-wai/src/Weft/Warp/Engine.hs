@@ -20,7 +20,7 @@ where
 
 import Control.Concurrent
 import Control.Exception
-import Control.Monad (forM, unless)
+import Control.Monad (forM)
 import Data.IORef
 import GHC.Conc (labelThread)
 import Network.Wai (Application)
@@ -80,14 +80,8 @@ turn engine app = do
     hooked settings asking =
       settings
         { settingsBeforeMainLoop = pure (),
-          settingsOnException = \request e -> unless (hasGone e) (settingsOnException settings request e),
           settingsFork = \action -> readIORef asking >>= \box -> putMVar box (Action action)
         }
-
--- | Newer versions of the HTTP\/2 library report a client that has closed its connection
--- as an error, of a type that not all of them export.
-hasGone :: SomeException -> Bool
-hasGone e = show e == "ConnectionIsClosed"
 
 -- | Serve a connection, to its end, on the thread that the settings' way of forking
 -- provides: by default the calling one. Throws nothing but what Warp's handler for
