@@ -7,7 +7,7 @@ module Spec.Limits (tests) where
 import Application
 import Client
 import Configurations
-import Control.Concurrent (threadDelay)
+import Control.Concurrent (threadDelay, yield)
 import Control.Concurrent.Async (forConcurrently_)
 import Control.Exception (IOException, handle)
 import Control.Monad (forM, forM_, replicateM, replicateM_, void)
@@ -142,7 +142,8 @@ tests on =
       let options =
             defaultOptions
               { optionLimits = Just (change defaultLimits {limitTarget = 1000, limitHead = 4000, limitFields = 20, limitHeadTime = seconds 5}),
-                optionOnRefused = \_ r -> atomicModifyIORef' refusals (\rs -> (r : rs, ()))
+                -- It takes its time, so that what must come after it is seen to.
+                optionOnRefused = \_ r -> replicateM_ 200 yield >> atomicModifyIORef' refusals (\rs -> (r : rs, ()))
               }
       withServerWith options (quiet (setHost "127.0.0.1" (setPort 0 defaultSettings))) application $ \server ->
         void (act refusals server (portOf (serverAddress server)))

@@ -10,13 +10,18 @@ import Client
 import Configurations
 import Control.Concurrent
 import Control.Concurrent.Async (forConcurrently_)
-import Control.Exception (IOException, handle, try)
+import Control.Exception (IOException, bracket, handle, try)
 import Control.Monad (forM_, forever, replicateM_, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import GHC.Clock (getMonotonicTime)
+import Network.HTTP.Types (status200)
+import Network.Wai (responseFile)
+import System.Directory (removeDirectoryRecursive)
+import System.FilePath ((</>))
+import System.Posix.Temp (mkdtemp)
 import System.TimeManager (initialize)
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -48,6 +53,12 @@ tests on =
       testOn on "that are fast enough are served" . withQuietServer impatient application $ \server port -> do
         forConcurrently_ (fastEnough port) (uncurry (within 20))
         noConnections server,
+      testOn on "and so is a slow reader of a file, of which each part counts" . bracket (mkdtemp "/tmp/weft-slow-") removeDirectoryRecursive $ \folder -> do
+        let path = folder </> "file"
+        B.writeFile path (B.replicate 16000000 120)
+        withQuietServer impatient (\_ respond -> respond (responseFile status200 [] path Nothing)) $ \server port -> do
+          withClient port $ \client -> ask client "/" [] >> slowReading client
+          noConnections server,
       testOn on "no limit" . withQuietServer (setTimeout 0 defaultSettings) application $ \_ port ->
         withClient port $ \client -> do
           say client "GET /hello HTTP/1.1\r\n"
@@ -113,13 +124,7 @@ fastEnough port =
     ( "a slow reader",
       withClient port $ \client -> do
         ask client "/large?n=16000000" []
-        -- As much as opens the window again each time.
-        replicateM_ 5 $ do
-          threadDelay 400000
-          some <- hearSome client 2000000
-          assertBool ("the end after " <> show some) (some >= 2000000)
-        rest <- hearSome client 5500000
-        assertBool ("only " <> show rest) (rest >= 5500000)
+        slowReading client
     ),
     ( "a stream with pauses",
       withClient port $ \client -> do
@@ -143,6 +148,17 @@ fastEnough port =
           hear client >>= (@?= word)
     )
   ]
+
+-- | Take 16,000,000 bytes, in more than the limit, with pauses that are shorter.
+slowReading :: Client -> IO ()
+slowReading client = do
+  -- As much as opens the window again each time.
+  replicateM_ 5 $ do
+    threadDelay 400000
+    some <- hearSome client 2000000
+    assertBool ("the end after " <> show some) (some >= 2000000)
+  rest <- hearSome client 5500000
+  assertBool ("only " <> show rest) (rest >= 5500000)
 
 post :: ByteString -> Int -> ByteString
 post path n = "POST /" <> path <> " HTTP/1.1\r\nHost: test\r\nContent-Length: " <> C.pack (show n) <> "\r\n\r\n"

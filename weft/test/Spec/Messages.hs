@@ -10,16 +10,20 @@ import Control.Exception
 import Control.Monad
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import Data.IORef
 import Descriptors (openPath, withFds)
 import Foreign.C.Error (eBADF, eCONNRESET, ePIPE)
+import Foreign.Marshal.Alloc (allocaBytes)
 import Harness
 import qualified Network.Socket as N
 import qualified Network.Socket.ByteString as NB
 import System.Directory (getTemporaryDirectory, removeFile)
-import System.IO (hClose, hSetFileSize, openBinaryTempFile)
+import System.IO (SeekMode (AbsoluteSeek), hClose, hSetFileSize, openBinaryTempFile)
 import System.IO.Error (isEOFError)
-import System.Posix.IO (closeFd, fdWrite)
+import System.Posix.Fcntl (Advice (AdviceDontNeed), fileAdvise)
+import System.Posix.IO (closeFd, fdReadBuf, fdSeek, fdWrite)
 import System.Posix.Types (Fd (..))
+import System.Posix.Unistd (fileSynchronise)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration
@@ -88,6 +92,26 @@ files =
         got <- recvAll b
         assertBool "other bytes" (got == content)
         result "sendFile" t,
+    test "a file of which parts are in memory and others on the disk" . withTcp $ \a b -> do
+      let content = B.concat (replicate 20 (payload 1000000))
+      withFile content $ \path -> withOpen path $ \fd -> do
+        fileSynchronise fd
+        fileAdvise fd 0 0 AdviceDontNeed
+        -- Back into memory: the first half MiB, and some in the middle of another.
+        forM_ [0, 262144, 5000000] $ \at -> fdSeek fd AbsoluteSeek at >> allocaBytes 262144 (\p -> fdReadBuf fd p 262144)
+        t <- start (sendFileRange a fd 0 20000000 >> shutdown a ShutdownSend)
+        got <- recvAll b
+        assertBool "other bytes" (got == content)
+        result "sendFileRange" t,
+    test "sendFileRangeWith tells of every byte once" . withTcp $ \a b -> withFile (payload 3000000) $ \path -> withOpen path $ \fd -> do
+      told <- newIORef []
+      t <- start (sendFileRangeWith (\n -> modifyIORef told (n :)) a fd 1000 2999000 >> shutdown a ShutdownSend)
+      got <- recvAll b
+      assertBool "other bytes" (got == B.drop 1000 (payload 3000000))
+      result "sendFileRangeWith" t
+      parts <- readIORef told
+      sum parts @?= 2999000
+      assertBool (show parts) (all (\n -> n > 0 && n <= 1048576) parts),
     test "an empty file, a range, nothing of a range" . withTcp $ \a b -> withFile (payload 1000) $ \path -> withFile B.empty $ \none -> do
       sendFile a none
       withOpen path $ \fd -> do

@@ -7,7 +7,7 @@ module Weft.Warp.Connection
   )
 where
 
-import Control.Exception (catch, handle, throwIO, throwTo)
+import Control.Exception (catch, finally, handle, throwIO, throwTo)
 import Control.Monad (forM_, unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -40,7 +40,8 @@ openConnection :: Settings -> Options -> Book -> Socket -> SockAddr -> IO (Conne
 openConnection settings options book sock peer = do
   watch <- mapM newWatch (optionLimits options)
   known <- newIORef Nothing
-  patience <- newPatience settings (close sock >> readIORef known >>= mapM_ givenUp)
+  -- Told before the connection ends, which whoever counts refusals may wait for.
+  patience <- newPatience settings ((readIORef known >>= mapM_ givenUp) `finally` close sock)
   forM_ watch (grant patience . limitHeadTime . watchLimits)
   let plain = plainStream sock
       entering stream = do
@@ -56,7 +57,7 @@ openConnection settings options book sock peer = do
     refused = optionOnRefused options peer
     newWatch limits = (\g n closed -> Watch limits g n closed refused) <$> newIORef newGuard <*> newIORef 0 <*> newIORef False
 
--- | What was said by a deadline that has passed. Run by the dispatcher.
+-- | What is said of a deadline that has passed. Run by the dispatcher.
 givenUp :: Activity -> IO ()
 givenUp activity = forM_ (activityWatch activity) $ \watch -> do
   phase <- readIORef (activityPhase activity)
