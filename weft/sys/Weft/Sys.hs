@@ -45,10 +45,12 @@ module Weft.Sys
     writeSlot,
     casSlot,
     copySlots,
-    SlotsRef,
-    newSlotsRef,
-    readSlotsRef,
-    writeSlotsRef,
+    Arrays,
+    newArrays,
+    slotsOf,
+    putSlots,
+    cellsOf,
+    putCells,
     copySlotsAt,
 
     -- * MVars
@@ -277,25 +279,34 @@ copySlots :: Slots a -> Slots a -> IO ()
 copySlots (Slots from) (Slots to) = IO $ \s ->
   (# copyMutableArray# from 0# to 0# (sizeofMutableArray# from) s, () #)
 
--- | A reference to an array. To read it nothing is evaluated.
-data SlotsRef a = SlotsRef (MutableArrayArray# RealWorld)
+-- | A fixed number of references to 'Slots' and 'Cells', behind one pointer. To read one, nothing
+-- is evaluated. What is at which index, and of what type, is the caller's care.
+data Arrays = Arrays (MutableArrayArray# RealWorld)
 
--- | A reference that holds the array.
-newSlotsRef :: Slots a -> IO (SlotsRef a)
-newSlotsRef slots = do
-  ref <- IO $ \s -> case newArrayArray# 1# s of (# s', r #) -> (# s', SlotsRef r #)
-  ref <$ writeSlotsRef ref slots
+-- | So many references. Each is to be written before it is read.
+newArrays :: Int -> IO Arrays
+newArrays (I# n) = IO $ \s -> case newArrayArray# n s of (# s', r #) -> (# s', Arrays r #)
 
--- | What it holds. (There is no operation for arrays of this kind; to the machine they
--- are pointers like any other.)
-readSlotsRef :: SlotsRef a -> IO (Slots a)
-readSlotsRef (SlotsRef r) = IO $ \s -> case readMutableByteArrayArray# r 0# s of
+-- | The array of boxed values at that index. (There is no operation for arrays of this
+-- kind; to the machine they are pointers like any other.)
+slotsOf :: Arrays -> Int -> IO (Slots a)
+slotsOf (Arrays r) (I# i) = IO $ \s -> case readMutableByteArrayArray# r i s of
   (# s', a #) -> (# s', Slots (unsafeCoerce# a) #)
-{-# INLINE readSlotsRef #-}
+{-# INLINE slotsOf #-}
 
--- | Replace what it holds.
-writeSlotsRef :: SlotsRef a -> Slots a -> IO ()
-writeSlotsRef (SlotsRef r) (Slots a) = IO $ \s -> (# writeMutableByteArrayArray# r 0# (unsafeCoerce# a) s, () #)
+-- | Replace it.
+putSlots :: Arrays -> Int -> Slots a -> IO ()
+putSlots (Arrays r) (I# i) (Slots a) = IO $ \s -> (# writeMutableByteArrayArray# r i (unsafeCoerce# a) s, () #)
+
+-- | The cells at that index.
+cellsOf :: Arrays -> Int -> IO Cells
+cellsOf (Arrays r) (I# i) = IO $ \s -> case readMutableByteArrayArray# r i s of
+  (# s', a #) -> (# s', Cells a #)
+{-# INLINE cellsOf #-}
+
+-- | Replace them.
+putCells :: Arrays -> Int -> Cells -> IO ()
+putCells (Arrays r) (I# i) (Cells a) = IO $ \s -> (# writeMutableByteArrayArray# r i a s, () #)
 
 -- Threads --------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ where
 import Control.Exception (SomeException, catch, fromException)
 import qualified Control.Exception as E
 import Control.Monad (unless)
+import GHC.Exts (lazy)
 import Weft.Core.Time (Instant (..))
 import Weft.Hybrid.Park
 import Weft.Hybrid.Ready
@@ -50,17 +51,31 @@ cellLooks = 3
 -- | Run ready threads until there are none, or the turn is over: then 'True'. What a
 -- thread throws ends the turn, and is raised in the thread in one of the next.
 runTurn :: Loop -> IO Bool
-runTurn l = case loopReady l of
-  RoundRobin q -> turn l (\ctx task -> pushFifo q (inContext ctx task)) (popFifo q) <* tidyFifo q
-  Custom q -> turn l (queuePush q) (queuePop q)
-
--- | Written once and compiled twice: with the round-robin queue's code in its place, and for any.
-turn :: Loop -> (Context -> Task -> IO ()) -> IO Task -> IO Bool
-turn l push pop = do
+runTurn l = do
   steps <- beginTurn l
-  next steps `catch` \e -> True <$ thrown l e
+  case loopReady l of
+    RoundRobin q -> (withFifo l q steps `catch` failed) <* tidyFifo q
+    Custom q -> withQueue l q steps `catch` failed
   where
-    setContext = writeRef (loopContext l)
+    failed e = True <$ thrown l e
+
+-- The machine, compiled twice: with the code of the built-in queue in its place, and for any
+-- queue.
+
+withFifo :: Loop -> Fifo -> Int -> IO Bool
+withFifo !l !q = machine l (pushFifoIn q) (popFifo q)
+{-# NOINLINE withFifo #-}
+
+withQueue :: Loop -> Queue -> Int -> IO Bool
+withQueue !l !q = machine l (queuePush q) (queuePop q)
+{-# NOINLINE withQueue #-}
+
+-- | Take threads and perform their system calls. What is at hand all the time (the loop, the
+-- queue) is saved around each step of a thread, so there is little of it.
+machine :: Loop -> (Context -> Task -> IO ()) -> IO Task -> Int -> IO Bool
+machine l push pop = next
+  where
+    setContext = noteContext l
 
     -- The next thread. (The argument: steps to the next look at the clock.)
     next :: Int -> IO Bool
@@ -69,71 +84,94 @@ turn l push pop = do
       if steps == 0 then pure True else next steps
     next n = do
       task <- pop
-      step n Plain (task ())
+      perform plainly n Plain (task ())
 
     away :: Int -> Context -> IO Bool
-    away n Plain = next (n - 1)
-    away n _ = setContext Plain >> next (n - 1)
+    away !n Plain = next (n - 1)
+    away !n _ = setContext Plain >> next (n - 1)
+    {-# INLINE away #-}
 
-    -- The thread goes on, unless the turn is over.
-    continue :: Int -> Context -> Trace -> IO Bool
-    continue !n !ctx !t
-      | n > 1 = step (n - 1) ctx t
-      | otherwise = do
-        steps <- look l
-        if steps > 0
-          then step steps ctx t
-          else case t of
-            Ret -> step 1 ctx t
-            Parked -> step 1 ctx t
-            -- A task in the queue has no other context before it than its own: the end of the
-            -- scheduler relies on that.
-            Enter ctx' k -> push ctx' k >> away 1 ctx
-            _ -> push ctx (const t) >> away 1 ctx
+    -- A thread goes on, unless the turn is over: one without a context, one with, one of which that
+    -- is to be seen.
+    plainly :: Int -> Trace -> IO Bool
+    plainly !n t
+      | n > 1 = perform plainly (n - 1) Plain t
+      | otherwise = atLook Plain t
 
-    step :: Int -> Context -> Trace -> IO Bool
-    step !n !ctx !t = case t of
+    within :: Context -> Int -> Trace -> IO Bool
+    within ctx !n t
+      | n > 1 = perform (within ctx) (n - 1) ctx t
+      | otherwise = atLook ctx t
+
+    onward :: Int -> Context -> Trace -> IO Bool
+    onward !n Plain t = plainly n t
+    onward !n ctx t = within ctx n t
+
+    atLook :: Context -> Trace -> IO Bool
+    atLook ctx !t = do
+      steps <- look l
+      if steps > 0
+        then onward (steps + 1) ctx t
+        else case t of
+          Ret -> onward 2 ctx t
+          Parked -> onward 2 ctx t
+          -- A task in the queue has no other context before it than its own: the end of the
+          -- scheduler relies on that.
+          Enter ctx' k -> push ctx' k >> away 1 ctx
+          _ -> push ctx (const t) >> away 1 ctx
+
+    -- The next system call, and with what is given the one after that. In place in each of the
+    -- three that use it.
+    perform :: (Int -> Trace -> IO Bool) -> Int -> Context -> Trace -> IO Bool
+    perform continue !n ctx t = case t of
       Yield k -> push ctx k >> away n ctx
-      NonBlocking io -> io >>= continue n ctx
-      Call f -> f l ctx >>= continue n ctx
+      NonBlocking io -> io >>= continue n
+      Call f -> f l ctx >>= continue n
       Fork child k -> do
         let !inner = inherited ctx
         push inner child
-        continue n ctx (k ())
+        continue n (k ())
       Ret -> case ctx of
         Plain -> next (n - 1)
         _ -> endThread l ctx (Right ()) >> away n ctx
       Parked -> away n ctx
       Idle -> pure False
       other -> control n ctx other
+    {-# INLINE perform #-}
 
     -- Changes of context.
     control :: Int -> Context -> Trace -> IO Bool
-    control !n !ctx !t = case t of
+    control !n ctx t = case t of
       Enter ctx' k -> switch n ctx' (\_ -> k ())
       Catch body h -> do
         let !x = extraOf ctx
             !ctx' = withExtra x {extraHandlers = Handler h (extraMask x) (extraHandlers x)}
         setContext ctx'
-        continue n ctx' (body ())
+        onward n ctx' (body ())
       Uncatch k -> do
         let !ctx' = withoutHandler ctx
         setContext ctx'
-        continue n ctx' (k ())
+        onward n ctx' (k ())
       Throw e -> case contextHandlers ctx of
         Handler h before rest ->
           switch n (withExtra (extraOf ctx) {extraHandlers = rest, extraMask = before}) (\_ -> h e)
         _ -> endThread l ctx (Left e) >> away n ctx
-      _ -> step n ctx t
+      _ -> onward n ctx t
 
     switch :: Int -> Context -> Task -> IO Bool
-    switch n ctx k = do
+    switch !n ctx k = do
       setContext ctx
       pending <- takePending ctx
       case pending of
-        Nothing -> continue n ctx (k ())
-        Just e -> continue n ctx (Throw e)
-{-# INLINE turn #-}
+        Nothing -> onward n ctx (k ())
+        Just e -> onward n ctx (Throw e)
+{-# INLINE machine #-}
+
+-- | The running thread's context. Neither inlined nor ready to take the loop apart: the
+-- machine would hold the reference beside the loop, and save it around each step.
+noteContext :: Loop -> Context -> IO ()
+noteContext l = writeRef (loopContext (lazy l))
+{-# NOINLINE noteContext #-}
 
 -- | What a forked thread begins with.
 inherited :: Context -> Context
@@ -177,7 +215,8 @@ look l = do
   pokeCell pace cellStride steps'
   pure (if left <= 1 || t' >= end then 0 else steps')
   where
-    pace = loopPace l
+    -- As in 'noteContext'.
+    pace = loopPace (lazy l)
 {-# NOINLINE look #-}
 
 -- | The running thread threw. It comes to its handlers in another turn, so that
@@ -203,7 +242,8 @@ endThread l ctx outcome = do
       found <- readRef (threadLabel t)
       pure (if null found then Nothing else Just found)
   case outcome of
-    Left e -> unless (expected e) (guarded (worldOnException (loopWorld l) label e))
+    -- As in 'noteContext'.
+    Left e -> unless (expected e) (guarded (worldOnException (loopWorld (lazy l)) label e))
     Right () -> pure ()
   where
     expected e = case fromException e of

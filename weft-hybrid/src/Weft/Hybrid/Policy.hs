@@ -54,7 +54,7 @@ priorities classes = policy $ do
     Queue
       { queuePush = \ctx task -> do
           q <- readSlot queues (max 0 (min (count - 1) (contextPriority ctx)))
-          pushFifo q (inContext ctx task),
+          pushFifoIn q ctx task,
         queuePop = do
           bumpCell taken 0 1
           n <- peekCell taken 0
@@ -92,7 +92,7 @@ resourceAware resource = policy $ do
   pure
     Queue
       { queuePush = \ctx task ->
-          pushFifo (if contextPriority ctx > 0 then takers else others) (inContext ctx task),
+          pushFifoIn (if contextPriority ctx > 0 then takers else others) ctx task,
         queuePop = do
           taking <- takersFirst
           if taking then takers `orElse` others else others `orElse` takers,

@@ -17,6 +17,7 @@ module Weft.Hybrid.Ready
     -- * First in, first out
     newFifo,
     pushFifo,
+    pushFifoIn,
     popFifo,
     sizeFifo,
     tidyFifo,
@@ -29,6 +30,37 @@ import System.IO.Unsafe (unsafePerformIO)
 import Weft.Hybrid.Trace
 import Weft.Sys
 
+-- What a queue has, behind one pointer, since the machine saves what it has at hand around
+-- each thread's step: the chunk to take from; the one to put into, which may be the same; counts;
+-- and one slot with the 'Chunks' in between.
+atFirst, atLast, atCounts, atRest :: Int
+atFirst = 0
+atLast = 1
+atCounts = 2
+atRest = 3
+
+firstOf, lastOf :: Fifo -> IO (Slots Task)
+firstOf (Fifo q) = slotsOf q atFirst
+lastOf (Fifo q) = slotsOf q atLast
+{-# INLINE firstOf #-}
+{-# INLINE lastOf #-}
+
+setFirst, setLast :: Fifo -> Slots Task -> IO ()
+setFirst (Fifo q) = putSlots q atFirst
+setLast (Fifo q) = putSlots q atLast
+
+countsOf :: Fifo -> IO Cells
+countsOf (Fifo q) = cellsOf q atCounts
+{-# INLINE countsOf #-}
+
+restOf :: Fifo -> IO Chunks
+restOf (Fifo q) = slotsOf q atRest >>= \slots -> readSlot slots 0
+
+setRest :: Fifo -> Chunks -> IO ()
+setRest (Fifo q) rest = slotsOf q atRest >>= \slots -> writeSlot slots 0 rest
+
+-- The counts: how many were ever taken out; how many put in; and up to which one the slots are
+-- clear.
 cellTaken, cellPut, cellClear :: Int
 cellTaken = 0
 cellPut = 1
@@ -41,8 +73,13 @@ chunkSize = 1024
 -- | An empty one.
 newFifo :: IO Fifo
 newFifo = do
+  q <- newArrays 4
   chunk <- newSlots chunkSize vacant
-  Fifo <$> newSlotsRef chunk <*> newSlotsRef chunk <*> newCells 3 <*> newRef (Chunks [] [] [])
+  putSlots q atFirst chunk
+  putSlots q atLast chunk
+  putCells q atCounts =<< newCells 3
+  putSlots q atRest =<< newSlots 1 (Chunks [] [] [])
+  pure (Fifo q)
 
 vacant :: Task
 vacant () = Idle
@@ -53,32 +90,34 @@ vacancies :: Slots Task
 vacancies = unsafePerformIO (newSlots chunkSize vacant)
 {-# NOINLINE vacancies #-}
 
--- | At the end. O(1).
+-- | At the end. O(1). The task is not evaluated.
 pushFifo :: Fifo -> Task -> IO ()
-pushFifo q !task = do
-  n <- peekCell (fifoCells q) cellPut
-  slots <- readSlotsRef (fifoLast q)
+pushFifo q task = do
+  counts <- countsOf q
+  n <- peekCell counts cellPut
+  slots <- lastOf q
   let i = n .&. (chunkSize - 1)
   writeSlot slots i task
-  pokeCell (fifoCells q) cellPut (n + 1)
+  pokeCell counts cellPut (n + 1)
   when (i == chunkSize - 1) (extend q)
 {-# INLINE pushFifo #-}
 
 -- | The last chunk is full.
 extend :: Fifo -> IO ()
 extend q = do
-  full <- readSlotsRef (fifoLast q)
-  taken <- peekCell (fifoCells q) cellTaken
-  put <- peekCell (fifoCells q) cellPut
-  Chunks next final spare <- readRef (fifoRest q)
+  full <- lastOf q
+  counts <- countsOf q
+  taken <- peekCell counts cellTaken
+  put <- peekCell counts cellPut
+  Chunks next final spare <- restOf q
   let same = chunkOf taken == chunkOf (put - 1)
       final' = if same then final else full : final
   case spare of
-    chunk : _ -> writeSlotsRef (fifoLast q) chunk >> writeRef (fifoRest q) (Chunks next final' [])
+    chunk : _ -> setLast q chunk >> setRest q (Chunks next final' [])
     [] -> do
       chunk <- newSlots chunkSize vacant
-      writeSlotsRef (fifoLast q) chunk
-      writeRef (fifoRest q) (Chunks next final' [])
+      setLast q chunk
+      setRest q (Chunks next final' [])
 {-# NOINLINE extend #-}
 
 chunkOf :: Int -> Int
@@ -87,15 +126,16 @@ chunkOf n = n `unsafeShiftR` 10
 -- | From the beginning; 'Idle' when there is none. O(1).
 popFifo :: Fifo -> IO Task
 popFifo q = do
-  n <- peekCell (fifoCells q) cellTaken
-  end <- peekCell (fifoCells q) cellPut
+  counts <- countsOf q
+  n <- peekCell counts cellTaken
+  end <- peekCell counts cellPut
   if n == end
     then pure vacant
     else do
-      slots <- readSlotsRef (fifoFirst q)
+      slots <- firstOf q
       let i = n .&. (chunkSize - 1)
       task <- readSlot slots i
-      pokeCell (fifoCells q) cellTaken (n + 1)
+      pokeCell counts cellTaken (n + 1)
       when (i == chunkSize - 1) (advance q)
       pure task
 {-# INLINE popFifo #-}
@@ -103,38 +143,42 @@ popFifo q = do
 -- | The first chunk is used up, and is not the last.
 advance :: Fifo -> IO ()
 advance q = do
-  used <- readSlotsRef (fifoFirst q)
+  used <- firstOf q
   copySlotsAt vacancies used 0 chunkSize
-  taken <- peekCell (fifoCells q) cellTaken
-  pokeCell (fifoCells q) cellClear taken
-  Chunks next final _ <- readRef (fifoRest q)
+  counts <- countsOf q
+  taken <- peekCell counts cellTaken
+  pokeCell counts cellClear taken
+  Chunks next final _ <- restOf q
   case next <> reverse final of
-    chunk : next' -> writeSlotsRef (fifoFirst q) chunk >> writeRef (fifoRest q) (Chunks next' [] [used])
+    chunk : next' -> setFirst q chunk >> setRest q (Chunks next' [] [used])
     [] -> do
-      readSlotsRef (fifoLast q) >>= writeSlotsRef (fifoFirst q)
-      writeRef (fifoRest q) (Chunks [] [] [used])
+      lastOf q >>= setFirst q
+      setRest q (Chunks [] [] [used])
 {-# NOINLINE advance #-}
 
 -- | Forget what was taken out. O(what was taken out since the last time).
 tidyFifo :: Fifo -> IO ()
 tidyFifo q = do
-  clear <- peekCell (fifoCells q) cellClear
-  taken <- peekCell (fifoCells q) cellTaken
+  counts <- countsOf q
+  clear <- peekCell counts cellClear
+  taken <- peekCell counts cellTaken
   when (clear < taken) $ do
-    slots <- readSlotsRef (fifoFirst q)
+    slots <- firstOf q
     copySlotsAt vacancies slots (clear .&. (chunkSize - 1)) (taken - clear)
-    pokeCell (fifoCells q) cellClear taken
+    pokeCell counts cellClear taken
 
 -- | How many are in it.
 sizeFifo :: Fifo -> IO Int
-sizeFifo q = (-) <$> peekCell (fifoCells q) cellPut <*> peekCell (fifoCells q) cellTaken
+sizeFifo q = do
+  counts <- countsOf q
+  (-) <$> peekCell counts cellPut <*> peekCell counts cellTaken
 {-# INLINE sizeFifo #-}
 
 -- Any queue ------------------------------------------------------------------------
 
 -- | Put a thread in.
 pushReady :: Ready -> Context -> Task -> IO ()
-pushReady (RoundRobin q) ctx task = pushFifo q (inContext ctx task)
+pushReady (RoundRobin q) ctx task = pushFifoIn q ctx task
 pushReady (Custom q) ctx task = queuePush q ctx task
 {-# INLINE pushReady #-}
 
@@ -154,3 +198,10 @@ inContext :: Context -> Task -> Task
 inContext Plain task = task
 inContext ctx task = \() -> Enter ctx task
 {-# INLINE inContext #-}
+
+-- | 'pushFifo' of that. Neither is left unevaluated.
+pushFifoIn :: Fifo -> Context -> Task -> IO ()
+pushFifoIn q ctx task = case ctx of
+  Plain -> pushFifo q task
+  _ -> pushFifo q (\() -> Enter ctx task)
+{-# INLINE pushFifoIn #-}

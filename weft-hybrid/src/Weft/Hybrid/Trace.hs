@@ -228,16 +228,8 @@ data Loop = Loop
 data Ready = RoundRobin !Fifo | Custom !Queue
 
 -- | Task number n, counted from the first ever, is in slot n modulo the size of a chunk.
--- There is always room for one more.
-data Fifo = Fifo
-  { -- | The chunk to take from, and the one to put into, which may be the same.
-    fifoFirst :: {-# UNPACK #-} !(SlotsRef Task),
-    fifoLast :: {-# UNPACK #-} !(SlotsRef Task),
-    -- | How many were ever taken out; how many put in; and up to which one the slots
-    -- are clear.
-    fifoCells :: {-# UNPACK #-} !Cells,
-    fifoRest :: {-# UNPACK #-} !(Ref Chunks)
-  }
+-- There is always room for one more. What is at which index: "Weft.Hybrid.Ready".
+newtype Fifo = Fifo Arrays
 
 -- | The chunks in between: the next ones, and the last ones, the latest first; and an empty
 -- one, if one was used up.
