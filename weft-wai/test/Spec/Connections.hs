@@ -7,14 +7,18 @@ module Spec.Connections (tests) where
 import Application
 import Client
 import Configurations
-import Control.Concurrent (threadDelay)
+import Control.Concurrent (mkWeakThreadId, myThreadId, threadDelay)
 import Control.Concurrent.Async (forConcurrently_, mapConcurrently)
 import Control.Exception (bracket)
 import Control.Monad (forM_, replicateM, replicateM_)
 import qualified Data.ByteString as B
+import Data.IORef
+import Data.Maybe (isNothing)
+import System.Mem (performMajorGC)
+import System.Mem.Weak (deRefWeak)
 import Test.Tasty
 import Test.Tasty.HUnit
-import Weft.Warp (serverConnections)
+import Weft.Warp (defaultSettings, serverConnections)
 
 tests :: Configuration -> TestTree
 tests on =
@@ -30,6 +34,16 @@ tests on =
       testOn on "1,000 one after the other" . withTestServer $ \server port -> do
         _ <- mapConcurrently (const (replicateM_ 50 (once port))) [1 .. 20 :: Int]
         noConnections server,
+      testOn on "nothing is kept of those that have ended" $ do
+        threads <- newIORef []
+        let noting request respond = do
+              t <- mkWeakThreadId =<< myThreadId
+              atomicModifyIORef' threads (\ts -> (t : ts, ()))
+              application request respond
+        withQuietServer defaultSettings noting $ \server port -> do
+          replicateM_ 100 (once port)
+          noConnections server
+          eventually "their threads are garbage" $ performMajorGC >> all isNothing <$> (mapM deRefWeak =<< readIORef threads),
       testOn on "a client that goes away before, in and after a head" . withTestServer $ \server port -> do
         forM_ ["", "GE", "GET /hello HTTP/1.1\r\nHost:", "GET /hello HTTP/1.1\r\nHost: test\r\n\r\n"] $ \bytes ->
           forM_ [hangUp, reset] $ \end -> do

@@ -12,10 +12,13 @@ import Control.Monad
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Data.List (nub, sort)
+import Data.Maybe (isNothing)
 import Foreign.C.Error (eADDRINUSE, eCONNREFUSED, eMFILE)
 import Harness
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.FilePath ((</>))
+import System.Mem (performMajorGC)
+import System.Mem.Weak (deRefWeak)
 import System.Posix.Process (getProcessID)
 import System.Posix.Resource
 import Test.Tasty
@@ -48,6 +51,16 @@ tests =
         withServerOn settings [l] whereAmI $ \server -> do
           found <- forM [1 .. 2 * caps] (const (client server placesOf))
           nub (sort (concat found)) @?= [show c | c <- [0 .. caps - 1]],
+      test "nothing is kept of connections that have ended" $ do
+        threads <- newIORef []
+        let noting s peer = do
+              t <- mkWeakThreadId =<< myThreadId
+              atomicModifyIORef' threads (\ts -> (t : ts, ()))
+              echo s peer
+        withServer settings {serverOnException = \_ _ -> pure ()} noting $ \server -> do
+          forM_ [1 .. 100 :: Int] $ \i -> client server $ \s -> when (even i) (sendAll s (C.pack "x") >> void (recv s 1))
+          eventually "they have ended" ((== 0) <$> serverConnections server)
+          eventually "their threads are garbage" $ performMajorGC >> all isNothing <$> (mapM deRefWeak =<< readIORef threads),
       test "a Unix socket" $ do
         folder <- getTemporaryDirectory
         pid <- getProcessID

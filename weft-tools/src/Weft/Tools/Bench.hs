@@ -38,6 +38,7 @@ import Weft.Tools.Bench.Plot (outcomePlot)
 import Weft.Tools.Bench.Pong (pong)
 import Weft.Tools.Bench.Quiet (quiet)
 import Weft.Tools.Bench.Relink (relink)
+import Weft.Tools.Bench.Rude (rude)
 import Weft.Tools.Bench.Runner
 import Weft.Tools.Bench.Setup
 import Weft.Tools.Bench.Static (static)
@@ -61,6 +62,7 @@ registry =
     disk,
     static,
     diskWeb,
+    rude,
     hybridMemory,
     hybridSwitch,
     fifo,

@@ -321,7 +321,7 @@ startConnection settings handler place table (sock, peer) = do
     t <- forkOnWithUnmask (place n) (connection n)
     labelThread t "weft connection"
     count (+ 1)
-    pure (IntMap.insert n t threads)
+    pure $! IntMap.insert n t threads
   where
     connection :: Int -> (forall a. IO a -> IO a) -> IO ()
     connection n unmask = do
@@ -331,7 +331,10 @@ startConnection settings handler place table (sock, peer) = do
     -- Whatever the handlers throw; the table is never held for long.
     ended n = uninterruptibleMask_ $ do
       close sock
-      modifyMVar_ (connectionThreads table) (\threads -> IntMap.delete n threads <$ count (subtract 1))
+      -- Forced, or the table would hold on to all threads that it ever had.
+      modifyMVar_ (connectionThreads table) $ \threads -> do
+        count (subtract 1)
+        pure $! IntMap.delete n threads
     count = atomically . modifyTVar' (connectionCount table)
     noDelay = case peer of
       SockAddrUnix _ -> pure ()

@@ -3,9 +3,9 @@
 -- |
 -- Description : The clients that put a server under load
 --
--- Three small C programs, built from @bench/peers@: @load@ (closed loop, every connection has one HTTP request in
--- flight, every latency is kept), @roundtrip@ (one blocking echo client) and @idle-client@ (connections that never
--- send). Latency percentiles are worked out there, from all samples.
+-- Small C programs, built from @bench/peers@: @load@ (closed loop, every connection has one HTTP request in
+-- flight, every latency is kept), @roundtrip@ (one blocking echo client), @idle-client@ (connections that never
+-- send) and @rude-client@ (those that a server had better not wait for). Latency percentiles are worked out there, from all samples.
 module Weft.Tools.Bench.Load
   ( -- * Requests
     LoadSpec (..),
@@ -19,10 +19,14 @@ module Weft.Tools.Bench.Load
     -- * Idle connections
     withIdle,
 
+    -- * Rude ones
+    withRude,
+
     -- * Which programs these are
     loadTool,
     tripTool,
     idleTool,
+    rudeTool,
   )
 where
 
@@ -37,10 +41,11 @@ import Weft.Tools.Bench.Child
 import Weft.Tools.Bench.Server
 import Weft.Tools.Bench.Types
 
-loadTool, tripTool, idleTool :: FilePath
+loadTool, tripTool, idleTool, rudeTool :: FilePath
 loadTool = "load"
 tripTool = "roundtrip"
 idleTool = "idle-client"
+rudeTool = "rude-client"
 
 -- | How much load, and for how many seconds.
 data LoadSpec = LoadSpec
@@ -113,6 +118,13 @@ roundTrips env cores size warmup count server = withTool env cores tripTool argu
 withIdle :: Env -> [Int] -> Int -> Server -> IO a -> IO a
 withIdle env cores count server action =
   withTool env cores idleTool [("port", show (serverPort server)), ("count", show count)] $ \child -> do
+    expectLine 120 "ready" child
+    action
+
+-- | The same with rude clients, of which so many are slow; the server has the files @/1k@ and @/large@.
+withRude :: Env -> [Int] -> Int -> Server -> IO a -> IO a
+withRude env cores slow server action =
+  withTool env cores rudeTool ([("port", show (serverPort server)), ("slow", show slow)] ++ [("small", "/1k"), ("large", "/large")]) $ \child -> do
     expectLine 120 "ready" child
     action
 

@@ -1,10 +1,14 @@
+{-# LANGUAGE OverloadedStrings #-}
+
 -- |
 -- Description : Files that are served and read
 --
 -- Made in the scratch directory when they are first asked for.
 module Weft.Tools.Bench.Site
   ( smallSite,
+    rudeSite,
     bigFile,
+    rootArguments,
   )
 where
 
@@ -18,6 +22,16 @@ import Weft.Tools.Bench.Types
 -- | A folder with the files @1k@ and @16k@, of 1 and 16 KiB.
 smallSite :: Env -> IO FilePath
 smallSite env = site env "small" [("1k", 1024), ("16k", 16384)]
+
+-- | One with the file @1k@ and @large@, of 16 MiB.
+rudeSite :: Env -> IO FilePath
+rudeSite env = site env "rude" [("1k", 1024), ("large", 16777216)]
+
+-- | How a static server is told what to serve.
+rootArguments :: Subject -> FilePath -> [String]
+rootArguments subject root
+  | subjectName subject == "weft" = ["serve", root, "--cores", "1"]
+  | otherwise = ["--root", root]
 
 -- | A file of so many MiB that no page of it compresses to nothing, written to the disk.
 bigFile :: Env -> Int -> IO FilePath

@@ -46,12 +46,6 @@ fileCase size connections =
         workArguments = \env subject -> rootArguments subject <$> smallSite env
       }
 
--- | How a subject is told what to serve.
-rootArguments :: Subject -> FilePath -> [String]
-rootArguments subject root
-  | subjectName subject == "weft" = ["serve", root, "--cores", "1"]
-  | otherwise = ["--root", root]
-
 -- | One file of a GiB for 64 clients.
 largeCase :: Subject -> Case
 largeCase =

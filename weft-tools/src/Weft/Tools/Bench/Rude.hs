@@ -1,0 +1,59 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Benchmark @rude@
+--
+-- Sixty-four clients of @weft serve@, first alone and then beside thousands that send a head a byte at a time, some
+-- that hardly read, floods, resets, contradictions and endless heads: what do those cost the others? Beside it nginx.
+module Weft.Tools.Bench.Rude (rude) where
+
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Http
+import Weft.Tools.Bench.Load
+import Weft.Tools.Bench.Server
+import Weft.Tools.Bench.Site
+import Weft.Tools.Bench.Types
+
+rude :: Benchmark
+rude =
+  Benchmark
+    { benchName = "rude",
+      benchTitle = "64 clients beside rude ones, static files, one core",
+      benchCases = \plan -> map (rudeCase (slowOnes plan)) [Subject "weft" "weft" CProgram, Subject "nginx" "nginx-static" CProgram],
+      benchTools = [loadTool, rudeTool],
+      benchRts = [],
+      benchBounds = \plan ->
+        [ atMost
+            "99th percentile: beside rude clients / without"
+            (on "weft" (rudeParams (slowOnes plan)) "p99_us" `Over` on "weft" (rudeParams 0) "p99_us")
+            2
+        ],
+      benchColumns = ["p99_us", "p50_us", "max_us", "ops_per_s", "max_rss_mb"],
+      benchPlotted = id
+    }
+  where
+    slowOnes plan = planIdle plan * 4 `div` 9
+
+active :: Int
+active = 64
+
+rudeParams :: Int -> Params
+rudeParams slow = ("rude", Count slow) : params active 1
+
+rudeCase :: Int -> Subject -> Case
+rudeCase slow subject =
+  Case
+    { caseSubject = subject,
+      caseParams = params active 1,
+      caseGroup = params active 1,
+      caseMeasure = measure,
+      caseOnce = Nothing
+    }
+  where
+    measure env = do
+      root <- rudeSite env
+      withServerOf env 1 subject (rootArguments subject root) $ \server -> do
+        alone <- underLoad env page server
+        beside <- withRude env (clientCores env 1) slow server (underLoad env page server)
+        pure [(rudeParams 0, alone), (rudeParams slow, beside)]
+    page = (onePage active 1) {workPath = "/1k"}
