@@ -21,6 +21,7 @@
 module Weft.Deadline
   ( Deadline,
     newDeadline,
+    newPausedDeadline,
     withDeadlineFor,
     postpone,
     postponeFor,
@@ -86,11 +87,16 @@ paused = maxBound
 -- | A deadline that long from now, and the action that runs once when it has
 -- passed, on the dispatcher: it must not block (closing a socket does not).
 newDeadline :: Duration -> IO () -> IO Deadline
-newDeadline (Duration len) act = do
+newDeadline len act = do
+  d <- newPausedDeadline len act
+  d <$ postpone d
+
+-- | The same, not running yet: see 'resume'. No timer is set before that.
+newPausedDeadline :: Duration -> IO () -> IO Deadline
+newPausedDeadline (Duration len) act = do
   d <- (\cells -> Deadline cells (max 0 len)) <$> newCells 4 <*> newIORef act <*> newIORef Nothing
   pokeCell (deadlineCells d) cellLook paused
-  postpone d
-  pure d
+  d <$ pause d
 
 -- | Run an action with a deadline, which ends with it.
 withDeadlineFor :: Duration -> IO () -> (Deadline -> IO a) -> IO a

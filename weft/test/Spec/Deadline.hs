@@ -53,6 +53,16 @@ tests =
         t1 <- takeMVar at
         t0 <- readIORef pushes
         assertBool (show (t1 - t0) <> " ns after the push") (t1 - t0 >= 60000000),
+      test "made paused, it waits for its first use" $ do
+        (fired, act) <- counter
+        d <- newPausedDeadline (milliseconds 30) act
+        remaining d >>= (@?= milliseconds 30)
+        threadDelay 60000
+        expired d >>= (@?= False)
+        during d (milliseconds 500) (threadDelay 60000)
+        expired d >>= (@?= False)
+        resume d
+        eventually "it passes" ((== 1) <$> readIORef fired),
       test "paused, it does not pass; resumed, it does" $ do
         (fired, act) <- counter
         d <- newDeadline (milliseconds 30) act

@@ -62,8 +62,7 @@ newPatience :: Settings -> IO () -> IO Patience
 newPatience settings giveUp
   | ours settings = do
     let limit = seconds (fromIntegral (settingsTimeout settings))
-    d <- newDeadline limit giveUp
-    pause d
+    d <- newPausedDeadline limit giveUp
     (\left -> Patient d limit left (settingsSlowlorisSize settings)) <$> newIORef limit
   | otherwise = pure Endless
 
