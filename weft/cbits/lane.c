@@ -323,9 +323,13 @@ void weft_lane_rouse(struct weft_lane *l) {
   if (__atomic_load_n(&l->inbox, __ATOMIC_SEQ_CST)) rouse(l);
 }
 
-/* Ask for a request's early end; it may have ended. */
+/* Ask for a request's early end; it may have ended, and who saw an earlier generation does not
+ * take the place of who has seen the slot's new one. */
 void weft_lane_cancel(struct weft_lane *l, unsigned slot, uint32_t generation) {
-  __atomic_store_n(&l->slots[slot].cancelled, generation, __ATOMIC_SEQ_CST);
+  uint32_t *cancelled = &l->slots[slot].cancelled, before = __atomic_load_n(cancelled, __ATOMIC_SEQ_CST);
+  while ((int32_t)(generation - before) > 0 &&
+         !__atomic_compare_exchange_n(cancelled, &before, generation, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+    ;
   __atomic_fetch_or(&l->cancels[slot / 64], (uint64_t)1 << slot % 64, __ATOMIC_SEQ_CST);
   __atomic_store_n(&l->any_cancel, 1, __ATOMIC_SEQ_CST);
   rouse(l);

@@ -15,20 +15,22 @@ import Control.Exception (ErrorCall (..), try)
 import Control.Monad (forM_, unless, void, when)
 import qualified Data.ByteString.Unsafe as B (unsafeUseAsCStringLen)
 import Data.IORef
+import Data.Int (Int32)
 import Data.Word (Word8)
 import Files.Place
+import Foreign.C.Types (CInt)
 import Foreign.ForeignPtr (withForeignPtr)
-import Foreign.Marshal.Alloc (free, mallocBytes)
+import Foreign.Marshal.Alloc (allocaBytes, free, mallocBytes)
 import Foreign.Marshal.Utils (fillBytes)
-import Foreign.Ptr (Ptr, castPtr)
-import Foreign.Storable (peekElemOff)
+import Foreign.Ptr (Ptr, castPtr, plusPtr)
+import Foreign.Storable (peekElemOff, poke)
 import Harness
 import System.FilePath ((</>))
 import System.Posix.Files (createNamedPipe)
 import System.Posix.IO (closeFd, createPipe, fdWriteBuf)
 import Test.Tasty
 import Test.Tasty.HUnit
-import Weft.FFI.File (errCancelled, opRead)
+import Weft.FFI.File
 import Weft.File
 import Weft.File.Engine (begin)
 
@@ -41,7 +43,8 @@ tests =
       testCase "reads whose callers go at any moment" abandoned,
       testCase "opening a named pipe can be interrupted" namedPipe,
       testCase "opens whose callers go leave nothing open" opens,
-      testCase "a cancelled request ends even when all slots are taken" crowded
+      testCase "a cancelled request ends even when all slots are taken" crowded,
+      testCase "who cancels too late takes nothing from who cancels the slot's next request" tooLate
     ]
 
 holds :: Ptr Word8 -> Int -> IO Bool
@@ -140,3 +143,35 @@ crowded = do
   eventually "the end of all" ((== n) <$> readIORef ends)
   mapM_ closeFd [r, w]
   free p
+
+-- | On a lane of its own, without a reader: two requests one after the other in one slot, the
+-- second cancelled, and then the first, which has ended.
+tooLate :: Assertion
+tooLate = openLane 8 0 >>= either (const (pure ())) attempts
+  where
+    attempts lane = do
+      (r, w) <- createPipe
+      p <- mallocBytes 1
+      forM_ [1 .. times 200] $ \_ -> do
+        _ <- B.unsafeUseAsCStringLen (marked 0 1) (\(from, _) -> fdWriteBuf w (castPtr from) 1)
+        first <- laneGeneration lane 0
+        submitLane lane 0 (opRead r (-1) p 1)
+        finishes "the first read" (ended lane) >>= (@?= 1)
+        second <- laneGeneration lane 0
+        submitLane lane 0 (opRead r (-1) p 1)
+        cancelLane lane 0 second
+        cancelLane lane 0 first
+        finishes "the end of the second" (ended lane) >>= (@?= errCancelled)
+      stopLane lane
+      freeLane lane
+      mapM_ closeFd [r, w]
+      free p
+    ended :: Ptr CLane -> IO CInt
+    ended lane = allocaBytes 12 $ \list -> poke list 0 >> next lane list
+    next lane list = do
+      n <- collectLane lane list (list `plusPtr` 4) 1
+      if n == 0
+        then threadDelay 20 >> next lane list
+        else do
+          rouseLane lane
+          fromIntegral <$> (peekElemOff (castPtr list) 2 :: IO Int32)
