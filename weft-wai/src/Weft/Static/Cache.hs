@@ -18,13 +18,11 @@ module Weft.Static.Cache
   )
 where
 
-import Control.Concurrent (forkIOWithUnmask)
 import Control.Concurrent.MVar
-import Control.Exception (SomeException, mask_, throwIO, toException, try)
-import Control.Monad (void, when)
+import Control.Exception (IOException, SomeException, fromException, mask, onException, throwIO, try)
+import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import Data.Either (fromLeft)
 import qualified Data.HashMap.Strict as H
 import Data.IORef
 import Data.Sequence (Seq, ViewL (..), viewl, (|>))
@@ -47,9 +45,11 @@ data State b a = State
     -- entries any more, or has an entry of another age, is passed over.
     stateClock :: !(Seq (ByteString, Int)),
     stateBytes :: !Int,
+    -- | Of the entries: 'H.size' looks at them all.
+    stateCount :: !Int,
     stateAge :: !Int,
-    -- | Being made: who waits reads this.
-    stateMaking :: !(H.HashMap ByteString (MVar (Either SomeException (Either b a))))
+    -- | Being made: who waits reads this. Nothing: whoever made it went away.
+    stateMaking :: !(H.HashMap ByteString (MVar (Maybe (Either IOException (Either b a)))))
   }
 
 data Entry a = Entry
@@ -64,7 +64,7 @@ data Entry a = Entry
 
 -- | For so many bytes.
 newCache :: Int -> IO (Cache b a)
-newCache limit = Cache limit <$> newIORef (State H.empty Seq.empty 0 0 H.empty) <*> newIORef 0 <*> newIORef 0
+newCache limit = Cache limit <$> newIORef (State H.empty Seq.empty 0 0 0 H.empty) <*> newIORef 0 <*> newIORef 0
 
 -- | The value of a name, if it is there and was known to be right at that instant or
 -- later.
@@ -101,41 +101,51 @@ data Worth = Keep !Int | Drop
 
 -- | The value of a name, made or checked by the function, which is given the old
 -- value if there is one; while it runs others who ask wait for it. If it says that
--- there is none, or throws, all get that, and nothing is kept. The instant is that
--- at which the caller began.
+-- there is none, or throws an 'IOException', all get that, and nothing is kept. The
+-- instant is that at which the caller began.
+--
+-- It runs on the thread of who asked first. If that is interrupted, one of those who
+-- wait begins anew.
 fetch :: Cache b a -> Instant -> ByteString -> (a -> Worth) -> (Maybe a -> IO (Either b (Freshness a))) -> IO (Either b a)
-fetch cache began given worth make = do
-  box <- newEmptyMVar
-  claim <- mask_ $ do
-    claim <- atomicModifyIORef' (cacheState cache) $ \st -> case H.lookup name (stateMaking st) of
-      Just other -> (st, Left other)
-      Nothing -> (st {stateMaking = H.insert name box (stateMaking st)}, Right (H.lookup name (stateEntries st)))
-    -- A thread of its own: whoever asked first may go away.
-    either (const (pure ())) (\old -> void (forkIOWithUnmask (\unmask -> try (unmask (make (entryValue <$> old))) >>= conclude old >>= putMVar box))) claim
-    pure claim
-  readMVar (fromLeft box claim) >>= either throwIO pure
+fetch cache began given worth make = attempt
   where
     -- The name may be part of something larger.
     name = B.copy given
+    attempt = do
+      box <- newEmptyMVar
+      -- Masked: what was begun is ended. The making itself is not.
+      told <- mask $ \restore -> do
+        claim <- atomicModifyIORef' (cacheState cache) $ \st -> case H.lookup name (stateMaking st) of
+          Just other -> (st, Left other)
+          Nothing -> (st {stateMaking = H.insert name box (stateMaking st)}, Right (H.lookup name (stateEntries st)))
+        case claim of
+          Left other -> readMVar other
+          Right old -> do
+            made <- try (restore (make (entryValue <$> old)))
+            r <- either (failed old) (fmap Right . conclude old) made `onException` (settle id >> putMVar box Nothing)
+            Just r <$ putMVar box (Just r)
+      maybe attempt (either throwIO pure) told
+    failed old e = case fromException e of
+      Just io -> Left io <$ (bump (cacheMisses cache) >> settle (delete old))
+      Nothing -> throwIO (e :: SomeException)
     conclude old r = do
       bump (cacheMisses cache)
       case (r, old) of
-        (Left e, _) -> Left e <$ settle (delete old)
-        (Right (Left b), _) -> Right (Left b) <$ settle (delete old)
-        (Right (Right Same), Just e) -> do
+        (Left b, _) -> Left b <$ settle (delete old)
+        (Right Same, Just e) -> do
           writeIORef (entryChecked e) began
-          Right (Right (entryValue e)) <$ settle id
-        (Right (Right Same), Nothing) -> Left noOld <$ settle id
-        (Right (Right (Changed a)), _) -> do
+          Right (entryValue e) <$ settle id
+        (Right Same, Nothing) -> throwIO (userError "Weft.Static.Cache: there is no old value that could be the same")
+        (Right (Changed a), _) -> do
           entry <- Entry a 0 0 <$> newIORef False <*> newIORef began
           settle (store entry . delete old)
-          Right (Right a) <$ sweep cache
+          Right a <$ sweep cache
     settle change = atomicModifyIORef' (cacheState cache) (\st -> (change st {stateMaking = H.delete name (stateMaking st)}, ()))
-    noOld = toException (userError "Weft.Static.Cache: there is no old value that could be the same")
     delete Nothing st = st
     delete (Just e) st = case H.lookup name (stateEntries st) of
-      Just now | entryAge now == entryAge e -> st {stateEntries = H.delete name (stateEntries st), stateBytes = stateBytes st - entryBytes now}
+      Just now | entryAge now == entryAge e -> without name now st
       _ -> st
+    -- There is none of that name: whoever makes one is alone, and has deleted the old.
     store entry st = case worth (entryValue entry) of
       Drop -> st
       Keep n
@@ -146,14 +156,24 @@ fetch cache began given worth make = do
                 { stateEntries = H.insert name entry {entryBytes = n, entryAge = age} (stateEntries st),
                   stateClock = stateClock st |> (name, age),
                   stateBytes = stateBytes st + n,
+                  stateCount = stateCount st + 1,
                   stateAge = age
                 }
+
+-- | The same without an entry that is there.
+without :: ByteString -> Entry a -> State b a -> State b a
+without name e st =
+  st
+    { stateEntries = H.delete name (stateEntries st),
+      stateBytes = stateBytes st - entryBytes e,
+      stateCount = stateCount st - 1
+    }
 
 -- | Give up entries until the rest is within the limit.
 sweep :: Cache b a -> IO ()
 sweep cache = do
   st <- readIORef (cacheState cache)
-  when (stateBytes st > cacheLimit cache || Seq.length (stateClock st) > 2 * H.size (stateEntries st) + 64) $ do
+  when (stateBytes st > cacheLimit cache || Seq.length (stateClock st) > 2 * stateCount st + 64) $ do
     next <- atomicModifyIORef' (cacheState cache) $ \s -> case viewl (stateClock s) of
       (name, age) :< rest -> (s {stateClock = rest}, Just (name, age, H.lookup name (stateEntries s)))
       EmptyL -> (s, Nothing)
@@ -173,7 +193,7 @@ sweep cache = do
           | entryAge now == entryAge e ->
             if used || stateBytes s <= cacheLimit cache
               then (s {stateClock = stateClock s |> (name, entryAge e)}, ())
-              else (s {stateEntries = H.delete name (stateEntries s), stateBytes = stateBytes s - entryBytes e}, ())
+              else (without name now s, ())
         _ -> (s, ())
 
 -- | How a cache is doing.
@@ -189,4 +209,4 @@ data CacheFigures = CacheFigures
 cacheFigures :: Cache b a -> IO CacheFigures
 cacheFigures cache = do
   st <- readIORef (cacheState cache)
-  CacheFigures (H.size (stateEntries st)) (stateBytes st) <$> readIORef (cacheHits cache) <*> readIORef (cacheMisses cache)
+  CacheFigures (stateCount st) (stateBytes st) <$> readIORef (cacheHits cache) <*> readIORef (cacheMisses cache)
