@@ -5,6 +5,7 @@
 #include <linux/io_uring.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -45,6 +46,9 @@ static long run(const struct weft_file_op *op) {
   case IORING_OP_STATX:
     return statx(op->fd, (const char *)(uintptr_t)op->addr, (int)op->flags, op->len,
                  (struct statx *)(uintptr_t)op->off);
+  case WEFT_OP_NAMES:
+    if (op->off == 0 && lseek(op->fd, 0, SEEK_SET) < 0) return -1;
+    return syscall(SYS_getdents64, op->fd, (void *)(uintptr_t)op->addr, op->len);
   default:
     errno = ENOSYS;
     return -1;
@@ -92,12 +96,41 @@ int weft_file_try(uint8_t opcode, int32_t fd, uint64_t off, uint64_t addr, uint3
   return errno == EOPNOTSUPP || errno == EINTR ? -EAGAIN : -errno;
 }
 
-/* 0 for a descriptor with offsets, 1 for one that passes the page cache, 2 for one
- * without offsets, or -errno. */
-int weft_file_kind(int fd) {
-  struct stat st;
+/* What statx(2) says of an open file. Of a file of this machine that is at hand. */
+int weft_file_look(int fd, struct statx *out) {
+  return statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, out) < 0 ? -errno : 0;
+}
+
+int weft_file_passes_cache(int fd) {
   int flags = fcntl(fd, F_GETFL);
-  if (flags < 0 || fstat(fd, &st) < 0) return -errno;
-  if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode) && !S_ISDIR(st.st_mode)) return 2;
-  return flags & O_DIRECT ? 1 : 0;
+  return flags < 0 ? -errno : (flags & O_DIRECT) != 0;
+}
+
+/* Only this machine changes them, a close of what was read sends nothing to anybody,
+ * and a directory's ctime moves with every name that comes or goes. */
+int weft_file_local(int fd) {
+  static const uint64_t known[] = {
+      0xef53,     /* ext2, ext3, ext4 */
+      0x58465342, /* XFS */
+      0x9123683e, /* btrfs */
+      0x01021994, /* tmpfs */
+      0xf2f52010, /* f2fs */
+      0x794c7630, /* overlayfs */
+      0x2fc12fc1, /* ZFS */
+      0xca451a4e, /* bcachefs */
+  };
+  struct statfs fs;
+  if (fstatfs(fd, &fs) < 0) return 0;
+  for (unsigned i = 0; i < sizeof known / sizeof *known; i++)
+    if (known[i] == ((uint64_t)fs.f_type & 0xffffffff)) return 1;
+  return 0;
+}
+
+/* Close it if it has a name, so that it is not this which gives its space back.
+ * Somebody may take the name away in between: then this takes as long as that. */
+int weft_file_close_named(int fd) {
+  struct stat st;
+  if (fstat(fd, &st) < 0 || st.st_nlink == 0) return 0;
+  close(fd);
+  return 1;
 }

@@ -13,6 +13,10 @@ struct weft_file_op {
   uint32_t len, flags;
 };
 
+/* getdents64(2), for which a ring has no operation: the memory at addr, len bytes; with
+ * offset 0 from the first name on, else where the last one ended. */
+enum { WEFT_OP_NAMES = 255 };
+
 /* Carry one out; blocks. The result is what the system call returns, or -errno. */
 int weft_file_run(uint8_t opcode, int32_t fd, uint64_t off, uint64_t addr, uint32_t len, uint32_t flags);
 

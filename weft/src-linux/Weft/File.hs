@@ -47,6 +47,10 @@ module Weft.File
     closeDirectory,
     withFileAt,
     openFileAt,
+    withRawFileAt,
+    openRawFileAt,
+    forNames,
+    directoryLocal,
 
     -- * Reading and writing
     readAt,
@@ -70,6 +74,7 @@ module Weft.File
     FileStatus (..),
     FileType (..),
     statFile,
+    openedStatus,
     statPath,
 
     -- * Without offsets: pipes, terminals
@@ -91,16 +96,19 @@ import Data.ByteString (ByteString)
 import Data.Word (Word8)
 import Foreign.Ptr (Ptr)
 import System.Posix.Types (Fd)
+import Weft.File.Attributes (FileStatus (..), FileType (..))
 import Weft.File.Engine
 import Weft.File.Lane (LaneFigures (..))
-import Weft.File.Open (Access (..), Creation (..), Directory, OpenMode (..), Within (..), closeDirectory, fromDescriptor, reading, writing)
+import qualified Weft.File.Names as Names
+import Weft.File.Open (Access (..), Creation (..), Directory, OpenMode (..), Within (..), closeDirectory, directoryLocal, fromDescriptor, reading, writing)
 import qualified Weft.File.Open as Open
-import Weft.File.Status (FileStatus (..), FileType (..))
+import Weft.File.Status (openedStatus)
 import qualified Weft.File.Status as Status
 import Weft.File.Stream
 import Weft.File.Transfer (alignedBuffer)
 import qualified Weft.File.Transfer as Transfer
 import Weft.File.Types
+import Weft.File.Units
 
 -- Opening and closing ---------------------------------------------------------------
 
@@ -128,6 +136,23 @@ openFileAt = Open.openFileAt perform
 -- | The same for as long as the action takes.
 withFileAt :: Directory -> OpenMode -> FilePath -> (File -> IO a) -> IO a
 withFileAt = Open.withFileAt perform
+
+-- | 'openFileAt' by a path in the bytes that the file system has, whatever their encoding.
+-- Nothing is converted, but for the path in messages.
+openRawFileAt :: Directory -> OpenMode -> ByteString -> IO File
+openRawFileAt = Open.openRawFileAt perform
+
+-- | The same for as long as the action takes.
+withRawFileAt :: Directory -> OpenMode -> ByteString -> (File -> IO a) -> IO a
+withRawFileAt = Open.withRawFileAt perform
+
+-- | All names in a directory that was opened as a file, for reading, in no order; not @.@
+-- and @..@. Names that come or go meanwhile may be among them. A name shares its memory
+-- with those that the kernel named with it, 32 KiB: copy what is to be kept. Not by two
+-- threads at once with one 'File', which has one position. Throws an 'IOError' when it is
+-- no directory (@ENOTDIR@).
+forNames :: File -> (a -> ByteString -> IO a) -> a -> IO a
+forNames = Names.forNames perform
 
 -- Reading and writing -----------------------------------------------------------------
 

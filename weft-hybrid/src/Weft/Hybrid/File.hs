@@ -46,6 +46,10 @@ module Weft.Hybrid.File
     closeDirectory,
     withFileAt,
     openFileAt,
+    withRawFileAt,
+    openRawFileAt,
+    forNames,
+    directoryLocal,
 
     -- * Reading and writing
     readAt,
@@ -69,6 +73,7 @@ module Weft.Hybrid.File
     FileStatus (..),
     FileType (..),
     statFile,
+    openedStatus,
     statPath,
   )
 where
@@ -80,9 +85,10 @@ import Data.Word (Word8)
 import Foreign.C.Types (CInt)
 import Foreign.Ptr (Ptr)
 import Weft.FFI.File (Op, errAgain, errInterrupted, tryOp)
-import Weft.File (Access (..), Count (..), Creation (..), Directory, File, FileStatus (..), FileType (..), Offset (..), OpenMode (..), Within (..), alignedBuffer, filePath, reading, writing)
+import Weft.File (Access (..), Count (..), Creation (..), Directory, File, FileStatus (..), FileType (..), Offset (..), OpenMode (..), Within (..), alignedBuffer, directoryLocal, filePath, openedStatus, reading, writing)
 import qualified Weft.File as GHC
 import Weft.File.Engine (Carrier, Manner (..), begin)
+import qualified Weft.File.Names as Names
 import qualified Weft.File.Open as Open
 import qualified Weft.File.Status as Status
 import qualified Weft.File.Transfer as Transfer
@@ -143,6 +149,18 @@ openFileAt = Open.openFileAt carryOut
 -- | The same for as long as the action takes.
 withFileAt :: Directory -> OpenMode -> FilePath -> (File -> Hybrid a) -> Hybrid a
 withFileAt = Open.withFileAt carryOut
+
+-- | 'GHC.openRawFileAt'.
+openRawFileAt :: Directory -> OpenMode -> ByteString -> Hybrid File
+openRawFileAt = Open.openRawFileAt carryOut
+
+-- | The same for as long as the action takes.
+withRawFileAt :: Directory -> OpenMode -> ByteString -> (File -> Hybrid a) -> Hybrid a
+withRawFileAt = Open.withRawFileAt carryOut
+
+-- | All names in a directory that was opened as a file: 'GHC.forNames'.
+forNames :: File -> (a -> ByteString -> Hybrid a) -> a -> Hybrid a
+forNames = Names.forNames carryOut
 
 -- Reading and writing ---------------------------------------------------------------------
 

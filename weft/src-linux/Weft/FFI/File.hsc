@@ -17,7 +17,9 @@ module Weft.FFI.File
     opAllocate,
     opOpen,
     opStat,
+    opNames,
     isWrite,
+    isCall,
 
     -- * Carrying one out
     tryOp,
@@ -103,6 +105,19 @@ opOpen (Fd fd) path how = Op #{const IORING_OP_OPENAT2} fd (address how) (addres
 -- | statx(2): directory, path, flags, mask, @struct statx@.
 opStat :: Fd -> Ptr a -> Word32 -> Word32 -> Ptr b -> Op
 opStat (Fd fd) path flags mask out = Op #{const IORING_OP_STATX} fd (address out) (address path) mask flags
+
+-- | getdents64(2) into memory of so many bytes: from the first name on, or where the
+-- last one ended.
+opNames :: Fd -> Bool -> Ptr a -> Int -> Op
+opNames (Fd fd) first p n = Op callNames fd (if first then 0 else 1) (address p) (fromIntegral n) 0
+
+-- | Is there no operation of a ring for it?
+isCall :: Op -> Bool
+isCall op = opCode op == callNames
+
+-- | As in @file.h@.
+callNames :: Word8
+callNames = 255
 
 -- | Does it write from memory?
 isWrite :: Op -> Bool

@@ -11,7 +11,8 @@
 -- 3. By the lane of the caller's capability ("Weft.File.Lane"): all requests of
 --    the capability's threads go to an io_uring in batches.
 --
--- 4. Where the kernel refuses io_uring, by the pool of "Weft.Blocking".
+-- 4. Where the kernel refuses io_uring, or has no such operation in it, by the pool of
+--    "Weft.Blocking".
 --
 -- The environment variable @WEFT_FILES@ (@io_uring@, @threads@) or 'preferFiles'
 -- forces the third or the fourth.
@@ -271,7 +272,7 @@ begin op handler = do
 
 beginWith :: Engine -> FileEngine -> Op -> (CInt -> IO ()) -> IO (IO ())
 beginWith e wanted op handler = do
-  lane <- if wanted == Threads then pure Nothing else laneFor e
+  lane <- if wanted == Threads || isCall op then pure Nothing else laneFor e
   case lane of
     Just l -> cancel l <$> start l op handler
     Nothing

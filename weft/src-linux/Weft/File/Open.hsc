@@ -7,6 +7,8 @@ module Weft.File.Open
     withFile,
     openFileAt,
     withFileAt,
+    openRawFileAt,
+    withRawFileAt,
     fromDescriptor,
 
     -- * How
@@ -22,7 +24,7 @@ module Weft.File.Open
     openDirectory,
     closeDirectory,
     withDirectory,
-    directoryFile,
+    directoryLocal,
   )
 where
 
@@ -30,20 +32,25 @@ import Control.Monad.Catch (MonadMask, bracket, mask_)
 import qualified Control.Exception as E (onException)
 import Control.Monad.IO.Class (MonadIO (..))
 import Data.Bits ((.&.), (.|.))
-import Data.Word (Word64, Word8)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Unsafe as B (unsafeUseAsCStringLen)
+import Data.Word (Word32, Word64, Word8)
 import Foreign.C.Error (Errno (..), eINVAL)
+import Foreign.C.String (CStringLen)
 import Foreign.C.Types (CInt (..))
-import Foreign.ForeignPtr (ForeignPtr, mallocForeignPtrBytes, touchForeignPtr, withForeignPtr)
+import Foreign.ForeignPtr (ForeignPtr, mallocForeignPtrBytes, touchForeignPtr)
 import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (Ptr, plusPtr)
 import Foreign.Storable (pokeByteOff)
 import qualified GHC.Foreign as G
 import GHC.IO.Encoding (getFileSystemEncoding)
+import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..), FileMode)
 import Weft.FFI.File
+import Weft.File.Attributes
 import Weft.File.Engine
-import Weft.File.Status (descriptorKind)
 import Weft.File.Types
 
 #define _GNU_SOURCE
@@ -104,7 +111,7 @@ writing = reading {openAccess = WriteOnly, openCreation = CreateIfMissing 0o666,
 
 -- | 'Weft.File.openFile'.
 openFile :: (MonadIO m, MonadMask m) => Carrier m -> OpenMode -> FilePath -> m File
-openFile carry = openBelow carry "Weft.File.openFile" here
+openFile carry mode = openBelow carry "Weft.File.openFile" here mode . Spelled
 {-# INLINE openFile #-}
 
 -- | 'Weft.File.withFile'.
@@ -112,37 +119,46 @@ withFile :: (MonadIO m, MonadMask m) => Carrier m -> OpenMode -> FilePath -> (Fi
 withFile carry mode path = bracket (openFile carry mode path) (liftIO . closeFile)
 {-# INLINE withFile #-}
 
--- | An open directory, from which paths can start.
-newtype Directory = Directory File
-  deriving (Show)
+-- | An open directory, from which paths can start; and the device that it is on, if that
+-- has a file system of this machine ('isLocal').
+data Directory = Directory !File !(Maybe (Word32, Word32))
+
+instance Show Directory where
+  showsPrec p (Directory file _) = showParen (p > 10) (showString "Directory " . showsPrec 11 file)
 
 -- | 'Weft.File.openDirectory'.
 openDirectory :: (MonadIO m, MonadMask m) => Carrier m -> FilePath -> m Directory
 openDirectory carry path = mask_ $ do
-  fd <- openFd carry "Weft.File.openDirectory" here path flags 0 0
-  liftIO (Directory <$> newFile path Cached fd)
+  fd <- openFd carry loc here (Spelled path) flags 0 0
+  liftIO . (`E.onException` closing fd) $ do
+    status <- looked loc path fd
+    local <- isLocal fd
+    file <- newFile path Cached status False fd
+    pure (Directory file (if local then Just (statusDevice status) else Nothing))
   where
+    loc = "Weft.File.openDirectory"
     flags = #{const O_PATH} .|. #{const O_DIRECTORY}
 {-# INLINE openDirectory #-}
 
 -- | Close it; files opened from it stay open.
 closeDirectory :: Directory -> IO ()
-closeDirectory (Directory file) = closeFile file
+closeDirectory (Directory file _) = closeFile file
 
 -- | 'Weft.File.withDirectory'.
 withDirectory :: (MonadIO m, MonadMask m) => Carrier m -> FilePath -> (Directory -> m a) -> m a
 withDirectory carry path = bracket (openDirectory carry path) (liftIO . closeDirectory)
 {-# INLINE withDirectory #-}
 
--- | For "Weft.File.Status".
-directoryFile :: Directory -> File
-directoryFile (Directory file) = file
+-- | Is a file on the same file system as the directory that it was opened from, and is
+-- that a file system that only this machine changes (ext4, XFS, btrfs, tmpfs and so on;
+-- not one of the network, or of a program)? Then whenever a name comes to a directory there
+-- or goes, that directory's 'statusChanged' moves.
+directoryLocal :: Directory -> File -> Bool
+directoryLocal (Directory _ local) file = local == Just (statusDevice (fileOpened file))
 
 -- | 'Weft.File.openFileAt'.
 openFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> FilePath -> m File
-openFileAt carry (Directory dir) mode path = using loc dir $ \fd -> openBelow carry loc (Start fd (hold dir)) mode path
-  where
-    loc = "Weft.File.openFileAt"
+openFileAt carry dir mode path = openNamedAt carry "Weft.File.openFileAt" dir mode (Spelled path)
 {-# INLINE openFileAt #-}
 
 -- | 'Weft.File.withFileAt'.
@@ -150,27 +166,67 @@ withFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> 
 withFileAt carry dir mode path = bracket (openFileAt carry dir mode path) (liftIO . closeFile)
 {-# INLINE withFileAt #-}
 
+-- | 'Weft.File.openRawFileAt'.
+openRawFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> ByteString -> m File
+openRawFileAt carry dir mode path = openNamedAt carry "Weft.File.openRawFileAt" dir mode (Raw path)
+{-# INLINE openRawFileAt #-}
+
+-- | 'Weft.File.withRawFileAt'.
+withRawFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> ByteString -> (File -> m a) -> m a
+withRawFileAt carry dir mode path = bracket (openRawFileAt carry dir mode path) (liftIO . closeFile)
+{-# INLINE withRawFileAt #-}
+
+openNamedAt :: (MonadIO m, MonadMask m) => Carrier m -> String -> Directory -> OpenMode -> Name -> m File
+openNamedAt carry loc (Directory dir local) mode name = using loc dir $ \fd -> openBelow carry loc (Start fd local (hold dir)) mode name
+{-# INLINE openNamedAt #-}
+
 -- | Take charge of an open descriptor, whose name is only for messages. From now on
 -- only 'closeFile' may close it.
 fromDescriptor :: FilePath -> Fd -> IO File
 fromDescriptor name fd = do
-  kind <- descriptorKind "Weft.File.fromDescriptor" name fd
-  newFile name kind fd
+  status <- looked loc name fd
+  direct <- passesCache fd >>= either (ioError . fileError loc name) pure
+  newFile name (kindOf direct status) status False fd
+  where
+    loc = "Weft.File.fromDescriptor"
 
--- | Where a path starts from, and what holds that open ('mannerHold').
-data Start = Start !Fd !(IO (IO ()))
+-- | A name as "System.IO" has it, or the bytes that the file system has.
+data Name = Spelled FilePath | Raw ByteString
+
+-- | For messages.
+spelled :: Name -> FilePath
+spelled (Spelled path) = path
+spelled (Raw bytes) = unsafePerformIO $ do
+  encoding <- getFileSystemEncoding
+  B.useAsCStringLen bytes (G.peekCStringLen encoding)
+
+withBytesOf :: Name -> (CStringLen -> IO a) -> IO a
+withBytesOf (Spelled path) act = getFileSystemEncoding >>= \encoding -> G.withCStringLen encoding path act
+withBytesOf (Raw bytes) act = B.unsafeUseAsCStringLen bytes act
+
+hasZero :: Name -> Bool
+hasZero (Spelled path) = '\0' `elem` path
+hasZero (Raw bytes) = 0 `B.elem` bytes
+
+-- | Where a path starts from, the device whose files close lightly ('fileLight'), and
+-- what holds that open ('mannerHold').
+data Start = Start !Fd !(Maybe (Word32, Word32)) !(IO (IO ()))
 
 -- | The working directory.
 here :: Start
-here = Start (Fd (#{const AT_FDCWD})) (pure (pure ()))
+here = Start (Fd (#{const AT_FDCWD})) Nothing (pure (pure ()))
 
-openBelow :: (MonadIO m, MonadMask m) => Carrier m -> String -> Start -> OpenMode -> FilePath -> m File
-openBelow carry loc start mode path = mask_ $ do
-  fd <- openFd carry loc start path (flagsOf mode) permissions resolve
+openBelow :: (MonadIO m, MonadMask m) => Carrier m -> String -> Start -> OpenMode -> Name -> m File
+openBelow carry loc start@(Start _ local _) mode name = mask_ $ do
+  fd <- openFd carry loc start name (flagsOf mode) permissions resolve
   liftIO $ do
-    kind <- if openDirect mode then pure Direct else descriptorKind loc path fd `E.onException` closing fd
-    newFile path kind fd
+    status <- looked loc (spelled name) fd `E.onException` closing fd
+    newFile (spelled name) (kindOf (openDirect mode) status) status (light status) fd
   where
+    light status =
+      openAccess mode == ReadOnly
+        && local == Just (statusDevice status)
+        && statusType status `elem` [RegularFile, DirectoryFile]
     permissions = case openCreation mode of
       Existing -> 0
       CreateIfMissing p -> fromIntegral p
@@ -180,6 +236,16 @@ openBelow carry loc start mode path = mask_ $ do
       Beneath -> #{const RESOLVE_BENEATH} .|. #{const RESOLVE_NO_MAGICLINKS}
       BeneathNoLinks -> #{const RESOLVE_BENEATH} .|. #{const RESOLVE_NO_SYMLINKS}
 {-# INLINE openBelow #-}
+
+looked :: String -> FilePath -> Fd -> IO FileStatus
+looked loc path fd = lookAt fd >>= either (ioError . fileError loc path) pure
+
+-- | Has it offsets, and is there a page cache between it and the disk?
+kindOf :: Bool -> FileStatus -> Kind
+kindOf direct status
+  | statusType status `notElem` [RegularFile, BlockDevice, DirectoryFile] = Stream
+  | direct = Direct
+  | otherwise = Cached
 
 -- | For open(2).
 flagsOf :: OpenMode -> Word64
@@ -201,9 +267,9 @@ flagsOf mode =
 
 -- | openat2(2). With exceptions masked; a descriptor for which its caller did not
 -- wait is closed.
-openFd :: MonadIO m => Carrier m -> String -> Start -> FilePath -> Word64 -> Word64 -> Word64 -> m Fd
-openFd carry loc (Start dir held) path flags permissions resolve = do
-  (memory, text) <- liftIO (howAndPath loc path flags permissions resolve)
+openFd :: MonadIO m => Carrier m -> String -> Start -> Name -> Word64 -> Word64 -> Word64 -> m Fd
+openFd carry loc (Start dir _ held) name flags permissions resolve = do
+  (memory, text) <- liftIO (howAndPath loc name flags permissions resolve)
   let op = opOpen dir text (unsafeForeignPtrToPtr memory)
       manner =
         Manner
@@ -221,24 +287,23 @@ openFd carry loc (Start dir held) path flags permissions resolve = do
         r <- carry manner op
         if r == errAgain && n > (0 :: Int) then again (n - 1) else pure r
   r <- again 100
-  Fd . fromIntegral <$> liftIO (check loc path r)
+  Fd . fromIntegral <$> liftIO (check loc (spelled name) r)
 {-# INLINE openFd #-}
 
 -- | A @struct open_how@, and the path behind it.
-howAndPath :: String -> FilePath -> Word64 -> Word64 -> Word64 -> IO (ForeignPtr Word64, Ptr ())
-howAndPath loc path flags permissions resolve
-  | '\0' `elem` path = ioError (fileError loc path (negate (let Errno e = eINVAL in e)))
-  | otherwise = do
-    encoding <- getFileSystemEncoding
-    G.withCStringLen encoding path $ \(from, size) -> do
-      memory <- mallocForeignPtrBytes (24 + size + 1)
-      withForeignPtr memory $ \p -> do
-        pokeByteOff p 0 (flags .|. #{const O_CLOEXEC})
-        pokeByteOff p 8 permissions
-        pokeByteOff p 16 resolve
-        copyBytes (p `plusPtr` 24) from size
-        pokeByteOff p (24 + size) (0 :: Word8)
-        pure (memory, p `plusPtr` 24)
+howAndPath :: String -> Name -> Word64 -> Word64 -> Word64 -> IO (ForeignPtr Word64, Ptr ())
+howAndPath loc name flags permissions resolve
+  | hasZero name = ioError (fileError loc (spelled name) (negate (let Errno e = eINVAL in e)))
+  | otherwise = withBytesOf name $ \(from, size) -> do
+    memory <- mallocForeignPtrBytes (24 + size + 1)
+    let p = unsafeForeignPtrToPtr memory
+    pokeByteOff p 0 (flags .|. #{const O_CLOEXEC})
+    pokeByteOff p 8 permissions
+    pokeByteOff p 16 resolve
+    copyBytes (p `plusPtr` 24) from size
+    pokeByteOff p (24 + size) (0 :: Word8)
+    touchForeignPtr memory
+    pure (memory, p `plusPtr` 24)
 
 closing :: Fd -> IO ()
 closing (Fd fd) = () <$ c_close fd

@@ -18,6 +18,7 @@ import Foreign.Ptr (plusPtr)
 import Weft.FFI.File
 import Weft.File.Engine
 import Weft.File.Types
+import Weft.File.Units
 import Weft.Sys
 
 -- | The next bytes, at most so many; waits for at least one. Empty at the end.

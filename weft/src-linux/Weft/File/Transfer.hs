@@ -21,6 +21,9 @@ module Weft.File.Transfer
     sync,
     syncData,
     allocate,
+
+    -- * For other operations
+    forgotten,
   )
 where
 
@@ -43,6 +46,7 @@ import System.Posix.Types (Fd)
 import Weft.FFI.File
 import Weft.File.Engine
 import Weft.File.Types
+import Weft.File.Units
 
 -- | 'Weft.File.readAt'.
 readAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> Count -> m ByteString

@@ -1,5 +1,3 @@
-{-# LANGUAGE GeneralizedNewtypeDeriving #-}
-
 -- |
 -- Open files, and the units of their parts.
 --
@@ -8,11 +6,7 @@
 -- even; who finds it at one, closed and empty, for the first time closes the
 -- descriptor: 'closeFile' if nobody is inside, else the last to leave.
 module Weft.File.Types
-  ( -- * Units
-    Offset (..),
-    Count (..),
-
-    -- * Files
+  ( -- * Files
     File (..),
     Kind (..),
     newFile,
@@ -32,34 +26,25 @@ import Control.Monad.Catch (MonadMask, mask, onException)
 import Control.Monad.IO.Class (MonadIO (..))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import Data.Int (Int64)
 import Foreign.C.Error (Errno (..), errnoToIOError)
 import Foreign.C.Types (CInt (..))
 import GHC.IO.Exception (IOErrorType (IllegalOperation))
 import System.IO.Error (ioeSetErrorString, mkIOError)
 import System.Posix.Types (Fd (..))
+import Weft.File.Attributes (FileStatus)
 import Weft.Sys hiding (onException)
-
--- | A place in a file: bytes from its beginning.
-newtype Offset = Offset {offsetBytes :: Int64}
-  deriving (Eq, Ord, Num, Enum, Real, Integral)
-
-instance Show Offset where
-  showsPrec p (Offset n) = showsPrec p n
-
--- | A number of bytes.
-newtype Count = Count {countBytes :: Int}
-  deriving (Eq, Ord, Num, Enum, Real, Integral)
-
-instance Show Count where
-  showsPrec p (Count n) = showsPrec p n
 
 -- | An open file. Any number of threads may use it at once; it is closed by
 -- 'closeFile' or the bracket that opened it, not by the collector.
 data File = File
-  { filePath :: !FilePath,
+  { -- | The name it was opened by.
+    filePath :: FilePath,
     fileFd :: !Fd,
     fileKind :: !Kind,
+    -- | Its status when it was opened.
+    fileOpened :: !FileStatus,
+    -- | Does closing it wait for nobody, as long as it has a name?
+    fileLight :: !Bool,
     -- | The gate above.
     fileGate :: !Cells,
     -- | Of a stream: what a read got whose caller had gone; the next reader has it
@@ -86,8 +71,8 @@ instance Show File where
   showsPrec p f = showParen (p > 10) (showString "File " . showsPrec 11 (filePath f))
 
 -- | Take charge of an open descriptor.
-newFile :: FilePath -> Kind -> Fd -> IO File
-newFile path kind fd = File path fd kind <$> newCells 1 <*> newMVar B.empty <*> newRef [] <*> newMVar ()
+newFile :: FilePath -> Kind -> FileStatus -> Bool -> Fd -> IO File
+newFile path kind opened light fd = File path fd kind opened light <$> newCells 1 <*> newMVar B.empty <*> newRef [] <*> newMVar ()
 
 -- | Run something with the descriptor, by a thread of any kind. Throws an
 -- illegal-operation error, with the function's name, when the file is closed.
@@ -135,11 +120,20 @@ closeFile file = mask_ shut
             when (seen == 0) (releaseFd file)
 
 -- | A close(2) of a file that was only read, or whose writes are in the page cache,
--- does not wait for a disk.
+-- does not wait for a disk; but the last one of a file without a name gives its space
+-- back, which may. The call that lets other threads run hands the capability over,
+-- and comes back when another OS thread gives it up: with others to run that is
+-- several futex(2) and 10 us. So what is light is closed by a plain call.
 releaseFd :: File -> IO ()
-releaseFd file = let Fd fd = fileFd file in () <$ c_close fd
+releaseFd file = do
+  closed <- if fileLight file then c_close_named fd else pure 0
+  when (closed == 0) (() <$ c_close fd)
+  where
+    Fd fd = fileFd file
 
 foreign import ccall safe "close" c_close :: CInt -> IO CInt
+
+foreign import ccall unsafe "weft_file_close_named" c_close_named :: CInt -> IO CInt
 
 -- | Pass a result on, or throw the error that it stands for.
 check :: String -> FilePath -> CInt -> IO Int

@@ -1,0 +1,57 @@
+-- |
+-- The names in a directory. By threads of any kind, as "Weft.File.Transfer".
+module Weft.File.Names
+  ( forNames,
+  )
+where
+
+import Control.Monad.Catch (MonadMask)
+import Control.Monad.IO.Class (MonadIO (..))
+import Data.Bits (shiftL, (.|.))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString)
+import qualified Data.ByteString.Unsafe as B (unsafeDrop, unsafeIndex, unsafeTake)
+import Foreign.ForeignPtr (touchForeignPtr)
+import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
+import GHC.ByteOrder (ByteOrder (..), targetByteOrder)
+import Weft.FFI.File
+import Weft.File.Engine
+import Weft.File.Transfer (forgotten)
+import Weft.File.Types
+
+-- | 'Weft.File.forNames'.
+forNames :: (MonadIO m, MonadMask m) => Carrier m -> File -> (a -> ByteString -> m a) -> a -> m a
+forNames carry file use = go True
+  where
+    go first acc = do
+      batch <- next first
+      if B.null batch then pure acc else each acc batch >>= go False
+    next first = using loc file $ \fd -> do
+      memory <- liftIO (B.mallocByteString batchBytes)
+      n <-
+        carry
+          (forgotten file (touchForeignPtr memory)) {mannerTry = False}
+          (opNames fd first (unsafeForeignPtrToPtr memory) batchBytes)
+      B.fromForeignPtr memory 0 <$> liftIO (check loc (filePath file) n)
+    each acc batch
+      | B.null batch = pure acc
+      | name == C.pack "." || name == C.pack ".." = each acc rest
+      | otherwise = use acc name >>= \acc' -> each acc' rest
+      where
+        (name, rest) = entry batch
+    loc = "Weft.File.forNames"
+{-# INLINE forNames #-}
+
+-- | The first of some @struct linux_dirent64@ (getdents(2)), and the rest: two numbers
+-- of eight bytes, the length of the whole in two, the type in one, then the name, which
+-- ends with a zero byte.
+entry :: ByteString -> (ByteString, ByteString)
+entry batch = (B.takeWhile (/= 0) (B.unsafeDrop 19 (B.unsafeTake size batch)), B.unsafeDrop size batch)
+  where
+    size = fromIntegral (B.unsafeIndex batch low) .|. fromIntegral (B.unsafeIndex batch (33 - low)) `shiftL` 8 :: Int
+    low = if targetByteOrder == LittleEndian then 16 else 17
+
+batchBytes :: Int
+batchBytes = 32768
