@@ -42,6 +42,7 @@ import Weft.File (Directory, withDirectory)
 import Weft.Static.Answer
 import Weft.Static.Cache
 import Weft.Static.File
+import Weft.Static.Folders (newFolders)
 import Weft.Static.Listing
 import Weft.Static.Path
 import Weft.Sys (now)
@@ -92,7 +93,8 @@ changeStatic settings (Static _ site _ _) = staticOf settings (siteRoot site)
 staticOf :: StaticSettings -> Directory -> IO Static
 staticOf settings root = do
   cache <- newCache (staticCacheBytes settings)
-  pure (Static settings (Site root (staticCacheFile settings) (staticHeaders settings)) cache since)
+  folders <- newFolders root (staticTrust settings)
+  pure (Static settings (Site root (staticCacheFile settings) folders (staticHeaders settings)) cache since)
   where
     !trust = round (1e9 * toSeconds (staticTrust settings))
     since (Instant t) = Instant (t - trust)
@@ -132,7 +134,7 @@ missed static@(Static settings site cache _) request respond = case target (rawP
   where
     cached path = do
       t <- now
-      either id File <$> fetch cache t (rawPathInfo request) worth (refresh static (B.copy path))
+      either id File <$> fetch cache (rawPathInfo request) worth (refresh static t (B.copy path))
     worth r = Keep (resourceBytes r + B.length (rawPathInfo request))
     index path names = case names of
       name : rest -> do
@@ -144,16 +146,16 @@ missed static@(Static settings site cache _) request respond = case target (rawP
         | staticListing settings -> listing site path request respond
         | otherwise -> respond (plain notFound404 [])
 
--- | What is at a path now, given what was there.
-refresh :: Static -> ByteString -> Maybe Resource -> IO (Either Found (Freshness Resource))
-refresh (Static _ site _ _) path old = do
+-- | What is at a path now, given what was there, and when the caller began.
+refresh :: Static -> Instant -> ByteString -> Maybe Resource -> IO (Either Found (Freshness Resource))
+refresh (Static _ site _ _) began path old = do
   same <- case old of
-    Just r | resourcePath r == path -> unchanged site r
-    _ -> pure False
-  if same
-    then pure (Right Same)
-    else do
-      found <- find site path
+    Just r | resourcePath r == path -> unchanged site began r
+    _ -> pure Nothing
+  case same of
+    Just seen -> pure (Right (Same seen))
+    Nothing -> do
+      (seen, found) <- find site began path
       pure $ case found of
-        File r -> Right (Changed r)
+        File r -> Right (Changed seen r)
         other -> Left other

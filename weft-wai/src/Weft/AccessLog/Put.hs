@@ -4,6 +4,7 @@
 module Weft.AccessLog.Put
   ( Put,
     runPut,
+    putString,
 
     -- * Pieces
     bytes,
@@ -17,6 +18,7 @@ where
 
 import Data.Bits (shiftR, (.&.))
 import Data.ByteString (ByteString)
+import qualified Data.ByteString.Internal as B (unsafeCreateUptoN)
 import qualified Data.ByteString.Unsafe as B
 import Data.String (IsString (..))
 import Data.Word (Word8)
@@ -52,6 +54,12 @@ runPut (Put f) p end = do
   q <- f p end
   pure (if q == nullPtr then Nothing else Just q)
 {-# INLINE runPut #-}
+
+-- | A string of its own, of at most so many bytes; empty if it needs more.
+putString :: Int -> Put -> ByteString
+putString most put = B.unsafeCreateUptoN most $ \p ->
+  maybe 0 (`minusPtr` p) <$> runPut put p (p `plusPtr` most)
+{-# INLINE putString #-}
 
 -- | A string as it is.
 bytes :: ByteString -> Put

@@ -21,6 +21,7 @@ import Network.Wai
 import Weft.File (File, readAt, withFileFd)
 import Weft.Static.Conditional
 import Weft.Static.File
+import Weft.Static.Folders (Coding, codingName)
 import Weft.Warp.Activity (together)
 
 -- | Answer a GET or a HEAD with a resource.

@@ -89,25 +89,24 @@ bump ref = do
   n <- readIORef ref
   writeIORef ref $! n + 1
 
--- | Is an old value still right?
+-- | Is an old value still right? And when was that known?
 data Freshness a
   = -- | Yes.
-    Same
+    Same !Instant
   | -- | This one is.
-    Changed a
+    Changed !Instant a
 
 -- | Is a value to be kept, and how many bytes does it count?
 data Worth = Keep !Int | Drop
 
 -- | The value of a name, made or checked by the function, which is given the old
 -- value if there is one; while it runs others who ask wait for it. If it says that
--- there is none, or throws an 'IOException', all get that, and nothing is kept. The
--- instant is that at which the caller began.
+-- there is none, or throws an 'IOException', all get that, and nothing is kept.
 --
 -- It runs on the thread of who asked first. If that is interrupted, one of those who
 -- wait begins anew.
-fetch :: Cache b a -> Instant -> ByteString -> (a -> Worth) -> (Maybe a -> IO (Either b (Freshness a))) -> IO (Either b a)
-fetch cache began given worth make = attempt
+fetch :: Cache b a -> ByteString -> (a -> Worth) -> (Maybe a -> IO (Either b (Freshness a))) -> IO (Either b a)
+fetch cache given worth make = attempt
   where
     -- The name may be part of something larger.
     name = B.copy given
@@ -132,12 +131,12 @@ fetch cache began given worth make = attempt
       bump (cacheMisses cache)
       case (r, old) of
         (Left b, _) -> Left b <$ settle (delete old)
-        (Right Same, Just e) -> do
-          writeIORef (entryChecked e) began
+        (Right (Same seen), Just e) -> do
+          writeIORef (entryChecked e) seen
           Right (entryValue e) <$ settle id
-        (Right Same, Nothing) -> throwIO (userError "Weft.Static.Cache: there is no old value that could be the same")
-        (Right (Changed a), _) -> do
-          entry <- Entry a 0 0 <$> newIORef False <*> newIORef began
+        (Right (Same _), Nothing) -> throwIO (userError "Weft.Static.Cache: there is no old value that could be the same")
+        (Right (Changed seen a), _) -> do
+          entry <- Entry a 0 0 <$> newIORef False <*> newIORef seen
           settle (store entry . delete old)
           Right a <$ sweep cache
     settle change = atomicModifyIORef' (cacheState cache) (\st -> (change st {stateMaking = H.delete name (stateMaking st)}, ()))

@@ -11,8 +11,6 @@ module Weft.Static.File
     -- * Resources
     Resource (..),
     Body (..),
-    Coding (..),
-    codingName,
     resourceBytes,
 
     -- * Finding them
@@ -30,27 +28,30 @@ import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
-import qualified Data.ByteString.Unsafe as B (unsafeUseAsCStringLen)
+import Data.Char (toLower)
 import Data.Either (fromRight)
-import Data.Maybe (catMaybes)
+import qualified Data.HashMap.Strict as H
+import qualified Data.Map.Strict as M
+import Data.Maybe (catMaybes, fromMaybe)
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
 import Foreign.C.Error
-import qualified GHC.Foreign as G
-import GHC.IO.Encoding (getFileSystemEncoding)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Network.HTTP.Date (HTTPDate, epochTimeToHTTPDate, formatHTTPDate)
 import Network.HTTP.Types.Header
-import Network.Mime (defaultMimeLookup)
-import Numeric (showHex)
+import Network.Mime (defaultMimeLookup, defaultMimeMap, defaultMimeType)
+import qualified Weft.AccessLog.Put as P
+import Weft.Core.Time (Instant)
 import Weft.File
 import Weft.Static.Conditional (Validators (..))
+import Weft.Static.Folders
 
 -- | A folder that is served.
 data Site = Site
   { siteRoot :: !Directory,
     -- | Files up to this many bytes are held in memory.
     siteSmall :: !Int,
+    siteFolders :: !Folders,
     -- | Added to every answer with a file.
     siteHeaders :: !ResponseHeaders
   }
@@ -72,21 +73,6 @@ data Resource = Resource
 -- | Where the bytes are.
 data Body = InMemory !ByteString | OnDisk
 
--- | Content codings that may lie beside a file, compressed beforehand.
-data Coding = Brotli | Zstandard | Gzip
-  deriving (Eq, Show, Enum, Bounded)
-
--- | As in Content-Encoding.
-codingName :: Coding -> ByteString
-codingName Brotli = "br"
-codingName Zstandard = "zstd"
-codingName Gzip = "gzip"
-
-codingSuffix :: Coding -> ByteString
-codingSuffix Brotli = ".br"
-codingSuffix Zstandard = ".zst"
-codingSuffix Gzip = ".gz"
-
 -- | What it takes in memory, about.
 resourceBytes :: Resource -> Int
 resourceBytes r = body + 1024 + sum (map (resourceBytes . snd) (resourceVariants r))
@@ -103,24 +89,24 @@ data Found
   | -- | It is there and must not or cannot be shown.
     Denied
 
--- | Look a path below the root up.
-find :: Site -> ByteString -> IO Found
-find site path = do
+-- | Look a path below the root up: what is there, and the instant at which it was so. The
+-- caller says what time it was when it began.
+find :: Site -> Instant -> ByteString -> IO (Instant, Found)
+find site began path = do
   opened <- opening site path (describe site path Nothing)
   case opened of
-    Right (Just r) -> do
-      variants <- catMaybes <$> mapM (variant r) [minBound .. maxBound]
-      pure (File (if null variants then r else varied r variants))
-    Right Nothing -> do
-      status <- opening site path statFile
-      pure (either id (\s -> if statusType s == DirectoryFile then Folder else Denied) status)
-    Left found -> pure found
+    Right (File r) -> do
+      (codings, seen) <- codingsIn (siteFolders site) began path
+      variants <- catMaybes <$> mapM (variant r) codings
+      pure (min began seen, File (if null variants then r else varied r variants))
+    Right other -> pure (began, other)
+    Left found -> pure (began, found)
   where
     variant r coding = do
-      opened <- opening site (path <> codingSuffix coding) (describe site path (Just coding))
+      opened <- opening site (path <> codingSuffix coding) $ \file ->
+        if mayStandFor r (openedStatus file) then describe site path (Just coding) file else pure Missing
       pure $ case opened of
-        -- One that is older than its file was forgotten.
-        Right (Just v) | statusModified (resourceStatus v) >= statusModified (resourceStatus r) -> Just (coding, v)
+        Right (File v) | mayStandFor r (resourceStatus v) -> Just (coding, v)
         _ -> Nothing
     varied r variants =
       r
@@ -129,19 +115,13 @@ find site path = do
         }
     vary = (hVary, "Accept-Encoding")
 
+-- | Can a file with that status be a variant of this one? One that is older was forgotten.
+mayStandFor :: Resource -> FileStatus -> Bool
+mayStandFor r status = statusType status == RegularFile && statusModified status >= statusModified (resourceStatus r)
+
 -- | Open a file that does not lead out of the root, without waiting for anybody.
 opening :: Site -> ByteString -> (File -> IO a) -> IO (Either Found a)
-opening site path act = do
-  name <- decoded path
-  tryJust refusal (withFileAt (siteRoot site) reading {openWithin = Beneath, openPrompt = True} name act)
-
--- | A name as "System.IO" has it, from the bytes of the file system.
-decoded :: ByteString -> IO FilePath
-decoded path
-  | B.null path = pure "."
-  | otherwise = do
-    encoding <- getFileSystemEncoding
-    B.unsafeUseAsCStringLen path (G.peekCStringLen encoding)
+opening site path act = tryJust refusal (beneath (siteRoot site) path act)
 
 -- | What an error means to a client. Errors of the machine's are passed on.
 refusal :: IOException -> Maybe Found
@@ -152,26 +132,22 @@ refusal e = do
     then Just Missing
     else Denied <$ guard (any is [eACCES, ePERM, eXDEV, eLOOP, eNXIO, eNODEV])
 
--- | A regular file's resource; nothing for other things.
-describe :: Site -> ByteString -> Maybe Coding -> File -> IO (Maybe Resource)
-describe site path coding file = go (3 :: Int)
+-- | A regular file's resource, or what it is instead.
+describe :: Site -> ByteString -> Maybe Coding -> File -> IO Found
+describe site path coding file = go (3 :: Int) (openedStatus file)
   where
-    go tries = do
-      status <- statFile file
-      if statusType status /= RegularFile
-        then pure Nothing
-        else do
-          let size = fromIntegral (statusSize status)
-          body <-
-            if size <= siteSmall site
-              then InMemory <$> readAt file 0 (fromIntegral size)
-              else pure OnDisk
-          again <- statFile file
-          -- Written to while it was read: once more.
-          if settled status again body || tries <= 1 then pure (Just (resource site path coding status body)) else go (tries - 1)
-    settled a b body = a == b && complete a body
-    complete a (InMemory bytes) = B.length bytes == fromIntegral (statusSize a)
-    complete _ OnDisk = True
+    go tries status
+      | statusType status == DirectoryFile = pure Folder
+      | statusType status /= RegularFile = pure Denied
+      | statusSize status > fromIntegral (siteSmall site) = pure (made status OnDisk)
+      | otherwise = do
+        bytes <- readAt file 0 (fromIntegral (statusSize status))
+        now <- statFile file
+        -- Written to while it was read: once more.
+        if tries <= 1 || now == status && B.length bytes == fromIntegral (statusSize status)
+          then pure (made status (InMemory bytes))
+          else go (tries - 1) now
+    made status = File . resource site path coding status
 
 resource :: Site -> ByteString -> Maybe Coding -> FileStatus -> Body -> Resource
 resource site path coding status body =
@@ -181,8 +157,8 @@ resource site path coding status body =
       resourceValid = Validators tag date,
       resourceStatus = status,
       resourceHeaders =
-        [ (hContentType, mime),
-          (hContentLength, C.pack (show size)),
+        [ (hContentType, mimeOf path),
+          (hContentLength, P.putString 20 (P.decimal (fromInteger size))),
           (hETag, tag),
           (hLastModified, formatHTTPDate date),
           (hAcceptRanges, "bytes")
@@ -198,49 +174,78 @@ resource site path coding status body =
       OnDisk -> fromIntegral (statusSize status)
     date = dateOf status
     tag = tagOf coding status
-    mime = charset (defaultMimeLookup (T.decodeUtf8With T.lenientDecode path))
-    charset t
-      | "text/" `B.isPrefixOf` t || t `elem` ["application/javascript", "application/json", "image/svg+xml"] = t <> "; charset=utf-8"
-      | otherwise = t
 
 dateOf :: FileStatus -> HTTPDate
 dateOf = epochTimeToHTTPDate . fromIntegral . fst . statusModified
 
 -- | Strong: it changes with every change that the file system can tell.
 tagOf :: Maybe Coding -> FileStatus -> ByteString
-tagOf coding s = "\"" <> B.intercalate "-" (map hex parts <> [codingName c | Just c <- [coding]]) <> "\""
+tagOf coding s = P.putString 80 (quote <> P.hexadecimal (fromIntegral seconds .&. 0xffffffffff) <> part (fromIntegral nanos) <> part (fromIntegral (statusSize s)) <> part (fromIntegral (statusInode s) .&. 0xffff) <> foldMap coded coding <> quote)
   where
-    parts = [toInteger seconds .&. 0xffffffffff, toInteger nanos, toInteger (statusSize s), toInteger (statusInode s) .&. 0xffff]
     (seconds, nanos) = statusModified s
-    hex n = C.pack (showHex n "")
+    quote = P.byte 0x22
+    dash = P.byte 0x2d
+    part n = dash <> P.hexadecimal n
+    coded c = dash <> P.bytes (codingName c)
 
--- | Is what a path leads to the file that the resource was made of?
-unchanged :: Site -> Resource -> IO Bool
-unchanged site r = do
-  whole <- one r
-  and . (whole :) <$> mapM (one . snd) (resourceVariants r)
+-- | The type of a file by its name, with the encoding that texts have.
+mimeOf :: ByteString -> ByteString
+mimeOf path
+  | B.any (>= 0x80) name = charset (defaultMimeLookup (T.decodeUtf8With T.lenientDecode name))
+  | otherwise = go (C.map toLower name)
   where
-    one x = do
-      status <- opening site (resourcePath x) statFile
-      pure (either (const False) (same (resourceStatus x)) status)
-    same a b = statusModified a == statusModified b && statusSize a == statusSize b && statusInode a == statusInode b && statusDevice a == statusDevice b
+    name = snd (C.breakEnd (== '/') path)
+    -- As defaultMimeLookup: the longest of its endings that is known.
+    go text
+      | B.null ending = charset defaultMimeType
+      | otherwise = fromMaybe (go ending) (H.lookup ending mimeTypes)
+      where
+        ending = B.drop 1 (C.dropWhile (/= '.') text)
+
+-- | By ending.
+mimeTypes :: H.HashMap ByteString ByteString
+mimeTypes = H.fromList [(T.encodeUtf8 ending, charset t) | (ending, t) <- M.toList defaultMimeMap]
+{-# NOINLINE mimeTypes #-}
+
+charset :: ByteString -> ByteString
+charset t
+  | "text/" `B.isPrefixOf` t || t `elem` ["application/javascript", "application/json", "image/svg+xml"] = t <> "; charset=utf-8"
+  | otherwise = t
+
+-- | Is what a path leads to the file that the resource was made of, with the variants that
+-- it had, and is there no other? And the instant at which that was so.
+unchanged :: Site -> Instant -> Resource -> IO (Maybe Instant)
+unchanged site began r = do
+  (codings, seen) <- codingsIn (siteFolders site) began (resourcePath r)
+  let absent = [c | c <- codings, c `notElem` map fst (resourceVariants r)]
+  still <- allM one (r : map snd (resourceVariants r))
+  same <- if still then not <$> anyM appeared absent else pure False
+  pure (if same then Just (min began seen) else Nothing)
+  where
+    one x = at (resourcePath x) (sameFile (resourceStatus x))
+    appeared coding = at (resourcePath r <> codingSuffix coding) (mayStandFor r)
+    at path holds = fromRight False <$> opening site path (pure . holds . openedStatus)
+    allM f = fmap not . anyM (fmap not . f)
+    anyM f = foldr (\x rest -> f x >>= \yes -> if yes then pure True else rest) (pure False)
+
+-- | The same contents, as far as the file system can tell.
+sameFile :: FileStatus -> FileStatus -> Bool
+sameFile a b = statusModified a == statusModified b && statusSize a == statusSize b && statusInode a == statusInode b && statusDevice a == statusDevice b
 
 -- | Open the file of a resource that is not in memory, as long as it is the one
 -- that the resource describes; 'Nothing' when it is another by now.
 withBody :: Site -> Resource -> (File -> IO a) -> IO (Maybe a)
 withBody site r act = do
-  opened <- opening site (resourcePath r) $ \file -> do
-    status <- statFile file
-    if status == resourceStatus r then Just <$> act file else pure Nothing
+  opened <- opening site (resourcePath r) $ \file ->
+    if sameFile (resourceStatus r) (openedStatus file) then Just <$> act file else pure Nothing
   pure (fromRight Nothing opened)
 
 -- | Run something with a name under which a folder below the root can be opened as
 -- long as the action takes; 'Nothing' if there is no such folder.
 withFolder :: Site -> ByteString -> (ByteString -> IO a) -> IO (Maybe a)
 withFolder site path act = do
-  opened <- opening site path $ \file -> do
-    status <- statFile file
-    if statusType status == DirectoryFile
+  opened <- opening site path $ \file ->
+    if statusType (openedStatus file) == DirectoryFile
       then Just <$> withFileFd file (\fd -> act (C.pack ("/proc/self/fd/" <> show fd)))
       else pure Nothing
   pure (fromRight Nothing opened)
