@@ -14,6 +14,7 @@ import qualified Spec.Files as Files
 import qualified Spec.Guard as Guard
 import qualified Spec.Limits as Limits
 import qualified Spec.Logs as Logs
+import qualified Spec.Misses as Misses
 import qualified Spec.Requests as Requests
 import qualified Spec.Secure as Secure
 import qualified Spec.Settings as Settings
@@ -50,5 +51,6 @@ underConfiguration configuration =
         Limits.tests,
         Secure.tests,
         Logs.tests,
+        Misses.tests,
         Figures.tests
       ]

@@ -1,6 +1,6 @@
 -- |
 -- The suite @files@: "Weft.File" with each of its engines, on 1, 2 and 4
--- capabilities. @WEFT_TEST_SCALE@ multiplies the number of repetitions.
+-- capabilities, and on a kernel that refuses what is tried first. @WEFT_TEST_SCALE@ multiplies the number of repetitions.
 module Main
   ( main,
   )
@@ -8,13 +8,17 @@ where
 
 import Control.Concurrent (setNumCapabilities)
 import qualified Files.Cancelling
+import qualified Files.Cold
 import qualified Files.Contents
+import qualified Files.Folders
 import qualified Files.Life
+import Files.Older
 import qualified Files.Opening
 import qualified Files.Streams
 import Harness (scale)
 import System.Environment (setEnv)
 import Test.Tasty
+import Test.Tasty.HUnit
 import Weft.File
 import Weft.Runtime (stopManagers)
 
@@ -22,18 +26,20 @@ main :: IO ()
 main = do
   setEnv "TASTY_NUM_THREADS" "1"
   defaultMain . localOption (mkTimeout (round (60e6 * max 1 scale))) . testGroup "files" $
-    [ withResource (enter engine n) (const (stopLanes >> stopManagers)) $ \_ ->
+    [ withResource (enter engine n older) (const (onOlder False >> stopLanes >> stopManagers)) $ \_ ->
         testGroup
-          (show engine <> " -N" <> show n)
-          [ Files.Contents.tests,
-            Files.Opening.tests,
-            Files.Streams.tests,
-            Files.Cancelling.tests,
-            Files.Life.tests engine
-          ]
-      | n <- [1, 2, 4],
+          (show engine <> " -N" <> show n <> (if older then " older kernel" else ""))
+          ( [ Files.Contents.tests,
+              Files.Cold.tests,
+              Files.Opening.tests,
+              Files.Folders.tests older
+            ]
+              <> [t | not older, t <- [Files.Streams.tests, Files.Cancelling.tests, Files.Life.tests engine]]
+              <> [testCase "was refused" (refusals >>= \r -> assertBool "nothing was refused" (r > 0)) | older]
+          )
+      | (n, older) <- [(1, False), (2, False), (2, True), (4, False)],
         engine <- [Adaptive, Rings, Threads]
     ]
 
-enter :: FileEngine -> Int -> IO ()
-enter engine n = preferFiles engine >> setNumCapabilities n
+enter :: FileEngine -> Int -> Bool -> IO ()
+enter engine n older = onOlder older >> preferFiles engine >> setNumCapabilities n

@@ -133,6 +133,7 @@ status = withBytes 12345 $ \path -> do
   statusSize ours @?= fromIntegral (Posix.fileSize theirs)
   statusInode ours @?= fromIntegral (Posix.fileID theirs)
   statusMode ours @?= Posix.fileMode theirs `mod` 0o10000
+  fst (statusChanged ours) @?= truncate (Posix.statusChangeTimeHiRes theirs)
   fst (statusModified ours) @?= truncate (Posix.modificationTimeHiRes theirs)
   folder <- statPath "/"
   statusType folder @?= DirectoryFile
