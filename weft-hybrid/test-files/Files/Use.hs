@@ -11,7 +11,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (fromForeignPtr)
 import qualified Data.ByteString.Unsafe as B (unsafeUseAsCStringLen)
 import Data.IORef
-import Data.List (isInfixOf)
+import Data.List (isInfixOf, sort)
 import Files.Place
 import Foreign.ForeignPtr (touchForeignPtr)
 import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
@@ -41,6 +41,7 @@ tests scheduler =
       test "status" status,
       test "errors have their kind, function and name" errors,
       test "no way out of a directory" beneath,
+      test "paths that are bytes, and the names of a directory" names,
       test "3,000 threads read at once" crowd,
       test "a thread that waits for the disk keeps nobody" others,
       testProperty "any sequence of reads and writes, to a string" (random scheduler)
@@ -147,6 +148,24 @@ beneath go = withFolder $ \folder -> do
     forM_ ["../secret", "/etc/passwd", "f/../../secret"] $ \path -> do
       r <- C.try (withFileAt d mode path (const (pure ())))
       nonBlocking (either (\x -> const (pure ()) (x :: IOError)) (const (assertFailure path)) r)
+
+names :: Run -> Assertion
+names go = withFolder $ \folder -> do
+  let raw = B.pack [0xff, 0x41]
+      many = [B.pack (map (fromIntegral . fromEnum) (show i <> replicate 100 'n')) | i <- [1 .. 800 :: Int]]
+  go . withDirectory folder $ \d -> do
+    let mode = reading {openWithin = Beneath, openPrompt = True}
+        here = B.pack [0x2e]
+    forM_ (raw : many) $ \name -> withRawFileAt d writing name (\f -> writeAt f 0 name)
+    forM_ [1 .. 2 :: Int] $ \_ -> do
+      found <- withRawFileAt d mode here (\f -> forNames f (\acc name -> pure (B.copy name : acc)) [])
+      nonBlocking (sort found @?= sort (raw : many))
+    withRawFileAt d mode raw $ \f -> do
+      size <- statusSize <$> statFile f
+      x <- readAt f 0 10
+      nonBlocking ((x, size, statusSize (openedStatus f)) @?= (raw, 2, 2))
+    r <- C.try (withRawFileAt d mode raw (\f -> forNames f (\() _ -> pure ()) ()))
+    nonBlocking (either (\x -> const (pure ()) (x :: IOError)) (const (assertFailure "names of a file")) r)
 
 -- | More than a ring has slots.
 crowd :: Run -> Assertion

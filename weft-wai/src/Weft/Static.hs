@@ -54,7 +54,7 @@ data StaticSettings = StaticSettings
     -- | Files up to this size are held in it.
     staticCacheFile :: !Int,
     -- | For so long what is in it is taken to be right; then it is compared with the
-    -- file's status.
+    -- file's status, and with what variants there are.
     staticTrust :: !Duration,
     -- | Files that stand for their folder, the first that exists.
     staticIndex :: ![ByteString],

@@ -168,16 +168,14 @@ replaced = site (seconds 0) id $ \folder port -> do
   put 1
   seen <- newIORef M.empty
   writer <- forkIO (forM_ (cycle [1 .. 50]) put)
-  ( forConcurrently_ [1 .. 4 :: Int] $ \_ -> withClient port $ \client -> replicateM_ 60 $ do
-      answer <- get client "/f"
-      answerStatus answer @?= 200
-      let body = answerBody answer
-      assertBool "parts of several files" (body == version (B.length body - 100000))
-      tag <- maybe (assertFailure "no tag") pure (header "etag" answer)
-      before <- atomicModifyIORef' seen (\m -> (M.insert tag (B.length body) m, M.lookup tag m))
-      assertBool "a tag of two files" (maybe True (== B.length body) before)
-    )
-    `finally` killThread writer
+  (`finally` killThread writer) . forConcurrently_ [1 .. 4 :: Int] $ \_ -> withClient port $ \client -> replicateM_ 60 $ do
+    answer <- get client "/f"
+    answerStatus answer @?= 200
+    let body = answerBody answer
+    assertBool "parts of several files" (body == version (B.length body - 100000))
+    tag <- maybe (assertFailure "no tag") pure (header "etag" answer)
+    before <- atomicModifyIORef' seen (\m -> (M.insert tag (B.length body) m, M.lookup tag m))
+    assertBool "a tag of two files" (maybe True (== B.length body) before)
 
 -- | Those who ask for the same file at once share its reading; some go away meanwhile.
 goers :: Assertion
