@@ -43,10 +43,25 @@ tests =
                 ends (fields 5) === Nothing,
                 ends (fields (6 + d)) === Just HeadTooLarge
               ],
+      testProperty "a zero byte and half a line end are refused anywhere in a value, other bytes are not" $
+        forAll (choose (0, 40)) $ \before -> forAll (choose (0, 20)) $ \behind byte ->
+          let bytes = head' ("A: " <> C.replicate before 'x' <> B.singleton byte <> C.replicate behind 'y')
+           in forAll (oneof [pure [bytes], cuts bytes]) $ \pieces ->
+                snd (run defaultLimits pieces) === if byte `elem` [0, 10, 13] then Just BadRequest else Nothing,
+      testProperty "methods and names are tokens" $ \byte ->
+        let refused bytes = snd (run defaultLimits [bytes]) === if byte `B.elem` tokens then Nothing else Just BadRequest
+         in conjoin
+              [ refused ("G" <> B.singleton byte <> "T / HTTP/1.1\r\nHost: h\r\n\r\n"),
+                byte == 58 .||. refused (head' ("A" <> B.singleton byte <> "B: c"))
+              ],
       testCase "HTTP/2 is handed on" $
         run defaultLimits ["PRI * HT", "TP/2.0\r\n\r\nSM\r\n\r\n\0\0\0", "\4\0\0\n:"]
           @?= (["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0", "\4\0\0\n:"], Nothing)
     ]
+
+-- | The bytes of a token (RFC 9110, 5.6.2).
+tokens :: ByteString
+tokens = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 -- | What is handed on of pieces that come one after the other, and the refusal that ended it.
 run :: Limits -> [ByteString] -> ([ByteString], Maybe Refusal)

@@ -28,13 +28,16 @@ module Weft.Warp.Guard
   )
 where
 
-import Data.Bits (shiftL, (.&.), (.|.))
+import Data.Bits (complement, shiftL, unsafeShiftR, (.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Internal as B (accursedUnutterablePerformIO, toForeignPtr)
 import qualified Data.ByteString.Unsafe as B
 import Data.CaseInsensitive (foldCase)
-import Data.Word (Word8)
+import Data.Word (Word64, Word8)
+import Foreign.Storable (Storable, peekByteOff)
+import GHC.ForeignPtr (unsafeWithForeignPtr)
 import Weft.Warp.Limits
 
 -- | Where in the stream of requests one is, and what has come that was not handed on.
@@ -51,14 +54,27 @@ data Head = Head
   { -- | The lines before this offset are in order.
     headLooked :: !Int,
     headFields :: !Int,
-    -- | Is it the first of the connection? Only that may be the preface of HTTP\/2.
-    headFirst :: !Bool,
-    headOld :: !Bool,
-    headHosts :: !Int,
+    -- | The sum of these bits.
+    headSeen :: !Int,
     -- | Negative: none was given.
-    headLength :: !Int,
-    headChunked :: !Bool
+    headLength :: !Int
   }
+
+-- | It is the first of the connection: only that may be the preface of HTTP\/2. It is of
+-- HTTP\/1.0. It has a host; it has a coding.
+isFirst, isOld, hasHost, hasCoding :: Int
+isFirst = 1
+isOld = 2
+hasHost = 4
+hasCoding = 8
+
+seen :: Int -> Head -> Bool
+seen bit h = headSeen h .&. bit /= 0
+{-# INLINE seen #-}
+
+see :: Int -> Head -> Head
+see bit h = h {headSeen = headSeen h .|. bit}
+{-# INLINE see #-}
 
 -- | A place in a chunked body (RFC 9112, 7.1).
 data Chunks
@@ -85,10 +101,10 @@ data Step
 
 -- | At the beginning of a connection.
 newGuard :: Guard
-newGuard = Guard (AtHead (newHead True)) B.empty
+newGuard = Guard (AtHead (newHead isFirst)) B.empty
 
-newHead :: Bool -> Head
-newHead first = Head 0 0 first False 0 (-1) False
+newHead :: Int -> Head
+newHead bits = Head 0 0 bits (-1)
 
 -- | Add what has come.
 feed :: ByteString -> Guard -> Guard
@@ -120,102 +136,193 @@ step limits guard@(Guard place have)
     AtHead h -> atHead limits h have
     InBody left
       | B.length have < left -> Deliver have (Guard (InBody (left - B.length have)) B.empty)
-      | otherwise -> Deliver (B.unsafeTake left have) (Guard next (B.unsafeDrop left have))
+      | otherwise -> deliver left next have
     InChunks at -> inChunks limits at have
     Through -> Deliver have (Guard Through B.empty)
 {-# INLINE step #-}
 
 -- | Where one is after a request.
 next :: Place
-next = AtHead (newHead False)
+next = AtHead (newHead 0)
+
+-- | After a request behind which nothing has come yet. One value for all connections, which
+-- keeps nothing of a request alive.
+between :: Guard
+between = Guard next B.empty
+
+-- | Hand so many bytes on.
+deliver :: Int -> Place -> ByteString -> Step
+deliver n place have
+  | n < B.length have = Deliver (B.unsafeTake n have) (Guard place (B.unsafeDrop n have))
+  | otherwise = Deliver have $ case place of
+    AtHead _ -> between
+    _ -> Guard place B.empty
 
 -- Heads ----------------------------------------------------------------------------------
 
 atHead :: Limits -> Head -> ByteString -> Step
 atHead limits start have
+  | headLooked start > 0 = fields start
   -- RFC 9112, 2.2: an empty line before a request is passed over.
-  | headLooked start == 0 && "\r\n" `B.isPrefixOf` have = step limits (Guard (AtHead start) (B.drop 2 have))
-  | otherwise = go start
+  | "\r\n" `B.isPrefixOf` have = step limits (Guard (AtHead start) (B.unsafeDrop 2 have))
+  | end < 0 = noLine limits start have
+  | end + 2 > min (limitTarget limits) (limitHead limits) = Refuse (tooLong limits 0 (end + 2))
+  | otherwise = case requestLine (B.unsafeTake end have) of
+    Current -> fields start {headLooked = end + 2}
+    Old -> fields (see isOld start) {headLooked = end + 2}
+    Preface | seen isFirst start -> Deliver have (Guard Through B.empty)
+    Preface -> Refuse UnknownVersion
+    Unknown -> Refuse UnknownVersion
+    Malformed -> Refuse BadRequest
   where
-    go h = case B.elemIndex 10 (B.unsafeDrop from have) of
-      Nothing
-        | tooLong (B.length have) -> Refuse (long (B.length have))
-        | otherwise -> More (Guard (AtHead h) have)
-      Just n
-        | tooLong (from + n + 1) -> Refuse (long (from + n + 1))
-        -- The line ends in CRLF and has no other CR, nor a zero byte.
-        | B.elemIndex 13 line /= Just (n - 1) || B.elem 0 line -> Refuse BadRequest
-        | from == 0 -> requestLine (B.unsafeTake (n - 1) line) h (Deliver have (Guard Through B.empty)) (toNext 0)
-        | n == 1 -> either Refuse (finish (from + 2)) (framing h)
-        | headFields h >= limitFields limits -> Refuse HeadTooLarge
-        | otherwise -> field (B.unsafeTake (n - 1) line) h (toNext (headFields h + 1))
-        where
-          line = B.unsafeTake n (B.unsafeDrop from have)
-          toNext fields h' = go h' {headLooked = from + n + 1, headFields = fields}
+    end = lineEnd have 0
+    fields h
+      | to < 0 = noLine limits h have
+      | to + 2 > limitHead limits = Refuse HeadTooLarge
+      | to == from = either Refuse (\place -> deliver (to + 2) place have) (framing h)
+      | headFields h >= limitFields limits = Refuse HeadTooLarge
+      | otherwise = case nameEnd have from to of
+        colon | colon <= from -> Refuse BadRequest
+        colon -> case colon - from of
+          4 | named "host" -> if seen hasHost h then Refuse BadRequest else ok (see hasHost h)
+          14 | named "content-length" -> case C.readInt value of
+            Just (len, "") | headLength h < 0, B.all digit value, B.length value <= 18 -> ok h {headLength = len}
+            _ -> Refuse BadRequest
+          17 | named "transfer-encoding" -> case foldCase value of
+            "chunked" | headSeen h .&. (hasCoding .|. isOld) /= 0 -> Refuse BadRequest
+            "chunked" -> ok (see hasCoding h)
+            _ -> Refuse UnknownCoding
+          _ -> ok h
+          where
+            named name = isNamed name have from
+            value = trim (B.unsafeTake (to - colon - 1) (B.unsafeDrop (colon + 1) have))
       where
         from = headLooked h
-        tooLong size = size > limitHead limits || (from == 0 && size > limitTarget limits)
-        long size = if from == 0 && size > limitTarget limits then TargetTooLong else HeadTooLarge
-    finish end place = Deliver (B.unsafeTake end have) (Guard place (B.unsafeDrop end have))
-
--- | A method, a target and a version, one space between them, or the preface of
--- HTTP\/2 (RFC 9113, 3.4): the step for that, and the way on from a request.
-requestLine :: ByteString -> Head -> Step -> (Head -> Step) -> Step
-requestLine line h preface ok
-  | B.null method || not (B.all tokenByte method) = Refuse BadRequest
-  | B.null target || B.any (\c -> c <= 32 || c == 127) target = Refuse BadRequest
-  | version == "HTTP/1.1" = ok h
-  | version == "HTTP/1.0" = ok h {headOld = True}
-  | headFirst h && line == "PRI * HTTP/2.0" = preface
-  | "HTTP/" `B.isPrefixOf` version && B.length version == 8 = Refuse UnknownVersion
-  | otherwise = Refuse BadRequest
-  where
-    (method, afterMethod) = B.break (== 32) line
-    (target, afterTarget) = B.break (== 32) (B.drop 1 afterMethod)
-    version = B.drop 1 afterTarget
-{-# INLINE requestLine #-}
-
--- | A name that is a token, a colon, a value (RFC 9112, 5), and the way on. A line that
--- begins with a space would continue the one before (5.2).
-field :: ByteString -> Head -> (Head -> Step) -> Step
-field line h ok
-  | n <= 0 || n == B.length line = Refuse BadRequest
-  | otherwise = case n of
-    4 | named "host" -> if headHosts h > 0 then Refuse BadRequest else ok h {headHosts = 1}
-    14 | named "content-length" -> case C.readInt value of
-      Just (len, "") | headLength h < 0, B.all digit value, B.length value <= 18 -> ok h {headLength = len}
-      _ -> Refuse BadRequest
-    17 | named "transfer-encoding" -> case foldCase value of
-      "chunked" | headChunked h || headOld h -> Refuse BadRequest
-      "chunked" -> ok h {headChunked = True}
-      _ -> Refuse UnknownCoding
-    _ -> ok h
-  where
-    n = nameLength line
-    value = trim (B.unsafeDrop (n + 1) line)
-    named name = foldCase (B.unsafeTake n line) == name
+        to = lineEnd have from
+        ok h' = fields h' {headLooked = to + 2, headFields = headFields h' + 1}
     digit c = c >= 48 && c <= 57
-{-# INLINE field #-}
 
--- | How many bytes of a line are a name before a colon; the whole length if there is no
--- colon, negative if what is before it is no name.
-nameLength :: ByteString -> Int
-nameLength line = go 0
+-- | There is no line in order from where the head was looked at last: it is not whole yet, or
+-- it is to be refused.
+noLine :: Limits -> Head -> ByteString -> Step
+noLine limits h have = case B.elemIndex 10 (B.unsafeDrop from have) of
+  Nothing
+    | over (B.length have) -> Refuse (tooLong limits from (B.length have))
+    | otherwise -> More (Guard (AtHead h) have)
+  Just n
+    | over (from + n + 1) -> Refuse (tooLong limits from (from + n + 1))
+    | otherwise -> Refuse BadRequest
+  where
+    from = headLooked h
+    over size = size > limitHead limits || (from == 0 && size > limitTarget limits)
+
+-- | Which limit has a head of so many bytes passed, in a line that begins there?
+tooLong :: Limits -> Int -> Int -> Refusal
+tooLong limits from size = if from == 0 && size > limitTarget limits then TargetTooLong else HeadTooLarge
+
+-- | Where the line that begins there ends, if it ends in CRLF and has no other CR or LF, nor a
+-- zero byte: the place of the CR. Negative otherwise.
+lineEnd :: ByteString -> Int -> Int
+lineEnd have = wide
+  where
+    end = B.length have
+    -- Eight bytes at a time as long as none of them is less than 14.
+    wide i
+      | i + 8 > end = narrow i end
+      | (w - 0x0e0e0e0e0e0e0e0e) .&. complement w .&. 0x8080808080808080 == 0 = wide (i + 8)
+      | otherwise = narrow i (i + 8)
+      where
+        w = wordAt have i
+    narrow i stop
+      | i >= stop = if stop < end then wide stop else -1
+      | c > 13 = narrow (i + 1) stop
+      | c == 13 = if i + 1 < end && byteAt have (i + 1) == 10 then i else -1
+      | c == 10 || c == 0 = -1
+      | otherwise = narrow (i + 1) stop
+      where
+        c = byteAt have i
+
+-- | A byte of a string. That of the library (0.10, with GHC 9.0) makes a closure and a boxed byte of each.
+byteAt :: ByteString -> Int -> Word8
+byteAt = storedAt
+{-# INLINE byteAt #-}
+
+-- | Eight bytes of a string, in the order of the machine.
+wordAt :: ByteString -> Int -> Word64
+wordAt = storedAt
+{-# INLINE wordAt #-}
+
+-- | The offset is the caller's care.
+storedAt :: Storable a => ByteString -> Int -> a
+storedAt bytes i = B.accursedUnutterablePerformIO (unsafeWithForeignPtr start (\p -> peekByteOff p (offset + i)))
+  where
+    (start, offset, _) = B.toForeignPtr bytes
+{-# INLINE storedAt #-}
+
+-- | What the first line of a head says.
+data FirstLine
+  = -- | A request of HTTP\/1.1.
+    Current
+  | -- | One of HTTP\/1.0.
+    Old
+  | -- | The preface of HTTP\/2 (RFC 9113, 3.4).
+    Preface
+  | -- | Of a version that is none of these.
+    Unknown
+  | Malformed
+
+-- | A method, a target and a version, one space between them.
+requestLine :: ByteString -> FirstLine
+requestLine line
+  | method <= 0 || at method /= 32 = Malformed
+  | target == method + 1 || at target /= 32 = Malformed
+  | version == "HTTP/1.1" = Current
+  | version == "HTTP/1.0" = Old
+  | line == "PRI * HTTP/2.0" = Preface
+  | "HTTP/" `B.isPrefixOf` version && B.length version == 8 = Unknown
+  | otherwise = Malformed
+  where
+    method = skip tokenByte 0
+    target = skip (\c -> c > 32 && c /= 127) (method + 1)
+    version = B.unsafeDrop (target + 1) line
+    at i = if i < B.length line then byteAt line i else 0
+    skip ok i
+      | i < B.length line && ok (byteAt line i) = skip ok (i + 1)
+      | otherwise = i
+
+-- | Where the name of a field ends (RFC 9112, 5): a token with a colon behind it. Of the line from
+-- the one place to the other; negative if it has no such name. (A line that begins with a space would continue
+-- the one before, 5.2.)
+nameEnd :: ByteString -> Int -> Int -> Int
+nameEnd have from to = go from
   where
     go i
-      | i >= B.length line = i
+      | i >= to = -1
       | c == 58 = i
       | tokenByte c = go (i + 1)
       | otherwise = -1
       where
-        c = B.unsafeIndex line i
+        c = byteAt have i
 
--- | Of a token (RFC 9110, 5.6.2).
+-- | Is that name, in lower case, what is there in any case? There are as many bytes.
+isNamed :: ByteString -> ByteString -> Int -> Bool
+isNamed name have from = go 0
+  where
+    go i
+      | i >= B.length name = True
+      | lower (byteAt have (from + i)) == byteAt name i = go (i + 1)
+      | otherwise = False
+    lower c = if c >= 65 && c <= 90 then c + 32 else c
+
+-- | Of a token (RFC 9110, 5.6.2): a bit for each of the first 64 bytes, and of the second.
 tokenByte :: Word8 -> Bool
 tokenByte c
-  | c .&. 0xdf >= 65 && c .&. 0xdf <= 90 = True
-  | c == 45 || (c >= 48 && c <= 57) = True
-  | otherwise = c `B.elem` "!#$%&'*+.^_`|~"
+  | c < 64 = has 0x03ff6cfa00000000
+  | c < 128 = has 0x57ffffffc7fffffe
+  | otherwise = False
+  where
+    has :: Word64 -> Bool
+    has bits = (bits `unsafeShiftR` fromIntegral (c .&. 63)) .&. 1 /= 0
 {-# INLINE tokenByte #-}
 
 trim :: ByteString -> ByteString
@@ -226,9 +333,9 @@ trim = B.dropWhileEnd blank . B.dropWhile blank
 -- | What follows a head.
 framing :: Head -> Either Refusal Place
 framing h
-  | headHosts h == 0 && not (headOld h) = Left BadRequest
-  | headChunked h && headLength h >= 0 = Left BadRequest
-  | headChunked h = Right (InChunks (Size 0 0))
+  | headSeen h .&. (hasHost .|. isOld) == 0 = Left BadRequest
+  | seen hasCoding h && headLength h >= 0 = Left BadRequest
+  | seen hasCoding h = Right (InChunks (Size 0 0))
   | headLength h > 0 = Right (InBody (headLength h))
   | otherwise = Right next
 
@@ -270,8 +377,8 @@ inChunks limits start have = go start 0
           | c == 10 || c == 0 || (len == 0 && (c == 32 || c == 9)) -> Refuse BadRequest
           | otherwise -> go (Trailer (len + 1) (total + 1)) (i + 1)
       where
-        c = B.unsafeIndex have i
-    done i = Deliver (B.unsafeTake i have) (Guard next (B.unsafeDrop i have))
+        c = byteAt have i
+    done i = deliver i next have
 
 hexDigit :: Word8 -> Maybe Int
 hexDigit c
