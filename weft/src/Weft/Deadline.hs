@@ -31,6 +31,8 @@ module Weft.Deadline
 
     -- * While something is awaited
     during,
+    awaiting,
+    awaited,
     remaining,
     expired,
   )
@@ -182,19 +184,27 @@ stop d = do
 -- such operation is under way the deadline is paused. Several may be, in several threads: the
 -- one that began last has set it, and the last to end pauses it.
 during :: Deadline -> Duration -> IO a -> IO a
-during d len = bracket_ begin end
+during d len = bracket_ (awaiting d len) (awaited d)
+{-# INLINE during #-}
+
+-- | The first half of 'during', for an operation that has a handler for exceptions of its own: the
+-- other half has to follow, once, however it ends.
+awaiting :: Deadline -> Duration -> IO ()
+awaiting d len = addCell (deadlineCells d) cellUses 1 >> postponeFor d len
+{-# INLINE awaiting #-}
+
+-- | The second half.
+awaited :: Deadline -> IO ()
+awaited d = do
+  uses <- addCell cells cellUses (-1)
+  when (uses == 1) $ do
+    pause d
+    -- Another may have begun before the pause was written. Reading by an atomic addition
+    -- orders this after the write.
+    began <- addCell cells cellUses 0
+    when (began > 0) (postpone d)
   where
     cells = deadlineCells d
-    begin = addCell cells cellUses 1 >> postponeFor d len
-    end = do
-      uses <- addCell cells cellUses (-1)
-      when (uses == 1) $ do
-        pause d
-        -- Another may have begun before the pause was written. Reading by an atomic addition
-        -- orders this after the write.
-        began <- addCell cells cellUses 0
-        when (began > 0) (postpone d)
-{-# INLINE during #-}
 
 -- | How long until it is due, not less than zero, by the coarse clock; its full
 -- span while it is paused.

@@ -102,6 +102,19 @@ peers =
       ss <- forM [a, b] $ \s -> start (recvExactly s (B.length bytes))
       mapM_ (result "send") ts
       forM_ ss $ \t -> result "recv" t >>= assertBool "other bytes" . (== bytes),
+    test "sendNow: what fits, nothing, the rest by waiting, failures" . withTcp $ \a b -> do
+      let bytes = payload 16000000
+          fill n = either ioError (\k -> if k == 0 then pure n else fill (n + k)) =<< sendNow a (B.drop n bytes)
+      sent <- fill 0
+      assertBool (show sent <> " bytes") (sent > 0 && sent < B.length bytes)
+      rest <- start (sendAll a (B.drop sent bytes))
+      blocks rest
+      got <- recvExactly b (B.length bytes)
+      assertBool "other bytes" (got == bytes)
+      result "sendAll" rest
+      sendNow a B.empty >>= (@?= Right 0)
+      close a
+      sendNow a (C.pack "x") >>= failsWith "sendNow" eBADF . either ioError pure,
     test "sendMany with thousands of chunks" . withUnix $ \a b -> do
       let chunks = [payload (i `mod` 97) | i <- [1 .. 5000]]
       t <- start (sendMany a chunks)

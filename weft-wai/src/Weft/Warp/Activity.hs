@@ -26,6 +26,12 @@ module Weft.Warp.Activity
     Cork (..),
     Watch (..),
     newActivity,
+    phaseOf,
+    setPhase,
+    holdOf,
+    requestsOf,
+    isRefused,
+    setRefused,
     mayReadOn,
 
     -- * Those of an engine
@@ -45,17 +51,22 @@ module Weft.Warp.Activity
   )
 where
 
-import Control.Concurrent (ThreadId, myThreadId)
-import Control.Exception (IOException, bracket_, catch, onException)
+import Control.Concurrent (ThreadId, myThreadId, throwTo)
+import Control.Exception (IOException, SomeException, bracket_, catch, fromException, onException, throwIO)
 import Control.Monad (forM_, when)
 import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (catMaybes)
+import GHC.IO.Exception (IOErrorType (InvalidArgument))
 import Network.HTTP.Types (HeaderName, hConnection, httpMajor)
 import Network.Wai (Application, RequestBodyLength (..), httpVersion, mapResponseHeaders, requestBodyLength)
 import Network.Wai.Internal (Response (..))
+import System.IO.Error (ioeGetErrorType)
+import System.TimeManager (TimeoutThread (..))
 import Weft.Socket (ShutdownCmd (ShutdownReceive), Socket, shutdown)
+import Weft.Sys (Cells, newCells, peekCell, pokeCell)
 import Weft.Warp.Guard (Guard)
 import Weft.Warp.Limits (Limits (..), Refusal)
 import Weft.Warp.Patience
@@ -67,12 +78,12 @@ import Weft.Warp.Stream (Stream (..))
 -- connection of HTTP\/2, and 'ShownOut', by who makes room for a new one. The thread
 -- overwrites them.
 data Phase = Fresh | Reading | Answered | Idle | Ended | Probed | ShownOut
-  deriving (Eq, Show)
+  deriving (Eq, Show, Enum)
 
 -- | Is it inside an application that may read more, whatever was sent: in its
 -- request's body, or on the raw connection?
 data Hold = Free | InBody | OnRaw
-  deriving (Eq)
+  deriving (Eq, Enum)
 
 -- | One connection.
 data Activity = Activity
@@ -81,14 +92,17 @@ data Activity = Activity
     activitySocket :: !Socket,
     activityStream :: !Stream,
     activityWatch :: !(Maybe Watch),
-    activityPhase :: !(IORef Phase),
-    -- | Written by 'track'.
-    activityHold :: !(IORef Hold),
+    -- | Words that change with each request: a reference to a value would be one more thing for the
+    -- collector to look at. Cell 0: the 'Phase'. Cell 1: the 'Hold', written by 'track'. The
+    -- other two only where the client has limits, written by the thread that receives. Cell
+    -- 2: how many requests there have been. Cell 3: not zero if the client was told that it is refused.
+    activityCells :: !Cells,
     -- | Written by Warp.
     activityHttp2 :: !(IORef Bool),
     -- | Written by 'track' and by who sends, the same thread.
     activityCork :: !(IORef Cork),
-    activityPatience :: !Patience
+    activityPatience :: !Patience,
+    activityReceiver :: !Receiver
   }
 
 -- | What is kept of a connection whose client has limits. Written by the thread that
@@ -96,10 +110,6 @@ data Activity = Activity
 data Watch = Watch
   { watchLimits :: !Limits,
     watchGuard :: !(IORef Guard),
-    -- | How many requests there have been.
-    watchRequests :: !(IORef Int),
-    -- | Was the client told that it is refused? Then nothing else is sent.
-    watchClosed :: !(IORef Bool),
     watchRefused :: !(Refusal -> IO ())
   }
 
@@ -114,7 +124,47 @@ data Cork
 newActivity :: Socket -> Stream -> Maybe Watch -> Patience -> IO Activity
 newActivity sock stream watch patience = do
   self <- myThreadId
-  Activity self sock stream watch <$> newIORef Fresh <*> newIORef Free <*> newIORef False <*> newIORef Open <*> pure patience
+  cells <- newCells 4
+  http2 <- newIORef False
+  cork <- newIORef Open
+  let receiver = receiving patience (receiveFailed self http2) (streamRecv stream)
+      activity = Activity self sock stream watch cells http2 cork patience receiver
+  activity <$ setPhase activity Fresh
+
+-- | What is received when that fails, for the thread that serves the connection.
+receiveFailed :: ThreadId -> IORef Bool -> SomeException -> IO ByteString
+receiveFailed self http2 e = do
+  free <- readIORef http2
+  case (fromException e, fromException e) of
+    -- Over HTTP/2 it is not the connection's own thread that receives. That one is told, and this
+    -- one ends, which all versions of the library take well only as an end of the stream.
+    (Just TimeoutThread, _) | free -> B.empty <$ throwTo self TimeoutThread
+    -- By a server that ends.
+    (_, Just closed) | ioeGetErrorType closed == InvalidArgument -> pure B.empty
+    _ -> throwIO e
+
+phaseOf :: Activity -> IO Phase
+phaseOf activity = toEnum <$> peekCell (activityCells activity) 0
+
+setPhase :: Activity -> Phase -> IO ()
+setPhase activity = pokeCell (activityCells activity) 0 . fromEnum
+
+holdOf :: Activity -> IO Hold
+holdOf activity = toEnum <$> peekCell (activityCells activity) 1
+
+setHold :: Activity -> Hold -> IO ()
+setHold activity = pokeCell (activityCells activity) 1 . fromEnum
+
+-- | How many requests there have been, of a client that has limits.
+requestsOf :: Activity -> IO Int
+requestsOf activity = peekCell (activityCells activity) 2
+
+-- | Was the client told that it is refused? Then nothing else is sent.
+isRefused :: Activity -> IO Bool
+isRefused activity = (/= 0) <$> peekCell (activityCells activity) 3
+
+setRefused :: Activity -> IO ()
+setRefused activity = pokeCell (activityCells activity) 3 1
 
 -- | The connections of one engine.
 data Book = Book
@@ -153,16 +203,16 @@ leave book = do
     when final (atomicModifyIORef' (bookLast book) (\n -> (n - 1, ())))
 
 -- | A connection begins on a request; is it the last that it may make?
-lastRequest :: Book -> Watch -> Int -> IO ()
-lastRequest book watch limit = do
-  n <- (+ 1) <$> readIORef (watchRequests watch)
-  writeIORef (watchRequests watch) n
+lastRequest :: Book -> Activity -> Int -> IO ()
+lastRequest book activity limit = do
+  n <- (+ 1) <$> requestsOf activity
+  pokeCell (activityCells activity) 2 n
   when (n == limit) (atomicModifyIORef' (bookLast book) (\k -> (k + 1, ())))
 
 hadLast :: Activity -> IO Bool
 hadLast activity = case activityWatch activity of
   Nothing -> pure False
-  Just watch -> (\n -> limit > 0 && n >= limit) <$> readIORef (watchRequests watch)
+  Just watch -> (\n -> limit > 0 && n >= limit) <$> requestsOf activity
     where
       limit = limitRequests (watchLimits watch)
 
@@ -170,7 +220,7 @@ hadLast activity = case activityWatch activity of
 mayReadOn :: Book -> Activity -> IO Bool
 mayReadOn book activity = do
   draining <- (||) <$> isDraining book <*> hadLast activity
-  if draining then (||) . (/= Free) <$> readIORef (activityHold activity) <*> readIORef (activityHttp2 activity) else pure True
+  if draining then (||) . (/= Free) <$> holdOf activity <*> readIORef (activityHttp2 activity) else pure True
 
 -- | Mark the requests for which the phases alone are not enough.
 track :: Book -> Application -> Application
@@ -236,7 +286,7 @@ corked book act = do
       case left of
         Held bytes -> do
           sending (activityPatience activity) (streamSend (activityStream activity) bytes)
-          writeIORef (activityPhase activity) Answered
+          setPhase activity Answered
         _ -> pure ()
       pure a
 
@@ -249,9 +299,8 @@ holding how book act = do
     Nothing -> act
     Just activity -> do
       grantUsual (activityPatience activity)
-      let hold = activityHold activity
-      before <- readIORef hold
-      bracket_ (writeIORef hold how) (writeIORef hold before) act
+      before <- holdOf activity
+      bracket_ (setHold activity how) (setHold activity before) act
 
 -- | End the connections that wait for a next request: Warp sees the end of the
 -- stream, and what the client had already sent comes before it. To be repeated, ten times a
@@ -264,13 +313,13 @@ endIdle turn book = do
   activities <- readIORef (bookConnections book)
   forM_ activities $ \activity -> do
     http2 <- readIORef (activityHttp2 activity)
-    phase <- readIORef (activityPhase activity)
-    holds <- (/= Free) <$> readIORef (activityHold activity)
+    phase <- phaseOf activity
+    holds <- (/= Free) <$> holdOf activity
     let idle
           | http2 = running == 0 && probing && phase == Probed
           | otherwise = not holds && (phase == Idle || (phase == Fresh && turn >= 10))
     when idle (end activity)
-    when (http2 && probing) (writeIORef (activityPhase activity) Probed)
+    when (http2 && probing) (setPhase activity Probed)
   where
     probing = turn `mod` 5 == 0
     end activity = shutdown (activitySocket activity) ShutdownReceive `catch` ignore
@@ -284,9 +333,9 @@ waitingOf :: Book -> IO [(Double, Activity)]
 waitingOf book = readIORef (bookConnections book) >>= fmap catMaybes . mapM one . Map.elems
   where
     one activity = do
-      phase <- readIORef (activityPhase activity)
+      phase <- phaseOf activity
       http2 <- readIORef (activityHttp2 activity)
-      hold <- readIORef (activityHold activity)
+      hold <- holdOf activity
       left <- grantedLeft (activityPatience activity)
       let waits
             | http2 = left < 0.5 && phase /= ShownOut
@@ -297,7 +346,7 @@ waitingOf book = readIORef (bookConnections book) >>= fmap catMaybes . mapM one 
 -- answered.
 showOut :: Activity -> IO ()
 showOut activity = do
-  writeIORef (activityPhase activity) ShownOut
+  setPhase activity ShownOut
   shutdown (activitySocket activity) ShutdownReceive `catch` ignore
   where
     ignore :: IOException -> IO ()

@@ -7,11 +7,12 @@ module Weft.Warp.Connection
   )
 where
 
-import Control.Exception (catch, finally, handle, throwIO, throwTo)
+import Control.Exception (catch, finally, throwIO)
 import Control.Monad (forM_, unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Unsafe as B (unsafeDrop)
 import Data.IORef
 import Foreign.Ptr (plusPtr)
 import GHC.IO.Exception (IOErrorType (..))
@@ -55,12 +56,12 @@ openConnection settings options book sock peer = do
   pure (connection, streamTransport (activityStream activity))
   where
     refused = optionOnRefused options peer
-    newWatch limits = (\g n closed -> Watch limits g n closed refused) <$> newIORef newGuard <*> newIORef 0 <*> newIORef False
+    newWatch limits = (\guard -> Watch limits guard refused) <$> newIORef newGuard
 
 -- | What is said of a deadline that has passed. Run by the dispatcher.
 givenUp :: Activity -> IO ()
 givenUp activity = forM_ (activityWatch activity) $ \watch -> do
-  phase <- readIORef (activityPhase activity)
+  phase <- phaseOf activity
   guard <- readIORef (watchGuard watch)
   unless (waiting guard && phase `elem` [Fresh, Idle] && not (begun guard)) $
     watchRefused watch (if begun guard then HeadTooSlow else ClientTooSlow)
@@ -85,19 +86,13 @@ shakeHands tls refused patience plain = (within patience go `catch` failed) `cat
 wire :: Settings -> Book -> Activity -> Wire
 wire settings book activity =
   Wire
-    { wireSendAll = \bytes -> open $ do
-        cork <- readIORef (activityCork activity)
-        case cork of
-          Open -> sent (send bytes)
-          -- Warp uses the memory again.
-          Next | B.length bytes <= longestHead -> writeIORef (activityCork activity) (Held (B.copy bytes))
-          Next -> writeIORef (activityCork activity) Open >> sent (send bytes)
-          Held begin -> writeIORef (activityCork activity) Open >> sent (gathered [begin, bytes]),
-      wireSendMany = open . sent . gathered,
+    { wireSendAll = sendWhole activity,
+      wireSendMany = unlessRefused activity . sent activity . sendGathered activity,
       wireSendFile = \room file offset count hook headers ->
-        open (sent (sendFileWith (kernel, send) room file offset count (hook >> progress patience) headers)),
+        unlessRefused activity . sent activity $
+          sendFileWith (kernel, sendSlices activity) room file offset count (hook >> progress (activityPatience activity)) headers,
       wireRecv = receive book activity,
-      wireRecvBuf = fill patience stream,
+      wireRecvBuf = fill (activityPatience activity) stream,
       wireClose = closeWell settings book activity,
       wireHttp2 = activityHttp2 activity,
       wireLocal = getSocketName sock
@@ -105,27 +100,57 @@ wire settings book activity =
   where
     sock = activitySocket activity
     stream = activityStream activity
-    patience = activityPatience activity
     kernel = if streamFile stream then Just sock else Nothing
-    sent act = sending patience (act `catch` vanished) >> writeIORef (activityPhase activity) Answered
-    send = sendSlices (streamSend stream) (progress patience)
-    gathered chunks
-      | sum (map B.length chunks) <= slice = streamSendMany stream chunks
-      | otherwise = mapM_ send chunks
-    -- What Warp says to a client that was refused is not sent.
-    open act = case activityWatch activity of
-      Nothing -> act
-      Just watch -> readIORef (watchClosed watch) >>= \closed -> unless closed act
+
+-- Sending --------------------------------------------------------------------------------
+
+-- | What Warp says to a client that was refused is not sent.
+unlessRefused :: Activity -> IO () -> IO ()
+unlessRefused activity act = isRefused activity >>= \refused -> unless refused act
+
+-- | Send a head, with a body if it was short, or a part of a body.
+sendWhole :: Activity -> ByteString -> IO ()
+sendWhole activity bytes = unlessRefused activity $ do
+  cork <- readIORef (activityCork activity)
+  case cork of
+    Open -> now
+    -- Warp uses the memory again.
+    Next | B.length bytes <= longestHead -> writeIORef (activityCork activity) (Held (B.copy bytes))
+    Next -> writeIORef (activityCork activity) Open >> now
+    Held begin -> writeIORef (activityCork activity) Open >> sent activity (sendGathered activity [begin, bytes])
+  where
+    -- Nearly always the kernel takes all of it; then the client's deadline is nothing to think of.
+    now = do
+      tried <- streamSendNow (activityStream activity) bytes
+      case tried of
+        Right n
+          | n == B.length bytes -> setPhase activity Answered
+          | otherwise -> sent activity (sendSlices activity (B.unsafeDrop n bytes))
+        Left e -> vanished e `catch` failing (activityPatience activity)
+
+-- | Send within the client's time.
+sent :: Activity -> IO () -> IO ()
+sent activity act = sending (activityPatience activity) (act `catch` vanished) >> setPhase activity Answered
+
+sendGathered :: Activity -> [ByteString] -> IO ()
+sendGathered activity chunks
+  | sum (map B.length chunks) <= slice = streamSendMany (activityStream activity) chunks
+  | otherwise = mapM_ (sendSlices activity) chunks
 
 -- | The longest head of a response that is held back.
 longestHead :: Int
 longestHead = 4096
 
--- | Send in pieces, and say so after each.
-sendSlices :: (ByteString -> IO ()) -> IO () -> ByteString -> IO ()
-sendSlices send done bytes
+-- | Send in pieces, each of which gives the client its time anew.
+sendSlices :: Activity -> ByteString -> IO ()
+sendSlices activity bytes
   | B.length bytes <= slice = send bytes
-  | otherwise = send (B.take slice bytes) >> done >> sendSlices send done (B.drop slice bytes)
+  | otherwise = do
+    send (B.take slice bytes)
+    progress (activityPatience activity)
+    sendSlices activity (B.drop slice bytes)
+  where
+    send = streamSend (activityStream activity)
 
 -- | Warp's name for a client that went away while it was being answered.
 vanished :: IOError -> IO a
@@ -133,15 +158,18 @@ vanished e
   | ioeGetErrorType e == ResourceVanished = throwIO ConnectionClosedByPeer
   | otherwise = throwIO e
 
+-- Receiving ------------------------------------------------------------------------------
+
 -- | What has come, at least a byte; empty at the end of the stream, after the
 -- connection was closed, and, in a server that ends, when all is answered.
 receive :: Book -> Activity -> IO ByteString
 receive book activity = do
-  phase <- readIORef (activityPhase activity)
+  phase <- phaseOf activity
   case phase of
     Answered -> do
-      more <- (&&) <$> mayReadOn book activity <*> maybe (pure True) (fmap not . readIORef . watchClosed) (activityWatch activity)
-      if more then writeIORef (activityPhase activity) Idle >> newTime >> next else pure B.empty
+      more <- mayReadOn book activity
+      refused <- isRefused activity
+      if more && not refused then setPhase activity Idle >> newTime >> next else pure B.empty
     _ -> next
   where
     patience = activityPatience activity
@@ -153,58 +181,63 @@ receive book activity = do
       grant patience ((if begun guard then limitHeadTime else limitIdle) (watchLimits watch))
     unwatched = do
       lenient <- talksFreely activity
-      bytes <- receiveRaw activity (if lenient then Always else IfMuch)
+      bytes <- receiverRun (activityReceiver activity)
+      refill patience (if lenient then Always else IfMuch) (B.length bytes)
       bytes <$ came activity bytes
 
 -- | Is it no HTTP\/1 that is spoken, so that nobody knows what is to come?
 talksFreely :: Activity -> IO Bool
 talksFreely activity = do
   http2 <- readIORef (activityHttp2 activity)
-  if http2 then pure True else (== OnRaw) <$> readIORef (activityHold activity)
+  if http2 then pure True else (== OnRaw) <$> holdOf activity
 
 -- | Note what was received for Warp.
 came :: Activity -> ByteString -> IO ()
-came activity bytes = writeIORef (activityPhase activity) (if B.null bytes then Ended else Reading)
+came activity bytes = setPhase activity (if B.null bytes then Ended else Reading)
 
 -- | Receive past a guard: what is in order goes on to Warp, a request's head in one
 -- piece.
 watched :: Book -> Activity -> Watch -> IO ByteString
 watched book activity watch = do
-  closed <- readIORef (watchClosed watch)
+  refused <- isRefused activity
   free <- talksFreely activity
   guard <- readIORef (watchGuard watch)
-  if closed then pure B.empty else go (if free then through guard else guard)
+  if refused then pure B.empty else pass book activity watch (if free then through guard else guard)
+
+-- | Hand on what the guard lets pass, when there is something.
+pass :: Book -> Activity -> Watch -> Guard -> IO ByteString
+pass book activity watch guard = case step limits guard of
+  Deliver bytes after -> do
+    writeIORef (watchGuard watch) after
+    when (waiting guard) $ do
+      grantUsual patience
+      lastRequest book activity (limitRequests limits)
+    bytes <$ came activity bytes
+  Refuse refusal -> B.empty <$ refuse activity watch refusal
+  More after -> do
+    writeIORef (watchGuard watch) after
+    free <- talksFreely activity
+    bytes <- receiverRun (activityReceiver activity)
+    refill patience (if free then Always else if waiting after then Never else IfMuch) (B.length bytes)
+    if B.null bytes
+      then bytes <$ came activity bytes
+      else do
+        -- The first bytes of a head, after which it has its own time.
+        before <- requestsOf activity
+        when (before > 0 && waiting after && not (begun after)) (grant patience (limitHeadTime limits))
+        pass book activity watch (feed bytes after)
   where
     limits = watchLimits watch
     patience = activityPatience activity
-    go guard = case step limits guard of
-      Deliver bytes after -> do
-        writeIORef (watchGuard watch) after
-        when (waiting guard) $ do
-          grantUsual patience
-          lastRequest book watch (limitRequests limits)
-        bytes <$ came activity bytes
-      Refuse refusal -> B.empty <$ refuse activity watch refusal
-      More after -> do
-        writeIORef (watchGuard watch) after
-        free <- talksFreely activity
-        bytes <- receiveRaw activity (if free then Always else if waiting after then Never else IfMuch)
-        if B.null bytes
-          then bytes <$ came activity bytes
-          else do
-            -- The first bytes of a head, after which it has its own time.
-            first <- readIORef (watchRequests watch)
-            when (first > 0 && waiting after && not (begun after)) (grant patience (limitHeadTime limits))
-            go (feed bytes after)
 
 -- | Tell a client why its connection is closed.
 refuse :: Activity -> Watch -> Refusal -> IO ()
 refuse activity watch refusal = do
   watchRefused watch refusal
   forM_ (refusalStatus refusal) $ \status -> do
-    writeIORef (activityPhase activity) Answered
+    setPhase activity Answered
     sending (activityPatience activity) (streamSend (activityStream activity) (message status B.empty) `catch` vanished)
-  writeIORef (watchClosed watch) True
+  setRefused activity
 
 -- | A response that ends its connection.
 message :: Status -> ByteString -> ByteString
@@ -221,23 +254,6 @@ message status more =
     line = C.pack (show (statusCode status)) <> " " <> statusMessage status
     text = line <> "\n" <> more
 
--- | Receive from the stream.
-receiveRaw :: Activity -> Refill -> IO ByteString
-receiveRaw activity refill = do
-  http2 <- readIORef (activityHttp2 activity)
-  let ended = if http2 then handle streamEnds else id
-  ended (receiving (activityPatience activity) refill (streamRecv (activityStream activity))) `catch` closed
-  where
-    -- Over HTTP/2 it is not the connection's own thread that receives. That one is told, and this
-    -- one ends, which all versions of the library take well only as an end of the stream.
-    streamEnds :: TimeoutThread -> IO ByteString
-    streamEnds e = B.empty <$ throwTo (activityThread activity) e
-    -- By a server that ends.
-    closed :: IOError -> IO ByteString
-    closed e
-      | ioeGetErrorType e == InvalidArgument = pure B.empty
-      | otherwise = throwIO e
-
 -- | Fill memory; 'False' when the stream ended before.
 fill :: Patience -> Stream -> RecvBuf
 fill _ _ _ 0 = pure True
@@ -251,7 +267,7 @@ fill patience stream p n = do
 -- what it has not read yet.
 closeWell :: Settings -> Book -> Activity -> IO ()
 closeWell settings book activity = do
-  phase <- readIORef (activityPhase activity)
+  phase <- phaseOf activity
   http2 <- readIORef (activityHttp2 activity)
   let linger = if http2 then settingsGracefulCloseTimeout2 settings else settingsGracefulCloseTimeout1 settings
   unless (streamFile stream) (sending (activityPatience activity) (streamBye stream) `catch` given)

@@ -24,24 +24,27 @@ module Weft.Warp.Patience
     grantUsual,
     grantedLeft,
     Refill (..),
+    refill,
+    Receiver (..),
     receiving,
     within,
     sending,
+    failing,
     progress,
     slice,
     warpTimeouts,
   )
 where
 
-import Control.Exception (catch, throwIO)
+import Control.Exception (SomeException, catch, fromException, mask_, throwIO, toException)
 import Data.ByteString (ByteString)
-import qualified Data.ByteString as B
-import Data.IORef
 import Data.Maybe (isJust)
 import Network.Wai.Handler.Warp.Internal (Settings (..))
 import System.TimeManager (TimeoutThread (..))
+import Weft.Core.Time (Duration (..))
 import Weft.Deadline
-import Weft.Duration
+import Weft.Duration (seconds, toSeconds)
+import Weft.Sys (Cells, newCells, peekCell, pokeCell)
 import Weft.Warp.TimeManager (inertManager)
 
 -- | What is left to one connection's client.
@@ -50,8 +53,9 @@ data Patience
       !Deadline
       -- The span of it.
       !Duration
-      -- What is left of it for the slow receives in a row. Written by who receives.
-      !(IORef Duration)
+      -- What is left of it for the slow receives in a row, in nanoseconds. Written by who
+      -- receives.
+      !Cells
       -- Bytes of a receive from which on it is none of the slow ones.
       !Int
   | -- | The user has a time manager, or wants no limit.
@@ -63,8 +67,18 @@ newPatience settings giveUp
   | ours settings = do
     let limit = seconds (fromIntegral (settingsTimeout settings))
     d <- newPausedDeadline limit giveUp
-    (\left -> Patient d limit left (settingsSlowlorisSize settings)) <$> newIORef limit
+    left <- newCells 1
+    writeLeft left limit
+    pure (Patient d limit left (settingsSlowlorisSize settings))
   | otherwise = pure Endless
+
+readLeft :: Cells -> IO Duration
+readLeft left = Duration . fromIntegral <$> peekCell left 0
+{-# INLINE readLeft #-}
+
+writeLeft :: Cells -> Duration -> IO ()
+writeLeft left (Duration ns) = pokeCell left 0 (fromIntegral ns)
+{-# INLINE writeLeft #-}
 
 -- | Are slow clients ours to close?
 ours :: Settings -> Bool
@@ -77,12 +91,12 @@ endPatience Endless = pure ()
 
 -- | The client begins something new: it has so much time for it.
 grant :: Patience -> Duration -> IO ()
-grant (Patient _ _ left _) time = writeIORef left time
+grant (Patient _ _ left _) time = writeLeft left time
 grant Endless _ = pure ()
 
 -- | It has the time of Warp's settings.
 grantUsual :: Patience -> IO ()
-grantUsual (Patient _ limit left _) = writeIORef left limit
+grantUsual (Patient _ limit left _) = writeLeft left limit
 grantUsual Endless = pure ()
 
 -- | How much of what it was granted is left, from 1 downwards. Of a receive under way. Any
@@ -90,7 +104,7 @@ grantUsual Endless = pure ()
 grantedLeft :: Patience -> IO Double
 grantedLeft Endless = pure 1
 grantedLeft (Patient d _ left _) = do
-  had <- readIORef left
+  had <- readLeft left
   (\has -> toSeconds has / max 0.001 (toSeconds had)) <$> remaining d
 
 -- | Which receives give a client its time anew.
@@ -101,26 +115,46 @@ data Refill
     IfMuch
   | Always
 
--- | Receive, in the time that is left.
-receiving :: Patience -> Refill -> IO ByteString -> IO ByteString
-receiving Endless _ act = act
-receiving (Patient d limit left slow) refill act = do
-  have <- readIORef left
-  (bytes, rest) <- givingUp d (during d have ((\b -> (,) b <$> remaining d) =<< act))
-  let next = case refill of
-        Never -> rest
-        IfMuch | B.length bytes < slow -> rest
-        _ -> limit
-  if next == have then pure () else writeIORef left next
-  pure bytes
+-- | What a receive of so many bytes does for the client.
+refill :: Patience -> Refill -> Int -> IO ()
+refill Endless _ _ = pure ()
+refill (Patient _ limit left slow) how received = case how of
+  Never -> pure ()
+  IfMuch | received < slow -> pure ()
+  _ -> writeLeft left limit
+
+-- | Made by 'receiving'.
+data Receiver = Receiver
+  { -- | Receive.
+    receiverRun :: !(IO ByteString),
+    -- | The handler within.
+    receiverFailed :: !(SomeException -> IO ByteString)
+  }
+
+-- | An action that receives, in the time that is left, and a handler for what it throws: to be made
+-- once for a connection, since what it takes (three closures) is then not made for each receive.
+-- What the handler is given says whether the client was given up. The action runs masked; it
+-- can be interrupted where it waits.
+receiving :: Patience -> (SomeException -> IO ByteString) -> IO ByteString -> Receiver
+receiving Endless failed act = Receiver (act `catch` failed) failed
+receiving (Patient d _ left _) failed act = Receiver (mask_ whole) handler
+  where
+    whole = do
+      have <- readLeft left
+      awaiting d have
+      bytes <- act `catch` handler
+      remaining d >>= writeLeft left
+      awaited d
+      pure bytes
+    handler e = awaited d >> because d e >>= failed
 
 -- | Do something that waits for the client, in the time that is left.
 within :: Patience -> IO a -> IO a
 within Endless act = act
 within (Patient d _ left _) act = do
-  have <- readIORef left
+  have <- readLeft left
   (a, rest) <- givingUp d (during d have ((\a -> (,) a <$> remaining d) =<< act))
-  a <$ writeIORef left rest
+  a <$ writeLeft left rest
 
 -- | Do something in which the client takes data; 'progress' in it gives the client
 -- its whole time anew.
@@ -135,12 +169,18 @@ progress Endless = pure ()
 
 -- | What fails because the client was given up ends its thread quietly.
 givingUp :: Deadline -> IO a -> IO a
-givingUp d act = act `catch` failed
-  where
-    failed :: IOError -> IO a
-    failed e = do
-      gone <- expired d
-      if gone then throwIO TimeoutThread else throwIO e
+givingUp d act = act `catch` \e -> because d (toException (e :: IOError)) >>= throwIO
+
+-- | Throw what an operation failed with, or 'TimeoutThread' if that is why.
+failing :: Patience -> IOError -> IO a
+failing Endless e = throwIO e
+failing (Patient d _ _ _) e = because d (toException e) >>= throwIO
+
+-- | The error of a client that was given up is 'TimeoutThread'.
+because :: Deadline -> SomeException -> IO SomeException
+because d e = case fromException e of
+  Just error' -> (\gone -> if gone then toException TimeoutThread else toException (error' :: IOError)) <$> expired d
+  Nothing -> pure e
 
 -- | Bytes of a response for which a client has the whole time.
 slice :: Int

@@ -11,7 +11,7 @@ import Data.Word (Word8)
 import Foreign.Ptr (Ptr)
 import Network.Wai.Handler.Warp.Internal (Transport (TCP))
 import Weft.Socket (Socket, recvBuf)
-import Weft.Socket.ByteString (recv, sendAll, sendMany)
+import Weft.Socket.ByteString (recv, sendAll, sendMany, sendNow)
 
 -- | One thread receives and one sends at a time.
 data Stream = Stream
@@ -20,6 +20,8 @@ data Stream = Stream
     -- | The same, at most so many bytes, into memory.
     streamRecvBuf :: !(Ptr Word8 -> Int -> IO Int),
     streamSend :: !(ByteString -> IO ()),
+    -- | Send without waiting: how many bytes, which may be zero, or why it failed. Throws nothing.
+    streamSendNow :: !(ByteString -> IO (Either IOError Int)),
     streamSendMany :: !([ByteString] -> IO ()),
     -- | Can the kernel send files on it?
     streamFile :: !Bool,
@@ -36,6 +38,7 @@ plainStream sock =
     { streamRecv = recv sock receiveSize,
       streamRecvBuf = recvBuf sock,
       streamSend = sendAll sock,
+      streamSendNow = sendNow sock,
       streamSendMany = sendMany sock,
       streamFile = True,
       streamBye = pure (),

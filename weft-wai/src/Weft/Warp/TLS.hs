@@ -116,6 +116,7 @@ acceptTls (Tls _ _ ref) come raw = do
           B.unsafeUseAsCString have (\from -> copyBytes p (castPtr from) count)
           count <$ writeIORef decrypted (B.drop count have),
         streamSend = sendData context . L.fromStrict,
+        streamSendNow = \_ -> pure (Right 0),
         streamSendMany = sendData context . L.fromChunks,
         streamFile = False,
         streamBye = void (tells (bye context)),

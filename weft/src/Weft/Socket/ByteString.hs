@@ -10,6 +10,7 @@ module Weft.Socket.ByteString
   ( -- * Sending
     send,
     sendAll,
+    sendNow,
     sendTo,
     sendAllTo,
     sendMany,
@@ -62,6 +63,13 @@ sendAll s bs = withBytes bs go
     go p n = unless (n == 0) $ do
       sent <- sendBuf s p n
       go (p `plusPtr` sent) (n - sent)
+
+-- | Send what the kernel takes at once of a string, without waiting: how many bytes, zero if it
+-- takes none, or why it failed. Throws nothing, and pays for no waiting: what is left, as a rule
+-- nothing, is another operation's.
+sendNow :: Socket -> ByteString -> IO (Either IOError Int)
+sendNow s bs = withBytes bs $ \p n ->
+  if n == 0 then pure (Right 0) else attempted "Weft.Socket.ByteString.sendNow" s (\fd -> cSend fd p (fromIntegral n) 0)
 
 -- | Send strings one after the other, gathered into as few system calls as
 -- possible.

@@ -14,6 +14,7 @@ module Weft.Socket.Types
     -- * Operations
     operate,
     immediately,
+    attempted,
     Attempt (..),
     Direction (..),
     answer,
@@ -130,6 +131,24 @@ immediately loc s op = do
   where
     ep = socketEndpoint s
     Fd fd = endpointFd ep
+
+-- | Run a call that returns a result or @-errno@, once: @EAGAIN@ counts as zero.
+attempted :: (Integral a) => String -> Socket -> (CInt -> IO a) -> IO (Either IOError Int)
+attempted loc s op = do
+  r <- useEndpoint ep (op fd)
+  touchSocket s
+  pure $ case r of
+    Nothing -> Left (socketError loc eBADF)
+    Just n
+      | n >= 0 -> Right (fromIntegral n)
+      | Errno code == eAGAIN -> Right 0
+      | otherwise -> Left (errnoError loc code)
+      where
+        code = fromIntegral (negate n)
+  where
+    ep = socketEndpoint s
+    Fd fd = endpointFd ep
+{-# INLINE attempted #-}
 
 -- | Sort out a result: at least zero to the continuation, @EAGAIN@ means wait, the
 -- rest are failures.
