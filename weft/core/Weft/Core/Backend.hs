@@ -38,7 +38,8 @@ data Armed
 -- Laws, for every back end; the test suite runs them on each:
 --
 -- [present] After @backendArm fd tok trigger evs@ returned 'Armed', if some of
--- @evs@ holds, the next poll reports it with @tok@. Arming again re-checks.
+-- @evs@ holds, the next poll reports it with @tok@, or one of the next if more is ready than
+-- one poll has room for: in turn, so that none is passed over for ever. Arming again re-checks.
 --
 -- [trigger] 'Once', 'Level' and 'Edge' mean what "Weft.Core.Events" says. With
 -- 'Edge' a change after a report is reported again, provided that, where
