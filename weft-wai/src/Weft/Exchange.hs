@@ -11,18 +11,16 @@ module Weft.Exchange
 where
 
 import Control.Exception (onException)
-import Control.Monad (unless)
+import Control.Monad (when)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (Builder)
 import Data.ByteString.Builder.Internal (BufferRange (..), BuildStep, bufferFull, builder, fillWithBuildStep, insertChunk, runBuilder)
-import qualified Data.ByteString.Char8 as C
-import Data.IORef
 import Foreign.Ptr (minusPtr)
 import Network.HTTP.Types (hContentLength, methodHead, statusCode)
 import Network.Wai
 import Network.Wai.Internal (Response (..))
 import Weft.Core.Time (Duration (..), Instant (..))
-import Weft.Sys (now)
+import Weft.Sys (bumpCell, newCells, now, peekCell, pokeCell)
 
 -- | A request that is over.
 data Exchange = Exchange
@@ -50,48 +48,63 @@ observing :: IO () -> (Request -> Exchange -> IO ()) -> Middleware
 observing begun over app request respond = do
   begun
   Instant start <- now
-  answered <- newIORef False
-  let tell status bytes aborted = do
+  state <- newCells 3
+  pokeCell state cellStatus 500
+  pokeCell state cellBytes unknown
+  let tell aborted = do
         Instant end <- now
-        over request (Exchange status bytes (Duration (end - start)) aborted)
+        status <- peekCell state cellStatus
+        bytes <- peekCell state cellBytes
+        pokeCell state cellTold 1
+        over request (Exchange status (if bytes < 0 then Nothing else Just bytes) (Duration (end - start)) aborted)
       answer response = do
-        writeIORef answered True
-        let status = statusCode (responseStatus response)
-        case measure (requestMethod request == methodHead) response of
-          Known atEnd -> do
-            received <- respond response `onException` tell status (if atEnd == Just 0 then atEnd else Nothing) True
-            received <$ tell status atEnd False
-          Counted counting -> do
-            count <- newIORef 0
-            let soFar aborted = readIORef count >>= \bytes -> tell status (Just bytes) aborted
-            received <- respond (counting (\n -> modifyIORef' count (+ n))) `onException` soFar True
-            received <$ soFar False
-  app request answer `onException` do
-    told <- readIORef answered
-    unless told (tell 500 Nothing True)
+        let known = bodyLength (requestMethod request == methodHead) response
+        pokeCell state cellStatus (statusCode (responseStatus response))
+        -- Until all has gone well nobody knows how much of a body of a declared length did.
+        pokeCell state cellBytes (if known == counted || known == 0 then 0 else unknown)
+        received <- respond (if known == counted then tallying (bumpCell state cellBytes) response else response)
+        if known == counted then pure () else pokeCell state cellBytes known
+        received <$ tell False
+      unlessTold act = peekCell state cellTold >>= \told -> when (told == 0) act
+  received <- app request answer `onException` unlessTold (tell True)
+  -- It was not when the response failed, and the application took that for nothing.
+  received <$ unlessTold (tell True)
+{-# INLINE observing #-}
 
--- | How the bytes of a body are found out.
-data Measure
-  = -- | They are those when all has gone well, if anybody knows.
-    Known !(Maybe Int)
-  | -- | By a response that says of every few bytes that it made them.
-    Counted ((Int -> IO ()) -> Response)
+-- | The state of a request: was it told of? What was, or will be, told. Written by the threads that answer it,
+-- one after the other.
+cellTold, cellStatus, cellBytes :: Int
+cellTold = 0
+cellStatus = 1
+cellBytes = 2
 
-measure :: Bool -> Response -> Measure
-measure isHead response
+-- | Instead of a number of bytes: nobody knows; they have to be counted as they are made.
+unknown, counted :: Int
+unknown = -1
+counted = -2
+
+-- | The bytes of a response's body, if it is complete.
+bodyLength :: Bool -> Response -> Int
+bodyLength isHead response
   -- RFC 9110, 6.4.1: these have no body, whatever the application gave.
-  | isHead || status == 204 || status == 304 || status < 200 = Known (Just 0)
+  | isHead || status == 204 || status == 304 || status < 200 = 0
   | otherwise = case response of
-    ResponseFile _ _ _ part -> Known (fromInteger . filePartByteCount <$> part)
-    ResponseRaw _ _ -> Known Nothing
-    ResponseBuilder _ h _ | Just n <- declared h -> Known (Just n)
-    ResponseBuilder s h b -> Counted (\tell -> ResponseBuilder s h (tallied tell b))
-    ResponseStream s h body -> Counted (\tell -> ResponseStream s h (\write -> body (write . tallied tell)))
+    ResponseFile _ _ _ part -> maybe unknown (fromInteger . filePartByteCount) part
+    ResponseRaw _ _ -> unknown
+    ResponseBuilder _ fields _ -> maybe counted decimal (lookup hContentLength fields)
+    ResponseStream _ _ _ -> counted
   where
     status = statusCode (responseStatus response)
-    declared h = case C.readInt <$> lookup hContentLength h of
-      Just (Just (n, rest)) | B.null rest -> Just n
-      _ -> Nothing
+    decimal digits
+      | B.null digits || B.length digits > 18 || not (B.all (\c -> c >= 48 && c <= 57) digits) = counted
+      | otherwise = B.foldl' (\n c -> 10 * n + fromIntegral c - 48) 0 digits
+
+-- | The same response, which says of every few bytes of its body that it made them.
+tallying :: (Int -> IO ()) -> Response -> Response
+tallying tell response = case response of
+  ResponseBuilder status fields body -> ResponseBuilder status fields (tallied tell body)
+  ResponseStream status fields body -> ResponseStream status fields (\write -> body (write . tallied tell))
+  other -> other
 
 -- | A builder that says how many bytes it has made. They are counted where they are, in
 -- Warp's buffer.

@@ -77,7 +77,6 @@ newtype RequestCounters = RequestCounters (Slots Cells)
 -- | The words of a block.
 data Slot
   = Begun
-  | Ended
   | Aborted
   | BodyBytes
   | Nanoseconds
@@ -95,13 +94,12 @@ place :: Slot -> Int
 place slot =
   pad + case slot of
     Begun -> 0
-    Ended -> 1
-    Aborted -> 2
-    BodyBytes -> 3
-    Nanoseconds -> 4
-    Answers method status -> 5 + 5 * fromEnum method + status - 1
-    Took bucket -> 25 + bucket
-    Turned refusal -> 25 + length bounds + 1 + fromEnum refusal
+    Aborted -> 1
+    BodyBytes -> 2
+    Nanoseconds -> 3
+    Answers method status -> 4 + 5 * fromEnum method + status - 1
+    Took bucket -> 24 + bucket
+    Turned refusal -> 24 + length bounds + 1 + fromEnum refusal
 {-# INLINE place #-}
 
 pad :: Int
@@ -135,7 +133,7 @@ add block slot n = () <$ addCell block (place slot) n
 
 -- | Count all requests of an application.
 countRequests :: RequestCounters -> Middleware
-countRequests counters = observing (countBegin counters) (countExchange counters)
+countRequests counters app request respond = observing (countBegin counters) (countExchange counters) app request respond
 
 -- | Count a request that begins. With 'countExchange', for 'observing'.
 countBegin :: RequestCounters -> IO ()
@@ -145,7 +143,6 @@ countBegin counters = ownBlock counters >>= \block -> add block Begun 1
 countExchange :: RequestCounters -> Request -> Exchange -> IO ()
 countExchange counters request (Exchange status bytes (Duration ns) aborted) = do
   block <- ownBlock counters
-  add block Ended 1
   add block (Answers (methodClass (requestMethod request)) (max 1 (min 5 (status `quot` 100)))) 1
   add block (Took (bucketOf ns)) 1
   add block Nanoseconds (fromIntegral ns)
@@ -177,17 +174,16 @@ requestFamilies (RequestCounters blocks) = do
   all' <- mapM (readSlot blocks) [0 .. sizeSlots blocks - 1]
   let get slot = sum <$> mapM (`readCell` place slot) all'
   -- What ended is read before what began: there is never less than nothing under way.
-  ended <- get Ended
+  counts <- mapM (\(m, s) -> (,) (m, s) <$> get (Answers m s)) [(m, s) | m <- [minBound ..], s <- [1 .. 5]]
   begun <- get Begun
   bytes <- get BodyBytes
   aborted <- get Aborted
   ns <- get Nanoseconds
-  answers <- mapM (\(m, s) -> answered m s <$> get (Answers m s)) [(m, s) | m <- [minBound ..], s <- [1 .. 5]]
   took <- mapM (get . Took) [0 .. length bounds]
   refused <- mapM (\r -> (,) r <$> get (Turned r)) [minBound ..]
   pure
-    [ Family "http_requests_total" "Requests that are over, by method and class of status." Counter answers,
-      gauge "http_requests_in_flight" "Requests under way." (Whole (begun - ended)),
+    [ Family "http_requests_total" "Requests that are over, by method and class of status." Counter [answered m s n | ((m, s), n) <- counts],
+      gauge "http_requests_in_flight" "Requests under way." (Whole (begun - sum (map snd counts))),
       counter "http_requests_aborted_total" "Requests that ended before their response was complete." (Whole aborted),
       counter "http_response_body_bytes_total" "Bytes of bodies, of complete responses whose length is known." (Whole bytes),
       durations took ns,

@@ -27,6 +27,23 @@ import Weft.Warp.Activity (together)
 -- | Answer a GET or a HEAD with a resource.
 answer :: Site -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
 answer site request given respond = case verdict (requestHeaders request) (resourceValid r) of
+  -- Nearly always. What the others need is not made for it.
+  Proceed False | InMemory bytes <- resourceBody r -> respond (wholeInMemory r bytes)
+  judged -> answerAs judged site request r respond
+  where
+    !r = chosen request given
+
+wholeInMemory :: Resource -> ByteString -> Response
+wholeInMemory r bytes
+  -- More than fits into Warp's buffer together with the head.
+  | B.length bytes > 14000 = together (responseBuilder ok200 headers (byteStringInsert bytes))
+  | otherwise = responseBuilder ok200 headers (BB.byteString bytes)
+  where
+    headers = resourceHeaders r
+
+answerAs :: Verdict -> Site -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
+{-# NOINLINE answerAs #-}
+answerAs judged site request r respond = case judged of
   NotModified -> respond (responseLBS notModified304 (filter kept (resourceHeaders r)) "")
   PreconditionFailed -> respond (plain preconditionFailed412 [])
   Proceed part -> case if part then ranges (lookup hRange (requestHeaders request)) size else Whole of
@@ -35,16 +52,12 @@ answer site request given respond = case verdict (requestHeaders request) (resou
     Part range -> single range
     Parts several -> multiple several
   where
-    r = chosen request given
     size = resourceSize r
     headers = resourceHeaders r
     -- RFC 9110, 15.4.5: what describes the contents is left out.
     kept (name, _) = name `notElem` [hContentType, hContentLength, hContentEncoding, hAcceptRanges]
     whole = case resourceBody r of
-      InMemory bytes
-        -- More than fits into Warp's buffer together with the head.
-        | B.length bytes > 14000 -> respond (together (responseBuilder ok200 headers (byteStringInsert bytes)))
-        | otherwise -> respond (responseBuilder ok200 headers (BB.byteString bytes))
+      InMemory bytes -> respond (wholeInMemory r bytes)
       OnDisk -> onDisk $ \file -> fromFile file ok200 (Extent 0 size)
     single range@(Extent from count) = case resourceBody r of
       InMemory bytes -> respond (responseBuilder partialContent206 (partial range) (BB.byteString (slice from count bytes)))

@@ -21,6 +21,7 @@ where
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import Data.CaseInsensitive (foldedCase)
 import Data.Maybe (mapMaybe)
 import Network.HTTP.Date (HTTPDate, parseHTTPDate)
 import Network.HTTP.Types.Header
@@ -45,7 +46,7 @@ data Verdict
 -- | Evaluate the conditions of a GET or HEAD in the order of RFC 9110, 13.2.2.
 verdict :: RequestHeaders -> Validators -> Verdict
 verdict headers v
-  | null headers = Proceed False
+  | not (any (conditional . fst) headers) = Proceed False
   | failed = PreconditionFailed
   | unchanged = NotModified
   | otherwise = Proceed (maybe True sameAs (lookup hIfRange headers))
@@ -65,6 +66,16 @@ verdict headers v
     sameAs given
       | "\"" `B.isPrefixOf` strip given = strip given == validTag v
       | otherwise = parseHTTPDate (strip given) == Just (validDate v)
+
+-- | Is it a field that 'verdict' or 'ranges' asks for?
+conditional :: HeaderName -> Bool
+conditional name = case B.length (foldedCase name) of
+  5 -> name == hRange
+  8 -> name == hIfMatch || name == hIfRange
+  13 -> name == hIfNoneMatch
+  17 -> name == hIfModifiedSince
+  19 -> name == hIfUnmodifiedSince
+  _ -> False
 
 -- | The tags of a list, in which a comma may be part of a tag.
 entityTags :: ByteString -> [ByteString]

@@ -184,17 +184,16 @@ atHead limits start have
       | otherwise = case nameEnd have from to of
         colon | colon <= from -> Refuse BadRequest
         colon -> case colon - from of
-          4 | named "host" -> if seen hasHost h then Refuse BadRequest else ok (see hasHost h)
-          14 | named "content-length" -> case C.readInt value of
+          4 | isNamed "host" have from -> if seen hasHost h then Refuse BadRequest else ok (see hasHost h)
+          14 | isNamed "content-length" have from -> case C.readInt value of
             Just (len, "") | headLength h < 0, B.all digit value, B.length value <= 18 -> ok h {headLength = len}
             _ -> Refuse BadRequest
-          17 | named "transfer-encoding" -> case foldCase value of
+          17 | isNamed "transfer-encoding" have from -> case foldCase value of
             "chunked" | headSeen h .&. (hasCoding .|. isOld) /= 0 -> Refuse BadRequest
             "chunked" -> ok (see hasCoding h)
             _ -> Refuse UnknownCoding
           _ -> ok h
           where
-            named name = isNamed name have from
             value = trim (B.unsafeTake (to - colon - 1) (B.unsafeDrop (colon + 1) have))
       where
         from = headLooked h

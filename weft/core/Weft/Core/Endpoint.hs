@@ -134,6 +134,7 @@ perform ep dir deadline op = mask_ again
 -- endpoint is closed.
 useEndpoint :: Endpoint -> IO a -> IO (Maybe a)
 useEndpoint ep act = mask_ (inside ep Nothing (Just <$> act))
+{-# INLINE useEndpoint #-}
 
 -- | Run something that uses the descriptor, if it is open, else give the first
 -- argument. Masked; the action does not throw.

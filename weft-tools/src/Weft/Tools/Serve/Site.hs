@@ -71,12 +71,13 @@ staticSettings settings =
 
 -- | The application.
 siteApplication :: Site -> Application
-siteApplication site = pages site (observing (countBegin counters) over files)
+siteApplication site = pages site (maybe counted logged (siteLog site))
   where
     counters = siteCounters site
-    over = case siteLog site of
-      Nothing -> countExchange counters
-      Just accessLog -> \request exchange -> countExchange counters request exchange >> logExchange accessLog request exchange
+    -- With all its arguments each is compiled on its own, without anything to be made for a call in between.
+    counted request respond = observing (countBegin counters) (countExchange counters) files request respond
+    logged accessLog request respond = observing (countBegin counters) (both accessLog) files request respond
+    both accessLog request exchange = countExchange counters request exchange >> logExchange accessLog request exchange
     files request respond = do
       live <- readIORef (siteLive site)
       staticApp (liveStatic live) request respond
