@@ -113,20 +113,31 @@ sendWhole :: Activity -> ByteString -> IO ()
 sendWhole activity bytes = unlessRefused activity $ do
   cork <- readIORef (activityCork activity)
   case cork of
-    Open -> now
+    Open -> whole
     -- Warp uses the memory again.
     Next | B.length bytes <= longestHead -> writeIORef (activityCork activity) (Held (B.copy bytes))
-    Next -> writeIORef (activityCork activity) Open >> now
-    Held begin -> writeIORef (activityCork activity) Open >> sent activity (sendGathered activity [begin, bytes])
+    Next -> writeIORef (activityCork activity) Open >> whole
+    Held begin -> do
+      let left n
+            | n < B.length begin = [B.unsafeDrop n begin, bytes]
+            | otherwise = [B.unsafeDrop (n - B.length begin) bytes]
+      writeIORef (activityCork activity) Open
+      atOnce activity (B.length begin + B.length bytes) (streamSendManyNow stream [begin, bytes]) (sendGathered activity . left)
   where
-    -- Nearly always the kernel takes all of it; then the client's deadline is nothing to think of.
-    now = do
-      tried <- streamSendNow (activityStream activity) bytes
-      case tried of
-        Right n
-          | n == B.length bytes -> setPhase activity Answered
-          | otherwise -> sent activity (sendSlices activity (B.unsafeDrop n bytes))
-        Left e -> vanished e `catch` failing (activityPatience activity)
+    stream = activityStream activity
+    whole = atOnce activity (B.length bytes) (streamSendNow stream bytes) (\n -> sendSlices activity (B.unsafeDrop n bytes))
+
+-- | Send so many bytes by an attempt, and what it leaves by an action within the client's time. Nearly
+-- always the kernel takes all of it; then the deadline is nothing to think of.
+atOnce :: Activity -> Int -> IO (Either IOError Int) -> (Int -> IO ()) -> IO ()
+atOnce activity size try rest = do
+  tried <- try
+  case tried of
+    Right n
+      | n == size -> setPhase activity Answered
+      | otherwise -> sent activity (rest n)
+    Left e -> vanished e `catch` failing (activityPatience activity)
+{-# INLINE atOnce #-}
 
 -- | Send within the client's time.
 sent :: Activity -> IO () -> IO ()

@@ -11,7 +11,7 @@ import Data.Word (Word8)
 import Foreign.Ptr (Ptr)
 import Network.Wai.Handler.Warp.Internal (Transport (TCP))
 import Weft.Socket (Socket, recvBuf)
-import Weft.Socket.ByteString (recv, sendAll, sendMany, sendNow)
+import Weft.Socket.ByteString (recv, sendAll, sendMany, sendManyNow, sendNow)
 
 -- | One thread receives and one sends at a time.
 data Stream = Stream
@@ -23,6 +23,7 @@ data Stream = Stream
     -- | Send without waiting: how many bytes, which may be zero, or why it failed. Throws nothing.
     streamSendNow :: !(ByteString -> IO (Either IOError Int)),
     streamSendMany :: !([ByteString] -> IO ()),
+    streamSendManyNow :: !([ByteString] -> IO (Either IOError Int)),
     -- | Can the kernel send files on it?
     streamFile :: !Bool,
     -- | Say that nothing more will be sent, as far as the peer takes it. Throws nothing.
@@ -40,6 +41,7 @@ plainStream sock =
       streamSend = sendAll sock,
       streamSendNow = sendNow sock,
       streamSendMany = sendMany sock,
+      streamSendManyNow = sendManyNow sock,
       streamFile = True,
       streamBye = pure (),
       streamTransport = TCP

@@ -118,6 +118,7 @@ acceptTls (Tls _ _ ref) come raw = do
         streamSend = sendData context . L.fromStrict,
         streamSendNow = \_ -> pure (Right 0),
         streamSendMany = sendData context . L.fromChunks,
+        streamSendManyNow = \_ -> pure (Right 0),
         streamFile = False,
         streamBye = void (tells (bye context)),
         streamTransport =

@@ -14,6 +14,7 @@ module Weft.Socket.ByteString
     sendTo,
     sendAllTo,
     sendMany,
+    sendManyNow,
     sendManyTo,
     sendMsg,
 
@@ -75,6 +76,11 @@ sendNow s bs = withBytes bs $ \p n ->
 -- possible.
 sendMany :: Socket -> [ByteString] -> IO ()
 sendMany s = sendGathered "Weft.Socket.ByteString.sendMany" s nullPtr 0
+
+-- | 'sendNow' for strings one after the other, at most 1024 of them.
+sendManyNow :: Socket -> [ByteString] -> IO (Either IOError Int)
+sendManyNow s chunks = withPieces chunks $ \iov count ->
+  attempted "Weft.Socket.ByteString.sendManyNow" s (\fd -> cSendV fd iov count nullPtr 0)
 
 -- | Send a datagram; how many bytes it had.
 sendTo :: Socket -> ByteString -> SockAddr -> IO Int

@@ -32,6 +32,8 @@ import Data.Foldable (foldlM)
 import Data.Word (Word32, Word8)
 import Foreign.C.Error (eINVAL)
 import Foreign.C.Types (CInt, CSize)
+import Foreign.ForeignPtr (touchForeignPtr)
+import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import Foreign.Marshal.Alloc (alloca, allocaBytes, allocaBytesAligned)
 import Foreign.Marshal.Utils (copyBytes, fillBytes, with)
 import Foreign.Ptr (Ptr, castPtr, nullPtr, plusPtr)
@@ -169,12 +171,22 @@ withBytes bs act = unsafeWithForeignPtr fp (\p -> act (p `plusPtr` off) n)
     (fp, off, n) = B.toForeignPtr bs
 {-# INLINE withBytes #-}
 
--- | Strings as a @struct iovec@ array.
+-- | Strings as a @struct iovec@ array, for an action that does not diverge.
 withPieces :: [ByteString] -> (Ptr IoVec -> CInt -> IO a) -> IO a
-withPieces chunks act = gather chunks []
+withPieces chunks act = allocaBytes (16 * max 1 (length chunks)) $ \iov -> do
+  count <- fill iov 0 chunks
+  a <- act iov (fromIntegral count)
+  a <$ mapM_ keep chunks
   where
-    gather [] pieces = withMemory (reverse pieces) act
-    gather (c : cs) pieces = withBytes c (\p n -> gather cs ((p, n) : pieces))
+    fill :: Ptr IoVec -> Int -> [ByteString] -> IO Int
+    fill _ i [] = pure i
+    fill iov i (c : cs) = do
+      let (start, offset, n) = B.toForeignPtr c
+      pokeByteOff iov (16 * i) (unsafeForeignPtrToPtr start `plusPtr` offset)
+      pokeByteOff iov (16 * i + 8) (fromIntegral n :: CSize)
+      fill iov (i + 1) cs
+    keep c = let (start, _, _) = B.toForeignPtr c in touchForeignPtr start
+{-# INLINE withPieces #-}
 
 -- | Pieces of memory as a @struct iovec@ array.
 withMemory :: [(Ptr Word8, Int)] -> (Ptr IoVec -> CInt -> IO a) -> IO a
