@@ -8,7 +8,8 @@ import Application (application, portOf, quiet)
 import Client
 import Configurations (Configuration, testOn)
 import Control.Concurrent.Async (forConcurrently_)
-import Control.Monad (forM_, replicateM_)
+import Control.Exception (IOException, catch, try)
+import Control.Monad (forM, forM_, replicateM_)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Builder as BB
@@ -17,9 +18,13 @@ import qualified Data.ByteString.Lazy as L
 import Data.IORef
 import Data.List (nub)
 import qualified Data.Map as Map
+import Network.HTTP.Types (status200, status304, status503)
+import Network.Wai (defaultRequest, responseLBS)
+import Network.Wai.Internal (ResponseReceived (..))
 import Test.Tasty
 import Test.Tasty.HUnit
 import Text.Read (readMaybe)
+import Weft.Exchange
 import Weft.Prometheus
 import Weft.Warp
 
@@ -55,6 +60,42 @@ tests on =
         assertBool "buckets" (length buckets > 10)
         forM_ ["process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds", "process_start_time_seconds", "weft_waits_total"] $ \name ->
           assertBool (show name) (maybe False (> 0) (Map.lookup name page)),
+      testCase "each request is told of once, whatever becomes of it" $ do
+        let page = responseLBS status200 [("Content-Length", "3")] "abc"
+            sorry = responseLBS status503 [("Content-Length", "5")] "sorry"
+            gone = ioError (userError "gone")
+            well _ = pure ResponseReceived
+            badly _ = gone
+            -- The first fails.
+            atLast tries _ = do
+              n <- readIORef tries
+              writeIORef tries (n + 1)
+              if n == (0 :: Int) then gone else pure ResponseReceived
+            hiding :: IO a -> IO a -> IO a
+            hiding other act = act `catch` \e -> const other (e :: IOException)
+        tries <- newIORef 0
+        told <- forM
+          [ (\_ respond -> respond page, well),
+            (\_ respond -> respond page, badly),
+            (\_ respond -> respond (responseLBS status304 [] ""), badly),
+            (\_ respond -> respond page <* gone, well),
+            (\_ _ -> gone, well),
+            (\_ respond -> hiding (respond sorry) (respond page), atLast tries),
+            (\_ respond -> hiding (pure ResponseReceived) (respond page), badly)
+          ]
+          $ \(app, respond) -> do
+            heard <- newIORef []
+            _ <- try (observing (pure ()) (\_ e -> modifyIORef heard (e :)) app defaultRequest respond) :: IO (Either IOException ResponseReceived)
+            map (\e -> (exchangeStatus e, exchangeBytes e, exchangeAborted e)) <$> readIORef heard
+        told
+          @?= [ [(200, Just 3, False)],
+                [(200, Nothing, True)],
+                [(304, Just 0, True)],
+                [(200, Just 3, False)],
+                [(500, Nothing, True)],
+                [(503, Just 5, False)],
+                [(200, Nothing, True)]
+              ],
       testOn on "only for those who may see it" $ do
         requests <- newRequestCounters
         withServer local (metricsPage (const (pure False)) (requestFamilies requests) application) $ \server ->

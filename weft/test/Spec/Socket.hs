@@ -102,7 +102,7 @@ peers =
       ss <- forM [a, b] $ \s -> start (recvExactly s (B.length bytes))
       mapM_ (result "send") ts
       forM_ ss $ \t -> result "recv" t >>= assertBool "other bytes" . (== bytes),
-    test "sendNow: what fits, nothing, the rest by waiting, failures" . withTcp $ \a b -> do
+    test "sendNow, sendManyNow: what fits, nothing, the rest by waiting, failures" . withTcp $ \a b -> do
       let bytes = payload 16000000
           fill n = either ioError (\k -> if k == 0 then pure n else fill (n + k)) =<< sendNow a (B.drop n bytes)
       sent <- fill 0
@@ -113,7 +113,10 @@ peers =
       assertBool "other bytes" (got == bytes)
       result "sendAll" rest
       sendNow a B.empty >>= (@?= Right 0)
+      sendManyNow a [C.pack "ab", B.empty, C.pack "c"] >>= (@?= Right 3)
+      recvExactly b 3 >>= (@?= C.pack "abc")
       close a
+      sendManyNow a [C.pack "x"] >>= failsWith "sendManyNow" eBADF . either ioError pure
       sendNow a (C.pack "x") >>= failsWith "sendNow" eBADF . either ioError pure,
     test "sendMany with thousands of chunks" . withUnix $ \a b -> do
       let chunks = [payload (i `mod` 97) | i <- [1 .. 5000]]
