@@ -92,7 +92,7 @@ bodyLength isHead response
     ResponseFile _ _ _ part -> maybe unknown (fromInteger . filePartByteCount) part
     ResponseRaw _ _ -> unknown
     ResponseBuilder _ fields _ -> maybe counted decimal (lookup hContentLength fields)
-    ResponseStream _ _ _ -> counted
+    ResponseStream {} -> counted
   where
     status = statusCode (responseStatus response)
     decimal digits
