@@ -45,7 +45,7 @@ data Exchange = Exchange
 -- Neither may block or throw: they are run on the request's thread, before its connection
 -- goes on.
 observing :: IO () -> (Request -> Exchange -> IO ()) -> Middleware
-observing begun over app request respond = do
+observing begun over app = \request respond -> do
   begun
   Instant start <- now
   state <- newCells 3

@@ -133,7 +133,7 @@ add block slot n = () <$ addCell block (place slot) n
 
 -- | Count all requests of an application.
 countRequests :: RequestCounters -> Middleware
-countRequests counters app request respond = observing (countBegin counters) (countExchange counters) app request respond
+countRequests counters = observing (countBegin counters) (countExchange counters)
 
 -- | Count a request that begins. With 'countExchange', for 'observing'.
 countBegin :: RequestCounters -> IO ()

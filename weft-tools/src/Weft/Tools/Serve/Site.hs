@@ -74,9 +74,9 @@ siteApplication :: Site -> Application
 siteApplication site = pages site (maybe counted logged (siteLog site))
   where
     counters = siteCounters site
-    -- With all its arguments each is compiled on its own, without anything to be made for a call in between.
-    counted request respond = observing (countBegin counters) (countExchange counters) files request respond
-    logged accessLog request respond = observing (countBegin counters) (both accessLog) files request respond
+    -- Each of them is compiled on its own, without anything to be made for a call in between.
+    counted = observing (countBegin counters) (countExchange counters) files
+    logged accessLog = observing (countBegin counters) (both accessLog) files
     both accessLog request exchange = countExchange counters request exchange >> logExchange accessLog request exchange
     files request respond = do
       live <- readIORef (siteLive site)
