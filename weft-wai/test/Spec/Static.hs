@@ -131,6 +131,21 @@ tests on =
           json <- hearAnswer client
           header "content-type" json @?= Just "application/json; charset=utf-8"
           assertBool (show (answerBody json)) ("\"sub\"" `B.isInfixOf` answerBody json),
+      testOn on "a listing of many, with names that are no text" . site (\s -> s {staticListing = True}) $ \folder port -> do
+        createDirectory (folder </> "d")
+        -- More names than one call of the kernel's gives.
+        forM_ [1 .. 2000 :: Int] $ \i -> B.writeFile (folder </> "d" </> ("a file of many, " <> show i)) "12345"
+        -- A byte that is not UTF-8, as GHC has it in a path.
+        B.writeFile (folder </> "d" </> "odd\xdcff") "odd"
+        createSymbolicLink "nowhere" (folder </> "d" </> "dangling")
+        withClient port $ \client -> do
+          ask client "/d/" ["Accept: application/json"]
+          json <- answerBody <$> hearAnswer client
+          length (filter ("\"size\":5" `B.isPrefixOf`) (B.tails json)) @?= 2000
+          assertBool "a link that leads nowhere" (not ("dangling" `B.isInfixOf` json))
+          page <- get client "/d/"
+          assertBool "the odd name" ("./odd%FF" `B.isInfixOf` answerBody page)
+          get client "/d/odd%ff" >>= (`isBytes` "odd"),
       testOn on "conditions" . site id $ \folder port -> do
         B.writeFile (folder </> "f") (filler 100)
         withClient port $ \client -> do

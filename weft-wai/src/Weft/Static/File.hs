@@ -240,12 +240,12 @@ withBody site r act = do
     if sameFile (resourceStatus r) (openedStatus file) then Just <$> act file else pure Nothing
   pure (fromRight Nothing opened)
 
--- | Run something with a name under which a folder below the root can be opened as
--- long as the action takes; 'Nothing' if there is no such folder.
-withFolder :: Site -> ByteString -> (ByteString -> IO a) -> IO (Maybe a)
+-- | Run something with a folder below the root, and a name under which it can be found as long as the action
+-- takes; 'Nothing' if there is no such folder.
+withFolder :: Site -> ByteString -> (File -> FilePath -> IO a) -> IO (Maybe a)
 withFolder site path act = do
   opened <- opening site path $ \file ->
     if statusType (openedStatus file) == DirectoryFile
-      then Just <$> withFileFd file (\fd -> act (C.pack ("/proc/self/fd/" <> show fd)))
+      then Just <$> withFileFd file (\fd -> act file ("/proc/self/fd/" <> show fd))
       else pure Nothing
   pure (fromRight Nothing opened)

@@ -7,7 +7,7 @@ module Weft.Static.Listing
   )
 where
 
-import Control.Exception (IOException, bracket, try)
+import Control.Exception (IOException, try)
 import Data.Aeson (Value, encode, object, (.=))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -19,14 +19,14 @@ import Data.Maybe (catMaybes)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
+import qualified GHC.Foreign as G
+import GHC.IO.Encoding (getFileSystemEncoding)
 import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai
-import System.Posix.Directory.ByteString (closeDirStream, openDirStream, readDirStream)
-import System.Posix.Files.ByteString (fileSize, getFileStatus, isDirectory, isRegularFile, modificationTime)
 import System.Posix.Types (EpochTime)
-import Weft.Blocking (blocking)
+import Weft.File (File, FileStatus (..), FileType (..), forNames, statPath)
 import Weft.Static.Answer (plain)
 import Weft.Static.File (Site (..), withFolder)
 import qualified Weft.Static.Path as Path
@@ -42,7 +42,7 @@ data Item = Item
 -- | Answer with what is in a folder below the root.
 listing :: Site -> ByteString -> Request -> (Response -> IO ResponseReceived) -> IO ResponseReceived
 listing site path request respond = do
-  found <- withFolder site path (\place -> blocking (contents place))
+  found <- withFolder site path contents
   case found of
     Nothing -> respond (plain notFound404 [])
     Just items
@@ -53,21 +53,19 @@ listing site path request respond = do
     page mime body = responseLBS ok200 [(hContentType, mime), (hContentLength, C.pack (show (L.length body))), (hVary, "Accept"), (hCacheControl, "no-cache")] body
 
 -- | Folders first, by name. What is hidden or can not be looked at is left out, and
--- so is what is neither a file nor a folder.
-contents :: ByteString -> IO [Item]
-contents place = do
-  names <- bracket (openDirStream place) closeDirStream (entries [])
-  sortOn (\i -> (not (itemFolder i), itemName i)) . catMaybes <$> mapM item (filter (not . B.isPrefixOf ".") names)
+-- so is what is neither a file nor a folder. Blocks no capability.
+contents :: File -> FilePath -> IO [Item]
+contents folder place = do
+  names <- forNames folder (\names name -> pure (if "." `B.isPrefixOf` name then names else B.copy name : names)) []
+  encoding <- getFileSystemEncoding
+  sortOn (\i -> (not (itemFolder i), itemName i)) . catMaybes <$> mapM (item encoding) names
   where
-    entries acc stream = do
-      name <- readDirStream stream
-      if B.null name then pure acc else entries (name : acc) stream
-    item name = do
-      found <- try (getFileStatus (place <> "/" <> name))
+    item encoding name = do
+      found <- try (B.useAsCStringLen name (G.peekCStringLen encoding) >>= \decoded -> statPath (place <> "/" <> decoded))
       pure $ case found of
         Left e -> const Nothing (e :: IOException)
         Right s
-          | isDirectory s || isRegularFile s -> Just (Item name (isDirectory s) (fromIntegral (fileSize s)) (modificationTime s))
+          | statusType s `elem` [DirectoryFile, RegularFile] -> Just (Item name (statusType s == DirectoryFile) (fromIntegral (statusSize s)) (fromIntegral (fst (statusModified s))))
           | otherwise -> Nothing
 
 toJson :: Item -> Value
