@@ -45,30 +45,32 @@ data Exchange = Exchange
 -- Neither may block or throw: they are run on the request's thread, before its connection
 -- goes on.
 observing :: IO () -> (Request -> Exchange -> IO ()) -> Middleware
-observing begun over app = \request respond -> do
-  begun
-  Instant start <- now
-  state <- newCells 3
-  pokeCell state cellStatus 500
-  pokeCell state cellBytes unknown
-  let tell aborted = do
-        Instant end <- now
-        status <- peekCell state cellStatus
-        bytes <- peekCell state cellBytes
-        pokeCell state cellTold 1
-        over request (Exchange status (if bytes < 0 then Nothing else Just bytes) (Duration (end - start)) aborted)
-      answer response = do
-        let known = bodyLength (requestMethod request == methodHead) response
-        pokeCell state cellStatus (statusCode (responseStatus response))
-        -- Until all has gone well nobody knows how much of a body of a declared length did.
-        pokeCell state cellBytes (if known == counted || known == 0 then 0 else unknown)
-        received <- respond (if known == counted then tallying (bumpCell state cellBytes) response else response)
-        if known == counted then pure () else pokeCell state cellBytes known
-        received <$ tell False
-      unlessTold act = peekCell state cellTold >>= \told -> when (told == 0) act
-  received <- app request answer `onException` unlessTold (tell True)
-  -- It was not when the response failed, and the application took that for nothing.
-  received <$ unlessTold (tell True)
+observing begun over app = measured
+  where
+    measured request respond = do
+      begun
+      Instant start <- now
+      state <- newCells 3
+      pokeCell state cellStatus 500
+      pokeCell state cellBytes unknown
+      let tell aborted = do
+            Instant end <- now
+            status <- peekCell state cellStatus
+            bytes <- peekCell state cellBytes
+            pokeCell state cellTold 1
+            over request (Exchange status (if bytes < 0 then Nothing else Just bytes) (Duration (end - start)) aborted)
+          answer response = do
+            let known = bodyLength (requestMethod request == methodHead) response
+            pokeCell state cellStatus (statusCode (responseStatus response))
+            -- Until all has gone well nobody knows how much of a body of a declared length did.
+            pokeCell state cellBytes (if known == counted || known == 0 then 0 else unknown)
+            received <- respond (if known == counted then tallying (bumpCell state cellBytes) response else response)
+            if known == counted then pure () else pokeCell state cellBytes known
+            received <$ tell False
+          unlessTold act = peekCell state cellTold >>= \told -> when (told == 0) act
+      received <- app request answer `onException` unlessTold (tell True)
+      -- It was not when the response failed, and the application took that for nothing.
+      received <$ unlessTold (tell True)
 {-# INLINE observing #-}
 
 -- | The state of a request: was it told of? What was, or will be, told. Written by the threads that answer it,
