@@ -9,7 +9,8 @@ module Files.Place
   )
 where
 
-import Control.Exception (bracket)
+import Control.Concurrent (threadDelay)
+import Control.Exception (IOException, bracket, catch, throwIO)
 import qualified Data.ByteString as B
 import System.Directory (listDirectory, removePathForcibly)
 import System.FilePath ((</>))
@@ -19,7 +20,12 @@ import Weft.Hybrid.File
 
 -- | A new folder, on a disk: a memory file system has nothing to wait for.
 withFolder :: (FilePath -> IO a) -> IO a
-withFolder = bracket (mkdtemp "/var/tmp/weft-hybrid-files-") removePathForcibly
+withFolder = bracket (mkdtemp "/var/tmp/weft-hybrid-files-") (remove (50 :: Int))
+  where
+    -- An opening for which nobody waits any more may still make a file while the folder is being emptied.
+    remove tries folder =
+      removePathForcibly folder `catch` \e ->
+        if tries > 0 then threadDelay 20000 >> remove (tries - 1) folder else throwIO (e :: IOException)
 
 -- | A file with so many bytes of the marked, on the disk, in a new folder.
 withBytes :: Int -> (FilePath -> IO a) -> IO a

@@ -13,6 +13,7 @@ import qualified Data.ByteString.Char8 as C
 import Data.List (sort)
 import Files.Place
 import Foreign.C.Error (eINVAL, eNOTDIR, eXDEV)
+import Foreign.Ptr (castPtr)
 import Harness
 import System.Directory (createDirectory, removeFile)
 import System.FilePath ((</>))
@@ -45,7 +46,7 @@ anyBytes :: Assertion
 anyBytes = withFolder $ \folder -> do
   let odd' = B.pack [0xff, 0x80, 0x41]
   fd <- Raw.createFile (C.pack (folder <> "/") <> odd') 0o600
-  _ <- Raw.fdWrite fd "abc"
+  _ <- B.useAsCStringLen (C.pack "abc") (\(bytes, n) -> Raw.fdWriteBuf fd (castPtr bytes) (fromIntegral n))
   Raw.closeFd fd
   withDirectory folder $ \dir -> do
     withRawFileAt dir reading odd' readAll >>= (@?= C.pack "abc")
