@@ -35,6 +35,12 @@ tests on =
         noConnections server
         found <- readIORef refusals
         sort found @?= sort [BadRequest, BadRequest, BadRequest, TargetTooLong, HeadTooLarge, HeadTooLarge, UnknownCoding, UnknownVersion],
+      testOn on "too much over HTTP/2, too" . with id $ \refusals server port -> do
+        forM_ [("/hello", [], "200"), ("/" <> replicate 1000 'x', [], "414"), ("/hello", ["-H", "A: " <> replicate 4000 'x'], "431"), ("/hello", concat [["-H", "A" <> show i <> ": b"] | i <- [1 .. 20 :: Int]], "431")] $ \(path, more, status) -> do
+          out <- curl (["--http2-prior-knowledge", "-o", "/dev/null", "-w", "%{http_code}", "http://127.0.0.1:" <> show port <> path] <> more)
+          (path, out) @?= (path, status)
+        noConnections server
+        readIORef refusals >>= (@?= [HeadTooLarge, HeadTooLarge, TargetTooLong]),
       testOn on "requests before it are answered, those behind it are not" . with id $ \_ _ port ->
         withClient port $ \client -> do
           say client (C.concat [good "/hello", good "/hello", "GET / HTTP/1.1\nHost: h\r\n\r\n", good "/hello"])

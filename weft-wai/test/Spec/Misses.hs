@@ -25,12 +25,11 @@ import System.Directory
 import System.FilePath ((</>))
 import System.Posix.Fcntl (Advice (..), fileAdvise)
 import System.Posix.Files (createLink, rename, setFileMode)
-import System.Posix.IO (OpenMode (ReadOnly), closeFd, defaultFileFlags, openFd)
 import System.Posix.Temp (mkdtemp)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (Duration, milliseconds, seconds)
-import Weft.File (FileEngine (..), preferFiles)
+import Weft.File (FileEngine (..), preferFiles, reading, withFile, withFileFd)
 import Weft.Static
 import Weft.Warp
 
@@ -67,8 +66,7 @@ cold = site (seconds 0) (\s -> s {staticCacheBytes = 100000}) $ \folder port -> 
   where
     names = [0, 1, 4096, 16384, 16385, 60000, 262144, 262145, 700000]
     -- Only what is on the disk can be forgotten.
-    forget from count path = bracket (openFd path ReadOnly Nothing defaultFileFlags) closeFd $ \fd ->
-      fileAdvise fd from count AdviceDontNeed
+    forget from count path = withFile reading path $ \file -> withFileFd file $ \fd -> fileAdvise fd from count AdviceDontNeed
 
 types :: Assertion
 types = site (seconds 1) id $ \folder port -> withClient port $ \client -> do

@@ -33,7 +33,8 @@ import Network.Wai.Handler.Warp.Internal
 import Weft.Socket (SockAddr, Socket)
 import Weft.Warp.Activity
 import Weft.Warp.Connection (openConnection)
-import Weft.Warp.Options (Options)
+import Weft.Warp.Http2 (limitHeads)
+import Weft.Warp.Options (Options (..))
 import Weft.Warp.Patience (warpTimeouts)
 
 -- | Makes the actions that serve connections.
@@ -71,8 +72,10 @@ turn :: Engine -> Application -> IO ()
 turn engine app = do
   asking <- newIORef =<< newEmptyMVar
   settings <- warpTimeouts (engineSettings engine)
-  runSettingsConnectionMakerSecure (hooked settings asking) (next asking) (track (engineBook engine) app)
+  runSettingsConnectionMakerSecure (hooked settings asking) (next asking) (track (engineBook engine) limited)
   where
+    limited = maybe app (\limits -> limitHeads limits (optionOnRefused options) app) (optionLimits options)
+    options = engineOptions engine
     next asking = do
       Job open peer box <- takeMVar (engineInbox engine)
       writeIORef asking box
