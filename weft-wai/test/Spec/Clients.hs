@@ -44,8 +44,9 @@ tests on =
         out <- tool "wrk" ["-t2", "-c64", "-d2s", "http://127.0.0.1:" <> show port <> path]
         assertBool out (not ("Socket errors" `isInfixOf` out) && not ("Non-2xx" `isInfixOf` out) && requestsIn out > 10),
       testOn on "h2load gets every file over HTTP/2" . site id True $ \_ port -> forM_ [("/1k", 5000), ("/100k", 500), ("/1m", 50)] $ \(path, n) -> do
-        out <- tool "h2load" ["-n" <> show (n :: Int), "-c10", "-m20", "https://127.0.0.1:" <> show port <> path]
-        assertBool out (succeededIn out >= mostOf n && "Application protocol: h2" `isInfixOf` out),
+        out <- tool "h2load" ["-n" <> show (n :: Int), "-c10", "-m20", "https://127.0.0.1:" <> show port <> C.unpack path]
+        assertBool out (("status codes: " <> show n <> " 2xx, 0 3xx, 0 4xx, 0 5xx") `isInfixOf` out && ", 0 timeout" `isInfixOf` out)
+        assertBool out (succeededIn out >= mostOf path n && "Application protocol: h2" `isInfixOf` out),
       testOn on "h2load without TLS" . site id False $ \_ port -> do
         out <- tool "h2load" ["-n2000", "-c10", "-m10", "http://127.0.0.1:" <> show port <> "/1k"]
         assertBool out ("2000 succeeded, 0 failed, 0 errored, 0 timeout" `isInfixOf` out),
@@ -100,12 +101,12 @@ site change encrypted act = withFolder $ \folder -> do
       -- The bad ones are gone, or go.
       noConnections server
 
--- | How many of so many requests over HTTP/2 and TLS have to succeed. With the library of Warp 3.4 (http2
--- 5.3.10) one stream in some hundred is never answered, under h2load: nothing is left to be read or sent on
--- the connection then, and its client is given up.
-mostOf :: Int -> Int
-mostOf n
-  | "3.4" `isPrefixOf` warpVersion = n - max 5 (n `div` 50)
+-- | How many of so many requests over HTTP/2 have to succeed. All, and those for bodies of several frames but for one
+-- in fifty with the library of Warp 3.4 (http2 5.3.10), which now and then leaves such a stream without its end, under
+-- Warp and GHC's own manager too; its client is then given up.
+mostOf :: C.ByteString -> Int -> Int
+mostOf path n
+  | path /= "/1k" && "3.4" `isPrefixOf` warpVersion = n - max 5 (n `div` 50)
   | otherwise = n
 
 -- | What h2load says.
