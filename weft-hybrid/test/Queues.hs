@@ -5,29 +5,50 @@ module Queues
   )
 where
 
-import Control.Monad (forM)
+import Control.Monad (forM, forM_, replicateM, replicateM_)
 import Data.IORef
+import System.Mem (getAllocationCounter, performMajorGC, performMinorGC)
 import Test.QuickCheck.Monadic
 import Test.Tasty
+import Test.Tasty.HUnit (assertBool, testCase)
 import Test.Tasty.QuickCheck
 import Weft.Hybrid.Ready
 import Weft.Hybrid.Trace
 
-data Command = Push Int | Pop Int | Tidy
+-- | What is done to a queue; the collections move tasks, and look only at the chunks that they have to.
+data Command = Push Int | Pop Int | Exchange Int | Tidy | Minor | Major
   deriving (Show)
 
 instance Arbitrary Command where
-  arbitrary = frequency [(4, Push <$> amount), (4, Pop <$> amount), (1, pure Tidy)]
+  arbitrary =
+    frequency
+      [(4, Push <$> amount), (4, Pop <$> amount), (3, Exchange <$> amount), (1, pure Tidy), (2, pure Minor), (1, pure Major)]
     where
-      amount = oneof [choose (1, 5), choose (500, 3000), elements [1023, 1024, 1025]]
-  shrink (Push n) = Push <$> shrink n
-  shrink (Pop n) = Pop <$> shrink n
-  shrink Tidy = []
+      amount = oneof [choose (1, 5), choose (500, 3000), elements [509, 510, 511, 1019, 1020, 1021]]
+  shrink command = case command of
+    Push n -> Push <$> shrink n
+    Pop n -> Pop <$> shrink n
+    Exchange n -> Exchange <$> shrink n
+    _ -> []
 
 tests :: TestTree
-tests = testProperty "the ready queue is first in, first out" $ \commands -> monadicIO $ do
-  (got, expected) <- run (execute commands)
-  assert (got == expected)
+tests =
+  testGroup
+    "the ready queue"
+    [ testProperty "is first in, first out" $ \commands -> monadicIO $ do
+        (got, expected) <- run (execute commands)
+        assert (got == expected),
+      testCase "a turn of a long one costs what a turn of a short one does" $ do
+        q <- newFifo
+        replicateM_ 300000 (pushFifo q (const Ret))
+        [_, spent] <- replicateM 2 $ do
+          before <- getAllocationCounter
+          forM_ [1 .. 300000 :: Int] $ \_ -> popFifo q >>= pushFifo q
+          left <- getAllocationCounter
+          pure (before - left)
+        -- A cell of a list for each chunk. (The counter goes down.)
+        assertBool (show spent <> " bytes") (spent < 600000)
+    ]
 
 -- | What comes out, and what should.
 execute :: [Command] -> IO ([Maybe Int], [Maybe Int])
@@ -42,19 +63,33 @@ execute commands = do
 perform :: Fifo -> IORef (Maybe Int) -> IORef (Int, Int) -> Command -> IO [(Maybe Int, Maybe Int)]
 perform q out counter command = case command of
   Tidy -> [] <$ tidyFifo q
-  Push n -> fmap (const []) . forM [1 .. n] $ \_ -> do
-    (next, taken) <- readIORef counter
-    writeIORef counter (next + 1, taken)
-    pushFifo q (\() -> NonBlocking (Ret <$ writeIORef out (Just next)))
+  Minor -> [] <$ performMinorGC
+  Major -> [] <$ performMajorGC
+  Push n -> [] <$ replicateM_ n (given >>= pushFifo q)
   Pop n -> forM [1 .. n] $ \_ -> do
-    (next, taken) <- readIORef counter
-    size <- sizeFifo q
-    let wanted = if taken < next && size == next - taken then Just taken else Nothing
-    writeIORef counter (next, if taken < next then taken + 1 else taken)
-    task <- popFifo q
-    writeIORef out Nothing
-    case task () of
-      NonBlocking act -> () <$ act
-      _ -> pure ()
-    got <- readIORef out
-    pure (got, wanted)
+    wanted <- due
+    popFifo q >>= compareTo wanted
+  Exchange n -> forM [1 .. n] $ \_ -> do
+    task <- given
+    wanted <- due
+    exchangeFifoIn q Plain task >>= compareTo wanted
+  where
+    given = do
+      (next, taken) <- readIORef counter
+      writeIORef counter (next + 1, taken)
+      pure (\() -> NonBlocking (Ret <$ writeIORef out (Just next)))
+    due = do
+      (next, taken) <- readIORef counter
+      size <- sizeFifo q
+      let before = case command of
+            Exchange _ -> next - 1 - taken
+            _ -> next - taken
+      writeIORef counter (next, if taken < next then taken + 1 else taken)
+      pure (if taken < next && size == before then Just taken else Nothing)
+    compareTo wanted task = do
+      writeIORef out Nothing
+      case task () of
+        NonBlocking act -> () <$ act
+        _ -> pure ()
+      got <- readIORef out
+      pure (got, wanted)

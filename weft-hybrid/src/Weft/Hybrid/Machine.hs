@@ -1,3 +1,4 @@
+{-# OPTIONS_GHC -fno-block-layout-cfg #-}
 {-# OPTIONS_GHC -fno-spec-constr #-}
 
 -- |
@@ -60,20 +61,22 @@ runTurn l = do
     failed e = True <$ thrown l e
 
 -- The machine, compiled twice: with the code of the built-in queue in its place, and for any
--- queue.
+-- queue. (The option above keeps the blocks of its code in the order in which the source has them: the
+-- usual way through a yield jumps less often then, for a tenth of its time.)
 
 withFifo :: Loop -> Fifo -> Int -> IO Bool
-withFifo !l !q = machine l (pushFifoIn q) (popFifo q)
+withFifo !l !q = machine l (pushFifoIn q) (popFifo q) (exchangeFifoIn q)
 {-# NOINLINE withFifo #-}
 
 withQueue :: Loop -> Queue -> Int -> IO Bool
-withQueue !l !q = machine l (queuePush q) (queuePop q)
+withQueue !l !q = machine l (queuePush q) (queuePop q) (\ctx t -> queuePush q ctx t >> queuePop q)
 {-# NOINLINE withQueue #-}
 
--- | Take threads and perform their system calls. What is at hand all the time (the loop, the
+-- | Take threads and perform their system calls; with what puts one into the queue, what takes one out,
+-- and what does both. What is at hand all the time (the loop, the
 -- queue) is saved around each step of a thread, so there is little of it.
-machine :: Loop -> (Context -> Task -> IO ()) -> IO Task -> Int -> IO Bool
-machine l push pop = next
+machine :: Loop -> (Context -> Task -> IO ()) -> IO Task -> (Context -> Task -> IO Task) -> Int -> IO Bool
+machine l push pop exchange = next
   where
     setContext = noteContext l
 
@@ -82,9 +85,10 @@ machine l push pop = next
     next 0 = do
       steps <- look l
       if steps == 0 then pure True else next steps
-    next n = do
-      task <- pop
-      perform plainly n Plain (task ())
+    next n = pop >>= start n
+
+    start :: Int -> Task -> IO Bool
+    start !n task = perform plainly n Plain (task ())
 
     away :: Int -> Context -> IO Bool
     away !n Plain = next (n - 1)
@@ -124,7 +128,9 @@ machine l push pop = next
     -- three that use it.
     perform :: (Int -> Trace -> IO Bool) -> Int -> Context -> Trace -> IO Bool
     perform continue !n ctx t = case t of
-      Yield k -> push ctx k >> away n ctx
+      Yield k
+        | n > 1, Plain <- ctx -> exchange ctx k >>= start (n - 1)
+        | otherwise -> push ctx k >> away n ctx
       NonBlocking io -> io >>= continue n
       Call f -> f l ctx >>= continue n
       Fork child k -> do

@@ -1,10 +1,10 @@
 -- |
 -- First in, first out: a queue in chunks. A chunk is an array of its own, too large
--- for the collector to copy; a waiting thread takes one word of it. Chunks that are
--- clean cost a minor collection nothing but their place in a list.
+-- for the collector to copy; a waiting thread takes one word of it. Only the first chunk and
+-- the last are ever written; those in between are closed, and cost a minor collection nothing.
 --
--- What was taken out stays in its slot until 'tidyFifo', or until its chunk is used
--- up: clearing slots one by one would cost as much as taking them.
+-- What was taken out stays in its place until 'tidyFifo', or until its chunk is used
+-- up: clearing places one by one would cost as much as taking them.
 --
 -- For one thread, the loop that owns it.
 module Weft.Hybrid.Ready
@@ -19,66 +19,68 @@ module Weft.Hybrid.Ready
     pushFifo,
     pushFifoIn,
     popFifo,
+    exchangeFifoIn,
     sizeFifo,
     tidyFifo,
   )
 where
 
 import Control.Monad (when)
-import Data.Bits (unsafeShiftR, (.&.))
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Hybrid.Trace
 import Weft.Sys
 
 -- What a queue has, behind one pointer, since the machine saves what it has at hand around
--- each thread's step: the chunk to take from; the one to put into, which may be the same; counts;
+-- each thread's step: the chunk to take from; the one to put into, which may be the same; positions;
 -- and one slot with the 'Chunks' in between.
-atFirst, atLast, atCounts, atRest :: Int
+atFirst, atLast, atPositions, atRest :: Int
 atFirst = 0
 atLast = 1
-atCounts = 2
+atPositions = 2
 atRest = 3
 
-firstOf, lastOf :: Fifo -> IO (Slots Task)
-firstOf (Fifo q) = slotsOf q atFirst
-lastOf (Fifo q) = slotsOf q atLast
+firstOf, lastOf :: Fifo -> IO (Chunk Task)
+firstOf (Fifo q) = chunkAt q atFirst
+lastOf (Fifo q) = chunkAt q atLast
 {-# INLINE firstOf #-}
 {-# INLINE lastOf #-}
 
-setFirst, setLast :: Fifo -> Slots Task -> IO ()
-setFirst (Fifo q) = putSlots q atFirst
-setLast (Fifo q) = putSlots q atLast
+setFirst, setLast :: Fifo -> Chunk Task -> IO ()
+setFirst (Fifo q) = putChunkAt q atFirst
+setLast (Fifo q) = putChunkAt q atLast
 
-countsOf :: Fifo -> IO Cells
-countsOf (Fifo q) = cellsOf q atCounts
-{-# INLINE countsOf #-}
+positionsOf :: Fifo -> IO Cells
+positionsOf (Fifo q) = cellsAt q atPositions
+{-# INLINE positionsOf #-}
 
 restOf :: Fifo -> IO Chunks
-restOf (Fifo q) = slotsOf q atRest >>= \slots -> readSlot slots 0
+restOf (Fifo q) = slotsAt q atRest >>= \slot -> readSlot slot 0
 
 setRest :: Fifo -> Chunks -> IO ()
-setRest (Fifo q) rest = slotsOf q atRest >>= \slots -> writeSlot slots 0 rest
+setRest (Fifo q) rest = slotsAt q atRest >>= \slot -> writeSlot slot 0 rest
 
--- The counts: how many were ever taken out; how many put in; and up to which one the slots are
--- clear.
-cellTaken, cellPut, cellClear :: Int
-cellTaken = 0
+-- The positions: where to take in the first chunk; where to put in the last; by how much the last chunk is
+-- ahead of the first, in places; and up to where the first one is clear.
+cellTake, cellPut, cellAhead, cellClear :: Int
+cellTake = 0
 cellPut = 1
-cellClear = 2
+cellAhead = 2
+cellClear = 3
 
--- | Threads in a chunk, a power of two: what is more than 3 KiB is never copied.
+-- | Threads in a chunk: with its two words of header it is one block of the collector's. (What is more
+-- than 3 KiB is never copied.)
 chunkSize :: Int
-chunkSize = 1024
+chunkSize = 510
 
 -- | An empty one.
 newFifo :: IO Fifo
 newFifo = do
   q <- newArrays 4
-  chunk <- newSlots chunkSize vacant
-  putSlots q atFirst chunk
-  putSlots q atLast chunk
-  putCells q atCounts =<< newCells 3
-  putSlots q atRest =<< newSlots 1 (Chunks [] [] [])
+  chunk <- newChunk chunkSize vacant
+  putChunkAt q atFirst chunk
+  putChunkAt q atLast chunk
+  putCellsAt q atPositions =<< newCells 4
+  putSlotsAt q atRest =<< newSlots 1 (Chunks [] [] [])
   pure (Fifo q)
 
 vacant :: Task
@@ -86,92 +88,107 @@ vacant () = Idle
 {-# NOINLINE vacant #-}
 
 -- | A chunk of nothing, to clear others with. Never written.
-vacancies :: Slots Task
-vacancies = unsafePerformIO (newSlots chunkSize vacant)
+vacancies :: Chunk Task
+vacancies = unsafePerformIO (newChunk chunkSize vacant)
 {-# NOINLINE vacancies #-}
 
 -- | At the end. O(1). The task is not evaluated.
 pushFifo :: Fifo -> Task -> IO ()
 pushFifo q task = do
-  counts <- countsOf q
-  n <- peekCell counts cellPut
-  slots <- lastOf q
-  let i = n .&. (chunkSize - 1)
-  writeSlot slots i task
-  pokeCell counts cellPut (n + 1)
-  when (i == chunkSize - 1) (extend q)
+  positions <- positionsOf q
+  put positions q task
 {-# INLINE pushFifo #-}
 
--- | The last chunk is full.
+put :: Cells -> Fifo -> Task -> IO ()
+put positions q task = do
+  i <- peekCell positions cellPut
+  chunk <- lastOf q
+  writeChunk chunk i task
+  if i /= chunkSize - 1 then pokeCell positions cellPut (i + 1) else extend q
+{-# INLINE put #-}
+
+-- | The last chunk is full. The first one stays open.
 extend :: Fifo -> IO ()
 extend q = do
   full <- lastOf q
-  counts <- countsOf q
-  taken <- peekCell counts cellTaken
-  put <- peekCell counts cellPut
+  positions <- positionsOf q
+  ahead <- peekCell positions cellAhead
   Chunks next final spare <- restOf q
-  let same = chunkOf taken == chunkOf (put - 1)
-      final' = if same then final else full : final
+  final' <- if ahead == 0 then pure final else (full : final) <$ closeChunk full
   case spare of
-    chunk : _ -> setLast q chunk >> setRest q (Chunks next final' [])
-    [] -> do
-      chunk <- newSlots chunkSize vacant
-      setLast q chunk
-      setRest q (Chunks next final' [])
+    chunk : _ -> setLast q chunk
+    [] -> newChunk chunkSize vacant >>= setLast q
+  setRest q (Chunks next final' [])
+  pokeCell positions cellPut 0
+  pokeCell positions cellAhead (ahead + chunkSize)
 {-# NOINLINE extend #-}
-
-chunkOf :: Int -> Int
-chunkOf n = n `unsafeShiftR` 10
 
 -- | From the beginning; 'Idle' when there is none. O(1).
 popFifo :: Fifo -> IO Task
 popFifo q = do
-  counts <- countsOf q
-  n <- peekCell counts cellTaken
-  end <- peekCell counts cellPut
-  if n == end
-    then pure vacant
+  positions <- positionsOf q
+  i <- peekCell positions cellTake
+  end <- peekCell positions cellPut
+  if i /= end
+    then takeAt positions q i
     else do
-      slots <- firstOf q
-      let i = n .&. (chunkSize - 1)
-      task <- readSlot slots i
-      pokeCell counts cellTaken (n + 1)
-      when (i == chunkSize - 1) (advance q)
-      pure task
+      ahead <- peekCell positions cellAhead
+      if ahead /= 0 then takeAt positions q i else pure vacant
 {-# INLINE popFifo #-}
+
+-- | There is one.
+takeAt :: Cells -> Fifo -> Int -> IO Task
+takeAt positions q i = do
+  chunk <- firstOf q
+  task <- readChunk chunk i
+  if i /= chunkSize - 1 then pokeCell positions cellTake (i + 1) else advance q
+  pure task
+{-# INLINE takeAt #-}
 
 -- | The first chunk is used up, and is not the last.
 advance :: Fifo -> IO ()
 advance q = do
   used <- firstOf q
-  copySlotsAt vacancies used 0 chunkSize
-  counts <- countsOf q
-  taken <- peekCell counts cellTaken
-  pokeCell counts cellClear taken
+  copyChunk vacancies used 0 chunkSize
+  positions <- positionsOf q
+  pokeCell positions cellTake 0
+  pokeCell positions cellClear 0
+  ahead <- peekCell positions cellAhead
+  pokeCell positions cellAhead (ahead - chunkSize)
   Chunks next final _ <- restOf q
-  case next <> reverse final of
-    chunk : next' -> setFirst q chunk >> setRest q (Chunks next' [] [used])
-    [] -> do
-      lastOf q >>= setFirst q
-      setRest q (Chunks [] [] [used])
+  case next of
+    chunk : next' -> chunk `followedBy` Chunks next' final [used]
+    [] -> case reverse final of
+      chunk : next' -> chunk `followedBy` Chunks next' [] [used]
+      [] -> do
+        lastOf q >>= setFirst q
+        setRest q (Chunks [] [] [used])
+  where
+    chunk `followedBy` rest = do
+      reopenChunk chunk
+      setFirst q chunk
+      setRest q rest
 {-# NOINLINE advance #-}
 
 -- | Forget what was taken out. O(what was taken out since the last time).
 tidyFifo :: Fifo -> IO ()
 tidyFifo q = do
-  counts <- countsOf q
-  clear <- peekCell counts cellClear
-  taken <- peekCell counts cellTaken
+  positions <- positionsOf q
+  clear <- peekCell positions cellClear
+  taken <- peekCell positions cellTake
   when (clear < taken) $ do
-    slots <- firstOf q
-    copySlotsAt vacancies slots (clear .&. (chunkSize - 1)) (taken - clear)
-    pokeCell counts cellClear taken
+    chunk <- firstOf q
+    copyChunk vacancies chunk clear (taken - clear)
+    pokeCell positions cellClear taken
 
 -- | How many are in it.
 sizeFifo :: Fifo -> IO Int
 sizeFifo q = do
-  counts <- countsOf q
-  (-) <$> peekCell counts cellPut <*> peekCell counts cellTaken
+  positions <- positionsOf q
+  taken <- peekCell positions cellTake
+  end <- peekCell positions cellPut
+  ahead <- peekCell positions cellAhead
+  pure (ahead + end - taken)
 {-# INLINE sizeFifo #-}
 
 -- Any queue ------------------------------------------------------------------------
@@ -205,3 +222,13 @@ pushFifoIn q ctx task = case ctx of
   Plain -> pushFifo q task
   _ -> pushFifo q (\() -> Enter ctx task)
 {-# INLINE pushFifoIn #-}
+
+-- | 'pushFifoIn', then 'popFifo', which cannot fail then.
+exchangeFifoIn :: Fifo -> Context -> Task -> IO Task
+exchangeFifoIn q ctx task = do
+  positions <- positionsOf q
+  case ctx of
+    Plain -> put positions q task
+    _ -> put positions q (\() -> Enter ctx task)
+  takeAt positions q =<< peekCell positions cellTake
+{-# INLINE exchangeFifoIn #-}

@@ -227,13 +227,12 @@ data Loop = Loop
 -- | The queue of a loop: the one that is built in, or another.
 data Ready = RoundRobin !Fifo | Custom !Queue
 
--- | Task number n, counted from the first ever, is in slot n modulo the size of a chunk.
--- There is always room for one more. What is at which index: "Weft.Hybrid.Ready".
+-- | There is always room for one more. What is at which index: "Weft.Hybrid.Ready".
 newtype Fifo = Fifo Arrays
 
--- | The chunks in between: the next ones, and the last ones, the latest first; and an empty
--- one, if one was used up.
-data Chunks = Chunks [Slots Task] [Slots Task] [Slots Task]
+-- | The chunks in between, closed: the next ones, and the last ones, the latest first; and an empty
+-- one, open, if one was used up.
+data Chunks = Chunks [Chunk Task] [Chunk Task] [Chunk Task]
 
 -- | A queue of threads that are ready, which is all that a scheduling policy is.
 -- Used by one loop.
