@@ -138,11 +138,13 @@ ssize_t weft_sendfile(int sock, int file, int64_t offset, size_t n) {
 #endif
 }
 
-/* The same for what is in the page cache, without waiting for the disk: at most WEFT_PROMPT
- * bytes of it. -ENOSYS: some of it may not be there, so nothing was sent (before Linux 6.5,
+/* The same for what is in the page cache, without waiting for the disk: until the socket has no
+ * more room, at most WEFT_PROMPT bytes. When it had no more room, WEFT_FULL is added to the number of bytes.
+ * -ENOSYS: some of it may not be there, so nothing was sent (before Linux 6.5,
  * which is asked by cachestat(2), and elsewhere: always). What is thrown out of the cache
  * between the question and the sending is waited for. */
-#define WEFT_PROMPT 524288
+#define WEFT_PROMPT 2097152
+#define WEFT_FULL ((ssize_t)1 << 62)
 ssize_t weft_sendfile_cached(int sock, int file, int64_t offset, size_t n) {
 #if defined(__linux__)
   enum { cachestat_number = 451 }; /* on all architectures; younger than Debian 12's headers */
@@ -157,7 +159,15 @@ ssize_t weft_sendfile_cached(int sock, int file, int64_t offset, size_t n) {
     return -ENOSYS;
   }
   if (found.cache < (uint64_t)((offset + (int64_t)n - 1) / page - offset / page + 1)) return -ENOSYS;
-  return weft_sendfile(sock, file, offset, n);
+  size_t done = 0;
+  /* Less than was asked for may be the end of the file, not of the room: only another try tells. */
+  while (done < n) {
+    ssize_t r = weft_sendfile(sock, file, offset + (int64_t)done, n - done);
+    if (r == -EAGAIN && done > 0) return (ssize_t)done | WEFT_FULL;
+    if (r <= 0) return done > 0 ? (ssize_t)done : r;
+    done += r;
+  }
+  return done;
 #else
   (void)sock, (void)file, (void)offset, (void)n;
   return -ENOSYS;

@@ -111,7 +111,7 @@ files =
       result "sendFileRangeWith" t
       parts <- readIORef told
       sum parts @?= 2999000
-      assertBool (show parts) (all (\n -> n > 0 && n <= 1048576) parts),
+      assertBool (show parts) (all (\n -> n > 0 && n <= 2097152) parts),
     test "an empty file, a range, nothing of a range" . withTcp $ \a b -> withFile (payload 1000) $ \path -> withFile B.empty $ \none -> do
       sendFile a none
       withOpen path $ \fd -> do

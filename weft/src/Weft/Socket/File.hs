@@ -9,6 +9,7 @@ where
 
 import Control.Exception (bracket, onException)
 import Control.Monad (when)
+import Data.Bits (bit)
 import Data.Int (Int64)
 import Foreign.C.Error (Errno (..), eINVAL, eNOSYS)
 import Foreign.C.String (withCString)
@@ -41,7 +42,7 @@ sendFileRange :: Socket -> Fd -> Int64 -> Int64 -> IO ()
 sendFileRange = sendFileRangeWith (const (pure ()))
 
 -- | The same, with an action that is told how many bytes were sent each time the kernel has
--- taken some: as many as the socket had room for, a MiB at most.
+-- taken some: as many as the socket had room for, two MiB at most.
 sendFileRangeWith :: (Int -> IO ()) -> Socket -> Fd -> Int64 -> Int64 -> IO ()
 sendFileRangeWith sent s file@(Fd fd) offset count
   | offset < 0 || count < 0 = ioError (socketError loc eINVAL)
@@ -50,8 +51,7 @@ sendFileRangeWith sent s file@(Fd fd) offset count
     n <- operate loc s Writing $ \sock -> do
       prompt <- cSendFileCached sock fd offset (fromIntegral count)
       r <- if absent prompt then cSendFile sock fd offset (fromIntegral (min count chunk)) else pure prompt
-      -- Less than was asked for may be the end of the file, not of the room.
-      answer r (pure . Done)
+      if r > roomless then pure (Drained (fromIntegral (r - roomless))) else answer r (pure . Done)
     when (n == 0) (ioError (mkIOError EOF loc Nothing Nothing))
     sent n
     sendFileRangeWith sent s file (offset + fromIntegral n) (count - fromIntegral n)
@@ -59,5 +59,6 @@ sendFileRangeWith sent s file@(Fd fd) offset count
     loc = "Weft.Socket.sendFileRange"
     -- It may have to come from the disk: a call that lets others run, and costs the more.
     absent r = Errno (negate (fromIntegral r)) == eNOSYS
+    roomless = bit 62
     -- So that a deadline is looked at now and then.
     chunk = 1048576
