@@ -5,7 +5,7 @@ module Files.Use
   )
 where
 
-import Control.Monad (forM, forM_)
+import Control.Monad (forM, forM_, replicateM_, unless)
 import qualified Control.Monad.Catch as C
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (fromForeignPtr)
@@ -38,6 +38,7 @@ tests scheduler =
       test "chunks" chunks,
       test "memory of one's own" own,
       test "opened by one kind of thread, used by the other" both,
+      test "a file that is closed while others read it" closing,
       test "status" status,
       test "errors have their kind, function and name" errors,
       test "no way out of a directory" beneath,
@@ -107,6 +108,38 @@ both go = withBytes 4096 $ \path -> do
   GHC.closeFile f
   e <- tryIOError (go (() <$ readAt f 0 1))
   either (\x -> "file is closed" `isInfixOf` show x @? show x) (const (assertFailure "read")) e
+
+-- | Its descriptor's number goes to another file at once: nobody gets bytes of that one.
+closing :: Run -> Assertion
+closing go = withBytes 65536 $ \path -> withFolder $ \folder -> do
+  let other = folder </> "other"
+  GHC.withFile writing other $ \file -> GHC.writeAt file 0 (B.replicate 65536 255) >> GHC.sync file
+  before <- openDescriptors
+  wrong <- newIORef []
+  forM_ [1 .. 150 :: Int] $ \i -> do
+    f <- GHC.openFile (if even i then uncached else reading) path
+    go $ do
+      readers <- forM [0 .. 7 :: Int] $ \k -> forkThread (reader wrong f (k * 4096))
+      replicateM_ (i `mod` 7) yield
+      nonBlocking (GHC.closeFile f)
+      g <- openFile uncached other
+      x <- readAt g 0 4096
+      unless (x == B.replicate 4096 255) (note wrong "the other file")
+      mapM_ wait readers
+      closeFile g
+  readIORef wrong >>= (@?= [])
+  -- Lanes that were not there before have a few.
+  now <- openDescriptors
+  assertBool (show (before, now)) (now < before + 20)
+  where
+    note wrong what = nonBlocking (modifyIORef' wrong (what :))
+    reader wrong f at = do
+      r <- C.try (readAt f (Offset (fromIntegral at)) 4096)
+      case r of
+        Left e -> unless ("file is closed" `isInfixOf` show (e :: IOError)) (note wrong (show e))
+        Right x
+          | x == marked at 4096 -> reader wrong f at
+          | otherwise -> note wrong "bytes of another file"
 
 status :: Run -> Assertion
 status go = withBytes 12345 $ \path -> do

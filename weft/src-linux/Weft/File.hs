@@ -97,6 +97,7 @@ import Data.Word (Word8)
 import Foreign.Ptr (Ptr)
 import System.Posix.Types (Fd)
 import Weft.File.Attributes (FileStatus (..), FileType (..))
+import Weft.File.Carrier (ghcThreads)
 import Weft.File.Engine
 import Weft.File.Lane (LaneFigures (..))
 import qualified Weft.File.Names as Names
@@ -115,36 +116,36 @@ import Weft.File.Units
 -- | Open a file. Close it with 'closeFile'; better, use 'withFile'. Throws as
 -- 'System.IO.openFile' does; interruptible, and then nothing stays open.
 openFile :: OpenMode -> FilePath -> IO File
-openFile = Open.openFile perform
+openFile = Open.openFile ghcThreads
 
 -- | Open a file for as long as the action takes.
 withFile :: OpenMode -> FilePath -> (File -> IO a) -> IO a
-withFile = Open.withFile perform
+withFile = Open.withFile ghcThreads
 
 -- | Open a directory.
 openDirectory :: FilePath -> IO Directory
-openDirectory = Open.openDirectory perform
+openDirectory = Open.openDirectory ghcThreads
 
 -- | Open a directory for as long as the action takes.
 withDirectory :: FilePath -> (Directory -> IO a) -> IO a
-withDirectory = Open.withDirectory perform
+withDirectory = Open.withDirectory ghcThreads
 
 -- | Open a file by a path that starts from a directory.
 openFileAt :: Directory -> OpenMode -> FilePath -> IO File
-openFileAt = Open.openFileAt perform
+openFileAt = Open.openFileAt ghcThreads
 
 -- | The same for as long as the action takes.
 withFileAt :: Directory -> OpenMode -> FilePath -> (File -> IO a) -> IO a
-withFileAt = Open.withFileAt perform
+withFileAt = Open.withFileAt ghcThreads
 
 -- | 'openFileAt' by a path in the bytes that the file system has, whatever their encoding.
 -- Nothing is converted, but for the path in messages.
 openRawFileAt :: Directory -> OpenMode -> ByteString -> IO File
-openRawFileAt = Open.openRawFileAt perform
+openRawFileAt = Open.openRawFileAt ghcThreads
 
 -- | The same for as long as the action takes.
 withRawFileAt :: Directory -> OpenMode -> ByteString -> (File -> IO a) -> IO a
-withRawFileAt = Open.withRawFileAt perform
+withRawFileAt = Open.withRawFileAt ghcThreads
 
 -- | All names in a directory that was opened as a file, for reading, in no order; not @.@
 -- and @..@. Names that come or go meanwhile may be among them. A name shares its memory
@@ -152,73 +153,73 @@ withRawFileAt = Open.withRawFileAt perform
 -- threads at once with one 'File', which has one position. Throws an 'IOError' when it is
 -- no directory (@ENOTDIR@).
 forNames :: File -> (a -> ByteString -> IO a) -> a -> IO a
-forNames = Names.forNames perform
+forNames = Names.forNames ghcThreads
 
 -- Reading and writing -----------------------------------------------------------------
 
 -- | Bytes from an offset: as many as asked for, fewer only at the end of the file.
 -- When it is interrupted it returns at once.
 readAt :: File -> Offset -> Count -> IO ByteString
-readAt = Transfer.readAt perform
+readAt = Transfer.readAt ghcThreads
 
 -- | Write all bytes from an offset on. When it is interrupted, a part of them may
 -- have been written, or be written yet.
 writeAt :: File -> Offset -> ByteString -> IO ()
-writeAt = Transfer.writeAt perform
+writeAt = Transfer.writeAt ghcThreads
 
 -- | Write several strings one after the other, by as few system calls as may be.
 writeManyAt :: File -> Offset -> [ByteString] -> IO ()
-writeManyAt = Transfer.writeManyAt perform
+writeManyAt = Transfer.writeManyAt ghcThreads
 
 -- | All of a file from an offset on, in chunks of that size, the last of which may
 -- be shorter.
 forChunks :: File -> Offset -> Count -> (a -> ByteString -> IO a) -> a -> IO a
-forChunks = Transfer.forChunks perform
+forChunks = Transfer.forChunks ghcThreads
 
 -- | Into memory of the caller's, which must stay until it returns: how many bytes,
 -- fewer than asked for only at the end of the file. Interruptible; before it ends
 -- by an exception it waits until the kernel is done with the memory.
 readBufAt :: File -> Offset -> Ptr Word8 -> Count -> IO Count
-readBufAt = Transfer.readBufAt perform
+readBufAt = Transfer.readBufAt ghcThreads
 
 -- | From memory of the caller's, in the same way: all of it.
 writeBufAt :: File -> Offset -> Ptr Word8 -> Count -> IO ()
-writeBufAt = Transfer.writeBufAt perform
+writeBufAt = Transfer.writeBufAt ghcThreads
 
 -- | Into several pieces of memory, filled one after the other, by one request for
 -- up to 1024 of them: how many bytes; fewer than there is room for only at the end
 -- of the file.
 readBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> IO Count
-readBufsAt = Transfer.readBufsAt perform
+readBufsAt = Transfer.readBufsAt ghcThreads
 
 -- | From several pieces of memory; all of it, unless the device is full.
 writeBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> IO Count
-writeBufsAt = Transfer.writeBufsAt perform
+writeBufsAt = Transfer.writeBufsAt ghcThreads
 
 -- | Have what was written reach the disk, with its size and times (fsync(2)).
 sync :: File -> IO ()
-sync = Transfer.sync perform
+sync = Transfer.sync ghcThreads
 
 -- | The same without what is not needed to read it again (fdatasync(2)).
 syncData :: File -> IO ()
-syncData = Transfer.syncData perform
+syncData = Transfer.syncData ghcThreads
 
 -- | Have the disk set space aside for a range, and the file be at least that long
 -- (fallocate(2)).
 allocate :: File -> Offset -> Offset -> IO ()
-allocate = Transfer.allocate perform
+allocate = Transfer.allocate ghcThreads
 
 -- Status --------------------------------------------------------------------------------
 
 -- | Of an open file.
 statFile :: File -> IO FileStatus
-statFile = Status.statFile perform
+statFile = Status.statFile ghcThreads
 
 -- | Of what a path leads to.
 statPath :: FilePath -> IO FileStatus
-statPath = Status.statPath perform
+statPath = Status.statPath ghcThreads
 
 -- | Run something with the file's descriptor, which stays open meanwhile: for
 -- 'Weft.Socket.sendFileRange', say.
 withFileFd :: File -> (Fd -> IO a) -> IO a
-withFileFd = using "Weft.File.withFileFd"
+withFileFd = inside "Weft.File.withFileFd"

@@ -87,25 +87,36 @@ import Foreign.Ptr (Ptr)
 import Weft.FFI.File (Op, errAgain, errInterrupted, tryOp)
 import Weft.File (Access (..), Count (..), Creation (..), Directory, File, FileStatus (..), FileType (..), Offset (..), OpenMode (..), Within (..), alignedBuffer, directoryLocal, filePath, openedStatus, reading, writing)
 import qualified Weft.File as GHC
-import Weft.File.Engine (Carrier, Manner (..), begin)
+import Weft.File.Carrier
+import Weft.File.Engine (Manner (..), begin)
 import qualified Weft.File.Names as Names
 import qualified Weft.File.Open as Open
 import qualified Weft.File.Status as Status
 import qualified Weft.File.Transfer as Transfer
+import Weft.File.Types (fileFd)
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Outside
 
 -- Carrying out ------------------------------------------------------------------------
 
--- | How hybrid threads have an operation carried out: tried at once where that does not
--- block, else begun, the thread parked.
-carryOut :: Carrier Hybrid
+-- | Hybrid threads. Between operations one of them has nothing of the file: masking and a handler would be
+-- a dozen system calls for each read.
+hybridThreads :: Carrier Hybrid
+hybridThreads = Carrier {carry = carryOut, using = \_ file act -> act (fileFd file)}
+{-# INLINE hybridThreads #-}
+
+-- | Try at once, where that does not block, else begin and park.
+carryOut :: Manner -> Op -> Hybrid CInt
 carryOut manner op = do
-  r <- if mannerTry manner then nonBlocking (tryOp op) else pure errAgain
+  r <- if mannerTry manner then nonBlocking prompt else pure errAgain
   result <- if r == errAgain then await manner op else pure r
-  if result == errInterrupted
-    then carryOut manner op
-    else result <$ nonBlocking (mannerKeep manner)
+  if result == errInterrupted then carryOut manner op else pure result
+  where
+    prompt = do
+      release <- mannerHold manner
+      r <- tryOp op
+      mannerKeep manner
+      r <$ release
 
 -- | Begin, and park for the end. 'mannerWatch', which is for streams, is not looked at.
 await :: Manner -> Op -> Hybrid CInt
@@ -120,11 +131,11 @@ await manner op = call $ \l ctx k -> outside l ctx k interrupted $ \promise -> d
 
 -- | 'GHC.openFile'. Interruptible, and then nothing stays open.
 openFile :: OpenMode -> FilePath -> Hybrid File
-openFile = Open.openFile carryOut
+openFile = Open.openFile hybridThreads
 
 -- | Open a file for as long as the action takes.
 withFile :: OpenMode -> FilePath -> (File -> Hybrid a) -> Hybrid a
-withFile = Open.withFile carryOut
+withFile = Open.withFile hybridThreads
 
 -- | 'GHC.closeFile'.
 closeFile :: File -> Hybrid ()
@@ -132,7 +143,7 @@ closeFile = nonBlocking . GHC.closeFile
 
 -- | Open a directory.
 openDirectory :: FilePath -> Hybrid Directory
-openDirectory = Open.openDirectory carryOut
+openDirectory = Open.openDirectory hybridThreads
 
 -- | Close it; files opened from it stay open.
 closeDirectory :: Directory -> Hybrid ()
@@ -140,88 +151,88 @@ closeDirectory = nonBlocking . GHC.closeDirectory
 
 -- | Open a directory for as long as the action takes.
 withDirectory :: FilePath -> (Directory -> Hybrid a) -> Hybrid a
-withDirectory = Open.withDirectory carryOut
+withDirectory = Open.withDirectory hybridThreads
 
 -- | Open a file by a path that starts from a directory.
 openFileAt :: Directory -> OpenMode -> FilePath -> Hybrid File
-openFileAt = Open.openFileAt carryOut
+openFileAt = Open.openFileAt hybridThreads
 
 -- | The same for as long as the action takes.
 withFileAt :: Directory -> OpenMode -> FilePath -> (File -> Hybrid a) -> Hybrid a
-withFileAt = Open.withFileAt carryOut
+withFileAt = Open.withFileAt hybridThreads
 
 -- | 'GHC.openRawFileAt'.
 openRawFileAt :: Directory -> OpenMode -> ByteString -> Hybrid File
-openRawFileAt = Open.openRawFileAt carryOut
+openRawFileAt = Open.openRawFileAt hybridThreads
 
 -- | The same for as long as the action takes.
 withRawFileAt :: Directory -> OpenMode -> ByteString -> (File -> Hybrid a) -> Hybrid a
-withRawFileAt = Open.withRawFileAt carryOut
+withRawFileAt = Open.withRawFileAt hybridThreads
 
 -- | All names in a directory that was opened as a file: 'GHC.forNames'.
 forNames :: File -> (a -> ByteString -> Hybrid a) -> a -> Hybrid a
-forNames = Names.forNames carryOut
+forNames = Names.forNames hybridThreads
 
 -- Reading and writing ---------------------------------------------------------------------
 
 -- | Bytes from an offset: as many as asked for, fewer only at the end of the file.
 -- (@sys_aio_read@)
 readAt :: File -> Offset -> Count -> Hybrid ByteString
-readAt = Transfer.readAt carryOut
+readAt = Transfer.readAt hybridThreads
 
 -- | Write all bytes from an offset on. When it is interrupted, a part of them may
 -- have been written, or be written yet.
 writeAt :: File -> Offset -> ByteString -> Hybrid ()
-writeAt = Transfer.writeAt carryOut
+writeAt = Transfer.writeAt hybridThreads
 
 -- | Write several strings one after the other, by as few system calls as may be.
 writeManyAt :: File -> Offset -> [ByteString] -> Hybrid ()
-writeManyAt = Transfer.writeManyAt carryOut
+writeManyAt = Transfer.writeManyAt hybridThreads
 
 -- | All of a file from an offset on, in chunks of that size, the last of which may
 -- be shorter.
 forChunks :: File -> Offset -> Count -> (a -> ByteString -> Hybrid a) -> a -> Hybrid a
-forChunks = Transfer.forChunks carryOut
+forChunks = Transfer.forChunks hybridThreads
 
 -- | Into memory of the caller's, which must stay until it returns: how many bytes,
 -- fewer than asked for only at the end of the file. Interrupted, the thread waits until
 -- the kernel is done with the memory.
 readBufAt :: File -> Offset -> Ptr Word8 -> Count -> Hybrid Count
-readBufAt = Transfer.readBufAt carryOut
+readBufAt = Transfer.readBufAt hybridThreads
 
 -- | From memory of the caller's, in the same way: all of it.
 writeBufAt :: File -> Offset -> Ptr Word8 -> Count -> Hybrid ()
-writeBufAt = Transfer.writeBufAt carryOut
+writeBufAt = Transfer.writeBufAt hybridThreads
 
 -- | Into several pieces of memory, filled one after the other, by one request for
 -- up to 1024 of them: how many bytes; fewer than there is room for only at the end
 -- of the file.
 readBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> Hybrid Count
-readBufsAt = Transfer.readBufsAt carryOut
+readBufsAt = Transfer.readBufsAt hybridThreads
 
 -- | From several pieces of memory; all of it, unless the device is full.
 writeBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> Hybrid Count
-writeBufsAt = Transfer.writeBufsAt carryOut
+writeBufsAt = Transfer.writeBufsAt hybridThreads
 
 -- | Have what was written reach the disk, with its size and times (fsync(2)).
 sync :: File -> Hybrid ()
-sync = Transfer.sync carryOut
+sync = Transfer.sync hybridThreads
 
 -- | The same without what is not needed to read it again (fdatasync(2)).
 syncData :: File -> Hybrid ()
-syncData = Transfer.syncData carryOut
+syncData = Transfer.syncData hybridThreads
 
 -- | Have the disk set space aside for a range, and the file be at least that long
 -- (fallocate(2)).
 allocate :: File -> Offset -> Offset -> Hybrid ()
-allocate = Transfer.allocate carryOut
+allocate = Transfer.allocate hybridThreads
 
 -- Status -------------------------------------------------------------------------------------
 
 -- | Of an open file.
 statFile :: File -> Hybrid FileStatus
-statFile = Status.statFile carryOut
+statFile = Status.statFile hybridThreads
 
 -- | Of what a path leads to.
 statPath :: FilePath -> Hybrid FileStatus
-statPath = Status.statPath carryOut
+statPath = Status.statPath hybridThreads

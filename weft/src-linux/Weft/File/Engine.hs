@@ -19,7 +19,6 @@
 module Weft.File.Engine
   ( -- * Carrying out
     Manner (..),
-    Carrier,
     perform,
     begin,
 
@@ -193,19 +192,16 @@ data Manner = Manner
     mannerWatch :: !(IO () -> IO (IO ())),
     -- | The request's memory is used until now.
     mannerKeep :: !(IO ()),
-    -- | Its descriptor is used from now on, until what this returns is run.
+    -- | Its descriptor is used from now on, until what this returns is run. Throws when the file is
+    -- closed.
     mannerHold :: !(IO (IO ())),
     -- | What to do with a result for which nobody waits any more.
     mannerDispose :: !(CInt -> IO ())
   }
 
--- | How threads of one kind have an operation carried out and wait for its result. What
--- stands on the engine is written once, for all kinds.
-type Carrier m = Manner -> Op -> m CInt
-
--- | GHC's threads. Carry an operation out, and wait for its result. Interruptible where it waits;
+-- | Carry an operation out, and wait for its result. Interruptible where it waits;
 -- in the second way above where the kernel is, which it is not for a disk.
-perform :: Carrier IO
+perform :: Manner -> Op -> IO CInt
 perform manner op = do
   r <- if mannerTry manner then tryOp op else pure errAgain
   result <- if r /= errAgain then pure r else slow

@@ -5,7 +5,6 @@ module Weft.File.Names
   )
 where
 
-import Control.Monad.Catch (MonadMask)
 import Control.Monad.IO.Class (MonadIO (..))
 import Data.Bits (shiftL, (.|.))
 import Data.ByteString (ByteString)
@@ -17,22 +16,24 @@ import Foreign.ForeignPtr (touchForeignPtr)
 import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import GHC.ByteOrder (ByteOrder (..), targetByteOrder)
 import Weft.FFI.File
+import Weft.File.Carrier
 import Weft.File.Engine
 import Weft.File.Transfer (forgotten)
 import Weft.File.Types
 
 -- | 'Weft.File.forNames'.
-forNames :: (MonadIO m, MonadMask m) => Carrier m -> File -> (a -> ByteString -> m a) -> a -> m a
-forNames carry file use = go True
+forNames :: MonadIO m => Carrier m -> File -> (a -> ByteString -> m a) -> a -> m a
+forNames threads file use = go True
   where
     go first acc = do
       batch <- next first
       if B.null batch then pure acc else each acc batch >>= go False
-    next first = using loc file $ \fd -> do
+    next first = using threads loc file $ \fd -> do
       memory <- liftIO (B.mallocByteString batchBytes)
       n <-
         carry
-          (forgotten file (touchForeignPtr memory)) {mannerTry = False}
+          threads
+          (forgotten loc file (touchForeignPtr memory)) {mannerTry = False}
           (opNames fd first (unsafeForeignPtrToPtr memory) batchBytes)
       B.fromForeignPtr memory 0 <$> liftIO (check loc (filePath file) n)
     each acc batch

@@ -50,6 +50,7 @@ import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..), FileMode)
 import Weft.FFI.File
 import Weft.File.Attributes
+import Weft.File.Carrier
 import Weft.File.Engine
 import Weft.File.Types
 
@@ -111,12 +112,12 @@ writing = reading {openAccess = WriteOnly, openCreation = CreateIfMissing 0o666,
 
 -- | 'Weft.File.openFile'.
 openFile :: (MonadIO m, MonadMask m) => Carrier m -> OpenMode -> FilePath -> m File
-openFile carry mode = openBelow carry "Weft.File.openFile" here mode . Spelled
+openFile threads mode = openBelow threads "Weft.File.openFile" here mode . Spelled
 {-# INLINE openFile #-}
 
 -- | 'Weft.File.withFile'.
 withFile :: (MonadIO m, MonadMask m) => Carrier m -> OpenMode -> FilePath -> (File -> m a) -> m a
-withFile carry mode path = bracket (openFile carry mode path) (liftIO . closeFile)
+withFile threads mode path = bracket (openFile threads mode path) (liftIO . closeFile)
 {-# INLINE withFile #-}
 
 -- | An open directory, from which paths can start; and the device that it is on, if that
@@ -128,8 +129,8 @@ instance Show Directory where
 
 -- | 'Weft.File.openDirectory'.
 openDirectory :: (MonadIO m, MonadMask m) => Carrier m -> FilePath -> m Directory
-openDirectory carry path = mask_ $ do
-  fd <- openFd carry loc here (Spelled path) flags 0 0
+openDirectory threads path = mask_ $ do
+  fd <- openFd threads loc here (Spelled path) flags 0 0
   liftIO . (`E.onException` closing fd) $ do
     status <- looked loc path fd
     local <- isLocal fd
@@ -146,7 +147,7 @@ closeDirectory (Directory file _) = closeFile file
 
 -- | 'Weft.File.withDirectory'.
 withDirectory :: (MonadIO m, MonadMask m) => Carrier m -> FilePath -> (Directory -> m a) -> m a
-withDirectory carry path = bracket (openDirectory carry path) (liftIO . closeDirectory)
+withDirectory threads path = bracket (openDirectory threads path) (liftIO . closeDirectory)
 {-# INLINE withDirectory #-}
 
 -- | Is a file on the same file system as the directory that it was opened from, and is
@@ -158,26 +159,26 @@ directoryLocal (Directory _ local) file = local == Just (statusDevice (fileOpene
 
 -- | 'Weft.File.openFileAt'.
 openFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> FilePath -> m File
-openFileAt carry dir mode path = openNamedAt carry "Weft.File.openFileAt" dir mode (Spelled path)
+openFileAt threads dir mode path = openNamedAt threads "Weft.File.openFileAt" dir mode (Spelled path)
 {-# INLINE openFileAt #-}
 
 -- | 'Weft.File.withFileAt'.
 withFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> FilePath -> (File -> m a) -> m a
-withFileAt carry dir mode path = bracket (openFileAt carry dir mode path) (liftIO . closeFile)
+withFileAt threads dir mode path = bracket (openFileAt threads dir mode path) (liftIO . closeFile)
 {-# INLINE withFileAt #-}
 
 -- | 'Weft.File.openRawFileAt'.
 openRawFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> ByteString -> m File
-openRawFileAt carry dir mode path = openNamedAt carry "Weft.File.openRawFileAt" dir mode (Raw path)
+openRawFileAt threads dir mode path = openNamedAt threads "Weft.File.openRawFileAt" dir mode (Raw path)
 {-# INLINE openRawFileAt #-}
 
 -- | 'Weft.File.withRawFileAt'.
 withRawFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> ByteString -> (File -> m a) -> m a
-withRawFileAt carry dir mode path = bracket (openRawFileAt carry dir mode path) (liftIO . closeFile)
+withRawFileAt threads dir mode path = bracket (openRawFileAt threads dir mode path) (liftIO . closeFile)
 {-# INLINE withRawFileAt #-}
 
 openNamedAt :: (MonadIO m, MonadMask m) => Carrier m -> String -> Directory -> OpenMode -> Name -> m File
-openNamedAt carry loc (Directory dir local) mode name = using loc dir $ \fd -> openBelow carry loc (Start fd local (hold dir)) mode name
+openNamedAt threads loc (Directory dir local) mode name = using threads loc dir $ \fd -> openBelow threads loc (Start fd local (hold loc dir)) mode name
 {-# INLINE openNamedAt #-}
 
 -- | Take charge of an open descriptor, whose name is only for messages. From now on
@@ -217,8 +218,8 @@ here :: Start
 here = Start (Fd (#{const AT_FDCWD})) Nothing (pure (pure ()))
 
 openBelow :: (MonadIO m, MonadMask m) => Carrier m -> String -> Start -> OpenMode -> Name -> m File
-openBelow carry loc start@(Start _ local _) mode name = mask_ $ do
-  fd <- openFd carry loc start name (flagsOf mode) permissions resolve
+openBelow threads loc start@(Start _ local _) mode name = mask_ $ do
+  fd <- openFd threads loc start name (flagsOf mode) permissions resolve
   liftIO $ do
     status <- looked loc (spelled name) fd `E.onException` closing fd
     newFile (spelled name) (kindOf (openDirect mode) status) status (light status) fd
@@ -268,7 +269,7 @@ flagsOf mode =
 -- | openat2(2). With exceptions masked; a descriptor for which its caller did not
 -- wait is closed.
 openFd :: MonadIO m => Carrier m -> String -> Start -> Name -> Word64 -> Word64 -> Word64 -> m Fd
-openFd carry loc (Start dir _ held) name flags permissions resolve = do
+openFd threads loc (Start dir _ held) name flags permissions resolve = do
   (memory, text) <- liftIO (howAndPath loc name flags permissions resolve)
   let op = opOpen dir text (unsafeForeignPtrToPtr memory)
       manner =
@@ -284,7 +285,7 @@ openFd carry loc (Start dir _ held) name flags permissions resolve = do
           }
       -- A rename somewhere made the kernel unsure that the path stays beneath.
       again n = do
-        r <- carry manner op
+        r <- carry threads manner op
         if r == errAgain && n > (0 :: Int) then again (n - 1) else pure r
   r <- again 100
   Fd . fromIntegral <$> liftIO (check loc (spelled name) r)

@@ -10,7 +10,6 @@ module Weft.File.Status
   )
 where
 
-import Control.Monad.Catch (MonadMask)
 import Control.Monad.IO.Class (MonadIO (..))
 import Data.Word (Word32, Word64, Word8)
 import Foreign.ForeignPtr (ForeignPtr, mallocForeignPtrBytes, touchForeignPtr)
@@ -23,6 +22,7 @@ import GHC.IO.Encoding (getFileSystemEncoding)
 import System.Posix.Types (Fd (..))
 import Weft.FFI.File
 import Weft.File.Attributes
+import Weft.File.Carrier
 import Weft.File.Engine
 import Weft.File.Types
 
@@ -31,8 +31,8 @@ import Weft.File.Types
 #include <sys/stat.h>
 
 -- | 'Weft.File.statFile'.
-statFile :: (MonadIO m, MonadMask m) => Carrier m -> File -> m FileStatus
-statFile carry file = using loc file $ \fd -> statx carry (hold file) loc (filePath file) fd "" (#{const AT_EMPTY_PATH})
+statFile :: MonadIO m => Carrier m -> File -> m FileStatus
+statFile threads file = using threads loc file $ \fd -> statx threads (hold loc file) loc (filePath file) fd "" (#{const AT_EMPTY_PATH})
   where
     loc = "Weft.File.statFile"
 {-# INLINE statFile #-}
@@ -44,19 +44,19 @@ openedStatus = fileOpened
 
 -- | 'Weft.File.statPath'.
 statPath :: MonadIO m => Carrier m -> FilePath -> m FileStatus
-statPath carry path = statx carry (pure (pure ())) "Weft.File.statPath" path (Fd (#{const AT_FDCWD})) path 0
+statPath threads path = statx threads (pure (pure ())) "Weft.File.statPath" path (Fd (#{const AT_FDCWD})) path 0
 {-# INLINE statPath #-}
 
 -- | Of what a path leads to that starts from a directory, given as a file. (It may
 -- lead out of it: to stay inside, open the file and ask 'statFile'.)
-statPathAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> FilePath -> m FileStatus
-statPathAt carry dir path = using loc dir $ \fd -> statx carry (hold dir) loc path fd path 0
+statPathAt :: MonadIO m => Carrier m -> File -> FilePath -> m FileStatus
+statPathAt threads dir path = using threads loc dir $ \fd -> statx threads (hold loc dir) loc path fd path 0
   where
     loc = "Weft.File.statPathAt"
 {-# INLINE statPathAt #-}
 
 statx :: MonadIO m => Carrier m -> IO (IO ()) -> String -> FilePath -> Fd -> FilePath -> Word32 -> m FileStatus
-statx carry held loc shown dir path flags = do
+statx threads held loc shown dir path flags = do
   memory <- liftIO (outAndPath path)
   let out = unsafeForeignPtrToPtr memory
       op = opStat dir (out `plusPtr` statusSpace) flags (#{const STATX_BASIC_STATS}) out
@@ -70,7 +70,7 @@ statx carry held loc shown dir path flags = do
             mannerHold = held,
             mannerDispose = const (pure ())
           }
-  r <- carry manner op
+  r <- carry threads manner op
   liftIO (check loc shown r >> readStatus out <* touchForeignPtr memory)
 {-# INLINE statx #-}
 

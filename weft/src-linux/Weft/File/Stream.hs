@@ -28,7 +28,7 @@ import Weft.Sys
 readNext :: File -> Count -> IO ByteString
 readNext file (Count count)
   | count <= 0 = pure B.empty
-  | otherwise = using loc file $ \fd -> mask_ $ do
+  | otherwise = inside loc file $ \fd -> mask_ $ do
     left <- takeMVar (fileLeft file)
     if B.null left
       then fresh fd
@@ -52,7 +52,7 @@ readNext file (Count count)
 -- | Write all bytes; waits for room. When it is interrupted a part may have been
 -- written.
 writeNext :: File -> ByteString -> IO ()
-writeNext file bytes = using loc file $ \fd -> withMVar (fileTurn file) (\() -> go fd 0)
+writeNext file bytes = inside loc file $ \fd -> withMVar (fileTurn file) (\() -> go fd 0)
   where
     loc = "Weft.File.writeNext"
     (memory, start, size) = B.toForeignPtr bytes

@@ -1,6 +1,5 @@
 -- |
--- Reading and writing at offsets, by threads of any kind: each function's first argument
--- is how theirs have an operation carried out. "Weft.File" says what the functions do.
+-- Reading and writing at offsets, by threads of any kind. "Weft.File" says what the functions do.
 module Weft.File.Transfer
   ( -- * Bytes
     readAt,
@@ -28,7 +27,6 @@ module Weft.File.Transfer
 where
 
 import Control.Monad (unless)
-import Control.Monad.Catch (MonadMask)
 import Control.Monad.IO.Class (MonadIO (..))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -44,20 +42,21 @@ import Foreign.Storable (poke, pokeByteOff, sizeOf)
 import GHC.ForeignPtr (mallocPlainForeignPtrAlignedBytes)
 import System.Posix.Types (Fd)
 import Weft.FFI.File
+import Weft.File.Carrier
 import Weft.File.Engine
 import Weft.File.Types
 import Weft.File.Units
 
 -- | 'Weft.File.readAt'.
-readAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> Count -> m ByteString
-readAt carry file off (Count count) = do
+readAt :: MonadIO m => Carrier m -> File -> Offset -> Count -> m ByteString
+readAt threads file off (Count count) = do
   liftIO (validate loc file off count)
-  using loc file $ \fd -> do
+  using threads loc file $ \fd -> do
     memory <- liftIO (bufferFor file count)
     n <- repeatedly count $ \done -> do
       let p = unsafeForeignPtrToPtr memory `plusPtr` done
           size = min most (count - done)
-      carry (forgotten file (touchForeignPtr memory)) (opRead fd (offsetBytes off + fromIntegral done) p size)
+      carry threads (forgotten loc file (touchForeignPtr memory)) (opRead fd (offsetBytes off + fromIntegral done) p size)
         >>= checked loc file
     pure $! slice memory n count
   where
@@ -84,12 +83,13 @@ alignedBuffer :: Count -> IO (ForeignPtr Word8)
 alignedBuffer (Count count) = mallocPlainForeignPtrAlignedBytes (max 1 count) 4096
 
 -- | 'Weft.File.writeAt'.
-writeAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> ByteString -> m ()
-writeAt carry file off bytes = do
+writeAt :: MonadIO m => Carrier m -> File -> Offset -> ByteString -> m ()
+writeAt threads file off bytes = do
   liftIO (validate loc file off size)
-  using loc file $ \fd -> fully loc size $ \done ->
+  using threads loc file $ \fd -> fully loc size $ \done ->
     carry
-      (forgotten file (touchForeignPtr memory))
+      threads
+      (forgotten loc file (touchForeignPtr memory))
       (opWrite fd (offsetBytes off + fromIntegral done) (base `plusPtr` done) (min most (size - done)))
       >>= checked loc file
   where
@@ -99,26 +99,26 @@ writeAt carry file off bytes = do
 {-# INLINE writeAt #-}
 
 -- | 'Weft.File.writeManyAt'. The strings are kept by the requests.
-writeManyAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> [ByteString] -> m ()
-writeManyAt carry file off strings = do
-  written <- vectored loc opWriteParts keeping carry file off [(unsafeForeignPtrToPtr m `plusPtr` o, Count n) | (m, o, n) <- parts]
+writeManyAt :: MonadIO m => Carrier m -> File -> Offset -> [ByteString] -> m ()
+writeManyAt threads file off strings = do
+  written <- vectored loc opWriteParts keeping threads file off [(unsafeForeignPtrToPtr m `plusPtr` o, Count n) | (m, o, n) <- parts]
   unless (written == sum [Count n | (_, _, n) <- parts]) (liftIO (ioError (tookNoMore loc)))
   where
     loc = "Weft.File.writeManyAt"
     parts = map B.toForeignPtr strings
-    keeping keep = forgotten file (mapM_ (\(m, _, _) -> touchForeignPtr m) parts >> keep)
+    keeping keep = forgotten loc file (mapM_ (\(m, _, _) -> touchForeignPtr m) parts >> keep)
 {-# INLINE writeManyAt #-}
 
 -- | 'Weft.File.readBufAt'.
-readBufAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> Ptr Word8 -> Count -> m Count
-readBufAt carry file off p (Count count) = do
+readBufAt :: MonadIO m => Carrier m -> File -> Offset -> Ptr Word8 -> Count -> m Count
+readBufAt threads file off p (Count count) = do
   liftIO (validate loc file off count)
-  using loc file $ \fd ->
+  using threads loc file $ \fd ->
     Count
       <$> repeatedly
         count
         ( \done ->
-            carry (lent file (pure ())) (opRead fd (offsetBytes off + fromIntegral done) (p `plusPtr` done) (min most (count - done)))
+            carry threads (lent loc file (pure ())) (opRead fd (offsetBytes off + fromIntegral done) (p `plusPtr` done) (min most (count - done)))
               >>= checked loc file
         )
   where
@@ -126,32 +126,36 @@ readBufAt carry file off p (Count count) = do
 {-# INLINE readBufAt #-}
 
 -- | 'Weft.File.writeBufAt'.
-writeBufAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> Ptr Word8 -> Count -> m ()
-writeBufAt carry file off p (Count count) = do
+writeBufAt :: MonadIO m => Carrier m -> File -> Offset -> Ptr Word8 -> Count -> m ()
+writeBufAt threads file off p (Count count) = do
   liftIO (validate loc file off count)
-  using loc file $ \fd -> fully loc count $ \done ->
-    carry (lent file (pure ())) (opWrite fd (offsetBytes off + fromIntegral done) (p `plusPtr` done) (min most (count - done)))
+  using threads loc file $ \fd -> fully loc count $ \done ->
+    carry threads (lent loc file (pure ())) (opWrite fd (offsetBytes off + fromIntegral done) (p `plusPtr` done) (min most (count - done)))
       >>= checked loc file
   where
     loc = "Weft.File.writeBufAt"
 {-# INLINE writeBufAt #-}
 
 -- | 'Weft.File.readBufsAt'.
-readBufsAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
-readBufsAt carry file = vectored "Weft.File.readBufsAt" opReadParts (lent file) carry file
+readBufsAt :: MonadIO m => Carrier m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
+readBufsAt threads file = vectored loc opReadParts (lent loc file) threads file
+  where
+    loc = "Weft.File.readBufsAt"
 {-# INLINE readBufsAt #-}
 
 -- | 'Weft.File.writeBufsAt'.
-writeBufsAt :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
-writeBufsAt carry file = vectored "Weft.File.writeBufsAt" opWriteParts (lent file) carry file
+writeBufsAt :: MonadIO m => Carrier m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
+writeBufsAt threads file = vectored loc opWriteParts (lent loc file) threads file
+  where
+    loc = "Weft.File.writeBufsAt"
 {-# INLINE writeBufsAt #-}
 
 -- | Goes on behind what a request did, until all is done or one does nothing. The manner
 -- is told how to keep the vector that describes the parts.
-vectored :: (MonadIO m, MonadMask m) => String -> (Fd -> Int64 -> Ptr () -> Int -> Op) -> (IO () -> Manner) -> Carrier m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
-vectored loc make manner carry file start given = do
+vectored :: MonadIO m => String -> (Fd -> Int64 -> Ptr () -> Int -> Op) -> (IO () -> Manner) -> Carrier m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
+vectored loc make manner threads file start given = do
   liftIO (mapM_ (validate loc file start . countBytes . snd) given)
-  using loc file $ \fd -> go fd start (filter ((> 0) . snd) given) 0
+  using threads loc file $ \fd -> go fd start (filter ((> 0) . snd) given) 0
   where
     go _ _ [] done = pure done
     go fd at parts done = do
@@ -159,7 +163,7 @@ vectored loc make manner carry file start given = do
           count = length now
       vector <- liftIO (vectorOf count now)
       n <-
-        carry (manner (touchForeignPtr vector)) (make fd (offsetBytes at) (unsafeForeignPtrToPtr vector) count)
+        carry threads (manner (touchForeignPtr vector)) (make fd (offsetBytes at) (unsafeForeignPtrToPtr vector) count)
           >>= checked loc file
       if n == 0
         then pure done
@@ -186,11 +190,11 @@ behind n ((p, size) : rest)
   | otherwise = (p `plusPtr` countBytes n, size - n) : rest
 
 -- | 'Weft.File.forChunks'.
-forChunks :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> Count -> (a -> ByteString -> m a) -> a -> m a
-forChunks carry file start size use = go start
+forChunks :: MonadIO m => Carrier m -> File -> Offset -> Count -> (a -> ByteString -> m a) -> a -> m a
+forChunks threads file start size use = go start
   where
     go at acc = do
-      bytes <- readAt carry file at size
+      bytes <- readAt threads file at size
       if B.null bytes
         then pure acc
         else do
@@ -199,50 +203,52 @@ forChunks carry file start size use = go start
 {-# INLINE forChunks #-}
 
 -- | 'Weft.File.sync'.
-sync :: (MonadIO m, MonadMask m) => Carrier m -> File -> m ()
+sync :: MonadIO m => Carrier m -> File -> m ()
 sync = onDisk "Weft.File.sync" opSync
 {-# INLINE sync #-}
 
 -- | 'Weft.File.syncData'.
-syncData :: (MonadIO m, MonadMask m) => Carrier m -> File -> m ()
+syncData :: MonadIO m => Carrier m -> File -> m ()
 syncData = onDisk "Weft.File.syncData" opSyncData
 {-# INLINE syncData #-}
 
 -- | 'Weft.File.allocate'.
-allocate :: (MonadIO m, MonadMask m) => Carrier m -> File -> Offset -> Offset -> m ()
-allocate carry file off len = do
+allocate :: MonadIO m => Carrier m -> File -> Offset -> Offset -> m ()
+allocate threads file off len = do
   liftIO (validate loc file off 0)
-  onDisk loc (\fd -> opAllocate fd 0 (offsetBytes off) (offsetBytes len)) carry file
+  onDisk loc (\fd -> opAllocate fd 0 (offsetBytes off) (offsetBytes len)) threads file
   where
     loc = "Weft.File.allocate"
 {-# INLINE allocate #-}
 
-onDisk :: (MonadIO m, MonadMask m) => String -> (Fd -> Op) -> Carrier m -> File -> m ()
-onDisk loc make carry file = using loc file $ \fd ->
-  () <$ (carry (forgotten file (pure ())) {mannerTry = False} (make fd) >>= checked loc file)
+onDisk :: MonadIO m => String -> (Fd -> Op) -> Carrier m -> File -> m ()
+onDisk loc make threads file = using threads loc file $ \fd ->
+  () <$ (carry threads (forgotten loc file (pure ())) {mannerTry = False} (make fd) >>= checked loc file)
 {-# INLINE onDisk #-}
 
 -- Helpers --------------------------------------------------------------------------
 
 -- | An operation whose memory is kept by its request: its caller may go.
-forgotten :: File -> IO () -> Manner
-forgotten file keep =
+forgotten :: String -> File -> IO () -> Manner
+forgotten loc file keep =
   Manner
     { mannerTry = fileKind file == Cached,
       mannerBlock = True,
       mannerStay = Nothing,
       mannerWatch = \_ -> pure (pure ()),
       mannerKeep = keep,
-      mannerHold = hold file,
+      mannerHold = hold loc file,
       mannerDispose = const (pure ())
     }
 
 -- | One with memory of the caller's.
-lent :: File -> IO () -> Manner
-lent file keep = (forgotten file keep) {mannerStay = Just (const (pure ()))}
+lent :: String -> File -> IO () -> Manner
+lent loc file keep = (forgotten loc file keep) {mannerStay = Just (const (pure ()))}
 
 checked :: MonadIO m => String -> File -> CInt -> m Int
-checked loc file = liftIO . check loc (filePath file)
+checked loc file r
+  | r >= 0 = pure (fromIntegral r)
+  | otherwise = liftIO (check loc (filePath file) r)
 {-# INLINE checked #-}
 
 -- | Up to the count, or to a result of 0: how much it was.
@@ -273,6 +279,6 @@ validate :: String -> File -> Offset -> Int -> IO ()
 validate loc file off count
   | fileKind file == Stream = refuse eSPIPE
   | off < 0 || count < 0 = refuse eINVAL
-  | otherwise = pure ()
+  | otherwise = demandOpen loc file
   where
     refuse (Errno e) = ioError (fileError loc (filePath file) (negate e))

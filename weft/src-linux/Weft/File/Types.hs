@@ -10,8 +10,9 @@ module Weft.File.Types
     File (..),
     Kind (..),
     newFile,
-    using,
+    inside,
     hold,
+    demandOpen,
     closeFile,
 
     -- * Errors
@@ -21,9 +22,8 @@ module Weft.File.Types
   )
 where
 
+import Control.Exception (mask)
 import Control.Monad (when)
-import Control.Monad.Catch (MonadMask, mask, onException)
-import Control.Monad.IO.Class (MonadIO (..))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Foreign.C.Error (Errno (..), errnoToIOError)
@@ -32,7 +32,7 @@ import GHC.IO.Exception (IOErrorType (IllegalOperation))
 import System.IO.Error (ioeSetErrorString, mkIOError)
 import System.Posix.Types (Fd (..))
 import Weft.File.Attributes (FileStatus)
-import Weft.Sys hiding (onException)
+import Weft.Sys
 
 -- | An open file. Any number of threads may use it at once; it is closed by
 -- 'closeFile' or the bracket that opened it, not by the collector.
@@ -74,14 +74,14 @@ instance Show File where
 newFile :: FilePath -> Kind -> FileStatus -> Bool -> Fd -> IO File
 newFile path kind opened light fd = File path fd kind opened light <$> newCells 1 <*> newMVar B.empty <*> newRef [] <*> newMVar ()
 
--- | Run something with the descriptor, by a thread of any kind. Throws an
+-- | Run something with the descriptor, by a GHC thread. Throws an
 -- illegal-operation error, with the function's name, when the file is closed.
-using :: (MonadIO m, MonadMask m) => String -> File -> (Fd -> m a) -> m a
-using loc file act = mask $ \restore -> do
-  liftIO (entering loc file)
-  a <- restore (act (fileFd file)) `onException` liftIO (leaving file)
-  a <$ liftIO (leaving file)
-{-# INLINE using #-}
+inside :: String -> File -> (Fd -> IO a) -> IO a
+inside loc file act = mask $ \restore -> do
+  entering loc file
+  a <- restore (act (fileFd file)) `onException` leaving file
+  a <$ leaving file
+{-# INLINE inside #-}
 
 entering :: String -> File -> IO ()
 entering loc file = do
@@ -97,10 +97,17 @@ leaving file = do
   before <- addCell (fileGate file) 0 (-2)
   when (before == 3) (releaseFd file)
 
--- | For who is inside: keep the descriptor open from now on, until what this returns is
--- run, once. So a request whose caller has gone cannot meet the next owner of its number.
-hold :: File -> IO (IO ())
-hold file = leaving file <$ addCell (fileGate file) 0 2
+-- | For a request: keep the descriptor open from now on, until what this returns is
+-- run, once. So a request whose caller has gone cannot meet the next owner of its number. Throws as
+-- 'inside' does.
+hold :: String -> File -> IO (IO ())
+hold loc file = leaving file <$ entering loc file
+
+-- | The error of 'inside', if the file is closed.
+demandOpen :: String -> File -> IO ()
+demandOpen loc file = do
+  seen <- readCell (fileGate file) 0
+  when (odd seen) (ioError (closedError loc file))
 
 -- | Close: no operation begins any more, reads of a stream that wait end with an
 -- error, and the descriptor is closed as soon as the last operation has ended. Any
