@@ -19,7 +19,7 @@ int64_t weft_coarse_now(void) {
 }
 
 /* The kernel may put off a thread's wake-ups by an allowance, to join them with others: 50 us by default, less for the calling
- * thread from now on (doc/rationale.md, "Timers"). One system call in its life. */
+ * thread from now on (doc/rationale/timers.md). One system call in its life. */
 void weft_be_punctual(void) {
 #ifdef PR_SET_TIMERSLACK
   static _Thread_local int done;

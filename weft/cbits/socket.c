@@ -3,10 +3,14 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <unistd.h>
 #ifdef __linux__
 #include <sys/sendfile.h>
@@ -123,6 +127,20 @@ ssize_t weft_sendv(int fd, struct iovec *iov, int n, struct sockaddr *addr, sock
   RETRY(ssize_t, sendmsg(fd, &m, MSG_NOSIGNAL));
 }
 
+/* More follows at once, so the kernel may wait for it before it sends a packet. */
+ssize_t weft_sendv_more(int fd, struct iovec *iov, int n) {
+#ifndef MSG_MORE
+#define MSG_MORE 0
+#endif
+  struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
+  RETRY(ssize_t, sendmsg(fd, &m, MSG_NOSIGNAL | MSG_MORE));
+}
+
+/* Reads from a file at an offset; may wait for the disk. 0 at the end of the file. */
+ssize_t weft_read_at(int file, void *buf, size_t n, int64_t offset) {
+  RETRY(ssize_t, pread(file, buf, n, offset));
+}
+
 /* Sends from a file at an offset; may wait for the disk. 0 at the end of the file. */
 ssize_t weft_sendfile(int sock, int file, int64_t offset, size_t n) {
 #ifdef __linux__
@@ -183,7 +201,14 @@ int weft_dup(int fd) {
 }
 int weft_getsockname(int fd, struct sockaddr *a, socklen_t *n) { return getsockname(fd, a, n) < 0 ? -errno : 0; }
 int weft_getpeername(int fd, struct sockaddr *a, socklen_t *n) { return getpeername(fd, a, n) < 0 ? -errno : 0; }
+
+/* May any socket of this process linger? Written once, by anybody, read at each close. Connections inherit the option
+ * from their listener, so one socket that has it is enough. */
+static int may_linger;
+void weft_expect_lingering(void) { __atomic_store_n(&may_linger, 1, __ATOMIC_RELAXED); }
+
 int weft_setsockopt(int fd, int level, int name, const void *p, socklen_t n) {
+  if (level == SOL_SOCKET && name == SO_LINGER) weft_expect_lingering();
   return setsockopt(fd, level, name, p, n) < 0 ? -errno : 0;
 }
 int weft_getsockopt(int fd, int level, int name, void *p, socklen_t *n) {
@@ -191,6 +216,49 @@ int weft_getsockopt(int fd, int level, int name, void *p, socklen_t *n) {
 }
 /* Whatever close returns, the descriptor is gone. */
 void weft_close(int fd) { close(fd); }
+
+/* Give the number back without blocking. A socket that lingers is only closed by the last of its descriptors: a
+ * duplicate is returned for that, otherwise -1. Should there be no descriptor for one, the kernel goes on sending in the
+ * background, as it does for sockets that do not linger. */
+int weft_close_now(int fd) {
+  int copy = -1;
+  if (__atomic_load_n(&may_linger, __ATOMIC_RELAXED)) {
+    struct linger l = {0, 0};
+    socklen_t n = sizeof l;
+    if (getsockopt(fd, SOL_SOCKET, SO_LINGER, &l, &n) == 0 && l.l_onoff && l.l_linger > 0) {
+      copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+      if (copy < 0) {
+        l.l_onoff = 0;
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l);
+      }
+    }
+  }
+  close(fd);
+  return copy;
+}
+
+/* The file of a Unix socket stays when its owner is gone. If the address is that of a socket of fd's kind on which a connect is
+ * refused, remove the file: 0. Otherwise somebody has it, or it is not a socket's: -EADDRINUSE. */
+int weft_unlink_stale(int fd, const struct sockaddr *addr, socklen_t len) {
+  char path[sizeof ((struct sockaddr_un *)0)->sun_path + 1] = {0};
+  struct stat st;
+  int type, r, e;
+  socklen_t n = sizeof type;
+  size_t offset = offsetof(struct sockaddr_un, sun_path);
+  if (addr->sa_family != AF_UNIX || len <= offset || len - offset >= sizeof path) return -EADDRINUSE;
+  memcpy(path, (const char *)addr + offset, len - offset);
+  if (!path[0]) return -EADDRINUSE;
+  if (lstat(path, &st) < 0) return errno == ENOENT ? 0 : -errno;
+  if (!S_ISSOCK(st.st_mode)) return -EADDRINUSE;
+  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0) return -errno;
+  int probe = weft_socket(AF_UNIX, type, 0);
+  if (probe < 0) return probe;
+  r = connect(probe, addr, len);
+  e = errno;
+  close(probe);
+  if (r == 0 || e != ECONNREFUSED) return -EADDRINUSE;
+  return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
+}
 
 int weft_open_read(const char *path) {
   int r = open(path, O_RDONLY | O_CLOEXEC);

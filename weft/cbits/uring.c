@@ -161,6 +161,8 @@ int weft_uring_reap(struct weft_uring *u, struct io_uring_cqe *out, int n) {
   return n;
 }
 
+int weft_uring_descriptor(struct weft_uring *u) { return u->ring.fd; }
+
 int weft_uring_is_forked(struct weft_uring *u) { return getpid() != u->maker; }
 
 /* Give the ring back. Its requests are cancelled first: they hold references to

@@ -14,6 +14,8 @@ module Simulation
     Schedule,
     runSchedule,
     explore,
+    exploreWithin,
+    sample,
     Explored (..),
 
     -- * For the simulated machine
@@ -26,6 +28,8 @@ import Control.Concurrent
 import Control.Exception
 import Control.Monad
 import Data.IORef
+import Data.List (elemIndex)
+import Data.Maybe (fromMaybe)
 import System.IO.Unsafe (unsafePerformIO)
 
 -- | At each step, which of the threads that could go on did: counted from zero.
@@ -43,7 +47,9 @@ data Scenario = Scenario
 data Outcome = Outcome
   { outcomeFault :: Maybe String,
     -- | Choices, each with the number of threads to choose from.
-    outcomeChoices :: [(Int, Int)]
+    outcomeChoices :: [(Int, Int)],
+    -- | The threads by number: those that could go on at each step, and the one that did.
+    outcomeSteps :: [([Int], Int)]
   }
 
 -- | What became of a search.
@@ -88,18 +94,24 @@ blockUntil ready = do
 -- | Run a scenario, following the schedule as far as it goes and then always the
 -- first thread that can go on.
 runSchedule :: IO Scenario -> Schedule -> IO Outcome
-runSchedule make schedule = do
+runSchedule = runWith (\_ _ -> 0)
+
+-- | The same; where the schedule has ended, the function chooses, from the thread that ran last and those that can
+-- go on.
+runWith :: (Int -> [Int] -> Int) -> IO Scenario -> Schedule -> IO Outcome
+runWith further make schedule = do
   scenario <- make
   back <- newEmptyMVar
   failure <- newIORef Nothing
   agents <- forM (scenarioThreads scenario) (start back failure)
-  choices <- steps back (map fst agents) schedule []
+  taken <- steps further back (zip [0 ..] (map fst agents)) schedule []
   writeIORef current Nothing
   stuck <- filterM (fmap (maybe False (const True)) . readIORef . agentWaits . fst . snd) (zip [0 ..] agents)
   fault <- scenarioCheck scenario (map fst stuck)
   broke <- readIORef failure
   forM_ agents (killThread . snd)
-  pure (Outcome (maybe fault Just broke) (reverse choices))
+  let (choices, moves) = unzip (reverse taken)
+  pure (Outcome (maybe fault Just broke) choices moves)
 
 start :: MVar () -> IORef (Maybe String) -> IO () -> IO (Agent, ThreadId)
 start back failure body = do
@@ -119,20 +131,26 @@ start back failure body = do
       | otherwise = writeIORef failure (Just (show e))
 
 -- | Choose and run, until nobody can go on. The newest choice comes first.
-steps :: MVar () -> [Agent] -> Schedule -> [(Int, Int)] -> IO [(Int, Int)]
-steps back agents schedule done = do
-  able <- filterM (maybe (pure False) id <=< readIORef . agentWaits) agents
+steps :: (Int -> [Int] -> Int) -> MVar () -> [(Int, Agent)] -> Schedule -> [((Int, Int), ([Int], Int))] -> IO [((Int, Int), ([Int], Int))]
+steps further back agents schedule done = do
+  able <- filterM (maybe (pure False) id <=< readIORef . agentWaits . snd) agents
   case able of
     [] -> pure done
     _ -> do
-      let (choice, rest) = case schedule of
-            [] -> (0, [])
-            c : cs -> (c, cs)
-          agent = able !! choice
+      let numbers = map fst able
+          (choice, rest) = case schedule of
+            [] -> (further (previous done) numbers, [])
+            c : cs -> (c `mod` length able, cs)
+          (number, agent) = able !! choice
       writeIORef current (Just (Turn agent back))
       putMVar (agentGo agent) ()
       takeMVar back
-      steps back agents rest ((choice, length able) : done)
+      steps further back agents rest (((choice, length able), (numbers, number)) : done)
+
+-- | The thread that ran last, or none.
+previous :: [(a, (b, Int))] -> Int
+previous ((_, (_, number)) : _) = number
+previous [] = -1
 
 -- | Run every schedule of a scenario, or until one breaks it.
 explore :: IO Scenario -> IO Explored
@@ -151,3 +169,48 @@ next :: [(Int, Int)] -> Maybe Schedule
 next choices = case dropWhile (\(c, n) -> c + 1 >= n) (reverse choices) of
   [] -> Nothing
   (c, _) : earlier -> Just (reverse ((c + 1) : map fst earlier))
+
+-- | Run every schedule in which a thread that could go on is interrupted by another that often at most. Few
+-- interruptions are enough for most faults, and the number of schedules grows with the length of the threads to that
+-- power only, not exponentially.
+exploreWithin :: Int -> IO Scenario -> IO Explored
+exploreWithin bound make = go [] 0
+  where
+    go schedule !n = do
+      outcome <- runWith onward make schedule
+      case outcomeFault outcome of
+        Just why -> pure (Broken (map fst (outcomeChoices outcome)) why (n + 1))
+        Nothing -> maybe (pure (AllHold (n + 1))) (`go` (n + 1)) (nextWithin bound (outcomeSteps outcome))
+    onward before able = fromMaybe 0 (elemIndex before able)
+
+-- | The next schedule within the bound: at each step the thread that ran before comes first, and then the others in
+-- order.
+nextWithin :: Int -> [([Int], Int)] -> Maybe Schedule
+nextWithin bound taken = go (reverse (zip3 (-1 : map snd taken) taken costs))
+  where
+    -- How many interruptions there were before each step.
+    costs = scanl (+) 0 (zipWith interrupts (-1 : map snd taken) taken)
+    interrupts before (able, chosen) = fromEnum (before `elem` able && chosen /= before) :: Int
+    go [] = Nothing
+    go ((before, (able, chosen), cost) : earlier) =
+      case drop 1 (dropWhile (/= chosen) (inOrder before able)) of
+        other : _
+          | cost + interrupts before (able, other) <= bound ->
+            Just (map indexOf (reverse [move | (_, move, _) <- earlier]) <> [indexOf (able, other)])
+        _ -> go earlier
+    inOrder before able = [t | t <- able, t == before] <> [t | t <- able, t /= before]
+    indexOf (able, chosen) = length (takeWhile (/= chosen) able)
+
+-- | So many schedules that a seed determines. The same seed makes the same choices.
+sample :: Int -> Int -> IO Scenario -> IO Explored
+sample seed runs make = go 0 (drop 1 (iterate lcg seed))
+  where
+    go !n numbers
+      | n >= runs = pure (AllHold n)
+      | otherwise = do
+        outcome <- runSchedule make (map (`div` 65536) (iterate lcg (head' numbers)))
+        case outcomeFault outcome of
+          Just why -> pure (Broken (map fst (outcomeChoices outcome)) why (n + 1))
+          Nothing -> go (n + 1) (drop 1 numbers)
+    head' = foldr const 0
+    lcg x = (x * 6364136223846793005 + 1442695040888963407) `mod` 9223372036854775807

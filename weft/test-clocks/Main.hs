@@ -25,10 +25,12 @@ import System.Posix.Signals (sigCONT, sigSTOP, signalProcess)
 import System.Process
 import qualified System.Timeout as G
 import Test.Tasty
-import Test.Tasty.HUnit
+import Test.Tasty.HUnit hiding (testCase)
 import Weft.Backend (backendNames, whyUnavailable)
-import Weft.Deadline (newDeadline)
 import qualified Weft.Event as E
+import Weft.IdleTimer (newIdleTimer)
+import Weft.Test.Configurations (configurations)
+import Weft.Test.Skip (skip, skipAll, testCase)
 import Weft.Thread
 import Weft.Timer (microseconds, schedule)
 
@@ -38,27 +40,26 @@ main = do
   case arguments of
     ["worker"] -> worker
     _ -> do
-      backends <- filterM (fmap isNothing . whyUnavailable) backendNames
+      backends <- configurations (const True) backendNames
+      groups <- forM backends $ \name -> maybe id (skipAll name) <$> whyUnavailable name
       preload <- fakeTime
       -- Busy neighbours would only make timers late.
       setEnv "TASTY_NUM_THREADS" "1"
-      defaultMain . testGroup "clocks" $ map (underBackend preload) backends
+      defaultMain . testGroup "clocks" $ zipWith ($) groups (map (underBackend preload) backends)
 
--- | With the variables that put @libfaketime@ in, if there is one.
+-- | The tests on one back end; with the variables that make programs load @libfaketime@, where it is installed.
 underBackend :: Maybe [(String, String)] -> String -> TestTree
 underBackend preload backend =
   testGroup backend $
     [ testCase "left alone" (observed [] (\_ -> pure ()) >>= jumpedBy 0),
       testCase "stopped and continued" (observed [] stopping >>= jumpedBy 0)
     ]
-      <> case preload of
-        Nothing -> [testCase "the date is not changed: there is no libfaketime here" (pure ())]
-        Just set ->
-          [ testCase ("the date changes by " <> show offset <> " s") . withDateFile $ \file -> do
-              let variables = set <> [("FAKETIME_TIMESTAMP_FILE", file), ("FAKETIME_NO_CACHE", "1"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")]
-              observed variables (\_ -> G.threadDelay 150000 >> writeFile file (signed offset <> "\n")) >>= jumpedBy offset
-            | offset <- [86400, -86400]
-          ]
+      <> [ testCase ("the date changes by " <> show offset <> " s") . withDateFile $ \file -> do
+             set <- maybe (skip "libfaketime is not installed") pure preload
+             let variables = set <> [("FAKETIME_TIMESTAMP_FILE", file), ("FAKETIME_NO_CACHE", "1"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")]
+             observed variables (\_ -> G.threadDelay 150000 >> writeFile file (signed offset <> "\n")) >>= jumpedBy offset
+           | offset <- [86400, -86400]
+         ]
   where
     observed variables = observe (("WEFT_BACKEND", backend) : variables)
     signed n = (if n < 0 then id else ('+' :)) (show n)
@@ -167,7 +168,7 @@ kinds m =
     ),
     ("timeout", \us act -> void (forkIO (newEmptyMVar >>= \never -> timeout us (takeMVar never :: IO ()) >>= maybe act pure))),
     ("schedule", \us act -> void (schedule (spanOf us) act)),
-    ("newDeadline", \us act -> void (newDeadline (spanOf us) act)),
+    ("newIdleTimer", \us act -> void (newIdleTimer (spanOf us) act)),
     ("registerTimeout", \us act -> void (E.registerTimeout m (spanOf us) act))
   ]
   where

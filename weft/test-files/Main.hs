@@ -12,6 +12,7 @@ import qualified Files.Cold
 import qualified Files.Contents
 import qualified Files.Folders
 import qualified Files.Life
+import qualified Files.Limits
 import Files.Older
 import qualified Files.Opening
 import qualified Files.Streams
@@ -21,25 +22,32 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.File
 import Weft.Runtime (stopManagers)
+import Weft.Test.Configurations (configurations)
+import Weft.Test.Skip (skipAll)
 
 main :: IO ()
 main = do
   setEnv "TASTY_NUM_THREADS" "1"
+  noRings <- preferFiles Rings >> snd <$> filesChoice <* stopRings
+  chosen <- configurations (== ((2, False), Adaptive)) [(c, engine) | c <- [(1, False), (2, False), (2, True), (4, False)], engine <- [Adaptive, Rings, Threads]]
   defaultMain . localOption (mkTimeout (round (60e6 * max 1 scale))) . testGroup "files" $
-    [ withResource (enter engine n older) (const (onOlder False >> stopLanes >> stopManagers)) $ \_ ->
+    [ needing engine noRings name . withResource (enter engine n older) (const (onOlder False >> stopRings >> stopManagers)) $ \_ ->
         testGroup
-          (show engine <> " -N" <> show n <> (if older then " older kernel" else ""))
+          name
           ( [ Files.Contents.tests,
               Files.Cold.tests,
               Files.Opening.tests,
               Files.Folders.tests older
             ]
-              <> [t | not older, t <- [Files.Streams.tests, Files.Cancelling.tests, Files.Life.tests engine]]
+              <> [t | not older, t <- [Files.Streams.tests, Files.Cancelling.tests, Files.Life.tests engine, Files.Limits.tests engine]]
               <> [testCase "was refused" (refusals >>= \r -> assertBool "nothing was refused" (r > 0)) | older]
           )
-      | (n, older) <- [(1, False), (2, False), (2, True), (4, False)],
-        engine <- [Adaptive, Rings, Threads]
+      | ((n, older), engine) <- chosen,
+        let name = show engine <> " -N" <> show n <> (if older then " older kernel" else "")
     ]
+  where
+    needing Rings (Just why) name = skipAll name why
+    needing _ _ _ = id
 
 enter :: FileEngine -> Int -> Bool -> IO ()
 enter engine n older = onOlder older >> preferFiles engine >> setNumCapabilities n

@@ -4,7 +4,7 @@
 -- purpose must be found out.
 module Main (main) where
 
-import ChannelScenario (channelTests)
+import ReadinessScenario (channelTests)
 import Test.Tasty
 import TimersScenario (timersTests)
 import WakeScenario (wakeTests)

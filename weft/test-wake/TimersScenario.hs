@@ -12,7 +12,7 @@ import Search
 import Simulation
 import Test.Tasty
 import Weft.Core.Time (Instant (..))
-import Weft.Core.Timer (Expiry (..), Home (..), Queue (..), fireTimer, newTimer)
+import Weft.Core.Timer (Expiry (..), Queue (..), TimerOwner (..), fireTimer, newTimer)
 import Weft.Core.Timers
 
 -- | A queue in a list, to keep the number of scheduling points small.
@@ -45,7 +45,7 @@ scenario cancelling setters = do
         when cancels $ do
           won <- cancelling ts t
           when won (bump cancelled n)
-      nowhere = Home (pure ()) (\_ _ -> pure ())
+      nowhere = TimerOwner (pure ()) (\_ _ -> pure ())
       owner = do
         applyNews ts
         void (expireTimers ts (Instant 1))
@@ -64,7 +64,10 @@ timersTests :: IO TestTree
 timersTests = do
   more <- large (holds "one is cancelled, one is left" 1000 (scenario cancel [True, False]))
   pure . testGroup "setting, cancelling and firing timers" $
-    [ holds "one is cancelled" 1000 (scenario cancel [True]),
+    [ holdsWithin 3 "two are set" (scenario cancel [False, False]),
+      holdsWithin 3 "one is cancelled, one is left, few interruptions" (scenario cancel [True, False]),
+      holdsWithin 2 "two are cancelled" (scenario cancel [True, True]),
+      holds "one is cancelled" 1000 (scenario cancel [True]),
       isFound "broken on purpose: a cancel always counts" $
         scenario (\ts t -> True <$ cancel ts t) [True]
     ]

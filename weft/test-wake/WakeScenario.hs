@@ -29,7 +29,8 @@ production :: Protocol
 production = Protocol announce awaken notify notifyBefore True
 
 -- | How a waker publishes: whatever it is, at once; or work that is due then.
-data Waker = AtOnce | DueAt Int
+-- Or nothing that the sleeper sees when it looks again: it has to take a turn.
+data Waker = AtOnce | DueAt Int | Turn
 
 -- | The sleeper would wake by itself at 100.
 bedtime :: Instant
@@ -38,12 +39,17 @@ bedtime = Instant 100
 -- | Work that does not have to be seen before 'bedtime'.
 late :: Waker -> Bool
 late (DueAt t) = Instant (fromIntegral t) >= bedtime
-late AtOnce = False
+late _ = False
 
 scenario :: Protocol -> [Waker] -> IO Scenario
 scenario p wakers = do
   w <- newWake
   inbox <- newRef []
+  -- Not a point of the schedule, of which there are enough.
+  asked <- newIORef []
+  notified <- newIORef (0 :: Int)
+  refused <- newIORef (0 :: Int)
+  needless <- newIORef False
   kernel <- newEmptyMVar
   seen <- newIORef []
   sleeps <- newIORef (0 :: Int)
@@ -52,20 +58,29 @@ scenario p wakers = do
       finished = (\found -> all (`elem` found) urgent) <$> readIORef seen
       sleeper = do
         work <- swapRef inbox []
-        modifyIORef' seen (work <>)
+        turns <- readIORef asked <* writeIORef asked []
+        modifyIORef' seen ((work <> turns) <>)
         done <- finished
         unless done (turn >> sleeper)
       turn = do
         ok <- doAnnounce p w bedtime
+        unless ok $ do
+          modifyIORef' refused (+ 1)
+          more <- (>) <$> readIORef refused <*> readIORef notified
+          when more (writeIORef needless True)
         when ok $ do
           modifyIORef' sleeps (+ 1)
           news <- if looksAgain p then not . null <$> readRef inbox else pure False
           unless news (takeMVar kernel)
           doAwaken p w
       waker n kind = do
-        _ <- updateRef inbox (n :)
+        case kind of
+          Turn -> modifyIORef' asked (n :)
+          _ -> void (updateRef inbox (n :))
+        modifyIORef' notified (+ 1)
         needed <- case kind of
           AtOnce -> doNotify p w
+          Turn -> doNotify p w
           DueAt t -> doNotifyBefore p w (Instant (fromIntegral t))
         when needed $ do
           modifyIORef' signals (+ 1)
@@ -74,11 +89,13 @@ scenario p wakers = do
         done <- finished
         asleep <- readIORef sleeps
         sent <- readIORef signals
+        again <- readIORef needless
         pure $ case () of
           _
             | any (> 0) stuck -> Just "a waker is stuck"
             | not done -> Just "the sleeper sleeps on while there is work"
             | sent > asleep -> Just "more signals than sleeps"
+            | again -> Just "the sleeper was kept awake, and nobody had asked for that"
             | otherwise -> Nothing
   pure (Scenario (sleeper : zipWith waker [0 :: Int ..] wakers) check)
 
@@ -88,6 +105,9 @@ wakeTests = do
   pure . testGroup "going to sleep and being woken" $
     [ holds "two wakers at once" 1000 (scenario production [AtOnce, AtOnce]),
       holds "one at once, one with a timer" 1000 (scenario production [AtOnce, DueAt 50]),
+      holdsWithin 3 "one asks for a turn, without work" (scenario production [Turn]),
+      holdsWithin 3 "one asks for a turn, one at once" (scenario production [Turn, AtOnce]),
+      holdsWithin 2 "three wakers" (scenario production [AtOnce, DueAt 50, Turn]),
       holds "one timer that can wait" 1000 (scenario production [AtOnce, DueAt 200]),
       testGroup
         "broken on purpose"

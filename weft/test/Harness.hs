@@ -16,7 +16,7 @@ module Harness
     stays,
 
     -- * Threads
-    Task,
+    Task (..),
     start,
     parallel,
     outcome,

@@ -80,7 +80,7 @@ presentLaws make =
       everyTrigger make "tokens come back as they were given" $ \t b fds -> do
         (r, w) <- pipe fds
         say w 1
-        forM_ [tableToken r 0, tableToken r 0x7fffffff, channelToken r 0, channelToken r 0x7ffffffe] $ \tok -> do
+        forM_ [tableToken r 0, tableToken r 0x7fffffff, readinessToken r 0, readinessToken r 0x7ffffffe] $ \tok -> do
           armed b r tok t evtRead
           reports b [(tok, evtRead)]
     ]

@@ -9,7 +9,7 @@ module LawsConcurrent
 where
 
 import Control.Concurrent
-import Control.Exception (finally)
+import Control.Exception (IOException, bracket_, finally, try)
 import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void, when)
 import Data.IORef
 import qualified Data.Map.Strict as Map
@@ -17,7 +17,9 @@ import Descriptors
 import GHC.Clock (getMonotonicTimeNSec)
 import LawsAsking
 import System.Exit (ExitCode (ExitSuccess))
+import System.Posix.IO (closeFd, dup)
 import System.Posix.Process (ProcessStatus (Exited), exitImmediately, forkProcess, getProcessStatus)
+import System.Posix.Resource
 import System.Posix.Types (Fd)
 import System.Timeout (timeout)
 import Test.Tasty
@@ -286,6 +288,21 @@ lifecycleLaws make =
         backendClose b
       left <- openCount
       left @?= before,
+    testCase "one that cannot be made for want of descriptors leaves none" $ do
+      before <- openCount
+      limits <- getResourceLimit ResourceOpenFiles
+      forM_ [0 .. 3] $ \spare ->
+        bracket_ (setResourceLimit ResourceOpenFiles limits {softLimit = ResourceLimit 256}) (setResourceLimit ResourceOpenFiles limits) $ do
+          taken <- untilNone
+          mapM_ closeFd (take spare taken)
+          let held = length taken - spare
+          made <- try make :: IO (Either IOException Backend)
+          either (const (pure ())) backendClose made
+          again <- untilNone
+          mapM_ closeFd (again <> drop spare taken)
+          (spare, held + length again) @?= (spare, length taken)
+      left <- openCount
+      left @?= before,
     testCase "closing it lets go of what it watched" . withFds $ \fds -> do
       b <- make
       (s, peer) <- tcpPair fds
@@ -309,6 +326,10 @@ lifecycleLaws make =
       backendWake b
       void (guarded b (poll b Forever))
   ]
+
+-- | Descriptors as long as there are any.
+untilNone :: IO [Fd]
+untilNone = try (dup 0) >>= either (\e -> const (pure []) (e :: IOException)) (\fd -> (fd :) <$> untilNone)
 
 -- Help -----------------------------------------------------------------------------
 

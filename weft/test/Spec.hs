@@ -5,6 +5,7 @@
 -- that are tested. @-p '/epoll -N2/'@ chooses a group.
 --
 -- @WEFT_TEST_SCALE@ multiplies the number of repetitions, for soaks.
+-- @WEFT_TEST_CONFIGURATIONS=one@ leaves one group.
 module Main
   ( main,
   )
@@ -14,23 +15,28 @@ import Control.Concurrent hiding (threadDelay)
 import Control.Monad (forM_, when)
 import Harness
 import qualified Spec.Blocking
+import qualified Spec.Closing
+import qualified Spec.Compatibility
 import qualified Spec.Deadline
 import qualified Spec.Event
 import qualified Spec.EventLife
 import qualified Spec.Lifecycle
 import qualified Spec.Messages
 import qualified Spec.Metrics
+import qualified Spec.Sending
 import qualified Spec.Serve
 import qualified Spec.Socket
 import qualified Spec.Stm
 import qualified Spec.Thread
 import qualified Spec.Time
 import qualified Spec.Timeout
+import qualified Spec.Transport
 import System.Environment (setEnv)
 import Test.Tasty
-import Test.Tasty.HUnit
 import Weft.Backend
 import Weft.Runtime (stopManagers)
+import Weft.Test.Configurations (configurations)
+import Weft.Test.Skip (skipAll)
 import Weft.Thread (threadDelay)
 
 main :: IO ()
@@ -38,6 +44,7 @@ main = do
   -- The tests look at what the whole process holds: one at a time.
   setEnv "TASTY_NUM_THREADS" "1"
   choices <- mapM usable backendNames
+  chosen <- configurations ((== 2) . fst) [(n, choice) | n <- [1, 2, 4], choice <- choices]
   defaultMain . localOption (mkTimeout limit) . testGroup "weft" $
     [ testGroup
         "GHC's own -N1"
@@ -46,17 +53,10 @@ main = do
           Spec.Timeout.tests Spec.Timeout.ghc
         ]
     ]
-      <> [ maybe (group name n) (refused name) reason
-           | n <- [1, 2, 4],
-             (name, reason) <- choices
-         ]
+      <> [maybe id (skipAll name) reason (group name n) | (n, (name, reason)) <- chosen]
   where
     limit = round (60e6 * max 1 scale)
     usable name = (,) name <$> whyUnavailable name
-
--- | A back end that this machine refuses.
-refused :: String -> String -> TestTree
-refused name why = testCase (name <> " is not to be had: " <> why) (pure ())
 
 group :: String -> Int -> TestTree
 group name n =
@@ -75,9 +75,13 @@ group name n =
         Spec.Deadline.tests,
         Spec.Socket.tests,
         Spec.Messages.tests,
+        Spec.Compatibility.tests,
+        Spec.Sending.tests,
         Spec.Serve.tests,
+        Spec.Transport.tests (name == "poll"),
         Spec.Blocking.tests,
         Spec.Metrics.tests,
+        Spec.Closing.tests,
         Spec.Lifecycle.tests
       ]
   where

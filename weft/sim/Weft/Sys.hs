@@ -14,25 +14,25 @@ module Weft.Sys
     casRef,
     updateRef,
 
-    -- * Cells
-    Cells,
-    newCells,
-    readCell,
-    writeCell,
-    addCell,
-    swapCell,
-    casCell,
-    peekCell,
-    bumpCell,
-    pokeCell,
+    -- * AtomicWords
+    AtomicWords,
+    newAtomicWords,
+    readWord,
+    writeWord,
+    addWord,
+    swapWord,
+    casWord,
+    peekWord,
+    bumpWord,
+    pokeWord,
 
     -- * Arrays of boxed values
-    Slots,
-    newSlots,
-    sizeSlots,
-    readSlot,
-    writeSlot,
-    copySlots,
+    BoxedArray,
+    newBoxedArray,
+    sizeBoxedArray,
+    readBoxedArray,
+    writeBoxedArray,
+    copyBoxedArray,
 
     -- * MVars
     MVar,
@@ -52,6 +52,8 @@ module Weft.Sys
     getNumCapabilities,
     myCapability,
     forkGeneration,
+    userEventsLogged,
+    traceUserEvent,
 
     -- * Exceptions
     mask_,
@@ -104,63 +106,63 @@ updateRef (Ref r) f = do
   writeIORef r $! f old
   pure old
 
--- Cells ----------------------------------------------------------------------
+-- AtomicWords ----------------------------------------------------------------------
 
 -- | Shared words.
-newtype Cells = Cells (IOUArray Int Int)
+newtype AtomicWords = AtomicWords (IOUArray Int Int)
 
-newCells :: Int -> IO Cells
-newCells n = Cells <$> newArray (0, n - 1) 0
+newAtomicWords :: Int -> IO AtomicWords
+newAtomicWords n = AtomicWords <$> newArray (0, n - 1) 0
 
-readCell :: Cells -> Int -> IO Int
-readCell (Cells c) i = point >> readArray c i
+readWord :: AtomicWords -> Int -> IO Int
+readWord (AtomicWords c) i = point >> readArray c i
 
-writeCell :: Cells -> Int -> Int -> IO ()
-writeCell (Cells c) i x = point >> writeArray c i x
+writeWord :: AtomicWords -> Int -> Int -> IO ()
+writeWord (AtomicWords c) i x = point >> writeArray c i x
 
-addCell :: Cells -> Int -> Int -> IO Int
-addCell (Cells c) i x = do
+addWord :: AtomicWords -> Int -> Int -> IO Int
+addWord (AtomicWords c) i x = do
   point
   old <- readArray c i
   old <$ writeArray c i (old + x)
 
-swapCell :: Cells -> Int -> Int -> IO Int
-swapCell (Cells c) i x = point >> readArray c i <* writeArray c i x
+swapWord :: AtomicWords -> Int -> Int -> IO Int
+swapWord (AtomicWords c) i x = point >> readArray c i <* writeArray c i x
 
-casCell :: Cells -> Int -> Int -> Int -> IO Int
-casCell (Cells c) i old new = do
+casWord :: AtomicWords -> Int -> Int -> Int -> IO Int
+casWord (AtomicWords c) i old new = do
   point
   found <- readArray c i
   found <$ if found == old then writeArray c i new else pure ()
 
-peekCell :: Cells -> Int -> IO Int
-peekCell = readCell
+peekWord :: AtomicWords -> Int -> IO Int
+peekWord = readWord
 
-bumpCell :: Cells -> Int -> Int -> IO ()
-bumpCell c i x = readCell c i >>= writeCell c i . (+ x)
+bumpWord :: AtomicWords -> Int -> Int -> IO ()
+bumpWord c i x = readWord c i >>= writeWord c i . (+ x)
 
-pokeCell :: Cells -> Int -> Int -> IO ()
-pokeCell = writeCell
+pokeWord :: AtomicWords -> Int -> Int -> IO ()
+pokeWord = writeWord
 
 -- Arrays ---------------------------------------------------------------------
 
 -- | An array.
-newtype Slots a = Slots (IOArray Int a)
+newtype BoxedArray a = BoxedArray (IOArray Int a)
 
-newSlots :: Int -> a -> IO (Slots a)
-newSlots n a = Slots <$> newArray (0, n - 1) a
+newBoxedArray :: Int -> a -> IO (BoxedArray a)
+newBoxedArray n a = BoxedArray <$> newArray (0, n - 1) a
 
-sizeSlots :: Slots a -> Int
-sizeSlots (Slots s) = unsafePerformIO ((\(_, hi) -> hi + 1) <$> getBounds s)
+sizeBoxedArray :: BoxedArray a -> Int
+sizeBoxedArray (BoxedArray s) = unsafePerformIO ((\(_, hi) -> hi + 1) <$> getBounds s)
 
-readSlot :: Slots a -> Int -> IO a
-readSlot (Slots s) i = point >> readArray s i
+readBoxedArray :: BoxedArray a -> Int -> IO a
+readBoxedArray (BoxedArray s) i = point >> readArray s i
 
-writeSlot :: Slots a -> Int -> a -> IO ()
-writeSlot (Slots s) i a = point >> writeArray s i a
+writeBoxedArray :: BoxedArray a -> Int -> a -> IO ()
+writeBoxedArray (BoxedArray s) i a = point >> writeArray s i a
 
-copySlots :: Slots a -> Slots a -> IO ()
-copySlots from to = forM_ [0 .. sizeSlots from - 1] (\i -> readSlot from i >>= writeSlot to i)
+copyBoxedArray :: BoxedArray a -> BoxedArray a -> IO ()
+copyBoxedArray from to = forM_ [0 .. sizeBoxedArray from - 1] (\i -> readBoxedArray from i >>= writeBoxedArray to i)
 
 -- MVars ------------------------------------------------------------------------
 
@@ -223,6 +225,14 @@ getNumCapabilities, myCapability, forkGeneration :: IO Int
 getNumCapabilities = pure 1
 myCapability = pure 0
 forkGeneration = pure 0
+
+-- The event log ------------------------------------------------------------------
+
+userEventsLogged :: IO Bool
+userEventsLogged = pure False
+
+traceUserEvent :: String -> IO ()
+traceUserEvent _ = pure ()
 
 -- Exceptions -------------------------------------------------------------------
 

@@ -49,14 +49,14 @@ module Weft.File
     openFileAt,
     withRawFileAt,
     openRawFileAt,
-    forNames,
+    foldNames,
     directoryLocal,
 
     -- * Reading and writing
     readAt,
     writeAt,
     writeManyAt,
-    forChunks,
+    foldChunks,
 
     -- * Memory of one's own
     readBufAt,
@@ -86,9 +86,9 @@ module Weft.File
     FileEngine (..),
     preferFiles,
     filesChoice,
-    LaneFigures (..),
-    laneReports,
-    stopLanes,
+    RingMetrics (..),
+    ringReports,
+    stopRings,
   )
 where
 
@@ -97,15 +97,15 @@ import Data.Word (Word8)
 import Foreign.Ptr (Ptr)
 import System.Posix.Types (Fd)
 import Weft.File.Attributes (FileStatus (..), FileType (..))
-import Weft.File.Carrier (ghcThreads)
 import Weft.File.Engine
-import Weft.File.Lane (LaneFigures (..))
 import qualified Weft.File.Names as Names
 import Weft.File.Open (Access (..), Creation (..), Directory, OpenMode (..), Within (..), closeDirectory, directoryLocal, fromDescriptor, reading, writing)
 import qualified Weft.File.Open as Open
+import Weft.File.Ring (RingMetrics (..))
 import Weft.File.Status (openedStatus)
 import qualified Weft.File.Status as Status
 import Weft.File.Stream
+import Weft.File.ThreadOps (ghcThreads)
 import Weft.File.Transfer (alignedBuffer)
 import qualified Weft.File.Transfer as Transfer
 import Weft.File.Types
@@ -134,7 +134,7 @@ withDirectory = Open.withDirectory ghcThreads
 openFileAt :: Directory -> OpenMode -> FilePath -> IO File
 openFileAt = Open.openFileAt ghcThreads
 
--- | The same for as long as the action takes.
+-- | 'openFileAt', closed when the action ends.
 withFileAt :: Directory -> OpenMode -> FilePath -> (File -> IO a) -> IO a
 withFileAt = Open.withFileAt ghcThreads
 
@@ -143,7 +143,7 @@ withFileAt = Open.withFileAt ghcThreads
 openRawFileAt :: Directory -> OpenMode -> ByteString -> IO File
 openRawFileAt = Open.openRawFileAt ghcThreads
 
--- | The same for as long as the action takes.
+-- | 'openRawFileAt', closed when the action ends.
 withRawFileAt :: Directory -> OpenMode -> ByteString -> (File -> IO a) -> IO a
 withRawFileAt = Open.withRawFileAt ghcThreads
 
@@ -152,8 +152,8 @@ withRawFileAt = Open.withRawFileAt ghcThreads
 -- with those that the kernel named with it, 32 KiB: copy what is to be kept. Not by two
 -- threads at once with one 'File', which has one position. Throws an 'IOError' when it is
 -- no directory (@ENOTDIR@).
-forNames :: File -> (a -> ByteString -> IO a) -> a -> IO a
-forNames = Names.forNames ghcThreads
+foldNames :: File -> (a -> ByteString -> IO a) -> a -> IO a
+foldNames = Names.foldNames ghcThreads
 
 -- Reading and writing -----------------------------------------------------------------
 
@@ -173,26 +173,26 @@ writeManyAt = Transfer.writeManyAt ghcThreads
 
 -- | All of a file from an offset on, in chunks of that size, the last of which may
 -- be shorter.
-forChunks :: File -> Offset -> Count -> (a -> ByteString -> IO a) -> a -> IO a
-forChunks = Transfer.forChunks ghcThreads
+foldChunks :: File -> Offset -> Count -> (a -> ByteString -> IO a) -> a -> IO a
+foldChunks = Transfer.foldChunks ghcThreads
 
--- | Into memory of the caller's, which must stay until it returns: how many bytes,
+-- | Read into the caller's memory, which must stay valid until it returns. Returns the number of bytes:
 -- fewer than asked for only at the end of the file. Interruptible; before it ends
 -- by an exception it waits until the kernel is done with the memory.
 readBufAt :: File -> Offset -> Ptr Word8 -> Count -> IO Count
 readBufAt = Transfer.readBufAt ghcThreads
 
--- | From memory of the caller's, in the same way: all of it.
+-- | Write all of the caller's memory, which must stay valid until it returns.
 writeBufAt :: File -> Offset -> Ptr Word8 -> Count -> IO ()
 writeBufAt = Transfer.writeBufAt ghcThreads
 
--- | Into several pieces of memory, filled one after the other, by one request for
--- up to 1024 of them: how many bytes; fewer than there is room for only at the end
+-- | Read into several pieces of memory, filled one after the other, by one request for
+-- up to 1024 of them. Returns the number of bytes: fewer than there is room for only at the end
 -- of the file.
 readBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> IO Count
 readBufsAt = Transfer.readBufsAt ghcThreads
 
--- | From several pieces of memory; all of it, unless the device is full.
+-- | Write several pieces of memory; all of them, unless the device is full.
 writeBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> IO Count
 writeBufsAt = Transfer.writeBufsAt ghcThreads
 
@@ -200,7 +200,7 @@ writeBufsAt = Transfer.writeBufsAt ghcThreads
 sync :: File -> IO ()
 sync = Transfer.sync ghcThreads
 
--- | The same without what is not needed to read it again (fdatasync(2)).
+-- | 'sync' without the metadata that reading the file again does not need (fdatasync(2)).
 syncData :: File -> IO ()
 syncData = Transfer.syncData ghcThreads
 
@@ -211,11 +211,11 @@ allocate = Transfer.allocate ghcThreads
 
 -- Status --------------------------------------------------------------------------------
 
--- | Of an open file.
+-- | The status of an open file (statx(2)).
 statFile :: File -> IO FileStatus
 statFile = Status.statFile ghcThreads
 
--- | Of what a path leads to.
+-- | The status of the file that a path leads to (statx(2)).
 statPath :: FilePath -> IO FileStatus
 statPath = Status.statPath ghcThreads
 

@@ -6,6 +6,11 @@
 -- A back end that is named but that the kernel refuses (io_uring in many
 -- containers) gives way to the platform's preferred one; @weft doctor@ and
 -- 'backendChoice' say so and why. A name that does not exist is an error.
+--
+-- Without @-threaded@ there is one capability, and every call that blocks stops the program. Then only a
+-- mechanism that select(2) can wait for is available (epoll, kqueue), the run-time system waits for it, and
+-- the first use says so on standard error. Files ("Weft.File") and "Weft.Blocking" stop the program for as long as a
+-- call takes.
 module Weft.Backend
   ( -- * The back ends of this build
     backendNames,
@@ -24,13 +29,17 @@ module Weft.Backend
   )
 where
 
+import Control.Concurrent (rtsSupportsBoundThreads)
+import Control.Monad (unless)
 import Data.IORef
 import Data.List (find, intercalate)
 import System.Environment (lookupEnv)
+import System.IO (hPutStrLn, stderr)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Backend.Platform (platformBackends)
 import Weft.Backend.Type
-import Weft.Core.Backend (Backend (backendName))
+import Weft.Backend.Unthreaded
+import Weft.Core.Backend (Backend (backendDescriptors, backendName))
 
 -- | Names for @WEFT_BACKEND@ and 'newBackend', the preferred one first.
 backendNames :: [String]
@@ -39,7 +48,12 @@ backendNames = map candidateName platformBackends
 -- | Why a back end cannot be used on this machine; 'Nothing' when it can. Throws
 -- a user error for a name that does not exist.
 whyUnavailable :: String -> IO (Maybe String)
-whyUnavailable name = candidateAvailable =<< candidate name
+whyUnavailable name = whyNot =<< candidate name
+
+whyNot :: Candidate -> IO (Maybe String)
+whyNot c
+  | rtsSupportsBoundThreads || candidatePollable c = candidateAvailable c
+  | otherwise = pure (Just unthreadedReason)
 
 -- | Use this back end for the managers that are made from now on, instead of what
 -- @WEFT_BACKEND@ says. Throws a user error for a name that does not exist.
@@ -52,15 +66,15 @@ preference :: IORef (Maybe String)
 preference = unsafePerformIO (newIORef Nothing)
 {-# NOINLINE preference #-}
 
--- | What will be used, and why it is not what was asked for.
+-- | The back end that will be used, and why it is not the one that was asked for.
 data Choice = Choice
   { choiceBackend :: String,
-    -- | What was asked for and why it cannot be had.
+    -- | The back end that was asked for, and why it cannot be used.
     choiceRefused :: Maybe (String, String)
   }
   deriving (Eq, Show)
 
--- | What the next manager will use.
+-- | The back end of the managers that are made from now on.
 backendChoice :: IO Choice
 backendChoice = do
   set <- readIORef preference
@@ -75,7 +89,7 @@ backendChoice = do
   where
     firstAvailable = go platformBackends
     go [] = ioError (userError "weft: this machine offers no event mechanism that this build knows")
-    go (c : cs) = maybe (pure (Choice (candidateName c) Nothing)) (const (go cs)) =<< candidateAvailable c
+    go (c : cs) = maybe (pure (Choice (candidateName c) Nothing)) (const (go cs)) =<< whyNot c
 
 -- | A new back end of the kind that 'backendChoice' names.
 newDefaultBackend :: IO Backend
@@ -84,7 +98,22 @@ newDefaultBackend = newBackend . choiceBackend =<< backendChoice
 -- | A new back end of that name. Throws a user error for a name that does not
 -- exist, and an 'IOError' when the kernel refuses.
 newBackend :: String -> IO Backend
-newBackend name = candidateNew =<< candidate name
+newBackend name = do
+  backend <- candidateNew =<< candidate name
+  case backendDescriptors backend of
+    fd : _ | not rtsSupportsBoundThreads -> unthreaded fd backend <$ warnOnce
+    _ -> pure backend
+
+-- | Once in a process.
+warnOnce :: IO ()
+warnOnce = do
+  before <- atomicModifyIORef' warned (\w -> (True, w))
+  unless before . hPutStrLn stderr $
+    "weft: " <> unthreadedReason <> ": it runs on one core, and calls that block stop all of it"
+
+warned :: IORef Bool
+warned = unsafePerformIO (newIORef False)
+{-# NOINLINE warned #-}
 
 candidate :: String -> IO Candidate
 candidate name = maybe (ioError unknown) pure (find ((== name) . candidateName) platformBackends)

@@ -8,6 +8,9 @@
 -- that has begun cannot be taken back: if its caller is interrupted the call goes
 -- on, and what it returns is disposed of.
 --
+-- In a child made by 'System.Posix.Process.forkProcess' every pool is empty: the threads and the callers of
+-- the parent's calls do not exist there.
+--
 -- The action should block in @safe@ foreign calls, as those of @base@, @unix@ and
 -- @network@ do; an @unsafe@ call that blocks stops the whole capability.
 module Weft.Blocking
@@ -30,7 +33,7 @@ module Weft.Blocking
   )
 where
 
-import Control.Concurrent (forkIO, myThreadId)
+import Control.Concurrent (forkIOWithUnmask, myThreadId)
 import Control.Concurrent.MVar
 import Control.Exception
 import Control.Monad (unless, void, when)
@@ -38,14 +41,17 @@ import Data.IORef
 import qualified Data.Sequence as Seq
 import GHC.Conc (labelThread)
 import System.IO.Unsafe (unsafePerformIO)
+import Weft.Sys (forkGeneration)
 
 -- | A bounded number of threads and a queue.
 newtype Pool = Pool (IORef State)
 
--- | Changed atomically, by any thread. Invariant: something is queued only while
+-- | Changed atomically, by any thread, through 'change'. Invariant: something is queued only while
 -- 'stateRunning' is at the limit or above it.
 data State = State
-  { stateLimit :: !Int,
+  { -- | The process that the rest is about, by 'forkGeneration'.
+    stateGeneration :: !Int,
+    stateLimit :: !Int,
     -- | Threads that run a call now.
     stateRunning :: !Int,
     stateQueue :: !(Seq.Seq (IO ())),
@@ -65,23 +71,36 @@ data PoolStatus = PoolStatus
   }
   deriving (Eq, Show)
 
--- | A pool that runs at most so many calls at once (at least one). Its threads
--- come when they are needed and go when the queue is empty.
+-- | A pool that runs at most the given number of calls at once (at least one). Its threads
+-- are started when they are needed and end when the queue is empty.
 newPool :: Int -> IO Pool
-newPool limit = Pool <$> newIORef (State (max 1 limit) 0 Seq.empty 0)
+newPool limit = do
+  generation <- forkGeneration
+  Pool <$> newIORef (emptyState generation (max 1 limit))
+
+emptyState :: Int -> Int -> State
+emptyState generation limit = State generation limit 0 Seq.empty 0
+
+-- | Change the state of this process. What a forked child finds is its parent's: only the limit is
+-- taken over.
+change :: Pool -> (State -> (State, a)) -> IO a
+change (Pool ref) f = do
+  generation <- forkGeneration
+  atomicModifyIORef' ref $ \st ->
+    f (if stateGeneration st == generation then st else emptyState generation (stateLimit st))
 
 -- | The program's pool, for 16 calls at once unless 'setPoolLimit' says otherwise.
 programPool :: Pool
 programPool = unsafePerformIO (newPool 16)
 {-# NOINLINE programPool #-}
 
--- | Run a call that may block on the program's pool. Its exceptions are thrown
--- here.
+-- | Run a call that may block on the program's pool, in the caller's masking state. Its exceptions
+-- are thrown here.
 blocking :: IO a -> IO a
 blocking = runIn programPool
 
--- | The same, with a way to dispose of the result when the caller was interrupted
--- before it came: closing a file that was opened after all, say.
+-- | 'blocking', with a way to dispose of a result that arrives after the caller was
+-- interrupted: to close a file that was opened after all, say.
 blockingOr :: (a -> IO ()) -> IO a -> IO a
 blockingOr = runInOr programPool
 
@@ -100,7 +119,7 @@ runIn pool = runInOr pool (const (pure ()))
 -- | 'blockingOr' on a pool of one's own.
 runInOr :: Pool -> (a -> IO ()) -> IO a -> IO a
 runInOr pool dispose act =
-  mask_ $
+  mask $ \restore ->
     do
       box <- newEmptyMVar
       -- Full once the caller has given up.
@@ -109,7 +128,7 @@ runInOr pool dispose act =
       submit pool $ do
         still <- readIORef wanted
         when still $ do
-          r <- try act
+          r <- try (restore act)
           putMVar box r
           gone <- atomicModifyIORef' abandoned (\g -> (True, g))
           when gone (either (ignore . asException) dispose r)
@@ -125,40 +144,44 @@ runInOr pool dispose act =
 
 -- | Start a call, or queue it, without waiting for it. What it throws is lost.
 submit :: Pool -> IO () -> IO ()
-submit (Pool ref) job = do
-  startNow <- atomicModifyIORef' ref $ \st ->
+submit pool job = do
+  startNow <- change pool $ \st ->
     if stateRunning st < stateLimit st
       then (st {stateRunning = stateRunning st + 1}, True)
       else (st {stateQueue = stateQueue st Seq.|> job}, False)
-  when startNow (void (forkIO (labelled >> worker (Pool ref) job)))
+  when startNow (startWorker pool job)
+
+-- | A thread of the pool. Its masking state is not that of who happened to start it: jobs run unmasked,
+-- unless they say otherwise.
+startWorker :: Pool -> IO () -> IO ()
+startWorker pool job = void (mask_ (forkIOWithUnmask (\unmask -> labelled >> worker unmask pool job)))
   where
     labelled = myThreadId >>= (`labelThread` "weft blocking call")
 
 -- | Run a call and then what is queued.
-worker :: Pool -> IO () -> IO ()
-worker (Pool ref) job = do
-  job `catch` \e -> const (pure ()) (e :: SomeException)
-  next <- atomicModifyIORef' ref $ \st ->
+worker :: (IO () -> IO ()) -> Pool -> IO () -> IO ()
+worker unmask pool job = do
+  unmask job `catch` \e -> const (pure ()) (e :: SomeException)
+  next <- change pool $ \st ->
     let st' = st {stateDone = stateDone st + 1}
      in case Seq.viewl (stateQueue st) of
           j Seq.:< rest | stateRunning st <= stateLimit st -> (st' {stateQueue = rest}, Just j)
           _ -> (st' {stateRunning = stateRunning st - 1}, Nothing)
-  mapM_ (worker (Pool ref)) next
+  mapM_ (worker unmask pool) next
 
 -- | How a pool is doing.
 statusOf :: Pool -> IO PoolStatus
-statusOf (Pool ref) = do
-  st <- readIORef ref
-  pure (PoolStatus (stateLimit st) (stateRunning st) (Seq.length (stateQueue st)) (stateDone st))
+statusOf pool = change pool $ \st ->
+  (st, PoolStatus (stateLimit st) (stateRunning st) (Seq.length (stateQueue st)) (stateDone st))
 
 -- | Change how many calls run at once. With a lower number those that run go on;
 -- with a higher one, queued calls start.
 setLimit :: Pool -> Int -> IO ()
-setLimit pool@(Pool ref) n = do
-  jobs <- atomicModifyIORef' ref $ \st ->
+setLimit pool n = do
+  jobs <- change pool $ \st ->
     let limit = max 1 n
         (now, later) = Seq.splitAt (limit - stateRunning st) (stateQueue st)
      in ( st {stateLimit = limit, stateQueue = later, stateRunning = stateRunning st + Seq.length now},
           now
         )
-  unless (Seq.null jobs) (mapM_ (forkIO . worker pool) jobs)
+  unless (Seq.null jobs) (mapM_ (startWorker pool) jobs)

@@ -17,6 +17,11 @@
 -- that runs the manager, one at a time. They must not block: while one runs, no
 -- other event is seen. What a callback throws goes to the program's handler for
 -- uncaught exceptions and harms nobody else.
+--
+-- Callbacks run with asynchronous exceptions masked. An exception that another thread throws at the one that runs the manager
+-- ('Control.Concurrent.killThread') arrives between turns, so that no event is lost; a callback that blocks all the same
+-- is interrupted by it. Whatever callback ends with such an exception ('Control.Exception.SomeAsyncException'), it ends
+-- 'loop' after the turn.
 module Weft.Event
   ( -- * Managers
     EventManager,
@@ -67,17 +72,18 @@ module Weft.Event
   )
 where
 
+import Control.Exception (interruptible)
 import Control.Monad (unless, void, when)
 import Data.IORef (IORef, newIORef, readIORef, writeIORef)
 import System.Posix.Types (Fd)
 import Weft.Backend
 import Weft.Core.Events
 import qualified Weft.Core.Manager as Core
-import Weft.Core.Registry (Placed (..), closeDescriptor, register, unregister)
+import Weft.Core.Registry (Placed (..), closeRegistered, register, unregister)
 import Weft.Core.Time (after)
 import Weft.Core.Timer (Timer, cancelTimer)
 import Weft.Duration
-import Weft.Sys (guarded, now)
+import Weft.Sys (guarded, interruptiblyMasked, now)
 import Weft.TimerQueue (newQueue)
 import Prelude hiding (init)
 
@@ -95,7 +101,7 @@ newWith backend = do
   queue <- newQueue
   Core.newManager (-1) registry queue (\_ _ -> pure ()) backend
 
--- | What its back end is called.
+-- | The name of its back end.
 managerBackendName :: EventManager -> String
 managerBackendName = backendName . Core.managerBackend
 
@@ -119,12 +125,13 @@ step = Core.step
 -- ('Control.Concurrent.forkIO', 'Control.Concurrent.runInUnboundThread'): each
 -- change between a bound thread, such as @main@'s, and others changes OS threads.
 -- A manager that was shut down already returns at once. A thread that is killed
--- here shuts its manager down.
+-- here shuts its manager down; it can be killed here even where its caller has masked
+-- exceptions, unless uninterruptibly, and not while it blocks in the kernel ('wakeManager').
 loop :: EventManager -> IO ()
 loop m = do
   ours <- Core.initialize m
   if ours
-    then Core.loop m
+    then interruptible (Core.loop m)
     else Core.isAlive m >>= \alive -> when alive (init m)
 
 -- | Stop a manager and give back its kernel objects: callbacks still registered
@@ -141,8 +148,8 @@ wakeManager = Core.wakeManager
 
 -- Descriptors ----------------------------------------------------------------------
 
--- | What runs when a descriptor is ready: with the key of its registration and
--- with those of the events that were asked for, and 'evtHangup' or 'evtClose'.
+-- | A callback for a descriptor. It is given the key of its registration, and those events
+-- that were asked for and have happened, with 'evtHangup' or 'evtClose'.
 type IOCallback = FdKey -> Events -> IO ()
 
 -- | A registration.
@@ -170,7 +177,7 @@ instance Show FdKey where
 -- back end needs it.
 registerFd :: EventManager -> IOCallback -> Fd -> Events -> Lifetime -> IO FdKey
 registerFd m callback fd evs lifetime = do
-  placed <- register (Core.managerRegistry m) m fd evs lifetime (callback . FdKey fd)
+  placed <- register (Core.managerRegistry m) m fd evs lifetime (\number -> interruptiblyMasked . callback (FdKey fd number))
   case placed of
     Placed key -> pure (FdKey fd key)
     ManagerGone -> ioError (userError "Weft.Event.registerFd: the manager was shut down")
@@ -178,7 +185,7 @@ registerFd m callback fd evs lifetime = do
       let key = FdKey fd (-1)
       key <$ guarded (callback key (evs `common` (evtRead <> evtWrite)))
 
--- | The same, when the key is not needed.
+-- | 'registerFd' without the key.
 registerFd_ :: EventManager -> IOCallback -> Fd -> Events -> Lifetime -> IO ()
 registerFd_ m callback fd evs lifetime = void (registerFd m callback fd evs lifetime)
 
@@ -187,8 +194,7 @@ registerFd_ m callback fd evs lifetime = void (registerFd m callback fd evs life
 unregisterFd :: EventManager -> FdKey -> IO ()
 unregisterFd m = void . unregisterFd_ m
 
--- | The same; 'True' when the registration was still there, so that its callback
--- did not run for good.
+-- | 'unregisterFd'; 'True' if the registration was still there.
 unregisterFd_ :: EventManager -> FdKey -> IO Bool
 unregisterFd_ m key = unregister (Core.managerRegistry m) (keyFd key) (keyNumber key)
 
@@ -197,11 +203,11 @@ unregisterFd_ m key = unregister (Core.managerRegistry m) (keyFd key) (keyNumber
 -- descriptor, or a new one of its number, while that is going on. What the
 -- action throws is thrown when all is done.
 closeFd :: EventManager -> (Fd -> IO ()) -> Fd -> IO ()
-closeFd m close fd = closeDescriptor (Core.managerRegistry m) fd (close fd)
+closeFd m close fd = closeRegistered (Core.managerRegistry m) fd (close fd)
 
 -- Timers -----------------------------------------------------------------------------
 
--- | What runs when the time has come.
+-- | A callback for a timer.
 type TimeoutCallback = IO ()
 
 -- | A timer that was set: what it does, and its present place in the queue. Written
@@ -212,10 +218,12 @@ data TimeoutKey = TimeoutKey TimeoutCallback !(IORef Timer)
 -- a time of zero or less, in the next turn. 'maxBound' never comes. One
 -- compare-and-swap, and a wake-up only when the manager would sleep too long.
 registerTimeout :: EventManager -> Duration -> TimeoutCallback -> IO TimeoutKey
-registerTimeout m d callback = do
+registerTimeout m d action = do
   due <- after d <$> now
   t <- Core.addPlainTimer m due callback
   TimeoutKey callback <$> newIORef t
+  where
+    callback = interruptiblyMasked action
 
 -- | Let a timer that has not fired fire after that time, from now.
 updateTimeout :: EventManager -> TimeoutKey -> Duration -> IO ()

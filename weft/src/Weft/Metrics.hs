@@ -17,7 +17,7 @@ import Weft.Core.Manager
 import Weft.Core.Registry (registeredCount)
 import Weft.Runtime
 
--- | Of the whole program.
+-- | Counters of the whole program.
 data Metrics = Metrics
   { -- | By capability; only those on which something has waited yet.
     metricsCapabilities :: [CapabilityMetrics],
@@ -26,7 +26,7 @@ data Metrics = Metrics
   }
   deriving (Eq, Show)
 
--- | Of one capability's manager, since it was started.
+-- | Counters of one capability's manager, since it was started.
 data CapabilityMetrics = CapabilityMetrics
   { metricsCapability :: !Int,
     metricsBackend :: !String,

@@ -36,7 +36,7 @@ data Runtime = Runtime
     runtimeGeneration :: !Int,
     runtimeRegistry :: !(Registry Manager),
     -- | By capability. Written under the lock, read by anyone.
-    runtimeManagers :: !(Ref (Slots (Maybe Manager))),
+    runtimeManagers :: !(Ref (BoxedArray (Maybe Manager))),
     runtimeLock :: !(MVar ())
   }
 
@@ -46,15 +46,15 @@ theRuntime = unsafePerformIO (newRuntime >>= newRef)
 
 -- | The generation for which a thread has undertaken to put a runtime in place.
 -- Moved by compare-and-swap.
-claimed :: Cells
-claimed = unsafePerformIO (newCells 1)
+claimed :: AtomicWords
+claimed = unsafePerformIO (newAtomicWords 1)
 {-# NOINLINE claimed #-}
 
 newRuntime :: IO Runtime
 newRuntime = do
   generation <- forkGeneration
   registry <- registryFor
-  none <- newSlots 0 Nothing
+  none <- newBoxedArray 0 Nothing
   Runtime generation registry <$> newRef none <*> newMVar ()
 
 -- | The runtime of this process. A child finds its parent's, and replaces it: the
@@ -66,8 +66,8 @@ runtime = do
   if generation == runtimeGeneration rt then pure rt else replace rt generation
   where
     replace old generation = do
-      before <- readCell claimed 0
-      found <- if before == generation then pure before else casCell claimed 0 before generation
+      before <- readWord claimed 0
+      found <- if before == generation then pure before else casWord claimed 0 before generation
       if before == generation || found /= before
         then yield >> runtime
         else mask_ $ do
@@ -91,10 +91,10 @@ currentManager = do
 managerAt :: Runtime -> Int -> IO (Maybe Manager)
 managerAt rt cap = do
   arr <- readRef (runtimeManagers rt)
-  if cap >= sizeSlots arr
+  if cap >= sizeBoxedArray arr
     then pure Nothing
     else do
-      slot <- readSlot arr cap
+      slot <- readBoxedArray arr cap
       case slot of
         Nothing -> pure Nothing
         Just m -> do
@@ -112,7 +112,9 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
       m <- newManager cap (runtimeRegistry rt) queue resettle backend
       ready <- newEmptyMVar
       _ <- forkPinned cap ("weft dispatcher " <> show cap) (dispatcher m ready)
-      takeMVar ready
+      -- As long as it takes the thread to run for the first time. An exception here would leave a
+      -- dispatcher of which nobody knows.
+      uninterruptibleMask_ (takeMVar ready)
       store rt cap m
       pure m
 
@@ -122,13 +124,13 @@ resettle due act = do
   m <- currentManager
   void (addPlainTimer m due act)
 
--- | Runs until it is stopped. Should the back end fail, the program is told, and
--- those who wait find a new manager.
+-- | Runs until it is stopped. Should the back end fail, or somebody throw at this
+-- thread, the program is told, and those who wait find a new manager.
 dispatcher :: Manager -> MVar () -> (forall a. IO a -> IO a) -> IO ()
-dispatcher m ready _ = do
+dispatcher m ready unmask = do
   _ <- initialize m
   putMVar ready ()
-  loop m `catch` failed
+  unmask (loop m) `catch` failed
   where
     failed :: SomeException -> IO ()
     failed e = do
@@ -139,18 +141,18 @@ dispatcher m ready _ = do
 store :: Runtime -> Int -> Manager -> IO ()
 store rt cap m = do
   arr <- readRef (runtimeManagers rt)
-  if cap < sizeSlots arr
-    then writeSlot arr cap (Just m)
+  if cap < sizeBoxedArray arr
+    then writeBoxedArray arr cap (Just m)
     else do
-      bigger <- newSlots (max (cap + 1) (2 * sizeSlots arr)) Nothing
-      copySlots arr bigger
-      writeSlot bigger cap (Just m)
+      bigger <- newBoxedArray (max (cap + 1) (2 * sizeBoxedArray arr)) Nothing
+      copyBoxedArray arr bigger
+      writeBoxedArray bigger cap (Just m)
       writeRef (runtimeManagers rt) bigger
 
 running :: Runtime -> IO [Manager]
 running rt = do
   arr <- readRef (runtimeManagers rt)
-  catMaybes <$> mapM (readSlot arr) [0 .. sizeSlots arr - 1]
+  catMaybes <$> mapM (readBoxedArray arr) [0 .. sizeBoxedArray arr - 1]
 
 -- | The managers of this process, by capability; those that were never needed are
 -- not there.
@@ -158,15 +160,15 @@ managers :: IO [Manager]
 managers = running =<< runtime
 
 -- | Stop all dispatchers and give their kernel objects back. Threads that wait on
--- descriptors go on waiting, with new dispatchers; delays and deadlines that were
--- set do not fire any more. For a program that wants to leave nothing behind, or
+-- descriptors go on waiting, with new dispatchers, which also take over the delays
+-- and timers that were set: each fires once, at its time. For a program that wants to leave nothing behind, or
 -- to change the back end while it is quiet.
 stopManagers :: IO ()
 stopManagers = do
   rt <- runtime
   stopped <- withMVar (runtimeLock rt) $ \() -> do
     ms <- running rt
-    none <- newSlots 0 Nothing
+    none <- newBoxedArray 0 Nothing
     writeRef (runtimeManagers rt) none
     pure ms
   unless (null stopped) (forM_ stopped shutdown)

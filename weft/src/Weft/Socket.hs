@@ -21,6 +21,22 @@
 -- @EBADF@. An asynchronous exception interrupts a wait and leaves nothing behind.
 --
 -- Everything may be used from any thread.
+--
+-- Differences to @network@ 3.1, all of which a program may notice only by looking for them:
+--
+-- * 'Socket' is another type: a library that wants @network@'s takes 'withNetworkSocket'. Addresses are
+--   'SockAddr' only; there are no functions for other instances of its class @SocketAddress@ ("Network.Socket.Address").
+-- * A thread that uses a socket while another closes it gets @EBADF@ and never meets another socket of the same number.
+-- * Where a sender's address has a family that @network@ has no form for (netlink), receiving returns the data with
+--   @SockAddrUnix ""@, where @network@ throws and the data is lost.
+-- * A send that is cut off after a part makes all further sends fail, with @EPIPE@
+--   ("Weft.Socket.ByteString"); @network@ sends on, and the peer mistakes one message for another's rest.
+-- * 'gracefulClose' reads until the peer's end, for the time given and 16 MiB; @network@ reads once.
+-- * 'bind' removes the stale file of a Unix socket by trying a connect on a socket of its own, and
+--   only if it is a socket's; @network@ connects the one that is to be bound.
+-- * 'close' of a socket with the @Linger@ option holds up the caller only; in @network@ all threads of its capability.
+-- * 'socketToFd' and 'socketToHandle' give a duplicate descriptor. 'socketPort' throws for a Unix socket.
+-- * Descriptors are close-on-exec from the start.
 module Weft.Socket
   ( -- * Sockets
     Socket,
@@ -48,10 +64,17 @@ module Weft.Socket
     sendBufMsg,
     recvBufMsg,
 
+    -- * Waiting in a transaction
+    waitReadSocketSTM,
+    waitAndCancelReadSocketSTM,
+    waitWriteSocketSTM,
+    waitAndCancelWriteSocketSTM,
+
     -- * Beyond @network@
     -- $beyond
 
     -- ** Deadlines
+    module Weft.Duration,
     Instant,
     deadlineIn,
     noDeadline,
@@ -153,14 +176,16 @@ import Network.Socket hiding
     waitWriteSocketSTM,
     withFdSocket,
   )
+import Weft.Duration
+import Weft.Socket.Basic
 import Weft.Socket.Bridge
 import Weft.Socket.ByteString (recvBuf, recvBufFrom, sendBuf, sendBufTo)
 import Weft.Socket.File
-import Weft.Socket.Life
 import Weft.Socket.Message
 import Weft.Socket.Options
 import Weft.Socket.Peer
 import Weft.Socket.Serve
+import Weft.Socket.Stm
 import Weft.Socket.Types
 
 -- $beyond

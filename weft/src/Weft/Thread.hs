@@ -44,6 +44,7 @@ import System.Posix.Types (Fd)
 import System.Timeout (Timeout)
 import Unsafe.Coerce (unsafeCoerce)
 import Weft.Core.Counters
+import Weft.Core.EventLog (Marker (Waited), mark)
 import Weft.Core.Events
 import Weft.Core.Manager
 import Weft.Core.Registry
@@ -83,6 +84,7 @@ threadWait loc evs fd = mask_ $ do
     ManagerGone -> threadWait loc evs fd
     Placed key -> do
       countShared (managerCounters m) Waits
+      mark (managerEventLog m) Waited
       found <- Sys.takeMVar box `onException` unregister (managerRegistry m) fd key
       case verdict loc found of
         Right () -> pure ()
@@ -102,7 +104,7 @@ verdict loc found
 threadWaitReadSTM :: Fd -> IO (STM (), IO ())
 threadWaitReadSTM = threadWaitSTM "threadWaitReadSTM" evtRead
 
--- | As 'threadWaitReadSTM', for writing.
+-- | 'threadWaitReadSTM' for writing.
 threadWaitWriteSTM :: Fd -> IO (STM (), IO ())
 threadWaitWriteSTM = threadWaitSTM "threadWaitWriteSTM" evtWrite
 
@@ -144,11 +146,11 @@ finalizer var@(TVar var#) (IO act) = IO $ \s -> case mkWeak# var# var act s of (
 closeFdWith :: (Fd -> IO ()) -> Fd -> IO ()
 closeFdWith close fd = do
   registry <- currentRegistry
-  closeDescriptor registry fd (close fd)
+  closeRegistered registry fd (close fd)
 
 -- Time ---------------------------------------------------------------------------------
 
--- | Block for at least so many microseconds, by the monotonic clock. Zero and
+-- | Block for at least this many microseconds, by the monotonic clock. Zero and
 -- negative numbers return at once; 'maxBound' is 292 thousand years and counts as
 -- for ever.
 threadDelay :: Int -> IO ()
@@ -176,7 +178,7 @@ delayUntil due box = do
     t <- now
     when (t < due) (delayUntil due box)
 
--- | A variable that becomes 'True' after so many microseconds. Zero and negative
+-- | A variable that becomes 'True' after this many microseconds. Zero and negative
 -- numbers make it 'True' at once.
 registerDelay :: Int -> IO (TVar Bool)
 registerDelay us
@@ -193,7 +195,7 @@ registerDelay us
 newTimeout :: IO Timeout
 newTimeout = unsafeInterleaveIO (unsafeCoerce <$> newUnique)
 
--- | Run an action, for at most so many microseconds: 'Nothing' if it took longer
+-- | Run an action, for at most this many microseconds: 'Nothing' if it took longer
 -- and was interrupted. Negative is no limit; zero is 'Nothing' without running
 -- the action. The action runs in the calling thread; calls nest; exceptions pass;
 -- after the call has returned nothing is thrown any more. A thread is made only

@@ -10,7 +10,7 @@
 -- a module of this name in another source directory (see @weft/sim@).
 --
 -- This is the real machine. Every operation may be called from any thread.
--- Accesses to 'Cells' and the read-modify-write operations on a 'Ref' are
+-- Accesses to 'AtomicWords' and the read-modify-write operations on a 'Ref' are
 -- sequentially consistent; plain 'readRef' and 'writeRef' are ordered as GHC
 -- orders 'Data.IORef.readIORef' and 'Data.IORef.writeIORef'.
 module Weft.Sys
@@ -24,46 +24,49 @@ module Weft.Sys
     updateRef,
     whenGarbage,
     touchRef,
+    Weak,
+    weakly,
+    whatIsLeft,
 
-    -- * Cells: unboxed words shared between threads
-    Cells,
-    newCells,
-    readCell,
-    writeCell,
-    addCell,
-    swapCell,
-    casCell,
-    peekCell,
-    bumpCell,
-    pokeCell,
+    -- * AtomicWords: unboxed words shared between threads
+    AtomicWords,
+    newAtomicWords,
+    readWord,
+    writeWord,
+    addWord,
+    swapWord,
+    casWord,
+    peekWord,
+    bumpWord,
+    pokeWord,
 
     -- * Arrays of boxed values
-    Slots,
-    newSlots,
-    sizeSlots,
-    readSlot,
-    writeSlot,
-    casSlot,
-    copySlots,
+    BoxedArray,
+    newBoxedArray,
+    sizeBoxedArray,
+    readBoxedArray,
+    writeBoxedArray,
+    casBoxedArray,
+    copyBoxedArray,
 
     -- * Arrays without cards
-    Chunk,
-    newChunk,
-    readChunk,
-    writeChunk,
-    copyChunk,
-    closeChunk,
-    reopenChunk,
+    SmallArray,
+    newSmallArray,
+    readSmallArray,
+    writeSmallArray,
+    copySmallArray,
+    freezeSmallArray,
+    thawSmallArray,
 
     -- * Arrays of arrays
     Arrays,
     newArrays,
-    chunkAt,
-    putChunkAt,
-    cellsAt,
-    putCellsAt,
-    slotsAt,
-    putSlotsAt,
+    smallArrayAt,
+    putSmallArrayAt,
+    wordsAt,
+    putWordsAt,
+    boxedArrayAt,
+    putBoxedArrayAt,
 
     -- * MVars
     MVar,
@@ -95,29 +98,38 @@ module Weft.Sys
     onException,
     finally,
     guarded,
+    interruptiblyMasked,
     attempt,
 
     -- * Clock
     now,
+
+    -- * The event log
+    userEventsLogged,
+    traceUserEvent,
   )
 where
 
 import Control.Concurrent
   ( ThreadId,
+    forkIOWithUnmask,
     forkOnWithUnmask,
     getNumCapabilities,
     myThreadId,
     yield,
   )
 import Control.Concurrent.MVar
-import Control.Exception (SomeException, catch, finally, mask_, onException, throwIO, try, uninterruptibleMask_)
+import Control.Exception
+import Control.Monad (unless)
 import Data.Int (Int64)
 import Data.Word (Word32)
+import Foreign.C.String (withCString)
 import Foreign.Storable (peek)
 import GHC.Clock (getMonotonicTimeNSec)
-import GHC.Conc (ThreadStatus (..), getUncaughtExceptionHandler, labelThread, threadStatus)
+import GHC.Conc (BlockReason (..), ThreadStatus (..), getUncaughtExceptionHandler, labelThread, threadStatus)
 import GHC.Exts
 import GHC.IO (IO (..))
+import GHC.RTS.Flags (DoTrace (..), TraceFlags (..), getTraceFlags)
 import Weft.Core.Time (Instant (..))
 
 -- References ---------------------------------------------------------------
@@ -181,143 +193,157 @@ whenGarbage :: Ref a -> IO () -> IO ()
 whenGarbage (Ref r) (IO act) = IO $ \s -> case mkWeak# r () act s of
   (# s', _ #) -> (# s', () #)
 
+-- | Something that is alive as long as a reference is.
+data Weak v = Weak (Weak# v)
+
+-- | Tie a value to a reference; the action runs as with 'whenGarbage'.
+weakly :: Ref a -> v -> IO () -> IO (Weak v)
+weakly (Ref r) v (IO act) = IO $ \s -> case mkWeak# r v act s of
+  (# s', w #) -> (# s', Weak w #)
+
+-- | The value, if the reference is alive.
+whatIsLeft :: Weak v -> IO (Maybe v)
+whatIsLeft (Weak w) = IO $ \s -> case deRefWeak# w s of
+  (# s', 0#, _ #) -> (# s', Nothing #)
+  (# s', _, v #) -> (# s', Just v #)
+
 -- | The reference is alive up to here.
 touchRef :: Ref a -> IO ()
 touchRef (Ref r) = IO $ \s -> (# touch# r s, () #)
 {-# INLINE touchRef #-}
 
--- Cells ----------------------------------------------------------------------
+-- AtomicWords ----------------------------------------------------------------------
 
 -- | A fixed number of machine words, each shared and atomic.
-data Cells = Cells (MutableByteArray# RealWorld)
+data AtomicWords = AtomicWords (MutableByteArray# RealWorld)
 
--- | So many cells, all zero.
-newCells :: Int -> IO Cells
-newCells (I# n) = IO $ \s -> case newByteArray# bytes s of
+-- | So many words, all zero.
+newAtomicWords :: Int -> IO AtomicWords
+newAtomicWords (I# n) = IO $ \s -> case newByteArray# bytes s of
   (# s1, a #) -> case setByteArray# a 0# bytes 0# s1 of
-    s2 -> (# s2, Cells a #)
+    s2 -> (# s2, AtomicWords a #)
   where
     !bytes = n *# 8#
 
 -- | Atomic read.
-readCell :: Cells -> Int -> IO Int
-readCell (Cells a) (I# i) = IO $ \s -> case atomicReadIntArray# a i s of
+readWord :: AtomicWords -> Int -> IO Int
+readWord (AtomicWords a) (I# i) = IO $ \s -> case atomicReadIntArray# a i s of
   (# s', x #) -> (# s', I# x #)
-{-# INLINE readCell #-}
+{-# INLINE readWord #-}
 
 -- | Atomic write.
-writeCell :: Cells -> Int -> Int -> IO ()
-writeCell (Cells a) (I# i) (I# x) = IO $ \s -> (# atomicWriteIntArray# a i x s, () #)
-{-# INLINE writeCell #-}
+writeWord :: AtomicWords -> Int -> Int -> IO ()
+writeWord (AtomicWords a) (I# i) (I# x) = IO $ \s -> (# atomicWriteIntArray# a i x s, () #)
+{-# INLINE writeWord #-}
 
 -- | Add and return what was there before.
-addCell :: Cells -> Int -> Int -> IO Int
-addCell (Cells a) (I# i) (I# x) = IO $ \s -> case fetchAddIntArray# a i x s of
+addWord :: AtomicWords -> Int -> Int -> IO Int
+addWord (AtomicWords a) (I# i) (I# x) = IO $ \s -> case fetchAddIntArray# a i x s of
   (# s', old #) -> (# s', I# old #)
-{-# INLINE addCell #-}
+{-# INLINE addWord #-}
 
--- | @casCell c i old new@ replaces @old@ by @new@ and returns what it found:
+-- | @casWord c i old new@ replaces @old@ by @new@ and returns what it found:
 -- @old@ exactly when it succeeded.
-casCell :: Cells -> Int -> Int -> Int -> IO Int
-casCell (Cells a) (I# i) (I# old) (I# new) = IO $ \s -> case casIntArray# a i old new s of
+casWord :: AtomicWords -> Int -> Int -> Int -> IO Int
+casWord (AtomicWords a) (I# i) (I# old) (I# new) = IO $ \s -> case casIntArray# a i old new s of
   (# s', found #) -> (# s', I# found #)
-{-# INLINE casCell #-}
+{-# INLINE casWord #-}
 
 -- | Replace and return what was there, in one step.
-swapCell :: Cells -> Int -> Int -> IO Int
-swapCell c i new = go =<< readCell c i
+swapWord :: AtomicWords -> Int -> Int -> IO Int
+swapWord c i new = go =<< readWord c i
   where
     go old = do
-      found <- casCell c i old new
+      found <- casWord c i old new
       if found == old then pure old else go found
-{-# INLINE swapCell #-}
+{-# INLINE swapWord #-}
 
 -- | A plain read, for statistics: the value may be slightly old.
-peekCell :: Cells -> Int -> IO Int
-peekCell (Cells a) (I# i) = IO $ \s -> case readIntArray# a i s of
+peekWord :: AtomicWords -> Int -> IO Int
+peekWord (AtomicWords a) (I# i) = IO $ \s -> case readIntArray# a i s of
   (# s', x #) -> (# s', I# x #)
-{-# INLINE peekCell #-}
+{-# INLINE peekWord #-}
 
--- | A plain add, for a cell with a single writer.
-bumpCell :: Cells -> Int -> Int -> IO ()
-bumpCell (Cells a) (I# i) (I# x) = IO $ \s -> case readIntArray# a i s of
+-- | A plain add, for a word with a single writer.
+bumpWord :: AtomicWords -> Int -> Int -> IO ()
+bumpWord (AtomicWords a) (I# i) (I# x) = IO $ \s -> case readIntArray# a i s of
   (# s', old #) -> (# writeIntArray# a i (old +# x) s', () #)
-{-# INLINE bumpCell #-}
+{-# INLINE bumpWord #-}
 
--- | A plain write, for a cell with a single user.
-pokeCell :: Cells -> Int -> Int -> IO ()
-pokeCell (Cells a) (I# i) (I# x) = IO $ \s -> (# writeIntArray# a i x s, () #)
-{-# INLINE pokeCell #-}
+-- | A plain write, for a word with a single user.
+pokeWord :: AtomicWords -> Int -> Int -> IO ()
+pokeWord (AtomicWords a) (I# i) (I# x) = IO $ \s -> (# writeIntArray# a i x s, () #)
+{-# INLINE pokeWord #-}
 
 -- Arrays ---------------------------------------------------------------------
 
 -- | A mutable array of boxed values.
-data Slots a = Slots (MutableArray# RealWorld a)
+data BoxedArray a = BoxedArray (MutableArray# RealWorld a)
 
 -- | An array of that size, filled with one value.
-newSlots :: Int -> a -> IO (Slots a)
-newSlots (I# n) a = IO $ \s -> case newArray# n a s of
-  (# s', arr #) -> (# s', Slots arr #)
+newBoxedArray :: Int -> a -> IO (BoxedArray a)
+newBoxedArray (I# n) a = IO $ \s -> case newArray# n a s of
+  (# s', arr #) -> (# s', BoxedArray arr #)
 
 -- | How many slots.
-sizeSlots :: Slots a -> Int
-sizeSlots (Slots a) = I# (sizeofMutableArray# a)
-{-# INLINE sizeSlots #-}
+sizeBoxedArray :: BoxedArray a -> Int
+sizeBoxedArray (BoxedArray a) = I# (sizeofMutableArray# a)
+{-# INLINE sizeBoxedArray #-}
 
 -- | Read a slot; the index is the caller's care.
-readSlot :: Slots a -> Int -> IO a
-readSlot (Slots a) (I# i) = IO (readArray# a i)
-{-# INLINE readSlot #-}
+readBoxedArray :: BoxedArray a -> Int -> IO a
+readBoxedArray (BoxedArray a) (I# i) = IO (readArray# a i)
+{-# INLINE readBoxedArray #-}
 
 -- | Write a slot; the index is the caller's care.
-writeSlot :: Slots a -> Int -> a -> IO ()
-writeSlot (Slots a) (I# i) x = IO $ \s -> (# writeArray# a i x s, () #)
-{-# INLINE writeSlot #-}
+writeBoxedArray :: BoxedArray a -> Int -> a -> IO ()
+writeBoxedArray (BoxedArray a) (I# i) x = IO $ \s -> (# writeArray# a i x s, () #)
+{-# INLINE writeBoxedArray #-}
 
 -- | As 'casRef', on a slot.
-casSlot :: Slots a -> Int -> a -> a -> IO Bool
-casSlot (Slots a) (I# i) old new = IO $ \s -> case casArray# a i old new s of
+casBoxedArray :: BoxedArray a -> Int -> a -> a -> IO Bool
+casBoxedArray (BoxedArray a) (I# i) old new = IO $ \s -> case casArray# a i old new s of
   (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
-{-# INLINE casSlot #-}
+{-# INLINE casBoxedArray #-}
 
 -- | Copy all of the first array to the beginning of the second.
-copySlots :: Slots a -> Slots a -> IO ()
-copySlots (Slots from) (Slots to) = IO $ \s ->
+copyBoxedArray :: BoxedArray a -> BoxedArray a -> IO ()
+copyBoxedArray (BoxedArray from) (BoxedArray to) = IO $ \s ->
   (# copyMutableArray# from 0# to 0# (sizeofMutableArray# from) s, () #)
 
 -- | A mutable array of boxed values without cards: a write is seven instructions shorter than
--- 'writeSlot', and a minor collection looks through all of it, unless it is closed.
-data Chunk a = Chunk (SmallMutableArray# RealWorld a)
+-- 'writeSmallArray', and a minor collection looks through all of it, unless it is closed.
+data SmallArray a = SmallArray (SmallMutableArray# RealWorld a)
 
 -- | One of that size, filled with one value, and open.
-newChunk :: Int -> a -> IO (Chunk a)
-newChunk (I# n) a = IO $ \s -> case newSmallArray# n a s of (# s', arr #) -> (# s', Chunk arr #)
+newSmallArray :: Int -> a -> IO (SmallArray a)
+newSmallArray (I# n) a = IO $ \s -> case newSmallArray# n a s of (# s', arr #) -> (# s', SmallArray arr #)
 
 -- | Read a place; the index is the caller's care.
-readChunk :: Chunk a -> Int -> IO a
-readChunk (Chunk a) (I# i) = IO (readSmallArray# a i)
-{-# INLINE readChunk #-}
+readSmallArray :: SmallArray a -> Int -> IO a
+readSmallArray (SmallArray a) (I# i) = IO (readSmallArray# a i)
+{-# INLINE readSmallArray #-}
 
 -- | Write a place of an open one; the index is the caller's care.
-writeChunk :: Chunk a -> Int -> a -> IO ()
-writeChunk (Chunk a) (I# i) x = IO $ \s -> (# writeSmallArray# a i x s, () #)
-{-# INLINE writeChunk #-}
+writeSmallArray :: SmallArray a -> Int -> a -> IO ()
+writeSmallArray (SmallArray a) (I# i) x = IO $ \s -> (# writeSmallArray# a i x s, () #)
+{-# INLINE writeSmallArray #-}
 
--- | @copyChunk from to i n@ copies so many places to the same ones of an open chunk; the range is the
+-- | @copySmallArray from to i n@ copies so many places to the same ones of an open chunk; the range is the
 -- caller's care.
-copyChunk :: Chunk a -> Chunk a -> Int -> Int -> IO ()
-copyChunk (Chunk from) (Chunk to) (I# i) (I# n) = IO $ \s ->
+copySmallArray :: SmallArray a -> SmallArray a -> Int -> Int -> IO ()
+copySmallArray (SmallArray from) (SmallArray to) (I# i) (I# n) = IO $ \s ->
   (# copySmallMutableArray# from i to i n s, () #)
 
 -- | It will only be read. Once what it refers to is as old as the chunk, minor collections pass it over.
-closeChunk :: Chunk a -> IO ()
-closeChunk (Chunk a) = IO $ \s -> case unsafeFreezeSmallArray# a s of (# s', _ #) -> (# s', () #)
+freezeSmallArray :: SmallArray a -> IO ()
+freezeSmallArray (SmallArray a) = IO $ \s -> case unsafeFreezeSmallArray# a s of (# s', _ #) -> (# s', () #)
 
 -- | It may be written again.
-reopenChunk :: Chunk a -> IO ()
-reopenChunk (Chunk a) = IO $ \s -> case unsafeThawSmallArray# (unsafeCoerce# a) s of (# s', _ #) -> (# s', () #)
+thawSmallArray :: SmallArray a -> IO ()
+thawSmallArray (SmallArray a) = IO $ \s -> case unsafeThawSmallArray# (unsafeCoerce# a) s of (# s', _ #) -> (# s', () #)
 
--- | A fixed number of references to 'Chunk', 'Cells' and 'Slots', behind one pointer. To read one, nothing
+-- | A fixed number of references to 'SmallArray', 'AtomicWords' and 'BoxedArray', behind one pointer. To read one, nothing
 -- is evaluated. What is at which index, and of what type, is the caller's care.
 data Arrays = Arrays (MutableArrayArray# RealWorld)
 
@@ -327,33 +353,33 @@ newArrays (I# n) = IO $ \s -> case newArrayArray# n s of (# s', r #) -> (# s', A
 
 -- | The chunk at that index. (There is no operation for arrays of this kind; to the machine they are
 -- pointers like any other.)
-chunkAt :: Arrays -> Int -> IO (Chunk a)
-chunkAt (Arrays r) (I# i) = IO $ \s -> case readMutableByteArrayArray# r i s of
-  (# s', a #) -> (# s', Chunk (unsafeCoerce# a) #)
-{-# INLINE chunkAt #-}
+smallArrayAt :: Arrays -> Int -> IO (SmallArray a)
+smallArrayAt (Arrays r) (I# i) = IO $ \s -> case readMutableByteArrayArray# r i s of
+  (# s', a #) -> (# s', SmallArray (unsafeCoerce# a) #)
+{-# INLINE smallArrayAt #-}
 
 -- | Replace it.
-putChunkAt :: Arrays -> Int -> Chunk a -> IO ()
-putChunkAt (Arrays r) (I# i) (Chunk a) = IO $ \s -> (# writeMutableByteArrayArray# r i (unsafeCoerce# a) s, () #)
+putSmallArrayAt :: Arrays -> Int -> SmallArray a -> IO ()
+putSmallArrayAt (Arrays r) (I# i) (SmallArray a) = IO $ \s -> (# writeMutableByteArrayArray# r i (unsafeCoerce# a) s, () #)
 
--- | The cells at that index.
-cellsAt :: Arrays -> Int -> IO Cells
-cellsAt (Arrays r) (I# i) = IO $ \s -> case readMutableByteArrayArray# r i s of
-  (# s', a #) -> (# s', Cells a #)
-{-# INLINE cellsAt #-}
+-- | The words at that index.
+wordsAt :: Arrays -> Int -> IO AtomicWords
+wordsAt (Arrays r) (I# i) = IO $ \s -> case readMutableByteArrayArray# r i s of
+  (# s', a #) -> (# s', AtomicWords a #)
+{-# INLINE wordsAt #-}
 
 -- | Replace them.
-putCellsAt :: Arrays -> Int -> Cells -> IO ()
-putCellsAt (Arrays r) (I# i) (Cells a) = IO $ \s -> (# writeMutableByteArrayArray# r i a s, () #)
+putWordsAt :: Arrays -> Int -> AtomicWords -> IO ()
+putWordsAt (Arrays r) (I# i) (AtomicWords a) = IO $ \s -> (# writeMutableByteArrayArray# r i a s, () #)
 
 -- | The array of boxed values at that index.
-slotsAt :: Arrays -> Int -> IO (Slots a)
-slotsAt (Arrays r) (I# i) = IO $ \s -> case readMutableByteArrayArray# r i s of
-  (# s', a #) -> (# s', Slots (unsafeCoerce# a) #)
+boxedArrayAt :: Arrays -> Int -> IO (BoxedArray a)
+boxedArrayAt (Arrays r) (I# i) = IO $ \s -> case readMutableByteArrayArray# r i s of
+  (# s', a #) -> (# s', BoxedArray (unsafeCoerce# a) #)
 
 -- | Replace it.
-putSlotsAt :: Arrays -> Int -> Slots a -> IO ()
-putSlotsAt (Arrays r) (I# i) (Slots a) = IO $ \s -> (# writeMutableByteArrayArray# r i (unsafeCoerce# a) s, () #)
+putBoxedArrayAt :: Arrays -> Int -> BoxedArray a -> IO ()
+putBoxedArrayAt (Arrays r) (I# i) (BoxedArray a) = IO $ \s -> (# writeMutableByteArrayArray# r i (unsafeCoerce# a) s, () #)
 
 -- Threads --------------------------------------------------------------------
 
@@ -372,6 +398,18 @@ myCapability = IO $ \s -> case myThreadId# s of
     (# s2, _, cap, _ #) -> (# s2, I# cap #)
 {-# INLINE myCapability #-}
 
+-- | Does this program write user events into an event log (@+RTS -l@)?
+userEventsLogged :: IO Bool
+userEventsLogged = do
+  flags <- getTraceFlags
+  pure $ case tracing flags of
+    TraceEventLog -> user flags
+    _ -> False
+
+-- | Write a user event. Costs little when there is no log, but building its text does.
+traceUserEvent :: String -> IO ()
+traceUserEvent text = withCString text $ \(Ptr p) -> IO $ \s -> (# traceEvent# p s, () #)
+
 -- | How often this process image has been forked since it was started: it
 -- differs between a parent and the child that 'System.Posix.forkProcess' made,
 -- and costs one memory read.
@@ -389,13 +427,39 @@ hasEnded :: ThreadId -> IO Bool
 hasEnded t = (`elem` [ThreadFinished, ThreadDied]) <$> threadStatus t
 
 -- | Run somebody else's callback: what it throws goes to the program's handler
--- for uncaught exceptions and stops nothing here.
+-- for uncaught exceptions and stops nothing here. An asynchronous exception
+-- ('SomeAsyncException') is meant for the calling thread, not for the callback: it is
+-- thrown at the thread again, and so arrives when exceptions are next let in.
 guarded :: IO () -> IO ()
 guarded act = act `catch` report
   where
     report :: SomeException -> IO ()
-    report e = getUncaughtExceptionHandler >>= ($ e)
+    report e = case fromException e of
+      Just (SomeAsyncException _) -> throwAgain e
+      Nothing -> getUncaughtExceptionHandler >>= ($ e)
 {-# INLINE guarded #-}
+
+-- | Another thread throws, and blocks until the caller takes it. When this returns the exception
+-- is pending: the caller may block in the kernel next, where it would not be told.
+throwAgain :: SomeException -> IO ()
+throwAgain e = do
+  self <- myThreadId
+  t <- forkIOWithUnmask (\unmask -> unmask (throwTo self e))
+  labelThread t "weft exception put off"
+  let untilPending = do
+        status <- threadStatus t
+        unless (status `elem` [ThreadBlocked BlockedOnException, ThreadFinished, ThreadDied]) (yield >> untilPending)
+  untilPending
+  -- A thrower on another capability has sent a message, which this one reads when it next schedules.
+  yield
+{-# NOINLINE throwAgain #-}
+
+-- | Run an action masked, but interruptible where it blocks, also where the caller cannot
+-- be interrupted at all.
+interruptiblyMasked :: IO a -> IO a
+interruptiblyMasked act@(IO io) = do
+  state <- getMaskingState
+  if state == MaskedUninterruptible then IO (maskAsyncExceptions# io) else act
 
 -- | Run an action now; the result, or the exception, comes out of the action
 -- returned.

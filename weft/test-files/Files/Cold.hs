@@ -31,7 +31,7 @@ forget path from count = withFile reading path $ \file -> withFileFd file $ \fd 
 same :: Assertion
 same = withBytes size $ \path -> forM_ (take (times 20) (cycle ranges)) $ \(from, count) -> do
   forget path from count
-  withFile reading {openPrompt = True} path $ \file -> do
+  withFile reading {openNonBlocking = True} path $ \file -> do
     status <- statFile file
     status @?= openedStatus file
     forM_ [(0, size), (0, size + 10), (5, 70000), (size - 3, 10)] $ \(at, n) -> do
@@ -49,6 +49,6 @@ many = withFolder $ \folder -> withDirectory folder $ \dir -> do
     forget (folder </> show i) 0 0
   within 50 "cold files" . parallel 32 $ \i -> forM_ [1 .. times 40] $ \k -> do
     let n = (i * 7 + k * 11) `mod` 64
-    got <- withFileAt dir reading {openWithin = Beneath, openPrompt = True} (show n) $ \file -> readAt file 0 30000
+    got <- withFileAt dir reading {openResolve = Beneath, openNonBlocking = True} (show n) $ \file -> readAt file 0 30000
     unless (got == marked n 20000) (assertFailure ("wrong bytes in " <> show n))
     forget (folder </> show n) 0 0

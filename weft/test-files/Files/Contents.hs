@@ -112,7 +112,7 @@ misaligned = withBytes 65536 $ \path -> withFile uncached path $ \file -> do
 
 chunks :: Assertion
 chunks = withBytes 100000 $ \path -> withFile reading path $ \file -> do
-  got <- forChunks file 10 4096 (\acc bytes -> pure (bytes : acc)) []
+  got <- foldChunks file 10 4096 (\acc bytes -> pure (bytes : acc)) []
   B.concat (reverse got) @?= marked 10 99990
   maximum (map B.length got) @?= 4096
 

@@ -56,13 +56,13 @@ anyBytes = withFolder $ \folder -> do
     assertBool (show e) (isDoesNotExistError e)
     ioeGetFileName e @?= Just "nothing"
     failsWith "a zero byte" eINVAL (withRawFileAt dir reading (B.pack [0x41, 0]) readAll)
-    failsWith "a way out" eXDEV (withRawFileAt dir reading {openWithin = Beneath} (C.pack "../x") readAll)
+    failsWith "a way out" eXDEV (withRawFileAt dir reading {openResolve = Beneath} (C.pack "../x") readAll)
 
 namesIn :: Directory -> FilePath -> IO [B.ByteString]
 namesIn dir path = withFileAt dir reading path collected
 
 collected :: File -> IO [B.ByteString]
-collected file = sort <$> forNames file (\acc name -> pure (B.copy name : acc)) []
+collected file = sort <$> foldNames file (\acc name -> pure (B.copy name : acc)) []
 
 names :: Assertion
 names = withFolder $ \folder -> withDirectory folder $ \dir -> do
@@ -74,7 +74,7 @@ names = withFolder $ \folder -> withDirectory folder $ \dir -> do
   withFileAt dir reading "d" $ \file -> do
     collected file >>= (@?= sort many)
     collected file >>= (@?= sort many)
-    first <- forNames file (\n _ -> pure (n + 1)) (0 :: Int)
+    first <- foldNames file (\n _ -> pure (n + 1)) (0 :: Int)
     first @?= 600
 
 noNames :: Assertion

@@ -33,7 +33,7 @@ readSome path = withFile uncached path $ \file -> parallel 16 $ \i -> do
 
 restarts :: Assertion
 restarts = withBytes 65536 $ \path -> do
-  let once = readSome path >> stopLanes >> stopManagers
+  let once = readSome path >> stopRings >> stopManagers
   once
   descriptors <- openDescriptors
   threads <- osThreads
@@ -70,6 +70,7 @@ chosen engine = withBytes 65536 $ \path -> do
       case engine of
         Rings -> later - before @>= 64
         Threads -> later @?= before
-        Adaptive -> later - before @>= 0
+        -- Up to three at once block; of sixteen some are too many for that.
+        Adaptive -> later - before @>= 1
   where
-    requests = sum . map laneRequests <$> laneReports
+    requests = sum . map ringRequests <$> ringReports

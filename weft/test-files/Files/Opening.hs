@@ -80,7 +80,7 @@ beneath :: Assertion
 beneath = withFolder $ \folder -> do
   let root = folder </> "root"
       inside = withDirectory root
-      under limits path dir = withFileAt dir reading {openWithin = limits} path (\file -> readAt file 0 100)
+      under limits path dir = withFileAt dir reading {openResolve = limits} path (\file -> readAt file 0 100)
   createDirectory root
   createDirectory (root </> "sub")
   withFile writing (folder </> "secret") (\file -> writeAt file 0 (marked 0 9))

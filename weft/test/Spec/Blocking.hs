@@ -6,9 +6,12 @@ module Spec.Blocking
 where
 
 import Control.Concurrent.MVar
-import Control.Exception (throwIO)
+import Control.Exception (MaskingState (..), getMaskingState, mask_, throwIO)
 import Control.Monad (forM_, replicateM)
 import Harness
+import System.Exit (ExitCode (..))
+import System.Posix.Process (ProcessStatus (..), exitImmediately, forkProcess, getProcessStatus)
+import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Blocking
@@ -27,6 +30,19 @@ tests =
         putMVar gate ()
         forM_ ts (result "call")
         eventually "all are done" ((== PoolStatus 4 0 0 5) <$> statusOf pool),
+      testCase "a call runs in its caller's masking state, whoever started the thread" $ do
+        pool <- newPool 1
+        gate <- newEmptyMVar
+        first <- start (mask_ (runIn pool (takeMVar gate >> getMaskingState)))
+        eventually "one runs" ((== 1) . poolRunning <$> statusOf pool)
+        second <- start (runIn pool getMaskingState)
+        third <- start (mask_ (runIn pool getMaskingState))
+        eventually "two wait" ((== 2) . poolQueued <$> statusOf pool)
+        putMVar gate ()
+        result "first" first >>= (@?= MaskedInterruptible)
+        result "second" second >>= (@?= Unmasked)
+        result "third" third >>= (@?= MaskedInterruptible)
+        runIn pool getMaskingState >>= (@?= Unmasked),
       testCase "exceptions come to the caller" $ do
         e <- failure "call" (blocking (throwIO (userError "own") :: IO ()))
         e @?= userError "own",
@@ -38,5 +54,26 @@ tests =
         stop t
         putMVar gate ()
         finishes "disposal" (takeMVar disposed)
-        eventually "done" ((== PoolStatus 1 0 0 1) <$> statusOf pool)
+        eventually "done" ((== PoolStatus 1 0 0 1) <$> statusOf pool),
+      testCase "forked while all threads are busy: the child's calls run (the program's pool, one of its own)" $ do
+        own <- newPool 2
+        gate <- newEmptyMVar
+        busy <- poolLimit <$> poolStatus
+        ts <- replicateM (busy + 3) (start (blocking (readMVar gate)))
+        ts' <- replicateM 5 (start (runIn own (readMVar gate)))
+        eventually "all threads are busy" ((\s -> poolRunning s == busy && poolQueued s == 3) <$> poolStatus)
+        eventually "all threads are busy" ((== PoolStatus 2 2 3 0) <$> statusOf own)
+        child <- forkProcess $ do
+          r <- timeout 5000000 ((,) <$> blocking (pure 'x') <*> mapM (runIn own . pure) "yz")
+          left <- (,) <$> statusOf own <*> poolStatus
+          let (mine, program) = left
+          exitImmediately $ case r of
+            Just ('x', "yz")
+              | poolQueued mine == 0 && poolQueued program == 0 && poolLimit program == busy -> ExitSuccess
+              | otherwise -> ExitFailure 2
+            _ -> ExitFailure 1
+        status <- finishes "the child" (getProcessStatus True False child)
+        putMVar gate ()
+        forM_ (ts <> ts') (result "the parent's calls")
+        status @?= Just (Exited ExitSuccess)
     ]

@@ -16,8 +16,8 @@ import Harness hiding (pause, stop)
 import qualified Harness as H
 import Test.Tasty
 import Test.Tasty.HUnit
-import Weft.Deadline
 import Weft.Duration
+import Weft.IdleTimer
 import Weft.Runtime (stopManagers)
 
 tests :: TestTree
@@ -28,25 +28,25 @@ tests =
         (fired, act) <- counter
         t0 <- getMonotonicTimeNSec
         at <- newEmptyMVar
-        d <- newDeadline (milliseconds 30) (act >> getMonotonicTimeNSec >>= putMVar at)
+        d <- newIdleTimer (milliseconds 30) (act >> getMonotonicTimeNSec >>= putMVar at)
         t1 <- takeMVar at
         assertBool (show (t1 - t0) <> " ns: early") (t1 - t0 >= 30000000)
         expired d >>= (@?= True)
         -- Nothing brings it back.
-        postpone d >> resume d >> postponeFor d (milliseconds 1)
+        reset d >> resume d >> resetFor d (milliseconds 1)
         during d (milliseconds 1) (threadDelay 20000)
         readIORef fired >>= (@?= 1),
       test "a span of zero, or less, is over at once" . forM_ [milliseconds 0, milliseconds (-3)] $ \len -> do
         (fired, act) <- counter
-        _ <- newDeadline len act
+        _ <- newIdleTimer len act
         eventually "it passes" ((== 1) <$> readIORef fired),
       test "pushed, it passes a span after the last push" $ do
         at <- newEmptyMVar
-        d <- newDeadline (milliseconds 60) (getMonotonicTimeNSec >>= putMVar at)
+        d <- newIdleTimer (milliseconds 60) (getMonotonicTimeNSec >>= putMVar at)
         pushes <- newIORef 0
         replicateM_ 20 $ do
           t <- getMonotonicTimeNSec
-          postpone d
+          reset d
           gone <- expired d
           unless gone (writeIORef pushes t)
           threadDelay 4000
@@ -55,7 +55,7 @@ tests =
         assertBool (show (t1 - t0) <> " ns after the push") (t1 - t0 >= 60000000),
       test "made paused, it waits for its first use" $ do
         (fired, act) <- counter
-        d <- newPausedDeadline (milliseconds 30) act
+        d <- newPausedIdleTimer (milliseconds 30) act
         remaining d >>= (@?= milliseconds 30)
         threadDelay 60000
         expired d >>= (@?= False)
@@ -65,7 +65,7 @@ tests =
         eventually "it passes" ((== 1) <$> readIORef fired),
       test "paused, it does not pass; resumed, it does" $ do
         (fired, act) <- counter
-        d <- newDeadline (milliseconds 30) act
+        d <- newIdleTimer (milliseconds 30) act
         pause d
         remaining d >>= (@?= milliseconds 30)
         stays 150 "it passed in the pause" ((== 0) <$> readIORef fired)
@@ -75,7 +75,7 @@ tests =
         fired <- newIORef False
         gone <- newIORef False
         _ <- mkWeakIORef fired (writeIORef gone True)
-        d <- newDeadline (seconds 100) (writeIORef fired True)
+        d <- newIdleTimer (seconds 100) (writeIORef fired True)
         collect
         readIORef gone >>= (@?= False)
         stop d
@@ -83,55 +83,55 @@ tests =
         expired d >>= (@?= False),
       test "stopped in time, it does not pass" $ do
         (fired, act) <- counter
-        d <- newDeadline (milliseconds 40) act
+        d <- newIdleTimer (milliseconds 40) act
         stop d
         gone <- expired d
         stays 100 "it passed" ((== fromEnum gone) <$> readIORef fired),
       test "brought forward, it passes then" $ do
         (fired, act) <- counter
-        d <- newDeadline (seconds 100) act
+        d <- newIdleTimer (seconds 100) act
         threadDelay 1000
-        postponeFor d (milliseconds 20)
+        resetFor d (milliseconds 20)
         left <- remaining d
         assertBool (show left) (left <= milliseconds 30)
         eventually "it passes" ((== 1) <$> readIORef fired),
       test "brought forward from a pause" $ do
         (fired, act) <- counter
-        d <- newDeadline (seconds 100) act
+        d <- newIdleTimer (seconds 100) act
         pause d
         during d (milliseconds 10) $ eventually "it passes" ((== 1) <$> readIORef fired),
       test "brought forward again and again while the timer looks" . forM_ [1 .. times 20] $ \i -> do
         done <- newEmptyMVar
-        d <- newDeadline (milliseconds 40) (putMVar done ())
+        d <- newIdleTimer (milliseconds 40) (putMVar done ())
         parallel 3 . const . forM_ [1 .. 30 :: Int] $ \j -> do
-          postponeFor d (microseconds (37 * (i * j `mod` 60)))
+          resetFor d (microseconds (37 * (i * j `mod` 60)))
           when (j `mod` 5 == 0) (threadDelay 300)
-        postponeFor d (milliseconds 1)
+        resetFor d (milliseconds 1)
         within 10 "its end" (takeMVar done),
       test "pushed while it passes, it passes once" . forM_ [1 .. times 20] $ \i -> do
         (fired, act) <- counter
-        d <- newDeadline (milliseconds 4) act
+        d <- newIdleTimer (milliseconds 4) act
         threadDelay (3500 + 30 * (i `mod` 60))
-        parallel 2 (const (postpone d))
+        parallel 2 (const (reset d))
         eventually "it passes" ((== 1) <$> readIORef fired),
       test "during: passes when the operation is too long" $ do
         done <- newEmptyMVar
-        d <- newDeadline (milliseconds 20) (putMVar done ())
+        d <- newIdleTimer (milliseconds 20) (putMVar done ())
         during d (milliseconds 20) (within 10 "its end" (takeMVar done)),
       test "during: between operations it is paused" $ do
         (fired, act) <- counter
-        d <- newDeadline (milliseconds 30) act
+        d <- newIdleTimer (milliseconds 30) act
         replicateM_ 5 (during d (milliseconds 30) (threadDelay 1000))
         stays 120 "it passed" ((== 0) <$> readIORef fired),
       test "during: a short operation beside a long one pauses nothing" . forM_ [1 .. times 5] $ \_ -> do
         done <- newEmptyMVar
-        d <- newDeadline (milliseconds 30) (putMVar done ())
+        d <- newIdleTimer (milliseconds 30) (putMVar done ())
         long <- start (during d (milliseconds 30) (readMVar done))
         parallel 4 . const $ replicateM_ 50 (during d (milliseconds 30) (pure ()))
         result "the long one" long,
       test "during: an operation that throws, or is killed, is over" $ do
         (fired, act) <- counter
-        d <- newDeadline (milliseconds 30) act
+        d <- newIdleTimer (milliseconds 30) act
         _ <- failure "during" (during d (milliseconds 30) (throwIO (userError "on purpose")))
         gate <- newEmptyMVar
         t <- start (during d (milliseconds 30) (takeMVar gate :: IO ()))
@@ -140,19 +140,19 @@ tests =
         stays 100 "it passed" ((== 0) <$> readIORef fired),
       test "an action that throws hurts no other" $ do
         (fired, act) <- counter
-        _ <- newDeadline (milliseconds 5) (throwIO (userError "this line belongs to a test"))
-        _ <- newDeadline (milliseconds 20) act
+        _ <- newIdleTimer (milliseconds 5) (throwIO (userError "this line belongs to a test"))
+        _ <- newIdleTimer (milliseconds 20) act
         eventually "the other passes" ((== 1) <$> readIORef fired),
       test "it outlives its dispatcher" $ do
         (fired, act) <- counter
-        d <- newDeadline (milliseconds 100) act
+        d <- newIdleTimer (milliseconds 100) act
         stopManagers
         expired d >>= (@?= False)
         eventually "it passes" ((== 1) <$> readIORef fired),
       test "many, pushed by many" $ do
         (fired, act) <- counter
-        ds <- replicateM 500 (newDeadline (milliseconds 500) act)
-        parallel 4 . const . replicateM_ 10 $ mapM_ postpone ds >> threadDelay 2000
+        ds <- replicateM 500 (newIdleTimer (milliseconds 500) act)
+        parallel 4 . const . replicateM_ 10 $ mapM_ reset ds >> threadDelay 2000
         forM_ (zip ds (cycle [True, False, False])) $ \(d, stopped) -> when stopped (stop d)
         let expected = length (filter id (take 500 (cycle [False, True, True])))
         eventually "those that were not stopped pass" ((>= expected) <$> readIORef fired)

@@ -10,7 +10,7 @@ where
 
 import Control.Concurrent
 import Control.Exception
-import Control.Monad (forM, forM_, replicateM, replicateM_, unless, void, when)
+import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void, when)
 import Data.IORef
 import Descriptors
 import Foreign.C.Error (eBADF)
@@ -254,7 +254,7 @@ callbacks =
       thrown <- quietly $ do
         registerFd_ m (\_ _ -> throwIO (userError "in a callback")) r evtRead OneShot
         registerFd_ m put r evtRead OneShot
-        registerFd_ m (\_ _ -> throwIO ThreadKilled) r evtRead OneShot
+        registerFd_ m (\_ _ -> throwIO Overflow) r evtRead OneShot
         say w 1
         get >>= (@?= evtRead)
         registerFd_ m put r evtRead OneShot
@@ -316,6 +316,45 @@ closing =
       self <- myThreadId
       readIORef ref >>= (@?= replicate 3 (self, evtClose))
       failsWith "register" eBADF (registerFd m note a evtRead OneShot),
+    test "a closing action that blocks holds up nobody but those who want its descriptor" $ \m fds -> do
+      -- More than there are stripes, so that some share the descriptor's.
+      pipes <- replicateM 40 (pipe fds)
+      (r, w) <- pipe fds
+      [closing', gate] <- replicateM 2 newEmptyMVar
+      (put, get, _) <- mailbox
+      registerFd_ m put r evtRead OneShot
+      closer <- start (closeFd m (\fd -> putMVar closing' () >> takeMVar gate >> shut fds fd) r)
+      finishes "the closing action" (takeMVar closing')
+      forM_ pipes $ \(r', w') -> do
+        (put', get', _) <- mailbox
+        registerFd_ m put' r' evtRead OneShot
+        say w' 1
+        get' >>= (@?= evtRead)
+        closeFd m (shut fds) r'
+      late <- start (registerFd_ m put r evtRead OneShot)
+      again <- start (closeFd m (const (pure ())) r)
+      mapM_ (\t -> blocked t >>= assertBool "does not wait") [late, again]
+      putMVar gate ()
+      result "close" closer
+      get >>= (@?= evtClose)
+      failsWith "register" eBADF (result "register" late)
+      result "closing it again" again
+      say w 1 `catch` \e -> const (pure ()) (e :: IOException),
+    test "a closing action may use other descriptors of the same stripe" $ \m fds -> do
+      pipes <- replicateM 40 (pipe fds)
+      (r, _) <- pipe fds
+      (put, get, _) <- mailbox
+      closeFd m (\fd -> shut fds fd >> forM_ pipes (\(r', w') -> registerFd_ m put r' evtRead OneShot >> say w' 1 >> closeAfter m fds get r')) r,
+    test "killed while its action blocks: the descriptor may be used again" $ \m fds -> do
+      (r, w) <- pipe fds
+      begun <- newEmptyMVar
+      t <- start (closeFd m (\_ -> putMVar begun () >> forever (threadDelay 1000000)) r)
+      finishes "the closing action" (takeMVar begun)
+      stop t
+      (put, get, _) <- mailbox
+      registerFd_ m put r evtRead OneShot
+      say w 1
+      get >>= (@?= evtRead),
     test "what the closing action throws is thrown, and the registrations are gone" $ \m fds -> do
       (r, w) <- pipe fds
       (put, get, none) <- mailbox
@@ -328,16 +367,26 @@ closing =
     test "descriptor reuse (ABA): an event for the old owner does not reach the new one" $ \m fds ->
       forM_ [1 .. times 200 :: Int] $ \n -> do
         (r, w) <- pipe fds
-        (old, _) <- counter
+        (old, heard) <- counter
         registerFd_ m (\_ _ -> old) r evtRead (if even n then OneShot else MultiShot)
         say w 1
         closeFd m (shut fds) r
         fresh <- pipe fds
         inherits m r fresh
+        -- The loop has run a callback since, so none of the old owner's is under way.
+        n1 <- heard
+        if even n then n1 @?= 1 else n1 @>= 1
+        inherits m r fresh
+        heard >>= (@?= n1)
         shut fds w
         closeFd m (shut fds) (fst fresh)
         shut fds (snd fresh)
   ]
+
+closeAfter :: EventManager -> Fds -> IO Events -> Fd -> IO ()
+closeAfter m fds get fd = do
+  get >>= (@?= evtRead)
+  closeFd m (shut fds) fd
 
 -- | Only its own data wakes the new owner of a number.
 inherits :: EventManager -> Fd -> (Fd, Fd) -> Assertion
@@ -351,3 +400,4 @@ inherits m number (r, w) = do
   unless quiet (assertFailure "the new owner was called before it had data")
   say w 1
   get >>= (@?= evtRead)
+  void (drain r)

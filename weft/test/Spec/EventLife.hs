@@ -7,7 +7,7 @@ where
 
 import Control.Concurrent
 import Control.Exception
-import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void)
+import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void, when)
 import Data.IORef
 import Data.List (sort)
 import Descriptors
@@ -89,7 +89,60 @@ stopping =
       stop t
       killThread waker
       finishes "shutdown" (shutdown m),
-    testCase "ten thousand starts and stops leave nothing behind" . leavesDescriptors (times 1000) $ do
+    testCase "killed while a callback blocks: the loop ends, and what is registered hears of it" . withFds $ \fds -> do
+      (r, w) <- pipe fds
+      (silent, _) <- pipe fds
+      forM_ [False, True] $ \byTimer -> do
+        m <- new
+        t <- start (loop m)
+        [begun, never] <- replicateM 2 newEmptyMVar
+        heard <- newEmptyMVar
+        registerFd_ m (\_ e -> putMVar heard e) silent evtRead OneShot
+        let stuck = putMVar begun () >> takeMVar never
+        if byTimer
+          then void (registerTimeout m mempty stuck)
+          else registerFd_ m (\_ _ -> stuck) r evtRead OneShot >> say w 1
+        finishes "the callback" (takeMVar begun)
+        stop t
+        killed t
+        e <- finishes "the other callback" (takeMVar heard)
+        assertBool (show e) (e `includes` evtClose)
+        finishes "shutdown" (shutdown m)
+        -- Until here, or the collector finds that nobody can ever fill it.
+        putMVar never (),
+    testCase "killed while a callback computes: the callback comes to its end, and then the loop" . withFds $ \fds -> do
+      (r, w) <- pipe fds
+      m <- new
+      t <- start (loop m)
+      begun <- newEmptyMVar
+      [going, ended] <- mapM newIORef [True, False]
+      let spin = readIORef going >>= \on -> when on (yield >> spin)
+      registerFd_ m (\_ _ -> putMVar begun () >> spin >> writeIORef ended True) r evtRead OneShot
+      say w 1
+      finishes "the callback" (takeMVar begun)
+      killer <- start (stop t)
+      blocked killer >>= assertBool "killed within a callback"
+      writeIORef going False
+      result "killing" killer
+      killed t
+      readIORef ended >>= (@?= True)
+      finishes "shutdown" (shutdown m),
+    testCase "closeFd: an exception in a callback leaves none untold, and arrives" . withFds $ \fds -> do
+      (r, _) <- pipe fds
+      m <- new
+      [begun, never] <- replicateM 2 newEmptyMVar
+      (hit, count) <- counter
+      replicateM_ 3 (registerFd_ m (\_ _ -> hit) r evtRead OneShot)
+      registerFd_ m (\_ _ -> putMVar begun () >> takeMVar never) r evtRead OneShot
+      replicateM_ 3 (registerFd_ m (\_ _ -> hit) r evtRead OneShot)
+      t <- start (closeFd m (shut fds) r >> forever (threadDelay 1000000))
+      finishes "the callback" (takeMVar begun)
+      stop t
+      killed t
+      count >>= (@?= 6)
+      putMVar never ()
+      shutdown m,
+    testCase "a thousand starts and stops leave nothing behind" . leavesDescriptors (times 1000) $ do
       m <- new
       t <- start (loop m)
       wakeManager m
@@ -110,6 +163,18 @@ leavesDescriptors n act = do
   assertBool (show (left' - tasks) <> " threads left") (left' <= tasks + 2)
   where
     osThreads = length <$> listDirectory "/proc/self/task"
+
+-- | A thread that was killed has ended with that exception.
+killed :: Task () -> Assertion
+killed t = do
+  r <- outcome "the thread that was killed" t
+  either ((@?= Just ThreadKilled) . fromException) (\() -> assertFailure "it ended otherwise") r
+
+-- | Thrown at threads that take turns.
+data Poke = Poke
+  deriving (Show)
+
+instance Exception Poke
 
 -- Turns ------------------------------------------------------------------------------
 
@@ -144,7 +209,34 @@ turns =
         _ <- forkIO (replicateM_ (n `mod` 7) yield >> wakeManager m)
         finishes "step" (step m) >>= (@?= True)
       void (forkIO (shutdown m))
-      void (finishes "steps" (stepsToEnd m 0))
+      void (finishes "steps" (stepsToEnd m 0)),
+    testCase "exceptions thrown at the thread that takes turns lose no event" . withFds $ \fds -> do
+      m <- new
+      init m
+      pipes <- replicateM 20 (pipe fds)
+      ending <- newIORef False
+      (interrupt, interruptions) <- counter
+      -- Exceptions arrive around and inside 'step' only.
+      let run restore = do
+            over <- readIORef ending
+            unless over ((void (restore (step m)) `catch` \Poke -> interrupt) >> run restore)
+      runner <- start (mask (\restore -> run (restore :: IO Bool -> IO Bool)))
+      let Task thread _ = runner
+      storm <- forkIO (forever (throwTo thread Poke >> yield))
+      forM_ [1 .. times 300 :: Int] $ \n -> do
+        arrived <- replicateM 20 newEmptyMVar
+        forM_ (zip pipes arrived) $ \((r, _), v) -> registerFd_ m (\_ _ -> putMVar v ()) r evtRead OneShot
+        due <- newEmptyMVar
+        _ <- registerTimeout m (microseconds n) (putMVar due ())
+        forM_ pipes $ \(_, w) -> say w 1
+        forM_ (due : arrived) (finishes ("round " <> show n) . takeMVar)
+        forM_ pipes (drain . fst)
+      killThread storm
+      interruptions >>= (@>= 100)
+      writeIORef ending True
+      wakeManager m
+      result "the runner" runner
+      shutdown m
   ]
   where
     stepsToEnd :: EventManager -> Int -> IO Int

@@ -32,7 +32,7 @@ tests =
         whileLoaded $ \progress -> do
           before <- getNumCapabilities
           -- Few changes: stock GHC 9.0.2 itself comes to a standstill about once in
-          -- ten thousand (doc/rationale.md).
+          -- ten thousand (doc/rationale/ghc.md).
           forM_ [1 .. 12] $ \i -> do
             setNumCapabilities (1 + (5 * i) `mod` 8)
             progress

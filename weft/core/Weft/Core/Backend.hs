@@ -82,6 +82,8 @@ data Backend = Backend
     -- | Given where the kernel does not keep edges: to be called with the events
     -- that an operation found not ready, after it did and before it waits.
     backendResume :: !(Maybe (Fd -> Events -> IO ())),
+    -- | The descriptors that it has open, which no program may wait for or close.
+    backendDescriptors :: ![Fd],
     -- | Interrupt a blocking poll.
     backendWake :: !(IO ()),
     -- | Give everything back to the kernel. Nothing may be called afterwards.

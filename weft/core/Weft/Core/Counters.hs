@@ -25,7 +25,7 @@ data Counter
   | -- | Times a signal was not needed since the manager was awake, or would wake
     -- in time.
     WakeupsSaved
-  | -- | Events handed to a channel or a callback.
+  | -- | Events handed to a tracked descriptor or a callback.
     Dispatched
   | -- | Polls that found nothing.
     PollsEmpty
@@ -40,14 +40,14 @@ data Counter
 
 -- | A block of counters. Padded on both sides to keep neighbours in the heap off
 -- its cache lines.
-newtype Counters = Counters Cells
+newtype Counters = Counters AtomicWords
 
 pad :: Int
 pad = 8
 
 -- | All zero.
 newCounters :: IO Counters
-newCounters = Counters <$> newCells (2 * pad + fromEnum (maxBound :: Counter) + 1)
+newCounters = Counters <$> newAtomicWords (2 * pad + fromEnum (maxBound :: Counter) + 1)
 
 -- | Count one; only for the thread that runs the manager.
 count :: Counters -> Counter -> IO ()
@@ -56,7 +56,7 @@ count c k = countBy c k 1
 
 -- | Count several; only for the thread that runs the manager.
 countBy :: Counters -> Counter -> Int -> IO ()
-countBy (Counters c) k = bumpCell c (pad + fromEnum k)
+countBy (Counters c) k = bumpWord c (pad + fromEnum k)
 {-# INLINE countBy #-}
 
 -- | Count one, from any thread. A counter belongs either to this or to 'count'.
@@ -66,9 +66,9 @@ countShared c k = countSharedBy c k 1
 
 -- | Count several, or fewer, from any thread.
 countSharedBy :: Counters -> Counter -> Int -> IO ()
-countSharedBy (Counters c) k n = () <$ addCell c (pad + fromEnum k) n
+countSharedBy (Counters c) k n = () <$ addWord c (pad + fromEnum k) n
 {-# INLINE countSharedBy #-}
 
 -- | The present figure, from any thread.
 readCounter :: Counters -> Counter -> IO Int
-readCounter (Counters c) k = peekCell c (pad + fromEnum k)
+readCounter (Counters c) k = peekWord c (pad + fromEnum k)

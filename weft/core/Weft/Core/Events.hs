@@ -26,10 +26,10 @@ module Weft.Core.Events
     -- * Tokens
     Token (..),
     tableToken,
-    channelToken,
-    isChannelToken,
-    guestToken,
-    isGuestToken,
+    readinessToken,
+    isReadinessToken,
+    externalToken,
+    isExternalToken,
     tokenFd,
     tokenGeneration,
   )
@@ -142,8 +142,8 @@ data Trigger
 
 -- | What a back end is given with a descriptor and hands back with its events:
 -- the descriptor in the low 32 bits, a generation in the next 30, and in the
--- two highest whose it is: the registration table's, a guest's of the manager
--- ('Weft.Core.Manager.setGuest') or a channel's. A descriptor number that was
+-- two highest whose it is: the registration table's, an external handler's of the manager
+-- ('Weft.Core.Manager.setExternalHandler') or a tracked descriptor's. A descriptor number that was
 -- closed and opened again has another generation, so that an event for the old
 -- one reaches nobody.
 newtype Token = Token Int
@@ -151,7 +151,7 @@ newtype Token = Token Int
 
 instance Show Token where
   show t =
-    (if isChannelToken t then "channel " else if isGuestToken t then "guest " else "table ")
+    (if isReadinessToken t then "readiness " else if isExternalToken t then "external " else "table ")
       <> show (tokenFd t)
       <> "#"
       <> show (tokenGeneration t)
@@ -162,25 +162,25 @@ tableToken fd gen =
   Token (((gen .&. 0x3fffffff) `unsafeShiftL` 32) .|. (fromIntegral fd .&. 0xffffffff))
 {-# INLINE tableToken #-}
 
--- | Token of a channel.
-channelToken :: Fd -> Int -> Token
-channelToken fd gen = let Token t = tableToken fd gen in Token (t .|. minBound)
-{-# INLINE channelToken #-}
+-- | Token of a tracked descriptor.
+readinessToken :: Fd -> Int -> Token
+readinessToken fd gen = let Token t = tableToken fd gen in Token (t .|. minBound)
+{-# INLINE readinessToken #-}
 
--- | Is it a channel's?
-isChannelToken :: Token -> Bool
-isChannelToken (Token t) = t < 0
-{-# INLINE isChannelToken #-}
+-- | Is it a tracked descriptor's?
+isReadinessToken :: Token -> Bool
+isReadinessToken (Token t) = t < 0
+{-# INLINE isReadinessToken #-}
 
--- | Token of a guest.
-guestToken :: Fd -> Int -> Token
-guestToken fd gen = let Token t = tableToken fd gen in Token (t .|. guestBit)
-{-# INLINE guestToken #-}
+-- | Token of an external handler.
+externalToken :: Fd -> Int -> Token
+externalToken fd gen = let Token t = tableToken fd gen in Token (t .|. guestBit)
+{-# INLINE externalToken #-}
 
--- | Is it a guest's?
-isGuestToken :: Token -> Bool
-isGuestToken (Token t) = t >= guestBit
-{-# INLINE isGuestToken #-}
+-- | Is it an external handler's?
+isExternalToken :: Token -> Bool
+isExternalToken (Token t) = t >= guestBit
+{-# INLINE isExternalToken #-}
 
 guestBit :: Int
 guestBit = 0x4000000000000000

@@ -3,7 +3,7 @@
 -- one thread. A program's dispatchers are managers, one a capability, that share
 -- a registry; an event-driven program makes managers of its own.
 --
--- States, in one cell that anybody may read:
+-- States, in one word that anybody may read:
 --
 -- @
 --   Idle      made, nobody runs it           -> Running ('initialize'), Finished ('shutdown')
@@ -11,6 +11,14 @@
 --   Stopping  the runner is to clean up      -> Finished (the runner, in 'step')
 --   Finished  nothing is left
 -- @
+--
+-- Exceptions thrown at the runner: a turn is uninterruptible. An event that the kernel has handed over is
+-- reported nowhere else again (a one-shot or edge-triggered one is used up), and a callback that was taken out of the
+-- table must run; so from the kernel's answer to the last callback no exception may arrive. They arrive between turns:
+-- 'loop' then stops the manager in order, and whoever calls 'step' has lost nothing and may go on. Nothing in a turn
+-- blocks for long but the kernel, where GHC interrupts nobody, and callbacks, which must not; those of users are
+-- made interruptible again by who registers them ("Weft.Event"), and an exception that ends one is kept until the turn is over
+-- ('guarded').
 module Weft.Core.Manager
   ( Manager,
     newManager,
@@ -18,6 +26,7 @@ module Weft.Core.Manager
     managerBackend,
     managerRegistry,
     managerCounters,
+    managerEventLog,
     managerIndex,
     isAlive,
     sameManager,
@@ -35,7 +44,7 @@ module Weft.Core.Manager
     -- $within
     poll,
     sleepUnless,
-    setGuest,
+    setExternalHandler,
     orphanTimers,
 
     -- * Timers
@@ -50,6 +59,7 @@ where
 import Control.Monad (forM_, unless, void, when)
 import Weft.Core.Backend
 import Weft.Core.Counters
+import Weft.Core.EventLog
 import Weft.Core.Events
 import Weft.Core.Registry
 import Weft.Core.Time (Instant (..), never)
@@ -61,32 +71,37 @@ import Weft.Sys
 
 -- | An event manager.
 data Manager = Manager
-  { managerBackend :: !Backend,
+  { -- | Where events come from.
+    managerBackend :: !Backend,
+    -- | Who is told about which descriptor.
     managerRegistry :: !(Registry Manager),
     managerTimers :: !Timers,
     -- | For its timers: the way back.
-    managerHome :: Home,
+    managerTimerOwner :: TimerOwner,
     managerWake :: !Wake,
     -- | When the earliest timer for which the runner was woken is due, in ns, or 0:
     -- until then it will not sleep past that instant, even if the timer is gone. A
     -- thread that sets and cancels timers over and over so wakes it once in their
     -- length, not each time. Written by wakers, cleared by the runner.
-    managerHint :: !Cells,
+    managerHint :: !AtomicWords,
+    -- | What it did, for "Weft.Metrics".
     managerCounters :: !Counters,
+    -- | Where it writes down what it does.
+    managerEventLog :: !EventLog,
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the
     -- program made itself.
     managerIndex :: !Int,
-    -- | The state above, in cell 0, moved by compare-and-swap; in 'cellSignalling'
+    -- | The state above, in word 0, moved by compare-and-swap; in 'wordSignalling'
     -- how many threads are about to signal, which the runner lets pass before it
-    -- closes the back end; in 'cellTurn' whether the runner is in a turn, written by
+    -- closes the back end; in 'wordTurn' whether the runner is in a turn, written by
     -- the runner.
-    managerState :: !Cells,
+    managerState :: !AtomicWords,
     -- | The process that made it; in a forked child it must not be used.
     managerGeneration :: !Int,
     -- | Who runs it. Written by 'initialize'.
     managerRunner :: !(Ref (Maybe ThreadId)),
-    -- | Who is told of events with a guest's token. Written before there are any.
-    managerGuest :: !(Ref (Token -> Events -> IO ())),
+    -- | Who is told of events with an external handler's token. Written before there are any.
+    managerExternalHandler :: !(Ref (Token -> Events -> IO ())),
     -- | Full when it is finished.
     managerFinished :: !(MVar ())
   }
@@ -97,41 +112,43 @@ stateRunning = 1
 stateStopping = 2
 stateFinished = 3
 
-cellSignalling, cellTurn :: Int
-cellSignalling = 1
-cellTurn = 2
+wordSignalling, wordTurn :: Int
+wordSignalling = 1
+wordTurn = 2
 
 -- | A manager over a back end and a queue for timers, which it owns from now on. The
 -- function is told of plain timers that were not due when it was stopped.
 newManager :: Int -> Registry Manager -> Queue -> (Instant -> IO () -> IO ()) -> Backend -> IO Manager
 newManager index registry queue resettle backend = do
+  reserve registry (backendDescriptors backend)
   timers <- newTimers queue
   wake <- newWake
-  hint <- newCells 1
+  hint <- newAtomicWords 1
   counters <- newCounters
-  state <- newCells 3
+  eventLog <- openEventLog
+  state <- newAtomicWords 3
   generation <- forkGeneration
   runner <- newRef Nothing
-  guest <- newRef (\_ _ -> pure ())
+  external <- newRef (\_ _ -> pure ())
   finished <- newEmptyMVar
-  let home = Home (buried m) resettle
-      m = Manager backend registry timers home wake hint counters index state generation runner guest finished
+  let owner = TimerOwner (onCancelled m) resettle
+      m = Manager backend registry timers owner wake hint counters eventLog index state generation runner external finished
   pure m
   where
-    buried m = do
+    onCancelled m = do
       countShared (managerCounters m) TimersCancelled
-      full <- died (managerTimers m)
+      full <- noteCancelled (managerTimers m)
       when full (wakeManager m)
 
 -- | A registry for managers.
 registryFor :: IO (Registry Manager)
 registryFor =
   newRegistry
-    Host
-      { hostBackend = managerBackend,
-        hostAlive = isAlive,
-        hostSame = sameManager,
-        hostNudge = wakeManager
+    ManagerOps
+      { opsBackend = managerBackend,
+        opsAlive = isAlive,
+        opsSame = sameManager,
+        opsWake = wakeManager
       }
 
 -- | The same manager?
@@ -142,7 +159,7 @@ sameManager a b = managerRunner a == managerRunner b
 -- | May it be given work: made by this process and not about to stop?
 isAlive :: Manager -> IO Bool
 isAlive m = do
-  state <- readCell (managerState m) 0
+  state <- readWord (managerState m) 0
   generation <- forkGeneration
   pure (state <= stateRunning && generation == managerGeneration m)
 {-# INLINE isAlive #-}
@@ -153,23 +170,24 @@ isAlive m = do
 -- was stopped.
 initialize :: Manager -> IO Bool
 initialize m = mask_ $ do
-  found <- casCell (managerState m) 0 stateIdle stateRunning
+  found <- casWord (managerState m) 0 stateIdle stateRunning
   when (found == stateIdle) (writeRef (managerRunner m) . Just =<< myThreadId)
   pure (found == stateIdle)
 
 -- | One turn (2013, 3.3): apply changes of timers, fire those that are due, look
 -- for events without blocking; if there was nothing, let other threads run and
 -- look again; and only then block until an event, a due timer or a wake-up.
--- 'False': the manager was told to stop, and has.
+-- 'False': the manager was told to stop, and has. Asynchronous exceptions arrive before
+-- it or after it.
 step :: Manager -> IO Bool
-step m = do
-  state <- readCell (managerState m) 0
+step m = uninterruptibleMask_ $ do
+  state <- readWord (managerState m) 0
   if state /= stateRunning
     then False <$ finish m
     else do
-      pokeCell (managerState m) cellTurn 1
-      turn `onException` pokeCell (managerState m) cellTurn 0
-      pokeCell (managerState m) cellTurn 0
+      pokeWord (managerState m) wordTurn 1
+      turn `onException` pokeWord (managerState m) wordTurn 0
+      pokeWord (managerState m) wordTurn 0
       pure True
   where
     turn = do
@@ -180,24 +198,27 @@ step m = do
         unless again (sleep m)
 
 -- | Turns without end, letting other threads run after each that found something.
--- Returns when the manager has stopped. Should an exception end the loop, the
--- manager is stopped.
+-- Returns when the manager has stopped. Should an exception end the loop, which one
+-- from another thread does between turns, the manager is stopped.
 loop :: Manager -> IO ()
 loop m = do
-  pokeCell (managerState m) cellTurn 1
-  turns `onException` (requestStop m >> finish m)
+  pokeWord (managerState m) wordTurn 1
+  turns `onException` uninterruptibleMask_ (requestStop m >> finish m)
   where
     turns = do
-      state <- readCell (managerState m) 0
+      going <- uninterruptibleMask_ turn
+      when going turns
+    turn = do
+      state <- readWord (managerState m) 0
       if state /= stateRunning
-        then finish m
+        then False <$ finish m
         else do
           busy <- look m
           yield
           unless busy $ do
             again <- look m
             if again then yield else sleep m
-          turns
+          pure True
 
 -- $within
 -- For a thread that runs a manager as a part of its own loop, after 'initialize'.
@@ -216,10 +237,10 @@ sleepUnless = sleepWith
 {-# INLINE sleepUnless #-}
 
 -- | From now on events of descriptors that were armed in the manager's back end
--- with a guest's token go to the function, on the runner's thread. It must neither
+-- with an external handler's token go to the function, on the runner's thread. It must neither
 -- block nor throw.
-setGuest :: Manager -> (Token -> Events -> IO ()) -> IO ()
-setGuest = writeRef . managerGuest
+setExternalHandler :: Manager -> (Token -> Events -> IO ()) -> IO ()
+setExternalHandler = writeRef . managerExternalHandler
 
 -- | Timers and events, without blocking. Was there anything?
 look :: Manager -> IO Bool
@@ -231,6 +252,7 @@ look m = do
     else do
       count (managerCounters m) PollsFull
       countBy (managerCounters m) Dispatched n
+      mark (managerEventLog m) (Handed n)
   pure (n /= 0 || fired)
 
 -- | Block, unless something was pushed meanwhile. The order matters: announce,
@@ -243,13 +265,18 @@ sleepWith m busy = do
   due <- min <$> nextDue (managerTimers m) <*> hinted m
   ok <- announce (managerWake m) due
   when ok $ do
+    -- This read comes first: it is sequentially consistent, and a plain read, as those of the inbox and of 'busy' are,
+    -- may on ARM be done before an earlier compare-and-swap is seen by others, but not before an earlier
+    -- atomic read, which itself is not done before that.
+    state <- readWord (managerState m) 0
     news <- hasNews (managerTimers m)
-    state <- readCell (managerState m) 0
     other <- busy
     unless (news || other || state /= stateRunning) $ do
       wait <- waitUntil due
       count (managerCounters m) Sleeps
+      mark (managerEventLog m) Sleeping
       n <- backendPoll (managerBackend m) wait (handle m) `onException` awaken (managerWake m)
+      mark (managerEventLog m) (Woken n)
       countBy (managerCounters m) Dispatched n
     awaken (managerWake m)
 
@@ -260,8 +287,8 @@ waitUntil due
 
 handle :: Manager -> Token -> Events -> IO ()
 handle m tok evs
-  | isChannelToken tok = deliverTo (managerRegistry m) tok evs
-  | isGuestToken tok = readRef (managerGuest m) >>= \guest -> guest tok evs
+  | isReadinessToken tok = deliverTo (managerRegistry m) tok evs
+  | isExternalToken tok = readRef (managerExternalHandler m) >>= \external -> external tok evs
   | otherwise = dispatch (managerRegistry m) (tokenFd tok) (Just (tokenGeneration tok)) evs
 {-# INLINE handle #-}
 
@@ -278,6 +305,7 @@ runTimers m = do
         else do
           fired <- expireTimers ts t
           countBy (managerCounters m) TimersFired fired
+          when (fired > 0) (mark (managerEventLog m) (Fired fired))
           pure (fired > 0)
   where
     ts = managerTimers m
@@ -285,14 +313,14 @@ runTimers m = do
 -- | 'managerHint', cleared when it has passed.
 hinted :: Manager -> IO Instant
 hinted m = do
-  hint <- readCell (managerHint m) 0
+  hint <- readWord (managerHint m) 0
   if hint == 0
     then pure never
     else do
       t <- now
       if Instant (fromIntegral hint) > t
         then pure (Instant (fromIntegral hint))
-        else never <$ casCell (managerHint m) 0 hint 0
+        else never <$ casWord (managerHint m) 0 hint 0
 
 -- | Make the runner take a turn: interrupts a 'step' that blocks. Free unless it
 -- does.
@@ -302,21 +330,22 @@ wakeManager m = signalIf m =<< notify (managerWake m)
 signalIf :: Manager -> Bool -> IO ()
 signalIf m True = mask_ $ do
   countShared (managerCounters m) WakeupsSent
-  _ <- addCell (managerState m) cellSignalling 1
-  state <- readCell (managerState m) 0
+  mark (managerEventLog m) (Signalled (managerIndex m))
+  _ <- addWord (managerState m) wordSignalling 1
+  state <- readWord (managerState m) 0
   unless (state == stateFinished) (backendWake (managerBackend m))
-  void (addCell (managerState m) cellSignalling (-1))
+  void (addWord (managerState m) wordSignalling (-1))
 signalIf m False = countShared (managerCounters m) WakeupsSaved
 
 -- | Tell the runner to stop, without waiting for it. A manager that nobody runs
 -- is finished at once.
 requestStop :: Manager -> IO ()
 requestStop m = do
-  found <- casCell (managerState m) 0 stateRunning stateStopping
+  found <- casWord (managerState m) 0 stateRunning stateStopping
   if found == stateRunning
     then wakeManager m
     else when (found == stateIdle) $ do
-      found' <- casCell (managerState m) 0 stateIdle stateStopping
+      found' <- casWord (managerState m) 0 stateIdle stateStopping
       if found' == stateIdle then finish m else requestStop m
 
 -- | Stop it: its kernel objects are given back, callbacks that are still
@@ -328,34 +357,34 @@ shutdown m = do
   requestStop m
   runner <- readRef (managerRunner m)
   mine <- maybe (pure False) sameThread runner
-  inTurn <- peekCell (managerState m) cellTurn
+  inTurn <- peekWord (managerState m) wordTurn
   orphan <- maybe (pure False) hasEnded runner
   when (orphan || (mine && inTurn == 0)) (finish m)
   unless (mine && inTurn /= 0) (readMVar (managerFinished m))
 
--- | The runner's last act. Waiters on channels try again and find another manager.
+-- | The runner's last act. Waiters on tracked descriptors try again and find another manager.
 finish :: Manager -> IO ()
-finish m = do
-  found <- casCell (managerState m) 0 stateStopping stateFinished
-  when (found == stateStopping) $
-    mask_ $ do
-      orphans <- abandon (managerRegistry m) m
-      wakeChannels (managerRegistry m)
-      forM_ orphans $ \reg -> guarded (registrationCallback reg (evtClose <> evtOrphaned))
-      takeAll (managerTimers m) >>= mapM_ (fireTimer Orphaned)
-      letSignallersPass
-      backendClose (managerBackend m)
-      void (tryPutMVar (managerFinished m) ())
+finish m = uninterruptibleMask_ $ do
+  found <- casWord (managerState m) 0 stateStopping stateFinished
+  when (found == stateStopping) $ do
+    orphans <- abandon (managerRegistry m) m
+    wakeReadiness (managerRegistry m)
+    forM_ orphans $ \reg -> guarded (registrationCallback reg (evtClose <> evtOrphaned))
+    takeAll (managerTimers m) >>= mapM_ (fireTimer Orphaned)
+    letSignallersPass
+    unreserve (managerRegistry m) (backendDescriptors (managerBackend m))
+    backendClose (managerBackend m)
+    void (tryPutMVar (managerFinished m) ())
   where
     letSignallersPass = do
-      signalling <- readCell (managerState m) cellSignalling
+      signalling <- readWord (managerState m) wordSignalling
       unless (signalling == 0) (yield >> letSignallersPass)
 
 -- | In a forked child: give back the descriptors of a manager of the parent,
 -- without touching what is shared with it.
 discard :: Manager -> IO ()
 discard m = do
-  old <- swapCell (managerState m) 0 stateFinished
+  old <- swapWord (managerState m) 0 stateFinished
   unless (old == stateFinished) (backendClose (managerBackend m))
 
 -- Timers ---------------------------------------------------------------------------
@@ -366,12 +395,12 @@ discard m = do
 -- signal only when the runner would sleep past the instant. 'cancelTimer' takes it
 -- back.
 addTimer :: Manager -> Instant -> Action -> IO Timer
-addTimer m due act = newTimer (managerHome m) due act >>= set m
+addTimer m due act = newTimer (managerTimerOwner m) due act >>= set m
 
 -- | The same for an action that does not care about the manager: should that be
--- stopped, the timer's home has it set again elsewhere, or forgets it.
+-- stopped, the timer's owner has it set again elsewhere, or forgets it.
 addPlainTimer :: Manager -> Instant -> IO () -> IO Timer
-addPlainTimer m due act = newPlainTimer (managerHome m) due act >>= set m
+addPlainTimer m due act = newPlainTimer (managerTimerOwner m) due act >>= set m
 
 set :: Manager -> Timer -> IO Timer
 set m t = do
@@ -384,11 +413,11 @@ set m t = do
 -- atomic instructions.
 addOwnTimer :: Manager -> Instant -> IO () -> IO Timer
 addOwnTimer m due act = do
-  t <- newPlainTimer (managerHome m) due act
+  t <- newPlainTimer (managerTimerOwner m) due act
   t <$ enterTimer (managerTimers m) t
 {-# INLINE addOwnTimer #-}
 
--- | For the runner: have all pending timers told, or resettled by their home, as at the manager's
+-- | For the runner: have all pending timers told, or resettled by their owner, as at the manager's
 -- end, and go on. O(timers).
 orphanTimers :: Manager -> IO ()
 orphanTimers = orphanAll . managerTimers
@@ -396,7 +425,7 @@ orphanTimers = orphanAll . managerTimers
 -- | 'addTimer' for a timer that will most likely be dropped soon by the same thread.
 addFresh :: Manager -> Instant -> Action -> IO Fresh
 addFresh m due act = do
-  (t, full) <- setFresh (managerTimers m) =<< newTimer (managerHome m) due act
+  (t, full) <- setFresh (managerTimers m) =<< newTimer (managerTimerOwner m) due act
   countShared (managerCounters m) TimersSet
   t <$ settled m full due
 
@@ -413,7 +442,7 @@ dropFresh m t = do
 -- timer's action told.
 settled :: Manager -> Bool -> Instant -> IO ()
 settled m full due = do
-  state <- readCell (managerState m) 0
+  state <- readWord (managerState m) 0
   if state <= stateRunning
     then prod m full due
     else takeInbox (managerTimers m) >>= mapM_ (fireTimer Orphaned)
@@ -425,6 +454,6 @@ prod m False due = do
   needed <- notifyBefore (managerWake m) due
   when needed $ do
     let Instant t = due
-    writeCell (managerHint m) 0 (max 1 (fromIntegral t))
+    writeWord (managerHint m) 0 (max 1 (fromIntegral t))
   signalIf m needed
 {-# INLINE prod #-}

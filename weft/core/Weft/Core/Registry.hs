@@ -1,6 +1,6 @@
 -- |
 -- Who is to be told about which descriptor: the registrations of callbacks, and
--- the channels. One registry is shared by all managers that serve one set of
+-- the tracked descriptors. One registry is shared by all managers that serve one set of
 -- descriptors (the dispatchers of a program share one), so that closing a
 -- descriptor looks in one place, however many capabilities there are.
 --
@@ -9,14 +9,16 @@
 -- happen in the same order. That lock is also what keeps a manager's back end in
 -- being while it is used here: a manager that stops first says so, then passes
 -- through every stripe ('abandon'), and only then closes its back end, and whoever
--- holds a stripe's lock looks whether the manager is alive before using it.
--- Channels are looked up without a lock.
+-- holds a stripe's lock looks whether the manager is alive before using it. The action that closes a descriptor, which is the
+-- caller's and may block, runs outside of the lock: the dispatchers need that. Meanwhile
+-- the descriptor is marked, and whoever wants to use it waits for the end.
+-- Tracked descriptors are looked up without a lock.
 --
--- Type parameter: the manager, of which this module knows only 'Host'.
+-- Type parameter: the manager, of which this module knows only 'ManagerOps'.
 module Weft.Core.Registry
   ( Registry,
     newRegistry,
-    Host (..),
+    ManagerOps (..),
 
     -- * Callbacks
     Registration (..),
@@ -26,14 +28,16 @@ module Weft.Core.Registry
     unregister,
     dispatch,
 
-    -- * Channels
-    openChannel,
+    -- * Tracked descriptors
+    trackReadiness,
     attach,
     deliverTo,
-    wakeChannels,
+    wakeReadiness,
 
     -- * Both
-    closeDescriptor,
+    closeRegistered,
+    reserve,
+    unreserve,
     abandon,
     registeredCount,
   )
@@ -43,20 +47,22 @@ import Control.Monad (forM, forM_, unless, void, when)
 import Data.Bits ((.&.))
 import qualified Data.IntMap.Strict as IntMap
 import Data.List (partition)
+import Data.Maybe (isJust)
+import Foreign.C.Error (eBADF, errnoToIOError)
 import System.Posix.Types (Fd)
 import Weft.Core.Backend
-import Weft.Core.Channel
 import Weft.Core.Events
+import Weft.Core.Readiness
 import Weft.Sys
 
 -- | What the registry needs of a manager.
-data Host m = Host
-  { hostBackend :: m -> Backend,
+data ManagerOps m = ManagerOps
+  { opsBackend :: m -> Backend,
     -- | May it be given registrations: is it of this process, and not stopped?
-    hostAlive :: m -> IO Bool,
-    hostSame :: m -> m -> Bool,
+    opsAlive :: m -> IO Bool,
+    opsSame :: m -> m -> Bool,
     -- | Make sure that it sees what was armed.
-    hostNudge :: m -> IO ()
+    opsWake :: m -> IO ()
   }
 
 -- | What is called, with the events that concern it.
@@ -71,6 +77,14 @@ data Registration = Registration
     registrationCallback :: !Callback
   }
 
+-- | What a stripe knows of a descriptor.
+data Known m
+  = Registered !(Entry m)
+  | -- | It is being closed; full when that is over.
+    Closing !(MVar ())
+  | -- | A manager's own descriptor ('reserve').
+    Reserved
+
 -- | The registrations of one descriptor; at least one.
 data Entry m = Entry
   { -- | Of the last arming; an event with another is stale.
@@ -80,18 +94,18 @@ data Entry m = Entry
     entryRegistrations :: [Registration]
   }
 
--- | A channel and the manager that reports its events.
-data Slot m = Vacant | Attached !Channel !m
+-- | A tracked descriptor and the manager that reports its events.
+data Slot m = Vacant | Attached !Readiness !m
 
--- | The table. Stripes: under their locks. Slots: written under the lock of the
+-- | The table. Stripes: under their locks. BoxedArray: written under the lock of the
 -- descriptor's stripe and 'slotsLock', read by anyone.
 data Registry m = Registry
-  { host :: !(Host m),
-    stripes :: !(Slots (MVar (IntMap.IntMap (Entry m)))),
-    slots :: !(Ref (Slots (Slot m))),
+  { host :: !(ManagerOps m),
+    stripes :: !(BoxedArray (MVar (IntMap.IntMap (Known m)))),
+    slots :: !(Ref (BoxedArray (Slot m))),
     slotsLock :: !(MVar ()),
-    -- | Cell 0: generations and keys handed out. Cell 1: descriptors known.
-    numbers :: !Cells
+    -- | Word 0: generations and keys handed out. Word 1: descriptors known.
+    numbers :: !AtomicWords
   }
 
 stripeCount, firstSlots :: Int
@@ -99,29 +113,29 @@ stripeCount = 32
 firstSlots = 256
 
 -- | An empty one.
-newRegistry :: Host m -> IO (Registry m)
+newRegistry :: ManagerOps m -> IO (Registry m)
 newRegistry h = do
-  locks <- newSlots stripeCount =<< newMVar IntMap.empty
-  forM_ [0 .. stripeCount - 1] $ \i -> writeSlot locks i =<< newMVar IntMap.empty
-  counts <- newCells 2
+  locks <- newBoxedArray stripeCount =<< newMVar IntMap.empty
+  forM_ [0 .. stripeCount - 1] $ \i -> writeBoxedArray locks i =<< newMVar IntMap.empty
+  counts <- newAtomicWords 2
   -- A forked child starts its numbers elsewhere than its parent: it inherits
-  -- channels that carry the parent's.
+  -- tracked descriptors that carry the parent's.
   generation <- forkGeneration
-  writeCell counts 0 (generation * 0x1000000)
-  Registry h locks <$> (newRef =<< newSlots firstSlots Vacant) <*> newMVar () <*> pure counts
+  writeWord counts 0 (generation * 0x1000000)
+  Registry h locks <$> (newRef =<< newBoxedArray firstSlots Vacant) <*> newMVar () <*> pure counts
 
-stripe :: Registry m -> Fd -> IO (MVar (IntMap.IntMap (Entry m)))
-stripe r fd = readSlot (stripes r) (fromIntegral fd .&. (stripeCount - 1))
+stripe :: Registry m -> Fd -> IO (MVar (IntMap.IntMap (Known m)))
+stripe r fd = readBoxedArray (stripes r) (fromIntegral fd .&. (stripeCount - 1))
 
 nextNumber :: Registry m -> IO Int
-nextNumber r = (.&. 0x3fffffff) <$> addCell (numbers r) 0 1
+nextNumber r = (.&. 0x3fffffff) <$> addWord (numbers r) 0 1
 
--- | How many descriptors have registrations or an attached channel.
+-- | How many descriptors have registrations or an attached tracked descriptor.
 registeredCount :: Registry m -> IO Int
-registeredCount r = peekCell (numbers r) 1
+registeredCount r = peekWord (numbers r) 1
 
 known :: Registry m -> Int -> IO ()
-known r n = void (addCell (numbers r) 1 n)
+known r n = void (addWord (numbers r) 1 n)
 
 -- Callbacks --------------------------------------------------------------------
 
@@ -144,44 +158,48 @@ register r m fd evs lifetime callback = do
   lock <- stripe r fd
   key <- nextNumber r
   let reg = Registration key evs lifetime (callback key)
-  modifyMVar lock $ \table -> do
-    old <- livingEntry r table fd
-    let home = maybe m entryManager old
-        regs = reg : maybe [] entryRegistrations old
-    alive <- hostAlive (host r) home
-    if not alive
-      then pure (table, ManagerGone)
-      else do
-        (gen, armed) <- armEntry r home fd regs
-        case armed of
-          AlwaysReady -> pure (table, Ready)
-          Armed -> do
-            when (null (maybe [] entryRegistrations old)) (known r 1)
-            pure (IntMap.insert (fromIntegral fd) (Entry gen home regs) table, Placed key)
+  outcome <- modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
+    Just (Closing over) -> pure (table, Left over)
+    Just Reserved -> notOpen "register"
+    Just (Registered e) -> do
+      alive <- opsAlive (host r) (entryManager e)
+      place table reg (if alive then Just e else Nothing)
+    Nothing -> place table reg Nothing
+  either (\over -> readMVar over >> register r m fd evs lifetime callback) pure outcome
+  where
+    -- With the descriptor's entry, unless its manager is gone.
+    place table reg old = do
+      let serving = maybe m entryManager old
+          regs = reg : maybe [] entryRegistrations old
+      alive <- opsAlive (host r) serving
+      if not alive
+        then pure (table, Right ManagerGone)
+        else do
+          (gen, armed) <- armEntry r serving fd regs
+          case armed of
+            AlwaysReady -> pure (table, Right Ready)
+            Armed -> do
+              when (null (maybe [] entryRegistrations old)) (known r 1)
+              pure (inserted fd (Entry gen serving regs) table, Right (Placed (registrationKey reg)))
 
--- | The descriptor's entry, unless its manager is gone.
-livingEntry :: Registry m -> IntMap.IntMap (Entry m) -> Fd -> IO (Maybe (Entry m))
-livingEntry r table fd = case IntMap.lookup (fromIntegral fd) table of
-  Nothing -> pure Nothing
-  Just e -> do
-    alive <- hostAlive (host r) (entryManager e)
-    pure (if alive then Just e else Nothing)
+inserted :: Fd -> Entry m -> IntMap.IntMap (Known m) -> IntMap.IntMap (Known m)
+inserted fd = IntMap.insert (fromIntegral fd) . Registered
 
 -- | Tell the kernel what the registrations of a descriptor want. Under the
--- stripe's lock. Where a channel has the descriptor in the same kernel object its
+-- stripe's lock. Where a tracked descriptor has the descriptor in the same kernel object its
 -- standing registration serves: arming it again reports the present state.
 armEntry :: Registry m -> m -> Fd -> [Registration] -> IO (Int, Armed)
 armEntry r m fd regs = do
   gen <- nextNumber r
   slot <- lookupSlot r fd
   let h = host r
-      backend = hostBackend h m
+      backend = opsBackend h m
   armed <- case slot of
-    Attached ch m' | hostSame h m m' -> do
-      setShared ch
-      backendArm backend fd (channelToken fd (channelGeneration ch)) Edge channelEvents
+    Attached rd m' | opsSame h m m' -> do
+      setShared rd
+      backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents
     _ -> backendArm backend fd (tableToken fd gen) trigger (foldMap registrationEvents regs)
-  when (backendDeferred backend && armed == Armed) (hostNudge h m)
+  when (backendDeferred backend && armed == Armed) (opsWake h m)
   pure (gen, armed)
   where
     trigger = if any ((== MultiShot) . registrationLifetime) regs then Level else Once
@@ -193,7 +211,7 @@ unregister :: Registry m -> Fd -> Int -> IO Bool
 unregister r fd key = do
   lock <- stripe r fd
   modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
-    Just e | (gone@(_ : _), kept) <- partition ((== key) . registrationKey) (entryRegistrations e) -> do
+    Just (Registered e) | (gone@(_ : _), kept) <- partition ((== key) . registrationKey) (entryRegistrations e) -> do
       table' <- settle r table fd e kept (any ((== MultiShot) . registrationLifetime) gone)
       pure (table', True)
     _ -> pure (table, False)
@@ -203,29 +221,29 @@ unregister r fd key = do
 -- that is needed.
 settle ::
   Registry m ->
-  IntMap.IntMap (Entry m) ->
+  IntMap.IntMap (Known m) ->
   Fd ->
   Entry m ->
   [Registration] ->
   Bool ->
-  IO (IntMap.IntMap (Entry m))
+  IO (IntMap.IntMap (Known m))
 settle r table fd e kept rearm
   | null kept = do
     known r (-1)
-    alive <- hostAlive (host r) (entryManager e)
-    shared <- sharesChannel r fd (entryManager e)
+    alive <- opsAlive (host r) (entryManager e)
+    shared <- sharesReadiness r fd (entryManager e)
     when (alive && not shared) (forget r (entryManager e) fd)
     pure (IntMap.delete (fromIntegral fd) table)
   | rearm = do
     (gen, _) <- armEntry r (entryManager e) fd kept
-    pure (IntMap.insert (fromIntegral fd) e {entryGeneration = gen, entryRegistrations = kept} table)
-  | otherwise = pure (IntMap.insert (fromIntegral fd) e {entryRegistrations = kept} table)
+    pure (inserted fd e {entryGeneration = gen, entryRegistrations = kept} table)
+  | otherwise = pure (inserted fd e {entryRegistrations = kept} table)
 
-sharesChannel :: Registry m -> Fd -> m -> IO Bool
-sharesChannel r fd m = do
+sharesReadiness :: Registry m -> Fd -> m -> IO Bool
+sharesReadiness r fd m = do
   slot <- lookupSlot r fd
   pure $ case slot of
-    Attached _ m' -> hostSame (host r) m m'
+    Attached _ m' -> opsSame (host r) m m'
     Vacant -> False
 
 -- | An event for the table: run the callbacks that it concerns. On the manager's
@@ -235,10 +253,10 @@ dispatch :: Registry m -> Fd -> Maybe Int -> Events -> IO ()
 dispatch r fd gen evs = do
   lock <- stripe r fd
   due <- modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
-    Just e | maybe True (== entryGeneration e) gen -> do
+    Just (Registered e) | maybe True (== entryGeneration e) gen -> do
       let (due, others) = partition concerned (entryRegistrations e)
           kept = filter ((== MultiShot) . registrationLifetime) due <> others
-      shared <- sharesChannel r fd (entryManager e)
+      shared <- sharesReadiness r fd (entryManager e)
       table' <-
         if null kept
           then IntMap.delete (fromIntegral fd) table <$ known r (-1)
@@ -255,138 +273,179 @@ dispatch r fd gen evs = do
     needsArming due kept = any oneShot due || all oneShot kept
     oneShot = (== OneShot) . registrationLifetime
 
--- Channels -----------------------------------------------------------------------
+-- Tracked descriptors -----------------------------------------------------------------------
 
--- | All that a channel wants to hear of.
-channelEvents :: Events
-channelEvents = evtRead <> evtWrite <> evtPeerClosed <> evtUrgent
+-- | All that a tracked descriptor wants to hear of.
+readinessEvents :: Events
+readinessEvents = evtRead <> evtWrite <> evtPeerClosed <> evtUrgent
 
--- | A channel for a descriptor, known to no manager yet.
-openChannel :: Registry m -> Fd -> IO Channel
-openChannel r fd = newChannel fd =<< nextNumber r
+-- | A tracked descriptor for a descriptor, known to no manager yet.
+trackReadiness :: Registry m -> Fd -> IO Readiness
+trackReadiness r fd = newReadiness fd =<< nextNumber r
 
--- | Have a manager report a channel's events from now on, beginning with the
--- present state. The caller is inside the channel ('enter'). One system call.
+-- | Have a manager report a descriptor's events from now on, beginning with the
+-- present state. The caller is inside the tracked descriptor ('acquire'). One system call.
 -- When another manager does it already nothing is changed. Returns the manager
 -- that serves it; 'Nothing' when the one given has been stopped.
-attach :: Registry m -> m -> Channel -> IO (Maybe m)
-attach r m ch = do
+attach :: Registry m -> m -> Readiness -> IO (Maybe m)
+attach r m rd = do
   lock <- stripe r fd
-  withMVar lock $ \table -> do
-    slot <- lookupSlot r fd
-    current <- case slot of
-      Attached ch' m' | channelGeneration ch' == channelGeneration ch -> do
-        alive <- hostAlive (host r) m'
-        pure (if alive then Just m' else Nothing)
-      _ -> pure Nothing
-    alive <- hostAlive (host r) m
-    case current of
-      Just _ -> pure current
-      Nothing | not alive -> pure Nothing
-      Nothing -> do
-        let backend = hostBackend (host r) m
-        when (IntMap.member (fromIntegral fd) table) (setShared ch)
-        setSlot r fd (Attached ch m)
-        void (backendArm backend fd (channelToken fd (channelGeneration ch)) Edge channelEvents)
-          `onException` setSlot r fd Vacant
-        when (backendDeferred backend) (hostNudge (host r) m)
-        case slot of
-          Vacant -> known r 1
-          Attached _ _ -> pure ()
-        pure (Just m)
+  outcome <- withMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
+    Just (Closing over) -> pure (Left over)
+    Just Reserved -> notOpen "attach"
+    found -> Right <$> attachBeside found
+  either (\over -> readMVar over >> attach r m rd) pure outcome
   where
-    fd = channelFd ch
+    fd = readinessFd rd
+    attachBeside found = do
+      slot <- lookupSlot r fd
+      current <- case slot of
+        Attached rd' m' | readinessGeneration rd' == readinessGeneration rd -> do
+          alive <- opsAlive (host r) m'
+          pure (if alive then Just m' else Nothing)
+        _ -> pure Nothing
+      alive <- opsAlive (host r) m
+      case current of
+        Just _ -> pure current
+        Nothing | not alive -> pure Nothing
+        Nothing -> do
+          let backend = opsBackend (host r) m
+          when (isJust found) (setShared rd)
+          setSlot r fd (Attached rd m)
+          void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)
+            `onException` setSlot r fd Vacant
+          when (backendDeferred backend) (opsWake (host r) m)
+          case slot of
+            Vacant -> known r 1
+            Attached _ _ -> pure ()
+          pure (Just m)
 
--- | An event for a channel. On a manager's thread. Without a lock.
+-- | An event for a tracked descriptor. On a manager's thread. Without a lock.
 deliverTo :: Registry m -> Token -> Events -> IO ()
 deliverTo r tok evs = do
   slot <- lookupSlot r fd
   case slot of
-    Attached ch _ | channelGeneration ch == tokenGeneration tok -> do
-      deliver ch evs
-      shared <- isShared ch
+    Attached rd _ | readinessGeneration rd == tokenGeneration tok -> do
+      deliver rd evs
+      shared <- isShared rd
       when shared (dispatch r fd Nothing evs)
     _ -> pure ()
   where
     fd = tokenFd tok
 {-# INLINE deliverTo #-}
 
--- | Let every channel's waiters try again, and find a living manager.
-wakeChannels :: Registry m -> IO ()
-wakeChannels r = do
+-- | Let every tracked descriptor's waiters try again, and find a living manager.
+wakeReadiness :: Registry m -> IO ()
+wakeReadiness r = do
   arr <- readRef (slots r)
-  forM_ [0 .. sizeSlots arr - 1] $ \i -> do
-    slot <- readSlot arr i
+  forM_ [0 .. sizeBoxedArray arr - 1] $ \i -> do
+    slot <- readBoxedArray arr i
     case slot of
-      Attached ch _ -> wakeAll ch
+      Attached rd _ -> wakeAll rd
       Vacant -> pure ()
 
 lookupSlot :: Registry m -> Fd -> IO (Slot m)
 lookupSlot r fd = do
   arr <- readRef (slots r)
   let i = fromIntegral fd
-  if i >= 0 && i < sizeSlots arr then readSlot arr i else pure Vacant
+  if i >= 0 && i < sizeBoxedArray arr then readBoxedArray arr i else pure Vacant
 {-# INLINE lookupSlot #-}
 
 setSlot :: Registry m -> Fd -> Slot m -> IO ()
 setSlot r fd slot = withMVar (slotsLock r) $ \() -> do
   arr <- readRef (slots r)
   let i = fromIntegral fd
-  if i < sizeSlots arr
-    then writeSlot arr i slot
+  if i < sizeBoxedArray arr
+    then writeBoxedArray arr i slot
     else do
-      bigger <- newSlots (max (2 * sizeSlots arr) (i + 1)) Vacant
-      copySlots arr bigger
-      writeSlot bigger i slot
+      bigger <- newBoxedArray (max (2 * sizeBoxedArray arr) (i + 1)) Vacant
+      copyBoxedArray arr bigger
+      writeBoxedArray bigger i slot
       writeRef (slots r) bigger
 
 -- Both -----------------------------------------------------------------------------
 
 -- | Close a descriptor: nobody can register it meanwhile; its registrations and
--- its channel go, in the kernel too; then the given action closes it; then the
+-- its tracked descriptor go, in the kernel too; then the given action, masked, closes it; then the
 -- callbacks run with 'evtClose'. O(log n), independent of how many managers
--- there are. What the action throws is thrown at the end.
-closeDescriptor :: Registry m -> Fd -> IO a -> IO a
-closeDescriptor r fd close = do
+-- there are. What the action throws is thrown at the end. The action may use other descriptors; it may block, and then those wait
+-- who want to register or close this one. For a reserved number the action is not run: the program closed its own
+-- descriptor of that number before (@EBADF@).
+closeRegistered :: Registry m -> Fd -> IO a -> IO a
+closeRegistered r fd = retire r fd (notOpen "close") Nothing
+
+-- | From now on these numbers are a manager's own descriptors. The program may have closed one of
+-- them just before the manager opened it, and a thread may still wait for the number, or begin to: all
+-- of them get @EBADF@, or 'evtClose', as if the number were free.
+reserve :: Registry m -> [Fd] -> IO ()
+reserve r = mapM_ (\fd -> retire r fd (pure ()) (Just Reserved) (pure ()))
+
+-- | The manager is about to close them.
+unreserve :: Registry m -> [Fd] -> IO ()
+unreserve r fds = forM_ fds $ \fd -> do
   lock <- stripe r fd
-  told <- newRef []
-  result <-
-    modifyMVar lock (retire told)
-      `finally` (readRef told >>= mapM_ (\reg -> guarded (registrationCallback reg evtClose)))
-  result
+  modifyMVar_ lock (pure . IntMap.delete (fromIntegral fd))
+
+-- | Take out what is known of a number and run an action outside of the stripe's lock; what is known afterwards is the second
+-- to last argument. A number that is reserved already gets the first action instead.
+retire :: Registry m -> Fd -> IO a -> Maybe (Known m) -> IO a -> IO a
+retire r fd refused next close = mask_ $ do
+  lock <- stripe r fd
+  over <- newEmptyMVar
+  begun <- uninterruptibleMask_ (modifyMVar lock (takeOut over))
+  case begun of
+    Left (Just earlier) -> readMVar earlier >> retire r fd refused next close
+    Left Nothing -> refused
+    Right told -> do
+      -- A close that fails must not bring the registrations back, so its outcome is a value until the end.
+      outcome <- attempt close
+      uninterruptibleMask_ $ do
+        modifyMVar_ lock (pure . IntMap.alter (const next) (fromIntegral fd))
+        putMVar over ()
+      forM_ told $ \reg -> guarded (registrationCallback reg evtClose)
+      outcome
   where
-    retire told table = do
-      let entry = IntMap.lookup (fromIntegral fd) table
-      slot <- lookupSlot r fd
-      forM_ entry $ \e -> do
-        writeRef told (entryRegistrations e)
+    takeOut over table = case IntMap.lookup (fromIntegral fd) table of
+      Just (Closing earlier) -> pure (table, Left (Just earlier))
+      Just Reserved -> pure (table, Left Nothing)
+      Just (Registered e) -> do
         known r (-1)
         retired (entryManager e)
+        dropReadiness (Just e)
+        pure (marked, Right (entryRegistrations e))
+      Nothing -> (marked, Right []) <$ dropReadiness Nothing
+      where
+        marked = IntMap.insert (fromIntegral fd) (Closing over) table
+    dropReadiness entry = do
+      slot <- lookupSlot r fd
       case slot of
-        Attached ch m -> do
-          disown ch
+        Attached rd m -> do
+          disown rd
           setSlot r fd Vacant
           known r (-1)
-          unless (any (hostSame (host r) m . entryManager) entry) (retired m)
+          unless (any (opsSame (host r) m . entryManager) entry) (retired m)
         Vacant -> pure ()
-      -- A close that fails must not bring the registrations back, so its outcome
-      -- is carried out of the lock as a value.
-      outcome <- attempt close
-      pure (IntMap.delete (fromIntegral fd) table, outcome)
     retired m = do
-      alive <- hostAlive (host r) m
+      alive <- opsAlive (host r) m
       when alive (forget r m fd)
+
+-- | The error for a number that is not the program's.
+notOpen :: String -> IO a
+notOpen loc = ioError (errnoToIOError loc eBADF Nothing Nothing)
 
 -- | Have a living manager's back end forget a descriptor.
 forget :: Registry m -> m -> Fd -> IO ()
-forget r = backendForget . hostBackend (host r)
+forget r = backendForget . opsBackend (host r)
 
 -- | A manager is gone: take out its registrations and return them, for their
 -- callbacks to be told.
 abandon :: Registry m -> m -> IO [Registration]
 abandon r m = fmap concat . forM [0 .. stripeCount - 1] $ \i -> do
-  lock <- readSlot (stripes r) i
+  lock <- readBoxedArray (stripes r) i
   modifyMVar lock $ \table -> do
-    let (gone, kept) = IntMap.partition (hostSame (host r) m . entryManager) table
+    let (gone, kept) = IntMap.partition ofManager table
     known r (negate (IntMap.size gone))
-    pure (kept, concatMap entryRegistrations (IntMap.elems gone))
+    pure (kept, concat [entryRegistrations e | Registered e <- IntMap.elems gone])
+  where
+    ofManager (Registered e) = opsSame (host r) m (entryManager e)
+    ofManager _ = False

@@ -7,7 +7,7 @@ module Weft.Core.Timer
     Timer,
     Action,
     Expiry (..),
-    Home (..),
+    TimerOwner (..),
     newTimer,
     newPlainTimer,
     timerDue,
@@ -34,9 +34,9 @@ data State
     Spent
   | -- | To be run when it is due; and should its manager be stopped before, to be
     -- set again elsewhere.
-    Plain !Home (IO ())
+    Plain !TimerOwner (IO ())
   | -- | To be told in either case.
-    Aware !Home Action
+    Aware !TimerOwner Action
 
 -- | What a timer does, on the thread that runs the manager. It must not block.
 type Action = Expiry -> IO ()
@@ -50,21 +50,21 @@ data Expiry
   deriving (Eq, Show)
 
 -- | What timers know of the manager that they were set with: one for all of them.
-data Home = Home
+data TimerOwner = TimerOwner
   { -- | One of them was cancelled.
-    homeCancelled :: !(IO ()),
+    ownerCancelled :: !(IO ()),
     -- | The manager was stopped before a plain timer was due: what becomes of it.
-    homeResettle :: !(Instant -> IO () -> IO ())
+    ownerResettle :: !(Instant -> IO () -> IO ())
   }
 
 -- | A timer that is in no queue yet.
-newTimer :: Home -> Instant -> Action -> IO Timer
-newTimer home due act = Timer due <$> (newRef $! Aware home act)
+newTimer :: TimerOwner -> Instant -> Action -> IO Timer
+newTimer owner due act = Timer due <$> (newRef $! Aware owner act)
 {-# INLINE newTimer #-}
 
 -- | One that need not be told when its manager is stopped.
-newPlainTimer :: Home -> Instant -> IO () -> IO Timer
-newPlainTimer home due act = Timer due <$> (newRef $! Plain home act)
+newPlainTimer :: TimerOwner -> Instant -> IO () -> IO Timer
+newPlainTimer owner due act = Timer due <$> (newRef $! Plain owner act)
 {-# INLINE newPlainTimer #-}
 
 -- | When it is to fire.
@@ -85,9 +85,9 @@ fireTimer why (Timer due ref) = do
   case state of
     Spent -> pure False
     Aware _ act -> True <$ guarded (act why)
-    Plain home act
+    Plain owner act
       | why == Due -> True <$ guarded act
-      | otherwise -> True <$ guarded (homeResettle home due act)
+      | otherwise -> True <$ guarded (ownerResettle owner due act)
 
 -- | Cancel a timer, from any thread. 'True': it had not fired, and now never will.
 cancelTimer :: Timer -> IO Bool
@@ -95,10 +95,10 @@ cancelTimer (Timer _ ref) = do
   state <- swapRef ref Spent
   case state of
     Spent -> pure False
-    Plain home _ -> True <$ homeCancelled home
-    Aware home _ -> True <$ homeCancelled home
+    Plain owner _ -> True <$ ownerCancelled owner
+    Aware owner _ -> True <$ ownerCancelled owner
 
--- | The same, without telling its home.
+-- | The same, without telling its owner.
 defuseTimer :: Timer -> IO Bool
 defuseTimer (Timer _ ref) = won <$> swapRef ref Spent
   where

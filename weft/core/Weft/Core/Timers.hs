@@ -9,7 +9,7 @@ module Weft.Core.Timers
 
     -- * Any thread
     setTimer,
-    died,
+    noteCancelled,
     Fresh,
     setFresh,
     cancelFresh,
@@ -43,25 +43,25 @@ data Timers = Timers
     timersInbox :: !(Ref Inbox),
     -- | The owner's alone.
     timersQueue :: !Queue,
-    -- | Cell 0: how many are in the inbox, within a few; changed by any thread.
-    -- Cell 1: how many timers are cancelled and still somewhere here; changed by
-    -- any thread. Cell 2: how many are in the queue; written by the owner.
-    timersCounts :: !Cells
+    -- | Word 0: how many are in the inbox, within a few; changed by any thread.
+    -- Word 1: how many timers are cancelled and still somewhere here; changed by
+    -- any thread. Word 2: how many are in the queue; written by the owner.
+    timersCounts :: !AtomicWords
   }
 
-cellInbox, cellDead, cellQueued :: Int
-cellInbox = 0
-cellDead = 1
-cellQueued = 2
+wordInbox, wordDead, wordQueued :: Int
+wordInbox = 0
+wordDead = 1
+wordQueued = 2
 
 -- | No timers yet; they will be kept in that queue.
 newTimers :: Queue -> IO Timers
-newTimers q = (\inbox -> Timers inbox q) <$> newRef Empty <*> newCells 3
+newTimers q = (\inbox -> Timers inbox q) <$> newRef Empty <*> newAtomicWords 3
 
 -- | So many may wait behind a sleeping owner, or be dead, before it is woken: a
 -- program that sets and cancels long timers would pile them up.
-patience :: Int
-patience = 4096
+sweepThreshold :: Int
+sweepThreshold = 4096
 
 -- | Put a new timer in. The result: has the owner so much to tidy that it should be
 -- woken now?
@@ -81,7 +81,7 @@ setFresh ts t = do
   pure (Fresh t node, full)
 {-# INLINE setFresh #-}
 
--- | Returns the inbox's new first cell.
+-- | Returns the inbox's new first word.
 push :: Timers -> Timer -> IO Inbox
 push ts t = do
   below <- readRef (timersInbox ts)
@@ -90,7 +90,7 @@ push ts t = do
   if done then pure node else push ts t
 
 arrived :: Timers -> IO Bool
-arrived ts = (>= patience) <$> addCell (timersCounts ts) cellInbox 1
+arrived ts = (>= sweepThreshold) <$> addWord (timersCounts ts) wordInbox 1
 {-# INLINE arrived #-}
 
 -- | Cancel it. The first 'Bool' is whether it had not fired, and now never will; the
@@ -104,8 +104,8 @@ cancelFresh ts (Fresh t node) = do
     else do
       gone <- unpush
       if gone
-        then (True, False) <$ addCell (timersCounts ts) cellInbox (-1)
-        else (,) True <$> died ts
+        then (True, False) <$ addWord (timersCounts ts) wordInbox (-1)
+        else (,) True <$> noteCancelled ts
   where
     unpush = case node of
       Push _ below -> casRef (timersInbox ts) node below
@@ -114,12 +114,12 @@ cancelFresh ts (Fresh t node) = do
 
 -- | A timer was cancelled that stays in the inbox or the queue for now. The result is
 -- as with 'setTimer'.
-died :: Timers -> IO Bool
-died ts = do
-  dead <- (+ 1) <$> addCell (timersCounts ts) cellDead 1
-  if dead < patience
+noteCancelled :: Timers -> IO Bool
+noteCancelled ts = do
+  dead <- (+ 1) <$> addWord (timersCounts ts) wordDead 1
+  if dead < sweepThreshold
     then pure False
-    else (< 4 * dead) <$> peekCell (timersCounts ts) cellQueued
+    else (< 4 * dead) <$> peekWord (timersCounts ts) wordQueued
 
 -- | Has anything been set since 'applyNews'?
 hasNews :: Timers -> IO Bool
@@ -134,37 +134,37 @@ applyNews :: Timers -> IO ()
 applyNews ts = do
   some <- hasNews ts
   when some $ do
-    writeCell (timersCounts ts) cellInbox 0
+    writeWord (timersCounts ts) wordInbox 0
     inbox <- takeInbox ts
     mapM_ enter inbox
     noteSize ts
-  dead <- peekCell (timersCounts ts) cellDead
-  when (dead >= patience) $ do
+  dead <- peekWord (timersCounts ts) wordDead
+  when (dead >= sweepThreshold) $ do
     queued <- queueSize (timersQueue ts)
     when (4 * dead > queued) sweep
   where
     enter t = do
       pending <- isPending t
-      if pending then queueInsert (timersQueue ts) t else buried ts 1
+      if pending then queueInsert (timersQueue ts) t else noteSwept ts 1
     sweep = do
       before <- queueSize (timersQueue ts)
       queueSweep (timersQueue ts) isPending
       after <- queueSize (timersQueue ts)
-      buried ts (before - after)
+      noteSwept ts (before - after)
       noteSize ts
 
 -- | Put a timer into the queue at once.
 enterTimer :: Timers -> Timer -> IO ()
 enterTimer ts t = do
   queueInsert (timersQueue ts) t
-  bumpCell (timersCounts ts) cellQueued 1
+  bumpWord (timersCounts ts) wordQueued 1
 {-# INLINE enterTimer #-}
 
-buried :: Timers -> Int -> IO ()
-buried ts n = unless (n == 0) (void (addCell (timersCounts ts) cellDead (negate n)))
+noteSwept :: Timers -> Int -> IO ()
+noteSwept ts n = unless (n == 0) (void (addWord (timersCounts ts) wordDead (negate n)))
 
 noteSize :: Timers -> IO ()
-noteSize ts = writeCell (timersCounts ts) cellQueued =<< queueSize (timersQueue ts)
+noteSize ts = writeWord (timersCounts ts) wordQueued =<< queueSize (timersQueue ts)
 
 -- | When the queue next needs looking at; @never@ if it is empty.
 nextDue :: Timers -> IO Instant
@@ -173,12 +173,12 @@ nextDue = queueNext . timersQueue
 -- | Fire what is due at an instant; how many fired.
 expireTimers :: Timers -> Instant -> IO Int
 expireTimers ts instant = do
-  fired <- newCells 1
+  fired <- newAtomicWords 1
   queueExpire (timersQueue ts) instant $ \t -> do
     ok <- fireTimer Due t
-    if ok then bumpCell fired 0 1 else buried ts 1
+    if ok then bumpWord fired 0 1 else noteSwept ts 1
   noteSize ts
-  peekCell fired 0
+  peekWord fired 0
 
 -- | Take all out, for the end.
 takeAll :: Timers -> IO [Timer]
@@ -198,7 +198,7 @@ orphanAll ts = do
   queueSweep (timersQueue ts) (\t -> False <$ (readRef out >>= writeRef out . (t :)))
   noteSize ts
   timers <- readRef out
-  forM_ (reverse timers) $ \t -> fireTimer Orphaned t >>= \ok -> unless ok (buried ts 1)
+  forM_ (reverse timers) $ \t -> fireTimer Orphaned t >>= \ok -> unless ok (noteSwept ts 1)
 
 -- | Take what is in the inbox out again; from any thread.
 takeInbox :: Timers -> IO [Timer]

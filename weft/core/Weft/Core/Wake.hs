@@ -22,7 +22,7 @@
 -- A waker first publishes its work and then reads the word; the owner first
 -- writes the word and then looks for work. Both are sequentially consistent, so
 -- one of them sees the other: work is never left behind a sleeping owner.
--- @weft/test/WakeSpec.hs@ runs this module under every interleaving of one
+-- The suite @wake@ runs this module under every interleaving of one
 -- sleeper and two wakers.
 module Weft.Core.Wake
   ( Wake,
@@ -42,11 +42,11 @@ import Weft.Core.Time (Instant (..))
 import Weft.Sys
 
 -- | The word. Written by the owner and by wakers, as above.
-newtype Wake = Wake Cells
+newtype Wake = Wake AtomicWords
 
 -- | Awake.
 newWake :: IO Wake
-newWake = Wake <$> newCells 1
+newWake = Wake <$> newAtomicWords 1
 
 asAwake, asNotified :: Int
 asAwake = 0
@@ -55,31 +55,31 @@ asNotified = 1
 asAsleep :: Instant -> Int
 asAsleep (Instant t) = max 2 (fromIntegral t)
 
--- | The owner is about to block until that instant at the latest ('never' for
+-- | The owner is about to block until that instant at the latest (@never@ for
 -- without end). 'False': it must not, but take another turn first. After 'True'
 -- it looks at its inboxes and either blocks or not, and then calls 'awaken'.
 announce :: Wake -> Instant -> IO Bool
 announce (Wake w) t = do
-  found <- casCell w 0 asAwake (asAsleep t)
+  found <- casWord w 0 asAwake (asAsleep t)
   if found == asAwake
     then pure True
-    else False <$ writeCell w 0 asAwake
+    else False <$ writeWord w 0 asAwake
 
 -- | The owner runs again.
 awaken :: Wake -> IO ()
-awaken (Wake w) = writeCell w 0 asAwake
+awaken (Wake w) = writeWord w 0 asAwake
 
 -- | Make the owner take a turn. 'True': the caller has to send the signal.
 notify :: Wake -> IO Bool
-notify (Wake w) = (> asNotified) <$> swapCell w 0 asNotified
+notify (Wake w) = (> asNotified) <$> swapWord w 0 asNotified
 
 -- | Make sure that the owner takes a turn no later than that instant, for work
 -- that is in an inbox already. 'True': the caller has to send the signal.
 notifyBefore :: Wake -> Instant -> IO Bool
-notifyBefore (Wake w) due = go =<< readCell w 0
+notifyBefore (Wake w) due = go =<< readWord w 0
   where
     go s
       | s <= asNotified || s <= asAsleep due = pure False
       | otherwise = do
-        found <- casCell w 0 s asNotified
+        found <- casWord w 0 s asNotified
         if found == s then pure True else go found

@@ -12,6 +12,6 @@ import Weft.Backend.Type
 -- | By what they cost a registration and a wait.
 platformBackends :: [Candidate]
 platformBackends =
-  [ Candidate "kqueue" Kqueue.available Kqueue.new,
-    Candidate "poll" Poll.available Poll.new
+  [ Candidate "kqueue" Kqueue.available Kqueue.new True,
+    Candidate "poll" Poll.available Poll.new False
   ]

@@ -10,10 +10,10 @@ import qualified Weft.Backend.Poll as Poll
 import Weft.Backend.Type
 import qualified Weft.Backend.Uring as Uring
 
--- | Measured in that order on sockets: see @doc/rationale.md@.
+-- | Measured in that order on sockets: see @doc/rationale/README.md@.
 platformBackends :: [Candidate]
 platformBackends =
-  [ Candidate "epoll" Epoll.available Epoll.new,
-    Candidate "io_uring" Uring.available Uring.new,
-    Candidate "poll" Poll.available Poll.new
+  [ Candidate "epoll" Epoll.available Epoll.new True,
+    Candidate "io_uring" Uring.available Uring.new False,
+    Candidate "poll" Poll.available Poll.new False
   ]

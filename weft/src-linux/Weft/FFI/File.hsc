@@ -3,7 +3,7 @@
 -- |
 -- Operations on files in the form in which io_uring(7) takes them, and three ways
 -- to carry one out: at once if it need not wait, by a call that blocks, and by a
--- lane, that is, a ring with an OS thread of its own. Nothing but types; results
+-- ring, that is, a ring with an OS thread of its own. Nothing but types; results
 -- are what the system call returns, or @-errno@.
 module Weft.FFI.File
   ( -- * Operations
@@ -23,6 +23,7 @@ module Weft.FFI.File
 
     -- * Carrying one out
     tryOp,
+    mostAtOnce,
     runOp,
     errAgain,
     errCancelled,
@@ -30,16 +31,17 @@ module Weft.FFI.File
 
     -- * Lanes
     CLane,
-    openLane,
-    stopLane,
-    freeLane,
-    laneGeneration,
-    submitLane,
-    rouseLane,
-    cancelLane,
-    collectLane,
-    awaitLane,
-    laneCounter,
+    openRing,
+    stopRing,
+    freeRing,
+    ringDescriptor,
+    ringGeneration,
+    submitRing,
+    rouseRing,
+    cancelRing,
+    collectRing,
+    awaitRing,
+    ringCounter,
     counterSubmitted,
     counterEntered,
     counterSignalled,
@@ -135,10 +137,15 @@ errCancelled = -(#{const ECANCELED})
 errInterrupted :: CInt
 errInterrupted = -(#{const EINTR})
 
--- | Carry it out unless it has to wait for a disk.
+-- | Carry it out unless it has to wait for a disk. Of a read or write of more than 'mostAtOnce' only so much is done:
+-- no other thread of the capability runs meanwhile, and no collection can begin.
 tryOp :: Op -> IO CInt
 tryOp (Op code fd off addr len flags) = c_try code fd off addr len flags
 {-# INLINE tryOp #-}
+
+-- | 1 MiB, as in @file.c@.
+mostAtOnce :: Int
+mostAtOnce = 1048576
 
 foreign import ccall unsafe "weft_file_try"
   c_try :: Word8 -> CInt -> Word64 -> Word64 -> Word32 -> Word32 -> IO CInt
@@ -156,50 +163,53 @@ foreign import ccall interruptible "weft_file_run"
 data CLane
 
 -- | With so many slots, for a reader on that capability.
-openLane :: Int -> Int -> IO (Either CInt (Ptr CLane))
-openLane depth cap = alloca $ \out -> do
+openRing :: Int -> Int -> IO (Either CInt (Ptr CLane))
+openRing depth cap = alloca $ \out -> do
   r <- c_open (fromIntegral depth) (fromIntegral cap) out
   if r < 0 then pure (Left (negate r)) else Right <$> peek out
 
-foreign import ccall safe "weft_lane_open" c_open :: Word32 -> CInt -> Ptr (Ptr CLane) -> IO CInt
+foreign import ccall safe "weft_file_ring_open" c_open :: Word32 -> CInt -> Ptr (Ptr CLane) -> IO CInt
 
 -- | Cancel all requests, see them completed, end the owner. What it completed may
 -- still be collected.
-foreign import ccall safe "weft_lane_stop" stopLane :: Ptr CLane -> IO ()
+foreign import ccall safe "weft_file_ring_stop" stopRing :: Ptr CLane -> IO ()
 
--- | Give its memory back; after 'stopLane', or in a forked child.
-foreign import ccall unsafe "weft_lane_free" freeLane :: Ptr CLane -> IO ()
+-- | Give its memory back; after 'stopRing', or in a forked child.
+foreign import ccall unsafe "weft_file_ring_free" freeRing :: Ptr CLane -> IO ()
+
+-- | Its descriptors: the ring's (0) and that by which its owner is woken (1).
+foreign import ccall unsafe "weft_file_ring_descriptor" ringDescriptor :: Ptr CLane -> CInt -> IO CInt
 
 -- | The generation of the next request in a slot.
-foreign import ccall unsafe "weft_lane_generation" laneGeneration :: Ptr CLane -> Word32 -> IO Word32
+foreign import ccall unsafe "weft_file_ring_generation" ringGeneration :: Ptr CLane -> Word32 -> IO Word32
 
 -- | Submit a request in a slot that the caller has.
-submitLane :: Ptr CLane -> Word32 -> Op -> IO ()
-submitLane lane slot (Op code fd off addr len flags) = c_submit lane slot code fd off addr len flags
-{-# INLINE submitLane #-}
+submitRing :: Ptr CLane -> Word32 -> Op -> IO ()
+submitRing ring slot (Op code fd off addr len flags) = c_submit ring slot code fd off addr len flags
+{-# INLINE submitRing #-}
 
-foreign import ccall unsafe "weft_lane_submit"
+foreign import ccall unsafe "weft_file_ring_submit"
   c_submit :: Ptr CLane -> Word32 -> Word8 -> CInt -> Word64 -> Word64 -> Word32 -> Word32 -> IO ()
 
--- | After what 'collectLane' returned was handed out: wake the owner for what was
+-- | After what 'collectRing' returned was handed out: wake the owner for what was
 -- submitted meanwhile; until then it is not woken.
-foreign import ccall unsafe "weft_lane_rouse" rouseLane :: Ptr CLane -> IO ()
+foreign import ccall unsafe "weft_file_ring_rouse" rouseRing :: Ptr CLane -> IO ()
 
 -- | Ask for the early end of the request in a slot, by its generation.
-foreign import ccall unsafe "weft_lane_cancel" cancelLane :: Ptr CLane -> Word32 -> Word32 -> IO ()
+foreign import ccall unsafe "weft_file_ring_cancel" cancelRing :: Ptr CLane -> Word32 -> Word32 -> IO ()
 
 -- | Completions, as pairs of slot and result: at most so many into the second
 -- array, with what is left in the list in the first.
-foreign import ccall unsafe "weft_lane_collect"
-  collectLane :: Ptr CLane -> Ptr Word32 -> Ptr Int32 -> CInt -> IO CInt
+foreign import ccall unsafe "weft_file_ring_collect"
+  collectRing :: Ptr CLane -> Ptr Word32 -> Ptr Int32 -> CInt -> IO CInt
 
 -- | Have the MVar filled when there is a completion. Returns the pointer when
 -- there is one already.
-foreign import ccall unsafe "weft_lane_await"
-  awaitLane :: Ptr CLane -> StablePtr PrimMVar -> IO (StablePtr PrimMVar)
+foreign import ccall unsafe "weft_file_ring_await"
+  awaitRing :: Ptr CLane -> StablePtr PrimMVar -> IO (StablePtr PrimMVar)
 
 -- | One of the counters.
-foreign import ccall unsafe "weft_lane_counter" laneCounter :: Ptr CLane -> CInt -> IO Word64
+foreign import ccall unsafe "weft_file_ring_counter" ringCounter :: Ptr CLane -> CInt -> IO Word64
 
 -- | Requests; calls of the kernel by the owner; signals to the owner; signals to
 -- the reader; cancellations.

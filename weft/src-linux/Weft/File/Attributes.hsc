@@ -47,6 +47,7 @@ data FileStatus = FileStatus
   }
   deriving (Eq, Show)
 
+-- | What a name stands for (stat(2), @st_mode@).
 data FileType = RegularFile | DirectoryFile | SymbolicLink | BlockDevice | CharacterDevice | NamedPipe | SocketFile | OtherFile
   deriving (Eq, Show)
 

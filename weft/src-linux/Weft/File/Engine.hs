@@ -8,17 +8,19 @@
 -- 2. By a call that blocks, while hardly any others are under way: two changes of
 --    OS threads cost more than a disk with nothing else to do.
 --
--- 3. By the lane of the caller's capability ("Weft.File.Lane"): all requests of
+-- 3. By the ring of the caller's capability ("Weft.File.Ring"): all requests of
 --    the capability's threads go to an io_uring in batches.
 --
 -- 4. Where the kernel refuses io_uring, or has no such operation in it, by the pool of
 --    "Weft.Blocking".
 --
+-- In a program that is linked without @-threaded@ it is always the fourth, and a call stops the program.
+--
 -- The environment variable @WEFT_FILES@ (@io_uring@, @threads@) or 'preferFiles'
 -- forces the third or the fourth.
 module Weft.File.Engine
   ( -- * Carrying out
-    Manner (..),
+    RequestPolicy (..),
     perform,
     begin,
 
@@ -28,15 +30,16 @@ module Weft.File.Engine
     filesChoice,
 
     -- * Figures
-    laneReports,
-    stopLanes,
+    ringReports,
+    stopRings,
   )
 where
 
-import Control.Concurrent (forkIO, killThread, throwTo)
+import Control.Concurrent (forkIO, killThread, rtsSupportsBoundThreads, throwTo)
 import Control.Exception (Exception, SomeException, allowInterrupt, catch, fromException, throwIO)
 import Control.Monad (forM_, void, when)
 import Data.Maybe (catMaybes, fromMaybe, isJust)
+import Foreign.C.Error (Errno (..), eINVAL, eNOSYS, ePERM)
 import Foreign.C.Types (CInt)
 import GHC.Conc (labelThread)
 import GHC.IO.Exception (IOException (ioe_errno))
@@ -45,15 +48,16 @@ import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..))
 import Weft.Blocking (programPool)
 import qualified Weft.Blocking as Blocking
+import Weft.Core.Time (Instant, after, never, seconds)
 import Weft.FFI.File
-import Weft.FFI.RingExcuse (ringExcuse)
-import Weft.File.Lane
+import Weft.FFI.RingUnavailable (ringUnavailable)
+import Weft.File.Ring
 import Weft.Sys
 import Weft.Thread (threadWaitRead, threadWaitWrite)
 
 -- Choosing -------------------------------------------------------------------------
 
--- | What carries requests out that have to wait.
+-- | How requests are carried out that have to wait.
 data FileEngine
   = -- | Rings, with blocking calls while little is under way; or the pool.
     Adaptive
@@ -71,18 +75,21 @@ preference :: Ref (Maybe FileEngine)
 preference = unsafePerformIO (newRef Nothing)
 {-# NOINLINE preference #-}
 
--- | What is used, and why there are no rings if there are none.
+-- | The engine that is used, and why it has no rings if it has none.
 filesChoice :: IO (FileEngine, Maybe String)
 filesChoice = do
   wanted <- wantedEngine
   if wanted == Threads
-    then pure (Threads, Nothing)
+    then pure (Threads, if rtsSupportsBoundThreads then Nothing else Just "this program is linked without -threaded")
     else do
       refused <- engineRefusal =<< theEngine
       pure (maybe (wanted, Nothing) (\why -> (Threads, Just why)) refused)
 
 wantedEngine :: IO FileEngine
-wantedEngine = readRef preference >>= maybe (pure fromEnvironment) pure
+wantedEngine
+  -- A ring wakes its reader from an OS thread of its own, which that run-time system takes no lock for.
+  | rtsSupportsBoundThreads = readRef preference >>= maybe (pure fromEnvironment) pure
+  | otherwise = pure Threads
 
 fromEnvironment :: FileEngine
 fromEnvironment = unsafePerformIO $ do
@@ -102,18 +109,38 @@ fromEnvironment = unsafePerformIO $ do
 data Engine = Engine
   { engineGeneration :: !Int,
     -- | By capability. Written under the lock, read by anyone.
-    engineLanes :: !(Ref (Slots (Maybe Lane))),
-    -- | The errno with which the kernel refused a ring. Written under the lock.
-    engineRefused :: !(Ref (Maybe CInt)),
+    engineLanes :: !(Ref (BoxedArray (Maybe Ring))),
+    -- | How the kernel refused a ring the last time. Written under the lock.
+    engineRefused :: !(Ref (Maybe Refusal)),
     -- | Requests that wait for a disk now.
-    engineBusy :: !Cells,
+    engineBusy :: !AtomicWords,
     engineLock :: !(MVar ())
   }
 
+-- | The errno, and until when no ring is asked for again.
+data Refusal = Refusal !CInt !Instant
+
+-- | @EPERM@, @ENOSYS@ and @EINVAL@ are said of the kernel and of this process for good. Descriptors and memory,
+-- of which there are none now, may come back: a second later it is tried again.
+refusal :: CInt -> IO Refusal
+refusal code
+  | Errno code `elem` [ePERM, eNOSYS, eINVAL] = pure (Refusal code never)
+  | otherwise = Refusal code . after (seconds 1) <$> now
+
+-- | The one that holds at this moment.
+currentRefusal :: Engine -> IO (Maybe CInt)
+currentRefusal e = do
+  refused <- readRef (engineRefused e)
+  case refused of
+    Nothing -> pure Nothing
+    Just (Refusal code until')
+      | until' == never -> pure (Just code)
+      | otherwise -> (\t -> if t < until' then Just code else Nothing) <$> now
+
 newEngine :: IO Engine
 newEngine = do
-  none <- newSlots 0 Nothing
-  e <- Engine <$> forkGeneration <*> newRef none <*> newRef Nothing <*> newCells 1 <*> newMVar ()
+  none <- newBoxedArray 0 Nothing
+  e <- Engine <$> forkGeneration <*> newRef none <*> newRef Nothing <*> newAtomicWords 1 <*> newMVar ()
   -- Evaluated: 'theEngine' compares references.
   pure $! e
 
@@ -132,116 +159,119 @@ theEngine = do
     else do
       !fresh <- newEngine
       ours <- casRef engineRef e fresh
-      when ours (mapM_ discardLane =<< lanesOf e)
+      when ours (mapM_ discardLane =<< ringsOf e)
       theEngine
 
-lanesOf :: Engine -> IO [Lane]
-lanesOf e = do
+ringsOf :: Engine -> IO [Ring]
+ringsOf e = do
   arr <- readRef (engineLanes e)
-  catMaybes <$> mapM (readSlot arr) [0 .. sizeSlots arr - 1]
+  catMaybes <$> mapM (readBoxedArray arr) [0 .. sizeBoxedArray arr - 1]
 
--- | The lane for the caller's capability, if there can be any.
-laneFor :: Engine -> IO (Maybe Lane)
-laneFor e = do
+-- | The ring for the caller's capability, if there can be any.
+ringFor :: Engine -> IO (Maybe Ring)
+ringFor e = do
   cap <- myCapability
   arr <- readRef (engineLanes e)
-  found <- if cap < sizeSlots arr then readSlot arr cap else pure Nothing
+  found <- if cap < sizeBoxedArray arr then readBoxedArray arr cap else pure Nothing
   case found of
     Just _ -> pure found
     Nothing -> do
-      refused <- readRef (engineRefused e)
+      refused <- currentRefusal e
       maybe (withMVar (engineLock e) (const (openFor e cap))) (const (pure Nothing)) refused
-{-# INLINE laneFor #-}
+{-# INLINE ringFor #-}
 
 -- | With the lock.
-openFor :: Engine -> Int -> IO (Maybe Lane)
+openFor :: Engine -> Int -> IO (Maybe Ring)
 openFor e cap = do
   arr <- readRef (engineLanes e)
-  found <- if cap < sizeSlots arr then readSlot arr cap else pure Nothing
-  refused <- readRef (engineRefused e)
+  found <- if cap < sizeBoxedArray arr then readBoxedArray arr cap else pure Nothing
+  refused <- currentRefusal e
   case (found, refused) of
-    (Nothing, Nothing) -> newLane cap >>= either refuse (keep arr)
+    (Nothing, Nothing) -> newRing cap >>= either refuse (keep arr)
     _ -> pure found
   where
-    refuse code = Nothing <$ writeRef (engineRefused e) (Just code)
-    keep arr lane = do
-      bigger <- newSlots (max (cap + 1) (sizeSlots arr)) Nothing
-      copySlots arr bigger
-      writeSlot bigger cap (Just lane)
+    refuse code = Nothing <$ (refusal code >>= writeRef (engineRefused e) . Just)
+    keep arr ring = do
+      writeRef (engineRefused e) Nothing
+      bigger <- newBoxedArray (max (cap + 1) (sizeBoxedArray arr)) Nothing
+      copyBoxedArray arr bigger
+      writeBoxedArray bigger cap (Just ring)
       writeRef (engineLanes e) bigger
-      pure (Just lane)
+      pure (Just ring)
 
 -- | Why there are no rings; makes one if that was not tried yet.
 engineRefusal :: Engine -> IO (Maybe String)
 engineRefusal e = do
-  _ <- laneFor e
-  fmap ringExcuse <$> readRef (engineRefused e)
+  ring <- ringFor e
+  if isJust ring then pure Nothing else fmap ringUnavailable <$> currentRefusal e
 
 -- Carrying out ---------------------------------------------------------------------
 
--- | What a request's result and memory are to whom.
-data Manner = Manner
+-- | Who owns a request's result and its buffer, and until when.
+data RequestPolicy = RequestPolicy
   { -- | May it be tried at once (it is not read past the page cache)?
-    mannerTry :: !Bool,
+    policyTry :: !Bool,
     -- | May it be done by a call that blocks? Not what may wait for ever.
-    mannerBlock :: !Bool,
+    policyBlock :: !Bool,
     -- | Must its caller, when interrupted, wait for its end: because the memory is
     -- lent, or because the result is wanted all the same, which this is told.
-    mannerStay :: !(Maybe (CInt -> IO ())),
+    policyStay :: !(Maybe (CInt -> IO ())),
     -- | Told the way to end it early when it waits; returns how to take that back.
-    mannerWatch :: !(IO () -> IO (IO ())),
+    policyWatch :: !(IO () -> IO (IO ())),
     -- | The request's memory is used until now.
-    mannerKeep :: !(IO ()),
+    policyKeep :: !(IO ()),
     -- | Its descriptor is used from now on, until what this returns is run. Throws when the file is
     -- closed.
-    mannerHold :: !(IO (IO ())),
+    policyHold :: !(IO (IO ())),
     -- | What to do with a result for which nobody waits any more.
-    mannerDispose :: !(CInt -> IO ())
+    policyDispose :: !(CInt -> IO ())
   }
 
 -- | Carry an operation out, and wait for its result. Interruptible where it waits;
 -- in the second way above where the kernel is, which it is not for a disk.
-perform :: Manner -> Op -> IO CInt
+perform :: RequestPolicy -> Op -> IO CInt
 perform manner op = do
-  r <- if mannerTry manner then tryOp op else pure errAgain
+  r <- if policyTry manner then tryOp op else pure errAgain
+  -- A large transfer is many calls; others are to run between them.
+  when (fromIntegral r >= mostAtOnce) yield
   result <- if r /= errAgain then pure r else slow
   if result == errInterrupted
     then allowInterrupt >> perform manner op
-    else result <$ mannerKeep manner
+    else result <$ policyKeep manner
   where
     slow = do
       e <- theEngine
       wanted <- wantedEngine
-      mask_ (if mannerBlock manner then counted e wanted else awaitOp e wanted manner op)
+      mask_ (if policyBlock manner then counted e wanted else awaitOp e wanted manner op)
     counted e wanted = do
-      others <- addCell (engineBusy e) 0 1
+      others <- addWord (engineBusy e) 0 1
       let blocks = wanted == Adaptive && others < fewEnough
       r <- (if blocks then runOp op else awaitOp e wanted manner op) `onException` leave e
       r <$ leave e
-    leave e = addCell (engineBusy e) 0 (-1)
+    leave e = addWord (engineBusy e) 0 (-1)
 
 -- | Begin an operation and wait for its end. Masked.
-awaitOp :: Engine -> FileEngine -> Manner -> Op -> IO CInt
+awaitOp :: Engine -> FileEngine -> RequestPolicy -> Op -> IO CInt
 awaitOp e wanted manner op = do
   box <- newEmptyMVar
   -- 0 while it is open who gets the result, 1 when it was put into the box, 2 when
   -- nobody waits for it any more.
-  fate <- newCells 1
-  release <- mannerHold manner
+  fate <- newAtomicWords 1
+  release <- policyHold manner
   cancelIt <- (`onException` release) . beginWith e wanted op $ \r -> do
-    mannerKeep manner
+    policyKeep manner
     release
-    found <- casCell fate 0 0 1
-    if found == 0 then putMVar box r else when (r >= 0) (mannerDispose manner r)
+    found <- casWord fate 0 0 1
+    if found == 0 then putMVar box r else when (r >= 0) (policyDispose manner r)
   let given = do
-        unwatch <- mannerWatch manner cancelIt
-        takeMVar box <* unwatch `onException` unwatch
+        unwatch <- policyWatch manner cancelIt
+        (takeMVar box `onException` unwatch) <* unwatch
   given `catch` \x -> do
     cancelIt
-    found <- if isJust (mannerStay manner) then pure 1 else casCell fate 0 0 2
+    found <- if isJust (policyStay manner) then pure 1 else casWord fate 0 0 2
     when (found == 1) $ do
       r <- uninterruptibleMask_ (takeMVar box)
-      when (r >= 0) (fromMaybe (mannerDispose manner) (mannerStay manner) r)
+      when (r >= 0) (fromMaybe (policyDispose manner) (policyStay manner) r)
     throwIO (x :: SomeException)
 
 -- | Note (Linux 6.18, two cores, random reads of 4 KiB, thousands a second): with
@@ -262,21 +292,21 @@ begin :: Op -> (CInt -> IO ()) -> IO (IO ())
 begin op handler = do
   e <- theEngine
   wanted <- wantedEngine
-  let leave = void (addCell (engineBusy e) 0 (-1))
-  _ <- addCell (engineBusy e) 0 1
+  let leave = void (addWord (engineBusy e) 0 (-1))
+  _ <- addWord (engineBusy e) 0 1
   beginWith e wanted op (\r -> leave >> handler r) `onException` leave
 
 beginWith :: Engine -> FileEngine -> Op -> (CInt -> IO ()) -> IO (IO ())
 beginWith e wanted op handler = do
-  lane <- if wanted == Threads || isCall op then pure Nothing else laneFor e
-  case lane of
+  ring <- if wanted == Threads || isCall op then pure Nothing else ringFor e
+  case ring of
     Just l -> cancel l <$> start l op handler
     Nothing
       | opOff op == maxBound -> beginReady op handler
       | otherwise -> beginPooled op handler
 
 -- | On the pool. A call that has begun is interrupted, where the kernel lets it be.
--- States, in one cell:
+-- States, in one word:
 --
 -- @
 --   0 queued  -> 1 (who runs it), 3 (canceller)
@@ -286,27 +316,27 @@ beginWith e wanted op handler = do
 -- @
 beginPooled :: Op -> (CInt -> IO ()) -> IO (IO ())
 beginPooled op handler = do
-  state <- newCells 1
+  state <- newAtomicWords 1
   runner <- newEmptyMVar
   Blocking.submit programPool . mask_ $ do
     putMVar runner =<< myThreadId
-    found <- casCell state 0 0 1
+    found <- casWord state 0 0 1
     when (found == 0) $ do
       r <- persist state
-      end <- casCell state 0 1 3
+      end <- casWord state 0 1 3
       when (end == 2) ((newEmptyMVar >>= takeMVar) `catch` \Cancelled -> pure ())
       handler r
   pure . mask_ $ do
-    queued <- casCell state 0 0 3
+    queued <- casWord state 0 0 3
     if queued == 0
       then handler errCancelled
       else do
-        found <- casCell state 0 1 2
+        found <- casWord state 0 1 2
         when (found == 1) (void (forkIO (readMVar runner >>= (`throwTo` Cancelled))))
   where
     persist state = do
       r <- runOp op
-      wanted <- readCell state 0
+      wanted <- readWord state 0
       if r /= errInterrupted
         then pure r
         else if wanted == 1 then persist state else pure errCancelled
@@ -332,17 +362,17 @@ beginReady op handler = do
 
 -- Figures and the end ----------------------------------------------------------------
 
--- | Of all lanes.
-laneReports :: IO [LaneFigures]
-laneReports = theEngine >>= lanesOf >>= mapM laneFigures
+-- | Of all rings.
+ringReports :: IO [RingMetrics]
+ringReports = theEngine >>= ringsOf >>= mapM ringMetrics
 
--- | Give all lanes back. What is under way is cancelled; nothing may be asked for
+-- | Give all rings back. What is under way is cancelled; nothing may be asked for
 -- while this runs. For tests, and for programs that want to leave nothing behind.
-stopLanes :: IO ()
-stopLanes = do
+stopRings :: IO ()
+stopRings = do
   e <- theEngine
   withMVar (engineLock e) $ \() -> do
-    lanes <- lanesOf e
-    none <- newSlots 0 Nothing
+    rings <- ringsOf e
+    none <- newBoxedArray 0 Nothing
     writeRef (engineLanes e) none
-    forM_ lanes stopLaneOf
+    forM_ rings stopRingOf

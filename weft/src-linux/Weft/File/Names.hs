@@ -1,7 +1,7 @@
 -- |
 -- The names in a directory. By threads of any kind, as "Weft.File.Transfer".
 module Weft.File.Names
-  ( forNames,
+  ( foldNames,
   )
 where
 
@@ -16,14 +16,14 @@ import Foreign.ForeignPtr (touchForeignPtr)
 import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import GHC.ByteOrder (ByteOrder (..), targetByteOrder)
 import Weft.FFI.File
-import Weft.File.Carrier
 import Weft.File.Engine
+import Weft.File.ThreadOps
 import Weft.File.Transfer (forgotten)
 import Weft.File.Types
 
 -- | 'Weft.File.forNames'.
-forNames :: MonadIO m => Carrier m -> File -> (a -> ByteString -> m a) -> a -> m a
-forNames threads file use = go True
+foldNames :: MonadIO m => ThreadOps m -> File -> (a -> ByteString -> m a) -> a -> m a
+foldNames threads file use = go True
   where
     go first acc = do
       batch <- next first
@@ -33,7 +33,7 @@ forNames threads file use = go True
       n <-
         carry
           threads
-          (forgotten loc file (touchForeignPtr memory)) {mannerTry = False}
+          (forgotten loc file (touchForeignPtr memory)) {policyTry = False}
           (opNames fd first (unsafeForeignPtrToPtr memory) batchBytes)
       B.fromForeignPtr memory 0 <$> liftIO (check loc (filePath file) n)
     each acc batch
@@ -42,8 +42,8 @@ forNames threads file use = go True
       | otherwise = use acc name >>= \acc' -> each acc' rest
       where
         (name, rest) = entry batch
-    loc = "Weft.File.forNames"
-{-# INLINE forNames #-}
+    loc = "Weft.File.foldNames"
+{-# INLINE foldNames #-}
 
 -- | The first of some @struct linux_dirent64@ (getdents(2)), and the rest: two numbers
 -- of eight bytes, the length of the whole in two, the type in one, then the name, which

@@ -50,7 +50,7 @@ import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..), FileMode)
 import Weft.FFI.File
 import Weft.File.Attributes
-import Weft.File.Carrier
+import Weft.File.ThreadOps
 import Weft.File.Engine
 import Weft.File.Types
 
@@ -72,12 +72,13 @@ data OpenMode = OpenMode
     -- | Do not wait for the other end of a named pipe or for a device
     -- (@O_NONBLOCK@). An existing file whose path the kernel knows then opens without
     -- any wait: what a server wants.
-    openPrompt :: !Bool,
+    openNonBlocking :: !Bool,
     -- | Where the path may lead.
-    openWithin :: !Within
+    openResolve :: !Within
   }
   deriving (Eq, Show)
 
+-- | What an open file may be used for (open(2)).
 data Access = ReadOnly | WriteOnly | ReadWrite
   deriving (Eq, Show)
 
@@ -111,12 +112,12 @@ writing :: OpenMode
 writing = reading {openAccess = WriteOnly, openCreation = CreateIfMissing 0o666, openTruncate = True}
 
 -- | 'Weft.File.openFile'.
-openFile :: (MonadIO m, MonadMask m) => Carrier m -> OpenMode -> FilePath -> m File
+openFile :: (MonadIO m, MonadMask m) => ThreadOps m -> OpenMode -> FilePath -> m File
 openFile threads mode = openBelow threads "Weft.File.openFile" here mode . Spelled
 {-# INLINE openFile #-}
 
 -- | 'Weft.File.withFile'.
-withFile :: (MonadIO m, MonadMask m) => Carrier m -> OpenMode -> FilePath -> (File -> m a) -> m a
+withFile :: (MonadIO m, MonadMask m) => ThreadOps m -> OpenMode -> FilePath -> (File -> m a) -> m a
 withFile threads mode path = bracket (openFile threads mode path) (liftIO . closeFile)
 {-# INLINE withFile #-}
 
@@ -128,7 +129,7 @@ instance Show Directory where
   showsPrec p (Directory file _) = showParen (p > 10) (showString "Directory " . showsPrec 11 file)
 
 -- | 'Weft.File.openDirectory'.
-openDirectory :: (MonadIO m, MonadMask m) => Carrier m -> FilePath -> m Directory
+openDirectory :: (MonadIO m, MonadMask m) => ThreadOps m -> FilePath -> m Directory
 openDirectory threads path = mask_ $ do
   fd <- openFd threads loc here (Spelled path) flags 0 0
   liftIO . (`E.onException` closing fd) $ do
@@ -146,7 +147,7 @@ closeDirectory :: Directory -> IO ()
 closeDirectory (Directory file _) = closeFile file
 
 -- | 'Weft.File.withDirectory'.
-withDirectory :: (MonadIO m, MonadMask m) => Carrier m -> FilePath -> (Directory -> m a) -> m a
+withDirectory :: (MonadIO m, MonadMask m) => ThreadOps m -> FilePath -> (Directory -> m a) -> m a
 withDirectory threads path = bracket (openDirectory threads path) (liftIO . closeDirectory)
 {-# INLINE withDirectory #-}
 
@@ -158,26 +159,26 @@ directoryLocal :: Directory -> File -> Bool
 directoryLocal (Directory _ local) file = local == Just (statusDevice (fileOpened file))
 
 -- | 'Weft.File.openFileAt'.
-openFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> FilePath -> m File
+openFileAt :: (MonadIO m, MonadMask m) => ThreadOps m -> Directory -> OpenMode -> FilePath -> m File
 openFileAt threads dir mode path = openNamedAt threads "Weft.File.openFileAt" dir mode (Spelled path)
 {-# INLINE openFileAt #-}
 
 -- | 'Weft.File.withFileAt'.
-withFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> FilePath -> (File -> m a) -> m a
+withFileAt :: (MonadIO m, MonadMask m) => ThreadOps m -> Directory -> OpenMode -> FilePath -> (File -> m a) -> m a
 withFileAt threads dir mode path = bracket (openFileAt threads dir mode path) (liftIO . closeFile)
 {-# INLINE withFileAt #-}
 
 -- | 'Weft.File.openRawFileAt'.
-openRawFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> ByteString -> m File
+openRawFileAt :: (MonadIO m, MonadMask m) => ThreadOps m -> Directory -> OpenMode -> ByteString -> m File
 openRawFileAt threads dir mode path = openNamedAt threads "Weft.File.openRawFileAt" dir mode (Raw path)
 {-# INLINE openRawFileAt #-}
 
 -- | 'Weft.File.withRawFileAt'.
-withRawFileAt :: (MonadIO m, MonadMask m) => Carrier m -> Directory -> OpenMode -> ByteString -> (File -> m a) -> m a
+withRawFileAt :: (MonadIO m, MonadMask m) => ThreadOps m -> Directory -> OpenMode -> ByteString -> (File -> m a) -> m a
 withRawFileAt threads dir mode path = bracket (openRawFileAt threads dir mode path) (liftIO . closeFile)
 {-# INLINE withRawFileAt #-}
 
-openNamedAt :: (MonadIO m, MonadMask m) => Carrier m -> String -> Directory -> OpenMode -> Name -> m File
+openNamedAt :: (MonadIO m, MonadMask m) => ThreadOps m -> String -> Directory -> OpenMode -> Name -> m File
 openNamedAt threads loc (Directory dir local) mode name = using threads loc dir $ \fd -> openBelow threads loc (Start fd local (hold loc dir)) mode name
 {-# INLINE openNamedAt #-}
 
@@ -210,14 +211,14 @@ hasZero (Spelled path) = '\0' `elem` path
 hasZero (Raw bytes) = 0 `B.elem` bytes
 
 -- | Where a path starts from, the device whose files close lightly ('fileLight'), and
--- what holds that open ('mannerHold').
+-- what holds that open ('policyHold').
 data Start = Start !Fd !(Maybe (Word32, Word32)) !(IO (IO ()))
 
 -- | The working directory.
 here :: Start
 here = Start (Fd (#{const AT_FDCWD})) Nothing (pure (pure ()))
 
-openBelow :: (MonadIO m, MonadMask m) => Carrier m -> String -> Start -> OpenMode -> Name -> m File
+openBelow :: (MonadIO m, MonadMask m) => ThreadOps m -> String -> Start -> OpenMode -> Name -> m File
 openBelow threads loc start@(Start _ local _) mode name = mask_ $ do
   fd <- openFd threads loc start name (flagsOf mode) permissions resolve
   liftIO $ do
@@ -232,7 +233,7 @@ openBelow threads loc start@(Start _ local _) mode name = mask_ $ do
       Existing -> 0
       CreateIfMissing p -> fromIntegral p
       CreateNew p -> fromIntegral p
-    resolve = case openWithin mode of
+    resolve = case openResolve mode of
       Anywhere -> 0
       Beneath -> #{const RESOLVE_BENEATH} .|. #{const RESOLVE_NO_MAGICLINKS}
       BeneathNoLinks -> #{const RESOLVE_BENEATH} .|. #{const RESOLVE_NO_SYMLINKS}
@@ -256,7 +257,7 @@ flagsOf mode =
     .|. (if openTruncate mode then #{const O_TRUNC} else 0)
     .|. (if openAppend mode then #{const O_APPEND} else 0)
     .|. (if openDirect mode then #{const O_DIRECT} else 0)
-    .|. (if openPrompt mode then #{const O_NONBLOCK} else 0)
+    .|. (if openNonBlocking mode then #{const O_NONBLOCK} else 0)
     .|. #{const O_NOCTTY}
   where
     access ReadOnly = #{const O_RDONLY}
@@ -268,20 +269,20 @@ flagsOf mode =
 
 -- | openat2(2). With exceptions masked; a descriptor for which its caller did not
 -- wait is closed.
-openFd :: MonadIO m => Carrier m -> String -> Start -> Name -> Word64 -> Word64 -> Word64 -> m Fd
+openFd :: MonadIO m => ThreadOps m -> String -> Start -> Name -> Word64 -> Word64 -> Word64 -> m Fd
 openFd threads loc (Start dir _ held) name flags permissions resolve = do
   (memory, text) <- liftIO (howAndPath loc name flags permissions resolve)
   let op = opOpen dir text (unsafeForeignPtrToPtr memory)
       manner =
-        Manner
-          { mannerTry = True,
+        RequestPolicy
+          { policyTry = True,
             -- Without it a call may wait for ever.
-            mannerBlock = flags .&. #{const O_NONBLOCK} /= 0,
-            mannerStay = Nothing,
-            mannerWatch = \_ -> pure (pure ()),
-            mannerKeep = touchForeignPtr memory,
-            mannerHold = held,
-            mannerDispose = closing . Fd
+            policyBlock = flags .&. #{const O_NONBLOCK} /= 0,
+            policyStay = Nothing,
+            policyWatch = \_ -> pure (pure ()),
+            policyKeep = touchForeignPtr memory,
+            policyHold = held,
+            policyDispose = closing . Fd
           }
       -- A rename somewhere made the kernel unsure that the path stays beneath.
       again n = do

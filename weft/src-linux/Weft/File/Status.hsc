@@ -22,7 +22,7 @@ import GHC.IO.Encoding (getFileSystemEncoding)
 import System.Posix.Types (Fd (..))
 import Weft.FFI.File
 import Weft.File.Attributes
-import Weft.File.Carrier
+import Weft.File.ThreadOps
 import Weft.File.Engine
 import Weft.File.Types
 
@@ -31,7 +31,7 @@ import Weft.File.Types
 #include <sys/stat.h>
 
 -- | 'Weft.File.statFile'.
-statFile :: MonadIO m => Carrier m -> File -> m FileStatus
+statFile :: MonadIO m => ThreadOps m -> File -> m FileStatus
 statFile threads file = using threads loc file $ \fd -> statx threads (hold loc file) loc (filePath file) fd "" (#{const AT_EMPTY_PATH})
   where
     loc = "Weft.File.statFile"
@@ -43,32 +43,32 @@ openedStatus :: File -> FileStatus
 openedStatus = fileOpened
 
 -- | 'Weft.File.statPath'.
-statPath :: MonadIO m => Carrier m -> FilePath -> m FileStatus
+statPath :: MonadIO m => ThreadOps m -> FilePath -> m FileStatus
 statPath threads path = statx threads (pure (pure ())) "Weft.File.statPath" path (Fd (#{const AT_FDCWD})) path 0
 {-# INLINE statPath #-}
 
 -- | Of what a path leads to that starts from a directory, given as a file. (It may
 -- lead out of it: to stay inside, open the file and ask 'statFile'.)
-statPathAt :: MonadIO m => Carrier m -> File -> FilePath -> m FileStatus
+statPathAt :: MonadIO m => ThreadOps m -> File -> FilePath -> m FileStatus
 statPathAt threads dir path = using threads loc dir $ \fd -> statx threads (hold loc dir) loc path fd path 0
   where
     loc = "Weft.File.statPathAt"
 {-# INLINE statPathAt #-}
 
-statx :: MonadIO m => Carrier m -> IO (IO ()) -> String -> FilePath -> Fd -> FilePath -> Word32 -> m FileStatus
+statx :: MonadIO m => ThreadOps m -> IO (IO ()) -> String -> FilePath -> Fd -> FilePath -> Word32 -> m FileStatus
 statx threads held loc shown dir path flags = do
   memory <- liftIO (outAndPath path)
   let out = unsafeForeignPtrToPtr memory
       op = opStat dir (out `plusPtr` statusSpace) flags (#{const STATX_BASIC_STATS}) out
       manner =
-        Manner
-          { mannerTry = True,
-            mannerBlock = True,
-            mannerStay = Nothing,
-            mannerWatch = \_ -> pure (pure ()),
-            mannerKeep = touchForeignPtr memory,
-            mannerHold = held,
-            mannerDispose = const (pure ())
+        RequestPolicy
+          { policyTry = True,
+            policyBlock = True,
+            policyStay = Nothing,
+            policyWatch = \_ -> pure (pure ()),
+            policyKeep = touchForeignPtr memory,
+            policyHold = held,
+            policyDispose = const (pure ())
           }
   r <- carry threads manner op
   liftIO (check loc shown r >> readStatus out <* touchForeignPtr memory)

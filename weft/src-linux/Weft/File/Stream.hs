@@ -65,17 +65,17 @@ writeNext file bytes = inside loc file $ \fd -> withMVar (fileTurn file) (\() ->
 -- | An operation that waits for somebody else, perhaps for ever: it is never done by
 -- a call that blocks, it ends when the file is closed, and its caller, interrupted,
 -- sees it out, which cancelling makes short.
-staying :: File -> (CInt -> IO ()) -> IO () -> Manner
+staying :: File -> (CInt -> IO ()) -> IO () -> RequestPolicy
 staying file won keep =
-  Manner
-    { mannerTry = True,
-      mannerBlock = False,
-      mannerStay = Just won,
-      mannerWatch = endedByClose file,
-      mannerKeep = keep,
+  RequestPolicy
+    { policyTry = True,
+      policyBlock = False,
+      policyStay = Just won,
+      policyWatch = endedByClose file,
+      policyKeep = keep,
       -- Its caller stays, inside.
-      mannerHold = pure (pure ()),
-      mannerDispose = const (pure ())
+      policyHold = pure (pure ()),
+      policyDispose = const (pure ())
     }
 
 -- | Enter a way to end an operation into the file's list, and look whether the file
@@ -84,8 +84,8 @@ endedByClose :: File -> IO () -> IO (IO ())
 endedByClose file end = do
   key <- newRef ()
   _ <- updateRef (fileWaiting file) ((key, end) :)
-  state <- readCell (fileGate file) 0
-  when (odd state) end
+  open <- isFileOpen file
+  unless open end
   pure (updateStrict key)
   where
     updateStrict key = do

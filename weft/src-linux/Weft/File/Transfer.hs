@@ -14,7 +14,7 @@ module Weft.File.Transfer
     alignedBuffer,
 
     -- * Chunks
-    forChunks,
+    foldChunks,
 
     -- * Onto the disk
     sync,
@@ -42,13 +42,13 @@ import Foreign.Storable (poke, pokeByteOff, sizeOf)
 import GHC.ForeignPtr (mallocPlainForeignPtrAlignedBytes)
 import System.Posix.Types (Fd)
 import Weft.FFI.File
-import Weft.File.Carrier
 import Weft.File.Engine
+import Weft.File.ThreadOps
 import Weft.File.Types
 import Weft.File.Units
 
 -- | 'Weft.File.readAt'.
-readAt :: MonadIO m => Carrier m -> File -> Offset -> Count -> m ByteString
+readAt :: MonadIO m => ThreadOps m -> File -> Offset -> Count -> m ByteString
 readAt threads file off (Count count) = do
   liftIO (validate loc file off count)
   using threads loc file $ \fd -> do
@@ -83,7 +83,7 @@ alignedBuffer :: Count -> IO (ForeignPtr Word8)
 alignedBuffer (Count count) = mallocPlainForeignPtrAlignedBytes (max 1 count) 4096
 
 -- | 'Weft.File.writeAt'.
-writeAt :: MonadIO m => Carrier m -> File -> Offset -> ByteString -> m ()
+writeAt :: MonadIO m => ThreadOps m -> File -> Offset -> ByteString -> m ()
 writeAt threads file off bytes = do
   liftIO (validate loc file off size)
   using threads loc file $ \fd -> fully loc size $ \done ->
@@ -99,7 +99,7 @@ writeAt threads file off bytes = do
 {-# INLINE writeAt #-}
 
 -- | 'Weft.File.writeManyAt'. The strings are kept by the requests.
-writeManyAt :: MonadIO m => Carrier m -> File -> Offset -> [ByteString] -> m ()
+writeManyAt :: MonadIO m => ThreadOps m -> File -> Offset -> [ByteString] -> m ()
 writeManyAt threads file off strings = do
   written <- vectored loc opWriteParts keeping threads file off [(unsafeForeignPtrToPtr m `plusPtr` o, Count n) | (m, o, n) <- parts]
   unless (written == sum [Count n | (_, _, n) <- parts]) (liftIO (ioError (tookNoMore loc)))
@@ -110,7 +110,7 @@ writeManyAt threads file off strings = do
 {-# INLINE writeManyAt #-}
 
 -- | 'Weft.File.readBufAt'.
-readBufAt :: MonadIO m => Carrier m -> File -> Offset -> Ptr Word8 -> Count -> m Count
+readBufAt :: MonadIO m => ThreadOps m -> File -> Offset -> Ptr Word8 -> Count -> m Count
 readBufAt threads file off p (Count count) = do
   liftIO (validate loc file off count)
   using threads loc file $ \fd ->
@@ -126,7 +126,7 @@ readBufAt threads file off p (Count count) = do
 {-# INLINE readBufAt #-}
 
 -- | 'Weft.File.writeBufAt'.
-writeBufAt :: MonadIO m => Carrier m -> File -> Offset -> Ptr Word8 -> Count -> m ()
+writeBufAt :: MonadIO m => ThreadOps m -> File -> Offset -> Ptr Word8 -> Count -> m ()
 writeBufAt threads file off p (Count count) = do
   liftIO (validate loc file off count)
   using threads loc file $ \fd -> fully loc count $ \done ->
@@ -137,14 +137,14 @@ writeBufAt threads file off p (Count count) = do
 {-# INLINE writeBufAt #-}
 
 -- | 'Weft.File.readBufsAt'.
-readBufsAt :: MonadIO m => Carrier m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
+readBufsAt :: MonadIO m => ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
 readBufsAt threads file = vectored loc opReadParts (lent loc file) threads file
   where
     loc = "Weft.File.readBufsAt"
 {-# INLINE readBufsAt #-}
 
 -- | 'Weft.File.writeBufsAt'.
-writeBufsAt :: MonadIO m => Carrier m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
+writeBufsAt :: MonadIO m => ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
 writeBufsAt threads file = vectored loc opWriteParts (lent loc file) threads file
   where
     loc = "Weft.File.writeBufsAt"
@@ -152,7 +152,7 @@ writeBufsAt threads file = vectored loc opWriteParts (lent loc file) threads fil
 
 -- | Goes on behind what a request did, until all is done or one does nothing. The manner
 -- is told how to keep the vector that describes the parts.
-vectored :: MonadIO m => String -> (Fd -> Int64 -> Ptr () -> Int -> Op) -> (IO () -> Manner) -> Carrier m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
+vectored :: MonadIO m => String -> (Fd -> Int64 -> Ptr () -> Int -> Op) -> (IO () -> RequestPolicy) -> ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
 vectored loc make manner threads file start given = do
   liftIO (mapM_ (validate loc file start . countBytes . snd) given)
   using threads loc file $ \fd -> go fd start (filter ((> 0) . snd) given) 0
@@ -190,8 +190,8 @@ behind n ((p, size) : rest)
   | otherwise = (p `plusPtr` countBytes n, size - n) : rest
 
 -- | 'Weft.File.forChunks'.
-forChunks :: MonadIO m => Carrier m -> File -> Offset -> Count -> (a -> ByteString -> m a) -> a -> m a
-forChunks threads file start size use = go start
+foldChunks :: MonadIO m => ThreadOps m -> File -> Offset -> Count -> (a -> ByteString -> m a) -> a -> m a
+foldChunks threads file start size use = go start
   where
     go at acc = do
       bytes <- readAt threads file at size
@@ -200,20 +200,20 @@ forChunks threads file start size use = go start
         else do
           acc' <- use acc bytes
           if B.length bytes < countBytes size then pure acc' else go (at + fromIntegral (B.length bytes)) acc'
-{-# INLINE forChunks #-}
+{-# INLINE foldChunks #-}
 
 -- | 'Weft.File.sync'.
-sync :: MonadIO m => Carrier m -> File -> m ()
+sync :: MonadIO m => ThreadOps m -> File -> m ()
 sync = onDisk "Weft.File.sync" opSync
 {-# INLINE sync #-}
 
 -- | 'Weft.File.syncData'.
-syncData :: MonadIO m => Carrier m -> File -> m ()
+syncData :: MonadIO m => ThreadOps m -> File -> m ()
 syncData = onDisk "Weft.File.syncData" opSyncData
 {-# INLINE syncData #-}
 
 -- | 'Weft.File.allocate'.
-allocate :: MonadIO m => Carrier m -> File -> Offset -> Offset -> m ()
+allocate :: MonadIO m => ThreadOps m -> File -> Offset -> Offset -> m ()
 allocate threads file off len = do
   liftIO (validate loc file off 0)
   onDisk loc (\fd -> opAllocate fd 0 (offsetBytes off) (offsetBytes len)) threads file
@@ -221,29 +221,29 @@ allocate threads file off len = do
     loc = "Weft.File.allocate"
 {-# INLINE allocate #-}
 
-onDisk :: MonadIO m => String -> (Fd -> Op) -> Carrier m -> File -> m ()
+onDisk :: MonadIO m => String -> (Fd -> Op) -> ThreadOps m -> File -> m ()
 onDisk loc make threads file = using threads loc file $ \fd ->
-  () <$ (carry threads (forgotten loc file (pure ())) {mannerTry = False} (make fd) >>= checked loc file)
+  () <$ (carry threads (forgotten loc file (pure ())) {policyTry = False} (make fd) >>= checked loc file)
 {-# INLINE onDisk #-}
 
 -- Helpers --------------------------------------------------------------------------
 
 -- | An operation whose memory is kept by its request: its caller may go.
-forgotten :: String -> File -> IO () -> Manner
+forgotten :: String -> File -> IO () -> RequestPolicy
 forgotten loc file keep =
-  Manner
-    { mannerTry = fileKind file == Cached,
-      mannerBlock = True,
-      mannerStay = Nothing,
-      mannerWatch = \_ -> pure (pure ()),
-      mannerKeep = keep,
-      mannerHold = hold loc file,
-      mannerDispose = const (pure ())
+  RequestPolicy
+    { policyTry = fileKind file == Cached,
+      policyBlock = True,
+      policyStay = Nothing,
+      policyWatch = \_ -> pure (pure ()),
+      policyKeep = keep,
+      policyHold = hold loc file,
+      policyDispose = const (pure ())
     }
 
 -- | One with memory of the caller's.
-lent :: String -> File -> IO () -> Manner
-lent loc file keep = (forgotten loc file keep) {mannerStay = Just (const (pure ()))}
+lent :: String -> File -> IO () -> RequestPolicy
+lent loc file keep = (forgotten loc file keep) {policyStay = Just (const (pure ()))}
 
 checked :: MonadIO m => String -> File -> CInt -> m Int
 checked loc file r

@@ -1,10 +1,8 @@
 -- |
 -- Open files, and the units of their parts.
 --
--- A file's gate is one word: twice the number of operations inside, and one more
--- once it is closed. It only opens the way to the descriptor while the number is
--- even; who finds it at one, closed and empty, for the first time closes the
--- descriptor: 'closeFile' if nobody is inside, else the last to leave.
+-- A file's descriptor lives by the protocol of "Weft.Core.UseCount": operations count themselves in and out, and whoever finds it
+-- closed and unused first closes the number: 'closeFile' if nobody uses it, else the last to leave.
 module Weft.File.Types
   ( -- * Files
     File (..),
@@ -13,6 +11,7 @@ module Weft.File.Types
     inside,
     hold,
     demandOpen,
+    isFileOpen,
     closeFile,
 
     -- * Errors
@@ -23,7 +22,7 @@ module Weft.File.Types
 where
 
 import Control.Exception (mask)
-import Control.Monad (when)
+import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Foreign.C.Error (Errno (..), errnoToIOError)
@@ -31,6 +30,7 @@ import Foreign.C.Types (CInt (..))
 import GHC.IO.Exception (IOErrorType (IllegalOperation))
 import System.IO.Error (ioeSetErrorString, mkIOError)
 import System.Posix.Types (Fd (..))
+import Weft.Core.UseCount
 import Weft.File.Attributes (FileStatus)
 import Weft.Sys
 
@@ -45,8 +45,8 @@ data File = File
     fileOpened :: !FileStatus,
     -- | Does closing it wait for nobody, as long as it has a name?
     fileLight :: !Bool,
-    -- | The gate above.
-    fileGate :: !Cells,
+    -- | Word 0: who uses the descriptor.
+    fileWords :: !AtomicWords,
     -- | Of a stream: what a read got whose caller had gone; the next reader has it
     -- first. Who reads a stream holds it.
     fileLeft :: !(MVar ByteString),
@@ -72,7 +72,7 @@ instance Show File where
 
 -- | Take charge of an open descriptor.
 newFile :: FilePath -> Kind -> FileStatus -> Bool -> Fd -> IO File
-newFile path kind opened light fd = File path fd kind opened light <$> newCells 1 <*> newMVar B.empty <*> newRef [] <*> newMVar ()
+newFile path kind opened light fd = File path fd kind opened light <$> newAtomicWords 1 <*> newMVar B.empty <*> newRef [] <*> newMVar ()
 
 -- | Run something with the descriptor, by a GHC thread. Throws an
 -- illegal-operation error, with the function's name, when the file is closed.
@@ -83,19 +83,15 @@ inside loc file act = mask $ \restore -> do
   a <$ leaving file
 {-# INLINE inside #-}
 
+useCount :: File -> UseCount
+useCount file = UseCount (fileWords file) 0 0
+{-# INLINE useCount #-}
+
 entering :: String -> File -> IO ()
-entering loc file = do
-  seen <- readCell (fileGate file) 0
-  if odd seen
-    then ioError (closedError loc file)
-    else do
-      found <- casCell (fileGate file) 0 seen (seen + 2)
-      when (found /= seen) (entering loc file)
+entering loc file = acquire (useCount file) >>= \open -> unless open (ioError (closedError loc file))
 
 leaving :: File -> IO ()
-leaving file = do
-  before <- addCell (fileGate file) 0 (-2)
-  when (before == 3) (releaseFd file)
+leaving file = release (useCount file) >>= \mine -> when mine (releaseFd file)
 
 -- | For a request: keep the descriptor open from now on, until what this returns is
 -- run, once. So a request whose caller has gone cannot meet the next owner of its number. Throws as
@@ -105,26 +101,21 @@ hold loc file = leaving file <$ entering loc file
 
 -- | The error of 'inside', if the file is closed.
 demandOpen :: String -> File -> IO ()
-demandOpen loc file = do
-  seen <- readCell (fileGate file) 0
-  when (odd seen) (ioError (closedError loc file))
+demandOpen loc file = isFileOpen file >>= \open -> unless open (ioError (closedError loc file))
+
+-- | Has it not been closed?
+isFileOpen :: File -> IO Bool
+isFileOpen = isOpen . useCount
 
 -- | Close: no operation begins any more, reads of a stream that wait end with an
 -- error, and the descriptor is closed as soon as the last operation has ended. Any
 -- number of times. What the close finds out about earlier writes it does not say:
 -- ask 'Weft.File.sync'.
 closeFile :: File -> IO ()
-closeFile file = mask_ shut
-  where
-    shut = do
-      seen <- readCell (fileGate file) 0
-      when (even seen) $ do
-        found <- casCell (fileGate file) 0 seen (seen + 1)
-        if found /= seen
-          then shut
-          else do
-            mapM_ snd =<< readRef (fileWaiting file)
-            when (seen == 0) (releaseFd file)
+closeFile file = mask_ $ do
+  outcome <- shut (useCount file)
+  unless (outcome == WasShut) (readRef (fileWaiting file) >>= mapM_ snd)
+  when (outcome == YoursToClose) (releaseFd file)
 
 -- | A close(2) of a file that was only read, or whose writes are in the page cache,
 -- does not wait for a disk; but the last one of a file without a name gives its space

@@ -10,6 +10,7 @@ module Weft.Backend.Epoll
   )
 where
 
+import Control.Exception (onException)
 import Control.Monad (unless, void, when)
 import Data.Bits (complement, (.&.), (.|.))
 import Data.Int (Int64)
@@ -35,8 +36,8 @@ available = pure Nothing
 new :: IO Backend
 new = do
   ep <- throwIfNegative "epoll_create" epollCreate
-  wk <- newWakeup
-  throwIfNegative_ "epoll_ctl" $
+  wk <- newWakeup `onException` closeEpoll ep
+  (`onException` (closeEpoll ep >> closeWakeup wk)) . throwIfNegative_ "epoll_ctl" $
     epollAdd ep (fdNumber (wakeupFd wk)) (epollIn .|. epollEt) (tokenWord wakeToken)
   -- For the thread that polls.
   buffer <- mallocBytes (batch * epollEventSize)
@@ -48,6 +49,7 @@ new = do
         backendForget = \fd -> void (epollDelete ep (fdNumber fd) 0 0),
         backendDeferred = False,
         backendResume = Nothing,
+        backendDescriptors = Fd ep : wakeupFds wk,
         backendWake = signalWakeup wk,
         backendClose = do
           void (closeEpoll ep)

@@ -78,7 +78,7 @@ new = do
       <*> newIORef False
       <*> mallocBytes (batchSize * eventSize)
       <*> c_getpid
-  throwIfNegative_ "kevent" (change q (wakeupNumber wk) wakeToken [Change ReadFilter Clear])
+  (`onException` close q) $ throwIfNegative_ "kevent" (change q (wakeupNumber wk) wakeToken [Change ReadFilter Clear])
   pure
     Backend
       { backendName = "kqueue",
@@ -87,6 +87,7 @@ new = do
         backendForget = forget q,
         backendDeferred = False,
         backendResume = Nothing,
+        backendDescriptors = Fd kq : wakeupFds wk,
         backendWake = signalWakeup wk,
         backendClose = close q
       }

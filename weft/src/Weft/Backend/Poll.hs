@@ -63,6 +63,7 @@ new = do
         backendForget = forget watched busy wk,
         backendDeferred = True,
         backendResume = Just (resume watched),
+        backendDescriptors = wakeupFds wk,
         backendWake = signalWakeup wk,
         backendClose = do
           closeWakeup wk

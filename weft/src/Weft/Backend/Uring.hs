@@ -53,7 +53,7 @@ import Weft.Core.Events
 import Weft.Core.Time (Duration (..), Instant (..), after, never, until)
 import Weft.FFI.Errno
 import Weft.FFI.Poll (pollIn)
-import Weft.FFI.RingExcuse (ringExcuse)
+import Weft.FFI.RingUnavailable (ringUnavailable)
 import Weft.FFI.Uring
 import Weft.FFI.Wakeup
 import Prelude hiding (until)
@@ -64,7 +64,7 @@ available :: IO (Maybe String)
 available = do
   r <- openUring 4 8
   case r of
-    Left e -> pure (Just (ringExcuse e))
+    Left e -> pure (Just (ringUnavailable e))
     Right u -> trial u `finally` closeUring u
   where
     trial u = bracket newWakeup closeWakeup $ \wk ->
@@ -74,7 +74,7 @@ available = do
         r <- lookUring u
         n <- reapUring u c 1
         works <- if n < 1 then pure False else (&&) <$> peekMore c 0 <*> ((> 0) <$> peekResult c 0)
-        pure (if works then Nothing else Just (ringExcuse (if r < 0 then negate r else tooOld)))
+        pure (if works then Nothing else Just (ringUnavailable (if r < 0 then negate r else tooOld)))
     tooOld = let Errno e = eINVAL in e
 
 -- The ring -------------------------------------------------------------------------
@@ -133,6 +133,7 @@ new = do
       <*> mallocBytes (batchSize * completionSize)
       <*> mallocBytes (batchSize * reportSize)
   let Fd wakeFd = wakeupFd wk
+  ringFd <- uringDescriptor u
   growTable ring (max 63 wakeFd)
   locked ring (watchAs ring wakeFd (Entry wakeToken 0 evtRead Edge Vacant) Standing)
   pure
@@ -143,6 +144,7 @@ new = do
         backendForget = forget ring,
         backendDeferred = True,
         backendResume = Nothing,
+        backendDescriptors = Fd ringFd : wakeupFds wk,
         backendWake = signalWakeup wk,
         backendClose = close ring
       }

@@ -36,11 +36,11 @@ import Weft.FFI.Uring (pollBand, resultBadFd, resultCancelled)
 -- | The states of an entry, and the moves that "Weft.Backend.Uring" makes.
 --
 -- @
---   Vacant            nothing                      -> Single, Standing ('arm')
+--   Vacant            nothing                      -> Single, Standing (@arm@)
 --   Single, Standing  a request that completes     -> Resting (a 'Once' was reported)
---                     once, or again and again     -> Vacant ('forget', not open)
---                                                  -> Single, Standing ('arm', made again)
---   Resting           reported, no request         -> Single, Standing ('arm'), Vacant ('forget')
+--                     once, or again and again     -> Vacant (@forget@, not open)
+--                                                  -> Single, Standing (@arm@, made again)
+--   Resting           reported, no request         -> Single, Standing (@arm@), Vacant (@forget@)
 -- @
 data State = Vacant | Resting | Single | Standing
   deriving (Eq, Ord, Enum, Bounded, Show)

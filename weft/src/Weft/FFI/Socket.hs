@@ -1,6 +1,6 @@
 -- |
--- Socket calls: nothing but their types. None blocks, but 'cSendFile', which may
--- wait for the disk. All return a result or @-errno@, and repeat themselves when a
+-- Socket calls: nothing but their types. None blocks, but those that are imported as safe: 'cSendFile', 'cReadAt' and
+-- 'cUnlinkStale' may wait for the disk, 'cCloseLingering' for the peer. All return a result or @-errno@, and repeat themselves when a
 -- signal interrupts them. Policy is in @Weft.Socket.*@.
 module Weft.FFI.Socket
   ( SockAddrBytes,
@@ -19,6 +19,10 @@ module Weft.FFI.Socket
     cShutdown,
     cDup,
     cClose,
+    cCloseNow,
+    cCloseLingering,
+    cExpectLingering,
+    cUnlinkStale,
 
     -- * Data
     cRecv,
@@ -26,12 +30,14 @@ module Weft.FFI.Socket
     cSend,
     cSendTo,
     cSendV,
+    cSendVMore,
     cSendMsg,
     cRecvMsg,
     cSendFile,
     cSendFileCached,
     cOpenRead,
     cFileSize,
+    cReadAt,
 
     -- * Control data
     cControlSpace,
@@ -85,6 +91,18 @@ foreign import ccall unsafe "weft_dup" cDup :: CInt -> IO CInt
 
 foreign import ccall unsafe "weft_close" cClose :: CInt -> IO ()
 
+-- | Close without blocking: -1, or, of one that lingers, a duplicate for 'cCloseLingering'.
+foreign import ccall unsafe "weft_close_now" cCloseNow :: CInt -> IO CInt
+
+foreign import ccall safe "weft_close" cCloseLingering :: CInt -> IO ()
+
+-- | From now on 'cCloseNow' asks the kernel whether a socket lingers: one may have been set so by others. It
+-- does anyway once 'cSetSockOpt' has set the option.
+foreign import ccall unsafe "weft_expect_lingering" cExpectLingering :: IO ()
+
+-- | Remove the file of a Unix socket's address if nobody listens there: 0, or why not.
+foreign import ccall safe "weft_unlink_stale" cUnlinkStale :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt
+
 foreign import ccall unsafe "weft_recv" cRecv :: CInt -> Ptr Word8 -> CSize -> CInt -> IO CSsize
 
 foreign import ccall unsafe "weft_recvfrom"
@@ -97,6 +115,9 @@ foreign import ccall unsafe "weft_sendto"
 
 foreign import ccall unsafe "weft_sendv"
   cSendV :: CInt -> Ptr IoVec -> CInt -> Ptr SockAddrBytes -> Word32 -> IO CSsize
+
+-- | More follows at once (@MSG_MORE@).
+foreign import ccall unsafe "weft_sendv_more" cSendVMore :: CInt -> Ptr IoVec -> CInt -> IO CSsize
 
 foreign import ccall unsafe "weft_sendmsg"
   cSendMsg :: CInt -> Ptr IoVec -> CInt -> Ptr SockAddrBytes -> Word32 -> Ptr Word8 -> CSize -> CInt -> IO CSsize
@@ -130,6 +151,9 @@ foreign import ccall unsafe "weft_cmsg_get"
 foreign import ccall unsafe "weft_sendfile_cached" cSendFileCached :: CInt -> CInt -> Int64 -> CSize -> IO CSsize
 
 foreign import ccall safe "weft_sendfile" cSendFile :: CInt -> CInt -> Int64 -> CSize -> IO CSsize
+
+-- | From a file at an offset; may wait for the disk. 0 at the end of the file.
+foreign import ccall safe "weft_read_at" cReadAt :: CInt -> Ptr Word8 -> CSize -> Int64 -> IO CSsize
 
 foreign import ccall unsafe "weft_getsockname" cGetSockName :: CInt -> Ptr SockAddrBytes -> Ptr Word32 -> IO CInt
 

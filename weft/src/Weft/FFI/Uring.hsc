@@ -8,6 +8,7 @@ module Weft.FFI.Uring
     openUring,
     closeUring,
     isForked,
+    uringDescriptor,
 
     -- * Queueing: one thread at a time
     queueWatch,
@@ -74,6 +75,9 @@ foreign import ccall safe "weft_uring_close" closeUring :: Ptr Uring -> IO ()
 
 -- | Not 0 in a child of the process that made it.
 foreign import ccall unsafe "weft_uring_is_forked" isForked :: Ptr Uring -> IO CInt
+
+-- | The ring's own descriptor.
+foreign import ccall unsafe "weft_uring_descriptor" uringDescriptor :: Ptr Uring -> IO CInt
 
 -- | A poll request: descriptor, event bits, 1 for a multishot one, user data.
 -- @-EAGAIN@ when the queue is full.

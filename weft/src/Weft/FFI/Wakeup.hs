@@ -6,6 +6,7 @@ module Weft.FFI.Wakeup
   ( Wakeup,
     newWakeup,
     wakeupFd,
+    wakeupFds,
     wakeupIsPipe,
     signalWakeup,
     drainWakeup,
@@ -39,6 +40,10 @@ newWakeup = do
 -- | The descriptor to poll for reading.
 wakeupFd :: Wakeup -> Fd
 wakeupFd (Wakeup r _) = r
+
+-- | All descriptors that it has: one, or the two of a pipe.
+wakeupFds :: Wakeup -> [Fd]
+wakeupFds (Wakeup r w) = if r == w then [r] else [r, w]
 
 -- | Is it a pipe? Then an edge-triggered poller must drain it too.
 wakeupIsPipe :: Wakeup -> Bool

@@ -4,18 +4,21 @@ module Weft.Socket.Address
   ( withAddress,
     withRoom,
     readAddress,
+    readSender,
     addressRoom,
   )
 where
 
 import Data.Word (Word32)
+import Foreign.C.Types (CInt)
 import Foreign.Marshal.Alloc (alloca, allocaBytes)
 import Foreign.Marshal.Utils (fillBytes)
 import Foreign.Ptr (Ptr, castPtr)
 import Foreign.Storable (peek, poke)
 import Network.Socket (SockAddr (SockAddrUnix))
 import Network.Socket.Address (SocketAddress (..))
-import Weft.FFI.Socket (SockAddrBytes)
+import System.IO.Error (catchIOError)
+import Weft.FFI.Socket (SockAddrBytes, cGetPeerName)
 
 -- | Bytes that any address fits in (@struct sockaddr_storage@).
 addressRoom :: Int
@@ -37,9 +40,25 @@ withRoom act = allocaBytes addressRoom $ \p -> alloca $ \len -> do
   poke len (fromIntegral addressRoom)
   act p len
 
--- | What the kernel put there. An address of no bytes, as a connected stream gives
--- with its data, reads as that of an unnamed Unix socket.
+-- | What the kernel put there. An address of no bytes reads as that of an unnamed Unix
+-- socket. Throws for a family that @network@ does not know.
 readAddress :: Ptr SockAddrBytes -> Ptr Word32 -> IO SockAddr
 readAddress p len = do
   n <- peek len
-  if n == 0 then pure (SockAddrUnix "") else peekSocketAddress (castPtr p)
+  if n == 0 then pure unnamed else peekSocketAddress (castPtr p)
+
+-- | Who sent what a socket has received, or has connected: what the kernel put there, or, as connected
+-- streams give none with their data, the peer's. Throws nothing, as data would be lost: for a family that
+-- @network@ does not know, and for an unnamed sender, it is the address of an unnamed Unix socket.
+readSender :: CInt -> Ptr SockAddrBytes -> Ptr Word32 -> IO SockAddr
+readSender fd p len = do
+  n <- peek len
+  if n == 0 then peer else peekSocketAddress (castPtr p) `catchIOError` const peer
+  where
+    peer = do
+      poke len (fromIntegral addressRoom)
+      r <- cGetPeerName fd p len
+      if r < 0 then pure unnamed else readAddress p len `catchIOError` const (pure unnamed)
+
+unnamed :: SockAddr
+unnamed = SockAddrUnix ""

@@ -21,6 +21,8 @@ withNetworkSocket s = bracket lent N.close
   where
     lent = mask_ $ do
       fd <- immediately "Weft.Socket.withNetworkSocket" s cDup
+      -- What is done to it concerns the connection.
+      cExpectLingering
       N.mkSocket fd `onException` cClose fd
 
 -- | Process, user and group of the peer of a Unix socket.

@@ -93,7 +93,7 @@ receive loc s bufs room flags
       withRoom $ \ap alen -> with clen $ \clenp -> with (flagBits flags) $ \flagsp -> do
         r <- cRecvMsg fd iov n ap alen control clenp flagsp
         answer r $ \got -> do
-          addr <- readAddress ap alen
+          addr <- readSender fd ap alen
           cmsgs <- readControl control =<< peek clenp
           came <- peek flagsp
           pure (Done (addr, got, cmsgs, fromIntegral came))

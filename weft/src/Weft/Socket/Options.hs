@@ -51,6 +51,6 @@ getSockOpt s (SockOpt level name) = alloca $ \p -> alloca $ \len -> do
     unread :: Ptr a -> a
     unread _ = errorWithoutStackTrace "Weft.Socket.getSockOpt"
 
--- | Of what kind a socket is.
+-- | The type of a socket: stream, datagram and so on (@SO_TYPE@).
 getSocketType :: Socket -> IO SocketType
 getSocketType s = GeneralSocketType <$> getSockOpt s Type

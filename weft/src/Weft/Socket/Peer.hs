@@ -15,7 +15,7 @@ import Data.Bits ((.&.), (.|.))
 import Data.Maybe (fromMaybe)
 import Foreign.C.Error (eBADF)
 import Foreign.Marshal.Alloc (allocaBytes)
-import Weft.Core.Endpoint (endpointFd, useEndpoint)
+import Weft.Core.Descriptor (descriptorFd, useDescriptor)
 import Weft.Core.Events
 import Weft.Core.Manager
 import Weft.Core.Registry
@@ -24,8 +24,8 @@ import Weft.Runtime
 import Weft.Socket.Types
 import Weft.Sys (attempt)
 
--- | As far as the kernel knows. TCP tells a peer that has closed its socket from
--- one that has only finished sending not before something is sent to it.
+-- | The state of a peer, as far as the kernel knows. TCP cannot tell a peer that has closed its socket from
+-- one that has only finished sending until something is sent to it.
 data PeerState
   = -- | It may still send.
     PeerOpen
@@ -59,7 +59,7 @@ awaitPeerGone :: Socket -> IO ()
 awaitPeerGone = awaitEvents "Weft.Socket.awaitPeerGone" evtHangup
 
 awaitEvents :: String -> Events -> Socket -> IO ()
-awaitEvents loc evs s = withEndpoint s wait
+awaitEvents loc evs s = withDescriptor s wait
   where
     closed = ioError (socketError loc eBADF)
     -- Registered while the socket cannot be closed: its number may not pass to
@@ -67,9 +67,9 @@ awaitEvents loc evs s = withEndpoint s wait
     wait ep = mask_ $ do
       m <- currentManager
       box <- newEmptyMVar
-      let fd = endpointFd ep
+      let fd = descriptorFd ep
           report _ e = void (tryPutMVar box e)
-      outcome <- useEndpoint ep (attempt (register (managerRegistry m) m fd evs OneShot report))
+      outcome <- useDescriptor ep (attempt (register (managerRegistry m) m fd evs OneShot report))
       placed <- fromMaybe closed outcome
       case placed of
         Ready -> pure ()

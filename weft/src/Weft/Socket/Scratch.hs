@@ -27,11 +27,11 @@ scratchSize = 65536
 data Place = InUse | Free !(ForeignPtr Word8)
 
 -- | By capability, round the power of two. Taken and put back by any thread.
-places :: Slots (Ref Place)
+places :: BoxedArray (Ref Place)
 places = unsafePerformIO $ do
   first <- newRef InUse
-  arr <- newSlots placeCount first
-  mapM_ (\i -> newRef InUse >>= writeSlot arr i) [0 .. placeCount - 1]
+  arr <- newBoxedArray placeCount first
+  mapM_ (\i -> newRef InUse >>= writeBoxedArray arr i) [0 .. placeCount - 1]
   pure arr
 {-# NOINLINE places #-}
 
@@ -43,7 +43,7 @@ placeCount = 64
 withScratch :: (Ptr Word8 -> IO a) -> IO a
 withScratch act = do
   cap <- myCapability
-  place <- readSlot places (cap .&. (placeCount - 1))
+  place <- readBoxedArray places (cap .&. (placeCount - 1))
   found <- swapRef place InUse
   buffer <- case found of
     Free _ -> pure found

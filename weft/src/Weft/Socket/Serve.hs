@@ -68,12 +68,12 @@ import qualified Network.Socket as N
 import System.IO (hPutStrLn, stderr)
 import Weft.Blocking (blocking)
 import Weft.Duration
-import Weft.Socket.Life
+import Weft.Socket.Basic
 import Weft.Socket.Options
 import Weft.Socket.Types
 import Weft.Thread (timeoutFor)
 
--- | What a server is to be like. Begin with 'defaultServerSettings'.
+-- | Settings of a server. Begin with 'defaultServerSettings'.
 data ServerSettings = ServerSettings
   { -- | Address or name to listen on; 'Nothing' is every address.
     serverHost :: Maybe HostName,

@@ -8,17 +8,19 @@ module Weft.Socket.Types
   ( Socket (..),
     mkSocket,
     mkStreamSocket,
-    withEndpoint,
+    withDescriptor,
     touchSocket,
 
     -- * Operations
     operate,
+    operateThen,
     immediately,
     attempted,
     Attempt (..),
     Direction (..),
     answer,
     socketError,
+    cutOff,
 
     -- * Deadlines
     Instant,
@@ -33,18 +35,19 @@ module Weft.Socket.Types
   )
 where
 
-import Control.Monad (unless, void)
+import Control.Concurrent (forkIO)
+import Control.Monad (unless, void, when)
 import Data.IORef (mkWeakIORef, newIORef)
-import Foreign.C.Error (Errno (..), eAGAIN, eBADF, eTIMEDOUT)
+import Foreign.C.Error (Errno (..), eAGAIN, eBADF, ePIPE, eTIMEDOUT)
 import Foreign.C.Types (CInt)
 import GHC.Exts (touch#)
 import GHC.IO (IO (..))
-import GHC.IO.Exception (IOErrorType (TimeExpired), IOException (ioe_type))
+import GHC.IO.Exception (IOErrorType (TimeExpired), IOException (ioe_description, ioe_type))
 import GHC.IORef (IORef (..))
 import GHC.STRef (STRef (..))
 import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..))
-import Weft.Core.Endpoint
+import Weft.Core.Descriptor
 import Weft.Core.Time
 import Weft.FFI.Errno
 import Weft.FFI.Socket
@@ -55,7 +58,7 @@ import Weft.Sys (now)
 -- garbage. A value also carries a deadline for the operations that it is given
 -- to: see 'withDeadline'.
 data Socket = Socket
-  { socketEndpoint :: !Endpoint,
+  { socketDescriptor :: !Descriptor,
     -- | Does a read that returns less than there was room for leave nothing
     -- behind? So it is with TCP; with Unix sockets control messages, with
     -- datagrams their limits stop a read.
@@ -65,20 +68,21 @@ data Socket = Socket
     socketAnchor :: !(IORef ())
   }
 
--- | The same open descriptor; the deadline does not count.
+-- | Equal if they share the descriptor, whatever their deadlines.
 instance Eq Socket where
   a == b = socketAnchor a == socketAnchor b
 
 instance Show Socket where
   show s = unsafePerformIO $ do
-    closed <- endpointClosed (socketEndpoint s)
-    pure ("<socket: " <> (if closed then "closed" else show (endpointFd (socketEndpoint s))) <> ">")
+    closed <- descriptorClosed (socketDescriptor s)
+    pure ("<socket: " <> (if closed then "closed" else show (descriptorFd (socketDescriptor s))) <> ">")
 
 -- | Take charge of an open socket's descriptor, of any kind. It is made
 -- non-blocking, and closed when the 'Socket' is closed or garbage.
 mkSocket :: CInt -> IO Socket
 mkSocket fd = do
   throwIfNegative_ "Weft.Socket.mkSocket" (cSetNonBlocking fd)
+  cExpectLingering
   wrap False fd
 
 -- | The same for a fresh non-blocking descriptor that is known to be TCP's.
@@ -87,10 +91,19 @@ mkStreamSocket = wrap
 
 wrap :: Bool -> CInt -> IO Socket
 wrap drains fd = do
-  ep <- newEndpoint currentRegistry currentManager (Fd fd) (cClose fd)
+  ep <- newDescriptor currentRegistry currentManager (Fd fd) (closeNumber fd)
   anchor <- newIORef ()
-  _ <- mkWeakIORef anchor (void (closeEndpoint ep))
+  -- All finalizers share a thread: what may block is for another.
+  _ <- mkWeakIORef anchor (void (closeDescriptorWith (void . forkIO) ep))
   pure (Socket ep drains never anchor)
+
+-- | Close a descriptor at once. With @SO_LINGER@ set close(2) blocks, in whatever mode the
+-- descriptor is, until the peer has what was sent; then a duplicate is left, which the
+-- action returned closes, in a call that lets other threads run.
+closeNumber :: CInt -> IO (IO ())
+closeNumber fd = do
+  lingering <- cCloseNow fd
+  pure (when (lingering >= 0) (cCloseLingering lingering))
 
 -- | Keep a socket from being finalized up to here.
 touchSocket :: Socket -> IO ()
@@ -98,9 +111,9 @@ touchSocket s = case socketAnchor s of
   IORef (STRef r) -> IO $ \st -> (# touch# r st, () #)
 {-# INLINE touchSocket #-}
 
--- | Use the endpoint; the socket stays alive meanwhile.
-withEndpoint :: Socket -> (Endpoint -> IO a) -> IO a
-withEndpoint s act = act (socketEndpoint s) <* touchSocket s
+-- | Use the descriptor; the socket stays alive meanwhile.
+withDescriptor :: Socket -> (Descriptor -> IO a) -> IO a
+withDescriptor s act = act (socketDescriptor s) <* touchSocket s
 
 -- Operations -----------------------------------------------------------------------
 
@@ -113,41 +126,69 @@ operate loc s dir op = do
   case outcome of
     Completed a -> pure a
     Refused e -> throwErrnoCode loc e
-    EndpointClosed -> ioError (socketError loc eBADF)
+    DescriptorClosed -> closedError loc ep >>= ioError
     DeadlinePassed -> ioError (socketError loc eTIMEDOUT)
   where
-    ep = socketEndpoint s
-    Fd fd = endpointFd ep
+    ep = socketDescriptor s
+    Fd fd = descriptorFd ep
 {-# INLINE operate #-}
+
+-- | 'operate', and then what follows from the result, masked throughout.
+operateThen :: String -> Socket -> Direction -> (CInt -> IO (Attempt a)) -> (a -> IO b) -> IO b
+operateThen loc s dir op next = performThen ep dir (socketDeadline s) (op fd) $ \outcome -> do
+  touchSocket s
+  case outcome of
+    Completed a -> next a
+    Refused e -> throwErrnoCode loc e
+    DescriptorClosed -> closedError loc ep >>= ioError
+    DeadlinePassed -> ioError (socketError loc eTIMEDOUT)
+  where
+    ep = socketDescriptor s
+    Fd fd = descriptorFd ep
+{-# INLINE operateThen #-}
 
 -- | Run a call that needs no waiting and returns a result or @-errno@.
 immediately :: (Integral a) => String -> Socket -> (CInt -> IO a) -> IO a
 immediately loc s op = do
-  r <- useEndpoint ep (op fd)
+  r <- useDescriptor ep (op fd)
   touchSocket s
   case r of
     Nothing -> ioError (socketError loc eBADF)
     Just n -> if n < 0 then throwErrnoCode loc (fromIntegral (negate n)) else pure n
   where
-    ep = socketEndpoint s
-    Fd fd = endpointFd ep
+    ep = socketDescriptor s
+    Fd fd = descriptorFd ep
 
--- | Run a call that returns a result or @-errno@, once: @EAGAIN@ counts as zero.
+-- | Why an operation was not begun: closed, or, for one that sends, cut.
+closedError :: String -> Descriptor -> IO IOError
+closedError loc ep = do
+  closed <- descriptorClosed ep
+  cut <- descriptorCut ep
+  pure $
+    if cut && not closed
+      then (socketError loc ePIPE) {ioe_description = "an earlier send was cut off after a part: this connection can send nothing more"}
+      else socketError loc eBADF
+
+-- | A part of a message was sent, and its rest never will be: further sends fail.
+cutOff :: Socket -> IO ()
+cutOff = cutDescriptor . socketDescriptor
+
+-- | Run a call that sends and returns a result or @-errno@, once: @EAGAIN@ counts as zero.
 attempted :: (Integral a) => String -> Socket -> (CInt -> IO a) -> IO (Either IOError Int)
 attempted loc s op = do
-  r <- useEndpoint ep (op fd)
+  r <- useDescriptorToSend ep (op fd)
   touchSocket s
-  pure $ case r of
-    Nothing -> Left (socketError loc eBADF)
+  case r of
+    Nothing -> Left <$> closedError loc ep
     Just n
-      | n >= 0 -> Right (fromIntegral n)
-      | Errno code == eAGAIN -> Right 0
-      | otherwise -> Left (errnoError loc code)
+      | n >= 0 -> pure (Right (fromIntegral n))
+      | Errno code == eAGAIN -> pure (Right 0)
+      | otherwise -> pure (Left (errnoError loc code))
       where
         code = fromIntegral (negate n)
   where
-    ep = socketEndpoint s
-    Fd fd = endpointFd ep
+    ep = socketDescriptor s
+    Fd fd = descriptorFd ep
 {-# INLINE attempted #-}
 
 -- | Sort out a result: at least zero to the continuation, @EAGAIN@ means wait, the
@@ -167,7 +208,7 @@ socketError loc (Errno e) = errnoError loc e
 
 -- Deadlines --------------------------------------------------------------------------
 
--- | That long from now.
+-- | The instant that is this long from now.
 deadlineIn :: Duration -> IO Instant
 deadlineIn d = after d <$> now
 
@@ -175,8 +216,8 @@ deadlineIn d = after d <$> now
 noDeadline :: Instant
 noDeadline = never
 
--- | The same socket, for operations with that deadline: each throws an error that
--- satisfies 'isTimeout' when it could not be done in time. Unlike
+-- | A socket with a deadline: it shares the descriptor, and its operations throw an error
+-- that satisfies 'isTimeout' when they are not done in time. Unlike
 -- 'Weft.Thread.timeout' it loses no data: what arrived before the deadline is
 -- returned.
 --
@@ -195,12 +236,13 @@ isTimeout e = case ioe_type e of
 -- Closing ----------------------------------------------------------------------------
 
 -- | Close a socket. Threads that wait on it get @EBADF@. No effect on one that is
--- closed; throws nothing.
+-- closed; throws nothing. With the @Linger@ option set the caller, and nobody else, waits until the
+-- peer has what was sent, or the time is over.
 close :: Socket -> IO ()
-close s = void (closeEndpoint (socketEndpoint s)) <* touchSocket s
+close s = void (closeDescriptor (socketDescriptor s)) <* touchSocket s
 
 -- | The same, but throws @EBADF@ when it is closed already.
 close' :: Socket -> IO ()
 close' s = do
-  closed <- closeEndpoint (socketEndpoint s) <* touchSocket s
+  closed <- closeDescriptor (socketDescriptor s) <* touchSocket s
   unless closed (ioError (socketError "Weft.Socket.close'" eBADF))

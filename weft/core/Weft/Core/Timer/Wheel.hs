@@ -41,28 +41,28 @@ lastTick = (1 `shiftL` (digitBits * levelCount)) - 1
 -- | Owned by one thread.
 data Wheel = Wheel
   { -- | Lists of timers, the latest first: by level and digit, and those overdue.
-    wheelSlots :: !(Slots [Timer]),
-    -- | Cells 0 to 7: which slots of a level are occupied, a bit each. Cell 8: the
-    -- tick that the wheel is at. Cell 9: how many timers.
-    wheelState :: !Cells
+    wheelSlots :: !(BoxedArray [Timer]),
+    -- | Words 0 to 7: which slots of a level are occupied, a bit each. Word 8: the
+    -- tick that the wheel is at. Word 9: how many timers.
+    wheelState :: !AtomicWords
   }
 
-cellNow, cellSize :: Int
-cellNow = levelCount
-cellSize = levelCount + 1
+wordNow, wordSize :: Int
+wordNow = levelCount
+wordSize = levelCount + 1
 
 -- | An empty wheel that stands at that instant.
 newWheel :: Instant -> IO Queue
 newWheel start = do
-  w <- Wheel <$> newSlots (overdue + 1) [] <*> newCells (levelCount + 2)
-  pokeCell (wheelState w) cellNow (tickOf start)
+  w <- Wheel <$> newBoxedArray (overdue + 1) [] <*> newAtomicWords (levelCount + 2)
+  pokeWord (wheelState w) wordNow (tickOf start)
   pure
     Queue
-      { queueInsert = \t -> bumpCell (wheelState w) cellSize 1 >> place w t,
+      { queueInsert = \t -> bumpWord (wheelState w) wordSize 1 >> place w t,
         queueExpire = expire w,
         queueNext = next w,
         queueSweep = sweep w,
-        queueSize = peekCell (wheelState w) cellSize
+        queueSize = peekWord (wheelState w) wordSize
       }
 
 -- | The last tick that has begun.
@@ -77,7 +77,7 @@ dueTick t = min lastTick (((fromIntegral due - 1) `unsafeShiftR` tickBits) + 1)
 
 place :: Wheel -> Timer -> IO ()
 place w t = do
-  here <- peekCell (wheelState w) cellNow
+  here <- peekWord (wheelState w) wordNow
   let tick = dueTick t
   if tick <= here
     then push w overdue t
@@ -85,19 +85,19 @@ place w t = do
       let level = (finiteBitSize tick - 1 - countLeadingZeros (tick `xor` here)) `quot` digitBits
           digit = (tick `unsafeShiftR` (digitBits * level)) .&. (slotsPerLevel - 1)
       push w (level * slotsPerLevel + digit) t
-      occupied <- peekCell (wheelState w) level
-      pokeCell (wheelState w) level (occupied .|. unsafeShiftL 1 digit)
+      occupied <- peekWord (wheelState w) level
+      pokeWord (wheelState w) level (occupied .|. unsafeShiftL 1 digit)
 
 push :: Wheel -> Int -> Timer -> IO ()
 push w i t = do
-  ts <- readSlot (wheelSlots w) i
-  writeSlot (wheelSlots w) i (t : ts)
+  ts <- readBoxedArray (wheelSlots w) i
+  writeBoxedArray (wheelSlots w) i (t : ts)
 
 -- | Empty a slot; the oldest first.
 takeSlot :: Wheel -> Int -> IO [Timer]
 takeSlot w i = do
-  ts <- readSlot (wheelSlots w) i
-  writeSlot (wheelSlots w) i []
+  ts <- readBoxedArray (wheelSlots w) i
+  writeBoxedArray (wheelSlots w) i []
   pure (reverse ts)
 
 -- | The next occupied slot: its level, its digit and the tick at which it begins.
@@ -105,13 +105,13 @@ data Ahead = Ahead !Int !Int !Int | NothingAhead
 
 ahead :: Wheel -> IO Ahead
 ahead w = do
-  here <- peekCell (wheelState w) cellNow
+  here <- peekWord (wheelState w) wordNow
   go here 0
   where
     go here level
       | level == levelCount = pure NothingAhead
       | otherwise = do
-        occupied <- peekCell (wheelState w) level
+        occupied <- peekWord (wheelState w) level
         if occupied == 0
           then go here (level + 1)
           else do
@@ -124,7 +124,7 @@ ahead w = do
 
 expire :: Wheel -> Instant -> (Timer -> IO ()) -> IO ()
 expire w instant each = do
-  late <- readSlot (wheelSlots w) overdue
+  late <- readBoxedArray (wheelSlots w) overdue
   unless (null late) (fire =<< takeSlot w overdue)
   advance
   where
@@ -133,17 +133,17 @@ expire w instant each = do
       found <- ahead w
       case found of
         Ahead level digit begin | begin <= target -> do
-          pokeCell (wheelState w) cellNow begin
-          occupied <- peekCell (wheelState w) level
-          pokeCell (wheelState w) level (occupied .&. complement (unsafeShiftL 1 digit))
+          pokeWord (wheelState w) wordNow begin
+          occupied <- peekWord (wheelState w) level
+          pokeWord (wheelState w) level (occupied .&. complement (unsafeShiftL 1 digit))
           ts <- takeSlot w (level * slotsPerLevel + digit)
           if level == 0 then fire ts else forM_ ts (descend begin)
           advance
         _ -> do
-          here <- peekCell (wheelState w) cellNow
-          when (target > here) (pokeCell (wheelState w) cellNow target)
+          here <- peekWord (wheelState w) wordNow
+          when (target > here) (pokeWord (wheelState w) wordNow target)
     fire ts = do
-      bumpCell (wheelState w) cellSize (negate (length ts))
+      bumpWord (wheelState w) wordSize (negate (length ts))
       mapM_ each ts
     descend begin t
       | dueTick t <= begin = fire [t]
@@ -151,9 +151,9 @@ expire w instant each = do
 
 next :: Wheel -> IO Instant
 next w = do
-  late <- readSlot (wheelSlots w) overdue
+  late <- readBoxedArray (wheelSlots w) overdue
   found <- ahead w
-  here <- peekCell (wheelState w) cellNow
+  here <- peekWord (wheelState w) wordNow
   pure $ case found of
     _ | not (null late) -> beginning here
     Ahead _ _ begin | begin < lastTick -> beginning begin
@@ -164,19 +164,19 @@ next w = do
 sweep :: Wheel -> (Timer -> IO Bool) -> IO ()
 sweep w keep = do
   counts <- mapM sweepSlot [0 .. overdue]
-  pokeCell (wheelState w) cellSize (sum counts)
+  pokeWord (wheelState w) wordSize (sum counts)
   where
     sweepSlot i = do
-      ts <- readSlot (wheelSlots w) i
+      ts <- readBoxedArray (wheelSlots w) i
       if null ts
         then pure 0
         else do
           kept <- keepers ts []
-          writeSlot (wheelSlots w) i kept
+          writeBoxedArray (wheelSlots w) i kept
           when (null kept && i < overdue) $ do
             let (level, digit) = i `quotRem` slotsPerLevel
-            occupied <- peekCell (wheelState w) level
-            pokeCell (wheelState w) level (occupied .&. complement (unsafeShiftL 1 digit))
+            occupied <- peekWord (wheelState w) level
+            pokeWord (wheelState w) level (occupied .&. complement (unsafeShiftL 1 digit))
           pure $! length kept
     keepers [] acc = pure (reverse acc)
     keepers (t : ts) acc = do

@@ -1,11 +1,11 @@
-/* A lane: an io_uring for operations on files and the OS thread that owns it. The
+/* A ring: an io_uring for operations on files and the OS thread that owns it. The
  * kernel finishes a request on the thread that submitted it, so that thread must
  * live longer than every request, which threads of a language's run-time system do
  * not; and a ring with one submitter is the fastest kind.
  *
- * A lane has a fixed number of slots. Who may write what:
+ * A ring has a fixed number of slots. Who may write what:
  *
- *   slot.op, .generation   whoever has the free slot, before weft_lane_submit
+ *   slot.op, .generation   whoever has the free slot, before weft_file_ring_submit
  *   slot.result            the owner, before the slot is on the list of those done
  *   slot.next              whoever has the slot: first the submitter, for the inbox,
  *                          later the owner, for the list of those done
@@ -16,7 +16,7 @@
  *   handing                the reader sets it before it hands out completions, and
  *                          clears it before it rouses the owner; submitters look at
  *                          it after they have pushed
- *   bell                   set by the reader of completions before it sleeps; who
+ *   waiter                   set by the reader of completions before it sleeps; who
  *                          takes it (exchange) rings it
  *
  * Every submitted request completes exactly once and nothing releases its memory
@@ -51,7 +51,7 @@ struct slot {
 /* Counters, written by the owner or by one atomic addition; read by anybody. */
 enum { SUBMITTED, ENTERED, SIGNALLED, RUNG, CANCELS, COUNTERS };
 
-struct weft_lane {
+struct weft_file_ring {
   struct weft_ring ring;
   struct slot *slots;
   unsigned depth;
@@ -63,22 +63,22 @@ struct weft_lane {
   int error; /* why it could not start: -errno */
   unsigned in_flight; /* the owner's */
   uint64_t counters[COUNTERS];
-  uint64_t *cancels; /* a bit for each slot, set by weft_lane_cancel */
+  uint64_t *cancels; /* a bit for each slot, set by weft_file_ring_cancel; behind them the owner's copy */
   _Alignas(64) uint32_t inbox;
   uint32_t asleep, any_cancel, stopping;
   _Alignas(64) uint32_t done, handing;
-  void *bell;
+  void *waiter;
 };
 
 enum { WAKE = 1u << 30 }; /* user data: slot and generation; WAKE; or all ones */
 
-static void count(struct weft_lane *l, int what, uint64_t n) {
+static void count(struct weft_file_ring *l, int what, uint64_t n) {
   __atomic_fetch_add(&l->counters[what], n, __ATOMIC_RELAXED);
 }
 
 static uint64_t name(unsigned slot, uint32_t generation) { return (uint64_t)generation << 32 | slot; }
 
-static void push(struct weft_lane *l, uint32_t *stack, unsigned slot) {
+static void push(struct weft_file_ring *l, uint32_t *stack, unsigned slot) {
   uint32_t head = __atomic_load_n(stack, __ATOMIC_RELAXED);
   do
     l->slots[slot].next = head;
@@ -90,7 +90,7 @@ static uint32_t take_all(uint32_t *stack) {
 }
 
 /* Wake the owner if it sleeps. */
-static void rouse(struct weft_lane *l) {
+static void rouse(struct weft_file_ring *l) {
   if (__atomic_load_n(&l->asleep, __ATOMIC_SEQ_CST) && __atomic_exchange_n(&l->asleep, 0, __ATOMIC_SEQ_CST)) {
     uint64_t one = 1;
     count(l, SIGNALLED, 1);
@@ -102,14 +102,14 @@ static void rouse(struct weft_lane *l) {
 
 /* The queue has room for all slots and as many cancellations; should the kernel
  * leave some of it unsubmitted, it is made to take them. */
-static struct io_uring_sqe *entry(struct weft_lane *l) {
+static struct io_uring_sqe *entry(struct weft_file_ring *l) {
   struct io_uring_sqe *e;
   while (!(e = weft_ring_next(&l->ring)))
     if (weft_ring_enter(&l->ring, weft_ring_queued(&l->ring), 0, IORING_ENTER_GETEVENTS, 0, 0) < 0) usleep(100);
   return e;
 }
 
-static void watch_wake(struct weft_lane *l) {
+static void watch_wake(struct weft_file_ring *l) {
   struct io_uring_sqe *e = entry(l);
   e->opcode = IORING_OP_POLL_ADD;
   e->fd = l->wake_fd;
@@ -123,7 +123,7 @@ static void watch_wake(struct weft_lane *l) {
   weft_ring_push(&l->ring);
 }
 
-static void queue(struct weft_lane *l, unsigned slot) {
+static void queue(struct weft_file_ring *l, unsigned slot) {
   const struct slot *s = &l->slots[slot];
   struct io_uring_sqe *e = entry(l);
   e->opcode = s->op.opcode;
@@ -137,22 +137,28 @@ static void queue(struct weft_lane *l, unsigned slot) {
   l->in_flight++;
 }
 
-static void queue_cancel(struct weft_lane *l, uint64_t target, unsigned flags) {
+static void queue_cancel(struct weft_file_ring *l, uint64_t target) {
   struct io_uring_sqe *e = entry(l);
   e->opcode = IORING_OP_ASYNC_CANCEL;
   e->fd = -1;
   e->addr = target;
-  e->cancel_flags = flags;
   e->user_data = UINT64_MAX;
   weft_ring_push(&l->ring);
   count(l, CANCELS, 1);
 }
 
-/* The inbox into the ring, oldest first; then the cancellations, which have been
- * asked for after what they are about was pushed. */
-static void take_in(struct weft_lane *l) {
+static unsigned words(const struct weft_file_ring *l) { return (l->depth + 63) / 64; }
+
+/* The inbox into the ring, oldest first; then the cancellations. Their bits are taken
+ * before the inbox: a bit is set after its request was pushed, so the request is in the
+ * ring or in what is taken here. Taken later, a bit could be about a request that is still
+ * in the inbox: the kernel would find nothing to cancel, and nobody would ask again.
+ * Returns how many requests there were. */
+static unsigned take_in(struct weft_file_ring *l) {
   int cancel = __atomic_load_n(&l->any_cancel, __ATOMIC_RELAXED) &&
                __atomic_exchange_n(&l->any_cancel, 0, __ATOMIC_SEQ_CST);
+  uint64_t *taken = l->cancels + words(l);
+  for (unsigned w = 0; cancel && w < words(l); w++) taken[w] = __atomic_exchange_n(&l->cancels[w], 0, __ATOMIC_SEQ_CST);
   uint32_t newest = take_all(&l->inbox), oldest = 0;
   unsigned n = 0;
   while (newest) {
@@ -163,17 +169,16 @@ static void take_in(struct weft_lane *l) {
   }
   for (; oldest; oldest = l->slots[oldest - 1].next, n++) queue(l, oldest - 1);
   if (n) count(l, SUBMITTED, n);
-  for (unsigned w = 0; cancel && w <= (l->depth - 1) / 64; w++) {
-    uint64_t bits = __atomic_exchange_n(&l->cancels[w], 0, __ATOMIC_SEQ_CST);
-    for (; bits; bits &= bits - 1) {
+  for (unsigned w = 0; cancel && w < words(l); w++)
+    for (uint64_t bits = taken[w]; bits; bits &= bits - 1) {
       unsigned slot = 64 * w + (unsigned)__builtin_ctzll(bits);
-      queue_cancel(l, name(slot, __atomic_load_n(&l->slots[slot].cancelled, __ATOMIC_SEQ_CST)), 0);
+      queue_cancel(l, name(slot, __atomic_load_n(&l->slots[slot].cancelled, __ATOMIC_SEQ_CST)));
     }
-  }
+  return n;
 }
 
 /* Completions to the reader. */
-static unsigned hand_back(struct weft_lane *l) {
+static unsigned hand_back(struct weft_file_ring *l) {
   struct weft_ring *r = &l->ring;
   unsigned head = *r->cq_head, tail = weft_ring_get(r->cq_tail), n = 0;
   for (; head != tail; head++) {
@@ -191,16 +196,16 @@ static unsigned hand_back(struct weft_lane *l) {
   weft_ring_put(r->cq_head, head);
   l->in_flight -= n;
   if (n) {
-    void *bell = __atomic_exchange_n(&l->bell, 0, __ATOMIC_SEQ_CST);
-    if (bell) {
+    void *waiter = __atomic_exchange_n(&l->waiter, 0, __ATOMIC_SEQ_CST);
+    if (waiter) {
       count(l, RUNG, 1);
-      hs_try_putmvar(l->capability, bell);
+      hs_try_putmvar(l->capability, waiter);
     }
   }
   return n;
 }
 
-static void turn(struct weft_lane *l) {
+static void turn(struct weft_file_ring *l) {
   take_in(l);
   __atomic_store_n(&l->asleep, 1, __ATOMIC_SEQ_CST);
   int news = __atomic_load_n(&l->inbox, __ATOMIC_SEQ_CST) || __atomic_load_n(&l->any_cancel, __ATOMIC_SEQ_CST) ||
@@ -212,17 +217,14 @@ static void turn(struct weft_lane *l) {
   if (hand_back(l) == 0 && r < 0 && r != -EINTR) usleep(1000);
 }
 
-static void finish(struct weft_lane *l) {
-  int told = 0;
+/* Every slot is cancelled by its name, which kernels before 5.19 can do too; what is not in the
+ * kernel it does not find. Again when something came in late. */
+static void finish(struct weft_file_ring *l) {
   take_in(l);
-  while (l->in_flight > 0) {
-#ifdef IORING_ASYNC_CANCEL_ANY
-    if (!told) queue_cancel(l, 0, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL);
-#endif
-    told = 1;
-    weft_ring_enter(&l->ring, weft_ring_queued(&l->ring), 1, IORING_ENTER_GETEVENTS, 0, 0);
-    hand_back(l);
-    take_in(l);
+  for (int fresh = 1; l->in_flight > 0; fresh = take_in(l) > 0) {
+    for (unsigned slot = 0; fresh && slot < l->depth; slot++) queue_cancel(l, name(slot, l->slots[slot].generation));
+    int r = weft_ring_enter(&l->ring, weft_ring_queued(&l->ring), 1, IORING_ENTER_GETEVENTS, 0, 0);
+    if (hand_back(l) == 0 && r < 0 && r != -EINTR) usleep(1000);
   }
 }
 
@@ -231,12 +233,12 @@ static void *own(void *argument) {
       IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG, /* Linux 6.1 */
       IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,                                /* Linux 5.19 */
       0};
-  struct weft_lane *l = argument;
+  struct weft_file_ring *l = argument;
   pthread_setname_np(pthread_self(), "weft files");
   l->error = weft_ring_open(&l->ring, 2 * l->depth + 8, 4 * l->depth + 8, best_first);
   int ok = l->error == 0;
   if (ok) watch_wake(l);
-  sem_post(&l->started); /* after a failure the lane is freed from here on */
+  sem_post(&l->started); /* after a failure the ring is freed from here on */
   if (!ok) return 0;
   while (!__atomic_load_n(&l->stopping, __ATOMIC_SEQ_CST)) turn(l);
   finish(l);
@@ -245,7 +247,7 @@ static void *own(void *argument) {
 
 /* Everybody else ------------------------------------------------------------------ */
 
-static void release(struct weft_lane *l) {
+static void release(struct weft_file_ring *l) {
   if (l->wake_fd >= 0) close(l->wake_fd);
   sem_destroy(&l->started);
   free(l->slots);
@@ -253,7 +255,7 @@ static void release(struct weft_lane *l) {
   free(l);
 }
 
-static int start(struct weft_lane *l) {
+static int start(struct weft_file_ring *l) {
   sigset_t all, before;
   if (!l->slots || !l->cancels) return -ENOMEM;
   if (l->wake_fd < 0) return -errno;
@@ -268,16 +270,16 @@ static int start(struct weft_lane *l) {
   return l->error;
 }
 
-/* A lane with so many slots whose reader runs on that capability. 0 or -errno. */
-int weft_lane_open(unsigned depth, int capability, struct weft_lane **out) {
-  struct weft_lane *l = aligned_alloc(64, (sizeof *l + 63) / 64 * 64);
+/* A ring with so many slots whose reader runs on that capability. 0 or -errno. */
+int weft_file_ring_open(unsigned depth, int capability, struct weft_file_ring **out) {
+  struct weft_file_ring *l = aligned_alloc(64, (sizeof *l + 63) / 64 * 64);
   if (!l) return -ENOMEM;
   memset(l, 0, sizeof *l);
   l->depth = depth;
   l->capability = capability;
   l->maker = getpid();
   l->slots = calloc(depth, sizeof *l->slots);
-  l->cancels = calloc((depth + 63) / 64, sizeof *l->cancels);
+  l->cancels = calloc(2 * words(l), sizeof *l->cancels);
   l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   sem_init(&l->started, 0, 0);
   int err = start(l);
@@ -289,25 +291,28 @@ int weft_lane_open(unsigned depth, int capability, struct weft_lane **out) {
 }
 
 /* Cancel what is in flight, hand all of it back, end the owner. Blocks. Its memory
- * stays until weft_lane_free. */
-void weft_lane_stop(struct weft_lane *l) {
+ * stays until weft_file_ring_free. */
+void weft_file_ring_stop(struct weft_file_ring *l) {
   __atomic_store_n(&l->stopping, 1, __ATOMIC_SEQ_CST);
   rouse(l);
   pthread_join(l->owner, 0);
 }
 
 /* In a forked child the ring is the parent's and there is no owner. */
-void weft_lane_free(struct weft_lane *l) {
+void weft_file_ring_free(struct weft_file_ring *l) {
   weft_ring_close(&l->ring, getpid() == l->maker);
   release(l);
 }
 
+/* Its descriptors: the ring's and the one that wakes the owner. */
+int weft_file_ring_descriptor(struct weft_file_ring *l, int which) { return which ? l->wake_fd : l->ring.fd; }
+
 /* The generation that the next request in a slot will have. */
-uint32_t weft_lane_generation(struct weft_lane *l, unsigned slot) { return l->slots[slot].generation + 1; }
+uint32_t weft_file_ring_generation(struct weft_file_ring *l, unsigned slot) { return l->slots[slot].generation + 1; }
 
 /* Have an operation carried out in a slot that the caller has. The owner is woken,
  * unless the reader is going to do that. */
-void weft_lane_submit(struct weft_lane *l, unsigned slot, uint8_t opcode, int32_t fd, uint64_t off,
+void weft_file_ring_submit(struct weft_file_ring *l, unsigned slot, uint8_t opcode, int32_t fd, uint64_t off,
                       uint64_t addr, uint32_t len, uint32_t flags) {
   struct slot *s = &l->slots[slot];
   s->op = (struct weft_file_op){opcode, fd, off, addr, len, flags};
@@ -318,14 +323,14 @@ void weft_lane_submit(struct weft_lane *l, unsigned slot, uint8_t opcode, int32_
 
 /* The reader has handed out what it collected: wake the owner for what was
  * submitted meanwhile. */
-void weft_lane_rouse(struct weft_lane *l) {
+void weft_file_ring_rouse(struct weft_file_ring *l) {
   __atomic_store_n(&l->handing, 0, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&l->inbox, __ATOMIC_SEQ_CST)) rouse(l);
 }
 
 /* Ask for a request's early end; it may have ended, and who saw an earlier generation does not
  * take the place of who has seen the slot's new one. */
-void weft_lane_cancel(struct weft_lane *l, unsigned slot, uint32_t generation) {
+void weft_file_ring_cancel(struct weft_file_ring *l, unsigned slot, uint32_t generation) {
   uint32_t *cancelled = &l->slots[slot].cancelled, before = __atomic_load_n(cancelled, __ATOMIC_SEQ_CST);
   while ((int32_t)(generation - before) > 0 &&
          !__atomic_compare_exchange_n(cancelled, &before, generation, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
@@ -336,8 +341,8 @@ void weft_lane_cancel(struct weft_lane *l, unsigned slot, uint32_t generation) {
 }
 
 /* The slots that are done, at most n of them from a list that the caller keeps:
- * (slot, result) pairs into out. If there are any, weft_lane_rouse is to follow. */
-int weft_lane_collect(struct weft_lane *l, uint32_t *list, int32_t *out, int n) {
+ * (slot, result) pairs into out. If there are any, weft_file_ring_rouse is to follow. */
+int weft_file_ring_collect(struct weft_file_ring *l, uint32_t *list, int32_t *out, int n) {
   int i = 0;
   if (*list == 0) *list = take_all(&l->done);
   for (; i < n && *list; i++) {
@@ -353,11 +358,11 @@ int weft_lane_collect(struct weft_lane *l, uint32_t *list, int32_t *out, int n) 
 /* Leave a stable pointer to an MVar that is filled once when something is done.
  * When something is already, it is taken back: returns it, or null when it has been
  * or will be rung. */
-void *weft_lane_await(struct weft_lane *l, void *bell) {
-  __atomic_store_n(&l->bell, bell, __ATOMIC_SEQ_CST);
-  return __atomic_load_n(&l->done, __ATOMIC_SEQ_CST) ? __atomic_exchange_n(&l->bell, 0, __ATOMIC_SEQ_CST) : 0;
+void *weft_file_ring_await(struct weft_file_ring *l, void *waiter) {
+  __atomic_store_n(&l->waiter, waiter, __ATOMIC_SEQ_CST);
+  return __atomic_load_n(&l->done, __ATOMIC_SEQ_CST) ? __atomic_exchange_n(&l->waiter, 0, __ATOMIC_SEQ_CST) : 0;
 }
 
-uint64_t weft_lane_counter(struct weft_lane *l, int which) {
+uint64_t weft_file_ring_counter(struct weft_file_ring *l, int which) {
   return which < COUNTERS ? __atomic_load_n(&l->counters[which], __ATOMIC_RELAXED) : 0;
 }

@@ -1,7 +1,7 @@
 -- |
 -- Making sockets, connecting and closing them: the part of "Network.Socket" that
 -- changes what a socket is.
-module Weft.Socket.Life
+module Weft.Socket.Basic
   ( socket,
     socketPair,
     openSocket,
@@ -25,16 +25,17 @@ module Weft.Socket.Life
   )
 where
 
-import Control.Exception (SomeException, catch, mask_, onException)
+import Control.Exception (SomeException, catch, finally, mask_, onException)
 import Control.Monad (void, when)
 import qualified Data.ByteString as B
 import Data.IORef
 import Data.Word (Word32)
-import Foreign.C.Error (Errno (..), eINPROGRESS, eINVAL)
+import Foreign.C.Error (Errno (..), eADDRINUSE, eINPROGRESS, eINVAL)
 import Foreign.C.Types (CInt)
 import Foreign.Marshal.Array (allocaArray, peekArray)
 import Foreign.Ptr (Ptr)
 import qualified GHC.IO.Device as Device
+import GHC.IO.Exception (IOException (ioe_errno))
 import GHC.IO.Handle.FD (fdToHandle')
 import Network.Socket
   ( AddrInfo (..),
@@ -49,8 +50,9 @@ import Network.Socket
   )
 import qualified Network.Socket as N
 import System.IO (Handle, IOMode)
+import System.IO.Error (catchIOError)
 import System.Posix.Types (Fd (..))
-import Weft.Core.Endpoint (endpointClosed, endpointFd)
+import Weft.Core.Descriptor (descriptorClosed, descriptorFd)
 import Weft.Core.Time (Duration, milliseconds)
 import Weft.FFI.Errno
 import Weft.FFI.Socket
@@ -93,10 +95,22 @@ socketPair family stype protocol = mask_ $
       [a, b] -> (,) <$> mkStreamSocket False a <*> mkStreamSocket False b
       _ -> ioError (socketError "Weft.Socket.socketPair" eINVAL)
 
--- | Give a socket its local address.
+-- | Give a socket its local address. Where the file of a Unix socket is in the way that nobody
+-- listens on any more, it is removed first: a connect that is refused tells. (Two programs that do this at the same
+-- moment may take the file from each other.)
 bind :: Socket -> SockAddr -> IO ()
-bind s addr = withAddress addr $ \p n ->
-  void (immediately "Weft.Socket.bind" s (\fd -> cBind fd p n))
+bind s addr = withAddress addr $ \p n -> do
+  let once = void (immediately loc s (\fd -> cBind fd p n))
+      stale e = do
+        -- That it could not be removed is not what the caller asked for.
+        removed <- immediately loc s (\fd -> (\r -> if r == 0 then 1 else 0 :: CInt) <$> cUnlinkStale fd p n)
+        if removed == 1 then once else ioError e
+  once `catchIOError` \e -> case addr of
+    SockAddrUnix _ | ioe_errno e == Just inUse -> stale e
+    _ -> ioError e
+  where
+    loc = "Weft.Socket.bind"
+    Errno inUse = eADDRINUSE
 
 -- | Make it take connections; the number is how many may wait to be accepted.
 listen :: Socket -> Int -> IO ()
@@ -116,7 +130,7 @@ accept s = mask_ $
       r <- cAccept listener p len
       answer r (pure . Done)
     let fd' = fromIntegral fd
-    addr <- readAddress p len `onException` cClose fd'
+    addr <- readSender fd' p len `onException` cClose fd'
     conn <- mkStreamSocket (socketDrains s) fd' `onException` cClose fd'
     pure (conn, addr)
 
@@ -144,15 +158,16 @@ shutdown s how = void (immediately "Weft.Socket.shutdown" s (`cShutdown` number)
       ShutdownBoth -> 2
 
 -- | Close so that the peer gets all that was sent: end the sending direction, read
--- until the peer ends its own, for at most so many milliseconds, then close.
--- Throws nothing.
+-- until the peer ends its own, for at most the given number of milliseconds and 16 MiB, then close. (That is more than the
+-- kernel's buffers hold of one connection, so a peer that stops sending when it sees the end is read to its own.)
+-- Throws nothing of its own; interrupted, it closes at once.
 gracefulClose :: Socket -> Int -> IO ()
-gracefulClose s ms = closeGracefully (milliseconds ms) maxBound s
+gracefulClose s ms = closeGracefully (milliseconds ms) 16777216 s
 
 -- | 'gracefulClose' with a bound on the bytes too: a peer that goes on sending is
--- read from until the time is over, or so many bytes have come, whichever is first.
+-- read from until the time is over, or that number of bytes has come, whichever is first.
 closeGracefully :: Duration -> Int -> Socket -> IO ()
-closeGracefully patience bytes s = (drain `catch` ignoreIO) >> close s
+closeGracefully patience bytes s = (drain `catch` ignoreIO) `finally` close s
   where
     drain = do
       shutdown s ShutdownSend
@@ -201,9 +216,10 @@ socketPortSafe s = do
 -- descriptor by other means ("Weft.Thread") may do so beside the socket's own
 -- operations.
 withFdSocket :: Socket -> (CInt -> IO a) -> IO a
-withFdSocket s act = withEndpoint s $ \ep -> do
-  closed <- endpointClosed ep
-  let Fd fd = endpointFd ep
+withFdSocket s act = withDescriptor s $ \ep -> do
+  cExpectLingering
+  closed <- descriptorClosed ep
+  let Fd fd = descriptorFd ep
   act (if closed then -1 else fd)
 
 -- | The descriptor, which is valid for as long as the socket is open and in use; -1

@@ -1,7 +1,7 @@
 -- |
 -- Why the kernel gives this process no io_uring, in words.
-module Weft.FFI.RingExcuse
-  ( ringExcuse,
+module Weft.FFI.RingUnavailable
+  ( ringUnavailable,
   )
 where
 
@@ -10,8 +10,8 @@ import Foreign.C.Types (CInt)
 import Weft.FFI.Errno (errnoError)
 
 -- | Of the error of io_uring_setup(2), and what may be done about it.
-ringExcuse :: CInt -> String
-ringExcuse e
+ringUnavailable :: CInt -> String
+ringUnavailable e
   | is ePERM =
     "the kernel forbids io_uring to this process (EPERM): a container's seccomp profile, or sysctl kernel.io_uring_disabled"
   | is eNOSYS = "there is no io_uring (ENOSYS): a kernel before 5.1 or built without it, or a sandbox that hides it"

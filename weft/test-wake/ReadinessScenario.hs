@@ -1,6 +1,6 @@
 -- |
--- Closing a descriptor while others use it ("Weft.Core.Channel").
-module ChannelScenario
+-- Closing a descriptor while others use it ("Weft.Core.Readiness").
+module ReadinessScenario
   ( channelTests,
   )
 where
@@ -10,33 +10,33 @@ import Data.IORef
 import Search
 import Simulation
 import Test.Tasty
-import Weft.Core.Channel
+import Weft.Core.Readiness
 import Weft.Sys
 
 -- | So many operations and so many that close. The number is what the kernel
 -- knows: an operation must find it open, and it is closed once.
-scenario :: Int -> Int -> (Channel -> IO Bool) -> IO Scenario
+scenario :: Int -> Int -> (Readiness -> IO Bool) -> IO Scenario
 scenario operations closers leaving = do
-  ch <- newChannel 7 1
+  rd <- newReadiness 7 1
   closed <- newIORef (0 :: Int)
   fault <- newIORef Nothing
   let blame = writeIORef fault . Just
-      release = modifyIORef' closed (+ 1)
+      closing = modifyIORef' closed (+ 1)
       operation = do
-        ok <- enter ch
+        ok <- acquire rd
         when ok $ do
           point
           gone <- readIORef closed
           when (gone > 0) (blame "a system call on a closed descriptor")
-          lastOut <- leaving ch
-          when lastOut release
+          lastOut <- leaving rd
+          when lastOut closing
       closer = do
-        r <- shut ch
-        when (r == YoursToClose) release
+        r <- shut rd
+        when (r == YoursToClose) closing
       check stuck = do
         n <- readIORef closed
         f <- readIORef fault
-        shutNow <- isShut ch
+        shutNow <- isShut rd
         pure $ case () of
           _
             | Just why <- f -> Just why
@@ -49,26 +49,26 @@ scenario operations closers leaving = do
 -- | A closer against a waiter: the waiter must come back.
 waiting :: IO Scenario
 waiting = do
-  ch <- newChannel 7 1
-  _ <- tryTakeMVar (token ch Reading)
-  let waiter = takeMVar (token ch Reading) >> void (tryPutMVar (token ch Reading) ())
+  rd <- newReadiness 7 1
+  _ <- tryTakeMVar (token rd Reading)
+  let waiter = takeMVar (token rd Reading) >> void (tryPutMVar (token rd Reading) ())
       check stuck = pure (if null stuck then Nothing else Just "a waiter was not woken by the close")
-  pure (Scenario [waiter, waiter, void (shut ch)] check)
+  pure (Scenario [waiter, waiter, void (shut rd)] check)
 
 channelTests :: IO TestTree
 channelTests = do
   more <-
     mapM
       large
-      [ holds "one operation and two closes" 1000 (scenario 1 2 leave),
-        holds "two operations and a close" 1000 (scenario 2 1 leave)
+      [ holds "one operation and two closes" 1000 (scenario 1 2 release),
+        holds "two operations and a close" 1000 (scenario 2 1 release)
       ]
   pure . testGroup "closing a descriptor that is in use" $
-    [ holds "one operation and a close" 100 (scenario 1 1 leave),
+    [ holds "one operation and a close" 100 (scenario 1 1 release),
       holds "two waiters and a close" 100 waiting,
       isFound "broken on purpose: nobody closes behind the last operation" $
-        scenario 2 1 (\ch -> False <$ leave ch),
+        scenario 2 1 (\rd -> False <$ release rd),
       isFound "broken on purpose: every operation closes" $
-        scenario 2 1 (\ch -> leave ch >> isShut ch)
+        scenario 2 1 (\rd -> release rd >> isShut rd)
     ]
       <> concat more

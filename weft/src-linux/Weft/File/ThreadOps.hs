@@ -3,8 +3,8 @@
 -- |
 -- How threads of one kind use files. What stands on the engine is written once, for all kinds:
 -- its functions' first argument is one of these.
-module Weft.File.Carrier
-  ( Carrier (..),
+module Weft.File.ThreadOps
+  ( ThreadOps (..),
     ghcThreads,
   )
 where
@@ -16,15 +16,15 @@ import Weft.File.Engine
 import Weft.File.Types
 
 -- | What a kind of threads has.
-data Carrier m = Carrier
+data ThreadOps m = ThreadOps
   { -- | Have an operation carried out, and wait for its result.
-    carry :: Manner -> Op -> m CInt,
-    -- | Do several with one descriptor. Each holds it for itself ('mannerHold'); a kind of threads
+    carry :: RequestPolicy -> Op -> m CInt,
+    -- | Do several with one descriptor. Each holds it for itself ('policyHold'); a kind of threads
     -- that can be interrupted anywhere needs to be inside all the time.
     using :: forall a. String -> File -> (Fd -> m a) -> m a
   }
 
 -- | GHC's threads.
-ghcThreads :: Carrier IO
-ghcThreads = Carrier {carry = perform, using = inside}
+ghcThreads :: ThreadOps IO
+ghcThreads = ThreadOps {carry = perform, using = inside}
 {-# INLINE ghcThreads #-}

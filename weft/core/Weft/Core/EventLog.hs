@@ -1,0 +1,59 @@
+-- |
+-- What a manager does, as events of GHC's event log (user events, @+RTS -l@, in a program that was linked with
+-- @-eventlog@ where the compiler asks for it). @weft trace@ makes pictures of them.
+--
+-- A program that does not log pays one test of a tag at each place: whether it does is found out once for each manager, and
+-- a marker that is not written is not built. Any thread may write one; the log says on which capability it ran.
+module Weft.Core.EventLog
+  ( EventLog,
+    openEventLog,
+    Marker (..),
+    mark,
+    render,
+  )
+where
+
+import Control.Monad (when)
+import Weft.Sys (traceUserEvent, userEventsLogged)
+
+-- | Is anything logged?
+newtype EventLog = EventLog Bool
+
+-- | Whether the program logs user events; that does not change while it runs.
+openEventLog :: IO EventLog
+openEventLog = EventLog <$> userEventsLogged
+
+-- | What happened.
+data Marker
+  = -- | The manager is about to block in the kernel.
+    Sleeping
+  | -- | It is back, with so many events.
+    Woken !Int
+  | -- | It has handed out so many events that it found without blocking.
+    Handed !Int
+  | -- | So many timers were fired.
+    Fired !Int
+  | -- | A thread woke the manager of this number.
+    Signalled !Int
+  | -- | A thread is going to wait for a descriptor.
+    Waited
+  deriving (Eq, Show)
+
+-- | Write a marker, if the program logs.
+mark :: EventLog -> Marker -> IO ()
+mark (EventLog on) marker = when on (write marker)
+{-# INLINE mark #-}
+
+write :: Marker -> IO ()
+write marker = traceUserEvent (render marker)
+{-# NOINLINE write #-}
+
+-- | The text of a marker: @weft:@, a word and, for some, a number.
+render :: Marker -> String
+render marker = case marker of
+  Sleeping -> "weft:sleep"
+  Woken n -> "weft:woken " ++ show n
+  Handed n -> "weft:handed " ++ show n
+  Fired n -> "weft:fired " ++ show n
+  Signalled n -> "weft:signal " ++ show n
+  Waited -> "weft:wait"

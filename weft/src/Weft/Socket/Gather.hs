@@ -1,0 +1,59 @@
+-- |
+-- Sending many strings by few system calls, for the modules of byte strings.
+module Weft.Socket.Gather
+  ( sendGathered,
+    sendSome,
+  )
+where
+
+import Control.Exception (mask_, onException)
+import Control.Monad (unless)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Unsafe as B (unsafeDrop)
+import Foreign.C.Types (CInt)
+import Foreign.Ptr (Ptr, nullPtr)
+import System.Posix.Types (CSsize)
+import Weft.FFI.Socket
+import Weft.Socket.Message (withPieces)
+import Weft.Socket.Types
+
+-- | The kernel takes so many pieces in one call (@IOV_MAX@ on Linux).
+maxPieces :: Int
+maxPieces = 1024
+
+-- | Send strings one after the other by a call like sendmsg(2). The first argument names the operation, for
+-- exceptions; the action runs when it is cut off after a part of them ('cutOff', for connections).
+sendGathered :: String -> Socket -> IO () -> (CInt -> Ptr IoVec -> CInt -> IO CSsize) -> [ByteString] -> IO ()
+sendGathered loc s onCut call chunks = mask_ $ do
+  -- Masked from the first part on; it is interruptible where it waits.
+  left <- part (filter (not . B.null) chunks)
+  unless (null left) (rest left `onException` onCut)
+  where
+    rest [] = pure ()
+    rest left = part left >>= rest
+    part [] = pure []
+    part left = do
+      let (batch, more) = splitAt maxPieces left
+      sent <- sendBatch loc s call batch
+      pure (dropBytes sent batch <> more)
+{-# INLINE sendGathered #-}
+
+-- | Send what the kernel takes at once of the first strings; how many bytes.
+sendSome :: String -> Socket -> [ByteString] -> IO Int
+sendSome loc s chunks = sendBatch loc s (\fd iov n -> cSendV fd iov n nullPtr 0) (take maxPieces chunks)
+
+sendBatch :: String -> Socket -> (CInt -> Ptr IoVec -> CInt -> IO CSsize) -> [ByteString] -> IO Int
+sendBatch loc s call batch = withPieces batch $ \iov count ->
+  operate loc s Writing $ \fd -> do
+    r <- call fd iov count
+    answer r (\n -> pure (if n < size then Drained n else Done n))
+  where
+    size = sum (map B.length batch)
+{-# INLINE sendBatch #-}
+
+dropBytes :: Int -> [ByteString] -> [ByteString]
+dropBytes _ [] = []
+dropBytes n (c : cs)
+  | n >= B.length c = dropBytes (n - B.length c) cs
+  | otherwise = B.unsafeDrop n c : cs

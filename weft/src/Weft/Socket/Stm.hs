@@ -1,0 +1,42 @@
+-- |
+-- Waiting for a socket in a transaction: the names and types of @network@.
+module Weft.Socket.Stm
+  ( waitReadSocketSTM,
+    waitAndCancelReadSocketSTM,
+    waitWriteSocketSTM,
+    waitAndCancelWriteSocketSTM,
+  )
+where
+
+import Control.Concurrent.STM (STM)
+import Control.Exception (mask_)
+import Foreign.C.Error (eBADF)
+import System.Posix.Types (Fd)
+import Weft.Core.Descriptor (descriptorFd, useDescriptor)
+import Weft.Socket.Types
+import Weft.Sys (attempt)
+import Weft.Thread (threadWaitReadSTM, threadWaitWriteSTM)
+
+-- | Register for reading now, wait later: the transaction retries until the socket can be read, and throws @EBADF@ when
+-- it is closed. A wait that is garbage gives itself up.
+waitReadSocketSTM :: Socket -> IO (STM ())
+waitReadSocketSTM = fmap fst . waitAndCancelReadSocketSTM
+
+-- | 'waitReadSocketSTM', with an action that cancels the wait.
+waitAndCancelReadSocketSTM :: Socket -> IO (STM (), IO ())
+waitAndCancelReadSocketSTM = waiting "Weft.Socket.waitReadSocketSTM" threadWaitReadSTM
+
+-- | 'waitReadSocketSTM' for writing.
+waitWriteSocketSTM :: Socket -> IO (STM ())
+waitWriteSocketSTM = fmap fst . waitAndCancelWriteSocketSTM
+
+-- | 'waitAndCancelReadSocketSTM' for writing.
+waitAndCancelWriteSocketSTM :: Socket -> IO (STM (), IO ())
+waitAndCancelWriteSocketSTM = waiting "Weft.Socket.waitWriteSocketSTM" threadWaitWriteSTM
+
+-- | Registered while the socket cannot be closed: its number may not pass to another
+-- owner in between.
+waiting :: String -> (Fd -> IO (STM (), IO ())) -> Socket -> IO (STM (), IO ())
+waiting loc register s = withDescriptor s $ \ep -> mask_ $ do
+  outcome <- useDescriptor ep (attempt (register (descriptorFd ep)))
+  maybe (ioError (socketError loc eBADF)) id outcome

@@ -1,0 +1,293 @@
+-- |
+-- Connections in the program's memory, for tests and for servers that are called from the same
+-- program. Two pipes make a pair; a network is a table of addresses.
+module Weft.Transport.Memory
+  ( connectionPair,
+    memoryTransport,
+  )
+where
+
+import Control.Concurrent.STM
+import Control.Exception (mask_, onException)
+import Control.Monad (unless, when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Unsafe as B (unsafeDrop, unsafeTake)
+import Data.Foldable (for_)
+import qualified Data.Map.Strict as Map
+import Data.Sequence (Seq, ViewL (..), viewl, (|>))
+import qualified Data.Sequence as Seq
+import Foreign.C.Error (Errno, eADDRINUSE, eBADF, eCONNREFUSED, eCONNRESET, eINVAL, ePIPE, eTIMEDOUT)
+import Foreign.Ptr (castPtr, plusPtr)
+import Network.Socket (SockAddr (..))
+import Weft.Core.Manager (addTimer)
+import Weft.Core.Timer (cancelTimer)
+import Weft.Runtime (currentManager)
+import Weft.Socket.Types (Instant, noDeadline, socketError)
+import Weft.Transport.Types
+
+-- Pipes ------------------------------------------------------------------------------
+
+-- | One direction. All fields are changed by transactions of the two ends only.
+data Pipe = Pipe
+  { -- | What was sent and not yet received: no piece is empty.
+    pipePieces :: !(TVar (Seq ByteString)),
+    -- | Their bytes.
+    pipeHeld :: !(TVar Int),
+    pipeEnd :: !(TVar PipeEnd),
+    -- | The most bytes that are held.
+    pipeCapacity :: !Int
+  }
+
+-- | @Flowing -> Finished -> Broken@, or straight to the last. Whoever sends makes it finished; whoever
+-- receives and goes, and whoever aborts, breaks it.
+data PipeEnd
+  = Flowing
+  | -- | What is held is followed by the end of the stream.
+    Finished
+  | -- | Nothing is held, and nothing is taken any more.
+    Broken
+  deriving (Eq)
+
+newPipe :: Int -> IO Pipe
+newPipe capacity =
+  Pipe <$> newTVarIO Seq.empty <*> newTVarIO 0 <*> newTVarIO Flowing <*> pure (max 1 capacity)
+
+-- | Pieces that a pipe holds at most, so that many small ones are bounded too.
+mostPieces :: Int
+mostPieces = 1024
+
+-- | Take at least a byte and at most so many, or nothing at the end.
+takeFrom :: Pipe -> Int -> STM (Either Errno ByteString)
+takeFrom pipe n = do
+  pieces <- readTVar (pipePieces pipe)
+  end <- readTVar (pipeEnd pipe)
+  case viewl pieces of
+    _ | end == Broken -> pure (Left eCONNRESET)
+    EmptyL
+      | end == Finished -> pure (Right B.empty)
+      | otherwise -> retry
+    piece :< rest -> do
+      let taken = B.take n piece
+          left = B.drop n piece
+      writeTVar (pipePieces pipe) (if B.null left then rest else left Seq.<| rest)
+      modifyTVar' (pipeHeld pipe) (subtract (B.length taken))
+      pure (Right taken)
+
+-- | Put as much of a string as there is room for; what is left of it.
+putInto :: Pipe -> ByteString -> STM (Either Errno ByteString)
+putInto pipe bytes = do
+  end <- readTVar (pipeEnd pipe)
+  if end /= Flowing
+    then pure (Left ePIPE)
+    else do
+      pieces <- readTVar (pipePieces pipe)
+      held <- readTVar (pipeHeld pipe)
+      let room = pipeCapacity pipe - held
+          size = min room (B.length bytes)
+      check (room > 0 && Seq.length pieces < mostPieces)
+      writeTVar (pipePieces pipe) (pieces |> B.unsafeTake size bytes)
+      writeTVar (pipeHeld pipe) (held + size)
+      pure (Right (B.unsafeDrop size bytes))
+
+finish :: Pipe -> STM ()
+finish pipe = do
+  end <- readTVar (pipeEnd pipe)
+  when (end == Flowing) (writeTVar (pipeEnd pipe) Finished)
+
+break' :: Pipe -> STM ()
+break' pipe = do
+  writeTVar (pipeEnd pipe) Broken
+  writeTVar (pipePieces pipe) Seq.empty
+  writeTVar (pipeHeld pipe) 0
+
+-- Connections ------------------------------------------------------------------------
+
+-- | One end of a pair.
+data End = End
+  { endIn :: !Pipe,
+    endOut :: !Pipe,
+    -- | Written by closing and aborting, once.
+    endClosed :: !(TVar Bool),
+    endLocal :: !SockAddr,
+    endPeer :: !SockAddr
+  }
+
+-- | Two connections, each the other's peer, of which each direction holds at most the given number of bytes (at
+-- least one) in at most 1024 pieces. They share the pieces that are sent as strings; memory is
+-- copied. The addresses are those of the first and the second. Closing one never resets the other.
+connectionPair :: Int -> SockAddr -> SockAddr -> IO (Connection, Connection)
+connectionPair capacity a b = do
+  there <- newPipe capacity
+  back <- newPipe capacity
+  first <- newTVarIO False
+  second <- newTVarIO False
+  pure
+    ( Connection memoryOperations (End back there first a b),
+      Connection memoryOperations (End there back second b a)
+    )
+
+memoryOperations :: Operations End
+memoryOperations =
+  Operations
+    { opReceive = receive,
+      opSend = sendRegion,
+      opSendMany = \end deadline -> mapM_ (sendBytes end deadline),
+      opSendFile = \end deadline strings range -> do
+        mapM_ (sendBytes end deadline) strings
+        sendFileByReading (sendBytes end deadline) range,
+      opShutdownSend = \end _ -> do
+        open <- atomically $ do
+          closed <- readTVar (endClosed end)
+          not closed <$ unless closed (finish (endOut end))
+        unless open (failed "connShutdownSend" eBADF),
+      opClose = \end -> ending end $ break' (endIn end) >> finish (endOut end),
+      opAbort = \end -> ending end $ break' (endIn end) >> break' (endOut end),
+      opPeer = endPeer,
+      opLocal = \end -> do
+        closed <- readTVarIO (endClosed end)
+        if closed then failed "connLocal" eBADF else pure (endLocal end),
+      opSecurity = const Nothing
+    }
+
+ending :: End -> STM () -> IO ()
+ending end act = atomically $ do
+  closed <- readTVar (endClosed end)
+  unless closed (writeTVar (endClosed end) True >> act)
+
+receive :: End -> Instant -> Int -> IO ByteString
+receive end deadline n
+  | n <= 0 = failed "connReceive" eINVAL
+  | otherwise = operate "connReceive" end deadline (takeFrom (endIn end) n)
+
+-- | In pieces of their own, as the memory is the caller's again afterwards.
+sendRegion :: End -> Instant -> Region -> IO ()
+sendRegion end deadline (Region p n) = when (n > 0) $ do
+  let size = min n (pipeCapacity (endOut end))
+  piece <- B.packCStringLen (castPtr p, size)
+  sendBytes end deadline piece
+  sendRegion end deadline (Region (p `plusPtr` size) (n - size))
+
+sendBytes :: End -> Instant -> ByteString -> IO ()
+sendBytes end deadline bytes = unless (B.null bytes) $ do
+  left <- operate "connSend" end deadline (putInto (endOut end) bytes)
+  sendBytes end deadline left
+
+-- | Run a transaction of an end that is open, waiting until the deadline. Masked, so that what it did
+-- is reported; waiting is interruptible.
+operate :: String -> End -> Instant -> STM (Either Errno a) -> IO a
+operate loc end deadline act = mask_ (waitUntil deadline attempt) >>= either (failed loc) pure
+  where
+    attempt = do
+      closed <- readTVar (endClosed end)
+      if closed then pure (Left eBADF) else act
+
+-- | Run a transaction, waiting until the deadline at most; it is tried once more afterwards.
+waitUntil :: Instant -> STM (Either Errno a) -> IO (Either Errno a)
+waitUntil deadline act
+  | deadline == noDeadline = atomically act
+  | otherwise = do
+    now <- atomically ((Just <$> act) `orElse` pure Nothing)
+    maybe waiting pure now
+  where
+    waiting = do
+      passed <- newTVarIO False
+      m <- currentManager
+      timer <- addTimer m deadline (\_ -> atomically (writeTVar passed True))
+      let tooLate = Left eTIMEDOUT <$ (readTVar passed >>= check)
+      r <- atomically (act `orElse` tooLate) `onException` cancelTimer timer
+      r <$ cancelTimer timer
+
+failed :: String -> Errno -> IO a
+failed loc = ioError . socketError ("Weft.Transport." <> loc)
+
+-- A network --------------------------------------------------------------------------
+
+-- | What listens at an address: those who connected and were not accepted yet.
+data Bound = Bound !(TVar (Seq Connection)) !(TVar Bool)
+
+-- | A network of its own in memory, whose connections hold at most the given number of bytes a direction.
+-- Addresses are compared, not interpreted: any that two sides agree on will do.
+memoryTransport :: Int -> IO Transport
+memoryTransport capacity = do
+  table <- newTVarIO Map.empty
+  ports <- newTVarIO 49152
+  pure (Transport (listenAt table ports) (connectTo capacity table ports))
+
+type Table = TVar (Map.Map SockAddr Bound)
+
+listenAt :: Table -> TVar Int -> SockAddr -> IO Listener
+listenAt table ports wanted = do
+  found <- atomically $ do
+    address <- withPort ports wanted
+    bound <- readTVar table
+    if Map.member address bound
+      then pure Nothing
+      else do
+        listening <- Bound <$> newTVar Seq.empty <*> newTVar False
+        writeTVar table (Map.insert address listening bound)
+        pure (Just (address, listening))
+  case found of
+    Nothing -> failed "transportListen" eADDRINUSE
+    Just (address, Bound waiting closed) ->
+      pure
+        Listener
+          { listenerAccept = acceptFrom waiting closed,
+            listenerAddress = address,
+            listenerClose = closeListener address waiting closed
+          }
+  where
+    closeListener address waiting closed = do
+      left <- atomically $ do
+        before <- readTVar closed
+        unless before $ do
+          writeTVar closed True
+          modifyTVar' table (Map.delete address)
+        swapTVar waiting Seq.empty
+      for_ left connAbort
+
+acceptFrom :: TVar (Seq Connection) -> TVar Bool -> IO Connection
+acceptFrom waiting closed = do
+  r <- mask_ . atomically $ do
+    over <- readTVar closed
+    queue <- readTVar waiting
+    case viewl queue of
+      _ | over -> pure Nothing
+      EmptyL -> retry
+      c :< rest -> Just c <$ writeTVar waiting rest
+  maybe (failed "listenerAccept" eBADF) pure r
+
+connectTo :: Int -> Table -> TVar Int -> Instant -> SockAddr -> IO Connection
+connectTo capacity table ports deadline address = mask_ $ do
+  own <- atomically (withPort ports (unported address))
+  (mine, theirs) <- connectionPair capacity own address
+  r <- waitUntil deadline $ do
+    bound <- Map.lookup address <$> readTVar table
+    case bound of
+      Nothing -> pure (Left eCONNREFUSED)
+      Just (Bound waiting _) -> do
+        queue <- readTVar waiting
+        check (Seq.length queue < backlog)
+        Right mine <$ writeTVar waiting (queue |> theirs)
+  either (failed "transportConnect") pure r
+  where
+    backlog = 128
+
+-- | With a port of its own if it has port 0.
+withPort :: TVar Int -> SockAddr -> STM SockAddr
+withPort ports address = case address of
+  SockAddrInet 0 host -> (`SockAddrInet` host) <$> next
+  SockAddrInet6 0 flow host scope -> (\p -> SockAddrInet6 p flow host scope) <$> next
+  _ -> pure address
+  where
+    next = do
+      p <- readTVar ports
+      writeTVar ports (if p == 65535 then 49152 else p + 1)
+      pure (fromIntegral p)
+
+-- | The client's own address: the same host.
+unported :: SockAddr -> SockAddr
+unported address = case address of
+  SockAddrInet _ host -> SockAddrInet 0 host
+  SockAddrInet6 _ flow host scope -> SockAddrInet6 0 flow host scope
+  SockAddrUnix _ -> SockAddrUnix ""

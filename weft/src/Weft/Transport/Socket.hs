@@ -1,0 +1,130 @@
+-- |
+-- The kernel's stream sockets as a transport.
+module Weft.Transport.Socket
+  ( socketConnection,
+    socketListener,
+    socketTransport,
+  )
+where
+
+import Control.Exception (catch, mask_, onException)
+import Control.Monad (unless, when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Foreign.C.Error (Errno (..), eINVAL, eNOTCONN)
+import GHC.IO.Exception (IOException (ioe_errno))
+import Network.Socket (Family (..), ShutdownCmd (..), SockAddr (..), SocketOption (..), StructLinger (..))
+import qualified Network.Socket as N
+import Weft.Socket.Basic
+import Weft.Socket.ByteString (recv, sendAllBuf, sendMany, sendManyMore)
+import Weft.Socket.File (sendFileRange)
+import Weft.Socket.Options (setSockOpt, setSocketOption)
+import Weft.Socket.Types
+import Weft.Transport.Types
+
+-- | A connected socket and its peer.
+data Connected = Connected !Socket !SockAddr
+
+-- | A connected stream socket, and its peer's address, as a connection, which owns the
+-- socket from here on.
+socketConnection :: Socket -> SockAddr -> Connection
+socketConnection s peer = Connection socketOperations (Connected s peer)
+
+socketOperations :: Operations Connected
+socketOperations =
+  Operations
+    { opReceive = receive,
+      opSend = \(Connected s _) deadline (Region p n) -> before deadline s (\s' -> sendAllBuf s' p n),
+      opSendMany = \(Connected s _) deadline strings -> before deadline s (`sendMany` strings),
+      opSendFile = sendRange,
+      opShutdownSend = \(Connected s _) _ -> shutdownSend s,
+      opClose = \(Connected s _) -> close s,
+      opAbort = \(Connected s _) -> abort s,
+      opPeer = \(Connected _ peer) -> peer,
+      opLocal = \(Connected s _) -> getSocketName s,
+      opSecurity = const Nothing
+    }
+
+-- | Run an operation on the socket with the deadline; nothing is allocated without one.
+before :: Instant -> Socket -> (Socket -> IO a) -> IO a
+before deadline s act
+  | deadline == noDeadline = act s
+  | otherwise = act (withDeadline deadline s)
+{-# INLINE before #-}
+
+receive :: Connected -> Instant -> Int -> IO ByteString
+receive (Connected s _) deadline n
+  | n <= 0 = ioError (socketError "Weft.Transport.connReceive" eINVAL)
+  | otherwise = before deadline s (`recv` n)
+
+-- | The strings wait in the kernel for the file's first bytes (@MSG_MORE@), so that a head and
+-- a small file are one packet.
+sendRange :: Connected -> Instant -> [ByteString] -> FileRange -> IO ()
+sendRange (Connected s _) deadline strings (FileRange fd offset size) = before deadline s $ \s' -> do
+  unless (all B.null strings) $
+    if size > 0 then sendManyMore s' strings else sendMany s' strings
+  sendFileRange s' fd offset size
+
+-- | Both sides may have ended theirs, of which shutdown(2) says that there is no connection.
+shutdownSend :: Socket -> IO ()
+shutdownSend s =
+  shutdown s ShutdownSend `catch` \e ->
+    unless (fmap Errno (ioe_errno e) == Just eNOTCONN) (ioError e)
+
+-- | Closed with a linger time of zero TCP sends RST and drops what it holds: tcp(7), RFC 9293, 3.10.5.
+abort :: Socket -> IO ()
+abort s = do
+  setSockOpt s Linger (StructLinger 1 0) `catch` ignore
+  close s
+  where
+    ignore :: IOError -> IO ()
+    ignore _ = pure ()
+
+-- Listeners --------------------------------------------------------------------------
+
+-- | A socket that listens as a listener, which owns it from here on. Connections of the
+-- Internet's families send small messages at once (@TCP_NODELAY@).
+socketListener :: Socket -> IO Listener
+socketListener l = do
+  address <- getSocketName l
+  pure
+    Listener
+      { listenerAccept = mask_ (accept l >>= uncurry prepared),
+        listenerAddress = address,
+        listenerClose = close l
+      }
+
+prepared :: Socket -> SockAddr -> IO Connection
+prepared s peer = do
+  (`onException` close s) $ case peer of
+    SockAddrUnix _ -> pure ()
+    _ -> setSocketOption s NoDelay 1
+  pure (socketConnection s peer)
+
+-- | The kernel's network. A listener is one socket; servers that accept on each core have
+-- a socket for each: "Weft.Socket.withServer".
+socketTransport :: Transport
+socketTransport =
+  Transport
+    { transportListen = \address -> mask_ $ do
+        s <- fresh address
+        (`onException` close s) $ do
+          when (internet address) (setSocketOption s ReuseAddr 1)
+          bind s address
+          listen s backlog
+          socketListener s,
+      transportConnect = \deadline address -> mask_ $ do
+        s <- fresh address
+        before deadline s (`connect` address) `onException` close s
+        prepared s address
+    }
+  where
+    backlog = 4096
+    fresh address = socket (familyOf address) N.Stream 0
+    internet address = familyOf address /= AF_UNIX
+
+familyOf :: SockAddr -> Family
+familyOf address = case address of
+  SockAddrInet _ _ -> AF_INET
+  SockAddrInet6 {} -> AF_INET6
+  SockAddrUnix _ -> AF_UNIX

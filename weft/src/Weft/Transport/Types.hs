@@ -1,0 +1,271 @@
+{-# LANGUAGE ExistentialQuantification #-}
+
+-- |
+-- The types of "Weft.Transport", and what is common to all implementations.
+module Weft.Transport.Types
+  ( -- * Connections
+    Connection (..),
+    Operations (..),
+    Region (..),
+    FileRange (..),
+    connReceive,
+    connSend,
+    connSendBytes,
+    connSendMany,
+    connSendFile,
+    connShutdownSend,
+    connClose,
+    connAbort,
+    connPeer,
+    connLocal,
+    connSecurity,
+    connCloseGracefully,
+
+    -- * Security
+    Security (..),
+    ProtocolVersion (..),
+
+    -- * Listeners and transports
+    Listener (..),
+    Transport (..),
+
+    -- * For implementations
+    withReceived,
+    sendFileByReading,
+    filePieceSize,
+  )
+where
+
+import Control.Exception (catch)
+import Control.Monad (when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Internal as B (createAndTrim)
+import Data.IORef
+import Data.Int (Int64)
+import Data.Word (Word16, Word8)
+import Foreign.C.Error (eINVAL)
+import Foreign.Ptr (Ptr)
+import GHC.IO.Exception (IOErrorType (EOF))
+import Network.Socket (SockAddr)
+import System.IO.Error (mkIOError)
+import System.Posix.Types (Fd (..))
+import Weft.Core.Time (Duration)
+import Weft.FFI.Errno (throwIfNegative)
+import Weft.FFI.Socket (cReadAt)
+import Weft.Socket.Message (withBytes)
+import Weft.Socket.Types (Instant, deadlineIn, socketError)
+
+-- | A connection: a reliable stream of bytes in each direction. It is the operations of
+-- a kind of connection and the state of this one; three words beside that state.
+--
+-- At most one thread receives and at most one sends at a time; the two may be different threads.
+-- 'connClose', 'connAbort' and the questions may be used by any thread at any time.
+data Connection = forall s. Connection !(Operations s) !s
+
+-- | What a kind of connection implements; @s@ is its state. Each is described at
+-- the function of the same name: 'opReceive' at 'connReceive' and so on.
+data Operations s = Operations
+  { opReceive :: !(s -> Instant -> Int -> IO ByteString),
+    opSend :: !(s -> Instant -> Region -> IO ()),
+    opSendMany :: !(s -> Instant -> [ByteString] -> IO ()),
+    opSendFile :: !(s -> Instant -> [ByteString] -> FileRange -> IO ()),
+    opShutdownSend :: !(s -> Instant -> IO ()),
+    opClose :: !(s -> IO ()),
+    opAbort :: !(s -> IO ()),
+    opPeer :: !(s -> SockAddr),
+    opLocal :: !(s -> IO SockAddr),
+    opSecurity :: !(s -> Maybe Security)
+  }
+
+-- | Memory: where it begins and how many bytes it has.
+data Region = Region {-# UNPACK #-} !(Ptr Word8) {-# UNPACK #-} !Int
+
+-- | Part of an open regular file: the descriptor, the offset and the length in bytes. The
+-- descriptor's own position is neither used nor changed.
+data FileRange = FileRange !Fd !Int64 !Int64
+
+-- Operations -------------------------------------------------------------------------
+
+-- | Receive at least one byte and at most the number given (an implementation may
+-- return fewer than there are), waiting until there are some. Empty at the end of the stream, again
+-- and again. When the deadline passes first it throws an error that satisfies
+-- 'Weft.Socket.isTimeout'; nothing is lost, and a later call receives what comes. @EBADF@ once the
+-- connection is closed, @ECONNRESET@ when the peer aborted it, @EINVAL@ for a number that
+-- is not positive.
+connReceive :: Connection -> Instant -> Int -> IO ByteString
+connReceive (Connection ops s) = opReceive ops s
+{-# INLINE connReceive #-}
+
+-- | Send this many bytes of memory, which stays valid during the call, waiting while the
+-- peer does not take them. When it throws, an unknown part was sent, and the connection is good for
+-- receiving and closing only. Errors as 'connReceive'; @EPIPE@ or @ECONNRESET@ when the peer
+-- takes no more.
+connSend :: Connection -> Instant -> Ptr Word8 -> Int -> IO ()
+connSend (Connection ops s) deadline p n = opSend ops s deadline (Region p n)
+{-# INLINE connSend #-}
+
+-- | 'connSend' of a string.
+connSendBytes :: Connection -> Instant -> ByteString -> IO ()
+connSendBytes c deadline bytes = withBytes bytes (connSend c deadline)
+
+-- | Send strings one after the other, gathered into as few system calls or packets as possible.
+-- Otherwise as 'connSend'.
+connSendMany :: Connection -> Instant -> [ByteString] -> IO ()
+connSendMany (Connection ops s) = opSendMany ops s
+{-# INLINE connSendMany #-}
+
+-- | Send strings and then part of a file. The kernel's sockets send the file without
+-- copying it through the program; others read and send it in pieces of at most 'filePieceSize'.
+-- Throws an end-of-file error when the file ends before the range does. Otherwise as 'connSend'.
+connSendFile :: Connection -> Instant -> [ByteString] -> FileRange -> IO ()
+connSendFile (Connection ops s) = opSendFile ops s
+{-# INLINE connSendFile #-}
+
+-- | End the sending direction: the peer receives what was sent and then the end of the stream.
+-- Receiving goes on. A second call has no effect. The deadline is for
+-- implementations that have to send something.
+connShutdownSend :: Connection -> Instant -> IO ()
+connShutdownSend (Connection ops s) = opShutdownSend ops s
+{-# INLINE connShutdownSend #-}
+
+-- | Close both directions without waiting. Operations that wait, and all later ones, throw
+-- @EBADF@. What was sent is still delivered, unless the peer's own data was left unread: then a kernel may
+-- reset the connection, so a server that wants its last words read uses 'connCloseGracefully'.
+-- No effect on one that is closed; throws nothing; any thread.
+connClose :: Connection -> IO ()
+connClose (Connection ops s) = opClose ops s
+{-# INLINE connClose #-}
+
+-- | Close, and drop what was sent and not yet delivered: the peer's operations fail where the protocol can say
+-- so (TCP: RST). Memory that a peer which does not read holds on to is free at once. Otherwise as
+-- 'connClose'.
+connAbort :: Connection -> IO ()
+connAbort (Connection ops s) = opAbort ops s
+{-# INLINE connAbort #-}
+
+-- | The peer's address.
+connPeer :: Connection -> SockAddr
+connPeer (Connection ops s) = opPeer ops s
+
+-- | The local address; the kernel's sockets ask by a system call. @EBADF@ when it is closed.
+connLocal :: Connection -> IO SockAddr
+connLocal (Connection ops s) = opLocal ops s
+
+-- | The peer's certificates and the encryption; 'Nothing' for plain text.
+connSecurity :: Connection -> Maybe Security
+connSecurity (Connection ops s) = opSecurity ops s
+
+-- | Close so that the peer gets all that was sent: end the sending direction, receive and drop
+-- until the peer ends its own, for at most that long and that many bytes, then close. Throws no
+-- 'IOError'.
+connCloseGracefully :: Duration -> Int -> Connection -> IO ()
+connCloseGracefully limit bytes c = (drain `catch` ignore) >> connClose c
+  where
+    drain = do
+      deadline <- deadlineIn limit
+      connShutdownSend c deadline
+      go deadline bytes
+    go deadline left = when (left > 0) $ do
+      chunk <- connReceive c deadline (min left 65536)
+      if B.null chunk then pure () else go deadline (left - B.length chunk)
+    ignore :: IOError -> IO ()
+    ignore _ = pure ()
+
+-- Security ---------------------------------------------------------------------------
+
+-- | What was agreed on in a TLS handshake.
+data Security = Security
+  { securityVersion :: !ProtocolVersion,
+    -- | The number of the cipher suite (IANA's registry of TLS cipher suites).
+    securityCipher :: !Word16,
+    -- | The application protocol that was agreed on (RFC 7301), as @h2@ or @http/1.1@.
+    securityAlpn :: !(Maybe ByteString),
+    -- | The name that the client asked for (RFC 6066, section 3).
+    securityServerName :: !(Maybe ByteString),
+    -- | The peer's certificate chain, in DER, its own certificate first; empty if it
+    -- sent none. It has been verified.
+    securityPeerCertificates :: ![ByteString],
+    -- | Was an earlier session resumed?
+    securityResumed :: !Bool
+  }
+  deriving (Eq, Show)
+
+-- | Versions of TLS.
+data ProtocolVersion = TlsVersion12 | TlsVersion13
+  deriving (Eq, Ord, Show)
+
+-- Listeners --------------------------------------------------------------------------
+
+-- | Accepts connections.
+data Listener = Listener
+  { -- | Wait for a connection. Any number of threads may wait; one that is interrupted
+    -- leaves the connection to the next. @EBADF@ once the listener is closed. Other errors may pass
+    -- (@EMFILE@, @ECONNABORTED@): see accept(2).
+    listenerAccept :: !(IO Connection),
+    -- | Where it listens.
+    listenerAddress :: !SockAddr,
+    -- | Take no more; connections stay. Idempotent, throws nothing, any thread.
+    listenerClose :: !(IO ())
+  }
+
+-- | A network: the kernel's, one in memory, or another.
+data Transport = Transport
+  { -- | Listen at an address; port 0 lets the transport choose one. Throws @EADDRINUSE@
+    -- and as bind(2) does.
+    transportListen :: !(SockAddr -> IO Listener),
+    -- | Connect to an address before the deadline. Throws @ECONNREFUSED@ and as connect(2) does, and when the
+    -- deadline passes first an error that satisfies 'Weft.Socket.isTimeout'.
+    transportConnect :: !(Instant -> SockAddr -> IO Connection)
+  }
+
+-- For implementations ----------------------------------------------------------------
+
+-- | The most bytes of a file that 'sendFileByReading' holds: 64 KiB.
+filePieceSize :: Int
+filePieceSize = 65536
+
+-- | Send part of a file with a function that sends a string. While the kernel waits for the disk
+-- other threads of the capability run.
+sendFileByReading :: (ByteString -> IO ()) -> FileRange -> IO ()
+sendFileByReading send (FileRange (Fd fd) from size)
+  | from < 0 || size < 0 = ioError (socketError loc eINVAL)
+  | otherwise = go from size
+  where
+    loc = "Weft.Transport.connSendFile"
+    go offset left = when (left > 0) $ do
+      let wanted = fromIntegral (min left (fromIntegral filePieceSize))
+      piece <- B.createAndTrim wanted $ \p ->
+        fromIntegral <$> throwIfNegative loc (cReadAt fd p (fromIntegral wanted) offset)
+      when (B.null piece) (ioError (mkIOError EOF loc Nothing Nothing))
+      send piece
+      go (offset + fromIntegral (B.length piece)) (left - fromIntegral (B.length piece))
+
+-- | A connection of which some bytes were received already: they are received once more. For those
+-- who look at the beginning to find out which protocol it is.
+withReceived :: ByteString -> Connection -> IO Connection
+withReceived bytes c
+  | B.null bytes = pure c
+  | otherwise = (\left -> Connection receivedOperations (Received left c)) <$> newIORef bytes
+
+-- | What is left of the bytes, changed by the thread that receives; the connection.
+data Received = Received !(IORef ByteString) !Connection
+
+receivedOperations :: Operations Received
+receivedOperations =
+  Operations
+    { opReceive = \(Received ref c) deadline n -> do
+        left <- readIORef ref
+        if B.null left || n <= 0
+          then connReceive c deadline n
+          else B.take n left <$ writeIORef ref (B.drop n left),
+      opSend = \(Received _ (Connection ops s)) -> opSend ops s,
+      opSendMany = \(Received _ c) -> connSendMany c,
+      opSendFile = \(Received _ c) -> connSendFile c,
+      opShutdownSend = \(Received _ c) -> connShutdownSend c,
+      opClose = \(Received _ c) -> connClose c,
+      opAbort = \(Received _ c) -> connAbort c,
+      opPeer = \(Received _ c) -> connPeer c,
+      opLocal = \(Received _ c) -> connLocal c,
+      opSecurity = \(Received _ c) -> connSecurity c
+    }

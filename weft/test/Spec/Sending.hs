@@ -1,0 +1,163 @@
+-- |
+-- Sends that are cut off after a part went out: the peer must never take what is sent next for the rest.
+module Spec.Sending
+  ( tests,
+  )
+where
+
+import Control.Exception (Exception, bracket, throwIO, throwTo, try)
+import Control.Monad (forM_, replicateM_, unless, when)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Lazy as L
+import Data.IORef
+import Data.List (isInfixOf)
+import Foreign.C.Error (eBADF, ePIPE)
+import Harness
+import System.Directory (getTemporaryDirectory, removeFile)
+import System.IO (hClose, openBinaryTempFile)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Duration
+import Weft.Socket
+import Weft.Socket.ByteString
+import qualified Weft.Socket.ByteString.Lazy as Lazy
+
+tests :: TestTree
+tests =
+  testGroup "sends that are cut off" $
+    [ test (name <> ", by " <> how) (withFile (\path -> cutBy (operation path)))
+      | (how, cutBy) <- [("a deadline", byDeadline), ("an exception", byException)],
+        (name, operation) <-
+          [ ("sendAll", const (`sendAll` large)),
+            ("sendMany", const (`sendMany` replicate 3000 (B.replicate 10000 1))),
+            ("lazy sendAll", const (`Lazy.sendAll` L.fromStrict large)),
+            ("sendFile", flip sendFile)
+          ]
+    ]
+      <> [ test "nothing went out: nothing is cut" . withUnix $ \a b -> do
+             sent <- fill a
+             soon <- deadlineIn (milliseconds 5)
+             e <- failure "sendAll" (sendAll (withDeadline soon a) (C.pack "more"))
+             isTimeout e @? show e
+             t <- start (sendAll a (C.pack "rest"))
+             got <- exactly b (sent + 4)
+             result "sendAll" t
+             B.drop sent got @?= C.pack "rest",
+           test "a sender that returns how much it sent cuts nothing" . withUnix $ \a _ -> do
+             sent <- send a large
+             assertBool "all was taken" (sent < B.length large)
+             soon <- deadlineIn (milliseconds 5)
+             e <- failure "send" (send (withDeadline soon a) large)
+             isTimeout e @? show e
+             sendNow a (C.pack "x") >>= (@?= Right 0),
+           test "who waits to send when it happens hears of it" . withUnix $ \a _ -> do
+             soon <- deadlineIn (milliseconds 50)
+             t <- start (sendAll (withDeadline soon a) large)
+             blocked t >>= assertBool "does not block"
+             others <- mapM (const (start (sendAll a (C.pack "x")))) [1 .. 3 :: Int]
+             e <- failure "sendAll" (result "sendAll" t)
+             isTimeout e @? show e
+             forM_ others (refused . result "another sender"),
+           test "exceptions at every moment: a whole message, or none more (storm)" storm
+         ]
+
+test :: String -> IO () -> TestTree
+test name act = testCase name (finishes name act)
+
+large :: B.ByteString
+large = B.replicate 20000000 1
+
+withFile :: (FilePath -> IO a) -> IO a
+withFile = bracket make removeFile
+  where
+    make = do
+      folder <- getTemporaryDirectory
+      (path, h) <- openBinaryTempFile folder "weft-spec"
+      B.hPut h large
+      path <$ hClose h
+
+withUnix :: (Socket -> Socket -> IO a) -> IO a
+withUnix act = bracket (socketPair AF_UNIX Stream defaultProtocol) (\(a, b) -> close a >> close b) (uncurry act)
+
+exactly :: Socket -> Int -> IO B.ByteString
+exactly s = fmap B.concat . go
+  where
+    go 0 = pure []
+    go n = recv s n >>= \c -> if B.null c then pure [] else (c :) <$> go (n - B.length c)
+
+-- | Send until the kernel takes no more; how many bytes.
+fill :: Socket -> IO Int
+fill s = go 0
+  where
+    go n = sendNow s (B.replicate 65536 1) >>= either throwIO (\k -> if k == 0 then pure n else go (n + k))
+
+-- | It fails, and says why.
+refused :: IO a -> Assertion
+refused act = do
+  e <- failure "a send after one that was cut off" act
+  assertBool (show e) (isErrno ePIPE e && "cut off" `isInfixOf` show e)
+
+byDeadline, byException :: (Socket -> IO ()) -> IO ()
+byDeadline sending = withUnix $ \a b -> do
+  soon <- deadlineIn (milliseconds 30)
+  e <- failure "the send" (sending (withDeadline soon a))
+  isTimeout e @? show e
+  cut a b
+byException sending = withUnix $ \a b -> do
+  t <- start (sending a)
+  -- A part has gone out; opening a file may block before.
+  first <- recv b 1
+  B.length first @?= 1
+  blocked t >>= assertBool "does not block"
+  stop t
+  cut a b
+
+-- | Nothing more can be sent on the first, what was sent and the other direction are as they were.
+cut :: Socket -> Socket -> IO ()
+cut a b = do
+  refused (sendAll a (C.pack "x"))
+  refused (send a (C.pack "x"))
+  refused (sendMany a [C.pack "x"])
+  refused (sendNow a (C.pack "x") >>= either throwIO pure)
+  sendAll b (C.pack "still")
+  recv a 10 >>= (@?= C.pack "still")
+  shutdown a ShutdownSend
+  rest <- exactly b (B.length large)
+  assertBool "more than was sent" (B.length rest < B.length large && B.all (== 1) rest)
+  close a
+  failsWith "send" eBADF (send a (C.pack "x"))
+
+-- | A thread sends messages of equal bytes, each time another byte, while exceptions hit it; the reader must find nothing
+-- but whole messages, and one part at the end.
+storm :: IO ()
+storm = forM_ [1 .. times 150] $ \i -> withUnix $ \a b -> do
+  reader <- start (everything b)
+  over <- newIORef False
+  sender <- start $
+    forM_ (cycle [1 .. 250]) $ \byte -> do
+      r <- try (sendAll a (B.replicate size byte)) :: IO (Either Stop ())
+      done <- readIORef over
+      -- Exceptions may hit between sends, too.
+      when done (throwIO Stop)
+      either (const (pure ())) pure r
+  let Task thread _ = sender
+  replicateM_ 3 (pause (i `mod` 3) >> throwTo thread Stop)
+  writeIORef over True
+  stop sender
+  close a
+  got <- result "the reader" reader
+  let messages = B.group got
+      (whole, end) = (if null messages then ([], B.empty) else (init messages, last messages))
+  forM_ whole $ \m -> unless (B.length m == size) (assertFailure ("a message of " <> show (B.length m) <> " bytes within the stream"))
+  assertBool "too much" (B.length end <= size)
+  where
+    size = 300000
+    everything b = B.concat <$> go
+      where
+        go = recv b 65536 >>= \c -> if B.null c then pure [] else (c :) <$> go
+
+data Stop = Stop
+  deriving (Show)
+
+instance Exception Stop
