@@ -9,18 +9,25 @@ import qualified Files.Killed
 import qualified Files.Use
 import System.Environment (setEnv)
 import Test.Tasty
-import Weft.File (FileEngine (..), preferFiles, stopLanes)
+import Weft.File (FileEngine (..), filesChoice, preferFiles, stopRings)
 import Weft.Hybrid.Scheduler
+import Weft.Test.Configurations (configurations)
+import Weft.Test.Skip (skipAll)
 
 main :: IO ()
 main = do
   setEnv "TASTY_NUM_THREADS" "1"
+  noRings <- preferFiles Rings >> snd <$> filesChoice <* stopRings
+  chosen <- configurations (== (2, Adaptive)) [(n, engine) | n <- [1, 2, 4], engine <- [Adaptive, Rings, Threads]]
   defaultMain . localOption (mkTimeout 120000000) . testGroup "hybrid-files" $
-    [group engine n | n <- [1, 2, 4], engine <- [Adaptive, Rings, Threads]]
+    [needing engine noRings (group engine n) | (n, engine) <- chosen]
+  where
+    needing Rings (Just why) = skipAll (show Rings) why
+    needing _ _ = id
 
 group :: FileEngine -> Int -> TestTree
 group engine n =
-  withResource begin (\s -> stopScheduler s >> stopLanes) $ \scheduler ->
+  withResource begin (\s -> stopScheduler s >> stopRings) $ \scheduler ->
     testGroup (show engine <> " -N" <> show n) [Files.Use.tests scheduler, Files.Killed.tests scheduler]
   where
     begin = do

@@ -9,6 +9,7 @@ import qualified Programs
 import qualified Queues
 import qualified Spec.Descriptors
 import qualified Spec.Ending
+import qualified Spec.Forked
 import qualified Spec.Interrupted
 import qualified Spec.Loops
 import qualified Spec.Outside
@@ -18,21 +19,19 @@ import qualified Spec.Tutorial
 import qualified Spec.Waiting
 import System.Environment (setEnv)
 import Test.Tasty
-import Test.Tasty.HUnit
 import Weft.Backend
 import Weft.Hybrid.Scheduler
+import Weft.Test.Configurations (configurations)
+import Weft.Test.Skip (skipAll)
 
 main :: IO ()
 main = do
   setEnv "TASTY_NUM_THREADS" "1"
   choices <- mapM (\name -> (,) name <$> whyUnavailable name) backendNames
+  chosen <- configurations ((== 2) . fst) [(n, choice) | n <- [1, 2, 4], choice <- choices]
   defaultMain . localOption (mkTimeout 120000000) . testGroup "hybrid" $
     Queues.tests :
-      [maybe (group name n) (refused name) reason | n <- [1, 2, 4], (name, reason) <- choices]
-
--- | A back end that this machine refuses.
-refused :: String -> String -> TestTree
-refused name why = testCase (name <> " is not to be had: " <> why) (pure ())
+      [maybe id (skipAll name) reason (group name n) | (n, (name, reason)) <- chosen]
 
 group :: String -> Int -> TestTree
 group name n =
@@ -48,6 +47,7 @@ group name n =
         Spec.Tutorial.tests scheduler,
         Spec.Races.tests n scheduler,
         Spec.Ending.tests n,
+        Spec.Forked.tests scheduler,
         Spec.Loops.tests n
       ]
   where

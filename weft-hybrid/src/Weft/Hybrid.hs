@@ -166,13 +166,13 @@ where
 
 import Control.Monad.Catch
 import Weft.Hybrid.Blocking
-import Weft.Hybrid.Bridge
 import Weft.Hybrid.Channel
 import Weft.Hybrid.Descriptor
 import Weft.Hybrid.MVar
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Pipe
 import Weft.Hybrid.Policy
+import Weft.Hybrid.Run
 import Weft.Hybrid.Scheduler
 import Weft.Hybrid.Semaphore
 import Weft.Hybrid.Socket

@@ -57,6 +57,16 @@ anyMoment k
   | k `mod` 4 == 1 = replicateM_ (k `mod` 9) yield
   | otherwise = sleep (microseconds (k * 37 `mod` 400))
 
+-- | The thread has ended, of itself or by being killed, and of nothing else.
+endedWell :: Thread -> Hybrid ()
+endedWell t = do
+  end <- wait t
+  unless (isKilled end) (either C.throwM pure end)
+
+-- | Nobody died of an exception.
+joined :: [Thread] -> Hybrid ()
+joined ts = mapM wait ts >>= mapM_ (either C.throwM pure)
+
 canary :: (File -> Offset -> Ptr Word8 -> Count -> Hybrid Count) -> Scheduler -> Assertion
 canary readInto s = withBytes 1048576 $ \path -> GHC.withFile uncached path $ \file -> do
   bad <- newIORef (0 :: Int)
@@ -74,7 +84,7 @@ canary readInto s = withBytes 1048576 $ \path -> GHC.withFile uncached path $ \f
         ok <- nonBlocking (holds p 65536)
         unless (ok && either (const (isKilled end)) (const True) end) (nonBlocking (atomicModifyIORef' bad (\n -> (n + 1, ()))))
       nonBlocking (touchForeignPtr memory)
-    mapM_ wait clients
+    joined clients
   readIORef bad >>= (@?= 0)
 
 holds :: Ptr Word8 -> Int -> IO Bool
@@ -93,7 +103,7 @@ lentWrites s = withBytes 65536 $ \path -> do
       t <- forkThread (writeBufAt file 0 p 65536)
       anyMoment k
       kill t
-      void (wait t)
+      endedWell t
     fillBytes p 0xff 65536
     when (k `mod` 5 == 0) (threadDelay 300)
     got <- GHC.readAt file 0 65536
@@ -107,8 +117,8 @@ abandoned s = withBytes 1048576 $ \path -> GHC.withFile uncached path $ \file ->
       t <- forkThread (void (readAt file (fromIntegral (4096 * ((i * 7 + k) `mod` 256))) 4096))
       anyMoment (k + i)
       kill t
-      wait t
-    mapM_ wait clients
+      endedWell t
+    joined clients
     got <- readAt file 0 4096
     nonBlocking (got @?= marked 0 4096)
 
@@ -123,7 +133,7 @@ syncs s = withBytes 65536 $ \path -> do
       allocate f 0 65536
     anyMoment k
     kill t
-    wait t
+    endedWell t
   eventually "as many descriptors as before" ((<= before + 4) <$> openDescriptors)
 
 -- | Nobody writes into it: the open waits for ever, but for the kernel's rings, which open it at
@@ -137,7 +147,7 @@ namedPipe s = withFolder $ \folder -> do
     t <- forkThread (withFile reading path (const (pure ())))
     anyMoment k
     kill t
-    wait t
+    endedWell t
   eventually "as many descriptors as before" ((<= before + 4) <$> openDescriptors)
 
 opens :: Scheduler -> Assertion
@@ -150,8 +160,8 @@ opens s = withFolder $ \folder -> do
       t <- forkThread (withFile reading path (const yield) >> withFile writing path (const (pure ())))
       anyMoment (2 * k)
       kill t
-      wait t
-    mapM_ wait clients
+      endedWell t
+    joined clients
   eventually "as many descriptors as before" ((<= before + 4) <$> openDescriptors)
 
 masked :: Scheduler -> Assertion
@@ -170,7 +180,7 @@ masked s = withBytes 1048576 $ \path -> GHC.withFile uncached path $ \file -> do
     -- It has begun, and is masked.
     yield
     kill u
-    wait u
+    endedWell u
   n <- readIORef finished
   (n > 0) @? "no uninterruptible read came to its end"
   where

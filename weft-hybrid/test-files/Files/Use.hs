@@ -69,7 +69,7 @@ bytes go = withFolder $ \folder -> go $ do
 
 chunks :: Run -> Assertion
 chunks go = withBytes 100000 $ \path -> go . withFile reading path $ \f -> do
-  (sizes, all') <- forChunks f 10 30000 (\(ns, acc) b -> pure (B.length b : ns, acc <> b)) ([], B.empty)
+  (sizes, all') <- foldChunks f 10 30000 (\(ns, acc) b -> pure (B.length b : ns, acc <> b)) ([], B.empty)
   nonBlocking $ do
     reverse sizes @?= [30000, 30000, 30000, 9990]
     all' @?= marked 10 99990
@@ -125,7 +125,7 @@ closing go = withBytes 65536 $ \path -> withFolder $ \folder -> do
       g <- openFile uncached other
       x <- readAt g 0 4096
       unless (x == B.replicate 4096 255) (note wrong "the other file")
-      mapM_ wait readers
+      mapM wait readers >>= mapM_ (either throwM pure)
       closeFile g
   readIORef wrong >>= (@?= [])
   -- Lanes that were not there before have a few.
@@ -176,7 +176,7 @@ beneath go = withFolder $ \folder -> do
   B.writeFile (folder </> "secret") (B.pack [1])
   B.writeFile (folder </> "in" </> "f") (B.pack [2])
   go . withDirectory (folder </> "in") $ \d -> do
-    let mode = reading {openWithin = Beneath}
+    let mode = reading {openResolve = Beneath}
     withFileAt d mode "f" (\f -> readAt f 0 10) >>= \x -> nonBlocking (x @?= B.pack [2])
     forM_ ["../secret", "/etc/passwd", "f/../../secret"] $ \path -> do
       r <- C.try (withFileAt d mode path (const (pure ())))
@@ -187,17 +187,17 @@ names go = withFolder $ \folder -> do
   let raw = B.pack [0xff, 0x41]
       many = [B.pack (map (fromIntegral . fromEnum) (show i <> replicate 100 'n')) | i <- [1 .. 800 :: Int]]
   go . withDirectory folder $ \d -> do
-    let mode = reading {openWithin = Beneath, openPrompt = True}
+    let mode = reading {openResolve = Beneath, openNonBlocking = True}
         here = B.pack [0x2e]
     forM_ (raw : many) $ \name -> withRawFileAt d writing name (\f -> writeAt f 0 name)
     forM_ [1 .. 2 :: Int] $ \_ -> do
-      found <- withRawFileAt d mode here (\f -> forNames f (\acc name -> pure (B.copy name : acc)) [])
+      found <- withRawFileAt d mode here (\f -> foldNames f (\acc name -> pure (B.copy name : acc)) [])
       nonBlocking (sort found @?= sort (raw : many))
     withRawFileAt d mode raw $ \f -> do
       size <- statusSize <$> statFile f
       x <- readAt f 0 10
       nonBlocking ((x, size, statusSize (openedStatus f)) @?= (raw, 2, 2))
-    r <- C.try (withRawFileAt d mode raw (\f -> forNames f (\() _ -> pure ()) ()))
+    r <- C.try (withRawFileAt d mode raw (\f -> foldNames f (\() _ -> pure ()) ()))
     nonBlocking (either (\x -> const (pure ()) (x :: IOError)) (const (assertFailure "names of a file")) r)
 
 -- | More than a ring has slots.
@@ -208,7 +208,7 @@ crowd go = withBytes 1048576 $ \path -> go . withFile uncached path $ \f -> do
     let at = 4096 * (i * 37 `mod` 256)
     x <- readAt f (fromIntegral at) 4096
     nonBlocking (if x == marked at 4096 then pure () else atomicModifyIORef' wrong (\n -> (n + 1, ())))
-  mapM_ wait ts
+  mapM wait ts >>= mapM_ (either throwM pure)
   nonBlocking (readIORef wrong >>= (@?= 0))
 
 -- | While one reads from the disk, over and over, another has its turns.
@@ -217,7 +217,7 @@ others go = withBytes 1048576 $ \path -> go . withFile uncached path $ \f -> do
   turns <- nonBlocking (newIORef (0 :: Int))
   reader <- forkThread (forM_ [0 .. 199] (\i -> readAt f (4096 * (i `mod` 256)) 4096))
   other <- forkThread (let count = nonBlocking (modifyIORef' turns (+ 1)) >> sleep (microseconds 20) >> count in count)
-  _ <- wait reader
+  wait reader >>= either throwM pure
   kill other
   n <- nonBlocking (readIORef turns)
   nonBlocking (n >= 20 @? ("only " <> show n <> " turns beside 200 reads"))

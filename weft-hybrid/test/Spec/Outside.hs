@@ -14,8 +14,8 @@ import Support
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Hybrid hiding (newEmptyMVar, putMVar, takeMVar, throwTo)
+import Weft.Hybrid.ExternalCall
 import Weft.Hybrid.Monad (call)
-import Weft.Hybrid.Outside
 import qualified Weft.Hybrid.Park as Park
 import Weft.Hybrid.Scheduler (placeIn)
 

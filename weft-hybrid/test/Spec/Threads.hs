@@ -123,6 +123,16 @@ tests scheduler =
           pure (x, y)
         r @?= ('b', 'b'),
       testCase "a deadlocked thread is reported, told, and collected" deadlock,
+      test "a deadlocked thread without a label runs its handlers too" $ \s -> do
+        ended <- newIORef (0 :: Int)
+        let bump = nonBlocking (atomicModifyIORef' ended (\n -> (n + 1, ())))
+            waits = [H.newEmptyMVar >>= H.takeMVar, newSemaphore 1 >>= \x -> acquire x 2, newChannel >>= readChannel]
+        runIn s . forM_ waits $ \body -> do
+          fork (body `finally` bump)
+          -- It may wait again, and is told again.
+          void (forkThread ((body `catch` \e -> const body (e :: BlockedIndefinitelyOnMVar)) `finally` bump))
+          replicateM_ 3 yield
+        eventually "all handlers" (collect >> (== 6) <$> readIORef ended),
       test "bracket, many threads, all released" $ \s -> do
         n <- newIORef (0 :: Int)
         let change d = nonBlocking (atomicModifyIORef' n (\x -> (x + d, ())))

@@ -103,7 +103,8 @@ tests scheduler =
         (t1 - t0 >= 0.02) @? show (t1 - t0)
         runIn s $ do
           ts <- forM [1 .. times 1000] (\i -> forkThread (sleep (microseconds (i * 10))))
-          mapM_ wait ts
+          ends <- mapM wait ts
+          nonBlocking (length [() | Right () <- ends] @?= times 1000)
         r <- runIn s ((,,) <$> timeout (milliseconds 5) (sleep (seconds 100)) <*> timeout (seconds 100) (pure 'x') <*> timeout (seconds (-1)) (pure ()))
         r @?= (Nothing, Just 'x', Nothing)
         r' <- runIn s (timeout (milliseconds 20) (timeout (milliseconds 5) (sleep (seconds 100))))
@@ -114,10 +115,16 @@ tests scheduler =
         rs <- runIn s $ do
           boxes <- forM [1 .. times 300] $ \i -> do
             box <- newEmptyMVar
-            fork (timeout (microseconds 300) (sleep (microseconds (i `mod` 600))) >>= putMVar box)
+            -- What it says is what happened: the action ended, or it did not.
+            fork $ do
+              ended <- nonBlocking (newIORef False)
+              r <- timeout (microseconds 300) (sleep (microseconds (i `mod` 600)) >> mask_ (nonBlocking (writeIORef ended True)))
+              e <- nonBlocking (readIORef ended)
+              putMVar box (r, e)
             pure box
           mapM takeMVar boxes
-        length rs @?= times 300,
+        length rs @?= times 300
+        [x | x@(Just (), False) <- rs] @?= [],
       test "STM: at once, and after a retry; from both worlds" $ \s -> do
         var <- STM.newTVarIO (0 :: Int)
         r <- runIn s (STM.atomically (STM.readTVar var))
@@ -150,12 +157,14 @@ tests scheduler =
         r @?= 'x'
         e <- E.try (runIn s (blocking (E.throwIO Oops)))
         e @?= (Left Oops :: Either Oops ())
-        t0 <- getMonotonicTime
+        -- Beside each other: each waits in its call for all of them to have begun.
+        begun <- newIORef (0 :: Int)
         runIn s $ do
-          ts <- replicateM 10 (forkThread (blocking (threadDelay 20000)))
-          mapM_ wait ts
-        t1 <- getMonotonicTime
-        (t1 - t0 < 0.15) @? show (t1 - t0)
+          ts <- replicateM 10 . forkThread . blocking $ do
+            atomicModifyIORef' begun (\n -> (n + 1, ()))
+            eventually "ten calls at once" ((== 10) <$> readIORef begun)
+          ends <- mapM wait ts
+          nonBlocking (length [() | Right () <- ends] @?= 10)
         r' <- runIn s (onGhcThread (threadDelay 1000 >> pure 'y'))
         r' @?= 'y'
     ]

@@ -12,8 +12,8 @@ import Control.Concurrent (forkIOWithUnmask, killThread)
 import Control.Exception (mask_, try)
 import Control.Monad (void, when)
 import qualified Weft.Blocking as Pool
+import Weft.Hybrid.ExternalCall
 import Weft.Hybrid.Monad
-import Weft.Hybrid.Outside
 
 -- | Run a call that may block on the program's pool, and wait for it. Its exceptions are
 -- raised here. If the thread is interrupted a call that has begun goes on, and what it
@@ -21,7 +21,7 @@ import Weft.Hybrid.Outside
 blocking :: IO a -> Hybrid a
 blocking = blockingOr (const (pure ()))
 
--- | The same with a way to dispose of a result that nobody waits for any more.
+-- | 'blocking', with a way to dispose of a result that arrives after the thread was interrupted.
 blockingOr :: (a -> IO ()) -> IO a -> Hybrid a
 blockingOr dispose act = call $ \l ctx k -> outside l ctx k (Leaves dispose) $ \promise -> do
   Pool.submit Pool.programPool $ do

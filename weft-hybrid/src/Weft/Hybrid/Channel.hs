@@ -1,3 +1,5 @@
+{-# LANGUAGE LambdaCase #-}
+
 -- |
 -- Channels for hybrid threads: what is written is read once, in order, by who came
 -- first. One compare-and-swap an operation; from threads of any loop.
@@ -23,7 +25,7 @@ import Weft.Hybrid.Monad
 import Weft.Hybrid.Park
 import Weft.Hybrid.Semaphore
 import Weft.Hybrid.Trace
-import Weft.Sys (Ref, casRef, newRef, readRef)
+import Weft.Sys (Ref, newRef)
 
 -- | A queue of values.
 newtype Channel a = Channel (Ref (Content a))
@@ -33,9 +35,12 @@ instance Eq (Channel a) where
 
 -- | Moved by compare-and-swap, by anybody.
 data Content a
-  = -- | Values, the first list from the front, the second from the back; not both empty.
-    Values [a] [a]
-  | -- | The number of the next who waits, and who waits.
+  = -- | The number of the next who waits; values, the first list from the front, the second from the back; not
+    -- both empty.
+    Values !Int [a] [a]
+  | -- | The number of the next who waits, and who waits. (Odd if the channel is registered:
+    -- 'numberedFrom'. Never used twice: who is about to be taken out by its number must not be
+    -- taken for another.)
     Readers !Int !(IntMap.IntMap (Reader a))
 
 data Reader a = Reader !Waiter (a -> Trace)
@@ -45,42 +50,59 @@ newChannel :: Hybrid (Channel a)
 newChannel = nonBlocking (Channel <$> newRef (Readers 0 IntMap.empty))
 
 operate :: Channel a -> (Loop -> (b -> Trace) -> Content a -> Step (Content a)) -> Hybrid b
-operate (Channel ref) step = call $ \l ctx k -> transact (readRef ref) (casRef ref) remove ctx (step l k)
+operate (Channel ref) step = call $ \l ctx k -> transact (queueOf ref) l ctx (step l k)
+{-# INLINE operate #-}
+
+queueOf :: Ref (Content a) -> WaitQueue (Content a)
+queueOf ref =
+  WaitQueue
+    { queueState = ref,
+      queueRemove = const remove,
+      queueWaiters = \case
+        Values {} -> []
+        Readers _ rs -> [(n, w) | (n, Reader w _) <- IntMap.toList rs],
+      queueRegistered = \case
+        Values next _ _ -> odd next
+        Readers next _ -> odd next,
+      queueSetRegistered = \b content -> case content of
+        Values next front back -> Values (numberedFrom b next) front back
+        Readers next rs -> Readers (numberedFrom b next) rs
+    }
   where
     remove n (Readers next rs) | IntMap.member n rs = Just (Readers next (IntMap.delete n rs), pure ())
     remove _ _ = Nothing
-{-# INLINE operate #-}
+{-# INLINE queueOf #-}
 
 -- | Put a value in. Never waits.
 writeChannel :: Channel a -> a -> Hybrid ()
 writeChannel ch a = operate ch $ \l k content -> case content of
-  Values front back -> Go (Values front (a : back)) (pure (k ()))
+  Values next front back -> Go (Values next front (a : back)) (pure (k ()))
   Readers next rs -> case IntMap.minView rs of
-    Nothing -> Go (Values [a] []) (pure (k ()))
+    Nothing -> Go (Values next [a] []) (pure (k ()))
     Just (Reader w k', rs') -> Go (Readers next rs') (resume (onLoop l) w (\() -> k' a) >> pure (k ()))
 
 -- | Take the oldest value out, waiting for one.
 readChannel :: Channel a -> Hybrid a
 readChannel ch = operate ch $ \_ k content -> case content of
-  Values front back -> popped k front back
-  Readers next rs -> Wait next (\w -> Readers (next + 1) (IntMap.insert next (Reader w k) rs))
+  Values next front back -> popped k next front back
+  Readers next rs -> Wait next (\w -> Readers (next + 2) (IntMap.insert next (Reader w k) rs))
 
 -- | Take it out if there is one.
 tryReadChannel :: Channel a -> Hybrid (Maybe a)
 tryReadChannel ch = operate ch $ \_ k content -> case content of
-  Values front back -> popped (k . Just) front back
+  Values next front back -> popped (k . Just) next front back
   Readers _ _ -> Go content (pure (k Nothing))
 
-popped :: (a -> Trace) -> [a] -> [a] -> Step (Content a)
-popped k front back = case front of
-  [a] | null back -> Go (Readers 0 IntMap.empty) (pure (k a))
-  a : front' -> Go (Values front' back) (pure (k a))
-  [] -> popped k (reverse back) []
+popped :: (a -> Trace) -> Int -> [a] -> [a] -> Step (Content a)
+popped k next front back = case front of
+  [a] | null back -> Go (Readers next IntMap.empty) (pure (k a))
+  a : front' -> Go (Values next front' back) (pure (k a))
+  [] -> popped k next (reverse back) []
 
--- | A channel that holds so many values at most.
+-- | A channel that holds a limited number of values.
 data BoundedChannel a = BoundedChannel !Semaphore !(Channel a)
 
--- | An empty one, for so many values, at least one.
+-- | An empty channel for this many values, at least one.
 newBoundedChannel :: Int -> Hybrid (BoundedChannel a)
 newBoundedChannel n = BoundedChannel <$> newSemaphore (max 1 n) <*> newChannel
 

@@ -46,14 +46,14 @@ import GHC.Exts (oneShot)
 import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Backend
-import Weft.Core.Endpoint (Attempt (..))
+import Weft.Core.Descriptor (Attempt (..))
 import Weft.Core.Events
 import Weft.Core.Manager
 import Weft.Core.Time (Instant, never)
 import Weft.Core.Timer (cancelTimer)
 import Weft.FFI.Errno (errnoError, throwErrnoCode)
 import Weft.FFI.Socket (cClose, cSetNonBlocking)
-import Weft.Hybrid.Gate
+import Weft.Hybrid.DescriptorTable
 import Weft.Hybrid.Monad hiding (enter)
 import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
@@ -74,7 +74,7 @@ closeDescriptor d = mask_ $ do
     Nothing -> pure False
     Just mine -> do
       owner <- readOwner d
-      forM_ (loopOf owner) $ \l -> admit (toLoop l) d Reading >> admit (toLoop l) d Writing
+      forM_ (loopOf owner) $ \l -> wakeQueue (toLoop l) d Reading >> wakeQueue (toLoop l) d Writing
       when mine (release d)
       pure True
 
@@ -140,9 +140,9 @@ immediately loc d op = do
 -- | Try if there are news, else wait for them.
 begin :: Operation a -> Loop -> Context -> IO Trace
 begin o@Operation {opSource = Source d _ _, opKind = Kind _ dir} l ctx = do
-  gate <- readGate d dir
-  case gate of
-    News -> casGate d dir gate Quiet >>= \ok -> if ok then attempt True o l ctx else begin o l ctx
+  queue <- readQueue d dir
+  case queue of
+    Signalled -> casQueue d dir queue NotReady >>= \ok -> if ok then attempt True o l ctx else begin o l ctx
     _ -> await o l ctx
 
 -- | Try, and if it is too early wait, or, after the deadline, fail.
@@ -168,7 +168,7 @@ attempt again o@Operation {opSource = Source d anchor _, opKind = Kind loc dir} 
           | otherwise -> failed (errnoCode eTIMEDOUT)
   where
     Fd fd = descriptorFd d
-    passOn = admit (onLoop l) d dir
+    passOn = wakeQueue (onLoop l) d dir
     failed e = pure (Throw (toException (errnoError loc e)))
 
 errnoCode :: Errno -> CInt
@@ -176,7 +176,7 @@ errnoCode (Errno e) = e
 
 -- Waiting -------------------------------------------------------------------------------
 
--- | Wait at the gate. A thread without an identity and without a deadline needs no more
+-- | Wait at the queue. A thread without an identity and without a deadline needs no more
 -- than its place there.
 await :: Operation a -> Loop -> Context -> IO Trace
 await o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l ctx = do
@@ -186,23 +186,23 @@ await o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l ctx = 
     Right ()
       | Anonymous <- contextIdentity ctx,
         deadline == never -> do
-        joined <- joinGate d dir 0 (opAgain o) (Waiter ctx 0)
+        joined <- joinQueue d dir 0 (opAgain o) (Waiter ctx 0)
         if joined then Parked <$ recheck l d dir else begin o l ctx
       | otherwise -> do
         n <- newNumber
-        parkWith ctx (takeOut d dir n) (waitNumbered n o l) (begin o l ctx)
+        parkWith ctx (leaveQueue d dir n) (waitNumbered n o l) (begin o l ctx)
 
 -- | It may have been closed before the thread was in its place.
 recheck :: Loop -> Descriptor -> Direction -> IO ()
 recheck l d dir = do
   open <- isOpen d
-  unless open (admit (onLoop l) d dir)
+  unless open (wakeQueue (onLoop l) d dir)
 
 -- | In its place, with a timer if there is a deadline.
 waitNumbered :: Int -> Operation a -> Loop -> Waiter -> IO Bool
 waitNumbered n o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l w
   | deadline == never = do
-    joined <- joinGate d dir n (opAgain o) w
+    joined <- joinQueue d dir n (opAgain o) w
     joined <$ recheck l d dir
   | otherwise = do
     timer <- newRef (pure ())
@@ -211,13 +211,13 @@ waitNumbered n o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir}
           stop
           begin o l' ctx
         expired = do
-          mine <- takeOut d dir n
+          mine <- leaveQueue d dir n
           early <- isEarly l deadline
           when mine (resume (onLoop l) w (\() -> if early then again else Call (attempt False o)))
     -- Before it can be resumed elsewhere; the timer fires on this loop, so not before the end of this.
     t <- addOwnTimer (loopManager l) deadline expired
     writeRef timer (void (cancelTimer t))
-    joined <- joinGate d dir n again w
+    joined <- joinQueue d dir n again w
     unless joined (void (cancelTimer t))
     joined <$ recheck l d dir
 
@@ -260,10 +260,10 @@ arm l d = do
   when (armed == AlwaysReady) tryAll
   where
     backend = managerBackend (loopManager l)
-    tok = guestToken (descriptorFd d) (descriptorGeneration d)
+    tok = externalToken (descriptorFd d) (descriptorGeneration d)
     wanted = evtRead <> evtWrite <> evtPeerClosed <> evtUrgent
     settle = void . casOwner d (loopMoving l)
-    tryAll = mapM_ (admit (onLoop l) d) [Reading, Writing]
+    tryAll = mapM_ (wakeQueue (onLoop l) d) [Reading, Writing]
     -- Those who wait find out for themselves.
     fails = do
       settle Nobody
@@ -279,6 +279,6 @@ arm l d = do
 waitReadable :: Descriptor -> Hybrid ()
 waitReadable d = perform (Kind "Weft.Hybrid.waitReadable" Reading) (sourceOf d) (const (pure (Drained ())))
 
--- | The same for writing.
+-- | 'waitReadable' for writing.
 waitWritable :: Descriptor -> Hybrid ()
 waitWritable d = perform (Kind "Weft.Hybrid.waitWritable" Writing) (sourceOf d) (const (pure (Drained ())))

@@ -48,14 +48,14 @@ module Weft.Hybrid.File
     openFileAt,
     withRawFileAt,
     openRawFileAt,
-    forNames,
+    foldNames,
     directoryLocal,
 
     -- * Reading and writing
     readAt,
     writeAt,
     writeManyAt,
-    forChunks,
+    foldChunks,
 
     -- * Memory of one's own
     readBufAt,
@@ -87,44 +87,44 @@ import Foreign.Ptr (Ptr)
 import Weft.FFI.File (Op, errAgain, errInterrupted, tryOp)
 import Weft.File (Access (..), Count (..), Creation (..), Directory, File, FileStatus (..), FileType (..), Offset (..), OpenMode (..), Within (..), alignedBuffer, directoryLocal, filePath, openedStatus, reading, writing)
 import qualified Weft.File as GHC
-import Weft.File.Carrier
-import Weft.File.Engine (Manner (..), begin)
+import Weft.File.Engine (RequestPolicy (..), begin)
 import qualified Weft.File.Names as Names
 import qualified Weft.File.Open as Open
 import qualified Weft.File.Status as Status
+import Weft.File.ThreadOps
 import qualified Weft.File.Transfer as Transfer
 import Weft.File.Types (fileFd)
+import Weft.Hybrid.ExternalCall
 import Weft.Hybrid.Monad
-import Weft.Hybrid.Outside
 
 -- Carrying out ------------------------------------------------------------------------
 
 -- | Hybrid threads. Between operations one of them has nothing of the file: masking and a handler would be
 -- a dozen system calls for each read.
-hybridThreads :: Carrier Hybrid
-hybridThreads = Carrier {carry = carryOut, using = \_ file act -> act (fileFd file)}
+hybridThreads :: ThreadOps Hybrid
+hybridThreads = ThreadOps {carry = carryOut, using = \_ file act -> act (fileFd file)}
 {-# INLINE hybridThreads #-}
 
 -- | Try at once, where that does not block, else begin and park.
-carryOut :: Manner -> Op -> Hybrid CInt
+carryOut :: RequestPolicy -> Op -> Hybrid CInt
 carryOut manner op = do
-  r <- if mannerTry manner then nonBlocking prompt else pure errAgain
+  r <- if policyTry manner then nonBlocking prompt else pure errAgain
   result <- if r == errAgain then await manner op else pure r
   if result == errInterrupted then carryOut manner op else pure result
   where
     prompt = do
-      release <- mannerHold manner
+      release <- policyHold manner
       r <- tryOp op
-      mannerKeep manner
+      policyKeep manner
       r <$ release
 
--- | Begin, and park for the end. 'mannerWatch', which is for streams, is not looked at.
-await :: Manner -> Op -> Hybrid CInt
+-- | Begin, and park for the end. 'policyWatch', which is for streams, is not looked at.
+await :: RequestPolicy -> Op -> Hybrid CInt
 await manner op = call $ \l ctx k -> outside l ctx k interrupted $ \promise -> do
-  release <- mannerHold manner
-  begin op (\r -> mannerKeep manner >> release >> void (fulfil promise (Right r))) `onException` release
+  release <- policyHold manner
+  begin op (\r -> policyKeep manner >> release >> void (fulfil promise (Right r))) `onException` release
   where
-    interrupted = maybe (Leaves (won (mannerDispose manner))) (Stays . won) (mannerStay manner)
+    interrupted = maybe (Leaves (won (policyDispose manner))) (Stays . won) (policyStay manner)
     won act r = when (r >= 0) (act r)
 
 -- Opening and closing -------------------------------------------------------------------
@@ -157,7 +157,7 @@ withDirectory = Open.withDirectory hybridThreads
 openFileAt :: Directory -> OpenMode -> FilePath -> Hybrid File
 openFileAt = Open.openFileAt hybridThreads
 
--- | The same for as long as the action takes.
+-- | 'openFileAt', closed when the action ends.
 withFileAt :: Directory -> OpenMode -> FilePath -> (File -> Hybrid a) -> Hybrid a
 withFileAt = Open.withFileAt hybridThreads
 
@@ -165,13 +165,13 @@ withFileAt = Open.withFileAt hybridThreads
 openRawFileAt :: Directory -> OpenMode -> ByteString -> Hybrid File
 openRawFileAt = Open.openRawFileAt hybridThreads
 
--- | The same for as long as the action takes.
+-- | 'openRawFileAt', closed when the action ends.
 withRawFileAt :: Directory -> OpenMode -> ByteString -> (File -> Hybrid a) -> Hybrid a
 withRawFileAt = Open.withRawFileAt hybridThreads
 
 -- | All names in a directory that was opened as a file: 'GHC.forNames'.
-forNames :: File -> (a -> ByteString -> Hybrid a) -> a -> Hybrid a
-forNames = Names.forNames hybridThreads
+foldNames :: File -> (a -> ByteString -> Hybrid a) -> a -> Hybrid a
+foldNames = Names.foldNames hybridThreads
 
 -- Reading and writing ---------------------------------------------------------------------
 
@@ -191,26 +191,26 @@ writeManyAt = Transfer.writeManyAt hybridThreads
 
 -- | All of a file from an offset on, in chunks of that size, the last of which may
 -- be shorter.
-forChunks :: File -> Offset -> Count -> (a -> ByteString -> Hybrid a) -> a -> Hybrid a
-forChunks = Transfer.forChunks hybridThreads
+foldChunks :: File -> Offset -> Count -> (a -> ByteString -> Hybrid a) -> a -> Hybrid a
+foldChunks = Transfer.foldChunks hybridThreads
 
--- | Into memory of the caller's, which must stay until it returns: how many bytes,
+-- | Read into the caller's memory, which must stay valid until it returns. Returns the number of bytes:
 -- fewer than asked for only at the end of the file. Interrupted, the thread waits until
 -- the kernel is done with the memory.
 readBufAt :: File -> Offset -> Ptr Word8 -> Count -> Hybrid Count
 readBufAt = Transfer.readBufAt hybridThreads
 
--- | From memory of the caller's, in the same way: all of it.
+-- | Write all of the caller's memory, which must stay valid until it returns.
 writeBufAt :: File -> Offset -> Ptr Word8 -> Count -> Hybrid ()
 writeBufAt = Transfer.writeBufAt hybridThreads
 
--- | Into several pieces of memory, filled one after the other, by one request for
--- up to 1024 of them: how many bytes; fewer than there is room for only at the end
+-- | Read into several pieces of memory, filled one after the other, by one request for
+-- up to 1024 of them. Returns the number of bytes: fewer than there is room for only at the end
 -- of the file.
 readBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> Hybrid Count
 readBufsAt = Transfer.readBufsAt hybridThreads
 
--- | From several pieces of memory; all of it, unless the device is full.
+-- | Write several pieces of memory; all of them, unless the device is full.
 writeBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> Hybrid Count
 writeBufsAt = Transfer.writeBufsAt hybridThreads
 
@@ -218,7 +218,7 @@ writeBufsAt = Transfer.writeBufsAt hybridThreads
 sync :: File -> Hybrid ()
 sync = Transfer.sync hybridThreads
 
--- | The same without what is not needed to read it again (fdatasync(2)).
+-- | 'sync' without the metadata that reading the file again does not need (fdatasync(2)).
 syncData :: File -> Hybrid ()
 syncData = Transfer.syncData hybridThreads
 
@@ -229,10 +229,10 @@ allocate = Transfer.allocate hybridThreads
 
 -- Status -------------------------------------------------------------------------------------
 
--- | Of an open file.
+-- | The status of an open file (statx(2)).
 statFile :: File -> Hybrid FileStatus
 statFile = Status.statFile hybridThreads
 
--- | Of what a path leads to.
+-- | The status of the file that a path leads to (statx(2)).
 statPath :: FilePath -> Hybrid FileStatus
 statPath = Status.statPath hybridThreads

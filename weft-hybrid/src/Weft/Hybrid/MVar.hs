@@ -1,6 +1,6 @@
 -- |
--- MVars for hybrid threads, with the meaning of "Control.Concurrent.MVar": who waits
--- is served first come, first served, and a value that is put goes to all readers
+-- MVars for hybrid threads, with the meaning of "Control.Concurrent.MVar": waiting threads
+-- are served first come, first served, and a value that is put goes to all readers
 -- and the first taker. They may be used from threads of all loops.
 --
 -- One compare-and-swap an operation, whether it waits or not. A waiting thread can be
@@ -34,20 +34,19 @@ import Control.Monad.Catch (mask, onException)
 import qualified Data.IntMap.Strict as IntMap
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Park
-import Weft.Hybrid.Scheduler (Scheduler, placeIn)
 import Weft.Hybrid.Trace
 import Weft.Sys (Ref, casRef, mask_, newRef, readRef)
 
 -- | A place for one value. Moved by compare-and-swap, by anybody.
 newtype MVar a = MVar (Ref (Contents a))
 
--- | The number is for the next thread that waits.
+-- | The number is for the next thread that waits; odd if the MVar is registered ('numberedFrom').
 data Contents a
-  = Full a !Int !(Line (Putter a))
+  = Full a !Int !(Waiters (Putter a))
   | -- | Readers and takers.
-    Empty !Int !(Line (Taker a)) !(Line (Taker a))
+    Empty !Int !(Waiters (Taker a)) !(Waiters (Taker a))
 
-type Line = IntMap.IntMap
+type Waiters = IntMap.IntMap
 
 data Putter a = Putter !Waiter a Task
 
@@ -75,8 +74,25 @@ newEmptyMVarIO = MVar <$> newRef (Empty 0 IntMap.empty IntMap.empty)
 -- Waiting ---------------------------------------------------------------------------
 
 operate :: MVar a -> (Loop -> (b -> Trace) -> Contents a -> Step (Contents a)) -> Hybrid b
-operate (MVar ref) step = call $ \l ctx k -> transact (readRef ref) (casRef ref) remove ctx (step l k)
+operate (MVar ref) step = call $ \l ctx k -> transact (queueOf ref) l ctx (step l k)
 {-# INLINE operate #-}
+
+queueOf :: Ref (Contents a) -> WaitQueue (Contents a)
+queueOf ref =
+  WaitQueue
+    { queueState = ref,
+      queueRemove = const remove,
+      queueWaiters = \contents -> case contents of
+        Full _ _ ps -> [(n, w) | (n, Putter w _ _) <- IntMap.toList ps]
+        Empty _ rs ts -> [(n, w) | (n, Taker w _) <- IntMap.toList rs <> IntMap.toList ts],
+      queueRegistered = \contents -> case contents of
+        Full _ next _ -> odd next
+        Empty next _ _ -> odd next,
+      queueSetRegistered = \b contents -> case contents of
+        Full a next ps -> Full a (numberedFrom b next) ps
+        Empty next rs ts -> Empty (numberedFrom b next) rs ts
+    }
+{-# INLINE queueOf #-}
 
 remove :: Int -> Contents a -> Maybe (Contents a, IO ())
 remove n contents = case contents of
@@ -90,10 +106,10 @@ remove n contents = case contents of
 takeMVar :: MVar a -> Hybrid a
 takeMVar m = operate m $ \l k contents -> case contents of
   Full a next ps -> taken l (k a) next ps
-  Empty next rs ts -> Wait next (\w -> Empty (next + 1) rs (IntMap.insert next (Taker w k) ts))
+  Empty next rs ts -> Wait next (\w -> Empty (next + 2) rs (IntMap.insert next (Taker w k) ts))
 
 -- | The value is taken; the next one moves up.
-taken :: Loop -> Trace -> Int -> Line (Putter a) -> Step (Contents a)
+taken :: Loop -> Trace -> Int -> Waiters (Putter a) -> Step (Contents a)
 taken l t next ps = case IntMap.minView ps of
   Nothing -> Go (Empty next IntMap.empty IntMap.empty) (pure t)
   Just (Putter w b k, ps') -> Go (Full b next ps') (t <$ resume (onLoop l) w k)
@@ -102,11 +118,11 @@ taken l t next ps = case IntMap.minView ps of
 -- | Put a value, waiting until it is empty.
 putMVar :: MVar a -> a -> Hybrid ()
 putMVar m a = operate m $ \l k contents -> case contents of
-  Full b next ps -> Wait next (\w -> Full b (next + 1) (IntMap.insert next (Putter w a k) ps))
+  Full b next ps -> Wait next (\w -> Full b (next + 2) (IntMap.insert next (Putter w a k) ps))
   Empty next rs ts -> let (contents', serve) = given (onLoop l) a next rs ts in Go contents' (serve >> pure (k ()))
 
 -- | The state after a value was put, and how those who waited for it hear of it.
-given :: Place -> a -> Int -> Line (Taker a) -> Line (Taker a) -> (Contents a, IO ())
+given :: Place -> a -> Int -> Waiters (Taker a) -> Waiters (Taker a) -> (Contents a, IO ())
 given place a next rs ts = case IntMap.minView ts of
   Nothing
     | IntMap.null rs -> (Full a next IntMap.empty, pure ())
@@ -120,7 +136,7 @@ given place a next rs ts = case IntMap.minView ts of
 readMVar :: MVar a -> Hybrid a
 readMVar m = operate m $ \_ k contents -> case contents of
   Full a _ _ -> Go contents (pure (k a))
-  Empty next rs ts -> Wait next (\w -> Empty (next + 1) (IntMap.insert next (Taker w k) rs) ts)
+  Empty next rs ts -> Wait next (\w -> Empty (next + 2) (IntMap.insert next (Taker w k) rs) ts)
 
 -- Without waiting ---------------------------------------------------------------------
 
@@ -136,17 +152,17 @@ tryPutMVar m a = operate m $ \l k contents -> case contents of
   Full {} -> Go contents (pure (k False))
   Empty next rs ts -> let (contents', serve) = given (onLoop l) a next rs ts in Go contents' (serve >> pure (k True))
 
--- | The same from a GHC thread, or a callback: those who wait for the value go on in that
+-- | 'tryPutMVar' from a GHC thread, or a callback: threads that wait for the value go on in that
 -- scheduler.
 tryPutMVarIO :: Scheduler -> MVar a -> a -> IO Bool
-tryPutMVarIO world (MVar ref) a = mask_ go
+tryPutMVarIO scheduler (MVar ref) a = mask_ go
   where
     go = do
       contents <- readRef ref
       case contents of
         Full {} -> pure False
         Empty next rs ts -> do
-          place <- placeIn world
+          place <- placeIn scheduler
           let (contents', serve) = given place a next rs ts
           ok <- casRef ref contents $! contents'
           if ok then True <$ serve else go
@@ -171,7 +187,7 @@ withMVar m act = mask $ \restore -> do
 modifyMVar_ :: MVar a -> (a -> Hybrid a) -> Hybrid ()
 modifyMVar_ m act = modifyMVar m (fmap (\a -> (a, ())) . act)
 
--- | The same with a result.
+-- | 'modifyMVar_' with a result.
 modifyMVar :: MVar a -> (a -> Hybrid (a, b)) -> Hybrid b
 modifyMVar m act = mask $ \restore -> do
   a <- takeMVar m

@@ -3,9 +3,9 @@
 -- it. For those who write system calls; every function may be called from any
 -- thread.
 --
--- A parked thread is in one place: in the state of an MVar, at the gate of a descriptor,
+-- A parked thread is in one place: in the state of an MVar, at the queue of a descriptor,
 -- in a timer. Whoever takes it out of there, which is one atomic move, resumes it. So
--- does a thread that sends an exception: it takes it out ('withdraw'), or finds that
+-- does a thread that sends an exception: it takes it out, or finds that
 -- somebody was faster, and leaves the exception to be raised later. The moves of a thread
 -- with an identity are at 'State'; one without is its continuation and nothing else.
 module Weft.Hybrid.Park
@@ -13,6 +13,7 @@ module Weft.Hybrid.Park
     Place,
     onLoop,
     toLoop,
+    placeIn,
 
     -- * Waiting
     Waiter (..),
@@ -30,8 +31,13 @@ module Weft.Hybrid.Park
     isEarly,
 
     -- * Waiting in a shared state
+    WaitQueue (..),
     Step (..),
     transact,
+    numberedFrom,
+    registerWait,
+    ownedBy,
+    lost,
 
     -- * Exceptions from elsewhere
     throwTo,
@@ -40,11 +46,14 @@ module Weft.Hybrid.Park
   )
 where
 
-import Control.Exception (SomeException)
+import Control.Exception (BlockedIndefinitelyOnMVar (..), SomeException, toException)
+import Control.Monad (when)
+import Data.Bits
 import qualified Data.IntMap.Strict as IntMap
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Core.Manager (wakeManager)
 import Weft.Core.Time (Instant)
+import Weft.Hybrid.Blocked
 import Weft.Hybrid.Ready
 import Weft.Hybrid.Trace
 import Weft.Sys
@@ -67,10 +76,14 @@ toLoop l ctx task = do
     NoMail -> wakeManager (loopManager l)
     Mail {} -> pure ()
 
--- Waiting -----------------------------------------------------------------------------
+-- | Where a GHC thread puts threads that are ready: into the loop of its capability.
+placeIn :: Scheduler -> IO Place
+placeIn scheduler = do
+  slots <- readRef (schedulerLoops scheduler)
+  cap <- myCapability
+  toLoop <$> readBoxedArray slots (cap `mod` sizeBoxedArray slots)
 
--- | A parked thread: the context to go on in, and which of its waits it is.
-data Waiter = Waiter !Context !Int
+-- Waiting -----------------------------------------------------------------------------
 
 -- | Let a thread that was taken out of the place where it waited go on with that. Only
 -- for the one who took it out.
@@ -139,9 +152,9 @@ parkWith ctx withdraw insert again = case contextIdentity ctx of
 {-# INLINE parkWith #-}
 
 -- | An identity for a thread of that scheduler.
-newThread :: World -> IO Thread
-newThread world =
-  Thread <$> newRef (Active 0 []) <*> newRef "" <*> newRef (Watchers IntMap.empty) <*> pure world
+newThread :: Scheduler -> IO Thread
+newThread scheduler =
+  Thread <$> newRef (Active 0 []) <*> newRef "" <*> newRef (Watchers IntMap.empty) <*> pure scheduler
 
 -- | The context with an identity.
 identified :: Thread -> Context -> Context
@@ -149,18 +162,32 @@ identified t ctx = With (extraOf ctx) {extraThread = Known t}
 
 -- | A number that was not there before; not 0.
 newNumber :: IO Int
-newNumber = (+ 1) <$> addCell numbers 0 1
+newNumber = (+ 1) <$> addWord numbers 0 1
 
-numbers :: Cells
-numbers = unsafePerformIO (newCells 1)
+numbers :: AtomicWords
+numbers = unsafePerformIO (newAtomicWords 1)
 {-# NOINLINE numbers #-}
 
--- | For what a timer does: does it run before its time, as the loop ends ("Weft.Hybrid.Ending")?
+-- | For what a timer does: does it run before its time, as the loop ends ("Weft.Hybrid.Shutdown")?
 isEarly :: Loop -> Instant -> IO Bool
 isEarly l due = do
-  stop <- peekCell (worldStop (loopWorld l)) 0
+  stop <- peekWord (schedulerStop (loopScheduler l)) 0
   if stop == 0 then pure False else (< due) <$> now
 {-# INLINE isEarly #-}
+
+-- | A state in which threads may wait; what it refers to is evaluated, as it is moved by
+-- compare-and-swap of pointers.
+data WaitQueue s = WaitQueue
+  { queueState :: !(Ref s),
+    -- | Take out the one with that number: the state after that, and what is to be done then, from any
+    -- thread, given where to put threads that can go on.
+    queueRemove :: Place -> Int -> s -> Maybe (s, IO ()),
+    -- | Who is in it, by number.
+    queueWaiters :: s -> [(Int, Waiter)],
+    -- | Is it in the registry of "Weft.Hybrid.Blocked"? Part of the state.
+    queueRegistered :: s -> Bool,
+    queueSetRegistered :: Bool -> s -> s
+  }
 
 -- | One step of an operation on a shared state.
 data Step s
@@ -169,37 +196,114 @@ data Step s
   | -- | The thread has to wait: its number in the state, which must be new, and the next state.
     Wait !Int (Waiter -> s)
 
--- | An operation on a state that is moved by compare-and-swap (of pointers: what is put
--- there must be evaluated), for a thread that may have
--- to wait in it. The function is asked again when somebody else was faster. Who takes
--- the waiter out of the state has to 'resume' it. The third argument takes out a thread
--- that is interrupted; the state after that, and what is to be done then, from any thread.
-transact :: IO s -> (s -> s -> IO Bool) -> (Int -> s -> Maybe (s, IO ())) -> Context -> (s -> Step s) -> IO Trace
-transact look swap remove ctx step = attempt'
+-- | An operation of a thread that may have to wait. The function is asked again when somebody else
+-- was faster. Who takes the waiter out of the state has to 'resume' it.
+transact :: WaitQueue s -> Loop -> Context -> (s -> Step s) -> IO Trace
+transact q l ctx step = attempt'
   where
     attempt' = do
       s <- look
       case step s of
         Go s' act -> swap s s' >>= \ok -> if ok then act else attempt'
         Wait _ _ -> do
-          ticket <- newCells 1
-          parkWith ctx (withdraw ticket) (insert ticket) attempt'
+          ticket <- newAtomicWords 1
+          parkWith ctx (withdraw ticket) (insert ticket . ownedBy l) attempt'
+    look = readRef (queueState q)
+    swap = casRef (queueState q)
     insert ticket w = do
       s <- look
       case step s of
         Go _ _ -> pure False
-        Wait n next -> do
-          writeCell ticket 0 n
-          let !s' = next w
-          ok <- swap s s'
-          if ok then pure True else insert ticket w
-    withdraw ticket = do
-      n <- readCell ticket 0
-      s <- look
-      case remove n s of
-        Nothing -> pure False
-        Just (!s', after) -> swap s s' >>= \ok -> if ok then True <$ after else withdraw ticket
+        Wait n next
+          | hasContext ctx && not (queueRegistered q s) -> registerQueue q >> insert ticket w
+          | otherwise -> do
+            writeWord ticket 0 n
+            let !s' = next w
+            ok <- swap s s'
+            if ok then pure True else insert ticket w
+    withdraw ticket = readWord ticket 0 >>= takeFrom q (toLoop l)
 {-# INLINE transact #-}
+
+takeFrom :: WaitQueue s -> Place -> Int -> IO Bool
+takeFrom q place n = go
+  where
+    go = do
+      s <- readRef (queueState q)
+      case queueRemove q place n s of
+        Nothing -> pure False
+        Just (!s', after) -> casRef (queueState q) s s' >>= \ok -> if ok then True <$ after else go
+{-# INLINE takeFrom #-}
+
+hasContext :: Context -> Bool
+hasContext Plain = False
+hasContext _ = True
+{-# INLINE hasContext #-}
+
+-- | The numbers of waiters, for a queue that keeps in the lowest bit of the next one whether it is
+-- registered. They go up by two.
+numberedFrom :: Bool -> Int -> Int
+numberedFrom True n = n .|. 1
+numberedFrom False n = n + (n .&. 1)
+
+-- | The waiter, as one of that loop's scheduler: who finds it in the registry needs to know.
+ownedBy :: Loop -> Waiter -> Waiter
+ownedBy l w@(Waiter ctx _) = case ctx of
+  Plain -> w
+  With Extra {extraThread = Known _} -> w
+  _ -> Waiter ctx (schedulerNumber (loopScheduler l))
+{-# INLINE ownedBy #-}
+
+-- Registered before the state says so: two that are faster than each other register it twice, which does
+-- no harm.
+registerQueue :: WaitQueue s -> IO ()
+registerQueue q = do
+  register (queueState q) (Blocked candidates) whenLost
+  set True
+  where
+    whenLost = do
+      set False
+      stay <- or <$> (candidates >>= mapM lost)
+      stay <$ when stay (set True)
+    candidates = map candidate . queueWaiters q <$> readRef (queueState q)
+    candidate (n, w) = Candidate w (\place -> takeFrom q place n)
+    set b = do
+      s <- readRef (queueState q)
+      let !s' = queueSetRegistered q b s
+      ok <- casRef (queueState q) s s'
+      if ok then pure () else set b
+{-# NOINLINE registerQueue #-}
+
+-- | Register a wait outside of such queues, for as long as the reference lives, if the waiter has a
+-- context. The action takes it out.
+registerWait :: Ref a -> Waiter -> IO Bool -> IO ()
+registerWait key w@(Waiter ctx _) leaveQueue = when (hasContext ctx) (register key (Blocked (pure [candidate])) (lost candidate))
+  where
+    candidate = Candidate w (const leaveQueue)
+
+-- | Nothing can wake the thread any more: 'BlockedIndefinitelyOnMVar' is raised where it waits, so its handlers
+-- run. 'True': not now, ask again; its scheduler is about to stop and will kill it, or it has a label and
+-- is told for that ("Weft.Hybrid.Thread").
+lost :: Candidate -> IO Bool
+lost (Candidate (Waiter ctx n) leaveQueue) = schedulerOf number >>= maybe (pure False) inWorld
+  where
+    number = case contextIdentity ctx of
+      Known t -> schedulerNumber (threadScheduler t)
+      Anonymous -> n
+    inWorld scheduler = do
+      place <- placeIn scheduler
+      stop <- readWord (schedulerStop scheduler) 0
+      if stop /= 0 then pure True else raise place
+    raise place = case contextIdentity ctx of
+      Known t -> do
+        name <- readRef (threadLabel t)
+        state <- readRef (threadState t)
+        case state of
+          Waiting m _ _ _ | m == n -> if null name then False <$ throwTo place t blocked else pure True
+          _ -> pure False
+      Anonymous -> fmap (const False) . when (contextMask ctx < Uninterruptible) $ do
+        mine <- leaveQueue place
+        when mine (place (sheltered ctx) (\() -> Throw blocked))
+    blocked = toException BlockedIndefinitelyOnMVar
 
 -- Exceptions from elsewhere -------------------------------------------------------------
 

@@ -29,12 +29,12 @@ foreign import ccall unsafe "read" cRead :: CInt -> Ptr Word8 -> CSize -> IO CSs
 
 foreign import ccall unsafe "write" cWrite :: CInt -> Ptr Word8 -> CSize -> IO CSsize
 
--- | Read what there is, at most so many bytes: how many; 0 at the end.
+-- | Read the bytes that are there, at most the number given, waiting until there are some. Returns their number; 0 at the end.
 readBuf :: Descriptor -> Ptr Word8 -> Int -> Hybrid Int
 readBuf d p n = perform (Kind "Weft.Hybrid.readBuf" Reading) (sourceOf d) $ \fd ->
   transfer (\got -> got > 0 && got < n) (cRead fd p (fromIntegral n))
 
--- | Write what the kernel takes at once: how many bytes.
+-- | Write as much as the kernel takes at once. Returns the number of bytes.
 writeBuf :: Descriptor -> Ptr Word8 -> Int -> Hybrid Int
 writeBuf d p n = perform (Kind "Weft.Hybrid.writeBuf" Writing) (sourceOf d) $ \fd ->
   transfer (< n) (cWrite fd p (fromIntegral n))
@@ -58,7 +58,7 @@ transfer drained act = do
       if e == eAGAIN then pure NotYet else if e == eINTR then transfer drained act else pure (Failed code)
 {-# INLINE transfer #-}
 
--- | Read what there is, at most so many bytes (and at most 64 KiB); empty at the end.
+-- | Read the bytes that are there, at most the number given and at most 64 KiB, waiting until there are some; empty at the end.
 readBytes :: Descriptor -> Int -> Hybrid ByteString
 readBytes d n = perform (Kind "Weft.Hybrid.readBytes" Reading) (sourceOf d) $ \fd -> withScratch $ \p -> do
   let room = max 1 (min n scratchSize)

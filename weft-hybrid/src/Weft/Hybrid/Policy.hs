@@ -3,7 +3,9 @@
 -- loop; replacing it replaces the scheduler's decisions, not the scheduler.
 --
 -- 'Queue' says what a policy has to provide. Its operations are called by the loop's
--- thread only, must not block, and must in the end hand out every thread that was put in.
+-- thread only, must not block, and must in the end hand out every thread that was put in. What is put in is
+-- kept as 'inContext' makes it: a thread that is dealt to another loop is found its place there by its
+-- context.
 module Weft.Hybrid.Policy
   ( Policy,
     policy,
@@ -25,7 +27,10 @@ import Weft.Hybrid.Trace
 import Weft.Sys
 
 -- | How a loop makes its queue.
-newtype Policy = Policy {newReady :: IO Ready}
+newtype Policy = Policy
+  { -- | Make a loop's queue of ready threads.
+    newReady :: IO Ready
+  }
 
 -- | A policy of one's own.
 policy :: IO Queue -> Policy
@@ -40,26 +45,26 @@ roundRobin = Policy (RoundRobin <$> newFifo)
 -- taken from the last class that has any, so that none waits for ever. O(classes).
 priorities :: Int -> Policy
 priorities classes = policy $ do
-  queues <- newSlots count =<< newFifo
+  queues <- newBoxedArray count =<< newFifo
   fifos <- replicateM count newFifo
-  mapM_ (uncurry (writeSlot queues)) (zip [0 ..] fifos)
-  taken <- newCells 1
+  mapM_ (uncurry (writeBoxedArray queues)) (zip [0 ..] fifos)
+  taken <- newAtomicWords 1
   let forwards = [0 .. count - 1]
       first [] = pure (\() -> Idle)
       first (i : is) = do
-        q <- readSlot queues i
+        q <- readBoxedArray queues i
         n <- sizeFifo q
         if n > 0 then popFifo q else first is
   pure
     Queue
       { queuePush = \ctx task -> do
-          q <- readSlot queues (max 0 (min (count - 1) (contextPriority ctx)))
-          pushFifoIn q ctx task,
+          q <- readBoxedArray queues (max 0 (min (count - 1) (contextPriority ctx)))
+          pushFifo q (inContext ctx task),
         queuePop = do
-          bumpCell taken 0 1
-          n <- peekCell taken 0
+          bumpWord taken 0 1
+          n <- peekWord taken 0
           first (if n `mod` 16 == 0 then reverse forwards else forwards),
-        queueSize = sum <$> mapM (\i -> readSlot queues i >>= sizeFifo) forwards
+        queueSize = sum <$> mapM (\i -> readBoxedArray queues i >>= sizeFifo) forwards
       }
   where
     count = max 1 classes
@@ -80,11 +85,11 @@ resourceAware :: Resource -> Policy
 resourceAware resource = policy $ do
   takers <- newFifo
   others <- newFifo
-  turns <- newCells 1
+  turns <- newAtomicWords 1
   let takersFirst = do
         used <- resourceInUse resource
-        bumpCell turns 0 1
-        n <- peekCell turns 0
+        bumpWord turns 0 1
+        n <- peekWord turns 0
         pure (used < resourceLimit resource && even n)
       orElse a b = do
         n <- sizeFifo a
@@ -92,7 +97,7 @@ resourceAware resource = policy $ do
   pure
     Queue
       { queuePush = \ctx task ->
-          pushFifoIn (if contextPriority ctx > 0 then takers else others) ctx task,
+          pushFifo (if contextPriority ctx > 0 then takers else others) (inContext ctx task),
         queuePop = do
           taking <- takersFirst
           if taking then takers `orElse` others else others `orElse` takers,

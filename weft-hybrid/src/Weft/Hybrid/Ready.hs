@@ -39,25 +39,25 @@ atLast = 1
 atPositions = 2
 atRest = 3
 
-firstOf, lastOf :: Fifo -> IO (Chunk Task)
-firstOf (Fifo q) = chunkAt q atFirst
-lastOf (Fifo q) = chunkAt q atLast
+firstOf, lastOf :: Fifo -> IO (SmallArray Task)
+firstOf (Fifo q) = smallArrayAt q atFirst
+lastOf (Fifo q) = smallArrayAt q atLast
 {-# INLINE firstOf #-}
 {-# INLINE lastOf #-}
 
-setFirst, setLast :: Fifo -> Chunk Task -> IO ()
-setFirst (Fifo q) = putChunkAt q atFirst
-setLast (Fifo q) = putChunkAt q atLast
+setFirst, setLast :: Fifo -> SmallArray Task -> IO ()
+setFirst (Fifo q) = putSmallArrayAt q atFirst
+setLast (Fifo q) = putSmallArrayAt q atLast
 
-positionsOf :: Fifo -> IO Cells
-positionsOf (Fifo q) = cellsAt q atPositions
+positionsOf :: Fifo -> IO AtomicWords
+positionsOf (Fifo q) = wordsAt q atPositions
 {-# INLINE positionsOf #-}
 
 restOf :: Fifo -> IO Chunks
-restOf (Fifo q) = slotsAt q atRest >>= \slot -> readSlot slot 0
+restOf (Fifo q) = boxedArrayAt q atRest >>= \slot -> readBoxedArray slot 0
 
 setRest :: Fifo -> Chunks -> IO ()
-setRest (Fifo q) rest = slotsAt q atRest >>= \slot -> writeSlot slot 0 rest
+setRest (Fifo q) rest = boxedArrayAt q atRest >>= \slot -> writeBoxedArray slot 0 rest
 
 -- The positions: where to take in the first chunk; where to put in the last; by how much the last chunk is
 -- ahead of the first, in places; and up to where the first one is clear.
@@ -76,11 +76,11 @@ chunkSize = 510
 newFifo :: IO Fifo
 newFifo = do
   q <- newArrays 4
-  chunk <- newChunk chunkSize vacant
-  putChunkAt q atFirst chunk
-  putChunkAt q atLast chunk
-  putCellsAt q atPositions =<< newCells 4
-  putSlotsAt q atRest =<< newSlots 1 (Chunks [] [] [])
+  chunk <- newSmallArray chunkSize vacant
+  putSmallArrayAt q atFirst chunk
+  putSmallArrayAt q atLast chunk
+  putWordsAt q atPositions =<< newAtomicWords 4
+  putBoxedArrayAt q atRest =<< newBoxedArray 1 (Chunks [] [] [])
   pure (Fifo q)
 
 vacant :: Task
@@ -88,8 +88,8 @@ vacant () = Idle
 {-# NOINLINE vacant #-}
 
 -- | A chunk of nothing, to clear others with. Never written.
-vacancies :: Chunk Task
-vacancies = unsafePerformIO (newChunk chunkSize vacant)
+vacancies :: SmallArray Task
+vacancies = unsafePerformIO (newSmallArray chunkSize vacant)
 {-# NOINLINE vacancies #-}
 
 -- | At the end. O(1). The task is not evaluated.
@@ -99,12 +99,12 @@ pushFifo q task = do
   put positions q task
 {-# INLINE pushFifo #-}
 
-put :: Cells -> Fifo -> Task -> IO ()
+put :: AtomicWords -> Fifo -> Task -> IO ()
 put positions q task = do
-  i <- peekCell positions cellPut
+  i <- peekWord positions cellPut
   chunk <- lastOf q
-  writeChunk chunk i task
-  if i /= chunkSize - 1 then pokeCell positions cellPut (i + 1) else extend q
+  writeSmallArray chunk i task
+  if i /= chunkSize - 1 then pokeWord positions cellPut (i + 1) else extend q
 {-# INLINE put #-}
 
 -- | The last chunk is full. The first one stays open.
@@ -112,36 +112,36 @@ extend :: Fifo -> IO ()
 extend q = do
   full <- lastOf q
   positions <- positionsOf q
-  ahead <- peekCell positions cellAhead
+  ahead <- peekWord positions cellAhead
   Chunks next final spare <- restOf q
-  final' <- if ahead == 0 then pure final else (full : final) <$ closeChunk full
+  final' <- if ahead == 0 then pure final else (full : final) <$ freezeSmallArray full
   case spare of
     chunk : _ -> setLast q chunk
-    [] -> newChunk chunkSize vacant >>= setLast q
+    [] -> newSmallArray chunkSize vacant >>= setLast q
   setRest q (Chunks next final' [])
-  pokeCell positions cellPut 0
-  pokeCell positions cellAhead (ahead + chunkSize)
+  pokeWord positions cellPut 0
+  pokeWord positions cellAhead (ahead + chunkSize)
 {-# NOINLINE extend #-}
 
 -- | From the beginning; 'Idle' when there is none. O(1).
 popFifo :: Fifo -> IO Task
 popFifo q = do
   positions <- positionsOf q
-  i <- peekCell positions cellTake
-  end <- peekCell positions cellPut
+  i <- peekWord positions cellTake
+  end <- peekWord positions cellPut
   if i /= end
     then takeAt positions q i
     else do
-      ahead <- peekCell positions cellAhead
+      ahead <- peekWord positions cellAhead
       if ahead /= 0 then takeAt positions q i else pure vacant
 {-# INLINE popFifo #-}
 
 -- | There is one.
-takeAt :: Cells -> Fifo -> Int -> IO Task
+takeAt :: AtomicWords -> Fifo -> Int -> IO Task
 takeAt positions q i = do
   chunk <- firstOf q
-  task <- readChunk chunk i
-  if i /= chunkSize - 1 then pokeCell positions cellTake (i + 1) else advance q
+  task <- readSmallArray chunk i
+  if i /= chunkSize - 1 then pokeWord positions cellTake (i + 1) else advance q
   pure task
 {-# INLINE takeAt #-}
 
@@ -149,12 +149,12 @@ takeAt positions q i = do
 advance :: Fifo -> IO ()
 advance q = do
   used <- firstOf q
-  copyChunk vacancies used 0 chunkSize
+  copySmallArray vacancies used 0 chunkSize
   positions <- positionsOf q
-  pokeCell positions cellTake 0
-  pokeCell positions cellClear 0
-  ahead <- peekCell positions cellAhead
-  pokeCell positions cellAhead (ahead - chunkSize)
+  pokeWord positions cellTake 0
+  pokeWord positions cellClear 0
+  ahead <- peekWord positions cellAhead
+  pokeWord positions cellAhead (ahead - chunkSize)
   Chunks next final _ <- restOf q
   case next of
     chunk : next' -> chunk `followedBy` Chunks next' final [used]
@@ -165,7 +165,7 @@ advance q = do
         setRest q (Chunks [] [] [used])
   where
     chunk `followedBy` rest = do
-      reopenChunk chunk
+      thawSmallArray chunk
       setFirst q chunk
       setRest q rest
 {-# NOINLINE advance #-}
@@ -174,20 +174,20 @@ advance q = do
 tidyFifo :: Fifo -> IO ()
 tidyFifo q = do
   positions <- positionsOf q
-  clear <- peekCell positions cellClear
-  taken <- peekCell positions cellTake
+  clear <- peekWord positions cellClear
+  taken <- peekWord positions cellTake
   when (clear < taken) $ do
     chunk <- firstOf q
-    copyChunk vacancies chunk clear (taken - clear)
-    pokeCell positions cellClear taken
+    copySmallArray vacancies chunk clear (taken - clear)
+    pokeWord positions cellClear taken
 
 -- | How many are in it.
 sizeFifo :: Fifo -> IO Int
 sizeFifo q = do
   positions <- positionsOf q
-  taken <- peekCell positions cellTake
-  end <- peekCell positions cellPut
-  ahead <- peekCell positions cellAhead
+  taken <- peekWord positions cellTake
+  end <- peekWord positions cellPut
+  ahead <- peekWord positions cellAhead
   pure (ahead + end - taken)
 {-# INLINE sizeFifo #-}
 
@@ -210,10 +210,13 @@ sizeReady :: Ready -> IO Int
 sizeReady (RoundRobin q) = sizeFifo q
 sizeReady (Custom q) = queueSize q
 
--- | What to put into a queue of tasks for a thread in that context.
+-- | What to put into a queue of tasks for a thread in that context: a task that enters it first. So
+-- who takes it out can see the context.
 inContext :: Context -> Task -> Task
-inContext Plain task = task
-inContext ctx task = \() -> Enter ctx task
+-- (Two arguments before the equals sign: a closure of two words is made in place.)
+inContext ctx task = entering
+  where
+    entering () = Enter ctx task
 {-# INLINE inContext #-}
 
 -- | 'pushFifo' of that. Neither is left unevaluated.
@@ -230,5 +233,5 @@ exchangeFifoIn q ctx task = do
   case ctx of
     Plain -> put positions q task
     _ -> put positions q (\() -> Enter ctx task)
-  takeAt positions q =<< peekCell positions cellTake
+  takeAt positions q =<< peekWord positions cellTake
 {-# INLINE exchangeFifoIn #-}

@@ -26,6 +26,7 @@ import Control.Exception (SomeException, throwIO, try)
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
+import Weft.Sys (newRef, touchRef)
 
 -- | Run a transaction, waiting until it can commit. When none of its variables can
 -- change any more 'Control.Exception.BlockedIndefinitelyOnSTM' is raised.
@@ -41,7 +42,10 @@ data Phase = Waits | GivenUp | Committed
 waitFor :: Loop -> Context -> STM a -> (a -> Trace) -> IO Trace
 waitFor l ctx stm k = do
   phase <- newTVarIO Waits
-  let withdraw = GHC.atomically $ do
+  -- Alive as long as somebody may resume or interrupt the thread.
+  anchor <- newRef ()
+  let withdraw = touchRef anchor >> GHC.atomically giveUp
+      giveUp = do
         p <- readTVar phase
         case p of
           Waits -> True <$ writeTVar phase GivenUp
@@ -52,7 +56,9 @@ waitFor l ctx stm k = do
         case p of
           Waits -> Just <$> stm <* writeTVar phase Committed
           _ -> pure Nothing
-      insert w = True <$ forkIO (helper w)
+      insert w = do
+        registerWait anchor (ownedBy l w) withdraw
+        True <$ forkIO (helper w >> touchRef anchor)
       helper w = do
         r <- try (GHC.atomically transaction)
         case r of

@@ -18,7 +18,7 @@ module Weft.Hybrid.Scheduler
     startScheduler,
     stopScheduler,
     currentScheduler,
-    schedulerLoops,
+    loopCount,
 
     -- * Handing it threads
     submit,
@@ -33,18 +33,17 @@ import System.IO.Unsafe (unsafePerformIO)
 import Weft.Backend (newDefaultBackend)
 import Weft.Core.Manager
 import Weft.Duration (Duration, seconds)
-import Weft.Hybrid.Ending
-import Weft.Hybrid.Gate (deliver)
-import Weft.Hybrid.Machine
+import Weft.Hybrid.Blocked (beginWorld, endWorld)
+import Weft.Hybrid.DescriptorTable (deliver)
+import Weft.Hybrid.Interpreter
 import Weft.Hybrid.Park
 import Weft.Hybrid.Policy
 import Weft.Hybrid.Ready
+import Weft.Hybrid.Shutdown
 import Weft.Hybrid.Trace
+import Weft.Hybrid.Watchdog
 import Weft.Sys
 import Weft.TimerQueue (newQueue)
-
--- | Loops that share their work.
-type Scheduler = World
 
 -- | How a scheduler is to be.
 data Settings = Settings
@@ -56,11 +55,14 @@ data Settings = Settings
     settingsOnException :: Maybe String -> SomeException -> IO (),
     -- | Told the label of a thread that nothing can wake any more. Must not block.
     settingsOnDeadlock :: String -> IO (),
+    -- | Told when a loop has been in one step for a second: of a thread with that label, and for how long. Its
+    -- other threads, timers and descriptors wait for the end of that. Must not block.
+    settingsOnStall :: Maybe String -> Duration -> IO (),
     -- | How long the threads may take to end when the scheduler is stopped.
     settingsGrace :: Duration
   }
 
--- | A loop for each capability, round robin; both reports go to standard error; five seconds
+-- | A loop for each capability, round robin; reports go to standard error; five seconds
 -- for the end.
 defaultSettings :: Settings
 defaultSettings =
@@ -71,6 +73,8 @@ defaultSettings =
         hPutStrLn stderr ("weft-hybrid: " <> maybe "a thread" show label <> " died: " <> displayException e),
       settingsOnDeadlock = \label ->
         hPutStrLn stderr ("weft-hybrid: " <> show label <> " is deadlocked"),
+      settingsOnStall = \label d ->
+        hPutStrLn stderr ("weft-hybrid: " <> maybe "a thread" show label <> " has held its loop for " <> show d <> ": split the step by yield, or use blocking"),
       settingsGrace = seconds 5
     }
 
@@ -78,35 +82,41 @@ defaultSettings =
 startScheduler :: Settings -> IO Scheduler
 startScheduler settings = mask_ $ do
   count <- maybe getNumCapabilities (pure . max 1) (settingsLoops settings)
-  loops <- newRef =<< newSlots 0 (error "Weft.Hybrid.Scheduler: no loops")
-  world <-
-    World loops
-      <$> newCells (count + 1)
-      <*> newCells 2
-      <*> newCells 3
-      <*> newCells 1
+  loops <- newRef =<< newBoxedArray 0 (error "Weft.Hybrid.Scheduler: no loops")
+  scheduler <-
+    Scheduler loops
+      <$> newAtomicWords (count + 1)
+      <*> newAtomicWords 2
+      <*> newAtomicWords 3
+      <*> newAtomicWords 1
       <*> pure (settingsGrace settings)
       <*> newEmptyMVar
       <*> pure (settingsOnException settings)
       <*> pure (settingsOnDeadlock settings)
+      <*> pure (settingsOnStall settings)
+      <*> newAtomicWords 1
+      <*> newEmptyMVar
       <*> forkGeneration
-  made <- forM [0 .. count - 1] (newLoop settings world)
+      <*> newNumber
+  made <- forM [0 .. count - 1] (newLoop settings scheduler)
   case made of
     [] -> pure ()
     first : _ -> do
-      slots <- newSlots count first
-      forM_ (zip [0 ..] made) (uncurry (writeSlot slots))
+      slots <- newBoxedArray count first
+      forM_ (zip [0 ..] made) (uncurry (writeBoxedArray slots))
       writeRef loops slots
-  writeCell (worldStop world) cellRunning count
+  writeWord (schedulerStop scheduler) cellRunning count
+  beginWorld scheduler
   forM_ made $ \l ->
     forkPinned (loopIndex l) ("weft hybrid loop " <> show (loopIndex l)) $ \unmask ->
       unmask (runLoop l) `catch` \e -> do
         hPutStrLn stderr ("weft-hybrid: loop " <> show (loopIndex l) <> " failed: " <> show (e :: SomeException))
         endLoop l
-  pure world
+  _ <- forkPinned 0 "weft hybrid watchdog" (\unmask -> unmask (watchLoops scheduler))
+  pure scheduler
 
-newLoop :: Settings -> World -> Int -> IO Loop
-newLoop settings world i = do
+newLoop :: Settings -> Scheduler -> Int -> IO Loop
+newLoop settings scheduler i = do
   backend <- newDefaultBackend
   registry <- registryFor
   timers <- newQueue
@@ -114,8 +124,8 @@ newLoop settings world i = do
   ready <- newReady (settingsPolicy settings)
   inbox <- newRef NoMail
   ctx <- newRef Plain
-  pace <- newCells 24
-  let l = Loop i manager ready inbox ctx pace (Owner l) (Moving l) world
+  pace <- newAtomicWords 24
+  let l = Loop i manager ready inbox ctx pace (Owner l) (Moving l) scheduler
   pure l
 
 cellStop, cellRunning :: Int
@@ -124,57 +134,57 @@ cellRunning = 1
 
 -- | Kill all threads, wait until they have ended, end the loops and give back their kernel objects.
 -- Returns when that is done: after 'settingsGrace' and a turn at the latest, and then threads that
--- have not ended are dropped where they are. See "Weft.Hybrid.Ending" for who is told; a
--- thread that waits for another one, in an MVar say, ends if one of those resumes it, and is
--- dropped else. Not to be called by one of them.
+-- have not ended are dropped where they are. See "Weft.Hybrid.Shutdown" for who is told. Not to be called by one of them.
 stopScheduler :: Scheduler -> IO ()
-stopScheduler world = do
-  writeCell (worldStop world) cellStop 1
-  slots <- readRef (worldLoops world)
-  forM_ [0 .. sizeSlots slots - 1] $ \i -> readSlot slots i >>= wakeManager . loopManager
-  readMVar (worldEnded world)
+stopScheduler scheduler = do
+  writeWord (schedulerStop scheduler) cellStop 1
+  slots <- readRef (schedulerLoops scheduler)
+  forM_ [0 .. sizeBoxedArray slots - 1] $ \i -> readBoxedArray slots i >>= wakeManager . loopManager
+  readMVar (schedulerEnded scheduler)
 
 -- | How many loops it has.
-schedulerLoops :: Scheduler -> IO Int
-schedulerLoops world = sizeSlots <$> readRef (worldLoops world)
+loopCount :: Scheduler -> IO Int
+loopCount scheduler = sizeBoxedArray <$> readRef (schedulerLoops scheduler)
 
 -- | The program's scheduler, with 'defaultSettings', started when it is first needed.
 currentScheduler :: IO Scheduler
-currentScheduler = modifyMVar theScheduler $ \found -> do
+currentScheduler = do
+  program@(Program made box) <- readRef theScheduler
   generation <- forkGeneration
-  case found of
-    Just world | worldGeneration world == generation -> pure (found, world)
-    _ -> do
-      world <- startScheduler defaultSettings
-      pure (Just world, world)
+  if made == generation
+    then modifyMVar box $ \found -> do
+      scheduler <- maybe (startScheduler defaultSettings) pure found
+      pure (Just scheduler, scheduler)
+    else do
+      -- Another thread of the parent may have had the box when it forked.
+      new <- Program generation <$> newMVar Nothing
+      _ <- casRef theScheduler program new
+      currentScheduler
 
-theScheduler :: MVar (Maybe Scheduler)
-theScheduler = unsafePerformIO (newMVar Nothing)
+-- | The scheduler of a process image ('forkGeneration').
+data Program = Program !Int !(MVar (Maybe Scheduler))
+
+-- | Replaced in a forked child, by compare-and-swap.
+theScheduler :: Ref Program
+theScheduler = unsafePerformIO (Program <$> forkGeneration <*> newMVar Nothing >>= newRef)
 {-# NOINLINE theScheduler #-}
 
 -- | Have a thread run, on the loop of the caller's capability at first.
 submit :: Scheduler -> Context -> Task -> IO ()
-submit world ctx task = do
-  place <- placeIn world
+submit scheduler ctx task = do
+  place <- placeIn scheduler
   place ctx task
-
--- | Where a GHC thread puts threads that are ready.
-placeIn :: Scheduler -> IO Place
-placeIn world = do
-  slots <- readRef (worldLoops world)
-  cap <- myCapability
-  toLoop <$> readSlot slots (cap `mod` sizeSlots slots)
 
 -- Loops -----------------------------------------------------------------------------
 
 runLoop :: Loop -> IO ()
 runLoop l = do
   _ <- initialize (loopManager l)
-  setGuest (loopManager l) (deliver l)
+  setExternalHandler (loopManager l) (deliver l)
   go
   where
     go = do
-      stop <- peekCell (worldStop (loopWorld l)) cellStop
+      stop <- peekWord (schedulerStop (loopScheduler l)) cellStop
       if stop /= 0 then endThreads l (takeInbox l) >> endLoop l else once >> go
     once = do
       takeInbox l
@@ -194,17 +204,18 @@ idle l = do
   n <- sizeReady (loopReady l)
   unless (found || n > 0) $ do
     setIdle 1
-    void (addCell (worldIdle world) 0 1)
+    void (addWord (schedulerIdle scheduler) 0 1)
     sleepUnless (loopManager l) busy
-    mine <- casCell (worldIdle world) cell 1 0
-    when (mine == 1) (void (addCell (worldIdle world) 0 (-1)))
+    mine <- casWord (schedulerIdle scheduler) cell 1 0
+    when (mine == 1) (void (addWord (schedulerIdle scheduler) 0 (-1)))
+    rouseWatchdog scheduler
   where
-    world = loopWorld l
+    scheduler = loopScheduler l
     cell = loopIndex l + 1
-    setIdle = writeCell (worldIdle world) cell
+    setIdle = writeWord (schedulerIdle scheduler) cell
     busy = do
       inbox <- readRef (loopInbox l)
-      stop <- readCell (worldStop world) cellStop
+      stop <- readWord (schedulerStop scheduler) cellStop
       pure $ case inbox of
         Mail {} -> True
         NoMail -> stop /= 0
@@ -224,29 +235,33 @@ takeInbox l = do
 -- | After a full turn: half of what is ready to a loop that has nothing.
 share :: Loop -> IO ()
 share l = do
-  idlers <- peekCell (worldIdle world) 0
+  idlers <- peekWord (schedulerIdle scheduler) 0
   when (idlers > 0) $ do
     n <- sizeReady (loopReady l)
     when (n > 1) $ do
-      slots <- readRef (worldLoops world)
+      slots <- readRef (schedulerLoops scheduler)
       taker <- firstIdle slots 0
       mapM_ (\other -> deal (n `div` 2) other) taker
   where
-    world = loopWorld l
+    scheduler = loopScheduler l
     firstIdle slots i
-      | i >= sizeSlots slots = pure Nothing
+      | i >= sizeBoxedArray slots = pure Nothing
       | otherwise = do
-        found <- casCell (worldIdle world) (i + 1) 1 0
+        found <- casWord (schedulerIdle scheduler) (i + 1) 1 0
         if found == 1
           then do
-            void (addCell (worldIdle world) 0 (-1))
-            Just <$> readSlot slots i
+            void (addWord (schedulerIdle scheduler) 0 (-1))
+            Just <$> readBoxedArray slots i
           else firstIdle slots (i + 1)
     deal :: Int -> Loop -> IO ()
     deal 0 _ = pure ()
     deal n other = do
       task <- popReady (loopReady l)
-      toLoop other Plain task
+      case loopReady l of
+        RoundRobin _ -> toLoop other Plain task
+        Custom _ -> case task () of
+          Enter ctx k -> toLoop other ctx k
+          _ -> toLoop other Plain task
       deal (n - 1) other
 
 -- | The loop's last act.
@@ -254,5 +269,5 @@ endLoop :: Loop -> IO ()
 endLoop l = do
   requestStop (loopManager l)
   void (step (loopManager l))
-  left <- addCell (worldStop (loopWorld l)) cellRunning (-1)
-  when (left == 1) (void (tryPutMVar (worldEnded (loopWorld l)) ()))
+  left <- addWord (schedulerStop (loopScheduler l)) cellRunning (-1)
+  when (left == 1) (endWorld (loopScheduler l) >> endWatchdog (loopScheduler l) >> void (tryPutMVar (schedulerEnded (loopScheduler l)) ()))

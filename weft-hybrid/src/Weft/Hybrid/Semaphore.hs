@@ -1,6 +1,6 @@
 -- |
--- Counting semaphores and mutexes for hybrid threads (2007, section 4.7): first come, first served, also
--- when one who waits wants more than one who came later. One compare-and-swap an
+-- Counting semaphores and mutexes for hybrid threads (2007, section 4.7): first come, first served, even
+-- if a later thread asks for fewer units. One compare-and-swap an
 -- operation. From threads of any loop.
 module Weft.Hybrid.Semaphore
   ( -- * Semaphores
@@ -26,50 +26,62 @@ import qualified Data.IntMap.Strict as IntMap
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
-import Weft.Sys (Ref, casRef, newRef, readRef)
+import Weft.Sys (Ref, newRef)
 
--- | Units that can be had.
+-- | A counting semaphore.
 newtype Semaphore = Semaphore (Ref Units)
   deriving (Eq)
 
--- | How many are free, the number of the next who waits, and who waits. Moved by
+-- | How many are free, the number of the next who waits (odd if the semaphore is registered:
+-- 'numberedFrom'), and who waits. Moved by
 -- compare-and-swap, by anybody. Invariant: there are not enough for the first in the line.
 data Units = Units !Int !Int !(IntMap.IntMap Claim)
 
 -- | Who waits, for how many, and what comes then.
 data Claim = Claim !Waiter !Int Task
 
--- | So many units.
+-- | A semaphore with this many free units.
 newSemaphore :: Int -> Hybrid Semaphore
 newSemaphore n = nonBlocking (Semaphore <$> newRef (Units n 0 IntMap.empty))
 
 operate :: Semaphore -> (Loop -> (b -> Trace) -> Units -> Step Units) -> Hybrid b
 operate (Semaphore ref) step = call $ \l ctx k ->
-  transact (readRef ref) (casRef ref) (leave l) ctx (step l k)
-  where
-    -- Those behind it may be served now.
-    leave l n (Units free next line)
-      | IntMap.member n line =
-        let (units, served) = serve (Units free next (IntMap.delete n line))
-         in Just (units, tell (toLoop l) served)
-      | otherwise = Nothing
+  transact (queueOf ref) l ctx (step l k)
 {-# INLINE operate #-}
 
--- | Take so many units, waiting until they are free.
+queueOf :: Ref Units -> WaitQueue Units
+queueOf ref =
+  WaitQueue
+    { queueState = ref,
+      queueRemove = leave,
+      queueWaiters = \(Units _ _ line) -> [(n, w) | (n, Claim w _ _) <- IntMap.toList line],
+      queueRegistered = \(Units _ next _) -> odd next,
+      queueSetRegistered = \b (Units free next line) -> Units free (numberedFrom b next) line
+    }
+  where
+    -- Those behind it may be served now.
+    leave place n (Units free next line)
+      | IntMap.member n line =
+        let (units, served) = serve (Units free next (IntMap.delete n line))
+         in Just (units, tell place served)
+      | otherwise = Nothing
+{-# INLINE queueOf #-}
+
+-- | Take this many units, waiting until they are free.
 acquire :: Semaphore -> Int -> Hybrid ()
 acquire s n = operate s $ \_ k (Units free next line) ->
   if IntMap.null line && free >= n
     then Go (Units (free - n) next line) (pure (k ()))
-    else Wait next (\w -> Units free (next + 1) (IntMap.insert next (Claim w n k) line))
+    else Wait next (\w -> Units free (next + 2) (IntMap.insert next (Claim w n k) line))
 
--- | Take them if they are free and nobody waits.
+-- | Take this many units if they are free and no thread waits.
 tryAcquire :: Semaphore -> Int -> Hybrid Bool
 tryAcquire s n = operate s $ \_ k units@(Units free next line) ->
   if IntMap.null line && free >= n
     then Go (Units (free - n) next line) (pure (k True))
     else Go units (pure (k False))
 
--- | Give so many back.
+-- | Give this many units back.
 release :: Semaphore -> Int -> Hybrid ()
 release s n = operate s $ \l k (Units free next line) ->
   let (units, served) = serve (Units (free + n) next line)
@@ -84,32 +96,32 @@ serve units@(Units free next line) = case IntMap.minView line of
   Just (c@(Claim _ n _), line') | n <= free -> (c :) <$> serve (Units (free - n) next line')
   _ -> (units, [])
 
--- | Hold so many units during an action.
+-- | Hold this many units during an action.
 withSemaphore :: Semaphore -> Int -> Hybrid a -> Hybrid a
 withSemaphore s n = bracket_ (acquire s n) (release s n)
 
 -- Mutexes -------------------------------------------------------------------------------
 
--- | One holder at a time.
+-- | A mutual exclusion lock.
 newtype Mutex = Mutex Semaphore
   deriving (Eq)
 
--- | A free one.
+-- | A mutex that nobody holds.
 newMutex :: Hybrid Mutex
 newMutex = Mutex <$> newSemaphore 1
 
--- | Take it, waiting until it is free. (@sys_mutex@)
+-- | Lock a mutex, waiting until it is free. (@sys_mutex@)
 lock :: Mutex -> Hybrid ()
 lock (Mutex s) = acquire s 1
 
--- | Take it if it is free.
+-- | Lock a mutex if it is free.
 tryLock :: Mutex -> Hybrid Bool
 tryLock (Mutex s) = tryAcquire s 1
 
--- | Let the next one have it. Only for who holds it.
+-- | Unlock a mutex; only the thread that holds it may.
 unlock :: Mutex -> Hybrid ()
 unlock (Mutex s) = release s 1
 
--- | Hold it during an action.
+-- | Hold a mutex during an action.
 withMutex :: Mutex -> Hybrid a -> Hybrid a
 withMutex m = bracket_ (lock m) (unlock m)

@@ -61,7 +61,7 @@ import Weft.Sys (newRef, now, whenGarbage)
 -- | A socket; its value carries a deadline. Closed by 'close', or when it is garbage.
 newtype Socket = Socket Source
 
--- | The same open socket; the deadline does not count.
+-- | Equal if they share the descriptor, whatever their deadlines.
 instance Eq Socket where
   Socket a == Socket b = sourceAnchor a == sourceAnchor b
 
@@ -163,8 +163,8 @@ close s = nonBlocking (void (closeDescriptor (socketDescriptor s)))
 
 -- Data -------------------------------------------------------------------------------
 
--- | Receive what there is, at most so many bytes (and at most 64 KiB), waiting until there
--- is some. Empty at the end of the stream.
+-- | Receive the bytes that are there, at most the number given and at most 64 KiB, waiting until there
+-- are some. Empty at the end of the stream.
 recv :: Socket -> Int -> Hybrid ByteString
 recv s n
   | n < 0 = nonBlocking (ioError (errnoError "Weft.Hybrid.recv" (let Errno e = eINVAL in e)))
@@ -189,7 +189,7 @@ sendAll s bytes = unless (B.null bytes) $ do
 
 -- Deadlines ----------------------------------------------------------------------------
 
--- | That long from now.
+-- | The instant that is this long from now.
 deadlineIn :: Duration -> Hybrid Instant
 deadlineIn d = nonBlocking (after d <$> now)
 
@@ -197,7 +197,7 @@ deadlineIn d = nonBlocking (after d <$> now)
 noDeadline :: Instant
 noDeadline = never
 
--- | The same socket, for operations with that deadline: each raises an error that satisfies
--- 'isTimeout' when it could not be done in time. What came in time is not lost.
+-- | A socket with a deadline: it shares the descriptor, and its operations raise an error that satisfies
+-- 'isTimeout' when they are not done in time. What came in time is not lost.
 withDeadline :: Instant -> Socket -> Socket
 withDeadline d (Socket s) = Socket s {sourceDeadline = d}

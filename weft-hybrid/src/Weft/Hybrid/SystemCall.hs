@@ -24,14 +24,14 @@ where
 
 import Control.Exception (SomeException)
 import Weft.Event (EventManager)
+import Weft.Hybrid.ExternalCall
 import Weft.Hybrid.Monad
-import Weft.Hybrid.Outside
 import Weft.Hybrid.Trace
 
 -- | A system call that a thread has made, and wants an @a@ from.
 data Call a = Call' !Loop !Context (a -> Trace)
 
--- | What becomes of it.
+-- | The outcome of a system call.
 newtype Answer = Answer (IO Trace)
 
 -- | Make a system call.

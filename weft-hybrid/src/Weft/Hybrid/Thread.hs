@@ -4,10 +4,9 @@
 -- first asks for it, about 200 bytes; others do without.
 --
 -- __Deadlocks.__ A parked thread is referred to only by what it waits for. When that
--- is garbage nothing can wake the thread, and it is garbage too. One with a label is
--- told so first: it is reported ('Weft.Hybrid.Scheduler.settingsOnDeadlock') and
--- 'BlockedIndefinitelyOnMVar' is raised in it, so its handlers run. One without is collected and
--- nothing is said. That happens when the collector comes by, as with GHC's own.
+-- is garbage nothing can wake the thread, and it is garbage too. One that has handlers or an identity is
+-- told so first: 'BlockedIndefinitelyOnMVar' is raised in it, so its handlers run. One with a label is
+-- reported besides ('Weft.Hybrid.Scheduler.settingsOnDeadlock'). That happens when the collector comes by, as with GHC's own.
 module Weft.Hybrid.Thread
   ( -- * Identity
     Thread,
@@ -43,7 +42,6 @@ import Unsafe.Coerce (unsafeCoerce)
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Park hiding (throwTo)
 import qualified Weft.Hybrid.Park as Park
-import Weft.Hybrid.Scheduler (placeIn)
 import Weft.Hybrid.Trace
 import Weft.Sys
 
@@ -54,20 +52,20 @@ myThread :: Hybrid Thread
 myThread = call $ \l ctx k -> case contextIdentity ctx of
   Known t -> pure $! k t
   Anonymous -> do
-    t <- newThread (loopWorld l)
+    t <- newThread (loopScheduler l)
     pure (Enter (identified t ctx) (\() -> k t))
 
 -- | Start a thread with an identity. What it inherits is as with 'fork'.
 forkThread :: Hybrid () -> Hybrid Thread
 forkThread = start ""
 
--- | The same with a label.
+-- | 'forkThread' with a label, which reports of deadlocks and of uncaught exceptions name.
 forkLabelled :: String -> Hybrid () -> Hybrid Thread
 forkLabelled = start
 
 start :: String -> Hybrid () -> Hybrid Thread
 start name body = call $ \l ctx k -> do
-  t <- newThread (loopWorld l)
+  t <- newThread (loopScheduler l)
   when (not (null name)) (labelled t name)
   let !inner = With (extraOf ctx) {extraHandlers = NoHandlers, extraThread = Known t}
   onLoop l inner (taskOf body)
@@ -90,20 +88,32 @@ throwTo t e = call $ \l ctx k -> case contextIdentity ctx of
     Park.throwTo (onLoop l) t (toException e)
     pure $! k ()
 
--- | Wait for a thread's end: how it ended.
+-- | Wait for the end of a thread; the exception that ended it, if one did.
 wait :: Thread -> Hybrid (Either SomeException ())
 wait t = call $ \l ctx k -> do
   number <- newNumber
-  transact
-    (readRef (threadWatchers t))
-    (casRef (threadWatchers t))
-    forget
-    ctx
-    $ \watchers -> case watchers of
-      Ended outcome -> Go watchers (pure $! k outcome)
-      Watchers ws -> Wait number $ \w ->
-        Watchers (IntMap.insert number (\outcome -> resume (toLoop l) w (\() -> k outcome)) ws)
+  transact queue l ctx $ \watchers -> case watchers of
+    Ended outcome -> Go watchers (pure $! k outcome)
+    Watchers ws -> Wait number (\w -> Watchers (IntMap.insert number (Joins l w k) ws))
   where
+    queue =
+      WaitQueue
+        { queueState = threadWatchers t,
+          queueRemove = const forget,
+          queueWaiters = \watchers -> case watchers of
+            Watchers ws -> [(n, w) | (n, Joins _ w _) <- IntMap.toList ws]
+            Ended _ -> [],
+          queueRegistered = \watchers -> case watchers of
+            Watchers ws -> IntMap.member registeredKey ws
+            Ended _ -> True,
+          queueSetRegistered = \b watchers -> case watchers of
+            Watchers ws
+              | b -> Watchers (IntMap.insert registeredKey (Hears (const (pure ()))) ws)
+              | otherwise -> Watchers (IntMap.delete registeredKey ws)
+            ended -> ended
+        }
+    -- Numbers of watchers begin with 1; 0 is the end's ("Weft.Hybrid.Shutdown").
+    registeredKey = -1
     forget n (Watchers ws) | IntMap.member n ws = Just (Watchers (IntMap.delete n ws), pure ())
     forget _ _ = Nothing
 
@@ -116,7 +126,7 @@ watch t act = newNumber >>= go
       case watchers of
         Ended outcome -> act outcome
         Watchers ws -> do
-          ok <- casRef (threadWatchers t) watchers (Watchers (IntMap.insert n act ws))
+          ok <- casRef (threadWatchers t) watchers (Watchers (IntMap.insert n (Hears act) ws))
           if ok then pure () else go n
 
 -- Labels ------------------------------------------------------------------------------------
@@ -140,13 +150,13 @@ labelled t name = do
 reportDeadlock :: Thread -> IO ()
 reportDeadlock t = whenGarbage (threadState t) $ do
   state <- readRef (threadState t)
-  stopped <- peekCell (worldStop (threadWorld t)) 0
+  stopped <- peekWord (schedulerStop (threadScheduler t)) 0
   case state of
     Waiting {} | stopped == 0 -> do
       name <- readRef (threadLabel t)
-      guarded (worldOnDeadlock (threadWorld t) name)
+      guarded (schedulerOnDeadlock (threadScheduler t) name)
       reportDeadlock t
-      place <- placeIn (threadWorld t)
+      place <- placeIn (threadScheduler t)
       Park.throwTo place t (toException BlockedIndefinitelyOnMVar)
     _ -> pure ()
 

@@ -60,12 +60,12 @@ timeout d act
   | d <= mempty = pure Nothing
   | otherwise = mask $ \restore -> do
     t <- myThread
-    number <- nonBlocking (addCell timeouts 0 1)
+    number <- nonBlocking (addWord timeouts 0 1)
     -- 0: under way; 1: the time ran out first; 2: the action ended first.
-    phase <- nonBlocking (newCells 1)
+    phase <- nonBlocking (newAtomicWords 1)
     timer <- startAlarm d t (TimedOut number) phase
     r <- attemptAny (restore act)
-    found <- nonBlocking (casCell phase 0 0 2 <* cancelTimer timer)
+    found <- nonBlocking (casWord phase 0 0 2 <* cancelTimer timer)
     case r of
       Left e | Just (TimedOut n) <- fromException e, n == number -> pure Nothing
       _
@@ -79,7 +79,7 @@ timeout d act
       Just (TimedOut n) | n == number -> pure ()
       _ -> throw e
     startAlarm limit t e phase = callAt limit $ \place -> do
-      found <- casCell phase 0 0 1
+      found <- casWord phase 0 0 1
       when (found == 0) (throwTo place t (toException e))
 
 -- | Run an action on the loop that runs the caller, after that long; it is given the loop's
@@ -98,6 +98,6 @@ instance Show TimedOut where
 
 instance Exception TimedOut
 
-timeouts :: Cells
-timeouts = unsafePerformIO (newCells 1)
+timeouts :: AtomicWords
+timeouts = unsafePerformIO (newAtomicWords 1)
 {-# NOINLINE timeouts #-}

@@ -31,6 +31,8 @@ module Weft.Hybrid.Trace
     Thread (..),
     State (..),
     Watchers (..),
+    Watcher (..),
+    Waiter (..),
 
     -- * Loops
     Loop (..),
@@ -40,7 +42,7 @@ module Weft.Hybrid.Trace
     Chunks (..),
     Queue (..),
     Inbox (..),
-    World (..),
+    Scheduler (..),
   )
 where
 
@@ -54,7 +56,7 @@ import Weft.Sys
 -- Traces ------------------------------------------------------------------------
 
 -- | The next system call of a thread. The monad makes these nodes, the machine
--- ("Weft.Hybrid.Machine") consumes them.
+-- ("Weft.Hybrid.Interpreter") consumes them.
 data Trace
   = -- | The thread is done.
     Ret
@@ -169,7 +171,7 @@ data Thread = Thread
     threadLabel :: !(Ref String),
     -- | Who wants to hear of its end. Moved by compare-and-swap.
     threadWatchers :: !(Ref Watchers),
-    threadWorld :: !World
+    threadScheduler :: !Scheduler
   }
 
 -- | Compares identities.
@@ -198,8 +200,17 @@ data State
 
 -- | Who is to be told of a thread's end, by number; or how it ended.
 data Watchers
-  = Watchers !(IntMap.IntMap (Either SomeException () -> IO ()))
+  = Watchers !(IntMap.IntMap Watcher)
   | Ended (Either SomeException ())
+
+-- | One of these: an action, or a thread that waits, with its loop.
+data Watcher
+  = Hears (Either SomeException () -> IO ())
+  | Joins !Loop !Waiter (Either SomeException () -> Trace)
+
+-- | A parked thread: the context to go on in; and which of its waits it is, or, if it has a context
+-- but no identity, the number of its scheduler.
+data Waiter = Waiter !Context !Int
 
 -- Loops ---------------------------------------------------------------------------
 
@@ -217,11 +228,11 @@ data Loop = Loop
     -- | The running thread's context, for the case that it throws. The loop's alone.
     loopContext :: !(Ref Context),
     -- | The machine's pace (see there). The loop's alone.
-    loopPace :: !Cells,
+    loopPace :: !AtomicWords,
     -- | It, as descriptors refer to it: 'Owner' and 'Moving', one of each, as they are compared
     -- by their addresses.
     loopOwner, loopMoving :: Owner,
-    loopWorld :: !World
+    loopScheduler :: !Scheduler
   }
 
 -- | The queue of a loop: the one that is built in, or another.
@@ -232,7 +243,7 @@ newtype Fifo = Fifo Arrays
 
 -- | The chunks in between, closed: the next ones, and the last ones, the latest first; and an empty
 -- one, open, if one was used up.
-data Chunks = Chunks [Chunk Task] [Chunk Task] [Chunk Task]
+data Chunks = Chunks [SmallArray Task] [SmallArray Task] [SmallArray Task]
 
 -- | A queue of threads that are ready, which is all that a scheduling policy is.
 -- Used by one loop.
@@ -253,29 +264,36 @@ data Owner = Nobody | Owner !Loop | Moving !Loop
 data Inbox = NoMail | Mail !Context Task Inbox
 
 -- | Loops that share their work.
-data World = World
+data Scheduler = Scheduler
   { -- | Written before any loop runs.
-    worldLoops :: !(Ref (Slots Loop)),
+    schedulerLoops :: !(Ref (BoxedArray Loop)),
     -- | Cell 0: how many loops sleep, or are about to; cell i+1: whether loop i does.
     -- Raised by the loop itself, taken back by whoever moves it by compare-and-swap.
-    worldIdle :: !Cells,
+    schedulerIdle :: !AtomicWords,
     -- | Cell 0: 1 when the loops are to end; anybody writes it, once. Cell 1: loops
     -- that still run; counted down by each.
-    worldStop :: !Cells,
-    -- | Of the end, see "Weft.Hybrid.Ending": loops that know of it; loops that have told their
+    schedulerStop :: !AtomicWords,
+    -- | Of the end, see "Weft.Hybrid.Shutdown": loops that know of it; loops that have told their
     -- threads; threads that were told and have not ended. Changed by atomic additions.
-    worldEnding :: !Cells,
+    schedulerEnding :: !AtomicWords,
     -- | Threads for which somebody outside of the loops works. Changed by atomic additions.
-    worldOutside :: !Cells,
+    schedulerOutside :: !AtomicWords,
     -- | How long the threads may take to end.
-    worldGrace :: !Duration,
+    schedulerGrace :: !Duration,
     -- | Full when all loops have ended.
-    worldEnded :: !(MVar ()),
+    schedulerEnded :: !(MVar ()),
     -- | What is done about a thread that died of an exception: its label, if it has
     -- one.
-    worldOnException :: !(Maybe String -> SomeException -> IO ()),
+    schedulerOnException :: !(Maybe String -> SomeException -> IO ()),
     -- | What is done about a labelled thread that nothing can wake.
-    worldOnDeadlock :: !(String -> IO ()),
+    schedulerOnDeadlock :: !(String -> IO ()),
+    -- | What is done about a step that has not ended for so long, of a thread with that label.
+    schedulerOnStall :: !(Maybe String -> Duration -> IO ()),
+    -- | Of the watchdog: 1 in cell 0 while it waits for 'schedulerRouse', as all loops sleep.
+    schedulerWatched :: !AtomicWords,
+    schedulerRouse :: !(MVar ()),
     -- | The process image that made it ('forkGeneration').
-    worldGeneration :: !Int
+    schedulerGeneration :: !Int,
+    -- | Tells it from others; not 0.
+    schedulerNumber :: !Int
   }

@@ -1,9 +1,10 @@
 -- |
 -- Where hybrid threads wait for descriptors: two gates for each, one a direction. A
--- gate holds the last news (\"trying may be worth it\") or the threads that wait. So an
+-- queue holds the last news (\"trying may be worth it\") or the threads that wait. So an
 -- idle connection costs its threads' continuations and three words here.
 --
--- The table is the process's, as descriptors are, in blocks of 64 that never move.
+-- The table is the process's, as descriptors are, in blocks of 64 that never move. A forked child makes its own
+-- of it, with the descriptors and without the threads.
 --
 -- A descriptor's word: bits 0 to 7 flags, above them how many threads are inside a
 -- system call with it, from bit 32 its generation, which tells it from earlier and
@@ -11,19 +12,19 @@
 --
 -- @
 --   word   shut, nobody inside      free; the number may be the kernel's
---          -> open, next generation   'open', by who got the number from the kernel
+--          -> open, next generation   "openDescriptor", by who got the number from the kernel
 --          open -> shut               'shut', by anybody, once
 --          inside +1, -1              'enter' (not when shut), 'leave'
 --          released                   by the one that finds it shut and nobody inside, once
---   gate   Quiet    nothing is known; the kernel will report the next change
---          News     try                put by the loop that polls, taken by who tries
---          Line     who waits          a thread joins; taken out by who resumes it
+--   queue   NotReady    nothing is known; the kernel will report the next change
+--          Signalled     try                put by the loop that polls, taken by who tries
+--          Waiters     who waits          a thread joins; taken out by who resumes it
 -- @
 --
 -- All moves are compare-and-swaps. A thread takes the news before it tries, so no
 -- report is lost between its attempt and its wait; and news are never in the hands of a thread
 -- that is resumed, so none are lost if that is killed.
-module Weft.Hybrid.Gate
+module Weft.Hybrid.DescriptorTable
   ( -- * Descriptors
     Descriptor,
     descriptorFd,
@@ -41,27 +42,28 @@ module Weft.Hybrid.Gate
     casOwner,
 
     -- * Gates
-    Gate (..),
+    DescriptorQueue (..),
     Direction (..),
-    readGate,
-    casGate,
-    admit,
-    takeOut,
-    joinGate,
+    readQueue,
+    casQueue,
+    wakeQueue,
+    leaveQueue,
+    joinQueue,
 
     -- * The loop that polls
     deliver,
-    admitAll,
+    wakeAllQueues,
   )
 where
 
-import Control.Monad (forM_, unless, when)
+import Control.Monad (forM, forM_, unless, when)
 import Data.Bits
 import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd)
-import Weft.Core.Channel (Direction (..))
 import Weft.Core.Events
 import Weft.Core.Manager (sameManager)
+import Weft.Core.Readiness (Direction (..))
+import Weft.FFI.Socket (cClose)
 import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
 import Weft.Sys
@@ -90,29 +92,64 @@ instance Show Descriptor where
 
 -- | What is known of a direction. The number tells who waits there, for taking it out
 -- again, 0 for one that is never taken out; the trace tries anew.
-data Gate
-  = Quiet
-  | News
-  | Line !Int {-# UNPACK #-} !Waiter Trace Gate
+data DescriptorQueue
+  = NotReady
+  | Signalled
+  | Waiters !Int {-# UNPACK #-} !Waiter Trace DescriptorQueue
 
 -- | 64 descriptors.
 data Block = Block
-  { blockWords :: !Cells,
-    blockGates :: !(Slots Gate),
-    blockOwners :: !(Slots Owner)
+  { blockWords :: !AtomicWords,
+    blockQueues :: !(BoxedArray DescriptorQueue),
+    blockOwners :: !(BoxedArray Owner)
   }
 
 -- The table ---------------------------------------------------------------------------
 
--- | Blocks by the upper bits of the descriptor; replaced by a larger array under the lock, and a
--- block put in under the lock; read by anybody.
-table :: Ref (Slots (Maybe Block))
-table = unsafePerformIO (newSlots 16 Nothing >>= newRef)
+-- | Of one process image: its 'forkGeneration', a lock, and blocks by the upper bits of the
+-- descriptor.
+data Table = Table !Int !(MVar ()) !(BoxedArray (Maybe Block))
+
+-- | Read by anybody. Replaced under the lock by one with a larger array; a block is put in under the
+-- lock. In a forked child replaced by compare-and-swap by the first who needs it ('inherit').
+table :: Ref Table
+table = unsafePerformIO (Table <$> forkGeneration <*> newMVar () <*> newBoxedArray 16 Nothing >>= newRef)
 {-# NOINLINE table #-}
 
-tableLock :: MVar ()
-tableLock = unsafePerformIO (newMVar ())
-{-# NOINLINE tableLock #-}
+currentTable :: IO Table
+currentTable = do
+  t@(Table made _ _) <- readRef table
+  generation <- forkGeneration
+  if made == generation then pure t else inherit generation >> currentTable
+{-# INLINE currentTable #-}
+
+-- | In a forked child: the parent's descriptors, which are open here too, without the parent's threads. Those
+-- do not run here; what was shut while one of them was inside is closed now.
+inherit :: Int -> IO ()
+inherit generation = do
+  old <- readRef table
+  let Table _ _ blocks = old
+  blocks' <- newBoxedArray (sizeBoxedArray blocks) Nothing
+  doomed <- forM [0 .. sizeBoxedArray blocks - 1] $ \i -> do
+    found <- readBoxedArray blocks i
+    case found of
+      Nothing -> pure []
+      Just b -> do
+        b' <- emptyBlock
+        writeBoxedArray blocks' i (Just b')
+        concat <$> forM [0 .. blockSize - 1] (\j -> copy b b' j (i * blockSize + j))
+  lock <- newMVar ()
+  let !new = Table generation lock blocks'
+  ours <- casRef table old new
+  when ours (mapM_ cClose (concat doomed))
+  where
+    copy b b' j fd = do
+      w <- readWord (blockWords b) j
+      let left = w .&. flagShut /= 0 && w .&. flagReleased == 0 && w .&. insideMask /= 0
+      writeWord (blockWords b') j ((w .&. complement insideMask) .|. (if left then flagReleased else 0))
+      mapM_ (\k -> writeBoxedArray (blockQueues b') k Signalled) [2 * j, 2 * j + 1]
+      pure [fromIntegral fd | left]
+{-# NOINLINE inherit #-}
 
 blockBits, blockSize :: Int
 blockBits = 6
@@ -120,27 +157,33 @@ blockSize = 64
 
 blockOf :: Descriptor -> IO Block
 blockOf d = do
-  blocks <- readRef table
+  Table _ _ blocks <- currentTable
   let i = fromIntegral (descriptorFd d) `unsafeShiftR` blockBits
-  found <- if i < sizeSlots blocks then readSlot blocks i else pure Nothing
+  found <- if i < sizeBoxedArray blocks then readBoxedArray blocks i else pure Nothing
   maybe (newBlock i) pure found
 {-# INLINE blockOf #-}
 
 newBlock :: Int -> IO Block
-newBlock i = withMVar tableLock $ \() -> do
-  blocks <- readRef table
-  when (i >= sizeSlots blocks) $ do
-    bigger <- newSlots (max (i + 1) (2 * sizeSlots blocks)) Nothing
-    copySlots blocks bigger
-    writeRef table bigger
-  blocks' <- readRef table
-  found <- readSlot blocks' i
-  case found of
-    Just b -> pure b
-    Nothing -> do
-      b <- Block <$> newCells blockSize <*> newSlots (2 * blockSize) Quiet <*> newSlots blockSize Nobody
-      forM_ [0 .. blockSize - 1] $ \j -> pokeCell (blockWords b) j flagShut
-      b <$ writeSlot blocks' i (Just b)
+newBlock i = do
+  Table generation lock _ <- currentTable
+  withMVar lock $ \() -> do
+    Table _ _ blocks <- readRef table
+    when (i >= sizeBoxedArray blocks) $ do
+      bigger <- newBoxedArray (max (i + 1) (2 * sizeBoxedArray blocks)) Nothing
+      copyBoxedArray blocks bigger
+      writeRef table $! Table generation lock bigger
+    Table _ _ blocks' <- readRef table
+    found <- readBoxedArray blocks' i
+    case found of
+      Just b -> pure b
+      Nothing -> do
+        b <- emptyBlock
+        b <$ writeBoxedArray blocks' i (Just b)
+
+emptyBlock :: IO Block
+emptyBlock = do
+  b <- Block <$> newAtomicWords blockSize <*> newBoxedArray (2 * blockSize) NotReady <*> newBoxedArray blockSize Nobody
+  b <$ forM_ [0 .. blockSize - 1] (\j -> pokeWord (blockWords b) j flagShut)
 
 cell :: Descriptor -> Int
 cell d = fromIntegral (descriptorFd d) .&. (blockSize - 1)
@@ -164,11 +207,11 @@ generationOf w = w `unsafeShiftR` generationShift
 openDescriptor :: Bool -> Fd -> IO Descriptor
 openDescriptor stream fd = do
   b <- blockOf d0
-  w <- readCell (blockWords b) i
+  w <- readWord (blockWords b) i
   let gen = (generationOf w + 1) .&. 0x3fffffff
-  writeSlot (blockOwners b) i Nobody
+  writeBoxedArray (blockOwners b) i Nobody
   mapM_ (ajar b) [2 * i, 2 * i + 1]
-  writeCell (blockWords b) i ((gen `unsafeShiftL` generationShift) .|. (if stream then 0 else flagHides))
+  writeWord (blockWords b) i ((gen `unsafeShiftL` generationShift) .|. (if stream then 0 else flagHides))
   pure (describe fd gen)
   where
     d0 = describe fd 0
@@ -176,9 +219,9 @@ openDescriptor stream fd = do
     -- A thread that meant the number's last user may be there still, about to notice: it
     -- must not be lost, and will have everybody try.
     ajar b j = do
-      gate <- readSlot (blockGates b) j
-      case gate of
-        Quiet -> casSlot (blockGates b) j gate News >>= \ok -> unless ok (ajar b j)
+      queue <- readBoxedArray (blockQueues b) j
+      case queue of
+        NotReady -> casBoxedArray (blockQueues b) j queue Signalled >>= \ok -> unless ok (ajar b j)
         _ -> pure ()
 
 -- | Before a system call with it. 'False': it is shut.
@@ -188,9 +231,9 @@ enter d = do
   let go w
         | generationOf w /= descriptorGeneration d || w .&. flagShut /= 0 = pure False
         | otherwise = do
-          found <- casCell (blockWords b) (cell d) w (w + oneInside)
+          found <- casWord (blockWords b) (cell d) w (w + oneInside)
           if found == w then pure True else go found
-  go =<< readCell (blockWords b) (cell d)
+  go =<< readWord (blockWords b) (cell d)
 {-# INLINE enter #-}
 
 -- | After it. 'True': it was shut meanwhile and the caller is the last to leave, and has
@@ -198,7 +241,7 @@ enter d = do
 leave :: Descriptor -> IO Bool
 leave d = do
   b <- blockOf d
-  old <- addCell (blockWords b) (cell d) (negate oneInside)
+  old <- addWord (blockWords b) (cell d) (negate oneInside)
   if old .&. flagShut == 0 then pure False else claimRelease b d
 {-# INLINE leave #-}
 
@@ -210,25 +253,25 @@ shut d = do
   let go w
         | generationOf w /= descriptorGeneration d || w .&. flagShut /= 0 = pure Nothing
         | otherwise = do
-          found <- casCell (blockWords b) (cell d) w (w .|. flagShut)
+          found <- casWord (blockWords b) (cell d) w (w .|. flagShut)
           if found == w then Just <$> claimRelease b d else go found
-  go =<< readCell (blockWords b) (cell d)
+  go =<< readWord (blockWords b) (cell d)
 
 claimRelease :: Block -> Descriptor -> IO Bool
-claimRelease b d = go =<< readCell (blockWords b) (cell d)
+claimRelease b d = go =<< readWord (blockWords b) (cell d)
   where
     go w
       | generationOf w /= descriptorGeneration d = pure False
       | w .&. flagReleased /= 0 || w .&. insideMask /= 0 = pure False
       | otherwise = do
-        found <- casCell (blockWords b) (cell d) w (w .|. flagReleased)
+        found <- casWord (blockWords b) (cell d) w (w .|. flagReleased)
         if found == w then pure True else go found
 
 -- | Is it open?
 isOpen :: Descriptor -> IO Bool
 isOpen d = do
   b <- blockOf d
-  w <- readCell (blockWords b) (cell d)
+  w <- readWord (blockWords b) (cell d)
   pure (generationOf w == descriptorGeneration d && w .&. flagShut == 0)
 
 -- | Has the kernel reported something after which a short read does not mean that nothing is left:
@@ -236,7 +279,7 @@ isOpen d = do
 mayHideMore :: Descriptor -> IO Bool
 mayHideMore d = do
   b <- blockOf d
-  w <- readCell (blockWords b) (cell d)
+  w <- readWord (blockWords b) (cell d)
   pure (w .&. flagHides /= 0)
 {-# INLINE mayHideMore #-}
 
@@ -244,7 +287,7 @@ mayHideMore d = do
 
 -- | Who reports its events.
 readOwner :: Descriptor -> IO Owner
-readOwner d = blockOf d >>= \b -> readSlot (blockOwners b) (cell d)
+readOwner d = blockOf d >>= \b -> readBoxedArray (blockOwners b) (cell d)
 {-# INLINE readOwner #-}
 
 -- | Its loop, or the one that is to be.
@@ -255,66 +298,66 @@ loopOf (Moving l) = Just l
 
 -- | Change it, if it is what 'readOwner' said.
 casOwner :: Descriptor -> Owner -> Owner -> IO Bool
-casOwner d !old !new = blockOf d >>= \b -> casSlot (blockOwners b) (cell d) old new
+casOwner d !old !new = blockOf d >>= \b -> casBoxedArray (blockOwners b) (cell d) old new
 
 -- Gates -------------------------------------------------------------------------------
 
-gateIndex :: Descriptor -> Direction -> Int
-gateIndex d Reading = 2 * cell d
-gateIndex d Writing = 2 * cell d + 1
-{-# INLINE gateIndex #-}
+queueIndex :: Descriptor -> Direction -> Int
+queueIndex d Reading = 2 * cell d
+queueIndex d Writing = 2 * cell d + 1
+{-# INLINE queueIndex #-}
 
--- | A direction's gate.
-readGate :: Descriptor -> Direction -> IO Gate
-readGate d dir = blockOf d >>= \b -> readSlot (blockGates b) (gateIndex d dir)
-{-# INLINE readGate #-}
+-- | A direction's queue.
+readQueue :: Descriptor -> Direction -> IO DescriptorQueue
+readQueue d dir = blockOf d >>= \b -> readBoxedArray (blockQueues b) (queueIndex d dir)
+{-# INLINE readQueue #-}
 
--- | Move it, from what 'readGate' said; both evaluated.
-casGate :: Descriptor -> Direction -> Gate -> Gate -> IO Bool
-casGate d dir old new = blockOf d >>= \b -> casSlot (blockGates b) (gateIndex d dir) old new
-{-# INLINE casGate #-}
+-- | Move it, from what 'readQueue' said; both evaluated.
+casQueue :: Descriptor -> Direction -> DescriptorQueue -> DescriptorQueue -> IO Bool
+casQueue d dir old new = blockOf d >>= \b -> casBoxedArray (blockQueues b) (queueIndex d dir) old new
+{-# INLINE casQueue #-}
 
 -- | There may be something to do: that is noted, and all who wait try, in their order. (Mostly
 -- that is one. Who finds nothing left waits again.)
-admit :: Place -> Descriptor -> Direction -> IO ()
-admit place d dir = go
+wakeQueue :: Place -> Descriptor -> Direction -> IO ()
+wakeQueue place d dir = go
   where
     go = do
-      gate <- readGate d dir
-      case gate of
-        News -> pure ()
+      queue <- readQueue d dir
+      case queue of
+        Signalled -> pure ()
         _ -> do
-          ok <- casGate d dir gate News
-          if ok then each gate else go
-    each (Line _ w t rest) = resume place w (\() -> t) >> each rest
+          ok <- casQueue d dir queue Signalled
+          if ok then each queue else go
+    each (Waiters _ w t rest) = resume place w (\() -> t) >> each rest
     each _ = pure ()
-{-# INLINE admit #-}
+{-# INLINE wakeQueue #-}
 
 -- | Wait at the end of the line. 'False': there are news.
-joinGate :: Descriptor -> Direction -> Int -> Trace -> Waiter -> IO Bool
-joinGate d dir n t w = go
+joinQueue :: Descriptor -> Direction -> Int -> Trace -> Waiter -> IO Bool
+joinQueue d dir n t w = go
   where
     go = do
-      gate <- readGate d dir
-      case gate of
-        News -> pure False
+      queue <- readQueue d dir
+      case queue of
+        Signalled -> pure False
         _ -> do
-          let !gate' = append gate
-          casGate d dir gate gate' >>= \ok -> if ok then pure True else go
-    append (Line m v u rest) = let !rest' = append rest in Line m v u rest'
-    append _ = Line n w t Quiet
+          let !queue' = append queue
+          casQueue d dir queue queue' >>= \ok -> if ok then pure True else go
+    append (Waiters m v u rest) = let !rest' = append rest in Waiters m v u rest'
+    append _ = Waiters n w t NotReady
 
 -- | Take the one with that number out of the line. 'False': it is not there.
-takeOut :: Descriptor -> Direction -> Int -> IO Bool
-takeOut d dir n = do
-  gate <- readGate d dir
-  case without' gate of
+leaveQueue :: Descriptor -> Direction -> Int -> IO Bool
+leaveQueue d dir n = do
+  queue <- readQueue d dir
+  case without' queue of
     Nothing -> pure False
-    Just !gate' -> casGate d dir gate gate' >>= \ok -> if ok then pure True else takeOut d dir n
+    Just !queue' -> casQueue d dir queue queue' >>= \ok -> if ok then pure True else leaveQueue d dir n
   where
-    without' (Line m w t rest)
+    without' (Waiters m w t rest)
       | m == n = Just rest
-      | otherwise = (\ !rest' -> Line m w t rest') <$> without' rest
+      | otherwise = (\ !rest' -> Waiters m w t rest') <$> without' rest
     without' _ = Nothing
 
 -- The loop that polls -------------------------------------------------------------------
@@ -323,30 +366,30 @@ takeOut d dir n = do
 deliver :: Loop -> Token -> Events -> IO ()
 deliver l tok evs = do
   b <- blockOf d
-  w <- readCell (blockWords b) (cell d)
+  w <- readWord (blockWords b) (cell d)
   when (generationOf w == descriptorGeneration d) $ do
     when (hides && w .&. flagHides == 0) (setFlag b)
-    when (evs `overlaps` evtRead) (admit (onLoop l) d Reading)
-    when (evs `overlaps` evtWrite) (admit (onLoop l) d Writing)
+    when (evs `overlaps` evtRead) (wakeQueue (onLoop l) d Reading)
+    when (evs `overlaps` evtWrite) (wakeQueue (onLoop l) d Writing)
   where
     d = describe (tokenFd tok) (tokenGeneration tok)
     hides = evs `overlaps` (evtPeerClosed <> evtHangup <> evtUrgent)
     setFlag b = do
-      w <- readCell (blockWords b) (cell d)
-      found <- casCell (blockWords b) (cell d) w (w .|. flagHides)
+      w <- readWord (blockWords b) (cell d)
+      found <- casWord (blockWords b) (cell d) w (w .|. flagHides)
       unless (found == w) (setFlag b)
 
 -- | Have all who wait for descriptors of the loop try again. For its end. O(descriptors).
-admitAll :: Loop -> IO ()
-admitAll l = do
-  blocks <- readRef table
-  forM_ [0 .. sizeSlots blocks - 1] $ \i -> readSlot blocks i >>= mapM_ (each i)
+wakeAllQueues :: Loop -> IO ()
+wakeAllQueues l = do
+  Table _ _ blocks <- currentTable
+  forM_ [0 .. sizeBoxedArray blocks - 1] $ \i -> readBoxedArray blocks i >>= mapM_ (each i)
   where
     each i b = forM_ [0 .. blockSize - 1] $ \j -> do
-      owner <- readSlot (blockOwners b) j
-      w <- readCell (blockWords b) j
+      owner <- readBoxedArray (blockOwners b) j
+      w <- readWord (blockWords b) j
       case loopOf owner of
         Just l' | loopManager l' `sameManager` loopManager l -> do
           let d = describe (fromIntegral (i * blockSize + j)) (generationOf w)
-          mapM_ (admit (onLoop l) d) [Reading, Writing]
+          mapM_ (wakeQueue (onLoop l) d) [Reading, Writing]
         _ -> pure ()

@@ -15,7 +15,7 @@
 -- What gives the work up is put into a reference by the thread, when it has begun, and taken
 -- out by who interrupts; the thread looks at the cell after that, and takes it out itself if it
 -- was too late for the other. Whoever has it runs it, so it runs once.
-module Weft.Hybrid.Outside
+module Weft.Hybrid.ExternalCall
   ( outside,
     Interrupted (..),
     Promise (..),
@@ -49,32 +49,35 @@ data Promise a = Promise
 -- find that the work has just ended. What starting throws is raised in the thread.
 outside :: Loop -> Context -> (a -> Trace) -> Interrupted a -> (Promise a -> IO (IO ())) -> IO Trace
 outside l ctx k interrupted begin = do
-  cell <- newCells 1
+  cell <- newAtomicWords 1
   giveUp <- newRef (pure ())
   let stopOnce = join (swapRef giveUp (pure ()))
       withdraw = do
-        found <- casCell cell 0 0 leaving
+        found <- casWord cell 0 0 leaving
         when (found == 0) (stopOnce >> when (leaving == 2) gone)
         pure (found == 0 && leaving == 2)
       insert w = do
-        _ <- addCell (worldOutside (loopWorld l)) 0 1
-        begun <- try (begin (Promise (finish w) ((== 0) <$> readCell cell 0)))
+        _ <- addWord (schedulerOutside (loopScheduler l)) 0 1
+        when (leaving == 2) (registerWait giveUp (ownedBy l w) withdraw)
+        begun <- try (begin (Promise (finish w) ((== 0) <$> readWord cell 0)))
         case begun of
           Left e -> True <$ finish w (Left e)
           Right stop -> do
             _ <- swapRef giveUp stop
-            state <- readCell cell 0
+            state <- readWord cell 0
             True <$ when (state >= 2) stopOnce
       finish w r = do
-        found <- casCell cell 0 0 1
+        -- Alive as long as there may be a result.
+        touchRef giveUp
+        found <- casWord cell 0 0 1
         case found of
           0 -> True <$ back w (\() -> either Throw k r)
           3 -> do
-            again <- casCell cell 0 3 1
+            again <- casWord cell 0 3 1
             when (again == 3) (unwanted r >> back w (\() -> Call (const awaitException)))
             pure False
           2 -> do
-            again <- casCell cell 0 2 1
+            again <- casWord cell 0 2 1
             False <$ when (again == 2) (unwanted r)
           _ -> pure False
   parkWith ctx withdraw insert (outside l ctx k interrupted begin)
@@ -82,7 +85,7 @@ outside l ctx k interrupted begin = do
     (leaving, dispose) = case interrupted of
       Leaves f -> (2, f)
       Stays f -> (3, f)
-    gone = () <$ addCell (worldOutside (loopWorld l)) 0 (-1)
+    gone = () <$ addWord (schedulerOutside (loopScheduler l)) 0 (-1)
     -- In its loop's inbox before it is not counted any more.
     back w task = resume (toLoop l) w task >> gone
     unwanted = either (const (pure ())) (guarded . dispose)

@@ -1,7 +1,7 @@
 -- |
--- Between GHC threads and hybrid threads. (From a hybrid thread to the GHC world:
+-- Between GHC threads and hybrid threads. (From a hybrid thread to the GHC scheduler:
 -- 'Weft.Hybrid.Blocking.onGhcThread'.)
-module Weft.Hybrid.Bridge
+module Weft.Hybrid.Run
   ( run,
     runIn,
     forkFrom,
@@ -27,17 +27,17 @@ import Weft.Hybrid.Trace
 run :: Hybrid a -> IO a
 run body = currentScheduler >>= (`runIn` body)
 
--- | The same on a scheduler of one's own. If that is stopped meanwhile the thread is
--- killed; one that does not end in the time for that never answers.
+-- | 'run' on a scheduler of one's own. If the scheduler is stopped meanwhile the thread is
+-- killed; if the thread does not end within 'settingsGrace', this never returns.
 runIn :: Scheduler -> Hybrid a -> IO a
-runIn world body = mask $ \restore -> do
+runIn scheduler body = mask $ \restore -> do
   box <- newEmptyMVar
-  t <- newThread world
-  submit world (identified t Plain) . taskOf $
+  t <- newThread scheduler
+  submit scheduler (identified t Plain) . taskOf $
     (Right <$> body) `catchAny` (pure . Left) >>= nonBlocking . putMVar box
   let await = try (restore (takeMVar box)) >>= either passOn (either throwIO pure)
       passOn e = do
-        place <- placeIn world
+        place <- placeIn scheduler
         Park.throwTo place t e
         _ <- await
         throwIO (e :: SomeException)
@@ -47,11 +47,11 @@ runIn world body = mask $ \restore -> do
 forkFrom :: Hybrid () -> IO Thread
 forkFrom body = currentScheduler >>= (`forkFromIn` body)
 
--- | The same on a scheduler of one's own.
+-- | 'forkFrom' on a scheduler of one's own.
 forkFromIn :: Scheduler -> Hybrid () -> IO Thread
-forkFromIn world body = do
-  t <- newThread world
-  t <$ submit world (identified t Plain) (taskOf body)
+forkFromIn scheduler body = do
+  t <- newThread scheduler
+  t <$ submit scheduler (identified t Plain) (taskOf body)
 
 -- | Run an action with a scheduler of its own, which is stopped afterwards: threads that are
 -- left are killed ('stopScheduler').

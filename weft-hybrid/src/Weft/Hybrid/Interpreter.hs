@@ -11,11 +11,12 @@
 -- to every step, and later again when steps are short. So what a turn exceeds its
 -- length by is the time of one step, or of 64 when short steps turn into long ones.
 -- A step is what a thread does between two system calls; it is never interrupted.
-module Weft.Hybrid.Machine
+module Weft.Hybrid.Interpreter
   ( runTurn,
     turnSteps,
     turnLength,
     endThread,
+    lastLook,
   )
 where
 
@@ -41,7 +42,7 @@ turnLength = 500000
 stride :: Int
 stride = 64
 
--- Cells of 'loopPace': the steps to the next look at the clock, when the last was,
+-- AtomicWords of 'loopPace': the steps to the next look at the clock, when the last was,
 -- when the turn began, looks left.
 cellStride, cellSeen, cellEnd, cellLooks :: Int
 cellStride = 0
@@ -196,10 +197,10 @@ withoutHandler ctx = case ctx of
 beginTurn :: Loop -> IO Int
 beginTurn l = do
   Instant t <- now
-  pokeCell pace cellSeen (fromIntegral t)
-  pokeCell pace cellEnd (fromIntegral t + turnLength)
-  pokeCell pace cellLooks (turnSteps `div` stride)
-  max 1 <$> peekCell pace cellStride
+  pokeWord pace cellSeen (fromIntegral t)
+  pokeWord pace cellEnd (fromIntegral t + turnLength)
+  pokeWord pace cellLooks (turnSteps `div` stride)
+  max 1 <$> peekWord pace cellStride
   where
     pace = loopPace l
 
@@ -208,22 +209,26 @@ look :: Loop -> IO Int
 look l = do
   Instant t <- now
   let t' = fromIntegral t
-  seen <- peekCell pace cellSeen
-  end <- peekCell pace cellEnd
-  left <- peekCell pace cellLooks
-  steps <- max 1 <$> peekCell pace cellStride
+  seen <- peekWord pace cellSeen
+  end <- peekWord pace cellEnd
+  left <- peekWord pace cellLooks
+  steps <- max 1 <$> peekWord pace cellStride
   let steps'
         | t' - seen > turnLength `div` 4 = max 1 (steps `div` 8)
         | t' - seen < turnLength `div` 32 = min stride (steps * 2)
         | otherwise = steps
-  pokeCell pace cellSeen t'
-  pokeCell pace cellLooks (left - 1)
-  pokeCell pace cellStride steps'
+  pokeWord pace cellSeen t'
+  pokeWord pace cellLooks (left - 1)
+  pokeWord pace cellStride steps'
   pure (if left <= 1 || t' >= end then 0 else steps')
   where
     -- As in 'noteContext'.
     pace = loopPace (lazy l)
 {-# NOINLINE look #-}
+
+-- | When the loop's machine last looked at the clock, in nanoseconds; from any thread. It changes with every turn.
+lastLook :: Loop -> IO Int
+lastLook l = peekWord (loopPace l) cellSeen
 
 -- | The running thread threw. It comes to its handlers in another turn, so that
 -- threads that only throw cannot keep the loop from its events.
@@ -243,15 +248,20 @@ endThread l ctx outcome = do
       writeRef (threadState t) Finished
       watchers <- swapRef (threadWatchers t) (Ended outcome)
       case watchers of
-        Watchers ws -> mapM_ (\w -> guarded (w outcome)) ws
+        Watchers ws -> mapM_ (tellWatcher outcome) ws
         Ended _ -> pure ()
       found <- readRef (threadLabel t)
       pure (if null found then Nothing else Just found)
   case outcome of
     -- As in 'noteContext'.
-    Left e -> unless (expected e) (guarded (worldOnException (loopWorld (lazy l)) label e))
+    Left e -> unless (expected e) (guarded (schedulerOnException (loopScheduler (lazy l)) label e))
     Right () -> pure ()
   where
     expected e = case fromException e of
       Just E.ThreadKilled -> True
       _ -> maybe False (const True) (fromException e :: Maybe E.BlockedIndefinitelyOnMVar)
+
+tellWatcher :: Either SomeException () -> Watcher -> IO ()
+tellWatcher outcome w = case w of
+  Hears act -> guarded (act outcome)
+  Joins l waiter k -> resume (toLoop l) waiter (\() -> k outcome)
