@@ -1,0 +1,109 @@
+-- |
+-- Lines that wait to be written: bounded, and a part of it for each capability, so that
+-- requests on different ones do not meet.
+--
+-- A part is a piece of memory behind a lock that is held while one line is written into it,
+-- and while the memory is exchanged for an empty one. Nobody waits for anything while holding it.
+module Weft.AccessLog.Buffer
+  ( Buffer,
+    newBuffer,
+    append,
+    Appended (..),
+    Batch (..),
+    takeBatches,
+    droppedLines,
+  )
+where
+
+import Control.Concurrent.MVar
+import Control.Exception (mask_, onException)
+import Control.Monad (forM)
+import Data.Maybe (catMaybes)
+import Data.Word (Word8)
+import Foreign.ForeignPtr (ForeignPtr, touchForeignPtr)
+import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
+import Foreign.Ptr (minusPtr, plusPtr)
+import GHC.ForeignPtr (mallocPlainForeignPtrBytes)
+import Weft.AccessLog.Put
+import Weft.Sys (AtomicWords, BoxedArray, addWord, myCapability, newAtomicWords, newBoxedArray, readBoxedArray, readWord, sizeBoxedArray, writeBoxedArray)
+
+-- | Lines of all capabilities.
+data Buffer = Buffer
+  { -- | Bytes of each part.
+    bufferPart :: !Int,
+    -- | By capability; of those that came later, modulo. Never changed.
+    bufferParts :: !(BoxedArray (MVar Batch)),
+    -- | Lines that there was no room for. Added to by anybody.
+    bufferDropped :: !AtomicWords
+  }
+
+-- | What is in a part: its memory, how many bytes of it are used, and by how many lines.
+data Batch = Batch
+  { batchMemory :: !(ForeignPtr Word8),
+    batchBytes :: !Int,
+    batchLines :: !Int
+  }
+
+-- | For so many capabilities, and so many bytes for each.
+newBuffer :: Int -> Int -> IO Buffer
+newBuffer capabilities part = do
+  parts <- newBoxedArray (max 1 capabilities) =<< newEmptyMVar
+  mapM_ (\i -> newPart >>= newMVar >>= writeBoxedArray parts i) [0 .. sizeBoxedArray parts - 1]
+  Buffer part parts <$> newAtomicWords 1
+  where
+    newPart = emptyBatch part
+
+emptyBatch :: Int -> IO Batch
+emptyBatch part = (\memory -> Batch memory 0 0) <$> mallocPlainForeignPtrBytes part
+
+-- | What became of a line.
+data Appended
+  = -- | There was no room: it is counted.
+    Dropped
+  | Kept
+  | -- | It is the first since its part was taken.
+    First
+  | -- | With it, its part is more than half full.
+    HalfFull
+
+-- | Add a line. Called by any thread; what evaluating the line throws is thrown here.
+append :: Buffer -> Put -> IO Appended
+append (Buffer size parts dropped) put = do
+  capability <- myCapability
+  part <- readBoxedArray parts (capability `rem` sizeBoxedArray parts)
+  mask_ $ do
+    batch@(Batch memory used count) <- takeMVar part
+    let start = unsafeForeignPtrToPtr memory
+    end <- runPut put (start `plusPtr` used) (start `plusPtr` size) `onException` putMVar part batch
+    touchForeignPtr memory
+    case end of
+      Nothing -> do
+        putMVar part batch
+        Dropped <$ addWord dropped 0 1
+      Just p -> do
+        let used' = p `minusPtr` start
+        putMVar part (Batch memory used' (count + 1))
+        pure (appended used used')
+  where
+    half = size `quot` 2
+    appended before after
+      | before <= half && after > half = HalfFull
+      | before == 0 = First
+      | otherwise = Kept
+
+-- | Take all lines out, those of a capability in their order.
+takeBatches :: Buffer -> IO [Batch]
+takeBatches buffer = fmap catMaybes . forM [0 .. sizeBoxedArray parts - 1] $ \i -> do
+  part <- readBoxedArray parts i
+  fresh <- emptyBatch (bufferPart buffer)
+  mask_ $ do
+    batch <- takeMVar part
+    if batchBytes batch == 0
+      then Nothing <$ putMVar part batch
+      else Just batch <$ putMVar part fresh
+  where
+    parts = bufferParts buffer
+
+-- | Lines that there was no room for.
+droppedLines :: Buffer -> IO Int
+droppedLines buffer = readWord (bufferDropped buffer) 0

@@ -1,0 +1,117 @@
+-- |
+-- What became of a request: the one place that measures it, for logs and counters.
+--
+-- > measured :: Application -> Application
+-- > measured = observing (pure ()) $ \request exchange ->
+-- >   print (rawPathInfo request, exchangeStatus exchange, exchangeTook exchange)
+module Weft.Exchange
+  ( Exchange (..),
+    observing,
+  )
+where
+
+import Control.Exception (onException)
+import Control.Monad (when)
+import qualified Data.ByteString as B
+import Data.ByteString.Builder (Builder, byteString, lazyByteString, toLazyByteString)
+import qualified Data.ByteString.Lazy as L
+import Network.HTTP.Types (hContentLength, methodHead, statusCode)
+import Network.Wai
+import Network.Wai.Internal (Response (..))
+import System.IO.Unsafe (unsafeInterleaveIO)
+import Weft.Core.Time (Duration (..), Instant (..))
+import Weft.Sys (bumpWord, newAtomicWords, now, peekWord, pokeWord)
+
+-- | A request that is over.
+data Exchange = Exchange
+  { -- | As the application gave it; 500 when it threw and gave none, which is what the server
+    -- says to the client then.
+    exchangeStatus :: !Int,
+    -- | Bytes of the body that were given to the connection. 'Nothing' where nobody here
+    -- knows: a file whose length the server finds out, a file or a body of a declared length that was
+    -- cut off, a raw response.
+    exchangeBytes :: !(Maybe Int),
+    -- | From when the request's head was there until the last byte of the response had been
+    -- given to the connection. Of HTTP\/2: until it was queued, which nobody waits
+    -- for.
+    exchangeTook :: !Duration,
+    -- | Did an exception end it before the response was complete, as when the client goes
+    -- away, is too slow, or the server ends?
+    exchangeAborted :: !Bool
+  }
+  deriving (Eq, Show)
+
+-- | Run one action when a request comes, and another one when it is over, however it ends.
+-- Neither may block or throw: they are run on the request's thread, before its connection
+-- goes on.
+observing :: IO () -> (Request -> Exchange -> IO ()) -> Middleware
+observing begun over app = measured
+  where
+    measured request respond = do
+      begun
+      Instant start <- now
+      state <- newAtomicWords 3
+      pokeWord state cellStatus 500
+      pokeWord state cellBytes unknown
+      let tell aborted = do
+            Instant end <- now
+            status <- peekWord state cellStatus
+            bytes <- peekWord state cellBytes
+            pokeWord state cellTold 1
+            over request (Exchange status (if bytes < 0 then Nothing else Just bytes) (Duration (end - start)) aborted)
+          answer response = do
+            let known = bodyLength (requestMethod request == methodHead) response
+            pokeWord state cellStatus (statusCode (responseStatus response))
+            -- Until all has gone well nobody knows how much of a body of a declared length did.
+            pokeWord state cellBytes (if known == counted || known == 0 then 0 else unknown)
+            received <- if known == counted then tallying (bumpWord state cellBytes) response >>= respond else respond response
+            if known == counted then pure () else pokeWord state cellBytes known
+            received <$ tell False
+          unlessTold act = peekWord state cellTold >>= \told -> when (told == 0) act
+      received <- app request answer `onException` unlessTold (tell True)
+      -- It was not when the response failed, and the application took that for nothing.
+      received <$ unlessTold (tell True)
+{-# INLINE observing #-}
+
+-- | The state of a request: was it told of? What was, or will be, told. Written by the threads that answer it,
+-- one after the other.
+cellTold, cellStatus, cellBytes :: Int
+cellTold = 0
+cellStatus = 1
+cellBytes = 2
+
+-- | Instead of a number of bytes: nobody knows; they have to be counted as they are made.
+unknown, counted :: Int
+unknown = -1
+counted = -2
+
+-- | The bytes of a response's body, if it is complete.
+bodyLength :: Bool -> Response -> Int
+bodyLength isHead response
+  -- RFC 9110, 6.4.1: these have no body, whatever the application gave.
+  | isHead || status == 204 || status == 304 || status < 200 = 0
+  | otherwise = case response of
+    ResponseFile _ _ _ part -> maybe unknown (fromInteger . filePartByteCount) part
+    ResponseRaw _ _ -> unknown
+    ResponseBuilder _ fields _ -> maybe counted decimal (lookup hContentLength fields)
+    ResponseStream {} -> counted
+  where
+    status = statusCode (responseStatus response)
+    decimal digits
+      | B.null digits || B.length digits > 18 || not (B.all (\c -> c >= 48 && c <= 57) digits) = counted
+      | otherwise = B.foldl' (\n c -> 10 * n + fromIntegral c - 48) 0 digits
+
+-- | The same response, which says of every few bytes of its body that it made them.
+tallying :: (Int -> IO ()) -> Response -> IO Response
+tallying tell response = case response of
+  ResponseBuilder status fields body -> ResponseBuilder status fields . lazyByteString . L.fromChunks <$> tallied tell body
+  ResponseStream status fields body -> pure (ResponseStream status fields (\write -> body (\part -> tallied tell part >>= mapM_ (write . byteString))))
+  other -> pure other
+
+-- | The chunks of a builder, each of which is told of when it is made, and made when it is looked at.
+tallied :: (Int -> IO ()) -> Builder -> IO [B.ByteString]
+tallied tell = go . L.toChunks . toLazyByteString
+  where
+    go chunks = unsafeInterleaveIO $ case chunks of
+      [] -> pure []
+      bytes : rest -> tell (B.length bytes) >> (bytes :) <$> go rest

@@ -1,0 +1,168 @@
+-- |
+-- A web server for WAI applications, under the names of Warp's: a program that changes this import runs its
+-- application on Weft. What is the same, different and absent is in @doc\/warp.md@.
+--
+-- > import Network.HTTP.Types (status200)
+-- > import Network.Wai (responseLBS)
+-- > import Weft.Http
+-- >
+-- > main :: IO ()
+-- > main = run 8080 $ \_request respond -> respond (responseLBS status200 [] "Hello")
+--
+-- Connections are accepted on every capability and stay there, with the threads that serve them.
+--
+-- = Shutdown
+--
+-- A server begins its shutdown when the action that 'setInstallShutdownHandler' was given is run,
+-- when 'drainServer' is called, or when its listening sockets fail: it accepts no
+-- more, closes connections that wait for a next request, and lets requests under
+-- way finish, for 'setGracefulShutdownTimeout' at most. An exception thrown at the
+-- thread that runs it drops all connections.
+module Weft.Http
+  ( -- * Running an application
+    run,
+    runEnv,
+    runSettings,
+    runSettingsSocket,
+
+    -- * Running one beside an action
+    withServer,
+    withServerSocket,
+    withServerWith,
+    Server,
+    serverAddress,
+    serverConnections,
+    waitServer,
+    drainServer,
+
+    -- * Settings
+    module Weft.Http.Settings,
+
+    -- * Options
+    Options (..),
+    defaultOptions,
+    Limits (..),
+    defaultLimits,
+    Refusal (..),
+    refusalStatus,
+    refusalReason,
+
+    -- ** TLS
+    TlsServer,
+    loadTls,
+    reloadTlsServer,
+
+    -- * Files
+    withOpenFile,
+
+    -- * In tests
+    withApplication,
+    withApplicationSettings,
+    testWithApplication,
+    testWithApplicationSettings,
+    openFreePort,
+  )
+where
+
+import Control.Concurrent
+import Control.Exception
+import Control.Monad (void, when)
+import Data.Maybe (listToMaybe)
+import Data.String (fromString)
+import Network.Wai (Application)
+import System.Environment (lookupEnv)
+import Weft.Duration (seconds)
+import Weft.Http.FileResponse (withOpenFile)
+import Weft.Http.Limits
+import Weft.Http.Server
+import Weft.Http.Settings
+import Weft.Socket (ServerSettings (..), SockAddr (..), Socket, defaultServerSettings)
+import qualified Weft.Socket as W
+import Weft.Tls
+
+-- Running --------------------------------------------------------------------------------
+
+-- | Run an application on a port, of every IPv4 address.
+run :: Port -> Application -> IO ()
+run port = runSettings (setPort port defaultSettings)
+
+-- | Run an application on the port in the environment variable @PORT@ if it is set, else on the given one.
+runEnv :: Port -> Application -> IO ()
+runEnv port app = lookupEnv "PORT" >>= maybe (run port app) fromText
+  where
+    fromText text = case listToMaybe (reads text) of
+      Just (p, "") -> run p app
+      _ -> ioError (userError ("PORT is not a number: " <> show text))
+
+-- | Run an application until the server ends. Throws an 'IOError' when it cannot
+-- listen.
+runSettings :: Settings -> Application -> IO ()
+runSettings settings app = withServer settings app (untilEnd settings)
+
+-- | Run an application on a socket that listens; the settings' host and port do
+-- not count. The server ends when the socket is closed, and closes it.
+runSettingsSocket :: Settings -> Socket -> Application -> IO ()
+runSettingsSocket settings sock app = withServerSocket settings sock app (untilEnd settings)
+
+untilEnd :: Settings -> Server -> IO ()
+untilEnd settings server = do
+  waitServer server
+  void (drainServer server (maybe maxBound (seconds . fromIntegral) (settingsGracefulShutdownTimeout settings)))
+
+-- | 'withServerWith' without options.
+withServer :: Settings -> Application -> (Server -> IO a) -> IO a
+withServer = withServerWith defaultOptions
+
+-- | 'withServer' on a socket that listens. One acceptor hands the connections to the
+-- capabilities in turn.
+withServerSocket :: Settings -> Socket -> Application -> (Server -> IO a) -> IO a
+withServerSocket settings sock = withServerWith defaultOptions {optionListeners = [sock]} settings
+
+-- | TLS with the certificate chain and the key of two files in PEM, for 'optionTls'. 'Weft.Tls.newTlsServer' can more. Throws an
+-- 'IOError' when they cannot be used.
+loadTls :: FilePath -> FilePath -> IO TlsServer
+loadTls chain key = newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateFiles chain key], tlsProtocols = map fromString ["h2", "http/1.1"]}
+
+-- Tests ------------------------------------------------------------------------------------
+
+-- | Run an application on a free port of the loopback interface beside an action
+-- that gets to know the port.
+withApplication :: IO Application -> (Port -> IO a) -> IO a
+withApplication = withApplicationSettings defaultSettings
+
+-- | 'withApplication' with settings, whose host and port do not count.
+withApplicationSettings :: Settings -> IO Application -> (Port -> IO a) -> IO a
+withApplicationSettings settings makeApp act = do
+  app <- makeApp
+  withServer (setHost (fromString "127.0.0.1") (setPort 0 settings)) app (act . portOf . serverAddress)
+  where
+    portOf address = case address of
+      SockAddrInet port _ -> fromIntegral port
+      SockAddrInet6 port _ _ _ -> fromIntegral port
+      _ -> 0
+
+-- | 'withApplication', with the application's exceptions thrown at the caller too.
+testWithApplication :: IO Application -> (Port -> IO a) -> IO a
+testWithApplication = testWithApplicationSettings defaultSettings
+
+-- | 'withApplicationSettings', with the application's exceptions thrown at the
+-- caller too.
+testWithApplicationSettings :: Settings -> IO Application -> (Port -> IO a) -> IO a
+testWithApplicationSettings settings makeApp act = do
+  caller <- myThreadId
+  app <- makeApp
+  let telling req respond =
+        app req respond `catch` \e -> do
+          when (defaultShouldDisplayException e) (throwTo caller e)
+          throwIO (e :: SomeException)
+  withApplicationSettings settings (pure telling) act
+
+-- | A socket that listens on a free port of the loopback interface.
+openFreePort :: IO (Port, Socket)
+openFreePort = do
+  sock <- W.socket W.AF_INET W.Stream W.defaultProtocol
+  (`onException` W.close sock) $ do
+    W.bind sock (SockAddrInet 0 (W.tupleToHostAddress (127, 0, 0, 1)))
+    W.listen sock (serverBacklog defaultServerSettings)
+    port <- W.socketPort sock
+    pure (fromIntegral port, sock)

@@ -1,0 +1,99 @@
+-- |
+-- Accepting connections, from the kernel's sockets or from the listeners of another transport, and
+-- counting them: what a server does between its start and its end. Any thread.
+module Weft.Http.Acceptors
+  ( Acceptors,
+    fromSockets,
+    withTransports,
+    acceptorsAddress,
+    acceptorsConnections,
+    waitAcceptors,
+    drainAcceptors,
+  )
+where
+
+import Control.Concurrent
+import Control.Concurrent.STM
+import Control.Exception
+import Control.Monad (forM, forM_, unless, void)
+import qualified Data.Set as Set
+import Foreign.C.Error (Errno (..), eBADF)
+import GHC.Conc (labelThread)
+import GHC.IO.Exception (IOException (..))
+import Network.Socket (SockAddr)
+import Weft.Duration (Duration)
+import qualified Weft.Socket as W
+import qualified Weft.Thread as W
+import Weft.Transport
+
+-- | What accepts.
+data Acceptors
+  = Sockets !W.Server
+  | Transports !SockAddr ![Listener] !(TVar (Set.Set ThreadId)) !(MVar ())
+
+-- | The kernel's sockets, which count their connections themselves.
+fromSockets :: W.Server -> Acceptors
+fromSockets = Sockets
+
+-- | Accept from listeners of any transport, of which there is at least one, beside an action. Each connection
+-- has a thread. When the action ends the listeners are closed, and the threads that are left are killed.
+withTransports :: [Listener] -> (Connection -> SockAddr -> IO ()) -> (Acceptors -> IO a) -> IO a
+withTransports listeners handler act = do
+  -- Changed by acceptors, and by each connection's thread at its end.
+  threads <- newTVarIO Set.empty
+  ended <- newEmptyMVar
+  let start = forM listeners $ \l -> do
+        t <- forkIOWithUnmask (\unmask -> unmask (acceptLoop threads handler l) `finally` tryPutMVar ended ())
+        t <$ labelThread t "weft http accept"
+      stop acceptors = do
+        mapM_ listenerClose listeners
+        mapM_ killThread acceptors
+        readTVarIO threads >>= mapM_ killThread
+  bracket start stop $ \_ -> act (Transports (address listeners) listeners threads ended)
+  where
+    address ls = case ls of
+      l : _ -> listenerAddress l
+      [] -> throw (userError "Weft.Http: no listener")
+
+-- | Until the listener is closed. After another error, as for want of descriptors, it goes on a little later.
+acceptLoop :: TVar (Set.Set ThreadId) -> (Connection -> SockAddr -> IO ()) -> Listener -> IO ()
+acceptLoop threads handler l = do
+  next <- try (mask_ (listenerAccept l >>= serve))
+  case next of
+    Right () -> acceptLoop threads handler l
+    Left e -> unless (isClosed e) (W.threadDelay 10000 >> acceptLoop threads handler l)
+  where
+    isClosed e = let Errno badf = eBADF in ioe_errno e == Just badf
+    serve c = do
+      t <- forkIOWithUnmask $ \unmask -> do
+        self <- myThreadId
+        atomically (modifyTVar' threads (Set.insert self))
+        (unmask (handler c (connPeer c)) `finally` connClose c) `finally` atomically (modifyTVar' threads (Set.delete self))
+      labelThread t "weft http connection"
+
+-- | Where the first of them listens.
+acceptorsAddress :: Acceptors -> SockAddr
+acceptorsAddress (Sockets s) = W.serverAddress s
+acceptorsAddress (Transports a _ _ _) = a
+
+-- | How many connections there are.
+acceptorsConnections :: Acceptors -> IO Int
+acceptorsConnections (Sockets s) = W.serverConnections s
+acceptorsConnections (Transports _ _ threads _) = Set.size <$> readTVarIO threads
+
+-- | Block until nothing is accepted any more.
+waitAcceptors :: Acceptors -> IO ()
+waitAcceptors (Sockets s) = W.waitServer s
+waitAcceptors (Transports _ _ _ ended) = readMVar ended
+
+-- | Accept no more, and wait for that long for the connections to end: 'True' if all did. Those that did not are
+-- ended.
+drainAcceptors :: Acceptors -> Duration -> IO Bool
+drainAcceptors (Sockets s) patience = W.drainServer s patience
+drainAcceptors (Transports _ listeners threads _) patience = do
+  mapM_ listenerClose listeners
+  done <- W.timeoutFor patience (atomically (readTVar threads >>= check . Set.null))
+  left <- readTVarIO threads
+  forM_ left killThread
+  void (pure left)
+  pure (maybe (Set.null left) (const True) done)

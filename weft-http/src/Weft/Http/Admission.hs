@@ -1,0 +1,62 @@
+-- |
+-- Admission control: how many connections there are, and of whom; room for a new one is made by ending idle ones.
+module Weft.Http.Admission
+  ( Admission,
+    newAdmission,
+    admitted,
+    admittedOf,
+  )
+where
+
+import Control.Exception (bracket)
+import Control.Monad (filterM)
+import Data.Bits (shiftL, (.|.))
+import Data.IORef
+import Data.List (sortOn)
+import qualified Data.Map.Strict as Map
+import Data.Word (Word64)
+import Weft.Http.Limits
+import Weft.Http.Table
+import Weft.Socket (SockAddr (..))
+
+-- | The connections of a server, in all and by address. Changed atomically, by the thread
+-- of each.
+data Admission = Admission !(IORef Int) !(IORef (Map.Map Word64 Int))
+
+-- | Without any.
+newAdmission :: IO Admission
+newAdmission = Admission <$> newIORef 0 <*> newIORef Map.empty
+
+-- | Serve a connection if there is room for it or room can be made, else refuse it. When there are
+-- too many, each is looked at, and up to 1 in 64 of the idle ones are ended, those with the least time
+-- left first. Linear in the number of connections, once for each 1 in 64.
+admitted :: Limits -> Admission -> [Table] -> (Refusal -> IO ()) -> IO () -> IO ()
+admitted limits (Admission total _) tables refused serve =
+  bracket (atomicModifyIORef' total (\n -> (n + 1, n + 1))) (const (atomicModifyIORef' total (\n -> (n - 1, ())))) $ \count -> do
+    room <- if limitConnections limits > 0 && count > limitConnections limits then makeRoom else pure True
+    if room then serve else refused TooManyConnections
+  where
+    makeRoom = do
+      idle <- concat <$> mapM (idleEntries limits) tables
+      ended <- filterM (endEntry . snd) (take (max 1 (limitConnections limits `div` 64)) (sortOn fst idle))
+      pure (not (null ended))
+
+-- | Serve a connection of an address if that has not too many, else refuse it.
+admittedOf :: Limits -> Admission -> SockAddr -> (Refusal -> IO ()) -> IO () -> IO ()
+admittedOf limits (Admission _ addresses) peer refused serve = case keyOf peer of
+  Just key | limitPerAddress limits > 0 -> bracket (change 1 key) (const (change (-1) key)) $ \count ->
+    if count > limitPerAddress limits then refused TooManyOfAddress else serve
+  _ -> serve
+  where
+    change d key = atomicModifyIORef' addresses $ \m ->
+      let n = Map.findWithDefault 0 key m + d in (if n == 0 then Map.delete key m else Map.insert key n m, n)
+
+-- | What a client's addresses have in common: one of IPv4, the first 64 bits of one of
+-- IPv6, of which a client can have all.
+keyOf :: SockAddr -> Maybe Word64
+keyOf peer = case peer of
+  SockAddrInet _ a -> Just (fromIntegral a)
+  -- IPv4 as an IPv6 socket sees it (RFC 4291, 2.5.5.2).
+  SockAddrInet6 _ _ (0, 0, 0xffff, a) _ -> Just (fromIntegral a)
+  SockAddrInet6 _ _ (a, b, _, _) _ -> Just (fromIntegral a `shiftL` 32 .|. fromIntegral b)
+  SockAddrUnix _ -> Nothing

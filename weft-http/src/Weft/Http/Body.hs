@@ -1,0 +1,139 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Request bodies, read by the application when it wants them: with a length or in chunks (RFC 9112,
+-- 6 and 7). One thread reads at a time.
+module Weft.Http.Body
+  ( Body,
+    newBody,
+    readBody,
+    bodyPersists,
+    finishBody,
+  )
+where
+
+import Control.Exception (throwIO)
+import Control.Monad (when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Unsafe as B
+import Data.IORef
+import Weft.Http.Parser.Chunked
+import Weft.Http.Parser.Head (Framing (..))
+import Weft.Http.Settings
+import Weft.Http.Timeouts
+import Weft.Http.Types
+import Weft.Transport
+
+-- | A request's body. Both references are written by the thread that reads it.
+data Body = Body
+  { bodyClient :: !Client,
+    -- | What was received and not looked at.
+    bodyHave :: !(IORef ByteString),
+    bodyPlace :: !(IORef Place)
+  }
+
+data Place
+  = -- | The client waits for a 100 before it sends the rest (RFC 9110, 10.1.1).
+    Expected !Place
+  | -- | Bytes that are left.
+    Remaining !Int
+  | InChunks !Decoder
+  | Complete
+  | Failed !RequestError
+
+-- | The body behind a head: the string is what was received with it.
+newBody :: Client -> Bool -> Framing -> ByteString -> IO Body
+newBody client expects framing have = do
+  beginBody client
+  -- A client that sends its body at once does not wait.
+  Body client <$> newIORef have <*> newIORef (if expects && B.null have then Expected place else place)
+  where
+    place = case framing of
+      NoBody -> Complete
+      Sized n -> Remaining n
+      Chunked -> InChunks newDecoder
+
+-- | The next part of a body, not empty before its end. Throws 'RequestError', and an 'IOError' when the connection
+-- fails or was closed because its client is too slow.
+readBody :: Body -> IO ByteString
+readBody body = do
+  place <- readIORef (bodyPlace body)
+  case place of
+    Complete -> pure B.empty
+    Failed e -> throwIO e
+    Remaining n -> do
+      bytes <- available body
+      let got = B.length bytes
+      if got < n
+        then bytes <$ writeIORef (bodyPlace body) (Remaining (n - got))
+        else do
+          writeIORef (bodyHave body) (if got == n then B.empty else B.unsafeDrop n bytes)
+          writeIORef (bodyPlace body) Complete
+          pure (B.unsafeTake n bytes)
+    InChunks decoder -> available body >>= chunked body decoder
+    Expected next -> do
+      state <- responseState client
+      when (state == responseNone) $
+        sendWithin client (connSendBytes (clientConnection client) noDeadline "HTTP/1.1 100 Continue\r\n\r\n")
+      writeIORef (bodyPlace body) next
+      readBody body
+  where
+    client = bodyClient body
+
+chunked :: Body -> Decoder -> ByteString -> IO ByteString
+chunked body decoder bytes = case decode (sharedLimits (clientShared (bodyClient body))) decoder bytes of
+  Bytes part rest next -> do
+    writeIORef (bodyHave body) rest
+    part <$ writeIORef (bodyPlace body) (InChunks next)
+  More next -> writeIORef (bodyPlace body) (InChunks next) >> available body >>= chunked body next
+  End rest -> do
+    writeIORef (bodyHave body) rest
+    B.empty <$ writeIORef (bodyPlace body) Complete
+  Invalid refusal -> failed body (BodyInvalid refusal)
+
+-- | What was received already, or is received now; it is taken.
+available :: Body -> IO ByteString
+available body = do
+  have <- readIORef (bodyHave body)
+  if B.null have
+    then do
+      bytes <- receiveBody (bodyClient body)
+      if B.null bytes then failed body BodyIncomplete else pure bytes
+    else have <$ writeIORef (bodyHave body) B.empty
+
+failed :: Body -> RequestError -> IO a
+failed body e = writeIORef (bodyPlace body) (Failed e) >> throwIO e
+
+-- | Can the connection go on after a response that is sent now? Not if the client still waits for a 100, nor if more
+-- is left than is worth reading.
+bodyPersists :: Body -> IO Bool
+bodyPersists body = do
+  place <- readIORef (bodyPlace body)
+  have <- B.length <$> readIORef (bodyHave body)
+  pure $ case place of
+    Expected _ -> False
+    Failed _ -> False
+    Remaining n -> maybe True (n - have <=) flush
+    InChunks _ -> True
+    Complete -> True
+  where
+    flush = settingsMaximumBodyFlush (sharedSettings (clientShared (bodyClient body)))
+
+-- | Read and drop what the application left, up to 'settingsMaximumBodyFlush': what follows the body, or
+-- 'Nothing' if the connection cannot go on.
+finishBody :: Body -> IO (Maybe ByteString)
+finishBody body = do
+  persists <- bodyPersists body
+  if persists then go 0 else pure Nothing
+  where
+    flush = settingsMaximumBodyFlush (sharedSettings (clientShared (bodyClient body)))
+    go dropped = do
+      place <- readIORef (bodyPlace body)
+      case place of
+        Complete -> Just <$> readIORef (bodyHave body)
+        _
+          | maybe False (dropped >) flush -> pure Nothing
+          | otherwise -> do
+            part <- readBody body
+            go (dropped + B.length part)

@@ -1,0 +1,228 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The HTTP\/1 engine: one loop a connection, on the thread that calls it. It receives, parses, runs the
+-- application, which responds, and goes on with the next request. Between requests it holds no buffer.
+--
+-- The parser decides where a request ends; the loop hands the bytes behind it to the next one.
+module Weft.Http.Engine
+  ( serveClient,
+    leaveIdle,
+    receiveSize,
+  )
+where
+
+import Control.Concurrent (threadDelay)
+import Control.Exception
+import Control.Monad (forM_, forever, when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Unsafe as B
+import Network.Wai (Application, Request)
+import Weft.Core.Time (Instant (..))
+import Weft.Duration (seconds)
+import Weft.Http.Body
+import Weft.Http.Gather
+import Weft.Http.Limits
+import Weft.Http.Parser.Head
+import Weft.Http.Render (refusalMessage)
+import Weft.Http.Request
+import Weft.Http.Respond
+import Weft.Http.Settings
+import Weft.Http.Table (EndIdle (..))
+import Weft.Http.Timeouts
+import Weft.Http.Types
+import Weft.Sys (casWord, peekWord, pokeWord)
+import Weft.Transport
+
+-- | Serve a connection to its end, which the caller closes. The first string was received already. The last argument
+-- takes over a connection that begins with the preface of HTTP\/2, if anything does. Throws an 'IOError' when the connection
+-- fails.
+serveClient :: Client -> Application -> Maybe (ByteString -> IO ()) -> ByteString -> IO ()
+serveClient client app http2 have = do
+  -- Made once, so that a request does not pay for the handler.
+  let receive = connReceive (clientConnection client) noDeadline receiveSize `catch` endIdle client
+      loop = Loop client app receive
+  awaitHead client
+  bytes <- if B.null have then receive else pure have
+  maybe (parse loop start bytes) (\serve -> parseFirst loop serve bytes) http2
+
+-- | The most bytes of one receive between bodies: 16 KiB.
+receiveSize :: Int
+receiveSize = 16384
+
+-- | What a connection's loop needs: it, the application, and the action that receives between requests.
+data Loop = Loop !Client !Application !(IO ByteString)
+
+-- Between requests -----------------------------------------------------------------------
+
+-- | The connection is to end: take what its client has sent meanwhile, if it has.
+endIdle :: Client -> EndIdle -> IO ByteString
+endIdle client EndIdle = do
+  lastOne client
+  connReceive (clientConnection client) (Instant 0) receiveSize `catch` nothing
+  where
+    nothing :: IOException -> IO ByteString
+    nothing _ = pure B.empty
+
+-- | The connection's thread goes on although it was told to end, to answer one more request.
+lastOne :: Client -> IO ()
+lastOne client = setPhase client phaseBusy >> pokeWord (clientCells client) cellFinal 1
+
+-- | Go on behind a request.
+next :: Loop -> ByteString -> IO ()
+next loop@(Loop client _ receive) have = do
+  setPhase client phaseIdle
+  if B.null have
+    then awaitNext client >> receive >>= parse loop start
+    else parse loop start have
+
+-- | A head is complete, or was refused: from now on nobody ends the connection.
+leaveIdle :: Client -> IO ()
+leaveIdle client = do
+  headCame client
+  found <- casWord cells cellPhase phaseIdle phaseBusy
+  when (found /= phaseIdle) $ do
+    found' <- casWord cells cellPhase phaseFresh phaseBusy
+    -- The exception is on its way.
+    when (found' == phaseEnding) $ do
+      forever (threadDelay 1000000) `catch` \EndIdle -> pure ()
+      lastOne client
+  where
+    cells = clientCells client
+
+-- Heads ----------------------------------------------------------------------------------
+
+-- | Parse the first head of a connection, which may be the preface of HTTP\/2.
+parseFirst :: Loop -> (ByteString -> IO ()) -> ByteString -> IO ()
+parseFirst loop@(Loop client _ receive) serve have
+  | preface `B.isPrefixOf` have = leaveIdle client >> serve have
+  | not (B.null have) && have `B.isPrefixOf` preface = do
+    bytes <- receive
+    if B.null bytes then pure () else parseFirst loop serve (have <> bytes)
+  | otherwise = parse loop start have
+
+-- | RFC 9113, 3.4.
+preface :: ByteString
+preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+-- | Parse a head, of which all or a part is there. Nothing is there at the end of the stream.
+parse :: Loop -> Resume -> ByteString -> IO ()
+parse loop@(Loop client _ _) resume have
+  | B.null have = pure ()
+  | otherwise = case resumeHead (limitsOf client) resume have of
+    Complete h -> leaveIdle client >> answer loop h (if headEnd h == B.length have then B.empty else B.unsafeDrop (headEnd h) have)
+    Incomplete resume' -> do
+      -- The time of a connection's first head began with the connection.
+      before <- peekWord (clientCells client) cellRequests
+      when (before > 0) (awaitHead client)
+      pokeWord (clientCells client) cellBegun 1
+      gathered have >>= partial loop resume'
+    Refused refusal -> leaveIdle client >> refuse client refusal
+    Preface -> leaveIdle client >> refuse client BadRequest
+
+-- | Receive the rest of a head.
+partial :: Loop -> Resume -> Gathered -> IO ()
+partial loop@(Loop client _ receive) resume have = do
+  bytes <- receive
+  if B.null bytes
+    then pure ()
+    else do
+      more <- gather have bytes
+      let whole = gatheredBytes more
+      case resumeHead (limitsOf client) resume whole of
+        Incomplete resume' -> partial loop resume' more
+        _ -> do
+          pokeWord (clientCells client) cellBegun 0
+          parse loop start whole
+
+limitsOf :: Client -> Limits
+limitsOf = sharedLimits . clientShared
+{-# INLINE limitsOf #-}
+
+-- Requests -------------------------------------------------------------------------------
+
+-- | Run the application for a request; the string is what came behind its head.
+answer :: Loop -> Head -> ByteString -> IO ()
+answer loop@(Loop client app _) h rest = do
+  let cells = clientCells client
+      limit = limitRequests (limitsOf client)
+  setResponse client responseNone
+  n <- (+ 1) <$> peekWord cells cellRequests
+  pokeWord cells cellRequests n
+  when (limit > 0 && n >= limit) (pokeWord cells cellFinal 1)
+  case headFraming h of
+    NoBody -> do
+      let request = requestOf client h noBody
+      runApplication client app h Nothing rest request
+      state <- responseState client
+      if state == responseKeep then next loop rest else end client (B.null rest) state
+    framing -> do
+      body <- newBody client (hasFlag flagExpect (headFlags h)) framing rest
+      let request = requestOf client h (readBody body)
+      runApplication client app h (Just body) B.empty request
+      state <- responseState client
+      if state == responseKeep
+        then finishBody body `catch` incomplete >>= maybe (end client False state) (next loop)
+        else end client False state
+  where
+    incomplete :: RequestError -> IO (Maybe ByteString)
+    incomplete _ = pure Nothing
+
+noBody :: IO ByteString
+noBody = pure B.empty
+
+-- | Run the application; what it throws before its response began becomes a response.
+runApplication :: Client -> Application -> Head -> Maybe Body -> ByteString -> Request -> IO ()
+runApplication client app h body rest request = (() <$ app request answered) `catch` failed
+  where
+    answered = respond client h body rest request
+    settings = sharedSettings (clientShared client)
+    failed e
+      | Just (SomeAsyncException _) <- fromException e = throwIO e
+      | otherwise = do
+        state <- responseState client
+        late <- timedOut client
+        if state /= responseNone
+          then do
+            -- The end of a body that ends with the connection would look like its end.
+            when (state == responseBegun && hasFlag flagOld (headFlags h)) (connAbort (clientConnection client))
+            report late e
+          else case fromException e of
+            Just (BodyInvalid refusal) -> refuse client refusal >> setResponse client responseBegun
+            Just BodyIncomplete -> setResponse client responseBegun
+            Nothing
+              | late -> setResponse client responseBegun
+              | otherwise -> do
+                report late e
+                () <$ answered (settingsOnExceptionResponse settings e)
+    report late e = if late then pure () else settingsOnException settings (Just request) e
+
+-- Ends -----------------------------------------------------------------------------------
+
+-- | The connection ends after a response. If its client may still send, or has sent what nobody reads, it is given some
+-- time to take the response: the kernel would make it forget what it has not read yet.
+end :: Client -> Bool -> Int -> IO ()
+end client quiet state
+  | state /= responseClose = pure ()
+  | otherwise = do
+    final <- isFinal client
+    if quiet && not final then when (clientSecure client) farewell else linger client
+  where
+    -- RFC 8446, 6.1: without a close_notify a client of TLS takes the end for a truncation.
+    farewell = sendWithin client (connShutdownSend (clientConnection client) noDeadline)
+
+linger :: Client -> IO ()
+linger client = headCame client >> connCloseGracefully (seconds 2) lingerBytes (clientConnection client)
+
+-- | The most bytes that are read of a client that goes on sending.
+lingerBytes :: Int
+lingerBytes = 1048576
+
+-- | Tell a client why its connection is closed.
+refuse :: Client -> Refusal -> IO ()
+refuse client refusal = do
+  sharedOnRefused (clientShared client) (clientPeer client) refusal
+  forM_ (refusalStatus refusal) $ \status -> do
+    sendWithin client (connSendBytes (clientConnection client) noDeadline (refusalMessage status B.empty))
+    linger client

@@ -1,0 +1,170 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Responses from files: opening them, what the conditional and range fields of a request make of a
+-- whole one (RFC 9110, 13 and 14), and sending.
+--
+-- An application that has the file open already says so by 'withOpenFile', and it is not opened again.
+module Weft.Http.FileResponse
+  ( -- * For applications
+    withOpenFile,
+    openFileKey,
+
+    -- * For the engine
+    FileAnswer (..),
+    withFileFor,
+    rangeFields,
+    sendFileSlices,
+  )
+where
+
+import Control.Exception (IOException, bracket, bracket_, catch, onException, try)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.ByteString.Builder (Builder)
+import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Internal as B (fromForeignPtr)
+import Data.Char (isDigit)
+import Data.IORef
+import Data.Maybe (isJust)
+import qualified Data.Vault.Lazy as Vault
+import Data.Word (Word8)
+import Foreign.C.String (withCString)
+import Foreign.ForeignPtr (ForeignPtr)
+import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate, parseHTTPDate)
+import Network.HTTP.Types
+import Network.HTTP.Types.Header
+import Network.Wai (FilePart (..), Request, requestHeaderRange, requestHeaders, requestMethod, vault)
+import System.IO.Error (ioeSetFileName, isEOFError)
+import System.IO.Unsafe (unsafePerformIO)
+import System.Posix.Files (fileSize, getFdStatus, isRegularFile, modificationTime)
+import System.Posix.Types (EpochTime, Fd (..))
+import Weft.Blocking (blockingOr)
+import Weft.FFI.Errno (throwIfNegative)
+import Weft.FFI.Socket (cClose, cOpenRead)
+import Weft.Http.Timeouts
+import Weft.Http.Types
+import Weft.Transport
+
+-- Open files -----------------------------------------------------------------------------
+
+-- | Where the connection of a request of HTTP\/1 keeps the file that its application has open.
+openFileKey :: Vault.Key (IORef OpenFile)
+openFileKey = unsafePerformIO Vault.newKey
+{-# NOINLINE openFileKey #-}
+
+-- | Run an action that responds with a part of the file at a path ('Network.Wai.responseFile' with a
+-- 'FilePart'): the response is sent from this descriptor, which has to stay open meanwhile, and the path
+-- is not opened. The action is told whether the server can do that; it cannot for a request of
+-- HTTP\/2 or of another server's.
+withOpenFile :: Request -> FilePath -> Fd -> (Bool -> IO a) -> IO a
+withOpenFile request path fd act = case Vault.lookup openFileKey (vault request) of
+  Nothing -> act False
+  Just ref -> bracket_ (writeIORef ref (OpenFile path fd)) (writeIORef ref NoFile) (act True)
+
+-- Answers --------------------------------------------------------------------------------
+
+-- | A part of an open file, or an answer without the file.
+data FileAnswer
+  = FileAnswer !Status !ResponseHeaders !Fd !FilePart
+  | OtherAnswer !Status !ResponseHeaders !Builder
+
+-- | Open a file and decide on the answer. A part that the application names is sent as it is; of a whole file with
+-- status 200 the request's conditions and range decide. 404 if it cannot be opened.
+withFileFor :: Request -> Status -> ResponseHeaders -> FilePath -> Maybe FilePart -> (FileAnswer -> IO a) -> IO a
+withFileFor request status fields path part act = bracket (openRegular path) (mapM_ closeOpened) $ \opened -> act $ case opened of
+  Nothing -> OtherAnswer notFound404 [(hContentType, "text/plain; charset=utf-8")] "File not found"
+  Just (Opened fd size changed) -> case part of
+    Just range -> FileAnswer status fields fd range
+    Nothing -> wholeFile request status fields fd size changed
+
+-- | An open file, its size and when it was changed.
+data Opened = Opened !Fd !Integer !EpochTime
+
+closeOpened :: Opened -> IO ()
+closeOpened (Opened (Fd fd) _ _) = cClose fd
+
+-- | Open a file for reading, on the pool of threads that may block.
+openRegular :: FilePath -> IO (Maybe Opened)
+openRegular path = do
+  opened <- try (blockingOr closeOpened open)
+  pure (either (const Nothing :: IOException -> Maybe Opened) Just opened)
+  where
+    open = withCString path $ \p -> do
+      fd <- throwIfNegative "Weft.Http: open" (cOpenRead p)
+      (`onException` cClose fd) $ do
+        found <- getFdStatus (Fd fd)
+        if isRegularFile found
+          then pure (Opened (Fd fd) (toInteger (fileSize found)) (modificationTime found))
+          else ioError (userError "not a regular file")
+
+-- | RFC 9110, 13.2.2: the conditions in their order, then the range. One range is honoured; of several the
+-- whole file is sent, which 14.2 allows.
+wholeFile :: Request -> Status -> ResponseHeaders -> Fd -> Integer -> EpochTime -> FileAnswer
+wholeFile request status fields fd size changed
+  | status /= ok200 || requestMethod request `notElem` [methodGet, methodHead] = whole
+  | since hIfUnmodifiedSince (<) = OtherAnswer preconditionFailed412 [] mempty
+  | not (isJust (lookup hIfNoneMatch (requestHeaders request))) && since hIfModifiedSince (>=) = OtherAnswer notModified304 dated mempty
+  | Just bytes <- requestHeaderRange request,
+    ifRange,
+    Just found <- singleRange bytes size =
+    case found of
+      Just (from, count) -> FileAnswer partialContent206 dated fd (FilePart from count size)
+      Nothing -> OtherAnswer requestedRangeNotSatisfiable416 [(hContentRange, "bytes */" <> C.pack (show size))] mempty
+  | otherwise = whole
+  where
+    whole = FileAnswer status dated fd (FilePart 0 size size)
+    date = epochTimeToHTTPDate changed
+    dated = if isJust (lookup hLastModified fields) then fields else (hLastModified, formatHTTPDate date) : fields
+    -- Is the date in the field in that relation to the file's?
+    since name relation = case lookup name (requestHeaders request) >>= parseHTTPDate of
+      Just given -> given `relation` date
+      Nothing -> False
+    ifRange = case lookup hIfRange (requestHeaders request) of
+      Nothing -> True
+      Just given -> parseHTTPDate given == Just date
+
+-- | What a Range field with one range asks for: 'Nothing' if it is to be ignored, 'Just Nothing' if the file has no such
+-- part; else offset and length.
+singleRange :: ByteString -> Integer -> Maybe (Maybe (Integer, Integer))
+singleRange field size = do
+  spec <- B.stripPrefix "bytes=" field
+  one <- case filter (not . B.null) (map (C.filter (`notElem` (" \t" :: String))) (C.split ',' spec)) of
+    [only] -> Just only
+    _ -> Nothing
+  let (before, behind) = C.break (== '-') one
+  end <- B.stripPrefix "-" behind
+  case (number before, number end) of
+    (Just from, Just to) | from <= to -> Just (part from (min (to + 1) size - from))
+    (Just from, Nothing) | B.null end -> Just (part from (size - from))
+    (Nothing, Just count) | B.null before -> Just (part (max 0 (size - count)) (min count size))
+    _ -> Nothing
+  where
+    part from count = if count > 0 && from < size then Just (from, count) else Nothing
+    number digits = case C.readInteger digits of
+      Just (n, "") | C.all isDigit digits, B.length digits <= 18 -> Just n
+      _ -> Nothing
+
+-- | A response's fields with those that describe a part of a file, where the application gave none.
+rangeFields :: ResponseHeaders -> FilePart -> ResponseHeaders
+rangeFields fields (FilePart offset count size) =
+  add hContentLength (number count)
+    . (if count == size then id else add hContentRange (B.concat ["bytes ", number offset, "-", number (offset + count - 1), "/", number size]))
+    . add hAcceptRanges "bytes"
+    $ fields
+  where
+    add name value given = if isJust (lookup name given) then given else (name, value) : given
+    number = C.pack . show
+
+-- Sending --------------------------------------------------------------------------------
+
+-- | Send so many bytes of memory and then a part of a file, in slices, each of which gives the client its time anew. The
+-- memory stays the caller's. The path is for the error when the file has become shorter than the range.
+sendFileSlices :: Client -> FilePath -> ForeignPtr Word8 -> Int -> FileRange -> IO ()
+sendFileSlices client path memory n (FileRange fd from size) = go [B.fromForeignPtr memory 0 n] from size `catch` named
+  where
+    named e = ioError (if isEOFError e then ioeSetFileName e path else e)
+    go strings offset left = do
+      let now = min left (fromIntegral sliceSize)
+      sendWithin client (connSendFile (clientConnection client) noDeadline strings (FileRange fd offset now))
+      if left > now then go [] (offset + now) (left - now) else pure ()

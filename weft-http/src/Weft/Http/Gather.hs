@@ -1,0 +1,51 @@
+-- |
+-- Strings that come one after the other as one string. Memory is doubled when it is full, so n bytes in segments of
+-- one byte cost n copies of a byte and not n strings.
+module Weft.Http.Gather
+  ( Gathered,
+    gathered,
+    gather,
+    gatheredBytes,
+  )
+where
+
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString)
+import qualified Data.ByteString.Unsafe as B (unsafeUseAsCStringLen)
+import Data.Word (Word8)
+import Foreign.ForeignPtr (ForeignPtr)
+import Foreign.Marshal.Utils (copyBytes)
+import Foreign.Ptr (castPtr, plusPtr)
+import GHC.ForeignPtr (unsafeWithForeignPtr)
+
+-- | Memory, its size, and the bytes of it that are used: those never change. Used by one thread, each value at most once
+-- to gather more.
+data Gathered = Gathered !(ForeignPtr Word8) !Int !Int
+
+-- | What came first.
+gathered :: ByteString -> IO Gathered
+gathered = resized 0
+
+-- | A copy of a string that begins larger memory, with room for so many bytes more.
+resized :: Int -> ByteString -> IO Gathered
+resized more bytes = do
+  let size = max 1024 (2 * (B.length bytes + more))
+  memory <- B.mallocByteString size
+  put (Gathered memory size 0) bytes
+
+-- | And what came then.
+gather :: Gathered -> ByteString -> IO Gathered
+gather have@(Gathered _ size used) bytes
+  | used + B.length bytes <= size = put have bytes
+  | otherwise = resized (B.length bytes) (gatheredBytes have) >>= \larger -> put larger bytes
+
+put :: Gathered -> ByteString -> IO Gathered
+put (Gathered memory size used) bytes = do
+  unsafeWithForeignPtr memory $ \to ->
+    B.unsafeUseAsCStringLen bytes (\(from, n) -> copyBytes (to `plusPtr` used) (castPtr from) n)
+  pure (Gathered memory size (used + B.length bytes))
+
+-- | All of it.
+gatheredBytes :: Gathered -> ByteString
+gatheredBytes (Gathered memory _ used) = B.fromForeignPtr memory 0 used

@@ -1,0 +1,62 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Connections of HTTP\/2 in a server of "Weft.Http": its settings and limits as those of "Weft.Http2".
+module Weft.Http.Http2
+  ( serveHttp2Client,
+  )
+where
+
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.IORef
+import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
+import Network.HTTP.Types (hDate, hServer)
+import Network.Wai (Application, FilePart (..), Request (..))
+import System.Posix.Time (epochTime)
+import Weft.Http.FileResponse
+import Weft.Http.Limits (Limits (limitHead))
+import qualified Weft.Http.Limits as Http1
+import Weft.Http.Settings
+import Weft.Http.Types
+import Weft.Http2
+import Weft.Transport
+
+-- | Serve a connection of HTTP\/2 to its end, of which the string was received already.
+serveHttp2Client :: Client -> Application -> ByteString -> IO ()
+serveHttp2Client client app received = do
+  connection <- withReceived received (clientConnection client)
+  serveHttp2 http2 (writeIORef (clientShutdown client)) connection (app . onBehalf)
+  where
+    shared = clientShared client
+    settings = sharedSettings shared
+    limits = sharedLimits shared
+    -- With the PROXY protocol the client is another than the transport's peer.
+    onBehalf request = request {remoteHost = clientPeer client, isSecure = clientSecure client}
+    http2 =
+      defaultHttp2Settings
+        { http2Limits =
+            defaultHttp2Limits
+              { limitHeaderBlock = limitHead limits,
+                limitHeaderList = limitHead limits,
+                limitIdle = Http1.limitIdle limits,
+                limitFrame = sharedTimeout shared,
+                limitWait = sharedTimeout shared
+              },
+          http2Fields = fields,
+          http2OnException = settingsOnException settings,
+          http2OnRefused = \_ refusal _ _ -> sharedOnRefused shared (clientPeer client) refusal,
+          http2WithFile = withFile
+        }
+    fields = do
+      now <- epochTime
+      let date = (hDate, formatHTTPDate (epochTimeToHTTPDate now))
+          name = settingsServerName settings
+          alternative = maybe [] (\value -> [("Alt-Svc", value)]) (settingsAltSvc settings)
+      pure (date : [(hServer, name) | not (B.null name)] <> alternative)
+
+-- | Files as over HTTP\/1.
+withFile :: WithFile
+withFile request status fields path part act = withFileFor request status fields path part $ \found -> act $ case found of
+  FileAnswer status' fields' fd range -> FileBody status' (rangeFields fields' range) (FileRange fd (fromInteger (filePartOffset range)) (fromInteger (filePartByteCount range)))
+  OtherAnswer status' fields' text -> OtherBody status' fields' text

@@ -1,0 +1,332 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Request heads of HTTP\/1 (RFC 9112), parsed in the receive buffer. Pure and total. The head is
+-- the only place that decides the framing of a request; what runs behind it never looks at these
+-- bytes again. Every string in the result is a slice of the buffer or a shared constant.
+--
+-- A head may come in any number of segments. The outcome depends on the bytes alone: a line is
+-- judged when it is complete, or when it is longer than any line may be. A head of n bytes in
+-- segments of one byte costs a scan of each byte and one parse for each line, of at most
+-- 'limitFields' lines.
+module Weft.Http.Parser.Head
+  ( -- * Parsing
+    parseHead,
+    resumeHead,
+    Outcome (..),
+    Resume (..),
+    start,
+
+    -- * Heads
+    Head (..),
+    Framing (..),
+    Flags,
+    hasFlag,
+    flagOld,
+    flagClose,
+    flagKeepAlive,
+    flagExpect,
+  )
+where
+
+import Data.Bits (complement, (.&.), (.|.))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import qualified Data.CaseInsensitive as CI
+import Network.HTTP.Types (Header, Method)
+import Network.HTTP.Types.Header (hHost)
+import Weft.Http.Limits
+import Weft.Http.Parser.Bytes
+import Weft.Http.Parser.Host
+import Weft.Http.Parser.Names
+
+-- | A request's head.
+data Head = Head
+  { headMethod :: !Method,
+    -- | As it was sent, without a scheme and authority; not decoded.
+    headPath :: !ByteString,
+    -- | From the question mark on; empty if there is none.
+    headQuery :: !ByteString,
+    headFlags :: !Flags,
+    headFraming :: !Framing,
+    -- | In the order in which they came.
+    headFields :: ![Header],
+    -- | Of the target if it has one (RFC 9112, 3.2.2).
+    headHost :: !(Maybe ByteString),
+    headRange :: !(Maybe ByteString),
+    headReferer :: !(Maybe ByteString),
+    headUserAgent :: !(Maybe ByteString),
+    -- | The offset of the first byte behind the head.
+    headEnd :: !Int
+  }
+  deriving (Eq, Show)
+
+-- | What follows a head (RFC 9112, 6.3).
+data Framing = NoBody | Sized !Int | Chunked
+  deriving (Eq, Show)
+
+-- | A set of the flags below.
+type Flags = Int
+
+-- | The request is of HTTP\/1.0; @Connection@ has @close@; it has @keep-alive@; the client waits for
+-- a 100 before it sends its body.
+flagOld, flagClose, flagKeepAlive, flagExpect :: Flags
+flagOld = 1
+flagClose = 2
+flagKeepAlive = 4
+flagExpect = 8
+
+-- | Seen by the parser: a host field, a coding.
+flagHost, flagCoding :: Flags
+flagHost = 16
+flagCoding = 32
+
+-- | Does the set, which is the second argument, have one of the flags in the first?
+hasFlag :: Flags -> Flags -> Bool
+hasFlag flag flags = flags .&. flag /= 0
+{-# INLINE hasFlag #-}
+
+-- | What the bytes so far amount to.
+data Outcome
+  = -- | The head is not complete.
+    Incomplete !Resume
+  | Complete !Head
+  | Refused !Refusal
+  | -- | The first line of the preface of HTTP\/2 (RFC 9113, 3.4).
+    Preface
+  deriving (Eq, Show)
+
+-- | How far an incomplete head was searched for the end of a line, and up to how many bytes
+-- there is nothing new to find out without one.
+data Resume = Resume !Int !Int
+  deriving (Eq, Show)
+
+-- | Of a head of which nothing has been looked at.
+start :: Resume
+start = Resume 0 0
+
+-- | Parse a head of which a part was seen before. The string begins with that part.
+resumeHead :: Limits -> Resume -> ByteString -> Outcome
+resumeHead limits (Resume searched quiet) bytes
+  | B.length bytes <= quiet && lineFeedFrom bytes searched < 0 = Incomplete (Resume (B.length bytes) quiet)
+  | otherwise = parseHead limits bytes
+
+-- | Parse the head that a string begins with.
+parseHead :: Limits -> ByteString -> Outcome
+parseHead limits bytes = leading 0
+  where
+    end = B.length bytes
+    -- RFC 9112, 2.2: empty lines before a request are ignored, up to a bound.
+    leading i
+      | i >= end = nothingYet
+      | c == 13 = if i + 1 >= end then nothingYet else if byteAt bytes (i + 1) == 10 && i < maxLeading then leading (i + 2) else Refused BadRequest
+      | isToken c = requestLine limits bytes i
+      | otherwise = Refused BadRequest
+      where
+        c = byteAt bytes i
+    nothingYet = Incomplete (Resume end end)
+
+-- | Bytes of empty lines before a request that are ignored.
+maxLeading :: Int
+maxLeading = 8
+
+-- Lines ----------------------------------------------------------------------------------
+
+-- | The line from an offset on is not in order or not complete. It is malformed if it is
+-- complete and within the limit. The second offset is where the head begins.
+unusable :: Limits -> ByteString -> Int -> Int -> Outcome
+unusable limits bytes base from
+  | size > allowed = Refused (if from == base && size > limitTarget limits then TargetTooLong else HeadTooLarge)
+  | lineFeed < 0 = Incomplete (Resume (B.length bytes) (base + allowed))
+  | otherwise = Refused BadRequest
+  where
+    lineFeed = lineFeedFrom bytes from
+    size = (if lineFeed < 0 then B.length bytes else lineFeed + 1) - base
+    allowed = if from == base then min (limitTarget limits) (limitHead limits) else limitHead limits
+{-# NOINLINE unusable #-}
+
+-- | A method, a target and a version with one space between them (RFC 9112, 3).
+requestLine :: Limits -> ByteString -> Int -> Outcome
+requestLine limits bytes base
+  | afterTarget + 10 >= end = again
+  | byteAt bytes afterMethod /= 32 || byteAt bytes afterTarget /= 32 || afterTarget == afterMethod + 1 = again
+  | byteAt bytes (afterTarget + 9) /= 13 || byteAt bytes (afterTarget + 10) /= 10 = again
+  | lineEnd - base > min (limitTarget limits) (limitHead limits) = again
+  | version == http11 = withTarget 0
+  | version == http10 = withTarget flagOld
+  | version == http20 && slice bytes base afterTarget == "PRI *" = Preface
+  | otherwise = unsupported
+  where
+    end = B.length bytes
+    afterMethod = skipToken bytes base
+    afterTarget = skipTarget bytes (afterMethod + 1)
+    lineEnd = afterTarget + 11
+    version = wordAt bytes (afterTarget + 1)
+    again = unusable limits bytes base base
+    withTarget = target limits bytes base (methodAt bytes base afterMethod) (afterMethod + 1) afterTarget
+    unsupported
+      | "HTTP/" `B.isPrefixOf` text && isDigit (byteAt text 5) && byteAt text 6 == 46 && isDigit (byteAt text 7) = Refused UnknownVersion
+      | otherwise = Refused BadRequest
+      where
+        text = slice bytes (afterTarget + 1) (afterTarget + 9)
+    -- "HTTP/1.1" and so on, as little-endian words.
+    http11 = littleEndian 0x312e312f50545448
+    http10 = littleEndian 0x302e312f50545448
+    http20 = littleEndian 0x302e322f50545448
+
+-- | The offset of the first byte that may not stand in a target, or the end: one of a control character,
+-- a space, DEL, and the number sign, which begins a fragment. Bytes from 0x80 on are let
+-- through, as other servers do.
+skipTarget :: ByteString -> Int -> Int
+skipTarget bytes = go
+  where
+    end = B.length bytes
+    go i
+      | i < end && ok (byteAt bytes i) = go (i + 1)
+      | otherwise = i
+    ok c = c > 32 && c /= 127 && c /= 35
+{-# INLINE skipTarget #-}
+
+-- | The four forms of a target (RFC 9112, 3.2), which stands between two offsets.
+target :: Limits -> ByteString -> Int -> Method -> Int -> Int -> Flags -> Outcome
+target limits bytes base method from to flags
+  | byteAt bytes from == 47 && method /= "CONNECT" = origin from
+  | otherwise = otherForm
+  where
+    behind = to + 11
+    origin i
+      | i >= to = fieldLines limits bytes base method (slice bytes from to) B.empty Nothing behind flags
+      | byteAt bytes i == 63 = fieldLines limits bytes base method (slice bytes from i) (slice bytes i to) Nothing behind flags
+      | otherwise = origin (i + 1)
+    text = slice bytes from to
+    split whole authority =
+      let (path, query) = C.break (== '?') whole
+       in fieldLines limits bytes base method path query authority behind flags
+    otherForm
+      | method == "CONNECT" = if validAuthority text then split text (Just text) else Refused BadRequest
+      | text == "*" = if method == "OPTIONS" then split text Nothing else Refused BadRequest
+      | Just rest <- afterScheme text,
+        (authority, path) <- C.span (\c -> c /= '/' && c /= '?') rest,
+        validHost authority =
+        if "/" `B.isPrefixOf` path then split path (Just authority) else split ("/" <> path) (Just authority)
+      | otherwise = Refused BadRequest
+
+-- | What comes behind the scheme of a target in absolute form.
+afterScheme :: ByteString -> Maybe ByteString
+afterScheme text
+  | CI.mk (B.take 7 text) == "http://" = Just (B.drop 7 text)
+  | CI.mk (B.take 8 text) == "https://" = Just (B.drop 8 text)
+  | otherwise = Nothing
+
+-- Fields ---------------------------------------------------------------------------------
+
+-- | The field lines up to the empty one (RFC 9112, 5), behind a request line: method, path, query, and the authority if
+-- the target has one.
+fieldLines :: Limits -> ByteString -> Int -> Method -> ByteString -> ByteString -> Maybe ByteString -> Int -> Flags -> Outcome
+fieldLines limits bytes base !method !path !query !authority from0 flags0 = go from0 0 flags0 (-1) [] Nothing Nothing Nothing Nothing
+  where
+    end = B.length bytes
+    go !from !count !flags !len acc host range referer agent
+      | from + 1 >= end = again
+      | first == 13 && byteAt bytes (from + 1) == 10 =
+        if from + 2 - base > limitHead limits then again else finish method path query authority flags len acc host range referer agent (from + 2)
+      | colon == from || valueEnd + 1 >= end = again
+      | byteAt bytes colon /= 58 || byteAt bytes valueEnd /= 13 || byteAt bytes (valueEnd + 1) /= 10 = again
+      | next - base > limitHead limits = again
+      | limitFields limits > 0 && count >= limitFields limits = Refused HeadTooLarge
+      | !value <- valueBetween bytes (colon + 1) valueEnd = case fieldName bytes from colon of
+        Known tag name ->
+          let !field = (name, value)
+              plain = go next (count + 1) flags len (field : acc) host range referer agent
+              flagged more = go next (count + 1) (flags .|. more) len (field : acc) host range referer agent
+           in case tag of
+                Other -> plain
+                Host
+                  | hasFlag flagHost flags || not (validHost value) -> Refused BadRequest
+                  | otherwise -> go next (count + 1) (flags .|. flagHost) len (field : acc) (Just value) range referer agent
+                UserAgent -> go next (count + 1) flags len (field : acc) host range referer (Just value)
+                Referer -> go next (count + 1) flags len (field : acc) host range (Just value) agent
+                Range -> go next (count + 1) flags len (field : acc) host (Just value) referer agent
+                Connection -> flagged (connectionFlags value)
+                ContentLength
+                  | len >= 0 || given < 0 -> Refused BadRequest
+                  | otherwise -> go next (count + 1) flags given (field : acc) host range referer agent
+                  where
+                    given = decimal value
+                TransferEncoding
+                  | CI.mk value /= "chunked" -> Refused UnknownCoding
+                  | hasFlag (flagCoding .|. flagOld) flags -> Refused BadRequest
+                  | otherwise -> flagged flagCoding
+                Expect
+                  | hasFlag flagOld flags -> plain
+                  | CI.mk value == "100-continue" -> flagged flagExpect
+                  | otherwise -> Refused UnknownExpectation
+      where
+        first = byteAt bytes from
+        colon = skipToken bytes from
+        valueEnd = skipValue bytes (colon + 1)
+        next = valueEnd + 2
+        again = unusable limits bytes base from
+
+-- | A value without the blanks around it.
+valueBetween :: ByteString -> Int -> Int -> ByteString
+valueBetween bytes from to
+  | from >= to = B.empty
+  | isBlank (byteAt bytes from) = valueBetween bytes (from + 1) to
+  | isBlank (byteAt bytes (to - 1)) = valueBetween bytes from (to - 1)
+  | otherwise = slice bytes from to
+{-# NOINLINE valueBetween #-}
+
+-- | The empty line was read: what the fields say together.
+finish ::
+  Method -> ByteString -> ByteString -> Maybe ByteString -> Flags -> Int -> [Header] -> Maybe ByteString -> Maybe ByteString -> Maybe ByteString -> Maybe ByteString -> Int -> Outcome
+finish method path query authority flags len acc host range referer agent behind
+  | not (hasFlag (flagHost .|. flagOld) flags) = Refused BadRequest
+  | hasFlag flagCoding flags && len >= 0 = Refused BadRequest
+  | otherwise =
+    Complete
+      Head
+        { headMethod = method,
+          headPath = path,
+          headQuery = query,
+          headFlags = if framing == NoBody then flags .&. complement flagExpect else flags,
+          headFraming = framing,
+          headFields = maybe reversed (\a -> map (replaced a) reversed) authority,
+          headHost = maybe host Just authority,
+          headRange = range,
+          headReferer = referer,
+          headUserAgent = agent,
+          headEnd = behind
+        }
+  where
+    reversed = case acc of
+      [_] -> acc
+      _ -> reverse acc
+    framing
+      | hasFlag flagCoding flags = Chunked
+      | len > 0 = Sized len
+      | otherwise = NoBody
+    -- RFC 9112, 3.2.2: the target's authority replaces the field.
+    replaced a field@(name, _)
+      | name == hHost = (name, a)
+      | otherwise = field
+
+-- | A length in decimal digits, at most 18 of them; -1 if it is none.
+decimal :: ByteString -> Int
+decimal digits
+  | B.null digits || B.length digits > 18 || not (B.all isDigit digits) = -1
+  | otherwise = B.foldl' (\n c -> n * 10 + fromIntegral c - 48) 0 digits
+
+-- | What a @Connection@ field asks for (RFC 9110, 7.6.1): a list of options, whose case does not
+-- count.
+connectionFlags :: ByteString -> Flags
+connectionFlags value
+  | value == "keep-alive" = flagKeepAlive
+  | value == "close" = flagClose
+  | otherwise = foldr ((.|.) . option . CI.mk . trimBlanks) 0 (C.split ',' value)
+  where
+    option name
+      | name == "close" = flagClose
+      | name == "keep-alive" = flagKeepAlive
+      | otherwise = 0

@@ -1,0 +1,186 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The methods and field names that nearly every request has, as shared constants: recognising one
+-- allocates nothing. Pure.
+module Weft.Http.Parser.Names
+  ( -- * Methods
+    methodAt,
+
+    -- * Field names
+    FieldTag (..),
+    Known (..),
+    fieldName,
+  )
+where
+
+import Data.Bits ((.&.), (.|.))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import qualified Data.CaseInsensitive as CI
+import qualified Data.CaseInsensitive.Unsafe as CI
+import Data.Char (toLower)
+import Data.Word (Word8)
+import GHC.Arr (Array, listArray, unsafeAt)
+import Network.HTTP.Types (HeaderName, Method)
+import Weft.Http.Parser.Bytes
+
+-- | The method between two offsets. Methods are case-sensitive (RFC 9110, 9.1).
+methodAt :: ByteString -> Int -> Int -> Method
+methodAt bytes from to = case to - from of
+  3
+    | spells bytes from get -> get
+    | spells bytes from "PUT" -> "PUT"
+  4
+    | spells bytes from "POST" -> "POST"
+    | spells bytes from "HEAD" -> "HEAD"
+  5
+    | spells bytes from "PATCH" -> "PATCH"
+    | spells bytes from "TRACE" -> "TRACE"
+  6 | spells bytes from "DELETE" -> "DELETE"
+  7
+    | spells bytes from "OPTIONS" -> "OPTIONS"
+    | spells bytes from "CONNECT" -> "CONNECT"
+  _ -> slice bytes from to
+
+get :: Method
+get = "GET"
+{-# NOINLINE get #-}
+
+-- | Does that word stand at the offset? There are enough bytes.
+spells :: ByteString -> Int -> ByteString -> Bool
+spells bytes from wanted = go 0
+  where
+    len = B.length wanted
+    go i
+      | i + 8 <= len = wordAt bytes (from + i) == wordAt wanted i && go (i + 8)
+      | i < len = byteAt bytes (from + i) == byteAt wanted i && go (i + 1)
+      | otherwise = True
+
+-- | The fields that the parser has to understand.
+data FieldTag
+  = Other
+  | Host
+  | ContentLength
+  | TransferEncoding
+  | Connection
+  | Expect
+  | Range
+  | Referer
+  | UserAgent
+  deriving (Eq, Show)
+
+-- | A name that was recognised, whatever its case: what it means, and the name with the
+-- case in which it came.
+data Known = Known !FieldTag !HeaderName
+
+-- | Recognise the field name between two offsets, all of whose bytes are those of a token. A name
+-- in its usual case or in small letters is a constant; any other one is made.
+fieldName :: ByteString -> Int -> Int -> Known
+fieldName bytes from to = search (unsafeAt table (hashOf (to - from) (byteAt bytes from) (byteAt bytes (to - 1))))
+  where
+    search End = Known Other (madeName (slice bytes from to))
+    search (Entry usual@(Known tag name) small@(Known _ folded) rest)
+      | B.length (CI.original folded) /= to - from || not (spellsFolded bytes from (CI.original folded)) = search rest
+      | spells bytes from (CI.original name) = usual
+      | spells bytes from (CI.original folded) = small
+      | otherwise = Known tag (madeName (slice bytes from to))
+
+-- | Does that word in small letters stand at the offset, in any case? Of two tokens, setting the bit of small
+-- letters makes equal what differs in case only: the other bytes that it would make equal to a letter, a digit or a
+-- hyphen belong to no token.
+spellsFolded :: ByteString -> Int -> ByteString -> Bool
+spellsFolded bytes from wanted = go 0
+  where
+    len = B.length wanted
+    go i
+      | i + 8 <= len = (wordAt bytes (from + i) .|. 0x2020202020202020) == wordAt wanted i && go (i + 8)
+      | i < len = (byteAt bytes (from + i) .|. 0x20) == byteAt wanted i && go (i + 1)
+      | otherwise = True
+
+-- | A name that is no constant. One in small letters is its own folding.
+madeName :: ByteString -> HeaderName
+madeName bytes
+  | B.any (\c -> c - 65 <= 25) bytes = CI.mk bytes
+  | otherwise = CI.unsafeMk bytes
+
+-- | A chain of the names with one hash, in the usual case and in small letters.
+data Entry = Entry !Known !Known !Entry | End
+
+hashOf :: Int -> Word8 -> Word8 -> Int
+hashOf len first final = (len * 37 + fromIntegral (first .|. 0x20) * 11 + fromIntegral (final .|. 0x20)) .&. 255
+{-# INLINE hashOf #-}
+
+-- | By hash.
+table :: Array Int Entry
+table = listArray (0, 255) [foldr chained End [n | n <- names, hash (snd n) == i] | i <- [0 .. 255]]
+  where
+    hash name = hashOf (B.length name) (B.head name) (B.last name)
+    chained (tag, name) = Entry (Known tag (CI.mk name)) (Known tag (CI.unsafeMk (C.map toLower name)))
+{-# NOINLINE table #-}
+
+-- | What is recognised, in the case in which clients of HTTP\/1 write it.
+names :: [(FieldTag, ByteString)]
+names =
+  [ (Host, "Host"),
+    (ContentLength, "Content-Length"),
+    (TransferEncoding, "Transfer-Encoding"),
+    (Connection, "Connection"),
+    (Expect, "Expect"),
+    (Range, "Range"),
+    (Referer, "Referer"),
+    (UserAgent, "User-Agent")
+  ]
+    <> map
+      ((,) Other)
+      [ "Accept",
+        "Accept-Charset",
+        "Accept-Encoding",
+        "Accept-Language",
+        "Access-Control-Request-Headers",
+        "Access-Control-Request-Method",
+        "Authorization",
+        "Cache-Control",
+        "Content-Disposition",
+        "Content-Encoding",
+        "Content-Type",
+        "Cookie",
+        "DNT",
+        "Date",
+        "Forwarded",
+        "From",
+        "If-Match",
+        "If-Modified-Since",
+        "If-None-Match",
+        "If-Range",
+        "If-Unmodified-Since",
+        "Keep-Alive",
+        "Origin",
+        "Pragma",
+        "Priority",
+        "Proxy-Connection",
+        "Sec-CH-UA",
+        "Sec-CH-UA-Mobile",
+        "Sec-CH-UA-Platform",
+        "Sec-Fetch-Dest",
+        "Sec-Fetch-Mode",
+        "Sec-Fetch-Site",
+        "Sec-Fetch-User",
+        "Sec-GPC",
+        "Sec-WebSocket-Extensions",
+        "Sec-WebSocket-Key",
+        "Sec-WebSocket-Protocol",
+        "Sec-WebSocket-Version",
+        "TE",
+        "Trailer",
+        "Upgrade",
+        "Upgrade-Insecure-Requests",
+        "Via",
+        "X-Forwarded-For",
+        "X-Forwarded-Host",
+        "X-Forwarded-Proto",
+        "X-Real-IP",
+        "X-Request-ID",
+        "X-Requested-With"
+      ]

@@ -1,0 +1,127 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The PROXY protocol, versions 1 and 2: a header with which a proxy begins a connection, to tell who its client
+-- is (HAProxy's proxy-protocol.txt). The parser is pure, total and incremental.
+module Weft.Http.ProxyProtocol
+  ( readProxyHeader,
+    parseProxyHeader,
+    ProxyHeader (..),
+  )
+where
+
+import Data.Bits (shiftL, (.&.), (.|.))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Unsafe as B
+import Data.Char (isDigit)
+import Data.Word (Word16, Word32)
+import Weft.Http.Parser.Bytes (hexDigit)
+import Weft.Http.Settings (ProxyProtocol (..))
+import Weft.Socket
+
+-- | What a connection begins with.
+data ProxyHeader
+  = -- | More has to come to tell.
+    Partial
+  | -- | No such header.
+    Absent
+  | -- | One that is not in order.
+    Malformed
+  | -- | One, who the client is if it says so, and the offset of what follows.
+    Announced !(Maybe SockAddr) !Int
+  deriving (Eq, Show)
+
+-- | Read the header that a connection begins with, by an action that receives: who the client is, if that was said,
+-- and what was received behind it. 'Nothing': there is none although it is required, or it is not in order.
+readProxyHeader :: ProxyProtocol -> IO ByteString -> IO (Maybe (Maybe SockAddr, ByteString))
+readProxyHeader ProxyProtocolNone _ = pure (Just (Nothing, B.empty))
+readProxyHeader mode receive = go B.empty
+  where
+    go have = case parseProxyHeader have of
+      Partial -> do
+        more <- receive
+        if B.null more
+          then pure (if mode == ProxyProtocolOptional then Just (Nothing, have) else Nothing)
+          else go (have <> more)
+      Absent -> pure (if mode == ProxyProtocolOptional then Just (Nothing, have) else Nothing)
+      Malformed -> pure Nothing
+      Announced peer n -> pure (Just (peer, B.drop n have))
+
+-- | Parse the header that a string begins with.
+parseProxyHeader :: ByteString -> ProxyHeader
+parseProxyHeader bytes
+  | B.take 6 bytes == "PROXY " = version1 bytes
+  | B.take 12 bytes == signature = version2 bytes
+  | bytes `B.isPrefixOf` "PROXY " || bytes `B.isPrefixOf` signature = Partial
+  | otherwise = Absent
+
+signature :: ByteString
+signature = "\r\n\r\n\0\r\nQUIT\n"
+
+-- | A line of at most 107 bytes.
+version1 :: ByteString -> ProxyHeader
+version1 bytes = case B.breakSubstring "\r\n" (B.take 107 bytes) of
+  (line, end)
+    | B.null end -> if B.length bytes >= 107 then Malformed else Partial
+    | otherwise -> case C.split ' ' line of
+      "PROXY" : "UNKNOWN" : _ -> Announced Nothing (B.length line + 2)
+      ["PROXY", "TCP4", from, to, port, port'] | Just a <- ipv4 from, Just _ <- ipv4 to, Just p <- portOf port, Just _ <- portOf port' -> Announced (Just (SockAddrInet p a)) (B.length line + 2)
+      ["PROXY", "TCP6", from, to, port, port'] | Just a <- ipv6 from, Just _ <- ipv6 to, Just p <- portOf port, Just _ <- portOf port' -> Announced (Just (SockAddrInet6 p 0 a 0)) (B.length line + 2)
+      _ -> Malformed
+
+portOf :: ByteString -> Maybe PortNumber
+portOf digits = case C.readInt digits of
+  Just (n, "") | C.all isDigit digits, n <= 65535 -> Just (fromIntegral n)
+  _ -> Nothing
+
+ipv4 :: ByteString -> Maybe HostAddress
+ipv4 text = case mapM part (C.split '.' text) of
+  Just [a, b, c, d] -> Just (tupleToHostAddress (a, b, c, d))
+  _ -> Nothing
+  where
+    part digits = case C.readInt digits of
+      Just (n, "") | C.all isDigit digits, n <= 255 -> Just (fromIntegral n)
+      _ -> Nothing
+
+ipv6 :: ByteString -> Maybe HostAddress6
+ipv6 text = case B.breakSubstring "::" text of
+  (whole, "") -> mapM group (C.split ':' whole) >>= address
+  (before, rest) -> do
+    a <- side before
+    b <- side (B.drop 2 rest)
+    if length a + length b < 8 then address (a <> replicate (8 - length a - length b) 0 <> b) else Nothing
+  where
+    side part = if B.null part then Just [] else mapM group (C.split ':' part)
+    group digits
+      | B.null digits || B.length digits > 4 || B.any ((< 0) . hexDigit) digits = Nothing
+      | otherwise = Just (B.foldl' (\n c -> n * 16 + fromIntegral (hexDigit c)) 0 digits :: Word16)
+    address groups = case groups of
+      [a, b, c, d, e, f, g, h] -> Just (tupleToHostAddress6 (a, b, c, d, e, f, g, h))
+      _ -> Nothing
+
+-- | Sixteen bytes, addresses, and extensions, which are passed over.
+version2 :: ByteString -> ProxyHeader
+version2 bytes
+  | B.length bytes < 16 = Partial
+  | at 12 .&. 0xf0 /= 0x20 || at 12 .&. 0x0f > 1 || size > maxSize = Malformed
+  | B.length bytes < 16 + size = Partial
+  -- LOCAL: the proxy itself asks, as for a health check.
+  | at 12 == 0x20 = Announced Nothing (16 + size)
+  | otherwise = case at 13 of
+    0x11 | size >= 12 -> Announced (Just (SockAddrInet (port 24) (tupleToHostAddress (byte 16, byte 17, byte 18, byte 19)))) (16 + size)
+    0x21 | size >= 36 -> Announced (Just (SockAddrInet6 (port 48) 0 (word32 16, word32 20, word32 24, word32 28) 0)) (16 + size)
+    family
+      | family `elem` [0x11, 0x21] -> Malformed
+      | otherwise -> Announced Nothing (16 + size)
+  where
+    at = B.unsafeIndex bytes
+    byte = B.unsafeIndex bytes
+    size = word16 14
+    word16 :: Int -> Int
+    word16 i = (fromIntegral (at i) `shiftL` 8) .|. fromIntegral (at (i + 1))
+    port i = fromIntegral (word16 i)
+    word32 :: Int -> Word32
+    word32 i = (fromIntegral (word16 i) `shiftL` 16) .|. fromIntegral (word16 (i + 2))
+    maxSize = 4096

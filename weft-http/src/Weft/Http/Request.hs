@@ -1,0 +1,60 @@
+{-# LANGUAGE OverloadedStrings #-}
+-- The field of the body is to be set by a function in newer versions of wai, which the older ones do not have.
+{-# OPTIONS_GHC -Wno-deprecations #-}
+
+-- |
+-- WAI's view of a request's head. Pure.
+module Weft.Http.Request
+  ( requestOf,
+  )
+where
+
+import Data.ByteString (ByteString)
+import Data.Text (Text)
+import Network.HTTP.Types
+import Network.Wai (RequestBodyLength (..))
+import Network.Wai.Internal (Request (..))
+import Weft.Http.Parser.Head
+import Weft.Http.Types
+
+-- | The request with that head and that body. The path's segments and the query are decoded when the application looks at
+-- them.
+requestOf :: Client -> Head -> IO ByteString -> Request
+requestOf client h body =
+  Request
+    { requestMethod = headMethod h,
+      httpVersion = version,
+      rawPathInfo = headPath h,
+      rawQueryString = headQuery h,
+      requestHeaders = headFields h,
+      isSecure = clientSecure client,
+      remoteHost = clientPeer client,
+      pathInfo = pathOf h,
+      queryString = queryOf h,
+      requestBody = body,
+      vault = clientVault client,
+      requestBodyLength = case headFraming h of
+        NoBody -> noLength
+        Sized n -> KnownLength (fromIntegral n)
+        Chunked -> ChunkedBody,
+      requestHeaderHost = headHost h,
+      requestHeaderRange = headRange h,
+      requestHeaderReferer = headReferer h,
+      requestHeaderUserAgent = headUserAgent h
+    }
+  where
+    !version = if hasFlag flagOld (headFlags h) then http10 else http11
+{-# INLINE requestOf #-}
+
+-- Not inlined, so that a request holds one word for each until somebody looks.
+pathOf :: Head -> [Text]
+pathOf h = decodePathSegments (headPath h)
+{-# NOINLINE pathOf #-}
+
+queryOf :: Head -> Query
+queryOf h = parseQuery (headQuery h)
+{-# NOINLINE queryOf #-}
+
+noLength :: RequestBodyLength
+noLength = KnownLength 0
+{-# NOINLINE noLength #-}

@@ -1,0 +1,318 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Servers: from an accepted connection to the engine, and from the start of a server to its shutdown.
+--
+-- Connections are accepted on every capability and stay there, with the threads that serve them. A server
+-- begins its shutdown when the action that 'settingsInstallShutdownHandler' was given is run, when
+-- 'drainServer' is called, or when its listening sockets fail: it accepts no more, closes connections
+-- that wait for a next request, and lets requests under way finish.
+module Weft.Http.Server
+  ( -- * Servers
+    Server,
+    withServerWith,
+    serverAddress,
+    serverConnections,
+    waitServer,
+    drainServer,
+
+    -- * Options
+    Options (..),
+    defaultOptions,
+  )
+where
+
+import Control.Concurrent
+import Control.Exception
+import Control.Monad (forM, unless, void, when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.IORef
+import Data.Maybe (fromMaybe)
+import qualified Data.Vault.Lazy as Vault
+import GHC.Conc (labelThread)
+import GHC.IO.Exception (IOErrorType (..))
+import Network.HTTP.Types (badRequest400)
+import Network.Wai (Application)
+import System.IO.Error (ioeGetErrorType)
+import Weft.Duration (Duration, seconds)
+import Weft.Http.Acceptors
+import Weft.Http.Admission
+import Weft.Http.Engine
+import Weft.Http.FileResponse (openFileKey)
+import Weft.Http.Http2
+import Weft.Http.Limits
+import Weft.Http.ProxyProtocol
+import Weft.Http.Render (refusalMessage)
+import Weft.Http.Settings
+import Weft.Http.Table
+import Weft.Http.Timeouts
+import Weft.Http.Types
+import Weft.IdleTimer
+import Weft.Socket (ServerSettings (..), SockAddr (..), Socket, defaultServerSettings)
+import qualified Weft.Socket as W
+import Weft.Sys (newAtomicWords, peekWord, pokeWord)
+import qualified Weft.Thread as W
+import Weft.Tls (TlsServer, looksLikeTls, tlsAccept, withoutProtocol)
+import Weft.Transport
+
+-- Options --------------------------------------------------------------------------------
+
+-- | What a server can do that Warp's settings have no words for. Begin with 'defaultOptions'.
+data Options = Options
+  { -- | Sockets that listen already, as those of systemd; the server closes them. When
+    -- there is none it listens where the settings say.
+    optionListeners :: ![Socket],
+    -- | Accept from these, of any transport, and from no socket; the server closes them.
+    optionTransports :: ![Listener],
+    -- | Speak TLS, and nothing else.
+    optionTls :: !(Maybe TlsServer),
+    -- | Limits on clients; 'Nothing' is those of the parser, and the times of the settings.
+    optionLimits :: !(Maybe Limits),
+    -- | Called when a connection was refused, for logs and counters. It must not block.
+    optionOnRefused :: !(SockAddr -> Refusal -> IO ()),
+    -- | Is an address one of a proxy's? Only these may begin with a header of the PROXY protocol, where there is such
+    -- a test, and the limit on connections of one address is not for them.
+    optionProxy :: !(Maybe (SockAddr -> Bool))
+  }
+
+-- | No TLS, no limits but the settings'.
+defaultOptions :: Options
+defaultOptions =
+  Options
+    { optionListeners = [],
+      optionTransports = [],
+      optionTls = Nothing,
+      optionLimits = Nothing,
+      optionOnRefused = \_ _ -> pure (),
+      optionProxy = Nothing
+    }
+
+-- Servers --------------------------------------------------------------------------------
+
+-- | A server that runs.
+data Server = Server
+  { serverSockets :: !Acceptors,
+    serverTables :: ![Table],
+    serverDraining :: !(IORef Bool),
+    -- | Full when the shutdown is to begin, or the server cannot go on.
+    serverEnd :: !(MVar ())
+  }
+
+-- | Run an application beside an action, which gets to know the address. When the
+-- action ends, the server does, and drops the connections that are left: see
+-- 'drainServer' for ending them well. Throws an 'IOError' when it cannot listen.
+withServerWith :: Options -> Settings -> Application -> (Server -> IO a) -> IO a
+withServerWith options settings app act = do
+  caps <- getNumCapabilities
+  draining <- newIORef False
+  ended <- newEmptyMVar
+  admission <- newAdmission
+  tables <- forM [1 .. caps] (const newTable)
+  let shared = sharedFor options settings draining
+      handler plain peer = do
+        (cap, _) <- threadCapability =<< myThreadId
+        case drop (cap `mod` caps) tables of
+          table : _ ->
+            admitted (sharedLimits shared) admission tables (optionOnRefused options peer) $
+              serveConnection shared options admission table app plain peer
+          [] -> pure ()
+  listening (base ended) handler $ \sockets -> do
+    let server = Server sockets tables draining ended
+    bracket (watch server) killThread (\_ -> act server)
+  where
+    listening server handler inner = case (optionTransports options, optionListeners options) of
+      (transports@(first : _), _) -> do
+        serverOnListen server (listenerAddress first)
+        withTransports transports handler inner
+      ([], []) -> withListeners settings server (ofSocket handler) (inner . fromSockets)
+      ([], listeners) -> W.withServerOn server listeners (ofSocket handler) (inner . fromSockets)
+    ofSocket handler sock peer = handler (socketConnection sock peer) peer
+    base ended =
+      defaultServerSettings
+        { serverOnListen = \_ -> do
+            settingsInstallShutdownHandler settings (void (tryPutMVar ended ()))
+            settingsBeforeMainLoop settings,
+          serverOnException = \_ -> settingsOnException settings Nothing
+        }
+    -- A server whose listening sockets fail, or are closed by the user, ends.
+    watch server = do
+      t <- forkIOWithUnmask $ \unmask ->
+        unmask (waitAcceptors (serverSockets server)) >> void (tryPutMVar (serverEnd server) ())
+      t <$ labelThread t "weft http watch"
+
+-- | Run a server on the settings' host and port: one acceptor a capability.
+withListeners :: Settings -> ServerSettings -> (Socket -> SockAddr -> IO ()) -> (W.Server -> IO a) -> IO a
+withListeners settings base handler act = case settingsHost settings of
+  HostAny -> on Nothing
+  HostIPv4 -> on (Just "0.0.0.0")
+  HostIPv4Only -> on (Just "0.0.0.0")
+  HostIPv6 -> on (Just "::")
+  HostIPv6Only -> bracket (listenIPv6Only (settingsPort settings)) W.close $ \listener ->
+    W.withServerOn base [listener] handler act
+  Host name -> on (Just name)
+  where
+    on host = W.withServer base {serverHost = host, serverPort = show (settingsPort settings)} handler act
+
+listenIPv6Only :: Int -> IO Socket
+listenIPv6Only port = do
+  sock <- W.socket W.AF_INET6 W.Stream W.defaultProtocol
+  (`onException` W.close sock) $ do
+    W.setSocketOption sock W.IPv6Only 1
+    W.setSocketOption sock W.ReuseAddr 1
+    W.bind sock (SockAddrInet6 (fromIntegral port) 0 (0, 0, 0, 0) 0)
+    W.listen sock (serverBacklog defaultServerSettings)
+    pure sock
+
+sharedFor :: Options -> Settings -> IORef Bool -> Shared
+sharedFor options settings draining =
+  Shared
+    { sharedSettings = settings,
+      sharedLimits = bounded (fromMaybe lenient (optionLimits options)),
+      sharedTimeout = timeout,
+      sharedServerLine = if B.null (settingsServerName settings) then B.empty else "Server: " <> settingsServerName settings <> "\r\n",
+      sharedLines = maybe B.empty (\value -> "Alt-Svc: " <> value <> "\r\n") (settingsAltSvc settings),
+      sharedOnRefused = optionOnRefused options,
+      sharedDraining = draining
+    }
+  where
+    timeout
+      | settingsTimeout settings <= 0 = maxBound
+      | otherwise = seconds (fromIntegral (settingsTimeout settings))
+    -- What is not positive is no limit.
+    bounded limits = limits {limitHeadTime = positive (limitHeadTime limits), limitIdle = positive (limitIdle limits)}
+    positive time = if time > mempty then time else maxBound
+    lenient =
+      defaultLimits
+        { limitTarget = settingsMaxTotalHeaderLength settings,
+          limitHead = settingsMaxTotalHeaderLength settings,
+          limitHeadTime = timeout,
+          limitIdle = timeout,
+          limitRequests = 0,
+          limitConnections = 0,
+          limitPerAddress = 0
+        }
+
+-- | Where it listens.
+serverAddress :: Server -> SockAddr
+serverAddress = acceptorsAddress . serverSockets
+
+-- | How many connections it has, busy or idle.
+serverConnections :: Server -> IO Int
+serverConnections = acceptorsConnections . serverSockets
+
+-- | Block until the server's shutdown begins: the shutdown handler was run, or nothing can
+-- be accepted any more. What is left is 'drainServer'.
+waitServer :: Server -> IO ()
+waitServer = readMVar . serverEnd
+
+-- | Accept no more, close the connections that wait for a next request, and let
+-- the requests under way finish, for that long at most. 'True': no connection is
+-- left.
+--
+-- A connection on which nothing has come yet is given a second.
+drainServer :: Server -> Duration -> IO Bool
+drainServer server patience = do
+  writeIORef (serverDraining server) True
+  _ <- tryPutMVar (serverEnd server) ()
+  bracket startEnding killThread (\_ -> drainAcceptors (serverSockets server) patience)
+  where
+    startEnding = do
+      t <- forkIOWithUnmask (\unmask -> unmask (ending (0 :: Int)) `catch` stopped)
+      t <$ labelThread t "weft http drain"
+    ending turn = do
+      mapM_ (endIdle (turn >= 10)) (serverTables server)
+      W.threadDelay 100000
+      ending (turn + 1)
+    stopped :: AsyncException -> IO ()
+    stopped _ = pure ()
+
+-- Connections ----------------------------------------------------------------------------
+
+-- | Serve a connection on the calling thread, to its end, and close it.
+serveConnection :: Shared -> Options -> Admission -> Table -> Application -> Connection -> SockAddr -> IO ()
+serveConnection shared options admission table app plain peer0 = do
+  self <- myThreadId
+  cells <- newAtomicWords cellCount
+  deadline <- newPausedIdleTimer (sharedTimeout shared) (giveUp cells)
+  file <- newIORef NoFile
+  shutdown <- newIORef (pure ())
+  let client = Client shared plain peer0 False self deadline cells file (Vault.insert openFileKey file Vault.empty) shutdown
+  (withEntry table (Entry self cells deadline shutdown) (serve client) `catch` ended deadline) `finally` (stop deadline >> connClose plain)
+  where
+    settings = sharedSettings shared
+    limits = sharedLimits shared
+    isProxy address = maybe False ($ address) (optionProxy options)
+    -- Nobody but a proxy may begin with such a header, nor connect at all where it is required.
+    announcing
+      | maybe True ($ peer0) (optionProxy options) = Just mode
+      | mode == ProxyProtocolRequired = Nothing
+      | otherwise = Just ProxyProtocolNone
+      where
+        mode = settingsProxyProtocol settings
+    -- Run by the dispatcher. Told before the connection ends, which whoever counts refusals may wait for.
+    giveUp cells = do
+      phase <- peekWord cells cellPhase
+      handshake <- peekWord cells cellHandshake
+      begun <- peekWord cells cellBegun
+      let refused = optionOnRefused options peer0
+      if phase == phaseBusy
+        then refused ClientTooSlow `finally` connAbort plain
+        else when (begun + handshake > 0) (refused HeadTooSlow) `finally` connClose plain
+    serve client = do
+      awaitHead client
+      found <- maybe (pure Nothing) (\mode -> readProxyHeader mode (connReceive plain noDeadline receiveSize)) announcing
+      case found of
+        Nothing -> optionOnRefused options peer0 BadRequest
+        Just (announced, rest) -> do
+          let peer = fromMaybe peer0 announced
+          admittedOf (if isProxy peer then limits {limitPerAddress = 0} else limits) admission peer (optionOnRefused options peer) $ do
+            open <- settingsOnOpen settings peer
+            when open (speak options app client {clientPeer = peer} rest `finally` settingsOnClose settings peer)
+    ended deadline e
+      | Just EndIdle <- fromException e = pure ()
+      | Just io <- fromException e = do
+        late <- expired deadline
+        unless (late || ioeGetErrorType io `elem` [ResourceVanished, InvalidArgument]) (settingsOnException settings Nothing e)
+      | Just (SomeAsyncException _) <- fromException e = throwIO e
+      | otherwise = settingsOnException settings Nothing e
+
+-- | A handshake if there is to be one, and then HTTP. The string was received already.
+speak :: Options -> Application -> Client -> ByteString -> IO ()
+speak options app client rest = case optionTls options of
+  Nothing -> serveClient client app (cleartext client) rest
+  Just offered -> do
+    -- A client that was offered HTTP\/2 and got HTTP\/1.1 could not go on.
+    let tls = if settingsHTTP2Enabled settings then offered else withoutProtocol "h2" offered
+    pokeWord (clientCells client) cellHandshake 1
+    first <- if B.null rest then connReceive (clientConnection client) noDeadline receiveSize else pure rest
+    if B.null first || looksLikeTls first
+      then shakeHands tls first >>= spoken
+      else do
+        pokeWord (clientCells client) cellHandshake 0
+        let text = refusalMessage badRequest400 "This port speaks HTTPS: the address begins with https://\n"
+        optionOnRefused options (clientPeer client) HandshakeFailed
+        connSendBytes (clientConnection client) noDeadline text
+        connCloseGracefully (seconds 2) 65536 (clientConnection client)
+  where
+    settings = sharedSettings (clientShared client)
+    cleartext c = if settingsHTTP2Cleartext settings then Just (serveHttp2Client c app) else Nothing
+    shakeHands tls first = do
+      found <- try (withReceived first (clientConnection client) >>= tlsAccept tls)
+      pokeWord (clientCells client) cellHandshake 0
+      case found of
+        Right connection -> pure (Just connection)
+        Left e
+          | Just (SomeAsyncException _) <- fromException e -> throwIO e
+          | otherwise -> do
+            late <- timedOut client
+            Nothing <$ unless late (optionOnRefused options (clientPeer client) HandshakeFailed)
+    spoken Nothing = pure ()
+    spoken (Just connection) = do
+      let client' = client {clientConnection = connection, clientSecure = True}
+          agreed = connSecurity connection >>= securityAlpn
+      ( if settingsHTTP2Enabled settings && agreed == Just "h2"
+          then leaveIdle client' >> serveHttp2Client client' app B.empty
+          else serveClient client' app Nothing B.empty
+        )
+        `finally` connClose connection

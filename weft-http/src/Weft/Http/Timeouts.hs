@@ -1,0 +1,126 @@
+-- |
+-- Client timeouts: how long a connection waits for its client. Each connection has one deadline
+-- ("Weft.IdleTimer"), which runs only while something is awaited of the client; the time that an application takes
+-- does not count. What a client has to do in time:
+--
+-- * send a head, from its first byte (the first head: from the accept) to its last, within 'limitHeadTime';
+-- * begin its next request within 'limitIdle';
+-- * send each 'settingsSlowlorisSize' bytes of a body within the timeout of the settings, in whatever segments;
+-- * take each 'sliceSize' bytes of a response within that timeout;
+-- * send or take anything on a raw connection within that timeout.
+--
+-- A client that does not has its connection closed; what was waiting for it throws an 'IOError', and
+-- 'timedOut' tells why.
+module Weft.Http.Timeouts
+  ( -- * Heads
+    awaitHead,
+    awaitNext,
+    headCame,
+
+    -- * Bodies
+    beginBody,
+    receiveBody,
+
+    -- * Responses
+    sendWithin,
+    sendLast,
+    sliceSize,
+
+    -- * Raw connections
+    rawWithin,
+
+    -- * Outcome
+    timedOut,
+    shareOfTimeLeft,
+  )
+where
+
+import Control.Exception (onException)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Weft.Core.Time (Duration (..))
+import Weft.Duration (toSeconds)
+import Weft.Http.Limits
+import Weft.Http.Settings
+import Weft.Http.Types
+import Weft.IdleTimer
+import Weft.Sys (AtomicWords, peekWord, pokeWord)
+import Weft.Transport
+
+-- | A head has begun, or the connection has.
+awaitHead :: Client -> IO ()
+awaitHead client = resetFor (clientDeadline client) (limitHeadTime (sharedLimits (clientShared client)))
+{-# INLINE awaitHead #-}
+
+-- | The client may begin its next request.
+awaitNext :: Client -> IO ()
+awaitNext client = resetFor (clientDeadline client) (limitIdle (sharedLimits (clientShared client)))
+{-# INLINE awaitNext #-}
+
+-- | The head is complete.
+headCame :: Client -> IO ()
+headCame = pause . clientDeadline
+{-# INLINE headCame #-}
+
+-- | A body is to come: its client has the whole time.
+beginBody :: Client -> IO ()
+beginBody client = do
+  pokeWord (clientCells client) cellBodyBytes 0
+  pokeWord (clientCells client) cellBodyTime (timeoutOf client)
+
+timeoutOf :: Client -> Int
+timeoutOf client = let Duration ns = sharedTimeout (clientShared client) in fromIntegral ns
+
+-- | Receive part of a body; empty at the end of the stream.
+receiveBody :: Client -> IO ByteString
+receiveBody client = do
+  left <- peekWord cells cellBodyTime
+  awaiting deadline (Duration (fromIntegral left))
+  bytes <- connReceive (clientConnection client) noDeadline bodyReceiveSize `onException` awaited deadline
+  Duration rest <- remaining deadline
+  awaited deadline
+  before <- peekWord cells cellBodyBytes
+  let count = before + B.length bytes
+      enough = count >= settingsSlowlorisSize (sharedSettings (clientShared client))
+  pokeWord cells cellBodyBytes (if enough then 0 else count)
+  pokeWord cells cellBodyTime (if enough then timeoutOf client else fromIntegral rest)
+  pure bytes
+  where
+    cells = clientCells client
+    deadline = clientDeadline client
+
+-- | The most bytes of a body in one receive.
+bodyReceiveSize :: Int
+bodyReceiveSize = 65536
+
+-- | Send within the client's time.
+sendWithin :: Client -> IO a -> IO a
+sendWithin client = during (clientDeadline client) (sharedTimeout (clientShared client))
+
+-- | Send the last part of a response. The deadline goes on running: what follows is the wait for the next head, or
+-- the end of the wait by 'headCame'.
+sendLast :: Client -> IO a -> IO a
+sendLast client act = do
+  resetFor (clientDeadline client) (sharedTimeout (clientShared client))
+  act
+{-# INLINE sendLast #-}
+
+-- | Bytes of a response for which a client has the whole time: 128 KiB.
+sliceSize :: Int
+sliceSize = 131072
+
+-- | Receive or send on a raw connection.
+rawWithin :: Client -> IO a -> IO a
+rawWithin client = during (clientDeadline client) (sharedTimeout (clientShared client))
+
+-- | Was the connection closed because its client was too slow?
+timedOut :: Client -> IO Bool
+timedOut = expired . clientDeadline
+
+-- | How much is left of the time in which an idle client is to send, from 1 downwards. Any thread.
+shareOfTimeLeft :: Limits -> AtomicWords -> IdleTimer -> IO Double
+shareOfTimeLeft limits cells deadline = do
+  phase <- peekWord cells cellPhase
+  left <- remaining deadline
+  let whole = (if phase == phaseIdle then limitIdle else limitHeadTime) limits
+  pure (toSeconds left / max 0.001 (toSeconds whole))

@@ -1,0 +1,268 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The body of a response on its way into a buffer and out of it: in chunks, with a declared length, or until the
+-- connection ends. One thread writes.
+--
+-- A buffer begins with the response's head as long as that was not sent. In chunks there is a gap behind it for
+-- the size line of the chunk that follows: the head is moved up to that when its length is known, so that
+-- both leave in one system call. A writer that has nothing to send holds no buffer.
+module Weft.Http.Writer
+  ( -- * Framing
+    BodyFraming (..),
+    LengthMismatch (..),
+
+    -- * Writers
+    Writer,
+    newWriter,
+    adopt,
+    adoptOwn,
+    writeBuilder,
+    continueWriting,
+    flushWriter,
+    finishWriter,
+
+    -- * Layout
+    sizeGap,
+    tailRoom,
+  )
+where
+
+import Control.Exception (Exception, throwIO)
+import Control.Monad (unless, when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.ByteString.Builder (Builder)
+import Data.ByteString.Builder.Extra (BufferWriter, Next (..), runBuilder)
+import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString)
+import Data.IORef
+import Data.Word (Word8)
+import Foreign.ForeignPtr (ForeignPtr)
+import Foreign.Marshal.Utils (moveBytes)
+import Foreign.Ptr (Ptr, minusPtr, plusPtr)
+import GHC.ForeignPtr (unsafeWithForeignPtr)
+import Weft.Http.Buffer
+import Weft.Http.Render
+import Weft.Http.Timeouts
+import Weft.Http.Types
+import Weft.Sys (AtomicWords, newAtomicWords, peekWord, pokeWord)
+import Weft.Transport
+
+-- | How the end of a response's body is found (RFC 9112, 6.3).
+data BodyFraming
+  = InChunks
+  | -- | The declared length.
+    Exactly !Int
+  | UntilClose
+
+-- | An application's body is not as long as its @Content-Length@ says: declared, given. The connection is aborted.
+data LengthMismatch = LengthMismatch !Int !Int
+  deriving (Eq, Show)
+
+instance Exception LengthMismatch
+
+-- | A response's body under way.
+data Writer = Writer
+  { writerClient :: !Client,
+    writerFraming :: !BodyFraming,
+    -- | The buffer, if there is one. Written by the thread that responds; so are the cells.
+    writerBuffer :: !(IORef Held),
+    -- | Offsets: the end of the head, the beginning and the end of the data. The bytes of the body that were sent.
+    writerCells :: !AtomicWords
+  }
+
+data Held
+  = None
+  | -- | From the capability.
+    Pooled !Buffer
+  | -- | A larger one, of that size.
+    Own !(ForeignPtr Word8) !Int
+
+cellHead, cellFrom, cellTo, cellSent :: Int
+cellHead = 0
+cellFrom = 1
+cellTo = 2
+cellSent = 3
+
+-- | Bytes between a head and its first chunk's data: the longest size line of a buffer.
+sizeGap :: Int
+sizeGap = 10
+
+-- | Bytes to be left behind the data: the end of a chunk and the last chunk.
+tailRoom :: Int
+tailRoom = 7
+
+-- | A writer without a buffer.
+newWriter :: Client -> BodyFraming -> IO Writer
+newWriter client framing = Writer client framing <$> newIORef None <*> newAtomicWords 4
+
+-- | Give a writer without a buffer one that begins with a head: its end, the beginning and the end of the data.
+adopt :: Writer -> Buffer -> Int -> Int -> Int -> IO ()
+adopt w buffer headEnd from to = do
+  writeIORef (writerBuffer w) (Pooled buffer)
+  place w headEnd from to
+
+-- | The same with memory of that size, which is no buffer of the capability's.
+adoptOwn :: Writer -> ForeignPtr Word8 -> Int -> Int -> Int -> Int -> IO ()
+adoptOwn w memory size headEnd from to = do
+  writeIORef (writerBuffer w) (Own memory size)
+  place w headEnd from to
+
+place :: Writer -> Int -> Int -> Int -> IO ()
+place w headEnd from to = do
+  pokeWord (writerCells w) cellHead headEnd
+  pokeWord (writerCells w) cellFrom from
+  pokeWord (writerCells w) cellTo to
+
+-- | The buffer, taken now if there is none.
+held :: Writer -> IO (ForeignPtr Word8, Int)
+held w = do
+  found <- readIORef (writerBuffer w)
+  case found of
+    Pooled buffer -> pure (bufferMemory buffer, bufferSize)
+    Own memory size -> pure (memory, size)
+    None -> do
+      buffer <- takeBuffer
+      adopt w buffer 0 sizeGap sizeGap
+      pure (bufferMemory buffer, bufferSize)
+
+-- | Add to the body. Sends when the buffer is full.
+writeBuilder :: Writer -> Builder -> IO ()
+writeBuilder w = continueWriting w . runBuilder
+
+-- | Add what is left of a builder.
+continueWriting :: Writer -> BufferWriter -> IO ()
+continueWriting w writer = do
+  (memory, size) <- held w
+  to <- peekWord (writerCells w) cellTo
+  (n, next) <- unsafeWithForeignPtr memory (\p -> writer (p `plusPtr` to) (size - tailRoom - to))
+  pokeWord (writerCells w) cellTo (to + n)
+  case next of
+    Done -> pure ()
+    More least more -> do
+      flushWriter w
+      let needed = sizeGap + least + tailRoom
+      when (needed > bufferSize) $ do
+        own <- B.mallocByteString needed
+        writeIORef (writerBuffer w) (Own own needed)
+        place w 0 sizeGap sizeGap
+      continueWriting w more
+    Chunk bytes more -> writeString w bytes >> continueWriting w more
+
+-- | Add a string: a long one is sent from where it is, together with what is in the buffer.
+writeString :: Writer -> ByteString -> IO ()
+writeString w bytes
+  | B.null bytes = pure ()
+  | otherwise = do
+    (memory, size) <- held w
+    to <- peekWord (writerCells w) cellTo
+    if B.length bytes <= min copyLimit (size - tailRoom - to)
+      then do
+        _ <- unsafeWithForeignPtr memory (\p -> putBytes (p `plusPtr` to) bytes)
+        pokeWord (writerCells w) cellTo (to + B.length bytes)
+      else do
+        account w (B.length bytes)
+        pending <- seal w False
+        case writerFraming w of
+          InChunks -> sendStrings w [pending, sizeLine (B.length bytes), bytes, "\r\n"]
+          _ -> sendStrings w [pending, bytes]
+  where
+    sizeLine n = B.concat [hex n, "\r\n"]
+    hex n = B.pack (reverse (digits n))
+    digits n = let (q, r) = n `quotRem` 16 in (if r < 10 then 48 + fromIntegral r else 87 + fromIntegral r) : (if q == 0 then [] else digits q)
+
+-- | Strings up to this size are copied.
+copyLimit :: Int
+copyLimit = 4096
+
+-- | Count bytes of the body that are about to be sent. More than were declared are not.
+account :: Writer -> Int -> IO ()
+account w n = do
+  sent <- (+ n) <$> peekWord (writerCells w) cellSent
+  case writerFraming w of
+    Exactly len | sent > len -> throwIO (LengthMismatch len sent)
+    _ -> pokeWord (writerCells w) cellSent sent
+
+-- | Send what there is.
+flushWriter :: Writer -> IO ()
+flushWriter w = do
+  found <- readIORef (writerBuffer w)
+  case found of
+    None -> pure ()
+    _ -> seal w False >>= \bytes -> sendStrings w [bytes]
+
+-- | The body is complete: send the rest.
+finishWriter :: Writer -> IO ()
+finishWriter w = do
+  bytes <- held w *> seal w True
+  sent <- peekWord (writerCells w) cellSent
+  unless (B.null bytes) (sendStrings w [bytes])
+  release w
+  case writerFraming w of
+    Exactly len | sent /= len -> throwIO (LengthMismatch len sent)
+    _ -> pure ()
+
+-- | What is in the buffer as it is to be sent, with the framing around it. The buffer stays the writer's.
+seal :: Writer -> Bool -> IO ByteString
+seal w final = do
+  (memory, _) <- held w
+  headEnd <- peekWord cells cellHead
+  from <- peekWord cells cellFrom
+  to <- peekWord cells cellTo
+  account w (to - from)
+  unsafeWithForeignPtr memory $ \p -> case writerFraming w of
+    InChunks -> do
+      start <- if to > from then sizeLine p headEnd from (to - from) else movedHead p headEnd from
+      p1 <- if to > from then putBytes (p `plusPtr` to) "\r\n" else pure (p `plusPtr` to)
+      end <- if final then putBytes p1 "0\r\n\r\n" else pure p1
+      pure (view memory p start end)
+    _ -> do
+      start <- movedHead p headEnd from
+      pure (view memory p start (p `plusPtr` to))
+  where
+    cells = writerCells w
+    view memory p start end = B.fromForeignPtr memory start ((end `minusPtr` p) - start)
+    sizeLine :: Ptr Word8 -> Int -> Int -> Int -> IO Int
+    sizeLine p headEnd from n = do
+      let digits = hexDigits n
+          at = from - digits - 2
+      _ <- putHex (p `plusPtr` at) digits n >>= \q -> putBytes q "\r\n"
+      movedHead p headEnd at
+    -- The head, moved so that it ends there.
+    movedHead :: Ptr Word8 -> Int -> Int -> IO Int
+    movedHead p headEnd at
+      | headEnd == 0 = pure at
+      | headEnd == at = pure 0
+      | otherwise = (at - headEnd) <$ moveBytes (p `plusPtr` (at - headEnd)) p headEnd
+
+-- | Send strings, the first of which may be in the buffer, and let go of that.
+sendStrings :: Writer -> [ByteString] -> IO ()
+sendStrings w strings = do
+  setResponse client responseBegun
+  sendSlices client strings
+  release w
+  where
+    client = writerClient w
+
+release :: Writer -> IO ()
+release w = do
+  found <- readIORef (writerBuffer w)
+  writeIORef (writerBuffer w) None
+  case found of
+    Pooled buffer -> putBuffer buffer
+    _ -> pure ()
+
+-- | Send strings in one system call, or a long one in slices, each of which gives the client its time anew.
+sendSlices :: Client -> [ByteString] -> IO ()
+sendSlices client strings
+  | sum (map B.length strings) <= sliceSize = send strings
+  | otherwise = go strings
+  where
+    send parts = sendWithin client (connSendMany (clientConnection client) noDeadline parts)
+    go parts = case takeSlice sliceSize parts of
+      (now, []) -> send now
+      (now, later) -> send now >> go later
+    takeSlice _ [] = ([], [])
+    takeSlice room (s : rest)
+      | B.length s <= room = let (a, b) = takeSlice (room - B.length s) rest in (s : a, b)
+      | otherwise = ([B.take room s], B.drop room s : rest)

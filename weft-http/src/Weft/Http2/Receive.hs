@@ -1,0 +1,463 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The thread of a connection: it receives frames, keeps their rules and limits, and starts and cancels streams.
+module Weft.Http2.Receive
+  ( receiveFrames,
+  )
+where
+
+import Control.Concurrent
+import Control.Concurrent.STM
+import Control.Exception
+import Control.Monad
+import Data.Bits
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.IORef
+import qualified Data.IntMap.Strict as IntMap
+import qualified Data.Sequence as Seq
+import GHC.Conc (labelThread)
+import Weft.Core.Time (Instant, after)
+import Weft.Http.Limits (Refusal (..))
+import Weft.Http2.Budget
+import Weft.Http2.Frame
+import Weft.Http2.Hpack
+import Weft.Http2.Request
+import Weft.Http2.Respond
+import Weft.Http2.Settings
+import Weft.Http2.Types
+import Weft.Sys (now)
+import Weft.Timer (within)
+import Weft.Transport hiding (Instant)
+
+-- | Thrown to leave the loop: the connection ends.
+data Leave = Leave !Refusal !ErrorCode !String
+  deriving (Show)
+
+instance Exception Leave
+
+-- | What only the receiving thread knows.
+data Receiver = Receiver
+  { receiverConnection :: !Http2,
+    receiverDecoder :: !Decoder,
+    -- | Bytes that came and are no whole frame yet.
+    receiverBuffer :: !(IORef ByteString),
+    -- | A header block whose end has not come.
+    receiverBlock :: !(IORef (Maybe Block)),
+    receiverBudgets :: !(IORef Budgets)
+  }
+
+-- | The flags and stream of its first frame, its pieces (the last first) with their bytes and number, and when it began.
+data Block = Block !FrameHeader [ByteString] !Int !Int !Instant
+
+data Budgets = Budgets
+  { budgetResets :: !Budget,
+    budgetPings :: !Budget,
+    budgetSettings :: !Budget,
+    budgetPriorities :: !Budget,
+    budgetWindows :: !Budget,
+    budgetEmpty :: !Budget
+  }
+
+-- | Serve a connection whose first bytes are to be the preface, until it ends: the reason, 'Nothing' if the client ended it.
+receiveFrames :: Http2 -> IO (Maybe (Refusal, ErrorCode, String))
+receiveFrames h = do
+  decoder <- newDecoder
+  r <- Receiver h decoder <$> newIORef B.empty <*> newIORef Nothing <*> newIORef budgets
+  either (\(Leave refusal code why) -> Just (refusal, code, why)) (const Nothing) <$> try (conversation r)
+  where
+    budgets = Budgets fullBudget fullBudget fullBudget fullBudget fullBudget fullBudget
+
+conversation :: Receiver -> IO ()
+conversation r = do
+  preface <- need r (B.length connectionPreface)
+  forM_ preface $ \bytes -> do
+    when (bytes /= connectionPreface) (leave ProtocolError "no preface")
+    writeFrames h (const (pure [frame typeSettings 0 0 ours, windowFrame 0 (limitBodies limits - 65535)]))
+    first <- nextFrame r
+    forM_ first $ \(header, payload) -> do
+      when (frameType header /= typeSettings || hasFlag flagAck header) (leave ProtocolError "settings come first")
+      handleFrame r header payload
+      loop
+  where
+    h = receiverConnection r
+    limits = http2Limits (http2Settings h)
+    ours =
+      settingsPayload
+        [ (3, fromIntegral (limitStreams limits)),
+          (6, fromIntegral (limitHeaderList limits))
+        ]
+    loop = do
+      next <- nextFrame r
+      forM_ next (\(header, payload) -> handleFrame r header payload >> loop)
+
+leave :: ErrorCode -> String -> IO a
+leave code = leaveAs (refusalOf code) code
+
+leaveAs :: Refusal -> ErrorCode -> String -> IO a
+leaveAs refusal code why = throwIO (Leave refusal code why)
+
+limitsOf :: Receiver -> Http2Limits
+limitsOf = http2Limits . http2Settings . receiverConnection
+
+-- Bytes ------------------------------------------------------------------------------
+
+-- | The next frame; 'Nothing' at the end of the stream.
+nextFrame :: Receiver -> IO (Maybe (FrameHeader, ByteString))
+nextFrame r = do
+  start <- need r frameHeaderSize
+  case start >>= parseFrameHeader of
+    Nothing -> pure Nothing
+    Just header -> do
+      -- Larger ones were not agreed to: section 4.2.
+      when (frameLength header > 16384) (leave FrameSizeError "a frame of more than 16384 bytes")
+      fmap ((,) header) <$> need r (frameLength header)
+
+-- | So many bytes; 'Nothing' if the stream ends before.
+need :: Receiver -> Int -> IO (Maybe ByteString)
+need r n = do
+  have <- readIORef (receiverBuffer r)
+  if B.length have >= n
+    then Just (B.take n have) <$ writeIORef (receiverBuffer r) (B.drop n have)
+    else do
+      start <- now
+      go start
+  where
+    go start = do
+      more <- receiveSome r start
+      if B.null more
+        then pure Nothing
+        else do
+          have <- (<> more) <$> readIORef (receiverBuffer r)
+          writeIORef (receiverBuffer r) have
+          if B.length have >= n
+            then Just (B.take n have) <$ writeIORef (receiverBuffer r) (B.drop n have)
+            else go start
+
+-- | Wait for bytes, as long as the client may take: for the rest of what it began, or with no stream open.
+receiveSome :: Receiver -> Instant -> IO ByteString
+receiveSome r start = do
+  t <- now
+  live <- readTVarIO (http2Live h)
+  idle <- readIORef (http2IdleSince h)
+  draining <- readTVarIO (http2Draining h)
+  begun <- not . B.null <$> readIORef (receiverBuffer r)
+  block <- readIORef (receiverBlock r)
+  let limits = limitsOf r
+      frameEnd = case block of
+        Just (Block _ _ _ _ since) -> [after (limitFrame limits) since]
+        Nothing -> [after (limitFrame limits) start | begun]
+      idleEnd = after (limitIdle limits) idle
+      ends = frameEnd <> [idleEnd | live == 0]
+  when (draining && live == 0) (leave NoError "the server is shutting down")
+  when (any (<= t) frameEnd) (leaveAs ClientTooSlow EnhanceYourCalm "a frame took too long")
+  when (live == 0 && idleEnd <= t) (leave NoError "idle")
+  ending <- readTVarIO (http2Ending h)
+  forM_ ending (\code -> leave code "the connection is ending")
+  -- A stream may end meanwhile, from when on the time without streams counts: so not longer than that at once.
+  got <- try (connReceive (http2Below h) (minimum (after (limitIdle limits) t : ends)) 16384)
+  case got of
+    Right bytes -> pure bytes
+    Left e
+      | isTimeout e -> receiveSome r start
+      | otherwise -> readTVarIO (http2Ending h) >>= maybe (throwIO e) (\code -> leave code "the connection is ending")
+  where
+    h = receiverConnection r
+
+-- Frames -----------------------------------------------------------------------------
+
+handleFrame :: Receiver -> FrameHeader -> ByteString -> IO ()
+handleFrame r header payload = do
+  block <- readIORef (receiverBlock r)
+  case block of
+    Just pending
+      | kind == typeContinuation -> continuation r pending header payload
+      | otherwise -> leave ProtocolError "a header block was interrupted"
+    Nothing
+      | kind == typeData -> dataFrame r header payload
+      | kind == typeHeaders -> headersFrame r header payload
+      | kind == typePriority -> do
+        onStream
+        pay r limitPriorities budgetPriorities (\b x -> x {budgetPriorities = b}) "priorities"
+        when (frameLength header /= 5) (streamError r (frameStream header) FrameSizeError "priority")
+      | kind == typeReset -> onStream >> resetStream r header
+      | kind == typeSettings -> onConnection >> settingsFrame r header payload
+      | kind == typePushPromise -> leave ProtocolError "a push from a client"
+      | kind == typePing -> onConnection >> pingFrame r header payload
+      | kind == typeGoAway -> onConnection
+      | kind == typeWindowUpdate -> windowUpdate r header payload
+      | kind == typeContinuation -> leave ProtocolError "a continuation of nothing"
+      | otherwise -> payEmpty r
+  where
+    kind = frameType header
+    onStream = when (frameStream header == 0) (leave ProtocolError "a stream's frame on the connection")
+    onConnection = when (frameStream header /= 0) (leave ProtocolError "the connection's frame on a stream")
+
+-- | Take one from a budget, or end the connection.
+pay :: Receiver -> (Http2Limits -> Rate) -> (Budgets -> Budget) -> (Budget -> Budgets -> Budgets) -> String -> IO ()
+pay r rate get set what = do
+  t <- now
+  budgets <- readIORef (receiverBudgets r)
+  case spend (rate (limitsOf r)) t (get budgets) of
+    Just left -> writeIORef (receiverBudgets r) (set left budgets)
+    Nothing -> leave EnhanceYourCalm ("too many " <> what)
+
+payEmpty, payReset :: Receiver -> IO ()
+payEmpty r = pay r limitEmptyFrames budgetEmpty (\b x -> x {budgetEmpty = b}) "frames without a payload"
+payReset r = pay r limitResets budgetResets (\b x -> x {budgetResets = b}) "resets"
+
+-- | Reset a stream for what the client did; that counts as a reset of its own would.
+streamError :: Receiver -> Int -> ErrorCode -> String -> IO ()
+streamError r stream code why = do
+  http2OnRefused (http2Settings h) (connPeer (http2Below h)) (refusalOf code) code why
+  payReset r
+  found <- IntMap.lookup stream <$> readTVarIO (http2Streams h)
+  mapM_ (cancel h) found
+  writeFrames h (const (pure [resetFrame stream code]))
+  where
+    h = receiverConnection r
+
+-- | The stream of a frame that only a stream which was begun may have; 'Nothing' if it has ended.
+lookupStream :: Receiver -> Int -> IO (Maybe Stream)
+lookupStream r stream = do
+  highest <- readIORef (http2Last h)
+  when (stream > highest || even stream) (leave ProtocolError "a frame of a stream that was not begun")
+  IntMap.lookup stream <$> readTVarIO (http2Streams h)
+  where
+    h = receiverConnection r
+
+dataFrame :: Receiver -> FrameHeader -> ByteString -> IO ()
+dataFrame r header payload = do
+  when (frameStream header == 0) (leave ProtocolError "data on the connection")
+  found <- lookupStream r (frameStream header)
+  unread <- atomically (stateTVar' (http2Unread h) (+ frameLength header))
+  when (unread > limitBodies (limitsOf r)) (leave FlowControlError "more data than the connection's window")
+  bytes <- maybe (leave ProtocolError "more padding than payload") pure (unpad header payload)
+  when (B.null bytes && not (hasFlag flagEndStream header)) (payEmpty r)
+  case found of
+    -- It was reset, and this was on its way.
+    Nothing -> giveBack h (frameLength header)
+    Just s -> do
+      received <- (+ B.length bytes) <$> readIORef (streamReceived s)
+      writeIORef (streamReceived s) received
+      let final = hasFlag flagEndStream header
+          wrong = case streamExpected s of
+            Just expected -> received > expected || (final && received /= expected)
+            Nothing -> False
+      verdict <- atomically $ do
+        Body pieces end <- readTVar (streamBody s)
+        room <- readTVar (streamRoom s)
+        if end /= BodyOpen
+          then pure (Just (StreamClosed, "data after the end"))
+          else
+            if frameLength header > room
+              then pure (Just (FlowControlError, "more data than the stream's window"))
+              else
+                if wrong
+                  then pure (Just (ProtocolError, "a body of another length than was said"))
+                  else do
+                    writeTVar (streamRoom s) (room - B.length bytes)
+                    -- A copy, so that a small piece does not keep all that came with it.
+                    let pieces' = if B.null bytes then pieces else pieces Seq.|> B.copy bytes
+                    Nothing <$ writeTVar (streamBody s) (Body pieces' (if final then BodyComplete else BodyOpen))
+      case verdict of
+        Just (code, why) -> giveBack h (frameLength header) >> streamError r (streamId s) code why
+        Nothing -> do
+          let padding = frameLength header - B.length bytes
+          when (padding > 0) (giveBack h padding)
+  where
+    h = receiverConnection r
+    stateTVar' v f = do
+      x <- f <$> readTVar v
+      x <$ writeTVar v x
+
+-- Header blocks ----------------------------------------------------------------------
+
+headersFrame :: Receiver -> FrameHeader -> ByteString -> IO ()
+headersFrame r header payload = do
+  when (even (frameStream header)) (leave ProtocolError "a stream of a client has an odd number")
+  case unpad header payload >>= withoutPriority header of
+    Nothing -> leave ProtocolError "headers"
+    Just (_, piece) -> do
+      t <- now
+      addPiece r (Block header [] 0 0 t) header piece
+
+continuation :: Receiver -> Block -> FrameHeader -> ByteString -> IO ()
+continuation r block@(Block first _ _ _ _) header payload = do
+  when (frameStream header /= frameStream first) (leave ProtocolError "a header block was interrupted")
+  when (B.null payload) (payEmpty r)
+  addPiece r block header payload
+
+addPiece :: Receiver -> Block -> FrameHeader -> ByteString -> IO ()
+addPiece r (Block first pieces size count since) header piece = do
+  when (size' > limitHeaderBlock (limitsOf r)) (leaveAs HeadTooLarge EnhanceYourCalm "a header block is too long")
+  when (count > 64) (leaveAs HeadTooLarge EnhanceYourCalm "too many continuations")
+  if hasFlag flagEndHeaders header
+    then do
+      writeIORef (receiverBlock r) Nothing
+      decoded <- decodeFields (receiverDecoder r) (B.concat (reverse (piece : pieces)))
+      either (\e -> leave CompressionError (show e)) (fieldsCame r first) decoded
+    else writeIORef (receiverBlock r) (Just (Block first (B.copy piece : pieces) size' (count + 1) since))
+  where
+    size' = size + B.length piece
+
+-- | A whole header block: a request, trailers, or of a stream that has ended.
+fieldsCame :: Receiver -> FrameHeader -> [(ByteString, ByteString)] -> IO ()
+fieldsCame r header fields = do
+  highest <- readIORef (http2Last h)
+  known <- IntMap.lookup stream <$> readTVarIO (http2Streams h)
+  case known of
+    Just s -> trailersCame s
+    Nothing
+      | stream <= highest -> streamError r stream StreamClosed "headers of a stream that has ended"
+      | otherwise -> do
+        writeIORef (http2Last h) stream
+        newStream
+  where
+    h = receiverConnection r
+    stream = frameStream header
+    final = hasFlag flagEndStream header
+    trailersCame s = case readTrailers fields of
+      _ | not final -> streamError r stream ProtocolError "headers in the middle of a body"
+      Left why -> streamError r stream ProtocolError why
+      Right () -> do
+        received <- readIORef (streamReceived s)
+        good <- atomically $ do
+          Body pieces end <- readTVar (streamBody s)
+          if end /= BodyOpen || maybe False (/= received) (streamExpected s)
+            then pure False
+            else True <$ writeTVar (streamBody s) (Body pieces BodyComplete)
+        unless good (streamError r stream ProtocolError "a body of another length than was said")
+    newStream = do
+      open <- readTVarIO (http2Open h)
+      draining <- readTVarIO (http2Draining h)
+      case readHead fields of
+        _
+          | draining -> writeFrames h (const (pure [resetFrame stream RefusedStream]))
+          | open >= limitStreams (limitsOf r) -> streamError r stream RefusedStream "too many streams at once"
+          | listSize fields > limitHeaderList (limitsOf r) -> tooLarge
+        Left why -> streamError r stream ProtocolError why
+        Right found
+          | final && maybe False (> 0) (headLength found) -> streamError r stream ProtocolError "no body where one was said"
+          | otherwise -> awaitThreads r >> startStream h stream final found
+    tooLarge = do
+      payReset r
+      http2OnRefused (http2Settings h) (connPeer (http2Below h)) HeadTooLarge EnhanceYourCalm "the fields are too large"
+      writeFrames h $ \encoder -> do
+        block <- encodeFields encoder [(":status", "431"), ("content-length", "0")]
+        pure (headerFrames flagEndStream stream 16384 block <> [resetFrame stream NoError | not final])
+
+-- | Threads of streams that were reset or have answered may take a moment to end; there are never more than twice as many
+-- as streams may be open. Until then nothing is received.
+awaitThreads :: Receiver -> IO ()
+awaitThreads r = do
+  live <- readTVarIO (http2Live h)
+  when (live >= most) $ do
+    r' <- within (limitFrame (limitsOf r)) (atomically (readTVar (http2Live h) >>= check . (< most)))
+    when (r' == Nothing) (leave EnhanceYourCalm "streams do not end")
+  where
+    h = receiverConnection r
+    most = 2 * limitStreams (limitsOf r)
+
+-- | A thread for a stream, on the capability of the connection.
+startStream :: Http2 -> Int -> Bool -> Head -> IO ()
+startStream h stream final found = mask_ $ do
+  given <- newEmptyMVar
+  t <- forkIOWithUnmask $ \unmask -> do
+    s <- uninterruptibleMask_ (takeMVar given)
+    runStream h unmask found s
+  labelThread t "weft http/2 stream"
+  window <- readTVarIO (http2InitialWindow h)
+  s <-
+    Stream stream t
+      <$> newTVarIO True
+      <*> newTVarIO window
+      <*> newTVarIO (Body Seq.empty (if final then BodyComplete else BodyOpen))
+      <*> newTVarIO streamWindowSize
+      <*> pure (headLength found)
+      <*> newIORef 0
+  atomically $ do
+    modifyTVar' (http2Streams h) (IntMap.insert stream s)
+    modifyTVar' (http2Open h) (+ 1)
+    modifyTVar' (http2Live h) (+ 1)
+  putMVar given s
+
+-- Control ----------------------------------------------------------------------------
+
+resetStream :: Receiver -> FrameHeader -> IO ()
+resetStream r header = do
+  when (frameLength header /= 4) (leave FrameSizeError "a reset")
+  found <- lookupStream r (frameStream header)
+  payReset r
+  mapM_ (cancel (receiverConnection r)) found
+
+pingFrame :: Receiver -> FrameHeader -> ByteString -> IO ()
+pingFrame r header payload = do
+  when (frameLength header /= 8) (leave FrameSizeError "a ping")
+  pay r limitPings budgetPings (\b x -> x {budgetPings = b}) "pings"
+  unless (hasFlag flagAck header) (writeFrames (receiverConnection r) (const (pure [frame typePing flagAck 0 payload])))
+
+settingsFrame :: Receiver -> FrameHeader -> ByteString -> IO ()
+settingsFrame r header payload
+  | hasFlag flagAck header = do
+    unless (B.null payload) (leave FrameSizeError "an acknowledgement with a payload")
+    pay r limitSettings budgetSettings (\b x -> x {budgetSettings = b}) "settings"
+  | otherwise = do
+    pay r limitSettings budgetSettings (\b x -> x {budgetSettings = b}) "settings"
+    parameters <- maybe (leave FrameSizeError "settings") pure (parseSettings payload)
+    let lastOf key = case [value | (k, value) <- parameters, k == key] of
+          [] -> Nothing
+          values -> Just (fromIntegral (last values) :: Int)
+    forM_ (lastOf 2) (\value -> when (value > 1) (leave ProtocolError "settings: push"))
+    forM_ (lastOf 5) $ \value -> do
+      when (value < 16384 || value > 16777215) (leave ProtocolError "settings: the size of frames")
+      writeIORef (http2FrameSize h) (min 16384 value)
+    forM_ (lastOf 4) initialWindow
+    writeFrames h $ \encoder -> do
+      forM_ (lastOf 1) (\value -> limitEncoder (min 4096 value) encoder)
+      pure [frame typeSettings flagAck 0 B.empty]
+  where
+    h = receiverConnection r
+    initialWindow value = do
+      when (value > maxWindow) (leave FlowControlError "settings: the window")
+      fits <- atomically $ do
+        before <- readTVar (http2InitialWindow h)
+        writeTVar (http2InitialWindow h) value
+        streams <- readTVar (http2Streams h)
+        forM (IntMap.elems streams) $ \s -> do
+          own <- readTVar (streamWindow s)
+          writeTVar (streamWindow s) (own + value - before)
+          pure (own + value - before <= maxWindow)
+      unless (and fits) (leave FlowControlError "settings: the window")
+
+-- | The largest window: section 6.9.1.
+maxWindow :: Int
+maxWindow = 2147483647
+
+windowUpdate :: Receiver -> FrameHeader -> ByteString -> IO ()
+windowUpdate r header payload = do
+  when (frameLength header /= 4) (leave FrameSizeError "a window update")
+  earned <- atomicModifyIORef' (http2Earned h) ((,) 0)
+  modifyIORef' (receiverBudgets r) (\b -> b {budgetWindows = earn (limitWindowUpdates (limitsOf r)) (4 * earned) (budgetWindows b)})
+  pay r limitWindowUpdates budgetWindows (\b x -> x {budgetWindows = b}) "window updates"
+  let n = fromIntegral (word32 payload .&. 0x7fffffff) :: Int
+  if frameStream header == 0
+    then do
+      when (n == 0) (leave ProtocolError "a window update of nothing")
+      total <- atomically $ do
+        total <- (+ n) <$> readTVar (http2Window h)
+        total <$ writeTVar (http2Window h) total
+      when (total > maxWindow) (leave FlowControlError "the connection's window")
+    else do
+      found <- lookupStream r (frameStream header)
+      forM_ found $ \s ->
+        if n == 0
+          then streamError r (streamId s) ProtocolError "a window update of nothing"
+          else do
+            total <- atomically $ do
+              total <- (+ n) <$> readTVar (streamWindow s)
+              total <$ writeTVar (streamWindow s) total
+            when (total > maxWindow) (streamError r (streamId s) FlowControlError "a stream's window")
+  where
+    h = receiverConnection r

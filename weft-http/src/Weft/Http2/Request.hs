@@ -1,0 +1,106 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- From decoded fields to a request: RFC 9113, section 8. Pure.
+module Weft.Http2.Request
+  ( Head (..),
+    readHead,
+    readTrailers,
+    listSize,
+  )
+where
+
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as B8
+import qualified Data.CaseInsensitive as CI
+import Data.List (partition)
+import Data.Maybe (isJust)
+import Data.Word (Word8)
+import Network.HTTP.Types (RequestHeaders)
+
+-- | What a request begins with.
+data Head = Head
+  { headMethod :: !ByteString,
+    headScheme :: !ByteString,
+    headTarget :: !ByteString,
+    headFields :: !RequestHeaders,
+    headLength :: !(Maybe Int)
+  }
+  deriving (Eq, Show)
+
+-- | The head, or what is wrong with it; then the stream is reset (section 8.1.1).
+readHead :: [(ByteString, ByteString)] -> Either String Head
+readHead fields = do
+  let (pseudo, regular) = span (B.isPrefixOf ":" . fst) fields
+  mapM_ checkRegular regular
+  let one name = case [value | (n, value) <- pseudo, n == name] of
+        [value] -> Right value
+        [] -> Left ("no " <> B8.unpack name)
+        _ -> Left ("two " <> B8.unpack name)
+      optional name = case [value | (n, value) <- pseudo, n == name] of
+        [] -> Right Nothing
+        [value] -> Right (Just value)
+        _ -> Left ("two " <> B8.unpack name)
+  check (all ((`elem` [":method", ":scheme", ":path", ":authority"]) . fst) pseudo) "an unknown pseudo-field"
+  method <- one ":method"
+  check (method /= "CONNECT") "CONNECT"
+  check (not (B.null method) && B.all isToken method) "the method"
+  scheme <- one ":scheme"
+  target <- one ":path"
+  check ("/" `B.isPrefixOf` target || (target == "*" && method == "OPTIONS")) "the path"
+  check (B.all (\c -> c > 0x20 && c /= 0x7f) target) "the path"
+  authority <- optional ":authority"
+  let hosts = [value | ("host", value) <- regular]
+  host <- case (authority, hosts) of
+    (Just a, []) -> Right a
+    (Just a, [h]) | a == h -> Right a
+    (Nothing, [h]) -> Right h
+    (Nothing, []) -> Left "no authority"
+    _ -> Left "an authority and another host"
+  check (not (B.null host) && B.all isHostByte host) "the authority"
+  size <- contentLength [value | ("content-length", value) <- regular]
+  let (crumbs, rest) = partition ((== "cookie") . fst) (filter ((/= "host") . fst) regular)
+      -- Section 8.2.3.
+      cookies = [("cookie", B.intercalate "; " (map snd crumbs)) | not (null crumbs)]
+  pure (Head method scheme target [(CI.mk name, value) | (name, value) <- ("host", host) : rest <> cookies] size)
+
+-- | Fields after a body: they are checked, and dropped.
+readTrailers :: [(ByteString, ByteString)] -> Either String ()
+readTrailers = mapM_ checkRegular
+
+checkRegular :: (ByteString, ByteString) -> Either String ()
+checkRegular (name, value) = do
+  check (not (B.null name) && B.all (\c -> isToken c && not (c >= 0x41 && c <= 0x5a)) name) ("the field name " <> show name)
+  -- Section 8.2.1.
+  check (B.all (\c -> c /= 0 && c /= 10 && c /= 13) value) ("the value of " <> B8.unpack name)
+  check (B.null value || (not (isBlank (B.head value)) && not (isBlank (B.last value)))) ("blanks around the value of " <> B8.unpack name)
+  -- Section 8.2.2.
+  check (name `notElem` ["connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade"]) (B8.unpack name <> " in HTTP/2")
+  check (name /= "te" || value == "trailers") "te"
+  where
+    isBlank c = c == 0x20 || c == 9
+
+contentLength :: [ByteString] -> Either String (Maybe Int)
+contentLength values = case values of
+  [] -> Right Nothing
+  v : vs
+    | any (/= v) vs || B.null v || B.length v > 18 || B8.any (\c -> c < '0' || c > '9') v -> Left "the content length"
+    | otherwise -> Right (fst <$> B8.readInt v)
+
+-- | The size of a list of fields as limits count it: section 6.5.2.
+listSize :: [(ByteString, ByteString)] -> Int
+listSize fields = sum [B.length name + B.length value + 32 | (name, value) <- fields]
+
+-- | RFC 9110, 5.6.2.
+isToken :: Word8 -> Bool
+isToken c =
+  (c >= 0x61 && c <= 0x7a) || (c >= 0x41 && c <= 0x5a) || (c >= 0x30 && c <= 0x39) || isJust (B.elemIndex c "!#$%&'*+-.^_`|~")
+
+-- | Bytes of a host with a port: RFC 3986, 3.2, without user information.
+isHostByte :: Word8 -> Bool
+isHostByte c =
+  (c >= 0x61 && c <= 0x7a) || (c >= 0x41 && c <= 0x5a) || (c >= 0x30 && c <= 0x39) || isJust (B.elemIndex c "-._~%!$&'()*+,;=:[]")
+
+check :: Bool -> String -> Either String ()
+check ok what = if ok then Right () else Left what

@@ -1,0 +1,318 @@
+{-# LANGUAGE LambdaCase #-}
+{-# LANGUAGE OverloadedStrings #-}
+{-# OPTIONS_GHC -Wno-deprecations #-}
+
+-- |
+-- The thread of a stream: it reads the request's body, runs the application and sends the response. What it sends it holds
+-- until the client takes it, so a connection holds no more than its streams do.
+module Weft.Http2.Respond
+  ( runStream,
+  )
+where
+
+import Control.Concurrent.STM
+import Control.Exception
+import Control.Monad
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.ByteString.Builder (Builder, toLazyByteString)
+import qualified Data.ByteString.Char8 as B8
+import qualified Data.ByteString.Lazy as L
+import qualified Data.CaseInsensitive as CI
+import Data.IORef
+import qualified Data.IntMap.Strict as IntMap
+import Data.Maybe (isJust)
+import Data.Sequence (ViewL (..), viewl)
+import Network.HTTP.Types
+import Network.HTTP.Types.Header
+import Network.Wai
+import Network.Wai.Internal (Request (..), Response (..), ResponseReceived (..))
+import Weft.Core.Time (Duration (..), Instant (..))
+import Weft.Http.Limits (Refusal (..))
+import Weft.Http2.Frame
+import Weft.Http2.Hpack (encodeFields)
+import Weft.Http2.Request (Head (..))
+import Weft.Http2.Settings
+import Weft.Http2.Types
+import Weft.Sys (now)
+import Weft.Transport hiding (Instant)
+
+-- | Serve a request from its head to its end, with what it takes to be interrupted. Masked; leaves nothing behind.
+runStream :: Http2 -> (IO () -> IO ()) -> Head -> Stream -> IO ()
+runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
+  where
+    -- What happens while a failure is dealt with: the connection is gone, or the stream was cancelled.
+    quietly :: SomeException -> IO ()
+    quietly _ = pure ()
+    serveStream = do
+      begun <- newIORef False
+      patience <- newPatience
+      request <- requestFor h head' s patience begun
+      let respond response = ResponseReceived <$ (sendResponse h s patience begun request response >> finishRequest patience)
+      r <- try (unmask (void (http2Application h request respond)))
+      either (failed request begun patience) pure r
+    -- RFC 9113, 8.1: a client that is still sending is told to stop. First some of it is dropped, as there are clients (curl
+    -- 7.88) that then lose the response.
+    finishRequest patience = do
+      Body _ end <- readTVarIO (streamBody s)
+      when (end == BodyOpen) $ do
+        r <- try (dropBody patience mostDropped)
+        case r of
+          Right True -> pure ()
+          Right False -> reset NoError
+          Left e -> const (reset NoError) (e :: Stalled)
+    dropBody patience left
+      | left <= 0 = pure False
+      | otherwise = do
+        piece <- readBody h s patience
+        if B.null piece then pure True else dropBody patience (left - B.length piece)
+    mostDropped = 8388608
+    ended = do
+      t <- now
+      unread <- atomically $ do
+        release h s
+        modifyTVar' (http2Streams h) (IntMap.delete (streamId s))
+        Body pieces _ <- swapTVar (streamBody s) (Body mempty BodyBroken)
+        pure (sum (fmap B.length pieces))
+      writeIORef (http2IdleSince h) t
+      atomically (modifyTVar' (http2Live h) (subtract 1))
+      when (unread > 0) (giveBack h unread `catch` quietly)
+    failed request begun patience e
+      | Just StreamCancelled <- fromException e = pure ()
+      | Just Stalled <- fromException e = stalled
+      | Just io <- fromException e,
+        const True (io :: IOException) = do
+        gone <- not . IntMap.member (streamId s) <$> readTVarIO (http2Streams h)
+        unless gone (report request begun patience e)
+      | otherwise = report request begun patience e
+    report request begun patience e = do
+      http2OnException (http2Settings h) (Just request) e `catch` quietly
+      sent <- readIORef begun
+      if sent
+        then reset InternalError
+        else unmask (sendResponse h s patience begun request wrong) `catch` \e' -> const (reset InternalError) (e' :: SomeException)
+    wrong = responseLBS internalServerError500 [(hContentType, "text/plain; charset=utf-8")] "Something went wrong"
+    reset code = writeFrames h (const (pure [resetFrame (streamId s) code]))
+    -- A client to which nothing at all could be sent meanwhile is done with.
+    stalled = do
+      Instant progress <- readIORef (http2Progress h)
+      Instant t <- now
+      if t - progress >= durationNs (limitWait (http2Limits (http2Settings h)))
+        then fatal h ClientTooSlow EnhanceYourCalm "nothing could be sent for too long"
+        else do
+          http2OnRefused (http2Settings h) (connPeer (http2Below h)) ClientTooSlow Cancel "a stream was too slow"
+          reset Cancel
+
+-- Requests ---------------------------------------------------------------------------
+
+requestFor :: Http2 -> Head -> Stream -> Patience -> IORef Bool -> IO Request
+requestFor h head' s patience begun = do
+  asked <- newIORef (lookup "expect" (headFields head') == Just "100-continue")
+  let (path, query) = B8.break (== '?') (headTarget head')
+      field name = lookup name (headFields head')
+      body = do
+        first <- readIORef asked
+        sent <- readIORef begun
+        when (first && not sent) $ do
+          writeIORef asked False
+          writeHead [(":status", "100")]
+        readBody h s patience
+      writeHead fields = writeFrames h $ \encoder -> do
+        size <- readIORef (http2FrameSize h)
+        headerFrames 0 (streamId s) size <$> encodeFields encoder fields
+  empty <- (\(Body pieces end) -> null pieces && end == BodyComplete) <$> readTVarIO (streamBody s)
+  pure
+    Request
+      { requestMethod = headMethod head',
+        httpVersion = http20,
+        rawPathInfo = path,
+        rawQueryString = query,
+        requestHeaders = headFields head',
+        isSecure = isJust (connSecurity (http2Below h)),
+        remoteHost = connPeer (http2Below h),
+        pathInfo = decodePathSegments path,
+        queryString = parseQuery query,
+        requestBody = body,
+        vault = http2Vault (http2Settings h),
+        requestBodyLength = if empty then KnownLength 0 else maybe ChunkedBody (KnownLength . fromIntegral) (headLength head'),
+        requestHeaderHost = field hHost,
+        requestHeaderRange = field hRange,
+        requestHeaderReferer = field hReferer,
+        requestHeaderUserAgent = field hUserAgent
+      }
+
+-- | The next piece of the body; empty at its end. Throws when the client broke it off.
+readBody :: Http2 -> Stream -> Patience -> IO ByteString
+readBody h s patience = do
+  piece <- awaitClient h patience $ do
+    Body pieces end <- readTVar (streamBody s)
+    case viewl pieces of
+      next :< rest -> Just next <$ writeTVar (streamBody s) (Body rest end)
+      EmptyL -> case end of
+        BodyOpen -> retry
+        BodyComplete -> pure (Just B.empty)
+        BodyBroken -> pure Nothing
+  case piece of
+    Nothing -> ioError (userError "Weft.Http2: the request was broken off")
+    Just bytes -> do
+      unless (B.null bytes) $ do
+        progressed patience (B.length bytes)
+        room <- atomically $ do
+          Body _ end <- readTVar (streamBody s)
+          room <- readTVar (streamRoom s)
+          let held = streamWindowSize - room
+          if end == BodyOpen && held >= streamWindowSize `div` 4
+            then do
+              Body pieces _ <- readTVar (streamBody s)
+              let due = held - sum (fmap B.length pieces)
+              writeTVar (streamRoom s) (room + due)
+              pure due
+            else pure 0
+        when (room > 0) (writeFrames h (const (pure [windowFrame (streamId s) room])))
+        giveBack h (B.length bytes)
+      pure bytes
+
+-- Responses --------------------------------------------------------------------------
+
+sendResponse :: Http2 -> Stream -> Patience -> IORef Bool -> Request -> Response -> IO ()
+sendResponse h s patience begun request response = case response of
+  ResponseBuilder status fields builder -> sendBuilder status fields builder
+  ResponseFile status fields path part ->
+    withPlace . http2WithFile (http2Settings h) request status fields path part $ \case
+      OtherBody status' fields' builder -> sendBuilder status' fields' builder
+      FileBody status' fields' range@(FileRange _ _ size) -> do
+        let sized = if isJust (lookup hContentLength fields') then fields' else (hContentLength, B8.pack (show size)) : fields'
+            nothing = bodiless status' || size == 0
+        begin status' sized nothing
+        unless nothing (sendFileRange h s patience range)
+  ResponseStream status fields stream
+    | bodiless status -> begin status fields True
+    | otherwise -> do
+      begin status fields False
+      pending <- newIORef (Pending [] 0)
+      stream (collect h s patience pending) (flush h s patience pending False)
+      flush h s patience pending True
+  ResponseRaw _ other -> sendResponse h s patience begun request other
+  where
+    bodiless status = requestMethod request == methodHead || status == noContent204 || status == notModified304
+    -- No file is open for a client that takes nothing, and not many are for one that takes little.
+    withPlace act
+      | requestMethod request == methodHead = act
+      | otherwise = bracket_ (awaitClient h patience takePlace) (atomically (modifyTVar' (http2Files h) (subtract 1))) act
+    takePlace = do
+      whole <- readTVar (http2Window h)
+      own <- readTVar (streamWindow s)
+      files <- readTVar (http2Files h)
+      check (whole > 0 && own > 0 && files < limitFiles (http2Limits (http2Settings h)))
+      writeTVar (http2Files h) (files + 1)
+    begin status fields final = do
+      block <- headFieldsOf h status fields
+      writeIORef begun True
+      writeFrames h $ \encoder -> do
+        when final (answered h s)
+        size <- readIORef (http2FrameSize h)
+        headerFrames (if final then flagEndStream else 0) (streamId s) size <$> encodeFields encoder block
+    sendBuilder status fields builder
+      | bodiless status = begin status fields True
+      | otherwise = case L.toChunks (toLazyByteString builder) of
+        [] -> begin status fields True
+        [bytes] | B.length bytes <= 16384 -> do
+          block <- headFieldsOf h status fields
+          writeIORef begun True
+          together <- reserveAll h s (B.length bytes)
+          if not together
+            then begin status fields False >> sendBytes h s patience True bytes
+            else (`onException` unreserve h (B.length bytes)) $ do
+              writeFrames h $ \encoder -> do
+                answered h s
+                size <- readIORef (http2FrameSize h)
+                frames <- headerFrames 0 (streamId s) size <$> encodeFields encoder block
+                pure (frames <> [frameHead typeData flagEndStream (streamId s) (B.length bytes), bytes])
+              wrote h patience (B.length bytes)
+        chunks -> begin status fields False >> sendChunks chunks
+    sendChunks [] = sendBytes h s patience True B.empty
+    sendChunks [bytes] = sendBytes h s patience True bytes
+    sendChunks (bytes : rest) = sendBytes h s patience False bytes >> sendChunks rest
+
+-- | RFC 9113, 8.2: names in lower case, nothing of the connection; what could not be a field is left out.
+headFieldsOf :: Http2 -> Status -> ResponseHeaders -> IO [(ByteString, ByteString)]
+headFieldsOf h status fields = do
+  more <- http2Fields (http2Settings h)
+  let missing = [field | field@(name, _) <- more, not (any ((== name) . fst) fields)]
+  pure ((":status", B8.pack (show (statusCode status))) : [(CI.foldedCase name, value) | (name, value) <- fields <> missing, wanted name, B.all clean value])
+  where
+    wanted name = name `notElem` ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"]
+    clean c = c /= 0 && c /= 10 && c /= 13
+
+-- | What an application has given to a stream and was not sent: in reverse, with its size.
+data Pending = Pending [ByteString] !Int
+
+collect :: Http2 -> Stream -> Patience -> IORef Pending -> Builder -> IO ()
+collect h s patience ref builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
+  Pending pieces size <- readIORef ref
+  writeIORef ref (Pending (bytes : pieces) (size + B.length bytes))
+  when (size + B.length bytes >= 16384) (flush h s patience ref False)
+
+flush :: Http2 -> Stream -> Patience -> IORef Pending -> Bool -> IO ()
+flush h s patience ref final = do
+  Pending pieces size <- readIORef ref
+  writeIORef ref (Pending [] 0)
+  when (size > 0 || final) (sendBytes h s patience final (B.concat (reverse pieces)))
+
+-- | Send bytes of the body as the client takes them.
+sendBytes :: Http2 -> Stream -> Patience -> Bool -> ByteString -> IO ()
+sendBytes h s patience final bytes
+  | B.null bytes = when final (writeFrames h (const ([frameHead typeData flagEndStream (streamId s) 0] <$ answered h s)))
+  | otherwise = do
+    n <- withReserved h s patience (B.length bytes) $ \n ->
+      writeFrames h . const $ do
+        when (flags n /= 0) (answered h s)
+        pure [frameHead typeData (flags n) (streamId s) n, B.take n bytes]
+    when (n < B.length bytes) (sendBytes h s patience final (B.drop n bytes))
+  where
+    flags n = if final && n == B.length bytes then flagEndStream else 0
+
+-- | Send part of a file as the client takes it.
+sendFileRange :: Http2 -> Stream -> Patience -> FileRange -> IO ()
+sendFileRange h s patience (FileRange fd offset size) = when (size > 0) $ do
+  let wanted = fromIntegral (min size 16384)
+  n <- withReserved h s patience wanted $ \n -> do
+    when (fromIntegral n == size) (answered h s)
+    writeFile' h [frameHead typeData (if fromIntegral n == size then flagEndStream else 0) (streamId s) n] (FileRange fd offset (fromIntegral n))
+  sendFileRange h s patience (FileRange fd (offset + fromIntegral n) (size - fromIntegral n))
+
+-- | The next frame ends the response.
+answered :: Http2 -> Stream -> IO ()
+answered h s = atomically (release h s)
+
+-- | Wait until the client takes at least a byte, and write a frame of as many as it takes.
+withReserved :: Http2 -> Stream -> Patience -> Int -> (Int -> IO ()) -> IO Int
+withReserved h s patience wanted write = mask_ $ do
+  most <- readIORef (http2FrameSize h)
+  n <- awaitClient h patience $ do
+    whole <- readTVar (http2Window h)
+    own <- readTVar (streamWindow s)
+    let n = minimum [whole, own, wanted, most]
+    check (n > 0)
+    writeTVar (http2Window h) (whole - n)
+    n <$ writeTVar (streamWindow s) (own - n)
+  write n `onException` unreserve h n
+  n <$ wrote h patience n
+
+-- | Room for all of it at once, if there is.
+reserveAll :: Http2 -> Stream -> Int -> IO Bool
+reserveAll h s n = atomically $ do
+  whole <- readTVar (http2Window h)
+  own <- readTVar (streamWindow s)
+  if whole < n || own < n
+    then pure False
+    else True <$ (writeTVar (http2Window h) (whole - n) >> writeTVar (streamWindow s) (own - n))
+
+unreserve :: Http2 -> Int -> IO ()
+unreserve h n = atomically (modifyTVar' (http2Window h) (+ n))
+
+wrote :: Http2 -> Patience -> Int -> IO ()
+wrote h patience n = do
+  progressed patience n
+  now >>= writeIORef (http2Progress h)
+  atomicModifyIORef' (http2Earned h) (\k -> (k + 1, ()))

@@ -1,0 +1,140 @@
+{-# LANGUAGE RankNTypes #-}
+
+-- |
+-- What a server of HTTP\/2 is to be like, and what clients must not do.
+module Weft.Http2.Settings
+  ( Http2Settings (..),
+    defaultHttp2Settings,
+    Http2Limits (..),
+    defaultHttp2Limits,
+    Rate (..),
+    FileBody (..),
+    WithFile,
+    openWithoutConditions,
+  )
+where
+
+import Control.Exception (SomeException, bracket)
+import Data.ByteString.Builder (Builder, byteString)
+import qualified Data.ByteString.Char8 as B8
+import Data.Vault.Lazy (Vault)
+import qualified Data.Vault.Lazy as Vault
+import Foreign.C.String (withCString)
+import Network.HTTP.Types (ResponseHeaders, Status, notFound404)
+import Network.Socket (SockAddr)
+import Network.Wai (FilePart (..), Request)
+import System.IO.Error (catchIOError)
+import System.Posix.Types (Fd (..))
+import Weft.Blocking (blockingOr)
+import Weft.Duration
+import Weft.FFI.Errno (throwIfNegative)
+import Weft.FFI.Socket (cClose, cFileSize, cOpenRead)
+import Weft.Http.Limits (Refusal)
+import Weft.Http2.Budget
+import Weft.Http2.Frame (ErrorCode)
+import Weft.Transport (FileRange (..))
+
+-- | Begin with 'defaultHttp2Settings'.
+data Http2Settings = Http2Settings
+  { http2Limits :: Http2Limits,
+    -- | Fields that every response gets unless it has them.
+    http2Fields :: IO ResponseHeaders,
+    -- | What requests carry.
+    http2Vault :: Vault,
+    -- | Told what an application threw.
+    http2OnException :: Maybe Request -> SomeException -> IO (),
+    -- | Told why a client was refused: the connection ends with that error, or a stream does.
+    http2OnRefused :: SockAddr -> Refusal -> ErrorCode -> String -> IO (),
+    -- | Opens the file of a response.
+    http2WithFile :: WithFile
+  }
+
+-- | Open the file of a response and decide on the answer: request, status, fields, path, part. The file stays open while
+-- the action runs.
+type WithFile = forall a. Request -> Status -> ResponseHeaders -> FilePath -> Maybe FilePart -> (FileBody -> IO a) -> IO a
+
+-- | Part of an open file, or an answer without the file.
+data FileBody
+  = FileBody !Status !ResponseHeaders !FileRange
+  | OtherBody !Status !ResponseHeaders !Builder
+
+-- | What one connection may do. A connection that does more ends with @ENHANCE_YOUR_CALM@.
+data Http2Limits = Http2Limits
+  { -- | Streams at once. There are at most twice as many threads: those of streams that were reset, or whose response has
+    -- been sent, count until they have ended, and hold up new ones.
+    limitStreams :: !Int,
+    -- | Files that are open at once for responses.
+    limitFiles :: !Int,
+    -- | Bytes of a header block with its continuations, as they come.
+    limitHeaderBlock :: !Int,
+    -- | Bytes of its fields, each with 32 more (RFC 9113, 6.5.2); a request with more gets 431.
+    limitHeaderList :: !Int,
+    -- | Streams that clients reset, or that are reset for what clients do wrong.
+    limitResets :: !Rate,
+    limitPings :: !Rate,
+    limitSettings :: !Rate,
+    limitPriorities :: !Rate,
+    -- | Each frame of a body that is sent allows four more.
+    limitWindowUpdates :: !Rate,
+    -- | Frames without a payload that end nothing, and frames of unknown types.
+    limitEmptyFrames :: !Rate,
+    -- | Bytes of bodies of requests that were received and not read yet, over all streams.
+    limitBodies :: !Int,
+    -- | How long a connection without streams stays; pings do not count.
+    limitIdle :: !Duration,
+    -- | How long a frame or a header block may take to come, and a frame to be sent.
+    limitFrame :: !Duration,
+    -- | How long, all in all, a stream may wait for its client (for room to send, for a body to come) beside what
+    -- its bytes take at the rate.
+    limitWait :: !Duration,
+    -- | Bytes a second.
+    limitRate :: !Int
+  }
+
+-- | 100 streams, 16 files; 32 KiB of head; 1 MiB of unread bodies; half a minute of waiting beside 500 bytes a second.
+defaultHttp2Limits :: Http2Limits
+defaultHttp2Limits =
+  Http2Limits
+    { limitStreams = 100,
+      limitFiles = 16,
+      limitHeaderBlock = 32768,
+      limitHeaderList = 32768,
+      limitResets = Rate 50 250,
+      limitPings = Rate 10 100,
+      limitSettings = Rate 5 50,
+      limitPriorities = Rate 100 1000,
+      limitWindowUpdates = Rate 200 2000,
+      limitEmptyFrames = Rate 20 200,
+      limitBodies = 1048576,
+      limitIdle = seconds 60,
+      limitFrame = seconds 30,
+      limitWait = seconds 30,
+      limitRate = 500
+    }
+
+-- | The default limits; no fields; exceptions and refusals are not reported; files are opened without conditions.
+defaultHttp2Settings :: Http2Settings
+defaultHttp2Settings =
+  Http2Settings
+    { http2Limits = defaultHttp2Limits,
+      http2Fields = pure [],
+      http2Vault = Vault.empty,
+      http2OnException = \_ _ -> pure (),
+      http2OnRefused = \_ _ _ _ -> pure (),
+      http2WithFile = openWithoutConditions
+    }
+
+-- | The whole file or the part that the application names; 404 if it cannot be opened. Conditions and ranges of the
+-- request do not count.
+openWithoutConditions :: WithFile
+openWithoutConditions _ status fields path part act =
+  bracket ((Just <$> open) `catchIOError` const (pure Nothing)) (mapM_ (\(Fd fd, _) -> cClose fd)) $ \opened -> act $ case (opened, part) of
+    (Nothing, _) -> OtherBody notFound404 [] (byteString (B8.pack "File not found"))
+    (Just (fd, _), Just p) -> FileBody status fields (FileRange fd (fromInteger (filePartOffset p)) (fromInteger (filePartByteCount p)))
+    (Just (fd, size), Nothing) -> FileBody status fields (FileRange fd 0 size)
+  where
+    open = blockingOr (\(Fd fd, _) -> cClose fd) $
+      withCString path $ \p -> do
+        fd <- throwIfNegative "Weft.Http2: open" (cOpenRead p)
+        size <- throwIfNegative "Weft.Http2: size" (cFileSize fd)
+        pure (Fd fd, size)

@@ -1,0 +1,289 @@
+-- |
+-- One connection of HTTP\/2 and its streams: what the thread that receives and the threads of the streams share, writing
+-- frames, and waiting for the client within limits.
+module Weft.Http2.Types
+  ( -- * Connections
+    Http2 (..),
+    newHttp2,
+    fatal,
+    refusalOf,
+    goAway,
+
+    -- * Streams
+    Stream (..),
+    Body (..),
+    BodyEnd (..),
+    StreamCancelled (..),
+    cancel,
+    release,
+
+    -- * Writing
+    writeFrames,
+    writeFile',
+    resetFrame,
+    windowFrame,
+
+    -- * Waiting for the client
+    Patience,
+    newPatience,
+    progressed,
+    awaitClient,
+    Stalled (..),
+
+    -- * Windows for bodies of requests
+    streamWindowSize,
+    giveBack,
+  )
+where
+
+import Control.Concurrent
+import Control.Concurrent.STM
+import Control.Exception
+import Control.Monad
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.IORef
+import Data.Int (Int64)
+import qualified Data.IntMap.Strict as IntMap
+import Data.Sequence (Seq)
+import Network.Wai (Application)
+import Weft.Core.Time (Duration (..), Instant (..), after)
+import Weft.Http.Limits (Refusal (..))
+import Weft.Http2.Frame
+import Weft.Http2.Hpack
+import Weft.Http2.Settings
+import Weft.Sys (now)
+import qualified Weft.Timer as Timer
+import Weft.Transport hiding (Instant)
+
+-- | A connection.
+data Http2 = Http2
+  { http2Below :: !Connection,
+    http2Settings :: !Http2Settings,
+    http2Application :: !Application,
+    -- | Bytes of bodies that the client takes yet, over all streams. Changed by all threads.
+    http2Window :: !(TVar Int),
+    -- | What a new stream's window begins with, and the most bytes of a frame that is sent. Written by the receiving
+    -- thread.
+    http2InitialWindow :: !(TVar Int),
+    http2FrameSize :: !(IORef Int),
+    -- | The streams that are open. Added by the receiving thread, removed by it or by the stream's own.
+    http2Streams :: !(TVar (IntMap.IntMap Stream)),
+    -- | Streams as the client counts them: begun, and neither reset nor answered. What the limit on streams at once is for.
+    http2Open :: !(TVar Int),
+    -- | Threads of streams that have not ended, those among them that were reset or have answered.
+    http2Live :: !(TVar Int),
+    -- | Streams that have a file open. Changed by their threads.
+    http2Files :: !(TVar Int),
+    -- | The highest stream that the client began. Written by the receiving thread.
+    http2Last :: !(IORef Int),
+    -- | Held while frames are written.
+    http2Writing :: !(MVar Encoder),
+    -- | When a frame of a body was written last. Written by threads of streams.
+    http2Progress :: !(IORef Instant),
+    -- | Frames of bodies that were written since the receiving thread looked.
+    http2Earned :: !(IORef Int),
+    -- | When the last stream ended.
+    http2IdleSince :: !(IORef Instant),
+    -- | Bytes of bodies that came and were not given back to the client's window.
+    http2Unread :: !(TVar Int),
+    -- | Bytes that were read since a window update was sent.
+    http2Consumed :: !(TVar Int),
+    -- | Why the connection ends. Written once.
+    http2Ending :: !(TVar (Maybe ErrorCode)),
+    -- | No new streams: the server is shutting down.
+    http2Draining :: !(TVar Bool)
+  }
+
+-- | A stream.
+data Stream = Stream
+  { streamId :: !Int,
+    streamThread :: !ThreadId,
+    -- | Is it among the open ones? Changed by 'release'.
+    streamCounted :: !(TVar Bool),
+    -- | Bytes of the response that the client takes yet.
+    streamWindow :: !(TVar Int),
+    -- | What came of the request's body and was not read. Written by both threads.
+    streamBody :: !(TVar Body),
+    -- | Bytes of the body that the client may send yet.
+    streamRoom :: !(TVar Int),
+    -- | How long the body says that it is, and how long it was so far (the receiving thread).
+    streamExpected :: !(Maybe Int),
+    streamReceived :: !(IORef Int)
+  }
+
+-- | Pieces that were not read yet, and how the body goes on.
+data Body = Body !(Seq ByteString) !BodyEnd
+
+data BodyEnd = BodyOpen | BodyComplete | BodyBroken
+  deriving (Eq)
+
+-- | Thrown to the thread of a stream that was reset, or whose connection ended.
+data StreamCancelled = StreamCancelled
+  deriving (Show)
+
+instance Exception StreamCancelled where
+  toException = asyncExceptionToException
+  fromException = asyncExceptionFromException
+
+newHttp2 :: Http2Settings -> Connection -> Application -> IO Http2
+newHttp2 settings below application = do
+  t <- now
+  Http2 below settings application
+    <$> newTVarIO 65535
+    <*> newTVarIO 65535
+    <*> newIORef 16384
+    <*> newTVarIO IntMap.empty
+    <*> newTVarIO 0
+    <*> newTVarIO 0
+    <*> newTVarIO 0
+    <*> newIORef 0
+    <*> (newEncoder >>= newMVar)
+    <*> newIORef t
+    <*> newIORef 0
+    <*> newIORef t
+    <*> newTVarIO 0
+    <*> newTVarIO 0
+    <*> newTVarIO Nothing
+    <*> newTVarIO False
+
+-- | End the connection for a reason: GOAWAY, if the line is free, and a moment later the end. Any thread; the first reason counts.
+fatal :: Http2 -> Refusal -> ErrorCode -> String -> IO ()
+fatal h refusal code why = do
+  first <- atomically $ do
+    ending <- readTVar (http2Ending h)
+    case ending of
+      Just _ -> pure False
+      Nothing -> True <$ writeTVar (http2Ending h) (Just code)
+  when first . mask_ $ do
+    when (code /= NoError) (http2OnRefused (http2Settings h) (connPeer (http2Below h)) refusal code why)
+    line <- tryTakeMVar (http2Writing h)
+    forM_ line $ \encoder -> do
+      deadline <- deadlineIn (Timer.milliseconds 500)
+      (goAway h code >>= connSendMany (http2Below h) deadline >> connShutdownSend (http2Below h) deadline) `catch` ignore
+      putMVar (http2Writing h) encoder
+    void (Timer.schedule (Timer.milliseconds 500) (connAbort (http2Below h)))
+  where
+    ignore :: IOException -> IO ()
+    ignore _ = pure ()
+
+-- | What an error means in terms of refusals.
+refusalOf :: ErrorCode -> Refusal
+refusalOf code = case code of
+  EnhanceYourCalm -> LimitExceeded
+  RefusedStream -> LimitExceeded
+  Cancel -> ClientTooSlow
+  SettingsTimeout -> ClientTooSlow
+  _ -> BadRequest
+
+-- | It is not open any more. This comes before the client is told, which may then begin another at once, before the thread
+-- of this one gets to its end.
+release :: Http2 -> Stream -> STM ()
+release h s = do
+  counted <- readTVar (streamCounted s)
+  when counted $ do
+    writeTVar (streamCounted s) False
+    modifyTVar' (http2Open h) (subtract 1)
+
+-- | GOAWAY: the highest stream that was begun, and the reason.
+goAway :: Http2 -> ErrorCode -> IO [ByteString]
+goAway h code = do
+  highest <- readIORef (http2Last h)
+  pure [frame typeGoAway 0 0 (B.drop 5 (frameHead 0 0 highest 0) <> errorNumber code)]
+
+-- | Reset a stream as far as we are concerned: nobody waits for it, and its thread ends as soon as it can. The receiving thread.
+cancel :: Http2 -> Stream -> IO ()
+cancel h s = do
+  atomically $ do
+    release h s
+    modifyTVar' (http2Streams h) (IntMap.delete (streamId s))
+    modifyTVar' (streamBody s) (\(Body pieces _) -> Body pieces BodyBroken)
+  -- An application may mask exceptions for a while, which must not hold up the connection.
+  void (forkIO (throwTo (streamThread s) StreamCancelled))
+
+-- Writing ----------------------------------------------------------------------------
+
+-- | Write frames, of which nothing else comes in between, with the state of the compression. Waiting for one's turn can be
+-- interrupted, writing cannot, or half a frame would be left; it has a deadline. When it fails the connection is aborted.
+writeFrames :: Http2 -> (Encoder -> IO [ByteString]) -> IO ()
+writeFrames h build = writing h (fmap (\frames deadline -> connSendMany (http2Below h) deadline frames) . build)
+
+-- | Write part of a file as the payload of a frame that the strings begin.
+writeFile' :: Http2 -> [ByteString] -> FileRange -> IO ()
+writeFile' h strings range = writing h (\_ -> pure (\deadline -> connSendFile (http2Below h) deadline strings range))
+
+writing :: Http2 -> (Encoder -> IO (Instant -> IO ())) -> IO ()
+writing h act = mask_ $ do
+  encoder <- takeMVar (http2Writing h)
+  uninterruptibleMask_ . (`finally` putMVar (http2Writing h) encoder) $ do
+    ending <- readTVarIO (http2Ending h)
+    forM_ ending (const (ioError (userError "Weft.Http2: the connection has ended")))
+    (`onException` connAbort (http2Below h)) $ do
+      send <- act encoder
+      deadlineIn (limitFrame (http2Limits (http2Settings h))) >>= send
+
+-- | RST_STREAM.
+resetFrame :: Int -> ErrorCode -> ByteString
+resetFrame stream code = frame typeReset 0 stream (errorNumber code)
+
+-- | WINDOW_UPDATE: stream (0 is the connection), increment.
+windowFrame :: Int -> Int -> ByteString
+windowFrame stream n = frame typeWindowUpdate 0 stream (B.drop 5 (frameHead 0 0 n 0))
+
+-- Waiting for the client -------------------------------------------------------------
+
+-- | How long a stream has waited for its client, in nanoseconds, and how many bytes it has moved. One thread.
+data Patience = Patience !(IORef Int64) !(IORef Int)
+
+-- | The client was too slow.
+data Stalled = Stalled
+  deriving (Show)
+
+instance Exception Stalled
+
+newPatience :: IO Patience
+newPatience = Patience <$> newIORef 0 <*> newIORef 0
+
+-- | So many bytes were moved, which earns their time.
+progressed :: Patience -> Int -> IO ()
+progressed (Patience _ bytes) n = modifyIORef' bytes (+ n)
+
+-- | Wait for what the client has to do; throws 'Stalled' when it has used up its time.
+awaitClient :: Http2 -> Patience -> STM a -> IO a
+awaitClient h (Patience waited bytes) act = do
+  first <- atomically ((Just <$> act) `orElse` pure Nothing)
+  maybe wait pure first
+  where
+    limits = http2Limits (http2Settings h)
+    wait = do
+      before <- readIORef waited
+      moved <- readIORef bytes
+      start@(Instant t) <- now
+      let allowed = durationNs (limitWait limits) + (fromIntegral moved * 1000000000) `div` fromIntegral (max 1 (limitRate limits))
+          Instant end = after (Duration (allowed - before)) start
+      over <- newTVarIO False
+      timer <- Timer.schedule (Duration (end - t)) (atomically (writeTVar over True))
+      r <- atomically ((Just <$> act) `orElse` (Nothing <$ (readTVar over >>= check))) `onException` Timer.cancel timer
+      _ <- Timer.cancel timer
+      Instant t' <- now
+      writeIORef waited (before + t' - t)
+      maybe (throwIO Stalled) pure r
+
+-- Windows ----------------------------------------------------------------------------
+
+-- | Bytes of a request's body that a client may send on a stream before they are read: the protocol's default.
+streamWindowSize :: Int
+streamWindowSize = 65535
+
+-- | Bytes of bodies have been read, or will never be: let the client send as many, in portions that are worth a frame.
+giveBack :: Http2 -> Int -> IO ()
+giveBack h n = do
+  due <- atomically $ do
+    consumed <- (+ n) <$> readTVar (http2Consumed h)
+    if consumed < limitBodies (http2Limits (http2Settings h)) `div` 4
+      then 0 <$ writeTVar (http2Consumed h) consumed
+      else do
+        writeTVar (http2Consumed h) 0
+        modifyTVar' (http2Unread h) (subtract consumed)
+        pure consumed
+  when (due > 0) (writeFrames h (const (pure [windowFrame 0 due])))

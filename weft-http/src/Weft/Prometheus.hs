@@ -1,0 +1,303 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- A server's figures for Prometheus, and a page that says whether it is well.
+--
+-- > import Weft.Prometheus
+-- > import Weft.Http
+-- >
+-- > main :: IO ()
+-- > main = do
+-- >   requests <- newRequestCounters
+-- >   let figures = (<>) <$> requestFamilies requests <*> processFamilies
+-- >   run 8080 (countRequests requests (metricsPage (pure . fromLoopback) figures application))
+--
+-- Counting takes a few atomic additions to words of the request's own capability: nothing
+-- is allocated or waited for. Reading adds up and stops nobody. Everything may be called from any
+-- thread.
+module Weft.Prometheus
+  ( -- * Requests
+    RequestCounters,
+    newRequestCounters,
+    countRequests,
+    countBegin,
+    countExchange,
+    countRefusal,
+
+    -- * Families of figures
+    requestFamilies,
+    serverFamilies,
+    cacheFamilies,
+    logFamilies,
+    managerFamilies,
+    processFamilies,
+    runtimeFamilies,
+    Family (..),
+    Kind (..),
+    Sample (..),
+    Value (..),
+    counter,
+    gauge,
+    exposition,
+
+    -- * Pages
+    metricsPage,
+    fromLoopback,
+    healthPage,
+  )
+where
+
+import Control.Concurrent (getNumCapabilities)
+import Control.Monad (forM_)
+import Data.ByteString (ByteString)
+import Data.ByteString.Builder (doubleDec, toLazyByteString)
+import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Lazy as L
+import Data.Int (Int64)
+import Network.HTTP.Types
+import Network.Wai
+import Weft.AccessLog (AccessLog, LogMetrics (..), logMetrics)
+import Weft.Core.Time (Duration (..))
+import Weft.Exchange
+import Weft.Http (Refusal, Server, refusalReason, serverConnections)
+import Weft.Metrics (CapabilityMetrics (..), Metrics (..), readMetrics)
+import Weft.Prometheus.Process
+import Weft.Prometheus.Text
+import Weft.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
+import Weft.Static (CacheMetrics (..), Static, staticMetrics)
+import Weft.Sys (AtomicWords, BoxedArray, addWord, myCapability, newAtomicWords, newBoxedArray, readBoxedArray, readWord, sizeBoxedArray, writeBoxedArray)
+
+-- Requests ---------------------------------------------------------------------------------
+
+-- | Counts of requests: a block of words for each capability, padded on both sides so that no
+-- two share a cache line. All are added to by the threads of that capability, atomically
+-- since a thread can move, and only grow.
+newtype RequestCounters = RequestCounters (BoxedArray AtomicWords)
+
+-- | The words of a block.
+data Slot
+  = Begun
+  | Aborted
+  | BodyBytes
+  | Nanoseconds
+  | -- | Requests by class of method and status.
+    Answers !MethodClass !Int
+  | -- | Requests that took no longer than this bound, but longer than the one before.
+    Took !Int
+  | Turned !Refusal
+
+data MethodClass = Get | Head | Options | Other
+  deriving (Eq, Show, Enum, Bounded)
+
+-- | The place of a word.
+place :: Slot -> Int
+place slot =
+  pad + case slot of
+    Begun -> 0
+    Aborted -> 1
+    BodyBytes -> 2
+    Nanoseconds -> 3
+    Answers method status -> 4 + 5 * fromEnum method + status - 1
+    Took bucket -> 24 + bucket
+    Turned refusal -> 24 + length bounds + 1 + fromEnum refusal
+{-# INLINE place #-}
+
+pad :: Int
+pad = 8
+
+blockSize :: Int
+blockSize = place (Turned maxBound) + 1 + pad
+
+-- | Upper bounds of the durations, in seconds.
+bounds :: [Double]
+bounds = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60]
+
+-- | All zero, for the capabilities that there are; those that are added later share them.
+newRequestCounters :: IO RequestCounters
+newRequestCounters = do
+  n <- getNumCapabilities
+  blocks <- newBoxedArray n =<< newAtomicWords 0
+  forM_ [0 .. n - 1] $ \i -> newAtomicWords blockSize >>= writeBoxedArray blocks i
+  pure (RequestCounters blocks)
+
+-- | The calling thread's block.
+ownBlock :: RequestCounters -> IO AtomicWords
+ownBlock (RequestCounters blocks) = do
+  capability <- myCapability
+  readBoxedArray blocks (capability `rem` sizeBoxedArray blocks)
+{-# INLINE ownBlock #-}
+
+add :: AtomicWords -> Slot -> Int -> IO ()
+add block slot n = () <$ addWord block (place slot) n
+{-# INLINE add #-}
+
+-- | Count all requests of an application.
+countRequests :: RequestCounters -> Middleware
+countRequests counters = observing (countBegin counters) (countExchange counters)
+
+-- | Count a request that begins. With 'countExchange', for 'observing'.
+countBegin :: RequestCounters -> IO ()
+countBegin counters = ownBlock counters >>= \block -> add block Begun 1
+
+-- | Count a request that is over.
+countExchange :: RequestCounters -> Request -> Exchange -> IO ()
+countExchange counters request (Exchange status bytes (Duration ns) aborted) = do
+  block <- ownBlock counters
+  add block (Answers (methodClass (requestMethod request)) (max 1 (min 5 (status `quot` 100)))) 1
+  add block (Took (bucketOf ns)) 1
+  add block Nanoseconds (fromIntegral ns)
+  forM_ bytes (add block BodyBytes)
+  if aborted then add block Aborted 1 else pure ()
+  where
+    bucketOf n = length (takeWhile (< n) boundsNs)
+
+boundsNs :: [Int64]
+boundsNs = map (round . (1e9 *)) bounds
+
+methodClass :: Method -> MethodClass
+methodClass method
+  | method == methodGet = Get
+  | method == methodHead = Head
+  | method == methodOptions = Options
+  | otherwise = Other
+
+-- | Count a connection that was closed without a request for the application: for
+-- 'Weft.Http.optionOnRefused'.
+countRefusal :: RequestCounters -> Refusal -> IO ()
+countRefusal counters refusal = ownBlock counters >>= \block -> add block (Turned refusal) 1
+
+-- Families ---------------------------------------------------------------------------------
+
+-- | What was counted of the requests.
+requestFamilies :: RequestCounters -> IO [Family]
+requestFamilies (RequestCounters blocks) = do
+  all' <- mapM (readBoxedArray blocks) [0 .. sizeBoxedArray blocks - 1]
+  let get slot = sum <$> mapM (`readWord` place slot) all'
+  -- What ended is read before what began: there is never less than nothing under way.
+  counts <- mapM (\(m, s) -> (,) (m, s) <$> get (Answers m s)) [(m, s) | m <- [minBound ..], s <- [1 .. 5]]
+  begun <- get Begun
+  bytes <- get BodyBytes
+  aborted <- get Aborted
+  ns <- get Nanoseconds
+  took <- mapM (get . Took) [0 .. length bounds]
+  refused <- mapM (\r -> (,) r <$> get (Turned r)) [minBound ..]
+  pure
+    [ Family "http_requests_total" "Requests that are over, by method and class of status." Counter [answered m s n | ((m, s), n) <- counts],
+      gauge "http_requests_in_flight" "Requests under way." (Whole (begun - sum (map snd counts))),
+      counter "http_requests_aborted_total" "Requests that ended before their response was complete." (Whole aborted),
+      counter "http_response_body_bytes_total" "Bytes of bodies, of complete responses whose length is known." (Whole bytes),
+      durations took ns,
+      Family "http_refused_total" "Connections closed without a request, by reason." Counter (map turned refused)
+    ]
+  where
+    answered method status n = Sample "" [("method", methodName method), ("status", C.pack (show (status :: Int) <> "xx"))] (Whole n)
+    turned (reason, n) = Sample "" [("reason", C.pack (refusalReason reason))] (Whole n)
+
+durations :: [Int] -> Int -> Family
+durations took ns =
+  Family "http_request_duration_seconds" "From a request's head to the last byte of its response." Histogram $
+    zipWith bucket (map number bounds <> ["+Inf"]) upTo
+      <> [Sample "_sum" [] (Real (fromIntegral ns / 1e9)), Sample "_count" [] (Whole (sum took))]
+  where
+    upTo = drop 1 (scanl (+) 0 took)
+    bucket bound n = Sample "_bucket" [("le", bound)] (Whole n)
+    number = L.toStrict . toLazyByteString . doubleDec
+
+methodName :: MethodClass -> ByteString
+methodName method = case method of
+  Get -> "GET"
+  Head -> "HEAD"
+  Options -> "OPTIONS"
+  Other -> "other"
+
+-- | Of a server: its connections.
+serverFamilies :: Server -> IO [Family]
+serverFamilies server = do
+  n <- serverConnections server
+  pure [gauge "http_connections" "Connections, busy or idle." (Whole n)]
+
+-- | Of a folder: its cache.
+cacheFamilies :: Static -> IO [Family]
+cacheFamilies static = do
+  figures <- staticMetrics static
+  pure
+    [ counter "static_cache_hits_total" "Requests answered from the cache." (Whole (cachedHits figures)),
+      counter "static_cache_misses_total" "Requests for which the disk was asked." (Whole (cachedMisses figures)),
+      gauge "static_cache_entries" "Files in the cache." (Whole (cachedEntries figures)),
+      gauge "static_cache_bytes" "Bytes that they take." (Whole (cachedBytes figures))
+    ]
+
+-- | Of an access log: its lines.
+logFamilies :: AccessLog -> IO [Family]
+logFamilies accessLog = do
+  figures <- logMetrics accessLog
+  pure
+    [ counter "access_log_lines_total" "Lines written to the access log." (Whole (logWritten figures)),
+      Family
+        "access_log_lost_lines_total"
+        "Lines lost, since there was no room for them, or since they could not be written."
+        Counter
+        [Sample "" [("reason", "full")] (Whole (logDropped figures)), Sample "" [("reason", "write")] (Whole (logFailed figures))]
+    ]
+
+-- | Of the event managers, by capability: "Weft.Metrics".
+managerFamilies :: IO [Family]
+managerFamilies = do
+  figures <- readMetrics
+  let each name text f = Family name text Counter [Sample "" [("capability", C.pack (show (metricsCapability c)))] (Whole (f c)) | c <- metricsCapabilities figures]
+  pure
+    [ gauge "weft_descriptors" "Descriptors whose events are waited for." (Whole (metricsRegistered figures)),
+      each "weft_waits_total" "Times a thread waited for a descriptor." metricsWaits,
+      each "weft_events_total" "Events handed to threads and callbacks." metricsDispatched,
+      each "weft_polls_total" "Polls for events." (\c -> metricsPollsEmpty c + metricsPollsFull c),
+      each "weft_polls_empty_total" "Polls that found nothing." metricsPollsEmpty,
+      each "weft_sleeps_total" "Times a manager slept in the kernel." metricsSleeps,
+      each "weft_wakeups_total" "System calls that woke a manager." metricsWakeupsSent,
+      each "weft_wakeups_saved_total" "Times such a call was not needed." metricsWakeupsSaved,
+      each "weft_timers_set_total" "Timers that were set." metricsTimersSet,
+      each "weft_timers_fired_total" "Timers that fired." metricsTimersFired,
+      each "weft_timers_cancelled_total" "Timers that were cancelled." metricsTimersCancelled
+    ]
+
+-- Pages ------------------------------------------------------------------------------------
+
+-- | Answer requests for @\/metrics@ of those who may see it; others go to the application.
+metricsPage :: (Request -> IO Bool) -> IO [Family] -> Middleware
+metricsPage allowed figures app request respond
+  | rawPathInfo request /= "/metrics" || not (isGet request) = app request respond
+  | otherwise = do
+    may <- allowed request
+    if may
+      then figures >>= respond . page status200 expositionType . toLazyByteString . exposition
+      else app request respond
+
+-- | Does a request come from this machine itself? Of what a proxy on this machine passes on,
+-- too.
+fromLoopback :: Request -> Bool
+fromLoopback request = case remoteHost request of
+  SockAddrInet _ a -> let (n, _, _, _) = hostAddressToTuple a in n == 127
+  SockAddrInet6 _ _ a _ -> case hostAddress6ToTuple a of
+    (0, 0, 0, 0, 0, 0, 0, 1) -> True
+    (0, 0, 0, 0, 0, 0xffff, n, _) -> n `quot` 256 == 127
+    _ -> False
+  SockAddrUnix _ -> True
+
+-- | Answer requests for @\/healthz@: @ok@, or 503 and @draining@ when the server is not to
+-- be given new ones.
+healthPage :: IO Bool -> Middleware
+healthPage healthy app request respond
+  | rawPathInfo request /= "/healthz" || not (isGet request) = app request respond
+  | otherwise = do
+    well <- healthy
+    respond $
+      if well
+        then page status200 "text/plain" "ok\n"
+        else page status503 "text/plain" "draining\n"
+
+isGet :: Request -> Bool
+isGet request = requestMethod request `elem` [methodGet, methodHead]
+
+page :: Status -> ByteString -> L.ByteString -> Response
+page status mediaType text = responseLBS status fields text
+  where
+    fields = [(hContentType, mediaType), (hContentLength, C.pack (show (L.length text))), (hCacheControl, "no-store")]

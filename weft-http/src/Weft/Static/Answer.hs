@@ -1,0 +1,169 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- From a resource and a request to a response.
+module Weft.Static.Answer
+  ( answer,
+    plain,
+  )
+where
+
+import Control.Monad (forM_)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Builder as BB
+import Data.ByteString.Builder.Extra (byteStringCopy, byteStringInsert)
+import qualified Data.ByteString.Char8 as C
+import qualified Data.CaseInsensitive as CI
+import Data.Foldable (fold)
+import Network.HTTP.Types
+import Network.HTTP.Types.Header
+import Network.Wai
+import Weft.File (File, readAt, withFileFd)
+import Weft.Http.FileResponse (withOpenFile)
+import Weft.Static.Conditional
+import Weft.Static.File
+import Weft.Static.Folders (Coding, codingName)
+import Weft.Static.OpenFiles (briefly, withPermit)
+
+-- | Answer a GET or a HEAD with a resource.
+answer :: Site -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
+answer site request given respond = case verdict (requestHeaders request) (resourceValid r) of
+  -- Nearly always. What the others need is not made for it.
+  Proceed False | InMemory bytes <- resourceBody r -> respond (wholeInMemory r bytes)
+  judged -> answerAs judged site request r respond
+  where
+    !r = chosen request given
+
+wholeInMemory :: Resource -> ByteString -> Response
+wholeInMemory r bytes = responseBuilder ok200 (resourceHeaders r) (if B.length bytes > 4096 then byteStringInsert bytes else byteStringCopy bytes)
+
+answerAs :: Verdict -> Site -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
+{-# NOINLINE answerAs #-}
+answerAs judged site request r respond = case judged of
+  NotModified -> respond (responseLBS notModified304 (filter kept (resourceHeaders r)) "")
+  PreconditionFailed -> respond (plain preconditionFailed412 [])
+  Proceed part -> case if part then ranges (lookup hRange (requestHeaders request)) size else Whole of
+    Whole -> whole
+    Unsatisfiable -> respond (plain requestedRangeNotSatisfiable416 [(hContentRange, "bytes */" <> number size)])
+    Part range -> single range
+    Parts several -> multiple several
+  where
+    size = resourceSize r
+    headers = resourceHeaders r
+    -- RFC 9110, 15.4.5: what describes the contents is left out.
+    kept (field, _) = field `notElem` [hContentType, hContentLength, hContentEncoding, hAcceptRanges]
+    whole = case resourceBody r of
+      InMemory bytes -> respond (wholeInMemory r bytes)
+      OnDisk -> fromDisk ok200 (Extent 0 size)
+    single range@(Extent from count) = case resourceBody r of
+      InMemory bytes -> respond (responseBuilder partialContent206 (partial range) (BB.byteString (slice from count bytes)))
+      OnDisk -> fromDisk partialContent206 range
+    partial range@(Extent _ count) = (hContentRange, contentRange range size) : (hContentLength, number count) : without [hContentLength] headers
+    fromDisk status range = withPermit (siteOpenFiles site) $ \permitted ->
+      if permitted
+        then onDisk $ \file -> fromFile file status range
+        else respond (responseStream status (partOf status range) (\write _ -> reopening site r range write))
+    fromFile file status range@(Extent from count) = withFileFd file $ \fd -> withOpenFile request name fd $ \direct ->
+      if direct
+        then respond (responseFile status (partOf status range) name (Just (FilePart from count size)))
+        else respond (responseStream status (partOf status range) (\write _ -> copy file range write))
+    partOf status range = if status == ok200 then headers else partial range
+    -- What another server would open.
+    name = C.unpack (resourcePath r)
+    onDisk act = withBody site r act >>= maybe (respond (plain serviceUnavailable503 [("Retry-After", "1")])) pure
+    multiple several = do
+      let (fields, total, open) = multipart (lookup hContentType headers) size several
+          given' = (hContentType, fields) : (hContentLength, number total) : without [hContentLength, hContentType] headers
+          finish = BB.byteString closing
+      case resourceBody r of
+        InMemory bytes ->
+          respond . responseBuilder partialContent206 given' $
+            mconcat [BB.byteString (open range) <> BB.byteString (slice from count bytes) | range@(Extent from count) <- several] <> finish
+        OnDisk -> withPermit (siteOpenFiles site) $ \permitted ->
+          let parts send = responseStream partialContent206 given' $ \write _ -> do
+                forM_ several $ \range -> write (BB.byteString (open range)) >> send range write
+                write finish
+           in if permitted then onDisk (respond . parts . copy) else respond (parts (reopening site r))
+
+-- | A part of a file, in chunks.
+copy :: File -> Extent -> (BB.Builder -> IO ()) -> IO ()
+copy file = chunked (\at n -> Just <$> readAt file (fromInteger at) (fromInteger n))
+
+-- | A part of a resource on disk, in chunks, for each of which its file is opened: no descriptor is held while the client
+-- is waited for.
+reopening :: Site -> Resource -> Extent -> (BB.Builder -> IO ()) -> IO ()
+reopening site r = chunked (\at n -> briefly (siteOpenFiles site) (withBody site r (\file -> readAt file (fromInteger at) (fromInteger n))))
+
+-- | A part of something that is read by offset and length, of at most 64 KiB.
+chunked :: (Integer -> Integer -> IO (Maybe ByteString)) -> Extent -> (BB.Builder -> IO ()) -> IO ()
+chunked readPart (Extent from count) write = go from count
+  where
+    go at left
+      | left <= 0 = pure ()
+      | otherwise = do
+        bytes <- fold <$> readPart at (min 65536 left)
+        if B.null bytes
+          then ioError (userError "the file became shorter, or another, while it was being sent")
+          else write (BB.byteString bytes) >> go (at + toInteger (B.length bytes)) (left - toInteger (B.length bytes))
+
+-- | The variant that the client likes best, or the file itself.
+chosen :: Request -> Resource -> Resource
+chosen request r
+  | null (resourceVariants r) = r
+  | otherwise = case lookup hAcceptEncoding (requestHeaders request) of
+    Nothing -> r
+    Just accepted -> case [v | (coding, v) <- resourceVariants r, accepts coding accepted] of
+      v : _ -> v
+      [] -> r
+
+-- | Does an Accept-Encoding field name a coding, other than to exclude it?
+accepts :: Coding -> ByteString -> Bool
+accepts coding field = case [q | (name, q) <- wanted, name == CI.mk (codingName coding)] of
+  q : _ -> q
+  [] -> or [q | (name, q) <- wanted, name == "*"]
+  where
+    wanted = map one (C.split ',' field)
+    one item =
+      let (name, rest) = C.break (== ';') item
+       in (CI.mk (trim name), not (none (C.filter (/= ' ') rest)))
+    -- q=0, q=0., q=0.000
+    none q = case B.stripPrefix ";q=0" q of
+      Just rest -> C.all (`elem` (".0" :: String)) rest
+      Nothing -> False
+    trim = C.dropWhileEnd (== ' ') . C.dropWhile (== ' ')
+
+-- | A status with its own words as text.
+plain :: Status -> ResponseHeaders -> Response
+plain status headers =
+  responseBuilder status ((hContentType, "text/plain; charset=utf-8") : (hContentLength, number (toInteger (B.length text))) : headers) (BB.byteString text)
+  where
+    text = number (toInteger (statusCode status)) <> " " <> statusMessage status <> "\n"
+
+-- | The type of a multipart answer (RFC 9110, 14.6), its length, and what goes before
+-- each part.
+multipart :: Maybe ByteString -> Integer -> [Extent] -> (ByteString, Integer, Extent -> ByteString)
+multipart mime size several = ("multipart/byteranges; boundary=" <> boundary, total, open)
+  where
+    open range =
+      B.concat $
+        ["\r\n--", boundary, "\r\n"]
+          <> maybe [] (\m -> ["Content-Type: ", m, "\r\n"]) mime
+          <> ["Content-Range: ", contentRange range size, "\r\n\r\n"]
+    total = sum [toInteger (B.length (open range)) + count | range@(Extent _ count) <- several] + toInteger (B.length closing)
+
+boundary, closing :: ByteString
+boundary = "weft-part-4f1d0c6a9e2b73"
+closing = "\r\n--" <> boundary <> "--\r\n"
+
+contentRange :: Extent -> Integer -> ByteString
+contentRange (Extent from count) size = B.concat ["bytes ", number from, "-", number (from + count - 1), "/", number size]
+
+slice :: Integer -> Integer -> ByteString -> ByteString
+slice from count = B.take (fromInteger count) . B.drop (fromInteger from)
+
+without :: [HeaderName] -> ResponseHeaders -> ResponseHeaders
+without names = filter ((`notElem` names) . fst)
+
+number :: Integer -> ByteString
+number = C.pack . show

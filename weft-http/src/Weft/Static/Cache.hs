@@ -1,0 +1,211 @@
+-- |
+-- A cache bounded in bytes. What is in it is found without a lock; what is not is
+-- made once, however many ask for it at the same time; what was not asked for since
+-- it was last looked at goes first (CLOCK).
+--
+-- Any thread may call anything.
+module Weft.Static.Cache
+  ( Cache,
+    newCache,
+    lookupCache,
+    fetch,
+    Freshness (..),
+    Worth (..),
+
+    -- * Figures
+    CacheMetrics (..),
+    cacheMetrics,
+  )
+where
+
+import Control.Concurrent.MVar
+import Control.Exception (IOException, SomeException, fromException, mask, onException, throwIO, try)
+import Control.Monad (when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.HashMap.Strict as H
+import Data.IORef
+import Data.Sequence (Seq, ViewL (..), viewl, (|>))
+import qualified Data.Sequence as Seq
+import Weft.Core.Time (Instant)
+
+-- | Values by name, and what there can be instead of one.
+data Cache b a = Cache
+  { cacheLimit :: !Int,
+    -- | Changed atomically.
+    cacheState :: !(IORef (State b a)),
+    -- | Plain counts, which may miss one now and then.
+    cacheHits :: !(IORef Int),
+    cacheMisses :: !(IORef Int)
+  }
+
+data State b a = State
+  { stateEntries :: !(H.HashMap ByteString (Entry a)),
+    -- | Names in the order in which they will be looked at. One that is not among the
+    -- entries any more, or has an entry of another age, is passed over.
+    stateClock :: !(Seq (ByteString, Int)),
+    stateBytes :: !Int,
+    -- | Of the entries: 'H.size' looks at them all.
+    stateCount :: !Int,
+    stateAge :: !Int,
+    -- | Being made: who waits reads this. Nothing: whoever made it went away.
+    stateMaking :: !(H.HashMap ByteString (MVar (Maybe (Either IOException (Either b a)))))
+  }
+
+data Entry a = Entry
+  { entryValue :: a,
+    entryBytes :: !Int,
+    entryAge :: !Int,
+    -- | Asked for since the clock's hand was here? Written by anybody.
+    entryUsed :: !(IORef Bool),
+    -- | When it was last known to be right. Written by anybody.
+    entryChecked :: !(IORef Instant)
+  }
+
+-- | For so many bytes.
+newCache :: Int -> IO (Cache b a)
+newCache limit = Cache limit <$> newIORef (State H.empty Seq.empty 0 0 0 H.empty) <*> newIORef 0 <*> newIORef 0
+
+-- | The value of a name, if it is there and was known to be right at that instant or
+-- later.
+lookupCache :: Cache b a -> Instant -> ByteString -> IO (Maybe a)
+lookupCache cache since name = do
+  st <- readIORef (cacheState cache)
+  case H.lookup name (stateEntries st) of
+    Nothing -> pure Nothing
+    Just e -> do
+      checked <- readIORef (entryChecked e)
+      if checked < since
+        then pure Nothing
+        else do
+          used <- readIORef (entryUsed e)
+          when (not used) (writeIORef (entryUsed e) True)
+          bump (cacheHits cache)
+          pure (Just (entryValue e))
+{-# INLINE lookupCache #-}
+
+bump :: IORef Int -> IO ()
+bump ref = do
+  n <- readIORef ref
+  writeIORef ref $! n + 1
+
+-- | Is an old value still right? And when was that known?
+data Freshness a
+  = -- | Yes.
+    Same !Instant
+  | -- | This one is.
+    Changed !Instant a
+
+-- | Is a value to be kept, and how many bytes does it count?
+data Worth = Keep !Int | Drop
+
+-- | The value of a name, made or checked by the function, which is given the old
+-- value if there is one; while it runs others who ask wait for it. If it says that
+-- there is none, or throws an 'IOException', all get that, and nothing is kept.
+--
+-- It runs on the thread of who asked first. If that is interrupted, one of those who
+-- wait begins anew.
+fetch :: Cache b a -> ByteString -> (a -> Worth) -> (Maybe a -> IO (Either b (Freshness a))) -> IO (Either b a)
+fetch cache given worth make = attempt
+  where
+    -- The name may be part of something larger.
+    name = B.copy given
+    attempt = do
+      box <- newEmptyMVar
+      -- Masked: what was begun is ended. The making itself is not.
+      told <- mask $ \restore -> do
+        claim <- atomicModifyIORef' (cacheState cache) $ \st -> case H.lookup name (stateMaking st) of
+          Just other -> (st, Left other)
+          Nothing -> (st {stateMaking = H.insert name box (stateMaking st)}, Right (H.lookup name (stateEntries st)))
+        case claim of
+          Left other -> readMVar other
+          Right old -> do
+            made <- try (restore (make (entryValue <$> old)))
+            r <- either (failed old) (fmap Right . conclude old) made `onException` (settle id >> putMVar box Nothing)
+            Just r <$ putMVar box (Just r)
+      maybe attempt (either throwIO pure) told
+    failed old e = case fromException e of
+      Just io -> Left io <$ (bump (cacheMisses cache) >> settle (delete old))
+      Nothing -> throwIO (e :: SomeException)
+    conclude old r = do
+      bump (cacheMisses cache)
+      case (r, old) of
+        (Left b, _) -> Left b <$ settle (delete old)
+        (Right (Same seen), Just e) -> do
+          writeIORef (entryChecked e) seen
+          Right (entryValue e) <$ settle id
+        (Right (Same _), Nothing) -> throwIO (userError "Weft.Static.Cache: there is no old value that could be the same")
+        (Right (Changed seen a), _) -> do
+          entry <- Entry a 0 0 <$> newIORef False <*> newIORef seen
+          settle (store entry . delete old)
+          Right a <$ sweep cache
+    settle change = atomicModifyIORef' (cacheState cache) (\st -> (change st {stateMaking = H.delete name (stateMaking st)}, ()))
+    delete Nothing st = st
+    delete (Just e) st = case H.lookup name (stateEntries st) of
+      Just now | entryAge now == entryAge e -> without name now st
+      _ -> st
+    -- There is none of that name: whoever makes one is alone, and has deleted the old.
+    store entry st = case worth (entryValue entry) of
+      Drop -> st
+      Keep n
+        | n > cacheLimit cache `div` 4 -> st
+        | otherwise ->
+          let age = stateAge st + 1
+           in st
+                { stateEntries = H.insert name entry {entryBytes = n, entryAge = age} (stateEntries st),
+                  stateClock = stateClock st |> (name, age),
+                  stateBytes = stateBytes st + n,
+                  stateCount = stateCount st + 1,
+                  stateAge = age
+                }
+
+-- | The same without an entry that is there.
+without :: ByteString -> Entry a -> State b a -> State b a
+without name e st =
+  st
+    { stateEntries = H.delete name (stateEntries st),
+      stateBytes = stateBytes st - entryBytes e,
+      stateCount = stateCount st - 1
+    }
+
+-- | Give up entries until the rest is within the limit.
+sweep :: Cache b a -> IO ()
+sweep cache = do
+  st <- readIORef (cacheState cache)
+  when (stateBytes st > cacheLimit cache || Seq.length (stateClock st) > 2 * stateCount st + 64) $ do
+    next <- atomicModifyIORef' (cacheState cache) $ \s -> case viewl (stateClock s) of
+      (name, age) :< rest -> (s {stateClock = rest}, Just (name, age, H.lookup name (stateEntries s)))
+      EmptyL -> (s, Nothing)
+    case next of
+      Nothing -> pure ()
+      Just (name, age, found) -> do
+        case found of
+          Just e | entryAge e == age -> judge name e
+          _ -> pure ()
+        sweep cache
+  where
+    judge name e = do
+      used <- readIORef (entryUsed e)
+      writeIORef (entryUsed e) False
+      atomicModifyIORef' (cacheState cache) $ \s -> case H.lookup name (stateEntries s) of
+        Just now
+          | entryAge now == entryAge e ->
+            if used || stateBytes s <= cacheLimit cache
+              then (s {stateClock = stateClock s |> (name, entryAge e)}, ())
+              else (without name now s, ())
+        _ -> (s, ())
+
+-- | How a cache is doing.
+data CacheMetrics = CacheMetrics
+  { cachedEntries :: !Int,
+    cachedBytes :: !Int,
+    cachedHits :: !Int,
+    cachedMisses :: !Int
+  }
+  deriving (Eq, Show)
+
+-- | At this moment.
+cacheMetrics :: Cache b a -> IO CacheMetrics
+cacheMetrics cache = do
+  st <- readIORef (cacheState cache)
+  CacheMetrics (stateCount st) (stateBytes st) <$> readIORef (cacheHits cache) <*> readIORef (cacheMisses cache)

@@ -1,0 +1,158 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Conditional requests (RFC 9110, section 13) and ranges (section 14). Pure.
+module Weft.Static.Conditional
+  ( -- * Validators
+    Validators (..),
+
+    -- * Conditions
+    Verdict (..),
+    verdict,
+
+    -- * Ranges
+    Ranges (..),
+    Extent (..),
+    ranges,
+    mostRanges,
+  )
+where
+
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.CaseInsensitive (foldedCase)
+import Data.Maybe (mapMaybe)
+import Network.HTTP.Date (HTTPDate, parseHTTPDate)
+import Network.HTTP.Types.Header
+
+-- | What a representation can be told apart by: its strong entity tag, quotes
+-- included, and the second in which it was last modified.
+data Validators = Validators
+  { validTag :: !ByteString,
+    validDate :: !HTTPDate
+  }
+
+-- | What the conditions of a request come to.
+data Verdict
+  = -- | Answer it; may a part be answered, if one is asked for?
+    Proceed !Bool
+  | -- | 304.
+    NotModified
+  | -- | 412.
+    PreconditionFailed
+  deriving (Eq, Show)
+
+-- | Evaluate the conditions of a GET or HEAD in the order of RFC 9110, 13.2.2.
+verdict :: RequestHeaders -> Validators -> Verdict
+verdict headers v
+  | not (any (conditional . fst) headers) = Proceed False
+  | failed = PreconditionFailed
+  | unchanged = NotModified
+  | otherwise = Proceed (maybe True sameAs (lookup hIfRange headers))
+  where
+    failed = case (lookup hIfMatch headers, lookup hIfUnmodifiedSince headers >>= parseHTTPDate) of
+      (Just tags, _) -> not (matches strongly tags)
+      (Nothing, Just date) -> validDate v > date
+      (Nothing, Nothing) -> False
+    unchanged = case (lookup hIfNoneMatch headers, lookup hIfModifiedSince headers >>= parseHTTPDate) of
+      (Just tags, _) -> matches weakly tags
+      (Nothing, Just date) -> validDate v <= date
+      (Nothing, Nothing) -> False
+    matches how tags = strip tags == "*" || any how (entityTags tags)
+    strongly tag = tag == validTag v
+    weakly tag = (if "W/" `B.isPrefixOf` tag then B.drop 2 tag else tag) == validTag v
+    -- A tag, strongly compared, or a date, which must be exactly that of the file.
+    sameAs given
+      | "\"" `B.isPrefixOf` strip given = strip given == validTag v
+      | otherwise = parseHTTPDate (strip given) == Just (validDate v)
+
+-- | Is it a field that 'verdict' or 'ranges' asks for?
+conditional :: HeaderName -> Bool
+conditional name = case B.length (foldedCase name) of
+  5 -> name == hRange
+  8 -> name == hIfMatch || name == hIfRange
+  13 -> name == hIfNoneMatch
+  17 -> name == hIfModifiedSince
+  19 -> name == hIfUnmodifiedSince
+  _ -> False
+
+-- | The tags of a list, in which a comma may be part of a tag.
+entityTags :: ByteString -> [ByteString]
+entityTags list = case C.uncons rest of
+  Nothing -> []
+  Just ('"', more) -> tag "" more
+  Just ('W', more) | "/\"" `B.isPrefixOf` more -> tag "W/" (B.drop 2 more)
+  _ -> entityTags (C.dropWhile (/= ',') rest)
+  where
+    rest = C.dropWhile (`elem` (" \t," :: String)) list
+    tag weak more =
+      let (name, behind) = C.break (== '"') more
+       in if B.null behind then [] else (weak <> "\"" <> name <> "\"") : entityTags (B.drop 1 behind)
+
+strip :: ByteString -> ByteString
+strip = C.dropWhileEnd blank . C.dropWhile blank
+  where
+    blank c = c == ' ' || c == '\t'
+
+-- Ranges ------------------------------------------------------------------------
+
+-- | A part of a file: the first byte and how many.
+data Extent = Extent !Integer !Integer
+  deriving (Eq, Show)
+
+-- | What a Range field asks for, of a file of that size.
+data Ranges
+  = -- | All of it: the field is not there, not understood, or asks for too much.
+    Whole
+  | Part !Extent
+  | -- | Several, in their order.
+    Parts [Extent]
+  | -- | 416: none of them is in the file.
+    Unsatisfiable
+  deriving (Eq, Show)
+
+-- | More ranges than this are not answered one by one but by the whole file (RFC
+-- 9110, 14.2 allows that), and so are several that overlap: both are attacks.
+mostRanges :: Int
+mostRanges = 16
+
+-- | Understand a Range field.
+ranges :: Maybe ByteString -> Integer -> Ranges
+ranges Nothing _ = Whole
+ranges (Just field) size = case parseByteRanges (tidied field) of
+  Nothing -> Whole
+  Just wanted
+    | length wanted > mostRanges -> Whole
+    | otherwise -> case mapMaybe (within size) wanted of
+      [] -> Unsatisfiable
+      [one] -> Part one
+      several
+        | apart several -> Parts several
+        | otherwise -> Whole
+  where
+    apart rs = and [disjoint a b | (i, a) <- zip [0 :: Int ..] rs, (j, b) <- zip [0 ..] rs, i < j]
+    disjoint (Extent a n) (Extent b m) = a + n <= b || b + m <= a
+
+-- | A list without the blanks around its members and without empty ones (RFC 9110, 5.6.1), which the parser of http-types
+-- does not know.
+tidied :: ByteString -> ByteString
+tidied field = case C.break (== '=') field of
+  (unit, members)
+    | B.null members -> field
+    | otherwise -> unit <> "=" <> B.intercalate "," (filter (not . B.null) (map trim (C.split ',' (B.drop 1 members))))
+  where
+    trim = C.dropWhileEnd blank . C.dropWhile blank
+    blank c = c == ' ' || c == '\t'
+
+within :: Integer -> ByteRange -> Maybe Extent
+within size wanted = case wanted of
+  ByteRangeFrom from -> fromTo from size
+  ByteRangeFromTo from to -> if to < from then Nothing else fromTo from (to + 1)
+  ByteRangeSuffix n
+    | n <= 0 || size == 0 -> Nothing
+    | otherwise -> let k = min n size in Just (Extent (size - k) k)
+  where
+    fromTo from end
+      | from >= size = Nothing
+      | otherwise = Just (Extent from (min size end - from))

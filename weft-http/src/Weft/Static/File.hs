@@ -1,0 +1,280 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- What is known about a file that is served: its contents, if it is small, and the
+-- header fields that do not change. Made by reads that block no capability
+-- ("Weft.File").
+module Weft.Static.File
+  ( -- * Sites
+    Site (..),
+
+    -- * Resources
+    Resource (..),
+    Body (..),
+    resourceBytes,
+
+    -- * Finding them
+    Found (..),
+    find,
+    unchanged,
+    withBody,
+    withFolder,
+    staysBelow,
+  )
+where
+
+import Control.Exception (tryJust)
+import Control.Monad (guard)
+import Data.Bits ((.&.))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.Char (toLower)
+import Data.Either (fromRight)
+import qualified Data.HashMap.Strict as H
+import qualified Data.Map.Strict as M
+import Data.Maybe (catMaybes, fromMaybe)
+import qualified Data.Text.Encoding as T
+import qualified Data.Text.Encoding.Error as T
+import Foreign.C.Error
+import GHC.IO.Exception (IOException (ioe_errno))
+import Network.HTTP.Date (HTTPDate, epochTimeToHTTPDate, formatHTTPDate)
+import Network.HTTP.Types.Header
+import Network.Mime (defaultMimeLookup, defaultMimeMap, defaultMimeType)
+import qualified Weft.AccessLog.Put as P
+import Weft.Core.Time (Instant)
+import Weft.File
+import Weft.Static.Compress
+import Weft.Static.Conditional (Validators (..))
+import Weft.Static.Folders
+import Weft.Static.OpenFiles (OpenFiles)
+
+-- | A folder that is served.
+data Site = Site
+  { siteRoot :: !Directory,
+    -- | Files up to this many bytes are held in memory.
+    siteSmall :: !Int,
+    siteFolders :: !Folders,
+    -- | Added to every answer with a file.
+    siteHeaders :: !ResponseHeaders,
+    -- | Texts up to this many bytes are compressed; 0 is none.
+    siteCompress :: !Int,
+    -- | How many files may stay open.
+    siteOpenFiles :: !(Maybe OpenFiles)
+  }
+
+-- | A file that can be served.
+data Resource = Resource
+  { resourceBody :: !Body,
+    resourceSize :: !Integer,
+    resourceValid :: !Validators,
+    resourceStatus :: !FileStatus,
+    -- | All fields of a 200, the length included.
+    resourceHeaders :: !ResponseHeaders,
+    -- | Its path below the root.
+    resourcePath :: !ByteString,
+    -- | The same compressed, the best first.
+    resourceVariants :: ![(Coding, Resource)]
+  }
+
+-- | Where the bytes are.
+data Body = InMemory !ByteString | OnDisk
+
+-- | What it takes in memory, about.
+resourceBytes :: Resource -> Int
+resourceBytes r = body + 1024 + sum (map (resourceBytes . snd) (resourceVariants r))
+  where
+    body = case resourceBody r of
+      InMemory bytes -> B.length bytes
+      OnDisk -> 0
+
+-- | What is at a path.
+data Found
+  = File !Resource
+  | Folder
+  | Missing
+  | -- | It is there and must not or cannot be shown.
+    Denied
+
+-- | Look a path below the root up: what is there, and the instant at which it was so. The
+-- caller says what time it was when it began.
+find :: Site -> Instant -> ByteString -> IO (Instant, Found)
+find site began path = do
+  opened <- opening site path (describe site path Nothing)
+  case opened of
+    Right (File r) -> do
+      (codings, seen) <- codingsIn (siteFolders site) began path
+      beside <- catMaybes <$> mapM (variant r) codings
+      made <- if Gzip `elem` map fst beside then pure [] else compressed site r
+      let variants = beside <> made
+      pure (min began seen, File (if null variants then r else varied r variants))
+    Right other -> pure (began, other)
+    Left found -> pure (began, found)
+  where
+    variant r coding = do
+      opened <- opening site (path <> codingSuffix coding) $ \file ->
+        if mayStandFor r (openedStatus file) then describe site path (Just coding) file else pure Missing
+      pure $ case opened of
+        Right (File v) | mayStandFor r (resourceStatus v) -> Just (coding, v)
+        _ -> Nothing
+    varied r variants =
+      r
+        { resourceVariants = [(c, v {resourceHeaders = vary : resourceHeaders v}) | (c, v) <- variants],
+          resourceHeaders = vary : resourceHeaders r
+        }
+    vary = (hVary, "Accept-Encoding")
+
+-- | A resource compressed, if it is to be. Its variant has the path of the resource itself.
+compressed :: Site -> Resource -> IO [(Coding, Resource)]
+compressed site r
+  | size < 1024 || size > toInteger (siteCompress site) || not (maybe False compressible mediaType) = pure []
+  | otherwise = do
+    whole <- case resourceBody r of
+      InMemory bytes -> pure (Just bytes)
+      OnDisk -> withBody site r (\file -> readAt file 0 (fromInteger size))
+    made <- maybe (pure Nothing) gzipped (whole >>= \bytes -> if toInteger (B.length bytes) == size then Just bytes else Nothing)
+    pure [(Gzip, variant bytes) | Just bytes <- [made]]
+  where
+    size = resourceSize r
+    mediaType = lookup hContentType (resourceHeaders r)
+    variant bytes = (resource site (resourcePath r) (Just Gzip) (resourceStatus r) (InMemory bytes)) {resourcePath = resourcePath r}
+
+-- | Can a file with that status be a variant of this one? One that is older was forgotten.
+mayStandFor :: Resource -> FileStatus -> Bool
+mayStandFor r status = statusType status == RegularFile && statusModified status >= statusModified (resourceStatus r)
+
+-- | Open a file that does not lead out of the root, without waiting for anybody.
+opening :: Site -> ByteString -> (File -> IO a) -> IO (Either Found a)
+opening site path act = tryJust refusal (beneath (siteRoot site) path act)
+
+-- | What an error means to a client. Errors of the machine's are passed on.
+refusal :: IOException -> Maybe Found
+refusal e = do
+  code <- ioe_errno e
+  let is x = Errno code == x
+  if any is [eNOENT, eNOTDIR, eNAMETOOLONG, eINVAL]
+    then Just Missing
+    else Denied <$ guard (any is [eACCES, ePERM, eXDEV, eLOOP, eNXIO, eNODEV])
+
+-- | A regular file's resource, or what it is instead.
+describe :: Site -> ByteString -> Maybe Coding -> File -> IO Found
+describe site path coding file = go (3 :: Int) (openedStatus file)
+  where
+    go tries status
+      | statusType status == DirectoryFile = pure Folder
+      | statusType status /= RegularFile = pure Denied
+      | statusSize status > fromIntegral (siteSmall site) = pure (made status OnDisk)
+      | otherwise = do
+        bytes <- readAt file 0 (fromIntegral (statusSize status))
+        now <- statFile file
+        -- Written to while it was read: once more.
+        if tries <= 1 || now == status && B.length bytes == fromIntegral (statusSize status)
+          then pure (made status (InMemory bytes))
+          else go (tries - 1) now
+    made status = File . resource site path coding status
+
+resource :: Site -> ByteString -> Maybe Coding -> FileStatus -> Body -> Resource
+resource site path coding status body =
+  Resource
+    { resourceBody = body,
+      resourceSize = size,
+      resourceValid = Validators tag date,
+      resourceStatus = status,
+      resourceHeaders =
+        [ (hContentType, mimeOf path),
+          (hContentLength, P.putString 20 (P.decimal (fromInteger size))),
+          (hETag, tag),
+          (hLastModified, formatHTTPDate date),
+          (hAcceptRanges, "bytes")
+        ]
+          <> [(hContentEncoding, codingName c) | Just c <- [coding]]
+          <> siteHeaders site,
+      resourcePath = path <> maybe "" codingSuffix coding,
+      resourceVariants = []
+    }
+  where
+    size = case body of
+      InMemory bytes -> fromIntegral (B.length bytes)
+      OnDisk -> fromIntegral (statusSize status)
+    date = dateOf status
+    tag = tagOf coding status
+
+dateOf :: FileStatus -> HTTPDate
+dateOf = epochTimeToHTTPDate . fromIntegral . fst . statusModified
+
+-- | Strong: it changes with every change that the file system can tell.
+tagOf :: Maybe Coding -> FileStatus -> ByteString
+tagOf coding s = P.putString 80 (quote <> P.hexadecimal (fromIntegral seconds .&. 0xffffffffff) <> part (fromIntegral nanos) <> part (fromIntegral (statusSize s)) <> part (fromIntegral (statusInode s) .&. 0xffff) <> foldMap coded coding <> quote)
+  where
+    (seconds, nanos) = statusModified s
+    quote = P.byte 0x22
+    dash = P.byte 0x2d
+    part n = dash <> P.hexadecimal n
+    coded c = dash <> P.bytes (codingName c)
+
+-- | The type of a file by its name, with the encoding that texts have.
+mimeOf :: ByteString -> ByteString
+mimeOf path
+  | B.any (>= 0x80) name = charset (defaultMimeLookup (T.decodeUtf8With T.lenientDecode name))
+  | otherwise = go (C.map toLower name)
+  where
+    name = snd (C.breakEnd (== '/') path)
+    -- As defaultMimeLookup: the longest of its endings that is known.
+    go text
+      | B.null ending = charset defaultMimeType
+      | otherwise = fromMaybe (go ending) (H.lookup ending mimeTypes)
+      where
+        ending = B.drop 1 (C.dropWhile (/= '.') text)
+
+-- | By ending.
+mimeTypes :: H.HashMap ByteString ByteString
+mimeTypes = H.fromList [(T.encodeUtf8 ending, charset t) | (ending, t) <- M.toList defaultMimeMap]
+{-# NOINLINE mimeTypes #-}
+
+charset :: ByteString -> ByteString
+charset t
+  | "text/" `B.isPrefixOf` t || t `elem` ["application/javascript", "application/json", "image/svg+xml"] = t <> "; charset=utf-8"
+  | otherwise = t
+
+-- | Is what a path leads to the file that the resource was made of, with the variants that
+-- it had, and is there no other? And the instant at which that was so.
+unchanged :: Site -> Instant -> Resource -> IO (Maybe Instant)
+unchanged site began r = do
+  (codings, seen) <- codingsIn (siteFolders site) began (resourcePath r)
+  let beside = [v | v <- resourceVariants r, resourcePath (snd v) /= resourcePath r]
+      absent = [c | c <- codings, c `notElem` map fst beside]
+  still <- allM one (r : map snd beside)
+  same <- if still then not <$> anyM appeared absent else pure False
+  pure (if same then Just (min began seen) else Nothing)
+  where
+    one x = at (resourcePath x) (sameFile (resourceStatus x))
+    appeared coding = at (resourcePath r <> codingSuffix coding) (mayStandFor r)
+    at path holds = fromRight False <$> opening site path (pure . holds . openedStatus)
+    allM f = fmap not . anyM (fmap not . f)
+    anyM f = foldr (\x rest -> f x >>= \yes -> if yes then pure True else rest) (pure False)
+
+-- | The same contents, as far as the file system can tell.
+sameFile :: FileStatus -> FileStatus -> Bool
+sameFile a b = statusModified a == statusModified b && statusSize a == statusSize b && statusInode a == statusInode b && statusDevice a == statusDevice b
+
+-- | Open the file of a resource that is not in memory, as long as it is the one
+-- that the resource describes; 'Nothing' when it is another by now.
+withBody :: Site -> Resource -> (File -> IO a) -> IO (Maybe a)
+withBody site r act = do
+  opened <- opening site (resourcePath r) $ \file ->
+    if sameFile (resourceStatus r) (openedStatus file) then Just <$> act file else pure Nothing
+  pure (fromRight Nothing opened)
+
+-- | Run something with a folder below the root, and a name under which it can be found as long as the action
+-- takes; 'Nothing' if there is no such folder.
+withFolder :: Site -> ByteString -> (File -> FilePath -> IO a) -> IO (Maybe a)
+withFolder site path act = do
+  opened <- opening site path $ \file ->
+    if statusType (openedStatus file) == DirectoryFile
+      then Just <$> withFileFd file (\fd -> act file ("/proc/self/fd/" <> show fd))
+      else pure Nothing
+  pure (fromRight Nothing opened)
+
+-- | Does a path lead to something below the root, symbolic links included, that can be opened?
+staysBelow :: Site -> ByteString -> IO Bool
+staysBelow site path = either (const False) (const True) <$> opening site path (const (pure ()))

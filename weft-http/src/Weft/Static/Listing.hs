@@ -1,0 +1,124 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- What is in a folder, as HTML, or as JSON for clients that accept that.
+module Weft.Static.Listing
+  ( listing,
+  )
+where
+
+import Control.Exception (IOException, try)
+import Control.Monad (filterM)
+import Data.Aeson (Value, encode, object, (.=))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Builder as BB
+import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Lazy as L
+import Data.List (sortOn)
+import Data.Maybe (catMaybes)
+import qualified Data.Set as Set
+import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
+import qualified Data.Text.Encoding.Error as T
+import qualified GHC.Foreign as G
+import GHC.IO.Encoding (getFileSystemEncoding)
+import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
+import Network.HTTP.Types
+import Network.HTTP.Types.Header
+import Network.Wai
+import System.Posix.Files.ByteString (getSymbolicLinkStatus, isSymbolicLink)
+import System.Posix.Types (EpochTime)
+import Weft.Blocking (blocking)
+import Weft.File (File, FileStatus (..), FileType (..), foldNames, statPath)
+import Weft.Static.Answer (plain)
+import Weft.Static.File (Site (..), staysBelow, withFolder)
+import qualified Weft.Static.Path as Path
+
+-- | An entry of a folder.
+data Item = Item
+  { itemName :: !ByteString,
+    itemFolder :: !Bool,
+    itemSize :: !Integer,
+    itemTime :: !EpochTime
+  }
+
+-- | Answer with what is in a folder below the root.
+listing :: Site -> ByteString -> Request -> (Response -> IO ResponseReceived) -> IO ResponseReceived
+listing site path request respond = do
+  found <- withFolder site path (contents site path)
+  case found of
+    Nothing -> respond (plain notFound404 [])
+    Just items
+      | wantsJson -> respond (page "application/json; charset=utf-8" (encode (map toJson items)))
+      | otherwise -> respond (page "text/html; charset=utf-8" (BB.toLazyByteString (html path items)))
+  where
+    wantsJson = maybe False ("application/json" `B.isInfixOf`) (lookup hAccept (requestHeaders request))
+    page mime body = responseLBS ok200 [(hContentType, mime), (hContentLength, C.pack (show (L.length body))), (hVary, "Accept"), (hCacheControl, "no-cache")] body
+
+-- | Folders first, by name. What is hidden or can not be looked at is left out, and
+-- so is what is neither a file nor a folder, and a symbolic link that leads out of the root. Blocks no capability.
+contents :: Site -> ByteString -> File -> FilePath -> IO [Item]
+contents site path folder place = do
+  names <- foldNames folder (\names name -> pure (if "." `B.isPrefixOf` name then names else B.copy name : names)) []
+  encoding <- getFileSystemEncoding
+  links <- blocking (filterM isLink names)
+  outside <- Set.fromList <$> filterM (fmap not . staysBelow site . below) links
+  sortOn (\i -> (not (itemFolder i), itemName i)) . catMaybes <$> mapM (item encoding) (filter (`Set.notMember` outside) names)
+  where
+    below name = if B.null path then name else path <> "/" <> name
+    isLink name = do
+      found <- try (getSymbolicLinkStatus (C.pack place <> "/" <> name))
+      pure (either (const False :: IOException -> Bool) isSymbolicLink found)
+    item encoding name = do
+      found <- try (B.useAsCStringLen name (G.peekCStringLen encoding) >>= \decoded -> statPath (place <> "/" <> decoded))
+      pure $ case found of
+        Left e -> const Nothing (e :: IOException)
+        Right s
+          | statusType s `elem` [DirectoryFile, RegularFile] -> Just (Item name (statusType s == DirectoryFile) (fromIntegral (statusSize s)) (fromIntegral (fst (statusModified s))))
+          | otherwise -> Nothing
+
+toJson :: Item -> Value
+toJson i =
+  object
+    [ "name" .= shown (itemName i),
+      "type" .= (if itemFolder i then "folder" else "file" :: T.Text),
+      "size" .= itemSize i,
+      "modified" .= T.decodeLatin1 (formatHTTPDate (epochTimeToHTTPDate (itemTime i)))
+    ]
+
+shown :: ByteString -> T.Text
+shown = T.decodeUtf8With T.lenientDecode
+
+html :: ByteString -> [Item] -> BB.Builder
+html path items =
+  "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n<title>"
+    <> title
+    <> "</title>\n<style>body{font:16px/1.6 system-ui,sans-serif;margin:2rem auto;max-width:50rem;padding:0 1rem}\
+       \table{width:100%;border-collapse:collapse}td,th{padding:.15rem .5rem;text-align:left;overflow-wrap:anywhere}\
+       \td+td,th+th{text-align:right;white-space:nowrap}tr:hover{background:#8882}</style>\n<h1>"
+    <> title
+    <> "</h1>\n<table>\n<tr><th>Name<th>Size<th>Modified\n"
+    <> (if B.null path then mempty else "<tr><td><a href=\"../\">../</a><td><td>\n")
+    <> foldMap row items
+    <> "</table>\n"
+  where
+    title = "/" <> escaped (shown path) <> (if B.null path then mempty else "/")
+    row i =
+      "<tr><td><a href=\"./" <> BB.byteString (Path.encode (itemName i)) <> slash i <> "\">" <> escaped (shown (itemName i)) <> slash i
+        <> "</a><td>"
+        <> (if itemFolder i then mempty else BB.integerDec (itemSize i))
+        <> "<td>"
+        <> BB.byteString (formatHTTPDate (epochTimeToHTTPDate (itemTime i)))
+        <> "\n"
+    slash i = if itemFolder i then "/" else mempty
+
+escaped :: T.Text -> BB.Builder
+escaped = BB.byteString . T.encodeUtf8 . T.concatMap one
+  where
+    one c = case c of
+      '<' -> "&lt;"
+      '>' -> "&gt;"
+      '&' -> "&amp;"
+      '"' -> "&quot;"
+      _ -> T.singleton c

@@ -1,0 +1,249 @@
+-- |
+-- TLS over any connection, for servers and clients: the protocol is the @tls@ package's, the bytes travel by
+-- "Weft.Transport". TLS 1.3, and 1.2 with ephemeral elliptic curves and authenticated encryption; nothing older.
+--
+-- > server <- newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateFiles "chain.pem" "key.pem"]}
+-- > secure <- tlsAccept server connection
+--
+-- The result is a 'Connection' with a 'Weft.Transport.Security'; it keeps the laws of "Weft.Transport.Laws" but one: TLS as the
+-- library has it has no half-close, so a peer's end of stream ends one's own sending too.
+--
+-- Errors are 'IOError's. Servers may be used from any thread.
+module Weft.Tls
+  ( -- * Servers
+    TlsServer,
+    newTlsServer,
+    reloadTlsServer,
+    withoutProtocol,
+    tlsAccept,
+    TlsServerSettings (..),
+    defaultTlsServerSettings,
+    CertificateSource (..),
+    ClientCertificates (..),
+    looksLikeTls,
+
+    -- * Clients
+    TlsClientSettings (..),
+    defaultTlsClientSettings,
+    Trust (..),
+    tlsConnect,
+
+    -- * Peers' certificates
+    peerCertificates,
+  )
+where
+
+import Control.Exception
+import Control.Monad (when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as B8
+import Data.Default.Class (def)
+import Data.Either (rights)
+import Data.IORef
+import Data.X509
+import Data.X509.CertificateStore (CertificateStore)
+import Data.X509.Validation hiding (defaultHooks)
+import qualified Data.X509.Validation as X509
+import Network.TLS hiding (HashSHA256)
+import Weft.Duration (Duration, seconds)
+import Weft.Tls.Ciphers
+import Weft.Tls.Credentials
+import Weft.Tls.Sessions
+import Weft.Tls.Stream
+import Weft.Transport
+
+-- Servers ----------------------------------------------------------------------------
+
+-- | What a server is to be like. Begin with 'defaultTlsServerSettings'.
+data TlsServerSettings = TlsServerSettings
+  { -- | At least one. Clients get the first that has the name they ask for (SNI, RFC 6066), or the first of
+    -- all.
+    tlsCertificates :: [CertificateSource],
+    tlsClientCertificates :: ClientCertificates,
+    -- | Application protocols from the most preferred on (ALPN, RFC 7301). A client that offers none of them gets
+    -- none.
+    tlsProtocols :: [ByteString],
+    -- | How many sessions are remembered for resumption; zero is none. With client certificates none are, as a
+    -- resumed session does not show them again.
+    tlsSessions :: Int,
+    -- | For how long.
+    tlsSessionLife :: Duration,
+    -- | How long a handshake may take.
+    tlsHandshakeTime :: Duration
+  }
+
+-- | Does the server ask for certificates? The file has those of the authorities, in PEM.
+data ClientCertificates
+  = NoClientCertificates
+  | -- | A client without one is accepted; one with a wrong or expired one is not.
+    OptionalClientCertificates FilePath
+  | RequiredClientCertificates FilePath
+
+-- | No certificate yet; @h2@ is not offered, @http\/1.1@ is; 10,000 sessions for two hours; ten seconds for a handshake.
+defaultTlsServerSettings :: TlsServerSettings
+defaultTlsServerSettings =
+  TlsServerSettings
+    { tlsCertificates = [],
+      tlsClientCertificates = NoClientCertificates,
+      tlsProtocols = [B8.pack "http/1.1"],
+      tlsSessions = 10000,
+      tlsSessionLife = seconds 7200,
+      tlsHandshakeTime = seconds 10
+    }
+
+-- | A server's certificates and sessions.
+data TlsServer = TlsServer
+  { serverSettings :: !TlsServerSettings,
+    -- | What was loaded last. Written by a reload, read by each handshake.
+    serverLoaded :: !(IORef Loaded),
+    serverSessions :: !Sessions
+  }
+
+data Loaded = Loaded
+  { loadedCredentials :: ![Credential],
+    loadedAuthorities :: !(Maybe ([SignedCertificate], CertificateStore))
+  }
+
+-- | Load the certificates, and see whether each fits its key. Throws an 'IOError' that says which file is wrong, and how.
+newTlsServer :: TlsServerSettings -> IO TlsServer
+newTlsServer settings =
+  TlsServer settings <$> (load settings >>= newIORef) <*> newSessions most (tlsSessionLife settings)
+  where
+    most = case tlsClientCertificates settings of
+      NoClientCertificates -> tlsSessions settings
+      _ -> 0
+
+-- | Load all files again, for the connections from now on; those that stand stay. When it throws, what was there
+-- before stays.
+reloadTlsServer :: TlsServer -> IO ()
+reloadTlsServer server = load (serverSettings server) >>= writeIORef (serverLoaded server)
+
+load :: TlsServerSettings -> IO Loaded
+load settings = do
+  when (null (tlsCertificates settings)) (ioError (userError "Weft.Tls: a server needs a certificate"))
+  Loaded <$> mapM loadCredential (tlsCertificates settings) <*> case tlsClientCertificates settings of
+    NoClientCertificates -> pure Nothing
+    OptionalClientCertificates path -> Just <$> loadAuthorities path
+    RequiredClientCertificates path -> Just <$> loadAuthorities path
+
+-- | The same server, sessions and certificates without one of its application protocols.
+withoutProtocol :: ByteString -> TlsServer -> TlsServer
+withoutProtocol protocol server = server {serverSettings = settings {tlsProtocols = filter (/= protocol) (tlsProtocols settings)}}
+  where
+    settings = serverSettings server
+
+-- | Shake hands with a client. Throws an 'IOError' when that fails, and one that satisfies 'isTimeout' when it takes too
+-- long; the connection is then aborted. Afterwards the new connection owns the old one.
+tlsAccept :: TlsServer -> Connection -> IO Connection
+tlsAccept server below = (`onException` connAbort below) $ do
+  loaded <- readIORef (serverLoaded server)
+  found <- newIORef False
+  asked <- newIORef Nothing
+  deadline <- deadlineIn (tlsHandshakeTime settings)
+  handshakeOver ServerSide deadline (serverParams settings loaded (manager found) asked) (readIORef asked) (readIORef found) below
+  where
+    settings = serverSettings server
+    manager found = sessionManager (serverSessions server) (writeIORef found True)
+
+serverParams :: TlsServerSettings -> Loaded -> SessionManager -> IORef (Maybe ByteString) -> ServerParams
+serverParams settings loaded sessions asked =
+  def
+    { serverWantClientCert = maybe False (const True) (loadedAuthorities loaded),
+      serverCACertificates = maybe [] fst (loadedAuthorities loaded),
+      serverShared = def {sharedSessionManager = sessions},
+      serverSupported = supported,
+      serverHooks =
+        def
+          { onALPNClientSuggest = Just (pure . preferred),
+            onServerNameIndication = \name -> do
+              writeIORef asked (B8.pack <$> name)
+              pure (Credentials (maybe [] pure (credentialFor (loadedCredentials loaded) name))),
+            onClientCertificate = maybe (const (pure CertificateUsageAccept)) (checkClient required . snd) (loadedAuthorities loaded),
+            onUnverifiedClientCert = pure False
+          }
+    }
+  where
+    -- RFC 7301, 3.2: without one in common the library goes on with none.
+    preferred offered = case filter (`elem` offered) (tlsProtocols settings) of
+      protocol : _ -> protocol
+      [] -> B.empty
+    required = case tlsClientCertificates settings of
+      RequiredClientCertificates _ -> True
+      _ -> False
+
+-- | Verify a client's chain: signatures, times, authority, purpose; no name.
+checkClient :: Bool -> CertificateStore -> CertificateChain -> IO CertificateUsage
+checkClient required store chain@(CertificateChain certificates)
+  | null certificates = pure (if required then CertificateUsageReject (CertificateRejectOther "a certificate is required") else CertificateUsageAccept)
+  | otherwise = do
+    reasons <- validate HashSHA256 X509.defaultHooks checks store noCache (mempty, B.empty) chain
+    pure (verdict reasons)
+  where
+    checks = defaultChecks {checkFQHN = False, checkLeafKeyPurpose = [KeyUsagePurpose_ClientAuth]}
+    noCache = ValidationCache (\_ _ _ -> pure ValidationCacheUnknown) (\_ _ _ -> pure ())
+    verdict reasons
+      | null reasons = CertificateUsageAccept
+      | Expired `elem` reasons = CertificateUsageReject CertificateRejectExpired
+      | UnknownCA `elem` reasons = CertificateUsageReject CertificateRejectUnknownCA
+      | otherwise = CertificateUsageReject (CertificateRejectOther (show reasons))
+
+-- | Does a connection that begins so speak TLS? RFC 8446, 5.1: the first record is a handshake's.
+looksLikeTls :: ByteString -> Bool
+looksLikeTls bytes = B.take 1 bytes == B.singleton 0x16
+
+-- Clients ----------------------------------------------------------------------------
+
+-- | What a client is to be like. Begin with 'defaultTlsClientSettings'.
+data TlsClientSettings = TlsClientSettings
+  { tlsTrust :: Trust,
+    -- | For servers that ask for one.
+    tlsClientCertificate :: Maybe CertificateSource,
+    -- | Application protocols that are offered, from the most preferred on.
+    tlsOffer :: [ByteString],
+    -- | How long the handshake may take.
+    tlsConnectTime :: Duration
+  }
+
+-- | Whose certificates are believed.
+data Trust
+  = -- | Of the authorities in a file, in PEM.
+    TrustAuthorities FilePath
+  | -- | Whatever the server shows: for tests only.
+    TrustAnything
+
+-- | The authorities of Debian's @ca-certificates@, no certificate, no protocol, ten seconds.
+defaultTlsClientSettings :: TlsClientSettings
+defaultTlsClientSettings =
+  TlsClientSettings
+    { tlsTrust = TrustAuthorities "/etc/ssl/certs/ca-certificates.crt",
+      tlsClientCertificate = Nothing,
+      tlsOffer = [],
+      tlsConnectTime = seconds 10
+    }
+
+-- | Shake hands with the server of that name over a connection, and see whether its certificate is for that name. Throws as
+-- 'tlsAccept' does. The authorities are loaded each time.
+tlsConnect :: TlsClientSettings -> String -> Connection -> IO Connection
+tlsConnect settings name below = (`onException` connAbort below) $ do
+  shared <- case tlsTrust settings of
+    TrustAuthorities path -> (\(_, store) -> def {sharedCAStore = store}) <$> loadAuthorities path
+    TrustAnything -> pure def {sharedValidationCache = ValidationCache (\_ _ _ -> pure ValidationCachePass) (\_ _ _ -> pure ())}
+  own <- mapM loadCredential (tlsClientCertificate settings)
+  deadline <- deadlineIn (tlsConnectTime settings)
+  handshakeOver ClientSide deadline (clientParams shared own) (pure (Just (B8.pack name))) (pure False) below
+  where
+    clientParams shared own =
+      (defaultParamsClient name B.empty)
+        { clientShared = shared,
+          clientSupported = supported,
+          clientHooks =
+            def
+              { onSuggestALPN = pure (if null (tlsOffer settings) then Nothing else Just (tlsOffer settings)),
+                onCertificateRequest = const (pure own)
+              }
+        }
+
+-- | The certificates of 'securityPeerCertificates', decoded.
+peerCertificates :: Security -> [SignedCertificate]
+peerCertificates = rights . map decodeSignedCertificate . securityPeerCertificates

@@ -1,0 +1,114 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The application that the tests talk to, and how they start it.
+module Application
+  ( -- * Running it
+    withTestServer,
+    withQuietServer,
+    quiet,
+
+    -- * The application
+    application,
+    filler,
+    portOf,
+    noConnections,
+  )
+where
+
+import Client (eventually)
+import Configurations (limited)
+import Control.Concurrent (myThreadId, threadCapability, threadDelay)
+import Control.Monad (forM_, unless, when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.ByteString.Builder (byteString, intDec)
+import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Lazy as L
+import Data.String (fromString)
+import Network.HTTP.Types
+import Network.Wai
+import Test.Tasty.HUnit
+import Weft.Duration (seconds)
+import Weft.Http
+import Weft.Socket (SockAddr (..))
+
+-- | A server on a free port of the loopback interface, with the default settings.
+withTestServer :: (Server -> Int -> IO a) -> IO a
+withTestServer = withQuietServer defaultSettings application
+
+-- | The same with settings and an application, and with nothing printed.
+withQuietServer :: Settings -> Application -> (Server -> Int -> IO a) -> IO a
+withQuietServer settings app act = do
+  limits <- limitsFor settings
+  withServerWith defaultOptions {optionLimits = limits} (setHost (fromString "127.0.0.1") (setPort 0 (quiet settings))) app $ \server ->
+    act server (portOf (serverAddress server))
+
+-- | What the configuration says of limits. Their times are those of the settings.
+limitsFor :: Settings -> IO (Maybe Limits)
+limitsFor settings = do
+  wanted <- limited
+  pure (if wanted then Just defaultLimits {limitHeadTime = time, limitIdle = time} else Nothing)
+  where
+    time = seconds (fromIntegral (settingsTimeout settings))
+
+-- | Exceptions of clients are part of the tests.
+quiet :: Settings -> Settings
+quiet = setOnException (\_ _ -> pure ())
+
+portOf :: SockAddr -> Int
+portOf address = case address of
+  SockAddrInet port _ -> fromIntegral port
+  SockAddrInet6 port _ _ _ -> fromIntegral port
+  _ -> 0
+
+-- | The server has forgotten its connections.
+noConnections :: Server -> Assertion
+noConnections server = eventually "no connection is left" ((== 0) <$> serverConnections server)
+
+-- | By the first part of the path; a number may follow.
+application :: Application
+application req respond = case pathInfo req of
+  ["hello"] -> respond (plain "hello")
+  ["large"] -> respond (responseLBS status200 [("Content-Length", C.pack (show n))] (L.fromStrict (filler n)))
+  ["chunks"] -> respond . responseStream status200 [] $ \write flush ->
+    forM_ [1 .. 100 :: Int] (\i -> write (intDec i <> "\n") >> flush)
+  ["drip"] -> respond . responseStream status200 [] $ \write flush ->
+    forM_ [1 .. n] (\_ -> write (byteString (B.replicate 1000 120)) >> flush >> threadDelay 50000)
+  ["count"] -> bodyLength 0 >>= respond . plain . C.pack . show
+  ["echo"] -> strictRequestBody req >>= respond . responseLBS status200 []
+  -- The response begins before the request has been read.
+  ["both"] -> respond . responseStream status200 [] $ \write flush -> do
+    write "begun\n" >> flush
+    length' <- bodyLength 0
+    write (intDec length') >> flush
+  ["ignore"] -> respond (responseLBS status413 [("Connection", "close")] "too large")
+  ["slow"] -> threadDelay (1000 * n) >> respond (plain "slowly")
+  ["fail"] -> ioError (userError "on purpose")
+  ["where"] -> do
+    (_, pinned) <- threadCapability =<< myThreadId
+    respond (plain (C.pack (show pinned)))
+  ["raw"] -> respond (responseRaw talk (plain "no raw connection"))
+  _ -> respond (responseLBS status404 [] "not here")
+  where
+    n = case [k | (key, Just value) <- queryString req, key == "n", Just (k, "") <- [C.readInt value]] of
+      k : _ -> k
+      [] -> 1000
+    plain body = responseLBS status200 [("Content-Type", "text/plain"), ("Content-Length", C.pack (show (B.length body)))] (L.fromStrict body)
+    bodyLength :: Int -> IO Int
+    bodyLength have = do
+      chunk <- getRequestBodyChunk req
+      if B.null chunk then pure have else bodyLength (have + B.length chunk)
+    talk :: IO ByteString -> (ByteString -> IO ()) -> IO ()
+    talk receive send = do
+      send "HTTP/1.1 101 Switching Protocols\r\nUpgrade: talk\r\n\r\n"
+      let loop = do
+            bytes <- receive
+            unless (B.null bytes) $ do
+              send bytes
+              when (bytes /= "bye") loop
+      loop
+
+-- | So many bytes that are not all the same.
+filler :: Int -> ByteString
+filler n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * 7 + i `div` 251), i + 1)) (0 :: Int))

@@ -1,0 +1,200 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Clients that have nothing of Weft in them, each bounded in time.
+module Client
+  ( -- * Sockets
+    Client,
+    withClient,
+    connectTo,
+    hangUp,
+    reset,
+    say,
+    hear,
+    hearEnd,
+    hearEndOrReset,
+    finishSaying,
+
+    -- * Answers
+    Answer (..),
+    hearAnswer,
+    hearAnswerToHead,
+    ask,
+    get,
+    header,
+
+    -- * curl
+    curl,
+
+    -- * Waiting
+    within,
+    eventually,
+  )
+where
+
+import Control.Concurrent (threadDelay)
+import Control.Exception (bracket, onException, try)
+import Control.Monad (unless)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.Char (toLower)
+import Data.IORef
+import GHC.IO.Exception (IOErrorType (ResourceVanished), IOException (ioe_type))
+import Network.Socket
+import qualified Network.Socket.ByteString as N
+import System.Exit (ExitCode (..))
+import System.Process (readProcessWithExitCode)
+import System.Timeout (timeout)
+import Test.Tasty.HUnit
+
+-- | A connection, and what has come on it and was not looked at yet.
+data Client = Client Socket (IORef ByteString)
+
+withClient :: Int -> (Client -> IO a) -> IO a
+withClient port = bracket (connectTo port) hangUp
+
+connectTo :: Int -> IO Client
+connectTo port = do
+  s <- socket AF_INET Stream defaultProtocol
+  (`onException` close s) . within 10 "connecting" $ do
+    connect s (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
+    setSocketOption s NoDelay 1
+    Client s <$> newIORef B.empty
+
+hangUp :: Client -> IO ()
+hangUp (Client s _) = close s
+
+-- | Close so that the server gets a reset.
+reset :: Client -> IO ()
+reset (Client s _) = setSockOpt s Linger (StructLinger 1 0) >> close s
+
+-- | Send bytes.
+say :: Client -> ByteString -> IO ()
+say (Client s _) = within 20 "sending" . N.sendAll s
+
+-- | Send nothing more.
+finishSaying :: Client -> IO ()
+finishSaying (Client s _) = shutdown s ShutdownSend
+
+-- | What comes next; empty at the end of the stream.
+hear :: Client -> IO ByteString
+hear (Client s ref) = do
+  kept <- readIORef ref
+  if B.null kept then within 20 "receiving" (N.recv s 65536) else kept <$ writeIORef ref B.empty
+
+-- | All that comes until the end of the stream.
+hearEnd :: Client -> IO ByteString
+hearEnd client = B.concat <$> go
+  where
+    go = do
+      bytes <- hear client
+      if B.null bytes then pure [] else (bytes :) <$> go
+
+-- | The same, where a reset is an end too: a client that goes on sending behind the last answer that it asked for may get one.
+hearEndOrReset :: Client -> IO ByteString
+hearEndOrReset client = B.concat <$> go
+  where
+    go = do
+      heard <- try (hear client)
+      case heard of
+        Left e | ioe_type e == ResourceVanished -> pure []
+        Left e -> ioError e
+        Right bytes -> if B.null bytes then pure [] else (bytes :) <$> go
+
+-- | So many bytes at least, from the front of what comes.
+gather :: Client -> (ByteString -> Maybe (a, ByteString)) -> IO a
+gather client@(Client _ ref) split = readIORef ref >>= \kept -> writeIORef ref B.empty >> go kept
+  where
+    go have = case split have of
+      Just (a, rest) -> a <$ writeIORef ref rest
+      Nothing -> do
+        more <- hear client
+        if B.null more
+          then assertFailure ("the stream ended after " <> show (C.take 200 have))
+          else go (have <> more)
+
+-- Answers --------------------------------------------------------------------------------
+
+-- | A response: its status, its fields with names in small letters, its body.
+data Answer = Answer
+  { answerStatus :: Int,
+    answerHeaders :: [(ByteString, ByteString)],
+    answerBody :: ByteString
+  }
+  deriving (Eq, Show)
+
+header :: ByteString -> Answer -> Maybe ByteString
+header name = lookup name . answerHeaders
+
+-- | One response, with a length or in chunks.
+hearAnswer :: Client -> IO Answer
+hearAnswer client = do
+  answer <- hearAnswerToHead client
+  body <- case (header "content-length" answer, header "transfer-encoding" answer) of
+    (Just n, _) | Just (size, _) <- C.readInt n -> gather client (exactly size)
+    (_, Just "chunked") -> chunks
+    _ | answerStatus answer `elem` [204, 304] || answerStatus answer < 200 -> pure B.empty
+    _ -> hearEnd client
+  pure answer {answerBody = body}
+  where
+    exactly n bytes = if B.length bytes >= n then Just (B.splitAt n bytes) else Nothing
+    line bytes = case B.breakSubstring "\r\n" bytes of
+      (_, "") -> Nothing
+      (l, rest) -> Just (l, B.drop 2 rest)
+    chunks = do
+      size <- gather client line
+      n <- case reads ("0x" <> C.unpack size) of
+        [(n, "")] -> pure n
+        _ -> assertFailure ("not the size of a chunk: " <> show size)
+      chunk <- gather client (exactly n)
+      end <- gather client line
+      assertEqual "end of a chunk" "" end
+      if n == 0 then pure B.empty else (chunk <>) <$> chunks
+
+-- | A response without a body.
+hearAnswerToHead :: Client -> IO Answer
+hearAnswerToHead client = do
+  bytes <- gather client $ \have -> case B.breakSubstring "\r\n\r\n" have of
+    (_, "") -> Nothing
+    (found, rest) -> Just (found, B.drop 4 rest)
+  case map (C.filter (/= '\r')) (C.lines bytes) of
+    status : fields | [_, code] <- take 2 (C.words status), Just (n, "") <- C.readInt code -> pure (Answer n (map field fields) B.empty)
+    _ -> assertFailure ("not a response: " <> show bytes)
+  where
+    field l = let (name, value) = C.break (== ':') l in (C.map toLower name, C.dropWhile (== ' ') (C.drop 1 value))
+
+-- | Ask for a path.
+ask :: Client -> ByteString -> [ByteString] -> IO ()
+ask client path fields =
+  say client (B.concat (["GET ", path, " HTTP/1.1\r\nHost: test\r\n"] <> map (<> "\r\n") fields <> ["\r\n"]))
+
+-- | Ask for a path and take the answer.
+get :: Client -> ByteString -> IO Answer
+get client path = ask client path [] >> hearAnswer client
+
+-- curl -------------------------------------------------------------------------------------
+
+-- | Run curl: its standard output. Fails when it does.
+curl :: [String] -> IO String
+curl arguments = do
+  (code, out, err) <-
+    within 60 "curl" (readProcessWithExitCode "curl" (["-sS", "--noproxy", "*", "--max-time", "30"] <> arguments) "")
+  case code of
+    ExitSuccess -> pure out
+    ExitFailure n -> assertFailure ("curl ended with " <> show n <> ": " <> err)
+
+-- Waiting ----------------------------------------------------------------------------------
+
+-- | Fail unless the action ends within so many seconds.
+within :: Double -> String -> IO a -> IO a
+within s what act =
+  timeout (round (1e6 * s)) act >>= maybe (assertFailure (what <> ": not done after " <> show s <> " s")) pure
+
+-- | Fail unless the condition comes to hold within ten seconds.
+eventually :: String -> IO Bool -> Assertion
+eventually what condition = within 10 what go
+  where
+    go = do
+      holds <- condition
+      unless holds (threadDelay 5000 >> go)

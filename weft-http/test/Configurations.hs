@@ -1,0 +1,67 @@
+-- |
+-- What the tests run on: a back end and a number of capabilities, and whether the
+-- server limits its clients.
+module Configurations
+  ( Configuration,
+    configurationName,
+    allConfigurations,
+    capabilities,
+    limiting,
+    limited,
+    testOn,
+  )
+where
+
+import Control.Concurrent (setNumCapabilities)
+import Control.Monad (unless)
+import Data.IORef
+import System.IO.Unsafe (unsafePerformIO)
+import Test.Tasty
+import Test.Tasty.HUnit (Assertion)
+import Weft.Backend (backendNames, preferBackend, whyUnavailable)
+import Weft.Runtime (stopManagers)
+import Weft.Test.Configurations (configurations)
+import Weft.Test.Skip (testCase)
+
+-- | A back end, a number of capabilities; does the server limit its clients?
+data Configuration = Configuration String Int Bool
+  deriving (Eq)
+
+configurationName :: Configuration -> String
+configurationName (Configuration backend n limits) = backend <> " -N" <> show n <> (if limits then " limited" else "")
+
+capabilities :: Configuration -> Int
+capabilities (Configuration _ n _) = n
+
+limiting :: Configuration -> Bool
+limiting (Configuration _ _ limits) = limits
+
+-- | Does the server of the test that runs limit its clients?
+limited :: IO Bool
+limited = maybe False (\(Configuration _ _ limits) -> limits) <$> readIORef current
+
+-- | Every number of capabilities on the preferred back end, and every back end on two; of those that this machine
+-- refuses, why. The limiting one is preferred, where there is time for one only.
+allConfigurations :: IO [(Configuration, Maybe String)]
+allConfigurations = mapM explained =<< configurations limiting wanted
+  where
+    explained c@(Configuration backend _ _) = (,) c <$> whyUnavailable backend
+    wanted =
+      [Configuration backend n limits | backend <- take 1 backendNames, (n, limits) <- [(1, False), (2, False), (2, True), (4, False)]]
+        <> [Configuration backend 2 True | backend <- drop 1 backendNames]
+
+-- | A test that runs under the configuration, which is put in place first if the
+-- last test had another one. It may be skipped ("Weft.Test.Skip").
+testOn :: Configuration -> String -> Assertion -> TestTree
+testOn wanted@(Configuration backend n _) name act = testCase name $ do
+  present <- readIORef current
+  unless (present == Just wanted) $ do
+    stopManagers
+    preferBackend backend
+    setNumCapabilities n
+    writeIORef current (Just wanted)
+  act
+
+current :: IORef (Maybe Configuration)
+current = unsafePerformIO (newIORef Nothing)
+{-# NOINLINE current #-}

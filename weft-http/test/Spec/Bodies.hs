@@ -1,0 +1,97 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Bodies: large ones, in pieces, in both directions.
+module Spec.Bodies (tests) where
+
+import Application
+import Client
+import Configurations
+import Control.Concurrent (threadDelay)
+import Control.Exception (bracket)
+import Control.Monad (forM_)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import System.Directory (getTemporaryDirectory, removeFile)
+import System.IO (hClose, openBinaryTempFile)
+import Test.Tasty
+import Test.Tasty.HUnit
+
+tests :: Configuration -> TestTree
+tests on =
+  testGroup
+    "bodies"
+    [ testOn on "a response of 8 MB arrives whole" . withTestServer $ \_ port ->
+        withClient port $ \client -> do
+          answer <- get client "/large?n=8000000"
+          assertBool "the bytes" (answerBody answer == filler 8000000),
+      testOn on "a client that reads slowly gets all" . withTestServer $ \_ port ->
+        withClient port $ \client -> do
+          ask client "/large?n=6000000" []
+          threadDelay 300000
+          answer <- hearAnswer client
+          assertBool "the bytes" (answerBody answer == filler 6000000),
+      testOn on "a response in chunks" . withTestServer $ \_ port ->
+        withClient port $ \client -> do
+          answer <- get client "/chunks"
+          answerBody answer @?= C.pack (concatMap (\i -> show i <> "\n") [1 .. 100 :: Int]),
+      testOn on "curl uploads with a length" . withTestServer $ \_ port ->
+        withFileOf (filler 5000000) $ \path ->
+          curl ["--data-binary", "@" <> path, url port "/count"] >>= (@?= "5000000"),
+      testOn on "curl uploads in chunks" . withTestServer $ \_ port ->
+        withFileOf (filler 3000000) $ \path ->
+          curl ["-H", "Transfer-Encoding: chunked", "--data-binary", "@" <> path, url port "/count"] >>= (@?= "3000000"),
+      testOn on "chunks of a request, cut anywhere" . withTestServer $ \_ port ->
+        withClient port $ \client -> do
+          let bytes = "POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"
+          forM_ (pieces 7 bytes) (\piece -> say client piece >> threadDelay 2000)
+          answer <- hearAnswer client
+          answerBody answer @?= "hello world"
+          next <- get client "/hello"
+          answerBody next @?= "hello",
+      testOn on "100-continue" . withTestServer $ \_ port ->
+        withClient port $ \client -> do
+          say client "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+          interim <- hearAnswer client
+          answerStatus interim @?= 100
+          say client "hello"
+          answer <- hearAnswer client
+          answerBody answer @?= "hello",
+      testOn on "a response that begins before the request has ended" . withTestServer $ \_ port ->
+        withClient port $ \client -> do
+          say client "POST /both HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: 10\r\n\r\nhello"
+          begun <- hear client
+          assertBool (show begun) ("HTTP/1.1 200" `B.isPrefixOf` begun)
+          say client "world"
+          rest <- hearEnd client
+          assertBool (show rest) ("10" `B.isInfixOf` (begun <> rest)),
+      testOn on "an answer survives a body that nobody reads" . withTestServer $ \server port -> do
+        withClient port $ \client -> do
+          say client "POST /ignore HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000\r\n\r\n"
+          say client (filler 60000)
+          threadDelay 100000
+          answer <- hearAnswer client
+          (answerStatus answer, answerBody answer) @?= (413, "too large")
+        noConnections server,
+      testOn on "bytes on the raw connection" . withTestServer $ \server port -> do
+        withClient port $ \client -> do
+          ask client "/raw" ["Upgrade: talk", "Connection: upgrade"]
+          interim <- hearAnswerToHead client
+          answerStatus interim @?= 101
+          forM_ ["one", "two", "bye"] $ \word -> say client word >> hear client >>= (@?= word)
+          hearEnd client >>= (@?= "")
+        noConnections server
+    ]
+  where
+    url port path = "http://127.0.0.1:" <> show port <> path
+    pieces n bytes = if B.null bytes then [] else B.take n bytes : pieces n (B.drop n bytes)
+
+-- | With a file of those bytes.
+withFileOf :: B.ByteString -> (FilePath -> IO a) -> IO a
+withFileOf bytes = bracket create removeFile
+  where
+    create = do
+      folder <- getTemporaryDirectory
+      (path, h) <- openBinaryTempFile folder "weft-upload"
+      B.hPut h bytes
+      path <$ hClose h

@@ -1,0 +1,172 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- "Weft.Http": limits on clients, and what the bad ones are told.
+module Spec.Limits (tests) where
+
+import Application
+import Client
+import Configurations
+import Control.Concurrent (threadDelay, yield)
+import Control.Concurrent.Async (forConcurrently_)
+import Control.Exception (IOException, handle)
+import Control.Monad (forM, forM_, replicateM, replicateM_, void)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.IORef
+import Data.List (sort)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Duration (milliseconds, seconds)
+import Weft.Http
+
+tests :: Configuration -> TestTree
+tests on =
+  testGroup
+    "limits"
+    [ testOn on "what is refused, is told why and closed" . with id $ \refusals server port -> do
+        forM_ refused $ \(bytes, status) -> withClient port $ \client -> do
+          say client bytes
+          answer <- hearAnswer client
+          (bytes, answerStatus answer) @?= (bytes, status)
+          header "connection" answer @?= Just "close"
+          hearEnd client >>= (@?= "")
+        noConnections server
+        found <- readIORef refusals
+        sort found @?= sort [BadRequest, BadRequest, BadRequest, TargetTooLong, HeadTooLarge, HeadTooLarge, UnknownCoding, UnknownVersion],
+      testOn on "requests before it are answered, those behind it are not" . with id $ \_ _ port ->
+        withClient port $ \client -> do
+          say client (C.concat [good "/hello", good "/hello", "GET / HTTP/1.1\nHost: h\r\n\r\n", good "/hello"])
+          answers <- replicateM 3 (hearAnswer client)
+          map answerStatus answers @?= [200, 200, 400]
+          hearEnd client >>= (@?= ""),
+      testOn on "a body that is not in order" . with id $ \refusals server port ->
+        withClient port $ \client -> do
+          say client "POST /count HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+          threadDelay 20000
+          say client "3\nabc\r\n0\r\n\r\n"
+          answer <- hearAnswer client
+          answerStatus answer @?= 400
+          hearEnd client >>= (@?= "")
+          noConnections server
+          readIORef refusals >>= (@?= [BadRequest]),
+      testOn on "heads in pieces, and several at once" . with id $ \_ _ port ->
+        withClient port $ \client -> do
+          forM_ (pieces 7 (B.concat (replicate 5 (good "/hello")))) $ \p -> say client p >> threadDelay 500
+          answers <- replicateM 5 (hearAnswer client)
+          map answerBody answers @?= replicate 5 "hello"
+          say client (B.concat (replicate 50 (good "/hello")))
+          more <- replicateM 50 (hearAnswer client)
+          map answerBody more @?= replicate 50 "hello",
+      testOn on "a raw connection is nobody's to look at" . with id $ \_ _ port ->
+        withClient port $ \client -> do
+          ask client "/raw" ["Connection: Upgrade", "Upgrade: talk"]
+          _ <- hearAnswerToHead client
+          forM_ ["\0\n\r\nhello", "again"] $ \text -> do
+            say client text
+            hear client >>= (@?= text)
+          say client "bye"
+          hearEnd client >>= (@?= "bye"),
+      testOn on "a head that comes a byte at a time is not waited for" . with (\l -> l {limitHeadTime = milliseconds 700}) $ \refusals server port -> do
+        forConcurrently_ [1 .. 20 :: Int] $ \i -> withClient port $ \client -> handle gone $ do
+          -- The first head of a connection, and a later one.
+          replicateM_ (i `mod` 2) (get client "/hello")
+          forM_ (pieces 1 (good "/hello?" <> C.replicate 300 'x')) $ \p -> say client p >> threadDelay 50000
+        noConnections server
+        found <- readIORef refusals
+        found @?= replicate 20 HeadTooSlow,
+      testOn on "nor one that began with the request before it" . with (\l -> l {limitHeadTime = milliseconds 500, limitIdle = seconds 60}) $ \refusals server port ->
+        withClient port $ \client -> do
+          say client (good "/hello" <> "GET /he")
+          get' client >>= (@?= "hello")
+          hearEnd client >>= (@?= "")
+          noConnections server
+          readIORef refusals >>= (@?= [HeadTooSlow]),
+      testOn on "nor is a next request for long" . with (\l -> l {limitIdle = milliseconds 300}) $ \refusals server port -> do
+        withClient port $ \client -> do
+          _ <- get client "/hello"
+          hearEnd client >>= (@?= "")
+        noConnections server
+        readIORef refusals >>= (@?= []),
+      testOn on "the last request of a connection is told so" . with (\l -> l {limitRequests = 3}) $ \_ server port -> do
+        forConcurrently_ [1 .. 8 :: Int] $ \_ -> withClient port $ \client -> do
+          answers <- replicateM 3 (get client "/hello")
+          map (header "connection") answers @?= [Nothing, Nothing, Just "close"]
+          hearEnd client >>= (@?= "")
+        noConnections server
+        -- All at once: no more than three are answered.
+        withClient port $ \client -> do
+          say client (B.concat (replicate 5 (good "/hello")))
+          answers <- replicateM 3 (hearAnswer client)
+          map (header "connection") answers @?= [Nothing, Nothing, Just "close"]
+          hearEnd client >>= (@?= ""),
+      testOn on "so many connections of an address" . with (\l -> l {limitPerAddress = 3}) $ \refusals server port -> do
+        clients <- replicateM 3 (connectTo port)
+        forM_ clients $ \client -> get client "/hello" >>= ((@?= "hello") . answerBody)
+        withClient port $ \client -> handle gone (hearEnd client >>= (@?= ""))
+        eventually "it is refused" ((== [TooManyOfAddress]) <$> readIORef refusals)
+        mapM_ hangUp clients
+        noConnections server
+        withClient port $ \client -> get client "/hello" >>= ((@?= "hello") . answerBody),
+      testOn on "a full house shows out who waits, and nobody who works" . with (\l -> l {limitConnections = 20}) $ \_ server port -> do
+        working <- replicateM 5 (connectTo port)
+        forM_ working $ \client -> ask client "/slow?n=1500" []
+        eventually "they work" ((== 5) <$> serverConnections server)
+        slow <- forM [1 .. 15 :: Int] $ \_ -> do
+          client <- connectTo port
+          say client "GET /hello HTTP/1.1\r\nHo"
+          pure client
+        eventually "it is full" ((== 20) <$> serverConnections server)
+        forM_ [1 .. 12 :: Int] $ \_ -> withClient port $ \client -> do
+          answer <- get client "/hello"
+          answerBody answer @?= "hello"
+        forM_ working $ \client -> hearAnswer client >>= ((@?= "slowly") . answerBody)
+        mapM_ hangUp (working <> slow)
+        noConnections server,
+      testOn on "a full house of those who work takes nobody in" . with (\l -> l {limitConnections = 4}) $ \refusals server port -> do
+        working <- replicateM 4 (connectTo port)
+        forM_ working $ \client -> ask client "/slow?n=1000" []
+        eventually "they work" ((== 4) <$> serverConnections server)
+        threadDelay 100000
+        withClient port $ \client -> handle gone (hearEnd client >>= (@?= ""))
+        readIORef refusals >>= (@?= [TooManyConnections])
+        forM_ working $ \client -> hearAnswer client >>= ((@?= "slowly") . answerBody)
+        mapM_ hangUp working
+        noConnections server
+    ]
+  where
+    get' client = answerBody <$> hearAnswer client
+    with change act = do
+      refusals <- newIORef []
+      let options =
+            defaultOptions
+              { optionLimits = Just (change defaultLimits {limitTarget = 1000, limitHead = 4000, limitFields = 20, limitHeadTime = seconds 5}),
+                -- It takes its time, so that what must come after it is seen to.
+                optionOnRefused = \_ r -> replicateM_ 200 yield >> atomicModifyIORef' refusals (\rs -> (r : rs, ()))
+              }
+      withServerWith options (quiet (setHost "127.0.0.1" (setPort 0 defaultSettings))) application $ \server ->
+        void (act refusals server (portOf (serverAddress server)))
+    gone :: IOException -> IO ()
+    gone _ = pure ()
+
+good :: ByteString -> ByteString
+good path = "GET " <> path <> " HTTP/1.1\r\nHost: test\r\n\r\n"
+
+pieces :: Int -> ByteString -> [ByteString]
+pieces n bytes
+  | B.null bytes = []
+  | otherwise = B.take n bytes : pieces n (B.drop n bytes)
+
+-- | What a server is not to accept, and with what words.
+refused :: [(ByteString, Int)]
+refused =
+  [ ("GET / HTTP/1.1\nHost: h\r\n\r\n", 400),
+    ("GET / HTTP/1.1\r\nHost: h\r\nHost: i\r\n\r\n", 400),
+    ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    ("GET /" <> C.replicate 1000 'x' <> " HTTP/1.1\r\n", 414),
+    ("GET / HTTP/1.1\r\nHost: h\r\nA: " <> C.replicate 4000 'x' <> "\r\n\r\n", 431),
+    ("GET / HTTP/1.1\r\nHost: h\r\n" <> B.concat (replicate 20 "A: b\r\n") <> "\r\n", 431),
+    ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501),
+    ("GET / HTTP/3.0\r\nHost: h\r\n\r\n", 505)
+  ]

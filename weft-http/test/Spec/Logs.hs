@@ -1,0 +1,233 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Access logs: what stands in a line, and that nothing that happens to the log happens to
+-- a request.
+module Spec.Logs (tests) where
+
+import Application (portOf)
+import Client
+import Configurations (Configuration, testOn)
+import Control.Concurrent.Async (concurrently_, forConcurrently_)
+import Control.Concurrent.MVar
+import Control.Exception (bracket, try)
+import Control.Monad (forM_, replicateM_, void, when)
+import Data.Aeson (Value (..), decodeStrict')
+import qualified Data.Aeson.KeyMap as K
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.IORef
+import Data.Maybe (mapMaybe)
+import Network.HTTP.Types
+import Network.Wai
+import System.Directory
+import System.FilePath ((</>))
+import System.IO (IOMode (ReadWriteMode), withFile)
+import System.IO.Error (isDoesNotExistError, isFullError)
+import System.Posix.Files (createNamedPipe, fileMode, getFileStatus)
+import System.Posix.Temp (mkdtemp)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.AccessLog
+import Weft.Http
+import Weft.Socket (SockAddr (..), tupleToHostAddress, tupleToHostAddress6)
+
+tests :: Configuration -> TestTree
+tests on =
+  testGroup
+    "access log"
+    [ testOn on "a combined line" . logged id $ \file port -> do
+        _ <- withClient port $ \client -> ask client "/hello?q=1" ["User-Agent: me", "Referer: http://there/"] >> hearAnswer client
+        pure $ do
+          [line] <- C.lines <$> B.readFile file
+          let (front, rest) = B.breakSubstring "] " line
+          assertBool (show line) ("127.0.0.1 - - [" `B.isPrefixOf` front && " +0000" `B.isSuffixOf` front)
+          rest @?= "] \"GET /hello?q=1 HTTP/1.1\" 200 5 \"http://there/\" \"me\""
+          mode <- fileMode <$> getFileStatus file
+          mode `mod` 0o1000 @?= 0o640,
+      testOn on "a line of JSON" . logged json $ \file port -> do
+        _ <- withClient port $ \client -> ask client "/chunks" ["User-Agent: \"\\\255"] >> hearAnswer client
+        pure $ do
+          [object] <- objects file
+          map (`K.lookup` object) ["peer", "method", "target", "version", "status", "bytes", "referer", "aborted"]
+            @?= map Just [String "127.0.0.1", String "GET", String "/chunks", String "HTTP/1.1", Number 200, Number 292, Null, Bool False]
+          K.lookup "agent" object @?= Just (String "\"\\\255")
+          assertBool (show object) (case K.lookup "seconds" object of Just (Number s) -> s >= 0 && s < 60; _ -> False),
+      testOn on "nothing that is sent ends a line or a field" . logged id $ \file port -> do
+        void . withClient port $ \client -> ask client "/\"x\\%0A\200" ["User-Agent: a\"b\\c\195\164"] >> hearAnswer client
+        pure $ do
+          [line] <- C.lines <$> B.readFile file
+          snd (B.breakSubstring "] " line)
+            @?= "] \"GET /\\x22x\\x5C%0A\\xC8 HTTP/1.1\" 404 8 \"-\" \"a\\x22b\\x5Cc\\xC3\\xA4\"",
+      testOn on "what is too long is cut, and logged" . logged json $ \file port -> do
+        void . withClient port $ \client -> ask client ("/" <> B.replicate 20000 34) ["User-Agent: " <> B.replicate 9000 34] >> hearAnswer client
+        pure $ do
+          [object] <- objects file
+          K.lookup "status" object @?= Just (Number 404),
+      testOn on "what was sent of each kind of answer" . logged json $ \file port -> do
+        withClient port $ \client -> do
+          say client "HEAD /hello HTTP/1.1\r\nHost: test\r\n\r\n" >> void (hearAnswerToHead client)
+          forM_ ["/empty", "/builder", "/file", "/raise"] (get client)
+        pure $ do
+          lines' <- objects file
+          map (\o -> (K.lookup "bytes" o, K.lookup "status" o)) lines'
+            @?= [ (Just (Number 0), Just (Number 200)),
+                  (Just (Number 0), Just (Number 304)),
+                  (Just (Number 100000), Just (Number 200)),
+                  (Just (Number 10), Just (Number 206)),
+                  (Just Null, Just (Number 500))
+                ],
+      testOn on "a client that goes away" . logged json $ \file port -> do
+        client <- connectTo port
+        ask client "/endless" []
+        _ <- hear client
+        reset client
+        pure $ do
+          [object] <- objects file
+          K.lookup "aborted" object @?= Just (Bool True),
+      testOn on "a refusal" . withFolder $ \folder -> do
+        let file = folder </> "log"
+        forM_ [(Combined, "192.0.2.1 - - ", "\"bad_request\" 400 0 \"-\" \"-\""), (Json, "{", "\"status\":400,\"refused\":\"bad_request\"}")] $ \(format, begin, end) -> do
+          withAccessLog defaultLogSettings {logPath = file, logFormat = format} $ \accessLog ->
+            logRefusal accessLog (SockAddrInet 1 (tupleToHostAddress (192, 0, 2, 1))) (Just status400) "bad_request"
+          line <- B.readFile file
+          assertBool (show line) (begin `B.isPrefixOf` line && (end <> "\n") `B.isSuffixOf` line)
+          removeFile file,
+      testOn on "addresses" addresses,
+      testOn on "a pipe that nobody reads stops no request" deaf,
+      testOn on "a full disk loses lines, counts them and says so once" full,
+      testOn on "no line is lost while the file is opened again" reopening,
+      testOn on "when it cannot be opened again, the old one stays" . withFolder $ \folder -> do
+        createDirectory (folder </> "a")
+        withAccessLog defaultLogSettings {logPath = folder </> "a" </> "log"} $ \accessLog -> do
+          renameDirectory (folder </> "a") (folder </> "b")
+          outcome <- try (reopenLog accessLog)
+          assertBool "no error" (either isDoesNotExistError (const False) outcome)
+          refuse accessLog
+        n <- length . C.lines <$> B.readFile (folder </> "b" </> "log")
+        n @?= 1
+    ]
+  where
+    json settings = settings {logFormat = Json}
+
+-- | Run a server with a log; what the action returns is run when the log is complete.
+logged :: (LogSettings -> LogSettings) -> (FilePath -> Int -> IO Assertion) -> Assertion
+logged change act = withFolder $ \folder -> do
+  let file = folder </> "log"
+  B.writeFile (folder </> "data") (B.replicate 1000 65)
+  check <- withAccessLog (change defaultLogSettings {logPath = file}) $ \accessLog ->
+    withServer (settingsFor 0) (logRequests accessLog (answers (folder </> "data"))) $ \server -> do
+      check <- act file (portOf (serverAddress server))
+      eventually "no connection is left" ((== 0) <$> serverConnections server)
+      pure check
+  check
+
+settingsFor :: Port -> Settings
+settingsFor port = setHost "127.0.0.1" (setPort port (setOnException (\_ _ -> pure ()) defaultSettings))
+
+answers :: FilePath -> Application
+answers file request respond = case pathInfo request of
+  ["hello"] -> respond (responseLBS status200 [("Content-Length", "5")] "hello")
+  ["chunks"] -> respond . responseStream status200 [] $ \write _ -> forM_ [1 .. 100 :: Int] (\i -> write (fromStringOf i))
+  ["empty"] -> respond (responseLBS status304 [] "")
+  ["builder"] -> respond (responseBuilder status200 [] (foldMap (const "0123456789") [1 .. 10000 :: Int]))
+  ["file"] -> respond (responseFile status206 [] file (Just (FilePart 5 10 1000)))
+  ["endless"] -> respond . responseStream status200 [] $ \write flush ->
+    let go = write (foldMap (const "0123456789") [1 .. 1000 :: Int]) >> flush >> go in go
+  ["raise"] -> ioError (userError "on purpose")
+  _ -> respond (responseLBS status404 [("Content-Length", "8")] "not here")
+  where
+    fromStringOf i = if i < 100 then (if i < 10 then "1\n" else "22\n") else "333\n"
+
+objects :: FilePath -> IO [K.KeyMap Value]
+objects file = do
+  lines' <- C.lines <$> B.readFile file
+  let found = mapMaybe decodeStrict' lines'
+  length found @?= length lines'
+  pure [o | Object o <- found]
+
+refuse :: AccessLog -> IO ()
+refuse accessLog = logRefusal accessLog (SockAddrInet 1 0) Nothing "test"
+
+-- | RFC 5952, section 4.
+addresses :: Assertion
+addresses = withFolder $ \folder -> do
+  let file = folder </> "log"
+  withAccessLog defaultLogSettings {logPath = file} $ \accessLog ->
+    forM_ examples $ \(groups, _) -> logRefusal accessLog (SockAddrInet6 1 0 (tupleToHostAddress6 groups) 0) Nothing "test"
+  found <- map (C.takeWhile (/= ' ')) . C.lines <$> B.readFile file
+  found @?= map snd examples
+  where
+    examples =
+      [ ((0, 0, 0, 0, 0, 0, 0, 0), "::"),
+        ((0, 0, 0, 0, 0, 0, 0, 1), "::1"),
+        ((0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), "2001:db8::1"),
+        ((0x2001, 0xdb8, 0, 1, 1, 1, 1, 1), "2001:db8:0:1:1:1:1:1"),
+        ((0x2001, 0, 0, 1, 0, 0, 0, 1), "2001:0:0:1::1"),
+        ((0x2001, 0xdb8, 0, 0, 1, 0, 0, 1), "2001:db8::1:0:0:1"),
+        ((0xfe80, 1, 2, 3, 4, 5, 0, 0), "fe80:1:2:3:4:5::"),
+        ((0, 0, 0, 0, 0, 0xffff, 0xc000, 0x0207), "192.0.2.7")
+      ]
+
+-- | A log that cannot get rid of its lines.
+deaf :: Assertion
+deaf = withFolder $ \folder -> do
+  let pipe = folder </> "pipe"
+  createNamedPipe pipe 0o600
+  -- Open at both ends, and read by nobody.
+  withFile pipe ReadWriteMode $ \_ ->
+    withAccessLog defaultLogSettings {logPath = pipe, logBuffer = 1} $ \accessLog ->
+      withServer (settingsFor 0) (logRequests accessLog (answers "")) $ \server -> do
+        let port = portOf (serverAddress server)
+            -- Each has a line of 8 KiB.
+            path = "/" <> B.replicate 8000 120
+            someDropped = do
+              forConcurrently_ [1 .. 4 :: Int] $ \_ -> withClient port $ \client ->
+                replicateM_ 50 (get client path >>= (@?= 404) . answerStatus)
+              (> 0) . logDropped <$> logMetrics accessLog
+        within 60 "requests" (untilM someDropped)
+
+untilM :: IO Bool -> IO ()
+untilM act = act >>= \done -> if done then pure () else untilM act
+
+full :: Assertion
+full = do
+  told <- newIORef (0 :: Int)
+  let report e _ = when (isFullError e) (modifyIORef' told (+ 1))
+  withAccessLog defaultLogSettings {logPath = "/dev/full", logOnError = report} $ \accessLog -> do
+    replicateM_ 3 (replicateM_ 10 (refuse accessLog) >> flushLog accessLog)
+    figures <- logMetrics accessLog
+    logFailed figures @?= 30
+    logWritten figures @?= 0
+  readIORef told >>= (@?= 1)
+
+-- | Renamed and opened again, as logrotate does it, while requests run.
+reopening :: Assertion
+reopening = withFolder $ \folder -> do
+  let file = folder </> "log"
+      rotated i = folder </> ("log." <> show i)
+      rounds = [1 .. 10 :: Int]
+  done <- newEmptyMVar
+  count <- newIORef (0 :: Int)
+  withAccessLog defaultLogSettings {logPath = file, logBuffer = 8 * 1024 * 1024} $ \accessLog ->
+    withServer (settingsFor 0) (logRequests accessLog (answers "")) $ \server -> do
+      let requests = withClient (portOf (serverAddress server)) $ \client -> untilM $ do
+            answer <- get client "/hello"
+            answerStatus answer @?= 200
+            modifyIORef' count (+ 1)
+            not <$> isEmptyMVar done
+          rotate i = do
+            before <- readIORef count
+            eventually "requests" ((> before + 10) <$> readIORef count)
+            renameFile file (rotated i)
+            reopenLog accessLog
+      concurrently_ requests (mapM_ rotate rounds >> putMVar done ())
+  lines' <- mapM (fmap (length . C.lines) . B.readFile) (file : map rotated rounds)
+  total <- readIORef count
+  sum lines' @?= total
+  assertBool (show lines') (all (> 0) (drop 1 lines'))
+
+withFolder :: (FilePath -> IO a) -> IO a
+withFolder = bracket make removePathForcibly
+  where
+    make = getTemporaryDirectory >>= \dir -> mkdtemp (dir </> "weft-logs-")

@@ -1,0 +1,213 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- "Weft.Static" and what is not in its memory: files that the page cache has or has not, that
+-- change while they are read, whose variants come and go, whose readers go away.
+module Spec.Misses (tests) where
+
+import Application (filler)
+import Client
+import Configurations
+import Control.Concurrent (forkIO, killThread, threadDelay)
+import Control.Concurrent.Async (forConcurrently_)
+import Control.Concurrent.MVar
+import Control.Exception (IOException, bracket, bracket_, finally, try)
+import Control.Monad (forM, forM_, forever, replicateM_, unless, void, when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.IORef
+import qualified Data.Map.Strict as M
+import Network.HTTP.Types (statusCode)
+import Network.Wai (Application, defaultRequest, rawPathInfo, requestHeaders, requestMethod, responseStatus)
+import Network.Wai.Internal (ResponseReceived (..))
+import System.Directory
+import System.FilePath ((</>))
+import System.Posix.Fcntl (Advice (..), fileAdvise)
+import System.Posix.Files (createLink, rename, setFileMode)
+import System.Posix.Temp (mkdtemp)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Duration (Duration, milliseconds, seconds)
+import Weft.File (FileEngine (..), preferFiles, reading, withFile, withFileFd)
+import Weft.Http
+import Weft.Static
+
+tests :: Configuration -> TestTree
+tests on =
+  testGroup
+    "misses"
+    ( [testOn on ("cold, warm and half warm, by " <> show engine) (engaged engine cold) | engine <- [Adaptive, Rings, Threads]]
+        <> [ testOn on "types by names" types,
+             testOn on "a variant beside a file that does not change" beside,
+             testOn on "variants in a folder whose names are known" known,
+             testOn on "a large file that gets another name and other permissions" large,
+             testOn on "a file that is replaced all the time" replaced,
+             testOn on "whoever asked first goes away" goers
+           ]
+    )
+
+engaged :: FileEngine -> IO a -> IO a
+engaged engine = bracket_ (preferFiles engine) (preferFiles Adaptive)
+
+cold :: Assertion
+cold = site (seconds 0) (\s -> s {staticCacheBytes = 100000}) $ \folder port -> do
+  forM_ names $ \n -> B.writeFile (folder </> show n) (filler n)
+  forM_ [forget 0 0, forget 0 8192, forget 4096 0, const (pure ())] $ \change -> do
+    mapM_ (\n -> change (folder </> show n)) names
+    forConcurrently_ [0 .. 7 :: Int] $ \k -> withClient port $ \client ->
+      forM_ (drop k names <> take k names) $ \n -> do
+        answer <- get client ("/" <> C.pack (show n))
+        answer `isBytes` filler n
+        header "content-length" answer @?= Just (C.pack (show n))
+    withClient port $ \client -> do
+      answer <- get client "/none"
+      answerStatus answer @?= 404
+  where
+    names = [0, 1, 4096, 16384, 16385, 60000, 262144, 262145, 700000]
+    -- Only what is on the disk can be forgotten.
+    forget from count path = withFile reading path $ \file -> withFileFd file $ \fd -> fileAdvise fd from count AdviceDontNeed
+
+types :: Assertion
+types = site (seconds 1) id $ \folder port -> withClient port $ \client -> do
+  createDirectory (folder </> "v1.html")
+  forM_ table $ \(name, path, mime) -> do
+    B.writeFile (folder </> name) "x"
+    answer <- get client path
+    assertEqual name (Just mime) (header "content-type" answer)
+    header "etag" answer `seq` pure ()
+  where
+    table =
+      [ ("a.html", "/a.html", "text/html; charset=utf-8"),
+        ("A.HTML", "/A.HTML", "text/html; charset=utf-8"),
+        ("a.tar.gz", "/a.tar.gz", "application/x-tgz"),
+        ("a.b.png", "/a.b.png", "image/png"),
+        ("noending", "/noending", "application/octet-stream"),
+        ("dot.", "/dot.", "application/octet-stream"),
+        ("v1.html/f", "/v1.html/f", "application/octet-stream"),
+        ("\228.svg", "/%c3%a4.svg", "image/svg+xml; charset=utf-8")
+      ]
+
+-- | What accepts any coding gets, and whether the answer depends on that.
+coded :: Client -> ByteString -> IO (Maybe ByteString, Maybe ByteString, ByteString)
+coded client path = do
+  ask client path ["Accept-Encoding: br, zstd, gzip"]
+  answer <- hearAnswer client
+  pure (header "content-encoding" answer, header "vary" answer, answerBody answer)
+
+beside :: Assertion
+beside = site trust id $ \folder port -> withClient port $ \client -> forM_ [1 .. 3 :: Int] $ \_ -> do
+  B.writeFile (folder </> "s.js") "plain"
+  comesAndGoes folder client "s.js"
+
+-- | Each variant of a file appears and vanishes, while the file stays as it is.
+comesAndGoes :: FilePath -> Client -> FilePath -> Assertion
+comesAndGoes folder client name = do
+  let path = "/" <> C.pack name
+      plain = coded client path >>= (@?= (Nothing, Nothing, "plain"))
+      variant suffix coding = do
+        B.writeFile (folder </> name <> suffix) (C.pack suffix)
+        threadDelay later
+        coded client path >>= (@?= (Just coding, Just "Accept-Encoding", C.pack suffix))
+      gone suffix = removeFile (folder </> name <> suffix) >> threadDelay later
+  plain
+  variant ".gz" "gzip"
+  variant ".zst" "zstd"
+  variant ".br" "br"
+  gone ".br"
+  coded client path >>= (@?= (Just "zstd", Just "Accept-Encoding", ".zst"))
+  gone ".zst"
+  gone ".gz"
+  plain
+
+trust :: Duration
+trust = milliseconds 40
+
+-- | Longer than that, in microseconds.
+later :: Int
+later = 80000
+
+-- | Folders that rested for some seconds are read, after some dozens of questions; then
+-- names that come are seen nevertheless.
+known :: Assertion
+known = site trust id $ \folder port -> do
+  let folders = ["", "a/", "a/b/"]
+  createDirectoryIfMissing True (folder </> "a/b")
+  forM_ folders $ \f -> forM_ [1 .. 60 :: Int] $ \i -> B.writeFile (folder </> f <> show i) "plain"
+  forM_ folders $ \f -> B.writeFile (folder </> f <> "2.zst") ".zst"
+  threadDelay 3100000
+  let everything = withClient port $ \client -> forM_ folders $ \f -> forM_ [1 .. 60 :: Int] $ \i -> do
+        (coding, _, body) <- coded client ("/" <> C.pack f <> C.pack (show i))
+        (coding, body) @?= (if i == 2 then (Just "zstd", ".zst") else (Nothing, "plain"))
+  replicateM_ 3 (everything >> threadDelay 50000)
+  withClient port $ \client -> forM_ folders $ \f -> do
+    comesAndGoes folder client (f <> "1")
+    comesAndGoes folder client (f <> "60")
+  everything
+
+-- | Neither is a change of what is in it.
+large :: Assertion
+large = site trust id $ \folder port -> withClient port $ \client -> do
+  B.writeFile (folder </> "f") (filler 500000)
+  get client "/f" >>= (`isBytes` filler 500000)
+  forM_ [createLink (folder </> "f") (folder </> "g"), setFileMode (folder </> "f") 0o600] $ \change -> do
+    change
+    get client "/f" >>= (`isBytes` filler 500000)
+    threadDelay later
+    get client "/f" >>= (`isBytes` filler 500000)
+
+-- | Each answer is one of the files, whole, and a tag stands for one of them.
+replaced :: Assertion
+replaced = site (seconds 0) id $ \folder port -> do
+  let version n = B.replicate (100000 + n) (fromIntegral n)
+      put n = do
+        B.writeFile (folder </> ".new") (version n)
+        rename (folder </> ".new") (folder </> "f")
+  put 1
+  seen <- newIORef M.empty
+  writer <- forkIO (forM_ (cycle [1 .. 50]) put)
+  (`finally` killThread writer) . forConcurrently_ [1 .. 4 :: Int] $ \_ -> withClient port $ \client -> replicateM_ 60 $ do
+    answer <- get client "/f"
+    answerStatus answer @?= 200
+    let body = answerBody answer
+    assertBool "parts of several files" (body == version (B.length body - 100000))
+    tag <- maybe (assertFailure "no tag") pure (header "etag" answer)
+    before <- atomicModifyIORef' seen (\m -> (M.insert tag (B.length body) m, M.lookup tag m))
+    assertBool "a tag of two files" (maybe True (== B.length body) before)
+
+-- | Those who ask for the same file at once share its reading; some go away meanwhile.
+goers :: Assertion
+goers = withFolder $ \folder -> do
+  B.writeFile (folder </> "f") (filler 60000)
+  withStatic defaultStaticSettings {staticTrust = seconds 0} folder $ \static -> do
+    stay <- forkIO (forever (threadDelay 1000000))
+    forM_ [1 .. 60 :: Int] $ \i -> do
+      boxes <- forM [1 .. 8 :: Int] $ \k -> do
+        box <- newEmptyMVar
+        thread <- forkIO (try (asked (staticApp static) "/f") >>= putMVar box)
+        pure (k, thread, box)
+      when (i `mod` 2 == 0) (threadDelay (i * 3))
+      forM_ boxes $ \(k, thread, _) -> when (k `mod` 3 /= i `mod` 3) (killThread thread)
+      forM_ boxes $ \(k, _, box) -> unless (k `mod` 3 /= i `mod` 3) $ do
+        r <- within 10 "an answer" (takeMVar box)
+        either (\e -> assertFailure (show (e :: IOException))) (@?= 200) r
+    killThread stay
+    asked (staticApp static) "/f" >>= (@?= 200)
+
+-- | The status of an application's answer.
+asked :: Application -> ByteString -> IO Int
+asked app path = do
+  status <- newIORef 0
+  void (app defaultRequest {requestMethod = "GET", rawPathInfo = path, requestHeaders = []} (\r -> ResponseReceived <$ writeIORef status (statusCode (responseStatus r))))
+  readIORef status
+
+site :: Duration -> (StaticSettings -> StaticSettings) -> (FilePath -> Int -> IO a) -> IO a
+site time change act = withFolder $ \folder ->
+  withStatic (change defaultStaticSettings {staticTrust = time}) folder $ \static -> testWithApplication (pure (staticApp static)) (act folder)
+
+-- | On a disk: a memory file system has nothing to forget.
+withFolder :: (FilePath -> IO a) -> IO a
+withFolder = bracket (mkdtemp "/var/tmp/weft-misses-") removePathForcibly
+
+isBytes :: Answer -> ByteString -> Assertion
+isBytes answer bytes = unless (answerBody answer == bytes) (assertFailure ("another body, of " <> show (B.length (answerBody answer)) <> " bytes, status " <> show (answerStatus answer)))

@@ -1,0 +1,164 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Slow clients: which of them are given up, when, and which are not. The limit is
+-- a second in all of it. What can go on at the same time does.
+module Spec.Slow (tests) where
+
+import Application
+import Client
+import Configurations
+import Control.Concurrent
+import Control.Concurrent.Async (forConcurrently_)
+import Control.Exception (IOException, bracket, handle, try)
+import Control.Monad (forM_, forever, replicateM_, void, when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.IORef
+import GHC.Clock (getMonotonicTime)
+import Network.HTTP.Types (status200)
+import Network.Wai (responseFile)
+import System.Directory (removeDirectoryRecursive)
+import System.FilePath ((</>))
+import System.Posix.Temp (mkdtemp)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Http
+
+tests :: Configuration -> TestTree
+tests on =
+  testGroup
+    "slow clients"
+    [ testOn on "are given up after the limit, and nobody is told" $ do
+        heard <- newIORef []
+        withHearing heard (setTimeout 1 defaultSettings) $ \server port -> do
+          forConcurrently_ tooSlow $ \(what, beginning, going) -> withClient port $ \client -> do
+            t0 <- getMonotonicTime
+            say client beginning
+            t <- forkIO (handle gone (going client))
+            _ <- within 20 what (ignoringReset (hearEnd client))
+            t1 <- getMonotonicTime
+            killThread t
+            assertBool (what <> ": given up after " <> show (t1 - t0) <> " s") (t1 - t0 >= 0.99 && t1 - t0 < 9)
+          noConnections server
+        readIORef heard >>= (@?= []),
+      testOn on "one that takes nothing is given up" . withQuietServer impatient application $ \server port -> do
+        clients <- mapM (const (connectTo port)) [1 .. 3 :: Int]
+        forM_ (zip clients ["/large?n=50000000", "/chunks", "/large?n=20000000"]) $ \(client, path) -> ask client path []
+        eventually "they are served" ((>= 1) <$> serverConnections server)
+        noConnections server
+        mapM_ hangUp clients,
+      testOn on "that are fast enough are served" . withQuietServer impatient application $ \server port -> do
+        forConcurrently_ (fastEnough port) (uncurry (within 20))
+        noConnections server,
+      testOn on "and so is a slow reader of a file, of which each part counts" . bracket (mkdtemp "/tmp/weft-slow-") removeDirectoryRecursive $ \folder -> do
+        let path = folder </> "file"
+        B.writeFile path (B.replicate 16000000 120)
+        withQuietServer impatient (\_ respond -> respond (responseFile status200 [] path Nothing)) $ \server port -> do
+          withClient port $ \client -> ask client "/" [] >> slowReading client
+          noConnections server,
+      testOn on "no limit" . withQuietServer (setTimeout 0 defaultSettings) application $ \_ port ->
+        withClient port $ \client -> do
+          say client "GET /hello HTTP/1.1\r\n"
+          threadDelay 1500000
+          say client "Host: test\r\n\r\n"
+          answer <- hearAnswer client
+          answerBody answer @?= "hello"
+    ]
+  where
+    impatient = setTimeout 1 defaultSettings
+    withHearing heard settings act =
+      withServer (hearing heard (setHost "127.0.0.1" (setPort 0 settings))) application $ \server ->
+        act server (portOf (serverAddress server))
+    hearing heard = setOnException $ \_ e ->
+      when (defaultShouldDisplayException e) (atomicModifyIORef' heard (\es -> (show e : es, ())))
+    gone :: IOException -> IO ()
+    gone _ = pure ()
+
+-- | Clients, what they begin with, and how they go on.
+tooSlow :: [(String, ByteString, Client -> IO ())]
+tooSlow =
+  [ ("silent", "", silent),
+    ("half a head", "GET /hello HTTP/1.1\r\nHost: te", silent),
+    ("a head byte by byte", "GET /hello HTTP/1.1\r\n", \client -> forever (threadDelay 200000 >> say client "x")),
+    ("silent after a response", "GET /hello HTTP/1.1\r\nHost: test\r\n\r\n", silent),
+    ("no body", post "count" 100000, silent),
+    ("half a body", post "count" 100000 <> B.replicate 50000 120, silent),
+    ("a body byte by byte", post "count" 100000, \client -> forever (threadDelay 200000 >> say client "x")),
+    ("silence on a raw connection", "GET /raw HTTP/1.1\r\nHost: test\r\n\r\n", silent)
+  ]
+  where
+    silent _ = pure ()
+
+-- | Clients of a server whose limit is a second.
+fastEnough :: Int -> [(String, IO ())]
+fastEnough port =
+  [ ( "a slow application",
+      withClient port $ \client -> do
+        ask client "/slow?n=1800" []
+        answer <- hearAnswer client
+        answerBody answer @?= "slowly"
+    ),
+    ( "a large body, in large pieces with pauses",
+      withClient port $ \client -> do
+        say client (post "count" 20000)
+        replicateM_ 5 (threadDelay 500000 >> say client (B.replicate 4000 120))
+        answer <- hearAnswer client
+        answerBody answer @?= "20000"
+    ),
+    ( "a slow reader",
+      withClient port $ \client -> do
+        ask client "/large?n=16000000" []
+        slowReading client
+    ),
+    ( "a stream with pauses",
+      withClient port $ \client -> do
+        ask client "/drip?n=40" []
+        answer <- hearAnswer client
+        B.length (answerBody answer) @?= 40000
+    ),
+    ( "one request after the other, with pauses",
+      withClient port $ \client -> replicateM_ 4 $ do
+        threadDelay 600000
+        answer <- get client "/hello"
+        answerBody answer @?= "hello"
+    ),
+    ( "a raw connection with pauses",
+      withClient port $ \client -> do
+        ask client "/raw" []
+        _ <- hear client
+        forM_ ["a", "b", "c", "bye"] $ \word -> do
+          threadDelay 600000
+          say client word
+          hear client >>= (@?= word)
+    )
+  ]
+
+-- | Take 16,000,000 bytes, in more than the limit, with pauses that are shorter.
+slowReading :: Client -> IO ()
+slowReading client = do
+  -- As much as opens the window again each time.
+  replicateM_ 5 $ do
+    threadDelay 400000
+    some <- hearSome client 2000000
+    assertBool ("the end after " <> show some) (some >= 2000000)
+  rest <- hearSome client 5500000
+  assertBool ("only " <> show rest) (rest >= 5500000)
+
+post :: ByteString -> Int -> ByteString
+post path n = "POST /" <> path <> " HTTP/1.1\r\nHost: test\r\nContent-Length: " <> C.pack (show n) <> "\r\n\r\n"
+
+-- | How many bytes come, until there are so many.
+hearSome :: Client -> Int -> IO Int
+hearSome client enough = go 0
+  where
+    go n
+      | n >= enough = pure n
+      | otherwise = do
+        bytes <- hear client
+        if B.null bytes then pure n else go (n + B.length bytes)
+
+-- | Unread data at its end makes a connection end with a reset.
+ignoringReset :: IO a -> IO ()
+ignoringReset act = void (try (void act) :: IO (Either IOException ()))

@@ -1,0 +1,334 @@
+-- |
+-- TLS: the laws of connections over it, and what @openssl@ and @curl@ see of a server.
+module Spec.Tls
+  ( tests,
+  )
+where
+
+import Control.Concurrent
+import Control.Exception
+import Control.Monad
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as B8
+import Data.IORef
+import Data.List (isInfixOf, sort)
+import GHC.Clock (getMonotonicTime)
+import Network.Socket (SockAddr (..), tupleToHostAddress)
+import System.Directory
+import System.Exit
+import System.FilePath
+import System.IO
+import System.Posix.IO (closeFd, handleToFd)
+import System.Posix.Types (Fd)
+import System.Process
+import Test.Tasty
+import Test.Tasty.HUnit hiding (testCase)
+import Weft.Duration
+import Weft.Test.Skip
+import Weft.Tls
+import Weft.Transport
+import Weft.Transport.Laws
+
+-- | The files of a run: made once by openssl.
+data Files = Files
+  { folderOf :: FilePath,
+    contentsOf :: (Fd, B.ByteString)
+  }
+
+tests :: TestTree
+tests = withResource makeFiles (\f -> closeFd (fst (contentsOf f)) >> removeDirectoryRecursive (folderOf f)) $ \files ->
+  testGroup
+    "TLS"
+    [ testGroup
+        ("laws over " <> name)
+        [ testCase (lawName law) (files >>= \f -> pairOver f below >>= \p -> lawHolds law (Subject p bound (contentsOf f)))
+          | law <- connectionLaws,
+            lawName law `notElem` absent
+        ]
+      | (name, bound, below) <- [("memory", 200000, inMemory), ("TCP", 9000000, overTcp)]
+    ]
+    `with` [openssl files]
+  where
+    with group more = testGroup "Weft.Tls" (group : more)
+    -- The library ends both directions at once.
+    absent = ["one direction goes on when the other has ended"]
+
+inMemory, overTcp :: IO (Connection, Connection)
+inMemory = connectionPair 65536 (SockAddrInet 1 0) (SockAddrInet 2 0)
+overTcp = do
+  l <- transportListen socketTransport loopback
+  c <- transportConnect socketTransport noDeadline (listenerAddress l)
+  s <- listenerAccept l
+  (c, s) <$ listenerClose l
+
+loopback :: SockAddr
+loopback = SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1))
+
+-- | The client's and the server's end, after the handshake.
+pairOver :: Files -> IO (Connection, Connection) -> IO (IO (Connection, Connection))
+pairOver files below = do
+  server <- newTlsServer (settingsFor files ["one"])
+  pure $ do
+    (a, b) <- below
+    accepted <- newEmptyMVar
+    _ <- forkIO (try (tlsAccept server b) >>= putMVar accepted)
+    c <- tlsConnect (clientFor files) "one.test" a
+    s <- takeMVar accepted >>= either (throwIO :: IOException -> IO a) pure
+    pure (c, s)
+
+settingsFor :: Files -> [String] -> TlsServerSettings
+settingsFor files names =
+  defaultTlsServerSettings {tlsCertificates = map (sourceOf files) names, tlsProtocols = map B8.pack ["h2", "http/1.1"]}
+
+sourceOf :: Files -> String -> CertificateSource
+sourceOf files name = CertificateFiles (folderOf files </> name <> ".pem") (folderOf files </> name <> ".key")
+
+clientFor :: Files -> TlsClientSettings
+clientFor files = defaultTlsClientSettings {tlsTrust = TrustAuthorities (folderOf files </> "ca.pem")}
+
+-- Asked by openssl -------------------------------------------------------------------
+
+openssl :: IO Files -> TestTree
+openssl get =
+  testGroup
+    "openssl"
+    [ testCase "nothing but forward secrecy with authenticated encryption" $ do
+        files <- get
+        serving files (settingsFor files ["one"]) $ \port _ _ -> do
+          (_, listed, _) <- run "openssl" ["ciphers", "-v", "ALL:@SECLEVEL=0"] ""
+          let suites = [head' (words l) | l <- lines listed, "TLSv1.3" `notElem` words l]
+          accepted <- filterM (\suite -> accepts port ["-tls1_2", "-cipher", suite <> ":@SECLEVEL=0"]) suites
+          sort accepted
+            @?= sort
+              [ "ECDHE-RSA-AES128-GCM-SHA256",
+                "ECDHE-RSA-AES256-GCM-SHA384",
+                "ECDHE-RSA-CHACHA20-POLY1305"
+              ]
+          forM_ ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"] $ \suite ->
+            accepts port ["-tls1_3", "-ciphersuites", suite] >>= assertBool suite
+          forM_ ["-tls1", "-tls1_1"] $ \version ->
+            accepts port [version, "-cipher", "ALL:@SECLEVEL=0"] >>= assertBool version . not,
+      testCase "a session is resumed, by TLS 1.2 and 1.3" $ do
+        files <- get
+        serving files (settingsFor files ["one"]) $ \port seen _ -> forM_ ["-tls1_2", "-tls1_3"] $ \version -> do
+          let kept = folderOf files </> "session" <> version
+          _ <- client files port [version, "-sess_out", kept] "hello\n"
+          writeIORef seen []
+          (_, out, _) <- client files port [version, "-sess_in", kept] "hello\n"
+          assertBool out ("Reused, " `isInfixOf` out)
+          securities <- readIORef seen
+          map securityResumed securities @?= [True],
+      testCase "no session is resumed when none is to be remembered" $ do
+        files <- get
+        serving files (settingsFor files ["one"]) {tlsSessions = 0} $ \port seen _ -> do
+          let kept = folderOf files </> "session-none"
+          _ <- client files port ["-tls1_3", "-sess_out", kept] "hello\n"
+          _ <- client files port ["-tls1_3", "-sess_in", kept] "hello\n"
+          securities <- readIORef seen
+          map securityResumed securities @?= [False, False],
+      testCase "each name gets its certificate, an unknown one the first" $ do
+        files <- get
+        serving files (settingsFor files ["one", "two"]) $ \port seen _ ->
+          forM_ [("one.test", "one.test"), ("two.test", "two.test"), ("any.wild.test", "two.test"), ("wild.test", "one.test"), ("unknown.test", "one.test")] $ \(asked, shown) -> do
+            (_, out, _) <- run "openssl" ["s_client", "-connect", at port, "-servername", asked] ""
+            assertBool (asked <> ": " <> out) (("CN = " <> shown) `isInfixOf` out)
+            securities <- readIORef seen
+            fmap securityServerName (take 1 securities) @?= [Just (B8.pack asked)],
+      testCase "ALPN: the server's preference; none in common is none" $ do
+        files <- get
+        serving files (settingsFor files ["one"]) $ \port _ _ -> do
+          (_, both, _) <- client files port ["-alpn", "http/1.1,h2"] ""
+          assertBool both ("ALPN protocol: h2" `isInfixOf` both)
+          (_, none, _) <- client files port ["-alpn", "spdy/3"] ""
+          assertBool none ("No ALPN negotiated" `isInfixOf` none),
+      testCase "a client certificate that is required: right, missing, expired, of another authority" $ do
+        files <- get
+        let settings = (settingsFor files ["one"]) {tlsClientCertificates = RequiredClientCertificates (folderOf files </> "ca.pem")}
+        serving files settings $ \port seen _ -> forM_ ["-tls1_2", "-tls1_3"] $ \version -> do
+          let ask name = (\(_, out, _) -> "echo" `isInfixOf` out) <$> client files port (version : credentialsOf files name) "echo\n"
+          mapM ask [Just "client", Nothing, Just "expired", Just "foreign"] >>= (@?= [True, False, False, False])
+          securities <- readIORef seen
+          map (not . null . peerCertificates) (take 1 securities) @?= [True],
+      testCase "a client certificate that is optional" $ do
+        files <- get
+        let settings = (settingsFor files ["one"]) {tlsClientCertificates = OptionalClientCertificates (folderOf files </> "ca.pem")}
+        serving files settings $ \port _ _ -> do
+          let ask name = (\(_, out, _) -> "echo" `isInfixOf` out) <$> client files port (credentialsOf files name) "echo\n"
+          mapM ask [Just "client", Nothing, Just "expired"] >>= (@?= [True, True, False]),
+      testCase "a handshake that stalls ends with the deadline" $ do
+        files <- get
+        serving files (settingsFor files ["one"]) {tlsHandshakeTime = milliseconds 300} $ \port _ errors -> do
+          forM_ [B.empty, B.pack [0x16, 3, 1], B.pack [0x16, 3, 1, 2, 0, 1]] $ \start -> do
+            before <- getMonotonicTime
+            c <- transportConnect socketTransport noDeadline (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
+            unless (B.null start) (connSendBytes c noDeadline start)
+            r <- try (receiveAll c) :: IO (Either IOException B.ByteString)
+            after' <- getMonotonicTime
+            connClose c
+            assertBool (show (after' - before, fmap B.length r)) (after' - before >= 0.3 && after' - before < 5)
+          -- The client may hear of the end before the server has noted why.
+          seen <- atLeast 3 errors
+          map isTimeout seen @?= [True, True, True],
+      testCase "rubbish is refused" $ do
+        files <- get
+        serving files (settingsFor files ["one"]) $ \port _ errors -> do
+          c <- transportConnect socketTransport noDeadline (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
+          connSendBytes c noDeadline (B8.pack "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+          _ <- try (receiveAll c) :: IO (Either IOException B.ByteString)
+          connClose c
+          seen <- atLeast 1 errors
+          length seen @?= 1,
+      testCase "a reload changes the certificate for new connections, and keeps the old ones" $ do
+        files <- get
+        let there name = folderOf files </> name
+        copyFile (there "one.pem") (there "live.pem") >> copyFile (there "one.key") (there "live.key")
+        server <- newTlsServer (settingsFor files ["live"])
+        let connectTo name = do
+              (a, b) <- inMemory
+              accepted <- newEmptyMVar
+              _ <- forkIO (tlsAccept server b >>= putMVar accepted)
+              c <- tlsConnect (clientFor files) name a
+              (,) c <$> takeMVar accepted
+        (c, s) <- connectTo "one.test"
+        copyFile (there "two.pem") (there "live.pem") >> copyFile (there "two.key") (there "live.key")
+        reloadTlsServer server
+        (c2, _) <- connectTo "two.test"
+        connSendBytes c noDeadline (B8.pack "still")
+        connReceive s noDeadline 10 >>= (@?= "still") . B8.unpack
+        mapM_ connClose [c, s, c2]
+        writeFile (there "live.pem") "rubbish"
+        r <- try (reloadTlsServer server) :: IO (Either IOException ())
+        assertBool "a reload of rubbish" (either (const True) (const False) r)
+        (c3, _) <- connectTo "two.test"
+        connClose c3,
+      testCase "a certificate from memory; a key that does not fit" $ do
+        files <- get
+        let there name = B.readFile (folderOf files </> name)
+        chain <- there "one.pem"
+        key <- there "one.key"
+        other <- there "two.key"
+        _ <- newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateMemory chain key]}
+        r <- try (newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateMemory chain other]})
+        case r of
+          Left e -> assertBool (show e) ("is not the key" `isInfixOf` show (e :: IOException))
+          Right _ -> assertFailure "a key that does not fit",
+      testCase "a client refuses a server of another name, and of another authority" $ do
+        files <- get
+        server <- newTlsServer (settingsFor files ["one"])
+        let connectAs settings name = do
+              (a, b) <- inMemory
+              _ <- forkIO (void (try (tlsAccept server b) :: IO (Either IOException Connection)))
+              r <- try (tlsConnect settings name a) :: IO (Either IOException Connection)
+              either (const False) (const True) r <$ connClose a
+        good <- connectAs (clientFor files) "one.test"
+        name <- connectAs (clientFor files) "other.test"
+        authority <- connectAs (clientFor files) {tlsTrust = TrustAuthorities (folderOf files </> "ca2.pem")} "one.test"
+        anything <- connectAs (clientFor files) {tlsTrust = TrustAnything} "other.test"
+        [good, name, authority, anything] @?= [True, False, False, True],
+      testCase "curl" $ do
+        needProgram "curl"
+        files <- get
+        serving files (settingsFor files ["one"]) $ \port _ _ -> do
+          (code, out, err) <-
+            run
+              "curl"
+              ["-sS", "--http1.1", "--cacert", folderOf files </> "ca.pem", "--resolve", "one.test:" <> show port <> ":127.0.0.1", "https://one.test:" <> show port <> "/"]
+              ""
+          (code, out) @?= (ExitSuccess, "hello")
+          err @?= ""
+    ]
+  where
+    accepts port arguments = do
+      (code, out, _) <- run "openssl" (["s_client", "-connect", at port] <> arguments) ""
+      pure (code == ExitSuccess && "Cipher is (NONE)" `notIn` out)
+    notIn x y = not (x `isInfixOf` y)
+    head' = concat . take 1
+    credentialsOf files = maybe [] (\name -> ["-cert", folderOf files </> name <> ".pem", "-key", folderOf files </> name <> ".key"])
+
+at :: Int -> String
+at port = "127.0.0.1:" <> show port
+
+-- | openssl's client, which says something, reads for a moment and ends.
+client :: Files -> Int -> [String] -> String -> IO (ExitCode, String, String)
+client files port arguments =
+  run "openssl" (["s_client", "-connect", at port, "-servername", "one.test", "-CAfile", folderOf files </> "ca.pem", "-ign_eof"] <> arguments)
+
+run :: FilePath -> [String] -> String -> IO (ExitCode, String, String)
+run program arguments = readProcessWithExitCode "timeout" ("20" : program : arguments)
+
+receiveAll :: Connection -> IO B.ByteString
+receiveAll c = do
+  bytes <- connReceive c noDeadline 4096
+  if B.null bytes then pure B.empty else (bytes <>) <$> receiveAll c
+
+-- | A server that answers a request of HTTP, and anything else with itself; with what it saw of its clients and what went
+-- wrong, the last first.
+-- | The errors noted, once there are so many, or after five seconds.
+atLeast :: Int -> IORef [IOException] -> IO [IOException]
+atLeast n errors = go (500 :: Int)
+  where
+    go left = do
+      seen <- readIORef errors
+      if length seen >= n || left == 0 then pure seen else threadDelay 10000 >> go (left - 1)
+
+serving :: Files -> TlsServerSettings -> (Int -> IORef [Security] -> IORef [IOException] -> IO a) -> IO a
+serving _ settings act = do
+  server <- newTlsServer settings
+  seen <- newIORef []
+  errors <- newIORef []
+  l <- transportListen socketTransport loopback
+  let handle' below = do
+        r <- try (tlsAccept server below)
+        case r of
+          Left e -> atomicModifyIORef' errors (\es -> (e : es, ()))
+          Right c -> do
+            forM_ (connSecurity c) (\s -> atomicModifyIORef' seen (\ss -> (s : ss, ())))
+            void (try (answer c) :: IO (Either IOException ()))
+            connClose c
+      answer c = do
+        deadline <- deadlineIn (seconds 3)
+        bytes <- connReceive c deadline 4096
+        unless (B.null bytes) $ do
+          connSendMany c deadline $
+            if B8.pack "GET" `B.isPrefixOf` bytes
+              then [B8.pack "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n", B8.pack "Connection: close\r\n\r\nhello"]
+              else [bytes]
+        connShutdownSend c deadline
+  t <- forkIO (forever (listenerAccept l >>= forkIO . handle'))
+  act (portOf (listenerAddress l)) seen errors `finally` (killThread t >> listenerClose l)
+  where
+    portOf address = case address of
+      SockAddrInet p _ -> fromIntegral p
+      _ -> 0
+
+-- Files ------------------------------------------------------------------------------
+
+makeFiles :: IO Files
+makeFiles = do
+  temporary <- getTemporaryDirectory
+  (path, h) <- openBinaryTempFile temporary "weft-tls"
+  hClose h >> removeFile path
+  createDirectory path
+  let contents = B8.pack (take 200000 (concatMap show [1 :: Int ..]))
+  B.writeFile (path </> "contents") contents
+  fd <- openBinaryFile (path </> "contents") ReadMode >>= handleToFd
+  forM_ ["ca", "ca2"] $ \ca ->
+    shell' path ("openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=" <> ca <> " -keyout " <> ca <> ".key -out " <> ca <> ".pem")
+  issue path "ca" "one" "one.test" "subjectAltName=DNS:one.test" "-days 30"
+  issue path "ca" "two" "two.test" "subjectAltName=DNS:two.test,DNS:*.wild.test" "-days 30"
+  issue path "ca" "client" "client" "extendedKeyUsage=clientAuth" "-days 30"
+  issue path "ca" "expired" "expired" "extendedKeyUsage=clientAuth" "-days 0"
+  issue path "ca2" "foreign" "foreign" "extendedKeyUsage=clientAuth" "-days 30"
+  pure (Files path (fd, contents))
+
+issue :: FilePath -> String -> String -> String -> String -> String -> IO ()
+issue folder ca name cn extension days = do
+  writeFile (folder </> name <> ".ext") (extension <> "\nbasicConstraints=CA:FALSE\n")
+  shell' folder ("openssl req -newkey rsa:2048 -nodes -subj /CN=" <> cn <> " -keyout " <> name <> ".key -out " <> name <> ".csr")
+  shell' folder $
+    "openssl x509 -req -in " <> name <> ".csr -CA " <> ca <> ".pem -CAkey " <> ca <> ".key -CAcreateserial -extfile " <> name <> ".ext " <> days <> " -out " <> name <> ".pem"
+
+shell' :: FilePath -> String -> IO ()
+shell' folder command = do
+  (code, out, err) <- readCreateProcessWithExitCode (shell command) {cwd = Just folder} ""
+  when (code /= ExitSuccess) (ioError (userError (command <> ": " <> out <> err)))

@@ -1,0 +1,39 @@
+-- |
+-- Description : Where Weft differs from its peers on purpose
+--
+-- Each kind of request of which Weft takes more than two of the peers do, or fewer than all of them, has a line here with its
+-- reason, and one in @doc\/http.md@. A line that is not needed any more makes the suite fail.
+module Differences
+  ( Difference (..),
+    Direction (..),
+    differences,
+  )
+where
+
+-- | Does Weft take more, or less?
+data Direction = Laxer | Stricter
+  deriving (Eq, Show)
+
+-- | A kind of request, as in 'Requests.caseName'.
+data Difference = Difference
+  { differenceCase :: String,
+    differenceDirection :: Direction,
+    differenceReason :: String
+  }
+
+-- | All of them.
+differences :: [Difference]
+differences =
+  map
+    (\(name, reason) -> Difference name Laxer reason)
+    [ ("chunk/extension-blanks", "RFC 9112, 7.1.1: blanks around the semicolon and the equals sign of an extension have to be parsed"),
+      ("content-length/padded", "RFC 9110, 5.5: tabs around a field's value are optional white space"),
+      ("host/absolute-percent", "RFC 3986, 3.2.2: a name may have percent-encoded octets"),
+      ("transfer-encoding/padded", "RFC 9110, 5.5: blanks and tabs around a field's value are optional white space"),
+      ("request-line/target-bad-percent", "RFC 9112, 3.2: the path is the application's to decode; the engine passes it on as it came"),
+      ("request-line/method-lower-case", "RFC 9110, 9.1: a method is a case-sensitive token; which ones exist is the application's to say")
+    ]
+    ++ [Difference "request-line/target-fragment" Stricter "RFC 9112, 3.2: a target has no fragment"]
+    ++ map
+      (\name -> Difference ("host/" <> name) Stricter "RFC 9112, 3.2: a Host that is not a uri-host with an optional port draws 400")
+      ["bracket-open", "colons", "comma", "ipv6-bad", "port-large", "port-letters", "port-negative", "absolute-port-large"]
