@@ -1,0 +1,74 @@
+/* TUN and TAP devices: results or -errno. Only Linux has these; elsewhere ENOSYS. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <fcntl.h>
+#include <linux/if.h>
+#include <linux/if_tun.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+/* Open a queue of a device: a TAP if tap is set, with virtio-net headers and
+ * segmentation offload if offload is, one of several queues if many is. What the
+ * kernel calls the device is written to name. */
+int weft_tun_open(char *name, int tap, int offload, int many) {
+  struct ifreq ifr;
+  int e, fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return -errno;
+  memset(&ifr, 0, sizeof ifr);
+  strncpy(ifr.ifr_name, name, IFNAMSIZ - 1);
+  ifr.ifr_flags = (tap ? IFF_TAP : IFF_TUN) | IFF_NO_PI;
+  if (offload) ifr.ifr_flags |= IFF_VNET_HDR;
+  if (many) ifr.ifr_flags |= IFF_MULTI_QUEUE;
+  if (ioctl(fd, TUNSETIFF, &ifr) < 0) goto failed;
+  if (offload && ioctl(fd, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6) < 0) goto failed;
+  memcpy(name, ifr.ifr_name, IFNAMSIZ);
+  return fd;
+failed:
+  e = errno;
+  close(fd);
+  return -e;
+}
+
+int weft_tun_mtu(const char *name) {
+  struct ifreq ifr;
+  int e = 0, fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -errno;
+  memset(&ifr, 0, sizeof ifr);
+  strncpy(ifr.ifr_name, name, IFNAMSIZ - 1);
+  if (ioctl(fd, SIOCGIFMTU, &ifr) < 0) e = errno;
+  close(fd);
+  return e ? -e : ifr.ifr_mtu;
+}
+
+#else
+int weft_tun_open(char *name, int tap, int offload, int many) {
+  (void)name, (void)tap, (void)offload, (void)many;
+  return -ENOSYS;
+}
+
+int weft_tun_mtu(const char *name) {
+  (void)name;
+  return -ENOSYS;
+}
+#endif
+
+ssize_t weft_tun_read(int fd, void *p, size_t n) {
+  ssize_t r;
+  do r = read(fd, p, n);
+  while (r < 0 && errno == EINTR);
+  return r < 0 ? -errno : r;
+}
+
+ssize_t weft_tun_writev(int fd, const struct iovec *v, int n) {
+  ssize_t r;
+  do r = writev(fd, v, n);
+  while (r < 0 && errno == EINTR);
+  return r < 0 ? -errno : r;
+}
+
+int weft_tun_close(int fd) { return close(fd) < 0 ? -errno : 0; }

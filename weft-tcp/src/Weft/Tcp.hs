@@ -1,0 +1,164 @@
+-- |
+-- TCP in the application: connections that are memory, not descriptors (2007, section
+-- 4.8). A stack runs on a device ("Weft.Tcp.Device.Tun") and has addresses of its own; the
+-- kernel only carries packets.
+--
+-- > import Weft.Tcp
+-- > import Weft.Tcp.Device.Tun
+-- >
+-- > main :: IO ()
+-- > main = do
+-- >   device <- openTun (tunNamed "weft0")
+-- >   withStack (defaultSettings [address]) device $ \stack -> do
+-- >     listener <- transportListen (tcpTransport stack) (SockAddrInet 80 0)
+-- >     ...
+-- >   where Just address = parseAddress "10.9.0.2"
+--
+-- Anything that takes a "Weft.Transport" runs on it by that one line. The functions below
+-- are what that is made of, for GHC's threads. All may be used by any thread; of one
+-- connection at most one thread receives and one sends at a time. What waits is
+-- interruptible, and takes a deadline ('Weft.Transport.noDeadline' if it has none).
+module Weft.Tcp
+  ( -- * Stacks
+    Stack,
+    StackSettings (..),
+    defaultSettings,
+    newStack,
+    closeStack,
+    withStack,
+    tcpTransport,
+
+    -- * Connections
+    Socket,
+    connect,
+    recv,
+    send,
+    sendMany,
+    shutdownSend,
+    close,
+    abort,
+    setChoices,
+    socketFlow,
+
+    -- * Listeners
+    Listening,
+    listen,
+    accept,
+    closeListening,
+
+    -- * What is going on
+    connections,
+    Counter (..),
+    readCounter,
+    tableSize,
+    inspect,
+
+    -- * Addresses and settings
+    Address (..),
+    parseAddress,
+    showAddress,
+    toSockAddr,
+    Flow (..),
+    Config (..),
+    defaultConfig,
+    Policy (..),
+    Decision (..),
+    boundedBacklog,
+    Choices (..),
+  )
+where
+
+import Control.Concurrent (ThreadId, forkIO, killThread)
+import Control.Concurrent.MVar
+import Control.Concurrent.STM
+import Control.Exception (AsyncException (..), SomeException, bracket, catch, fromException)
+import Control.Monad (forM, forM_)
+import Data.Array (elems, listArray)
+import qualified Data.ByteString as B
+import Data.IORef
+import qualified Data.Map.Strict as Map
+import qualified Data.Sequence as Seq
+import GHC.Conc (labelThread)
+import System.IO (IOMode (..), withBinaryFile)
+import Weft.Tcp.Core
+import Weft.Tcp.Core.Listener
+import Weft.Tcp.Core.Secret
+import Weft.Tcp.Device
+import Weft.Tcp.Socket
+import Weft.Tcp.Stack
+import Weft.Tcp.Stack.Input
+import Weft.Tcp.Stack.Step
+import Weft.Tcp.Transport
+import Weft.Tcp.Wire.Address
+import Weft.Tcp.Wire.Fragments (noFragments)
+
+-- | For those addresses: 1024 connections that wait to be accepted, 128 of a source, then
+-- cookies; 32768 in TIME-WAIT.
+defaultSettings :: [Address] -> StackSettings
+defaultSettings addresses =
+  StackSettings
+    { stackAddresses = addresses,
+      stackConfig = defaultConfig,
+      stackPolicy = boundedBacklog 1024 128,
+      maxTimeWait = 32768,
+      stackTap = Nothing
+    }
+
+-- | Start a stack on a device: a thread for each queue and one for timers, on Weft's
+-- dispatchers. The secret key comes from @\/dev\/urandom@.
+newStack :: StackSettings -> Device -> IO Stack
+newStack s d = do
+  key <- withBinaryFile "/dev/urandom" ReadMode (`B.hGet` 18)
+  shards <- mapM (const (newIORef Map.empty)) [0 .. shardCount - 1]
+  counting <- mapM (const (newIORef 0)) [minBound .. maxBound :: Counter]
+  st <-
+    Stack d s (secretFrom (B.take 16 key)) (listArray (0, shardCount - 1) shards)
+      <$> newIORef Seq.empty
+      <*> newIORef Map.empty
+      <*> newIORef []
+      <*> newEmptyMVar
+      <*> newIORef noFragments
+      -- RFC 6056: where the search for a port begins is nobody's guess.
+      <*> newIORef (49152 + fromIntegral (B.foldl' (\n b -> n * 256 + fromIntegral b) (0 :: Int) (B.drop 16 key) `mod` 16384))
+      <*> pure (listArray (minBound, maxBound) counting)
+      <*> newTVarIO False
+      <*> newIORef []
+  inputs <- forM (zip [0 :: Int ..] (deviceQueues d)) $ \(i, q) ->
+    worker st ("weft-tcp input " ++ show i) (inputLoop st q)
+  timers' <- worker st "weft-tcp timers" (timerLoop st)
+  writeIORef (workers st) (timers' : inputs)
+  pure st
+  where
+    -- A power of two.
+    shardCount = 64 :: Int
+
+-- | A loop ends when the stack is closed. If something else ends it, as an error of the
+-- device, its connections are aborted: their users learn of it.
+worker :: Stack -> String -> IO () -> IO ThreadId
+worker st name loop = do
+  t <- forkIO (loop `catch` failed)
+  t <$ labelThread t name
+  where
+    failed :: SomeException -> IO ()
+    failed e = case fromException e of
+      Just ThreadKilled -> pure ()
+      _ -> connections st >>= mapM_ abort
+
+-- | Stop: connections are aborted, then the device is closed.
+closeStack :: Stack -> IO ()
+closeStack st = do
+  open' <- connections st
+  forM_ open' abort
+  atomically (writeTVar (stopped st) True)
+  readIORef (workers st) >>= mapM_ killThread
+  deviceClose (device st)
+
+-- | For the time of an action.
+withStack :: StackSettings -> Device -> (Stack -> IO a) -> IO a
+withStack s d = bracket (newStack s d) closeStack
+
+-- | Those that exist now, but those in TIME-WAIT.
+connections :: Stack -> IO [Socket]
+connections st = do
+  shards <- mapM readIORef (elems (table st))
+  pure [sock | m <- shards, Live sock <- Map.elems m]

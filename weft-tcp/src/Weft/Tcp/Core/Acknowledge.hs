@@ -1,0 +1,113 @@
+-- |
+-- The ACK field of an acceptable segment (RFC 9293, section 3.10.7.4, fifth step): what
+-- was acknowledged is forgotten, SACK blocks are noted, the round-trip time is
+-- measured, the send window is updated; then recovery looks at the result.
+module Weft.Tcp.Core.Acknowledge
+  ( acknowledgeSegment,
+    scaledWindow,
+    measureHandshake,
+  )
+where
+
+import Data.Bits (shiftL)
+import Data.List (foldl')
+import Weft.Tcp.Core.Buffer
+import Weft.Tcp.Core.Config
+import Weft.Tcp.Core.Emit
+import Weft.Tcp.Core.Recovery
+import Weft.Tcp.Core.Rtt
+import Weft.Tcp.Core.Scoreboard
+import Weft.Tcp.Core.State
+import Weft.Tcp.Core.Time
+import Weft.Tcp.Wire.Options
+import Weft.Tcp.Wire.Segment (Segment (..), fin, has, payloadLength, syn)
+
+-- | SEG.WND in bytes.
+scaledWindow :: Conn -> Segment -> Int
+scaledWindow c s = fromIntegral (window s) `shiftL` sendShift (agreed c)
+
+-- | The time from our SYN to its acknowledgment, if it was sent once.
+measureHandshake :: Env -> Conn -> Conn
+measureHandshake env c
+  | backoff (rtt c) == 0 && stalledSince (timers c) /= never = modifyRtt (measured (config env) (now env `since` stalledSince (timers c))) c
+  | otherwise = c
+
+-- | The segment's ACK lies between SND.UNA - MAX.SND.WND and SND.NXT.
+acknowledgeSegment :: Env -> Pos -> Segment -> Conn -> Conn
+acknowledgeSegment env at s c0
+  | nothingNew = windowUpdated
+  | otherwise = rearm (recoverWith env progress (measure windowUpdated))
+  where
+    snd0 = sendSide c0
+    una = sndUna snd0
+    acked = unwrap una (ackNumber s)
+    newly = max 0 (acked - una)
+    -- Cumulative.
+    (gone, board1) = if newly > 0 then acknowledgeTo acked (board (loss c0)) else ([], board (loss c0))
+    -- Selective.
+    blocks = if useSack (agreed c0) then [(unwrap una l, unwrap una r) | SackBlock l r <- take 4 (sackBlocks (options s))] else []
+    valid (l, r) = l < r && l >= max una acked && r <= sndNxt snd0
+    (sackedNow, board2) = foldl' one ([], board1) (filter valid blocks)
+    one (out, b) (l, r) = let (g, b') = acknowledgeRange (maxScoreboard (config env)) l r b in (g ++ out, b')
+    isDsack = case blocks of
+      (l, r) : rest -> r <= max una acked && l < r || any (\(l', r') -> l' <= l && r <= r') (take 1 rest)
+      [] -> False
+    everything = gone ++ sackedNow
+    c1 = c0 {sendSide = moved, loss = (loss c0) {board = board2}}
+    moved
+      | newly > 0 = snd0 {sndUna = acked, sndBuffer = dropTo acked (sndBuffer snd0)}
+      | otherwise = snd0
+    -- RFC 5681, section 2: a duplicate has no data, no FIN, repeats the last
+    -- acknowledgment and does not change the window.
+    duplicate =
+      newly == 0 && acked == una && outstanding c0 > 0 && payloadLength s == 0 && not (has fin (flags s)) && not (has syn (flags s))
+        && scaledWindow c0 s == sndWnd snd0
+    windowUpdated = updateWindow env at acked s c1
+    nothingNew = newly == 0 && null everything && not duplicate && not isDsack
+    progress =
+      Progress
+        { ackedBytes = newly,
+          deliveredBytes = if useSack (agreed c0) then sum [sentEnd e - k | (k, e) <- everything] else withoutSack,
+          delivered = everything,
+          isDuplicate = duplicate,
+          sawDsack = isDsack,
+          flightBefore = inFlight c0
+        }
+    -- Each duplicate has counted for a segment before.
+    withoutSack
+      | duplicate = sendMss c0
+      | otherwise = max 0 (newly - dupAcks (loss c0) * sendMss c0)
+    -- What was sent once but waited behind something that was sent again says how long
+    -- the repair took, not the way.
+    timed = sackedNow ++ (if any (retransmitted . snd) gone then [] else gone)
+    measure c = case [sentAt e | (_, e) <- timed, not (retransmitted e)] of
+      [] -> if newly > 0 then modifyRtt progressed (echoed c) else c
+      times -> modifyRtt (measured (config env) (now env `since` minimum times) . progressed) c
+    -- Karn's algorithm leaves retransmissions out; an echoed timestamp tells which
+    -- transmission it was (RFC 7323, section 4). With a report of a duplicate it was
+    -- the first one, whose acknowledgment was lost: no measure of the way either.
+    echoed c = case timestamps (options s) of
+      Just (Timestamps _ e)
+        | useTimestamps (agreed c), not isDsack, e /= 0, let age = unwrap 0 (timestampNow env (agreed c) - e), age >= 0, age < 600000 -> modifyRtt (measured (config env) (millis (max 1 age))) c
+      _ -> c
+    -- RFC 6298, 5.3; RFC 8985, section 7.2.
+    rearm c
+      | newly > 0 = modifyTimers (\t -> t {retransmitAt = never, probeAt = never, stalledSince = never}) c
+      | not (null everything) = modifyTimers (\t -> t {probeAt = never}) c
+      | otherwise = c
+
+-- | The window of the segment sent last counts (RFC 9293: SND.WL1, SND.WL2). When a
+-- window opens again, what was sent into the closed one is sent again at once.
+updateWindow :: Env -> Pos -> Pos -> Segment -> Conn -> Conn
+updateWindow env at acked s c
+  | newer && wnd == 0 && sndWnd snd' > 0 = c {sendSide = updated, timers = (timers c) {probeAt = never}}
+  | newer && sndWnd snd' == 0 && wnd > 0 =
+    modifyRtt progressed (modifyLoss (\l -> l {board = markAllLost (board l)}) c {sendSide = updated, timers = (timers c) {retransmitAt = never, stalledSince = never}})
+  | newer = c {sendSide = updated}
+  | otherwise = c
+  where
+    snd' = sendSide c
+    wnd = scaledWindow c s
+    newer = acked >= sndUna snd' && (sndWl1 snd' < at || (sndWl1 snd' == at && sndWl2 snd' <= acked))
+    updated = snd' {sndWnd = wnd, sndMaxWnd = max wnd (sndMaxWnd snd'), sndWl1 = at, sndWl2 = acked}
+    _ = env

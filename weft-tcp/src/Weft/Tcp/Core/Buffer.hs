@@ -1,0 +1,198 @@
+-- |
+-- Streams of bytes as strings one after the other: nothing is copied, but small
+-- strings that lie together, which are merged so that the memory of a buffer is in
+-- proportion to its bytes. All offsets are positions in the stream.
+module Weft.Tcp.Core.Buffer
+  ( -- * A queue: bytes from one position to another
+    Buffer,
+    emptyAt,
+    bufferStart,
+    bufferEnd,
+    bufferLength,
+    append,
+    dropTo,
+    range,
+    takeFront,
+
+    -- * Parts with gaps: out-of-order data
+    Held,
+    noHeld,
+    isNoHeld,
+    heldParts,
+    heldRange,
+    hold,
+    releaseFrom,
+    heldConsistent,
+  )
+where
+
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Unsafe as B
+import Data.IntMap.Strict (IntMap)
+import qualified Data.IntMap.Strict as IntMap
+import Weft.Tcp.Core.Time (Pos)
+
+-- | Strings by the position of their first byte, without gaps.
+data Buffer = Buffer
+  { -- | The position of the first byte.
+    bufferStart :: {-# UNPACK #-} !Pos,
+    -- | The position behind the last byte.
+    bufferEnd :: {-# UNPACK #-} !Pos,
+    chunks :: !(IntMap ByteString)
+  }
+
+instance Show Buffer where
+  show b = "Buffer " ++ show (bufferStart b, bufferEnd b)
+
+-- | Without bytes: the first will be at that position.
+emptyAt :: Pos -> Buffer
+emptyAt p = Buffer p p IntMap.empty
+
+-- | How many bytes the buffer has.
+bufferLength :: Buffer -> Int
+bufferLength b = bufferEnd b - bufferStart b
+
+-- | Strings below this size are merged with their neighbour: a byte is copied
+-- O(log size) times.
+smallSize :: Int
+smallSize = 2048
+
+-- | Add bytes at the end. O(log n).
+append :: ByteString -> Buffer -> Buffer
+append s b
+  | B.null s = b
+  | otherwise = Buffer (bufferStart b) (bufferEnd b + B.length s) (push (bufferEnd b) s (chunks b))
+
+-- | A neighbour that is not longer is merged, and what becomes of that again: strings
+-- grow by doubling.
+push :: Pos -> ByteString -> IntMap ByteString -> IntMap ByteString
+push at s m = case IntMap.lookupMax m of
+  Just (k, t)
+    | B.length t <= B.length s, B.length t + B.length s <= smallSize -> push k (t <> s) (IntMap.delete k m)
+  _ -> IntMap.insert at s m
+
+-- | Forget what lies before a position; one behind the end forgets everything and
+-- leaves the end where it is. O(log n) beside what is forgotten.
+dropTo :: Pos -> Buffer -> Buffer
+dropTo p b
+  | p <= bufferStart b = b
+  | p >= bufferEnd b = emptyAt (bufferEnd b)
+  | otherwise = Buffer p (bufferEnd b) kept
+  where
+    (below, exact, above) = IntMap.splitLookup p (chunks b)
+    kept = case exact of
+      Just s -> IntMap.insert p s above
+      Nothing -> case IntMap.lookupMax below of
+        Just (k, s) | k + B.length s > p -> IntMap.insert p (B.unsafeDrop (p - k) s) above
+        _ -> above
+
+-- | The bytes from one position to another, as far as they are there. O(log n)
+-- beside the strings returned.
+range :: Pos -> Pos -> Buffer -> [ByteString]
+range from to b = go (max from (bufferStart b))
+  where
+    end = min to (bufferEnd b)
+    go p
+      | p >= end = []
+      | otherwise = case IntMap.lookupLE p (chunks b) of
+        Just (k, s) | k + B.length s > p -> let part = B.take (end - p) (B.unsafeDrop (p - k) s) in part : go (p + B.length part)
+        _ -> []
+
+-- | The first bytes, so many at most, and the rest.
+takeFront :: Int -> Buffer -> ([ByteString], Buffer)
+takeFront n b = (range (bufferStart b) to b, dropTo to b)
+  where
+    to = min (bufferEnd b) (bufferStart b + n)
+
+-- Out-of-order data ----------------------------------------------------------------
+
+-- | Strings that do not overlap, and the ranges they make up. Insertion and release
+-- are O(log n), whatever order segments come in (CVE-2018-5390).
+data Held = Held
+  { heldStrings :: !(IntMap ByteString),
+    -- | How many.
+    heldParts :: {-# UNPACK #-} !Int,
+    -- | Start to end; neither overlapping nor adjacent.
+    heldRanges :: !(IntMap Pos)
+  }
+
+instance Show Held where
+  show = show . IntMap.toList . heldRanges
+
+-- | No out-of-order data.
+noHeld :: Held
+noHeld = Held IntMap.empty 0 IntMap.empty
+
+-- | Whether there is no out-of-order data.
+isNoHeld :: Held -> Bool
+isNoHeld = IntMap.null . heldStrings
+
+-- | The range around a position, if it is held.
+heldRange :: Pos -> Held -> Maybe (Pos, Pos)
+heldRange p h = case IntMap.lookupLE p (heldRanges h) of
+  Just (a, b) | b > p -> Just (a, b)
+  _ -> Nothing
+
+-- | Hold bytes from a position on. Of bytes that are held already the first ones
+-- count. More parts than the limit are refused: 'Nothing'.
+hold :: Int -> Pos -> ByteString -> Held -> Maybe Held
+hold limit at s h
+  | B.null s = Just h
+  | heldParts h >= limit = Nothing
+  | otherwise = Just filled {heldRanges = cover at (at + B.length s) (heldRanges h)}
+  where
+    filled = foldr insertGap h (gaps at (at + B.length s) h)
+    insertGap (a, b) = insertPart a (B.take (b - a) (B.drop (a - at) s))
+
+-- | The parts of a range that are not held.
+gaps :: Pos -> Pos -> Held -> [(Pos, Pos)]
+gaps from to h
+  | from >= to = []
+  | otherwise = case IntMap.lookupLE from (heldRanges h) of
+    Just (_, b) | b > from -> gaps b to h
+    _ -> case IntMap.lookupGT from (heldRanges h) of
+      Just (a, b) | a < to -> (from, a) : gaps b to h
+      _ -> [(from, to)]
+
+insertPart :: Pos -> ByteString -> Held -> Held
+insertPart at s h = case IntMap.lookupLT at (heldStrings h) of
+  Just (k, t)
+    | k + B.length t == at,
+      B.length t + B.length s <= smallSize ->
+      h {heldStrings = IntMap.insert k (t <> s) (heldStrings h)}
+  _ -> h {heldStrings = IntMap.insert at s (heldStrings h), heldParts = heldParts h + 1}
+
+cover :: Pos -> Pos -> IntMap Pos -> IntMap Pos
+cover a b m
+  | Just (k, e) <- IntMap.lookupLE b m, e >= a = cover (min a k) (max b e) (IntMap.delete k m)
+  | otherwise = IntMap.insert a b m
+
+-- | What is held from a position on without a gap, and the rest. What lies before the
+-- position is dropped.
+releaseFrom :: Pos -> Held -> ([ByteString], Held)
+releaseFrom p h
+  | isNoHeld h = ([], h)
+  | otherwise = go p [] h
+  where
+    go q out g = case IntMap.minViewWithKey (heldStrings g) of
+      Just ((k, s), rest)
+        | k <= q ->
+          let part = B.drop (q - k) s
+           in go (q + B.length part) (if B.null part then out else part : out) g {heldStrings = rest, heldParts = heldParts g - 1}
+      _ -> (reverse out, g {heldRanges = trim q (heldRanges g)})
+    trim q m = case IntMap.minViewWithKey m of
+      Just ((_, b), rest)
+        | b <= q -> trim q rest
+      Just ((a, b), rest)
+        | a < q -> IntMap.insert q b rest
+      _ -> m
+
+-- | For tests: the ranges are those of the strings.
+heldConsistent :: Held -> Bool
+heldConsistent h =
+  heldParts h == IntMap.size (heldStrings h)
+    && foldr (\(k, s) m -> cover k (k + B.length s) m) IntMap.empty (IntMap.toList (heldStrings h)) == heldRanges h
+    && and (zipWith (\(k, s) (l, _) -> k + B.length s <= l) strings (drop 1 strings))
+  where
+    strings = IntMap.toList (heldStrings h)

@@ -1,0 +1,25 @@
+-- |
+-- Reno's congestion avoidance (RFC 5681), for NewReno recovery (RFC 6582).
+module Weft.Tcp.Core.Congestion.NewReno (newReno) where
+
+import Weft.Tcp.Core.Congestion
+
+-- | One segment more for each window that is acknowledged; half after a loss. Its
+-- state is the bytes acknowledged since the last growth.
+newReno :: Algorithm Int
+newReno =
+  Algorithm
+    { algorithmName = "newreno",
+      algorithmStart = 0,
+      onAcknowledged = grow,
+      onLoss = \s _ _ -> (halve 0.5 s, 0),
+      onTimeout = \s _ _ -> (halve 0.5 s, 0)
+    }
+
+grow :: Sample -> Window -> Int -> (Window, Int)
+grow s w0 counted
+  | total >= congestionWindow w = (w {congestionWindow = congestionWindow w + sampleMss s}, total - congestionWindow w)
+  | otherwise = (w, total)
+  where
+    (w, left) = slowStart s w0
+    total = counted + left

@@ -1,0 +1,165 @@
+-- |
+-- Making segments: what every segment says of the receiving side, the window, the
+-- acknowledgment and the options, and noting that it was said.
+module Weft.Tcp.Core.Emit
+  ( emit,
+    emitAck,
+    emitSyn,
+    emitReset,
+    resetFor,
+    challengeAck,
+    timestampNow,
+    windowUpdateWorthwhile,
+    announceable,
+  )
+where
+
+import Data.Bits (shiftL, shiftR)
+import Data.ByteString (ByteString)
+import Data.List (nub)
+import Data.Maybe (mapMaybe)
+import Data.Word (Word32)
+import Weft.Tcp.Core.Buffer
+import Weft.Tcp.Core.Config
+import Weft.Tcp.Core.State
+import Weft.Tcp.Core.Time
+import Weft.Tcp.Wire.Options
+import Weft.Tcp.Wire.Segment (Flags, Segment (..), ack, has, rst, sequenceLength, syn, urg)
+
+-- | A segment of an open connection, from a position on, with those flags and ACK.
+-- Announces the window, and settles what acknowledgment was owed.
+emit :: Env -> Flags -> Pos -> [ByteString] -> Conn -> (Conn, Segment)
+emit env extra at body c = (c {receiveSide = said, timers = (timers c) {ackAt = never}}, segment)
+  where
+    r = receiveSide c
+    a = agreed c
+    edge = windowEdge (config env) c
+    value = min 65535 ((edge - rcvNxt r) `shiftR` receiveShift a)
+    said =
+      r
+        { rcvAdvertised = max (rcvAdvertised r) (rcvNxt r + value `shiftL` receiveShift a),
+          lastAckSent = rcvNxt r,
+          ackNow = False
+        }
+    -- RFC 9293, section 3.8.5: the pointer counts from the segment's first byte.
+    urgent = sndUp (sendSide c) - at
+    isUrgent = urgent > 0 && urgent <= 65535
+    segment =
+      Segment
+        { seqNumber = wrap at,
+          ackNumber = wrap (rcvNxt r),
+          flags = ack <> extra <> (if isUrgent then urg else mempty),
+          window = fromIntegral (max 0 value),
+          urgentPointer = if isUrgent then fromIntegral urgent else 0,
+          options = noOptions {timestamps = stamps env c},
+          payload = body
+        }
+
+-- | An acknowledgment without data, with what there is to report of selective ones.
+emitAck :: Env -> Conn -> (Conn, Segment)
+emitAck env c0 = (modifyReceive (\r -> r {dsack = Nothing}) c, s {options = (options s) {sackBlocks = blocks}})
+  where
+    (c, s) = emit env mempty (sndNxt (sendSide c0)) [] c0
+    r0 = receiveSide c0
+    ranges = nub (mapMaybe (`heldRange` rcvHeld r0) (sackRecent r0))
+    blocks
+      | not (useSack (agreed c0)) = []
+      | otherwise =
+        take (maxSackBlocks (useTimestamps (agreed c0))) $
+          [SackBlock (wrap a) (wrap b) | (a, b) <- maybe id (:) (dsack r0) ranges]
+
+-- | The right edge to announce: as far as there is memory, but the old one while it
+-- would grow by less than a segment and half of the buffer (RFC 9293, section
+-- 3.8.6.2.2), and never less than the old one (MUST-34's counterpart, SHLD-14).
+windowEdge :: Config -> Conn -> Pos
+windowEdge cfg c
+  | wanted - rcvAdvertised r >= min (receiveBuffer cfg `div` 2) (announcedMss cfg) = wanted
+  | otherwise = rcvAdvertised r
+  where
+    r = receiveSide c
+    wanted = announceable cfg c
+
+-- | As far as there is memory.
+announceable :: Config -> Conn -> Pos
+announceable cfg c = rcvNxt r + min (65535 `shiftL` receiveShift (agreed c)) (max 0 (receiveBuffer cfg - bufferLength (rcvQueue r)))
+  where
+    r = receiveSide c
+
+-- | Whether the user has taken so much that the peer should hear of it: the window
+-- would at least double.
+windowUpdateWorthwhile :: Config -> Conn -> Bool
+windowUpdateWorthwhile cfg c = edge > rcvAdvertised r && edge - rcvNxt r >= 2 * (rcvAdvertised r - rcvNxt r)
+  where
+    r = receiveSide c
+    edge = windowEdge cfg c
+
+-- | The timestamp to send now (RFC 7323): the clock in milliseconds plus the
+-- connection's offset, modulo 2^32.
+timestampNow :: Env -> Agreed -> Word32
+timestampNow env a = let Instant t = now env in fromIntegral (t `div` 1000) + tsOffset a
+
+stamps :: Env -> Conn -> Maybe Timestamps
+stamps env c
+  | useTimestamps (agreed c) = Just (Timestamps (timestampNow env (agreed c)) (tsRecent (receiveSide c)))
+  | otherwise = Nothing
+
+-- | SYN, or SYN and ACK (RFC 9293, section 3.5), with the options that we offer, or
+-- those that the peer offered as well.
+emitSyn :: Env -> Conn -> (Conn, Segment)
+emitSyn env c = (c {receiveSide = said, timers = (timers c) {ackAt = never}}, segment)
+  where
+    cfg = config env
+    a = agreed c
+    r = receiveSide c
+    answering = state c == SynReceived
+    -- Windows in segments with SYN are never scaled (RFC 7323, section 2.2).
+    value = min 65535 (max 0 (receiveBuffer cfg - bufferLength (rcvQueue r)))
+    said
+      | answering = r {rcvAdvertised = max (rcvAdvertised r) (rcvNxt r + value), lastAckSent = rcvNxt r, ackNow = False}
+      | otherwise = r
+    segment =
+      Segment
+        { seqNumber = wrap (sndUna (sendSide c)),
+          ackNumber = if answering then wrap (rcvNxt r) else 0,
+          flags = if answering then syn <> ack else syn,
+          window = fromIntegral value,
+          urgentPointer = 0,
+          options =
+            Options
+              { maximumSegmentSize = Just (fromIntegral (min 65535 (announcedMss cfg))),
+                windowScale = if useScale a then Just (fromIntegral (receiveShift a)) else Nothing,
+                sackPermitted = useSack a,
+                timestamps = if useTimestamps a then Just (Timestamps (timestampNow env a) (tsRecent r)) else Nothing,
+                sackBlocks = []
+              },
+          payload = []
+        }
+
+-- | The reset that aborts a synchronized connection.
+emitReset :: Env -> Conn -> Segment
+emitReset env c = s {flags = rst <> ack, window = 0, urgentPointer = 0}
+  where
+    (_, s) = emit env mempty (sndNxt (sendSide c)) [] c
+
+-- | The answer to a segment of a connection that does not exist (RFC 9293, section
+-- 3.10.7.1): none to a reset.
+resetFor :: Segment -> Maybe Segment
+resetFor s
+  | has rst (flags s) = Nothing
+  | has ack (flags s) = Just (reset (ackNumber s) 0 rst)
+  | otherwise = Just (reset 0 (seqNumber s + fromIntegral (sequenceLength s)) (rst <> ack))
+  where
+    reset from to f = Segment from to f 0 0 noOptions []
+
+-- | The acknowledgment that answers what is not acceptable (RFC 5961), if the
+-- connection has not sent too many lately (section 7): a peer that takes our answers
+-- for unacceptable too would answer them for ever.
+challengeAck :: Env -> Conn -> (Conn, [Segment])
+challengeAck env c
+  | now env `since` challengePeriod r >= secs 5 = count 1 (now env)
+  | challengeCount r < challengeLimit (config env) = count (challengeCount r + 1) (challengePeriod r)
+  | otherwise = (c, [])
+  where
+    r = receiveSide c
+    count n period =
+      let (c', s) = emitAck env c {receiveSide = r {challengeCount = n, challengePeriod = period}} in (c', [s])

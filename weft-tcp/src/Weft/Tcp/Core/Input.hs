@@ -1,0 +1,259 @@
+-- |
+-- Segments arrive (RFC 9293, section 3.10.7.4), in the RFC's steps: sequence number,
+-- RST, SYN, ACK, URG, data, FIN. With the checks of RFC 7323 (PAWS) before, and those
+-- of RFC 5961 among them.
+module Weft.Tcp.Core.Input (arrive) where
+
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Weft.Tcp.Core.Acknowledge
+import Weft.Tcp.Core.Buffer
+import Weft.Tcp.Core.Config
+import Weft.Tcp.Core.Emit
+import Weft.Tcp.Core.Open
+import Weft.Tcp.Core.State
+import Weft.Tcp.Core.Time
+import qualified Weft.Tcp.Core.TimeWait as TimeWait
+import Weft.Tcp.Wire.Options
+import Weft.Tcp.Wire.Segment
+
+-- | One segment. What must be answered at once is returned; everything else is left
+-- for "Weft.Tcp.Core.Output", once for all segments that arrived together.
+arrive :: Env -> Segment -> Conn -> (Conn, [Segment])
+arrive env s c = case state c of
+  Closed _ -> (c, maybe [] pure (resetFor s))
+  SynSent -> case arriveSynSent env s c of
+    (c', out, True) -> let (c'', more) = afterSyn c' in (c'', out ++ more)
+    (c', out, False) -> (c', out)
+  TimeWait -> arriveTimeWait env s c
+  _ -> checkSequence env s c {receiveSide = (receiveSide c) {lastHeard = now env}, timers = heard}
+  where
+    -- The SYN of a SYN-ACK is behind us; data and FIN may follow it.
+    afterSyn c'
+      | payloadLength s > 0 || has fin (flags s) = arriveText env (rcvNxt (receiveSide c')) s {flags = dropSyn (flags s)} c'
+      | otherwise = (c', [])
+    heard = case useKeepAlive (choices c) of
+      Just k | keepAliveAt (timers c) /= never -> (timers c) {keepAliveAt = now env `after` keepAliveIdle k, keepAlivesSent = 0}
+      _ -> timers c
+
+dropSyn :: Flags -> Flags
+dropSyn f = mconcat [g | g <- [fin, rst, psh, ack, urg], has g f]
+
+arriveTimeWait :: Env -> Segment -> Conn -> (Conn, [Segment])
+arriveTimeWait env s c = case TimeWait.respond env s (TimeWait.compact c) of
+  TimeWait.Stay w answer -> (c {timers = (timers c) {stateEndsAt = TimeWait.endsAt w}}, answer)
+  TimeWait.Over -> (c {state = Closed Finished, timers = noTimers}, [])
+  -- A new connection is the table's business; by itself a connection cannot become one.
+  TimeWait.Reusable -> (c, [])
+
+-- First: the sequence number ----------------------------------------------------------
+
+checkSequence :: Env -> Segment -> Conn -> (Conn, [Segment])
+checkSequence env s c
+  -- In SYN-RECEIVED the peer's SYN again: it has not heard ours, or opened at the same
+  -- time as we did (figure 8). What follows the SYN is processed.
+  | state c == SynReceived,
+    has syn (flags s),
+    at + 1 == rcvNxt r,
+    not (has rst (flags s)) =
+    if has ack (flags s)
+      then checkSequence env s {seqNumber = seqNumber s + 1, flags = dropSyn (flags s)} c
+      else retransmitSyn env c
+  | pawsFails && not (has rst (flags s)) = outside
+  | not acceptable = if has rst (flags s) then (c, []) else outside
+  | otherwise = checkReset env at s (remember c)
+  where
+    r = receiveSide c
+    at = unwrap (rcvNxt r) (seqNumber s)
+    len = sequenceLength s
+    edge = rcvAdvertised r
+    -- The four cases of the RFC's table. A segment at RCV.NXT passes though the window
+    -- is zero, so that its ACK, URG and RST count; its data is cut off (MUST-66).
+    acceptable
+      | len == 0 = (at >= rcvNxt r && at < edge) || at == rcvNxt r
+      | otherwise = (at < edge && at + len > rcvNxt r) || at == rcvNxt r
+    -- RFC 7323, section 5.3, R1; a segment without the option passes, as some are sent
+    -- so by middle boxes and old systems.
+    pawsFails = case timestamps (options s) of
+      Just (Timestamps v _) | useTimestamps (agreed c) -> unwrap 0 (v - tsRecent r) < 0 && now env `since` tsRecentAt r < days 24
+      _ -> False
+    days n = secs (n * 86400)
+    -- R3: the timestamp of the segment that the window's left edge lies in.
+    remember x = case timestamps (options s) of
+      Just (Timestamps v _)
+        | useTimestamps (agreed c), unwrap 0 (v - tsRecent r) >= 0, at <= lastAckSent r -> modifyReceive (\y -> y {tsRecent = v, tsRecentAt = now env}) x
+      _ -> x
+    -- What arrived before is answered at once, with a report of it (RFC 2883); other
+    -- answers are limited.
+    -- Data is no part of a war of acknowledgments, and its sender waits for an answer.
+    outside
+      | payloadLength s > 0 && not (has syn (flags s)) = pure <$> emitAck env reported
+      | otherwise = challengeAck env reported
+    reported = modifyReceive (\y -> y {dsack = duplicate}) c
+    duplicate
+      | len > 0 && at + len <= rcvNxt r && useSack (agreed c) = Just (at, at + len)
+      | otherwise = Nothing
+
+-- Second: the RST bit (RFC 5961, section 3.2). Fourth: the SYN bit (section 4.2) --------
+
+checkReset :: Env -> Pos -> Segment -> Conn -> (Conn, [Segment])
+checkReset env at s c
+  | has rst (flags s) =
+    if at == rcvNxt (receiveSide c)
+      then (c {state = Closed why, timers = noTimers}, [])
+      else challengeAck env c
+  | has syn (flags s) = challengeAck env c
+  | not (has ack (flags s)) = (c, [])
+  | otherwise = checkAck env at s c
+  where
+    why = if state c == SynReceived && origin c == ActiveOpen then Refused else Reset
+
+-- Fifth: the ACK field ---------------------------------------------------------------------
+
+checkAck :: Env -> Pos -> Segment -> Conn -> (Conn, [Segment])
+checkAck env at s c
+  | state c == SynReceived =
+    if acked > sndUna snd' && acked <= sndNxt snd'
+      then acknowledged' (openedBy env at s c)
+      else (c, maybe [] pure (resetFor s))
+  -- RFC 5961, section 5.2: an old acknowledgment is not taken from anywhere in 2^31.
+  | acked > sndNxt snd' || acked < sndUna snd' - sndMaxWnd snd' = challengeAck env c
+  | otherwise = acknowledged' c
+  where
+    snd' = sendSide c
+    acked = unwrap (sndUna snd') (ackNumber s)
+    acknowledged' x =
+      let (x', end) = afterAck env (acknowledgeSegment env at s x)
+       in if end then (x', []) else arriveText env at s x'
+
+-- | The handshake's last ACK.
+openedBy :: Env -> Pos -> Segment -> Conn -> Conn
+openedBy env at s c = (established env measuredOnce) {sendSide = (sendSide opened) {sndWnd = wnd, sndMaxWnd = wnd, sndWl1 = at, sndWl2 = sndNxt (sendSide c)}}
+  where
+    opened = established env measuredOnce
+    wnd = scaledWindow c s
+    measuredOnce = measureHandshake env c
+
+-- | States that wait for our FIN to be acknowledged. 'True' if the connection is over
+-- or in TIME-WAIT.
+afterAck :: Env -> Conn -> (Conn, Bool)
+afterAck env c
+  | not (finAcknowledged c) = (c, False)
+  | otherwise = case state c of
+    FinWait1
+      | rcvShut (receiveSide c) -> (c {state = FinWait2, timers = (timers c) {stateEndsAt = now env `after` finWaitTime (config env)}}, False)
+      | otherwise -> (c {state = FinWait2}, False)
+    Closing -> (enterTimeWait env c, True)
+    LastAck -> (c {state = Closed Finished, timers = noTimers}, True)
+    _ -> (c, False)
+
+enterTimeWait :: Env -> Conn -> Conn
+enterTimeWait env c = c {state = TimeWait, timers = noTimers {stateEndsAt = now env `after` timeWaitTime (config env)}}
+
+-- Sixth: the URG bit. Seventh: the segment's data --------------------------------------------
+
+arriveText :: Env -> Pos -> Segment -> Conn -> (Conn, [Segment])
+arriveText env at s c
+  | state c `notElem` [Established, FinWait1, FinWait2] = lateFin
+  | len == 0 && not (has fin (flags s)) = (urgentTo, [])
+  -- Data that nobody will read (RFC 9293, section 3.6.1: SHLD-3).
+  | rcvShut r && at + len > rcvNxt r && len > 0 = (c {state = Closed Aborted, timers = noTimers}, [emitReset env c])
+  | otherwise = finish env (accept env at s urgentTo)
+  where
+    r = receiveSide c
+    len = payloadLength s
+    -- MUST-31: the user is told that there is urgent data ahead.
+    urgentTo
+      | has urg (flags s) && at + fromIntegral (urgentPointer s) > rcvUp r =
+        modifyReceive (\y -> y {rcvUp = at + fromIntegral (urgentPointer s)}) c
+      | otherwise = c
+    -- In states where the peer's FIN was seen, a FIN again is acknowledged again.
+    lateFin
+      | has fin (flags s) || len > 0 = (modifyReceive (\y -> y {ackNow = True}) c, [])
+      | otherwise = (c, [])
+
+-- | Put the part of a segment that lies in the window where it belongs, and say whether
+-- an acknowledgment must go at once.
+accept :: Env -> Pos -> Segment -> Conn -> (Conn, [Segment])
+accept env at s c
+  | from == rcvNxt r = inOrder env body' sawFin trimmed c {receiveSide = withFin}
+  | otherwise = outOfOrder env from body' c {receiveSide = withFin}
+  where
+    r = receiveSide c
+    edge = rcvAdvertised r
+    len = payloadLength s
+    from = max at (rcvNxt r)
+    to = min (at + len) (maybe edge (min edge) (rcvFin r))
+    trimmed = at < from || to < at + len
+    body' = cutTo (from - at) (to - at) (payload s)
+    -- A FIN counts only if the window has room for it.
+    finAt = at + len
+    sawFin = has fin (flags s) && finAt <= edge
+    withFin
+      | sawFin, Nothing <- rcvFin r, finAt >= rcvNxt r = r {rcvFin = Just finAt}
+      | otherwise = r
+
+cutTo :: Int -> Int -> [ByteString] -> [ByteString]
+cutTo from to = filter (not . B.null) . go 0
+  where
+    go _ [] = []
+    go at (b : bs)
+      | at >= to = []
+      | otherwise = B.take (to - max at from) (B.drop (from - at) b) : go (at + B.length b) bs
+
+inOrder :: Env -> [ByteString] -> Bool -> Bool -> Conn -> (Conn, [Segment])
+inOrder env body sawFin trimmed c = (delayed c {receiveSide = r'}, [])
+  where
+    r = receiveSide c
+    queue = foldl (flip append) (rcvQueue r) body
+    (released, held') = releaseFrom (bufferEnd queue) (rcvHeld r)
+    queue' = foldl (flip append) queue released
+    next = bufferEnd queue'
+    -- RFC 5681, section 4.2: what fills a gap is acknowledged at once, and so are a FIN
+    -- and each second segment.
+    gap = not (isNoHeld (rcvHeld r))
+    unacked = next - lastAckSent r
+    r' =
+      r
+        { rcvNxt = next,
+          rcvQueue = queue',
+          rcvHeld = held',
+          rcvMss = segmentSize,
+          sackRecent = if isNoHeld held' then [] else sackRecent r,
+          ackNow = ackNow r || sawFin || gap || trimmed || null body || not (delayAcks (choices c) && ackDelay (config env) > 0) || unacked >= 2 * segmentSize
+        }
+    segmentSize = min (announcedMss (config env)) (max (rcvMss r) (next - rcvNxt r))
+    delayed x
+      | ackNow r' || ackAt (timers x) /= never = x
+      | otherwise = modifyTimers (\t -> t {ackAt = now env `after` ackDelay (config env)}) x
+
+-- | A duplicate acknowledgment goes at once for each such segment (RFC 5681, section
+-- 4.2), with a report of what is held.
+outOfOrder :: Env -> Pos -> [ByteString] -> Conn -> (Conn, [Segment])
+outOfOrder env from body c = pure <$> emitAck env c {receiveSide = kept}
+  where
+    r = receiveSide c
+    bytes = B.concat body
+    end = from + B.length bytes
+    known = maybe False ((>= end) . snd) (heldRange from (rcvHeld r)) && end > from
+    kept = case hold (maxHeldParts (config env)) from bytes (rcvHeld r) of
+      Just h | end > from -> r {rcvHeld = h, sackRecent = recent h, dsack = if known && useSack (agreed c) then Just (from, end) else dsack r}
+      _ -> r
+    -- The range of this segment first; one position for each range.
+    recent h = take 4 (from : [p | p <- sackRecent r, heldRange p h /= heldRange from h])
+
+-- Eighth: the FIN bit -----------------------------------------------------------------------
+
+finish :: Env -> (Conn, [Segment]) -> (Conn, [Segment])
+finish env (c, out)
+  | rcvFin r /= Just (rcvNxt r) = (c, out)
+  | otherwise = case state c of
+    Established -> (received {state = CloseWait}, out)
+    FinWait1
+      | finAcknowledged c -> (enterTimeWait env received, out)
+      | otherwise -> (received {state = Closing}, out)
+    FinWait2 -> (enterTimeWait env received, out)
+    _ -> (c, out)
+  where
+    r = receiveSide c
+    received = c {receiveSide = r {rcvNxt = rcvNxt r + 1, rcvAdvertised = max (rcvAdvertised r) (rcvNxt r + 1), rcvHeld = noHeld, sackRecent = [], ackNow = True}}

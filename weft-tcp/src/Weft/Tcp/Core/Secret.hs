@@ -1,0 +1,111 @@
+-- |
+-- What only we can compute: initial sequence numbers (RFC 6528), timestamp offsets
+-- (RFC 7323, section 5.4) and SYN cookies (RFC 4987, section 3.6), from a secret key by
+-- SipHash. Pure: the key and the time are passed in.
+module Weft.Tcp.Core.Secret
+  ( Flow (..),
+    Secret,
+    secretFrom,
+    sequenceFor,
+    offsetFor,
+
+    -- * SYN cookies
+    Promise (..),
+    cookieFor,
+    readCookie,
+    promiseStamp,
+    readStamp,
+  )
+where
+
+import Data.Bits (complement, shiftL, shiftR, testBit, (.&.), (.|.))
+import Data.ByteArray.Hash (SipHash (..), SipKey (..), sipHash)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.Maybe (listToMaybe)
+import Data.Word (Word16, Word32, Word64, Word8)
+import Weft.Tcp.Core.Time
+import Weft.Tcp.Wire.Address
+import Weft.Tcp.Wire.Bytes
+
+-- | What tells a connection from all others: the remote port and address, then the
+-- local ones, in the order in which they differ most.
+data Flow = Flow
+  { remotePort :: {-# UNPACK #-} !Word16,
+    remoteAddress :: !Address,
+    localPort :: {-# UNPACK #-} !Word16,
+    localAddress :: !Address
+  }
+  deriving (Eq, Ord, Show)
+
+-- | A secret SipHash key of 128 bits.
+newtype Secret = Secret SipKey
+
+-- | From sixteen random bytes; missing ones count as zero.
+secretFrom :: ByteString -> Secret
+secretFrom b = Secret (SipKey (word64At key 0) (word64At key 8))
+  where
+    key = B.take 16 (b <> B.replicate 16 0)
+
+-- | The hash of a flow and more words, for a purpose.
+hash :: Secret -> Word8 -> Flow -> [Word32] -> Word64
+hash (Secret key) purpose f more = h
+  where
+    SipHash h = sipHash key (runPut (put8 purpose <> put16 (remotePort f) <> put16 (localPort f) <> putAddress (remoteAddress f) <> putAddress (localAddress f) <> foldMap put32 more))
+
+-- | The initial sequence number: a clock of 4 microseconds, moved by a secret amount
+-- for each flow (RFC 6528, section 3).
+sequenceFor :: Secret -> Instant -> Flow -> Word32
+sequenceFor s (Instant t) f = fromIntegral (t `div` 4) + fromIntegral (hash s 1 f [])
+
+-- | Where a flow's timestamps begin.
+offsetFor :: Secret -> Flow -> Word32
+offsetFor s f = fromIntegral (hash s 2 f [])
+
+-- | What a SYN cookie remembers of a SYN.
+data Promise = Promise
+  { promisedMss :: !Int,
+    -- | Known only with timestamps.
+    promisedScale :: !(Maybe Word8),
+    promisedSack :: !Bool
+  }
+  deriving (Eq, Show)
+
+-- | The sizes that fit into three bits.
+sizes :: [Int]
+sizes = [216, 536, 1220, 1340, 1440, 1460, 4312, 8940]
+
+-- | How long a cookie's clock stands: 64 seconds. Cookies are good for one to two of
+-- these.
+period :: Instant -> Word32
+period (Instant t) = fromIntegral (t `div` 64000000)
+
+-- | Our initial sequence number, given the client's and the MSS that it named: five bits
+-- of time, three of MSS, and a keyed hash of 24 bits.
+cookieFor :: Secret -> Instant -> Flow -> Word32 -> Int -> Word32
+cookieFor s t f client mss = assemble s (period t) f client index
+  where
+    index = fromIntegral (length (takeWhile (<= max 216 mss) sizes) - 1)
+
+assemble :: Secret -> Word32 -> Flow -> Word32 -> Word32 -> Word32
+assemble s when' f client index =
+  ((when' .&. 31) `shiftL` 27) .|. (index `shiftL` 24) .|. (fromIntegral (hash s 3 f [when', client, index]) .&. 0xffffff)
+
+-- | The MSS that a cookie was made for, if it is one of ours, for this flow and the
+-- client's initial sequence number, and not too old.
+readCookie :: Secret -> Instant -> Flow -> Word32 -> Word32 -> Maybe Int
+readCookie s t f client cookie = listToMaybe [sizes !! fromIntegral index | when' <- [period t, period t - 1], assemble s when' f client index == cookie]
+  where
+    index = (cookie `shiftR` 24) .&. 7
+
+-- | A TSval near the present one, that says in its low six bits what else was offered.
+promiseStamp :: Word32 -> Promise -> Word32
+promiseStamp stamp p = (stamp - 64) .&. complement 63 .|. bits
+  where
+    bits = fromIntegral (maybe 15 (min 14) (promisedScale p)) .|. (if promisedSack p then 16 else 0)
+
+-- | What an echoed TSval says.
+readStamp :: Int -> Word32 -> Promise
+readStamp mss e = Promise mss (if scale == 15 then Nothing else Just scale) (testBit e 4)
+  where
+    scale = fromIntegral (e .&. 15)

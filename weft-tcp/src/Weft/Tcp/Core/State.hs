@@ -1,0 +1,364 @@
+-- |
+-- The state of a connection (RFC 9293, section 3.3): what each record is for, and
+-- questions about it. Everything is strict; a connection that is idle shares its
+-- empty parts with all others.
+module Weft.Tcp.Core.State
+  ( -- * A connection
+    Conn (..),
+    State (..),
+    Origin (..),
+    Ending (..),
+    isSynchronized,
+
+    -- * Its parts
+    Send (..),
+    Receive (..),
+    Agreed (..),
+    Rtt (..),
+    Loss (..),
+    Phase (..),
+    Rack (..),
+    noRack,
+    noLoss,
+    Probe (..),
+    Timers (..),
+    noTimers,
+    Choices (..),
+
+    -- * Questions
+    outstanding,
+    inFlight,
+    finPosition,
+    finAcknowledged,
+    dataEnd,
+    sendMss,
+    readable,
+    sendSpace,
+    nextTimer,
+    queuedToSend,
+
+    -- * Changes that keep nothing else
+    modifySend,
+    modifyReceive,
+    modifyLoss,
+    modifyTimers,
+    modifyRtt,
+  )
+where
+
+import Data.Word (Word32)
+import Weft.Tcp.Core.Buffer
+import Weft.Tcp.Core.Config
+import Weft.Tcp.Core.Congestion
+import Weft.Tcp.Core.Scoreboard
+import Weft.Tcp.Core.Time
+
+-- | The states of RFC 9293, section 3.3.2, but LISTEN, which is not a connection's
+-- here (see "Weft.Tcp.Core.Listener").
+data State
+  = SynSent
+  | SynReceived
+  | Established
+  | FinWait1
+  | FinWait2
+  | CloseWait
+  | Closing
+  | LastAck
+  | TimeWait
+  | Closed !Ending
+  deriving (Eq, Show)
+
+-- | Why a connection is closed.
+data Ending
+  = -- | Both sides closed it, and everything was acknowledged.
+    Finished
+  | -- | The peer refused it: RST in answer to our SYN.
+    Refused
+  | -- | The peer reset it.
+    Reset
+  | -- | No answer within the user timeout, or to keep-alive probes.
+    TimedOut
+  | -- | By our user, or because data came that nobody will read.
+    Aborted
+  | -- | ICMP says that the peer cannot be reached, before there was a connection.
+    Unreachable
+  deriving (Eq, Show)
+
+-- | How the connection was opened.
+data Origin = ActiveOpen | PassiveOpen
+  deriving (Eq, Show)
+
+-- | From SYN-RECEIVED's end on.
+isSynchronized :: State -> Bool
+isSynchronized s = case s of
+  SynSent -> False
+  SynReceived -> False
+  Closed _ -> False
+  _ -> True
+
+-- | A connection. Five words of its own beside the parts; steps that change a part
+-- copy that part.
+data Conn = Conn
+  { -- | The state of RFC 9293, section 3.3.2.
+    state :: !State,
+    origin :: !Origin,
+    sendSide :: !Send,
+    receiveSide :: !Receive,
+    agreed :: !Agreed,
+    rtt :: !Rtt,
+    loss :: !Loss,
+    congestion :: !Congestion,
+    timers :: !Timers,
+    choices :: !Choices
+  }
+
+-- | The send sequence space (RFC 9293, section 3.3.1). SND.NXT never goes back, so it
+-- is SND.MAX too: what has to be sent again is told by the scoreboard.
+data Send = Send
+  { -- | Until ESTABLISHED this is ISS.
+    sndUna :: {-# UNPACK #-} !Pos,
+    sndNxt :: {-# UNPACK #-} !Pos,
+    -- | In bytes, from SND.UNA.
+    sndWnd :: {-# UNPACK #-} !Int,
+    -- | The largest ever, for silly window avoidance and RFC 5961.
+    sndMaxWnd :: {-# UNPACK #-} !Int,
+    sndWl1 :: {-# UNPACK #-} !Pos,
+    sndWl2 :: {-# UNPACK #-} !Pos,
+    -- | Data that is not acknowledged, sent and not.
+    sndBuffer :: {-# UNPACK #-} !Buffer,
+    -- | The user sends no more: a FIN follows the last byte.
+    finQueued :: !Bool,
+    -- | Behind the urgent data; a position that was sent when there is none.
+    sndUp :: {-# UNPACK #-} !Pos
+  }
+
+-- | The receive sequence space, and what acknowledgments are owed.
+data Receive = Receive
+  { -- | In SYN-RECEIVED this is IRS + 1.
+    rcvNxt :: {-# UNPACK #-} !Pos,
+    -- | The right edge of the window, as far as it was ever announced. RCV.WND is
+    -- its distance from RCV.NXT.
+    rcvAdvertised :: {-# UNPACK #-} !Pos,
+    -- | In order, not yet taken by the user.
+    rcvQueue :: {-# UNPACK #-} !Buffer,
+    rcvHeld :: !Held,
+    -- | The largest segment that the peer has sent, to know how many bytes two are.
+    rcvMss :: {-# UNPACK #-} !Int,
+    -- | Where the peer's FIN is, once it was seen.
+    rcvFin :: !(Maybe Pos),
+    -- | The user receives no more; data that comes resets the connection.
+    rcvShut :: !Bool,
+    -- | RCV.UP: behind urgent data.
+    rcvUp :: {-# UNPACK #-} !Pos,
+    -- | TS.Recent of RFC 7323 and when it was set.
+    tsRecent :: {-# UNPACK #-} !Word32,
+    tsRecentAt :: {-# UNPACK #-} !Instant,
+    -- | Last.ACK.sent of RFC 7323.
+    lastAckSent :: {-# UNPACK #-} !Pos,
+    -- | An acknowledgment has to go out at the end of this step.
+    ackNow :: !Bool,
+    -- | A duplicate to report (RFC 2883).
+    dsack :: !(Maybe (Pos, Pos)),
+    -- | A position in each range to report, the one that changed last first (RFC
+    -- 2018, section 4). At most four.
+    sackRecent :: ![Pos],
+    -- | Challenge ACKs, and other answers to what is not acceptable, are counted in
+    -- periods.
+    challengePeriod :: {-# UNPACK #-} !Instant,
+    challengeCount :: {-# UNPACK #-} !Int,
+    -- | When the peer was heard last.
+    lastHeard :: {-# UNPACK #-} !Instant
+  }
+
+-- | What the handshake settled.
+data Agreed = Agreed
+  { -- | The peer's MSS option, 536 or 1220 without one (RFC 9293, section 3.7.1).
+    peerMss :: {-# UNPACK #-} !Int,
+    -- | The path's MTU without the IP header.
+    pathLimit :: {-# UNPACK #-} !Int,
+    useSack :: !Bool,
+    useTimestamps :: !Bool,
+    useScale :: !Bool,
+    -- | Shifts of the windows that we receive and send.
+    sendShift, receiveShift :: {-# UNPACK #-} !Int,
+    -- | Added to the time in milliseconds to give TSval.
+    tsOffset :: {-# UNPACK #-} !Word32
+  }
+  deriving (Eq, Show)
+
+-- | RFC 6298.
+data Rtt = Rtt
+  { -- | 0 before the first measurement.
+    srtt :: {-# UNPACK #-} !Micros,
+    rttvar :: {-# UNPACK #-} !Micros,
+    -- | Without backing off.
+    rto :: {-# UNPACK #-} !Micros,
+    -- | Timeouts in a row.
+    backoff :: {-# UNPACK #-} !Int,
+    -- | The least seen; 0 before the first measurement.
+    minRtt :: {-# UNPACK #-} !Micros
+  }
+  deriving (Eq, Show)
+
+-- | What is known of losses. A connection on which everything is acknowledged goes
+-- back to sharing 'noLoss', but for RACK's memory.
+data Loss = Loss
+  { board :: !Scoreboard,
+    phase :: !Phase,
+    rack :: !Rack,
+    -- | Duplicate acknowledgments, without SACK.
+    dupAcks :: {-# UNPACK #-} !Int,
+    probe :: !Probe,
+    -- | SND.NXT at the last reduction of the window; without SACK, duplicates below
+    -- it say nothing new (RFC 6582, section 3.2).
+    recover :: {-# UNPACK #-} !Pos,
+    -- | Whether the congestion window was what held the last output back.
+    cwndLimited :: !Bool,
+    -- | When data was sent last.
+    lastSent :: {-# UNPACK #-} !Instant
+  }
+
+-- | Congestion state.
+data Phase
+  = Open
+  | -- | Fast recovery until that position is acknowledged, with proportional rate
+    -- reduction's RecoverFS, prr_delivered and prr_out (RFC 6937).
+    Recovery {-# UNPACK #-} !Pos {-# UNPACK #-} !Int {-# UNPACK #-} !Int {-# UNPACK #-} !Int
+  | -- | After a retransmission timeout, until that position is acknowledged.
+    AfterTimeout {-# UNPACK #-} !Pos
+  deriving (Eq, Show)
+
+-- | RFC 8985, section 5.2. Shared until the first loss or reordering.
+data Rack = Rack
+  { -- | Of the entry sent last among those that arrived: its number, when it was
+    -- sent, and its round-trip time.
+    rackNumber :: {-# UNPACK #-} !Int,
+    rackSentAt :: {-# UNPACK #-} !Instant,
+    rackRtt :: {-# UNPACK #-} !Micros,
+    -- | The highest position that arrived.
+    rackFack :: {-# UNPACK #-} !Pos,
+    reorderingSeen :: !Bool,
+    -- | Multiplier of the reordering window, and for how many recoveries it stays.
+    reorderFactor :: {-# UNPACK #-} !Int,
+    reorderPersist :: {-# UNPACK #-} !Int,
+    -- | The round that a duplicate was reported in ends here.
+    dsackRound :: {-# UNPACK #-} !Pos
+  }
+  deriving (Eq, Show)
+
+-- | The RACK state of a connection before its first measurement.
+noRack :: Rack
+noRack = Rack 0 (Instant minBound) 0 minBound False 1 0 minBound
+
+-- | The loss state of a new connection: nothing sent, no recovery, no probe.
+noLoss :: Loss
+noLoss = Loss emptyBoard Open noRack 0 NoProbe minBound False (Instant 0)
+
+-- | A tail loss probe that is not yet answered (RFC 8985, section 7): where the data
+-- sent ended, and whether it was a retransmission.
+data Probe = NoProbe | Probe {-# UNPACK #-} !Pos !Bool
+  deriving (Eq, Show)
+
+-- | When something has to be done; 'never' is off.
+data Timers = Timers
+  { -- | Retransmission timeout, or zero-window probe.
+    retransmitAt :: {-# UNPACK #-} !Instant,
+    -- | Tail loss probe.
+    probeAt :: {-# UNPACK #-} !Instant,
+    -- | The reordering window is over.
+    reorderAt :: {-# UNPACK #-} !Instant,
+    ackAt :: {-# UNPACK #-} !Instant,
+    keepAliveAt :: {-# UNPACK #-} !Instant,
+    -- | End of TIME-WAIT, of FIN-WAIT-2, or of opening.
+    stateEndsAt :: {-# UNPACK #-} !Instant,
+    -- | Since when nothing was acknowledged though something was outstanding;
+    -- 'never' when nothing is.
+    stalledSince :: {-# UNPACK #-} !Instant,
+    -- | Keep-alive probes without an answer.
+    keepAlivesSent :: {-# UNPACK #-} !Int
+  }
+  deriving (Eq, Show)
+
+-- | All timers off.
+noTimers :: Timers
+noTimers = Timers never never never never never never never 0
+
+-- Questions --------------------------------------------------------------------------
+
+-- | Sent and not acknowledged, with SYN and FIN.
+outstanding :: Conn -> Int
+outstanding c = sndNxt (sendSide c) - sndUna (sendSide c)
+
+-- | What is in the network, as far as we know: the pipe of RFC 6675. Without SACK
+-- each duplicate acknowledgment stands for a segment that has left.
+inFlight :: Conn -> Int
+inFlight c = max 0 (outstanding c - sackedBytes b - lostBytes b - left)
+  where
+    b = board (loss c)
+    left = if useSack (agreed c) then 0 else dupAcks (loss c) * sendMss c
+
+-- | Behind the last byte that the user gave.
+dataEnd :: Conn -> Pos
+dataEnd = bufferEnd . sndBuffer . sendSide
+
+-- | Where our FIN is or will be.
+finPosition :: Conn -> Maybe Pos
+finPosition c = if finQueued (sendSide c) then Just (dataEnd c) else Nothing
+
+-- | Whether our FIN was sent and the peer acknowledged it.
+finAcknowledged :: Conn -> Bool
+finAcknowledged c = maybe False (< sndUna (sendSide c)) (finPosition c)
+
+-- | Bytes of data that a segment may carry: Eff.snd.MSS of RFC 9293, section 3.7.1,
+-- without the timestamps that every segment has.
+sendMss :: Conn -> Int
+sendMss c = min (peerMss a) (pathLimit a - 20) - (if useTimestamps a then 12 else 0)
+  where
+    a = agreed c
+
+-- | Bytes that the user can take.
+readable :: Conn -> Int
+readable = bufferLength . rcvQueue . receiveSide
+
+-- | Bytes that the user may give before the buffer's limit is reached.
+sendSpace :: Config -> Conn -> Int
+sendSpace cfg c = max 0 (sendBuffer cfg - bufferLength (sndBuffer (sendSide c)))
+
+-- | Given and not sent, with the FIN.
+queuedToSend :: Conn -> Int
+queuedToSend c = max 0 (dataEnd c + (if finQueued s then 1 else 0) - sndNxt s)
+  where
+    s = sendSide c
+
+-- | When the next timeout is due, if any: one timer a connection is enough.
+nextTimer :: Conn -> Instant
+nextTimer c = retransmitAt t `min` probeAt t `min` reorderAt t `min` ackAt t `min` keepAliveAt t `min` stateEndsAt t
+  where
+    t = timers c
+
+-- Changes ----------------------------------------------------------------------------
+
+-- | Apply a function to the send side.
+modifySend :: (Send -> Send) -> Conn -> Conn
+modifySend f c = c {sendSide = f (sendSide c)}
+{-# INLINE modifySend #-}
+
+-- | Apply a function to the receive side.
+modifyReceive :: (Receive -> Receive) -> Conn -> Conn
+modifyReceive f c = c {receiveSide = f (receiveSide c)}
+{-# INLINE modifyReceive #-}
+
+-- | Apply a function to the loss state.
+modifyLoss :: (Loss -> Loss) -> Conn -> Conn
+modifyLoss f c = c {loss = f (loss c)}
+{-# INLINE modifyLoss #-}
+
+-- | Apply a function to the timers.
+modifyTimers :: (Timers -> Timers) -> Conn -> Conn
+modifyTimers f c = c {timers = f (timers c)}
+{-# INLINE modifyTimers #-}
+
+-- | Apply a function to the round-trip time state.
+modifyRtt :: (Rtt -> Rtt) -> Conn -> Conn
+modifyRtt f c = c {rtt = f (rtt c)}
+{-# INLINE modifyRtt #-}

@@ -1,0 +1,98 @@
+-- |
+-- The user's calls (RFC 9293, sections 3.10.2 to 3.10.5), as changes of a connection.
+module Weft.Tcp.Core.User
+  ( send,
+    receive,
+    shutdown,
+    closeBoth,
+    abort,
+    choose,
+    urgentTo,
+  )
+where
+
+import Data.ByteString (ByteString)
+import Weft.Tcp.Core.Buffer
+import Weft.Tcp.Core.Config
+import Weft.Tcp.Core.Emit
+import Weft.Tcp.Core.State
+import Weft.Tcp.Core.Time
+import Weft.Tcp.Wire.Segment (Segment)
+
+-- | SEND: strings are queued as they are. Ignored once the sending side is closed; how
+-- much fits is for the caller to ask first ('sendSpace').
+send :: [ByteString] -> Conn -> Conn
+send bytes c
+  | finQueued (sendSide c) || isClosed (state c) || state c == TimeWait = c
+  | otherwise = modifySend (\s -> s {sndBuffer = foldl (flip append) (sndBuffer s) bytes}) c
+
+isClosed :: State -> Bool
+isClosed (Closed _) = True
+isClosed _ = False
+
+-- | The data sent so far is urgent (section 3.8.5).
+urgentTo :: Conn -> Conn
+urgentTo = modifySend (\s -> s {sndUp = bufferEnd (sndBuffer s)})
+
+-- | RECEIVE: so many bytes at most, of those that are there. The peer hears of the room
+-- when that is worth a segment.
+receive :: Env -> Int -> Conn -> (Conn, [ByteString])
+receive env n c
+  | windowUpdateWorthwhile (config env) c' && open = (modifyReceive (\r -> r {ackNow = True}) c', bytes)
+  | otherwise = (c', bytes)
+  where
+    (bytes, rest) = takeFront n (rcvQueue (receiveSide c))
+    c' = modifyReceive (\r -> r {rcvQueue = rest}) c
+    open = state c `elem` [Established, FinWait1, FinWait2]
+
+-- | End the sending side; receiving goes on.
+shutdown :: Conn -> Conn
+shutdown c
+  | finQueued (sendSide c) = c
+  | otherwise = case state c of
+    SynSent -> c {state = Closed Finished, timers = noTimers}
+    -- The FIN waits for ESTABLISHED.
+    SynReceived -> fin' SynReceived
+    Established -> fin' FinWait1
+    CloseWait -> fin' LastAck
+    _ -> c
+  where
+    fin' st = modifySend (\s -> s {finQueued = True}) c {state = st}
+
+-- | CLOSE: neither direction is used any more. With data unread, or data that comes
+-- later, the peer is told by a reset that it was not taken (section 3.6.1, SHLD-3).
+closeBoth :: Env -> Conn -> (Conn, [Segment])
+closeBoth env c
+  | readable c > 0 && isSynchronized (state c) && state c /= TimeWait = abort env c
+  | otherwise = (ending (shutdown (modifyReceive (\r -> r {rcvShut = True}) c)), [])
+  where
+    ending x
+      | state x == FinWait2 && stateEndsAt (timers x) == never = modifyTimers (\t -> t {stateEndsAt = now env `after` finWaitTime (config env)}) x
+      | otherwise = x
+
+-- | ABORT: a reset if the peer knows of the connection, and nothing is left.
+abort :: Env -> Conn -> (Conn, [Segment])
+abort env c = (gone, [emitReset env c | tell])
+  where
+    tell = state c `elem` [SynReceived, Established, FinWait1, FinWait2, CloseWait]
+    why = case state c of
+      Closed w -> w
+      TimeWait -> Finished
+      _ -> Aborted
+    gone =
+      c
+        { state = Closed why,
+          timers = noTimers,
+          loss = noLoss,
+          sendSide = (sendSide c) {sndBuffer = emptyAt (dataEnd c)},
+          receiveSide = (receiveSide c) {rcvQueue = emptyAt (bufferEnd (rcvQueue (receiveSide c))), rcvHeld = noHeld, rcvShut = True, ackNow = False}
+        }
+
+-- | Nagle's algorithm, delayed acknowledgments, keep-alives.
+choose :: Env -> (Choices -> Choices) -> Conn -> Conn
+choose env f c = modifyTimers (\t -> t {keepAliveAt = keep}) c {choices = new}
+  where
+    new = f (choices c)
+    keep
+      | not (isSynchronized (state c)) = never
+      | otherwise = maybe never (\k -> now env `after` keepAliveIdle k) (useKeepAlive new)

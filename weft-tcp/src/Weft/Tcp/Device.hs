@@ -1,0 +1,98 @@
+-- |
+-- What the stack asks of a link: Internet packets in batches, and whether the link
+-- computes checksums and cuts up large segments.
+module Weft.Tcp.Device
+  ( Device (..),
+    Queue (..),
+    Incoming (..),
+    Offload (..),
+    noOffload,
+    pairOfDevices,
+  )
+where
+
+import Control.Concurrent.STM
+import Control.Monad (unless)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+
+-- | A link. Everything may be used by any thread, but each queue's 'receiveBatch' by
+-- one at a time.
+data Device = Device
+  { deviceName :: !String,
+    -- | Bytes of a packet with its IP header.
+    deviceMtu :: !Int,
+    -- | Whether 'Offload' is understood.
+    deviceOffloads :: !Bool,
+    -- | At least one. Each is meant for a thread of its own.
+    deviceQueues :: ![Queue],
+    -- | Release it; waits end with @EBADF@. No effect the second time.
+    deviceClose :: !(IO ())
+  }
+
+-- | A way to receive and send packets.
+data Queue = Queue
+  { -- | Wait for packets, and take what there is of them. Interruptible.
+    receiveBatch :: !(IO [Incoming]),
+    -- | Send a packet, given in parts. Never blocks: a packet for which there is no
+    -- room is lost.
+    sendPacket :: !(Offload -> [ByteString] -> IO ())
+  }
+
+-- | A packet from its IP header on.
+data Incoming = Incoming
+  { incomingPacket :: !ByteString,
+    -- | The checksum above IP is known to be right, or was never computed since the
+    -- packet did not leave the machine.
+    checksumTrusted :: !Bool,
+    -- | The packet has its memory for itself; otherwise what is to be kept must be
+    -- copied before the next batch.
+    ownsMemory :: !Bool
+  }
+
+-- | What the link has to do before a packet is complete.
+data Offload
+  = NoOffload
+  | -- | Of a TCP segment: bytes of the IP header, bytes of IP and TCP headers, and the
+    -- size to cut the data into, 0 for no cutting. The checksum field has the sum over
+    -- the pseudo header.
+    Complete !Int !Int !Int
+  deriving (Eq, Show)
+
+-- | Nothing to do: the packet is complete.
+noOffload :: Offload
+noOffload = NoOffload
+
+-- | Two devices that are connected to each other in memory, for tests and for programs
+-- without privileges. Packets are numbered from 0 in each direction, and lost if the
+-- function says so; each direction holds 1024.
+pairOfDevices :: Int -> (Int -> Bool) -> IO (Device, Device)
+pairOfDevices mtu loses = do
+  there <- newTVarIO []
+  back <- newTVarIO []
+  countA <- newTVarIO 0
+  countB <- newTVarIO 0
+  open <- newTVarIO True
+  let device name inbox outbox count =
+        Device
+          { deviceName = name,
+            deviceMtu = mtu,
+            deviceOffloads = False,
+            deviceQueues = [Queue (receive inbox) (\_ parts -> send outbox count (B.concat parts))],
+            deviceClose = atomically (writeTVar open False)
+          }
+      receive inbox = atomically $ do
+        packets <- readTVar inbox
+        if null packets
+          then do
+            alive <- readTVar open
+            if alive then retry else pure []
+          else do
+            writeTVar inbox []
+            pure [Incoming p False True | p <- reverse packets]
+      send outbox count packet = atomically $ do
+        n <- readTVar count
+        writeTVar count $! n + 1
+        waiting <- readTVar outbox
+        unless (loses n || length (take 1024 waiting) >= 1024) (writeTVar outbox (packet : waiting))
+  pure (device "memory-a" back there countA, device "memory-b" there back countB)

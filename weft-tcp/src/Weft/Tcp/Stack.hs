@@ -1,0 +1,289 @@
+-- |
+-- The stack's state: which connections there are, which ports are listened on, and the
+-- tools that its loops and its users share. Internal; "Weft.Tcp" is what programs use.
+--
+-- A connection's state is in an 'MVar': whoever takes it runs one step of the core, sends
+-- what the step gives, and puts it back. Nothing blocks in between. The tables are
+-- changed by atomic operations, and never while holding one another.
+module Weft.Tcp.Stack
+  ( -- * The stack
+    Stack (..),
+    StackSettings (..),
+    Counter (..),
+    count,
+    readCounter,
+    stackEnv,
+    configFor,
+    openingFor,
+
+    -- * Connections
+    Socket (..),
+    Armed (..),
+    Holder (..),
+    Entry (..),
+    unlist,
+    newSocket,
+    lookupEntry,
+    insertEntry,
+    claimFlow,
+    deleteEntry,
+    tableSize,
+
+    -- * Listeners
+    Listening (..),
+    lookupListening,
+
+    -- * Sending
+    sendSegment,
+    sendWhole,
+  )
+where
+
+import Control.Concurrent (ThreadId)
+import Control.Concurrent.MVar
+import Control.Concurrent.STM
+import Control.Monad (forM_, when)
+import Data.Array (Array, Ix, bounds, elems, (!))
+import Data.Bits (xor, (.&.))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.IORef
+import qualified Data.Map.Strict as Map
+import Data.Maybe (isJust)
+import Data.Sequence (Seq)
+import Data.Word (Word16)
+import qualified Weft.Core.Time as Clock
+import Weft.Sys (now)
+import Weft.Tcp.Core hiding (now)
+import Weft.Tcp.Core.Listener
+import Weft.Tcp.Core.Secret
+import Weft.Tcp.Core.TimeWait (Waiting)
+import Weft.Tcp.Device
+import Weft.Tcp.Wire.Address
+import Weft.Tcp.Wire.Fragments (Fragments)
+import qualified Weft.Tcp.Wire.Packet as Packet
+import Weft.Tcp.Wire.Segment (Segment (..), encodeForOffload, encodeHeader, payloadLength)
+import qualified Weft.Timer as Timer
+
+-- | What a stack is made with.
+data StackSettings = StackSettings
+  { -- | Its own addresses, of either version.
+    stackAddresses :: ![Address],
+    -- | For all connections; MTU and offload are taken from the device.
+    stackConfig :: !Config,
+    stackPolicy :: !Policy,
+    -- | Connections in TIME-WAIT, at most: the oldest are forgotten.
+    maxTimeWait :: !Int,
+    -- | Sees each packet that comes ('True') or goes, for a packet log.
+    stackTap :: !(Maybe (Bool -> [ByteString] -> IO ()))
+  }
+
+-- | A running stack.
+data Stack = Stack
+  { device :: !Device,
+    settings :: !StackSettings,
+    secret :: !Secret,
+    -- | Connections and what is left of them, in shards by flow. Changed by atomic
+    -- operations, from any thread.
+    table :: !(Array Int (IORef (Map.Map Flow Entry))),
+    -- | Flows in TIME-WAIT, the oldest first, and how many. The input and timer loops
+    -- change it, by atomic operations.
+    timeWaits :: !(IORef (Seq (Instant, Flow))),
+    listeners :: !(IORef (Map.Map (Word16, Maybe Address) Listening)),
+    -- | Sockets whose timer fired; filled by dispatchers, emptied by the timer loop.
+    fired :: !(IORef [Socket]),
+    firedSignal :: !(MVar ()),
+    fragments :: !(IORef Fragments),
+    -- | The next port to try for a connection of ours.
+    nextPort :: !(IORef Word16),
+    counters :: !(Array Counter (IORef Int)),
+    stopped :: !(TVar Bool),
+    -- | The loops' threads; written once.
+    workers :: !(IORef [ThreadId])
+  }
+
+-- | What is counted.
+data Counter
+  = PacketsIn
+  | PacketsOut
+  | Malformed'
+  | BadChecksums
+  | NotForUs
+  | ResetsOut
+  | CookiesSent
+  | CookiesTaken
+  | SynsIgnored
+  | Accepted
+  | Connects
+  deriving (Eq, Ord, Show, Enum, Bounded, Ix)
+
+-- | Approximate when several queues count at once: increments may be lost, never
+-- invented.
+count :: Stack -> Counter -> IO ()
+count st c = modifyIORef' (counters st ! c) (+ 1)
+
+-- | The value of a counter since the stack was started.
+readCounter :: Stack -> Counter -> IO Int
+readCounter st c = readIORef (counters st ! c)
+
+-- | What a flow is.
+data Entry
+  = Live !Socket
+  | Lingering !(IORef Waiting)
+
+-- | A connection as its users see it.
+data Socket = Socket
+  { -- | The addresses and ports of the connection.
+    socketFlow :: !Flow,
+    socketStack :: !Stack,
+    -- | Taken for the time of a step.
+    socketConn :: !(MVar Conn),
+    -- | Full when the thread that receives (sends) should look again. Put by steps,
+    -- taken by that thread.
+    socketReader, socketWriter :: !(MVar ()),
+    -- | The timer that is set. Only touched while holding 'socketConn'.
+    socketTimer :: !(IORef Armed),
+    -- | Where it goes once it is open, if a listener made it.
+    socketListener :: !(Maybe Listening),
+    -- | Who has it. Changed by atomic operations only.
+    socketHolder :: !(IORef Holder)
+  }
+
+-- | @Backlogged -> Held -> Released@, or without the first. Whoever takes it out of the
+-- first takes it out of the listener's backlog too.
+data Holder
+  = -- | Counted in its listener's backlog: half open, or not yet accepted.
+    Backlogged
+  | -- | The user's.
+    Held
+  | -- | The user closed it: its operations throw.
+    Released
+  deriving (Eq, Show)
+
+-- | When the timer fires, and the timer.
+data Armed = Unarmed | Armed !Instant !Timer.Timer
+
+-- | A port that is listened on.
+data Listening = Listening
+  { listeningPort :: !Word16,
+    listeningAddress :: !(Maybe Address),
+    backlog :: !(IORef Backlog),
+    -- | Open, and not yet accepted.
+    acceptQueue :: !(TQueue Socket),
+    listeningClosed :: !(TVar Bool),
+    -- | Itself, shared by its connections.
+    listeningSelf :: !(Maybe Listening)
+  }
+
+-- | The time of the monotonic clock, and the settings for a version of IP.
+stackEnv :: Stack -> Address -> IO Env
+stackEnv st a = do
+  Clock.Instant ns <- now
+  pure (Env (Instant (fromIntegral (ns `div` 1000))) (configFor st a))
+
+-- | The largest segments that the device takes.
+configFor :: Stack -> Address -> Config
+configFor st a =
+  (stackConfig (settings st))
+    { announcedMss = room - 20,
+      pathRoom = room,
+      offloadBytes = if deviceOffloads (device st) then 65535 - Packet.headerSize a - 60 else 0
+    }
+  where
+    room = deviceMtu (device st) - Packet.headerSize a
+
+-- | What a new connection of that flow starts with: sequence number, timestamp offset
+-- and segment sizes.
+openingFor :: Stack -> Env -> Flow -> Opening
+openingFor st env f =
+  Opening
+    { initialSequence = sequenceFor (secret st) (envNow env) f,
+      timestampOffset = offsetFor (secret st) f,
+      pathKnown = pathRoom (config env),
+      mssDefault = case remoteAddress f of V4 {} -> 536; V6 {} -> 1220
+    }
+  where
+    envNow (Env t _) = t
+
+-- | A socket for a connection, in the backlog of a listener if one made it; it is not
+-- put into the table.
+newSocket :: Stack -> Flow -> Maybe Listening -> Conn -> IO Socket
+newSocket st f l c = Socket f st <$> newMVar c <*> newEmptyMVar <*> newEmptyMVar <*> newIORef Unarmed <*> pure l <*> newIORef (if isJust l then Backlogged else Held)
+
+-- | Take a socket out of its listener's backlog, if it is there.
+unlist :: Socket -> IO ()
+unlist sock = forM_ (socketListener sock) $ \l -> do
+  listed <- atomicModifyIORef' (socketHolder sock) (\h -> (if h == Backlogged then Held else h, h == Backlogged))
+  when listed (atomicModifyIORef' (backlog l) (\b -> (leave (remoteAddress (socketFlow sock)) b, ())))
+
+-- The table -------------------------------------------------------------------------
+
+shard :: Stack -> Flow -> IORef (Map.Map Flow Entry)
+shard st f = table st ! (fromIntegral (remotePort f `xor` localPort f) .&. snd (bounds (table st)))
+
+-- | What a flow is, if the table has it.
+lookupEntry :: Stack -> Flow -> IO (Maybe Entry)
+lookupEntry st f = Map.lookup f <$> readIORef (shard st f)
+
+-- | Put an entry into the table, in place of one that the flow may have.
+insertEntry :: Stack -> Flow -> Entry -> IO ()
+insertEntry st f e = atomicModifyIORef' (shard st f) (\m -> (Map.insert f e m, ()))
+
+-- | Insert unless something is there.
+claimFlow :: Stack -> Flow -> Entry -> IO Bool
+claimFlow st f e = atomicModifyIORef' (shard st f) $ \m ->
+  if Map.member f m then (m, False) else (Map.insert f e m, True)
+
+-- | Take a flow out of the table, if it is there.
+deleteEntry :: Stack -> Flow -> IO ()
+deleteEntry st f = atomicModifyIORef' (shard st f) (\m -> (Map.delete f m, ()))
+
+-- | How many connections there are, those in TIME-WAIT among them. O(shards).
+tableSize :: Stack -> IO Int
+tableSize st = sum <$> mapM (fmap Map.size . readIORef) (elems (table st))
+
+-- | Who listens on a port, at that address or at all.
+lookupListening :: Stack -> Address -> Word16 -> IO (Maybe Listening)
+lookupListening st a p = do
+  m <- readIORef (listeners st)
+  pure (case Map.lookup (p, Just a) m of Nothing -> Map.lookup (p, Nothing) m; found -> found)
+
+-- Sending -----------------------------------------------------------------------------
+
+-- | Send a segment of a flow, cut up by the device into parts of that size if it is
+-- larger.
+sendSegment :: Stack -> Flow -> Int -> Segment -> IO ()
+sendSegment st f mss s
+  | deviceOffloads (device st) =
+    let tcp = encodeForOffload src dst (localPort f) (remotePort f) s
+        headers = Packet.headerSize src + B.length tcp
+     in packet tcp (Complete (Packet.headerSize src) headers (if payloadLength s > mss then mss else 0))
+  | otherwise = packet (encodeHeader src dst (localPort f) (remotePort f) s) NoOffload
+  where
+    src = localAddress f
+    dst = remoteAddress f
+    packet tcp how = transmitParts st f how ((Packet.headerFor 6 src dst (B.length tcp + payloadLength s) <> tcp) : payload s)
+
+transmitParts :: Stack -> Flow -> Offload -> [ByteString] -> IO ()
+transmitParts st f how parts = do
+  count st PacketsOut
+  forM_ (stackTap (settings st)) (\see -> see False parts)
+  sendPacket (queueFor st f) how parts
+
+-- | Flows keep to one queue, so that their packets stay in order.
+queueFor :: Stack -> Flow -> Queue
+queueFor st f = case deviceQueues (device st) of
+  [q] -> q
+  qs -> qs !! (fromIntegral (remotePort f `xor` localPort f) `mod` length qs)
+
+-- | Send a packet of another protocol.
+sendWhole :: Stack -> Packet.Packet -> IO ()
+sendWhole st p = do
+  count st PacketsOut
+  let bytes = [Packet.encode p]
+  forM_ (stackTap (settings st)) (\see -> see False bytes)
+  sendPacket (head' (deviceQueues (device st))) NoOffload bytes
+  where
+    head' qs = case qs of
+      q : _ -> q
+      [] -> Queue (pure []) (\_ _ -> pure ())

@@ -1,0 +1,231 @@
+-- |
+-- Packets come in (2007, section 4.8: worker_tcp_input): a batch is read, sorted by
+-- connection, and each connection takes its segments in one step, so that a batch is
+-- acknowledged once.
+module Weft.Tcp.Stack.Input
+  ( inputLoop,
+    arriveBatch,
+  )
+where
+
+import Control.Concurrent.STM (readTVarIO)
+import Control.Monad (forM_, unless, void, when)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.IORef
+import qualified Data.Map.Strict as Map
+import Data.Maybe (fromMaybe)
+import Data.Sequence (ViewL (..), viewl)
+import Data.Word (Word32)
+import Weft.Tcp.Core
+import Weft.Tcp.Core.Emit (resetFor)
+import Weft.Tcp.Core.Listener
+import Weft.Tcp.Core.Open (passiveOpen)
+import Weft.Tcp.Core.Secret
+import qualified Weft.Tcp.Core.TimeWait as TimeWait
+import Weft.Tcp.Device
+import Weft.Tcp.Stack
+import Weft.Tcp.Stack.Step
+import Weft.Tcp.Wire.Address
+import Weft.Tcp.Wire.Bytes (word16At, word32At)
+import Weft.Tcp.Wire.Fragments (Key (..), Piece (..), addFragment, defaultLimits)
+import qualified Weft.Tcp.Wire.Icmp as Icmp
+import qualified Weft.Tcp.Wire.Icmp6 as Icmp6
+import qualified Weft.Tcp.Wire.Packet as Packet
+import Weft.Tcp.Wire.Segment (Segment (..), ack, has, rst, syn)
+import qualified Weft.Tcp.Wire.Segment as Segment
+
+-- | Of a queue, until the device is closed.
+inputLoop :: Stack -> Queue -> IO ()
+inputLoop st queue = do
+  over <- readTVarIO (stopped st)
+  unless over $ do
+    batch <- receiveBatch queue
+    arriveBatch st batch
+    inputLoop st queue
+
+-- | Packets that were read at once.
+arriveBatch :: Stack -> [Incoming] -> IO ()
+arriveBatch st batch = do
+  expire st
+  segments <- concat <$> mapM (arrivePacket st) batch
+  case segments of
+    [(f, s)] -> arriveFor st f [s]
+    _ -> forM_ (Map.toList (Map.fromListWith (flip (++)) [(f, [s]) | (f, s) <- segments])) (uncurry (arriveFor st))
+
+-- | TCP segments are returned; everything else is dealt with.
+arrivePacket :: Stack -> Incoming -> IO [(Flow, Segment)]
+arrivePacket st p = do
+  count st PacketsIn
+  forM_ (stackTap (settings st)) (\see -> see True [incomingPacket p])
+  case Packet.decode (incomingPacket p) of
+    Left _ -> [] <$ count st Malformed'
+    Right (Packet.Whole packet) -> arriveWhole st (checksumTrusted p) packet
+    Right (Packet.Fragment key@(Key src dst proto _) piece)
+      | dst `notElem` stackAddresses (settings st) -> [] <$ count st NotForUs
+      | otherwise -> do
+        Env (Instant t) _ <- stackEnv st dst
+        whole <- atomicModifyIORef' (fragments st) $ \fs ->
+          let (r, fs') = addFragment defaultLimits (fromIntegral t) key piece {pieceBytes = B.copy (pieceBytes piece)} fs in (fs', r)
+        maybe (pure []) (arriveWhole st False . Packet.Packet src dst proto) whole
+
+arriveWhole :: Stack -> Bool -> Packet.Packet -> IO [(Flow, Segment)]
+arriveWhole st trusted packet
+  -- RFC 9293, MUST-57: nothing to or from addresses that are no host's.
+  | not (isUnicast src) = [] <$ count st NotForUs
+  | own : _ <- filter (== dst) (stackAddresses (settings st)) = deliver packet {Packet.packetDestination = own}
+  | otherwise = [] <$ count st NotForUs
+  where
+    src = Packet.packetSource packet
+    dst = Packet.packetDestination packet
+    -- Connections share the stack's own copy of its address.
+    deliver p = case Packet.packetProtocol p of
+      6 -> arriveTcp st trusted p
+      1 -> [] <$ arriveIcmp st p
+      58 -> [] <$ arriveIcmp6 st p
+      _ -> [] <$ count st NotForUs
+
+arriveTcp :: Stack -> Bool -> Packet.Packet -> IO [(Flow, Segment)]
+arriveTcp st trusted (Packet.Packet src dst _ body) = case Segment.view body of
+  Left _ -> [] <$ count st Malformed'
+  Right v
+    | not trusted && not (Segment.checksumHolds src dst v) -> [] <$ count st BadChecksums
+    | otherwise -> pure [(Flow (Segment.sourcePort v) src (Segment.destinationPort v) dst, Segment.segment v)]
+
+-- Segments ----------------------------------------------------------------------------
+
+-- | Segments of a flow, in order.
+arriveFor :: Stack -> Flow -> [Segment] -> IO ()
+arriveFor _ _ [] = pure ()
+arriveFor st f segments@(s : rest) = do
+  entry <- lookupEntry st f
+  case entry of
+    Just (Live sock) -> void (apply sock (Arrive segments))
+    Just (Lingering w) -> do
+      over <- arriveLingering st f w s
+      case over of
+        Nothing -> arriveFor st f rest
+        Just above -> deleteEntry st f >> arriveNew st f above s >> arriveFor st f rest
+    Nothing -> arriveNew st f Nothing s >> arriveFor st f rest
+
+-- | In TIME-WAIT. 'Just' if it is over, or gives way to a new connection: then with a sequence number above all
+-- that were used (RFC 6191; RFC 9293, section 3.6.1).
+arriveLingering :: Stack -> Flow -> IORef TimeWait.Waiting -> Segment -> IO (Maybe (Maybe Word32))
+arriveLingering st f ref s = do
+  env <- stackEnv st (localAddress f)
+  w <- readIORef ref
+  case TimeWait.respond env s w of
+    TimeWait.Stay w' out -> Nothing <$ (writeIORef ref w' >> mapM_ (sendSegment st f 65535) out)
+    TimeWait.Over -> pure (Just Nothing)
+    TimeWait.Reusable -> pure (Just (Just (wrap (TimeWait.waitSnd w) + 65537)))
+
+-- | Of no connection: a listener's, or nobody's. A connection that it opens begins with the given number, if there
+-- is one.
+arriveNew :: Stack -> Flow -> Maybe Word32 -> Segment -> IO ()
+arriveNew st f isn s = do
+  listening <- lookupListening st (localAddress f) (localPort f)
+  env <- stackEnv st (localAddress f)
+  case listening of
+    Just l
+      | has rst (flags s) -> pure ()
+      | has ack (flags s) -> arriveCookie st env l f s
+      | has syn (flags s) -> arriveSyn st env l f isn s
+      | otherwise -> pure ()
+    Nothing -> refuse st f s
+
+refuse :: Stack -> Flow -> Segment -> IO ()
+refuse st f s = forM_ (resetFor s) (\r -> count st ResetsOut >> sendSegment st f 65535 r)
+
+arriveSyn :: Stack -> Env -> Listening -> Flow -> Maybe Word32 -> Segment -> IO ()
+arriveSyn st env l f isn s = do
+  waiting <- readIORef (backlog l)
+  case decide (stackPolicy (settings st)) (remoteAddress f) waiting of
+    Remember -> do
+      let (c, out) = passiveOpen env begun s
+      sock <- newSocket st f (listeningSelf l) c
+      ours <- claimFlow st f (Live sock)
+      when ours $ do
+        atomicModifyIORef' (backlog l) (\b -> (enter (remoteAddress f) b, ()))
+        begin sock (map Transmit out)
+    AnswerWithCookie -> count st CookiesSent >> sendSegment st f 65535 (cookieAnswer env (secret st) f s)
+    Ignore -> count st SynsIgnored
+  where
+    usual = openingFor st env f
+    begun = usual {initialSequence = fromMaybe (initialSequence usual) isn}
+
+-- | An ACK of no connection: of a cookie's, if it proves it.
+arriveCookie :: Stack -> Env -> Listening -> Flow -> Segment -> IO ()
+arriveCookie st env l f s
+  | not (usesCookies (stackPolicy (settings st))) = refuse st f s
+  | otherwise = case fromCookie env (secret st) f (openingFor st env f) s of
+    Nothing -> refuse st f s
+    Just c -> do
+      sock <- newSocket st f (listeningSelf l) c
+      ours <- claimFlow st f (Live sock)
+      when ours $ do
+        count st CookiesTaken
+        atomicModifyIORef' (backlog l) (\b -> (enter (remoteAddress f) b, ()))
+        void (apply sock (Arrive [s]))
+
+-- | Forget connections whose TIME-WAIT is over: a few at each batch.
+expire :: Stack -> IO ()
+expire st = do
+  waiting <- readIORef (timeWaits st)
+  case viewl waiting of
+    (at, f) :< _ -> do
+      Env t _ <- stackEnv st (localAddress f)
+      when (t >= at) $ do
+        ours <- atomicModifyIORef' (timeWaits st) $ \q -> case viewl q of
+          (at', f') :< rest | (at', f') == (at, f) -> (rest, True)
+          _ -> (q, False)
+        when ours $ do
+          entry <- lookupEntry st f
+          case entry of
+            Just (Lingering _) -> deleteEntry st f
+            _ -> pure ()
+          expire st
+    EmptyL -> pure ()
+
+-- ICMP ---------------------------------------------------------------------------------
+
+arriveIcmp :: Stack -> Packet.Packet -> IO ()
+arriveIcmp st (Packet.Packet src dst _ body) = case Icmp.decode body of
+  Left _ -> count st Malformed'
+  Right m -> case m of
+    Icmp.EchoRequest i n d -> sendWhole st (Packet.Packet dst src 1 (Icmp.encode (Icmp.EchoReply i n d)))
+    Icmp.FragmentationNeeded mtu quoted
+      | mtu > 0 -> quotes4 quoted (\w -> PathMtu w (max 552 (fromIntegral mtu) - 20))
+    Icmp.Unreachable code quoted | code `elem` [2, 3] -> quotes4 quoted Unreached
+    _ -> pure ()
+  where
+    -- The quoted packet was ours; eight bytes of TCP are enough.
+    quotes4 :: ByteString -> (Word32 -> Event) -> IO ()
+    quotes4 q event
+      | B.length q >= ihl + 8 && B.length q >= 28 && B.index q 9 == 6 && ihl >= 20 =
+        about st (Flow (word16At q (ihl + 2)) (v4At q 16) (word16At q ihl) (v4At q 12)) (event (word32At q (ihl + 4)))
+      | otherwise = pure ()
+      where
+        ihl = if B.null q then 0 else fromIntegral (B.index q 0 `mod` 16) * 4
+
+arriveIcmp6 :: Stack -> Packet.Packet -> IO ()
+arriveIcmp6 st (Packet.Packet src dst _ body) = case Icmp6.decode src dst body of
+  Left _ -> count st Malformed'
+  Right m -> case m of
+    Icmp6.EchoRequest i n d -> sendWhole st (Packet.Packet dst src 58 (Icmp6.encode dst src (Icmp6.EchoReply i n d)))
+    Icmp6.PacketTooBig mtu quoted -> quotes6 quoted (\w -> PathMtu w (max 1280 (fromIntegral (min 65575 mtu)) - 40))
+    Icmp6.Unreachable code quoted | code == 4 -> quotes6 quoted Unreached
+    _ -> pure ()
+  where
+    quotes6 :: ByteString -> (Word32 -> Event) -> IO ()
+    quotes6 q event
+      | B.length q >= 48 && B.index q 6 == 6 =
+        about st (Flow (word16At q 42) (v6At q 24) (word16At q 40) (v6At q 8)) (event (word32At q 44))
+      | otherwise = pure ()
+
+-- | For the connection that an error message quotes.
+about :: Stack -> Flow -> Event -> IO ()
+about st f event = do
+  entry <- lookupEntry st f
+  case entry of
+    Just (Live sock) -> void (apply sock event)
+    _ -> pure ()

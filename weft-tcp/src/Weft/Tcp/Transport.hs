@@ -1,0 +1,76 @@
+-- |
+-- A stack as a "Weft.Transport": what servers are given instead of the kernel's sockets.
+module Weft.Tcp.Transport
+  ( tcpTransport,
+    toSockAddr,
+  )
+where
+
+import Data.Bits (shiftL, shiftR, (.|.))
+import qualified Data.ByteString as B
+import Data.Word (Word16, Word64)
+import Foreign.C.Error (Errno (..), eAFNOSUPPORT)
+import Foreign.Ptr (castPtr)
+import Network.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple, tupleToHostAddress, tupleToHostAddress6)
+import Weft.FFI.Errno (errnoError)
+import Weft.Tcp.Core.Secret (Flow (..))
+import Weft.Tcp.Socket
+import Weft.Tcp.Stack
+import Weft.Tcp.Wire.Address
+import Weft.Transport
+
+-- | Listening at the unspecified address is listening at all of the stack's.
+tcpTransport :: Stack -> Transport
+tcpTransport st =
+  Transport
+    { transportListen = \a -> do
+        (address, port) <- fromSockAddr a
+        l <- listen st (if isUnspecified address then Nothing else Just address) port
+        pure
+          Listener
+            { listenerAccept = Connection operations <$> accept l,
+              listenerAddress = toSockAddr (listeningPort l) address,
+              listenerClose = closeListening st l
+            },
+      transportConnect = \deadline a -> do
+        (address, port) <- fromSockAddr a
+        Connection operations <$> connect st deadline address port
+    }
+  where
+    isUnspecified a = a == V4 0 || a == V6 0 0
+
+operations :: Operations Socket
+operations =
+  Operations
+    { opReceive = recv,
+      -- The memory is valid during the call only.
+      opSend = \s deadline (Region p n) -> B.packCStringLen (castPtr p, n) >>= send s deadline,
+      opSendMany = sendMany,
+      opSendFile = \s deadline strings range -> sendMany s deadline strings >> sendFileByReading (send s deadline) range,
+      opShutdownSend = \s _ -> shutdownSend s,
+      opClose = close,
+      opAbort = abort,
+      opPeer = \s -> toSockAddr (remotePort (socketFlow s)) (remoteAddress (socketFlow s)),
+      opLocal = \s -> pure (toSockAddr (localPort (socketFlow s)) (localAddress (socketFlow s))),
+      opSecurity = const Nothing
+    }
+
+-- | The address of a port.
+toSockAddr :: Word16 -> Address -> SockAddr
+toSockAddr port (V4 a) = SockAddrInet (fromIntegral port) (tupleToHostAddress (byte 24, byte 16, byte 8, byte 0))
+  where
+    byte n = fromIntegral (a `shiftR` n)
+toSockAddr port (V6 a b) = SockAddrInet6 (fromIntegral port) 0 (tupleToHostAddress6 (word a 48, word a 32, word a 16, word a 0, word b 48, word b 32, word b 16, word b 0)) 0
+  where
+    word :: Word64 -> Int -> Word16
+    word w n = fromIntegral (w `shiftR` n)
+
+fromSockAddr :: SockAddr -> IO (Address, Word16)
+fromSockAddr a = case a of
+  SockAddrInet port h ->
+    let (x, y, z, w) = hostAddressToTuple h in pure (V4 (foldl (\n b -> (n `shiftL` 8) .|. fromIntegral b) 0 [x, y, z, w]), fromIntegral port)
+  SockAddrInet6 port _ h _ ->
+    let (p, q, r, s, t, u, v, w) = hostAddress6ToTuple h
+        word = foldl (\n b -> (n `shiftL` 16) .|. fromIntegral b) 0
+     in pure (V6 (word [p, q, r, s]) (word [t, u, v, w]), fromIntegral port)
+  _ -> let Errno e = eAFNOSUPPORT in ioError (errnoError "Weft.Tcp" e)

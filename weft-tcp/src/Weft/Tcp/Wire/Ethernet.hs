@@ -1,0 +1,97 @@
+-- |
+-- Ethernet II frames and ARP (RFC 826), for TAP devices.
+module Weft.Tcp.Wire.Ethernet
+  ( -- * Frames
+    Frame (..),
+    EtherType,
+    typeIPv4,
+    typeIPv6,
+    typeArp,
+    decodeFrame,
+    encodeFrame,
+    frameHeader,
+
+    -- * ARP
+    Arp (..),
+    ArpOperation (..),
+    decodeArp,
+    encodeArp,
+  )
+where
+
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.Word (Word16)
+import Weft.Tcp.Wire.Address
+import Weft.Tcp.Wire.Bytes
+
+-- | A frame without its check sequence.
+data Frame = Frame
+  { frameDestination :: !HardwareAddress,
+    frameSource :: !HardwareAddress,
+    frameType :: !EtherType,
+    frameBody :: !ByteString
+  }
+  deriving (Eq, Show)
+
+-- | What the body is.
+type EtherType = Word16
+
+-- | The EtherTypes of IPv4 (0x0800), IPv6 (0x86dd) and ARP (0x0806).
+typeIPv4, typeIPv6, typeArp :: EtherType
+typeIPv4 = 0x0800
+typeIPv6 = 0x86dd
+typeArp = 0x0806
+
+-- | A frame without its check sequence; 'Truncated' if it is shorter than the 14 bytes
+-- of the header.
+decodeFrame :: ByteString -> Either Malformed Frame
+decodeFrame b
+  | B.length b < 14 = Left Truncated
+  | otherwise = Right (Frame (hardwareAt b 0) (hardwareAt b 6) (word16At b 12) (B.drop 14 b))
+
+-- | The 14 bytes of the header and the body, without padding or check sequence.
+encodeFrame :: Frame -> ByteString
+encodeFrame f = frameHeader (frameDestination f) (frameSource f) (frameType f) <> frameBody f
+
+-- | The fourteen bytes before a body.
+frameHeader :: HardwareAddress -> HardwareAddress -> EtherType -> ByteString
+frameHeader dst src ty = runPut (putHardware dst <> putHardware src <> put16 ty)
+
+-- | What an ARP packet is: a question or an answer.
+data ArpOperation = ArpRequest | ArpReply
+  deriving (Eq, Show, Enum, Bounded)
+
+-- | Who has an IPv4 address, or an answer to that.
+data Arp = Arp
+  { arpOperation :: !ArpOperation,
+    senderHardware :: !HardwareAddress,
+    senderAddress :: !Address,
+    targetHardware :: !HardwareAddress,
+    targetAddress :: !Address
+  }
+  deriving (Eq, Show)
+
+-- | Of Ethernet and IPv4 only.
+decodeArp :: ByteString -> Either Malformed Arp
+decodeArp b
+  | B.length b < 28 = Left Truncated
+  | word16At b 0 /= 1 || word16At b 2 /= typeIPv4 = Left WrongVersion
+  | word16At b 4 /= 0x0604 = Left BadLength
+  | otherwise = case word16At b 6 of
+    1 -> Right (packet ArpRequest)
+    2 -> Right (packet ArpReply)
+    _ -> Left WrongVersion
+  where
+    packet op = Arp op (hardwareAt b 8) (v4At b 14) (hardwareAt b 18) (v4At b 24)
+
+-- | The addresses must be of IPv4.
+encodeArp :: Arp -> ByteString
+encodeArp a =
+  runPut $
+    put16 1 <> put16 typeIPv4 <> put16 0x0604
+      <> put16 (case arpOperation a of ArpRequest -> 1; ArpReply -> 2)
+      <> putHardware (senderHardware a)
+      <> putAddress (senderAddress a)
+      <> putHardware (targetHardware a)
+      <> putAddress (targetAddress a)

@@ -1,0 +1,123 @@
+-- |
+-- Putting fragments of packets together (RFC 791, section 3.2; RFC 8200, section
+-- 4.5). Pure: time is passed in. What a sender can make it hold is bounded: bytes
+-- and packets in all, parts of a packet, and time. Fragments that overlap discard
+-- their whole packet (RFC 5722, for IPv4 as well).
+module Weft.Tcp.Wire.Fragments
+  ( Fragments,
+    Key (..),
+    Piece (..),
+    Limits (..),
+    defaultLimits,
+    noFragments,
+    addFragment,
+    expireFragments,
+    heldBytes,
+  )
+where
+
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.Int (Int64)
+import qualified Data.IntMap.Strict as IntMap
+import qualified Data.Map.Strict as Map
+import Data.Maybe (fromMaybe)
+import Data.Word (Word32, Word8)
+import Weft.Tcp.Wire.Address
+
+-- | What the fragments of a packet have in common.
+data Key = Key !Address !Address !Word8 !Word32
+  deriving (Eq, Ord, Show)
+
+-- | A fragment: where its bytes belong, and whether more follow.
+data Piece = Piece
+  { pieceOffset :: !Int,
+    pieceMore :: !Bool,
+    pieceBytes :: !ByteString
+  }
+
+-- | Bounds.
+data Limits = Limits
+  { maxPackets :: !Int,
+    maxBytes :: !Int,
+    maxPieces :: !Int,
+    -- | Microseconds from a packet's first fragment on.
+    lifetime :: !Int64
+  }
+
+-- | 256 packets, 4 MiB, 128 pieces, 30 seconds.
+defaultLimits :: Limits
+defaultLimits = Limits 256 4194304 128 30000000
+
+-- | Packets of which a part has arrived.
+data Fragments = Fragments
+  { packets :: !(Map.Map Key Partial),
+    held :: !Int
+  }
+
+data Partial = Partial
+  { expires :: !Int64,
+    -- | Set when its fragments overlapped: what still comes of it is dropped.
+    discarded :: !Bool,
+    -- | Set by the last fragment.
+    size :: !(Maybe Int),
+    pieces :: !(IntMap.IntMap ByteString),
+    -- | Bytes in 'pieces'.
+    arrived :: !Int
+  }
+
+-- | No packets that wait for fragments.
+noFragments :: Fragments
+noFragments = Fragments Map.empty 0
+
+-- | Bytes that wait for others.
+heldBytes :: Fragments -> Int
+heldBytes = held
+
+-- | A fragment has arrived at a time. 'Just' the packet's payload when it was the
+-- last one missing.
+addFragment :: Limits -> Int64 -> Key -> Piece -> Fragments -> (Maybe ByteString, Fragments)
+addFragment limits now key piece whole = case Map.lookup key (packets fs) of
+  Just partial | discarded partial -> (Nothing, fs)
+  Nothing | Map.size (packets fs) >= maxPackets limits -> (Nothing, fs)
+  found
+    | held fs + len > maxBytes limits -> (Nothing, fs)
+    | len == 0 || end > 65535 || (pieceMore piece && len `mod` 8 /= 0) -> (Nothing, fs)
+    | otherwise -> place limits key piece (fromMaybe (Partial (now + lifetime limits) False Nothing IntMap.empty 0) found) fs
+  where
+    fs = expireFragments now whole
+    len = B.length (pieceBytes piece)
+    end = pieceOffset piece + len
+
+place :: Limits -> Key -> Piece -> Partial -> Fragments -> (Maybe ByteString, Fragments)
+place limits key piece partial fs
+  | overlaps || contradicts = (Nothing, discard)
+  | IntMap.size (pieces partial) >= maxPieces limits = (Nothing, discard)
+  | size next == Just (arrived next) =
+    (Just (B.concat (IntMap.elems (pieces next))), Fragments (Map.delete key (packets fs)) (held fs - arrived partial))
+  | otherwise = (Nothing, Fragments (Map.insert key next (packets fs)) (held fs + len))
+  where
+    start = pieceOffset piece
+    len = B.length (pieceBytes piece)
+    end = start + len
+    before = IntMap.lookupLT end (pieces partial)
+    overlaps = maybe False (\(at, b) -> at + B.length b > start) before
+    furthest = maybe 0 (\(at, b) -> at + B.length b) (IntMap.lookupMax (pieces partial))
+    contradicts = case size partial of
+      Just n -> end > n || not (pieceMore piece)
+      Nothing -> not (pieceMore piece) && furthest > end
+    next =
+      partial
+        { size = if pieceMore piece then size partial else Just end,
+          pieces = IntMap.insert start (pieceBytes piece) (pieces partial),
+          arrived = arrived partial + len
+        }
+    discard = Fragments (Map.insert key (Partial (expires partial) True Nothing IntMap.empty 0) (packets fs)) (held fs - arrived partial)
+
+-- | Forget packets whose time is over. O(packets), of which there are few.
+expireFragments :: Int64 -> Fragments -> Fragments
+expireFragments now fs
+  | Map.null old = fs
+  | otherwise = Fragments kept (held fs - sum (arrived <$> old))
+  where
+    (old, kept) = Map.partition ((<= now) . expires) (packets fs)

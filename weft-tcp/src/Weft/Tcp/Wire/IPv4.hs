@@ -1,0 +1,138 @@
+-- |
+-- IPv4 (RFC 791): a view of the bytes, and what they mean.
+module Weft.Tcp.Wire.IPv4
+  ( -- * Bytes
+    View,
+    view,
+    source,
+    destination,
+    protocol,
+    payload,
+
+    -- * Meaning
+    Header (..),
+    header,
+    decode,
+    encode,
+    encodeHeader,
+    plain,
+    isFragment,
+  )
+where
+
+import Data.Bits (shiftL, shiftR, testBit, (.&.), (.|.))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.Word (Word16, Word8)
+import Weft.Tcp.Wire.Address
+import Weft.Tcp.Wire.Bytes
+import Weft.Tcp.Wire.Checksum
+
+-- | A packet whose version, lengths and header checksum hold; bytes behind its
+-- total length are cut off.
+newtype View = View ByteString
+
+-- | Check a packet. O(header).
+view :: ByteString -> Either Malformed View
+view b
+  | B.length b < 20 = Left Truncated
+  | word8At b 0 `shiftR` 4 /= 4 = Left WrongVersion
+  | ihl < 20 || total < ihl = Left BadLength
+  | B.length b < total = Left Truncated
+  | not (isValid (sumBytes (B.take ihl b))) = Left BadChecksum
+  | otherwise = Right (View (B.take total b))
+  where
+    ihl = headerLength b
+    total = fromIntegral (word16At b 2)
+
+headerLength :: ByteString -> Int
+headerLength b = fromIntegral (word8At b 0 .&. 15) * 4
+
+-- | The source (destination) address.
+source, destination :: View -> Address
+source (View b) = v4At b 12
+destination (View b) = v4At b 16
+
+-- | The number of the protocol above: 6 is TCP.
+protocol :: View -> Word8
+protocol (View b) = word8At b 9
+
+-- | What follows the header.
+payload :: View -> ByteString
+payload (View b) = B.drop (headerLength b) b
+
+-- | A header. Lengths and the checksum follow from it and the payload.
+data Header = Header
+  { source4 :: !Address,
+    destination4 :: !Address,
+    protocol4 :: !Word8,
+    timeToLive :: !Word8,
+    -- | Differentiated services and, in the low two bits, ECN.
+    trafficClass4 :: !Word8,
+    identification :: !Word16,
+    dontFragment :: !Bool,
+    moreFragments :: !Bool,
+    -- | Where a fragment's bytes belong, in units of eight.
+    fragmentOffset :: !Word16,
+    -- | Options as they are on the wire: up to 40 bytes, a multiple of four.
+    options4 :: !ByteString
+  }
+  deriving (Eq, Show)
+
+-- | An ordinary packet that must not be fragmented.
+plain :: Word8 -> Address -> Address -> Header
+plain proto src dst = Header src dst proto 64 0 0 True False 0 B.empty
+
+-- | Whether it is a part of a packet.
+isFragment :: Header -> Bool
+isFragment h = moreFragments h || fragmentOffset h /= 0
+
+-- | All fields of the header.
+header :: View -> Header
+header (View b) =
+  Header
+    { source4 = v4At b 12,
+      destination4 = v4At b 16,
+      protocol4 = word8At b 9,
+      timeToLive = word8At b 8,
+      trafficClass4 = word8At b 1,
+      identification = word16At b 4,
+      dontFragment = testBit flags 14,
+      moreFragments = testBit flags 13,
+      fragmentOffset = flags .&. 0x1fff,
+      options4 = slice 20 (headerLength b - 20) b
+    }
+  where
+    flags = word16At b 6
+
+-- | Header and payload of a packet, after the checks of 'view'.
+decode :: ByteString -> Either Malformed (Header, ByteString)
+decode b = (\v -> (header v, payload v)) <$> view b
+
+-- | Header and payload. Options are cut to what fits (40 bytes) and padded.
+encode :: Header -> ByteString -> ByteString
+encode h body = encodeHeader h (B.length body) <> body
+
+-- | A header for a payload of so many bytes, which with the header must be at most
+-- 65535.
+encodeHeader :: Header -> Int -> ByteString
+encodeHeader h len = overwrite16 10 (checksum (sumBytes blank)) blank
+  where
+    options = B.take 40 (options4 h)
+    padding = negate (B.length options) .&. 3
+    ihl = 20 + B.length options + padding
+    flag b i = if b then 1 `shiftL` i else 0 :: Word16
+    blank =
+      runPut $
+        put8 (0x40 .|. fromIntegral (ihl `div` 4))
+          <> put8 (trafficClass4 h)
+          <> put16 (fromIntegral (ihl + len))
+          <> put16 (identification h)
+          <> put16 (flag (dontFragment h) 14 .|. flag (moreFragments h) 13 .|. (fragmentOffset h .&. 0x1fff))
+          <> put8 (timeToLive h)
+          <> put8 (protocol4 h)
+          <> put16 0
+          <> putAddress (source4 h)
+          <> putAddress (destination4 h)
+          <> putBytes options
+          <> putZeros padding

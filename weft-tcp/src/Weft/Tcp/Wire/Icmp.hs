@@ -1,0 +1,65 @@
+-- |
+-- ICMP for IPv4 (RFC 792, RFC 1191).
+module Weft.Tcp.Wire.Icmp
+  ( Message (..),
+    decode,
+    encode,
+  )
+where
+
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.Word (Word16, Word32, Word8)
+import Weft.Tcp.Wire.Bytes
+import Weft.Tcp.Wire.Checksum
+
+-- | A message. Errors quote the packet that they are about: its header and at least
+-- eight bytes more.
+data Message
+  = -- | Identifier, sequence number, data to be returned.
+    EchoRequest !Word16 !Word16 !ByteString
+  | EchoReply !Word16 !Word16 !ByteString
+  | -- | Code (other than 4) and quoted packet.
+    Unreachable !Word8 !ByteString
+  | -- | The next hop's MTU (0 if the router does not say) and quoted packet.
+    FragmentationNeeded !Word16 !ByteString
+  | -- | Code and quoted packet.
+    TimeExceeded !Word8 !ByteString
+  | -- | Code, pointer into the packet, and quoted packet.
+    ParameterProblem !Word8 !Word8 !ByteString
+  | -- | Type, code, the four bytes behind the checksum, the rest.
+    Other !Word8 !Word8 !Word32 !ByteString
+  deriving (Eq, Show)
+
+-- | A message from the body of an IPv4 packet; the checksum must hold.
+decode :: ByteString -> Either Malformed Message
+decode b
+  | B.length b < 8 = Left Truncated
+  | not (isValid (sumBytes b)) = Left BadChecksum
+  | otherwise = Right $ case (word8At b 0, word8At b 1) of
+    (8, 0) -> EchoRequest high low rest
+    (0, 0) -> EchoReply high low rest
+    (3, 4) | high == 0 -> FragmentationNeeded low rest
+    (3, code) | code /= 4, word == 0 -> Unreachable code rest
+    (11, code) | word == 0 -> TimeExceeded code rest
+    (12, code) | word32At b 4 `mod` 0x1000000 == 0 -> ParameterProblem code (word8At b 4) rest
+    (ty, code) -> Other ty code word rest
+  where
+    high = word16At b 4
+    low = word16At b 6
+    word = word32At b 4
+    rest = B.drop 8 b
+
+-- | A message as the body of an IPv4 packet, with its checksum.
+encode :: Message -> ByteString
+encode m = overwrite16 2 (checksum (sumBytes blank)) blank
+  where
+    blank = runPut $ case m of
+      EchoRequest i n d -> start 8 0 <> put16 i <> put16 n <> putBytes d
+      EchoReply i n d -> start 0 0 <> put16 i <> put16 n <> putBytes d
+      Unreachable code q -> start 3 code <> put32 0 <> putBytes q
+      FragmentationNeeded mtu q -> start 3 4 <> put16 0 <> put16 mtu <> putBytes q
+      TimeExceeded code q -> start 11 code <> put32 0 <> putBytes q
+      ParameterProblem code at q -> start 12 code <> put8 at <> putZeros 3 <> putBytes q
+      Other ty code w d -> start ty code <> put32 w <> putBytes d
+    start ty code = put8 ty <> put8 code <> put16 0

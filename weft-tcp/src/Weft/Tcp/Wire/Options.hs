@@ -1,0 +1,99 @@
+-- |
+-- TCP options: maximum segment size (RFC 9293, section 3.2), window scale and
+-- timestamps (RFC 7323), selective acknowledgment (RFC 2018).
+module Weft.Tcp.Wire.Options
+  ( Options (..),
+    Timestamps (..),
+    SackBlock (..),
+    noOptions,
+    isNoOptions,
+    decodeOptions,
+    encodeOptions,
+    maxSackBlocks,
+  )
+where
+
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.Maybe (isJust)
+import Data.Word (Word16, Word32, Word8)
+import Weft.Tcp.Wire.Bytes
+
+-- | The options of a segment. Each is there at most once; of repeated ones the last
+-- counts.
+data Options = Options
+  { maximumSegmentSize :: !(Maybe Word16),
+    -- | As on the wire; a shift above 14 is used as 14 (RFC 7323, section 2.3).
+    windowScale :: !(Maybe Word8),
+    sackPermitted :: !Bool,
+    timestamps :: !(Maybe Timestamps),
+    -- | At most four; the first may report a duplicate (RFC 2883).
+    sackBlocks :: ![SackBlock]
+  }
+  deriving (Eq, Show)
+
+-- | TSval and TSecr.
+data Timestamps = Timestamps {-# UNPACK #-} !Word32 {-# UNPACK #-} !Word32
+  deriving (Eq, Show)
+
+-- | First sequence number of a block that arrived, and the one behind its last.
+data SackBlock = SackBlock {-# UNPACK #-} !Word32 {-# UNPACK #-} !Word32
+  deriving (Eq, Show)
+
+-- | No options at all.
+noOptions :: Options
+noOptions = Options Nothing Nothing False Nothing []
+
+-- | Whether there is no option at all.
+isNoOptions :: Options -> Bool
+isNoOptions (Options Nothing Nothing False Nothing []) = True
+isNoOptions _ = False
+
+-- | How many blocks fit, beside timestamps or alone.
+maxSackBlocks :: Bool -> Int
+maxSackBlocks withTimestamps = if withTimestamps then 3 else 4
+
+-- | From what lies between the fixed header and the data. Unknown options are passed
+-- over (MUST-6). Options of a wrong length are as unknown ones; an option whose
+-- length is below two, or reaches past the end, ends the list (MUST-7).
+decodeOptions :: ByteString -> Options
+decodeOptions = go noOptions
+  where
+    go !o b = case B.uncons b of
+      Nothing -> o
+      Just (0, _) -> o
+      Just (1, rest) -> go o rest
+      Just (kind, rest)
+        | B.null rest || len < 2 || len > B.length b -> o
+        | otherwise -> go (option o kind (slice 2 (len - 2) b)) (B.drop len b)
+        where
+          len = fromIntegral (word8At b 1)
+
+option :: Options -> Word8 -> ByteString -> Options
+option o kind body = case (kind, B.length body) of
+  (2, 2) -> o {maximumSegmentSize = Just (word16At body 0)}
+  (3, 1) -> o {windowScale = Just (word8At body 0)}
+  (4, 0) -> o {sackPermitted = True}
+  (5, n) | n > 0, n `mod` 8 == 0 -> o {sackBlocks = [SackBlock (word32At body i) (word32At body (i + 4)) | i <- [0, 8 .. n - 8]]}
+  (8, 8) -> o {timestamps = Just (Timestamps (word32At body 0) (word32At body 4))}
+  _ -> o
+
+-- | With the padding that lets the data begin at a multiple of four: at most 40
+-- bytes, to which SACK blocks are cut.
+encodeOptions :: Options -> Put
+encodeOptions o@Options {timestamps = Just (Timestamps v e)}
+  | isNoOptions o {timestamps = Nothing} = put32 0x0101080a <> put32 v <> put32 e
+encodeOptions o = fixed <> sacks <> putZeros (negate (putLength fixed + putLength sacks) `mod` 4)
+  where
+    fixed =
+      foldMap (\m -> put16 0x0204 <> put16 m) (maximumSegmentSize o)
+        <> (if sackPermitted o then put16 0x0402 else mempty)
+        <> foldMap (\(Timestamps v e) -> (if sackPermitted o then mempty else put16 0x0101) <> put16 0x080a <> put32 v <> put32 e) (timestamps o)
+        <> foldMap (\s -> put8 1 <> put16 0x0303 <> put8 s) (windowScale o)
+    room = (40 - putLength fixed - 4) `div` 8
+    blocks = take (min room (maxSackBlocks (isJust (timestamps o)))) (sackBlocks o)
+    sacks
+      | null blocks = mempty
+      | otherwise =
+        put16 0x0101 <> put8 5 <> put8 (fromIntegral (2 + 8 * length blocks))
+          <> foldMap (\(SackBlock l r) -> put32 l <> put32 r) blocks

@@ -1,0 +1,186 @@
+-- |
+-- TCP segments (RFC 9293, section 3.1): a view of the bytes, and what they mean.
+module Weft.Tcp.Wire.Segment
+  ( -- * Bytes
+    View,
+    view,
+    sourcePort,
+    destinationPort,
+    checksumHolds,
+
+    -- * Meaning
+    Segment (..),
+    segment,
+    payloadLength,
+    sequenceLength,
+    decode,
+    encode,
+    encodeHeader,
+    encodeForOffload,
+
+    -- * Flags
+    Flags (..),
+    fin,
+    syn,
+    rst,
+    psh,
+    ack,
+    urg,
+    ece,
+    cwr,
+    has,
+  )
+where
+
+import Data.Bits (shiftL, shiftR, (.&.), (.|.))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.Word (Word16, Word32, Word8)
+import Weft.Tcp.Wire.Address
+import Weft.Tcp.Wire.Bytes
+import Weft.Tcp.Wire.Checksum
+import Weft.Tcp.Wire.Options
+
+-- | The control bits.
+newtype Flags = Flags Word8
+  deriving (Eq, Ord)
+
+-- | Both.
+instance Semigroup Flags where
+  Flags a <> Flags b = Flags (a .|. b)
+
+instance Monoid Flags where
+  mempty = Flags 0
+
+instance Show Flags where
+  show f = concat [name | (bit', name) <- names, has bit' f]
+    where
+      names = [(syn, "S"), (fin, "F"), (rst, "R"), (psh, "P"), (ack, "."), (urg, "U"), (ece, "E"), (cwr, "W")]
+
+-- | The control bits of the header, each alone (RFC 9293, section 3.1).
+fin, syn, rst, psh, ack, urg, ece, cwr :: Flags
+fin = Flags 1
+syn = Flags 2
+rst = Flags 4
+psh = Flags 8
+ack = Flags 16
+urg = Flags 32
+ece = Flags 64
+cwr = Flags 128
+
+-- | @f `has` g@: whether any of the first is among the second.
+has :: Flags -> Flags -> Bool
+has (Flags a) (Flags b) = a .&. b /= 0
+{-# INLINE has #-}
+
+-- | A segment whose data offset holds.
+newtype View = View ByteString
+
+-- | Check a segment. A data offset below 5 is refused here, before anything is read
+-- through it.
+view :: ByteString -> Either Malformed View
+view b
+  | B.length b < 20 = Left Truncated
+  | offset < 20 = Left BadLength
+  | B.length b < offset = Left Truncated
+  | otherwise = Right (View b)
+  where
+    offset = dataOffset b
+
+dataOffset :: ByteString -> Int
+dataOffset b = fromIntegral (word8At b 12 `shiftR` 4) * 4
+
+-- | The source (destination) port.
+sourcePort, destinationPort :: View -> Word16
+sourcePort (View b) = word16At b 0
+destinationPort (View b) = word16At b 2
+
+-- | Whether the checksum holds, given the addresses of the packet (MUST-3).
+checksumHolds :: Address -> Address -> View -> Bool
+checksumHolds src dst (View b) = isValid (pseudoHeader src dst 6 (B.length b) <> sumBytes b)
+
+-- | A segment without its ports, which tell connections apart and say nothing to
+-- them.
+data Segment = Segment
+  { seqNumber :: {-# UNPACK #-} !Word32,
+    ackNumber :: {-# UNPACK #-} !Word32,
+    flags :: !Flags,
+    -- | As on the wire, not scaled.
+    window :: {-# UNPACK #-} !Word16,
+    urgentPointer :: {-# UNPACK #-} !Word16,
+    options :: !Options,
+    -- | Data, as parts that follow each other.
+    payload :: ![ByteString]
+  }
+  deriving (Eq, Show)
+
+-- | The segment that was viewed, without its ports.
+segment :: View -> Segment
+segment (View b) =
+  Segment
+    { seqNumber = word32At b 4,
+      ackNumber = word32At b 8,
+      flags = Flags (word8At b 13),
+      window = word16At b 14,
+      urgentPointer = word16At b 18,
+      options = if offset == 20 then noOptions else decodeOptions (slice 20 (offset - 20) b),
+      payload = [B.drop offset b | B.length b > offset]
+    }
+  where
+    offset = dataOffset b
+
+-- | Bytes of data.
+payloadLength :: Segment -> Int
+payloadLength = go 0 . payload
+  where
+    go !n [] = n
+    go n (b : bs) = go (n + B.length b) bs
+
+-- | SEG.LEN: bytes of data, and one each for SYN and FIN.
+sequenceLength :: Segment -> Int
+sequenceLength s = payloadLength s + count syn + count fin
+  where
+    count f = if has f (flags s) then 1 else 0
+
+-- | Ports and segment, given the addresses of the packet.
+decode :: Address -> Address -> ByteString -> Either Malformed (Word16, Word16, Segment)
+decode src dst b = do
+  v <- view b
+  if checksumHolds src dst v
+    then Right (sourcePort v, destinationPort v, segment v)
+    else Left BadChecksum
+
+-- | Given addresses and ports. Header and data.
+encode :: Address -> Address -> Word16 -> Word16 -> Segment -> ByteString
+encode src dst from to s = B.concat (encodeHeader src dst from to s : payload s)
+
+-- | The header alone, with the checksum over the data that is to follow.
+encodeHeader :: Address -> Address -> Word16 -> Word16 -> Segment -> ByteString
+encodeHeader src dst from to s = overwrite16 16 whole blank
+  where
+    blank = runPut (putHeader from to s 0)
+    len = B.length blank + payloadLength s
+    whole = checksum (pseudoHeader src dst 6 len <> sumBytes blank <> sumChunks (payload s))
+
+-- | The header alone for a device that completes the checksum: its field holds the
+-- sum over the pseudo header.
+encodeForOffload :: Address -> Address -> Word16 -> Word16 -> Segment -> ByteString
+encodeForOffload src dst from to s = runPut (putHeader from to s partial)
+  where
+    len = 20 + putLength (encodeOptions (options s)) + payloadLength s
+    partial = foldedSum (pseudoHeader src dst 6 len)
+
+putHeader :: Word16 -> Word16 -> Segment -> Word16 -> Put
+putHeader from to s sum' =
+  put16 from <> put16 to
+    <> put32 (seqNumber s)
+    <> put32 (ackNumber s)
+    <> put8 (fromIntegral (5 + putLength opts `div` 4) `shiftL` 4)
+    <> put8 bits
+    <> put16 (window s)
+    <> put16 sum'
+    <> put16 (urgentPointer s)
+    <> opts
+  where
+    opts = encodeOptions (options s)
+    Flags bits = flags s

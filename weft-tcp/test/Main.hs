@@ -1,0 +1,14 @@
+-- |
+-- The suite @tcp@: everything that needs no kernel.
+module Main (main) where
+
+import qualified Spec.Oracle
+import qualified Spec.Rfc
+import qualified Spec.Simulated
+import qualified Spec.Stacks
+import qualified Spec.Throughput
+import qualified Spec.Wire
+import Test.Tasty
+
+main :: IO ()
+main = defaultMain (testGroup "tcp" [Spec.Wire.tests, Spec.Oracle.tests, Spec.Rfc.tests, Spec.Simulated.tests, Spec.Throughput.tests, Spec.Stacks.tests])

@@ -1,0 +1,65 @@
+-- |
+-- How fast the core is over simulated links, compared with a table that is kept: 10 Mbit/s
+-- and 20 ms, by loss, buffer and congestion control. @WEFT_TCP_GOLDEN=write@ writes
+-- the table anew.
+module Spec.Throughput (tests) where
+
+import Control.Monad (unless, when)
+import Data.List (intercalate)
+import Sim
+import System.Environment (lookupEnv)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Tcp.Core
+import Weft.Tcp.Core.Congestion (Control, control)
+import Weft.Tcp.Core.Congestion.Cubic (cubic)
+import Weft.Tcp.Core.Congestion.NewReno (newReno)
+
+tests :: TestTree
+tests = testGroup "throughput" [testCase "is within a tenth of the table" compareTable, testCase "SACK repairs a lost tail without a timeout" tails]
+
+golden :: FilePath
+golden = "test/throughput.txt"
+
+-- | Rows: loss in tenths of a percent, buffer, algorithm, SACK, kbit/s.
+measured :: [(String, Double)]
+measured =
+  [ (unwords [show loss, show buffer, name, if sack then "sack" else "nosack"], speed loss buffer algorithm sack)
+    | loss <- [0, 1, 10, 50, 200],
+      buffer <- [8192, 32768, 262144],
+      (name, algorithm) <- algorithms,
+      sack <- [True, False],
+      -- The long runs say nothing more.
+      sack || loss < 200
+  ]
+
+algorithms :: [(String, Control)]
+algorithms = [("newreno", control newReno), ("cubic", control cubic)]
+
+-- | Of three seeds together.
+speed :: Int -> Int -> Control -> Bool -> Double
+speed loss buffer algorithm sack = fromIntegral (3 * 8 * size) / fromIntegral (sum (map one [1 .. 3])) * 1000
+  where
+    size = if loss >= 200 then 60000 else 600000
+    host amount = plainHost {hostData = dataOf 5 amount, hostConfig = (hostConfig plainHost) {receiveBuffer = buffer, sendBuffer = buffer, congestionControl = algorithm, offerSack = sack, timeWaitTime = 1}}
+    one s = endedAt (run (scenario s perfect {lossRate = loss, rate = 1250, delay = 10000, queueLimit = 40} (host size) (host 0)))
+
+compareTable :: Assertion
+compareTable = do
+  let table = [(k, fromIntegral (round v :: Int)) | (k, v) <- measured]
+  mode <- lookupEnv "WEFT_TCP_GOLDEN"
+  when (mode == Just "write") . writeFile golden $ unlines [k ++ " " ++ show (round v :: Int) | (k, v) <- table]
+  kept <- map (\l -> let w = words l in (unwords (init w), read (last w) :: Double)) . lines <$> readFile golden
+  let off = [k ++ ": " ++ show v ++ ", in the table " ++ show w | (k, v) <- table, Just w <- [lookup k kept], abs (v - w) > w / 10]
+  map fst table @?= map fst kept
+  unless (null off) (assertFailure (intercalate "\n" off))
+
+-- | The last segments of a burst are lost; the burst is over in much less than the
+-- timeout's 200 ms more.
+tails :: Assertion
+tails = do
+  let host amount = plainHost {hostData = dataOf 9 amount, hostConfig = (hostConfig plainHost) {timeWaitTime = 1}}
+      times = [endedAt (run (scenario s perfect {lossRate = 30, delay = 10000} (host 14600) (host 0))) | s <- [1 .. 200]]
+      late = length (filter (> 260000) times)
+  -- Some lose a SYN, which only a timeout repairs: three in a hundred of each.
+  assertBool (show late ++ " of 200 waited for a timeout") (late <= 26)
