@@ -1,0 +1,222 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Several controllers for one network, by way of etcd. Each switch connects to all of them; one is its master, which is
+-- who created the switch's key in etcd. The key goes with the controller's lease: a controller that dies loses its
+-- switches to others when its lease has run out, and nothing else; flows stay. What a master finds out, links and hosts, it
+-- shares.
+--
+-- @
+--   slave   -> master   the key was free, and this controller created it
+--   master  -> slave    its lease is gone, or could not be prolonged in time: before others can take the key
+-- @
+--
+-- The generation of a role is the revision of etcd, which only grows; so a switch of 1.3 refuses a master of before.
+module Weft.OpenFlow.Cluster
+  ( ClusterSettings (..),
+    defaultClusterSettings,
+    withCluster,
+    Cluster,
+    clusterSettings,
+    clusterMaster,
+  )
+where
+
+import Control.Concurrent (killThread)
+import Control.Concurrent.MVar
+import Control.Exception (SomeAsyncException, SomeException, bracket, fromException, throwIO, try)
+import Control.Monad (forM_, forever, unless, void, when)
+import Data.Aeson (eitherDecodeStrict, encode)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString.Char8 as B
+import qualified Data.ByteString.Lazy as L
+import Data.IORef
+import qualified Data.Map.Strict as Map
+import Data.Maybe (fromMaybe, mapMaybe)
+import qualified Data.Set as Set
+import Data.Word (Word32, Word64)
+import Weft.Duration
+import Weft.OpenFlow.App (Millis)
+import Weft.OpenFlow.Cluster.Etcd
+import Weft.OpenFlow.Controller
+import Weft.OpenFlow.Controller.Discovery (spawn, topologyStep)
+import Weft.OpenFlow.Controller.Types (currentMillis)
+import Weft.OpenFlow.Message (Role (..))
+import Weft.OpenFlow.Topology
+import Weft.OpenFlow.Types
+import Weft.Thread (delayFor)
+
+-- | Settings; begin with 'defaultClusterSettings'.
+data ClusterSettings = ClusterSettings
+  { -- | Endpoints of etcd, as @http:\/\/127.0.0.1:2379@.
+    clusterEndpoints :: [String],
+    -- | A name that no other controller has.
+    clusterName :: String,
+    -- | Seconds of a lease; others take over within twice that.
+    clusterLease :: Int,
+    -- | Keys begin with this.
+    clusterPrefix :: String
+  }
+
+-- | Leases of 5 seconds, keys below @weft\/openflow\/@.
+defaultClusterSettings :: String -> [String] -> ClusterSettings
+defaultClusterSettings name endpoints = ClusterSettings endpoints name 5 "weft/openflow/"
+
+-- | This controller's part.
+data Cluster = Cluster
+  { clusterOptions :: !ClusterSettings,
+    clusterEtcd :: !Etcd,
+    -- | The lease, and until when it holds by our clock. Changed under 'clusterLock'.
+    clusterHeld :: !(IORef (Maybe (Lease, Millis))),
+    -- | Switches whose key is ours. Changed under 'clusterLock'.
+    clusterMine :: !(IORef (Set.Set DatapathId)),
+    -- | The last revision that was seen.
+    clusterRevision :: !(IORef Revision),
+    -- | Held while roles are decided.
+    clusterLock :: !(MVar ())
+  }
+
+-- | Take part in a cluster beside an action; the function runs the controller, with the settings that 'clusterSettings'
+-- makes. Throws nothing when etcd cannot be reached: then no switch is mastered.
+withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
+withCluster options act = do
+  etcd <- newEtcd (interval options) (clusterEndpoints options)
+  cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef Set.empty <*> newIORef 1 <*> newMVar ()
+  act cluster $ \c inner ->
+    bracket (spawn c "weft openflow cluster" (forever (round' cluster c >> delayFor (interval options)))) killThread (const inner)
+
+-- | How often the lease is prolonged and the keys are read.
+interval :: ClusterSettings -> Duration
+interval options = milliseconds (clusterLease options * 1000 `div` 4)
+
+-- | Settings of a controller that takes part: roles are the cluster's, and ports settle until others can know their
+-- links.
+clusterSettings :: Cluster -> Settings -> Settings
+clusterSettings cluster settings =
+  settings
+    { settingsRole = fmap Just . elect cluster,
+      settingsTopology = (\t -> t {topologySettle = topologySettle t + 2 * millis}) <$> settingsTopology settings
+    }
+  where
+    millis = round (toSeconds (interval (clusterOptions cluster)) * 1000)
+
+-- | Is this controller the switch's master?
+clusterMaster :: Cluster -> DatapathId -> IO Bool
+clusterMaster cluster d = Set.member d <$> readIORef (clusterMine cluster)
+
+-- Roles -----------------------------------------------------------------------------------
+
+-- | The role at a switch, and the generation: the master's if its key is ours or is free now.
+elect :: Cluster -> DatapathId -> IO (Role, Word64)
+elect cluster d = withMVar (clusterLock cluster) $ \_ -> do
+  held <- readIORef (clusterHeld cluster)
+  now <- currentMillis
+  mine <- Set.member d <$> readIORef (clusterMine cluster)
+  case held of
+    Just (lease, until')
+      | until' > now, mine -> (,) RoleMaster <$> readIORef (clusterRevision cluster)
+      | until' > now -> do
+        r <- attempt (createKey (clusterEtcd cluster) lease (key cluster ("master/" <> show d)) (B.pack (clusterName (clusterOptions cluster))))
+        case r of
+          Just (created, revision) -> do
+            seen cluster revision
+            when created (modifyIORef' (clusterMine cluster) (Set.insert d))
+            pure (if created then RoleMaster else RoleSlave, revision)
+          Nothing -> slave
+    _ -> slave
+  where
+    slave = (,) RoleSlave <$> readIORef (clusterRevision cluster)
+
+key :: Cluster -> String -> ByteString
+key cluster name = B.pack (clusterPrefix (clusterOptions cluster) <> name)
+
+seen :: Cluster -> Revision -> IO ()
+seen cluster revision = atomicModifyIORef' (clusterRevision cluster) (\r -> (max r revision, ()))
+
+-- | 'Nothing' when etcd could not be asked.
+attempt :: IO a -> IO (Maybe a)
+attempt act = do
+  r <- try act
+  case r of
+    Right a -> pure (Just a)
+    Left e
+      | Just asynchronous <- fromException e -> throwIO (asynchronous :: SomeAsyncException)
+      | otherwise -> (e :: SomeException) `seq` pure Nothing
+
+-- | Prolong the lease, give up what is not ours any more, take what is free, share what is known.
+round' :: Cluster -> Controller -> IO ()
+round' cluster c = do
+  prolong cluster c
+  found <- attempt (readPrefix (clusterEtcd cluster) (key cluster ""))
+  forM_ found $ \(entries, revision) -> do
+    seen cluster revision
+    let masters = Map.fromList [(d, who) | (k, who) <- entries, Just name <- [B.stripPrefix "master/" k], Just d <- [readDatapathId (B.unpack name)]]
+    connected <- Map.keys <$> connectedSwitches c
+    mine <- readIORef (clusterMine cluster)
+    let own = B.pack (clusterName (clusterOptions cluster))
+        lost = [d | d <- Set.toList mine, Map.lookup d masters /= Just own]
+    giveUp cluster c lost
+    forM_ [d | d <- connected, Map.notMember d masters] $ \d -> do
+      (role, generation) <- elect cluster d
+      when (role == RoleMaster) (setRole c d role generation)
+    merge c [view | (k, v) <- entries, Just name <- [B.stripPrefix "view/" k], name /= own, Right view <- [eitherDecodeStrict v]]
+  share cluster c
+
+-- | Keep the lease, or get a new one. Without one that surely holds, no switch is ours.
+prolong :: Cluster -> Controller -> IO ()
+prolong cluster c = do
+  started <- currentMillis
+  held <- readIORef (clusterHeld cluster)
+  renewed <- case held of
+    Just (lease, _) -> fmap (\ok -> if ok then Just lease else Nothing) <$> attempt (keepAlive etcd lease)
+    Nothing -> pure (Just Nothing)
+  case renewed of
+    -- From when it was asked for: etcd's count began later.
+    Just (Just lease) -> set (Just (lease, started + life))
+    Just Nothing -> do
+      lose
+      granted <- attempt (grant etcd (clusterLease (clusterOptions cluster)))
+      set ((\lease -> (lease, started + life)) <$> granted)
+    Nothing -> do
+      now <- currentMillis
+      -- Another round would be too late.
+      when (maybe True (\(_, until') -> now + life `div` 4 >= until') held) (lose >> set Nothing)
+  where
+    etcd = clusterEtcd cluster
+    life = fromIntegral (clusterLease (clusterOptions cluster)) * 1000
+    set v = withMVar (clusterLock cluster) (\_ -> writeIORef (clusterHeld cluster) v)
+    lose = readIORef (clusterMine cluster) >>= giveUp cluster c . Set.toList
+
+giveUp :: Cluster -> Controller -> [DatapathId] -> IO ()
+giveUp cluster c ds = unless (null ds) $ do
+  withMVar (clusterLock cluster) (\_ -> modifyIORef' (clusterMine cluster) (`Set.difference` Set.fromList ds))
+  generation <- readIORef (clusterRevision cluster)
+  forM_ ds (\d -> setRole c d RoleSlave generation)
+
+-- What is known ---------------------------------------------------------------------------
+
+-- | Links by their ends, and hosts: what a master has seen at its switches.
+type View = ([(Word64, Word32, Word64, Word32)], [(Word64, Word64, Word32, Maybe Word32)])
+
+-- | Write what was seen at the switches that are ours.
+share :: Cluster -> Controller -> IO ()
+share cluster c = do
+  held <- readIORef (clusterHeld cluster)
+  mine <- readIORef (clusterMine cluster)
+  t <- controllerNetwork c
+  let links = [(a, p, b, q) | ((DatapathId a, PortNo p), (d@(DatapathId b), PortNo q)) <- topologyLinks t, Set.member d mine]
+      hosts = [(m, b, q, hostIpv4 h) | (MacAddress m, h) <- Map.toList (topologyHosts t), let (d@(DatapathId b), PortNo q) = hostPlace h, Set.member d mine]
+      view = (links, hosts) :: View
+  forM_ held $ \(lease, _) ->
+    void (attempt (putKey (clusterEtcd cluster) lease (key cluster ("view/" <> clusterName (clusterOptions cluster))) (L.toStrict (encode view))))
+
+-- | Know what others have seen.
+merge :: Controller -> [View] -> IO ()
+merge c views = do
+  time <- currentMillis
+  let links = [((DatapathId a, PortNo p), (DatapathId b, PortNo q)) | (ls, _) <- views, (a, p, b, q) <- ls]
+      hosts = [(MacAddress m, (DatapathId d, PortNo p), ip) | (_, hs) <- views, (m, d, p, ip) <- hs]
+  forM_ links $ \(from, to) -> topologyStep c (linkSeen time from to)
+  t <- controllerNetwork c
+  let new = mapMaybe (\(m, place, ip) -> if fmap hostPlace (Map.lookup m (topologyHosts t)) == Just place then Nothing else Just (m, place, ip)) hosts
+  forM_ new $ \(m, place, ip) -> topologyStep c (\now -> (fromMaybe now (hostSeen time m place ip now), []))

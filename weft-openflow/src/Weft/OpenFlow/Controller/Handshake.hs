@@ -1,0 +1,110 @@
+-- |
+-- The start of a connection: HELLO both ways, the version, FEATURES (1.0.1, 5.5.1 and 5.3.1; 1.3.5, 6.3.1 and 7.3.1).
+-- A switch that does not keep to it gets an ERROR, where the protocol has one, and its connection ends.
+module Weft.OpenFlow.Controller.Handshake
+  ( Reader,
+    newReader,
+    nextHere,
+    leftOver,
+    negotiate,
+    askFeatures,
+    HandshakeFailed (..),
+  )
+where
+
+import Control.Exception (Exception, throwIO)
+import Control.Monad (unless, when)
+import Data.Bits (testBit)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as BC
+import Data.IORef
+import Data.Maybe (fromMaybe)
+import Weft.OpenFlow.Controller.Framer
+import Weft.OpenFlow.Controller.Outlet
+import Weft.OpenFlow.Message
+import Weft.OpenFlow.Types
+import Weft.OpenFlow.Wire
+import Weft.Transport
+
+-- | The connection came to nothing.
+newtype HandshakeFailed = HandshakeFailed String
+  deriving (Show)
+
+instance Exception HandshakeFailed
+
+-- | Messages one at a time, before the deadline.
+data Reader = Reader !Connection !Instant !(IORef (Partial, ByteString))
+
+-- | Nothing received yet.
+newReader :: Connection -> Instant -> IO Reader
+newReader connection deadline = Reader connection deadline <$> newIORef (nothingPartial, B.empty)
+
+-- | What was received behind the last message.
+leftOver :: Reader -> IO ByteString
+leftOver (Reader _ _ ref) = do
+  (partial, s) <- readIORef ref
+  pure (partialBytes partial <> s)
+
+-- | Wait for a message.
+nextHere :: Reader -> IO (Header, ByteString)
+nextHere r@(Reader connection deadline ref) = do
+  (partial, s) <- readIORef ref
+  case nextMessage s of
+    Whole h message rest -> (h, message) <$ writeIORef ref (nothingPartial, rest)
+    Unframed _ -> throwIO (HandshakeFailed "a message shorter than its header")
+    Missing _ -> do
+      more <- connReceive connection deadline 65536
+      when (B.null more) (throwIO (HandshakeFailed "the connection ended in the handshake"))
+      case feed (if B.null s then partial else partialOf s) more of
+        Broken _ -> throwIO (HandshakeFailed "a message shorter than its header")
+        Still partial' -> writeIORef ref (partial', B.empty)
+        Complete first rest -> writeIORef ref (nothingPartial, if B.null first then rest else first <> rest)
+      nextHere r
+
+-- | Exchange HELLO: the highest version that both have.
+negotiate :: [Version] -> Outlet -> Reader -> IO Version
+negotiate ours outlet r = do
+  mapM_ (sendHere outlet . pure) (runPut (putHello highest 1 ours))
+  (h, bytes) <- nextHere r
+  case decode bytes of
+    Right (_, Hello bitmap) -> case common (headerVersion h) bitmap of
+      Just version -> pure version
+      Nothing -> refuse h "no version in common"
+    Right _ -> refuse h "the first message was not HELLO"
+    Left _ -> refuse h "the first message was not understood"
+  where
+    highest = maximum (map versionByte ours)
+    -- Without a bitmap: the smaller of the two numbers in the headers.
+    common byte [] = let v = versionFromByte (min byte highest) in if fmap (`elem` ours) v == Just True then v else Nothing
+    common _ (w : _) = case [v | v <- [maxBound, pred maxBound .. minBound], v `elem` ours, testBit w (fromIntegral (versionByte v))] of
+      v : _ -> Just v
+      [] -> Nothing
+    refuse h why = do
+      -- In the peer's version if it is one of ours. HELLO_FAILED, INCOMPATIBLE.
+      let version = fromMaybe (maximum ours) (versionFromByte (headerVersion h))
+      mapM_ (sendHere outlet . pure) (encode version (headerXid h) (Error 0 0 (BC.pack why)))
+      throwIO (HandshakeFailed why)
+
+-- | Ask what the switch is. Echoes are answered meanwhile; PORT_STATUS and the like may come before the answer and are
+-- dropped, as the answer says more.
+askFeatures :: Version -> Outlet -> Reader -> IO Features
+askFeatures version outlet r = do
+  mapM_ (sendHere outlet . pure) (encode version 2 FeaturesRequest)
+  go (100 :: Int)
+  where
+    go 0 = throwIO (HandshakeFailed "no FEATURES_REPLY")
+    go n = do
+      (h, bytes) <- nextHere r
+      unless (headerVersion h == versionByte version) (failWith h bytes (BadVersion (headerVersion h)) "it changed its version")
+      case decode bytes of
+        Right (_, FeaturesReply f) -> f <$ when (featuresAuxiliary f /= 0) (throwIO (HandshakeFailed "an auxiliary connection"))
+        Right (_, EchoRequest payload) -> mapM_ (sendHere outlet . pure) (encode version (headerXid h) (EchoReply payload)) >> go (n - 1)
+        Right (_, Error t code _) -> throwIO (HandshakeFailed ("ERROR " <> show t <> ", " <> show code))
+        Right _ -> go (n - 1)
+        Left problem -> failWith h bytes problem "a message was not understood"
+    failWith :: Header -> ByteString -> Problem -> String -> IO a
+    failWith h bytes problem why = do
+      let (t, code) = problemCode problem
+      mapM_ (sendHere outlet . pure) (encode version (headerXid h) (Error t code (B.take 64 bytes)))
+      throwIO (HandshakeFailed why)

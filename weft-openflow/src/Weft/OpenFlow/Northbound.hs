@@ -1,0 +1,185 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- A controller's side for people and programs, as a WAI application: a REST interface, metrics, server-sent events and a
+-- page that draws the network. It runs on any WAI server.
+--
+-- @
+-- GET    \/                            the page
+-- GET    \/v1\/network                  switches, links, hosts
+-- GET    \/v1\/switches, \/v1\/hosts      parts of it
+-- GET    \/v1\/switches\/ID\/flows        the flow table, asked for now
+-- POST   \/v1\/switches\/ID\/flows        add a flow
+-- DELETE \/v1\/switches\/ID\/flows        delete flows: those of this match, or narrower; with a priority exactly this one
+-- GET    \/v1\/switches\/ID\/ports        counters, asked for now
+-- GET    \/v1\/events                   \/v1\/network again and again, as server-sent events
+-- GET    \/metrics                     Prometheus
+-- @
+--
+-- There is no authentication: listen on a local address, or put a proxy before it. What changes the network has to be
+-- sent as @application\/json@, which a page of another site cannot do.
+module Weft.OpenFlow.Northbound
+  ( northbound,
+    Northbound,
+    newNorthbound,
+  )
+where
+
+import Control.Exception (finally)
+import Control.Monad (forever)
+import Data.Aeson
+import Data.Aeson.Encoding (encodingToLazyByteString)
+import qualified Data.Aeson.KeyMap as KeyMap
+import qualified Data.ByteString as B
+import Data.ByteString.Builder
+import qualified Data.ByteString.Lazy as L
+import Data.IORef
+import qualified Data.Map.Strict as Map
+import Data.Maybe (fromMaybe)
+import Data.Text (Text)
+import qualified Data.Text as T
+import Network.HTTP.Types
+import Network.Wai
+import Weft.Duration
+import Weft.OpenFlow.Controller
+import Weft.OpenFlow.Message
+import Weft.OpenFlow.Northbound.Json
+import Weft.OpenFlow.Northbound.Page
+import Weft.OpenFlow.Topology
+import Weft.OpenFlow.Types
+import Weft.Thread (delayFor)
+
+-- | A controller, and how many streams of events are open.
+data Northbound = Northbound !Controller !(IORef Int)
+
+-- | For a controller that runs.
+newNorthbound :: Controller -> IO Northbound
+newNorthbound c = Northbound c <$> newIORef 0
+
+-- | Streams of events at one time, at the most.
+mostStreams :: Int
+mostStreams = 64
+
+-- | Bytes of a request's body, at the most.
+mostBody :: Int
+mostBody = 65536
+
+-- | The application. Answers of JSON have a line of @error@ when the status is 400 or above.
+northbound :: Northbound -> Application
+northbound n@(Northbound c _) request respond = case (requestMethod request, pathInfo request) of
+  ("GET", []) -> respond pageResponse
+  ("GET", ["v1", "network"]) -> network c >>= respond . answer status200
+  ("GET", ["v1", "switches"]) -> network c >>= respond . answer status200 . part "switches"
+  ("GET", ["v1", "hosts"]) -> network c >>= respond . answer status200 . part "hosts"
+  ("GET", ["v1", "events"]) -> events n respond
+  ("GET", ["metrics"]) -> metrics c >>= respond
+  (method, ["v1", "switches", name, what]) | Just d <- readDatapathId (T.unpack name) -> do
+    known <- Map.member d <$> connectedSwitches c
+    if known then onSwitch c d method what request >>= respond else respond (failed status404 "no such switch")
+  (method, path)
+    | method `notElem` ["GET", "POST", "DELETE"] -> respond (failed status405 "GET, POST or DELETE")
+    | path `elem` [[], ["metrics"], ["v1", "network"], ["v1", "switches"], ["v1", "hosts"], ["v1", "events"]] -> respond (failed status405 "GET")
+  _ -> respond (failed status404 "no such resource")
+
+onSwitch :: Controller -> DatapathId -> Method -> Text -> Request -> IO Response
+onSwitch c d method what request = case (method, what) of
+  ("GET", "flows") -> asked (FlowStatsRequest everyFlow) (\parts -> [flowStatsJson f | FlowStatsReply fs <- parts, f <- fs])
+  ("GET", "ports") -> asked (PortStatsRequest portAny) (\parts -> [portStatsJson p | PortStatsReply ps <- parts, p <- ps])
+  ("POST", "flows") -> changed FlowAdd status201
+  ("DELETE", "flows") -> changed FlowDelete status200
+  (_, "flows") -> pure (failed status405 "GET, POST or DELETE")
+  (_, "ports") -> pure (failed status405 "GET")
+  _ -> pure (failed status404 "no such resource")
+  where
+    asked question form = maybe (failed status504 "the switch did not answer") (answer status200 . form) <$> askSwitch c d question
+    changed command done
+      | not ("application/json" `B.isPrefixOf` fromMaybe "" (lookup hContentType (requestHeaders request))) =
+        pure (failed status415 "send application/json")
+      | otherwise = do
+        body <- bodyOf request
+        case body of
+          Nothing -> pure (failed status413 "a flow has at most 65536 bytes")
+          Just bytes -> case eitherDecodeStrict bytes >>= flowFromJson command of
+            Left why -> pure (failed status400 (T.pack why))
+            Right flow -> do
+              sent <- sendMessage c d (FlowModMessage flow)
+              pure (if sent then answer done (object ["sent" .= True]) else failed status400 "the switch's version of OpenFlow has no such flow")
+
+-- | The whole body, if it is not too long.
+bodyOf :: Request -> IO (Maybe B.ByteString)
+bodyOf request = go [] 0
+  where
+    go parts size
+      | size > mostBody = pure Nothing
+      | otherwise = do
+        s <- getRequestBodyChunk request
+        if B.null s then pure (Just (B.concat (reverse parts))) else go (s : parts) (size + B.length s)
+
+answer :: (ToJSON a) => Status -> a -> Response
+answer status v = responseLBS status [(hContentType, "application/json"), (hCacheControl, "no-store")] (encodingToLazyByteString (toEncoding v) <> "\n")
+
+failed :: Status -> Text -> Response
+failed status = answer status . problemJson
+
+part :: Key -> Value -> Value
+part name v = case v of
+  Object o -> fromMaybe Null (KeyMap.lookup name o)
+  _ -> Null
+
+-- | The network now.
+network :: Controller -> IO Value
+network c = do
+  t <- controllerNetwork c
+  infos <- connectedSwitches c
+  rates <- Map.traverseWithKey (\d _ -> portRates c d) infos
+  pure (networkJson t infos rates)
+
+pageResponse :: Response
+pageResponse = responseLBS status200 headers (L.fromStrict page)
+  where
+    headers =
+      [ (hContentType, "text/html; charset=utf-8"),
+        (hCacheControl, "no-cache"),
+        ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"),
+        ("X-Content-Type-Options", "nosniff")
+      ]
+
+-- | The network every second, while the client takes it.
+events :: Northbound -> (Response -> IO ResponseReceived) -> IO ResponseReceived
+events (Northbound c open) respond = do
+  free <- atomicModifyIORef' open (\n -> if n < mostStreams then (n + 1, True) else (n, False))
+  if free
+    then (`finally` atomicModifyIORef' open (\n -> (n - 1, ()))) . respond . responseStream status200 headers $ \write flush -> forever $ do
+      v <- network c
+      write ("event: network\ndata: " <> lazyByteString (encode v) <> "\n\n")
+      flush
+      delayFor (seconds 1)
+    else respond (failed status503 "too many streams of events")
+  where
+    headers = [(hContentType, "text/event-stream"), (hCacheControl, "no-store")]
+
+-- | In Prometheus' text format.
+metrics :: Controller -> IO Response
+metrics c = do
+  totals <- controllerCounters c
+  t <- controllerNetwork c
+  infos <- connectedSwitches c
+  rates <- Map.traverseWithKey (\d _ -> portRates c d) infos
+  let one name kind text value = "# HELP " <> name <> " " <> text <> "\n# TYPE " <> name <> " " <> kind <> "\n" <> name <> " " <> intDec value <> "\n"
+      counters i name text =
+        "# HELP " <> name <> " " <> text <> "\n# TYPE " <> name <> " counter\n"
+          <> mconcat
+            [ name <> "{switch=\"" <> string7 (show d) <> "\",port=\"" <> string7 (show p) <> "\"} " <> word64Dec (portStatsCounters (rateStats r) !! i) <> "\n"
+              | (d, ports) <- Map.toList rates,
+                (p, r) <- Map.toList ports
+            ]
+  pure . responseBuilder status200 [(hContentType, "text/plain; version=0.0.4; charset=utf-8")] $
+    one "weft_openflow_switches" "gauge" "Switches that are connected." (Map.size infos)
+      <> one "weft_openflow_links" "gauge" "Links, each direction by itself." (length (topologyLinks t))
+      <> one "weft_openflow_hosts" "gauge" "Hosts that are known." (Map.size (topologyHosts t))
+      <> one "weft_openflow_messages_received_total" "counter" "Messages received." (totalReceived totals)
+      <> one "weft_openflow_packets_received_total" "counter" "PACKET_IN messages received." (totalPackets totals)
+      <> one "weft_openflow_replies_sent_total" "counter" "Messages sent by applications." (totalReplies totals)
+      <> one "weft_openflow_faults_total" "counter" "Messages that were not understood, and connections that ended for one." (totalFaults totals)
+      <> counters 2 "weft_openflow_port_received_bytes_total" "Bytes received by ports."
+      <> counters 3 "weft_openflow_port_sent_bytes_total" "Bytes sent by ports."

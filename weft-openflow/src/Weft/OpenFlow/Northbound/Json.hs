@@ -1,0 +1,284 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The network as JSON, and flows out of JSON. Names are those of OpenFlow 1.3's fields. Pure.
+module Weft.OpenFlow.Northbound.Json
+  ( networkJson,
+    switchJson,
+    hostJson,
+    portStatsJson,
+    flowStatsJson,
+    flowFromJson,
+    problemJson,
+  )
+where
+
+import Control.Monad (unless, when)
+import Data.Aeson
+import qualified Data.Aeson.Key as Key
+import qualified Data.Aeson.KeyMap as KeyMap
+import Data.Aeson.Types (Parser, parseEither)
+import Data.Bits (complement, shiftL, shiftR, (.&.), (.|.))
+import qualified Data.ByteString as B
+import Data.ByteString.Short (fromShort)
+import Data.Foldable (foldl')
+import Data.List (intercalate)
+import qualified Data.Map.Strict as Map
+import qualified Data.Set as Set
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
+import qualified Data.Text.Encoding.Error as T
+import Data.Word (Word16, Word32, Word8)
+import Numeric (showHex)
+import Text.Read (readMaybe)
+import Weft.OpenFlow.Controller
+import Weft.OpenFlow.Match
+import Weft.OpenFlow.Message
+import Weft.OpenFlow.Topology
+import Weft.OpenFlow.Types
+
+-- | Everything that the page draws: switches with their ports and rates, links, hosts.
+networkJson :: Topology -> Map.Map DatapathId SwitchInfo -> Map.Map DatapathId (Map.Map PortNo Rate) -> Value
+networkJson t infos rates =
+  object
+    [ "version" .= topologyVersion t,
+      "switches" .= [switchJson d i (Map.lookup d (topologySwitches t)) (Map.findWithDefault Map.empty d rates) | (d, i) <- Map.toList infos],
+      "links" .= [linkJson from to | (from, to) <- topologyLinks t],
+      "hosts" .= map (uncurry hostJson) (Map.toList (topologyHosts t))
+    ]
+  where
+    linkJson from@(d, p) to@(d', p') =
+      object
+        [ "from" .= object ["switch" .= show d, "port" .= portJson p],
+          "to" .= object ["switch" .= show d', "port" .= portJson p'],
+          "in_tree" .= (Set.member from (topologyTree t) && Set.member to (topologyTree t)),
+          "bits_per_s" .= maybe 0 rateSent (Map.lookup d rates >>= Map.lookup p)
+        ]
+
+-- | A switch, its ports and what goes through them.
+switchJson :: DatapathId -> SwitchInfo -> Maybe Switch -> Map.Map PortNo Rate -> Value
+switchJson d i found rates =
+  object
+    [ "switch" .= show d,
+      "openflow" .= (case infoVersion i of V10 -> "1.0"; V13 -> "1.3" :: Text),
+      "address" .= infoAddress i,
+      "role" .= (if infoActive i then "active" else "slave" :: Text),
+      "tables" .= featuresTables (infoFeatures i),
+      "buffers" .= featuresBuffers (infoFeatures i),
+      "messages" .= totalReceived (infoTotals i),
+      "packets" .= totalPackets (infoTotals i),
+      "replies" .= totalReplies (infoTotals i),
+      "ports" .= [one p | p <- maybe [] (Map.elems . switchPorts) found]
+    ]
+  where
+    one p =
+      object $
+        [ "port" .= portJson (portNumber p),
+          "name" .= text (fromShort (portName p)),
+          "address" .= show (portAddress p),
+          "up" .= not (portIsDown p)
+        ]
+          ++ maybe [] (\r -> ["received_bits_per_s" .= rateReceived r, "sent_bits_per_s" .= rateSent r]) (Map.lookup (portNumber p) rates)
+
+-- | A host and where it is.
+hostJson :: MacAddress -> Host -> Value
+hostJson mac h =
+  object
+    [ "address" .= show mac,
+      "ipv4" .= fmap ipv4Text (hostIpv4 h),
+      "switch" .= show (fst (hostPlace h)),
+      "port" .= portJson (snd (hostPlace h))
+    ]
+
+-- | What went wrong, as the body of an answer.
+problemJson :: Text -> Value
+problemJson why = object ["error" .= why]
+
+portJson :: PortNo -> Value
+portJson p@(PortNo n)
+  | isPhysical p = toJSON n
+  | otherwise = toJSON (show p)
+
+text :: B.ByteString -> Text
+text = T.decodeUtf8With T.lenientDecode
+
+ipv4Text :: Word32 -> String
+ipv4Text a = intercalate "." [show ((a `shiftR` s) .&. 255) | s <- [24, 16, 8, 0]]
+
+-- Statistics ------------------------------------------------------------------------------
+
+-- | The counters of a port.
+portStatsJson :: PortStats -> Value
+portStatsJson p = object (("port" .= portJson (portStatsPort p)) : zipWith (.=) names (portStatsCounters p))
+  where
+    names =
+      [ "received_packets",
+        "sent_packets",
+        "received_bytes",
+        "sent_bytes",
+        "received_dropped",
+        "sent_dropped",
+        "received_errors",
+        "sent_errors",
+        "frame_errors",
+        "overruns",
+        "crc_errors",
+        "collisions"
+      ]
+
+-- | A flow and what it has matched.
+flowStatsJson :: FlowStats -> Value
+flowStatsJson f =
+  object
+    [ "table" .= flowStatsTable f,
+      "priority" .= flowStatsPriority f,
+      "idle_timeout" .= flowStatsIdleTimeout f,
+      "hard_timeout" .= flowStatsHardTimeout f,
+      "cookie" .= flowStatsCookie f,
+      "seconds" .= flowStatsSeconds f,
+      "packets" .= flowStatsPackets f,
+      "bytes" .= flowStatsBytes f,
+      "match" .= Object (KeyMap.fromList (concatMap fieldJson (flowStatsMatch f))),
+      "actions" .= [actionJson a | ApplyActions as <- flowStatsInstructions f, a <- as]
+    ]
+
+fieldJson :: Field -> [(Key.Key, Value)]
+fieldJson field = case field of
+  InPort p -> [("in_port", portJson p)]
+  EthDst m -> ["eth_dst" .= show m]
+  EthSrc m -> ["eth_src" .= show m]
+  EthType t -> ["eth_type" .= t]
+  VlanId Untagged -> ["vlan_vid" .= ("none" :: Text)]
+  VlanId (Tagged v) -> ["vlan_vid" .= v]
+  VlanPriority n -> ["vlan_pcp" .= n]
+  IpDscp n -> ["ip_dscp" .= n]
+  IpProtocol n -> ["ip_proto" .= n]
+  Ipv4Src a m -> ["ipv4_src" .= masked a m]
+  Ipv4Dst a m -> ["ipv4_dst" .= masked a m]
+  TcpSrc n -> ["tcp_src" .= n]
+  TcpDst n -> ["tcp_dst" .= n]
+  UdpSrc n -> ["udp_src" .= n]
+  UdpDst n -> ["udp_dst" .= n]
+  IcmpType n -> ["icmpv4_type" .= n]
+  IcmpCode n -> ["icmpv4_code" .= n]
+  OtherField c f s -> [Key.fromString ("oxm_" <> show c <> "_" <> show f) .= concatMap hex (B.unpack s)]
+  where
+    hex b = (if b < 16 then "0" else "") <> showHex b ""
+    masked a m = ipv4Text a <> (if m == exactIp then "" else "/" <> ipv4Text m)
+
+actionJson :: Action -> Value
+actionJson action = case action of
+  Output p _ -> object ["output" .= portJson p]
+  SetField f -> object ["set" .= Object (KeyMap.fromList (fieldJson f))]
+  PopVlan -> object ["pop_vlan" .= True]
+  PushVlan t -> object ["push_vlan" .= t]
+  Group n -> object ["group" .= n]
+  SetQueue n -> object ["set_queue" .= n]
+  Enqueue p q -> object ["output" .= portJson p, "queue" .= q]
+  OtherAction kind _ -> object ["type" .= kind]
+
+-- Flows -----------------------------------------------------------------------------------
+
+-- | A flow to add or delete, or what is wrong with it. Unknown names are refused, so that a misspelt field does not
+-- become a flow for all packets.
+flowFromJson :: FlowCommand -> Value -> Either String FlowMod
+flowFromJson command = parseEither . withObject "a flow" $ \o -> do
+  known ["priority", "idle_timeout", "hard_timeout", "cookie", "table", "match", "actions"] o
+  match <- o .:? "match" .!= mempty >>= matchOf
+  actions <- o .:? "actions" .!= [] >>= mapM actionOf
+  priority <- o .:? "priority" .!= 0x8000
+  idle <- o .:? "idle_timeout" .!= 0
+  hard <- o .:? "hard_timeout" .!= 0
+  cookie <- o .:? "cookie" .!= 0
+  table <- o .:? "table" .!= (if command == FlowAdd then 0 else tableAll)
+  let strict = command == FlowDelete && KeyMap.member "priority" o
+  pure
+    defaultFlowMod
+      { flowCommand = if strict then FlowDeleteStrict else command,
+        flowPriority = priority,
+        flowIdleTimeout = idle,
+        flowHardTimeout = hard,
+        flowCookie = cookie,
+        flowTable = table,
+        flowMatch = match,
+        flowInstructions = [ApplyActions actions | not (null actions)]
+      }
+
+known :: [Key.Key] -> Object -> Parser ()
+known names o = case filter (`notElem` names) (KeyMap.keys o) of
+  [] -> pure ()
+  k : _ -> fail ("there is no " <> Key.toString k <> " here")
+
+-- | Fields in the order of their prerequisites.
+matchOf :: Object -> Parser Match
+matchOf o = do
+  known (map fst fields) o
+  concat <$> sequence [maybe (pure []) (fmap pure . field) (KeyMap.lookup name o) | (name, field) <- fields]
+  where
+    fields :: [(Key.Key, Value -> Parser Field)]
+    fields =
+      [ ("in_port", fmap InPort . portOf),
+        ("eth_dst", fmap EthDst . macOf),
+        ("eth_src", fmap EthSrc . macOf),
+        ("eth_type", fmap EthType . parseJSON),
+        ("vlan_vid", vlan),
+        ("vlan_pcp", fmap VlanPriority . parseJSON),
+        ("ip_dscp", fmap IpDscp . parseJSON),
+        ("ip_proto", fmap IpProtocol . parseJSON),
+        ("ipv4_src", fmap (uncurry Ipv4Src) . addressOf),
+        ("ipv4_dst", fmap (uncurry Ipv4Dst) . addressOf),
+        ("tcp_src", fmap TcpSrc . parseJSON),
+        ("tcp_dst", fmap TcpDst . parseJSON),
+        ("udp_src", fmap UdpSrc . parseJSON),
+        ("udp_dst", fmap UdpDst . parseJSON),
+        ("icmpv4_type", fmap IcmpType . parseJSON),
+        ("icmpv4_code", fmap IcmpCode . parseJSON)
+      ]
+    vlan (String "none") = pure (VlanId Untagged)
+    vlan v = VlanId . Tagged <$> parseJSON v
+
+actionOf :: Value -> Parser Action
+actionOf = withObject "an action" $ \o -> case KeyMap.toList o of
+  [("output", v)] -> output <$> portOf v
+  [("set", Object f)] -> do
+    fields <- matchOf f
+    case fields of
+      [one] -> pure (SetField one)
+      _ -> fail "set has one field"
+  [("pop_vlan", Bool True)] -> pure PopVlan
+  [("push_vlan", v)] -> PushVlan <$> (parseJSON v :: Parser Word16)
+  [("group", v)] -> Group <$> parseJSON v
+  [("set_queue", v)] -> SetQueue <$> parseJSON v
+  _ -> fail "an action is one of output, set, pop_vlan, push_vlan, group, set_queue"
+
+portOf :: Value -> Parser PortNo
+portOf v = case v of
+  String s | Just p <- lookup s names -> pure p
+  _ -> do
+    n <- parseJSON v
+    let p = PortNo n
+    p <$ unless (isPhysical p) (fail "a port's number")
+  where
+    names = [(T.pack (show p), p) | p <- [portInPort, portTable, portNormal, portFlood, portAll, portController, portLocal]]
+
+macOf :: Value -> Parser MacAddress
+macOf = withText "an address" $ maybe (fail "an address such as 02:00:00:00:00:01") pure . readMac . T.unpack
+
+-- | An address of IPv4, with a prefix or without.
+addressOf :: Value -> Parser (Word32, Word32)
+addressOf = withText "an address" $ \s -> do
+  let (a, prefix) = T.breakOn "/" s
+      parts = map (readMaybe . T.unpack) (T.splitOn "." a) :: [Maybe Int]
+  bytes <- maybe wrong pure (sequence parts)
+  when (length bytes /= 4 || any (\b -> b < 0 || b > 255) bytes) wrong
+  bits <- case T.unpack prefix of
+    "" -> pure 32
+    '/' : n | Just b <- readMaybe n, b >= 1, b <= (32 :: Int) -> pure b
+    _ -> wrong
+  let mask = complement 0 `shiftL` (32 - bits) :: Word32
+      address = foldl' (\acc b -> (acc `shiftL` 8) .|. fromIntegral (fromIntegral b :: Word8)) 0 bytes
+  pure (address .&. mask, mask)
+  where
+    wrong :: Parser a
+    wrong = fail "an address such as 10.0.0.1 or 10.0.0.0/24"

@@ -1,0 +1,177 @@
+{-# LANGUAGE RankNTypes #-}
+
+-- |
+-- Total parsing of one message: every read checks the length first, and a short or wrong message is a 'Problem', never
+-- an exception. Byte strings that a parser returns are parts of its input.
+module Weft.OpenFlow.Wire.Get
+  ( -- * Parsers
+    Get,
+    runGet,
+    bad,
+
+    -- * Problems
+    Problem (..),
+    problemCode,
+
+    -- * Reading
+    getWord8,
+    getWord16,
+    getWord32,
+    getWord64,
+    getMac,
+    getBytes,
+    getRest,
+    getText,
+    skip,
+    remaining,
+    isolate,
+    untilEnd,
+
+    -- * Numbers at a place
+    word16At,
+    word32At,
+    word64At,
+    macAt,
+  )
+where
+
+import Data.Bits (unsafeShiftL, (.|.))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Unsafe as B
+import Data.Word (Word16, Word32, Word64, Word8)
+import Weft.OpenFlow.Types
+
+-- | Why a message was not understood.
+data Problem
+  = -- | A version that is not spoken here.
+    BadVersion !Word8
+  | -- | No message, statistics, action or the like of that type.
+    BadType !Word16
+  | -- | Shorter or longer than its contents.
+    BadLength
+  | -- | A value that has no meaning there.
+    BadValue String
+  deriving (Eq, Show)
+
+-- | Type and code of the ERROR message that says so; the same in 1.0 and 1.3 (OFPET_BAD_REQUEST).
+problemCode :: Problem -> (Word16, Word16)
+problemCode problem = case problem of
+  BadVersion _ -> (1, 0)
+  BadType _ -> (1, 1)
+  BadLength -> (1, 6)
+  BadValue _ -> (1, 6)
+
+-- | A parser: what it does with the input, when it fails and when it succeeds.
+newtype Get a = Get (forall r. ByteString -> (Problem -> r) -> (a -> ByteString -> r) -> r)
+
+instance Functor Get where
+  fmap f (Get g) = Get $ \s no yes -> g s no (yes . f)
+
+instance Applicative Get where
+  pure a = Get $ \s _ yes -> yes a s
+  Get f <*> Get g = Get $ \s no yes -> f s no (\h rest -> g rest no (yes . h))
+
+instance Monad Get where
+  Get g >>= k = Get $ \s no yes -> g s no (\a rest -> let Get h = k a in h rest no yes)
+
+-- | Parse; what is left over does not count.
+runGet :: Get a -> ByteString -> Either Problem a
+runGet (Get g) s = g s Left (\a _ -> Right a)
+
+-- | Give up.
+bad :: Problem -> Get a
+bad p = Get $ \_ no _ -> no p
+
+-- | @fixed n f@ reads n bytes. What they are is worked out at once: a number must not keep the input alive.
+fixed :: Int -> (ByteString -> a) -> Get a
+fixed n f = Get $ \s no yes -> if B.length s < n then no BadLength else let !a = f s in yes a (B.unsafeDrop n s)
+{-# INLINE fixed #-}
+
+-- | One byte.
+getWord8 :: Get Word8
+getWord8 = fixed 1 (`B.unsafeIndex` 0)
+
+-- | Two bytes, the highest first, as all numbers in OpenFlow.
+getWord16 :: Get Word16
+getWord16 = fixed 2 (word16At 0)
+
+-- | Four bytes.
+getWord32 :: Get Word32
+getWord32 = fixed 4 (word32At 0)
+
+-- | Eight bytes.
+getWord64 :: Get Word64
+getWord64 = fixed 8 (word64At 0)
+
+-- | Six bytes.
+getMac :: Get MacAddress
+getMac = fixed 6 (macAt 0)
+
+-- | That many bytes, a part of the input.
+getBytes :: Int -> Get ByteString
+getBytes n
+  | n < 0 = bad BadLength
+  | otherwise = fixed n (B.unsafeTake n)
+
+-- | All that is left.
+getRest :: Get ByteString
+getRest = Get $ \s _ yes -> yes s B.empty
+
+-- | A text in a field of that many bytes, which ends at the first zero byte.
+getText :: Int -> Get ByteString
+getText n = B.takeWhile (/= 0) <$> getBytes n
+
+-- | Pass over bytes.
+skip :: Int -> Get ()
+skip n
+  | n < 0 = bad BadLength
+  | otherwise = fixed n (const ())
+
+-- | How many bytes are left.
+remaining :: Get Int
+remaining = Get $ \s _ yes -> yes (B.length s) s
+
+-- | Run a parser on exactly the next bytes; what it leaves of them is passed over.
+isolate :: Int -> Get a -> Get a
+isolate n (Get g) = do
+  part <- getBytes n
+  Get $ \s no yes -> g part no (\a _ -> yes a s)
+
+-- | One after the other until nothing is left. A parser that takes nothing is a 'BadLength'.
+untilEnd :: Get a -> Get [a]
+untilEnd g = do
+  before <- remaining
+  if before == 0
+    then pure []
+    else do
+      a <- g
+      after <- remaining
+      if after >= before then bad BadLength else (a :) <$> untilEnd g
+
+-- Numbers at a place --------------------------------------------------------------------
+
+-- | Two bytes from an offset on, which must be inside.
+word16At :: Int -> ByteString -> Word16
+word16At i s = (byteAt i s `unsafeShiftL` 8) .|. byteAt (i + 1) s
+{-# INLINE word16At #-}
+
+-- | Four bytes from an offset on, which must be inside.
+word32At :: Int -> ByteString -> Word32
+word32At i s =
+  (byteAt i s `unsafeShiftL` 24) .|. (byteAt (i + 1) s `unsafeShiftL` 16) .|. (byteAt (i + 2) s `unsafeShiftL` 8) .|. byteAt (i + 3) s
+{-# INLINE word32At #-}
+
+-- | Eight bytes from an offset on, which must be inside.
+word64At :: Int -> ByteString -> Word64
+word64At i s = (fromIntegral (word32At i s) `unsafeShiftL` 32) .|. fromIntegral (word32At (i + 4) s)
+{-# INLINE word64At #-}
+
+-- | Six bytes from an offset on, which must be inside.
+macAt :: Int -> ByteString -> MacAddress
+macAt i s = MacAddress ((fromIntegral (word16At i s) `unsafeShiftL` 32) .|. fromIntegral (word32At (i + 2) s))
+{-# INLINE macAt #-}
+
+byteAt :: (Num a) => Int -> ByteString -> a
+byteAt i s = fromIntegral (B.unsafeIndex s i)
+{-# INLINE byteAt #-}

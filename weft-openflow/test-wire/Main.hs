@@ -1,0 +1,145 @@
+-- |
+-- The codec: what is written reads the same, nothing that is read raises an exception, and Open vSwitch reads what we
+-- write.
+module Main (main) where
+
+import Control.Exception (evaluate)
+import Control.Monad (forM, forM_, when)
+import Data.Bits (xor)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.List (foldl')
+import Data.Maybe (fromMaybe, isNothing)
+import Data.Word (Word8)
+import Messages
+import OfpPrint
+import Test.QuickCheck
+import Test.Tasty
+import Test.Tasty.HUnit
+import Test.Tasty.QuickCheck (testProperty)
+import Weft.OpenFlow.Match
+import Weft.OpenFlow.Message
+import Weft.OpenFlow.Types
+import Weft.OpenFlow.Wire
+
+main :: IO ()
+main = do
+  ofctl <- findOfctl
+  when (isNothing ofctl) (putStrLn "skipped: Open vSwitch's reading, for there is no ovs-ofctl (Debian: openvswitch-switch)")
+  defaultMain . testGroup "openflow-wire" $
+    [ testGroup "round trips" [roundTrip version kind gen | version <- [V10, V13], (kind, gen) <- kinds version],
+      testGroup "other bytes" [mutated, cut, random, streams],
+      testGroup "bounds" [tooLong, versionLimits, helloBitmap, sizes],
+      testGroup "Open vSwitch" [readByOvs path version | Just path <- [ofctl], version <- [V10, V13]]
+    ]
+
+-- | As 'encode', where it cannot fail.
+bytesOf :: Version -> Message -> ByteString
+bytesOf version = fromMaybe (error "unencodable") . encode version 0x01020304
+
+roundTrip :: Version -> String -> Gen Message -> TestTree
+roundTrip version kind gen = testProperty (show version <> " " <> kind) . forAll gen $ \message ->
+  let s = bytesOf version message
+   in counterexample (show (B.unpack s)) $
+        decode s === Right (Header (versionByte version) (B.index s 1) (B.length s) 0x01020304, message)
+
+-- | A message and what of it must be computed to know that reading does not fail with an exception.
+consumed :: ByteString -> Int
+consumed s = length (show (decode s))
+
+-- | A few bytes of a good message changed; its length stays right in half of the cases.
+mutated :: TestTree
+mutated = testProperty "mutated messages" . withMaxSuccess 4000 . forAll gen $ \s -> consumed s > 0
+  where
+    gen = do
+      version <- genVersion
+      s <- bytesOf version <$> genMessage version
+      changes <- choose (1, 4) >>= (`vectorOf` ((,) <$> choose (0, B.length s - 1) <*> chooseAny))
+      keep <- arbitrary
+      pure (foldl' (change keep) s changes)
+    change :: Bool -> ByteString -> (Int, Word8) -> ByteString
+    change keep s (i, x)
+      | keep && i `elem` [2, 3] = s
+      | otherwise = B.concat [B.take i s, B.singleton (B.index s i `xor` x), B.drop (i + 1) s]
+
+-- | Every start of a good message, with its length made right.
+cut :: TestTree
+cut = testProperty "cut messages" . withMaxSuccess 300 . forAll gen $ \s ->
+  conjoin [consumed (relength (B.take n s)) > 0 | n <- [8 .. B.length s]]
+  where
+    gen = genVersion >>= \version -> bytesOf version <$> genMessage version
+
+relength :: ByteString -> ByteString
+relength s = B.concat [B.take 2 s, B.pack [fromIntegral (B.length s `div` 256), fromIntegral (B.length s)], B.drop 4 s]
+
+random :: TestTree
+random = testProperty "random bodies" . withMaxSuccess 2000 . forAllShrink gen shrinkBytes $ \s ->
+  B.length s < 8 || consumed (relength s) > 0
+  where
+    gen = do
+      version <- elements [1, 4, 0, 6]
+      kind <- choose (0, 30)
+      body <- choose (6, 200) >>= vector
+      pure (B.pack (version : kind : body))
+
+-- | Messages behind one another, cut anywhere, come out as they went in.
+streams :: TestTree
+streams = testProperty "streams" . withMaxSuccess 200 . forAll gen $ \(version, messages, at) ->
+  let all' = map (bytesOf version) messages
+      stream = B.concat all'
+      (a, b) = B.splitAt (at `mod` (B.length stream + 1)) stream
+      (first, rest) = pieces a
+      (second, left) = pieces (rest <> b)
+   in first ++ second === all' .&&. left === B.empty
+  where
+    gen = do
+      version <- genVersion
+      messages <- choose (1, 6) >>= (`vectorOf` genMessage version)
+      (,,) version messages <$> choose (0, 100000)
+    pieces s = case nextMessage s of
+      Whole _ m rest -> let (ms, left) = pieces rest in (m : ms, left)
+      _ -> ([], s)
+
+tooLong :: TestTree
+tooLong = testCase "a message of more than 65535 bytes is unencodable" $ do
+  encode V10 1 (EchoRequest (B.replicate 65528 0)) @?= Nothing
+  fmap B.length (encode V10 1 (EchoRequest (B.replicate 65527 0))) @?= Just 65535
+
+versionLimits :: TestTree
+versionLimits = testCase "what 1.0 has not is unencodable there" $ do
+  forM_ [RoleRequest RoleMaster 1, GetAsyncRequest, StatsRequestMessage PortDescRequest] $ \m -> encode V10 1 m @?= Nothing
+  let flow m is = FlowModMessage defaultFlowMod {flowMatch = m, flowInstructions = is}
+  encode V10 1 (flow [Ipv4Src 0 0xff00ff00] []) @?= Nothing
+  encode V10 1 (flow [] [GotoTable 1]) @?= Nothing
+  encode V10 1 (flow [InPort (PortNo 70000)] []) @?= Nothing
+  encode V13 1 (flow [] [ApplyActions [Enqueue (PortNo 1) 1]]) @?= Nothing
+
+helloBitmap :: TestTree
+helloBitmap = testCase "a HELLO says 1.0 and 1.3, and any version may send one" $ do
+  runPut (putHello 4 7 [V10, V13]) @?= Just (B.pack [4, 0, 0, 16, 0, 0, 0, 7, 0, 1, 0, 8, 0, 0, 0, 0x12])
+  fmap snd (decode (B.pack [6, 0, 0, 8, 0, 0, 0, 7])) @?= Right (Hello [])
+  fmap snd (decode (B.pack [6, 5, 0, 8, 0, 0, 0, 7])) @?= Left (BadVersion 6)
+  -- An element that says more than there is.
+  fmap snd (decode (B.pack [4, 0, 0, 12, 0, 0, 0, 7, 0, 1, 0, 8])) @?= Left BadLength
+
+-- | Sizes that the specifications give.
+sizes :: TestTree
+sizes = testCase "sizes of the specifications" $ do
+  let size version = B.length . bytesOf version
+  size V10 (FlowModMessage defaultFlowMod) @?= 72
+  size V13 (FlowModMessage defaultFlowMod) @?= 56
+  size V10 (PacketOutMessage (PacketOut noBuffer portController [] B.empty)) @?= 16
+  size V13 (PacketOutMessage (PacketOut noBuffer portController [] B.empty)) @?= 24
+  size V13 (RoleRequest RoleMaster 1) @?= 24
+  size V10 (PacketInMessage (PacketIn noBuffer 64 (PortNo 1) 0 0 0 [] (B.replicate 64 0))) @?= 82
+
+-- | Some of each kind. A kind has a file of its own, so that a fault is named.
+readByOvs :: FilePath -> Version -> TestTree
+readByOvs ofctl version = testCase ("ovs-ofctl reads all kinds of " <> show version) $ do
+  found <- forM (kinds version) $ \(kind, gen) -> do
+    messages <- generate (vectorOf 40 gen)
+    sent <- mapM (evaluate . bytesOf version) messages
+    (wrong, printed) <- complaints ofctl sent
+    assertBool (kind <> ": it printed too little") (printed >= length messages)
+    pure [kind <> ": " <> w | w <- take 3 wrong]
+  assertEqual "complaints" [] (concat found)

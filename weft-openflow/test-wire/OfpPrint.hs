@@ -1,0 +1,32 @@
+-- |
+-- Open vSwitch's own reading of messages: @ovs-ofctl ofp-parse@ prints each message of a file.
+module OfpPrint
+  ( findOfctl,
+    complaints,
+  )
+where
+
+import Control.Exception (bracket)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.List (isInfixOf)
+import System.Directory (findExecutable, getTemporaryDirectory, removeFile)
+import System.IO (hClose, openBinaryTempFile)
+import System.Process (readProcessWithExitCode)
+
+findOfctl :: IO (Maybe FilePath)
+findOfctl = findExecutable "ovs-ofctl"
+
+-- | What it says against these messages, and how many lines it printed for them.
+complaints :: FilePath -> [ByteString] -> IO ([String], Int)
+complaints ofctl messages = bracket create removeFile $ \file -> do
+  (_, out, err) <- readProcessWithExitCode ofctl ["ofp-parse", file] ""
+  let ls = lines out ++ lines err
+  pure (filter wrong ls, length (lines out))
+  where
+    create = do
+      dir <- getTemporaryDirectory
+      (file, h) <- openBinaryTempFile dir "messages.ofp"
+      B.hPut h (B.concat messages)
+      file <$ hClose h
+    wrong l = any (`isInfixOf` l) ["decode error", "***", "|WARN|", "|ERR|", "truncated"]

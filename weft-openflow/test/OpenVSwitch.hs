@@ -1,0 +1,145 @@
+-- |
+-- Open vSwitch in a directory of its own: its database and its daemon, with dummy devices or with the userspace
+-- datapath. Everything ends with the action.
+module OpenVSwitch
+  ( Ovs,
+    Datapath (..),
+    withOvs,
+    ovsDirectory,
+    vsctl,
+    appctl,
+    ofctl,
+    ovsLog,
+    receive,
+    dummyBridge,
+    dummyPort,
+    sentFrames,
+    needOvs,
+    ovsEnvironment,
+  )
+where
+
+import Control.Concurrent (threadDelay)
+import Control.Exception (SomeException, bracket, try)
+import Control.Monad (unless, void)
+import qualified Data.ByteString as B
+import System.Directory
+import System.Environment (getEnvironment)
+import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
+import System.IO (IOMode (WriteMode), openFile)
+import System.Process
+import Test.Tasty.HUnit
+import Weft.OpenFlow.Types
+import Weft.Test.Skip (needProgram)
+
+-- | The directory that has its sockets and logs.
+newtype Ovs = Ovs {ovsDirectory :: FilePath}
+
+data Datapath = Dummy | Userspace
+  deriving (Eq)
+
+needOvs :: IO ()
+needOvs = mapM_ needProgram ["ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl"]
+
+ovsEnvironment :: Ovs -> IO [(String, String)]
+ovsEnvironment (Ovs dir) = do
+  inherited <- getEnvironment
+  pure ([(name, dir) | name <- names] ++ filter ((`notElem` names) . fst) inherited)
+  where
+    names = ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR"]
+
+withOvs :: Datapath -> (Ovs -> IO a) -> IO a
+withOvs datapath act = bracket directory removePathForcibly $ \dir -> do
+  let ovs = Ovs dir
+      db = dir </> "conf.db"
+  run ovs "ovsdb-tool" ["create", db, "/usr/share/openvswitch/vswitch.ovsschema"] >>= check "ovsdb-tool"
+  daemon ovs "ovsdb-server" [db, "--remote=punix:" <> dir </> "db.sock", "--unixctl=" <> dir </> "ovsdb.ctl"] $ do
+    patiently "the database" (vsctl ovs ["--no-wait", "init"])
+    let dummy = ["--enable-dummy=override" | datapath == Dummy] ++ ["--disable-system" | datapath == Dummy]
+    daemon ovs "ovs-vswitchd" (("unix:" <> dir </> "db.sock") : dummy ++ ["--unixctl=" <> dir </> "vswitchd.ctl", "--log-file=" <> dir </> "vswitchd.log"]) $ do
+      patiently "the daemon" (appctl ovs ["version"])
+      act ovs
+  where
+    -- The paths of sockets must be short.
+    directory = do
+      n <- readProcess "mktemp" ["-d", "/tmp/ovs.XXXXXX"] ""
+      pure (takeWhile (/= '\n') n)
+
+daemon :: Ovs -> FilePath -> [String] -> IO a -> IO a
+daemon ovs program arguments act = bracket start stop (const act)
+  where
+    start = do
+      env' <- ovsEnvironment ovs
+      out <- openFile (ovsDirectory ovs </> (program <> ".out")) WriteMode
+      (_, _, _, p) <- createProcess (proc program arguments) {env = Just env', std_in = NoStream, std_out = UseHandle out, std_err = UseHandle out, delegate_ctlc = False}
+      pure p
+    stop p = terminateProcess p >> waitForProcess p
+
+run :: Ovs -> FilePath -> [String] -> IO (ExitCode, String, String)
+run ovs program arguments = do
+  env' <- ovsEnvironment ovs
+  readCreateProcessWithExitCode (proc program arguments) {env = Just env'} ""
+
+check :: String -> (ExitCode, String, String) -> IO ()
+check what (code, out, err) = unless (code == ExitSuccess) (assertFailure (what <> ": " <> out <> err))
+
+patiently :: String -> IO a -> IO ()
+patiently what act = go (100 :: Int)
+  where
+    go 0 = assertFailure (what <> " did not start")
+    go n = do
+      r <- try act
+      case r of
+        Right _ -> pure ()
+        Left e -> (e :: SomeException) `seq` threadDelay 50000 >> go (n - 1)
+
+vsctl, appctl, ofctl :: Ovs -> [String] -> IO String
+vsctl ovs = command ovs "ovs-vsctl" . (["--timeout=10", "--db=unix:" <> ovsDirectory ovs </> "db.sock"] <>)
+appctl ovs = command ovs "ovs-appctl" . (["--timeout=10", "-t", ovsDirectory ovs </> "vswitchd.ctl"] <>)
+ofctl ovs = command ovs "ovs-ofctl" . (["--timeout=10"] <>)
+
+command :: Ovs -> FilePath -> [String] -> IO String
+command ovs program arguments = do
+  r@(_, out, _) <- run ovs program arguments
+  check (unwords (program : arguments)) r
+  pure out
+
+-- | What the daemon has logged.
+ovsLog :: Ovs -> IO String
+ovsLog ovs = readFile (ovsDirectory ovs </> "vswitchd.log")
+
+-- | A bridge of dummy devices that does nothing without its controller.
+dummyBridge :: Ovs -> Version -> String -> Int -> String -> IO ()
+dummyBridge ovs version name number controller =
+  void . vsctl ovs $
+    ["--", "add-br", name, "--", "set", "bridge", name, "datapath-type=dummy", "fail-mode=secure", "protocols=" <> protocol]
+      ++ ["other-config:datapath-id=" <> show (DatapathId (fromIntegral number)), "other-config:disable-in-band=true"]
+      ++ ["--", "set-controller", name, controller, "--", "set", "controller", name, "max-backoff=1000"]
+  where
+    protocol = case version of V10 -> "OpenFlow10"; V13 -> "OpenFlow13"
+
+-- | A port whose frames are written to a file.
+dummyPort :: Ovs -> String -> String -> Int -> IO ()
+dummyPort ovs bridge name number =
+  void . vsctl ovs $
+    ["--", "add-port", bridge, name, "--", "set", "interface", name, "type=dummy", "ofport_request=" <> show number]
+      ++ ["options:tx_pcap=" <> ovsDirectory ovs </> (name <> ".pcap")]
+
+-- | A frame of UDP between two hosts, by number, arrives at a port.
+receive :: Ovs -> String -> Int -> Int -> IO ()
+receive ovs port source destination = void (appctl ovs ["netdev-dummy/receive", port, packet])
+  where
+    packet = "eth(src=" <> mac source <> ",dst=" <> mac destination <> "),eth_type(0x0800),ipv4(src=10.0.0." <> show source <> ",dst=10.0.0." <> show (min 254 destination) <> ",proto=17,tos=0,ttl=64,frag=no),udp(src=1,dst=2)"
+    mac 255 = show broadcastMac
+    mac n = show (MacAddress (0x020000000000 + fromIntegral n))
+
+-- | The frames that a port has sent, without LLDP.
+sentFrames :: Ovs -> String -> IO [B.ByteString]
+sentFrames ovs port = filter (not . lldp) . frames . B.drop 24 <$> B.readFile (ovsDirectory ovs </> (port <> ".pcap"))
+  where
+    frames s
+      | B.length s < 16 = []
+      | otherwise = let n = len (B.drop 8 s) in B.take n (B.drop 16 s) : frames (B.drop (16 + n) s)
+    len s = sum [fromIntegral (B.index s i) * 256 ^ i | i <- [0 .. 3 :: Int]] :: Int
+    lldp s = B.take 2 (B.drop 12 s) == B.pack [0x88, 0xcc]

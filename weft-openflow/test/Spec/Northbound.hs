@@ -1,0 +1,197 @@
+{-# LANGUAGE LambdaCase #-}
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The REST interface, metrics, events, and the page in a browser.
+module Spec.Northbound (tests) where
+
+import Control.Concurrent (threadDelay)
+import Control.Exception (bracket, finally)
+import Control.Monad (forM_, unless, void)
+import Data.Aeson
+import qualified Data.Aeson.KeyMap as KeyMap
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as BC
+import qualified Data.ByteString.Lazy as L
+import Data.IORef
+import Data.List (isInfixOf)
+import qualified Data.Map.Strict as Map
+import Data.Maybe (fromMaybe)
+import qualified Data.Text as T
+import qualified Network.HTTP.Client as Client
+import Network.HTTP.Types
+import Network.Wai (Application, pathInfo, responseLBS)
+import Peer
+import System.Directory (removePathForcibly)
+import System.FilePath ((</>))
+import System.IO (IOMode (WriteMode), withFile)
+import System.Process
+import System.Timeout (timeout)
+import Test.Tasty
+import Test.Tasty.HUnit hiding (testCase)
+import qualified Weft.Http as Http
+import Weft.OpenFlow.Controller
+import Weft.OpenFlow.Match
+import Weft.OpenFlow.Message
+import Weft.OpenFlow.Northbound
+import Weft.OpenFlow.Packet
+import Weft.OpenFlow.Topology
+import Weft.OpenFlow.Types
+import Weft.Socket (SockAddr (..))
+import Weft.Test.Skip (needProgram, testCase)
+
+tests :: TestTree
+tests = testGroup "northbound" [network, flows, refusals, metrics, events, browser "desktop" 1280, browser "phone" 390]
+
+-- | Two switches with a link, two hosts, and where the northbound side is served. The peers belong to the switches.
+withNetwork :: (IORef [T.Text] -> Controller -> Int -> Peer -> Peer -> IO a) -> IO a
+withNetwork act = withTestController settings $ \c address -> withPeer address $ \one -> withPeer address $ \two -> do
+  switchHandshake c V10 1 one
+  switchHandshake c V10 2 two
+  lldp one (DatapathId 2) 1
+  lldp two (DatapathId 1) 1
+  packetFrom V10 5 (PortNo 2) 1 2 one
+  packetFrom V10 5 (PortNo 2) 2 1 two
+  eventually "the network" ((\t -> length (topologyLinks t) == 2 && Map.size (topologyHosts t) == 2) <$> controllerNetwork c)
+  side <- newNorthbound c
+  seen <- newIORef []
+  Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (framing seen (northbound side)) $ \server ->
+    case Http.serverAddress server of
+      SockAddrInet p _ -> act seen c (fromIntegral p) one two
+      _ -> assertFailure "no port"
+  where
+    settings = defaultSettings {settingsPortStats = Nothing}
+    lldp p d n =
+      sendMessageOf V10 0 (PacketInMessage (PacketIn noBuffer 60 (PortNo 1) 0 0 0 [] (lldpFrame d (PortNo n) (MacAddress 3)))) p
+
+-- | A page of the test's own that shows the product's in a frame of some width, and reports what is in it.
+framing :: IORef [T.Text] -> Application -> Application
+framing seen app asked respond = case pathInfo asked of
+  ["frame", width] -> respond (responseLBS status200 [(hContentType, "text/html")] (frame width))
+  "done" : rest -> modifyIORef' seen (T.intercalate "/" rest :) >> respond (responseLBS status200 [] "")
+  _ -> app asked respond
+  where
+    frame width =
+      "<!DOCTYPE html><iframe id=f src=/ style='width:" <> L.fromStrict (BC.pack (T.unpack width)) <> "px;height:800px;border:0'></iframe><script>"
+        <> "const look = () => { const d = document.getElementById('f').contentDocument, q = s => d.querySelectorAll(s).length;"
+        <> "if (q('#graph rect') < 2 || q('#graph circle') < 2) return setTimeout(look, 100);"
+        <> "const e = d.documentElement, m = d.getElementById('map').getBoundingClientRect(), g = d.getElementById('graph').getBoundingClientRect();"
+        <> "const columns = d.defaultView.getComputedStyle(d.querySelector('main')).gridTemplateColumns.split(' ').length;"
+        <> "fetch(['/done', q('#graph rect'), q('#graph circle'), q('#graph line.tree'), q('#graph line.edge'), q('#switches tr'), q('#hosts tr'),"
+        <> "e.scrollWidth <= e.clientWidth ? 'fits' : 'overflows', g.height > 300 && m.width > 300 ? 'visible' : 'hidden', 'columns' + columns, d.getElementById('state').textContent].join('/')); };"
+        <> "look();</script>"
+
+get' :: Int -> String -> IO (Int, B.ByteString)
+get' port path = request "GET" port path Nothing []
+
+request :: Method -> Int -> String -> Maybe L.ByteString -> RequestHeaders -> IO (Int, B.ByteString)
+request method port path body headers = do
+  manager <- Client.newManager Client.defaultManagerSettings
+  base <- Client.parseRequest ("http://127.0.0.1:" <> show port <> path)
+  r <- Client.httpLbs base {Client.method = method, Client.requestHeaders = headers, Client.requestBody = Client.RequestBodyLBS (fromMaybe "" body)} manager
+  pure (statusCode (Client.responseStatus r), L.toStrict (Client.responseBody r))
+
+field :: Key -> B.ByteString -> Maybe Value
+field k s = case decodeStrict s of
+  Just (Object o) -> KeyMap.lookup k o
+  _ -> Nothing
+
+network :: TestTree
+network = testCase "the network as JSON" . withNetwork $ \_ _ port _ _ -> do
+  (status, body) <- get' port "/v1/network"
+  status @?= 200
+  fmap size (field "switches" body) @?= Just 2
+  fmap size (field "links" body) @?= Just 2
+  (_, hosts) <- get' port "/v1/hosts"
+  decodeStrict hosts @?= field "hosts" body
+  assertBool (show hosts) ("02:00:00:00:00:01" `isInfixOf` BC.unpack hosts)
+  where
+    size v = case v of
+      Array a -> length a
+      _ -> 0
+
+flows :: TestTree
+flows = testCase "flows are added, deleted and asked for" . withNetwork $ \_ _ port one _ -> do
+  (created, _) <- send "POST" port "{\"priority\":7,\"match\":{\"eth_type\":2048,\"ipv4_dst\":\"10.1.0.0/16\",\"ip_proto\":6,\"tcp_dst\":80},\"actions\":[{\"output\":2}]}"
+  created @?= 201
+  (_, f) <- expect "the flow" (\case FlowModMessage f | flowPriority f == 7 -> Just f; _ -> Nothing) one
+  (flowCommand f, flowMatch f) @?= (FlowAdd, [EthType 0x800, IpProtocol 6, Ipv4Dst 0x0a010000 0xffff0000, TcpDst 80])
+  flowInstructions f @?= [ApplyActions [output (PortNo 2)]]
+  (deleted, _) <- send "DELETE" port "{\"match\":{\"eth_dst\":\"02:00:00:00:00:02\"}}"
+  deleted @?= 200
+  (_, g) <- expect "the deletion" (\case FlowModMessage g | flowCommand g == FlowDelete -> Just g; _ -> Nothing) one
+  flowMatch g @?= [EthDst (MacAddress 0x020000000002)]
+  where
+    send method port body = request method port "/v1/switches/0000000000000001/flows" (Just body) [(hContentType, "application/json")]
+
+refusals :: TestTree
+refusals = testCase "requests that make no sense are refused" . withNetwork $ \_ _ port _ _ -> do
+  let to path method body headers expected = do
+        (status, said) <- request method port path body headers
+        assertEqual (path <> " " <> show said) expected status
+      one = "/v1/switches/1/flows"
+      typed = [(hContentType, "application/json")]
+  to one "POST" (Just "{}") [] 415
+  to one "POST" (Just "{}") [(hContentType, "text/plain")] 415
+  forM_ ["", "[]", "{", "{\"prioritee\":1}", "{\"match\":{\"in_prot\":1}}", "{\"match\":{\"ipv4_src\":\"10.0.0.256\"}}", "{\"actions\":[{}]}", "{\"priority\":70000}", "{\"actions\":[{\"output\":\"nowhere\"}]}"] $ \body ->
+    to one "POST" (Just body) typed 400
+  -- OpenFlow 1.0 has no groups.
+  to one "POST" (Just "{\"actions\":[{\"group\":1}]}") typed 400
+  to one "POST" (Just (L.replicate 70000 32)) typed 413
+  to one "PUT" (Just "{}") typed 405
+  to "/v1/switches/99/flows" "GET" Nothing [] 404
+  to "/v1/switches/1/nothing" "GET" Nothing [] 404
+  to "/v1/network" "POST" Nothing [] 405
+  to "/elsewhere" "GET" Nothing [] 404
+
+metrics :: TestTree
+metrics = testCase "metrics" . withNetwork $ \_ _ port _ _ -> do
+  (status, body) <- get' port "/metrics"
+  status @?= 200
+  let ls = BC.lines body
+  forM_ ["weft_openflow_switches 2", "weft_openflow_links 2", "weft_openflow_hosts 2"] $ \l -> assertBool (show l) (l `elem` ls)
+  forM_ (filter (not . B.isPrefixOf "#") ls) $ \l -> length (BC.words l) @?= 2
+
+-- | An event at once, and then others; a stream that its client leaves ends.
+events :: TestTree
+events = testCase "server-sent events" . withNetwork $ \_ c port one _ -> do
+  manager <- Client.newManager Client.defaultManagerSettings
+  base <- Client.parseRequest ("http://127.0.0.1:" <> show port <> "/v1/events")
+  Client.withResponse base manager $ \r -> do
+    lookup hContentType (Client.responseHeaders r) @?= Just "text/event-stream"
+    first <- next r B.empty
+    fmap (BC.isPrefixOf "event: network\ndata: {") (Just first) @?= Just True
+    sendMessageOf V10 0 (PortStatus PortDeleted (Port (PortNo 1) (MacAddress 1) "p" 0 0 (0, 0, 0, 0) (0, 0))) one
+    eventually "the links are gone" (null . topologyLinks <$> controllerNetwork c)
+    let until' n = do
+          e <- next r B.empty
+          unless ("\"links\":[]" `B.isInfixOf` e) (if n == (0 :: Int) then assertFailure "the event does not come" else until' (n - 1))
+    until' 5
+  where
+    next r got
+      | "\n\n" `B.isSuffixOf` got = pure got
+      | otherwise = do
+        s <- timeout 5000000 (Client.brRead (Client.responseBody r))
+        case s of
+          Just b | not (B.null b) -> next r (got <> b)
+          _ -> assertFailure "the stream ended"
+
+-- | Chromium shows the page in a frame of that width.
+browser :: String -> Int -> TestTree
+browser name width = testCase ("the page in a browser, " <> name) $ do
+  needProgram "chromium"
+  withNetwork $ \seen _ port _ _ -> bracket folder removePathForcibly $ \dir ->
+    withFile (dir </> "log") WriteMode $ \out ->
+      withCreateProcess (proc "chromium" (arguments dir port)) {std_out = UseHandle out, std_err = UseHandle out, create_group = True} $ \_ _ _ process ->
+        ( do
+            void (timeout 40000000 (waitFor seen))
+            said <- readIORef seen
+            said @?= [T.pack ("2/2/1/2/2/2/fits/visible/columns" <> (if width > 760 then "2" else "1") <> "/live")]
+        )
+          `finally` (interruptProcessGroupOf process >> waitForProcess process)
+  where
+    folder = takeWhile (/= '\n') <$> readProcess "mktemp" ["-d", "/tmp/page.XXXXXX"] ""
+    waitFor seen = readIORef seen >>= \said -> if null said then threadDelay 50000 >> waitFor seen else pure ()
+    arguments dir port =
+      ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--window-size=1400,900"]
+        <> ["--user-data-dir=" <> dir </> "profile", "http://127.0.0.1:" <> show port <> "/frame/" <> show width]

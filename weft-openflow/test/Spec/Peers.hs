@@ -1,0 +1,319 @@
+{-# LANGUAGE LambdaCase #-}
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Switches that behave and switches that do not, over real connections. Whatever one does, another one is answered.
+module Spec.Peers (tests) where
+
+import Control.Concurrent (forkIO, killThread, threadDelay)
+import Control.Concurrent.MVar
+import Control.Exception (IOException, SomeException, bracket, try)
+import Control.Monad (forM_, forever, replicateM_, unless, void, when)
+import Data.Bits (xor)
+import qualified Data.ByteString as B
+import Data.IORef
+import qualified Data.Map.Strict as Map
+import Data.Maybe (fromMaybe)
+import Peer
+import System.Timeout (timeout)
+import Test.QuickCheck (Gen, choose, chooseAny, elements, generate, vectorOf)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Duration
+import Weft.OpenFlow.App
+import Weft.OpenFlow.Controller
+import Weft.OpenFlow.Match
+import Weft.OpenFlow.Message
+import Weft.OpenFlow.Types
+import Weft.OpenFlow.Wire
+import Weft.Socket (SockAddr)
+
+tests :: TestTree
+tests =
+  testGroup
+    "peers"
+    [ testGroup "negotiation" (map negotiated negotiations),
+      testGroup "answers" [answersOneByteSegments, manyAtOnce, statistics, roles, sameSwitchTwice],
+      testGroup "faults" (map faulty faults ++ [unknownType, brokenApplication, fuzzed]),
+      testGroup "peers that stop" [silent, echoes, slowHandshake, readsNothing, postsToDeaf, departure]
+    ]
+
+-- | No statistics and no topology, whose messages would come between.
+plain :: Settings
+plain = defaultSettings {settingsTopology = Nothing, settingsPortStats = Nothing}
+
+-- | A switch that is answered before and after something.
+beside :: Controller -> Peer -> IO ()
+beside _ p = do
+  n <- generate (choose (10, 1000000))
+  packetFrom V10 n (PortNo 1) 1 2 p
+  let go = do
+        (h, _) <- expect "the answer to a packet" answer p
+        -- LLDP frames may be sent meanwhile.
+        unless (headerXid h == n) go
+  go
+  where
+    answer m = case m of
+      PacketOutMessage _ -> Just ()
+      FlowModMessage _ -> Just ()
+      _ -> Nothing
+
+-- | Run with a switch beside it that must be answered to the end.
+withWitness :: Settings -> (Controller -> SockAddr -> IO a) -> IO a
+withWitness settings act = withTestController settings $ \c address -> withPeer address $ \witness -> do
+  switchHandshake c V10 200 witness
+  beside c witness
+  r <- act c address
+  beside c witness
+  pure r
+
+encoded :: Version -> Xid -> Message -> B.ByteString
+encoded version xid = fromMaybe (error "unencodable") . encode version xid
+
+-- Negotiation -----------------------------------------------------------------------------
+
+-- | What a switch's HELLO is, and the version that comes of it.
+negotiations :: [(String, B.ByteString, Maybe Version)]
+negotiations =
+  [ ("1.0 without a bitmap", B.pack [1, 0, 0, 8, 0, 0, 0, 1], Just V10),
+    ("1.3 without a bitmap", B.pack [4, 0, 0, 8, 0, 0, 0, 1], Just V13),
+    ("1.5 with both in its bitmap", B.pack [6, 0, 0, 16, 0, 0, 0, 1, 0, 1, 0, 8, 0, 0, 0, 0x52], Just V13),
+    ("1.5 with 1.0 in its bitmap", B.pack [6, 0, 0, 16, 0, 0, 0, 1, 0, 1, 0, 8, 0, 0, 0, 0x42], Just V10),
+    ("an element that is not known", B.pack [4, 0, 0, 16, 0, 0, 0, 1, 0, 9, 0, 8, 1, 2, 3, 4], Just V13),
+    ("1.1 without a bitmap", B.pack [2, 0, 0, 8, 0, 0, 0, 1], Nothing),
+    ("1.2 alone in its bitmap", B.pack [4, 0, 0, 16, 0, 0, 0, 1, 0, 1, 0, 8, 0, 0, 0, 8], Nothing)
+  ]
+
+negotiated :: (String, B.ByteString, Maybe Version) -> TestTree
+negotiated (name, hello, expected) = testCase name . withTestController plain $ \_ address -> withPeer address $ \p -> do
+  sendBytes p hello
+  case expected of
+    Just version -> do
+      (h, ()) <- expect "FEATURES_REQUEST" (\m -> if m == FeaturesRequest then Just () else Nothing) p
+      headerVersion h @?= versionByte version
+    Nothing -> do
+      (_, codes) <- expect "an ERROR" errorCodes p
+      codes @?= (0, 0)
+      ended p
+
+errorCodes :: Message -> Maybe (Int, Int)
+errorCodes m = case m of
+  Error t c _ -> Just (fromIntegral t, fromIntegral c)
+  _ -> Nothing
+
+-- Answers ---------------------------------------------------------------------------------
+
+answersOneByteSegments :: TestTree
+answersOneByteSegments = testCase "a switch that sends byte by byte" . withWitness plain $ \c address -> withPeer address $ \p -> do
+  switchHandshake c V10 1 p
+  let bytes = encoded V10 77 (EchoRequest "one by one")
+  forM_ (B.unpack (bytes <> bytes)) $ \b -> sendBytes p (B.singleton b) >> threadDelay 200
+  replicateM_ 2 (expect "ECHO_REPLY" (\m -> if m == EchoReply "one by one" then Just () else Nothing) p)
+
+manyAtOnce :: TestTree
+manyAtOnce = testCase "5000 packets at once have 5000 answers, each its own" . withWitness plain $ \c address -> withPeer address $ \p -> do
+  switchHandshake c V10 1 p
+  sender <- forkIO (forM_ [1 .. 5000] (\n -> packetFrom V10 n (PortNo 1) (fromIntegral n) 2 p))
+  seen <- newIORef Map.empty
+  let go :: Int -> IO ()
+      go 0 = pure ()
+      go n = do
+        (_, b) <- expect "an answer" buffer p
+        modifyIORef' seen (Map.insertWith (+) b (1 :: Int))
+        go (n - 1)
+  go 5000
+  answers <- readIORef seen
+  (Map.size answers, maximum (Map.elems answers)) @?= (5000, 1)
+  killThread sender
+  where
+    buffer m = case m of
+      PacketOutMessage o -> Just (packetOutBuffer o)
+      FlowModMessage f | flowCommand f == FlowAdd -> Just (flowBuffer f)
+      _ -> Nothing
+
+statistics :: TestTree
+statistics = testCase "statistics in several parts, and none" . withWitness plain $ \c address -> withPeer address $ \p -> do
+  switchHandshake c V13 1 p
+  result <- newEmptyMVar
+  _ <- forkIO (askSwitch c (DatapathId 1) (FlowStatsRequest everyFlow) >>= putMVar result)
+  (h, _) <- expect "the request" (\case StatsRequestMessage (FlowStatsRequest f) -> Just f; _ -> Nothing) p
+  let flow n = FlowStats 0 n 0 1 0 0 0 0 0 0 [] []
+  sendMessageOf V13 (headerXid h) (StatsReplyMessage True (FlowStatsReply [flow 1, flow 2])) p
+  sendMessageOf V13 (headerXid h) (StatsReplyMessage False (FlowStatsReply [flow 3])) p
+  parts <- takeMVar result
+  parts @?= Just [FlowStatsReply [flow 1, flow 2], FlowStatsReply [flow 3]]
+  none <- askSwitch c (DatapathId 99) DescRequest
+  none @?= Nothing
+
+roles :: TestTree
+roles = testCase "a slave says nothing, a master does again" . withWitness plain $ \c address -> withPeer address $ \p -> do
+  switchHandshake c V13 1 p
+  setRole c (DatapathId 1) RoleSlave 7
+  (_, r) <- expect "ROLE_REQUEST" role p
+  r @?= (RoleSlave, 7)
+  packetFrom V13 5 (PortNo 1) 1 2 p
+  sendMessageOf V13 6 (EchoRequest "still there") p
+  m <- expect "ECHO_REPLY and no answer before it" (\case EchoReply _ -> Just True; PacketOutMessage _ -> Just False; _ -> Nothing) p
+  snd m @?= True
+  setRole c (DatapathId 1) RoleMaster 8
+  (_, r') <- expect "ROLE_REQUEST" role p
+  r' @?= (RoleMaster, 8)
+  packetFrom V13 7 (PortNo 1) 1 2 p
+  void (expect "an answer" (\case PacketOutMessage _ -> Just (); _ -> Nothing) p)
+  where
+    role m = case m of
+      RoleRequest r g -> Just (r, g)
+      _ -> Nothing
+
+sameSwitchTwice :: TestTree
+sameSwitchTwice = testCase "a switch that connects again has its old connection dropped" . withWitness plain $ \c address ->
+  withPeer address $ \old -> withPeer address $ \new -> do
+    switchHandshake c V10 1 old
+    beside c old
+    switchHandshake c V10 1 new
+    ended old
+    beside c new
+    known <- connectedSwitches c
+    Map.member (DatapathId 1) known @?= True
+
+-- Faults ----------------------------------------------------------------------------------
+
+data Outcome = ErrorThenEnd (Int, Int) | JustEnd
+
+-- | Bytes after the handshake, or before it, and what comes of them.
+faults :: [(String, Bool, B.ByteString, Outcome)]
+faults =
+  [ ("a length below 8", True, B.pack [1, 2, 0, 4, 0, 0, 0, 1], ErrorThenEnd (1, 6)),
+    ("a length of 0 behind a good message", True, B.pack [1, 3, 0, 8, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 0, 1], ErrorThenEnd (1, 6)),
+    ("another version", True, B.pack [4, 2, 0, 8, 0, 0, 0, 1], ErrorThenEnd (1, 0)),
+    ("a length below 8 as HELLO", False, B.pack [1, 0, 0, 7, 0, 0, 0, 0], JustEnd),
+    ("a HELLO that is cut", False, B.pack [4, 0, 0, 12, 0, 0, 0, 1, 0, 1, 0, 16], ErrorThenEnd (0, 0)),
+    ("no HELLO", False, B.pack [1, 5, 0, 8, 0, 0, 0, 1], ErrorThenEnd (0, 0)),
+    ("HTTP", False, "GET / HTTP/1.1\r\nHost: x\r\n\r\n" <> B.replicate 30000 65, ErrorThenEnd (0, 0))
+  ]
+
+faulty :: (String, Bool, B.ByteString, Outcome) -> TestTree
+faulty (name, late, bytes, outcome) = testCase name . withWitness plain $ \c address -> withPeer address $ \p -> do
+  when late (switchHandshake c V10 1 p)
+  _ <- try (sendBytes p bytes) :: IO (Either IOException ())
+  case outcome of
+    ErrorThenEnd codes -> do
+      (_, found) <- expect "an ERROR" errorCodes p
+      found @?= codes
+    JustEnd -> pure ()
+  ended p
+
+unknownType :: TestTree
+unknownType = testCase "an unknown type draws an ERROR and the connection goes on" . withWitness plain $ \c address -> withPeer address $ \p -> do
+  switchHandshake c V10 1 p
+  sendBytes p (B.pack [1, 99, 0, 12, 0, 0, 0, 42, 1, 2, 3, 4])
+  (h, codes) <- expect "an ERROR" errorCodes p
+  (headerXid h, codes) @?= (42, (1, 1))
+  -- A message that is too short for its type.
+  sendBytes p (B.pack [1, 10, 0, 12, 0, 0, 0, 43, 1, 2, 3, 4])
+  (h', codes') <- expect "an ERROR" errorCodes p
+  (headerXid h', codes') @?= (43, (1, 6))
+  beside c p
+
+brokenApplication :: TestTree
+brokenApplication = testCase "an application that fails at one switch ends that connection" $ do
+  let app = App () $ \context event () -> case event of
+        Packet p
+          | contextSwitch context == DatapathId 1 -> error "the application's fault"
+          | otherwise -> ((), release p [output portFlood])
+        _ -> ((), [])
+  withTestControllerOf plain (perSwitch app) $ \c address -> withPeer address $ \good -> withPeer address $ \bad -> do
+    switchHandshake c V10 2 good
+    switchHandshake c V10 1 bad
+    packetFrom V10 5 (PortNo 1) 1 2 bad
+    ended bad
+    beside c good
+
+-- | Streams of a switch with bytes changed: whatever becomes of them, the others go on.
+fuzzed :: TestTree
+fuzzed = testCase "200 fuzzed connections" . withWitness plain $ \_ address -> forM_ [1 .. 200 :: Int] $ \_ -> withPeer address $ \p -> do
+  bytes <- generate stream
+  _ <- try (sendBytes p bytes) :: IO (Either IOException ())
+  -- A few of them wait for more; most end.
+  _ <- timeout 2000 (try (ended p) :: IO (Either SomeException ()))
+  pure ()
+  where
+    stream :: Gen B.ByteString
+    stream = do
+      version <- elements [V10, V13]
+      let one = encoded version 1
+          good = B.concat [one (Hello []), one (FeaturesReply (Features (DatapathId 77) 256 2 0 0 0 [])), one (EchoRequest "x"), one (StatsReplyMessage False (PortStatsReply [])), one (PortStatus PortAdded (Port (PortNo 1) (MacAddress 1) "p" 0 0 (0, 0, 0, 0) (0, 0))), one (PacketInMessage (PacketIn noBuffer 60 (PortNo 1) 0 0 0 [] (B.replicate 60 2)))]
+      count <- choose (0, 6)
+      changes <- vectorOf count ((,) <$> choose (0, B.length good - 1) <*> chooseAny)
+      pure (foldr (\(i, x) s -> B.concat [B.take i s, B.singleton (B.index s i `xor` x), B.drop (i + 1) s]) good changes)
+
+-- Peers that stop -------------------------------------------------------------------------
+
+silent :: TestTree
+silent = testCase "a switch that says nothing is asked for an echo, then dropped" $ do
+  let settings = plain {settingsEchoAfter = milliseconds 300, settingsDeadAfter = milliseconds 300}
+  withTestController settings $ \c address -> withPeer address $ \p -> do
+    switchHandshake c V10 1 p
+    void (expect "ECHO_REQUEST" (\case EchoRequest _ -> Just (); _ -> Nothing) p)
+    ended p
+    eventually "it is gone" (Map.null <$> connectedSwitches c)
+
+echoes :: TestTree
+echoes = testCase "a switch that answers echoes stays, asked again and again" $ do
+  let settings = plain {settingsEchoAfter = milliseconds 100, settingsDeadAfter = milliseconds 400}
+  withTestController settings $ \c address -> withPeer address $ \p -> do
+    switchHandshake c V10 1 p
+    replicateM_ 10 $ do
+      (h, payload) <- expect "ECHO_REQUEST" (\case EchoRequest s -> Just s; _ -> Nothing) p
+      sendMessageOf V10 (headerXid h) (EchoReply payload) p
+    beside c p
+
+slowHandshake :: TestTree
+slowHandshake = testCase "a peer that says nothing at all is dropped" $
+  withTestController plain {settingsHandshake = milliseconds 300} $ \_ address -> withPeer address $ \p -> do
+    sendBytes p (B.pack [1, 0])
+    ended p
+
+-- | It sends packets and reads no answer: at some point the controller reads no more from it. So what it can send is
+-- bounded, by the kernel's buffers and one batch.
+readsNothing :: TestTree
+readsNothing = testCase "a switch that reads nothing costs bounded memory" . withWitness plain $ \c address -> withPeer address $ \p -> do
+  switchHandshake c V10 1 p
+  count <- newIORef (0 :: Int)
+  let packet = encoded V10 9 (PacketInMessage (PacketIn (BufferId 9) 60 (PortNo 1) 0 0 0 [] (B.pack ([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0] ++ replicate 46 0))))
+      many = B.concat (replicate 1000 packet)
+  bracket (forkIO (forever (sendBytes p many >> modifyIORef' count (+ 1000)))) killThread $ \_ -> do
+    let stuck = do
+          before <- readIORef count
+          threadDelay 700000
+          now <- readIORef count
+          if before == now then pure now else stuck
+    sent <- stuck
+    -- Loopback's buffers hold a few megabytes each way.
+    assertBool ("it could send " <> show sent <> " packets") (sent > 0 && sent < 500000)
+
+-- | Other threads send to a switch that reads nothing: its connection is dropped, and none of them waits.
+postsToDeaf :: TestTree
+postsToDeaf = testCase "messages for a switch that reads nothing are bounded" . withWitness plain $ \c address -> withPeer address $ \p -> do
+  switchHandshake c V10 1 p
+  -- While the connection ends, messages may still be taken and dropped.
+  let go n = do
+        started <- timeout 1000000 (sendMessage c (DatapathId 1) (EchoRequest (B.replicate 60000 0)))
+        case started of
+          Nothing -> assertFailure "it waited"
+          Just False -> pure n
+          Just True -> threadDelay 500 >> if n > 5000 then assertFailure "no bound" else go (n + 1 :: Int)
+  n <- go 0
+  assertBool (show n) (n > 10)
+  eventually "it is dropped" (Map.notMember (DatapathId 1) <$> connectedSwitches c)
+
+departure :: TestTree
+departure = testCase "ports and switches that leave" . withWitness defaultSettings {settingsPortStats = Nothing} $ \c address -> do
+  withPeer address $ \p -> do
+    switchHandshake c V10 1 p
+    packetFrom V10 5 (PortNo 1) 1 2 p
+    void (expect "a flood" (\case PacketOutMessage o | packetOutBuffer o == BufferId 5 -> Just (); _ -> Nothing) p)
+    sendMessageOf V10 0 (PortStatus PortDeleted (Port (PortNo 1) (MacAddress 1) "p" 0 0 (0, 0, 0, 0) (0, 0))) p
+    (_, f) <- expect "the deletion of its flows" (\case FlowModMessage f -> Just f; _ -> Nothing) p
+    (flowCommand f, flowOutPort f) @?= (FlowDelete, PortNo 1)
+  eventually "it is gone" (Map.notMember (DatapathId 1) <$> connectedSwitches c)
