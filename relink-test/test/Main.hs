@@ -7,6 +7,7 @@ import Control.Exception (bracket)
 import Control.Monad
 import Data.List (isInfixOf, isSuffixOf)
 import Data.Maybe (fromMaybe)
+import qualified Refusals
 import Services
 import System.Directory (doesFileExist)
 import System.Environment (getEnvironment, lookupEnv, setEnv)
@@ -16,7 +17,10 @@ import System.IO
 import System.Process
 import System.Timeout (timeout)
 import Test.Tasty
-import Test.Tasty.HUnit
+import Test.Tasty.HUnit hiding (testCase)
+import Weft.Backend (backendNames, whyUnavailable)
+import Weft.Test.Configurations (configurations)
+import Weft.Test.Skip (needProgram, skip, testCase)
 
 main :: IO ()
 main = do
@@ -25,6 +29,7 @@ main = do
   folder <- fromMaybe "../bin/relink" <$> lookupEnv "WEFT_RELINK_PROGRAMS"
   there <- doesFileExist (folder </> "clock")
   unless there (ioError (userError ("no programs in " <> folder <> ": build them with `scripts/build all`")))
+  variants <- configurations (const True) everyVariant
   defaultMain $
     testGroup
       "relink"
@@ -38,7 +43,10 @@ main = do
               withNginx site (\address -> alike folder "fetch" [address]),
             testCase "curl and wrk, and Warp with wai-app-static and scotty" (webSites folder)
           ],
-        testGroup "the same with and without" [same folder name | name <- ["clock", "storm", "handles", "waits", "sockets"]],
+        testGroup "the same with and without" [same variants folder name | name <- ["clock", "storm", "handles", "waits", "sockets"]],
+        testGroup "forked children, after collections" $ do
+          n <- [1, 2, 4 :: Int]
+          [testCase (program <> " -N" <> show n) (forks folder program n) | program <- ["forks-relinked", "forks-relinked-debug"]],
         testCase "calls arrive at Weft" $ do
           (code, out, err) <- run (folder </> "proof-relinked") []
           (code, err) @?= (ExitSuccess, "")
@@ -60,24 +68,42 @@ main = do
         testCase "without -threaded GHC's manager goes on" $ do
           wanted <- run (folder </> "handles") []
           run (folder </> "handles-relinked-nonthreaded") [] >>= (@?= wanted)
+          (_, _, err) <- run (folder </> "handles-relinked-nonthreaded") [("WEFT_VERBOSE", "1")]
+          lines err @?= ["weft: this program was linked without -threaded: GHC's own manager serves it"],
+        Refusals.tests
       ]
+
+-- | Every child of the program ends well, on every back end and on GHC's own manager.
+forks :: FilePath -> String -> Int -> IO ()
+forks folder program n = do
+  wanted <- runWith options (folder </> "forks") []
+  (\(code, out, err) -> (code, length (filter ("Exited ExitSuccess" `isInfixOf`) (lines out)), err) @?= (ExitSuccess, 10, "")) wanted
+  ways <- everyWay
+  forM_ ways $ \variables -> do
+    found <- runWith options (folder </> program) variables
+    assertEqual (show variables) wanted found
+  where
+    options = ["+RTS", "-N" <> show n, "-RTS"]
 
 -- | A client program prints the same, as it is, relinked on every back end, and relinked but disabled.
 alike :: FilePath -> String -> [String] -> IO ()
 alike folder name arguments = do
   wanted <- runWith arguments (folder </> name) []
   (\(code, _, err) -> (code, err) @?= (ExitSuccess, "")) wanted
-  forM_ ([("WEFT_DISABLE", "1")] : [[("WEFT_BACKEND", b)] | b <- ["epoll", "io_uring", "poll"]]) $ \variables -> do
+  ways <- everyWay
+  forM_ ways $ \variables -> do
     found <- runWith arguments (folder </> (name <> "-relinked")) variables
     assertEqual (show variables) wanted found
 
 -- | A server gives curl the same pages, with wrk at it or not.
 webSites :: FilePath -> IO ()
 webSites folder = withFolder "site" $ \site -> do
+  mapM_ needProgram ["curl", "wrk"]
   writeFile (site </> "page.html") (concatMap show [1 .. 30000 :: Int])
   wanted <- pages site "site" []
   length (filter null wanted) @?= 0
-  forM_ ([("WEFT_DISABLE", "1")] : [[("WEFT_BACKEND", b)] | b <- ["epoll", "io_uring", "poll"]]) $ \variables -> do
+  ways <- everyWay
+  forM_ ways $ \variables -> do
     found <- pages site "site-relinked" variables
     assertEqual (show variables) wanted found
   where
@@ -99,15 +125,25 @@ webSites folder = withFolder "site" $ \site -> do
     visited _ = assertFailure "no output"
     paths = ["/page.html", "/app/hello", "/app/slow", "/app/large"]
 
+-- | Variables for a relinked program: disabled, and each back end that this machine has.
+everyWay :: IO [[(String, String)]]
+everyWay = do
+  there <- filterM (fmap (== Nothing) . whyUnavailable) backendNames
+  pure ([("WEFT_DISABLE", "1")] : [[("WEFT_BACKEND", b)] | b <- there])
+
+-- | Name, variables and run-time options. The preferred one, where there is time for one, is the first.
+everyVariant :: [(String, [(String, String)], [String])]
+everyVariant =
+  [("-N" <> show n, [], ["-N" <> show n]) | n <- [2, 1, 4 :: Int]]
+    <> [(b, [("WEFT_BACKEND", b)], []) | b <- backendNames]
+    <> [("WEFT_DISABLE", [("WEFT_DISABLE", "1")], [])]
+
 -- | One program, by its name.
-same :: FilePath -> String -> TestTree
-same folder name =
-  testGroup name $
-    [variant ("-N" <> show n) [] ["-N" <> show n] | n <- [1, 2, 4 :: Int]]
-      <> [variant b [("WEFT_BACKEND", b)] [] | b <- ["epoll", "io_uring", "poll"]]
-      <> [variant "WEFT_DISABLE" [("WEFT_DISABLE", "1")] []]
+same :: [(String, [(String, String)], [String])] -> FilePath -> String -> TestTree
+same variants folder name = testGroup name (map variant variants)
   where
-    variant what variables rts = testCase what $ do
+    variant (what, variables, rts) = testCase what $ do
+      forM_ (lookup "WEFT_BACKEND" variables) (whyUnavailable >=> mapM_ skip)
       let options = ["+RTS"] <> rts <> ["-RTS"]
       wanted <- runWith options (folder </> name) []
       (\(code, _, err) -> (code, err) @?= (ExitSuccess, "")) wanted

@@ -22,6 +22,7 @@ import System.FilePath ((</>))
 import System.IO
 import System.Process
 import Test.Tasty.HUnit
+import Weft.Test.Skip (needProgram, skip)
 
 -- | A Redis that keeps nothing, and its port.
 withRedis :: (Int -> IO a) -> IO a
@@ -37,7 +38,7 @@ withPostgres act = withFolder "postgres" $ \folder -> do
   versions <- listDirectory "/usr/lib/postgresql" `catch` \e -> const (pure []) (e :: IOException)
   bin <- case reverse (sort versions) of
     v : _ -> pure ("/usr/lib/postgresql" </> v </> "bin")
-    [] -> assertFailure "PostgreSQL is not installed"
+    [] -> skip "PostgreSQL is not installed"
   let home = folder </> "data"
   -- It refuses to be root.
   root <- (== "0\n") <$> readProcess "id" ["-u"] ""
@@ -82,8 +83,7 @@ withNginx site act = withFolder "nginx" $ \folder -> do
 -- | Run a server beside an action; what it prints goes to a file in its folder.
 running :: FilePath -> FilePath -> [String] -> IO a -> IO a
 running folder program arguments act = do
-  found <- findExecutable program
-  when (found == Nothing) (assertFailure (program <> " is not installed"))
+  needProgram program
   withFile (folder </> "log") WriteMode $ \h -> do
     let start = (proc program arguments) {std_in = NoStream, std_out = UseHandle h, std_err = UseHandle h}
     bracket (createProcess start) stop (const act)

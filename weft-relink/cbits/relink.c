@@ -10,17 +10,33 @@
  * The linker looks through a library's archive once, before base's, so the options
  * also require the symbol at the end of this file, which brings this object in. */
 
-#include "Rts.h"
+/* What it cannot do. Each is a test of the suite `relink`. */
+#if !defined(__linux__)
+#error "weft-relink: only Linux is supported"
+#endif
+#if !defined(__x86_64__)
+#error "weft-relink: only x86-64 is supported (not aarch64): the code that stands for a Haskell function is written for it"
+#endif
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#if !defined(__x86_64__)
-#error "weft-relink: only x86_64 is supported: the code below that looks like a function of Haskell is written for it"
+#if !defined(__GLIBC__)
+#error "weft-relink: only glibc is supported (not musl)"
 #endif
-#if __GLASGOW_HASKELL__ < 900 || __GLASGOW_HASKELL__ > 910
+#if defined(PROFILING)
+#error "weft-relink: profiling is not supported: profiled functions have another layout; build with --disable-profiling, or leave weft-relink out"
+#endif
+#if defined(__GLASGOW_HASKELL__) && (__GLASGOW_HASKELL__ < 900 || __GLASGOW_HASKELL__ > 910)
 #error "weft-relink: not known to work with this GHC (9.0 to 9.10 are): compare the names below with GHC.Event.Thread's interface, then change this line"
 #endif
+
+#include "Rts.h"
 
 /* --- which ------------------------------------------------------------------------------ */
 
@@ -62,37 +78,42 @@
 #define STRING_(s) #s
 #define STRING(s) STRING_(s)
 
-#if defined(__x86_64__)
 #define JUMP(s) "jmp *" s "(%rip)\n"
-#else
-/* x16, a register that linkers' veneers may use, is in no calling convention. */
-#define JUMP(s) "adrp x16, " s "\nldr x16, [x16, :lo12:" s "]\nbr x16\n"
-#endif
 
-/* A static closure of a function. Its one field keeps the function that it stands for, with what that one
- * refers to, alive: the collector follows it. */
+/* A static closure of a function. The collector follows its two fields, and so keeps both functions, and the top-level
+ * values that they refer to, alive for as long as anything refers to this one. The original must be among them
+ * where ours is chosen too: the run-time system starts GHC's own manager in each forked child, through
+ * ensureIOManagerIsRunning, and finds it broken when its top-level values were collected in the parent. */
 typedef struct {
   const void *info;
-  const void *target;
-  void *link;
+  const void *target;   /* what the code jumps to; written by choose(), before any Haskell runs */
+  const void *original; /* written by choose() in a shared library only */
+  void *link;           /* the collector's */
 } Function;
 
 /* The code, and before it the function's table (rts/storage/InfoTables.h, StgFunInfoTable): no
- * bitmap, kinds and arity; one pointer in the closure; its type; no table of static references. */
+ * bitmap, kinds and arity; two pointers in the closure; its type; no table of static references. */
 #define CODE(ours, original, arity, kinds) \
-  ".text\n.p2align 4\n.quad 0\n.quad 0, 0\n.long " STRING(kinds) ", " STRING(arity) "\n" \
-  ".long 1, 0\n.long " STRING(FUN_STATIC) ", 0\n" \
+  ".pushsection .text\n.p2align 4\n.quad 0\n.quad 0, 0\n.long " STRING(kinds) ", " STRING(arity) "\n" \
+  ".long 2, 0\n.long " STRING(FUN_STATIC) ", 0\n" \
   ".globl " STRING(WRAP_INFO(original)) "\n.type " STRING(WRAP_INFO(original)) ", @object\n" \
-  STRING(WRAP_INFO(original)) ":\n" JUMP("weft_relink_code_" #ours)
+  STRING(WRAP_INFO(original)) ":\n" JUMP("weft_relink_code_" #ours) ".popsection\n"
 
 #define DEFINE(ours, original, arity, kinds, serves) \
-  extern const char REAL_INFO(original)[], WRAP_INFO(original)[]; \
-  extern const Function REAL_CLOSURE(original); \
+  extern const char WRAP_INFO(original)[]; \
+  extern __attribute__((weak)) const char REAL_INFO(original)[]; \
+  extern __attribute__((weak)) const Function REAL_CLOSURE(original); \
   extern const void *const weft_relink_our_##ours[2]; \
-  Function WRAP_CLOSURE(original) = {WRAP_INFO(original), &REAL_CLOSURE(original), 0}; \
+  Function WRAP_CLOSURE(original) = {WRAP_INFO(original), &REAL_CLOSURE(original), &REAL_CLOSURE(original), 0}; \
   __attribute__((visibility("hidden"))) const void *weft_relink_code_##ours = REAL_INFO(original); \
   __asm__(CODE(ours, original, arity, kinds));
 ENTRIES(DEFINE)
+
+/* The originals are weak, so that GHCi, and Template Haskell, can load the shared library that is made of the same object file: nothing has
+ * the name __real_SYMBOL there, and choose() looks for SYMBOL. In a statically linked program a weak reference takes nothing
+ * out of an archive; these do, as every module has such a name. */
+extern const char EVENT_THREAD(zdtrModule_closure)[], SYSTEM_TIMEOUT(zdtrModule_closure)[];
+__attribute__((used)) static const void *const modules[] = {EVENT_THREAD(zdtrModule_closure), SYSTEM_TIMEOUT(zdtrModule_closure)};
 
 /* --- at start --------------------------------------------------------------------------- */
 
@@ -108,16 +129,57 @@ static int set(const char *name) {
   return value && *value && strcmp(value, "0") != 0;
 }
 
+/* Is this GHC itself, which loads shared libraries for GHCi and Template Haskell? */
+static int in_compiler(void) {
+  char path[PATH_MAX];
+  ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+  if (n <= 0) return 0;
+  path[n] = 0;
+  const char *slash = strrchr(path, '/');
+  return slash && strncmp(slash + 1, "ghc", 3) == 0;
+}
+
 static int verbose;
 int weft_relink_verbose(void) { return verbose; }
-void *weft_relink_original_timeout(void) { return (void *)&REAL_CLOSURE(SYSTEM_TIMEOUT(timeout1)); }
+
+/* For a program without -threaded, where a call may be the last reference to it: never collected from the first call on. */
+void *weft_relink_original_timeout(void) {
+  static StgStablePtr kept;
+  if (!kept) kept = getStablePtr((StgPtr)&REAL_CLOSURE(SYSTEM_TIMEOUT(timeout1)));
+  return (void *)&REAL_CLOSURE(SYSTEM_TIMEOUT(timeout1));
+}
+
 void *weft_relink_original_ensure(void) { return (void *)&REAL_CLOSURE(EVENT_THREAD(ensureIOManagerIsRunning1)); }
 
 /* Before any Haskell runs. */
 __attribute__((constructor)) static void choose(void) {
   verbose = set("WEFT_VERBOSE");
+  if (!REAL_INFO(EVENT_THREAD(threadDelay1))) {
+#define ORIGINAL(ours, symbol, arity, kinds, serves) \
+    weft_relink_code_##ours = dlsym(RTLD_DEFAULT, STRING(symbol) "_info"); \
+    WRAP_CLOSURE(symbol).target = WRAP_CLOSURE(symbol).original = dlsym(RTLD_DEFAULT, STRING(symbol) "_closure");
+    ENTRIES(ORIGINAL)
+    int compiler = in_compiler();
+    if (verbose || !compiler)
+      fprintf(stderr, "weft: nothing is redirected in %s: GHC's own manager serves it%s\n",
+              compiler ? "GHCi" : "a dynamically linked program", compiler ? "" : "; link it statically (executable-dynamic: False)");
+    verbose = 0;
+    return;
+  }
+#define UNWRAPPED(ours, original, arity, kinds, serves) \
+    || (const void *)&REAL_CLOSURE(original) == (const void *)&WRAP_CLOSURE(original) || REAL_INFO(original) == WRAP_INFO(original) \
+    || *(const void *const *)&REAL_CLOSURE(original) != REAL_INFO(original)
+  if (0 ENTRIES(UNWRAPPED)) {
+    fprintf(stderr, "weft: weft-relink does not work with this linker, whose --wrap is another (lld): link with gold, GNU ld or mold (-optl-fuse-ld=gold)\n");
+    exit(1);
+  }
   if (set("WEFT_DISABLE")) {
     if (verbose) fprintf(stderr, "weft: WEFT_DISABLE is set: GHC's own manager serves this program\n");
+    verbose = 0;
+    return;
+  }
+  if (!rtsSupportsBoundThreads()) {
+    if (verbose) fprintf(stderr, "weft: this program was linked without -threaded: GHC's own manager serves it\n");
     verbose = 0;
     return;
   }
@@ -134,10 +196,7 @@ __attribute__((constructor)) static void choose(void) {
   ENTRIES(REDIRECT)
 }
 
-/* What `weft doctor --binary` looks for in a program, under the name that the linker is told to require. A
- * shared library calls within itself without symbols, so nothing in one can be redirected: this
- * name is not to be seen outside of one, and the link of a program fails. */
+/* What `weft doctor --binary` looks for in a program, under the name that the linker is told to look for. */
 #define LIST(ours, original, arity, kinds, serves) serves "\n"
-__attribute__((visibility("hidden")))
-const char weft_relink_needs_a_statically_linked_program[] =
+const char weft_relink_program[] =
   "@(#)weft-relink\n" STRING(__GLASGOW_HASKELL__) "\n" ENTRIES(LIST);

@@ -1,5 +1,7 @@
 {-# LANGUAGE MagicHash #-}
 {-# LANGUAGE UnboxedTuples #-}
+-- Without optimisation the functions have another arity, and nothing is redirected.
+{-# OPTIONS_GHC -O #-}
 
 -- |
 -- What GHC's own functions are replaced by. Each has the type and the arity of its
@@ -44,14 +46,17 @@ threadWaitSTM :: Event -> Fd -> Compiled (STM (), IO ())
 threadWaitSTM event fd = unIO (if event == evtWrite then W.threadWaitWriteSTM fd else W.threadWaitReadSTM fd)
 {-# NOINLINE threadWaitSTM #-}
 
+-- | @GHC.Event.Thread.closeFdWith@.
 closeFdWith :: (Fd -> IO ()) -> Fd -> Compiled ()
 closeFdWith close fd = unIO (W.closeFdWith close fd)
 {-# NOINLINE closeFdWith #-}
 
+-- | @GHC.Event.Thread.threadDelay@; in microseconds.
 threadDelay :: Int -> Compiled ()
 threadDelay us = unIO (W.threadDelay us)
 {-# NOINLINE threadDelay #-}
 
+-- | @GHC.Event.Thread.registerDelay@; in microseconds.
 registerDelay :: Int -> Compiled (TVar Bool)
 registerDelay us = unIO (W.registerDelay us)
 {-# NOINLINE registerDelay #-}

@@ -1,0 +1,111 @@
+-- |
+-- What @weft-relink@ cannot do is refused in a line; what it cannot redirect works, without it.
+--
+-- These tests compile: @cbits\/relink.c@ for machines, C libraries and ways that it is not for, and a small project with a library that
+-- depends on @weft-relink@, with cabal, in a folder of its own.
+module Refusals (tests) where
+
+import Control.Exception (bracket)
+import Control.Monad (forM_)
+import Data.List (isInfixOf, sort)
+import System.Directory
+import System.Environment (getEnvironment)
+import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
+import System.Posix.Temp (mkdtemp)
+import System.Process
+import Test.Tasty
+import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Skip (needProgram, skip, testCase)
+
+tests :: TestTree
+tests =
+  testGroup
+    "what cannot work"
+    [ testCase "aarch64" $ compiled "gcc" ["-U__x86_64__"] "not aarch64",
+      testCase "musl" $ compiled "musl-gcc" [] "not musl",
+      testCase "profiling" $ compiled "gcc" ["-DPROFILING"] "profiling is not supported",
+      testCase "another GHC" $ compiled "gcc" ["-D__GLASGOW_HASKELL__=914"] "not known to work with this GHC",
+      localOption (mkTimeout 600000000) (testCase "a project: linkers, a library, Template Haskell, cabal repl, dynamic linking" project)
+    ]
+
+-- | The first thing that the compiler says of the source is a line with this in it.
+compiled :: FilePath -> [String] -> String -> Assertion
+compiled compiler flags part = do
+  needProgram compiler
+  (code, _, said) <- readProcessWithExitCode compiler (flags <> ["-fsyntax-only", "-Wfatal-errors", "../weft-relink/cbits/relink.c"]) ""
+  assertBool "it compiles" (code /= ExitSuccess)
+  case filter ("#error" `isInfixOf`) (lines said) of
+    line : _ -> assertBool said ("weft-relink: " `isInfixOf` line && part `isInfixOf` line)
+    [] -> assertFailure said
+
+-- | Programs of a project whose shared libraries are built, as cabal does unless told otherwise.
+project :: Assertion
+project = withProject $ \folder -> do
+  mapM_ needProgram ["cabal", "ghc"]
+  repository <- canonicalizePath ".."
+  inherited <- getEnvironment
+  -- As scripts/cabal: without a Hackage index, the compiler's own packages.
+  (_, indexes, _) <- readProcessWithExitCode "sh" ["-c", "ls -d \"$HOME\"/.cabal/packages/*/01-index.* \"$HOME\"/.cache/cabal/packages/*/01-index.*"] ""
+  let variables = [("CABAL_CONFIG", repository </> "scripts" </> "cabal.config") | null indexes, Nothing <- [lookup "CABAL_CONFIG" inherited]] <> inherited
+      cabal arguments = readCreateProcessWithExitCode (proc "cabal" arguments) {cwd = Just folder, env = Just variables}
+      run program set = readCreateProcessWithExitCode (proc program []) {env = Just (set <> inherited)} ""
+  writeFile (folder </> "cabal.project") ("packages: . " <> repository </> "weft" <> " " <> repository </> "weft-relink" <> "\nshared: True\noptimization: 0\n")
+  -- The library has a splice, for which the compiler loads weft-relink's shared library.
+  (built, out, err) <- cabal ["build", "all"] ""
+  assertEqual (out <> err) ExitSuccess built
+  forM_ ["own", "by-library"] $ \name -> do
+    program <- concat . lines . (\(_, o, _) -> o) <$> cabal ["list-bin", "exe:" <> name] ""
+    (code, said, told) <- run program [("WEFT_VERBOSE", "1")]
+    (code, said) @?= (ExitSuccess, "waited\n")
+    assertBool told ("threadDelay: Weft's" `isInfixOf` told)
+    run program [("WEFT_DISABLE", "1")] >>= (@?= (ExitSuccess, "waited\n", ""))
+  dynamic <- concat . lines . (\(_, o, _) -> o) <$> cabal ["list-bin", "exe:dynamic"] ""
+  (code, said, told) <- run dynamic []
+  (code, said) @?= (ExitSuccess, "waited\n")
+  assertBool told ("nothing is redirected in a dynamically linked program" `isInfixOf` told)
+  forM_ [("exe:own", "main"), ("lib:app", "waits"), ("exe:by-library", "main")] $ \(target, action) -> do
+    (status, shown, trouble) <- cabal ["repl", target] (action <> "\nputStrLn (\"after\" ++ \" it\")\n")
+    assertEqual (target <> shown <> trouble) ExitSuccess status
+    assertBool (target <> shown <> trouble) ("after it" `isInfixOf` shown && not ("unknown symbol" `isInfixOf` trouble || "undefined symbol" `isInfixOf` trouble))
+  databases <- listDirectory (folder </> "dist-newstyle" </> "packagedb")
+  database <- case reverse (sort databases) of
+    d : _ -> pure (folder </> "dist-newstyle" </> "packagedb" </> d)
+    [] -> assertFailure "no package database"
+  forM_ ["bfd", "gold", "lld", "mold"] $ \linker -> do
+    there <- findExecutable (if linker == "mold" then linker else "ld." <> linker)
+    case there of
+      Nothing | linker `elem` ["bfd", "gold"] -> assertFailure ("no ld." <> linker)
+      Nothing -> skip ("ld." <> linker <> " is not installed")
+      Just _ -> do
+        let program = folder </> ("with-" <> linker)
+            flags = ["-v0", "-threaded", "-package-env=-", "-package-db", database, "-package", "weft-relink", "-outputdir", folder </> "objects", "-optl-fuse-ld=" <> linker]
+        _ <- readCreateProcessWithExitCode (proc "ghc" (flags <> [folder </> "Main.hs", "-o", program])) ""
+        (status, shown, trouble) <- run program [("WEFT_VERBOSE", "1")]
+        if linker == "lld"
+          then assertBool trouble (status /= ExitSuccess && "does not work with this linker" `isInfixOf` trouble)
+          else assertEqual (linker <> trouble) (ExitSuccess, "waited\n", True) (status, shown, "threadDelay: Weft's" `isInfixOf` trouble)
+
+withProject :: (FilePath -> IO a) -> IO a
+withProject = bracket make removePathForcibly
+  where
+    make = do
+      temporary <- getTemporaryDirectory
+      folder <- mkdtemp (temporary </> "weft-refusals-")
+      createDirectory (folder </> "library")
+      mapM_ (\(name, text) -> writeFile (folder </> name) (unlines text)) files
+      pure folder
+    program name file more = ["executable " <> name, "  main-is: " <> file, "  default-language: Haskell2010"] <> more
+    files =
+      [ ( "app.cabal",
+          ["cabal-version: 3.0", "name: app", "version: 0", "library", "  exposed-modules: Lib", "  hs-source-dirs: library", "  build-depends: base, template-haskell, weft-relink", "  default-language: Haskell2010"]
+            <> program "own" "Main.hs" ["  build-depends: base, weft-relink", "  ghc-options: -threaded"]
+            <> program "dynamic" "Main.hs" ["  build-depends: base, weft-relink", "  ghc-options: -threaded -dynamic"]
+            <> program "by-library" "ByLibrary.hs" ["  build-depends: base, app", "  ghc-options: -threaded"]
+        ),
+        ("Main.hs", ["module Main (main) where", "import Control.Concurrent", "main :: IO ()", "main = threadDelay 1000 >> putStrLn \"waited\""]),
+        ("ByLibrary.hs", ["module Main (main) where", "import Lib", "main :: IO ()", "main = waits >> putStrLn \"waited\""]),
+        ( "library" </> "Lib.hs",
+          ["{-# LANGUAGE TemplateHaskell #-}", "module Lib (waits) where", "import Control.Concurrent", "import Language.Haskell.TH", "waits :: IO ()", "waits = threadDelay $(litE (integerL 1000))"]
+        )
+      ]
