@@ -5,23 +5,52 @@
 module Main (main) where
 
 import Control.Monad (join)
+import Data.List (isPrefixOf)
 import Options.Applicative
+import System.Environment (getArgs)
 import Weft.Tools.Bench (benchCommand)
+import Weft.Tools.Cbench (cbenchCommand)
+import Weft.Tools.Controller (controllerCommand)
 import Weft.Tools.Doctor (doctorCommand)
+import Weft.Tools.Manual (manual, programVersion)
 import Weft.Tools.Serve (serveCommand)
+import Weft.Tools.Tcp (tcpCommand)
+import Weft.Tools.Top (topCommand)
+import Weft.Tools.Trace (traceCommand)
 
 -- | A subcommand is a 'Mod' of 'CommandFields': its name, its arguments, and the action that they make.
-commands :: [Mod CommandFields (IO ())]
-commands =
-  [ serveCommand,
+commands :: Bool -> [Mod CommandFields (IO ())]
+commands completing =
+  [ serveCommand completing,
+    controllerCommand,
+    cbenchCommand,
     doctorCommand,
-    benchCommand
+    topCommand,
+    traceCommand,
+    benchCommand,
+    tcpCommand,
+    manualCommand
   ]
 
 main :: IO ()
-main = join (customExecParser (prefs showHelpOnEmpty) program)
+main = do
+  completing <- any ("--bash-completion-" `isPrefixOf`) <$> getArgs
+  join (customExecParser preferences (program completing))
+
+preferences :: ParserPrefs
+preferences = prefs showHelpOnEmpty
+
+-- | Is it asked for completions, by a script that @--bash-completion-script@ and its like printed?
+program :: Bool -> ParserInfo (IO ())
+program completing =
+  info
+    (hsubparser (mconcat (commands completing)) <**> infoOption programVersion (long "version" <> help "Print the version") <**> helper)
+    (fullDesc <> progDesc "A static web server, diagnosis and benchmarks on Weft, an I/O manager for Haskell" <> failureCode 2)
+
+-- | @weft man@ prints the manual page.
+manualCommand :: Mod CommandFields (IO ())
+manualCommand = command "man" (info (pure (putStr (manual [(name, helpOf name) | name <- ["controller", "cbench", "doctor", "bench", "tcp", "top", "trace"]]))) (progDesc "Print the manual page, for man(1)"))
   where
-    program =
-      info
-        (hsubparser (mconcat commands) <**> helper)
-        (fullDesc <> progDesc "Tools around Weft, an I/O manager for Haskell" <> failureCode 2)
+    helpOf name = case execParserPure preferences (program False) [name, "--help"] of
+      Failure failure -> fst (renderFailure failure "weft")
+      _ -> ""

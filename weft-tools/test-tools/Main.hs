@@ -3,6 +3,7 @@
 -- the one in WEFT_PROGRAM, or else in bin/ of the repository.
 module Main (main) where
 
+import qualified Answering
 import Control.Concurrent
 import Control.Concurrent.Async (forConcurrently_)
 import Control.Exception
@@ -10,6 +11,8 @@ import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf, isPrefixOf)
 import Data.Maybe (fromMaybe)
+import qualified Gate
+import qualified Insight
 import Network.Socket (PortNumber)
 import Network.Socket.ByteString (recv, sendAll)
 import qualified Operating
@@ -23,7 +26,9 @@ import System.Posix.Signals (sigINT, sigTERM)
 import System.Posix.Temp (mkdtemp)
 import System.Process
 import Test.Tasty
-import Test.Tasty.HUnit
+import Test.Tasty.HUnit hiding (testCase)
+import Weft.Backend (whyUnavailable)
+import Weft.Test.Skip (skip, testCase)
 
 main :: IO ()
 main = do
@@ -32,7 +37,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, Answering.tests program, Insight.tests program folder, Gate.tests program, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath
@@ -87,8 +92,9 @@ serving program folder =
           recvAll slow >>= answered 200 "<p>the first page</p>",
       testGroup
         "back ends"
-        [ testCase name . runningIn [("WEFT_BACKEND", name)] [] $ \port ->
-            get port "/inner/a.txt" >>= answered 200 "a text"
+        [ testCase name $ do
+            whyUnavailable name >>= mapM_ skip
+            runningIn [("WEFT_BACKEND", name)] [] $ \port -> get port "/inner/a.txt" >>= answered 200 "a text"
           | name <- ["epoll", "poll", "io_uring"]
         ],
       testCase "--backend, and what is printed" . weft program [] (serve ["--backend", "poll", "--cores", "1"]) $ \p -> do

@@ -1,7 +1,18 @@
 -- |
 -- @weft serve@ as who runs it knows it: configuration files, reloads, logs that are rotated, figures, sockets that it is
 -- given.
-module Operating (tests) where
+module Operating
+  ( tests,
+
+    -- * For other tests
+    inFolder,
+    config,
+    has,
+    warned,
+    until',
+    callSilently,
+  )
+where
 
 import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async (withAsync)
@@ -24,7 +35,8 @@ import System.Posix.Temp (mkdtemp)
 import System.Posix.Types (Fd (..))
 import System.Process
 import Test.Tasty
-import Test.Tasty.HUnit
+import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Skip (needProgram, testCase)
 
 tests :: FilePath -> TestTree
 tests program =
@@ -65,9 +77,21 @@ tests program =
         assertBool out ("folder" `isInfixOf` out),
       testCase "every flag is in the help" $ do
         (_, out) <- outcome program [] ["serve", "--help"]
-        forM_ (words "config host port certificate key cores backend index listing header cache trust head-timeout timeout keep-alive keep-alive-requests connections connections-per-address max-target max-head max-fields drain log log-format metrics no-healthz") $ \flag ->
-          assertBool flag (("--" <> flag) `isInfixOf` out)
+        forM_ flags $ \flag -> assertBool flag (("--" <> flag) `isInfixOf` out)
         assertBool "too wide" (all ((<= 80) . length) (lines out)),
+      testCase "every flag is in the manual page, and groff finds no fault with it" $ do
+        (code, page) <- outcome program [] ["man"]
+        code @?= ExitSuccess
+        forM_ flags $ \flag -> assertBool flag (("\\-\\-" <> concatMap (\c -> if c == '-' then "\\-" else [c]) flag) `isInfixOf` page)
+        needProgram "groff"
+        (shown, _, faults) <- readProcessWithExitCode "groff" ["-man", "-Tutf8", "-ww", "-z"] page
+        (shown, faults) @?= (ExitSuccess, ""),
+      testCase "a shell is offered every flag, the values of some, and files" $ do
+        let offered ws = lines . snd <$> outcome program [] (["--bash-completion-index", show (length ws)] <> concatMap (\w -> ["--bash-completion-word", w]) ("weft" : ws))
+        found <- offered ["serve", "--"]
+        forM_ flags $ \flag -> assertBool flag (("--" <> flag) `elem` found)
+        offered ["serve", "--metrics", ""] >>= (@?= ["nobody", "loopback", "proxied", "everybody"])
+        offered ["serve", "--certificate", "../doc/weft.ya"] >>= (@?= ["../doc/weft.yaml"]),
       testCase "SIGHUP reads the file again; one that is wrong changes nothing" . inFolder $ \folder -> do
         config folder ["port: 0", "header: 'X-One: 1'"]
         run folder [] $ \p -> do
@@ -119,8 +143,10 @@ tests program =
       testCase "figures and health" . inFolder $ \folder -> run folder ["--port", "0"] $ \p -> do
         port <- portOf p
         replicateM_ 3 (get port "/")
+        -- A connection is counted until the server has closed it, too.
+        until' (B.isInfixOf (B.pack "http_connections 1\n") . body <$> get port "/metrics")
         page <- body <$> get port "/metrics"
-        forM_ ["http_requests_total{method=\"GET\",status=\"2xx\"} 3\n", "# TYPE http_request_duration_seconds histogram\n", "http_connections 1\n", "static_cache_misses_total 1\n", "process_open_fds "] $ \part ->
+        forM_ ["http_requests_total{method=\"GET\",status=\"2xx\"} 3\n", "# TYPE http_request_duration_seconds histogram\n", "static_cache_misses_total 1\n", "process_open_fds "] $ \part ->
           assertBool (part <> " in " <> B.unpack page) (B.isInfixOf (B.pack part) page)
         get port "/healthz" >>= answered 200 "ok\n",
       testCase "--metrics nobody, --no-healthz" . inFolder $ \folder -> run folder ["--port", "0", "--metrics", "nobody", "--no-healthz"] $ \p -> do
@@ -203,6 +229,7 @@ tests program =
         assertBool out ("/nonexistent does not exist" `isInfixOf` out)
     ]
   where
+    flags = words "config check version host port listen https-redirect proxy-protocol trusted-proxy no-http2 certificate key cores backend index listing header error-page fallback redirect compress cors-origin basic-auth cache trust head-timeout timeout keep-alive keep-alive-requests connections connections-per-address max-target max-head max-fields drain log log-format metrics no-healthz"
     run folder options = weft program [] (["serve", folder, "--config", folder </> "weft.yaml"] <> options)
     wrong name part content = testCase name . inFolder $ \folder -> do
       config folder content
@@ -233,6 +260,7 @@ listening = do
 
 callSilently :: FilePath -> [String] -> IO String
 callSilently command arguments = do
+  needProgram command
   (code, out, err) <- readProcessWithExitCode command arguments ""
   assertEqual (unwords (command : arguments) <> err) ExitSuccess code
   pure out

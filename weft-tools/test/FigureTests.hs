@@ -90,6 +90,11 @@ judging =
         let judged = judge (/= "c-epoll") sample (atMost "" ratio 1)
         judgedVerdict judged @?= NotAsked
         missed judged @?= False,
+      testCase "what must never happen is judged by every round" $
+        judgedVerdict (judge (const True) [run "weft" [] "wakeups" [0, 0, 1]] (never "" (on "weft" [] "wakeups"))) @?= Missed,
+      testCase "a bound is settled when the middle half of the rounds lies on one side of it" $ do
+        settled [run "weft" [] "x" [1, 2, 3, 9]] (atMost "" (on "weft" [] "x") 4) @?= True
+        settled [run "weft" [] "x" [1, 2, 6, 9]] (atMost "" (on "weft" [] "x") 4) @?= False,
       testCase "are exactly reached by zero" $
         judgedVerdict (judge (const True) [run "weft" [] "wakeups" [0, 0]] (atMost "" (on "weft" [] "wakeups") 0)) @?= Holds
     ]

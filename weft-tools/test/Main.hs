@@ -12,6 +12,7 @@ import qualified Data.Text as T
 import FigureTests
 import Options.Applicative
 import OutputTests
+import ResultTests
 import Test.Tasty
 import Test.Tasty.HUnit
 import TimerTests (timers)
@@ -25,13 +26,23 @@ import Weft.Tools.Bench.Server (Report (..))
 import Weft.Tools.Bench.Stats (figureSubjects)
 import Weft.Tools.Bench.Trace (parseCounts)
 import Weft.Tools.Bench.Types
+import Weft.Tools.Serve.Cores (coresWithin)
 
 main :: IO ()
 main =
   defaultMain $
     testGroup
       "bench"
-      [statistics, figures, judging, order, arguments, readings, json, tables, charts, timers, theRegistry]
+      [statistics, figures, judging, order, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, quotas]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- The cores of a container
+
+quotas :: TestTree
+quotas =
+  testCase "cores within the quotas of control groups" $
+    [coresWithin 8 [], coresWithin 8 ["max 100000\n"], coresWithin 8 ["max 100000\n", "250000 100000\n"], coresWithin 8 ["200000 100000\n", "50000 100000\n"], coresWithin 2 ["800000 100000\n"], coresWithin 4 ["nonsense"]]
+      @?= [8, 8, 3, 1, 2, 4]
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Rounds
@@ -47,8 +58,8 @@ order =
       testCase "every case runs once in every round" $
         map (length . (`roundOrder` [fake g s | g <- [1, 2, 3], s <- ["a", "b"]])) [0 .. 4] @?= replicate 5 6,
       testCase "what is measured once joins the first round" $ do
-        let results = [(0, "a", ([], M.singleton "x" 1)), (1, "a", ([], M.singleton "x" 2)), (0, "a", ([], M.singleton "y" 3))]
-        collect [("a", [])] results
+        let measured = [(0, "a", ([], M.singleton "x" 1)), (1, "a", ([], M.singleton "x" 2)), (0, "a", ([], M.singleton "y" 3))]
+        collect [("a", [])] measured
           @?= [Run "a" [] (M.fromList [(0, M.fromList [("x", 1), ("y", 3)]), (1, M.singleton "x" 2)])],
       testCase "a progress line" $ do
         progressLine 4 2 10 "pong" @?= "[##########..........] 3/4  pong  10 s left"

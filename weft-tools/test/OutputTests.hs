@@ -31,7 +31,7 @@ outcome =
     }
 
 fakeBenchmark :: Benchmark
-fakeBenchmark = Benchmark "pong" "a title" (const []) [] [] (const []) ["cpu_us_per_op", "p99_us"] id
+fakeBenchmark = Benchmark "pong" "a title" (const []) [] [] [] (const []) ["cpu_us_per_op", "p99_us"] id
 
 json :: TestTree
 json =
@@ -43,7 +43,7 @@ json =
     ]
   where
     rendered = toLazyByteString one
-    one = outcomeJson (Machine 2 "6.1.0" "9.0.2" "0.1.0") (Settings defaultPlan ["-A4m"] Nothing False) fakeBenchmark outcome
+    one = outcomeJson (Machine 2 "6.1.0" "9.0.2" "0.1.0" Nothing Nothing Nothing) (Settings defaultPlan ["-A4m"] Nothing False) fakeBenchmark outcome
     expected =
       "{\"bench\": \"pong\", \"machine\": {\"cores\": 2, \"kernel\": \"6.1.0\", \"ghc\": \"9.0.2\", \"weft\": \"0.1.0\"},\
       \\"settings\": {\"rounds\": 5, \"duration_s\": 3, \"warmup_s\": 1, \"quick\": false, \"rts\": [\"-A4m\"]},\

@@ -15,8 +15,8 @@ where
 
 import Control.Monad (forM, forM_, when)
 import Data.ByteString.Builder (Builder, hPutBuilder)
-import Data.List (nub)
-import Data.Maybe (fromMaybe)
+import Data.List (intersect, nub)
+import Data.Maybe (fromMaybe, isJust)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
@@ -30,6 +30,7 @@ import Weft.Tools.Bench.Delay (delay)
 import Weft.Tools.Bench.Disk (disk)
 import Weft.Tools.Bench.DiskWeb (diskWeb)
 import Weft.Tools.Bench.Echo (echo)
+import Weft.Tools.Bench.Http (http)
 import Weft.Tools.Bench.Hybrid (fifo, hybridIdle, hybridMemory, hybridSwitch)
 import Weft.Tools.Bench.Idle (idle)
 import Weft.Tools.Bench.Json
@@ -38,20 +39,23 @@ import Weft.Tools.Bench.Plot (outcomePlot)
 import Weft.Tools.Bench.Pong (pong)
 import Weft.Tools.Bench.Quiet (quiet)
 import Weft.Tools.Bench.Relink (relink)
+import Weft.Tools.Bench.Relinked (runCommand)
+import Weft.Tools.Bench.Reporting (reportingCommands)
 import Weft.Tools.Bench.Rude (rude)
 import Weft.Tools.Bench.Runner
+import Weft.Tools.Bench.Sdn (sdn)
 import Weft.Tools.Bench.Setup
 import Weft.Tools.Bench.Static (static)
 import Weft.Tools.Bench.Table (columns, renderOutcome)
 import Weft.Tools.Bench.Timeout (timeout)
 import Weft.Tools.Bench.Types
-import Weft.Tools.Bench.Warp (warp)
+import Weft.Tools.Bench.Url (urlCommand)
 
 -- | All benchmarks, in the order of @weft bench all@.
 registry :: [Benchmark]
 registry =
   [ pong,
-    warp,
+    http,
     idle,
     echo,
     quiet,
@@ -66,7 +70,8 @@ registry =
     hybridMemory,
     hybridSwitch,
     fifo,
-    hybridIdle
+    hybridIdle,
+    sdn
   ]
 
 -- | Every subject that some benchmark measures.
@@ -78,7 +83,7 @@ benchCommand :: Mod CommandFields (IO ())
 benchCommand =
   command "bench" $
     info
-      (run <$> optionsParser (map benchName registry) subjectNames)
+      (hsubparser (runCommand <> urlCommand <> commandGroup "Measuring one's own programs:") <|> hsubparser (reportingCommands registry <> commandGroup "What is made of results:") <|> run <$> optionsParser (map benchName registry) subjectNames)
       ( progDesc "Measure Weft beside GHC's own I/O manager and other peers"
           <> footer
             "Subjects take turns within every round and start afresh each time. A server with N capabilities is pinned \
@@ -98,9 +103,12 @@ run options = case optionTarget options of
 
 measure :: Options -> [Benchmark] -> IO ()
 measure options benchmarks = do
+  forM_ benchmarks $ \benchmark -> forM_ (given `intersect` benchIgnores benchmark) $ \ignored -> do
+    T.hPutStrLn stderr ("weft bench: " <> benchName benchmark <> " does not take " <> ignored)
+    exitWith (ExitFailure 2)
   machine <- machineFacts
-  outcomes <- withEnv options $ \given -> forM benchmarks $ \benchmark -> do
-    let env = given {envRts = envRts given <|> Just (benchRts benchmark)}
+  outcomes <- withEnv options $ \plain -> forM benchmarks $ \benchmark -> do
+    let env = plain {envRts = envRts plain <|> Just (benchRts benchmark)}
     outcome <- runBenchmark env selected benchmark
     T.putStrLn (renderOutcome (envPlan env) benchmark outcome)
     pure (benchmark, outcome, outcomeJson machine (settings env) benchmark outcome)
@@ -115,6 +123,7 @@ measure options benchmarks = do
   when (optionCheck options && any (\(_, outcome, _) -> any missed (outcomeBounds outcome)) outcomes) $
     exitWith (ExitFailure 3)
   where
+    given = ["--rts" | isJust (optionRts options)] ++ ["--backend" | isJust (optionBackend options)]
     selected name = null (optionOnly options) || name `elem` optionOnly options
     settings env = Settings (envPlan env) (fromMaybe [] (envRts env)) (envBackend env) (optionQuick options)
     plotFile file benchmark

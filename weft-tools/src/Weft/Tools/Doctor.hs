@@ -3,7 +3,8 @@
 -- |
 -- Description : @weft doctor@
 --
--- What this machine and this build offer to Weft, what Weft chose, and advice. Status 0, or 1 when Weft cannot run here.
+-- What this machine offers to Weft, or what holds back a program or a process that is named: each line has a mark and a reason. Exit
+-- status 0, 1 when something does not work, 2 for bad arguments.
 module Weft.Tools.Doctor
   ( doctorCommand,
   )
@@ -14,40 +15,57 @@ import Control.Exception (IOException, try)
 import Data.Aeson (Value, encode, object, toJSON, (.=))
 import Data.Aeson.Key (fromString)
 import qualified Data.ByteString.Lazy.Char8 as L
+import Data.Char (isDigit)
 import Data.Version (showVersion)
 import GHC.Conc (getNumProcessors)
 import GHC.RTS.Flags (GCFlags (..), getGCFlags)
 import Options.Applicative
+import System.Directory (doesFileExist, findExecutable)
 import System.Exit (ExitCode (..), exitWith)
+import System.IO (hPutStrLn, hSetEncoding, stderr, stdout, utf8)
 import System.Info (arch, compilerName, compilerVersion, os)
-import System.Posix.Resource
 import Weft.Backend (Choice (..), backendChoice, backendNames, whyUnavailable)
 import Weft.File (FileEngine (..), filesChoice)
 import Weft.Tools.Binary (examineBinary)
-
--- | A finding: what it is about, and what was found.
-data Finding = Finding String String
-
--- | Everything that is reported.
-data Report = Report
-  { reportFindings :: [Finding],
-    reportAdvice :: [String],
-    -- | Why Weft cannot run, if so.
-    reportFailure :: Maybe String
-  }
+import Weft.Tools.Doctor.Finding
+import Weft.Tools.Doctor.Machine
+import Weft.Tools.Doctor.Subject
 
 -- | The subcommand.
 doctorCommand :: Mod CommandFields (IO ())
-doctorCommand = command "doctor" (info (binary <|> doctor <$> asJson) (progDesc "Say what this machine offers and what was chosen" <> failureCode 2))
+doctorCommand =
+  command "doctor" $
+    info
+      (binary <|> doctor <$> asJson <*> many certificate <*> optional subject)
+      ( progDesc "Say what this machine offers, or what holds back a program or a process"
+          <> footer "Examples: weft doctor; weft doctor ./my-server; weft doctor 1234 --certificate chain.pem. [ok] it is as it should be, [!] it could be better, [XX] it does not work."
+          <> failureCode 2
+      )
   where
     asJson = switch (long "json" <> help "Print JSON")
+    certificate = strOption (long "certificate" <> metavar "FILE" <> help "Say when this certificate ends (PEM; may be repeated)")
+    subject = strArgument (metavar "PID|PROGRAM" <> help "What to look at, instead of this machine and this program")
     binary = examineBinary <$> strOption (long "binary" <> metavar "FILE" <> help "Say whether a program was linked with weft-relink, and what of it Weft serves: status 0 if so, 1 if not")
 
-doctor :: Bool -> IO ()
-doctor json = do
-  report <- examine
-  if json then L.putStrLn (encode (toValue report)) else putStr (render report)
-  maybe (pure ()) (const (exitWith (ExitFailure 1))) (reportFailure report)
+doctor :: Bool -> [FilePath] -> Maybe String -> IO ()
+doctor json certificates subject = do
+  hSetEncoding stdout utf8
+  found <- maybe examine named subject
+  ends <- mapM certificateFinding certificates
+  let findings = found <> ends
+  if json then L.putStrLn (encode (toValue findings)) else putStr (unlines (map renderFinding findings))
+  if or [True | Finding Wrong _ _ <- findings] then exitWith (ExitFailure 1) else pure ()
+
+-- | A process, by its number, or a program, by its file or its name.
+named :: String -> IO [Finding]
+named text
+  | all isDigit text = processFindings (read text) >>= maybe (refuse ("there is no process " <> text)) pure
+  | otherwise = do
+    here <- doesFileExist text
+    path <- if here then pure (Just text) else findExecutable text
+    maybe (refuse ("no such program: " <> text)) programFindings path
+  where
+    refuse why = hPutStrLn stderr ("weft doctor: " <> why) >> exitWith (ExitFailure 2)
 
 -- | What reads and writes files, and why it is not io_uring.
 engineOf :: FileEngine -> Maybe String -> String
@@ -57,94 +75,49 @@ engineOf engine refused = case (engine, refused) of
   (Threads, Nothing) -> "a pool of threads (WEFT_FILES)"
   (Threads, Just why) -> "a pool of threads: " <> why
 
-examine :: IO Report
+-- | This machine, and what Weft would choose on it.
+examine :: IO [Finding]
 examine = do
-  kernel <- firstLine "/proc/sys/kernel/osrelease"
-  somaxconn <- firstLine "/proc/sys/net/core/somaxconn"
-  processors <- getNumProcessors
+  kernel <- maybe "" (takeWhile (/= '\n')) <$> contents "/proc/sys/kernel/osrelease"
   capabilities <- getNumCapabilities
+  processors <- getNumProcessors
   gc <- getGCFlags
-  backends <- mapM (\name -> Finding ("back end " <> name) . maybe "available" ("not available: " <>) <$> whyUnavailable name) backendNames
+  backends <- mapM (\name -> maybe (fine ("back end " <> name) "available") (fact ("back end " <> name) . ("not available: " <>)) <$> whyUnavailable name) backendNames
   chosen <- try backendChoice
-  files <- getResourceLimit ResourceOpenFiles
   disk <- filesChoice
-  memlock <- firstMatch "Max locked memory" "/proc/self/limits"
-  let nursery = fromIntegral (minAllocAreaSize gc) * 4096 :: Integer
-  pure
-    Report
-      { reportFindings =
-          [ Finding "system" (os <> " " <> arch <> maybe "" (" " <>) kernel),
-            Finding "compiler" (compilerName <> " " <> showVersion compilerVersion)
-          ]
-            <> backends
-            <> [ Finding "chosen" (either cannot choice chosen),
-                 Finding "files" (uncurry engineOf disk),
-                 Finding "open files" (limits files),
-                 Finding "locked memory" (maybe "unknown" id memlock),
-                 Finding "backlog limit" (maybe "unknown" id somaxconn <> " (net.core.somaxconn)"),
-                 Finding "processors" (show processors),
-                 Finding "capabilities" (show capabilities <> " (+RTS -N" <> show capabilities <> ")"),
-                 Finding "allocation area" (show (nursery `div` 1024) <> " KiB a capability (+RTS -A)")
-               ],
-        reportAdvice = advice processors capabilities nursery files,
-        reportFailure = either (Just . cannot) (const Nothing) chosen
-      }
-  where
-    cannot :: IOException -> String
-    cannot = show
-    choice c =
-      choiceBackend c <> case choiceRefused c of
-        Nothing -> ""
-        Just (name, why) -> " (" <> name <> " was asked for: " <> why <> ")"
-
-advice :: Int -> Int -> Integer -> ResourceLimits -> [String]
-advice processors capabilities nursery files =
-  concat
-    [ [ "Run with +RTS -N to use all " <> show processors <> " processors."
-        | capabilities < processors
+  limits <- maybe "" id <$> contents "/proc/self/limits"
+  status <- maybe "" id <$> contents "/proc/self/status"
+  cores <- coreFindings "/proc/self"
+  settings <- kernelFindings
+  caches <- cacheFindings (Just (fromIntegral (minAllocAreaSize gc) * 4096))
+  pure . concat $
+    [ [ fact "system" (os <> " " <> arch <> " " <> kernel),
+        fact "compiler" (compilerName <> " " <> showVersion compilerVersion)
       ],
-      [ "An allocation area of 4 MiB or more (+RTS -A16m) means fewer pauses on several cores."
-        | nursery < 4194304 && processors > 1
+      backends,
+      [either cannot choice chosen, fact "files" (uncurry engineOf disk)],
+      cores,
+      [ if capabilities < processors
+          then advise "capabilities" (show capabilities <> ": +RTS -N uses all " <> show processors <> " processors")
+          else fine "capabilities" (show capabilities)
       ],
-      [ "Only " <> show n <> " files may be open: ulimit -n raises it, for as many connections as you expect."
-        | ResourceLimit n <- [softLimit files],
-          n < 10000
-      ]
+      caches,
+      limitFindings Nothing limits,
+      settings,
+      seccompFindings status
     ]
-
-limits :: ResourceLimits -> String
-limits r = "soft " <> one (softLimit r) <> ", hard " <> one (hardLimit r)
   where
-    one ResourceLimitInfinity = "unlimited"
-    one ResourceLimitUnknown = "unknown"
-    one (ResourceLimit n) = show n
+    cannot :: IOException -> Finding
+    cannot e = wrong "chosen" (show e)
+    choice c = case choiceRefused c of
+      Nothing -> fine "chosen" (choiceBackend c <> ": the first of those that work, or the one that was asked for (WEFT_BACKEND)")
+      Just (name, why) -> advise "chosen" (choiceBackend c <> " (" <> name <> " was asked for: " <> why <> ")")
 
-firstLine :: FilePath -> IO (Maybe String)
-firstLine path = either none (Just . takeWhile (/= '\n')) <$> try (readFile path)
-  where
-    none :: IOException -> Maybe String
-    none _ = Nothing
-
--- | The rest of the first line that begins so.
-firstMatch :: String -> FilePath -> IO (Maybe String)
-firstMatch label path = either none found <$> try (readFile path)
-  where
-    none :: IOException -> Maybe String
-    none _ = Nothing
-    found text = case [drop (length label) l | l <- lines text, take (length label) l == label] of
-      l : _ | [soft, hard, unit] <- take 3 (words l) -> Just ("soft " <> soft <> ", hard " <> hard <> " " <> unit)
-      _ -> Nothing
-
-render :: Report -> String
-render r =
-  unlines $
-    [take 18 (name <> repeat ' ') <> found | Finding name found <- reportFindings r]
-      <> (if null (reportAdvice r) then [] else "" : map ("advice: " <>) (reportAdvice r))
-
-toValue :: Report -> Value
-toValue r =
+toValue :: [Finding] -> Value
+toValue findings =
   object
-    [ "findings" .= object [fromString name .= found | Finding name found <- reportFindings r],
-      "advice" .= toJSON (reportAdvice r),
-      "runs" .= maybe True (const False) (reportFailure r)
+    [ "findings" .= object [fromString name .= found | Finding _ name found <- findings],
+      "marks" .= object [fromString name .= markName mark | Finding mark name _ <- findings],
+      "advice" .= toJSON [name <> ": " <> found | Finding Advice name found <- findings],
+      "runs" .= null [() | Finding Wrong _ _ <- findings]
     ]

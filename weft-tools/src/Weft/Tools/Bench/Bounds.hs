@@ -9,11 +9,13 @@ module Weft.Tools.Bench.Bounds
   ( -- * Writing bounds
     on,
     atMost,
+    never,
 
     -- * Judging them
     Verdict (..),
     Judged (..),
     judge,
+    settled,
     holds,
     missed,
   )
@@ -32,7 +34,11 @@ on = Metric
 
 -- | @figure \`atMost\` limit@, under a name.
 atMost :: Text -> Figure -> Double -> Bound
-atMost name figure limit = Bound name limit figure
+atMost name figure limit = Bound name MedianRound limit figure
+
+-- | What must not happen, in any round.
+never :: Text -> Figure -> Bound
+never name = Bound name EveryRound 0
 
 -- | What became of a bound.
 data Verdict
@@ -54,15 +60,28 @@ data Judged = Judged
   }
   deriving (Show)
 
--- | Judge a bound by the median over the rounds. The first argument says which subjects were asked for.
+-- | Do the rounds leave no doubt about a bound? So it is when the middle half of them lie on one side of the limit, or differ by
+-- less than a twentieth.
+settled :: [Run] -> Bound -> Bool
+settled runs bound = case (percentile 25 rounds, percentile 75 rounds) of
+  (Just low, Just high) -> boundRule bound == EveryRound || (low <= limit) == (high <= limit) || high - low <= 0.05 * abs limit
+  _ -> True
+  where
+    limit = boundLimit bound
+    rounds = elems (figureRounds runs (boundFigure bound))
+
+-- | Judge a bound by the rounds, as its rule says. The first argument says which subjects were asked for.
 judge :: (Text -> Bool) -> [Run] -> Bound -> Judged
 judge asked runs bound = case summarize (elems (figureRounds runs (boundFigure bound))) of
   _ | not (all asked subjects) -> Judged bound Nothing NotAsked ("not asked for: " <> names (filter (not . asked) subjects))
   Nothing -> Judged bound Nothing NotMeasured ("needs " <> names (if null absent then subjects else absent))
   Just summary
-    | summaryMedian summary <= boundLimit bound -> Judged bound (Just summary) Holds ""
+    | decisive summary <= boundLimit bound -> Judged bound (Just summary) Holds ""
     | otherwise -> Judged bound (Just summary) Missed ""
   where
+    decisive = case boundRule bound of
+      MedianRound -> summaryMedian
+      EveryRound -> summaryMax
     subjects = S.toList (figureSubjects (boundFigure bound))
     absent = filter (`notElem` map runSubject runs) subjects
     names = T.intercalate ", "

@@ -29,8 +29,9 @@ delay =
       benchTitle = "threads that wait 1 ms each (ghc to 1,000,000: ten times that needs 100 GB)",
       benchCases = map delayCase . delayTrials,
       benchTools = [],
-      -- By measurement: see "The allocation area" in doc/rationale.md.
+      -- By measurement: see "The allocation area" in doc/rationale/memory.md.
       benchRts = ["-A16m"],
+      benchIgnores = [],
       benchBounds = bounds,
       benchColumns = ["wall_s", "cpu_s", "ns_per_op", "max_rss_mb", "alloc_bytes_per_op"],
       benchPlotted = paperFigure

@@ -4,7 +4,7 @@
 -- Description : Benchmark @disk@
 --
 -- Random reads of 4 KiB past the page cache (2007, figure 17), by as many threads as there are to be reads in flight: on
--- Weft in GHC's threads and in hybrid ones, by GHC's safe foreign call, and by @fio@ with io_uring and one process. The file is made in the directory for
+-- Weft in GHC's threads and in hybrid ones, by GHC's safe foreign call, and by @fio@ with io_uring and a process for each core. The file is made in the directory for
 -- temporary files, which must be on a disk.
 module Weft.Tools.Bench.Disk (disk) where
 
@@ -29,6 +29,7 @@ disk =
       benchCases = cases,
       benchTools = [],
       benchRts = [],
+      benchIgnores = [],
       benchBounds = bounds,
       benchColumns = ["ops_per_s", "cpu_us_per_op", "alloc_bytes_per_op", "os_threads", "wall_s"],
       benchPlotted = id
@@ -81,7 +82,7 @@ fioCase n =
           Right (Fio rate cpu count seconds) ->
             pure
               [ ( inFlight n,
-                  M.fromList [("ops_per_s", rate), ("cpu_us_per_op", 1e6 * cpu * seconds / count), ("wall_s", seconds)]
+                  M.fromList [("ops_per_s", rate), ("cpu_us_per_op", 1e6 * fromIntegral (jobs env) * cpu * seconds / count), ("wall_s", seconds)]
                 )
               ],
       caseOnce = Nothing
@@ -89,10 +90,12 @@ fioCase n =
   where
     arguments env file =
       ["--name=reads", "--filename=" <> file, "--rw=randread", "--bs=4k", "--direct=1", "--ioengine=io_uring"]
-        <> ["--iodepth=" <> show n, "--time_based", "--output-format=json", "--randrepeat=1"]
+        <> ["--numjobs=" <> show (jobs env), "--group_reporting", "--iodepth=" <> show (n `div` jobs env), "--time_based", "--output-format=json", "--randrepeat=1"]
         <> ["--runtime=" <> show (ceiling (planDuration (envPlan env)) :: Int)]
 
--- | Reads a second, cores used, reads in all, seconds.
+    jobs env = min n (envCores env)
+
+-- | Reads a second, cores used by a process, reads in all, seconds.
 data Fio = Fio !Double !Double !Double !Double
 
 instance FromJSON Fio where

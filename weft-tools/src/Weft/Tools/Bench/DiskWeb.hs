@@ -5,7 +5,8 @@
 --
 -- Web servers whose files do not fit into their caches (2007, figure 19): 128 K files of 16 KiB, asked for at random,
 -- none of them in the page cache when the load begins. The example @hybrid-web@ and @weft serve@, with a cache of 100 MB
--- each, and nginx, which leaves caching to the kernel; each on one core.
+-- each, and nginx, which leaves
+-- caching to the kernel, keeps descriptors and reads in a pool of threads (@aio threads@); each on one core.
 module Weft.Tools.Bench.DiskWeb (diskWeb) where
 
 import qualified Data.Map.Strict as M
@@ -13,10 +14,10 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Cold
-import Weft.Tools.Bench.Http
 import Weft.Tools.Bench.Load (loadTool)
 import Weft.Tools.Bench.Server
 import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Workload
 
 diskWeb :: Benchmark
 diskWeb =
@@ -26,6 +27,7 @@ diskWeb =
       benchCases = \plan -> [fileCase (fileCount plan) connections s | connections <- loads, s <- subjects],
       benchTools = [loadTool],
       benchRts = [],
+      benchIgnores = ["--rts"],
       benchBounds = const [bound connections subject | subject <- ["weft-hybrid", "weft"], connections <- loads],
       benchColumns = ["ops_per_s", "mb_per_s", "cpu_us_per_op", "p50_us", "p99_us", "max_rss_mb"],
       benchPlotted = id
@@ -63,7 +65,7 @@ fileCase count connections subject =
     arguments :: Text -> FilePath -> [String]
     arguments "weft-hybrid" root = [root, "--cache", "100"]
     arguments "weft" root = ["serve", root, "--cores", "1", "--cache", "100"]
-    arguments _ root = ["--root", root]
+    arguments _ root = ["--root", root, "--aio-threads"]
 
 bound :: Int -> Text -> Bound
 bound connections subject =

@@ -25,6 +25,7 @@ echo =
       benchCases = const [echoCase mode cores subject | cores <- [1, 2], (mode, subject) <- subjects],
       benchTools = [tripTool],
       benchRts = [],
+      benchIgnores = [],
       benchBounds = const [bound 1 "-N1", bound 2 "-N2"],
       benchColumns = ["p50_us", "p95_us", "p99_us", "max_us", "cpu_us_per_op"],
       benchPlotted = id

@@ -1,133 +1,112 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : Measuring a server of small HTTP answers
+-- Description : Benchmark @http@
 --
--- What @pong@, @warp@ and @idle@ have in common: a server under a closed-loop load, its CPU time and allocation a
--- request, the latencies its clients saw, and, in a run of its own, its system calls.
-module Weft.Tools.Bench.Http
-  ( -- * Workloads
-    Workload (..),
-    onePage,
+-- A WAI application of a few lines on Weft's HTTP engine, beside the same application on Warp and GHC's manager, hyper on
+-- tokio, Go's net/http, and the bare pong of Weft that parses nothing. Modes: @pong@; @browser@, ten request fields and five
+-- response fields; @post@, a body of 64 KiB that comes back.
+module Weft.Tools.Bench.Http (http) where
 
-    -- * Cases
-    serverCase,
-    workloadCase,
-    params,
-
-    -- * Measuring
-    underLoad,
-    countingCalls,
-  )
-where
-
-import Data.Map.Strict (Map)
-import qualified Data.Map.Strict as M
 import Data.Text (Text)
-import Weft.Tools.Bench.Load
-import Weft.Tools.Bench.Proc
-import Weft.Tools.Bench.Server
-import Weft.Tools.Bench.Trace
+import qualified Data.Text as T
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Callgrind (callgrindTool)
+import Weft.Tools.Bench.Load (loadTool)
 import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Workload
 
--- | The parameters of a case: connections and capabilities.
-params :: Int -> Int -> Params
-params connections capabilities = [("connections", Count connections), ("capabilities", Count capabilities)]
-
--- | What a server is asked for, and by how many.
-data Workload = Workload
-  { workConnections :: !Int,
-    workCapabilities :: !Int,
-    -- | The path, or with 'workFiles' a pattern with one @%ld@ for a file's number.
-    workPath :: !String,
-    -- | Numbers that are drawn from, or 0.
-    workFiles :: !Int,
-    -- | Answers too long to wait for: bytes count, and there are no latencies nor calls.
-    workLong :: !Bool,
-    -- | Arguments that the subject gets besides its port.
-    workArguments :: !(Env -> Subject -> IO [String])
-  }
-
--- | The page @/@ for this many connections, of a server with this many capabilities.
-onePage :: Int -> Int -> Workload
-onePage connections capabilities = Workload connections capabilities "/" 0 False (\_ _ -> pure [])
-
--- | A server under this many connections, timed every round, and its system calls counted once.
-serverCase :: Int -> Int -> Subject -> Case
-serverCase connections capabilities = workloadCase (params connections capabilities) (onePage connections capabilities)
-
--- | A server under a load, under these parameters.
-workloadCase :: Params -> Workload -> Subject -> Case
-workloadCase given work subject =
-  Case
-    { caseSubject = subject,
-      caseParams = given,
-      caseGroup = given,
-      caseMeasure = running underLoad,
-      caseOnce = if workLong work then Nothing else Just (running countingCalls)
+http :: Benchmark
+http =
+  Benchmark
+    { benchName = "http",
+      benchTitle = "a small WAI application, at saturation",
+      benchCases = const [httpCase at subject | at@(mode, _, _) <- settings, subject <- subjects mode],
+      benchTools = [loadTool, callgrindTool],
+      benchRts = [],
+      benchIgnores = [],
+      benchBounds = const (concatMap pongBounds pongs ++ others ++ lean),
+      benchColumns =
+        [ "cpu_us_per_op",
+          "ops_per_s",
+          "p50_us",
+          "p99_us",
+          "alloc_bytes_per_op",
+          "user_instructions_per_op",
+          "syscalls_per_op",
+          "max_rss_mb"
+        ],
+      benchPlotted = id
     }
+
+-- | A mode, connections and capabilities.
+type Setting = (Mode, Int, Int)
+
+data Mode = Pong | Browser | Post
+  deriving (Eq)
+
+modeName :: Mode -> Text
+modeName mode = case mode of
+  Pong -> "pong"
+  Browser -> "browser"
+  Post -> "post"
+
+settings, pongs :: [Setting]
+settings = pongs ++ [(mode, 64, cores) | mode <- [Browser, Post], cores <- [1, 2]]
+pongs = [(Pong, connections, cores) | cores <- [1, 2], connections <- [64, 400]]
+
+subjects :: Mode -> [Subject]
+subjects mode =
+  [Subject "weft" "wai-weft" WeftProgram]
+    ++ [Subject "weft-bare" "pong-weft" WeftProgram | mode == Pong]
+    ++ [Subject "warp" "warp-ghc" GhcProgram, Subject "hyper" "hyper-pong" RustProgram, Subject "go-http" "go-http" GoProgram]
+
+httpParams :: Setting -> Params
+httpParams (mode, connections, cores) = ("mode", Word (modeName mode)) : params connections cores
+
+httpCase :: Setting -> Subject -> Case
+httpCase at@(mode, connections, cores) subject = plain {caseOnce = Just counts}
   where
-    running measure env = do
-      arguments <- workArguments work env subject
-      metrics <- withServerOf env (workCapabilities work) subject arguments (measure env work)
-      pure [(given, metrics)]
+    given = httpParams at
+    plain = workloadCase given work subject
+    work = case mode of
+      Pong -> onePage connections cores
+      Browser -> (onePage connections cores) {workPath = "/browser", workBrowser = True}
+      Post -> (onePage connections cores) {workPath = "/echo", workPost = Just 65536}
+    -- Instructions are counted where they are bounded: valgrind runs one thread at a time.
+    counts env = do
+      calls <- maybe (pure []) ($ env) (caseOnce plain)
+      if (mode, connections, cores) == (Pong, 64, 1) && subjectName subject /= "go-http"
+        then (\instructions -> (given, instructions) : calls) <$> countingInstructions env work subject []
+        else pure calls
 
--- | Load a server for as long as the plan says.
-underLoad :: Env -> Workload -> Server -> IO Metrics
-underLoad env work server = requestLoad env cores spec server $ \load -> do
-  first <- report server
-  result <- load
-  peak <- peakResidentBytes (serverPid server)
-  threads <- osThreads (serverPid server)
-  final <- report server
-  pure $
-    M.unions
-      [ M.fromList
-          [ ("wall_s", loadWall result),
-            ("cpu_s", loadCpu result),
-            ("mb_per_cpu_s", loadBytes result / 1e6 / loadCpu result),
-            ("max_rss_mb", peak / 1e6),
-            ("os_threads", threads)
-          ],
-        if workLong work then M.empty else answers result,
-        allocation first final (loadTotal result)
-      ]
+cpu, p99 :: Text -> Setting -> Figure
+cpu subject at = on subject (httpParams at) "cpu_us_per_op"
+p99 subject at = on subject (httpParams at) "p99_us"
+
+settingName :: Setting -> Text
+settingName (mode, connections, cores) =
+  modeName mode <> " -N" <> number cores <> ", " <> number connections <> " connections"
   where
-    answers result =
-      M.union (loadLatencies result) $
-        M.fromList
-          [ ("ops_per_s", loadRequests result / loadWall result),
-            ("cpu_us_per_op", 1e6 * loadCpu result / loadRequests result)
-          ]
-    cores = clientCores env (workCapabilities work)
-    spec = loadSpec work (planWarmup (envPlan env)) (planDuration (envPlan env))
+    number = T.pack . show
 
-allocation :: Maybe Report -> Maybe Report -> Double -> Map Text Double
-allocation (Just first) (Just final) requests =
-  M.singleton "alloc_bytes_per_op" ((reportAllocated final - reportAllocated first) / requests)
-allocation _ _ _ = M.empty
+ratio :: Text -> Setting -> Double -> Bound
+ratio peer at = atMost ("CPU " <> settingName at <> ": weft / " <> peer) (cpu "weft" at `Over` cpu peer at)
 
--- | Load a server under @strace@: its connections stand before the tracing begins and stay until it has ended, so
--- only requests are counted.
-countingCalls :: Env -> Workload -> Server -> IO Metrics
-countingCalls env work server = requestLoad env cores spec server $ \load ->
-  withTrace env (serverPid server) $ \counted -> do
-    result <- load
-    counts <- counted
-    pure (M.singleton "syscalls_per_op" (fromIntegral (sum counts) / loadTotal result))
+pongBounds :: Setting -> [Bound]
+pongBounds at@(_, _, cores) =
+  [ratio "hyper" at 1.10, ratio "warp" at (if cores == 1 then 0.85 else 0.55), ratio "weft-bare" at 1.20]
+
+others :: [Bound]
+others =
+  [ratio "hyper" (Browser, 64, cores) 1.15 | cores <- [1, 2]]
+    ++ concat [[ratio "hyper" at 1.2, ratio "warp" at 0.8] | cores <- [1, 2], let at = (Post, 64, cores)]
+    ++ [atMost ("99th percentile " <> settingName shared <> ": weft / hyper") (p99 "weft" shared `Over` p99 "hyper" shared) 3]
   where
-    cores = clientCores env (workCapabilities work)
-    spec = loadSpec work 0 (planTrace (envPlan env))
+    shared = (Pong, 64, 2)
 
--- | One thread of the load for each capability of the server.
-loadSpec :: Workload -> Double -> Double -> LoadSpec
-loadSpec work warmup duration =
-  LoadSpec
-    { loadConnections = workConnections work,
-      loadThreads = min (workCapabilities work) (workConnections work),
-      loadPath = workPath work,
-      loadFiles = workFiles work,
-      loadCut = workLong work,
-      loadWarmup = warmup,
-      loadDuration = duration
-    }
+lean :: [Bound]
+lean =
+  [ atMost "bytes allocated a request, worst of the pongs" (Worst [on "weft" (httpParams at) "alloc_bytes_per_op" | at <- pongs]) 1800,
+    atMost "instructions in user space a request" (on "weft" (httpParams (Pong, 64, 1)) "user_instructions_per_op") 7000
+  ]

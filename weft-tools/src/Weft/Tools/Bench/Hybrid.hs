@@ -34,6 +34,7 @@ program name title trials bounds columns =
       benchCases = map (trialCase selfMeasured) . trials,
       benchTools = [],
       benchRts = ["-A16m"],
+      benchIgnores = [],
       benchBounds = bounds,
       benchColumns = columns,
       benchPlotted = id
@@ -131,6 +132,7 @@ hybridIdle =
       benchCases = \plan -> map (idleCase (planIdle plan)) [Subject "weft-hybrid" "pong-hybrid" WeftProgram, Subject "weft" "pong-weft" WeftProgram],
       benchTools = idleTools,
       benchRts = [],
+      benchIgnores = [],
       benchBounds = \plan ->
         [ atMost "bytes resident an idle session" (on "weft-hybrid" (idleParams (planIdle plan)) "rss_bytes_per_idle") 600,
           atMost

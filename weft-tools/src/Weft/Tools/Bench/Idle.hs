@@ -16,11 +16,11 @@ where
 import qualified Data.Map.Strict as M
 import qualified Data.Text as T
 import Weft.Tools.Bench.Bounds
-import Weft.Tools.Bench.Http
 import Weft.Tools.Bench.Load
 import Weft.Tools.Bench.Proc
 import Weft.Tools.Bench.Server
 import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Workload
 
 idle :: Benchmark
 idle =
@@ -30,6 +30,7 @@ idle =
       benchCases = \plan -> map (idleCase (planIdle plan)) subjects,
       benchTools = idleTools,
       benchRts = [],
+      benchIgnores = [],
       benchBounds = bounds . planIdle,
       benchColumns =
         ["p99_us", "p50_us", "max_us", "cpu_us_per_op", "live_bytes_per_idle", "rss_bytes_per_idle", "max_rss_mb"],

@@ -33,7 +33,12 @@ data Machine = Machine
   { machineCores :: !Int,
     machineKernel :: !Text,
     machineGhc :: !Text,
-    machineWeft :: !Text
+    machineWeft :: !Text,
+    -- | The model of its processor, and the day (UTC).
+    machineCpu :: !(Maybe Text),
+    machineDate :: !(Maybe Text),
+    -- | The commit of the working tree that the measured programs were built from, if it is known; with a mark if that has changes.
+    machineCommit :: !(Maybe Text)
   }
   deriving (Eq, Show)
 
@@ -74,6 +79,9 @@ machineEncoding machine =
       <> textPair "kernel" (machineKernel machine)
       <> textPair "ghc" (machineGhc machine)
       <> textPair "weft" (machineWeft machine)
+      <> maybe mempty (textPair "cpu") (machineCpu machine)
+      <> maybe mempty (textPair "date") (machineDate machine)
+      <> maybe mempty (textPair "commit") (machineCommit machine)
 
 settingsEncoding :: Settings -> Encoding
 settingsEncoding settings =

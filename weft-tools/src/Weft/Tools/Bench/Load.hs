@@ -56,6 +56,10 @@ data LoadSpec = LoadSpec
     loadFiles :: !Int,
     -- | Count bytes, and leave the answers where they are at the end.
     loadCut :: !Bool,
+    -- | Send the ten fields of a browser.
+    loadBrowser :: !Bool,
+    -- | Post a body of so many bytes.
+    loadPost :: !(Maybe Int),
     loadWarmup :: !Double,
     loadDuration :: !Double
   }
@@ -99,6 +103,8 @@ requestLoad env cores spec server action = withTool env cores loadTool arguments
         ++ [("path", loadPath spec), ("files", show (loadFiles spec))]
         ++ [("warmup", show (loadWarmup spec)), ("duration", show (loadDuration spec)), ("hold", "")]
         ++ [("cut", "") | loadCut spec]
+        ++ [("browser", "") | loadBrowser spec]
+        ++ [("post", show size) | Just size <- [loadPost spec]]
 
 -- | How long the round trips of one client took.
 newtype TripResult = TripResult {tripLatencies :: Map Text Double}

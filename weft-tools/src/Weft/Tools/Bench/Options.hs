@@ -8,6 +8,7 @@ module Weft.Tools.Bench.Options
   ( Target (..),
     Options (..),
     optionsParser,
+    positive,
     plan,
     defaultPlan,
   )
@@ -49,7 +50,7 @@ optionsParser benchmarks subjects =
       (metavar "NAME" <> help ("A benchmark: " ++ listing benchmarks ++ "; or list, or all"))
     <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result as JSON"))
     <*> optional (strOption (long "plot" <> metavar "FILE" <> help "Write a chart of the main metric as SVG"))
-    <*> optional (option positive (long "rounds" <> metavar "N" <> help "Rounds to run (5; with --quick 1)"))
+    <*> optional (option positive (long "rounds" <> metavar "N" <> help roundsHelp))
     <*> optional
       (option positive (long "duration" <> metavar "SECONDS" <> help "Measured time of a load (3; with --quick 0.5)"))
     <*> switch (long "quick" <> help "One short round: to see that everything runs, not for its figures")
@@ -70,6 +71,7 @@ optionsParser benchmarks subjects =
       unknown : _ -> Left ("no subject is called " ++ T.unpack unknown ++ "; there are " ++ listing subjects)
       where
         wanted = T.splitOn "," (T.pack list)
+    roundsHelp = "Rounds to run, exactly (5, and up to 10 more while a bound is within the noise; with --quick 1)"
     rtsHelp = "Options of GHC's run-time system for the Haskell subjects, such as -A16m"
     listing = T.unpack . T.intercalate ", "
 
@@ -84,6 +86,7 @@ plan :: Options -> Plan
 plan options =
   chosen
     { planRounds = fromMaybe (planRounds chosen) (optionRounds options),
+      planMoreRounds = maybe (planMoreRounds chosen) (const 0) (optionRounds options),
       planDuration = fromMaybe (planDuration chosen) (optionDuration options)
     }
   where
@@ -94,6 +97,7 @@ defaultPlan :: Plan
 defaultPlan =
   Plan
     { planRounds = 5,
+      planMoreRounds = 10,
       planWarmup = 1,
       planDuration = 3,
       planTrace = 1,
@@ -120,6 +124,7 @@ quick :: Plan
 quick =
   Plan
     { planRounds = 1,
+      planMoreRounds = 0,
       planWarmup = 0.2,
       planDuration = 0.5,
       planTrace = 0.3,

@@ -8,14 +8,16 @@
 module Weft.Tools.Bench.Plot
   ( outcomePlot,
     chartOf,
+    varying,
   )
 where
 
 import Data.List (nub, sort)
 import qualified Data.Map.Strict as M
-import Data.Maybe (fromMaybe, listToMaybe)
+import Data.Maybe (listToMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
+import Weft.Tools.Bench.Palette (subjectColour)
 import Weft.Tools.Bench.Runner
 import Weft.Tools.Bench.Stats
 import Weft.Tools.Bench.Svg
@@ -55,26 +57,6 @@ chartOf title metric runs =
         ]
     groupName params =
       T.intercalate "\n" [name <> " " <> paramText v | (name, v) <- params, length groups == 1 || name `elem` varying groups]
-
--- | A subject has the same colour in every chart.
-subjectColour :: Text -> Text
-subjectColour subject = fromMaybe "#8c7a66" (lookup subject colours)
-  where
-    colours =
-      [ ("weft", "#2f6db5"),
-        ("weft psq", "#86a9c8"),
-        ("weft-hybrid", "#7ba7d9"),
-        ("weft-relink", "#1c4372"),
-        ("ghc", "#e08a2c"),
-        ("warp", "#e08a2c"),
-        ("c-epoll", "#5a9a4a"),
-        ("c-uring", "#a3c585"),
-        ("c-threads", "#2e5b23"),
-        ("go", "#8d6bb0"),
-        ("tokio", "#c0504d"),
-        ("nginx", "#4aa3a2"),
-        ("kernel", "#555555")
-      ]
 
 -- | The parameters that differ between groups.
 varying :: [Params] -> [Text]

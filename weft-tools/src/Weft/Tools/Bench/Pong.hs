@@ -10,9 +10,9 @@ module Weft.Tools.Bench.Pong (pong) where
 import Data.Text (Text)
 import qualified Data.Text as T
 import Weft.Tools.Bench.Bounds
-import Weft.Tools.Bench.Http
 import Weft.Tools.Bench.Load (loadTool)
 import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Workload
 
 pong :: Benchmark
 pong =
@@ -22,6 +22,7 @@ pong =
       benchCases = const [serverCase count cores subject | cores <- [1, 2], count <- loads, subject <- subjects cores],
       benchTools = [loadTool],
       benchRts = [],
+      benchIgnores = [],
       benchBounds = const (oneCore ++ twoCores ++ lean),
       benchColumns =
         ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "alloc_bytes_per_op", "syscalls_per_op", "max_rss_mb"],

@@ -16,6 +16,7 @@ module Weft.Tools.Bench.Proc
 
     -- * The machine
     kernelVersion,
+    processorModel,
     availableBytes,
 
     -- * Parsing
@@ -80,6 +81,14 @@ fullyTraced pid = notElem 0 <$> overTasks pid "TracerPid"
 -- | The kernel's version without what a vendor appended.
 kernelVersion :: IO Text
 kernelVersion = releaseNumbers . T.pack . B.unpack <$> B.readFile "/proc/sys/kernel/osrelease"
+
+-- | The processor's name, as the kernel has it.
+processorModel :: IO (Maybe Text)
+processorModel = do
+  facts <- try (B.readFile "/proc/cpuinfo") :: IO (Either IOException B.ByteString)
+  pure $ case either (const []) (filter (B.isPrefixOf "model name") . B.lines) facts of
+    line : _ -> Just (T.strip (T.pack (B.unpack (B.drop 1 (B.dropWhile (/= ':') line)))))
+    [] -> Nothing
 
 -- | Memory that programs could have without swapping.
 availableBytes :: IO Double

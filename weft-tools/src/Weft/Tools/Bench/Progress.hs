@@ -8,6 +8,7 @@ module Weft.Tools.Bench.Progress
   ( Progress,
     withProgress,
     step,
+    extend,
     progressLine,
     duration,
   )
@@ -24,7 +25,8 @@ import System.IO (hFlush, hIsTerminalDevice, stderr)
 
 -- | Used by the one thread that runs the benchmark.
 data Progress = Progress
-  { progressTotal :: !Int,
+  { -- | Changed by 'extend'.
+    progressTotal :: !(IORef Int),
     progressBegun :: !Double,
     progressTerminal :: !Bool,
     -- | Steps begun so far.
@@ -37,7 +39,8 @@ withProgress total action = do
   terminal <- hIsTerminalDevice stderr
   begun <- getMonotonicTime
   steps <- newIORef 0
-  action (Progress total begun terminal steps)
+  totals <- newIORef total
+  action (Progress totals begun terminal steps)
     `finally` when terminal (T.hPutStr stderr "\r\ESC[K" >> hFlush stderr)
 
 -- | The next step begins; the text says which it is.
@@ -45,11 +48,16 @@ step :: Progress -> Text -> IO ()
 step progress what = do
   done <- atomicModifyIORef' (progressSteps progress) (\n -> (n + 1, n))
   now <- getMonotonicTime
-  let line = progressLine (progressTotal progress) done (now - progressBegun progress) what
+  total <- readIORef (progressTotal progress)
+  let line = progressLine total done (now - progressBegun progress) what
   if progressTerminal progress
     then T.hPutStr stderr ("\r\ESC[K" <> T.take 118 line)
     else T.hPutStrLn stderr line
   hFlush stderr
+
+-- | So many steps more than was thought.
+extend :: Progress -> Int -> IO ()
+extend progress n = modifyIORef' (progressTotal progress) (+ n)
 
 -- | A bar, the count, what is being done, and how long the rest will take at the pace so far.
 progressLine :: Int -> Int -> Double -> Text -> Text

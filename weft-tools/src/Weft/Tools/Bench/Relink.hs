@@ -10,12 +10,12 @@ module Weft.Tools.Bench.Relink (relink) where
 import Data.Text (Text)
 import qualified Data.Text as T
 import Weft.Tools.Bench.Bounds
-import Weft.Tools.Bench.Http
 import Weft.Tools.Bench.Idle (idleCase, idleParams, idleTools)
 import Weft.Tools.Bench.Site (smallSite)
 import Weft.Tools.Bench.Start (startCase, startParams)
 import Weft.Tools.Bench.Timing
 import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Workload
 
 relink :: Benchmark
 relink =
@@ -25,6 +25,7 @@ relink =
       benchCases = cases,
       benchTools = idleTools,
       benchRts = [],
+      benchIgnores = [],
       benchBounds = bounds,
       benchColumns = ["wall_s", "ns_per_op", "cpu_us_per_op", "start_ms", "p99_us", "alloc_bytes_per_op", "syscalls_per_op", "max_rss_mb"],
       benchPlotted = id

@@ -8,11 +8,11 @@
 module Weft.Tools.Bench.Rude (rude) where
 
 import Weft.Tools.Bench.Bounds
-import Weft.Tools.Bench.Http
 import Weft.Tools.Bench.Load
 import Weft.Tools.Bench.Server
 import Weft.Tools.Bench.Site
 import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Workload
 
 rude :: Benchmark
 rude =
@@ -22,6 +22,7 @@ rude =
       benchCases = \plan -> map (rudeCase (slowOnes plan)) [Subject "weft" "weft" CProgram, Subject "nginx" "nginx-static" CProgram],
       benchTools = [loadTool, rudeTool],
       benchRts = [],
+      benchIgnores = ["--rts"],
       benchBounds = \plan ->
         [ atMost
             "99th percentile: beside rude clients / without"

@@ -22,7 +22,7 @@ module Weft.Tools.Bench.Runner
 where
 
 import Control.Exception (Handler (..), SomeAsyncException, SomeException, catches, displayException, throwIO)
-import Control.Monad (filterM, forM)
+import Control.Monad (filterM, when)
 import Data.List (nub)
 import qualified Data.Map.Strict as M
 import Data.Maybe (isJust, isNothing)
@@ -64,36 +64,52 @@ runBenchmark env selected benchmark = do
   let cases = [c | null noTools, c <- asked, caseSubject c `notElem` absent]
       once = [c | tracing, c <- cases, isJust (caseOnce c)]
       missing = map T.pack noTools ++ [T.pack traceTool | not tracing, any (isJust . caseOnce) asked]
-  (results, failures) <- measureAll env cases once
+  (results, failures) <- measureAll env (settledBy cases) cases once
   let runs = collect (map caseKey cases) results
   pure
     Outcome
       { outcomeRuns = runs,
-        outcomeBounds = map (judge selected runs) (benchBounds benchmark plan),
+        outcomeBounds = map (judge selected (whole failures runs)) bounds,
         outcomeMissing = nub (map nameMissing absent ++ missing),
         outcomeFailures = nub failures
       }
   where
     plan = envPlan env
+    bounds = benchBounds benchmark plan
     asked = filter (selected . subjectName . caseSubject) (benchCases benchmark plan)
     caseKey c = (subjectName (caseSubject c), caseParams c)
     nameMissing subject = subjectName subject <> " (" <> T.pack (subjectProgram subject) <> ")"
+    settledBy cases results = all (settled (collect (map caseKey cases) results)) bounds
+
+-- | The runs of which no round failed: bounds are judged by these only.
+whole :: [Failure] -> [Run] -> [Run]
+whole failures = filter (\run -> not (any (concerns run) failures))
+  where
+    concerns run f = failureSubject f == runSubject run && all (`elem` runParams run) (failureParams f)
 
 -- | A round's number, a subject, and what was measured.
 type Result = (Int, Text, Measured)
 
-measureAll :: Env -> [Case] -> [Case] -> IO ([Result], [Failure])
-measureAll env cases once = withProgress (length steps) $ \progress -> do
-  outcomes <- forM steps $ \(number, label, c, action) -> do
-    step progress (label <> "  " <> describe c)
-    attempt number c action
-  pure (concat [r | Right r <- outcomes], [f | Left f <- outcomes])
+-- | The rounds of the plan, then more of them while what was measured leaves a bound in doubt, then what runs once.
+measureAll :: Env -> ([Result] -> Bool) -> [Case] -> [Case] -> IO ([Result], [Failure])
+measureAll env enough cases once = withProgress (planRounds plan * length cases + length once) $ \progress -> do
+  let perform (number, label, c, action) = do
+        step progress (label <> "  " <> describe c)
+        attempt number c action
+      more n outcomes
+        | n >= planRounds plan + planMoreRounds plan || (n >= planRounds plan && enough (results outcomes)) = pure outcomes
+        | otherwise = do
+          when (n >= planRounds plan) $ extend progress (length cases)
+          outcomes' <- mapM perform (roundSteps n)
+          more (n + 1) (outcomes ++ outcomes')
+  outcomes <- more 0 []
+  outcomes' <- mapM perform [(0, "system calls", c, action env) | c <- once, Just action <- [caseOnce c]]
+  pure (results (outcomes ++ outcomes'), [f | Left f <- outcomes ++ outcomes'])
   where
-    rounds = planRounds (envPlan env)
-    steps =
-      [(n, roundLabel n, c, caseMeasure c env) | n <- [0 .. rounds - 1], c <- roundOrder n cases]
-        ++ [(0, "system calls", c, action env) | c <- once, Just action <- [caseOnce c]]
-    roundLabel n = "round " <> T.pack (show (n + 1)) <> "/" <> T.pack (show rounds)
+    plan = envPlan env
+    results outcomes = concat [r | Right r <- outcomes]
+    roundSteps n = [(n, roundLabel n, c, caseMeasure c env) | c <- roundOrder n cases]
+    roundLabel n = "round " <> T.pack (show (n + 1)) <> "/" <> T.pack (show (max (n + 1) (planRounds plan)))
     describe c = T.unwords (subjectName (caseSubject c) : [k <> "=" <> paramText v | (k, v) <- caseParams c])
 
 attempt :: Int -> Case -> IO [Measured] -> IO (Either Failure [Result])

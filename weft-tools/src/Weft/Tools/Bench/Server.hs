@@ -10,6 +10,7 @@ module Weft.Tools.Bench.Server
     Server (..),
     withServer,
     withServerOf,
+    listening,
     available,
     subjectProgramWith,
 
@@ -54,11 +55,15 @@ withServer env capabilities subject = withServerOf env capabilities subject []
 withServerOf :: Env -> Int -> Subject -> [String] -> (Server -> IO a) -> IO a
 withServerOf env capabilities subject arguments action = do
   program <- subjectProgramWith env capabilities subject (arguments ++ ["--port", "0"])
-  withChild env program $ \child -> do
-    line <- hearLine 20 child
-    case portIn line of
-      Just port -> action (Server (childPid child) port subject child)
-      Nothing -> failWith (subjectName subject <> " printed " <> line <> " instead of its port")
+  withChild env program $ \child -> listening child subject >>= action
+
+-- | Wait until a subject that was started says where it listens.
+listening :: Child -> Subject -> IO Server
+listening child subject = do
+  line <- hearLine 20 child
+  case portIn line of
+    Just port -> pure (Server (childPid child) port subject child)
+    Nothing -> failWith (subjectName subject <> " printed " <> line <> " instead of its port")
 
 -- | In @listening on PORT@, or at the end of the first address in a line of @weft serve@.
 portIn :: T.Text -> Maybe Int
@@ -75,10 +80,14 @@ subjectProgramWith env capabilities subject arguments = do
     Program
       { programPath = path,
         programArguments = arguments ++ options,
-        programEnvironment = [("GOMAXPROCS", show capabilities) | subjectKind subject == GoProgram],
+        programEnvironment = [("WEFT_BACKEND", T.unpack name) | Just name <- [envBackend env]] ++ cores (subjectKind subject),
         programCores = serverCores env capabilities
       }
   where
+    cores kind = case kind of
+      GoProgram -> [("GOMAXPROCS", show capabilities)]
+      RustProgram -> [("TOKIO_WORKER_THREADS", show capabilities)]
+      _ -> []
     options = case subjectKind subject of
       WeftProgram -> maybe [] (\name -> ["--backend", T.unpack name]) (envBackend env) ++ rts
       GhcProgram -> rts

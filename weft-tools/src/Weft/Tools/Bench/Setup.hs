@@ -8,25 +8,30 @@
 module Weft.Tools.Bench.Setup
   ( withEnv,
     machineFacts,
+    raiseOpenFiles,
   )
 where
 
 import Control.Concurrent (myThreadId, throwTo)
-import Control.Exception (AsyncException (UserInterrupt), bracket)
+import Control.Exception (AsyncException (UserInterrupt), IOException, bracket, try)
+import Data.Text (Text)
 import qualified Data.Text as T
+import Data.Time (defaultTimeLocale, formatTime, getCurrentTime)
 import Data.Version (showVersion)
 import GHC.Conc (getNumProcessors)
 import Paths_weft_tools (version)
 import System.Directory (getCurrentDirectory, getTemporaryDirectory, removePathForcibly)
 import System.Environment (getExecutablePath, lookupEnv)
+import System.Exit (ExitCode (ExitSuccess))
 import System.FilePath (takeDirectory, (</>))
 import System.Info (fullCompilerVersion)
 import System.Posix.Resource
 import System.Posix.Signals (Handler (Catch), installHandler, sigTERM)
 import System.Posix.Temp (mkdtemp)
+import System.Process (readProcessWithExitCode)
 import Weft.Tools.Bench.Json (Machine (..))
 import Weft.Tools.Bench.Options
-import Weft.Tools.Bench.Proc (kernelVersion)
+import Weft.Tools.Bench.Proc (kernelVersion, processorModel)
 import Weft.Tools.Bench.Types
 
 -- | Everything that measurements need, for the length of an action.
@@ -70,4 +75,16 @@ machineFacts :: IO Machine
 machineFacts = do
   cores <- getNumProcessors
   kernel <- kernelVersion
-  pure (Machine cores kernel (T.pack (showVersion fullCompilerVersion)) (T.pack (showVersion version)))
+  cpu <- processorModel
+  date <- T.pack . formatTime defaultTimeLocale "%F" <$> getCurrentTime
+  Machine cores kernel (T.pack (showVersion fullCompilerVersion)) (T.pack (showVersion version)) cpu (Just date) <$> commit
+
+-- | The commit of the working tree in whose @bin@ directory this program is; nothing elsewhere.
+commit :: IO (Maybe Text)
+commit = do
+  own <- takeDirectory <$> getExecutablePath
+  described <- try (readProcessWithExitCode "git" ["-C", own, "describe", "--always", "--dirty", "--abbrev=10"] "")
+  pure $ case described of
+    Right (ExitSuccess, out, _) | not (null out) -> Just (T.strip (T.pack out))
+    Right _ -> Nothing
+    Left e -> const Nothing (e :: IOException)

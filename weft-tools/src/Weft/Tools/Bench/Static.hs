@@ -3,7 +3,7 @@
 -- |
 -- Description : Benchmark @static@
 --
--- A folder of files: @weft serve@, nginx (one worker, sendfile, no access log), and Warp with wai-app-static on GHC's own
+-- A folder of files: @weft serve@, nginx (one worker, sendfile, open_file_cache, no access log), and Warp with wai-app-static on GHC's own
 -- manager, each on one core.
 module Weft.Tools.Bench.Static (static) where
 
@@ -11,10 +11,10 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import System.FilePath (takeDirectory)
 import Weft.Tools.Bench.Bounds
-import Weft.Tools.Bench.Http
 import Weft.Tools.Bench.Load (loadTool)
 import Weft.Tools.Bench.Site
 import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Workload
 
 static :: Benchmark
 static =
@@ -24,7 +24,8 @@ static =
       benchCases = const ([fileCase size connections s | size <- sizes, connections <- loads, s <- subjects] <> map largeCase (take 2 subjects)),
       benchTools = [loadTool],
       benchRts = [],
-      benchBounds = const ([bound size connections peer limit | (peer, limit) <- [("nginx", 0.9), ("ghc", 0.5)], size <- sizes, connections <- loads] <> [largeBound]),
+      benchIgnores = ["--rts"],
+      benchBounds = const ([bound size connections peer limit | (peer, limits) <- [("nginx", [0.85, 0.95]), ("ghc", [0.5, 0.5])], (size, limit) <- zip sizes limits, connections <- loads] <> [largeBound]),
       benchColumns = ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "syscalls_per_op", "mb_per_cpu_s", "max_rss_mb"],
       benchPlotted = id
     }

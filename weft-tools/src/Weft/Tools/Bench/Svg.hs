@@ -12,12 +12,21 @@ module Weft.Tools.Bench.Svg
     renderChart,
     ticks,
     decades,
+
+    -- * Elements
+    tag,
+    label,
+    rule,
+    number,
+    value,
+    escape,
   )
 where
 
 import Data.Text (Text)
 import qualified Data.Text as T
 import Numeric (showFFloat)
+import Weft.Tools.Bench.Palette (chartStyle)
 import Weft.Tools.Bench.Stats (Summary (..))
 
 -- | What to draw. Every series has one value, or none, for each place on the axis.
@@ -46,10 +55,11 @@ renderChart :: Chart -> Text
 renderChart chart =
   T.unlines $
     [ "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " <> number width <> " " <> number height <> "\" "
-        <> "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"#333\">",
-      tag "rect" [("width", number width), ("height", number height), ("fill", "#fff")] "",
+        <> "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\">",
+      chartStyle,
+      tag "rect" [("width", number width), ("height", number height), ("class", "paper")] "",
       label [("x", number left), ("y", "26"), ("font-size", "17"), ("font-weight", "bold")] (chartTitle chart),
-      label [("x", number left), ("y", "48"), ("fill", "#666")] (chartValue chart)
+      label [("x", number left), ("y", "48"), ("class", "faint")] (chartValue chart)
     ]
       ++ legend chart
       ++ valueAxis scale
@@ -78,11 +88,13 @@ top = 92
 bottom = 424
 
 legend :: Chart -> [Text]
-legend chart = concat (zipWith entry places (chartSeries chart))
+legend chart = concat (zipWith3 entry (cycle [minBound ..]) places (chartSeries chart))
   where
     places = scanl (+) left [34 + 8 * fromIntegral (T.length (seriesName series)) | series <- chartSeries chart]
-    entry x (Series name colour _) =
-      [ tag "rect" [("x", number x), ("y", "60"), ("width", "12"), ("height", "12"), ("fill", colour)] "",
+    entry form x (Series name colour _) =
+      [ case chartAxis chart of
+          Groups _ -> tag "rect" [("x", number x), ("y", "60"), ("width", "12"), ("height", "12"), ("fill", colour)] ""
+          Line _ _ -> marked form (x + 6) 66 colour,
         label [("x", number (x + 18)), ("y", "71")] name
       ]
 
@@ -131,7 +143,7 @@ valueAxis :: Scale -> [Text]
 valueAxis (Scale marks at) = concatMap mark marks
   where
     mark v =
-      [ line (left, at v) (right, at v) (if at v >= bottom then "#333" else "#ddd"),
+      [ rule (left, at v) (right, at v) (if at v >= bottom then "axis" else "grid"),
         label [("x", number (left - 8)), ("y", number (at v + 4)), ("text-anchor", "end")] (value v)
       ]
 
@@ -149,7 +161,7 @@ bars (Scale _ at) names series = concat (zipWith group [0 ..] names)
         present = [(seriesColour one, s) | one <- series, Just s <- take 1 (drop i (seriesValues one))]
     bar start many k (colour, s) =
       [ tag "rect" (zip ["x", "y", "width", "height"] (map number [x, y, w * 0.86, bottom - y]) ++ [("fill", colour)]) "",
-        line (mid, at (summaryMin s)) (mid, at (summaryMax s)) "#222",
+        rule (mid, at (summaryMin s)) (mid, at (summaryMax s)) "axis",
         label
           [("x", number mid), ("y", number (at (summaryMax s) - 5)), ("text-anchor", "middle"), ("font-size", "11")]
           (value (summaryMedian s))
@@ -164,21 +176,31 @@ curves :: Scale -> Text -> [Double] -> [Series] -> [Text]
 curves (Scale _ at) name places series =
   caption ((left + right) / 2) ("\n" <> name)
     ++ concat [caption (across place) (value place) | place <- places]
-    ++ concatMap curve series
+    ++ concat (zipWith curve (cycle [minBound ..]) series)
   where
     logarithmic = spanned 100 places
     measure = if logarithmic then log else id
     (low, high) = (measure (minimum places), measure (maximum places))
     across place = left + 30 + (right - left - 60) * (measure place - low) / max 1e-9 (high - low)
-    curve (Series _ colour values) = path : concatMap dot points
+    curve form (Series _ colour values) = path : concatMap (dot form) points
       where
         points = [(across place, s) | (place, Just s) <- zip places values]
         through = T.unwords [number x <> "," <> number (at (summaryMedian s)) | (x, s) <- points]
         path = tag "polyline" [("points", through), ("fill", "none"), ("stroke", colour), ("stroke-width", "2.5")] ""
-        dot (x, s) =
-          [ line (x, at (summaryMin s)) (x, at (summaryMax s)) colour,
-            tag "circle" [("cx", number x), ("cy", number (at (summaryMedian s))), ("r", "4"), ("fill", colour)] ""
-          ]
+        dot mark (x, s) = [line (x, at (summaryMin s)) (x, at (summaryMax s)) colour, marked mark x (at (summaryMedian s)) colour]
+
+-- | The forms of the marks on lines: a subject is known by its form too.
+data Form = Disc | Square | Diamond | Triangle
+  deriving (Enum, Bounded)
+
+marked :: Form -> Double -> Double -> Text -> Text
+marked form x y colour = case form of
+  Disc -> tag "circle" [("cx", number x), ("cy", number y), ("r", "5"), ("fill", colour)] ""
+  Square -> polygon [(-4.5, -4.5), (4.5, -4.5), (4.5, 4.5), (-4.5, 4.5)]
+  Diamond -> polygon [(0, -6), (6, 0), (0, 6), (-6, 0)]
+  Triangle -> polygon [(0, -6), (5.5, 4.5), (-5.5, 4.5)]
+  where
+    polygon corners = tag "polygon" [("points", T.unwords [number (x + a) <> "," <> number (y + b) | (a, b) <- corners]), ("fill", colour)] ""
 
 -- | Lines of text below the horizontal axis.
 caption :: Double -> Text -> [Text]
@@ -199,7 +221,12 @@ tag name attributes inside
     opening = T.unwords (name : [key <> "=\"" <> escape v <> "\"" | (key, v) <- attributes])
 
 label :: [(Text, Text)] -> Text -> Text
-label attributes = tag "text" attributes . escape
+label attributes = tag "text" (attributes ++ [("class", "ink") | "class" `notElem` map fst attributes]) . escape
+
+-- | A line in the colour of a class of the style sheet.
+rule :: (Double, Double) -> (Double, Double) -> Text -> Text
+rule (x1, y1) (x2, y2) name =
+  tag "line" (zip ["x1", "y1", "x2", "y2"] (map number [x1, y1, x2, y2]) ++ [("class", name)]) ""
 
 line :: (Double, Double) -> (Double, Double) -> Text -> Text
 line (x1, y1) (x2, y2) colour =

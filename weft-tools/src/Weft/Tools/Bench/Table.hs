@@ -35,7 +35,7 @@ renderOutcome plan benchmark outcome =
     ]
   where
     runs = outcomeRuns outcome
-    rounds = count (planRounds plan) "round"
+    rounds = count (maximum (planRounds plan : map (M.size . runRounds) runs)) "round"
     groups = [[run | run <- runs, runParams run == params] | params <- nub (map runParams runs)]
     notes = map ("missing: " <>) (outcomeMissing outcome) ++ map failureLine (outcomeFailures outcome)
     failureLine f = "failed: " <> T.unwords (failureSubject f : map parameter (failureParams f)) <> ": " <> failureMessage f
@@ -72,7 +72,7 @@ bounds judged = "" : columns (["bound", "figure", "limit", ""] : map line judged
       NotMeasured -> "NOT MEASURED, " <> judgedReason j
       NotAsked -> judgedReason j
 
--- | Cells below one another: the first column to the left, the others too, two spaces between.
+-- | AtomicWords below one another: the first column to the left, the others too, two spaces between.
 columns :: [[Text]] -> [Text]
 columns rows = map (T.stripEnd . T.intercalate "  " . zipWith (`T.justifyLeft` ' ') widths) rows
   where

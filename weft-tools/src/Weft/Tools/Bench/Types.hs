@@ -20,6 +20,7 @@ module Weft.Tools.Bench.Types
 
     -- * Bounds
     Bound (..),
+    Rule (..),
     Figure (..),
 
     -- * How to run
@@ -72,6 +73,8 @@ data Benchmark = Benchmark
     benchTools :: [FilePath],
     -- | Options of the run-time system for its Haskell subjects, unless others are given.
     benchRts :: [String],
+    -- | Options of the command line that its subjects do not take.
+    benchIgnores :: [Text],
     -- | What must hold.
     benchBounds :: Plan -> [Bound],
     -- | The metrics in the table, most important first; the first is plotted.
@@ -106,16 +109,22 @@ data Subject = Subject
   deriving (Eq, Show)
 
 -- | What a program is written in decides its options: the run-time system's, the environment's, or none.
-data Kind = WeftProgram | GhcProgram | GoProgram | CProgram
+data Kind = WeftProgram | GhcProgram | GoProgram | RustProgram | CProgram
   deriving (Eq, Show)
 
--- | A limit on a figure: it holds when the median over the rounds is at most the limit.
+-- | A limit on a figure.
 data Bound = Bound
   { boundName :: !Text,
+    boundRule :: !Rule,
     boundLimit :: !Double,
     boundFigure :: !Figure
   }
   deriving (Show)
+
+-- | Which figure of the rounds must be at most the limit: the median, as for all that takes time; or each, as for what must
+-- never happen.
+data Rule = MedianRound | EveryRound
+  deriving (Eq, Show)
 
 -- | How a figure is worked out of the runs, round by round.
 data Figure
@@ -132,6 +141,8 @@ data Figure
 -- | How long and how often; see "Weft.Tools.Bench.Options" for the values.
 data Plan = Plan
   { planRounds :: !Int,
+    -- | Rounds that may be added while a bound's verdict is within the noise.
+    planMoreRounds :: !Int,
     -- | Seconds of load before measuring.
     planWarmup :: !Double,
     -- | Seconds of load that are measured.

@@ -3,20 +3,25 @@
 -- |
 -- Description : Configuration files
 --
--- YAML: a mapping from the names of flags to texts, numbers, booleans, or lists of them.
+-- YAML: a mapping from the names of flags to texts, numbers, booleans, or lists of them; and @hosts@, a mapping from names of virtual
+-- hosts to such mappings.
 module Weft.Tools.Serve.Config
-  ( readConfig,
+  ( Config (..),
+    noConfig,
+    readConfig,
   )
 where
 
 import Control.Exception (IOException, try)
-import Control.Monad (forM, unless, (<=<))
+import Control.Monad (forM, unless)
 import Data.Aeson (Value (..), encode)
 import qualified Data.Aeson.Key as Key
 import qualified Data.Aeson.KeyMap as K
 import Data.Aeson.Types (formatPath)
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy.Char8 as L
+import Data.Char (toLower)
 import Data.Foldable (toList)
 import Data.List (intercalate)
 import qualified Data.Map.Strict as Map
@@ -27,37 +32,84 @@ import GHC.IO.Exception (IOException (ioe_description))
 import Weft.Blocking (blocking)
 import Weft.Tools.Serve.Settings
 
--- | What a file gives. On the left a sentence that names the file and, if the file is YAML, the
+-- | What a file says.
+data Config = Config
+  { configGiven :: Given,
+    -- | What is different for the virtual hosts, by name in lower case.
+    configHosts :: Map.Map String Given
+  }
+
+-- | Nothing.
+noConfig :: Config
+noConfig = Config Map.empty Map.empty
+
+-- | What a file gives. On the left a sentence that names the file, the line and, if the file is YAML, the
 -- key that is wrong.
-readConfig :: FilePath -> IO (Either String Given)
+readConfig :: FilePath -> IO (Either String Config)
 readConfig path = do
   -- The library says "not found" of whatever it cannot open.
   readable <- blocking (try (B.readFile path))
   case readable of
-    Left e -> pure (wrong (ioe_description (e :: IOException)))
-    Right _ -> either wrong Right . (uncurry understand <=< parsed) <$> blocking (Y.decodeFileWithWarnings path)
+    Left e -> pure (Left (path <> ": " <> ioe_description (e :: IOException)))
+    Right text -> do
+      decoded <- blocking (Y.decodeFileWithWarnings path)
+      pure $ case decoded of
+        Left e -> Left (path <> ": " <> unwords (words (Y.prettyPrintParseException e)))
+        Right (warnings, value) -> either (Left . explained (C.lines text)) Right (understand warnings value)
   where
-    wrong why = Left (path <> ": " <> why)
-    parsed = either (Left . unwords . words . Y.prettyPrintParseException) Right
+    explained file (keys, why) = path <> maybe "" ((':' :) . show) (lineOf keys file) <> ": " <> intercalate "." keys <> (if null keys then "" else ": ") <> why
 
-understand :: [Y.Warning] -> Value -> Either String Given
+-- | The line that says so, for the keys on the way to a value: the first one that begins with the first key, the first one behind it
+-- that begins with the next, and so on.
+lineOf :: [String] -> [B.ByteString] -> Maybe Int
+lineOf keys file = go keys (zip [1 ..] file) Nothing
+  where
+    go [] _ found = found
+    go (k : rest) content found = case dropWhile (not . begins k . snd) content of
+      (n, _) : behind -> go rest behind (Just n)
+      [] -> found
+    begins k l = any (`C.isPrefixOf` C.dropWhile (== ' ') l) [C.pack (quote <> k <> quote <> ":") | quote <- ["", "'", "\""]]
+
+-- | The keys that lead to what is wrong, and why it is.
+type Wrong = ([String], String)
+
+understand :: [Y.Warning] -> Value -> Either Wrong Config
 understand warnings value = do
-  unless (null warnings) (Left (intercalate "; " (map duplicate warnings)))
-  entries <- case value of
-    Null -> Right []
-    Object object -> Right (K.toList object)
-    _ -> Left "a mapping from settings to values is wanted"
-  given <- forM entries $ \(k, v) ->
-    let name = Key.toString k in either (inKey name) (Right . (,) name) (entry name v)
-  Map.fromList given <$ either (uncurry inKey) Right (settingsFrom (Map.fromList given))
+  unless (null warnings) (Left ([], intercalate "; " (map duplicate warnings)))
+  object <- case value of
+    Null -> Right K.empty
+    Object object -> Right object
+    _ -> Left ([], "a mapping from settings to values is wanted")
+  given <- settingsOf (const True) (K.delete (Key.fromString "hosts") object)
+  hosts <- case K.lookup (Key.fromString "hosts") object of
+    Nothing -> Right []
+    Just (Object names) -> forM (K.toList names) $ \(name, content) ->
+      either (\(keys, why) -> Left ("hosts" : Key.toString name : keys, why)) (Right . (,) (map toLower (Key.toString name))) (hostOf (Key.toString name) content)
+    Just _ -> Left (["hosts"], "a mapping from names of hosts to their settings is wanted")
+  pure (Config given (Map.fromList hosts))
   where
     duplicate (Y.DuplicateKey place) = drop 2 (formatPath place) <> " is there twice"
-    inKey name why = Left (name <> ": " <> why)
+    hostOf name content = do
+      unless (validHost name) (Left ([], "the name of a host, or *. and one, is wanted"))
+      case content of
+        Object object -> settingsOf ofHost object
+        _ -> Left ([], "a mapping from settings to values is wanted")
+    validHost name = let n = if take 2 name == "*." then drop 2 name else name in not (null n) && all (`elem` (['a' .. 'z'] <> ['A' .. 'Z'] <> ['0' .. '9'] <> ".-_:[]")) n
+
+-- | The values of a mapping, if these settings may be in it.
+settingsOf :: (Setting -> Bool) -> K.KeyMap Value -> Either Wrong Given
+settingsOf may object = do
+  given <- forM (K.toList object) $ \(k, v) ->
+    let name = Key.toString k in either (inKey name) (Right . (,) name) (entry may name v)
+  Map.fromList given <$ either (uncurry inKey) Right (settingsFrom (Map.fromList given))
+  where
+    inKey name why = Left ([name], why)
 
 -- | The texts of a key's value.
-entry :: String -> Value -> Either String [String]
-entry name value = case settingNamed name of
+entry :: (Setting -> Bool) -> String -> Value -> Either String [String]
+entry may name value = case settingNamed name of
   Nothing -> Left ("there is no such setting; weft serve --help names them" <> meant)
+  Just row | not (may row) -> Left "this is for the whole server, not for a host"
   Just row -> case value of
     Array values | Many _ <- settingShape row -> mapM scalar (toList values)
     Array _ -> Left "one value is wanted, not a list"

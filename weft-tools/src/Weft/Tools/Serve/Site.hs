@@ -1,36 +1,55 @@
 -- |
 -- Description : The application that is served, and its change while it is
 --
--- A folder, with its log, its counters, and the pages @\/metrics@ and @\/healthz@ before it. The settings that can be
+-- Folders, with a log, counters, and the pages @\/metrics@ and @\/healthz@ before them. The settings that can be
 -- changed are looked up by each request.
 module Weft.Tools.Serve.Site
-  ( Site,
+  ( -- * Sites
+    Site,
+    Sources (..),
     withSite,
     siteApplication,
+    siteRedirecting,
     siteRefused,
     siteListens,
     siteEnds,
+
+    -- * Changes
     changeSite,
     reopenSite,
   )
 where
 
-import Control.Monad (forM_)
+import Control.Concurrent (forkIO, threadDelay)
+import Control.Exception (bracket, onException)
+import Control.Monad (forM_, unless, void)
 import qualified Data.ByteString.Char8 as B
+import Data.Char (toLower)
 import Data.IORef
-import Network.Wai (Application, Middleware)
+import Data.List (isPrefixOf)
+import qualified Data.Map.Strict as Map
+import Network.HTTP.Types (mkStatus)
+import Network.Wai (Application, Middleware, Request (..))
 import Weft.AccessLog
 import Weft.Exchange (observing)
+import Weft.Http hiding (Settings)
 import Weft.Prometheus
 import Weft.Socket (SockAddr)
-import Weft.Static
+import Weft.Static (OpenFiles)
+import Weft.Tools.Serve.Forwarded
+import Weft.Tools.Serve.Host
+import Weft.Tools.Serve.Respond
 import Weft.Tools.Serve.Settings
-import Weft.Warp hiding (Settings)
 
 -- | What is served.
 data Site = Site
   { siteCounters :: RequestCounters,
     siteLog :: Maybe AccessLog,
+    -- | Shared by all folders.
+    siteFiles :: Maybe OpenFiles,
+    siteAddresses :: Addresses,
+    -- | Those that cannot be changed.
+    siteFixed :: Settings,
     -- | Read by each request, written by reloads.
     siteLive :: IORef Live,
     -- | Read by who wants figures, written once, when the server listens.
@@ -39,48 +58,99 @@ data Site = Site
     siteDraining :: IORef Bool
   }
 
+-- | The settings of the server, and of each virtual host by its name.
+data Sources = Sources
+  { sourcesMain :: Settings,
+    sourcesHosts :: Map.Map String Settings
+  }
+
 -- | What a reload replaces.
 data Live = Live
   { liveSettings :: Settings,
-    liveStatic :: Static
+    -- | For names that are not among the others.
+    liveMain :: Maybe Host,
+    liveHosts :: Map.Map String Host
   }
 
--- | Open a folder, and its log, for as long as the action takes. Throws an 'IOError' when that cannot be done.
-withSite :: Settings -> FilePath -> (Site -> IO a) -> IO a
-withSite settings root act =
-  withStatic (staticSettings settings) root $ \static -> withLog $ \accessLog -> do
+hostsOf :: Live -> [Host]
+hostsOf live = maybe id (:) (liveMain live) (Map.elems (liveHosts live))
+
+-- | Open the folders, and the log, for as long as the action takes. Throws an 'IOError' when that cannot be done.
+withSite :: Sources -> Maybe OpenFiles -> (Site -> IO a) -> IO a
+withSite sources files act =
+  bracket (open files Nothing sources >>= newIORef) (\ref -> readIORef ref >>= mapM_ closeHost . hostsOf) $ \live -> withLog $ \accessLog -> do
     counters <- newRequestCounters
-    live <- newIORef (Live settings static)
+    addresses <- newAddresses
     server <- newIORef Nothing
     draining <- newIORef False
-    act (Site counters accessLog live server draining)
+    act (Site counters accessLog files addresses settings live server draining)
   where
+    settings = sourcesMain sources
     withLog run' = case logTo settings of
       Nothing -> run' Nothing
       Just path -> withAccessLog defaultLogSettings {logPath = path, logFormat = logAs settings} (run' . Just)
 
-staticSettings :: Settings -> StaticSettings
-staticSettings settings =
-  defaultStaticSettings
-    { staticCacheBytes = cacheBytes settings,
-      staticTrust = trust settings,
-      staticIndex = index settings,
-      staticListing = listing settings,
-      staticHeaders = headers settings
-    }
+-- | Open what is not open yet. Throws an 'IOError', and closes what it has opened, when something cannot be.
+open :: Maybe OpenFiles -> Maybe Live -> Sources -> IO Live
+open files old sources = do
+  main' <- if folder settings == Nothing then pure Nothing else Just <$> openHost files (old >>= liveMain) settings
+  hosts <- go [] (Map.toList (sourcesHosts sources)) `onException` mapM_ (closeUnless (old >>= liveMain)) main'
+  pure (Live settings main' (Map.fromList hosts))
+  where
+    settings = sourcesMain sources
+    go done entries = case entries of
+      [] -> pure done
+      (name, s) : rest -> do
+        let before = old >>= Map.lookup name . liveHosts
+        host' <- openHost files before s
+        go ((name, host') : done) rest `onException` closeUnless before host'
+    closeUnless before host' = unless (any (sameFolder host') before) (closeHost host')
 
 -- | The application.
 siteApplication :: Site -> Application
-siteApplication site = pages site (maybe counted logged (siteLog site))
+siteApplication site = pages site (forwarded (trustedProxies fixed) (limitPerAddress (limits fixed)) (siteAddresses site) (observed site files))
+  where
+    fixed = siteFixed site
+    files request respond = do
+      live <- readIORef (siteLive site)
+      hostApplication' live request respond
+
+-- | By the name that a request is for.
+hostApplication' :: Live -> Application
+hostApplication' live request respond
+  | Map.null (liveHosts live), Just h <- liveMain live = hostApplication h request respond
+  | otherwise = case named of
+    Just h -> hostApplication h request respond
+    Nothing -> respond (plainText (mkStatus 421 (B.pack "Misdirected Request")) [])
+  where
+    named = case filter (`Map.member` liveHosts live) (name : wildcards name) of
+      n : _ -> Map.lookup n (liveHosts live)
+      [] -> liveMain live
+    name = map toLower (withoutPort (maybe "" B.unpack (requestHeaderHost request)))
+    -- The last colon outside of brackets; a dot may end a name.
+    withoutPort text
+      | "[" `isPrefixOf` text = takeWhile (/= ']') text <> "]"
+      | otherwise = let n = takeWhile (/= ':') text in if drop (length n - 1) n == "." then take (length n - 1) n else n
+    wildcards n = case dropWhile (/= '.') n of
+      '.' : rest -> ("*." <> rest) : wildcards rest
+      _ -> []
+
+-- | Log and count.
+observed :: Site -> Middleware
+observed site app = maybe counted logged (siteLog site)
   where
     counters = siteCounters site
     -- Each of them is compiled on its own, without anything to be made for a call in between.
-    counted = observing (countBegin counters) (countExchange counters) files
-    logged accessLog = observing (countBegin counters) (both accessLog) files
+    counted = observing (countBegin counters) (countExchange counters) app
+    logged accessLog = observing (countBegin counters) (both accessLog) app
     both accessLog request exchange = countExchange counters request exchange >> logExchange accessLog request exchange
-    files request respond = do
-      live <- readIORef (siteLive site)
-      staticApp (liveStatic live) request respond
+
+-- | The application of listeners that only send clients to HTTPS on a port.
+siteRedirecting :: Site -> Int -> Application
+siteRedirecting site httpsPort = observed site $
+  toHttps httpsPort $ \request respond -> do
+    live <- readIORef (siteLive site)
+    hostApplication' live request respond
 
 -- | The pages beside the folder, which are neither counted nor logged.
 pages :: Site -> Middleware
@@ -89,8 +159,10 @@ pages site files = metricsPage seen (figures site) (health files)
     seen request = maySee request . metrics . liveSettings <$> readIORef (siteLive site)
     maySee request audience = case audience of
       Nobody -> False
-      Loopback -> fromLoopback request
+      Loopback -> fromLoopback request && proxyProtocol fixed == ProxyProtocolNone && not (throughProxy (trustedProxies fixed) request)
+      Proxied -> fromLoopback request
       Everybody -> True
+    fixed = siteFixed site
     health app request respond = do
       live <- readIORef (siteLive site)
       (if healthz (liveSettings live) then healthPage (not <$> readIORef (siteDraining site)) app else app) request respond
@@ -104,7 +176,8 @@ figures site = do
     <$> sequence
       [ requestFamilies (siteCounters site),
         maybe (pure []) serverFamilies server,
-        cacheFamilies (liveStatic live),
+        -- Of virtual hosts' folders there are no figures by name.
+        maybe (pure []) (cacheFamilies . hostStatic) (liveMain live),
         maybe (pure []) logFamilies (siteLog site),
         managerFamilies,
         runtimeFamilies,
@@ -126,12 +199,18 @@ siteListens site = writeIORef (siteServer site) . Just
 siteEnds :: Site -> IO ()
 siteEnds site = writeIORef (siteDraining site) True
 
--- | Serve by other settings from now on. The cache is kept if it may be.
-changeSite :: Site -> Bool -> Settings -> IO ()
-changeSite site sameFiles settings = do
-  live <- readIORef (siteLive site)
-  static <- if sameFiles then pure (liveStatic live) else changeStatic (staticSettings settings) (liveStatic live)
-  writeIORef (siteLive site) (Live settings static)
+-- Changes --------------------------------------------------------------------------------
+
+-- | Serve by other settings from now on. A cache is kept if it may be. Throws an 'IOError' when something cannot be opened, and
+-- then nothing has changed. Called by one thread.
+changeSite :: Site -> Sources -> IO ()
+changeSite site sources = do
+  old <- readIORef (siteLive site)
+  new <- open (siteFiles site) (Just old) sources
+  writeIORef (siteLive site) new
+  -- Requests that have begun may still open files in them.
+  let gone = [h | h <- hostsOf old, not (any (sameFolder h) (hostsOf new))]
+  unless (null gone) (void (forkIO (threadDelay 60000000 >> mapM_ closeHost gone)))
 
 -- | Open the log again. Throws an 'IOError' when that fails; the old one stays.
 reopenSite :: Site -> IO ()

@@ -1,0 +1,66 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Bars beside their names, as SVG
+--
+-- Pure. A chart that is narrow enough for a telephone: a bar a line, its name before it and its value behind it, with a whisker from the
+-- smallest to the largest round. Bars of a group have one scale, from zero; groups have their own, so that what is compared can
+-- be compared.
+module Weft.Tools.Bench.Bars
+  ( Group (..),
+    Bar (..),
+    renderBars,
+  )
+where
+
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Bench.Palette
+import Weft.Tools.Bench.Stats (Summary (..))
+import Weft.Tools.Bench.Svg (escape, label, number, rule, tag)
+import Weft.Tools.Bench.Units (withUnit)
+
+-- | Bars on one scale, under a title.
+data Group = Group !Text ![Bar]
+
+-- | A subject and its rounds.
+data Bar = Bar !Text !Summary
+
+-- | A chart of a metric; the first text says what it shows, for those who cannot see it.
+renderBars :: Text -> Text -> [Group] -> Text
+renderBars title metric groups =
+  "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" viewBox=\"0 0 400 " <> number height
+    <> "\" font-family=\"system-ui, Helvetica, Arial, sans-serif\" font-size=\"13\">"
+    <> "<title>"
+    <> escape title
+    <> "</title>"
+    <> chartStyle
+    <> T.concat (zipWith (renderGroup metric) offsets groups)
+    <> "</svg>"
+  where
+    offsets = scanl (+) 4 (map groupHeight groups)
+    height = 4 + sum (map groupHeight groups)
+
+groupHeight :: Group -> Double
+groupHeight (Group title bars) = (if T.null title then 0 else 22) + line * fromIntegral (length bars) + 8
+
+line, left, right :: Double
+line = 22
+left = 96
+right = 310
+
+renderGroup :: Text -> Double -> Group -> Text
+renderGroup metric top (Group title bars) =
+  T.concat (heading : zipWith bar [begin, begin + line ..] bars)
+  where
+    begin = top + (if T.null title then 0 else 22)
+    heading = if T.null title then "" else label [("x", "0"), ("y", number (top + 14)), ("class", "faint")] title
+    largest = maximum (1e-12 : [summaryMax s | Bar _ s <- bars])
+    across v = left + (right - left) * v / largest
+    bar y (Bar name s) =
+      T.concat
+        [ label [("x", number (left - 6)), ("y", number (y + 14)), ("text-anchor", "end")] name,
+          tag "rect" [("x", number left), ("y", number (y + 3)), ("width", number (max 1 (across (summaryMedian s) - left))), ("height", "15"), ("fill", subjectColour name)] "",
+          if summaryMax s > summaryMin s then rule (across (summaryMin s), y + 10.5) (across (summaryMax s), y + 10.5) "axis" else "",
+          label [("x", number (across (summaryMax s) + 5)), ("y", number (y + 14))] (withUnit metric (summaryMedian s))
+        ]

@@ -1,0 +1,53 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Counting instructions
+--
+-- Runs a server under @valgrind --tool=callgrind@, which counts the instructions that it executes in user space: the same
+-- number from run to run whatever else the machine does. Two runs under loads of different lengths tell what a request
+-- costs apart from the start.
+module Weft.Tools.Bench.Callgrind
+  ( callgrindTool,
+    underCallgrind,
+    parseCollected,
+  )
+where
+
+import Data.Maybe (listToMaybe, mapMaybe)
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.IO as T
+import System.FilePath ((</>))
+import Text.Read (readMaybe)
+import Weft.Tools.Bench.Child
+import Weft.Tools.Bench.Types
+
+callgrindTool :: FilePath
+callgrindTool = "valgrind"
+
+-- | Run a program under callgrind for as long as an action takes. The result has the instructions of its whole life.
+underCallgrind :: Env -> Program -> (Child -> IO a) -> IO (a, Double)
+underCallgrind env program action = do
+  path <- locate env callgrindTool >>= maybe (failWith "missing: valgrind") pure
+  result <- withChild env (wrapped path) action
+  output <- T.readFile logFile
+  case parseCollected output of
+    Just collected -> pure (result, collected)
+    Nothing -> failWith ("callgrind of " <> T.pack (programPath program) <> " did not say what it counted")
+  where
+    logFile = envScratch env </> "callgrind.log"
+    wrapped path =
+      program
+        { programPath = path,
+          programArguments =
+            ["--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-file=" ++ logFile, programPath program]
+              ++ programArguments program
+        }
+
+-- | The number behind @Collected :@ in callgrind's summary.
+parseCollected :: Text -> Maybe Double
+parseCollected output = listToMaybe (mapMaybe collected (T.lines output))
+  where
+    collected line = case T.breakOn "Collected :" line of
+      (_, found) | not (T.null found) -> readMaybe . T.unpack =<< listToMaybe (T.words (T.drop 11 found))
+      _ -> Nothing

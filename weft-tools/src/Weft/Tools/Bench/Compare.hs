@@ -1,0 +1,124 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : What changed between two results
+--
+-- Pure. A metric has changed beyond noise when the rounds of one result all lie on one side of those of the other and the medians differ by
+-- more than 3 %; with a single round on either side nothing is known of the noise, and a change counts from 25 % on. Bounds
+-- that held and do not any more, or the other way round, are said in any case.
+module Weft.Tools.Bench.Compare
+  ( Difference (..),
+    differences,
+    worsened,
+    renderComparison,
+  )
+where
+
+import qualified Data.Map.Strict as M
+import Data.Maybe (fromMaybe)
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Bench.Kept
+import Weft.Tools.Bench.Stats
+import Weft.Tools.Bench.Table (columns, renderNumber)
+import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Units
+
+-- | A metric that changed beyond noise.
+data Difference = Difference
+  { differenceBench :: !Text,
+    differenceSubject :: !Text,
+    differenceParams :: !Params,
+    differenceMetric :: !Text,
+    differenceBefore :: !Double,
+    differenceAfter :: !Double
+  }
+  deriving (Eq, Show)
+
+-- | Pairs of runs that are in both: the same benchmark, subject and parameters.
+pairs :: [Kept] -> [Kept] -> [(Text, Run, Run)]
+pairs before after =
+  [ (keptBench a, ra, rb)
+    | a <- before,
+      b <- after,
+      keptBench a == keptBench b,
+      ra <- keptRuns a,
+      rb <- keptRuns b,
+      runSubject ra == runSubject rb,
+      runParams ra == runParams rb
+  ]
+
+-- | What changed beyond noise.
+differences :: [Kept] -> [Kept] -> [Difference]
+differences before after =
+  [ Difference bench (runSubject ra) (runParams ra) metric (summaryMedian sa) (summaryMedian sb)
+    | (bench, ra, rb) <- pairs before after,
+      (metric, (sa, sb)) <- M.toList (M.intersectionWith (,) (metricSummaries ra) (metricSummaries rb)),
+      changed (roundsOf metric ra) (roundsOf metric rb) sa sb
+  ]
+  where
+    roundsOf metric r = length [() | m <- M.elems (runRounds r), M.member metric m]
+
+changed :: Int -> Int -> Summary -> Summary -> Bool
+changed roundsA roundsB a b
+  | roundsA < 2 || roundsB < 2 = relative > 0.25
+  | otherwise = apart && relative > 0.03
+  where
+    apart = summaryMax a < summaryMin b || summaryMax b < summaryMin a
+    relative
+      | summaryMedian a == summaryMedian b = 0
+      | otherwise = abs (summaryMedian b - summaryMedian a) / max 1e-12 (abs (summaryMedian a))
+
+-- | Is it a change for the worse?
+worsened :: Difference -> Bool
+worsened d
+  | higherIsBetter (differenceMetric d) = differenceAfter d < differenceBefore d
+  | otherwise = differenceAfter d > differenceBefore d
+
+-- | For a terminal.
+renderComparison :: [Kept] -> [Kept] -> Text
+renderComparison before after =
+  T.unlines . concat $
+    [ ["not the same machine: " <> machines before <> "; " <> machines after | machines before /= machines after],
+      [benches <> " only in the " <> which <> " result" | (which, benches) <- lonely],
+      [number (length compared) <> " runs are in both; " <> number (length found) <> " figures changed beyond noise"],
+      columns [row d | d <- found],
+      ["" | not (null turned)],
+      turned
+    ]
+  where
+    compared = pairs before after
+    found = differences before after
+    number = T.pack . show
+    machines = T.intercalate " / " . dedupe . map (T.intercalate ", " . map snd . filter ((`elem` ["cores", "cpu", "ghc", "kernel"]) . fst) . keptMachine)
+    dedupe list = M.keys (M.fromList [(k, ()) | k <- list])
+    lonely =
+      [ (which, T.unwords names)
+        | (which, these, those) <- [("first", before, after), ("second", after, before)],
+          let names = [keptBench k | k <- these, keptBench k `notElem` map keptBench those],
+          not (null names)
+      ]
+    row d =
+      [ if worsened d then "worse " else "better",
+        differenceBench d,
+        differenceSubject d,
+        T.unwords [k <> "=" <> paramText v | (k, v) <- differenceParams d],
+        differenceMetric d,
+        renderNumber (differenceBefore d) <> " -> " <> renderNumber (differenceAfter d),
+        percent (differenceAfter d / differenceBefore d)
+      ]
+    percent r
+      | isNaN r || isInfinite r = ""
+      | r >= 1 = "+" <> renderNumber (100 * (r - 1)) <> " %"
+      | otherwise = renderNumber (100 * (r - 1)) <> " %"
+    turned =
+      [ "bound " <> said (keptHolds b) <> ", was " <> said (keptHolds a) <> ": " <> keptBench ka <> ": " <> keptBoundName a
+        | ka <- before,
+          kb <- after,
+          keptBench ka == keptBench kb,
+          a <- keptBounds ka,
+          b <- keptBounds kb,
+          keptBoundName a == keptBoundName b,
+          keptHolds a /= keptHolds b
+      ]
+    said holds = fromMaybe "not measured" (lookup holds [(Just True, "holds"), (Just False, "MISSED")])

@@ -1,0 +1,149 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Results that were kept
+--
+-- Reads what @weft bench ... --json@ wrote, one result or several, back into runs, so that reports, comparisons and tables are made of
+-- files alone. What a file does not have is left out; what is not a result is an error with the file's name.
+module Weft.Tools.Bench.Kept
+  ( Kept (..),
+    KeptBound (..),
+    readKept,
+    readAll,
+    decodeKept,
+    keptMetric,
+    machineText,
+    spreadOf,
+  )
+where
+
+import Data.Aeson
+import Data.Aeson.Key (toText)
+import qualified Data.Aeson.KeyMap as KM
+import Data.Aeson.Types (Parser, parseEither)
+import qualified Data.ByteString.Lazy as L
+import Data.Foldable (toList)
+import Data.List (sortOn)
+import qualified Data.Map.Strict as M
+import Data.Maybe (fromMaybe)
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Bench.Stats
+import Weft.Tools.Bench.Types
+
+-- | One benchmark's result.
+data Kept = Kept
+  { keptBench :: !Text,
+    -- | Facts of the machine by name.
+    keptMachine :: ![(Text, Text)],
+    keptSettings :: ![(Text, Text)],
+    keptRuns :: ![Run],
+    keptBounds :: ![KeptBound],
+    -- | Peers that could not run, and measurements that failed.
+    keptMissing :: ![Text],
+    keptFailed :: ![Text],
+    -- | All of it, as it was read.
+    keptRaw :: !Value
+  }
+
+-- | A bound as it was judged; 'Nothing' where it could not be.
+data KeptBound = KeptBound
+  { keptBoundName :: !Text,
+    keptFigure :: !(Maybe Double),
+    keptLimit :: !Double,
+    keptHolds :: !(Maybe Bool)
+  }
+
+-- | The results of a file.
+readKept :: FilePath -> IO (Either Text [Kept])
+readKept file = either (Left . ((T.pack file <> ": ") <>)) Right . decodeKept <$> L.readFile file
+
+-- | The results of several files, or what is wrong with the first that has none.
+readAll :: [FilePath] -> IO (Either Text [Kept])
+readAll files = fmap concat . sequence <$> mapM readKept files
+
+-- | The results in a document.
+decodeKept :: L.ByteString -> Either Text [Kept]
+decodeKept document = either (Left . T.pack) Right $ do
+  value <- eitherDecode document
+  case value of
+    Array several -> mapM (parseEither kept) (toList several)
+    one -> pure <$> parseEither kept one
+
+kept :: Value -> Parser Kept
+kept value = flip (withObject "a result of weft bench") value $ \o ->
+  Kept
+    <$> o .: "bench"
+    <*> (facts <$> o .:? "machine" .!= KM.empty)
+    <*> (facts <$> o .:? "settings" .!= KM.empty)
+    <*> (o .: "runs" >>= mapM run)
+    <*> (o .:? "bounds" .!= [] >>= mapM bound)
+    <*> (map missing <$> o .:? "missing" .!= [])
+    <*> (map failed <$> o .:? "failed" .!= [])
+    <*> pure value
+
+run :: Object -> Parser Run
+run o = do
+  params <- o .: "params"
+  metrics <- o .: "metrics"
+  rounds <- o .:? "rounds" .!= [metrics]
+  settings <- o .:? "settings"
+  Run <$> o .: "subject"
+    <*> pure ([(toText name, parameter v) | (name, v) <- KM.toList params] <> [("settings", Word s) | Just s <- [settings]])
+    <*> pure (M.fromList (zip [0 ..] (map numbers rounds)))
+  where
+    parameter v = case v of
+      Number n | fromIntegral whole == n -> Count whole where whole = truncate n
+      other -> Word (plain other)
+    numbers :: Object -> Metrics
+    numbers m = M.fromList [(toText name, realToFrac n) | (name, Number n) <- KM.toList m]
+
+bound :: Object -> Parser KeptBound
+bound o = KeptBound <$> o .: "name" <*> o .:? "figure" <*> o .: "limit" <*> o .:? "holds"
+
+facts :: Object -> [(Text, Text)]
+facts o = [(toText name, plain v) | (name, v) <- sortOn fst (KM.toList o), v /= Null]
+
+plain :: Value -> Text
+plain v = case v of
+  String s -> s
+  Number n | fromIntegral whole == n -> T.pack (show whole) where whole = truncate n :: Integer
+  Number n -> T.pack (show (realToFrac n :: Double))
+  Bool b -> if b then "yes" else "no"
+  Array several -> T.unwords (map plain (toList several))
+  Object o -> T.intercalate ", " [name <> " " <> text | (name, text) <- facts o]
+  Null -> ""
+
+-- | A peer that is missing: its name, or an object with the reason.
+missing :: Value -> Text
+missing v = case v of
+  Object o | Just (String subject) <- KM.lookup "subject" o -> subject <> maybe "" ((": " <>) . plain) (KM.lookup "why" o)
+  other -> plain other
+
+failed :: Object -> Text
+failed o = T.unwords [plain v | name <- ["subject", "params", "message"], Just v <- [KM.lookup name o]]
+
+-- | A metric of the first run of a subject whose parameters include these.
+keptMetric :: Kept -> Text -> Params -> Text -> Maybe Summary
+keptMetric result subject params metric = summarize (M.elems (figureRounds (keptRuns result) (Metric subject params metric)))
+
+-- | The machine in a line.
+machineText :: Kept -> Text
+machineText result = T.intercalate ", " [spoken name value | (name, value) <- keptMachine result]
+  where
+    spoken name value = case name of
+      "cores" -> value <> " cores"
+      "kernel" -> "Linux " <> value
+      "ghc" -> "GHC " <> value
+      "weft" -> "Weft " <> value
+      "date" -> value
+      "cpu" -> value
+      _ -> name <> " " <> value
+
+-- | Half the distance from the smallest to the largest round, in per cent of the median.
+spreadOf :: Summary -> Int
+spreadOf s
+  | summaryMedian s == 0 = 0
+  | otherwise = fromMaybe 0 (safe (50 * (summaryMax s - summaryMin s) / abs (summaryMedian s)))
+  where
+    safe x = if isNaN x || isInfinite x then Nothing else Just (round x)

@@ -1,0 +1,82 @@
+-- |
+-- Description : Latencies, counted by size
+--
+-- Pure. A histogram of nanoseconds whose classes are narrower than 1 % of their values, so that millions of samples take a few
+-- hundred entries, and percentiles are true to that precision. The largest sample is exact.
+module Weft.Tools.Bench.Latency
+  ( Latencies,
+    none,
+    record,
+    recordMany,
+    samples,
+    largest,
+    percentileOf,
+
+    -- * Classes
+    classOf,
+    upperEnd,
+  )
+where
+
+import Data.Bits (countLeadingZeros, finiteBitSize, shiftL, shiftR)
+import qualified Data.IntMap.Strict as I
+import Data.List (foldl')
+
+-- | How many samples fell into each class, and the largest of them.
+data Latencies = Latencies !(I.IntMap Int) !Int
+  deriving (Eq, Show)
+
+instance Semigroup Latencies where
+  Latencies a m <> Latencies b n = Latencies (I.unionWith (+) a b) (max m n)
+
+instance Monoid Latencies where
+  mempty = none
+
+-- | No samples.
+none :: Latencies
+none = Latencies I.empty 0
+
+-- | One more sample, in nanoseconds; less than nothing counts as nothing. O(1) in the number of samples.
+record :: Int -> Latencies -> Latencies
+record ns (Latencies counts most) = Latencies (I.insertWith (+) (classOf sample) 1 counts) (max most sample)
+  where
+    sample = max 0 ns
+
+-- | Several at once.
+recordMany :: [Int] -> Latencies -> Latencies
+recordMany list latencies = foldl' (flip record) latencies list
+
+-- | How many there are.
+samples :: Latencies -> Int
+samples (Latencies counts _) = sum counts
+
+-- | In nanoseconds; zero for none.
+largest :: Latencies -> Int
+largest (Latencies _ most) = most
+
+-- | Nearest rank, in nanoseconds, rounded up to the end of its class: at least this many per cent of the samples are not above.
+percentileOf :: Double -> Latencies -> Maybe Int
+percentileOf percent latencies@(Latencies counts most)
+  | total == 0 = Nothing
+  | otherwise = Just (go 0 (I.toAscList counts))
+  where
+    total = samples latencies
+    rank = max 1 (min total (ceiling (percent / 100 * fromIntegral total)))
+    go _ [] = most
+    go before ((c, n) : others)
+      | before + n >= rank = min most (upperEnd c)
+      | otherwise = go (before + n) others
+
+-- | The class of a sample: itself below 128, then 128 classes for each doubling.
+classOf :: Int -> Int
+classOf ns
+  | ns < 128 = ns
+  | otherwise = (e + 1) * 128 + (ns `shiftR` e) - 128
+  where
+    e = finiteBitSize ns - 1 - countLeadingZeros ns - 7
+
+-- | The largest sample of a class.
+upperEnd :: Int -> Int
+upperEnd c
+  | c < 128 = c
+  | otherwise = ((c `mod` 128 + 129) `shiftL` (c `div` 128 - 1)) - 1

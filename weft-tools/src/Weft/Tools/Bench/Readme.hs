@@ -1,0 +1,158 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : The README's table and charts
+--
+-- Pure: from kept results to what stands between the markers @\<!-- figures: begin --\>@ and @\<!-- figures: end --\>@ of a document, or the few
+-- lines between @\<!-- summary: begin --\>@ and @\<!-- summary: end --\>@, and to the charts beside it. No figure is typed by hand; what was not measured says so, and missed bounds are marked.
+module Weft.Tools.Bench.Readme
+  ( Extent (..),
+    insertBetween,
+    figuresSection,
+    readmeCharts,
+    Row (..),
+    rows,
+  )
+where
+
+import Data.List (find, nub)
+import qualified Data.Map.Strict as M
+import Data.Maybe (mapMaybe)
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Bench.Kept
+import Weft.Tools.Bench.Plot (chartOf)
+import Weft.Tools.Bench.Stats
+import Weft.Tools.Bench.Svg (renderChart)
+import Weft.Tools.Bench.Table (renderNumber)
+import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Units
+
+-- | All lines, or those of a summary.
+data Extent = AllRows | SummaryRows
+  deriving (Eq, Show, Enum, Bounded)
+
+-- | A line of the table: what it shows, of which benchmark, under which parameters, and by which metric.
+data Row = Row !Text !Text !Params !Text
+
+-- | The lines, in order.
+rows :: [Row]
+rows =
+  [ Row "pong, 64 connections, 1 core: CPU a request" "pong" [("connections", Count 64), ("capabilities", Count 1)] "cpu_us_per_op",
+    Row "pong, 400 connections, 1 core: CPU a request" "pong" [("connections", Count 400), ("capabilities", Count 1)] "cpu_us_per_op",
+    Row "pong, 64 connections, 2 cores: CPU a request" "pong" [("connections", Count 64), ("capabilities", Count 2)] "cpu_us_per_op",
+    Row "pong, 400 connections, 2 cores: CPU a request" "pong" [("connections", Count 400), ("capabilities", Count 2)] "cpu_us_per_op",
+    Row "pong, 64 connections: bytes allocated a request" "pong" [("connections", Count 64), ("capabilities", Count 1)] "alloc_bytes_per_op",
+    Row "pong, 64 connections: system calls a request" "pong" [("connections", Count 64), ("capabilities", Count 1)] "syscalls_per_op",
+    Row "HTTP, a short answer, 64 connections, 1 core: CPU a request" "http" [("mode", Word "pong"), ("connections", Count 64), ("capabilities", Count 1)] "cpu_us_per_op",
+    Row "HTTP, a browser's request, 64 connections, 1 core: CPU a request" "http" [("mode", Word "browser"), ("connections", Count 64), ("capabilities", Count 1)] "cpu_us_per_op",
+    Row "live memory an idle connection" "idle" [] "live_bytes_per_idle",
+    Row "one client's round trip, median" "echo" [] "p50_us",
+    Row "1,000,000 threads in `threadDelay 1000`, 2 cores" "delay" [("threads", Count 1000000)] "wall_s",
+    Row "the same: peak memory" "delay" [("threads", Count 1000000)] "max_rss_mb",
+    Row "a `timeout` that does not fire, 1,000 threads" "timeout" [("threads", Count 1000)] "ns_per_op",
+    Row "an unmodified program, relinked: 1,000,000 delays" "relink" [("workload", Word "delay")] "wall_s",
+    Row "the same: a `timeout` that does not fire" "relink" [("workload", Word "timeout")] "ns_per_op",
+    Row "the same: Warp, 64 connections, 2 cores: CPU a request" "relink" [("connections", Count 64), ("capabilities", Count 2)] "cpu_us_per_op",
+    Row "random reads of 4 KiB, 64 in flight" "disk" [("in_flight", Count 64)] "ops_per_s",
+    Row "random reads of 4 KiB, 1,024 in flight" "disk" [("in_flight", Count 1024)] "ops_per_s",
+    Row "a file of 1 KiB, 64 connections, 1 core: CPU a request" "static" [("size_kib", Count 1), ("connections", Count 64)] "cpu_us_per_op",
+    Row "a file of 16 KiB, 64 connections, 1 core: CPU a request" "static" [("size_kib", Count 16), ("connections", Count 64)] "cpu_us_per_op",
+    Row "99th percentile beside slow and rude clients" "rude" [] "p99_us",
+    Row "a hybrid thread that loops on yield: live memory" "hybrid-memory" [] "live_bytes_per_thread",
+    Row "128 pairs in turns of 32 KiB through pipes, 2 cores" "fifo" [] "gbit_per_s",
+    Row "128 K files at random, cold page cache" "disk-web" [] "ops_per_s"
+  ]
+
+-- | The lines of a summary, by what they show.
+summaryRows :: [Text]
+summaryRows =
+  [ "pong, 64 connections, 1 core: CPU a request",
+    "pong, 400 connections, 2 cores: CPU a request",
+    "pong, 64 connections: bytes allocated a request",
+    "HTTP, a browser's request, 64 connections, 1 core: CPU a request",
+    "1,000,000 threads in `threadDelay 1000`, 2 cores",
+    "an unmodified program, relinked: 1,000,000 delays",
+    "random reads of 4 KiB, 1,024 in flight",
+    "a file of 1 KiB, 64 connections, 1 core: CPU a request"
+  ]
+
+-- | The charts: file name, title, benchmark, parameters and metric.
+charts :: [(FilePath, Row)]
+charts =
+  [ ("pong.svg", Row "CPU time a request of a pong server (less is better)" "pong" [] "cpu_us_per_op"),
+    ("delay.svg", Row "Threads in threadDelay 1000: wall-clock time (less is better)" "delay" [("capabilities", Count 2), ("mode", Word "default")] "wall_s"),
+    ("relink.svg", Row "Unmodified programs as they are and relinked: CPU time a request (less is better)" "relink" [] "cpu_us_per_op")
+  ]
+
+-- | Each chart for which there are results, as file name and document.
+readmeCharts :: [Kept] -> [(FilePath, Text)]
+readmeCharts results =
+  [ (file, renderChart (chartOf title metric (filter measured (keptRuns result))))
+    | (file, Row title bench params metric) <- charts,
+      result <- take 1 (filter ((== bench) . keptBench) results),
+      let measured r = all (`elem` runParams r) params && M.member metric (metricSummaries r),
+      any measured (keptRuns result)
+  ]
+
+-- | The text between the markers; the charts are in this folder, as seen from the document.
+figuresSection :: Extent -> Text -> [Kept] -> Text
+figuresSection extent folder results =
+  T.unlines . concat $
+    [ ["Made by `weft bench readme` from `doc/figures/*.json`: medians of the rounds, \177 half of their range; read the ratios, and measure your own.", ""],
+      ["Measured on " <> text <> "." | text <- nub (map machineText results)],
+      ["", "| what | Weft | GHC's manager | others | command |", "|---|---|---|---|---|"],
+      mapMaybe (tableLine results) [r | r@(Row what _ _ _) <- rows, extent == AllRows || what `elem` summaryRows],
+      [""],
+      missedLines extent results,
+      concat [["", "![" <> title <> "](" <> folder <> "/" <> T.pack file <> ")"] | (file, Row title _ _ _) <- charts, file `elem` map fst (readmeCharts results)]
+    ]
+
+tableLine :: [Kept] -> Row -> Maybe Text
+tableLine results (Row what bench params metric) = do
+  result <- find ((== bench) . keptBench) results
+  let measured = [(runSubject r, s) | r <- keptRuns result, all (`elem` runParams r) params, Just s <- [M.lookup metric (metricSummaries r)]]
+      first = M.fromListWith (\_ old -> old) measured
+      ours = [cellOf metric name s (length [() | n <- own, M.member n first]) | name <- own, Just s <- [M.lookup name first]]
+      ghcs = [cellOf metric name s 1 | name <- ghc, Just s <- [M.lookup name first]]
+      others = [name <> " " <> cellOf metric name s 1 | (name, s) <- M.toList first, name `notElem` own, name `notElem` ghc]
+  if null measured
+    then Just (line [what, "not measured", "", "", command bench])
+    else Just (line [what, T.intercalate ", " ours, T.intercalate ", " (take 1 ghcs), T.intercalate ", " others, command bench])
+  where
+    own = ["weft", "relinked", "weft-relink", "weft-hybrid"]
+    ghc = ["ghc", "warp"]
+    line cells = "| " <> T.intercalate " | " cells <> " |"
+    command name = "`weft bench " <> name <> "`"
+
+cellOf :: Text -> Text -> Summary -> Int -> Text
+cellOf metric name s many = withUnit metric (summaryMedian s) <> spread <> (if many > 1 && name /= "weft" then " (" <> name <> ")" else "")
+  where
+    spread = if spreadOf s > 2 then " \177 " <> T.pack (show (spreadOf s)) <> " %" else ""
+
+missedLines :: Extent -> [Kept] -> [Text]
+missedLines extent results
+  | null judged = []
+  | null missed = ["All " <> T.pack (show (length judged)) <> " bounds of these benchmarks hold."]
+  | extent == SummaryRows = ["**" <> T.pack (show (length missed)) <> " of " <> T.pack (show (length judged)) <> " bounds are missed or could not be measured**: " <> T.intercalate ", " (nub (map (keptBench . fst) missed)) <> "."]
+  | otherwise =
+    (T.pack (show (length judged - length missed)) <> " of " <> T.pack (show (length judged)) <> " bounds hold. **Missed:**") :
+    "" :
+      [ "- \10007 " <> keptBench r <> ": " <> keptBoundName b <> ": " <> maybe "not measured" renderNumber (keptFigure b) <> ", limit " <> renderNumber (keptLimit b)
+        | (r, b) <- missed
+      ]
+  where
+    judged = [(r, b) | r <- results, b <- keptBounds r]
+    missed = [(r, b) | (r, b) <- judged, keptHolds b /= Just True]
+
+-- | Replace what stands between the markers of a document; 'Nothing' without both of them, in order.
+insertBetween :: Extent -> Text -> Text -> Maybe Text
+insertBetween extent section document = case T.breakOn begin document of
+  (before, rest) | not (T.null rest) -> case T.breakOn end rest of
+    (_, after) | not (T.null after) -> Just (before <> begin <> "\n" <> section <> after)
+    _ -> Nothing
+  _ -> Nothing
+  where
+    word = if extent == AllRows then "figures" else "summary"
+    begin = "<!-- " <> word <> ": begin -->"
+    end = "<!-- " <> word <> ": end -->"

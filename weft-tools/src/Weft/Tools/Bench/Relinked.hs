@@ -1,0 +1,198 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : @weft bench run@
+--
+-- A program of the user's own, linked with @weft-relink@, as it is and with @WEFT_DISABLE@ set: the same file on Weft and on
+-- GHC's own I/O manager, in interleaved rounds. Exit status: 0 when it ran, 1 when it failed, 2 for a program that cannot be
+-- measured this way.
+module Weft.Tools.Bench.Relinked
+  ( runCommand,
+
+    -- * The verdict
+    Change (..),
+    changeOf,
+    verdict,
+  )
+where
+
+import Control.Monad (forM_, unless, when)
+import qualified Data.ByteString as B
+import Data.ByteString.Builder (hPutBuilder)
+import qualified Data.Map.Strict as M
+import Data.Maybe (isJust)
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.IO as T
+import Options.Applicative hiding (columns)
+import System.Directory (doesFileExist, findExecutable, makeAbsolute)
+import System.Environment (getEnvironment)
+import System.Exit (ExitCode (..), exitWith)
+import System.FilePath (takeFileName, (</>))
+import System.IO (IOMode (WriteMode), stderr, withFile)
+import Weft.Tools.Bench.Bounds (on)
+import Weft.Tools.Bench.Child (locate)
+import Weft.Tools.Bench.Json
+import Weft.Tools.Bench.Options
+import Weft.Tools.Bench.Runner
+import Weft.Tools.Bench.Setup
+import Weft.Tools.Bench.Stats
+import Weft.Tools.Bench.Table (renderNumber, renderOutcome)
+import Weft.Tools.Bench.Trace (parseCounts, traceTool)
+import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Usage
+import Weft.Tools.Binary (findNote)
+
+data Arguments = Arguments
+  { argRounds :: !Int,
+    argTimeout :: !Double,
+    argJson :: !(Maybe FilePath),
+    argProgram :: !FilePath,
+    argArguments :: ![String]
+  }
+
+-- | The subcommand of @weft bench@.
+runCommand :: Mod CommandFields (IO ())
+runCommand =
+  command "run" $
+    info
+      (measureProgram <$> parser)
+      ( noIntersperse
+          <> progDesc "Measure a program that was linked with weft-relink, on Weft and on GHC's own I/O manager"
+          <> footer
+            "Example: weft bench run --rounds 9 -- ./my-program --size 100 +RTS -N2. The program must end by itself. It runs \
+            \as it is and with WEFT_DISABLE=1, in turns; its output is thrown away. System calls are counted by \
+            \strace, if that is there, in a run of their own. Exit status: 0 it ran, 1 it failed, 2 it cannot be measured."
+      )
+  where
+    parser =
+      Arguments
+        <$> option positive (long "rounds" <> metavar "N" <> value 5 <> showDefault <> help "Rounds, of two runs each")
+        <*> option positive (long "timeout" <> metavar "SECONDS" <> value 300 <> showDefault <> help "A run that takes longer has failed")
+        <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result as JSON"))
+        <*> strArgument (metavar "PROGRAM" <> help "A program that was linked with weft-relink")
+        <*> many (strArgument (metavar "ARGS..." <> help "Its arguments"))
+
+measureProgram :: Arguments -> IO ()
+measureProgram arguments = do
+  path <- find (argProgram arguments) >>= maybe (refuse (T.pack (argProgram arguments) <> ": no such program")) pure
+  note <- findNote <$> B.readFile path
+  unless (isJust note) $
+    refuse
+      ( T.pack path
+          <> " was not linked with weft-relink, so there is nothing to compare. Add weft-relink to the build-depends of the \
+             \executable and build it again; `weft doctor --binary PROGRAM` says whether it took effect (doc/adopting.md)"
+      )
+  machine <- machineFacts
+  failed <- withEnv options $ \env -> do
+    outcome <- runBenchmark env (const True) (benchmark arguments path)
+    T.putStrLn (renderOutcome (envPlan env) (benchmark arguments path) outcome)
+    forM_ (argJson arguments) $ \file ->
+      withFile file WriteMode . flip hPutBuilder $
+        outcomeJson machine (Settings (envPlan env) [] Nothing False) (benchmark arguments path) outcome
+    let broken = outcomeFailures outcome
+    when (null broken) $ T.putStr (verdict (outcomeRuns outcome))
+    pure (not (null broken) || null (outcomeRuns outcome))
+  when failed $ exitWith (ExitFailure 1)
+  where
+    options = Options All Nothing Nothing (Just (argRounds arguments)) Nothing False False [] Nothing Nothing
+    find name = do
+      here <- doesFileExist name
+      if here then Just <$> makeAbsolute name else findExecutable name
+    refuse message = T.hPutStrLn stderr ("weft bench run: " <> message) >> exitWith (ExitFailure 2)
+
+onWeft, onGhc :: Text
+onWeft = "weft-relink"
+onGhc = "ghc"
+
+benchmark :: Arguments -> FilePath -> Benchmark
+benchmark arguments path =
+  Benchmark
+    { benchName = "run",
+      benchTitle = T.unwords (map T.pack (takeFileName path : argArguments arguments)) <> ", on Weft and with WEFT_DISABLE",
+      benchCases = const [oneCase subject disable | (subject, disable) <- [(onWeft, False), (onGhc, True)]],
+      benchTools = [],
+      benchRts = [],
+      benchIgnores = [],
+      benchBounds = const [],
+      benchColumns = map fst measures,
+      benchPlotted = id
+    }
+  where
+    oneCase name disable =
+      Case
+        { caseSubject = Subject name path GhcProgram,
+          caseParams = [],
+          caseGroup = [],
+          caseMeasure = \env -> timed env name disable,
+          caseOnce = Just (\env -> traced env disable)
+        }
+    timed env name disable = do
+      usage <- finish env disable path (argArguments arguments)
+      let most = [("max_rss_mb", usagePeak usage / 1e6) | usagePeak usage > 0]
+      when (null most) $ T.hPutStrLn stderr (name <> ": the program ended before its memory could be read")
+      pure [([], M.fromList ([("wall_s", usageWall usage), ("cpu_s", usageCpu usage)] <> most))]
+    traced env disable = do
+      strace <- locate env traceTool >>= maybe (failWith "missing: strace") pure
+      let output = envScratch env </> "run.counts"
+      _ <- finish env disable strace (["-c", "-f", "-o", output, path] <> argArguments arguments)
+      counts <- parseCounts <$> T.readFile output
+      pure [([], M.singleton "system_calls" (fromIntegral (sum counts)))]
+    finish env disable program words' = do
+      inherited <- getEnvironment
+      let environment = [("WEFT_DISABLE", "1") | disable] <> filter ((/= "WEFT_DISABLE") . fst) inherited
+          errors = envScratch env </> "run.err"
+      (ended, usage) <- runMeasured (argTimeout arguments) environment errors program words'
+      case ended of
+        Exited 0 -> pure usage
+        Exited code -> failWith . (("ended with status " <> T.pack (show code)) <>) =<< said errors
+        Signalled number -> failWith . (("was killed by signal " <> T.pack (show number)) <>) =<< said errors
+        OutOfTime -> failWith ("did not end within " <> T.pack (show (argTimeout arguments)) <> " s (--timeout)")
+    said errors = do
+      text <- T.readFile errors
+      pure (if T.null text then "" else ": " <> T.unwords (take 3 (reverse (take 3 (reverse (T.lines text))))))
+
+-- | The metrics, and how a sentence calls them.
+measures :: [(Text, Text)]
+measures = [("wall_s", "wall-clock time"), ("cpu_s", "CPU time"), ("max_rss_mb", "peak memory"), ("system_calls", "system calls")]
+
+-- | A ratio of two subjects over the rounds: its median where the middle half of the rounds agree on a difference of more
+-- than 2 %.
+data Change = Less !Double | Same | More !Double
+  deriving (Eq, Show)
+
+-- | 'Nothing' without a round that both subjects finished.
+changeOf :: [Double] -> Maybe Change
+changeOf ratios = do
+  middle <- median ratios
+  low <- percentile 25 ratios
+  high <- percentile 75 ratios
+  pure $ case () of
+    _
+      | high < 0.98 -> Less middle
+      | low > 1.02 -> More middle
+      | otherwise -> Same
+
+-- | What the figures say, in words.
+verdict :: [Run] -> Text
+verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence change | (name, change) <- changes])
+  where
+    changes =
+      [ (name, change)
+        | (metric, name) <- measures,
+          Just change <- [changeOf (M.elems (figureRounds runs (on onWeft [] metric `Over` on onGhc [] metric)))]
+      ]
+    timing = [change | (name, change) <- changes, name `elem` ["wall-clock time", "CPU time"]]
+    summary
+      | null timing = "nothing could be compared"
+      | any less timing && any more timing = "Weft saves one kind of time and costs another; see below"
+      | any less timing = "this program is better off on Weft"
+      | any more timing = "this program is better off on GHC's own manager"
+      | otherwise = "no difference in time beyond the noise: this program does not wait on the I/O manager"
+    less change = case change of Less _ -> True; _ -> False
+    more change = case change of More _ -> True; _ -> False
+    sentence change = case change of
+      Less r -> renderNumber r <> " of that on GHC's manager" <> times (1 / r) " times less"
+      More r -> renderNumber r <> " of that on GHC's manager" <> times r " times more"
+      Same -> "the same, within 2 % or the noise of the rounds"
+    times r what = if r >= 1.5 then " (" <> renderNumber r <> what <> ")" else ""

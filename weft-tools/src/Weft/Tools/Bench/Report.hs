@@ -1,0 +1,201 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : A report as one page
+--
+-- Pure: from kept results to a page of HTML that needs nothing else, neither files nor scripts nor the network. For every benchmark what was
+-- measured and where, its bounds with a mark and a word, a chart for each of its main metrics, the papers' figures, a table of all
+-- figures, and the JSON that it was made of. Readable on a telephone, in dark mode, and without colours.
+module Weft.Tools.Bench.Report
+  ( Described (..),
+    renderReport,
+  )
+where
+
+import Data.Aeson (encode)
+import qualified Data.ByteString.Lazy as L
+import Data.List (nub)
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
+import Weft.Tools.Bench.Bars
+import Weft.Tools.Bench.Kept
+import Weft.Tools.Bench.Papers
+import Weft.Tools.Bench.Plot (varying)
+import Weft.Tools.Bench.Stats
+import Weft.Tools.Bench.Svg (escape, tag)
+import Weft.Tools.Bench.Table (renderNumber)
+import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Units
+
+-- | What a benchmark says of itself: its title and its metrics, most important first.
+data Described = Described
+  { describedTitle :: !Text,
+    describedColumns :: ![Text]
+  }
+
+-- | The page, given what is known of a benchmark of this name.
+renderReport :: (Text -> Maybe Described) -> [Kept] -> Text
+renderReport known results =
+  T.concat
+    [ "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">",
+      "<link rel=\"icon\" href=\"data:,\"><title>Weft: measurements</title>",
+      "<style>" <> styleSheet <> "</style></head><body>\n<header><h1>Weft: measurements</h1>",
+      el "p" (escape (summary results)),
+      T.concat (map (el "p") machines),
+      "<nav>" <> T.concat ["<a href=\"#" <> anchor i r <> "\">" <> escape (keptBench r) <> "</a> " | (i, r) <- numbered] <> "</nav></header>\n<main>",
+      overview results,
+      T.concat [section (anchor i r) known r | (i, r) <- numbered],
+      legend,
+      "</main></body></html>\n"
+    ]
+  where
+    numbered = zip [0 :: Int ..] results
+    anchor i r = keptBench r <> "-" <> T.pack (show i)
+    machines = [escape ("Measured on: " <> text) | text <- nub (map machineText results)]
+
+summary :: [Kept] -> Text
+summary results =
+  T.concat
+    [ number (length results) <> " benchmarks. ",
+      number (length [() | Just True <- verdicts]) <> " bounds hold, ",
+      number (length [() | Just False <- verdicts]) <> " are missed, ",
+      number (length [() | Nothing <- verdicts]) <> " could not be judged."
+    ]
+  where
+    verdicts = map keptHolds (concatMap keptBounds results)
+
+number :: Int -> Text
+number = T.pack . show
+
+el :: Text -> Text -> Text
+el name inside = "<" <> name <> ">" <> inside <> "</" <> name <> ">"
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Sections
+
+-- | All bounds in one table.
+overview :: [Kept] -> Text
+overview results
+  | all (null . keptBounds) results = ""
+  | otherwise =
+    "<section><h2>Bounds</h2><div class=\"wide\"><table><thead><tr><th>bound</th><th>figure</th><th>limit</th><th>verdict</th></tr></thead><tbody>"
+      <> T.concat [boundRow (keptBench r) b | r <- results, b <- keptBounds r]
+      <> "</tbody></table></div></section>\n"
+
+boundRow :: Text -> KeptBound -> Text
+boundRow bench b =
+  el "tr" . T.concat $
+    [ el "td" ("<b>" <> escape bench <> "</b>: " <> escape (keptBoundName b)),
+      cell (maybe "-" renderNumber (keptFigure b)),
+      cell ("\8804 " <> renderNumber (keptLimit b)),
+      verdictCell (keptHolds b)
+    ]
+  where
+    cell text = "<td class=\"n\">" <> text <> "</td>"
+
+verdictCell :: Maybe Bool -> Text
+verdictCell holds = case holds of
+  Just True -> "<td class=\"good\">\10003 holds</td>"
+  Just False -> "<td class=\"bad\">\10007 missed</td>"
+  Nothing -> "<td class=\"unknown\">? not measured</td>"
+
+section :: Text -> (Text -> Maybe Described) -> Kept -> Text
+section name known result =
+  T.concat
+    [ "<section id=\"" <> escape name <> "\"><h2>" <> escape (keptBench result) <> "</h2>",
+      maybe "" (el "p" . escape . describedTitle) described,
+      T.concat [paragraph "paper-says" ("<b>" <> escape (paperPlace p) <> ":</b> " <> escape (paperFinding p)) | p <- papersOf (keptBench result)],
+      "<div class=\"charts\">" <> T.concat (map (chart runs) (take 4 metrics)) <> "</div>",
+      T.concat [paragraph "note" ("missing: " <> escape text) | text <- keptMissing result],
+      T.concat [paragraph "note" ("failed: " <> escape text) | text <- keptFailed result],
+      el "details" (el "summary" "All figures: median, smallest to largest round" <> figuresTable runs shown),
+      el "details" (el "summary" "Settings and raw JSON" <> settings <> "<pre>" <> escape (T.decodeUtf8 (L.toStrict (encode (keptRaw result)))) <> "</pre>"),
+      "</section>\n"
+    ]
+  where
+    described = known (keptBench result)
+    runs = keptRuns result
+    present = nub (concatMap (M.keys . metricSummaries) runs)
+    preferred = maybe [] (filter (`elem` present) . describedColumns) described
+    metrics = if null preferred then present else preferred
+    shown = preferred <> filter (`notElem` preferred) present
+    settings = el "p" (escape (T.intercalate ", " [k <> ": " <> v | (k, v) <- keptSettings result]))
+
+paragraph :: Text -> Text -> Text
+paragraph kind inside = "<p class=\"" <> kind <> "\">" <> inside <> "</p>"
+
+chart :: [Run] -> Text -> Text
+chart runs metric
+  | null groups = ""
+  | otherwise = "<figure><figcaption>" <> escape (describe metric) <> " <small>(" <> direction <> ")</small></figcaption>" <> renderBars title metric groups <> "</figure>"
+  where
+    title = describe metric <> " by subject"
+    direction = if higherIsBetter metric then "more is better" else "less is better"
+    measured = [r | r <- runs, M.member metric (metricSummaries r)]
+    places = nub (map (withoutSettings . runParams) measured)
+    groups =
+      [ Group (groupName places place) bars
+        | place <- places,
+          let bars = [Bar (runSubject r) s | r <- measured, withoutSettings (runParams r) == place, Just s <- [M.lookup metric (metricSummaries r)]],
+          not (null bars)
+      ]
+
+withoutSettings :: Params -> Params
+withoutSettings = filter ((/= "settings") . fst)
+
+groupName :: [Params] -> Params -> Text
+groupName places place = T.intercalate ", " [name <> " " <> paramText v | (name, v) <- place, name `elem` names]
+  where
+    names = if length places == 1 then map fst place else varying places
+
+figuresTable :: [Run] -> [Text] -> Text
+figuresTable runs metrics =
+  "<div class=\"wide\"><table><thead><tr><th>subject</th><th>parameters</th>"
+    <> T.concat [el "th" (escape m) | m <- metrics]
+    <> "</tr></thead><tbody>"
+    <> T.concat
+      [ el "tr" . T.concat $
+          el "td" (escape (runSubject r)) :
+          el "td" (escape (T.intercalate ", " [k <> " " <> paramText v | (k, v) <- runParams r])) :
+            [maybe "<td></td>" figure (M.lookup m (metricSummaries r)) | m <- metrics]
+        | r <- runs
+      ]
+    <> "</tbody></table></div>"
+  where
+    figure s = tag "td" [("class", "n")] (renderNumber (summaryMedian s) <> range s)
+    range s
+      | summaryMin s == summaryMax s = ""
+      | otherwise = " <small>" <> renderNumber (summaryMin s) <> "\8211" <> renderNumber (summaryMax s) <> "</small>"
+
+legend :: Text
+legend =
+  "<section><h2>How to read this</h2><ul>"
+    <> T.concat
+      ( map
+          (el "li")
+          [ "A bar is the median of the rounds; the line on it goes from the smallest round to the largest. Bars under one heading have one scale, from zero.",
+            "Subjects: <b>weft</b> is a program on Weft; <b>weft-relink</b> and <b>relinked</b> are unmodified programs linked with weft-relink; <b>ghc</b> is the \
+            \same program on GHC's own I/O manager; <b>warp</b> is Warp on GHC's manager; <b>c-epoll</b>, <b>c-uring</b> and <b>c-threads</b> are written in C; <b>go</b>, \
+            \<b>hyper</b>, <b>nginx</b> and <b>fio</b> are what their names say.",
+            "Subjects take turns within each round; a bound is a ratio that is taken within the rounds, and must not exceed its limit.",
+            "Figures of the papers come from other machines: compare ratios and shapes."
+          ]
+      )
+    <> "</ul></section>\n"
+
+styleSheet :: Text
+styleSheet =
+  ":root{color-scheme:light dark;--ink:#222;--faint:#595959;--paper:#fff;--line:#d9d9d9;--good:#00664a;--bad:#a63c00}\
+  \@media(prefers-color-scheme:dark){:root{--ink:#e8e8e8;--faint:#b3b3b3;--paper:#161616;--line:#444;--good:#35c79a;--bad:#ff9c66}}\
+  \*{box-sizing:border-box}body{margin:0 auto;padding:16px;max-width:1080px;font:16px/1.5 system-ui,Helvetica,Arial,sans-serif;color:var(--ink);background:var(--paper);overflow-wrap:break-word}\
+  \h1{font-size:1.6rem;margin:.2em 0}h2{font-size:1.25rem;margin:1.6em 0 .4em;border-top:1px solid var(--line);padding-top:.6em}\
+  \p{margin:.4em 0}a{color:inherit}nav a{display:inline-block;padding:6px 6px 6px 0}small,.note,figcaption small{color:var(--faint)}\
+  \.paper-says{border-left:4px solid var(--line);padding-left:10px}\
+  \.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,380px),1fr));gap:16px}\
+  \figure{margin:8px 0;min-width:0}figure svg{width:100%;max-width:520px;height:auto;display:block}figcaption{font-weight:600}\
+  \.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}th,td{text-align:left;padding:4px 10px 4px 0;border-bottom:1px solid var(--line);vertical-align:top}\
+  \td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}.good{color:var(--good);white-space:nowrap}.bad{color:var(--bad);font-weight:700;white-space:nowrap}.unknown{color:var(--faint);white-space:nowrap}\
+  \details{margin:.5em 0}summary{cursor:pointer;padding:6px 0}pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:.75rem;max-height:24em;overflow:auto}"

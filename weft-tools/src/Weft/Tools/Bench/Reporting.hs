@@ -1,0 +1,120 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : @weft bench report@, @compare@ and @readme@
+--
+-- What is made of kept results. Exit status: 0, 2 for files that are not results, 3 when something became worse with @--check@.
+module Weft.Tools.Bench.Reporting
+  ( reportingCommands,
+  )
+where
+
+import Control.Exception (IOException, try)
+import Control.Monad (forM_, when)
+import Data.List (isSuffixOf, sort)
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.IO as T
+import Options.Applicative
+import System.Directory (listDirectory)
+import System.Exit (ExitCode (..), exitWith)
+import System.FilePath (makeRelative, takeDirectory, (</>))
+import System.IO (Handle, IOMode (ReadMode, WriteMode), hSetEncoding, stderr, stdout, utf8, withFile)
+import Weft.Tools.Bench.Compare
+import Weft.Tools.Bench.Kept
+import Weft.Tools.Bench.Readme
+import Weft.Tools.Bench.Report
+import Weft.Tools.Bench.Types (Benchmark (..))
+
+-- | The three subcommands of @weft bench@, given the benchmarks that there are.
+reportingCommands :: [Benchmark] -> Mod CommandFields (IO ())
+reportingCommands registry = reportCommand registry <> compareCommand <> readmeCommand registry
+
+reportCommand :: [Benchmark] -> Mod CommandFields (IO ())
+reportCommand registry =
+  command "report" $
+    info
+      (report <$> strOption (long "output" <> short 'o' <> metavar "FILE" <> value "weft-report.html" <> showDefault <> help "The page; - is standard output") <*> files)
+      ( progDesc "Make one self-contained HTML page of kept results"
+          <> footer "Example: weft bench pong --json pong.json && weft bench report pong.json -o report.html. The page needs no other file, no script and no network."
+      )
+  where
+    files = some (strArgument (metavar "FILE.json..." <> help "What weft bench --json wrote"))
+    report output names = do
+      results <- loaded names
+      let page = renderReport described (inOrder registry results)
+      if output == "-" then hSetEncoding stdout utf8 >> T.putStr page else writing output page >> T.putStrLn (T.pack output)
+    described name = case filter ((== name) . benchName) registry of
+      b : _ -> Just (Described (benchTitle b) (benchColumns b))
+      [] -> Nothing
+
+-- | In the order of the registry, others last.
+inOrder :: [Benchmark] -> [Kept] -> [Kept]
+inOrder registry results =
+  [r | b <- registry, r <- results, keptBench r == benchName b] <> [r | r <- results, keptBench r `notElem` map benchName registry]
+
+compareCommand :: Mod CommandFields (IO ())
+compareCommand =
+  command "compare" $
+    info
+      (comparing <$> switch (long "check" <> help "Exit with status 3 when something became worse") <*> file "BEFORE.json" <*> file "AFTER.json")
+      ( progDesc "Say what changed beyond noise between two results"
+          <> footer
+            "Example: weft bench compare before.json after.json. A figure has changed when all rounds of one result lie on one side of all rounds of \
+            \the other and the medians differ by more than 3 %; with single rounds, from 25 % on."
+      )
+  where
+    file name = strArgument (metavar name)
+    comparing check a b = do
+      before <- loaded [a]
+      after <- loaded [b]
+      hSetEncoding stdout utf8
+      T.putStr (renderComparison before after)
+      when (check && any worsened (differences before after)) $ exitWith (ExitFailure 3)
+
+readmeCommand :: [Benchmark] -> Mod CommandFields (IO ())
+readmeCommand registry =
+  command "readme" $
+    info
+      ( readme
+          <$> strOption (long "figures" <> metavar "DIR" <> value "doc/figures" <> showDefault <> help "Where the results are, and the charts go")
+          <*> (some (strArgument (metavar "DOCUMENT..." <> help "Documents with the markers (README.md and doc/measurements.md)")) <|> pure ["README.md", "doc/measurements.md"])
+      )
+      ( progDesc "Write the table and the charts of a document from kept results"
+          <> footer
+            "Example: weft bench all --json doc/figures/all.json && weft bench readme. The table goes between the lines <!-- figures: begin --> and \
+            \<!-- figures: end -->, a short one between <!-- summary: begin --> and <!-- summary: end -->, the charts beside the results."
+      )
+  where
+    readme directory documents = do
+      names <- sort . filter (".json" `isSuffixOf`) <$> orRefuse (listDirectory directory)
+      when (null names) $ refuse (T.pack directory <> " has no results")
+      results <- inOrder registry <$> loaded (map (directory </>) names)
+      forM_ documents $ \document -> do
+        text <- orRefuse (reading document)
+        let folder = T.pack (makeRelative (takeDirectory document) directory)
+            places = [new | extent <- [minBound ..], Just new <- [insertBetween extent (figuresSection extent folder results) text]]
+        case places of
+          [new] -> writing document new >> T.putStrLn (T.pack document)
+          _ -> refuse (T.pack document <> " has no lines <!-- figures: begin --> and <!-- figures: end -->, nor those of a summary")
+      forM_ (readmeCharts results) $ \(name, chart) -> do
+        writing (directory </> name) chart
+        T.putStrLn (T.pack (directory </> name))
+
+loaded :: [FilePath] -> IO [Kept]
+loaded names = orRefuse (readAll names) >>= either refuse pure
+
+orRefuse :: IO a -> IO a
+orRefuse work = try work >>= either (\e -> refuse (T.pack (show (e :: IOException)))) pure
+
+refuse :: Text -> IO a
+refuse message = T.hPutStrLn stderr ("weft bench: " <> message) >> exitWith (ExitFailure 2)
+
+reading :: FilePath -> IO Text
+reading file = withFile file ReadMode $ \handle -> utf8Of handle >> T.hGetContents handle >>= \text -> T.length text `seq` pure text
+
+writing :: FilePath -> Text -> IO ()
+writing file text = orRefuse . withFile file WriteMode $ \handle -> utf8Of handle >> T.hPutStr handle text
+
+utf8Of :: Handle -> IO ()
+utf8Of handle = hSetEncoding handle utf8

@@ -1,0 +1,182 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Benchmark @sdn@
+--
+-- A learning-switch controller under the load of Mio's paper (section 6.3): a hundred switches of a thousand hosts, at
+-- most 512 packets each without an answer. Beside it the same program on GHC's own manager, Open vSwitch's test
+-- controller and os-ken. The load is @weft cbench@; an operation is the first answer to a packet.
+--
+-- With 51,200 packets under way their latency is what the queue makes it; that of the mode @throughput@ with four in
+-- flight is the controller's.
+module Weft.Tools.Bench.Sdn (sdn) where
+
+import Control.Concurrent (threadDelay)
+import Control.Exception (IOException, bracket, try)
+import Data.Aeson (FromJSON (..), withObject, (.:))
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import qualified Data.Text as T
+import System.Environment (getExecutablePath)
+import Weft.Socket (Family (..), SockAddr (..), SocketType (..), bind, close, connect, defaultProtocol, socket, socketPort, tupleToHostAddress)
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Child
+import Weft.Tools.Bench.Proc
+import Weft.Tools.Bench.Server
+import Weft.Tools.Bench.Types
+
+sdn :: Benchmark
+sdn =
+  Benchmark
+    { benchName = "sdn",
+      benchTitle = "a learning-switch controller of OpenFlow under cbench",
+      benchCases = const [sdnCase setting subject | setting <- settings, subject <- subjects setting],
+      benchTools = [],
+      benchRts = [],
+      benchIgnores = [],
+      benchBounds = const bounds,
+      benchColumns =
+        ["ops_per_s", "cpu_us_per_op", "p50_us", "p95_us", "p99_us", "mean_over_worst_switch", "alloc_bytes_per_op", "rss_bytes_per_idle", "max_rss_mb"],
+      benchPlotted = id
+    }
+
+-- | What the switches do.
+data Setting = Setting
+  { settingMode :: !Text,
+    settingSwitches :: !Int,
+    settingInFlight :: !Int,
+    settingCores :: !Int
+  }
+
+busy, busy2, few, brisk, single, quiet :: Setting
+busy = Setting "throughput" 100 512 1
+busy2 = Setting "throughput" 100 512 2
+few = Setting "throughput" 16 512 1 -- ovs-testcontroller takes no more switches
+brisk = Setting "throughput" 100 4 1
+single = Setting "latency" 100 1 1
+quiet = Setting "idle" 5000 0 1
+
+settings :: [Setting]
+settings = [busy, busy2, few, brisk, single, quiet]
+
+subjects :: Setting -> [Subject]
+subjects setting
+  | settingSwitches setting == 16 = own ++ [Subject "ovs-testcontroller" "ovs-testcontroller" CProgram]
+  | settingMode setting /= "idle" && settingCores setting == 1 = own ++ [Subject "os-ken" "os-ken-switch" CProgram]
+  | otherwise = own
+  where
+    own = [Subject "weft" "sdn-weft" WeftProgram, Subject "ghc" "sdn-ghc" GhcProgram]
+
+sdnParams :: Setting -> Params
+sdnParams s =
+  [("mode", Word (settingMode s)), ("switches", Count (settingSwitches s)), ("in_flight", Count (settingInFlight s)), ("capabilities", Count (settingCores s))]
+
+sdnCase :: Setting -> Subject -> Case
+sdnCase setting subject =
+  Case
+    { caseSubject = subject,
+      caseParams = sdnParams setting,
+      caseGroup = sdnParams setting,
+      caseMeasure = \env -> withController env setting subject (measure env setting),
+      caseOnce = Nothing
+    }
+
+-- Controllers -----------------------------------------------------------------------------
+
+-- | Ours say where they listen; the others are given a port that was free, and have to take connections there.
+withController :: Env -> Setting -> Subject -> (Server -> IO a) -> IO a
+withController env setting subject action = case subjectKind subject of
+  CProgram -> do
+    port <- freePort
+    program <- subjectProgramWith env (settingCores setting) subject (arguments port)
+    withChild env program $ \child -> do
+      accepting (subjectName subject) port 200
+      action (Server (childPid child) port subject child)
+  _ -> withServer env (settingCores setting) subject action
+  where
+    arguments port
+      | subjectName subject == "os-ken" = [show port]
+      | otherwise = ["--unixctl=none", "ptcp:" ++ show port ++ ":127.0.0.1"]
+
+freePort :: IO Int
+freePort = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
+  bind s loopbackAny
+  fromIntegral <$> socketPort s
+
+loopbackAny :: SockAddr
+loopbackAny = SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1))
+
+-- | Wait until something accepts there, for that many tenths of a second.
+accepting :: Text -> Int -> Int -> IO ()
+accepting name port tries = do
+  r <- try (bracket (socket AF_INET Stream defaultProtocol) close (`connect` SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1))))
+  case r of
+    Right () -> pure ()
+    Left e
+      | tries <= 0 -> failWith (name <> " does not listen: " <> T.pack (show (e :: IOException)))
+      | otherwise -> threadDelay 100000 >> accepting name port (tries - 1)
+
+-- Measuring -------------------------------------------------------------------------------
+
+-- | What @weft cbench@ prints.
+newtype Load = Load (M.Map Text Double)
+
+instance FromJSON Load where
+  parseJSON = withObject "cbench" $ \o -> do
+    runs <- o .: "runs"
+    case runs of
+      [run] -> Load <$> withObject "run" (.: "metrics") run
+      _ -> fail "one run"
+
+measure :: Env -> Setting -> Server -> IO [Measured]
+measure env setting server = do
+  own <- getExecutablePath
+  first <- report server
+  resident <- residentBytes (serverPid server)
+  cpu <- cpuSeconds (serverPid server)
+  Load load <- withChild env (program own) (hearJson (warmup + duration + 120))
+  cpu' <- cpuSeconds (serverPid server)
+  peak <- peakResidentBytes (serverPid server)
+  final <- report server
+  let ops = M.findWithDefault 0 "total_unique_count" load
+      idleSwitches = settingMode setting == "idle"
+      perOp = [("cpu_us_per_op", 1e6 * (cpu' - cpu) / ops) | ops > 0]
+      allocated = [("alloc_bytes_per_op", (reportAllocated b - reportAllocated a) / ops) | Just a <- [first], Just b <- [final], ops > 0]
+      memory = [("rss_bytes_per_idle", (peak - resident) / fromIntegral (settingSwitches setting)) | idleSwitches]
+  if M.findWithDefault 0 "lost_switches_count" load > 0 || (ops <= 0 && not idleSwitches)
+    then failWith (subjectName (serverSubject server) <> ": switches were lost, or nothing was answered")
+    else pure [(sdnParams setting, M.unions [M.fromList (perOp ++ allocated ++ memory ++ [("max_rss_mb", peak / 1e6), ("cpu_s", cpu' - cpu)]), M.filterWithKey (\k _ -> k `notElem` dropped) load])]
+  where
+    -- An echo comes every ten seconds.
+    duration = if settingMode setting == "idle" then max 25 (planDuration (envPlan env)) else planDuration (envPlan env)
+    warmup = planWarmup (envPlan env)
+    dropped = ["load_cpu_s", "best_switch_ratio", "worst_switch_ratio", "flows_ratio", "total_unique_count", "errors_count"]
+    program own =
+      Program
+        { programPath = own,
+          programArguments =
+            ["cbench", "--json", "-", "--controller", "127.0.0.1:" ++ show (serverPort server), "--mode", T.unpack (settingMode setting)]
+              ++ ["--switches", show (settingSwitches setting), "--warmup", show warmup, "--seconds", show duration]
+              ++ ["--outstanding", show (max 1 (settingInFlight setting))],
+          programEnvironment = [],
+          programCores = clientCores env (settingCores setting)
+        }
+
+-- Bounds ----------------------------------------------------------------------------------
+
+bounds :: [Bound]
+bounds =
+  [ atMost "nanoseconds an answer, -N1: 500,000 a second" (weft busy "ns_per_op") 2000,
+    atMost "nanoseconds an answer, 16 switches: weft / ovs-testcontroller" (weft few "ns_per_op" `Over` on "ovs-testcontroller" (sdnParams few) "ns_per_op") (1 / 3),
+    atMost "nanoseconds an answer, -N1: weft / os-ken" (weft busy "ns_per_op" `Over` on "os-ken" (sdnParams busy) "ns_per_op") (1 / 50),
+    atMost "median, four in flight a switch" (weft brisk "p50_us") 1000,
+    atMost "95th percentile, four in flight a switch" (weft brisk "p95_us") 10000,
+    atMost "mean of the switches / worst switch" (weft busy "mean_over_worst_switch") 1.25,
+    atMost "CPU an answer: -N2 / -N1" (weft busy2 "cpu_us_per_op" `Over` weft busy "cpu_us_per_op") 1.15,
+    atMost "CPU an answer, -N1: weft / ghc" (weft busy "cpu_us_per_op" `Over` on "ghc" (sdnParams busy) "cpu_us_per_op") 0.8,
+    atMost "CPU an answer, -N2: weft / ghc" (weft busy2 "cpu_us_per_op" `Over` on "ghc" (sdnParams busy2) "cpu_us_per_op") 0.8,
+    never "idle switches lost" (weft quiet "lost_switches_count"),
+    atMost "bytes resident an idle switch" (weft quiet "rss_bytes_per_idle") 8192
+  ]
+  where
+    weft setting = on "weft" (sdnParams setting)

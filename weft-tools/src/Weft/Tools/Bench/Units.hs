@@ -1,0 +1,67 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : What metrics mean
+--
+-- Pure. A metric's name ends in its unit; here are the words for people: what it is, its unit, and which way is better.
+module Weft.Tools.Bench.Units
+  ( describe,
+    withUnit,
+    higherIsBetter,
+  )
+where
+
+import Data.Maybe (fromMaybe, listToMaybe)
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Bench.Table (renderNumber)
+
+-- | A metric in words.
+describe :: Text -> Text
+describe metric = fromMaybe (T.replace "_" " " metric) (lookup metric known)
+  where
+    known =
+      [ ("wall_s", "wall-clock time"),
+        ("cpu_s", "CPU time"),
+        ("ops_per_s", "operations a second"),
+        ("cpu_us_per_op", "CPU time an operation"),
+        ("ns_per_op", "time an operation"),
+        ("p50_us", "median latency"),
+        ("p95_us", "latency, 95th percentile"),
+        ("p99_us", "latency, 99th percentile"),
+        ("max_us", "largest latency"),
+        ("max_rss_mb", "peak memory"),
+        ("rss_bytes_per_idle", "resident memory an idle connection"),
+        ("live_bytes_per_thread", "live memory a thread"),
+        ("live_bytes_per_idle", "live memory an idle connection"),
+        ("alloc_bytes_per_op", "bytes allocated an operation"),
+        ("syscalls_per_op", "system calls an operation"),
+        ("user_instructions_per_op", "instructions an operation"),
+        ("mb_per_cpu_s", "data a second of CPU time"),
+        ("gbit_per_s", "throughput"),
+        ("start_ms", "start and end of the program"),
+        ("os_threads", "threads of the operating system")
+      ]
+
+-- | A value with its unit.
+withUnit :: Text -> Double -> Text
+withUnit metric v
+  | metric == "mb_per_cpu_s" = renderNumber (v / 1000) <> " GB/s"
+  | metric == "gbit_per_s" = renderNumber v <> " Gbit/s"
+  | "_per_s" `T.isSuffixOf` metric = grouped v <> "/s"
+  | otherwise = case listToMaybe [unit | (part, unit) <- units, part `elem` T.splitOn "_" metric] of
+    Just "bytes" -> grouped v <> " bytes"
+    Just unit -> renderNumber v <> " " <> unit
+    Nothing -> if v >= 10000 then grouped v else renderNumber v
+  where
+    units = [("us", "\181s"), ("ns", "ns"), ("ms", "ms"), ("mb", "MB"), ("bytes", "bytes"), ("s", "s")]
+
+-- | A whole number with commas at its thousands, where it has that many.
+grouped :: Double -> Text
+grouped v
+  | v < 1000 = renderNumber v
+  | otherwise = T.intercalate "," (reverse (map T.reverse (T.chunksOf 3 (T.reverse (T.pack (show (round v :: Integer)))))))
+
+-- | Rates and throughput; of all else less is better.
+higherIsBetter :: Text -> Bool
+higherIsBetter metric = any (`T.isSuffixOf` metric) ["_per_s", "mb_per_cpu_s"]

@@ -1,0 +1,286 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : @weft bench url@
+--
+-- A load generator for any HTTP/1.1 server. With a rate, requests are due at fixed instants whatever the server does, any connection
+-- that is free sends the next, and a latency counts from the instant at which its request was due: a server that stops for a second
+-- has every request of that second against it. Without a rate each connection sends its next request when it has
+-- its answer, and the result says what that leaves out. Exit status: 0 when requests were answered, 1 when none was, 2 for
+-- bad arguments.
+module Weft.Tools.Bench.Url
+  ( urlCommand,
+
+    -- * A load
+    Load (..),
+    Tally (..),
+    generate,
+    tallyMetrics,
+  )
+where
+
+import Control.Concurrent (forkOn, getNumCapabilities, newEmptyMVar, putMVar, setNumCapabilities, takeMVar)
+import Control.Exception (Handler (..), IOException, SomeException, catches, mask, onException, throwIO, try)
+import Control.Monad (forM, forM_, when)
+import Data.ByteString (ByteString)
+import Data.ByteString.Builder (hPutBuilder)
+import Data.IORef
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.IO as T
+import Foreign.C.Error (Errno (..), eCONNREFUSED, eCONNRESET, eMFILE, ePIPE)
+import GHC.Clock (getMonotonicTimeNSec)
+import GHC.IO.Exception (ioe_errno)
+import Options.Applicative hiding (columns)
+import System.CPUTime (getCPUTime)
+import System.Exit (ExitCode (..), exitWith)
+import System.IO (IOMode (WriteMode), stderr, withFile)
+import Weft.Duration (nanoseconds, seconds)
+import Weft.Socket (deadlineIn, isTimeout)
+import Weft.Timer (sleep)
+import Weft.Tools.Bench.Json
+import Weft.Tools.Bench.Latency
+import Weft.Tools.Bench.Options (defaultPlan, positive)
+import Weft.Tools.Bench.Runner (Outcome (..))
+import Weft.Tools.Bench.Setup (machineFacts, raiseOpenFiles)
+import Weft.Tools.Bench.Table (columns, renderNumber)
+import Weft.Tools.Bench.Types
+import Weft.Tools.Http
+
+-- | What to send, and how.
+data Load = Load
+  { loadTarget :: !Target,
+    loadClients :: !Int,
+    -- | Requests a second, of all connections together; without one, a closed loop.
+    loadRate :: !(Maybe Double),
+    loadSeconds :: !Double,
+    loadWarm :: !Double,
+    -- | Seconds after which a request has failed.
+    loadPatience :: !Double,
+    -- | Fields of the request besides @Host@.
+    loadFields :: ![ByteString]
+  }
+
+-- | What came of it. Times in nanoseconds.
+data Tally = Tally
+  { -- | Of the requests that were answered, and of those that were due and not yet sent at the end.
+    tallyLatencies :: !Latencies,
+    -- | How late requests were sent, counted from when they were due or, if that is later, from when a connection was free.
+    tallyLag :: !Latencies,
+    tallyAnswered :: !Int,
+    tallyUnsent :: !Int,
+    tallyBytes :: !Int,
+    -- | By kind: a word, or @status N@ from 400 on.
+    tallyErrors :: !(M.Map Text Int)
+  }
+  deriving (Eq, Show)
+
+instance Semigroup Tally where
+  Tally a b c d e f <> Tally a' b' c' d' e' f' = Tally (a <> a') (b <> b') (c + c') (d + d') (e + e') (M.unionWith (+) f f')
+
+instance Monoid Tally where
+  mempty = Tally none none 0 0 0 M.empty
+
+-- | The subcommand of @weft bench@.
+urlCommand :: Mod CommandFields (IO ())
+urlCommand =
+  command "url" $
+    info
+      (runLoad <$> threads <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result as JSON")) <*> load)
+      ( progDesc "Put an HTTP server under load: latency percentiles, errors by kind, bytes"
+          <> footer
+            "Example: weft bench url http://127.0.0.1:8080/ --connections 64 --rate 5000 --duration 10. With --rate, latencies count \
+            \from the instant at which a request was due, so that a server's pauses are not left out (no coordinated \
+            \omission); requests that were due and could not be sent count with the time for which they had waited. \
+            \Exit status: 0 requests were answered, 1 none was, 2 bad arguments."
+      )
+  where
+    threads = option positive (long "threads" <> metavar "N" <> value 1 <> showDefault <> help "Cores that the generator may use")
+    load =
+      Load
+        <$> argument (eitherReader parseTarget) (metavar "URL" <> help "http://HOST:PORT/PATH, or unix:FILE:/PATH")
+        <*> option positive (long "connections" <> metavar "N" <> value 64 <> showDefault <> help "Connections")
+        <*> optional (option positive (long "rate" <> metavar "R" <> help "Requests a second; without it, a closed loop"))
+        <*> option positive (long "duration" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Measured time")
+        <*> option auto (long "warmup" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Load before it")
+        <*> option positive (long "timeout" <> metavar "SECONDS" <> value 10 <> showDefault <> help "A request that takes longer has failed")
+        <*> many (strOption (long "header" <> metavar "FIELD" <> help "A field of the requests, such as 'Accept: */*'"))
+
+runLoad :: Int -> Maybe FilePath -> Load -> IO ()
+runLoad threads json load = do
+  raiseOpenFiles
+  setNumCapabilities threads
+  before <- getCPUTime
+  (tally, wall) <- generate load
+  after <- getCPUTime
+  let busy = fromIntegral (after - before) / 1e12 / (wall + loadWarm load)
+      metrics = tallyMetrics wall tally
+  T.putStr (render load wall tally metrics)
+  when (busy > 0.9 * fromIntegral threads) . T.putStrLn $
+    "note: the generator used " <> renderNumber busy <> " cores of " <> number threads <> ": it may have been the limit (--threads)"
+  machine <- machineFacts
+  forM_ json $ \file ->
+    withFile file WriteMode . flip hPutBuilder $
+      outcomeJson machine (Settings once [] Nothing False) benchmark (Outcome [Run "server" (paramsOf load) (M.singleton 0 metrics)] [] [] [])
+  when (tallyAnswered tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered" >> exitWith (ExitFailure 1)
+  where
+    once = defaultPlan {planRounds = 1, planDuration = loadSeconds load, planWarmup = loadWarm load}
+    benchmark = Benchmark "url" "a load of a server" (const []) [] [] [] (const []) ["p99_us", "ops_per_s"] id
+
+number :: Int -> Text
+number = T.pack . show
+
+-- | Parameters of the result: the mode says which kind of loop it was.
+paramsOf :: Load -> Params
+paramsOf load =
+  [("mode", Word (maybe "closed-loop" (const "rate") (loadRate load))), ("connections", Count (loadClients load))]
+    <> [("rate", Count (round rate)) | Just rate <- [loadRate load]]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- The load
+
+-- | Put the target under load. The result has the seconds that were measured.
+generate :: Load -> IO (Tally, Double)
+generate load = do
+  cores <- getNumCapabilities
+  next <- newIORef 0
+  begun <- now
+  let warm = begun + nano (loadWarm load)
+      end = warm + nano (loadSeconds load)
+  ends <- forM [0 .. loadClients load - 1] $ \i -> do
+    done <- newEmptyMVar
+    _ <- mask $ \restore -> forkOn (i `mod` cores) (try (restore (client load next begun warm end)) >>= putMVar done)
+    pure done
+  tallies <- forM ends $ \done -> takeMVar done >>= either (\e -> throwIO (e :: SomeException)) pure
+  sent <- readIORef next
+  let waiting = unsent load begun warm end sent
+      left = mempty {tallyLatencies = recordMany waiting none, tallyUnsent = length waiting}
+  pure (mconcat (left : tallies), loadSeconds load)
+
+now :: IO Int
+now = fromIntegral <$> getMonotonicTimeNSec
+
+nano :: Double -> Int
+nano s = round (s * 1e9)
+
+-- | When the request of this number is due.
+dueAt :: Double -> Int -> Int -> Int
+dueAt rate begun k = begun + round (fromIntegral k * 1e9 / rate)
+
+-- | For how long those had waited that were due in the measured time and that no connection had come to at its end.
+unsent :: Load -> Int -> Int -> Int -> Int -> [Int]
+unsent load begun warm end sent = case loadRate load of
+  Nothing -> []
+  Just rate -> [end - due | due <- takeWhile (< end) (map (dueAt rate begun) [sent ..]), due >= warm]
+
+-- | One connection: it takes the next request that is due, and connects anew after an error. Of the reference @next@, which all
+-- share, it takes numbers atomically.
+client :: Load -> IORef Int -> Int -> Int -> Int -> IO Tally
+client load next begun warm end = go Nothing mempty
+  where
+    request = getRequest (loadTarget load) (loadFields load)
+    go connection tally = do
+      free <- now
+      due <- maybe (pure free) (\rate -> dueAt rate begun <$> atomicModifyIORef' next (\k -> (k + 1, k))) (loadRate load)
+      if free >= end
+        then giveBack due >> finish connection tally
+        else if due >= end then finish connection tally else atInstant connection tally free due
+    -- A request that was taken and will not be sent is one that was due.
+    giveBack due = when (due < end) $ atomicModifyIORef' next (\k -> (k - 1, ()))
+    finish connection tally = mapM_ disconnect connection >> pure tally
+    atInstant connection tally free due = do
+      when (due > free) $ sleep (nanoseconds (fromIntegral (due - free)))
+      sent <- now
+      (connection', outcome) <- send connection
+      done <- now
+      let counted = due >= warm
+          lag = record (sent - max due free)
+          result = case outcome of
+            Right response
+              | responseStatus response < 400 -> answered (responseBytes response)
+              | otherwise -> failed ("status " <> number (responseStatus response))
+            Left kind -> failed kind
+          answered bytes t = t {tallyLatencies = record (done - due) (tallyLatencies t), tallyAnswered = tallyAnswered t + 1, tallyBytes = tallyBytes t + bytes}
+          failed kind t = t {tallyErrors = M.insertWith (+) kind 1 (tallyErrors t)}
+          tally' = if counted then result tally {tallyLag = lag (tallyLag tally)} else tally
+      -- A server that refuses connections is not asked in a busy loop.
+      when (either (const True) (const False) outcome) $ sleep (nanoseconds 10000000)
+      tally' `seq` go connection' tally'
+    send connection = do
+      limit <- deadlineIn (seconds (loadPatience load))
+      kinds $ do
+        c <- maybe (connectTo limit (loadTarget load)) pure connection
+        response <- exchange limit c Measure request `onException` disconnect c
+        if responseKept response then pure (Just c, Right response) else disconnect c >> pure (Nothing, Right response)
+    kinds act =
+      act
+        `catches` [ Handler (\e -> pure (Nothing, Left (errorKind e))),
+                    Handler (\e -> pure (Nothing, Left (if e == Malformed then "not HTTP" else "ended early")))
+                  ]
+
+-- | A word for what went wrong.
+errorKind :: IOException -> Text
+errorKind e
+  | isTimeout e = "timed out"
+  | otherwise = case Errno <$> ioe_errno e of
+    Just n
+      | n == eCONNREFUSED -> "refused"
+      | n == eCONNRESET || n == ePIPE -> "reset"
+      | n == eMFILE -> "no descriptors left"
+    _ -> T.pack (show e)
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Results
+
+-- | The figures of a load that was measured for so many seconds.
+tallyMetrics :: Double -> Tally -> Metrics
+tallyMetrics wall tally =
+  M.fromList $
+    [ ("wall_s", wall),
+      ("ops_per_s", fromIntegral (tallyAnswered tally) / wall),
+      ("answered", fromIntegral (tallyAnswered tally)),
+      ("errors", fromIntegral (sum (tallyErrors tally))),
+      ("unsent", fromIntegral (tallyUnsent tally)),
+      ("received_mb", fromIntegral (tallyBytes tally) / 1e6)
+    ]
+      <> [(name, micro ns) | (name, percent) <- percentiles, Just ns <- [percentileOf percent latencies]]
+      <> [("max_us", micro (largest latencies)) | samples latencies > 0]
+      <> [("lag_p99_us", micro ns) | Just ns <- [percentileOf 99 (tallyLag tally)]]
+  where
+    latencies = tallyLatencies tally
+    micro ns = fromIntegral ns / 1000
+
+percentiles :: [(Text, Double)]
+percentiles = [("p50_us", 50), ("p90_us", 90), ("p95_us", 95), ("p99_us", 99), ("p999_us", 99.9)]
+
+render :: Load -> Double -> Tally -> Metrics -> Text
+render load wall tally metrics =
+  T.unlines $
+    [ "GET " <> T.pack (targetPath target) <> " of " <> maybe (T.pack (targetHost target <> ":" <> targetPort target)) T.pack (targetUnix target)
+        <> (", " <> number (loadClients load) <> " connections, ")
+        <> maybe "closed loop" (\rate -> renderNumber rate <> " requests a second") (loadRate load)
+        <> (", " <> renderNumber wall <> " s"),
+      ""
+    ]
+      <> columns
+        [ ["answered", figure "answered" <> " (" <> figure "ops_per_s" <> " a second, " <> figure "received_mb" <> " MB of bodies)"],
+          ["latency, us", T.intercalate ", " [spoken name <> " " <> figure name | (name, _) <- percentiles <> [("max_us", 0)]]],
+          ["errors", if M.null (tallyErrors tally) then "none" else T.intercalate ", " [kind <> ": " <> number n | (kind, n) <- M.toList (tallyErrors tally)]]
+        ]
+      <> [""]
+      <> notes
+  where
+    target = loadTarget load
+    spoken name = if name == "p999_us" then "p99.9" else T.dropEnd 3 name
+    figure name = maybe "-" renderNumber (M.lookup name metrics)
+    notes = case loadRate load of
+      Nothing ->
+        [ "note: in a closed loop a connection waits for its answer before it asks again. While the server pauses nothing is sent, \
+          \so the percentiles leave out what clients of their own would have waited; --rate R counts it."
+        ]
+      Just _ ->
+        ["latencies count from the instants at which requests were due; the generator sent 99 % of them within " <> figure "lag_p99_us" <> " us of that or of a free connection"]
+          <> [ number (tallyUnsent tally) <> " requests were due and could not be sent before the end; they count with the time for which they had waited"
+               | tallyUnsent tally > 0
+             ]

@@ -1,0 +1,98 @@
+{-# LANGUAGE CApiFFI #-}
+
+-- |
+-- Description : What a program that ends has used
+--
+-- Runs a program to its end and says what the kernel counted for it and for the children that it waited for
+-- (wait4(2), getrusage(2)). The peak of memory is that of the program alone: @ru_maxrss@ of a child begins at what its
+-- parent had when it was forked, so it is read from @/proc@ every few milliseconds instead. The kernel keeps the peak, so
+-- only what grows in the last moments of the program can be missed.
+module Weft.Tools.Bench.Usage
+  ( Usage (..),
+    Ended (..),
+    runMeasured,
+  )
+where
+
+import Control.Concurrent (forkIO, killThread, threadDelay)
+import Control.Exception (IOException, bracket, finally, onException, try)
+import Control.Monad (forever, void)
+import Data.Bits (shiftR, (.&.))
+import Data.IORef
+import Foreign (Ptr, alloca, allocaBytes, peek, peekByteOff)
+import Foreign.C (CInt (..), CLong, throwErrnoIfMinus1Retry)
+import GHC.Clock (getMonotonicTime)
+import System.IO (IOMode (ReadMode, WriteMode), withFile)
+import System.Posix.Signals (sigKILL, signalProcessGroup)
+import System.Posix.Types (CPid (..), ProcessID)
+import System.Process hiding (env)
+import qualified System.Process as P
+import Weft.Tools.Bench.Proc (peakResidentBytes)
+
+foreign import capi safe "sys/wait.h wait4"
+  c_wait4 :: CPid -> Ptr CInt -> CInt -> Ptr () -> IO CPid
+
+-- | Seconds of wall clock, seconds of user and system time, and bytes resident at the peak.
+data Usage = Usage
+  { usageWall :: !Double,
+    usageCpu :: !Double,
+    usagePeak :: !Double
+  }
+  deriving (Eq, Show)
+
+-- | How a program came to its end.
+data Ended = Exited !Int | Signalled !Int | OutOfTime
+  deriving (Eq, Show)
+
+-- | Run a program in this environment to its end, for so many seconds at most. Its input is empty, its output is thrown away,
+-- and its errors go to a file.
+runMeasured :: Double -> [(String, String)] -> FilePath -> FilePath -> [String] -> IO (Ended, Usage)
+runMeasured limit environment errors path arguments =
+  withFile "/dev/null" ReadMode $ \input -> withFile "/dev/null" WriteMode $ \output -> withFile errors WriteMode $ \said -> do
+    begun <- getMonotonicTime
+    (_, _, _, handle) <-
+      createProcess
+        (proc path arguments)
+          { std_in = UseHandle input,
+            std_out = UseHandle output,
+            std_err = UseHandle said,
+            -- What it runs ends with it: strace, killed, would leave the program that it traces.
+            create_group = True,
+            P.env = Just environment
+          }
+    pid <- getPid handle >>= maybe (ioError (userError (path ++ " ended at once"))) pure
+    peak <- newIORef 0
+    late <- newIORef False
+    (status, cpu, ended) <-
+      bracket (forkIO (watch begun pid peak late)) killThread (const (timed pid))
+        `onException` (ignoring (signalProcessGroup sigKILL pid) `finally` ignoring (void (await pid)))
+    overdue <- readIORef late
+    most <- readIORef peak
+    pure (if overdue then OutOfTime else status, Usage (ended - begun) cpu most)
+  where
+    timed pid = do
+      (status, cpu) <- await pid
+      (,,) status cpu <$> getMonotonicTime
+    -- The only writer of both.
+    watch begun pid peak late = forever $ do
+      now <- getMonotonicTime
+      ignoring (peakResidentBytes pid >>= writeIORef peak)
+      if now - begun > limit then writeIORef late True >> ignoring (signalProcessGroup sigKILL pid) else pure ()
+      threadDelay 4000
+
+-- | Wait for the end of a child: how it ended, and its seconds of CPU time.
+await :: ProcessID -> IO (Ended, Double)
+await pid = alloca $ \status -> allocaBytes rusageSize $ \usage -> do
+  _ <- throwErrnoIfMinus1Retry "wait4" (c_wait4 pid status 0 usage)
+  code <- fromIntegral <$> peek status :: IO Int
+  times <- mapM (peekByteOff usage) [0, 8, 16, 24] :: IO [CLong]
+  let cpu = case map fromIntegral times of
+        [userS, userUs, systemS, systemUs] -> userS + systemS + (userUs + systemUs) / 1e6
+        _ -> 0
+  pure (if code .&. 0x7f == 0 then Exited (code `shiftR` 8 .&. 0xff) else Signalled (code .&. 0x7f), cpu)
+  where
+    -- struct rusage of Linux has 144 bytes; two struct timeval come first.
+    rusageSize = 256
+
+ignoring :: IO () -> IO ()
+ignoring action = void (try action :: IO (Either IOException ()))

@@ -1,0 +1,146 @@
+-- |
+-- Description : @weft controller@
+--
+-- An OpenFlow controller: learning switches, links found by LLDP, hosts, statistics.
+module Weft.Tools.Controller
+  ( controllerCommand,
+  )
+where
+
+import Control.Concurrent (setNumCapabilities)
+import Control.Concurrent.MVar
+import Control.Exception (IOException, handle)
+import Control.Monad (forM_, void, when)
+import Data.Maybe (fromMaybe)
+import Data.String (fromString)
+import GHC.Conc (getNumProcessors)
+import Options.Applicative hiding (command)
+import qualified Options.Applicative as Options
+import System.Exit (ExitCode (..), exitWith)
+import System.IO
+import System.Posix.Process (getProcessID)
+import System.Posix.Signals (Handler (Catch), installHandler, sigINT, sigTERM)
+import System.Posix.Unistd (SystemID (nodeName), getSystemID)
+import Weft.Duration
+import qualified Weft.Http as Http
+import Weft.OpenFlow.App (perSwitch)
+import Weft.OpenFlow.Cluster
+import Weft.OpenFlow.Controller
+import Weft.OpenFlow.Learning
+import Weft.OpenFlow.Northbound
+import Weft.OpenFlow.Topology (defaultTopologySettings)
+import Weft.Socket (ServerSettings (..), defaultServerSettings, serverAddress)
+import Weft.Tls
+
+data Arguments = Arguments
+  { argumentListen :: (Maybe String, String),
+    argumentHttp :: Maybe (Maybe String, String),
+    argumentCores :: Maybe Int,
+    argumentIdle :: Int,
+    argumentNoTopology :: Bool,
+    argumentEcho :: Double,
+    argumentEtcd :: Maybe [String],
+    argumentName :: Maybe String,
+    argumentTls :: Maybe (FilePath, FilePath, Maybe FilePath),
+    argumentQuiet :: Bool
+  }
+
+-- | The subcommand.
+controllerCommand :: Mod CommandFields (IO ())
+controllerCommand = Options.command "controller" (info (controller <$> arguments) (progDesc text <> footer examples <> failureCode 2))
+  where
+    text = "Control OpenFlow switches (1.0 and 1.3): learning switches, topology by LLDP, flooding without loops"
+    examples =
+      "Examples: 'weft controller' (listens on port 6653); 'weft controller --listen 127.0.0.1:6633 --cores 2'; \
+      \'ovs-vsctl set-controller br0 tcp:127.0.0.1:6653' connects a bridge of Open vSwitch to it. \
+      \Exit status: 0 it was told to end, 1 it could not listen, 2 bad arguments."
+
+arguments :: Parser Arguments
+arguments =
+  Arguments
+    <$> option (eitherReader address) (long "listen" <> metavar "[HOST:]PORT" <> value (Nothing, "6653") <> help "Where switches connect (6653, on every address)")
+    <*> optional (option (eitherReader address) (long "http" <> metavar "[HOST:]PORT" <> help "Serve the page of the network, a REST interface and /metrics there; the host is 127.0.0.1 unless given"))
+    <*> optional (option (eitherReader (number 1 256)) (long "cores" <> metavar "N" <> help "Cores to use (all)"))
+    <*> option (eitherReader (number 0 65535)) (long "idle-timeout" <> metavar "SECONDS" <> value 60 <> help "A flow goes when no packet has used it for that long; 0 never (60)")
+    <*> switch (long "no-topology" <> help "Do not look for links: switches flood by themselves, and loops are the operator's")
+    <*> option (eitherReader positive) (long "echo" <> metavar "SECONDS" <> value 10 <> help "Ask a silent switch for an echo after that long, and drop it after as long again (10)")
+    <*> optional (option (eitherReader urls) (long "etcd" <> metavar "URL,..." <> help "Share the network with other controllers by this etcd: each switch has one master, and another one when that dies"))
+    <*> optional (strOption (long "name" <> metavar "NAME" <> help "With --etcd: this controller's own name (host and process)"))
+    <*> optional tls
+    <*> switch (long "quiet" <> help "Say nothing of switches that come and go")
+  where
+    urls s = case words (map (\x -> if x == ',' then ' ' else x) s) of
+      [] -> Left "URLs, such as http://127.0.0.1:2379"
+      us -> Right us
+    tls =
+      (,,)
+        <$> strOption (long "certificate" <> metavar "FILE" <> help "Speak TLS with switches, with this certificate")
+        <*> strOption (long "key" <> metavar "FILE" <> help "The certificate's key")
+        <*> optional (strOption (long "switch-authorities" <> metavar "FILE" <> help "With TLS: switches must have a certificate of one of these authorities"))
+    number :: Int -> Int -> String -> Either String Int
+    number least most s = case reads s of
+      [(n, "")] | n >= least && n <= most -> Right n
+      _ -> Left ("a number from " <> show least <> " to " <> show most)
+    positive :: String -> Either String Double
+    positive s = case reads s of
+      [(x, "")] | x > 0 && x <= 1e6 -> Right x
+      _ -> Left "a number of seconds above 0"
+    address s = case break (== ':') (reverse s) of
+      (port, ':' : host) | portNumber port, not (null host) -> Right (Just (reverse (filter (`notElem` "[]") host)), reverse port)
+      (port, "") | portNumber port -> Right (Nothing, reverse port)
+      _ -> Left "PORT or HOST:PORT"
+    portNumber reversed = either (const False) (const True) (number 0 65535 (reverse reversed))
+
+controller :: Arguments -> IO ()
+controller given = handle cannot $ do
+  hSetBuffering stdout LineBuffering
+  hSetBuffering stderr LineBuffering
+  processors <- getNumProcessors
+  setNumCapabilities (fromMaybe processors (argumentCores given))
+  done <- newEmptyMVar
+  upgrade <- maybe (pure pure) (fmap tlsAccept . newTlsServer . tlsSettings) (argumentTls given)
+  forM_ [sigINT, sigTERM] (\s -> installHandler s (Catch (void (tryPutMVar done ()))) Nothing)
+  let serving more around = withController (more settings {settingsUpgrade = upgrade}) server app $ \c s -> do
+        putStrLn ("weft: controlling switches at " <> show (serverAddress s))
+        around c (withHttp given c (takeMVar done))
+  case argumentEtcd given of
+    Nothing -> serving id (const id)
+    Just endpoints -> do
+      name <- maybe ownName pure (argumentName given)
+      withCluster (defaultClusterSettings name endpoints) $ \cluster around -> serving (clusterSettings cluster) around
+  where
+    app = perSwitch (learningSwitchWith defaultLearningSettings {learningIdleTimeout = fromIntegral (argumentIdle given)})
+    tlsSettings (certificate, key, authorities) =
+      defaultTlsServerSettings
+        { tlsCertificates = [CertificateFiles certificate key],
+          tlsProtocols = [],
+          tlsClientCertificates = maybe NoClientCertificates RequiredClientCertificates authorities
+        }
+    echo = milliseconds (round (argumentEcho given * 1000))
+    settings =
+      defaultSettings
+        { settingsTopology = if argumentNoTopology given then Nothing else Just defaultTopologySettings,
+          settingsEchoAfter = echo,
+          settingsDeadAfter = echo,
+          settingsOnIncident = say . show,
+          settingsOnSwitch = \d here -> say ("switch " <> show d <> (if here then " is connected" else " is gone"))
+        }
+    server = defaultServerSettings {serverHost = fst (argumentListen given), serverPort = snd (argumentListen given)}
+    say text = when (not (argumentQuiet given)) (hPutStrLn stderr ("weft: " <> text))
+    cannot :: IOException -> IO ()
+    cannot e = hPutStrLn stderr ("weft controller: " <> show e) >> exitWith (ExitFailure 1)
+
+-- | Serve the northbound side beside an action, if it is wanted.
+withHttp :: Arguments -> Controller -> IO a -> IO a
+withHttp given c act = case argumentHttp given of
+  Nothing -> act
+  Just (host, port) -> do
+    side <- newNorthbound c
+    let settings = Http.setHost (fromString (fromMaybe "127.0.0.1" host)) (Http.setPort (read port) Http.defaultSettings)
+    Http.withServer settings (northbound side) $ \server -> do
+      putStrLn ("weft: the network is shown at http://" <> show (Http.serverAddress server) <> "/")
+      act
+
+-- | The host's name and the process.
+ownName :: IO String
+ownName = (\system pid -> nodeName system <> "-" <> show pid) <$> getSystemID <*> getProcessID

@@ -1,0 +1,222 @@
+-- |
+-- Description : What @weft doctor@ asks the system
+--
+-- Cores, control groups, limits, kernel features and caches, of this machine and of a process. Linux: proc(5), sysfs(5), cgroups(7). What
+-- cannot be read is left out.
+module Weft.Tools.Doctor.Machine
+  ( -- * Cores
+    coreFindings,
+
+    -- * The kernel
+    kernelFindings,
+    seccompFindings,
+
+    -- * Limits
+    limitFindings,
+
+    -- * Memory
+    cacheFindings,
+
+    -- * Certificates
+    certificateFinding,
+    expiryFinding,
+
+    -- * Parsing
+    cpuCount,
+    quotaOf,
+    sizeOf,
+    contents,
+    statusField,
+  )
+where
+
+import Control.Exception (IOException, try)
+import Data.Char (isDigit)
+import Data.List (isPrefixOf, stripPrefix)
+import Data.Maybe (listToMaybe, mapMaybe)
+import Data.Time (UTCTime, defaultTimeLocale, diffUTCTime, formatTime, getCurrentTime, parseTimeM)
+import GHC.Conc (getNumProcessors)
+import System.Directory (findExecutable)
+import System.Exit (ExitCode (..))
+import System.Process (readProcessWithExitCode)
+import Text.Read (readMaybe)
+import Weft.Tools.Doctor.Finding
+
+-- | A file's contents, if it can be read.
+contents :: FilePath -> IO (Maybe String)
+contents path = either none Just <$> try (readFile path >>= \text -> length text `seq` pure text)
+  where
+    none :: IOException -> Maybe String
+    none _ = Nothing
+
+-- | A field of @\/proc\/PID\/status@.
+statusField :: String -> String -> Maybe String
+statusField name status = listToMaybe [dropWhile (`elem` " \t") rest | Just rest <- map (stripPrefix (name <> ":")) (lines status)]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Cores
+
+-- | Processors, those that the process may use, and the quota of its control group.
+coreFindings :: FilePath -> IO [Finding]
+coreFindings proc' = do
+  processors <- getNumProcessors
+  status <- maybe "" id <$> contents (proc' <> "/status")
+  group <- maybe "" id <$> contents (proc' <> "/cgroup")
+  quota <- cgroupQuota group
+  let allowed = cpuCount =<< statusField "Cpus_allowed_list" status
+  pure $
+    [fact "processors" (show processors)]
+      <> [advise "affinity" ("may run on " <> show n <> " of " <> show processors <> " processors (taskset, cpuset): give +RTS -N" <> show n) | Just n <- [allowed], n < processors]
+      <> [ if q < fromIntegral processors
+             then advise "cgroup quota" (show q <> " processors: with more capabilities than that the kernel stops all of them together for the rest of a period; +RTS -N" <> show (max 1 (floor q :: Int)))
+             else fine "cgroup quota" (show q <> " processors, no less than there are")
+           | Just q <- [quota]
+         ]
+      <> [fine "cgroup quota" "none" | Nothing <- [quota]]
+
+-- | How many processors a list such as @0-3,8@ names.
+cpuCount :: String -> Maybe Int
+cpuCount text = sum <$> mapM part (splitOn ',' (filter (/= '\n') text))
+  where
+    part range = case break (== '-') range of
+      (a, '-' : b) -> (\x y -> y - x + 1) <$> readMaybe a <*> readMaybe b
+      (a, _) -> 1 <$ (readMaybe a :: Maybe Int)
+
+splitOn :: Char -> String -> [String]
+splitOn c text = case break (== c) text of
+  (part, _ : rest) -> part : splitOn c rest
+  (part, []) -> [part]
+
+-- | The smallest quota on the way from a process's group to the root, in processors.
+cgroupQuota :: String -> IO (Maybe Double)
+cgroupQuota group = do
+  quotas <- mapM one ([d <> "/cpu.max" | d <- unified] <> ["/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"])
+  pure $ case concat quotas of
+    [] -> Nothing
+    several -> Just (minimum several)
+  where
+    unified = ["/sys/fs/cgroup" <> d | Just path <- map (stripPrefix "0::") (lines group), d <- ancestors path]
+    ancestors path = if path `elem` ["", "/"] then [] else path : ancestors (reverse (drop 1 (dropWhile (/= '/') (reverse path))))
+    one path = do
+      text <- contents path
+      old <- if "quota_us" `isPrefixOf` reverse (take 8 (reverse path)) then contents (reverse (drop 8 (reverse path)) <> "period_us") else pure Nothing
+      pure (mapMaybe quotaOf [unwords [t, p] | Just t <- [text], p <- [maybe "" id old]])
+
+-- | The content of @cpu.max@, as processors; nothing where there is no limit.
+quotaOf :: String -> Maybe Double
+quotaOf text = case words text of
+  [quota, period] | Just q <- readMaybe quota, Just p <- readMaybe period, q > 0, p > 0 -> Just (q / p)
+  _ -> Nothing
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- The kernel
+
+-- | Settings of the kernel that matter to servers.
+kernelFindings :: IO [Finding]
+kernelFindings = do
+  disabled <- contents "/proc/sys/kernel/io_uring_disabled"
+  backlog <- contents "/proc/sys/net/core/somaxconn"
+  hugepages <- contents "/sys/kernel/mm/transparent_hugepage/enabled"
+  pure $
+    [ case takeWhile isDigit d of
+        "0" -> fine "io_uring sysctl" "allowed (kernel.io_uring_disabled = 0)"
+        "1" -> advise "io_uring sysctl" "for members of kernel.io_uring_group only (kernel.io_uring_disabled = 1)"
+        _ -> advise "io_uring sysctl" "off (kernel.io_uring_disabled = 2): files are read by a pool of threads"
+      | Just d <- [disabled]
+    ]
+      <> [ if n < (1024 :: Int)
+             then advise "backlog limit" (show n <> " (net.core.somaxconn): a burst of more new connections than that is lost; sysctl net.core.somaxconn=4096")
+             else fine "backlog limit" (show n <> " (net.core.somaxconn)")
+           | Just n <- [backlog >>= readMaybe]
+         ]
+      <> [fact "huge pages" (takeWhile (/= '\n') h) | Just h <- [hugepages]]
+
+-- | Is a process under a filter of system calls?
+seccompFindings :: String -> [Finding]
+seccompFindings status = case statusField "Seccomp" status of
+  Just "0" -> [fine "seccomp" "no filter of system calls"]
+  Just "2" -> [advise "seccomp" "a filter is on: containers often refuse io_uring by it; epoll is used then"]
+  Just other -> [advise "seccomp" ("mode " <> other)]
+  Nothing -> []
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Limits
+
+-- | Open files and locked memory, of @\/proc\/PID\/limits@, and how many descriptors are open if that is known.
+limitFindings :: Maybe Int -> String -> [Finding]
+limitFindings used text =
+  [ case soft of
+      Just n
+        | Just u <- used, u * 10 > n * 8 -> wrong "open files" (show u <> " of " <> show n <> " are in use: accept will fail soon; raise ulimit -n or LimitNOFILE=")
+        | n < 10000 -> advise "open files" (about n <> ": raise ulimit -n, for as many connections as you expect (hard limit " <> hard <> ")")
+        | otherwise -> fine "open files" (about n)
+      Nothing -> fine "open files" "unlimited"
+    | Just (soft, hard) <- [limit "Max open files"]
+  ]
+    <> [fact "locked memory" (maybe "unlimited" show soft <> " bytes, for rings of io_uring on old kernels") | Just (soft, _) <- [limit "Max locked memory"]]
+  where
+    about n = maybe "" (\u -> show u <> " in use of ") used <> show n
+    limit name = listToMaybe [(readMaybe soft :: Maybe Int, hard) | Just rest <- map (stripPrefix name) (lines text), soft : hard : _ <- [words rest]]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Memory
+
+-- | The cache of a core, and a sensible allocation area for it; the second argument is the area in use, in bytes.
+cacheFindings :: Maybe Integer -> IO [Finding]
+cacheFindings used = do
+  sizes <- mapM (\i -> (,) <$> contents (base i <> "/level") <*> contents (base i <> "/size")) [0 .. 4 :: Int]
+  let level n = listToMaybe [s | (Just l, Just text) <- sizes, takeWhile isDigit l == show (n :: Int), Just s <- [sizeOf text]]
+      megabytes b = show (b `div` 1048576) <> " MiB"
+  pure $
+    [fact "cache" (maybe "" (\b -> "level 2: " <> show (b `div` 1024) <> " KiB a core") (level 2) <> maybe "" (\b -> ", level 3: " <> megabytes b) (level 3)) | Just _ <- [level 2]]
+      <> [area b | Just b <- [used]]
+      <> [fact "allocation area" ("4 MiB (+RTS -A4m) keeps the collector's part of a server's work small; more than the share of a core in level 3 (" <> megabytes s <> ") costs misses") | Nothing <- [used], Just s <- [level 3]]
+  where
+    base i = "/sys/devices/system/cpu/cpu0/cache/index" <> show i
+    area b
+      | b < 4194304 = advise "allocation area" (show (b `div` 1024) <> " KiB a capability: 4 MiB or more (+RTS -A4m) means fewer pauses, all capabilities stop for each")
+      | otherwise = fine "allocation area" (show (b `div` 1024) <> " KiB a capability")
+
+-- | A size such as @512K@ or @16M@, in bytes.
+sizeOf :: String -> Maybe Integer
+sizeOf text = case span isDigit text of
+  (digits@(_ : _), unit) -> (* scale (take 1 unit)) <$> readMaybe digits
+  _ -> Nothing
+  where
+    scale u = case u of
+      "K" -> 1024
+      "k" -> 1024
+      "M" -> 1048576
+      "m" -> 1048576
+      "G" -> 1073741824
+      "g" -> 1073741824
+      _ -> 1
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Certificates
+
+-- | When a certificate ends: the first one of a PEM file, as openssl(1) reads it.
+certificateFinding :: FilePath -> IO Finding
+certificateFinding file = do
+  openssl <- findExecutable "openssl"
+  case openssl of
+    Nothing -> pure (advise name "not examined: there is no openssl")
+    Just program -> do
+      (code, out, err) <- readProcessWithExitCode program ["x509", "-in", file, "-noout", "-enddate"] ""
+      now <- getCurrentTime
+      pure $ case (code, stripPrefix "notAfter=" (takeWhile (/= '\n') out) >>= parseTimeM True defaultTimeLocale "%b %e %H:%M:%S %Y GMT") of
+        (ExitSuccess, Just end) -> expiryFinding file now end
+        _ -> wrong name ("not a certificate: " <> takeWhile (/= '\n') err)
+  where
+    name = "certificate " <> file
+
+-- | What is said of a certificate that ends then.
+expiryFinding :: FilePath -> UTCTime -> UTCTime -> Finding
+expiryFinding file now end
+  | days < 0 = wrong name ("ended on " <> day <> ": clients refuse it")
+  | days < 21 = advise name ("ends on " <> day <> ", in " <> show days <> " days: renew it, then send SIGHUP")
+  | otherwise = fine name ("valid until " <> day <> ", for " <> show days <> " days")
+  where
+    name = "certificate " <> file
+    day = formatTime defaultTimeLocale "%F" end
+    days = floor (diffUTCTime end now / 86400) :: Int

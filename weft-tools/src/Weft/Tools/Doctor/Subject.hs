@@ -1,0 +1,141 @@
+-- |
+-- Description : A process or a program, examined
+--
+-- For @weft doctor PID@ and @weft doctor PROGRAM@: is it on Weft, what back end does it use and why, with which options of the
+-- run-time system, and what of its surroundings holds it back. A process of another user shows less of itself.
+module Weft.Tools.Doctor.Subject
+  ( processFindings,
+    programFindings,
+
+    -- * Parsing
+    rtsOptions,
+    areaOf,
+  )
+where
+
+import Control.Exception (IOException, try)
+import qualified Data.ByteString.Char8 as B
+import Data.Either (fromRight)
+import Data.List (isInfixOf, isPrefixOf, nub)
+import Data.Maybe (listToMaybe, mapMaybe)
+import System.Directory (getSymbolicLinkTarget, listDirectory)
+import Weft.Backend (backendNames, whyUnavailable)
+import Weft.Tools.Binary (Relinked (..), findNote)
+import Weft.Tools.Doctor.Finding
+import Weft.Tools.Doctor.Machine
+
+-- | What a running process is and has. 'Nothing' if there is none of this number.
+processFindings :: Int -> IO (Maybe [Finding])
+processFindings pid = do
+  status <- contents (base <> "/status")
+  case status of
+    Nothing -> pure Nothing
+    Just text -> do
+      arguments <- splitZero <$> bytes (base <> "/cmdline")
+      environment <- splitZero <$> bytes (base <> "/environ")
+      limits <- maybe "" id <$> contents (base <> "/limits")
+      kinds <- descriptorKinds base
+      tasks <- taskNames base
+      let options = rtsOptions arguments environment
+      program <- programPart (base <> "/exe") (lookupVariable "WEFT_DISABLE" environment)
+      cores <- coreFindings base
+      caches <- cacheFindings (Just (maybe 1048576 id (areaOf options)))
+      pure . Just $
+        [fact "process" (show pid <> ": " <> unwords (take 6 arguments))]
+          <> program
+          <> backendPart kinds environment
+          <> [fact "run-time options" (if null options then "none (GHC's defaults)" else unwords options)]
+          <> threadPart tasks options
+          <> cores
+          <> [f | "ghc_ticker" `elem` tasks, f <- caches]
+          <> limitFindings (length <$> kinds) limits
+          <> seccompFindings text
+  where
+    base = "/proc/" <> show pid
+
+-- | What a program's file says, and what it would find here.
+programFindings :: FilePath -> IO [Finding]
+programFindings file = do
+  program <- programPart file Nothing
+  backends <- mapM (\name -> maybe (fine ("back end " <> name) "available here") (fact ("back end " <> name) . ("not available: " <>)) <$> whyUnavailable name) backendNames
+  cores <- coreFindings "/proc/self"
+  limits <- maybe "" id <$> contents "/proc/self/limits"
+  status <- maybe "" id <$> contents "/proc/self/status"
+  caches <- cacheFindings Nothing
+  pure (fact "program" file : program <> backends <> cores <> caches <> limitFindings Nothing limits <> seccompFindings status)
+
+programPart :: FilePath -> Maybe String -> IO [Finding]
+programPart file disabled = do
+  content <- try (B.readFile file) :: IO (Either IOException B.ByteString)
+  pure $ case content of
+    Left _ -> [advise "binary" "cannot be read: run as its user, or as root"]
+    Right text
+      | Just (Relinked ghc _) <- findNote text ->
+        [ case disabled of
+            Nothing -> fine "binary" ("linked with weft-relink for GHC " <> version ghc <> ": waits and delays are served by Weft")
+            Just _ -> advise "binary" "linked with weft-relink, but WEFT_DISABLE is set: GHC's own manager serves it"
+        ]
+      | mentions "Weft.Runtime" text || mentions "WEFT_BACKEND" text -> [fine "binary" "built with weft"]
+      | mentions "stg_ap_pp" text || mentions "GHCRTS" text -> [advise "binary" "a Haskell program on GHC's own I/O manager: weft-relink puts it on Weft (doc/adopting.md)"]
+      | otherwise -> [wrong "binary" "not a Haskell program that Weft could serve"]
+  where
+    mentions part text = not (B.null (snd (B.breakSubstring (B.pack part) text)))
+    version n = show (n `div` 100) <> "." <> show (n `mod` 100)
+
+-- | The mechanisms whose kernel objects are among the descriptors, and what was asked for.
+backendPart :: Maybe [String] -> [String] -> [Finding]
+backendPart Nothing _ = [advise "back end" "unknown: the descriptors cannot be listed; run as its user, or as root"]
+backendPart (Just kinds) environment =
+  [ case (rings, polls) of
+      (0, 0) -> fact "back end" ("no epoll and no io_uring is open: nothing has waited yet, or poll is used" <> asked)
+      _ -> fine "back end" (show polls <> " epoll, " <> show rings <> " io_uring instances are open" <> asked)
+  ]
+  where
+    rings = length (filter ("[io_uring]" `isInfixOf`) kinds)
+    polls = length (filter ("[eventpoll]" `isInfixOf`) kinds)
+    asked = case [v | v <- environment, any (`isPrefixOf` v) ["WEFT_BACKEND=", "WEFT_FILES="]] of
+      [] -> "; chosen by what the kernel offers (no WEFT_BACKEND)"
+      set -> "; as asked for by " <> unwords set
+
+threadPart :: [String] -> [String] -> [Finding]
+threadPart tasks options =
+  [fact "OS threads" (show (length tasks))]
+    <> [advise "capabilities" "no -N among the options of the run-time system: unless the program sets its capabilities itself, +RTS -N would use all cores" | "ghc_ticker" `elem` tasks, not (any ("-N" `isPrefixOf`) options)]
+
+-- | Options of the run-time system: between @+RTS@ and @-RTS@ (or @--RTS@, or @--@), and in GHCRTS.
+rtsOptions :: [String] -> [String] -> [String]
+rtsOptions arguments environment = maybe [] words (lookupVariable "GHCRTS" environment) <> inside (drop 1 arguments)
+  where
+    inside list = case break (== "+RTS") (takeWhile (`notElem` ["--RTS", "--"]) list) of
+      (_, _ : rest) -> let (mine, others) = break (== "-RTS") rest in mine <> inside (drop 1 others)
+      _ -> []
+
+-- | The allocation area that options ask for, in bytes.
+areaOf :: [String] -> Maybe Integer
+areaOf options = listToMaybe (mapMaybe one (reverse options))
+  where
+    one ('-' : 'A' : size) = sizeOf size
+    one _ = Nothing
+
+lookupVariable :: String -> [String] -> Maybe String
+lookupVariable name environment = listToMaybe [drop (length name + 1) v | v <- environment, (name <> "=") `isPrefixOf` v]
+
+bytes :: FilePath -> IO B.ByteString
+bytes path = either (\e -> const B.empty (e :: IOException)) id <$> try (B.readFile path)
+
+splitZero :: B.ByteString -> [String]
+splitZero = map B.unpack . filter (not . B.null) . B.split '\0'
+
+-- | What each descriptor is, where they may be listed.
+descriptorKinds :: FilePath -> IO (Maybe [String])
+descriptorKinds base = do
+  listed <- try (listDirectory (base <> "/fd")) :: IO (Either IOException [FilePath])
+  case listed of
+    Left _ -> pure Nothing
+    Right names -> Just <$> mapM (\n -> either (\e -> const "" (e :: IOException)) id <$> try (getSymbolicLinkTarget (base <> "/fd/" <> n))) names
+
+taskNames :: FilePath -> IO [String]
+taskNames base = do
+  listed <- try (listDirectory (base <> "/task")) :: IO (Either IOException [FilePath])
+  names <- mapM (\t -> maybe "" (takeWhile (/= '\n')) <$> contents (base <> "/task/" <> t <> "/comm")) (fromRight [] listed)
+  pure (nub [n | n <- names, n == "ghc_ticker"] <> filter (/= "ghc_ticker") names)

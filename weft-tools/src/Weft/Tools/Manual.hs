@@ -1,0 +1,76 @@
+-- |
+-- Description : The manual page, @weft man@
+--
+-- The page weft(1) in the language of man(7), made of what the program says of itself: the table of "Weft.Tools.Serve.Settings" and the
+-- help of the other subcommands.
+module Weft.Tools.Manual
+  ( manual,
+    programVersion,
+  )
+where
+
+import Data.Char (toUpper)
+import Data.List (intercalate)
+import Data.Version (showVersion)
+import Paths_weft_tools (version)
+import Weft.Tools.Serve.Arguments (flagOf, notes)
+import Weft.Tools.Serve.Settings
+
+-- | The program's name and version, as @--version@ prints them.
+programVersion :: String
+programVersion = "weft " <> showVersion version
+
+-- | The page; of subcommands other than @serve@, the name and the lines of the help.
+manual :: [(String, String)] -> String
+manual others =
+  unlines . concat $
+    [ [".TH WEFT 1 \"\" \"weft " <> showVersion version <> "\" \"User Commands\""],
+      [".SH NAME", "weft \\- static web server, diagnosis and benchmarks on an event manager for Haskell"],
+      [".SH SYNOPSIS"],
+      synopsis [bold "weft serve", italic "DIR", "[" <> bold "--FLAG" <> " " <> italic "VALUE" <> " ...]"],
+      concat [".br" : synopsis [bold ("weft " <> name), "[" <> italic "OPTIONS" <> "]"] | (name, _) <- others],
+      [".SH DESCRIPTION", bold "weft serve", escape "serves a folder over HTTP, or over HTTPS with HTTP/2."],
+      [".PP", "The other commands are described below, each by its own help."],
+      [".SH WEFT SERVE", escape "Defaults are in parentheses."],
+      concatMap group [minBound ..],
+      concat [[".PP", escape note] | note <- notes],
+      concat [[".SH " <> map upper (title name), ".nf", intercalate "\n" (map escape (lines text)), ".fi"] | (name, text) <- others],
+      [".SH ENVIRONMENT"],
+      described "WEFT_BACKEND" "The event mechanism, where --backend does not name one: epoll, io_uring or poll.",
+      described "WEFT_FILES" "How files are read: auto, io_uring or threads.",
+      described "LISTEN_PID, LISTEN_FDS" "Listening sockets from the service manager, as in sd_listen_fds(3).",
+      described "NOTIFY_SOCKET" "Where readiness is reported, as in sd_notify(3).",
+      [".SH FILES"],
+      described "/etc/weft/weft.yaml" "The configuration file that weft.service names.",
+      [".SH EXIT STATUS"],
+      described "0" "Success, or a shutdown by SIGTERM or SIGINT.",
+      described "1" "The server cannot serve: no such folder, the port is in use.",
+      described "2" "Wrong arguments or a wrong configuration file.",
+      [".SH SEE ALSO", "systemd.socket(5), systemd.service(5)"]
+    ]
+  where
+    synopsis parts = [unwords parts]
+    title name = "weft " <> name
+    upper = toUpper
+    described name text = [".TP", bold name, escape text]
+    group g =
+      [".SS " <> groupTitle g]
+        <> concat [described (if null (flagOf row) then "DIR" else flagOf row) (settingHelp row <> choices row) | row <- table, settingGroup row == g]
+    choices row = case settingShape row of
+      OneOf _ known -> ". One of " <> intercalate ", " known <> "."
+      _ -> "."
+
+bold, italic :: String -> String
+bold text = "\\fB" <> escape text <> "\\fR"
+italic text = "\\fI" <> escape text <> "\\fR"
+
+-- | Text as it is: no escapes, and no request at the beginning of a line (groff_man(7), groff(7)).
+escape :: String -> String
+escape text = case text of
+  c : _ | c `elem` ".'" -> "\\&" <> concatMap char text
+  _ -> concatMap char text
+  where
+    char c = case c of
+      '\\' -> "\\e"
+      '-' -> "\\-"
+      _ -> [c]

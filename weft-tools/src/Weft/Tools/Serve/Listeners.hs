@@ -1,0 +1,111 @@
+-- |
+-- Description : Sockets to listen on
+--
+-- TCP and Unix sockets for the addresses of @--listen@. Of each there is one for each capability, so that connections are
+-- spread over them by the kernel.
+module Weft.Tools.Serve.Listeners
+  ( withListeners,
+    cannotListenOn,
+  )
+where
+
+import Control.Concurrent (getNumCapabilities)
+import Control.Exception
+import Control.Monad (replicateM, void, when)
+import Foreign.C.Error (Errno (..), eADDRINUSE)
+import GHC.IO.Exception (IOErrorType (..), IOException (ioe_description, ioe_errno, ioe_type))
+import System.Directory (doesPathExist, removeFile)
+import System.Posix.Files (getSymbolicLinkStatus, isSocket)
+import System.Posix.IO (dup)
+import System.Posix.Types (Fd (..))
+import Weft.Blocking (blocking)
+import Weft.Socket
+import Weft.Tools.Serve.Values (Listen (..))
+
+-- | Listen on all of these; the sockets belong to the action, which gets the address that each has come to as well. Throws an
+-- 'IOError' that names the address when one cannot be listened on. Unix sockets are removed at the end.
+withListeners :: [Listen] -> ([Socket] -> [SockAddr] -> IO a) -> IO a
+withListeners wanted act = bracket (newAll wanted) (const (mapM_ remove wanted)) $ \opened -> act (concatMap snd opened) (map fst opened)
+  where
+    newAll listens = case listens of
+      [] -> pure []
+      l : rest -> do
+        this <- listenOn l `catch` \e -> ioError (userError (cannotListenOn (shown l) e))
+        more <- newAll rest `onException` (mapM_ close (snd this) >> remove l)
+        pure (this : more)
+    remove l = case l of
+      ListenUnix path -> void (try (removeFile path) :: IO (Either IOException ()))
+      ListenTcp _ _ -> pure ()
+    shown l = case l of
+      ListenTcp host port -> maybe "*" id host <> " port " <> show port
+      ListenUnix path -> "unix:" <> path
+
+-- | The sentence for an address that cannot be listened on.
+cannotListenOn :: String -> IOException -> String
+cannotListenOn place e = "cannot listen on " <> place <> ": " <> why
+  where
+    why = case ioe_type e of
+      ResourceBusy -> "it is in use"
+      PermissionDenied -> "permission denied; ports below 1024 are reserved for the administrator"
+      _ | fmap Errno (ioe_errno e) == Just eADDRINUSE -> "it is in use"
+      _ -> ioe_description e
+
+listenOn :: Listen -> IO (SockAddr, [Socket])
+listenOn wanted = do
+  caps <- getNumCapabilities
+  case wanted of
+    ListenTcp host port -> do
+      address <- resolved host port
+      -- Without SO_REUSEPORT, to find out whether another server listens there, with whom the port would be shared.
+      found <- bracket (bound False address) close getSocketName
+      (,) found <$> several caps (bound True found >>= \sock -> sock <$ (listen sock backlog `onException` close sock))
+    ListenUnix path -> do
+      clearPath path
+      sock <- socket AF_UNIX Stream defaultProtocol
+      (`onException` close sock) $ do
+        bind sock (SockAddrUnix path)
+        listen sock backlog
+        others <- replicateM (caps - 1) $ withFdSocket sock (dup . Fd) >>= \(Fd fd) -> mkSocket fd
+        pure (SockAddrUnix path, sock : others)
+  where
+    backlog = 4096
+    several n open
+      | n <= 0 = pure []
+      | otherwise = do
+        sock <- open
+        (sock :) <$> (several (n - 1 :: Int) open `onException` close sock)
+    bound shared address = do
+      sock <- socket (familyOf address) Stream defaultProtocol
+      (`onException` close sock) $ do
+        setSocketOption sock ReuseAddr 1
+        when shared (setSocketOption sock ReusePort 1)
+        sock <$ bind sock address
+    familyOf address = case address of
+      SockAddrInet6 {} -> AF_INET6
+      _ -> AF_INET
+
+-- | Every address is that of IPv6, which takes IPv4 as well, if the system has it.
+resolved :: Maybe String -> Int -> IO SockAddr
+resolved host port = case host of
+  Nothing -> do
+    both <- try (bracket (socket AF_INET6 Stream defaultProtocol) close (const (pure ()))) :: IO (Either IOException ())
+    pure (either (const (SockAddrInet (fromIntegral port) 0)) (const (SockAddrInet6 (fromIntegral port) 0 (0, 0, 0, 0) 0)) both)
+  Just name -> do
+    found <- blocking (getAddrInfo (Just defaultHints {addrSocketType = Stream}) (Just name) (Just (show port)))
+    case found of
+      info : _ -> pure (addrAddress info)
+      [] -> ioError (userError "no such address")
+
+-- | A socket that a server left behind, which nobody listens on any more, is removed.
+clearPath :: FilePath -> IO ()
+clearPath path = do
+  there <- doesPathExist path
+  when there $ do
+    status <- getSymbolicLinkStatus path
+    if not (isSocket status)
+      then ioError (userError "there is a file of that name that is no socket")
+      else do
+        answered <- try (bracket (socket AF_UNIX Stream defaultProtocol) close (`connect` SockAddrUnix path)) :: IO (Either IOException ())
+        case answered of
+          Right () -> ioError (userError "another server listens there")
+          Left _ -> removeFile path

@@ -1,0 +1,133 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : What stands before the files of a site
+--
+-- Fields for every answer, error pages, a fallback page, redirects and CORS, as WAI middleware. Each of them is the identity when
+-- nothing of its kind is set.
+module Weft.Tools.Serve.Respond
+  ( withHeaders,
+    withErrorPages,
+    withFallback,
+    withRedirects,
+    toHttps,
+    withCors,
+    plainText,
+  )
+where
+
+import Data.ByteString (ByteString)
+import qualified Data.ByteString.Char8 as B
+import qualified Data.ByteString.Lazy as L
+import Data.Maybe (isJust)
+import Network.HTTP.Types
+import Network.HTTP.Types.Header (hContentRange, hETag, hIfMatch, hIfNoneMatch, hIfUnmodifiedSince, hVary)
+import Network.Wai
+import Weft.Tools.Serve.Values (Redirect (..))
+
+-- | Fields for every answer.
+withHeaders :: ResponseHeaders -> Middleware
+withHeaders [] app = app
+withHeaders fields app = \request respond -> app request (respond . mapResponseHeaders (<> fields))
+
+-- | Pages for answers with certain statuses, which the files of the site are asked for. Without a page the answer is what it was.
+withErrorPages :: [(Int, ByteString)] -> Application -> Middleware
+withErrorPages [] _ app = app
+withErrorPages pages files app = \request respond -> app request $ \response ->
+  case lookup (statusCode (responseStatus response)) pages of
+    Nothing -> respond response
+    Just path -> files (unconditional request path) $ \page ->
+      if responseStatus page /= ok200
+        then respond response
+        else respond (mapResponseStatus (const (responseStatus response)) (mapResponseHeaders (<> kept (responseHeaders response)) (mapResponseHeaders (filter (lasting . fst)) page)))
+  where
+    -- Of the page, as it stands for another path.
+    lasting name = name `notElem` [hETag, hLastModified, "Accept-Ranges"]
+    -- Of the answer: what its status needs (RFC 9110, 11.6.1, 10.2.1, 14.4).
+    kept = filter ((`elem` ["WWW-Authenticate", "Allow", hContentRange, "Retry-After"]) . fst)
+
+-- | A GET for another path, whole and now; a HEAD stays one.
+unconditional :: Request -> ByteString -> Request
+unconditional request path =
+  request
+    { requestMethod = if requestMethod request == methodHead then methodHead else methodGet,
+      rawPathInfo = path,
+      rawQueryString = "",
+      requestHeaders = filter ((`notElem` [hRange, hIfMatch, hIfNoneMatch, hIfModifiedSince, hIfUnmodifiedSince, hIfRange]) . fst) (requestHeaders request),
+      requestHeaderRange = Nothing
+    }
+
+-- | The page for what there is not.
+withFallback :: Maybe ByteString -> Application -> Application
+withFallback Nothing files = files
+withFallback (Just path) files = \request respond -> files request $ \response ->
+  if statusCode (responseStatus response) == 404 && requestMethod request `elem` [methodGet, methodHead]
+    then files request {rawPathInfo = path, rawQueryString = ""} respond
+    else respond response
+
+-- | The first redirect that fits a path. The query goes along, if the target has none.
+withRedirects :: [Redirect] -> Middleware
+withRedirects [] app = app
+withRedirects rules app = \request respond ->
+  case [(target, redirectStatus rule) | rule <- rules, Just target <- [redirected rule request]] of
+    (target, status) : _ -> respond (moved status target)
+    [] -> app request respond
+
+redirected :: Redirect -> Request -> Maybe ByteString
+redirected rule request
+  | redirectPrefix rule = located <$> B.stripPrefix (redirectFrom rule) path
+  | path == redirectFrom rule = Just (located "")
+  | otherwise = Nothing
+  where
+    path = rawPathInfo request
+    located rest =
+      let target = ownHost (redirectTo rule <> (if redirectAppends rule then rest else ""))
+       in if B.elem '?' target then target else target <> rawQueryString request
+    -- Two slashes would begin the name of another host.
+    ownHost target
+      | "/" `B.isPrefixOf` target = "/" <> B.dropWhile (`elem` ("/\\" :: String)) target
+      | otherwise = target
+
+moved :: Int -> ByteString -> Response
+moved code target = responseLBS (toEnum code) [(hLocation, target), (hContentType, "text/plain; charset=utf-8"), (hContentLength, B.pack (show (B.length text)))] (L.fromStrict text)
+  where
+    text = "see " <> target <> "\n"
+
+-- | Send a client to the same URL of HTTPS on a port, but for the challenges by which certificate authorities look for a
+-- server's owner (RFC 8555, 8.3).
+toHttps :: Int -> Middleware
+toHttps port app request respond
+  | "/.well-known/acme-challenge/" `B.isPrefixOf` rawPathInfo request = app request respond
+  | otherwise = case requestHeaderHost request of
+    Just host | not (B.null host) -> respond (moved 308 ("https://" <> name host <> (if port == 443 then "" else ":" <> B.pack (show port)) <> rawPathInfo request <> rawQueryString request))
+    _ -> respond (plainText badRequest400 [])
+  where
+    name host = case B.breakEnd (== ':') host of
+      (before, digits) | not (B.null before), B.all (`elem` ("0123456789" :: String)) digits -> B.init before
+      _ -> host
+
+-- | Cross-origin requests of pages of these origins (the Fetch standard's CORS protocol).
+withCors :: [ByteString] -> Middleware
+withCors [] app = app
+withCors origins app = \request respond ->
+  let asked name = lookup name (requestHeaders request)
+      answered = mapResponseHeaders (<> allowed (asked "Origin"))
+   in if requestMethod request == methodOptions && isJust (asked "Origin") && isJust (asked "Access-Control-Request-Method")
+        then respond (answered (responseLBS noContent204 (preflight (asked "Access-Control-Request-Headers")) ""))
+        else app request (respond . answered)
+  where
+    anyOrigin = "*" `elem` origins
+    -- Caches must know that the answer depends on the origin, also where it is not allowed.
+    allowed origin
+      | anyOrigin = [("Access-Control-Allow-Origin", "*")]
+      | Just o <- origin, o `elem` origins = [("Access-Control-Allow-Origin", o), (hVary, "Origin")]
+      | otherwise = [(hVary, "Origin")]
+    preflight wanted =
+      [("Access-Control-Allow-Methods", "GET, HEAD, OPTIONS"), ("Access-Control-Max-Age", "86400")]
+        <> [("Access-Control-Allow-Headers", fields) | Just fields <- [wanted]]
+
+-- | A status with its own words as text.
+plainText :: Status -> ResponseHeaders -> Response
+plainText status fields = responseLBS status ((hContentType, "text/plain; charset=utf-8") : (hContentLength, B.pack (show (B.length text))) : fields) (L.fromStrict text)
+  where
+    text = B.pack (show (statusCode status)) <> " " <> statusMessage status <> "\n"

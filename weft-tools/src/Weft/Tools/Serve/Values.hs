@@ -1,0 +1,187 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : How the value of a setting is written
+--
+-- Pure: from a text to a value, or to a sentence that says what is wanted instead.
+module Weft.Tools.Serve.Values
+  ( Reader,
+
+    -- * Of every kind
+    range,
+    time,
+    among,
+    filled,
+    fileName,
+
+    -- * Of HTTP
+    headerField,
+    errorPage,
+    sitePath,
+    corsOrigin,
+    Redirect (..),
+    redirectRule,
+
+    -- * Addresses
+    Listen (..),
+    listenAddress,
+    Proxy (..),
+    proxyAddress,
+
+    -- * Texts
+    utf8,
+  )
+where
+
+import Data.ByteString (ByteString)
+import qualified Data.ByteString.Char8 as B
+import qualified Data.CaseInsensitive as CI
+import Data.Char (isAlphaNum, isControl, isDigit, isSpace)
+import Data.IP (IPRange (..), makeAddrRange)
+import Data.List (intercalate, isPrefixOf)
+import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
+import Network.HTTP.Types (Header)
+import Text.Read (readMaybe)
+import Weft.Duration (Duration, seconds)
+
+-- | What a text means, or what is wanted instead.
+type Reader a = String -> Either String a
+
+-- Of every kind --------------------------------------------------------------------------
+
+range :: Int -> Int -> Reader Int
+range lo hi text = case reads text of
+  [(n, "")] | n >= toInteger lo, n <= toInteger hi -> Right (fromInteger n)
+  _ -> Left ("a number from " <> show lo <> (if hi == maxBound then " on" else " to " <> show hi) <> " is wanted, not " <> show text)
+
+-- | Seconds, not fewer than so many.
+time :: Double -> Reader Duration
+time least text = case reads text of
+  [(s, "")] | s >= least, s <= 1e9 -> Right (seconds s)
+  _ -> Left ("a number of seconds from " <> (if least == 0 then "0" else show least) <> " on is wanted, not " <> show text)
+
+among :: [(String, a)] -> Reader a
+among known text = case lookup text known of
+  Just a -> Right a
+  Nothing -> Left ("one of " <> intercalate ", " (map fst known) <> " is wanted, not " <> show text)
+
+filled :: Reader String
+filled text = if null text then Left "it is empty" else Right text
+
+fileName :: Reader String
+fileName text
+  | null text || '/' `elem` text || any isControl text = Left ("the name of a file is wanted, not " <> show text)
+  | otherwise = Right text
+
+-- | RFC 9110, 5.1 and 5.5: a token, and what may stand in a line.
+headerField :: Reader Header
+headerField text = case break (== ':') text of
+  (name, ':' : value)
+    | not (null name), all tokenChar name, not (any isControl value), not (reserved name) -> Right (CI.mk (B.pack name), utf8 (trim value))
+    | reserved name -> Left (name <> " is the server's own to say")
+  _ -> Left ("'Name: value' is wanted, not " <> show text)
+  where
+    tokenChar c = c < '\128' && (isAlphaNum c || c `elem` ("!#$%&'*+-.^_`|~" :: String))
+    trim = dropWhile (== ' ') . reverse . dropWhile (== ' ') . reverse
+    reserved name = CI.mk name `elem` ["Content-Length", "Transfer-Encoding", "Connection", "Content-Range", "Date"]
+
+-- | @404=\/404.html@.
+errorPage :: Reader (Int, ByteString)
+errorPage text = case break (== '=') text of
+  (digits, '=' : path) | length digits == 3, Just n <- readMaybe digits, n >= 400, n <= 599 -> (,) n <$> sitePath path
+  _ -> Left ("a status from 400 to 599 and a path, as 404=/404.html, are wanted, not " <> show text)
+
+-- | A path of the site, as in a request: without a query.
+sitePath :: Reader ByteString
+sitePath text
+  | "/" `isPrefixOf` text, not (any (\c -> isControl c || isSpace c || c == '?' || c == '#') text) = Right (utf8 text)
+  | otherwise = Left ("a path that begins with / is wanted, not " <> show text)
+
+-- | RFC 6454, 6.1, or @*@.
+corsOrigin :: Reader ByteString
+corsOrigin text
+  | text == "*" || text == "null" = Right (utf8 text)
+  | any (good . (`B.stripPrefix` given)) ["http://", "https://"] = Right given
+  | otherwise = Left ("an origin without a path, as https://example.org, or * is wanted, not " <> show text)
+  where
+    given = utf8 text
+    good = maybe False (\name -> not (B.null name) && B.all (\c -> isAlphaNum c || c `elem` (".:-[]" :: String)) name)
+
+-- | Where a path leads instead.
+data Redirect = Redirect
+  { redirectFrom :: ByteString,
+    -- | Whatever begins with it, too; then the rest goes behind the target, if 'redirectAppends'.
+    redirectPrefix :: Bool,
+    redirectTo :: ByteString,
+    redirectAppends :: Bool,
+    redirectStatus :: Int
+  }
+  deriving (Eq, Show)
+
+-- | @\/old=\/new@, @\/old=\/new 301@, @\/old\/*=https:\/\/example.org\/*@.
+redirectRule :: Reader Redirect
+redirectRule text = case break (== '=') text of
+  (from, '=' : rest) -> do
+    (to, status) <- case words rest of
+      [to] -> Right (to, 302)
+      [to, code] | code `elem` ["301", "302", "303", "307", "308"] -> Right (to, read code)
+      [_, code] -> Left ("one of the statuses 301, 302, 303, 307 and 308 is wanted, not " <> show code)
+      _ -> malformed
+    let (path, prefix) = starred from
+        (target, appends) = starred to
+    old <- sitePath path
+    if any (`isPrefixOf` target) ["/", "http://", "https://"] && not (any isControl target) && (prefix || not appends) && not ("//" `isPrefixOf` target)
+      then Right (Redirect old prefix (utf8 target) appends status)
+      else malformed
+  _ -> malformed
+  where
+    malformed = Left ("'/old=/new' is wanted, with a status behind it or not, not " <> show text)
+    starred t = case reverse t of
+      '*' : before -> (reverse before, True)
+      _ -> (t, False)
+
+-- Addresses ------------------------------------------------------------------------------
+
+-- | Where to listen.
+data Listen
+  = -- | A host, if not on every address, and a port.
+    ListenTcp (Maybe String) Int
+  | ListenUnix FilePath
+  deriving (Eq, Show)
+
+-- | @host:port@, @[v6]:port@, @:port@, @unix:\/path@.
+listenAddress :: Reader Listen
+listenAddress text = case text of
+  'u' : 'n' : 'i' : 'x' : ':' : path
+    | "/" `isPrefixOf` path, length path < 108 -> Right (ListenUnix path)
+    | otherwise -> Left ("the absolute path of a socket, of 107 bytes at most, is wanted behind unix:, not " <> show path)
+  '[' : rest | (name, ']' : ':' : port) <- break (== ']') rest, not (null name) -> ListenTcp (Just name) <$> portNumber port
+  _ -> case break (== ':') text of
+    (name, ':' : port) | ':' `notElem` port -> ListenTcp (if name `elem` ["", "*"] then Nothing else Just name) <$> portNumber port
+    _ -> Left ("host:port, [v6]:port, :port or unix:/path is wanted, not " <> show text)
+  where
+    portNumber port
+      | not (null port), all isDigit port = range 0 65535 port
+      | otherwise = Left ("a port is wanted behind the last colon of " <> show text)
+
+-- | Who is trusted to speak for others.
+data Proxy
+  = ProxyRange IPRange
+  | -- | Whoever connects to a Unix socket.
+    ProxyUnix
+  deriving (Eq, Show)
+
+-- | An address, a network, or @unix@.
+proxyAddress :: Reader Proxy
+proxyAddress text
+  | text == "unix" = Right ProxyUnix
+  | Just network <- readMaybe text = Right (ProxyRange network)
+  | Just a <- readMaybe text = Right (ProxyRange (IPv4Range (makeAddrRange a 32)))
+  | Just a <- readMaybe text = Right (ProxyRange (IPv6Range (makeAddrRange a 128)))
+  | otherwise = Left ("an address, a network as 10.0.0.0/8, or unix is wanted, not " <> show text)
+
+-- Texts ----------------------------------------------------------------------------------
+
+utf8 :: String -> ByteString
+utf8 = T.encodeUtf8 . T.pack

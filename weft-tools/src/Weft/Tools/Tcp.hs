@@ -1,0 +1,94 @@
+-- |
+-- Description : @weft tcp@
+--
+-- @weft tcp doctor@: whether this machine can run a TCP/IP stack in a program, by trying it: a network namespace, a TUN
+-- device, and transfers between the kernel's stack and ours. All of it is gone afterwards. Status 0 if everything
+-- works, 1 if something does not.
+module Weft.Tools.Tcp
+  ( tcpCommand,
+  )
+where
+
+import Control.Concurrent (forkIO)
+import Control.Exception (IOException, SomeException, bracket, try)
+import Control.Monad (forever, unless, void, when)
+import qualified Data.ByteString as B
+import Data.Maybe (isNothing)
+import Options.Applicative
+import System.Directory (doesPathExist, findExecutable)
+import System.Environment (getExecutablePath)
+import System.Exit (ExitCode (..), exitWith)
+import System.IO (hFlush, stdout)
+import System.Posix.User (getEffectiveUserID)
+import System.Process (readProcessWithExitCode)
+import Weft.Duration (seconds)
+import Weft.Tcp
+import Weft.Tcp.Device (Device (..))
+import Weft.Tcp.Device.Tun
+import Weft.Transport
+
+-- | The subcommand.
+tcpCommand :: Mod CommandFields (IO ())
+tcpCommand = command "tcp" (info (hsubparser (doctorOf <> inside) <**> helper) (progDesc "The TCP/IP stack in the program" <> failureCode 2))
+  where
+    doctorOf = command "doctor" (info (pure doctor) (progDesc "Try a stack beside the kernel's, in a network namespace that is gone afterwards"))
+    inside = command "trial" (info (pure trial) (progDesc "What doctor runs inside of the namespace")) <> internal
+
+-- | Look for what is needed; then go on in a namespace.
+doctor :: IO ()
+doctor = do
+  user <- getEffectiveUserID
+  tun <- doesPathExist "/dev/net/tun"
+  absent <- filterMissing ["unshare", "ip"]
+  let missing = ["this user is not root" | user /= 0] ++ ["there is no /dev/net/tun" | not tun] ++ ["the program " <> p <> " is missing" | p <- absent]
+  unless (null missing) $ do
+    mapM_ (putStrLn . ("cannot be tried: " <>)) missing
+    exitWith (ExitFailure 1)
+  self <- getExecutablePath
+  (code, out, err) <- readProcessWithExitCode "timeout" ["60", "unshare", "-n", "--", self, "tcp", "trial"] ""
+  putStr (out <> err)
+  exitWith code
+  where
+    filterMissing ps = concat <$> mapM (\p -> (\found -> [p | isNothing found]) <$> findExecutable p) ps
+
+-- | In a namespace of its own: each line says what was tried, and how it went. The first failure is the end.
+trial :: IO ()
+trial = do
+  mapM_ tried [("without offload", False), ("with segmentation offload", True)]
+  putStrLn "everything works"
+  where
+    tried (name, offload) = do
+      device <- attempt ("a TUN device " <> name) (setUp offload)
+      attempt ("1 MB through it, from the kernel to us and back, " <> name) (withStack (defaultSettings [ours]) device transfer)
+      void (ip ["link", "del", deviceName device] >> pure ())
+    setUp offload = do
+      mapM_ ip [["link", "set", "lo", "up"], ["tuntap", "add", "dev", "weft0", "mode", "tun"], ["addr", "add", "10.9.0.1/24", "dev", "weft0"], ["link", "set", "weft0", "up"]]
+      openTun (TunSettings "weft0" offload 1)
+    ours = V4 0x0a090002
+    transfer st = do
+      l <- listen st Nothing 7
+      _ <- forkIO (forever (accept l >>= \c -> forkIO (void (try (echo c) :: IO (Either SomeException ())) >> close c)))
+      limit <- deadlineIn (seconds 20)
+      bracket (transportConnect socketTransport limit (toSockAddr 7 ours)) connClose $ \c -> do
+        let sent = B.pack (take 1000000 (cycle [0 .. 250]))
+        _ <- forkIO (void (try (connSendBytes c limit sent >> connShutdownSend c limit) :: IO (Either IOException ())))
+        got <- receiveAll c limit []
+        when (got /= sent) (ioError (userError "other bytes came back"))
+    echo c = recv c noDeadline 65536 >>= \b -> unless (B.null b) (send c noDeadline b >> echo c)
+    receiveAll c limit parts = do
+      b <- connReceive c limit 65536
+      if B.null b then pure (B.concat (reverse parts)) else receiveAll c limit (b : parts)
+
+ip :: [String] -> IO ()
+ip args = do
+  (code, _, err) <- readProcessWithExitCode "ip" args ""
+  unless (code == ExitSuccess) (ioError (userError ("ip " <> unwords args <> ": " <> err)))
+
+attempt :: String -> IO a -> IO a
+attempt name act = do
+  putStr (name <> ": ")
+  hFlush stdout
+  r <- try act
+  case r of
+    Right a -> a <$ (putStrLn "works" >> hFlush stdout)
+    Left e -> putStrLn ("fails: " <> show (e :: IOException)) >> hFlush stdout >> exitWith (ExitFailure 1)

@@ -1,0 +1,119 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : @weft top@
+--
+-- A live view of a running program over its metrics page: what its managers do on each capability, its requests, its memory and its
+-- collections. On a terminal the screen is written over and the key q ends it; elsewhere each reading is printed. Exit status: 0,
+-- 1 when the page cannot be read, 2 for bad arguments.
+module Weft.Tools.Top
+  ( topCommand,
+  )
+where
+
+import Control.Concurrent (MVar, forkIO, killThread, newEmptyMVar, putMVar)
+import Control.Concurrent.MVar (takeMVar)
+import Control.Exception (Handler (..), IOException, bracket, bracket_, catches, finally)
+import Control.Monad (forM_, unless, void, when)
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
+import qualified Data.Text.Encoding.Error as T
+import qualified Data.Text.IO as T
+import GHC.Clock (getMonotonicTime)
+import Options.Applicative
+import System.Exit (ExitCode (..), exitWith)
+import System.IO
+import System.Timeout (timeout)
+import Weft.Duration (seconds)
+import Weft.Socket (deadlineIn, isTimeout)
+import Weft.Tools.Bench.Options (positive)
+import Weft.Tools.Http
+import Weft.Tools.Top.Readings
+
+-- | The subcommand.
+topCommand :: Mod CommandFields (IO ())
+topCommand =
+  command "top" $
+    info
+      ( top <$> argument (eitherReader (fmap metrics . parseTarget)) (metavar "URL" <> help "The metrics page: http://HOST:PORT (/metrics is added), or unix:FILE")
+          <*> option positive (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Between readings")
+          <*> optional (option positive (long "count" <> metavar "N" <> help "End after so many screens"))
+      )
+      ( progDesc "Show what a running program does, live, over its metrics page"
+          <> footer "Example: weft serve site --port 8080 & weft top http://127.0.0.1:8080. On a terminal, q ends it; elsewhere readings are printed as text."
+          <> failureCode 2
+      )
+  where
+    metrics target = if targetPath target == "/" then target {targetPath = "/metrics"} else target
+
+top :: Target -> Double -> Maybe Int -> IO ()
+top target interval count = do
+  terminal <- (&&) <$> hIsTerminalDevice stdout <*> hIsTerminalDevice stdin
+  hSetEncoding stdout utf8
+  quit <- newEmptyMVar
+  if terminal then onTerminal quit (run terminal quit) else run terminal quit
+  where
+    run terminal quit = do
+      begun <- getMonotonicTime
+      first <- readPage target
+      follow terminal quit count begun first
+    follow _ _ (Just 0) _ _ = pure ()
+    follow terminal quit left from before = do
+      stopped <- timeout (round (interval * 1e6)) (takeMVar quit)
+      case stopped of
+        Just () -> pure ()
+        Nothing -> do
+          now <- getMonotonicTime
+          after <- readPage target
+          height <- pure (60 :: Int)
+          let Screen shown = screenOf (title now) (now - from) before after
+          if terminal then paint (take height shown) else mapM_ T.putStrLn shown >> T.putStrLn "" >> hFlush stdout
+          follow terminal quit (subtract 1 <$> left) now after
+    title _ = "weft top: " <> name <> "   every " <> T.pack (show interval) <> " s"
+    name = maybe (T.pack (targetHost target <> ":" <> targetPort target)) T.pack (targetUnix target)
+
+-- | The alternate screen without a cursor, and a thread that reads keys; all is put back at the end.
+onTerminal :: MVar () -> IO () -> IO ()
+onTerminal quit act =
+  bracket ((,) <$> hGetBuffering stdin <*> hGetEcho stdin) (\(buffering, echo) -> hSetBuffering stdin buffering >> hSetEcho stdin echo) $ \_ -> do
+    hSetBuffering stdin NoBuffering
+    hSetEcho stdin False
+    bracket_ (put "\ESC[?1049h\ESC[?25l") (put "\ESC[?25h\ESC[?1049l") $
+      bracket (forkIO keys) killThread (const act)
+  where
+    put text = T.hPutStr stdout text >> hFlush stdout
+    keys = do
+      ended <- isEOF
+      unless ended $ do
+        key <- getChar
+        if key `elem` ("qQ\ESC" :: String) then putMVar quit () else keys
+
+-- | Write over the screen, line by line, so that it does not flicker.
+paint :: [Text] -> IO ()
+paint shown = do
+  T.putStr "\ESC[H"
+  forM_ shown $ \line -> T.putStr (line <> "\ESC[K\n")
+  T.putStr "\ESC[KPress q to quit.\ESC[J"
+  hFlush stdout
+
+-- | The page, on a connection of its own. Ends the program when it cannot be read.
+readPage :: Target -> IO Reading
+readPage target =
+  page
+    `catches` [ Handler (\e -> failed (if isTimeout e then "no answer within 5 s" else T.pack (show (e :: IOException)))),
+                Handler (\e -> failed (if e == Malformed then "no HTTP is spoken there" else "the connection ended early"))
+              ]
+  where
+    page = do
+      due <- deadlineIn (seconds 5)
+      response <- bracket (connectTo due target) disconnect $ \c -> exchange due c Keep (getRequest target ["Connection: close"])
+      let text = T.decodeUtf8With T.lenientDecode (responseBody response)
+          found = parseReading text
+      when (responseStatus response /= 200) . void . failed $ "status " <> T.pack (show (responseStatus response))
+      when (null found) . void . failed $ "there are no metrics on that page"
+      pure found
+    failed :: Text -> IO Reading
+    failed why = do
+      T.hPutStrLn stderr ("weft top: " <> T.pack (targetPath target) <> ": " <> why) `finally` hFlush stderr
+      exitWith (ExitFailure 1)

@@ -1,0 +1,195 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Metrics pages, and what happened between two of them
+--
+-- Pure: parses the text format of Prometheus (version 0.0.4) and makes the screen of @weft top@ of two readings. Names that it does not
+-- know are shown too, by their rates, so that it serves any program with a metrics page.
+module Weft.Tools.Top.Readings
+  ( Reading,
+    parseReading,
+    Screen (..),
+    screenOf,
+    quantile,
+  )
+where
+
+import Data.List (nub, sortOn)
+import qualified Data.Map.Strict as M
+import Data.Maybe (fromMaybe, mapMaybe)
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.Read as T
+import Weft.Tools.Bench.Table (columns, renderNumber)
+
+-- | Samples by name and labels.
+type Reading = M.Map (Text, [(Text, Text)]) Double
+
+-- | The samples of a page; lines that are none are left out.
+parseReading :: Text -> Reading
+parseReading = M.fromList . mapMaybe (sample . T.strip) . T.lines
+
+sample :: Text -> Maybe ((Text, [(Text, Text)]), Double)
+sample line
+  | T.null line || "#" `T.isPrefixOf` line = Nothing
+  | otherwise = do
+    let (name, rest) = T.span (`notElem` ("{ \t" :: String)) line
+    (labels, after) <- if "{" `T.isPrefixOf` rest then labelsOf (T.drop 1 rest) else Just ([], rest)
+    number <- case T.words after of
+      word : _ -> value word
+      [] -> Nothing
+    if T.null name then Nothing else Just ((name, labels), number)
+  where
+    value word = case word of
+      "+Inf" -> Just (1 / 0)
+      "-Inf" -> Just (-1 / 0)
+      "NaN" -> Just (0 / 0)
+      _ -> either (const Nothing) (\(n, left) -> if T.null left then Just n else Nothing) (T.signed T.double word)
+
+-- | Labels up to the closing brace, with @\\"@, @\\\\@ and @\\n@ in their values, and what follows it.
+labelsOf :: Text -> Maybe ([(Text, Text)], Text)
+labelsOf text = case T.uncons (T.dropWhile (`elem` (", " :: String)) text) of
+  Just ('}', rest) -> Just ([], rest)
+  Just _ -> do
+    let (name, rest) = T.breakOn "=\"" (T.dropWhile (`elem` (", " :: String)) text)
+    if T.null rest then Nothing else pure ()
+    (content, after) <- quoted "" (T.drop 2 rest)
+    (others, end) <- labelsOf after
+    pure ((name, content) : others, end)
+  Nothing -> Nothing
+  where
+    quoted before from = case T.break (`elem` ("\"\\" :: String)) from of
+      (part, left) -> case T.unpack (T.take 2 left) of
+        '"' : _ -> Just (before <> part, T.drop 1 left)
+        ['\\', 'n'] -> quoted (before <> part <> "\n") (T.drop 2 left)
+        ['\\', c] -> quoted (before <> part <> T.singleton c) (T.drop 2 left)
+        _ -> Nothing
+
+-- | Lines to show, each no wider than it needs.
+newtype Screen = Screen {screenLines :: [Text]}
+
+-- | The screen, of the readings at the ends of so many seconds.
+screenOf :: Text -> Double -> Reading -> Reading -> Screen
+screenOf title seconds before after =
+  Screen . concat $
+    [ [title],
+      processLine seconds before after,
+      requestLines seconds before after,
+      managerTable seconds before after,
+      collectorLine seconds before after,
+      othersTable seconds before after
+    ]
+
+-- | A gauge, summed over its labels.
+gauge :: Text -> Reading -> Maybe Double
+gauge name reading = case [v | ((n, _), v) <- M.toList reading, n == name] of
+  [] -> Nothing
+  several -> Just (sum several)
+
+-- | How fast counters grow: of all samples of this name that the labels allow. A counter that shrank began anew.
+rate :: ([(Text, Text)] -> Bool) -> Text -> Double -> Reading -> Reading -> Maybe Double
+rate wanted name seconds before after = case [v - start k v | (k@(n, labels), v) <- M.toList after, n == name, wanted labels] of
+  [] -> Nothing
+  several -> Just (sum several / seconds)
+  where
+    start k v = let was = M.findWithDefault 0 k before in if was > v then 0 else was
+
+everyLabel :: [(Text, Text)] -> Bool
+everyLabel = const True
+
+processLine :: Double -> Reading -> Reading -> [Text]
+processLine seconds before after = [T.intercalate "   " parts | not (null parts)]
+  where
+    parts =
+      concat
+        [ ["CPU " <> percent v | Just v <- [rate everyLabel "process_cpu_seconds_total" seconds before after]],
+          ["resident " <> bytes v | Just v <- [gauge "process_resident_memory_bytes" after]],
+          ["descriptors " <> renderNumber v | Just v <- [gauge "process_open_fds" after]],
+          ["threads of the OS " <> renderNumber v | Just v <- [gauge "process_threads" after]]
+        ]
+
+percent :: Double -> Text
+percent v = renderNumber (100 * v) <> " %"
+
+bytes :: Double -> Text
+bytes v
+  | v >= 1e9 = renderNumber (v / 1e9) <> " GB"
+  | v >= 1e6 = renderNumber (v / 1e6) <> " MB"
+  | otherwise = renderNumber (v / 1e3) <> " kB"
+
+requestLines :: Double -> Reading -> Reading -> [Text]
+requestLines seconds before after = [T.intercalate "   " parts | not (null parts)]
+  where
+    classes = nub [c | ((n, labels), _) <- M.toList after, n == "http_requests_total", Just c <- [lookup "status" labels]]
+    parts =
+      concat
+        [ ["requests " <> renderNumber v <> "/s" | Just v <- [rate everyLabel "http_requests_total" seconds before after]],
+          [c <> " " <> renderNumber v <> "/s" | c <- classes, Just v <- [rate (elem ("status", c)) "http_requests_total" seconds before after], v > 0],
+          ["in flight " <> renderNumber v | Just v <- [gauge "http_requests_in_flight" after]],
+          ["connections " <> renderNumber v | Just v <- [gauge "http_connections" after]],
+          ["p" <> renderNumber (100 * q) <> " <= " <> renderNumber (1e3 * v) <> " ms" | q <- [0.5, 0.99], Just v <- [quantile q "http_request_duration_seconds" before after]],
+          ["refused " <> renderNumber v <> "/s" | Just v <- [rate everyLabel "http_refused_total" seconds before after], v > 0]
+        ]
+
+-- | The upper end of the class of a histogram below which this share of what was added lies.
+quantile :: Double -> Text -> Reading -> Reading -> Maybe Double
+quantile share name before after
+  | total <= 0 = Nothing
+  | otherwise = case dropWhile ((< share * total) . snd) classes of
+    (upper, _) : _ -> Just upper
+    [] -> Nothing
+  where
+    classes = sortOn fst . M.toList $ M.fromListWith (+) [(upper, v - M.findWithDefault 0 k before) | (k@(n, labels), v) <- M.toList after, n == name <> "_bucket", Just upper <- [lookup "le" labels >>= bound]]
+    total = maximum (0 : map snd classes)
+    bound text = if text == "+Inf" then Just (1 / 0) else either (const Nothing) (Just . fst) (T.double text)
+
+-- | What the event managers did, a line for each capability where the page tells them apart.
+managerTable :: Double -> Reading -> Reading -> [Text]
+managerTable seconds before after
+  | null shown = []
+  | otherwise = "" : columns (("capability" : map snd shown) : map line capabilities)
+  where
+    known =
+      [ ("weft_waits_total", "waits/s"),
+        ("weft_events_total", "events/s"),
+        ("weft_polls_total", "polls/s"),
+        ("weft_sleeps_total", "sleeps/s"),
+        ("weft_wakeups_total", "wake-ups/s"),
+        ("weft_timers_set_total", "timers set/s"),
+        ("weft_timers_fired_total", "fired/s")
+      ]
+    shown = [k | k@(name, _) <- known, any ((== name) . fst) (M.keys after)]
+    labelled = nub [c | ((name, labels), _) <- M.toList after, name `elem` map fst known, Just c <- [lookup "capability" labels]]
+    capabilities = map Just (sortOn numeric labelled) <> [Nothing | length labelled /= 1]
+    numeric c = either (const (0 :: Int)) fst (T.decimal c)
+    line c = fromMaybe "all" c : [maybe "-" renderNumber (rate (allowed c) name seconds before after) | (name, _) <- shown]
+    allowed c labels = maybe True (\wanted -> lookup "capability" labels == Just wanted) c
+
+collectorLine :: Double -> Reading -> Reading -> [Text]
+collectorLine seconds before after = [T.intercalate "   " parts | not (null parts)]
+  where
+    parts =
+      concat
+        [ ["", "collections " <> renderNumber v <> "/s"] <> stopped
+          | Just v <- [rate everyLabel "ghc_gcs_total" seconds before after],
+            let stopped = ["stood still " <> percent w | Just w <- [rate everyLabel "ghc_gc_wall_seconds_total" seconds before after]]
+        ]
+        <> ["allocates " <> bytes v <> "/s" | Just v <- [rate everyLabel "ghc_allocated_bytes_total" seconds before after]]
+        <> ["live " <> bytes v | Just v <- [gauge "ghc_live_bytes" after]]
+
+-- | Counters that are not shown above and that grew, fastest first.
+othersTable :: Double -> Reading -> Reading -> [Text]
+othersTable seconds before after
+  | null growing = []
+  | otherwise = "" : columns [[name, renderNumber v <> "/s"] | (name, v) <- take 12 growing]
+  where
+    growing =
+      sortOn
+        (negate . snd)
+        [ (name, v)
+          | name <- nub (map fst (M.keys after)),
+            "_total" `T.isSuffixOf` name,
+            not (any (`T.isPrefixOf` name) ["weft_", "ghc_", "process_", "http_requests_total", "http_refused_total"]),
+            Just v <- [rate everyLabel name seconds before after],
+            v > 0
+        ]

@@ -1,0 +1,91 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : @weft trace@
+--
+-- Records what a program's capabilities and event managers do, in GHC's event log, and makes a picture of it. Exit status: that of the program, 1
+-- when a log cannot be read, 2 for bad arguments and for programs that cannot log.
+module Weft.Tools.Trace
+  ( traceCommand,
+  )
+where
+
+import Control.Monad (unless)
+import Data.ByteString.Builder (hPutBuilder)
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.IO as T
+import Options.Applicative
+import System.Directory (doesFileExist, findExecutable, makeAbsolute)
+import System.Exit (ExitCode (..), exitWith)
+import System.FilePath (replaceExtension, takeFileName)
+import System.IO (IOMode (WriteMode), hSetEncoding, stderr, utf8, withFile)
+import System.Process (delegate_ctlc, proc, waitForProcess, withCreateProcess)
+import Weft.Tools.Trace.Chrome (chromeTrace)
+import Weft.Tools.Trace.Log (readLog)
+import Weft.Tools.Trace.Page (timelinePage)
+import Weft.Tools.Trace.Timeline
+
+-- | The subcommand, with @view@ in it.
+traceCommand :: Mod CommandFields (IO ())
+traceCommand =
+  command "trace" $
+    info
+      (hsubparser (viewCommand <> metavar "view") <|> record <$> output <*> program <*> arguments)
+      ( noIntersperse
+          <> progDesc "Record what a program's cores and event managers do, or show a recording"
+          <> footer
+            "Example: weft trace -o pong.eventlog -- ./pong +RTS -N2, then weft trace view pong.eventlog. The program has to be linked with \
+            \-rtsopts and, before GHC 9.4, with -eventlog."
+          <> failureCode 2
+      )
+  where
+    output = strOption (long "output" <> short 'o' <> metavar "FILE" <> value "weft.eventlog" <> showDefault <> help "The recording")
+    program = strArgument (metavar "PROGRAM")
+    arguments = many (strArgument (metavar "ARGS..."))
+
+viewCommand :: Mod CommandFields (IO ())
+viewCommand =
+  command "view" $
+    info
+      ( view <$> strArgument (metavar "FILE" <> help "An event log, of weft trace or of +RTS -l")
+          <*> optional (strOption (long "output" <> short 'o' <> metavar "FILE.html" <> help "The page (beside the recording)"))
+          <*> optional (strOption (long "json" <> metavar "FILE.json" <> help "Write it for Perfetto and chrome://tracing too"))
+      )
+      ( progDesc "Make a page of a recording: a timeline of each core, wake-ups, latencies"
+          <> footer "Example: weft trace view pong.eventlog --json pong.json"
+          <> failureCode 2
+      )
+
+record :: FilePath -> FilePath -> [String] -> IO ()
+record output program arguments = do
+  here <- doesFileExist program
+  path <- if here then Just <$> makeAbsolute program else findExecutable program
+  case path of
+    Nothing -> refuse (T.pack program <> ": no such program")
+    Just found -> do
+      -- Scheduling, collections, user events and labels; nothing else.
+      let options = ["+RTS", "-l-asgu", "-ol" <> output, "-RTS"]
+      code <- withCreateProcess (proc found (options <> arguments)) {delegate_ctlc = True} (\_ _ _ child -> waitForProcess child)
+      there <- doesFileExist output
+      unless there $ refuse (T.pack program <> " wrote no event log: link it with -rtsopts and, before GHC 9.4, with -eventlog")
+      T.hPutStrLn stderr ("weft trace: " <> T.pack output <> " (weft trace view " <> T.pack output <> " makes a page of it)")
+      exitWith code
+
+view :: FilePath -> Maybe FilePath -> Maybe FilePath -> IO ()
+view file page json = do
+  found <- readLog file
+  case found of
+    Left why -> T.hPutStrLn stderr ("weft trace: " <> T.pack file <> ": " <> why) >> exitWith (ExitFailure 1)
+    Right entries -> do
+      let timeline = timelineOf entries
+          target = maybe (replaceExtension file "html") id page
+      withFile target WriteMode $ \handle -> hSetEncoding handle utf8 >> T.hPutStr handle (timelinePage (T.pack (takeFileName file)) timeline)
+      T.putStrLn (T.pack target)
+      mapM_ (\name -> withFile name WriteMode (`hPutBuilder` chromeTrace timeline) >> T.putStrLn (T.pack name)) json
+      unless (any (`M.member` timelineCounts timeline) ["sleeps", "events handed"]) $
+        T.hPutStrLn stderr "weft trace: there are no markers of Weft in it: the program does not run on Weft, or user events were off (+RTS -lu)"
+
+refuse :: Text -> IO a
+refuse message = T.hPutStrLn stderr ("weft trace: " <> message) >> exitWith (ExitFailure 2)

@@ -1,0 +1,57 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : A timeline for Perfetto and chrome:\/\/tracing
+--
+-- Pure: the Trace Event Format, with complete events (@X@) for spans, flow events (@s@ and @f@) for wake-ups, and names for the rows. A
+-- capability has two rows: what runs on it, and its manager's sleep.
+module Weft.Tools.Trace.Chrome
+  ( chromeTrace,
+  )
+where
+
+import Data.Aeson.Encoding
+import Data.ByteString.Builder (Builder)
+import Data.Int (Int64)
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Trace.Timeline
+
+-- | The document.
+chromeTrace :: Timeline -> Builder
+chromeTrace timeline = fromEncoding (pairs (pair "traceEvents" (list id events) <> pair "displayTimeUnit" (text "ns")))
+  where
+    events =
+      concat [[rowName (2 * cap) ("capability " <> shown cap), rowName (2 * cap + 1) ("manager " <> shown cap)] | cap <- M.keys (timelineRows timeline)]
+        <> [complete cap s | (cap, spans) <- M.toList (timelineRows timeline), s <- spans]
+        <> concat (zipWith flow [0 ..] [a | a <- timelineArrows timeline, arrowFromRow a /= arrowToRow a])
+
+shown :: Int -> Text
+shown = T.pack . show
+
+rowName :: Int -> Text -> Encoding
+rowName row name = pairs (pair "name" (text "thread_name") <> pair "ph" (text "M") <> common row <> pair "args" (pairs (pair "name" (text name))))
+
+common :: Int -> Series
+common row = pair "pid" (int 1) <> pair "tid" (int row)
+
+complete :: Int -> Span -> Encoding
+complete cap s =
+  pairs $
+    pair "name" (text (if T.null (spanThread s) then activityName (spanActivity s) else spanThread s))
+      <> pair "cat" (text (activityName (spanActivity s)))
+      <> pair "ph" (text "X")
+      <> pair "ts" (micro (spanFrom s))
+      <> pair "dur" (micro (spanTo s - spanFrom s))
+      <> common (2 * cap + (if spanActivity s == Blocked then 1 else 0))
+
+flow :: Int -> Arrow -> [Encoding]
+flow number arrow = [end "s" (arrowFrom arrow) (arrowFromRow arrow) mempty, end "f" (arrowTo arrow) (arrowToRow arrow) (pair "bp" (text "e"))]
+  where
+    end phase time row more =
+      pairs (pair "name" (text "wake-up") <> pair "cat" (text "wake-up") <> pair "ph" (text phase) <> pair "id" (int number) <> pair "ts" (micro time) <> common (2 * row) <> more)
+
+-- | Nanoseconds as microseconds, exactly.
+micro :: Int64 -> Encoding
+micro ns = double (fromIntegral ns / 1000)

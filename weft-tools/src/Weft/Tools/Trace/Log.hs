@@ -1,0 +1,87 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Reading GHC's event log
+--
+-- The events that a timeline is made of, out of a file that @+RTS -l@ wrote, by the library @ghc-events@. Others are left out. A log whose program
+-- was killed is read as far as it goes.
+module Weft.Tools.Trace.Log
+  ( Entry (..),
+    What (..),
+    Marker (..),
+    readLog,
+    markerOf,
+  )
+where
+
+import Control.Exception (SomeException, evaluate, try)
+import Data.Int (Int64)
+import Data.Maybe (mapMaybe)
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified GHC.RTS.Events as G
+import Text.Read (readMaybe)
+
+-- | Something that happened on a capability, so many nanoseconds after the start.
+data Entry = Entry
+  { entryTime :: !Int64,
+    entryCapability :: !Int,
+    entryWhat :: !What
+  }
+  deriving (Eq, Show)
+
+-- | What it was; threads by their numbers.
+data What
+  = Runs !Int
+  | Stops !Int
+  | -- | A thread becomes ready on that capability.
+    Wakes !Int !Int
+  | Labelled !Int !Text
+  | CollectionBegins
+  | CollectionEnds
+  | Marked !Marker
+  deriving (Eq, Show)
+
+-- | What "Weft.Core.EventLog" wrote.
+data Marker = Sleeping | Woken !Int | Handed !Int | Fired !Int | Signalled !Int | Waited
+  deriving (Eq, Show)
+
+-- | The entries in the order of time, or why there are none.
+readLog :: FilePath -> IO (Either Text [Entry])
+readLog file = do
+  found <- try (G.readEventLogFromFile file >>= either (pure . Left . T.pack) (fmap Right . whole))
+  pure $ case found of
+    Left e -> Left (T.pack (takeWhile (/= '\n') (show (e :: SomeException))))
+    Right (Left why) -> Left why
+    Right (Right entries) -> Right entries
+  where
+    whole eventLog = do
+      let entries = mapMaybe entry (G.sortEvents (G.events (G.dat eventLog)))
+      entries <$ evaluate (length entries)
+
+entry :: G.Event -> Maybe Entry
+entry event = Entry (fromIntegral (G.evTime event)) (maybe 0 id (G.evCap event)) <$> what (G.evSpec event)
+
+what :: G.EventInfo -> Maybe What
+what info = case info of
+  G.RunThread {G.thread = t} -> Just (Runs (fromIntegral t))
+  G.StopThread {G.thread = t} -> Just (Stops (fromIntegral t))
+  G.WakeupThread {G.thread = t, G.otherCap = c} -> Just (Wakes (fromIntegral t) c)
+  G.ThreadLabel {G.thread = t, G.threadlabel = l} -> Just (Labelled (fromIntegral t) l)
+  G.StartGC -> Just CollectionBegins
+  G.EndGC -> Just CollectionEnds
+  G.UserMessage {G.msg = m} -> Marked <$> markerOf m
+  _ -> Nothing
+
+-- | The marker in a user message; others are not ours.
+markerOf :: Text -> Maybe Marker
+markerOf message = do
+  text <- T.stripPrefix "weft:" message
+  case T.words text of
+    ["sleep"] -> Just Sleeping
+    ["wait"] -> Just Waited
+    [word, number] -> do
+      n <- readMaybe (T.unpack number)
+      make <- lookup word [("woken", Woken), ("handed", Handed), ("fired", Fired), ("signal", Signalled)]
+      Just (make n)
+    _ -> Nothing

@@ -1,0 +1,141 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : What each capability did, when
+--
+-- Pure: from the entries of a log to spans of time on rows, a row for each capability, to the wake-ups between them, and to the times
+-- that threads were ready and did not run. Times in nanoseconds.
+module Weft.Tools.Trace.Timeline
+  ( Timeline (..),
+    Span (..),
+    Activity (..),
+    Arrow (..),
+    timelineOf,
+    activityName,
+    busyShare,
+  )
+where
+
+import Data.Int (Int64)
+import Data.List (foldl')
+import qualified Data.Map.Strict as M
+import Data.Maybe (fromMaybe)
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Trace.Log
+
+-- | What a capability does in a span. 'Blocked' is its manager's: other threads may run meanwhile.
+data Activity = Running | Dispatching | Collecting | Blocked
+  deriving (Eq, Ord, Show, Enum, Bounded)
+
+-- | From, until, what, and who.
+data Span = Span
+  { spanFrom :: !Int64,
+    spanTo :: !Int64,
+    spanActivity :: !Activity,
+    spanThread :: !Text
+  }
+  deriving (Eq, Show)
+
+-- | A thread that was made ready on one capability and ran on another, or that one: when and where.
+data Arrow = Arrow
+  { arrowFrom :: !Int64,
+    arrowFromRow :: !Int,
+    arrowTo :: !Int64,
+    arrowToRow :: !Int
+  }
+  deriving (Eq, Show)
+
+-- | All of a log.
+data Timeline = Timeline
+  { timelineEnd :: !Int64,
+    timelineRows :: !(M.Map Int [Span]),
+    -- | From becoming ready to running: also the latencies, which are their lengths.
+    timelineArrows :: ![Arrow],
+    -- | How often each kind of marker was written; and, under @events handed@ and @timers fired@, the sums of their numbers.
+    timelineCounts :: !(M.Map Text Int)
+  }
+
+-- | What is open while the entries are gone through. All maps are keyed by capability or by thread.
+data State = State
+  { running :: !(M.Map Int (Int, Int64)),
+    collecting :: !(M.Map Int Int64),
+    sleeping :: !(M.Map Int Int64),
+    ready :: !(M.Map Int (Int64, Int)),
+    labels :: !(M.Map Int Text),
+    rows :: !(M.Map Int [Span]),
+    arrows :: ![Arrow],
+    counts :: !(M.Map Text Int)
+  }
+
+-- | The timeline of a log. O(n log n) in its entries.
+timelineOf :: [Entry] -> Timeline
+timelineOf entries = Timeline end (M.map reverse (rows final)) (reverse (arrows final)) (counts final)
+  where
+    end = maximum (0 : map entryTime entries)
+    final = close end (foldl' step (State M.empty M.empty M.empty M.empty names M.empty [] M.empty) entries)
+    -- A thread has its label from the start, even if it was told later.
+    names = M.fromList [(t, l) | Entry _ _ (Labelled t l) <- entries]
+
+step :: State -> Entry -> State
+step s (Entry time cap what) = case what of
+  Runs t ->
+    let s' = s {running = M.insert cap (t, time) (running s)}
+     in case M.lookup t (ready s) of
+          Just (since, from) -> s' {ready = M.delete t (ready s), arrows = Arrow since from time cap : arrows s}
+          Nothing -> s'
+  Stops t -> case M.lookup cap (running s) of
+    Just (t', since) | t == t' -> add cap (threadSpan s t since time) s {running = M.delete cap (running s)}
+    _ -> s
+  Wakes t _ -> s {ready = M.insertWith (\_ old -> old) t (time, cap) (ready s)}
+  Labelled _ _ -> s
+  CollectionBegins -> s {collecting = M.insert cap time (collecting s)}
+  CollectionEnds -> case M.lookup cap (collecting s) of
+    Just since -> add cap (Span since time Collecting "") s {collecting = M.delete cap (collecting s)}
+    Nothing -> s
+  Marked marker -> marked time cap marker s
+
+marked :: Int64 -> Int -> Marker -> State -> State
+marked time cap marker s = case marker of
+  Sleeping -> counted "sleeps" 1 s {sleeping = M.insert cap time (sleeping s)}
+  Woken n -> counted "events handed" n (wakes (counted "wake-ups of managers" 1 s))
+  Handed n -> counted "events handed" n (counted "polls that found events" 1 s)
+  Fired n -> counted "timers fired" n s
+  Signalled _ -> counted "signals sent" 1 s
+  Waited -> counted "waits" 1 s
+  where
+    counted name n st = st {counts = M.insertWith (+) name n (counts st)}
+    wakes st = case M.lookup cap (sleeping st) of
+      Just since -> add cap (Span since time Blocked "") st {sleeping = M.delete cap (sleeping st)}
+      Nothing -> st
+
+add :: Int -> Span -> State -> State
+add cap one s = s {rows = M.insertWith (++) cap [one] (rows s)}
+
+threadSpan :: State -> Int -> Int64 -> Int64 -> Span
+threadSpan s t since time = Span since time (if dispatcher then Dispatching else Running) name
+  where
+    name = fromMaybe ("thread " <> T.pack (show t)) (M.lookup t (labels s))
+    dispatcher = "weft dispatcher" `T.isPrefixOf` name
+
+-- | What was open when the log ended.
+close :: Int64 -> State -> State
+close end s = foldl' (\st (cap, one) -> add cap one st) s (threads <> collections <> sleeps)
+  where
+    threads = [(cap, threadSpan s t since end) | (cap, (t, since)) <- M.toList (running s)]
+    collections = [(cap, Span since end Collecting "") | (cap, since) <- M.toList (collecting s)]
+    sleeps = [(cap, Span since end Blocked "") | (cap, since) <- M.toList (sleeping s)]
+
+-- | For legends.
+activityName :: Activity -> Text
+activityName activity = case activity of
+  Running -> "running threads"
+  Dispatching -> "dispatching"
+  Collecting -> "collecting garbage"
+  Blocked -> "manager blocked in the kernel"
+
+-- | The share of the whole time that a row spends so.
+busyShare :: Timeline -> Int -> Activity -> Double
+busyShare timeline cap activity =
+  fromIntegral (sum [spanTo s - spanFrom s | s <- M.findWithDefault [] cap (timelineRows timeline), spanActivity s == activity])
+    / fromIntegral (max 1 (timelineEnd timeline))

@@ -1,0 +1,399 @@
+-- |
+-- @weft serve@ as whoever moves a site to it from another server knows it: what is said to clients beside the files, behind proxies,
+-- on several addresses, under several names.
+module Answering (tests) where
+
+import Control.Concurrent (threadDelay)
+import Control.Exception
+import Control.Monad
+import qualified Data.ByteString.Char8 as B
+import Data.List (isInfixOf)
+import Network.Socket
+import Network.Socket.ByteString (recv, sendAll)
+import Operating (callSilently, config, has, inFolder, until', warned)
+import Program
+import System.Directory
+import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
+import System.IO
+import System.Posix.Signals (sigHUP, sigTERM)
+import System.Process
+import Test.Tasty
+import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Skip (testCase)
+
+tests :: FilePath -> TestTree
+tests program =
+  testGroup
+    "answering"
+    [ pages program,
+      redirecting program,
+      proxies program,
+      addresses program,
+      checking program,
+      hosts program,
+      access program,
+      compressing program,
+      descriptors program
+    ]
+
+serving :: FilePath -> FilePath -> [String] -> (PortNumber -> IO a) -> IO a
+serving program folder options act = weft program [] (["serve", folder, "--port", "0"] <> options) (portOf >=> act)
+
+-- | A GET with these fields.
+getWith :: [String] -> PortNumber -> String -> IO B.ByteString
+getWith fields port path = exchange port (B.pack ("GET " <> path <> " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" <> concatMap (<> "\r\n") fields <> "\r\n"))
+
+hasNot :: String -> B.ByteString -> Assertion
+hasNot part answer = assertBool (part <> " in " <> show (B.take 400 answer)) (not (B.isInfixOf (B.pack part) answer))
+
+pages :: FilePath -> TestTree
+pages program =
+  testGroup
+    "pages"
+    [ testCase "--header is in every answer" . inFolder $ \folder -> serving program folder ["--header", "X-One: 1"] $ \port -> do
+        found <- get port "/"
+        has "X-One: 1" found
+        let tag = takeWhile (/= '\r') (B.unpack (B.drop 6 (snd (B.breakSubstring (B.pack "ETag: ") found))))
+        same <- getWith ["If-None-Match: " <> tag] port "/"
+        status same @?= 304
+        has "X-One: 1" same
+        missing <- get port "/nothing"
+        status missing @?= 404
+        has "X-One: 1" missing
+        refused <- exchange port (request "POST" "/" "close")
+        status refused @?= 405
+        has "X-One: 1" refused,
+      testCase "--error-page: its text, the status as it was, no validators; HEAD has no body; a page that is missing changes nothing" . inFolder $ \folder -> do
+        writeFile (folder </> "404.html") "<p>lost</p>"
+        serving program folder ["--error-page", "404=/404.html", "--error-page", "405=/none.html"] $ \port -> do
+          page <- get port "/nothing"
+          (status page, body page) @?= (404, B.pack "<p>lost</p>")
+          has "Content-Type: text/html; charset=utf-8" page
+          mapM_ (`hasNot` page) ["ETag", "Last-Modified"]
+          -- Conditions are for the path that was asked for.
+          conditional <- getWith ["If-None-Match: *", "Range: bytes=0-1"] port "/nothing"
+          (status conditional, body conditional) @?= (404, B.pack "<p>lost</p>")
+          headOnly <- exchange port (request "HEAD" "/nothing" "close")
+          (status headOnly, body headOnly) @?= (404, B.empty)
+          has "Content-Length: 11" headOnly
+          other <- exchange port (request "DELETE" "/" "close")
+          status other @?= 405
+          has "Allow: GET, HEAD, OPTIONS" other,
+      testCase "--fallback: any path that there is not, with status 200" . inFolder $ \folder -> serving program folder ["--fallback", "/index.html"] $ \port -> do
+        get port "/a/deep/path?x=1" >>= answered 200 "<p>home</p>"
+        exchange port (request "POST" "/a" "close") >>= (@?= 405) . status
+        get port "/../../etc/passwd" >>= hasNot "root:",
+      testCase "--cors-origin: the origin that is named, no other, and preflights" . inFolder $ \folder -> serving program folder ["--cors-origin", "https://a.example"] $ \port -> do
+        mine <- getWith ["Origin: https://a.example"] port "/"
+        has "Access-Control-Allow-Origin: https://a.example" mine
+        has "Vary: Origin" mine
+        other <- getWith ["Origin: https://b.example"] port "/"
+        hasNot "Access-Control" other
+        has "Vary: Origin" other
+        preflight <- exchange port (B.pack "OPTIONS / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nOrigin: https://a.example\r\nAccess-Control-Request-Method: GET\r\nAccess-Control-Request-Headers: x-y\r\n\r\n")
+        status preflight @?= 204
+        has "Access-Control-Allow-Methods: GET, HEAD, OPTIONS" preflight
+        has "Access-Control-Allow-Headers: x-y" preflight,
+      testCase "--cors-origin '*'" . inFolder $ \folder -> serving program folder ["--cors-origin", "*"] $ \port ->
+        get port "/" >>= has "Access-Control-Allow-Origin: *"
+    ]
+
+redirecting :: FilePath -> TestTree
+redirecting program =
+  testGroup
+    "redirects"
+    [ testCase "a path, a status, a prefix, a URL; the query goes along; no other host" . inFolder $ \folder ->
+        serving program folder ["--redirect", "/old=/new 301", "--redirect", "/blog/*=https://blog.example/*", "--redirect", "/up/*=/*", "--redirect", "/q=/r?a=1"] $ \port -> do
+          let leads path code target = do
+                answer <- get port path
+                status answer @?= code
+                has ("Location: " <> target) answer
+          leads "/old" 301 "/new"
+          leads "/old?x=1" 301 "/new?x=1"
+          leads "/blog/a/b" 302 "https://blog.example/a/b"
+          leads "/q?b=2" 302 "/r?a=1"
+          leads "/up//evil.example/" 302 "/evil.example/"
+          leads "/up/\\evil.example/" 302 "/evil.example/"
+          get port "/older" >>= (@?= 404) . status,
+      testCase "--https-redirect: to the port of HTTPS, but for the challenges of ACME; no h2 with --no-http2" . inFolder $ \folder -> do
+        let file name = folder </> name
+        _ <- callSilently "openssl" ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", file "key.pem", "-out", file "chain.pem"]
+        createDirectoryIfMissing True (folder </> ".well-known" </> "acme-challenge")
+        writeFile (folder </> ".well-known" </> "acme-challenge" </> "token") "proof"
+        plain <- freePort
+        let options = ["--host", "localhost", "--certificate", file "chain.pem", "--key", file "key.pem", "--https-redirect", "127.0.0.1:" <> show plain, "--no-http2"]
+        weft program [] (["serve", folder, "--port", "0"] <> options) $ \p -> do
+          line <- hGetLine (output p)
+          let port = takeWhile (`elem` ['0' .. '9']) (drop 18 (head' (filter ("https://localhost:" `isInfixOf`) (words line))))
+          answer <- exchange plain (B.pack "GET /a?b=1 HTTP/1.1\r\nHost: localhost:99\r\nConnection: close\r\n\r\n")
+          status answer @?= 308
+          has ("Location: https://localhost:" <> port <> "/a?b=1") answer
+          get plain "/.well-known/acme-challenge/token" >>= answered 200 "proof"
+          version <- callSilently "curl" ["-sS", "--noproxy", "*", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_version}", "--cacert", file "chain.pem", "https://localhost:" <> port <> "/"]
+          version @?= "1.1"
+    ]
+  where
+    head' list = case list of
+      x : _ -> x
+      [] -> ""
+
+proxies :: FilePath -> TestTree
+proxies program =
+  testGroup
+    "proxies"
+    [ testCase "X-Forwarded-For of a trusted proxy is in the log, of another it is not; what the client wrote itself does not count" . inFolder $ \folder -> do
+        forM_ [("127.0.0.0/8", "203.0.113.7 "), ("10.0.0.0/8", "127.0.0.1 ")] $ \(network, expected) -> do
+          let file = folder </> "log"
+          weft program [] ["serve", folder, "--port", "0", "--trusted-proxy", network, "--log", file] $ \p -> do
+            port <- portOf p
+            _ <- getWith ["X-Forwarded-For: 198.51.100.1, 203.0.113.7", "X-Forwarded-For: 127.0.0.9"] port "/"
+            send' sigTERM p
+            waitForProcess (process p) >>= (@?= ExitSuccess)
+          contents <- B.readFile file
+          assertBool (show contents) (B.isPrefixOf (B.pack expected) contents)
+          removeFile file,
+      testCase "/metrics is not for those who come through a proxy, unless said so" . inFolder $ \folder -> do
+        let asked options fields = serving program folder options $ \port -> status <$> getWith fields port "/metrics"
+        asked [] [] >>= (@?= 200)
+        forM_ ["X-Forwarded-For: 127.0.0.1", "Forwarded: for=127.0.0.1", "Via: 1.1 x"] $ \field -> asked [] [field] >>= (@?= 404)
+        asked ["--trusted-proxy", "127.0.0.1"] [] >>= (@?= 404)
+        asked ["--metrics", "proxied", "--trusted-proxy", "127.0.0.1"] ["Via: 1.1 x"] >>= (@?= 200),
+      testCase "--connections-per-address counts the clients, not the proxy" . inFolder $ \folder -> do
+        B.writeFile (folder </> "large") (B.replicate 20000000 'x')
+        serving program folder ["--trusted-proxy", "127.0.0.1", "--connections-per-address", "2"] $ \port ->
+          let ask address s = sendAll s (B.pack ("GET /large HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: " <> address <> "\r\n\r\n")) >> recv s 100
+           in connected port $ \a -> connected port $ \b -> connected port $ \c -> connected port $ \d -> do
+                ask "192.0.2.1" a >>= (@?= 200) . status
+                ask "192.0.2.1" b >>= (@?= 200) . status
+                ask "192.0.2.1" c >>= (@?= 429) . status
+                ask "192.0.2.2" d >>= (@?= 200) . status,
+      testCase "PROXY protocol, versions 1 and 2, required: in the log; without it a bad request; not from one who is not trusted" . inFolder $ \folder -> do
+        let file = folder </> "log"
+            page = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            version2 = "\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x08\x7f\0\0\x01\x10\0\0\x50"
+        weft program [] ["serve", folder, "--port", "0", "--proxy-protocol", "required", "--log", file] $ \p -> do
+          port <- portOf p
+          exchange port (B.pack ("PROXY TCP4 203.0.113.7 127.0.0.1 4000 80\r\n" <> page)) >>= answered 200 "<p>home</p>"
+          exchange port (B.pack (version2 <> page)) >>= answered 200 "<p>home</p>"
+          exchange port (B.pack "PROXY TCP4 127.0.0.1 127.0.0.1 4000 80\r\nGET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") >>= (@?= 404) . status
+          dropped port (B.pack page)
+          send' sigTERM p
+          waitForProcess (process p) >>= (@?= ExitSuccess)
+        contents <- B.readFile file
+        forM_ ["203.0.113.7 ", "203.0.113.8 "] $ \client -> assertBool (show contents) (B.isInfixOf (B.pack client) contents)
+        serving program folder ["--proxy-protocol", "optional", "--trusted-proxy", "10.0.0.1"] $ \port ->
+          exchange port (B.pack ("PROXY TCP4 203.0.113.7 127.0.0.1 4000 80\r\n" <> page)) >>= (@?= 400) . status
+        serving program folder ["--proxy-protocol", "required", "--trusted-proxy", "10.0.0.1"] $ \port ->
+          dropped port (B.pack ("PROXY TCP4 203.0.113.7 127.0.0.1 4000 80\r\n" <> page))
+    ]
+  where
+    -- Closed without an answer; by a reset where bytes were left unread.
+    dropped port bytes = do
+      answer <- try (exchange port bytes) :: IO (Either IOException B.ByteString)
+      either (const (pure ())) (@?= B.empty) answer
+
+addresses :: FilePath -> TestTree
+addresses program =
+  testGroup
+    "addresses"
+    [ testCase "--listen: several ports, a Unix socket, which is removed at the end; one that was left behind is replaced" . inFolder $ \folder -> do
+        other <- freePort
+        let path = folder </> "socket"
+            run = weft program [] ["serve", folder, "--listen", "127.0.0.1:0", "--listen", "127.0.0.1:" <> show other, "--listen", "unix:" <> path]
+            overUnix = bracket (socket AF_UNIX Stream defaultProtocol) close $ \s -> do
+              connect s (SockAddrUnix path)
+              sendAll s (request "GET" "/" "close")
+              recvAll s
+        forM_ [9, sigTERM] $ \signal -> run $ \p -> do
+          line <- hGetLine (output p)
+          assertBool line (all (`isInfixOf` line) ["http://127.0.0.1:" <> show other <> "/", "unix:" <> path])
+          replicateM_ 8 (get other "/" >>= answered 200 "<p>home</p>")
+          replicateM_ 8 (overUnix >>= answered 200 "<p>home</p>")
+          send' signal p
+          void (waitForProcess (process p))
+        doesPathExist path >>= (@?= False),
+      testCase "an address in use is named" . inFolder $ \folder -> serving program folder [] $ \port -> do
+        (code, out) <- outcome program [] ["serve", folder, "--listen", "127.0.0.1:" <> show port]
+        code @?= ExitFailure 1
+        assertBool out (("cannot listen on 127.0.0.1 port " <> show port <> ": it is in use") `isInfixOf` out),
+      testGroup
+        "values that are wrong are named with the option and what is wanted"
+        [ testCase flag . inFolder $ \folder -> do
+            (code, out) <- outcome program [] ["serve", folder, "--" <> flag, value]
+            code @?= ExitFailure 2
+            assertBool out (("--" <> flag) `isInfixOf` out && part `isInfixOf` out)
+          | (flag, value, part) <-
+              [ ("listen", "foo", "host:port"),
+                ("listen", "unix:foo", "absolute path"),
+                ("https-redirect", "localhost", "host:port"),
+                ("error-page", "200=/x", "404=/404.html"),
+                ("fallback", "index.html", "begins with /"),
+                ("redirect", "/a", "/old=/new"),
+                ("redirect", "/a=/b 200", "301, 302"),
+                ("trusted-proxy", "10.0.0.0/99", "10.0.0.0/8"),
+                ("proxy-protocol", "maybe", "optional"),
+                ("cors-origin", "example.org", "https://example.org"),
+                ("header", "nothing", "Name: value")
+              ]
+        ],
+      testCase "--version" $ do
+        (code, out) <- outcome program [] ["serve", "--version"]
+        (code, takeWhile (/= ' ') out) @?= (ExitSuccess, "weft")
+        outcome program [] ["--version"] >>= (@?= (code, out))
+    ]
+
+checking :: FilePath -> TestTree
+checking program =
+  testGroup
+    "--check"
+    [ testCase "a file that is right" . inFolder $ \folder -> do
+        config folder ["port: 0", "log: " <> folder </> "log", "hosts:", "  a.example: {folder: " <> folder </> "sub}"]
+        checked folder >>= (@?= ExitSuccess) . fst
+        -- It has opened nothing for writing.
+        doesPathExist (folder </> "log") >>= (@?= False),
+      testGroup
+        "files that are wrong: status 2, the file, the line, the key"
+        [ testCase name . inFolder $ \folder -> do
+            config folder content
+            (code, out) <- checked folder
+            code @?= ExitFailure 2
+            assertBool out (part `isInfixOf` out)
+          | (name, content, part) <-
+              [ ("a value", ["port: 0", "# one", "error-page: nothing"], "weft.yaml:3: error-page: "),
+                ("a value of a host", ["port: 0", "hosts:", "  a.example:", "    folder: /tmp", "    redirect: x"], "weft.yaml:5: hosts.a.example.redirect: "),
+                ("a setting that is not a host's", ["hosts:", "  a.example:", "    port: 1"], "weft.yaml:3: hosts.a.example.port: this is for the whole server"),
+                ("a folder of a host", ["hosts:", "  a.example:", "    folder: /nonexistent"], "/nonexistent does not exist"),
+                ("a certificate", ["certificate: /nonexistent.pem", "key: /nonexistent.key"], "/nonexistent.pem"),
+                ("passwords", ["basic-auth: /etc/hostname"], "line 1 of /etc/hostname")
+              ]
+        ]
+    ]
+  where
+    checked folder = outcome program [] ["serve", folder, "--config", folder </> "weft.yaml", "--check"]
+
+hosts :: FilePath -> TestTree
+hosts program = testCase "virtual hosts, with settings of their own, and their reload" . inFolder $ \folder -> do
+  forM_ ["a", "b", "c"] $ \name -> do
+    createDirectory (folder </> name)
+    writeFile (folder </> name </> "index.html") name
+  let settings b = ["port: 0", "header: 'X-All: 1'", "hosts:", "  a.example: {folder: " <> folder </> "a, header: 'X-A: 1'}", "  '*.b.example':", "    folder: " <> folder </> b]
+      ask port name = exchange port (B.pack ("GET / HTTP/1.1\r\nHost: " <> name <> "\r\nConnection: close\r\n\r\n"))
+  config folder (settings "b")
+  weft program [] ["serve", folder, "--config", folder </> "weft.yaml"] $ \p -> do
+    port <- portOf p
+    a <- ask port "A.example:80"
+    answered 200 "a" a
+    has "X-A: 1" a
+    hasNot "X-All" a
+    forM_ ["x.b.example", "y.x.B.Example."] $ \name -> do
+      b <- ask port name
+      answered 200 "b" b
+      has "X-All: 1" b
+    forM_ ["other.example", "b.example"] $ \name -> ask port name >>= answered 200 "<p>home</p>"
+    config folder (settings "c")
+    send' sigHUP p
+    hGetLine (output p) >>= (@?= "weft: reloaded")
+    ask port "x.b.example" >>= answered 200 "c"
+    config folder (settings "none")
+    send' sigHUP p
+    warned p "nothing is changed"
+    ask port "x.b.example" >>= answered 200 "c"
+  config folder (settings "b")
+  weft program [] ["serve", "--config", folder </> "weft.yaml"] $ \p -> do
+    port <- portOf p
+    ask port "other.example" >>= (@?= 421) . status
+    ask port "a.example" >>= answered 200 "a"
+
+access :: FilePath -> TestTree
+access program = testCase "--basic-auth: names and passwords, a reload, and a file that is wrong" . inFolder $ \folder -> do
+  let users = folder </> ".users"
+      -- "secret", by crypt(3).
+      line name = name <> ":$2y$05$q/CF38ZqM8E6v69QnSYuqe/rYpY7dj7v2fRI6mkfUOKLZO5CqhA4u"
+      with credentials = getWith ["Authorization: Basic " <> credentials]
+  writeFile users (unlines ["# who may", line "alice"])
+  weft program [] ["serve", folder, "--port", "0", "--basic-auth", users] $ \p -> do
+    port <- portOf p
+    refused <- get port "/"
+    status refused @?= 401
+    has "WWW-Authenticate: Basic realm=\"Restricted\", charset=\"UTF-8\"" refused
+    -- alice:secret, twice: the second time from memory.
+    replicateM_ 2 (with "YWxpY2U6c2VjcmV0" port "/" >>= answered 200 "<p>home</p>")
+    -- alice:secrets, bob:secret, alice without a password, no Base64.
+    forM_ ["YWxpY2U6c2VjcmV0cw==", "Ym9iOnNlY3JldA==", "YWxpY2U=", "%%%"] $ \credentials ->
+      with credentials port "/" >>= (@?= 401) . status
+    -- Neither are the pages beside the site behind it.
+    get port "/healthz" >>= answered 200 "ok\n"
+    writeFile users (line "bob")
+    send' sigHUP p
+    hGetLine (output p) >>= (@?= "weft: reloaded")
+    with "YWxpY2U6c2VjcmV0" port "/" >>= (@?= 401) . status
+    with "Ym9iOnNlY3JldA==" port "/" >>= (@?= 200) . status
+    writeFile users "carol:secret"
+    send' sigHUP p
+    warned p "line 1 of"
+    with "Ym9iOnNlY3JldA==" port "/" >>= (@?= 200) . status
+
+compressing :: FilePath -> TestTree
+compressing program = testCase "--compress: texts, with an entity tag of their own; not pictures, not what is small" . inFolder $ \folder -> do
+  let text = concatMap show [1 :: Int .. 30000]
+  writeFile (folder </> "text.txt") text
+  writeFile (folder </> "picture.png") text
+  serving program folder ["--compress"] $ \port -> do
+    plain <- get port "/text.txt"
+    body plain @?= B.pack text
+    has "Vary: Accept-Encoding" plain
+    small <- getWith ["Accept-Encoding: gzip"] port "/text.txt"
+    has "Content-Encoding: gzip" small
+    has "Vary: Accept-Encoding" small
+    assertBool (show (B.length small)) (B.length small < B.length plain `div` 2)
+    assertBool "one tag for both" (tagOf plain /= tagOf small && not (B.null (tagOf small)))
+    curled <- callSilently "curl" ["-sS", "--noproxy", "*", "--max-time", "20", "--compressed", "http://127.0.0.1:" <> show port <> "/text.txt"]
+    curled @?= text
+    forM_ ["/picture.png", "/"] $ \path -> getWith ["Accept-Encoding: gzip"] port path >>= hasNot "Content-Encoding"
+    -- A file that changes, and one that comes to lie beside it.
+    writeFile (folder </> "text.txt") (reverse text)
+    until' ((== B.pack (reverse text)) . body <$> get port "/text.txt")
+    writeFile (folder </> "text.txt.gz") "beside it"
+    until' ((== B.pack "beside it") . body <$> getWith ["Accept-Encoding: gzip"] port "/text.txt")
+  where
+    tagOf = B.takeWhile (/= '\r') . snd . B.breakSubstring (B.pack "ETag: ")
+
+descriptors :: FilePath -> TestTree
+descriptors program = testCase "150 clients that do not read, with 256 descriptors: others are served at once, and none is cut off" . inFolder $ \folder -> do
+  -- Half of them want one file, the others a file each.
+  let large = B.concat (replicate 50000 (B.pack "weft keeps no file open for a client that does not read it. 64 bytes"))
+      name i = if even i then "large" else "large" <> show i
+  forM_ [1 .. 150 :: Int] $ \i -> do
+    there <- doesPathExist (folder </> name i)
+    unless there (B.writeFile (folder </> name i) large)
+  started [] (proc "bash" ["-c", "ulimit -n 256; exec \"$@\"", "bash", program, "serve", folder, "--port", "0"]) $ \p -> do
+    warned p "256 descriptors"
+    port <- portOf p
+    slow <- forM [1 .. 150 :: Int] $ \i -> do
+      s <- socket AF_INET Stream defaultProtocol
+      setSocketOption s RecvBuffer 4096
+      connect s (SockAddrInet port (tupleToHostAddress (127, 0, 0, 1)))
+      sendAll s (request "GET" ("/" <> name i) "close")
+      pure s
+    pid <- getPid (process p)
+    let opened = maybe (pure 0) (\n -> length <$> listDirectory ("/proc/" <> show n <> "/fd")) pid
+    threadDelay 500000
+    replicateM_ 20 (get port "/" >>= answered 200 "<p>home</p>")
+    get port "/large" >>= assertBool "a good client's file" . (== large) . body
+    n <- opened
+    assertBool (show n) (n < 250 && n >= 150)
+    forM_ slow $ \s -> do
+      answer <- recvAll s
+      assertBool (show (B.length answer)) (body answer == large)
+      close s
+    send' sigTERM p
+    waitForProcess (process p) >>= (@?= ExitSuccess)
+    said <- hGetContents (errors p)
+    assertBool said (null said)
+
+-- | A port that was free a moment ago.
+freePort :: IO PortNumber
+freePort = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
+  bind s (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+  socketPort s

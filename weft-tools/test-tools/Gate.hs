@@ -1,0 +1,148 @@
+-- |
+-- What must not grow unnoticed: bytes allocated, system calls and instructions of a request of the bare pong. One client sends a request
+-- when the server has gone to sleep, so that each request takes the longest way: an event, a receive, a send, a receive that finds nothing, a wait. A
+-- client in a hurry would at times be in time for that receive, and the figures would depend on the number of idle cores. They are
+-- compared with what is recorded in @bench\/gate.txt@; timings are not. Where a change is wanted, the new figure, which the failure says, goes into
+-- that file with the change.
+module Gate (tests) where
+
+import Control.Concurrent (threadDelay)
+import Control.Exception (evaluate)
+import Control.Monad
+import qualified Data.ByteString.Char8 as B
+import Data.Char (isDigit)
+import Data.List (isPrefixOf, tails)
+import Data.Version (showVersion)
+import Network.Socket (PortNumber, Socket)
+import Network.Socket.ByteString (recv, sendAll)
+import Program
+import System.Directory (doesFileExist, findExecutable, getTemporaryDirectory, removePathForcibly)
+import System.Exit (ExitCode (..))
+import System.FilePath (takeDirectory, (</>))
+import System.IO
+import System.Info (compilerVersion)
+import System.Posix.Signals (sigTERM, sigUSR1, signalProcess)
+import System.Process
+import Test.Tasty
+import Test.Tasty.HUnit hiding (testCase)
+import Text.Read (readMaybe)
+import Weft.Test.Skip (skip, testCase)
+
+tests :: FilePath -> TestTree
+tests program =
+  testGroup
+    "gate"
+    [ testCase "bytes allocated a request" . subject program [] $ \p port -> do
+        spent <- asking port $ \ask -> do
+          replicateM_ 200 ask
+          early <- allocated p
+          replicateM_ 1000 ask
+          late <- allocated p
+          pure ((late - early) / 1000)
+        within "alloc_bytes_per_op" spent,
+      testCase "system calls a request" $ do
+        strace <- findExecutable "strace"
+        when (strace == Nothing) (skip "there is no strace")
+        few <- traced program 200
+        many <- traced program 1200
+        within "syscalls_per_op" ((many - few) / 1000),
+      testCase "instructions a request" $ do
+        valgrind <- findExecutable "valgrind"
+        when (valgrind == Nothing) (skip "there is no valgrind")
+        -- Other programs only ever add to it, by polls that find nothing: the smallest of three counts.
+        counts <- replicateM 3 $ do
+          few <- counted program 200
+          many <- counted program 1200
+          pure ((many - few) / 1000)
+        within "user_instructions_per_op" (minimum counts)
+    ]
+
+-- | Run the pong, perhaps by another program, beside an action.
+subject :: FilePath -> [String] -> (Running -> PortNumber -> IO a) -> IO a
+subject program wrapper act = do
+  there <- doesFileExist pong
+  unless there (skip "bin/subjects/pong-weft is not built")
+  let command = wrapper <> [pong, "--port", "0", "+RTS", "-T", "-N1", "-RTS"]
+  case command of
+    first : rest -> started [] (proc first rest) $ \p -> do
+      line <- hGetLine (output p)
+      case readMaybe (filter isDigit line) of
+        Just port -> act p (fromInteger port)
+        Nothing -> assertFailure ("no port in: " <> line)
+    [] -> assertFailure "nothing to run"
+  where
+    pong = takeDirectory program </> "subjects" </> "pong-weft"
+
+-- | A connection, and what sends one request and receives its response.
+asking :: PortNumber -> (IO () -> IO a) -> IO a
+asking port act = connected port $ \s -> do
+  size <- B.length <$> (send s >> recv s 4096)
+  act (threadDelay 1500 >> send s >> receive s size)
+  where
+    send :: Socket -> IO ()
+    send s = sendAll s (B.pack "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    receive s left = when (left > 0) $ do
+      bytes <- recv s left
+      when (B.null bytes) (assertFailure "the pong closed the connection")
+      receive s (left - B.length bytes)
+
+-- | What it has allocated since its start, by its report.
+allocated :: Running -> IO Double
+allocated p = do
+  send' sigUSR1 p
+  line <- hGetLine (output p)
+  case [rest | rest <- tails line, "\"allocated_bytes\":" `isPrefixOf` rest] of
+    rest : _ | Just n <- readMaybe (takeWhile isDigit (dropWhile (not . isDigit) rest)) -> pure n
+    _ -> assertFailure ("no report: " <> line)
+
+-- | System calls of the pong's whole life, with so many requests in it.
+traced :: FilePath -> Int -> IO Double
+traced program requests = scratch "strace" $ \file -> do
+  _ <- subject program ["strace", "-c", "-f", "-o", file] $ \p port -> do
+    asking port (replicateM_ requests)
+    ended p
+  text <- readFile file
+  _ <- evaluate (length text)
+  case [read n | line <- lines text, ws@(_ : _) <- [words line], last ws == "total", n <- take 1 (drop 3 ws)] of
+    n : _ -> pure n
+    [] -> assertFailure ("no total in:\n" <> text)
+
+-- | Instructions likewise.
+counted :: FilePath -> Int -> IO Double
+counted program requests = scratch "callgrind" $ \file -> do
+  _ <- subject program ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-file=" <> file] $ \p port -> do
+    asking port (replicateM_ requests)
+    ended p
+  text <- readFile file
+  _ <- evaluate (length text)
+  case [read n | line <- lines text, (_, "Collected" : ":" : n : _) <- [break (== "Collected") (words line)]] of
+    n : _ -> pure n
+    [] -> assertFailure ("nothing collected in:\n" <> text)
+
+-- | End it, or what it runs and traces, and wait until the summary is written.
+ended :: Running -> IO ()
+ended p = do
+  pid <- getPid (process p) >>= maybe (assertFailure "it has ended") pure
+  children <- words <$> readFile ("/proc/" <> show pid <> "/task/" <> show pid <> "/children")
+  forM_ (if null children then [pid] else map read children) (signalProcess sigTERM)
+  code <- waitForProcess (process p)
+  when (code == ExitFailure 127) (assertFailure "it could not be run")
+
+scratch :: String -> (FilePath -> IO a) -> IO a
+scratch name act = do
+  temporary <- getTemporaryDirectory
+  (file, handle) <- openTempFile temporary ("weft-gate-" <> name)
+  hClose handle
+  result <- act file
+  result <$ removePathForcibly file
+
+-- | Compare with what is recorded for this compiler: a metric, its figure, and by how many per cent it may differ.
+within :: String -> Double -> Assertion
+within metric found = do
+  recorded <- lines <$> readFile "../bench/gate.txt"
+  case [(read figure, read percent) | [ghc, name, figure, percent] <- map words recorded, ghc == compiler, name == metric] of
+    (figure, percent) : _ ->
+      assertBool (metric <> ": " <> show found <> ", recorded are " <> show figure <> " +- " <> show percent <> " %") (abs (found - figure) <= figure * percent / 100 :: Bool)
+    [] -> skip ("no " <> metric <> " is recorded for GHC " <> compiler <> "; found: " <> show found)
+  where
+    compiler = showVersion compilerVersion

@@ -1,0 +1,123 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The event log, end to end: this program runs itself as a small server and its client with @+RTS -l@, reads the log, and compares what it says
+-- with what "Weft.Metrics" counted. And the parts that are pure.
+module Main (main) where
+
+import Control.Concurrent
+import Control.Monad
+import Data.Aeson (Value, decode)
+import qualified Data.ByteString as B
+import Data.ByteString.Builder (toLazyByteString)
+import qualified Data.Map.Strict as M
+import qualified Data.Text as T
+import System.Directory (getTemporaryDirectory, removePathForcibly)
+import System.Environment (getArgs, getExecutablePath)
+import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
+import System.Posix.Temp (mkdtemp)
+import System.Process (readProcessWithExitCode)
+import System.Timeout (timeout)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Metrics
+import Weft.Socket
+import Weft.Socket.ByteString (recv, sendAll)
+import Weft.Timer (sleep)
+import Weft.Tools.Trace.Chrome
+import Weft.Tools.Trace.Log
+import Weft.Tools.Trace.Page
+import Weft.Tools.Trace.Timeline
+
+main :: IO ()
+main = do
+  arguments <- getArgs
+  case arguments of
+    ["workload"] -> workload
+    _ -> defaultMain (testGroup "trace" [recorded, timelines])
+
+-- | A hundred turns of two threads over a socket pair, and twenty timers. Prints waits, events, sleeps and fired timers.
+workload :: IO ()
+workload = do
+  (a, b) <- socketPair AF_UNIX Stream defaultProtocol
+  done <- newEmptyMVar
+  _ <- forkIO (replicateM_ 100 (recv b 1 >>= sendAll b) >> putMVar done ())
+  replicateM_ 100 $ do
+    sendAll a (B.singleton 1)
+    _ <- recv a 1
+    yield
+  takeMVar done
+  timers <- forM [1 .. 20 :: Int] $ \_ -> do
+    fired <- newEmptyMVar
+    _ <- forkIO (sleep (milliseconds 2) >> putMVar fired ())
+    pure fired
+  mapM_ takeMVar timers
+  metrics <- readMetrics
+  print (map (`total` metrics) [metricsWaits, metricsDispatched, metricsTimersFired])
+
+recorded :: TestTree
+recorded =
+  testGroup
+    "a recorded program"
+    [ testCase ("counts match those of Weft.Metrics, -N" <> show n) (compared n) | n <- [1, 2 :: Int]
+    ]
+
+compared :: Int -> Assertion
+compared n = do
+  own <- getExecutablePath
+  temporary <- getTemporaryDirectory
+  folder <- mkdtemp (temporary </> "weft-trace-")
+  let file = folder </> "log"
+  ran <- timeout 60000000 (readProcessWithExitCode own ["workload", "+RTS", "-l-asgu", "-ol" <> file, "-N" <> show n, "-RTS"] "")
+  case ran of
+    Just (ExitSuccess, out, _) -> do
+      entries <- readLog file >>= either (assertFailure . T.unpack) pure
+      let timeline = timelineOf entries
+          counted name = M.findWithDefault 0 name (timelineCounts timeline)
+      case read out of
+        [waits, dispatched, fired] -> do
+          counted "waits" @?= waits
+          counted "timers fired" @?= fired
+          -- The program reads its counters before its last sleep ends.
+          assertBool (show (counted "events handed", dispatched)) (abs (counted "events handed" - dispatched) <= 2)
+        other -> assertFailure (show (other :: [Int]))
+      assertBool "a dispatcher runs" (any ((== Dispatching) . spanActivity) (concat (M.elems (timelineRows timeline))))
+      assertBool "threads are woken" (length (timelineArrows timeline) >= 100)
+      assertBool "JSON" (maybe False (const True) (decode (toLazyByteString (chromeTrace timeline)) :: Maybe Value))
+      assertBool "a page" ("manager blocked" `T.isInfixOf` timelinePage "a log" timeline)
+    other -> assertFailure (show other)
+  removePathForcibly folder
+
+timelines :: TestTree
+timelines =
+  testGroup
+    "timelines"
+    [ testCase "spans, wake-ups and their latencies" $ do
+        let timeline =
+              timelineOf
+                [ Entry 0 0 (Labelled 1 "weft dispatcher 0"),
+                  Entry 10 0 (Runs 1),
+                  Entry 12 0 (Wakes 2 1),
+                  Entry 15 0 (Marked Sleeping),
+                  Entry 16 0 (Stops 1),
+                  Entry 20 1 (Runs 2),
+                  Entry 30 1 (Stops 2),
+                  Entry 31 1 CollectionBegins,
+                  Entry 40 1 CollectionEnds,
+                  Entry 50 0 (Marked (Woken 3))
+                ]
+        M.lookup 0 (timelineRows timeline) @?= Just [Span 10 16 Dispatching "weft dispatcher 0", Span 15 50 Blocked ""]
+        M.lookup 1 (timelineRows timeline) @?= Just [Span 20 30 Running "thread 2", Span 31 40 Collecting ""]
+        timelineArrows timeline @?= [Arrow 12 0 20 1]
+        M.toList (timelineCounts timeline) @?= [("events handed", 3), ("sleeps", 1), ("wake-ups of managers", 1)],
+      testCase "what is open at the end ends there" $
+        M.elems (timelineRows (timelineOf [Entry 1 0 (Runs 7), Entry 9 0 CollectionBegins])) @?= [[Span 1 9 Running "thread 7", Span 9 9 Collecting ""]],
+      testCase "markers" $
+        map markerOf ["weft:sleep", "weft:woken 3", "weft:signal -1", "weft:woken", "weft:woken x", "other"]
+          @?= [Just Sleeping, Just (Woken 3), Just (Signalled (-1)), Nothing, Nothing, Nothing],
+      testCase "latencies by classes" $ latencyClasses [100, 300, 900] @?= [(250, 1), (500, 1), (1000, 1)],
+      testCase "text cannot end the script" $
+        assertBool "" (not ("</script><b>" `T.isInfixOf` timelinePage "t" (timelineOf [Entry 0 0 (Labelled 1 "</script><b>"), Entry 1 0 (Runs 1), Entry 2 0 (Stops 1)]))),
+      testCase "a file that is no log" $ readLog "/etc/passwd" >>= either (const (pure ())) (const (assertFailure "read"))
+    ]

@@ -1,0 +1,175 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Tests of what is made of kept results: reports, comparisons, the README's table; and of latencies and verdicts
+module ResultTests (results, latencies, verdicts) where
+
+import Control.Exception (bracket)
+import Control.Monad (forM_, unless)
+import Data.ByteString.Builder (toLazyByteString)
+import Data.List (isInfixOf, isPrefixOf)
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.IO as T
+import Sample
+import System.Directory
+import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
+import System.IO (IOMode (WriteMode), hSetEncoding, utf8, withFile)
+import System.Posix.Temp (mkdtemp)
+import System.Process
+import System.Timeout (timeout)
+import Test.Tasty
+import Test.Tasty.HUnit hiding (testCase)
+import Test.Tasty.QuickCheck (NonEmptyList (..), Positive (..), property, testProperty, (===))
+import Weft.Test.Skip (skip, testCase)
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Compare
+import Weft.Tools.Bench.Json
+import Weft.Tools.Bench.Kept
+import Weft.Tools.Bench.Latency
+import Weft.Tools.Bench.Options (defaultPlan)
+import Weft.Tools.Bench.Readme
+import Weft.Tools.Bench.Relinked (Change (..), changeOf, verdict)
+import Weft.Tools.Bench.Report
+import Weft.Tools.Bench.Runner (Outcome (..))
+import Weft.Tools.Bench.Stats (percentile, summaryMedian)
+import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Url
+
+-- | A result that was written and read again.
+kept :: [Run] -> Kept
+kept runs = case decodeKept (toLazyByteString document) of
+  Right [one] -> one
+  other -> error ("not one result: " ++ either T.unpack (show . length) other)
+  where
+    document = outcomeJson (Machine 2 "6.1.0" "9.0.2" "0.1.0" (Just "A & B") (Just "2026-11-22") (Just "abc")) (Settings defaultPlan [] Nothing False) bench outcome
+    outcome = Outcome runs (map (judge (const True) runs) [atMost "a < b" ratio 1.15]) ["go (go-pong)"] []
+    bench = Benchmark "pong" "a title" (const []) [] [] [] (const []) ["cpu_us_per_op"] id
+
+results :: TestTree
+results =
+  testGroup
+    "kept results"
+    [ testCase "are read as they were written" $ do
+        let one = kept sample
+        (keptBench one, map runSubject (keptRuns one)) @?= ("pong", ["weft", "c-epoll", "weft"])
+        map runRounds (keptRuns one) @?= map runRounds sample
+        (keptHolds <$> keptBounds one, keptMissing one) @?= ([Just False], ["go (go-pong)"])
+        fmap summaryMedian (keptMetric one "weft" sixtyFour "cpu_us_per_op") @?= Just 9,
+      testCase "other files are refused" $
+        forM_ ["", "{}", "[1]", "{\"bench\": 3}"] $ \document ->
+          either (const (pure ())) (const (assertFailure (show document))) (decodeKept document),
+      testCase "a report has bounds, figures, machine and JSON, escaped" $ do
+        let page = renderReport (const (Just (Described "a title" ["cpu_us_per_op"]))) [kept sample]
+        forM_ ["\10007 missed", "a &lt; b", "A &amp; B", "Mio 2013, figure 5", "<svg", "commit abc", "missing: go (go-pong)", "9.00 \181s"] $ \part ->
+          assertBool (T.unpack part) (part `T.isInfixOf` page)
+        assertBool "nothing is loaded from elsewhere" (not (any (`T.isInfixOf` page) ["src=", "href=\"http", "<script"])),
+      testCase "changes beyond noise, and no others" $ do
+        let with values = [kept [run "weft" sixtyFour "cpu_us_per_op" values]]
+            change a b = [(differenceBefore d, differenceAfter d, worsened d) | d <- differences (with a) (with b)]
+        change [10, 11, 12] [13, 14, 15] @?= [(11, 14, True)]
+        change [10, 11, 12] [5, 6, 7] @?= [(11, 6, False)]
+        change [10, 11, 12] [11, 13, 14] @?= []
+        change [100, 100.5, 101] [101.5, 102, 102.5] @?= []
+        change [10] [12] @?= []
+        change [10] [14] @?= [(10, 14, True)],
+      testCase "of rates, more is better" $ do
+        let with values = [kept [run "weft" sixtyFour "ops_per_s" values]]
+        map worsened (differences (with [10, 11]) (with [20, 21])) @?= [False],
+      testCase "the README's section goes between its markers, and only there" $ do
+        insertBetween AllRows "new\n" "a\n<!-- figures: begin -->\nold\n<!-- figures: end -->\nb\n" @?= Just "a\n<!-- figures: begin -->\nnew\n<!-- figures: end -->\nb\n"
+        insertBetween AllRows "new\n" "<!-- figures: end --> <!-- figures: begin -->" @?= Nothing
+        insertBetween AllRows "new\n" "no markers" @?= Nothing,
+      testCase "the README's table has figures and marks missed bounds" $ do
+        let text = figuresSection AllRows "doc" [kept sample]
+        forM_ ["| pong, 64 connections, 1 core: CPU a request | 9.00 \181s", "c-epoll 6.00 \181s", "\10007 pong: a < b: 1.20, limit 1.15", "](doc/pong.svg)"] $ \part ->
+          assertBool (T.unpack (part <> " in " <> text)) (part `T.isInfixOf` text)
+        map fst (readmeCharts [kept sample]) @?= ["pong.svg"]
+        assertBool "the summary is shorter" (T.length (figuresSection SummaryRows "doc" [kept sample]) < T.length text),
+      browserCase
+    ]
+
+-- | In a browser, on a desktop and on a telephone: nothing is wider than the window, and the console is silent.
+browserCase :: TestTree
+browserCase = testCase "a browser shows the report" $ do
+  chromium <- findExecutable "chromium"
+  case chromium of
+    Nothing -> skip "there is no chromium"
+    Just browser -> do
+      temporary <- getTemporaryDirectory
+      bracket (mkdtemp (temporary </> "weft-report-")) removePathForcibly $ \folder -> forM_ [1280, 390] $ \width -> do
+        let page = folder </> "report.html"
+            report = renderReport (const Nothing) [kept (sample <> [run "a subject of a long name" fourHundred "cpu_us_per_op" [3, 1234567]])]
+        withFile page WriteMode $ \handle -> hSetEncoding handle utf8 >> T.hPutStr handle (framed width report)
+        let arguments =
+              ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--user-data-dir=" <> folder </> "profile"]
+                <> ["--window-size=1400,1000", "--dump-dom", "file://" <> page]
+        seen <- timeout 60000000 (readProcessWithExitCode browser arguments "")
+        case seen of
+          Nothing -> assertFailure "the browser did not end within a minute"
+          Just (code, dom, said) -> do
+            code @?= ExitSuccess
+            let console = filter ("CONSOLE" `isInfixOf`) (lines said)
+            unless (null console) (assertFailure (unlines console))
+            case [words (takeWhile (/= '"') (drop (length mark) rest)) | rest <- suffixes dom, mark `isPrefixOf` rest] of
+              [content, window, svgs] : _ -> do
+                assertBool ("content of " <> content <> " in a window of " <> window) (readInt content <= readInt window)
+                assertBool "charts" (readInt svgs >= 1)
+              _ -> assertFailure "the page was not run"
+  where
+    mark = "data-seen=\""
+    -- A headless browser's window has a least width; a frame has none.
+    framed :: Int -> Text -> Text
+    framed width report =
+      T.concat
+        [ "<!DOCTYPE html><body><iframe style=\"border:0;height:900px;width:",
+          T.pack (show width),
+          "px\" onload=\"const d = this.contentDocument, e = d.documentElement; document.body.setAttribute('data-seen', \
+          \[e.scrollWidth, e.clientWidth, d.querySelectorAll('svg').length].join(' '))\" srcdoc=\"",
+          T.replace "\"" "&quot;" (T.replace "&" "&amp;" report),
+          "\"></iframe></body>"
+        ]
+    suffixes text = case text of
+      [] -> []
+      _ : rest -> text : suffixes rest
+    readInt = read :: String -> Int
+
+latencies :: TestTree
+latencies =
+  testGroup
+    "latencies"
+    [ testProperty "a class ends less than 1 % above each of its samples" $ \(Positive n) scale ->
+        let ns = n * 10 ^ (abs scale `mod` 14 :: Int) :: Int
+            top = upperEnd (classOf ns)
+         in property (top >= ns && fromIntegral (top - ns) <= (0.008 * fromIntegral ns :: Double) && classOf (top + 1) == classOf ns + 1),
+      testProperty "percentiles are those of the samples to 1 %" $ \(NonEmpty list) ->
+        let ns = map ((* 1000) . getPositive) list :: [Int]
+            found = percentileOf 90 (recordMany ns none)
+            exact = percentile 90 ns
+         in case (found, exact) of
+              (Just a, Just b) -> property (a >= b && fromIntegral (a - b) <= (0.008 * fromIntegral b :: Double))
+              _ -> property False,
+      testProperty "parts add up to the whole" $ \a b ->
+        let of' = (`recordMany` none) . map abs in of' a <> of' b === of' (a <> b :: [Int]),
+      testCase "no samples, no percentile" $ percentileOf 50 none @?= Nothing,
+      testCase "figures of a load" $ do
+        let tally = Tally (recordMany [1000, 2000, 3000] none) none 2 1 500 (M.fromList [("status 503", 4)])
+        [M.lookup name (tallyMetrics 2 tally) | name <- ["answered", "ops_per_s", "unsent", "errors", "max_us"]] @?= map Just [2, 1, 1, 4, 3]
+    ]
+
+verdicts :: TestTree
+verdicts =
+  testGroup
+    "verdict of bench run"
+    [ testCase "less, the same, more" $ map changeOf [[0.1, 0.2, 0.3], [0.9, 1.0, 1.1], [2, 3, 4], []] @?= [Just (Less 0.2), Just Same, Just (More 3), Nothing],
+      testCase "in words" $ do
+        let runs a b = [run "weft-relink" [] "wall_s" a, run "ghc" [] "wall_s" b]
+            says part text = assertBool (T.unpack text) (part `T.isInfixOf` text) :: Assertion
+        says "better off on Weft" (verdict (runs [1, 1] [10, 10]))
+        says "(10.0 times less)" (verdict (runs [1, 1] [10, 10]))
+        says "better off on GHC's own manager" (verdict (runs [10, 10] [1, 1]))
+        says "no difference" (verdict (runs [1, 1] [1, 1]))
+        says "nothing could be compared" (verdict ([] :: [Run]) :: Text)
+    ]
