@@ -4,7 +4,10 @@
  *
  *   load --port P [--host A] [--path P] --connections N [--threads T]
  *        [--warmup S] [--duration S] [--watch PID] [--hold] [--cut]
+ *        [--browser] [--post BYTES]
  *
+ * With --browser a request has the ten fields that a browser sends. With --post it is
+ * a POST with a body of so many bytes.
  * --path may be given as a pattern with one %ld and --files N: each request then
  * asks for the file of a number from 0 to N-1 at random (the same numbers in
  * every run).
@@ -36,7 +39,9 @@
 enum phase { WARM, MEASURE, DRAIN };
 
 static atomic_int phase = WARM;
-static char request[512];  /* or its pattern, when there are several files */
+static char request[2048]; /* or its pattern, when there are several files */
+static char *whole;        /* a request with its body, with --post */
+static size_t whole_length;
 static long files;         /* 0: one request for all */
 static int cut;            /* do not wait for the ends of answers */
 static pthread_barrier_t connected, begin;
@@ -46,6 +51,7 @@ typedef struct {
   int waiting; /* a request is out */
   size_t have; /* bytes of the answer's head so far; with the end of the head: of the answer */
   size_t length; /* of the answer, once its head is complete */
+  size_t sent; /* of a request with a body */
   uint64_t sent_ns;
   uint64_t numbers; /* state of the generator of file numbers */
   char head[READ_SIZE];
@@ -89,7 +95,38 @@ static long next_number(connection *c) {
   return (long)((c->numbers * 0x2545f4914f6cdd1du) >> 33) % files;
 }
 
+/* What an ordinary browser adds to a request. */
+static const char browser_fields[] =
+    "Connection: keep-alive\r\n"
+    "sec-ch-ua-platform: \"Linux\"\r\n"
+    "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Safari/537.36\r\n"
+    "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8\r\n"
+    "Sec-Fetch-Site: same-origin\r\n"
+    "Sec-Fetch-Mode: navigate\r\n"
+    "Sec-Fetch-Dest: document\r\n"
+    "Referer: http://127.0.0.1/index.html\r\n"
+    "Accept-Encoding: gzip, deflate, br, zstd\r\n";
+
+/* Send what the socket takes of a request with a body. */
+static void send_more(connection *c) {
+  while (c->sent < whole_length) {
+    ssize_t sent = send(c->fd, whole + c->sent, whole_length - c->sent, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EAGAIN)
+      return;
+    if (sent < 0)
+      die("send");
+    c->sent += (size_t)sent;
+  }
+}
+
 static void send_request(connection *c) {
+  if (whole != NULL) {
+    c->have = c->length = c->sent = 0;
+    c->waiting = 1;
+    c->sent_ns = now_ns();
+    send_more(c);
+    return;
+  }
   char numbered[sizeof request + 24];
   const char *text = request;
   if (files > 0) {
@@ -126,6 +163,11 @@ static int receive(worker *w, connection *c) {
   if (c->length != 0 && c->have > c->length)
     die("bytes after the end of an answer");
   return c->length != 0 && c->have == c->length;
+}
+
+static int readable(int fd) {
+  char byte;
+  return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
 static void open_connections(worker *w) {
@@ -173,8 +215,17 @@ static void exchange(worker *w, int epoll) {
       die("epoll_wait");
     for (int i = 0; i < count; i++) {
       connection *c = events[i].data.ptr;
-      if (receive(w, c))
-        answered(w, c, now, &out);
+      if (whole == NULL) {
+        if (receive(w, c))
+          answered(w, c, now, &out);
+        continue;
+      }
+      /* Bodies are edge-triggered, as both directions may have to wait. */
+      if (c->waiting)
+        send_more(c);
+      while (c->waiting && readable(c->fd))
+        if (receive(w, c))
+          answered(w, c, now, &out);
     }
     if (count > 0)
       last = now_ns();
@@ -191,7 +242,7 @@ static void *work(void *argument) {
     die("epoll_create1");
   open_connections(w);
   for (long i = 0; i < w->count; i++) {
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &w->connections[i]};
+    struct epoll_event event = {.events = whole != NULL ? EPOLLIN | EPOLLOUT | EPOLLET : EPOLLIN, .data.ptr = &w->connections[i]};
     if (epoll_ctl(epoll, EPOLL_CTL_ADD, w->connections[i].fd, &event) < 0)
       die("epoll_ctl");
   }
@@ -244,6 +295,25 @@ static void wait_for_line(void) {
   while (c != EOF && c != '\n');
 }
 
+static void write_request(const char *host, long port, const char *path, int browser, long body) {
+  char length_field[64] = "";
+  if (body >= 0)
+    snprintf(length_field, sizeof length_field, "Content-Length: %ld\r\n", body);
+  size_t length = (size_t)snprintf(request, sizeof request, "%s %s HTTP/1.1\r\nHost: %s:%ld\r\n%s%s\r\n",
+                                   body >= 0 ? "POST" : "GET", path, host, port, browser ? browser_fields : "",
+                                   length_field);
+  if (length >= sizeof request)
+    die("the path is too long");
+  if (body < 0)
+    return;
+  whole_length = length + (size_t)body;
+  whole = malloc(whole_length);
+  if (whole == NULL)
+    die("malloc");
+  memcpy(whole, request, length);
+  memset(whole + length, 'x', (size_t)body);
+}
+
 static worker *start_workers(int argc, char **argv, long threads) {
   const char *host = option(argc, argv, "host", "127.0.0.1");
   long port = option_long(argc, argv, "port", 0);
@@ -252,12 +322,10 @@ static worker *start_workers(int argc, char **argv, long threads) {
   errno = 0;
   if (port == 0 || threads < 1 || connections < threads || workers == NULL)
     die("usage: load --port P [--path P] [--files N] --connections N "
-        "[--threads T <= N] [--warmup S] [--duration S] [--watch PID] [--hold] [--cut]");
+        "[--threads T <= N] [--warmup S] [--duration S] [--watch PID] [--hold] [--cut] [--browser] [--post BYTES]");
   files = option_long(argc, argv, "files", 0);
-  size_t length = (size_t)snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: %s:%ld\r\n\r\n",
-                                   option(argc, argv, "path", "/"), host, port);
-  if (length >= sizeof request)
-    die("the path is too long");
+  write_request(host, port, option(argc, argv, "path", "/"), option_flag(argc, argv, "browser"),
+                option_long(argc, argv, "post", -1));
   for (long i = 0; i < threads; i++) {
     long share = connections / threads + (i < connections % threads);
     workers[i] = (worker){.host = host, .port = port, .count = share};

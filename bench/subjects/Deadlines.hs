@@ -4,7 +4,7 @@
 -- One thread and one deadline of thirty seconds, which is postponed, or paused and resumed, so many times.
 module Main (main) where
 
-import Clock (Deadline, newDeadline, pauseAndResume, postpone)
+import Clock (IdleTimer, newIdleTimer, pauseAndResume, reset)
 import Control.Concurrent (runInUnboundThread)
 import Data.IORef
 import Measure
@@ -15,20 +15,20 @@ main :: IO ()
 main = do
   given <- arguments
   case given of
-    ["postpone", number] | Just count <- positive number -> runInUnboundThread (pushing postpone count)
+    ["reset", number] | Just count <- positive number -> runInUnboundThread (pushing reset count)
     ["pause+resume", number]
       | Just count <- positive number ->
         maybe (die "timers cannot be paused here") (runInUnboundThread . (`pushing` count)) pauseAndResume
-    _ -> usage "postpone|pause+resume COUNT"
+    _ -> usage "reset|pause+resume COUNT"
   where
     positive text = case readMaybe text of
       Just count | count > 0 -> Just count
       _ -> Nothing
 
-pushing :: (Deadline -> IO ()) -> Int -> IO ()
+pushing :: (IdleTimer -> IO ()) -> Int -> IO ()
 pushing push count = do
   fired <- newIORef False
-  deadline <- newDeadline 30000000 (writeIORef fired True)
+  deadline <- newIdleTimer 30000000 (writeIORef fired True)
   spent <- spending (times count (push deadline))
   early <- readIORef fired
   if early

@@ -1,8 +1,8 @@
 -- |
 -- Description : Random reads past the page cache
 --
--- So many threads read blocks of 4 KiB at random places of a file (2007, figure 17) until so many reads have been done
--- in all: GHC's threads or hybrid ones, by the module @Disk@. Every thread has its own sequence of places, the same in every run. At most a thousand buffers are used: it is
+-- So many threads read blocks of 4 KiB at random places of a file (2007, figure 17) so many reads
+-- in all, each its share: GHC's threads or hybrid ones, by the module @Disk@. Every thread has its own sequence of places, the same in every run. At most a thousand buffers are used: it is
 -- the reads that are measured, not the memory of threads that wait.
 module Main (main) where
 
@@ -39,7 +39,6 @@ disk file threads count = do
   size <- fromIntegral . fileSize <$> getFileStatus file
   when (size < block) (die "the file is too small")
   buffers <- replicateM (min 1024 threads) (mallocPlainForeignPtrAlignedBytes block block)
-  left <- newIORef count
   failed <- newIORef (0 :: Int)
   withDisk file $ \readBlock -> do
     finished <- newCountdown threads
@@ -47,8 +46,10 @@ disk file threads count = do
         one p place = do
           n <- readBlock (fromIntegral ((place `shiftR` 11) `mod` fromIntegral (size `div` block)) * fromIntegral block) p block
           when (n /= block) (plain (atomicModifyIORef' failed (\k -> (k + 1, ()))))
+        -- A thread counts for itself: one counter for all would be what is measured.
+        share i = count `div` threads + (if i < count `mod` threads then 1 else 0)
         thread i = do
-          readSome left (one (unsafeForeignPtrToPtr (table ! (i `mod` (snd (bounds table) + 1))))) (fromIntegral i * 0x9e3779b97f4a7c15 + 1)
+          readSome (share i) (one (unsafeForeignPtrToPtr (table ! (i `mod` (snd (bounds table) + 1))))) (fromIntegral i * 0x9e3779b97f4a7c15 + 1)
           plain (arrive finished)
     spent <- spending (startAll (map thread [0 .. threads - 1]) >> await finished)
     mapM_ touchForeignPtr buffers
@@ -67,15 +68,14 @@ disk file threads count = do
           ]
   hear
 
--- | Read until none is left, at the places of a generator (xorshift).
-readSome :: IORef Int -> (Word64 -> Thread ()) -> Word64 -> Thread ()
-readSome left one = go
+-- | So many reads, at the places of a generator (xorshift).
+readSome :: Int -> (Word64 -> Thread ()) -> Word64 -> Thread ()
+readSome count one = go count
   where
-    go x0 = do
-      mine <- plain (atomicModifyIORef' left (\n -> (n - 1, n)))
-      when (mine > 0) $ do
-        let x1 = x0 `xor` (x0 `shiftL` 13)
-            x2 = x1 `xor` (x1 `shiftR` 7)
-            x3 = x2 `xor` (x2 `shiftL` 17)
-        one x3
-        go x3
+    go 0 _ = pure ()
+    go n x0 = do
+      let x1 = x0 `xor` (x0 `shiftL` 13)
+          x2 = x1 `xor` (x1 `shiftR` 7)
+          x3 = x2 `xor` (x2 `shiftL` 17)
+      one x3
+      go (n - 1) x3

@@ -18,12 +18,12 @@ import System.Exit (die)
 import System.Posix.IO (createPipe)
 import System.Posix.Types (Fd (..))
 import Text.Read (readMaybe)
-import Weft.Hybrid.Bridge
 import Weft.Hybrid.Descriptor
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Pipe
+import Weft.Hybrid.Run
 import Weft.Hybrid.Timer
-import Weft.Sys (Cells, addCell, newCells, peekCell)
+import Weft.Sys (AtomicWords, addWord, newAtomicWords, peekWord)
 
 main :: IO ()
 main = do
@@ -44,17 +44,17 @@ main = do
     expected = usage "memory N | yield THREADS TIMES | fork N | sleep N | share N | fifo PAIRS IDLE SECONDS"
 
 -- | How many are still to arrive, and the way to wait for them.
-data Countdown = Countdown !Cells !(MVar ())
+data Countdown = Countdown !AtomicWords !(MVar ())
 
 countdown :: Int -> IO Countdown
 countdown n = do
-  cells <- newCells 1
-  void (addCell cells 0 n)
+  cells <- newAtomicWords 1
+  void (addWord cells 0 n)
   Countdown cells <$> newEmptyMVar
 
 arrive :: Countdown -> IO ()
 arrive (Countdown cells done) = do
-  before <- addCell cells 0 (-1)
+  before <- addWord cells 0 (-1)
   when (before == 1) (putMVar done ())
 
 await :: Countdown -> IO ()
@@ -133,7 +133,7 @@ turnBytes = 32768
 -- | Pairs that pass turns of 32 KiB to each other through pipes of 4 KiB, beside readers of idle pipes.
 fifo :: Int -> Int -> Int -> IO ()
 fifo pairs idle time = do
-  moved <- newCells 64
+  moved <- newAtomicWords 64
   sleepers <- replicateM idle pipe
   spare <- mallocBytes 64
   ends <- forM [0 .. pairs - 1] $ \i -> (,,,,) i <$> mallocBytes turnBytes <*> mallocBytes turnBytes <*> pipe <*> pipe
@@ -151,13 +151,13 @@ fifo pairs idle time = do
   when (behind == before) (die "nothing moved")
   say [("gbit_per_s", 8e-9 * fromIntegral (behind - before) / (ended - begun))]
   where
-    total cells = sum <$> mapM (peekCell cells) [0 .. 63]
+    total cells = sum <$> mapM (peekWord cells) [0 .. 63]
 
-talk :: Cells -> Int -> Ptr Word8 -> Descriptor -> Descriptor -> Bool -> Hybrid ()
+talk :: AtomicWords -> Int -> Ptr Word8 -> Descriptor -> Descriptor -> Bool -> Hybrid ()
 talk moved i buffer from to = go
   where
     go True = writeAllBuf to buffer turnBytes >> go False
-    go False = receive 0 >> nonBlocking (void (addCell moved (i `mod` 64) turnBytes)) >> go True
+    go False = receive 0 >> nonBlocking (void (addWord moved (i `mod` 64) turnBytes)) >> go True
     receive n
       | n >= turnBytes = pure ()
       | otherwise = readBuf from (buffer `plusPtr` n) (turnBytes - n) >>= \got -> receive (n + got)

@@ -12,9 +12,9 @@ module Clock
     cancel,
 
     -- * Deadlines
-    Deadline,
-    newDeadline,
-    postpone,
+    IdleTimer,
+    newIdleTimer,
+    reset,
     pauseAndResume,
   )
 where
@@ -40,18 +40,18 @@ cancel timer = do
   unregisterTimeout manager timer
 
 -- | A timer that is moved, and how far.
-data Deadline = Deadline !Int !TimeoutKey
+data IdleTimer = IdleTimer !Int !TimeoutKey
 
 -- | An action after so many microseconds, unless it is postponed.
-newDeadline :: Int -> IO () -> IO Deadline
-newDeadline microseconds act = Deadline microseconds <$> schedule microseconds act
+newIdleTimer :: Int -> IO () -> IO IdleTimer
+newIdleTimer microseconds act = IdleTimer microseconds <$> schedule microseconds act
 
 -- | Due its full time from now.
-postpone :: Deadline -> IO ()
-postpone (Deadline microseconds key) = do
+reset :: IdleTimer -> IO ()
+reset (IdleTimer microseconds key) = do
   manager <- getSystemTimerManager
   updateTimeout manager key microseconds
 
 -- | GHC's timers cannot be paused.
-pauseAndResume :: Maybe (Deadline -> IO ())
+pauseAndResume :: Maybe (IdleTimer -> IO ())
 pauseAndResume = Nothing

@@ -14,17 +14,17 @@ module Clock
     cancel,
 
     -- * Deadlines
-    Deadline,
-    newDeadline,
-    postpone,
+    IdleTimer,
+    newIdleTimer,
+    reset,
     pauseAndResume,
   )
 where
 
 import Control.Monad (void)
-import Weft.Deadline (Deadline, pause, postpone, resume)
-import qualified Weft.Deadline as W
 import Weft.Duration (microseconds)
+import Weft.IdleTimer (IdleTimer, pause, reset, resume)
+import qualified Weft.IdleTimer as W
 import Weft.Thread (registerDelay, threadDelay, timeout)
 import Weft.Timer (Timer)
 import qualified Weft.Timer as W
@@ -38,9 +38,9 @@ cancel :: Timer -> IO ()
 cancel = void . W.cancel
 
 -- | An action after so many microseconds, unless it is postponed.
-newDeadline :: Int -> IO () -> IO Deadline
-newDeadline = W.newDeadline . microseconds
+newIdleTimer :: Int -> IO () -> IO IdleTimer
+newIdleTimer = W.newIdleTimer . microseconds
 
 -- | Take a deadline out of the reckoning and put it back.
-pauseAndResume :: Maybe (Deadline -> IO ())
+pauseAndResume :: Maybe (IdleTimer -> IO ())
 pauseAndResume = Just (\deadline -> pause deadline >> resume deadline)

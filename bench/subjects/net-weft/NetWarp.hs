@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : Warp on Weft
+-- Description : Weft's web server
 module NetWarp
   ( serveApplication,
   )
@@ -10,7 +10,7 @@ where
 import Control.Exception (bracket)
 import qualified Network.Socket as N
 import Network.Wai (Application)
-import Weft.Warp (defaultSettings, runSettings, setBeforeMainLoop, setHost, setPort)
+import Weft.Http (defaultSettings, runSettings, setBeforeMainLoop, setHost, setPort)
 
 -- | Serve on this port of the loopback interface (0: one that is free), after telling the callback which it is.
 serveApplication :: Int -> (Int -> IO ()) -> Application -> IO ()

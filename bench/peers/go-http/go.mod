@@ -1,0 +1,3 @@
+module weft/bench/go-http
+
+go 1.19
