@@ -200,7 +200,7 @@ respond (Site root cache) sock request = do
     Right (Parts answerHead name) -> do
       sendSlowly sock answerHead
       unless (onlyHead request) . withFileAt root fromInside name $ \file ->
-        forChunks file 0 65536 (\() bytes -> sendSlowly sock bytes) ()
+        foldChunks file 0 65536 (\() bytes -> sendSlowly sock bytes) ()
   where
     wanted n bytes = if onlyHead request then B.take n bytes else bytes
     answer status = sendSlowly sock (wanted (B.length (headOf status [] body)) (headOf status [] body <> body))
@@ -233,7 +233,7 @@ data Answer = Whole Page | Parts ByteString FilePath
 
 -- | Nothing outside of the folder, and no waiting for what is not a file.
 fromInside :: OpenMode
-fromInside = reading {openWithin = Beneath, openPrompt = True}
+fromInside = reading {openResolve = Beneath, openNonBlocking = True}
 
 -- | Relative to the folder, as the system spells it.
 fileName :: ByteString -> IO FilePath
