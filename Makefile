@@ -2,10 +2,11 @@
 
 SITE ?= site
 PORT ?= 8080
+PREFIX ?= /usr/local
 MATRIX ?= 9.6 9.10
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build serve relink-flags test check format matrix bench bench-peers clean
+.PHONY: help deps build serve install deb relink-flags test check format haddock tutorial matrix verify bench bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +21,14 @@ serve: deps ## Serve SITE (default: site) on PORT (default: 8080)
 	@scripts/build weft
 	bin/weft serve $(SITE) --port $(PORT)
 
+install: ## Install the program weft below PREFIX (default: /usr/local) [DESTDIR]
+	@[ -x bin/weft ] || { scripts/deps build && scripts/build weft; }
+	@scripts/install "$(PREFIX)" "$(DESTDIR)"
+
+deb: deps ## Build the Debian package of the program weft into bin/
+	@scripts/build weft
+	@scripts/deb
+
 relink-flags: deps ## Write bin/weft-relink.rsp, with which plain ghc links programs on Weft
 	@scripts/relink-flags
 
@@ -27,7 +36,7 @@ test: ## Run all test suites (SUITES=name..., TEST_ARGS='-p pattern')
 	@scripts/deps build test browser
 	@scripts/test
 
-check: ## Formatter, hlint and the shape of the module tree
+check: ## Formatter, hlint, the shape of modules and packages, what documents say
 	@scripts/deps build check
 	@scripts/check
 
@@ -35,9 +44,22 @@ format: ## Rewrite Haskell sources in the project's format
 	@scripts/deps check
 	@scripts/format inplace
 
+haddock: deps ## Build the documentation into bin/doc/; every exported name must have some
+	@scripts/haddock
+
+tutorial: build ## Compile and run the programs of the tutorial
+	@scripts/tutorial
+
 matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10")
 	@scripts/deps matrix
 	@scripts/matrix $(MATRIX)
+
+verify: deb ## What takes too long for every change: planted bugs, the Debian package in a fresh chroot, the README's lines in a new project
+	@scripts/deps build test
+	WEFT_MUTANTS=1 scripts/cabal test --enable-tests weft:test:mutants
+	@scripts/deps matrix
+	@scripts/try-deb
+	@scripts/try-readme
 
 bench: build bench-peers ## Run every benchmark
 	bin/weft bench all
