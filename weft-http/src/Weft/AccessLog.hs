@@ -54,7 +54,7 @@ import Weft.Core.Time (Duration, Instant (..), after, milliseconds, seconds)
 import Weft.Exchange
 import Weft.Socket (SockAddr)
 import Weft.Sys (now)
-import Weft.Thread (timeoutFor)
+import Weft.Timer (within)
 
 -- | How a log is kept.
 data LogSettings = LogSettings
@@ -109,7 +109,7 @@ data AccessLog = AccessLog
 withAccessLog :: LogSettings -> (AccessLog -> IO a) -> IO a
 withAccessLog settings act = bracket open close $ \accessLog ->
   -- The thread ends last: what it is writing is complete then.
-  bracket (start accessLog) killThread (const (act accessLog `finally` timeoutFor (seconds 2) (flushLog accessLog)))
+  bracket (start accessLog) killThread (const (act accessLog `finally` within (seconds 2) (flushLog accessLog)))
   where
     open = do
       capabilities <- getNumCapabilities
@@ -133,7 +133,7 @@ withAccessLog settings act = bracket open close $ \accessLog ->
 writer :: AccessLog -> IO ()
 writer accessLog = forever $ do
   takeMVar (accessWork accessLog)
-  _ <- timeoutFor (logDelay (accessSettings accessLog)) (takeMVar (accessUrgent accessLog))
+  _ <- within (logDelay (accessSettings accessLog)) (takeMVar (accessUrgent accessLog))
   flushLog accessLog
 
 -- Lines ------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@
 -- >       speaker <- forkThread (forever (readChannel inbox >>= sendAll sock))
 -- >       pure (me, speaker)
 -- >     leave (me, speaker) = do
--- >       kill speaker
+-- >       killThread speaker
 -- >       modifyMVar_ room (\(n, others) -> pure (n, Map.delete me others))
 -- >     listen = do
 -- >       bytes <- recv sock 4096

@@ -76,7 +76,7 @@ import Control.Exception (interruptible)
 import Control.Monad (unless, void, when)
 import Data.IORef (IORef, newIORef, readIORef, writeIORef)
 import System.Posix.Types (Fd)
-import Weft.Backend
+import Weft.Backend.Choice
 import Weft.Core.Events
 import qualified Weft.Core.Manager as Core
 import Weft.Core.Registry (Placed (..), closeRegistered, register, unregister)

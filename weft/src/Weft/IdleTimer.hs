@@ -47,7 +47,8 @@ import Data.Int (Int64)
 import Weft.Core.Manager
 import Weft.Core.Time
 import Weft.Core.Timer (Expiry (..), Timer, cancelTimer)
-import Weft.Runtime
+import Weft.FFI.Clock (coarseNow)
+import Weft.Runtime.Managers
 import Weft.Sys (AtomicWords, addWord, casWord, newAtomicWords, now, peekWord, pokeWord, readWord)
 
 -- | An idle timer. Word 0 holds when it is due, in nanoseconds: written by its users,
@@ -221,5 +222,3 @@ remaining d = do
 expired :: IdleTimer -> IO Bool
 expired d = (== stateExpired) <$> peekWord (idleTimerWords d) wordState
 
--- | The coarse monotonic clock, rounded up past the next tick of it.
-foreign import ccall unsafe "weft_coarse_now" coarseNow :: IO Int64

@@ -15,7 +15,7 @@ import Weft.Core.Backend (backendName)
 import Weft.Core.Counters
 import Weft.Core.Manager
 import Weft.Core.Registry (registeredCount)
-import Weft.Runtime
+import Weft.Runtime.Managers
 
 -- | Counters of the whole program.
 data Metrics = Metrics

@@ -39,19 +39,9 @@ import Weft.Core.Manager
 import Weft.Core.Time
 import Weft.Core.Timer (Timer, cancelTimer)
 import Weft.Duration
-import Weft.Runtime
+import Weft.Runtime.Managers
 import Weft.Sys (now)
-import Weft.Thread (delayFor, timeoutFor)
-
--- | Block the calling thread for at least that long. Interruptible.
-sleep :: Duration -> IO ()
-sleep = delayFor
-
--- | Run an action, for at most that long: 'Nothing' if it took longer and was
--- interrupted. As 'Weft.Thread.timeout', except that zero and negative durations
--- give 'Nothing' without running the action, and 'maxBound' is no limit.
-within :: Duration -> IO a -> IO (Maybe a)
-within = timeoutFor
+import Weft.Thread.Time (sleep, within)
 
 -- | Run an action after that long, on the dispatcher of the capability that the
 -- caller runs on. The action must not block: it delays every event of the

@@ -24,6 +24,7 @@ import Network.Socket (SockAddr)
 import Weft.Duration (Duration)
 import qualified Weft.Socket as W
 import qualified Weft.Thread as W
+import Weft.Timer (within)
 import Weft.Transport
 
 -- | What accepts.
@@ -92,7 +93,7 @@ drainAcceptors :: Acceptors -> Duration -> IO Bool
 drainAcceptors (Sockets s) patience = W.drainServer s patience
 drainAcceptors (Transports _ listeners threads _) patience = do
   mapM_ listenerClose listeners
-  done <- W.timeoutFor patience (atomically (readTVar threads >>= check . Set.null))
+  done <- within patience (atomically (readTVar threads >>= check . Set.null))
   left <- readTVarIO threads
   forM_ left killThread
   void (pure left)

@@ -26,7 +26,7 @@ import Data.X509.Memory (readSignedObjectFromMemory)
 import Network.TLS
 import Weft.Blocking (blocking)
 import Weft.Duration (seconds)
-import Weft.Thread (timeoutFor)
+import Weft.Timer (within)
 import Weft.Tls.Ciphers (supported)
 
 -- | Where a certificate and its key are. The certificate is followed by those that lead to a known
@@ -101,7 +101,7 @@ provesItself credential = do
   server <- end there back >>= \backend -> contextNew backend serverSide
   client <- end back there >>= \backend -> contextNew backend clientSide
   bracket (forkIO (void (succeeds (handshake server)))) killThread $ \_ ->
-    (== Just True) <$> timeoutFor (seconds 10) (succeeds (handshake client))
+    (== Just True) <$> within (seconds 10) (succeeds (handshake client))
   where
     end from to = do
       left <- newIORef B.empty

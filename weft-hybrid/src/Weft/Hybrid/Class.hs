@@ -8,6 +8,8 @@
 -- > echo sock = do
 -- >   bytes <- recv sock 4096
 -- >   if Data.ByteString.null bytes then close sock else sendAll sock bytes >> echo sock
+--
+-- The methods have the names that "Weft.Hybrid" uses; a module imports one of the two, or one of them qualified.
 module Weft.Hybrid.Class
   ( Threads (..),
   )
@@ -41,27 +43,27 @@ class (MonadMask m, MonadIO m) => Threads m where
   type MVarOf m :: Type -> Type
 
   -- | Start a thread.
-  spawn :: m () -> m ()
+  fork :: m () -> m ()
 
   -- | Let others run.
-  pass :: m ()
+  yield :: m ()
 
   -- | Wait that long.
-  pause :: Duration -> m ()
+  sleep :: Duration -> m ()
 
   -- | Run an action for at most that long.
-  limited :: Duration -> m a -> m (Maybe a)
+  timeout :: Duration -> m a -> m (Maybe a)
 
   -- | Run a call that blocks.
-  blockingCall :: IO a -> m a
+  blocking :: IO a -> m a
 
-  newVar :: a -> m (MVarOf m a)
-  newEmptyVar :: m (MVarOf m a)
-  takeVar :: MVarOf m a -> m a
-  putVar :: MVarOf m a -> a -> m ()
+  newMVar :: a -> m (MVarOf m a)
+  newEmptyMVar :: m (MVarOf m a)
+  takeMVar :: MVarOf m a -> m a
+  putMVar :: MVarOf m a -> a -> m ()
 
   -- | Take a socket of "Weft.Socket" over.
-  takeSocket :: GHC.Socket -> m (SocketOf m)
+  fromSocket :: GHC.Socket -> m (SocketOf m)
 
   accept :: SocketOf m -> m (SocketOf m, SockAddr)
   connect :: SocketOf m -> SockAddr -> m ()
@@ -72,21 +74,21 @@ class (MonadMask m, MonadIO m) => Threads m where
   close :: SocketOf m -> m ()
 
   -- | The socket, with a deadline for its operations that long from now.
-  withLimit :: Duration -> SocketOf m -> m (SocketOf m)
+  withTimeout :: Duration -> SocketOf m -> m (SocketOf m)
 
 instance Threads IO where
   type SocketOf IO = GHC.Socket
   type MVarOf IO = GHC.MVar
-  spawn = void . GHC.forkIO
-  pass = GHC.yield
-  pause = GHC.sleep
-  limited = GHC.within
-  blockingCall = GHC.blocking
-  newVar = GHC.newMVar
-  newEmptyVar = GHC.newEmptyMVar
-  takeVar = GHC.takeMVar
-  putVar = GHC.putMVar
-  takeSocket = pure
+  fork = void . GHC.forkIO
+  yield = GHC.yield
+  sleep = GHC.sleep
+  timeout = GHC.within
+  blocking = GHC.blocking
+  newMVar = GHC.newMVar
+  newEmptyMVar = GHC.newEmptyMVar
+  takeMVar = GHC.takeMVar
+  putMVar = GHC.putMVar
+  fromSocket = pure
   accept = GHC.accept
   connect = GHC.connect
   recv = GHC.recv
@@ -94,21 +96,21 @@ instance Threads IO where
   sendAll = GHC.sendAll
   shutdown = GHC.shutdown
   close = GHC.close
-  withLimit d s = (`GHC.withDeadline` s) <$> GHC.deadlineIn d
+  withTimeout d s = (`GHC.withDeadline` s) <$> GHC.deadlineIn d
 
 instance Threads Hybrid where
   type SocketOf Hybrid = Hybrid.Socket
   type MVarOf Hybrid = Hybrid.MVar
-  spawn = Hybrid.fork
-  pass = Hybrid.yield
-  pause = Hybrid.sleep
-  limited = Hybrid.timeout
-  blockingCall = Hybrid.blocking
-  newVar = Hybrid.newMVar
-  newEmptyVar = Hybrid.newEmptyMVar
-  takeVar = Hybrid.takeMVar
-  putVar = Hybrid.putMVar
-  takeSocket = Hybrid.fromSocket
+  fork = Hybrid.fork
+  yield = Hybrid.yield
+  sleep = Hybrid.sleep
+  timeout = Hybrid.timeout
+  blocking = Hybrid.blocking
+  newMVar = Hybrid.newMVar
+  newEmptyMVar = Hybrid.newEmptyMVar
+  takeMVar = Hybrid.takeMVar
+  putMVar = Hybrid.putMVar
+  fromSocket = Hybrid.fromSocket
   accept = Hybrid.accept
   connect = Hybrid.connect
   recv = Hybrid.recv
@@ -116,4 +118,4 @@ instance Threads Hybrid where
   sendAll = Hybrid.sendAll
   shutdown = Hybrid.shutdown
   close = Hybrid.close
-  withLimit d s = (`Hybrid.withDeadline` s) <$> Hybrid.deadlineIn d
+  withTimeout d s = (`Hybrid.withDeadline` s) <$> Hybrid.deadlineIn d

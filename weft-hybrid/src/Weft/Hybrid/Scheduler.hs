@@ -30,7 +30,7 @@ import Control.Exception (SomeException, catch, displayException)
 import Control.Monad (forM, forM_, unless, void, when)
 import System.IO (hPutStrLn, stderr)
 import System.IO.Unsafe (unsafePerformIO)
-import Weft.Backend (newDefaultBackend)
+import Weft.Backend.Choice (newDefaultBackend)
 import Weft.Core.Manager
 import Weft.Duration (Duration, seconds)
 import Weft.Hybrid.Blocked (beginWorld, endWorld)

@@ -16,7 +16,7 @@ module Weft.Hybrid.SystemCall
 
     -- * Answers
     Answer,
-    now,
+    immediate,
     failing,
     later,
   )
@@ -44,8 +44,8 @@ callManager :: Call a -> EventManager
 callManager (Call' l _ _) = loopManager l
 
 -- | Run an action that does not block; the thread goes on with its result.
-now :: Call a -> IO a -> Answer
-now (Call' _ _ k) act = Answer (act >>= \a -> pure $! k a)
+immediate :: Call a -> IO a -> Answer
+immediate (Call' _ _ k) act = Answer (act >>= \a -> pure $! k a)
 
 -- | The exception is raised in the thread.
 failing :: SomeException -> Answer

@@ -15,9 +15,10 @@ module Weft.Hybrid.Thread
     forkLabelled,
 
     -- * Ending
-    kill,
+    killThread,
     throwTo,
     wait,
+    waitCatch,
     watch,
 
     -- * Labels
@@ -36,6 +37,7 @@ where
 
 import Control.Exception (AsyncException (ThreadKilled), BlockedIndefinitelyOnMVar (..), Exception, SomeException, toException)
 import Control.Monad (when)
+import Control.Monad.Catch (throwM)
 import qualified Data.IntMap.Strict as IntMap
 import GHC.Exts (Any)
 import Unsafe.Coerce (unsafeCoerce)
@@ -74,8 +76,8 @@ start name body = call $ \l ctx k -> do
 -- Ending ----------------------------------------------------------------------------------
 
 -- | Raise 'ThreadKilled' in a thread; see 'throwTo'.
-kill :: Thread -> Hybrid ()
-kill t = throwTo t ThreadKilled
+killThread :: Thread -> Hybrid ()
+killThread t = throwTo t ThreadKilled
 
 -- | Raise an exception in a thread: at once in the calling thread itself; where it waits, in
 -- one that waits; at the next switch to it in one that is ready or runs, which it does
@@ -88,9 +90,13 @@ throwTo t e = call $ \l ctx k -> case contextIdentity ctx of
     Park.throwTo (onLoop l) t (toException e)
     pure $! k ()
 
+-- | Wait for the end of a thread. The exception that ended it, if one did, is raised here too, as @async@'s @wait@ does.
+wait :: Thread -> Hybrid ()
+wait t = waitCatch t >>= either throwM pure
+
 -- | Wait for the end of a thread; the exception that ended it, if one did.
-wait :: Thread -> Hybrid (Either SomeException ())
-wait t = call $ \l ctx k -> do
+waitCatch :: Thread -> Hybrid (Either SomeException ())
+waitCatch t = call $ \l ctx k -> do
   number <- newNumber
   transact queue l ctx $ \watchers -> case watchers of
     Ended outcome -> Go watchers (pure $! k outcome)

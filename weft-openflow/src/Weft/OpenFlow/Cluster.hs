@@ -44,7 +44,7 @@ import Weft.OpenFlow.Controller.Types (currentMillis)
 import Weft.OpenFlow.Message (Role (..))
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
-import Weft.Thread (delayFor)
+import Weft.Timer (sleep)
 
 -- | Settings; begin with 'defaultClusterSettings'.
 data ClusterSettings = ClusterSettings
@@ -83,7 +83,7 @@ withCluster options act = do
   etcd <- newEtcd (interval options) (clusterEndpoints options)
   cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef Set.empty <*> newIORef 1 <*> newMVar ()
   act cluster $ \c inner ->
-    bracket (spawn c "weft openflow cluster" (forever (round' cluster c >> delayFor (interval options)))) killThread (const inner)
+    bracket (spawn c "weft openflow cluster" (forever (round' cluster c >> sleep (interval options)))) killThread (const inner)
 
 -- | How often the lease is prolonged and the keys are read.
 interval :: ClusterSettings -> Duration

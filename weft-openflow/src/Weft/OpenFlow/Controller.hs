@@ -56,7 +56,7 @@ import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Socket (Server, ServerSettings, SockAddr, Socket, waitServer, withServer)
-import Weft.Thread (delayFor, timeoutFor)
+import Weft.Timer (sleep, within)
 import Weft.Transport
 
 -- Running ---------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ withLoops c act = bracket start (mapM_ killThread) (const act)
     settings = controllerSettings c
     start = sequence ([spawn c "weft openflow discovery" (discoveryLoop c) | topology] ++ [spawn c "weft openflow clock" (tickLoop c) | topology] ++ polling)
     topology = isJust (settingsTopology settings)
-    polling = [spawn c "weft openflow counters" (forever (delayFor every >> pollPorts c)) | Just every <- [settingsPortStats settings]]
+    polling = [spawn c "weft openflow counters" (forever (sleep every >> pollPorts c)) | Just every <- [settingsPortStats settings]]
 
 -- The network -----------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ ask s request = do
   atomicModifyIORef' (sessionAsking s) (\m -> (Map.insert xid (Asking [] var) m, ()))
   flip finally (atomicModifyIORef' (sessionAsking s) (\m -> (Map.delete xid m, ()))) $ do
     sent <- postMessage s xid (StatsRequestMessage request)
-    if sent then (>>= id) <$> timeoutFor (seconds 5) (takeMVar var) else pure Nothing
+    if sent then (>>= id) <$> within (seconds 5) (takeMVar var) else pure Nothing
 
 -- | Ask all switches for the counters of their ports.
 pollPorts :: Controller -> IO ()

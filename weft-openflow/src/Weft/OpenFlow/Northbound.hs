@@ -47,7 +47,7 @@ import Weft.OpenFlow.Northbound.Json
 import Weft.OpenFlow.Northbound.Page
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
-import Weft.Thread (delayFor)
+import Weft.Timer (sleep)
 
 -- | A controller, and how many streams of events are open.
 data Northbound = Northbound !Controller !(IORef Int)
@@ -153,7 +153,7 @@ events (Northbound c open) respond = do
       v <- network c
       write ("event: network\ndata: " <> lazyByteString (encode v) <> "\n\n")
       flush
-      delayFor (seconds 1)
+      sleep (seconds 1)
     else respond (failed status503 "too many streams of events")
   where
     headers = [(hContentType, "text/event-stream"), (hCacheControl, "no-store")]

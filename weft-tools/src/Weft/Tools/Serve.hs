@@ -36,7 +36,7 @@ import Weft.Http hiding (Settings)
 import qualified Weft.Http as Http
 import Weft.Socket (SockAddr (..), Socket)
 import Weft.Static (OpenFiles, newOpenFiles)
-import Weft.Thread (timeoutFor)
+import Weft.Timer (within)
 import Weft.Tls (CertificateSource (..), TlsServerSettings (..), defaultTlsServerSettings, newTlsServer)
 import Weft.Tools.Manual (programVersion)
 import Weft.Tools.Serve.Arguments
@@ -190,7 +190,7 @@ reload :: Process -> Map.Map String Given -> Settings -> IO (Map.Map String Give
 reload process old settings = do
   notify Reloading
   -- Lines that cannot be got rid of must not keep the server from ending.
-  attempt "the log" (timeoutFor (seconds 5) (reopenSite (processSite process)) >>= maybe (ioError (userError "it takes no lines")) pure)
+  attempt "the log" (within (seconds 5) (reopenSite (processSite process)) >>= maybe (ioError (userError "it takes no lines")) pure)
   attempt "the certificate" (mapM_ reloadTlsServer (processTls process))
   loaded <- load (processArguments process)
   next <- case loaded of

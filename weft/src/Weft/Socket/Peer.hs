@@ -20,7 +20,7 @@ import Weft.Core.Events
 import Weft.Core.Manager
 import Weft.Core.Registry
 import Weft.FFI.Poll
-import Weft.Runtime
+import Weft.Runtime.Managers
 import Weft.Socket.Types
 import Weft.Sys (attempt)
 

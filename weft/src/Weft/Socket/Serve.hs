@@ -71,7 +71,7 @@ import Weft.Duration
 import Weft.Socket.Basic
 import Weft.Socket.Options
 import Weft.Socket.Types
-import Weft.Thread (timeoutFor)
+import Weft.Thread.Time (within)
 
 -- | Settings of a server. Begin with 'defaultServerSettings'.
 data ServerSettings = ServerSettings
@@ -170,7 +170,7 @@ waitServer server = mapM_ (\(Acceptor _ ended) -> readMVar ended) (serverAccepto
 drainServer :: Server -> Duration -> IO Bool
 drainServer server patience = do
   stopListening server
-  _ <- timeoutFor patience (mapM_ (waitBelow 1) (serverTables server))
+  _ <- within patience (mapM_ (waitBelow 1) (serverTables server))
   (== 0) <$> serverConnections server
 
 -- | Block until there are fewer connections.
@@ -303,7 +303,7 @@ startAcceptor settings handler place i listener table = do
     -- back; otherwise look again after a while.
     recover = do
       now <- readTVarIO (connectionCount table)
-      void (timeoutFor (milliseconds 100) (waitBelow now table))
+      void (within (milliseconds 100) (waitBelow now table))
 
 -- | Masked, so that no accepted socket is lost.
 startConnection ::

@@ -15,7 +15,7 @@ import System.Posix.Types (Fd)
 import Weft.Core.Descriptor (descriptorFd, useDescriptor)
 import Weft.Socket.Types
 import Weft.Sys (attempt)
-import Weft.Thread (threadWaitReadSTM, threadWaitWriteSTM)
+import Weft.Thread.Wait (threadWaitReadSTM, threadWaitWriteSTM)
 
 -- | Register for reading now, wait later: the transaction retries until the socket can be read, and throws @EBADF@ when
 -- it is closed. A wait that is garbage gives itself up.

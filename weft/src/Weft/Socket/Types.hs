@@ -51,7 +51,7 @@ import Weft.Core.Descriptor
 import Weft.Core.Time
 import Weft.FFI.Errno
 import Weft.FFI.Socket
-import Weft.Runtime
+import Weft.Runtime.Managers
 import Weft.Sys (now)
 
 -- | A socket. Used from any number of threads; closed by 'close', or when it is

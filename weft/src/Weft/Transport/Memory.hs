@@ -22,7 +22,7 @@ import Foreign.Ptr (castPtr, plusPtr)
 import Network.Socket (SockAddr (..))
 import Weft.Core.Manager (addTimer)
 import Weft.Core.Timer (cancelTimer)
-import Weft.Runtime (currentManager)
+import Weft.Runtime.Managers (currentManager)
 import Weft.Socket.Types (Instant, noDeadline, socketError)
 import Weft.Transport.Types
 

@@ -31,7 +31,7 @@ import Weft.OpenFlow.Packet
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire (encode)
-import Weft.Thread (delayFor)
+import Weft.Timer (sleep)
 
 -- | Send the LLDP frames of these ports, from any thread, without waiting. A slave sends none.
 probe :: Controller -> Session -> [Port] -> IO ()
@@ -47,7 +47,7 @@ probe c s ports = case settingsTopology (controllerSettings c) of
 -- | For as long as the controller runs: all ports of all switches.
 discoveryLoop :: Controller -> IO ()
 discoveryLoop c = forever $ do
-  delayFor (settingsDiscovery (controllerSettings c))
+  sleep (settingsDiscovery (controllerSettings c))
   sessions <- readIORef (controllerSessions c)
   switches <- topologySwitches <$> readIORef (controllerTopology c)
   forM_ (Map.toList sessions) $ \(d, s) ->
@@ -56,7 +56,7 @@ discoveryLoop c = forever $ do
 -- | For as long as the controller runs: ports settle, links go.
 tickLoop :: Controller -> IO ()
 tickLoop c = forever $ do
-  delayFor (milliseconds 200)
+  sleep (milliseconds 200)
   time <- currentMillis
   topologyStep c (timePassed time)
 

@@ -1,0 +1,378 @@
+-- |
+-- How a request to a file is carried out. There are four ways, tried in this
+-- order:
+--
+-- 1. At once, where the kernel can say that it has what is asked for (the page
+--    cache, known paths): no thread waits.
+--
+-- 2. By a call that blocks, while hardly any others are under way: two changes of
+--    OS threads cost more than a disk with nothing else to do.
+--
+-- 3. By the ring of the caller's capability ("Weft.File.Ring"): all requests of
+--    the capability's threads go to an io_uring in batches.
+--
+-- 4. Where the kernel refuses io_uring, or has no such operation in it, by the pool of
+--    "Weft.Blocking".
+--
+-- In a program that is linked without @-threaded@ it is always the fourth, and a call stops the program.
+--
+-- The environment variable @WEFT_FILES@ (@io_uring@, @threads@) or 'preferFiles'
+-- forces the third or the fourth.
+module Weft.File.Engine
+  ( -- * Carrying out
+    RequestPolicy (..),
+    perform,
+    begin,
+
+    -- * Choosing
+    FileEngine (..),
+    preferFiles,
+    filesChoice,
+
+    -- * Figures
+    ringReports,
+    stopRings,
+  )
+where
+
+import Control.Concurrent (forkIO, killThread, rtsSupportsBoundThreads, throwTo)
+import Control.Exception (Exception, SomeException, allowInterrupt, catch, fromException, throwIO)
+import Control.Monad (forM_, void, when)
+import Data.Maybe (catMaybes, fromMaybe, isJust)
+import Foreign.C.Error (Errno (..), eINVAL, eNOSYS, ePERM)
+import Foreign.C.Types (CInt)
+import GHC.Conc (labelThread)
+import GHC.IO.Exception (IOException (ioe_errno))
+import System.Environment (lookupEnv)
+import System.IO.Unsafe (unsafePerformIO)
+import System.Posix.Types (Fd (..))
+import Weft.Blocking.Pool (programPool)
+import qualified Weft.Blocking.Pool as Blocking
+import Weft.Core.Time (Instant, after, never, seconds)
+import Weft.FFI.File
+import Weft.FFI.RingUnavailable (ringUnavailable)
+import Weft.File.Ring
+import Weft.Sys
+import Weft.Thread.Wait (threadWaitRead, threadWaitWrite)
+
+-- Choosing -------------------------------------------------------------------------
+
+-- | How requests are carried out that have to wait.
+data FileEngine
+  = -- | Rings, with blocking calls while little is under way; or the pool.
+    Adaptive
+  | -- | Rings only.
+    Rings
+  | -- | The pool of "Weft.Blocking" only.
+    Threads
+  deriving (Eq, Show)
+
+-- | Use this engine from now on, instead of what @WEFT_FILES@ says.
+preferFiles :: FileEngine -> IO ()
+preferFiles = writeRef preference . Just
+
+preference :: Ref (Maybe FileEngine)
+preference = unsafePerformIO (newRef Nothing)
+{-# NOINLINE preference #-}
+
+-- | The engine that is used, and why it has no rings if it has none.
+filesChoice :: IO (FileEngine, Maybe String)
+filesChoice = do
+  wanted <- wantedEngine
+  if wanted == Threads
+    then pure (Threads, if rtsSupportsBoundThreads then Nothing else Just "this program is linked without -threaded")
+    else do
+      refused <- engineRefusal =<< theEngine
+      pure (maybe (wanted, Nothing) (\why -> (Threads, Just why)) refused)
+
+wantedEngine :: IO FileEngine
+wantedEngine
+  -- A ring wakes its reader from an OS thread of its own, which that run-time system takes no lock for.
+  | rtsSupportsBoundThreads = readRef preference >>= maybe (pure fromEnvironment) pure
+  | otherwise = pure Threads
+
+fromEnvironment :: FileEngine
+fromEnvironment = unsafePerformIO $ do
+  name <- lookupEnv "WEFT_FILES"
+  case name of
+    Nothing -> pure Adaptive
+    Just "" -> pure Adaptive
+    Just "auto" -> pure Adaptive
+    Just "io_uring" -> pure Rings
+    Just "threads" -> pure Threads
+    Just other -> ioError (userError ("weft: WEFT_FILES is " <> show other <> "; there are auto, io_uring, threads"))
+{-# NOINLINE fromEnvironment #-}
+
+-- The engine -----------------------------------------------------------------------
+
+-- | What one process has.
+data Engine = Engine
+  { engineGeneration :: !Int,
+    -- | By capability. Written under the lock, read by anyone.
+    engineLanes :: !(Ref (BoxedArray (Maybe Ring))),
+    -- | How the kernel refused a ring the last time. Written under the lock.
+    engineRefused :: !(Ref (Maybe Refusal)),
+    -- | Requests that wait for a disk now.
+    engineBusy :: !AtomicWords,
+    engineLock :: !(MVar ())
+  }
+
+-- | The errno, and until when no ring is asked for again.
+data Refusal = Refusal !CInt !Instant
+
+-- | @EPERM@, @ENOSYS@ and @EINVAL@ are said of the kernel and of this process for good. Descriptors and memory,
+-- of which there are none now, may come back: a second later it is tried again.
+refusal :: CInt -> IO Refusal
+refusal code
+  | Errno code `elem` [ePERM, eNOSYS, eINVAL] = pure (Refusal code never)
+  | otherwise = Refusal code . after (seconds 1) <$> now
+
+-- | The one that holds at this moment.
+currentRefusal :: Engine -> IO (Maybe CInt)
+currentRefusal e = do
+  refused <- readRef (engineRefused e)
+  case refused of
+    Nothing -> pure Nothing
+    Just (Refusal code until')
+      | until' == never -> pure (Just code)
+      | otherwise -> (\t -> if t < until' then Just code else Nothing) <$> now
+
+newEngine :: IO Engine
+newEngine = do
+  none <- newBoxedArray 0 Nothing
+  e <- Engine <$> forkGeneration <*> newRef none <*> newRef Nothing <*> newAtomicWords 1 <*> newMVar ()
+  -- Evaluated: 'theEngine' compares references.
+  pure $! e
+
+engineRef :: Ref Engine
+engineRef = unsafePerformIO (newEngine >>= newRef)
+{-# NOINLINE engineRef #-}
+
+-- | The engine of this process. A forked child makes its own: in the parent's no
+-- owner runs here.
+theEngine :: IO Engine
+theEngine = do
+  e <- readRef engineRef
+  generation <- forkGeneration
+  if engineGeneration e == generation
+    then pure e
+    else do
+      !fresh <- newEngine
+      ours <- casRef engineRef e fresh
+      when ours (mapM_ discardLane =<< ringsOf e)
+      theEngine
+
+ringsOf :: Engine -> IO [Ring]
+ringsOf e = do
+  arr <- readRef (engineLanes e)
+  catMaybes <$> mapM (readBoxedArray arr) [0 .. sizeBoxedArray arr - 1]
+
+-- | The ring for the caller's capability, if there can be any.
+ringFor :: Engine -> IO (Maybe Ring)
+ringFor e = do
+  cap <- myCapability
+  arr <- readRef (engineLanes e)
+  found <- if cap < sizeBoxedArray arr then readBoxedArray arr cap else pure Nothing
+  case found of
+    Just _ -> pure found
+    Nothing -> do
+      refused <- currentRefusal e
+      maybe (withMVar (engineLock e) (const (openFor e cap))) (const (pure Nothing)) refused
+{-# INLINE ringFor #-}
+
+-- | With the lock.
+openFor :: Engine -> Int -> IO (Maybe Ring)
+openFor e cap = do
+  arr <- readRef (engineLanes e)
+  found <- if cap < sizeBoxedArray arr then readBoxedArray arr cap else pure Nothing
+  refused <- currentRefusal e
+  case (found, refused) of
+    (Nothing, Nothing) -> newRing cap >>= either refuse (keep arr)
+    _ -> pure found
+  where
+    refuse code = Nothing <$ (refusal code >>= writeRef (engineRefused e) . Just)
+    keep arr ring = do
+      writeRef (engineRefused e) Nothing
+      bigger <- newBoxedArray (max (cap + 1) (sizeBoxedArray arr)) Nothing
+      copyBoxedArray arr bigger
+      writeBoxedArray bigger cap (Just ring)
+      writeRef (engineLanes e) bigger
+      pure (Just ring)
+
+-- | Why there are no rings; makes one if that was not tried yet.
+engineRefusal :: Engine -> IO (Maybe String)
+engineRefusal e = do
+  ring <- ringFor e
+  if isJust ring then pure Nothing else fmap ringUnavailable <$> currentRefusal e
+
+-- Carrying out ---------------------------------------------------------------------
+
+-- | Who owns a request's result and its buffer, and until when.
+data RequestPolicy = RequestPolicy
+  { -- | May it be tried at once (it is not read past the page cache)?
+    policyTry :: !Bool,
+    -- | May it be done by a call that blocks? Not what may wait for ever.
+    policyBlock :: !Bool,
+    -- | Must its caller, when interrupted, wait for its end: because the memory is
+    -- lent, or because the result is wanted all the same, which this is told.
+    policyStay :: !(Maybe (CInt -> IO ())),
+    -- | Told the way to end it early when it waits; returns how to take that back.
+    policyWatch :: !(IO () -> IO (IO ())),
+    -- | The request's memory is used until now.
+    policyKeep :: !(IO ()),
+    -- | Its descriptor is used from now on, until what this returns is run. Throws when the file is
+    -- closed.
+    policyHold :: !(IO (IO ())),
+    -- | What to do with a result for which nobody waits any more.
+    policyDispose :: !(CInt -> IO ())
+  }
+
+-- | Carry an operation out, and wait for its result. Interruptible where it waits;
+-- in the second way above where the kernel is, which it is not for a disk.
+perform :: RequestPolicy -> Op -> IO CInt
+perform manner op = do
+  r <- if policyTry manner then tryOp op else pure errAgain
+  -- A large transfer is many calls; others are to run between them.
+  when (fromIntegral r >= mostAtOnce) yield
+  result <- if r /= errAgain then pure r else slow
+  if result == errInterrupted
+    then allowInterrupt >> perform manner op
+    else result <$ policyKeep manner
+  where
+    slow = do
+      e <- theEngine
+      wanted <- wantedEngine
+      mask_ (if policyBlock manner then counted e wanted else awaitOp e wanted manner op)
+    counted e wanted = do
+      others <- addWord (engineBusy e) 0 1
+      let blocks = wanted == Adaptive && others < fewEnough
+      r <- (if blocks then runOp op else awaitOp e wanted manner op) `onException` leave e
+      r <$ leave e
+    leave e = addWord (engineBusy e) 0 (-1)
+
+-- | Begin an operation and wait for its end. Masked.
+awaitOp :: Engine -> FileEngine -> RequestPolicy -> Op -> IO CInt
+awaitOp e wanted manner op = do
+  box <- newEmptyMVar
+  -- 0 while it is open who gets the result, 1 when it was put into the box, 2 when
+  -- nobody waits for it any more.
+  fate <- newAtomicWords 1
+  release <- policyHold manner
+  cancelIt <- (`onException` release) . beginWith e wanted op $ \r -> do
+    policyKeep manner
+    release
+    found <- casWord fate 0 0 1
+    if found == 0 then putMVar box r else when (r >= 0) (policyDispose manner r)
+  let given = do
+        unwatch <- policyWatch manner cancelIt
+        (takeMVar box `onException` unwatch) <* unwatch
+  given `catch` \x -> do
+    cancelIt
+    found <- if isJust (policyStay manner) then pure 1 else casWord fate 0 0 2
+    when (found == 1) $ do
+      r <- uninterruptibleMask_ (takeMVar box)
+      when (r >= 0) (fromMaybe (policyDispose manner) (policyStay manner) r)
+    throwIO (x :: SomeException)
+
+-- | Note (Linux 6.18, two cores, random reads of 4 KiB, thousands a second): with
+-- one under way a blocking call and a ring do 17, with four 50 and 25, with six 60
+-- and 40. With eight and more GHC's run-time system, which keeps six spare OS
+-- threads, begins to end and make them all the time: 30 from sixteen on, where the
+-- ring does 70, 150 with 64, 230 with 1,024. Blocking calls beside a busy ring
+-- halve its rate, so it is all or nothing. Three and not six, because each takes an
+-- OS thread, and GHC keeps those: 13 with a thousand reads in flight, 17 with four.
+fewEnough :: Int
+fewEnough = 3
+
+-- | Start an operation that may have to wait; its result goes to the handler, which
+-- must neither block nor throw, once. Returns the way to have it end soon, by
+-- 'errCancelled' if nothing else is quicker; memory and descriptor are used until
+-- the handler runs.
+begin :: Op -> (CInt -> IO ()) -> IO (IO ())
+begin op handler = do
+  e <- theEngine
+  wanted <- wantedEngine
+  let leave = void (addWord (engineBusy e) 0 (-1))
+  _ <- addWord (engineBusy e) 0 1
+  beginWith e wanted op (\r -> leave >> handler r) `onException` leave
+
+beginWith :: Engine -> FileEngine -> Op -> (CInt -> IO ()) -> IO (IO ())
+beginWith e wanted op handler = do
+  ring <- if wanted == Threads || isCall op then pure Nothing else ringFor e
+  case ring of
+    Just l -> cancel l <$> start l op handler
+    Nothing
+      | opOff op == maxBound -> beginReady op handler
+      | otherwise -> beginPooled op handler
+
+-- | On the pool. A call that has begun is interrupted, where the kernel lets it be.
+-- States, in one word:
+--
+-- @
+--   0 queued  -> 1 (who runs it), 3 (canceller)
+--   1 running -> 2 (canceller, who then throws), 3 (who runs it)
+--   2 running and to be interrupted: who runs it takes the exception
+--   3 ended
+-- @
+beginPooled :: Op -> (CInt -> IO ()) -> IO (IO ())
+beginPooled op handler = do
+  state <- newAtomicWords 1
+  runner <- newEmptyMVar
+  Blocking.submit programPool . mask_ $ do
+    putMVar runner =<< myThreadId
+    found <- casWord state 0 0 1
+    when (found == 0) $ do
+      r <- persist state
+      end <- casWord state 0 1 3
+      when (end == 2) ((newEmptyMVar >>= takeMVar) `catch` \Cancelled -> pure ())
+      handler r
+  pure . mask_ $ do
+    queued <- casWord state 0 0 3
+    if queued == 0
+      then handler errCancelled
+      else do
+        found <- casWord state 0 1 2
+        when (found == 1) (void (forkIO (readMVar runner >>= (`throwTo` Cancelled))))
+  where
+    persist state = do
+      r <- runOp op
+      wanted <- readWord state 0
+      if r /= errInterrupted
+        then pure r
+        else if wanted == 1 then persist state else pure errCancelled
+
+data Cancelled = Cancelled
+  deriving (Show)
+
+instance Exception Cancelled
+
+-- | At a stream's own position: when the descriptor is ready. So much can be written
+-- then without blocking (pipe(7)).
+beginReady :: Op -> (CInt -> IO ()) -> IO (IO ())
+beginReady op handler = do
+  thread <- mask_ (forkIO ((ready >> runOp op {opLen = size}) `catch` ended >>= handler))
+  labelThread thread "weft stream"
+  pure (() <$ forkIO (killThread thread))
+  where
+    writes = isWrite op
+    ready = (if writes then threadWaitWrite else threadWaitRead) (Fd (opFd op))
+    size = if writes then min 4096 (opLen op) else opLen op
+    ended x = pure (maybe errCancelled negate (errnoOf (x :: SomeException)))
+    errnoOf x = fromException x >>= ioe_errno
+
+-- Figures and the end ----------------------------------------------------------------
+
+-- | Of all rings.
+ringReports :: IO [RingMetrics]
+ringReports = theEngine >>= ringsOf >>= mapM ringMetrics
+
+-- | Give all rings back. What is under way is cancelled; nothing may be asked for
+-- while this runs. For tests, and for programs that want to leave nothing behind.
+stopRings :: IO ()
+stopRings = do
+  e <- theEngine
+  withMVar (engineLock e) $ \() -> do
+    rings <- ringsOf e
+    none <- newBoxedArray 0 Nothing
+    writeRef (engineLanes e) none
+    forM_ rings stopRingOf

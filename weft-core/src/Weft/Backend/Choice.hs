@@ -1,0 +1,112 @@
+-- |
+-- Choosing a back end: the only place where it is done. "Weft.Backend" says how.
+module Weft.Backend.Choice
+  ( -- * The back ends of this build
+    backendNames,
+    whyUnavailable,
+
+    -- * Choosing
+    preferBackend,
+    backendChoice,
+    Choice (..),
+
+    -- * Making one
+    Backend,
+    newDefaultBackend,
+    newBackend,
+    backendName,
+  )
+where
+
+import Control.Concurrent (rtsSupportsBoundThreads)
+import Control.Monad (unless)
+import Data.IORef
+import Data.List (find, intercalate)
+import System.Environment (lookupEnv)
+import System.IO (hPutStrLn, stderr)
+import System.IO.Unsafe (unsafePerformIO)
+import Weft.Backend.Platform (platformBackends)
+import Weft.Backend.Type
+import Weft.Backend.Unthreaded
+import Weft.Core.Backend (Backend (backendDescriptors, backendName))
+
+-- | Names for @WEFT_BACKEND@ and 'newBackend', the preferred one first.
+backendNames :: [String]
+backendNames = map candidateName platformBackends
+
+-- | Why a back end cannot be used on this machine; 'Nothing' when it can. Throws
+-- a user error for a name that does not exist.
+whyUnavailable :: String -> IO (Maybe String)
+whyUnavailable name = whyNot =<< candidate name
+
+whyNot :: Candidate -> IO (Maybe String)
+whyNot c
+  | rtsSupportsBoundThreads || candidatePollable c = candidateAvailable c
+  | otherwise = pure (Just unthreadedReason)
+
+-- | Use this back end for the managers that are made from now on, instead of what
+-- @WEFT_BACKEND@ says. Throws a user error for a name that does not exist.
+preferBackend :: String -> IO ()
+preferBackend name = do
+  _ <- candidate name
+  writeIORef preference (Just name)
+
+preference :: IORef (Maybe String)
+preference = unsafePerformIO (newIORef Nothing)
+{-# NOINLINE preference #-}
+
+-- | The back end that will be used, and why it is not the one that was asked for.
+data Choice = Choice
+  { choiceBackend :: String,
+    -- | The back end that was asked for, and why it cannot be used.
+    choiceRefused :: Maybe (String, String)
+  }
+  deriving (Eq, Show)
+
+-- | The back end of the managers that are made from now on.
+backendChoice :: IO Choice
+backendChoice = do
+  set <- readIORef preference
+  env <- lookupEnv "WEFT_BACKEND"
+  case maybe env Just set of
+    Just name | not (null name) -> do
+      why <- whyUnavailable name
+      case why of
+        Nothing -> pure (Choice name Nothing)
+        Just reason -> (\c -> c {choiceRefused = Just (name, reason)}) <$> firstAvailable
+    _ -> firstAvailable
+  where
+    firstAvailable = go platformBackends
+    go [] = ioError (userError "weft: this machine offers no event mechanism that this build knows")
+    go (c : cs) = maybe (pure (Choice (candidateName c) Nothing)) (const (go cs)) =<< whyNot c
+
+-- | A new back end of the kind that 'backendChoice' names.
+newDefaultBackend :: IO Backend
+newDefaultBackend = newBackend . choiceBackend =<< backendChoice
+
+-- | A new back end of that name. Throws a user error for a name that does not
+-- exist, and an 'IOError' when the kernel refuses.
+newBackend :: String -> IO Backend
+newBackend name = do
+  backend <- candidateNew =<< candidate name
+  case backendDescriptors backend of
+    fd : _ | not rtsSupportsBoundThreads -> unthreaded fd backend <$ warnOnce
+    _ -> pure backend
+
+-- | Once in a process.
+warnOnce :: IO ()
+warnOnce = do
+  before <- atomicModifyIORef' warned (\w -> (True, w))
+  unless before . hPutStrLn stderr $
+    "weft: " <> unthreadedReason <> ": it runs on one core, and calls that block stop all of it"
+
+warned :: IORef Bool
+warned = unsafePerformIO (newIORef False)
+{-# NOINLINE warned #-}
+
+candidate :: String -> IO Candidate
+candidate name = maybe (ioError unknown) pure (find ((== name) . candidateName) platformBackends)
+  where
+    unknown =
+      userError $
+        "weft: no back end is called " <> show name <> "; there are " <> intercalate ", " backendNames

@@ -1,0 +1,174 @@
+{-# LANGUAGE RankNTypes #-}
+
+-- |
+-- The managers of a program: one for each capability, each run by a thread that
+-- stays there, the dispatcher (2013, 3.3). They start when they are first needed
+-- and share one registry.
+--
+-- More capabilities, at run time, get their dispatcher when a thread first waits
+-- there. With fewer, GHC moves the threads of those that went, dispatchers too, and
+-- everything registered stays valid. A child made by
+-- 'System.Posix.Process.forkProcess' gets managers and kernel objects of its own
+-- when it first needs one.
+module Weft.Runtime.Managers
+  ( currentManager,
+    currentRegistry,
+    managers,
+    stopManagers,
+  )
+where
+
+import Control.Exception (SomeException, catch)
+import Control.Monad (forM_, unless, void)
+import Data.Maybe (catMaybes)
+import System.IO (hPutStrLn, stderr)
+import System.IO.Unsafe (unsafePerformIO)
+import Weft.Backend.Choice (newDefaultBackend)
+import Weft.Core.Manager
+import Weft.Core.Registry (Registry)
+import Weft.Core.Time (Instant)
+import Weft.Sys
+import Weft.TimerQueue (newQueue)
+
+-- | What one process has.
+data Runtime = Runtime
+  { -- | The process, by 'forkGeneration'.
+    runtimeGeneration :: !Int,
+    runtimeRegistry :: !(Registry Manager),
+    -- | By capability. Written under the lock, read by anyone.
+    runtimeManagers :: !(Ref (BoxedArray (Maybe Manager))),
+    runtimeLock :: !(MVar ())
+  }
+
+theRuntime :: Ref Runtime
+theRuntime = unsafePerformIO (newRuntime >>= newRef)
+{-# NOINLINE theRuntime #-}
+
+-- | The generation for which a thread has undertaken to put a runtime in place.
+-- Moved by compare-and-swap.
+claimed :: AtomicWords
+claimed = unsafePerformIO (newAtomicWords 1)
+{-# NOINLINE claimed #-}
+
+newRuntime :: IO Runtime
+newRuntime = do
+  generation <- forkGeneration
+  registry <- registryFor
+  none <- newBoxedArray 0 Nothing
+  Runtime generation registry <$> newRef none <*> newMVar ()
+
+-- | The runtime of this process. A child finds its parent's, and replaces it: the
+-- parent's locks may be held by threads that do not exist here.
+runtime :: IO Runtime
+runtime = do
+  rt <- readRef theRuntime
+  generation <- forkGeneration
+  if generation == runtimeGeneration rt then pure rt else replace rt generation
+  where
+    replace old generation = do
+      before <- readWord claimed 0
+      found <- if before == generation then pure before else casWord claimed 0 before generation
+      if before == generation || found /= before
+        then yield >> runtime
+        else mask_ $ do
+          fresh <- newRuntime
+          writeRef theRuntime fresh
+          inherited <- running old
+          fresh <$ mapM_ discard inherited
+
+-- | The registry that all dispatchers share.
+currentRegistry :: IO (Registry Manager)
+currentRegistry = runtimeRegistry <$> runtime
+
+-- | The manager of the capability that runs the caller, started if need be.
+currentManager :: IO Manager
+currentManager = do
+  rt <- runtime
+  cap <- myCapability
+  found <- managerAt rt cap
+  maybe (start rt cap) pure found
+
+managerAt :: Runtime -> Int -> IO (Maybe Manager)
+managerAt rt cap = do
+  arr <- readRef (runtimeManagers rt)
+  if cap >= sizeBoxedArray arr
+    then pure Nothing
+    else do
+      slot <- readBoxedArray arr cap
+      case slot of
+        Nothing -> pure Nothing
+        Just m -> do
+          alive <- isAlive m
+          pure (if alive then slot else Nothing)
+
+start :: Runtime -> Int -> IO Manager
+start rt cap = withMVar (runtimeLock rt) $ \() -> do
+  found <- managerAt rt cap
+  case found of
+    Just m -> pure m
+    Nothing -> mask_ $ do
+      backend <- newDefaultBackend
+      queue <- newQueue
+      m <- newManager cap (runtimeRegistry rt) queue resettle backend
+      ready <- newEmptyMVar
+      _ <- forkPinned cap ("weft dispatcher " <> show cap) (dispatcher m ready)
+      -- As long as it takes the thread to run for the first time. An exception here would leave a
+      -- dispatcher of which nobody knows.
+      uninterruptibleMask_ (takeMVar ready)
+      store rt cap m
+      pure m
+
+-- | A timer whose dispatcher was stopped is set with the present one.
+resettle :: Instant -> IO () -> IO ()
+resettle due act = do
+  m <- currentManager
+  void (addPlainTimer m due act)
+
+-- | Runs until it is stopped. Should the back end fail, or somebody throw at this
+-- thread, the program is told, and those who wait find a new manager.
+dispatcher :: Manager -> MVar () -> (forall a. IO a -> IO a) -> IO ()
+dispatcher m ready unmask = do
+  _ <- initialize m
+  putMVar ready ()
+  unmask (loop m) `catch` failed
+  where
+    failed :: SomeException -> IO ()
+    failed e = do
+      hPutStrLn stderr ("weft: dispatcher " <> show (managerIndex m) <> " failed and is replaced: " <> show e)
+      requestStop m
+      void (step m)
+
+store :: Runtime -> Int -> Manager -> IO ()
+store rt cap m = do
+  arr <- readRef (runtimeManagers rt)
+  if cap < sizeBoxedArray arr
+    then writeBoxedArray arr cap (Just m)
+    else do
+      bigger <- newBoxedArray (max (cap + 1) (2 * sizeBoxedArray arr)) Nothing
+      copyBoxedArray arr bigger
+      writeBoxedArray bigger cap (Just m)
+      writeRef (runtimeManagers rt) bigger
+
+running :: Runtime -> IO [Manager]
+running rt = do
+  arr <- readRef (runtimeManagers rt)
+  catMaybes <$> mapM (readBoxedArray arr) [0 .. sizeBoxedArray arr - 1]
+
+-- | The managers of this process, by capability; those that were never needed are
+-- not there.
+managers :: IO [Manager]
+managers = running =<< runtime
+
+-- | Stop all dispatchers and give their kernel objects back. Threads that wait on
+-- descriptors go on waiting, with new dispatchers, which also take over the delays
+-- and timers that were set: each fires once, at its time. For a program that wants to leave nothing behind, or
+-- to change the back end while it is quiet.
+stopManagers :: IO ()
+stopManagers = do
+  rt <- runtime
+  stopped <- withMVar (runtimeLock rt) $ \() -> do
+    ms <- running rt
+    none <- newBoxedArray 0 Nothing
+    writeRef (runtimeManagers rt) none
+    pure ms
+  unless (null stopped) (forM_ stopped shutdown)

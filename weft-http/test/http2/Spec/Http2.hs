@@ -1,0 +1,338 @@
+-- |
+-- HTTP\/2: pure parts by properties, and a server in a process of its own, whose memory and descriptors are watched, asked by
+-- clients in Python that break one limit each (@http2_client.py@), by curl and by h2load.
+module Spec.Http2
+  ( tests,
+  )
+where
+
+import Control.Concurrent
+import Control.Exception
+import Control.Monad
+import Data.Bifunctor (bimap)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as B8
+import qualified Data.ByteString.Lazy as L
+import Data.IORef
+import Data.List (isInfixOf, isPrefixOf)
+import Data.Maybe (catMaybes, fromMaybe)
+import Network.HTTP.Types (ok200)
+import Network.Socket (SockAddr (..))
+import Network.Wai (responseLBS)
+import System.Directory
+import System.Environment (getExecutablePath)
+import System.Exit
+import System.FilePath
+import System.IO
+import System.Process
+import Test.Tasty
+import Test.Tasty.HUnit hiding (testCase)
+import Test.Tasty.QuickCheck hiding (within)
+import Text.Read (readMaybe)
+import Weft.Core.Time (Instant (..))
+import Weft.Duration (seconds)
+import Weft.Http2
+import Weft.Http2.Budget
+import Weft.Http2.Frame
+import Weft.Http2.Request
+import Weft.Test.Skip
+import Weft.Timer (within)
+import Weft.Transport
+
+tests :: TestTree
+tests = testGroup "Weft.Http2" [pureParts, scenarios, clients, ending]
+
+-- Pure parts -------------------------------------------------------------------------
+
+pureParts :: TestTree
+pureParts =
+  testGroup
+    "pure"
+    [ testProperty "a frame's header is read as it was written" $ \(kind, flags) ->
+        forAll (choose (0, 16777215)) $ \size -> forAll (choose (0, 2147483647)) $ \stream ->
+          parseFrameHeader (frameHead kind flags stream size) === Just (FrameHeader size kind flags stream),
+      testProperty "eight bytes are no header" $ \bytes -> parseFrameHeader (B.pack (take 8 bytes)) === Nothing,
+      testProperty "padding comes off, and too much of it is seen" $ \bytes (NonNegative padding) ->
+        let p = padding `mod` 256
+            payload = B.pack (fromIntegral p : bytes) <> B.replicate p 0
+            header = FrameHeader (B.length payload) typeData flagPadded 1
+         in unpad header payload === Just (B.pack bytes) .&&. (p > 0 ==> unpad header (B.take p payload) === Nothing),
+      testProperty "settings are read as they were written, in any length" $ \settings ->
+        parseSettings (settingsPayload settings) === Just settings .&&. (not (null settings) ==> parseSettings (B.init (settingsPayload settings)) === Nothing),
+      testProperty "a header block is whole in its frames" $ \bytes -> forAll (choose (1, 20)) $ \most ->
+        let block = B.pack bytes
+            frames = B.concat (headerFrames 0 1 most block)
+            payloads b = case parseFrameHeader b of
+              Nothing -> []
+              Just h -> (frameType h, hasFlag flagEndHeaders h, B.take (frameLength h) (B.drop 9 b)) : payloads (B.drop (9 + frameLength h) b)
+            parts = payloads frames
+         in B.concat [p | (_, _, p) <- parts] === block
+              .&&. [t | (t, _, _) <- parts] === typeHeaders :
+            replicate (length parts - 1) typeContinuation
+              .&&. [e | (_, e, _) <- parts] === replicate (length parts - 1) False <> [True],
+      testProperty "a budget allows its burst and its rate, and no more" $ \(Positive second) (Positive burst) ->
+        let rate = Rate (min 1000 second) (min 1000 burst)
+            at ms = Instant (1000000000000 + ms * 1000000)
+            spendAll t n b = if n <= (0 :: Int) then (0 :: Int, b) else maybe (0, b) (\b' -> let (k, b'') = spendAll t (n - 1) b' in (k + 1, b'')) (spend rate t b)
+            (atOnce, left) = spendAll (at 0) 5000 fullBudget
+            (later, _) = spendAll (at 1000) 5000 left
+         in atOnce === rateBurst rate .&&. abs (later - min (rateBurst rate) (rateSecond rate)) <= 1,
+      testProperty "what is earned may be spent" $ \(Positive n) ->
+        let rate = Rate 10 20
+            t = Instant 5000000000
+            spent = iterate (>>= spend rate t) (Just fullBudget) !! 20
+            more = min 20 n
+         in (spent >>= spend rate t) === Nothing
+              .&&. (iterate (>>= spend rate t) (earn rate more <$> spent) !! more =/= Nothing)
+              .&&. (iterate (>>= spend rate t) (earn rate more <$> spent) !! (more + 1) === Nothing),
+      testCase "cookies are joined, and the authority is the host" $ do
+        let fields = map (bimap B8.pack B8.pack) [(":method", "GET"), (":scheme", "https"), (":authority", "a.test"), (":path", "/"), ("cookie", "a=1"), ("x", "y"), ("cookie", "b=2")]
+        either id (show . headFields) (readHead fields) @?= "[(\"host\",\"a.test\"),(\"x\",\"y\"),(\"cookie\",\"a=1; b=2\")]"
+    ]
+
+-- Clients that break limits ----------------------------------------------------------
+
+-- | A server's port, its process, and what it says.
+data Server = Server Int Int (IORef [String])
+
+-- | Times of the server's limits.
+limitMilliseconds :: Int
+limitMilliseconds = 2000
+
+withServer :: (Server -> IO a) -> IO a
+withServer = withServerWith []
+
+-- | With more arguments: certificate and key.
+withServerWith :: [String] -> (Server -> IO a) -> IO a
+withServerWith more act = withFolder $ \folder -> do
+  let file = folder </> "large"
+  B.writeFile file (B.replicate 5000000 120)
+  program <- getExecutablePath
+  let start = createProcess (proc program (["--server", file, show limitMilliseconds] <> more)) {std_in = CreatePipe, std_out = CreatePipe}
+  bracket start cleanupProcess $ \(_, out, _, process) -> do
+    said <- newIORef []
+    from <- maybe (assertFailure "no output") pure out
+    line <- hGetLine from
+    _ <- forkIO (forever (hGetLine from >>= \l -> atomicModifyIORef' said (\ls -> (l : ls, ()))) `catch` \e -> const (pure ()) (e :: IOException))
+    pid <- maybe 0 fromIntegral <$> getPid process
+    act (Server (read (drop 5 line)) pid said)
+
+scenarios :: TestTree
+scenarios =
+  testGroup
+    "a client that breaks a limit"
+    [ says "good" "200 hello 404 200 onetwo",
+      says "trailers" "200 4",
+      bounded "rapid_reset" 60000 60 "ENHANCE_YOUR_CALM closed cut",
+      says "some_resets" "1",
+      bounded "window_zero" 120000 100 "started 20 ENHANCE_YOUR_CALM",
+      bounded "window_little" 60000 60 "started closed",
+      says "one_stalls" "CANCEL 200",
+      says "ping_flood" "ENHANCE_YOUR_CALM closed cut",
+      says "settings_flood" "ENHANCE_YOUR_CALM closed cut",
+      says "priority_flood" "ENHANCE_YOUR_CALM closed cut",
+      says "window_flood" "ENHANCE_YOUR_CALM closed cut",
+      says "stream_window_flood" "ENHANCE_YOUR_CALM closed cut",
+      says "unknown_flood" "ENHANCE_YOUR_CALM closed cut",
+      says "empty_data_flood" "ENHANCE_YOUR_CALM closed",
+      says "made_resets" "ENHANCE_YOUR_CALM closed",
+      bounded "continuation_flood" 60000 60 "ENHANCE_YOUR_CALM closed",
+      says "empty_continuations" "ENHANCE_YOUR_CALM closed",
+      says "interrupted_block" "PROTOCOL_ERROR closed",
+      says "large_fields" "200 431",
+      says "too_many_streams" "30 REFUSED_STREAM -",
+      says "half_preface" "closed",
+      says "wrong_preface" "PROTOCOL_ERROR closed",
+      says "half_frame" "ENHANCE_YOUR_CALM closed",
+      says "half_block" "ENHANCE_YOUR_CALM closed",
+      says "idle_with_pings" "NO_ERROR closed",
+      says "body_never_comes" "ENHANCE_YOUR_CALM in time",
+      bounded "not_reading" 60000 60 "started closed",
+      says "malformed" (unwords ("200" : replicate 10 "PROTOCOL_ERROR")),
+      says
+        "errors"
+        ( unwords
+            [ "PROTOCOL_ERROR",
+              "PROTOCOL_ERROR",
+              "PROTOCOL_ERROR",
+              "COMPRESSION_ERROR",
+              "FRAME_SIZE_ERROR",
+              "PROTOCOL_ERROR",
+              "FLOW_CONTROL_ERROR",
+              "PROTOCOL_ERROR",
+              "PROTOCOL_ERROR",
+              "FLOW_CONTROL_ERROR",
+              "PROTOCOL_ERROR",
+              "PROTOCOL_ERROR",
+              "PROTOCOL_ERROR",
+              "PROTOCOL_ERROR",
+              "FRAME_SIZE_ERROR"
+            ]
+        ),
+      says "too_much_body" "FLOW_CONTROL_ERROR",
+      says "one_byte_segments" "200 10",
+      bounded "vanish" 120000 120 "1",
+      bounded "bodies_bounded" 60000 60 "FLOW_CONTROL_ERROR closed"
+    ]
+  where
+    says name expected = testCase name (withServer (\server -> ask server name >>= (@?= expected)))
+    -- Most resident KiB, most descriptors while it runs.
+    bounded name memory descriptors expected = testCase name . withServer $ \server@(Server _ pid _) -> do
+      most <- newIORef 0
+      _ <- ask server "good"
+      before <- descriptorsOf pid
+      watching <- forkIO . forever $ do
+        n <- descriptorsOf pid
+        modifyIORef' most (max n)
+        threadDelay 20000
+      said <- ask server name
+      killThread watching
+      said @?= expected
+      peak <- peakOf pid
+      assertBool ("resident at most " <> show peak <> " KiB") (peak <= memory)
+      open <- readIORef most
+      assertBool ("at most " <> show open <> " descriptors") (open <= descriptors)
+      -- A capability that had nothing to do before has a dispatcher now.
+      after' <- settle (descriptorsOf pid) (<= before + 4)
+      assertBool ("descriptors " <> show (before, after')) (after' <= before + 4)
+
+ask :: Server -> String -> IO String
+ask (Server port _ _) name = do
+  (found, _, _) <- readProcessWithExitCode "/usr/bin/python3" ["-c", "import hpack, hyperframe"] "" `catch` \e -> const (pure (ExitFailure 1, "", "")) (e :: IOException)
+  skipUnless "python3-h2 is not installed" (found == ExitSuccess)
+  (code, out, err) <- readProcessWithExitCode "timeout" ["90", "/usr/bin/python3", "test/http2/http2_client.py", show port, name] ""
+  when (code /= ExitSuccess) (assertFailure (out <> err))
+  pure (unwords (words out))
+
+settle :: IO a -> (a -> Bool) -> IO a
+settle get ok = go (100 :: Int)
+  where
+    go n = do
+      a <- get
+      if ok a || n <= 0 then pure a else threadDelay 50000 >> go (n - 1)
+
+descriptorsOf :: Int -> IO Int
+descriptorsOf pid = length <$> (listDirectory ("/proc/" <> show pid <> "/fd") `catch` \e -> const (pure []) (e :: IOException))
+
+-- | VmHWM: the most that was resident, in KiB.
+peakOf :: Int -> IO Int
+peakOf pid = do
+  status <- readFile ("/proc/" <> show pid <> "/status")
+  pure (fromMaybe maxBound (firstOf [readMaybe n | "VmHWM:" : n : _ <- map words (lines status)]))
+  where
+    firstOf xs = case catMaybes xs of
+      x : _ -> Just x
+      [] -> Nothing
+
+-- Real clients -----------------------------------------------------------------------
+
+clients :: TestTree
+clients =
+  testGroup
+    "real clients"
+    [ testCase "curl: a file, an upload that is read, one that is not, an exception" . withServer $ \(Server port _ _) -> withFolder $ \folder -> do
+        needProgram "curl"
+        let url path = "http://127.0.0.1:" <> show port <> path
+            curl arguments = readProcessWithExitCode "curl" (["-sS", "-m", "20", "--http2-prior-knowledge"] <> arguments) ""
+            upload = folder </> "upload"
+        B.writeFile upload (B.replicate 3000000 0)
+        (_, sizes, _) <- curl ["-o", "/dev/null", "-w", "%{size_download} %{http_version}", url "/file"]
+        sizes @?= "5000000 2"
+        (_, summed, _) <- curl ["--data-binary", "@" <> upload, url "/sum"]
+        summed @?= "3000000"
+        (_, ignored, _) <- curl ["--data-binary", "@" <> upload, url "/ignore"]
+        ignored @?= "ignored"
+        (_, status, _) <- curl ["-o", "/dev/null", "-w", "%{http_code}", url "/throw"]
+        status @?= "500",
+      testCase "curl over TLS, by ALPN" $
+        withFolder $ \folder -> do
+          needProgram "curl"
+          let there = (folder </>)
+          (made, _, why) <- readProcessWithExitCode "openssl" ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", there "key", "-out", there "chain"] ""
+          when (made /= ExitSuccess) (assertFailure why)
+          withServerWith [there "chain", there "key"] $ \(Server port _ _) -> do
+            (_, out, err) <- readProcessWithExitCode "curl" ["-sS", "-m", "20", "--cacert", there "chain", "-o", "/dev/null", "-w", "%{size_download} %{http_version}", "https://localhost:" <> show port <> "/file"] ""
+            (out, err) @?= ("5000000 2", ""),
+      testCase "h2load: nothing is lost, small or large" . withServer $ \(Server port _ said) -> do
+        needProgram "h2load"
+        forM_ [("/hello", "20000", "20", "50"), ("/large", "300", "10", "10"), ("/file", "300", "10", "10")] $ \(path, n, c, m) -> do
+          (_, out, err) <- readProcessWithExitCode "timeout" ["40", "h2load", "-n", n, "-c", c, "-m", m, "http://127.0.0.1:" <> show port <> path] ""
+          let summary = [l | l <- lines out, "requests:" `isPrefixOf` l]
+          assertBool (out <> err) (any ((n <> " succeeded, 0 failed, 0 errored, 0 timeout") `isInfixOf`) summary)
+        refused <- readIORef said
+        filter ("refused" `isPrefixOf`) refused @?= []
+    ]
+
+-- The end of a server ----------------------------------------------------------------
+
+ending :: TestTree
+ending =
+  testGroup
+    "in memory"
+    [ testCase "a drain lets streams end, takes no new ones, and ends the connection" $ do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        release <- newEmptyMVar
+        drains <- newEmptyMVar
+        begun <- newEmptyMVar
+        let application _ respond = putMVar begun () >> readMVar release >> respond (responseLBS ok200 [] L.empty)
+        ended <- newEmptyMVar
+        _ <- forkIO (serveHttp2 defaultHttp2Settings (putMVar drains) theirs application >>= putMVar ended)
+        send mine [connectionPreface, frame typeSettings 0 0 B.empty, request 1]
+        first <- framesUntil mine (\fs -> [() | (h, _) <- fs, frameType h == typeSettings, hasFlag flagAck h] /= [])
+        takeMVar begun
+        join (takeMVar drains)
+        more <- framesUntil mine (\fs -> any ((== typeGoAway) . frameType . fst) fs)
+        send mine [request 3]
+        refused <- framesUntil mine (\fs -> any ((== typeReset) . frameType . fst) fs)
+        [(frameStream h, p) | (h, p) <- refused, frameType h == typeReset] @?= [(3, errorNumber RefusedStream)]
+        isEmptyMVar ended >>= assertBool "it ended too early"
+        putMVar release ()
+        rest <- framesUntil mine (const False)
+        [frameStream h | (h, _) <- rest, frameType h == typeHeaders] @?= [1]
+        -- The last one knows of a later stream than the first.
+        [p | (h, p) <- more <> rest, frameType h == typeGoAway] @?= map B.pack [[0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 3, 0, 0, 0, 0]]
+        length first >= 2 @? "settings"
+        _ <- within (seconds 5) (takeMVar ended) >>= maybe (assertFailure "the connection did not end") pure
+        connClose mine,
+      testCase "killing the server's thread ends the applications, and only then returns" $ do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        running <- newIORef (0 :: Int)
+        started <- newEmptyMVar
+        let count n = atomicModifyIORef' running (\k -> (k + n, ()))
+            application _ respond = bracket_ (count 1) (threadDelay 50000 >> count (-1)) (putMVar started () >> threadDelay 60000000 >> respond (responseLBS ok200 [] L.empty))
+        ended <- newEmptyMVar
+        server <- forkIO (serveHttp2 defaultHttp2Settings (const (pure ())) theirs application `finally` (readIORef running >>= putMVar ended))
+        send mine ([connectionPreface, frame typeSettings 0 0 B.empty] <> map request [1, 3 .. 19])
+        replicateM_ 10 (takeMVar started)
+        killThread server
+        left <- takeMVar ended
+        left @?= 0
+        connClose mine
+    ]
+  where
+    send c = connSendMany c noDeadline
+    -- GET, http, /, and a literal authority, all by HPACK's static table.
+    request n = frame typeHeaders (flagEndHeaders + flagEndStream) n (B.pack [0x82, 0x86, 0x84, 0x41, 1, 0x61])
+
+-- | Receive frames until those that came suffice, or the end.
+framesUntil :: Connection -> ([(FrameHeader, B.ByteString)] -> Bool) -> IO [(FrameHeader, B.ByteString)]
+framesUntil c enough = go B.empty
+  where
+    go bytes
+      | enough (split bytes) = pure (split bytes)
+      | otherwise = do
+        deadline <- deadlineIn (seconds 10)
+        more <- connReceive c deadline 65536 `catch` \e -> if isTimeout e then throwIO e else pure B.empty
+        if B.null more then pure (split bytes) else go (bytes <> more)
+    split bytes = case parseFrameHeader bytes of
+      Just h | B.length bytes >= 9 + frameLength h -> (h, B.take (frameLength h) (B.drop 9 bytes)) : split (B.drop (9 + frameLength h) bytes)
+      _ -> []
+
+withFolder :: (FilePath -> IO a) -> IO a
+withFolder = bracket make removeDirectoryRecursive
+  where
+    make = do
+      temporary <- getTemporaryDirectory
+      (path, h) <- openBinaryTempFile temporary "weft-http2"
+      hClose h >> removeFile path >> createDirectory path
+      pure path

@@ -1,0 +1,196 @@
+-- |
+-- Sockets and other descriptors: data, deadlines, closing; one server in both worlds.
+module Spec.Descriptors
+  ( tests,
+  )
+where
+
+import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Foreign.C.Error (Errno (..), eBADF, eCONNREFUSED)
+import GHC.IO.Exception (IOException (ioe_errno))
+import Support
+import System.Directory (listDirectory)
+import System.Posix.IO (createPipe)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Hybrid
+import qualified Weft.Hybrid.Class as Both
+import qualified Weft.Socket as Weft
+
+tests :: IO Scheduler -> TestTree
+tests scheduler =
+  testGroup
+    "descriptors"
+    [ test "echo: many connections, more bytes than buffers hold" $ \s -> leavesNothing s . runIn s $ do
+        (l, addr) <- listening
+        server <- forkThread (forever (accept l >>= \(c, _) -> fork (echo c)))
+        clients <- forM [1 .. times 40] $ \i -> do
+          box <- newEmptyMVar
+          fork (client addr (1000 * (i `mod` 40) ^ (2 :: Int)) >>= putMVar box)
+          pure box
+        oks <- mapM takeMVar clients
+        killThread server
+        close l
+        nonBlocking (and oks @? "bytes differ"),
+      test "a deadline: in time, and not" $ \s -> runIn s $ do
+        (a, b) <- pair
+        soon <- deadlineIn (milliseconds 5)
+        r <- try (recv (withDeadline soon a) 10)
+        nonBlocking (either isTimeout (const False) r @? "no timeout")
+        later <- deadlineIn (seconds 50)
+        fork (sleep (milliseconds 3) >> sendAll b (C.pack "x"))
+        x <- recv (withDeadline later a) 10
+        nonBlocking (x @?= C.pack "x")
+        replicateM_ 50 $ do
+          brief <- deadlineIn (microseconds 200)
+          fork (sleep (microseconds 200) >> sendAll b (C.pack "y"))
+          got <- try (recv (withDeadline brief a) 1)
+          case got of
+            Right y -> nonBlocking (y @?= C.pack "y")
+            Left e | isTimeout e -> recv a 1 >>= \y -> nonBlocking (y @?= C.pack "y")
+            Left e -> throwM e
+        close a >> close b,
+      test "closed while threads wait, and before" $ \s -> runIn s $ do
+        (a, b) <- pair
+        boxes <- replicateM 5 $ do
+          box <- newEmptyMVar
+          fork (try (recv a 10) >>= putMVar box)
+          pure box
+        sleep (milliseconds 3)
+        close a
+        rs <- mapM takeMVar boxes
+        nonBlocking (forM_ rs (isBad >=>? "waiter"))
+        r <- try (recv a 10)
+        nonBlocking (isBad r @? "afterwards")
+        r' <- try (void (send a (C.pack "x")))
+        nonBlocking (isBad r' @? "send")
+        close b,
+      test "closing races with waiting" $ \s -> forM_ [1 .. times 50] $ \i -> runIn s $ do
+        (a, b) <- pair
+        box <- newEmptyMVar
+        fork (replicateM_ (i `mod` 5) yield >> try (recv a 10) >>= putMVar box)
+        fork (replicateM_ (i `mod` 3) yield >> close a)
+        r <- takeMVar box
+        nonBlocking (isBad r @? "recv")
+        close b,
+      test "the peer goes" $ \s -> runIn s $ do
+        (a, b) <- pair
+        sendAll b (C.pack "last words")
+        close b
+        x <- recv a 4
+        y <- recv a 100
+        z <- recv a 100
+        nonBlocking ([x, y, z] @?= map C.pack ["last", " words", ""])
+        close a,
+      test "nobody listens" $ \s -> runIn s $ do
+        (l, addr) <- listening
+        close l
+        r <- try (connectTo addr)
+        case r of
+          Left e -> nonBlocking ((code e == Just eCONNREFUSED) @? show e)
+          Right c -> close c >> nonBlocking (assertFailure "connected"),
+      test "several accept on one socket" $ \s -> runIn s $ do
+        (l, addr) <- listening
+        got <- newChannel
+        ts <- replicateM 5 (forkThread (forever (accept l >>= writeChannel got . fst)))
+        replicateM_ 10 (fork (connectTo addr >>= \c -> sleep (milliseconds 20) >> close c))
+        conns <- replicateM 10 (readChannel got)
+        mapM_ killThread ts
+        mapM_ close conns
+        close l,
+      test "pipes: a stream through 4 KiB" $ \s -> do
+        ends <- createPipe
+        total <- runIn s $ do
+          r <- nonBlocking (adopt (fst ends))
+          w <- nonBlocking (adopt (snd ends))
+          fork (replicateM_ 100 (writeBytes w (B.replicate 10007 1)) >> nonBlocking (void (closeDescriptor w)))
+          let go n = readBytes r 65536 >>= \x -> if B.null x then pure n else go (n + B.length x)
+          n <- go 0
+          n <$ nonBlocking (closeDescriptor r)
+        total @?= 1000700,
+      test "garbage is closed" $ \s -> do
+        before <- openDescriptors
+        runIn s (replicateM_ 20 pair)
+        eventually "closed" (collect >> (<= before) <$> openDescriptors),
+      test "one server, both worlds" $ \s -> do
+        ghc <- both
+        hybrid <- runIn s both
+        ghc @?= C.pack "over and over"
+        hybrid @?= ghc
+    ]
+  where
+    test name act = testCase name (within name (scheduler >>= act))
+    isBad :: Either IOException a -> Bool
+    isBad = either ((== Just eBADF) . code) (const False)
+    (f >=>? what) r = f r @? what
+
+code :: IOException -> Maybe Errno
+code = fmap Errno . ioe_errno
+
+openDescriptors :: IO Int
+openDescriptors = length <$> listDirectory "/proc/self/fd"
+
+leavesNothing :: Scheduler -> IO a -> IO a
+leavesNothing s act = do
+  runIn s (pure ())
+  before <- openDescriptors
+  a <- act
+  eventually "descriptors closed" (collect >> (<= before) <$> openDescriptors)
+  pure a
+
+pair :: Hybrid (Socket, Socket)
+pair = do
+  (a, b) <- nonBlocking (Weft.socketPair Weft.AF_UNIX Weft.Stream 0)
+  (,) <$> fromSocket a <*> fromSocket b
+
+listening :: Hybrid (Socket, SockAddr)
+listening = do
+  (l, addr) <- nonBlocking listenHere
+  l' <- fromSocket l
+  pure (l', addr)
+
+listenHere :: IO (Weft.Socket, SockAddr)
+listenHere = do
+  l <- Weft.socket Weft.AF_INET Weft.Stream 0
+  Weft.bind l (SockAddrInet 0 (Weft.tupleToHostAddress (127, 0, 0, 1)))
+  Weft.listen l 4096
+  (,) l <$> Weft.getSocketName l
+
+echo :: Socket -> Hybrid ()
+echo c = go `finally` close c
+  where
+    go = recv c 4096 >>= \x -> unless (B.null x) (sendAll c x >> go)
+
+-- | Send so many bytes and expect them back.
+client :: SockAddr -> Int -> Hybrid Bool
+client addr n = bracket (connectTo addr) close $ \c -> do
+  let bytes = B.take n (B.concat (replicate (n `div` 251 + 1) (B.pack [0 .. 250])))
+  fork (sendAll c bytes >> shutdown c ShutdownSend)
+  let go acc = recv c 65536 >>= \x -> if B.null x then pure (B.concat (reverse acc)) else go (x : acc)
+  (== bytes) <$> go []
+
+-- | A server and its client, in either world.
+both :: Both.Threads m => m B.ByteString
+both = do
+  (l, addr) <- Both.blocking listenHere
+  l' <- Both.fromSocket l
+  Both.fork $ do
+    (c, _) <- Both.accept l'
+    let go = Both.recv c 100 >>= \x -> if B.null x then Both.close c else Both.sendAll c x >> go
+    go
+  c <- Both.blocking (Weft.socket Weft.AF_INET Weft.Stream 0) >>= Both.fromSocket
+  Both.connect c addr
+  box <- Both.newEmptyMVar
+  Both.fork $ do
+    let go acc = Both.recv c 100 >>= \x -> if B.null x then Both.putMVar box (B.concat (reverse acc)) else go (x : acc)
+    go []
+  Both.sendAll c (C.pack "over and ")
+  Both.sleep (milliseconds 1)
+  Both.sendAll c (C.pack "over")
+  Both.shutdown c ShutdownSend
+  x <- Both.takeMVar box
+  Both.close c
+  Both.close l'
+  pure x

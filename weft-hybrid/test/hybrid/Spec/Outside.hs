@@ -1,0 +1,150 @@
+-- |
+-- Threads that wait for somebody outside of the loops, and are killed meanwhile.
+module Spec.Outside
+  ( tests,
+  )
+where
+
+import Control.Concurrent (forkIO, threadDelay)
+import Control.Concurrent.MVar (newEmptyMVar, putMVar, takeMVar)
+import qualified Control.Exception as E
+import Control.Monad (forM_, void, when)
+import Data.IORef
+import Support
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Hybrid hiding (newEmptyMVar, putMVar, takeMVar, throwTo)
+import Weft.Hybrid.ExternalCall
+import Weft.Hybrid.Monad (call)
+import qualified Weft.Hybrid.Park as Park
+import Weft.Hybrid.Scheduler (placeIn)
+
+tests :: IO Scheduler -> TestTree
+tests scheduler =
+  testGroup
+    "outside"
+    [ test "a result, and an exception" results,
+      test "what starting throws is raised" startFails,
+      test "killed, it leaves; a late result is disposed of, once" leaves,
+      test "killed, it stays for the end" (staysFor id),
+      test "killed while masked, it stays for the end" (staysFor mask_),
+      test "killed while the work begins" beginning,
+      test "a kill and the result at the same moment" races
+    ]
+  where
+    test name act = testCase name (within name (scheduler >>= act))
+
+outsideOf :: Interrupted a -> (Promise a -> IO (IO ())) -> Hybrid a
+outsideOf interrupted begin = call (\l ctx k -> outside l ctx k interrupted begin)
+
+-- | Everything that can happen to a piece of work.
+data Work = Work {workStopped, workDisposed :: IORef Int}
+
+newWork :: IO Work
+newWork = Work <$> newIORef 0 <*> newIORef 0
+
+count :: IORef Int -> IO ()
+count ref = atomicModifyIORef' ref (\n -> (n + 1, ()))
+
+results :: Scheduler -> Assertion
+results s = do
+  x <- runIn s (outsideOf (Leaves (const (pure ()))) (\p -> pure () <$ forkIO (void (fulfil p (Right 'x')))))
+  x @?= 'x'
+  r <- E.try (runIn s (outsideOf (Stays pure) (\p -> pure () <$ fulfil p (Left (E.toException Oops)))))
+  r @?= Left Oops
+
+startFails :: Scheduler -> Assertion
+startFails s = do
+  r <- E.try . runIn s $ myThread >> outsideOf (Leaves pure) (\_ -> E.throwIO Oops)
+  r @?= Left Oops
+  -- The thread's state is in order: it can wait again, and be killed there.
+  end <- runIn s $ do
+    t <- forkThread $ do
+      _ <- try (outsideOf (Leaves pure) (\_ -> E.throwIO Oops)) :: Hybrid (Either Oops ())
+      sleep (seconds 100)
+    sleep (milliseconds 1)
+    killThread t
+    waitCatch t
+  isKilled end @? show end
+
+leaves :: Scheduler -> Assertion
+leaves s = do
+  w <- newWork
+  box <- newEmptyMVar
+  end <- runIn s $ do
+    t <- forkThread . outsideOf (Leaves (\() -> count (workDisposed w))) $ \p ->
+      count (workStopped w) <$ putMVar box p
+    p <- onGhcThread (takeMVar box)
+    killThread t
+    end <- waitCatch t
+    nonBlocking $ do
+      still <- wanted p
+      taken <- mapM (const (fulfil p (Right ()))) [1, 2 :: Int]
+      (still, taken) @?= (False, [False, False])
+    pure end
+  isKilled end @? show end
+  (,) <$> readIORef (workStopped w) <*> readIORef (workDisposed w) >>= (@?= (1, 1))
+
+staysFor :: (Hybrid () -> Hybrid ()) -> Scheduler -> Assertion
+staysFor masked s = do
+  w <- newWork
+  box <- newEmptyMVar
+  went <- newIORef False
+  end <- runIn s $ do
+    t <- forkThread . (`finally` nonBlocking (writeIORef went True)) . masked $ do
+      outsideOf (Stays (\() -> count (workDisposed w))) (\p -> count (workStopped w) <$ putMVar box p)
+      nonBlocking (assertFailure "it went on")
+    p <- onGhcThread (takeMVar box)
+    killThread t
+    killThread t
+    sleep (milliseconds 2)
+    nonBlocking $ do
+      readIORef went >>= (@?= False)
+      void (fulfil p (Right ()))
+    waitCatch t
+  isKilled end @? show end
+  (,) <$> readIORef (workStopped w) <*> readIORef (workDisposed w) >>= (@?= (1, 1))
+
+-- | The exception comes after the thread has said that it waits, and before the work can be
+-- given up.
+beginning :: Scheduler -> Assertion
+beginning s = do
+  w <- newWork
+  began <- newEmptyMVar
+  t <- forkFromIn s . outsideOf (Leaves (\() -> count (workDisposed w))) $ \_ -> do
+    putMVar began ()
+    threadDelay 2000
+    pure (count (workStopped w))
+  takeMVar began
+  place <- placeIn s
+  Park.throwTo place t (E.toException E.ThreadKilled)
+  end <- runIn s (waitCatch t)
+  isKilled end @? show end
+  eventually "giving up" ((== 1) <$> readIORef (workStopped w))
+
+-- | Either the thread has the result or it is disposed of; and the work is given up only when
+-- nobody has it.
+races :: Scheduler -> Assertion
+races s = forM_ [1 .. times 300] $ \i -> do
+  w <- newWork
+  box <- newEmptyMVar
+  got <- newIORef (0 :: Int)
+  let interrupted = (if even i then Leaves else Stays) (\() -> count (workDisposed w))
+  t <- forkFromIn s $ do
+    outsideOf interrupted (\p -> count (workStopped w) <$ putMVar box p)
+    nonBlocking (count got)
+  p <- takeMVar box
+  ended <- newEmptyMVar
+  void (forkIO (fulfil p (Right ()) >>= putMVar ended))
+  when (i `mod` 3 == 0) (threadDelay 1)
+  place <- placeIn s
+  Park.throwTo place t (E.toException E.ThreadKilled)
+  _ <- takeMVar ended
+  end <- runIn s (waitCatch t)
+  taken <- readIORef got
+  disposed <- readIORef (workDisposed w)
+  stopped <- readIORef (workStopped w)
+  -- Killed after the result came and before it went on, it has neither.
+  (taken + disposed <= 1) @? show (i, taken, disposed)
+  (taken == 1 || isKilled end) @? show (i, end)
+  (disposed <= stopped) @? show (i, disposed, stopped)

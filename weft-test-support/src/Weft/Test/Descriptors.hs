@@ -1,0 +1,213 @@
+{-# LANGUAGE CApiFFI #-}
+
+-- |
+-- Descriptors to test back ends with. They are raw numbers, non-blocking, and
+-- whatever a test has not closed is closed behind it.
+module Weft.Test.Descriptors
+  ( Fds,
+    withFds,
+    own,
+    shut,
+
+    -- * Pairs: the end to read, the end to write
+    pipe,
+    streamPair,
+    tcpPair,
+    abruptTcpPair,
+
+    -- * Others
+    regularFile,
+    openPath,
+    listener,
+    udpPair,
+    terminal,
+    openCount,
+
+    -- * Doing things to them
+    say,
+    sayUrgent,
+    drain,
+    fill,
+    finishWriting,
+    readOne,
+    atEnd,
+  )
+where
+
+import Control.Exception (bracket, finally)
+import Control.Monad (forM_, unless, void, when)
+import Data.IORef
+import qualified Data.Set as Set
+import Foreign.C.String (CString, withCString)
+import Foreign.C.Types (CInt (..), CSize (..))
+import Foreign.Marshal.Alloc (allocaBytes)
+import qualified Network.Socket as N
+import System.Directory (getTemporaryDirectory, listDirectory, removeFile)
+import System.IO (openTempFile)
+import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, dup, handleToFd, setFdOption)
+import System.Posix.Terminal (openPseudoTerminal)
+import System.Posix.Types (CSsize (..), Fd (..))
+
+-- | What a test has open.
+newtype Fds = Fds (IORef (Set.Set Fd))
+
+-- | Run a test and close what it leaves.
+withFds :: (Fds -> IO a) -> IO a
+withFds act = do
+  ref <- newIORef Set.empty
+  act (Fds ref) `finally` (readIORef ref >>= mapM_ closeFd . Set.toList)
+
+-- | Add a descriptor, made non-blocking.
+own :: Fds -> Fd -> IO Fd
+own (Fds ref) fd = do
+  setFdOption fd NonBlockingRead True
+  modifyIORef' ref (Set.insert fd)
+  pure fd
+
+-- | Close one.
+shut :: Fds -> Fd -> IO ()
+shut (Fds ref) fd = modifyIORef' ref (Set.delete fd) >> closeFd fd
+
+-- | A pipe.
+pipe :: Fds -> IO (Fd, Fd)
+pipe fds = do
+  (r, w) <- createPipe
+  (,) <$> own fds r <*> own fds w
+
+-- | Two connected sockets of the Unix domain.
+streamPair :: Fds -> IO (Fd, Fd)
+streamPair fds = do
+  (a, b) <- N.socketPair N.AF_UNIX N.Stream N.defaultProtocol
+  (,) <$> ownSocket fds a <*> ownSocket fds b
+
+-- | Two ends of a TCP connection over the loopback interface.
+tcpPair :: Fds -> IO (Fd, Fd)
+tcpPair = tcpPairWith (const (pure ()))
+
+-- | The same; closing the second end resets the connection.
+abruptTcpPair :: Fds -> IO (Fd, Fd)
+abruptTcpPair = tcpPairWith (\s -> N.setSockOpt s N.Linger (N.StructLinger 1 0))
+
+tcpPairWith :: (N.Socket -> IO ()) -> Fds -> IO (Fd, Fd)
+tcpPairWith prepare fds =
+  bracket (N.socket N.AF_INET N.Stream N.defaultProtocol) N.close $ \l -> do
+    N.bind l (N.SockAddrInet 0 loopback)
+    N.listen l 1
+    c <- N.socket N.AF_INET N.Stream N.defaultProtocol
+    N.connect c =<< N.getSocketName l
+    (s, _) <- N.accept l
+    prepare s
+    N.setSocketOption s N.NoDelay 1
+    (,) <$> ownSocket fds c <*> ownSocket fds s
+
+loopback :: N.HostAddress
+loopback = N.tupleToHostAddress (127, 0, 0, 1)
+
+-- | Take the descriptor out of a 'N.Socket', which would close it when collected.
+ownSocket :: Fds -> N.Socket -> IO Fd
+ownSocket fds s = do
+  fd <- N.withFdSocket s (dup . Fd)
+  N.close s
+  own fds fd
+
+-- | An empty regular file that is deleted already.
+regularFile :: Fds -> IO Fd
+regularFile fds = do
+  dir <- getTemporaryDirectory
+  (path, h) <- openTempFile dir "weft-laws"
+  fd <- handleToFd h
+  removeFile path
+  own fds fd
+
+-- | Open a path for reading.
+openPath :: Fds -> FilePath -> IO Fd
+openPath fds path = do
+  n <- withCString path (\p -> c_open p 0)
+  when (n < 0) (ioError (userError ("cannot open " <> path)))
+  own fds (Fd n)
+
+-- | A listening socket, and how to connect to it.
+listener :: Fds -> IO (Fd, IO Fd)
+listener fds = do
+  l <- N.socket N.AF_INET N.Stream N.defaultProtocol
+  N.bind l (N.SockAddrInet 0 loopback)
+  N.listen l 5
+  addr <- N.getSocketName l
+  fd <- ownSocket fds l
+  pure
+    ( fd,
+      do
+        c <- N.socket N.AF_INET N.Stream N.defaultProtocol
+        N.connect c addr
+        ownSocket fds c
+    )
+
+-- | Two UDP sockets, each connected to the other.
+udpPair :: Fds -> IO (Fd, Fd)
+udpPair fds = do
+  a <- N.socket N.AF_INET N.Datagram N.defaultProtocol
+  b <- N.socket N.AF_INET N.Datagram N.defaultProtocol
+  forM_ [a, b] (`N.bind` N.SockAddrInet 0 loopback)
+  N.connect a =<< N.getSocketName b
+  N.connect b =<< N.getSocketName a
+  (,) <$> ownSocket fds a <*> ownSocket fds b
+
+-- | A pseudo-terminal: what is written to the second can be read from the first.
+terminal :: Fds -> IO (Fd, Fd)
+terminal fds = do
+  (master, slave) <- openPseudoTerminal
+  (,) <$> own fds master <*> own fds slave
+
+-- | How many descriptors the process has open.
+openCount :: IO Int
+openCount = length <$> listDirectory "/proc/self/fd"
+
+-- | Write so many bytes, or as many as there is room for.
+say :: Fd -> Int -> IO ()
+say (Fd fd) n = allocaBytes n $ \p -> void (c_write fd p (fromIntegral n))
+
+-- | Send one byte of urgent data.
+sayUrgent :: Fd -> IO ()
+sayUrgent (Fd fd) = withCString "!" $ \p -> void (c_send fd p 1 1)
+
+-- | Read until nothing is left, or the end. How many bytes there were.
+drain :: Fd -> IO Int
+drain (Fd fd) = allocaBytes size (go 0)
+  where
+    size = 65536
+    go :: Int -> CString -> IO Int
+    go n p = do
+      r <- c_read fd p (fromIntegral size)
+      if r > 0 then go (n + fromIntegral r) p else pure n
+
+-- | Read one byte, if there is one.
+readOne :: Fd -> IO ()
+readOne (Fd fd) = allocaBytes 1 $ \p -> void (c_read fd p 1)
+
+-- | Has the peer closed, with nothing left to read?
+atEnd :: Fd -> IO Bool
+atEnd (Fd fd) = allocaBytes 1 $ \p -> (== 0) <$> c_read fd p 1
+
+-- | Write until there is no room.
+fill :: Fd -> IO ()
+fill (Fd fd) = allocaBytes size go
+  where
+    size = 65536
+    go :: CString -> IO ()
+    go p = do
+      r <- c_write fd p (fromIntegral size)
+      unless (r < 0) (go p)
+
+-- | Shut down the sending half of a socket.
+finishWriting :: Fd -> IO ()
+finishWriting (Fd fd) = void (c_shutdown fd 1)
+
+foreign import ccall unsafe "write" c_write :: CInt -> CString -> CSize -> IO CSsize
+
+foreign import ccall unsafe "read" c_read :: CInt -> CString -> CSize -> IO CSsize
+
+foreign import ccall unsafe "send" c_send :: CInt -> CString -> CSize -> CInt -> IO CSsize
+
+foreign import ccall unsafe "shutdown" c_shutdown :: CInt -> CInt -> IO CInt
+
+foreign import capi "fcntl.h open" c_open :: CString -> CInt -> IO CInt

@@ -1,0 +1,77 @@
+-- |
+-- Closing against beginning to wait. A number that was just closed may be given to a descriptor of
+-- Weft's own; a thread that still means the old one gets @EBADF@ all the same (GHC 21969: closing while a
+-- wait registers).
+module Spec.Closing
+  ( tests,
+  )
+where
+
+import Control.Concurrent hiding (threadDelay, threadWaitRead, threadWaitWrite)
+import Control.Exception (onException, try)
+import Control.Monad (forM_, when)
+import Weft.Test.Descriptors
+import Foreign.C.Error (eBADF)
+import GHC.IO.Exception (IOException)
+import Harness
+import System.Posix.IO (closeFd)
+import System.Posix.Types (Fd (..))
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Runtime (stopManagers)
+import Weft.Thread
+
+tests :: TestTree
+tests =
+  testGroup
+    "closing"
+    [ testCase "a closed number is not waited for when a manager got it" taken,
+      testCase "a manager's own descriptor is not closed by who closes twice" twice,
+      testCase "closing while a wait registers, as managers start (GHC 21969)" (racing (times 300) stopManagers),
+      testCase "closing while a wait registers (GHC 21969)" (racing (times 2000) (pure ()))
+    ]
+
+-- | The numbers of two pipes are free when the manager starts, and its descriptors get some of them.
+taken :: Assertion
+taken = forM_ [0 .. 3] $ \which -> forM_ waits $ \(name, wait) -> do
+  fds <- freed
+  failsWith (name <> " for number " <> show which) eBADF (wait (fds !! which))
+  mapM_ (failsWith name eBADF . wait) fds
+  finishes "a delay afterwards" (threadDelay 1000)
+  where
+    waits = [("reading", threadWaitRead), ("writing", threadWaitWrite)]
+
+twice :: Assertion
+twice = do
+  fds <- freed
+  finishes "a delay, which starts the manager" (threadDelay 1000)
+  forM_ fds $ \fd -> failsWith ("closing " <> show fd <> " again") eBADF (closeFdWith closeFd fd)
+  finishes "a delay afterwards" (threadDelay 1000)
+
+-- | Without managers: numbers that have just been closed.
+freed :: IO [Fd]
+freed = withFds $ \fds -> do
+  stopManagers
+  (a, b) <- pipe fds
+  (c, d) <- pipe fds
+  pure [a, b, c, d]
+
+-- | In each round a thread waits for a pipe that is always readable, over and over, and another closes it.
+racing :: Int -> IO () -> Assertion
+racing rounds before = withFds $ \fds -> forM_ [1 .. rounds] $ \i -> do
+  before
+  (r, w) <- pipe fds
+  when (i `mod` 3 /= 0) (say w 1)
+  begun <- newEmptyMVar
+  done <- newEmptyMVar
+  let waiting = threadWaitRead r >> waiting
+  _ <- forkIO $ do
+    putMVar begun ()
+    _ <- try waiting :: IO (Either IOException ())
+    putMVar done ()
+  takeMVar begun
+  when (even i) yield
+  when (i `mod` 5 == 0) (threadDelay (i `mod` 70))
+  closeFdWith (shut fds) r
+  within 20 ("round " <> show i <> ": the end of the wait") (takeMVar done) `onException` shut fds w
+  shut fds w

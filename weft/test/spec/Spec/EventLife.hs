@@ -1,0 +1,322 @@
+-- |
+-- "Weft.Event": running managers and stopping them, and their timers.
+module Spec.EventLife
+  ( tests,
+  )
+where
+
+import Control.Concurrent
+import Control.Exception
+import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void, when)
+import Data.IORef
+import Data.List (sort)
+import Weft.Test.Descriptors
+import GHC.Clock (getMonotonicTime)
+import Harness
+import Spec.Event (counter, quietly, withManager)
+import System.Directory (listDirectory)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Event
+import Prelude hiding (init)
+
+tests :: TestTree
+tests = testGroup "event managers" [testGroup "stopping" stopping, testGroup "turns" turns, testGroup "timers" timers]
+
+test :: String -> (EventManager -> IO ()) -> TestTree
+test name act = testCase name (finishes name (withManager act))
+
+-- Stopping ---------------------------------------------------------------------------
+
+stopping :: [TestTree]
+stopping =
+  [ testCase "nobody runs it" $ do
+      m <- new
+      finishes "shutdown" (shutdown m)
+      finishes "again" (shutdown m)
+      e <- try (init m)
+      assertBool "can be run afterwards" (either (const True) (const False) (e :: Either IOException ())),
+    testCase "from a callback, from a timer" . withFds $ \fds -> do
+      (r, w) <- pipe fds
+      m <- new
+      t <- start (loop m)
+      registerFd_ m (\_ _ -> shutdown m >> shutdown m) r evtRead MultiShot
+      say w 1
+      result "loop" t
+      m' <- new
+      t' <- start (loop m')
+      _ <- registerTimeout m' mempty (shutdown m')
+      result "loop" t',
+    testCase "from many threads at once" . replicateM_ (times 50) $ do
+      m <- new
+      t <- start (loop m)
+      parallel 4 (\_ -> finishes "shutdown" (shutdown m))
+      result "loop" t,
+    testCase "while it sleeps for ever" . replicateM_ 20 $ do
+      m <- new
+      t <- start (loop m)
+      pause 1
+      finishes "shutdown" (shutdown m)
+      result "loop" t,
+    testCase "what is registered hears of it, timers never fire" . withFds $ \fds -> do
+      (r, w) <- pipe fds
+      m <- new
+      t <- start (loop m)
+      heard <- newEmptyMVar
+      (hit, count) <- counter
+      registerFd_ m (\_ e -> putMVar heard e) r evtRead MultiShot
+      _ <- registerTimeout m (milliseconds 20) hit
+      shutdown m
+      result "loop" t
+      e <- finishes "callback" (takeMVar heard)
+      assertBool (show e) (e `includes` evtClose)
+      say w 1
+      pause 40
+      count >>= (@?= 0),
+    testCase "by the thread that runs it, between turns" . leavesDescriptors 1 $ do
+      m <- new
+      init m
+      wakeManager m
+      step m >>= (@?= True)
+      finishes "shutdown" (shutdown m)
+      step m >>= (@?= False),
+    testCase "the thread that runs it was killed" . leavesDescriptors 1 $ do
+      m <- new
+      t <- start (loop m)
+      pause 2
+      -- The exception arrives between turns, so turns are needed until it has.
+      waker <- forkIO (forever (wakeManager m >> pause 1))
+      stop t
+      killThread waker
+      finishes "shutdown" (shutdown m),
+    testCase "killed while a callback blocks: the loop ends, and what is registered hears of it" . withFds $ \fds -> do
+      (r, w) <- pipe fds
+      (silent, _) <- pipe fds
+      forM_ [False, True] $ \byTimer -> do
+        m <- new
+        t <- start (loop m)
+        [begun, never] <- replicateM 2 newEmptyMVar
+        heard <- newEmptyMVar
+        registerFd_ m (\_ e -> putMVar heard e) silent evtRead OneShot
+        let stuck = putMVar begun () >> takeMVar never
+        if byTimer
+          then void (registerTimeout m mempty stuck)
+          else registerFd_ m (\_ _ -> stuck) r evtRead OneShot >> say w 1
+        finishes "the callback" (takeMVar begun)
+        stop t
+        killed t
+        e <- finishes "the other callback" (takeMVar heard)
+        assertBool (show e) (e `includes` evtClose)
+        finishes "shutdown" (shutdown m)
+        -- Until here, or the collector finds that nobody can ever fill it.
+        putMVar never (),
+    testCase "killed while a callback computes: the callback comes to its end, and then the loop" . withFds $ \fds -> do
+      (r, w) <- pipe fds
+      m <- new
+      t <- start (loop m)
+      begun <- newEmptyMVar
+      [going, ended] <- mapM newIORef [True, False]
+      let spin = readIORef going >>= \on -> when on (yield >> spin)
+      registerFd_ m (\_ _ -> putMVar begun () >> spin >> writeIORef ended True) r evtRead OneShot
+      say w 1
+      finishes "the callback" (takeMVar begun)
+      killer <- start (stop t)
+      blocked killer >>= assertBool "killed within a callback"
+      writeIORef going False
+      result "killing" killer
+      killed t
+      readIORef ended >>= (@?= True)
+      finishes "shutdown" (shutdown m),
+    testCase "closeFd: an exception in a callback leaves none untold, and arrives" . withFds $ \fds -> do
+      (r, _) <- pipe fds
+      m <- new
+      [begun, never] <- replicateM 2 newEmptyMVar
+      (hit, count) <- counter
+      replicateM_ 3 (registerFd_ m (\_ _ -> hit) r evtRead OneShot)
+      registerFd_ m (\_ _ -> putMVar begun () >> takeMVar never) r evtRead OneShot
+      replicateM_ 3 (registerFd_ m (\_ _ -> hit) r evtRead OneShot)
+      t <- start (closeFd m (shut fds) r >> forever (threadDelay 1000000))
+      finishes "the callback" (takeMVar begun)
+      stop t
+      killed t
+      count >>= (@?= 6)
+      putMVar never ()
+      shutdown m,
+    testCase "a thousand starts and stops leave nothing behind" . leavesDescriptors (times 1000) $ do
+      m <- new
+      t <- start (loop m)
+      wakeManager m
+      shutdown m
+      result "loop" t
+  ]
+
+-- | Repeat the action so often; it leaves neither descriptors nor OS threads.
+leavesDescriptors :: Int -> IO () -> IO ()
+leavesDescriptors n act = do
+  act
+  before <- openDescriptors
+  tasks <- osThreads
+  replicateM_ n act
+  left <- settled before openDescriptors
+  assertBool (show (left - before) <> " descriptors left") (left <= before)
+  left' <- settled (tasks + 2) osThreads
+  assertBool (show (left' - tasks) <> " threads left") (left' <= tasks + 2)
+  where
+    osThreads = length <$> listDirectory "/proc/self/task"
+
+-- | A thread that was killed has ended with that exception.
+killed :: Task () -> Assertion
+killed t = do
+  r <- outcome "the thread that was killed" t
+  either ((@?= Just ThreadKilled) . fromException) (\() -> assertFailure "it ended otherwise") r
+
+-- | Thrown at threads that take turns.
+data Poke = Poke
+  deriving (Show)
+
+instance Exception Poke
+
+-- Turns ------------------------------------------------------------------------------
+
+turns :: [TestTree]
+turns =
+  [ testCase "one at a time" . withFds $ \fds -> do
+      m <- new
+      init m
+      (r, w) <- pipe fds
+      (hit, count) <- counter
+      registerFd_ m (\_ _ -> hit) r evtRead OneShot
+      say w 1
+      finishes "step" (step m) >>= (@?= True)
+      count >>= (@?= 1)
+      wakeManager m
+      finishes "a step that has nothing to do, but was woken" (step m) >>= (@?= True)
+      _ <- forkIO (shutdown m)
+      more <- finishes "steps to the end" (stepsToEnd m 0)
+      assertBool "steps without end" (more < 1000),
+    testCase "a manager is run by one thread" $ do
+      m <- new
+      init m
+      e <- failure "init again" (init m)
+      e' <- failure "loop" (loop m)
+      assertBool "" (not (null (show e <> show e')))
+      void (forkIO (shutdown m))
+      void (finishes "steps" (stepsToEnd m 0)),
+    testCase "wakeManager interrupts a step that blocks (lost wake-up)" $ do
+      m <- new
+      init m
+      forM_ [1 .. times 200 :: Int] $ \n -> do
+        _ <- forkIO (replicateM_ (n `mod` 7) yield >> wakeManager m)
+        finishes "step" (step m) >>= (@?= True)
+      void (forkIO (shutdown m))
+      void (finishes "steps" (stepsToEnd m 0)),
+    testCase "exceptions thrown at the thread that takes turns lose no event" . withFds $ \fds -> do
+      m <- new
+      init m
+      pipes <- replicateM 20 (pipe fds)
+      ending <- newIORef False
+      (interrupt, interruptions) <- counter
+      -- Exceptions arrive around and inside 'step' only.
+      let run restore = do
+            over <- readIORef ending
+            unless over ((void (restore (step m)) `catch` \Poke -> interrupt) >> run restore)
+      runner <- start (mask (\restore -> run (restore :: IO Bool -> IO Bool)))
+      let Task thread _ = runner
+      storm <- forkIO (forever (throwTo thread Poke >> yield))
+      forM_ [1 .. times 300 :: Int] $ \n -> do
+        arrived <- replicateM 20 newEmptyMVar
+        forM_ (zip pipes arrived) $ \((r, _), v) -> registerFd_ m (\_ _ -> putMVar v ()) r evtRead OneShot
+        due <- newEmptyMVar
+        _ <- registerTimeout m (microseconds n) (putMVar due ())
+        forM_ pipes $ \(_, w) -> say w 1
+        forM_ (due : arrived) (finishes ("round " <> show n) . takeMVar)
+        forM_ pipes (drain . fst)
+      killThread storm
+      interruptions >>= (@>= 100)
+      writeIORef ending True
+      wakeManager m
+      result "the runner" runner
+      shutdown m
+  ]
+  where
+    stepsToEnd :: EventManager -> Int -> IO Int
+    stepsToEnd m n = do
+      going <- step m
+      if going then stepsToEnd m (n + 1) else pure n
+
+-- Timers -----------------------------------------------------------------------------
+
+timers :: [TestTree]
+timers =
+  [ test "in order of their times, whatever the order of setting" $ \m -> do
+      ref <- newIORef []
+      let delays = [(i * 7) `mod` 30 | i <- [1 .. 30 :: Int]]
+      done <- newEmptyMVar
+      forM_ delays $ \d -> registerTimeout m (milliseconds (2 * d + 5)) (modifyIORef ref (d :))
+      _ <- registerTimeout m (milliseconds 80) (putMVar done ())
+      takeMVar done
+      fired <- reverse <$> readIORef ref
+      fired @?= sort delays,
+    test "never early, with or without other work" $ \m -> parallel 20 $ \i -> do
+      t0 <- getMonotonicTime
+      done <- newEmptyMVar
+      let us = 50 + 211 * i
+      _ <- registerTimeout m (microseconds us) (getMonotonicTime >>= putMVar done)
+      t1 <- takeMVar done
+      (t1 - t0) * 1e6 @>= fromIntegral us,
+    test "nothing to wait for: in the next turn" $ \m ->
+      forM_ [mempty, milliseconds (-5), minBound] $ \d -> do
+        done <- newEmptyMVar
+        _ <- registerTimeout m d (putMVar done ())
+        finishes "timer" (takeMVar done),
+    test "maxBound never comes, and what is nearly as long not today" $ \m -> do
+      (hit, count) <- counter
+      forM_ [maxBound, seconds 1e9, milliseconds (2 ^ (31 :: Int)), milliseconds (2 ^ (31 :: Int) - 1)] $ \d ->
+        registerTimeout m d hit
+      stays 50 "fired" ((== 0) <$> count),
+    test "moved later and earlier, while the manager sleeps and while it does not" $ \m -> do
+      done <- newEmptyMVar
+      t0 <- getMonotonicTime
+      k <- registerTimeout m (milliseconds 10) (getMonotonicTime >>= putMVar done)
+      updateTimeout m k (milliseconds 60)
+      t1 <- takeMVar done
+      (t1 - t0) @>= 0.06
+      k' <- registerTimeout m (seconds 3600) (putMVar done 0)
+      pause 5
+      updateTimeout m k' (milliseconds 1)
+      void (takeMVar done)
+      -- No effect on one that has fired.
+      updateTimeout m k' mempty
+      pause 5
+      tryTakeMVar done >>= (@?= Nothing),
+    test "cancelled: does not fire; cancelling again, or after it fired, is harmless" $ \m -> do
+      (hit, count) <- counter
+      keys <- forM [1 .. 100 :: Int] (\i -> registerTimeout m (milliseconds (i `mod` 10)) hit)
+      parallel 4 $ \i -> forM_ (drop (25 * i) (take (25 * (i + 1)) keys)) (unregisterTimeout m)
+      pause 20
+      n <- count
+      forM_ keys (unregisterTimeout m)
+      stays 20 "fired though cancelled" ((== n) <$> count),
+    test "a callback that throws harms nobody" $ \m -> do
+      done <- newEmptyMVar
+      thrown <- quietly $ do
+        _ <- registerTimeout m (milliseconds 1) (throwIO (userError "in a timer"))
+        _ <- registerTimeout m (milliseconds 5) (putMVar done ())
+        takeMVar done
+      thrown @?= 1,
+    test "lost wake-up: timers set while the manager is about to sleep" $ \m -> parallel 4 $ \i ->
+      forM_ [1 .. times 400] $ \n -> do
+        done <- newEmptyMVar
+        _ <- registerTimeout m (microseconds ((n * 37 + i) `mod` 200)) (putMVar done ())
+        finishes "timer" (takeMVar done)
+        unless (n `mod` 3 == 0) (replicateM_ (n `mod` 11) yield),
+    test "set, moved and cancelled from callbacks" $ \m -> do
+      done <- newEmptyMVar
+      keys <- replicateM 3 (registerTimeout m (seconds 3600) (putMVar done 'x'))
+      _ <- registerTimeout m mempty $ do
+        forM_ (take 2 keys) (unregisterTimeout m)
+        void . registerTimeout m (milliseconds 1) $ forM_ keys (\k -> updateTimeout m k mempty)
+      takeMVar done >>= (@?= 'x')
+      pause 10
+      tryTakeMVar done >>= (@?= Nothing)
+  ]
