@@ -10,7 +10,7 @@
 # directions, and with them the random use), urgent data, devices, giving
 # descriptors back when a queue is closed. An eventfd it reports only once, hence the pipe.
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 dir=${WEFT_LIBKQUEUE:-/tmp/weft-libkqueue}
 mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial" "$dir/root" "$dir/out" "$dir/hs/Weft/FFI"
 
@@ -28,11 +28,11 @@ if [ ! -e "$dir/root/usr/include/kqueue/sys/event.h" ]; then
   for package in "$dir"/*.deb; do dpkg-deb -x "$package" "$dir/root"; done
 fi
 
-for file in Poll Epoll; do hsc2hs "src/Weft/FFI/$file.hsc" -o "$dir/hs/Weft/FFI/$file.hs"; done
+for file in src/Weft/FFI/Poll src-linux/Weft/FFI/Epoll; do hsc2hs "$file.hsc" -o "$dir/hs/Weft/FFI/${file##*/}.hs"; done
 lib=$(dirname "$(find "$dir/root" -name 'libkqueue.so')")
-cp cbits/poll.c cbits/wakeup.c cbits/fork.c cbits/kqueue.c "$dir/out"
-nice ghc -v0 -threaded -rtsopts -O1 -XBangPatterns -icore:src:test:"$dir/hs" -outputdir "$dir/out" \
-  -o "$dir/kqueue-laws" test-backends/KqueueMain.hs \
+cp cbits/poll.c cbits/wakeup.c cbits/fork.c cbits/clock.h cbits/bsd/kqueue.c "$dir/out"
+nice ghc -v0 -threaded -rtsopts -O1 -XBangPatterns -isys:core:src:src-bsd:../weft-test-support/src:test/backends:"$dir/hs" -outputdir "$dir/out" \
+  -o "$dir/kqueue-laws" test/backends/KqueueMain.hs \
   "$dir"/out/poll.c "$dir"/out/wakeup.c "$dir"/out/fork.c "$dir"/out/kqueue.c \
   -optc-I"$dir/root/usr/include/kqueue" -L"$lib" -lkqueue -optl-Wl,-rpath,"$lib"
 
