@@ -93,7 +93,7 @@ defaultStaticSettings =
     }
 
 -- | A folder that is being served.
-data Static = Static !StaticSettings !Site !(Cache Found Resource) !(Instant -> Instant)
+data Static = Static !StaticSettings !DocumentRoot !(Cache Found Resource) !(Instant -> Instant)
 
 -- | Serve a folder for as long as the action takes. Throws when it cannot be opened.
 withStatic :: StaticSettings -> FilePath -> (Static -> IO a) -> IO a
@@ -105,18 +105,18 @@ openStatic settings folder = openDirectory folder >>= staticOf settings
 
 -- | Close the folder, once no request is being answered from it.
 closeStatic :: Static -> IO ()
-closeStatic (Static _ site _ _) = closeDirectory (siteRoot site)
+closeStatic (Static _ root _ _) = closeDirectory (rootDirectory root)
 
 -- | The same open folder with other settings, and an empty cache. Both may be used, for as
 -- long as the first one's action takes.
 changeStatic :: StaticSettings -> Static -> IO Static
-changeStatic settings (Static _ site _ _) = staticOf settings (siteRoot site)
+changeStatic settings (Static _ root _ _) = staticOf settings (rootDirectory root)
 
 staticOf :: StaticSettings -> Directory -> IO Static
 staticOf settings root = do
   cache <- newCache (staticCacheBytes settings)
   folders <- newFolders root (staticTrust settings)
-  pure (Static settings (Site root (staticCacheFile settings) folders (staticHeaders settings) most (staticOpenFiles settings)) cache since)
+  pure (Static settings (DocumentRoot root (staticCacheFile settings) folders (staticHeaders settings) most (staticOpenFiles settings)) cache since)
   where
     !most = if staticCompress settings then min 1048576 (staticCacheBytes settings `quot` 8) else 0
     !trust = round (1e9 * toSeconds (staticTrust settings))
@@ -128,12 +128,12 @@ staticMetrics (Static _ _ cache _) = cacheMetrics cache
 
 -- | The application.
 staticApp :: Static -> Application
-staticApp static@(Static _ site cache since) request respond
+staticApp static@(Static _ root cache since) request respond
   | method == methodGet || method == methodHead = do
     t <- now
     hit <- lookupCache cache (since t) (rawPathInfo request)
     case hit of
-      Just r -> answer site request r respond
+      Just r -> answer root request r respond
       Nothing -> missed static request respond
   | method == methodOptions = respond (responseLBS noContent204 [allow] "")
   | otherwise = respond (plain methodNotAllowed405 [allow])
@@ -143,13 +143,13 @@ staticApp static@(Static _ site cache since) request respond
 
 -- | Not in the cache, or not known to be right any more.
 missed :: Static -> Application
-missed static@(Static settings site cache _) request respond = case target (rawPathInfo request) of
+missed static@(Static settings root cache _) request respond = case target (rawPathInfo request) of
   Left Malformed -> respond (plain badRequest400 [])
   Left Forbidden -> respond (plain notFound404 [])
   Right (FileTarget path) -> do
     found <- cached path
     case found of
-      File r -> answer site request r respond
+      File r -> answer root request r respond
       Folder -> respond (plain movedPermanently301 [(hLocation, "/" <> encode path <> "/" <> rawQueryString request)])
       Missing -> respond (plain notFound404 [])
       Denied -> respond (plain forbidden403 [])
@@ -163,22 +163,22 @@ missed static@(Static settings site cache _) request respond = case target (rawP
       name : rest -> do
         found <- cached (if B.null path then name else path <> "/" <> name)
         case found of
-          File r -> answer site request r respond
+          File r -> answer root request r respond
           _ -> index path rest
       []
-        | staticListing settings -> listing site path request respond
+        | staticListing settings -> listing root path request respond
         | otherwise -> respond (plain notFound404 [])
 
 -- | What is at a path now, given what was there, and when the caller began.
 refresh :: Static -> Instant -> ByteString -> Maybe Resource -> IO (Either Found (Freshness Resource))
-refresh (Static _ site _ _) began path old = briefly (siteOpenFiles site) $ do
+refresh (Static _ root _ _) began path old = briefly (rootOpenFiles root) $ do
   same <- case old of
-    Just r | resourcePath r == path -> unchanged site began r
+    Just r | resourcePath r == path -> unchanged root began r
     _ -> pure Nothing
   case same of
     Just seen -> pure (Right (Same seen))
     Nothing -> do
-      (seen, found) <- find site began path
+      (seen, found) <- find root began path
       pure $ case found of
         File r -> Right (Changed seen r)
         other -> Left other

@@ -18,7 +18,7 @@ import Test.Tasty
 import Test.Tasty.QuickCheck
 import Weft.Hybrid
 import Weft.Hybrid.Monad (catchAny, getMask, withMask)
-import Weft.Hybrid.Trace (State (..), threadState)
+import Weft.Hybrid.Trace (ThreadState (..), threadState)
 import Weft.Sys (readRef)
 
 tests :: IO Scheduler -> TestTree

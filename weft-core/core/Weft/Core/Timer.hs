@@ -27,9 +27,9 @@ import Weft.Sys
 -- | A timer that was set. The reference holds what it does until it has fired or
 -- was cancelled; written by whoever fires or cancels. Eleven words with its place
 -- in a queue.
-data Timer = Timer !Instant !(Ref State)
+data Timer = Timer !Instant !(Ref TimerState)
 
-data State
+data TimerState
   = -- | It has fired or was cancelled.
     Spent
   | -- | To be run when it is due; and should its manager be stopped before, to be

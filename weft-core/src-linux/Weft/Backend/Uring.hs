@@ -259,11 +259,11 @@ cancelLive ring fd e
   | otherwise = pure False
 
 -- | Make a new request for an entry.
-watchAs :: Ring -> CInt -> Entry -> State -> IO ()
+watchAs :: Ring -> CInt -> Entry -> EntryState -> IO ()
 watchAs ring fd e state = queue ring =<< renew ring fd e state
 
 -- | Store an entry as having a new request, and return that.
-renew :: Ring -> CInt -> Entry -> State -> IO Request
+renew :: Ring -> CInt -> Entry -> EntryState -> IO Request
 renew ring fd e state = do
   let number = entrySequence e + 1
   writeEntry ring fd e {entrySequence = number, entryState = state}

@@ -5,7 +5,7 @@
 module Weft.Backend.UringEntry
   ( -- * Records
     Entry (..),
-    State (..),
+    EntryState (..),
     vacant,
     isLive,
 
@@ -42,7 +42,7 @@ import Weft.FFI.Uring (pollBand, resultBadFd, resultCancelled)
 --                                                  -> Single, Standing (@arm@, made again)
 --   Resting           reported, no request         -> Single, Standing (@arm@), Vacant (@forget@)
 -- @
-data State = Vacant | Resting | Single | Standing
+data EntryState = Vacant | Resting | Single | Standing
   deriving (Eq, Ord, Enum, Bounded, Show)
 
 -- | What is known of a descriptor number. The sequence number counts the requests made for this descriptor number. A
@@ -52,7 +52,7 @@ data Entry = Entry
     entrySequence :: !Word32,
     entryEvents :: !Events,
     entryTrigger :: !Trigger,
-    entryState :: !State
+    entryState :: !EntryState
   }
 
 instance Storable Entry where
@@ -77,7 +77,7 @@ triggerAt 0 = Once
 triggerAt 1 = Level
 triggerAt _ = Edge
 
-stateAt :: Word8 -> State
+stateAt :: Word8 -> EntryState
 stateAt 0 = Vacant
 stateAt 1 = Resting
 stateAt 2 = Single
@@ -94,7 +94,7 @@ isLive e = entryState e == Single || entryState e == Standing
 -- | The kind of request that serves a trigger. A one-shot request looks at the
 -- present state whenever it is made, which is what 'Level' needs of the next poll.
 -- (@IORING_POLL_ADD_LEVEL@ would be the opposite: it ignores the present state.)
-usual :: Trigger -> State
+usual :: Trigger -> EntryState
 usual Edge = Standing
 usual _ = Single
 
@@ -129,10 +129,10 @@ data Next
   = -- | It stays as it is.
     Stay
   | -- | No request any more.
-    Drop !State
+    Drop !EntryState
   | -- | A new request, at once or with the next poll.
-    Now !State
-  | Next !State
+    Now !EntryState
+  | Next !EntryState
   deriving (Eq, Show)
 
 -- | @decide entry more result@: what a completion amounts to, and what is to be

@@ -21,7 +21,7 @@
 module Weft.File.Engine
   ( -- * Carrying out
     RequestPolicy (..),
-    perform,
+    runRequest,
     begin,
 
     -- * Choosing
@@ -111,21 +111,21 @@ data Engine = Engine
     -- | By capability. Written under the lock, read by anyone.
     engineLanes :: !(Ref (BoxedArray (Maybe Ring))),
     -- | How the kernel refused a ring the last time. Written under the lock.
-    engineRefused :: !(Ref (Maybe Refusal)),
+    engineRefused :: !(Ref (Maybe RingRefusal)),
     -- | Requests that wait for a disk now.
     engineBusy :: !AtomicWords,
     engineLock :: !(MVar ())
   }
 
 -- | The errno, and until when no ring is asked for again.
-data Refusal = Refusal !CInt !Instant
+data RingRefusal = RingRefusal !CInt !Instant
 
 -- | @EPERM@, @ENOSYS@ and @EINVAL@ are said of the kernel and of this process for good. Descriptors and memory,
 -- of which there are none now, may come back: a second later it is tried again.
-refusal :: CInt -> IO Refusal
-refusal code
-  | Errno code `elem` [ePERM, eNOSYS, eINVAL] = pure (Refusal code never)
-  | otherwise = Refusal code . after (seconds 1) <$> now
+ringRefusal :: CInt -> IO RingRefusal
+ringRefusal code
+  | Errno code `elem` [ePERM, eNOSYS, eINVAL] = pure (RingRefusal code never)
+  | otherwise = RingRefusal code . after (seconds 1) <$> now
 
 -- | The one that holds at this moment.
 currentRefusal :: Engine -> IO (Maybe CInt)
@@ -133,7 +133,7 @@ currentRefusal e = do
   refused <- readRef (engineRefused e)
   case refused of
     Nothing -> pure Nothing
-    Just (Refusal code until')
+    Just (RingRefusal code until')
       | until' == never -> pure (Just code)
       | otherwise -> (\t -> if t < until' then Just code else Nothing) <$> now
 
@@ -190,7 +190,7 @@ openFor e cap = do
     (Nothing, Nothing) -> newRing cap >>= either refuse (keep arr)
     _ -> pure found
   where
-    refuse code = Nothing <$ (refusal code >>= writeRef (engineRefused e) . Just)
+    refuse code = Nothing <$ (ringRefusal code >>= writeRef (engineRefused e) . Just)
     keep arr ring = do
       writeRef (engineRefused e) Nothing
       bigger <- newBoxedArray (max (cap + 1) (sizeBoxedArray arr)) Nothing
@@ -229,14 +229,14 @@ data RequestPolicy = RequestPolicy
 
 -- | Carry an operation out, and wait for its result. Interruptible where it waits;
 -- in the second way above where the kernel is, which it is not for a disk.
-perform :: RequestPolicy -> Op -> IO CInt
-perform manner op = do
+runRequest :: RequestPolicy -> Op -> IO CInt
+runRequest manner op = do
   r <- if policyTry manner then tryOp op else pure errAgain
   -- A large transfer is many calls; others are to run between them.
   when (fromIntegral r >= mostAtOnce) yield
   result <- if r /= errAgain then pure r else slow
   if result == errInterrupted
-    then allowInterrupt >> perform manner op
+    then allowInterrupt >> runRequest manner op
     else result <$ policyKeep manner
   where
     slow = do

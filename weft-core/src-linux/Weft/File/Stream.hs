@@ -44,7 +44,7 @@ readNext file (Count count)
       let bytes n = B.fromForeignPtr memory 0 (fromIntegral n)
           manner = staying file (writeRef late . bytes) (touchForeignPtr memory)
       r <-
-        perform manner (opRead fd (-1) (unsafeForeignPtrToPtr memory) count)
+        runRequest manner (opRead fd (-1) (unsafeForeignPtrToPtr memory) count)
           `onException` (putMVar (fileLeft file) =<< readRef late)
       putMVar (fileLeft file) B.empty
       bytes <$> concluded loc file r
@@ -59,7 +59,7 @@ writeNext file bytes = inside loc file $ \fd -> withMVar (fileTurn file) (\() ->
     base = unsafeForeignPtrToPtr memory `plusPtr` start
     go fd done = when (done < size) $ do
       let op = opWrite fd (-1) (base `plusPtr` done) (size - done)
-      n <- perform (staying file (const (pure ())) (touchForeignPtr memory)) op >>= concluded loc file
+      n <- runRequest (staying file (const (pure ())) (touchForeignPtr memory)) op >>= concluded loc file
       when (n > 0) (go fd (done + n))
 
 -- | An operation that waits for somebody else, perhaps for ever: it is never done by

@@ -26,5 +26,5 @@ data ThreadOps m = ThreadOps
 
 -- | GHC's threads.
 ghcThreads :: ThreadOps IO
-ghcThreads = ThreadOps {carry = perform, using = inside}
+ghcThreads = ThreadOps {carry = runRequest, using = inside}
 {-# INLINE ghcThreads #-}

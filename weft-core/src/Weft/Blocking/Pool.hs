@@ -31,11 +31,11 @@ import System.IO.Unsafe (unsafePerformIO)
 import Weft.Sys (forkGeneration)
 
 -- | A bounded number of threads and a queue.
-newtype Pool = Pool (IORef State)
+newtype Pool = Pool (IORef PoolState)
 
 -- | Changed atomically, by any thread, through 'change'. Invariant: something is queued only while
 -- 'stateRunning' is at the limit or above it.
-data State = State
+data PoolState = PoolState
   { -- | The process that the rest is about, by 'forkGeneration'.
     stateGeneration :: !Int,
     stateLimit :: !Int,
@@ -65,12 +65,12 @@ newPool limit = do
   generation <- forkGeneration
   Pool <$> newIORef (emptyState generation (max 1 limit))
 
-emptyState :: Int -> Int -> State
-emptyState generation limit = State generation limit 0 Seq.empty 0
+emptyState :: Int -> Int -> PoolState
+emptyState generation limit = PoolState generation limit 0 Seq.empty 0
 
 -- | Change the state of this process. What a forked child finds is its parent's: only the limit is
 -- taken over.
-change :: Pool -> (State -> (State, a)) -> IO a
+change :: Pool -> (PoolState -> (PoolState, a)) -> IO a
 change (Pool ref) f = do
   generation <- forkGeneration
   atomicModifyIORef' ref $ \st ->

@@ -27,20 +27,20 @@ import Weft.Static.Folders (Coding, codingName)
 import Weft.Static.OpenFiles (briefly, withPermit)
 
 -- | Answer a GET or a HEAD with a resource.
-answer :: Site -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
-answer site request given respond = case verdict (requestHeaders request) (resourceValid r) of
+answer :: DocumentRoot -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
+answer root request given respond = case verdict (requestHeaders request) (resourceValid r) of
   -- Nearly always. What the others need is not made for it.
   Proceed False | InMemory bytes <- resourceBody r -> respond (wholeInMemory r bytes)
-  judged -> answerAs judged site request r respond
+  judged -> answerAs judged root request r respond
   where
     !r = chosen request given
 
 wholeInMemory :: Resource -> ByteString -> Response
 wholeInMemory r bytes = responseBuilder ok200 (resourceHeaders r) (if B.length bytes > 4096 then byteStringInsert bytes else byteStringCopy bytes)
 
-answerAs :: Verdict -> Site -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
+answerAs :: Verdict -> DocumentRoot -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
 {-# NOINLINE answerAs #-}
-answerAs judged site request r respond = case judged of
+answerAs judged root request r respond = case judged of
   NotModified -> respond (responseLBS notModified304 (filter kept (resourceHeaders r)) "")
   PreconditionFailed -> respond (plain preconditionFailed412 [])
   Proceed part -> case if part then ranges (lookup hRange (requestHeaders request)) size else Whole of
@@ -60,10 +60,10 @@ answerAs judged site request r respond = case judged of
       InMemory bytes -> respond (responseBuilder partialContent206 (partial range) (BB.byteString (slice from count bytes)))
       OnDisk -> fromDisk partialContent206 range
     partial range@(Extent _ count) = (hContentRange, contentRange range size) : (hContentLength, number count) : without [hContentLength] headers
-    fromDisk status range = withPermit (siteOpenFiles site) $ \permitted ->
+    fromDisk status range = withPermit (rootOpenFiles root) $ \permitted ->
       if permitted
         then onDisk $ \file -> fromFile file status range
-        else respond (responseStream status (partOf status range) (\write _ -> reopening site r range write))
+        else respond (responseStream status (partOf status range) (\write _ -> reopening root r range write))
     fromFile file status range@(Extent from count) = withFileFd file $ \fd -> withOpenFile request name fd $ \direct ->
       if direct
         then respond (responseFile status (partOf status range) name (Just (FilePart from count size)))
@@ -71,7 +71,7 @@ answerAs judged site request r respond = case judged of
     partOf status range = if status == ok200 then headers else partial range
     -- What another server would open.
     name = C.unpack (resourcePath r)
-    onDisk act = withBody site r act >>= maybe (respond (plain serviceUnavailable503 [("Retry-After", "1")])) pure
+    onDisk act = withBody root r act >>= maybe (respond (plain serviceUnavailable503 [("Retry-After", "1")])) pure
     multiple several = do
       let (fields, total, open) = multipart (lookup hContentType headers) size several
           given' = (hContentType, fields) : (hContentLength, number total) : without [hContentLength, hContentType] headers
@@ -80,11 +80,11 @@ answerAs judged site request r respond = case judged of
         InMemory bytes ->
           respond . responseBuilder partialContent206 given' $
             mconcat [BB.byteString (open range) <> BB.byteString (slice from count bytes) | range@(Extent from count) <- several] <> finish
-        OnDisk -> withPermit (siteOpenFiles site) $ \permitted ->
+        OnDisk -> withPermit (rootOpenFiles root) $ \permitted ->
           let parts send = responseStream partialContent206 given' $ \write _ -> do
                 forM_ several $ \range -> write (BB.byteString (open range)) >> send range write
                 write finish
-           in if permitted then onDisk (respond . parts . copy) else respond (parts (reopening site r))
+           in if permitted then onDisk (respond . parts . copy) else respond (parts (reopening root r))
 
 -- | A part of a file, in chunks.
 copy :: File -> Extent -> (BB.Builder -> IO ()) -> IO ()
@@ -92,8 +92,8 @@ copy file = chunked (\at n -> Just <$> readAt file (fromInteger at) (fromInteger
 
 -- | A part of a resource on disk, in chunks, for each of which its file is opened: no descriptor is held while the client
 -- is waited for.
-reopening :: Site -> Resource -> Extent -> (BB.Builder -> IO ()) -> IO ()
-reopening site r = chunked (\at n -> briefly (siteOpenFiles site) (withBody site r (\file -> readAt file (fromInteger at) (fromInteger n))))
+reopening :: DocumentRoot -> Resource -> Extent -> (BB.Builder -> IO ()) -> IO ()
+reopening root r = chunked (\at n -> briefly (rootOpenFiles root) (withBody root r (\file -> readAt file (fromInteger at) (fromInteger n))))
 
 -- | A part of something that is read by offset and length, of at most 64 KiB.
 chunked :: (Integer -> Integer -> IO (Maybe ByteString)) -> Extent -> (BB.Builder -> IO ()) -> IO ()

@@ -33,13 +33,13 @@ import Weft.Core.Time (Instant)
 data Cache b a = Cache
   { cacheLimit :: !Int,
     -- | Changed atomically.
-    cacheState :: !(IORef (State b a)),
+    cacheState :: !(IORef (CacheState b a)),
     -- | Plain counts, which may miss one now and then.
     cacheHits :: !(IORef Int),
     cacheMisses :: !(IORef Int)
   }
 
-data State b a = State
+data CacheState b a = CacheState
   { stateEntries :: !(H.HashMap ByteString (Entry a)),
     -- | Names in the order in which they will be looked at. One that is not among the
     -- entries any more, or has an entry of another age, is passed over.
@@ -64,7 +64,7 @@ data Entry a = Entry
 
 -- | For so many bytes.
 newCache :: Int -> IO (Cache b a)
-newCache limit = Cache limit <$> newIORef (State H.empty Seq.empty 0 0 0 H.empty) <*> newIORef 0 <*> newIORef 0
+newCache limit = Cache limit <$> newIORef (CacheState H.empty Seq.empty 0 0 0 H.empty) <*> newIORef 0 <*> newIORef 0
 
 -- | The value of a name, if it is there and was known to be right at that instant or
 -- later.
@@ -160,7 +160,7 @@ fetch cache given worth make = attempt
                 }
 
 -- | The same without an entry that is there.
-without :: ByteString -> Entry a -> State b a -> State b a
+without :: ByteString -> Entry a -> CacheState b a -> CacheState b a
 without name e st =
   st
     { stateEntries = H.delete name (stateEntries st),

@@ -6,7 +6,7 @@
 -- ("Weft.File").
 module Weft.Static.File
   ( -- * Sites
-    Site (..),
+    DocumentRoot (..),
 
     -- * Resources
     Resource (..),
@@ -50,17 +50,17 @@ import Weft.Static.Folders
 import Weft.Static.OpenFiles (OpenFiles)
 
 -- | A folder that is served.
-data Site = Site
-  { siteRoot :: !Directory,
+data DocumentRoot = DocumentRoot
+  { rootDirectory :: !Directory,
     -- | Files up to this many bytes are held in memory.
-    siteSmall :: !Int,
-    siteFolders :: !Folders,
+    rootSmall :: !Int,
+    rootFolders :: !Folders,
     -- | Added to every answer with a file.
-    siteHeaders :: !ResponseHeaders,
+    rootHeaders :: !ResponseHeaders,
     -- | Texts up to this many bytes are compressed; 0 is none.
-    siteCompress :: !Int,
+    rootCompress :: !Int,
     -- | How many files may stay open.
-    siteOpenFiles :: !(Maybe OpenFiles)
+    rootOpenFiles :: !(Maybe OpenFiles)
   }
 
 -- | A file that can be served.
@@ -98,22 +98,22 @@ data Found
 
 -- | Look a path below the root up: what is there, and the instant at which it was so. The
 -- caller says what time it was when it began.
-find :: Site -> Instant -> ByteString -> IO (Instant, Found)
-find site began path = do
-  opened <- opening site path (describe site path Nothing)
+find :: DocumentRoot -> Instant -> ByteString -> IO (Instant, Found)
+find root began path = do
+  opened <- opening root path (describe root path Nothing)
   case opened of
     Right (File r) -> do
-      (codings, seen) <- codingsIn (siteFolders site) began path
+      (codings, seen) <- codingsIn (rootFolders root) began path
       beside <- catMaybes <$> mapM (variant r) codings
-      made <- if Gzip `elem` map fst beside then pure [] else compressed site r
+      made <- if Gzip `elem` map fst beside then pure [] else compressed root r
       let variants = beside <> made
       pure (min began seen, File (if null variants then r else varied r variants))
     Right other -> pure (began, other)
     Left found -> pure (began, found)
   where
     variant r coding = do
-      opened <- opening site (path <> codingSuffix coding) $ \file ->
-        if mayStandFor r (openedStatus file) then describe site path (Just coding) file else pure Missing
+      opened <- opening root (path <> codingSuffix coding) $ \file ->
+        if mayStandFor r (openedStatus file) then describe root path (Just coding) file else pure Missing
       pure $ case opened of
         Right (File v) | mayStandFor r (resourceStatus v) -> Just (coding, v)
         _ -> Nothing
@@ -125,27 +125,27 @@ find site began path = do
     vary = (hVary, "Accept-Encoding")
 
 -- | A resource compressed, if it is to be. Its variant has the path of the resource itself.
-compressed :: Site -> Resource -> IO [(Coding, Resource)]
-compressed site r
-  | size < 1024 || size > toInteger (siteCompress site) || not (maybe False compressible mediaType) = pure []
+compressed :: DocumentRoot -> Resource -> IO [(Coding, Resource)]
+compressed root r
+  | size < 1024 || size > toInteger (rootCompress root) || not (maybe False compressible mediaType) = pure []
   | otherwise = do
     whole <- case resourceBody r of
       InMemory bytes -> pure (Just bytes)
-      OnDisk -> withBody site r (\file -> readAt file 0 (fromInteger size))
+      OnDisk -> withBody root r (\file -> readAt file 0 (fromInteger size))
     made <- maybe (pure Nothing) gzipped (whole >>= \bytes -> if toInteger (B.length bytes) == size then Just bytes else Nothing)
     pure [(Gzip, variant bytes) | Just bytes <- [made]]
   where
     size = resourceSize r
     mediaType = lookup hContentType (resourceHeaders r)
-    variant bytes = (resource site (resourcePath r) (Just Gzip) (resourceStatus r) (InMemory bytes)) {resourcePath = resourcePath r}
+    variant bytes = (resource root (resourcePath r) (Just Gzip) (resourceStatus r) (InMemory bytes)) {resourcePath = resourcePath r}
 
 -- | Can a file with that status be a variant of this one? One that is older was forgotten.
 mayStandFor :: Resource -> FileStatus -> Bool
 mayStandFor r status = statusType status == RegularFile && statusModified status >= statusModified (resourceStatus r)
 
 -- | Open a file that does not lead out of the root, without waiting for anybody.
-opening :: Site -> ByteString -> (File -> IO a) -> IO (Either Found a)
-opening site path act = tryJust refusal (beneath (siteRoot site) path act)
+opening :: DocumentRoot -> ByteString -> (File -> IO a) -> IO (Either Found a)
+opening root path act = tryJust refusal (beneath (rootDirectory root) path act)
 
 -- | What an error means to a client. Errors of the machine's are passed on.
 refusal :: IOException -> Maybe Found
@@ -157,13 +157,13 @@ refusal e = do
     else Denied <$ guard (any is [eACCES, ePERM, eXDEV, eLOOP, eNXIO, eNODEV])
 
 -- | A regular file's resource, or what it is instead.
-describe :: Site -> ByteString -> Maybe Coding -> File -> IO Found
-describe site path coding file = go (3 :: Int) (openedStatus file)
+describe :: DocumentRoot -> ByteString -> Maybe Coding -> File -> IO Found
+describe root path coding file = go (3 :: Int) (openedStatus file)
   where
     go tries status
       | statusType status == DirectoryFile = pure Folder
       | statusType status /= RegularFile = pure Denied
-      | statusSize status > fromIntegral (siteSmall site) = pure (made status OnDisk)
+      | statusSize status > fromIntegral (rootSmall root) = pure (made status OnDisk)
       | otherwise = do
         bytes <- readAt file 0 (fromIntegral (statusSize status))
         now <- statFile file
@@ -171,10 +171,10 @@ describe site path coding file = go (3 :: Int) (openedStatus file)
         if tries <= 1 || now == status && B.length bytes == fromIntegral (statusSize status)
           then pure (made status (InMemory bytes))
           else go (tries - 1) now
-    made status = File . resource site path coding status
+    made status = File . resource root path coding status
 
-resource :: Site -> ByteString -> Maybe Coding -> FileStatus -> Body -> Resource
-resource site path coding status body =
+resource :: DocumentRoot -> ByteString -> Maybe Coding -> FileStatus -> Body -> Resource
+resource root path coding status body =
   Resource
     { resourceBody = body,
       resourceSize = size,
@@ -188,7 +188,7 @@ resource site path coding status body =
           (hAcceptRanges, "bytes")
         ]
           <> [(hContentEncoding, codingName c) | Just c <- [coding]]
-          <> siteHeaders site,
+          <> rootHeaders root,
       resourcePath = path <> maybe "" codingSuffix coding,
       resourceVariants = []
     }
@@ -238,9 +238,9 @@ charset t
 
 -- | Is what a path leads to the file that the resource was made of, with the variants that
 -- it had, and is there no other? And the instant at which that was so.
-unchanged :: Site -> Instant -> Resource -> IO (Maybe Instant)
-unchanged site began r = do
-  (codings, seen) <- codingsIn (siteFolders site) began (resourcePath r)
+unchanged :: DocumentRoot -> Instant -> Resource -> IO (Maybe Instant)
+unchanged root began r = do
+  (codings, seen) <- codingsIn (rootFolders root) began (resourcePath r)
   let beside = [v | v <- resourceVariants r, resourcePath (snd v) /= resourcePath r]
       absent = [c | c <- codings, c `notElem` map fst beside]
   still <- allM one (r : map snd beside)
@@ -249,7 +249,7 @@ unchanged site began r = do
   where
     one x = at (resourcePath x) (sameFile (resourceStatus x))
     appeared coding = at (resourcePath r <> codingSuffix coding) (mayStandFor r)
-    at path holds = fromRight False <$> opening site path (pure . holds . openedStatus)
+    at path holds = fromRight False <$> opening root path (pure . holds . openedStatus)
     allM f = fmap not . anyM (fmap not . f)
     anyM f = foldr (\x rest -> f x >>= \yes -> if yes then pure True else rest) (pure False)
 
@@ -259,22 +259,22 @@ sameFile a b = statusModified a == statusModified b && statusSize a == statusSiz
 
 -- | Open the file of a resource that is not in memory, as long as it is the one
 -- that the resource describes; 'Nothing' when it is another by now.
-withBody :: Site -> Resource -> (File -> IO a) -> IO (Maybe a)
-withBody site r act = do
-  opened <- opening site (resourcePath r) $ \file ->
+withBody :: DocumentRoot -> Resource -> (File -> IO a) -> IO (Maybe a)
+withBody root r act = do
+  opened <- opening root (resourcePath r) $ \file ->
     if sameFile (resourceStatus r) (openedStatus file) then Just <$> act file else pure Nothing
   pure (fromRight Nothing opened)
 
 -- | Run something with a folder below the root, and a name under which it can be found as long as the action
 -- takes; 'Nothing' if there is no such folder.
-withFolder :: Site -> ByteString -> (File -> FilePath -> IO a) -> IO (Maybe a)
-withFolder site path act = do
-  opened <- opening site path $ \file ->
+withFolder :: DocumentRoot -> ByteString -> (File -> FilePath -> IO a) -> IO (Maybe a)
+withFolder root path act = do
+  opened <- opening root path $ \file ->
     if statusType (openedStatus file) == DirectoryFile
       then Just <$> withFileFd file (\fd -> act file ("/proc/self/fd/" <> show fd))
       else pure Nothing
   pure (fromRight Nothing opened)
 
 -- | Does a path lead to something below the root, symbolic links included, that can be opened?
-staysBelow :: Site -> ByteString -> IO Bool
-staysBelow site path = either (const False) (const True) <$> opening site path (const (pure ()))
+staysBelow :: DocumentRoot -> ByteString -> IO Bool
+staysBelow root path = either (const False) (const True) <$> opening root path (const (pure ()))

@@ -32,7 +32,7 @@ import System.Posix.Types (EpochTime)
 import Weft.Blocking (blocking)
 import Weft.File (File, FileStatus (..), FileType (..), foldNames, statPath)
 import Weft.Static.Answer (plain)
-import Weft.Static.File (Site (..), staysBelow, withFolder)
+import Weft.Static.File (DocumentRoot (..), staysBelow, withFolder)
 import qualified Weft.Static.Path as Path
 
 -- | An entry of a folder.
@@ -44,9 +44,9 @@ data Item = Item
   }
 
 -- | Answer with what is in a folder below the root.
-listing :: Site -> ByteString -> Request -> (Response -> IO ResponseReceived) -> IO ResponseReceived
-listing site path request respond = do
-  found <- withFolder site path (contents site path)
+listing :: DocumentRoot -> ByteString -> Request -> (Response -> IO ResponseReceived) -> IO ResponseReceived
+listing root path request respond = do
+  found <- withFolder root path (contents root path)
   case found of
     Nothing -> respond (plain notFound404 [])
     Just items
@@ -58,12 +58,12 @@ listing site path request respond = do
 
 -- | Folders first, by name. What is hidden or can not be looked at is left out, and
 -- so is what is neither a file nor a folder, and a symbolic link that leads out of the root. Blocks no capability.
-contents :: Site -> ByteString -> File -> FilePath -> IO [Item]
-contents site path folder place = do
+contents :: DocumentRoot -> ByteString -> File -> FilePath -> IO [Item]
+contents root path folder place = do
   names <- foldNames folder (\names name -> pure (if "." `B.isPrefixOf` name then names else B.copy name : names)) []
   encoding <- getFileSystemEncoding
   links <- blocking (filterM isLink names)
-  outside <- Set.fromList <$> filterM (fmap not . staysBelow site . below) links
+  outside <- Set.fromList <$> filterM (fmap not . staysBelow root . below) links
   sortOn (\i -> (not (itemFolder i), itemName i)) . catMaybes <$> mapM (item encoding) (filter (`Set.notMember` outside) names)
   where
     below name = if B.null path then name else path <> "/" <> name

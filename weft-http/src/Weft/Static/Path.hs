@@ -6,7 +6,7 @@
 module Weft.Static.Path
   ( Target (..),
     target,
-    Refusal (..),
+    NotAPath (..),
     segments,
     encode,
   )
@@ -27,7 +27,7 @@ data Target
   deriving (Eq, Show)
 
 -- | Why a target is no path.
-data Refusal
+data NotAPath
   = -- | It cannot be decoded: a percent sign without two digits.
     Malformed
   | -- | It would lead out of the root, or to a file that is hidden: a segment that
@@ -38,7 +38,7 @@ data Refusal
 
 -- | Understand a target's path (RFC 3986): percent signs are decoded once, empty
 -- segments are left out.
-target :: ByteString -> Either Refusal Target
+target :: ByteString -> Either NotAPath Target
 target raw
   -- Most paths: nothing to decode, no doubled slash, no hidden segment.
   | plain raw = Right (shape raw)
@@ -58,7 +58,7 @@ shape raw
   | "/" `B.isSuffixOf` raw = FolderTarget (B.take (B.length raw - 2) (B.drop 1 raw))
   | otherwise = FileTarget (B.drop 1 raw)
 
-decode :: ByteString -> Either Refusal ByteString
+decode :: ByteString -> Either NotAPath ByteString
 decode part
   | 0x25 `B.notElem` part = Right part
   | otherwise = B.pack <$> go (B.unpack part)
@@ -77,7 +77,7 @@ digit c
   | c >= 0x61 && c <= 0x66 = Just (c - 0x57)
   | otherwise = Nothing
 
-admissible :: ByteString -> Either Refusal ()
+admissible :: ByteString -> Either NotAPath ()
 admissible part
   | "." `B.isPrefixOf` part && part /= ".well-known" = Left Forbidden
   | B.any (\c -> c == 0 || c == 0x2f) part = Left Forbidden

@@ -54,7 +54,7 @@ import Weft.Core.Timer (cancelTimer)
 import Weft.FFI.Errno (errnoError, throwErrnoCode)
 import Weft.FFI.Socket (cClose, cSetNonBlocking)
 import Weft.Hybrid.DescriptorTable
-import Weft.Hybrid.Monad hiding (enter)
+import Weft.Hybrid.Monad
 import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
 import Weft.Sys (Ref, mask_, newRef, onException, readRef, touchRef, writeRef)

@@ -16,7 +16,7 @@ module Weft.Hybrid.Monad
     yield,
     ret,
     call,
-    enter,
+    modifyExtra,
 
     -- * Exceptions
     throw,
@@ -136,8 +136,8 @@ call f = Hybrid $ oneShot $ \k -> Call (\l ctx -> f l ctx k)
 {-# INLINE call #-}
 
 -- | Change the thread's context.
-enter :: (Extra -> Extra) -> Hybrid ()
-enter f = call $ \_ ctx k -> let !ctx' = withExtra (f (extraOf ctx)) in pure (Enter ctx' k)
+modifyExtra :: (Extra -> Extra) -> Hybrid ()
+modifyExtra f = call $ \_ ctx k -> let !ctx' = withExtra (f (extraOf ctx)) in pure (Enter ctx' k)
 
 -- Exceptions ----------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ getMask = call $ \_ ctx k -> pure $! k (contextMask ctx)
 withMask :: Mask -> Hybrid a -> Hybrid a
 withMask during act = do
   before <- getMask
-  enter (\x -> x {extraMask = during})
+  modifyExtra (\x -> x {extraMask = during})
   a <- act
-  enter (\x -> x {extraMask = before})
+  modifyExtra (\x -> x {extraMask = before})
   pure a

@@ -7,7 +7,7 @@
 -- in a timer. Whoever takes it out of there, which is one atomic move, resumes it. So
 -- does a thread that sends an exception: it takes it out, or finds that
 -- somebody was faster, and leaves the exception to be raised later. The moves of a thread
--- with an identity are at 'State'; one without is its continuation and nothing else.
+-- with an identity are at 'ThreadState'; one without is its continuation and nothing else.
 module Weft.Hybrid.Park
   ( -- * Places for threads that are ready
     Place,

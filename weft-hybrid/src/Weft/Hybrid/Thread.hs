@@ -183,7 +183,7 @@ getLocal (Local n def) = call $ \_ ctx k ->
 
 -- | Set the calling thread's value. O(log variables that it has set).
 setLocal :: Local a -> a -> Hybrid ()
-setLocal (Local n _) a = enter (\x -> x {extraLocals = IntMap.insert n anything (extraLocals x)})
+setLocal (Local n _) a = modifyExtra (\x -> x {extraLocals = IntMap.insert n anything (extraLocals x)})
   where
     anything = unsafeCoerce a :: Any
 
@@ -193,4 +193,4 @@ getPriority = call $ \_ ctx k -> pure $! k (contextPriority ctx)
 
 -- | Set it. 0 is where every thread begins. It counts from the next switch.
 setPriority :: Int -> Hybrid ()
-setPriority p = enter (\x -> x {extraPriority = p})
+setPriority p = modifyExtra (\x -> x {extraPriority = p})

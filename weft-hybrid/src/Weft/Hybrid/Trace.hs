@@ -29,7 +29,7 @@ module Weft.Hybrid.Trace
 
     -- * Threads that have an identity
     Thread (..),
-    State (..),
+    ThreadState (..),
     Watchers (..),
     Watcher (..),
     Waiter (..),
@@ -165,8 +165,8 @@ contextHandlers (With x) = extraHandlers x
 
 -- | A thread that can be named.
 data Thread = Thread
-  { -- | Moved by compare-and-swap; see 'State'.
-    threadState :: !(Ref State),
+  { -- | Moved by compare-and-swap; see 'ThreadState'.
+    threadState :: !(Ref ThreadState),
     -- | Written by anybody.
     threadLabel :: !(Ref String),
     -- | Who wants to hear of its end. Moved by compare-and-swap.
@@ -191,7 +191,7 @@ instance Eq Thread where
 --               -> Waiting   one exception more, when the thread does not take it there
 --   Finished  it has ended
 -- @
-data State
+data ThreadState
   = Active !Int [SomeException]
   | -- | The context to go on in, and what withdraws the wait: 'False' when it is not there, as
     -- what it waits for has happened, and the result is on the way.

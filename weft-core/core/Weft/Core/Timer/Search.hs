@@ -15,12 +15,12 @@ import Weft.Sys
 
 -- | Keys are given in the order of insertion, so timers of one instant come out in
 -- that order.
-data State = State !Int !(PSQ.IntPSQ Instant Timer)
+data SearchState = SearchState !Int !(PSQ.IntPSQ Instant Timer)
 
 -- | An empty queue.
 newSearchQueue :: IO Queue
 newSearchQueue = do
-  ref <- newRef (State 0 PSQ.empty)
+  ref <- newRef (SearchState 0 PSQ.empty)
   pure
     Queue
       { queueInsert = insert ref,
@@ -30,31 +30,31 @@ newSearchQueue = do
         queueSize = size ref
       }
 
-insert :: Ref State -> Timer -> IO ()
+insert :: Ref SearchState -> Timer -> IO ()
 insert ref t = do
-  State key q <- readRef ref
-  writeRef ref $! State (key + 1) (PSQ.insert key (timerDue t) t q)
+  SearchState key q <- readRef ref
+  writeRef ref $! SearchState (key + 1) (PSQ.insert key (timerDue t) t q)
 
-expire :: Ref State -> Instant -> (Timer -> IO ()) -> IO ()
+expire :: Ref SearchState -> Instant -> (Timer -> IO ()) -> IO ()
 expire ref instant each = do
-  State key q <- readRef ref
+  SearchState key q <- readRef ref
   case PSQ.findMin q of
     Just (_, due, _) | due <= instant -> do
       let (out, q') = PSQ.atMostView instant q
-      writeRef ref $! State key q'
+      writeRef ref $! SearchState key q'
       mapM_ (\(_, _, t) -> each t) (sortOn (\(_, when, _) -> when) out)
     _ -> pure ()
 
-next :: Ref State -> IO Instant
+next :: Ref SearchState -> IO Instant
 next ref = do
-  State _ q <- readRef ref
+  SearchState _ q <- readRef ref
   pure (maybe never (\(_, due, _) -> due) (PSQ.findMin q))
 
-sweep :: Ref State -> (Timer -> IO Bool) -> IO ()
+sweep :: Ref SearchState -> (Timer -> IO Bool) -> IO ()
 sweep ref keep = do
-  State key q <- readRef ref
+  SearchState key q <- readRef ref
   kept <- mapM (\(k, due, t) -> (\yes -> [(k, due, t) | yes]) <$> keep t) (PSQ.toList q)
-  writeRef ref $! State key (PSQ.fromList (concat kept))
+  writeRef ref $! SearchState key (PSQ.fromList (concat kept))
 
-size :: Ref State -> IO Int
-size ref = (\(State _ q) -> PSQ.size q) <$> readRef ref
+size :: Ref SearchState -> IO Int
+size ref = (\(SearchState _ q) -> PSQ.size q) <$> readRef ref
