@@ -44,6 +44,7 @@ module Weft.Core.UseCount
     shutWord,
     openWord,
     wordGeneration,
+    inheritedWord,
   )
 where
 
@@ -79,6 +80,14 @@ openWord generation flags = (generation `unsafeShiftL` generationShift) .|. flag
 wordGeneration :: Int -> Int
 wordGeneration w = w `unsafeShiftR` generationShift
 {-# INLINE wordGeneration #-}
+
+-- | A word of the parent process as its forked child goes on with it, where the threads that use the number do not exist; and whether one
+-- of them had the duty to close it, which is now the child's.
+inheritedWord :: Int -> (Int, Bool)
+inheritedWord w = (if left then unused .|. flagReleased else unused, left)
+  where
+    unused = w .&. complement usersMask
+    left = w .&. flagShut /= 0 && w .&. flagReleased == 0 && w .&. usersMask /= 0
 
 -- | Is the word the owner's still?
 ours :: UseCount -> Int -> Bool

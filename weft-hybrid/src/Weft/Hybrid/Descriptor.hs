@@ -9,7 +9,7 @@
 -- it. Of several threads that use a descriptor, the others come along.
 --
 -- @
---   owner  Nobody  -> Moving l    a thread on loop l that is going to wait, and is inside ('enter')
+--   owner  Nobody  -> Moving l    a thread on loop l that is going to wait, and uses it ('acquire')
 --          Owner k -> Moving l    the same, which takes it from loop k's back end
 --          Moving l -> Owner l    that thread, when l's back end has it; or Nobody, if that refused
 -- @
@@ -71,16 +71,16 @@ closeDescriptor :: Descriptor -> IO Bool
 closeDescriptor d = mask_ $ do
   outcome <- shut d
   case outcome of
-    Nothing -> pure False
-    Just mine -> do
+    WasShut -> pure False
+    _ -> do
       owner <- readOwner d
       forM_ (loopOf owner) $ \l -> wakeQueue (toLoop l) d Reading >> wakeQueue (toLoop l) d Writing
-      when mine (release d)
+      when (outcome == YoursToClose) (closeNumber d)
       pure True
 
 -- | Nobody uses it any more. The number is the kernel's after this.
-release :: Descriptor -> IO ()
-release d = do
+closeNumber :: Descriptor -> IO ()
+closeNumber d = do
   readOwner d >>= disown d
   let Fd n = descriptorFd d in cClose n
 
@@ -126,7 +126,7 @@ perform kind s op = Hybrid (oneShot (\k -> let self = Call (\l ctx -> begin (Ope
 -- | Run a call that needs no waiting and returns a result or @-errno@.
 immediately :: (Integral a) => String -> Descriptor -> (CInt -> IO a) -> IO a
 immediately loc d op = do
-  open <- enter d
+  open <- acquire d
   if not open
     then throwErrnoCode loc (errnoCode eBADF)
     else do
@@ -135,7 +135,7 @@ immediately loc d op = do
       if r < 0 then throwErrnoCode loc (fromIntegral (negate r)) else pure r
   where
     Fd fd = descriptorFd d
-    out = leave d >>= \lastOut -> when lastOut (release d)
+    out = release d >>= \lastOut -> when lastOut (closeNumber d)
 
 -- | Try if there are news, else wait for them.
 begin :: Operation a -> Loop -> Context -> IO Trace
@@ -148,13 +148,13 @@ begin o@Operation {opSource = Source d _ _, opKind = Kind _ dir} l ctx = do
 -- | Try, and if it is too early wait, or, after the deadline, fail.
 attempt :: Bool -> Operation a -> Loop -> Context -> IO Trace
 attempt again o@Operation {opSource = Source d anchor _, opKind = Kind loc dir} l ctx = do
-  open <- enter d
+  open <- acquire d
   if not open
     then passOn >> failed (errnoCode eBADF)
     else do
       r <- opTry o fd
-      lastOut <- leave d
-      when lastOut (release d)
+      lastOut <- release d
+      when lastOut (closeNumber d)
       touchRef anchor
       case r of
         Done a -> passOn >> (pure $! opThen o a)
@@ -244,12 +244,12 @@ attach l d dir = do
       Reading -> evtRead <> evtPeerClosed
       Writing -> evtWrite
     move owner = do
-      open <- enter d
+      open <- acquire d
       when open $ do
         ours <- casOwner d owner (loopMoving l)
         when ours (disown d owner >> arm l d)
-        lastOut <- leave d
-        when lastOut (release d)
+        lastOut <- release d
+        when lastOut (closeNumber d)
         unless ours (attach l d dir)
 
 -- | One system call. The caller is inside, and taken out if it fails.
@@ -268,8 +268,8 @@ arm l d = do
     fails = do
       settle Nobody
       tryAll
-      lastOut <- leave d
-      when lastOut (release d)
+      lastOut <- release d
+      when lastOut (closeNumber d)
 
 -- Readiness -------------------------------------------------------------------------------
 

@@ -6,16 +6,10 @@
 -- The table is the process's, as descriptors are, in blocks of 64 that never move. A forked child makes its own
 -- of it, with the descriptors and without the threads.
 --
--- A descriptor's word: bits 0 to 7 flags, above them how many threads are inside a
--- system call with it, from bit 32 its generation, which tells it from earlier and
--- later users of its number.
+-- A descriptor's word is a use count ("Weft.Core.UseCount"); a new owner of its number moves it from shut to open, with the
+-- next generation.
 --
 -- @
---   word   shut, nobody inside      free; the number may be the kernel's
---          -> open, next generation   "openDescriptor", by who got the number from the kernel
---          open -> shut               'shut', by anybody, once
---          inside +1, -1              'enter' (not when shut), 'leave'
---          released                   by the one that finds it shut and nobody inside, once
 --   queue   NotReady    nothing is known; the kernel will report the next change
 --          Signalled     try                put by the loop that polls, taken by who tries
 --          Waiters     who waits          a thread joins; taken out by who resumes it
@@ -30,9 +24,10 @@ module Weft.Hybrid.DescriptorTable
     descriptorFd,
     descriptorGeneration,
     openDescriptor,
-    enter,
-    leave,
+    acquire,
+    release,
     shut,
+    Shut (..),
     isOpen,
     mayHideMore,
 
@@ -56,13 +51,15 @@ module Weft.Hybrid.DescriptorTable
   )
 where
 
-import Control.Monad (forM, forM_, unless, when)
+import Control.Monad (forM, forM_, unless, void, when)
 import Data.Bits
 import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd)
 import Weft.Core.Events
 import Weft.Core.Manager (sameManager)
 import Weft.Core.Readiness (Direction (..))
+import Weft.Core.UseCount hiding (acquire, isOpen, release, shut)
+import qualified Weft.Core.UseCount as UseCount
 import Weft.FFI.Socket (cClose)
 import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
@@ -145,8 +142,8 @@ inherit generation = do
   where
     copy b b' j fd = do
       w <- readWord (blockWords b) j
-      let left = w .&. flagShut /= 0 && w .&. flagReleased == 0 && w .&. insideMask /= 0
-      writeWord (blockWords b') j ((w .&. complement insideMask) .|. (if left then flagReleased else 0))
+      let (w', left) = inheritedWord w
+      writeWord (blockWords b') j w'
       mapM_ (\k -> writeBoxedArray (blockQueues b') k Signalled) [2 * j, 2 * j + 1]
       pure [fromIntegral fd | left]
 {-# NOINLINE inherit #-}
@@ -183,7 +180,7 @@ newBlock i = do
 emptyBlock :: IO Block
 emptyBlock = do
   b <- Block <$> newAtomicWords blockSize <*> newBoxedArray (2 * blockSize) NotReady <*> newBoxedArray blockSize Nobody
-  b <$ forM_ [0 .. blockSize - 1] (\j -> pokeWord (blockWords b) j flagShut)
+  b <$ forM_ [0 .. blockSize - 1] (\j -> pokeWord (blockWords b) j shutWord)
 
 cell :: Descriptor -> Int
 cell d = fromIntegral (descriptorFd d) .&. (blockSize - 1)
@@ -191,16 +188,13 @@ cell d = fromIntegral (descriptorFd d) .&. (blockSize - 1)
 
 -- Words -------------------------------------------------------------------------------
 
-flagShut, flagReleased, flagHides, oneInside, generationShift, insideMask :: Int
-flagShut = 1
-flagReleased = 2
-flagHides = 4
-oneInside = 256
-generationShift = 32
-insideMask = 0xffffff00
+-- | The kernel has reported something after which a short read does not mean that nothing is left.
+flagHides :: Int
+flagHides = ownerFlag 0
 
-generationOf :: Int -> Int
-generationOf w = w `unsafeShiftR` generationShift
+useCount :: Block -> Descriptor -> UseCount
+useCount b d = UseCount (blockWords b) (cell d) (descriptorGeneration d)
+{-# INLINE useCount #-}
 
 -- | Take charge of a descriptor that the kernel has just given to the caller. Does a read or
 -- a write of less than was asked for mean that there is no more, as with streams?
@@ -208,10 +202,10 @@ openDescriptor :: Bool -> Fd -> IO Descriptor
 openDescriptor stream fd = do
   b <- blockOf d0
   w <- readWord (blockWords b) i
-  let gen = (generationOf w + 1) .&. 0x3fffffff
+  let gen = (wordGeneration w + 1) .&. 0x3fffffff
   writeBoxedArray (blockOwners b) i Nobody
   mapM_ (ajar b) [2 * i, 2 * i + 1]
-  writeWord (blockWords b) i ((gen `unsafeShiftL` generationShift) .|. (if stream then 0 else flagHides))
+  writeWord (blockWords b) i (openWord gen (if stream then 0 else flagHides))
   pure (describe fd gen)
   where
     d0 = describe fd 0
@@ -225,62 +219,29 @@ openDescriptor stream fd = do
         _ -> pure ()
 
 -- | Before a system call with it. 'False': it is shut.
-enter :: Descriptor -> IO Bool
-enter d = do
-  b <- blockOf d
-  let go w
-        | generationOf w /= descriptorGeneration d || w .&. flagShut /= 0 = pure False
-        | otherwise = do
-          found <- casWord (blockWords b) (cell d) w (w + oneInside)
-          if found == w then pure True else go found
-  go =<< readWord (blockWords b) (cell d)
-{-# INLINE enter #-}
+acquire :: Descriptor -> IO Bool
+acquire d = blockOf d >>= \b -> UseCount.acquire (useCount b d)
+{-# INLINE acquire #-}
 
--- | After it. 'True': it was shut meanwhile and the caller is the last to leave, and has
--- to release it.
-leave :: Descriptor -> IO Bool
-leave d = do
-  b <- blockOf d
-  old <- addWord (blockWords b) (cell d) (negate oneInside)
-  if old .&. flagShut == 0 then pure False else claimRelease b d
-{-# INLINE leave #-}
+-- | After it. 'True': it was shut meanwhile and the caller was the last user: it has to close the number.
+release :: Descriptor -> IO Bool
+release d = blockOf d >>= \b -> UseCount.release (useCount b d)
+{-# INLINE release #-}
 
--- | Forbid entry, for good. Nothing: it was shut. 'True': the caller has to release it;
--- 'False': who is inside will.
-shut :: Descriptor -> IO (Maybe Bool)
-shut d = do
-  b <- blockOf d
-  let go w
-        | generationOf w /= descriptorGeneration d || w .&. flagShut /= 0 = pure Nothing
-        | otherwise = do
-          found <- casWord (blockWords b) (cell d) w (w .|. flagShut)
-          if found == w then Just <$> claimRelease b d else go found
-  go =<< readWord (blockWords b) (cell d)
-
-claimRelease :: Block -> Descriptor -> IO Bool
-claimRelease b d = go =<< readWord (blockWords b) (cell d)
-  where
-    go w
-      | generationOf w /= descriptorGeneration d = pure False
-      | w .&. flagReleased /= 0 || w .&. insideMask /= 0 = pure False
-      | otherwise = do
-        found <- casWord (blockWords b) (cell d) w (w .|. flagReleased)
-        if found == w then pure True else go found
+-- | Forbid further use, for good.
+shut :: Descriptor -> IO Shut
+shut d = blockOf d >>= \b -> UseCount.shut (useCount b d)
 
 -- | Is it open?
 isOpen :: Descriptor -> IO Bool
-isOpen d = do
-  b <- blockOf d
-  w <- readWord (blockWords b) (cell d)
-  pure (generationOf w == descriptorGeneration d && w .&. flagShut == 0)
+isOpen d = blockOf d >>= \b -> UseCount.isOpen (useCount b d)
 
 -- | Has the kernel reported something after which a short read does not mean that nothing is left:
 -- the end of the stream, an error, urgent data?
 mayHideMore :: Descriptor -> IO Bool
 mayHideMore d = do
   b <- blockOf d
-  w <- readWord (blockWords b) (cell d)
-  pure (w .&. flagHides /= 0)
+  hasFlags (useCount b d) flagHides
 {-# INLINE mayHideMore #-}
 
 -- Owners ------------------------------------------------------------------------------
@@ -362,22 +323,18 @@ leaveQueue d dir n = do
 
 -- The loop that polls -------------------------------------------------------------------
 
--- | The kernel reported that. For 'Weft.Core.Manager.setGuest'.
+-- | The kernel reported these events. For 'Weft.Core.Manager.setExternalHandler'.
 deliver :: Loop -> Token -> Events -> IO ()
 deliver l tok evs = do
   b <- blockOf d
   w <- readWord (blockWords b) (cell d)
-  when (generationOf w == descriptorGeneration d) $ do
-    when (hides && w .&. flagHides == 0) (setFlag b)
+  when (wordGeneration w == descriptorGeneration d) $ do
+    when (hides && w .&. flagHides == 0) (void (setFlags (useCount b d) flagHides))
     when (evs `overlaps` evtRead) (wakeQueue (onLoop l) d Reading)
     when (evs `overlaps` evtWrite) (wakeQueue (onLoop l) d Writing)
   where
     d = describe (tokenFd tok) (tokenGeneration tok)
     hides = evs `overlaps` (evtPeerClosed <> evtHangup <> evtUrgent)
-    setFlag b = do
-      w <- readWord (blockWords b) (cell d)
-      found <- casWord (blockWords b) (cell d) w (w .|. flagHides)
-      unless (found == w) (setFlag b)
 
 -- | Have all who wait for descriptors of the loop try again. For its end. O(descriptors).
 wakeAllQueues :: Loop -> IO ()
@@ -390,6 +347,6 @@ wakeAllQueues l = do
       w <- readWord (blockWords b) j
       case loopOf owner of
         Just l' | loopManager l' `sameManager` loopManager l -> do
-          let d = describe (fromIntegral (i * blockSize + j)) (generationOf w)
+          let d = describe (fromIntegral (i * blockSize + j)) (wordGeneration w)
           mapM_ (wakeQueue (onLoop l) d) [Reading, Writing]
         _ -> pure ()
