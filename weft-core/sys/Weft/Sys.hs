@@ -9,27 +9,23 @@
 -- else that has an effect, so the same source also runs on a simulated machine:
 -- a module of this name in another source directory (see @weft/sim@).
 --
--- This is the real machine. Every operation may be called from any thread.
+-- This is the real machine. Every operation may be called from any thread. The constructors are for other operations on the same
+-- memory, outside of the core: the simulated machine has none of them.
 -- Accesses to 'AtomicWords' and the read-modify-write operations on a 'Ref' are
 -- sequentially consistent; plain 'readRef' and 'writeRef' are ordered as GHC
 -- orders 'Data.IORef.readIORef' and 'Data.IORef.writeIORef'.
 module Weft.Sys
   ( -- * References
-    Ref,
+    Ref (..),
     newRef,
     readRef,
     writeRef,
     swapRef,
     casRef,
     updateRef,
-    whenGarbage,
-    touchRef,
-    Weak,
-    weakly,
-    whatIsLeft,
 
     -- * AtomicWords: unboxed words shared between threads
-    AtomicWords,
+    AtomicWords (..),
     newAtomicWords,
     readWord,
     writeWord,
@@ -41,32 +37,13 @@ module Weft.Sys
     pokeWord,
 
     -- * Arrays of boxed values
-    BoxedArray,
+    BoxedArray (..),
     newBoxedArray,
     sizeBoxedArray,
     readBoxedArray,
     writeBoxedArray,
     casBoxedArray,
     copyBoxedArray,
-
-    -- * Arrays without cards
-    SmallArray,
-    newSmallArray,
-    readSmallArray,
-    writeSmallArray,
-    copySmallArray,
-    freezeSmallArray,
-    thawSmallArray,
-
-    -- * Arrays of arrays
-    Arrays,
-    newArrays,
-    smallArrayAt,
-    putSmallArrayAt,
-    wordsAt,
-    putWordsAt,
-    boxedArrayAt,
-    putBoxedArrayAt,
 
     -- * MVars
     MVar,
@@ -187,31 +164,6 @@ updateRef (Ref r) f = IO loop
               (# s2, _, _ #) -> loop s2
 {-# INLINE updateRef #-}
 
--- | Run an action once the reference is garbage. What the action refers to, which may
--- be the reference itself, is alive then.
-whenGarbage :: Ref a -> IO () -> IO ()
-whenGarbage (Ref r) (IO act) = IO $ \s -> case mkWeak# r () act s of
-  (# s', _ #) -> (# s', () #)
-
--- | Something that is alive as long as a reference is.
-data Weak v = Weak (Weak# v)
-
--- | Tie a value to a reference; the action runs as with 'whenGarbage'.
-weakly :: Ref a -> v -> IO () -> IO (Weak v)
-weakly (Ref r) v (IO act) = IO $ \s -> case mkWeak# r v act s of
-  (# s', w #) -> (# s', Weak w #)
-
--- | The value, if the reference is alive.
-whatIsLeft :: Weak v -> IO (Maybe v)
-whatIsLeft (Weak w) = IO $ \s -> case deRefWeak# w s of
-  (# s', 0#, _ #) -> (# s', Nothing #)
-  (# s', _, v #) -> (# s', Just v #)
-
--- | The reference is alive up to here.
-touchRef :: Ref a -> IO ()
-touchRef (Ref r) = IO $ \s -> (# touch# r s, () #)
-{-# INLINE touchRef #-}
-
 -- AtomicWords ----------------------------------------------------------------------
 
 -- | A fixed number of machine words, each shared and atomic.
@@ -310,76 +262,6 @@ casBoxedArray (BoxedArray a) (I# i) old new = IO $ \s -> case casArray# a i old 
 copyBoxedArray :: BoxedArray a -> BoxedArray a -> IO ()
 copyBoxedArray (BoxedArray from) (BoxedArray to) = IO $ \s ->
   (# copyMutableArray# from 0# to 0# (sizeofMutableArray# from) s, () #)
-
--- | A mutable array of boxed values without cards: a write is seven instructions shorter than
--- 'writeSmallArray', and a minor collection looks through all of it, unless it is closed.
-data SmallArray a = SmallArray (SmallMutableArray# RealWorld a)
-
--- | One of that size, filled with one value, and open.
-newSmallArray :: Int -> a -> IO (SmallArray a)
-newSmallArray (I# n) a = IO $ \s -> case newSmallArray# n a s of (# s', arr #) -> (# s', SmallArray arr #)
-
--- | Read a place; the index is the caller's care.
-readSmallArray :: SmallArray a -> Int -> IO a
-readSmallArray (SmallArray a) (I# i) = IO (readSmallArray# a i)
-{-# INLINE readSmallArray #-}
-
--- | Write a place of an open one; the index is the caller's care.
-writeSmallArray :: SmallArray a -> Int -> a -> IO ()
-writeSmallArray (SmallArray a) (I# i) x = IO $ \s -> (# writeSmallArray# a i x s, () #)
-{-# INLINE writeSmallArray #-}
-
--- | @copySmallArray from to i n@ copies so many places to the same ones of an open chunk; the range is the
--- caller's care.
-copySmallArray :: SmallArray a -> SmallArray a -> Int -> Int -> IO ()
-copySmallArray (SmallArray from) (SmallArray to) (I# i) (I# n) = IO $ \s ->
-  (# copySmallMutableArray# from i to i n s, () #)
-
--- | It will only be read. Once what it refers to is as old as the chunk, minor collections pass it over.
-freezeSmallArray :: SmallArray a -> IO ()
-freezeSmallArray (SmallArray a) = IO $ \s -> case unsafeFreezeSmallArray# a s of (# s', _ #) -> (# s', () #)
-
--- | It may be written again.
-thawSmallArray :: SmallArray a -> IO ()
-thawSmallArray (SmallArray a) = IO $ \s -> case unsafeThawSmallArray# (unsafeCoerce# a) s of (# s', _ #) -> (# s', () #)
-
--- | A fixed number of references to 'SmallArray', 'AtomicWords' and 'BoxedArray', behind one pointer. To read one, nothing
--- is evaluated. What is at which index, and of what type, is the caller's care.
-data Arrays = Arrays (MutableArrayArray# RealWorld)
-
--- | So many references. Each is to be written before it is read.
-newArrays :: Int -> IO Arrays
-newArrays (I# n) = IO $ \s -> case newArrayArray# n s of (# s', r #) -> (# s', Arrays r #)
-
--- | The chunk at that index. (There is no operation for arrays of this kind; to the machine they are
--- pointers like any other.)
-smallArrayAt :: Arrays -> Int -> IO (SmallArray a)
-smallArrayAt (Arrays r) (I# i) = IO $ \s -> case readMutableByteArrayArray# r i s of
-  (# s', a #) -> (# s', SmallArray (unsafeCoerce# a) #)
-{-# INLINE smallArrayAt #-}
-
--- | Replace it.
-putSmallArrayAt :: Arrays -> Int -> SmallArray a -> IO ()
-putSmallArrayAt (Arrays r) (I# i) (SmallArray a) = IO $ \s -> (# writeMutableByteArrayArray# r i (unsafeCoerce# a) s, () #)
-
--- | The words at that index.
-wordsAt :: Arrays -> Int -> IO AtomicWords
-wordsAt (Arrays r) (I# i) = IO $ \s -> case readMutableByteArrayArray# r i s of
-  (# s', a #) -> (# s', AtomicWords a #)
-{-# INLINE wordsAt #-}
-
--- | Replace them.
-putWordsAt :: Arrays -> Int -> AtomicWords -> IO ()
-putWordsAt (Arrays r) (I# i) (AtomicWords a) = IO $ \s -> (# writeMutableByteArrayArray# r i a s, () #)
-
--- | The array of boxed values at that index.
-boxedArrayAt :: Arrays -> Int -> IO (BoxedArray a)
-boxedArrayAt (Arrays r) (I# i) = IO $ \s -> case readMutableByteArrayArray# r i s of
-  (# s', a #) -> (# s', BoxedArray (unsafeCoerce# a) #)
-
--- | Replace it.
-putBoxedArrayAt :: Arrays -> Int -> BoxedArray a -> IO ()
-putBoxedArrayAt (Arrays r) (I# i) (BoxedArray a) = IO $ \s -> (# writeMutableByteArrayArray# r i (unsafeCoerce# a) s, () #)
 
 -- Threads --------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ import Control.Monad (unless, void, when)
 import qualified Data.IntMap.Strict as IntMap
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Hybrid.Trace
+import Weft.Hybrid.Weak
 import Weft.Sys
 
 -- | Something in which threads are blocked.

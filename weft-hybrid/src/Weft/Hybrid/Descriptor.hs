@@ -57,7 +57,8 @@ import Weft.Hybrid.DescriptorTable
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
-import Weft.Sys (Ref, mask_, newRef, onException, readRef, touchRef, writeRef)
+import Weft.Hybrid.Weak (touchRef)
+import Weft.Sys (Ref, mask_, newRef, onException, readRef, writeRef)
 
 -- | Take charge of an open descriptor of a stream: it is made non-blocking and belongs
 -- to the result. Nobody else may close it.

@@ -26,6 +26,7 @@ import Control.Exception (SomeException, try)
 import Control.Monad (join, when)
 import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
+import Weft.Hybrid.Weak (touchRef)
 import Weft.Sys
 
 -- | What becomes of a thread that is interrupted while somebody works for it.

@@ -27,6 +27,7 @@ where
 
 import Control.Monad (when)
 import System.IO.Unsafe (unsafePerformIO)
+import Weft.Hybrid.Arrays
 import Weft.Hybrid.Trace
 import Weft.Sys
 

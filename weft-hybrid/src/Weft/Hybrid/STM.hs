@@ -26,7 +26,8 @@ import Control.Exception (SomeException, throwIO, try)
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
-import Weft.Sys (newRef, touchRef)
+import Weft.Hybrid.Weak (touchRef)
+import Weft.Sys (newRef)
 
 -- | Run a transaction, waiting until it can commit. When none of its variables can
 -- change any more 'Control.Exception.BlockedIndefinitelyOnSTM' is raised.

@@ -52,11 +52,12 @@ import Weft.FFI.Errno (errnoError)
 import Weft.FFI.Socket
 import Weft.Hybrid.Descriptor
 import Weft.Hybrid.Monad
+import Weft.Hybrid.Weak (whenGarbage)
 import Weft.Socket (Instant, ShutdownCmd (..), SockAddr (..), isTimeout)
 import qualified Weft.Socket as GHC
 import Weft.Socket.Address
 import Weft.Socket.Scratch
-import Weft.Sys (newRef, now, whenGarbage)
+import Weft.Sys (newRef, now)
 
 -- | A socket; its value carries a deadline. Closed by 'close', or when it is garbage.
 newtype Socket = Socket Source

@@ -45,6 +45,7 @@ import Weft.Hybrid.Monad
 import Weft.Hybrid.Park hiding (throwTo)
 import qualified Weft.Hybrid.Park as Park
 import Weft.Hybrid.Trace
+import Weft.Hybrid.Weak (whenGarbage)
 import Weft.Sys
 
 -- Identity ------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ import qualified Data.IntMap.Strict as IntMap
 import GHC.Exts (Any)
 import Weft.Core.Manager (Manager)
 import Weft.Core.Time (Duration)
+import Weft.Hybrid.Arrays (Arrays, SmallArray)
 import Weft.Sys
 
 -- Traces ------------------------------------------------------------------------
