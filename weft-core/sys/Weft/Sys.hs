@@ -75,6 +75,7 @@ module Weft.Sys
     onException,
     finally,
     guarded,
+    interruptible,
     interruptiblyMasked,
     attempt,
 

@@ -4,12 +4,14 @@
 -- of the package.
 module Main (main) where
 
-import Control.Monad (forM_)
+import Control.Exception (finally)
+import Control.Monad (forM_, when)
 import Data.List (isInfixOf, isPrefixOf, stripPrefix)
 import System.Directory
 import System.Environment (lookupEnv, setEnv)
 import System.Exit (ExitCode (..))
-import System.FilePath ((</>))
+import System.FilePath (replaceExtension, takeDirectory, (</>))
+import System.Posix.Process (getProcessID)
 import System.Process (readProcessWithExitCode)
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -19,14 +21,19 @@ main :: IO ()
 main = do
   wanted <- lookupEnv "WEFT_MUTANTS"
   ghc <- findExecutable "ghc"
-  -- Few interruptions find all of these.
+  -- Few departures from the ordinary find all of these.
   setEnv "WEFT_SIM_PREEMPTIONS" "3"
-  defaultMain . localOption (mkTimeout 120000000) $ case (wanted, ghc) of
-    (Nothing, _) -> skipAll "planted bugs" "takes minutes: WEFT_MUTANTS=1, or make verify" (testGroup "mutants" (map test mutants))
-    (_, Nothing) -> skipAll "planted bugs" "there is no ghc" (testGroup "mutants" (map test mutants))
-    _ -> testGroup "mutants" (testCase "unchanged, the core passes" (caught Nothing >>= (@?= Passed)) : map test mutants)
+  tmp <- getTemporaryDirectory
+  place <- (\n -> tmp </> ("weft-mutants-" <> show n)) <$> getProcessID
+  (`finally` removePathForcibly place) . defaultMain . localOption (mkTimeout 300000000) $ case (wanted, ghc) of
+    (Nothing, _) -> skipAll "planted bugs" "takes minutes: WEFT_MUTANTS=1, or make verify" (tests place)
+    (_, Nothing) -> skipAll "planted bugs" "there is no ghc" (tests place)
+    _ -> tests place
   where
-    test m = testCase (mutantName m) (caught (Just m) >>= (@?= Caught))
+    tests place =
+      testGroup "mutants" $
+        testCase "unchanged, the core passes" (caught place Nothing >>= (@?= Passed)) : map (test place) mutants
+    test place m = testCase (mutantName m) (caught place (Just m) >>= (@?= Caught))
 
 -- | Something wrong: what it is, the module, and a piece of its text with what takes its place.
 data Mutant = Mutant
@@ -40,19 +47,19 @@ data Verdict = Passed | Caught
   deriving (Eq, Show)
 
 -- | Build and run the suite. Whatever does not build, or runs without a failure of one of its searches, is neither
--- caught nor passed, and fails here.
-caught :: Maybe Mutant -> IO Verdict
-caught mutant = do
-  tmp <- getTemporaryDirectory
-  let place = tmp </> ("weft-mutant-" <> maybe "none" (filter (`elem` ['a' .. 'z']) . mutantName) mutant)
-  removePathForcibly place
-  createDirectoryIfMissing True (place </> "core" </> "Weft" </> "Core" </> "Timer")
-  forM_ modules $ \name -> do
-    source <- readFile ("core" </> "Weft" </> "Core" </> name)
+-- caught nor passed, and fails here. All are built in one folder, so that only what differs is compiled again.
+caught :: FilePath -> Maybe Mutant -> IO Verdict
+caught place mutant = do
+  forM_ modules $ \(from, name) -> do
+    source <- readFile (from </> name)
     changed <- case mutant of
-      Just m | mutantModule m == name -> maybe (assertFailure ("not in the source any more: " <> mutantBefore m)) pure (replaced m source)
+      Just m | ("Weft" </> mutantModule m) == name -> maybe (assertFailure ("not in the source any more: " <> mutantBefore m)) pure (replaced m source)
       _ -> pure source
-    writeFile (place </> "core" </> "Weft" </> "Core" </> name) changed
+    let to = place </> "core" </> replaceExtension name "hs"
+    createDirectoryIfMissing True (takeDirectory to)
+    there <- doesFileExist to
+    old <- if there then readFile to else pure ""
+    when (length old /= length changed || old /= changed) (writeFile to changed)
   let program = place </> "wake"
   (built, _, why) <-
     readProcessWithExitCode
@@ -60,14 +67,21 @@ caught mutant = do
       ["-v0", "-w", "-O0", "-XHaskell2010", "-XBangPatterns", "-isim:" <> (place </> "core") <> ":test/wake", "-outputdir", place </> "o", "-o", program, "test/wake/Main.hs"]
       ""
   built == ExitSuccess @? ("it does not build: " <> why)
-  (ended, out, _) <- readProcessWithExitCode "timeout" ["60", program, "--color", "never"] ""
-  removePathForcibly place
+  (ended, out, _) <- readProcessWithExitCode "timeout" ["100", program, "--color", "never"] ""
   case ended of
     ExitSuccess -> pure Passed
     ExitFailure 1 | "by the schedule" `isInfixOf` out -> pure Caught
     _ -> assertFailure ("it ended with " <> show ended <> "\n" <> out)
   where
-    modules = ["Events.hs", "Readiness.hs", "Time.hs", "Timer.hs", "Timers.hs", "UseCount.hs", "Wake.hs"]
+    modules =
+      [("core", "Weft" </> "Core" </> m) | m <- core]
+        <> [("src-linux", "Weft" </> "Backend" </> "Epoll.hs")]
+        <> [("src", "Weft" </> m) | m <- ["Backend" </> "Poll.hs", "FFI" </> "Errno.hs"]]
+        -- GHC does not know the suffix.
+        <> [("sim", "Weft" </> "FFI" </> m) | m <- ["Epoll.hsc", "Poll.hsc"]]
+    core =
+      ["Backend.hs", "Counters.hs", "Descriptor.hs", "EventLog.hs", "Events.hs", "Manager.hs", "Readiness.hs", "Registry.hs"]
+        <> ["Time.hs", "Timer.hs", "Timers.hs", "UseCount.hs", "Wake.hs", "Timer" </> "Search.hs"]
 
 -- | Nothing unless the piece is there, once.
 replaced :: Mutant -> String -> Maybe String
@@ -81,24 +95,56 @@ replaced (Mutant _ _ before instead) = go
 
 mutants :: [Mutant]
 mutants =
-  [ Mutant "announces by a plain write, over a notification" "Wake.hs" "found <- casWord w 0 asAwake (asAsleep t)\n" "found <- readWord w 0\n  writeWord w 0 (asAsleep t)\n",
-    Mutant "sleeps although it was notified" "Wake.hs" "else False <$ writeWord w 0 asAwake" "else True <$ writeWord w 0 (asAsleep t)",
-    Mutant "a notification does not say that the owner slept" "Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "False <$ swapWord w 0 asNotified",
-    Mutant "a notification signals to an owner that runs" "Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "True <$ swapWord w 0 asNotified",
-    Mutant "a notification reads, then writes" "Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "(readWord w 0 >>= \\s -> (s > asNotified) <$ writeWord w 0 asNotified)",
-    Mutant "the owner stays asleep after it woke" "Wake.hs" "awaken (Wake w) = writeWord w 0 asAwake" "awaken (Wake _) = pure ()",
-    Mutant "a timer that is due earlier does not wake" "Wake.hs" "s <= asNotified || s <= asAsleep due = pure False" "s <= asNotified || s > asAsleep due = pure False",
-    Mutant "two timers both signal" "Wake.hs" "if found == s then pure True else go found" "pure True",
-    Mutant "the last user does not close" "UseCount.hs" "if old .&. flagShut /= 0 then claim l else pure False" "pure (old .&. flagShut < 0)",
-    Mutant "every user closes" "UseCount.hs" "if old .&. flagShut /= 0 then claim l else pure False" "pure (old .&. flagShut /= 0)",
-    Mutant "who shuts closes under its users" "UseCount.hs" "ours l w && w .&. (flagReleased .|. usersMask) == 0" "ours l w && w .&. flagReleased == 0",
-    Mutant "two close" "UseCount.hs" "ours l w && w .&. (flagReleased .|. usersMask) == 0" "ours l w && w .&. usersMask == 0",
-    Mutant "enters after it was shut" "UseCount.hs" "not (ours l w) || w .&. (flagShut .|. flags) /= 0 = pure False" "not (ours l w) || w .&. flags /= 0 = pure False",
-    Mutant "enters by a plain write" "UseCount.hs" "found <- casWord ws i w (w + oneUser)\n        if found == w then pure True else go found" "writeWord ws i (w + oneUser)\n        pure True",
-    Mutant "close wakes nobody" "Readiness.hs" "when (outcome /= WasShut) (wakeAll rd)" "when (outcome == WasShut) (wakeAll rd)",
-    Mutant "a timer fires although it was cancelled" "Timer.hs" "defuseTimer (Timer _ ref) = won <$> swapRef ref Spent" "defuseTimer (Timer _ ref) = won <$> readRef ref",
-    Mutant "a cancel that came late counts" "Timer.hs" "    won Spent = False\n    won _ = True" "    won Spent = True\n    won _ = True",
-    Mutant "firing reads, then writes" "Timer.hs" "fireTimer why (Timer due ref) = do\n  state <- swapRef ref Spent\n" "fireTimer why (Timer due ref) = do\n  state <- readRef ref\n  writeRef ref Spent\n",
-    Mutant "setting a timer loses others" "Timers.hs" "done <- casRef (timersInbox ts) below node\n" "done <- True <$ writeRef (timersInbox ts) node\n",
-    Mutant "taking the inbox reads, then writes" "Timers.hs" "(`listed` []) <$> swapRef (timersInbox ts) Empty" "(readRef (timersInbox ts) >>= \\i -> listed i [] <$ writeRef (timersInbox ts) Empty)"
+  [ Mutant "announces by a plain write, over a notification" "Core/Wake.hs" "found <- casWord w 0 asAwake (asAsleep t)\n" "found <- readWord w 0\n  writeWord w 0 (asAsleep t)\n",
+    Mutant "sleeps although it was notified" "Core/Wake.hs" "else False <$ writeWord w 0 asAwake" "else True <$ writeWord w 0 (asAsleep t)",
+    Mutant "a notification does not say that the owner slept" "Core/Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "False <$ swapWord w 0 asNotified",
+    Mutant "a notification signals to an owner that runs" "Core/Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "True <$ swapWord w 0 asNotified",
+    Mutant "a notification reads, then writes" "Core/Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "(readWord w 0 >>= \\s -> (s > asNotified) <$ writeWord w 0 asNotified)",
+    Mutant "the owner stays asleep after it woke" "Core/Wake.hs" "awaken (Wake w) = writeWord w 0 asAwake" "awaken (Wake _) = pure ()",
+    Mutant "a timer that is due earlier does not wake" "Core/Wake.hs" "s <= asNotified || s <= asAsleep due = pure False" "s <= asNotified || s > asAsleep due = pure False",
+    Mutant "two timers both signal" "Core/Wake.hs" "if found == s then pure True else go found" "pure True",
+    Mutant "the last user does not close" "Core/UseCount.hs" "if old .&. flagShut /= 0 then claim l else pure False" "pure (old .&. flagShut < 0)",
+    Mutant "every user closes" "Core/UseCount.hs" "if old .&. flagShut /= 0 then claim l else pure False" "pure (old .&. flagShut /= 0)",
+    Mutant "who shuts closes under its users" "Core/UseCount.hs" "ours l w && w .&. (flagReleased .|. usersMask) == 0" "ours l w && w .&. flagReleased == 0",
+    Mutant "two close" "Core/UseCount.hs" "ours l w && w .&. (flagReleased .|. usersMask) == 0" "ours l w && w .&. usersMask == 0",
+    Mutant "enters after it was shut" "Core/UseCount.hs" "not (ours l w) || w .&. (flagShut .|. flags) /= 0 = pure False" "not (ours l w) || w .&. flags /= 0 = pure False",
+    Mutant "enters by a plain write" "Core/UseCount.hs" "found <- casWord ws i w (w + oneUser)\n        if found == w then pure True else go found" "writeWord ws i (w + oneUser)\n        pure True",
+    Mutant "close wakes nobody" "Core/Readiness.hs" "when (outcome /= WasShut) (wakeAll rd)" "when (outcome == WasShut) (wakeAll rd)",
+    Mutant "a timer fires although it was cancelled" "Core/Timer.hs" "defuseTimer (Timer _ ref) = won <$> swapRef ref Spent" "defuseTimer (Timer _ ref) = won <$> readRef ref",
+    Mutant "a cancel that came late counts" "Core/Timer.hs" "    won Spent = False\n    won _ = True" "    won Spent = True\n    won _ = True",
+    Mutant "firing reads, then writes" "Core/Timer.hs" "fireTimer why (Timer due ref) = do\n  state <- swapRef ref Spent\n" "fireTimer why (Timer due ref) = do\n  state <- readRef ref\n  writeRef ref Spent\n",
+    Mutant "setting a timer loses others" "Core/Timers.hs" "done <- casRef (timersInbox ts) below node\n" "done <- True <$ writeRef (timersInbox ts) node\n",
+    Mutant "taking the inbox reads, then writes" "Core/Timers.hs" "(`listed` []) <$> swapRef (timersInbox ts) Empty" "(readRef (timersInbox ts) >>= \\i -> listed i [] <$ writeRef (timersInbox ts) Empty)",
+    Mutant "sleeps without looking at the inbox" "Core/Manager.hs" "unless (news || other ||" "unless (other ||",
+    Mutant "a signal is not sent" "Core/Manager.hs" "unless (state == stateFinished) (backendWake" "when (state == stateFinished) (backendWake",
+    Mutant "the back end is closed under a thread that signals" "Core/Manager.hs" "    letSignallersPass\n    unreserve" "    unreserve",
+    Mutant "the timers of a manager that stops are forgotten" "Core/Manager.hs" "    takeAll (managerTimers m) >>= mapM_ (fireTimer Orphaned)\n" "",
+    Mutant "a timer that is set while the manager stops is forgotten" "Core/Manager.hs" "    else takeInbox (managerTimers m) >>= mapM_ (fireTimer Orphaned)" "    else pure ()",
+    Mutant "waiters of a manager that stops are not woken" "Core/Manager.hs" "    wakeReadiness (managerRegistry m)\n" "",
+    Mutant "a turn can be interrupted" "Core/Manager.hs" "going <- uninterruptibleMask_ turn" "going <- turn",
+    Mutant "timers fire early" "Core/Manager.hs" "fired <- expireTimers ts t\n" "fired <- expireTimers ts never\n",
+    Mutant "callbacks of a manager that stops are not told" "Core/Manager.hs" "forM_ orphans" "forM_ (take 0 orphans)",
+    Mutant "an exception ends the runner and leaves the manager" "Core/Manager.hs" "interruptible turns `onException` uninterruptibleMask_ (requestStop m >> finish m)" "interruptible turns",
+    Mutant "an exception arrives before the runner's handler is there" "Core/Manager.hs" "loop m = mask_ $ do\n" "loop m = interruptible $ do\n",
+    Mutant "a manager that has stopped counts as alive" "Core/Manager.hs" "pure (state <= stateRunning &&" "pure (state <= stateFinished &&",
+    Mutant "an event with an old generation is delivered" "Core/Registry.hs" "Attached rd _ | readinessGeneration rd == tokenGeneration tok -> do" "Attached rd _ -> do",
+    Mutant "a closed descriptor stays in the table" "Core/Registry.hs" "          disown rd\n          setSlot r fd Vacant\n" "          disown rd\n",
+    Mutant "a number that is being closed is not marked" "Core/Registry.hs" "marked = IntMap.insert (fromIntegral fd) (Closing over) table" "marked = IntMap.delete (fromIntegral fd) table",
+    Mutant "callbacks are not told of a close" "Core/Registry.hs" "forM_ told" "forM_ (take 0 told)",
+    Mutant "a one-shot callback stays" "Core/Registry.hs" "kept = filter ((== MultiShot) . registrationLifetime) due <> others" "kept = due <> others",
+    Mutant "the callbacks that are left are not armed" "Core/Registry.hs" "(shared || needsArming due kept)" "shared",
+    Mutant "unregistering leaves it there" "Core/Registry.hs" "settle r table fd e kept (any" "settle r table fd e (entryRegistrations e) (any",
+    Mutant "an unregistered descriptor stays armed" "Core/Registry.hs" "when (alive && not shared) (forget r" "when (alive && shared) (forget r",
+    Mutant "arms a descriptor before it is in the table" "Core/Registry.hs" "          setSlot r fd (Attached rd m)\n          void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)\n            `onException` setSlot r fd Vacant\n" "          void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)\n          setSlot r fd (Attached rd m)\n",
+    Mutant "attaches to a manager that has stopped" "Core/Registry.hs" "Nothing | not alive -> pure Nothing" "Nothing | False -> pure Nothing",
+    Mutant "an event puts the other token" "Core/Readiness.hs" "when (evs `overlaps` evtRead) (void" "when (evs `overlaps` evtWrite) (void",
+    Mutant "a close by number wakes nobody" "Core/Readiness.hs" "disown rd = UseCount.disown (useCount rd) >> wakeAll rd" "disown rd = UseCount.disown (useCount rd)",
+    Mutant "a token is kept although there is more" "Core/Descriptor.hs" "Done a -> Completed a <$ passOn" "Done a -> pure (Completed a)",
+    Mutant "a waiter whose time is over is not told by another" "Core/Descriptor.hs" "          others <- anyExpired rd dir\n          when others passOn\n" "",
+    Mutant "the first waiter that finds it closed tells nobody" "Core/Descriptor.hs" "    else do\n      wakeAll rd\n      pure closed" "    else pure closed",
+    Mutant "the last user does not give the number back" "Core/Descriptor.hs" "when lastOut (giveBack d id)" "when False (giveBack d id)",
+    Mutant "one-shot is not asked for" "Backend/Epoll.hs" "Once -> epollOneShot" "Once -> 0",
+    Mutant "a first registration is only modified" "Backend/Epoll.hs" "then judge =<< other ep (fdNumber fd) bits (tokenWord tok)" "then judge r",
+    Mutant "nothing is resumed" "Backend/Poll.hs" "again e = e {entryArmed = entryArmed e <> (evs `common` entryAsked e), entryListed = True}" "again e = e",
+    Mutant "a poll that blocks is not told of a registration" "Backend/Poll.hs" "backendDeferred = True" "backendDeferred = False"
   ]

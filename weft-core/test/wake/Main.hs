@@ -4,6 +4,7 @@
 -- purpose must be found out.
 module Main (main) where
 
+import ManagerScenario (managerTests)
 import ReadinessScenario (channelTests)
 import Test.Tasty
 import TimersScenario (timersTests)
@@ -14,4 +15,5 @@ main = do
   wake <- wakeTests
   channel <- channelTests
   timers <- timersTests
-  defaultMain (testGroup "interleavings" [wake, channel, timers])
+  manager <- managerTests
+  defaultMain (testGroup "interleavings" [wake, channel, timers, manager])

@@ -1,5 +1,11 @@
 -- |
--- Searches as test cases.
+-- Searches as test cases. Environment variables:
+--
+-- [@WEFT_SIM_PREEMPTIONS=n@] every search is one with that bound of interruptions.
+-- [@WEFT_SIM_DEEPER=n@] searches that have a bound get one that is larger by that, with sleep sets.
+-- [@WEFT_SIM_SECONDS=n@] each scenario is then searched by random schedules for that long, from a seed that is
+-- printed; 0, which is the default, means 200 schedules from seed 1.
+-- [@WEFT_SIM_SEED=n@] instead of any search, each scenario is run by the one schedule of that seed.
 module Search
   ( holds,
     holdsWithin,
@@ -8,6 +14,8 @@ module Search
   )
 where
 
+import Data.Maybe (fromMaybe)
+import Data.Time.Clock.POSIX (getPOSIXTime)
 import Simulation
 import System.Environment (lookupEnv)
 import Test.Tasty
@@ -17,21 +25,63 @@ import Text.Read (readMaybe)
 -- | The scenario holds under every schedule, of which there are at least so many.
 holds :: TestName -> Int -> IO Scenario -> TestTree
 holds name least scenario = testCaseSteps name $ \say -> do
-  bound <- (>>= readMaybe) <$> lookupEnv "WEFT_SIM_PREEMPTIONS"
-  judge say (maybe least (const 1) bound) =<< maybe explore exploreWithin bound scenario
+  bound <- setting "WEFT_SIM_PREEMPTIONS"
+  searched say scenario (maybe least (const 1) bound) (maybe explore exploreWithin bound scenario)
 
 -- | The scenario holds under every schedule with that many interruptions at most.
 holdsWithin :: Int -> TestName -> IO Scenario -> TestTree
-holdsWithin bound name scenario = testCaseSteps name $ \say -> judge say 10 =<< exploreWithin bound scenario
+holdsWithin bound name scenario = testCaseSteps name $ \say -> do
+  wanted <- setting "WEFT_SIM_PREEMPTIONS"
+  deeper <- fromMaybe 0 <$> setting "WEFT_SIM_DEEPER"
+  let search = if deeper > 0 then exploreReduced else exploreWithin
+  searched say scenario 10 (search (maybe bound (min bound) wanted + deeper) scenario)
 
-judge :: (String -> IO ()) -> Int -> Explored -> Assertion
-judge say least result =
+setting :: String -> IO (Maybe Int)
+setting name = (>>= readMaybe) <$> lookupEnv name
+
+searched :: (String -> IO ()) -> IO Scenario -> Int -> IO Explored -> Assertion
+searched say scenario least search = do
+  one <- setting "WEFT_SIM_SEED"
+  case one of
+    Just seed -> do
+      outcome <- seeded seed scenario
+      say ("the schedule of seed " <> show seed <> ": " <> show (length (outcomeMoves outcome)) <> " steps")
+      case outcomeFault outcome of
+        Just why -> judge say scenario 1 ("seed " <> show seed) (Broken (map fst (outcomeChoices outcome)) why 1)
+        Nothing -> pure ()
+    Nothing -> do
+      judge say scenario least "the search" =<< search
+      seconds <- fromMaybe 0 <$> setting "WEFT_SIM_SECONDS"
+      if seconds <= 0
+        then randomly 1 200
+        else do
+          start <- getPOSIXTime
+          let first = floor start * 1000000
+          say ("random schedules for " <> show seconds <> " s from seed " <> show first)
+          untilTime (start + fromIntegral seconds) first
+  where
+    randomly seed runs = do
+      found <- sample seed runs scenario
+      let n = case found of AllHold k -> k; Broken _ _ k -> k
+      judge say scenario 1 ("WEFT_SIM_SEED=" <> show (seed + n - 1)) found
+    untilTime end seed = do
+      t <- getPOSIXTime
+      if t >= end then say ("up to seed " <> show seed) else randomly seed 500 >> untilTime end (seed + 500 :: Int)
+
+-- | A failure is told as the story of the shortest schedule that is found to break the scenario too.
+judge :: (String -> IO ()) -> IO Scenario -> Int -> String -> Explored -> Assertion
+judge say scenario least how result =
   case result of
     AllHold n -> do
       say (show n <> " interleavings")
       assertBool ("only " <> show n <> " interleavings") (n >= least)
-    Broken schedule why n ->
-      assertFailure (why <> "\nafter " <> show n <> " interleavings, by the schedule " <> show schedule)
+    Broken schedule why n -> do
+      short <- shorten scenario schedule
+      outcome <- replay scenario short
+      assertFailure . unlines $
+        [why, "found after " <> show n <> " interleavings by " <> how <> "; by the schedule " <> show short]
+          <> maybe ["(it does not fail again)"] (const []) (outcomeFault outcome)
+          <> outcomeStory outcome
 
 -- | A search of minutes: made when @WEFT_TEST_SCALE@ is 10 or more.
 large :: TestTree -> IO [TestTree]
@@ -47,8 +97,11 @@ isFound name scenario = testCaseSteps name $ \say -> do
     AllHold n -> assertFailure ("not found in " <> show n <> " interleavings")
     Broken schedule why n -> do
       say ("found after " <> show n <> " interleavings: " <> why)
-      again <- runSchedule scenario schedule
+      again <- replay scenario schedule
       outcomeFault again @?= Just why
+      short <- shorten scenario schedule
+      shorter <- replay scenario short
+      assertBool "the shortened schedule does not fail" (outcomeFault shorter /= Nothing)
       -- Few interruptions find it too, and so do random schedules, twice the same.
       few <- mapM (`exploreWithin` scenario) [1, 2, 3]
       case [(k, m) | (k, Broken _ _ m) <- zip [1 :: Int ..] few] of
@@ -58,5 +111,5 @@ isFound name scenario = testCaseSteps name $ \say -> do
       two <- sample 1 20000 scenario
       one @?= two
       case one of
-        Broken _ _ m -> say ("by seed 1 after " <> show m)
+        Broken _ _ m -> say ("by seed " <> show m)
         AllHold _ -> assertFailure "not found by 20,000 random schedules"

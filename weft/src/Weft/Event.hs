@@ -72,7 +72,6 @@ module Weft.Event
   )
 where
 
-import Control.Exception (interruptible)
 import Control.Monad (unless, void, when)
 import Data.IORef (IORef, newIORef, readIORef, writeIORef)
 import System.Posix.Types (Fd)
@@ -83,7 +82,7 @@ import Weft.Core.Registry (Placed (..), closeRegistered, register, unregister)
 import Weft.Core.Time (after)
 import Weft.Core.Timer (Timer, cancelTimer)
 import Weft.Duration
-import Weft.Sys (guarded, interruptiblyMasked, now)
+import Weft.Sys (guarded, interruptiblyMasked, mask_, now)
 import Weft.TimerQueue (newQueue)
 import Prelude hiding (init)
 
@@ -128,10 +127,10 @@ step = Core.step
 -- here shuts its manager down; it can be killed here even where its caller has masked
 -- exceptions, unless uninterruptibly, and not while it blocks in the kernel ('wakeManager').
 loop :: EventManager -> IO ()
-loop m = do
+loop m = mask_ $ do
   ours <- Core.initialize m
   if ours
-    then interruptible (Core.loop m)
+    then Core.loop m
     else Core.isAlive m >>= \alive -> when alive (init m)
 
 -- | Stop a manager and give back its kernel objects: callbacks still registered

@@ -199,11 +199,13 @@ step m = uninterruptibleMask_ $ do
 
 -- | Turns without end, letting other threads run after each that found something.
 -- Returns when the manager has stopped. Should an exception end the loop, which one
--- from another thread does between turns, the manager is stopped.
+-- from another thread does between turns, the manager is stopped. Exceptions are let in between turns also where the
+-- caller has masked them, unless uninterruptibly: to mask from before 'initialize' on is the way to leave no moment in
+-- which one ends the runner and leaves the manager running.
 loop :: Manager -> IO ()
-loop m = do
+loop m = mask_ $ do
   pokeWord (managerState m) wordTurn 1
-  turns `onException` uninterruptibleMask_ (requestStop m >> finish m)
+  interruptible turns `onException` uninterruptibleMask_ (requestStop m >> finish m)
   where
     turns = do
       going <- uninterruptibleMask_ turn

@@ -11,11 +11,8 @@ module Weft.Backend.Poll
   )
 where
 
-import Control.Concurrent.MVar
-import Control.Exception (mask_, uninterruptibleMask_)
 import Control.Monad (unless, void, when)
 import Data.Bits ((.&.), (.|.))
-import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Foreign.C.Error (Errno (..), eINTR)
 import Foreign.C.Types (CInt, CShort)
@@ -28,6 +25,7 @@ import Weft.Core.Time (Duration (..))
 import Weft.FFI.Errno
 import Weft.FFI.Poll
 import Weft.FFI.Wakeup
+import Weft.Sys
 
 -- | Why it cannot be used here, or 'Nothing' when it can.
 available :: IO (Maybe String)
@@ -53,8 +51,8 @@ new :: IO Backend
 new = do
   watched <- newMVar IntMap.empty
   wk <- newWakeup
-  busy <- newIORef Nothing
-  array <- newIORef . (,) firstCapacity =<< mallocBytes (firstCapacity * pollFdSize)
+  busy <- newRef Nothing
+  array <- newRef . (,) firstCapacity =<< mallocBytes (firstCapacity * pollFdSize)
   pure
     Backend
       { backendName = "poll",
@@ -67,7 +65,7 @@ new = do
         backendWake = signalWakeup wk,
         backendClose = do
           closeWakeup wk
-          free . snd =<< readIORef array
+          free . snd =<< readRef array
       }
 
 firstCapacity :: Int
@@ -85,14 +83,14 @@ arm watched (Fd fd) tok trigger evs = do
 -- | Full when the poll that is under way has returned. Written by the owner before
 -- it reads the set and after the kernel has returned, read by who takes a
 -- descriptor out of the set.
-type Busy = IORef (Maybe (MVar ()))
+type Busy = Ref (Maybe (MVar ()))
 
 -- | The kernel holds every file of a list that it polls open, so that closing one
 -- would have no effect before the poll returns: it is made to, and waited for.
 forget :: Watched -> Busy -> Wakeup -> Fd -> IO ()
 forget watched busy wk (Fd fd) = do
   known <- modifyMVar watched (\set -> pure (IntMap.delete key set, IntMap.member key set))
-  when known (readIORef busy >>= mapM_ (\done -> signalWakeup wk >> uninterruptibleMask_ (readMVar done)))
+  when known (readRef busy >>= mapM_ (\done -> signalWakeup wk >> uninterruptibleMask_ (readMVar done)))
   where
     key = fromIntegral fd
 
@@ -102,10 +100,10 @@ resume watched (Fd fd) evs = modifyMVar_ watched (pure . IntMap.adjust again (fr
   where
     again e = e {entryArmed = entryArmed e <> (evs `common` entryAsked e), entryListed = True}
 
-poll :: Watched -> Busy -> Wakeup -> IORef (Int, Ptr PollFd) -> Wait -> (Token -> Events -> IO ()) -> IO Int
+poll :: Watched -> Busy -> Wakeup -> Ref (Int, Ptr PollFd) -> Wait -> (Token -> Events -> IO ()) -> IO Int
 poll watched busy wk ref wait report = mask_ $ do
   done <- newEmptyMVar
-  writeIORef busy (Just done)
+  writeRef busy (Just done)
   -- One that asks for nothing is polled too: a hang-up comes unasked.
   set <- IntMap.filter entryListed <$> readMVar watched
   let n = IntMap.size set
@@ -120,7 +118,7 @@ poll watched busy wk ref wait report = mask_ $ do
     NoWait -> pollLook p (fromIntegral n + 1)
     WaitFor (Duration ns) -> pollWait p (fromIntegral n + 1) (max 0 ns)
     Forever -> pollWait p (fromIntegral n + 1) (-1)
-  writeIORef busy Nothing
+  writeRef busy Nothing
   putMVar done ()
   collect p r (IntMap.toAscList set)
   where
@@ -163,15 +161,15 @@ reported fd tok evs set = case IntMap.lookup fd set of
             entryListed = not (evs `includes` evtHangup)
           }
 
-roomFor :: IORef (Int, Ptr PollFd) -> Int -> IO (Ptr PollFd)
+roomFor :: Ref (Int, Ptr PollFd) -> Int -> IO (Ptr PollFd)
 roomFor ref n = do
-  (cap, p) <- readIORef ref
+  (cap, p) <- readRef ref
   if n <= cap
     then pure p
     else do
       let cap' = max n (2 * cap)
       p' <- mallocBytes (cap' * pollFdSize)
-      writeIORef ref (cap', p')
+      writeRef ref (cap', p')
       void (free p)
       pure p'
 

@@ -1,0 +1,352 @@
+-- |
+-- A model of the kernel for the simulated machine: descriptors, of which the lowest free number is given out next; pipes
+-- and eventfds; epoll with level and edge triggering and one-shot; poll. Each call is one step. The modules
+-- "Weft.FFI.Epoll", "Weft.FFI.Poll" and "Weft.FFI.Wakeup" of this directory have the names and types of the
+-- real ones, so that the production source of the back ends runs on it.
+--
+-- Where a real kernel is free, so is this one, as far as a scenario allows ('Faults'): it may report events in another
+-- order or one at a time, report what is not so, be interrupted by a signal, and refuse. Each is a choice of the
+-- schedule.
+module Kernel
+  ( -- * Setting up
+    Faults (..),
+    noFaults,
+    allFaults,
+    bootKernel,
+    openNumbers,
+
+    -- * Calls
+    newPipe,
+    newEventFd,
+    newEpoll,
+    readBytes,
+    writeBytes,
+    closeNumber,
+    epollControl,
+    Control (..),
+    epollCollect,
+    pollCollect,
+    isOpenNumber,
+  )
+where
+
+import Data.Bits
+import Data.IORef
+import Data.Int (Int64)
+import qualified Data.IntMap.Strict as IntMap
+import Data.Word (Word32)
+import Simulation
+import System.IO.Unsafe (unsafePerformIO)
+
+-- | How often in a run it may behave so.
+data Faults = Faults
+  { -- | Report events in the reverse order.
+    faultReverse :: Int,
+    -- | Report one event of several.
+    faultShort :: Int,
+    -- | Report an event of a registration that is not ready.
+    faultSpurious :: Int,
+    -- | @EINTR@ from a wait.
+    faultInterrupt :: Int,
+    -- | @ENOMEM@ from a registration.
+    faultRefuse :: Int
+  }
+
+noFaults, allFaults :: Faults
+noFaults = Faults 0 0 0 0 0
+allFaults = Faults 1 1 1 1 0
+
+-- | What a number refers to.
+data File
+  = ReadEnd !Int
+  | WriteEnd !Int
+  | EventFd !Int
+  | Epoll !(IntMap.IntMap Interest)
+
+-- | What an epoll instance knows of a number.
+data Interest = Interest
+  { interestFile :: !Int,
+    interestData :: !Int,
+    interestBits :: !Word32,
+    -- | False when a one-shot one was used up.
+    interestArmed :: !Bool,
+    -- | Has something happened since the last report?
+    interestNews :: !Bool
+  }
+
+data Pipe = Pipe {pipeBytes :: ![Int], pipeReaders :: !Int, pipeWriters :: !Int}
+
+data Kernel = Kernel
+  { kernelNumbers :: !(IntMap.IntMap Int),
+    kernelFiles :: !(IntMap.IntMap File),
+    kernelPipes :: !(IntMap.IntMap Pipe),
+    kernelNext :: !Int,
+    kernelFaults :: !Faults
+  }
+
+theKernel :: IORef Kernel
+theKernel = unsafePerformIO (newIORef (booted noFaults))
+{-# NOINLINE theKernel #-}
+
+booted :: Faults -> Kernel
+booted = Kernel IntMap.empty IntMap.empty IntMap.empty 0
+
+-- | Begin anew, with nothing open.
+bootKernel :: Faults -> IO ()
+bootKernel = writeIORef theKernel . booted
+
+-- | What is open.
+openNumbers :: IO [Int]
+openNumbers = IntMap.keys . kernelNumbers <$> readIORef theKernel
+
+-- | How much a pipe holds.
+capacity :: Int
+capacity = 2
+
+bitIn, bitOut, bitErr, bitHup, bitNval, bitRdHup, bitEt, bitOneShot :: Word32
+bitIn = 1
+bitOut = 4
+bitErr = 8
+bitHup = 0x10
+bitNval = 0x20
+bitRdHup = 0x2000
+bitOneShot = 0x40000000
+bitEt = 0x80000000
+
+call :: String -> IO ()
+call = touch (Writes kernelObject)
+
+-- | Give the lowest free number to a file.
+install :: File -> IO Int
+install f = do
+  k <- readIORef theKernel
+  let number = head' [n | n <- [3 ..], n `IntMap.notMember` kernelNumbers k]
+      file = kernelNext k
+  writeIORef theKernel k {kernelNumbers = IntMap.insert number file (kernelNumbers k), kernelFiles = IntMap.insert file f (kernelFiles k), kernelNext = file + 1}
+  pure number
+  where
+    head' = foldr const 0
+
+-- | Both ends, the one to read from first.
+newPipe :: IO (Int, Int)
+newPipe = do
+  call "pipe"
+  k <- readIORef theKernel
+  let p = kernelNext k
+  writeIORef theKernel k {kernelPipes = IntMap.insert p (Pipe [] 1 1) (kernelPipes k), kernelNext = p + 1}
+  r <- install (ReadEnd p)
+  w <- install (WriteEnd p)
+  note ("opens a pipe: " <> show r <> " and " <> show w)
+  pure (r, w)
+
+newEventFd, newEpoll :: IO Int
+newEventFd = call "eventfd" >> install (EventFd 0)
+newEpoll = call "epoll_create" >> install (Epoll IntMap.empty)
+
+isOpenNumber :: Int -> IO Bool
+isOpenNumber n = IntMap.member n . kernelNumbers <$> readIORef theKernel
+
+fileOf :: Kernel -> Int -> Maybe (Int, File)
+fileOf k n = do
+  i <- IntMap.lookup n (kernelNumbers k)
+  (,) i <$> IntMap.lookup i (kernelFiles k)
+
+-- | Non-blocking. The bytes, none at the end of the stream, or a negated errno.
+readBytes :: Int -> Int -> IO (Either Int [Int])
+readBytes n most = do
+  call ("read(" <> show n <> ")")
+  k <- readIORef theKernel
+  r <- case fileOf k n of
+    Just (_, ReadEnd p) | Just pipe <- IntMap.lookup p (kernelPipes k) -> case splitAt most (pipeBytes pipe) of
+      ([], _) | pipeWriters pipe > 0 -> pure (Left (-11))
+      (got, rest) -> do
+        setPipe p pipe {pipeBytes = rest}
+        happened (\f -> case f of WriteEnd q -> q == p && length (pipeBytes pipe) >= capacity; _ -> False)
+        pure (Right got)
+    Just (i, EventFd c) | c > 0 -> Right [c] <$ setFile i (EventFd 0)
+    Just (_, EventFd _) -> pure (Left (-11))
+    _ -> pure (Left (-9))
+  r <$ note ("read gives " <> show r)
+
+-- | Non-blocking. How many were written, or a negated errno.
+writeBytes :: Int -> [Int] -> IO Int
+writeBytes n bytes = do
+  call ("write(" <> show n <> ", " <> show bytes <> ")")
+  k <- readIORef theKernel
+  r <- case fileOf k n of
+    Just (_, WriteEnd p) | Just pipe <- IntMap.lookup p (kernelPipes k) -> do
+      let room = take (capacity - length (pipeBytes pipe)) bytes
+      case () of
+        _
+          | pipeReaders pipe == 0 -> pure (-32)
+          | null room -> pure (-11)
+          | otherwise -> do
+            setPipe p pipe {pipeBytes = pipeBytes pipe <> room}
+            happened (\f -> case f of ReadEnd q -> q == p; _ -> False)
+            pure (length room)
+    Just (i, EventFd c) -> do
+      setFile i (EventFd (c + sum bytes))
+      8 <$ happenedTo i
+    _ -> pure (-9)
+  r <$ note ("write gives " <> show r)
+
+-- | Zero or a negated errno. Registrations of the number are gone with its file.
+closeNumber :: Int -> IO Int
+closeNumber n = do
+  call ("close(" <> show n <> ")")
+  k <- readIORef theKernel
+  case fileOf k n of
+    Nothing -> (-9) <$ note "close: it is not open"
+    Just (i, f) -> do
+      let others = IntMap.delete i (kernelFiles k)
+          forget (Epoll is) = Epoll (IntMap.filter ((/= i) . interestFile) is)
+          forget g = g
+          pipes = case f of
+            ReadEnd p -> IntMap.adjust (\q -> q {pipeReaders = 0}) p (kernelPipes k)
+            WriteEnd p -> IntMap.adjust (\q -> q {pipeWriters = 0}) p (kernelPipes k)
+            _ -> kernelPipes k
+      writeIORef theKernel k {kernelNumbers = IntMap.delete n (kernelNumbers k), kernelFiles = IntMap.map forget others, kernelPipes = pipes}
+      case f of
+        ReadEnd p -> happened (\g -> case g of WriteEnd q -> q == p; _ -> False)
+        WriteEnd p -> happened (\g -> case g of ReadEnd q -> q == p; _ -> False)
+        _ -> pure ()
+      pure 0
+
+setPipe :: Int -> Pipe -> IO ()
+setPipe p pipe = modifyIORef' theKernel (\k -> k {kernelPipes = IntMap.insert p pipe (kernelPipes k)})
+
+setFile :: Int -> File -> IO ()
+setFile i f = modifyIORef' theKernel (\k -> k {kernelFiles = IntMap.insert i f (kernelFiles k)})
+
+-- | Something has happened to these files.
+happened :: (File -> Bool) -> IO ()
+happened which = do
+  k <- readIORef theKernel
+  mapM_ happenedTo [i | (i, f) <- IntMap.toList (kernelFiles k), which f]
+
+happenedTo :: Int -> IO ()
+happenedTo i = modifyIORef' theKernel (\k -> k {kernelFiles = IntMap.map news (kernelFiles k)})
+  where
+    news (Epoll is) = Epoll (IntMap.map (\n -> if interestFile n == i then n {interestNews = True} else n) is)
+    news f = f
+
+data Control = Add | Modify | Delete
+  deriving (Eq, Show)
+
+-- | epoll_ctl: zero or a negated errno.
+epollControl :: Int -> Control -> Int -> Word32 -> Int -> IO Int
+epollControl ep op n bits user = do
+  call ("epoll_ctl(" <> show op <> ", " <> show n <> ", " <> showBits bits <> ")")
+  k <- readIORef theKernel
+  r <- case (fileOf k ep, fileOf k n) of
+    (Just (e, Epoll is), Just (i, _)) -> do
+      let known = maybe False ((== i) . interestFile) (IntMap.lookup n is)
+          put = 0 <$ setFile e (Epoll (IntMap.insert n (Interest i user bits True True) is))
+      case op of
+        Delete
+          | known -> 0 <$ setFile e (Epoll (IntMap.delete n is))
+          | otherwise -> pure (-2)
+        Add | known -> pure (-17)
+        Modify | not known -> pure (-2)
+        _ -> do
+          refused <- may faultRefuse (\x f -> f {faultRefuse = x})
+          if refused then pure (-12) else put
+    _ -> pure (-9)
+  r <$ if r == 0 then pure () else note ("epoll_ctl gives " <> show r)
+
+-- | May the kernel behave so, and does it?
+may :: (Faults -> Int) -> (Int -> Faults -> Faults) -> IO Bool
+may get set = do
+  left <- get . kernelFaults <$> readIORef theKernel
+  if left == 0
+    then pure False
+    else do
+      c <- choose 2
+      if c == 0 then pure False else True <$ modifyIORef' theKernel (\k -> k {kernelFaults = set (left - 1) (kernelFaults k)})
+
+-- | What is so of a file.
+levels :: Kernel -> File -> Word32
+levels k f = case f of
+  ReadEnd p -> case IntMap.lookup p (kernelPipes k) of
+    Just q -> (if null (pipeBytes q) then 0 else bitIn) .|. (if pipeWriters q == 0 then bitHup else 0)
+    Nothing -> 0
+  WriteEnd p -> case IntMap.lookup p (kernelPipes k) of
+    Just q -> (if length (pipeBytes q) < capacity then bitOut else 0) .|. (if pipeReaders q == 0 then bitErr else 0)
+    Nothing -> 0
+  EventFd c -> bitOut .|. (if c > 0 then bitIn else 0)
+  Epoll _ -> 0
+
+ready :: Kernel -> Interest -> Word32
+ready k i
+  | not (interestArmed i) = 0
+  | interestBits i .&. bitEt /= 0 && not (interestNews i) = 0
+  | otherwise = maybe 0 (\f -> levels k f .&. (interestBits i .|. bitErr .|. bitHup)) (IntMap.lookup (interestFile i) (kernelFiles k))
+
+interests :: Kernel -> Int -> Maybe (Int, IntMap.IntMap Interest)
+interests k ep = case fileOf k ep of
+  Just (e, Epoll is) -> Just (e, is)
+  _ -> Nothing
+
+-- | epoll_wait, for at most so many events: bits and user data. 'Nothing' does not block; a negative time is for ever.
+epollCollect :: Int -> Int -> Maybe Int64 -> IO (Either Int [(Word32, Int)])
+epollCollect ep most wait = do
+  case wait of
+    Nothing -> call "epoll_wait, without blocking"
+    Just ns -> do
+      end <- if ns < 0 then pure maxBound else (+ ns) <$> virtualTime
+      blockInKernel anyReady end (Writes kernelObject) ("epoll_wait" <> if ns < 0 then "" else ", until " <> show end)
+  k <- readIORef theKernel
+  case interests k ep of
+    Nothing -> pure (Left (-9))
+    Just (e, is) -> do
+      interrupted <- maybe (pure False) (const (may faultInterrupt (\x f -> f {faultInterrupt = x}))) wait
+      if interrupted
+        then Left (-4) <$ note "epoll_wait is interrupted by a signal"
+        else do
+          let found = [(n, i, bits) | (n, i) <- IntMap.toList is, let bits = ready k i, bits /= 0]
+              quiet = [(n, i, interestBits i .&. bitIn) | (n, i) <- IntMap.toList is, interestArmed i, ready k i == 0, interestBits i .&. (bitIn .|. bitRdHup) == bitIn .|. bitRdHup]
+          spurious <- if null quiet then pure False else may faultSpurious (\x f -> f {faultSpurious = x})
+          turned <- if length found < 2 then pure False else may faultReverse (\x f -> f {faultReverse = x})
+          short <- if length found < 2 then pure False else may faultShort (\x f -> f {faultShort = x})
+          let ordered = (if turned then reverse else id) found
+              taken = take (if short then 1 else most) (ordered <> (if spurious then take 1 quiet else []))
+              used i = i {interestNews = False, interestArmed = interestArmed i && interestBits i .&. bitOneShot == 0}
+          setFile e (Epoll (foldr (\(n, _, _) -> IntMap.adjust used n) is taken))
+          note ("epoll_wait gives " <> show [(n, showBits b) | (n, _, b) <- taken])
+          pure (Right [(b, interestData i) | (_, i, b) <- taken])
+  where
+    anyReady = do
+      k <- readIORef theKernel
+      pure (maybe True (any ((/= 0) . ready k) . snd) (interests k ep))
+
+-- | poll: what is so of each number that is asked for these. It looks at the files that the numbers refer to when
+-- it begins.
+pollCollect :: [(Int, Word32)] -> Maybe Int64 -> IO (Either Int [Word32])
+pollCollect asked wait = do
+  call ("poll" <> maybe ", without blocking," (const "") wait <> " of " <> show (map fst asked))
+  k <- readIORef theKernel
+  let held = [(fst <$> fileOf k n, bits) | (n, bits) <- asked]
+      now = (\k' -> map (seen k') held) <$> readIORef theKernel
+  case wait of
+    Nothing -> pure ()
+    Just ns -> do
+      end <- if ns < 0 then pure maxBound else (+ ns) <$> virtualTime
+      blockInKernel (any (/= 0) <$> now) end (Writes kernelObject) ("poll blocks" <> if ns < 0 then "" else ", until " <> show end)
+  interrupted <- maybe (pure False) (const (may faultInterrupt (\x f -> f {faultInterrupt = x}))) wait
+  if interrupted
+    then Left (-4) <$ note "poll is interrupted by a signal"
+    else do
+      found <- now
+      note ("poll gives " <> show [(n, showBits b) | ((n, _), b) <- zip asked found, b /= 0])
+      pure (Right found)
+  where
+    -- A file that is closed meanwhile has nothing to report.
+    seen k (file, bits) = case file of
+      Nothing -> bitNval
+      Just i -> maybe 0 (\f -> levels k f .&. (bits .|. bitErr .|. bitHup)) (IntMap.lookup i (kernelFiles k))
+
+showBits :: Word32 -> String
+showBits w = unwords ([name | (b, name) <- names, w .&. b /= 0])
+  where
+    names = [(bitIn, "in"), (bitOut, "out"), (bitErr, "err"), (bitHup, "hup"), (bitRdHup, "rdhup"), (bitEt, "edge"), (bitOneShot, "once"), (bitNval, "nval")]
+
