@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 MATRIX ?= 9.6 9.10
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build serve install deb relink-flags test check format haddock tutorial matrix verify bench bench-peers clean
+.PHONY: help deps build serve install deb relink-flags test check format haddock tutorial matrix verify soak bench bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ verify: deb ## What takes too long for every change: planted bugs, the Debian pa
 	@scripts/deps matrix
 	@scripts/try-deb
 	@scripts/try-readme
+
+soak: deps ## Everything at once under faults, on each back end (HOURS=1, or MINUTES=3; SEED=n, WEFT_BACKEND=name)
+	@scripts/deps build test
+	@HOURS="$(HOURS)" MINUTES="$(MINUTES)" SEED="$(SEED)" scripts/soak
 
 bench: build bench-peers ## Run every benchmark
 	bin/weft bench all

@@ -4,7 +4,7 @@
 -- [@WEFT_SIM_PREEMPTIONS=n@] every search is one with that bound of interruptions.
 -- [@WEFT_SIM_DEEPER=n@] searches that have a bound get one that is larger by that, with sleep sets.
 -- [@WEFT_SIM_SECONDS=n@] each scenario is then searched by random schedules for that long, from a seed that is
--- printed; 0, which is the default, means 200 schedules from seed 1.
+-- printed; 0, which is the default, means 200 schedules (@WEFT_SIM_RANDOM@) from seed 1.
 -- [@WEFT_SIM_SEED=n@] instead of any search, each scenario is run by the one schedule of that seed.
 module Search
   ( holds,
@@ -53,7 +53,7 @@ searched say scenario least search = do
       judge say scenario least "the search" =<< search
       seconds <- fromMaybe 0 <$> setting "WEFT_SIM_SECONDS"
       if seconds <= 0
-        then randomly 1 200
+        then setting "WEFT_SIM_RANDOM" >>= randomly 1 . fromMaybe 200
         else do
           start <- getPOSIXTime
           let first = floor start * 1000000
