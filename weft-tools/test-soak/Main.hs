@@ -1,7 +1,7 @@
 -- |
 -- The soak: everything at once, under faults ("Workload"), on each back end. As a test suite it takes a minute, or as many seconds as
 -- @WEFT_SOAK_SECONDS@ says; @scripts/soak@ runs it for minutes and hours. The work is done by processes that run this
--- program again (@run@, @peer@), which are stopped and continued meanwhile.
+-- program again, which are stopped and continued meanwhile.
 module Main (main) where
 
 import Control.Concurrent (forkIO, killThread, threadDelay)
@@ -24,10 +24,9 @@ import Workload
 main :: IO ()
 main = do
   args <- getArgs
-  case args of
-    ["run", seconds, rounds, seed, peers'] -> workload (Plan (read seconds) (read rounds) (read seed) allParts (read peers') False False)
-    ["peer", echo, web, seed] -> peer (read echo) (read web) (read seed)
-    _ -> do
+  case asProgram args of
+    Just program -> program
+    Nothing -> do
       total <- maybe 45 (fromMaybe 45 . readMaybe) <$> lookupEnv "WEFT_SOAK_SECONDS"
       seed <- maybe 1 (fromMaybe 1 . readMaybe) <$> lookupEnv "WEFT_SOAK_SEED"
       only <- lookupEnv "WEFT_BACKEND"
@@ -56,9 +55,8 @@ soak name seconds seed step = do
   where
     -- A round is three seconds at least, and a minute at most.
     rounds = max 3 (max (floor (seconds / 60)) (min 10 (floor (seconds / 3)))) :: Int
-    arguments = ["run", show seconds, show rounds, show seed, "2", "+RTS", "-N2", "-T", "-RTS"]
     command self environment =
-      (P.proc self arguments)
+      (P.proc self (arguments seconds rounds seed 2 []))
         { P.std_out = P.CreatePipe,
           P.env = Just (("WEFT_BACKEND", name) : filter ((/= "WEFT_BACKEND") . fst) environment)
         }

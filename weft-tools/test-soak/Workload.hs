@@ -2,12 +2,11 @@
 -- Everything at once in one process: echo, web, disk, timers, hybrid threads, pipes whose readers are killed, and forks, while
 -- peers reset, half-close and vanish. Every result is checked. It runs in rounds; after each, the load stops, and what the
 -- process still holds is measured.
+--
+-- The suites run it in processes of their own, of the same program ('asProgram').
 module Workload
-  ( Plan (..),
-    Parts (..),
-    allParts,
-    workload,
-    peer,
+  ( asProgram,
+    arguments,
   )
 where
 
@@ -20,7 +19,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as BC
 import qualified Data.ByteString.Lazy as L
 import Data.IORef
-import Data.List (intercalate)
+import Data.List (intercalate, isInfixOf)
 import Data.Maybe (catMaybes, fromMaybe, isJust, isNothing, listToMaybe)
 import GHC.Clock (getMonotonicTime)
 import GHC.Stats (GCDetails (..), RTSStats (..), getRTSStats)
@@ -33,7 +32,7 @@ import System.IO (BufferMode (..), hFlush, hSetBuffering, stdout)
 import System.Mem (performMajorGC)
 import System.Posix.IO (closeFd, createPipe, fdRead, fdWrite)
 import System.Posix.Process (exitImmediately, forkProcess, getProcessID, getProcessStatus)
-import System.Posix.Signals (sigKILL, signalProcess)
+import System.Posix.Signals (Handler (Catch), installHandler, sigALRM, sigKILL, signalProcess)
 import qualified System.Process as P
 import Weft.File
 import qualified Weft.Http as Http
@@ -58,11 +57,23 @@ data Plan = Plan
     planCycle :: Bool
   }
 
+-- | Is the program to be one of these processes?
+asProgram :: [String] -> Maybe (IO ())
+asProgram ["run", time, rounds, seed, number, flags] = Just (workload plan)
+  where
+    has flag = (',' : flag <> ",") `isInfixOf` (',' : flags <> ",")
+    parts = Parts (not (has "noecho")) (not (has "noweb")) (not (has "nodisk")) (not (has "notimers")) (not (has "nohybrid")) (not (has "nopipes")) (not (has "noforks"))
+    plan = Plan (read time) (read rounds) (read seed) parts (read number) (has "errors") (has "cycle")
+asProgram ["peer", echo, web, seed] = Just (peer (read echo) (read web) (read seed))
+asProgram _ = Nothing
+
+-- | Arguments with which the program runs the workload: how many seconds, in how many rounds, from which seed; how many processes
+-- of peers; and flags: @errors@ (operations may fail), @cycle@ (capabilities come and go), @noforks@ and so on for each part.
+arguments :: Double -> Int -> Int -> Int -> [String] -> [String]
+arguments time rounds seed number flags = ["run", show time, show rounds, show seed, show number, intercalate "," flags, "+RTS", "-N2", "-T", "-RTS"]
+
 -- | What runs.
 data Parts = Parts {withEcho, withWeb, withDisk, withTimers, withHybrid, withPipes, withForks :: Bool}
-
-allParts :: Parts
-allParts = Parts True True True True True True True
 
 -- | What is known of the run.
 data Run = Run
@@ -97,6 +108,7 @@ roll d n = do
 workload :: Plan -> IO ()
 workload plan = do
   hSetBuffering stdout LineBuffering
+  _ <- installHandler sigALRM (Catch (pure ())) Nothing
   say ("seed " <> show (planSeed plan) <> ", " <> show (planSeconds plan) <> " s in " <> show (planRounds plan) <> " rounds")
   run <- Run plan <$> newIORef [] <*> newMVar [] <*> newMVar [] <*> newIORef (replicate 32 0) <*> newMVar 0
   place <- (\t n -> t </> ("weft-soak-" <> show n)) <$> getTemporaryDirectory <*> getProcessID

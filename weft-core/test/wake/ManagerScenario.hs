@@ -187,7 +187,7 @@ killed deadline setting = do
 
 -- Closing -----------------------------------------------------------------------------
 
--- | A reader, a close, and another thread that opens a pipe, which may get the number.
+-- | A reader whose peer writes and goes, and a close, after which the number is in use again.
 closing :: Setting -> IO Scenario
 closing setting = do
   x <- machine setting 1
@@ -196,12 +196,14 @@ closing setting = do
   d <- owned x r
   got <- newIORef []
   let reader = reading x d never 1 >>= \o -> modifyIORef got ((0 :: Int, o) :)
-      closer = closeDescriptor d >>= \ok -> unless ok (blame x "the close was not the first")
-      reuser = do
+      ender = writeBytes w [7] >> void (closeNumber w)
+      closer = do
+        ok <- closeDescriptor d
+        unless ok (blame x "the close was not the first")
+        -- The last operation gives the number back.
+        blockUntil (notElem r <$> openNumbers)
         (r', w') <- newPipe
         d' <- owned x r'
-        _ <- writeBytes w [7]
-        _ <- closeNumber w
         o <- reading x d' (Instant 50) 1
         unless (o == DeadlinePassed) (blame x ("the new owner was given " <> show o))
         _ <- writeBytes w' [8]
@@ -211,13 +213,15 @@ closing setting = do
         modifyIORef got ((1, o') :)
         _ <- closeDescriptor d'
         void (closeNumber w')
-  pure . finally' x [0] [dispatcher x 0, reader, closer, reuser] $ do
+  pure . finally' x [0] [dispatcher x 0, reader, ender, closer] $ do
     outcomes <- readIORef got
     now' <- openNumbers
+    known <- registeredCount (theRegistry x)
     pure . holdsThat $
       [ ([o | (1, o) <- outcomes] == [Completed [8]], "the new owner got " <> show outcomes),
         (all (`elem` [DescriptorClosed, Completed [7], Completed []]) [o | (0, o) <- outcomes], "the reader got " <> show outcomes),
-        (sort now' == sort (before \\ [r, w]), "open are " <> show now' <> ", and before were " <> show before)
+        (sort now' == sort (before \\ [r, w]), "open are " <> show now' <> ", and before were " <> show before),
+        (known == 0, "descriptors known: " <> show known)
       ]
 
 -- | Readers of a descriptor that is closed under them, or before they come.
@@ -388,6 +392,21 @@ orphans setting = do
         (sort now' == sort [r, w], "open are " <> show now')
       ]
 
+-- | It is woken by a thread that is slow, while it stops for another reason.
+wokenLate :: Setting -> IO Scenario
+wokenLate setting = do
+  x <- machine setting 1
+  (r, w) <- newPipe
+  let m = head (theManagers x)
+      stopper = do
+        requestStop m
+        _ <- writeBytes w [1]
+        shutdown m
+  _ <- register (theRegistry x) m (fd r) evtRead OneShot (\_ _ -> pure ())
+  pure . finally' x [] [dispatcher x 0, wakeManager m, stopper] $ do
+    now' <- openNumbers
+    pure (holdsThat [(sort now' == sort [r, w], "open are " <> show now')])
+
 -- Timers ------------------------------------------------------------------------------
 
 -- | Timers that are set while the manager sleeps, one of them cancelled.
@@ -456,6 +475,7 @@ managerTests =
               ("the manager is stopped", stopping False),
               ("the manager's thread is killed", stopping True),
               ("callbacks of a manager that is stopped", orphans),
+              ("the manager is woken while it stops", wokenLate),
               ("timers", timing),
               ("a timer that is dropped", dropping)
             ]

@@ -1,0 +1,154 @@
+-- |
+-- Faults of the system under everything at once ("Workload"): system calls that fail (by strace), limits, signals. Where operations
+-- may fail, each that does not has to give the right result, none may last for ever, and nothing may be left behind; where
+-- the system may do what it does (@EINTR@, signals), none may fail.
+module Main (main) where
+
+import Control.Concurrent (forkIO, killThread, threadDelay)
+import Control.Exception (IOException, bracket, finally, try)
+import Control.Monad
+import Data.List (intercalate, isInfixOf)
+import System.Directory (findExecutable, getTemporaryDirectory, removePathForcibly)
+import System.Environment
+import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
+import System.IO
+import System.Posix.Process (getProcessID)
+import System.Posix.Signals (Signal, sigALRM, sigCONT, sigSTOP, signalProcess)
+import qualified System.Process as P
+import Test.Tasty
+import Test.Tasty.HUnit (assertBool, assertFailure)
+import Weft.Backend (whyUnavailable)
+import Weft.Test.Skip
+import Workload
+
+main :: IO ()
+main = do
+  args <- getArgs
+  case asProgram args of
+    Just program -> program
+    Nothing -> do
+      traced <- whyNotTraced
+      defaultMain . testGroup "faults" $
+        [ testGroup "system calls that fail" (map (run traced) injections),
+          testGroup "limits" (map (run Nothing) limits),
+          testGroup "signals" (map (run Nothing) signals)
+        ]
+
+-- | What is done to a process.
+data Case = Case
+  { caseName :: String,
+    caseBackend :: String,
+    -- | Variables of the environment.
+    caseSet :: [(String, String)],
+    caseFlags :: [String],
+    -- | What strace injects.
+    caseInject :: [String],
+    -- | A shell command before the program.
+    caseShell :: String,
+    -- | Done to the process meanwhile.
+    caseMeanwhile :: Maybe (Int, [Signal])
+  }
+
+plain :: String -> String -> Case
+plain name backend = Case name backend [] [] [] "" Nothing
+
+-- | System calls by name, with the error, at the first of these calls and then at each so many of them.
+injections :: [Case]
+injections =
+  [ interrupted "epoll" "epoll_wait,epoll_pwait2,epoll_pwait,recvfrom,sendto,accept4,recvmsg,sendmsg",
+    interrupted "poll" "poll,ppoll,recvfrom,sendto,accept4,recvmsg,sendmsg",
+    interrupted "io_uring" "io_uring_enter,recvfrom,sendto,accept4",
+    failing "epoll_ctl: ENOMEM" "epoll" "epoll_ctl:error=ENOMEM:when=30+40",
+    failing "epoll_ctl: ENOSPC" "epoll" "epoll_ctl:error=ENOSPC:when=30+40",
+    failing "no descriptors: EMFILE" "epoll" "accept4,socket,eventfd2,epoll_create1,pipe2:error=EMFILE:when=9+9",
+    failing "no descriptors: ENFILE" "poll" "accept4,socket,eventfd2,pipe2:error=ENFILE:when=9+9",
+    failing "no memory: ENOBUFS" "epoll" "sendto,recvfrom,connect:error=ENOBUFS:when=20+20",
+    failing "connections reset: ECONNRESET" "epoll" "sendto,recvfrom,sendmsg:error=ECONNRESET:when=20+20",
+    failing "connections aborted: ECONNABORTED" "io_uring" "accept4:error=ECONNABORTED:when=3+3",
+    failing "disk: EIO" "epoll" "preadv2,pwritev2,pread64,pwrite64:error=EIO:when=20+30",
+    failing "disk: ENOSPC" "epoll" "pwritev2,pwrite64:error=ENOSPC:when=20+30",
+    failing "io_uring_enter: EAGAIN" "io_uring" "io_uring_enter:error=EAGAIN:when=10+10",
+    failing "io_uring_enter: EBUSY" "io_uring" "io_uring_enter:error=EBUSY:when=10+10"
+  ]
+    <> [failing ("io_uring_setup: " <> e) "io_uring" ("io_uring_setup:error=" <> e) | e <- ["EPERM", "ENOSYS", "EINVAL", "ENOMEM", "EMFILE"]]
+    <> [failing ("io_uring_setup, from the third on: " <> e) "io_uring" ("io_uring_setup:error=" <> e <> ":when=3+") | e <- ["ENOMEM", "EMFILE"]]
+    <> [failing ("io_uring_register: " <> e) "io_uring" ("io_uring_register:error=" <> e) | e <- ["EPERM", "EINVAL"]]
+  where
+    interrupted backend calls = (plain ("EINTR, " <> backend) backend) {caseInject = [calls <> ":error=EINTR:when=5+7"], caseFlags = ["noforks"]}
+    failing name backend what = (plain name backend) {caseInject = [what], caseFlags = ["errors", "noforks"]}
+
+limits :: [Case]
+limits =
+  [ (plain ("48 descriptors, " <> backend) backend) {caseShell = "ulimit -n 48;", caseFlags = ["errors", "noforks"]}
+    | backend <- ["epoll", "io_uring", "poll"]
+  ]
+    <> [(plain "no locked memory" "io_uring") {caseShell = "ulimit -l 0;", caseFlags = []}]
+
+signals :: [Case]
+signals =
+  [ (plain ("SIGALRM a thousand times a second, " <> backend) backend) {caseMeanwhile = Just (1000, [sigALRM])}
+    | backend <- ["epoll", "io_uring", "poll"]
+  ]
+    <> [ (plain ("stopped and continued, " <> backend) backend) {caseMeanwhile = Just (200000, [sigSTOP, sigCONT])}
+         | backend <- ["epoll", "io_uring", "poll"]
+       ]
+
+-- | Why programs cannot be traced here.
+whyNotTraced :: IO (Maybe String)
+whyNotTraced = do
+  strace <- findExecutable "strace"
+  case strace of
+    Nothing -> pure (Just "strace is not installed")
+    Just _ -> do
+      r <- try (P.readProcessWithExitCode "strace" ["-f", "-qq", "-e", "trace=none", "-e", "inject=uname:error=EPERM", "true"] "") :: IO (Either IOException (ExitCode, String, String))
+      pure $ case r of
+        Right (ExitSuccess, _, _) -> Nothing
+        _ -> Just "strace cannot trace here, or is too old"
+
+-- | Run the workload under that, and expect its own judgement to be good.
+run :: Maybe String -> Case -> TestTree
+run traced c = testCase (caseName c) $ do
+  forM_ (if null (caseInject c) then Nothing else traced) skip
+  why <- whyUnavailable (caseBackend c)
+  forM_ why skip
+  self <- getExecutablePath
+  environment <- getEnvironment
+  let set = ("WEFT_BACKEND", caseBackend c) : caseSet c
+      words' = arguments 3 2 1 0 (caseFlags c)
+      tracing log' = ["strace", "-f", "-qq", "-o", log', "-e", "trace=" <> intercalate "," (map (takeWhile (/= ':')) (caseInject c)), "-e", "status=failed"] <> concat [["-e", "inject=" <> i] | i <- caseInject c]
+      command log' = (if null (caseInject c) then [] else tracing log') <> (self : words')
+      process log' =
+        (P.proc "sh" (["-c", caseShell c <> " exec \"$@\"", "sh"] <> command log'))
+          { P.std_out = P.CreatePipe,
+            P.std_err = P.CreatePipe,
+            P.env = Just (set <> filter ((`notElem` map fst set) . fst) environment)
+          }
+  withLog $ \log' -> P.withCreateProcess (process log') $ \_ out err child -> do
+    pid <- P.getPid child
+    bracket (forkIO (forM_ ((,) <$> pid <*> caseMeanwhile c) disturb)) killThread . const $ do
+      said <- maybe (pure "") readAll out
+      complained <- maybe (pure "") readAll err
+      code <- P.waitForProcess child
+      unless (code == ExitSuccess && "clean" `isInfixOf` said) $
+        assertFailure (unlines ["it ended with " <> show code, said, complained])
+      unless (null (caseInject c)) $ do
+        injected <- length . filter ("(INJECTED)" `isInfixOf`) . lines <$> readFile log'
+        assertBool "nothing was injected" (injected > 0)
+  where
+    withLog act = do
+      tmp <- getTemporaryDirectory
+      n <- getProcessID
+      let log' = tmp </> ("weft-faults-" <> show n)
+      act log' `finally` removePathForcibly log'
+    readAll h = hGetContents h >>= \s -> length s `seq` pure s
+    -- The signals in turn, with pauses of so many microseconds; not before it can take them.
+    disturb (pid, (pause, which)) = do
+      threadDelay 500000
+      -- Until it is gone.
+      let go [] = pure ()
+          go (s : ss) = do
+            sent <- try (signalProcess s pid) :: IO (Either IOException ())
+            threadDelay pause
+            either (const (pure ())) (const (go ss)) sent
+      go (cycle which)
