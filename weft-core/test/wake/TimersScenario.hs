@@ -48,7 +48,7 @@ scenario cancelling setters = do
       nowhere = TimerOwner (pure ()) (\_ _ -> pure ())
       owner = do
         applyNews ts
-        void (expireTimers ts (Instant 1))
+        void (expireTimers ts (Instant 1) (const (pure ())))
       check stuck = do
         takeAll ts >>= mapM_ (fireTimer Due)
         f <- readIORef fired

@@ -84,6 +84,7 @@ import Weft.Core.Timer (Timer, cancelTimer)
 import Weft.Duration
 import Weft.Sys (guarded, interruptiblyMasked, mask_, now)
 import Weft.TimerQueue (newQueue)
+import Weft.Watchdog.Bound (boundFromEnvironment)
 import Prelude hiding (init)
 
 -- | Watches descriptors and timers, and runs callbacks.
@@ -96,6 +97,7 @@ new = newWith =<< newDefaultBackend
 -- | A manager over that back end, which belongs to it from now on.
 newWith :: Backend -> IO EventManager
 newWith backend = do
+  boundFromEnvironment
   registry <- Core.registryFor
   queue <- newQueue
   Core.newManager (-1) registry queue (\_ _ -> pure ()) backend

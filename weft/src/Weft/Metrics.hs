@@ -7,14 +7,26 @@ module Weft.Metrics
     CapabilityMetrics (..),
     readMetrics,
     total,
+
+    -- * Histograms
+    HistogramCounts (..),
+    bucketBounds,
+    countsTotal,
+    addCounts,
+    noCounts,
   )
 where
 
 import Data.List (foldl')
+import System.Posix.Types (Fd)
 import Weft.Core.Backend (backendName)
 import Weft.Core.Counters
+import Weft.Core.Heartbeat (longestCallback)
+import Weft.Core.Histogram
+import Weft.Core.Latency (latencyHistogram)
 import Weft.Core.Manager
 import Weft.Core.Registry (registeredCount)
+import Weft.Core.Time (Duration)
 import Weft.Runtime.Managers
 
 -- | Counters of the whole program.
@@ -46,7 +58,19 @@ data CapabilityMetrics = CapabilityMetrics
     metricsSleeps :: !Int,
     metricsTimersSet :: !Int,
     metricsTimersFired :: !Int,
-    metricsTimersCancelled :: !Int
+    metricsTimersCancelled :: !Int,
+    -- | Descriptors whose events it reports now.
+    metricsDescriptors :: !Int,
+    -- | Timers that are pending now.
+    metricsTimersPending :: !Int,
+    -- | From the moment at which the dispatcher learns of an event to that at which the thread that waited for it runs, by
+    -- "Weft.Socket" or "Weft.Thread". Measured for the events of one batch in 16.
+    metricsWakeLatency :: !HistogramCounts,
+    -- | From the instant at which a timer was due to the beginning of the round in which it was fired. Of all timers.
+    metricsTimerLateness :: !HistogramCounts,
+    -- | The longest time that the callbacks of one descriptor, or the timers of one turn, took while there was a watchdog
+    -- ("Weft.Watchdog"), and which descriptor it was; 'Nothing' for timers.
+    metricsLongestCallback :: !(Duration, Maybe Fd)
   }
   deriving (Eq, Show)
 
@@ -69,6 +93,11 @@ ofManager m =
     <*> get TimersSet
     <*> get TimersFired
     <*> get TimersCancelled
+    <*> get Descriptors
+    <*> managerPending m
+    <*> readHistogram (latencyHistogram (managerLatency m))
+    <*> readHistogram (managerLateness m)
+    <*> longestCallback (managerHeartbeat m)
   where
     get = readCounter (managerCounters m)
 

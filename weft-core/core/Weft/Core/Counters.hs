@@ -16,7 +16,7 @@ where
 
 import Weft.Sys
 
--- | What is counted. All only grow.
+-- | What is counted. All but 'Descriptors' only grow.
 data Counter
   = -- | Times a thread waited for a descriptor.
     Waits
@@ -36,6 +36,8 @@ data Counter
   | TimersSet
   | TimersFired
   | TimersCancelled
+  | -- | Descriptors whose events the manager reports now.
+    Descriptors
   deriving (Eq, Ord, Show, Enum, Bounded)
 
 -- | A block of counters. Padded on both sides to keep neighbours in the heap off

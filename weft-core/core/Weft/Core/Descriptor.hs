@@ -39,6 +39,7 @@ import Weft.Core.Backend
 import Weft.Core.Counters
 import Weft.Core.EventLog (Marker (Waited), mark)
 import Weft.Core.Events
+import Weft.Core.Latency (noteRunning)
 import Weft.Core.Manager
 import Weft.Core.Readiness
 import Weft.Core.Registry
@@ -206,9 +207,11 @@ waitToken d dir deadline = do
         Just resume -> do
           resume (readinessFd rd) (eventOf dir)
           wakeManager m
-      if deadline == never
-        then True <$ takeMVar (token rd dir)
-        else waitBefore m
+      dropStamp rd dir
+      got <- if deadline == never then True <$ takeMVar (token rd dir) else waitBefore m
+      stamp <- takeStamp rd dir
+      when (stamp /= unstamped) (noteRunning (managerLatency m) stamp)
+      pure got
   where
     rd = descriptorReadiness d
     eventOf Reading = evtRead <> evtPeerClosed

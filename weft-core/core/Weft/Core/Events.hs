@@ -23,6 +23,10 @@ module Weft.Core.Events
     -- * How a back end reports
     Trigger (..),
 
+    -- * When it was reported
+    Stamp,
+    unstamped,
+
     -- * Tokens
     Token (..),
     tableToken,
@@ -38,6 +42,14 @@ where
 import Data.Bits
 import Data.List (intercalate)
 import System.Posix.Types (Fd)
+
+-- | When an event was handed out, in nanoseconds of the monotonic clock; 'unstamped' for most events
+-- ("Weft.Core.Latency").
+type Stamp = Int
+
+-- | Nobody measures what becomes of the event.
+unstamped :: Stamp
+unstamped = 0
 
 -- | A set of events. '<>' is union, 'mempty' the empty set.
 newtype Events = Events Int

@@ -26,6 +26,10 @@ module Weft.Core.Manager
     managerBackend,
     managerRegistry,
     managerCounters,
+    managerLatency,
+    managerLateness,
+    managerPending,
+    managerHeartbeat,
     managerEventLog,
     managerIndex,
     isAlive,
@@ -56,11 +60,14 @@ module Weft.Core.Manager
   )
 where
 
-import Control.Monad (forM_, unless, void, when)
+import Control.Monad (forM_, unless, void, when, (>=>))
 import Weft.Core.Backend
 import Weft.Core.Counters
 import Weft.Core.EventLog
 import Weft.Core.Events
+import Weft.Core.Heartbeat
+import Weft.Core.Histogram
+import Weft.Core.Latency
 import Weft.Core.Registry
 import Weft.Core.Time (Instant (..), never)
 import qualified Weft.Core.Time as Time
@@ -86,6 +93,12 @@ data Manager = Manager
     managerHint :: !AtomicWords,
     -- | What it did, for "Weft.Metrics".
     managerCounters :: !Counters,
+    -- | How long after their events threads run.
+    managerLatency :: !Latency,
+    -- | How long after they were due timers are fired. Written by the runner.
+    managerLateness :: !Histogram,
+    -- | What the runner does now, for the watchdog. Written by the runner.
+    managerHeartbeat :: !Heartbeat,
     -- | Where it writes down what it does.
     managerEventLog :: !EventLog,
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the
@@ -125,6 +138,9 @@ newManager index registry queue resettle backend = do
   wake <- newWake
   hint <- newAtomicWords 1
   counters <- newCounters
+  latency <- newLatency
+  lateness <- newHistogram
+  heartbeat <- newHeartbeat index
   eventLog <- openEventLog
   state <- newAtomicWords 3
   generation <- forkGeneration
@@ -132,7 +148,7 @@ newManager index registry queue resettle backend = do
   external <- newRef (\_ _ -> pure ())
   finished <- newEmptyMVar
   let owner = TimerOwner (onCancelled m) resettle
-      m = Manager backend registry timers owner wake hint counters eventLog index state generation runner external finished
+      m = Manager backend registry timers owner wake hint counters latency lateness heartbeat eventLog index state generation runner external finished
   pure m
   where
     onCancelled m = do
@@ -148,7 +164,8 @@ registryFor =
       { opsBackend = managerBackend,
         opsAlive = isAlive,
         opsSame = sameManager,
-        opsWake = wakeManager
+        opsWake = wakeManager,
+        opsCount = \m -> countSharedBy (managerCounters m) Descriptors
       }
 
 -- | The same manager?
@@ -186,14 +203,15 @@ step m = uninterruptibleMask_ $ do
     then False <$ finish m
     else do
       pokeWord (managerState m) wordTurn 1
-      turn `onException` pokeWord (managerState m) wordTurn 0
-      pokeWord (managerState m) wordTurn 0
+      turn `onException` over
+      over
       pure True
   where
+    over = beat (managerHeartbeat m) Outside >> pokeWord (managerState m) wordTurn 0
     turn = do
-      busy <- look m
+      busy <- beat (managerHeartbeat m) InTurn >> look m
       unless busy $ do
-        yield
+        yielding m
         again <- look m
         unless again (sleep m)
 
@@ -215,12 +233,20 @@ loop m = mask_ $ do
       if state /= stateRunning
         then False <$ finish m
         else do
-          busy <- look m
-          yield
+          busy <- beat (managerHeartbeat m) InTurn >> look m
+          yielding m
           unless busy $ do
             again <- look m
-            if again then yield else sleep m
+            if again then yielding m else sleep m
           pure True
+
+-- | Let other threads run.
+yielding :: Manager -> IO ()
+yielding m = do
+  beat (managerHeartbeat m) Yielded
+  yield
+  beat (managerHeartbeat m) InTurn
+{-# INLINE yielding #-}
 
 -- $within
 -- For a thread that runs a manager as a part of its own loop, after 'initialize'.
@@ -235,7 +261,7 @@ poll = look
 -- sleeps, so whoever publishes work first and then calls 'wakeManager' is not
 -- missed.
 sleepUnless :: Manager -> IO Bool -> IO ()
-sleepUnless = sleepWith
+sleepUnless m busy = sleepWith m busy (waitUntil >=> \wait -> backendPoll (managerBackend m) wait (handle m))
 {-# INLINE sleepUnless #-}
 
 -- | From now on events of descriptors that were armed in the manager's back end
@@ -254,16 +280,20 @@ look m = do
     else do
       count (managerCounters m) PollsFull
       countBy (managerCounters m) Dispatched n
+      endBatch (managerLatency m)
       mark (managerEventLog m) (Handed n)
   pure (n /= 0 || fired)
 
 -- | Block, unless something was pushed meanwhile. The order matters: announce,
 -- look at the inbox, block ("Weft.Core.Wake").
 sleep :: Manager -> IO ()
-sleep m = sleepWith m (pure False)
+sleep m = sleepWith m (pure False) $ \due -> do
+  wait <- waitUntil due
+  asleep (managerHeartbeat m) wait $ \wait' -> backendPoll (managerBackend m) wait' (handle m)
 
-sleepWith :: Manager -> IO Bool -> IO ()
-sleepWith m busy = do
+-- | The last argument blocks until an instant, or an event, and returns how many events it found.
+sleepWith :: Manager -> IO Bool -> (Instant -> IO Int) -> IO ()
+sleepWith m busy block = do
   due <- min <$> nextDue (managerTimers m) <*> hinted m
   ok <- announce (managerWake m) due
   when ok $ do
@@ -274,12 +304,12 @@ sleepWith m busy = do
     news <- hasNews (managerTimers m)
     other <- busy
     unless (news || other || state /= stateRunning) $ do
-      wait <- waitUntil due
       count (managerCounters m) Sleeps
       mark (managerEventLog m) Sleeping
-      n <- backendPoll (managerBackend m) wait (handle m) `onException` awaken (managerWake m)
+      n <- block due `onException` awaken (managerWake m)
       mark (managerEventLog m) (Woken n)
       countBy (managerCounters m) Dispatched n
+      unless (n == 0) (endBatch (managerLatency m))
     awaken (managerWake m)
 
 waitUntil :: Instant -> IO Wait
@@ -288,10 +318,16 @@ waitUntil due
   | otherwise = WaitFor . Time.until due <$> now
 
 handle :: Manager -> Token -> Events -> IO ()
-handle m tok evs
-  | isReadinessToken tok = deliverTo (managerRegistry m) tok evs
-  | isExternalToken tok = readRef (managerExternalHandler m) >>= \external -> external tok evs
-  | otherwise = dispatch (managerRegistry m) (tokenFd tok) (Just (tokenGeneration tok)) evs
+handle m tok evs = do
+  stamp <- stampEvent (managerLatency m)
+  if isReadinessToken tok
+    then deliverTo (managerRegistry m) stamp tok evs
+    else
+      if isExternalToken tok
+        then readRef (managerExternalHandler m) >>= \external -> external tok evs
+        else
+          during (managerHeartbeat m) (InCallback (tokenFd tok)) $
+            dispatch (managerRegistry m) (tokenFd tok) (Just (tokenGeneration tok)) evs
 {-# INLINE handle #-}
 
 runTimers :: Manager -> IO Bool
@@ -305,7 +341,7 @@ runTimers m = do
       if next > t
         then pure False
         else do
-          fired <- expireTimers ts t
+          fired <- during (managerHeartbeat m) InTimers $ expireTimers ts t (\due -> observe (managerLateness m) (Time.until t due))
           countBy (managerCounters m) TimersFired fired
           when (fired > 0) (mark (managerEventLog m) (Fired fired))
           pure (fired > 0)
@@ -376,6 +412,7 @@ finish m = uninterruptibleMask_ $ do
     letSignallersPass
     unreserve (managerRegistry m) (backendDescriptors (managerBackend m))
     backendClose (managerBackend m)
+    dropHeartbeat (managerHeartbeat m)
     void (tryPutMVar (managerFinished m) ())
   where
     letSignallersPass = do
@@ -390,6 +427,10 @@ discard m = do
   unless (old == stateFinished) (backendClose (managerBackend m))
 
 -- Timers ---------------------------------------------------------------------------
+
+-- | How many timers are pending, from any thread.
+managerPending :: Manager -> IO Int
+managerPending = pendingTimers . managerTimers
 
 -- | Run an action on the manager's thread at an instant, or as soon as possible
 -- after it, never before; or when the manager is stopped, with 'Orphaned'. The

@@ -40,6 +40,10 @@ module Weft.Core.Readiness
     noteExpired,
     expiredDone,
     anyExpired,
+
+    -- * How late waiters are
+    dropStamp,
+    takeStamp,
   )
 where
 
@@ -58,7 +62,8 @@ data Readiness = Readiness
     -- | Distinguishes it from earlier and later users of the same number.
     readinessGeneration :: !Int,
     -- | Word 0: its use count, and the flags below, which are set by anybody and never cleared. Words 1 and 2: expired
-    -- waiters of each direction, counted up by timers and down by the waiters.
+    -- waiters of each direction, counted up by timers and down by the waiters. Words 3 and 4: the stamp of the last event of each
+    -- direction that had one ('Stamp'), written by the dispatcher, taken by a waiter.
     readinessWords :: !AtomicWords,
     readinessReadToken :: !(MVar ()),
     readinessWriteToken :: !(MVar ())
@@ -82,7 +87,7 @@ useCount rd = UseCount (readinessWords rd) 0 0
 -- | Of an open descriptor. Both tokens are there: nothing has been
 -- tried yet.
 newReadiness :: Fd -> Int -> IO Readiness
-newReadiness fd gen = Readiness fd gen <$> newAtomicWords 3 <*> newMVar () <*> newMVar ()
+newReadiness fd gen = Readiness fd gen <$> newAtomicWords 5 <*> newMVar () <*> newMVar ()
 
 -- | The token of a direction.
 token :: Readiness -> Direction -> MVar ()
@@ -90,14 +95,39 @@ token rd Reading = readinessReadToken rd
 token rd Writing = readinessWriteToken rd
 {-# INLINE token #-}
 
--- | Note what the kernel reported and let threads try. Never blocks. The flags
+-- | Note what the kernel reported and let threads try. Never blocks. The flags and stamps
 -- are set before the tokens are put, so whoever takes a token sees them.
-deliver :: Readiness -> Events -> IO ()
-deliver rd evs = do
+deliver :: Readiness -> Stamp -> Events -> IO ()
+deliver rd stamp evs = do
+  when (stamp /= unstamped) (putStamps rd stamp evs)
   when (evs `overlaps` (evtPeerClosed <> evtHangup <> evtUrgent)) (void (setFlags (useCount rd) (flagsOf evs)))
   when (evs `overlaps` evtRead) (void (tryPutMVar (readinessReadToken rd) ()))
   when (evs `overlaps` evtWrite) (void (tryPutMVar (readinessWriteToken rd) ()))
 {-# INLINE deliver #-}
+
+putStamps :: Readiness -> Stamp -> Events -> IO ()
+putStamps rd stamp evs = do
+  when (evs `overlaps` evtRead) (pokeWord (readinessWords rd) (stampWord Reading) stamp)
+  when (evs `overlaps` evtWrite) (pokeWord (readinessWords rd) (stampWord Writing) stamp)
+{-# NOINLINE putStamps #-}
+
+-- | Before a thread blocks: a stamp that is there is of an event that woke nobody.
+dropStamp :: Readiness -> Direction -> IO ()
+dropStamp rd d = do
+  stamp <- peekWord (readinessWords rd) (stampWord d)
+  when (stamp /= unstamped) (pokeWord (readinessWords rd) (stampWord d) unstamped)
+{-# INLINE dropStamp #-}
+
+-- | The stamp of the event that let a waiting thread go on, if it has one; no other thread gets it.
+takeStamp :: Readiness -> Direction -> IO Stamp
+takeStamp rd d = do
+  stamp <- peekWord (readinessWords rd) (stampWord d)
+  if stamp == unstamped then pure unstamped else swapWord (readinessWords rd) (stampWord d) unstamped
+{-# INLINE takeStamp #-}
+
+stampWord :: Direction -> Int
+stampWord Reading = 3
+stampWord Writing = 4
 
 flagsOf :: Events -> Int
 flagsOf evs = flag evtPeerClosed flagPeerClosed .|. flag evtHangup flagHangup .|. flag evtUrgent flagUrgent

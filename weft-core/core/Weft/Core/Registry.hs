@@ -62,7 +62,9 @@ data ManagerOps m = ManagerOps
     opsAlive :: m -> IO Bool,
     opsSame :: m -> m -> Bool,
     -- | Make sure that it sees what was armed.
-    opsWake :: m -> IO ()
+    opsWake :: m -> IO (),
+    -- | It reports the events of so many descriptors more, or fewer.
+    opsCount :: m -> Int -> IO ()
   }
 
 -- | What is called, with the events that concern it.
@@ -134,8 +136,9 @@ nextNumber r = (.&. 0x3fffffff) <$> addWord (numbers r) 0 1
 registeredCount :: Registry m -> IO Int
 registeredCount r = peekWord (numbers r) 1
 
-known :: Registry m -> Int -> IO ()
-known r n = void (addWord (numbers r) 1 n)
+-- | So many more, or fewer, are known, and reported by that manager.
+known :: Registry m -> m -> Int -> IO ()
+known r m n = void (addWord (numbers r) 1 n) >> opsCount (host r) m n
 
 -- Callbacks --------------------------------------------------------------------
 
@@ -179,7 +182,7 @@ register r m fd evs lifetime callback = do
           case armed of
             AlwaysReady -> pure (table, Right Ready)
             Armed -> do
-              when (null (maybe [] entryRegistrations old)) (known r 1)
+              when (null (maybe [] entryRegistrations old)) (known r serving 1)
               pure (inserted fd (Entry gen serving regs) table, Right (Placed (registrationKey reg)))
 
 inserted :: Fd -> Entry m -> IntMap.IntMap (Known m) -> IntMap.IntMap (Known m)
@@ -229,7 +232,7 @@ settle ::
   IO (IntMap.IntMap (Known m))
 settle r table fd e kept rearm
   | null kept = do
-    known r (-1)
+    known r (entryManager e) (-1)
     alive <- opsAlive (host r) (entryManager e)
     shared <- sharesReadiness r fd (entryManager e)
     when (alive && not shared) (forget r (entryManager e) fd)
@@ -259,7 +262,7 @@ dispatch r fd gen evs = do
       shared <- sharesReadiness r fd (entryManager e)
       table' <-
         if null kept
-          then IntMap.delete (fromIntegral fd) table <$ known r (-1)
+          then IntMap.delete (fromIntegral fd) table <$ known r (entryManager e) (-1)
           else settle r table fd e kept (shared || needsArming due kept)
       pure (table', due)
     _ -> pure (table, [])
@@ -316,17 +319,17 @@ attach r m rd = do
             `onException` setSlot r fd Vacant
           when (backendDeferred backend) (opsWake (host r) m)
           case slot of
-            Vacant -> known r 1
-            Attached _ _ -> pure ()
+            Vacant -> known r m 1
+            Attached _ gone -> opsCount (host r) gone (-1) >> opsCount (host r) m 1
           pure (Just m)
 
--- | An event for a tracked descriptor. On a manager's thread. Without a lock.
-deliverTo :: Registry m -> Token -> Events -> IO ()
-deliverTo r tok evs = do
+-- | An event for a tracked descriptor, with its stamp. On a manager's thread. Without a lock.
+deliverTo :: Registry m -> Stamp -> Token -> Events -> IO ()
+deliverTo r stamp tok evs = do
   slot <- lookupSlot r fd
   case slot of
     Attached rd _ | readinessGeneration rd == tokenGeneration tok -> do
-      deliver rd evs
+      deliver rd stamp evs
       shared <- isShared rd
       when shared (dispatch r fd Nothing evs)
     _ -> pure ()
@@ -409,7 +412,7 @@ retire r fd refused next close = mask_ $ do
       Just (Closing earlier) -> pure (table, Left (Just earlier))
       Just Reserved -> pure (table, Left Nothing)
       Just (Registered e) -> do
-        known r (-1)
+        known r (entryManager e) (-1)
         retired (entryManager e)
         dropReadiness (Just e)
         pure (marked, Right (entryRegistrations e))
@@ -422,7 +425,7 @@ retire r fd refused next close = mask_ $ do
         Attached rd m -> do
           disown rd
           setSlot r fd Vacant
-          known r (-1)
+          known r m (-1)
           unless (any (opsSame (host r) m . entryManager) entry) (retired m)
         Vacant -> pure ()
     retired m = do
@@ -444,7 +447,7 @@ abandon r m = fmap concat . forM [0 .. stripeCount - 1] $ \i -> do
   lock <- readBoxedArray (stripes r) i
   modifyMVar lock $ \table -> do
     let (gone, kept) = IntMap.partition ofManager table
-    known r (negate (IntMap.size gone))
+    known r m (negate (IntMap.size gone))
     pure (kept, concat [entryRegistrations e | Registered e <- IntMap.elems gone])
   where
     ofManager (Registered e) = opsSame (host r) m (entryManager e)

@@ -23,6 +23,8 @@ module Weft.Core.Timers
     expireTimers,
     takeAll,
     orphanAll,
+
+    -- * Figures
     pendingTimers,
   )
 where
@@ -170,13 +172,13 @@ noteSize ts = writeWord (timersCounts ts) wordQueued =<< queueSize (timersQueue 
 nextDue :: Timers -> IO Instant
 nextDue = queueNext . timersQueue
 
--- | Fire what is due at an instant; how many fired.
-expireTimers :: Timers -> Instant -> IO Int
-expireTimers ts instant = do
+-- | Fire what is due at an instant; how many fired. The function is told when each of those was due, after it has fired.
+expireTimers :: Timers -> Instant -> (Instant -> IO ()) -> IO Int
+expireTimers ts instant told = do
   fired <- newAtomicWords 1
   queueExpire (timersQueue ts) instant $ \t -> do
     ok <- fireTimer Due t
-    if ok then bumpWord fired 0 1 else noteSwept ts 1
+    if ok then bumpWord fired 0 1 >> told (timerDue t) else noteSwept ts 1
   noteSize ts
   peekWord fired 0
 
@@ -207,6 +209,9 @@ takeInbox ts = (`listed` []) <$> swapRef (timersInbox ts) Empty
     listed Empty acc = acc
     listed (Push t rest) acc = listed rest (t : acc)
 
--- | How many are in the queue, cancelled ones included.
+-- | How many are pending, from any thread. Those that were set or cancelled in this moment may be missing.
 pendingTimers :: Timers -> IO Int
-pendingTimers ts = queueSize (timersQueue ts)
+pendingTimers ts = pending <$> peekWord counts wordInbox <*> peekWord counts wordQueued <*> peekWord counts wordDead
+  where
+    counts = timersCounts ts
+    pending inbox queued dead = max 0 (inbox + queued - dead)

@@ -29,6 +29,7 @@ import Weft.Core.Registry (Registry)
 import Weft.Core.Time (Instant)
 import Weft.Sys
 import Weft.TimerQueue (newQueue)
+import Weft.Watchdog.Bound (boundFromEnvironment)
 
 -- | What one process has.
 data Runtime = Runtime
@@ -107,6 +108,7 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
   case found of
     Just m -> pure m
     Nothing -> mask_ $ do
+      boundFromEnvironment
       backend <- newDefaultBackend
       queue <- newQueue
       m <- newManager cap (runtimeRegistry rt) queue resettle backend

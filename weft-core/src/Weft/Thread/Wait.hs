@@ -14,7 +14,7 @@ where
 
 import Control.Concurrent.STM (STM, atomically, newTVarIO, readTVar, retry, throwSTM, writeTVar)
 import Control.Exception (catch, mask_, onException)
-import Control.Monad (void)
+import Control.Monad (void, when)
 import Foreign.C.Error (Errno (..), eBADF)
 import GHC.Conc (TVar (..))
 import GHC.Exts (mkWeak#)
@@ -23,6 +23,7 @@ import System.Posix.Types (Fd)
 import Weft.Core.Counters
 import Weft.Core.EventLog (Marker (Waited), mark)
 import Weft.Core.Events
+import Weft.Core.Latency (noteRunning, presentStamp)
 import Weft.Core.Manager
 import Weft.Core.Registry
 import Weft.FFI.Errno (errnoError)
@@ -50,18 +51,24 @@ threadWait :: String -> Events -> Fd -> IO ()
 threadWait loc evs fd = mask_ $ do
   m <- currentManager
   box <- Sys.newEmptyMVar
-  placed <- register (managerRegistry m) m fd evs OneShot (\_ e -> void (Sys.tryPutMVar box e))
+  placed <- register (managerRegistry m) m fd evs OneShot $ \_ e -> do
+    stamp <- presentStamp (managerLatency m)
+    void (Sys.tryPutMVar box (Woken e stamp))
   case placed of
     Ready -> pure ()
     ManagerGone -> threadWait loc evs fd
     Placed key -> do
       countShared (managerCounters m) Waits
       mark (managerEventLog m) Waited
-      found <- Sys.takeMVar box `onException` unregister (managerRegistry m) fd key
+      Woken found stamp <- Sys.takeMVar box `onException` unregister (managerRegistry m) fd key
+      when (stamp /= unstamped) (noteRunning (managerLatency m) stamp)
       case verdict loc found of
         Right () -> pure ()
         Left (Just err) -> ioError err
         Left Nothing -> threadWait loc evs fd
+
+-- | What a waiting thread is told: what happened, and when ('Stamp').
+data Woken = Woken !Events !Stamp
 
 -- | Ready, or an error, or neither since the manager was stopped.
 verdict :: String -> Events -> Either (Maybe IOError) ()

@@ -1,0 +1,30 @@
+#ifndef WEFT_WATCHDOG_H
+#define WEFT_WATCHDOG_H
+#include <stdint.h>
+
+/* What a manager's runner does, in a block of its own outside of the heap, so that an OS thread of C can read it while no Haskell
+ * code runs. Weft.Core.Heartbeat has the same order of the first five words. */
+struct weft_heartbeat {
+  /* Written by the runner. */
+  _Alignas(128) int64_t beat; /* grows after each change of state */
+  int64_t state;              /* a phase, and from bit 3 on the descriptor of a callback, or when a sleeper will be back, in ns */
+  /* The bound in ns, or 0. Written by the watchdog. */
+  int64_t watched;
+  /* The longest callback while it was watched, in ns, and its descriptor or -1. Written by the runner. */
+  int64_t longest, longest_of;
+  /* The watchdog's own: the capability, or -1; since when it has seen this beat and state; 0, or since when what it has
+   * reported lasts. */
+  int64_t index, seen_beat, seen_state, since, reported_since;
+  int32_t used;
+};
+
+enum weft_phase { WEFT_OUTSIDE, WEFT_TURN, WEFT_CALLBACK, WEFT_TIMERS, WEFT_YIELDED, WEFT_ASLEEP };
+
+struct weft_heartbeat *weft_heartbeat_open(int64_t index);
+void weft_heartbeat_close(struct weft_heartbeat *h);
+int weft_watchdog_set(int64_t bound_ns);
+int64_t weft_watchdog_bound(void);
+int64_t weft_watchdog_stalls(void);
+int64_t weft_watchdog_longest(void);
+
+#endif

@@ -1,0 +1,87 @@
+-- |
+-- Counts of durations by powers of two, in words that are allocated once: an observation is a count of leading
+-- zeros and two additions, and allocates nothing. Each manager has histograms of its own.
+--
+-- Any thread may read. 'observe' is for the thread that runs the manager, 'observeShared' for any thread; a histogram
+-- belongs either to the one or to the other.
+module Weft.Core.Histogram
+  ( Histogram,
+    newHistogram,
+    observe,
+    observeShared,
+    HistogramCounts (..),
+    readHistogram,
+    noCounts,
+    addCounts,
+    countsTotal,
+    bucketBounds,
+  )
+where
+
+import Data.Bits (countLeadingZeros, finiteBitSize)
+import Data.Int (Int64)
+import Weft.Core.Time (Duration (..))
+import Weft.Sys
+
+-- | The words, padded on both sides as 'Weft.Core.Counters.Counters' are: the buckets, and the sum of what was observed.
+newtype Histogram = Histogram AtomicWords
+
+pad, firstPower, lastPower, bucketCount :: Int
+pad = 8
+firstPower = 10
+lastPower = 34
+bucketCount = lastPower - firstPower + 2
+
+-- | All zero.
+newHistogram :: IO Histogram
+newHistogram = Histogram <$> newAtomicWords (2 * pad + bucketCount + 1)
+
+-- | The upper ends of all buckets but the last, which has none: 2^10 ns (a microsecond), 2^11 ns, and so on up to 2^34 ns (17 s).
+-- A duration that equals an end is below it.
+bucketBounds :: [Duration]
+bucketBounds = [Duration (2 ^ k) | k <- [firstPower .. lastPower]]
+
+-- | The bucket of a duration in nanoseconds.
+bucketOf :: Int64 -> Int
+bucketOf ns
+  | ns <= 2 ^ firstPower = 0
+  | otherwise = min (bucketCount - 1) (finiteBitSize ns - countLeadingZeros (ns - 1) - firstPower)
+{-# INLINE bucketOf #-}
+
+-- | Count a duration; only for the thread that runs the manager.
+observe :: Histogram -> Duration -> IO ()
+observe (Histogram w) (Duration ns) = do
+  bumpWord w (pad + bucketOf ns) 1
+  bumpWord w (pad + bucketCount) (fromIntegral ns)
+{-# INLINE observe #-}
+
+-- | Count a duration, from any thread.
+observeShared :: Histogram -> Duration -> IO ()
+observeShared (Histogram w) (Duration ns) = do
+  _ <- addWord w (pad + bucketOf ns) 1
+  () <$ addWord w (pad + bucketCount) (fromIntegral ns)
+
+-- | What a histogram holds.
+data HistogramCounts = HistogramCounts
+  { -- | Durations in each bucket, and not in an earlier one: one number more than there are 'bucketBounds'.
+    countsBuckets :: [Int],
+    countsSum :: !Duration
+  }
+  deriving (Eq, Show)
+
+-- | The present counts.
+readHistogram :: Histogram -> IO HistogramCounts
+readHistogram (Histogram w) =
+  HistogramCounts <$> mapM (\i -> peekWord w (pad + i)) [0 .. bucketCount - 1] <*> (Duration . fromIntegral <$> peekWord w (pad + bucketCount))
+
+-- | Nothing was observed.
+noCounts :: HistogramCounts
+noCounts = HistogramCounts (replicate bucketCount 0) mempty
+
+-- | Of both.
+addCounts :: HistogramCounts -> HistogramCounts -> HistogramCounts
+addCounts (HistogramCounts a s) (HistogramCounts b t) = HistogramCounts (zipWith (+) a b) (s <> t)
+
+-- | How many durations were observed.
+countsTotal :: HistogramCounts -> Int
+countsTotal = sum . countsBuckets

@@ -1,0 +1,24 @@
+-- |
+-- The watchdog's OS thread (@cbits\/watchdog.c@).
+module Weft.FFI.Watchdog
+  ( watchdogSet,
+    watchdogBound,
+    watchdogStalls,
+    watchdogLongest,
+  )
+where
+
+import Data.Int (Int64)
+import Foreign.C.Types (CInt (..))
+
+-- | Set the bound in nanoseconds, 0 for none; 0, or minus an errno.
+foreign import ccall unsafe "weft_watchdog_set" watchdogSet :: Int64 -> IO CInt
+
+-- | The present bound.
+foreign import ccall unsafe "weft_watchdog_bound" watchdogBound :: IO Int64
+
+-- | How often a capability was held for longer.
+foreign import ccall unsafe "weft_watchdog_stalls" watchdogStalls :: IO Int64
+
+-- | The longest of these times, as far as it has been seen, in nanoseconds.
+foreign import ccall unsafe "weft_watchdog_longest" watchdogLongest :: IO Int64

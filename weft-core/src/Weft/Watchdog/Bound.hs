@@ -1,0 +1,49 @@
+-- |
+-- The bound of the watchdog, from the program or from the environment. Below "Weft.Runtime.Managers", which asks the environment before it
+-- starts the first dispatcher.
+module Weft.Watchdog.Bound
+  ( setBound,
+    boundFromEnvironment,
+  )
+where
+
+import Control.Monad (when)
+import System.Environment (lookupEnv)
+import System.IO.Unsafe (unsafePerformIO)
+import Text.Read (readMaybe)
+import Weft.Core.Time (Duration (..), toSeconds)
+import Weft.FFI.Errno (throwIfNegative_)
+import Weft.FFI.Watchdog
+import Weft.Sys (AtomicWords, newAtomicWords, swapWord)
+
+-- | Not 0 once the bound was set, or the environment was asked for it.
+decided :: AtomicWords
+decided = unsafePerformIO (newAtomicWords 1)
+{-# NOINLINE decided #-}
+
+-- | Use this bound from now on; 'Nothing' for no watchdog. Throws a user error for one below a millisecond, and an 'IOError' when the
+-- kernel refuses an OS thread.
+setBound :: Maybe Duration -> IO ()
+setBound bound = do
+  _ <- swapWord decided 0 1
+  apply bound
+
+apply :: Maybe Duration -> IO ()
+apply Nothing = throwIfNegative_ "watchdog" (watchdogSet 0)
+apply (Just d@(Duration ns))
+  | toSeconds d < 0.001 = ioError (userError "weft: a watchdog's bound is a millisecond or more")
+  | otherwise = throwIfNegative_ "watchdog" (watchdogSet ns)
+
+-- | The bound that @WEFT_WATCHDOG@ names, once in a process and unless the program has set one. Throws a user error for what is no
+-- number of seconds.
+boundFromEnvironment :: IO ()
+boundFromEnvironment = do
+  before <- swapWord decided 0 1
+  when (before == 0) $ do
+    set <- lookupEnv "WEFT_WATCHDOG"
+    case set of
+      Nothing -> pure ()
+      Just text
+        | text `elem` ["", "0"] -> pure ()
+        | Just s <- readMaybe text, s >= 0.001, s < 1e6 -> apply (Just (Duration (round (s * 1e9 :: Double))))
+        | otherwise -> ioError (userError ("weft: WEFT_WATCHDOG is " <> show text <> "; it is a number of seconds, such as 1 or 0.25"))
