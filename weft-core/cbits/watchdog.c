@@ -135,11 +135,12 @@ static void look_at(struct weft_heartbeat *h, int64_t now, int64_t limit) {
     h->since = now;
   }
   int64_t since = phase == WEFT_ASLEEP ? detail : h->since;
+  if (since < h->not_before) since = h->not_before;
   if (phase == WEFT_OUTSIDE || h->reported_since || now - since <= limit) return;
   h->reported_since = since;
-  __atomic_store_n(&stalls, stalls + 1, __ATOMIC_RELAXED);
   note_longest(now - since);
   report_held(h, phase, detail, now - since);
+  __atomic_store_n(&stalls, stalls + 1, __ATOMIC_RELAXED);
 }
 
 static void *watch(void *unused) {
@@ -159,7 +160,7 @@ static void *watch(void *unused) {
       struct weft_heartbeat *h = &blocks[i];
       if (!__atomic_load_n(&h->used, __ATOMIC_ACQUIRE)) continue;
       if (!__atomic_load_n(&h->watched, __ATOMIC_ACQUIRE)) continue;
-      if (missed) h->seen_beat = -1; /* what it sees next counts from now */
+      if (missed) h->not_before = now;
       look_at(h, now, limit);
     }
   }

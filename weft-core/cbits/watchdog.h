@@ -12,9 +12,9 @@ struct weft_heartbeat {
   int64_t watched;
   /* The longest callback while it was watched, in ns, and its descriptor or -1. Written by the runner. */
   int64_t longest, longest_of;
-  /* The watchdog's own: the capability, or -1; since when it has seen this beat and state; 0, or since when what it has
-   * reported lasts. */
-  int64_t index, seen_beat, seen_state, since, reported_since;
+  /* The watchdog's own: the capability, or -1; since when it has seen this beat and state; before when nothing counts, as the
+   * process was stopped; 0, or since when what it has reported lasts. */
+  int64_t index, seen_beat, seen_state, since, not_before, reported_since;
   int32_t used;
 };
 

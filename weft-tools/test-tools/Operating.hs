@@ -229,7 +229,7 @@ tests program =
         assertBool out ("/nonexistent does not exist" `isInfixOf` out)
     ]
   where
-    flags = words "config check version host port listen https-redirect proxy-protocol trusted-proxy no-http2 certificate key cores backend index listing header error-page fallback redirect compress cors-origin basic-auth cache trust head-timeout timeout keep-alive keep-alive-requests connections connections-per-address max-target max-head max-fields drain log log-format metrics no-healthz"
+    flags = words "config check version host port listen https-redirect proxy-protocol trusted-proxy no-http2 certificate key cores backend index listing header error-page fallback redirect compress cors-origin basic-auth cache trust head-timeout timeout keep-alive keep-alive-requests connections connections-per-address max-target max-head max-fields drain log log-format metrics watchdog no-healthz"
     run folder options = weft program [] (["serve", folder, "--config", folder </> "weft.yaml"] <> options)
     wrong name part content = testCase name . inFolder $ \folder -> do
       config folder content

@@ -9,18 +9,23 @@ import Control.Concurrent
 import Control.Monad
 import Data.Aeson (Value, decode)
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Lazy as L
 import Data.ByteString.Builder (toLazyByteString)
 import qualified Data.Map.Strict as M
 import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
 import System.Directory (getTemporaryDirectory, removePathForcibly)
 import System.Environment (getArgs, getExecutablePath)
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
+import System.IO (hClose, openTempFile)
 import System.Posix.Temp (mkdtemp)
 import System.Process (readProcessWithExitCode)
 import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.File (FileEngine (..), RingMetrics (..), preferFiles, ringReports, sync, writing)
+import qualified Weft.File as Weft
 import Weft.Metrics
 import Weft.Socket
 import Weft.Socket.ByteString (recv, sendAll)
@@ -37,7 +42,8 @@ main = do
     ["workload"] -> workload
     _ -> defaultMain (testGroup "trace" [recorded, timelines])
 
--- | A hundred turns of two threads over a socket pair, and twenty timers. Prints waits, events, sleeps and fired timers.
+-- | A hundred turns of two threads over a socket pair, twenty timers, and ten requests to a file. Prints waits, events, fired timers, and
+-- requests that went through a ring.
 workload :: IO ()
 workload = do
   (a, b) <- socketPair AF_UNIX Stream defaultProtocol
@@ -53,8 +59,15 @@ workload = do
     _ <- forkIO (sleep (milliseconds 2) >> putMVar fired ())
     pure fired
   mapM_ takeMVar timers
+  preferFiles Rings
+  folder <- getTemporaryDirectory
+  (path, handle) <- openTempFile folder "weft-trace-file"
+  hClose handle
+  Weft.withFile writing path $ \file -> replicateM_ 10 (sync file)
+  removePathForcibly path
   metrics <- readMetrics
-  print (map (`total` metrics) [metricsWaits, metricsDispatched, metricsTimersFired])
+  rings <- ringReports
+  print (map (`total` metrics) [metricsWaits, metricsDispatched, metricsTimersFired] <> [sum (map ringRequests rings)])
 
 recorded :: TestTree
 recorded =
@@ -76,7 +89,10 @@ compared n = do
       let timeline = timelineOf entries
           counted name = M.findWithDefault 0 name (timelineCounts timeline)
       case read out of
-        [waits, dispatched, fired] -> do
+        [waits, dispatched, fired, requests] -> do
+          -- None where the kernel refuses io_uring.
+          counted "file requests submitted" @?= requests
+          counted "file requests done" @?= requests
           counted "waits" @?= waits
           counted "timers fired" @?= fired
           -- The program reads its counters before its last sleep ends.
@@ -111,11 +127,27 @@ timelines =
         M.lookup 1 (timelineRows timeline) @?= Just [Span 20 30 Running "thread 2", Span 31 40 Collecting ""]
         timelineArrows timeline @?= [Arrow 12 0 20 1]
         M.toList (timelineCounts timeline) @?= [("events handed", 3), ("sleeps", 1), ("wake-ups of managers", 1)],
+      testCase "requests in a ring" $ do
+        let timeline =
+              timelineOf
+                [ Entry 10 0 (Marked (Submitted 1)),
+                  Entry 20 1 (Marked (Submitted 1)),
+                  Entry 30 1 (Marked (Finished 2)),
+                  -- The log began when these were under way.
+                  Entry 40 1 (Marked (Finished 5)),
+                  Entry 50 0 (Marked (Submitted 0)),
+                  Entry 60 0 (Runs 1)
+                ]
+        M.toList (timelineDepths timeline) @?= [(0, [Depth 50 60 1]), (1, [Depth 10 20 1, Depth 20 30 2])]
+        M.toList (timelineCounts timeline) @?= [("file requests done", 7), ("file requests submitted", 3)]
+        let page = timelinePage "t" timeline
+        assertBool "in the page" ("files:[0,50,60,1,1,10,20,1,1,20,30,2],filesColour:" `T.isInfixOf` page && "deepest:2," `T.isInfixOf` page)
+        assertBool "in the JSON" ("\"in flight\":2" `T.isInfixOf` T.decodeUtf8 (L.toStrict (toLazyByteString (chromeTrace timeline)))),
       testCase "what is open at the end ends there" $
         M.elems (timelineRows (timelineOf [Entry 1 0 (Runs 7), Entry 9 0 CollectionBegins])) @?= [[Span 1 9 Running "thread 7", Span 9 9 Collecting ""]],
       testCase "markers" $
-        map markerOf ["weft:sleep", "weft:woken 3", "weft:signal -1", "weft:woken", "weft:woken x", "other"]
-          @?= [Just Sleeping, Just (Woken 3), Just (Signalled (-1)), Nothing, Nothing, Nothing],
+        map markerOf ["weft:sleep", "weft:submit 1", "weft:done 2", "weft:woken 3", "weft:signal -1", "weft:woken", "weft:woken x", "other"]
+          @?= [Just Sleeping, Just (Submitted 1), Just (Finished 2), Just (Woken 3), Just (Signalled (-1)), Nothing, Nothing, Nothing],
       testCase "latencies by classes" $ latencyClasses [100, 300, 900] @?= [(250, 1), (500, 1), (1000, 1)],
       testCase "text cannot end the script" $
         assertBool "" (not ("</script><b>" `T.isInfixOf` timelinePage "t" (timelineOf [Entry 0 0 (Labelled 1 "</script><b>"), Entry 1 0 (Runs 1), Entry 2 0 (Stops 1)]))),

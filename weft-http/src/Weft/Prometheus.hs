@@ -30,6 +30,7 @@ module Weft.Prometheus
     cacheFamilies,
     logFamilies,
     managerFamilies,
+    fileFamilies,
     processFamilies,
     runtimeFamilies,
     Family (..),
@@ -59,13 +60,15 @@ import Network.Wai
 import Weft.AccessLog (AccessLog, LogMetrics (..), logMetrics)
 import Weft.Core.Time (Duration (..))
 import Weft.Exchange
+import Weft.File (RingMetrics (..), ringReports)
 import Weft.Http (Refusal, Server, refusalReason, serverConnections)
-import Weft.Metrics (CapabilityMetrics (..), Metrics (..), readMetrics)
+import Weft.Metrics
 import Weft.Prometheus.Process
 import Weft.Prometheus.Text
 import Weft.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
 import Weft.Static (CacheMetrics (..), Static, staticMetrics)
 import Weft.Sys (AtomicWords, BoxedArray, addWord, myCapability, newAtomicWords, newBoxedArray, readBoxedArray, readWord, sizeBoxedArray, writeBoxedArray)
+import Weft.Watchdog (WatchdogMetrics (..), watchdogMetrics)
 
 -- Requests ---------------------------------------------------------------------------------
 
@@ -244,7 +247,9 @@ logFamilies accessLog = do
 managerFamilies :: IO [Family]
 managerFamilies = do
   figures <- readMetrics
-  let each name text f = Family name text Counter [Sample "" [("capability", C.pack (show (metricsCapability c)))] (Whole (f c)) | c <- metricsCapabilities figures]
+  watchdog <- watchdogMetrics
+  let ofEach kind name text f = Family name text kind [Sample "" [byCapability (metricsCapability c)] (Whole (f c)) | c <- metricsCapabilities figures]
+      each = ofEach Counter
   pure
     [ gauge "weft_descriptors" "Descriptors whose events are waited for." (Whole (metricsRegistered figures)),
       each "weft_waits_total" "Times a thread waited for a descriptor." metricsWaits,
@@ -256,8 +261,58 @@ managerFamilies = do
       each "weft_wakeups_saved_total" "Times such a call was not needed." metricsWakeupsSaved,
       each "weft_timers_set_total" "Timers that were set." metricsTimersSet,
       each "weft_timers_fired_total" "Timers that fired." metricsTimersFired,
-      each "weft_timers_cancelled_total" "Timers that were cancelled." metricsTimersCancelled
+      each "weft_timers_cancelled_total" "Timers that were cancelled." metricsTimersCancelled,
+      ofEach Gauge "weft_timers_pending" "Timers that are pending." metricsTimersPending,
+      ofEach Gauge "weft_capability_descriptors" "Descriptors whose events the capability's manager reports." metricsDescriptors,
+      histogram
+        "weft_wake_latency_seconds"
+        "From the manager's learning of an event to the running of the thread that waited for it; of one batch of events in 64."
+        [([byCapability (metricsCapability c)], metricsWakeLatency c) | c <- metricsCapabilities figures],
+      histogram
+        "weft_timer_lateness_seconds"
+        "From the instant at which a timer was due to the round in which it fired."
+        [([byCapability (metricsCapability c)], metricsTimerLateness c) | c <- metricsCapabilities figures],
+      Family
+        "weft_longest_callback_seconds"
+        "The longest time that the callbacks of a descriptor, or the timers of a turn, took while there was a watchdog."
+        Gauge
+        [ Sample "" [byCapability (metricsCapability c), ("of", maybe "timers" (("descriptor " <>) . C.pack . show) fd)] (inSeconds longest)
+          | c <- metricsCapabilities figures,
+            let (longest, fd) = metricsLongestCallback c,
+            longest > mempty
+        ],
+      counter "weft_watchdog_stalls_total" "Times a capability was held for longer than the watchdog's bound." (Whole (watchdogStalls watchdog)),
+      gauge "weft_watchdog_longest_seconds" "The longest of these times." (inSeconds (watchdogLongest watchdog))
     ]
+
+-- | Of the rings that "Weft.File" uses, by capability; none before they are needed, and where the kernel refuses them.
+fileFamilies :: IO [Family]
+fileFamilies = do
+  rings <- ringReports
+  let each kind name text f = Family name text kind [Sample "" [byCapability (ringCapability r)] (Whole (f r)) | r <- rings]
+  pure
+    [ each Gauge "weft_file_requests_in_flight" "Requests to files that the kernel has." ringInFlight,
+      each Gauge "weft_file_requests_waiting" "Requests to files that wait for a place in the ring." ringWaiting,
+      each Counter "weft_file_requests_total" "Requests to files that went through the ring." ringRequests,
+      each Counter "weft_file_calls_total" "System calls in which the ring's owner submitted requests and waited." ringEntered,
+      each Counter "weft_file_cancels_total" "Requests to files that were to be cancelled." ringCancels
+    ]
+
+byCapability :: Int -> (ByteString, ByteString)
+byCapability c = ("capability", C.pack (show c))
+
+inSeconds :: Duration -> Value
+inSeconds (Duration ns) = Real (fromIntegral ns / 1e9)
+
+-- | A histogram for each set of labels, as Prometheus has it: each bucket counts what is in those before it, too.
+histogram :: ByteString -> ByteString -> [([(ByteString, ByteString)], HistogramCounts)] -> Family
+histogram name text parts = Family name text Histogram (concatMap part parts)
+  where
+    part (labels, counts) =
+      zipWith (bucket labels) (map bound bucketBounds <> ["+Inf"]) (drop 1 (scanl (+) 0 (countsBuckets counts)))
+        <> [Sample "_sum" labels (inSeconds (countsSum counts)), Sample "_count" labels (Whole (countsTotal counts))]
+    bucket labels upper n = Sample "_bucket" (labels <> [("le", upper)]) (Whole n)
+    bound (Duration ns) = L.toStrict (toLazyByteString (doubleDec (fromIntegral ns / 1e9)))
 
 -- Pages ------------------------------------------------------------------------------------
 

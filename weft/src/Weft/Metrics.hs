@@ -64,7 +64,7 @@ data CapabilityMetrics = CapabilityMetrics
     -- | Timers that are pending now.
     metricsTimersPending :: !Int,
     -- | From the moment at which the dispatcher learns of an event to that at which the thread that waited for it runs, by
-    -- "Weft.Socket" or "Weft.Thread". Measured for the events of one batch in 16.
+    -- "Weft.Socket" or "Weft.Thread". Measured for the events of one batch in 64.
     metricsWakeLatency :: !HistogramCounts,
     -- | From the instant at which a timer was due to the beginning of the round in which it was fired. Of all timers.
     metricsTimerLateness :: !HistogramCounts,

@@ -37,6 +37,10 @@ data Marker
     Signalled !Int
   | -- | A thread is going to wait for a descriptor.
     Waited
+  | -- | A request to a file goes to the ring of that capability.
+    Submitted !Int
+  | -- | So many requests of a ring are done; written on its capability.
+    Finished !Int
   deriving (Eq, Show)
 
 -- | Write a marker, if the program logs.
@@ -57,3 +61,5 @@ render marker = case marker of
   Fired n -> "weft:fired " ++ show n
   Signalled n -> "weft:signal " ++ show n
   Waited -> "weft:wait"
+  Submitted n -> "weft:submit " ++ show n
+  Finished n -> "weft:done " ++ show n

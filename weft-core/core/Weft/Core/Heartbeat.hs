@@ -1,6 +1,6 @@
 -- |
 -- What a manager's runner does at this moment, in words that the watchdog (@cbits\/watchdog.c@) reads from an OS thread
--- of its own. While there is no watchdog each place where something would be written is one read and one test.
+-- of its own. While there is no watchdog a turn reads and tests one word, and so does a callback.
 --
 -- The runner writes its state, a word, and then moves a number, the beat. The watchdog takes the two that do not change for longer than its bound
 -- for a capability that is held. Asleep, the runner comes back within the bound, even if it has nothing to do: when it does not, other threads
@@ -9,10 +9,11 @@ module Weft.Core.Heartbeat
   ( Heartbeat,
     newHeartbeat,
     dropHeartbeat,
+    isWatched,
     Phase (..),
     beat,
     during,
-    asleep,
+    restWatched,
 
     -- * Figures
     longestCallback,
@@ -61,6 +62,11 @@ data Phase
   | -- | It blocks in the kernel, and will be back at that instant at the latest.
     AsleepUntil !Instant
 
+-- | Is there a watchdog?
+isWatched :: Heartbeat -> IO Bool
+isWatched (Heartbeat w) = (/= 0) <$> readOutside w wordWatched
+{-# INLINE isWatched #-}
+
 -- | The runner begins something else.
 beat :: Heartbeat -> Phase -> IO ()
 beat (Heartbeat w) phase = do
@@ -107,22 +113,21 @@ during (Heartbeat w) phase act = do
       a <$ write w before
 {-# INLINE during #-}
 
--- | Block for that long at the most; under a watchdog, for no longer than its bound.
-asleep :: Heartbeat -> Wait -> (Wait -> IO a) -> IO a
-asleep (Heartbeat w) wait block = do
-  bound <- readOutside w wordWatched
-  if bound == 0
-    then block wait
+-- | The runner is about to block for that long. How long it should, so that the watchdog sees it back in time.
+restWatched :: Heartbeat -> Wait -> IO Wait
+restWatched (Heartbeat w) wait = do
+  bound <- Duration . fromIntegral <$> readOutside w wordWatched
+  if bound <= mempty
+    then pure wait
     else do
       let most = case wait of
             NoWait -> mempty
-            WaitFor d -> min d (Duration (fromIntegral bound))
-            Forever -> Duration (fromIntegral bound)
+            WaitFor d -> min d bound
+            Forever -> bound
       back <- after most <$> now
       enter w (AsleepUntil back)
-      a <- block (if most <= mempty then NoWait else WaitFor most)
-      a <$ enter w InTurn
-{-# INLINE asleep #-}
+      pure (if most <= mempty then NoWait else WaitFor most)
+{-# NOINLINE restWatched #-}
 
 -- | The longest time that one descriptor's callbacks, or the timers of one turn, took while there was a watchdog; and the descriptor, or
 -- 'Nothing' for timers. Zero: there was none.

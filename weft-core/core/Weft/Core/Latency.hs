@@ -41,7 +41,7 @@ asArmed, wordStamp, wordLeft, period :: Int
 asArmed = -1
 wordStamp = 0
 wordLeft = 1
-period = 16
+period = 64
 
 -- | Nothing measured; the first batch will be.
 newLatency :: IO Latency

@@ -60,7 +60,7 @@ module Weft.Core.Manager
   )
 where
 
-import Control.Monad (forM_, unless, void, when, (>=>))
+import Control.Monad (forM_, unless, void, when)
 import Weft.Core.Backend
 import Weft.Core.Counters
 import Weft.Core.EventLog
@@ -209,11 +209,14 @@ step m = uninterruptibleMask_ $ do
   where
     over = beat (managerHeartbeat m) Outside >> pokeWord (managerState m) wordTurn 0
     turn = do
-      busy <- beat (managerHeartbeat m) InTurn >> look m
+      watched <- isWatched (managerHeartbeat m)
+      when watched (beat (managerHeartbeat m) InTurn)
+      busy <- look m
       unless busy $ do
-        yielding m
+        when watched (beat (managerHeartbeat m) Yielded)
+        yield
         again <- look m
-        unless again (sleep m)
+        unless again (sleep m watched)
 
 -- | Turns without end, letting other threads run after each that found something.
 -- Returns when the manager has stopped. Should an exception end the loop, which one
@@ -233,20 +236,15 @@ loop m = mask_ $ do
       if state /= stateRunning
         then False <$ finish m
         else do
-          busy <- beat (managerHeartbeat m) InTurn >> look m
-          yielding m
+          watched <- isWatched (managerHeartbeat m)
+          when watched (beat (managerHeartbeat m) InTurn)
+          busy <- look m
+          when watched (beat (managerHeartbeat m) Yielded)
+          yield
           unless busy $ do
             again <- look m
-            if again then yielding m else sleep m
+            if again then yield else sleep m watched
           pure True
-
--- | Let other threads run.
-yielding :: Manager -> IO ()
-yielding m = do
-  beat (managerHeartbeat m) Yielded
-  yield
-  beat (managerHeartbeat m) InTurn
-{-# INLINE yielding #-}
 
 -- $within
 -- For a thread that runs a manager as a part of its own loop, after 'initialize'.
@@ -261,7 +259,7 @@ poll = look
 -- sleeps, so whoever publishes work first and then calls 'wakeManager' is not
 -- missed.
 sleepUnless :: Manager -> IO Bool -> IO ()
-sleepUnless m busy = sleepWith m busy (waitUntil >=> \wait -> backendPoll (managerBackend m) wait (handle m))
+sleepUnless m = sleepWith m False
 {-# INLINE sleepUnless #-}
 
 -- | From now on events of descriptors that were armed in the manager's back end
@@ -274,7 +272,7 @@ setExternalHandler = writeRef . managerExternalHandler
 look :: Manager -> IO Bool
 look m = do
   fired <- runTimers m
-  n <- backendPoll (managerBackend m) NoWait (handle m)
+  n <- backendPoll (managerBackend m) NoWait (\tok evs -> handle m tok evs)
   if n == 0
     then count (managerCounters m) PollsEmpty
     else do
@@ -286,14 +284,12 @@ look m = do
 
 -- | Block, unless something was pushed meanwhile. The order matters: announce,
 -- look at the inbox, block ("Weft.Core.Wake").
-sleep :: Manager -> IO ()
-sleep m = sleepWith m (pure False) $ \due -> do
-  wait <- waitUntil due
-  asleep (managerHeartbeat m) wait $ \wait' -> backendPoll (managerBackend m) wait' (handle m)
+sleep :: Manager -> Bool -> IO ()
+sleep m watched = sleepWith m watched (pure False)
 
--- | The last argument blocks until an instant, or an event, and returns how many events it found.
-sleepWith :: Manager -> IO Bool -> (Instant -> IO Int) -> IO ()
-sleepWith m busy block = do
+-- | With whether the runner is watched: then it blocks for no longer than the watchdog's bound.
+sleepWith :: Manager -> Bool -> IO Bool -> IO ()
+sleepWith m watched busy = do
   due <- min <$> nextDue (managerTimers m) <*> hinted m
   ok <- announce (managerWake m) due
   when ok $ do
@@ -304,9 +300,11 @@ sleepWith m busy block = do
     news <- hasNews (managerTimers m)
     other <- busy
     unless (news || other || state /= stateRunning) $ do
+      wait <- if watched then waitUntil due >>= restWatched (managerHeartbeat m) else waitUntil due
       count (managerCounters m) Sleeps
       mark (managerEventLog m) Sleeping
-      n <- block due `onException` awaken (managerWake m)
+      n <- backendPoll (managerBackend m) wait (\tok evs -> handle m tok evs) `onException` awaken (managerWake m)
+      when watched (beat (managerHeartbeat m) InTurn)
       mark (managerEventLog m) (Woken n)
       countBy (managerCounters m) Dispatched n
       unless (n == 0) (endBatch (managerLatency m))
@@ -317,6 +315,8 @@ waitUntil due
   | due == never = pure Forever
   | otherwise = WaitFor . Time.until due <$> now
 
+-- | Hand an event out. One function of all its arguments: inlined, parts of it that need only the manager would be
+-- put into thunks, anew for each poll (140 instructions a request of the bare pong).
 handle :: Manager -> Token -> Events -> IO ()
 handle m tok evs = do
   stamp <- stampEvent (managerLatency m)
@@ -328,7 +328,7 @@ handle m tok evs = do
         else
           during (managerHeartbeat m) (InCallback (tokenFd tok)) $
             dispatch (managerRegistry m) (tokenFd tok) (Just (tokenGeneration tok)) evs
-{-# INLINE handle #-}
+{-# NOINLINE handle #-}
 
 runTimers :: Manager -> IO Bool
 runTimers m = do

@@ -45,12 +45,17 @@ import Foreign.Ptr (Ptr, nullPtr, plusPtr)
 import Foreign.StablePtr (castStablePtrToPtr, freeStablePtr)
 import Foreign.Storable (peekElemOff, poke)
 import GHC.Conc (newStablePtrPrimMVar)
+import Weft.Core.EventLog
 import Weft.FFI.File
 import Weft.Sys
 
 -- | A ring.
 data Ring = Ring
   { ringPtr :: !(Ptr CLane),
+    -- | The capability whose threads it serves.
+    ringOf :: !Int,
+    -- | Where it is written down what is submitted and what is done.
+    ringEventLog :: !EventLog,
     -- | By slot: what became of its request is told to this. Written by who has the
     -- slot, read by the reader, who puts 'ringIdle' back: a request keeps its memory alive.
     ringHandlers :: !(BoxedArray Request),
@@ -87,7 +92,8 @@ newRing cap = mask_ $ openRing ringDepth cap >>= either (pure . Left) (fmap Righ
       handlers <- newBoxedArray ringDepth idle
       table <- newMVar (SlotTable [0 .. ringDepth - 1] 0 [] [])
       stop <- newAtomicWords 1
-      ring <- Ring p handlers idle table stop <$> newEmptyMVar <*> newEmptyMVar
+      eventLog <- openEventLog
+      ring <- Ring p cap eventLog handlers idle table stop <$> newEmptyMVar <*> newEmptyMVar
       _ <- forkPinned cap ("weft files " <> show cap) (\_ -> reader ring)
       pure ring
 
@@ -145,6 +151,7 @@ launch :: Ring -> Int -> Request -> IO ()
 launch ring slot request@(Request state op _) = do
   writeBoxedArray (ringHandlers ring) slot request
   generation <- ringGeneration (ringPtr ring) (fromIntegral slot)
+  mark (ringEventLog ring) (Submitted (ringOf ring))
   submitRing (ringPtr ring) (fromIntegral slot) op
   found <- casWord state 0 stateLaunching (submitted slot generation)
   when (found == stateWanted) $ do
@@ -180,6 +187,7 @@ reader ring = allocaBytes (4 + 8 * batch) $ \list -> do
         n <- collectRing (ringPtr ring) list pairs (fromIntegral batch)
         if n > 0
           then do
+            mark (ringEventLog ring) (Finished (fromIntegral n))
             handOut pairs (fromIntegral n)
             -- Those who were waiting run first; what they ask for next goes to the
             -- kernel in one batch.
@@ -230,7 +238,9 @@ complete ring slot result = do
 
 -- | What a ring has done and has to do.
 data RingMetrics = RingMetrics
-  { -- | Requests in the kernel now.
+  { -- | The capability whose threads it serves.
+    ringCapability :: !Int,
+    -- | Requests in the kernel now.
     ringInFlight :: !Int,
     -- | Requests that wait for a slot.
     ringWaiting :: !Int,
@@ -251,7 +261,7 @@ data RingMetrics = RingMetrics
 ringMetrics :: Ring -> IO RingMetrics
 ringMetrics ring = do
   SlotTable _ busy front back <- readMVar (ringSlots ring)
-  RingMetrics busy (length front + length back)
+  RingMetrics (ringOf ring) busy (length front + length back)
     <$> get counterSubmitted
     <*> get counterEntered
     <*> get counterSignalled

@@ -73,9 +73,13 @@ runtimeFamilies = do
           counter "ghc_major_gcs_total" "Garbage collections of all generations." (whole (major_gcs s)),
           counter "ghc_allocated_bytes_total" "Bytes allocated in the heap." (Whole (fromIntegral (allocated_bytes s))),
           gauge "ghc_live_bytes" "Bytes in use at the last major collection." (Whole (fromIntegral (gcdetails_live_bytes (gc s)))),
+          counter "ghc_copied_bytes_total" "Bytes that collections have copied." (Whole (fromIntegral (copied_bytes s))),
+          gauge "ghc_max_live_bytes" "The most bytes in use at a major collection." (Whole (fromIntegral (max_live_bytes s))),
+          gauge "ghc_max_heap_bytes" "The most memory that the heap took." (Whole (fromIntegral (max_mem_in_use_bytes s))),
           gauge "ghc_heap_bytes" "Memory that the heap takes." (Whole (fromIntegral (gcdetails_mem_in_use_bytes (gc s)))),
           counter "ghc_gc_cpu_seconds_total" "Processor time of garbage collections." (time (gc_cpu_ns s)),
           counter "ghc_gc_wall_seconds_total" "Time during which the program stood still for them." (time (gc_elapsed_ns s)),
+          gauge "ghc_gc_last_pause_seconds" "For how long the program stood still for the last one." (time (gcdetails_elapsed_ns (gc s))),
           counter "ghc_mutator_cpu_seconds_total" "Processor time of the program itself." (time (mutator_cpu_ns s))
         ]
   where

@@ -16,7 +16,7 @@ import qualified Data.ByteString.Builder as BB
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
 import Data.IORef
-import Data.List (nub)
+import Data.List (nub, sort)
 import qualified Data.Map as Map
 import Network.HTTP.Types (status200, status304, status503)
 import Network.Wai (defaultRequest, responseLBS)
@@ -60,6 +60,20 @@ tests on =
         assertBool "buckets" (length buckets > 10)
         forM_ ["process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds", "process_start_time_seconds"] $ \name ->
           assertBool (show name) (maybe False (> 0) (Map.lookup name page))
+        -- Each histogram of each capability: its buckets only grow, and the last one has all.
+        forM_ ["weft_wake_latency_seconds", "weft_timer_lateness_seconds"] $ \name -> do
+          let counts = [(rest, v) | (key, v) <- Map.toList page, Just rest <- [B.stripPrefix (name <> "_count") key]]
+          assertBool (show name) (not (null counts))
+          forM_ counts $ \(labels, n) -> do
+            let part = name <> "_bucket" <> C.init labels <> ",le=\""
+                upTo = sort [(bound, v) | (key, v) <- Map.toList page, Just rest <- [B.stripPrefix part key], let le = C.takeWhile (/= '"') rest, Just bound <- [if le == "+Inf" then Just (1 / 0) else readMaybe (C.unpack le)]] :: [(Double, Double)]
+            length upTo @?= 26
+            map snd upTo @?= sort (map snd upTo)
+            snd (last upTo) @?= n
+            assertBool "a sum" (Map.member (name <> "_sum" <> labels) page)
+        assertBool "descriptors by capability" (or [v > 0 | (name, v) <- Map.toList page, "weft_capability_descriptors{capability=" `B.isPrefixOf` name])
+        forM_ ["weft_watchdog_stalls_total", "ghc_gc_last_pause_seconds"] $ \name ->
+          assertBool (show name) (Map.member name page || name == "ghc_gc_last_pause_seconds")
         assertBool "waits by capability" (or [v > 0 | (name, v) <- Map.toList page, "weft_waits_total{capability=" `B.isPrefixOf` name]),
       testCase "each request is told of once, whatever becomes of it" $ do
         let page = responseLBS status200 [("Content-Length", "3")] "abc"

@@ -48,6 +48,7 @@ import Weft.Tools.Serve.Settings
 import Weft.Tools.Serve.Site
 import Weft.Tools.Serve.Stack
 import Weft.Tools.Serve.Systemd
+import Weft.Watchdog (setWatchdog)
 
 -- | The subcommand; is it asked for completions?
 serveCommand :: Bool -> Mod CommandFields (IO ())
@@ -68,6 +69,7 @@ serve given = do
   processors <- availableCores
   setNumCapabilities (maybe processors (min 256) (cores settings))
   mapM_ preferBackend (backend settings)
+  mapM_ (setWatchdog . Just) (watchdog settings)
   choice <- backendChoice
   forM_ (choiceRefused choice) $ \(name, why) ->
     say ("weft: " <> name <> " cannot be used (" <> why <> "); using " <> choiceBackend choice)

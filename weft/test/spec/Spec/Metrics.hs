@@ -5,13 +5,16 @@ module Spec.Metrics
   )
 where
 
-import Control.Monad (forM_)
+import Control.Monad (forM_, replicateM)
 import Weft.Test.Descriptors
 import Harness
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.Core.Histogram (newHistogram, observe, observeShared, readHistogram)
+import Weft.Core.Time (Duration (..))
 import Weft.Metrics
 import Weft.Thread (threadDelay, threadWaitRead)
+import Weft.Timer (cancel, schedule, seconds)
 
 tests :: TestTree
 tests =
@@ -35,6 +38,54 @@ tests =
         -- At least: a timer that an earlier test left behind may come due.
         moved metricsTimersSet >>= (@>= 1)
         moved metricsTimersFired >>= (@>= 1),
+      testCase "how late threads and timers are" . withFds $ \fds -> do
+        (r, w) <- pipe fds
+        before <- readMetrics
+        forM_ [1 .. 300 :: Int] $ \_ -> do
+          t <- start (threadWaitRead r)
+          _ <- blocked t
+          say w 1
+          result "wait" t
+          drain r
+        threadDelay 1000
+        -- Threads are measured for one batch in 64, timers always.
+        let moved f = subtract (total f before) . total f <$> readMetrics
+        eventually "a wake-up is measured" ((>= 1) <$> moved (countsTotal . metricsWakeLatency))
+        moved (countsTotal . metricsWakeLatency) >>= \n -> assertBool (show n) (n <= 300)
+        moved (countsTotal . metricsTimerLateness) >>= (@>= 1)
+        eventually "as many as have fired" $ do
+          present <- readMetrics
+          pure (total (countsTotal . metricsTimerLateness) present == total metricsTimersFired present)
+        late <- readMetrics
+        forM_ (metricsCapabilities late) $ \c -> do
+          assertBool (show c) (countsSum (metricsWakeLatency c) >= mempty)
+          assertBool (show c) (countsSum (metricsTimerLateness c) >= mempty),
+      testCase "descriptors and pending timers" . withFds $ \fds -> do
+        pipes <- replicateM 3 (pipe fds)
+        before <- total metricsDescriptors <$> readMetrics
+        waiting <- mapM (start . threadWaitRead . fst) pipes
+        mapM_ blocked waiting
+        eventually "3 descriptors" ((== before + 3) . total metricsDescriptors <$> readMetrics)
+        forM_ pipes $ \(_, w) -> say w 1
+        mapM_ (result "wait") waiting
+        eventually "none of them" ((== before) . total metricsDescriptors <$> readMetrics)
+        timers <- replicateM 2000 (schedule (seconds 600) (pure ()))
+        eventually "2000 timers" ((>= 2000) . total metricsTimersPending <$> readMetrics)
+        cancelled <- mapM cancel timers
+        assertBool "cancelled" (and cancelled)
+        eventually "none of them" ((< 2000) . total metricsTimersPending <$> readMetrics),
+      testCase "buckets" $ do
+        let ends = [ns | Duration ns <- bucketBounds]
+            bucket ns = length (takeWhile (< ns) ends)
+            samples = [0, 1, minBound] <> concat [[e - 1, e, e + 1] | e <- ends] <> [maxBound]
+        forM_ samples $ \ns -> do
+          h <- newHistogram
+          observe h (Duration ns)
+          observeShared h (Duration ns)
+          counts <- readHistogram h
+          [i | (i, n) <- zip [0 ..] (countsBuckets counts), n == 2] @?= [bucket ns]
+          countsTotal counts @?= 2
+        length (countsBuckets noCounts) @?= length ends + 1,
       testCase "spin: an idle program neither polls nor sleeps anew" . withFds $ \fds -> do
         (r, w) <- pipe fds
         t <- start (threadWaitRead r)

@@ -75,6 +75,7 @@ data Settings = Settings
     logTo :: Maybe FilePath,
     logAs :: LogFormat,
     metrics :: Audience,
+    watchdog :: Maybe Duration,
     healthz :: Bool
   }
 
@@ -116,6 +117,7 @@ defaults =
       logTo = Nothing,
       logAs = Combined,
       metrics = Loopback,
+      watchdog = Nothing,
       healthz = True
     }
 
@@ -234,6 +236,8 @@ table =
       one (among formats) (\v s -> s {logAs = v}),
     live Observation "metrics" (OneOf "WHO" (map fst audiences)) "Who may see /metrics, for Prometheus: nobody, loopback (this machine), proxied (and what a proxy on it passes on) or everybody (loopback)" $
       one (among audiences) (\v s -> s {metrics = v}),
+    fixed Observation "watchdog" (One "SECONDS") "Report on the standard error what keeps a core from other work for longer than this, 0.001 or more (none)" $
+      one (time 0.001) (\v s -> s {watchdog = Just v}),
     live Observation "no-healthz" Switch "Do not answer /healthz, which says ok, or 503 while the server shuts down" $
       switch (\v s -> s {healthz = not v})
   ]

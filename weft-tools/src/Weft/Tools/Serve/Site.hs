@@ -180,6 +180,7 @@ figures site = do
         maybe (pure []) (cacheFamilies . hostStatic) (liveMain live),
         maybe (pure []) logFamilies (siteLog site),
         managerFamilies,
+        fileFamilies,
         runtimeFamilies,
         processFamilies
       ]

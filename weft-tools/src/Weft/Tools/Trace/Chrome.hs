@@ -3,7 +3,7 @@
 -- |
 -- Description : A timeline for Perfetto and chrome:\/\/tracing
 --
--- Pure: the Trace Event Format, with complete events (@X@) for spans, flow events (@s@ and @f@) for wake-ups, and names for the rows. A
+-- Pure: the Trace Event Format, with complete events (@X@) for spans, flow events (@s@ and @f@) for wake-ups, counters (@C@) for requests to files, and names for the rows. A
 -- capability has two rows: what runs on it, and its manager's sleep.
 module Weft.Tools.Trace.Chrome
   ( chromeTrace,
@@ -25,6 +25,7 @@ chromeTrace timeline = fromEncoding (pairs (pair "traceEvents" (list id events) 
     events =
       concat [[rowName (2 * cap) ("capability " <> shown cap), rowName (2 * cap + 1) ("manager " <> shown cap)] | cap <- M.keys (timelineRows timeline)]
         <> [complete cap s | (cap, spans) <- M.toList (timelineRows timeline), s <- spans]
+        <> concat [[level cap (depthFrom d) (depthRequests d), level cap (depthTo d) 0] | (cap, ds) <- M.toList (timelineDepths timeline), d <- ds]
         <> concat (zipWith flow [0 ..] [a | a <- timelineArrows timeline, arrowFromRow a /= arrowToRow a])
 
 shown :: Int -> Text
@@ -45,6 +46,16 @@ complete cap s =
       <> pair "ts" (micro (spanFrom s))
       <> pair "dur" (micro (spanTo s - spanFrom s))
       <> common (2 * cap + (if spanActivity s == Blocked then 1 else 0))
+
+-- | The number of requests in a ring, from that instant on. Of two at one instant the later counts.
+level :: Int -> Int64 -> Int -> Encoding
+level cap time n =
+  pairs $
+    pair "name" (text ("requests to files, capability " <> shown cap))
+      <> pair "ph" (text "C")
+      <> pair "ts" (micro time)
+      <> common (2 * cap)
+      <> pair "args" (pairs (pair "in flight" (int n)))
 
 flow :: Int -> Arrow -> [Encoding]
 flow number arrow = [end "s" (arrowFrom arrow) (arrowFromRow arrow) mempty, end "f" (arrowTo arrow) (arrowToRow arrow) (pair "bp" (text "e"))]

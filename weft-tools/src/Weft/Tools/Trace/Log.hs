@@ -43,7 +43,7 @@ data What
   deriving (Eq, Show)
 
 -- | What "Weft.Core.EventLog" wrote.
-data Marker = Sleeping | Woken !Int | Handed !Int | Fired !Int | Signalled !Int | Waited
+data Marker = Sleeping | Woken !Int | Handed !Int | Fired !Int | Signalled !Int | Waited | Submitted !Int | Finished !Int
   deriving (Eq, Show)
 
 -- | The entries in the order of time, or why there are none.
@@ -82,6 +82,6 @@ markerOf message = do
     ["wait"] -> Just Waited
     [word, number] -> do
       n <- readMaybe (T.unpack number)
-      make <- lookup word [("woken", Woken), ("handed", Handed), ("fired", Fired), ("signal", Signalled)]
+      make <- lookup word [("woken", Woken), ("handed", Handed), ("fired", Fired), ("signal", Signalled), ("submit", Submitted), ("done", Finished)]
       Just (make n)
     _ -> Nothing

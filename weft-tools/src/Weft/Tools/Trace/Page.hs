@@ -28,7 +28,7 @@ timelinePage title timeline =
       "<h1>" <> escape title <> "</h1><p>" <> summary <> "</p>",
       "<div class=\"bar\"><button data-do=\"in\">+ zoom in</button><button data-do=\"out\">\8722 zoom out</button><button data-do=\"left\">\8592 left</button><button data-do=\"right\">right \8594</button><button data-do=\"all\">all</button> <span id=\"where\"></span></div>",
       "<canvas id=\"c\" tabindex=\"0\" aria-label=\"What each capability did over time\"></canvas><p id=\"tip\">Wheel or + and - to zoom, drag or arrow keys to move, point at a span to see what it is.</p>",
-      "<ul class=\"legend\">" <> T.concat ["<li><i style=\"background:" <> colour a <> "\"></i>" <> activityName a <> "</li>" | a <- [minBound ..]] <> "<li>\8600 a thread is woken on another capability</li></ul>",
+      "<ul class=\"legend\">" <> T.concat ["<li><i style=\"background:" <> colour a <> "\"></i>" <> activityName a <> "</li>" | a <- [minBound ..]] <> "<li>\8600 a thread is woken on another capability</li><li><i style=\"background:" <> filesColour <> "\"></i>requests to files in the ring: the higher the more</li></ul>",
       clipped,
       "<h2>Where the time went</h2><div class=\"wide\"><table><tr><th>capability</th>" <> T.concat ["<th>" <> activityName a <> "</th>" | a <- [minBound ..]] <> "</tr>" <> T.concat (map shares (M.keys (timelineRows timeline))) <> "</table></div>",
       "<h2>From ready to running</h2><p>How long threads that were woken waited until they ran. A collection stops all capabilities: the long ones are often that, not I/O.</p>",
@@ -39,6 +39,7 @@ timelinePage title timeline =
   where
     rows = M.toList (timelineRows timeline)
     spans = [(cap, s) | (cap, list) <- rows, s <- list]
+    depths = [(cap, d) | (cap, list) <- M.toList (timelineDepths timeline), d <- list]
     limit = 150000
     shownSpans = take limit spans
     crossing = filter (\a -> arrowFromRow a /= arrowToRow a) (timelineArrows timeline)
@@ -65,7 +66,8 @@ timelinePage title timeline =
           "],names:[" <> T.intercalate "," (map quoted (M.keys names)),
           "],spans:[" <> T.intercalate "," [T.intercalate "," [number cap, T.pack (show (spanFrom s)), T.pack (show (spanTo s)), number (fromEnum (spanActivity s)), number (M.findWithDefault 0 (spanThread s) names)] | (cap, s) <- shownSpans],
           "],arrows:[" <> T.intercalate "," [T.intercalate "," [T.pack (show (arrowFrom a)), number (arrowFromRow a), T.pack (show (arrowTo a)), number (arrowToRow a)] | a <- shownArrows],
-          "],colours:[" <> T.intercalate "," (map (quoted . colour) [minBound ..]),
+          "],files:[" <> T.intercalate "," [T.intercalate "," [number cap, T.pack (show (depthFrom d)), T.pack (show (depthTo d)), number (depthRequests d)] | (cap, d) <- take limit depths],
+          "],filesColour:" <> quoted filesColour <> ",deepest:" <> number (maximum (1 : map (depthRequests . snd) depths)) <> ",colours:[" <> T.intercalate "," (map (quoted . colour) [minBound ..]),
           "],kinds:[" <> T.intercalate "," (map (quoted . activityName) [minBound ..]) <> "]}"
         ]
 
@@ -86,6 +88,10 @@ colour activity = case activity of
   Dispatching -> "#0072b2"
   Collecting -> "#e69f00"
   Blocked -> "#999999"
+
+-- | Of the same palette.
+filesColour :: Text
+filesColour = "#cc79a7"
 
 -- | A string of JavaScript that cannot end its script.
 quoted :: Text -> Text
@@ -109,7 +115,7 @@ style =
 -- | Draws what is in the window; spans narrower than a pixel are drawn as one.
 script :: Text
 script =
-  "const c=document.getElementById('c'),g=c.getContext('2d'),rowH=46,top0=22,left0=34;let a=0,b=Math.max(1,D.end);\
+  "const c=document.getElementById('c'),g=c.getContext('2d'),rowH=58,top0=22,left0=34;let a=0,b=Math.max(1,D.end);\
   \const css=n=>getComputedStyle(document.documentElement).getPropertyValue(n).trim();\
   \const rowOf=new Map(D.rows.map((r,i)=>[r,i]));\
   \const unit=t=>t<1e3?t.toFixed(0)+' ns':t<1e6?(t/1e3).toFixed(t<1e4?2:1)+' \181s':t<1e9?(t/1e6).toFixed(t<1e7?3:1)+' ms':(t/1e9).toFixed(3)+' s';\
@@ -119,6 +125,7 @@ script =
   \D.rows.forEach((x,i)=>g.fillText(x,8,top0+rowH*i+26));\
   \const step=Math.pow(10,Math.ceil(Math.log10((b-a)/10)));for(let t=Math.ceil(a/step)*step;t<b;t+=step){const x=at(t);g.fillStyle=css('--line');g.fillRect(x,top0-6,1,H());g.fillStyle=css('--ink');if(x<W()-60)g.fillText(unit(t),x+3,12)}\
   \const s=D.spans,last={};for(let i=0;i<s.length;i+=5){if(s[i+2]<a||s[i+1]>b)continue;const x=Math.max(left0,at(s[i+1])),w=Math.max(1,at(s[i+2])-x),key=s[i]*4+s[i+3];if(w<=1&&last[key]===Math.round(x))continue;last[key]=Math.round(x);const[y,h]=box(s,i);g.fillStyle=D.colours[s[i+3]];g.fillRect(x,y,w,h)}\
+  \const f=D.files;g.fillStyle=D.filesColour;for(let i=0,p=-1;i<f.length;i+=4){if(f[i+2]<a||f[i+1]>b||!rowOf.has(f[i]))continue;const x=Math.max(left0,at(f[i+1])),w=Math.max(1,at(f[i+2])-x),h=2+10*f[i+3]/D.deepest;if(w<=1&&Math.round(x)===p)continue;p=Math.round(x);g.fillRect(x,top0+rowH*rowOf.get(f[i])+54-h,w,h)}\
   \const v=D.arrows,n=[];for(let i=0;i<v.length&&n.length<1500;i+=4)if(v[i+2]>=a&&v[i]<=b)n.push(i);if(n.length<1500){g.strokeStyle=css('--ink');g.beginPath();for(const i of n){const x=at(v[i]),y=top0+rowH*rowOf.get(v[i+1])+20,X=at(v[i+2]),Y=top0+rowH*rowOf.get(v[i+3])+20;g.moveTo(x,y);g.lineTo(X,Y);g.moveTo(X-4,Y+(y<Y?-5:5));g.lineTo(X,Y);g.lineTo(X+2,Y+(y<Y?-6:6))}g.stroke()}\
   \document.getElementById('where').textContent=unit(a)+' to '+unit(b)+(n.length>=1500?' (zoom in for wake-ups)':'')}\
   \function zoom(f,t){const w=Math.min(D.end,Math.max(100,(b-a)*f));const p=(t-a)/(b-a);a=t-p*w;b=a+w;fix()}\
@@ -126,7 +133,7 @@ script =
   \const time=e=>a+(e.offsetX-left0)/(W()-left0)*(b-a);\
   \c.addEventListener('wheel',e=>{e.preventDefault();zoom(e.deltaY>0?1.3:1/1.3,time(e))},{passive:false});\
   \let drag=null;c.onpointerdown=e=>{drag=e.offsetX;c.setPointerCapture(e.pointerId)};c.onpointerup=()=>drag=null;\
-  \c.onpointermove=e=>{if(drag!==null){move((drag-e.offsetX)/(W()-left0)*(b-a));drag=e.offsetX;return}const t=time(e),s=D.spans;let best='';for(let i=0;i<s.length;i+=5){if(s[i+1]<=t&&t<=s[i+2]){const[y,h]=box(s,i);if(e.offsetY>=y&&e.offsetY<=y+h)best=D.kinds[s[i+3]]+(D.names[s[i+4]]?': '+D.names[s[i+4]]:'')+', '+unit(s[i+2]-s[i+1])+' from '+unit(s[i+1])}}if(best)document.getElementById('tip').textContent=best};\
+  \c.onpointermove=e=>{if(drag!==null){move((drag-e.offsetX)/(W()-left0)*(b-a));drag=e.offsetX;return}const t=time(e),s=D.spans;let best='';for(let i=0;i<s.length;i+=5){if(s[i+1]<=t&&t<=s[i+2]){const[y,h]=box(s,i);if(e.offsetY>=y&&e.offsetY<=y+h)best=D.kinds[s[i+3]]+(D.names[s[i+4]]?': '+D.names[s[i+4]]:'')+', '+unit(s[i+2]-s[i+1])+' from '+unit(s[i+1])}}const f=D.files;for(let i=0;i<f.length;i+=4)if(rowOf.has(f[i])&&f[i+1]<=t&&t<=f[i+2]&&e.offsetY>=top0+rowH*rowOf.get(f[i])+42&&e.offsetY<top0+rowH*rowOf.get(f[i])+56)best=f[i+3]+' requests to files in the ring, for '+unit(f[i+2]-f[i+1]);if(best)document.getElementById('tip').textContent=best};\
   \const does={in:()=>zoom(1/2,(a+b)/2),out:()=>zoom(2,(a+b)/2),left:()=>move((a-b)/4),right:()=>move((b-a)/4),all:()=>{a=0;b=Math.max(1,D.end);draw()}};\
   \document.querySelectorAll('button').forEach(e=>e.onclick=does[e.dataset.do]);\
   \onkeydown=e=>{const f={'+':'in','=':'in','-':'out',ArrowLeft:'left',ArrowRight:'right','0':'all'}[e.key];if(f){does[f]();e.preventDefault()}};onresize=draw;draw();"

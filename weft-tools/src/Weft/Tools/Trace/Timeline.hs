@@ -10,6 +10,7 @@ module Weft.Tools.Trace.Timeline
     Span (..),
     Activity (..),
     Arrow (..),
+    Depth (..),
     timelineOf,
     activityName,
     busyShare,
@@ -46,12 +47,22 @@ data Arrow = Arrow
   }
   deriving (Eq, Show)
 
+-- | So many requests to files were in a ring, from one instant until another. Only while there were any.
+data Depth = Depth
+  { depthFrom :: !Int64,
+    depthTo :: !Int64,
+    depthRequests :: !Int
+  }
+  deriving (Eq, Show)
+
 -- | All of a log.
 data Timeline = Timeline
   { timelineEnd :: !Int64,
     timelineRows :: !(M.Map Int [Span]),
     -- | From becoming ready to running: also the latencies, which are their lengths.
     timelineArrows :: ![Arrow],
+    -- | What each capability's ring had to do.
+    timelineDepths :: !(M.Map Int [Depth]),
     -- | How often each kind of marker was written; and, under @events handed@ and @timers fired@, the sums of their numbers.
     timelineCounts :: !(M.Map Text Int)
   }
@@ -65,15 +76,18 @@ data State = State
     labels :: !(M.Map Int Text),
     rows :: !(M.Map Int [Span]),
     arrows :: ![Arrow],
+    -- | The requests in a ring, and since when they are as many.
+    inFlight :: !(M.Map Int (Int, Int64)),
+    depths :: !(M.Map Int [Depth]),
     counts :: !(M.Map Text Int)
   }
 
 -- | The timeline of a log. O(n log n) in its entries.
 timelineOf :: [Entry] -> Timeline
-timelineOf entries = Timeline end (M.map reverse (rows final)) (reverse (arrows final)) (counts final)
+timelineOf entries = Timeline end (M.map reverse (rows final)) (reverse (arrows final)) (M.map reverse (depths final)) (counts final)
   where
     end = maximum (0 : map entryTime entries)
-    final = close end (foldl' step (State M.empty M.empty M.empty M.empty names M.empty [] M.empty) entries)
+    final = close end (foldl' step (State M.empty M.empty M.empty M.empty names M.empty [] M.empty M.empty M.empty) entries)
     -- A thread has its label from the start, even if it was told later.
     names = M.fromList [(t, l) | Entry _ _ (Labelled t l) <- entries]
 
@@ -103,11 +117,23 @@ marked time cap marker s = case marker of
   Fired n -> counted "timers fired" n s
   Signalled _ -> counted "signals sent" 1 s
   Waited -> counted "waits" 1 s
+  Submitted ring -> counted "file requests submitted" 1 (deeper ring 1 s)
+  Finished n -> counted "file requests done" n (deeper cap (negate n) s)
   where
     counted name n st = st {counts = M.insertWith (+) name n (counts st)}
     wakes st = case M.lookup cap (sleeping st) of
       Just since -> add cap (Span since time Blocked "") st {sleeping = M.delete cap (sleeping st)}
       Nothing -> st
+
+    -- A log may begin in the middle: there are never fewer than none.
+    deeper ring n st =
+      let (before, since) = M.findWithDefault (0, time) ring (inFlight st)
+       in (endDepth time ring before since st) {inFlight = M.insert ring (max 0 (before + n), time) (inFlight st)}
+
+endDepth :: Int64 -> Int -> Int -> Int64 -> State -> State
+endDepth time ring n since s
+  | n == 0 || since == time = s
+  | otherwise = s {depths = M.insertWith (++) ring [Depth since time n] (depths s)}
 
 add :: Int -> Span -> State -> State
 add cap one s = s {rows = M.insertWith (++) cap [one] (rows s)}
@@ -120,8 +146,9 @@ threadSpan s t since time = Span since time (if dispatcher then Dispatching else
 
 -- | What was open when the log ended.
 close :: Int64 -> State -> State
-close end s = foldl' (\st (cap, one) -> add cap one st) s (threads <> collections <> sleeps)
+close end s = foldl' (\st (cap, one) -> add cap one st) rings (threads <> collections <> sleeps)
   where
+    rings = foldl' (\st (ring, (n, since)) -> endDepth end ring n since st) s (M.toList (inFlight s))
     threads = [(cap, threadSpan s t since end) | (cap, (t, since)) <- M.toList (running s)]
     collections = [(cap, Span since end Collecting "") | (cap, since) <- M.toList (collecting s)]
     sleeps = [(cap, Span since end Blocked "") | (cap, since) <- M.toList (sleeping s)]

@@ -1,0 +1,134 @@
+-- |
+-- "Weft.Watchdog". This program runs itself as one that holds a capability until that has been reported, and reads its
+-- standard error: nothing here depends on how long something takes.
+module Main (main) where
+
+import Control.Concurrent hiding (threadDelay, threadWaitRead)
+import Control.Monad
+import Data.Int (Int64)
+import Data.List (isInfixOf, isPrefixOf)
+import Spin
+import System.Environment
+import System.Exit (ExitCode (..))
+import System.IO
+import System.Info (arch, os)
+import System.Posix.IO (createPipe, fdWrite)
+import System.Posix.Process (ProcessStatus (Exited), forkProcess, getProcessStatus)
+import System.Process hiding (createPipe)
+import qualified System.Timeout as G
+import Test.Tasty
+import Test.Tasty.HUnit
+import qualified Weft.Event as E
+import Weft.Metrics
+import Weft.Thread (threadDelay, threadWaitRead)
+import Weft.Timer
+import Weft.Watchdog
+
+main :: IO ()
+main = do
+  arguments <- getArgs
+  case arguments of
+    ["hold", how] -> hold how
+    _ -> defaultMain (testGroup "watchdog" tests)
+
+tests :: [TestTree]
+tests =
+  [ testCase (what <> ", -N" <> show n) $ reports n how expected
+    | n <- [1, 2 :: Int],
+      (what, how, expected) <-
+        [ ("the action of a timer that never allocates", "timer", ["held", "by the action of a timer", busy]),
+          ("a callback that never allocates", "callback", ["an event manager", "by a callback of descriptor", busy]),
+          ("a thread that never allocates", "thread", ["held", "by other threads", busy]),
+          ("a foreign call that blocks", "foreign", ["by the action of a timer", "no OS thread of the program is busy"]),
+          ("a bound that the program sets", "set", ["by the action of a timer"]),
+          ("in a forked child", "fork", ["by the action of a timer"])
+        ]
+  ]
+    <> [ testCase "on the second capability" $ reports 2 "second" ["capability 1 has been held", "by other threads"],
+         testCase "without a bound nothing is said" $ do
+           (code, out, err) <- run Nothing 1 "quiet"
+           (code, out, err) @?= (ExitSuccess, "0\n", ""),
+         testCase "a bound that is no number is refused" $ do
+           (code, _, err) <- run (Just "soon") 1 "quiet"
+           assertBool err ("WEFT_WATCHDOG is \"soon\"" `isInfixOf` err)
+           code @?= ExitFailure 1
+       ]
+  where
+    busy = if (os, arch) `elem` [("linux", "x86_64"), ("linux", "aarch64")] then "is busy in " else ""
+
+-- | The program's reports have these texts in them, and it says that the capability is free again; and how often that happened.
+reports :: Int -> String -> [String] -> Assertion
+reports n how expected = do
+  own <- getExecutablePath
+  environment <- filter ((/= "WEFT_WATCHDOG") . fst) <$> getEnvironment
+  let variables = [("WEFT_WATCHDOG", "0.05") | how /= "set"]
+      child = (proc own ["hold", how, "+RTS", "-N" <> show n]) {std_in = CreatePipe, std_out = CreatePipe, std_err = CreatePipe, env = Just (variables <> environment)}
+  said <- withCreateProcess child $ \input output errors _ -> case (input, output, errors) of
+    (Just i, Just o, Just e) -> do
+      said <- limited (untilFree e [])
+      hClose i
+      counted <- limited (hGetLine o)
+      assertBool counted (read counted >= (1 :: Int))
+      pure (unlines said)
+    _ -> assertFailure "no pipes"
+  forM_ expected $ \text -> assertBool (text <> "\nis not in\n" <> said) (text `isInfixOf` said)
+  when ("is busy in " `elem` expected) $
+    assertBool ("no name in\n" <> said) (any (`isInfixOf` said) ["spinUntilReported", "weft_watchdog_stalls"])
+  where
+    untilFree e lines' = do
+      line <- hGetLine e
+      let lines'' = lines' <> [line]
+      if "is free again, after" `isInfixOf` line && "weft watchdog: " `isPrefixOf` line then pure lines'' else untilFree e lines''
+
+limited :: IO a -> IO a
+limited act = G.timeout 60000000 act >>= maybe (assertFailure "nothing came for a minute") pure
+
+run :: Maybe String -> Int -> String -> IO (ExitCode, String, String)
+run bound n how = do
+  own <- getExecutablePath
+  environment <- filter ((/= "WEFT_WATCHDOG") . fst) <$> getEnvironment
+  let child = (proc own ["hold", how, "+RTS", "-N" <> show n]) {env = Just ([("WEFT_WATCHDOG", b) | Just b <- [bound]] <> environment)}
+  limited (readCreateProcessWithExitCode child "")
+
+-- | The program that is watched: holds a capability until that has been reported, waits for the end of its input, and prints how often
+-- it happened.
+hold :: String -> IO ()
+hold how = do
+  hSetBuffering stdout LineBuffering
+  case how of
+    "timer" -> timer (spinUntilReported 1)
+    "foreign" -> timer (blockUntilReported 1)
+    "set" -> setWatchdog (Just (milliseconds 50)) >> timer (spinUntilReported 1)
+    "callback" -> do
+      m <- E.new
+      (r, w) <- createPipe
+      _ <- E.registerFd m (\_ _ -> spinUntilReported 1) r E.evtRead E.OneShot
+      _ <- forkIO (E.loop m)
+      void (fdWrite w "x")
+    "thread" -> threadDelay 1000 >> void (forkIO (spinUntilReported 1))
+    "second" -> void . forkOn 1 $ threadDelay 1000 >> spinUntilReported 1
+    "fork" -> do
+      timer (pure ())
+      child <- forkProcess (timer (spinUntilReported 1) >> finished)
+      status <- getProcessStatus True False child
+      unless (status == Just (Exited ExitSuccess)) (error ("the child: " <> show status))
+    "quiet" -> do
+      fired <- newEmptyMVar
+      _ <- schedule (milliseconds 1) (mapM_ (const (pure ())) [1 .. 1000 :: Int] >> putMVar fired ())
+      takeMVar fired
+    _ -> error how
+  unless (how == "fork") finished
+  where
+    timer act = do
+      fired <- newEmptyMVar
+      _ <- schedule (milliseconds 1) (act >> putMVar fired ())
+      takeMVar fired
+    -- Dispatchers run meanwhile.
+    finished = do
+      threadWaitRead 0
+      n <- watchdogStalls <$> watchdogMetrics
+      figures <- readMetrics
+      bound <- watchdogBound
+      let longest = maximum (mempty : map (fst . metricsLongestCallback) (metricsCapabilities figures))
+      when (how `elem` ["timer", "foreign", "set"] && maybe True (longest <) bound) (error ("the longest callback: " <> show longest))
+      print (fromIntegral n :: Int64)
