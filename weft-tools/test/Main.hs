@@ -5,7 +5,7 @@
 module Main (main) where
 
 import Data.Aeson (eitherDecode)
-import Data.List (isInfixOf)
+import Data.List (isInfixOf, nub)
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import qualified Data.Text as T
@@ -19,6 +19,7 @@ import TimerTests (timers)
 import Weft.Tools.Bench (registry, subjectNames)
 import Weft.Tools.Bench.Load (LoadResult (..))
 import Weft.Tools.Bench.Options
+import Weft.Tools.Bench.Paper
 import Weft.Tools.Bench.Proc (field, releaseNumbers)
 import Weft.Tools.Bench.Progress (duration, progressLine)
 import Weft.Tools.Bench.Runner (collect, rotate, roundOrder)
@@ -33,7 +34,35 @@ main =
   defaultMain $
     testGroup
       "bench"
-      [statistics, figures, judging, order, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, quotas]
+      [statistics, figures, judging, order, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, quotas]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- The figures of the papers
+
+papers :: TestTree
+papers =
+  testGroup
+    "figures of the papers"
+    [ testCase "all are there" $
+        map figureName paperFigures
+          @?= ["2010-" <> T.pack (show n) | n <- [1 .. 8 :: Int]] <> ["2007-memory", "2007-17", "2007-18", "2007-19"] <> ["mio-" <> T.pack (show n) | n <- [5, 13, 14, 15, 16, 17, 18 :: Int]],
+      testCase "each is measured or says why not, on one core and on many" $
+        sequence_
+          [ case figureBench f cores of
+              Left why -> assertBool "a reason" (figureName f == "mio-15" && not (T.null why))
+              Right b -> do
+                let cases = benchCases b defaultPlan
+                    keys = [(subjectName (caseSubject c), caseParams c, caseGroup c) | c <- cases]
+                assertBool (show (figureName f)) (not (null cases) && not (null (benchColumns b)))
+                length keys @?= length (nub keys)
+                benchName b @?= figureName f
+            | f <- paperFigures,
+              cores <- [1, 2, 24]
+          ],
+      testCase "cores are along the axis where they are in the paper" $
+        [[n | Right b <- [figureBench f cores], n <- nub [n | c <- benchCases b defaultPlan, Just (Count n) <- [lookup "capabilities" (caseParams c)]]] | cores <- [1, 2, 12], Just f <- [figureNamed "mio-5"]]
+          @?= [[1], [1, 2], [1, 2, 4, 8, 12]]
+    ]
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The cores of a container

@@ -272,7 +272,7 @@ setExternalHandler = writeRef . managerExternalHandler
 look :: Manager -> IO Bool
 look m = do
   fired <- runTimers m
-  n <- backendPoll (managerBackend m) NoWait (\tok evs -> handle m tok evs)
+  n <- backendPoll (managerBackend m) NoWait (handle m)
   if n == 0
     then count (managerCounters m) PollsEmpty
     else do
@@ -280,16 +280,17 @@ look m = do
       countBy (managerCounters m) Dispatched n
       endBatch (managerLatency m)
       mark (managerEventLog m) (Handed n)
-  pure (n /= 0 || fired)
+  pure $! n /= 0 || fired
 
 -- | Block, unless something was pushed meanwhile. The order matters: announce,
 -- look at the inbox, block ("Weft.Core.Wake").
 sleep :: Manager -> Bool -> IO ()
-sleep m watched = sleepWith m watched (pure False)
+sleep m !watched = sleepWith m watched (pure False)
+{-# INLINE sleep #-}
 
 -- | With whether the runner is watched: then it blocks for no longer than the watchdog's bound.
 sleepWith :: Manager -> Bool -> IO Bool -> IO ()
-sleepWith m watched busy = do
+sleepWith m !watched busy = do
   due <- min <$> nextDue (managerTimers m) <*> hinted m
   ok <- announce (managerWake m) due
   when ok $ do
@@ -303,20 +304,19 @@ sleepWith m watched busy = do
       wait <- if watched then waitUntil due >>= restWatched (managerHeartbeat m) else waitUntil due
       count (managerCounters m) Sleeps
       mark (managerEventLog m) Sleeping
-      n <- backendPoll (managerBackend m) wait (\tok evs -> handle m tok evs) `onException` awaken (managerWake m)
+      n <- backendPoll (managerBackend m) wait (handle m) `onException` awaken (managerWake m)
       when watched (beat (managerHeartbeat m) InTurn)
       mark (managerEventLog m) (Woken n)
       countBy (managerCounters m) Dispatched n
       unless (n == 0) (endBatch (managerLatency m))
     awaken (managerWake m)
+{-# INLINE sleepWith #-}
 
 waitUntil :: Instant -> IO Wait
 waitUntil due
   | due == never = pure Forever
   | otherwise = WaitFor . Time.until due <$> now
 
--- | Hand an event out. One function of all its arguments: inlined, parts of it that need only the manager would be
--- put into thunks, anew for each poll (140 instructions a request of the bare pong).
 handle :: Manager -> Token -> Events -> IO ()
 handle m tok evs = do
   stamp <- stampEvent (managerLatency m)
@@ -328,7 +328,7 @@ handle m tok evs = do
         else
           during (managerHeartbeat m) (InCallback (tokenFd tok)) $
             dispatch (managerRegistry m) (tokenFd tok) (Just (tokenGeneration tok)) evs
-{-# NOINLINE handle #-}
+{-# INLINE handle #-}
 
 runTimers :: Manager -> IO Bool
 runTimers m = do

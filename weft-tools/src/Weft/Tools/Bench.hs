@@ -35,6 +35,7 @@ import Weft.Tools.Bench.Hybrid (fifo, hybridIdle, hybridMemory, hybridSwitch)
 import Weft.Tools.Bench.Idle (idle)
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Options
+import Weft.Tools.Bench.Paper
 import Weft.Tools.Bench.Plot (outcomePlot)
 import Weft.Tools.Bench.Pong (pong)
 import Weft.Tools.Bench.Quiet (quiet)
@@ -83,7 +84,7 @@ benchCommand :: Mod CommandFields (IO ())
 benchCommand =
   command "bench" $
     info
-      (hsubparser (runCommand <> urlCommand <> commandGroup "Measuring one's own programs:") <|> hsubparser (reportingCommands registry <> commandGroup "What is made of results:") <|> run <$> optionsParser (map benchName registry) subjectNames)
+      (hsubparser (runCommand <> urlCommand <> commandGroup "Measuring one's own programs:") <|> hsubparser (paperCommand <> commandGroup "The papers:") <|> hsubparser (reportingCommands registry <> commandGroup "What is made of results:") <|> run <$> optionsParser (map benchName registry) subjectNames)
       ( progDesc "Measure Weft beside GHC's own I/O manager and other peers"
           <> footer
             "Subjects take turns within every round and start afresh each time. A server with N capabilities is pinned \
@@ -100,6 +101,39 @@ run options = case optionTarget options of
   List -> T.putStr . T.unlines $ columns [[benchName b, benchTitle b] | b <- registry]
   All -> measure options registry
   One name -> measure options (filter ((== name) . benchName) registry)
+
+-- | @weft bench paper@: a benchmark for each figure, or why there is none.
+paperCommand :: Mod CommandFields (IO ())
+paperCommand =
+  command "paper" $
+    info
+      (paper <$> switch (long "list" <> help "List the figures") <*> optional (strArgument (metavar "FIGURE" <> help "As --list names it, such as 2010-3 or mio-5")) <*> (furtherOptions (nub (subjectNames <> figureSubjects)) <*> pure All))
+      ( progDesc "Measure again what a figure of the papers shows, to the size of this machine"
+          <> footer
+            "Example: weft bench paper mio-5 --plot mio-5.svg. What was found on other machines, decades of compilers ago, is printed beside it: \
+            \ratios and shapes can be compared, not figures. Exit status: 1 when the figure cannot be measured on this machine, which is said with \
+            \the reason."
+      )
+
+-- | The subjects of all figures, on a machine with two cores.
+figureSubjects :: [Text]
+figureSubjects = nub [subjectName (caseSubject c) | f <- paperFigures, Right b <- [figureBench f 2], c <- benchCases b defaultPlan]
+
+paper :: Bool -> Maybe Text -> Options -> IO ()
+paper list name options = do
+  cores <- machineCores <$> machineFacts
+  case (list, name) of
+    (True, _) -> T.putStr . T.unlines $ columns [[figureName f, figurePlace f, either (const "not on this machine: ") (const "") (figureBench f cores) <> figureTitle f] | f <- paperFigures]
+    (False, Nothing) -> refuse "which figure? weft bench paper --list names them"
+    (False, Just wanted) -> case figureNamed wanted of
+      Nothing -> refuse ("no figure is called " <> wanted <> "; weft bench paper --list names them")
+      Just f -> do
+        T.putStr . T.unlines $ [figurePlace f <> ": " <> figureTitle f, "The paper: " <> figureFinding f] <> ["Here: " <> figureNote f cores | not (T.null (figureNote f cores))]
+        case figureBench f cores of
+          Left why -> T.hPutStrLn stderr ("weft bench: " <> wanted <> " cannot be measured here: " <> why) >> exitWith (ExitFailure 1)
+          Right benchmark -> measure options {optionTarget = One wanted} [benchmark]
+  where
+    refuse text = T.hPutStrLn stderr ("weft bench: " <> text) >> exitWith (ExitFailure 2)
 
 measure :: Options -> [Benchmark] -> IO ()
 measure options benchmarks = do

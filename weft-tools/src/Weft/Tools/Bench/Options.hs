@@ -8,6 +8,7 @@ module Weft.Tools.Bench.Options
   ( Target (..),
     Options (..),
     optionsParser,
+    furtherOptions,
     positive,
     plan,
     defaultPlan,
@@ -43,12 +44,19 @@ data Options = Options
 
 -- | The arguments, given the benchmarks' names and the subjects' names.
 optionsParser :: [Text] -> [Text] -> Parser Options
-optionsParser benchmarks subjects =
-  Options
-    <$> argument
-      (eitherReader target)
-      (metavar "NAME" <> help ("A benchmark: " ++ listing benchmarks ++ "; or list, or all"))
-    <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result as JSON"))
+optionsParser benchmarks subjects = furtherOptions subjects <*> argument (eitherReader target) (metavar "NAME" <> help ("A benchmark: " ++ listing benchmarks ++ "; or list, or all"))
+  where
+    target word
+      | word == "list" = Right List
+      | word == "all" = Right All
+      | T.pack word `elem` benchmarks = Right (One (T.pack word))
+      | otherwise = Left ("no benchmark is called " ++ word ++ "; there are " ++ listing benchmarks)
+
+-- | All but what is to be measured, given the subjects' names.
+furtherOptions :: [Text] -> Parser (Target -> Options)
+furtherOptions subjects =
+  (\json plot rounds time brief check chosen backend rts target -> Options target json plot rounds time brief check chosen backend rts)
+    <$> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result as JSON"))
     <*> optional (strOption (long "plot" <> metavar "FILE" <> help "Write a chart of the main metric as SVG"))
     <*> optional (option positive (long "rounds" <> metavar "N" <> help roundsHelp))
     <*> optional
@@ -61,11 +69,6 @@ optionsParser benchmarks subjects =
     <*> optional (strOption (long "backend" <> metavar "NAME" <> help "Back end of the subjects that run on Weft"))
     <*> optional (words <$> strOption (long "rts" <> metavar "OPTIONS" <> help rtsHelp))
   where
-    target word
-      | word == "list" = Right List
-      | word == "all" = Right All
-      | T.pack word `elem` benchmarks = Right (One (T.pack word))
-      | otherwise = Left ("no benchmark is called " ++ word ++ "; there are " ++ listing benchmarks)
     only list = case filter (`notElem` subjects) wanted of
       [] -> Right wanted
       unknown : _ -> Left ("no subject is called " ++ T.unpack unknown ++ "; there are " ++ listing subjects)
@@ -73,7 +76,9 @@ optionsParser benchmarks subjects =
         wanted = T.splitOn "," (T.pack list)
     roundsHelp = "Rounds to run, exactly (5, and up to 10 more while a bound is within the noise; with --quick 1)"
     rtsHelp = "Options of GHC's run-time system for the Haskell subjects, such as -A16m"
-    listing = T.unpack . T.intercalate ", "
+
+listing :: [Text] -> String
+listing = T.unpack . T.intercalate ", "
 
 -- | A number above zero.
 positive :: (Read a, Ord a, Num a) => ReadM a

@@ -19,9 +19,9 @@ import System.FilePath ((</>))
 import System.IO (IOMode (WriteMode), hFlush, withBinaryFile)
 import Weft.Tools.Bench.Types
 
--- | A folder with the files @1k@ and @16k@, of 1 and 16 KiB.
+-- | A folder with the files @1k@ and @16k@, of 1 and 16 KiB, and @4332@, of as many bytes as the file of (2010, 9.1).
 smallSite :: Env -> IO FilePath
-smallSite env = site env "small" [("1k", 1024), ("16k", 16384)]
+smallSite env = site env "small" [("1k", 1024), ("16k", 16384), ("4332", 4332)]
 
 -- | One with the file @1k@ and @large@, of 16 MiB.
 rudeSite :: Env -> IO FilePath
