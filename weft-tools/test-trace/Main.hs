@@ -9,8 +9,8 @@ import Control.Concurrent
 import Control.Monad
 import Data.Aeson (Value, decode)
 import qualified Data.ByteString as B
-import qualified Data.ByteString.Lazy as L
 import Data.ByteString.Builder (toLazyByteString)
+import qualified Data.ByteString.Lazy as L
 import qualified Data.Map.Strict as M
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T

@@ -82,13 +82,6 @@ module Weft.Sys
     -- * Clock
     now,
 
-    -- * Words outside of the heap
-    OutsideWords,
-    openHeartbeat,
-    closeHeartbeat,
-    readOutside,
-    writeOutside,
-
     -- * The event log
     userEventsLogged,
     traceUserEvent,
@@ -109,7 +102,7 @@ import Control.Monad (unless)
 import Data.Int (Int64)
 import Data.Word (Word32)
 import Foreign.C.String (withCString)
-import Foreign.Storable (peek, peekElemOff, pokeElemOff)
+import Foreign.Storable (peek)
 import GHC.Clock (getMonotonicTimeNSec)
 import GHC.Conc (BlockReason (..), ThreadStatus (..), getUncaughtExceptionHandler, labelThread, threadStatus)
 import GHC.Exts
@@ -358,33 +351,6 @@ attempt act = either rethrow pure <$> try act
   where
     rethrow :: SomeException -> IO a
     rethrow = throwIO
-
--- Words outside of the heap ---------------------------------------------------
-
--- | Words that C reads while Haskell code runs.
-newtype OutsideWords = OutsideWords (Ptr Int64)
-
--- | A block for what a manager does (@cbits\/watchdog.h@), for the capability of that number, or -1.
-openHeartbeat :: Int -> IO OutsideWords
-openHeartbeat index = OutsideWords <$> c_heartbeat_open (fromIntegral index)
-
--- | Give it back.
-closeHeartbeat :: OutsideWords -> IO ()
-closeHeartbeat (OutsideWords p) = c_heartbeat_close p
-
-foreign import ccall unsafe "weft_heartbeat_open" c_heartbeat_open :: Int64 -> IO (Ptr Int64)
-
-foreign import ccall unsafe "weft_heartbeat_close" c_heartbeat_close :: Ptr Int64 -> IO ()
-
--- | A plain read.
-readOutside :: OutsideWords -> Int -> IO Int
-readOutside (OutsideWords p) i = fromIntegral <$> peekElemOff p i
-{-# INLINE readOutside #-}
-
--- | A plain write.
-writeOutside :: OutsideWords -> Int -> Int -> IO ()
-writeOutside (OutsideWords p) i x = pokeElemOff p i (fromIntegral x)
-{-# INLINE writeOutside #-}
 
 -- Clock ----------------------------------------------------------------------
 

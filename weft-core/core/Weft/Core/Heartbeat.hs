@@ -26,7 +26,8 @@ import System.Posix.Types (Fd)
 import Weft.Core.Backend (Wait (..))
 import Weft.Core.Time
 import qualified Weft.Core.Time as Time
-import Weft.Sys
+import Weft.Sys (now)
+import Weft.Sys.OffHeap
 
 -- | The words of one manager. Those below are written by its runner, but for 'wordWatched', which the watchdog writes: its
 -- bound in nanoseconds, or 0.
