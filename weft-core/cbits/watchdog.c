@@ -237,6 +237,7 @@ static void in_parent(void) { pthread_mutex_unlock(&lock); }
 /* The threads are gone, and so are the runners of the parent's managers. */
 static void in_child(void) {
   running = 0;
+  stalls = longest = 0;
   for (int i = 0; i < BLOCKS; i++) blocks[i].used = 0;
   pthread_mutex_init(&lock, 0);
   pthread_cond_init(&changed, 0);

@@ -9,25 +9,42 @@ module Spin
   )
 where
 
-import Control.Monad (unless)
+import Control.Monad (when)
 import Data.Int (Int64)
+import Data.Word (Word64)
 import Foreign.C.Types (CInt (..), CUInt (..))
 
 foreign import ccall unsafe "weft_watchdog_stalls" stalls :: IO Int64
 
+foreign import ccall unsafe "weft_watchdog_bound" bound :: IO Int64
+
+foreign import ccall unsafe "getMonotonicNSec" nanoseconds :: IO Word64
+
 foreign import ccall unsafe "usleep" usleep :: CUInt -> IO CInt
 
--- | Compute until there have been so many reports.
-spinUntilReported :: Int64 -> IO ()
-spinUntilReported n = do
-  seen <- stalls
-  unless (seen >= n) (spinUntilReported n)
-{-# NOINLINE spinUntilReported #-}
+-- | Compute until there has been a report, and for two bounds more: the first one may be of another capability, which waits for this one to
+-- collect garbage.
+spinUntilReported :: IO ()
+spinUntilReported = stalls >>= spinUntil >> longer spinUntilTime
 
--- | Wait for that in foreign calls that are declared not to block.
-blockUntilReported :: Int64 -> IO ()
-blockUntilReported n = do
-  _ <- usleep 20000
-  seen <- stalls
-  unless (seen >= n) (blockUntilReported n)
-{-# NOINLINE blockUntilReported #-}
+-- | Wait likewise, in foreign calls that are declared not to block.
+blockUntilReported :: IO ()
+blockUntilReported = stalls >>= blockUntil >> longer blockUntilTime
+
+longer :: (Word64 -> IO ()) -> IO ()
+longer act = do
+  from <- nanoseconds
+  time <- bound
+  act (from + 2 * fromIntegral time)
+
+spinUntil :: Int64 -> IO ()
+spinUntil before = stalls >>= \n -> when (n == before) (spinUntil before)
+
+spinUntilTime :: Word64 -> IO ()
+spinUntilTime end = nanoseconds >>= \t -> when (t < end) (spinUntilTime end)
+
+blockUntil :: Int64 -> IO ()
+blockUntil before = usleep 20000 >> stalls >>= \n -> when (n == before) (blockUntil before)
+
+blockUntilTime :: Word64 -> IO ()
+blockUntilTime end = usleep 20000 >> nanoseconds >>= \t -> when (t < end) (blockUntilTime end)
