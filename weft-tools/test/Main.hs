@@ -28,13 +28,14 @@ import Weft.Tools.Bench.Stats (figureSubjects)
 import Weft.Tools.Bench.Trace (parseCounts)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Serve.Cores (coresWithin)
+import Weft.Tools.Top.Readings (Screen (..), parseReading, screenOf)
 
 main :: IO ()
 main =
   defaultMain $
     testGroup
       "bench"
-      [statistics, figures, judging, order, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, quotas]
+      [statistics, figures, judging, order, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, tops, quotas]
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The figures of the papers
@@ -62,6 +63,31 @@ papers =
       testCase "cores are along the axis where they are in the paper" $
         [[n | Right b <- [figureBench f cores], n <- nub [n | c <- benchCases b defaultPlan, Just (Count n) <- [lookup "capabilities" (caseParams c)]]] | cores <- [1, 2, 12], Just f <- [figureNamed "mio-5"]]
           @?= [[1], [1, 2], [1, 2, 4, 8, 12]]
+    ]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- weft top
+
+tops :: TestTree
+tops =
+  testGroup
+    "the screen of weft top"
+    [ testCase "latencies of all capabilities, and the slowest callbacks first" $ do
+        let page n = parseReading (T.unlines (["weft_wake_latency_seconds_bucket{capability=\"" <> c <> "\",le=\"" <> le <> "\"} " <> T.pack (show (n * v)) | c <- ["0", "1"], (le, v) <- [("1.024e-6", 10), ("2.048e-6", 10), ("4.096e-6", 20 :: Int), ("+Inf", 20)]] <> others))
+            others =
+              [ "weft_longest_callback_seconds{capability=\"0\",of=\"timers\"} 2.0e-3",
+                "weft_longest_callback_seconds{capability=\"1\",of=\"descriptor 7\"} 1.5",
+                "weft_watchdog_stalls_total 3",
+                "weft_watchdog_longest_seconds 1.5"
+              ]
+            Screen shown = screenOf "title" 1 (page 1) (page 3)
+        assertBool (show shown) ("woken threads run after p50.0 <= 1.02 us   woken threads run after p99.0 <= 4.10 us" `elem` shown)
+        assertBool (show shown) ("held for too long: 3.00 times, at most for 1.50 s" `elem` shown)
+        [T.unwords (T.words l) | l <- shown, "slowest callback" `T.isInfixOf` l]
+          @?= ["slowest callback, capability 1 descriptor 7 1.50 s", "slowest callback, capability 0 timers 2.00 ms"],
+      testCase "nothing is said of what is not there" $ do
+        let Screen shown = screenOf "title" 1 (parseReading "weft_waits_total{capability=\"0\"} 1") (parseReading "weft_waits_total{capability=\"0\"} 2\nweft_watchdog_stalls_total 0\n")
+        [l | l <- shown, any (`T.isInfixOf` l) ["late", "slowest", "held"]] @?= []
     ]
 
 -- ---------------------------------------------------------------------------------------------------------------

@@ -310,7 +310,7 @@ sleepWith m !watched busy = do
       countBy (managerCounters m) Dispatched n
       unless (n == 0) (endBatch (managerLatency m))
     awaken (managerWake m)
-{-# INLINE sleepWith #-}
+{-# NOINLINE sleepWith #-}
 
 waitUntil :: Instant -> IO Wait
 waitUntil due

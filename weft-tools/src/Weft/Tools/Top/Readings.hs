@@ -76,6 +76,8 @@ screenOf title seconds before after =
       processLine seconds before after,
       requestLines seconds before after,
       managerTable seconds before after,
+      latencyLine before after,
+      slowestLines after,
       collectorLine seconds before after,
       othersTable seconds before after
     ]
@@ -164,6 +166,33 @@ managerTable seconds before after
     numeric c = either (const (0 :: Int)) fst (T.decimal c)
     line c = fromMaybe "all" c : [maybe "-" renderNumber (rate (allowed c) name seconds before after) | (name, _) <- shown]
     allowed c labels = maybe True (\wanted -> lookup "capability" labels == Just wanted) c
+
+-- | How late threads and timers were in this time, of all capabilities.
+latencyLine :: Reading -> Reading -> [Text]
+latencyLine before after = ["" | not (null parts)] <> [T.intercalate "   " parts | not (null parts)]
+  where
+    parts =
+      [ what <> " p" <> renderNumber (100 * q) <> " <= " <> time v
+        | (what, name) <- [("woken threads run after", "weft_wake_latency_seconds"), ("timers fire late by", "weft_timer_lateness_seconds")],
+          q <- [0.5, 0.99],
+          Just v <- [quantile q name before after]
+      ]
+
+-- | The slowest callbacks, slowest first, and what the watchdog has reported: where there is one.
+slowestLines :: Reading -> [Text]
+slowestLines after
+  | null slowest && null stalls = []
+  | otherwise = "" : stalls <> columns [["slowest callback, capability " <> c, who, time v] | (v, c, who) <- slowest]
+  where
+    slowest = take 5 (sortOn (\(v, _, _) -> negate v) [(v, label "capability" labels, label "of" labels) | ((n, labels), v) <- M.toList after, n == "weft_longest_callback_seconds"])
+    label name = fromMaybe "?" . lookup name
+    stalls = ["held for too long: " <> renderNumber v <> " times" <> maybe "" (\l -> ", at most for " <> time l) (gauge "weft_watchdog_longest_seconds" after) | Just v <- [gauge "weft_watchdog_stalls_total" after], v > 0]
+
+time :: Double -> Text
+time v
+  | v < 1e-3 = renderNumber (1e6 * v) <> " us"
+  | v < 1 = renderNumber (1e3 * v) <> " ms"
+  | otherwise = renderNumber v <> " s"
 
 collectorLine :: Double -> Reading -> Reading -> [Text]
 collectorLine seconds before after = [T.intercalate "   " parts | not (null parts)]
