@@ -56,7 +56,7 @@ matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10")
 
 verify: deb ## What takes too long for every change: planted bugs, the Debian package in a fresh chroot, the README's lines in a new project
 	@scripts/deps build test
-	WEFT_MUTANTS=1 scripts/cabal test --enable-tests weft:test:mutants
+	WEFT_MUTANTS=1 scripts/cabal test --enable-tests weft-core:test:mutants
 	@scripts/deps matrix
 	@scripts/try-deb
 	@scripts/try-readme
