@@ -83,7 +83,7 @@ caught place mutant = do
         -- GHC does not know the suffix.
         <> [("sim", "Weft" </> "FFI" </> m) | m <- ["Epoll.hsc", "Poll.hsc"]]
     core =
-      ["Backend.hs", "Counters.hs", "Descriptor.hs", "EventLog.hs", "Events.hs", "Manager.hs", "Readiness.hs", "Registry.hs"]
+      ["Backend.hs", "Counters.hs", "Descriptor.hs", "EventLog.hs", "Events.hs", "Heartbeat.hs", "Manager.hs", "Readiness.hs", "Registry.hs"]
         <> ["Time.hs", "Timer.hs", "Timers.hs", "UseCount.hs", "Wake.hs", "Timer" </> "Search.hs"]
 
 -- | Nothing unless the piece is there, once.

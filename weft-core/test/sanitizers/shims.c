@@ -2,7 +2,7 @@
  * once, and one round of each of the smaller shims. Prints what it counted; the status is 1 if a result was wrong.
  *   shims ROUNDS SEED */
 #define _GNU_SOURCE
-#include "../cbits/file.h"
+#include "file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>

@@ -31,7 +31,7 @@ import Weft.Sys.OffHeap
 
 -- | The words of one manager. Those below are written by its runner, but for 'wordWatched', which the watchdog writes: its
 -- bound in nanoseconds, or 0.
-newtype Heartbeat = Heartbeat OutsideWords
+newtype Heartbeat = Heartbeat OffHeapWords
 
 wordBeat, wordState, wordWatched, wordLongest, wordLongestOf :: Int
 wordBeat = 0
@@ -65,17 +65,17 @@ data Phase
 
 -- | Is there a watchdog?
 isWatched :: Heartbeat -> IO Bool
-isWatched (Heartbeat w) = (/= 0) <$> readOutside w wordWatched
+isWatched (Heartbeat w) = (/= 0) <$> readOffHeap w wordWatched
 {-# INLINE isWatched #-}
 
 -- | The runner begins something else.
 beat :: Heartbeat -> Phase -> IO ()
 beat (Heartbeat w) phase = do
-  watched <- readOutside w wordWatched
+  watched <- readOffHeap w wordWatched
   when (watched /= 0) (enter w phase)
 {-# INLINE beat #-}
 
-enter :: OutsideWords -> Phase -> IO ()
+enter :: OffHeapWords -> Phase -> IO ()
 enter w = write w . stateOf
 {-# NOINLINE enter #-}
 
@@ -89,35 +89,35 @@ stateOf phase = case phase of
   Yielded -> 4
   AsleepUntil (Instant t) -> 5 .|. (fromIntegral t `shiftL` 3)
 
-write :: OutsideWords -> Int -> IO ()
+write :: OffHeapWords -> Int -> IO ()
 write w state = do
-  writeOutside w wordState state
-  n <- readOutside w wordBeat
-  writeOutside w wordBeat (n + 1)
+  writeOffHeap w wordState state
+  n <- readOffHeap w wordBeat
+  writeOffHeap w wordBeat (n + 1)
 
 -- | Run an action as a phase; afterwards the runner is where it was. The action does not throw.
 during :: Heartbeat -> Phase -> IO a -> IO a
 during (Heartbeat w) phase act = do
-  watched <- readOutside w wordWatched
+  watched <- readOffHeap w wordWatched
   if watched == 0 then act else timed
   where
     timed = do
-      before <- readOutside w wordState
+      before <- readOffHeap w wordState
       enter w phase
       from <- now
       a <- act
       Duration took <- (`Time.until` from) <$> now
-      longest <- readOutside w wordLongest
+      longest <- readOffHeap w wordLongest
       when (fromIntegral took > longest) $ do
-        writeOutside w wordLongestOf (case phase of InCallback fd -> fromIntegral fd; _ -> -1)
-        writeOutside w wordLongest (fromIntegral took)
+        writeOffHeap w wordLongestOf (case phase of InCallback fd -> fromIntegral fd; _ -> -1)
+        writeOffHeap w wordLongest (fromIntegral took)
       a <$ write w before
 {-# INLINE during #-}
 
 -- | The runner is about to block for that long. How long it should, so that the watchdog sees it back in time.
 restWatched :: Heartbeat -> Wait -> IO Wait
 restWatched (Heartbeat w) wait = do
-  bound <- Duration . fromIntegral <$> readOutside w wordWatched
+  bound <- Duration . fromIntegral <$> readOffHeap w wordWatched
   if bound <= mempty
     then pure wait
     else do
@@ -134,6 +134,6 @@ restWatched (Heartbeat w) wait = do
 -- 'Nothing' for timers. Zero: there was none.
 longestCallback :: Heartbeat -> IO (Duration, Maybe Fd)
 longestCallback (Heartbeat w) = do
-  longest <- readOutside w wordLongest
-  which <- readOutside w wordLongestOf
+  longest <- readOffHeap w wordLongest
+  which <- readOffHeap w wordLongestOf
   pure (Duration (fromIntegral longest), if which < 0 then Nothing else Just (fromIntegral which))

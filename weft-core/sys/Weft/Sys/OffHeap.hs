@@ -2,11 +2,11 @@
 -- Words outside of the heap, which C reads while Haskell code runs: a part of "Weft.Sys", the door between the core and everything
 -- outside it. Any thread may call these; who may write what is said where the words are used ("Weft.Core.Heartbeat").
 module Weft.Sys.OffHeap
-  ( OutsideWords,
+  ( OffHeapWords,
     openHeartbeat,
     closeHeartbeat,
-    readOutside,
-    writeOutside,
+    readOffHeap,
+    writeOffHeap,
   )
 where
 
@@ -15,26 +15,26 @@ import Foreign.Ptr (Ptr)
 import Foreign.Storable (peekElemOff, pokeElemOff)
 
 -- | Words that C reads while Haskell code runs.
-newtype OutsideWords = OutsideWords (Ptr Int64)
+newtype OffHeapWords = OffHeapWords (Ptr Int64)
 
 -- | A block for what a manager does (@cbits\/watchdog.h@), for the capability of that number, or -1.
-openHeartbeat :: Int -> IO OutsideWords
-openHeartbeat index = OutsideWords <$> c_heartbeat_open (fromIntegral index)
+openHeartbeat :: Int -> IO OffHeapWords
+openHeartbeat index = OffHeapWords <$> c_heartbeat_open (fromIntegral index)
 
 -- | Give it back.
-closeHeartbeat :: OutsideWords -> IO ()
-closeHeartbeat (OutsideWords p) = c_heartbeat_close p
+closeHeartbeat :: OffHeapWords -> IO ()
+closeHeartbeat (OffHeapWords p) = c_heartbeat_close p
 
 foreign import ccall unsafe "weft_heartbeat_open" c_heartbeat_open :: Int64 -> IO (Ptr Int64)
 
 foreign import ccall unsafe "weft_heartbeat_close" c_heartbeat_close :: Ptr Int64 -> IO ()
 
 -- | A plain read.
-readOutside :: OutsideWords -> Int -> IO Int
-readOutside (OutsideWords p) i = fromIntegral <$> peekElemOff p i
-{-# INLINE readOutside #-}
+readOffHeap :: OffHeapWords -> Int -> IO Int
+readOffHeap (OffHeapWords p) i = fromIntegral <$> peekElemOff p i
+{-# INLINE readOffHeap #-}
 
 -- | A plain write.
-writeOutside :: OutsideWords -> Int -> Int -> IO ()
-writeOutside (OutsideWords p) i x = pokeElemOff p i (fromIntegral x)
-{-# INLINE writeOutside #-}
+writeOffHeap :: OffHeapWords -> Int -> Int -> IO ()
+writeOffHeap (OffHeapWords p) i x = pokeElemOff p i (fromIntegral x)
+{-# INLINE writeOffHeap #-}
