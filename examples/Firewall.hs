@@ -1,10 +1,12 @@
 -- |
 -- A network of learning switches with a firewall: hosts may not reach each other on the ports of TCP that the command
--- line names. @firewall 6653 23 25@ listens on port 6653, and refuses telnet and mail. See @doc\/openflow.md@.
+-- line names. @firewall 6653 23 25@ listens on port 6653 (0: one that the system chooses), and refuses telnet and mail.
+-- See @doc\/openflow.md@.
 module Main (main) where
 
 import Data.Word (Word16)
 import System.Environment (getArgs)
+import System.IO
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Learning (learningSwitch)
@@ -17,7 +19,10 @@ main :: IO ()
 main = do
   args <- getArgs
   case args of
-    port : refused -> runController settings defaultServerSettings {serverPort = port} (perSwitch (firewall (map read refused) `andThen` learningSwitch))
+    port : refused -> do
+      hSetBuffering stdout LineBuffering
+      let server = defaultServerSettings {serverPort = port, serverOnListen = \address -> putStrLn ("listening on " <> show address)}
+      runController settings server (perSwitch (firewall (map read refused) `andThen` learningSwitch))
     [] -> putStrLn "usage: firewall PORT REFUSED..."
   where
     settings = defaultSettings {settingsOnSwitch = \d here -> putStrLn (show d <> (if here then " is here" else " is gone"))}

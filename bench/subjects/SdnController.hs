@@ -5,7 +5,7 @@
 -- of the @network@ package on GHC's own manager. (Its timers, of which none is due under load, are Weft's in both.)
 module Main (main) where
 
-import Net (counters, serve)
+import Net (counters, serveInTurn)
 import NetConnection (connection)
 import Setup (announce, subject)
 import Weft.OpenFlow.App (perSwitch)
@@ -15,6 +15,6 @@ import Weft.OpenFlow.Learning (learningSwitch)
 main :: IO ()
 main = subject counters $ \port -> do
   controller <- newController settings (perSwitch learningSwitch)
-  withLoops controller (serve port announce (\sock -> connection sock >>= serveConnection controller))
+  withLoops controller (serveInTurn port announce (\sock -> connection sock >>= serveConnection controller))
   where
     settings = defaultSettings {settingsTopology = Nothing, settingsPortStats = Nothing}

@@ -6,6 +6,7 @@ import Control.Exception (bracket)
 import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit)
 import Data.List (isInfixOf)
+import FirewallTest (firewall)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import System.Directory (createDirectory, doesFileExist, getTemporaryDirectory, removePathForcibly)
@@ -22,6 +23,7 @@ main :: IO ()
 main =
   defaultMain . localOption (mkTimeout 20000000) . testGroup "examples" $
     [testCase "hybrid-web and hybrid-load" web | os == "linux"]
+      <> [firewall (runningWith "firewall") | os == "linux"]
       <> [ talk "pong" (B.pack "GET / HTTP/1.1\r\nHost: x\r\n\r\n") (B.isSuffixOf (B.pack "Pong!")),
            talk "file" (B.pack "GET / HTTP/1.1\r\nHost: x\r\n\r\n") (\answer -> B.length (body answer) == 4332),
            talk "SimpleServer" (B.pack "0123456789abcdef") (== B.pack "sixteen bytes...\n"),

@@ -1,7 +1,7 @@
 -- |
 -- Open vSwitch's own reading of messages: @ovs-ofctl ofp-parse@ prints each message of a file.
 module OfpPrint
-  ( findOfctl,
+  ( ofctl,
     complaints,
   )
 where
@@ -10,16 +10,17 @@ import Control.Exception (bracket)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.List (isInfixOf)
-import System.Directory (findExecutable, getTemporaryDirectory, removeFile)
+import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (hClose, openBinaryTempFile)
 import System.Process (readProcessWithExitCode)
 
-findOfctl :: IO (Maybe FilePath)
-findOfctl = findExecutable "ovs-ofctl"
+-- | The program that reads them.
+ofctl :: FilePath
+ofctl = "ovs-ofctl"
 
 -- | What it says against these messages, and how many lines it printed for them.
-complaints :: FilePath -> [ByteString] -> IO ([String], Int)
-complaints ofctl messages = bracket create removeFile $ \file -> do
+complaints :: [ByteString] -> IO ([String], Int)
+complaints messages = bracket create removeFile $ \file -> do
   (_, out, err) <- readProcessWithExitCode ofctl ["ofp-parse", file] ""
   let ls = lines out ++ lines err
   pure (filter wrong ls, length (lines out))

@@ -15,6 +15,7 @@ module Peer
     rawEnd,
     switchHandshake,
     packetFrom,
+    protocolName,
     eventually,
   )
 where
@@ -119,6 +120,10 @@ packetFrom :: Version -> Word32 -> PortNo -> Word8 -> Word8 -> Peer -> IO ()
 packetFrom version buffer port source destination = sendMessageOf version buffer (PacketInMessage (PacketIn (BufferId buffer) 60 port 0 0 0 [] frame))
   where
     frame = B.pack ([2, 0, 0, 0, 0, destination, 2, 0, 0, 0, 0, source, 8, 0] ++ replicate 46 0)
+
+-- | What Open vSwitch calls a version.
+protocolName :: Version -> String
+protocolName version = case version of V10 -> "OpenFlow10"; V13 -> "OpenFlow13"
 
 -- | It holds within five seconds.
 eventually :: String -> IO Bool -> Assertion

@@ -4,6 +4,7 @@
 module Main (main) where
 
 import qualified Answering
+import qualified Cbench
 import Control.Concurrent
 import Control.Concurrent.Async (forConcurrently_)
 import Control.Exception
@@ -37,7 +38,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, Answering.tests program, Insight.tests program folder, Gate.tests program, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, Answering.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath

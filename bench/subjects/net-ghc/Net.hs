@@ -5,6 +5,7 @@
 module Net
   ( Socket,
     serve,
+    serveInTurn,
     recv,
     sendAll,
     counters,
@@ -29,6 +30,10 @@ serve port listening handler = do
     (connection, _) <- accept listener
     setSocketOption connection NoDelay 1
     forkFinally (handler connection) (const (close connection))
+
+-- | The same: there is one acceptor, and the run-time system moves threads to idle capabilities.
+serveInTurn :: Int -> (Int -> IO ()) -> (Socket -> IO ()) -> IO ()
+serveInTurn = serve
 
 -- | GHC's manager keeps no counters.
 counters :: IO [(String, Integer)]

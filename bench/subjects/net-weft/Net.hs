@@ -6,6 +6,7 @@
 module Net
   ( Socket,
     serve,
+    serveInTurn,
     recv,
     sendAll,
     counters,
@@ -20,14 +21,19 @@ import Weft.Socket.ByteString (recv, sendAll)
 -- | Serve on this port of the loopback interface (0: the system chooses), after telling the callback which it is.
 -- The handler's socket is closed when it returns or throws. Runs until killed.
 serve :: Int -> (Int -> IO ()) -> (Socket -> IO ()) -> IO ()
-serve port listening handler = W.serve settings (const . handler)
-  where
-    settings =
-      defaultServerSettings
-        { serverHost = Just "127.0.0.1",
-          serverPort = show port,
-          serverOnListen = listening . portOf
-        }
+serve port listening handler = W.serve (settings port listening) (const . handler)
+
+-- | The same with one acceptor, which hands connections to the capabilities in turn: for few and busy ones.
+serveInTurn :: Int -> (Int -> IO ()) -> (Socket -> IO ()) -> IO ()
+serveInTurn port listening handler = W.serve (settings port listening) {serverAcceptors = Just 1} (const . handler)
+
+settings :: Int -> (Int -> IO ()) -> ServerSettings
+settings port listening =
+  defaultServerSettings
+    { serverHost = Just "127.0.0.1",
+      serverPort = show port,
+      serverOnListen = listening . portOf
+    }
 
 portOf :: SockAddr -> Int
 portOf address = case address of

@@ -10,7 +10,6 @@ import Control.Exception (bracket)
 import Control.Monad (filterM, forM, forM_, void)
 import qualified Data.Map.Strict as Map
 import GHC.Clock (getMonotonicTime)
-import OpenVSwitch
 import Peer
 import System.Directory (removePathForcibly)
 import System.FilePath ((</>))
@@ -27,6 +26,7 @@ import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Socket hiding (close)
 import qualified Weft.Socket as Socket
+import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
@@ -77,7 +77,7 @@ failover version = testCase (show version <> ": killed in random order, each swi
   withEtcd $ \url -> withOvs Dummy $ \ovs ->
     bracket (forM ["one", "two", "three"] (startMember url)) (mapM_ (cancel . memberThread)) $ \members -> do
       forM_ switches $ \n -> do
-        dummyBridge ovs version ("br" <> show n) n (address (head' members))
+        dummyBridge ovs (protocolName version) ("br" <> show n) n (address (head' members))
         void (vsctl ovs (["set-controller", "br" <> show n] ++ map address members))
         dummyPort ovs ("br" <> show n) ("h" <> show n) 10
       patch ovs 1 2

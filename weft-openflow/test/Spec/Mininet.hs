@@ -4,7 +4,6 @@ module Spec.Mininet (tests) where
 
 import Control.Monad (unless)
 import Data.List (isInfixOf)
-import OpenVSwitch
 import Peer
 import System.Exit (ExitCode (..))
 import System.Process
@@ -13,6 +12,7 @@ import Test.Tasty.HUnit hiding (testCase)
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Types
 import Weft.Socket
+import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: TestTree
@@ -33,7 +33,7 @@ pingAll topology version = testCase (topology <> ", " <> show version <> ": ping
       SockAddrInet p _ -> pure (show p)
       _ -> assertFailure "no port"
     environment <- ovsEnvironment ovs
-    let switch = "ovsk,datapath=user,protocols=" <> (case version of V10 -> "OpenFlow10"; V13 -> "OpenFlow13")
+    let switch = "ovsk,datapath=user,protocols=" <> protocolName version
         arguments = ["--kill-after=10", "--signal=INT", "90", "mn", "--topo", topology, "--switch", switch, "--controller", "remote,ip=127.0.0.1,port=" <> port, "--test", "pingall"]
     (_, out, err) <- readCreateProcessWithExitCode (proc "timeout" arguments) {env = Just environment} ""
     let said = lines (out <> err)

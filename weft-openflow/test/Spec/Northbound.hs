@@ -17,6 +17,7 @@ import Data.IORef
 import Data.List (isInfixOf)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
+import Data.String (fromString)
 import qualified Data.Text as T
 import qualified Network.HTTP.Client as Client
 import Network.HTTP.Types
@@ -38,14 +39,18 @@ import Weft.OpenFlow.Packet
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Socket (SockAddr (..))
-import Weft.Test.Skip (needProgram, testCase)
+import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: TestTree
-tests = testGroup "northbound" [network, flows, refusals, metrics, events, browser "desktop" 1280, browser "phone" 390]
+tests = testGroup "northbound" [network, flows, refusals, tokens, tokenFiles, localOnly, metrics, events, browser "desktop" 1280, browser "phone" 390]
 
 -- | Two switches with a link, two hosts, and where the northbound side is served. The peers belong to the switches.
 withNetwork :: (IORef [T.Text] -> Controller -> Int -> Peer -> Peer -> IO a) -> IO a
-withNetwork act = withTestController settings $ \c address -> withPeer address $ \one -> withPeer address $ \two -> do
+withNetwork = withNetworkOf LocalClients "127.0.0.1"
+
+-- | The same, for those who may change it, served at an address.
+withNetworkOf :: Access -> String -> (IORef [T.Text] -> Controller -> Int -> Peer -> Peer -> IO a) -> IO a
+withNetworkOf access host act = withTestController settings $ \c address -> withPeer address $ \one -> withPeer address $ \two -> do
   switchHandshake c V10 1 one
   switchHandshake c V10 2 two
   lldp one (DatapathId 2) 1
@@ -53,9 +58,9 @@ withNetwork act = withTestController settings $ \c address -> withPeer address $
   packetFrom V10 5 (PortNo 2) 1 2 one
   packetFrom V10 5 (PortNo 2) 2 1 two
   eventually "the network" ((\t -> length (topologyLinks t) == 2 && Map.size (topologyHosts t) == 2) <$> controllerNetwork c)
-  side <- newNorthbound c
+  side <- newNorthbound access c
   seen <- newIORef []
-  Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (framing seen (northbound side)) $ \server ->
+  Http.withServer (Http.setHost (fromString host) (Http.setPort 0 Http.defaultSettings)) (framing seen (northbound side)) $ \server ->
     case Http.serverAddress server of
       SockAddrInet p _ -> act seen c (fromIntegral p) one two
       _ -> assertFailure "no port"
@@ -85,9 +90,12 @@ get' :: Int -> String -> IO (Int, B.ByteString)
 get' port path = request "GET" port path Nothing []
 
 request :: Method -> Int -> String -> Maybe L.ByteString -> RequestHeaders -> IO (Int, B.ByteString)
-request method port path body headers = do
+request = requestTo "127.0.0.1"
+
+requestTo :: String -> Method -> Int -> String -> Maybe L.ByteString -> RequestHeaders -> IO (Int, B.ByteString)
+requestTo host method port path body headers = do
   manager <- Client.newManager Client.defaultManagerSettings
-  base <- Client.parseRequest ("http://127.0.0.1:" <> show port <> path)
+  base <- Client.parseRequest ("http://" <> host <> ":" <> show port <> path)
   r <- Client.httpLbs base {Client.method = method, Client.requestHeaders = headers, Client.requestBody = Client.RequestBodyLBS (fromMaybe "" body)} manager
   pure (statusCode (Client.responseStatus r), L.toStrict (Client.responseBody r))
 
@@ -143,6 +151,57 @@ refusals = testCase "requests that make no sense are refused" . withNetwork $ \_
   to "/v1/switches/1/nothing" "GET" Nothing [] 404
   to "/v1/network" "POST" Nothing [] 405
   to "/elsewhere" "GET" Nothing [] 404
+
+-- | What changes flows of that priority, and is right but for who sends it.
+aFlow :: Int -> Int -> Method -> RequestHeaders -> IO Int
+aFlow priority port method headers = fst <$> request method port "/v1/switches/1/flows" (Just ("{\"priority\":" <> fromString (show priority) <> ",\"actions\":[{\"output\":2}]}")) ((hContentType, "application/json") : headers)
+
+tokens :: TestTree
+tokens = testCase "with a token, changes need it and reading does not" . withNetworkOf (BearerToken "0123456789abcdef") "127.0.0.1" $ \_ _ port one _ -> do
+  let with s = [(hAuthorization, s)]
+  forM_ ["POST", "DELETE"] $ \method -> do
+    forM_ [[], with "", with "Bearer", with "Bearer ", with "Bearer 0123456789abcdeF", with "Bearer 0123456789abcde", with "Bearer 0123456789abcdefg", with "Basic 0123456789abcdef", with "0123456789abcdef"] $ \headers ->
+      aFlow 7 port method headers >>= assertEqual (show (method, headers)) 401
+    -- One that does not know the token learns nothing of the switches.
+    (other, _) <- request method port "/v1/switches/99/flows" (Just "{}") [(hContentType, "application/json")]
+    other @?= 401
+  -- Nothing of it has reached the switch: the first flow there is the one that may be.
+  aFlow 9 port "POST" (with "bearer 0123456789abcdef") >>= (@?= 201)
+  (_, f) <- expect "the flow" (\case FlowModMessage f | flowPriority f `elem` [7, 9] -> Just f; _ -> Nothing) one
+  (flowCommand f, flowPriority f) @?= (FlowAdd, 9)
+  aFlow 9 port "DELETE" (with "Bearer 0123456789abcdef") >>= (@?= 200)
+  forM_ ["/v1/network", "/metrics", "/"] $ \path -> get' port path >>= (@?= 200) . fst
+  -- The name of the host does not matter then.
+  aFlow 9 port "POST" (("Host", "controller.example") : with "Bearer 0123456789abcdef") >>= (@?= 201)
+
+tokenFiles :: TestTree
+tokenFiles = testCase "a token's file" . bracket (readProcess "mktemp" ["/tmp/token.XXXXXX"] "") (removePathForcibly . head') $ \made -> do
+  let file = head' made
+      holds s = B.writeFile file s >> readToken file
+  holds "0123456789abcdef\n" >>= accepted
+  holds "0123456789abcdef\r\nmore" >>= accepted
+  forM_ ["", "\n0123456789abcdef", "0123456789abcde\n", "0123456789abcdef 0123456789abcdef", "0123456789abcd\228ef"] $ \s ->
+    holds s >>= either (const (pure ())) (const (assertFailure (show s <> " was taken")))
+  where
+    head' = takeWhile (/= '\n')
+    accepted r = case r of
+      Right (BearerToken t) -> t @?= "0123456789abcdef"
+      _ -> assertFailure "no token"
+
+-- | Without a token: by the address that a client comes from, and by the host that it names.
+localOnly :: TestTree
+localOnly = testCase "without a token, only clients on this host change flows" . withNetworkOf LocalClients "0.0.0.0" $ \_ _ port _ _ -> do
+  forM_ ["localhost", "127.0.0.1:8080", "[::1]:1"] $ \name -> aFlow 9 port "POST" [("Host", name)] >>= assertEqual (show name) 201
+  forM_ ["controller.example", "controller.example:8080", "127.0.0.1.example"] $ \name -> aFlow 9 port "POST" [("Host", name)] >>= assertEqual (show name) 403
+  outside <- filter (not . ("127." `isInfixOf`)) . words <$> readProcess "hostname" ["-I"] ""
+  case filter (all (`elem` (".0123456789" :: String))) outside of
+    [] -> skip "this host has no address but that of the loopback interface"
+    address : _ -> do
+      let asked = requestTo address
+      (changed, _) <- asked "POST" port "/v1/switches/1/flows" (Just "{}") [(hContentType, "application/json"), ("Host", "127.0.0.1")]
+      changed @?= 403
+      (status, _) <- asked "GET" port "/v1/network" Nothing []
+      status @?= 200
 
 metrics :: TestTree
 metrics = testCase "metrics" . withNetwork $ \_ _ port _ _ -> do

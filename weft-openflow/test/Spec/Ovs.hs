@@ -7,7 +7,6 @@ import Control.Monad (forM, forM_, void, when)
 import Data.List (isInfixOf)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (isJust)
-import OpenVSwitch
 import Peer
 import Test.Tasty hiding (after)
 import Test.Tasty.HUnit hiding (testCase)
@@ -18,6 +17,7 @@ import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Socket
+import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (testCase)
 
 tests :: TestTree
@@ -47,7 +47,7 @@ switching :: Version -> TestTree
 switching version = testCase "floods, learns, installs the exact flow" $ do
   needOvs
   withOvs Dummy $ \ovs -> withTestController defaultSettings {settingsPortStats = Nothing} $ \c address -> do
-    dummyBridge ovs version "br0" 1 (tcp address)
+    dummyBridge ovs (protocolName version) "br0" 1 (tcp address)
     forM_ [1 .. 3] $ \n -> dummyPort ovs "br0" ("p" <> show n) n
     ready c 1 3
     receive ovs "p1" 1 2
@@ -74,7 +74,7 @@ switching version = testCase "floods, learns, installs the exact flow" $ do
     eventually "the flows to the port are gone" (not . any exact . lines <$> flows ovs)
     noErrors ovs
   where
-    flows ovs = ofctl ovs ["-O", case version of V10 -> "OpenFlow10"; V13 -> "OpenFlow13", "dump-flows", "unix:" <> ovsDirectory ovs <> "/br0.mgmt"]
+    flows ovs = ofctl ovs ["-O", protocolName version, "dump-flows", "unix:" <> ovsDirectory ovs <> "/br0.mgmt"]
     exact l = all (`isInfixOf` l) ["priority=100,in_port=", "2,dl_src=02:00:00:00:00:02,dl_dst=02:00:00:00:00:01 actions=output:", "idle_timeout=60"]
 
 arrives :: Ovs -> String -> Int -> Assertion
@@ -86,7 +86,7 @@ restarting version = testCase "a controller that is killed and started again" $ 
   needOvs
   withOvs Dummy $ \ovs -> do
     port <- withTestController quick $ \c address -> do
-      dummyBridge ovs version "br0" 1 (tcp address)
+      dummyBridge ovs (protocolName version) "br0" 1 (tcp address)
       forM_ [1 .. 2] $ \n -> dummyPort ovs "br0" ("p" <> show n) n
       ready c 1 2
       receive ovs "p1" 1 2
@@ -112,7 +112,7 @@ loop :: Version -> TestTree
 loop version = testCase "a loop in the topology" $ do
   needOvs
   withOvs Dummy $ \ovs -> withTestController defaultSettings {settingsPortStats = Nothing, settingsDiscovery = quickly} $ \c address -> do
-    forM_ [1 .. 3] $ \n -> dummyBridge ovs version ("br" <> show n) n (tcp address)
+    forM_ [1 .. 3] $ \n -> dummyBridge ovs (protocolName version) ("br" <> show n) n (tcp address)
     forM_ [(1, 2), (2, 3), (3, 1)] $ uncurry (patch ovs)
     forM_ [1 .. 3 :: Int] $ \n -> dummyPort ovs ("br" <> show n) ("h" <> show n) 10
     eventually "all six directions of the links are known" ((== 6) . length . topologyLinks <$> controllerNetwork c)
@@ -152,7 +152,7 @@ faultsBeside :: Version -> TestTree
 faultsBeside version = testCase "broken connections leave it untouched" $ do
   needOvs
   withOvs Dummy $ \ovs -> withTestController defaultSettings {settingsPortStats = Nothing} $ \c address -> do
-    dummyBridge ovs version "br0" 1 (tcp address)
+    dummyBridge ovs (protocolName version) "br0" 1 (tcp address)
     forM_ [1 .. 2] $ \n -> dummyPort ovs "br0" ("p" <> show n) n
     ready c 1 2
     before <- connectedSwitches c

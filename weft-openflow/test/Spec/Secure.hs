@@ -9,7 +9,6 @@ import Control.Monad (forM_, void)
 import qualified Data.ByteString as B
 import Data.List (isInfixOf)
 import qualified Data.Map.Strict as Map
-import OpenVSwitch
 import Peer
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
@@ -20,6 +19,7 @@ import Weft.OpenFlow.App (Flooding (..))
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Topology (flooding)
 import Weft.OpenFlow.Types
+import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, testCase)
 import Weft.Tls
 
@@ -48,7 +48,7 @@ certificates = testCase "a switch with a certificate is served, one without is n
     let settings = defaultSettings {settingsPortStats = Nothing, settingsUpgrade = tlsAccept server}
     withTestController settings $ \c address -> do
       void (vsctl ovs ["set-ssl", file "switch.key", file "switch.pem", file "ca.pem"])
-      dummyBridge ovs V13 "br0" 1 ("ssl:" <> show address)
+      dummyBridge ovs (protocolName V13) "br0" 1 ("ssl:" <> show address)
       forM_ [1, 2] $ \n -> dummyPort ovs "br0" ("p" <> show n) n
       eventually "the switch is connected" (Map.member (DatapathId 1) <$> connectedSwitches c) `onException` (ovsLog ovs >>= putStrLn . unlines . filter (\l -> any (`isInfixOf` l) ["ssl", "rconn"]) . lines)
       -- Plain OpenFlow, and TLS without a certificate.

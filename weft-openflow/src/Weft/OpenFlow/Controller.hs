@@ -38,6 +38,7 @@ module Weft.OpenFlow.Controller
   )
 where
 
+import Control.Applicative ((<|>))
 import Control.Concurrent (killThread)
 import Control.Concurrent.MVar
 import Control.Exception (bracket, finally)
@@ -55,7 +56,7 @@ import Weft.OpenFlow.Controller.Types
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
-import Weft.Socket (Server, ServerSettings, SockAddr, Socket, waitServer, withServer)
+import Weft.Socket (Server, ServerSettings (..), SockAddr, Socket, waitServer, withServer)
 import Weft.Timer (sleep, within)
 import Weft.Transport
 
@@ -65,11 +66,13 @@ import Weft.Transport
 runController :: Settings -> ServerSettings -> Placement -> IO ()
 runController settings server app = withController settings server app (\_ s -> waitServer s)
 
--- | Run beside an action; when that ends the controller does.
+-- | Run beside an action; when that ends the controller does. Unless the settings of the server say how many acceptors
+-- there are it has one, which hands switches to the capabilities in turn: connections that are busy for days have to be
+-- spread evenly, and the kernel, which chooses among several acceptors, spreads them at random.
 withController :: Settings -> ServerSettings -> Placement -> (Controller -> Server -> IO a) -> IO a
 withController settings server app act = do
   c <- newController settings app
-  withLoops c (withServer server (handler c) (act c))
+  withLoops c (withServer server {serverAcceptors = serverAcceptors server <|> Just 1} (handler c) (act c))
   where
     handler :: Controller -> Socket -> SockAddr -> IO ()
     handler c sock peer = serveConnection c (socketConnection sock peer)

@@ -16,12 +16,16 @@
 -- GET    \/metrics                     Prometheus
 -- @
 --
--- There is no authentication: listen on a local address, or put a proxy before it. What changes the network has to be
--- sent as @application\/json@, which a page of another site cannot do.
+-- What changes the network has to be sent as @application\/json@, which a page of another site cannot do, and by somebody
+-- who may: see 'Access'. What only reads is answered to everybody who can connect.
 module Weft.OpenFlow.Northbound
   ( northbound,
     Northbound,
     newNorthbound,
+
+    -- * Who may change the network
+    Access (..),
+    readToken,
   )
 where
 
@@ -30,15 +34,21 @@ import Control.Monad (forever)
 import Data.Aeson
 import Data.Aeson.Encoding (encodingToLazyByteString)
 import qualified Data.Aeson.KeyMap as KeyMap
+import Data.Bits (xor, (.|.))
 import qualified Data.ByteString as B
 import Data.ByteString.Builder
+import qualified Data.ByteString.Char8 as BC
 import qualified Data.ByteString.Lazy as L
+import Data.CaseInsensitive (mk)
+import Data.Char (isAlphaNum, isAscii, isDigit)
 import Data.IORef
+import Data.List (foldl')
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import Network.HTTP.Types
+import Network.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
 import Network.Wai
 import Weft.Duration
 import Weft.OpenFlow.Controller
@@ -49,12 +59,61 @@ import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Timer (sleep)
 
--- | A controller, and how many streams of events are open.
-data Northbound = Northbound !Controller !(IORef Int)
+-- | A controller, who may change its network, and how many streams of events are open.
+data Northbound = Northbound !Controller !Access !(IORef Int)
 
 -- | For a controller that runs.
-newNorthbound :: Controller -> IO Northbound
-newNorthbound c = Northbound c <$> newIORef 0
+newNorthbound :: Access -> Controller -> IO Northbound
+newNorthbound access c = Northbound c access <$> newIORef 0
+
+-- | Who may add and delete flows.
+data Access
+  = -- | Clients that connect from this host: by a loopback address or a Unix socket, and with @localhost@ or a loopback
+    -- address as the host of the request, so that no page of another site gets there by a name of its own (DNS rebinding).
+    -- A proxy on this host passes its clients on as local ones.
+    LocalClients
+  | -- | Clients that send this token, from anywhere: @Authorization: Bearer TOKEN@ (RFC 6750, 2.1).
+    BearerToken !B.ByteString
+
+-- | The token in a file: its first line. 'Left': why it is none. Throws when the file cannot be read.
+readToken :: FilePath -> IO (Either String Access)
+readToken file = token . BC.takeWhile (\x -> x /= '\r' && x /= '\n') <$> B.readFile file
+  where
+    token s
+      | B.length s < 16 = Left (file <> ": a token has at least 16 characters (openssl rand -hex 32 makes one)")
+      | not (BC.all ok s) = Left (file <> ": a token has letters, digits and - . _ ~ + / = only")
+      | otherwise = Right (BearerToken s)
+    ok x = isAscii x && isAlphaNum x || x `BC.elem` "-._~+/="
+
+-- | Why a request may not change the network; 'Nothing': it may.
+refusal :: Access -> Request -> Maybe Response
+refusal access request = case access of
+  BearerToken token
+    | fmap (isToken token) (lookup hAuthorization (requestHeaders request)) == Just True -> Nothing
+    | otherwise -> Just (mapResponseHeaders (("WWW-Authenticate", "Bearer realm=\"weft controller\"") :) (failed status401 "changes need the header Authorization: Bearer TOKEN"))
+  LocalClients
+    | not (isLocal (remoteHost request)) -> Just (failed status403 "changes from other hosts need a token, and this controller has none (weft controller --northbound-token-file)")
+    | maybe False (not . isLocalName) (requestHeaderHost request) -> Just (failed status403 "without a token, changes have to be sent to localhost, 127.0.0.1 or [::1]")
+    | otherwise -> Nothing
+  where
+    isToken token given = case BC.break (== ' ') given of
+      (scheme, rest) -> mk scheme == "Bearer" && sameBytes token (BC.dropWhile (== ' ') rest)
+    isLocal a = case a of
+      SockAddrInet _ h -> case hostAddressToTuple h of (n, _, _, _) -> n == 127
+      SockAddrInet6 _ _ h _ -> case hostAddress6ToTuple h of
+        (0, 0, 0, 0, 0, 0, 0, n) -> n == 1
+        (0, 0, 0, 0, 0, 0xffff, n, _) -> n `div` 256 == 127
+        _ -> False
+      SockAddrUnix _ -> True
+    isLocalName name = hostOf name `elem` ["localhost", "127.0.0.1", "[::1]"]
+    -- Without the port.
+    hostOf name = case BC.elemIndexEnd ':' name of
+      Just i | BC.all isDigit (B.drop (i + 1) name) -> B.take i name
+      _ -> name
+
+-- | In a time that does not tell where they differ.
+sameBytes :: B.ByteString -> B.ByteString -> Bool
+sameBytes a b = B.length a == B.length b && foldl' (.|.) 0 (B.zipWith xor a b) == 0
 
 -- | Streams of events at one time, at the most.
 mostStreams :: Int
@@ -66,7 +125,7 @@ mostBody = 65536
 
 -- | The application. Answers of JSON have a line of @error@ when the status is 400 or above.
 northbound :: Northbound -> Application
-northbound n@(Northbound c _) request respond = case (requestMethod request, pathInfo request) of
+northbound n@(Northbound c access _) request respond = case (requestMethod request, pathInfo request) of
   ("GET", []) -> respond pageResponse
   ("GET", ["v1", "network"]) -> network c >>= respond . answer status200
   ("GET", ["v1", "switches"]) -> network c >>= respond . answer status200 . part "switches"
@@ -75,7 +134,9 @@ northbound n@(Northbound c _) request respond = case (requestMethod request, pat
   ("GET", ["metrics"]) -> metrics c >>= respond
   (method, ["v1", "switches", name, what]) | Just d <- readDatapathId (T.unpack name) -> do
     known <- Map.member d <$> connectedSwitches c
-    if known then onSwitch c d method what request >>= respond else respond (failed status404 "no such switch")
+    case refusal access request of
+      Just no | method `elem` ["POST", "DELETE"] -> respond no
+      _ -> if known then onSwitch c d method what request >>= respond else respond (failed status404 "no such switch")
   (method, path)
     | method `notElem` ["GET", "POST", "DELETE"] -> respond (failed status405 "GET, POST or DELETE")
     | path `elem` [[], ["metrics"], ["v1", "network"], ["v1", "switches"], ["v1", "hosts"], ["v1", "events"]] -> respond (failed status405 "GET")
@@ -146,7 +207,7 @@ pageResponse = responseLBS status200 headers (L.fromStrict page)
 
 -- | The network every second, while the client takes it.
 events :: Northbound -> (Response -> IO ResponseReceived) -> IO ResponseReceived
-events (Northbound c open) respond = do
+events (Northbound c _ open) respond = do
   free <- atomicModifyIORef' open (\n -> if n < mostStreams then (n + 1, True) else (n, False))
   if free
     then (`finally` atomicModifyIORef' open (\n -> (n - 1, ()))) . respond . responseStream status200 headers $ \write flush -> forever $ do

@@ -52,7 +52,7 @@ type Place = (DatapathId, PortNo)
 data Switch = Switch
   { -- | What it speaks.
     switchVersion :: !Version,
-    -- | Its ports that have numbers of their own.
+    -- | Its ports that have numbers of their own, without features and speeds.
     switchPorts :: !(Map.Map PortNo Port),
     -- | When it connected.
     switchSince :: !Millis
@@ -166,7 +166,20 @@ portUpdated time d port t
     place = (d, p)
     isUp = maybe False (not . portIsDown) (Map.lookup d (topologySwitches t) >>= Map.lookup p . switchPorts)
     unsettled u = u {settling = maybe id (\due -> Set.delete (due, place)) (Map.lookup place (settlingAt u)) (settling u), settlingAt = Map.delete place (settlingAt u)}
-    recorded = onSwitch d (\s -> s {switchPorts = Map.insert p port (switchPorts s)}) t
+    recorded = onSwitch d (\s -> s {switchPorts = Map.insert p (brief port) (switchPorts s)}) t
+
+-- | Without its features and speeds, of which the topology makes nothing: they are 140 bytes of a port's 200.
+brief :: Port -> Port
+brief port = port {portFeatures = noFeatures, portSpeeds = noSpeeds}
+
+-- | The same ones for all ports.
+noFeatures :: (Word32, Word32, Word32, Word32)
+noFeatures = (0, 0, 0, 0)
+{-# NOINLINE noFeatures #-}
+
+noSpeeds :: (Word32, Word32)
+noSpeeds = (0, 0)
+{-# NOINLINE noSpeeds #-}
 
 -- | A port is gone.
 portRemoved :: DatapathId -> PortNo -> Topology -> (Topology, Changed)

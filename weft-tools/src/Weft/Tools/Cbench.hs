@@ -4,7 +4,7 @@
 -- Description : @weft cbench@
 --
 -- A load generator for OpenFlow controllers, after cbench: many fake switches, each with many hosts, and a bound on the
--- probes without an answer. It works against any controller of OpenFlow 1.0.
+-- probes without an answer. It works against any controller of OpenFlow 1.0 or 1.3.
 module Weft.Tools.Cbench
   ( cbenchCommand,
   )
@@ -20,7 +20,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy.Char8 as L
 import Data.IORef
 import Data.Version (showVersion)
-import GHC.Clock (getMonotonicTime)
+import GHC.Clock (getMonotonicTime, getMonotonicTimeNSec)
 import GHC.Conc (getNumProcessors)
 import Options.Applicative hiding (command)
 import qualified Options.Applicative as Options
@@ -30,8 +30,11 @@ import System.Exit (ExitCode (..), exitWith)
 import System.IO
 import System.Info (compilerVersion)
 import Text.Printf (printf)
+import Weft.Duration (nanoseconds)
+import Weft.OpenFlow.Types (Version (..))
 import Weft.Socket
 import Weft.Tools.Cbench.FakeSwitch
+import Weft.Thread (delayFor)
 import Weft.Tools.Cbench.Histogram
 
 data Mode = Throughput | Latency | Idle
@@ -39,10 +42,13 @@ data Mode = Throughput | Latency | Idle
 
 data Arguments = Arguments
   { argumentController :: (HostName, ServiceName),
+    argumentVersion :: Version,
     argumentSwitches :: Int,
     argumentHosts :: Int,
     argumentOutstanding :: Int,
     argumentMode :: Mode,
+    argumentRate :: Maybe Int,
+    argumentGiveUp :: Double,
     argumentWarmup :: Double,
     argumentSeconds :: Double,
     argumentJson :: Maybe FilePath
@@ -52,7 +58,7 @@ data Arguments = Arguments
 cbenchCommand :: Mod CommandFields (IO ())
 cbenchCommand = Options.command "cbench" (info (cbench <$> arguments) (progDesc text <> footer examples <> failureCode 2))
   where
-    text = "Measure an OpenFlow controller: fake switches of OpenFlow 1.0 send it packets and count its answers"
+    text = "Measure an OpenFlow controller: fake switches of OpenFlow 1.0 or 1.3 send it packets and count its answers"
     examples =
       "Examples: 'weft cbench' (100 switches of 1000 hosts, 512 packets each without an answer, against 127.0.0.1:6653); \
       \'weft cbench --mode latency --switches 1'; 'weft cbench --mode idle --switches 5000 --seconds 60'; \
@@ -63,10 +69,13 @@ arguments :: Parser Arguments
 arguments =
   Arguments
     <$> option (eitherReader address) (long "controller" <> metavar "HOST:PORT" <> value ("127.0.0.1", "6653") <> help "The controller (127.0.0.1:6653)")
+    <*> option (eitherReader version) (long "openflow" <> metavar "VERSION" <> value V10 <> help "What the switches speak, 1.0 or 1.3 (1.0)")
     <*> count "switches" 100 100000 "Fake switches (100)"
     <*> count "hosts" 1000 65536 "Hosts of each switch (1000)"
     <*> option (eitherReader power) (long "outstanding" <> metavar "N" <> value 512 <> help "Packets of a switch without an answer, at the most: a power of two (512)")
     <*> option (eitherReader mode) (long "mode" <> metavar "MODE" <> value Throughput <> help "throughput: as many packets as may be; latency: one at a time; idle: none, answer echoes (throughput)")
+    <*> optional (option (eitherReader (bounded 100000000)) (long "rate" <> metavar "N" <> help "With --mode throughput: N packets a second, of all switches together, whatever the controller does; each switch sends its share every 2 ms, and latencies count from when a packet was due"))
+    <*> seconds' "give-up" 0 "Send another packet in the place of one that has had no answer for that long, and count it as lost; 0 waits for ever (0)"
     <*> seconds' "warmup" 1 "Seconds before measuring (1)"
     <*> seconds' "seconds" 5 "Seconds of measuring (5)"
     <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result there; - is the standard output"))
@@ -84,6 +93,7 @@ arguments =
       [(x, "")] | x >= 0 && x < 1e6 -> Right x
       _ -> Left "a number of seconds"
     mode s = maybe (Left "throughput, latency or idle") Right (lookup s [("throughput", Throughput), ("latency", Latency), ("idle", Idle)])
+    version s = maybe (Left "1.0 or 1.3") Right (lookup s [("1.0", V10), ("1.3", V13)])
     address s = case break (== ':') (reverse s) of
       (port, ':' : host) | not (null port), not (null host) -> Right (reverse (filter (\x -> x /= '[' && x /= ']') host), reverse port)
       _ -> Left "HOST:PORT"
@@ -96,8 +106,10 @@ cbench given = do
   ai <- maybe (refuse "no such address") pure (firstOf found)
   lost <- newIORef []
   go <- newEmptyMVar
-  switches <- forM [1 .. argumentSwitches given] (connectSwitch given ai lost go)
+  connected <- forM [1 .. argumentSwitches given] (connectSwitch given ai lost go)
+  let switches = map fst connected
   putMVar go ()
+  forM_ (argumentRate given) (\rate -> forkIO (pace rate (map snd connected)))
   threadDelay (round (argumentWarmup given * 1e6))
   before <- mapM tally switches
   mapM_ restart switches
@@ -119,7 +131,7 @@ cbench given = do
 refuse :: String -> IO a
 refuse why = hPutStrLn stderr ("weft cbench: " <> why) >> exitWith (ExitFailure 1)
 
-connectSwitch :: Arguments -> AddrInfo -> IORef [(Int, String)] -> MVar () -> Int -> IO FakeSwitch
+connectSwitch :: Arguments -> AddrInfo -> IORef [(Int, String)] -> MVar () -> Int -> IO (FakeSwitch, Int -> Int -> IO ())
 connectSwitch given ai lost go n = do
   made <- try $ do
     sock <- openSocket ai
@@ -133,13 +145,41 @@ connectSwitch given ai lost go n = do
     Right (f, rest) -> do
       void . forkIO $ do
         -- Echoes must be answered while the others connect; packets wait for the last one.
-        end <- try (if argumentMode given == Idle then answerOnly f rest else readMVar go >> ask f rest)
+        end <- try (case (argumentMode given, argumentRate given) of
+          (Idle, _) -> answerOnly f rest
+          (Throughput, Just _) -> snd (paced f rest)
+          _ -> readMVar go >> ask f rest)
         case end of
           Left e -> atomicModifyIORef' lost (\ls -> ((n, displayException (e :: SomeException)) : ls, ()))
           Right () -> pure ()
-      pure f
+      pure (f, \due n -> try (fst (paced f rest) due n) >>= either (\e -> const (pure ()) (e :: SomeException)) pure)
   where
-    shape = Shape (argumentHosts given) (case argumentMode given of Throughput -> argumentOutstanding given; _ -> 1)
+    shape =
+      Shape
+        { shapeVersion = argumentVersion given,
+          shapeHosts = argumentHosts given,
+          shapeOutstanding = case argumentMode given of Throughput -> argumentOutstanding given; _ -> 1,
+          shapeGiveUp = round (argumentGiveUp given * 1e9)
+        }
+
+-- | Every 2 ms the share of each switch, one switch after the other, for ever. What is late is sent at once.
+pace :: Int -> [Int -> Int -> IO ()] -> IO ()
+pace rate senders = do
+  start <- fromIntegral <$> getMonotonicTimeNSec
+  let n = length senders
+      interval = 2000000 :: Int
+      -- How many packets of a switch are due by its kth turn.
+      share k = k * rate `div` (500 * n)
+      turn _ k [] = turn 0 (k + 1) senders
+      turn i k (send : rest) = do
+        let due = start + k * interval + i * interval `div` n
+        await due
+        send due (share (k + 1) - share k)
+        turn (i + 1) k rest
+      await due = do
+        now <- fromIntegral <$> getMonotonicTimeNSec
+        if now < due then delayFor (nanoseconds (fromIntegral (max 100000 (due - now)))) >> await due else pure ()
+  turn (0 :: Int) 0 senders
 
 -- Results -----------------------------------------------------------------------------------
 
@@ -170,18 +210,22 @@ resultOf given tallies wall cpu lost times = do
           ("mean_over_worst_switch", mean / max 1 (minimum each)),
           ("total_unique_count", fromIntegral (sum (map (tallyUnique . snd) tallies))),
           ("unique_count", unique),
-          ("other_answers_count", fromIntegral (sum (map (delta tallyOthers) tallies)))
+          ("other_answers_count", fromIntegral (sum (map (tallyOthers . snd) tallies))),
+          ("unsent_count", fromIntegral (sum (map (delta tallyUnsent) tallies))),
+          ("lost_count", fromIntegral (sum (map (tallyLost . snd) tallies))),
+          ("open_count", fromIntegral (sum (map (open . snd) tallies)))
         ]
   pure $
     [("wall_s", wall)]
       ++ (if argumentMode given == Idle then [] else answers)
-      ++ [ ("echoes_count", fromIntegral (sum (map (delta tallyEchoes) tallies))),
+      ++ [ ("echoes_count", fromIntegral (sum (map (tallyEchoes . snd) tallies))),
            ("errors_count", fromIntegral (sum (map (tallyErrors . snd) tallies))),
            ("lost_switches_count", fromIntegral lost),
            ("load_cpu_s", cpu)
          ]
   where
     delta field (a, b) = field b - field a
+    open t = tallyProbes t - tallyUnique t - tallyLost t
 
 modeName :: Mode -> String
 modeName m = case m of
@@ -191,8 +235,13 @@ modeName m = case m of
 
 rendered :: Arguments -> Result -> String
 rendered given result =
-  printf "%s, %d switches of %d hosts, %s outstanding\n" (modeName (argumentMode given)) (argumentSwitches given) (argumentHosts given) (show (outstanding given))
+  printf "%s, OpenFlow %s, %d switches of %d hosts, %s outstanding\n" (modeName (argumentMode given)) (versionName (argumentVersion given)) (argumentSwitches given) (argumentHosts given) (show (outstanding given))
     <> concat [printf "  %-22s %14.2f\n" name x | (name, x) <- result]
+
+versionName :: Version -> String
+versionName v = case v of
+  V10 -> "1.0"
+  V13 -> "1.3"
 
 outstanding :: Arguments -> Int
 outstanding given = case argumentMode given of
@@ -215,7 +264,7 @@ writeJson given result file = do
           "runs"
             .= [ object
                    [ "subject" .= (fst (argumentController given) <> ":" <> snd (argumentController given)),
-                     "params" .= object ["mode" .= modeName (argumentMode given), "switches" .= argumentSwitches given, "hosts" .= argumentHosts given, "in_flight" .= outstanding given],
+                     "params" .= object ["mode" .= modeName (argumentMode given), "openflow" .= versionName (argumentVersion given), "switches" .= argumentSwitches given, "hosts" .= argumentHosts given, "in_flight" .= outstanding given, "rate" .= argumentRate given],
                      "metrics" .= object [Key.fromString name .= toJSON x | (name, x) <- result]
                    ]
                ],

@@ -35,6 +35,7 @@ import Weft.Tls
 data Arguments = Arguments
   { argumentListen :: (Maybe String, String),
     argumentHttp :: Maybe (Maybe String, String),
+    argumentToken :: Maybe FilePath,
     argumentCores :: Maybe Int,
     argumentIdle :: Int,
     argumentNoTopology :: Bool,
@@ -60,6 +61,7 @@ arguments =
   Arguments
     <$> option (eitherReader address) (long "listen" <> metavar "[HOST:]PORT" <> value (Nothing, "6653") <> help "Where switches connect (6653, on every address)")
     <*> optional (option (eitherReader address) (long "http" <> metavar "[HOST:]PORT" <> help "Serve the page of the network, a REST interface and /metrics there; the host is 127.0.0.1 unless given"))
+    <*> optional (strOption (long "northbound-token-file" <> metavar "FILE" <> help "With --http: requests that change flows must have 'Authorization: Bearer TOKEN', with the token in this file's first line; without it only clients on this host may change flows"))
     <*> optional (option (eitherReader (number 1 256)) (long "cores" <> metavar "N" <> help "Cores to use (all)"))
     <*> option (eitherReader (number 0 65535)) (long "idle-timeout" <> metavar "SECONDS" <> value 60 <> help "A flow goes when no packet has used it for that long; 0 never (60)")
     <*> switch (long "no-topology" <> help "Do not look for links: switches flood by themselves, and loops are the operator's")
@@ -98,11 +100,12 @@ controller given = handle cannot $ do
   processors <- getNumProcessors
   setNumCapabilities (fromMaybe processors (argumentCores given))
   done <- newEmptyMVar
+  access <- northboundAccess given
   upgrade <- maybe (pure pure) (fmap tlsAccept . newTlsServer . tlsSettings) (argumentTls given)
   forM_ [sigINT, sigTERM] (\s -> installHandler s (Catch (void (tryPutMVar done ()))) Nothing)
   let serving more around = withController (more settings {settingsUpgrade = upgrade}) server app $ \c s -> do
         putStrLn ("weft: controlling switches at " <> show (serverAddress s))
-        around c (withHttp given c (takeMVar done))
+        around c (withHttp given access c (takeMVar done))
   case argumentEtcd given of
     Nothing -> serving id (const id)
     Just endpoints -> do
@@ -130,15 +133,29 @@ controller given = handle cannot $ do
     cannot :: IOException -> IO ()
     cannot e = hPutStrLn stderr ("weft controller: " <> show e) >> exitWith (ExitFailure 1)
 
+-- | Who may change flows by the northbound side. Ends the program when there is no usable token in the file.
+northboundAccess :: Arguments -> IO Access
+northboundAccess given = case (argumentToken given, argumentHttp given) of
+  (Nothing, _) -> pure LocalClients
+  (Just _, Nothing) -> wrong "--northbound-token-file goes with --http"
+  (Just file, Just _) -> readToken file >>= either wrong pure
+  where
+    wrong why = hPutStrLn stderr ("weft controller: " <> why) >> exitWith (ExitFailure 2)
+
 -- | Serve the northbound side beside an action, if it is wanted.
-withHttp :: Arguments -> Controller -> IO a -> IO a
-withHttp given c act = case argumentHttp given of
+withHttp :: Arguments -> Access -> Controller -> IO a -> IO a
+withHttp given access c act = case argumentHttp given of
   Nothing -> act
   Just (host, port) -> do
-    side <- newNorthbound c
+    side <- newNorthbound access c
     let settings = Http.setHost (fromString (fromMaybe "127.0.0.1" host)) (Http.setPort (read port) Http.defaultSettings)
     Http.withServer settings (northbound side) $ \server -> do
       putStrLn ("weft: the network is shown at http://" <> show (Http.serverAddress server) <> "/")
+      case access of
+        LocalClients
+          | fromMaybe "127.0.0.1" host `notElem` ["127.0.0.1", "localhost", "::1"] ->
+            hPutStrLn stderr "weft: without --northbound-token-file, changes of flows that come from other hosts are refused; what only reads is answered to all"
+        _ -> pure ()
       act
 
 -- | The host's name and the process.

@@ -51,7 +51,7 @@ serveConnection c plain = do
       r <- newReader connection deadline
       version <- negotiate (settingsVersions settings) outlet r
       features <- askFeatures version outlet r
-      writeIORef who (Just (featuresDatapath features))
+      writeIORef who $! Just $! featuresDatapath features
       session <- newSession c outlet version features
       rest <- leftOver r
       joined c session (featuresPorts features) (setUp c session features >> run c session rest)

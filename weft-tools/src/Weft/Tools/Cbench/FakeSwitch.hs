@@ -1,8 +1,9 @@
 -- |
 -- Description : A switch that only asks
 --
--- One fake switch of OpenFlow 1.0: it answers what a controller asks, sends PACKET_INs, and counts the answers to them.
--- A probe is a PACKET_IN of 82 bytes with a buffer id of its own; its first FLOW_MOD or PACKET_OUT is its answer.
+-- One fake switch of OpenFlow 1.0 or 1.3: it answers what a controller asks, sends PACKET_INs, and counts the answers to
+-- them. A probe is a PACKET_IN (82 bytes in 1.0, 106 in 1.3) with a buffer id of its own; its first FLOW_MOD or PACKET_OUT
+-- is its answer.
 module Weft.Tools.Cbench.FakeSwitch
   ( FakeSwitch,
     Shape (..),
@@ -11,6 +12,7 @@ module Weft.Tools.Cbench.FakeSwitch
     handshake,
     ask,
     answerOnly,
+    paced,
     tally,
     restart,
     latencies,
@@ -18,7 +20,7 @@ module Weft.Tools.Cbench.FakeSwitch
 where
 
 import Control.Concurrent (yield)
-import Control.Exception (Exception, throwIO)
+import Control.Exception (Exception, throwIO, try)
 import Control.Monad (unless, when)
 import Control.Monad.Primitive (RealWorld)
 import Data.Bits (unsafeShiftL, (.&.), (.|.))
@@ -36,19 +38,24 @@ import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (Ptr, castPtr, plusPtr)
 import Foreign.Storable (pokeByteOff)
 import GHC.Clock (getMonotonicTimeNSec)
+import Weft.Duration (nanoseconds)
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
-import Weft.Socket (Socket)
+import Weft.Socket (Instant, Socket, deadlineIn, isTimeout, noDeadline, withDeadline)
 import Weft.Socket.ByteString (recv, sendAll, sendBuf)
 import Weft.Tools.Cbench.Histogram
 
 -- | What all switches have in common.
 data Shape = Shape
-  { -- | Hosts of a switch.
+  { -- | What it speaks.
+    shapeVersion :: !Version,
+    -- | Hosts of a switch.
     shapeHosts :: !Int,
     -- | Probes without an answer, at the most; a power of two.
-    shapeOutstanding :: !Int
+    shapeOutstanding :: !Int,
+    -- | Nanoseconds after which a probe without an answer is given up, and another one is sent; 0 never.
+    shapeGiveUp :: !Int
   }
 
 -- | What a switch has counted. Written by its thread.
@@ -61,6 +68,10 @@ data Tally = Tally
     tallyOthers :: !Int,
     -- | Probes sent.
     tallyProbes :: !Int,
+    -- | Probes given up.
+    tallyLost :: !Int,
+    -- | Probes that were due, but as many as may be were without an answer: not sent.
+    tallyUnsent :: !Int,
     -- | ECHO_REQUESTs answered.
     tallyEchoes :: !Int,
     -- | ERRORs received.
@@ -73,6 +84,8 @@ data FakeSwitch = FakeSwitch
     fakeShape :: !Shape,
     fakeSocket :: !Socket,
     fakeTally :: !(IORef Tally),
+    -- | Written by the thread that sends probes, which is another one if they are sent at a rate ('paced').
+    fakeProbes :: !(IORef Sent),
     fakeTimes :: !Histogram,
     -- | By slot: the probe without an answer, or 0; and when it was sent.
     fakeSlots :: !(MutableByteArray RealWorld),
@@ -80,6 +93,9 @@ data FakeSwitch = FakeSwitch
     -- | Probes are made here.
     fakeRoom :: !(ForeignPtr Word8)
   }
+
+-- | Probes that were sent, those that were due and could not be, and the number of the next one.
+data Sent = Sent !Int !Int !Int
 
 -- | The connection ended, or was no OpenFlow.
 newtype Unanswered = Unanswered String
@@ -93,12 +109,14 @@ newFakeSwitch shape n sock = do
   slots <- newByteArray (4 * shapeOutstanding shape)
   setByteArray slots 0 (shapeOutstanding shape) (0 :: Word32)
   sent <- newByteArray (8 * shapeOutstanding shape)
-  FakeSwitch n shape sock <$> newIORef (Tally 0 0 0 0 0 0) <*> newHistogram <*> pure slots <*> pure sent
-    <*> mallocForeignPtrBytes (probeSize * shapeOutstanding shape)
+  FakeSwitch n shape sock <$> newIORef (Tally 0 0 0 0 0 0 0 0) <*> newIORef (Sent 0 0 1) <*> newHistogram <*> pure slots <*> pure sent
+    <*> mallocForeignPtrBytes (probeSize (layoutOf shape) * shapeOutstanding shape)
 
 -- | What was counted since the start.
 tally :: FakeSwitch -> IO Tally
-tally = readIORef . fakeTally
+tally f = do
+  Sent sent unsent _ <- readIORef (fakeProbes f)
+  (\t -> t {tallyProbes = sent, tallyUnsent = unsent}) <$> readIORef (fakeTally f)
 
 -- | Forget the times so far.
 restart :: FakeSwitch -> IO ()
@@ -113,7 +131,7 @@ latencies = fakeTimes
 -- | HELLO, and answers until the controller knows what this is; what was received behind that.
 handshake :: FakeSwitch -> IO ByteString
 handshake f = do
-  sendAll (fakeSocket f) (bytesOf 1 (Hello []))
+  sendAll (fakeSocket f) (bytesOf f 1 (Hello []))
   known <- newIORef False
   let go s = do
         rest <- messages f (onMessage f known) s
@@ -121,12 +139,21 @@ handshake f = do
         if done then pure rest else receive f rest >>= go
   go B.empty
 
--- | Behind what is left, what comes.
+-- | Behind what is left, what comes; 'Nothing': the deadline has passed before.
+receiveBefore :: FakeSwitch -> Instant -> ByteString -> IO (Maybe ByteString)
+receiveBefore f deadline rest = do
+  r <- try (recv (if deadline == noDeadline then fakeSocket f else withDeadline deadline (fakeSocket f)) 65536)
+  case r of
+    Right s
+      | B.null s -> throwIO (Unanswered "the controller closed the connection")
+      | otherwise -> pure (Just (if B.null rest then s else rest <> s))
+    Left e
+      | isTimeout e -> pure Nothing
+      | otherwise -> throwIO e
+
+-- | The same without a deadline.
 receive :: FakeSwitch -> ByteString -> IO ByteString
-receive f rest = do
-  s <- recv (fakeSocket f) 65536
-  when (B.null s) (throwIO (Unanswered "the controller closed the connection"))
-  pure (if B.null rest then s else rest <> s)
+receive f rest = receiveBefore f noDeadline rest >>= maybe (receive f rest) pure
 
 -- | Each whole message; what is left.
 messages :: FakeSwitch -> (Header -> ByteString -> IO ()) -> ByteString -> IO ByteString
@@ -138,8 +165,11 @@ messages _ act = go
       Unframed _ -> throwIO (Unanswered "a length below that of a header")
 {-# INLINE messages #-}
 
-bytesOf :: Xid -> Message -> ByteString
-bytesOf xid = fromMaybe B.empty . encode V10 xid
+bytesOf :: FakeSwitch -> Xid -> Message -> ByteString
+bytesOf = encoded . shapeVersion . fakeShape
+
+encoded :: Version -> Xid -> Message -> ByteString
+encoded version xid = fromMaybe B.empty . encode version xid
 
 -- | Everything but answers to probes.
 onMessage :: FakeSwitch -> IORef Bool -> Header -> ByteString -> IO ()
@@ -150,15 +180,21 @@ onMessage f known h s = case decode s of
     EchoRequest payload -> reply (EchoReply payload) >> modifyIORef' (fakeTally f) (\t -> t {tallyEchoes = tallyEchoes t + 1})
     BarrierRequest -> reply BarrierReply
     StatsRequestMessage DescRequest -> reply (StatsReplyMessage False (DescReply description))
+    StatsRequestMessage PortDescRequest -> reply (StatsReplyMessage False (PortDescReply ports))
+    StatsRequestMessage (FlowStatsRequest _) -> reply (StatsReplyMessage False (FlowStatsReply []))
     StatsRequestMessage _ -> reply (StatsReplyMessage False (PortStatsReply []))
+    RoleRequest role generation -> reply (RoleReply role generation)
     Experimenter _ _ -> reply (Error 1 3 (B.take 64 s))
     Error {} -> modifyIORef' (fakeTally f) (\t -> t {tallyErrors = tallyErrors t + 1})
     _ -> pure ()
   -- A HELLO of a later version, and what is not known.
   Left _ -> pure ()
   where
-    reply = sendAll (fakeSocket f) . bytesOf (headerXid h)
-    features = Features (DatapathId (fromIntegral (fakeNumber f))) 256 2 0 0xc7 0xfff [port n | n <- [1 .. 4]]
+    reply = sendAll (fakeSocket f) . bytesOf f (headerXid h)
+    features = case shapeVersion (fakeShape f) of
+      V10 -> Features (DatapathId (fromIntegral (fakeNumber f))) 256 2 0 0xc7 0xfff ports
+      V13 -> Features (DatapathId (fromIntegral (fakeNumber f))) 256 2 0 0x47 0 []
+    ports = [port n | n <- [1 .. 4]]
     port :: Word32 -> Port
     port n = Port (PortNo n) (MacAddress (0x020000000000 + fromIntegral (fakeNumber f) * 16 + fromIntegral n)) (toShort (BC.pack ("port" <> show n))) 0 0 (0xc0, 0, 0, 0) (0, 0)
     description = Description (BC.pack "weft") (BC.pack "cbench") (BC.pack "cbench") B.empty B.empty
@@ -172,12 +208,29 @@ answerOnly f s = do
 
 -- Probes ----------------------------------------------------------------------------------
 
-probeSize :: Int
-probeSize = 82
+-- | Where things are in messages of a version, in bytes from their beginning.
+data Layout = Layout
+  { -- | A PACKET_IN with a frame of 64 bytes: an IPv4 packet in port 1.
+    probeTemplate :: !ByteString,
+    -- | In it: where the frame begins.
+    probeFrame :: !Int,
+    -- | FLOW_MOD: the least size, and where the buffer's number is.
+    flowSize :: !Int,
+    flowBufferAt :: !Int,
+    -- | PACKET_OUT: the least size. The buffer's number is behind the header.
+    outSize :: !Int
+  }
 
--- | A PACKET_IN with a frame of 64 bytes: an IPv4 packet in port 1.
-template :: ByteString
-template = bytesOf 0 (PacketInMessage (PacketIn noBuffer 64 (PortNo 1) reasonNoMatch 0 0 [] frame))
+layoutOf :: Shape -> Layout
+layoutOf shape = case shapeVersion shape of
+  V10 -> Layout (template V10) 18 72 64 16
+  V13 -> Layout (template V13) 42 56 32 24
+
+probeSize :: Layout -> Int
+probeSize = B.length . probeTemplate
+
+template :: Version -> ByteString
+template version = encoded version 0 (PacketInMessage (PacketIn noBuffer 64 (PortNo 1) reasonNoMatch 0 0 [] frame))
   where
     frame = B.take 64 (B.replicate 12 0 <> B.pack ([8, 0, 0x45, 0, 0, 50, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2] ++ replicate 64 0))
 
@@ -186,47 +239,91 @@ ask :: FakeSwitch -> ByteString -> IO ()
 ask f s0 = do
   known <- newIORef True
   open <- newIORef (0 :: Int)
-  next <- newIORef (1 :: Int)
   let refill = do
         n <- readIORef open
-        first <- readIORef next
-        taken <- probes f first (shapeOutstanding (fakeShape f) - n)
-        writeIORef open (n + snd taken)
-        writeIORef next (fst taken)
-      go rest = do
         now <- fromIntegral <$> getMonotonicTimeNSec
-        left <- messages f (answerOr known open now) rest
+        taken <- probes f layout now (shapeOutstanding (fakeShape f) - n)
+        writeIORef open (n + taken)
+      go looked rest = do
+        now <- fromIntegral <$> getMonotonicTimeNSec
+        left <- messages f (answerOr f layout known now (modifyIORef' open (subtract 1))) rest
+        looked' <- forsake now looked
         refill
         -- All switches have the same share of this program.
         yield
-        receive f left >>= go
+        await looked' left
+      -- With nothing to give up this is 'receive'.
+      await looked left = do
+        deadline <- if givingUp then deadlineIn (nanoseconds (fromIntegral giveUp)) else pure noDeadline
+        receiveBefore f deadline left >>= go looked . fromMaybe left
+      forsake now looked
+        | givingUp && now - looked >= giveUp `div` 8 = do
+          n <- giveUpBefore f (now - giveUp)
+          modifyIORef' open (subtract n)
+          pure now
+        | otherwise = pure looked
   refill
-  go s0
+  go 0 s0
   where
-    answerOr known open now h s
-      | headerType h == 14 && B.length s >= 72 = answered open now True (word32 64 s)
-      | headerType h == 13 && B.length s >= 16 = answered open now False (word32 8 s)
-      | otherwise = onMessage f known h s
-    answered open now isFlow number = do
+    layout = layoutOf (fakeShape f)
+    giveUp = shapeGiveUp (fakeShape f)
+    givingUp = giveUp > 0
+
+-- | Send probes only when told to, by the action: the instant at which they are due, from which their latency counts, and
+-- how many. The other one answers and counts, for ever.
+paced :: FakeSwitch -> ByteString -> (Int -> Int -> IO (), IO ())
+paced f s0 = (send, newIORef True >>= \known -> go known s0)
+  where
+    layout = layoutOf (fakeShape f)
+    send due n = do
+      taken <- probes f layout due n
+      modifyIORef' (fakeProbes f) (\(Sent sent unsent next) -> Sent sent (unsent + n - taken) next)
+    go known rest = do
+      now <- fromIntegral <$> getMonotonicTimeNSec
+      left <- messages f (answerOr f layout known now (pure ())) rest
+      receive f left >>= go known
+
+-- | A message at that time; an action for the first answer of a probe.
+answerOr :: FakeSwitch -> Layout -> IORef Bool -> Int -> IO () -> Header -> ByteString -> IO ()
+answerOr f layout known now counted h s
+  | headerType h == 14 && B.length s >= flowSize layout = answered True (word32 (flowBufferAt layout) s)
+  | headerType h == 13 && B.length s >= outSize layout = answered False (word32 8 s)
+  | otherwise = onMessage f known h s
+  where
+    answered isFlow number = do
       let slot = fromIntegral number .&. (shapeOutstanding (fakeShape f) - 1)
       waiting <- readByteArray (fakeSlots f) slot
       if waiting == number && number /= 0
         then do
-          writeByteArray (fakeSlots f) slot (0 :: Word32)
           sent <- readByteArray (fakeSent f) slot
+          writeByteArray (fakeSlots f) slot (0 :: Word32)
           record (fakeTimes f) (now - sent) 1
-          modifyIORef' open (subtract 1)
+          counted
           modifyIORef' (fakeTally f) (\t -> t {tallyUnique = tallyUnique t + 1, tallyFlows = tallyFlows t + (if isFlow then 1 else 0)})
         else unless (number == 0xffffffff) (modifyIORef' (fakeTally f) (\t -> t {tallyOthers = tallyOthers t + 1}))
+{-# INLINE answerOr #-}
 
--- | Send up to that many probes from a number on, each whose slot is free; the next number, and how many were sent.
-probes :: FakeSwitch -> Int -> Int -> IO (Int, Int)
-probes f first most
-  | most <= 0 = pure (first, 0)
-  | otherwise = withForeignPtr (fakeRoom f) $ \room -> B.unsafeUseAsCString template $ \from -> do
-    now <- fromIntegral <$> getMonotonicTimeNSec
+-- | Free the slots of the probes that were sent before then; how many there were.
+giveUpBefore :: FakeSwitch -> Int -> IO Int
+giveUpBefore f limit = do
+  n <- length . filter id <$> mapM look [0 .. shapeOutstanding (fakeShape f) - 1]
+  n <$ modifyIORef' (fakeTally f) (\t -> t {tallyLost = tallyLost t + n})
+  where
+    look :: Int -> IO Bool
+    look slot = do
+      waiting <- readByteArray (fakeSlots f) slot
+      sent <- readByteArray (fakeSent f) slot
+      let late = waiting /= (0 :: Word32) && sent <= limit
+      late <$ when late (writeByteArray (fakeSlots f) slot (0 :: Word32))
+
+-- | Send up to that many probes, each whose slot is free; their latency counts from the given instant. How many.
+probes :: FakeSwitch -> Layout -> Int -> Int -> IO Int
+probes f layout now most
+  | most <= 0 = pure 0
+  | otherwise = withForeignPtr (fakeRoom f) $ \room -> B.unsafeUseAsCString (probeTemplate layout) $ \from -> do
+    Sent _ _ first <- readIORef (fakeProbes f)
     let go number n
-          | n >= most = pure (number, n)
+          | n >= min most (shapeOutstanding (fakeShape f)) = pure (number, n)
           | otherwise = do
             let slot = number .&. (shapeOutstanding (fakeShape f) - 1)
             waiting <- readByteArray (fakeSlots f) slot
@@ -234,27 +331,27 @@ probes f first most
               then -- An answer out of order left gaps: pass over what still waits.
                 if number - first >= 4 * shapeOutstanding (fakeShape f) then pure (number, n) else go (following number) n
               else do
-                let at = room `plusPtr` (n * probeSize)
-                copyBytes at (castPtr from) probeSize
-                probe f at number
-                writeByteArray (fakeSlots f) slot (fromIntegral number :: Word32)
+                let at = room `plusPtr` (n * size)
+                copyBytes at (castPtr from) size
+                probe f (probeFrame layout) at number
                 writeByteArray (fakeSent f) slot (now :: Int)
+                writeByteArray (fakeSlots f) slot (fromIntegral number :: Word32)
                 go (following number) (n + 1)
     (number, n) <- go first 0
-    sendWhole (fakeSocket f) room (n * probeSize)
-    modifyIORef' (fakeTally f) (\t -> t {tallyProbes = tallyProbes t + n})
-    pure (number, n)
+    modifyIORef' (fakeProbes f) (\(Sent sent unsent _) -> Sent (sent + n) unsent number)
+    n <$ sendWhole (fakeSocket f) room (n * size)
   where
+    size = probeSize layout
     -- Buffer ids have 32 bits; the last one means none.
     following number = if number >= 0xfffffff0 then 1 else number + 1
 
--- | The buffer, the source and the destination of a probe; both are hosts of this switch.
-probe :: FakeSwitch -> Ptr Word8 -> Int -> IO ()
-probe f at number = do
+-- | The buffer, the destination and the source of a probe, whose frame begins there; both are hosts of this switch.
+probe :: FakeSwitch -> Int -> Ptr Word8 -> Int -> IO ()
+probe f frame at number = do
   poke32 4 (fromIntegral number)
   poke32 8 (fromIntegral number)
-  mac 18 (number * 7 + 1 + number `div` hosts)
-  mac 24 number
+  mac frame (number * 7 + 1 + number `div` hosts)
+  mac (frame + 6) number
   where
     hosts = shapeHosts (fakeShape f)
     poke32 i n = pokeByteOff at i (byteSwap32 n)

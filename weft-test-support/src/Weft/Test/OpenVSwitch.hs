@@ -1,7 +1,9 @@
 -- |
 -- Open vSwitch in a directory of its own: its database and its daemon, with dummy devices or with the userspace
 -- datapath. Everything ends with the action.
-module OpenVSwitch
+--
+-- Two versions of OpenFlow are named by the strings that @ovs-vsctl@ has for them: @OpenFlow10@ and @OpenFlow13@.
+module Weft.Test.OpenVSwitch
   ( Ovs,
     Datapath (..),
     withOvs,
@@ -11,6 +13,7 @@ module OpenVSwitch
     ofctl,
     ovsLog,
     receive,
+    receivePacket,
     dummyBridge,
     dummyPort,
     sentFrames,
@@ -30,7 +33,7 @@ import System.FilePath ((</>))
 import System.IO (IOMode (WriteMode), openFile)
 import System.Process
 import Test.Tasty.HUnit
-import Weft.OpenFlow.Types
+import Text.Printf (printf)
 import Weft.Test.Skip (needProgram)
 
 -- | The directory that has its sockets and logs.
@@ -109,15 +112,14 @@ command ovs program arguments = do
 ovsLog :: Ovs -> IO String
 ovsLog ovs = readFile (ovsDirectory ovs </> "vswitchd.log")
 
--- | A bridge of dummy devices that does nothing without its controller.
-dummyBridge :: Ovs -> Version -> String -> Int -> String -> IO ()
-dummyBridge ovs version name number controller =
+-- | A bridge of dummy devices that does nothing without its controller: the protocol, the name, the number of its
+-- datapath, the controller.
+dummyBridge :: Ovs -> String -> String -> Int -> String -> IO ()
+dummyBridge ovs protocol name number controller =
   void . vsctl ovs $
     ["--", "add-br", name, "--", "set", "bridge", name, "datapath-type=dummy", "fail-mode=secure", "protocols=" <> protocol]
-      ++ ["other-config:datapath-id=" <> show (DatapathId (fromIntegral number)), "other-config:disable-in-band=true"]
+      ++ ["other-config:datapath-id=" <> printf "%016x" number, "other-config:disable-in-band=true"]
       ++ ["--", "set-controller", name, controller, "--", "set", "controller", name, "max-backoff=1000"]
-  where
-    protocol = case version of V10 -> "OpenFlow10"; V13 -> "OpenFlow13"
 
 -- | A port whose frames are written to a file.
 dummyPort :: Ovs -> String -> String -> Int -> IO ()
@@ -128,11 +130,16 @@ dummyPort ovs bridge name number =
 
 -- | A frame of UDP between two hosts, by number, arrives at a port.
 receive :: Ovs -> String -> Int -> Int -> IO ()
-receive ovs port source destination = void (appctl ovs ["netdev-dummy/receive", port, packet])
+receive ovs port source destination = receivePacket ovs port source destination "17" "udp(src=1,dst=2)"
+
+-- | A packet between two hosts, by number, arrives at a port: the number of its protocol, and what is behind the header
+-- of IPv4 in the words of @ovs-appctl@. Host 255 is everyone.
+receivePacket :: Ovs -> String -> Int -> Int -> String -> String -> IO ()
+receivePacket ovs port source destination protocol behind = void (appctl ovs ["netdev-dummy/receive", port, packet])
   where
-    packet = "eth(src=" <> mac source <> ",dst=" <> mac destination <> "),eth_type(0x0800),ipv4(src=10.0.0." <> show source <> ",dst=10.0.0." <> show (min 254 destination) <> ",proto=17,tos=0,ttl=64,frag=no),udp(src=1,dst=2)"
-    mac 255 = show broadcastMac
-    mac n = show (MacAddress (0x020000000000 + fromIntegral n))
+    packet = "eth(src=" <> mac source <> ",dst=" <> mac destination <> "),eth_type(0x0800),ipv4(src=10.0.0." <> show source <> ",dst=10.0.0." <> show (min 254 destination) <> ",proto=" <> protocol <> ",tos=0,ttl=64,frag=no)," <> behind
+    mac 255 = "ff:ff:ff:ff:ff:ff"
+    mac n = printf "02:00:00:00:00:%02x" n
 
 -- | The frames that a port has sent, without LLDP.
 sentFrames :: Ovs -> String -> IO [B.ByteString]
