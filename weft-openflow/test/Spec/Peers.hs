@@ -5,7 +5,7 @@
 -- Switches that behave and switches that do not, over real connections. Whatever one does, another one is answered.
 module Spec.Peers (tests) where
 
-import Control.Concurrent (forkIO, killThread, threadDelay)
+import Control.Concurrent (forkIO, getNumCapabilities, killThread, myThreadId, threadCapability, threadDelay)
 import Control.Concurrent.MVar
 import Control.Exception (IOException, SomeException, bracket, try)
 import Control.Monad (forM_, forever, replicateM_, unless, void, when)
@@ -33,7 +33,7 @@ tests =
   testGroup
     "peers"
     [ testGroup "negotiation" (map negotiated negotiations),
-      testGroup "answers" [answersOneByteSegments, manyAtOnce, statistics, roles, sameSwitchTwice],
+      testGroup "answers" [answersOneByteSegments, manyAtOnce, statistics, roles, sameSwitchTwice, inTurn],
       testGroup "faults" (map faulty faults ++ [unknownType, brokenApplication, fuzzed]),
       testGroup "peers that stop" [silent, echoes, slowHandshake, readsNothing, postsToDeaf, departure]
     ]
@@ -175,6 +175,19 @@ sameSwitchTwice = testCase "a switch that connects again has its old connection 
     beside c new
     known <- connectedSwitches c
     Map.member (DatapathId 1) known @?= True
+
+-- | Not as the kernel likes, among several acceptors.
+inTurn :: TestTree
+inTurn = testCase "switches are handed to the capabilities in turn" $ do
+  capabilities <- getNumCapabilities
+  places <- newIORef []
+  let noted connection = do
+        (place, _) <- myThreadId >>= threadCapability
+        connection <$ atomicModifyIORef' places (\ps -> (place : ps, ()))
+      connected c address n = foldr (\i rest -> withPeer address (\p -> switchHandshake c V10 i p >> rest)) (pure ()) [1 .. fromIntegral n]
+  withTestController plain {settingsUpgrade = noted} $ \c address -> connected c address (8 * capabilities)
+  found <- readIORef places
+  Map.fromListWith (+) [(place, 1 :: Int) | place <- found] @?= Map.fromList [(place, 8) | place <- [0 .. capabilities - 1]]
 
 -- Faults ----------------------------------------------------------------------------------
 

@@ -33,8 +33,8 @@ import Text.Printf (printf)
 import Weft.Duration (nanoseconds)
 import Weft.OpenFlow.Types (Version (..))
 import Weft.Socket
-import Weft.Tools.Cbench.FakeSwitch
 import Weft.Thread (delayFor)
+import Weft.Tools.Cbench.FakeSwitch
 import Weft.Tools.Cbench.Histogram
 
 data Mode = Throughput | Latency | Idle
@@ -145,10 +145,13 @@ connectSwitch given ai lost go n = do
     Right (f, rest) -> do
       void . forkIO $ do
         -- Echoes must be answered while the others connect; packets wait for the last one.
-        end <- try (case (argumentMode given, argumentRate given) of
-          (Idle, _) -> answerOnly f rest
-          (Throughput, Just _) -> snd (paced f rest)
-          _ -> readMVar go >> ask f rest)
+        end <-
+          try
+            ( case (argumentMode given, argumentRate given) of
+                (Idle, _) -> answerOnly f rest
+                (Throughput, Just _) -> snd (paced f rest)
+                _ -> readMVar go >> ask f rest
+            )
         case end of
           Left e -> atomicModifyIORef' lost (\ls -> ((n, displayException (e :: SomeException)) : ls, ()))
           Right () -> pure ()

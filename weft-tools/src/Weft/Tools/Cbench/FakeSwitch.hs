@@ -350,10 +350,13 @@ probe :: FakeSwitch -> Int -> Ptr Word8 -> Int -> IO ()
 probe f frame at number = do
   poke32 4 (fromIntegral number)
   poke32 8 (fromIntegral number)
-  mac frame (number * 7 + 1 + number `div` hosts)
-  mac (frame + 6) number
+  -- Nobody writes to itself, unless it is alone.
+  mac frame (if other == source then other + 1 else other)
+  mac (frame + 6) source
   where
     hosts = shapeHosts (fakeShape f)
+    source = number `mod` hosts
+    other = (number * 7 + 1 + number `div` hosts) `mod` hosts
     poke32 i n = pokeByteOff at i (byteSwap32 n)
     mac i n = do
       pokeByteOff at i (byteSwap16 (0x0200 :: Word16))
