@@ -11,6 +11,7 @@ module Peer
     sendMessageOf,
     expect,
     nextFrom,
+    nextWithin,
     ended,
     rawEnd,
     switchHandshake,
@@ -66,7 +67,11 @@ sendMessageOf version xid message p = sendBytes p (fromMaybe (error "unencodable
 
 -- | The next message, within five seconds; 'Nothing' at the end.
 nextFrom :: Peer -> IO (Maybe (Header, Message))
-nextFrom p@(Peer s ref) = do
+nextFrom = nextWithin 5
+
+-- | The same within so many seconds.
+nextWithin :: Int -> Peer -> IO (Maybe (Header, Message))
+nextWithin seconds p@(Peer s ref) = do
   bytes <- readIORef ref
   case nextMessage bytes of
     Whole _ m rest -> do
@@ -74,12 +79,12 @@ nextFrom p@(Peer s ref) = do
       either (assertFailure . ("the controller sent " <>) . show) (pure . Just) (decode m)
     Unframed _ -> assertFailure "the controller sent a length below 8"
     Missing _ -> do
-      more <- timeout 5000000 (try (recv s 65536))
+      more <- timeout (seconds * 1000000) (try (recv s 65536))
       case more of
-        Nothing -> assertFailure "nothing came for five seconds"
+        Nothing -> assertFailure ("nothing came for " <> show seconds <> " seconds")
         Just (Left e) -> Nothing <$ pure (e :: IOException)
         Just (Right "") -> pure Nothing
-        Just (Right b) -> writeIORef ref (bytes <> b) >> nextFrom p
+        Just (Right b) -> writeIORef ref (bytes <> b) >> nextWithin seconds p
 
 -- | The first message that a function wants; others are passed over.
 expect :: String -> (Message -> Maybe a) -> Peer -> IO (Header, a)

@@ -10,7 +10,7 @@ module Weft.Tools.Cbench
   )
 where
 
-import Control.Concurrent (forkIO, threadDelay)
+import Control.Concurrent (forkIO, threadDelay, yield)
 import Control.Concurrent.MVar
 import Control.Exception (SomeException, displayException, try)
 import Control.Monad (forM, forM_, unless, void)
@@ -74,7 +74,7 @@ arguments =
     <*> count "hosts" 1000 65536 "Hosts of each switch (1000)"
     <*> option (eitherReader power) (long "outstanding" <> metavar "N" <> value 512 <> help "Packets of a switch without an answer, at the most: a power of two (512)")
     <*> option (eitherReader mode) (long "mode" <> metavar "MODE" <> value Throughput <> help "throughput: as many packets as may be; latency: one at a time; idle: none, answer echoes (throughput)")
-    <*> optional (option (eitherReader (bounded 100000000)) (long "rate" <> metavar "N" <> help "With --mode throughput: N packets a second, of all switches together, whatever the controller does; each switch sends its share every 2 ms, and latencies count from when a packet was due"))
+    <*> optional (option (eitherReader (bounded 100000000)) (long "rate" <> metavar "N" <> help "With --mode throughput: N packets a second, of all switches together, whatever the controller does; each switch sends its share every 4 ms, and latencies count from when a packet was due"))
     <*> seconds' "give-up" 0 "Send another packet in the place of one that has had no answer for that long, and count it as lost; 0 waits for ever (0)"
     <*> seconds' "warmup" 1 "Seconds before measuring (1)"
     <*> seconds' "seconds" 5 "Seconds of measuring (5)"
@@ -165,15 +165,16 @@ connectSwitch given ai lost go n = do
           shapeGiveUp = round (argumentGiveUp given * 1e9)
         }
 
--- | Every 2 ms the share of each switch, one switch after the other, for ever. What is late is sent at once.
+-- | Every 4 ms the share of each switch, one switch after the other, for ever. What is late is sent at once.
 pace :: Int -> [Int -> Int -> IO ()] -> IO ()
 pace rate senders = do
   start <- fromIntegral <$> getMonotonicTimeNSec
   let n = length senders
-      interval = 2000000 :: Int
+      interval = 4000000 :: Int
       -- How many packets of a switch are due by its kth turn.
-      share k = k * rate `div` (500 * n)
-      turn _ k [] = turn 0 (k + 1) senders
+      share k = k * rate `div` (250 * n)
+      -- When it is late the switches still have their share of this program.
+      turn _ k [] = yield >> turn 0 (k + 1) senders
       turn i k (send : rest) = do
         let due = start + k * interval + i * interval `div` n
         await due

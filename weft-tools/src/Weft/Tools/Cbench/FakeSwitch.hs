@@ -276,7 +276,9 @@ paced f s0 = (send, newIORef True >>= \known -> go known s0)
   where
     layout = layoutOf (fakeShape f)
     send due n = do
-      taken <- probes f layout due n
+      t <- tally f
+      -- With no free slot there is none to look for.
+      taken <- if tallyProbes t - tallyUnique t >= shapeOutstanding (fakeShape f) then pure 0 else probes f layout due n
       modifyIORef' (fakeProbes f) (\(Sent sent unsent next) -> Sent sent (unsent + n - taken) next)
     go known rest = do
       now <- fromIntegral <$> getMonotonicTimeNSec
