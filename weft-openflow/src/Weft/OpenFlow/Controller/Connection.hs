@@ -113,7 +113,10 @@ run c s first = do
           case verdict of
             Finish why -> pure why
             -- A switch whose next messages are here already must not keep the others waiting.
-            Continue -> yield >> go watch (partialOf left) B.empty
+            Continue -> do
+              -- Evaluated before it waits, or what was received is kept until more is.
+              let !start = partialOf left
+              yield >> go watch start B.empty
     broken h = do
       mapM_ (sendHere (sessionOutlet s) . pure) (runPut (errorFor (sessionVersion s) h B.empty BadLength))
       fault c

@@ -46,11 +46,14 @@ feed (Partial have need pieces) s
     rest = B.unsafeDrop (need - have) s
     len = headerLength (readHeader joined)
 
--- | A start that 'nextMessage' left: shorter than a message.
+-- | A start that 'nextMessage' left: shorter than a message. It is copied at once: a switch that waits for more must not
+-- keep all that came with it alive.
 partialOf :: ByteString -> Partial
 partialOf s
-  | B.length s < headerSize = Partial (B.length s) headerSize [B.copy s | not (B.null s)]
-  | otherwise = Partial (B.length s) (headerLength (readHeader s)) [B.copy s]
+  | B.null s = nothingPartial
+  | otherwise = let !own = B.copy s in Partial (B.length own) need [own]
+  where
+    need = if B.length s < headerSize then headerSize else headerLength (readHeader s)
 
 -- | The bytes of a start.
 partialBytes :: Partial -> ByteString

@@ -161,7 +161,8 @@ messages _ act = go
   where
     go s = case nextMessage s of
       Whole h message rest -> act h message >> go rest
-      Missing _ -> pure s
+      -- Of its own: a switch that waits must not keep all that it received.
+      Missing _ -> pure $! if B.null s then B.empty else B.copy s
       Unframed _ -> throwIO (Unanswered "a length below that of a header")
 {-# INLINE messages #-}
 
