@@ -33,7 +33,7 @@ import Text.Printf (printf)
 import Weft.Duration (nanoseconds)
 import Weft.OpenFlow.Types (Version (..))
 import Weft.Socket
-import Weft.Thread (delayFor)
+import Weft.Timer (sleep)
 import Weft.Tools.Cbench.FakeSwitch
 import Weft.Tools.Cbench.Histogram
 
@@ -182,7 +182,7 @@ pace rate senders = do
         turn (i + 1) k rest
       await due = do
         now <- fromIntegral <$> getMonotonicTimeNSec
-        if now < due then delayFor (nanoseconds (fromIntegral (max 100000 (due - now)))) >> await due else pure ()
+        if now < due then sleep (nanoseconds (fromIntegral (max 100000 (due - now)))) >> await due else pure ()
   turn (0 :: Int) 0 senders
 
 -- Results -----------------------------------------------------------------------------------
