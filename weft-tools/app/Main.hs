@@ -12,6 +12,7 @@ import Weft.Tools.Bench (benchCommand)
 import Weft.Tools.Cbench (cbenchCommand)
 import Weft.Tools.Controller (controllerCommand)
 import Weft.Tools.Doctor (doctorCommand)
+import Weft.Tools.Get (getCommand)
 import Weft.Tools.Manual (manual, programVersion)
 import Weft.Tools.Serve (serveCommand)
 import Weft.Tools.Tcp (tcpCommand)
@@ -28,6 +29,7 @@ commands completing =
     topCommand,
     traceCommand,
     benchCommand,
+    getCommand,
     tcpCommand,
     manualCommand
   ]
@@ -49,7 +51,7 @@ program completing =
 
 -- | @weft man@ prints the manual page.
 manualCommand :: Mod CommandFields (IO ())
-manualCommand = command "man" (info (pure (putStr (manual [(name, helpOf name) | name <- ["controller", "cbench", "doctor", "bench", "tcp", "top", "trace"]]))) (progDesc "Print the manual page, for man(1)"))
+manualCommand = command "man" (info (pure (putStr (manual [(name, helpOf name) | name <- ["controller", "cbench", "doctor", "bench", "get", "tcp", "top", "trace"]]))) (progDesc "Print the manual page, for man(1)"))
   where
     helpOf name = case execParserPure preferences (program False) [name, "--help"] of
       Failure failure -> fst (renderFailure failure "weft")

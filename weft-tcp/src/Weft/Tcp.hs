@@ -48,6 +48,9 @@ module Weft.Tcp
 
     -- * What is going on
     connections,
+    Row (..),
+    connectionTable,
+    Summary (..),
     Counter (..),
     readCounter,
     tableSize,
@@ -83,6 +86,7 @@ import System.IO (IOMode (..), withBinaryFile)
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Listener
 import Weft.Tcp.Core.Secret
+import Weft.Tcp.Core.Summary (Summary (..), summary)
 import Weft.Tcp.Device
 import Weft.Tcp.Socket
 import Weft.Tcp.Stack
@@ -162,3 +166,18 @@ connections :: Stack -> IO [Socket]
 connections st = do
   shards <- mapM readIORef (elems (table st))
   pure [sock | m <- shards, Live sock <- Map.elems m]
+
+-- | A connection of the table and how it is. Those in TIME-WAIT are few words only: no
+-- figures are left of them.
+data Row = Row !Flow !(Maybe Summary)
+  deriving (Show)
+
+-- | At most so many rows, and how many connections there are beyond them. Each row is of a
+-- moment of its own. Connections whose step runs are waited for.
+connectionTable :: Stack -> Int -> IO ([Row], Int)
+connectionTable st most = do
+  entries <- concat <$> mapM (fmap Map.toList . readIORef) (elems (table st))
+  rows <- forM (take most entries) $ \(f, e) -> case e of
+    Live sock -> Row f . Just <$> inspect sock summary
+    Lingering _ -> pure (Row f Nothing)
+  pure (rows, length (drop most entries))

@@ -3,17 +3,20 @@
 -- |
 -- Description : A small HTTP/1.1 client
 --
--- For the load generator and for reading a metrics page: one request at a time on a connection that is kept, over TCP or a Unix
--- socket, on Weft's sockets. It follows the framing of RFC 9112 section 6 (length, chunks, end of the connection) and no
--- redirections. A connection is used by one thread. Errors: 'IOError' of the sockets, and 'HttpError'.
+-- For the load generator, for reading a metrics page and for @weft get@: one request at a time on a connection that is kept, over
+-- TCP or a Unix socket of the kernel's, or any other connection of "Weft.Transport". It follows the framing of RFC 9112 section 6
+-- (length, chunks, end of the connection) and no redirections. A connection is used by one thread. Errors: 'IOError' of the
+-- connections, and 'HttpError'.
 module Weft.Tools.Http
   ( -- * Where
     Target (..),
     parseTarget,
+    parseUrl,
 
     -- * Connections
     Connection,
     connectTo,
+    overTransport,
     disconnect,
 
     -- * Requests
@@ -25,17 +28,17 @@ module Weft.Tools.Http
   )
 where
 
-import Control.Exception (Exception, onException, throwIO)
-import Control.Monad (when)
+import Control.Exception (Exception, throwIO)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit, toLower)
 import Data.IORef
-import Data.List (isPrefixOf, stripPrefix)
+import Data.List (isInfixOf, isPrefixOf, stripPrefix)
 import Data.Maybe (listToMaybe)
 import Numeric (readHex)
-import Weft.Socket
-import Weft.Socket.ByteString (recv, sendAll)
+import Weft.Socket (AddrInfo (..), SockAddr (..), SocketType (Stream), defaultHints, getAddrInfo)
+import Weft.Transport (Instant, connClose, connReceive, connSendBytes, socketTransport, transportConnect)
+import qualified Weft.Transport as Transport
 
 -- | A server and a path.
 data Target = Target
@@ -43,7 +46,9 @@ data Target = Target
     targetPort :: !String,
     -- | The path of a Unix socket, which is then used in the place of host and port.
     targetUnix :: !(Maybe FilePath),
-    targetPath :: !String
+    targetPath :: !String,
+    -- | Is TLS spoken?
+    targetSecure :: !Bool
   }
   deriving (Eq, Show)
 
@@ -52,43 +57,55 @@ parseTarget :: String -> Either String Target
 parseTarget text
   | Just rest <- stripPrefix "unix:" text =
     let (file, path) = break (== ':') rest
-     in if null file then Left "unix: needs the path of a socket" else Right (Target "localhost" "" (Just file) (orRoot (drop 1 path)))
+     in if null file then Left "unix: needs the path of a socket" else Right (Target "localhost" "" (Just file) (if null (drop 1 path) then "/" else drop 1 path) False)
   | "https:" `isPrefixOf` text = Left "https is not spoken here; measure the server's http port"
-  | Just rest <- stripPrefix "http://" text = authority rest
-  | ':' `elem` takeWhile (/= '/') text = authority text
+  | otherwise = parseUrl text
+
+-- | What 'parseTarget' takes but Unix sockets, and @https:\/\/HOST[:PORT][\/PATH]@.
+parseUrl :: String -> Either String Target
+parseUrl text
+  | Just rest <- stripPrefix "https://" text = authority True rest
+  | Just rest <- stripPrefix "http://" text = authority False rest
+  | not ("://" `isInfixOf` text), ':' `elem` takeWhile (/= '/') text = authority False text
   | otherwise = Left ("not a URL such as http://127.0.0.1:8080/: " ++ text)
   where
-    authority rest = case break (== '/') rest of
+    authority secure rest = case break (`elem` ("/?#" :: String)) rest of
       ('[' : address, path)
-        | (host, ']' : port) <- break (== ']') address -> with host (drop 1 port) path
-      (name, path) -> let (host, port) = break (== ':') name in with host (drop 1 port) path
-    with host port path
+        | (host, ']' : port) <- break (== ']') address -> with secure host (drop 1 port) path
+      (name, path) -> let (host, port) = break (== ':') name in with secure host (drop 1 port) path
+    with secure host port path
       | null host = Left "the URL names no host"
       | not (all isDigit port) = Left ("not a port: " ++ port)
-      | otherwise = Right (Target host (if null port then "80" else port) Nothing (orRoot (takeWhile (/= '#') path)))
-    orRoot path = if null path then "/" else path
+      | any (\c -> c <= ' ' || c > '~') path = Left "a URL has printable ASCII characters only; others are written as %XX"
+      | otherwise = Right (Target host (if null port then portOf secure else port) Nothing (rooted (takeWhile (/= '#') path)) secure)
+    rooted path = if take 1 path == "/" then path else '/' : path
 
--- | A socket, and what was received and not yet used.
-data Connection = Connection !Socket !(IORef ByteString)
+-- | The port that a URL need not name.
+portOf :: Bool -> String
+portOf secure = if secure then "443" else "80"
 
--- | Connect, until the instant at the latest.
+-- | A connection, and what was received and not yet used.
+data Connection = Connection !Transport.Connection !(IORef ByteString)
+
+-- | Connect by the kernel's sockets, until the instant at the latest.
 connectTo :: Instant -> Target -> IO Connection
 connectTo due target = case targetUnix target of
-  Just file -> opened AF_UNIX (SockAddrUnix file)
+  Just file -> opened (SockAddrUnix file)
   Nothing -> do
     addresses <- getAddrInfo (Just defaultHints {addrSocketType = Stream}) (Just (targetHost target)) (Just (targetPort target))
     case listToMaybe addresses of
       Nothing -> throwIO (userError ("no address for " ++ targetHost target))
-      Just address -> opened (addrFamily address) (addrAddress address)
+      Just address -> opened (addrAddress address)
   where
-    opened family address = do
-      s <- socket family Stream defaultProtocol
-      (connect (withDeadline due s) address >> when (family /= AF_UNIX) (setSocketOption s NoDelay 1)) `onException` close s
-      Connection s <$> newIORef B.empty
+    opened address = transportConnect socketTransport due address >>= overTransport
+
+-- | Speak HTTP over a connection, which is owned from here on.
+overTransport :: Transport.Connection -> IO Connection
+overTransport c = Connection c <$> newIORef B.empty
 
 -- | Close it.
 disconnect :: Connection -> IO ()
-disconnect (Connection s _) = close s
+disconnect (Connection c _) = connClose c
 
 -- | A response.
 data Response = Response
@@ -101,9 +118,8 @@ data Response = Response
     responseKept :: !Bool
   }
 
--- | Is a body wanted, or only its length?
-data Body = Keep | Measure
-  deriving (Eq)
+-- | What becomes of a body: it is returned, only its length is, or each piece is handed on as it comes.
+data Body = Keep | Measure | HandTo !(ByteString -> IO ())
 
 -- | The peer does not speak HTTP, or left in the middle of a response.
 data HttpError = Malformed | EndedEarly
@@ -116,15 +132,16 @@ getRequest :: Target -> [ByteString] -> ByteString
 getRequest target fields =
   B.concat (["GET ", B.pack (targetPath target), " HTTP/1.1\r\nHost: ", host, "\r\n"] ++ concatMap (\f -> [f, "\r\n"]) fields ++ ["\r\n"])
   where
-    host = B.pack (targetHost target <> (if targetPort target `elem` ["80", ""] then "" else ':' : targetPort target))
+    name = if ':' `elem` targetHost target then "[" <> targetHost target <> "]" else targetHost target
+    host = B.pack (name <> (if targetPort target `elem` [portOf (targetSecure target), ""] then "" else ':' : targetPort target))
 
 -- | Send a request and receive its response, until the instant at the latest.
 exchange :: Instant -> Connection -> Body -> ByteString -> IO Response
-exchange due (Connection plain rest) keep request = do
-  sendAll s request
+exchange due (Connection below rest) keep request = do
+  connSendBytes below due request
   final
   where
-    s = withDeadline due plain
+    s = Source below due
     final = do
       fields <- receiveHead s rest
       (version, status) <- statusLine (B.takeWhile (/= '\r') fields)
@@ -167,15 +184,24 @@ lower = B.map toLower
 -- | A part of a body: its length and, if it is kept, its bytes.
 type Piece = (Int, ByteString)
 
-piece :: Body -> ByteString -> Piece
-piece keep bytes = (B.length bytes, if keep == Keep then bytes else B.empty)
+piece :: Body -> ByteString -> IO Piece
+piece keep bytes = case keep of
+  Keep -> pure (B.length bytes, bytes)
+  Measure -> pure (B.length bytes, B.empty)
+  HandTo act -> (B.length bytes, B.empty) <$ act bytes
 
-more :: Socket -> IO ByteString
+-- | A connection and until when it is waited for.
+data Source = Source !Transport.Connection !Instant
+
+receive :: Source -> IO ByteString
+receive (Source c due) = connReceive c due 65536
+
+more :: Source -> IO ByteString
 more s = do
-  bytes <- recv s 65536
+  bytes <- receive s
   if B.null bytes then throwIO EndedEarly else pure bytes
 
-receiveHead :: Socket -> IORef ByteString -> IO ByteString
+receiveHead :: Source -> IORef ByteString -> IO ByteString
 receiveHead s rest = readIORef rest >>= go
   where
     go seen = case B.breakSubstring "\r\n\r\n" seen of
@@ -184,7 +210,7 @@ receiveHead s rest = readIORef rest >>= go
         | B.length seen > 65536 -> throwIO Malformed
         | otherwise -> more s >>= go . (seen <>)
 
-receiveLine :: Socket -> IORef ByteString -> IO ByteString
+receiveLine :: Source -> IORef ByteString -> IO ByteString
 receiveLine s rest = readIORef rest >>= go
   where
     go seen = case B.breakSubstring "\r\n" seen of
@@ -193,17 +219,17 @@ receiveLine s rest = readIORef rest >>= go
         | B.length seen > 65536 -> throwIO Malformed
         | otherwise -> more s >>= go . (seen <>)
 
-receiveExactly :: Socket -> IORef ByteString -> Body -> Int -> IO [Piece]
+receiveExactly :: Source -> IORef ByteString -> Body -> Int -> IO [Piece]
 receiveExactly s rest keep size = readIORef rest >>= go size
   where
     go left bytes
       | left <= B.length bytes = do
         let (mine, others) = B.splitAt left bytes
         writeIORef rest others
-        pure [piece keep mine]
-      | otherwise = (piece keep bytes :) <$> (more s >>= go (left - B.length bytes))
+        pure <$> piece keep mine
+      | otherwise = (:) <$> piece keep bytes <*> (more s >>= go (left - B.length bytes))
 
-receiveChunks :: Socket -> IORef ByteString -> Body -> IO [Piece]
+receiveChunks :: Source -> IORef ByteString -> Body -> IO [Piece]
 receiveChunks s rest keep = do
   line <- receiveLine s rest
   case readHex (B.unpack (B.takeWhile (`notElem` ("; " :: String)) line)) of
@@ -218,12 +244,12 @@ receiveChunks s rest keep = do
       line <- receiveLine s rest
       if B.null line then pure () else trailers
 
-receiveAll :: Socket -> IORef ByteString -> Body -> IO [Piece]
+receiveAll :: Source -> IORef ByteString -> Body -> IO [Piece]
 receiveAll s rest keep = do
   begun <- readIORef rest
   writeIORef rest B.empty
-  (piece keep begun :) <$> go
+  (:) <$> piece keep begun <*> go
   where
     go = do
-      bytes <- recv s 65536
-      if B.null bytes then pure [] else (piece keep bytes :) <$> go
+      bytes <- receive s
+      if B.null bytes then pure [] else (:) <$> piece keep bytes <*> go

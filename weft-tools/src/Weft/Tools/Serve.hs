@@ -79,10 +79,11 @@ serve given = do
   events <- newChan
   onSignals events
   (`catch` cannot) . withSite sources files $ \site ->
-    withStackListeners (stack settings) (port settings) $ \transports ->
+    withStackListeners (stack settings) (port settings) $ \transports st ->
       withMain settings inherited (serverOptions settings site tls bounded) {optionTransports = transports} (siteApplication site) $ \server addresses ->
         withRedirecting settings (serverOptions settings site Nothing bounded) (siteRedirecting site (portIn addresses)) $ \redirecting -> do
           siteListens site server
+          mapM_ (siteStack site) st
           announce settings (foldersOf sources) choice (not (null inherited)) addresses
           forM_ (server : redirecting) (\s -> void (forkIO (waitServer s >> writeChan events Failed)))
           notify Ready

@@ -3,7 +3,7 @@
 --
 -- @weft tcp doctor@: whether this machine can run a TCP/IP stack in a program, by trying it: a network namespace, a TUN
 -- device, and transfers between the kernel's stack and ours. All of it is gone afterwards. Status 0 if everything
--- works, 1 if something does not.
+-- works, 1 if something does not. The other subcommands are in modules of their own.
 module Weft.Tools.Tcp
   ( tcpCommand,
   )
@@ -25,11 +25,13 @@ import Weft.Duration (seconds)
 import Weft.Tcp
 import Weft.Tcp.Device (Device (..))
 import Weft.Tcp.Device.Tun
+import Weft.Tools.Tcp.Connections (connectionsCommand)
+import Weft.Tools.Tcp.Replay (replayCommand)
 import Weft.Transport
 
 -- | The subcommand.
 tcpCommand :: Mod CommandFields (IO ())
-tcpCommand = command "tcp" (info (hsubparser (doctorOf <> inside) <**> helper) (progDesc "The TCP/IP stack in the program" <> failureCode 2))
+tcpCommand = command "tcp" (info (hsubparser (connectionsCommand <> doctorOf <> replayCommand <> inside) <**> helper) (progDesc "The TCP/IP stack in the program" <> failureCode 2))
   where
     doctorOf = command "doctor" (info (pure doctor) (progDesc "Try a stack beside the kernel's, in a network namespace that is gone afterwards"))
     inside = command "trial" (info (pure trial) (progDesc "What doctor runs inside of the namespace")) <> internal

@@ -8,6 +8,7 @@
 -- 1 when the page cannot be read, 2 for bad arguments.
 module Weft.Tools.Top
   ( topCommand,
+    readPage,
   )
 where
 
@@ -56,7 +57,7 @@ top target interval count = do
   where
     run terminal quit = do
       begun <- getMonotonicTime
-      first <- readPage target
+      first <- readPage "weft top" target
       follow terminal quit count begun first
     follow _ _ (Just 0) _ _ = pure ()
     follow terminal quit left from before = do
@@ -65,7 +66,7 @@ top target interval count = do
         Just () -> pure ()
         Nothing -> do
           now <- getMonotonicTime
-          after <- readPage target
+          after <- readPage "weft top" target
           height <- pure (60 :: Int)
           let Screen shown = screenOf (title now) (now - from) before after
           if terminal then paint (take height shown) else mapM_ T.putStrLn shown >> T.putStrLn "" >> hFlush stdout
@@ -97,9 +98,9 @@ paint shown = do
   T.putStr "\ESC[KPress q to quit.\ESC[J"
   hFlush stdout
 
--- | The page, on a connection of its own. Ends the program when it cannot be read.
-readPage :: Target -> IO Reading
-readPage target =
+-- | The page, on a connection of its own. Ends the program when it cannot be read, and says so in the name of a command.
+readPage :: Text -> Target -> IO Reading
+readPage who target =
   page
     `catches` [ Handler (\e -> failed (if isTimeout e then "no answer within 5 s" else T.pack (show (e :: IOException)))),
                 Handler (\e -> failed (if e == Malformed then "no HTTP is spoken there" else "the connection ended early"))
@@ -115,5 +116,5 @@ readPage target =
       pure found
     failed :: Text -> IO Reading
     failed why = do
-      T.hPutStrLn stderr ("weft top: " <> T.pack (targetPath target) <> ": " <> why) `finally` hFlush stderr
+      T.hPutStrLn stderr (who <> ": " <> T.pack (targetPath target) <> ": " <> why) `finally` hFlush stderr
       exitWith (ExitFailure 1)

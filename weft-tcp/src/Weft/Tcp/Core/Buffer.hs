@@ -103,7 +103,7 @@ range from to b = go (max from (bufferStart b))
 takeFront :: Int -> Buffer -> ([ByteString], Buffer)
 takeFront n b = (range (bufferStart b) to b, dropTo to b)
   where
-    to = min (bufferEnd b) (bufferStart b + n)
+    to = bufferStart b + min n (bufferLength b)
 
 -- Out-of-order data ----------------------------------------------------------------
 

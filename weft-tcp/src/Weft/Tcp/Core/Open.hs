@@ -55,7 +55,9 @@ blank env o st from =
             useScale = offerScale cfg,
             sendShift = 0,
             receiveShift = scaleFor (receiveBuffer cfg),
-            tsOffset = timestampOffset o
+            tsOffset = timestampOffset o,
+            sendStart = start' + 1,
+            receiveStart = 0
           },
       rtt = initialRtt cfg,
       loss = noLoss,
@@ -123,6 +125,7 @@ peerSyn env s c =
     settled =
       a0
         { peerMss = max (mssFloor (config env)) (maybe (peerMss a0) fromIntegral (maximumSegmentSize opts)),
+          receiveStart = first + 1,
           useSack = useSack a0 && sackPermitted opts,
           useTimestamps = useTimestamps a0 && isJust (timestamps opts),
           useScale = scaled,

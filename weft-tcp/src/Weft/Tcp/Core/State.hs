@@ -182,7 +182,9 @@ data Agreed = Agreed
     -- | Shifts of the windows that we receive and send.
     sendShift, receiveShift :: {-# UNPACK #-} !Int,
     -- | Added to the time in milliseconds to give TSval.
-    tsOffset :: {-# UNPACK #-} !Word32
+    tsOffset :: {-# UNPACK #-} !Word32,
+    -- | Where our data and the peer's begin, behind the SYNs.
+    sendStart, receiveStart :: {-# UNPACK #-} !Pos
   }
   deriving (Eq, Show)
 

@@ -12,6 +12,7 @@ module Weft.Tools.Serve.Site
     siteRedirecting,
     siteRefused,
     siteListens,
+    siteStack,
     siteEnds,
 
     -- * Changes
@@ -36,10 +37,12 @@ import Weft.Http hiding (Settings)
 import Weft.Prometheus
 import Weft.Socket (SockAddr)
 import Weft.Static (OpenFiles)
+import Weft.Tcp (Stack)
 import Weft.Tools.Serve.Forwarded
 import Weft.Tools.Serve.Host
 import Weft.Tools.Serve.Respond
 import Weft.Tools.Serve.Settings
+import Weft.Tools.Tcp.Connections (connectionsPage, stackFamilies)
 
 -- | What is served.
 data Site = Site
@@ -54,6 +57,8 @@ data Site = Site
     siteLive :: IORef Live,
     -- | Read by who wants figures, written once, when the server listens.
     siteServer :: IORef (Maybe Server),
+    -- | Likewise; none where the kernel's is used.
+    siteTcp :: IORef (Maybe Stack),
     -- | Likewise, when it is to end.
     siteDraining :: IORef Bool
   }
@@ -82,8 +87,9 @@ withSite sources files act =
     counters <- newRequestCounters
     addresses <- newAddresses
     server <- newIORef Nothing
+    tcp <- newIORef Nothing
     draining <- newIORef False
-    act (Site counters accessLog files addresses settings live server draining)
+    act (Site counters accessLog files addresses settings live server tcp draining)
   where
     settings = sourcesMain sources
     withLog run' = case logTo settings of
@@ -154,7 +160,7 @@ siteRedirecting site httpsPort = observed site $
 
 -- | The pages beside the folder, which are neither counted nor logged.
 pages :: Site -> Middleware
-pages site files = metricsPage seen (figures site) (health files)
+pages site files = metricsPage seen (figures site) (connectionsPage seen (readIORef (siteTcp site)) (health files))
   where
     seen request = maySee request . metrics . liveSettings <$> readIORef (siteLive site)
     maySee request audience = case audience of
@@ -172,10 +178,12 @@ figures :: Site -> IO [Family]
 figures site = do
   live <- readIORef (siteLive site)
   server <- readIORef (siteServer site)
+  tcp <- readIORef (siteTcp site)
   concat
     <$> sequence
       [ requestFamilies (siteCounters site),
         maybe (pure []) serverFamilies server,
+        maybe (pure []) stackFamilies tcp,
         -- Of virtual hosts' folders there are no figures by name.
         maybe (pure []) (cacheFamilies . hostStatic) (liveMain live),
         maybe (pure []) logFamilies (siteLog site),
@@ -195,6 +203,10 @@ siteRefused site peer refusal = do
 -- | The server that serves it.
 siteListens :: Site -> Server -> IO ()
 siteListens site = writeIORef (siteServer site) . Just
+
+-- | The stack that it is served from, if that is not the kernel's.
+siteStack :: Site -> Stack -> IO ()
+siteStack site = writeIORef (siteTcp site) . Just
 
 -- | It is to end.
 siteEnds :: Site -> IO ()

@@ -1,16 +1,21 @@
 -- |
--- Description : @weft serve --stack@
+-- Description : @--stack@
 --
--- A server on a TCP/IP stack in the program ("Weft.Tcp") in place of the kernel's.
+-- A TCP/IP stack in the program ("Weft.Tcp") in place of the kernel's, for @weft serve@ and @weft get@.
 module Weft.Tools.Serve.Stack
   ( StackChoice (..),
     stackFrom,
+    withChosenStack,
     withStackListeners,
   )
 where
 
-import Control.Exception (bracket)
+import Control.Exception (bracket, bracketOnError, catch)
+import GHC.IO.Exception (IOException (ioe_description))
+import System.IO.Error (isAlreadyInUseError, isDoesNotExistError, isPermissionError)
 import Weft.Tcp
+import Weft.Tcp.Capture (captureTo)
+import Weft.Tcp.Device (Device (..))
 import Weft.Tcp.Device.Tun
 import Weft.Transport (Listener (..), Transport (..))
 
@@ -28,11 +33,24 @@ stackFrom text = case break (== ':') text of
       Right (StackChoice name address)
   _ -> Left ("tun:NAME,ADDRESS is wanted, not " <> show text)
 
--- | A listener of the stack on a port, beside an action; none without a choice. Throws an 'IOError' when the device
--- cannot be used.
-withStackListeners :: Maybe StackChoice -> Int -> ([Listener] -> IO a) -> IO a
-withStackListeners Nothing _ act = act []
-withStackListeners (Just (StackChoice name address)) port act = do
-  device <- openTun (tunNamed name)
-  withStack (defaultSettings [address]) device $ \st ->
-    bracket (transportListen (tcpTransport st) (toSockAddr (fromIntegral port) address)) listenerClose (act . pure)
+-- | The stack, for the time of an action; its packets go into a log if a file is named. Throws an 'IOError' that says what is
+-- wrong when the device cannot be used.
+withChosenStack :: StackChoice -> Maybe FilePath -> (Stack -> IO a) -> IO a
+withChosenStack (StackChoice name address) capture act = case capture of
+  Nothing -> run Nothing
+  Just path -> bracket (captureTo path) snd (run . Just . fst)
+  where
+    run tap = bracketOnError (openTun (tunNamed name) `catch` unusable) deviceClose $ \device ->
+      withStack (defaultSettings [address]) {stackTap = tap} device act
+    unusable e = ioError (userError ("the TUN device " <> name <> " cannot be used: " <> ioe_description e <> advice e))
+    advice e
+      | isPermissionError e = "; opening one needs CAP_NET_ADMIN, or a device made for this user: ip tuntap add dev " <> name <> " mode tun user NAME"
+      | isAlreadyInUseError e = "; another program has it open"
+      | isDoesNotExistError e = "; is there a /dev/net/tun?"
+      | otherwise = ""
+
+-- | A listener of the stack on a port, and the stack, beside an action; none without a choice. Throws as 'withChosenStack'.
+withStackListeners :: Maybe StackChoice -> Int -> ([Listener] -> Maybe Stack -> IO a) -> IO a
+withStackListeners Nothing _ act = act [] Nothing
+withStackListeners (Just choice@(StackChoice _ address)) port act = withChosenStack choice Nothing $ \st ->
+  bracket (transportListen (tcpTransport st) (toSockAddr (fromIntegral port) address)) listenerClose (\l -> act [l] (Just st))

@@ -1,0 +1,312 @@
+-- |
+-- A packet log replayed into the core: one side of each connection is played by
+-- "Weft.Tcp.Core", which gets the other side's segments at the times of the log, and its
+-- user does what the log shows that the user did. After each packet there is the state
+-- that the core is in, and whether it would have sent what was sent. Pure.
+--
+-- The log may be of this stack or of any other. Another stack decides otherwise in places
+-- (delayed acknowledgments, what is sent at once), so differences are counted and not
+-- taken as errors: where more was sent than the core would have, its congestion window is
+-- widened, so that it knows what the other side acknowledges. When the user called is not in
+-- the log: here it takes all data at once, and gives what was sent within two round trips
+-- together, as a window counts as used only while data waits for it.
+module Weft.Tcp.Replay
+  ( -- * Packets
+    Seen (..),
+    seenIn,
+
+    -- * Replay
+    Replayed (..),
+    Step (..),
+    Direction (..),
+    Totals (..),
+    replay,
+  )
+where
+
+import qualified Data.ByteString as B
+import Data.Bits (shiftL)
+import Data.List (foldl')
+import qualified Data.Map.Strict as Map
+import Data.Maybe (isJust, listToMaybe, mapMaybe)
+import Data.Word (Word32)
+import Weft.Tcp.Core
+import Weft.Tcp.Core.Congestion (congestionWindow, setWindow, windowsOf)
+import Weft.Tcp.Core.Invariants (invariants)
+import Weft.Tcp.Core.Open (passiveOpen)
+import Weft.Tcp.Core.Secret (Flow (..))
+import Weft.Tcp.Core.State
+import Weft.Tcp.Core.Summary
+import Weft.Tcp.Wire.Address
+import Weft.Tcp.Wire.Bytes (Malformed (BadOptions))
+import qualified Weft.Tcp.Wire.Ethernet as Ethernet
+import Weft.Tcp.Wire.Options
+import qualified Weft.Tcp.Wire.Packet as Packet
+import Weft.Tcp.Wire.Pcap
+import Weft.Tcp.Wire.Segment (Segment (..), ack, fin, has, payloadLength, rst, sequenceLength, syn)
+import qualified Weft.Tcp.Wire.Segment as Segment
+
+-- | A segment in a log: when, from where to where.
+data Seen = Seen
+  { seenAt :: !Instant,
+    seenFrom, seenTo :: !(Address, Int),
+    seenSegment :: !Segment
+  }
+  deriving (Eq, Show)
+
+-- | The TCP segments of a log, in its order; 'Left' for what looks like TCP and cannot be
+-- decoded, as fragments and packets that were cut off. What is not TCP is left out.
+seenIn :: LinkType -> [Record] -> [Either Malformed Seen]
+seenIn link = mapMaybe seen
+  where
+    seen (Record at bytes) = case link of
+      RawIp -> packet at bytes
+      EthernetFrames -> case Ethernet.decodeFrame bytes of
+        Right f | Ethernet.frameType f `elem` [Ethernet.typeIPv4, Ethernet.typeIPv6] -> packet at (Ethernet.frameBody f)
+        _ -> Nothing
+    packet at bytes = case Packet.decode bytes of
+      Left e -> Just (Left e)
+      Right (Packet.Fragment _ _) -> Just (Left BadOptions)
+      Right (Packet.Whole p)
+        | Packet.packetProtocol p /= 6 -> Nothing
+        | otherwise -> Just $ case Segment.view (Packet.packetBody p) of
+          Left e -> Left e
+          Right v ->
+            Right
+              Seen
+                { seenAt = Instant (fromIntegral at),
+                  seenFrom = (Packet.packetSource p, fromIntegral (Segment.sourcePort v)),
+                  seenTo = (Packet.packetDestination p, fromIntegral (Segment.destinationPort v)),
+                  seenSegment = Segment.segment v
+                }
+
+-- | To the side that is played, or from it.
+data Direction = In | Out
+  deriving (Eq, Show)
+
+-- | A packet, and what it led to.
+data Step = Step
+  { stepAt :: !Instant,
+    stepDirection :: !Direction,
+    stepSegment :: !Segment,
+    -- | Its sequence and acknowledgment numbers, from the beginning of either stream on
+    -- (the SYN has number 0).
+    stepNumbers :: !(Int, Int),
+    -- | What the core sent since the packet before, timeouts among it.
+    stepSent :: ![Segment],
+    -- | The state after it.
+    stepState :: !Summary,
+    -- | Of a packet from the played side: the core has sent all of it too.
+    stepAgrees :: !Bool,
+    -- | Rules of "Weft.Tcp.Core.Invariants" that are broken: a fault of the core.
+    stepBroken :: ![String]
+  }
+
+-- | A connection of the log.
+data Replayed = Replayed
+  { -- | From the played side's point of view.
+    replayedFlow :: !Flow,
+    -- | Its beginning is not in the log ('Nothing'), or what happened.
+    replayedSteps :: !(Maybe ([Step], Totals))
+  }
+
+-- | Segments with data or FIN that the played side sent, and those among them that were
+-- sent before: in the log, and by the core.
+data Totals = Totals
+  { loggedSegments, loggedAgain, coreSegments, coreAgain :: !Int,
+    -- | Packets of the log that the core had not sent yet.
+    disagreements :: !Int
+  }
+  deriving (Eq, Show)
+
+-- | Each connection of a log, in the order of their beginnings. The first argument chooses
+-- the side to be played, by its address; without it that is the one that was connected
+-- to.
+replay :: Maybe Address -> [Seen] -> [Replayed]
+replay chosen seen = map played (connectionsIn seen)
+  where
+    played (first, segments) = case handshake chosen segments of
+      Just h -> Replayed (flowOf (heldLocal h) (heldRemote h)) (Just (run h segments))
+      Nothing -> let (local, remote) = sides chosen first in Replayed (flowOf local remote) Nothing
+    flowOf (la, lp) (ra, rp) = Flow (fromIntegral rp) ra (fromIntegral lp) la
+
+-- | The local and the remote side, if this is the first segment: a SYN goes to the server.
+sides :: Maybe Address -> Seen -> ((Address, Int), (Address, Int))
+sides chosen s
+  | chosen == Just (fst (seenTo s)) = toUs
+  | chosen == Just (fst (seenFrom s)) = fromUs
+  | has syn f && has ack f = fromUs
+  | otherwise = toUs
+  where
+    f = flags (seenSegment s)
+    toUs = (seenTo s, seenFrom s)
+    fromUs = (seenFrom s, seenTo s)
+
+-- | The segments of each connection. A SYN with another sequence number, after an end, begins
+-- a new one between the same ports.
+connectionsIn :: [Seen] -> [(Seen, [Seen])]
+connectionsIn seen = [(s, reverse ss) | ss <- Map.elems grouped, s : _ <- [reverse ss]]
+  where
+    grouped = fst (foldl' add (Map.empty, Map.empty) (zip [0 :: Int ..] seen))
+    add (done, current) (n, s) = case Map.lookup key current of
+      Just (k, began)
+        | not (isOpening s) || began `elem` [Nothing, Just (seqNumber (seenSegment s))] -> (Map.insertWith (++) k [s] done, Map.insert key (k, began `orElse` opening) current)
+      _ -> (Map.insert n [s] done, Map.insert key (n, opening) current)
+      where
+        key = (min (seenFrom s) (seenTo s), max (seenFrom s) (seenTo s))
+        opening = if isOpening s then Just (seqNumber (seenSegment s)) else Nothing
+    orElse (Just a) _ = Just a
+    orElse Nothing b = b
+
+isOpening :: Seen -> Bool
+isOpening s = has syn (flags (seenSegment s)) && not (has ack (flags (seenSegment s)))
+
+-- | What the two SYNs say.
+data Handshake = Handshake
+  { heldLocal, heldRemote :: !(Address, Int),
+    -- | Of the played side and of the other.
+    ourSyn, theirSyn :: !Seen
+  }
+
+handshake :: Maybe Address -> [Seen] -> Maybe Handshake
+handshake chosen segments = do
+  first <- listToMaybe [s | s <- segments, has syn (flags (seenSegment s))]
+  let (local, remote) = sides chosen first
+      synFrom side = listToMaybe [s | s <- segments, has syn (flags (seenSegment s)), seenFrom s == side]
+  Handshake local remote <$> synFrom local <*> synFrom remote
+
+-- | Settings by which the core announces what the log's SYN does.
+configOf :: Handshake -> [Seen] -> Config
+configOf h segments =
+  defaultConfig
+    { announcedMss = mss,
+      pathRoom = mss + 20,
+      offloadBytes = largest,
+      receiveBuffer = 65535 `shiftL` maybe 0 (min 14 . fromIntegral) (windowScale o),
+      offerSack = sackPermitted o,
+      offerTimestamps = isJust (timestamps o),
+      offerScale = isJust (windowScale o),
+      -- The log has what was sent, not what was held back.
+      firstChoices = (firstChoices defaultConfig) {useNagle = False}
+    }
+  where
+    o = options (seenSegment (ourSyn h))
+    mss = maybe 536 fromIntegral (maximumSegmentSize o)
+    largest = maximum (0 : [payloadLength (seenSegment s) | s <- segments, seenFrom s == heldLocal h])
+
+-- | Where a replay is.
+data Playing = Playing
+  { conn :: !(Maybe Conn),
+    -- | How far the user has given data.
+    given :: !Int,
+    -- | How far the core has sent and the log has, with how many segments and how many
+    -- of them again.
+    coreTo, coreCount, coreRepeats :: !Int,
+    logTo, logCount, logRepeats :: !Int,
+    unlike :: !Int
+  }
+
+run :: Handshake -> [Seen] -> ([Step], Totals)
+run h segments = (steps, Totals (logCount end) (logRepeats end) (coreCount end) (coreRepeats end) (unlike end))
+  where
+    (end, steps) = go (Playing Nothing 1 1 0 0 1 0 0 0) segments
+    go p [] = (p, [])
+    go p (s : ss) =
+      let (p', made) = playOne (configOf h segments) h ss s p
+          (p'', rest) = go p' ss
+       in (p'', maybe rest (: rest) made)
+
+playOne :: Config -> Handshake -> [Seen] -> Seen -> Playing -> (Playing, Maybe Step)
+playOne cfg h later s p0 = case conn p0 of
+  Nothing
+    | direction == Out && seenSegment s == seenSegment (ourSyn h) && not (has ack (flags (seenSegment s))) -> begun (open env opening)
+    | direction == In && has syn (flags (seenSegment s)) -> begun (fmap (map Transmit) (passiveOpen env opening (seenSegment s)))
+    | otherwise -> (p0, Nothing)
+  Just c0 ->
+    let (c1, late) = ticks (seenAt s) c0
+        (c2, sent) = happens c1
+        p1 = (noteLogged (foldl' (noteCore us) p0 {conn = Just c2} (late ++ sent))) {given = given p0 + B.length fresh}
+        behind = logTo p1 - coreTo p1
+        (c3, forced) = if behind > 0 then transmitted <$> step env Tick (widened behind c2) else (c2, [])
+        p2 = foldl' (noteCore us) p1 {conn = Just c3, unlike = unlike p1 + (if behind > 0 then 1 else 0)} forced
+     in finished p2 (behind <= 0) c3 (late ++ sent ++ forced)
+  where
+    direction = if seenFrom s == heldLocal h then Out else In
+    env = Env (seenAt s) cfg
+    us = seqNumber (seenSegment (ourSyn h))
+    them = seqNumber (seenSegment (theirSyn h))
+    opening =
+      Opening
+        { initialSequence = us,
+          timestampOffset = case timestamps (options (seenSegment (ourSyn h))) of
+            Just (Timestamps v _) -> let Instant t = seenAt (ourSyn h) in v - fromIntegral (t `div` 1000)
+            Nothing -> 0,
+          pathKnown = pathRoom cfg,
+          mssDefault = case fst (heldRemote h) of V4 _ -> 536; V6 _ _ -> 1220
+        }
+    begun (c, actions) = let sent = transmitted actions in finished (foldl' (noteCore us) p0 {conn = Just c} sent) True c sent
+    relative from n = fromIntegral (n - from :: Word32) :: Int
+    start' = relative (if direction == Out then us else them) (seqNumber (seenSegment s))
+    acked = if has ack (flags (seenSegment s)) then relative (if direction == Out then them else us) (ackNumber (seenSegment s)) else 0
+    happens c
+      | direction == In = thenTakes (step env (Arrive [seenSegment s]) c)
+      | otherwise = userDoes c
+    -- The user takes what there is.
+    thenTakes (c, actions)
+      | readable c > 0 = let (c', more) = step env (UserReceive (readable c)) c in (c', transmitted (actions ++ more))
+      | otherwise = (c, transmitted actions)
+    -- New data, an end or a reset in what was sent is what the user did.
+    userDoes c
+      | has rst (flags (seenSegment s)) = transmitted <$> step env Abort c
+      | otherwise =
+        let (c1, a1) = if B.null fresh then (c, []) else step env (UserSend [fresh]) c
+            (c2, a2) = if has fin (flags (seenSegment s)) && not (finQueued (sendSide c1)) then step env Shutdown c1 else (c1, [])
+         in (c2, transmitted (a1 ++ a2))
+    fresh
+      | direction == In || has syn (flags (seenSegment s)) || start' + payloadLength (seenSegment s) <= given p0 = B.empty
+      | otherwise = B.concat (newData (given p0) (s : takeWhile together later))
+    together x = seenAt x `since` seenAt s <= soon && (seenFrom x == heldLocal h || payloadLength (seenSegment x) == 0)
+    soon = maybe 0 (\c -> max (millis 10) (2 * srtt (rtt c))) (conn p0)
+    newData _ [] = []
+    newData at (x : xs)
+      | seenFrom x /= heldLocal h || from > at || from + payloadLength (seenSegment x) <= at = newData at xs
+      | otherwise = let part = B.drop (at - from) (B.concat (payload (seenSegment x))) in part : newData (at + B.length part) xs
+      where
+        from = relative us (seqNumber (seenSegment x))
+    noteLogged p
+      | direction == In || not (counts (seenSegment s)) = p
+      | otherwise = p {logCount = logCount p + 1, logRepeats = logRepeats p + (if start' < logTo p then 1 else 0), logTo = max (logTo p) (start' + sequenceLength (seenSegment s))}
+    widened n c = c {congestion = setWindow (congestionWindow (windowsOf (congestion c)) + n + sendMss c) (congestion c)}
+    finished p agrees c sent =
+      ( p,
+        Just
+          Step
+            { stepAt = seenAt s,
+              stepDirection = direction,
+              stepSegment = seenSegment s,
+              stepNumbers = (start', acked),
+              stepSent = sent,
+              stepState = summary c,
+              stepAgrees = agrees,
+              stepBroken = invariants cfg c
+            }
+      )
+    ticks until' c
+      | due < until' && due /= never = let (c', actions) = step (Env due cfg) Tick c; (c'', more) = if nextTimer c' == due then (c', []) else ticks until' c' in (c'', transmitted actions ++ more)
+      | otherwise = (c, [])
+      where
+        due = nextTimer c
+
+-- | Segments with data or FIN.
+counts :: Segment -> Bool
+counts x = not (has syn (flags x)) && sequenceLength x > 0
+
+noteCore :: Word32 -> Playing -> Segment -> Playing
+noteCore us p x
+  | not (counts x) = p
+  | otherwise = p {coreCount = coreCount p + 1, coreRepeats = coreRepeats p + (if at < coreTo p then 1 else 0), coreTo = max (coreTo p) (at + sequenceLength x)}
+  where
+    at = fromIntegral (seqNumber x - us) :: Int
+
+transmitted :: [Action] -> [Segment]
+transmitted actions = [x | Transmit x <- actions]

@@ -1,0 +1,131 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : @weft get@
+--
+-- Fetch a URL, over the kernel's sockets or from a TCP/IP stack in the program. The body goes to standard output or a file as it
+-- comes; a file appears when it is whole. Exit status: 0, 1 when there is no whole response, 2 for bad arguments, 3 when the
+-- server's status is 400 or more (the body is written all the same).
+module Weft.Tools.Get
+  ( getCommand,
+  )
+where
+
+import Control.Exception
+import Control.Monad (unless, when)
+import qualified Data.ByteString as B
+import Data.List (intercalate)
+import GHC.IO.Exception (IOException (ioe_description))
+import Options.Applicative
+import System.Directory (doesFileExist, doesPathExist, removeFile, renameFile)
+import System.Exit (ExitCode (..), exitWith)
+import System.IO
+import Weft.Blocking (blocking)
+import Weft.Duration (Duration, seconds)
+import Weft.Socket (AddrInfo (..), SockAddr (..), SocketType (Stream), defaultHints, getAddrInfo)
+import Weft.Tcp (Address (..), tcpTransport)
+import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings, tlsConnect)
+import Weft.Tools.Bench.Options (positive)
+import Weft.Tools.Http
+import Weft.Tools.Serve.Stack
+import Weft.Transport (Instant, Transport (..), connAbort, connCloseGracefully, deadlineIn, isTimeout, socketTransport)
+import qualified Weft.Transport as Transport
+
+data Get = Get
+  { getTarget :: Target,
+    getStack :: Maybe StackChoice,
+    getCapture :: Maybe FilePath,
+    getOutput :: Maybe FilePath,
+    getTime :: Double,
+    getInsecure :: Bool
+  }
+
+-- | The subcommand.
+getCommand :: Mod CommandFields (IO ())
+getCommand =
+  command "get" $
+    info
+      ( fmap
+          get
+          ( Get
+              <$> argument (eitherReader parseUrl) (metavar "URL" <> help "http://HOST[:PORT]/PATH, or https")
+              <*> optional (option (eitherReader stackFrom) (long "stack" <> metavar "tun:NAME,ADDRESS" <> help "Connect from a TCP/IP stack of weft's own at that address, on that TUN device, in place of the kernel's"))
+              <*> optional (strOption (long "capture" <> metavar "FILE" <> help "With --stack: write the packets to a file that Wireshark and weft tcp replay read"))
+              <*> optional (strOption (long "output" <> short 'o' <> metavar "FILE" <> help "Write the body to a file, which appears when it is whole (standard output)"))
+              <*> option positive (long "timeout" <> metavar "SECONDS" <> value 60 <> showDefault <> help "For everything")
+              <*> switch (long "insecure" <> help "Take any certificate")
+          )
+      )
+      ( progDesc "Fetch a URL, over the kernel's network or from a TCP/IP stack in the program"
+          <> footer
+            "Exit status: 0; 1 when there is no whole response; 2 for wrong arguments; 3 when the server's status is 400 or more. Redirections are \
+            \not followed. Names are looked up by the kernel's resolver. Example: weft get --stack tun:weft0,10.9.0.2 http://10.9.0.1/ -o page"
+          <> failureCode 2
+      )
+
+get :: Get -> IO ()
+get g = do
+  when (getStack g == Nothing && getCapture g /= Nothing) $ failed 2 "--capture needs --stack: the kernel's packets are for tcpdump"
+  due <- deadlineIn (duration (getTime g))
+  status <- (`catches` handlers) $ case getStack g of
+    Nothing -> fetch g due socketTransport (const True)
+    Just choice@(StackChoice _ address) -> withChosenStack choice (getCapture g) $ \st -> fetch g due (tcpTransport st) (sameVersion address)
+  when (status >= 400) $ failed 3 ("the server's status is " <> show status)
+  where
+    handlers =
+      [ Handler (\e -> failed 1 (if isTimeout e then "no whole response within " <> show (getTime g) <> " s" else said e)),
+        Handler (\e -> failed 1 (if e == Malformed then "no HTTP is spoken there" else "the connection ended before the response did"))
+      ]
+    sameVersion address peer = case (address, peer) of
+      (V4 _, SockAddrInet _ _) -> True
+      (V6 _ _, SockAddrInet6 {}) -> True
+      _ -> False
+
+duration :: Double -> Duration
+duration = seconds . realToFrac
+
+-- | Errors of our own are sentences already.
+said :: IOException -> String
+said = ioe_description
+
+failed :: Int -> String -> IO a
+failed code why = hPutStrLn stderr ("weft get: " <> why) >> exitWith (ExitFailure code)
+
+-- | The response's status. The body is where it is wanted.
+fetch :: Get -> Instant -> Transport -> (SockAddr -> Bool) -> IO Int
+fetch g due transport usable = do
+  addresses <- blocking (getAddrInfo (Just defaultHints {addrSocketType = Stream}) (Just host) (Just (targetPort target))) `catch` unknown
+  when (null (filter usable (map addrAddress addresses))) $ ioError (userError (host <> " has no address of the stack's version of IP"))
+  bracket (first [] (filter usable (map addrAddress addresses))) ended $ \below -> do
+    c <- overTransport =<< if targetSecure target then tlsConnect trust host below `catch` untrusted else pure below
+    withSink (getOutput g) $ \sink ->
+      responseStatus <$> exchange due c (HandTo sink) (getRequest target ["User-Agent: weft", "Accept: */*", "Connection: close"])
+  where
+    target = getTarget g
+    host = targetHost target
+    trust = if getInsecure g then defaultTlsClientSettings {tlsTrust = TrustAnything} else defaultTlsClientSettings
+    unknown :: IOException -> IO [AddrInfo]
+    unknown e = ioError (userError ("no address is known for " <> host <> ": " <> ioe_description e))
+    -- One after the other, as a name may have addresses that nobody listens on.
+    first errors [] = ioError (userError ("cannot connect to " <> host <> " port " <> targetPort target <> ": " <> intercalate "; " (reverse errors)))
+    first errors (a : rest) = transportConnect transport due a `catch` \e -> first ((show a <> " " <> ioe_description e) : errors) rest
+    untrusted :: IOException -> IO Transport.Connection
+    untrusted e = ioError (userError ("no TLS with " <> host <> ": " <> ioe_description e <> " (--insecure takes any certificate)"))
+    -- The server has its end of the stream before a stack of our own is gone.
+    ended c = connCloseGracefully (seconds 1) 65536 c `onException` connAbort c
+
+-- | Where pieces of the body go.
+withSink :: Maybe FilePath -> ((B.ByteString -> IO ()) -> IO a) -> IO a
+withSink output act = case output of
+  Nothing -> hSetBinaryMode stdout True >> (act (B.hPut stdout) <* hFlush stdout)
+  Just path -> do
+    regular <- doesFileExist path
+    special <- (&& not regular) <$> doesPathExist path
+    if special
+      then withBinaryFile path WriteMode (act . B.hPut)
+      else do
+        let part = path <> ".part"
+        a <- withBinaryFile part WriteMode (act . B.hPut) `onException` whenThere part
+        a <$ renameFile part path
+  where
+    whenThere part = doesFileExist part >>= \there -> unless (not there) (removeFile part)

@@ -1,0 +1,143 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : @weft tcp connections@
+--
+-- The connections of a stack in the program: as figures on @\/metrics@, each by itself on @\/metrics\/connections@ (in the same
+-- format; not on the first page, as a monitoring system would keep a series for every connection there ever was), and as a table
+-- that the command reads from there. Exit status of the command: 0, 1 when the page cannot be read, 2 for bad arguments.
+module Weft.Tools.Tcp.Connections
+  ( stackFamilies,
+    connectionsPage,
+    connectionsCommand,
+  )
+where
+
+import Control.Concurrent (threadDelay)
+import Control.Monad (unless)
+import Data.ByteString (ByteString)
+import Data.ByteString.Builder (toLazyByteString)
+import qualified Data.ByteString.Char8 as B
+import Data.List (nub, sortOn)
+import qualified Data.Map.Strict as M
+import Data.Maybe (fromMaybe)
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.IO as T
+import Network.HTTP.Types (methodGet, status200)
+import Network.Wai (Middleware, Request, rawPathInfo, requestMethod, responseLBS)
+import Numeric (showFFloat)
+import Options.Applicative hiding (columns)
+import System.IO (hFlush, stdout)
+import Weft.Prometheus
+import Weft.Tcp
+import Weft.Tcp.Core (Micros (..), State (TimeWait))
+import Weft.Tcp.Core.Summary (stateName)
+import Weft.Tools.Bench.Options (positive)
+import Weft.Tools.Bench.Table (columns)
+import Weft.Tools.Http
+import Weft.Tools.Top (readPage)
+import Weft.Tools.Top.Readings (Reading)
+
+-- | Figures of a stack as a whole.
+stackFamilies :: Stack -> IO [Family]
+stackFamilies st = do
+  size <- tableSize st
+  counts <- mapM (readCounter st) [minBound ..]
+  pure (gauge "weft_tcp_connections" "Connections of the TCP stack, those in TIME-WAIT among them." (Whole size) : zipWith family [minBound ..] counts)
+  where
+    family c n = let (name, text) = described c in counter ("weft_tcp_" <> name <> "_total") text (Whole n)
+
+described :: Counter -> (ByteString, ByteString)
+described c = case c of
+  PacketsIn -> ("packets_received", "Packets that came from the device.")
+  PacketsOut -> ("packets_sent", "Packets given to the device; with segmentation offload it makes more of them.")
+  Malformed' -> ("malformed", "Packets that could not be decoded.")
+  BadChecksums -> ("bad_checksums", "Segments with a wrong checksum.")
+  NotForUs -> ("not_for_us", "Packets to or from addresses that are none of the stack's, or of unknown protocols.")
+  ResetsOut -> ("resets_sent", "Resets in answer to segments of no connection.")
+  CookiesSent -> ("cookies_sent", "SYNs answered by a cookie.")
+  CookiesTaken -> ("cookies_taken", "Connections opened by a cookie.")
+  SynsIgnored -> ("syns_ignored", "SYNs that got no answer.")
+  Accepted -> ("accepted", "Connections that were opened by a peer.")
+  Connects -> ("connects", "Connections that were opened from here.")
+
+-- | Requests for @\/metrics\/connections@, where there is a stack.
+connectionsPage :: (Request -> IO Bool) -> IO (Maybe Stack) -> Middleware
+connectionsPage allowed stackNow app request respond
+  | rawPathInfo request /= "/metrics/connections" || requestMethod request /= methodGet = app request respond
+  | otherwise = do
+    may <- allowed request
+    found <- if may then stackNow else pure Nothing
+    case found of
+      Nothing -> app request respond
+      Just st -> do
+        (rows, left) <- connectionTable st mostRows
+        respond (responseLBS status200 [("Content-Type", "text/plain; version=0.0.4; charset=utf-8"), ("Cache-Control", "no-store")] (toLazyByteString (exposition (rowFamilies rows left))))
+
+-- | A page of more would take long to make and to read.
+mostRows :: Int
+mostRows = 10000
+
+rowFamilies :: [Row] -> Int -> [Family]
+rowFamilies rows left =
+  gauge "weft_tcp_connections_left_out" "Connections that are not on this page." (Whole left) :
+  Family "weft_tcp_connection_info" "A connection, by its label state." Gauge [Sample "" (labels f <> [("state", B.pack (stateName (maybe TimeWait summaryState s)))]) (Whole 1) | Row f s <- rows] :
+    [Family name text kind [Sample "" (labels f) (figure s) | Row f (Just s) <- rows] | (name, text, kind, figure) <- figures]
+  where
+    labels f = [("peer", place (remoteAddress f) (remotePort f)), ("local", place (localAddress f) (localPort f))]
+    place a p = B.pack (case a of V4 _ -> showAddress a <> ":" <> show p; V6 _ _ -> "[" <> showAddress a <> "]:" <> show p)
+    figures =
+      [ ("weft_tcp_connection_rtt_seconds", "Smoothed round-trip time; 0 before the first measurement.", Gauge, micros . summaryRtt),
+        ("weft_tcp_connection_cwnd_bytes", "Congestion window.", Gauge, Whole . summaryCwnd),
+        ("weft_tcp_connection_in_flight_bytes", "Sent, and neither acknowledged nor lost.", Gauge, Whole . summaryInFlight),
+        ("weft_tcp_connection_unsent_bytes", "Given by the program, and not sent yet.", Gauge, Whole . summaryUnsent),
+        ("weft_tcp_connection_unread_bytes", "Received, and not taken by the program.", Gauge, Whole . summaryUnread),
+        ("weft_tcp_connection_sent_bytes_total", "Acknowledged by the peer.", Counter, Whole . summarySent),
+        ("weft_tcp_connection_received_bytes_total", "Received in order.", Counter, Whole . summaryReceived)
+      ]
+    micros (Micros n) = Real (fromIntegral n / 1000000)
+
+-- | @weft tcp connections@.
+connectionsCommand :: Mod CommandFields (IO ())
+connectionsCommand =
+  command "connections" $
+    info
+      ( connectionsOf <$> argument (eitherReader (fmap page . parseTarget)) (metavar "URL" <> help "The server: http://HOST:PORT (/metrics/connections is added), or unix:FILE")
+          <*> option positive (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Between tables")
+          <*> option positive (long "count" <> metavar "N" <> value 1 <> showDefault <> help "End after so many tables")
+          <*> option positive (long "rows" <> metavar "N" <> value 40 <> showDefault <> help "Rows of a table at most, those with most bytes first")
+      )
+      ( progDesc "Show the connections of a server on a stack of its own: state, round-trip time, windows, bytes"
+          <> footer "The server has to let its figures be seen: weft serve --stack ... --metrics everybody. A kernel's connections are shown by ss(8)."
+          <> failureCode 2
+      )
+  where
+    page target = if targetPath target == "/" then target {targetPath = "/metrics/connections"} else target
+
+connectionsOf :: Target -> Double -> Int -> Int -> IO ()
+connectionsOf target interval times most = go times
+  where
+    go n = do
+      found <- readPage "weft tcp connections" target
+      mapM_ T.putStrLn (connectionLines most found)
+      hFlush stdout
+      unless (n <= 1) (T.putStrLn "" >> threadDelay (round (interval * 1000000)) >> go (n - 1))
+
+-- | The table, of a reading of the page.
+connectionLines :: Int -> Reading -> [Text]
+connectionLines most found =
+  columns (["state", "peer", "local", "rtt ms", "cwnd", "in flight", "unsent", "unread", "sent", "received"] : map row (take most ranked))
+    <> [T.pack (show unseen) <> " more" | unseen > 0]
+  where
+    connectionsThere = nub [labels | ((name, labels), _) <- M.toList found, name == "weft_tcp_connection_info"]
+    ranked = sortOn (\labels -> negate (bytes labels)) connectionsThere
+    bytes labels = sum (concat [maybe [] pure (figure name labels) | name <- ["sent_bytes_total", "received_bytes_total"]])
+    unseen = max 0 (length connectionsThere - most) + maybe 0 round (M.lookup ("weft_tcp_connections_left_out", []) found)
+    figure :: Text -> [(Text, Text)] -> Maybe Double
+    figure name labels = M.lookup ("weft_tcp_connection_" <> name, [l | l <- labels, fst l /= "state"]) found
+    row labels =
+      [label "state", label "peer", label "local", maybe "-" (\s -> T.pack (showFFloat (Just 3) (s * 1000) "")) (figure "rtt_seconds" labels)]
+        <> [maybe "-" (T.pack . show . (round :: Double -> Int)) (figure name labels) | name <- ["cwnd_bytes", "in_flight_bytes", "unsent_bytes", "unread_bytes", "sent_bytes_total", "received_bytes_total"]]
+      where
+        label name = fromMaybe "-" (lookup name labels)
