@@ -3,6 +3,7 @@
 module Main (main) where
 
 import qualified Spec.Oracle
+import qualified Spec.Replay
 import qualified Spec.Rfc
 import qualified Spec.Simulated
 import qualified Spec.Stacks
@@ -11,4 +12,4 @@ import qualified Spec.Wire
 import Test.Tasty
 
 main :: IO ()
-main = defaultMain (testGroup "tcp" [Spec.Wire.tests, Spec.Oracle.tests, Spec.Rfc.tests, Spec.Simulated.tests, Spec.Throughput.tests, Spec.Stacks.tests])
+main = defaultMain (testGroup "tcp" [Spec.Wire.tests, Spec.Oracle.tests, Spec.Rfc.tests, Spec.Simulated.tests, Spec.Throughput.tests, Spec.Stacks.tests, Spec.Replay.tests])

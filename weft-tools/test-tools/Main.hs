@@ -28,6 +28,7 @@ import System.Posix.Temp (mkdtemp)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import qualified Userland
 import Weft.Backend (whyUnavailable)
 import Weft.Test.Skip (skip, testCase)
 
@@ -38,7 +39,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, Answering.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, Answering.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, Userland.tests program folder, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath

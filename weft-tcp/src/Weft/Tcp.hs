@@ -25,6 +25,7 @@ module Weft.Tcp
     defaultSettings,
     newStack,
     closeStack,
+    drainStack,
     withStack,
     tcpTransport,
 
@@ -83,6 +84,8 @@ import qualified Data.Map.Strict as Map
 import qualified Data.Sequence as Seq
 import GHC.Conc (labelThread)
 import System.IO (IOMode (..), withBinaryFile)
+import Weft.Duration (Duration, milliseconds)
+import qualified Weft.Sys as Sys
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Listener
 import Weft.Tcp.Core.Secret
@@ -95,6 +98,8 @@ import Weft.Tcp.Stack.Step
 import Weft.Tcp.Transport
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Fragments (noFragments)
+import qualified Weft.Timer as Timer
+import Weft.Transport (deadlineIn)
 
 -- | For those addresses: 1024 connections that wait to be accepted, 128 of a source, then
 -- cookies; 32768 in TIME-WAIT.
@@ -156,6 +161,17 @@ closeStack st = do
   atomically (writeTVar (stopped st) True)
   readIORef (workers st) >>= mapM_ killThread
   deviceClose (device st)
+
+-- | Wait until the connections that were closed are over, for so long at most: until the
+-- peers have acknowledged what was sent and the ends of the streams. Whether nothing is
+-- left but TIME-WAIT. Closing a stack at once answers what comes late by resets.
+drainStack :: Duration -> Stack -> IO Bool
+drainStack limit st = deadlineIn limit >>= go
+  where
+    go deadline = do
+      left <- connections st
+      t <- Sys.now
+      if null left || t >= deadline then pure (null left) else Timer.sleep (milliseconds 5) >> go deadline
 
 -- | For the time of an action.
 withStack :: StackSettings -> Device -> (Stack -> IO a) -> IO a

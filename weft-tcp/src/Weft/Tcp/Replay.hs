@@ -6,10 +6,11 @@
 --
 -- The log may be of this stack or of any other. Another stack decides otherwise in places
 -- (delayed acknowledgments, what is sent at once), so differences are counted and not
--- taken as errors: where more was sent than the core would have, its congestion window is
--- widened, so that it knows what the other side acknowledges. When the user called is not in
--- the log: here it takes all data at once, and gives what was sent within two round trips
--- together, as a window counts as used only while data waits for it.
+-- taken as errors: what was sent before the core would have is sent by it then, so that it
+-- knows what the other side acknowledges. When the user called is not in the log: here it
+-- takes all data at once, and gives what was sent within two round trips together, as a
+-- window counts as used only while data waits for it. What a log misses, as acknowledgments
+-- show, is made up.
 module Weft.Tcp.Replay
   ( -- * Packets
     Seen (..),
@@ -31,9 +32,9 @@ import qualified Data.Map.Strict as Map
 import Data.Maybe (isJust, listToMaybe, mapMaybe)
 import Data.Word (Word32)
 import Weft.Tcp.Core
-import Weft.Tcp.Core.Congestion (congestionWindow, setWindow, windowsOf)
 import Weft.Tcp.Core.Invariants (invariants)
 import Weft.Tcp.Core.Open (passiveOpen)
+import Weft.Tcp.Core.Output (transmit)
 import Weft.Tcp.Core.Secret (Flow (..))
 import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Summary
@@ -115,7 +116,9 @@ data Replayed = Replayed
 data Totals = Totals
   { loggedSegments, loggedAgain, coreSegments, coreAgain :: !Int,
     -- | Packets of the log that the core had not sent yet.
-    disagreements :: !Int
+    disagreements :: !Int,
+    -- | Acknowledgments of what is not in the log.
+    holes :: !Int
   }
   deriving (Eq, Show)
 
@@ -203,13 +206,15 @@ data Playing = Playing
     -- of them again.
     coreTo, coreCount, coreRepeats :: !Int,
     logTo, logCount, logRepeats :: !Int,
-    unlike :: !Int
+    unlike, unseen :: !Int,
+    -- | The last segment to the played side.
+    lastIn :: !(Maybe Segment)
   }
 
 run :: Handshake -> [Seen] -> ([Step], Totals)
-run h segments = (steps, Totals (logCount end) (logRepeats end) (coreCount end) (coreRepeats end) (unlike end))
+run h segments = (steps, Totals (logCount end) (logRepeats end) (coreCount end) (coreRepeats end) (unlike end) (unseen end))
   where
-    (end, steps) = go (Playing Nothing 1 1 0 0 1 0 0 0) segments
+    (end, steps) = go (Playing Nothing 1 1 0 0 1 0 0 0 0 Nothing) segments
     go p [] = (p, [])
     go p (s : ss) =
       let (p', made) = playOne (configOf h segments) h ss s p
@@ -224,12 +229,14 @@ playOne cfg h later s p0 = case conn p0 of
     | otherwise -> (p0, Nothing)
   Just c0 ->
     let (c1, late) = ticks (seenAt s) c0
-        (c2, sent) = happens c1
-        p1 = (noteLogged (foldl' (noteCore us) p0 {conn = Just c2} (late ++ sent))) {given = given p0 + B.length fresh}
-        behind = logTo p1 - coreTo p1
-        (c3, forced) = if behind > 0 then transmitted <$> step env Tick (widened behind c2) else (c2, [])
-        p2 = foldl' (noteCore us) p1 {conn = Just c3, unlike = unlike p1 + (if behind > 0 then 1 else 0)} forced
-     in finished p2 (behind <= 0) c3 (late ++ sent ++ forced)
+        (c2, guessed) = madeUp c1
+        (c3, sent) = happens c2
+        p1 = noteLogged (foldl' (noteCore us) p0 (late ++ guessed ++ sent))
+        p2 = p1 {given = max (given p0) target, lastIn = if direction == In then Just (seenSegment s) else lastIn p0, unseen = unseen p1 + missing}
+        behind = direction == Out && counts (seenSegment s) && logTo p2 > coreTo p2
+        (c4, forced) = if behind then force (logTo p2 - coreTo p2) c3 else (c3, [])
+        p3 = (foldl' (noteCore us) p2 forced) {conn = Just c4, unlike = unlike p2 + (if behind then 1 else 0)}
+     in finished p3 (not behind) c4 (late ++ guessed ++ sent ++ forced)
   where
     direction = if seenFrom s == heldLocal h then Out else In
     env = Env (seenAt s) cfg
@@ -259,24 +266,42 @@ playOne cfg h later s p0 = case conn p0 of
     userDoes c
       | has rst (flags (seenSegment s)) = transmitted <$> step env Abort c
       | otherwise =
-        let (c1, a1) = if B.null fresh then (c, []) else step env (UserSend [fresh]) c
+        let (c1, a1) = if target <= given p0 then (c, []) else step env (UserSend [B.replicate (target - given p0) 0]) c
             (c2, a2) = if has fin (flags (seenSegment s)) && not (finQueued (sendSide c1)) then step env Shutdown c1 else (c1, [])
          in (c2, transmitted (a1 ++ a2))
-    fresh
-      | direction == In || has syn (flags (seenSegment s)) || start' + payloadLength (seenSegment s) <= given p0 = B.empty
-      | otherwise = B.concat (newData (given p0) (s : takeWhile together later))
+    -- How far the user has given data. Which data makes no difference to the core.
+    target
+      | direction == In = if hole then acked - (if ended then 1 else 0) else given p0
+      | has syn (flags (seenSegment s)) = given p0
+      | otherwise = maximum (given p0 : [relative us (seqNumber x) + payloadLength x | y <- s : takeWhile together later, seenFrom y == heldLocal h, let x = seenSegment y, counts x])
     together x = seenAt x `since` seenAt s <= soon && (seenFrom x == heldLocal h || payloadLength (seenSegment x) == 0)
     soon = maybe 0 (\c -> max (millis 10) (2 * srtt (rtt c))) (conn p0)
-    newData _ [] = []
-    newData at (x : xs)
-      | seenFrom x /= heldLocal h || from > at || from + payloadLength (seenSegment x) <= at = newData at xs
-      | otherwise = let part = B.drop (at - from) (B.concat (payload (seenSegment x))) in part : newData (at + B.length part) xs
-      where
-        from = relative us (seqNumber (seenSegment x))
+    -- Something is acknowledged that is not in the log.
+    ended = maybe False (finQueued . sendSide) (conn p0)
+    hole = direction == In && acked > max (logTo p0) (coreTo p0)
+    (missing, missed) = case conn p0 of
+      Just c | direction == Out, isSynchronized (state c), acked > heard c, rcvFin (receiveSide c) == Nothing -> (1, acked - heard c)
+      _ -> (if hole then 1 else 0, 0) :: (Int, Int)
+    heard c = relative them (wrap (rcvNxt (receiveSide c)))
+    madeUp c
+      | hole =
+        let (c1, a1) = if target > given p0 then step env (UserSend [B.replicate (target - given p0) 0]) c else (c, [])
+            (c2, more) = force (acked - max (coreTo p0) (coreTo (foldl' (noteCore us) p0 (transmitted a1)))) c1
+         in (c2, transmitted a1 ++ more)
+      | missed > 0, Just l <- lastIn p0 = thenTakes (step env (Arrive [l {seqNumber = wrap (rcvNxt (receiveSide c)), payload = [B.replicate missed 0]}]) c)
+      | otherwise = (c, [])
+    -- Send without regard to windows.
+    force n c
+      | n <= 0 || not (isSynchronized (state c)) = (c, [])
+      | otherwise =
+        let whole = max 0 (min n (dataEnd c - sndNxt (sendSide c)))
+            withFin = whole < n && finQueued (sendSide c) && sndNxt (sendSide c) + whole == dataEnd c
+            (c', x) = transmit env whole withFin c
+            (c'', actions) = step env Tick c'
+         in if whole == 0 && not withFin then (c, []) else (c'', x : transmitted actions)
     noteLogged p
       | direction == In || not (counts (seenSegment s)) = p
       | otherwise = p {logCount = logCount p + 1, logRepeats = logRepeats p + (if start' < logTo p then 1 else 0), logTo = max (logTo p) (start' + sequenceLength (seenSegment s))}
-    widened n c = c {congestion = setWindow (congestionWindow (windowsOf (congestion c)) + n + sendMss c) (congestion c)}
     finished p agrees c sent =
       ( p,
         Just

@@ -108,7 +108,7 @@ fetch g due transport usable = do
     unknown e = ioError (userError ("no address is known for " <> host <> ": " <> ioe_description e))
     -- One after the other, as a name may have addresses that nobody listens on.
     first errors [] = ioError (userError ("cannot connect to " <> host <> " port " <> targetPort target <> ": " <> intercalate "; " (reverse errors)))
-    first errors (a : rest) = transportConnect transport due a `catch` \e -> first ((show a <> " " <> ioe_description e) : errors) rest
+    first errors (a : rest) = transportConnect transport due a `catch` \e -> if isTimeout e then ioError e else first ((show a <> " " <> ioe_description e) : errors) rest
     untrusted :: IOException -> IO Transport.Connection
     untrusted e = ioError (userError ("no TLS with " <> host <> ": " <> ioe_description e <> " (--insecure takes any certificate)"))
     -- The server has its end of the stream before a stack of our own is gone.

@@ -13,6 +13,7 @@ where
 import Control.Exception (bracket, bracketOnError, catch)
 import GHC.IO.Exception (IOException (ioe_description))
 import System.IO.Error (isAlreadyInUseError, isDoesNotExistError, isPermissionError)
+import Weft.Duration (seconds)
 import Weft.Tcp
 import Weft.Tcp.Capture (captureTo)
 import Weft.Tcp.Device (Device (..))
@@ -41,7 +42,7 @@ withChosenStack (StackChoice name address) capture act = case capture of
   Just path -> bracket (captureTo path) snd (run . Just . fst)
   where
     run tap = bracketOnError (openTun (tunNamed name) `catch` unusable) deviceClose $ \device ->
-      withStack (defaultSettings [address]) {stackTap = tap} device act
+      withStack (defaultSettings [address]) {stackTap = tap} device (\st -> act st <* drainStack (seconds 1) st)
     unusable e = ioError (userError ("the TUN device " <> name <> " cannot be used: " <> ioe_description e <> advice e))
     advice e
       | isPermissionError e = "; opening one needs CAP_NET_ADMIN, or a device made for this user: ip tuntap add dev " <> name <> " mode tun user NAME"

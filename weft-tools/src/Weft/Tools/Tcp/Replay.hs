@@ -36,7 +36,7 @@ replayCommand =
       ( progDesc "Replay a packet log into weft's TCP, with the state of the connection at each step"
           <> footer
             "Lines: time in seconds; < to the played side, > from it; flags, sequence numbers from the beginning of the stream on, acknowledgment, \
-            \window as on the wire; then the state after it. 'core:' is what weft's TCP sent at that step, 'not yet' marks what was sent and weft's TCP had not. \
+            \window as on the wire; then the state after it. 'core:' is what weft's TCP sent at that step, 'not yet' marks what was sent before weft's TCP would have. \
             \Logs are written by weft get --capture, and by tcpdump -w."
           <> failureCode 2
       )
@@ -68,7 +68,7 @@ shown brief n r = do
     Nothing -> False <$ putStrLn "  its beginning is not in the log"
     Just (steps, totals) -> do
       forM_ (if brief then lastOf steps else steps) $ \s -> putStrLn ("  " <> lineOf (first steps) s)
-      putStrLn ("  segments with data: " <> show (loggedSegments totals) <> " in the log, " <> show (loggedAgain totals) <> " of them again; " <> show (coreSegments totals) <> " by the core, " <> show (coreAgain totals) <> " again; sent before the core would have: " <> show (disagreements totals))
+      putStrLn ("  segments with data: " <> show (loggedSegments totals) <> " in the log, " <> show (loggedAgain totals) <> " of them again; " <> show (coreSegments totals) <> " by the core, " <> show (coreAgain totals) <> " again; sent before the core would have: " <> show (disagreements totals) <> concat ["; acknowledgments of what is not in the log: " <> show (holes totals) | holes totals > 0])
       let broken = concatMap stepBroken steps
       unless (null broken) (putStrLn ("  BROKEN: " <> intercalate ", " (take 5 broken)))
       pure (not (null broken))
