@@ -48,6 +48,7 @@ import Weft.Tools.Bench.Sdn (sdn)
 import Weft.Tools.Bench.Setup
 import Weft.Tools.Bench.Static (static)
 import Weft.Tools.Bench.Table (columns, renderOutcome)
+import Weft.Tools.Bench.Tcp (tcp)
 import Weft.Tools.Bench.Timeout (timeout)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Url (urlCommand)
@@ -72,7 +73,8 @@ registry =
     hybridSwitch,
     fifo,
     hybridIdle,
-    sdn
+    sdn,
+    tcp
   ]
 
 -- | Every subject that some benchmark measures.

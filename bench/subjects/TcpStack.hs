@@ -1,0 +1,114 @@
+-- |
+-- Description : A TCP/IP stack in the program
+--
+-- @DEVICE ADDRESS offload|plain@: on a TUN device, echo on port 7, a sink on 9 and a source on 19 (@N@ and a newline are answered by
+-- N bytes). @idle N@: what each of N established connections that do nothing takes, from a peer in the program, as JSON.
+module Main (main) where
+
+import Control.Concurrent
+import Control.Exception (SomeException, finally, try)
+import Control.Monad
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.IORef
+import Data.Word (Word32)
+import GHC.Stats
+import System.CPUTime (getCPUTime)
+import System.Environment (getArgs)
+import System.Mem (performMajorGC)
+import Weft.Tcp
+import Weft.Tcp.Device
+import Weft.Tcp.Device.Tun
+import Weft.Tcp.Wire.Options
+import qualified Weft.Tcp.Wire.Packet as Packet
+import Weft.Tcp.Wire.Segment (Segment (..))
+import qualified Weft.Tcp.Wire.Segment as Segment
+import Weft.Transport (noDeadline)
+
+main :: IO ()
+main = do
+  args <- getArgs
+  case args of
+    ["idle", n] -> idle (read n)
+    [name, text, offload] | Just address <- parseAddress text -> serve name address (offload == "offload")
+    _ -> fail "DEVICE ADDRESS offload|plain, or: idle N"
+
+-- Serving ----------------------------------------------------------------------------------
+
+serve :: String -> Address -> Bool -> IO ()
+serve name address offload = do
+  device <- openTun (TunSettings name offload 1)
+  withStack (defaultSettings [address]) device $ \st -> do
+    forM_ [(9, sink), (19, source), (7, echo)] $ \(port, act) -> do
+      l <- listen st Nothing port
+      forkIO . forever $ do
+        c <- accept l
+        forkIO (void (try (act c) :: IO (Either SomeException ())) `finally` close c)
+    forever (threadDelay 1000000000)
+
+sink, source, echo :: Socket -> IO ()
+sink c = go (0 :: Int)
+  where
+    go n = do
+      b <- recv c noDeadline 1048576
+      if B.null b then send c noDeadline (C.pack (show n)) else go (n + B.length b)
+source c = do
+  line <- recv c noDeadline 100
+  forM_ (C.readInt line) $ \(n, _) -> go n
+  where
+    block = B.replicate 262144 65
+    go n = when (n > 0) $ send c noDeadline (B.take n block) >> go (n - B.length block)
+echo c = do
+  setChoices c (\o -> o {useNagle = False})
+  let go = recv c noDeadline 65536 >>= \b -> unless (B.null b) (send c noDeadline b >> go)
+  go
+
+-- Idle connections -------------------------------------------------------------------------
+
+-- | A device whose other end is a peer that opens connections, 500 at a time.
+idle :: Int -> IO ()
+idle n = do
+  inbox <- newEmptyMVar
+  outbox <- newChan
+  let device = Device "simulated" 1500 False [Queue (takeMVar inbox) (\_ parts -> writeChan outbox (B.concat parts))] (pure ())
+      everything = Policy "all" (\_ _ -> Remember) False
+  withStack (defaultSettings [ours]) {stackPolicy = everything} device $ \st -> do
+    l <- listen st Nothing 80
+    before <- liveBytes
+    begun <- newIORef (0 :: Int)
+    socks <- forM [s : takeWhile (<= n) [s + 1 .. s + 499] | s <- [1, 501 .. n]] $ \numbers -> do
+      putMVar inbox [packet i (Segment 1000 0 Segment.syn 65535 0 (stamped (Options (Just 1460) (Just 7) True Nothing [])) []) | i <- numbers]
+      answers <- replicateM (length numbers) (readChan outbox)
+      putMVar inbox [packet i (Segment 1001 (isn + 1) Segment.ack 500 0 (stamped noOptions) []) | answer <- answers, Just (i, isn) <- [numberOf answer]]
+      modifyIORef' begun (+ length answers)
+      replicateM (length numbers) (accept l)
+    after' <- liveBytes
+    size <- tableSize st
+    -- What timers cost while nothing happens.
+    cpu <- getCPUTime
+    threadDelay 3000000
+    cpu' <- getCPUTime
+    stats <- getRTSStats
+    putStrLn . concat $
+      [ "{\"connections\": " ++ show size,
+        ", \"live_bytes_per_idle\": " ++ show ((after' - before) `div` n),
+        ", \"idle_core_ratio\": " ++ show (fromIntegral (cpu' - cpu) / 3e12 :: Double),
+        ", \"max_rss_mb\": " ++ show (fromIntegral (max_mem_in_use_bytes stats) / 1e6 :: Double),
+        "}"
+      ]
+    -- They are held until here.
+    forM_ (concat socks) (`seq` pure ())
+  where
+    ours = V4 0x0a000002
+    stamped o = o {timestamps = Just (Timestamps 7 0)}
+    packet i s = Incoming (Packet.encode (Packet.Packet (sourceOf i) ours 6 (Segment.encode (sourceOf i) ours (portOf i) 80 s))) True True
+    sourceOf i = V4 (0x0b000000 + fromIntegral (i `div` 50000))
+    portOf i = fromIntegral (1024 + i `mod` 50000)
+    numberOf :: B.ByteString -> Maybe (Int, Word32)
+    numberOf bytes = case Packet.decode bytes of
+      Right (Packet.Whole p) | Right v <- Segment.view (Packet.packetBody p), V4 a <- Packet.packetDestination p ->
+        Just ((fromIntegral a - 0x0b000000) * 50000 + fromIntegral (Segment.destinationPort v) - 1024, seqNumber (Segment.segment v))
+      _ -> Nothing
+
+liveBytes :: IO Int
+liveBytes = performMajorGC >> performMajorGC >> fromIntegral . gcdetails_live_bytes . gc <$> getRTSStats

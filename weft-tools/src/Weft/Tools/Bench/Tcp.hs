@@ -1,0 +1,150 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Benchmark @tcp@
+--
+-- TCP in the program, over a TUN device with 1500 bytes: weft's beside smoltcp and gVisor's netstack on the same device, and the
+-- kernel's own stack behind a relay of two TUN devices. The client is always the kernel's, in a network namespace of its own on the
+-- second core, the stack on the first. Needs root, and @\/dev\/net\/tun@.
+--
+-- With loss, every subject is behind the relay: 25 ms each way, one packet in a hundred lost in each direction, by the same three
+-- seeds. The idle connections have a peer in the program.
+module Weft.Tools.Bench.Tcp (tcp) where
+
+import Control.Monad (forM, unless)
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import qualified Data.Text as T
+import System.Directory (doesPathExist)
+import System.Posix.User (getEffectiveUserID)
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Child
+import Weft.Tools.Bench.Types
+
+tcp :: Benchmark
+tcp =
+  Benchmark
+    { benchName = "tcp",
+      benchTitle = "TCP in the program over a TUN device, one core",
+      benchCases = \plan -> concat [[trialCase s subject | subject <- subjectsOf s] | s <- settings] <> [idleCase plan],
+      benchTools = ["tcp-peer", "unshare", "ip", "sysctl"],
+      benchRts = [],
+      benchIgnores = ["--rts", "--backend"],
+      benchBounds = bounds,
+      benchColumns = ["gbit_per_s", "ops_per_s", "p50_us", "p99_us", "cpu_us_per_op", "cpu_ns_per_kib", "live_bytes_per_idle", "idle_core_ratio", "syns_per_s", "unserved_ratio", "rss_bytes_per_syn", "max_rss_mb"],
+      benchPlotted = filter ((`elem` [[("mode", Word "bulk"), d] | d <- [("direction", Word "send"), ("direction", Word "receive")]]) . runParams)
+    }
+
+-- | A load: its name in the results, and the client's arguments.
+data Setting = Setting
+  { settingParams :: !Params,
+    settingArguments :: ![String],
+    -- | Is every subject behind the relay?
+    settingLossy :: !Bool,
+    settingOffload :: !Bool
+  }
+
+bulk :: Bool -> Text -> Setting
+bulk offload direction = Setting [("mode", Word (if offload then "bulk-offload" else "bulk")), ("direction", Word direction)] ["-m", T.unpack direction] False offload
+
+rr :: Int -> Setting
+rr connections = Setting [("mode", Word "rr"), ("connections", Count connections)] ["-m", "rr", "-c", show connections] False False
+
+loss, flood :: Setting
+loss = Setting [("mode", Word "loss")] ["-m", "send", "-d", "25", "-l", "0.01"] True False
+flood = Setting [("mode", Word "synflood")] ["-m", "flood"] False False
+
+settings :: [Setting]
+settings = [bulk offload direction | offload <- [False, True], direction <- ["send", "receive"]] <> [rr 1, rr 64, loss, flood]
+
+weft, smoltcp, netstack, kernel :: Subject
+weft = Subject "weft" "tcp-weft" WeftProgram
+smoltcp = Subject "smoltcp" "smoltcp-tcp" RustProgram
+netstack = Subject "netstack" "netstack-tcp" GoProgram
+kernel = Subject "kernel" "tcp-peer" CProgram
+
+-- | The other stacks have no segmentation offload on a TUN device; the flood is for ours.
+subjectsOf :: Setting -> [Subject]
+subjectsOf s
+  | settingOffload s || settingLossy s = [weft, kernel]
+  | settingParams s == settingParams flood = [weft]
+  | otherwise = [weft, smoltcp, netstack, kernel]
+
+trialCase :: Setting -> Subject -> Case
+trialCase s subject =
+  Case
+    { caseSubject = subject,
+      caseParams = settingParams s,
+      caseGroup = settingParams s,
+      caseMeasure = \env -> do
+        parts <- forM (if settingLossy s then [1, 2, 3 :: Int] else [1]) (trial env s subject)
+        pure [(settingParams s, M.map (/ fromIntegral (length parts)) (M.unionsWith (+) parts))],
+      caseOnce = Nothing
+    }
+
+-- | With one seed.
+trial :: Env -> Setting -> Subject -> Int -> IO (M.Map Text Double)
+trial env s subject seed = do
+  user <- getEffectiveUserID
+  tun <- doesPathExist "/dev/net/tun"
+  unless (user == 0 && tun) $ failWith "needs root and /dev/net/tun"
+  peer <- found "tcp-peer"
+  unshare <- found "unshare"
+  server <- if kernelsOwn then pure "kernel" else found (subjectProgram subject)
+  let program =
+        Program
+          { programPath = unshare,
+            programArguments = ["-n", "--", peer, "trial", "-s", show seconds, "-S", show seed] <> settingArguments s <> ["-o" | settingOffload s] <> ["-r" | kernelsOwn || settingLossy s] <> ["--", server],
+            programEnvironment = [],
+            programCores = []
+          }
+  withChild env program (hearJson (seconds * 2 + 60))
+  where
+    kernelsOwn = subjectName subject == "kernel"
+    -- A window takes its time to grow after each loss.
+    seconds = (if settingLossy s then 4 else 1) * planDuration (envPlan env)
+    found name = locate env name >>= maybe (failWith (T.pack name <> " is missing")) pure
+
+idleParams :: Plan -> Params
+idleParams plan = [("mode", Word "idle"), ("connections", Count (min 1000000 (planHybrid plan)))]
+
+idleCase :: Plan -> Case
+idleCase plan =
+  Case
+    { caseSubject = weft,
+      caseParams = idleParams plan,
+      caseGroup = idleParams plan,
+      caseMeasure = \env -> do
+        path <- locate env (subjectProgram weft) >>= maybe (failWith "tcp-weft is missing") pure
+        metrics <- withChild env (Program path ["idle", show (min 1000000 (planHybrid (envPlan env)))] [] [0]) (hearJson 170)
+        pure [(idleParams plan, M.delete "connections" metrics)],
+      caseOnce = Nothing
+    }
+
+-- Bounds ----------------------------------------------------------------------------------
+
+bounds :: Plan -> [Bound]
+bounds plan =
+  concat
+    [ [ atMost ("bulk, " <> d <> ": smoltcp / weft") (rate smoltcp (bulk False d) `Over` rate weft (bulk False d)) 2,
+        atMost ("bulk, " <> d <> ": netstack / weft") (rate netstack (bulk False d) `Over` rate weft (bulk False d)) 1,
+        atMost ("bulk, " <> d <> ": without / with offload") (rate weft (bulk False d) `Over` rate weft (bulk True d)) 0.5,
+        atMost ("bulk, " <> d <> ", with offload, ns a KiB: 4 Gbit/s") (Metric "weft" (settingParams (bulk True d)) "ns_per_kib") (1e9 / (4e9 / 8192))
+      ]
+      | d <- ["send", "receive"]
+    ]
+    <> concat
+      [ [ atMost ("request and response, " <> n <> ": kernel / weft") (operations kernel s `Over` operations weft s) (1 / 0.6),
+          atMost ("request and response, " <> n <> ": netstack / weft") (operations netstack s `Over` operations weft s) 1
+        ]
+        | (n, s) <- [("1 connection", rr 1), ("64 connections", rr 64)]
+      ]
+    <> [ atMost "50 ms, 1 % loss: kernel / weft" (rate kernel loss `Over` rate weft loss) (1 / 0.9),
+         atMost "bytes of an idle connection" (on "weft" (idleParams plan) "live_bytes_per_idle") 1024,
+         atMost "timers of idle connections, of a core" (on "weft" (idleParams plan) "idle_core_ratio") 0.05,
+         atMost "SYN flood: clients that were not served" (on "weft" (settingParams flood) "unserved_ratio") 0.01,
+         atMost "SYN flood: bytes a SYN" (on "weft" (settingParams flood) "rss_bytes_per_syn") 1
+       ]
+  where
+    rate subject s = on (subjectName subject) (settingParams s) "gbit_per_s"
+    operations subject s = on (subjectName subject) (settingParams s) "ops_per_s"
