@@ -54,9 +54,11 @@ matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10")
 	@scripts/deps matrix
 	@scripts/matrix $(MATRIX)
 
-verify: deb ## What takes too long for every change: planted bugs, the Debian package in a fresh chroot, the README's lines in a new project
+verify: deb ## What takes too long for every change: planted bugs, 10^7 tampered packets, transfers of 1 GB, the Debian package in a fresh chroot, the README's lines in a new project
 	@scripts/deps build test
 	WEFT_MUTANTS=1 scripts/cabal test --enable-tests weft-core:test:mutants
+	WEFT_TCP_MUTATIONS=10000000 scripts/cabal test --enable-tests weft-tcp:test:tcp --test-options='-p wire'
+	WEFT_TCP_LARGE=1 scripts/cabal test --enable-tests weft-tcp:test:tcp-kernel
 	@scripts/deps matrix
 	@scripts/try-deb
 	@scripts/try-readme

@@ -109,9 +109,12 @@ clean act = do
   r <- act
   after' <- tcpCounters
   let grown name = fromMaybe 0 (lookup name after') - fromMaybe 0 (lookup name before)
-  map grown ["InErrs", "InCsumErrors", "EstabResets"] @?= [0, 0, 0]
-  -- On a busy machine the kernel may send its last FIN twice, and answer our second acknowledgment by a reset
-  -- since it has forgotten the connection. Other resets have no explanation.
+  map grown ["InCsumErrors", "EstabResets"] @?= [0, 0]
+  -- Packet logs of a busy machine show what is left. A client's SYN that was sent twice is answered twice, and the
+  -- second SYN and ACK counts as an error where the connection is open. A FIN that was sent twice is acknowledged
+  -- twice, and where the first acknowledgment ended the connection the second one is answered by a reset (RFC
+  -- 9293, section 3.10.7.1): by the kernel, and in the other direction by us.
+  assertBool ("errors: " ++ show (before, after')) (grown "InErrs" <= grown "RetransSegs")
   assertBool ("resets: " ++ show (before, after')) (grown "OutRsts" <= grown "RetransSegs")
   pure r
 

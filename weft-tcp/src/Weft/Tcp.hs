@@ -69,6 +69,7 @@ module Weft.Tcp
     Decision (..),
     boundedBacklog,
     Choices (..),
+    SoftError (..),
   )
 where
 
@@ -110,7 +111,8 @@ defaultSettings addresses =
       stackConfig = defaultConfig,
       stackPolicy = boundedBacklog 1024 128,
       maxTimeWait = 32768,
-      stackTap = Nothing
+      stackTap = Nothing,
+      stackSoftErrors = Nothing
     }
 
 -- | Start a stack on a device: a thread for each queue and one for timers, on Weft's

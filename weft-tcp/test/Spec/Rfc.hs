@@ -403,7 +403,22 @@ icmps =
       sendMss (c (fst (does t1 (PathMtu 501 1)))) @?= mssFloor cfg,
     testCase "unreachable does not end an established connection" $ do
       let (t1, _) = does base (UserSend [B.replicate 2920 1])
-      is (fst (does t1 (Unreached 501))) Established
+      is (fst (does t1 (Unreached 501))) Established,
+    testCase "soft errors are reported, of what is outstanding only, and end nothing (MUST-47, MUST-56)" $ do
+      let (t1, _) = does base (UserSend [B.replicate 2920 1])
+          said e = [x | Notify (Soft x) <- snd (step (env' cfg (at t1)) e (c t1))]
+      map said [Unreached 501, Advised 501, Unreached 77777, Advised 77777] @?= [[PeerUnreached], [PeerUnreached], [], []]
+      let (x, _) = open (env' cfg 0) opening
+      state (fst (step (env' cfg 1000) (Advised 500) x)) @?= SynSent,
+    testCase "after three timeouts the user is told (R1)" $ do
+      let (t1, _) = does base (UserSend [B.replicate 100 1])
+          ticks n x acc
+            | n == (0 :: Int) = acc
+            | otherwise =
+              let Instant due = nextTimer x
+                  (x', actions) = step (env' cfg due) Tick x
+               in ticks (n - 1) x' (acc ++ [e | Notify (Soft e) <- actions])
+      ticks 6 (c t1) [] @?= [NoAcknowledgment]
   ]
 
 attacks :: [TestTree]

@@ -55,7 +55,7 @@ drawn loss other n = scenario s (other perfect {lossRate = loss, delay = pick 1 
                 receiveBuffer = pick (i + 5) [1000, 20000, 65535, 1048576],
                 sendBuffer = pick (i + 5) [500, 30000, 1048576],
                 offloadBytes = pick (i + 6) [0, 0, 65000],
-                firstChoices = Choices (draw (i + 7) 2 == 0) True Nothing,
+                firstChoices = Choices (draw (i + 7) 2 == 0) True Nothing 64 0,
                 ackDelay = pick (i + 8) [0, millis 40],
                 congestionControl = if draw (i + 9) 2 == 0 then control newReno else congestionControl defaultConfig
               },

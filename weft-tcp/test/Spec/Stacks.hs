@@ -30,7 +30,7 @@ import Weft.Tcp.Stack (Listening (..))
 import Weft.Tcp.Stack.Input (arriveBatch)
 import Weft.Tcp.Wire.Options
 import qualified Weft.Tcp.Wire.Packet as Packet
-import Weft.Tcp.Wire.Segment (Segment (..), syn)
+import Weft.Tcp.Wire.Segment (Segment (..), ack, syn)
 import qualified Weft.Tcp.Wire.Segment as Segment
 import Weft.Transport
 import Weft.Transport.Laws
@@ -46,6 +46,8 @@ tests =
       testCase "one source does not fill the backlog" oneSource,
       testCase "a SYN with ECE and CWR is answered" ecn,
       testCase "forged cookies are refused" forged,
+      testCase "time to live and differentiated services as they were chosen (MUST-48, MUST-49)" marked,
+      testCase "an unreachable peer is reported (MUST-47)" advised,
       testCase "the HTTP engine serves on a stack, and drains" http
     ]
   where
@@ -108,6 +110,58 @@ synFrom n = Segment (fromIntegral n * 7919) 0 syn 65535 0 (Options (Just 1460) (
 
 packetFrom :: Address -> Int -> Segment -> Incoming
 packetFrom src port s = Incoming (Packet.encode (Packet.Packet src addressB 6 (Segment.encode src addressB (fromIntegral port) 80 s))) False True
+
+-- | Of a packet: time to live and differentiated services.
+marksOf :: B.ByteString -> (Int, Int)
+marksOf p = (fromIntegral (B.index p 8), fromIntegral (B.index p 1))
+
+marked :: Assertion
+marked = withLone (\s -> s {stackConfig = (stackConfig s) {firstChoices = (firstChoices (stackConfig s)) {sendHopLimit = 7}}}) $ \st sent -> do
+  l <- listen st Nothing 80
+  arriveBatch st [packetFrom addressA 4000 (synFrom 1), packetFrom addressA 4001 (Segment 5 6 ack 0 0 noOptions [])]
+  answers <- sent
+  -- The SYN and ACK; the second has no connection, and no cookie: a reset.
+  map marksOf answers @?= [(7, 0), (7, 0)]
+  s <- handshake st (head' answers) >> accept l
+  setChoices s (\o -> o {sendTrafficClass = 0xb8, sendHopLimit = 255, useNagle = False})
+  _ <- sent
+  send s noDeadline (C.pack "now")
+  map marksOf <$> sent >>= (@?= [(255, 0xb8)])
+  where
+    head' xs = case xs of
+      x : _ -> x
+      [] -> B.empty
+
+-- | The last segment of the handshake with the SYN and ACK that this packet is.
+handshake :: Stack -> B.ByteString -> IO ()
+handshake st answer = case Packet.decode answer of
+  Right (Packet.Whole p) | Right v <- Segment.view (Packet.packetBody p) -> do
+    let isn = seqNumber (Segment.segment v)
+    arriveBatch st [packetFrom addressA 4000 (Segment (seqNumber (synFrom 1) + 1) (isn + 1) ack 500 0 noOptions {timestamps = Just (Timestamps 6 0)} [])]
+  _ -> assertFailure "no answer"
+
+advised :: Assertion
+advised = do
+  told <- newIORef []
+  withLone (\s -> s {stackSoftErrors = Just (\f e -> modifyIORef told ((remotePort f, e) :))}) $ \st sent -> do
+    l <- listen st Nothing 80
+    arriveBatch st [packetFrom addressA 4000 (synFrom 1)]
+    answers <- sent
+    mapM_ (handshake st) answers
+    s <- accept l
+    _ <- sent
+    send s noDeadline (C.pack "lost")
+    [quoted] <- sent
+    -- Host unreachable, from a router.
+    let icmp = B.pack [3, 1, 0, 0, 0, 0, 0, 0] <> B.take 28 quoted
+    arriveBatch st [Incoming (Packet.encode (Packet.Packet (V4 0x0a000009) addressB 1 (withSum icmp))) True True]
+    readIORef told >>= (@?= [(4000, PeerUnreached)])
+  where
+    withSum b =
+      let words16 = [fromIntegral (B.index b i) * 256 + fromIntegral (B.index b (i + 1)) | i <- [0, 2 .. B.length b - 2]] :: [Int]
+          folded n = if n > 65535 then folded (n `mod` 65536 + n `div` 65536) else n
+          x = 65535 - folded (sum words16)
+       in B.take 2 b <> B.pack [fromIntegral (x `div` 256), fromIntegral (x `mod` 256)] <> B.drop 4 b
 
 flood :: Assertion
 flood = withLone id $ \st sent -> do

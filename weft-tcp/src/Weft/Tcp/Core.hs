@@ -15,6 +15,7 @@ module Weft.Tcp.Core
     Event (..),
     Action (..),
     Signal (..),
+    SoftError (..),
 
     -- * Connections
     Conn,
@@ -79,6 +80,9 @@ data Event
     PathMtu !Word32 !Int
   | -- | ICMP: a segment with that sequence number did not reach the peer.
     Unreached !Word32
+  | -- | ICMP: as 'Unreached', but for a reason that may pass (RFC 9293, section 3.9.2.2):
+    -- reported, and nothing else (MUST-56).
+    Advised !Word32
 
 -- | What is to be done.
 data Action
@@ -98,7 +102,18 @@ data Signal
     Writable
   | -- | Urgent data is ahead (RFC 9293, section 3.8.5).
     Urgent
+  | -- | Something is wrong, and the connection goes on (MUST-47).
+    Soft !SoftError
   | Ended !Ending
+  deriving (Eq, Show)
+
+-- | What a user may be told of a connection that goes on.
+data SoftError
+  = -- | ICMP says that the peer was not reached.
+    PeerUnreached
+  | -- | What was sent was not acknowledged after three timeouts: R1 of RFC 9293, section
+    -- 3.8.3.
+    NoAcknowledgment
   deriving (Eq, Show)
 
 -- | Open a connection from our side.
@@ -126,7 +141,8 @@ handle env event c = case event of
   Abort -> plain (User.abort env c)
   Choose f -> (User.choose env f c, [], [])
   PathMtu at room -> (pathMtu env at room c, [], [])
-  Unreached at -> (unreached at c, [], [])
+  Unreached at -> (unreached at c, [], [Notify (Soft PeerUnreached) | quotesOutstanding at c, isSynchronized (state c)])
+  Advised at -> (c, [], [Notify (Soft PeerUnreached) | quotesOutstanding at c])
   where
     plain (c', out) = (c', out, [])
     arrivals [] x = (x, [])
@@ -142,6 +158,7 @@ signals old new =
     ++ [Readable | readable new > readable old || (ended new && not (ended old))]
     ++ [Writable | bufferStart (sndBuffer (sendSide new)) > bufferStart (sndBuffer (sendSide old))]
     ++ [Urgent | rcvUp (receiveSide new) > rcvUp (receiveSide old), not (opening (state old))]
+    ++ [Soft NoAcknowledgment | backoff (rtt new) >= 3, backoff (rtt old) < 3]
     ++ [Ended why | Closed why <- [state new], not (isOver old)]
   where
     opening s = s == SynSent || s == SynReceived

@@ -75,7 +75,10 @@ data StackSettings = StackSettings
     -- | Connections in TIME-WAIT, at most: the oldest are forgotten.
     maxTimeWait :: !Int,
     -- | Sees each packet that comes ('True') or goes, for a packet log.
-    stackTap :: !(Maybe (Bool -> [ByteString] -> IO ()))
+    stackTap :: !(Maybe (Bool -> [ByteString] -> IO ())),
+    -- | Is told of troubles of connections that go on (MUST-47). It runs on the stack's
+    -- loops and must not block.
+    stackSoftErrors :: !(Maybe (Flow -> SoftError -> IO ()))
   }
 
 -- | A running stack.
@@ -250,10 +253,10 @@ lookupListening st a p = do
 
 -- Sending -----------------------------------------------------------------------------
 
--- | Send a segment of a flow, cut up by the device into parts of that size if it is
--- larger.
-sendSegment :: Stack -> Flow -> Int -> Segment -> IO ()
-sendSegment st f mss s
+-- | Send a segment of a flow with a connection's choices, cut up by the device into parts of
+-- that size if it is larger.
+sendSegment :: Stack -> Choices -> Flow -> Int -> Segment -> IO ()
+sendSegment st chosen f mss s
   | deviceOffloads (device st) =
     let tcp = encodeForOffload src dst (localPort f) (remotePort f) s
         headers = Packet.headerSize src + B.length tcp
@@ -262,7 +265,7 @@ sendSegment st f mss s
   where
     src = localAddress f
     dst = remoteAddress f
-    packet tcp how = transmitParts st f how ((Packet.headerFor 6 src dst (B.length tcp + payloadLength s) <> tcp) : payload s)
+    packet tcp how = transmitParts st f how ((Packet.headerMarked (max 1 (sendHopLimit chosen)) (sendTrafficClass chosen .&. 0xfc) 6 src dst (B.length tcp + payloadLength s) <> tcp) : payload s)
 
 transmitParts :: Stack -> Flow -> Offload -> [ByteString] -> IO ()
 transmitParts st f how parts = do

@@ -11,6 +11,7 @@ module Weft.Tcp.Core.Config
 where
 
 import Data.Bits (shiftL)
+import Data.Word (Word8)
 import Weft.Tcp.Core.Congestion (Control, control)
 import Weft.Tcp.Core.Congestion.Cubic (cubic)
 import Weft.Tcp.Core.Time
@@ -73,7 +74,12 @@ data Choices = Choices
     -- | Whether acknowledgments may be delayed, by 'ackDelay'.
     delayAcks :: !Bool,
     -- | Off unless set (MUST-25).
-    useKeepAlive :: !(Maybe KeepAlive)
+    useKeepAlive :: !(Maybe KeepAlive),
+    -- | Time to live, or hop limit, of what is sent: at least 1 (MUST-49).
+    sendHopLimit :: !Word8,
+    -- | The byte whose upper six bits are the differentiated services of what is sent
+    -- (MUST-48); the lower two are left 0.
+    sendTrafficClass :: !Word8
   }
   deriving (Eq, Show)
 
@@ -110,7 +116,7 @@ defaultConfig =
       userTimeout = secs 900,
       synTimeout = secs 180,
       ackDelay = millis 40,
-      firstChoices = Choices True True Nothing,
+      firstChoices = Choices True True Nothing 64 0,
       timeWaitTime = secs 60,
       finWaitTime = secs 60,
       challengeLimit = 10

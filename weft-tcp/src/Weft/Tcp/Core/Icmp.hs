@@ -5,6 +5,7 @@
 module Weft.Tcp.Core.Icmp
   ( pathMtu,
     unreached,
+    quotesOutstanding,
   )
 where
 
@@ -15,8 +16,9 @@ import Weft.Tcp.Core.Scoreboard
 import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Time
 
-isOutstanding :: Word32 -> Conn -> Bool
-isOutstanding w c = at >= sndUna s && at < sndNxt s
+-- | Whether a segment with that number is on its way: what else is quoted is not believed.
+quotesOutstanding :: Word32 -> Conn -> Bool
+quotesOutstanding w c = at >= sndUna s && at < sndNxt s
   where
     s = sendSide c
     at = unwrap (sndUna s) w
@@ -26,7 +28,7 @@ isOutstanding w c = at >= sndUna s && at < sndNxt s
 -- congested.
 pathMtu :: Env -> Word32 -> Int -> Conn -> Conn
 pathMtu env w room c
-  | not (isOutstanding w c) || room >= pathLimit (agreed c) = c
+  | not (quotesOutstanding w c) || room >= pathLimit (agreed c) = c
   | otherwise = modifyLoss (\l -> l {board = resendBig (board l)}) smaller
   where
     smaller = c {agreed = (agreed c) {pathLimit = max (mssFloor (config env) + 20) room}}
@@ -36,5 +38,5 @@ pathMtu env w room c
 -- any other (RFC 5927, section 5.2).
 unreached :: Word32 -> Conn -> Conn
 unreached w c
-  | state c `elem` [SynSent, SynReceived] && isOutstanding w c = c {state = Closed Unreachable, timers = noTimers}
+  | state c `elem` [SynSent, SynReceived] && quotesOutstanding w c = c {state = Closed Unreachable, timers = noTimers}
   | otherwise = c

@@ -141,7 +141,8 @@ established env c =
   c
     { state = if finQueued s then FinWait1 else Established,
       sendSide = s {sndUna = sndNxt s},
-      timers = (timers c) {retransmitAt = never, stateEndsAt = never, stalledSince = never, keepAliveAt = keep},
+      -- Without keep-alives an open connection has no timer, and shares that with all others.
+      timers = sharedTimers (timers c) {retransmitAt = never, stateEndsAt = never, stalledSince = never, keepAliveAt = keep},
       -- RFC 6298, 5.7: after a SYN that was lost the first timeout is three seconds,
       -- and the window one segment (RFC 5681, section 3.1).
       rtt = if lostSyn && srtt (rtt c) == 0 then (rtt c) {rto = max (secs 3) (rto (rtt c)), backoff = 0} else (rtt c) {backoff = 0},

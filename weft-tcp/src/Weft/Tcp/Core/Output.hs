@@ -153,7 +153,7 @@ limitedBy b c
 -- (RFC 6298, 5.1 and 5.2; RFC 9293, section 3.8.6.1).
 settleTimers :: Env -> Conn -> Conn
 settleTimers env c
-  | outstanding c == 0 && queuedToSend c == 0 = idle c {timers = shared t {retransmitAt = never, probeAt = never, reorderAt = never, stalledSince = never}}
+  | outstanding c == 0 && queuedToSend c == 0 = idle c {timers = sharedTimers t {retransmitAt = never, probeAt = never, reorderAt = never, stalledSince = never}}
   | otherwise = c {timers = t {retransmitAt = retransmit, probeAt = probing, stalledSince = stalled}}
   where
     t = timers c
@@ -163,7 +163,6 @@ settleTimers env c
       | probeAt t /= never && phase (loss c) == Open && probe (loss c) == NoProbe = probeAt t
       | sndWnd (sendSide c) == 0 = never
       | otherwise = maybe never (now env `after`) (probeTimeout env c)
-    shared x = if x == noTimers then noTimers else x
 
 -- | The form in which a connection waits: nothing is remembered of what was sent and has
 -- arrived, so that its parts are those that all idle connections share.

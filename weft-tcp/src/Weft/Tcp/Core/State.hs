@@ -23,6 +23,7 @@ module Weft.Tcp.Core.State
     Probe (..),
     Timers (..),
     noTimers,
+    sharedTimers,
     Choices (..),
 
     -- * Questions
@@ -280,6 +281,10 @@ data Timers = Timers
     keepAlivesSent :: {-# UNPACK #-} !Int
   }
   deriving (Eq, Show)
+
+-- | The same timers; when all are off, those that connections share.
+sharedTimers :: Timers -> Timers
+sharedTimers t = if t == noTimers then noTimers else t
 
 -- | All timers off.
 noTimers :: Timers

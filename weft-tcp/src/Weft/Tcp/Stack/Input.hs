@@ -115,7 +115,7 @@ arriveLingering st f ref s = do
   env <- stackEnv st (localAddress f)
   w <- readIORef ref
   case TimeWait.respond env s w of
-    TimeWait.Stay w' out -> Nothing <$ (writeIORef ref w' >> mapM_ (sendSegment st f 65535) out)
+    TimeWait.Stay w' out -> Nothing <$ (writeIORef ref w' >> mapM_ (sendSegment st (usualChoices st) f 65535) out)
     TimeWait.Over -> pure (Just Nothing)
     TimeWait.Reusable -> pure (Just (Just (wrap (TimeWait.waitSnd w) + 65537)))
 
@@ -134,7 +134,11 @@ arriveNew st f isn s = do
     Nothing -> refuse st f s
 
 refuse :: Stack -> Flow -> Segment -> IO ()
-refuse st f s = forM_ (resetFor s) (\r -> count st ResetsOut >> sendSegment st f 65535 r)
+refuse st f s = forM_ (resetFor s) (\r -> count st ResetsOut >> sendSegment st (usualChoices st) f 65535 r)
+
+-- | Of what is sent without a connection.
+usualChoices :: Stack -> Choices
+usualChoices = firstChoices . stackConfig . settings
 
 arriveSyn :: Stack -> Env -> Listening -> Flow -> Maybe Word32 -> Segment -> IO ()
 arriveSyn st env l f isn s = do
@@ -147,7 +151,7 @@ arriveSyn st env l f isn s = do
       when ours $ do
         atomicModifyIORef' (backlog l) (\b -> (enter (remoteAddress f) b, ()))
         begin sock (map Transmit out)
-    AnswerWithCookie -> count st CookiesSent >> sendSegment st f 65535 (cookieAnswer env (secret st) f s)
+    AnswerWithCookie -> count st CookiesSent >> sendSegment st (usualChoices st) f 65535 (cookieAnswer env (secret st) f s)
     Ignore -> count st SynsIgnored
   where
     usual = openingFor st env f
@@ -196,6 +200,7 @@ arriveIcmp st (Packet.Packet src dst _ body) = case Icmp.decode body of
     Icmp.FragmentationNeeded mtu quoted
       | mtu > 0 -> quotes4 quoted (\w -> PathMtu w (max 552 (fromIntegral mtu) - 20))
     Icmp.Unreachable code quoted | code `elem` [2, 3] -> quotes4 quoted Unreached
+    Icmp.Unreachable code quoted | code `elem` [0, 1, 5] -> quotes4 quoted Advised
     _ -> pure ()
   where
     -- The quoted packet was ours; eight bytes of TCP are enough.
@@ -214,6 +219,7 @@ arriveIcmp6 st (Packet.Packet src dst _ body) = case Icmp6.decode src dst body o
     Icmp6.EchoRequest i n d -> sendWhole st (Packet.Packet dst src 58 (Icmp6.encode dst src (Icmp6.EchoReply i n d)))
     Icmp6.PacketTooBig mtu quoted -> quotes6 quoted (\w -> PathMtu w (max 1280 (fromIntegral (min 65575 mtu)) - 40))
     Icmp6.Unreachable code quoted | code == 4 -> quotes6 quoted Unreached
+    Icmp6.Unreachable code quoted | code `elem` [0, 3] -> quotes6 quoted Advised
     _ -> pure ()
   where
     quotes6 :: ByteString -> (Word32 -> Event) -> IO ()

@@ -20,6 +20,7 @@ import Data.IORef
 import qualified Data.Sequence as Seq
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Secret (Flow (..))
+import Weft.Tcp.Core.State (choices)
 import Weft.Tcp.Core.TimeWait (compact)
 import Weft.Tcp.Stack
 import qualified Weft.Timer as Timer
@@ -52,7 +53,7 @@ inspect sock f = f <$> readMVar (socketConn sock)
 
 perform :: Socket -> Conn -> [Action] -> IO ()
 perform sock c actions = forM_ actions $ \case
-  Transmit s -> sendSegment (socketStack sock) (socketFlow sock) (sendMss c) s
+  Transmit s -> sendSegment (socketStack sock) (choices c) (socketFlow sock) (sendMss c) s
   _ -> pure ()
 
 notify :: Socket -> [Action] -> IO ()
@@ -63,6 +64,7 @@ notify sock actions = forM_ actions $ \case
     Urgent -> wake socketReader
     Writable -> wake socketWriter
     -- A connection leaves the backlog when it is accepted, or ends before.
+    Soft e -> forM_ (stackSoftErrors (settings (socketStack sock))) (\tell -> tell (socketFlow sock) e)
     Ended _ -> wake socketReader >> wake socketWriter >> unlist sock
   _ -> pure ()
   where

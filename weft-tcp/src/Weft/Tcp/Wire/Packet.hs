@@ -6,6 +6,7 @@ module Weft.Tcp.Wire.Packet
     Part (..),
     decode,
     headerFor,
+    headerMarked,
     headerSize,
     encode,
     fragment,
@@ -73,9 +74,13 @@ part6 (h, body)
 
 -- | The network header for a payload of so many bytes that must not be fragmented.
 headerFor :: Word8 -> Address -> Address -> Int -> ByteString
-headerFor proto src dst = case src of
-  V4 {} -> V4.encodeHeader (V4.plain proto src dst)
-  V6 {} -> V6.encodeHeader (V6.plain proto src dst)
+headerFor = headerMarked 64 0
+
+-- | With a time to live (or hop limit), and a byte of differentiated services.
+headerMarked :: Word8 -> Word8 -> Word8 -> Address -> Address -> Int -> ByteString
+headerMarked hops services proto src dst = case src of
+  V4 {} -> V4.encodeHeader (V4.plain proto src dst) {V4.timeToLive = hops, V4.trafficClass4 = services}
+  V6 {} -> V6.encodeHeader (V6.plain proto src dst) {V6.hopLimit = hops, V6.trafficClass6 = services}
 
 -- | Its bytes.
 headerSize :: Address -> Int
