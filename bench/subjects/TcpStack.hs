@@ -106,8 +106,10 @@ idle n = do
     portOf i = fromIntegral (1024 + i `mod` 50000)
     numberOf :: B.ByteString -> Maybe (Int, Word32)
     numberOf bytes = case Packet.decode bytes of
-      Right (Packet.Whole p) | Right v <- Segment.view (Packet.packetBody p), V4 a <- Packet.packetDestination p ->
-        Just ((fromIntegral a - 0x0b000000) * 50000 + fromIntegral (Segment.destinationPort v) - 1024, seqNumber (Segment.segment v))
+      Right (Packet.Whole p)
+        | Right v <- Segment.view (Packet.packetBody p),
+          V4 a <- Packet.packetDestination p ->
+          Just ((fromIntegral a - 0x0b000000) * 50000 + fromIntegral (Segment.destinationPort v) - 1024, seqNumber (Segment.segment v))
       _ -> Nothing
 
 liveBytes :: IO Int

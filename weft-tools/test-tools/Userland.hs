@@ -56,11 +56,12 @@ fetching program folder =
       mapM_ (contains out) ["same", "a text"]
       assertBool out (not (".part" `isInfixOf` out)),
     testCase "no reset is sent or received" $ do
-      out <- inNamespace program folder ["python3"] . concat $
-        [ "resets() { awk '/^Tcp: [0-9]/ {print $9 + $15 + $16}' /proc/net/snmp; }; pages; B=$(resets);",
-          "for i in 1 2 3 4 5 6 7 8; do $W get --stack tun:weft0,10.9.0.2 --capture $T/$i.pcap http://10.9.0.1:8000/inner/a.txt; echo; done;",
-          "echo after: $(($(resets) - B)); for i in 1 2 3 4 5 6 7 8; do $W tcp replay --side 10.9.0.2 $T/$i.pcap; done"
-        ]
+      out <-
+        inNamespace program folder ["python3"] . concat $
+          [ "resets() { awk '/^Tcp: [0-9]/ {print $9 + $15 + $16}' /proc/net/snmp; }; pages; B=$(resets);",
+            "for i in 1 2 3 4 5 6 7 8; do $W get --stack tun:weft0,10.9.0.2 --capture $T/$i.pcap http://10.9.0.1:8000/inner/a.txt; echo; done;",
+            "echo after: $(($(resets) - B)); for i in 1 2 3 4 5 6 7 8; do $W tcp replay --side 10.9.0.2 $T/$i.pcap; done"
+          ]
       length (filter (== "a text") (lines out)) @?= 8
       contains out "after: 0"
       -- Flags are the third word of a packet's line.
@@ -78,13 +79,14 @@ fetching program folder =
       code @?= ExitFailure 3
       contains out "status is 404",
     testCase "errors are sentences" $ do
-      out <- inNamespace program folder [] . concat $
-        [ "S='--stack tun:weft0,10.9.0.2'; $W get $S http://10.9.0.1:8001/ || echo status $?;",
-          "$W get $S --timeout 1 http://10.9.0.77/ || echo status $?;",
-          "$W get $S 'http://[::1]/' || echo status $?;",
-          "$W get --stack tun:lo,10.9.0.2 http://10.9.0.1/ || echo status $?;",
-          "$W get http://127.0.0.1:1/ -o $T/none || echo status $?; ls $T;"
-        ]
+      out <-
+        inNamespace program folder [] . concat $
+          [ "S='--stack tun:weft0,10.9.0.2'; $W get $S http://10.9.0.1:8001/ || echo status $?;",
+            "$W get $S --timeout 1 http://10.9.0.77/ || echo status $?;",
+            "$W get $S 'http://[::1]/' || echo status $?;",
+            "$W get --stack tun:lo,10.9.0.2 http://10.9.0.1/ || echo status $?;",
+            "$W get http://127.0.0.1:1/ -o $T/none || echo status $?; ls $T;"
+          ]
       mapM_ (contains out) ["cannot connect to 10.9.0.1 port 8001: 10.9.0.1:8001 Connection refused", "within 1.0 s", "no address of the stack's version of IP", "the TUN device lo cannot be used", "cannot connect to 127.0.0.1 port 1"]
       length (filter (== "status 1") (lines out)) @?= 5
       assertBool out (not ("none" `isInfixOf` out)),

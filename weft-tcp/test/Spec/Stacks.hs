@@ -126,7 +126,7 @@ marked = withLone (\s -> s {stackConfig = (stackConfig s) {firstChoices = (first
   setChoices s (\o -> o {sendTrafficClass = 0xb8, sendHopLimit = 255, useNagle = False})
   _ <- sent
   send s noDeadline (C.pack "now")
-  map marksOf <$> sent >>= (@?= [(255, 0xb8)])
+  sent >>= (@?= [(255, 0xb8)]) . map marksOf
   where
     head' xs = case xs of
       x : _ -> x

@@ -25,8 +25,8 @@ module Weft.Tcp.Replay
   )
 where
 
-import qualified Data.ByteString as B
 import Data.Bits (shiftL)
+import qualified Data.ByteString as B
 import Data.List (foldl')
 import qualified Data.Map.Strict as Map
 import Data.Maybe (isJust, listToMaybe, mapMaybe)

@@ -95,7 +95,7 @@ failed code why = hPutStrLn stderr ("weft get: " <> why) >> exitWith (ExitFailur
 fetch :: Get -> Instant -> Transport -> (SockAddr -> Bool) -> IO Int
 fetch g due transport usable = do
   addresses <- blocking (getAddrInfo (Just defaultHints {addrSocketType = Stream}) (Just host) (Just (targetPort target))) `catch` unknown
-  when (null (filter usable (map addrAddress addresses))) $ ioError (userError (host <> " has no address of the stack's version of IP"))
+  unless (any (usable . addrAddress) addresses) $ ioError (userError (host <> " has no address of the stack's version of IP"))
   bracket (first [] (filter usable (map addrAddress addresses))) ended $ \below -> do
     c <- overTransport =<< if targetSecure target then tlsConnect trust host below `catch` untrusted else pure below
     withSink (getOutput g) $ \sink ->
