@@ -113,7 +113,8 @@ clean act = do
   -- Packet logs of a busy machine show what is left. A client's SYN that was sent twice is answered twice, and the
   -- second SYN and ACK counts as an error where the connection is open. A FIN that was sent twice is acknowledged
   -- twice, and where the first acknowledgment ended the connection the second one is answered by a reset (RFC
-  -- 9293, section 3.10.7.1): by the kernel, and in the other direction by us.
+  -- 9293, section 3.10.7.1). The logs have that in the other direction, where the reset is ours; the kernel
+  -- follows the same rule.
   assertBool ("errors: " ++ show (before, after')) (grown "InErrs" <= grown "RetransSegs")
   assertBool ("resets: " ++ show (before, after')) (grown "OutRsts" <= grown "RetransSegs")
   pure r
