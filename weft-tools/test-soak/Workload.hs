@@ -427,7 +427,7 @@ hybridUser port echoes d = do
     when (doomed == 0) $ do
       t <- H.forkThread (H.sleep (milliseconds 1000000))
       H.sleep (milliseconds 1)
-      H.kill t
+      H.killThread t
     H.putMVar first (1 :: Int)
     H.takeMVar final
   back <-
