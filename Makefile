@@ -4,6 +4,9 @@ SITE ?= site
 PORT ?= 8080
 PREFIX ?= /usr/local
 MATRIX ?= 9.6 9.10
+# Of `make verify`: random schedules for each of the simulator's scenarios, and the soak.
+SIM_SECONDS ?= 30
+SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build serve install deb relink-flags test check format haddock tutorial matrix verify soak bench bench-peers clean
@@ -54,9 +57,12 @@ matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10")
 	@scripts/deps matrix
 	@scripts/matrix $(MATRIX)
 
-verify: deb ## What takes too long for every change: planted bugs, 10^7 tampered packets, transfers of 1 GB, the Debian package in a fresh chroot, the README's lines in a new project
+verify: deb ## What takes too long for every change: planted bugs, long searches, sanitizers, a soak, 10^7 tampered packets, transfers of 1 GB, the Debian package, the README's lines
 	@scripts/deps build test
 	WEFT_MUTANTS=1 scripts/cabal test --enable-tests weft-core:test:mutants
+	WEFT_SIM_SECONDS=$(SIM_SECONDS) scripts/cabal test --enable-tests weft-core:test:wake
+	@scripts/sanitizers
+	@MINUTES=$(SOAK_MINUTES) scripts/soak
 	WEFT_TCP_MUTATIONS=10000000 scripts/cabal test --enable-tests weft-tcp:test:tcp --test-options='-p wire'
 	WEFT_TCP_LARGE=1 scripts/cabal test --enable-tests weft-tcp:test:tcp-kernel
 	@scripts/deps matrix

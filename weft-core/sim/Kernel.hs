@@ -349,4 +349,3 @@ showBits :: Word32 -> String
 showBits w = unwords ([name | (b, name) <- names, w .&. b /= 0])
   where
     names = [(bitIn, "in"), (bitOut, "out"), (bitErr, "err"), (bitHup, "hup"), (bitRdHup, "rdhup"), (bitEt, "edge"), (bitOneShot, "once"), (bitNval, "nval")]
-

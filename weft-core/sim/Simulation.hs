@@ -769,7 +769,7 @@ shorten make found = do
     ordinary (Ran before able c) = Just c == fmap fst (headOf (ordered before able))
     headOf = foldr (const . Just) Nothing
     go best devs budget = do
-      shorter <- firstThat devs [rest | i <- [0 .. length devs - 1], let rest = take i devs <> drop (i + 1) devs] budget
+      shorter <- firstThat devs [rest | i <- [0 .. length devs - 1], let { rest = take i devs <> drop (i + 1) devs }] budget
       case shorter of
         Just (best', devs', left) -> go best' devs' left
         Nothing -> pure best

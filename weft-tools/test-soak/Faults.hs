@@ -87,7 +87,9 @@ limits =
 
 signals :: [Case]
 signals =
-  [ (plain ("SIGALRM a thousand times a second, " <> backend) backend) {caseMeanwhile = Just (1000, [sigALRM])}
+  [ -- Without forks: a child of a process that handles a signal at that moment hangs in base, whose table of handlers is locked
+    -- by a thread that the child does not have.
+    (plain ("SIGALRM a thousand times a second, " <> backend) backend) {caseMeanwhile = Just (1000, [sigALRM]), caseFlags = ["noforks"]}
     | backend <- ["epoll", "io_uring", "poll"]
   ]
     <> [ (plain ("stopped and continued, " <> backend) backend) {caseMeanwhile = Just (200000, [sigSTOP, sigCONT])}

@@ -11,8 +11,8 @@ import Data.Maybe (fromMaybe)
 import System.Environment
 import System.Exit (ExitCode (..))
 import System.IO
-import qualified System.Process as P
 import System.Posix.Signals (sigCONT, sigSTOP, signalProcess)
+import qualified System.Process as P
 import Test.Tasty
 import Test.Tasty.HUnit (assertFailure, testCaseSteps)
 import Text.Read (readMaybe)

@@ -197,7 +197,8 @@ worker run end part i act = do
             Right (Just why) -> blame run (name <> ": " <> why) >> go d ok failed
             Left e
               | Just (SomeAsyncException _) <- fromException e -> throwIO e
-              | planErrors (runPlan run), isJust (fromException e :: Maybe IOException) -> do
+              | planErrors (runPlan run),
+                isJust (fromException e :: Maybe IOException) -> do
                 threadDelay 1000
                 go d ok (failed + 1)
               | otherwise -> blame run (name <> ": " <> show e) >> threadDelay 10000 >> go d ok failed
@@ -433,10 +434,11 @@ hybridUser port echoes d = do
   back <-
     if not echoes
       then pure (Just (content size n))
-      else H.run . H.timeout (milliseconds 30000) $ H.bracket (H.nonBlocking opened >>= H.fromSocket) H.close $ \s -> do
-        H.connect s (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
-        H.sendAll s (content size n)
-        B.concat <$> receive s size
+      else H.run . H.timeout (milliseconds 30000) $
+        H.bracket (H.nonBlocking opened >>= H.fromSocket) H.close $ \s -> do
+          H.connect s (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
+          H.sendAll s (content size n)
+          B.concat <$> receive s size
   pure $ case () of
     _
       | sum' /= n + 1 -> Just ("a chain of " <> show n <> " hybrid threads gave " <> show sum')

@@ -1,4 +1,5 @@
 {-# LANGUAGE RankNTypes #-}
+{-# LANGUAGE ScopedTypeVariables #-}
 
 -- |
 -- The simulated machine: a module with the names and types of the real "Weft.Sys",
@@ -83,8 +84,8 @@ module Weft.Sys
   )
 where
 
-import qualified Control.Exception
 import Control.Exception (Exception (..), SomeAsyncException (..), SomeException, throwIO)
+import qualified Control.Exception
 import Control.Monad (forM_)
 import Data.Array.IO (IOArray, IOUArray, getBounds, newArray, readArray, writeArray)
 import Data.IORef
@@ -318,8 +319,11 @@ mask act = do
   before <- getMasking
   withMasking (max WhereItBlocks before) (act (withMasking before))
 
-mask_ :: IO a -> IO a
-mask_ act = mask (\_ -> act)
+mask_ :: forall a. IO a -> IO a
+mask_ act = mask ignoring
+  where
+    ignoring :: (forall b. IO b -> IO b) -> IO a
+    ignoring _ = act
 
 uninterruptibleMask_ :: IO a -> IO a
 uninterruptibleMask_ = withMasking NoneIn
@@ -334,9 +338,10 @@ finally act end = mask $ \restore -> do
 
 -- | An asynchronous exception is thrown at the thread again.
 guarded :: IO () -> IO ()
-guarded act = act `catching` \e -> case fromException e of
-  Just (SomeAsyncException _) -> postpone e
-  Nothing -> pure ()
+guarded act =
+  act `catching` \e -> case fromException e of
+    Just (SomeAsyncException _) -> postpone e
+    Nothing -> pure ()
 
 interruptible :: IO a -> IO a
 interruptible act = do

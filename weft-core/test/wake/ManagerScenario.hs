@@ -8,6 +8,7 @@ where
 
 import Control.Exception (AsyncException (ThreadKilled), SomeException)
 import Control.Monad
+import Data.Either (fromRight)
 import Data.IORef
 import Data.List (sort, (\\))
 import Kernel
@@ -56,6 +57,9 @@ machine setting n = do
 
 blame :: Machine -> String -> IO ()
 blame x = writeIORef (blamed x) . Just
+
+firstManager :: Machine -> Manager
+firstManager = foldr const (error "ManagerScenario: no manager") . theManagers
 
 -- | The dispatcher of that manager.
 dispatcher :: Machine -> Int -> IO ()
@@ -144,7 +148,7 @@ deadlines setting = do
   pure . finally' x [0] [dispatcher x 0, reader (Instant 50), reader never, writer] $ do
     outcomes <- readIORef got
     left <- readBytes r 2
-    let all' = concat [b | Completed b <- outcomes] <> either (const []) id left
+    let all' = concat [b | Completed b <- outcomes] <> fromRight [] left
     pure (holdsThat [(sort all' == [1, 2], "bytes are lost: " <> show (outcomes, left))])
 
 -- | A reader with a deadline beside one without, and nothing to read: it comes back.
@@ -271,7 +275,7 @@ unregistering lifetime setting = do
   calls <- newIORef (0 :: Int)
   gone <- newIORef False
   placed <- newEmptyMVar
-  let m = head (theManagers x)
+  let m = firstManager x
       callback _ _ = do
         late <- readIORef gone
         when late (blame x "a callback began after it was unregistered")
@@ -300,7 +304,7 @@ several setting = do
   x <- machine setting 1
   n <- newEventFd
   calls <- newIORef []
-  let m = head (theManagers x)
+  let m = firstManager x
       registrar evs = void (register (theRegistry x) m (fd n) evs OneShot (\_ found -> modifyIORef calls (found :)))
       writer = void (writeBytes n [1])
   pure . finally' x [0] [dispatcher x 0, registrar evtRead, registrar evtWrite, writer] $ do
@@ -314,7 +318,7 @@ registering setting = do
   (r, w) <- newPipe
   calls <- newIORef []
   refused <- newIORef (0 :: Int)
-  let m = head (theManagers x)
+  let m = firstManager x
       registrar = do
         p <- tryAll (register (theRegistry x) m (fd r) evtRead OneShot (\_ evs -> modifyIORef calls (evs :)))
         case p of
@@ -343,7 +347,7 @@ stopping killing setting = do
   runner <- newIORef Nothing
   told <- newIORef (0 :: Int)
   before <- openNumbers
-  let first = head (theManagers x)
+  let first = firstManager x
       doomed = do
         me <- myThreadId
         writeIORef runner (Just me)
@@ -365,7 +369,7 @@ stopping killing setting = do
     pure . holdsThat $
       [ (outcomes == [Completed [1]], "the reader got " <> show outcomes),
         (n == 1, "the timer's action ran " <> show n <> " times"),
-        (stillRuns || not (any (`elem` now') (map fromIntegral (backendDescriptors (managerBackend first)))), "its descriptors are left"),
+        (stillRuns || not (any ((`elem` now') . fromIntegral) (backendDescriptors (managerBackend first))), "its descriptors are left"),
         (length now' <= length before, "descriptors are left")
       ]
 
@@ -376,7 +380,7 @@ orphans setting = do
   (r, w) <- newPipe
   calls <- newIORef []
   refused <- newIORef (0 :: Int)
-  let m = head (theManagers x)
+  let m = firstManager x
       registrar = do
         p <- register (theRegistry x) m (fd r) evtRead OneShot (\_ evs -> modifyIORef calls (evs :))
         case p of
@@ -397,7 +401,7 @@ wokenLate :: Setting -> IO Scenario
 wokenLate setting = do
   x <- machine setting 1
   (r, w) <- newPipe
-  let m = head (theManagers x)
+  let m = firstManager x
       stopper = do
         requestStop m
         _ <- writeBytes w [1]
@@ -415,7 +419,7 @@ timing setting = do
   x <- machine setting 1
   fired <- newIORef []
   cancelled <- newIORef []
-  let m = head (theManagers x)
+  let m = firstManager x
       setTo t = addTimer m (Instant t) $ \why -> do
         Instant time <- now
         when (why == Due && time < t) (blame x ("the timer of " <> show t <> " fired at " <> show time))
@@ -435,7 +439,7 @@ dropping :: Setting -> IO Scenario
 dropping setting = do
   x <- machine setting 1
   fired <- newIORef []
-  let m = head (theManagers x)
+  let m = firstManager x
       setter = do
         t <- addFresh m (Instant 30) (\_ -> modifyIORef fired ((30 :: Int) :))
         won <- dropFresh m t

@@ -25,23 +25,23 @@ import Text.Read (readMaybe)
 -- | The scenario holds under every schedule, of which there are at least so many.
 holds :: TestName -> Int -> IO Scenario -> TestTree
 holds name least scenario = testCaseSteps name $ \say -> do
-  bound <- setting "WEFT_SIM_PREEMPTIONS"
+  bound <- number <$> lookupEnv "WEFT_SIM_PREEMPTIONS"
   searched say scenario (maybe least (const 1) bound) (maybe explore exploreWithin bound scenario)
 
 -- | The scenario holds under every schedule with that many interruptions at most.
 holdsWithin :: Int -> TestName -> IO Scenario -> TestTree
 holdsWithin bound name scenario = testCaseSteps name $ \say -> do
-  wanted <- setting "WEFT_SIM_PREEMPTIONS"
-  deeper <- fromMaybe 0 <$> setting "WEFT_SIM_DEEPER"
+  wanted <- number <$> lookupEnv "WEFT_SIM_PREEMPTIONS"
+  deeper <- fromMaybe 0 . number <$> lookupEnv "WEFT_SIM_DEEPER"
   let search = if deeper > 0 then exploreReduced else exploreWithin
   searched say scenario 10 (search (maybe bound (min bound) wanted + deeper) scenario)
 
-setting :: String -> IO (Maybe Int)
-setting name = (>>= readMaybe) <$> lookupEnv name
+number :: Maybe String -> Maybe Int
+number = (>>= readMaybe)
 
 searched :: (String -> IO ()) -> IO Scenario -> Int -> IO Explored -> Assertion
 searched say scenario least search = do
-  one <- setting "WEFT_SIM_SEED"
+  one <- number <$> lookupEnv "WEFT_SIM_SEED"
   case one of
     Just seed -> do
       outcome <- seeded seed scenario
@@ -51,9 +51,9 @@ searched say scenario least search = do
         Nothing -> pure ()
     Nothing -> do
       judge say scenario least "the search" =<< search
-      seconds <- fromMaybe 0 <$> setting "WEFT_SIM_SECONDS"
+      seconds <- fromMaybe 0 . number <$> lookupEnv "WEFT_SIM_SECONDS"
       if seconds <= 0
-        then setting "WEFT_SIM_RANDOM" >>= randomly 1 . fromMaybe 200
+        then lookupEnv "WEFT_SIM_RANDOM" >>= randomly 1 . fromMaybe 200 . number
         else do
           start <- getPOSIXTime
           let first = floor start * 1000000
