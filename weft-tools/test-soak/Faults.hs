@@ -141,7 +141,8 @@ run traced c = testCase (caseName c) $ do
     withLog act = do
       tmp <- getTemporaryDirectory
       n <- getProcessID
-      let log' = tmp </> ("weft-faults-" <> show n)
+      -- Tests may run at the same time.
+      let log' = tmp </> ("weft-faults-" <> show n <> "-" <> filter (`notElem` " :,") (caseName c))
       act log' `finally` removePathForcibly log'
     readAll h = hGetContents h >>= \s -> length s `seq` pure s
     -- The signals in turn, with pauses of so many microseconds; not before it can take them.

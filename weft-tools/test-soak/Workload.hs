@@ -353,13 +353,17 @@ echoClient run port d = connected port $ \s -> do
       getMonotonicTime >>= trip run . subtract begin
       if back == bytes then go s (n - 1 :: Int) else pure (Just ("an echo of " <> show size <> " bytes came back as " <> show (B.length back)))
 
+-- | The other side has given up, as it does when a system call of its own failed.
+endedEarly :: IO a
+endedEarly = ioError (userError "the stream ended early")
+
 receiveAll :: Socket -> Int -> IO B.ByteString
 receiveAll s size = B.concat <$> go size
   where
     go 0 = pure []
     go n = do
       b <- recv s n
-      if B.null b then pure [] else (b :) <$> go (n - B.length b)
+      if B.null b then endedEarly else (b :) <$> go (n - B.length b)
 
 webClient :: Int -> Dice -> IO (Maybe String)
 webClient port d = connected port $ \s -> do
@@ -381,7 +385,7 @@ webClient port d = connected port $ \s -> do
             else Just ("a wrong answer: " <> show (B.take 40 got))
       | otherwise = do
         b <- recv s 8192
-        if B.null b then pure (Just ("the answer ended after " <> show (B.length got) <> " bytes")) else answer s (got <> b)
+        if B.null b then endedEarly else answer s (got <> b)
 
 -- Disk, timers, threads ---------------------------------------------------------------------------
 
@@ -455,7 +459,7 @@ hybridUser port echoes d = do
     receive _ 0 = pure []
     receive s n = do
       b <- H.recv s n
-      if B.null b then pure [] else (b :) <$> receive s (n - B.length b)
+      if B.null b then H.nonBlocking endedEarly else (b :) <$> receive s (n - B.length b)
 
 -- | Readers of a pipe, some of which are killed; the others get what is written.
 pipeUser :: Dice -> IO (Maybe String)
@@ -465,10 +469,10 @@ pipeUser d = bracket createPipe (\(r, w) -> mapM_ (T.closeFdWith closeFd) [r, w]
   pause <- roll d 300
   threadDelay pause
   got <- newEmptyMVar
-  survivor <- forkIO (T.threadWaitRead r >> fdRead r 1 >>= putMVar got . fst)
+  survivor <- forkIO ((try (T.threadWaitRead r >> fst <$> fdRead r 1) :: IO (Either IOException String)) >>= putMVar got)
   mapM_ killThread doomed
   _ <- fdWrite w "x"
-  answer <- T.timeout 30000000 (takeMVar got)
+  answer <- T.timeout 30000000 (takeMVar got >>= either ioError pure)
   killThread survivor
   pure (if answer == Just "x" then Nothing else Just ("a reader of a pipe got " <> show answer))
 
