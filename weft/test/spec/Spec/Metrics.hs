@@ -6,13 +6,13 @@ module Spec.Metrics
 where
 
 import Control.Monad (forM_, replicateM)
-import Weft.Test.Descriptors
 import Harness
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Core.Histogram (newHistogram, observe, observeShared, readHistogram)
 import Weft.Core.Time (Duration (..))
 import Weft.Metrics
+import Weft.Test.Descriptors
 import Weft.Thread (threadDelay, threadWaitRead)
 import Weft.Timer (cancel, schedule, seconds)
 
