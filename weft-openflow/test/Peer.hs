@@ -71,7 +71,7 @@ nextFrom = nextWithin 5
 
 -- | The same within so many seconds.
 nextWithin :: Int -> Peer -> IO (Maybe (Header, Message))
-nextWithin seconds p@(Peer s ref) = do
+nextWithin most p@(Peer s ref) = do
   bytes <- readIORef ref
   case nextMessage bytes of
     Whole _ m rest -> do
@@ -79,12 +79,12 @@ nextWithin seconds p@(Peer s ref) = do
       either (assertFailure . ("the controller sent " <>) . show) (pure . Just) (decode m)
     Unframed _ -> assertFailure "the controller sent a length below 8"
     Missing _ -> do
-      more <- timeout (seconds * 1000000) (try (recv s 65536))
+      more <- timeout (most * 1000000) (try (recv s 65536))
       case more of
-        Nothing -> assertFailure ("nothing came for " <> show seconds <> " seconds")
+        Nothing -> assertFailure ("nothing came for " <> show most <> " seconds")
         Just (Left e) -> Nothing <$ pure (e :: IOException)
         Just (Right "") -> pure Nothing
-        Just (Right b) -> writeIORef ref (bytes <> b) >> nextWithin seconds p
+        Just (Right b) -> writeIORef ref (bytes <> b) >> nextWithin most p
 
 -- | The first message that a function wants; others are passed over.
 expect :: String -> (Message -> Maybe a) -> Peer -> IO (Header, a)
