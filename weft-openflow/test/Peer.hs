@@ -65,9 +65,9 @@ sendBytes (Peer s _) = sendAll s
 sendMessageOf :: Version -> Xid -> Message -> Peer -> IO ()
 sendMessageOf version xid message p = sendBytes p (fromMaybe (error "unencodable") (encode version xid message))
 
--- | The next message, within five seconds; 'Nothing' at the end.
+-- | The next message, within 30 seconds; 'Nothing' at the end.
 nextFrom :: Peer -> IO (Maybe (Header, Message))
-nextFrom = nextWithin 5
+nextFrom = nextWithin 30
 
 -- | The same within so many seconds.
 nextWithin :: Int -> Peer -> IO (Maybe (Header, Message))
@@ -130,9 +130,9 @@ packetFrom version buffer port source destination = sendMessageOf version buffer
 protocolName :: Version -> String
 protocolName version = case version of V10 -> "OpenFlow10"; V13 -> "OpenFlow13"
 
--- | It holds within five seconds.
+-- | It holds within 30 seconds.
 eventually :: String -> IO Bool -> Assertion
-eventually what condition = go (500 :: Int)
+eventually what condition = go (3000 :: Int)
   where
-    go 0 = assertFailure ("not within five seconds: " <> what)
+    go 0 = assertFailure ("not within 30 seconds: " <> what)
     go n = condition >>= \ok -> unless ok (threadDelay 10000 >> go (n - 1))
