@@ -12,6 +12,8 @@
 --
 -- Everything may be called from any thread. A line costs a request well below a microsecond
 -- and no lock that another capability holds.
+--
+-- @since 0.1.0
 module Weft.AccessLog
   ( -- * A log
     AccessLog,

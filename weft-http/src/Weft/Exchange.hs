@@ -4,6 +4,8 @@
 -- > measured :: Application -> Application
 -- > measured = observing (pure ()) $ \request exchange ->
 -- >   print (rawPathInfo request, exchangeStatus exchange, exchangeTook exchange)
+--
+-- @since 0.1.0
 module Weft.Exchange
   ( Exchange (..),
     observing,

@@ -18,6 +18,8 @@
 -- more, closes connections that wait for a next request, and lets requests under
 -- way finish, for 'setGracefulShutdownTimeout' at most. An exception thrown at the
 -- thread that runs it drops all connections.
+--
+-- @since 0.1.0
 module Weft.Http
   ( -- * Running an application
     run,

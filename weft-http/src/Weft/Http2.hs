@@ -7,6 +7,8 @@
 -- the stream. 'Http2Limits' bounds everything that a client can make a connection hold or do.
 --
 -- > serveHttp2 defaultHttp2Settings (const (pure ())) connection application
+--
+-- @since 0.1.0
 module Weft.Http2
   ( -- * Serving
     serveHttp2,

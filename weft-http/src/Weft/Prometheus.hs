@@ -15,6 +15,8 @@
 -- Counting takes a few atomic additions to words of the request's own capability: nothing
 -- is allocated or waited for. Reading adds up and stops nobody. Everything may be called from any
 -- thread.
+--
+-- @since 0.1.0
 module Weft.Prometheus
   ( -- * Requests
     RequestCounters,

@@ -15,6 +15,8 @@
 -- Nothing outside of the folder is shown: not by @..@ in any spelling, nor by a
 -- symbolic link that leads out (openat2(2), @RESOLVE_BENEATH@); nor are files whose
 -- name begins with a dot, but for @.well-known@.
+--
+-- @since 0.1.0
 module Weft.Static
   ( -- * Serving
     withStatic,

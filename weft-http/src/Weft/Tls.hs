@@ -9,6 +9,8 @@
 -- library has it has no half-close, so a peer's end of stream ends one's own sending too.
 --
 -- Errors are 'IOError's. Servers may be used from any thread.
+--
+-- @since 0.1.0
 module Weft.Tls
   ( -- * Servers
     TlsServer,

@@ -97,6 +97,8 @@
 -- * Handlers run where the exception is raised, masked as their 'Control.Monad.Catch.catch' was.
 -- * Loops share work: an idle one gets half of the threads of one that has had more than a
 --   turn's work.
+--
+-- @since 0.1.0
 module Weft.Hybrid
   ( -- * Running
     Hybrid,

@@ -18,6 +18,8 @@
 -- are what that is made of, for GHC's threads. All may be used by any thread; of one
 -- connection at most one thread receives and one sends at a time. What waits is
 -- interruptible, and takes a deadline ('Weft.Transport.noDeadline' if it has none).
+--
+-- @since 0.1.0
 module Weft.Tcp
   ( -- * Stacks
     Stack,

@@ -21,6 +21,8 @@
 --
 -- Sources: 2007, section 4.5 (asynchronous I/O); io_uring(7), preadv2(2),
 -- openat2(2), statx(2).
+--
+-- @since 0.1.0
 module Weft.File
   ( -- * Units
     Offset (..),

@@ -11,6 +11,8 @@
 -- mechanism that select(2) can wait for is available (epoll, kqueue), the run-time system waits for it, and
 -- the first use says so on standard error. Files ("Weft.File") and "Weft.Blocking" stop the program for as long as a
 -- call takes.
+--
+-- @since 0.1.0
 module Weft.Backend
   ( -- * The back ends of this build
     backendNames,

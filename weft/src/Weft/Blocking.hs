@@ -13,6 +13,8 @@
 --
 -- The action should block in @safe@ foreign calls, as those of @base@, @unix@ and
 -- @network@ do; an @unsafe@ call that blocks stops the whole capability.
+--
+-- @since 0.1.0
 module Weft.Blocking
   ( -- * The program's pool
     blocking,

@@ -3,6 +3,8 @@
 --
 -- >>> milliseconds 250 <> seconds 1
 -- seconds 1.25
+--
+-- @since 0.1.0
 module Weft.Duration
   ( Duration,
     nanoseconds,

@@ -22,6 +22,8 @@
 -- ('Control.Concurrent.killThread') arrives between turns, so that no event is lost; a callback that blocks all the same
 -- is interrupted by it. Whatever callback ends with such an exception ('Control.Exception.SomeAsyncException'), it ends
 -- 'loop' after the turn.
+--
+-- @since 0.1.0
 module Weft.Event
   ( -- * Managers
     EventManager,

@@ -20,6 +20,8 @@
 -- and is rounded up: an idle timer never fires early and is late by less than 20 ms.
 -- (A deadline, an instant by which one operation has to be done, is
 -- 'Weft.Socket.withDeadline'.)
+--
+-- @since 0.1.0
 module Weft.IdleTimer
   ( IdleTimer,
     newIdleTimer,

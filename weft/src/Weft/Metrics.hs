@@ -2,6 +2,8 @@
 -- What the managers of a program have done: read at any time, from any thread,
 -- without stopping anything. Figures of one reading may differ by the events of
 -- the microsecond it took.
+--
+-- @since 0.1.0
 module Weft.Metrics
   ( Metrics (..),
     CapabilityMetrics (..),

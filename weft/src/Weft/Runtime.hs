@@ -7,6 +7,8 @@
 -- everything registered stays valid. A child made by
 -- 'System.Posix.Process.forkProcess' gets managers and kernel objects of its own
 -- when it first needs one.
+--
+-- @since 0.1.0
 module Weft.Runtime
   ( stopManagers,
   )

@@ -37,6 +37,8 @@
 -- * 'close' of a socket with the @Linger@ option holds up the caller only; in @network@ all threads of its capability.
 -- * 'socketToFd' and 'socketToHandle' give a duplicate descriptor. 'socketPort' throws for a Unix socket.
 -- * Descriptors are close-on-exec from the start.
+--
+-- @since 0.1.0
 module Weft.Socket
   ( -- * Sockets
     Socket,

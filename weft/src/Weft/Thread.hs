@@ -6,6 +6,8 @@
 -- Every function may be called from any thread, takes asynchronous exceptions
 -- while it waits, and leaves nothing registered when it ends, however it ends.
 -- Times are microseconds, as there; "Weft.Timer" has the same with durations.
+--
+-- @since 0.1.0
 module Weft.Thread
   ( -- * Descriptors
     threadWaitRead,

@@ -20,6 +20,8 @@
 --
 -- Setting a timer is one compare-and-swap, and a system call only when the
 -- capability's dispatcher sleeps past it; cancelling is one more.
+--
+-- @since 0.1.0
 module Weft.Timer
   ( -- * Threads
     sleep,

@@ -17,6 +17,8 @@
 --
 -- To implement another kind of connection, fill in 'Operations'; "Weft.Transport.Laws" are
 -- the laws that it has to keep, as actions for its tests.
+--
+-- @since 0.1.0
 module Weft.Transport
   ( -- * Connections
     Connection (..),

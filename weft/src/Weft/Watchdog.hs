@@ -16,6 +16,8 @@
 -- capabilities and is reported like that, and so is a machine that gives the program no processor.
 --
 -- Watched are the dispatchers, and managers of "Weft.Event" while they are in 'Weft.Event.loop' or 'Weft.Event.step'.
+--
+-- @since 0.1.0
 module Weft.Watchdog
   ( setWatchdog,
     watchdogBound,

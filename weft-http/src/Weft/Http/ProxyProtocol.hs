@@ -3,6 +3,8 @@
 -- |
 -- The PROXY protocol, versions 1 and 2: a header with which a proxy begins a connection, to tell who its client
 -- is (HAProxy's proxy-protocol.txt). The parser is pure, total and incremental.
+--
+-- @since 0.1.0
 module Weft.Http.ProxyProtocol
   ( readProxyHeader,
     parseProxyHeader,

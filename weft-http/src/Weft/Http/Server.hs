@@ -7,6 +7,8 @@
 -- begins its shutdown when the action that 'settingsInstallShutdownHandler' was given is run, when
 -- 'drainServer' is called, or when its listening sockets fail: it accepts no more, closes connections
 -- that wait for a next request, and lets requests under way finish.
+--
+-- @since 0.1.0
 module Weft.Http.Server
   ( -- * Servers
     Server,

@@ -1,5 +1,7 @@
 -- |
 -- What a connection of HTTP\/1 and the server that it belongs to know of each other.
+--
+-- @since 0.1.0
 module Weft.Http.Types
   ( -- * Servers
     Shared (..),

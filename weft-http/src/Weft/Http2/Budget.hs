@@ -1,6 +1,8 @@
 -- |
 -- How often something may happen: so many times a second in the long run, so many at once. Pure; time is passed in.
 -- (The generic cell rate algorithm, ITU-T I.371.)
+--
+-- @since 0.1.0
 module Weft.Http2.Budget
   ( Rate (..),
     Budget,

@@ -2,6 +2,8 @@
 
 -- |
 -- Frames of HTTP\/2 as bytes: RFC 9113, sections 4 and 6. Pure; what a frame means is not known here.
+--
+-- @since 0.1.0
 module Weft.Http2.Frame
   ( -- * Headers of frames
     FrameHeader (..),

@@ -2,6 +2,8 @@
 
 -- |
 -- From decoded fields to a request: RFC 9113, section 8. Pure.
+--
+-- @since 0.1.0
 module Weft.Http2.Request
   ( Head (..),
     readHead,

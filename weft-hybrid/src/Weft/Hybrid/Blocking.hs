@@ -1,6 +1,8 @@
 -- |
 -- Calls that block, for hybrid threads (2007, section 4.6): on the pool of OS threads
 -- of "Weft.Blocking", or on a GHC thread of their own.
+--
+-- @since 0.1.0
 module Weft.Hybrid.Blocking
   ( blocking,
     blockingOr,

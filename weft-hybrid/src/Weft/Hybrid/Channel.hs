@@ -3,6 +3,8 @@
 -- |
 -- Channels for hybrid threads: what is written is read once, in order, by who came
 -- first. One compare-and-swap an operation; from threads of any loop.
+--
+-- @since 0.1.0
 module Weft.Hybrid.Channel
   ( -- * Without bounds
     Channel,

@@ -10,6 +10,8 @@
 -- >   if Data.ByteString.null bytes then close sock else sendAll sock bytes >> echo sock
 --
 -- The methods have the names that "Weft.Hybrid" uses; a module imports one of the two, or one of them qualified.
+--
+-- @since 0.1.0
 module Weft.Hybrid.Class
   ( Threads (..),
   )

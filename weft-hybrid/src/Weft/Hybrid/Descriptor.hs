@@ -15,6 +15,8 @@
 -- @
 --
 -- Who finds it moving just waits: the new registration reports what is there.
+--
+-- @since 0.1.0
 module Weft.Hybrid.Descriptor
   ( Descriptor,
     descriptorFd,

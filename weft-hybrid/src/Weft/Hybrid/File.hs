@@ -21,6 +21,8 @@
 -- thread has gone; a thread whose own memory is lent waits for the end, which is asked to
 -- come soon; a file whose opening won is closed. Errors are as in "Weft.File", and name
 -- its functions.
+--
+-- @since 0.1.0
 module Weft.Hybrid.File
   ( -- * Units
     Offset (..),

@@ -5,6 +5,8 @@
 --
 -- One compare-and-swap an operation, whether it waits or not. A waiting thread can be
 -- interrupted, and leaves nothing behind.
+--
+-- @since 0.1.0
 module Weft.Hybrid.MVar
   ( MVar,
     newMVar,

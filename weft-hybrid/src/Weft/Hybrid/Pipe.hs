@@ -1,6 +1,8 @@
 -- |
 -- Reading and writing any descriptor that can be waited for (pipes, terminals,
 -- character devices): try, and park while the kernel says not yet.
+--
+-- @since 0.1.0
 module Weft.Hybrid.Pipe
   ( readBuf,
     writeBuf,

@@ -6,6 +6,8 @@
 -- thread only, must not block, and must in the end hand out every thread that was put in. What is put in is
 -- kept as 'inContext' makes it: a thread that is dealt to another loop is found its place there by its
 -- context.
+--
+-- @since 0.1.0
 module Weft.Hybrid.Policy
   ( Policy,
     policy,

@@ -6,6 +6,8 @@
 -- numbers should wait for an MVar.
 --
 -- An interrupted wait has not committed, and never will.
+--
+-- @since 0.1.0
 module Weft.Hybrid.STM
   ( atomically,
     module Control.Concurrent.STM.TVar,

@@ -10,6 +10,8 @@
 -- the end of that step.
 --
 -- __Sleeping.__ As "Weft.Core.Wake": announce, look at the inbox, block.
+--
+-- @since 0.1.0
 module Weft.Hybrid.Scheduler
   ( -- * Schedulers
     Scheduler,

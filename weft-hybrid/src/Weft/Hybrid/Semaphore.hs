@@ -2,6 +2,8 @@
 -- Counting semaphores and mutexes for hybrid threads (2007, section 4.7): first come, first served, even
 -- if a later thread asks for fewer units. One compare-and-swap an
 -- operation. From threads of any loop.
+--
+-- @since 0.1.0
 module Weft.Hybrid.Semaphore
   ( -- * Semaphores
     Semaphore,

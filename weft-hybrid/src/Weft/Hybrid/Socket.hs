@@ -6,6 +6,8 @@
 -- Every operation tries the system call first. Errors are 'IOError's with the errno; a
 -- socket that is closed, before or meanwhile, is @EBADF@. An idle socket costs no
 -- buffer. Everything may be used from threads of any loop.
+--
+-- @since 0.1.0
 module Weft.Hybrid.Socket
   ( -- * Sockets
     Socket,

@@ -9,6 +9,8 @@
 -- > fetch library key = systemCall $ \c -> later c $ \answer -> do
 -- >   request <- startRequest library key (\value -> answer (Right value))
 -- >   pure (cancelRequest library request)
+--
+-- @since 0.1.0
 module Weft.Hybrid.SystemCall
   ( systemCall,
     Call,

@@ -7,6 +7,8 @@
 -- is garbage nothing can wake the thread, and it is garbage too. One that has handlers or an identity is
 -- told so first: 'BlockedIndefinitelyOnMVar' is raised in it, so its handlers run. One with a label is
 -- reported besides ('Weft.Hybrid.Scheduler.settingsOnDeadlock'). That happens when the collector comes by, as with GHC's own.
+--
+-- @since 0.1.0
 module Weft.Hybrid.Thread
   ( -- * Identity
     Thread,

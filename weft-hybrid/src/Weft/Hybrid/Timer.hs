@@ -1,6 +1,8 @@
 -- |
 -- Time, for hybrid threads: on the timers of the loop that runs the thread. Nothing is
 -- early. A sleeping thread is its continuation and a timer.
+--
+-- @since 0.1.0
 module Weft.Hybrid.Timer
   ( sleep,
     timeout,

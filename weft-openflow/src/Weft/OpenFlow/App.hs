@@ -12,6 +12,8 @@
 --
 -- 'andThen' puts one behind another. 'perSwitch' gives each switch a state of its own, which only that switch's events
 -- change; 'shared' has one state for all switches, changed by one event at a time.
+--
+-- @since 0.1.0
 module Weft.OpenFlow.App
   ( -- * Applications
     App (..),

@@ -12,6 +12,8 @@
 -- @
 --
 -- The generation of a role is the revision of etcd, which only grows; so a switch of 1.3 refuses a master of before.
+--
+-- @since 0.1.0
 module Weft.OpenFlow.Cluster
   ( ClusterSettings (..),
     defaultClusterSettings,

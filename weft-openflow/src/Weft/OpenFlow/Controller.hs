@@ -6,6 +6,8 @@
 --
 -- A switch that breaks the protocol, that does not read, or that says nothing any more costs its own connection and a
 -- bounded amount of memory; the others do not notice. All functions may be called from any thread.
+--
+-- @since 0.1.0
 module Weft.OpenFlow.Controller
   ( -- * Running
     runController,

@@ -1,6 +1,8 @@
 -- |
 -- The learning switch: where a packet came from is where its source is; a packet for a known destination gets a flow,
 -- others are flooded.
+--
+-- @since 0.1.0
 module Weft.OpenFlow.Learning
   ( learningSwitch,
     learningSwitchWith,

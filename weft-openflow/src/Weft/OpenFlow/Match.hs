@@ -1,6 +1,8 @@
 -- |
 -- What flows are about: fields of packets, matches, actions and instructions, in the terms of OpenFlow 1.3. Version 1.0
 -- expresses a part of it; the codec says when it cannot.
+--
+-- @since 0.1.0
 module Weft.OpenFlow.Match
   ( -- * Matches
     Match,

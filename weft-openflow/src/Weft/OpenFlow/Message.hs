@@ -1,6 +1,8 @@
 -- |
 -- The messages of OpenFlow 1.0 and 1.3, as one type: a field that only one of them has says so. See
 -- "Weft.OpenFlow.Wire" for reading and writing them.
+--
+-- @since 0.1.0
 module Weft.OpenFlow.Message
   ( -- * Messages
     Message (..),

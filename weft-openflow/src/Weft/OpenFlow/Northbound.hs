@@ -18,6 +18,8 @@
 --
 -- What changes the network has to be sent as @application\/json@, which a page of another site cannot do, and by somebody
 -- who may: see 'Access'. What only reads is answered to everybody who can connect.
+--
+-- @since 0.1.0
 module Weft.OpenFlow.Northbound
   ( northbound,
     Northbound,

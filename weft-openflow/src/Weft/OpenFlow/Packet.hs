@@ -1,6 +1,8 @@
 -- |
 -- What a controller reads of packets: Ethernet, the sender's IPv4 address, and LLDP, by which it finds links. Pure and
 -- total; a packet that is too short has no such part.
+--
+-- @since 0.1.0
 module Weft.OpenFlow.Packet
   ( -- * Ethernet
     Frame (..),

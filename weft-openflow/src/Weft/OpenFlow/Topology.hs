@@ -5,6 +5,8 @@
 -- A link is found when a switch reports the LLDP frame that another one was told to send. A port that has just come up
 -- is not flooded to until a link there would have been found ('topologySettle'); so a loop of new switches is closed
 -- before the first packet runs round in it.
+--
+-- @since 0.1.0
 module Weft.OpenFlow.Topology
   ( -- * The network
     Topology,

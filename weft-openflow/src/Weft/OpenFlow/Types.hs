@@ -1,6 +1,8 @@
 -- |
 -- Identifiers that every OpenFlow message uses: versions, datapaths, ports, buffers, link-layer addresses. Pure; a
 -- value means the same in each protocol version, and the codec translates where the wire formats differ.
+--
+-- @since 0.1.0
 module Weft.OpenFlow.Types
   ( -- * Versions
     Version (..),

@@ -3,6 +3,8 @@
 --
 -- A stream is cut into messages by 'nextMessage', which reads headers only; 'decode' makes a message of one, and
 -- 'encode' or 'putMessage' the bytes of one.
+--
+-- @since 0.1.0
 module Weft.OpenFlow.Wire
   ( -- * Reading
     nextMessage,

@@ -8,6 +8,8 @@
 -- original, a function of @base@ that is not exported (the names are in
 -- @cbits\/relink.c@, with where each is called from); arities and kinds of arguments are compared when
 -- the program starts. Nothing here is to be inlined: callers come through the linker.
+--
+-- @since 0.1.0
 module Weft.Relink.Entry
   ( threadWait,
     threadWaitSTM,

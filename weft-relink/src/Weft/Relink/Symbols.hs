@@ -5,6 +5,8 @@
 -- The names that the linker knows "Weft.Relink.Entry" by. They carry this package's
 -- unit id, with a hash that nobody can write down beforehand; the compiler knows it here, and
 -- puts each function's code and closure under a fixed name, for @cbits\/relink.c@.
+--
+-- @since 0.1.0
 module Weft.Relink.Symbols
   (
   )

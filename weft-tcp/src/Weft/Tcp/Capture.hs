@@ -1,6 +1,8 @@
 -- |
 -- Packet logs: what a stack sends and receives, in a file that Wireshark and tcpdump(8)
 -- open; and reading such a file back.
+--
+-- @since 0.1.0
 module Weft.Tcp.Capture
   ( captureTo,
     readCapture,

@@ -8,6 +8,8 @@
 -- send, "Weft.Tcp.Core.Recovery" finds losses. Listening, and secrets for initial
 -- sequence numbers, are outside of a connection: "Weft.Tcp.Core.Listener",
 -- "Weft.Tcp.Core.Secret".
+--
+-- @since 0.1.0
 module Weft.Tcp.Core
   ( -- * Steps
     step,

@@ -1,6 +1,8 @@
 -- |
 -- What the stack asks of a link: Internet packets in batches, and whether the link
 -- computes checksums and cuts up large segments.
+--
+-- @since 0.1.0
 module Weft.Tcp.Device
   ( Device (..),
     Queue (..),

@@ -11,6 +11,8 @@
 -- takes all data at once, and gives what was sent within two round trips together, as a
 -- window counts as used only while data waits for it. What a log misses, as acknowledgments
 -- show, is made up.
+--
+-- @since 0.1.0
 module Weft.Tcp.Replay
   ( -- * Packets
     Seen (..),

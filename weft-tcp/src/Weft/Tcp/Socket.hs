@@ -1,6 +1,8 @@
 -- |
 -- The operations of connections and listeners, for GHC's threads. Internal: see
 -- "Weft.Tcp". Errors are those of the kernel's sockets.
+--
+-- @since 0.1.0
 module Weft.Tcp.Socket
   ( -- * Connections
     connect,

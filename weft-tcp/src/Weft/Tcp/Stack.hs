@@ -5,6 +5,8 @@
 -- A connection's state is in an 'MVar': whoever takes it runs one step of the core, sends
 -- what the step gives, and puts it back. Nothing blocks in between. The tables are
 -- changed by atomic operations, and never while holding one another.
+--
+-- @since 0.1.0
 module Weft.Tcp.Stack
   ( -- * The stack
     Stack (..),

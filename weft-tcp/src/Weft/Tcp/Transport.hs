@@ -1,5 +1,7 @@
 -- |
 -- A stack as a "Weft.Transport": what servers are given instead of the kernel's sockets.
+--
+-- @since 0.1.0
 module Weft.Tcp.Transport
   ( tcpTransport,
     toSockAddr,

@@ -6,6 +6,8 @@
 --
 -- Any thread may use a socket; one thread in each direction is usual. Two threads
 -- that send on one stream at the same time may interleave.
+--
+-- @since 0.1.0
 module Weft.Socket.ByteString
   ( -- * Sending
     send,

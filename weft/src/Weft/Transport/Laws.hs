@@ -4,6 +4,8 @@
 -- What every kind of 'Connection' keeps, as actions for the tests of those who implement one. Each
 -- action makes connections, uses them, and throws a 'Violation' when a law does not hold. They
 -- use threads and take from milliseconds to a second each.
+--
+-- @since 0.1.0
 module Weft.Transport.Laws
   ( Law (..),
     Subject (..),

@@ -2,6 +2,8 @@
 -- The ACK field of an acceptable segment (RFC 9293, section 3.10.7.4, fifth step): what
 -- was acknowledged is forgotten, SACK blocks are noted, the round-trip time is
 -- measured, the send window is updated; then recovery looks at the result.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Acknowledge
   ( acknowledgeSegment,
     scaledWindow,

@@ -2,6 +2,8 @@
 -- Streams of bytes as strings one after the other: nothing is copied, but small
 -- strings that lie together, which are merged so that the memory of a buffer is in
 -- proportion to its bytes. All offsets are positions in the stream.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Buffer
   ( -- * A queue: bytes from one position to another
     Buffer,

@@ -1,5 +1,7 @@
 -- |
 -- What a connection is told from outside: the time, and what it may do.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Config
   ( Env (..),
     Config (..),

@@ -4,6 +4,8 @@
 -- Congestion control: an algorithm is a record of functions over a state of its own.
 -- What is common to all, the window during recovery (RFC 6937) and after a timeout,
 -- is not here but in "Weft.Tcp.Core.Recovery".
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Congestion
   ( -- * Algorithms
     Algorithm (..),

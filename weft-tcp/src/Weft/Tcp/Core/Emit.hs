@@ -1,6 +1,8 @@
 -- |
 -- Making segments: what every segment says of the receiving side, the window, the
 -- acknowledgment and the options, and noting that it was said.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Emit
   ( emit,
     emitAck,

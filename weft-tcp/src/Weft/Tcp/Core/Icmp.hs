@@ -2,6 +2,8 @@
 -- What ICMP may do to a connection: less than it asks for (RFC 5927). A message counts
 -- only if the segment that it quotes is outstanding; it never aborts a connection
 -- that is established, and makes no segment smaller than the floor.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Icmp
   ( pathMtu,
     unreached,

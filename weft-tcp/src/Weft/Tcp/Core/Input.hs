@@ -2,6 +2,8 @@
 -- Segments arrive (RFC 9293, section 3.10.7.4), in the RFC's steps: sequence number,
 -- RST, SYN, ACK, URG, data, FIN. With the checks of RFC 7323 (PAWS) before, and those
 -- of RFC 5961 among them.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Input (arrive) where
 
 import Data.ByteString (ByteString)

@@ -1,6 +1,8 @@
 -- |
 -- What holds of every connection after every step, as a function for tests. The list
 -- is empty when all is well; each entry names a rule that is broken.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Invariants
   ( invariants,
     invariantsBetween,

@@ -2,6 +2,8 @@
 -- LISTEN (RFC 9293, section 3.10.7.2), and what protects it: a policy decides for each
 -- SYN whether it may take memory, is answered by a cookie that takes none (RFC 4987),
 -- or is dropped. Pure.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Listener
   ( -- * Policies
     Policy (..),

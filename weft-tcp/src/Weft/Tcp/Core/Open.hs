@@ -1,6 +1,8 @@
 -- |
 -- The beginning of a connection: active and passive opening, and the handshake's
 -- options (RFC 9293, sections 3.5 and 3.10.7.3).
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Open
   ( Opening (..),
     activeOpen,

@@ -2,6 +2,8 @@
 -- Sending what may be sent: lost parts first, then new data, then an acknowledgment
 -- if one is still owed; and setting the timers that watch over it (RFC 9293, section
 -- 3.8.6.2.1; RFC 6298, section 5; RFC 6675, section 5).
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Output
   ( output,
     transmit,

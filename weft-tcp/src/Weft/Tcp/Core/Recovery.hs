@@ -2,6 +2,8 @@
 -- Finding losses and recovering from them: RACK and tail loss probes (RFC 8985) with
 -- SACK, NewReno (RFC 6582) without; proportional rate reduction (RFC 6937) in both.
 -- Sending what is lost is the part of "Weft.Tcp.Core.Output".
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Recovery
   ( Progress (..),
     recoverWith,

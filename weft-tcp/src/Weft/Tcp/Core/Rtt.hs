@@ -1,5 +1,7 @@
 -- |
 -- Round-trip times and the retransmission timeout (RFC 6298).
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Rtt
   ( initialRtt,
     measured,

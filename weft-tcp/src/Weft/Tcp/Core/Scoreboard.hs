@@ -3,6 +3,8 @@
 -- which are lost, and when each was sent, last first (RFC 8985). Operations are
 -- O(log n) for each entry that changes; a part that the peer reports again and again
 -- is looked at once.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Scoreboard
   ( -- * Entries
     Scoreboard,

@@ -2,6 +2,8 @@
 -- What only we can compute: initial sequence numbers (RFC 6528), timestamp offsets
 -- (RFC 7323, section 5.4) and SYN cookies (RFC 4987, section 3.6), from a secret key by
 -- SipHash. Pure: the key and the time are passed in.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Secret
   ( Flow (..),
     Secret,

@@ -2,6 +2,8 @@
 -- The state of a connection (RFC 9293, section 3.3): what each record is for, and
 -- questions about it. Everything is strict; a connection that is idle shares its
 -- empty parts with all others.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.State
   ( -- * A connection
     Conn (..),

@@ -1,5 +1,7 @@
 -- |
 -- What there is to say about a connection at a moment, for tables and logs. Pure.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Summary
   ( Summary (..),
     summary,

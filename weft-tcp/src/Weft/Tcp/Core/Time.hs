@@ -3,6 +3,8 @@
 
 -- |
 -- Time and positions in the stream, as the core counts them.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Time
   ( -- * Time
     Micros (..),

@@ -2,6 +2,8 @@
 -- TIME-WAIT in a few words of memory (RFC 9293, section 3.6.1; RFC 1337; RFC 6191): what
 -- is left of a connection that we closed first, so that its last ACK can be repeated
 -- and its old segments reach nobody else.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.TimeWait
   ( Waiting (..),
     Answer (..),

@@ -1,5 +1,7 @@
 -- |
 -- Timeouts (RFC 9293, section 3.10.8): each timer that is due does its part.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Timeout (timeout) where
 
 import Weft.Tcp.Core.Buffer (emptyAt)

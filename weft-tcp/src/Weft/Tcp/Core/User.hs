@@ -1,5 +1,7 @@
 -- |
 -- The user's calls (RFC 9293, sections 3.10.2 to 3.10.5), as changes of a connection.
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.User
   ( send,
     receive,

@@ -4,6 +4,8 @@
 -- questions about the stack's own addresses are answered. No offload.
 --
 -- All addresses count as on the link, but what 'tapNextHop' sends elsewhere.
+--
+-- @since 0.1.0
 module Weft.Tcp.Device.Tap
   ( TapSettings (..),
     tapNamed,

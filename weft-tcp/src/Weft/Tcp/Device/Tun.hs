@@ -5,6 +5,8 @@
 --
 -- Opening one needs @CAP_NET_ADMIN@, or a device that was made for the user before
 -- (@ip tuntap add@).
+--
+-- @since 0.1.0
 module Weft.Tcp.Device.Tun
   ( TunSettings (..),
     tunNamed,

@@ -4,6 +4,8 @@
 -- TUN and TAP devices (Linux, Documentation/networking/tuntap.rst): nothing but the
 -- calls' types. All return a result or @-errno@. None blocks: descriptors are
 -- non-blocking, and opening only allocates.
+--
+-- @since 0.1.0
 module Weft.Tcp.FFI.Tun
   ( cTunOpen,
     cTunMtu,

@@ -2,6 +2,8 @@
 -- Packets come in (2007, section 4.8: worker_tcp_input): a batch is read, sorted by
 -- connection, and each connection takes its segments in one step, so that a batch is
 -- acknowledged once.
+--
+-- @since 0.1.0
 module Weft.Tcp.Stack.Input
   ( inputLoop,
     arriveBatch,

@@ -3,6 +3,8 @@
 -- |
 -- Steps of connections, for the stack's loops and for its users: run the core, do what
 -- it says, set the timer.
+--
+-- @since 0.1.0
 module Weft.Tcp.Stack.Step
   ( apply,
     inspect,

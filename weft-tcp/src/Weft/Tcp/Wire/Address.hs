@@ -2,6 +2,8 @@
 
 -- |
 -- Internet addresses of both versions, as numbers, and link-layer addresses.
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.Address
   ( -- * Internet addresses
     Address (..),

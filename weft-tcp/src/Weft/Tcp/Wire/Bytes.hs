@@ -3,6 +3,8 @@
 -- @Weft.Tcp.Wire@. Reading a field is a load without a bounds check: each
 -- protocol's @view@ function checks lengths once, before any field is read. A 'Put'
 -- knows its length, so that a header is written into memory of exactly its size.
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.Bytes
   ( -- * Why bytes are no packet
     Malformed (..),

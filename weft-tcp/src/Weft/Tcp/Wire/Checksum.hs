@@ -4,6 +4,8 @@
 -- The Internet checksum (RFC 1071): one's complement sums of 16-bit words, that
 -- can be computed for parts and added. Pure; reading is a C loop of eight bytes a
 -- turn.
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.Checksum
   ( Sum,
     sumBytes,

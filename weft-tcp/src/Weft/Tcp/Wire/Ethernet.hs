@@ -1,5 +1,7 @@
 -- |
 -- Ethernet II frames and ARP (RFC 826), for TAP devices.
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.Ethernet
   ( -- * Frames
     Frame (..),

@@ -3,6 +3,8 @@
 -- 4.5). Pure: time is passed in. What a sender can make it hold is bounded: bytes
 -- and packets in all, parts of a packet, and time. Fragments that overlap discard
 -- their whole packet (RFC 5722, for IPv4 as well).
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.Fragments
   ( Fragments,
     Key (..),

@@ -1,5 +1,7 @@
 -- |
 -- IPv4 (RFC 791): a view of the bytes, and what they mean.
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.IPv4
   ( -- * Bytes
     View,

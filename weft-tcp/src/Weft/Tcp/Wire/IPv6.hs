@@ -1,6 +1,8 @@
 -- |
 -- IPv6 (RFC 8200) with its extension headers: a view of the fixed header, and what
 -- a packet means.
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.IPv6
   ( -- * Bytes
     View,

@@ -1,5 +1,7 @@
 -- |
 -- ICMP for IPv4 (RFC 792, RFC 1191).
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.Icmp
   ( Message (..),
     decode,

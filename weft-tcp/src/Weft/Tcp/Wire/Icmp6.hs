@@ -1,5 +1,7 @@
 -- |
 -- ICMPv6 (RFC 4443) with neighbour discovery (RFC 4861).
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.Icmp6
   ( Message (..),
     decode,

@@ -1,6 +1,8 @@
 -- |
 -- TCP options: maximum segment size (RFC 9293, section 3.2), window scale and
 -- timestamps (RFC 7323), selective acknowledgment (RFC 2018).
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.Options
   ( Options (..),
     Timestamps (..),

@@ -1,6 +1,8 @@
 -- |
 -- Internet packets of either version: the network layer's part of decoding, and
 -- what a transport protocol needs to send.
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.Packet
   ( Packet (..),
     Part (..),

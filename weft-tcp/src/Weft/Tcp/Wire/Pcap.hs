@@ -1,6 +1,8 @@
 -- |
 -- Files of captured packets, as tcpdump(8) and Wireshark read and write them
 -- (pcap-savefile(5)): version 2.4, microseconds or nanoseconds, either byte order.
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.Pcap
   ( LinkType (..),
     Record (..),

@@ -1,5 +1,7 @@
 -- |
 -- TCP segments (RFC 9293, section 3.1): a view of the bytes, and what they mean.
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.Segment
   ( -- * Bytes
     View,

@@ -1,5 +1,7 @@
 -- |
 -- UDP (RFC 768).
+--
+-- @since 0.1.0
 module Weft.Tcp.Wire.Udp
   ( Datagram (..),
     decode,

@@ -6,6 +6,8 @@
 -- > import Weft.Socket
 -- > import Weft.Socket.ByteString.Lazy
 -- > import Prelude hiding (getContents)
+--
+-- @since 0.1.0
 module Weft.Socket.ByteString.Lazy
   ( -- * Sending
     send,

@@ -1,5 +1,7 @@
 -- |
 -- CUBIC (RFC 9438).
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Congestion.Cubic (cubic, Cubic) where
 
 import Weft.Tcp.Core.Congestion

@@ -1,5 +1,7 @@
 -- |
 -- Reno's congestion avoidance (RFC 5681), for NewReno recovery (RFC 6582).
+--
+-- @since 0.1.0
 module Weft.Tcp.Core.Congestion.NewReno (newReno) where
 
 import Weft.Tcp.Core.Congestion

@@ -82,7 +82,7 @@ runCommand line = do
 -- | Run the peer with arguments; fails if it does, after a minute at the latest.
 peer :: [String] -> IO ()
 peer args = do
-  (code, out, err) <- readProcessWithExitCode "timeout" (["100", "python3", "test-kernel/peer.py"] ++ args) ""
+  (code, out, err) <- readProcessWithExitCode "timeout" (["100", "python3", "test/tcp-kernel/peer.py"] ++ args) ""
   unless (code == ExitSuccess) (assertFailure (unwords args ++ ": " ++ show code ++ " " ++ out ++ err))
 
 -- | Start a peer that says when it is ready, for the time of an action.
@@ -90,7 +90,7 @@ startPeer :: [String] -> IO a -> IO a
 startPeer args act = bracket start stop (const act)
   where
     start = do
-      (_, out, _, h) <- createProcess (proc "timeout" (["100", "python3", "test-kernel/peer.py"] ++ args)) {std_out = CreatePipe}
+      (_, out, _, h) <- createProcess (proc "timeout" (["100", "python3", "test/tcp-kernel/peer.py"] ++ args)) {std_out = CreatePipe}
       _ <- hGetLine (fromJust out)
       pure h
     stop h = terminateProcess h >> waitForProcess h

@@ -19,7 +19,7 @@ tests :: TestTree
 tests = testGroup "throughput" [testCase "is within a tenth of the table" compareTable, testCase "SACK repairs a lost tail without a timeout" tails]
 
 golden :: FilePath
-golden = "test/throughput.txt"
+golden = "test/tcp/throughput.txt"
 
 -- | Rows: loss in tenths of a percent, buffer, algorithm, SACK, kbit/s.
 measured :: [(String, Double)]
