@@ -11,7 +11,6 @@ where
 import Control.Concurrent (threadDelay)
 import Control.Exception (try)
 import Control.Monad (forM_, replicateM_, unless, void, when)
-import Weft.Test.Descriptors
 import Foreign.C.Error (Errno (..), eBADF)
 import GHC.IO.Exception (ioe_errno)
 import LawsAsking
@@ -22,6 +21,7 @@ import Test.Tasty.HUnit
 import Weft.Core.Backend
 import Weft.Core.Events
 import Weft.Core.Time (milliseconds)
+import Weft.Test.Descriptors
 
 -- | All laws, for the back end of that name.
 laws :: String -> IO Backend -> TestTree

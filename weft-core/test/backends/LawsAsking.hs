@@ -25,13 +25,13 @@ import Control.Exception (bracket)
 import Control.Monad (forM_)
 import Data.IORef
 import Data.List (sort)
-import Weft.Test.Descriptors
 import System.Posix.Types (Fd)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Core.Backend
 import Weft.Core.Events
 import Weft.Core.Time (milliseconds, seconds)
+import Weft.Test.Descriptors
 
 -- | A test with a back end and descriptors of its own.
 law :: IO Backend -> String -> (Backend -> Fds -> IO ()) -> TestTree

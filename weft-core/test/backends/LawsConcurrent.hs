@@ -13,7 +13,6 @@ import Control.Exception (IOException, bracket_, finally, try)
 import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void, when)
 import Data.IORef
 import qualified Data.Map.Strict as Map
-import Weft.Test.Descriptors
 import GHC.Clock (getMonotonicTimeNSec)
 import LawsAsking
 import System.Exit (ExitCode (ExitSuccess))
@@ -27,6 +26,7 @@ import Test.Tasty.HUnit
 import Weft.Core.Backend
 import Weft.Core.Events
 import Weft.Core.Time (Duration (..), microseconds, milliseconds)
+import Weft.Test.Descriptors
 
 -- Waking ---------------------------------------------------------------------------
 

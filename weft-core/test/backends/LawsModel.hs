@@ -10,13 +10,13 @@ import Control.Concurrent (threadDelay)
 import Control.Exception (bracket)
 import Control.Monad (foldM, forM, void)
 import qualified Data.IntMap.Strict as IntMap
-import Weft.Test.Descriptors
 import LawsAsking
 import System.Posix.Types (Fd)
 import Test.Tasty
 import Test.Tasty.QuickCheck
 import Weft.Core.Backend
 import Weft.Core.Events
+import Weft.Test.Descriptors
 
 -- | What is done, to one of a few sockets.
 data Op

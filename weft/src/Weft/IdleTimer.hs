@@ -223,4 +223,3 @@ remaining d = do
 -- | Has it passed, so that the action ran or is running?
 expired :: IdleTimer -> IO Bool
 expired d = (== stateExpired) <$> peekWord (idleTimerWords d) wordState
-

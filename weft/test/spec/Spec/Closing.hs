@@ -10,7 +10,6 @@ where
 import Control.Concurrent hiding (threadDelay, threadWaitRead, threadWaitWrite)
 import Control.Exception (onException, try)
 import Control.Monad (forM_, when)
-import Weft.Test.Descriptors
 import Foreign.C.Error (eBADF)
 import GHC.IO.Exception (IOException)
 import Harness
@@ -19,6 +18,7 @@ import System.Posix.Types (Fd (..))
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Runtime (stopManagers)
+import Weft.Test.Descriptors
 import Weft.Thread
 
 tests :: TestTree

@@ -12,7 +12,6 @@ import Control.Concurrent
 import Control.Exception
 import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void, when)
 import Data.IORef
-import Weft.Test.Descriptors
 import Foreign.C.Error (eBADF)
 import GHC.Conc (getUncaughtExceptionHandler, setUncaughtExceptionHandler)
 import Harness
@@ -20,6 +19,7 @@ import System.Posix.Types (Fd)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Event
+import Weft.Test.Descriptors
 
 -- | With a manager that is running.
 withManager :: (EventManager -> IO a) -> IO a

@@ -10,7 +10,6 @@ import Control.Exception
 import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void, when)
 import Data.IORef
 import Data.List (sort)
-import Weft.Test.Descriptors
 import GHC.Clock (getMonotonicTime)
 import Harness
 import Spec.Event (counter, quietly, withManager)
@@ -18,6 +17,7 @@ import System.Directory (listDirectory)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Event
+import Weft.Test.Descriptors
 import Prelude hiding (init)
 
 tests :: TestTree

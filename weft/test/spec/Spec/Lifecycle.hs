@@ -11,7 +11,6 @@ import Control.Exception
 import Control.Monad
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
-import Weft.Test.Descriptors
 import Harness
 import System.Exit (ExitCode (..))
 import System.IO (hPutStrLn, stderr)
@@ -22,6 +21,7 @@ import Weft.Duration
 import Weft.Runtime (stopManagers)
 import Weft.Socket
 import Weft.Socket.ByteString
+import Weft.Test.Descriptors
 import Weft.Thread
 
 tests :: TestTree

@@ -11,7 +11,6 @@ import Control.Monad
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
-import Weft.Test.Descriptors (openPath, withFds)
 import Foreign.C.Error (eBADF, eCONNRESET, ePIPE)
 import Foreign.Marshal.Alloc (allocaBytes)
 import Harness
@@ -29,6 +28,7 @@ import Test.Tasty.HUnit
 import Weft.Duration
 import Weft.Socket
 import Weft.Socket.ByteString
+import Weft.Test.Descriptors (openPath, withFds)
 import Weft.Thread (threadWaitRead)
 
 tests :: TestTree

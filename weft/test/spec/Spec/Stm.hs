@@ -8,12 +8,12 @@ where
 
 import Control.Concurrent.STM hiding (registerDelay)
 import Control.Monad (forM_, replicateM, replicateM_, void, when)
-import Weft.Test.Descriptors
 import Foreign.C.Error (eBADF)
 import Harness
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Metrics
+import Weft.Test.Descriptors
 import Weft.Thread
 
 tests :: TestTree

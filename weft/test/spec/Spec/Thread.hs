@@ -12,7 +12,6 @@ where
 
 import Control.Exception
 import Control.Monad (forM, forM_, replicateM, when)
-import Weft.Test.Descriptors
 import Foreign.C.Error (eBADF)
 import qualified GHC.Conc as G
 import Harness
@@ -20,6 +19,7 @@ import System.Posix.IO (dup)
 import System.Posix.Types (Fd)
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.Test.Descriptors
 import qualified Weft.Thread as W
 
 -- | One way to wait.
