@@ -83,7 +83,7 @@ data Scenario = Scenario
 scenario :: Seed -> Link -> Host -> Host -> Scenario
 scenario s l a b = Scenario l a {hostOpens = True} b s 30000000000 maxBound
 
-data Outcome = Delivered | Gave Ending Ending | Hung [State] | Broken [String]
+data Outcome = Delivered | Gave CloseReason CloseReason | Hung [State] | Broken [String]
   deriving (Eq, Show)
 
 data Result = Result

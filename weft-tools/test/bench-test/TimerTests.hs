@@ -25,8 +25,8 @@ timers =
     "timers"
     [ testCase "a program's figures" $ do
         eitherDecode "{\"wall_s\": 1.5, \"early\": 0, \"cpu_s\": 2.8e-2}"
-          @?= Right (Figures (M.fromList [("wall_s", 1.5), ("early", 0), ("cpu_s", 0.028)]))
-        either (const True) (const False) (eitherDecode "{\"wall_s\": \"long\"}" :: Either String Figures) @? "words",
+          @?= Right (SubjectMetrics (M.fromList [("wall_s", 1.5), ("early", 0), ("cpu_s", 0.028)]))
+        either (const True) (const False) (eitherDecode "{\"wall_s\": \"long\"}" :: Either String SubjectMetrics) @? "words",
       testCase "ghc is spared ten million threads" $ do
         threadsOf "ghc" Own @?= [10000, 100000, 1000000, 1000000]
         threadsOf "weft" Own @?= [10000, 100000, 1000000, 10000000, 1000000]

@@ -193,13 +193,13 @@ registerFd_ :: EventManager -> IOCallback -> Fd -> Events -> Lifetime -> IO ()
 registerFd_ m callback fd evs lifetime = void (registerFd m callback fd evs lifetime)
 
 -- | Take a registration back. Its callback does not start any more, though one
--- that has begun may still be running. No effect on one that has ended. O(log n).
-unregisterFd :: EventManager -> FdKey -> IO ()
-unregisterFd m = void . unregisterFd_ m
+-- that has begun may still be running. 'True' if the registration was still there; no effect on one that has ended. O(log n).
+unregisterFd :: EventManager -> FdKey -> IO Bool
+unregisterFd m key = unregister (Core.managerRegistry m) (keyFd key) (keyNumber key)
 
--- | 'unregisterFd'; 'True' if the registration was still there.
-unregisterFd_ :: EventManager -> FdKey -> IO Bool
-unregisterFd_ m key = unregister (Core.managerRegistry m) (keyFd key) (keyNumber key)
+-- | 'unregisterFd' without its result.
+unregisterFd_ :: EventManager -> FdKey -> IO ()
+unregisterFd_ m = void . unregisterFd m
 
 -- | Close a descriptor with the given action; its registrations end, and their
 -- callbacks run with 'evtClose' on the calling thread. Nobody can register the

@@ -14,7 +14,7 @@ module Weft.Http.Render
     refusalMessage,
     headRoom,
     renderHead,
-    Ending (..),
+    ConnectionField (..),
     putBytes,
     putCrlf,
     putDecimal,
@@ -114,7 +114,7 @@ safe bytes = wide 0
         c = byteAt bytes i
 
 -- | What the connection does after a response, as far as it has to be said.
-data Ending = Silent | SayClose | SayKeepAlive
+data ConnectionField = Silent | SayClose | SayKeepAlive
 
 -- | Bytes that 'renderHead' needs at most, and some 64 more for what is written behind it.
 headRoom :: Shared -> Status -> Survey -> Int
@@ -123,7 +123,7 @@ headRoom shared status (Survey size _ _) =
 
 -- | Write a head but for its length or coding and the empty line at its end; where it ends. The status line says HTTP\/1.1
 -- whatever the request's version (RFC 9110, 6.2). With 'False' a declared length is left out.
-renderHead :: Shared -> Ptr Word8 -> Status -> ResponseHeaders -> Survey -> Ending -> Bool -> IO (Ptr Word8)
+renderHead :: Shared -> Ptr Word8 -> Status -> ResponseHeaders -> Survey -> ConnectionField -> Bool -> IO (Ptr Word8)
 renderHead shared p0 status fields (Survey _ _ bits) ending withLength = do
   when (hasBit bitBroken bits) (throwIO (ErrorCall "Weft.Http: a response field with a line end or a zero byte"))
   p1 <- putBytes p0 "HTTP/1.1 "

@@ -84,7 +84,7 @@ persists client h body bits
     flags = headFlags h
 
 -- | What the head says of that.
-endingFor :: Head -> Bool -> Ending
+endingFor :: Head -> Bool -> ConnectionField
 endingFor h keep
   | not keep = SayClose
   | hasFlag flagOld (headFlags h) = SayKeepAlive

@@ -46,26 +46,26 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
     quietly _ = pure ()
     serveStream = do
       begun <- newIORef False
-      patience <- newPatience
-      request <- requestFor h head' s patience begun
-      let respond response = ResponseReceived <$ (sendResponse h s patience begun request response >> finishRequest patience)
+      waited <- newStreamWait
+      request <- requestFor h head' s waited begun
+      let respond response = ResponseReceived <$ (sendResponse h s waited begun request response >> finishRequest waited)
       r <- try (unmask (void (http2Application h request respond)))
-      either (failed request begun patience) pure r
+      either (failed request begun waited) pure r
     -- RFC 9113, 8.1: a client that is still sending is told to stop. First some of it is dropped, as there are clients (curl
     -- 7.88) that then lose the response.
-    finishRequest patience = do
+    finishRequest waited = do
       Body _ end <- readTVarIO (streamBody s)
       when (end == BodyOpen) $ do
-        r <- try (dropBody patience mostDropped)
+        r <- try (dropBody waited mostDropped)
         case r of
           Right True -> pure ()
           Right False -> reset NoError
           Left e -> const (reset NoError) (e :: Stalled)
-    dropBody patience left
+    dropBody waited left
       | left <= 0 = pure False
       | otherwise = do
-        piece <- readBody h s patience
-        if B.null piece then pure True else dropBody patience (left - B.length piece)
+        piece <- readBody h s waited
+        if B.null piece then pure True else dropBody waited (left - B.length piece)
     mostDropped = 8388608
     ended = do
       t <- now
@@ -77,20 +77,20 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
       writeIORef (http2IdleSince h) t
       atomically (modifyTVar' (http2Live h) (subtract 1))
       when (unread > 0) (giveBack h unread `catch` quietly)
-    failed request begun patience e
+    failed request begun waited e
       | Just StreamCancelled <- fromException e = pure ()
       | Just Stalled <- fromException e = stalled
       | Just io <- fromException e,
         const True (io :: IOException) = do
         gone <- not . IntMap.member (streamId s) <$> readTVarIO (http2Streams h)
-        unless gone (report request begun patience e)
-      | otherwise = report request begun patience e
-    report request begun patience e = do
+        unless gone (report request begun waited e)
+      | otherwise = report request begun waited e
+    report request begun waited e = do
       http2OnException (http2Settings h) (Just request) e `catch` quietly
       sent <- readIORef begun
       if sent
         then reset InternalError
-        else unmask (sendResponse h s patience begun request wrong) `catch` \e' -> const (reset InternalError) (e' :: SomeException)
+        else unmask (sendResponse h s waited begun request wrong) `catch` \e' -> const (reset InternalError) (e' :: SomeException)
     wrong = responseLBS internalServerError500 [(hContentType, "text/plain; charset=utf-8")] "Something went wrong"
     reset code = writeFrames h (const (pure [resetFrame (streamId s) code]))
     -- A client to which nothing at all could be sent meanwhile is done with.
@@ -105,8 +105,8 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
 
 -- Requests ---------------------------------------------------------------------------
 
-requestFor :: Http2 -> Head -> Stream -> Patience -> IORef Bool -> IO Request
-requestFor h head' s patience begun = do
+requestFor :: Http2 -> Head -> Stream -> StreamWait -> IORef Bool -> IO Request
+requestFor h head' s waited begun = do
   asked <- newIORef (lookup "expect" (headFields head') == Just "100-continue")
   let (path, query) = B8.break (== '?') (headTarget head')
       field name = lookup name (headFields head')
@@ -116,7 +116,7 @@ requestFor h head' s patience begun = do
         when (first && not sent) $ do
           writeIORef asked False
           writeHead [(":status", "100")]
-        readBody h s patience
+        readBody h s waited
       writeHead fields = writeFrames h $ \encoder -> do
         size <- readIORef (http2FrameSize h)
         headerFrames 0 (streamId s) size <$> encodeFields encoder fields
@@ -142,9 +142,9 @@ requestFor h head' s patience begun = do
       }
 
 -- | The next piece of the body; empty at its end. Throws when the client broke it off.
-readBody :: Http2 -> Stream -> Patience -> IO ByteString
-readBody h s patience = do
-  piece <- awaitClient h patience $ do
+readBody :: Http2 -> Stream -> StreamWait -> IO ByteString
+readBody h s waited = do
+  piece <- awaitClient h waited $ do
     Body pieces end <- readTVar (streamBody s)
     case viewl pieces of
       next :< rest -> Just next <$ writeTVar (streamBody s) (Body rest end)
@@ -156,7 +156,7 @@ readBody h s patience = do
     Nothing -> ioError (userError "Weft.Http2: the request was broken off")
     Just bytes -> do
       unless (B.null bytes) $ do
-        progressed patience (B.length bytes)
+        progressed waited (B.length bytes)
         room <- atomically $ do
           Body _ end <- readTVar (streamBody s)
           room <- readTVar (streamRoom s)
@@ -174,8 +174,8 @@ readBody h s patience = do
 
 -- Responses --------------------------------------------------------------------------
 
-sendResponse :: Http2 -> Stream -> Patience -> IORef Bool -> Request -> Response -> IO ()
-sendResponse h s patience begun request response = case response of
+sendResponse :: Http2 -> Stream -> StreamWait -> IORef Bool -> Request -> Response -> IO ()
+sendResponse h s waited begun request response = case response of
   ResponseBuilder status fields builder -> sendBuilder status fields builder
   ResponseFile status fields path part ->
     withPlace . http2WithFile (http2Settings h) request status fields path part $ \case
@@ -184,21 +184,21 @@ sendResponse h s patience begun request response = case response of
         let sized = if isJust (lookup hContentLength fields') then fields' else (hContentLength, B8.pack (show size)) : fields'
             nothing = bodiless status' || size == 0
         begin status' sized nothing
-        unless nothing (sendFileRange h s patience range)
+        unless nothing (sendFileRange h s waited range)
   ResponseStream status fields stream
     | bodiless status -> begin status fields True
     | otherwise -> do
       begin status fields False
       pending <- newIORef (Pending [] 0)
-      stream (collect h s patience pending) (flush h s patience pending False)
-      flush h s patience pending True
-  ResponseRaw _ other -> sendResponse h s patience begun request other
+      stream (collect h s waited pending) (flush h s waited pending False)
+      flush h s waited pending True
+  ResponseRaw _ other -> sendResponse h s waited begun request other
   where
     bodiless status = requestMethod request == methodHead || status == noContent204 || status == notModified304
     -- No file is open for a client that takes nothing, and not many are for one that takes little.
     withPlace act
       | requestMethod request == methodHead = act
-      | otherwise = bracket_ (awaitClient h patience takePlace) (atomically (modifyTVar' (http2Files h) (subtract 1))) act
+      | otherwise = bracket_ (awaitClient h waited takePlace) (atomically (modifyTVar' (http2Files h) (subtract 1))) act
     takePlace = do
       whole <- readTVar (http2Window h)
       own <- readTVar (streamWindow s)
@@ -221,18 +221,18 @@ sendResponse h s patience begun request response = case response of
           writeIORef begun True
           together <- reserveAll h s (B.length bytes)
           if not together
-            then begin status fields False >> sendBytes h s patience True bytes
+            then begin status fields False >> sendBytes h s waited True bytes
             else (`onException` unreserve h (B.length bytes)) $ do
               writeFrames h $ \encoder -> do
                 answered h s
                 size <- readIORef (http2FrameSize h)
                 frames <- headerFrames 0 (streamId s) size <$> encodeFields encoder block
                 pure (frames <> [frameHead typeData flagEndStream (streamId s) (B.length bytes), bytes])
-              wrote h patience (B.length bytes)
+              wrote h waited (B.length bytes)
         chunks -> begin status fields False >> sendChunks chunks
-    sendChunks [] = sendBytes h s patience True B.empty
-    sendChunks [bytes] = sendBytes h s patience True bytes
-    sendChunks (bytes : rest) = sendBytes h s patience False bytes >> sendChunks rest
+    sendChunks [] = sendBytes h s waited True B.empty
+    sendChunks [bytes] = sendBytes h s waited True bytes
+    sendChunks (bytes : rest) = sendBytes h s waited False bytes >> sendChunks rest
 
 -- | RFC 9113, 8.2: names in lower case, nothing of the connection; what could not be a field is left out.
 headFieldsOf :: Http2 -> Status -> ResponseHeaders -> IO [(ByteString, ByteString)]
@@ -247,49 +247,49 @@ headFieldsOf h status fields = do
 -- | What an application has given to a stream and was not sent: in reverse, with its size.
 data Pending = Pending [ByteString] !Int
 
-collect :: Http2 -> Stream -> Patience -> IORef Pending -> Builder -> IO ()
-collect h s patience ref builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
+collect :: Http2 -> Stream -> StreamWait -> IORef Pending -> Builder -> IO ()
+collect h s waited ref builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
   Pending pieces size <- readIORef ref
   writeIORef ref (Pending (bytes : pieces) (size + B.length bytes))
-  when (size + B.length bytes >= 16384) (flush h s patience ref False)
+  when (size + B.length bytes >= 16384) (flush h s waited ref False)
 
-flush :: Http2 -> Stream -> Patience -> IORef Pending -> Bool -> IO ()
-flush h s patience ref final = do
+flush :: Http2 -> Stream -> StreamWait -> IORef Pending -> Bool -> IO ()
+flush h s waited ref final = do
   Pending pieces size <- readIORef ref
   writeIORef ref (Pending [] 0)
-  when (size > 0 || final) (sendBytes h s patience final (B.concat (reverse pieces)))
+  when (size > 0 || final) (sendBytes h s waited final (B.concat (reverse pieces)))
 
 -- | Send bytes of the body as the client takes them.
-sendBytes :: Http2 -> Stream -> Patience -> Bool -> ByteString -> IO ()
-sendBytes h s patience final bytes
+sendBytes :: Http2 -> Stream -> StreamWait -> Bool -> ByteString -> IO ()
+sendBytes h s waited final bytes
   | B.null bytes = when final (writeFrames h (const ([frameHead typeData flagEndStream (streamId s) 0] <$ answered h s)))
   | otherwise = do
-    n <- withReserved h s patience (B.length bytes) $ \n ->
+    n <- withReserved h s waited (B.length bytes) $ \n ->
       writeFrames h . const $ do
         when (flags n /= 0) (answered h s)
         pure [frameHead typeData (flags n) (streamId s) n, B.take n bytes]
-    when (n < B.length bytes) (sendBytes h s patience final (B.drop n bytes))
+    when (n < B.length bytes) (sendBytes h s waited final (B.drop n bytes))
   where
     flags n = if final && n == B.length bytes then flagEndStream else 0
 
 -- | Send part of a file as the client takes it.
-sendFileRange :: Http2 -> Stream -> Patience -> FileRange -> IO ()
-sendFileRange h s patience (FileRange fd offset size) = when (size > 0) $ do
+sendFileRange :: Http2 -> Stream -> StreamWait -> FileRange -> IO ()
+sendFileRange h s waited (FileRange fd offset size) = when (size > 0) $ do
   let wanted = fromIntegral (min size 16384)
-  n <- withReserved h s patience wanted $ \n -> do
+  n <- withReserved h s waited wanted $ \n -> do
     when (fromIntegral n == size) (answered h s)
     writeFile' h [frameHead typeData (if fromIntegral n == size then flagEndStream else 0) (streamId s) n] (FileRange fd offset (fromIntegral n))
-  sendFileRange h s patience (FileRange fd (offset + fromIntegral n) (size - fromIntegral n))
+  sendFileRange h s waited (FileRange fd (offset + fromIntegral n) (size - fromIntegral n))
 
 -- | The next frame ends the response.
 answered :: Http2 -> Stream -> IO ()
 answered h s = atomically (release h s)
 
 -- | Wait until the client takes at least a byte, and write a frame of as many as it takes.
-withReserved :: Http2 -> Stream -> Patience -> Int -> (Int -> IO ()) -> IO Int
-withReserved h s patience wanted write = mask_ $ do
+withReserved :: Http2 -> Stream -> StreamWait -> Int -> (Int -> IO ()) -> IO Int
+withReserved h s waited wanted write = mask_ $ do
   most <- readIORef (http2FrameSize h)
-  n <- awaitClient h patience $ do
+  n <- awaitClient h waited $ do
     whole <- readTVar (http2Window h)
     own <- readTVar (streamWindow s)
     let n = minimum [whole, own, wanted, most]
@@ -297,7 +297,7 @@ withReserved h s patience wanted write = mask_ $ do
     writeTVar (http2Window h) (whole - n)
     n <$ writeTVar (streamWindow s) (own - n)
   write n `onException` unreserve h n
-  n <$ wrote h patience n
+  n <$ wrote h waited n
 
 -- | Room for all of it at once, if there is.
 reserveAll :: Http2 -> Stream -> Int -> IO Bool
@@ -311,8 +311,8 @@ reserveAll h s n = atomically $ do
 unreserve :: Http2 -> Int -> IO ()
 unreserve h n = atomically (modifyTVar' (http2Window h) (+ n))
 
-wrote :: Http2 -> Patience -> Int -> IO ()
-wrote h patience n = do
-  progressed patience n
+wrote :: Http2 -> StreamWait -> Int -> IO ()
+wrote h waited n = do
+  progressed waited n
   now >>= writeIORef (http2Progress h)
   atomicModifyIORef' (http2Earned h) (\k -> (k + 1, ()))

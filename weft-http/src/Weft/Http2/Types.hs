@@ -24,8 +24,8 @@ module Weft.Http2.Types
     windowFrame,
 
     -- * Waiting for the client
-    Patience,
-    newPatience,
+    StreamWait,
+    newStreamWait,
     progressed,
     awaitClient,
     Stalled (..),
@@ -233,7 +233,7 @@ windowFrame stream n = frame typeWindowUpdate 0 stream (B.drop 5 (frameHead 0 0 
 -- Waiting for the client -------------------------------------------------------------
 
 -- | How long a stream has waited for its client, in nanoseconds, and how many bytes it has moved. One thread.
-data Patience = Patience !(IORef Int64) !(IORef Int)
+data StreamWait = StreamWait !(IORef Int64) !(IORef Int)
 
 -- | The client was too slow.
 data Stalled = Stalled
@@ -241,16 +241,16 @@ data Stalled = Stalled
 
 instance Exception Stalled
 
-newPatience :: IO Patience
-newPatience = Patience <$> newIORef 0 <*> newIORef 0
+newStreamWait :: IO StreamWait
+newStreamWait = StreamWait <$> newIORef 0 <*> newIORef 0
 
 -- | So many bytes were moved, which earns their time.
-progressed :: Patience -> Int -> IO ()
-progressed (Patience _ bytes) n = modifyIORef' bytes (+ n)
+progressed :: StreamWait -> Int -> IO ()
+progressed (StreamWait _ bytes) n = modifyIORef' bytes (+ n)
 
 -- | Wait for what the client has to do; throws 'Stalled' when it has used up its time.
-awaitClient :: Http2 -> Patience -> STM a -> IO a
-awaitClient h (Patience waited bytes) act = do
+awaitClient :: Http2 -> StreamWait -> STM a -> IO a
+awaitClient h (StreamWait waited bytes) act = do
   first <- atomically ((Just <$> act) `orElse` pure Nothing)
   maybe wait pure first
   where

@@ -22,7 +22,7 @@ module Weft.Tcp.Core
     -- * Connections
     Conn,
     State (..),
-    Ending (..),
+    CloseReason (..),
     state,
     readable,
     sendSpace,
@@ -106,7 +106,7 @@ data Signal
     Urgent
   | -- | Something is wrong, and the connection goes on (MUST-47).
     Soft !SoftError
-  | Ended !Ending
+  | Ended !CloseReason
   deriving (Eq, Show)
 
 -- | What a user may be told of a connection that goes on.

@@ -117,7 +117,7 @@ recv sock deadline n
       [one] -> pure one
       many -> pure (B.concat many)
 
-errnoOf :: Ending -> Errno
+errnoOf :: CloseReason -> Errno
 errnoOf why = case why of
   TimedOut -> eTIMEDOUT
   Unreachable -> eHOSTUNREACH

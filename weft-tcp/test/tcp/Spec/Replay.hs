@@ -16,7 +16,7 @@ import Test.Tasty.HUnit
 import Weft.Duration (seconds)
 import Weft.Tcp
 import Weft.Tcp.Capture
-import Weft.Tcp.Core (Ending (..), Instant (..), State (..), millis)
+import Weft.Tcp.Core (CloseReason (..), Instant (..), State (..), millis)
 import Weft.Tcp.Device
 import Weft.Tcp.Replay
 import Weft.Tcp.Wire.Options (noOptions)

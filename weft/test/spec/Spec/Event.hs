@@ -106,7 +106,7 @@ lifetimes =
       stays 30 "called though drained" ((== n) <$> count)
       say w 1
       eventually "called again" ((> n) <$> count)
-      unregisterFd_ m key >>= assertBool "was not there"
+      unregisterFd m key >>= assertBool "was not there"
       pause 5
       n' <- count
       stays 30 "called though unregistered" ((== n') <$> count),
@@ -121,7 +121,7 @@ lifetimes =
       ones >>= (@?= 1)
       registerFd_ m (\_ _ -> once) r evtRead OneShot
       eventually "the second OneShot" ((== 2) <$> ones)
-      unregisterFd m key
+      unregisterFd_ m key
       registerFd_ m (\_ _ -> once) r evtRead OneShot
       eventually "the third OneShot" ((== 3) <$> ones)
       stays 20 "called once too often" ((== 3) <$> ones)
@@ -133,19 +133,19 @@ registrations =
       (r, w) <- pipe fds
       (put, _, none) <- mailbox
       key <- registerFd m put r evtRead OneShot
-      unregisterFd_ m key >>= assertBool "was not there"
-      unregisterFd_ m key >>= assertBool "was there twice" . not
+      unregisterFd m key >>= assertBool "was not there"
+      unregisterFd m key >>= assertBool "was there twice" . not
       say w 1
       stays 30 "called" none,
     test "taking one back leaves the others" $ \m fds -> do
       (r, w) <- pipe fds
       (put, get, none) <- mailbox
       keys <- replicateM 5 (registerFd m put r evtRead OneShot)
-      forM_ (take 3 keys) (unregisterFd m)
+      forM_ (take 3 keys) (unregisterFd_ m)
       say w 1
       replicateM_ 2 get
       stays 30 "called too often" none
-      forM_ keys $ \k -> unregisterFd_ m k >>= assertBool "was still there" . not,
+      forM_ keys $ \k -> unregisterFd m k >>= assertBool "was still there" . not,
     test "many descriptors: each is called once" $ \m fds -> do
       pipes <- replicateM 500 (pipe fds)
       (hit, count) <- counter
@@ -166,7 +166,7 @@ registrations =
           finishes "callback" (takeMVar done)
           void (drain r)
           key <- registerFd m (\_ _ -> hit) r evtRead OneShot
-          unregisterFd_ m key >>= assertBool "was not there"
+          unregisterFd m key >>= assertBool "was not there"
       count >>= (@?= 800),
     testCase "many managers at once, on one descriptor and on many" . withFds $ \fds -> do
       (r, w) <- pipe fds
@@ -237,7 +237,7 @@ kinds =
         self <- myThreadId
         key <- registerFd m (\_ e -> myThreadId >>= \t -> modifyIORef ref ((t, e) :)) f evtRead life
         readIORef ref >>= (@?= [(self, evtRead)])
-        unregisterFd_ m key >>= assertBool "was registered" . not
+        unregisterFd m key >>= assertBool "was registered" . not
       shutdown m,
     test "bad descriptors: EBADF, and nothing is registered" $ \m fds -> do
       (r, w) <- pipe fds
@@ -276,7 +276,7 @@ callbacks =
       let first key e = do
             e @?= evtRead
             keyFd key @?= r
-            unregisterFd m other
+            unregisterFd_ m other
             say w2 1
             void (registerTimeout m (milliseconds 1) (registerFd_ m second r evtRead OneShot))
           second _ _ = do

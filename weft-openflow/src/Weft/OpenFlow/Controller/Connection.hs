@@ -22,7 +22,7 @@ import Weft.OpenFlow.Controller.Framer
 import Weft.OpenFlow.Controller.Handshake
 import Weft.OpenFlow.Controller.Outlet
 import Weft.OpenFlow.Controller.Types
-import Weft.OpenFlow.Controller.Watch
+import Weft.OpenFlow.Controller.Liveness
 import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
@@ -95,7 +95,7 @@ joined c s ports = bracket enter leave . const
 -- | Messages until the end; why it ended.
 run :: Controller -> Session -> ByteString -> IO String
 run c s first = do
-  withWatch (settingsEchoAfter settings) (settingsDeadAfter settings) ask (connAbort connection) $ \watch ->
+  withLiveness (settingsEchoAfter settings) (settingsDeadAfter settings) ask (connAbort connection) $ \watch ->
     go watch nothingPartial first
   where
     settings = controllerSettings c

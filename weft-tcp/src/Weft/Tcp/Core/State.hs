@@ -9,7 +9,7 @@ module Weft.Tcp.Core.State
     Conn (..),
     State (..),
     Origin (..),
-    Ending (..),
+    CloseReason (..),
     isSynchronized,
 
     -- * Its parts
@@ -68,11 +68,11 @@ data State
   | Closing
   | LastAck
   | TimeWait
-  | Closed !Ending
+  | Closed !CloseReason
   deriving (Eq, Show)
 
 -- | Why a connection is closed.
-data Ending
+data CloseReason
   = -- | Both sides closed it, and everything was acknowledged.
     Finished
   | -- | The peer refused it: RST in answer to our SYN.

@@ -87,7 +87,7 @@ stateName st = case st of
   Closed _ -> "CLOSED"
 
 -- | Why a connection is closed, in words.
-endingName :: Ending -> String
+endingName :: CloseReason -> String
 endingName why = case why of
   Finished -> "finished"
   Refused -> "refused"

@@ -42,7 +42,7 @@ timeout env = stateEnds `next` delayedAck `next` reordering `next` lossProbe `ne
       | due keepAliveAt c = sendKeepAlive env c
       | otherwise = (c, [])
 
-close :: Ending -> Conn -> Conn
+close :: CloseReason -> Conn -> Conn
 close why c =
   c
     { state = Closed why,

@@ -105,7 +105,7 @@ pendingCases count =
 -- rest (its run-time system collects once when nothing happens any more).
 watched :: Env -> Child -> IO Metrics
 watched env child = do
-  Figures full <- hearJson 60 child
+  SubjectMetrics full <- hearJson 60 child
   sleep (planSettle plan)
   switches <- voluntarySwitches (childPid child)
   cpu <- cpuSeconds (childPid child)
@@ -114,7 +114,7 @@ watched env child = do
   switchesAfter <- voluntarySwitches (childPid child)
   peak <- peakResidentBytes (childPid child)
   tell child "go"
-  Figures cancelled <- hearJson 60 child
+  SubjectMetrics cancelled <- hearJson 60 child
   pure . M.unions $
     [ full,
       cancelled,

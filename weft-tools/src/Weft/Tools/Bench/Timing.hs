@@ -14,7 +14,7 @@ module Weft.Tools.Bench.Timing
 
     -- * Measuring
     selfMeasured,
-    Figures (..),
+    SubjectMetrics (..),
   )
 where
 
@@ -65,7 +65,7 @@ trialCase measure trial =
 -- | The figures that the program prints, and the most memory that was ever resident.
 selfMeasured :: Env -> Child -> IO Metrics
 selfMeasured _ child = do
-  Figures figures <- hearJson patience child
+  SubjectMetrics figures <- hearJson patience child
   peak <- peakResidentBytes (childPid child)
   pure (M.insert "max_rss_mb" (peak / 1e6) figures)
 
@@ -74,8 +74,8 @@ patience :: Double
 patience = 300
 
 -- | An object of numbers.
-newtype Figures = Figures Metrics
+newtype SubjectMetrics = SubjectMetrics Metrics
   deriving (Eq, Show)
 
-instance FromJSON Figures where
-  parseJSON = fmap Figures . parseJSON
+instance FromJSON SubjectMetrics where
+  parseJSON = fmap SubjectMetrics . parseJSON

@@ -6,9 +6,9 @@
 --   Quiet    deadline: ask          -> Asked (the dispatcher)
 --   Asked    deadline: drop         -> Quiet (the switch's thread, when something came)
 -- @
-module Weft.OpenFlow.Controller.Watch
-  ( Watch,
-    withWatch,
+module Weft.OpenFlow.Controller.Liveness
+  ( Liveness,
+    withLiveness,
     alive,
   )
 where
@@ -20,70 +20,70 @@ import Weft.Duration (Duration)
 import Weft.IdleTimer
 
 -- | The watch over a switch.
-data Watch = Watch
-  { watchAfter :: !Duration,
-    watchDead :: !Duration,
+data Liveness = Liveness
+  { livenessAfter :: !Duration,
+    livenessDead :: !Duration,
     -- | Sends an ECHO_REQUEST; does not block.
-    watchAsk :: IO (),
+    livenessAsk :: IO (),
     -- | Drops the connection; does not block.
-    watchDrop :: IO (),
-    -- | Written under 'watchLock'; read without it by the switch's thread.
-    watchState :: !(IORef State),
-    watchLock :: !(MVar ())
+    livenessDrop :: IO (),
+    -- | Written under 'livenessLock'; read without it by the switch's thread.
+    livenessState :: !(IORef LivenessState),
+    livenessLock :: !(MVar ())
   }
 
-data State = Quiet !IdleTimer | Asked !IdleTimer | Over
+data LivenessState = Quiet !IdleTimer | Asked !IdleTimer | Over
 
 -- | Watch while an action runs: ask after that long, drop after that long more.
-withWatch :: Duration -> Duration -> IO () -> IO () -> (Watch -> IO a) -> IO a
-withWatch after dead ask gone = bracket start over
+withLiveness :: Duration -> Duration -> IO () -> IO () -> (Liveness -> IO a) -> IO a
+withLiveness after dead ask gone = bracket start over
   where
     start = do
       state <- newIORef Over
       lock <- newMVar ()
-      let w = Watch after dead ask gone state lock
+      let w = Liveness after dead ask gone state lock
       d <- newIdleTimer after (silent w)
       -- The deadline may have passed by now only if it is shorter than this takes.
       atomicModifyIORef' state (\s -> case s of Over -> (Quiet d, ()); _ -> (s, ()))
       pure w
-    over w = withMVar (watchLock w) $ \_ -> do
-      state <- readIORef (watchState w)
-      writeIORef (watchState w) Over
+    over w = withMVar (livenessLock w) $ \_ -> do
+      state <- readIORef (livenessState w)
+      writeIORef (livenessState w) Over
       stopState state
 
-stopState :: State -> IO ()
+stopState :: LivenessState -> IO ()
 stopState state = case state of
   Quiet d -> stop d
   Asked d -> stop d
   Over -> pure ()
 
 -- | On the dispatcher, which must not wait: who holds the lock ends the watch or has just heard the switch.
-silent :: Watch -> IO ()
+silent :: Liveness -> IO ()
 silent w = do
-  free <- tryTakeMVar (watchLock w)
+  free <- tryTakeMVar (livenessLock w)
   case free of
     Nothing -> pure ()
     Just () -> do
-      state <- readIORef (watchState w)
+      state <- readIORef (livenessState w)
       case state of
         Over -> pure ()
         _ -> do
-          d <- newIdleTimer (watchDead w) (watchDrop w)
-          writeIORef (watchState w) (Asked d)
-          watchAsk w
-      putMVar (watchLock w) ()
+          d <- newIdleTimer (livenessDead w) (livenessDrop w)
+          writeIORef (livenessState w) (Asked d)
+          livenessAsk w
+      putMVar (livenessLock w) ()
 
 -- | Something came from the switch. By its thread.
-alive :: Watch -> IO ()
+alive :: Liveness -> IO ()
 alive w = do
-  state <- readIORef (watchState w)
+  state <- readIORef (livenessState w)
   case state of
     Quiet d -> reset d
-    _ -> withMVar (watchLock w) $ \_ -> do
-      now <- readIORef (watchState w)
+    _ -> withMVar (livenessLock w) $ \_ -> do
+      now <- readIORef (livenessState w)
       case now of
         Asked d -> do
           stop d
-          d' <- newIdleTimer (watchAfter w) (silent w)
-          writeIORef (watchState w) (Quiet d')
+          d' <- newIdleTimer (livenessAfter w) (silent w)
+          writeIORef (livenessState w) (Quiet d')
         _ -> pure ()
