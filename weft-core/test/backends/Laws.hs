@@ -139,9 +139,11 @@ edgeLaws make =
     law make "Edge: more data is a change" $ \b fds -> do
       (r, w) <- pipe fds
       armed b r (tokenOf r) Edge evtRead
-      when (null (backendResume b)) . replicateM_ 3 $ do
+      replicateM_ 3 $ do
         say w 1
-        reports b [(tokenOf r, evtRead)],
+        reports b [(tokenOf r, evtRead)]
+        -- Where edges are not kept, a change counts from here on.
+        notReady b r evtRead,
     law make "Edge: room is a change" $ \b fds -> do
       (s, peer) <- streamPair fds
       fill s
