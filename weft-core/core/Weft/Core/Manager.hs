@@ -12,13 +12,12 @@
 --   Finished  nothing is left
 -- @
 --
--- Exceptions thrown at the runner: a turn is uninterruptible. An event that the kernel has handed over is
--- reported nowhere else again (a one-shot or edge-triggered one is used up), and a callback that was taken out of the
--- table must run; so from the kernel's answer to the last callback no exception may arrive. They arrive between turns:
--- 'loop' then stops the manager in order, and whoever calls 'step' has lost nothing and may go on. Nothing in a turn
--- blocks for long but the kernel, where GHC interrupts nobody, and callbacks, which must not; those of users are
--- made interruptible again by who registers them ("Weft.Event"), and an exception that ends one is kept until the turn is over
--- ('guarded').
+-- Exceptions thrown at the runner: a turn is uninterruptible. An event that the kernel has handed over is reported nowhere else again
+-- (a one-shot or edge-triggered one is used up), and a callback that was taken out of the table must run; so from the kernel's answer
+-- to the last callback no exception may arrive. They arrive between turns: 'loop' then stops the manager in order, and whoever calls
+-- 'step' has lost nothing and may go on. Nothing in a turn blocks for long but the kernel, where GHC interrupts nobody, and callbacks,
+-- which must not; those of users are made interruptible again by who registers them ("Weft.Event"), and an exception that ends one is
+-- kept until the turn is over ('guarded').
 module Weft.Core.Manager
   ( Manager,
     newManager,
@@ -218,11 +217,10 @@ step m = uninterruptibleMask_ $ do
         again <- look m
         unless again (sleep m watched)
 
--- | Turns without end, letting other threads run after each that found something.
--- Returns when the manager has stopped. Should an exception end the loop, which one
--- from another thread does between turns, the manager is stopped. Exceptions are let in between turns also where the
--- caller has masked them, unless uninterruptibly: to mask from before 'initialize' on is the way to leave no moment in
--- which one ends the runner and leaves the manager running.
+-- | Turns without end, letting other threads run after each that found something. Returns when the manager has stopped. Should an
+-- exception end the loop, which one from another thread does between turns, the manager is stopped. Exceptions are let in between
+-- turns also where the caller has masked them, unless uninterruptibly: masking from before 'initialize' on leaves no moment in which
+-- one ends the runner and leaves the manager running.
 loop :: Manager -> IO ()
 loop m = mask_ $ do
   pokeWord (managerState m) wordTurn 1
