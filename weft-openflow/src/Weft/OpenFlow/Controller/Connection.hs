@@ -20,9 +20,9 @@ import Weft.OpenFlow.Controller.Discovery
 import Weft.OpenFlow.Controller.Dispatch
 import Weft.OpenFlow.Controller.Framer
 import Weft.OpenFlow.Controller.Handshake
+import Weft.OpenFlow.Controller.Liveness
 import Weft.OpenFlow.Controller.Outlet
 import Weft.OpenFlow.Controller.Types
-import Weft.OpenFlow.Controller.Liveness
 import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
