@@ -30,7 +30,6 @@ import System.Exit (ExitCode (..), exitWith)
 import System.IO
 import System.Info (compilerVersion)
 import Text.Printf (printf)
-import Weft.Duration (nanoseconds)
 import Weft.OpenFlow.Types (Version (..))
 import Weft.Socket
 import Weft.Timer (sleep)
@@ -155,7 +154,7 @@ connectSwitch given ai lost go n = do
         case end of
           Left e -> atomicModifyIORef' lost (\ls -> ((n, displayException (e :: SomeException)) : ls, ()))
           Right () -> pure ()
-      pure (f, \due n -> try (fst (paced f rest) due n) >>= either (\e -> const (pure ()) (e :: SomeException)) pure)
+      pure (f, \due most -> try (fst (paced f rest) due most) >>= either (\e -> const (pure ()) (e :: SomeException)) pure)
   where
     shape =
       Shape
