@@ -72,8 +72,8 @@ tests on =
           answerStatus answer @?= 400
           assertBool (show answer) ("https://" `B.isInfixOf` answerBody answer)
         withClient port $ \client -> do
-          -- A greeting of one byte, which is too short to be one.
-          say client "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"
+          -- A handshake message of a type that does not exist.
+          say client "\x16\x03\x01\x00\x04\x63\x00\x00\x00"
           void (handle gone (void (hearEnd client)))
         noConnections server
         readIORef refusals >>= (@?= [HandshakeFailed, HandshakeFailed]),
