@@ -50,7 +50,7 @@ project = withProject $ \folder -> do
   let variables = [("CABAL_CONFIG", repository </> "scripts" </> "cabal.config") | null indexes, Nothing <- [lookup "CABAL_CONFIG" inherited]] <> inherited
       cabal arguments = readCreateProcessWithExitCode (proc "cabal" arguments) {cwd = Just folder, env = Just variables}
       run program set = readCreateProcessWithExitCode (proc program []) {env = Just (set <> inherited)} ""
-  writeFile (folder </> "cabal.project") ("packages: . " <> repository </> "weft" <> " " <> repository </> "weft-relink" <> "\nshared: True\noptimization: 0\n")
+  writeFile (folder </> "cabal.project") ("packages: . " <> repository </> "weft-core " <> repository </> "weft" <> " " <> repository </> "weft-relink" <> "\nshared: True\noptimization: 0\n")
   -- The library has a splice, for which the compiler loads weft-relink's shared library.
   (built, out, err) <- cabal ["build", "all"] ""
   assertEqual (out <> err) ExitSuccess built
