@@ -30,7 +30,7 @@ module Weft.FFI.File
     errInterrupted,
 
     -- * Lanes
-    CLane,
+    CRing,
     openRing,
     stopRing,
     freeRing,
@@ -160,56 +160,56 @@ foreign import ccall interruptible "weft_file_run"
   c_run :: Word8 -> CInt -> Word64 -> Word64 -> Word32 -> Word32 -> IO CInt
 
 -- | A ring, its owner, its slots.
-data CLane
+data CRing
 
 -- | With so many slots, for a reader on that capability.
-openRing :: Int -> Int -> IO (Either CInt (Ptr CLane))
+openRing :: Int -> Int -> IO (Either CInt (Ptr CRing))
 openRing depth cap = alloca $ \out -> do
   r <- c_open (fromIntegral depth) (fromIntegral cap) out
   if r < 0 then pure (Left (negate r)) else Right <$> peek out
 
-foreign import ccall safe "weft_file_ring_open" c_open :: Word32 -> CInt -> Ptr (Ptr CLane) -> IO CInt
+foreign import ccall safe "weft_file_ring_open" c_open :: Word32 -> CInt -> Ptr (Ptr CRing) -> IO CInt
 
 -- | Cancel all requests, see them completed, end the owner. What it completed may
 -- still be collected.
-foreign import ccall safe "weft_file_ring_stop" stopRing :: Ptr CLane -> IO ()
+foreign import ccall safe "weft_file_ring_stop" stopRing :: Ptr CRing -> IO ()
 
 -- | Give its memory back; after 'stopRing', or in a forked child.
-foreign import ccall unsafe "weft_file_ring_free" freeRing :: Ptr CLane -> IO ()
+foreign import ccall unsafe "weft_file_ring_free" freeRing :: Ptr CRing -> IO ()
 
 -- | Its descriptors: the ring's (0) and that by which its owner is woken (1).
-foreign import ccall unsafe "weft_file_ring_descriptor" ringDescriptor :: Ptr CLane -> CInt -> IO CInt
+foreign import ccall unsafe "weft_file_ring_descriptor" ringDescriptor :: Ptr CRing -> CInt -> IO CInt
 
 -- | The generation of the next request in a slot.
-foreign import ccall unsafe "weft_file_ring_generation" ringGeneration :: Ptr CLane -> Word32 -> IO Word32
+foreign import ccall unsafe "weft_file_ring_generation" ringGeneration :: Ptr CRing -> Word32 -> IO Word32
 
 -- | Submit a request in a slot that the caller has.
-submitRing :: Ptr CLane -> Word32 -> Op -> IO ()
+submitRing :: Ptr CRing -> Word32 -> Op -> IO ()
 submitRing ring slot (Op code fd off addr len flags) = c_submit ring slot code fd off addr len flags
 {-# INLINE submitRing #-}
 
 foreign import ccall unsafe "weft_file_ring_submit"
-  c_submit :: Ptr CLane -> Word32 -> Word8 -> CInt -> Word64 -> Word64 -> Word32 -> Word32 -> IO ()
+  c_submit :: Ptr CRing -> Word32 -> Word8 -> CInt -> Word64 -> Word64 -> Word32 -> Word32 -> IO ()
 
 -- | After what 'collectRing' returned was handed out: wake the owner for what was
 -- submitted meanwhile; until then it is not woken.
-foreign import ccall unsafe "weft_file_ring_rouse" rouseRing :: Ptr CLane -> IO ()
+foreign import ccall unsafe "weft_file_ring_rouse" rouseRing :: Ptr CRing -> IO ()
 
 -- | Ask for the early end of the request in a slot, by its generation.
-foreign import ccall unsafe "weft_file_ring_cancel" cancelRing :: Ptr CLane -> Word32 -> Word32 -> IO ()
+foreign import ccall unsafe "weft_file_ring_cancel" cancelRing :: Ptr CRing -> Word32 -> Word32 -> IO ()
 
 -- | Completions, as pairs of slot and result: at most so many into the second
 -- array, with what is left in the list in the first.
 foreign import ccall unsafe "weft_file_ring_collect"
-  collectRing :: Ptr CLane -> Ptr Word32 -> Ptr Int32 -> CInt -> IO CInt
+  collectRing :: Ptr CRing -> Ptr Word32 -> Ptr Int32 -> CInt -> IO CInt
 
 -- | Have the MVar filled when there is a completion. Returns the pointer when
 -- there is one already.
 foreign import ccall unsafe "weft_file_ring_await"
-  awaitRing :: Ptr CLane -> StablePtr PrimMVar -> IO (StablePtr PrimMVar)
+  awaitRing :: Ptr CRing -> StablePtr PrimMVar -> IO (StablePtr PrimMVar)
 
 -- | One of the counters.
-foreign import ccall unsafe "weft_file_ring_counter" ringCounter :: Ptr CLane -> CInt -> IO Word64
+foreign import ccall unsafe "weft_file_ring_counter" ringCounter :: Ptr CRing -> CInt -> IO Word64
 
 -- | Requests; calls of the kernel by the owner; signals to the owner; signals to
 -- the reader; cancellations.

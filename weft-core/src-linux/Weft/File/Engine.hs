@@ -109,7 +109,7 @@ fromEnvironment = unsafePerformIO $ do
 data Engine = Engine
   { engineGeneration :: !Int,
     -- | By capability. Written under the lock, read by anyone.
-    engineLanes :: !(Ref (BoxedArray (Maybe Ring))),
+    engineRings :: !(Ref (BoxedArray (Maybe Ring))),
     -- | How the kernel refused a ring the last time. Written under the lock.
     engineRefused :: !(Ref (Maybe RingRefusal)),
     -- | Requests that wait for a disk now.
@@ -159,19 +159,19 @@ theEngine = do
     else do
       !fresh <- newEngine
       ours <- casRef engineRef e fresh
-      when ours (mapM_ discardLane =<< ringsOf e)
+      when ours (mapM_ discardRing =<< ringsOf e)
       theEngine
 
 ringsOf :: Engine -> IO [Ring]
 ringsOf e = do
-  arr <- readRef (engineLanes e)
+  arr <- readRef (engineRings e)
   catMaybes <$> mapM (readBoxedArray arr) [0 .. sizeBoxedArray arr - 1]
 
 -- | The ring for the caller's capability, if there can be any.
 ringFor :: Engine -> IO (Maybe Ring)
 ringFor e = do
   cap <- myCapability
-  arr <- readRef (engineLanes e)
+  arr <- readRef (engineRings e)
   found <- if cap < sizeBoxedArray arr then readBoxedArray arr cap else pure Nothing
   case found of
     Just _ -> pure found
@@ -183,7 +183,7 @@ ringFor e = do
 -- | With the lock.
 openFor :: Engine -> Int -> IO (Maybe Ring)
 openFor e cap = do
-  arr <- readRef (engineLanes e)
+  arr <- readRef (engineRings e)
   found <- if cap < sizeBoxedArray arr then readBoxedArray arr cap else pure Nothing
   refused <- currentRefusal e
   case (found, refused) of
@@ -196,7 +196,7 @@ openFor e cap = do
       bigger <- newBoxedArray (max (cap + 1) (sizeBoxedArray arr)) Nothing
       copyBoxedArray arr bigger
       writeBoxedArray bigger cap (Just ring)
-      writeRef (engineLanes e) bigger
+      writeRef (engineRings e) bigger
       pure (Just ring)
 
 -- | Why there are no rings; makes one if that was not tried yet.
@@ -374,5 +374,5 @@ stopRings = do
   withMVar (engineLock e) $ \() -> do
     rings <- ringsOf e
     none <- newBoxedArray 0 Nothing
-    writeRef (engineLanes e) none
+    writeRef (engineRings e) none
     forM_ rings stopRingOf

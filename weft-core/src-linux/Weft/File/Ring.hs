@@ -21,7 +21,7 @@ module Weft.File.Ring
   ( Ring,
     newRing,
     stopRingOf,
-    discardLane,
+    discardRing,
     ringDepth,
 
     -- * Requests
@@ -51,7 +51,7 @@ import Weft.Sys
 
 -- | A ring.
 data Ring = Ring
-  { ringPtr :: !(Ptr CLane),
+  { ringPtr :: !(Ptr CRing),
     -- | The capability whose threads it serves.
     ringOf :: !Int,
     -- | Where it is written down what is submitted and what is done.
@@ -113,8 +113,8 @@ stopRingOf ring = mask_ $ do
   freeRing (ringPtr ring)
 
 -- | In a forked child: give back what is the child's own.
-discardLane :: Ring -> IO ()
-discardLane = freeRing . ringPtr
+discardRing :: Ring -> IO ()
+discardRing = freeRing . ringPtr
 
 -- Requests -------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 -- |
 -- Files, for hybrid threads (2007, section 4.5: @sys_aio_read@): the functions of
 -- "Weft.File", in which a thread that has to wait for a disk is parked, and its loop runs
--- others. What is in the page cache comes at once. What is not goes to the lane of the
+-- others. What is in the page cache comes at once. What is not goes to the ring of the
 -- loop's capability, an io_uring, or, where the kernel refuses that, to the pool of
 -- "Weft.Blocking" (@WEFT_FILES@, 'Weft.File.preferFiles'); never to a call that blocks, as
 -- a GHC thread's may.

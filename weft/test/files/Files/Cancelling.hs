@@ -207,15 +207,15 @@ overtaken = withRing depth attempts
       free p
 
 -- | On a lane of its own with so many slots; skipped where there are no rings.
-withRing :: Int -> (Ptr CLane -> Assertion) -> IO String
+withRing :: Int -> (Ptr CRing -> Assertion) -> IO String
 withRing depth act = openRing depth 0 >>= either (\code -> pure ("SKIPPED: no ring, errno " <> show code)) (\lane -> "" <$ act lane)
 
 -- | The result of the next request to end.
-endOf :: Ptr CLane -> IO CInt
+endOf :: Ptr CRing -> IO CInt
 endOf lane = sum <$> endsOf 1 lane
 
 -- | The results of the next requests to end; no others may be under way.
-endsOf :: Int -> Ptr CLane -> IO [CInt]
+endsOf :: Int -> Ptr CRing -> IO [CInt]
 endsOf n lane = allocaBytes (4 + 8 * n) $ \list -> poke list 0 >> next list n
   where
     next :: Ptr Word32 -> Int -> IO [CInt]
