@@ -39,13 +39,15 @@ tests program =
           replicateM_ 1000 ask
           late <- allocated p
           pure ((late - early) / 1000)
-        within "alloc_bytes_per_op" spent,
+        atMost "alloc_bytes_per_op" spent,
       testCase "system calls a request" $ do
         strace <- findExecutable "strace"
         when (strace == Nothing) (skip "there is no strace")
-        few <- traced program 200
-        many <- traced program 1200
-        within "syscalls_per_op" ((many - few) / 1000),
+        counts <- replicateM 2 $ do
+          few <- traced program 200
+          many <- traced program 1200
+          pure ((many - few) / 1000)
+        atMost "syscalls_per_op" (minimum counts),
       testCase "instructions a request" $ do
         valgrind <- findExecutable "valgrind"
         when (valgrind == Nothing) (skip "there is no valgrind")
@@ -54,7 +56,7 @@ tests program =
           few <- counted program 200
           many <- counted program 1200
           pure ((many - few) / 1000)
-        within "user_instructions_per_op" (minimum counts)
+        atMost "user_instructions_per_op" (minimum counts)
     ]
 
 -- | Run the pong, perhaps by another program, beside an action.
@@ -95,7 +97,9 @@ allocated p = do
     rest : _ | Just n <- readMaybe (takeWhile isDigit (dropWhile (not . isDigit) rest)) -> pure n
     _ -> assertFailure ("no report: " <> line)
 
--- | System calls of the pong's whole life, with so many requests in it.
+-- | System calls of the pong's whole life, with so many requests in it. Not counted are @read@, by which the run-time system's clock waits for its
+-- ticks, and @futex@, by which its threads hand a capability over: both grow with the time that a request takes, and on a loaded machine that is
+-- another time in each run.
 traced :: FilePath -> Int -> IO Double
 traced program requests = scratch "strace" $ \file -> do
   _ <- subject program ["strace", "-c", "-f", "-o", file] $ \p port -> do
@@ -103,9 +107,9 @@ traced program requests = scratch "strace" $ \file -> do
     ended p
   text <- readFile file
   _ <- evaluate (length text)
-  case [read n | line <- lines text, ws@(_ : _) <- [words line], last ws == "total", n <- take 1 (drop 3 ws)] of
-    n : _ -> pure n
-    [] -> assertFailure ("no total in:\n" <> text)
+  let calls = [(last ws, read n) | line <- lines text, ws@(_ : _ : _ : n : _ : _) <- [words line], all isDigit n]
+  when (lookup "total" calls == Nothing) (assertFailure ("no total in:\n" <> text))
+  pure (sum [n | (name, n) <- calls, name `notElem` ["total", "read", "futex"]])
 
 -- | Instructions likewise.
 counted :: FilePath -> Int -> IO Double
@@ -136,13 +140,13 @@ scratch name act = do
   result <- act file
   result <$ removePathForcibly file
 
--- | Compare with what is recorded for this compiler: a metric, its figure, and by how many per cent it may differ.
-within :: String -> Double -> Assertion
-within metric found = do
+-- | Compare with what is recorded for this compiler: a metric, its figure, and by how many per cent it may exceed it.
+atMost :: String -> Double -> Assertion
+atMost metric found = do
   recorded <- lines <$> readFile "../bench/gate.txt"
   case [(read figure, read percent) | [ghc, name, figure, percent] <- map words recorded, ghc == compiler, name == metric] of
     (figure, percent) : _ ->
-      assertBool (metric <> ": " <> show found <> ", recorded are " <> show figure <> " +- " <> show percent <> " %") (abs (found - figure) <= figure * percent / 100 :: Bool)
+      assertBool (metric <> ": " <> show found <> ", recorded are " <> show figure <> " + " <> show percent <> " %") (found - figure <= figure * percent / 100)
     [] -> skip ("no " <> metric <> " is recorded for GHC " <> compiler <> "; found: " <> show found)
   where
     compiler = showVersion compilerVersion
