@@ -4,7 +4,7 @@ module Weft.Http.Admission
   ( Admission,
     newAdmission,
     admitted,
-    admittedOf,
+    admitOf,
   )
 where
 
@@ -41,12 +41,13 @@ admitted limits (Admission total _) tables refused serve =
       ended <- filterM (endEntry . snd) (take (max 1 (limitConnections limits `div` 64)) (sortOn fst idle))
       pure (not (null ended))
 
--- | Serve a connection of an address if that has not too many, else refuse it.
-admittedOf :: Limits -> Admission -> SockAddr -> (Refusal -> IO ()) -> IO () -> IO ()
-admittedOf limits (Admission _ addresses) peer refused serve = case keyOf peer of
-  Just key | limitPerAddress limits > 0 -> bracket (change 1 key) (const (change (-1) key)) $ \count ->
-    if count > limitPerAddress limits then refused TooManyOfAddress else serve
-  _ -> serve
+-- | Count a connection of an address: is there room for it, and what to do when it ends. To be called masked.
+admitOf :: Limits -> Admission -> SockAddr -> IO (Bool, IO ())
+admitOf limits (Admission _ addresses) peer = case keyOf peer of
+  Just key | limitPerAddress limits > 0 -> do
+    count <- change 1 key
+    pure (count <= limitPerAddress limits, () <$ change (-1) key)
+  _ -> pure (True, pure ())
   where
     change d key = atomicModifyIORef' addresses $ \m ->
       let n = Map.findWithDefault 0 key m + d in (if n == 0 then Map.delete key m else Map.insert key n m, n)

@@ -4,73 +4,83 @@
 -- next request holds none.
 module Weft.Http.Buffer
   ( Buffer,
-    withBuffer,
     takeBuffer,
+    newBuffer,
     putBuffer,
+    standardSize,
     bufferSize,
     bufferMemory,
+    bufferStart,
+    touchBuffer,
   )
 where
 
+import Control.Monad (when)
 import Data.Bits ((.&.))
-import qualified Data.ByteString.Internal as B (mallocByteString)
 import Data.Word (Word8)
-import Foreign.ForeignPtr (ForeignPtr)
+import Foreign.ForeignPtr (ForeignPtr, touchForeignPtr)
+import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import Foreign.Ptr (Ptr)
-import GHC.ForeignPtr (unsafeWithForeignPtr)
+import GHC.ForeignPtr (mallocPlainForeignPtrBytes)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Sys
 
--- | Memory of 'bufferSize' bytes.
-newtype Buffer = Buffer (ForeignPtr Word8)
+-- | Memory, and its size in bytes.
+data Buffer = Buffer
+  { bufferMemory :: !(ForeignPtr Word8),
+    bufferSize :: !Int
+  }
 
--- | Its memory.
-bufferMemory :: Buffer -> ForeignPtr Word8
-bufferMemory (Buffer memory) = memory
-{-# INLINE bufferMemory #-}
+-- | Where the memory begins. It is there until 'touchBuffer'.
+bufferStart :: Buffer -> Ptr Word8
+bufferStart = unsafeForeignPtrToPtr . bufferMemory
+{-# INLINE bufferStart #-}
 
--- | 16 KiB.
-bufferSize :: Int
-bufferSize = 16384
+-- | Keep the memory up to here.
+touchBuffer :: Buffer -> IO ()
+touchBuffer = touchForeignPtr . bufferMemory
+{-# INLINE touchBuffer #-}
 
-data Place = Empty | Holds !Buffer
+-- | The size of the buffers that capabilities keep: 16 KiB.
+standardSize :: Int
+standardSize = 16384
+
+-- | In a place that is empty.
+noBuffer :: Buffer
+noBuffer = unsafePerformIO (newBuffer 0)
+{-# NOINLINE noBuffer #-}
 
 -- | By capability, modulo their number. Taken and put back by any thread; a second buffer that comes back
 -- is dropped.
-places :: BoxedArray (Ref Place)
+places :: BoxedArray (Ref Buffer)
 places = unsafePerformIO $ do
-  first <- newRef Empty
+  first <- newRef noBuffer
   arr <- newBoxedArray placeCount first
-  mapM_ (\i -> newRef Empty >>= writeBoxedArray arr i) [0 .. placeCount - 1]
+  mapM_ (\i -> newRef noBuffer >>= writeBoxedArray arr i) [0 .. placeCount - 1]
   pure arr
 {-# NOINLINE places #-}
 
 placeCount :: Int
 placeCount = 64
 
-place :: IO (Ref Place)
+place :: IO (Ref Buffer)
 place = myCapability >>= \cap -> readBoxedArray places (cap .&. (placeCount - 1))
 {-# INLINE place #-}
 
--- | The capability's buffer, or a new one when another thread has it.
+-- | The capability's buffer, or a new one of 'standardSize' when another thread has it.
 takeBuffer :: IO Buffer
 takeBuffer = do
   ref <- place
-  found <- swapRef ref Empty
-  case found of
-    Holds buffer -> pure buffer
-    Empty -> Buffer <$> B.mallocByteString bufferSize
-{-# INLINE takeBuffer #-}
+  found <- swapRef ref noBuffer
+  if bufferSize found > 0 then pure found else newBuffer standardSize
 
--- | Give a buffer back. Nobody may use its memory any more.
+-- | A buffer of that size.
+newBuffer :: Int -> IO Buffer
+newBuffer size = do
+  memory <- mallocPlainForeignPtrBytes size
+  pure (Buffer memory size)
+{-# NOINLINE newBuffer #-}
+
+-- | Give a buffer of any size back. Nobody may use its memory any more.
 putBuffer :: Buffer -> IO ()
-putBuffer buffer = place >>= \ref -> writeRef ref (Holds buffer)
-{-# INLINE putBuffer #-}
-
--- | Use a buffer. One that an exception leaves is the collector's.
-withBuffer :: (Ptr Word8 -> IO a) -> IO a
-withBuffer act = do
-  buffer <- takeBuffer
-  a <- unsafeWithForeignPtr (bufferMemory buffer) act
-  a <$ putBuffer buffer
-{-# INLINE withBuffer #-}
+putBuffer buffer = when (bufferSize buffer == standardSize) $ place >>= \ref -> writeRef ref buffer

@@ -1,10 +1,12 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The @Date@ field line of responses (RFC 9110, 6.6.1), made once a second on each capability.
--- Any thread; throws nothing.
+-- The @Date@ field line of responses (RFC 9110, 6.6.1), and the lines that a server puts behind it, made once
+-- a second on each capability. Any thread; throws nothing.
 module Weft.Http.Date
-  ( dateLine,
+  ( DateLines,
+    newDateLines,
+    dateLines,
   )
 where
 
@@ -13,38 +15,39 @@ import Data.ByteString (ByteString)
 import Foreign.C.Types (CTime (..))
 import Foreign.Ptr (Ptr, nullPtr)
 import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
-import System.IO.Unsafe (unsafePerformIO)
 import Weft.Sys
 
--- | A second, and its line.
+-- | The lines that follow the date, and for each capability, modulo their number, what was made last. That is
+-- replaced by whichever thread finds that the second is over; two that do so at once write the same.
+data DateLines = DateLines !ByteString !(BoxedArray (Ref Stamp))
+
+-- | A second, and its lines.
 data Stamp = Stamp !CTime !ByteString
 
--- | By capability, modulo their number. Replaced by whichever thread finds that the second is over; two
--- that do so at once write the same.
-stamps :: BoxedArray (Ref Stamp)
-stamps = unsafePerformIO $ do
+-- | With these lines behind the date, each with its CRLF.
+newDateLines :: ByteString -> IO DateLines
+newDateLines behind = do
   first <- newRef (Stamp (-1) "")
   arr <- newBoxedArray stampCount first
   mapM_ (\i -> newRef (Stamp (-1) "") >>= writeBoxedArray arr i) [0 .. stampCount - 1]
-  pure arr
-{-# NOINLINE stamps #-}
+  pure (DateLines behind arr)
 
 stampCount :: Int
 stampCount = 64
 
--- | @Date: Sun, 22 Nov 2026 02:00:00 GMT@ with its CRLF.
-dateLine :: IO ByteString
-dateLine = do
+-- | @Date: Sun, 22 Nov 2026 02:00:00 GMT@ with its CRLF, and the lines behind it.
+dateLines :: DateLines -> IO ByteString
+dateLines (DateLines behind stamps) = do
   cap <- myCapability
   ref <- readBoxedArray stamps (cap .&. (stampCount - 1))
-  Stamp second line <- readRef ref
+  Stamp second made <- readRef ref
   t <- cTime nullPtr
-  if t == second then pure line else renew ref t
+  if t == second then pure made else renew behind ref t
 
-renew :: Ref Stamp -> CTime -> IO ByteString
-renew ref t = line <$ writeRef ref (Stamp t line)
+renew :: ByteString -> Ref Stamp -> CTime -> IO ByteString
+renew behind ref t = made <$ writeRef ref (Stamp t made)
   where
-    !line = "Date: " <> formatHTTPDate (epochTimeToHTTPDate t) <> "\r\n"
+    !made = "Date: " <> formatHTTPDate (epochTimeToHTTPDate t) <> "\r\n" <> behind
 {-# NOINLINE renew #-}
 
 -- | time(2): seconds since 1970, without a system call where the kernel maps its clock.

@@ -41,7 +41,11 @@ import Weft.Transport
 serveClient :: Client -> Application -> Maybe (ByteString -> IO ()) -> ByteString -> IO ()
 serveClient client app http2 have = do
   -- Made once, so that a request does not pay for the handler.
-  let receive = connReceive (clientConnection client) noDeadline receiveSize `catch` endIdle client
+  let receive = bytesOf `catch` handler
+      bytesOf = connReceive (clientConnection client) noDeadline receiveSize
+      {-# NOINLINE bytesOf #-}
+      handler = endIdle client
+      {-# NOINLINE handler #-}
       loop = Loop client app receive
   awaitHead client
   bytes <- if B.null have then receive else pure have
@@ -144,7 +148,7 @@ limitsOf = sharedLimits . clientShared
 
 -- | Run the application for a request; the string is what came behind its head.
 answer :: Loop -> Head -> ByteString -> IO ()
-answer loop@(Loop client app _) h rest = do
+answer loop@(Loop client app _) h !rest = do
   let cells = clientCells client
       limit = limitRequests (limitsOf client)
   setResponse client responseNone
@@ -153,13 +157,13 @@ answer loop@(Loop client app _) h rest = do
   when (limit > 0 && n >= limit) (pokeWord cells cellFinal 1)
   case headFraming h of
     NoBody -> do
-      let request = requestOf client h noBody
+      let !request = requestOf client h noBody
       runApplication client app h Nothing rest request
       state <- responseState client
       if state == responseKeep then next loop rest else end client (B.null rest) state
     framing -> do
       body <- newBody client (hasFlag flagExpect (headFlags h)) framing rest
-      let request = requestOf client h (readBody body)
+      let !request = requestOf client h (readBody body)
       runApplication client app h (Just body) B.empty request
       state <- responseState client
       if state == responseKeep
@@ -177,6 +181,7 @@ runApplication :: Client -> Application -> Head -> Maybe Body -> ByteString -> R
 runApplication client app h body rest request = (() <$ app request answered) `catch` failed
   where
     answered = respond client h body rest request
+    {-# NOINLINE answered #-}
     settings = sharedSettings (clientShared client)
     failed e
       | Just (SomeAsyncException _) <- fromException e = throwIO e

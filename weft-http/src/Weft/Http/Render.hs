@@ -1,20 +1,21 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Response heads, written into memory. What a response's fields say about its connection and framing is
--- found out once ('survey').
+-- Response heads, written into a buffer in one pass over the fields, which also finds out what they say about the
+-- connection and the framing.
 module Weft.Http.Render
-  ( -- * Fields
-    Survey (..),
-    survey,
+  ( -- * Heads
+    Rendered (..),
+    renderHead,
+    putConnection,
+    ConnectionField (..),
     hasBit,
     bitClose,
 
-    -- * Heads
+    -- * Refusals
     refusalMessage,
-    headRoom,
-    renderHead,
-    ConnectionField (..),
+
+    -- * Bytes
     putBytes,
     putCrlf,
     putDecimal,
@@ -25,36 +26,157 @@ module Weft.Http.Render
 where
 
 import Control.Exception (ErrorCall (..), throwIO)
-import Control.Monad (when)
-import Data.Bits (complement, unsafeShiftR, (.&.), (.|.))
+import Data.Bits (complement, (.&.), (.|.), unsafeShiftR)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Internal as B (toForeignPtr)
 import qualified Data.ByteString.Unsafe as B
 import qualified Data.CaseInsensitive as CI
-import Data.Word (Word8)
+import Data.Word (Word16, Word32, Word64, Word8)
+import Foreign.ForeignPtr (touchForeignPtr)
+import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (Ptr, castPtr, plusPtr)
-import Foreign.Storable (poke)
+import Foreign.Storable (peekByteOff, poke, pokeByteOff)
 import Network.HTTP.Types
+import Weft.Http.Buffer
 import Weft.Http.Date
 import Weft.Http.Parser.Bytes
 import Weft.Http.Types
 
--- | What the fields of a response amount to: their bytes as lines, the length that they declare or -1, and bits.
-data Survey = Survey !Int !Int !Int
+-- Heads ----------------------------------------------------------------------------------
 
--- | It has the field; @Connection@ has @close@; a name or a value has a CR, an LF or a zero byte; the length is none.
-bitDate, bitServer, bitClose, bitConnection, bitBroken :: Int
+-- | A head without the line that says what becomes of the connection, without a coding, and without the empty line
+-- at its end.
+data Rendered = Rendered
+  { renderedBuffer :: !Buffer,
+    -- | The offset of its end. At least 'roomBehind' bytes follow.
+    renderedEnd :: !Int,
+    -- | The length that the fields declare, or -1.
+    renderedLength :: !Int,
+    -- | A set of the bits below.
+    renderedBits :: !Int
+  }
+
+-- | The fields have a date, a server, a @Connection@ with @close@, a @Connection@.
+bitDate, bitServer, bitClose, bitConnection :: Int
 bitDate = 1
 bitServer = 2
 bitClose = 4
 bitConnection = 8
-bitBroken = 16
 
 hasBit :: Int -> Int -> Bool
 hasBit bit bits = bits .&. bit /= 0
 {-# INLINE hasBit #-}
+
+-- | What the connection does after a response, as far as it has to be said.
+data ConnectionField = Silent | SayClose | SayKeepAlive
+
+-- | Write a head into a buffer, the capability's if it fits there. The status line says HTTP\/1.1 whatever the request's
+-- version (RFC 9110, 6.2). With 'False' a declared length is left out; so is one that is no number. Throws 'ErrorCall'
+-- if a field has a CR, an LF or a zero byte.
+renderHead :: Shared -> Status -> ResponseHeaders -> Bool -> IO Rendered
+renderHead !shared !status fields !withLength = do
+  buffer <- takeBuffer
+  renderInto buffer shared status fields withLength
+
+renderInto :: Buffer -> Shared -> Status -> ResponseHeaders -> Bool -> IO Rendered
+renderInto buffer shared status fields withLength
+  | B.length (statusMessage status) + 15 > limit = larger
+  | otherwise = putStatus p status >>= \at -> go at (-1) 0 fields
+  where
+    p = bufferStart buffer
+    !limit = bufferSize buffer - roomBehind - B.length (sharedServerLine shared) - B.length (sharedLines shared)
+    larger = do
+      putBuffer buffer
+      let size = 15 + B.length (statusMessage status) + sum [B.length (CI.original name) + B.length value + 4 | (name, value) <- fields]
+      more <- newBuffer (size + (bufferSize buffer - limit) + standardSize)
+      renderInto more shared status fields withLength
+    go !at !len !bits rest = case rest of
+      [] -> do
+        end <- putServer shared bits p at
+        touchBuffer buffer
+        pure (Rendered buffer end len bits)
+      (name, value) : others
+        | end + 2 > limit -> larger
+        | otherwise -> case kindOf name of
+          Plain -> put len bits
+          IsDate -> put len (bits .|. bitDate)
+          IsServer -> put len (bits .|. bitServer)
+          IsConnection -> put len (bits .|. bitConnection .|. (if closes value then bitClose else 0))
+          -- The server decides on codings.
+          IsCoding -> go at len bits others
+          IsLength
+            | len >= 0 || n < 0 -> go at len bits others
+            | withLength -> put n bits
+            | otherwise -> go at n bits others
+            where
+              n = declared value
+        where
+          named = at + B.length (CI.original name)
+          end = named + 2 + B.length value
+          put len' bits' =
+            copyNoting (p `plusPtr` at) (CI.original name) $ \low ->
+              copyNoting (p `plusPtr` (named + 2)) value $ \low' -> do
+                poke (castPtr (p `plusPtr` named)) colonBlank
+                poke (castPtr (p `plusPtr` end)) crlf
+                -- A byte that is low may be a tab.
+                if low .|. low' /= 0 && not (safe (CI.original name) && safe value)
+                  then throwIO (ErrorCall "Weft.Http: a response field with a line end or a zero byte")
+                  else go (end + 2) len' bits' others
+    closes value = any ((== "close") . CI.mk . trimBlanks) (C.split ',' value)
+{-# NOINLINE renderInto #-}
+
+-- | Bytes behind a head for what is written there: the date, a line about the connection, and a length or a coding with
+-- the empty line.
+roomBehind :: Int
+roomBehind = 256
+
+-- | The line that says what becomes of the connection, unless the fields say it; the new end.
+putConnection :: Buffer -> Int -> Int -> ConnectionField -> IO Int
+putConnection buffer at bits field = case field of
+  SayClose | not (hasBit bitClose bits) -> put "Connection: close\r\n"
+  SayKeepAlive | not (hasBit bitConnection bits) -> put "Connection: keep-alive\r\n"
+  _ -> pure at
+  where
+    put line = do
+      _ <- putBytes (bufferStart buffer `plusPtr` at) line
+      touchBuffer buffer
+      pure (at + B.length line)
+{-# INLINE putConnection #-}
+
+-- | The status line; the offset of its end.
+putStatus :: Ptr Word8 -> Status -> IO Int
+putStatus p status
+  | statusCode status == 200 && statusMessage status == "OK" = do
+    poke (castPtr p) (littleEndian 0x312e312f50545448)
+    pokeByteOff p 8 (littleEndian 0x0d4b4f2030303220)
+    pokeByteOff p 16 (10 :: Word8)
+    pure 17
+  | otherwise = do
+    p1 <- putBytes p "HTTP/1.1 "
+    p2 <- putDecimal p1 3 (statusCode status)
+    poke p2 32
+    p3 <- putBytes (p2 `plusPtr` 1) (statusMessage status)
+    _ <- putCrlf p3
+    pure (15 + B.length (statusMessage status))
+{-# INLINE putStatus #-}
+
+-- | The lines that the server adds, unless the fields have them; the offset of their end.
+putServer :: Shared -> Int -> Ptr Word8 -> Int -> IO Int
+putServer shared bits p at
+  | bits .&. (bitDate .|. bitServer) == 0 = dateLines (sharedDate shared) >>= put at
+  | otherwise = do
+    dated <- if hasBit bitDate bits then pure at else dateLines (sharedDate shared) >>= put at . dateOnly
+    served <- if hasBit bitServer bits then pure dated else put dated (sharedServerLine shared)
+    put served (sharedLines shared)
+  where
+    put offset line = (offset + B.length line) <$ putBytes (p `plusPtr` offset) line
+    dateOnly lines' = B.take (B.length lines' - B.length (sharedServerLine shared) - B.length (sharedLines shared)) lines'
+{-# INLINE putServer #-}
+
+-- Fields ---------------------------------------------------------------------------------
 
 -- | Which of the fields that concern the server a name is.
 data Kind = Plain | IsDate | IsServer | IsConnection | IsLength | IsCoding
@@ -64,103 +186,82 @@ kindOf name = case B.length folded of
   4 | folded == "date" -> IsDate
   6 | folded == "server" -> IsServer
   10 | folded == "connection" -> IsConnection
-  14 | folded == "content-length" -> IsLength
+  14 | wordAt folded 0 == littleEndian 0x2d746e65746e6f63 && wordAt folded 6 == littleEndian 0x6874676e656c2d74 -> IsLength
   17 | folded == "transfer-encoding" -> IsCoding
   _ -> Plain
   where
     folded = CI.foldedCase name
 {-# INLINE kindOf #-}
 
--- | Look at the fields of a response once.
-survey :: ResponseHeaders -> Survey
-survey = go 0 (-1) 0
-  where
-    go !size !len !bits fields = case fields of
-      [] -> Survey size len bits
-      (name, value) : rest ->
-        let size' = size + B.length (CI.original name) + B.length value + 4
-            bits' = if safe (CI.original name) && safe value then bits else bits .|. bitBroken
-         in case kindOf name of
-              Plain -> go size' len bits' rest
-              IsDate -> go size' len (bits' .|. bitDate) rest
-              IsServer -> go size' len (bits' .|. bitServer) rest
-              IsConnection -> go size' len (bits' .|. bitConnection .|. (if closes value then bitClose else 0)) rest
-              IsLength -> go size' (declared value) bits' rest
-              IsCoding -> go size len bits' rest
-    closes value = any ((== "close") . CI.mk . trimBlanks) (C.split ',' value)
-
 -- | A length that is none counts as not given.
 declared :: ByteString -> Int
 declared digits
-  | B.null digits || B.length digits > 18 || not (B.all isDigit digits) = -1
-  | otherwise = B.foldl' (\n c -> n * 10 + fromIntegral c - 48) 0 digits
+  | n == 0 || n > 18 = -1
+  | otherwise = go 0 0
+  where
+    n = B.length digits
+    go i !len
+      | i >= n = len
+      | isDigit c = go (i + 1) (len * 10 + fromIntegral c - 48)
+      | otherwise = -1
+      where
+        c = byteAt digits i
+{-# INLINE declared #-}
 
--- | Is there no byte that ends a line? Eight at a time while none of them is below 14.
+-- | Copy a string. The continuation is given zero if none of its bytes is below 14, as the line ends and the zero byte are. It
+-- costs less than a call of memcpy(3) for the short strings that fields are made of.
+copyNoting :: Ptr Word8 -> ByteString -> (Word64 -> IO a) -> IO a
+copyNoting to bytes continue
+  | n >= 8 = wide 0 0
+  | n >= 4 = do
+    a <- peekByteOff from 0 :: IO Word32
+    b <- peekByteOff from (n - 4) :: IO Word32
+    pokeByteOff to 0 a
+    pokeByteOff to (n - 4) b
+    done (low (fromIntegral a .|. high) .|. low (fromIntegral b .|. high))
+  | n >= 2 = do
+    a <- peekByteOff from 0 :: IO Word16
+    b <- peekByteOff from (n - 2) :: IO Word16
+    pokeByteOff to 0 a
+    pokeByteOff to (n - 2) b
+    done (low (fromIntegral a .|. higher) .|. low (fromIntegral b .|. higher))
+  | n == 1 = do
+    a <- peekByteOff from 0 :: IO Word8
+    pokeByteOff to 0 a
+    done (low (fromIntegral a .|. highest))
+  | otherwise = continue 0
+  where
+    (memory, offset, n) = B.toForeignPtr bytes
+    from = unsafeForeignPtrToPtr memory `plusPtr` offset
+    done noted = touchForeignPtr memory >> continue noted
+    wide i !noted
+      | i + 8 <= n = word i >>= \w -> wide (i + 8) (noted .|. low w)
+      | i < n = word (n - 8) >>= \w -> done (noted .|. low w)
+      | otherwise = done noted
+    word :: Int -> IO Word64
+    word i = do
+      w <- peekByteOff from i
+      pokeByteOff to i w
+      pure w
+    high = 0xffffffff00000000
+    higher = 0xffffffffffff0000
+    highest = 0xffffffffffffff00
+    low w = (w - 0x0e0e0e0e0e0e0e0e) .&. complement w .&. 0x8080808080808080
+{-# INLINE copyNoting #-}
+
+-- | Is there no byte that ends a line?
 safe :: ByteString -> Bool
-safe bytes = wide 0
-  where
-    end = B.length bytes
-    wide i
-      | i + 8 > end = narrow i end
-      | (w - 0x0e0e0e0e0e0e0e0e) .&. complement w .&. 0x8080808080808080 == 0 = wide (i + 8)
-      | otherwise = narrow i (i + 8)
-      where
-        w = wordAt bytes i
-    narrow i stop
-      | i >= stop = stop >= end || wide stop
-      | c == 13 || c == 10 || c == 0 = False
-      | otherwise = narrow (i + 1) stop
-      where
-        c = byteAt bytes i
+safe = B.all (\c -> c /= 13 && c /= 10 && c /= 0)
+{-# NOINLINE safe #-}
 
--- | What the connection does after a response, as far as it has to be said.
-data ConnectionField = Silent | SayClose | SayKeepAlive
-
--- | Bytes that 'renderHead' needs at most, and some 64 more for what is written behind it.
-headRoom :: Shared -> Status -> Survey -> Int
-headRoom shared status (Survey size _ _) =
-  size + B.length (statusMessage status) + B.length (sharedServerLine shared) + B.length (sharedLines shared) + 160
-
--- | Write a head but for its length or coding and the empty line at its end; where it ends. The status line says HTTP\/1.1
--- whatever the request's version (RFC 9110, 6.2). With 'False' a declared length is left out.
-renderHead :: Shared -> Ptr Word8 -> Status -> ResponseHeaders -> Survey -> ConnectionField -> Bool -> IO (Ptr Word8)
-renderHead shared p0 status fields (Survey _ _ bits) ending withLength = do
-  when (hasBit bitBroken bits) (throwIO (ErrorCall "Weft.Http: a response field with a line end or a zero byte"))
-  p1 <- putBytes p0 "HTTP/1.1 "
-  p2 <- putDecimal p1 3 (statusCode status)
-  poke p2 32
-  p3 <- putBytes (p2 `plusPtr` 1) (statusMessage status)
-  p4 <- putCrlf p3
-  p5 <- if hasBit bitDate bits then pure p4 else dateLine >>= putBytes p4
-  p6 <- if hasBit bitServer bits then pure p5 else putBytes p5 (sharedServerLine shared)
-  p7 <- putBytes p6 (sharedLines shared)
-  p8 <- putFields withLength p7 fields
-  case ending of
-    Silent -> pure p8
-    SayClose -> if hasBit bitClose bits then pure p8 else putBytes p8 "Connection: close\r\n"
-    SayKeepAlive -> if hasBit bitConnection bits then pure p8 else putBytes p8 "Connection: keep-alive\r\n"
-{-# NOINLINE renderHead #-}
-
-putFields :: Bool -> Ptr Word8 -> ResponseHeaders -> IO (Ptr Word8)
-putFields withLength = go
-  where
-    go !p fields = case fields of
-      [] -> pure p
-      (name, value) : rest -> case kindOf name of
-        IsCoding -> go p rest
-        IsLength | not withLength -> go p rest
-        _ -> do
-          p1 <- putBytes p (CI.original name)
-          poke p1 58
-          poke (p1 `plusPtr` 1) (32 :: Word8)
-          p2 <- putBytes (p1 `plusPtr` 2) value
-          p3 <- putCrlf p2
-          go p3 rest
+-- | @: @ and the end of a line.
+colonBlank, crlf :: Word16
+colonBlank = littleEndian16 0x203a
+crlf = littleEndian16 0x0a0d
 
 putCrlf :: Ptr Word8 -> IO (Ptr Word8)
 putCrlf p = do
-  poke p 13
-  poke (p `plusPtr` 1) (10 :: Word8)
+  poke (castPtr p) crlf
   pure (p `plusPtr` 2)
 {-# INLINE putCrlf #-}
 

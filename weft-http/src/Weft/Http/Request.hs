@@ -11,6 +11,7 @@ where
 
 import Data.ByteString (ByteString)
 import Data.Text (Text)
+import GHC.Exts (lazy)
 import Network.HTTP.Types
 import Network.Wai (RequestBodyLength (..))
 import Network.Wai.Internal (Request (..))
@@ -29,8 +30,8 @@ requestOf client h body =
       requestHeaders = headFields h,
       isSecure = clientSecure client,
       remoteHost = clientPeer client,
-      pathInfo = pathOf h,
-      queryString = queryOf h,
+      pathInfo = pathOf (headPath h),
+      queryString = queryOf (headQuery h),
       requestBody = body,
       vault = clientVault client,
       requestBodyLength = case headFraming h of
@@ -46,13 +47,14 @@ requestOf client h body =
     !version = if hasFlag flagOld (headFlags h) then http10 else http11
 {-# INLINE requestOf #-}
 
--- Not inlined, so that a request holds one word for each until somebody looks.
-pathOf :: Head -> [Text]
-pathOf h = decodePathSegments (headPath h)
+-- Not inlined, and their arguments not taken apart (which 'lazy' prevents), so that a request holds one word for each until
+-- somebody looks.
+pathOf :: ByteString -> [Text]
+pathOf path = decodePathSegments (lazy path)
 {-# NOINLINE pathOf #-}
 
-queryOf :: Head -> Query
-queryOf h = parseQuery (headQuery h)
+queryOf :: ByteString -> Query
+queryOf query = parseQuery (lazy query)
 {-# NOINLINE queryOf #-}
 
 noLength :: RequestBodyLength

@@ -19,21 +19,17 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (Builder)
 import Data.ByteString.Builder.Extra (BufferWriter, Next (..), runBuilder)
-import qualified Data.ByteString.Internal as B (mallocByteString)
 import Data.IORef
 import Data.Word (Word8)
-import Foreign.ForeignPtr (ForeignPtr, touchForeignPtr)
-import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import Foreign.Marshal.Utils (moveBytes)
-import Foreign.Ptr (Ptr, minusPtr, plusPtr)
-import GHC.ForeignPtr (unsafeWithForeignPtr)
+import Foreign.Ptr (Ptr, plusPtr)
 import Network.HTTP.Types
 import Network.Wai (FilePart (..), Request, StreamingBody)
 import Network.Wai.Internal (Response (..), ResponseReceived (..))
 import Weft.Http.Body
 import Weft.Http.Buffer
 import Weft.Http.FileResponse
-import Weft.Http.Parser.Head (Head (..), flagClose, flagKeepAlive, flagOld, hasFlag)
+import Weft.Http.Parser.Head (Head (..), flagClose, flagHead, flagKeepAlive, flagOld, hasFlag)
 import Weft.Http.Render
 import Weft.Http.Settings
 import Weft.Http.Timeouts
@@ -96,7 +92,7 @@ complete client keep = setResponse client (if keep then responseKeep else respon
 
 -- | Is there no body, whatever the application gives (RFC 9110, 6.4.1)?
 bodiless :: Head -> Status -> Bool
-bodiless h status = headMethod h == methodHead || code == 304 || code == 204 || code < 200
+bodiless h status = hasFlag flagHead (headFlags h) || code == 304 || code == 204 || code < 200
   where
     code = statusCode status
 {-# INLINE bodiless #-}
@@ -108,69 +104,52 @@ lengthMeans status = statusCode status >= 200 && statusCode status /= 204
 
 -- Builders -------------------------------------------------------------------------------
 
--- | A buffer that has room for a head and something behind it.
-workBuffer :: Int -> IO (Maybe Buffer, ForeignPtr Word8, Int)
-workBuffer room
-  | room <= bufferSize - 1024 = (\b -> (Just b, bufferMemory b, bufferSize)) <$> takeBuffer
-  | otherwise = (\m -> (Nothing, m, room + bufferSize)) <$> B.mallocByteString (room + bufferSize)
-{-# INLINE workBuffer #-}
-
-giveBack :: Maybe Buffer -> IO ()
-giveBack = maybe (pure ()) putBuffer
-{-# INLINE giveBack #-}
-
 respondBuilder :: Client -> Head -> Maybe Body -> Status -> ResponseHeaders -> Builder -> IO ()
 respondBuilder client h body status fields builder = do
-  let found@(Survey _ len bits) = survey fields
+  let !none = bodiless h status
+  Rendered buffer headTo len bits <- renderHead (clientShared client) status fields (not none || lengthMeans status)
   keep <- persists client h body bits
-  -- The branches differ in what is written between the head and the body.
-  (buffer, memory, size) <- workBuffer (headRoom (clientShared client) status found)
-  let p = unsafeForeignPtrToPtr memory
-      !ending = endingFor h keep
-      !none = bodiless h status
-  q <- renderHead (clientShared client) p status fields found ending (if none then lengthMeans status else len >= 0)
-  if none
-    then do
-      end <- putCrlf q
-      sendMemory client buffer memory 0 (end `minusPtr` p)
-      complete client keep
-    else
-      if len >= 0
-        then do
-          from <- (`minusPtr` p) <$> putCrlf q
-          (n, next) <- runBody builder (p `plusPtr` from) (size - tailRoom - from)
+  if not none && len < 0
+    then undeclared client h keep buffer headTo bits builder
+    else do
+      from <- putConnection buffer headTo bits (endingFor h keep) >>= endHead buffer
+      if none
+        then sendBuffer client buffer 0 from
+        else do
+          (n, next) <- runBody builder (bufferStart buffer `plusPtr` from) (bufferSize buffer - tailRoom - from)
           case next of
-            Done | n == len -> sendMemory client buffer memory 0 (from + n)
-            _ -> continued client buffer memory (Exactly len) from from n next
-          complete client keep
-        else undeclared client h keep (renderHead (clientShared client) p status fields found SayClose False) (Work buffer memory size) (q `minusPtr` p) builder
+            Done | n == len -> sendBuffer client buffer 0 (from + n)
+            _ -> continued client buffer (Exactly len) from from n next
+      complete client keep
 
--- | A buffer of the capability's or memory of one's own, and its size.
-data Work = Work !(Maybe Buffer) !(ForeignPtr Word8) !Int
+-- | The empty line; the offset of its end.
+endHead :: Buffer -> Int -> IO Int
+endHead buffer at = (at + 2) <$ putCrlf (bufferStart buffer `plusPtr` at)
+{-# INLINE endHead #-}
 
--- | Respond with a body whose length was not declared, behind the head that ends at the offset. The action renders the head
--- again, for a connection that does not go on.
-undeclared :: Client -> Head -> Bool -> IO (Ptr Word8) -> Work -> Int -> Builder -> IO ()
-undeclared client h keep again (Work buffer memory size) headTo builder = do
-  let p = unsafeForeignPtrToPtr memory
-      from = headTo + codingRoom
-  (n, next) <- runBody builder (p `plusPtr` from) (size - tailRoom - from)
+-- | Respond with a body whose length was not declared, behind the fields that end at the offset.
+undeclared :: Client -> Head -> Bool -> Buffer -> Int -> Int -> Builder -> IO ()
+undeclared client h keep buffer headTo bits builder = do
+  let p = bufferStart buffer
+      from = headTo + connectionRoom + codingRoom
+  (n, next) <- runBody builder (p `plusPtr` from) (bufferSize buffer - tailRoom - from)
   case next of
     Done -> do
-      begin <- lengthBefore p headTo from n
-      sendMemory client buffer memory begin (from + n - begin)
+      at <- putConnection buffer headTo bits (endingFor h keep)
+      begin <- lengthBefore p at from n
+      sendBuffer client buffer begin (from + n - begin)
       complete client keep
     _
       | hasFlag flagOld (headFlags h) -> do
         -- Until the end of the connection, which the head may not deny.
-        q <- if keep then again else pure (p `plusPtr` headTo)
-        to <- (`minusPtr` p) <$> putCrlf q
+        to <- putConnection buffer headTo bits SayClose >>= endHead buffer
         moveBytes (p `plusPtr` to) (p `plusPtr` from) n
-        continued client buffer memory UntilClose to to n next
+        continued client buffer UntilClose to to n next
         complete client False
       | otherwise -> do
-        end <- putBytes (p `plusPtr` headTo) codingLine
-        continued client buffer memory InChunks (end `minusPtr` p) from n next
+        at <- putConnection buffer headTo bits (endingFor h keep)
+        _ <- putBytes (p `plusPtr` at) codingLine
+        continued client buffer InChunks (at + B.length codingLine) from n next
         complete client keep
 {-# NOINLINE undeclared #-}
 
@@ -178,6 +157,10 @@ undeclared client h keep again (Work buffer memory size) headTo builder = do
 runBody :: Builder -> Ptr Word8 -> Int -> IO (Int, Next)
 runBody = runBuilder
 {-# NOINLINE runBody #-}
+
+-- | Room for the line of 'putConnection'.
+connectionRoom :: Int
+connectionRoom = 24
 
 -- | Room behind a head for what says where the body ends: a length line, or a coding line and a chunk's size line.
 codingRoom :: Int
@@ -197,23 +180,21 @@ lengthBefore p headTo from n = do
   _ <- putBytes q' "\r\n\r\n"
   pure (at - headTo)
 
--- | Send a whole response, which is in memory from an offset on, and let go of that.
-sendMemory :: Client -> Maybe Buffer -> ForeignPtr Word8 -> Int -> Int -> IO ()
-sendMemory client buffer memory from n = do
+-- | Send a whole response, which is in a buffer from an offset on, and let go of that.
+sendBuffer :: Client -> Buffer -> Int -> Int -> IO ()
+sendBuffer client buffer from n = do
   setResponse client responseBegun
-  sendLast client (connSend (clientConnection client) noDeadline (unsafeForeignPtrToPtr memory `plusPtr` from) n)
-  touchForeignPtr memory
-  giveBack buffer
-{-# NOINLINE sendMemory #-}
+  sendLast client (connSend (clientConnection client) noDeadline (bufferStart buffer `plusPtr` from) n)
+  touchBuffer buffer
+  putBuffer buffer
+{-# INLINE sendBuffer #-}
 
 -- | The body is longer than the buffer: go on with a writer. The end of the head, the beginning and the number of
 -- the data that is there. The buffer is the writer's from here on.
-continued :: Client -> Maybe Buffer -> ForeignPtr Word8 -> BodyFraming -> Int -> Int -> Int -> Next -> IO ()
-continued client buffer memory framing headTo from n after = do
+continued :: Client -> Buffer -> BodyFraming -> Int -> Int -> Int -> Next -> IO ()
+continued client buffer framing headTo from n after = do
   w <- newWriter client framing
-  case buffer of
-    Just b -> adopt w b headTo from (from + n)
-    Nothing -> adoptOwn w memory (from + n + tailRoom) headTo from (from + n)
+  adopt w buffer headTo from (from + n)
   case after of
     Done -> pure ()
     More least more -> continueWriting w (needing least more)
@@ -232,28 +213,21 @@ respondStream :: Client -> Head -> Maybe Body -> Status -> ResponseHeaders -> St
 respondStream client h body status fields stream
   | bodiless h status = respondBuilder client h body status fields mempty
   | otherwise = do
-    let found@(Survey _ len bits) = survey fields
-        shared = clientShared client
-        old = hasFlag flagOld (headFlags h)
+    Rendered buffer headTo len bits <- renderHead (clientShared client) status fields True
+    let old = hasFlag flagOld (headFlags h)
         framing
           | len >= 0 = Exactly len
           | old = UntilClose
           | otherwise = InChunks
     keep <- (&& not (old && len < 0)) <$> persists client h Nothing bits
-    (buffer, memory, size) <- workBuffer (headRoom shared status found)
+    at <- putConnection buffer headTo bits (endingFor h keep)
     w <- newWriter client framing
-    unsafeWithForeignPtr memory $ \p -> do
-      q <- renderHead shared p status fields found (endingFor h keep) True
-      end <- case framing of
-        InChunks -> putBytes q codingLine
-        _ -> putCrlf q
-      let headTo = end `minusPtr` p
-          from = case framing of
-            InChunks -> headTo + sizeGap
-            _ -> headTo
-      case buffer of
-        Just b -> adopt w b headTo from from
-        Nothing -> adoptOwn w memory size headTo from from
+    case framing of
+      InChunks -> do
+        _ <- putBytes (bufferStart buffer `plusPtr` at) codingLine
+        let end = at + B.length codingLine
+        adopt w buffer end (end + sizeGap) (end + sizeGap)
+      _ -> endHead buffer at >>= \end -> adopt w buffer end end end
     stream (writeBuilder w) (flushWriter w)
     finishWriter w
     complete client keep
@@ -271,20 +245,15 @@ respondFile client h body request status fields path part = do
     fromAnswer (OtherAnswer status' fields' text) = respondBuilder client h body status' fields' text
     sendPart fd status' given range@(FilePart offset count _) = do
       let fields' = rangeFields given range
-          found@(Survey _ _ bits) = survey fields'
-          shared = clientShared client
-      keep <- persists client h body bits
       if bodiless h status'
         then respondBuilder client h body status' fields' mempty
         else do
-          (buffer, memory, _) <- workBuffer (headRoom shared status' found)
-          n <- unsafeWithForeignPtr memory $ \p -> do
-            q <- renderHead shared p status' fields' found (endingFor h keep) True
-            end <- putCrlf q
-            pure (end `minusPtr` p)
+          Rendered buffer headTo _ bits <- renderHead (clientShared client) status' fields' True
+          keep <- persists client h body bits
+          n <- putConnection buffer headTo bits (endingFor h keep) >>= endHead buffer
           setResponse client responseBegun
-          sendFileSlices client path memory n (FileRange fd (fromInteger offset) (fromInteger count))
-          giveBack buffer
+          sendFileSlices client path (bufferMemory buffer) n (FileRange fd (fromInteger offset) (fromInteger count))
+          putBuffer buffer
           complete client keep
 
 -- Raw ------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ where
 
 import Control.Concurrent
 import Control.Exception
-import Control.Monad (forM, unless, void, when)
+import Control.Monad (forM, join, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
@@ -40,6 +40,7 @@ import System.IO.Error (ioeGetErrorType)
 import Weft.Duration (Duration, seconds)
 import Weft.Http.Acceptors
 import Weft.Http.Admission
+import Weft.Http.Date (newDateLines)
 import Weft.Http.Engine
 import Weft.Http.FileResponse (openFileKey)
 import Weft.Http.Http2
@@ -111,8 +112,8 @@ withServerWith options settings app act = do
   ended <- newEmptyMVar
   admission <- newAdmission
   tables <- forM [1 .. caps] (const newTable)
-  let shared = sharedFor options settings draining
-      handler plain peer = do
+  shared <- sharedFor options settings draining
+  let handler plain peer = do
         (cap, _) <- threadCapability =<< myThreadId
         case drop (cap `mod` caps) tables of
           table : _ ->
@@ -166,18 +167,23 @@ listenIPv6Only port = do
     W.listen sock (serverBacklog defaultServerSettings)
     pure sock
 
-sharedFor :: Options -> Settings -> IORef Bool -> Shared
-sharedFor options settings draining =
-  Shared
+sharedFor :: Options -> Settings -> IORef Bool -> IO Shared
+sharedFor options settings draining = do
+  date <- newDateLines (server <> more)
+  pure
+   Shared
     { sharedSettings = settings,
       sharedLimits = bounded (fromMaybe lenient (optionLimits options)),
       sharedTimeout = timeout,
-      sharedServerLine = if B.null (settingsServerName settings) then B.empty else "Server: " <> settingsServerName settings <> "\r\n",
-      sharedLines = maybe B.empty (\value -> "Alt-Svc: " <> value <> "\r\n") (settingsAltSvc settings),
+      sharedServerLine = server,
+      sharedLines = more,
+      sharedDate = date,
       sharedOnRefused = optionOnRefused options,
       sharedDraining = draining
     }
   where
+    server = if B.null (settingsServerName settings) then B.empty else "Server: " <> settingsServerName settings <> "\r\n"
+    more = maybe B.empty (\value -> "Alt-Svc: " <> value <> "\r\n") (settingsAltSvc settings)
     timeout
       | settingsTimeout settings <= 0 = maxBound
       | otherwise = seconds (fromIntegral (settingsTimeout settings))
@@ -233,14 +239,20 @@ drainServer server patience = do
 
 -- | Serve a connection on the calling thread, to its end, and close it.
 serveConnection :: Shared -> Options -> Admission -> Table -> Application -> Connection -> SockAddr -> IO ()
-serveConnection shared options admission table app plain peer0 = do
+serveConnection shared options admission table app plain peer0 = mask $ \restore -> do
   self <- myThreadId
   cells <- newAtomicWords cellCount
   deadline <- newPausedIdleTimer (sharedTimeout shared) (giveUp cells)
   file <- newIORef NoFile
   shutdown <- newIORef (pure ())
+  release <- newIORef (pure ())
   let client = Client shared plain peer0 False self deadline cells file (Vault.insert openFileKey file Vault.empty) shutdown
-  (withEntry table (Entry self cells deadline shutdown) (serve client) `catch` ended deadline) `finally` (stop deadline >> connClose plain)
+      entry = Entry self cells deadline shutdown
+  enter table entry
+  -- One handler for all that ends with the connection: its stack is walked through each time that the thread waits.
+  result <- try (restore (serve client release))
+  join (readIORef release) `finally` (leave table entry >> stop deadline >> connClose plain)
+  either (ended deadline) pure result
   where
     settings = sharedSettings shared
     limits = sharedLimits shared
@@ -261,16 +273,23 @@ serveConnection shared options admission table app plain peer0 = do
       if phase == phaseBusy
         then refused ClientTooSlow `finally` connAbort plain
         else when (begun + handshake > 0) (refused HeadTooSlow) `finally` connClose plain
-    serve client = do
+    -- What is to be done at the end is put where the caller looks for it.
+    serve client release = do
       awaitHead client
       found <- maybe (pure Nothing) (\mode -> readProxyHeader mode (connReceive plain noDeadline receiveSize)) announcing
       case found of
         Nothing -> optionOnRefused options peer0 BadRequest
         Just (announced, rest) -> do
           let peer = fromMaybe peer0 announced
-          admittedOf (if isProxy peer then limits {limitPerAddress = 0} else limits) admission peer (optionOnRefused options peer) $ do
-            open <- settingsOnOpen settings peer
-            when open (speak options app client {clientPeer = peer} rest `finally` settingsOnClose settings peer)
+          welcome <- mask_ $ do
+            (room, leaveAddress) <- admitOf (if isProxy peer then limits {limitPerAddress = 0} else limits) admission peer
+            writeIORef release leaveAddress
+            if room
+              then do
+                open <- settingsOnOpen settings peer
+                open <$ when open (writeIORef release (settingsOnClose settings peer `finally` leaveAddress))
+              else False <$ optionOnRefused options peer TooManyOfAddress
+          when welcome (speak options app client {clientPeer = peer} rest)
     ended deadline e
       | Just EndIdle <- fromException e = pure ()
       | Just io <- fromException e = do

@@ -11,7 +11,8 @@ module Weft.Http.Table
   ( -- * Tables
     Table,
     newTable,
-    withEntry,
+    enter,
+    leave,
     Entry (..),
 
     -- * Ending
@@ -49,12 +50,13 @@ newtype Table = Table (IORef (Map.Map ThreadId Entry))
 newTable :: IO Table
 newTable = Table <$> newIORef Map.empty
 
--- | Run a connection's action with the connection in the table.
-withEntry :: Table -> Entry -> IO a -> IO a
-withEntry (Table ref) entry = bracket_ (change (Map.insert thread entry)) (change (Map.delete thread))
-  where
-    thread = entryThread entry
-    change f = atomicModifyIORef' ref (\m -> (f m, ()))
+-- | Put a connection into the table. Its thread takes it out again.
+enter :: Table -> Entry -> IO ()
+enter (Table ref) entry = atomicModifyIORef' ref (\m -> (Map.insert (entryThread entry) entry m, ()))
+
+-- | Take a connection out.
+leave :: Table -> Entry -> IO ()
+leave (Table ref) entry = atomicModifyIORef' ref (\m -> (Map.delete (entryThread entry) m, ()))
 
 -- | Thrown to a thread that waits for a request, when its connection is to end.
 data EndIdle = EndIdle

@@ -44,6 +44,7 @@ import Data.IORef
 import Data.Vault.Lazy (Vault)
 import System.Posix.Types (Fd)
 import Weft.Duration (Duration)
+import Weft.Http.Date (DateLines)
 import Weft.Http.Limits
 import Weft.Http.Settings
 import Weft.IdleTimer (IdleTimer)
@@ -57,10 +58,12 @@ data Shared = Shared
     sharedLimits :: !Limits,
     -- | 'settingsTimeout' as a duration, 'maxBound' if there is none.
     sharedTimeout :: !Duration,
-    -- | Field lines that every response gets unless it has a @Server@ field.
+    -- | A field line that every response gets unless it has a @Server@ field.
     sharedServerLine :: !ByteString,
     -- | Field lines that every response gets.
     sharedLines :: !ByteString,
+    -- | The date, with both behind it.
+    sharedDate :: !DateLines,
     sharedOnRefused :: !(SockAddr -> Refusal -> IO ()),
     -- | Written once, by whoever begins the shutdown; read by all connections.
     sharedDraining :: !(IORef Bool)

@@ -16,7 +16,6 @@ module Weft.Http.Writer
     Writer,
     newWriter,
     adopt,
-    adoptOwn,
     writeBuilder,
     continueWriting,
     flushWriter,
@@ -34,10 +33,9 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (Builder)
 import Data.ByteString.Builder.Extra (BufferWriter, Next (..), runBuilder)
-import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString)
+import qualified Data.ByteString.Internal as B (fromForeignPtr)
 import Data.IORef
 import Data.Word (Word8)
-import Foreign.ForeignPtr (ForeignPtr)
 import Foreign.Marshal.Utils (moveBytes)
 import Foreign.Ptr (Ptr, minusPtr, plusPtr)
 import GHC.ForeignPtr (unsafeWithForeignPtr)
@@ -66,17 +64,10 @@ data Writer = Writer
   { writerClient :: !Client,
     writerFraming :: !BodyFraming,
     -- | The buffer, if there is one. Written by the thread that responds; so are the cells.
-    writerBuffer :: !(IORef Held),
+    writerBuffer :: !(IORef (Maybe Buffer)),
     -- | Offsets: the end of the head, the beginning and the end of the data. The bytes of the body that were sent.
     writerCells :: !AtomicWords
   }
-
-data Held
-  = None
-  | -- | From the capability.
-    Pooled !Buffer
-  | -- | A larger one, of that size.
-    Own !(ForeignPtr Word8) !Int
 
 cellHead, cellFrom, cellTo, cellSent :: Int
 cellHead = 0
@@ -94,37 +85,23 @@ tailRoom = 7
 
 -- | A writer without a buffer.
 newWriter :: Client -> BodyFraming -> IO Writer
-newWriter client framing = Writer client framing <$> newIORef None <*> newAtomicWords 4
+newWriter client framing = Writer client framing <$> newIORef Nothing <*> newAtomicWords 4
 
 -- | Give a writer without a buffer one that begins with a head: its end, the beginning and the end of the data.
 adopt :: Writer -> Buffer -> Int -> Int -> Int -> IO ()
 adopt w buffer headEnd from to = do
-  writeIORef (writerBuffer w) (Pooled buffer)
-  place w headEnd from to
-
--- | The same with memory of that size, which is no buffer of the capability's.
-adoptOwn :: Writer -> ForeignPtr Word8 -> Int -> Int -> Int -> Int -> IO ()
-adoptOwn w memory size headEnd from to = do
-  writeIORef (writerBuffer w) (Own memory size)
-  place w headEnd from to
-
-place :: Writer -> Int -> Int -> Int -> IO ()
-place w headEnd from to = do
+  writeIORef (writerBuffer w) (Just buffer)
   pokeWord (writerCells w) cellHead headEnd
   pokeWord (writerCells w) cellFrom from
   pokeWord (writerCells w) cellTo to
 
 -- | The buffer, taken now if there is none.
-held :: Writer -> IO (ForeignPtr Word8, Int)
-held w = do
-  found <- readIORef (writerBuffer w)
-  case found of
-    Pooled buffer -> pure (bufferMemory buffer, bufferSize)
-    Own memory size -> pure (memory, size)
-    None -> do
+held :: Writer -> IO Buffer
+held w = readIORef (writerBuffer w) >>= maybe taken pure
+  where
+    taken = do
       buffer <- takeBuffer
-      adopt w buffer 0 sizeGap sizeGap
-      pure (bufferMemory buffer, bufferSize)
+      buffer <$ adopt w buffer 0 sizeGap sizeGap
 
 -- | Add to the body. Sends when the buffer is full.
 writeBuilder :: Writer -> Builder -> IO ()
@@ -133,19 +110,16 @@ writeBuilder w = continueWriting w . runBuilder
 -- | Add what is left of a builder.
 continueWriting :: Writer -> BufferWriter -> IO ()
 continueWriting w writer = do
-  (memory, size) <- held w
+  buffer <- held w
   to <- peekWord (writerCells w) cellTo
-  (n, next) <- unsafeWithForeignPtr memory (\p -> writer (p `plusPtr` to) (size - tailRoom - to))
+  (n, next) <- unsafeWithForeignPtr (bufferMemory buffer) (\p -> writer (p `plusPtr` to) (bufferSize buffer - tailRoom - to))
   pokeWord (writerCells w) cellTo (to + n)
   case next of
     Done -> pure ()
     More least more -> do
       flushWriter w
       let needed = sizeGap + least + tailRoom
-      when (needed > bufferSize) $ do
-        own <- B.mallocByteString needed
-        writeIORef (writerBuffer w) (Own own needed)
-        place w 0 sizeGap sizeGap
+      when (needed > standardSize) $ newBuffer needed >>= \larger -> adopt w larger 0 sizeGap sizeGap
       continueWriting w more
     Chunk bytes more -> writeString w bytes >> continueWriting w more
 
@@ -154,11 +128,11 @@ writeString :: Writer -> ByteString -> IO ()
 writeString w bytes
   | B.null bytes = pure ()
   | otherwise = do
-    (memory, size) <- held w
+    buffer <- held w
     to <- peekWord (writerCells w) cellTo
-    if B.length bytes <= min copyLimit (size - tailRoom - to)
+    if B.length bytes <= min copyLimit (bufferSize buffer - tailRoom - to)
       then do
-        _ <- unsafeWithForeignPtr memory (\p -> putBytes (p `plusPtr` to) bytes)
+        _ <- unsafeWithForeignPtr (bufferMemory buffer) (\p -> putBytes (p `plusPtr` to) bytes)
         pokeWord (writerCells w) cellTo (to + B.length bytes)
       else do
         account w (B.length bytes)
@@ -188,8 +162,8 @@ flushWriter :: Writer -> IO ()
 flushWriter w = do
   found <- readIORef (writerBuffer w)
   case found of
-    None -> pure ()
-    _ -> seal w False >>= \bytes -> sendStrings w [bytes]
+    Nothing -> pure ()
+    Just _ -> seal w False >>= \bytes -> sendStrings w [bytes]
 
 -- | The body is complete: send the rest.
 finishWriter :: Writer -> IO ()
@@ -205,7 +179,7 @@ finishWriter w = do
 -- | What is in the buffer as it is to be sent, with the framing around it. The buffer stays the writer's.
 seal :: Writer -> Bool -> IO ByteString
 seal w final = do
-  (memory, _) <- held w
+  memory <- bufferMemory <$> held w
   headEnd <- peekWord cells cellHead
   from <- peekWord cells cellFrom
   to <- peekWord cells cellTo
@@ -247,10 +221,8 @@ sendStrings w strings = do
 release :: Writer -> IO ()
 release w = do
   found <- readIORef (writerBuffer w)
-  writeIORef (writerBuffer w) None
-  case found of
-    Pooled buffer -> putBuffer buffer
-    _ -> pure ()
+  writeIORef (writerBuffer w) Nothing
+  mapM_ putBuffer found
 
 -- | Send strings in one system call, or a long one in slices, each of which gives the client its time anew.
 sendSlices :: Client -> [ByteString] -> IO ()

@@ -208,7 +208,7 @@ request = do
           { headMethod = method,
             headPath = path,
             headQuery = query,
-            headFlags = 16 + (if framing == Chunked then 32 else 0),
+            headFlags = 16 + (if framing == Chunked then 32 else 0) + (if method == "HEAD" then flagHead else 0),
             headFraming = framing,
             headFields = [(CI.mk name, trim value) | (name, value) <- fields],
             headHost = Just "example.org",

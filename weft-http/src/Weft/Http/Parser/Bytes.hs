@@ -7,7 +7,9 @@ module Weft.Http.Parser.Bytes
   ( -- * Access
     byteAt,
     wordAt,
+    halfAt,
     littleEndian,
+    littleEndian16,
     slice,
 
     -- * Scanning
@@ -17,6 +19,7 @@ module Weft.Http.Parser.Bytes
     trimBlanks,
 
     -- * Classes of bytes
+    inClass,
     isToken,
     isBlank,
     isDigit,
@@ -30,7 +33,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (accursedUnutterablePerformIO, toForeignPtr)
 import qualified Data.ByteString.Unsafe as B
-import Data.Word (Word64, Word8, byteSwap64)
+import Data.Word (Word16, Word32, Word64, Word8, byteSwap16, byteSwap64)
 import Foreign.Ptr (Ptr)
 import Foreign.Storable (Storable, peekByteOff)
 import GHC.ByteOrder (ByteOrder (..), targetByteOrder)
@@ -47,6 +50,11 @@ wordAt :: ByteString -> Int -> Word64
 wordAt = storedAt
 {-# INLINE wordAt #-}
 
+-- | Four bytes likewise.
+halfAt :: ByteString -> Int -> Word32
+halfAt = storedAt
+{-# INLINE halfAt #-}
+
 storedAt :: Storable a => ByteString -> Int -> a
 storedAt bytes i = B.accursedUnutterablePerformIO (unsafeWithForeignPtr start (\p -> peekByteOff p (offset + i)))
   where
@@ -59,6 +67,13 @@ littleEndian w = case targetByteOrder of
   LittleEndian -> w
   BigEndian -> byteSwap64 w
 {-# INLINE littleEndian #-}
+
+-- | The same of two bytes.
+littleEndian16 :: Word16 -> Word16
+littleEndian16 w = case targetByteOrder of
+  LittleEndian -> w
+  BigEndian -> byteSwap16 w
+{-# INLINE littleEndian16 #-}
 
 -- | The bytes from one offset up to another.
 slice :: ByteString -> Int -> Int -> ByteString
@@ -105,10 +120,14 @@ trimBlanks = B.dropWhileEnd isBlank . B.dropWhile isBlank
 
 -- | A byte of a token (RFC 9110, 5.6.2).
 isToken :: Word8 -> Bool
-isToken c = (B.accursedUnutterablePerformIO (peekByteOff tokenTable (fromIntegral c)) :: Word8) /= 48
+isToken = inClass tokenTable
 {-# INLINE isToken #-}
 
--- | A digit for each byte: one for those of a token.
+-- | Is it of the class that a table has? A table is a digit for each byte: one for those of the class.
+inClass :: Ptr Word8 -> Word8 -> Bool
+inClass table c = (B.accursedUnutterablePerformIO (peekByteOff table (fromIntegral c)) :: Word8) /= 48
+{-# INLINE inClass #-}
+
 tokenTable :: Ptr Word8
 tokenTable =
   Ptr

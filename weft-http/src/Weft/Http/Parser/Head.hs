@@ -1,4 +1,6 @@
 {-# LANGUAGE OverloadedStrings #-}
+-- The string and the offsets are passed unboxed; as it is, GHC gives up at ten arguments.
+{-# OPTIONS_GHC -fmax-worker-args=32 #-}
 
 -- |
 -- Request heads of HTTP\/1 (RFC 9112), parsed in the receive buffer. Pure and total. The head is
@@ -26,6 +28,7 @@ module Weft.Http.Parser.Head
     flagClose,
     flagKeepAlive,
     flagExpect,
+    flagHead,
   )
 where
 
@@ -70,12 +73,13 @@ data Framing = NoBody | Sized !Int | Chunked
 type Flags = Int
 
 -- | The request is of HTTP\/1.0; @Connection@ has @close@; it has @keep-alive@; the client waits for
--- a 100 before it sends its body.
-flagOld, flagClose, flagKeepAlive, flagExpect :: Flags
+-- a 100 before it sends its body; the method is HEAD.
+flagOld, flagClose, flagKeepAlive, flagExpect, flagHead :: Flags
 flagOld = 1
 flagClose = 2
 flagKeepAlive = 4
 flagExpect = 8
+flagHead = 64
 
 -- | Seen by the parser: a host field, a coding.
 flagHost, flagCoding :: Flags
@@ -153,8 +157,8 @@ requestLine limits bytes base
   | byteAt bytes afterMethod /= 32 || byteAt bytes afterTarget /= 32 || afterTarget == afterMethod + 1 = again
   | byteAt bytes (afterTarget + 9) /= 13 || byteAt bytes (afterTarget + 10) /= 10 = again
   | lineEnd - base > min (limitTarget limits) (limitHead limits) = again
-  | version == http11 = withTarget 0
-  | version == http10 = withTarget flagOld
+  | version == http11 || version == http10 =
+    target limits bytes base method (afterMethod + 1) afterTarget (if version == http10 then flagOld .|. isHead else isHead)
   | version == http20 && slice bytes base afterTarget == "PRI *" = Preface
   | otherwise = unsupported
   where
@@ -164,7 +168,9 @@ requestLine limits bytes base
     lineEnd = afterTarget + 11
     version = wordAt bytes (afterTarget + 1)
     again = unusable limits bytes base base
-    withTarget = target limits bytes base (methodAt bytes base afterMethod) (afterMethod + 1) afterTarget
+    -- Evaluated, so that what follows can pass it on as it is.
+    !method = methodAt bytes base afterMethod
+    isHead = if afterMethod == base + 4 && method == "HEAD" then flagHead else 0
     unsupported
       | "HTTP/" `B.isPrefixOf` text && isDigit (byteAt text 5) && byteAt text 6 == 46 && isDigit (byteAt text 7) = Refused UnknownVersion
       | otherwise = Refused BadRequest
@@ -190,18 +196,21 @@ skipTarget bytes = go
 
 -- | The four forms of a target (RFC 9112, 3.2), which stands between two offsets.
 target :: Limits -> ByteString -> Int -> Method -> Int -> Int -> Flags -> Outcome
-target limits bytes base method from to flags
+target limits bytes base method from to !flags
   | byteAt bytes from == 47 && method /= "CONNECT" = origin from
   | otherwise = otherForm
   where
     behind = to + 11
     origin i
-      | i >= to = fieldLines limits bytes base method (slice bytes from to) B.empty Nothing behind flags
-      | byteAt bytes i == 63 = fieldLines limits bytes base method (slice bytes from i) (slice bytes i to) Nothing behind flags
+      | i >= to, !path <- slice bytes from to = fieldLines limits bytes base method path B.empty Nothing behind flags
+      | byteAt bytes i == 63,
+        !path <- slice bytes from i,
+        !query <- slice bytes i to =
+        fieldLines limits bytes base method path query Nothing behind flags
       | otherwise = origin (i + 1)
     text = slice bytes from to
     split whole authority =
-      let (path, query) = C.break (== '?') whole
+      let (!path, !query) = C.break (== '?') whole
        in fieldLines limits bytes base method path query authority behind flags
     otherForm
       | method == "CONNECT" = if validAuthority text then split text (Just text) else Refused BadRequest
@@ -224,9 +233,10 @@ afterScheme text
 -- | The field lines up to the empty one (RFC 9112, 5), behind a request line: method, path, query, and the authority if
 -- the target has one.
 fieldLines :: Limits -> ByteString -> Int -> Method -> ByteString -> ByteString -> Maybe ByteString -> Int -> Flags -> Outcome
-fieldLines limits bytes base !method !path !query !authority from0 flags0 = go from0 0 flags0 (-1) [] Nothing Nothing Nothing Nothing
+fieldLines limits bytes base method path query !authority !from0 !flags0 = go from0 0 flags0 (-1) [] Nothing Nothing Nothing Nothing
   where
     end = B.length bytes
+    !most = if limitFields limits > 0 then limitFields limits else maxBound
     go !from !count !flags !len acc host range referer agent
       | from + 1 >= end = again
       | first == 13 && byteAt bytes (from + 1) == 10 =
@@ -234,7 +244,7 @@ fieldLines limits bytes base !method !path !query !authority from0 flags0 = go f
       | colon == from || valueEnd + 1 >= end = again
       | byteAt bytes colon /= 58 || byteAt bytes valueEnd /= 13 || byteAt bytes (valueEnd + 1) /= 10 = again
       | next - base > limitHead limits = again
-      | limitFields limits > 0 && count >= limitFields limits = Refused HeadTooLarge
+      | count >= most = Refused HeadTooLarge
       | !value <- valueBetween bytes (colon + 1) valueEnd = case fieldName bytes from colon of
         Known tag name ->
           let !field = (name, value)

@@ -21,7 +21,7 @@ import qualified Data.ByteString.Char8 as C
 import qualified Data.CaseInsensitive as CI
 import qualified Data.CaseInsensitive.Unsafe as CI
 import Data.Char (toLower)
-import Data.Word (Word8)
+import Data.Word (Word64, Word8)
 import GHC.Arr (Array, listArray, unsafeAt)
 import Network.HTTP.Types (HeaderName, Method)
 import Weft.Http.Parser.Bytes
@@ -50,13 +50,24 @@ get = "GET"
 
 -- | Does that word stand at the offset? There are enough bytes.
 spells :: ByteString -> Int -> ByteString -> Bool
-spells bytes from wanted = go 0
+spells = matches id
+
+-- | Are the bytes from an offset on, changed in that way, those of a word? Eight at a time, the last eight again where they do not
+-- come out even; a short word is compared in two halves.
+matches :: (Word64 -> Word64) -> ByteString -> Int -> ByteString -> Bool
+matches change bytes from wanted
+  | len >= 8 = go 0
+  | len >= 4 = sameHalf 0 && sameHalf (len - 4)
+  | otherwise = narrow 0
   where
     len = B.length wanted
     go i
-      | i + 8 <= len = wordAt bytes (from + i) == wordAt wanted i && go (i + 8)
-      | i < len = byteAt bytes (from + i) == byteAt wanted i && go (i + 1)
-      | otherwise = True
+      | i + 8 <= len = same i && go (i + 8)
+      | otherwise = i == len || same (len - 8)
+    same i = change (wordAt bytes (from + i)) == wordAt wanted i
+    sameHalf i = fromIntegral (change (fromIntegral (halfAt bytes (from + i)))) == halfAt wanted i
+    narrow i = i >= len || (fromIntegral (change (fromIntegral (byteAt bytes (from + i)))) == byteAt wanted i && narrow (i + 1))
+{-# INLINE matches #-}
 
 -- | The fields that the parser has to understand.
 data FieldTag
@@ -78,32 +89,28 @@ data Known = Known !FieldTag !HeaderName
 -- | Recognise the field name between two offsets, all of whose bytes are those of a token. A name
 -- in its usual case or in small letters is a constant; any other one is made.
 fieldName :: ByteString -> Int -> Int -> Known
-fieldName bytes from to = search (unsafeAt table (hashOf (to - from) (byteAt bytes from) (byteAt bytes (to - 1))))
+fieldName bytes from to = search (unsafeAt table (hashOf len (byteAt bytes from) (byteAt bytes (to - 1))))
   where
-    search End = Known Other (madeName (slice bytes from to))
+    len = to - from
+    search End = made Other (slice bytes from to)
     search (Entry usual@(Known tag name) small@(Known _ folded) rest)
-      | B.length (CI.original folded) /= to - from || not (spellsFolded bytes from (CI.original folded)) = search rest
+      | B.length (CI.original folded) /= len || not (spellsFolded bytes from (CI.original folded)) = search rest
       | spells bytes from (CI.original name) = usual
       | spells bytes from (CI.original folded) = small
-      | otherwise = Known tag (madeName (slice bytes from to))
+      | otherwise = made tag (slice bytes from to)
 
 -- | Does that word in small letters stand at the offset, in any case? Of two tokens, setting the bit of small
 -- letters makes equal what differs in case only: the other bytes that it would make equal to a letter, a digit or a
 -- hyphen belong to no token.
 spellsFolded :: ByteString -> Int -> ByteString -> Bool
-spellsFolded bytes from wanted = go 0
-  where
-    len = B.length wanted
-    go i
-      | i + 8 <= len = (wordAt bytes (from + i) .|. 0x2020202020202020) == wordAt wanted i && go (i + 8)
-      | i < len = (byteAt bytes (from + i) .|. 0x20) == byteAt wanted i && go (i + 1)
-      | otherwise = True
+spellsFolded = matches (.|. 0x2020202020202020)
 
 -- | A name that is no constant. One in small letters is its own folding.
-madeName :: ByteString -> HeaderName
-madeName bytes
-  | B.any (\c -> c - 65 <= 25) bytes = CI.mk bytes
-  | otherwise = CI.unsafeMk bytes
+made :: FieldTag -> ByteString -> Known
+made tag bytes
+  | B.any (\c -> c - 65 <= 25) bytes = Known tag (CI.mk bytes)
+  | otherwise = Known tag (CI.unsafeMk bytes)
+{-# NOINLINE made #-}
 
 -- | A chain of the names with one hash, in the usual case and in small letters.
 data Entry = Entry !Known !Known !Entry | End
