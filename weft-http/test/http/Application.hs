@@ -11,6 +11,7 @@ module Application
     -- * The application
     application,
     filler,
+    partsOf,
     portOf,
     noConnections,
   )
@@ -23,6 +24,7 @@ import Control.Monad (forM_, unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (byteString, intDec)
+import Data.ByteString.Builder.Extra (byteStringCopy, byteStringInsert)
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
 import Data.String (fromString)
@@ -73,6 +75,11 @@ application req respond = case pathInfo req of
   ["large"] -> respond (responseLBS status200 [("Content-Length", C.pack (show n))] (L.fromStrict (filler n)))
   ["chunks"] -> respond . responseStream status200 [] $ \write flush ->
     forM_ [1 .. 100 :: Int] (\i -> write (intDec i <> "\n") >> flush)
+  -- A body of many parts, made in each of the ways in which a body can be.
+  ["mixed", "builder"] -> respond (responseBuilder status200 [] (foldMap piece (partsOf n)))
+  ["mixed", "declared"] -> respond (responseBuilder status200 [("Content-Length", C.pack (show (sum (map B.length (partsOf n)))))] (foldMap piece (partsOf n)))
+  ["mixed", "stream"] -> respond . responseStream status200 [] $ \write flush ->
+    forM_ (zip [0 :: Int ..] (partsOf n)) (\(i, part) -> write (piece part) >> when (i `mod` 5 == n `mod` 5) flush)
   ["drip"] -> respond . responseStream status200 [] $ \write flush ->
     forM_ [1 .. n] (\_ -> write (byteString (B.replicate 1000 120)) >> flush >> threadDelay 50000)
   ["count"] -> bodyLength 0 >>= respond . plain . C.pack . show
@@ -94,6 +101,7 @@ application req respond = case pathInfo req of
     n = case [k | (key, Just value) <- queryString req, key == "n", Just (k, "") <- [C.readInt value]] of
       k : _ -> k
       [] -> 1000
+    piece part = if even (B.length part) then byteString part else byteStringCopy part <> byteStringInsert B.empty
     plain body = responseLBS status200 [("Content-Type", "text/plain"), ("Content-Length", C.pack (show (B.length body)))] (L.fromStrict body)
     bodyLength :: Int -> IO Int
     bodyLength have = do
@@ -108,6 +116,14 @@ application req respond = case pathInfo req of
               send bytes
               when (bytes /= "bye") loop
       loop
+
+-- | Strings around the sizes at which a body is sent in another way, as the number has it.
+partsOf :: Int -> [ByteString]
+partsOf n = [B.take size (B.drop (size `mod` 97) (filler 70100)) | size <- map (sizes !!) choices]
+  where
+    sizes = [0, 1, 2, 7, 100, 777, 4000, 4095, 4096, 4097, 5000, 16000, 16384, 40000, 70000]
+    choices = take (1 + n `mod` 23) (map ((`mod` length sizes) . (`div` 65536)) (tail (iterate next (n * 7919 + 1))))
+    next x = (x * 1103515245 + 12345) `mod` 2147483648
 
 -- | So many bytes that are not all the same.
 filler :: Int -> ByteString

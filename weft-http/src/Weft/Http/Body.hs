@@ -42,10 +42,11 @@ data Place
   | Complete
   | Failed !RequestError
 
--- | The body behind a head: the string is what was received with it.
-newBody :: Client -> Bool -> Framing -> ByteString -> IO Body
-newBody client expects framing have = do
-  beginBody client
+-- | The body behind a head: does the client wait for a 100, was as much received as was asked for, and what of the body was
+-- received with the head.
+newBody :: Client -> Bool -> Framing -> Bool -> ByteString -> IO Body
+newBody client expects framing fast have = do
+  beginBody client fast
   -- A client that sends its body at once does not wait.
   Body client <$> newIORef have <*> newIORef (if expects && B.null have then Expected place else place)
   where
@@ -63,7 +64,7 @@ readBody body = do
     Complete -> pure B.empty
     Failed e -> throwIO e
     Remaining n -> do
-      bytes <- available body
+      bytes <- available body n
       let got = B.length bytes
       if got < n
         then bytes <$ writeIORef (bodyPlace body) (Remaining (n - got))
@@ -71,7 +72,7 @@ readBody body = do
           writeIORef (bodyHave body) (if got == n then B.empty else B.unsafeDrop n bytes)
           writeIORef (bodyPlace body) Complete
           pure (B.unsafeTake n bytes)
-    InChunks decoder -> available body >>= chunked body decoder
+    InChunks decoder -> available body maxBound >>= chunked body decoder
     Expected next -> do
       state <- responseState client
       when (state == responseNone) $
@@ -86,19 +87,19 @@ chunked body decoder bytes = case decode (sharedLimits (clientShared (bodyClient
   Bytes part rest next -> do
     writeIORef (bodyHave body) rest
     part <$ writeIORef (bodyPlace body) (InChunks next)
-  More next -> writeIORef (bodyPlace body) (InChunks next) >> available body >>= chunked body next
+  More next -> writeIORef (bodyPlace body) (InChunks next) >> available body maxBound >>= chunked body next
   End rest -> do
     writeIORef (bodyHave body) rest
     B.empty <$ writeIORef (bodyPlace body) Complete
   Invalid refusal -> failed body (BodyInvalid refusal)
 
--- | What was received already, or is received now; it is taken.
-available :: Body -> IO ByteString
-available body = do
+-- | What was received already, or is received now, of so many bytes that may come; it is taken.
+available :: Body -> Int -> IO ByteString
+available body expected = do
   have <- readIORef (bodyHave body)
   if B.null have
     then do
-      bytes <- receiveBody (bodyClient body)
+      bytes <- receiveBody (bodyClient body) expected
       if B.null bytes then failed body BodyIncomplete else pure bytes
     else have <$ writeIORef (bodyHave body) B.empty
 

@@ -51,10 +51,6 @@ serveClient client app http2 have = do
   bytes <- if B.null have then receive else pure have
   maybe (parse loop start bytes) (\serve -> parseFirst loop serve bytes) http2
 
--- | The most bytes of one receive between bodies: 16 KiB.
-receiveSize :: Int
-receiveSize = 16384
-
 -- | What a connection's loop needs: it, the application, and the action that receives between requests.
 data Loop = Loop !Client !Application !(IO ByteString)
 
@@ -162,7 +158,7 @@ answer loop@(Loop client app _) h !rest = do
       state <- responseState client
       if state == responseKeep then next loop rest else end client (B.null rest) state
     framing -> do
-      body <- newBody client (hasFlag flagExpect (headFlags h)) framing rest
+      body <- newBody client (hasFlag flagExpect (headFlags h)) framing (headEnd h + B.length rest >= receiveSize) rest
       let !request = requestOf client h (readBody body)
       runApplication client app h (Just body) B.empty request
       state <- responseState client

@@ -196,10 +196,9 @@ continued client buffer framing headTo from n after = do
   w <- newWriter client framing
   adopt w buffer headTo from (from + n)
   case after of
-    Done -> pure ()
-    More least more -> continueWriting w (needing least more)
-    Chunk bytes more -> continueWriting w (\_ _ -> pure (0, Chunk bytes more))
-  finishWriter w
+    Done -> finishWriter w
+    More least more -> writeLast w (needing least more)
+    Chunk bytes more -> writeLast w (\_ _ -> pure (0, Chunk bytes more))
   where
     needing :: Int -> BufferWriter -> BufferWriter
     needing least more p room

@@ -20,6 +20,7 @@ module Weft.Http.Timeouts
     -- * Bodies
     beginBody,
     receiveBody,
+    receiveSize,
 
     -- * Responses
     sendWithin,
@@ -62,21 +63,25 @@ headCame :: Client -> IO ()
 headCame = pause . clientDeadline
 {-# INLINE headCame #-}
 
--- | A body is to come: its client has the whole time.
-beginBody :: Client -> IO ()
-beginBody client = do
+-- | A body is to come: its client has the whole time. Was as much received with its head as was asked for?
+beginBody :: Client -> Bool -> IO ()
+beginBody client fast = do
   pokeWord (clientCells client) cellBodyBytes 0
   pokeWord (clientCells client) cellBodyTime (timeoutOf client)
+  pokeWord (clientCells client) cellBodyFast (if fast then 1 else 0)
 
 timeoutOf :: Client -> Int
 timeoutOf client = let Duration ns = sharedTimeout (clientShared client) in fromIntegral ns
 
--- | Receive part of a body; empty at the end of the stream.
-receiveBody :: Client -> IO ByteString
-receiveBody client = do
+-- | Receive part of a body, of which so many bytes may come; empty at the end of the stream.
+receiveBody :: Client -> Int -> IO ByteString
+receiveBody client expected = do
   left <- peekWord cells cellBodyTime
+  fast <- peekWord cells cellBodyFast
+  -- One byte more than there should be: if it does not come, the kernel has nothing else.
+  let size = if fast /= 0 then min bodyReceiveSize (max receiveSize (expected + 1)) else receiveSize
   awaiting deadline (Duration (fromIntegral left))
-  bytes <- connReceive (clientConnection client) noDeadline bodyReceiveSize `onException` awaited deadline
+  bytes <- connReceive (clientConnection client) noDeadline size `onException` awaited deadline
   Duration rest <- remaining deadline
   awaited deadline
   before <- peekWord cells cellBodyBytes
@@ -84,10 +89,15 @@ receiveBody client = do
       enough = count >= settingsSlowlorisSize (sharedSettings (clientShared client))
   pokeWord cells cellBodyBytes (if enough then 0 else count)
   pokeWord cells cellBodyTime (if enough then timeoutOf client else fromIntegral rest)
+  pokeWord cells cellBodyFast (if B.length bytes >= receiveSize then 1 else 0)
   pure bytes
   where
     cells = clientCells client
     deadline = clientDeadline client
+
+-- | The most bytes of one receive between bodies, and of a body whose client has sent less than that at once: 16 KiB.
+receiveSize :: Int
+receiveSize = 16384
 
 -- | The most bytes of a body in one receive.
 bodyReceiveSize :: Int

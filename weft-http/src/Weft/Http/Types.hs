@@ -13,6 +13,7 @@ module Weft.Http.Types
     cellRequests,
     cellBodyBytes,
     cellBodyTime,
+    cellBodyFast,
     cellResponse,
     cellFinal,
     cellHandshake,
@@ -97,8 +98,10 @@ data OpenFile = NoFile | OpenFile !FilePath !Fd
 -- | The phase: see below. How many requests there were, written by the connection's thread. Bytes of a body since
 -- its client's time was renewed, and what is left of that time in nanoseconds, written by the thread
 -- that reads the body. How far the response is: written by the thread that responds.
--- Not zero: a part of a head has come, of the same thread. Not zero: a TLS handshake is under way, of the connection's thread. Not zero: the connection ends after the response under way; written by its thread.
-cellPhase, cellRequests, cellBodyBytes, cellBodyTime, cellResponse, cellFinal, cellHandshake, cellBegun, cellCount :: Int
+-- Not zero: the connection ends after the response under way; written by its thread. Not zero: a TLS handshake is under way, of the
+-- connection's thread. Not zero: a part of a head has come, of the same thread. Not zero: the last receive of a body got 16 KiB or
+-- more; of the thread that reads the body.
+cellPhase, cellRequests, cellBodyBytes, cellBodyTime, cellResponse, cellFinal, cellHandshake, cellBegun, cellBodyFast, cellCount :: Int
 cellPhase = 0
 cellRequests = 1
 cellBodyBytes = 2
@@ -107,7 +110,8 @@ cellResponse = 4
 cellFinal = 5
 cellHandshake = 6
 cellBegun = 7
-cellCount = 8
+cellBodyFast = 8
+cellCount = 9
 
 -- | The phases of a connection:
 --

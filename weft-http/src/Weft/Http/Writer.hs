@@ -17,7 +17,7 @@ module Weft.Http.Writer
     newWriter,
     adopt,
     writeBuilder,
-    continueWriting,
+    writeLast,
     flushWriter,
     finishWriter,
 
@@ -103,44 +103,51 @@ held w = readIORef (writerBuffer w) >>= maybe taken pure
       buffer <- takeBuffer
       buffer <$ adopt w buffer 0 sizeGap sizeGap
 
--- | Add to the body. Sends when the buffer is full.
+-- | Add to the body. Sends when the buffer is full, and what has long strings.
 writeBuilder :: Writer -> Builder -> IO ()
-writeBuilder w = continueWriting w . runBuilder
+writeBuilder w = continueWriting w False . runBuilder
 
--- | Add what is left of a builder.
-continueWriting :: Writer -> BufferWriter -> IO ()
-continueWriting w writer = do
-  buffer <- held w
-  to <- peekWord (writerCells w) cellTo
-  (n, next) <- unsafeWithForeignPtr (bufferMemory buffer) (\p -> writer (p `plusPtr` to) (bufferSize buffer - tailRoom - to))
-  pokeWord (writerCells w) cellTo (to + n)
-  case next of
-    Done -> pure ()
-    More least more -> do
-      flushWriter w
-      let needed = sizeGap + least + tailRoom
-      when (needed > standardSize) $ newBuffer needed >>= \larger -> adopt w larger 0 sizeGap sizeGap
-      continueWriting w more
-    Chunk bytes more -> writeString w bytes >> continueWriting w more
+-- | Add what is left of a builder, with which the body ends.
+writeLast :: Writer -> BufferWriter -> IO ()
+writeLast w writer = continueWriting w True writer >> checkLength w
 
--- | Add a string: a long one is sent from where it is, together with what is in the buffer.
-writeString :: Writer -> ByteString -> IO ()
-writeString w bytes
-  | B.null bytes = pure ()
-  | otherwise = do
-    buffer <- held w
-    to <- peekWord (writerCells w) cellTo
-    if B.length bytes <= min copyLimit (bufferSize buffer - tailRoom - to)
-      then do
-        _ <- unsafeWithForeignPtr (bufferMemory buffer) (\p -> putBytes (p `plusPtr` to) bytes)
-        pokeWord (writerCells w) cellTo (to + B.length bytes)
-      else do
-        account w (B.length bytes)
-        pending <- seal w False
-        case writerFraming w of
-          InChunks -> sendStrings w [pending, sizeLine (B.length bytes), bytes, "\r\n"]
-          _ -> sendStrings w [pending, bytes]
+-- | Long strings are sent from where they are, together with what is in the buffer before and behind them, as much at once as
+-- 'sliceSize' says. They are queued up to then, the last one first, and the number is that of their bytes.
+continueWriting :: Writer -> Bool -> BufferWriter -> IO ()
+continueWriting w final = go [] 0
   where
+    go queue !queued writer = do
+      buffer <- held w
+      to <- peekWord (writerCells w) cellTo
+      (n, next) <- unsafeWithForeignPtr (bufferMemory buffer) (\p -> writer (p `plusPtr` to) (max 0 (bufferSize buffer - tailRoom - to)))
+      pokeWord (writerCells w) cellTo (to + n)
+      case next of
+        Done
+          | final || not (null queue) -> send queue final
+          | otherwise -> pure ()
+        More least more -> do
+          send queue False
+          let needed = sizeGap + least + tailRoom
+          when (needed > standardSize) $ newBuffer needed >>= \larger -> adopt w larger 0 sizeGap sizeGap
+          go [] 0 more
+        Chunk bytes more
+          | B.null bytes -> go queue queued more
+          | B.length bytes <= min copyLimit (bufferSize buffer - tailRoom - (to + n)) -> do
+            _ <- unsafeWithForeignPtr (bufferMemory buffer) (\p -> putBytes (p `plusPtr` (to + n)) bytes)
+            pokeWord (writerCells w) cellTo (to + n + B.length bytes)
+            go queue queued more
+          | otherwise -> do
+            pending <- seal w False
+            account w (B.length bytes)
+            let queue' = case writerFraming w of
+                  InChunks -> "\r\n" : bytes : sizeLine (B.length bytes) : pending : queue
+                  _ -> bytes : pending : queue
+                queued' = queued + B.length pending + B.length bytes
+            at <- peekWord (writerCells w) cellTo
+            if queued' < sliceSize && at <= bufferSize buffer - tailRoom
+              then go queue' queued' more
+              else sendStrings w (reverse queue') >> go [] 0 more
+    send queue end = seal w end >>= \bytes -> sendStrings w (reverse (bytes : queue))
     sizeLine n = B.concat [hex n, "\r\n"]
     hex n = B.pack (reverse (digits n))
     digits n = let (q, r) = n `quotRem` 16 in (if r < 10 then 48 + fromIntegral r else 87 + fromIntegral r) : (if q == 0 then [] else digits q)
@@ -169,14 +176,19 @@ flushWriter w = do
 finishWriter :: Writer -> IO ()
 finishWriter w = do
   bytes <- held w *> seal w True
+  sendStrings w [bytes]
+  checkLength w
+
+-- | Was all sent that was declared?
+checkLength :: Writer -> IO ()
+checkLength w = do
   sent <- peekWord (writerCells w) cellSent
-  unless (B.null bytes) (sendStrings w [bytes])
-  release w
   case writerFraming w of
     Exactly len | sent /= len -> throwIO (LengthMismatch len sent)
     _ -> pure ()
 
--- | What is in the buffer as it is to be sent, with the framing around it. The buffer stays the writer's.
+-- | What is in the buffer and was not sealed before, as it is to be sent, with the framing around it. The buffer stays the writer's until
+-- that is sent, and what is written then comes behind it.
 seal :: Writer -> Bool -> IO ByteString
 seal w final = do
   memory <- bufferMemory <$> held w
@@ -184,7 +196,7 @@ seal w final = do
   from <- peekWord cells cellFrom
   to <- peekWord cells cellTo
   account w (to - from)
-  unsafeWithForeignPtr memory $ \p -> case writerFraming w of
+  bytes <- unsafeWithForeignPtr memory $ \p -> case writerFraming w of
     InChunks -> do
       start <- if to > from then sizeLine p headEnd from (to - from) else movedHead p headEnd from
       p1 <- if to > from then putBytes (p `plusPtr` to) "\r\n" else pure (p `plusPtr` to)
@@ -193,6 +205,11 @@ seal w final = do
     _ -> do
       start <- movedHead p headEnd from
       pure (view memory p start (p `plusPtr` to))
+  let end = to + case writerFraming w of InChunks -> tailRoom + sizeGap; _ -> 0
+  pokeWord cells cellHead 0
+  pokeWord cells cellFrom end
+  pokeWord cells cellTo end
+  pure bytes
   where
     cells = writerCells w
     view memory p start end = B.fromForeignPtr memory start ((end `minusPtr` p) - start)
@@ -212,8 +229,10 @@ seal w final = do
 -- | Send strings, the first of which may be in the buffer, and let go of that.
 sendStrings :: Writer -> [ByteString] -> IO ()
 sendStrings w strings = do
-  setResponse client responseBegun
-  sendSlices client strings
+  let some = filter (not . B.null) strings
+  unless (null some) $ do
+    setResponse client responseBegun
+    sendSlices client some
   release w
   where
     client = writerClient w

@@ -35,6 +35,25 @@ tests on =
         withClient port $ \client -> do
           answer <- get client "/chunks"
           answerBody answer @?= C.pack (concatMap (\i -> show i <> "\n") [1 .. 100 :: Int]),
+      testOn on "of parts of every size, however they are made" . withTestServer $ \_ port ->
+        withClient port $ \client ->
+          forM_ [(how, n) | n <- [0 .. 60 :: Int], how <- ["builder", "declared", "stream"]] $ \(how, n) -> do
+            answer <- get client (C.concat ["/mixed/", how, "?n=", C.pack (show n)])
+            assertBool (show (how, n)) (answerBody answer == B.concat (partsOf n)),
+      testOn on "and to a client of HTTP/1.0" . withTestServer $ \_ port ->
+        forM_ [(how, n) | n <- [3, 13 .. 60 :: Int], how <- ["builder", "declared", "stream"]] $ \(how, n) ->
+          withClient port $ \client -> do
+            say client (C.concat ["GET /mixed/", how, "?n=", C.pack (show n), " HTTP/1.0\r\n\r\n"])
+            bytes <- hearEnd client
+            assertBool (show (how, n)) (B.drop 4 (snd (B.breakSubstring "\r\n\r\n" bytes)) == B.concat (partsOf n)),
+      testOn on "uploads of every size, and the next request" . withTestServer $ \_ port ->
+        withClient port $ \client ->
+          forM_ [n + d | n <- [16100, 16384, 32768, 65536, 81920, 131072, 200000], d <- [-200, -1, 0, 1, 150]] $ \n -> do
+            say client (C.concat ["POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: ", C.pack (show n), "\r\n\r\n", filler n, "GET /hello HTTP/1.1\r\nHost: test\r\n\r\n"])
+            answer <- hearAnswer client
+            assertBool (show n) (answerBody answer == filler n)
+            next <- hearAnswer client
+            answerBody next @?= "hello",
       testOn on "curl uploads with a length" . withTestServer $ \_ port ->
         withFileOf (filler 5000000) $ \path ->
           curl ["--data-binary", "@" <> path, url port "/count"] >>= (@?= "5000000"),

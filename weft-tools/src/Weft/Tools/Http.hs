@@ -194,7 +194,7 @@ piece keep bytes = case keep of
 data Source = Source !Transport.Connection !Instant
 
 receive :: Source -> IO ByteString
-receive (Source c due) = connReceive c due 65536
+receive (Source c due) = connReceive c due 32768
 
 more :: Source -> IO ByteString
 more s = do

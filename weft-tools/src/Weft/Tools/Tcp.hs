@@ -78,7 +78,7 @@ trial = do
         when (got /= sent) (ioError (userError "other bytes came back"))
     echo c = recv c noDeadline 65536 >>= \b -> unless (B.null b) (send c noDeadline b >> echo c)
     receiveAll c limit parts = do
-      b <- connReceive c limit 65536
+      b <- connReceive c limit 32768
       if B.null b then pure (B.concat (reverse parts)) else receiveAll c limit (b : parts)
 
 ip :: [String] -> IO ()

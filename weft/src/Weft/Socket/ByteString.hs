@@ -24,6 +24,7 @@ module Weft.Socket.ByteString
 
     -- * Receiving
     recv,
+    recvLarge,
     recvFrom,
     recvMsg,
 
@@ -44,7 +45,7 @@ import qualified Data.ByteString.Unsafe as B (unsafeDrop)
 import Data.Word (Word8)
 import Foreign.C.Error (eINVAL)
 import Foreign.C.Types (CInt)
-import Foreign.ForeignPtr (withForeignPtr)
+import Foreign.ForeignPtr (ForeignPtr, withForeignPtr)
 import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (Ptr, castPtr, nullPtr, plusPtr)
 import Foreign.Storable (poke)
@@ -148,7 +149,7 @@ sendBufTo s p n addr = withAddress addr $ \ap alen ->
 
 -- | Receive the bytes that are there, at most the number given, waiting until there are some. Empty at
 -- the end of the stream. Throws @EINVAL@ for a number that is not positive. Up to 64 KiB what
--- came is copied to a string of its size; for more, memory for the whole number is taken when the call is made.
+-- came is copied to a string of its size; for more it is 'recvLarge'.
 recv :: Socket -> Int -> IO ByteString
 recv s n
   | n <= 0 = invalid "Weft.Socket.ByteString.recv"
@@ -157,7 +158,23 @@ recv s n
     answer r $ \got -> do
       bs <- copyOut p got
       pure (received s n got bs)
-  | otherwise = fst <$> withLarge n (\p -> (,) () <$> recvBuf s p n)
+  | otherwise = recvLarge s n
+
+-- | 'recv' without a copy, for those who know that about so many bytes come: into memory for the whole number, which is taken
+-- when there is something to receive. What is used by less than half is copied to a string of its size.
+recvLarge :: Socket -> Int -> IO ByteString
+recvLarge s n
+  | n <= 0 = invalid "Weft.Socket.ByteString.recvLarge"
+  | otherwise = operate "Weft.Socket.ByteString.recvLarge" s Reading $ \fd -> do
+    fp <- B.mallocByteString n
+    r <- unsafeWithForeignPtr fp (\p -> cRecv fd p (fromIntegral n) 0)
+    answer r (\got -> pure $! received s n got $! trimmed fp n got)
+
+-- | So many bytes of memory of a size.
+trimmed :: ForeignPtr Word8 -> Int -> Int -> ByteString
+trimmed fp n got = if got < n `div` 2 then B.copy whole else whole
+  where
+    whole = B.fromForeignPtr fp 0 got
 
 -- | Room for more than a scratch buffer holds; the action gives, behind another result, how many bytes
 -- of it are used. What is used by less than half is copied to a string of its size.
@@ -165,8 +182,7 @@ withLarge :: Int -> (Ptr Word8 -> IO (a, Int)) -> IO (ByteString, a)
 withLarge n act = do
   fp <- B.mallocByteString n
   (a, got) <- withForeignPtr fp act
-  let whole = B.fromForeignPtr fp 0 got
-  bs <- if got < n `div` 2 then pure $! B.copy whole else pure whole
+  bs <- pure $! trimmed fp n got
   pure (bs, a)
 
 -- | A string of its own for so many bytes.

@@ -16,7 +16,7 @@ import GHC.IO.Exception (IOException (ioe_errno))
 import Network.Socket (Family (..), ShutdownCmd (..), SockAddr (..), SocketOption (..), StructLinger (..))
 import qualified Network.Socket as N
 import Weft.Socket.Basic
-import Weft.Socket.ByteString (recv, sendAllBuf, sendMany, sendManyMore)
+import Weft.Socket.ByteString (recv, recvLarge, sendAllBuf, sendMany, sendManyMore)
 import Weft.Socket.File (sendFileRange)
 import Weft.Socket.Options (setSockOpt, setSocketOption)
 import Weft.Socket.Types
@@ -55,7 +55,12 @@ before deadline s act
 receive :: Connected -> Instant -> Int -> IO ByteString
 receive (Connected s _) deadline n
   | n <= 0 = ioError (socketError "Weft.Transport.connReceive" eINVAL)
+  | n > largestCopied = before deadline s (`recvLarge` n)
   | otherwise = before deadline s (`recv` n)
+
+-- | Up to 32 KiB what came is copied to a string of its size.
+largestCopied :: Int
+largestCopied = 32768
 
 -- | The strings wait in the kernel for the file's first bytes (@MSG_MORE@), so that a head and
 -- a small file are one packet.

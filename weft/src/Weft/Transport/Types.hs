@@ -88,7 +88,8 @@ data FileRange = FileRange !Fd !Int64 !Int64
 -- Operations -------------------------------------------------------------------------
 
 -- | Receive at least one byte and at most the number given (an implementation may
--- return fewer than there are), waiting until there are some. Empty at the end of the stream, again
+-- return fewer than there are), waiting until there are some. Ask for more than 32 KiB only where so much is
+-- expected: the kernel's sockets then take memory for the whole number, and copy nothing. Empty at the end of the stream, again
 -- and again. When the deadline passes first it throws an error that satisfies
 -- 'Weft.Socket.isTimeout'; nothing is lost, and a later call receives what comes. @EBADF@ once the
 -- connection is closed, @ECONNRESET@ when the peer aborted it, @EINVAL@ for a number that

@@ -103,7 +103,7 @@ run c s first = do
     ask = mapM_ (post (sessionOutlet s) . pure) (encode (sessionVersion s) 3 (EchoRequest B.empty))
     go watch partial received
       | B.null received = do
-        more <- connReceive connection noDeadline 65536
+        more <- connReceive connection noDeadline 32768
         if B.null more then pure "the switch closed its connection" else alive watch >> go watch partial more
       | otherwise = case feed partial received of
         Still partial' -> go watch partial' B.empty

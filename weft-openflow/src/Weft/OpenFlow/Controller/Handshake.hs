@@ -54,7 +54,7 @@ nextHere r@(Reader connection deadline ref) = do
     Whole h message rest -> (h, message) <$ writeIORef ref (nothingPartial, rest)
     Unframed _ -> throwIO (HandshakeFailed "a message shorter than its header")
     Missing _ -> do
-      more <- connReceive connection deadline 65536
+      more <- connReceive connection deadline 32768
       when (B.null more) (throwIO (HandshakeFailed "the connection ended in the handshake"))
       case feed (if B.null s then partial else partialOf s) more of
         Broken _ -> throwIO (HandshakeFailed "a message shorter than its header")
