@@ -26,7 +26,7 @@ module Weft.Http.Render
 where
 
 import Control.Exception (ErrorCall (..), throwIO)
-import Data.Bits (complement, (.&.), (.|.), unsafeShiftR)
+import Data.Bits (complement, unsafeShiftR, (.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C

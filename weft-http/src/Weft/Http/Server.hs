@@ -171,16 +171,16 @@ sharedFor :: Options -> Settings -> IORef Bool -> IO Shared
 sharedFor options settings draining = do
   date <- newDateLines (server <> more)
   pure
-   Shared
-    { sharedSettings = settings,
-      sharedLimits = bounded (fromMaybe lenient (optionLimits options)),
-      sharedTimeout = timeout,
-      sharedServerLine = server,
-      sharedLines = more,
-      sharedDate = date,
-      sharedOnRefused = optionOnRefused options,
-      sharedDraining = draining
-    }
+    Shared
+      { sharedSettings = settings,
+        sharedLimits = bounded (fromMaybe lenient (optionLimits options)),
+        sharedTimeout = timeout,
+        sharedServerLine = server,
+        sharedLines = more,
+        sharedDate = date,
+        sharedOnRefused = optionOnRefused options,
+        sharedDraining = draining
+      }
   where
     server = if B.null (settingsServerName settings) then B.empty else "Server: " <> settingsServerName settings <> "\r\n"
     more = maybe B.empty (\value -> "Alt-Svc: " <> value <> "\r\n") (settingsAltSvc settings)
