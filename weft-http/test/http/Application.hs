@@ -122,7 +122,7 @@ partsOf :: Int -> [ByteString]
 partsOf n = [B.take size (B.drop (size `mod` 97) (filler 70100)) | size <- map (sizes !!) choices]
   where
     sizes = [0, 1, 2, 7, 100, 777, 4000, 4095, 4096, 4097, 5000, 16000, 16384, 40000, 70000]
-    choices = take (1 + n `mod` 23) (map ((`mod` length sizes) . (`div` 65536)) (tail (iterate next (n * 7919 + 1))))
+    choices = take (1 + n `mod` 23) (map ((`mod` length sizes) . (`div` 65536)) (drop 1 (iterate next (n * 7919 + 1))))
     next x = (x * 1103515245 + 12345) `mod` 2147483648
 
 -- | So many bytes that are not all the same.
