@@ -30,9 +30,9 @@ validHost bytes
     end = B.length bytes
     named i
       | i >= end = True
+      | isNameByte c = named (i + 1)
       | c == 58 = i > 0 && portFrom bytes (i + 1)
       | c == 37 = i + 2 < end && hex (i + 1) && hex (i + 2) && named (i + 3)
-      | isNameByte c = named (i + 1)
       | otherwise = False
       where
         c = byteAt bytes i

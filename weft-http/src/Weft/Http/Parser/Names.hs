@@ -30,7 +30,7 @@ import Weft.Http.Parser.Bytes
 methodAt :: ByteString -> Int -> Int -> Method
 methodAt bytes from to = case to - from of
   3
-    | spells bytes from get -> get
+    | byteAt bytes from == 71 && byteAt bytes (from + 1) == 69 && byteAt bytes (from + 2) == 84 -> get
     | spells bytes from "PUT" -> "PUT"
   4
     | spells bytes from "POST" -> "POST"
