@@ -73,6 +73,8 @@ takeBuffer = do
   ref <- place
   found <- swapRef ref noBuffer
   if bufferSize found > 0 then pure found else newBuffer standardSize
+-- Inlined, it takes what it has found apart, and puts it together again.
+{-# NOINLINE takeBuffer #-}
 
 -- | A buffer of that size.
 newBuffer :: Int -> IO Buffer

@@ -80,6 +80,7 @@ renderHead :: Shared -> Status -> ResponseHeaders -> Bool -> IO Rendered
 renderHead !shared !status fields !withLength = do
   buffer <- takeBuffer
   renderInto buffer shared status fields withLength
+{-# NOINLINE renderHead #-}
 
 renderInto :: Buffer -> Shared -> Status -> ResponseHeaders -> Bool -> IO Rendered
 renderInto buffer shared status fields withLength
