@@ -36,7 +36,7 @@ relink-flags: deps ## Write bin/weft-relink.rsp, with which plain ghc links prog
 	@scripts/relink-flags
 
 test: ## Run all test suites (SUITES=name..., TEST_ARGS='-p pattern')
-	@scripts/deps build test browser
+	@scripts/deps build test frameworks browser
 	@scripts/test
 
 check: ## Formatter, hlint, the shape of modules and packages, what documents say
@@ -57,12 +57,14 @@ matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10")
 	@scripts/deps matrix
 	@scripts/matrix $(MATRIX)
 
-verify: deb ## What takes too long for every change: planted bugs, long searches, sanitizers, a soak, 10^7 tampered packets, transfers of 1 GB, the Debian package, the README's lines
+verify: deb ## What takes too long for every change: planted bugs, long searches, sanitizers, a soak, 10^7 tampered packets and requests, a server under those for a minute, transfers of 1 GB, the Debian package, the README's lines
 	@scripts/deps build test
 	WEFT_MUTANTS=1 scripts/cabal test --enable-tests weft-core:test:mutants
 	WEFT_SIM_SECONDS=$(SIM_SECONDS) scripts/cabal test --enable-tests weft-core:test:wake
 	@scripts/sanitizers
 	@MINUTES=$(SOAK_MINUTES) scripts/soak
+	WEFT_FUZZ=10000000 WEFT_FUZZ_SECONDS=60 TASTY_TIMEOUT=1200s scripts/cabal test --enable-tests weft-http:test:http --test-options='-p "/mutated requests/ || /fuzz/"'
+	WEFT_FUZZ_SECONDS=60 scripts/cabal test --enable-tests weft-http:test:http2 --test-options='-p fuzz'
 	WEFT_TCP_MUTATIONS=10000000 scripts/cabal test --enable-tests weft-tcp:test:tcp --test-options='-p wire'
 	WEFT_TCP_LARGE=1 scripts/cabal test --enable-tests weft-tcp:test:tcp-kernel
 	@scripts/deps matrix

@@ -7,6 +7,7 @@ import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit)
 import Data.List (isInfixOf)
 import FirewallTest (firewall)
+import Frameworks (frameworks)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import System.Directory (createDirectory, doesFileExist, getTemporaryDirectory, removePathForcibly)
@@ -28,7 +29,8 @@ main =
            talk "file" (B.pack "GET / HTTP/1.1\r\nHost: x\r\n\r\n") (\answer -> B.length (body answer) == 4332),
            talk "SimpleServer" (B.pack "0123456789abcdef") (== B.pack "sixteen bytes...\n"),
            talk "echo" (B.pack "hello") (== B.pack "hello"),
-           talk "events" (B.pack "hello") (== B.pack "hello")
+           talk "events" (B.pack "hello") (== B.pack "hello"),
+           frameworks
          ]
   where
     body = B.drop 4 . snd . B.breakSubstring (B.pack "\r\n\r\n")

@@ -12,6 +12,7 @@ import qualified Spec.Ending as Ending
 import qualified Spec.Figures as Figures
 import qualified Spec.Files as Files
 import qualified Spec.Framing as Framing
+import qualified Spec.Fuzz as Fuzz
 import qualified Spec.Limits as Limits
 import qualified Spec.Logs as Logs
 import qualified Spec.Misses as Misses
@@ -36,7 +37,7 @@ main = do
     . testGroup "http"
     $ Parser.tests :
     map underConfiguration configurations
-      <> map (Clients.tests . fst) (take 1 (filter (limiting . fst) configurations))
+      <> [group configuration | (configuration, _) <- take 1 (filter (limiting . fst) configurations), group <- [Fuzz.tests, Clients.tests]]
 
 underConfiguration :: (Configuration, Maybe String) -> TestTree
 underConfiguration (configuration, refused) =

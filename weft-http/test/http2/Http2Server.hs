@@ -76,6 +76,7 @@ application file running request respond = bracket_ (count 1) (count (-1)) $ cas
     respond (responseLBS ok200 [] (L.fromStrict (B8.pack (show total))))
   ["ignore"] -> respond (responseLBS ok200 [] "ignored")
   ["sleep"] -> threadDelay 60000000 >> respond (responseLBS ok200 [] "slept")
+  ["nap"] -> threadDelay 500000 >> respond (responseLBS ok200 [] "napped")
   ["throw"] -> throwIO (userError "thrown")
   ["late"] -> respond (responseStream ok200 [] (\send flush -> send "begun" >> flush >> throwIO (userError "thrown late")))
   ["large"] -> respond (responseLBS ok200 [] (L.replicate 3000000 120))

@@ -185,7 +185,7 @@ handleFrame r header payload = do
       | kind == typeSettings -> onConnection >> settingsFrame r header payload
       | kind == typePushPromise -> leave ProtocolError "a push from a client"
       | kind == typePing -> onConnection >> pingFrame r header payload
-      | kind == typeGoAway -> onConnection
+      | kind == typeGoAway -> onConnection >> payEmpty r
       | kind == typeWindowUpdate -> windowUpdate r header payload
       | kind == typeContinuation -> leave ProtocolError "a continuation of nothing"
       | otherwise -> payEmpty r
@@ -297,7 +297,10 @@ addPiece r (Block first pieces size count since) header piece = do
     then do
       writeIORef (receiverBlock r) Nothing
       decoded <- decodeFields (receiverDecoder r) (B.concat (reverse (piece : pieces)))
-      either (\e -> leave CompressionError (show e)) (fieldsCame r first) decoded
+      case decoded of
+        Left why -> leave CompressionError why
+        Right (Decoded _ True) -> leave ProtocolError "an upper-case field name for the table"
+        Right (Decoded fields False) -> fieldsCame r first fields
     else writeIORef (receiverBlock r) (Just (Block first (B.copy piece : pieces) size' (count + 1) since))
   where
     size' = size + B.length piece

@@ -20,6 +20,7 @@ import Data.List (partition)
 import Data.Maybe (isJust)
 import Data.Word (Word8)
 import Network.HTTP.Types (RequestHeaders)
+import Weft.Http.Parser.Host (validHost)
 
 -- | What a request begins with.
 data Head = Head
@@ -49,9 +50,11 @@ readHead fields = do
   check (method /= "CONNECT") "CONNECT"
   check (not (B.null method) && B.all isToken method) "the method"
   scheme <- one ":scheme"
+  check (isScheme scheme) "the scheme"
   target <- one ":path"
   check ("/" `B.isPrefixOf` target || (target == "*" && method == "OPTIONS")) "the path"
-  check (B.all (\c -> c > 0x20 && c /= 0x7f) target) "the path"
+  -- No fragment: RFC 9113, 8.3.1.
+  check (B.all (\c -> c > 0x20 && c /= 0x23 && c /= 0x7f) target) "the path"
   authority <- optional ":authority"
   let hosts = [value | ("host", value) <- regular]
   host <- case (authority, hosts) of
@@ -60,7 +63,7 @@ readHead fields = do
     (Nothing, [h]) -> Right h
     (Nothing, []) -> Left "no authority"
     _ -> Left "an authority and another host"
-  check (not (B.null host) && B.all isHostByte host) "the authority"
+  check (validHost host) "the authority"
   size <- contentLength [value | ("content-length", value) <- regular]
   let (crumbs, rest) = partition ((== "cookie") . fst) (filter ((/= "host") . fst) regular)
       -- Section 8.2.3.
@@ -99,10 +102,13 @@ isToken :: Word8 -> Bool
 isToken c =
   (c >= 0x61 && c <= 0x7a) || (c >= 0x41 && c <= 0x5a) || (c >= 0x30 && c <= 0x39) || isJust (B.elemIndex c "!#$%&'*+-.^_`|~")
 
--- | Bytes of a host with a port: RFC 3986, 3.2, without user information.
-isHostByte :: Word8 -> Bool
-isHostByte c =
-  (c >= 0x61 && c <= 0x7a) || (c >= 0x41 && c <= 0x5a) || (c >= 0x30 && c <= 0x39) || isJust (B.elemIndex c "-._~%!$&'()*+,;=:[]")
+-- | RFC 3986, 3.1.
+isScheme :: ByteString -> Bool
+isScheme scheme = case B.uncons scheme of
+  Nothing -> False
+  Just (c, rest) -> letter c && B.all (\x -> letter x || (x >= 0x30 && x <= 0x39) || isJust (B.elemIndex x "+-.")) rest
+  where
+    letter c = (c >= 0x61 && c <= 0x7a) || (c >= 0x41 && c <= 0x5a)
 
 check :: Bool -> String -> Either String ()
 check ok what = if ok then Right () else Left what

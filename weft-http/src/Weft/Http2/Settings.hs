@@ -76,7 +76,7 @@ data Http2Limits = Http2Limits
     limitPriorities :: !Rate,
     -- | Each frame of a body that is sent allows four more.
     limitWindowUpdates :: !Rate,
-    -- | Frames without a payload that end nothing, and frames of unknown types.
+    -- | Frames without a payload that end nothing, GOAWAY, and frames of unknown types.
     limitEmptyFrames :: !Rate,
     -- | Bytes of bodies of requests that were received and not read yet, over all streams.
     limitBodies :: !Int,

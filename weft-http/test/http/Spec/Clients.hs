@@ -21,6 +21,7 @@ import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe, listToMaybe)
 import Network.HTTP.Types (hRange, statusCode)
 import Network.Wai (Middleware, httpVersion, isSecure, rawPathInfo, requestHeaders, responseStatus)
+import Resident
 import Spec.Secure (certificate)
 import System.Directory
 import System.Exit (ExitCode (..))
@@ -55,12 +56,11 @@ tests on =
         let file = folder </> "sparse"
         withFile file WriteMode (`hSetFileSize` 1073741824)
         withServer (quiet (setHost "127.0.0.1" (setPort 0 defaultSettings))) application $ \server -> forM_ [[], ["-H", "Transfer-Encoding: chunked"]] $ \more -> do
-          -- proc(5): forgets the peak so far.
-          writeFile "/proc/self/clear_refs" "5"
-          before <- memory "VmRSS"
+          forgetPeak
+          before <- resident "VmRSS"
           out <- curl (["-X", "POST", "-H", "Expect:", "-T", file, "http://127.0.0.1:" <> show (portOf (serverAddress server)) <> "/count"] <> more)
           out @?= "1073741824"
-          peak <- memory "VmHWM"
+          peak <- resident "VmHWM"
           assertBool ("KiB before and at most: " <> show (before, peak)) (peak - before < 65536),
       testOn on "slow heads" $ slowly id ["-H", "-c", "1000", "-r", "1000", "-i", "1", "-x", "24"],
       testOn on "slow bodies" $ slowly id ["-B", "-c", "1000", "-r", "1000", "-i", "1", "-s", "8192", "-x", "10"],
@@ -79,10 +79,6 @@ tests on =
             Map.lookup "/video.webm" asked @?= Just (206, "HTTP/2.0", True)
     ]
   where
-    memory :: String -> IO Int
-    memory name = do
-      status <- C.unpack <$> B.readFile "/proc/self/status"
-      maybe (assertFailure ("no " <> name)) pure (listToMaybe [n | line <- lines status, field : number : _ <- [words line], field == name <> ":", Just n <- [readMaybe number]])
     until' condition = condition >>= \holds -> unless holds (threadDelay 20000 >> until' condition)
     -- While they come, another client asks again and again, and is answered.
     slowly change arguments = site change False $ \_ port -> do

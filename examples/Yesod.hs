@@ -1,0 +1,60 @@
+{-# LANGUAGE MultiParamTypeClasses #-}
+{-# LANGUAGE OverloadedStrings #-}
+{-# LANGUAGE QuasiQuotes #-}
+{-# LANGUAGE TemplateHaskell #-}
+{-# LANGUAGE TypeFamilies #-}
+{-# OPTIONS_GHC -Wno-unused-top-binds #-}
+
+-- |
+-- A Yesod application on "Weft.Http". What changes is the import of @run@, which was that of "Network.Wai.Handler.Warp",
+-- and that the application is made by 'toWaiApp', since Yesod's own @warp@ runs Warp.
+--
+-- > yesod PORT FOLDER +RTS -N
+module Main (main) where
+
+import Data.Text (Text)
+import qualified Data.Text as T
+import System.Environment (getArgs)
+import Weft.Http (run)
+import Yesod.Core
+
+data App = App
+
+mkYesod
+  "App"
+  [parseRoutes|
+/ HomeR GET
+/visits VisitsR GET
+/add/#Int/#Int AddR GET
+/say SayR POST
+|]
+
+-- Sessions are in cookies, whose key is in the folder.
+instance Yesod App where
+  makeSessionBackend _ = Just <$> (defaultClientSessionBackend 5 =<< keyFile)
+    where
+      keyFile = (\arguments -> arguments !! 1 <> "/client_session_key.aes") <$> getArgs
+
+getHomeR :: Handler Html
+getHomeR = defaultLayout [whamlet|<p>hello from @{HomeR}|]
+
+-- | How often this client has been here.
+getVisitsR :: Handler Text
+getVisitsR = do
+  before <- maybe 0 (read . T.unpack) <$> lookupSession "visits"
+  let now = before + 1 :: Int
+  setSession "visits" (T.pack (show now))
+  pure (T.pack (show now))
+
+getAddR :: Int -> Int -> Handler Value
+getAddR a b = returnJson (object ["sum" .= (a + b)])
+
+postSayR :: Handler Text
+postSayR = do
+  word <- lookupPostParam "word"
+  maybe (invalidArgs ["word"]) pure word
+
+main :: IO ()
+main = do
+  port <- read . head <$> getArgs
+  toWaiApp App >>= run port

@@ -1,0 +1,10 @@
+-- |
+-- The packages are not installed.
+module Implementation
+  ( implementation,
+  )
+where
+
+-- | No tests.
+implementation :: Maybe [((String, String), IO ())]
+implementation = Nothing
