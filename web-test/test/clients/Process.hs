@@ -6,16 +6,17 @@ module Process
     withServer,
     withTlsServer,
     address,
+    portIn,
 
     -- * What a server holds
     descriptorsOf,
     peakOf,
-    threadsOf,
     heldBy,
     eventually,
 
     -- * Programs
     program,
+    programWithin,
     python,
     needModule,
     withFolder,
@@ -26,6 +27,7 @@ where
 import Control.Concurrent (forkIO, threadDelay)
 import Control.Exception (IOException, bracket, catch)
 import Control.Monad (forever, unless, when)
+import Data.Char (isDigit)
 import Data.IORef
 import Data.Maybe (fromMaybe, listToMaybe)
 import System.Directory
@@ -71,17 +73,14 @@ starting arguments secure act = do
 address :: Server -> String -> String
 address server path = (if serverSecure server then "https://localhost:" else "http://127.0.0.1:") <> show (serverPort server) <> path
 
+-- | The port in an address of the Internet.
+portIn :: Show a => a -> Int
+portIn socketAddress = read (reverse (takeWhile isDigit (reverse (show socketAddress))))
+
 -- What a server holds --------------------------------------------------------------------
 
 descriptorsOf :: Server -> IO Int
-descriptorsOf server = entries server "fd"
-
--- | Threads of the operating system.
-threadsOf :: Server -> IO Int
-threadsOf server = entries server "task"
-
-entries :: Server -> String -> IO Int
-entries server what = length <$> (listDirectory ("/proc/" <> show (serverProcess server) <> "/" <> what) `catch` \e -> const (pure []) (e :: IOException))
+descriptorsOf server = length <$> (listDirectory ("/proc/" <> show (serverProcess server) <> "/fd") `catch` \e -> const (pure []) (e :: IOException))
 
 -- | VmHWM: the most that was resident, in KiB.
 peakOf :: Server -> IO Int
@@ -107,10 +106,14 @@ eventually what condition = timeout 10000000 go >>= maybe (assertFailure (what <
 
 -- | A program's output; the test is skipped where it is not installed, and fails when it does.
 program :: FilePath -> [String] -> IO String
-program name arguments = do
+program = programWithin 100
+
+-- | 'program', with the seconds that it may take.
+programWithin :: Int -> FilePath -> [String] -> IO String
+programWithin time name arguments = do
   needProgram name
-  r <- timeout 100000000 (readProcessWithExitCode name arguments "")
-  (code, out, err) <- maybe (assertFailure (name <> ": still running after 100 s")) pure r
+  r <- timeout (1000000 * time) (readProcessWithExitCode name arguments "")
+  (code, out, err) <- maybe (assertFailure (name <> ": still running after " <> show time <> " s")) pure r
   when (code /= ExitSuccess) (assertFailure (unlines [name <> " ended with " <> show code, out, err]))
   pure out
 

@@ -10,11 +10,12 @@ where
 
 import Control.Concurrent (threadDelay)
 import Control.Exception (bracket_)
-import Control.Monad (forM_, unless)
+import Control.Monad (forM_, unless, when)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
+import Data.Char (isDigit)
 import Data.IORef
 import Data.Maybe (fromMaybe, listToMaybe)
 import GHC.Stats
@@ -36,14 +37,14 @@ runServer arguments = do
   running <- newIORef (0 :: Int)
   serverRef <- newIORef Nothing
   let settings =
-        setOnException (\_ e -> hPutStrLn stdout ("exception " <> filter (/= '\n') (show e)))
+        setOnException (\_ e -> when (defaultShouldDisplayException e) (putStrLn ("exception " <> filter (/= '\n') (show e))))
           . setTimeout time
           . setHost "127.0.0.1"
           $ setPort 0 defaultSettings
       options = defaultOptions {optionTls = tls, optionOnRefused = \_ refusal -> putStrLn ("refused " <> refusalReason refusal)}
   withServerWith options settings (application file running (readIORef serverRef >>= maybe (pure 0) serverConnections)) $ \server -> do
     writeIORef serverRef (Just server)
-    putStrLn ("port " <> filter (`elem` ['0' .. '9']) (drop 1 (dropWhile (/= ':') (show (serverAddress server)))))
+    putStrLn ("port " <> reverse (takeWhile isDigit (reverse (show (serverAddress server)))))
     let untilEnd = isEOF >>= \end -> unless end (getLine >> untilEnd)
     untilEnd
 

@@ -12,7 +12,6 @@ module Main (main) where
 import Control.Monad.IO.Class (liftIO)
 import Data.Aeson (FromJSON, ToJSON)
 import Data.IORef
-import Data.Proxy (Proxy (..))
 import GHC.Generics (Generic)
 import Servant
 import qualified Servant.Types.SourceT as Source
@@ -42,6 +41,7 @@ main = do
   run port (serveWithContext api (BasicAuthCheck check :. EmptyContext) (server points))
   where
     api = Proxy :: Proxy Api
+    check :: BasicAuthData -> IO (BasicAuthResult String)
     check (BasicAuthData name password)
       | (name, password) == ("ada", "engine") = pure (Authorized "ada")
       | otherwise = pure Unauthorized
