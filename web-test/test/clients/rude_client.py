@@ -185,21 +185,21 @@ def slow_upload():
 
 
 def slow_download():
-    """Honest: at most 400 KB/s through a small window, for four times the server's time."""
+    """Honest: at most 800 KB/s through a small window, for many times the server's time. The server's kernel holds a part of it."""
 
     def one(path, found, i):
         s = connect(window=32768)
         s.sendall(request(path))
         start = time.monotonic()
         try:
-            status, body = Reader(s, 6000, 0.015).answer()
+            status, body = Reader(s, 12000, 0.015).answer()
             found[i] = f"{len(body)}"
         except Exception as e:
             found[i] = type(e).__name__
         if time.monotonic() - start < 4:
             found[i] += " fast"
 
-    paths = ["/large?n=2000000", "/stream?n=2000000", "/file"]
+    paths = ["/large?n=6000000", "/stream?n=6000000", "/file"]
     found = [""] * len(paths)
     threads = [threading.Thread(target=one, args=(path, found, i)) for i, path in enumerate(paths)]
     [t.start() for t in threads]
@@ -263,8 +263,7 @@ def nothing_read():
         s.sendall(request(["/file", "/large?n=20000000", "/stream?n=20000000"][i % 3]))
         sockets.append(s)
     good = 0
-    start = time.monotonic()
-    while time.monotonic() - start < 3:
+    for _ in range(50):
         s = connect()
         s.sendall(request())
         good += Reader(s).answer() == (200, b"hello")
@@ -277,7 +276,7 @@ def nothing_read():
             ended += 1 if to_end(s) else 0
         except socket.timeout:
             pass
-    print("served" if good > 50 else good, ended)
+    print(good, ended)
 
 
 def upgrades_refused():

@@ -25,11 +25,11 @@ tests =
       says "the sending side shut down behind a request" "half_closed" "1 5 1 1 1 1 1 1",
       says "the sending side shut down within a request" "half_requests" "- - - - -",
       says "slow, honest uploads" "slow_upload" "25200 25200 True",
-      says "slow, honest downloads" "slow_download" "2000000 2000000 3000000",
+      says "slow, honest downloads" "slow_download" "6000000 6000000 6000000",
       leaves "gone in the middle of answers" "abort_responses" "600",
       leaves "gone in the middle of uploads" "abort_uploads" "600",
       leaves "gone in the middle of heads" "abort_heads" "2000",
-      leaves "nothing is read" "nothing_read" "served 100",
+      leaves "nothing is read" "nothing_read" "50 100",
       says "upgrades that nobody offers" "upgrades_refused" "200 200 400 0",
       leaves "silence" "silent" "20 300"
     ]
@@ -38,7 +38,7 @@ tests =
     leaves = asked True
     asked again what name expected = testCase what . withFolder $ \folder -> do
       let file = folder </> "file"
-      writeFile file (replicate 3000000 'x')
+      writeFile file (replicate 6000000 'x')
       withServer file 1 $ \server -> do
         -- Both capabilities have served, and what is made once, for as many connections, is there.
         mapM_ (\_ -> heldBy server) [1 .. 4 :: Int]

@@ -136,6 +136,8 @@ withServerWith options settings app act = do
         { serverOnListen = \_ -> do
             settingsInstallShutdownHandler settings (void (tryPutMVar ended ()))
             settingsBeforeMainLoop settings,
+          -- Or a slow client would be judged by how fast a third of the send buffer goes out.
+          serverUnsentLimit = Just sliceSize,
           serverOnException = \_ -> settingsOnException settings Nothing
         }
     -- A server whose listening sockets fail, or are closed by the user, ends.

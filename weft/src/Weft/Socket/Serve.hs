@@ -66,6 +66,7 @@ import Network.Socket
   )
 import qualified Network.Socket as N
 import System.IO (hPutStrLn, stderr)
+import System.Info (os)
 import Weft.Blocking (blocking)
 import Weft.Duration
 import Weft.Socket.Basic
@@ -85,6 +86,10 @@ data ServerSettings = ServerSettings
     serverAcceptors :: Maybe Int,
     -- | Send small messages at once (@TCP_NODELAY@).
     serverNoDelay :: Bool,
+    -- | Bytes of a connection that the kernel holds unsent before it takes no more, on Linux (@TCP_NOTSENT_LOWAT@, see
+    -- tcp(7)). 'Nothing' leaves that to the kernel: then a thread that waits to send goes on after a third of the
+    -- send buffer has gone out, which may be megabytes, so a deadline of it says little of the speed of its peer.
+    serverUnsentLimit :: Maybe Int,
     -- | Called once, when clients can connect and before the first of them is
     -- served, with the address. What it throws ends the server.
     serverOnListen :: SockAddr -> IO (),
@@ -94,7 +99,7 @@ data ServerSettings = ServerSettings
   }
 
 -- | Every address, a port that the system chooses, an acceptor for each
--- capability, no delay; exceptions go to 'reportException'.
+-- capability, no delay, no limit on unsent bytes; exceptions go to 'reportException'.
 defaultServerSettings :: ServerSettings
 defaultServerSettings =
   ServerSettings
@@ -103,6 +108,7 @@ defaultServerSettings =
       serverBacklog = 4096,
       serverAcceptors = Nothing,
       serverNoDelay = True,
+      serverUnsentLimit = Nothing,
       serverOnListen = const (pure ()),
       serverOnException = reportException
     }
@@ -212,12 +218,17 @@ startServer settings handler listeners = (`onException` mapM_ close listeners) $
   forM_ listeners $ \l -> do
     listens <- isListening l
     unless listens (ioError (userError "Weft.Socket.serve: the socket does not listen"))
+    forM_ (serverUnsentLimit settings) (unsentLimit bound l)
   tables <- forM listeners (const (Connections <$> newIORef 0 <*> newMVar IntMap.empty <*> newTVarIO 0))
   serverOnListen settings bound
   threads <- forM (zip3 [0 ..] listeners tables) $ \(i, l, table) ->
     startAcceptor settings handler (placement caps (length listeners) i) i l table
   pure (Server bound threads listeners tables)
   where
+    -- Accepted sockets have it from the one that listens.
+    unsentLimit address l n = case address of
+      SockAddrUnix _ -> pure ()
+      _ -> when (os == "linux") (setSocketOption l (SockOpt 6 25) n)
     -- Which capability the nth connection of an acceptor goes to.
     placement caps acceptors i n
       | acceptors > 1 = i
