@@ -6,13 +6,13 @@ module Frameworks
 where
 
 import Control.Concurrent (threadDelay)
-import Control.Exception (IOException, bracket, try)
+import Control.Exception (IOException, bracket, finally, try)
 import Control.Monad (forM_)
 import Data.List (isInfixOf, sort)
 import Network.Socket
 import System.Directory (createDirectory, doesFileExist, findExecutable, getTemporaryDirectory, removeFile, removePathForcibly)
 import System.FilePath ((</>))
-import System.IO (hClose, openTempFile)
+import System.IO (IOMode (WriteMode), hClose, openTempFile, withFile)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
@@ -93,9 +93,9 @@ serving name folder act = do
   found <- doesFileExist there >>= \here -> if here then pure (Just there) else findExecutable name
   program <- maybe (skip ("the example " <> name <> " is not built: its framework's Debian package is not installed")) pure found
   port <- freePort
-  bracket (spawnProcess program [show port, folder, "+RTS", "-N2"]) (\p -> terminateProcess p >> waitForProcess p) $ \_ -> do
-    awaitPort port
-    act port
+  withFile "/dev/null" WriteMode $ \nowhere -> do
+    let started = (proc program [show port, folder, "+RTS", "-N2"]) {std_out = UseHandle nowhere, std_err = UseHandle nowhere}
+    withCreateProcess started $ \_ _ _ process -> (awaitPort port >> act port) `finally` (terminateProcess process >> waitForProcess process)
 
 freePort :: IO Int
 freePort = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do

@@ -27,6 +27,7 @@ import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai
 import Network.Wai.Internal (Request (..), Response (..), ResponseReceived (..))
+import System.IO.Error (ioeSetFileName, isEOFError)
 import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Http.Limits (Refusal (..))
 import Weft.Http2.Frame
@@ -80,10 +81,10 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
     failed request begun waited e
       | Just StreamCancelled <- fromException e = pure ()
       | Just Stalled <- fromException e = stalled
-      | Just io <- fromException e,
-        const True (io :: IOException) = do
+      | Just io <- fromException e = do
+        -- A file that ended too early took the connection with it.
         gone <- not . IntMap.member (streamId s) <$> readTVarIO (http2Streams h)
-        unless gone (report request begun waited e)
+        unless (gone && not (isEOFError io)) (report request begun waited e)
       | otherwise = report request begun waited e
     report request begun waited e = do
       http2OnException (http2Settings h) (Just request) e `catch` quietly
@@ -184,7 +185,7 @@ sendResponse h s waited begun request response = case response of
         let sized = if isJust (lookup hContentLength fields') then fields' else (hContentLength, B8.pack (show size)) : fields'
             nothing = bodiless status' || size == 0
         begin status' sized nothing
-        unless nothing (sendFileRange h s waited range)
+        unless nothing (sendFileRange h s waited range `catch` named path)
   ResponseStream status fields stream
     | bodiless status -> begin status fields True
     | otherwise -> do
@@ -194,6 +195,8 @@ sendResponse h s waited begun request response = case response of
       flush h s waited pending True
   ResponseRaw _ other -> sendResponse h s waited begun request other
   where
+    -- The file has become shorter.
+    named path e = ioError (if isEOFError e then ioeSetFileName e path else e)
     bodiless status = requestMethod request == methodHead || status == noContent204 || status == notModified304
     -- No file is open for a client that takes nothing, and not many are for one that takes little.
     withPlace act

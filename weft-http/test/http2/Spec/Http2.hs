@@ -18,12 +18,13 @@ import Data.List (isInfixOf, isPrefixOf)
 import Data.Maybe (catMaybes, fromMaybe)
 import Network.HTTP.Types (ok200)
 import Network.Socket (SockAddr (..))
-import Network.Wai (responseLBS)
+import Network.Wai (responseFile, responseLBS)
 import System.Directory
 import System.Environment (getExecutablePath)
 import System.Exit
 import System.FilePath
 import System.IO
+import System.IO.Error (ioeGetFileName)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
@@ -348,6 +349,23 @@ ending =
         killThread server
         left <- takeMVar ended
         left @?= 0
+        connClose mine,
+      testCase "a file that becomes shorter is named" . withFolder $ \folder -> do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        thrown <- newEmptyMVar
+        let file = folder </> "shrinking"
+            settings = defaultHttp2Settings {http2OnException = \_ e -> putMVar thrown (fromException e >>= ioeGetFileName)}
+            application _ respond = respond (responseFile ok200 [] file Nothing)
+        B.writeFile file (B.replicate 100000 120)
+        ended <- newEmptyMVar
+        _ <- forkIO (serveHttp2 settings (const (pure ())) theirs application `finally` putMVar ended ())
+        -- A window of 10,000 bytes, and one more when the file is shorter than that.
+        send mine [connectionPreface, frame typeSettings 0 0 (settingsPayload [(4, 10000)]), request 1]
+        _ <- framesUntil mine (\fs -> sum [frameLength h | (h, _) <- fs, frameType h == typeData] == 10000)
+        B.writeFile file (B.replicate 500 120)
+        send mine [frame typeWindowUpdate 0 1 (B.pack [0, 0, 39, 16])]
+        within (seconds 10) (takeMVar thrown) >>= (@?= Just (Just file))
+        within (seconds 10) (takeMVar ended) >>= (@?= Just ())
         connClose mine
     ]
   where
