@@ -78,7 +78,8 @@ data TlsServerSettings = TlsServerSettings
 -- | Does the server ask for certificates? The file has those of the authorities, in PEM.
 data ClientCertificates
   = NoClientCertificates
-  | -- | A client without one is accepted; one with a wrong or expired one is not.
+  | -- | A client without one is accepted; one with a wrong or expired one is not. With versions 2.1 of the library
+    -- @tls@ a client without one is accepted by TLS 1.2 only: their server waits for a @CertificateVerify@.
     OptionalClientCertificates FilePath
   | RequiredClientCertificates FilePath
 
