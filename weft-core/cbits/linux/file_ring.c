@@ -54,14 +54,14 @@ enum { SUBMITTED, ENTERED, SIGNALLED, RUNG, CANCELS, COUNTERS };
 struct weft_file_ring {
   struct weft_ring ring;
   struct slot *slots;
-  unsigned depth;
+  unsigned depth, entries;
   int capability; /* where its reader runs */
   int wake_fd;
   pthread_t owner;
   pid_t maker;
   sem_t started;
   int error; /* why it could not start: -errno */
-  unsigned in_flight; /* the owner's */
+  unsigned in_flight, unwatched; /* the owner's: requests in the kernel; is nothing asked of wake_fd? */
   uint64_t counters[COUNTERS];
   uint64_t *cancels; /* a bit for each slot, set by weft_file_ring_cancel; behind them the owner's copy */
   _Alignas(64) uint32_t inbox;
@@ -100,12 +100,41 @@ static void rouse(struct weft_file_ring *l) {
 
 /* The owner ----------------------------------------------------------------------- */
 
-/* The queue has room for all slots and as many cancellations; should the kernel
- * leave some of it unsubmitted, it is made to take them. */
+/* Completions to the reader, each taken out of the ring before it is handled. Queues nothing. */
+static unsigned hand_back(struct weft_file_ring *l) {
+  struct weft_ring *r = &l->ring;
+  unsigned n = 0;
+  for (unsigned head = *r->cq_head; head != weft_ring_get(r->cq_tail); weft_ring_put(r->cq_head, ++head)) {
+    const struct io_uring_cqe *c = &r->cqes[head & r->cq_mask];
+    if (c->user_data == UINT64_MAX) continue;
+    if (c->user_data == WAKE) {
+      if (!(c->flags & IORING_CQE_F_MORE)) l->unwatched = 1;
+      continue;
+    }
+    unsigned slot = (uint32_t)c->user_data;
+    l->slots[slot].result = c->res;
+    push(l, &l->done, slot);
+    n++;
+  }
+  l->in_flight -= n;
+  if (n) {
+    void *waiter = __atomic_exchange_n(&l->waiter, 0, __ATOMIC_SEQ_CST);
+    if (waiter) {
+      count(l, RUNG, 1);
+      hs_try_putmvar(l->capability, waiter);
+    }
+  }
+  return n;
+}
+
+/* The queue usually has room for all slots and as many cancellations. When it is full,
+ * what is in it is submitted; a kernel that refuses that has no room for more completions
+ * (before Linux 5.19), which are taken out, or no memory. */
 static struct io_uring_sqe *entry(struct weft_file_ring *l) {
   struct io_uring_sqe *e;
   while (!(e = weft_ring_next(&l->ring)))
-    if (weft_ring_enter(&l->ring, weft_ring_queued(&l->ring), 0, IORING_ENTER_GETEVENTS, 0, 0) < 0) usleep(100);
+    if (weft_ring_enter(&l->ring, weft_ring_queued(&l->ring), 0, IORING_ENTER_GETEVENTS, 0, 0) < 0 && hand_back(l) == 0)
+      usleep(100);
   return e;
 }
 
@@ -121,6 +150,7 @@ static void watch_wake(struct weft_file_ring *l) {
   e->len = IORING_POLL_ADD_MULTI;
   e->user_data = WAKE;
   weft_ring_push(&l->ring);
+  l->unwatched = 0;
 }
 
 static void queue(struct weft_file_ring *l, unsigned slot) {
@@ -177,36 +207,9 @@ static unsigned take_in(struct weft_file_ring *l) {
   return n;
 }
 
-/* Completions to the reader. */
-static unsigned hand_back(struct weft_file_ring *l) {
-  struct weft_ring *r = &l->ring;
-  unsigned head = *r->cq_head, tail = weft_ring_get(r->cq_tail), n = 0;
-  for (; head != tail; head++) {
-    const struct io_uring_cqe *c = &r->cqes[head & r->cq_mask];
-    if (c->user_data == UINT64_MAX) continue;
-    if (c->user_data == WAKE) {
-      if (!(c->flags & IORING_CQE_F_MORE)) watch_wake(l);
-      continue;
-    }
-    unsigned slot = (uint32_t)c->user_data;
-    l->slots[slot].result = c->res;
-    push(l, &l->done, slot);
-    n++;
-  }
-  weft_ring_put(r->cq_head, head);
-  l->in_flight -= n;
-  if (n) {
-    void *waiter = __atomic_exchange_n(&l->waiter, 0, __ATOMIC_SEQ_CST);
-    if (waiter) {
-      count(l, RUNG, 1);
-      hs_try_putmvar(l->capability, waiter);
-    }
-  }
-  return n;
-}
-
 static void turn(struct weft_file_ring *l) {
   take_in(l);
+  if (l->unwatched) watch_wake(l);
   __atomic_store_n(&l->asleep, 1, __ATOMIC_SEQ_CST);
   int news = __atomic_load_n(&l->inbox, __ATOMIC_SEQ_CST) || __atomic_load_n(&l->any_cancel, __ATOMIC_SEQ_CST) ||
              __atomic_load_n(&l->stopping, __ATOMIC_SEQ_CST);
@@ -223,6 +226,7 @@ static void finish(struct weft_file_ring *l) {
   take_in(l);
   for (int fresh = 1; l->in_flight > 0; fresh = take_in(l) > 0) {
     for (unsigned slot = 0; fresh && slot < l->depth; slot++) queue_cancel(l, name(slot, l->slots[slot].generation));
+    if (l->in_flight == 0) break;
     int r = weft_ring_enter(&l->ring, weft_ring_queued(&l->ring), 1, IORING_ENTER_GETEVENTS, 0, 0);
     if (hand_back(l) == 0 && r < 0 && r != -EINTR) usleep(1000);
   }
@@ -235,7 +239,7 @@ static void *own(void *argument) {
       0};
   struct weft_file_ring *l = argument;
   pthread_setname_np(pthread_self(), "weft files");
-  l->error = weft_ring_open(&l->ring, 2 * l->depth + 8, 4 * l->depth + 8, best_first);
+  l->error = weft_ring_open(&l->ring, l->entries ? l->entries : 2 * l->depth + 8, l->entries ? l->entries : 4 * l->depth + 8, best_first);
   int ok = l->error == 0;
   if (ok) watch_wake(l);
   sem_post(&l->started); /* after a failure the ring is freed from here on */
@@ -270,12 +274,14 @@ static int start(struct weft_file_ring *l) {
   return l->error;
 }
 
-/* A ring with so many slots whose reader runs on that capability. 0 or -errno. */
-int weft_file_ring_open(unsigned depth, int capability, struct weft_file_ring **out) {
+/* A ring with so many slots whose reader runs on that capability, and with so many entries in
+ * its queues (0: as many as it can use). 0 or -errno. */
+int weft_file_ring_open(unsigned depth, int capability, unsigned entries, struct weft_file_ring **out) {
   struct weft_file_ring *l = aligned_alloc(64, (sizeof *l + 63) / 64 * 64);
   if (!l) return -ENOMEM;
   memset(l, 0, sizeof *l);
   l->depth = depth;
+  l->entries = entries;
   l->capability = capability;
   l->maker = getpid();
   l->slots = calloc(depth, sizeof *l->slots);

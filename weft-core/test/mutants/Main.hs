@@ -1,16 +1,16 @@
 -- |
 -- Planted bugs: the suite @wake@ is built from copies of the core in each of which one thing is wrong, and has to
--- find it. A mutant that survives is a hole in the search. Needs ghc; run by @make verify@ (@WEFT_MUTANTS=1@), in the folder
--- of the package.
+-- find it. A mutant that survives is a hole in the search. Those that need no particular schedule the suite @lockstep-sim@ has to find too.
+-- Needs ghc; run by @make verify@ (@WEFT_MUTANTS=1@), in the folder of the package.
 module Main (main) where
 
 import Control.Exception (finally)
 import Control.Monad (forM_, when)
-import Data.List (isInfixOf, isPrefixOf, stripPrefix)
+import Data.List (intercalate, isInfixOf, isPrefixOf, stripPrefix)
 import System.Directory
 import System.Environment (lookupEnv, setEnv)
 import System.Exit (ExitCode (..))
-import System.FilePath (replaceExtension, takeDirectory, (</>))
+import System.FilePath (replaceExtension, takeDirectory, takeFileName, (</>))
 import System.Posix.Process (getProcessID)
 import System.Process (readProcessWithExitCode)
 import Test.Tasty
@@ -32,9 +32,21 @@ main = do
     _ -> tests place
   where
     tests place =
-      testGroup "mutants" $
-        testCase "unchanged, the core passes" (caught place Nothing >>= (@?= Passed)) : map (test place) mutants
-    test place m = testCase (mutantName m) (caught place (Just m) >>= (@?= Caught))
+      testGroup
+        "mutants"
+        [ testGroup "wake" (testCase "unchanged, the core passes" (caught wake place Nothing >>= (@?= Passed)) : map (test wake place) mutants),
+          testGroup "lockstep-sim" $
+            testCase "unchanged, the core passes" (caught lockstep place Nothing >>= (@?= Passed))
+              : map (test lockstep place) (filter ((`elem` sequential) . mutantName) mutants)
+        ]
+    test suite place m = testCase (mutantName m) (caught suite place (Just m) >>= (@?= Caught))
+
+-- | A suite: the folder of its main module, others that it needs, and what it says when it has found something.
+data Suite = Suite FilePath [FilePath] String
+
+wake, lockstep :: Suite
+wake = Suite ("test" </> "wake") [] "by the schedule"
+lockstep = Suite ("test" </> "lockstep-sim") ["test" </> "support"] "by WEFT_LOCKSTEP_SEED"
 
 -- | Something wrong: what it is, the module, and a piece of its text with what takes its place.
 data Mutant = Mutant
@@ -47,10 +59,11 @@ data Mutant = Mutant
 data Verdict = Passed | Caught
   deriving (Eq, Show)
 
--- | Build and run the suite. Whatever does not build, or runs without a failure of one of its searches, is neither
+-- | Build and run a suite. Whatever does not build, or runs without a failure of one of its searches, is neither
 -- caught nor passed, and fails here. All are built in one folder, so that only what differs is compiled again.
-caught :: FilePath -> Maybe Mutant -> IO Verdict
-caught place mutant = do
+caught :: Suite -> FilePath -> Maybe Mutant -> IO Verdict
+caught (Suite folder others found) parent mutant = do
+  let place = parent </> takeFileName folder
   forM_ modules $ \(from, name) -> do
     source <- readFile (from </> name)
     changed <- case mutant of
@@ -61,18 +74,18 @@ caught place mutant = do
     there <- doesFileExist to
     old <- if there then readFile to else pure ""
     when (length old /= length changed || old /= changed) (writeFile to changed)
-  let program = place </> "wake"
+  let program = place </> "suite"
   (built, _, why) <-
     readProcessWithExitCode
       "ghc"
-      ["-v0", "-w", "-O1", "-XHaskell2010", "-XBangPatterns", "-isim:" <> (place </> "core") <> ":test/wake", "-outputdir", place </> "o", "-o", program, "test/wake/Main.hs"]
+      ["-v0", "-w", "-O1", "-XHaskell2010", "-XBangPatterns", "-i" <> intercalate ":" (["sim", place </> "core", folder] <> others), "-outputdir", place </> "o", "-o", program, folder </> "Main.hs"]
       ""
   built == ExitSuccess @? ("it does not build: " <> why)
   -- The first failure ends it.
-  (_, out, _) <- readProcessWithExitCode "sh" ["-c", "timeout 400 \"$0\" --color never | grep -m 1 -e 'by the schedule' -e ' tests passed' -e ' tests failed'", program] ""
+  (_, out, _) <- readProcessWithExitCode "sh" ["-c", "timeout 400 \"$0\" --color never | grep -m 1 -e '" <> found <> "' -e ' tests passed' -e ' tests failed'", program] ""
   case out of
     _
-      | "by the schedule" `isInfixOf` out -> pure Caught
+      | found `isInfixOf` out -> pure Caught
       | " tests passed" `isInfixOf` out -> pure Passed
       | otherwise -> assertFailure ("it ended with " <> show out)
   where
@@ -95,6 +108,11 @@ replaced (Mutant _ _ before instead) = go
     go (c : cs)
       | "--" `isPrefixOf` (c : cs) = let (comment, rest) = break (== '\n') (c : cs) in (comment <>) <$> go rest
       | otherwise = (c :) <$> go cs
+
+-- | Those that a program of commands finds, one after the other.
+sequential :: [String]
+sequential =
+  map mutantName mutants
 
 mutants :: [Mutant]
 mutants =

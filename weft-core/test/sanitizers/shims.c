@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 struct weft_file_ring;
-int weft_file_ring_open(unsigned, int, struct weft_file_ring **);
+int weft_file_ring_open(unsigned, int, unsigned, struct weft_file_ring **);
 void weft_file_ring_stop(struct weft_file_ring *);
 void weft_file_ring_free(struct weft_file_ring *);
 uint32_t weft_file_ring_generation(struct weft_file_ring *, unsigned);
@@ -139,7 +139,7 @@ static void *collect(void *argument) {
 
 static void rings(unsigned seed) {
   pthread_t submitters[SUBMITTERS], canceller, collector;
-  int err = weft_file_ring_open(DEPTH, 0, &ring);
+  int err = weft_file_ring_open(DEPTH, 0, entries, &ring);
   if (err < 0) {
     printf("no ring: %s\n", strerror(-err));
     return;

@@ -1,3 +1,5 @@
+{-# LANGUAGE BangPatterns #-}
+
 -- |
 -- Everything at once in one process: echo, web, disk, timers, hybrid threads, pipes whose readers are killed, and forks, while
 -- peers reset, half-close and vanish. Every result is checked. It runs in rounds; after each, the load stops, and what the
@@ -183,13 +185,14 @@ worker run end part i act = do
   go d (0 :: Int) (0 :: Int)
   where
     name = part <> " " <> show i
-    go d ok failed = do
+    -- Evaluated: millions of them would be a chain of additions else, which looks like a leak of what is tested.
+    go d !ok !failed = do
       t <- getMonotonicTime
       modifyMVar_ (runBeats run) (pure . ((name, t) :) . filter ((/= name) . fst))
       if t >= end
         then do
           modifyMVar_ (runBeats run) (pure . filter ((/= name) . fst))
-          modifyMVar_ (runDone run) (pure . add ok failed)
+          modifyMVar_ (runDone run) (evaluate . add ok failed)
         else do
           r <- try (act d)
           case r of
@@ -202,9 +205,9 @@ worker run end part i act = do
                 threadDelay 1000
                 go d ok (failed + 1)
               | otherwise -> blame run (name <> ": " <> show e) >> threadDelay 10000 >> go d ok failed
-    add ok failed done = case lookup part done of
-      Just (a, b) -> (part, (a + ok, b + failed)) : filter ((/= part) . fst) done
-      Nothing -> (part, (ok, failed)) : done
+    add ok failed done =
+      let (!a, !b) = maybe (ok, failed) (\(x, y) -> (x + ok, y + failed)) (lookup part done)
+       in (part, (a, b)) : filter ((/= part) . fst) done
 
 blame :: Run -> String -> IO ()
 blame run why = do

@@ -34,7 +34,7 @@ where
 
 import Control.Concurrent.MVar
 import Control.Exception (bracket, finally, mask_, onException)
-import Control.Monad (forM_, unless, when)
+import Control.Monad (forM_, unless, void, when)
 import Data.Bits (complement, (.&.), (.|.))
 import Data.IORef
 import Data.Int (Int32)
@@ -53,6 +53,7 @@ import Weft.Core.Events
 import Weft.Core.Time (Duration (..), Instant (..), after, never, until)
 import Weft.FFI.Errno
 import Weft.FFI.Poll (pollIn)
+import Weft.FFI.RingEntries (ringEntries)
 import Weft.FFI.RingUnavailable (ringUnavailable)
 import Weft.FFI.Uring
 import Weft.FFI.Wakeup
@@ -111,7 +112,7 @@ data Request
 
 -- | Room for requests that wait to be submitted, for completions that wait to be
 -- seen (past which the kernel allocates memory), and for those that are taken
--- out at a time.
+-- out at a time. Smaller queues than these ('ringEntries') are slower and otherwise the same.
 queueSize, completionsSize, batchSize :: (Num a) => a
 queueSize = 256
 completionsSize = 8192
@@ -123,7 +124,8 @@ reportSize = 16
 -- | A new ring. Throws when the kernel refuses; 'available' says why.
 new :: IO Backend
 new = do
-  u <- either (throwErrnoCode "io_uring_setup") pure =<< openUring queueSize completionsSize
+  (entries, completions) <- maybe (queueSize, completionsSize) (\n -> (n, n)) <$> ringEntries
+  u <- either (throwErrnoCode "io_uring_setup") pure =<< openUring entries completions
   wk <- newWakeup `onException` closeUring u
   ring <-
     Ring u wk <$> newMVar ()
@@ -233,24 +235,28 @@ forget ring (Fd fd) = locked ring $ do
   e <- readEntry ring fd
   vacate ring fd e
   when (isLive e) $ do
-    flush ring 10
+    done <- flush ring 10
     r <- cancelNow (ringHandle ring) (userData fd (entrySequence e))
-    when (r < 0) $ do
+    -- What is still queued the kernel does not know yet, and cannot cancel.
+    unless (done && r == 0) $ do
       queue ring (Cancel (userData fd (entrySequence e)))
-      flush ring 10
+      void (flush ring 10)
 
 -- | Empty an entry.
 vacate :: Ring -> CInt -> Entry -> IO ()
 vacate ring fd e = unless (entryState e == Vacant) (writeEntry ring fd e {entryState = Vacant})
 
 -- | Submit all that is queued. When the kernel refuses so many times, for want of
--- memory, the owner is made to try.
-flush :: Ring -> Int -> IO ()
+-- memory, the owner is made to try. Is nothing left?
+flush :: Ring -> Int -> IO Bool
 flush ring tries = do
   _ <- submitUring (ringHandle ring)
   state <- uringState (ringHandle ring)
-  when (state .&. stateQueued /= 0) $
-    if tries > 0 then flush ring (tries - 1) else signalWakeup (ringWakeup ring)
+  case () of
+    _
+      | state .&. stateQueued == 0 -> pure True
+      | tries > 0 -> flush ring (tries - 1)
+      | otherwise -> False <$ signalWakeup (ringWakeup ring)
 
 -- | Cancel an entry's request; was there one?
 cancelLive :: Ring -> CInt -> Entry -> IO Bool

@@ -59,6 +59,7 @@ import Foreign.StablePtr (StablePtr)
 import Foreign.Storable (peek)
 import GHC.Conc (PrimMVar)
 import System.Posix.Types (Fd (..))
+import Weft.FFI.RingEntries (ringEntries)
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -162,13 +163,14 @@ foreign import ccall interruptible "weft_file_run"
 -- | A ring, its owner, its slots.
 data CRing
 
--- | With so many slots, for a reader on that capability.
+-- | With so many slots, for a reader on that capability; its queues have as many entries as it can use, or so many ('ringEntries').
 openRing :: Int -> Int -> IO (Either CInt (Ptr CRing))
 openRing depth cap = alloca $ \out -> do
-  r <- c_open (fromIntegral depth) (fromIntegral cap) out
+  entries <- ringEntries
+  r <- c_open (fromIntegral depth) (fromIntegral cap) (maybe 0 fromIntegral entries) out
   if r < 0 then pure (Left (negate r)) else Right <$> peek out
 
-foreign import ccall safe "weft_file_ring_open" c_open :: Word32 -> CInt -> Ptr (Ptr CRing) -> IO CInt
+foreign import ccall safe "weft_file_ring_open" c_open :: Word32 -> CInt -> Word32 -> Ptr (Ptr CRing) -> IO CInt
 
 -- | Cancel all requests, see them completed, end the owner. What it completed may
 -- still be collected.

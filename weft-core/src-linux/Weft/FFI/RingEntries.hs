@@ -1,0 +1,22 @@
+-- |
+-- How large rings are made: @WEFT_RING_ENTRIES@ in the environment. For tests, in which queues are to be full and completions to overflow.
+module Weft.FFI.RingEntries
+  ( ringEntries,
+  )
+where
+
+import Foreign.C.Types (CUInt)
+import System.Environment (lookupEnv)
+import Text.Read (readMaybe)
+
+-- | So many entries for the queue of submissions, and as many for that of completions, of every ring that is made from now on; 'Nothing': the
+-- usual sizes. The kernel rounds up to a power of two. Throws a user error for what is no number from 1 to 4096.
+ringEntries :: IO (Maybe CUInt)
+ringEntries = do
+  set <- lookupEnv "WEFT_RING_ENTRIES"
+  case set of
+    Nothing -> pure Nothing
+    Just "" -> pure Nothing
+    Just text -> case readMaybe text of
+      Just n | n >= 1 && n <= (4096 :: Int) -> pure (Just (fromIntegral n))
+      _ -> ioError (userError ("weft: WEFT_RING_ENTRIES is a number from 1 to 4096, not " <> show text))

@@ -1,0 +1,68 @@
+-- |
+-- The core's production source on the simulated machine in lockstep with a model of it ("Lockstep"): the same programs as on the real back ends
+-- (suite @lockstep@), on a kernel that may also report late, in another order and what is not so.
+module Main (main) where
+
+import Control.Monad (when)
+import Data.Either (isRight)
+import Data.IORef
+import Kernel
+import Lockstep
+import LockstepModel (Rules (..))
+import Simulation
+import System.Environment (setEnv)
+import System.Posix.Types (Fd)
+import Test.Tasty (defaultMain, testGroup)
+import qualified Weft.Backend.Epoll as Epoll
+import qualified Weft.Backend.Poll as Poll
+import Weft.Core.Backend
+import Weft.Core.Time
+import Weft.Core.Timer.Search (newSearchQueue)
+
+main :: IO ()
+main = do
+  -- One simulation at a time.
+  setEnv "TASTY_NUM_THREADS" "1"
+  wanted <- wantedCommands 8000
+  defaultMain . testGroup "lockstep" $
+    [ inLockstep "simulated epoll" (simulated Epoll.new noFaults False) wanted,
+      inLockstep "simulated poll" (simulated Poll.new noFaults True) wanted,
+      inLockstep "simulated epoll, and a kernel that misbehaves" (simulated Epoll.new often False) wanted
+    ]
+  where
+    -- What is not so is not reported here: the model takes it for a fault.
+    often = allFaults {faultReverse = 5, faultShort = 5, faultInterrupt = 5, faultSpurious = 0}
+
+-- | The simulated machine with a back end.
+simulated :: IO Backend -> Faults -> Bool -> Machine
+simulated backend faults resumes =
+  Machine
+    { machineRun = inSimulation faults,
+      machineBackend = backend,
+      machineQueue = newSearchQueue,
+      machineRules = Rules {ruleCapacity = 2, ruleLate = False, ruleResumes = resumes},
+      machinePipe = (\(r, w) -> (fromIntegral r, fromIntegral w)) <$> newPipe,
+      machineWrite = \fd -> (> 0) <$> writeBytes (number fd) [1],
+      machineRead = \fd -> isRight <$> readBytes (number fd) 1,
+      machineFill = \fd -> untilRefused ((> 0) <$> writeBytes (number fd) [1]),
+      machineDrain = \fd -> untilRefused (either (const False) (not . null) <$> readBytes (number fd) 1),
+      machineClose = \fd -> do
+        r <- closeNumber (number fd)
+        when (r < 0) (ioError (userError ("close gave " <> show r))),
+      machinePause = \(Duration ns) -> do
+        t <- virtualTime
+        blockInKernel (pure False) (t + ns) (Writes kernelObject) "pauses"
+    }
+  where
+    number :: Fd -> Int
+    number = fromIntegral
+    untilRefused act = act >>= \more -> when more (untilRefused act)
+
+-- | The only thread of a simulation.
+inSimulation :: Faults -> Int -> IO (Maybe String) -> IO (Maybe String)
+inSimulation faults seed act = do
+  result <- newIORef (Just "it did not end")
+  outcome <- seeded seed $ do
+    bootKernel faults
+    pure (Scenario [act >>= writeIORef result] (const (readIORef result)))
+  pure (outcomeFault outcome)

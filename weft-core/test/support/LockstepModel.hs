@@ -1,0 +1,420 @@
+-- |
+-- What managers, a registry, timers and tracked descriptors have to do for a program of commands: a pure model of it. "Lockstep" runs the
+-- same program on the real ones, tells the model what it sees, and asks it what has to come.
+--
+-- The world: three pipes, each of which is open, half open or not there; an end of a pipe is a number from 0 to 5, even ones to read from.
+-- Two managers, that share a registry. Registrations, timers and tracked descriptors are numbered as they are made.
+module LockstepModel
+  ( -- * Programs
+    Command (..),
+    Delay (..),
+    TimerKind (..),
+
+    -- * The model
+    Model,
+    Rules (..),
+    initial,
+    pipeCount,
+    managerCount,
+
+    -- * What commands do
+    endOpen,
+    opened,
+    room,
+    written,
+    filled,
+    holds,
+    readFrom,
+    closed,
+    registered,
+    unregistered,
+    isLive,
+    tracks,
+    trackedOpen,
+    trackedEnd,
+    trackedOf,
+    trackedAlone,
+    attached,
+    tokenMust,
+    tokenTaken,
+    timerSet,
+    timerCancelled,
+    timerIsLive,
+    stopped,
+
+    -- * What is seen
+    Seen (..),
+    When (..),
+    saw,
+
+    -- * What has to come
+    owed,
+    owedBy,
+    dueWithin,
+    turnOver,
+    knownCount,
+    pendingTimers,
+    leftOf,
+  )
+where
+
+import qualified Data.IntMap.Strict as IntMap
+import Data.Maybe (isJust)
+import Weft.Core.Events
+import Weft.Core.Readiness (Direction (..))
+import Weft.Core.Time (Instant)
+import Weft.Core.Timer (Expiry (..))
+
+-- | One command. Numbers are taken modulo what there is, and what makes no sense has no effect, so that any part of a program is
+-- a program.
+data Command
+  = -- | Make that pipe, if it is not there.
+    Open Int
+  | -- | Write a byte into the pipe.
+    Write Int
+  | -- | Write until there is no room.
+    Fill Int
+  | -- | Read a byte.
+    ReadOne Int
+  | -- | Read until nothing is left.
+    Drain Int
+  | -- | Register a callback for an end with a manager.
+    Register Int Int Events Lifetime
+  | -- | Take a registration back, an old one maybe.
+    Unregister Int
+  | -- | Close an end by its number.
+    Close Int
+  | -- | Make a tracked descriptor of an end.
+    Track Int
+  | -- | Have a manager report a tracked descriptor.
+    Attach Int Int
+  | -- | Take a token of a tracked descriptor; if it is not there, do what is done before waiting for it.
+    Take Int Direction
+  | -- | Close a tracked descriptor, an old one maybe.
+    CloseTracked Int
+  | -- | Set a timer with a manager.
+    Set Int TimerKind Delay
+  | -- | Cancel a timer, an old one maybe.
+    Cancel Int
+  | -- | Stop a manager, and put a new one in its place.
+    Restart Int
+  | -- | A turn of all managers that does not block.
+    Look
+  | -- | A turn of one, that may block if there is something to come.
+    Step Int
+  | -- | Let two milliseconds pass.
+    Pause
+  deriving (Eq, Show)
+
+-- | How long a timer runs: it is due already, soon, or not before the program ends.
+data Delay = Past | Now | Soon | Later
+  deriving (Eq, Show, Enum, Bounded)
+
+-- | What is told a timer whose manager stops.
+data TimerKind = Plain | Aware | Brief
+  deriving (Eq, Show, Enum, Bounded)
+
+pipeCount, managerCount :: Int
+pipeCount = 3
+managerCount = 2
+
+-- | Where machines differ.
+data Rules = Rules
+  { -- | How many bytes a pipe holds, as long as it is written to byte by byte.
+    ruleCapacity :: Int,
+    -- | A report may say what was so since the last turn.
+    ruleLate :: Bool,
+    -- | Edges are not kept: what was reported is to be resumed before it is waited for again.
+    ruleResumes :: Bool
+  }
+
+-- | What is known.
+data Model = Model
+  { rules :: Rules,
+    -- | Bytes in each pipe that is there; the capacity when it is full.
+    pipes :: IntMap.IntMap Int,
+    -- | The ends that are open, with what was so of each since the last turn.
+    ends :: IntMap.IntMap Events,
+    registrations :: IntMap.IntMap Registration,
+    -- | The manager of an end's registrations.
+    serving :: IntMap.IntMap Int,
+    tracked :: IntMap.IntMap Tracked,
+    timers :: IntMap.IntMap Timer,
+    -- | Called in this turn.
+    called :: IntMap.IntMap ()
+  }
+
+data Registration = Registration {regEnd :: Int, regEvents :: Events, regLifetime :: Lifetime}
+
+-- | A tracked descriptor that is open.
+data Tracked = Tracked
+  { trEnd :: Int,
+    trAttached :: Bool,
+    -- | The living manager that reports it.
+    trServed :: Maybe Int,
+    -- | What the next turn has to report if it is so: something has happened, or was resumed.
+    trChanged :: Events,
+    -- | The tokens that have to be there.
+    trMust :: Events
+  }
+
+data Timer = Timer {tmManager :: Int, tmKind :: TimerKind, tmDue :: Instant}
+
+-- | Nothing is open.
+initial :: Rules -> Model
+initial r = Model r IntMap.empty IntMap.empty IntMap.empty IntMap.empty IntMap.empty IntMap.empty IntMap.empty
+
+-- Pipes ------------------------------------------------------------------------------
+
+endOpen :: Model -> Int -> Bool
+endOpen m e = IntMap.member e (ends m)
+
+-- | What is so of an end that is open.
+ready :: Model -> Int -> Events
+ready m e
+  | not (endOpen m e) = mempty
+  | even e = (if bytes > 0 then evtRead else mempty) <> hungUp
+  | otherwise = (if bytes < ruleCapacity (rules m) then evtWrite else mempty) <> hungUp
+  where
+    bytes = IntMap.findWithDefault 0 (e `div` 2) (pipes m)
+    hungUp = if endOpen m (other e) then mempty else evtHangup <> evtRead <> evtWrite
+
+other :: Int -> Int
+other e = if even e then e + 1 else e - 1
+
+opened :: Int -> Model -> Model
+opened p m = was (m {pipes = IntMap.insert p 0 (pipes m), ends = IntMap.insert (2 * p) mempty (IntMap.insert (2 * p + 1) mempty (ends m))})
+
+-- | How many bytes go into the pipe; none when there is nobody to read them.
+room :: Model -> Int -> Int
+room m p
+  | endOpen m (2 * p) && endOpen m (2 * p + 1) = ruleCapacity (rules m) - holds m p
+  | otherwise = 0
+
+holds :: Model -> Int -> Int
+holds m p = IntMap.findWithDefault 0 p (pipes m)
+
+written :: Int -> Model -> Model
+written p m = was (happened (2 * p) evtRead m {pipes = IntMap.adjust (+ 1) p (pipes m)})
+
+filled :: Int -> Model -> Model
+filled p m = was (happened (2 * p) evtRead m {pipes = IntMap.insert p (ruleCapacity (rules m)) (pipes m)})
+
+-- | So many bytes are left. Room is news for a pipe that was full only.
+readFrom :: Int -> Int -> Model -> Model
+readFrom p left m = was ((if holds m p == ruleCapacity (rules m) then happened (2 * p + 1) evtWrite else id) m {pipes = IntMap.insert p left (pipes m)})
+
+-- | Something has happened to an end.
+happened :: Int -> Events -> Model -> Model
+happened e evs m
+  | ruleResumes (rules m) = m
+  | otherwise = m {tracked = IntMap.map (\t -> if trEnd t == e && isJust (trServed t) then t {trChanged = trChanged t <> evs} else t) (tracked m)}
+
+-- | What is so now was so since the last turn.
+was :: Model -> Model
+was m = m {ends = IntMap.mapWithKey (\e evs -> evs <> ready m e) (ends m)}
+
+-- | An end is closed; its registrations were told, and its tracked descriptor is shut.
+closed :: Int -> Model -> Model
+closed e m =
+  was . happened (other e) (evtRead <> evtWrite) $
+    m
+      { ends = IntMap.delete e (ends m),
+        pipes = if endOpen m (other e) then pipes m else IntMap.delete (e `div` 2) (pipes m),
+        tracked = IntMap.filter ((/= e) . trEnd) (tracked m)
+      }
+
+-- Registrations ------------------------------------------------------------------------
+
+-- | The end was open.
+registered :: Int -> Int -> Int -> Events -> Lifetime -> Model -> Model
+registered k e i evs lifetime m =
+  m {registrations = IntMap.insert k (Registration e evs lifetime) (registrations m), serving = IntMap.insertWith (\_ old -> old) e i (serving m)}
+
+isLive :: Model -> Int -> Bool
+isLive m k = IntMap.member k (registrations m)
+
+unregistered :: Int -> Model -> Model
+unregistered k m = m {registrations = left, serving = IntMap.filterWithKey (\e _ -> any ((== e) . regEnd) left) (serving m)}
+  where
+    left = IntMap.delete k (registrations m)
+
+-- Tracked descriptors --------------------------------------------------------------------
+
+-- | A new one, whose tokens are there; an end has one at most.
+tracks :: Int -> Int -> Model -> Model
+tracks k e m = m {tracked = IntMap.insert k (Tracked e False Nothing mempty (evtRead <> evtWrite)) (tracked m)}
+
+trackedOpen :: Model -> Int -> Bool
+trackedOpen m k = IntMap.member k (tracked m)
+
+trackedEnd :: Model -> Int -> Maybe Int
+trackedEnd m k = trEnd <$> IntMap.lookup k (tracked m)
+
+-- | That of an end.
+trackedOf :: Model -> Int -> Maybe Int
+trackedOf m e = fst <$> IntMap.lookupMin (IntMap.filter ((== e) . trEnd) (tracked m))
+
+-- | Has an end one that was never attached?
+trackedAlone :: Model -> Int -> Bool
+trackedAlone m e = or [not (trAttached t) | t <- IntMap.elems (tracked m), trEnd t == e]
+
+-- | A manager is to report it; the manager that does.
+attached :: Int -> Int -> Model -> (Int, Model)
+attached k i m = case trServed =<< IntMap.lookup k (tracked m) of
+  Just j -> (j, m)
+  Nothing -> (i, m {tracked = IntMap.adjust (\t -> t {trAttached = True, trServed = Just i, trChanged = evtRead <> evtWrite}) k (tracked m)})
+
+tokenOf :: Direction -> Events
+tokenOf Reading = evtRead
+tokenOf Writing = evtWrite
+
+-- | Does the token have to be there?
+tokenMust :: Model -> Int -> Direction -> Bool
+tokenMust m k d = maybe False ((`includes` tokenOf d) . trMust) (IntMap.lookup k (tracked m))
+
+-- | It was taken, or was not there, and then was resumed.
+tokenTaken :: Int -> Direction -> Bool -> Model -> Model
+tokenTaken k d there m = m {tracked = IntMap.adjust after k (tracked m)}
+  where
+    after t
+      | not there && ruleResumes (rules m) && isJust (trServed t) = t {trMust = less t, trChanged = trChanged t <> tokenOf d}
+      | otherwise = t {trMust = less t}
+    less t = trMust t `without` tokenOf d
+
+-- Timers -----------------------------------------------------------------------------------
+
+timerSet :: Int -> Int -> TimerKind -> Instant -> Model -> Model
+timerSet k i kind due m = m {timers = IntMap.insert k (Timer i kind due) (timers m)}
+
+timerIsLive :: Model -> Int -> Bool
+timerIsLive m k = IntMap.member k (timers m)
+
+timerCancelled :: Int -> Model -> Model
+timerCancelled k m = m {timers = IntMap.delete k (timers m)}
+
+-- Managers ---------------------------------------------------------------------------------
+
+-- | A manager has stopped; what it had to tell was seen. Whoever waits for a tracked descriptor may try again.
+stopped :: Int -> Model -> Model
+stopped i m = m {tracked = IntMap.map orphan (tracked m)}
+  where
+    orphan t
+      | not (trAttached t) = t
+      | trServed t == Just i = awake t {trServed = Nothing, trChanged = mempty}
+      | otherwise = awake t
+    awake t = t {trMust = evtRead <> evtWrite}
+
+-- What is seen -------------------------------------------------------------------------------
+
+-- | What a callback or a timer was told.
+data Seen
+  = Called Int Events
+  | -- | At that instant.
+    Fired Int Expiry Instant
+  | -- | To be set again elsewhere.
+    Resettled Int
+  deriving (Show)
+
+-- | Meanwhile.
+data When
+  = -- | That end was closed.
+    Closing Int
+  | -- | That manager was stopped.
+    Stopping Int
+  | -- | Managers had a turn.
+    Turn
+  | -- | Something else, in which nobody is to be told of anything.
+    Otherwise
+  deriving (Show)
+
+-- | What was seen; or what is wrong with it.
+saw :: When -> Seen -> Model -> Either String Model
+saw moment seen m = case seen of
+  Called k evs -> case IntMap.lookup k (registrations m) of
+    Nothing -> wrong "the registration has ended"
+    Just r -> calledWith k r evs
+  Fired k why at -> case (IntMap.lookup k (timers m), moment) of
+    (Nothing, _) -> wrong "the timer has ended"
+    (Just t, Turn)
+      | why /= Due -> wrong "the manager has not stopped"
+      | at < tmDue t -> wrong ("it is due at " <> show (tmDue t))
+      | otherwise -> Right (timerCancelled k m)
+    (Just t, Stopping i)
+      | why /= Orphaned || tmManager t /= i || tmKind t == Plain -> wrong "it should not be told so"
+      | otherwise -> Right (timerCancelled k m)
+    _ -> wrong "there was no turn"
+  Resettled k -> case (IntMap.lookup k (timers m), moment) of
+    (Just t, Stopping i) | tmManager t == i && tmKind t == Plain -> Right (timerCancelled k m)
+    _ -> wrong "it should not be set again"
+  where
+    wrong why = Left (show seen <> ", while " <> show moment <> ": " <> why)
+    calledWith k r evs = case moment of
+      Closing e
+        | regEnd r == e && evs == evtClose -> Right (unregistered k m)
+      Stopping i
+        | IntMap.lookup (regEnd r) (serving m) == Just i && evs == evtClose <> evtOrphaned -> Right (unregistered k m)
+      Turn
+        | not (evs `overlaps` wanted r) || not (wanted r `includes` evs) -> wrong ("it asked for " <> show (regEvents r))
+        | not (ruleLate (rules m)) && (ready m (regEnd r) `includes` evtHangup) && not (evs `includes` evtHangup) -> wrong "it was not told of the hang-up"
+        | not (mayBe (regEnd r) `includes` evs) -> wrong ("only " <> show (mayBe (regEnd r)) <> " is so")
+        | regLifetime r == OneShot -> Right (unregistered k m)
+        | otherwise -> Right m {called = IntMap.insert k () (called m)}
+      _ -> wrong "it should not be told so"
+    mayBe e
+      | ruleLate (rules m) = IntMap.findWithDefault mempty e (ends m)
+      | otherwise = ready m e
+
+wanted :: Registration -> Events
+wanted r = regEvents r <> evtHangup
+
+-- What has to come ------------------------------------------------------------------------------
+
+-- | What has to be seen before the turn is over: callbacks of what is so, and timers that were due at that instant.
+owed :: Instant -> Model -> [String]
+owed t m = ["the call of registration " <> show k <> " for " <> show (ready m (regEnd r)) | (k, r) <- dueCalls m] <> ["timer " <> show k | (k, _) <- dueTimers t m]
+
+dueCalls :: Model -> [(Int, Registration)]
+dueCalls m = [(k, r) | (k, r) <- IntMap.toList (registrations m), IntMap.notMember k (called m), ready m (regEnd r) `overlaps` wanted r]
+
+dueTimers :: Instant -> Model -> [(Int, Timer)]
+dueTimers t m = IntMap.toList (IntMap.filter ((<= t) . tmDue) (timers m))
+
+-- | Has that manager something to say, now or by that instant?
+owedBy :: Instant -> Int -> Model -> Bool
+owedBy t i m = any ((== Just i) . (\r -> IntMap.lookup (regEnd r) (serving m)) . snd) (dueCalls m) || dueWithin t i m
+
+-- | Is a timer of that manager due by that instant?
+dueWithin :: Instant -> Int -> Model -> Bool
+dueWithin t i m = any ((== i) . tmManager . snd) (dueTimers t m)
+
+-- | The turn is over: tokens of what has happened are there.
+turnOver :: Model -> Model
+turnOver m = was m {called = IntMap.empty, ends = IntMap.map (const mempty) (ends m), tracked = IntMap.map reported (tracked m)}
+  where
+    reported t
+      | trServed t == Nothing = t
+      | otherwise =
+        let now' = ready m (trEnd t)
+            left
+              | not (ruleResumes (rules m)) = mempty
+              | now' `includes` evtHangup = mempty
+              | otherwise = trChanged t `without` now'
+         in t {trMust = trMust t <> (trChanged t `common` now'), trChanged = left}
+
+-- | Descriptors that the registry knows: those with registrations, and attached ones.
+knownCount :: Model -> Int
+knownCount m = IntMap.size (serving m) + IntMap.size (IntMap.filter trAttached (tracked m))
+
+-- | Of a manager.
+pendingTimers :: Int -> Model -> Int
+pendingTimers i m = IntMap.size (IntMap.filter ((== i) . tmManager) (timers m))
+
+-- | What should have been told at an end's close, or a manager's stop.
+leftOf :: When -> Model -> [String]
+leftOf moment m = case moment of
+  Closing e -> ["registration " <> show k | (k, r) <- IntMap.toList (registrations m), regEnd r == e]
+  Stopping i ->
+    ["registration " <> show k | (k, r) <- IntMap.toList (registrations m), IntMap.lookup (regEnd r) (serving m) == Just i]
+      <> ["timer " <> show k | (k, t) <- IntMap.toList (timers m), tmManager t == i]
+  _ -> []
