@@ -3,8 +3,9 @@
 -- this build. The tests of one that the kernel refuses are skipped.
 module Main (main) where
 
+import Control.Exception (bracket_)
 import Laws
-import System.Environment (setEnv)
+import System.Environment (setEnv, unsetEnv)
 import Test.Tasty
 import Weft.Backend.Choice
 import Weft.Test.Configurations (configurations)
@@ -14,12 +15,18 @@ main :: IO ()
 main = do
   -- The laws look at the numbers of descriptors: one at a time.
   setEnv "TASTY_NUM_THREADS" "1"
-  groups <- configurations (const True) backendNames >>= traverse group
-  defaultMain (localOption (mkTimeout limit) (testGroup "back ends" groups))
+  groups <- configurations (const True) backendNames >>= traverse (\name -> group name name (newBackend name))
+  -- Submission queue full, completions that overflow.
+  tiny <- configurations (const False) [2] >>= traverse (\n -> group "io_uring" ("io_uring, rings of " <> show n) (sized n (newBackend "io_uring")))
+  defaultMain (localOption (mkTimeout limit) (testGroup "back ends" (groups <> tiny)))
   where
     limit = 120000000
 
-group :: String -> IO TestTree
-group name = do
+group :: String -> String -> IO Backend -> IO TestTree
+group name title make = do
   reason <- whyUnavailable name
-  pure (maybe id (skipAll name) reason (laws name (newBackend name)))
+  pure (maybe id (skipAll title) reason (laws title make))
+
+-- | With rings of so many entries.
+sized :: Int -> IO a -> IO a
+sized n = bracket_ (setEnv "WEFT_RING_ENTRIES" (show n)) (unsetEnv "WEFT_RING_ENTRIES")

@@ -4,15 +4,16 @@
 module Main (main) where
 
 import Control.Concurrent (threadDelay)
+import Control.Exception (bracket_)
 import Control.Monad (unless)
 import Data.IORef
+import Data.Word (Word8)
 import Foreign.C.Types (CInt (..), CSize (..))
 import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Ptr (Ptr)
-import Data.Word (Word8)
 import Lockstep
 import LockstepModel (Rules (..))
-import System.Environment (setEnv)
+import System.Environment (setEnv, unsetEnv)
 import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, setFdOption)
 import System.Posix.Types (CSsize (..), Fd (..))
 import Test.Tasty (TestTree, defaultMain, testGroup)
@@ -30,13 +31,14 @@ main = do
   -- Nothing else may take the numbers of descriptors.
   setEnv "TASTY_NUM_THREADS" "1"
   wanted <- wantedCommands 8000
-  groups <- configurations (const True) backendNames >>= mapM (group wanted)
-  defaultMain (testGroup "lockstep" (groups <> [planted]))
+  groups <- configurations (const True) backendNames >>= mapM (\name -> group wanted name name (newBackend name))
+  tiny <- group wanted "io_uring" "io_uring, rings of 2" (bracket_ (setEnv "WEFT_RING_ENTRIES" "2") (unsetEnv "WEFT_RING_ENTRIES") (newBackend "io_uring"))
+  defaultMain (testGroup "lockstep" (groups <> [tiny, planted]))
 
-group :: Int -> String -> IO TestTree
-group wanted name = do
+group :: Int -> String -> String -> IO Backend -> IO TestTree
+group wanted name title make = do
   reason <- whyUnavailable name
-  pure (maybe id (skipAll name) reason (testGroup name [inLockstep "random programs" (machineOn name (newBackend name)) wanted]))
+  pure (maybe id (skipAll title) reason (testGroup title [inLockstep "random programs" (machineOn name make) wanted]))
 
 -- | This machine, with that back end.
 machineOn :: String -> IO Backend -> Machine

@@ -143,7 +143,7 @@ mutants =
     Mutant "a timer that is set while the manager stops is forgotten" "Core/Manager.hs" "    else takeInbox (managerTimers m) >>= mapM_ (fireTimer Orphaned)" "    else pure ()",
     Mutant "waiters of a manager that stops are not woken" "Core/Manager.hs" "    wakeReadiness (managerRegistry m)\n" "",
     Mutant "a turn can be interrupted" "Core/Manager.hs" "going <- uninterruptibleMask_ turn" "going <- turn",
-    Mutant "timers fire early" "Core/Manager.hs" "fired <- expireTimers ts t\n" "fired <- expireTimers ts never\n",
+    Mutant "timers fire early" "Core/Manager.hs" "expireTimers ts t (" "expireTimers ts never (",
     Mutant "callbacks of a manager that stops are not told" "Core/Manager.hs" "forM_ orphans" "forM_ (take 0 orphans)",
     Mutant "an exception ends the runner and leaves the manager" "Core/Manager.hs" "interruptible turns `onException` uninterruptibleMask_ (requestStop m >> finish m)" "interruptible turns",
     Mutant "an exception arrives before the runner's handler is there" "Core/Manager.hs" "loop m = mask_ $ do\n" "loop m = interruptible $ do\n",
