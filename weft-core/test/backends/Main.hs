@@ -5,9 +5,10 @@ module Main (main) where
 
 import Control.Exception (bracket_)
 import Laws
-import System.Environment (setEnv, unsetEnv)
+import System.Environment (setEnv)
 import Test.Tasty
 import Weft.Backend.Choice
+import Weft.FFI.RingEntries (preferRingEntries)
 import Weft.Test.Configurations (configurations)
 import Weft.Test.Skip (skipAll)
 
@@ -29,4 +30,4 @@ group name title make = do
 
 -- | With rings of so many entries.
 sized :: Int -> IO a -> IO a
-sized n = bracket_ (setEnv "WEFT_RING_ENTRIES" (show n)) (unsetEnv "WEFT_RING_ENTRIES")
+sized n = bracket_ (preferRingEntries (Just (fromIntegral n))) (preferRingEntries Nothing)

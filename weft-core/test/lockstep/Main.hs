@@ -13,7 +13,7 @@ import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Ptr (Ptr)
 import Lockstep
 import LockstepModel (Rules (..))
-import System.Environment (setEnv, unsetEnv)
+import System.Environment (setEnv)
 import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, setFdOption)
 import System.Posix.Types (CSsize (..), Fd (..))
 import Test.Tasty (TestTree, defaultMain, testGroup)
@@ -22,6 +22,7 @@ import Weft.Core.Backend
 import Weft.Core.Events
 import Weft.Core.Time
 import Weft.Core.Timer (Queue (..))
+import Weft.FFI.RingEntries (preferRingEntries)
 import Weft.Test.Configurations (configurations)
 import Weft.Test.Skip (skipAll)
 import Weft.TimerQueue (newQueue)
@@ -32,7 +33,7 @@ main = do
   setEnv "TASTY_NUM_THREADS" "1"
   wanted <- wantedCommands 8000
   groups <- configurations (const True) backendNames >>= mapM (\name -> group wanted name name (newBackend name))
-  tiny <- group wanted "io_uring" "io_uring, rings of 2" (bracket_ (setEnv "WEFT_RING_ENTRIES" "2") (unsetEnv "WEFT_RING_ENTRIES") (newBackend "io_uring"))
+  tiny <- group wanted "io_uring" "io_uring, rings of 2" (bracket_ (preferRingEntries (Just 2)) (preferRingEntries Nothing) (newBackend "io_uring"))
   defaultMain (testGroup "lockstep" (groups <> [tiny, planted]))
 
 group :: Int -> String -> String -> IO Backend -> IO TestTree

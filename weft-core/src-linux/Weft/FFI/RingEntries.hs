@@ -2,17 +2,31 @@
 -- How large rings are made: @WEFT_RING_ENTRIES@ in the environment. For tests, in which queues are to be full and completions to overflow.
 module Weft.FFI.RingEntries
   ( ringEntries,
+    preferRingEntries,
   )
 where
 
+import Data.IORef
 import Foreign.C.Types (CUInt)
 import System.Environment (lookupEnv)
+import System.IO.Unsafe (unsafePerformIO)
 import Text.Read (readMaybe)
 
 -- | So many entries for the queue of submissions, and as many for that of completions, of every ring that is made from now on; 'Nothing': the
--- usual sizes. The kernel rounds up to a power of two. Throws a user error for what is no number from 1 to 4096.
+-- usual sizes. The kernel rounds up to a power of two. Throws a user error if the variable is no number from 1 to 4096.
 ringEntries :: IO (Maybe CUInt)
-ringEntries = do
+ringEntries = readIORef preference >>= maybe fromEnvironment (pure . Just)
+
+-- | Goes before the environment, which a program cannot change while other threads read it.
+preferRingEntries :: Maybe CUInt -> IO ()
+preferRingEntries = writeIORef preference
+
+preference :: IORef (Maybe CUInt)
+preference = unsafePerformIO (newIORef Nothing)
+{-# NOINLINE preference #-}
+
+fromEnvironment :: IO (Maybe CUInt)
+fromEnvironment = do
   set <- lookupEnv "WEFT_RING_ENTRIES"
   case set of
     Nothing -> pure Nothing
