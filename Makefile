@@ -4,8 +4,9 @@ SITE ?= site
 PORT ?= 8080
 PREFIX ?= /usr/local
 MATRIX ?= 9.6 9.10
-# Of `make verify`: random schedules for each of the simulator's scenarios, and the soak.
+# Of `make verify`: random schedules for each of the simulator's scenarios, commands in lockstep on each machine, and the soak.
 SIM_SECONDS ?= 30
+LOCKSTEP ?= 100000
 SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
@@ -57,10 +58,11 @@ matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10")
 	@scripts/deps matrix
 	@scripts/matrix $(MATRIX)
 
-verify: deb ## What takes too long for every change: planted bugs, long searches, sanitizers, a soak, 10^7 tampered packets and requests, a server under those for a minute, transfers of 1 GB, the Debian package, the README's lines
+verify: deb ## What takes too long for every change: planted bugs, long searches and programs in lockstep, sanitizers, a soak, 10^7 tampered packets and requests, transfers of 1 GB, the Debian package, the README's lines
 	@scripts/deps build test
 	WEFT_MUTANTS=1 scripts/cabal test --enable-tests weft-core:test:mutants
 	WEFT_SIM_SECONDS=$(SIM_SECONDS) scripts/cabal test --enable-tests weft-core:test:wake
+	WEFT_LOCKSTEP=$(LOCKSTEP) scripts/cabal test --enable-tests weft-core:test:lockstep weft-core:test:lockstep-sim
 	@scripts/sanitizers
 	@MINUTES=$(SOAK_MINUTES) scripts/soak
 	WEFT_FUZZ=10000000 WEFT_FUZZ_SECONDS=60 TASTY_TIMEOUT=1200s scripts/cabal test --enable-tests weft-http:test:http --test-options='-p "/mutated requests/ || /fuzz/"'

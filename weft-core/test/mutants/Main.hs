@@ -24,6 +24,7 @@ main = do
   -- Few departures from the ordinary find all of these.
   setEnv "WEFT_SIM_PREEMPTIONS" "3"
   setEnv "WEFT_SIM_RANDOM" "60"
+  setEnv "WEFT_LOCKSTEP" "20000"
   tmp <- getTemporaryDirectory
   place <- (\n -> tmp </> ("weft-mutants-" <> show n)) <$> getProcessID
   (`finally` removePathForcibly place) . defaultMain . localOption (mkTimeout 600000000) $ case (wanted, ghc) of
@@ -112,7 +113,23 @@ replaced (Mutant _ _ before instead) = go
 -- | Those that a program of commands finds, one after the other.
 sequential :: [String]
 sequential =
-  map mutantName mutants
+  [ "enters after it was shut",
+    "a timer fires although it was cancelled",
+    "a cancel that came late counts",
+    "the timers of a manager that stops are forgotten",
+    "waiters of a manager that stops are not woken",
+    "callbacks of a manager that stops are not told",
+    "a manager that has stopped counts as alive",
+    "timers fire early",
+    "a closed descriptor stays in the table",
+    "callbacks are not told of a close",
+    "a one-shot callback stays",
+    "the callbacks that are left are not armed",
+    "unregistering leaves it there",
+    "an event puts the other token",
+    "a first registration is only modified",
+    "nothing is resumed"
+  ]
 
 mutants :: [Mutant]
 mutants =

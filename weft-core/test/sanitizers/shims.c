@@ -1,6 +1,6 @@
 /* The C shims under sanitizers (scripts/sanitizers): a ring for files with threads that submit, cancel and collect at
  * once, and one round of each of the smaller shims. Prints what it counted; the status is 1 if a result was wrong.
- *   shims ROUNDS SEED */
+ *   shims ROUNDS SEED ENTRIES */
 #define _GNU_SOURCE
 #include "file.h"
 #include <errno.h>
@@ -35,7 +35,7 @@ int weft_poll(struct pollfd *, unsigned long, int64_t), weft_poll_look(struct po
 enum { DEPTH = 32, SUBMITTERS = 3, BYTES = 4096, FILE_BYTES = 1 << 20 };
 
 static struct weft_file_ring *ring;
-static unsigned rounds, wrong;
+static unsigned rounds, wrong, entries;
 static int file, silent[2];
 static unsigned char contents[FILE_BYTES];
 
@@ -200,6 +200,7 @@ int main(int argc, char **argv) {
   char name[] = "/tmp/weft-shims-XXXXXX";
   rounds = argc > 1 ? (unsigned)atoi(argv[1]) : 20000;
   unsigned seed = argc > 2 ? (unsigned)atoi(argv[2]) : 1;
+  entries = argc > 3 ? (unsigned)atoi(argv[3]) : 0;
   for (int i = 0; i < FILE_BYTES; i++) contents[i] = (unsigned char)(i * 2654435761u >> 24);
   file = mkstemp(name);
   unlink(name);
