@@ -46,7 +46,7 @@ main = do
 data Suite = Suite FilePath [FilePath] String
 
 wake, lockstep :: Suite
-wake = Suite ("test" </> "wake") [] "by the schedule"
+wake = Suite ("test" </> "wake") ["test" </> "support"] "by the schedule"
 lockstep = Suite ("test" </> "lockstep-sim") ["test" </> "support"] "by WEFT_LOCKSTEP_SEED"
 
 -- | Something wrong: what it is, the module, and a piece of its text with what takes its place.

@@ -119,7 +119,7 @@ static void messages(void) {
     expect("recvmsg", weft_recvmsg(fds[0], &into, 1, address, &alen, back, &clen, &flags), 1);
     expect("the byte", *in, 'm');
     void *data = weft_cmsg_get(back, clen, &level, &type, &n, &step);
-    if (room >= space && (!data || level != SOL_SOCKET || type != SCM_RIGHTS || n != sizeof(int))) expect("cmsg_get", 0, 1);
+    if ((data || room >= space) && (!data || level != SOL_SOCKET || type != SCM_RIGHTS || n != sizeof(int))) expect("cmsg_get", 0, 1);
     if (data)
       for (size_t i = 0; i + sizeof(int) <= n; i += sizeof(int)) {
         int passed;
@@ -127,7 +127,7 @@ static void messages(void) {
         expect("close-on-exec", fcntl(passed, F_GETFD), FD_CLOEXEC);
         weft_close(passed);
       }
-    if (room < space && !(flags & MSG_CTRUNC)) expect("MSG_CTRUNC", flags, MSG_CTRUNC);
+    if (!data && !(flags & MSG_CTRUNC)) expect("MSG_CTRUNC", flags, MSG_CTRUNC);
     free(control), free(back), free(in), free(address);
   }
   for (size_t size = 0; size <= 2 * sizeof(struct cmsghdr); size++)

@@ -4,6 +4,7 @@
 -- purpose must be found out.
 module Main (main) where
 
+import FileRingScenario (fileRingTests)
 import ManagerScenario (managerTests)
 import ReadinessScenario (channelTests)
 import Test.Tasty
@@ -16,4 +17,5 @@ main = do
   channel <- channelTests
   timers <- timersTests
   manager <- managerTests
-  defaultMain (testGroup "interleavings" [wake, channel, timers, manager])
+  fileRing <- fileRingTests
+  defaultMain (testGroup "interleavings" [wake, channel, timers, manager, fileRing])

@@ -10,6 +10,7 @@ module Search
   ( holds,
     holdsWithin,
     isFound,
+    isFoundWithin,
     large,
   )
 where
@@ -88,6 +89,17 @@ large :: TestTree -> IO [TestTree]
 large test = do
   scale <- maybe 1 read <$> lookupEnv "WEFT_TEST_SCALE"
   pure [test | scale >= (10 :: Double)]
+
+-- | Some schedule with that many interruptions at most breaks the scenario, and does so again, shortened.
+isFoundWithin :: Int -> TestName -> IO Scenario -> TestTree
+isFoundWithin bound name scenario = testCaseSteps name $ \say -> do
+  result <- exploreWithin bound scenario
+  case result of
+    AllHold n -> assertFailure ("not found in " <> show n <> " interleavings")
+    Broken schedule why n -> do
+      say ("found after " <> show n <> " interleavings: " <> why)
+      shorter <- shorten scenario schedule >>= replay scenario
+      assertBool "the shortened schedule does not fail" (outcomeFault shorter /= Nothing)
 
 -- | Some schedule breaks the scenario, and does so again when it is replayed.
 isFound :: TestName -> IO Scenario -> TestTree

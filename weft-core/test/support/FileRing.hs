@@ -1,0 +1,265 @@
+-- |
+-- The protocol of the ring for files, which is in C (@cbits/linux/file_ring.c@), as a model on "Weft.Sys": word for word, so that on the simulated machine it
+-- can be run in every order (suite @wake@). The suite @file-ring@ holds it in lockstep with the C.
+--
+-- A ring has fewer than 64 slots here, so that one word has the bits of all cancellations.
+module FileRing
+  ( FileRing,
+    newFileRing,
+    Name (..),
+    Entry (..),
+    Kernel (..),
+    Protocol (..),
+    production,
+
+    -- * Everybody
+    submit,
+    cancel,
+    nextGeneration,
+
+    -- * The reader
+    collect,
+    await,
+    rouseOwner,
+
+    -- * The owner
+    turn,
+
+    -- * To be compared
+    observe,
+  )
+where
+
+import Control.Monad
+import Data.Bits
+import Data.IORef
+import Weft.Sys
+
+-- | A request: its slot and generation.
+data Name = Name Int Int
+  deriving (Eq, Show)
+
+-- | What the kernel is asked.
+data Entry = Request Name | Cancellation Name
+  deriving (Eq, Show)
+
+-- | Below the ring.
+data Kernel = Kernel
+  { -- | Take these.
+    kernelSubmit :: [Entry] -> IO (),
+    -- | Block until there is a completion or a signal.
+    kernelWait :: IO (),
+    -- | Completions, once each.
+    kernelReap :: IO [(Name, Int)],
+    -- | Make the owner's wait end, or the next one.
+    kernelSignal :: IO (),
+    -- | Fill the reader's MVar.
+    kernelRing :: IO ()
+  }
+
+-- | What may be wrong.
+data Protocol = Protocol
+  { -- | The bits of cancellations are taken before the inbox.
+    bitsFirst :: Bool,
+    -- | The owner looks once more after it has said that it sleeps.
+    ownerLooksAgain :: Bool,
+    -- | Who submits wakes the owner.
+    submitRouses :: Bool,
+    -- | A cancel wakes the owner.
+    cancelRouses :: Bool,
+    -- | The reader looks once more after it has left its MVar.
+    readerLooksAgain :: Bool,
+    -- | The reader wakes the owner for what was submitted while it handed out.
+    readerRouses :: Bool,
+    -- | A late cancel does not take the place of one that has seen more.
+    cancelKeepsNewer :: Bool
+  }
+
+-- | Nothing.
+production :: Protocol
+production = Protocol True True True True True True True
+
+-- | Words, as the C has them.
+data FileRing = FileRing
+  { protocol :: Protocol,
+    kernel :: Kernel,
+    depth :: Int,
+    shared :: AtomicWords,
+    -- | Four of each slot.
+    slots :: AtomicWords,
+    -- | The owner's: entries that are queued and not submitted.
+    queued :: IORef [Entry],
+    counters :: IORef (Int, Int, Int, Int)
+  }
+
+inbox, asleep, anyCancel, done, handing, waiter, bits :: Int
+inbox = 0
+asleep = 1
+anyCancel = 2
+done = 3
+handing = 4
+waiter = 5
+bits = 6
+
+data Field = Generation | Cancelled | Next | Result
+  deriving (Enum)
+
+field :: Int -> Field -> Int
+field slot f = 4 * slot + fromEnum f
+
+newFileRing :: Protocol -> Kernel -> Int -> IO FileRing
+newFileRing p k n = FileRing p k n <$> newAtomicWords 7 <*> newAtomicWords (4 * n) <*> newIORef [] <*> newIORef (0, 0, 0, 0)
+
+countSubmitted, countSignalled, countRung, countCancels :: FileRing -> Int -> IO ()
+countSubmitted r n = modifyIORef' (counters r) (\(a, b, c, d) -> (a + n, b, c, d))
+countSignalled r n = modifyIORef' (counters r) (\(a, b, c, d) -> (a, b + n, c, d))
+countRung r n = modifyIORef' (counters r) (\(a, b, c, d) -> (a, b, c + n, d))
+countCancels r n = modifyIORef' (counters r) (\(a, b, c, d) -> (a, b, c, d + n))
+
+push :: FileRing -> Int -> Int -> IO ()
+push r stack slot = readWord (shared r) stack >>= go
+  where
+    go top = do
+      pokeWord (slots r) (field slot Next) top
+      found <- casWord (shared r) stack top (slot + 1)
+      unless (found == top) (go found)
+
+takeAll :: FileRing -> Int -> IO Int
+takeAll r stack = do
+  some <- readWord (shared r) stack
+  if some == 0 then pure 0 else swapWord (shared r) stack 0
+
+rouse :: FileRing -> IO ()
+rouse r = do
+  sleeps <- readWord (shared r) asleep
+  when (sleeps /= 0) $ do
+    mine <- swapWord (shared r) asleep 0
+    when (mine /= 0) (countSignalled r 1 >> kernelSignal (kernel r))
+
+-- Everybody ---------------------------------------------------------------------------
+
+-- | The generation that the next request in a slot will have.
+nextGeneration :: FileRing -> Int -> IO Int
+nextGeneration r slot = (+ 1) <$> peekWord (slots r) (field slot Generation)
+
+-- | By who has the slot.
+submit :: FileRing -> Int -> IO ()
+submit r slot = do
+  bumpWord (slots r) (field slot Generation) 1
+  push r inbox slot
+  hands <- readWord (shared r) handing
+  when (hands == 0 && submitRouses (protocol r)) (rouse r)
+
+cancel :: FileRing -> Name -> IO ()
+cancel r (Name slot generation) = do
+  readWord (slots r) (field slot Cancelled) >>= newer
+  setBitOf slot
+  writeWord (shared r) anyCancel 1
+  when (cancelRouses (protocol r)) (rouse r)
+  where
+    newer before
+      | not (cancelKeepsNewer (protocol r)) = writeWord (slots r) (field slot Cancelled) generation
+      | generation <= before = pure ()
+      | otherwise = do
+        found <- casWord (slots r) (field slot Cancelled) before generation
+        unless (found == before) (newer found)
+    setBitOf s = do
+      old <- readWord (shared r) bits
+      found <- casWord (shared r) bits old (setBit old s)
+      unless (found == old) (setBitOf s)
+
+-- The reader --------------------------------------------------------------------------
+
+-- | So many at most, of a list that the reader keeps: slots and results, and what is left of the list.
+collect :: FileRing -> Int -> Int -> IO ([(Int, Int)], Int)
+collect r list most = do
+  list' <- if list == 0 then takeAll r done else pure list
+  (found, left) <- go list' most
+  unless (null found) (writeWord (shared r) handing 1)
+  pure (found, left)
+  where
+    go 0 _ = pure ([], 0)
+    go l 0 = pure ([], l)
+    go l n = do
+      result <- peekWord (slots r) (field (l - 1) Result)
+      next <- peekWord (slots r) (field (l - 1) Next)
+      (more, left) <- go next (n - 1)
+      pure ((l - 1, result) : more, left)
+
+-- | Leave the MVar. 'False': take it back, there is something.
+await :: FileRing -> IO Bool
+await r = do
+  writeWord (shared r) waiter 1
+  some <- if readerLooksAgain (protocol r) then readWord (shared r) done else pure 0
+  if some == 0 then pure True else (== 0) <$> swapWord (shared r) waiter 0
+
+-- | After handing out.
+rouseOwner :: FileRing -> IO ()
+rouseOwner r = do
+  writeWord (shared r) handing 0
+  some <- readWord (shared r) inbox
+  when (some /= 0 && readerRouses (protocol r)) (rouse r)
+
+-- The owner ---------------------------------------------------------------------------
+
+-- | One turn; blocks unless there is something.
+turn :: FileRing -> IO ()
+turn r = do
+  takeIn
+  writeWord (shared r) asleep 1
+  news <-
+    if ownerLooksAgain (protocol r)
+      then (||) <$> ((/= 0) <$> readWord (shared r) inbox) <*> ((/= 0) <$> readWord (shared r) anyCancel)
+      else pure False
+  unless news $ do
+    entries <- readIORef (queued r)
+    writeIORef (queued r) []
+    kernelSubmit (kernel r) (reverse entries)
+    kernelWait (kernel r)
+  writeWord (shared r) asleep 0
+  handBack
+  where
+    queue e = modifyIORef' (queued r) (e :)
+    takeIn
+      | bitsFirst (protocol r) = do
+        taken <- takeBits
+        takeInbox
+        cancelAll taken
+      | otherwise = takeInbox >> takeBits >>= cancelAll
+    takeBits = do
+      wanted <- readWord (shared r) anyCancel
+      asked <- if wanted == 0 then pure 0 else swapWord (shared r) anyCancel 0
+      if asked == 0 then pure 0 else swapWord (shared r) bits 0
+    takeInbox = do
+      newest <- takeAll r inbox
+      names <- listed newest []
+      forM_ names $ \slot -> peekWord (slots r) (field slot Generation) >>= queue . Request . Name slot
+      countSubmitted r (length names)
+    -- The oldest first.
+    listed 0 acc = pure acc
+    listed l acc = peekWord (slots r) (field (l - 1) Next) >>= \next -> listed next (l - 1 : acc)
+    cancelAll taken = forM_ [s | s <- [0 .. depth r - 1], testBit taken s] $ \slot -> do
+      readWord (slots r) (field slot Cancelled) >>= queue . Cancellation . Name slot
+      countCancels r 1
+    handBack = do
+      completions <- kernelReap (kernel r)
+      forM_ completions $ \(Name slot _, result) -> do
+        pokeWord (slots r) (field slot Result) result
+        push r done slot
+      unless (null completions) $ do
+        left <- swapWord (shared r) waiter 0
+        when (left /= 0) (countRung r 1 >> kernelRing (kernel r))
+
+-- To be compared ------------------------------------------------------------------------
+
+-- | All words that the C has too; 'Next' only of slots on the two stacks.
+observe :: FileRing -> IO [Int]
+observe r = do
+  words' <- mapM (peekWord (shared r)) [asleep, anyCancel, handing, waiter, bits]
+  stacks <- mapM (peekWord (shared r) >=> chain) [inbox, done]
+  each <- forM [0 .. depth r - 1] (\s -> mapM (peekWord (slots r) . field s) [Generation, Cancelled, Result])
+  (a, b, c, d) <- readIORef (counters r)
+  pure (words' <> concat [length s : s | s <- stacks] <> concat each <> [a, b, c, d])
+  where
+    chain 0 = pure []
+    chain l = (l :) <$> (peekWord (slots r) (field (l - 1) Next) >>= chain)
