@@ -66,13 +66,16 @@ data Step
   = Submit Int
   | -- | The present request of a slot, or an earlier one.
     Cancel Int Int
-  | -- | While the owner sleeps, if it does, else after its turn, these are submitted and cancelled.
-    Turn [Either Int (Int, Int)]
+  | -- | These are done while the owner sleeps, if it does, else after its turn.
+    Turn [Meanwhile]
   | -- | A request that the kernel has, with that result.
     Complete Int Int
   | Collect Int
   | Await
   | Rouse
+  deriving (Show)
+
+data Meanwhile = Submits Int | Cancels Int Int | Rouses
   deriving (Show)
 
 slotCount :: Int
@@ -83,7 +86,7 @@ step =
   frequency
     [ (4, Submit <$> slot),
       (3, Cancel <$> slot <*> choose (0, 2)),
-      (4, Turn <$> frequency [(1, pure []), (1, resize 4 (listOf (oneof [Left <$> slot, Right <$> ((,) <$> slot <*> choose (0, 2))])))]),
+      (4, Turn <$> frequency [(1, pure []), (1, resize 4 (listOf (oneof [Submits <$> slot, Cancels <$> slot <*> choose (0, 2), pure Rouses])))]),
       (4, Complete <$> choose (0, 10) <*> choose (-5, 100)),
       (3, Collect <$> choose (1, 3)),
       (2, pure Await),
@@ -136,13 +139,14 @@ agrees protocol steps = ioProperty . bracket (c_new (fromIntegral slotCount)) c_
                 Nothing <$ cancel model (Name slot g)
           Turn others -> do
             forM_ others $ \o -> case o of
-              Left slot -> do
+              Submits slot -> do
                 unused <- readIORef free
                 when (slot `elem` unused) $ do
                   writeIORef free (filter (/= slot) unused)
                   c_meanwhile 0 (fromIntegral slot) 0
                   modifyIORef meanwhile (>> submit model slot)
-              Right (slot, back) -> do
+              Rouses -> c_meanwhile 2 0 0 >> modifyIORef meanwhile (>> rouseOwner model)
+              Cancels slot back -> do
                 g <- subtract (1 + back) <$> nextGeneration model slot
                 when (g >= 1) $ do
                   c_meanwhile 1 (fromIntegral slot) (fromIntegral g)

@@ -114,4 +114,5 @@ foreign import ccall unsafe "weft_file_passes_cache" c_passes :: CInt -> IO CInt
 isLocal :: Fd -> IO Bool
 isLocal (Fd fd) = (/= 0) <$> c_local fd
 
-foreign import ccall unsafe "weft_file_local" c_local :: CInt -> IO CInt
+-- Of a file system of the network, or of a program, it is a question to that.
+foreign import ccall safe "weft_file_local" c_local :: CInt -> IO CInt

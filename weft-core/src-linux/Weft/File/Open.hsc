@@ -310,4 +310,5 @@ howAndPath loc name flags permissions resolve
 closing :: Fd -> IO ()
 closing (Fd fd) = () <$ c_close fd
 
-foreign import ccall unsafe "close" c_close :: CInt -> IO CInt
+-- A file system of the network, or of a program, may be asked.
+foreign import ccall safe "close" c_close :: CInt -> IO CInt

@@ -28,20 +28,23 @@ struct io_uring_sqe *weft_ring_next(struct weft_ring *r) {
 }
 
 /* What others do while the owner is in the kernel. */
-static struct { int cancels; unsigned slot; uint32_t generation; } meanwhile[64];
+enum { SUBMIT, CANCEL, ROUSE };
+static struct { int what; unsigned slot; uint32_t generation; } meanwhile[64];
 static int first, last;
 static struct weft_file_ring *whose;
 
-void steps_meanwhile(int cancels, unsigned slot, uint32_t generation) {
-  meanwhile[last].cancels = cancels, meanwhile[last].slot = slot, meanwhile[last].generation = generation;
+void steps_meanwhile(int what, unsigned slot, uint32_t generation) {
+  meanwhile[last].what = what, meanwhile[last].slot = slot, meanwhile[last].generation = generation;
   last++;
 }
 
 static void others(void) {
   while (first < last) {
     int i = first++;
-    if (meanwhile[i].cancels)
+    if (meanwhile[i].what == CANCEL)
       weft_file_ring_cancel(whose, meanwhile[i].slot, meanwhile[i].generation);
+    else if (meanwhile[i].what == ROUSE)
+      weft_file_ring_rouse(whose);
     else
       weft_file_ring_submit(whose, meanwhile[i].slot, IORING_OP_READ, 0, 0, meanwhile[i].slot, 0, 0);
   }
