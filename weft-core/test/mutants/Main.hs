@@ -37,8 +37,8 @@ main = do
         "mutants"
         [ testGroup "wake" (testCase "unchanged, the core passes" (caught wake place Nothing >>= (@?= Passed)) : map (test wake place) mutants),
           testGroup "lockstep-sim" $
-            testCase "unchanged, the core passes" (caught lockstep place Nothing >>= (@?= Passed))
-              : map (test lockstep place) (filter ((`elem` sequential) . mutantName) mutants)
+            testCase "unchanged, the core passes" (caught lockstep place Nothing >>= (@?= Passed)) :
+            map (test lockstep place) (filter ((`elem` sequential) . mutantName) mutants)
         ]
     test suite place m = testCase (mutantName m) (caught suite place (Just m) >>= (@?= Caught))
 

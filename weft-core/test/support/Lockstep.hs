@@ -220,7 +220,7 @@ newManagerAt machine made i = do
       writeIORef (theSeen made) []
       act
       told <- readIORef (theSeen made)
-      writeIORef (theSeen made) ([case s of Fired k _ _ -> Resettled k; _ -> s | s <- told] <> before)
+      writeIORef (theSeen made) ([case s of { Fired k _ _ -> Resettled k; _ -> s } | s <- told] <> before)
 
 managerAt :: Made -> Int -> IO Manager
 managerAt made i = (IntMap.! i) <$> readIORef (theManagers made)

@@ -20,12 +20,12 @@ import Harness
 import Numeric (readHex)
 import System.Directory (listDirectory)
 import System.Environment (setEnv)
+import System.IO (hClose)
 import System.Mem (performMajorGC)
 import System.Posix.Files (readSymbolicLink)
 import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, fdRead, fdWrite, setFdOption)
 import System.Posix.Temp (mkstemp)
 import System.Posix.Types (Fd)
-import System.IO (hClose)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Backend
