@@ -16,17 +16,17 @@ main :: IO ()
 main = do
   -- The laws look at the numbers of descriptors: one at a time.
   setEnv "TASTY_NUM_THREADS" "1"
-  groups <- configurations (const True) backendNames >>= traverse (\name -> group name name (newBackend name))
+  groups <- configurations (const True) backendNames >>= traverse (\name -> group name (laws name (newBackend name)))
   -- Submission queue full, completions that overflow.
-  tiny <- configurations (const False) [2] >>= traverse (\n -> group "io_uring" ("io_uring, rings of " <> show n) (sized n (newBackend "io_uring")))
+  tiny <- configurations (const False) [2] >>= traverse (\n -> group "io_uring" (lawsOfOverflow ("io_uring, rings of " <> show n) (sized n (newBackend "io_uring"))))
   defaultMain (localOption (mkTimeout limit) (testGroup "back ends" (groups <> tiny)))
   where
     limit = 120000000
 
-group :: String -> String -> IO Backend -> IO TestTree
-group name title make = do
+group :: String -> TestTree -> IO TestTree
+group name tests = do
   reason <- whyUnavailable name
-  pure (maybe id (skipAll title) reason (laws title make))
+  pure (maybe id (skipAll name) reason tests)
 
 -- | With rings of so many entries.
 sized :: Int -> IO a -> IO a
