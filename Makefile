@@ -54,9 +54,9 @@ haddock: deps ## Build the documentation into bin/doc/; every exported name must
 tutorial: build ## Compile and run the programs of the tutorial
 	@scripts/tutorial
 
-matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10")
+matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10"; BENCH="pong delay": measure these instead)
 	@scripts/deps matrix
-	@scripts/matrix $(MATRIX)
+	@BENCH="$(BENCH)" BENCH_ARGS="$(BENCH_ARGS)" scripts/matrix $(MATRIX)
 
 verify: deb ## What takes too long for every change: planted bugs, long searches and programs in lockstep, sanitizers, a soak, 10^7 tampered packets and requests, transfers of 1 GB, the Debian package, the README's lines
 	@scripts/deps build test

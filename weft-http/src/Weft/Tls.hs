@@ -28,6 +28,8 @@ module Weft.Tls
     TlsClientSettings (..),
     defaultTlsClientSettings,
     Trust (..),
+    Authorities,
+    loadTrust,
     tlsConnect,
 
     -- * Peers' certificates
@@ -212,8 +214,20 @@ data TlsClientSettings = TlsClientSettings
 data Trust
   = -- | Of the authorities in a file, in PEM.
     TrustAuthorities FilePath
+  | -- | Of authorities that were loaded before, by 'loadTrust'.
+    TrustLoaded Authorities
   | -- | Whatever the server shows: for tests only.
     TrustAnything
+
+-- | Certificates of authorities, as they were in a file.
+newtype Authorities = Authorities CertificateStore
+
+-- | Load the authorities now, once for many connections: a file of all that a system trusts takes as long to read as several
+-- handshakes. Throws an 'IOError' when the file has no certificates.
+loadTrust :: Trust -> IO Trust
+loadTrust trust = case trust of
+  TrustAuthorities path -> TrustLoaded . Authorities . snd <$> loadAuthorities path
+  other -> pure other
 
 -- | The authorities of Debian's @ca-certificates@, no certificate, no protocol, ten seconds.
 defaultTlsClientSettings :: TlsClientSettings
@@ -226,12 +240,13 @@ defaultTlsClientSettings =
     }
 
 -- | Shake hands with the server of that name over a connection, and see whether its certificate is for that name. Throws as
--- 'tlsAccept' does. The authorities are loaded each time.
+-- 'tlsAccept' does. The authorities are loaded each time, unless they are 'TrustLoaded'.
 tlsConnect :: TlsClientSettings -> String -> Connection -> IO Connection
 tlsConnect settings name below = (`onException` connAbort below) $ do
-  shared <- case tlsTrust settings of
-    TrustAuthorities path -> (\(_, store) -> def {sharedCAStore = store}) <$> loadAuthorities path
-    TrustAnything -> pure def {sharedValidationCache = ValidationCache (\_ _ _ -> pure ValidationCachePass) (\_ _ _ -> pure ())}
+  trust <- loadTrust (tlsTrust settings)
+  let shared = case trust of
+        TrustLoaded (Authorities store) -> def {sharedCAStore = store}
+        _ -> def {sharedValidationCache = ValidationCache (\_ _ _ -> pure ValidationCachePass) (\_ _ _ -> pure ())}
   own <- mapM loadCredential (tlsClientCertificate settings)
   deadline <- deadlineIn (tlsConnectTime settings)
   handshakeOver ClientSide deadline (clientParams shared own) (pure (Just (B8.pack name))) (pure False) below

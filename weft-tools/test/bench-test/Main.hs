@@ -21,7 +21,7 @@ import Weft.Tools.Bench.Load (LoadResult (..))
 import Weft.Tools.Bench.Options
 import Weft.Tools.Bench.Paper
 import Weft.Tools.Bench.Proc (field, releaseNumbers)
-import Weft.Tools.Bench.Progress (duration, progressLine)
+import Weft.Tools.Bench.Progress (duration, partLine, progressLine)
 import Weft.Tools.Bench.Runner (collect, rotate, roundOrder)
 import Weft.Tools.Bench.Server (Report (..))
 import Weft.Tools.Bench.Stats (figureSubjects)
@@ -119,6 +119,8 @@ order =
       testCase "a progress line" $ do
         progressLine 4 2 10 "pong" @?= "[##########..........] 3/4  pong  10 s left"
         progressLine 4 0 0 "pong" @?= "[....................] 1/4  pong",
+      testCase "a line for each benchmark of all" $
+        (partLine 1 19 "pong" 0, partLine 3 19 "idle" 75) @?= ("== 1/19  pong", "== 3/19  idle, after 1 min 15 s"),
       testCase "durations" $ map duration [0.2, 59, 61, 3600] @?= ["1 s", "59 s", "1 min 1 s", "60 min"]
     ]
   where

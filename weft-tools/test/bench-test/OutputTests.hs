@@ -26,7 +26,7 @@ outcome =
   Outcome
     { outcomeRuns = sample,
       outcomeBounds = map (judge (const True) sample) [atMost "a < b" ratio 1.15, atMost "go" (on "go" [] "x") 1],
-      outcomeMissing = ["go (go-pong)"],
+      outcomeMissing = [Missing "go" "no go-pong"],
       outcomeFailures = [Failure "ghc" sixtyFour "it \"ended\""]
     }
 
@@ -60,7 +60,7 @@ json =
       \\"bounds\": [\
       \{\"name\": \"a < b\", \"figure\": 1.2, \"limit\": 1.15, \"holds\": false, \"min\": 1, \"max\": 1.5},\
       \{\"name\": \"go\", \"figure\": null, \"limit\": 1, \"holds\": null, \"reason\": \"needs go\"}],\
-      \\"missing\": [\"go (go-pong)\"],\
+      \\"missing\": [{\"subject\": \"go\", \"why\": \"no go-pong\"}],\
       \\"failed\": [{\"subject\": \"ghc\", \"params\": \"connections=64 capabilities=1\", \"message\": \"it \\\"ended\\\"\"}]}"
 
 tables :: TestTree
@@ -74,7 +74,13 @@ tables =
         let text = renderOutcome defaultPlan fakeBenchmark outcome
             says part = assertBool (T.unpack (part <> " in\n" <> text)) (part `T.isInfixOf` text)
         mapM_ says ["pong: a title (5 rounds", "connections=64 capabilities=1", "9.00 (6.00..12.0)", "MISSED"]
-        mapM_ says ["NOT MEASURED, needs go", "missing: go (go-pong)", "failed: ghc connections=64 capabilities=1: it \"ended\""]
+        mapM_ says ["NOT MEASURED, needs go", "missing: go: no go-pong", "failed: ghc connections=64 capabilities=1: it \"ended\""],
+      testCase "the verdicts of several benchmarks" $ do
+        let text = renderVerdicts [(fakeBenchmark, outcome), (fakeBenchmark {benchName = "other"}, Outcome [] [] [] [Failure s [] "no root" | s <- ["weft", "ghc"]])]
+            says part = assertBool (T.unpack (part <> " in\n" <> text)) (part `T.isInfixOf` T.unwords (T.words text))
+        mapM_ says ["benchmark bound figure limit verdict", "pong a < b 1.20 (1.00..1.50) 1.15 MISSED", "pong go - 1.00 NOT MEASURED, needs go"]
+        mapM_ says ["2 bounds, 1 missed, 1 not measured", "without a bound of its own: other", "pong: missing: go: no go-pong", "pong: failed: ghc connections=64"]
+        mapM_ says ["other: nothing was measured", "other: failed 2 times (weft, ghc): no root"]
     ]
 
 charts :: TestTree

@@ -33,19 +33,23 @@ import Weft.Tools.Bench.Options (defaultPlan)
 import Weft.Tools.Bench.Readme
 import Weft.Tools.Bench.Relinked (Change (..), changeOf, verdict)
 import Weft.Tools.Bench.Report
-import Weft.Tools.Bench.Runner (Outcome (..))
+import Weft.Tools.Bench.Runner (Missing (..), Outcome (..))
 import Weft.Tools.Bench.Stats (percentile, summaryMedian)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Url
 
 -- | A result that was written and read again.
 kept :: [Run] -> Kept
-kept runs = case decodeKept (toLazyByteString document) of
+kept = keptBy "9.0.2"
+
+-- | The same of programs that this compiler built.
+keptBy :: Text -> [Run] -> Kept
+keptBy ghc runs = case decodeKept (toLazyByteString document) of
   Right [one] -> one
   other -> error ("not one result: " ++ either T.unpack (show . length) other)
   where
-    document = outcomeJson (Machine 2 "6.1.0" "9.0.2" "0.1.0" (Just "A & B") (Just "2026-11-22") (Just "abc")) (Settings defaultPlan [] Nothing False) bench outcome
-    outcome = Outcome runs (map (judge (const True) runs) [atMost "a < b" ratio 1.15]) ["go (go-pong)"] []
+    document = outcomeJson (Machine 2 "6.1.0" ghc "0.1.0" (Just "A & B") (Just "2026-11-22") (Just "abc")) (Settings defaultPlan [] Nothing False) bench outcome
+    outcome = Outcome runs (map (judge (const True) runs) [atMost "a < b" ratio 1.15]) [Missing "go" "no go-pong"] []
     bench = Benchmark "pong" "a title" (const []) [] [] [] (const []) ["cpu_us_per_op"] id
 
 results :: TestTree
@@ -56,16 +60,24 @@ results =
         let one = kept sample
         (keptBench one, map runSubject (keptRuns one)) @?= ("pong", ["weft", "c-epoll", "weft"])
         map runRounds (keptRuns one) @?= map runRounds sample
-        (keptHolds <$> keptBounds one, keptMissing one) @?= ([Just False], ["go (go-pong)"])
+        (keptHolds <$> keptBounds one, keptMissing one) @?= ([Just False], ["go: no go-pong"])
         fmap summaryMedian (keptMetric one "weft" sixtyFour "cpu_us_per_op") @?= Just 9,
       testCase "other files are refused" $
         forM_ ["", "{}", "[1]", "{\"bench\": 3}"] $ \document ->
           either (const (pure ())) (const (assertFailure (show document))) (decodeKept document),
       testCase "a report has bounds, figures, machine and JSON, escaped" $ do
         let page = renderReport (const (Just (Described "a title" ["cpu_us_per_op"]))) [kept sample]
-        forM_ ["\10007 missed", "a &lt; b", "A &amp; B", "Mio 2013, figure 5", "<svg", "commit abc", "missing: go (go-pong)", "9.00 \181s"] $ \part ->
+        forM_ ["\10007 missed", "a &lt; b", "A &amp; B", "Mio 2013, figure 5", "<svg", "commit abc", "missing: go: no go-pong", "9.00 \181s"] $ \part ->
           assertBool (T.unpack part) (part `T.isInfixOf` page)
         assertBool "nothing is loaded from elsewhere" (not (any (`T.isInfixOf` page) ["src=", "href=\"http", "<script"])),
+      testCase "a report of two compilers has them side by side, 9.10 behind 9.6" $ do
+        let slower = [run "weft" sixtyFour "cpu_us_per_op" [18], run "c-epoll" sixtyFour "cpu_us_per_op" [6]]
+            page = renderReport (const (Just (Described "a title" ["cpu_us_per_op"]))) [keptBy "9.10.3" slower, keptBy "9.6.6" sample]
+        forM_ ["<th>GHC 9.6.6</th><th>GHC 9.10.3</th>", "<td class=\"n\">9.00</td><td class=\"n\">18.0 <small>2.00\215</small></td>", "pong on GHC 9.10.3</b>: a &lt; b"] $ \part ->
+          assertBool (T.unpack part) (part `T.isInfixOf` page)
+        -- What only one of them measured is not compared.
+        T.count "connections 400" (fst (T.breakOn "</section>" (snd (T.breakOn "id=\"compilers\"" page)))) @?= 0
+        assertBool "one compiler needs no comparison" (not ("id=\"compilers\"" `T.isInfixOf` renderReport (const Nothing) [kept sample])),
       testCase "changes beyond noise, and no others" $ do
         let with values = [kept [run "weft" sixtyFour "cpu_us_per_op" values]]
             change a b = [(differenceBefore d, differenceAfter d, worsened d) | d <- differences (with a) (with b)]
@@ -155,7 +167,7 @@ latencies =
         let of' = (`recordMany` none) . map abs in of' a <> of' b === of' (a <> b :: [Int]),
       testCase "no samples, no percentile" $ percentileOf 50 none @?= Nothing,
       testCase "figures of a load" $ do
-        let tally = Tally (recordMany [1000, 2000, 3000] none) none 2 1 500 (M.fromList [("status 503", 4)])
+        let tally = Tally (recordMany [1000, 2000, 3000] none) none 2 1 500 2 (M.fromList [("status 503", 4)])
         [M.lookup name (tallyMetrics 2 tally) | name <- ["answered", "ops_per_s", "unsent", "errors", "max_us"]] @?= map Just [2, 1, 1, 4, 3]
     ]
 

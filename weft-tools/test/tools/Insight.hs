@@ -21,7 +21,7 @@ import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Skip (skip, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
-tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, urlTests program, runTests program]
+tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, urlTests program folder, runTests program]
 
 serving :: FilePath -> FilePath -> (Running -> PortNumber -> IO a) -> IO a
 serving program folder act = weft program [] ["serve", folder, "--port", "0"] (\p -> portOf p >>= act p)
@@ -124,8 +124,8 @@ withStall act = bracket (socket AF_INET Stream defaultProtocol) close $ \listeni
         sendAll s (B.pack "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
         answer gate stalled s
 
-urlTests :: FilePath -> TestTree
-urlTests program =
+urlTests :: FilePath -> FilePath -> TestTree
+urlTests program folder =
   testGroup
     "bench url"
     [ testCase "a stall of a second counts against every request that was due in it" . withStall $ \port -> do
@@ -144,12 +144,97 @@ urlTests program =
         code @?= ExitFailure 1
         contains out "refused: ",
       testCase "what is no URL" $ do
-        (code, out) <- outcome program [] ["bench", "url", "https://localhost/"]
+        (code, out) <- outcome program [] ["bench", "url", "ftp://localhost/"]
         code @?= ExitFailure 2
-        contains out "https"
+        contains out "not a URL",
+      testGroup
+        "https, weft serve"
+        [ testCase "the authority of --ca is believed, connections are kept, and every request that was due is accounted for" . withTlsServer program folder $ \port certificate -> do
+            out <- steady port ["--ca", certificate]
+            (figureOf "answered" out + unsentOf out, figureOf "opened" out) @?= (300, 4),
+          testCase "--insecure takes any certificate" . withTlsServer program folder $ \port _ ->
+            steady port ["--insecure"] >>= (`contains` "none"),
+          testCase "--no-keep-alive: a handshake for each request" . withTlsServer program folder $ \port certificate -> do
+            out <- steady port ["--ca", certificate, "--no-keep-alive"]
+            assertBool out (figureOf "opened" out >= figureOf "answered" out),
+          testCase "a certificate of nobody whom the system trusts is an error" . withTlsServer program folder $ \port _ -> do
+            (code, out) <- outcome program [] (secure port ["--duration", "0.5", "--connections", "1"])
+            code @?= ExitFailure 1
+            mapM_ (contains out) ["no request was answered", "UnknownCa"],
+          testCase "a file without a certificate is a bad argument" $ do
+            (code, out) <- outcome program [] (secure 1 ["--ca", folder </> "index.html"])
+            code @?= ExitFailure 2
+            contains out "holds no certificate"
+        ],
+      testCase "https, nginx: connections are kept" . withNginx folder $ \port certificate -> do
+        out <- steady port ["--ca", certificate]
+        (figureOf "answered" out + unsentOf out, figureOf "opened" out) @?= (300, 4)
     ]
   where
+    secure port more = ["bench", "url", "https://localhost:" <> show (port :: PortNumber) <> "/", "--warmup", "0"] <> more
+    -- So few requests, for so long, that any server answers all of them.
+    steady port more = do
+      (code, out) <- outcome program [] (secure port (["--rate", "200", "--duration", "1.5", "--connections", "4"] <> more))
+      code @?= ExitSuccess
+      out <$ contains out "none"
     url port more = ["bench", "url", "http://127.0.0.1:" <> show port <> "/", "--duration", "3", "--warmup", "0"] <> more
+
+-- | A certificate of its own for localhost, and its key.
+withCertificate :: FilePath -> (FilePath -> FilePath -> IO a) -> IO a
+withCertificate folder act = do
+  openssl <- findExecutable "openssl"
+  when (openssl == Nothing) (skip "there is no openssl")
+  let (chain, key) = (folder </> "url-chain.pem", folder </> "url-key.pem")
+  _ <- readProcessWithExitCode "openssl" (words "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout" <> [key, "-out", chain]) ""
+  act chain key
+
+withTlsServer :: FilePath -> FilePath -> (PortNumber -> FilePath -> IO a) -> IO a
+withTlsServer program folder act = withCertificate folder $ \chain key ->
+  weft program [] ["serve", folder, "--port", "0", "--host", "localhost", "--certificate", chain, "--key", key] (\p -> portOf p >>= (`act` chain))
+
+-- | nginx with one worker and its default of keep-alive; the page is there already.
+withNginx :: FilePath -> (PortNumber -> FilePath -> IO a) -> IO a
+withNginx folder act = do
+  found <- filterM doesFileExist ["/usr/sbin/nginx", "/usr/local/sbin/nginx"]
+  case found of
+    [] -> skip "there is no nginx"
+    nginx : _ -> withCertificate folder $ \chain key -> do
+      port <- freePort
+      let file = folder </> "nginx.conf"
+      writeFile file . unlines $
+        [ "worker_processes 1; daemon off; error_log stderr; pid " <> folder </> "nginx.pid;",
+          "events { worker_connections 64; }",
+          "http { access_log off; server { listen 127.0.0.1:" <> show port <> " ssl; root " <> folder <> ";",
+          "ssl_certificate " <> chain <> "; ssl_certificate_key " <> key <> "; } }"
+        ]
+      started [] (proc nginx ["-p", folder, "-e", "stderr", "-c", file]) $ \_ -> listening port 100 >> act port chain
+
+-- | Wait until something takes connections there, for that many twentieths of a second.
+listening :: PortNumber -> Int -> IO ()
+listening port tries = do
+  there <- try (connected port (const (pure ())))
+  case there of
+    Right () -> pure ()
+    Left e
+      | tries <= 0 -> assertFailure ("nobody listens: " <> show (e :: IOException))
+      | otherwise -> threadDelay 50000 >> listening port (tries - 1)
+
+freePort :: IO PortNumber
+freePort = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
+  bind s (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+  socketPort s
+
+-- | The number that follows a word, or the line's name, in the output.
+figureOf :: String -> String -> Int
+figureOf name out = case [n | (key, n) <- zip ws (drop 1 ws), key == name] of
+  n : _ -> round (read (filter (/= ',') n) :: Double)
+  [] -> -1
+  where
+    ws = words out
+
+-- | How many requests were due and could not be sent before the end.
+unsentOf :: String -> Int
+unsentOf out = sum [read n | line <- lines out, n : "requests" : "were" : "due" : _ <- [words line]]
 
 -- | A percentile in microseconds, from the output.
 percentile :: String -> String -> Double

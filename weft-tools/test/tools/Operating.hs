@@ -160,10 +160,7 @@ tests program =
         make "first"
         config folder ["port: 0", "host: localhost", "certificate: " <> file "chain.pem", "key: " <> file "key.pem"]
         run folder [] $ \p -> do
-          line <- hGetLine (output p)
-          port <- case [n | word <- words line, "https://localhost:" `isPrefixOf` word, (n, "/") <- reads (drop 18 word)] of
-            n : _ -> pure (n :: Int)
-            [] -> assertFailure line
+          port <- portOf p
           ask port >>= (@?= "<p>home</p>")
           make "second"
           send' sigHUP p

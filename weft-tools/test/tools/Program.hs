@@ -24,9 +24,10 @@ module Program
   )
 where
 
+import Control.Applicative ((<|>))
 import Control.Exception
 import qualified Data.ByteString.Char8 as B
-import Data.List (isPrefixOf)
+import Data.List (stripPrefix)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import System.Environment (getEnvironment)
@@ -65,7 +66,7 @@ send' signal p = getPid (process p) >>= mapM_ (signalProcess signal)
 portOf :: Running -> IO PortNumber
 portOf p = do
   line <- hGetLine (output p)
-  case [n | word <- words line, "http://" `isPrefixOf` word, (n, "/") <- reads (drop 1 (dropWhile (/= ':') (drop 7 word)))] of
+  case [n | word <- words line, Just rest <- [stripPrefix "http://" word <|> stripPrefix "https://" word], (n, "/") <- reads (drop 1 (dropWhile (/= ':') rest))] of
     port : _ -> pure (fromInteger port)
     [] -> assertFailure ("no port in: " <> line)
 

@@ -20,6 +20,7 @@ import Data.Maybe (fromMaybe, isJust)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
+import GHC.Clock (getMonotonicTime)
 import Options.Applicative hiding (columns)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (replaceBaseName, takeBaseName)
@@ -27,9 +28,11 @@ import System.IO (IOMode (WriteMode), hSetEncoding, stderr, utf8, withFile)
 import Weft.Tools.Bench.Bounds (missed)
 import Weft.Tools.Bench.Deadline (deadline)
 import Weft.Tools.Bench.Delay (delay)
+import Weft.Tools.Bench.DelayShared (delayShared)
 import Weft.Tools.Bench.Disk (disk)
 import Weft.Tools.Bench.DiskWeb (diskWeb)
 import Weft.Tools.Bench.Echo (echo)
+import Weft.Tools.Bench.EventLog (eventLog)
 import Weft.Tools.Bench.Http (http)
 import Weft.Tools.Bench.Hybrid (fifo, hybridIdle, hybridMemory, hybridSwitch)
 import Weft.Tools.Bench.Idle (idle)
@@ -38,6 +41,7 @@ import Weft.Tools.Bench.Options
 import Weft.Tools.Bench.Paper
 import Weft.Tools.Bench.Plot (outcomePlot)
 import Weft.Tools.Bench.Pong (pong)
+import Weft.Tools.Bench.Progress (duration, partLine)
 import Weft.Tools.Bench.Quiet (quiet)
 import Weft.Tools.Bench.Relink (relink)
 import Weft.Tools.Bench.Relinked (runCommand)
@@ -47,7 +51,7 @@ import Weft.Tools.Bench.Runner
 import Weft.Tools.Bench.Sdn (sdn)
 import Weft.Tools.Bench.Setup
 import Weft.Tools.Bench.Static (static)
-import Weft.Tools.Bench.Table (columns, renderOutcome)
+import Weft.Tools.Bench.Table (columns, renderOutcome, renderVerdicts)
 import Weft.Tools.Bench.Tcp (tcp)
 import Weft.Tools.Bench.Timeout (timeout)
 import Weft.Tools.Bench.Types
@@ -61,7 +65,9 @@ registry =
     idle,
     echo,
     quiet,
+    eventLog,
     delay,
+    delayShared,
     timeout,
     deadline,
     relink,
@@ -143,11 +149,19 @@ measure options benchmarks = do
     T.hPutStrLn stderr ("weft bench: " <> benchName benchmark <> " does not take " <> ignored)
     exitWith (ExitFailure 2)
   machine <- machineFacts
-  outcomes <- withEnv options $ \plain -> forM benchmarks $ \benchmark -> do
+  begun <- getMonotonicTime
+  outcomes <- withEnv options $ \plain -> forM (zip [1 ..] benchmarks) $ \(place, benchmark) -> do
     let env = plain {envRts = envRts plain <|> Just (benchRts benchmark)}
+    when (optionTarget options == All) $ do
+      now <- getMonotonicTime
+      T.hPutStrLn stderr (partLine place (length benchmarks) (benchName benchmark) (now - begun))
     outcome <- runBenchmark env selected benchmark
     T.putStrLn (renderOutcome (envPlan env) benchmark outcome)
     pure (benchmark, outcome, outcomeJson machine (settings env) benchmark outcome)
+  ended <- getMonotonicTime
+  when (optionTarget options == All) $ do
+    T.putStrLn ("all: " <> T.pack (show (length benchmarks)) <> " benchmarks in " <> duration (ended - begun) <> "\n")
+    T.putStr (renderVerdicts [(b, o) | (b, o, _) <- outcomes])
   forM_ (optionJson options) $ \file -> writeOut file $ case [json | (_, _, json) <- outcomes] of
     [only] | optionTarget options /= All -> only
     several -> arrayJson several

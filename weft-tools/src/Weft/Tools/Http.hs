@@ -4,7 +4,7 @@
 -- Description : A small HTTP/1.1 client
 --
 -- For the load generator, for reading a metrics page and for @weft get@: one request at a time on a connection that is kept, over
--- TCP or a Unix socket of the kernel's, or any other connection of "Weft.Transport". It follows the framing of RFC 9112 section 6
+-- TCP or a Unix socket of the kernel's, with TLS or without, or any other connection of "Weft.Transport". It follows the framing of RFC 9112 section 6
 -- (length, chunks, end of the connection) and no redirections. A connection is used by one thread. Errors: 'IOError' of the
 -- connections, and 'HttpError'.
 module Weft.Tools.Http
@@ -28,16 +28,17 @@ module Weft.Tools.Http
   )
 where
 
-import Control.Exception (Exception, throwIO)
+import Control.Exception (Exception, catch, throwIO)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit, toLower)
 import Data.IORef
-import Data.List (isInfixOf, isPrefixOf, stripPrefix)
+import Data.List (isInfixOf, stripPrefix)
 import Data.Maybe (listToMaybe)
 import Numeric (readHex)
 import Weft.Socket (AddrInfo (..), SockAddr (..), SocketType (Stream), defaultHints, getAddrInfo)
-import Weft.Transport (Instant, connClose, connReceive, connSendBytes, socketTransport, transportConnect)
+import Weft.Tls (TlsClientSettings, tlsConnect)
+import Weft.Transport (Instant, connClose, connReceive, connSendBytes, isTimeout, socketTransport, transportConnect)
 import qualified Weft.Transport as Transport
 
 -- | A server and a path.
@@ -52,16 +53,15 @@ data Target = Target
   }
   deriving (Eq, Show)
 
--- | @http:\/\/HOST[:PORT][\/PATH]@, the same without its scheme, or @unix:FILE[:\/PATH]@.
+-- | What 'parseUrl' takes, or @unix:FILE[:\/PATH]@.
 parseTarget :: String -> Either String Target
 parseTarget text
   | Just rest <- stripPrefix "unix:" text =
     let (file, path) = break (== ':') rest
      in if null file then Left "unix: needs the path of a socket" else Right (Target "localhost" "" (Just file) (if null (drop 1 path) then "/" else drop 1 path) False)
-  | "https:" `isPrefixOf` text = Left "https is not spoken here; measure the server's http port"
   | otherwise = parseUrl text
 
--- | What 'parseTarget' takes but Unix sockets, and @https:\/\/HOST[:PORT][\/PATH]@.
+-- | @http:\/\/HOST[:PORT][\/PATH]@, the same without its scheme, or @https:\/\/HOST[:PORT][\/PATH]@.
 parseUrl :: String -> Either String Target
 parseUrl text
   | Just rest <- stripPrefix "https://" text = authority True rest
@@ -87,17 +87,21 @@ portOf secure = if secure then "443" else "80"
 -- | A connection, and what was received and not yet used.
 data Connection = Connection !Transport.Connection !(IORef ByteString)
 
--- | Connect by the kernel's sockets, until the instant at the latest.
-connectTo :: Instant -> Target -> IO Connection
-connectTo due target = case targetUnix target of
-  Just file -> opened (SockAddrUnix file)
+-- | Connect by the kernel's sockets, until the instant at the latest, to the first address of the host that takes connections. For
+-- @https@ the settings say whom to trust, and how long the handshake may take.
+connectTo :: TlsClientSettings -> Instant -> Target -> IO Connection
+connectTo tls due target = case targetUnix target of
+  Just file -> opened (SockAddrUnix file) >>= overTransport
   Nothing -> do
     addresses <- getAddrInfo (Just defaultHints {addrSocketType = Stream}) (Just (targetHost target)) (Just (targetPort target))
-    case listToMaybe addresses of
-      Nothing -> throwIO (userError ("no address for " ++ targetHost target))
-      Just address -> opened (addrAddress address)
+    below <- firstOf (map addrAddress addresses)
+    overTransport =<< if targetSecure target then tlsConnect tls (targetHost target) below else pure below
   where
-    opened address = transportConnect socketTransport due address >>= overTransport
+    opened = transportConnect socketTransport due
+    firstOf addresses = case addresses of
+      [] -> throwIO (userError ("no address for " ++ targetHost target))
+      [last'] -> opened last'
+      address : others -> opened address `catch` \e -> if isTimeout e then throwIO e else firstOf others
 
 -- | Speak HTTP over a connection, which is owned from here on.
 overTransport :: Transport.Connection -> IO Connection

@@ -28,6 +28,7 @@ import System.IO
 import System.Timeout (timeout)
 import Weft.Duration (seconds)
 import Weft.Socket (deadlineIn, isTimeout)
+import Weft.Tls (defaultTlsClientSettings)
 import Weft.Tools.Bench.Options (positive)
 import Weft.Tools.Http
 import Weft.Tools.Top.Readings
@@ -37,7 +38,7 @@ topCommand :: Mod CommandFields (IO ())
 topCommand =
   command "top" $
     info
-      ( top <$> argument (eitherReader (fmap metrics . parseTarget)) (metavar "URL" <> help "The metrics page: http://HOST:PORT (/metrics is added), or unix:FILE")
+      ( top <$> argument (eitherReader (fmap metrics . parseTarget)) (metavar "URL" <> help "The metrics page: http://HOST:PORT (/metrics is added), https, or unix:FILE")
           <*> option positive (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Between readings")
           <*> optional (option positive (long "count" <> metavar "N" <> help "End after so many screens"))
       )
@@ -108,7 +109,7 @@ readPage who target =
   where
     page = do
       due <- deadlineIn (seconds 5)
-      response <- bracket (connectTo due target) disconnect $ \c -> exchange due c Keep (getRequest target ["Connection: close"])
+      response <- bracket (connectTo defaultTlsClientSettings due target) disconnect $ \c -> exchange due c Keep (getRequest target ["Connection: close"])
       let text = T.decodeUtf8With T.lenientDecode (responseBody response)
           found = parseReading text
       when (responseStatus response /= 200) . void . failed $ "status " <> T.pack (show (responseStatus response))

@@ -59,7 +59,7 @@ outcomeJson machine settings benchmark outcome =
       ("settings", fromEncoding (settingsEncoding settings)),
       ("runs", lined (map runEncoding (outcomeRuns outcome))),
       ("bounds", lined (map boundEncoding (outcomeBounds outcome))),
-      ("missing", fromEncoding (list E.text (outcomeMissing outcome))),
+      ("missing", lined (map missingEncoding (outcomeMissing outcome))),
       ("failed", lined (map failureEncoding (outcomeFailures outcome)))
     ]
   where
@@ -123,6 +123,9 @@ boundEncoding judged =
   where
     figure = judgedFigure judged
     range s = pair "min" (number (summaryMin s)) <> pair "max" (number (summaryMax s))
+
+missingEncoding :: Missing -> Encoding
+missingEncoding missing = pairs (textPair "subject" (missingName missing) <> textPair "why" (missingWhy missing))
 
 failureEncoding :: Failure -> Encoding
 failureEncoding failure =

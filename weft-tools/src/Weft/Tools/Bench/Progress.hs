@@ -10,6 +10,7 @@ module Weft.Tools.Bench.Progress
     step,
     extend,
     progressLine,
+    partLine,
     duration,
   )
 where
@@ -71,6 +72,11 @@ progressLine total done elapsed what =
     left
       | done < 1 || done >= total = ""
       | otherwise = "  " <> duration (elapsed * fromIntegral (total - done) / fromIntegral done) <> " left"
+
+-- | The part of this number, of so many, begins so many seconds after the first.
+partLine :: Int -> Int -> Text -> Double -> Text
+partLine place total name elapsed =
+  "== " <> T.pack (show place) <> "/" <> T.pack (show total) <> "  " <> name <> (if place > 1 then ", after " <> duration elapsed else "")
 
 -- | Seconds as a person would say them.
 duration :: Double -> Text

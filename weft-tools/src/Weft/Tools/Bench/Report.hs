@@ -4,7 +4,7 @@
 -- Description : A report as one page
 --
 -- Pure: from kept results to a page of HTML that needs nothing else, neither files nor scripts nor the network. For every benchmark what was
--- measured and where, its bounds with a mark and a word, a chart for each of its main metrics, the papers' figures, a table of all
+-- measured and where, its bounds with a mark and a word, the same programs by different compilers beside one another, a chart for each of its main metrics, the papers' figures, a table of all
 -- figures, and the JSON that it was made of. Readable on a telephone, in dark mode, and without colours.
 module Weft.Tools.Bench.Report
   ( Described (..),
@@ -14,8 +14,9 @@ where
 
 import Data.Aeson (encode)
 import qualified Data.ByteString.Lazy as L
-import Data.List (nub)
+import Data.List (intersect, nub)
 import qualified Data.Map.Strict as M
+import Data.Maybe (catMaybes, listToMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
@@ -45,14 +46,17 @@ renderReport known results =
       "<style>" <> styleSheet <> "</style></head><body>\n<header><h1>Weft: measurements</h1>",
       el "p" (escape (summary results)),
       T.concat (map (el "p") machines),
-      "<nav>" <> T.concat ["<a href=\"#" <> anchor i r <> "\">" <> escape (keptBench r) <> "</a> " | (i, r) <- numbered] <> "</nav></header>\n<main>",
-      overview results,
-      T.concat [section (anchor i r) known r | (i, r) <- numbered],
+      "<nav>" <> T.concat ["<a href=\"#" <> anchor i r <> "\">" <> escape (titleOf r) <> "</a> " | (i, r) <- numbered] <> "</nav></header>\n<main>",
+      overview titleOf results,
+      compilers known results,
+      T.concat [section (anchor i r) (titleOf r) known r | (i, r) <- numbered],
       legend,
       "</main></body></html>\n"
     ]
   where
     numbered = zip [0 :: Int ..] results
+    -- With the compiler, where there are several of a benchmark.
+    titleOf r = keptBench r <> if length (versionsOf (keptBench r) results) > 1 then maybe "" (" on GHC " <>) (lookup "ghc" (keptMachine r)) else ""
     anchor i r = keptBench r <> "-" <> T.pack (show i)
     machines = [escape ("Measured on: " <> text) | text <- nub (map machineText results)]
 
@@ -77,18 +81,18 @@ el name inside = "<" <> name <> ">" <> inside <> "</" <> name <> ">"
 -- Sections
 
 -- | All bounds in one table.
-overview :: [Kept] -> Text
-overview results
+overview :: (Kept -> Text) -> [Kept] -> Text
+overview titleOf results
   | all (null . keptBounds) results = ""
   | otherwise =
     "<section><h2>Bounds</h2><div class=\"wide\"><table><thead><tr><th>bound</th><th>figure</th><th>limit</th><th>verdict</th></tr></thead><tbody>"
-      <> T.concat [boundRow (keptBench r) b | r <- results, b <- keptBounds r]
+      <> T.concat [boundRow (titleOf r) b | r <- results, b <- keptBounds r]
       <> "</tbody></table></div></section>\n"
 
 boundRow :: Text -> KeptBound -> Text
-boundRow bench b =
+boundRow title b =
   el "tr" . T.concat $
-    [ el "td" ("<b>" <> escape bench <> "</b>: " <> escape (keptBoundName b)),
+    [ el "td" ("<b>" <> escape title <> "</b>: " <> escape (keptBoundName b)),
       cell (maybe "-" renderNumber (keptFigure b)),
       cell ("\8804 " <> renderNumber (keptLimit b)),
       verdictCell (keptHolds b)
@@ -102,10 +106,55 @@ verdictCell holds = case holds of
   Just False -> "<td class=\"bad\">\10007 missed</td>"
   Nothing -> "<td class=\"unknown\">? not measured</td>"
 
-section :: Text -> (Text -> Maybe Described) -> Kept -> Text
-section name known result =
+-- | Of benchmarks that were run with several versions of GHC: the main metric of every subject, a column for each version and, behind the
+-- first, the ratio to it. Nothing where there is only one version.
+compilers :: (Text -> Maybe Described) -> [Kept] -> Text
+compilers known results
+  | null tables = ""
+  | otherwise = "<section id=\"compilers\"><h2>Compilers</h2><p>The same programs built by different versions of GHC, each measured in a run of its own.</p>" <> T.concat tables <> "</section>\n"
+  where
+    tables = [compilerTable name metric several | name <- nub (map keptBench results), let several = versionsOf name results, length several > 1, Just metric <- [mainMetric name several]]
+    mainMetric name several = case filter (`elem` common) (maybe common describedColumns (known name)) of
+      metric : _ -> Just metric
+      [] -> Nothing
+      where
+        common = foldr1 intersect [nub (concatMap (M.keys . metricSummaries) (keptRuns r)) | (_, (_, r)) <- several]
+
+-- | The first result of a benchmark for each version of GHC, in their order.
+versionsOf :: Text -> [Kept] -> [([Int], (Text, Kept))]
+versionsOf name results =
+  M.toAscList (M.fromListWith (\_ first -> first) [(versionNumbers v, (v, r)) | r <- results, keptBench r == name, Just v <- [lookup "ghc" (keptMachine r)]])
+
+-- | 9.10 comes after 9.6.
+versionNumbers :: Text -> [Int]
+versionNumbers version = [n | part <- T.splitOn "." version, (n, "") <- reads (T.unpack part)]
+
+compilerTable :: Text -> Text -> [([Int], (Text, Kept))] -> Text
+compilerTable name metric several =
+  "<h3>" <> escape name <> ": " <> escape (describe metric) <> "</h3><div class=\"wide\"><table><thead><tr><th>subject</th><th>parameters</th>"
+    <> T.concat [el "th" ("GHC " <> escape v) | (_, (v, _)) <- several]
+    <> "</tr></thead><tbody>"
+    <> T.concat [row key figures | key <- nub (concat keys), let figures = map (figureOf key . snd . snd) several, length (catMaybes figures) > 1]
+    <> "</tbody></table></div>"
+  where
+    keys = [[(runSubject r, withoutSettings (runParams r)) | r <- keptRuns k] | (_, (_, k)) <- several]
+    figureOf (subject, place) k =
+      listToMaybe [summaryMedian s | r <- keptRuns k, runSubject r == subject, withoutSettings (runParams r) == place, Just s <- [M.lookup metric (metricSummaries r)]]
+    row (subject, place) figures =
+      el "tr" . T.concat $
+        el "td" (escape subject) :
+        el "td" (escape (T.intercalate ", " [k <> " " <> paramText v | (k, v) <- place])) :
+        zipWith cell [0 :: Int ..] figures
+      where
+        cell i figure = "<td class=\"n\">" <> maybe "" renderNumber figure <> ratio i figure <> "</td>"
+        ratio i figure = case (figures, figure) of
+          (Just base : _, Just f) | i > 0, base > 0 -> " <small>" <> renderNumber (f / base) <> "\215</small>"
+          _ -> ""
+
+section :: Text -> Text -> (Text -> Maybe Described) -> Kept -> Text
+section name title known result =
   T.concat
-    [ "<section id=\"" <> escape name <> "\"><h2>" <> escape (keptBench result) <> "</h2>",
+    [ "<section id=\"" <> escape name <> "\"><h2>" <> escape title <> "</h2>",
       maybe "" (el "p" . escape . describedTitle) described,
       T.concat [paragraph "paper-says" ("<b>" <> escape (paperPlace p) <> ":</b> " <> escape (paperFinding p)) | p <- papersOf (keptBench result)],
       "<div class=\"charts\">" <> T.concat (map (chart runs) (take 4 metrics)) <> "</div>",

@@ -8,6 +8,7 @@
 -- machine. What would disturb the timing runs once, after the last round.
 module Weft.Tools.Bench.Runner
   ( Outcome (..),
+    Missing (..),
     Failure (..),
     Selection,
     runBenchmark,
@@ -39,10 +40,16 @@ import Weft.Tools.Bench.Types
 data Outcome = Outcome
   { outcomeRuns :: ![Run],
     outcomeBounds :: ![Judged],
-    -- | Subjects and tools that are not there.
-    outcomeMissing :: ![Text],
+    outcomeMissing :: ![Missing],
     outcomeFailures :: ![Failure]
   }
+
+-- | A subject or a tool that is not there, and why.
+data Missing = Missing
+  { missingName :: !Text,
+    missingWhy :: !Text
+  }
+  deriving (Eq, Show)
 
 -- | A measurement that did not come off.
 data Failure = Failure
@@ -63,7 +70,7 @@ runBenchmark env selected benchmark = do
   tracing <- isJust <$> locate env traceTool
   let cases = [c | null noTools, c <- asked, caseSubject c `notElem` absent]
       once = [c | tracing, c <- cases, isJust (caseOnce c)]
-      missing = map T.pack noTools ++ [T.pack traceTool | not tracing, any (isJust . caseOnce) asked]
+      missing = map tool (noTools ++ [traceTool | not tracing, any (isJust . caseOnce) asked])
   (results, failures) <- measureAll env (settledBy cases) cases once
   let runs = collect (map caseKey cases) results
   pure
@@ -78,7 +85,9 @@ runBenchmark env selected benchmark = do
     bounds = benchBounds benchmark plan
     asked = filter (selected . subjectName . caseSubject) (benchCases benchmark plan)
     caseKey c = (subjectName (caseSubject c), caseParams c)
-    nameMissing subject = subjectName subject <> " (" <> T.pack (subjectProgram subject) <> ")"
+    nameMissing subject = Missing (subjectName subject) (noProgram (subjectProgram subject))
+    tool name = Missing (T.pack name) (noProgram name)
+    noProgram name = "there is no program " <> T.pack name <> " in bin/subjects, bin/peers or PATH"
     settledBy cases results = all (settled (collect (map caseKey cases) results)) bounds
 
 -- | The runs of which no round failed: bounds are judged by these only.

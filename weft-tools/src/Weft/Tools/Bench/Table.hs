@@ -7,6 +7,7 @@
 -- round beside it; then the bounds, then what is missing or failed.
 module Weft.Tools.Bench.Table
   ( renderOutcome,
+    renderVerdicts,
     renderNumber,
     renderSummary,
     columns,
@@ -37,8 +38,31 @@ renderOutcome plan benchmark outcome =
     runs = outcomeRuns outcome
     rounds = count (maximum (planRounds plan : map (M.size . runRounds) runs)) "round"
     groups = [[run | run <- runs, runParams run == params] | params <- nub (map runParams runs)]
-    notes = map ("missing: " <>) (outcomeMissing outcome) ++ map failureLine (outcomeFailures outcome)
+    notes = map missingLine (outcomeMissing outcome) ++ map failureLine (outcomeFailures outcome)
     failureLine f = "failed: " <> T.unwords (failureSubject f : map parameter (failureParams f)) <> ": " <> failureMessage f
+
+missingLine :: Missing -> Text
+missingLine m = "missing: " <> missingName m <> ": " <> missingWhy m
+
+-- | What became of several benchmarks: every bound in one table, how many hold, and what could not be measured, with the reason. Failures
+-- that say the same are one line.
+renderVerdicts :: [(Benchmark, Outcome)] -> Text
+renderVerdicts outcomes =
+  T.unlines . concat $
+    [ columns (["benchmark", "bound", "figure", "limit", "verdict"] : [benchName b : boundCells j | (b, o) <- outcomes, j <- outcomeBounds o]),
+      ["", T.intercalate ", " (count (length verdicts) "bound" : [number n <> " " <> word | (word, v) <- counted, let n = length (filter (== v) verdicts), n > 0])],
+      ["without a bound of its own: " <> T.intercalate ", " unbounded | not (null unbounded)],
+      concat [[benchName b <> ": nothing was measured" | null (outcomeRuns o)] <> map ((benchName b <> ": ") <>) (notes o) | (b, o) <- outcomes]
+    ]
+  where
+    verdicts = [judgedVerdict j | (_, o) <- outcomes, j <- outcomeBounds o]
+    counted = [("hold", Holds), ("missed", Missed), ("not measured", NotMeasured), ("not asked for", NotAsked)]
+    unbounded = [benchName b | (b, o) <- outcomes, null (outcomeBounds o)]
+    notes o = map missingLine (outcomeMissing o) <> nub [failed message o | message <- nub (map failureMessage (outcomeFailures o))]
+    failed message o = case [f | f <- outcomeFailures o, failureMessage f == message] of
+      [f] -> "failed: " <> T.unwords (failureSubject f : map parameter (failureParams f)) <> ": " <> message
+      several -> "failed " <> number (length several) <> " times (" <> T.intercalate ", " (nub (map failureSubject several)) <> "): " <> message
+    number = T.pack . show
 
 count :: Int -> Text -> Text
 count 1 what = "1 " <> what
@@ -58,21 +82,24 @@ block benchmark runs@(first : _) = "" : T.unwords (map parameter (runParams firs
 
 bounds :: [Judged] -> [Text]
 bounds [] = []
-bounds judged = "" : columns (["bound", "figure", "limit", ""] : map line judged)
+bounds judged = "" : columns (["bound", "figure", "limit", ""] : map boundCells judged)
+
+-- | A bound's name, figure, limit and verdict.
+boundCells :: Judged -> [Text]
+boundCells judged =
+  [ boundName (judgedBound judged),
+    maybe "-" renderSummary (judgedFigure judged),
+    renderNumber (boundLimit (judgedBound judged)),
+    verdict judged
+  ]
   where
-    line j =
-      [ boundName (judgedBound j),
-        maybe "-" renderSummary (judgedFigure j),
-        renderNumber (boundLimit (judgedBound j)),
-        verdict j
-      ]
     verdict j = case judgedVerdict j of
       Holds -> "holds"
       Missed -> "MISSED"
       NotMeasured -> "NOT MEASURED, " <> judgedReason j
       NotAsked -> judgedReason j
 
--- | AtomicWords below one another: the first column to the left, the others too, two spaces between.
+-- | Columns below one another: the first column to the left, the others too, two spaces between.
 columns :: [[Text]] -> [Text]
 columns rows = map (T.stripEnd . T.intercalate "  " . zipWith (`T.justifyLeft` ' ') widths) rows
   where

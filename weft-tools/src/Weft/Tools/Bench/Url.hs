@@ -3,7 +3,7 @@
 -- |
 -- Description : @weft bench url@
 --
--- A load generator for any HTTP/1.1 server. With a rate, requests are due at fixed instants whatever the server does, any connection
+-- A load generator for any HTTP/1.1 server, with TLS or without. With a rate, requests are due at fixed instants whatever the server does, any connection
 -- that is free sends the next, and a latency counts from the instant at which its request was due: a server that stops for a second
 -- has every request of that second against it. Without a rate each connection sends its next request when it has
 -- its answer, and the result says what that leaves out. Exit status: 0 when requests were answered, 1 when none was, 2 for
@@ -20,7 +20,7 @@ module Weft.Tools.Bench.Url
 where
 
 import Control.Concurrent (forkOn, getNumCapabilities, newEmptyMVar, putMVar, setNumCapabilities, takeMVar)
-import Control.Exception (Handler (..), IOException, SomeException, catches, mask, onException, throwIO, try)
+import Control.Exception (Handler (..), IOException, SomeException, catch, catches, mask, onException, throwIO, try)
 import Control.Monad (forM, forM_, when)
 import Data.ByteString (ByteString)
 import Data.ByteString.Builder (hPutBuilder)
@@ -31,7 +31,7 @@ import qualified Data.Text as T
 import qualified Data.Text.IO as T
 import Foreign.C.Error (Errno (..), eCONNREFUSED, eCONNRESET, eMFILE, ePIPE)
 import GHC.Clock (getMonotonicTimeNSec)
-import GHC.IO.Exception (ioe_errno)
+import GHC.IO.Exception (ioe_description, ioe_errno)
 import Options.Applicative hiding (columns)
 import System.CPUTime (getCPUTime)
 import System.Exit (ExitCode (..), exitWith)
@@ -39,6 +39,8 @@ import System.IO (IOMode (WriteMode), stderr, withFile)
 import Weft.Duration (nanoseconds, seconds)
 import Weft.Socket (deadlineIn, isTimeout)
 import Weft.Timer (sleep)
+import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
+import qualified Weft.Tls as Tls
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Latency
 import Weft.Tools.Bench.Options (defaultPlan, positive)
@@ -59,7 +61,11 @@ data Load = Load
     -- | Seconds after which a request has failed.
     loadPatience :: !Double,
     -- | Fields of the request besides @Host@.
-    loadFields :: ![ByteString]
+    loadFields :: ![ByteString],
+    -- | A connection for each request, and so a handshake.
+    loadFresh :: !Bool,
+    -- | For @https@.
+    loadTrust :: !Trust
   }
 
 -- | What came of it. Times in nanoseconds.
@@ -71,16 +77,18 @@ data Tally = Tally
     tallyAnswered :: !Int,
     tallyUnsent :: !Int,
     tallyBytes :: !Int,
+    -- | Connections that were opened, with those of the warm-up.
+    tallyOpened :: !Int,
     -- | By kind: a word, or @status N@ from 400 on.
     tallyErrors :: !(M.Map Text Int)
   }
   deriving (Eq, Show)
 
 instance Semigroup Tally where
-  Tally a b c d e f <> Tally a' b' c' d' e' f' = Tally (a <> a') (b <> b') (c + c') (d + d') (e + e') (M.unionWith (+) f f')
+  Tally a b c d e f g <> Tally a' b' c' d' e' f' g' = Tally (a <> a') (b <> b') (c + c') (d + d') (e + e') (f + f') (M.unionWith (+) g g')
 
 instance Monoid Tally where
-  mempty = Tally none none 0 0 0 M.empty
+  mempty = Tally none none 0 0 0 0 M.empty
 
 -- | The subcommand of @weft bench@.
 urlCommand :: Mod CommandFields (IO ())
@@ -92,27 +100,35 @@ urlCommand =
           <> footer
             "Example: weft bench url http://127.0.0.1:8080/ --connections 64 --rate 5000 --duration 10. With --rate, latencies count \
             \from the instant at which a request was due, so that a server's pauses are not left out (no coordinated \
-            \omission); requests that were due and could not be sent count with the time for which they had waited. \
-            \Exit status: 0 requests were answered, 1 none was, 2 bad arguments."
+            \omission); requests that were due and could not be sent count with the time for which they had waited. A \
+            \connection is kept for as long as the server keeps it; where one has to be opened, that and the handshake are part of \
+            \the latency. Exit status: 0 requests were answered, 1 none was, 2 bad arguments."
       )
   where
     threads = option positive (long "threads" <> metavar "N" <> value 1 <> showDefault <> help "Cores that the generator may use")
     load =
       Load
-        <$> argument (eitherReader parseTarget) (metavar "URL" <> help "http://HOST:PORT/PATH, or unix:FILE:/PATH")
+        <$> argument (eitherReader parseTarget) (metavar "URL" <> help "http://HOST:PORT/PATH, https, or unix:FILE:/PATH")
         <*> option positive (long "connections" <> metavar "N" <> value 64 <> showDefault <> help "Connections")
         <*> optional (option positive (long "rate" <> metavar "R" <> help "Requests a second; without it, a closed loop"))
         <*> option positive (long "duration" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Measured time")
         <*> option auto (long "warmup" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Load before it")
         <*> option positive (long "timeout" <> metavar "SECONDS" <> value 10 <> showDefault <> help "A request that takes longer has failed")
         <*> many (strOption (long "header" <> metavar "FIELD" <> help "A field of the requests, such as 'Accept: */*'"))
+        <*> switch (long "no-keep-alive" <> help "A new connection for each request")
+        <*> trust
+    trust =
+      flag' TrustAnything (long "insecure" <> help "Take any certificate")
+        <|> TrustAuthorities <$> strOption (long "ca" <> metavar "FILE" <> help "Believe the authorities in this file (PEM), in the place of the system's")
+        <|> pure (tlsTrust defaultTlsClientSettings)
 
 runLoad :: Int -> Maybe FilePath -> Load -> IO ()
 runLoad threads json load = do
   raiseOpenFiles
   setNumCapabilities threads
   before <- getCPUTime
-  (tally, wall) <- generate load
+  ready <- readied load `catch` \e -> T.hPutStrLn stderr ("weft bench url: " <> T.pack (ioe_description e)) >> exitWith (ExitFailure 2)
+  (tally, wall) <- generate ready
   after <- getCPUTime
   let busy = fromIntegral (after - before) / 1e12 / (wall + loadWarm load)
       metrics = tallyMetrics wall tally
@@ -128,6 +144,12 @@ runLoad threads json load = do
     once = defaultPlan {planRounds = 1, planDuration = loadSeconds load, planWarmup = loadWarm load}
     benchmark = Benchmark "url" "a load of a server" (const []) [] [] [] (const []) ["p99_us", "ops_per_s"] id
 
+-- | The authorities are loaded once, not for each connection.
+readied :: Load -> IO Load
+readied load
+  | targetSecure (loadTarget load) = (\trust -> load {loadTrust = trust}) <$> Tls.loadTrust (loadTrust load)
+  | otherwise = pure load
+
 number :: Int -> Text
 number = T.pack . show
 
@@ -135,6 +157,8 @@ number = T.pack . show
 paramsOf :: Load -> Params
 paramsOf load =
   [("mode", Word (maybe "closed-loop" (const "rate") (loadRate load))), ("connections", Count (loadClients load))]
+    <> [("tls", Word "yes") | targetSecure (loadTarget load)]
+    <> [("keep_alive", Word "no") | loadFresh load]
     <> [("rate", Count (round rate)) | Just rate <- [loadRate load]]
 
 -- ---------------------------------------------------------------------------------------------------------------
@@ -179,7 +203,8 @@ unsent load begun warm end sent = case loadRate load of
 client :: Load -> IORef Int -> Int -> Int -> Int -> IO Tally
 client load next begun warm end = go Nothing mempty
   where
-    request = getRequest (loadTarget load) (loadFields load)
+    request = getRequest (loadTarget load) (loadFields load ++ ["Connection: close" | loadFresh load])
+    tls = defaultTlsClientSettings {tlsTrust = loadTrust load, tlsConnectTime = seconds (loadPatience load)}
     go connection tally = do
       free <- now
       due <- maybe (pure free) (\rate -> dueAt rate begun <$> atomicModifyIORef' next (\k -> (k + 1, k))) (loadRate load)
@@ -203,14 +228,15 @@ client load next begun warm end = go Nothing mempty
             Left kind -> failed kind
           answered bytes t = t {tallyLatencies = record (done - due) (tallyLatencies t), tallyAnswered = tallyAnswered t + 1, tallyBytes = tallyBytes t + bytes}
           failed kind t = t {tallyErrors = M.insertWith (+) kind 1 (tallyErrors t)}
-          tally' = if counted then result tally {tallyLag = lag (tallyLag tally)} else tally
+          opened = tally {tallyOpened = tallyOpened tally + maybe (either (const 0) (const 1) outcome) (const 0) connection}
+          tally' = if counted then result opened {tallyLag = lag (tallyLag opened)} else opened
       -- A server that refuses connections is not asked in a busy loop.
       when (either (const True) (const False) outcome) $ sleep (nanoseconds 10000000)
       tally' `seq` go connection' tally'
     send connection = do
       limit <- deadlineIn (seconds (loadPatience load))
       kinds $ do
-        c <- maybe (connectTo limit (loadTarget load)) pure connection
+        c <- maybe (connectTo tls limit (loadTarget load)) pure connection
         response <- exchange limit c Measure request `onException` disconnect c
         if responseKept response then pure (Just c, Right response) else disconnect c >> pure (Nothing, Right response)
     kinds act =
@@ -242,6 +268,7 @@ tallyMetrics wall tally =
       ("answered", fromIntegral (tallyAnswered tally)),
       ("errors", fromIntegral (sum (tallyErrors tally))),
       ("unsent", fromIntegral (tallyUnsent tally)),
+      ("opened", fromIntegral (tallyOpened tally)),
       ("received_mb", fromIntegral (tallyBytes tally) / 1e6)
     ]
       <> [(name, micro ns) | (name, percent) <- percentiles, Just ns <- [percentileOf percent latencies]]
@@ -266,6 +293,7 @@ render load wall tally metrics =
       <> columns
         [ ["answered", figure "answered" <> " (" <> figure "ops_per_s" <> " a second, " <> figure "received_mb" <> " MB of bodies)"],
           ["latency, us", T.intercalate ", " [spoken name <> " " <> figure name | (name, _) <- percentiles <> [("max_us", 0)]]],
+          ["connections opened", figure "opened"],
           ["errors", if M.null (tallyErrors tally) then "none" else T.intercalate ", " [kind <> ": " <> number n | (kind, n) <- M.toList (tallyErrors tally)]]
         ]
       <> [""]

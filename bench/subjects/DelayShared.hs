@@ -1,0 +1,69 @@
+-- |
+-- Description : Many threads that wait a millisecond each, as users write it
+--
+-- What @Delay@ measures, without the care that is taken there: the loop that forks runs in @main@ as it is, a bound thread, and the threads
+-- count themselves in a variable that all of them share. Each of the two can be chosen, so that it can be seen what either costs.
+module Main (main) where
+
+import Clock (threadDelay)
+import Control.Concurrent (forkIO, modifyMVar_, newEmptyMVar, newMVar, putMVar, runInUnboundThread, takeMVar)
+import Control.Monad (replicateM_, when)
+import Countdown
+import Data.IORef
+import Measure
+import Text.Read (readMaybe)
+
+main :: IO ()
+main = do
+  given <- arguments
+  case given of
+    [thread, counter, number]
+      | Just run <- lookup thread threads,
+        Just new <- lookup counter counters,
+        Just n <- readMaybe number,
+        n > 0 ->
+        run (delays (new n) n)
+    _ -> usage "bound|unbound word|ioref|mvar THREADS"
+  where
+    threads = [("bound", id), ("unbound", runInUnboundThread)]
+    counters = [("word", byWord), ("ioref", byIORef), ("mvar", byMVar)]
+
+-- | What a thread does at its end, and what waits for all of them.
+data Counter = Counter !(IO ()) !(IO ())
+
+-- | By one atomic instruction of the processor.
+byWord :: Int -> IO Counter
+byWord n = do
+  c <- newCountdown n
+  pure (Counter (arrive c) (await c))
+
+byIORef :: Int -> IO Counter
+byIORef n = do
+  left <- newIORef n
+  done <- newEmptyMVar
+  let one = do
+        now <- atomicModifyIORef' left (\k -> (k - 1, k - 1))
+        when (now == 0) (putMVar done ())
+  pure (Counter one (takeMVar done))
+
+byMVar :: Int -> IO Counter
+byMVar n = do
+  left <- newMVar n
+  done <- newEmptyMVar
+  let one = modifyMVar_ left $ \k -> do
+        when (k == 1) (putMVar done ())
+        pure $! k - 1
+  pure (Counter one (takeMVar done))
+
+delays :: IO Counter -> Int -> IO ()
+delays new n = do
+  threadDelay 1
+  Counter one wait <- new
+  spent <- spending (replicateM_ n (forkIO (threadDelay 1000 >> one)) >> wait)
+  say
+    [ ("wall_s", spentWall spent),
+      ("cpu_s", spentCpu spent),
+      ("ns_per_op", 1e9 * spentWall spent / fromIntegral n),
+      ("alloc_bytes_per_op", spentBytes spent / fromIntegral n)
+    ]
+  hear

@@ -1,0 +1,51 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Benchmark @eventlog@
+--
+-- What the markers in GHC's event log cost a request of the bare pong: linked without event log, linked with it while it is off, and
+-- while it is written to a file with what @weft trace@ asks for.
+module Weft.Tools.Bench.EventLog (eventLog) where
+
+import Data.Text (Text)
+import System.FilePath ((</>))
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Load (loadTool)
+import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Workload
+
+eventLog :: Benchmark
+eventLog =
+  Benchmark
+    { benchName = "eventlog",
+      benchTitle = "the pong with GHC's event log absent, off and on, 64 connections, -N1",
+      benchCases = const (map logCase [Absent, Off, On]),
+      benchTools = [loadTool],
+      benchRts = [],
+      benchIgnores = [],
+      benchBounds = const [bound "off / absent" Off Absent 1.03, bound "on / off" On Off 1.10],
+      benchColumns = ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "alloc_bytes_per_op"],
+      benchPlotted = id
+    }
+  where
+    bound what a b = atMost ("CPU a request: event log " <> what) (cpu a `Over` cpu b)
+    cpu state = on "weft" (logParams state) "cpu_us_per_op"
+
+data State = Absent | Off | On
+  deriving (Eq)
+
+logParams :: State -> Params
+logParams state = ("mode", Word name) : params 64 1
+  where
+    name :: Text
+    name = case state of
+      Absent -> "absent"
+      Off -> "off"
+      On -> "on"
+
+logCase :: State -> Case
+logCase state =
+  (workloadCase (logParams state) work (Subject "weft" program WeftProgram)) {caseGroup = params 64 1, caseOnce = Nothing}
+  where
+    program = if state == Absent then "pong-weft" else "pong-weft-eventlog"
+    work = (onePage 64 1) {workArguments = \env _ -> pure (concat [["+RTS", "-l-asgu", "-ol" <> (envScratch env </> "pong.eventlog"), "-RTS"] | state == On])}
