@@ -15,7 +15,6 @@ import qualified Control.Monad.Catch as C
 import qualified Data.ByteString as B
 import Data.IORef
 import Data.Word (Word8)
-import Files.Place
 import Foreign.ForeignPtr (touchForeignPtr)
 import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import Foreign.Marshal.Utils (fillBytes)
@@ -29,6 +28,8 @@ import Test.Tasty.HUnit
 import qualified Weft.File as GHC
 import Weft.Hybrid
 import Weft.Hybrid.File
+import Weft.Test.Descriptors (openCount)
+import Weft.Test.Files
 
 tests :: IO Scheduler -> TestTree
 tests scheduler =
@@ -68,7 +69,7 @@ joined :: [Thread] -> Hybrid ()
 joined ts = mapM waitCatch ts >>= mapM_ (either C.throwM pure)
 
 canary :: (File -> Offset -> Ptr Word8 -> Count -> Hybrid Count) -> Scheduler -> Assertion
-canary readInto s = withBytes 1048576 $ \path -> GHC.withFile uncached path $ \file -> do
+canary readInto s = withBytes 1048576 $ \path -> GHC.withFile reading {openDirect = True} path $ \file -> do
   bad <- newIORef (0 :: Int)
   runIn s $ do
     clients <- forM [1 .. 8] $ \i -> forkThread $ do
@@ -96,7 +97,7 @@ lentWrites s = withBytes 65536 $ \path -> do
   GHC.withFile writing path (\file -> GHC.writeAt file 0 (B.replicate 65536 0))
   memory <- alignedBuffer 65536
   let p = unsafeForeignPtrToPtr memory
-      direct = uncached {openAccess = ReadWrite}
+      direct = reading {openDirect = True, openAccess = ReadWrite}
   GHC.withFile direct path $ \file -> forM_ [1 .. times 60] $ \k -> do
     fillBytes p (fromIntegral k) 65536
     runIn s $ do
@@ -111,7 +112,7 @@ lentWrites s = withBytes 65536 $ \path -> do
   touchForeignPtr memory
 
 abandoned :: Scheduler -> Assertion
-abandoned s = withBytes 1048576 $ \path -> GHC.withFile uncached path $ \file -> do
+abandoned s = withBytes 1048576 $ \path -> GHC.withFile reading {openDirect = True} path $ \file -> do
   runIn s $ do
     clients <- forM [1 .. 16] $ \i -> forkThread . forM_ [1 .. times 100] $ \k -> do
       t <- forkThread (void (readAt file (fromIntegral (4096 * ((i * 7 + k) `mod` 256))) 4096))
@@ -124,7 +125,7 @@ abandoned s = withBytes 1048576 $ \path -> GHC.withFile uncached path $ \file ->
 
 syncs :: Scheduler -> Assertion
 syncs s = withBytes 65536 $ \path -> do
-  before <- openDescriptors
+  before <- openCount
   runIn s . forM_ [1 .. times 60] $ \k -> do
     t <- forkThread . withFile writing {openTruncate = False} path $ \f -> do
       writeAt f 0 (marked 0 4096)
@@ -134,7 +135,7 @@ syncs s = withBytes 65536 $ \path -> do
     anyMoment k
     killThread t
     endedWell t
-  eventually "as many descriptors as before" ((<= before + 4) <$> openDescriptors)
+  eventually "as many descriptors as before" ((<= before + 4) <$> openCount)
 
 -- | Nobody writes into it: the open waits for ever, but for the kernel's rings, which open it at
 -- once.
@@ -142,18 +143,18 @@ namedPipe :: Scheduler -> Assertion
 namedPipe s = withFolder $ \folder -> do
   let path = folder </> "fifo"
   createNamedPipe path 0o600
-  before <- openDescriptors
+  before <- openCount
   runIn s . forM_ [1 .. times 20] $ \k -> do
     t <- forkThread (withFile reading path (const (pure ())))
     anyMoment k
     killThread t
     endedWell t
-  eventually "as many descriptors as before" ((<= before + 4) <$> openDescriptors)
+  eventually "as many descriptors as before" ((<= before + 4) <$> openCount)
 
 opens :: Scheduler -> Assertion
 opens s = withFolder $ \folder -> do
   forM_ [0 .. 63 :: Int] $ \i -> B.writeFile (folder </> show i) B.empty
-  before <- openDescriptors
+  before <- openCount
   runIn s $ do
     clients <- forM [1 .. 8] $ \i -> forkThread . forM_ [1 .. times 100] $ \k -> do
       let path = folder </> show ((i * 11 + k) `mod` 64)
@@ -162,10 +163,10 @@ opens s = withFolder $ \folder -> do
       killThread t
       endedWell t
     joined clients
-  eventually "as many descriptors as before" ((<= before + 4) <$> openDescriptors)
+  eventually "as many descriptors as before" ((<= before + 4) <$> openCount)
 
 masked :: Scheduler -> Assertion
-masked s = withBytes 1048576 $ \path -> GHC.withFile uncached path $ \file -> do
+masked s = withBytes 1048576 $ \path -> GHC.withFile reading {openDirect = True} path $ \file -> do
   finished <- newIORef (0 :: Int)
   runIn s . forM_ [1 .. times 40] $ \k -> do
     let loop = readAt file (4096 * fromIntegral (k `mod` 256)) 4096 >> loop :: Hybrid ()
@@ -187,7 +188,7 @@ masked s = withBytes 1048576 $ \path -> GHC.withFile uncached path $ \file -> do
     uninterruptible = C.uninterruptibleMask_
 
 limited :: Scheduler -> Assertion
-limited s = withBytes 1048576 $ \path -> GHC.withFile uncached path $ \file ->
+limited s = withBytes 1048576 $ \path -> GHC.withFile reading {openDirect = True} path $ \file ->
   runIn s . forM_ [1 .. times 100] $ \k -> do
     r <- timeout (microseconds (k * 7 `mod` 200)) (readAt file 8192 65536)
     nonBlocking (maybe (pure ()) (@?= marked 8192 65536) r)

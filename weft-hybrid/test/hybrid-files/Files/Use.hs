@@ -12,7 +12,6 @@ import qualified Data.ByteString.Internal as B (fromForeignPtr)
 import qualified Data.ByteString.Unsafe as B (unsafeUseAsCStringLen)
 import Data.IORef
 import Data.List (isInfixOf, sort)
-import Files.Place
 import Foreign.ForeignPtr (touchForeignPtr)
 import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import Foreign.Marshal.Utils (copyBytes)
@@ -29,6 +28,8 @@ import Test.Tasty.QuickCheck (testProperty)
 import qualified Weft.File as GHC
 import Weft.Hybrid hiding (run)
 import Weft.Hybrid.File
+import Weft.Test.Descriptors (openCount)
+import Weft.Test.Files
 
 tests :: IO Scheduler -> TestTree
 tests scheduler =
@@ -61,7 +62,7 @@ bytes go = withFolder $ \folder -> go $ do
     writeManyAt f 100000 [marked 100000 5, B.empty, marked 100005 4091]
     syncData f
     sync f
-  forM_ [reading, uncached] $ \mode -> withFile mode path $ \f -> do
+  forM_ [reading, reading {openDirect = True}] $ \mode -> withFile mode path $ \f -> do
     readAt f 0 200000 >>= \x -> nonBlocking (x @?= marked 0 104096)
     readAt f 4096 8192 >>= \x -> nonBlocking (x @?= marked 4096 8192)
     readAt f 200704 4096 >>= \x -> nonBlocking (x @?= B.empty)
@@ -88,7 +89,7 @@ own go = withFolder $ \folder -> do
       writeBufAt f 0 p 30000
       n <- writeBufsAt f 30000 (map (piece p) [(30000, 1), (30001, 0), (30001, 35535)])
       nonBlocking (n @?= 35536)
-    withFile uncached path $ \f -> do
+    withFile reading {openDirect = True} path $ \f -> do
       n <- readBufAt f 0 q 65536
       m <- readBufAt f 61440 q 65536
       nonBlocking ((n, m) @?= (65536, 4096))
@@ -114,22 +115,22 @@ closing :: Run -> Assertion
 closing go = withBytes 65536 $ \path -> withFolder $ \folder -> do
   let other = folder </> "other"
   GHC.withFile writing other $ \file -> GHC.writeAt file 0 (B.replicate 65536 255) >> GHC.sync file
-  before <- openDescriptors
+  before <- openCount
   wrong <- newIORef []
   forM_ [1 .. 150 :: Int] $ \i -> do
-    f <- GHC.openFile (if even i then uncached else reading) path
+    f <- GHC.openFile (if even i then reading {openDirect = True} else reading) path
     go $ do
       readers <- forM [0 .. 7 :: Int] $ \k -> forkThread (reader wrong f (k * 4096))
       replicateM_ (i `mod` 7) yield
       nonBlocking (GHC.closeFile f)
-      g <- openFile uncached other
+      g <- openFile reading {openDirect = True} other
       x <- readAt g 0 4096
       unless (x == B.replicate 4096 255) (note wrong "the other file")
       mapM waitCatch readers >>= mapM_ (either throwM pure)
       closeFile g
   readIORef wrong >>= (@?= [])
   -- Lanes that were not there before have a few.
-  now <- openDescriptors
+  now <- openCount
   assertBool (show (before, now)) (now < before + 20)
   where
     note wrong what = nonBlocking (modifyIORef' wrong (what :))
@@ -202,7 +203,7 @@ names go = withFolder $ \folder -> do
 
 -- | More than a ring has slots.
 crowd :: Run -> Assertion
-crowd go = withBytes 1048576 $ \path -> go . withFile uncached path $ \f -> do
+crowd go = withBytes 1048576 $ \path -> go . withFile reading {openDirect = True} path $ \f -> do
   wrong <- nonBlocking (newIORef (0 :: Int))
   ts <- forM [0 .. 2999] $ \i -> forkThread $ do
     let at = 4096 * (i * 37 `mod` 256)
@@ -213,7 +214,7 @@ crowd go = withBytes 1048576 $ \path -> go . withFile uncached path $ \f -> do
 
 -- | While one reads from the disk, over and over, another has its turns.
 others :: Run -> Assertion
-others go = withBytes 1048576 $ \path -> go . withFile uncached path $ \f -> do
+others go = withBytes 1048576 $ \path -> go . withFile reading {openDirect = True} path $ \f -> do
   turns <- nonBlocking (newIORef (0 :: Int))
   reader <- forkThread (forM_ [0 .. 199] (\i -> readAt f (4096 * (i `mod` 256)) 4096))
   other <- forkThread (let count = nonBlocking (modifyIORef' turns (+ 1)) >> sleep (microseconds 20) >> count in count)

@@ -11,13 +11,13 @@ import qualified Data.ByteString.Char8 as C
 import Foreign.C.Error (Errno (..), eBADF, eCONNREFUSED)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Support
-import System.Directory (listDirectory)
 import System.Posix.IO (createPipe)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Hybrid
 import qualified Weft.Hybrid.Class as Both
 import qualified Weft.Socket as Weft
+import Weft.Test.Descriptors (openCount)
 
 tests :: IO Scheduler -> TestTree
 tests scheduler =
@@ -111,9 +111,9 @@ tests scheduler =
           n <$ nonBlocking (closeDescriptor r)
         total @?= 1000700,
       test "garbage is closed" $ \s -> do
-        before <- openDescriptors
+        before <- openCount
         runIn s (replicateM_ 20 pair)
-        eventually "closed" (collect >> (<= before) <$> openDescriptors),
+        eventually "closed" (collect >> (<= before) <$> openCount),
       test "one server, both worlds" $ \s -> do
         ghc <- both
         hybrid <- runIn s both
@@ -129,15 +129,12 @@ tests scheduler =
 code :: IOException -> Maybe Errno
 code = fmap Errno . ioe_errno
 
-openDescriptors :: IO Int
-openDescriptors = length <$> listDirectory "/proc/self/fd"
-
 leavesNothing :: Scheduler -> IO a -> IO a
 leavesNothing s act = do
   runIn s (pure ())
-  before <- openDescriptors
+  before <- openCount
   a <- act
-  eventually "descriptors closed" (collect >> (<= before) <$> openDescriptors)
+  eventually "descriptors closed" (collect >> (<= before) <$> openCount)
   pure a
 
 pair :: Hybrid (Socket, Socket)

@@ -17,7 +17,6 @@ import qualified Data.ByteString.Unsafe as B (unsafeUseAsCStringLen)
 import Data.IORef
 import Data.Int (Int32)
 import Data.Word (Word32, Word8)
-import Files.Place
 import Foreign.C.Types (CInt)
 import Foreign.ForeignPtr (withForeignPtr)
 import Foreign.Marshal.Alloc (allocaBytes, free, mallocBytes)
@@ -34,6 +33,7 @@ import Weft.FFI.File
 import Weft.File
 import Weft.File.Engine (begin)
 import qualified Weft.Thread as Weft (threadDelay)
+import Weft.Test.Files
 
 tests :: TestTree
 tests =
@@ -75,7 +75,7 @@ canaryPipe = forM_ [1 .. times 300] $ \round' -> do
 -- | Threads read a file into memory of their own and are hit by exceptions at random
 -- moments.
 canaryFile :: Assertion
-canaryFile = withBytes 1048576 $ \path -> withFile uncached path $ \file -> do
+canaryFile = withBytes 1048576 $ \path -> withFile reading {openDirect = True} path $ \file -> do
   bad <- newIORef (0 :: Int)
   within 50 "interrupted reads" . parallel 8 $ \i -> do
     memory <- alignedBuffer 65536
@@ -99,7 +99,7 @@ canaryFile = withBytes 1048576 $ \path -> withFile uncached path $ \file -> do
   readIORef bad >>= (@?= 0)
 
 abandoned :: Assertion
-abandoned = withBytes 1048576 $ \path -> withFile uncached path $ \file -> do
+abandoned = withBytes 1048576 $ \path -> withFile reading {openDirect = True} path $ \file -> do
   within 50 "abandoned reads" . parallel 16 $ \i -> forM_ [1 .. times 200] $ \k -> do
     task <- start (readAt file (fromIntegral (4096 * ((i * 7 + k) `mod` 256))) 4096)
     when (k `mod` 3 == 0) yield

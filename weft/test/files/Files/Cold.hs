@@ -7,13 +7,13 @@ where
 
 import Control.Monad (forM_, unless)
 import qualified Data.ByteString as B
-import Files.Place
 import Harness
 import System.FilePath ((</>))
 import System.Posix.Fcntl (Advice (..), fileAdvise)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.File
+import Weft.Test.Files
 
 tests :: TestTree
 tests =

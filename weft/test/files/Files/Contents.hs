@@ -8,7 +8,6 @@ where
 import Control.Monad (foldM, forM_, unless)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B (unsafePackCStringLen)
-import Files.Place
 import Foreign.C.Error (eINVAL)
 import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Ptr (castPtr, plusPtr)
@@ -20,6 +19,7 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Test.Tasty.QuickCheck (Gen, choose, elements, forAllShow, ioProperty, listOf, oneof, testProperty, withMaxSuccess)
 import Weft.File
+import Weft.Test.Files
 
 tests :: TestTree
 tests =
@@ -99,13 +99,13 @@ manyStrings = withFolder $ \folder -> withFile writing {openAccess = ReadWrite} 
   got @?= marked 0 30000
 
 direct :: Assertion
-direct = withBytes 65536 $ \path -> withFile uncached path $ \file ->
+direct = withBytes 65536 $ \path -> withFile reading {openDirect = True} path $ \file ->
   forM_ [0, 4096, 61440] $ \off -> do
     got <- readAt file off 8192
     got @?= B.take 8192 (B.drop (fromIntegral off) (marked 0 65536))
 
 misaligned :: Assertion
-misaligned = withBytes 65536 $ \path -> withFile uncached path $ \file -> do
+misaligned = withBytes 65536 $ \path -> withFile reading {openDirect = True} path $ \file -> do
   e <- failure "an odd offset" (readAt file 3 4096)
   assertBool (show e) (isErrno eINVAL e)
   ioeGetFileName e @?= Just path
@@ -139,7 +139,7 @@ status = withBytes 12345 $ \path -> do
   statusType folder @?= DirectoryFile
 
 crowd :: Assertion
-crowd = withBytes 1048576 $ \path -> withFile uncached path $ \file ->
+crowd = withBytes 1048576 $ \path -> withFile reading {openDirect = True} path $ \file ->
   within 60 "ten thousand reads" . parallel (times 10000) $ \i -> do
     let off = 4096 * (i * 37 `mod` 256)
     got <- readAt file (fromIntegral off) 4096

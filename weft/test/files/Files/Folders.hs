@@ -11,7 +11,6 @@ import Control.Monad (forM_, replicateM_)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.List (sort)
-import Files.Place
 import Foreign.C.Error (eINVAL, eNOTDIR, eXDEV)
 import Foreign.Ptr (castPtr)
 import Harness
@@ -23,6 +22,7 @@ import qualified System.Posix.IO.ByteString as Raw
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.File
+import Weft.Test.Files
 
 -- | On a kernel that refuses what came late?
 tests :: Bool -> TestTree

@@ -6,7 +6,6 @@ module Files.Life
 where
 
 import Control.Monad (forM_, when)
-import Files.Place
 import Harness
 import System.Directory (listDirectory)
 import System.Exit (ExitCode (..))
@@ -15,6 +14,7 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.File
 import Weft.Runtime (stopManagers)
+import Weft.Test.Files
 
 tests :: FileEngine -> TestTree
 tests engine =
@@ -27,7 +27,7 @@ tests engine =
 
 -- | Reads that wait for the disk, enough of them to need the lanes.
 readSome :: FilePath -> IO ()
-readSome path = withFile uncached path $ \file -> parallel 16 $ \i -> do
+readSome path = withFile reading {openDirect = True} path $ \file -> parallel 16 $ \i -> do
   got <- readAt file (fromIntegral (4096 * i)) 4096
   when (got /= marked (4096 * i) 4096) (assertFailure "wrong bytes")
 

@@ -12,7 +12,6 @@ import Control.Monad (forM, forM_, replicateM_, void, when)
 import qualified Data.ByteString as B
 import Data.IORef
 import Data.Word (Word64)
-import Files.Place
 import Foreign.ForeignPtr (mallocForeignPtrArray, withForeignPtr)
 import Foreign.Marshal.Alloc (free, mallocBytes)
 import Foreign.Ptr (Ptr, WordPtr (..), plusPtr, ptrToWordPtr)
@@ -27,6 +26,7 @@ import Weft.File
 import Weft.File.Engine (begin)
 import Weft.File.Types (fileFd)
 import Weft.Test.Skip (skip, testCase)
+import Weft.Test.Files
 
 tests :: FileEngine -> TestTree
 tests engine =
@@ -95,7 +95,7 @@ unwatched = bracket open (\(r, w) -> closeFile r >> closeFile w) $ \(r, _) -> do
 
 -- | As many large reads as a lane has slots, all at once.
 ended :: Assertion
-ended = withBytes mebibyte $ \path -> withFile uncached path $ \file -> do
+ended = withBytes mebibyte $ \path -> withFile reading {openDirect = True} path $ \file -> do
   before <- liveBytes
   parallel 64 $ \_ -> replicateM_ 4 $ do
     got <- readAt file 0 (fromIntegral mebibyte)
@@ -119,7 +119,7 @@ stopped = do
 
 -- | Without a descriptor for a ring, requests are carried out otherwise; with descriptors again, by rings.
 shortage :: Assertion
-shortage = withBytes 65536 $ \path -> withFile uncached path $ \file -> do
+shortage = withBytes 65536 $ \path -> withFile reading {openDirect = True} path $ \file -> do
   (_, refused) <- filesChoice
   mapM_ skip refused
   stopRings

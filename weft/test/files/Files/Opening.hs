@@ -8,7 +8,6 @@ where
 import Control.Monad (forM_)
 import qualified Data.ByteString as B
 import Data.List (isInfixOf)
-import Files.Place
 import Foreign.C.Error (Errno (..), eINVAL, eLOOP, eNOTDIR, eXDEV)
 import Harness
 import System.Directory (createDirectory)
@@ -18,6 +17,7 @@ import System.Posix.Files (createSymbolicLink)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.File
+import Weft.Test.Files
 
 tests :: TestTree
 tests =

@@ -12,7 +12,6 @@ import Control.Monad (forM_, replicateM_, unless, void, when)
 import qualified Data.ByteString as B
 import Data.IORef
 import Data.List (isInfixOf)
-import Files.Place
 import Harness
 import System.IO.Error (ioeGetErrorString)
 import System.Posix.IO (createPipe)
@@ -20,6 +19,7 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.File
 import qualified Weft.Thread as W
+import Weft.Test.Files
 
 tests :: TestTree
 tests =

@@ -1,10 +1,9 @@
 -- |
--- Folders and files for tests.
-module Files.Place
+-- Folders and files for tests, on a disk.
+module Weft.Test.Files
   ( withFolder,
     withBytes,
     marked,
-    uncached,
   )
 where
 
@@ -13,8 +12,10 @@ import Control.Exception (IOException, bracket, catch, throwIO)
 import qualified Data.ByteString as B
 import System.Directory (removePathForcibly)
 import System.FilePath ((</>))
+import System.IO (IOMode (AppendMode), openBinaryFile)
+import System.Posix.IO (closeFd, handleToFd)
 import System.Posix.Temp (mkdtemp)
-import Weft.File
+import System.Posix.Unistd (fileSynchronise)
 
 -- | A new folder, on a disk: a memory file system has nothing to wait for.
 withFolder :: (FilePath -> IO a) -> IO a
@@ -25,17 +26,14 @@ withFolder = bracket (mkdtemp "/var/tmp/weft-files-") (remove (50 :: Int))
       removePathForcibly folder `catch` \e ->
         if tries > 0 then threadDelay 20000 >> remove (tries - 1) folder else throwIO (e :: IOException)
 
--- | A file with so many bytes of the marked, on the disk, in a new folder.
+-- | A file with so many bytes of the marked, written to the disk, in a new folder.
 withBytes :: Int -> (FilePath -> IO a) -> IO a
 withBytes n act = withFolder $ \folder -> do
   let path = folder </> "file"
-  withFile writing path $ \file -> writeAt file 0 (marked 0 n) >> sync file
+  B.writeFile path (marked 0 n)
+  bracket (openBinaryFile path AppendMode >>= handleToFd) closeFd fileSynchronise
   act path
 
 -- | So many bytes that tell where they stand, from an offset on.
 marked :: Int -> Int -> B.ByteString
 marked from n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * 7 + i `div` 251), i + 1)) from)
-
--- | Read past the page cache, so that every read waits for the disk.
-uncached :: OpenMode
-uncached = reading {openDirect = True}

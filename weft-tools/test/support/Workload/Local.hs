@@ -1,0 +1,157 @@
+-- |
+-- The parts of the workload that need no network of their own: files, timers, hybrid threads, pipes whose readers are killed, forks, and
+-- capabilities that come and go.
+module Workload.Local
+  ( diskUser,
+    timerUser,
+    hybridUser,
+    pipeUser,
+    forker,
+    cycling,
+  )
+where
+
+import Control.Concurrent
+import Control.Exception
+import Control.Monad
+import qualified Data.ByteString as B
+import Data.IORef
+import Data.Maybe (isJust, isNothing)
+import GHC.Clock (getMonotonicTime)
+import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
+import System.Posix.IO (closeFd, createPipe, fdRead, fdWrite)
+import System.Posix.Process (exitImmediately, forkProcess, getProcessStatus)
+import System.Posix.Signals (sigKILL, signalProcess)
+import Weft.File
+import qualified Weft.Hybrid as H
+import Weft.Socket
+import qualified Weft.Thread as T
+import Weft.Timer (cancel, schedule, sleep, within)
+import Workload.Network (content, endedEarly)
+import Workload.Run
+
+diskUser :: FilePath -> Int -> Dice -> IO (Maybe String)
+diskUser place i d = do
+  let path = place </> ("file" <> show i)
+  size <- (+ 1) <$> roll d 100000
+  at <- roll d 1000000
+  k <- roll d 1000000
+  interrupted <- roll d 8
+  let bytes = content size k
+  withFile reading {openAccess = ReadWrite, openCreation = CreateIfMissing 0o600} path $ \f -> do
+    writeAt f (Offset (fromIntegral at)) bytes
+    when (interrupted == 0) (void (within (milliseconds 1) (replicateM_ 50 (readAt f (Offset (fromIntegral at)) (Count size)))))
+    back <- readAt f (Offset (fromIntegral at)) (Count size)
+    pure (if back == bytes then Nothing else Just ("a file gave back " <> show (B.length back) <> " other bytes of " <> show size))
+
+timerUser :: Dice -> IO (Maybe String)
+timerUser d = do
+  us <- roll d 20000
+  begin <- getMonotonicTime
+  T.threadDelay us
+  end <- getMonotonicTime
+  fired <- newIORef (0 :: Int)
+  set <- replicateM 50 (roll d 60000000 >>= \n -> schedule (milliseconds (1000 + n `div` 1000)) (atomicModifyIORef' fired (\x -> (x + 1, ()))))
+  gone <- mapM cancel set
+  late <- readIORef fired
+  over <- within (milliseconds 1) (sleep (milliseconds 1000000))
+  pure $ case () of
+    _
+      | end - begin < fromIntegral us / 1e6 -> Just ("a delay of " <> show us <> " us took " <> show (end - begin) <> " s")
+      | length (filter not gone) /= late -> Just "a timer was neither cancelled nor fired, or both"
+      | isJust over -> Just "an endless delay ended"
+      | otherwise -> Nothing
+
+hybridUser :: Int -> Bool -> Dice -> IO (Maybe String)
+hybridUser port echoes d = do
+  n <- (+ 2) <$> roll d 40
+  size <- (+ 1) <$> roll d 5000
+  doomed <- roll d 3
+  sum' <- H.run $ do
+    first <- H.newEmptyMVar
+    final <- chain n first
+    when (doomed == 0) $ do
+      t <- H.forkThread (H.sleep (milliseconds 1000000))
+      H.sleep (milliseconds 1)
+      H.killThread t
+    H.putMVar first (1 :: Int)
+    H.takeMVar final
+  back <-
+    if not echoes
+      then pure (Just (content size n))
+      else H.run . H.timeout (milliseconds 30000) $
+        H.bracket (H.nonBlocking opened >>= H.fromSocket) H.close $ \s -> do
+          H.connect s (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
+          H.sendAll s (content size n)
+          B.concat <$> receive s size
+  pure $ case () of
+    _
+      | sum' /= n + 1 -> Just ("a chain of " <> show n <> " hybrid threads gave " <> show sum')
+      | isNothing back -> Just "a hybrid echo took half a minute"
+      | back /= Just (content size n) -> Just "a hybrid echo came back wrong"
+      | otherwise -> Nothing
+  where
+    opened = socket AF_INET Stream defaultProtocol
+    chain 0 v = pure v
+    chain n v = do
+      w <- H.newEmptyMVar
+      H.fork (H.takeMVar v >>= \x -> H.yield >> H.putMVar w (x + 1))
+      chain (n - 1 :: Int) w
+    receive _ 0 = pure []
+    receive s n = do
+      b <- H.recv s n
+      if B.null b then H.nonBlocking endedEarly else (b :) <$> receive s (n - B.length b)
+
+-- | Readers of a pipe, some of which are killed; the others get what is written.
+pipeUser :: Dice -> IO (Maybe String)
+pipeUser d = bracket createPipe (\(r, w) -> mapM_ (T.closeFdWith closeFd) [r, w]) $ \(r, w) -> do
+  n <- (+ 1) <$> roll d 3
+  doomed <- replicateM n (forkIO (T.threadWaitRead r))
+  pause <- roll d 300
+  threadDelay pause
+  got <- newEmptyMVar
+  survivor <- forkIO ((try (T.threadWaitRead r >> fst <$> fdRead r 1) :: IO (Either IOException String)) >>= putMVar got)
+  mapM_ killThread doomed
+  _ <- fdWrite w "x"
+  answer <- T.timeout 30000000 (takeMVar got >>= either ioError pure)
+  killThread survivor
+  pure (if answer == Just "x" then Nothing else Just ("a reader of a pipe got " <> show answer))
+
+-- | A child that waits in every way, and ends.
+forker :: Dice -> IO (Maybe String)
+forker d = do
+  pause <- roll d 1000000
+  T.threadDelay pause
+  child <- forkProcess $ do
+    ok <- try body :: IO (Either SomeException Bool)
+    exitImmediately (either (const (ExitFailure 4)) (\fine -> if fine then ExitSuccess else ExitFailure 3) ok)
+  ended <- await child (3000 :: Int)
+  case ended of
+    Just status -> pure (if status == "Just (Exited ExitSuccess)" then Nothing else Just ("a child ended with " <> status))
+    Nothing -> do
+      signalProcess sigKILL child
+      _ <- getProcessStatus True False child
+      pure (Just "a child was still running after half a minute")
+  where
+    await _ 0 = pure Nothing
+    await child n = do
+      status <- getProcessStatus False False child
+      if isJust status then pure (Just (show status)) else threadDelay 10000 >> await child (n - 1)
+    body = do
+      (r, w) <- createPipe
+      T.threadDelay 1000
+      got <- newEmptyMVar
+      _ <- forkIO (T.threadWaitRead r >> putMVar got ())
+      _ <- fdWrite w "x"
+      came <- T.timeout 20000000 (takeMVar got)
+      sum' <- H.run (H.sleep (milliseconds 1) >> pure (7 :: Int))
+      pure (came == Just () && sum' == 7)
+
+-- | The number of capabilities goes up and down; the result stops that.
+cycling :: IO (IO ())
+cycling = do
+  before <- getNumCapabilities
+  t <- forkIO . forever $ forM_ [1, 2, 4, 3] (\n -> setNumCapabilities n >> threadDelay 20000)
+  pure (killThread t >> setNumCapabilities before)
+
