@@ -95,6 +95,8 @@ judging =
       testCase "a bound is settled when the middle half of the rounds lies on one side of it" $ do
         settled [run "weft" [] "x" [1, 2, 3, 9]] (atMost "" (on "weft" [] "x") 4) @?= True
         settled [run "weft" [] "x" [1, 2, 6, 9]] (atMost "" (on "weft" [] "x") 4) @?= False,
+      testCase "a single round settles it far from the limit only" $
+        [settled [run "weft" [] "x" [x]] (atMost "" (on "weft" [] "x") 4) | x <- [1, 2.9, 3.5, 4.5, 5.1]] @?= [True, True, False, False, True],
       testCase "are exactly reached by zero" $
         judgedVerdict (judge (const True) [run "weft" [] "wakeups" [0, 0]] (atMost "" (on "weft" [] "wakeups") 0)) @?= Holds
     ]

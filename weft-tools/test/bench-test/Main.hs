@@ -156,7 +156,7 @@ arguments =
       testCase "a duration that is no number" $ refused ["pong", "--duration", "long"] "long",
       testCase "nothing" $ refused [] "NAME",
       testCase "explicit figures win over --quick" $
-        fmap (\o -> (planRounds (plan o), planDuration (plan o))) (parse ["pong", "--quick", "--rounds", "7"]) @?= Right (7, 0.5)
+        fmap (\o -> (planRounds (plan o), planDuration (plan o))) (parse ["pong", "--quick", "--rounds", "7"]) @?= Right (7, 0.7)
     ]
   where
     refused given word = case parse given of

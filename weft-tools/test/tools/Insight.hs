@@ -192,7 +192,7 @@ withTlsServer :: FilePath -> FilePath -> (PortNumber -> FilePath -> IO a) -> IO 
 withTlsServer program folder act = withCertificate folder $ \chain key ->
   weft program [] ["serve", folder, "--port", "0", "--host", "localhost", "--certificate", chain, "--key", key] (\p -> portOf p >>= (`act` chain))
 
--- | nginx with one worker and its default of keep-alive; the page is there already.
+-- | nginx with one worker and its default of keep-alive. (Its worker may not read a folder of ours.)
 withNginx :: FilePath -> (PortNumber -> FilePath -> IO a) -> IO a
 withNginx folder act = do
   found <- filterM doesFileExist ["/usr/sbin/nginx", "/usr/local/sbin/nginx"]
@@ -204,20 +204,20 @@ withNginx folder act = do
       writeFile file . unlines $
         [ "worker_processes 1; daemon off; error_log stderr; pid " <> folder </> "nginx.pid;",
           "events { worker_connections 64; }",
-          "http { access_log off; server { listen 127.0.0.1:" <> show port <> " ssl; root " <> folder <> ";",
+          "http { access_log off; server { listen 127.0.0.1:" <> show port <> " ssl; location / { return 200 hello; }",
           "ssl_certificate " <> chain <> "; ssl_certificate_key " <> key <> "; } }"
         ]
-      started [] (proc nginx ["-p", folder, "-e", "stderr", "-c", file]) $ \_ -> listening port 100 >> act port chain
+      started [] (proc nginx ["-p", folder, "-e", "stderr", "-c", file]) $ \_ -> untilListening port 100 >> act port chain
 
 -- | Wait until something takes connections there, for that many twentieths of a second.
-listening :: PortNumber -> Int -> IO ()
-listening port tries = do
+untilListening :: PortNumber -> Int -> IO ()
+untilListening port tries = do
   there <- try (connected port (const (pure ())))
   case there of
     Right () -> pure ()
     Left e
       | tries <= 0 -> assertFailure ("nobody listens: " <> show (e :: IOException))
-      | otherwise -> threadDelay 50000 >> listening port (tries - 1)
+      | otherwise -> threadDelay 50000 >> untilListening port (tries - 1)
 
 freePort :: IO PortNumber
 freePort = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do

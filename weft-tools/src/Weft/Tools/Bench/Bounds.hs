@@ -61,10 +61,13 @@ data Judged = Judged
   deriving (Show)
 
 -- | Do the rounds leave no doubt about a bound? So it is when the middle half of them lie on one side of the limit, or differ by
--- less than a twentieth.
+-- less than a twentieth. One or two rounds have no middle half: they are believed where they are farther from the limit than a
+-- quarter of it.
 settled :: [Run] -> Bound -> Bool
 settled runs bound = case (percentile 25 rounds, percentile 75 rounds) of
-  (Just low, Just high) -> boundRule bound == EveryRound || (low <= limit) == (high <= limit) || high - low <= 0.05 * abs limit
+  (Just low, Just high)
+    | boundRule bound /= EveryRound && length rounds < 3 -> all ((> 0.25 * abs limit) . abs . subtract limit) rounds && (low <= limit) == (high <= limit)
+    | otherwise -> boundRule bound == EveryRound || (low <= limit) == (high <= limit) || high - low <= 0.05 * abs limit
   _ -> True
   where
     limit = boundLimit bound

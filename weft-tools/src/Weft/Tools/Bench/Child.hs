@@ -12,6 +12,7 @@ module Weft.Tools.Bench.Child
     withChild,
     hearLine,
     hearJson,
+    hasEnded,
     tell,
     endInput,
     interrupt,
@@ -130,13 +131,25 @@ hearLine seconds child = do
     Nothing -> failWith (childName child <> " said nothing for " <> T.pack (show seconds) <> " s")
     Just (Left ended) -> do
       let _ = ended :: IOException
-      said <- decode <$> B.readFile (childErrors child)
-      failWith (childName child <> " ended: " <> firstWords said)
+      failWith . ((childName child <> " ended: ") <>) =<< lastWords child
   where
-    firstWords said = case filter (not . (":" `T.isSuffixOf`)) (filter (not . T.null) (map T.stripEnd (T.lines said))) of
-      [] -> "it printed no error"
-      written -> T.intercalate "; " (take 2 written)
     decode = T.decodeUtf8With T.lenientDecode
+
+-- | What it said, if the child has ended.
+hasEnded :: Child -> IO (Maybe Text)
+hasEnded child = do
+  code <- getProcessExitCode (childHandle child)
+  maybe (pure Nothing) (const (Just <$> lastWords child)) code
+
+-- | Of what a child that has ended wrote to its errors, what says most: the first lines, or the last one of a trace back.
+lastWords :: Child -> IO Text
+lastWords child = do
+  said <- T.decodeUtf8With T.lenientDecode <$> B.readFile (childErrors child)
+  pure $ case filter (not . (":" `T.isSuffixOf`)) (filter (not . T.null) (map T.stripEnd (T.lines said))) of
+    [] -> "it printed no error"
+    written
+      | "Traceback" `T.isPrefixOf` said -> last written
+      | otherwise -> T.intercalate "; " (take 2 written)
 
 -- | The next line of output as JSON.
 hearJson :: FromJSON a => Double -> Child -> IO a

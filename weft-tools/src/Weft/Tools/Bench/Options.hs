@@ -60,8 +60,8 @@ furtherOptions subjects =
     <*> optional (strOption (long "plot" <> metavar "FILE" <> help "Write a chart of the main metric as SVG"))
     <*> optional (option positive (long "rounds" <> metavar "N" <> help roundsHelp))
     <*> optional
-      (option positive (long "duration" <> metavar "SECONDS" <> help "Measured time of a load (3; with --quick 0.5)"))
-    <*> switch (long "quick" <> help "One short round: to see that everything runs, not for its figures")
+      (option positive (long "duration" <> metavar "SECONDS" <> help "Measured time of a load (3; with --quick 0.7)"))
+    <*> switch (long "quick" <> help "Short rounds: all benchmarks in ten minutes, for their verdicts and not for their figures")
     <*> switch (long "check" <> help "Exit with status 3 when a bound is missed or could not be measured")
     <*> option
       (eitherReader only)
@@ -74,7 +74,7 @@ furtherOptions subjects =
       unknown : _ -> Left ("no subject is called " ++ T.unpack unknown ++ "; there are " ++ listing subjects)
       where
         wanted = T.splitOn "," (T.pack list)
-    roundsHelp = "Rounds to run, exactly (5, and up to 10 more while a bound is within the noise; with --quick 1)"
+    roundsHelp = "Rounds to run, exactly (5, and up to 10 more of what a bound needs that is within the noise; with --quick 1, and up to 2 more)"
     rtsHelp = "Options of GHC's run-time system for the Haskell subjects, such as -A16m"
 
 listing :: [Text] -> String
@@ -106,6 +106,7 @@ defaultPlan =
       planWarmup = 1,
       planDuration = 3,
       planTrace = 1,
+      planNeededCounts = False,
       planIdle = 18000,
       planQuiet = 1000,
       planSettle = 2,
@@ -124,29 +125,31 @@ defaultPlan =
       planHybrid = 10000000
     }
 
--- | With @--quick@.
+-- | With @--quick@: all benchmarks in less than ten minutes on two cores. The sizes are such that what a bound is about is larger than what a
+-- program needs to start.
 quick :: Plan
 quick =
   Plan
     { planRounds = 1,
-      planMoreRounds = 0,
+      planMoreRounds = 2,
       planWarmup = 0.2,
-      planDuration = 0.5,
+      planDuration = 0.7,
       planTrace = 0.3,
-      planIdle = 1000,
+      planNeededCounts = True,
+      planIdle = 4000,
       planQuiet = 100,
       planSettle = 1,
       planWindow = 2,
       planTrips = 2000,
       planTripsBefore = 200,
-      planDelays = [100, 1000, 10000],
-      planDelaysBound = 10000,
-      planTimeouts = 20000,
-      planPushes = 100000,
+      planDelays = [1000, 10000, 100000],
+      planDelaysBound = 100000,
+      planTimeouts = 200000,
+      planPushes = 1000000,
       planPending = 100000,
       planDelaysTimed = 20000,
-      planStarts = 3,
-      planFileMiB = 16,
-      planReads = 4000,
-      planHybrid = 100000
+      planStarts = 10,
+      planFileMiB = 64,
+      planReads = 60000,
+      planHybrid = 300000
     }

@@ -69,9 +69,9 @@ runBenchmark env selected benchmark = do
   absent <- filterM (fmap not . available env) (nub (map caseSubject asked))
   tracing <- isJust <$> locate env traceTool
   let cases = [c | null noTools, c <- asked, caseSubject c `notElem` absent]
-      once = [c | tracing, c <- cases, isJust (caseOnce c)]
+      once = [c | tracing, c <- cases, isJust (caseOnce c), not (planNeededCounts plan) || any (needs c . boundFigure) bounds]
       missing = map tool (noTools ++ [traceTool | not tracing, any (isJust . caseOnce) asked])
-  (results, failures) <- measureAll env (settledBy cases) cases once
+  (results, failures) <- measureAll env (inDoubt cases) cases once
   let runs = collect (map caseKey cases) results
   pure
     Outcome
@@ -88,7 +88,26 @@ runBenchmark env selected benchmark = do
     nameMissing subject = Missing (subjectName subject) (noProgram (subjectProgram subject))
     tool name = Missing (T.pack name) (noProgram name)
     noProgram name = "there is no program " <> T.pack name <> " in bin/subjects, bin/peers or PATH"
-    settledBy cases results = all (settled (collect (map caseKey cases) results)) bounds
+    inDoubt cases results = [c | let unsettled = filter (not . settled (collect (map caseKey cases) results)) bounds, c <- cases, any (uses c . boundFigure) unsettled]
+
+-- | Does a figure need what a case counts once?
+needs :: Case -> Figure -> Bool
+needs c figure = or [metric `elem` ["syscalls_per_op", "user_instructions_per_op"] && matches c subject params | (subject, params, metric) <- metricsOf figure]
+
+-- | Does a figure need what a case measures in each round?
+uses :: Case -> Figure -> Bool
+uses c figure = or [matches c subject params | (subject, params, _) <- metricsOf figure]
+
+-- | May these parameters be measured by the case? It may measure under more parameters than it has itself.
+matches :: Case -> Text -> Params -> Bool
+matches c subject params = subject == subjectName (caseSubject c) && and [v == v' | (k, v) <- params, Just v' <- [lookup k (caseParams c)]]
+
+metricsOf :: Figure -> [(Text, Params, Text)]
+metricsOf figure = case figure of
+  Metric subject params metric -> [(subject, params, metric)]
+  Over a b -> metricsOf a <> metricsOf b
+  Minus a b -> metricsOf a <> metricsOf b
+  Worst several -> concatMap metricsOf several
 
 -- | The runs of which no round failed: bounds are judged by these only.
 whole :: [Failure] -> [Run] -> [Run]
@@ -99,25 +118,27 @@ whole failures = filter (\run -> not (any (concerns run) failures))
 -- | A round's number, a subject, and what was measured.
 type Result = (Int, Text, Measured)
 
--- | The rounds of the plan, then more of them while what was measured leaves a bound in doubt, then what runs once.
-measureAll :: Env -> ([Result] -> Bool) -> [Case] -> [Case] -> IO ([Result], [Failure])
-measureAll env enough cases once = withProgress (planRounds plan * length cases + length once) $ \progress -> do
+-- | The rounds of the plan, then more of them, of the cases that are needed to judge what was measured so far, then what runs once.
+measureAll :: Env -> ([Result] -> [Case]) -> [Case] -> [Case] -> IO ([Result], [Failure])
+measureAll env inDoubt cases once = withProgress (planRounds plan * length cases + length once) $ \progress -> do
   let perform (number, label, c, action) = do
         step progress (label <> "  " <> describe c)
         attempt number c action
       more n outcomes
-        | n >= planRounds plan + planMoreRounds plan || (n >= planRounds plan && enough (results outcomes)) = pure outcomes
+        | n >= planRounds plan + planMoreRounds plan || null asked = pure outcomes
         | otherwise = do
-          when (n >= planRounds plan) $ extend progress (length cases)
-          outcomes' <- mapM perform (roundSteps n)
+          when (n >= planRounds plan) $ extend progress (length asked)
+          outcomes' <- mapM perform (roundSteps n asked)
           more (n + 1) (outcomes ++ outcomes')
+        where
+          asked = if n < planRounds plan then cases else inDoubt (results outcomes)
   outcomes <- more 0 []
   outcomes' <- mapM perform [(0, "system calls", c, action env) | c <- once, Just action <- [caseOnce c]]
   pure (results (outcomes ++ outcomes'), [f | Left f <- outcomes ++ outcomes'])
   where
     plan = envPlan env
     results outcomes = concat [r | Right r <- outcomes]
-    roundSteps n = [(n, roundLabel n, c, caseMeasure c env) | c <- roundOrder n cases]
+    roundSteps n asked = [(n, roundLabel n, c, caseMeasure c env) | c <- roundOrder n asked]
     roundLabel n = "round " <> T.pack (show (n + 1)) <> "/" <> T.pack (show (max (n + 1) (planRounds plan)))
     describe c = T.unwords (subjectName (caseSubject c) : [k <> "=" <> paramText v | (k, v) <- caseParams c])
 

@@ -99,7 +99,7 @@ withController env setting subject action = case subjectKind subject of
     port <- freePort
     program <- subjectProgramWith env (settingCores setting) subject (arguments port)
     withChild env program $ \child -> do
-      accepting (subjectName subject) port 200
+      accepting child (subjectName subject) port 200
       action (Server (childPid child) port subject child)
   _ -> withServer env (settingCores setting) subject action
   where
@@ -115,15 +115,19 @@ freePort = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
 loopbackAny :: SockAddr
 loopbackAny = SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1))
 
--- | Wait until something accepts there, for that many tenths of a second.
-accepting :: Text -> Int -> Int -> IO ()
-accepting name port tries = do
+-- | Wait until the child accepts there, for that many tenths of a second, or until it has ended.
+accepting :: Child -> Text -> Int -> Int -> IO ()
+accepting child name port tries = do
   r <- try (bracket (socket AF_INET Stream defaultProtocol) close (`connect` SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1))))
   case r of
     Right () -> pure ()
-    Left e
-      | tries <= 0 -> failWith (name <> " does not listen: " <> T.pack (show (e :: IOException)))
-      | otherwise -> threadDelay 100000 >> accepting name port (tries - 1)
+    Left e -> do
+      ended <- hasEnded child
+      case () of
+        _
+          | Just why <- ended -> failWith (name <> " ended: " <> why)
+          | tries <= 0 -> failWith (name <> " does not listen: " <> T.pack (show (e :: IOException)))
+          | otherwise -> threadDelay 100000 >> accepting child name port (tries - 1)
 
 -- Measuring -------------------------------------------------------------------------------
 
@@ -156,8 +160,11 @@ measure env setting server = do
     then failWith (subjectName (serverSubject server) <> ": switches were lost, or nothing was answered")
     else pure [(sdnParams setting, M.unions [M.fromList (perOp ++ allocated ++ memory ++ [("max_rss_mb", peak / 1e6), ("cpu_s", cpu' - cpu)]), M.filterWithKey (\k _ -> k `notElem` dropped) load])]
   where
-    -- An echo comes every ten seconds.
-    duration = if settingMode setting == "idle" then max 25 (planDuration (envPlan env)) else planDuration (envPlan env)
+    -- An echo comes every ten seconds: two of them, or one where the rounds are short.
+    duration
+      | settingMode setting /= "idle" = planDuration (envPlan env)
+      | planDuration (envPlan env) < 1 = 12
+      | otherwise = max 25 (planDuration (envPlan env))
     warmup = planWarmup (envPlan env)
     dropped = ["load_cpu_s", "lost_count", "best_switch_ratio", "worst_switch_ratio", "flows_ratio", "total_unique_count", "errors_count"]
 
@@ -180,8 +187,8 @@ loading env setting server own warmup duration =
 countingInstructions :: Env -> Setting -> Subject -> IO [Measured]
 countingInstructions env setting subject = do
   own <- getExecutablePath
-  (few', before) <- counted own 1
-  (many, after) <- counted own 4
+  (few', before) <- counted own (planTrace (envPlan env))
+  (many, after) <- counted own (4 * planTrace (envPlan env))
   if many > few'
     then pure [(sdnParams setting, M.singleton "user_instructions_per_op" ((after - before) / (many - few')))]
     else failWith "callgrind: the longer run had no more answers"

@@ -12,7 +12,7 @@ module Weft.Tools.Bench.Site
   )
 where
 
-import Control.Monad (forM_, unless)
+import Control.Monad (replicateM_, unless)
 import qualified Data.ByteString as B
 import System.Directory (createDirectory, doesDirectoryExist, renameDirectory)
 import System.FilePath ((</>))
@@ -38,9 +38,11 @@ bigFile :: Env -> Int -> IO FilePath
 bigFile env size = do
   folder <- siteWith env ("big-" <> show size) $ \folder ->
     withBinaryFile (folder </> "file") WriteMode $ \handle -> do
-      forM_ [1 .. size] $ \i -> B.hPut handle (fst (B.unfoldrN 1048576 (\n -> Just (fromIntegral (n + n `div` 251), n + 1)) i))
+      replicateM_ size (B.hPut handle block)
       hFlush handle
   pure (folder </> "file")
+  where
+    block = fst (B.unfoldrN 1048576 (\n -> Just (fromIntegral (n + n `div` 251), n + 1)) (0 :: Int))
 
 -- | A folder of this name with files of these sizes in bytes. It gets its name when it is complete.
 site :: Env -> FilePath -> [(FilePath, Int)] -> IO FilePath

@@ -149,6 +149,8 @@ data Plan = Plan
     planDuration :: !Double,
     -- | Seconds of load under @strace@.
     planTrace :: !Double,
+    -- | Count system calls and instructions only where a bound needs them?
+    planNeededCounts :: !Bool,
     -- | Idle connections of the benchmark @idle@.
     planIdle :: !Int,
     -- | Connections of the benchmark @quiet@.

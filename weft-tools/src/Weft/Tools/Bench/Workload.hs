@@ -129,8 +129,8 @@ countingCalls env work server = requestLoad env cores spec server $ \load ->
 -- difference of the requests that they answered.
 countingInstructions :: Env -> Workload -> Subject -> [String] -> IO Metrics
 countingInstructions env work subject arguments = do
-  (few, before) <- counted 1
-  (many, after) <- counted 4
+  (few, before) <- counted (planTrace (envPlan env))
+  (many, after) <- counted (4 * planTrace (envPlan env))
   if many > few
     then pure (M.singleton "user_instructions_per_op" ((after - before) / (many - few)))
     else failWith "callgrind: the longer run answered no more requests"
