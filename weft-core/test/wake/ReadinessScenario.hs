@@ -10,6 +10,7 @@ import Data.IORef
 import Search
 import Simulation
 import Test.Tasty
+import Weft.Core.Events (unstamped)
 import Weft.Core.Readiness
 import Weft.Sys
 
@@ -51,7 +52,7 @@ waiting :: IO Scenario
 waiting = do
   rd <- newReadiness 7 1
   _ <- tryTakeMVar (token rd Reading)
-  let waiter = takeMVar (token rd Reading) >> void (tryPutMVar (token rd Reading) ())
+  let waiter = takeMVar (token rd Reading) >> void (tryPutMVar (token rd Reading) unstamped)
       check stuck = pure (if null stuck then Nothing else Just "a waiter was not woken by the close")
   pure (Scenario [waiter, waiter, void (shut rd)] check)
 

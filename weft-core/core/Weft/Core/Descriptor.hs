@@ -116,11 +116,11 @@ performThen :: Descriptor -> Direction -> Instant -> IO (Attempt a) -> (Outcome 
 performThen d dir deadline op next = mask_ (again >>= next)
   where
     rd = descriptorReadiness d
-    passOn = void (tryPutMVar (token rd dir) ())
+    passOn = void (tryPutMVar (token rd dir) unstamped)
     again = do
       free <- tryTakeMVar (token rd dir)
       case free of
-        Just () -> try
+        Just _ -> try
         Nothing -> do
           inTime <- waitToken d dir deadline
           if inTime then try else lastTry
@@ -207,16 +207,13 @@ waitToken d dir deadline = do
         Just resume -> do
           resume (readinessFd rd) (eventOf dir)
           wakeManager m
-      dropStamp rd dir
-      got <- if deadline == never then True <$ takeMVar (token rd dir) else waitBefore m
-      stamp <- takeStamp rd dir
-      when (stamp /= unstamped) (noteRunning (managerLatency m) stamp)
-      pure got
+      if deadline == never then True <$ (takeMVar (token rd dir) >>= noteLatency m) else waitBefore m
   where
     rd = descriptorReadiness d
     eventOf Reading = evtRead <> evtPeerClosed
     eventOf Writing = evtWrite
-    passOn = void (tryPutMVar (token rd dir) ())
+    noteLatency m stamp = when (stamp /= unstamped) (noteRunning (managerLatency m) stamp)
+    passOn = void (tryPutMVar (token rd dir) unstamped)
     -- Should the manager be stopped meanwhile, the timer comes early, and so does
     -- every token ('wakeReadiness'). The word: 0 while both may still happen, 1 when the timer came first, 2
     -- when the token did. Whoever moves it from 0 decides.
@@ -228,7 +225,8 @@ waitToken d dir deadline = do
       let settle = do
             found <- casWord cell 0 0 2
             if found == 0 then True <$ cancelTimer timer else False <$ expiredDone rd dir
-      takeMVar (token rd dir) `onException` (settle >>= \won -> unless won passOn)
+      stamp <- takeMVar (token rd dir) `onException` (settle >>= \won -> unless won passOn)
+      noteLatency m stamp
       inTime <- settle
       unless inTime passOn
       pure inTime

@@ -93,7 +93,7 @@ data Manager = Manager
     -- | What it did, for "Weft.Metrics".
     managerCounters :: !Counters,
     -- | How long after their events threads run.
-    managerLatency :: !Latency,
+    managerLatency :: {-# UNPACK #-} !Latency,
     -- | How long after they were due timers are fired. Written by the runner.
     managerLateness :: !Histogram,
     -- | What the runner does now, for the watchdog. Written by the runner.

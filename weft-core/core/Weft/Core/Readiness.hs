@@ -40,10 +40,6 @@ module Weft.Core.Readiness
     noteExpired,
     expiredDone,
     anyExpired,
-
-    -- * How late waiters are
-    dropStamp,
-    takeStamp,
   )
 where
 
@@ -62,11 +58,11 @@ data Readiness = Readiness
     -- | Distinguishes it from earlier and later users of the same number.
     readinessGeneration :: !Int,
     -- | Word 0: its use count, and the flags below, which are set by anybody and never cleared. Words 1 and 2: expired
-    -- waiters of each direction, counted up by timers and down by the waiters. Words 3 and 4: the stamp of the last event of each
-    -- direction that had one ('Stamp'), written by the dispatcher, taken by a waiter.
+    -- waiters of each direction, counted up by timers and down by the waiters.
     readinessWords :: !AtomicWords,
-    readinessReadToken :: !(MVar ()),
-    readinessWriteToken :: !(MVar ())
+    -- | The tokens hold the stamp of the event that put them, or 'unstamped'.
+    readinessReadToken :: !(MVar Stamp),
+    readinessWriteToken :: !(MVar Stamp)
   }
 
 -- | Which of the two ways data goes.
@@ -87,47 +83,31 @@ useCount rd = UseCount (readinessWords rd) 0 0
 -- | Of an open descriptor. Both tokens are there: nothing has been
 -- tried yet.
 newReadiness :: Fd -> Int -> IO Readiness
-newReadiness fd gen = Readiness fd gen <$> newAtomicWords 5 <*> newMVar () <*> newMVar ()
+newReadiness fd gen = Readiness fd gen <$> newAtomicWords 3 <*> newMVar unstamped <*> newMVar unstamped
 
 -- | The token of a direction.
-token :: Readiness -> Direction -> MVar ()
+token :: Readiness -> Direction -> MVar Stamp
 token rd Reading = readinessReadToken rd
 token rd Writing = readinessWriteToken rd
 {-# INLINE token #-}
 
--- | Note what the kernel reported and let threads try. Never blocks. The flags and stamps
+-- | Note what the kernel reported and let threads try. Never blocks. The flags
 -- are set before the tokens are put, so whoever takes a token sees them.
 deliver :: Readiness -> Stamp -> Events -> IO ()
-deliver rd stamp evs = do
-  when (stamp /= unstamped) (putStamps rd stamp evs)
-  when (evs `overlaps` (evtPeerClosed <> evtHangup <> evtUrgent)) (void (setFlags (useCount rd) (flagsOf evs)))
-  when (evs `overlaps` evtRead) (void (tryPutMVar (readinessReadToken rd) ()))
-  when (evs `overlaps` evtWrite) (void (tryPutMVar (readinessWriteToken rd) ()))
+deliver rd stamp evs = if stamp == unstamped then deliverWith unstamped rd evs else deliverStamped stamp rd evs
 {-# INLINE deliver #-}
 
-putStamps :: Readiness -> Stamp -> Events -> IO ()
-putStamps rd stamp evs = do
-  when (evs `overlaps` evtRead) (pokeWord (readinessWords rd) (stampWord Reading) stamp)
-  when (evs `overlaps` evtWrite) (pokeWord (readinessWords rd) (stampWord Writing) stamp)
-{-# NOINLINE putStamps #-}
+-- | The same of an event that has a stamp, which is allocated.
+deliverStamped :: Stamp -> Readiness -> Events -> IO ()
+deliverStamped = deliverWith
+{-# NOINLINE deliverStamped #-}
 
--- | Before a thread blocks: a stamp that is there is of an event that woke nobody.
-dropStamp :: Readiness -> Direction -> IO ()
-dropStamp rd d = do
-  stamp <- peekWord (readinessWords rd) (stampWord d)
-  when (stamp /= unstamped) (pokeWord (readinessWords rd) (stampWord d) unstamped)
-{-# INLINE dropStamp #-}
-
--- | The stamp of the event that let a waiting thread go on, if it has one; no other thread gets it.
-takeStamp :: Readiness -> Direction -> IO Stamp
-takeStamp rd d = do
-  stamp <- peekWord (readinessWords rd) (stampWord d)
-  if stamp == unstamped then pure unstamped else swapWord (readinessWords rd) (stampWord d) unstamped
-{-# INLINE takeStamp #-}
-
-stampWord :: Direction -> Int
-stampWord Reading = 3
-stampWord Writing = 4
+deliverWith :: Stamp -> Readiness -> Events -> IO ()
+deliverWith !stamp rd evs = do
+  when (evs `overlaps` (evtPeerClosed <> evtHangup <> evtUrgent)) (void (setFlags (useCount rd) (flagsOf evs)))
+  when (evs `overlaps` evtRead) (void (tryPutMVar (readinessReadToken rd) stamp))
+  when (evs `overlaps` evtWrite) (void (tryPutMVar (readinessWriteToken rd) stamp))
+{-# INLINE deliverWith #-}
 
 flagsOf :: Events -> Int
 flagsOf evs = flag evtPeerClosed flagPeerClosed .|. flag evtHangup flagHangup .|. flag evtUrgent flagUrgent
@@ -165,8 +145,8 @@ disown rd = UseCount.disown (useCount rd) >> wakeAll rd
 -- nothing to do, passes the token on.
 wakeAll :: Readiness -> IO ()
 wakeAll rd = do
-  void (tryPutMVar (readinessReadToken rd) ())
-  void (tryPutMVar (readinessWriteToken rd) ())
+  void (tryPutMVar (readinessReadToken rd) unstamped)
+  void (tryPutMVar (readinessWriteToken rd) unstamped)
 
 -- | Has it been shut?
 isShut :: Readiness -> IO Bool
@@ -175,7 +155,7 @@ isShut rd = not <$> UseCount.isOpen (useCount rd)
 -- | A message was sent in part only and its rest never will be: nothing more is to be sent. Who
 -- waits to send finds out.
 cutSending :: Readiness -> IO ()
-cutSending rd = setFlags (useCount rd) flagSendingCut >> void (tryPutMVar (readinessWriteToken rd) ())
+cutSending rd = setFlags (useCount rd) flagSendingCut >> void (tryPutMVar (readinessWriteToken rd) unstamped)
 
 -- | Has that happened?
 isSendingCut :: Readiness -> IO Bool
@@ -211,7 +191,7 @@ sawHangup rd = hasFlags (useCount rd) flagHangup
 noteExpired :: Readiness -> Direction -> IO ()
 noteExpired rd d = do
   void (addWord (readinessWords rd) (expiredWord d) 1)
-  void (tryPutMVar (token rd d) ())
+  void (tryPutMVar (token rd d) unstamped)
 
 -- | That waiter has found out.
 expiredDone :: Readiness -> Direction -> IO ()
