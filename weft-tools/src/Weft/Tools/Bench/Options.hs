@@ -151,5 +151,5 @@ quick =
       planStarts = 10,
       planFileMiB = 64,
       planReads = 60000,
-      planHybrid = 300000
+      planHybrid = 100000
     }
