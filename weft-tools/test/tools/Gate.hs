@@ -1,5 +1,6 @@
 -- |
--- What must not grow unnoticed: bytes allocated, system calls and instructions of a request of the bare pong. One client sends a request
+-- What must not grow unnoticed: bytes allocated, system calls and instructions of a request of the bare pong, and what an idle connection of it
+-- keeps alive. One client sends a request
 -- when the server has gone to sleep, so that each request takes the longest way: an event, a receive, a send, a receive that finds nothing, a wait. A
 -- client in a hurry would at times be in time for that receive, and the figures would depend on the number of idle cores. They are
 -- compared with what is recorded in @bench\/gate.txt@; timings are not. Where a change is wanted, the new figure, which the failure says, goes into
@@ -35,11 +36,23 @@ tests program =
     [ testCase "bytes allocated a request" . subject program [] $ \p port -> do
         spent <- asking port $ \ask -> do
           replicateM_ 200 ask
-          early <- allocated p
+          early <- reported "allocated_bytes" p
           replicateM_ 1000 ask
-          late <- allocated p
+          late <- reported "allocated_bytes" p
           pure ((late - early) / 1000)
         atMost "alloc_bytes_per_op" spent,
+      testCase "live bytes of an idle connection" . subject program [] $ \p port -> do
+        let many = 300 :: Int
+            besides :: Int -> IO a -> IO a
+            besides 0 act = act
+            besides n act = connected port $ \s -> do
+              sendAll s (B.pack "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+              answer <- recv s 4096
+              when (B.null answer) (assertFailure "the pong closed the connection")
+              besides (n - 1) act
+        alone <- reported "live_bytes" p
+        crowded <- besides many (threadDelay 300000 >> reported "live_bytes" p)
+        atMost "live_bytes_per_idle" ((crowded - alone) / fromIntegral many),
       testCase "system calls a request" $ do
         strace <- findExecutable "strace"
         when (strace == Nothing) (skip "there is no strace")
@@ -88,12 +101,12 @@ asking port act = connected port $ \s -> do
       when (B.null bytes) (assertFailure "the pong closed the connection")
       receive s (left - B.length bytes)
 
--- | What it has allocated since its start, by its report.
-allocated :: Running -> IO Double
-allocated p = do
+-- | A figure of its report, such as what it has allocated since its start.
+reported :: String -> Running -> IO Double
+reported figure p = do
   send' sigUSR1 p
   line <- hGetLine (output p)
-  case [rest | rest <- tails line, "\"allocated_bytes\":" `isPrefixOf` rest] of
+  case [rest | rest <- tails line, ("\"" <> figure <> "\":") `isPrefixOf` rest] of
     rest : _ | Just n <- readMaybe (takeWhile isDigit (dropWhile (not . isDigit) rest)) -> pure n
     _ -> assertFailure ("no report: " <> line)
 

@@ -122,8 +122,10 @@ performThen d dir deadline op next = mask_ (again >>= next)
       case free of
         Just _ -> try
         Nothing -> do
-          inTime <- waitToken d dir deadline
-          if inTime then try else lastTry
+          stamp <- waitToken d dir deadline
+          if stamp == unstamped
+            then try
+            else if stamp == tooLate then lastTry else noteWoken d stamp >> try
     try = do
       outcome <- insideFor attemptOnce
       case outcome of
@@ -192,13 +194,13 @@ giveBack :: Descriptor -> (IO () -> IO ()) -> IO ()
 giveBack d run = descriptorRelease d >>= run
 {-# NOINLINE giveBack #-}
 
--- | Take the token, blocking. 'False': the deadline passed, and the token is left
--- to others.
-waitToken :: Descriptor -> Direction -> Instant -> IO Bool
+-- | Take the token, blocking: the stamp of the event that put it. 'tooLate': the deadline passed, and the token is left
+-- to others. Without a deadline the last call is a tail call: a thread that waits keeps no frame of this function.
+waitToken :: Descriptor -> Direction -> Instant -> IO Stamp
 waitToken d dir deadline = do
   serving <- servingManager d
   case serving of
-    Nothing -> pure True -- closed: the caller's attempt finds out
+    Nothing -> pure unstamped -- closed: the caller's attempt finds out
     Just m -> do
       countShared (managerCounters m) Waits
       mark (managerEventLog m) Waited
@@ -207,12 +209,11 @@ waitToken d dir deadline = do
         Just resume -> do
           resume (readinessFd rd) (eventOf dir)
           wakeManager m
-      if deadline == never then True <$ (takeMVar (token rd dir) >>= noteLatency m) else waitBefore m
+      if deadline == never then takeMVar (token rd dir) else waitBefore m
   where
     rd = descriptorReadiness d
     eventOf Reading = evtRead <> evtPeerClosed
     eventOf Writing = evtWrite
-    noteLatency m stamp = when (stamp /= unstamped) (noteRunning (managerLatency m) stamp)
     passOn = void (tryPutMVar (token rd dir) unstamped)
     -- Should the manager be stopped meanwhile, the timer comes early, and so does
     -- every token ('wakeReadiness'). The word: 0 while both may still happen, 1 when the timer came first, 2
@@ -226,10 +227,17 @@ waitToken d dir deadline = do
             found <- casWord cell 0 0 2
             if found == 0 then True <$ cancelTimer timer else False <$ expiredDone rd dir
       stamp <- takeMVar (token rd dir) `onException` (settle >>= \won -> unless won passOn)
-      noteLatency m stamp
       inTime <- settle
-      unless inTime passOn
-      pure inTime
+      if inTime then pure stamp else tooLate <$ passOn
+
+-- | No stamp of an event.
+tooLate :: Stamp
+tooLate = -1
+
+-- | A thread runs that was woken by an event with a stamp.
+noteWoken :: Descriptor -> Stamp -> IO ()
+noteWoken d stamp = readRef (descriptorManager d) >>= mapM_ (\m -> noteRunning (managerLatency m) stamp)
+{-# NOINLINE noteWoken #-}
 
 -- | The living manager that serves the descriptor; the descriptor is attached to one
 -- if there is none. 'Nothing': the descriptor is closed.

@@ -72,4 +72,3 @@ percentiles ts
     total = sum ts
     at :: Double -> String
     at q = show (2 ^ length (takeWhile (< ceiling (q * fromIntegral total)) (scanl1 (+) ts)) `div` (1 :: Int)) <> " us"
-

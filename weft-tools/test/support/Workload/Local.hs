@@ -154,4 +154,3 @@ cycling = do
   before <- getNumCapabilities
   t <- forkIO . forever $ forM_ [1, 2, 4, 3] (\n -> setNumCapabilities n >> threadDelay 20000)
   pure (killThread t >> setNumCapabilities before)
-

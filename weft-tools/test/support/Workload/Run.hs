@@ -158,4 +158,3 @@ roll d n = do
   let x' = x * 6364136223846793005 + 1442695040888963407
   writeIORef d x'
   pure (((x' `shiftR` 33) `xor` (x' `shiftR` 17)) .&. 0x3fffffff `mod` n)
-

@@ -32,8 +32,8 @@ import Test.Tasty.HUnit
 import Weft.FFI.File
 import Weft.File
 import Weft.File.Engine (begin)
-import qualified Weft.Thread as Weft (threadDelay)
 import Weft.Test.Files
+import qualified Weft.Thread as Weft (threadDelay)
 
 tests :: TestTree
 tests =

@@ -25,8 +25,8 @@ import Weft.FFI.File
 import Weft.File
 import Weft.File.Engine (begin)
 import Weft.File.Types (fileFd)
-import Weft.Test.Skip (skip, testCase)
 import Weft.Test.Files
+import Weft.Test.Skip (skip, testCase)
 
 tests :: FileEngine -> TestTree
 tests engine =

@@ -18,8 +18,8 @@ import System.Posix.IO (createPipe)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.File
-import qualified Weft.Thread as W
 import Weft.Test.Files
+import qualified Weft.Thread as W
 
 tests :: TestTree
 tests =
