@@ -9,6 +9,7 @@ import qualified Programs
 import qualified Queues
 import qualified Spec.Descriptors
 import qualified Spec.Ending
+import qualified Spec.Flags
 import qualified Spec.Forked
 import qualified Spec.Interrupted
 import qualified Spec.Loops
@@ -44,6 +45,7 @@ group name n =
         Spec.Interrupted.tests scheduler,
         Spec.Descriptors.tests scheduler,
         Spec.Outside.tests scheduler,
+        Spec.Flags.tests scheduler,
         Spec.Tutorial.tests scheduler,
         Spec.Races.tests n scheduler,
         Spec.Ending.tests n,

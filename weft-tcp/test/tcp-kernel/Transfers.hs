@@ -16,8 +16,12 @@ import System.Process (readProcess)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (seconds)
-import Weft.Tcp
+import Weft.Hybrid (Hybrid, Settings (..), defaultSettings, fork, forkFromIn, run, withScheduler)
+import qualified Weft.Hybrid as Catch (finally)
+import qualified Weft.Hybrid as Hybrid (try)
+import Weft.Tcp hiding (defaultSettings)
 import Weft.Tcp.Core (secs)
+import qualified Weft.Tcp.Hybrid as Hybrid
 import Weft.Transport (deadlineIn, noDeadline)
 
 tests :: Bool -> [TestTree]
@@ -45,6 +49,9 @@ tests large =
           value <- values
       ],
     testGroup "we connect" [testCase (show n ++ " bytes, " ++ kind ++ setupName s) (client s host kind n) | s <- [plainSetup, plainSetup {offload = False}], (kind, host) <- [("IPv4", kernelAddress), ("IPv6", kernelAddress6)], n <- [1, 100000, 5000000]],
+    testGroup "hybrid threads serve" [testCase (what ++ " " ++ show n ++ " bytes, " ++ show loops ++ " loops") (withHybridServer loops (clean (peer [what, ourAddress, port, show n]))) | loops <- [1, 2], (what, port) <- [("put", "9"), ("both", "7")], n <- [1, 100000, 5000000 :: Int]],
+    testCase "hybrid threads serve many at once" (withHybridServer 2 (clean (concurrently' 20 (peer ["both", ourAddress, "7", "200000"])))),
+    testCase "hybrid threads connect" hybridClient,
     testCase "curl" curl,
     testCase "several queues" (withServer plainSetup {queues = 2} (\_ -> clean (replicateM_ 5 (peer ["both", ourAddress, "7", "1000000"])))),
     testCase "a reader that stops" (withServer plainSetup (\_ -> clean (peer ["slow", ourAddress, "19", "8000000", "3"]))),
@@ -101,6 +108,52 @@ source c = do
       let b = patternFrom at (min 65536 (n - at))
       send c noDeadline b
       go (at + B.length b) n
+
+-- | Echo (7), and discard and count (9), by hybrid threads on so many loops.
+withHybridServer :: Int -> IO a -> IO a
+withHybridServer loops act = withKernel plainSetup $ \st ->
+  withScheduler defaultSettings {settingsLoops = Just loops} $ \scheduler ->
+    bracket (mapM (start scheduler st) [(7, hybridEcho), (9, hybridSink 0)]) (mapM_ Hybrid.closeListener) (const act)
+  where
+    start scheduler st (port, serve) = do
+      l <- Hybrid.listen st Nothing port
+      l <$ forkFromIn scheduler (accepting l serve)
+    -- It ends when the listener is closed.
+    accepting l serve = do
+      r <- Hybrid.try (Hybrid.accept l)
+      case r of
+        Left e -> const (pure ()) (e :: IOError)
+        Right c -> fork (serve c `Catch.finally` Hybrid.close c) >> accepting l serve
+
+hybridEcho :: Hybrid.Socket -> Hybrid ()
+hybridEcho c = Hybrid.recv c 262144 >>= \b -> if B.null b then Hybrid.shutdownSend c else Hybrid.sendAll c b >> hybridEcho c
+
+hybridSink :: Int -> Hybrid.Socket -> Hybrid ()
+hybridSink n c = do
+  b <- Hybrid.recv c 262144
+  if B.null b
+    then Hybrid.sendAll c (C.pack (show n))
+    else do
+      unless (checkPattern n b) (Hybrid.abort c >> fail "wrong bytes")
+      hybridSink (n + B.length b) c
+
+hybridClient :: Assertion
+hybridClient = withKernel plainSetup $ \st -> clean . startPeer ["serve", kernelAddress, "5000", "1"] $ do
+  got <- run $ do
+    limit <- Hybrid.deadlineIn (seconds 60)
+    c <- Hybrid.withDeadline limit <$> Hybrid.connect st limit (fromJust (parseAddress kernelAddress)) 5000
+    fork (sendFrom c 0 >> Hybrid.shutdownSend c)
+    receiveFrom c 0 `Catch.finally` Hybrid.close c
+  got @?= n
+  where
+    n = 1000000
+    sendFrom c at = when (at < n) $ do
+      let b = patternFrom at (n - at)
+      Hybrid.sendAll c b
+      sendFrom c (at + B.length b)
+    receiveFrom c at = do
+      b <- Hybrid.recv c 100000
+      if B.null b then pure at else unless (checkPattern at b) (fail "other bytes") >> receiveFrom c (at + B.length b)
 
 -- | The kernel's counters of what must not happen stay where they are.
 clean :: IO a -> IO a

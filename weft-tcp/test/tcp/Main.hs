@@ -2,6 +2,7 @@
 -- The suite @tcp@: everything that needs no kernel.
 module Main (main) where
 
+import qualified Spec.Hybrid
 import qualified Spec.Oracle
 import qualified Spec.Replay
 import qualified Spec.Rfc
@@ -12,4 +13,4 @@ import qualified Spec.Wire
 import Test.Tasty
 
 main :: IO ()
-main = defaultMain (testGroup "tcp" [Spec.Wire.tests, Spec.Oracle.tests, Spec.Rfc.tests, Spec.Simulated.tests, Spec.Throughput.tests, Spec.Stacks.tests, Spec.Replay.tests])
+main = defaultMain (testGroup "tcp" [Spec.Wire.tests, Spec.Oracle.tests, Spec.Rfc.tests, Spec.Simulated.tests, Spec.Throughput.tests, Spec.Stacks.tests, Spec.Hybrid.tests, Spec.Replay.tests])

@@ -16,6 +16,7 @@ import System.Posix.IO (createPipe)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Hybrid
+import Weft.Hybrid.Flag
 import qualified Weft.Hybrid.STM as STM
 import qualified Weft.Socket as Weft
 
@@ -87,6 +88,16 @@ cases =
         ch <- newBoundedChannel 1
         writeBounded ch 'x'
         pure (writeBounded ch 'y', readBounded ch >>= \x -> writeBounded ch 'z' >> (\z -> [x, z] == "xz") <$> readBounded ch)
+    ),
+    ( "awaitFlag",
+      do
+        flag <- nonBlocking newFlag
+        pure (awaitFlag flag, nonBlocking (raiseFlag flag) >> awaitFlag flag >> pure True)
+    ),
+    ( "awaitFlagUntil",
+      do
+        flag <- nonBlocking newFlag
+        pure (deadlineIn (seconds 100) >>= \d -> void (awaitFlagUntil d flag), nonBlocking (raiseFlag flag) >> awaitFlag flag >> pure True)
     ),
     ("sleep", pure (sleep (seconds 100), pure True)),
     ("timeout", pure (void (timeout (seconds 100) (sleep (seconds 200))), pure True)),

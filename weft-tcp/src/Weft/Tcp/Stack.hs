@@ -33,6 +33,7 @@ module Weft.Tcp.Stack
 
     -- * Listeners
     Listening (..),
+    AcceptQueue (..),
     lookupListening,
 
     -- * Sending
@@ -61,6 +62,7 @@ import Weft.Tcp.Core.Listener
 import Weft.Tcp.Core.Secret
 import Weft.Tcp.Core.TimeWait (Waiting)
 import Weft.Tcp.Device
+import Weft.Tcp.Stack.Waker (Waker, newWaker)
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Fragments (Fragments)
 import qualified Weft.Tcp.Wire.Packet as Packet
@@ -143,9 +145,8 @@ data Socket = Socket
     socketStack :: !Stack,
     -- | Taken for the time of a step.
     socketConn :: !(MVar Conn),
-    -- | Full when the thread that receives (sends) should look again. Put by steps,
-    -- taken by that thread.
-    socketReader, socketWriter :: !(MVar ()),
+    -- | Told by steps when the thread that receives (sends) should look again.
+    socketReader, socketWriter :: !Waker,
     -- | The timer that is set. Only touched while holding 'socketConn'.
     socketTimer :: !(IORef Armed),
     -- | Where it goes once it is open, if a listener made it.
@@ -173,12 +174,19 @@ data Listening = Listening
   { listeningPort :: !Word16,
     listeningAddress :: !(Maybe Address),
     backlog :: !(IORef Backlog),
-    -- | Open, and not yet accepted.
-    acceptQueue :: !(TQueue Socket),
-    listeningClosed :: !(TVar Bool),
+    -- | Changed by atomic operations, from any thread.
+    acceptQueue :: !(IORef AcceptQueue),
+    -- | Told when there is a connection to accept, and when the listener is closed.
+    acceptWaker :: !Waker,
     -- | Itself, shared by its connections.
     listeningSelf :: !(Maybe Listening)
   }
+
+-- | Connections that are open, and not yet accepted.
+data AcceptQueue
+  = Arrived !(Seq Socket)
+  | -- | The listener is closed.
+    NoMore
 
 -- | The time of the monotonic clock, and the settings for a version of IP.
 stackEnv :: Stack -> Address -> IO Env
@@ -213,7 +221,7 @@ openingFor st env f =
 -- | A socket for a connection, in the backlog of a listener if one made it; it is not
 -- put into the table.
 newSocket :: Stack -> Flow -> Maybe Listening -> Conn -> IO Socket
-newSocket st f l c = Socket f st <$> newMVar c <*> newEmptyMVar <*> newEmptyMVar <*> newIORef Unarmed <*> pure l <*> newIORef (if isJust l then Backlogged else Held)
+newSocket st f l c = Socket f st <$> newMVar c <*> newWaker <*> newWaker <*> newIORef Unarmed <*> pure l <*> newIORef (if isJust l then Backlogged else Held)
 
 -- | Take a socket out of its listener's backlog, if it is there.
 unlist :: Socket -> IO ()

@@ -14,7 +14,6 @@ module Weft.Tcp.Stack.Step
 where
 
 import Control.Concurrent.MVar
-import Control.Concurrent.STM
 import Control.Exception (mask_, onException)
 import Control.Monad (forM_, forever, void)
 import Data.ByteString (ByteString)
@@ -25,6 +24,7 @@ import Weft.Tcp.Core.Secret (Flow (..))
 import Weft.Tcp.Core.State (choices)
 import Weft.Tcp.Core.TimeWait (compact)
 import Weft.Tcp.Stack
+import Weft.Tcp.Stack.Waker (wake)
 import qualified Weft.Timer as Timer
 
 -- | One event. What was received is returned. Never blocks but for another step of the
@@ -61,19 +61,26 @@ perform sock c actions = forM_ actions $ \case
 notify :: Socket -> [Action] -> IO ()
 notify sock actions = forM_ actions $ \case
   Notify s -> case s of
-    Connected -> wake socketWriter >> opened
-    Readable -> wake socketReader
-    Urgent -> wake socketReader
-    Writable -> wake socketWriter
+    Connected -> wake (socketWriter sock) >> opened
+    Readable -> wake (socketReader sock)
+    Urgent -> wake (socketReader sock)
+    Writable -> wake (socketWriter sock)
     -- A connection leaves the backlog when it is accepted, or ends before.
     Soft e -> forM_ (stackSoftErrors (settings (socketStack sock))) (\tell -> tell (socketFlow sock) e)
-    Ended _ -> wake socketReader >> wake socketWriter >> unlist sock
+    Ended _ -> wake (socketReader sock) >> wake (socketWriter sock) >> unlist sock
   _ -> pure ()
   where
-    wake f = void (tryPutMVar (f sock) ())
     opened = forM_ (socketListener sock) $ \l -> do
       count (socketStack sock) Accepted
-      atomically (writeTQueue (acceptQueue l) sock)
+      taken <- atomicModifyIORef' (acceptQueue l) $ \q -> case q of
+        Arrived socks -> (Arrived (socks Seq.|> sock), True)
+        NoMore -> (q, False)
+      if taken then wake (acceptWaker l) else discard
+    -- The listener was closed while the connection was opened.
+    discard = do
+      unlist sock
+      atomicWriteIORef (socketHolder sock) Released
+      void (apply sock Abort)
 
 -- | One timer a connection. A deadline that moved later keeps the old timer, which then
 -- finds nothing due and is set again.

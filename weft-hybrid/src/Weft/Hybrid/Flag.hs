@@ -1,0 +1,153 @@
+-- |
+-- Event flags: anybody raises one (a GHC thread, a callback, a loop of another library), and
+-- hybrid threads wait for it. A library that has operations which may have to wait tells
+-- hybrid threads by a flag that trying again may be worth it; no thread of GHC's stands between.
+--
+-- > -- Try until there is a result.
+-- > perform :: Flag -> IO (Maybe a) -> Hybrid a
+-- > perform flag attempt = do
+-- >   r <- nonBlocking (lowerFlag flag >> attempt)
+-- >   maybe (awaitFlag flag >> perform flag attempt) pure r
+--
+-- Whoever changes what the attempt looks at raises the flag after that. The flag is lowered
+-- before the attempt, so what changes later is not missed.
+--
+-- @
+--   lowered    -> raised     'raiseFlag'
+--              -> waiting    'awaitFlag': a thread waits
+--   waiting    -> waiting    another thread waits; one is interrupted, or its time is over
+--              -> lowered    the last one of those
+--              -> raised     'raiseFlag', which resumes all of them, each on the loop where it waits
+--   raised     -> lowered    'lowerFlag'; 'awaitFlag', which does not wait then
+-- @
+--
+-- All moves are compare-and-swaps. A raised flag stays raised when threads were resumed: one
+-- that tried before and waits now tries again. So several threads may wait for one flag, if
+-- each that leaves something for the others raises it again.
+--
+-- @since 0.1.0
+module Weft.Hybrid.Flag
+  ( Flag,
+    newFlag,
+    raiseFlag,
+    lowerFlag,
+    awaitFlag,
+    awaitFlagUntil,
+  )
+where
+
+import Control.Monad (forM_, unless, void, when)
+import qualified Data.IntMap.Strict as IntMap
+import Weft.Core.Manager (addOwnTimer)
+import Weft.Core.Time (Instant, never)
+import Weft.Core.Timer (cancelTimer)
+import Weft.Hybrid.Monad
+import Weft.Hybrid.Park
+import Weft.Hybrid.Trace
+import Weft.Sys (Ref, casRef, mask_, newRef, readRef)
+
+-- | An event flag. A lowered flag that no thread waits for takes two words.
+newtype Flag = Flag (Ref Contents)
+  deriving (Eq)
+
+-- | Threads wait only while it is lowered.
+data Contents = Contents
+  { isRaised :: !Bool,
+    -- | In the registry of "Weft.Hybrid.Blocked"?
+    isRegistered :: !Bool,
+    threads :: !(IntMap.IntMap Waits)
+  }
+
+-- | A thread, its loop, and what it goes on with.
+data Waits = Waits !Loop !Waiter Task
+
+-- | A lowered flag.
+newFlag :: IO Flag
+newFlag = let !c = lowered in Flag <$> newRef c
+
+lowered :: Contents
+lowered = Contents False False IntMap.empty
+
+-- | Raise it: threads that wait go on. From any thread, and from callbacks; it does not block. A
+-- full memory barrier, whatever the flag was.
+raiseFlag :: Flag -> IO ()
+raiseFlag (Flag ref) = mask_ go
+  where
+    go = do
+      c <- readRef ref
+      let !c' = if isRaised c then c else c {isRaised = True, threads = IntMap.empty}
+      ok <- casRef ref c c'
+      if ok then unless (isRaised c) (mapM_ wake (threads c)) else go
+    wake (Waits l w task) = resume (toLoop l) w task
+
+-- | Lower it, whatever it was: from now on it is raised if something new has happened.
+lowerFlag :: Flag -> IO ()
+lowerFlag (Flag ref) = go
+  where
+    go = do
+      c <- readRef ref
+      when (isRaised c) $ do
+        let !c' = c {isRaised = False}
+        ok <- casRef ref c c'
+        unless ok go
+
+-- | Wait until it is raised, and lower it.
+awaitFlag :: Flag -> Hybrid ()
+awaitFlag (Flag ref) = call $ \l ctx k -> do
+  number <- newNumber
+  transact (queueOf ref) l ctx $ \c ->
+    if isRaised c
+      then Go c {isRaised = False} (pure $! k ())
+      else Wait number (\w -> c {threads = IntMap.insert number (Waits l w k) (threads c)})
+
+-- | 'awaitFlag' until an instant at most: whether it was raised in time.
+awaitFlagUntil :: Instant -> Flag -> Hybrid Bool
+awaitFlagUntil deadline flag
+  | deadline == never = True <$ awaitFlag flag
+  | otherwise = call $ \l ctx k -> awaitBefore deadline flag k l ctx
+
+awaitBefore :: Instant -> Flag -> (Bool -> Trace) -> Loop -> Context -> IO Trace
+awaitBefore deadline flag@(Flag ref) k l ctx = do
+  before <- readRef ref
+  if isRaised before
+    then lowerFlag flag >> (pure $! k True)
+    else do
+      number <- newNumber
+      -- Before the thread can be resumed elsewhere. It fires on this loop, so not before the end of this.
+      timer <- addOwnTimer (loopManager l) deadline (expired number)
+      let stop = void (cancelTimer timer)
+      transact (queueOf ref) l ctx $ \c ->
+        if isRaised c
+          then Go c {isRaised = False} (stop >> (pure $! k True))
+          else Wait number (\w -> c {threads = IntMap.insert number (Waits l w (resumed stop)) (threads c)})
+  where
+    resumed stop () = Call (\_ _ -> stop >> (pure $! k True))
+    expired number = do
+      found <- takeOut ref number
+      forM_ found $ \(Waits _ w _) -> do
+        early <- isEarly l deadline
+        resume (onLoop l) w (if early then \() -> Call (awaitBefore deadline flag k) else \() -> k False)
+
+-- | Take the thread with that number out, if it waits.
+takeOut :: Ref Contents -> Int -> IO (Maybe Waits)
+takeOut ref number = do
+  c <- readRef ref
+  case IntMap.lookup number (threads c) of
+    Nothing -> pure Nothing
+    found -> do
+      let !c' = c {threads = IntMap.delete number (threads c)}
+      ok <- casRef ref c c'
+      if ok then pure found else takeOut ref number
+
+queueOf :: Ref Contents -> WaitQueue Contents
+queueOf ref =
+  WaitQueue
+    { queueState = ref,
+      queueRemove = \_ number c ->
+        if IntMap.member number (threads c)
+          then Just (c {threads = IntMap.delete number (threads c)}, pure ())
+          else Nothing,
+      queueWaiters = \c -> [(number, w) | (number, Waits _ w _) <- IntMap.toList (threads c)],
+      queueRegistered = isRegistered,
+      queueSetRegistered = \b c -> c {isRegistered = b}
+    }
