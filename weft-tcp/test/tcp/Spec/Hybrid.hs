@@ -22,8 +22,8 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Hybrid (Hybrid, bracket, defaultSettings, finally, fork, forkFromIn, forkThread, killThread, mask_, milliseconds, newEmptyMVar, nonBlocking, putMVar, readMVar, runIn, seconds, settingsLoops, settingsOnException, sleep, try, wait, waitCatch, withScheduler, yield)
 import Weft.Hybrid.Scheduler (Scheduler, startScheduler, stopScheduler)
-import qualified Weft.Tcp as Tcp
 import Weft.Tcp (Address, Config (..), Policy (..), Stack, StackSettings (..), closeStack, connections, defaultConfig, newStack, parseAddress)
+import qualified Weft.Tcp as Tcp
 import Weft.Tcp.Core (millis, secs)
 import Weft.Tcp.Core.Listener (Decision (..))
 import Weft.Tcp.Device (pairOfDevices)
