@@ -5,7 +5,9 @@
 -- connection, files read asynchronously, a cache of its own, every error an exception in the
 -- thread that it concerns. GET and HEAD of the files below a folder.
 --
--- > hybrid-web DIR [--port PORT] [--cache MB] +RTS -N
+-- > hybrid-web DIR [--port PORT] [--cache MB] [--stack tun:NAME,ADDRESS] +RTS -N
+--
+-- With @--stack@ it is served from a TCP/IP stack in the program (section 4.8), on a TUN device.
 module Main (main) where
 
 import Control.Concurrent (forkOn, getNumCapabilities)
@@ -17,6 +19,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
 import Data.Char (isAlphaNum, isAscii, isAsciiUpper, toLower)
 import Data.IORef
+import Data.List (stripPrefix)
 import qualified Data.Map.Strict as Map
 import Data.Sequence (Seq, ViewL (..), viewl, (|>))
 import Data.String (fromString)
@@ -33,10 +36,14 @@ import System.IO.Error (isDoesNotExistError, isFullError, isPermissionError)
 import Weft.Hybrid
 import Weft.Hybrid.File
 import qualified Weft.Socket as Weft
+import Weft.Tcp (Address, parseAddress, showAddress, withStack)
+import qualified Weft.Tcp as Tcp (defaultSettings)
+import Weft.Tcp.Device.Tun (openTun, tunNamed)
+import qualified Weft.Tcp.Hybrid as Tcp
 
 -- Options ------------------------------------------------------------------------------
 
-data Options = Options {folder :: FilePath, host :: String, port :: Int, cacheMB :: Int}
+data Options = Options {folder :: FilePath, host :: String, port :: Int, cacheMB :: Int, stack :: Maybe (String, Address)}
 
 options :: O.Parser Options
 options =
@@ -45,10 +52,39 @@ options =
     <*> strOption (long "host" <> metavar "ADDRESS" <> value "127.0.0.1" <> showDefault <> help "IPv4 address to listen on")
     <*> option auto (long "port" <> metavar "PORT" <> value 8080 <> showDefault <> help "Port; 0 lets the system choose")
     <*> option auto (long "cache" <> metavar "MB" <> value 100 <> showDefault <> help "Memory for the contents of files")
+    <*> optional (option (eitherReader tunAndAddress) (long "stack" <> metavar "tun:NAME,ADDRESS" <> help "Serve from a TCP/IP stack in the program, at this address of a TUN device, instead of --host"))
+
+tunAndAddress :: String -> Either String (String, Address)
+tunAndAddress text = case break (== ',') <$> stripPrefix "tun:" text of
+  Just (name, ',' : digits) | Just address <- parseAddress digits, not (null name) -> Right (name, address)
+  _ -> Left ("tun:NAME,ADDRESS is wanted, not " <> show text)
 
 main :: IO ()
 main = do
   opts <- execParser (info (options <**> helper) (progDesc "Serve a folder over HTTP with hybrid threads; cores by +RTS -N"))
+  root <- run (openDirectory (folder opts))
+  site <- Site root <$> newCache (1000000 * cacheMB opts)
+  maybe (onKernel opts site) (onStack opts site) (stack opts)
+
+-- | An acceptor on each loop; its connections stay there while the loops are equally busy.
+serve :: Options -> Site -> String -> [Hybrid (Hybrid Connection)] -> IO ()
+serve opts site bound listeners = do
+  putStrLn ("hybrid-web: serving " <> folder opts <> " at http://" <> bound <> "/") >> hFlush stdout
+  ended <- GHC.newEmptyMVar
+  forM_ (zip [0 ..] listeners) $ \(core, listening) ->
+    forkOn core (run (listening >>= acceptor site) `finally` GHC.putMVar ended ())
+  GHC.takeMVar ended
+
+onStack :: Options -> Site -> (String, Address) -> IO ()
+onStack opts site (name, address) = do
+  cores <- getNumCapabilities
+  device <- openTun (tunNamed name)
+  withStack (Tcp.defaultSettings [address]) device $ \st -> do
+    listener <- Tcp.listen st Nothing (fromIntegral (port opts))
+    serve opts site (showAddress address <> ":" <> show (Tcp.listenerPort listener)) (replicate cores (pure (stackConnection <$> Tcp.accept listener)))
+
+onKernel :: Options -> Site -> IO ()
+onKernel opts site = do
   cores <- getNumCapabilities
   addresses <- Weft.getAddrInfo (Just numeric) (Just (host opts)) (Just (show (port opts)))
   first <- case addresses of
@@ -56,14 +92,7 @@ main = do
     [] -> die ("hybrid-web: no address: " <> host opts)
   bound <- Weft.getSocketName first
   others <- forM [2 .. cores] (const (listenOn bound))
-  root <- run (openDirectory (folder opts))
-  cache <- newCache (1000000 * cacheMB opts)
-  putStrLn ("hybrid-web: serving " <> folder opts <> " at http://" <> show bound <> "/") >> hFlush stdout
-  -- An acceptor on each loop; its connections stay there while the loops are equally busy.
-  ended <- GHC.newEmptyMVar
-  forM_ (zip [0 ..] (first : others)) $ \(core, listening) ->
-    forkOn core (run (fromSocket listening >>= acceptor (Site root cache)) `finally` GHC.putMVar ended ())
-  GHC.takeMVar ended
+  serve opts site (show bound) [(\s -> kernelConnection . fst <$> accept s) <$> fromSocket listening | listening <- first : others]
   where
     numeric = Weft.defaultHints {Weft.addrFlags = [Weft.AI_NUMERICHOST, Weft.AI_NUMERICSERV], Weft.addrFamily = Weft.AF_INET, Weft.addrSocketType = Weft.Stream}
 
@@ -80,16 +109,29 @@ listenOn address = do
 
 data Site = Site Directory Cache
 
+-- | What a connection can do, whichever stack carries it.
+data Connection = Connection
+  { receiveUntil :: Instant -> Int -> Hybrid ByteString,
+    sendUntil :: Instant -> ByteString -> Hybrid (),
+    endSending, closeIt :: Hybrid ()
+  }
+
+kernelConnection :: Socket -> Connection
+kernelConnection s = Connection (\d -> recv (withDeadline d s)) (\d -> sendAll (withDeadline d s)) (shutdown s ShutdownSend) (close s)
+
+stackConnection :: Tcp.Socket -> Connection
+stackConnection s = Connection (\d -> Tcp.recv (Tcp.withDeadline d s)) (\d -> Tcp.sendAll (Tcp.withDeadline d s)) (Tcp.shutdownSend s) (Tcp.close s)
+
 -- | When there are no descriptors left, those who have some are given time to close them.
-acceptor :: Site -> Socket -> Hybrid ()
-acceptor site listener = forever $ do
-  r <- try (accept listener)
+acceptor :: Site -> Hybrid Connection -> Hybrid ()
+acceptor site accepting = forever $ do
+  r <- try accepting
   case r of
-    Right (sock, _peer) -> fork (connection site sock `finally` close sock)
+    Right sock -> fork (connection site sock `finally` closeIt sock)
     Left e -> when (isFullError e) (sleep (milliseconds 20)) >> yield
 
 -- | Requests one after the other. A client that goes, or is too slow, ends it.
-connection :: Site -> Socket -> Hybrid ()
+connection :: Site -> Connection -> Hybrid ()
 connection site sock = go B.empty `catch` gone
   where
     gone :: IOError -> Hybrid ()
@@ -106,20 +148,20 @@ connection site sock = go B.empty `catch` gone
             when (keepAlive request) (go rest)
 
 -- | What was refused may have more behind it, which would make the kernel drop the answer.
-lingering :: Socket -> Hybrid ()
+lingering :: Connection -> Hybrid ()
 lingering sock = do
-  shutdown sock ShutdownSend
+  endSending sock
   limit <- deadlineIn (seconds 2)
-  let drain = recv (withDeadline limit sock) 65536 >>= \bytes -> unless (B.null bytes) drain
+  let drain = receiveUntil sock limit 65536 >>= \bytes -> unless (B.null bytes) drain
   drain
 
 -- | The head of the next request, and what came behind it. A minute may pass before it begins,
 -- then it has to be complete in ten seconds.
-readHead :: Socket -> ByteString -> Hybrid (Maybe (Either Status (ByteString, ByteString)))
+readHead :: Connection -> ByteString -> Hybrid (Maybe (Either Status (ByteString, ByteString)))
 readHead sock before
   | B.null before = do
     limit <- deadlineIn (seconds 60)
-    bytes <- recv (withDeadline limit sock) 4096
+    bytes <- receiveUntil sock limit 4096
     if B.null bytes then pure Nothing else begun bytes
   | otherwise = begun before
   where
@@ -129,7 +171,7 @@ readHead sock before
       | not (B.null end), B.length found <= longestHead = pure (Just (Right (found <> "\r\n\r\n", B.drop 4 end)))
       | B.length found > longestHead = pure (Just (Left requestHeaderFieldsTooLarge431))
       | otherwise = do
-        more <- recv (withDeadline limit sock) 4096
+        more <- receiveUntil sock limit 4096
         if B.null more then pure Nothing else go (bytes <> more) limit
       where
         (found, end) = B.breakSubstring "\r\n\r\n" bytes
@@ -137,11 +179,11 @@ readHead sock before
     longestHead = 32768
 
 -- | A minute for each 64 KiB at most.
-sendSlowly :: Socket -> ByteString -> Hybrid ()
+sendSlowly :: Connection -> ByteString -> Hybrid ()
 sendSlowly sock bytes = unless (B.null bytes) $ do
   limit <- deadlineIn (seconds 60)
   let (now, later) = B.splitAt 65536 bytes
-  sendAll (withDeadline limit sock) now
+  sendUntil sock limit now
   sendSlowly sock later
 
 -- Requests -------------------------------------------------------------------------------
@@ -185,7 +227,7 @@ requestHead = do
 -- Answers ----------------------------------------------------------------------------------
 
 -- | The file, or what is the matter with it; the connection goes on.
-respond :: Site -> Socket -> Request -> Hybrid ()
+respond :: Site -> Connection -> Request -> Hybrid ()
 respond (Site root cache) sock request = do
   now <- nonBlocking getMonotonicTime
   cached <- nonBlocking (lookupCache cache now (path request))
@@ -270,7 +312,7 @@ textOf :: Status -> ByteString
 textOf status = statusMessage status <> "\n"
 
 -- | An answer after which the connection ends.
-complain :: Socket -> Status -> Hybrid ()
+complain :: Connection -> Status -> Hybrid ()
 complain sock status = sendSlowly sock (headOf status ("Connection: close" : allow) (textOf status) <> textOf status)
   where
     allow = ["Allow: GET, HEAD" | status == methodNotAllowed405]

@@ -9,6 +9,9 @@
  *     as its last arguments, and a load on it: send (the source sends), receive, rr, flood.
  *     With -r a second namespace lies between, behind a relay of two TUN devices that
  *     delays each way and loses packets; COMMAND "kernel" is then `tcp-peer serve` there.
+ *   tcp-peer trial -m web [-k] [...] -- COMMAND...
+ *     a web server: COMMAND gets "--port 80 --stack tun:weft0,10.9.1.2", or with -k, which includes -r,
+ *     "--port 80 --host 10.9.0.2" behind the relay. The load asks for /f0 to /f255 at random.
  *
  * Prints one line of JSON. The server has the first core, the client the second. */
 #define _GNU_SOURCE
@@ -293,21 +296,52 @@ static int by_size(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static void request_response(void) {
+/* Of the web server: the size of an answer, head and body, which is the same for all files. */
+static int answer_size(void) {
+  const char *request = "GET /f0 HTTP/1.1\r\nHost: weft\r\nConnection: close\r\n\r\n";
+  char buffer[65536];
+  int fd = connect_to(target, 80), size = 0;
+  ssize_t n;
+  if (fd < 0 || write(fd, request, strlen(request)) < 0) fail("web server");
+  while ((n = read(fd, buffer, sizeof buffer)) > 0) {
+    if (size == 0 && strncmp(buffer, "HTTP/1.1 200", 12) != 0) {
+      fprintf(stderr, "tcp-peer: no page: %.60s\n", buffer);
+      exit(1);
+    }
+    size += n;
+  }
+  close(fd);
+  return size;
+}
+
+/* What is asked for next. */
+static int next_request(int web, char *message, int size) {
+  static uint64_t r = 88172645463325252ull;
+  if (!web) return size;
+  r ^= r << 13;
+  r ^= r >> 7;
+  r ^= r << 17;
+  return snprintf(message, size, "GET /f%d HTTP/1.1\r\nHost: weft\r\n\r\n", (int)(r >> 40 & 255));
+}
+
+static void request_response(int web) {
+  int expected = web ? answer_size() : 64, port = web ? 80 : 7;
   int poller = epoll_create1(0), *fds = calloc(connections, sizeof *fds), *got = calloc(connections, sizeof *got);
   double *sent = calloc(connections, sizeof *sent), begin, cpu = 0, warm = window / 4;
   long most = 20000000, n = 0;
   float *times = malloc(most * sizeof *times);
-  char message[64] = {1}, buffer[4096];
+  char message[64] = {1};
+  static char buffer[65536];
   for (int i = 0; i < connections; i++) {
     struct epoll_event e = {.events = EPOLLIN, .data.u32 = i};
-    if ((fds[i] = connect_to(target, 7)) < 0) fail("connect");
+    if ((fds[i] = connect_to(target, port)) < 0) fail("connect");
     epoll_ctl(poller, EPOLL_CTL_ADD, fds[i], &e);
   }
   begin = seconds_now();
   for (int i = 0; i < connections; i++) {
     sent[i] = begin;
-    if (write(fds[i], message, sizeof message) != sizeof message) fail("write");
+    int size = next_request(web, message, sizeof message);
+    if (write(fds[i], message, size) != size) fail("write");
   }
   for (int counting = 0;;) {
     struct epoll_event ready[64];
@@ -318,12 +352,13 @@ static void request_response(void) {
       int i = ready[j].data.u32;
       ssize_t r = read(fds[i], buffer, sizeof buffer);
       if (r <= 0) fail("the connection ended");
-      if ((got[i] += r) < (int)sizeof message) continue;
+      if ((got[i] += r) < expected) continue;
       got[i] = 0;
       now = seconds_now();
       if (counting && n < most) times[n++] = now - sent[i];
       sent[i] = now;
-      if (write(fds[i], message, sizeof message) != sizeof message) fail("write");
+      int size = next_request(web, message, sizeof message);
+      if (write(fds[i], message, size) != size) fail("write");
     }
     if (!counting && now - begin >= warm) {
       counting = 1;
@@ -441,19 +476,20 @@ static pid_t start(int core, char **command) {
 
 static int trial(int argc, char **argv) {
   const char *mode = "send";
-  int option, offload = 0, relayed = 0, outer, r1 = -1, r2 = -1;
+  int option, offload = 0, relayed = 0, outer, r1 = -1, r2 = -1, web = 0, on_kernel = 0;
   double delay = 0, loss = 0;
   uint64_t seed = 1;
   char *command[64];
   int n = 0, kernel;
   pid_t relaying = 0;
   window = 2;
-  while ((option = getopt(argc, argv, "m:c:s:ord:l:S:")) != -1) switch (option) {
+  while ((option = getopt(argc, argv, "m:c:s:orkd:l:S:")) != -1) switch (option) {
       case 'm': mode = optarg; break;
       case 'c': connections = atoi(optarg); break;
       case 's': window = atof(optarg); break;
       case 'o': offload = 1; break;
       case 'r': relayed = 1; break;
+      case 'k': on_kernel = relayed = 1; break;
       case 'd': delay = atof(optarg) / 1e3; break;
       case 'l': loss = atof(optarg); break;
       case 'S': seed = strtoull(optarg, NULL, 10); break;
@@ -461,7 +497,8 @@ static int trial(int argc, char **argv) {
     }
   if (optind >= argc) return 2;
   for (; optind < argc && n < 56; optind++) command[n++] = argv[optind];
-  kernel = strcmp(command[0], "kernel") == 0;
+  web = strcmp(mode, "web") == 0;
+  kernel = strcmp(command[0], "kernel") == 0 || (web && on_kernel);
   signal(SIGPIPE, SIG_IGN);
   shell("ip link set lo up");
   outer = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
@@ -481,22 +518,37 @@ static int trial(int argc, char **argv) {
   if (kernel) {
     if (!relayed) return 2;
     target = "10.9.0.2";
-    command[0] = "/proc/self/exe";
-    command[1] = "serve";
-    command[2] = "10.9.0.2";
-    command[3] = NULL;
+    if (web) {
+      command[n++] = "--port";
+      command[n++] = "80";
+      command[n++] = "--host";
+      command[n++] = "10.9.0.2";
+      command[n] = NULL;
+    } else {
+      command[0] = "/proc/self/exe";
+      command[1] = "serve";
+      command[2] = "10.9.0.2";
+      command[3] = NULL;
+    }
   } else {
     shell("ip tuntap add dev weft0 mode tun && ip addr add 10.9.1.1/24 dev weft0 && ip link set weft0 txqueuelen 10000 up");
-    command[n++] = "weft0";
-    command[n++] = "10.9.1.2";
-    command[n++] = offload ? "offload" : "plain";
+    if (web) {
+      command[n++] = "--port";
+      command[n++] = "80";
+      command[n++] = "--stack";
+      command[n++] = "tun:weft0,10.9.1.2";
+    } else {
+      command[n++] = "weft0";
+      command[n++] = "10.9.1.2";
+      command[n++] = offload ? "offload" : "plain";
+    }
     command[n] = NULL;
   }
   server_pid = start(0, command);
   if (setns(outer, CLONE_NEWNET) < 0) fail("setns");
   pin(1);
   for (int i = 0;; i++) {
-    int fd = connect_to(target, 7);
+    int fd = connect_to(target, web ? 80 : 7);
     if (fd >= 0) {
       close(fd);
       break;
@@ -509,7 +561,8 @@ static int trial(int argc, char **argv) {
   }
   if (strcmp(mode, "send") == 0) bulk(1);
   else if (strcmp(mode, "receive") == 0) bulk(0);
-  else if (strcmp(mode, "rr") == 0) request_response();
+  else if (strcmp(mode, "rr") == 0) request_response(0);
+  else if (web) request_response(1);
   else if (strcmp(mode, "flood") == 0) under_flood();
   else return 2;
   fflush(stdout);
@@ -521,6 +574,6 @@ static int trial(int argc, char **argv) {
 int main(int argc, char **argv) {
   if (argc >= 3 && strcmp(argv[1], "serve") == 0) serve(argv[2]);
   if (argc >= 3 && strcmp(argv[1], "trial") == 0) return trial(argc - 1, argv + 1);
-  fprintf(stderr, "tcp-peer serve ADDRESS | trial [-m MODE] [-c N] [-s SECONDS] [-o] [-r] [-d MS] [-l LOSS] [-S SEED] -- COMMAND...\n");
+  fprintf(stderr, "tcp-peer serve ADDRESS | trial [-m MODE] [-c N] [-s SECONDS] [-o] [-r] [-k] [-d MS] [-l LOSS] [-S SEED] -- COMMAND...\n");
   return 2;
 }

@@ -3,6 +3,7 @@
 --
 -- @DEVICE ADDRESS offload|plain@: on a TUN device, echo on port 7, a sink on 9 and a source on 19 (@N@ and a newline are answered by
 -- N bytes). @idle N@: what each of N established connections that do nothing takes, from a peer in the program, as JSON.
+-- @tails N@: how many of N bursts whose last segments were lost had to wait for a timeout, in simulated time, as JSON.
 module Main (main) where
 
 import Control.Concurrent
@@ -10,13 +11,19 @@ import Control.Exception (SomeException, finally, try)
 import Control.Monad
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import Data.Bits (shiftR)
 import Data.IORef
-import Data.Word (Word32)
+import qualified Data.Map.Strict as Map
+import Data.Word (Word32, Word64)
 import GHC.Stats
 import System.CPUTime (getCPUTime)
 import System.Environment (getArgs)
 import System.Mem (performMajorGC)
 import Weft.Tcp
+import Weft.Tcp.Core (Action (..), Conn, Env (..), Event (..), Instant (..), Opening (..), never, nextTimer, open, step)
+import Weft.Tcp.Core.Open (passiveOpen)
+import Weft.Tcp.Core.State (Phase (AfterTimeout))
+import Weft.Tcp.Core.Summary (summary)
 import Weft.Tcp.Device
 import Weft.Tcp.Device.Tun
 import Weft.Tcp.Wire.Options
@@ -30,8 +37,9 @@ main = do
   args <- getArgs
   case args of
     ["idle", n] -> idle (read n)
+    ["tails", n] -> tails (read n)
     [name, text, offload] | Just address <- parseAddress text -> serve name address (offload == "offload")
-    _ -> fail "DEVICE ADDRESS offload|plain, or: idle N"
+    _ -> fail "DEVICE ADDRESS offload|plain, or: idle N, tails N"
 
 -- Serving ----------------------------------------------------------------------------------
 
@@ -39,11 +47,11 @@ serve :: String -> Address -> Bool -> IO ()
 serve name address offload = do
   device <- openTun (TunSettings name offload 1)
   withStack (defaultSettings [address]) device $ \st -> do
-    forM_ [(9, sink), (19, source), (7, echo)] $ \(port, act) -> do
+    forM_ [(9, sink), (19, source), (7, echo)] $ \(port, answer) -> do
       l <- listen st Nothing port
       forkIO . forever $ do
         c <- accept l
-        forkIO (void (try (act c) :: IO (Either SomeException ())) `finally` close c)
+        forkIO (void (try (answer c) :: IO (Either SomeException ())) `finally` close c)
     forever (threadDelay 1000000000)
 
 sink, source, echo :: Socket -> IO ()
@@ -111,6 +119,80 @@ idle n = do
           V4 a <- Packet.packetDestination p ->
           Just ((fromIntegral a - 0x0b000000) * 50000 + fromIntegral (Segment.destinationPort v) - 1024, seqNumber (Segment.segment v))
       _ -> Nothing
+
+-- Lost tails -------------------------------------------------------------------------------
+
+-- | Bursts of ten segments, the initial window, each on a connection of its own, over 25 ms each way: of each the last one to three
+-- segments are lost, and of everything else one packet in a hundred, in both directions. Everything follows from the number of bursts.
+tails :: Int -> IO ()
+tails n = putStrLn ("{\"tails\": " ++ show n ++ ", \"tail_timeout_ratio\": " ++ show (fromIntegral (length (filter id late)) / fromIntegral n :: Double) ++ "}")
+  where
+    late = map burst [1 .. n]
+    burst k = hadTimeout (settle (act True (UserSend [B.replicate 14480 65]) (begin (fromIntegral k)) {dataSent = 0, arriving = 9 - k `mod` 3}))
+    begin seed =
+      let (a, out) = open (Env (Instant 0) conf) (Opening 1 1 1480 536)
+          w0 = World 0 0 Map.empty a Nothing seed False 0 10
+       in settle (emit True out w0)
+
+-- | Two connections, the sender's first, and what is to happen, by time and number.
+data World = World
+  { time, stamp :: !Int,
+    agenda :: !(Map.Map (Int, Int) (Bool, Maybe Segment)),
+    sender :: !Conn,
+    receiver :: !(Maybe Conn),
+    random :: !Word64,
+    hadTimeout :: !Bool,
+    -- | Segments with data since the burst began, and of those the first so many arrive.
+    dataSent, arriving :: !Int
+  }
+
+conf :: Config
+conf = defaultConfig
+
+-- | Until all is acknowledged and nothing is on the way.
+settle :: World -> World
+settle w0 = case Map.minViewWithKey (agenda w0) of
+  Nothing -> w0
+  Just (((t, _), (toReceiver, what)), rest) -> settle (happen toReceiver what w0 {time = t, agenda = rest})
+  where
+    happen toReceiver what w = case what of
+      Nothing -> act (not toReceiver) Tick w
+      Just s
+        | toReceiver, Nothing <- receiver w -> let (c, out) = passiveOpen (Env (Instant (time w)) conf) (Opening 9 9 1480 536) s in emit False (map Transmit out) w {receiver = Just c}
+        | otherwise -> act (not toReceiver) (Arrive [s]) w
+
+-- | An event at the sender ('True') or the receiver.
+act :: Bool -> Event -> World -> World
+act bySender event w
+  | bySender = let (c, out) = step env event (sender w) in note (emit True out w {sender = c})
+  | Just r <- receiver w =
+    let (c, out) = step env event r
+        (c', out') = step env (UserReceive 1000000) c
+     in emit False (out ++ out') w {receiver = Just c'}
+  | otherwise = w
+  where
+    env = Env (Instant (time w)) conf
+    note x = case summaryPhase (summary (sender x)) of
+      AfterTimeout _ -> x {hadTimeout = True}
+      _ -> x
+
+-- | Put what is sent on the way, and the next timer.
+emit :: Bool -> [Action] -> World -> World
+emit bySender out w0 = timer (foldl one w0 [s | Transmit s <- out])
+  where
+    one w s
+      | isData && dataSent w >= arriving w && dataSent w < 10 = counted
+      | Segment.has Segment.syn (flags s) || draw `mod` 100 /= 0 = at (time w + 25000) (bySender, Just s) counted
+      | otherwise = counted
+      where
+        isData = bySender && Segment.payloadLength s > 0
+        draw = x `shiftR` 33
+        x = random w * 6364136223846793005 + 1442695040888963407
+        counted = w {random = x, dataSent = dataSent w + (if isData then 1 else 0)}
+    timer w = case nextTimer <$> (if bySender then Just (sender w) else receiver w) of
+      Just due@(Instant t) | due /= never -> at (max (time w) t) (not bySender, Nothing) w
+      _ -> w
+    at t what w = w {agenda = Map.insert (t, stamp w) what (agenda w), stamp = stamp w + 1}
 
 liveBytes :: IO Int
 liveBytes = performMajorGC >> performMajorGC >> fromIntegral . gcdetails_live_bytes . gc <$> getRTSStats

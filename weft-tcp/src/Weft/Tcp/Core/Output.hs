@@ -144,10 +144,13 @@ transmit env size withFin c = (prrSent (to - from) c' {sendSide = (sendSide c') 
     t = timers c'
     sentNow = l {board = recordSent (now env) from to (board l), lastSent = now env, cwndLimited = False}
 
+-- | Note what held the output back, and what is in flight now.
 limitedBy :: Bool -> Conn -> Conn
 limitedBy b c
-  | cwndLimited (loss c) == b = c
-  | otherwise = modifyLoss (\l -> l {cwndLimited = b}) c
+  | cwndLimited (loss c) == b && flightThen (loss c) == flight = c
+  | otherwise = modifyLoss (\l -> l {cwndLimited = b, flightThen = flight}) c
+  where
+    flight = inFlight c
 
 -- Timers -----------------------------------------------------------------------------------
 
@@ -162,9 +165,12 @@ settleTimers env c
     retransmit = if retransmitAt t == never then now env `after` timeoutNow (config env) (rtt c) else retransmitAt t
     stalled = if stalledSince t == never then now env else stalledSince t
     probing
-      | probeAt t /= never && phase (loss c) == Open && probe (loss c) == NoProbe = probeAt t
       | sndWnd (sendSide c) == 0 = never
-      | otherwise = maybe never (now env `after`) (probeTimeout env c)
+      | otherwise = case probeTimeout env c of
+        Nothing -> never
+        Just wait
+          | probeAt t /= never -> probeAt t
+          | otherwise -> now env `after` wait
 
 -- | The form in which a connection waits: nothing is remembered of what was sent and has
 -- arrived, so that its parts are those that all idle connections share.

@@ -85,7 +85,7 @@ enterRecovery :: Env -> Progress -> Conn -> Conn
 enterRecovery env p c =
   modifyLoss
     (\l -> l {phase = Recovery next (max 1 flight) 0 0, recover = next, probe = NoProbe})
-    c {congestion = lost (sampleOf env c 0 flight) (congestion c)}
+    c {congestion = lost (sampleOf env c 0 (fullFlight c)) (congestion c)}
   where
     next = sndNxt (sendSide c)
     flight = max (flightBefore p) (sendMss c)
@@ -228,14 +228,18 @@ markTimedOut env c = modifyLoss (\l -> l {board = mark (board l), dupAcks = 0, p
 -- Tail loss probes ------------------------------------------------------------------------
 
 -- | RFC 8985, section 7.2: how long after the last transmission or acknowledgment to
--- probe; 'Nothing' if there is nothing to probe, or recovery is at work.
+-- probe; 'Nothing' if there is nothing to probe, or recovery is at work. During fast recovery too when
+-- all losses that are known were repaired (the RFC has it only outside): another one at the tail would wait for a timeout.
 probeTimeout :: Env -> Conn -> Maybe Micros
 probeTimeout env c
-  | not (useSack (agreed c)) || isEmptyBoard b || anySacked b || phase (loss c) /= Open || probe (loss c) /= NoProbe = Nothing
+  | not (useSack (agreed c)) || isEmptyBoard b || anySacked b || lostBytes b > 0 || timedOut' || probe (loss c) /= NoProbe = Nothing
   | srtt (rtt c) == 0 = Just (secs 1)
   | otherwise = Just (min (timeoutNow (config env) (rtt c)) (2 * srtt (rtt c) + allowance))
   where
     b = board (loss c)
+    timedOut' = case phase (loss c) of
+      AfterTimeout _ -> True
+      _ -> False
     -- A receiver may delay the acknowledgment of a single segment.
     allowance = if outstanding c <= sendMss c then millis 50 else millis 2
 
@@ -245,7 +249,8 @@ probeAnswered env p c = case probe (loss c) of
   Probe end again
     | una < end -> c
     | not again || sawDsack p -> settled
-    | una > end -> reduced
+    | una > end, Open <- phase (loss c) -> reduced
+    | una > end -> settled
     | plain -> settled
     | otherwise -> c
   NoProbe -> c
@@ -254,6 +259,6 @@ probeAnswered env p c = case probe (loss c) of
     plain = isDuplicate p && null (delivered p)
     settled = modifyLoss (\l -> l {probe = NoProbe}) c
     reduced =
-      let c' = settled {congestion = lost (sampleOf env c 0 (max (flightBefore p) (sendMss c))) (congestion c)}
+      let c' = settled {congestion = lost (sampleOf env c 0 (fullFlight c)) (congestion c)}
           w = windowsOf (congestion c')
        in c' {congestion = setWindow (min (congestionWindow w) (slowStartThreshold w)) (congestion c')}

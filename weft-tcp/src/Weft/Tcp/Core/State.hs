@@ -31,6 +31,7 @@ module Weft.Tcp.Core.State
     -- * Questions
     outstanding,
     inFlight,
+    fullFlight,
     finPosition,
     finAcknowledged,
     dataEnd,
@@ -219,6 +220,8 @@ data Loss = Loss
     recover :: {-# UNPACK #-} !Pos,
     -- | Whether the congestion window was what held the last output back.
     cwndLimited :: !Bool,
+    -- | What was in flight after the last output.
+    flightThen :: {-# UNPACK #-} !Int,
     -- | When data was sent last.
     lastSent :: {-# UNPACK #-} !Instant
   }
@@ -257,7 +260,7 @@ noRack = Rack 0 (Instant minBound) 0 minBound False 1 0 minBound
 
 -- | The loss state of a new connection: nothing sent, no recovery, no probe.
 noLoss :: Loss
-noLoss = Loss emptyBoard Open noRack 0 NoProbe minBound False (Instant 0)
+noLoss = Loss emptyBoard Open noRack 0 NoProbe minBound False 0 (Instant 0)
 
 -- | A tail loss probe that is not yet answered (RFC 8985, section 7): where the data
 -- sent ended, and whether it was a retransmission.
@@ -305,6 +308,17 @@ inFlight c = max 0 (outstanding c - sackedBytes b - lostBytes b - left)
   where
     b = board (loss c)
     left = if useSack (agreed c) then 0 else dupAcks (loss c) * sendMss c
+
+-- | The flight that a reduction of the window starts from: the congestion window if that was what
+-- limited the sender, otherwise what was in flight (RFC 9438, section 4.6). Segments that arrive together are
+-- answered once, so by the one that tells of the loss 'inFlight' is less by what those before it acknowledged.
+fullFlight :: Conn -> Int
+fullFlight c
+  | cwndLimited l = max most (congestionWindow (windowsOf (congestion c)))
+  | otherwise = most
+  where
+    l = loss c
+    most = maximum [inFlight c, flightThen l, sendMss c]
 
 -- | Behind the last byte that the user gave.
 dataEnd :: Conn -> Pos

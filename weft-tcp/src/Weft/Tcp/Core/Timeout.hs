@@ -102,7 +102,7 @@ collapse env c = modifyLoss (\l -> l {phase = AfterTimeout end, recover = end}) 
     end = case phase (loss c) of
       AfterTimeout p -> p
       _ -> sndNxt (sendSide c)
-    sample = Sample (now env) 0 (max (inFlight c) (sendMss c)) (sendMss c) (srtt (rtt c))
+    sample = Sample (now env) 0 (fullFlight c) (sendMss c) (srtt (rtt c))
     smaller = case phase (loss c) of
       AfterTimeout _ -> setWindow (sendMss c) (congestion c)
       _ -> timedOut sample (congestion c)

@@ -8,7 +8,8 @@
 -- second core, the stack on the first. Needs root, and @\/dev\/net\/tun@.
 --
 -- With loss, every subject is behind the relay: 25 ms each way, one packet in a hundred lost in each direction, by the same three
--- seeds. The idle connections have a peer in the program.
+-- seeds. The idle connections and the lost tails have a peer in the program. The web server of the 2007 paper is the example
+-- @hybrid-web@, on weft's stack and on the kernel's behind the relay, both with offload, with files that fit into its cache.
 module Weft.Tools.Bench.Tcp (tcp) where
 
 import Control.Monad (forM, unless)
@@ -19,6 +20,7 @@ import System.Directory (doesPathExist)
 import System.Posix.User (getEffectiveUserID)
 import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Child
+import Weft.Tools.Bench.Cold (manyFiles)
 import Weft.Tools.Bench.Types
 
 tcp :: Benchmark
@@ -26,12 +28,12 @@ tcp =
   Benchmark
     { benchName = "tcp",
       benchTitle = "TCP in the program over a TUN device, one core",
-      benchCases = \plan -> concat [[trialCase s subject | subject <- subjectsOf s] | s <- settings] <> [idleCase plan],
+      benchCases = \plan -> concat [[trialCase s subject | subject <- subjectsOf s] | s <- settings] <> [webCase connections subject | connections <- webLoads, subject <- [weft, kernel]] <> [idleCase plan, tailCase],
       benchTools = ["tcp-peer", "unshare", "ip", "sysctl"],
       benchRts = [],
       benchIgnores = ["--rts", "--backend"],
       benchBounds = bounds,
-      benchColumns = ["gbit_per_s", "ops_per_s", "p50_us", "p99_us", "cpu_us_per_op", "cpu_ns_per_kib", "live_bytes_per_idle", "idle_core_ratio", "syns_per_s", "unserved_ratio", "rss_bytes_per_syn", "max_rss_mb"],
+      benchColumns = ["gbit_per_s", "ops_per_s", "p50_us", "p99_us", "cpu_us_per_op", "cpu_ns_per_kib", "live_bytes_per_idle", "idle_core_ratio", "tail_timeout_ratio", "syns_per_s", "unserved_ratio", "rss_bytes_per_syn", "max_rss_mb"],
       benchPlotted = filter ((`elem` [[("mode", Word "bulk"), d] | d <- [("direction", Word "send"), ("direction", Word "receive")]]) . runParams)
     }
 
@@ -85,25 +87,63 @@ trialCase s subject =
 -- | With one seed.
 trial :: Env -> Setting -> Subject -> Int -> IO (M.Map Text Double)
 trial env s subject seed = do
-  user <- getEffectiveUserID
-  tun <- doesPathExist "/dev/net/tun"
-  unless (user == 0 && tun) $ failWith "needs root and /dev/net/tun"
-  peer <- found "tcp-peer"
-  unshare <- found "unshare"
-  server <- if kernelsOwn then pure "kernel" else found (subjectProgram subject)
-  let program =
-        Program
-          { programPath = unshare,
-            programArguments = ["-n", "--", peer, "trial", "-s", show seconds, "-S", show seed] <> settingArguments s <> ["-o" | settingOffload s] <> ["-r" | kernelsOwn || settingLossy s] <> ["--", server],
-            programEnvironment = [],
-            programCores = []
-          }
-  withChild env program (hearJson (seconds * 2 + 60))
+  server <- if kernelsOwn then pure "kernel" else found env (subjectProgram subject)
+  underTrial env seconds (["-S", show seed] <> settingArguments s <> ["-o" | settingOffload s] <> ["-r" | kernelsOwn || settingLossy s] <> ["--", server])
   where
     kernelsOwn = subjectName subject == "kernel"
     -- A window takes its time to grow after each loss.
     seconds = (if settingLossy s then 4 else 1) * planDuration (envPlan env)
-    found name = locate env name >>= maybe (failWith (T.pack name <> " is missing")) pure
+
+found :: Env -> FilePath -> IO FilePath
+found env name = locate env name >>= maybe (failWith (T.pack name <> " is missing")) pure
+
+-- | Run @tcp-peer trial@ in a namespace of its own, for so many seconds of load.
+underTrial :: Env -> Double -> [String] -> IO (M.Map Text Double)
+underTrial env seconds arguments = do
+  user <- getEffectiveUserID
+  tun <- doesPathExist "/dev/net/tun"
+  unless (user == 0 && tun) $ failWith "needs root and /dev/net/tun"
+  peer <- found env "tcp-peer"
+  unshare <- found env "unshare"
+  withChild env (Program unshare (["-n", "--", peer, "trial", "-s", show seconds] <> arguments) [] []) (hearJson (seconds * 2 + 60))
+
+-- | Of the web server: connections at once.
+webLoads :: [Int]
+webLoads = [1, 16, 64]
+
+webParams :: Int -> Params
+webParams connections = [("mode", Word "web"), ("connections", Count connections)]
+
+-- | 256 files of 16 KiB, asked for at random.
+webCase :: Int -> Subject -> Case
+webCase connections subject =
+  Case
+    { caseSubject = subject,
+      caseParams = webParams connections,
+      caseGroup = webParams connections,
+      caseMeasure = \env -> do
+        folder <- manyFiles 256 16
+        server <- found env "examples/hybrid-web"
+        metrics <- underTrial env (planDuration (envPlan env)) (["-m", "web", "-c", show connections, "-o"] <> ["-k" | subjectName subject == "kernel"] <> ["--", server, folder])
+        pure [(webParams connections, metrics)],
+      caseOnce = Nothing
+    }
+
+tailParams :: Params
+tailParams = [("mode", Word "tails")]
+
+tailCase :: Case
+tailCase =
+  Case
+    { caseSubject = weft,
+      caseParams = tailParams,
+      caseGroup = tailParams,
+      caseMeasure = \env -> do
+        path <- found env (subjectProgram weft)
+        metrics <- withChild env (Program path ["tails", "3000"] [] [0]) (hearJson 60)
+        pure [(tailParams, M.delete "tails" metrics)],
+      caseOnce = Nothing
+    }
 
 idleParams :: Plan -> Params
 idleParams plan = [("mode", Word "idle"), ("connections", Count (min 1000000 (planHybrid plan)))]
@@ -115,7 +155,7 @@ idleCase plan =
       caseParams = idleParams plan,
       caseGroup = idleParams plan,
       caseMeasure = \env -> do
-        path <- locate env (subjectProgram weft) >>= maybe (failWith "tcp-weft is missing") pure
+        path <- found env (subjectProgram weft)
         metrics <- withChild env (Program path ["idle", show (min 1000000 (planHybrid (envPlan env)))] [] [0]) (hearJson 170)
         pure [(idleParams plan, M.delete "connections" metrics)],
       caseOnce = Nothing
@@ -140,10 +180,14 @@ bounds plan =
         | (n, s) <- [("1 connection", rr 1), ("64 connections", rr 64)]
       ]
     <> [ atMost "50 ms, 1 % loss: kernel / weft" (rate kernel loss `Over` rate weft loss) (1 / 0.9),
+         atMost "lost tails that waited for a timeout" (on "weft" tailParams "tail_timeout_ratio") 0.05,
          atMost "bytes of an idle connection" (on "weft" (idleParams plan) "live_bytes_per_idle") 1024,
          atMost "timers of idle connections, of a core" (on "weft" (idleParams plan) "idle_core_ratio") 0.05,
          atMost "SYN flood: clients that were not served" (on "weft" (settingParams flood) "unserved_ratio") 0.01,
          atMost "SYN flood: bytes a SYN" (on "weft" (settingParams flood) "rss_bytes_per_syn") 1
+       ]
+    <> [ atMost ("the web server, " <> T.pack (show n) <> " connections: on the kernel's stack / on weft's") (on "kernel" (webParams n) "ops_per_s" `Over` on "weft" (webParams n) "ops_per_s") 1.5
+         | n <- webLoads
        ]
   where
     rate subject s = on (subjectName subject) (settingParams s) "gbit_per_s"
