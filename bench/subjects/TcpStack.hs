@@ -9,9 +9,9 @@ module Main (main) where
 import Control.Concurrent
 import Control.Exception (SomeException, finally, try)
 import Control.Monad
+import Data.Bits (shiftR)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
-import Data.Bits (shiftR)
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Word (Word32, Word64)

@@ -27,6 +27,8 @@ import Weft.Tcp.Core
 import Weft.Tcp.Core.Emit (resetFor)
 import Weft.Tcp.Core.Invariants
 import Weft.Tcp.Core.Open (passiveOpen)
+import Weft.Tcp.Core.Rest
+import Weft.Tcp.Core.Summary (summary)
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Options (sackBlocks)
 import Weft.Tcp.Wire.Segment (Segment (..), ack, decode, encode, has, payloadLength, rst, syn)
@@ -191,8 +193,10 @@ stepAt sc s e w = case conn (peers w Map.! s) of
   Nothing -> w
   Just c ->
     let env = envOf sc w s
-        (c', acts) = step env e c
-        wrong = [show s ++ " at " ++ show (time w) ++ " in " ++ show (state c) ++ ": " ++ r | r <- invariants (config env) c' ++ invariantsBetween c c']
+        (stepped, acts) = step env e c
+        -- As the stack keeps it between two events.
+        c' = awake (keep stepped)
+        wrong = [show s ++ " at " ++ show (time w) ++ " in " ++ show (state c) ++ ": " ++ r | r <- invariants (config env) c' ++ invariantsBetween c c' ++ ["resting changes what is known" | summary c' /= summary stepped]]
         w' = put s (\p -> p {conn = Just c'}) w {broken = broken w ++ wrong}
      in perform sc s acts w'
 

@@ -82,7 +82,7 @@ beginConnect st to port
       env <- stackEnv st own
       let (c, actions) = open env (openingFor st env flow)
       sock <- newSocket st flow Nothing c
-      ours <- claimFlow st flow (Live sock)
+      ours <- claimFlow st (socketFlow sock) (Live sock)
       if ours then sock <$ begin sock actions else claim own (n - 1)
 
 -- | Whether the peer has answered. @ECONNREFUSED@, @ETIMEDOUT@, @EHOSTUNREACH@ as connect(2).

@@ -55,10 +55,12 @@ import qualified Data.Map.Strict as Map
 import Data.Maybe (isJust)
 import Data.Sequence (Seq)
 import Data.Word (Word16)
+import GHC.Exts (lazy)
 import qualified Weft.Core.Time as Clock
 import Weft.Sys (now)
 import Weft.Tcp.Core hiding (now)
 import Weft.Tcp.Core.Listener
+import Weft.Tcp.Core.Rest (Kept, keep)
 import Weft.Tcp.Core.Secret
 import Weft.Tcp.Core.TimeWait (Waiting)
 import Weft.Tcp.Device
@@ -144,7 +146,7 @@ data Socket = Socket
     socketFlow :: !Flow,
     socketStack :: !Stack,
     -- | Taken for the time of a step.
-    socketConn :: !(MVar Conn),
+    socketConn :: !(MVar Kept),
     -- | Told by steps when the thread that receives (sends) should look again.
     socketReader, socketWriter :: !Waker,
     -- | The timer that is set. Only touched while holding 'socketConn'.
@@ -221,7 +223,7 @@ openingFor st env f =
 -- | A socket for a connection, in the backlog of a listener if one made it; it is not
 -- put into the table.
 newSocket :: Stack -> Flow -> Maybe Listening -> Conn -> IO Socket
-newSocket st f l c = Socket f st <$> newMVar c <*> newWaker <*> newWaker <*> newIORef Unarmed <*> pure l <*> newIORef (if isJust l then Backlogged else Held)
+newSocket st f l c = Socket f st <$> (newMVar $! keep c) <*> newWaker <*> newWaker <*> newIORef Unarmed <*> pure l <*> newIORef (if isJust l then Backlogged else Held)
 
 -- | Take a socket out of its listener's backlog, if it is there.
 unlist :: Socket -> IO ()
@@ -244,8 +246,11 @@ insertEntry st f e = atomicModifyIORef' (shard st f) (\m -> (Map.insert f e m, (
 
 -- | Insert unless something is there.
 claimFlow :: Stack -> Flow -> Entry -> IO Bool
-claimFlow st f e = atomicModifyIORef' (shard st f) $ \m ->
+claimFlow st given e = atomicModifyIORef' (shard st f) $ \m ->
   if Map.member f m then (m, False) else (Map.insert f e m, True)
+  where
+    -- The socket's own copy becomes the key, and not one that is made of its parts.
+    f = lazy given
 
 -- | Take a flow out of the table, if it is there.
 deleteEntry :: Stack -> Flow -> IO ()

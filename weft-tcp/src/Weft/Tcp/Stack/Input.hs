@@ -149,7 +149,7 @@ arriveSyn st env l f isn s = do
     Remember -> do
       let (c, out) = passiveOpen env begun s
       sock <- newSocket st f (listeningSelf l) c
-      ours <- claimFlow st f (Live sock)
+      ours <- claimFlow st (socketFlow sock) (Live sock)
       when ours $ do
         atomicModifyIORef' (backlog l) (\b -> (enter (remoteAddress f) b, ()))
         begin sock (map Transmit out)
@@ -167,7 +167,7 @@ arriveCookie st env l f s
     Nothing -> refuse st f s
     Just c -> do
       sock <- newSocket st f (listeningSelf l) c
-      ours <- claimFlow st f (Live sock)
+      ours <- claimFlow st (socketFlow sock) (Live sock)
       when ours $ do
         count st CookiesTaken
         atomicModifyIORef' (backlog l) (\b -> (enter (remoteAddress f) b, ()))

@@ -20,6 +20,7 @@ import Data.ByteString (ByteString)
 import Data.IORef
 import qualified Data.Sequence as Seq
 import Weft.Tcp.Core
+import Weft.Tcp.Core.Rest
 import Weft.Tcp.Core.Secret (Flow (..))
 import Weft.Tcp.Core.State (choices)
 import Weft.Tcp.Core.TimeWait (compact)
@@ -31,27 +32,29 @@ import qualified Weft.Timer as Timer
 -- same connection.
 apply :: Socket -> Event -> IO [ByteString]
 apply sock event = mask_ $ do
-  c <- takeMVar (socketConn sock)
-  env <- stackEnv (socketStack sock) (localAddress (socketFlow sock)) `onException` putMVar (socketConn sock) c
-  let (c', actions) = step env event c
+  kept <- takeMVar (socketConn sock)
+  env <- stackEnv (socketStack sock) (localAddress (socketFlow sock)) `onException` putMVar (socketConn sock) kept
+  let c = awake kept
+      (c', actions) = step env event c
   -- What the step throws leaves the connection as it was.
-  (perform sock c' actions >> arm sock env c' >> retire sock c' c) `onException` putMVar (socketConn sock) c
-  putMVar (socketConn sock) c'
+  (perform sock c' actions >> arm sock env c' >> retire sock c' c) `onException` putMVar (socketConn sock) kept
+  putMVar (socketConn sock) $! keep c'
   notify sock actions
   pure (concat [bytes | Received bytes <- actions])
 
 -- | A new connection: send its first segments and set its timer.
 begin :: Socket -> [Action] -> IO ()
 begin sock actions = mask_ $ do
-  c <- takeMVar (socketConn sock)
+  kept <- takeMVar (socketConn sock)
   env <- stackEnv (socketStack sock) (localAddress (socketFlow sock))
+  let c = awake kept
   perform sock c actions
   arm sock env c
-  putMVar (socketConn sock) c
+  putMVar (socketConn sock) kept
 
 -- | A question about a connection.
 inspect :: Socket -> (Conn -> a) -> IO a
-inspect sock f = f <$> readMVar (socketConn sock)
+inspect sock f = f . awake <$> readMVar (socketConn sock)
 
 perform :: Socket -> Conn -> [Action] -> IO ()
 perform sock c actions = forM_ actions $ \case
