@@ -19,7 +19,7 @@ import Weft.Http (run)
 
 main :: IO ()
 main = do
-  port <- read . head <$> getArgs
+  port : _ <- map read <$> getArgs
   notes <- newIORef []
   scottyApp (routes notes) >>= run port
 

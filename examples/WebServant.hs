@@ -36,7 +36,7 @@ type Api =
 
 main :: IO ()
 main = do
-  port <- read . head <$> getArgs
+  port : _ <- map read <$> getArgs
   points <- newIORef []
   run port (serveWithContext api (BasicAuthCheck check :. EmptyContext) (server points))
   where

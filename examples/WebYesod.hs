@@ -57,5 +57,5 @@ postSayR = do
 
 main :: IO ()
 main = do
-  port <- read . head <$> getArgs
-  toWaiApp App >>= run port
+  port : _ <- getArgs
+  toWaiApp App >>= run (read port)

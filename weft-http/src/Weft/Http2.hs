@@ -56,16 +56,12 @@ serveHttp2 settings onStart below application = do
       outcome <- try (receiveFrames h)
       case outcome of
         Left e -> const (pure ()) (e :: IOException)
-        Right Nothing -> waitForStreams h
+        -- The client has ended its sending: no window and no body will come, and clients of HTTP/2 do so only when they go.
+        Right Nothing -> pure ()
         Right (Just (refusal, code, why)) -> do
           cancelStreams h
           fatal h refusal code why
           connCloseGracefully (milliseconds 500) 8388608 below
-    -- The client has ended its sending, and may still receive.
-    waitForStreams h = atomically $ do
-      live <- readTVar (http2Live h)
-      ending <- readTVar (http2Ending h)
-      check (live == 0 || ending /= Nothing)
     drain h = do
       first <- atomically $ do
         before <- readTVar (http2Draining h)

@@ -246,6 +246,27 @@ def scenario_reset_stream_flood(port):
     flood(port, lambda s, i: frame(RST, 0, s, struct.pack("!I", 8)), 200000, 200)
 
 
+def scenario_gone_quietly(port):
+    """Clients that have read all that came end the connection, which the server's sending does not find out: nothing goes on for them."""
+    for i in range(10):
+        c = Client(port, {4: 40000})
+        a = c.request("/hello")
+        for _ in range(3):
+            c.request("/file")
+            c.request("/sleep")
+        c.until(lambda: a in c.ended and sum(len(b) for b in c.bodies.values()) >= 65535)
+        c.sock.shutdown(socket.SHUT_WR)
+        c.until(lambda: c.closed, 5)
+    c = Client(port)
+    for _ in range(50):
+        s = c.request("/running")
+        c.until(lambda: s in c.ended)
+        if c.bodies[s] == b"1":
+            break
+        time.sleep(0.1)
+    print(c.bodies[s].decode())
+
+
 def scenario_body_drips(port):
     """Bodies of a byte each 300 ms, which is less than is asked for."""
     c = Client(port)

@@ -151,6 +151,7 @@ scenarios =
       says "half_block" "ENHANCE_YOUR_CALM closed",
       says "idle_with_pings" "NO_ERROR closed",
       says "body_never_comes" "ENHANCE_YOUR_CALM in time",
+      says "gone_quietly" "1",
       bounded "body_drips" 60000 60 "ENHANCE_YOUR_CALM in time",
       localOption (mkTimeout 600000000) $ bounded "fuzz" 120000 60 "1 enough",
       bounded "not_reading" 60000 60 "started closed",
