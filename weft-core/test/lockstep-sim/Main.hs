@@ -4,6 +4,7 @@
 module Main (main) where
 
 import Control.Monad (when)
+import Data.Bifunctor (bimap)
 import Data.Either (isRight)
 import Data.IORef
 import Kernel
@@ -41,7 +42,7 @@ simulated backend faults resumes =
       machineBackend = backend,
       machineQueue = newSearchQueue,
       machineRules = Rules {ruleCapacity = 2, ruleLate = False, ruleResumes = resumes},
-      machinePipe = (\(r, w) -> (fromIntegral r, fromIntegral w)) <$> newPipe,
+      machinePipe = bimap fromIntegral fromIntegral <$> newPipe,
       machineWrite = \fd -> (> 0) <$> writeBytes (number fd) [1],
       machineRead = \fd -> isRight <$> readBytes (number fd) 1,
       machineFill = \fd -> untilRefused ((> 0) <$> writeBytes (number fd) [1]),

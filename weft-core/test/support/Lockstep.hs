@@ -147,7 +147,7 @@ searching machine = go 0
           Just why -> (\(p', why') -> (n', Just (seed, p', why'))) <$> shrunk seed p why (2000 :: Int)
     attemptOf seed p = machineRun machine seed (runProgram machine p)
     -- The first shorter one that fails too, and so on.
-    shrunk seed p why budget = try' (shorter p) budget
+    shrunk seed p why = try' (shorter p)
       where
         try' [] _ = pure (p, why)
         try' (q : qs) left
@@ -383,7 +383,7 @@ runCommand machine made n model c = case c of
         void (useDescriptor d (resume (descriptorFd d) (case direction of Reading -> evtRead <> evtPeerClosed; Writing -> evtWrite)))
 
 pollAll :: Made -> IO ()
-pollAll made = readIORef (theManagers made) >>= mapM_ (void . poll)
+pollAll made = readIORef (theManagers made) >>= mapM_ poll
 
 -- | Turns, beginning with this one, until all has come that is owed.
 runTurn :: Machine -> Made -> IO () -> Model -> IO (Either String Model)

@@ -80,7 +80,7 @@ sizes entries = do
     pure [last' + 1 :: Int | l <- info, name <- ["SqMask:", "CqMask:"], name `isPrefixOf` l, '0' : 'x' : digits <- drop 1 (words l), (last', _) <- readHex digits]
   -- One for a dispatcher, one for files.
   length rings @>= 2
-  assertBool ("sizes of queues: " <> show found) (all (all (<= entries)) found && not (null (concat found)))
+  assertBool ("sizes of queues: " <> show found) (all (all (<= entries)) found && not (all null found))
 
 -- | Both directions of twenty connections at once; each piece is longer than there is room for.
 streams :: Assertion
