@@ -18,7 +18,7 @@ import Data.Word (Word64)
 import Foreign.C.Error (eAGAIN, eBADF, ePIPE)
 import Harness
 import Numeric (readHex)
-import System.Directory (listDirectory)
+import System.Directory (listDirectory, removeFile)
 import System.Environment (setEnv)
 import System.IO (hClose)
 import System.Mem (performMajorGC)
@@ -208,7 +208,7 @@ withMarked n act = do
   (path, h) <- mkstemp "/var/tmp/weft-rings-"
   B.hPut h (marked 0 n)
   hClose h
-  withFile reading path act
+  withFile reading path act `finally` removeFile path
 
 marked :: Int -> Int -> B.ByteString
 marked from n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * 7 + i `div` 251), i + 1)) from)
