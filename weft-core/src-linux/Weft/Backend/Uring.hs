@@ -20,7 +20,7 @@
 --   without 'backendForget' stays half open; and with it until the OS thread that
 --   submitted the request has left the kernel. That is at once, unless the machine is
 --   so busy that this thread is stopped there: then the peer hears of the close some
---   milliseconds later (at most 40 were seen, twice as many threads computing as there
+--   milliseconds later (20 were seen, with more threads computing than there
 --   were cores).
 --
 -- Note (Linux 6.18, two cores): rings are cooperative, that is, an event does not
