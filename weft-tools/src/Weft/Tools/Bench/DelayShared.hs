@@ -19,7 +19,7 @@ delayShared =
   Benchmark
     { benchName = "delay-shared",
       benchTitle = "threads that wait 1 ms each and count themselves in a shared variable, -N2",
-      benchCases = \plan -> map (trialCase selfMeasured) [t | threads <- sizes plan, program <- programs, t <- trials plan threads program],
+      benchCases = \plan -> [trialCase selfMeasured t | threads <- sizes plan, program <- programs, t <- trials plan threads program],
       benchTools = [],
       -- As users run their programs: nothing is chosen.
       benchRts = [],
