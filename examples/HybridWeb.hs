@@ -92,7 +92,7 @@ onKernel opts site = do
     [] -> die ("hybrid-web: no address: " <> host opts)
   bound <- Weft.getSocketName first
   others <- forM [2 .. cores] (const (listenOn bound))
-  serve opts site (show bound) [(\s -> kernelConnection . fst <$> accept s) <$> fromSocket listening | listening <- first : others]
+  serve opts site (show bound) [fmap (kernelConnection . fst) . accept <$> fromSocket listening | listening <- first : others]
   where
     numeric = Weft.defaultHints {Weft.addrFlags = [Weft.AI_NUMERICHOST, Weft.AI_NUMERICSERV], Weft.addrFamily = Weft.AF_INET, Weft.addrSocketType = Weft.Stream}
 

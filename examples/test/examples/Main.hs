@@ -10,7 +10,7 @@ import FirewallTest (firewall)
 import Frameworks (frameworks)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
-import System.Directory (createDirectory, doesFileExist, getTemporaryDirectory, removePathForcibly)
+import System.Directory (createDirectory, doesFileExist, doesPathExist, getTemporaryDirectory, removePathForcibly)
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO
@@ -19,11 +19,13 @@ import System.Process
 import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
+import qualified Weft.Test.Skip as Skip
 
 main :: IO ()
 main =
   defaultMain . localOption (mkTimeout 20000000) . testGroup "examples" $
     [testCase "hybrid-web and hybrid-load" web | os == "linux"]
+      <> [Skip.testCase "hybrid-web on a TCP stack in the program" webOnStack | os == "linux"]
       <> [firewall (runningWith "firewall") | os == "linux"]
       <> [ talk "pong" (B.pack "GET / HTTP/1.1\r\nHost: x\r\n\r\n") (B.isSuffixOf (B.pack "Pong!")),
            talk "file" (B.pack "GET / HTTP/1.1\r\nHost: x\r\n\r\n") (\answer -> B.length (body answer) == 4332),
@@ -91,12 +93,37 @@ web = withFolder $ \folder -> do
       connect s (SockAddrInet port (tupleToHostAddress (127, 0, 0, 1)))
       sendAll s (B.pack "GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
     curl [] "/in/" >>= (@?= "index")
+
+withFolder :: (FilePath -> IO a) -> IO a
+withFolder act = do
+  temporary <- getTemporaryDirectory
+  (path, h) <- openTempFile temporary "weft-hybrid-web"
+  hClose h >> removePathForcibly path
+  bracket (path <$ createDirectory path) removePathForcibly act
+
+-- | In a network namespace, which is gone with its last process.
+webOnStack :: Assertion
+webOnStack = do
+  tun <- doesPathExist "/dev/net/tun"
+  (allowed, _, _) <- readProcessWithExitCode "unshare" ["-n", "true"] ""
+  Skip.skipUnless "no right to make a network namespace" (allowed == ExitSuccess)
+  Skip.skipUnless "no /dev/net/tun" tun
+  mapM_ Skip.needProgram ["ip", "curl"]
+  withFolder $ \folder -> do
+    let page = B.concat (replicate 60000 (B.pack "many bytes, in order "))
+    B.writeFile (folder </> "page") page
+    server <- built "hybrid-web"
+    (code, said, problems) <- readProcessWithExitCode "unshare" ["-n", "--", "sh", "-e", "-c", script, "sh", server, folder] ""
+    assertEqual problems ExitSuccess code
+    assertBool "another page" (said == B.unpack page)
   where
-    withFolder act = do
-      temporary <- getTemporaryDirectory
-      (path, h) <- openTempFile temporary "weft-hybrid-web"
-      hClose h >> removePathForcibly path
-      bracket (path <$ createDirectory path) removePathForcibly act
+    script =
+      unlines
+        [ "ip tuntap add dev weft0 mode tun && ip addr add 10.77.0.1/24 dev weft0 && ip link set weft0 up",
+          "\"$1\" \"$2\" --stack tun:weft0,10.77.0.2 --port 80 +RTS -N2 >\"$2/log\" & server=$!",
+          "trap 'kill $server' EXIT",
+          "curl -sS --max-time 15 http://10.77.0.2/page"
+        ]
 
 running :: String -> (PortNumber -> IO a) -> IO a
 running name = runningWith name ["0"]

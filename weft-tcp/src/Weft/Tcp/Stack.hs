@@ -142,8 +142,9 @@ data Entry
 
 -- | A connection as its users see it.
 data Socket = Socket
-  { -- | The addresses and ports of the connection.
-    socketFlow :: !Flow,
+  { -- | The addresses and ports of the connection. GHC 9.0 takes the argument of a strict field apart
+    -- and builds it again; lazy, it is the object that is the table's key too.
+    socketFlow :: Flow,
     socketStack :: !Stack,
     -- | Taken for the time of a step.
     socketConn :: !(MVar Kept),
