@@ -55,7 +55,6 @@ import qualified Data.Map.Strict as Map
 import Data.Maybe (isJust)
 import Data.Sequence (Seq)
 import Data.Word (Word16)
-import GHC.Exts (lazy)
 import qualified Weft.Core.Time as Clock
 import Weft.Sys (now)
 import Weft.Tcp.Core hiding (now)
@@ -142,9 +141,8 @@ data Entry
 
 -- | A connection as its users see it.
 data Socket = Socket
-  { -- | The addresses and ports of the connection. GHC 9.0 takes the argument of a strict field apart
-    -- and builds it again; lazy, it is the object that is the table's key too.
-    socketFlow :: Flow,
+  { -- | The addresses and ports of the connection.
+    socketFlow :: !Flow,
     socketStack :: !Stack,
     -- | Taken for the time of a step.
     socketConn :: !(MVar Kept),
@@ -247,11 +245,8 @@ insertEntry st f e = atomicModifyIORef' (shard st f) (\m -> (Map.insert f e m, (
 
 -- | Insert unless something is there.
 claimFlow :: Stack -> Flow -> Entry -> IO Bool
-claimFlow st given e = atomicModifyIORef' (shard st f) $ \m ->
+claimFlow st f e = atomicModifyIORef' (shard st f) $ \m ->
   if Map.member f m then (m, False) else (Map.insert f e m, True)
-  where
-    -- The socket's own copy becomes the key, and not one that is made of its parts.
-    f = lazy given
 
 -- | Take a flow out of the table, if it is there.
 deleteEntry :: Stack -> Flow -> IO ()
