@@ -336,9 +336,10 @@ startConnection settings handler place table (sock, peer) = do
   where
     connection :: Int -> (forall a. IO a -> IO a) -> IO ()
     connection n unmask = do
-      unmask (when (serverNoDelay settings) noDelay >> handler sock peer)
-        `catch` report settings (Just peer)
-        `finally` ended n
+      -- One handler below the user's: with two, the stack of a thread that waits to receive is a few bytes larger than a thread's
+      -- first one is, of 1 KiB, and the next has 32.
+      result <- try (unmask (when (serverNoDelay settings) noDelay >> handler sock peer))
+      either (report settings (Just peer)) pure result `finally` ended n
     -- Whatever the handlers throw; the table is never held for long.
     ended n = uninterruptibleMask_ $ do
       close sock
