@@ -75,7 +75,7 @@ deadlineRaces :: Scheduler -> Assertion
 deadlineRaces s = forM_ [1 .. times 300] $ \i -> do
   flag <- newFlag
   (raised, again) <- runIn s $ do
-    soon <- deadlineIn (microseconds (fromIntegral (200 + i `mod` 50)))
+    soon <- deadlineIn (microseconds (200 + i `mod` 50))
     done <- nonBlocking GHC.newEmptyMVar
     _ <- nonBlocking (forkIO (threadDelay 200 >> raiseFlag flag >> GHC.putMVar done ()))
     raised <- awaitFlagUntil soon flag
