@@ -136,10 +136,15 @@ withServerWith options settings app act = do
         { serverOnListen = \_ -> do
             settingsInstallShutdownHandler settings (void (tryPutMVar ended ()))
             settingsBeforeMainLoop settings,
-          -- Or a slow client would be judged by how fast a third of the send buffer goes out.
-          serverUnsentLimit = Just sliceSize,
+          serverUnsentLimit = unsentLimit,
           serverOnException = \_ -> settingsOnException settings Nothing
         }
+    -- A thread that waits to send goes on when half of the limit is left, or else a third of the kernel's buffer: a slow client would
+    -- be judged by how long those megabytes take it. So a client that takes 20 KiB a second is in time. (A lower limit wakes the
+    -- thread more often: with 128 KiB a gigabyte takes three times the CPU time of this process.)
+    unsentLimit
+      | settingsTimeout settings <= 0 = Nothing
+      | otherwise = Just (max sliceSize (40960 * min 100 (settingsTimeout settings)))
     -- A server whose listening sockets fail, or are closed by the user, ends.
     watch server = do
       t <- forkIOWithUnmask $ \unmask ->
