@@ -218,7 +218,7 @@ startServer settings handler listeners = (`onException` mapM_ close listeners) $
   forM_ listeners $ \l -> do
     listens <- isListening l
     unless listens (ioError (userError "Weft.Socket.serve: the socket does not listen"))
-    forM_ (serverUnsentLimit settings) (unsentLimit bound l)
+    forM_ (serverUnsentLimit settings) (unsentLimit l)
   tables <- forM listeners (const (Connections <$> newIORef 0 <*> newMVar IntMap.empty <*> newTVarIO 0))
   serverOnListen settings bound
   threads <- forM (zip3 [0 ..] listeners tables) $ \(i, l, table) ->
@@ -226,9 +226,11 @@ startServer settings handler listeners = (`onException` mapM_ close listeners) $
   pure (Server bound threads listeners tables)
   where
     -- Accepted sockets have it from the one that listens.
-    unsentLimit address l n = case address of
-      SockAddrUnix _ -> pure ()
-      _ -> when (os == "linux") (setSocketOption l (SockOpt 6 25) n)
+    unsentLimit l n = do
+      address <- getSocketName l
+      case address of
+        SockAddrUnix _ -> pure ()
+        _ -> when (os == "linux") (setSocketOption l (SockOpt 6 25) n)
     -- Which capability the nth connection of an acceptor goes to.
     placement caps acceptors i n
       | acceptors > 1 = i
