@@ -12,6 +12,7 @@ where
 
 import Control.Concurrent
 import Control.Concurrent.Async (mapConcurrently_)
+import Control.Exception (IOException, try)
 import Control.Monad
 import Data.IORef
 import Data.List (intercalate, isInfixOf)
