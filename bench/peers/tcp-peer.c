@@ -71,17 +71,22 @@ static void pin(int core) {
   sched_setaffinity(0, sizeof set, &set);
 }
 
+/* Within two seconds, or -1. */
 static int connect_to(const char *address, int port) {
   struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
+  struct timeval limit = {2, 0};
   int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) fail("socket");
   inet_pton(AF_INET, address, &to.sin_addr);
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   if (connect(fd, (struct sockaddr *)&to, sizeof to) < 0) {
     close(fd);
     return -1;
   }
+  limit.tv_sec = 0;
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   return fd;
 }
 
@@ -461,6 +466,14 @@ static void under_flood(void) {
 
 /* Trials ------------------------------------------------------------------------------ */
 
+static void ignored(int number) { (void)number; }
+
+/* A server that ends interrupts the system call that waits for it. */
+static void hear_children(void) {
+  struct sigaction action = {.sa_handler = ignored};
+  sigaction(SIGCHLD, &action, NULL);
+}
+
 static pid_t start(int core, char **command) {
   pid_t pid = fork();
   if (pid == 0) {
@@ -544,16 +557,17 @@ static int trial(int argc, char **argv) {
     }
     command[n] = NULL;
   }
+  hear_children();
   server_pid = start(0, command);
   if (setns(outer, CLONE_NEWNET) < 0) fail("setns");
   pin(1);
   for (int i = 0;; i++) {
-    int fd = connect_to(target, web ? 80 : 7);
+    int ended = waitpid(server_pid, NULL, WNOHANG) > 0, fd = ended ? -1 : connect_to(target, web ? 80 : 7);
     if (fd >= 0) {
       close(fd);
       break;
     }
-    if (i > 100 || waitpid(server_pid, NULL, WNOHANG) > 0) {
+    if (ended || i > 100) {
       fprintf(stderr, "tcp-peer: the server does not answer\n");
       return 1;
     }

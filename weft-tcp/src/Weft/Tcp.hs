@@ -81,6 +81,7 @@ import Control.Concurrent.STM
 import Control.Exception (AsyncException (..), SomeException, bracket, catch, fromException)
 import Control.Monad (forM, forM_)
 import Data.Array (elems, listArray)
+import Data.Array.IO (newArray)
 import qualified Data.ByteString as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
@@ -123,9 +124,9 @@ newStack :: StackSettings -> Device -> IO Stack
 newStack s d = do
   key <- withBinaryFile "/dev/urandom" ReadMode (`B.hGet` 18)
   shards <- mapM (const (newIORef Map.empty)) [0 .. shardCount - 1]
-  counting <- mapM (const (newIORef 0)) [minBound .. maxBound :: Counter]
+  counting <- newArray (0, fromEnum (maxBound :: Counter)) 0
   st <-
-    Stack d s (secretFrom (B.take 16 key)) (listArray (0, shardCount - 1) shards)
+    Stack d s (configFor d 20 (stackConfig s)) (configFor d 40 (stackConfig s)) (secretFrom (B.take 16 key)) (listArray (0, shardCount - 1) shards)
       <$> newIORef Seq.empty
       <*> newIORef Map.empty
       <*> newIORef []
@@ -133,7 +134,7 @@ newStack s d = do
       <*> newIORef noFragments
       -- RFC 6056: where the search for a port begins is nobody's guess.
       <*> newIORef (49152 + fromIntegral (B.foldl' (\n b -> n * 256 + fromIntegral b) (0 :: Int) (B.drop 16 key) `mod` 16384))
-      <*> pure (listArray (minBound, maxBound) counting)
+      <*> pure counting
       <*> newTVarIO False
       <*> newIORef []
   inputs <- forM (zip [0 :: Int ..] (deviceQueues d)) $ \(i, q) ->

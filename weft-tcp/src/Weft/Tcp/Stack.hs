@@ -46,10 +46,10 @@ import Control.Concurrent (ThreadId)
 import Control.Concurrent.MVar
 import Control.Concurrent.STM
 import Control.Monad (forM_, when)
-import Data.Array (Array, Ix, bounds, elems, (!))
+import Data.Array (Array, bounds, elems, (!))
+import Data.Array.IO (IOUArray, readArray, writeArray)
 import Data.Bits (xor, (.&.))
 import Data.ByteString (ByteString)
-import qualified Data.ByteString as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (isJust)
@@ -65,9 +65,11 @@ import Weft.Tcp.Core.TimeWait (Waiting)
 import Weft.Tcp.Device
 import Weft.Tcp.Stack.Waker (Waker, newWaker)
 import Weft.Tcp.Wire.Address
+import Weft.Tcp.Wire.Bytes (putLength, runPut)
 import Weft.Tcp.Wire.Fragments (Fragments)
 import qualified Weft.Tcp.Wire.Packet as Packet
-import Weft.Tcp.Wire.Segment (Segment (..), encodeForOffload, encodeHeader, payloadLength)
+import Weft.Tcp.Wire.Segment (Segment (..))
+import qualified Weft.Tcp.Wire.Segment as Segment
 import qualified Weft.Timer as Timer
 
 -- | What a stack is made with.
@@ -90,6 +92,8 @@ data StackSettings = StackSettings
 data Stack = Stack
   { device :: !Device,
     settings :: !StackSettings,
+    -- | The settings of connections over IPv4 and over IPv6, with the device's segment sizes.
+    config4, config6 :: !Config,
     secret :: !Secret,
     -- | Connections and what is left of them, in shards by flow. Changed by atomic
     -- operations, from any thread.
@@ -104,7 +108,8 @@ data Stack = Stack
     fragments :: !(IORef Fragments),
     -- | The next port to try for a connection of ours.
     nextPort :: !(IORef Word16),
-    counters :: !(Array Counter (IORef Int)),
+    -- | By 'fromEnum' of a 'Counter'.
+    counters :: !(IOUArray Int Int),
     stopped :: !(TVar Bool),
     -- | The loops' threads; written once.
     workers :: !(IORef [ThreadId])
@@ -123,16 +128,16 @@ data Counter
   | SynsIgnored
   | Accepted
   | Connects
-  deriving (Eq, Ord, Show, Enum, Bounded, Ix)
+  deriving (Eq, Ord, Show, Enum, Bounded)
 
 -- | Approximate when several queues count at once: increments may be lost, never
 -- invented.
 count :: Stack -> Counter -> IO ()
-count st c = modifyIORef' (counters st ! c) (+ 1)
+count st c = readArray (counters st) (fromEnum c) >>= \n -> writeArray (counters st) (fromEnum c) (n + 1)
 
 -- | The value of a counter since the stack was started.
 readCounter :: Stack -> Counter -> IO Int
-readCounter st c = readIORef (counters st ! c)
+readCounter st c = readArray (counters st) (fromEnum c)
 
 -- | What a flow is.
 data Entry
@@ -193,18 +198,18 @@ data AcceptQueue
 stackEnv :: Stack -> Address -> IO Env
 stackEnv st a = do
   Clock.Instant ns <- now
-  pure (Env (Instant (fromIntegral (ns `div` 1000))) (configFor st a))
+  pure (Env (Instant (fromIntegral (ns `div` 1000))) (case a of V4 {} -> config4 st; V6 {} -> config6 st))
 
--- | The largest segments that the device takes.
-configFor :: Stack -> Address -> Config
-configFor st a =
-  (stackConfig (settings st))
+-- | Settings with the largest segments that a device takes, behind an IP header of that size.
+configFor :: Device -> Int -> Config -> Config
+configFor d headers cfg =
+  cfg
     { announcedMss = room - 20,
       pathRoom = room,
-      offloadBytes = if deviceOffloads (device st) then 65535 - Packet.headerSize a - 60 else 0
+      offloadBytes = if deviceOffloads d then 65535 - headers - 60 else 0
     }
   where
-    room = deviceMtu (device st) - Packet.headerSize a
+    room = deviceMtu d - headers
 
 -- | What a new connection of that flow starts with: sequence number, timestamp offset
 -- and segment sizes.
@@ -269,14 +274,17 @@ lookupListening st a p = do
 sendSegment :: Stack -> Choices -> Flow -> Int -> Segment -> IO ()
 sendSegment st chosen f mss s
   | deviceOffloads (device st) =
-    let tcp = encodeForOffload src dst (localPort f) (remotePort f) s
-        headers = Packet.headerSize src + B.length tcp
-     in packet tcp (Complete (Packet.headerSize src) headers (if payloadLength s > mss then mss else 0))
-  | otherwise = packet (encodeHeader src dst (localPort f) (remotePort f) s) NoOffload
+    let tcp = Segment.putForOffload src dst (localPort f) (remotePort f) s
+        headers = Packet.headerSize src + putLength tcp
+     in packet tcp (Complete (Packet.headerSize src) headers (if size > mss then mss else 0))
+  | otherwise = packet (Segment.putHeader src dst (localPort f) (remotePort f) s) NoOffload
   where
     src = localAddress f
     dst = remoteAddress f
-    packet tcp how = transmitParts st f how ((Packet.headerMarked (max 1 (sendHopLimit chosen)) (sendTrafficClass chosen .&. 0xfc) 6 src dst (B.length tcp + payloadLength s) <> tcp) : payload s)
+    size = Segment.payloadLength s
+    packet tcp how =
+      let ip = Packet.putHeader (max 1 (sendHopLimit chosen)) (sendTrafficClass chosen .&. 0xfc) 6 src dst (putLength tcp + size)
+       in transmitParts st f how (runPut (ip <> tcp) : payload s)
 
 transmitParts :: Stack -> Flow -> Offload -> [ByteString] -> IO ()
 transmitParts st f how parts = do

@@ -52,8 +52,9 @@ arriveBatch st batch = do
   expire st
   segments <- concat <$> mapM (arrivePacket st) batch
   case segments of
-    [(f, s)] -> arriveFor st f [s]
-    _ -> forM_ (Map.toList (Map.fromListWith (flip (++)) [(f, [s]) | (f, s) <- segments])) (uncurry (arriveFor st))
+    (f, _) : others | all ((== f) . fst) others -> arriveFor st f (map snd segments)
+    -- Each new segment is put before the earlier ones of its flow.
+    _ -> forM_ (Map.toList (Map.fromListWith (++) [(f, [s]) | (f, s) <- segments])) (\(f, latestFirst) -> arriveFor st f (reverse latestFirst))
 
 -- | TCP segments are returned; everything else is dealt with.
 arrivePacket :: Stack -> Incoming -> IO [(Flow, Segment)]

@@ -28,7 +28,7 @@ module Weft.Tcp.Wire.Bytes
     putZeros,
 
     -- * Changing one field
-    overwrite16,
+    completed,
   )
 where
 
@@ -145,10 +145,12 @@ putBytes b = Put (B.length b) $ \p ->
 putZeros :: Int -> Put
 putZeros n = Put n (\p -> fillBytes p 0 n)
 
--- | A copy with other bytes at an offset, such as a checksum that is known only
--- when the rest is written. The field must lie inside.
-overwrite16 :: Int -> Word16 -> ByteString -> ByteString
-overwrite16 at w b = B.unsafeCreate (B.length b) $ \p -> do
-  B.unsafeUseAsCStringLen b (\(q, n) -> copyBytes p (castPtr q) n)
+-- | The same bytes with a word at that offset, which is computed from them where they were written.
+completed :: Int -> (Ptr Word8 -> Int -> IO Word16) -> Put -> Put
+completed at word (Put n f) = Put n (\p -> f p >> word p n >>= store16 p at)
+{-# INLINE completed #-}
+
+store16 :: Ptr Word8 -> Int -> Word16 -> IO ()
+store16 p at w = do
   pokeByteOff p at (fromIntegral (w `shiftR` 8) :: Word8)
   pokeByteOff p (at + 1) (fromIntegral w :: Word8)

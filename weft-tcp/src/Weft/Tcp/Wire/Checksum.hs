@@ -17,6 +17,7 @@ module Weft.Tcp.Wire.Checksum
     checksum,
     foldedSum,
     isValid,
+    putSummed,
   )
 where
 
@@ -29,6 +30,7 @@ import Foreign.C.Types (CSize (..))
 import Foreign.Ptr (Ptr, castPtr)
 import System.IO.Unsafe (unsafeDupablePerformIO)
 import Weft.Tcp.Wire.Address (Address (..))
+import Weft.Tcp.Wire.Bytes (Put, completed)
 
 foreign import ccall unsafe "weft_tcp_sum"
   cSum :: Ptr Word8 -> CSize -> IO Word32
@@ -55,9 +57,17 @@ add a b =
 sumBytes :: ByteString -> Sum
 sumBytes b
   | B.null b = mempty
-  | otherwise =
-    unsafeDupablePerformIO . B.unsafeUseAsCStringLen b $ \(p, n) ->
-      (\s -> Sum (fromIntegral s) (odd n)) <$> cSum (castPtr p) (fromIntegral n)
+  | otherwise = unsafeDupablePerformIO (B.unsafeUseAsCStringLen b (\(p, n) -> sumMemory (castPtr p) n))
+
+sumMemory :: Ptr Word8 -> Int -> IO Sum
+sumMemory p n = (\s -> Sum (fromIntegral s) (odd n)) <$> cSum p (fromIntegral n)
+{-# INLINE sumMemory #-}
+
+-- | Bytes with a checksum at that offset, where they have 0: over what is summed up before them, over
+-- them, and over what follows them.
+putSummed :: Int -> Sum -> Sum -> Put -> Put
+putSummed at before after = completed at (\p n -> (\s -> checksum (before <> s <> after)) <$> sumMemory p n)
+{-# INLINE putSummed #-}
 
 -- | Of strings that follow each other.
 sumChunks :: [ByteString] -> Sum

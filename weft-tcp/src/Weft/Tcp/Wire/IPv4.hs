@@ -16,7 +16,7 @@ module Weft.Tcp.Wire.IPv4
     header,
     decode,
     encode,
-    encodeHeader,
+    putHeader,
     plain,
     isFragment,
   )
@@ -113,28 +113,28 @@ decode b = (\v -> (header v, payload v)) <$> view b
 
 -- | Header and payload. Options are cut to what fits (40 bytes) and padded.
 encode :: Header -> ByteString -> ByteString
-encode h body = encodeHeader h (B.length body) <> body
+encode h body = runPut (putHeader h (B.length body) <> putBytes body)
 
 -- | A header for a payload of so many bytes, which with the header must be at most
 -- 65535.
-encodeHeader :: Header -> Int -> ByteString
-encodeHeader h len = overwrite16 10 (checksum (sumBytes blank)) blank
+putHeader :: Header -> Int -> Put
+putHeader h len =
+  putSummed 10 mempty mempty $
+    put8 (0x40 .|. fromIntegral (ihl `div` 4))
+      <> put8 (trafficClass4 h)
+      <> put16 (fromIntegral (ihl + len))
+      <> put16 (identification h)
+      <> put16 (flag (dontFragment h) 14 .|. flag (moreFragments h) 13 .|. (fragmentOffset h .&. 0x1fff))
+      <> put8 (timeToLive h)
+      <> put8 (protocol4 h)
+      <> put16 0
+      <> putAddress (source4 h)
+      <> putAddress (destination4 h)
+      <> putBytes options
+      <> putZeros padding
   where
     options = B.take 40 (options4 h)
     padding = negate (B.length options) .&. 3
     ihl = 20 + B.length options + padding
     flag b i = if b then 1 `shiftL` i else 0 :: Word16
-    blank =
-      runPut $
-        put8 (0x40 .|. fromIntegral (ihl `div` 4))
-          <> put8 (trafficClass4 h)
-          <> put16 (fromIntegral (ihl + len))
-          <> put16 (identification h)
-          <> put16 (flag (dontFragment h) 14 .|. flag (moreFragments h) 13 .|. (fragmentOffset h .&. 0x1fff))
-          <> put8 (timeToLive h)
-          <> put8 (protocol4 h)
-          <> put16 0
-          <> putAddress (source4 h)
-          <> putAddress (destination4 h)
-          <> putBytes options
-          <> putZeros padding
+{-# INLINE putHeader #-}

@@ -16,7 +16,7 @@ module Weft.Tcp.Wire.IPv6
     Fragment (..),
     decode,
     encode,
-    encodeHeader,
+    putHeaders,
     plain,
     maxExtensions,
   )
@@ -134,20 +134,19 @@ chain left next b
 
 -- | Headers and payload, which with the extension headers must be at most 65535 bytes.
 encode :: Header -> ByteString -> ByteString
-encode h body = encodeHeader h (B.length body) <> body
+encode h body = runPut (putHeaders h (B.length body) <> putBytes body)
 
 -- | The headers for a payload of so many bytes, which with the extension headers
 -- must be at most 65535.
-encodeHeader :: Header -> Int -> ByteString
-encodeHeader h len =
-  runPut $
-    put32 (0x60000000 .|. (fromIntegral (trafficClass6 h) `shiftL` 20) .|. (flowLabel h .&. 0xfffff))
-      <> put16 (fromIntegral (putLength after + len))
-      <> put8 (firstOf (extensions h))
-      <> put8 (hopLimit h)
-      <> putAddress (source6 h)
-      <> putAddress (destination6 h)
-      <> after
+putHeaders :: Header -> Int -> Put
+putHeaders h len =
+  put32 (0x60000000 .|. (fromIntegral (trafficClass6 h) `shiftL` 20) .|. (flowLabel h .&. 0xfffff))
+    <> put16 (fromIntegral (putLength after + len))
+    <> put8 (firstOf (extensions h))
+    <> put8 (hopLimit h)
+    <> putAddress (source6 h)
+    <> putAddress (destination6 h)
+    <> after
   where
     after = mconcat (zipWith putExtension (extensions h) (drop 1 (map number (extensions h)) <> [protocol6 h]))
     firstOf exts = case exts of

@@ -54,9 +54,9 @@ decode b
 
 -- | A message as the body of an IPv4 packet, with its checksum.
 encode :: Message -> ByteString
-encode m = overwrite16 2 (checksum (sumBytes blank)) blank
+encode m = runPut (putSummed 2 mempty mempty message)
   where
-    blank = runPut $ case m of
+    message = case m of
       EchoRequest i n d -> start 8 0 <> put16 i <> put16 n <> putBytes d
       EchoReply i n d -> start 0 0 <> put16 i <> put16 n <> putBytes d
       Unreachable code q -> start 3 code <> put32 0 <> putBytes q

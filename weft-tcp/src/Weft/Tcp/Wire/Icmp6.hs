@@ -75,9 +75,9 @@ linkLayer wanted b
 -- | A message with its checksum, given the source and destination addresses of its
 -- packet.
 encode :: Address -> Address -> Message -> ByteString
-encode src dst m = overwrite16 2 (checksum (pseudoHeader src dst 58 (B.length blank) <> sumBytes blank)) blank
+encode src dst m = runPut (putSummed 2 (pseudoHeader src dst 58 (putLength message)) mempty message)
   where
-    blank = runPut $ case m of
+    message = case m of
       EchoRequest i n d -> start 128 0 <> put16 i <> put16 n <> putBytes d
       EchoReply i n d -> start 129 0 <> put16 i <> put16 n <> putBytes d
       Unreachable code q -> start 1 code <> put32 0 <> putBytes q

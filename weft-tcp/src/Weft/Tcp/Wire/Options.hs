@@ -10,7 +10,7 @@ module Weft.Tcp.Wire.Options
     noOptions,
     isNoOptions,
     decodeOptions,
-    encodeOptions,
+    putOptions,
     maxSackBlocks,
   )
 where
@@ -82,10 +82,10 @@ option o kind body = case (kind, B.length body) of
 
 -- | With the padding that lets the data begin at a multiple of four: at most 40
 -- bytes, to which SACK blocks are cut.
-encodeOptions :: Options -> Put
-encodeOptions o@Options {timestamps = Just (Timestamps v e)}
+putOptions :: Options -> Put
+putOptions o@Options {timestamps = Just (Timestamps v e)}
   | isNoOptions o {timestamps = Nothing} = put32 0x0101080a <> put32 v <> put32 e
-encodeOptions o = fixed <> sacks <> putZeros (negate (putLength fixed + putLength sacks) `mod` 4)
+putOptions o = fixed <> sacks <> putZeros (negate (putLength fixed + putLength sacks) `mod` 4)
   where
     fixed =
       foldMap (\m -> put16 0x0204 <> put16 m) (maximumSegmentSize o)

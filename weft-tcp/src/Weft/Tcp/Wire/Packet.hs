@@ -7,8 +7,7 @@ module Weft.Tcp.Wire.Packet
   ( Packet (..),
     Part (..),
     decode,
-    headerFor,
-    headerMarked,
+    putHeader,
     headerSize,
     encode,
     fragment,
@@ -74,15 +73,13 @@ part6 (h, body)
     routesBySource (V6.Extension 43 r) = word8At r 0 == 0
     routesBySource _ = False
 
--- | The network header for a payload of so many bytes that must not be fragmented.
-headerFor :: Word8 -> Address -> Address -> Int -> ByteString
-headerFor = headerMarked 64 0
-
--- | With a time to live (or hop limit), and a byte of differentiated services.
-headerMarked :: Word8 -> Word8 -> Word8 -> Address -> Address -> Int -> ByteString
-headerMarked hops services proto src dst = case src of
-  V4 {} -> V4.encodeHeader (V4.plain proto src dst) {V4.timeToLive = hops, V4.trafficClass4 = services}
-  V6 {} -> V6.encodeHeader (V6.plain proto src dst) {V6.hopLimit = hops, V6.trafficClass6 = services}
+-- | A header with that hop limit and traffic class, of that protocol, from one address to another of the
+-- same version, for a payload of so many bytes: with the header at most 65535. IPv4 packets must not be
+-- fragmented.
+putHeader :: Word8 -> Word8 -> Word8 -> Address -> Address -> Int -> Put
+putHeader hops services proto src dst = case src of
+  V4 {} -> V4.putHeader (V4.plain proto src dst) {V4.timeToLive = hops, V4.trafficClass4 = services}
+  V6 {} -> V6.putHeaders (V6.plain proto src dst) {V6.hopLimit = hops, V6.trafficClass6 = services}
 
 -- | Its bytes.
 headerSize :: Address -> Int
@@ -91,7 +88,9 @@ headerSize V6 {} = 40
 
 -- | A packet as one piece, IP header and body, whatever the MTU.
 encode :: Packet -> ByteString
-encode p = headerFor (packetProtocol p) (packetSource p) (packetDestination p) (B.length (packetBody p)) <> packetBody p
+encode p = runPut (putHeader 64 0 (packetProtocol p) (packetSource p) (packetDestination p) (B.length body) <> putBytes body)
+  where
+    body = packetBody p
 
 -- | A packet in parts that fit an MTU, with an identification that no other packet
 -- between these hosts has for a while. One part if it fits. An MTU without room for

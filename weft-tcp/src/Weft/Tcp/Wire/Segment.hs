@@ -17,8 +17,8 @@ module Weft.Tcp.Wire.Segment
     sequenceLength,
     decode,
     encode,
-    encodeHeader,
-    encodeForOffload,
+    putHeader,
+    putForOffload,
 
     -- * Flags
     Flags (..),
@@ -154,26 +154,25 @@ decode src dst b = do
 
 -- | Given addresses and ports. Header and data.
 encode :: Address -> Address -> Word16 -> Word16 -> Segment -> ByteString
-encode src dst from to s = B.concat (encodeHeader src dst from to s : payload s)
+encode src dst from to s = B.concat (runPut (putHeader src dst from to s) : payload s)
 
 -- | The header alone, with the checksum over the data that is to follow.
-encodeHeader :: Address -> Address -> Word16 -> Word16 -> Segment -> ByteString
-encodeHeader src dst from to s = overwrite16 16 whole blank
+putHeader :: Address -> Address -> Word16 -> Word16 -> Segment -> Put
+putHeader src dst from to s = putSummed 16 pseudo (sumChunks (payload s)) header
   where
-    blank = runPut (putHeader from to s 0)
-    len = B.length blank + payloadLength s
-    whole = checksum (pseudoHeader src dst 6 len <> sumBytes blank <> sumChunks (payload s))
+    header = putFields from to s 0
+    pseudo = pseudoHeader src dst 6 (putLength header + payloadLength s)
 
 -- | The header alone for a device that completes the checksum: its field holds the
 -- sum over the pseudo header.
-encodeForOffload :: Address -> Address -> Word16 -> Word16 -> Segment -> ByteString
-encodeForOffload src dst from to s = runPut (putHeader from to s partial)
+putForOffload :: Address -> Address -> Word16 -> Word16 -> Segment -> Put
+putForOffload src dst from to s = putFields from to s partial
   where
-    len = 20 + putLength (encodeOptions (options s)) + payloadLength s
+    len = 20 + putLength (putOptions (options s)) + payloadLength s
     partial = foldedSum (pseudoHeader src dst 6 len)
 
-putHeader :: Word16 -> Word16 -> Segment -> Word16 -> Put
-putHeader from to s sum' =
+putFields :: Word16 -> Word16 -> Segment -> Word16 -> Put
+putFields from to s sum' =
   put16 from <> put16 to
     <> put32 (seqNumber s)
     <> put32 (ackNumber s)
@@ -184,5 +183,6 @@ putHeader from to s sum' =
     <> put16 (urgentPointer s)
     <> opts
   where
-    opts = encodeOptions (options s)
+    opts = putOptions (options s)
     Flags bits = flags s
+{-# INLINE putFields #-}

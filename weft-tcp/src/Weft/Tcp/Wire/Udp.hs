@@ -42,8 +42,10 @@ decode src dst b
 
 -- | With its checksum. The content must be shorter than 65528 bytes.
 encode :: Address -> Address -> Datagram -> ByteString
-encode src dst (Datagram from to body) = overwrite16 6 (if sum' == 0 then 0xffff else sum') blank
+encode src dst (Datagram from to body) = runPut (header whole <> putBytes body)
   where
     len = 8 + B.length body
-    blank = runPut (put16 from <> put16 to <> put16 (fromIntegral len) <> put16 0 <> putBytes body)
-    sum' = checksum (pseudoHeader src dst 17 len <> sumBytes blank)
+    header field = put16 from <> put16 to <> put16 (fromIntegral len) <> put16 field
+    sum' = checksum (pseudoHeader src dst 17 len <> sumBytes (runPut (header 0)) <> sumBytes body)
+    -- 0 means that there is none.
+    whole = if sum' == 0 then 0xffff else sum'
