@@ -18,7 +18,7 @@ import System.Exit (die)
 import System.Posix.IO (createPipe)
 import System.Posix.Types (Fd (..))
 import Text.Read (readMaybe)
-import Weft.Hybrid (Descriptor, Hybrid, adopt, fork, milliseconds, nonBlocking, run, sleep, yield)
+import Weft.Hybrid (Descriptor, Hybrid, adopt, fork, milliseconds, nonBlocking, ret, run, sleep, yield)
 import Weft.Hybrid.Pipe
 import Weft.Sys (AtomicWords, addWord, newAtomicWords, peekWord)
 

@@ -33,7 +33,6 @@ module Weft.Core.Readiness
     isShared,
     setShared,
     mayHideMore,
-    sawPeerClosed,
     sawHangup,
 
     -- * Waiters whose deadline has passed
@@ -177,11 +176,7 @@ mayHideMore :: Readiness -> IO Bool
 mayHideMore rd = hasFlags (useCount rd) (flagPeerClosed .|. flagHangup .|. flagUrgent)
 {-# INLINE mayHideMore #-}
 
--- | Whether the kernel has reported that the peer has finished sending.
-sawPeerClosed :: Readiness -> IO Bool
-sawPeerClosed rd = hasFlags (useCount rd) (flagPeerClosed .|. flagHangup)
-
--- | Whether it has reported that the connection is gone in both directions.
+-- | Whether the kernel has reported that the connection is gone in both directions.
 sawHangup :: Readiness -> IO Bool
 sawHangup rd = hasFlags (useCount rd) flagHangup
 

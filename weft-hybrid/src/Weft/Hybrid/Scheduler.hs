@@ -35,7 +35,7 @@ import System.IO.Unsafe (unsafePerformIO)
 import Weft.Backend.Choice (newDefaultBackend)
 import Weft.Core.Manager
 import Weft.Duration (Duration, seconds)
-import Weft.Hybrid.Blocked (beginWorld, endWorld)
+import Weft.Hybrid.Blocked (noteEnded, noteStarted)
 import Weft.Hybrid.DescriptorTable (deliver)
 import Weft.Hybrid.Interpreter
 import Weft.Hybrid.Park
@@ -108,7 +108,7 @@ startScheduler settings = mask_ $ do
       forM_ (zip [0 ..] made) (uncurry (writeBoxedArray slots))
       writeRef loops slots
   writeWord (schedulerStop scheduler) cellRunning count
-  beginWorld scheduler
+  noteStarted scheduler
   forM_ made $ \l ->
     forkPinned (loopIndex l) ("weft hybrid loop " <> show (loopIndex l)) $ \unmask ->
       unmask (runLoop l) `catch` \e -> do
@@ -273,4 +273,4 @@ endLoop l = do
   requestStop (loopManager l)
   void (step (loopManager l))
   left <- addWord (schedulerStop (loopScheduler l)) cellRunning (-1)
-  when (left == 1) (endWorld (loopScheduler l) >> endWatchdog (loopScheduler l) >> void (tryPutMVar (schedulerEnded (loopScheduler l)) ()))
+  when (left == 1) (noteEnded (loopScheduler l) >> endWatchdog (loopScheduler l) >> void (tryPutMVar (schedulerEnded (loopScheduler l)) ()))

@@ -18,7 +18,6 @@ module Weft.Socket.Message
     -- * Memory, for other operations
     withBytes,
     withPieces,
-    withMemory,
   )
 where
 

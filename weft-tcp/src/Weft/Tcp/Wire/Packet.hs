@@ -7,7 +7,6 @@ module Weft.Tcp.Wire.Packet
   ( Packet (..),
     Part (..),
     decode,
-    headerFor,
     headerMarked,
     headerSize,
     encode,
