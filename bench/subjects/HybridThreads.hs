@@ -18,11 +18,8 @@ import System.Exit (die)
 import System.Posix.IO (createPipe)
 import System.Posix.Types (Fd (..))
 import Text.Read (readMaybe)
-import Weft.Hybrid.Descriptor
-import Weft.Hybrid.Monad
+import Weft.Hybrid (Descriptor, Hybrid, adopt, fork, milliseconds, nonBlocking, ret, run, sleep, yield)
 import Weft.Hybrid.Pipe
-import Weft.Hybrid.Run
-import Weft.Hybrid.Timer
 import Weft.Sys (AtomicWords, addWord, newAtomicWords, peekWord)
 
 main :: IO ()

@@ -310,9 +310,6 @@ void weft_file_ring_free(struct weft_file_ring *l) {
   release(l);
 }
 
-/* Its descriptors: the ring's and the one that wakes the owner. */
-int weft_file_ring_descriptor(struct weft_file_ring *l, int which) { return which ? l->wake_fd : l->ring.fd; }
-
 /* The generation that the next request in a slot will have. */
 uint32_t weft_file_ring_generation(struct weft_file_ring *l, unsigned slot) { return l->slots[slot].generation + 1; }
 

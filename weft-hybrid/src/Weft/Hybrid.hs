@@ -2,10 +2,10 @@
 -- Threads of a few dozen bytes on Weft's event loops, after P. Li and S. Zdancewic,
 -- \"Combining events and threads for scalable network services\" (PLDI 2007).
 --
--- A hybrid thread is written like any thread, in the monad 'Hybrid'. It is run by a
--- loop, one a capability, which also watches the descriptors and timers that its
--- threads wait for. Threads switch only at system calls, the functions below; what they do
--- in between is pure, or 'nonBlocking'.
+-- A hybrid thread is written in the monad 'Hybrid'. Loops run the threads, one loop on each
+-- capability; a loop also watches the descriptors and timers that its
+-- threads wait for. Threads switch only at system calls, which are the functions below. Between
+-- two system calls a thread runs pure code, or 'IO' by 'nonBlocking'.
 --
 -- == A server
 --
@@ -26,8 +26,8 @@
 -- >   bytes <- recv sock 4096
 -- >   if B.null bytes then pure () else sendAll sock bytes >> client sock
 --
--- A listening socket is made in 'IO' and handed over; 'run' takes a hybrid thread to its
--- end:
+-- A listening socket is made in 'IO' and then given to hybrid threads. 'run' runs a hybrid
+-- thread to its end:
 --
 -- > main :: IO ()
 -- > main = do
@@ -39,8 +39,8 @@
 --
 -- == Limits
 --
--- A client that says nothing for a minute is let go. A deadline loses nothing that came
--- in time; 'timeout' works on any action, by an exception:
+-- This server disconnects a client that sends nothing for a minute. A deadline on a socket loses no data that
+-- came in time. ('timeout' limits any action, by an exception.)
 --
 -- > patient :: Socket -> Hybrid ()
 -- > patient sock = do
@@ -50,8 +50,8 @@
 --
 -- == A chat
 --
--- Threads share what is in an 'MVar', as GHC's do. Everybody has a channel, and a thread
--- that sends what arrives there; what one says is written to the channels of all:
+-- Threads share state in an 'MVar', as GHC's threads do. Each client has a channel, and a thread that sends what is
+-- written to it. A message of one client is written to the channels of all:
 --
 -- > import qualified Data.Map as Map
 -- >
@@ -84,18 +84,18 @@
 --
 -- == What to know
 --
--- * 'nonBlocking' runs on the loop's thread. What blocks there (a lock, a file, name
---   resolution) stops all threads of the loop: use 'blocking', or 'onGhcThread'.
--- * A loop looks at events and timers after half a millisecond of threads, or 4,096 system
---   calls, or when nothing is ready. A step is what a thread does between two system
---   calls; it is not interrupted, so the bound is half a millisecond and the longest
---   step (64 of them, when steps that were short turn long). A computation that takes longer
---   is cut into steps by 'yield'.
--- * A thread that 'fork' starts has no identity: nobody can kill it or wait for it.
---   'forkThread' costs some 200 bytes more. What is pending in a thread that dies of
---   an exception is reported by the scheduler; other threads go on.
--- * Handlers run where the exception is raised, masked as their 'Control.Monad.Catch.catch' was.
--- * Loops share work: an idle one gets half of the threads of one that has had more than a
+-- * 'nonBlocking' runs on the loop's thread. An action that blocks there (a lock, a file, name
+--   resolution) stops all threads of the loop: use 'blocking' or 'onGhcThread' for it.
+-- * A loop checks events and timers when a turn ends: after half a millisecond, after 4,096 system
+--   calls, or when no thread is ready. A thread is not interrupted between two system
+--   calls; call that a step. So a turn takes at most half a millisecond and the longest
+--   step. (Since the clock is read every 64 steps, it may be up to 64 long steps after short ones.) Cut a long
+--   computation into steps by 'yield'.
+-- * A thread that 'fork' starts has no identity: it cannot be killed or waited for.
+--   A thread of 'forkThread' has one, for some 200 bytes. The scheduler reports the exception of a
+--   thread that dies of one; other threads go on.
+-- * A handler runs with the masking that its 'Control.Monad.Catch.catch' had.
+-- * Loops share work: an idle loop gets half of the ready threads of a loop that has more than one
 --   turn's work.
 --
 -- @since 0.1.0

@@ -1,7 +1,6 @@
 -- |
--- Files, read and written at offsets without ever blocking a capability: what is
--- in the page cache comes at once, everything else is waited for as sockets are,
--- while other threads run.
+-- Files, read and written at offsets without blocking a capability. Data in the page cache is
+-- returned at once; for anything else the thread waits as for a socket, while other threads run.
 --
 -- > import Weft.File
 -- >
@@ -11,13 +10,13 @@
 -- >   begin <- readAt file 0 64
 -- >   print (size, begin)
 --
--- Requests that have to wait for a disk go to an io_uring in batches, one ring a
--- capability, or, where the kernel refuses that, to the pool of "Weft.Blocking";
--- the results are the same (@WEFT_FILES@, 'preferFiles').
+-- Requests that have to wait for a disk go in batches to an io_uring, one for each
+-- capability. If the kernel refuses io_uring, they go to the pool of "Weft.Blocking"; the
+-- results are the same. @WEFT_FILES@ or 'preferFiles' forces one of them.
 --
--- Every function may be called from any thread, and any number of threads may use
--- one file at once. All are interruptible while they wait. Errors are 'IOError's
--- with the function's and the file's name, of the kinds that "System.IO" has.
+-- Any thread may call these functions, and any number of threads may use
+-- one file at once. They are interruptible while they wait. Errors are 'IOError's
+-- with the names of the function and the file, and of the same types as those of "System.IO".
 --
 -- Sources: 2007, section 4.5 (asynchronous I/O); io_uring(7), preadv2(2),
 -- openat2(2), statx(2).
@@ -115,12 +114,12 @@ import Weft.File.Units
 
 -- Opening and closing ---------------------------------------------------------------
 
--- | Open a file. Close it with 'closeFile'; better, use 'withFile'. Throws as
--- 'System.IO.openFile' does; interruptible, and then nothing stays open.
+-- | Open a file. Close it with 'closeFile', or use 'withFile' instead. Throws the errors of
+-- 'System.IO.openFile'. If it is interrupted, nothing stays open.
 openFile :: OpenMode -> FilePath -> IO File
 openFile = Open.openFile ghcThreads
 
--- | Open a file for as long as the action takes.
+-- | Run an action with a file, which is closed when the action ends.
 withFile :: OpenMode -> FilePath -> (File -> IO a) -> IO a
 withFile = Open.withFile ghcThreads
 
@@ -128,7 +127,7 @@ withFile = Open.withFile ghcThreads
 openDirectory :: FilePath -> IO Directory
 openDirectory = Open.openDirectory ghcThreads
 
--- | Open a directory for as long as the action takes.
+-- | Run an action with a directory, which is closed when the action ends.
 withDirectory :: FilePath -> (Directory -> IO a) -> IO a
 withDirectory = Open.withDirectory ghcThreads
 
@@ -140,8 +139,8 @@ openFileAt = Open.openFileAt ghcThreads
 withFileAt :: Directory -> OpenMode -> FilePath -> (File -> IO a) -> IO a
 withFileAt = Open.withFileAt ghcThreads
 
--- | 'openFileAt' by a path in the bytes that the file system has, whatever their encoding.
--- Nothing is converted, but for the path in messages.
+-- | 'openFileAt' by a path in bytes, as the file system has it, without a conversion of its encoding. (The path in error
+-- messages is converted.)
 openRawFileAt :: Directory -> OpenMode -> ByteString -> IO File
 openRawFileAt = Open.openRawFileAt ghcThreads
 
@@ -149,38 +148,37 @@ openRawFileAt = Open.openRawFileAt ghcThreads
 withRawFileAt :: Directory -> OpenMode -> ByteString -> (File -> IO a) -> IO a
 withRawFileAt = Open.withRawFileAt ghcThreads
 
--- | All names in a directory that was opened as a file, for reading, in no order; not @.@
--- and @..@. Names that come or go meanwhile may be among them. A name shares its memory
--- with those that the kernel named with it, 32 KiB: copy what is to be kept. Not by two
--- threads at once with one 'File', which has one position. Throws an 'IOError' when it is
--- no directory (@ENOTDIR@).
+-- | Fold over all names in a directory that was opened as a file, for reading. They come in no order, without @.@
+-- and @..@. Names that are created or removed meanwhile may be among them. A name shares a buffer of
+-- 32 KiB with others: copy it to keep it. Two threads must not do this at once with one 'File', since
+-- it has one position. Throws an 'IOError' (@ENOTDIR@) if it is not a directory.
 foldNames :: File -> (a -> ByteString -> IO a) -> a -> IO a
 foldNames = Names.foldNames ghcThreads
 
 -- Reading and writing -----------------------------------------------------------------
 
--- | Bytes from an offset: as many as asked for, fewer only at the end of the file.
--- When it is interrupted it returns at once.
+-- | Read bytes from an offset on: as many as asked for, fewer only at the end of the file.
+-- An exception interrupts it at once.
 readAt :: File -> Offset -> Count -> IO ByteString
 readAt = Transfer.readAt ghcThreads
 
--- | Write all bytes from an offset on. When it is interrupted, a part of them may
--- have been written, or be written yet.
+-- | Write all bytes from an offset on. If it is interrupted, a part of them may
+-- have been written, or may still be written afterwards.
 writeAt :: File -> Offset -> ByteString -> IO ()
 writeAt = Transfer.writeAt ghcThreads
 
--- | Write several strings one after the other, by as few system calls as may be.
+-- | Write several strings one after the other, by as few system calls as possible.
 writeManyAt :: File -> Offset -> [ByteString] -> IO ()
 writeManyAt = Transfer.writeManyAt ghcThreads
 
--- | All of a file from an offset on, in chunks of that size, the last of which may
+-- | Fold over a file from an offset to its end, in chunks of that size. The last one may
 -- be shorter.
 foldChunks :: File -> Offset -> Count -> (a -> ByteString -> IO a) -> a -> IO a
 foldChunks = Transfer.foldChunks ghcThreads
 
 -- | Read into the caller's memory, which must stay valid until it returns. Returns the number of bytes:
--- fewer than asked for only at the end of the file. Interruptible; before it ends
--- by an exception it waits until the kernel is done with the memory.
+-- fewer than asked for only at the end of the file. If it is interrupted, it waits
+-- until the kernel no longer uses the memory before it throws.
 readBufAt :: File -> Offset -> Ptr Word8 -> Count -> IO Count
 readBufAt = Transfer.readBufAt ghcThreads
 
@@ -194,11 +192,11 @@ writeBufAt = Transfer.writeBufAt ghcThreads
 readBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> IO Count
 readBufsAt = Transfer.readBufsAt ghcThreads
 
--- | Write several pieces of memory; all of them, unless the device is full.
+-- | Write several pieces of memory. Returns the number of bytes: all of them, unless the device is full.
 writeBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> IO Count
 writeBufsAt = Transfer.writeBufsAt ghcThreads
 
--- | Have what was written reach the disk, with its size and times (fsync(2)).
+-- | Wait until written data is on the disk, with the file's size and times (fsync(2)).
 sync :: File -> IO ()
 sync = Transfer.sync ghcThreads
 
@@ -206,7 +204,7 @@ sync = Transfer.sync ghcThreads
 syncData :: File -> IO ()
 syncData = Transfer.syncData ghcThreads
 
--- | Have the disk set space aside for a range, and the file be at least that long
+-- | Reserve disk space for a range, given by offset and length. The file's size becomes at least the range's end
 -- (fallocate(2)).
 allocate :: File -> Offset -> Offset -> IO ()
 allocate = Transfer.allocate ghcThreads
@@ -217,11 +215,11 @@ allocate = Transfer.allocate ghcThreads
 statFile :: File -> IO FileStatus
 statFile = Status.statFile ghcThreads
 
--- | The status of the file that a path leads to (statx(2)).
+-- | The status of the file at a path (statx(2)).
 statPath :: FilePath -> IO FileStatus
 statPath = Status.statPath ghcThreads
 
--- | Run something with the file's descriptor, which stays open meanwhile: for
--- 'Weft.Socket.sendFileRange', say.
+-- | Run an action with the file's descriptor, which stays open during the action; for example
+-- 'Weft.Socket.sendFileRange'.
 withFileFd :: File -> (Fd -> IO a) -> IO a
 withFileFd = inside "Weft.File.withFileFd"

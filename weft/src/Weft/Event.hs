@@ -13,14 +13,14 @@
 -- >   loop manager
 --
 -- Every function may be called from any thread, and from callbacks, while the
--- manager runs, with the exceptions that are named. Callbacks run on the thread
+-- manager runs, unless its documentation says otherwise. Callbacks run on the thread
 -- that runs the manager, one at a time. They must not block: while one runs, no
--- other event is seen. What a callback throws goes to the program's handler for
--- uncaught exceptions and harms nobody else.
+-- other event is handled. An exception in a callback goes to the program's handler for
+-- uncaught exceptions; the manager goes on.
 --
--- Callbacks run with asynchronous exceptions masked. An exception that another thread throws at the one that runs the manager
--- ('Control.Concurrent.killThread') arrives between turns, so that no event is lost; a callback that blocks all the same
--- is interrupted by it. Whatever callback ends with such an exception ('Control.Exception.SomeAsyncException'), it ends
+-- Callbacks run with asynchronous exceptions masked. An exception that another thread throws at the one that runs the
+-- manager ('Control.Concurrent.killThread') arrives between turns, so that no event is lost; but it interrupts a callback
+-- that blocks. A callback that ends with an asynchronous exception ('Control.Exception.SomeAsyncException') ends
 -- 'loop' after the turn.
 --
 -- @since 0.1.0
@@ -96,7 +96,7 @@ type EventManager = Core.Manager
 new :: IO EventManager
 new = newWith =<< newDefaultBackend
 
--- | A manager over that back end, which belongs to it from now on.
+-- | A manager over that back end. The manager owns it from now on and closes it.
 newWith :: Backend -> IO EventManager
 newWith backend = do
   boundFromEnvironment
@@ -108,28 +108,28 @@ newWith backend = do
 managerBackendName :: EventManager -> String
 managerBackendName = backendName . Core.managerBackend
 
--- | Declare that the calling thread is going to run the manager with 'step';
--- 'loop' does it by itself. Throws a user error when a thread has done so before,
+-- | Declare that the calling thread is going to run the manager with 'step'.
+-- ('loop' includes this.) Throws a user error if a thread has done so before,
 -- or the manager was shut down.
 init :: EventManager -> IO ()
 init m = do
   ok <- Core.initialize m
   unless ok (ioError (userError "Weft.Event.init: the manager is run already, or was shut down"))
 
--- | One turn: runs what is due and what is ready; if there is nothing, blocks
--- until there is, or until 'wakeManager'. 'False' when the manager was shut down
--- and has cleaned up: do not call it again. Only for the thread that called
+-- | One turn: run the callbacks of timers that are due and of descriptors that are ready. If there are none, block
+-- until there are, or until 'wakeManager'. 'False' means that the manager was shut down
+-- and has cleaned up: do not call 'step' again. Only for the thread that called
 -- 'init'. Interruptible between turns, not while it blocks: to stop it use
 -- 'shutdown'.
 step :: EventManager -> IO Bool
 step = Core.step
 
--- | 'init', then turns until the manager is shut down. Best in an unbound thread
+-- | 'init', then turns until the manager is shut down. Use an unbound thread
 -- ('Control.Concurrent.forkIO', 'Control.Concurrent.runInUnboundThread'): each
--- change between a bound thread, such as @main@'s, and others changes OS threads.
--- A manager that was shut down already returns at once. A thread that is killed
--- here shuts its manager down; it can be killed here even where its caller has masked
--- exceptions, unless uninterruptibly, and not while it blocks in the kernel ('wakeManager').
+-- switch between a bound thread, such as @main@'s, and another one switches OS threads.
+-- Returns at once if the manager was shut down already. If the thread is killed
+-- here, the manager is shut down. It can be killed here even if its caller has masked
+-- exceptions (unless uninterruptibly), but not while it blocks in the kernel; 'wakeManager' ends that.
 loop :: EventManager -> IO ()
 loop m = mask_ $ do
   ours <- Core.initialize m
@@ -137,22 +137,22 @@ loop m = mask_ $ do
     then Core.loop m
     else Core.isAlive m >>= \alive -> when alive (init m)
 
--- | Stop a manager and give back its kernel objects: callbacks still registered
--- run with 'evtClose', timers that were set never fire. Returns when that is done,
--- or at once when called from a callback: the 'loop' or the next 'step' then does
--- it. Repeating it has no effect.
+-- | Stop a manager and release its kernel objects. Callbacks that are still registered
+-- run with 'evtClose'; pending timers never fire. Returns when that is done. If it is called
+-- from a callback, it returns at once, and 'loop' or the next 'step' does the work. Repeating it
+-- has no effect.
 shutdown :: EventManager -> IO ()
 shutdown = Core.shutdown
 
--- | Make a 'step' that blocks, or the next one, return. Costs a system call only
--- when it does block.
+-- | Make a 'step' that blocks return, or else the next one. Costs a system call only
+-- if it blocks.
 wakeManager :: EventManager -> IO ()
 wakeManager = Core.wakeManager
 
 -- Descriptors ----------------------------------------------------------------------
 
--- | A callback for a descriptor. It is given the key of its registration, and those events
--- that were asked for and have happened, with 'evtHangup' or 'evtClose'.
+-- | A callback for a descriptor. It gets the key of its registration and the events that have
+-- happened: of those that were asked for, and 'evtHangup' and 'evtClose'.
 type IOCallback = FdKey -> Events -> IO ()
 
 -- | A registration.
@@ -166,14 +166,14 @@ data FdKey = FdKey
 instance Show FdKey where
   showsPrec d k = showParen (d > 10) (showString "FdKey " . showsPrec 11 (keyFd k))
 
--- | Have a callback run when a descriptor is ready. Several registrations of one
--- descriptor stand beside each other; an event runs all that it concerns.
+-- | Run a callback when a descriptor is ready. A descriptor may have several
+-- registrations; an event runs the callbacks of all that asked for it.
 --
 -- A 'OneShot' registration ends with its first event. A 'MultiShot' one is
 -- level-triggered: it runs at every turn for as long as the event holds.
 --
--- On a descriptor that is always ready (a regular file) the callback runs at
--- once, on the calling thread, once, and nothing is registered.
+-- If the descriptor is always ready (a regular file), the callback runs once, at
+-- once, on the calling thread, and nothing is registered.
 --
 -- Throws an 'IOError' (@EBADF@) when the descriptor is negative or not open, on
 -- every back end, and a user error when the manager was shut down. O(log n), one system call or two; the manager is woken if its
@@ -192,8 +192,8 @@ registerFd m callback fd evs lifetime = do
 registerFd_ :: EventManager -> IOCallback -> Fd -> Events -> Lifetime -> IO ()
 registerFd_ m callback fd evs lifetime = void (registerFd m callback fd evs lifetime)
 
--- | Take a registration back. Its callback does not start any more, though one
--- that has begun may still be running. 'True' if the registration was still there; no effect on one that has ended. O(log n).
+-- | End a registration. Its callback does not start any more; it may still be running if it has
+-- begun. 'True' if the registration existed; no effect if it has ended. O(log n).
 unregisterFd :: EventManager -> FdKey -> IO Bool
 unregisterFd m key = unregister (Core.managerRegistry m) (keyFd key) (keyNumber key)
 
@@ -201,10 +201,9 @@ unregisterFd m key = unregister (Core.managerRegistry m) (keyFd key) (keyNumber 
 unregisterFd_ :: EventManager -> FdKey -> IO ()
 unregisterFd_ m = void . unregisterFd m
 
--- | Close a descriptor with the given action; its registrations end, and their
--- callbacks run with 'evtClose' on the calling thread. Nobody can register the
--- descriptor, or a new one of its number, while that is going on. What the
--- action throws is thrown when all is done.
+-- | Close a descriptor by the given action. Its registrations end, and their
+-- callbacks run with 'evtClose' on the calling thread. Meanwhile no thread can register the
+-- descriptor, or a new one of the same number. An exception of the action is thrown after that.
 closeFd :: EventManager -> (Fd -> IO ()) -> Fd -> IO ()
 closeFd m close fd = closeRegistered (Core.managerRegistry m) fd (close fd)
 
@@ -213,13 +212,12 @@ closeFd m close fd = closeRegistered (Core.managerRegistry m) fd (close fd)
 -- | A callback for a timer.
 type TimeoutCallback = IO ()
 
--- | A timer that was set: what it does, and its present place in the queue. Written
--- by whoever moves it.
+-- | A timer: its callback, and its present entry in the queue, which 'updateTimeout' replaces.
 data TimeoutKey = TimeoutKey TimeoutCallback !(IORef Timer)
 
--- | Run a callback after that time, on the manager's thread; never earlier. With
--- a time of zero or less, in the next turn. 'maxBound' never comes. One
--- compare-and-swap, and a wake-up only when the manager would sleep too long.
+-- | Run a callback after that time, never earlier, on the manager's thread. If the time is zero
+-- or less, in the next turn; if it is 'maxBound', never. One compare-and-swap, and a wake-up only
+-- if the manager would sleep too long.
 registerTimeout :: EventManager -> Duration -> TimeoutCallback -> IO TimeoutKey
 registerTimeout m d action = do
   due <- after d <$> now
@@ -228,7 +226,7 @@ registerTimeout m d action = do
   where
     callback = interruptiblyMasked action
 
--- | Let a timer that has not fired fire after that time, from now.
+-- | Let a timer fire that long from now instead. No effect if it has fired.
 updateTimeout :: EventManager -> TimeoutKey -> Duration -> IO ()
 updateTimeout m (TimeoutKey callback ref) d = do
   due <- after d <$> now
@@ -236,9 +234,9 @@ updateTimeout m (TimeoutKey callback ref) d = do
   won <- cancelTimer old
   when won (Core.addPlainTimer m due callback >>= writeIORef ref)
 
--- | Cancel a timer. No effect when it has fired.
+-- | Cancel a timer. No effect if it has fired.
 unregisterTimeout :: EventManager -> TimeoutKey -> IO ()
 unregisterTimeout _ (TimeoutKey _ ref) = do
   won <- cancelTimer =<< readIORef ref
-  -- Somebody may be moving it at this moment.
+  -- 'updateTimeout' may have replaced it meanwhile.
   unless won (void (cancelTimer =<< readIORef ref))

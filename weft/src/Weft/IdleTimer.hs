@@ -1,24 +1,23 @@
 -- |
--- Idle timers: limits on how long nothing may happen, as a server has one for each
--- connection. Such a timer is pushed later all the time, so that costs a write to a word; a
--- timer of the manager looks at the word when it would have been due, and no queue is
--- touched. Made to take the place of a time manager:
+-- Idle timers: limits on how long nothing may happen, such as a server has for each
+-- connection. An idle timer is reset all the time, so 'reset' is cheap: it writes the new due time to a word and
+-- touches no queue. A timer of the manager checks that word when the idle timer would have been due. It replaces a
+-- time manager:
 --
 -- > timer <- newIdleTimer (seconds 30) (close connection)
 -- > forever $ do
 -- >   request <- receive connection
 -- >   reset timer           -- 30 seconds again, from now
--- >   pause timer           -- however long the answer takes
+-- >   pause timer           -- no limit on the answer's computation
 -- >   answer request
 -- >   resume timer
 --
--- Any thread may do any of this. Two that write at the same time leave what the
--- later one wrote. Where several threads wait for one peer, as one that receives and one that
--- sends, 'during' takes the place of resuming and pausing.
+-- Any thread may call any function. If two set a timer at the same time, the last one to write wins. Where several
+-- threads wait for one peer (one receives, another sends), use 'during' instead of 'resume' and 'pause'.
 --
--- The clock that is read for it is the kernel's coarse one, of a few milliseconds,
--- and is rounded up: an idle timer never fires early and is late by less than 20 ms.
--- (A deadline, an instant by which one operation has to be done, is
+-- Due times come from the kernel's coarse clock, which ticks every few milliseconds, and are
+-- rounded up: an idle timer never fires early, and less than 20 ms late.
+-- (For a deadline, the instant at which one operation gives up, see
 -- 'Weft.Socket.withDeadline'.)
 --
 -- @since 0.1.0
@@ -53,18 +52,17 @@ import Weft.FFI.Clock (coarseNow)
 import Weft.Runtime.Managers
 import Weft.Sys (AtomicWords, addWord, casWord, newAtomicWords, now, peekWord, pokeWord, readWord)
 
--- | An idle timer. Word 0 holds when it is due, in nanoseconds: written by its users,
--- without more ado, so that pushing it costs next to nothing; read by the dispatcher.
--- Word 1 holds how it stands, as below. Word 2: for how many operations it runs ('during'), by
--- atomic addition. Word 3: when the timer that is in charge looks at word 0, moved by
+-- | An idle timer. Word 0 is its due time in nanoseconds: its users write it without an atomic
+-- instruction, the dispatcher reads it. Word 1 is its state (see below). Word 2 is the number of operations
+-- that it runs for ('during'), changed by atomic addition. Word 3 is when the manager's timer checks word 0, changed by
 -- compare-and-swap.
 data IdleTimer = IdleTimer
   { idleTimerWords :: !AtomicWords,
-    -- | How far 'reset' pushes it.
+    -- | The time, in nanoseconds, that 'reset' gives it.
     idleTimerSpan :: !Int64,
     -- | What to do; dropped by 'stop'.
     idleTimerAction :: !(IORef (IO ())),
-    -- | The timer that looks at the word next. Written by whoever sets it.
+    -- | The manager's timer that checks word 0 next. Written by the thread that sets it.
     idleTimerTimer :: !(IORef (Maybe Timer))
   }
 
@@ -80,37 +78,37 @@ wordLook = 3
 --   Stopped
 -- @
 --
--- Both moves are one compare-and-swap, so one of them is made. What users write
--- into word 0 afterwards nobody reads.
+-- Both moves are a compare-and-swap, so only one of them is made. After it word 0 is not
+-- read any more.
 stateRunning, stateExpired, stateStopped :: Int
 stateRunning = 0
 stateExpired = 1
 stateStopped = 2
 
--- | In word 0, while it is paused, and in word 3, while no timer is set.
+-- | The value of word 0 while the idle timer is paused, and of word 3 while no timer is set.
 paused :: Int
 paused = maxBound
 
--- | An idle timer of that length that runs, and the action that runs once when it has
--- passed, on the dispatcher: it must not block (closing a socket does not).
+-- | A running idle timer of that length. The action runs once, when the timer has expired, on the dispatcher: it must not
+-- block (closing a socket does not).
 newIdleTimer :: Duration -> IO () -> IO IdleTimer
 newIdleTimer len act = do
   d <- newPausedIdleTimer len act
   d <$ reset d
 
--- | 'newIdleTimer', but paused: it does not run until 'resume', and no timer is set before that.
+-- | A paused idle timer: it does not run until 'resume', and the manager has no timer for it before.
 newPausedIdleTimer :: Duration -> IO () -> IO IdleTimer
 newPausedIdleTimer (Duration len) act = do
   d <- (\ws -> IdleTimer ws (max 0 len)) <$> newAtomicWords 4 <*> newIORef act <*> newIORef Nothing
   pokeWord (idleTimerWords d) wordLook paused
   d <$ pause d
 
--- | Run an action with an idle timer, which is stopped at its end.
+-- | Run an action with an idle timer, which is stopped when the action ends.
 withIdleTimer :: Duration -> IO () -> (IdleTimer -> IO a) -> IO a
 withIdleTimer len onExpiry = bracket (newIdleTimer len onExpiry) stop
 
--- | Set the timer that looks at it next, in the place of the one that was to look at
--- the given time: at the time that the word names; while it is paused, none.
+-- | Set the manager's timer that checks word 0 next, for the due time in that word; it replaces the one that was set for
+-- the given time. If the idle timer is paused, no timer is set.
 watch :: IdleTimer -> Int -> IO ()
 watch d from = do
   next <- readWord ws wordDue
@@ -121,12 +119,12 @@ watch d from = do
       m <- currentManager
       t <- addTimer m (Instant (fromIntegral next)) (look next)
       writeIORef (idleTimerTimer d) (Just t)
-    -- It may have been brought forward before the new time could be seen.
+    -- The due time may have been moved earlier by a thread that had not seen word 3 yet.
     again <- readWord ws wordDue
     when (again < next) (watch d next)
   where
     ws = idleTimerWords d
-    -- One that was set for another time has been replaced.
+    -- A timer that was set for another time has been replaced.
     look mine expiry = do
       current <- readWord ws wordLook
       at <- readWord ws wordDue
@@ -141,20 +139,20 @@ watch d from = do
       writeIORef (idleTimerAction d) (pure ())
       act
 
--- | Due its full span from now, whatever it was. One read of the coarse clock, one
--- write, one atomic read. No effect on one that has expired or was stopped.
+-- | Make it due its full length from now. One read of the coarse clock, one
+-- write, one atomic read. No effect if it has expired or was stopped.
 reset :: IdleTimer -> IO ()
 reset d = resetFor d (Duration (idleTimerSpan d))
 {-# INLINE reset #-}
 
--- | Due another time than its span from now, this once. One that is due sooner than
--- it was sets a timer.
+-- | Make it due that long from now, this once. If that is earlier than the manager's timer, another
+-- timer is set.
 resetFor :: IdleTimer -> Duration -> IO ()
 resetFor d (Duration len) = do
   t <- coarseNow
   let due = fromIntegral (pushed t (max 0 len))
-  -- Written before the look is read, as 'watch' writes the look before it reads this: one
-  -- of the two sees the other's. (Adding nothing is the cheapest read that stays behind a write.)
+  -- Here word 0 is written before word 3 is read; 'watch' writes word 3 before it reads word 0. So at least one
+  -- of the two sees what the other wrote. (Adding zero is the cheapest read that is ordered after a write.)
   pokeWord ws wordDue due
   next <- addWord ws wordLook 0
   when (due < next) (watch d next)
@@ -162,22 +160,22 @@ resetFor d (Duration len) = do
     ws = idleTimerWords d
 {-# INLINE resetFor #-}
 
--- | Just short of 'paused' at the latest.
+-- | The sum, less than 'paused'.
 pushed :: Int64 -> Int64 -> Int64
 pushed t len = if t > maxBound - 1 - len then maxBound - 1 else t + len
 {-# INLINE pushed #-}
 
--- | Not due until 'resume' or 'reset'. One write.
+-- | Stop it until 'resume' or 'reset'. One write.
 pause :: IdleTimer -> IO ()
 pause d = pokeWord (idleTimerWords d) wordDue paused
 {-# INLINE pause #-}
 
--- | End a pause: due its full span from now.
+-- | End a pause: it is due its full length from now. The same as 'reset'.
 resume :: IdleTimer -> IO ()
 resume = reset
 {-# INLINE resume #-}
 
--- | Never due any more; the action is let go of, and the timer cancelled.
+-- | Stop it for good. The action is dropped, and the manager's timer cancelled.
 stop :: IdleTimer -> IO ()
 stop d = do
   found <- casWord (idleTimerWords d) wordState stateRunning stateStopped
@@ -185,20 +183,19 @@ stop d = do
     writeIORef (idleTimerAction d) (pure ())
     readIORef (idleTimerTimer d) >>= mapM_ cancelTimer
 
--- | Run an operation that waits for a peer, with the timer set to that length. While no
--- such operation is under way the timer is paused. Several may be, in several threads: the
--- one that began last has set it, and the last to end pauses it.
+-- | Run an operation that waits for a peer, with the timer set to that length. Several threads may do that at once: each
+-- that begins sets the timer, and the last one that ends pauses it.
 during :: IdleTimer -> Duration -> IO a -> IO a
 during d len = bracket_ (awaiting d len) (awaited d)
 {-# INLINE during #-}
 
--- | The first half of 'during', for an operation that has a handler for exceptions of its own: the
--- other half has to follow, once, however it ends.
+-- | The first half of 'during', for an operation that handles exceptions itself. 'awaited' has to
+-- follow once, however the operation ends.
 awaiting :: IdleTimer -> Duration -> IO ()
 awaiting d len = addWord (idleTimerWords d) wordUses 1 >> resetFor d len
 {-# INLINE awaiting #-}
 
--- | The second half.
+-- | The second half of 'during'.
 awaited :: IdleTimer -> IO ()
 awaited d = do
   uses <- addWord ws wordUses (-1)
@@ -211,8 +208,7 @@ awaited d = do
   where
     ws = idleTimerWords d
 
--- | How long until it is due, not less than zero, by the coarse clock; its full
--- span while it is paused.
+-- | The time until it is due by the coarse clock, at least zero. While it is paused, its full length.
 remaining :: IdleTimer -> IO Duration
 remaining d = do
   at <- peekWord (idleTimerWords d) wordDue
@@ -220,6 +216,6 @@ remaining d = do
     then pure (Duration (idleTimerSpan d))
     else Duration . max 0 . (fromIntegral at -) <$> coarseNow
 
--- | Has it passed, so that the action ran or is running?
+-- | Whether it has expired: its action is running, or has run.
 expired :: IdleTimer -> IO Bool
 expired d = (== stateExpired) <$> peekWord (idleTimerWords d) wordState

@@ -1,7 +1,6 @@
 -- |
--- What the managers of a program have done: read at any time, from any thread,
--- without stopping anything. Figures of one reading may differ by the events of
--- the microsecond it took.
+-- Counters of the program's managers. Any thread may read them at any time; reading stops
+-- nothing, so the counters of one reading are not from exactly the same instant.
 --
 -- @since 0.1.0
 module Weft.Metrics
@@ -33,7 +32,7 @@ import Weft.Runtime.Managers
 
 -- | Counters of the whole program.
 data Metrics = Metrics
-  { -- | By capability; only those on which something has waited yet.
+  { -- | One entry for each capability that has a manager: a manager starts when something first waits there.
     metricsCapabilities :: [CapabilityMetrics],
     -- | Descriptors that are registered now.
     metricsRegistered :: !Int
@@ -65,18 +64,18 @@ data CapabilityMetrics = CapabilityMetrics
     metricsDescriptors :: !Int,
     -- | Timers that are pending now.
     metricsTimersPending :: !Int,
-    -- | From the moment at which the dispatcher learns of an event to that at which the thread that waited for it runs, by
-    -- "Weft.Socket" or "Weft.Thread". Measured for the events of one batch in 64.
+    -- | The time from when the dispatcher learns of an event to when the thread that waited for it (by "Weft.Socket" or
+    -- "Weft.Thread") runs. Measured for the events of one batch in 64.
     metricsWakeLatency :: !HistogramCounts,
-    -- | From the instant at which a timer was due to the beginning of the round in which it was fired. Of all timers.
+    -- | The time from when a timer is due to the beginning of the turn in which it is fired. Measured for all timers.
     metricsTimerLateness :: !HistogramCounts,
-    -- | The longest time that the callbacks of one descriptor, or the timers of one turn, took while there was a watchdog
-    -- ("Weft.Watchdog"), and which descriptor it was; 'Nothing' for timers.
+    -- | The longest time that the callbacks of one descriptor, or the timers of one turn, have taken, and the descriptor
+    -- ('Nothing' for timers). Measured while the watchdog is on ("Weft.Watchdog").
     metricsLongestCallback :: !(Duration, Maybe Fd)
   }
   deriving (Eq, Show)
 
--- | The present figures.
+-- | Read the counters.
 readMetrics :: IO Metrics
 readMetrics = do
   ms <- managers
@@ -103,6 +102,6 @@ ofManager m =
   where
     get = readCounter (managerCounters m)
 
--- | One figure, added over all capabilities.
+-- | One counter, added over all capabilities.
 total :: (CapabilityMetrics -> Int) -> Metrics -> Int
 total f = foldl' (\n c -> n + f c) 0 . metricsCapabilities

@@ -1,10 +1,10 @@
 -- |
--- The managers of a program as a whole: one for each capability, each run by a thread that
--- stays there, the dispatcher (2013, 3.3). They start when they are first needed.
+-- The managers of a program: one for each capability, run by a thread that
+-- stays on that capability, the dispatcher (2013, 3.3). They start when they are first needed.
 --
--- More capabilities, at run time, get their dispatcher when a thread first waits
--- there. With fewer, GHC moves the threads of those that went, dispatchers too, and
--- everything registered stays valid. A child made by
+-- When the number of capabilities is raised, a new one gets its dispatcher when a thread first waits
+-- there. When it is lowered, GHC moves the threads of the removed capabilities, dispatchers too, and
+-- all registrations stay valid. A child of
 -- 'System.Posix.Process.forkProcess' gets managers and kernel objects of its own
 -- when it first needs one.
 --

@@ -22,19 +22,20 @@
 --
 -- Everything may be used from any thread.
 --
--- Differences to @network@ 3.1, all of which a program may notice only by looking for them:
+-- Differences from @network@ 3.1:
 --
 -- * 'Socket' is another type: a library that wants @network@'s takes 'withNetworkSocket'. Addresses are
 --   'SockAddr' only; there are no functions for other instances of its class @SocketAddress@ ("Network.Socket.Address").
 -- * A thread that uses a socket while another closes it gets @EBADF@ and never meets another socket of the same number.
--- * Where a sender's address has a family that @network@ has no form for (netlink), receiving returns the data with
---   @SockAddrUnix ""@, where @network@ throws and the data is lost.
+-- * If @network@ cannot represent the family of a sender's address (netlink, for example), receiving returns the data with
+--   @SockAddrUnix ""@. @network@ throws then, and the data is lost.
 -- * A send that is cut off after a part makes all further sends fail, with @EPIPE@
 --   ("Weft.Socket.ByteString"); @network@ sends on, and the peer mistakes one message for another's rest.
 -- * 'gracefulClose' reads until the peer's end, for the time given and 16 MiB; @network@ reads once.
--- * 'bind' removes the stale file of a Unix socket by trying a connect on a socket of its own, and
---   only if it is a socket's; @network@ connects the one that is to be bound.
--- * 'close' of a socket with the @Linger@ option holds up the caller only; in @network@ all threads of its capability.
+-- * 'bind' removes the stale file of a Unix socket only if it is a socket, and tests it with a connect on a separate
+--   socket; @network@ tests with the socket that is to be bound.
+-- * 'close' of a socket with the @Linger@ option blocks the calling thread only; in @network@ it blocks all threads of
+--   the capability.
 -- * 'socketToFd' and 'socketToHandle' give a duplicate descriptor. 'socketPort' throws for a Unix socket.
 -- * Descriptors are close-on-exec from the start.
 --
@@ -191,6 +192,6 @@ import Weft.Socket.Stm
 import Weft.Socket.Types
 
 -- $beyond
--- What @network@ does not have: a deadline for each operation, notice of a peer
--- that went away, files sent by the kernel, closing with bounds, and servers that
+-- What @network@ does not have: a deadline for each operation, notification when the peer
+-- closes, files sent by the kernel, closing with limits on time and bytes, and servers that
 -- accept on every core.

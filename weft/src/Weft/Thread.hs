@@ -3,9 +3,9 @@
 -- types and meanings, on Weft's managers. A program that imports these instead
 -- runs unchanged.
 --
--- Every function may be called from any thread, takes asynchronous exceptions
--- while it waits, and leaves nothing registered when it ends, however it ends.
--- Times are microseconds, as there; "Weft.Timer" has the same with durations.
+-- Any thread may call these functions. They are interruptible while they wait, and leave nothing
+-- registered when they end, also by an exception.
+-- Times are microseconds, as in base; "Weft.Timer" has the same functions with durations.
 --
 -- @since 0.1.0
 module Weft.Thread

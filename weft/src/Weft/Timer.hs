@@ -11,10 +11,9 @@
 -- >   _ <- cancel reminder
 -- >   sleep (milliseconds 10)
 --
--- All times are by the monotonic clock: changing the date moves nothing, and a
--- process that was stopped, or a machine that slept, finds each timer that came
--- due meanwhile fired once. Nothing fires early; on an idle machine a timer is
--- late by its tick of 33 us and the time a wake-up takes.
+-- Times are those of the monotonic clock, so changing the date has no effect. A timer that comes
+-- due while the process or the machine is stopped fires once when it continues. Nothing fires early;
+-- on an idle machine a timer is late by the wheel's tick of 33 us and the time of a wake-up.
 --
 -- A duration of zero or less is over at once; 'maxBound' never ends.
 --
@@ -47,17 +46,17 @@ import Weft.Thread.Time (sleep, within)
 
 -- | Run an action after that long, on the dispatcher of the capability that the
 -- caller runs on. The action must not block: it delays every event of the
--- capability while it runs. To do more, let it fill an MVar or fork a thread. What
--- it throws goes to the program's handler for uncaught exceptions. A timer that
--- nobody holds fires all the same. While it is pending it takes 88 bytes beside what
--- the action holds.
+-- capability while it runs. To do more, let it fill an MVar or fork a thread. Its
+-- exceptions go to the program's handler for uncaught exceptions. The timer fires even if
+-- nothing refers to it. While it is pending it takes 88 bytes, and the memory that
+-- the action refers to.
 schedule :: Duration -> IO () -> IO Timer
 schedule d act = do
   due <- after d <$> now
   m <- currentManager
   addPlainTimer m due act
 
--- | Cancel a timer. 'True': it had not fired, and now never will. To let it fire at
+-- | Cancel a timer. 'True' if it had not fired; it never will then. To let it fire at
 -- another time, cancel it and set a new one.
 cancel :: Timer -> IO Bool
 cancel = cancelTimer

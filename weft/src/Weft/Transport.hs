@@ -1,7 +1,7 @@
 -- |
--- Connections, whatever carries them: the kernel's sockets, TLS, memory, a stack in the program, a
--- simulated network. A server that takes a 'Listener' and speaks to 'Connection's runs on
--- each of them; changing what is below it is a change of one line.
+-- Connections over any kind of transport: the kernel's sockets, TLS, memory, a TCP stack in the program, a
+-- simulated network. A server that is written for 'Listener' and 'Connection' runs on
+-- each of them; another transport is a change of one line.
 --
 -- > echo :: Connection -> IO ()
 -- > echo c = do
@@ -9,14 +9,14 @@
 -- >   bytes <- connReceive c deadline 4096
 -- >   unless (Data.ByteString.null bytes) (connSendBytes c deadline bytes >> echo c)
 --
--- Each operation takes a deadline, 'noDeadline' if it has none. For an idle time that is
--- pushed later all the time, "Weft.IdleTimer" with 'connAbort' as its action costs less.
+-- Each operation takes a deadline; 'noDeadline' means none. For an idle time-out, which is
+-- reset all the time, "Weft.IdleTimer" with 'connAbort' as its action costs less.
 --
--- One thread receives and one sends at a time; closing and aborting is for any thread. All
--- operations are interruptible while they wait; one that received nothing has lost nothing.
+-- At most one thread may receive and one may send at a time; any thread may close or abort. All
+-- operations are interruptible while they wait. A receive that is interrupted has taken no bytes.
 --
--- To implement another kind of connection, fill in 'Operations'; "Weft.Transport.Laws" are
--- the laws that it has to keep, as actions for its tests.
+-- To implement another kind of connection, fill in 'Operations'; "Weft.Transport.Laws" has
+-- its laws, as actions for tests.
 --
 -- @since 0.1.0
 module Weft.Transport

@@ -17,7 +17,7 @@ import Weft.Core.Time (Duration)
 data Wait
   = -- | Not at all: look and return.
     NoWait
-  | -- | At most so long; a back end may return later than asked by the
+  | -- | At most that long. A back end may return later, by the
     -- resolution of its clock, never earlier without an event.
     WaitFor !Duration
   | -- | Until an event or a 'backendWake'.
@@ -37,13 +37,13 @@ data Armed
 --
 -- Laws, for every back end; the test suite runs them on each:
 --
--- [present] After @backendArm fd tok trigger evs@ returned 'Armed', if some of
--- @evs@ holds, the next poll reports it with @tok@, or one of the next if more is ready than
--- one poll has room for: in turn, so that none is passed over for ever. Arming again re-checks.
+-- [present] If some of @evs@ holds when @backendArm fd tok trigger evs@ has returned 'Armed', the next poll reports it
+-- with @tok@. If more descriptors are ready than one poll has room for, it is one of the next polls: they are reported in
+-- turn, so that none starves. Arming again checks again.
 --
--- [trigger] 'Once', 'Level' and 'Edge' mean what "Weft.Core.Events" says. With
--- 'Edge' a change after a report is reported again, provided that, where
--- 'backendResume' is given, it was called since that report.
+-- [trigger] 'Once', 'Level' and 'Edge' have the meaning in "Weft.Core.Events". With
+-- 'Edge' a change after a report is reported again. (If the back end has a
+-- 'backendResume', only after it was called since that report.)
 --
 -- [latest] Arming a descriptor that is armed replaces token, trigger and set.
 --
@@ -53,18 +53,18 @@ data Armed
 -- [forgotten] After @backendForget fd@ no event is reported for it but those
 -- that a concurrent poll had collected already; the caller may close it at once,
 -- and closing takes effect at once.
--- Forgetting what is not known is no error.
+-- Forgetting a descriptor that is not watched is no error.
 --
--- [wake] @backendWake@ makes a blocking poll return that is under way, or the next
--- poll if none is. Wakes may be merged, and a poll that does not block may use one
--- up: only a manager that has announced that it blocks is woken.
+-- [wake] @backendWake@ makes a poll return that is blocking, or else the next
+-- poll. Several wakes may count as one, and a poll that does not block may consume one: a
+-- manager is woken only after it has announced that it blocks.
 --
 -- [errors] 'backendArm' throws an 'IOError' with the errno (@EBADF@ for a
 -- descriptor that is closed or negative) and then has registered nothing.
 --
--- Threads: 'backendPoll' is called by one thread at a time, its owner's; all
--- others from any thread at any time. 'backendArm' and 'backendForget' of one
--- descriptor are never called concurrently (the registration table's lock).
+-- Threads: 'backendPoll' is called by one thread only, the manager's; all
+-- others by any thread at any time. 'backendArm' and 'backendForget' of one
+-- descriptor are never called concurrently (the registry's lock).
 data Backend = Backend
   { -- | Its name, as in @WEFT_BACKEND@.
     backendName :: !String,
@@ -76,16 +76,16 @@ data Backend = Backend
     backendArm :: !(Fd -> Token -> Trigger -> Events -> IO Armed),
     -- | Stop watching a descriptor.
     backendForget :: !(Fd -> IO ()),
-    -- | Must a poll that is already blocking be woken for 'backendArm' to take
-    -- effect? If so the caller of 'backendArm' sees to it.
+    -- | Whether a poll that is blocking has to be woken for 'backendArm' to take
+    -- effect. The caller of 'backendArm' wakes it then.
     backendDeferred :: !Bool,
-    -- | Given where the kernel does not keep edges: to be called with the events
-    -- that an operation found not ready, after it did and before it waits.
+    -- | For a kernel mechanism without edges: has to be called with the events
+    -- for which an operation got @EAGAIN@, before it waits.
     backendResume :: !(Maybe (Fd -> Events -> IO ())),
     -- | The descriptors that it has open, which no program may wait for or close.
     backendDescriptors :: ![Fd],
     -- | Interrupt a blocking poll.
     backendWake :: !(IO ()),
-    -- | Give everything back to the kernel. Nothing may be called afterwards.
+    -- | Release all kernel objects. No other field may be used afterwards.
     backendClose :: !(IO ())
   }

@@ -1,7 +1,7 @@
 -- |
--- What an event manager counts about itself. Each manager has its own block of
--- words, so counting never moves a cache line between cores; readers add up
--- whenever they like and stop nobody.
+-- The counters of an event manager. Each manager has its own block of
+-- words, so counting never moves a cache line between cores. Any thread may read them at any time,
+-- without stopping others.
 module Weft.Core.Counters
   ( Counters,
     Counter (..),
@@ -16,7 +16,7 @@ where
 
 import Weft.Sys
 
--- | What is counted. All but 'Descriptors' only grow.
+-- | The counters. All but 'Descriptors' only increase.
 data Counter
   = -- | Times a thread waited for a descriptor.
     Waits
@@ -40,8 +40,7 @@ data Counter
     Descriptors
   deriving (Eq, Ord, Show, Enum, Bounded)
 
--- | A block of counters. Padded on both sides to keep neighbours in the heap off
--- its cache lines.
+-- | A block of counters, padded on both sides so that no other object shares its cache lines.
 newtype Counters = Counters AtomicWords
 
 pad :: Int
@@ -61,16 +60,16 @@ countBy :: Counters -> Counter -> Int -> IO ()
 countBy (Counters c) k = bumpWord c (pad + fromEnum k)
 {-# INLINE countBy #-}
 
--- | Count one, from any thread. A counter belongs either to this or to 'count'.
+-- | Count one, from any thread. For each counter either this or 'count' is used, not both.
 countShared :: Counters -> Counter -> IO ()
 countShared c k = countSharedBy c k 1
 {-# INLINE countShared #-}
 
--- | Count several, or fewer, from any thread.
+-- | Add a number, which may be negative, from any thread.
 countSharedBy :: Counters -> Counter -> Int -> IO ()
 countSharedBy (Counters c) k n = () <$ addWord c (pad + fromEnum k) n
 {-# INLINE countSharedBy #-}
 
--- | The present figure, from any thread.
+-- | The present value. Any thread may read it.
 readCounter :: Counters -> Counter -> IO Int
 readCounter (Counters c) k = peekWord c (pad + fromEnum k)

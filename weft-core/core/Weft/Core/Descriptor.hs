@@ -1,12 +1,11 @@
 -- |
--- An open descriptor that its owner reads and writes through operations of the
--- form \"try, and wait when the kernel says not yet\": what sockets are made of.
--- It joins a tracked descriptor with the manager that serves it, adds deadlines, and closes
--- the descriptor when the last operation has left it.
+-- An open descriptor that is read and written by operations that try a system call, wait after @EAGAIN@, and try
+-- again. Sockets are built on it. It adds to "Weft.Core.Readiness" the manager that reports the descriptor's events,
+-- deadlines, and closing when the last operation has ended.
 --
--- A descriptor is attached to a manager when a thread first has to wait, to the
--- manager of that thread's capability; one that never waits costs no
--- registration. It is attached anew when that manager has stopped, or in a forked
+-- A descriptor is attached to a manager when a thread first has to wait for it: to the
+-- manager of that thread's capability. If no thread ever waits, it is not
+-- registered. It is attached again after that manager has stopped, and in a forked
 -- child.
 module Weft.Core.Descriptor
   ( Descriptor,
@@ -51,35 +50,34 @@ import Weft.Sys
 data Descriptor = Descriptor
   { -- | Its readiness, and the threads that wait for it.
     descriptorReadiness :: !Readiness,
-    -- | The manager that it was attached to last. Written by whoever attaches.
+    -- | The manager that it was attached to last. Written by the thread that attaches it.
     descriptorManager :: !(Ref (Maybe Manager)),
     -- | The manager for the calling thread, when one is needed.
     descriptorFindManager :: !(IO Manager),
-    -- | Gives the descriptor's number back; what is left to be done, which may block, is the
-    -- action returned.
+    -- | Closes the descriptor without blocking. The action that it returns finishes the close, and may block.
     descriptorRelease :: !(IO (IO ()))
   }
 
--- | Take charge of an open, non-blocking descriptor. The arguments say where to
--- find the registry and a manager for the calling thread, and how to close the
--- descriptor: an action that gives its number back without blocking and returns what
--- is left to be done, outside of every lock.
+-- | Take ownership of an open, non-blocking descriptor. The arguments find the registry, find
+-- a manager for the calling thread, and close the
+-- descriptor: an action that does not block and returns another one that finishes the close,
+-- which is run without any lock.
 newDescriptor :: IO (Registry Manager) -> IO Manager -> Fd -> IO (IO ()) -> IO Descriptor
 newDescriptor registry manager fd free = do
   r <- registry
   rd <- trackReadiness r fd
   serving <- newRef Nothing
-  -- Who has to close cannot be relieved of it by an exception: the waits inside, for
+  -- Uninterruptible: no other thread would close it after an exception. The waits inside, for
   -- a stripe's lock and for a poll that holds the descriptor, are short.
   let closing = uninterruptibleMask_ (registry >>= \current -> closeRegistered current fd free)
   pure (Descriptor rd serving manager closing)
 
--- | The descriptor. Only for a moment in which the descriptor is surely open.
+-- | The descriptor's number. Valid only while the descriptor is known to be open.
 descriptorFd :: Descriptor -> Fd
 descriptorFd = readinessFd . descriptorReadiness
 {-# INLINE descriptorFd #-}
 
--- | What a system call said.
+-- | The result of a system call.
 data Attempt a
   = -- | Not now (@EAGAIN@).
     NotYet
@@ -90,12 +88,12 @@ data Attempt a
   | -- | It failed with that errno.
     Failed !CInt
 
--- | What became of an operation.
+-- | The result of an operation.
 data Outcome a
   = Completed !a
   | -- | It failed with that errno.
     Refused !CInt
-  | -- | The descriptor was closed, before or meanwhile, or, for one that sends, cut
+  | -- | The descriptor was closed, before the operation or during it; or its sending was cut off
     -- ('cutDescriptor').
     DescriptorClosed
   | -- | The deadline passed and the operation still could not be done.
@@ -104,14 +102,14 @@ data Outcome a
 
 -- | Try an operation, and wait and try again until it is done. The operation runs
 -- masked; it must neither block nor throw. It is tried once more after the
--- deadline has passed, so that what arrived in time is never lost. Any number of
+-- deadline has passed, so that data that arrived in time is never lost. Any number of
 -- threads may perform operations; those of one direction that wait are served in
--- turn. Interruptible while it waits, and then nothing was done.
+-- turn. Interruptible while it waits; nothing was done then.
 perform :: Descriptor -> Direction -> Instant -> IO (Attempt a) -> IO (Outcome a)
 perform d dir deadline op = performThen d dir deadline op pure
 {-# INLINE perform #-}
 
--- | The same, and then what follows from the outcome, masked throughout: no exception arrives between the two.
+-- | 'perform', and then the function, masked throughout: no exception arrives between the two.
 performThen :: Descriptor -> Direction -> Instant -> IO (Attempt a) -> (Outcome a -> IO b) -> IO b
 performThen d dir deadline op next = mask_ (again >>= next)
   where
@@ -157,22 +155,22 @@ useDescriptor :: Descriptor -> IO a -> IO (Maybe a)
 useDescriptor d act = mask_ (inside acquire d Nothing (Just <$> act))
 {-# INLINE useDescriptor #-}
 
--- | The same for one that sends: 'Nothing' also after 'cutDescriptor'.
+-- | 'useDescriptor' for a call that sends: 'Nothing' also after 'cutDescriptor'.
 useDescriptorToSend :: Descriptor -> IO a -> IO (Maybe a)
 useDescriptorToSend d act = mask_ (inside acquireToSend d Nothing (Just <$> act))
 {-# INLINE useDescriptorToSend #-}
 
--- | Let nothing more be sent: what went out last was a part of a message, and whatever
--- followed would be taken for its rest.
+-- | Make all further sends fail. A part of a message has been sent, and the peer would mistake
+-- further bytes for the rest of it.
 cutDescriptor :: Descriptor -> IO ()
 cutDescriptor = cutSending . descriptorReadiness
 
--- | Has that happened?
+-- | Whether 'cutDescriptor' was called.
 descriptorCut :: Descriptor -> IO Bool
 descriptorCut = isSendingCut . descriptorReadiness
 
--- | Run something that uses the descriptor, if it is open, else give the first
--- argument. Masked; the action does not throw.
+-- | Run an action that uses the descriptor, if it is open; otherwise return the
+-- result for a closed one. Masked; the action must not throw.
 inside :: (Readiness -> IO Bool) -> Descriptor -> a -> IO a -> IO a
 inside entering d closed act = do
   open <- entering rd
@@ -194,8 +192,9 @@ giveBack :: Descriptor -> (IO () -> IO ()) -> IO ()
 giveBack d run = descriptorRelease d >>= run
 {-# NOINLINE giveBack #-}
 
--- | Take the token, blocking: the stamp of the event that put it. 'tooLate': the deadline passed, and the token is left
--- to others. Without a deadline the last call is a tail call: a thread that waits keeps no frame of this function.
+-- | Wait for the token and take it. Returns the stamp of the event that put it; 'tooLate' if the deadline has passed, and
+-- the token is left to others. Without a deadline the last call is a tail call: a thread that waits keeps no frame of
+-- this function.
 waitToken :: Descriptor -> Direction -> Instant -> IO Stamp
 waitToken d dir deadline = do
   serving <- servingManager d
@@ -215,9 +214,9 @@ waitToken d dir deadline = do
     eventOf Reading = evtRead <> evtPeerClosed
     eventOf Writing = evtWrite
     passOn = void (tryPutMVar (token rd dir) unstamped)
-    -- Should the manager be stopped meanwhile, the timer comes early, and so does
-    -- every token ('wakeReadiness'). The word: 0 while both may still happen, 1 when the timer came first, 2
-    -- when the token did. Whoever moves it from 0 decides.
+    -- If the manager is stopped meanwhile, the timer fires early, and every token is put
+    -- ('wakeReadiness'). The word is 0 while both may still happen, 1 if the timer came first, 2
+    -- if the token did. It is moved from 0 once, by compare-and-swap.
     waitBefore m = do
       cell <- newAtomicWords 1
       timer <- addTimer m deadline $ \_ -> do
@@ -230,17 +229,17 @@ waitToken d dir deadline = do
       inTime <- settle
       if inTime then pure stamp else tooLate <$ passOn
 
--- | No stamp of an event.
+-- | Stands for a deadline that has passed. It is not the stamp of any event.
 tooLate :: Stamp
 tooLate = -1
 
--- | A thread runs that was woken by an event with a stamp.
+-- | Measure the latency of a thread that was woken by an event with a stamp.
 noteWoken :: Descriptor -> Stamp -> IO ()
 noteWoken d stamp = readRef (descriptorManager d) >>= mapM_ (\m -> noteRunning (managerLatency m) stamp)
 {-# NOINLINE noteWoken #-}
 
--- | The living manager that serves the descriptor; the descriptor is attached to one
--- if there is none. 'Nothing': the descriptor is closed.
+-- | The running manager that reports the descriptor's events. If there is none, the descriptor is attached to
+-- one. 'Nothing' if the descriptor is closed.
 servingManager :: Descriptor -> IO (Maybe Manager)
 servingManager d = do
   serving <- readRef (descriptorManager d)
@@ -257,18 +256,18 @@ attachDescriptor d = do
   attempted <- inside acquire d (pure Nothing) (attempt (Just <$> attach (managerRegistry m) m (descriptorReadiness d)))
   found <- attempted
   case found of
-    Just Nothing -> attachDescriptor d -- stopped in this very moment
+    Just Nothing -> attachDescriptor d -- the manager has been stopped just now
     Just serving -> serving <$ writeRef (descriptorManager d) serving
     Nothing -> pure Nothing
 {-# NOINLINE attachDescriptor #-}
 
--- | Close: no operation begins any more, those that wait end with
--- 'DescriptorClosed', and the descriptor is closed as soon as no thread is inside a
--- system call with it. 'False': it was closed already.
+-- | Close the descriptor: no operation begins any more, those that wait end with
+-- 'DescriptorClosed', and its number is given back when no thread is inside a
+-- system call with it. 'False' if it was closed already.
 closeDescriptor :: Descriptor -> IO Bool
 closeDescriptor = closeDescriptorWith id
 
--- | The same; the function runs what is left to be done when the number is given back, and may
+-- | 'closeDescriptor' with a function that runs the action which finishes the close, and may
 -- block.
 closeDescriptorWith :: (IO () -> IO ()) -> Descriptor -> IO Bool
 closeDescriptorWith run d = mask_ $ do
@@ -278,6 +277,6 @@ closeDescriptorWith run d = mask_ $ do
     StillUsed -> pure True
     YoursToClose -> True <$ giveBack d run
 
--- | Has it been closed?
+-- | Whether it has been closed.
 descriptorClosed :: Descriptor -> IO Bool
 descriptorClosed = isShut . descriptorReadiness

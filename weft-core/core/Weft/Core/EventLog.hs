@@ -1,9 +1,9 @@
 -- |
--- What a manager does, as events of GHC's event log (user events, @+RTS -l@, in a program that was linked with
--- @-eventlog@ where the compiler asks for it). @weft trace@ makes pictures of them.
+-- Markers of a manager's activity in GHC's event log (user events: @+RTS -l@, in a program that was linked with
+-- @-eventlog@ if the compiler asks for it). @weft trace@ draws them.
 --
--- A program that does not log pays one test of a tag at each place: whether it does is found out once for each manager, and
--- a marker that is not written is not built. Any thread may write one; the log says on which capability it ran.
+-- In a program that does not log, a marker costs one test of a tag: whether user events are logged is found out once for
+-- each manager, and a marker that is not written is not built. Any thread may write one; the log records the capability.
 module Weft.Core.EventLog
   ( EventLog,
     openEventLog,
@@ -16,30 +16,30 @@ where
 import Control.Monad (when)
 import Weft.Sys (traceUserEvent, userEventsLogged)
 
--- | Is anything logged?
+-- | Whether user events are logged.
 newtype EventLog = EventLog Bool
 
 -- | Whether the program logs user events; that does not change while it runs.
 openEventLog :: IO EventLog
 openEventLog = EventLog <$> userEventsLogged
 
--- | What happened.
+-- | A marker.
 data Marker
   = -- | The manager is about to block in the kernel.
     Sleeping
-  | -- | It is back, with so many events.
+  | -- | It has returned from the kernel, with that number of events.
     Woken !Int
-  | -- | It has handed out so many events that it found without blocking.
+  | -- | It has handled that number of events, which it found without blocking.
     Handed !Int
-  | -- | So many timers were fired.
+  | -- | That number of timers were fired.
     Fired !Int
-  | -- | A thread woke the manager of this number.
+  | -- | A thread woke the manager with this number.
     Signalled !Int
   | -- | A thread is going to wait for a descriptor.
     Waited
   | -- | A request to a file goes to the ring of that capability.
     Submitted !Int
-  | -- | So many requests of a ring are done; written on its capability.
+  | -- | That number of requests of a ring are complete; written on its capability.
     Finished !Int
   deriving (Eq, Show)
 

@@ -1,6 +1,6 @@
 -- |
--- What can happen to a descriptor, and how one asks to be told: the vocabulary
--- that the public API, the core and every back end share. Pure.
+-- Events of descriptors, lifetimes of registrations, triggers and tokens: the types
+-- that the public API, the core and all back ends share. Pure.
 module Weft.Core.Events
   ( -- * Events
     Events (..),
@@ -47,7 +47,7 @@ import System.Posix.Types (Fd)
 -- ("Weft.Core.Latency").
 type Stamp = Int
 
--- | Nobody measures what becomes of the event.
+-- | The stamp of an event whose latency is not measured.
 unstamped :: Stamp
 unstamped = 0
 
@@ -107,27 +107,27 @@ evtClose = Events 32
 evtOrphaned :: Events
 evtOrphaned = Events 64
 
--- | Does the first contain all of the second?
+-- | Whether the first contains all of the second.
 includes :: Events -> Events -> Bool
 Events a `includes` Events b = a .&. b == b
 {-# INLINE includes #-}
 
--- | Have they anything in common?
+-- | Whether they have an event in common.
 overlaps :: Events -> Events -> Bool
 Events a `overlaps` Events b = a .&. b /= 0
 {-# INLINE overlaps #-}
 
--- | What they have in common.
+-- | The intersection.
 common :: Events -> Events -> Events
 common (Events a) (Events b) = Events (a .&. b)
 {-# INLINE common #-}
 
--- | The first less the second.
+-- | The first without the second.
 without :: Events -> Events -> Events
 without (Events a) (Events b) = Events (a .&. complement b)
 {-# INLINE without #-}
 
--- | Is the set empty?
+-- | Whether the set is empty.
 isNothingReady :: Events -> Bool
 isNothingReady (Events a) = a == 0
 {-# INLINE isNothingReady #-}
@@ -152,12 +152,12 @@ data Trigger
     Edge
   deriving (Eq, Ord, Show)
 
--- | What a back end is given with a descriptor and hands back with its events:
--- the descriptor in the low 32 bits, a generation in the next 30, and in the
--- two highest whose it is: the registration table's, an external handler's of the manager
--- ('Weft.Core.Manager.setExternalHandler') or a tracked descriptor's. A descriptor number that was
--- closed and opened again has another generation, so that an event for the old
--- one reaches nobody.
+-- | What a back end is given with a descriptor, and returns with its events. The low 32 bits are
+-- the descriptor, the next 30 a generation, the highest two say who handles the event: callbacks in the
+-- registry, the manager's external handler
+-- ('Weft.Core.Manager.setExternalHandler'), or a tracked descriptor. A number that was
+-- closed and opened again has another generation, so an event of the old
+-- descriptor is dropped.
 newtype Token = Token Int
   deriving (Eq)
 
@@ -179,23 +179,23 @@ readinessToken :: Fd -> Int -> Token
 readinessToken fd gen = let Token t = tableToken fd gen in Token (t .|. minBound)
 {-# INLINE readinessToken #-}
 
--- | Is it a tracked descriptor's?
+-- | Whether it is a tracked descriptor's.
 isReadinessToken :: Token -> Bool
 isReadinessToken (Token t) = t < 0
 {-# INLINE isReadinessToken #-}
 
 -- | Token of an external handler.
 externalToken :: Fd -> Int -> Token
-externalToken fd gen = let Token t = tableToken fd gen in Token (t .|. guestBit)
+externalToken fd gen = let Token t = tableToken fd gen in Token (t .|. externalBit)
 {-# INLINE externalToken #-}
 
--- | Is it an external handler's?
+-- | Whether it is an external handler's.
 isExternalToken :: Token -> Bool
-isExternalToken (Token t) = t >= guestBit
+isExternalToken (Token t) = t >= externalBit
 {-# INLINE isExternalToken #-}
 
-guestBit :: Int
-guestBit = 0x4000000000000000
+externalBit :: Int
+externalBit = 0x4000000000000000
 
 -- | The descriptor.
 tokenFd :: Token -> Fd

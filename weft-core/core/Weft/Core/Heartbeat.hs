@@ -1,10 +1,10 @@
 -- |
--- What a manager's runner does at this moment, in words that the watchdog (@cbits\/watchdog.c@) reads from an OS thread
--- of its own. While there is no watchdog a turn reads and tests one word, and so does a callback.
+-- What a manager's runner is doing, in words that the watchdog (@cbits\/watchdog.c@) reads from an OS thread
+-- of its own. Without a watchdog, a turn and each callback read and test one word.
 --
--- The runner writes its state, a word, and then moves a number, the beat. The watchdog takes the two that do not change for longer than its bound
--- for a capability that is held. Asleep, the runner comes back within the bound, even if it has nothing to do: when it does not, other threads
--- have kept it from running.
+-- The runner writes its state to a word and then increments a second one, the beat. If both do not change for longer than
+-- the watchdog's bound, the capability is occupied. A runner that sleeps wakes up within the bound, even if it has nothing
+-- to do; if it does not come back, other threads have kept it from running.
 module Weft.Core.Heartbeat
   ( Heartbeat,
     newHeartbeat,
@@ -29,7 +29,7 @@ import qualified Weft.Core.Time as Time
 import Weft.Sys (now)
 import Weft.Sys.OffHeap
 
--- | The words of one manager. Those below are written by its runner, but for 'wordWatched', which the watchdog writes: its
+-- | The words of one manager. Its runner writes them, except 'wordWatched', which the watchdog writes: its
 -- bound in nanoseconds, or 0.
 newtype Heartbeat = Heartbeat OffHeapWords
 
@@ -40,19 +40,19 @@ wordWatched = 2
 wordLongest = 3
 wordLongestOf = 4
 
--- | Of the manager of that capability, or -1.
+-- | The words for the manager of that capability; -1 for another manager.
 newHeartbeat :: Int -> IO Heartbeat
 newHeartbeat index = Heartbeat <$> openHeartbeat index
 
--- | The manager is finished.
+-- | Release them, when the manager is finished.
 dropHeartbeat :: Heartbeat -> IO ()
 dropHeartbeat (Heartbeat w) = closeHeartbeat w
 
--- | What the runner does.
+-- | What the runner is doing.
 data Phase
-  = -- | It is not in a turn: the program runs it when it likes.
+  = -- | It is not in a turn; the program decides when to run the next one.
     Outside
-  | -- | It looks for events and hands them out.
+  | -- | It polls for events and handles them.
     InTurn
   | -- | It runs the callbacks of a descriptor.
     InCallback !Fd
@@ -60,15 +60,15 @@ data Phase
     InTimers
   | -- | It lets other threads run.
     Yielded
-  | -- | It blocks in the kernel, and will be back at that instant at the latest.
+  | -- | It blocks in the kernel, until that instant at the latest.
     AsleepUntil !Instant
 
--- | Is there a watchdog?
+-- | Whether there is a watchdog.
 isWatched :: Heartbeat -> IO Bool
 isWatched (Heartbeat w) = (/= 0) <$> readOffHeap w wordWatched
 {-# INLINE isWatched #-}
 
--- | The runner begins something else.
+-- | Note that the runner enters another phase.
 beat :: Heartbeat -> Phase -> IO ()
 beat (Heartbeat w) phase = do
   watched <- readOffHeap w wordWatched
@@ -79,7 +79,8 @@ enter :: OffHeapWords -> Phase -> IO ()
 enter w = write w . stateOf
 {-# NOINLINE enter #-}
 
--- | A phase in three bits, and above them what belongs to it: one word, so that no mixture of two is ever seen.
+-- | A phase as one word, so that the watchdog never sees a mixture of two: the phase in three bits, its argument above
+-- them.
 stateOf :: Phase -> Int
 stateOf phase = case phase of
   Outside -> 0
@@ -95,7 +96,7 @@ write w state = do
   n <- readOffHeap w wordBeat
   writeOffHeap w wordBeat (n + 1)
 
--- | Run an action as a phase; afterwards the runner is where it was. The action does not throw.
+-- | Run an action in a phase, and return to the earlier phase. The action must not throw.
 during :: Heartbeat -> Phase -> IO a -> IO a
 during (Heartbeat w) phase act = do
   watched <- readOffHeap w wordWatched
@@ -114,7 +115,7 @@ during (Heartbeat w) phase act = do
       a <$ write w before
 {-# INLINE during #-}
 
--- | The runner is about to block for that long. How long it should, so that the watchdog sees it back in time.
+-- | Note that the runner is about to block for that long. Returns how long it may block with the watchdog's bound.
 restWatched :: Heartbeat -> Wait -> IO Wait
 restWatched (Heartbeat w) wait = do
   bound <- Duration . fromIntegral <$> readOffHeap w wordWatched
@@ -130,8 +131,8 @@ restWatched (Heartbeat w) wait = do
       pure (if most <= mempty then NoWait else WaitFor most)
 {-# NOINLINE restWatched #-}
 
--- | The longest time that one descriptor's callbacks, or the timers of one turn, took while there was a watchdog; and the descriptor, or
--- 'Nothing' for timers. Zero: there was none.
+-- | The longest time that the callbacks of one descriptor, or the timers of one turn, have taken while there was a
+-- watchdog; and the descriptor, or 'Nothing' for timers. Zero if there was no watchdog.
 longestCallback :: Heartbeat -> IO (Duration, Maybe Fd)
 longestCallback (Heartbeat w) = do
   longest <- readOffHeap w wordLongest

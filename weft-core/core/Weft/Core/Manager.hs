@@ -6,18 +6,20 @@
 -- States, in one word that anybody may read:
 --
 -- @
---   Idle      made, nobody runs it           -> Running ('initialize'), Finished ('shutdown')
+--   Idle      no thread runs it yet          -> Running ('initialize'), Finished ('shutdown')
 --   Running   'step' or 'loop' may be called -> Stopping ('shutdown')
 --   Stopping  the runner is to clean up      -> Finished (the runner, in 'step')
 --   Finished  nothing is left
 -- @
 --
--- Exceptions thrown at the runner: a turn is uninterruptible. An event that the kernel has handed over is reported nowhere else again
--- (a one-shot or edge-triggered one is used up), and a callback that was taken out of the table must run; so from the kernel's answer
--- to the last callback no exception may arrive. They arrive between turns: 'loop' then stops the manager in order, and whoever calls
--- 'step' has lost nothing and may go on. Nothing in a turn blocks for long but the kernel, where GHC interrupts nobody, and callbacks,
--- which must not; those of users are made interruptible again by who registers them ("Weft.Event"), and an exception that ends one is
--- kept until the turn is over ('guarded').
+-- The runner is the thread that runs the manager.
+--
+-- Exceptions thrown at the runner: a turn is uninterruptible. The kernel reports a one-shot or edge-triggered event only
+-- once, and a callback that was taken out of the registry must run. So no exception may arrive between the kernel's answer
+-- and the last callback. Exceptions arrive between turns: 'loop' then stops the manager, and a caller of
+-- 'step' has lost nothing and may go on. Only two things in a turn may take long: the kernel, where GHC interrupts no
+-- thread, and callbacks, which must not block. "Weft.Event" makes callbacks of users interruptible again, and an exception
+-- that ends one is kept until the turn is over ('guarded').
 module Weft.Core.Manager
   ( Manager,
     newManager,
@@ -79,40 +81,40 @@ import Weft.Sys
 data Manager = Manager
   { -- | Where events come from.
     managerBackend :: !Backend,
-    -- | Who is told about which descriptor.
+    -- | The callbacks and tracked descriptors that get the events.
     managerRegistry :: !(Registry Manager),
     managerTimers :: !Timers,
-    -- | For its timers: the way back.
+    -- | What its timers know of the manager.
     managerTimerOwner :: TimerOwner,
     managerWake :: !Wake,
-    -- | When the earliest timer for which the runner was woken is due, in ns, or 0:
-    -- until then it will not sleep past that instant, even if the timer is gone. A
-    -- thread that sets and cancels timers over and over so wakes it once in their
+    -- | The due time, in ns, of the earliest timer for which the runner was woken, or 0. Until
+    -- then the runner does not sleep past that instant, even if the timer was cancelled. So a
+    -- thread that sets and cancels timers over and over wakes it once in the timers'
     -- length, not each time. Written by wakers, cleared by the runner.
     managerHint :: !AtomicWords,
-    -- | What it did, for "Weft.Metrics".
+    -- | Its counters, for "Weft.Metrics".
     managerCounters :: !Counters,
-    -- | How long after their events threads run.
+    -- | The times between events and the threads that they wake.
     managerLatency :: {-# UNPACK #-} !Latency,
-    -- | How long after they were due timers are fired. Written by the runner.
+    -- | How late timers are fired. Written by the runner.
     managerLateness :: !Histogram,
-    -- | What the runner does now, for the watchdog. Written by the runner.
+    -- | What the runner is doing, for the watchdog. Written by the runner.
     managerHeartbeat :: !Heartbeat,
-    -- | Where it writes down what it does.
+    -- | Where it writes markers.
     managerEventLog :: !EventLog,
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the
     -- program made itself.
     managerIndex :: !Int,
-    -- | The state above, in word 0, moved by compare-and-swap; in 'wordSignalling'
-    -- how many threads are about to signal, which the runner lets pass before it
-    -- closes the back end; in 'wordTurn' whether the runner is in a turn, written by
+    -- | Word 0: the state above, changed by compare-and-swap. 'wordSignalling': the number of
+    -- threads that are about to signal; the runner waits for them before it
+    -- closes the back end. 'wordTurn': whether the runner is in a turn; written by
     -- the runner.
     managerState :: !AtomicWords,
-    -- | The process that made it; in a forked child it must not be used.
+    -- | The process image that made it ('forkGeneration'); a forked child must not use it.
     managerGeneration :: !Int,
-    -- | Who runs it. Written by 'initialize'.
+    -- | The thread that runs it. Written by 'initialize'.
     managerRunner :: !(Ref (Maybe ThreadId)),
-    -- | Who is told of events with an external handler's token. Written before there are any.
+    -- | The handler of events with an external token. Written before there are any such events.
     managerExternalHandler :: !(Ref (Token -> Events -> IO ())),
     -- | Full when it is finished.
     managerFinished :: !(MVar ())
@@ -128,8 +130,8 @@ wordSignalling, wordTurn :: Int
 wordSignalling = 1
 wordTurn = 2
 
--- | A manager over a back end and a queue for timers, which it owns from now on. The
--- function is told of plain timers that were not due when it was stopped.
+-- | A manager over a back end and a timer queue, which it owns from now on. The
+-- function gets the plain timers that were not due when the manager was stopped.
 newManager :: Int -> Registry Manager -> Queue -> (Instant -> IO () -> IO ()) -> Backend -> IO Manager
 newManager index registry queue resettle backend = do
   reserve registry (backendDescriptors backend)
@@ -167,12 +169,12 @@ registryFor =
         opsCount = \m -> countSharedBy (managerCounters m) Descriptors
       }
 
--- | The same manager?
+-- | Whether they are the same manager.
 sameManager :: Manager -> Manager -> Bool
 sameManager a b = managerRunner a == managerRunner b
 {-# INLINE sameManager #-}
 
--- | May it be given work: made by this process and not about to stop?
+-- | Whether it may be given work: this process image made it, and it is not being stopped.
 isAlive :: Manager -> IO Bool
 isAlive m = do
   state <- readWord (managerState m) 0
@@ -182,7 +184,7 @@ isAlive m = do
 
 -- Running ------------------------------------------------------------------------
 
--- | The calling thread is going to run it. 'False': somebody runs it already, or it
+-- | Declare that the calling thread is going to run it. 'False' if a thread runs it already, or it
 -- was stopped.
 initialize :: Manager -> IO Bool
 initialize m = mask_ $ do
@@ -193,8 +195,8 @@ initialize m = mask_ $ do
 -- | One turn (2013, 3.3): apply changes of timers, fire those that are due, look
 -- for events without blocking; if there was nothing, let other threads run and
 -- look again; and only then block until an event, a due timer or a wake-up.
--- 'False': the manager was told to stop, and has. Asynchronous exceptions arrive before
--- it or after it.
+-- 'False' if the manager was told to stop, and has stopped. Asynchronous exceptions arrive only before
+-- or after a turn.
 step :: Manager -> IO Bool
 step m = uninterruptibleMask_ $ do
   state <- readWord (managerState m) 0
@@ -217,10 +219,10 @@ step m = uninterruptibleMask_ $ do
         again <- look m
         unless again (sleep m watched)
 
--- | Turns without end, letting other threads run after each that found something. Returns when the manager has stopped. Should an
--- exception end the loop, which one from another thread does between turns, the manager is stopped. Exceptions are let in between
--- turns also where the caller has masked them, unless uninterruptibly: masking from before 'initialize' on leaves no moment in which
--- one ends the runner and leaves the manager running.
+-- | Run turns until the manager has stopped. After a turn that found something, other threads run. An exception from another
+-- thread arrives between turns; it ends the loop, and the manager is stopped. Exceptions are let in between
+-- turns also if the caller has masked them (unless uninterruptibly): a caller that masks them before 'initialize' leaves no
+-- moment in which an exception ends the runner without stopping the manager.
 loop :: Manager -> IO ()
 loop m = mask_ $ do
   pokeWord (managerState m) wordTurn 1
@@ -248,25 +250,25 @@ loop m = mask_ $ do
 -- For a thread that runs a manager as a part of its own loop, after 'initialize'.
 -- Once the manager was told to stop, one call of 'step' ends it.
 
--- | A turn that never blocks: due timers and ready descriptors. Was there anything?
+-- | A turn that never blocks: timers that are due and descriptors that are ready. 'True' if there were any.
 poll :: Manager -> IO Bool
 poll = look
 
--- | Block until an event, a due timer or a wake-up, unless the action finds that
--- there is something to do. It is run after the manager has announced that it
--- sleeps, so whoever publishes work first and then calls 'wakeManager' is not
+-- | Block until an event, a due timer or a wake-up, unless the action returns 'True':
+-- there is something to do. The action runs after the manager has announced that it
+-- sleeps; so work that is published before a call of 'wakeManager' is not
 -- missed.
 sleepUnless :: Manager -> IO Bool -> IO ()
 sleepUnless m = sleepWith m False
 {-# INLINE sleepUnless #-}
 
--- | From now on events of descriptors that were armed in the manager's back end
--- with an external handler's token go to the function, on the runner's thread. It must neither
+-- | Set the external handler: it gets the events of descriptors that were armed in the manager's back end
+-- with an external token ('externalToken'). It runs on the runner's thread, and must neither
 -- block nor throw.
 setExternalHandler :: Manager -> (Token -> Events -> IO ()) -> IO ()
 setExternalHandler = writeRef . managerExternalHandler
 
--- | Timers and events, without blocking. Was there anything?
+-- | Timers and events, without blocking. 'True' if there were any.
 look :: Manager -> IO Bool
 look m = do
   fired <- runTimers m
@@ -281,20 +283,20 @@ look m = do
   pure $! n /= 0 || fired
 
 -- | Block, unless something was pushed meanwhile. The order matters: announce,
--- look at the inbox, block ("Weft.Core.Wake").
+-- check the inbox, block ("Weft.Core.Wake").
 sleep :: Manager -> Bool -> IO ()
 sleep m !watched = sleepWith m watched (pure False)
 {-# INLINE sleep #-}
 
--- | With whether the runner is watched: then it blocks for no longer than the watchdog's bound.
+-- | The 'Bool' is whether there is a watchdog: then it blocks no longer than the watchdog's bound.
 sleepWith :: Manager -> Bool -> IO Bool -> IO ()
 sleepWith m !watched busy = do
   due <- min <$> nextDue (managerTimers m) <*> hinted m
   ok <- announce (managerWake m) due
   when ok $ do
-    -- This read comes first: it is sequentially consistent, and a plain read, as those of the inbox and of 'busy' are,
-    -- may on ARM be done before an earlier compare-and-swap is seen by others, but not before an earlier
-    -- atomic read, which itself is not done before that.
+    -- This read has to come first. On ARM a plain read, such as those of the inbox and of 'busy', may be done before other
+    -- cores see an earlier compare-and-swap, but not before an earlier atomic read; and an atomic read is not done before
+    -- an earlier compare-and-swap is seen.
     state <- readWord (managerState m) 0
     news <- hasNews (managerTimers m)
     other <- busy
@@ -358,8 +360,8 @@ hinted m = do
         then pure (Instant (fromIntegral hint))
         else never <$ casWord (managerHint m) 0 hint 0
 
--- | Make the runner take a turn: interrupts a 'step' that blocks. Free unless it
--- does.
+-- | Make the runner take a turn: a 'step' that blocks returns. Costs a system call only
+-- if it blocks.
 wakeManager :: Manager -> IO ()
 wakeManager m = signalIf m =<< notify (managerWake m)
 
@@ -373,7 +375,7 @@ signalIf m True = mask_ $ do
   void (addWord (managerState m) wordSignalling (-1))
 signalIf m False = countShared (managerCounters m) WakeupsSaved
 
--- | Tell the runner to stop, without waiting for it. A manager that nobody runs
+-- | Tell the runner to stop, without waiting for it. A manager that no thread runs
 -- is finished at once.
 requestStop :: Manager -> IO ()
 requestStop m = do
@@ -384,10 +386,10 @@ requestStop m = do
       found' <- casWord (managerState m) 0 stateIdle stateStopping
       if found' == stateIdle then finish m else requestStop m
 
--- | Stop it: its kernel objects are given back, callbacks that are still
+-- | Stop it: its kernel objects are released, callbacks that are still
 -- registered are called with 'evtClose', its timers never fire. Returns when that
--- is done, or at once when called from a callback. Any number of times. A manager
--- whose runner is dead is cleaned up by the caller.
+-- is done, or at once when called from a callback. May be repeated. If the
+-- runner has died, the caller does the work.
 shutdown :: Manager -> IO ()
 shutdown m = do
   requestStop m
@@ -398,7 +400,7 @@ shutdown m = do
   when (orphan || (mine && inTurn == 0)) (finish m)
   unless (mine && inTurn /= 0) (readMVar (managerFinished m))
 
--- | The runner's last act. Waiters on tracked descriptors try again and find another manager.
+-- | Release everything. Threads that wait for tracked descriptors try again and find another manager.
 finish :: Manager -> IO ()
 finish m = uninterruptibleMask_ $ do
   found <- casWord (managerState m) 0 stateStopping stateFinished
@@ -417,8 +419,8 @@ finish m = uninterruptibleMask_ $ do
       signalling <- readWord (managerState m) wordSignalling
       unless (signalling == 0) (yield >> letSignallersPass)
 
--- | In a forked child: give back the descriptors of a manager of the parent,
--- without touching what is shared with it.
+-- | In a forked child: close the descriptors of a manager of the parent,
+-- without changing kernel objects that are shared with the parent.
 discard :: Manager -> IO ()
 discard m = do
   old <- swapWord (managerState m) 0 stateFinished
@@ -426,20 +428,20 @@ discard m = do
 
 -- Timers ---------------------------------------------------------------------------
 
--- | How many timers are pending, from any thread.
+-- | The number of pending timers. Any thread may call this.
 managerPending :: Manager -> IO Int
 managerPending = pendingTimers . managerTimers
 
--- | Run an action on the manager's thread at an instant, or as soon as possible
+-- | Run an action on the runner at an instant, or as soon as possible
 -- after it, never before; or when the manager is stopped, with 'Orphaned'. The
--- action must not block. One compare-and-swap, and a
--- signal only when the runner would sleep past the instant. 'cancelTimer' takes it
--- back.
+-- action must not block. Costs one compare-and-swap, and a
+-- signal only if the runner would sleep past the instant. 'cancelTimer' cancels
+-- it.
 addTimer :: Manager -> Instant -> Action -> IO Timer
 addTimer m due act = newTimer (managerTimerOwner m) due act >>= set m
 
--- | The same for an action that does not care about the manager: should that be
--- stopped, the timer's owner has it set again elsewhere, or forgets it.
+-- | 'addTimer' for an action that need not know when the manager is stopped. The timer's owner
+-- then sets it again with another manager, or drops it ('ownerResettle').
 addPlainTimer :: Manager -> Instant -> IO () -> IO Timer
 addPlainTimer m due act = newPlainTimer (managerTimerOwner m) due act >>= set m
 
@@ -450,7 +452,7 @@ set m t = do
   t <$ settled m full (timerDue t)
 {-# INLINE set #-}
 
--- | 'addPlainTimer' for the manager's own runner: straight into the queue, without
+-- | 'addPlainTimer' for the runner only: it puts the timer directly into the queue, without
 -- atomic instructions.
 addOwnTimer :: Manager -> Instant -> IO () -> IO Timer
 addOwnTimer m due act = do
@@ -458,19 +460,19 @@ addOwnTimer m due act = do
   t <$ enterTimer (managerTimers m) t
 {-# INLINE addOwnTimer #-}
 
--- | For the runner: have all pending timers told, or resettled by their owner, as at the manager's
--- end, and go on. O(timers).
+-- | For the runner: do with all pending timers what happens when the manager is stopped ('Orphaned'), and go on.
+-- O(timers).
 orphanTimers :: Manager -> IO ()
 orphanTimers = orphanAll . managerTimers
 
--- | 'addTimer' for a timer that will most likely be dropped soon by the same thread.
+-- | 'addTimer' for a timer that the same thread will probably cancel soon, by 'dropFresh'.
 addFresh :: Manager -> Instant -> Action -> IO Fresh
 addFresh m due act = do
   (t, full) <- setFresh (managerTimers m) =<< newTimer (managerTimerOwner m) due act
   countShared (managerCounters m) TimersSet
   t <$ settled m full due
 
--- | Cancel one of those; 'False' when it had fired or was cancelled before.
+-- | Cancel a timer of 'addFresh'. 'False' if it had fired or was cancelled before.
 dropFresh :: Manager -> Fresh -> IO Bool
 dropFresh m t = do
   (cancelled, full) <- cancelFresh (managerTimers m) t
@@ -478,9 +480,9 @@ dropFresh m t = do
   when full (wakeManager m)
   pure cancelled
 
--- | After a timer was pushed. The runner of a manager that stops empties the inbox
--- once after it has said so; who pushes later finds that out here and has the
--- timer's action told.
+-- | To be called after a timer was pushed. The runner of a manager that stops empties the inbox
+-- once after it has changed the state. A thread that pushes later sees the state here, and runs the
+-- timer's action itself ('Orphaned').
 settled :: Manager -> Bool -> Instant -> IO ()
 settled m full due = do
   state <- readWord (managerState m) 0

@@ -1,17 +1,19 @@
 -- |
--- Who is to be told about which descriptor: the registrations of callbacks, and
--- the tracked descriptors. One registry is shared by all managers that serve one set of
--- descriptors (the dispatchers of a program share one), so that closing a
+-- The registry: for each descriptor, the callbacks that are registered for its events, or the state of a tracked
+-- descriptor ("Weft.Core.Readiness"). All managers of one set of
+-- descriptors share one registry (the dispatchers of a program do), so closing a
 -- descriptor looks in one place, however many capabilities there are.
 --
--- Registrations are striped by descriptor (2013, 3.2): a stripe's lock is held
+-- Registrations are striped by descriptor (2013, 3.2). A stripe's lock is held
 -- over the change of its map and the system call that goes with it, so that both
--- happen in the same order. That lock is also what keeps a manager's back end in
--- being while it is used here: a manager that stops first says so, then passes
--- through every stripe ('abandon'), and only then closes its back end, and whoever
--- holds a stripe's lock looks whether the manager is alive before using it. The action that closes a descriptor, which is the
--- caller's and may block, runs outside of the lock: the dispatchers need that. Meanwhile
--- the descriptor is marked, and whoever wants to use it waits for the end.
+-- happen in the same order. The lock also keeps a manager's back end open
+-- while it is used here: a manager that stops changes its state first, then takes
+-- every stripe's lock once ('abandon'), and only then closes its back end; and a thread that
+-- holds a stripe's lock checks the manager's state before it uses the back end.
+--
+-- The caller's action that closes a descriptor may block, and runs outside of the lock, since the dispatchers need the
+-- lock. Meanwhile
+-- the descriptor is marked, and threads that want to register or close it wait.
 -- Tracked descriptors are looked up without a lock.
 --
 -- Type parameter: the manager, of which this module knows only 'ManagerOps'.
@@ -58,16 +60,16 @@ import Weft.Sys
 -- | What the registry needs of a manager.
 data ManagerOps m = ManagerOps
   { opsBackend :: m -> Backend,
-    -- | May it be given registrations: is it of this process, and not stopped?
+    -- | Whether it may be given registrations: it is this process's, and not stopped.
     opsAlive :: m -> IO Bool,
     opsSame :: m -> m -> Bool,
-    -- | Make sure that it sees what was armed.
+    -- | Wake it, so that it sees what was armed.
     opsWake :: m -> IO (),
-    -- | It reports the events of so many descriptors more, or fewer.
+    -- | Add a number, which may be negative, to its count of descriptors.
     opsCount :: m -> Int -> IO ()
   }
 
--- | What is called, with the events that concern it.
+-- | A callback; it gets the events that it asked for and that have happened.
 type Callback = Events -> IO ()
 
 -- | A registered callback.
@@ -79,17 +81,17 @@ data Registration = Registration
     registrationCallback :: !Callback
   }
 
--- | What a stripe knows of a descriptor.
+-- | The entry of a descriptor in a stripe.
 data Known m
   = Registered !(Entry m)
-  | -- | It is being closed; full when that is over.
+  | -- | It is being closed; the MVar is full when that is done.
     Closing !(MVar ())
   | -- | A manager's own descriptor ('reserve').
     Reserved
 
 -- | The registrations of one descriptor; at least one.
 data Entry m = Entry
-  { -- | Of the last arming; an event with another is stale.
+  { -- | The generation of the last arming; an event with another one is stale.
     entryGeneration :: !Int,
     -- | The manager whose kernel object the descriptor is armed in.
     entryManager :: !m,
@@ -99,14 +101,14 @@ data Entry m = Entry
 -- | A tracked descriptor and the manager that reports its events.
 data Slot m = Vacant | Attached !Readiness !m
 
--- | The table. Stripes: under their locks. BoxedArray: written under the lock of the
--- descriptor's stripe and 'slotsLock', read by anyone.
+-- | The table. The stripes are changed under their locks. The slots are written under the lock of the
+-- descriptor's stripe and 'slotsLock', and read by any thread without a lock.
 data Registry m = Registry
   { host :: !(ManagerOps m),
     stripes :: !(BoxedArray (MVar (IntMap.IntMap (Known m)))),
     slots :: !(Ref (BoxedArray (Slot m))),
     slotsLock :: !(MVar ()),
-    -- | Word 0: generations and keys handed out. Word 1: descriptors known.
+    -- | Word 0: the next generation or key. Word 1: the number of descriptors in the registry.
     numbers :: !AtomicWords
   }
 
@@ -114,7 +116,7 @@ stripeCount, firstSlots :: Int
 stripeCount = 32
 firstSlots = 256
 
--- | An empty one.
+-- | An empty registry.
 newRegistry :: ManagerOps m -> IO (Registry m)
 newRegistry h = do
   locks <- newBoxedArray stripeCount =<< newMVar IntMap.empty
@@ -132,30 +134,30 @@ stripe r fd = readBoxedArray (stripes r) (fromIntegral fd .&. (stripeCount - 1))
 nextNumber :: Registry m -> IO Int
 nextNumber r = (.&. 0x3fffffff) <$> addWord (numbers r) 0 1
 
--- | How many descriptors have registrations or an attached tracked descriptor.
+-- | The number of descriptors that have registrations or are tracked and attached.
 registeredCount :: Registry m -> IO Int
 registeredCount r = peekWord (numbers r) 1
 
--- | So many more, or fewer, are known, and reported by that manager.
+-- | Add to the number of descriptors, here and in that manager.
 known :: Registry m -> m -> Int -> IO ()
 known r m n = void (addWord (numbers r) 1 n) >> opsCount (host r) m n
 
 -- Callbacks --------------------------------------------------------------------
 
--- | What became of a registration.
+-- | The result of 'register'.
 data Placed
   = -- | Registered under this key.
     Placed !Int
   | -- | Not registered: the manager has been stopped.
     ManagerGone
-  | -- | Not registered: the descriptor is always ready, and the caller is to run
+  | -- | Not registered: the descriptor is always ready. The caller has to run
     -- the callback itself, at once.
     Ready
 
--- | Register a callback for a descriptor with a manager, or with the manager that
+-- | Register a callback for a descriptor, with the given manager or with the one that
 -- has registrations of the descriptor already. O(log n) in the descriptors of a
--- stripe, one system call at most two. Throws what 'backendArm' throws, and has
--- then registered nothing.
+-- stripe; one system call, at most two. Throws what 'backendArm' throws; nothing is
+-- registered then.
 register :: Registry m -> m -> Fd -> Events -> Lifetime -> (Int -> Callback) -> IO Placed
 register r m fd evs lifetime callback = do
   lock <- stripe r fd
@@ -170,7 +172,7 @@ register r m fd evs lifetime callback = do
     Nothing -> place table reg Nothing
   either (\over -> readMVar over >> register r m fd evs lifetime callback) pure outcome
   where
-    -- With the descriptor's entry, unless its manager is gone.
+    -- The last argument is the descriptor's entry, unless its manager is gone.
     place table reg old = do
       let serving = maybe m entryManager old
           regs = reg : maybe [] entryRegistrations old
@@ -188,9 +190,9 @@ register r m fd evs lifetime callback = do
 inserted :: Fd -> Entry m -> IntMap.IntMap (Known m) -> IntMap.IntMap (Known m)
 inserted fd = IntMap.insert (fromIntegral fd) . Registered
 
--- | Tell the kernel what the registrations of a descriptor want. Under the
--- stripe's lock. Where a tracked descriptor has the descriptor in the same kernel object its
--- standing registration serves: arming it again reports the present state.
+-- | Arm a descriptor in the kernel for its registrations. Under the
+-- stripe's lock. If the descriptor is also tracked, with the same manager, its
+-- existing kernel registration is armed again, which reports the present state.
 armEntry :: Registry m -> m -> Fd -> [Registration] -> IO (Int, Armed)
 armEntry r m fd regs = do
   gen <- nextNumber r
@@ -207,9 +209,9 @@ armEntry r m fd regs = do
   where
     trigger = if any ((== MultiShot) . registrationLifetime) regs then Level else Once
 
--- | Take a registration back; 'False' when it had fired or was taken back
--- already. Afterwards its callback is not started any more, though one that the
--- dispatcher has begun may still be running.
+-- | Remove a registration. 'False' if it had fired or was removed
+-- already. Afterwards its callback is not started any more; it may still be running if the
+-- dispatcher has begun it.
 unregister :: Registry m -> Fd -> Int -> IO Bool
 unregister r fd key = do
   lock <- stripe r fd
@@ -219,9 +221,8 @@ unregister r fd key = do
       pure (table', True)
     _ -> pure (table, False)
 
--- | Store what is left of an entry, and make the kernel agree: with nothing left
--- an armed descriptor is forgotten, with something left it is armed anew when
--- that is needed.
+-- | Store the registrations that are left of an entry, and make the kernel agree: if none is left,
+-- the back end forgets the descriptor; otherwise it is armed again if the last argument says so.
 settle ::
   Registry m ->
   IntMap.IntMap (Known m) ->
@@ -249,9 +250,9 @@ sharesReadiness r fd m = do
     Attached _ m' -> opsSame (host r) m m'
     Vacant -> False
 
--- | An event for the table: run the callbacks that it concerns. On the manager's
--- thread. One-shot registrations are gone before their callback runs. With a
--- generation, a stale event does nothing.
+-- | Handle an event of a descriptor with registrations: run the callbacks that asked for it. On the manager's
+-- thread. One-shot registrations are removed before their callback runs. If a generation is
+-- given, a stale event does nothing.
 dispatch :: Registry m -> Fd -> Maybe Int -> Events -> IO ()
 dispatch r fd gen evs = do
   lock <- stripe r fd
@@ -271,25 +272,25 @@ dispatch r fd gen evs = do
   where
     always = evtHangup <> evtClose
     concerned reg = evs `overlaps` (registrationEvents reg <> always)
-    -- What the kernel was asked for has been used up when only one-shots are left,
-    -- and is too much when a level-triggered request included one that is done.
+    -- The kernel's one-shot registration is used up if only one-shots are left; and a level-triggered one asks for too
+    -- much if it includes a registration that is done.
     needsArming due kept = any oneShot due || all oneShot kept
     oneShot = (== OneShot) . registrationLifetime
 
 -- Tracked descriptors -----------------------------------------------------------------------
 
--- | All that a tracked descriptor wants to hear of.
+-- | The events that a tracked descriptor is armed for.
 readinessEvents :: Events
 readinessEvents = evtRead <> evtWrite <> evtPeerClosed <> evtUrgent
 
--- | A tracked descriptor for a descriptor, known to no manager yet.
+-- | The state of a tracked descriptor. No manager reports its events yet.
 trackReadiness :: Registry m -> Fd -> IO Readiness
 trackReadiness r fd = newReadiness fd =<< nextNumber r
 
--- | Have a manager report a descriptor's events from now on, beginning with the
--- present state. The caller is inside the tracked descriptor ('acquire'). One system call.
--- When another manager does it already nothing is changed. Returns the manager
--- that serves it; 'Nothing' when the one given has been stopped.
+-- | Let a manager report a descriptor's events from now on, beginning with the
+-- present state. The caller has acquired the descriptor ('acquire'). One system call.
+-- If another manager does so already, nothing is changed. Returns the manager
+-- that reports it; 'Nothing' if the given one has been stopped.
 attach :: Registry m -> m -> Readiness -> IO (Maybe m)
 attach r m rd = do
   lock <- stripe r fd
@@ -323,7 +324,7 @@ attach r m rd = do
             Attached _ gone -> opsCount (host r) gone (-1) >> opsCount (host r) m 1
           pure (Just m)
 
--- | An event for a tracked descriptor, with its stamp. On a manager's thread. Without a lock.
+-- | Handle an event of a tracked descriptor, with its stamp. On a manager's thread, without a lock.
 deliverTo :: Registry m -> Stamp -> Token -> Events -> IO ()
 deliverTo r stamp tok evs = do
   slot <- lookupSlot r fd
@@ -337,7 +338,7 @@ deliverTo r stamp tok evs = do
     fd = tokenFd tok
 {-# INLINE deliverTo #-}
 
--- | Let every tracked descriptor's waiters try again, and find a living manager.
+-- | Let the waiters of all tracked descriptors try again; they find a running manager.
 wakeReadiness :: Registry m -> IO ()
 wakeReadiness r = do
   arr <- readRef (slots r)
@@ -368,29 +369,28 @@ setSlot r fd slot = withMVar (slotsLock r) $ \() -> do
 
 -- Both -----------------------------------------------------------------------------
 
--- | Close a descriptor: nobody can register it meanwhile; its registrations and
--- its tracked descriptor go, in the kernel too; then the given action, masked, closes it; then the
--- callbacks run with 'evtClose'. O(log n), independent of how many managers
--- there are. What the action throws is thrown at the end. The action may use other descriptors; it may block, and then those wait
--- who want to register or close this one. For a reserved number the action is not run: the program closed its own
--- descriptor of that number before (@EBADF@).
+-- | Close a descriptor. Its registrations and its tracked state are removed, in the kernel too; then the given action
+-- closes it, masked; then the callbacks run with 'evtClose'. Meanwhile no thread can register it. O(log n), independent of
+-- the number of managers. An exception of the action is thrown at the end. The action may use other descriptors. It may
+-- block; threads that want to register or close this descriptor wait then. For a reserved number the action is not run,
+-- and @EBADF@ is thrown: the program has closed its own descriptor of that number before.
 closeRegistered :: Registry m -> Fd -> IO a -> IO a
 closeRegistered r fd = retire r fd (notOpen "close") Nothing
 
--- | From now on these numbers are a manager's own descriptors. The program may have closed one of
--- them just before the manager opened it, and a thread may still wait for the number, or begin to: all
--- of them get @EBADF@, or 'evtClose', as if the number were free.
+-- | Mark numbers as a manager's own descriptors. The program may have closed a descriptor of such a number
+-- just before the manager opened it, and a thread may still wait for the number, or begin to. All
+-- of these get @EBADF@, or 'evtClose', as if the number were free.
 reserve :: Registry m -> [Fd] -> IO ()
 reserve r = mapM_ (\fd -> retire r fd (pure ()) (Just Reserved) (pure ()))
 
--- | The manager is about to close them.
+-- | Unmark them, before the manager closes them.
 unreserve :: Registry m -> [Fd] -> IO ()
 unreserve r fds = forM_ fds $ \fd -> do
   lock <- stripe r fd
   modifyMVar_ lock (pure . IntMap.delete (fromIntegral fd))
 
--- | Take out what is known of a number and run an action outside of the stripe's lock; what is known afterwards is the second
--- to last argument. A number that is reserved already gets the first action instead.
+-- | Remove the entry of a number, run the last argument outside of the stripe's lock, and then set the entry to the
+-- second to last one. If the number is reserved, the first action runs instead.
 retire :: Registry m -> Fd -> IO a -> Maybe (Known m) -> IO a -> IO a
 retire r fd refused next close = mask_ $ do
   lock <- stripe r fd
@@ -432,16 +432,16 @@ retire r fd refused next close = mask_ $ do
       alive <- opsAlive (host r) m
       when alive (forget r m fd)
 
--- | The error for a number that is not the program's.
+-- | Throw the error for a number that is not the program's (@EBADF@).
 notOpen :: String -> IO a
 notOpen loc = ioError (errnoToIOError loc eBADF Nothing Nothing)
 
--- | Have a living manager's back end forget a descriptor.
+-- | Let a running manager's back end forget a descriptor.
 forget :: Registry m -> m -> Fd -> IO ()
 forget r = backendForget . opsBackend (host r)
 
--- | A manager is gone: take out its registrations and return them, for their
--- callbacks to be told.
+-- | Remove the registrations of a manager that stops, and return them, so that their
+-- callbacks can be run.
 abandon :: Registry m -> m -> IO [Registration]
 abandon r m = fmap concat . forM [0 .. stripeCount - 1] $ \i -> do
   lock <- readBoxedArray (stripes r) i

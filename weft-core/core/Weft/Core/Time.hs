@@ -21,8 +21,8 @@ where
 import Data.Int (Int64)
 import Prelude hiding (until)
 
--- | A span of time in nanoseconds. The longest, 'maxBound', is 292 years and
--- stands for ever; what is negative counts as nothing when it is waited for.
+-- | A span of time in nanoseconds. The longest, 'maxBound', is 292 years, and
+-- means for ever. Waiting for a negative one returns at once.
 newtype Duration = Duration {durationNs :: Int64}
   deriving (Eq, Ord, Bounded)
 
@@ -36,20 +36,20 @@ instance Semigroup Duration where
 instance Monoid Duration where
   mempty = Duration 0
 
--- | So many nanoseconds.
+-- | A duration in nanoseconds.
 nanoseconds :: Int -> Duration
 nanoseconds = Duration . fromIntegral
 
--- | So many microseconds, clamped.
+-- | A duration in microseconds, clamped.
 microseconds :: Int -> Duration
 microseconds = scaled 1000
 
--- | So many milliseconds, clamped.
+-- | A duration in milliseconds, clamped.
 milliseconds :: Int -> Duration
 milliseconds = scaled 1000000
 
--- | So many seconds, clamped. @seconds 0.25@ is a quarter of a second; what is
--- not a number counts as nothing.
+-- | A duration in seconds, clamped. @seconds 0.25@ is a quarter of a second; NaN counts as
+-- zero.
 seconds :: Double -> Duration
 seconds s
   | isNaN s = mempty
@@ -59,7 +59,7 @@ seconds s
   where
     ns = s * 1e9
 
--- | As a number of seconds.
+-- | The number of seconds in a duration.
 toSeconds :: Duration -> Double
 toSeconds (Duration ns) = fromIntegral ns / 1e9
 
@@ -80,17 +80,16 @@ newtype Instant = Instant {instantNs :: Int64}
 instance Show Instant where
   show (Instant ns) = show (fromIntegral ns / 1e9 :: Double) <> " s"
 
--- | Later than any moment that comes.
+-- | An instant later than all others; as a deadline, none.
 never :: Instant
 never = Instant maxBound
 
--- | The instant so long after another; 'never' when it would lie past the end
--- of time.
+-- | The instant that is that long after another; 'never' if it cannot be represented.
 after :: Duration -> Instant -> Instant
 after (Duration d) (Instant t) = Instant (clampedAdd d t)
 {-# INLINE after #-}
 
--- | @until deadline t@: how long it is from @t@ to the deadline, negative when
+-- | @until deadline t@ is the time from @t@ to the deadline; negative if
 -- the deadline has passed.
 until :: Instant -> Instant -> Duration
 until (Instant deadline) (Instant t) = Duration (clampedAdd deadline (negate t))

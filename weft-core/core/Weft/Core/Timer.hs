@@ -1,7 +1,7 @@
 -- |
--- One timer, and what a queue of timers has to do. A timer fires once or is
--- cancelled, never both: each takes the job out of the timer's reference, and
--- whoever finds it there has won.
+-- One timer, and the operations of a queue of timers. A timer fires once or is
+-- cancelled, never both: firing and cancelling take the action out of the timer's reference by an atomic swap, and the
+-- first one gets it.
 module Weft.Core.Timer
   ( -- * Timers
     Timer,
@@ -24,18 +24,18 @@ where
 import Weft.Core.Time (Instant)
 import Weft.Sys
 
--- | A timer that was set. The reference holds what it does until it has fired or
--- was cancelled; written by whoever fires or cancels. Eleven words with its place
+-- | A timer. The reference holds its action until it has fired or
+-- was cancelled; written by the thread that fires or cancels it. Eleven words, with its entry
 -- in a queue.
 data Timer = Timer !Instant !(Ref TimerState)
 
 data TimerState
   = -- | It has fired or was cancelled.
     Spent
-  | -- | To be run when it is due; and should its manager be stopped before, to be
-    -- set again elsewhere.
+  | -- | The action runs when the timer is due. If its manager is stopped before, it is
+    -- set again with another one ('ownerResettle').
     Plain !TimerOwner (IO ())
-  | -- | To be told in either case.
+  | -- | The action runs in both cases, and is told which one it is.
     Aware !TimerOwner Action
 
 -- | What a timer does, on the thread that runs the manager. It must not block.
@@ -43,17 +43,17 @@ type Action = Expiry -> IO ()
 
 -- | Why a timer's action runs.
 data Expiry
-  = -- | Its time has come.
+  = -- | It is due.
     Due
-  | -- | Its manager was stopped; it is not due, and nobody else will look after it.
+  | -- | Its manager was stopped before it was due.
     Orphaned
   deriving (Eq, Show)
 
--- | What timers know of the manager that they were set with: one for all of them.
+-- | What timers know of their manager; all timers of a manager share one.
 data TimerOwner = TimerOwner
-  { -- | One of them was cancelled.
+  { -- | To be called when one of its timers was cancelled.
     ownerCancelled :: !(IO ()),
-    -- | The manager was stopped before a plain timer was due: what becomes of it.
+    -- | To be called with a plain timer that was not due when the manager was stopped.
     ownerResettle :: !(Instant -> IO () -> IO ())
   }
 
@@ -62,23 +62,23 @@ newTimer :: TimerOwner -> Instant -> Action -> IO Timer
 newTimer owner due act = Timer due <$> (newRef $! Aware owner act)
 {-# INLINE newTimer #-}
 
--- | One that need not be told when its manager is stopped.
+-- | A timer whose action need not know when its manager is stopped.
 newPlainTimer :: TimerOwner -> Instant -> IO () -> IO Timer
 newPlainTimer owner due act = Timer due <$> (newRef $! Plain owner act)
 {-# INLINE newPlainTimer #-}
 
--- | When it is to fire.
+-- | The instant at which it is due.
 timerDue :: Timer -> Instant
 timerDue (Timer due _) = due
 
--- | Has it neither fired nor been cancelled?
+-- | Whether it has neither fired nor been cancelled.
 isPending :: Timer -> IO Bool
 isPending (Timer _ ref) = waits <$> readRef ref
   where
     waits Spent = False
     waits _ = True
 
--- | Run the action; 'False' when it was cancelled, or has run.
+-- | Run the action. 'False' if it was cancelled, or has run already.
 fireTimer :: Expiry -> Timer -> IO Bool
 fireTimer why (Timer due ref) = do
   state <- swapRef ref Spent
@@ -89,7 +89,7 @@ fireTimer why (Timer due ref) = do
       | why == Due -> True <$ guarded act
       | otherwise -> True <$ guarded (ownerResettle owner due act)
 
--- | Cancel a timer, from any thread. 'True': it had not fired, and now never will.
+-- | Cancel a timer. Any thread may call this. 'True' if it had not fired; it never will then.
 cancelTimer :: Timer -> IO Bool
 cancelTimer (Timer _ ref) = do
   state <- swapRef ref Spent
@@ -98,7 +98,7 @@ cancelTimer (Timer _ ref) = do
     Plain owner _ -> True <$ ownerCancelled owner
     Aware owner _ -> True <$ ownerCancelled owner
 
--- | The same, without telling its owner.
+-- | 'cancelTimer' that does not call 'ownerCancelled'.
 defuseTimer :: Timer -> IO Bool
 defuseTimer (Timer _ ref) = won <$> swapRef ref Spent
   where
@@ -114,12 +114,12 @@ defuseTimer (Timer _ ref) = won <$> swapRef ref Spent
 -- earliest due time by more than the resolution.
 data Queue = Queue
   { queueInsert :: !(Timer -> IO ()),
-    -- | Take out all that are due at an instant, handing each to the function.
+    -- | Take out all timers that are due at an instant, and give each to the function.
     queueExpire :: !(Instant -> (Timer -> IO ()) -> IO ()),
     -- | When to call 'queueExpire' next; @never@ when there is no need.
     queueNext :: !(IO Instant),
     -- | Keep only those that satisfy the predicate. O(timers).
     queueSweep :: !((Timer -> IO Bool) -> IO ()),
-    -- | How many are in it, cancelled ones included.
+    -- | The number of timers in it, cancelled ones included.
     queueSize :: !(IO Int)
   }

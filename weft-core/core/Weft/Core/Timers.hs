@@ -1,8 +1,7 @@
 -- |
--- The timers of one event manager. Any thread may set and cancel: to set is one
--- compare-and-swap on an inbox, to cancel one on the timer. The queue behind the
--- inbox belongs to the thread that runs the manager, the owner, so nothing is
--- locked.
+-- The timers of one event manager. Any thread may set and cancel timers: setting is one
+-- compare-and-swap on an inbox, cancelling one on the timer. Only the owner, the thread that runs the manager, uses the
+-- queue behind the inbox, so there are no locks.
 module Weft.Core.Timers
   ( Timers,
     newTimers,
@@ -43,11 +42,11 @@ data Inbox = Empty | Push Timer Inbox
 data Timers = Timers
   { -- | Pushed on by any thread, emptied by the owner.
     timersInbox :: !(Ref Inbox),
-    -- | The owner's alone.
+    -- | Used by the owner only.
     timersQueue :: !Queue,
-    -- | Word 0: how many are in the inbox, within a few; changed by any thread.
-    -- Word 1: how many timers are cancelled and still somewhere here; changed by
-    -- any thread. Word 2: how many are in the queue; written by the owner.
+    -- | Word 0: roughly the number of timers in the inbox; changed by any thread.
+    -- Word 1: the number of cancelled timers that are still in inbox or queue; changed by
+    -- any thread. Word 2: the number of timers in the queue; written by the owner.
     timersCounts :: !AtomicWords
   }
 
@@ -56,26 +55,24 @@ wordInbox = 0
 wordDead = 1
 wordQueued = 2
 
--- | No timers yet; they will be kept in that queue.
+-- | No timers yet, with the queue that will hold them.
 newTimers :: Queue -> IO Timers
 newTimers q = (\inbox -> Timers inbox q) <$> newRef Empty <*> newAtomicWords 3
 
--- | So many may wait behind a sleeping owner, or be dead, before it is woken: a
--- program that sets and cancels long timers would pile them up.
+-- | The number of timers that may be in the inbox of a sleeping owner, or be cancelled, before it is woken. Without it a
+-- program that sets and cancels long timers would accumulate them.
 sweepThreshold :: Int
 sweepThreshold = 4096
 
--- | Put a new timer in. The result: has the owner so much to tidy that it should be
--- woken now?
+-- | Put a new timer in. 'True' if the owner has to be woken to tidy up ('sweepThreshold').
 setTimer :: Timers -> Timer -> IO Bool
 setTimer ts t = push ts t >> arrived ts
 {-# INLINE setTimer #-}
 
--- | A timer that is likely to be cancelled soon, by the thread that set it, and
--- remembers its place in the inbox for that.
+-- | A timer that the thread which set it will probably cancel soon, with its place in the inbox.
 data Fresh = Fresh !Timer !Inbox
 
--- | As 'setTimer'.
+-- | 'setTimer' for a timer that will probably be cancelled soon.
 setFresh :: Timers -> Timer -> IO (Fresh, Bool)
 setFresh ts t = do
   node <- push ts t
@@ -95,9 +92,9 @@ arrived :: Timers -> IO Bool
 arrived ts = (>= sweepThreshold) <$> addWord (timersCounts ts) wordInbox 1
 {-# INLINE arrived #-}
 
--- | Cancel it. The first 'Bool' is whether it had not fired, and now never will; the
--- second is as with 'setTimer'. When nothing was set after it and the owner has not
--- come by, the timer is taken off the inbox again and leaves no trace.
+-- | Cancel it. The first 'Bool' says that it had not fired, and never will; the
+-- second is as with 'setTimer'. If no timer was set after it and the owner has not
+-- emptied the inbox, the timer is removed from the inbox at once.
 cancelFresh :: Timers -> Fresh -> IO (Bool, Bool)
 cancelFresh ts (Fresh t node) = do
   won <- defuseTimer t
@@ -114,8 +111,8 @@ cancelFresh ts (Fresh t node) = do
       Empty -> pure False
 {-# INLINE cancelFresh #-}
 
--- | A timer was cancelled that stays in the inbox or the queue for now. The result is
--- as with 'setTimer'.
+-- | Count a cancelled timer that stays in the inbox or the queue for now. The result is
+-- that of 'setTimer'.
 noteCancelled :: Timers -> IO Bool
 noteCancelled ts = do
   dead <- (+ 1) <$> addWord (timersCounts ts) wordDead 1
@@ -123,15 +120,15 @@ noteCancelled ts = do
     then pure False
     else (< 4 * dead) <$> peekWord (timersCounts ts) wordQueued
 
--- | Has anything been set since 'applyNews'?
+-- | Whether a timer has been set since 'applyNews'.
 hasNews :: Timers -> IO Bool
 hasNews ts = notEmpty <$> readRef (timersInbox ts)
   where
     notEmpty Empty = False
     notEmpty (Push _ _) = True
 
--- | Put what is in the inbox into the queue, and sweep the queue when more than a
--- quarter of it is dead.
+-- | Move the timers of the inbox into the queue, and sweep the queue if more than a
+-- quarter of it is cancelled.
 applyNews :: Timers -> IO ()
 applyNews ts = do
   some <- hasNews ts
@@ -155,7 +152,7 @@ applyNews ts = do
       noteSwept ts (before - after)
       noteSize ts
 
--- | Put a timer into the queue at once.
+-- | Put a timer directly into the queue.
 enterTimer :: Timers -> Timer -> IO ()
 enterTimer ts t = do
   queueInsert (timersQueue ts) t
@@ -168,11 +165,12 @@ noteSwept ts n = unless (n == 0) (void (addWord (timersCounts ts) wordDead (nega
 noteSize :: Timers -> IO ()
 noteSize ts = writeWord (timersCounts ts) wordQueued =<< queueSize (timersQueue ts)
 
--- | When the queue next needs looking at; @never@ if it is empty.
+-- | The instant of the next 'expireTimers'; @never@ if the queue is empty.
 nextDue :: Timers -> IO Instant
 nextDue = queueNext . timersQueue
 
--- | Fire what is due at an instant; how many fired. The function is told when each of those was due, after it has fired.
+-- | Fire the timers that are due at an instant. Returns their number. The function gets the due time of each, after it has
+-- fired.
 expireTimers :: Timers -> Instant -> (Instant -> IO ()) -> IO Int
 expireTimers ts instant told = do
   fired <- newAtomicWords 1
@@ -182,7 +180,7 @@ expireTimers ts instant told = do
   noteSize ts
   peekWord fired 0
 
--- | Take all out, for the end.
+-- | Take all timers out, for the manager's end.
 takeAll :: Timers -> IO [Timer]
 takeAll ts = do
   applyNews ts
@@ -191,7 +189,7 @@ takeAll ts = do
   queueSweep (timersQueue ts) (\t -> False <$ (readRef out >>= writeRef out . (t :)))
   reverse <$> readRef out
 
--- | Take all out and have each told so ('Orphaned'); others may be entered afterwards.
+-- | Take all timers out and fire them as 'Orphaned'. Others may be entered afterwards.
 -- O(timers).
 orphanAll :: Timers -> IO ()
 orphanAll ts = do
@@ -202,14 +200,14 @@ orphanAll ts = do
   timers <- readRef out
   forM_ (reverse timers) $ \t -> fireTimer Orphaned t >>= \ok -> unless ok (noteSwept ts 1)
 
--- | Take what is in the inbox out again; from any thread.
+-- | Take the timers out of the inbox. Any thread may call this.
 takeInbox :: Timers -> IO [Timer]
 takeInbox ts = (`listed` []) <$> swapRef (timersInbox ts) Empty
   where
     listed Empty acc = acc
     listed (Push t rest) acc = listed rest (t : acc)
 
--- | How many are pending, from any thread. Those that were set or cancelled in this moment may be missing.
+-- | The number of pending timers. Any thread may call this; timers that are being set or cancelled may be missing.
 pendingTimers :: Timers -> IO Int
 pendingTimers ts = pending <$> peekWord counts wordInbox <*> peekWord counts wordQueued <*> peekWord counts wordDead
   where

@@ -1,15 +1,16 @@
 -- |
--- How long a descriptor's number belongs to its owner. The kernel gives a number out again as soon as it is closed, so a
--- thread that is about to make a system call with it must know that nobody closes it meanwhile: operations count
--- themselves in and out, closing forbids further ones, and the last to leave closes the number. Sockets
--- ("Weft.Core.Readiness"), files and the descriptors of hybrid threads all follow this protocol, in one word each:
+-- The use count of a descriptor, which keeps its number from being closed while a thread uses it. The kernel gives out a
+-- number again as soon as it is closed; so a thread that is about to make a system call with it must know that no other
+-- thread closes it meanwhile. Operations count themselves in and out, closing forbids further ones, and the last one out
+-- closes the number. Sockets ("Weft.Core.Readiness"), files and the descriptors of hybrid threads follow this protocol,
+-- with one word each:
 --
 -- @
---   bits 0 and 1    shut; released: somebody has the duty to close it
+--   bits 0 and 1    shut; released: a thread has been told to close the number
 --   bits 2 to 7     flags of the owner ('ownerFlag'), set and never cleared
 --   bits 8 to 31    threads that use it now
---   bits 32 to 62   generation: tells an owner from earlier and later ones of the same word, zero where a word has one
---                   owner only
+--   bits 32 to 62   generation: distinguishes an owner from earlier and later ones of the same word; zero if a word
+--                   has only one owner
 -- @
 --
 -- Moves, each one atomic operation:
@@ -20,7 +21,7 @@
 --   shut, unused -> released             by the one thread that 'shut' or 'release' tells to close the number
 -- @
 --
--- Everything is inlined: a word's place and generation are known where it is used.
+-- Everything is inlined: callers know a word's place and generation.
 module Weft.Core.UseCount
   ( UseCount (..),
 
@@ -81,15 +82,15 @@ wordGeneration :: Int -> Int
 wordGeneration w = w `unsafeShiftR` generationShift
 {-# INLINE wordGeneration #-}
 
--- | A word of the parent process as its forked child goes on with it, where the threads that use the number do not exist; and whether one
--- of them had the duty to close it, which is now the child's.
+-- | The word for a forked child, from the parent's. The threads that use the number do not exist in the child. 'True' if
+-- one of them had to close the number: the child has to do that.
 inheritedWord :: Int -> (Int, Bool)
 inheritedWord w = (if left then unused .|. flagReleased else unused, left)
   where
     unused = w .&. complement usersMask
     left = w .&. flagShut /= 0 && w .&. flagReleased == 0 && w .&. usersMask /= 0
 
--- | Is the word the owner's still?
+-- | Whether the word still belongs to the owner.
 ours :: UseCount -> Int -> Bool
 ours (UseCount _ _ generation) w = wordGeneration w == generation
 {-# INLINE ours #-}
@@ -98,7 +99,8 @@ load :: UseCount -> IO Int
 load (UseCount ws i _) = readWord ws i
 {-# INLINE load #-}
 
--- | Move the word by compare-and-swap: 'Nothing' from the function leaves it. What it was.
+-- | Change the word by compare-and-swap. If the function returns 'Nothing', the word is left as it is, and so is the
+-- result; otherwise the result is the old word.
 update :: UseCount -> (Int -> Maybe Int) -> IO (Maybe Int)
 update l@(UseCount ws i _) f = go =<< load l
   where
@@ -109,13 +111,13 @@ update l@(UseCount ws i _) f = go =<< load l
         if found == old then pure (Just old) else go found
 {-# INLINE update #-}
 
--- | Before a system call with the number. 'False': it is shut, and is not to be used. Between this and 'release' the caller
--- neither blocks nor is interrupted, or sees to it that it releases.
+-- | To be called before a system call with the number. 'False' if it is shut and must not be used. The caller has to call
+-- 'release' afterwards, also if it is interrupted.
 acquire :: UseCount -> IO Bool
 acquire = acquireUnless 0
 {-# INLINE acquire #-}
 
--- | The same; 'False' also if one of these flags is set.
+-- | 'acquire' that is also 'False' if one of these flags is set.
 acquireUnless :: Int -> UseCount -> IO Bool
 acquireUnless flags l@(UseCount ws i _) = go =<< load l
   where
@@ -126,15 +128,15 @@ acquireUnless flags l@(UseCount ws i _) = go =<< load l
         if found == w then pure True else go found
 {-# INLINE acquireUnless #-}
 
--- | After it. 'True': it was shut meanwhile and the caller was the last user: it has to close the number. One thread is told
--- so.
+-- | To be called after the system call. 'True' if the number was shut meanwhile and the caller was the last user: it has
+-- to close the number. Only one thread gets 'True'.
 release :: UseCount -> IO Bool
 release l@(UseCount ws i _) = do
   old <- addWord ws i (negate oneUser)
   if old .&. flagShut /= 0 then claim l else pure False
 {-# INLINE release #-}
 
--- | Take the duty to close the number, if it is shut and unused and nobody has it.
+-- | 'True' if the caller has to close the number: it is shut and unused, and no other thread was told to.
 claim :: UseCount -> IO Bool
 claim l = maybe False (const True) <$> update l next
   where
@@ -143,7 +145,7 @@ claim l = maybe False (const True) <$> update l next
       | otherwise = Nothing
 {-# NOINLINE claim #-}
 
--- | What became of 'shut'.
+-- | The result of 'shut'.
 data Shut
   = -- | It was shut already.
     WasShut
@@ -153,7 +155,7 @@ data Shut
     YoursToClose
   deriving (Eq, Show)
 
--- | Forbid further use, for good. The caller then wakes whoever waits, so that they find out.
+-- | Forbid further use. The caller then has to wake the threads that wait, so that they find out.
 shut :: UseCount -> IO Shut
 shut l = do
   before <- update l (\w -> if ours l w && w .&. flagShut == 0 then Just (w .|. flagShut) else Nothing)
@@ -161,23 +163,23 @@ shut l = do
     Nothing -> pure WasShut
     Just _ -> (\mine -> if mine then YoursToClose else StillUsed) <$> claim l
 
--- | Somebody else closes the number: forbid further use, and let no user close it a second time.
+-- | Forbid further use of a number that another owner closes: no user closes it a second time.
 disown :: UseCount -> IO ()
 disown l = void (setFlags l (flagShut .|. flagReleased))
 
--- | Has it not been shut?
+-- | Whether it has not been shut.
 isOpen :: UseCount -> IO Bool
 isOpen l = (\w -> ours l w && w .&. flagShut == 0) <$> load l
 {-# INLINE isOpen #-}
 
--- | Set flags. The word as it was before; no effect once it has another owner.
+-- | Set flags. Returns the word as it was before. No effect if it has another owner.
 setFlags :: UseCount -> Int -> IO Int
 setFlags l f = do
   before <- update l (\w -> if ours l w && w .&. f /= f then Just (w .|. f) else Nothing)
   maybe (load l) pure before
 {-# INLINE setFlags #-}
 
--- | Is one of these flags set?
+-- | Whether one of these flags is set.
 hasFlags :: UseCount -> Int -> IO Bool
 hasFlags l f = (\w -> w .&. f /= 0) <$> load l
 {-# INLINE hasFlags #-}

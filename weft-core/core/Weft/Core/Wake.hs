@@ -1,22 +1,22 @@
 -- |
--- How a thread that blocks in the kernel is woken by others, with as few system
--- calls as possible: a signal is sent only to a sleeper that would otherwise
--- come too late.
+-- How threads wake one that blocks in the kernel, with as few system
+-- calls as possible: a signal is sent only if the sleeper would otherwise wake
+-- too late.
 --
 -- One word holds the whole state. The sleeper is one thread, the owner; wakers
 -- are any number of threads.
 --
 -- @
---   Awake     (0)    the owner is running and will look at its inboxes before it sleeps
---   Notified  (1)    somebody wants a turn of the owner, which will not sleep before it had one
+--   Awake     (0)    the owner is running and will check its inboxes before it sleeps
+--   Notified  (1)    a waker wants the owner to take a turn; it will not sleep before that
 --   Asleep t  (>1)   the owner may be blocked, and will wake by itself at t
 --
---   owner:  Awake -> Asleep t     'announce', then it looks at its inboxes once more
+--   owner:  Awake -> Asleep t     'announce', then it checks its inboxes once more
 --           Notified -> Awake     'announce' refused: take another turn
 --           any -> Awake          'awaken', after blocking or instead of it
 --   waker:  Awake -> Notified     'notify'
 --           Asleep t -> Notified  'notify', or 'notifyBefore' something due before t;
---                                 whoever makes this move sends the signal
+--                                 the waker that makes this move sends the signal
 -- @
 --
 -- A waker first publishes its work and then reads the word; the owner first
@@ -55,9 +55,9 @@ asNotified = 1
 asAsleep :: Instant -> Int
 asAsleep (Instant t) = max 2 (fromIntegral t)
 
--- | The owner is about to block until that instant at the latest (@never@ for
--- without end). 'False': it must not, but take another turn first. After 'True'
--- it looks at its inboxes and either blocks or not, and then calls 'awaken'.
+-- | The owner is about to block until that instant at the latest (@never@ means
+-- without a limit). 'False': it must take another turn instead. 'True':
+-- it checks its inboxes, blocks if they are empty, and then calls 'awaken'.
 announce :: Wake -> Instant -> IO Bool
 announce (Wake w) t = do
   found <- casWord w 0 asAwake (asAsleep t)
@@ -69,12 +69,12 @@ announce (Wake w) t = do
 awaken :: Wake -> IO ()
 awaken (Wake w) = writeWord w 0 asAwake
 
--- | Make the owner take a turn. 'True': the caller has to send the signal.
+-- | Make the owner take a turn. If 'True', the caller has to send the signal.
 notify :: Wake -> IO Bool
 notify (Wake w) = (> asNotified) <$> swapWord w 0 asNotified
 
 -- | Make sure that the owner takes a turn no later than that instant, for work
--- that is in an inbox already. 'True': the caller has to send the signal.
+-- that is in an inbox already. If 'True', the caller has to send the signal.
 notifyBefore :: Wake -> Instant -> IO Bool
 notifyBefore (Wake w) due = go =<< readWord w 0
   where

@@ -5,8 +5,6 @@
 module Weft.Backend.Epoll
   ( new,
     available,
-    fromEpoll,
-    toEpoll,
   )
 where
 

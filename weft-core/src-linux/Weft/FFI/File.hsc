@@ -34,7 +34,6 @@ module Weft.FFI.File
     openRing,
     stopRing,
     freeRing,
-    ringDescriptor,
     ringGeneration,
     submitRing,
     rouseRing,
@@ -178,9 +177,6 @@ foreign import ccall safe "weft_file_ring_stop" stopRing :: Ptr CRing -> IO ()
 
 -- | Give its memory back; after 'stopRing', or in a forked child.
 foreign import ccall unsafe "weft_file_ring_free" freeRing :: Ptr CRing -> IO ()
-
--- | Its descriptors: the ring's (0) and that by which its owner is woken (1).
-foreign import ccall unsafe "weft_file_ring_descriptor" ringDescriptor :: Ptr CRing -> CInt -> IO CInt
 
 -- | The generation of the next request in a slot.
 foreign import ccall unsafe "weft_file_ring_generation" ringGeneration :: Ptr CRing -> Word32 -> IO Word32

@@ -22,7 +22,6 @@ module Weft.File.Ring
     newRing,
     stopRingOf,
     discardRing,
-    ringDepth,
 
     -- * Requests
     Request,

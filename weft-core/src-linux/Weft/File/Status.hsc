@@ -5,7 +5,6 @@ module Weft.File.Status
     FileType (..),
     statFile,
     statPath,
-    statPathAt,
     openedStatus,
   )
 where
@@ -46,14 +45,6 @@ openedStatus = fileOpened
 statPath :: MonadIO m => ThreadOps m -> FilePath -> m FileStatus
 statPath threads path = statx threads (pure (pure ())) "Weft.File.statPath" path (Fd (#{const AT_FDCWD})) path 0
 {-# INLINE statPath #-}
-
--- | Of what a path leads to that starts from a directory, given as a file. (It may
--- lead out of it: to stay inside, open the file and ask 'statFile'.)
-statPathAt :: MonadIO m => ThreadOps m -> File -> FilePath -> m FileStatus
-statPathAt threads dir path = using threads loc dir $ \fd -> statx threads (hold loc dir) loc path fd path 0
-  where
-    loc = "Weft.File.statPathAt"
-{-# INLINE statPathAt #-}
 
 statx :: MonadIO m => ThreadOps m -> IO (IO ()) -> String -> FilePath -> Fd -> FilePath -> Word32 -> m FileStatus
 statx threads held loc shown dir path flags = do

@@ -7,8 +7,6 @@
 -- @since 0.1.0
 module Weft.Http.ProxyProtocol
   ( readProxyHeader,
-    parseProxyHeader,
-    ProxyHeader (..),
   )
 where
 

@@ -14,7 +14,6 @@ module Weft.Http.Types
     cellBodyBytes,
     cellBodyTime,
     cellBodyFast,
-    cellResponse,
     cellFinal,
     cellHandshake,
     cellBegun,
@@ -26,7 +25,6 @@ module Weft.Http.Types
     phaseBusy,
     phaseEnding,
     setPhase,
-    phaseOf,
 
     -- * Responses
     responseNone,
@@ -134,11 +132,6 @@ phaseEnding = 3
 setPhase :: Client -> Int -> IO ()
 setPhase client = pokeWord (clientCells client) cellPhase
 {-# INLINE setPhase #-}
-
--- | The phase, from any thread.
-phaseOf :: Client -> IO Int
-phaseOf client = peekWord (clientCells client) cellPhase
-{-# INLINE phaseOf #-}
 
 -- | Nothing was sent; the head was, or a part of it; all was, and the connection goes on; all was, and it ends.
 responseNone, responseBegun, responseKeep, responseClose :: Int

@@ -14,7 +14,6 @@ module Weft.Static.Conditional
     Ranges (..),
     Extent (..),
     ranges,
-    mostRanges,
   )
 where
 

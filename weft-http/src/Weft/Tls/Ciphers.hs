@@ -3,7 +3,6 @@
 -- every connection has forward secrecy.
 module Weft.Tls.Ciphers
   ( supported,
-    acceptedCiphers,
   )
 where
 

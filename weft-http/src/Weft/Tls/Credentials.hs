@@ -5,7 +5,6 @@ module Weft.Tls.Credentials
     loadCredential,
     loadAuthorities,
     credentialFor,
-    provesItself,
   )
 where
 

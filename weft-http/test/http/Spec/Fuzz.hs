@@ -28,6 +28,7 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (seconds)
 import Weft.Http hiding (run)
+import qualified Weft.Http.Limits as Parser (Limits (..), defaultLimits)
 
 tests :: Configuration -> TestTree
 tests on = localOption (mkTimeout 600000000) $ testGroup "fuzz" [testOn on "pipelines of mutated requests" pipelines]
@@ -71,6 +72,13 @@ pipelines = do
     goodTurn port
   where
     limits = defaultLimits {limitTarget = 200, limitHead = 1000, limitFields = 12, limitHeadTime = seconds 3, limitIdle = seconds 3}
+    -- The server's limits, for the parser that this suite compiles.
+    parserLimits =
+      Parser.defaultLimits
+        { Parser.limitTarget = limitTarget limits,
+          Parser.limitHead = limitHead limits,
+          Parser.limitFields = limitFields limits
+        }
     badTurn :: Int -> (Word64 -> IO ()) -> Word64 -> IO (Int, Int)
     badTurn port remember seed = do
       let pipeline k s
@@ -78,7 +86,7 @@ pipelines = do
             | otherwise = let (part, s') = mutated corpus s; (more, s'') = pipeline (k - 1) s' in (part : more, s'')
           (parts, seed') = pipeline (1 + fromIntegral (seed `shiftR` 7) `mod` 8) (next seed)
           bytes = B.concat parts
-          whole = length (fst (run limits [bytes]))
+          whole = length (fst (run parserLimits [bytes]))
       remember seed'
       got <- newIORef B.empty
       _ <- try (talk port seed' bytes got) :: IO (Either IOException ())

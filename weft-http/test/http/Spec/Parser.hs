@@ -1,7 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The parser of requests: what it makes of them, and what it refuses, however the bytes are cut.
+-- The parser of requests: what it makes of them, and what it refuses, however the bytes are cut. The suite compiles the
+-- parser itself, as the library hides it.
 module Spec.Parser
   ( tests,
     run,
@@ -22,7 +23,7 @@ import System.Environment (lookupEnv)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Test.Tasty.QuickCheck
-import Weft.Http (Limits (..), Refusal (..), defaultLimits)
+import Weft.Http.Limits (Limits (..), Refusal (..), defaultLimits)
 import qualified Weft.Http.Parser.Chunked as Chunked
 import Weft.Http.Parser.Head
 import Weft.Http.Parser.Host (validHost)

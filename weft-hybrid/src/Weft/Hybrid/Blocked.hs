@@ -1,15 +1,15 @@
 -- |
--- A registry of the wait queues in which threads are blocked: MVars, semaphores, channels,
--- threads that are waited for; and of single waits that somebody outside of the loops ends. A
--- scheduler that stops finds there the threads that nothing else refers to. A queue that
--- becomes garbage with threads in it has their handlers run.
+-- A registry of the wait queues in which threads are blocked (of MVars, semaphores, channels and
+-- threads that are waited for), and of single waits that end outside of the loops. A
+-- scheduler that stops finds there the threads to which nothing else refers. If a queue
+-- becomes garbage with threads in it, their handlers are run.
 --
--- A queue is registered when a thread first blocks in it that has a context (handlers, an
--- identity); it says so itself, in a bit of its state, and is registered once. So blocking again in
--- the same queue costs nothing, and a thread in the plain context, which has nothing to clean
--- up, never does. The registry refers to queues weakly.
+-- A queue is registered when a thread with a context (handlers, an
+-- identity) first blocks in it. A bit of its state says that it is registered, so blocking again in
+-- the same queue costs nothing. A thread in the plain context, which has nothing to clean
+-- up, never registers one. The registry refers to queues weakly.
 --
--- Any thread may call these.
+-- Any thread may call these functions.
 module Weft.Hybrid.Blocked
   ( Blocked (..),
     Candidate (..),
@@ -17,8 +17,8 @@ module Weft.Hybrid.Blocked
     blockedNow,
 
     -- * Schedulers by their numbers
-    beginWorld,
-    endWorld,
+    noteStarted,
+    noteEnded,
     schedulerOf,
   )
 where
@@ -30,29 +30,30 @@ import Weft.Hybrid.Trace
 import Weft.Hybrid.Weak
 import Weft.Sys
 
--- | Something in which threads are blocked.
+-- | A wait queue, or a single wait.
 newtype Blocked = Blocked {blockedCandidates :: IO [Candidate]}
 
--- | A blocked thread, and what takes it out, given where to put others that can go on then. 'False': it
--- is not there any more.
+-- | A blocked thread, and the action that takes it out of its queue; it is given the place for other threads that can go on
+-- then. 'False' if the thread is not there any more.
 data Candidate = Candidate !Waiter ((Context -> Task -> IO ()) -> IO Bool)
 
--- | With each, a cell that is 1 once what is done about garbage has been done.
+-- | Each entry has a cell, which is 1 when its queue is garbage and its threads have been dealt with.
 data Entries = NoEntries | Entry !(Weak Blocked) !AtomicWords Entries
 
--- | The latest first. Moved by compare-and-swap, by anybody.
+-- | The latest first. Changed by compare-and-swap, by any thread.
 entries :: Ref Entries
 entries = unsafePerformIO (newRef NoEntries)
 {-# NOINLINE entries #-}
 
--- Cell 0: entries that were put in since the last sweep. Cell 1: how many were left by that. Cell 2: sweeps
--- under way. Cell 3: the process image ('forkGeneration'). Changed by anybody; a sweep too many does no harm.
+-- Cell 0: the number of entries that were put in since the last sweep. Cell 1: how many were left by that. Cell 2: the
+-- number of sweeps that are running. Cell 3: the process image ('forkGeneration'). Any thread changes them; a superfluous
+-- sweep does no harm.
 counts :: AtomicWords
 counts = unsafePerformIO (newAtomicWords 4)
 {-# NOINLINE counts #-}
 
--- | Register what is blocked, for as long as the reference lives; then the action runs, which says whether
--- to register it again. O(1) amortised: entries of what is garbage are swept when the registry has doubled.
+-- | Register a queue until the reference is garbage. Then the action runs; its result says whether
+-- to register it again. O(1) amortised: entries of garbage are swept when the registry has doubled.
 register :: Ref a -> Blocked -> IO Bool -> IO ()
 register key blocked whenLost = do
   done <- newAtomicWords 1
@@ -80,8 +81,8 @@ sweep = mask_ $ do
       over <- readWord done 0
       if over /= 0 then keep n rest else updateRef entries (Entry weak done) >> keep (n + 1) rest
 
--- | All that is registered and alive; and whether that is all: what has become garbage a moment ago may
--- be registered again the next. O(registered).
+-- | All entries that are alive, and whether the list is complete: a queue that has just become garbage may
+-- be registered again. O(entries).
 blockedNow :: IO (Bool, [Blocked])
 blockedNow = do
   found <- readRef entries >>= alive True []
@@ -97,33 +98,33 @@ blockedNow = do
 
 -- Schedulers ------------------------------------------------------------------------------
 
--- | Those that run. Moved by compare-and-swap, when one starts or ends.
-worlds :: Ref (IntMap.IntMap Scheduler)
-worlds = unsafePerformIO (newRef IntMap.empty)
-{-# NOINLINE worlds #-}
+-- | The schedulers that run, by number. Changed by compare-and-swap, when one starts or ends.
+runningSchedulers :: Ref (IntMap.IntMap Scheduler)
+runningSchedulers = unsafePerformIO (newRef IntMap.empty)
+{-# NOINLINE runningSchedulers #-}
 
-changeWorlds :: (IntMap.IntMap Scheduler -> IntMap.IntMap Scheduler) -> IO ()
-changeWorlds f = do
-  old <- readRef worlds
+changeRunning :: (IntMap.IntMap Scheduler -> IntMap.IntMap Scheduler) -> IO ()
+changeRunning f = do
+  old <- readRef runningSchedulers
   let !new = f old
-  ok <- casRef worlds old new
-  unless ok (changeWorlds f)
+  ok <- casRef runningSchedulers old new
+  unless ok (changeRunning f)
 
--- | It runs from now on. In a forked child the first one forgets the parent's.
-beginWorld :: Scheduler -> IO ()
-beginWorld scheduler = do
+-- | Note that it runs from now on. In a forked child the first one drops the parent's entries.
+noteStarted :: Scheduler -> IO ()
+noteStarted scheduler = do
   before <- readWord counts 3
   when (before /= schedulerGeneration scheduler) $ do
     _ <- swapRef entries NoEntries
-    _ <- swapRef worlds IntMap.empty
+    _ <- swapRef runningSchedulers IntMap.empty
     writeWord counts 2 0
     writeWord counts 3 (schedulerGeneration scheduler)
-  changeWorlds (IntMap.insert (schedulerNumber scheduler) scheduler)
+  changeRunning (IntMap.insert (schedulerNumber scheduler) scheduler)
 
--- | It has ended.
-endWorld :: Scheduler -> IO ()
-endWorld scheduler = changeWorlds (IntMap.delete (schedulerNumber scheduler))
+-- | Note that it has ended.
+noteEnded :: Scheduler -> IO ()
+noteEnded scheduler = changeRunning (IntMap.delete (schedulerNumber scheduler))
 
--- | The one with that number, if it runs. O(log schedulers).
+-- | The scheduler with that number, if it runs. O(log n) in the schedulers.
 schedulerOf :: Int -> IO (Maybe Scheduler)
-schedulerOf n = IntMap.lookup n <$> readRef worlds
+schedulerOf n = IntMap.lookup n <$> readRef runningSchedulers

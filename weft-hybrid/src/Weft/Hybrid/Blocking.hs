@@ -17,9 +17,9 @@ import qualified Weft.Blocking as Pool
 import Weft.Hybrid.ExternalCall
 import Weft.Hybrid.Monad
 
--- | Run a call that may block on the program's pool, and wait for it. Its exceptions are
--- raised here. If the thread is interrupted a call that has begun goes on, and what it
--- returns is dropped. (@sys_blio@)
+-- | Run a call that may block on the program's pool ("Weft.Blocking"), and wait for it. Its exceptions are
+-- raised here. If the thread is interrupted, a call that has begun goes on, and its result
+-- is dropped. (@sys_blio@)
 blocking :: IO a -> Hybrid a
 blocking = blockingOr (const (pure ()))
 
@@ -37,5 +37,5 @@ blockingOr dispose act = call $ \l ctx k -> outside l ctx k (Leaves dispose) $ \
 onGhcThread :: IO a -> Hybrid a
 onGhcThread act = call $ \l ctx k -> outside l ctx k (Leaves (const (pure ()))) $ \promise -> do
   t <- mask_ (forkIOWithUnmask (\unmask -> try (unmask act) >>= void . fulfil promise))
-  -- Killing waits for the thread to be killed, which may be busy.
+  -- 'killThread' waits until the exception is received, so it runs in another thread.
   pure (void (forkIOWithUnmask (\_ -> killThread t)))

@@ -1,8 +1,9 @@
 {-# LANGUAGE LambdaCase #-}
 
 -- |
--- Channels for hybrid threads: what is written is read once, in order, by who came
--- first. One compare-and-swap an operation; from threads of any loop.
+-- Channels for hybrid threads: each value is read once, in the order of writing. Waiting
+-- threads are served first come, first served. One compare-and-swap an operation. Threads of all loops may
+-- use them.
 --
 -- @since 0.1.0
 module Weft.Hybrid.Channel
@@ -35,19 +36,19 @@ newtype Channel a = Channel (Ref (Content a))
 instance Eq (Channel a) where
   Channel a == Channel b = a == b
 
--- | Moved by compare-and-swap, by anybody.
+-- | Changed by compare-and-swap, by threads of any loop.
 data Content a
-  = -- | The number of the next who waits; values, the first list from the front, the second from the back; not
-    -- both empty.
+  = -- | The number for the next thread that waits; the values, as a list from the front and a list from the back, which
+    -- are not both empty.
     Values !Int [a] [a]
-  | -- | The number of the next who waits, and who waits. (Odd if the channel is registered:
-    -- 'numberedFrom'. Never used twice: who is about to be taken out by its number must not be
-    -- taken for another.)
+  | -- | The number for the next thread that waits, and the threads that wait. (The number is odd if the channel is
+    -- registered: 'numberedFrom'. Numbers are not used twice, because a thread that is about to be taken out by its
+    -- number must not be confused with another.)
     Readers !Int !(IntMap.IntMap (Reader a))
 
 data Reader a = Reader !Waiter (a -> Trace)
 
--- | An empty one.
+-- | An empty channel.
 newChannel :: Hybrid (Channel a)
 newChannel = nonBlocking (Channel <$> newRef (Readers 0 IntMap.empty))
 
@@ -75,7 +76,7 @@ queueOf ref =
     remove _ _ = Nothing
 {-# INLINE queueOf #-}
 
--- | Put a value in. Never waits.
+-- | Write a value. Never waits.
 writeChannel :: Channel a -> a -> Hybrid ()
 writeChannel ch a = operate ch $ \l k content -> case content of
   Values next front back -> Go (Values next front (a : back)) (pure (k ()))
@@ -83,13 +84,13 @@ writeChannel ch a = operate ch $ \l k content -> case content of
     Nothing -> Go (Values next [a] []) (pure (k ()))
     Just (Reader w k', rs') -> Go (Readers next rs') (resume (onLoop l) w (\() -> k' a) >> pure (k ()))
 
--- | Take the oldest value out, waiting for one.
+-- | Take the oldest value out; wait until there is one.
 readChannel :: Channel a -> Hybrid a
 readChannel ch = operate ch $ \_ k content -> case content of
   Values next front back -> popped k next front back
   Readers next rs -> Wait next (\w -> Readers (next + 2) (IntMap.insert next (Reader w k) rs))
 
--- | Take it out if there is one.
+-- | Take the oldest value out; 'Nothing' if there is none. Does not wait.
 tryReadChannel :: Channel a -> Hybrid (Maybe a)
 tryReadChannel ch = operate ch $ \_ k content -> case content of
   Values next front back -> popped (k . Just) next front back
@@ -108,10 +109,10 @@ data BoundedChannel a = BoundedChannel !Semaphore !(Channel a)
 newBoundedChannel :: Int -> Hybrid (BoundedChannel a)
 newBoundedChannel n = BoundedChannel <$> newSemaphore (max 1 n) <*> newChannel
 
--- | Put a value in, waiting until there is room.
+-- | Write a value; wait until there is room.
 writeBounded :: BoundedChannel a -> a -> Hybrid ()
 writeBounded (BoundedChannel room ch) a = mask_ (acquire room 1 >> writeChannel ch a)
 
--- | Take the oldest value out, waiting for one.
+-- | Take the oldest value out; wait until there is one.
 readBounded :: BoundedChannel a -> Hybrid a
 readBounded (BoundedChannel room ch) = mask_ (readChannel ch <* release room 1)

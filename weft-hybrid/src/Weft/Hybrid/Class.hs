@@ -1,7 +1,7 @@
 {-# LANGUAGE TypeFamilies #-}
 
 -- |
--- One source, two kinds of threads: what a server needs, as a class. At the type 'IO'
+-- A class of what a server needs, so that one source runs on both kinds of threads. At the type 'IO'
 -- it runs on GHC threads and "Weft.Socket", at 'Hybrid' on hybrid threads.
 --
 -- > echo :: Threads m => SocketOf m -> m ()
@@ -38,22 +38,22 @@ import qualified Weft.Timer as GHC
 
 -- | A monad of threads. 'liftIO' is for what does not block.
 class (MonadMask m, MonadIO m) => Threads m where
-  -- | Its sockets.
+  -- | The type of sockets.
   type SocketOf m
 
-  -- | Its places for one value.
+  -- | The type of MVars.
   type MVarOf m :: Type -> Type
 
   -- | Start a thread.
   fork :: m () -> m ()
 
-  -- | Let others run.
+  -- | Let other threads run.
   yield :: m ()
 
   -- | Wait that long.
   sleep :: Duration -> m ()
 
-  -- | Run an action for at most that long.
+  -- | Run an action for at most that long; 'Nothing' if it took longer and was interrupted.
   timeout :: Duration -> m a -> m (Maybe a)
 
   -- | Run a call that blocks.
@@ -64,7 +64,7 @@ class (MonadMask m, MonadIO m) => Threads m where
   takeMVar :: MVarOf m a -> m a
   putMVar :: MVarOf m a -> a -> m ()
 
-  -- | Take a socket of "Weft.Socket" over.
+  -- | Take over a socket of "Weft.Socket".
   fromSocket :: GHC.Socket -> m (SocketOf m)
 
   accept :: SocketOf m -> m (SocketOf m, SockAddr)

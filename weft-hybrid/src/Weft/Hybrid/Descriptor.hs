@@ -1,20 +1,20 @@
 -- |
--- Operations on descriptors: try, and park while the kernel says not yet; deadlines;
--- closing. The means of "Weft.Hybrid.Socket", and of programs that have descriptors of
--- other kinds (pipes, say).
+-- Operations on descriptors: try the system call, park after @EAGAIN@, try again; deadlines;
+-- closing. "Weft.Hybrid.Socket" is built on it, and so are operations on other descriptors, such as
+-- pipes.
 --
 -- A descriptor is registered, edge-triggered, with the manager of the loop on which a thread first
--- had to wait for it; that loop then runs who waits for it. So a thread stays with its descriptors.
--- When work was shared it has moved: then its descriptors follow it, each when it next waits for
--- it. Of several threads that use a descriptor, the others come along.
+-- had to wait for it. That loop, its owner, resumes the threads that wait for it. If a thread has moved to another loop
+-- (work was shared), its descriptors follow it, each when the thread next waits for it. Other threads that wait
+-- for such a descriptor are then resumed on the new loop.
 --
 -- @
 --   owner  Nobody  -> Moving l    a thread on loop l that is going to wait, and uses it ('acquire')
---          Owner k -> Moving l    the same, which takes it from loop k's back end
---          Moving l -> Owner l    that thread, when l's back end has it; or Nobody, if that refused
+--          Owner k -> Moving l    such a thread, which takes it from loop k's back end
+--          Moving l -> Owner l    that thread, when l's back end has it; Nobody if that refused it
 -- @
 --
--- Who finds it moving just waits: the new registration reports what is there.
+-- A thread that finds it moving just waits: a new registration reports the present readiness.
 --
 -- @since 0.1.0
 module Weft.Hybrid.Descriptor
@@ -62,14 +62,13 @@ import Weft.Hybrid.Trace
 import Weft.Hybrid.Weak (touchRef)
 import Weft.Sys (Ref, mask_, newRef, onException, readRef, writeRef)
 
--- | Take charge of an open descriptor of a stream: it is made non-blocking and belongs
--- to the result. Nobody else may close it.
+-- | Take ownership of an open descriptor of a stream. It is made non-blocking; close it only by
+-- 'closeDescriptor'.
 adopt :: Fd -> IO Descriptor
 adopt fd@(Fd n) = cSetNonBlocking n >> openDescriptor True fd
 
--- | Close: operations that wait, and those to come, fail with @EBADF@; the descriptor
--- is closed when nobody is inside a system call with it. 'False': it was closed
--- already. From any thread.
+-- | Close a descriptor. Operations that wait, and all later ones, fail with @EBADF@. The number is given back to the
+-- kernel when no thread is inside a system call with it. 'False' if it was closed already. Any thread may call this.
 closeDescriptor :: Descriptor -> IO Bool
 closeDescriptor d = mask_ $ do
   outcome <- shut d
@@ -81,7 +80,7 @@ closeDescriptor d = mask_ $ do
       when (outcome == YoursToClose) (closeNumber d)
       pure True
 
--- | Nobody uses it any more. The number is the kernel's after this.
+-- | Give the number back to the kernel. No thread uses it any more.
 closeNumber :: Descriptor -> IO ()
 closeNumber d = do
   readOwner d >>= disown d
@@ -89,15 +88,14 @@ closeNumber d = do
 
 -- Operations --------------------------------------------------------------------------
 
--- | A descriptor as operations use it: with what has to be alive until they are done, and
--- until when they may take.
+-- | What operations get: a descriptor, an object that has to stay alive until they are done, and a deadline.
 data Source = Source
   { sourceDescriptor :: {-# UNPACK #-} !Descriptor,
     sourceAnchor :: !(Ref ()),
     sourceDeadline :: {-# UNPACK #-} !Instant
   }
 
--- | One without a deadline, that nothing but its owner closes.
+-- | A descriptor without a deadline and without a finalizer.
 sourceOf :: Descriptor -> Source
 sourceOf d = Source d noAnchor never
 
@@ -105,11 +103,11 @@ noAnchor :: Ref ()
 noAnchor = unsafePerformIO (newRef ())
 {-# NOINLINE noAnchor #-}
 
--- | The place that errors name, and the direction.
+-- | The name of the operation, for errors, and its direction.
 data Kind = Kind String !Direction
 
--- | An operation under way: what is tried, what comes after it, and its own trace, which
--- tries anew. Made for each try; a thread that waits keeps only that trace.
+-- | An operation: what is tried, what comes after it, and the trace that runs the operation again from its beginning.
+-- It is allocated for each try; a thread that waits keeps only that trace.
 data Operation a = Operation
   { opSource :: !Source,
     opKind :: !Kind,
@@ -118,10 +116,10 @@ data Operation a = Operation
     opAgain :: Trace
   }
 
--- | Run an operation until it is done, failed, or the deadline has passed; then an
--- 'IOError' with the place is raised. What is tried must neither block nor throw. It
--- is tried once more after the deadline, so what came in time is not lost. A thread
--- that waits can be interrupted, and then nothing was done.
+-- | Run an operation until it is done, has failed, or its deadline has passed; in the last two cases an
+-- 'IOError' that names the operation is raised. The action must neither block nor throw. It
+-- is tried once more after the deadline, so data that came in time is not lost. A thread
+-- that waits can be interrupted; nothing was done then.
 perform :: Kind -> Source -> (CInt -> IO (Attempt a)) -> Hybrid a
 perform kind s op = Hybrid (oneShot (\k -> let self = Call (\l ctx -> begin (Operation s kind op k self) l ctx) in self))
 {-# INLINE perform #-}
@@ -140,7 +138,7 @@ immediately loc d op = do
     Fd fd = descriptorFd d
     out = release d >>= \lastOut -> when lastOut (closeNumber d)
 
--- | Try if there are news, else wait for them.
+-- | Try if the queue is signalled, else wait.
 begin :: Operation a -> Loop -> Context -> IO Trace
 begin o@Operation {opSource = Source d _ _, opKind = Kind _ dir} l ctx = do
   queue <- readQueue d dir
@@ -148,7 +146,7 @@ begin o@Operation {opSource = Source d _ _, opKind = Kind _ dir} l ctx = do
     Signalled -> casQueue d dir queue NotReady >>= \ok -> if ok then attempt True o l ctx else begin o l ctx
     _ -> await o l ctx
 
--- | Try, and if it is too early wait, or, after the deadline, fail.
+-- | Try. After @EAGAIN@ wait, or, if this is the try after the deadline, fail.
 attempt :: Bool -> Operation a -> Loop -> Context -> IO Trace
 attempt again o@Operation {opSource = Source d anchor _, opKind = Kind loc dir} l ctx = do
   open <- acquire d
@@ -179,8 +177,8 @@ errnoCode (Errno e) = e
 
 -- Waiting -------------------------------------------------------------------------------
 
--- | Wait at the queue. A thread without an identity and without a deadline needs no more
--- than its place there.
+-- | Wait in the queue. A thread without an identity and without a deadline takes no memory besides its
+-- entry there.
 await :: Operation a -> Loop -> Context -> IO Trace
 await o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l ctx = do
   reported <- try (attach l d dir)
@@ -195,13 +193,13 @@ await o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l ctx = 
         n <- newNumber
         parkWith ctx (leaveQueue d dir n) (waitNumbered n o l) (begin o l ctx)
 
--- | It may have been closed before the thread was in its place.
+-- | The descriptor may have been closed before the thread was in the queue.
 recheck :: Loop -> Descriptor -> Direction -> IO ()
 recheck l d dir = do
   open <- isOpen d
   unless open (wakeQueue (onLoop l) d dir)
 
--- | In its place, with a timer if there is a deadline.
+-- | Join the queue, with a timer if there is a deadline.
 waitNumbered :: Int -> Operation a -> Loop -> Waiter -> IO Bool
 waitNumbered n o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l w
   | deadline == never = do
@@ -217,21 +215,21 @@ waitNumbered n o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir}
           mine <- leaveQueue d dir n
           early <- isEarly l deadline
           when mine (resume (onLoop l) w (\() -> if early then again else Call (attempt False o)))
-    -- Before it can be resumed elsewhere; the timer fires on this loop, so not before the end of this.
+    -- Set before another thread can resume this one. The timer fires on this loop, so not before this step ends.
     t <- addOwnTimer (loopManager l) deadline expired
     writeRef timer (void (cancelTimer t))
     joined <- joinQueue d dir n again w
     unless joined (void (cancelTimer t))
     joined <$ recheck l d dir
 
--- | Take it out of its owner's back end.
+-- | Remove the descriptor from its owner's back end.
 disown :: Descriptor -> Owner -> IO ()
 disown d owner = forM_ (loopOf owner) $ \l -> do
   let m = loopManager l
   alive <- isAlive m
   when alive (backendForget (managerBackend m) (descriptorFd d))
 
--- | Have this loop's manager report the descriptor.
+-- | Register the descriptor with this loop's manager.
 attach :: Loop -> Descriptor -> Direction -> IO ()
 attach l d dir = do
   owner <- readOwner d
@@ -255,7 +253,8 @@ attach l d dir = do
         when lastOut (closeNumber d)
         unless ours (attach l d dir)
 
--- | One system call. The caller is inside, and taken out if it fails.
+-- | Register it with the back end: one system call. The caller has acquired it, and releases it; if this throws, it has
+-- been released.
 arm :: Loop -> Descriptor -> IO ()
 arm l d = do
   armed <- backendArm backend (descriptorFd d) tok Edge wanted `onException` fails
@@ -267,7 +266,7 @@ arm l d = do
     wanted = evtRead <> evtWrite <> evtPeerClosed <> evtUrgent
     settle = void . casOwner d (loopMoving l)
     tryAll = mapM_ (wakeQueue (onLoop l) d) [Reading, Writing]
-    -- Those who wait find out for themselves.
+    -- Threads that wait try again, and find out for themselves.
     fails = do
       settle Nobody
       tryAll
@@ -276,8 +275,8 @@ arm l d = do
 
 -- Readiness -------------------------------------------------------------------------------
 
--- | Park until the kernel reports that reading may be worth it. Only after an attempt that
--- said @EAGAIN@; and it may come for nothing, so try again in a loop. Raises @EBADF@ when
+-- | Park until the kernel reports that the descriptor may be readable. Use it only after a read that
+-- said @EAGAIN@, and in a loop: it may return though nothing can be read. Raises @EBADF@ if
 -- the descriptor is closed.
 waitReadable :: Descriptor -> Hybrid ()
 waitReadable d = perform (Kind "Weft.Hybrid.waitReadable" Reading) (sourceOf d) (const (pure (Drained ())))

@@ -1,23 +1,23 @@
 -- |
--- Where hybrid threads wait for descriptors: two gates for each, one a direction. A
--- queue holds the last news (\"trying may be worth it\") or the threads that wait. So an
--- idle connection costs its threads' continuations and three words here.
+-- The table in which hybrid threads wait for descriptors: two queues for each descriptor, one for each direction. A
+-- queue says whether trying may succeed, or holds the threads that wait. So an
+-- idle connection takes its thread's continuation and three words here.
 --
--- The table is the process's, as descriptors are, in blocks of 64 that never move. A forked child makes its own
--- of it, with the descriptors and without the threads.
+-- There is one table in a process, in blocks of 64 descriptors that never move. A forked child makes a new
+-- one from it, with the descriptors and without the threads.
 --
 -- A descriptor's word is a use count ("Weft.Core.UseCount"); a new owner of its number moves it from shut to open, with the
 -- next generation.
 --
 -- @
---   queue   NotReady    nothing is known; the kernel will report the next change
---          Signalled     try                put by the loop that polls, taken by who tries
---          Waiters     who waits          a thread joins; taken out by who resumes it
+--   queue  NotReady     an attempt got @EAGAIN@; the kernel will report the next change
+--          Signalled    trying may succeed; set by the loop that polls, cleared by a thread that tries
+--          Waiters      threads wait; one is taken out by the thread that resumes it
 -- @
 --
--- All moves are compare-and-swaps. A thread takes the news before it tries, so no
--- report is lost between its attempt and its wait; and news are never in the hands of a thread
--- that is resumed, so none are lost if that is killed.
+-- All moves are compare-and-swaps. A thread clears 'Signalled' before it tries, so no
+-- report is lost between its attempt and its wait. A thread that is resumed tries again from the beginning; so no
+-- report is lost if it is killed before.
 module Weft.Hybrid.DescriptorTable
   ( -- * Descriptors
     Descriptor,
@@ -36,7 +36,7 @@ module Weft.Hybrid.DescriptorTable
     loopOf,
     casOwner,
 
-    -- * Gates
+    -- * Queues
     DescriptorQueue (..),
     Direction (..),
     readQueue,
@@ -87,8 +87,8 @@ describe fd gen = Descriptor ((gen `unsafeShiftL` 32) .|. fromIntegral fd)
 instance Show Descriptor where
   show d = "<descriptor " <> show (descriptorFd d) <> ">"
 
--- | What is known of a direction. The number tells who waits there, for taking it out
--- again, 0 for one that is never taken out; the trace tries anew.
+-- | The queue of a direction. A thread that waits has a number, by which it is taken out
+-- again (0 if it never is), and a trace that tries again.
 data DescriptorQueue
   = NotReady
   | Signalled
@@ -103,12 +103,12 @@ data Block = Block
 
 -- The table ---------------------------------------------------------------------------
 
--- | Of one process image: its 'forkGeneration', a lock, and blocks by the upper bits of the
+-- | The table of one process image: its 'forkGeneration', a lock, and the blocks, by the upper bits of the
 -- descriptor.
 data Table = Table !Int !(MVar ()) !(BoxedArray (Maybe Block))
 
--- | Read by anybody. Replaced under the lock by one with a larger array; a block is put in under the
--- lock. In a forked child replaced by compare-and-swap by the first who needs it ('inherit').
+-- | Any thread reads it. It is replaced under the lock by one with a larger array; blocks are put in under the
+-- lock. In a forked child the first thread that needs it replaces it by compare-and-swap ('inherit').
 table :: Ref Table
 table = unsafePerformIO (Table <$> forkGeneration <*> newMVar () <*> newBoxedArray 16 Nothing >>= newRef)
 {-# NOINLINE table #-}
@@ -188,7 +188,7 @@ cell d = fromIntegral (descriptorFd d) .&. (blockSize - 1)
 
 -- Words -------------------------------------------------------------------------------
 
--- | The kernel has reported something after which a short read does not mean that nothing is left.
+-- | The flag of 'mayHideMore'.
 flagHides :: Int
 flagHides = ownerFlag 0
 
@@ -196,8 +196,8 @@ useCount :: Block -> Descriptor -> UseCount
 useCount b d = UseCount (blockWords b) (cell d) (descriptorGeneration d)
 {-# INLINE useCount #-}
 
--- | Take charge of a descriptor that the kernel has just given to the caller. Does a read or
--- a write of less than was asked for mean that there is no more, as with streams?
+-- | Take ownership of a descriptor that the kernel has just given to the caller. 'True' if a read or
+-- a write of less than was asked for means that nothing is left, as with TCP streams.
 openDescriptor :: Bool -> Fd -> IO Descriptor
 openDescriptor stream fd = do
   b <- blockOf d0
@@ -210,34 +210,35 @@ openDescriptor stream fd = do
   where
     d0 = describe fd 0
     i = cell d0
-    -- A thread that meant the number's last user may be there still, about to notice: it
-    -- must not be lost, and will have everybody try.
+    -- A thread that waited for the number's earlier owner may still be in the queue, about to notice that it was closed.
+    -- It is left there; it makes all threads try again.
     ajar b j = do
       queue <- readBoxedArray (blockQueues b) j
       case queue of
         NotReady -> casBoxedArray (blockQueues b) j queue Signalled >>= \ok -> unless ok (ajar b j)
         _ -> pure ()
 
--- | Before a system call with it. 'False': it is shut.
+-- | To be called before a system call with it. 'False' if it is shut.
 acquire :: Descriptor -> IO Bool
 acquire d = blockOf d >>= \b -> UseCount.acquire (useCount b d)
 {-# INLINE acquire #-}
 
--- | After it. 'True': it was shut meanwhile and the caller was the last user: it has to close the number.
+-- | To be called after the system call. 'True' if it was shut meanwhile and the caller was the last user: it has to close
+-- the number.
 release :: Descriptor -> IO Bool
 release d = blockOf d >>= \b -> UseCount.release (useCount b d)
 {-# INLINE release #-}
 
--- | Forbid further use, for good.
+-- | Forbid further use.
 shut :: Descriptor -> IO Shut
 shut d = blockOf d >>= \b -> UseCount.shut (useCount b d)
 
--- | Is it open?
+-- | Whether it has not been closed.
 isOpen :: Descriptor -> IO Bool
 isOpen d = blockOf d >>= \b -> UseCount.isOpen (useCount b d)
 
--- | Has the kernel reported something after which a short read does not mean that nothing is left:
--- the end of the stream, an error, urgent data?
+-- | Whether a short read does not mean that nothing is left, because the kernel has reported
+-- the end of the stream, an error, or urgent data.
 mayHideMore :: Descriptor -> IO Bool
 mayHideMore d = do
   b <- blockOf d
@@ -246,40 +247,40 @@ mayHideMore d = do
 
 -- Owners ------------------------------------------------------------------------------
 
--- | Who reports its events.
+-- | The loop whose manager reports its events.
 readOwner :: Descriptor -> IO Owner
 readOwner d = blockOf d >>= \b -> readBoxedArray (blockOwners b) (cell d)
 {-# INLINE readOwner #-}
 
--- | Its loop, or the one that is to be.
+-- | The owner's loop, or the one that is going to be the owner.
 loopOf :: Owner -> Maybe Loop
 loopOf Nobody = Nothing
 loopOf (Owner l) = Just l
 loopOf (Moving l) = Just l
 
--- | Change it, if it is what 'readOwner' said.
+-- | Change the owner, if it is still what 'readOwner' returned.
 casOwner :: Descriptor -> Owner -> Owner -> IO Bool
 casOwner d !old !new = blockOf d >>= \b -> casBoxedArray (blockOwners b) (cell d) old new
 
--- Gates -------------------------------------------------------------------------------
+-- Queues ------------------------------------------------------------------------------
 
 queueIndex :: Descriptor -> Direction -> Int
 queueIndex d Reading = 2 * cell d
 queueIndex d Writing = 2 * cell d + 1
 {-# INLINE queueIndex #-}
 
--- | A direction's queue.
+-- | The queue of a direction.
 readQueue :: Descriptor -> Direction -> IO DescriptorQueue
 readQueue d dir = blockOf d >>= \b -> readBoxedArray (blockQueues b) (queueIndex d dir)
 {-# INLINE readQueue #-}
 
--- | Move it, from what 'readQueue' said; both evaluated.
+-- | Change the queue, if it is still what 'readQueue' returned. Both have to be evaluated.
 casQueue :: Descriptor -> Direction -> DescriptorQueue -> DescriptorQueue -> IO Bool
 casQueue d dir old new = blockOf d >>= \b -> casBoxedArray (blockQueues b) (queueIndex d dir) old new
 {-# INLINE casQueue #-}
 
--- | There may be something to do: that is noted, and all who wait try, in their order. (Mostly
--- that is one. Who finds nothing left waits again.)
+-- | Mark a direction as signalled, and resume all threads that wait for it, in order. (Usually
+-- that is one. A thread that finds nothing left waits again.)
 wakeQueue :: Place -> Descriptor -> Direction -> IO ()
 wakeQueue place d dir = go
   where
@@ -294,7 +295,7 @@ wakeQueue place d dir = go
     each _ = pure ()
 {-# INLINE wakeQueue #-}
 
--- | Wait at the end of the line. 'False': there are news.
+-- | Put a thread at the end of a queue. 'False' if the queue is signalled.
 joinQueue :: Descriptor -> Direction -> Int -> Trace -> Waiter -> IO Bool
 joinQueue d dir n t w = go
   where
@@ -308,7 +309,7 @@ joinQueue d dir n t w = go
     append (Waiters m v u rest) = let !rest' = append rest in Waiters m v u rest'
     append _ = Waiters n w t NotReady
 
--- | Take the one with that number out of the line. 'False': it is not there.
+-- | Take the thread with that number out of a queue. 'False' if it is not there.
 leaveQueue :: Descriptor -> Direction -> Int -> IO Bool
 leaveQueue d dir n = do
   queue <- readQueue d dir
@@ -323,7 +324,7 @@ leaveQueue d dir n = do
 
 -- The loop that polls -------------------------------------------------------------------
 
--- | The kernel reported these events. For 'Weft.Core.Manager.setExternalHandler'.
+-- | Handle events that the kernel has reported. For 'Weft.Core.Manager.setExternalHandler'.
 deliver :: Loop -> Token -> Events -> IO ()
 deliver l tok evs = do
   b <- blockOf d
@@ -336,7 +337,7 @@ deliver l tok evs = do
     d = describe (tokenFd tok) (tokenGeneration tok)
     hides = evs `overlaps` (evtPeerClosed <> evtHangup <> evtUrgent)
 
--- | Have all who wait for descriptors of the loop try again. For its end. O(descriptors).
+-- | Make all threads that wait for descriptors of the loop try again, for its end. O(descriptors).
 wakeAllQueues :: Loop -> IO ()
 wakeAllQueues l = do
   Table _ _ blocks <- currentTable

@@ -1,10 +1,9 @@
 -- |
--- Files, for hybrid threads (2007, section 4.5: @sys_aio_read@): the functions of
--- "Weft.File", in which a thread that has to wait for a disk is parked, and its loop runs
--- others. What is in the page cache comes at once. What is not goes to the ring of the
--- loop's capability, an io_uring, or, where the kernel refuses that, to the pool of
--- "Weft.Blocking" (@WEFT_FILES@, 'Weft.File.preferFiles'); never to a call that blocks, as
--- a GHC thread's may.
+-- Files for hybrid threads (2007, section 4.5: @sys_aio_read@): the functions of
+-- "Weft.File". A thread that has to wait for a disk is parked, and its loop runs
+-- others. Data in the page cache is returned at once. Other requests go to the io_uring of the
+-- loop's capability, or, if the kernel refuses io_uring, to the pool of
+-- "Weft.Blocking" (@WEFT_FILES@, 'Weft.File.preferFiles'). The loop's thread never makes a call that blocks.
 --
 -- > import Weft.Hybrid
 -- > import Weft.Hybrid.File
@@ -12,15 +11,14 @@
 -- > size :: FilePath -> Hybrid Offset
 -- > size path = withFile reading path (fmap statusSize . statFile)
 --
--- A 'File' is that of "Weft.File": it may be opened by one kind of thread and used by the other.
--- Any number of threads may use it at once. Pipes and terminals, which have no offsets, are
--- for "Weft.Hybrid.Pipe".
+-- A 'File' is that of "Weft.File": one kind of thread may open it and the other use it.
+-- Any number of threads may use it at once. For pipes and terminals, which have no offsets, see
+-- "Weft.Hybrid.Pipe".
 --
--- Everything may be interrupted where it waits. Memory and descriptor stay the kernel's until
--- its last completion: what a request keeps by itself (strings, paths) it keeps so long though its
--- thread has gone; a thread whose own memory is lent waits for the end, which is asked to
--- come soon; a file whose opening won is closed. Errors are as in "Weft.File", and name
--- its functions.
+-- All functions are interruptible where they wait. A request's memory and descriptor stay valid until the kernel has
+-- completed it. A request keeps its own memory (strings, paths) alive, also when its thread has gone. If the memory is
+-- the caller's, the interrupted thread requests cancellation and waits for the completion. A file that is opened in
+-- spite of the interruption is closed. Errors are those of "Weft.File", and name its functions.
 --
 -- @since 0.1.0
 module Weft.Hybrid.File
@@ -101,13 +99,13 @@ import Weft.Hybrid.Monad
 
 -- Carrying out ------------------------------------------------------------------------
 
--- | Hybrid threads. Between operations one of them has nothing of the file: masking and a handler would be
--- a dozen system calls for each read.
+-- | How hybrid threads carry out requests. A request holds the file while it runs; the thread itself does not, since
+-- masking and a handler would be a dozen system calls for each read.
 hybridThreads :: ThreadOps Hybrid
 hybridThreads = ThreadOps {carry = carryOut, using = \_ file act -> act (fileFd file)}
 {-# INLINE hybridThreads #-}
 
--- | Try at once, where that does not block, else begin and park.
+-- | Try at once if that does not block, else begin the request and park.
 carryOut :: RequestPolicy -> Op -> Hybrid CInt
 carryOut manner op = do
   r <- if policyTry manner then nonBlocking prompt else pure errAgain
@@ -120,7 +118,7 @@ carryOut manner op = do
       policyKeep manner
       r <$ release
 
--- | Begin, and park for the end. 'policyWatch', which is for streams, is not looked at.
+-- | Begin the request and park until it is complete. 'policyWatch', which is for streams, is ignored.
 await :: RequestPolicy -> Op -> Hybrid CInt
 await manner op = call $ \l ctx k -> outside l ctx k interrupted $ \promise -> do
   release <- policyHold manner
@@ -131,11 +129,11 @@ await manner op = call $ \l ctx k -> outside l ctx k interrupted $ \promise -> d
 
 -- Opening and closing -------------------------------------------------------------------
 
--- | 'GHC.openFile'. Interruptible, and then nothing stays open.
+-- | 'GHC.openFile'. If it is interrupted, nothing stays open.
 openFile :: OpenMode -> FilePath -> Hybrid File
 openFile = Open.openFile hybridThreads
 
--- | Open a file for as long as the action takes.
+-- | Run an action with a file, which is closed when the action ends.
 withFile :: OpenMode -> FilePath -> (File -> Hybrid a) -> Hybrid a
 withFile = Open.withFile hybridThreads
 
@@ -147,11 +145,11 @@ closeFile = nonBlocking . GHC.closeFile
 openDirectory :: FilePath -> Hybrid Directory
 openDirectory = Open.openDirectory hybridThreads
 
--- | Close it; files opened from it stay open.
+-- | Close a directory. Files that were opened from it stay open.
 closeDirectory :: Directory -> Hybrid ()
 closeDirectory = nonBlocking . GHC.closeDirectory
 
--- | Open a directory for as long as the action takes.
+-- | Run an action with a directory, which is closed when the action ends.
 withDirectory :: FilePath -> (Directory -> Hybrid a) -> Hybrid a
 withDirectory = Open.withDirectory hybridThreads
 
@@ -171,34 +169,34 @@ openRawFileAt = Open.openRawFileAt hybridThreads
 withRawFileAt :: Directory -> OpenMode -> ByteString -> (File -> Hybrid a) -> Hybrid a
 withRawFileAt = Open.withRawFileAt hybridThreads
 
--- | All names in a directory that was opened as a file: 'GHC.forNames'.
+-- | 'GHC.foldNames': fold over all names in a directory that was opened as a file.
 foldNames :: File -> (a -> ByteString -> Hybrid a) -> a -> Hybrid a
 foldNames = Names.foldNames hybridThreads
 
 -- Reading and writing ---------------------------------------------------------------------
 
--- | Bytes from an offset: as many as asked for, fewer only at the end of the file.
+-- | Read bytes from an offset on: as many as asked for, fewer only at the end of the file.
 -- (@sys_aio_read@)
 readAt :: File -> Offset -> Count -> Hybrid ByteString
 readAt = Transfer.readAt hybridThreads
 
--- | Write all bytes from an offset on. When it is interrupted, a part of them may
--- have been written, or be written yet.
+-- | Write all bytes from an offset on. If it is interrupted, a part of them may
+-- have been written, or may still be written afterwards.
 writeAt :: File -> Offset -> ByteString -> Hybrid ()
 writeAt = Transfer.writeAt hybridThreads
 
--- | Write several strings one after the other, by as few system calls as may be.
+-- | Write several strings one after the other, by as few system calls as possible.
 writeManyAt :: File -> Offset -> [ByteString] -> Hybrid ()
 writeManyAt = Transfer.writeManyAt hybridThreads
 
--- | All of a file from an offset on, in chunks of that size, the last of which may
+-- | Fold over a file from an offset to its end, in chunks of that size. The last one may
 -- be shorter.
 foldChunks :: File -> Offset -> Count -> (a -> ByteString -> Hybrid a) -> a -> Hybrid a
 foldChunks = Transfer.foldChunks hybridThreads
 
 -- | Read into the caller's memory, which must stay valid until it returns. Returns the number of bytes:
--- fewer than asked for only at the end of the file. Interrupted, the thread waits until
--- the kernel is done with the memory.
+-- fewer than asked for only at the end of the file. If it is interrupted, it waits until
+-- the kernel no longer uses the memory before it raises.
 readBufAt :: File -> Offset -> Ptr Word8 -> Count -> Hybrid Count
 readBufAt = Transfer.readBufAt hybridThreads
 
@@ -212,11 +210,11 @@ writeBufAt = Transfer.writeBufAt hybridThreads
 readBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> Hybrid Count
 readBufsAt = Transfer.readBufsAt hybridThreads
 
--- | Write several pieces of memory; all of them, unless the device is full.
+-- | Write several pieces of memory. Returns the number of bytes: all of them, unless the device is full.
 writeBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> Hybrid Count
 writeBufsAt = Transfer.writeBufsAt hybridThreads
 
--- | Have what was written reach the disk, with its size and times (fsync(2)).
+-- | Wait until written data is on the disk, with the file's size and times (fsync(2)).
 sync :: File -> Hybrid ()
 sync = Transfer.sync hybridThreads
 
@@ -224,7 +222,7 @@ sync = Transfer.sync hybridThreads
 syncData :: File -> Hybrid ()
 syncData = Transfer.syncData hybridThreads
 
--- | Have the disk set space aside for a range, and the file be at least that long
+-- | Reserve disk space for a range, given by offset and length. The file's size becomes at least the range's end
 -- (fallocate(2)).
 allocate :: File -> Offset -> Offset -> Hybrid ()
 allocate = Transfer.allocate hybridThreads
@@ -235,6 +233,6 @@ allocate = Transfer.allocate hybridThreads
 statFile :: File -> Hybrid FileStatus
 statFile = Status.statFile hybridThreads
 
--- | The status of the file that a path leads to (statx(2)).
+-- | The status of the file at a path (statx(2)).
 statPath :: FilePath -> Hybrid FileStatus
 statPath = Status.statPath hybridThreads

@@ -1,7 +1,7 @@
 -- |
--- Event flags: anybody raises one (a GHC thread, a callback, a loop of another library), and
--- hybrid threads wait for it. A library that has operations which may have to wait tells
--- hybrid threads by a flag that trying again may be worth it; no thread of GHC's stands between.
+-- Event flags: hybrid threads wait for one, and any thread raises it (a GHC thread, a callback, a thread of another
+-- library). A library whose operations may have to wait raises a flag when trying again may succeed. No
+-- GHC thread is needed in between.
 --
 -- > -- Try until there is a result.
 -- > perform :: Flag -> IO (Maybe a) -> Hybrid a
@@ -9,8 +9,8 @@
 -- >   r <- nonBlocking (lowerFlag flag >> attempt)
 -- >   maybe (awaitFlag flag >> perform flag attempt) pure r
 --
--- Whoever changes what the attempt looks at raises the flag after that. The flag is lowered
--- before the attempt, so what changes later is not missed.
+-- A thread that changes the state that the attempt reads raises the flag afterwards. The flag is lowered
+-- before the attempt, so a later change is not missed.
 --
 -- @
 --   lowered    -> raised     'raiseFlag'
@@ -21,9 +21,9 @@
 --   raised     -> lowered    'lowerFlag'; 'awaitFlag', which does not wait then
 -- @
 --
--- All moves are compare-and-swaps. A raised flag stays raised when threads were resumed: one
--- that tried before and waits now tries again. So several threads may wait for one flag, if
--- each that leaves something for the others raises it again.
+-- All moves are compare-and-swaps. Raising a flag resumes all threads that wait, and it stays raised: a thread
+-- that has tried before and is about to wait tries again. Several threads may wait for one flag, if
+-- each of them that leaves something for the others raises it again.
 --
 -- @since 0.1.0
 module Weft.Hybrid.Flag
@@ -53,7 +53,7 @@ newtype Flag = Flag (Ref Contents)
 -- | Threads wait only while it is lowered.
 data Contents = Contents
   { isRaised :: !Bool,
-    -- | In the registry of "Weft.Hybrid.Blocked"?
+    -- | Whether it is in the registry of "Weft.Hybrid.Blocked".
     isRegistered :: !Bool,
     threads :: !(IntMap.IntMap Waits)
   }
@@ -68,8 +68,8 @@ newFlag = let !c = lowered in Flag <$> newRef c
 lowered :: Contents
 lowered = Contents False False IntMap.empty
 
--- | Raise it: threads that wait go on. From any thread, and from callbacks; it does not block. A
--- full memory barrier, whatever the flag was.
+-- | Raise the flag and resume the threads that wait for it. Any thread and any callback may call this; it does not block.
+-- It is a full memory barrier, also if the flag was raised already.
 raiseFlag :: Flag -> IO ()
 raiseFlag (Flag ref) = mask_ go
   where
@@ -80,7 +80,7 @@ raiseFlag (Flag ref) = mask_ go
       if ok then unless (isRaised c) (mapM_ wake (threads c)) else go
     wake (Waits l w task) = resume (toLoop l) w task
 
--- | Lower it, whatever it was: from now on it is raised if something new has happened.
+-- | Lower the flag. No effect if it is lowered.
 lowerFlag :: Flag -> IO ()
 lowerFlag (Flag ref) = go
   where
@@ -91,7 +91,7 @@ lowerFlag (Flag ref) = go
         ok <- casRef ref c c'
         unless ok go
 
--- | Wait until it is raised, and lower it.
+-- | Wait until the flag is raised. If it is raised already, lower it and do not wait.
 awaitFlag :: Flag -> Hybrid ()
 awaitFlag (Flag ref) = call $ \l ctx k -> do
   number <- newNumber
@@ -100,7 +100,7 @@ awaitFlag (Flag ref) = call $ \l ctx k -> do
       then Go c {isRaised = False} (pure $! k ())
       else Wait number (\w -> c {threads = IntMap.insert number (Waits l w k) (threads c)})
 
--- | 'awaitFlag' until an instant at most: whether it was raised in time.
+-- | 'awaitFlag' with a deadline. 'True' if the flag was raised in time.
 awaitFlagUntil :: Instant -> Flag -> Hybrid Bool
 awaitFlagUntil deadline flag
   | deadline == never = True <$ awaitFlag flag
@@ -113,7 +113,7 @@ awaitBefore deadline flag@(Flag ref) k l ctx = do
     then lowerFlag flag >> (pure $! k True)
     else do
       number <- newNumber
-      -- Before the thread can be resumed elsewhere. It fires on this loop, so not before the end of this.
+      -- Set before another thread can resume this one. It fires on this loop, so not before this step ends.
       timer <- addOwnTimer (loopManager l) deadline (expired number)
       let stop = void (cancelTimer timer)
       transact (queueOf ref) l ctx $ \c ->

@@ -13,9 +13,6 @@
 -- A step is what a thread does between two system calls; it is never interrupted.
 module Weft.Hybrid.Interpreter
   ( runTurn,
-    turnSteps,
-    turnLength,
-    endThread,
     lastLook,
   )
 where

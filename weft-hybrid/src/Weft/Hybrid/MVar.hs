@@ -1,7 +1,7 @@
 -- |
--- MVars for hybrid threads, with the meaning of "Control.Concurrent.MVar": waiting threads
--- are served first come, first served, and a value that is put goes to all readers
--- and the first taker. They may be used from threads of all loops.
+-- MVars for hybrid threads, with the semantics of "Control.Concurrent.MVar": waiting threads
+-- are served first come, first served; a value that is put goes to all readers
+-- and the first taker. Threads of all loops may use them.
 --
 -- One compare-and-swap an operation, whether it waits or not. A waiting thread can be
 -- interrupted, and leaves nothing behind.
@@ -39,7 +39,7 @@ import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
 import Weft.Sys (Ref, casRef, mask_, newRef, readRef)
 
--- | A place for one value. Moved by compare-and-swap, by anybody.
+-- | A place for one value, full or empty. Changed by compare-and-swap, by threads of any loop.
 newtype MVar a = MVar (Ref (Contents a))
 
 -- | The number is for the next thread that waits; odd if the MVar is registered ('numberedFrom').
@@ -57,11 +57,11 @@ data Taker a = Taker !Waiter (a -> Trace)
 instance Eq (MVar a) where
   MVar a == MVar b = a == b
 
--- | A full one.
+-- | A full MVar.
 newMVar :: a -> Hybrid (MVar a)
 newMVar = nonBlocking . newMVarIO
 
--- | An empty one.
+-- | An empty MVar.
 newEmptyMVar :: Hybrid (MVar a)
 newEmptyMVar = nonBlocking newEmptyMVarIO
 
@@ -104,26 +104,26 @@ remove n contents = case contents of
     | IntMap.member n ts -> Just (Empty next rs (IntMap.delete n ts), pure ())
   _ -> Nothing
 
--- | Take the value, waiting for one.
+-- | Take the value; wait until there is one.
 takeMVar :: MVar a -> Hybrid a
 takeMVar m = operate m $ \l k contents -> case contents of
   Full a next ps -> taken l (k a) next ps
   Empty next rs ts -> Wait next (\w -> Empty (next + 2) rs (IntMap.insert next (Taker w k) ts))
 
--- | The value is taken; the next one moves up.
+-- | The value has been taken. If a thread waits to put one, its value takes the place.
 taken :: Loop -> Trace -> Int -> Waiters (Putter a) -> Step (Contents a)
 taken l t next ps = case IntMap.minView ps of
   Nothing -> Go (Empty next IntMap.empty IntMap.empty) (pure t)
   Just (Putter w b k, ps') -> Go (Full b next ps') (t <$ resume (onLoop l) w k)
 {-# INLINE taken #-}
 
--- | Put a value, waiting until it is empty.
+-- | Put a value; wait until the MVar is empty.
 putMVar :: MVar a -> a -> Hybrid ()
 putMVar m a = operate m $ \l k contents -> case contents of
   Full b next ps -> Wait next (\w -> Full b (next + 2) (IntMap.insert next (Putter w a k) ps))
   Empty next rs ts -> let (contents', serve) = given (onLoop l) a next rs ts in Go contents' (serve >> pure (k ()))
 
--- | The state after a value was put, and how those who waited for it hear of it.
+-- | The state after a value was put, and the action that resumes the threads that get it.
 given :: Place -> a -> Int -> Waiters (Taker a) -> Waiters (Taker a) -> (Contents a, IO ())
 given place a next rs ts = case IntMap.minView ts of
   Nothing
@@ -134,7 +134,7 @@ given place a next rs ts = case IntMap.minView ts of
     tell (Taker w k) = resume place w (\() -> k a)
 {-# INLINE given #-}
 
--- | Read the value and leave it, waiting for one. Nobody comes in between.
+-- | Read the value without taking it; wait until there is one. Atomic: no other thread takes the value in between.
 readMVar :: MVar a -> Hybrid a
 readMVar m = operate m $ \_ k contents -> case contents of
   Full a _ _ -> Go contents (pure (k a))
@@ -142,19 +142,19 @@ readMVar m = operate m $ \_ k contents -> case contents of
 
 -- Without waiting ---------------------------------------------------------------------
 
--- | The value, if there is one.
+-- | Take the value; 'Nothing' if there is none.
 tryTakeMVar :: MVar a -> Hybrid (Maybe a)
 tryTakeMVar m = operate m $ \l k contents -> case contents of
   Full a next ps -> taken l (k (Just a)) next ps
   Empty {} -> Go contents (pure (k Nothing))
 
--- | Put a value; 'False' if it was full.
+-- | Put a value; 'False' if the MVar was full.
 tryPutMVar :: MVar a -> a -> Hybrid Bool
 tryPutMVar m a = operate m $ \l k contents -> case contents of
   Full {} -> Go contents (pure (k False))
   Empty next rs ts -> let (contents', serve) = given (onLoop l) a next rs ts in Go contents' (serve >> pure (k True))
 
--- | 'tryPutMVar' from a GHC thread, or a callback: threads that wait for the value go on in that
+-- | 'tryPutMVar' for GHC threads and callbacks. Threads that get the value go on in the given
 -- scheduler.
 tryPutMVarIO :: Scheduler -> MVar a -> a -> IO Bool
 tryPutMVarIO scheduler (MVar ref) a = mask_ go
@@ -169,7 +169,7 @@ tryPutMVarIO scheduler (MVar ref) a = mask_ go
           ok <- casRef ref contents $! contents'
           if ok then True <$ serve else go
 
--- | The value, left where it is, if there is one.
+-- | Read the value without taking it; 'Nothing' if there is none.
 tryReadMVar :: MVar a -> Hybrid (Maybe a)
 tryReadMVar m = operate m $ \_ k contents -> case contents of
   Full a _ _ -> Go contents (pure (k (Just a)))
@@ -177,7 +177,7 @@ tryReadMVar m = operate m $ \_ k contents -> case contents of
 
 -- Exception safety ----------------------------------------------------------------------
 
--- | Run an action with the value, which is put back however it ends.
+-- | Run an action with the value, which is put back when the action ends, also by an exception.
 withMVar :: MVar a -> (a -> Hybrid b) -> Hybrid b
 withMVar m act = mask $ \restore -> do
   a <- takeMVar m
@@ -185,7 +185,7 @@ withMVar m act = mask $ \restore -> do
   putMVar m a
   pure b
 
--- | Replace the value; should the action throw, the old one is put back.
+-- | Replace the value by the action's result. If the action throws, the old one is put back.
 modifyMVar_ :: MVar a -> (a -> Hybrid a) -> Hybrid ()
 modifyMVar_ m act = modifyMVar m (fmap (\a -> (a, ())) . act)
 

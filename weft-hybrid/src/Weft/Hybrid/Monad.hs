@@ -1,10 +1,10 @@
 {-# LANGUAGE RankNTypes #-}
 
 -- |
--- The monad in which threads are written: continuations that end in a trace (2007,
--- section 3.2), and the system calls that need nothing but the machine.
+-- The monad of hybrid threads: continuations that end in a trace (2007,
+-- section 3.2), and the system calls that the interpreter carries out by itself.
 --
--- Between two system calls a thread runs pure code and is not interrupted, not even
+-- Between two system calls a thread is not interrupted, not even
 -- by other hybrid threads of its loop.
 module Weft.Hybrid.Monad
   ( Hybrid (..),
@@ -33,7 +33,7 @@ import Control.Monad.IO.Class (MonadIO (..))
 import GHC.Exts (oneShot)
 import Weft.Hybrid.Trace
 
--- | What a hybrid thread does. An action takes what comes after it and gives the
+-- | An action of a hybrid thread: it takes its continuation and returns the
 -- trace of both.
 newtype Hybrid a = Hybrid {unHybrid :: (a -> Trace) -> Trace}
 
@@ -106,26 +106,25 @@ taskOf (Hybrid m) = oneShot (\() -> m (\() -> Ret))
 
 -- System calls -----------------------------------------------------------------------
 
--- | Run something that does not block, on the loop's thread: while it runs, nothing
--- else on the loop does. What it throws is raised in the thread. (@sys_nbio@)
+-- | Run an action that does not block, on the loop's thread. While it runs, no other
+-- thread of the loop does. Its exceptions are raised in the hybrid thread. (@sys_nbio@)
 nonBlocking :: IO a -> Hybrid a
 nonBlocking io = Hybrid $ oneShot $ \k -> NonBlocking (io >>= \a -> pure $! k a)
 {-# INLINE nonBlocking #-}
 
--- | Start a thread without an identity: it cannot be killed or waited for, and takes
--- a word in the queue beside its closure. It inherits masking, priority and
--- thread-local values, and starts after the caller's next wait at the latest when
--- nothing else is ready. (@sys_fork@)
+-- | Start a thread without an identity: it cannot be killed or waited for. It takes
+-- a word in the queue and its closure. It inherits masking, priority and
+-- thread-local values. If no other thread is ready, it starts when the caller waits next. (@sys_fork@)
 fork :: Hybrid () -> Hybrid ()
 fork m = Hybrid $ oneShot $ \k -> Fork (taskOf m) k
 {-# INLINE fork #-}
 
--- | Let the other threads of the loop run. (@sys_yield@)
+-- | Let the other ready threads of the loop run. (@sys_yield@)
 yield :: Hybrid ()
 yield = Hybrid (oneShot (\k -> Yield k))
 {-# INLINE yield #-}
 
--- | End the thread here. Handlers do not run: inside 'Control.Monad.Catch.bracket'
+-- | End the calling thread. Handlers do not run: inside 'Control.Monad.Catch.bracket'
 -- throw an exception instead. (@sys_ret@)
 ret :: Hybrid a
 ret = Hybrid (const Ret)
@@ -145,7 +144,7 @@ modifyExtra f = call $ \_ ctx k -> let !ctx' = withExtra (f (extraOf ctx)) in pu
 throw :: SomeException -> Hybrid a
 throw e = Hybrid (const (Throw e))
 
--- | Run the first; should it throw, the second. (@sys_catch@)
+-- | Run the first action; if it throws, run the second one with the exception. (@sys_catch@)
 catchAny :: Hybrid a -> (SomeException -> Hybrid a) -> Hybrid a
 catchAny (Hybrid body) handler = Hybrid . oneShot $ \k ->
   Catch

@@ -284,12 +284,12 @@ registerWait key w@(Waiter ctx _) leaveQueue = when (hasContext ctx) (register k
 -- run. 'True': not now, ask again; its scheduler is about to stop and will kill it, or it has a label and
 -- is told for that ("Weft.Hybrid.Thread").
 lost :: Candidate -> IO Bool
-lost (Candidate (Waiter ctx n) leaveQueue) = schedulerOf number >>= maybe (pure False) inWorld
+lost (Candidate (Waiter ctx n) leaveQueue) = schedulerOf number >>= maybe (pure False) raiseIn
   where
     number = case contextIdentity ctx of
       Known t -> schedulerNumber (threadScheduler t)
       Anonymous -> n
-    inWorld scheduler = do
+    raiseIn scheduler = do
       place <- placeIn scheduler
       stop <- readWord (schedulerStop scheduler) 0
       if stop /= 0 then pure True else raise place

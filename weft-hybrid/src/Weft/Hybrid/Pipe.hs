@@ -1,6 +1,6 @@
 -- |
--- Reading and writing any descriptor that can be waited for (pipes, terminals,
--- character devices): try, and park while the kernel says not yet.
+-- Reading and writing descriptors that can be waited for (pipes, terminals,
+-- character devices). A thread is parked while the kernel says @EAGAIN@. Errors are 'IOError's that name the function.
 --
 -- @since 0.1.0
 module Weft.Hybrid.Pipe
@@ -31,23 +31,25 @@ foreign import ccall unsafe "read" cRead :: CInt -> Ptr Word8 -> CSize -> IO CSs
 
 foreign import ccall unsafe "write" cWrite :: CInt -> Ptr Word8 -> CSize -> IO CSsize
 
--- | Read the bytes that are there, at most the number given, waiting until there are some. Returns their number; 0 at the end.
+-- | Read what is there, at most the given number of bytes; wait until there is some. Returns the number of bytes; 0 at the
+-- end.
 readBuf :: Descriptor -> Ptr Word8 -> Int -> Hybrid Int
 readBuf d p n = perform (Kind "Weft.Hybrid.readBuf" Reading) (sourceOf d) $ \fd ->
   transfer (\got -> got > 0 && got < n) (cRead fd p (fromIntegral n))
 
--- | Write as much as the kernel takes at once. Returns the number of bytes.
+-- | Write as much as the kernel takes at once; wait until it takes some. Returns the number of bytes.
 writeBuf :: Descriptor -> Ptr Word8 -> Int -> Hybrid Int
 writeBuf d p n = perform (Kind "Weft.Hybrid.writeBuf" Writing) (sourceOf d) $ \fd ->
   transfer (< n) (cWrite fd p (fromIntegral n))
 
--- | Write all of it.
+-- | Write all of a piece of memory.
 writeAllBuf :: Descriptor -> Ptr Word8 -> Int -> Hybrid ()
 writeAllBuf d p n = unless (n <= 0) $ do
   written <- writeBuf d p n
   writeAllBuf d (p `plusPtr` written) (n - written)
 
--- | A stream that gives or takes less than was asked for has no more for now.
+-- | Make the call and decode its result. The predicate says, for the number of bytes, whether a further call would have
+-- to wait: a stream that gives or takes less than was asked for has no more for now.
 transfer :: (Int -> Bool) -> IO CSsize -> IO (Attempt Int)
 transfer drained act = do
   r <- act
@@ -60,7 +62,7 @@ transfer drained act = do
       if e == eAGAIN then pure NotYet else if e == eINTR then transfer drained act else pure (Failed code)
 {-# INLINE transfer #-}
 
--- | Read the bytes that are there, at most the number given and at most 64 KiB, waiting until there are some; empty at the end.
+-- | Read what is there, at most the given number of bytes and at most 64 KiB; wait until there is some. Empty at the end.
 readBytes :: Descriptor -> Int -> Hybrid ByteString
 readBytes d n = perform (Kind "Weft.Hybrid.readBytes" Reading) (sourceOf d) $ \fd -> withScratch $ \p -> do
   let room = max 1 (min n scratchSize)

@@ -1,11 +1,10 @@
 -- |
--- Who runs next: scheduling policies. A policy is a queue of ready threads for each
--- loop; replacing it replaces the scheduler's decisions, not the scheduler.
+-- Scheduling policies: which of the ready threads runs next. A policy makes a queue of ready threads for each
+-- loop.
 --
--- 'Queue' says what a policy has to provide. Its operations are called by the loop's
--- thread only, must not block, and must in the end hand out every thread that was put in. What is put in is
--- kept as 'inContext' makes it: a thread that is dealt to another loop is found its place there by its
--- context.
+-- 'Queue' has the operations of such a queue. Only the loop's thread calls them. They must not block, and must
+-- return every thread that was put in after finitely many calls. Keep threads as 'inContext' makes them: when a
+-- thread is given to another loop, its context (its priority) decides its place there.
 --
 -- @since 0.1.0
 module Weft.Hybrid.Policy
@@ -28,23 +27,23 @@ import Weft.Hybrid.Ready
 import Weft.Hybrid.Trace
 import Weft.Sys
 
--- | How a loop makes its queue.
+-- | A scheduling policy.
 newtype Policy = Policy
   { -- | Make a loop's queue of ready threads.
     newReady :: IO Ready
   }
 
--- | A policy of one's own.
+-- | A policy from an action that makes a queue. It runs once for each loop.
 policy :: IO Queue -> Policy
 policy = Policy . fmap Custom
 
--- | One after the other, for the length of a turn each at most.
+-- | First come, first served. A thread runs until it waits, yields, or the turn ends.
 roundRobin :: Policy
 roundRobin = Policy (RoundRobin <$> newFifo)
 
--- | By priority, from 0, the first, to so many less one; others count as the nearest
--- of these. A thread runs when no thread before it is ready, but one in sixteen is
--- taken from the last class that has any, so that none waits for ever. O(classes).
+-- | By priority: that number of classes, of which 0 is the most urgent; other priorities count as the nearest
+-- class. A thread runs when none of a more urgent class is ready. One choice in sixteen is
+-- made from the least urgent class that has any, so that no thread starves. O(classes).
 priorities :: Int -> Policy
 priorities classes = policy $ do
   queues <- newBoxedArray count =<< newFifo
@@ -71,18 +70,18 @@ priorities classes = policy $ do
   where
     count = max 1 classes
 
--- | Something that there is only so much of: descriptors, memory, requests under way.
+-- | A limited resource, such as descriptors, memory, or running requests.
 data Resource = Resource
-  { -- | How much is in use. Asked for at every choice, so it must be cheap.
+  { -- | How much is in use now. Called at every choice, so it must be cheap.
     resourceInUse :: IO Int,
-    -- | From where on it is scarce.
+    -- | The amount in use from which on the resource is scarce.
     resourceLimit :: Int
   }
 
--- | Resource-aware scheduling (2007, section 5.2; Capriccio): threads of priority 1 and
--- more are about to take more of the resource (they accept connections, say), those of
--- priority 0 use what they have and give it back. While the resource is scarce the
--- former run only when none of the latter is ready.
+-- | Resource-aware scheduling (2007, section 5.2; Capriccio). Threads of priority 1 and
+-- more are those that acquire the resource (they accept connections, for example); threads of
+-- priority 0 use it and release it. While the resource is scarce, the
+-- former run only if none of the latter is ready.
 resourceAware :: Resource -> Policy
 resourceAware resource = policy $ do
   takers <- newFifo

@@ -1,5 +1,5 @@
 -- |
--- Between GHC threads and hybrid threads. (From a hybrid thread to the GHC scheduler:
+-- Starting hybrid threads from GHC threads. (For the opposite, see
 -- 'Weft.Hybrid.Blocking.onGhcThread'.)
 module Weft.Hybrid.Run
   ( run,
@@ -20,15 +20,15 @@ import Weft.Hybrid.Scheduler
 import Weft.Hybrid.Thread
 import Weft.Hybrid.Trace
 
--- | Run a hybrid thread on the program's scheduler and wait for it: its result, or its
--- exception. An asynchronous exception that reaches the calling thread meanwhile is
--- raised in the hybrid thread, whose end is waited for, and then in the calling thread,
--- unless the hybrid thread ended with another.
+-- | Run a hybrid thread on the program's scheduler and wait for it. Returns its result, or throws its
+-- exception. An asynchronous exception that the calling thread gets meanwhile is
+-- raised in the hybrid thread. When that has ended, it is thrown in the calling thread,
+-- unless the hybrid thread ended with another exception.
 run :: Hybrid a -> IO a
 run body = currentScheduler >>= (`runIn` body)
 
--- | 'run' on a scheduler of one's own. If the scheduler is stopped meanwhile the thread is
--- killed; if the thread does not end within 'settingsGrace', this never returns.
+-- | 'run' on a given scheduler. If the scheduler is stopped meanwhile, the thread is
+-- killed; if the thread does not end within 'settingsGrace' then, this never returns.
 runIn :: Scheduler -> Hybrid a -> IO a
 runIn scheduler body = mask $ \restore -> do
   box <- newEmptyMVar
@@ -43,17 +43,17 @@ runIn scheduler body = mask $ \restore -> do
         throwIO (e :: SomeException)
   await
 
--- | Start a hybrid thread on the program's scheduler.
+-- | Start a hybrid thread, with an identity, on the program's scheduler.
 forkFrom :: Hybrid () -> IO Thread
 forkFrom body = currentScheduler >>= (`forkFromIn` body)
 
--- | 'forkFrom' on a scheduler of one's own.
+-- | 'forkFrom' on a given scheduler.
 forkFromIn :: Scheduler -> Hybrid () -> IO Thread
 forkFromIn scheduler body = do
   t <- newThread scheduler
   t <$ submit scheduler (identified t Plain) (taskOf body)
 
--- | Run an action with a scheduler of its own, which is stopped afterwards: threads that are
+-- | Run an action with a new scheduler, which is stopped afterwards: threads that are
 -- left are killed ('stopScheduler').
 withScheduler :: Settings -> (Scheduler -> IO a) -> IO a
 withScheduler settings = bracket (startScheduler settings) (void . stopScheduler)

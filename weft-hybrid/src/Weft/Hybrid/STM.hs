@@ -1,11 +1,11 @@
 -- |
--- Transactions, for hybrid threads (2007, section 4.7). One that can commit does so at
--- once, on the loop. One that calls 'retry' parks its thread: a GHC thread of its own
+-- Transactions for hybrid threads (2007, section 4.7). A transaction that can commit does so at
+-- once, on the loop. If it calls 'retry', its thread is parked: a GHC thread
 -- runs the transaction then, and resumes the hybrid thread with the result. So a blocked
--- transaction costs what a GHC thread does, about 1.5 KB; threads that wait in great
--- numbers should wait for an MVar.
+-- transaction takes a GHC thread's memory, about 1.5 KB. For many waiting threads use MVars
+-- ("Weft.Hybrid.MVar").
 --
--- An interrupted wait has not committed, and never will.
+-- If a thread is interrupted while it waits, its transaction has not committed and never will.
 --
 -- @since 0.1.0
 module Weft.Hybrid.STM
@@ -31,21 +31,21 @@ import Weft.Hybrid.Trace
 import Weft.Hybrid.Weak (touchRef)
 import Weft.Sys (newRef)
 
--- | Run a transaction, waiting until it can commit. When none of its variables can
--- change any more 'Control.Exception.BlockedIndefinitelyOnSTM' is raised.
+-- | Run a transaction; wait until it can commit. If none of its variables can
+-- change any more, 'Control.Exception.BlockedIndefinitelyOnSTM' is raised.
 atomically :: STM a -> Hybrid a
 atomically stm = call $ \l ctx k -> do
   now <- GHC.atomically ((Just <$> stm) `orElse` pure Nothing)
   maybe (waitFor l ctx stm k) (\a -> pure $! k a) now
 
--- | Whether the wait was given up, or the transaction committed, is decided in STM, in the
--- transaction itself.
+-- | The state of a wait. The transaction itself changes it to 'Committed', so STM decides whether that or the
+-- interruption came first.
 data Phase = Waits | GivenUp | Committed
 
 waitFor :: Loop -> Context -> STM a -> (a -> Trace) -> IO Trace
 waitFor l ctx stm k = do
   phase <- newTVarIO Waits
-  -- Alive as long as somebody may resume or interrupt the thread.
+  -- Alive as long as something can resume or interrupt the thread.
   anchor <- newRef ()
   let withdraw = touchRef anchor >> GHC.atomically giveUp
       giveUp = do

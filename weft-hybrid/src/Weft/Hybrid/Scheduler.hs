@@ -1,15 +1,15 @@
 -- |
--- Loops, one a capability (2007, section 4.4): each runs threads for a turn, looks
--- for events and due timers, and sleeps when nothing is ready. Loops of a scheduler
+-- Loops, one for each capability (2007, section 4.4). A loop runs threads for a turn, handles
+-- events and timers that are due, and sleeps when no thread is ready. The loops of a scheduler
 -- share their work.
 --
--- __Sharing.__ A loop's queue is its own, without locks or atomic instructions. A loop that finds
--- nothing to do says so before it sleeps; one that has run a full turn and has more
--- looks for such a loop and hands it half of what is ready (the victim deals, as in Acar,
--- Chargueraud and Rainey, 2013). Short bursts stay where they are; a thread behind a long step waits for
--- the end of that step.
+-- __Sharing.__ Only its loop uses a queue, so it needs no locks or atomic instructions. An idle loop marks itself as
+-- idle before it sleeps. A loop that has run a full turn and has more threads ready
+-- gives half of them to an idle loop (private deques with sender-initiated balancing: Acar,
+-- Chargueraud and Rainey, 2013). Short bursts of work stay on their loop. A thread behind a long step waits until
+-- that step ends, also if another loop is idle.
 --
--- __Sleeping.__ As "Weft.Core.Wake": announce, look at the inbox, block.
+-- __Sleeping.__ The protocol of "Weft.Core.Wake": announce the sleep, check the inbox, block.
 --
 -- @since 0.1.0
 module Weft.Hybrid.Scheduler
@@ -35,7 +35,7 @@ import System.IO.Unsafe (unsafePerformIO)
 import Weft.Backend.Choice (newDefaultBackend)
 import Weft.Core.Manager
 import Weft.Duration (Duration, seconds)
-import Weft.Hybrid.Blocked (beginWorld, endWorld)
+import Weft.Hybrid.Blocked (noteEnded, noteStarted)
 import Weft.Hybrid.DescriptorTable (deliver)
 import Weft.Hybrid.Interpreter
 import Weft.Hybrid.Park
@@ -47,25 +47,25 @@ import Weft.Hybrid.Watchdog
 import Weft.Sys
 import Weft.TimerQueue (newQueue)
 
--- | How a scheduler is to be.
+-- | Settings of a scheduler. Begin with 'defaultSettings'.
 data Settings = Settings
-  { -- | How many loops; 'Nothing' is one for each capability there is at the start.
+  { -- | The number of loops; 'Nothing' is one for each capability at the start.
     settingsLoops :: Maybe Int,
     settingsPolicy :: Policy,
-    -- | Told of a thread that died of an exception (but for being killed), with its
-    -- label. Must not block.
+    -- | Called with the label and the exception of a thread that died of one ('ThreadKilled' excepted). Must not
+    -- block.
     settingsOnException :: Maybe String -> SomeException -> IO (),
-    -- | Told the label of a thread that nothing can wake any more. Must not block.
+    -- | Called with the label of a thread that is deadlocked: nothing can wake it any more. Must not block.
     settingsOnDeadlock :: String -> IO (),
-    -- | Told when a loop has been in one step for a second: of a thread with that label, and for how long. Its
-    -- other threads, timers and descriptors wait for the end of that. Must not block.
+    -- | Called when a loop has been in one step for a second, with the thread's label and the time. The loop's
+    -- other threads, timers and descriptors wait for the end of the step. Must not block.
     settingsOnStall :: Maybe String -> Duration -> IO (),
-    -- | How long the threads may take to end when the scheduler is stopped.
+    -- | How long the threads may take to end after 'stopScheduler' has killed them.
     settingsGrace :: Duration
   }
 
--- | A loop for each capability, round robin; reports go to standard error; five seconds
--- for the end.
+-- | A loop for each capability, 'roundRobin', reports on standard error, five seconds
+-- for threads to end.
 defaultSettings :: Settings
 defaultSettings =
   Settings
@@ -108,7 +108,7 @@ startScheduler settings = mask_ $ do
       forM_ (zip [0 ..] made) (uncurry (writeBoxedArray slots))
       writeRef loops slots
   writeWord (schedulerStop scheduler) cellRunning count
-  beginWorld scheduler
+  noteStarted scheduler
   forM_ made $ \l ->
     forkPinned (loopIndex l) ("weft hybrid loop " <> show (loopIndex l)) $ \unmask ->
       unmask (runLoop l) `catch` \e -> do
@@ -134,9 +134,10 @@ cellStop, cellRunning :: Int
 cellStop = 0
 cellRunning = 1
 
--- | Kill all threads, wait until they have ended, end the loops and give back their kernel objects.
--- Returns when that is done: after 'settingsGrace' and a turn at the latest, and then threads that
--- have not ended are dropped where they are. See "Weft.Hybrid.Shutdown" for who is told. Not to be called by one of them.
+-- | Kill all threads, wait until they have ended, end the loops and release their kernel objects.
+-- Returns when that is done: after 'settingsGrace' and a turn at the latest. Threads that
+-- have not ended then are dropped. Threads without handlers that wait for an MVar, a channel or the like are not killed
+-- but dropped. Must not be called on a thread of a loop.
 stopScheduler :: Scheduler -> IO ()
 stopScheduler scheduler = do
   writeWord (schedulerStop scheduler) cellStop 1
@@ -144,11 +145,11 @@ stopScheduler scheduler = do
   forM_ [0 .. sizeBoxedArray slots - 1] $ \i -> readBoxedArray slots i >>= wakeManager . loopManager
   readMVar (schedulerEnded scheduler)
 
--- | How many loops it has.
+-- | The number of its loops.
 loopCount :: Scheduler -> IO Int
 loopCount scheduler = sizeBoxedArray <$> readRef (schedulerLoops scheduler)
 
--- | The program's scheduler, with 'defaultSettings', started when it is first needed.
+-- | The program's scheduler, with 'defaultSettings'. It is started when it is first needed; a forked child has its own.
 currentScheduler :: IO Scheduler
 currentScheduler = do
   program@(Program made box) <- readRef theScheduler
@@ -158,7 +159,7 @@ currentScheduler = do
       scheduler <- maybe (startScheduler defaultSettings) pure found
       pure (Just scheduler, scheduler)
     else do
-      -- Another thread of the parent may have had the box when it forked.
+      -- A thread of the parent may have held the box when it forked.
       new <- Program generation <$> newMVar Nothing
       _ <- casRef theScheduler program new
       currentScheduler
@@ -171,7 +172,7 @@ theScheduler :: Ref Program
 theScheduler = unsafePerformIO (Program <$> forkGeneration <*> newMVar Nothing >>= newRef)
 {-# NOINLINE theScheduler #-}
 
--- | Have a thread run, on the loop of the caller's capability at first.
+-- | Put a thread into the queue of the loop of the caller's capability.
 submit :: Scheduler -> Context -> Task -> IO ()
 submit scheduler ctx task = do
   place <- placeIn scheduler
@@ -198,7 +199,7 @@ runLoop l = do
           n <- sizeReady (loopReady l)
           if n > 0 then yield else idle l
 
--- | Nothing was ready: let GHC threads run, look again, sleep.
+-- | No thread was ready: let GHC threads run, poll once more, sleep.
 idle :: Loop -> IO ()
 idle l = do
   yield
@@ -234,7 +235,7 @@ takeInbox l = do
     oldestFirst NoMail acc = acc
     oldestFirst (Mail ctx task rest) acc = oldestFirst rest ((ctx, task) : acc)
 
--- | After a full turn: half of what is ready to a loop that has nothing.
+-- | After a full turn: give half of the ready threads to an idle loop.
 share :: Loop -> IO ()
 share l = do
   idlers <- peekWord (schedulerIdle scheduler) 0
@@ -266,10 +267,10 @@ share l = do
           _ -> toLoop other Plain task
       deal (n - 1) other
 
--- | The loop's last act.
+-- | Stop the loop's manager, and, if it is the last loop, finish the scheduler.
 endLoop :: Loop -> IO ()
 endLoop l = do
   requestStop (loopManager l)
   void (step (loopManager l))
   left <- addWord (schedulerStop (loopScheduler l)) cellRunning (-1)
-  when (left == 1) (endWorld (loopScheduler l) >> endWatchdog (loopScheduler l) >> void (tryPutMVar (schedulerEnded (loopScheduler l)) ()))
+  when (left == 1) (noteEnded (loopScheduler l) >> endWatchdog (loopScheduler l) >> void (tryPutMVar (schedulerEnded (loopScheduler l)) ()))

@@ -1,7 +1,6 @@
 -- |
--- Counting semaphores and mutexes for hybrid threads (2007, section 4.7): first come, first served, even
--- if a later thread asks for fewer units. One compare-and-swap an
--- operation. From threads of any loop.
+-- Counting semaphores and mutexes for hybrid threads (2007, section 4.7). Threads are served first come, first served,
+-- even if a later thread asks for fewer units. One compare-and-swap an operation. Threads of all loops may use them.
 --
 -- @since 0.1.0
 module Weft.Hybrid.Semaphore
@@ -34,12 +33,12 @@ import Weft.Sys (Ref, newRef)
 newtype Semaphore = Semaphore (Ref Units)
   deriving (Eq)
 
--- | How many are free, the number of the next who waits (odd if the semaphore is registered:
--- 'numberedFrom'), and who waits. Moved by
--- compare-and-swap, by anybody. Invariant: there are not enough for the first in the line.
+-- | The number of free units, the number for the next thread that waits (odd if the semaphore is registered:
+-- 'numberedFrom'), and the threads that wait. Changed by
+-- compare-and-swap, by threads of any loop. Invariant: the free units are not enough for the first thread that waits.
 data Units = Units !Int !Int !(IntMap.IntMap Claim)
 
--- | Who waits, for how many, and what comes then.
+-- | A thread that waits, the number of units that it wants, and its continuation.
 data Claim = Claim !Waiter !Int Task
 
 -- | A semaphore with this many free units.
@@ -61,7 +60,7 @@ queueOf ref =
       queueSetRegistered = \b (Units free next line) -> Units free (numberedFrom b next) line
     }
   where
-    -- Those behind it may be served now.
+    -- The threads behind it may be served now.
     leave place n (Units free next line)
       | IntMap.member n line =
         let (units, served) = serve (Units free next (IntMap.delete n line))
@@ -69,14 +68,14 @@ queueOf ref =
       | otherwise = Nothing
 {-# INLINE queueOf #-}
 
--- | Take this many units, waiting until they are free.
+-- | Take this many units; wait until they are free.
 acquire :: Semaphore -> Int -> Hybrid ()
 acquire s n = operate s $ \_ k (Units free next line) ->
   if IntMap.null line && free >= n
     then Go (Units (free - n) next line) (pure (k ()))
     else Wait next (\w -> Units free (next + 2) (IntMap.insert next (Claim w n k) line))
 
--- | Take this many units if they are free and no thread waits.
+-- | Take this many units if they are free and no thread waits. 'False' if not.
 tryAcquire :: Semaphore -> Int -> Hybrid Bool
 tryAcquire s n = operate s $ \_ k units@(Units free next line) ->
   if IntMap.null line && free >= n
@@ -92,7 +91,7 @@ release s n = operate s $ \l k (Units free next line) ->
 tell :: Place -> [Claim] -> IO ()
 tell place = mapM_ (\(Claim w _ task) -> resume place w task)
 
--- | Who can be served now, in order.
+-- | The state after serving the threads that can be served now, and these threads, in order.
 serve :: Units -> (Units, [Claim])
 serve units@(Units free next line) = case IntMap.minView line of
   Just (c@(Claim _ n _), line') | n <= free -> (c :) <$> serve (Units (free - n) next line')
@@ -112,15 +111,15 @@ newtype Mutex = Mutex Semaphore
 newMutex :: Hybrid Mutex
 newMutex = Mutex <$> newSemaphore 1
 
--- | Lock a mutex, waiting until it is free. (@sys_mutex@)
+-- | Lock a mutex; wait until it is free. (@sys_mutex@)
 lock :: Mutex -> Hybrid ()
 lock (Mutex s) = acquire s 1
 
--- | Lock a mutex if it is free.
+-- | Lock a mutex if it is free. 'False' if not.
 tryLock :: Mutex -> Hybrid Bool
 tryLock (Mutex s) = tryAcquire s 1
 
--- | Unlock a mutex; only the thread that holds it may.
+-- | Unlock a mutex. Only the thread that holds it may do so; this is not checked.
 unlock :: Mutex -> Hybrid ()
 unlock (Mutex s) = release s 1
 

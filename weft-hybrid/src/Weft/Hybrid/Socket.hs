@@ -1,11 +1,11 @@
 -- |
--- Sockets for hybrid threads: the shapes of "Weft.Socket", in which a thread that
--- waits is parked on the loop that polls its socket. A socket is made, bound and given
--- its options by "Weft.Socket", and then handed over with 'fromSocket'.
+-- Sockets for hybrid threads: the functions of "Weft.Socket". A thread that
+-- waits is parked on the loop that polls its socket. A socket is created, bound and given
+-- its options by "Weft.Socket", and then taken over by 'fromSocket'.
 --
--- Every operation tries the system call first. Errors are 'IOError's with the errno; a
--- socket that is closed, before or meanwhile, is @EBADF@. An idle socket costs no
--- buffer. Everything may be used from threads of any loop.
+-- Every operation tries the system call first. Errors are 'IOError's with the errno; an operation on a
+-- socket that is closed, or is closed while it waits, fails with @EBADF@. An idle socket has no
+-- buffer. Threads of all loops may use a socket.
 --
 -- @since 0.1.0
 module Weft.Hybrid.Socket
@@ -61,10 +61,10 @@ import Weft.Socket.Address
 import Weft.Socket.Scratch
 import Weft.Sys (newRef, now)
 
--- | A socket; its value carries a deadline. Closed by 'close', or when it is garbage.
+-- | A socket. A value also carries a deadline ('withDeadline'). It is closed by 'close', or when it is garbage collected.
 newtype Socket = Socket Source
 
--- | Equal if they share the descriptor, whatever their deadlines.
+-- | Equal if they share the descriptor, also with different deadlines.
 instance Eq Socket where
   Socket a == Socket b = sourceAnchor a == sourceAnchor b
 
@@ -74,7 +74,7 @@ instance Show Socket where
 socketDescriptor :: Socket -> Descriptor
 socketDescriptor (Socket s) = sourceDescriptor s
 
--- | Hand a socket over to hybrid threads; GHC threads must not use it any more.
+-- | Take over a socket of "Weft.Socket", which is closed by this: GHC threads cannot use it any more.
 fromSocket :: GHC.Socket -> Hybrid Socket
 fromSocket s = nonBlocking . mask_ $ do
   family <- GHC.getSocketName s
@@ -82,12 +82,13 @@ fromSocket s = nonBlocking . mask_ $ do
   fd <- GHC.socketToFd s
   newSocket (stream && internet family) fd
 
--- | TCP's reads give all there is; others stop at control messages, or at a datagram's end.
+-- | Whether it is an address of the Internet. A TCP stream's short read means that nothing is left; a Unix socket's read
+-- stops at control messages too.
 internet :: SockAddr -> Bool
 internet SockAddrUnix {} = False
 internet _ = True
 
--- | The way back.
+-- | The opposite of 'fromSocket': hybrid threads cannot use the socket any more.
 toSocket :: Socket -> Hybrid GHC.Socket
 toSocket s = nonBlocking . mask_ $ do
   fd <- immediately "Weft.Hybrid.toSocket" (socketDescriptor s) cDup
@@ -105,7 +106,7 @@ operate :: Kind -> Socket -> (CInt -> IO (Attempt a)) -> Hybrid a
 operate kind (Socket s) = perform kind s
 {-# INLINE operate #-}
 
--- | Sort out a result: at least zero, @EAGAIN@, a failure.
+-- | Decode a result: a count goes to the continuation, @-EAGAIN@ means wait, other negative numbers are errors.
 answer :: (Integral n) => n -> (Int -> IO (Attempt a)) -> IO (Attempt a)
 answer r k
   | r >= 0 = k (fromIntegral r)
@@ -115,7 +116,7 @@ answer r k
     e = fromIntegral (negate r)
 {-# INLINE answer #-}
 
--- | Wait for a connection: a socket for it, without a deadline, and the peer's address.
+-- | Wait for a connection. Returns its socket, which has no deadline, and the peer's address.
 accept :: Socket -> Hybrid (Socket, SockAddr)
 accept s = operate (Kind "Weft.Hybrid.accept" Reading) s $ \listener ->
   withRoom $ \p len -> do
@@ -125,7 +126,7 @@ accept s = operate (Kind "Weft.Hybrid.accept" Reading) s $ \listener ->
       conn <- newSocket (internet addr) (fromIntegral fd)
       pure (Done (conn, addr))
 
--- | Connect, waiting until the connection stands or has failed.
+-- | Connect; wait until the connection is established or has failed.
 connect :: Socket -> SockAddr -> Hybrid ()
 connect s addr = do
   begun <- nonBlocking (newIORef False)
@@ -151,7 +152,7 @@ connectTo addr = do
       SockAddrInet6 {} -> GHC.AF_INET6
       SockAddrUnix {} -> GHC.AF_UNIX
 
--- | End one direction or both.
+-- | Shut down one direction or both; the peer sees the end of the stream.
 shutdown :: Socket -> ShutdownCmd -> Hybrid ()
 shutdown s how = nonBlocking . void $ immediately "Weft.Hybrid.shutdown" (socketDescriptor s) (`cShutdown` number)
   where
@@ -160,14 +161,14 @@ shutdown s how = nonBlocking . void $ immediately "Weft.Hybrid.shutdown" (socket
       ShutdownSend -> 1
       ShutdownBoth -> 2
 
--- | Close. Threads that wait on the socket get @EBADF@. No effect on one that is closed.
+-- | Close a socket. Threads that wait on it get @EBADF@. No effect if it is closed already.
 close :: Socket -> Hybrid ()
 close s = nonBlocking (void (closeDescriptor (socketDescriptor s)))
 
 -- Data -------------------------------------------------------------------------------
 
--- | Receive the bytes that are there, at most the number given and at most 64 KiB, waiting until there
--- are some. Empty at the end of the stream.
+-- | Receive what has arrived, at most the given number of bytes and at most 64 KiB; wait until there
+-- is some. Empty at the end of the stream. Raises @EINVAL@ if the number is negative.
 recv :: Socket -> Int -> Hybrid ByteString
 recv s n
   | n < 0 = nonBlocking (ioError (errnoError "Weft.Hybrid.recv" (let Errno e = eINVAL in e)))
@@ -178,13 +179,14 @@ recv s n
       bytes <- if got == 0 then pure B.empty else B.create got (\to -> copyBytes to p got)
       pure (if got < room && got > 0 then Drained bytes else Done bytes)
 
--- | Send what the kernel takes at once, waiting until it takes some: how many bytes.
+-- | Send a string, or as much of it as the kernel takes at once; wait until it takes some. Returns the number of bytes
+-- taken.
 send :: Socket -> ByteString -> Hybrid Int
 send s bytes = operate (Kind "Weft.Hybrid.send" Writing) s $ \fd -> B.unsafeUseAsCStringLen bytes $ \(p, n) -> do
   r <- cSend fd (castPtr p) (fromIntegral n) 0
   answer r (\sent -> pure (if sent < n then Drained sent else Done sent))
 
--- | Send all. When it throws, the peer has got a part.
+-- | Send all of a string. If it raises an exception, an unknown part has been sent.
 sendAll :: Socket -> ByteString -> Hybrid ()
 sendAll s bytes = unless (B.null bytes) $ do
   sent <- send s bytes
@@ -192,7 +194,7 @@ sendAll s bytes = unless (B.null bytes) $ do
 
 -- Deadlines ----------------------------------------------------------------------------
 
--- | The instant that is this long from now.
+-- | The instant that is that long from now.
 deadlineIn :: Duration -> Hybrid Instant
 deadlineIn d = nonBlocking (after d <$> now)
 
@@ -200,7 +202,7 @@ deadlineIn d = nonBlocking (after d <$> now)
 noDeadline :: Instant
 noDeadline = never
 
--- | A socket with a deadline: it shares the descriptor, and its operations raise an error that satisfies
--- 'isTimeout' when they are not done in time. What came in time is not lost.
+-- | The same socket with a deadline. Operations on this value raise an error that satisfies
+-- 'isTimeout' if they are not done in time. Data that came in time is not lost.
 withDeadline :: Instant -> Socket -> Socket
 withDeadline d (Socket s) = Socket s {sourceDeadline = d}

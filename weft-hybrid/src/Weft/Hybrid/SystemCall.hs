@@ -1,8 +1,8 @@
 -- |
--- System calls of one's own. A system call is a function that the loop's thread runs when the
--- thread makes it; it answers at once, fails, or parks the thread and sees to it that
--- somebody resumes it. It must not block. The events and timers of the loop are at hand
--- through "Weft.Event": 'callManager'.
+-- Defining system calls. A system call is a function that the loop's thread runs when a hybrid
+-- thread makes the call. It answers at once, fails, or parks the thread and arranges that it is
+-- resumed later. It must not block. It may use the events and timers of the loop
+-- by "Weft.Event" ('callManager').
 --
 -- > -- Park until the callback of some library has a result.
 -- > fetch :: Library -> Key -> Hybrid Value
@@ -30,7 +30,7 @@ import Weft.Hybrid.ExternalCall
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Trace
 
--- | A system call that a thread has made, and wants an @a@ from.
+-- | A system call that a thread has made. Its result has the type @a@.
 data Call a = Call' !Loop !Context (a -> Trace)
 
 -- | The outcome of a system call.
@@ -40,21 +40,21 @@ newtype Answer = Answer (IO Trace)
 systemCall :: (Call a -> Answer) -> Hybrid a
 systemCall f = call $ \l ctx k -> let Answer act = f (Call' l ctx k) in act
 
--- | The manager of the loop that runs the thread: callbacks and timers that are registered there
+-- | The manager of the loop that runs the thread. Callbacks and timers that are registered there
 -- run on the loop's thread, between turns.
 callManager :: Call a -> EventManager
 callManager (Call' l _ _) = loopManager l
 
--- | Run an action that does not block; the thread goes on with its result.
+-- | Answer with the result of an action, which must not block.
 immediate :: Call a -> IO a -> Answer
 immediate (Call' _ _ k) act = Answer (act >>= \a -> pure $! k a)
 
--- | The exception is raised in the thread.
+-- | Answer with an exception, which is raised in the thread.
 failing :: SomeException -> Answer
 failing e = Answer (pure (Throw e))
 
--- | Park the thread. The function starts what has to be done and gets what is to be called with
--- the outcome, once, from any thread; further calls have no effect and return 'False'. It
--- returns what gives the work up, which runs if the thread is interrupted first.
+-- | Park the thread and answer later. The function starts the work. It is given a callback for the outcome, which any
+-- thread may call, once; further calls have no effect and return 'False'. It
+-- returns an action that cancels the work; that runs if the thread is interrupted first.
 later :: Call a -> ((Either SomeException a -> IO Bool) -> IO (IO ())) -> Answer
 later (Call' l ctx k) begin = Answer (outside l ctx k (Leaves (const (pure ()))) (begin . fulfil))

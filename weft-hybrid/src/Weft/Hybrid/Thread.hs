@@ -1,12 +1,12 @@
 -- |
--- Threads that have an identity: they can be killed, waited for, labelled; and what a
--- thread carries with it. A thread gets its identity when it is forked with one or
--- first asks for it, about 200 bytes; others do without.
+-- Threads with an identity, which can be killed, waited for and labelled; thread-local variables and priorities. A
+-- thread gets an identity when 'forkThread' forks it, or when it first calls 'myThread'. It takes about 200 bytes;
+-- other threads do not have one.
 --
--- __Deadlocks.__ A parked thread is referred to only by what it waits for. When that
--- is garbage nothing can wake the thread, and it is garbage too. One that has handlers or an identity is
--- told so first: 'BlockedIndefinitelyOnMVar' is raised in it, so its handlers run. One with a label is
--- reported besides ('Weft.Hybrid.Scheduler.settingsOnDeadlock'). That happens when the collector comes by, as with GHC's own.
+-- __Deadlocks.__ Only the object that a parked thread waits for refers to it. When that object
+-- is garbage, nothing can wake the thread, and it is garbage too. If the thread has handlers or an identity,
+-- 'BlockedIndefinitelyOnMVar' is raised in it, so that its handlers run. If it has a label, it is also
+-- reported ('Weft.Hybrid.Scheduler.settingsOnDeadlock'). As with GHC's threads, this happens at a garbage collection.
 --
 -- @since 0.1.0
 module Weft.Hybrid.Thread
@@ -27,7 +27,7 @@ module Weft.Hybrid.Thread
     label,
     setLabel,
 
-    -- * What a thread carries
+    -- * Local variables and priorities
     Local,
     newLocal,
     getLocal,
@@ -52,7 +52,7 @@ import Weft.Sys
 
 -- Identity ------------------------------------------------------------------------------
 
--- | The calling thread's identity, which it gets if it has none.
+-- | The calling thread's identity. It gets one if it has none.
 myThread :: Hybrid Thread
 myThread = call $ \l ctx k -> case contextIdentity ctx of
   Known t -> pure $! k t
@@ -60,11 +60,11 @@ myThread = call $ \l ctx k -> case contextIdentity ctx of
     t <- newThread (loopScheduler l)
     pure (Enter (identified t ctx) (\() -> k t))
 
--- | Start a thread with an identity. What it inherits is as with 'fork'.
+-- | 'fork' a thread with an identity.
 forkThread :: Hybrid () -> Hybrid Thread
 forkThread = start ""
 
--- | 'forkThread' with a label, which reports of deadlocks and of uncaught exceptions name.
+-- | 'forkThread' with a label, which appears in reports of deadlocks and of uncaught exceptions.
 forkLabelled :: String -> Hybrid () -> Hybrid Thread
 forkLabelled = start
 
@@ -82,10 +82,10 @@ start name body = call $ \l ctx k -> do
 killThread :: Thread -> Hybrid ()
 killThread t = throwTo t ThreadKilled
 
--- | Raise an exception in a thread: at once in the calling thread itself; where it waits, in
--- one that waits; at the next switch to it in one that is ready or runs, which it does
--- for a turn at most. As its masking allows: a masked thread gets it where it waits, or when it unmasks. Returns
--- without waiting for that. No effect on a thread that has ended.
+-- | Raise an exception in a thread: at once if it is the calling thread, or if the thread waits; otherwise
+-- when the thread is switched to next, at the end of its turn at the latest. A masked thread gets it where it waits, or
+-- when it unmasks. Returns
+-- without waiting for that. No effect if the thread has ended.
 throwTo :: Exception e => Thread -> e -> Hybrid ()
 throwTo t e = call $ \l ctx k -> case contextIdentity ctx of
   Known self | self == t -> pure (Throw (toException e))
@@ -93,11 +93,11 @@ throwTo t e = call $ \l ctx k -> case contextIdentity ctx of
     Park.throwTo (onLoop l) t (toException e)
     pure $! k ()
 
--- | Wait for the end of a thread. The exception that ended it, if one did, is raised here too, as @async@'s @wait@ does.
+-- | Wait until a thread has ended. If an exception ended it, that is raised here too, as by @async@'s @wait@.
 wait :: Thread -> Hybrid ()
 wait t = waitCatch t >>= either throwM pure
 
--- | Wait for the end of a thread; the exception that ended it, if one did.
+-- | Wait until a thread has ended. 'Left' is the exception that ended it.
 waitCatch :: Thread -> Hybrid (Either SomeException ())
 waitCatch t = call $ \l ctx k -> do
   number <- newNumber
@@ -121,12 +121,13 @@ waitCatch t = call $ \l ctx k -> do
               | otherwise -> Watchers (IntMap.delete registeredKey ws)
             ended -> ended
         }
-    -- Numbers of watchers begin with 1; 0 is the end's ("Weft.Hybrid.Shutdown").
+    -- Numbers of watchers begin with 1; 0 is that of "Weft.Hybrid.Shutdown".
     registeredKey = -1
     forget n (Watchers ws) | IntMap.member n ws = Just (Watchers (IntMap.delete n ws), pure ())
     forget _ _ = Nothing
 
--- | Have an action run when a thread ends, on its loop, or at once if it has. It must not block.
+-- | Run an action when a thread ends, on the thread's loop; at once if it has ended. The action must not block. Any
+-- thread may call this.
 watch :: Thread -> (Either SomeException () -> IO ()) -> IO ()
 watch t act = newNumber >>= go
   where
@@ -154,8 +155,8 @@ labelled t name = do
   writeRef (threadLabel t) name
   when (null before) (reportDeadlock t)
 
--- | The state's reference is the key: all that can wake the thread refers to it, and
--- the thread's own context does.
+-- | Report the thread when the reference to its state is garbage: everything that can wake the thread refers to it, and
+-- so does the thread's own context.
 reportDeadlock :: Thread -> IO ()
 reportDeadlock t = whenGarbage (threadState t) $ do
   state <- readRef (threadState t)
@@ -169,13 +170,13 @@ reportDeadlock t = whenGarbage (threadState t) $ do
       Park.throwTo place t (toException BlockedIndefinitelyOnMVar)
     _ -> pure ()
 
--- What a thread carries -----------------------------------------------------------------------
+-- Local variables and priorities ----------------------------------------------------------------
 
--- | A variable of which each thread has its own value. A forked thread begins with the
--- value that its parent has then.
+-- | A thread-local variable. A forked thread begins with the
+-- value that its parent has at that moment.
 data Local a = Local !Int a
 
--- | A variable that has that value in threads that have not set it.
+-- | A new variable, with its value in threads that have not set it.
 newLocal :: a -> IO (Local a)
 newLocal a = (\n -> Local n a) <$> newNumber
 
@@ -184,16 +185,17 @@ getLocal :: Local a -> Hybrid a
 getLocal (Local n def) = call $ \_ ctx k ->
   pure $! k (maybe def unsafeCoerce (IntMap.lookup n (extraLocals (extraOf ctx))))
 
--- | Set the calling thread's value. O(log variables that it has set).
+-- | Set the calling thread's value. O(log n) in the number of variables that it has set.
 setLocal :: Local a -> a -> Hybrid ()
 setLocal (Local n _) a = modifyExtra (\x -> x {extraLocals = IntMap.insert n anything (extraLocals x)})
   where
     anything = unsafeCoerce a :: Any
 
--- | The calling thread's priority, for policies that look at it.
+-- | The calling thread's priority, for the policies that use it ("Weft.Hybrid.Policy").
 getPriority :: Hybrid Int
 getPriority = call $ \_ ctx k -> pure $! k (contextPriority ctx)
 
--- | Set it. 0 is where every thread begins. It counts from the next switch.
+-- | Set the calling thread's priority, from its next switch on. The initial priority is 0; a forked thread inherits its
+-- parent's.
 setPriority :: Int -> Hybrid ()
 setPriority p = modifyExtra (\x -> x {extraPriority = p})

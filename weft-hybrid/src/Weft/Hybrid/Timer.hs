@@ -1,6 +1,6 @@
 -- |
--- Time, for hybrid threads: on the timers of the loop that runs the thread. Nothing is
--- early. A sleeping thread is its continuation and a timer.
+-- Delays and time limits for hybrid threads, by the timers of the loop that runs the thread. Nothing fires
+-- early. A sleeping thread consists of its continuation and a timer.
 --
 -- @since 0.1.0
 module Weft.Hybrid.Timer
@@ -27,7 +27,7 @@ import Weft.Hybrid.Thread (myThread)
 import Weft.Hybrid.Trace
 import Weft.Sys hiding (yield)
 
--- | Park for at least that long. Zero or less is over at once, 'maxBound' is for ever.
+-- | Park for at least that long. Zero or less returns at once; 'maxBound' never returns.
 sleep :: Duration -> Hybrid ()
 sleep d
   | d <= mempty = pure ()
@@ -48,14 +48,14 @@ sleepUntil l ctx due k = case contextIdentity ctx of
         withdraw = readRef place >>= maybe (pure False) cancelTimer
     parkWith ctx withdraw insert (sleepUntil l ctx due k)
   where
-    -- The thread is told that the scheduler ends as soon as it sleeps again.
+    -- Early: the scheduler is being stopped. The thread sleeps again, and is killed as it does.
     unlessEarly True = \() -> Call (\l' ctx' -> sleepUntil l' ctx' due k)
     unlessEarly False = k
 
--- | Run an action, for at most that long: 'Nothing' when it took longer and was
--- interrupted, as by 'Weft.Hybrid.Thread.throwTo'. Calls nest; exceptions pass; once the call has returned
--- nothing is raised any more. 'maxBound' is no limit, and zero or less is over before
--- the action is run. For sockets prefer a deadline, which loses no data.
+-- | Run an action for at most that long; 'Nothing' if it took longer and was
+-- interrupted, as by 'Weft.Hybrid.Thread.throwTo'. Calls nest; other exceptions pass through; after the call has
+-- returned, its exception cannot arrive any more. 'maxBound' is no limit; zero or less gives 'Nothing' without running
+-- the action. For sockets prefer a deadline, which loses no data.
 timeout :: Duration -> Hybrid a -> Hybrid (Maybe a)
 timeout d act
   | d == maxBound = Just <$> act
@@ -72,7 +72,7 @@ timeout d act
       Left e | Just (TimedOut n) <- fromException e, n == number -> pure Nothing
       _
         | found == 0 -> either throw (pure . Just) r
-        -- The exception is on its way: it comes here and nowhere else.
+        -- The exception has been sent: wait for it here, so that it cannot arrive later.
         | otherwise -> Nothing <$ (withMask Masked never `catchAny` ours number)
   where
     attemptAny m = (Right <$> m) `catchAny` (pure . Left)
@@ -84,8 +84,8 @@ timeout d act
       found <- casWord phase 0 0 1
       when (found == 0) (throwTo place t (toException e))
 
--- | Run an action on the loop that runs the caller, after that long; it is given the loop's
--- queue, and must not block.
+-- | Run an action after that long, on the loop that runs the caller. It is given the place of threads that it makes ready,
+-- and must not block.
 callAt :: Duration -> (Place -> IO ()) -> Hybrid Timer
 callAt d act = call $ \l _ k -> do
   due <- after d <$> now

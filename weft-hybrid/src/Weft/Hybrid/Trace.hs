@@ -1,12 +1,12 @@
 -- |
--- What a thread is to the scheduler (2007, section 3): a trace, the sequence of its
--- system calls, unfolded one node at a time; and beside it, for those threads that
--- have more than that, a context. The types are one recursive group, so they are in
--- one module; nothing here does anything.
+-- Hybrid threads as the scheduler sees them (2007, section 3): a trace, which is the sequence of a
+-- thread's system calls, unfolded one node at a time; and a context, for threads that
+-- have handlers, an identity and the like. The types are one recursive group, so they are in
+-- one module. It has no behaviour.
 --
--- A node holds what comes after it as a function, not as a lazy trace: a function is
--- a word smaller than a thunk, costs no update, and leaves nothing behind in the old
--- generation for the collector to follow.
+-- A node holds its continuation as a function, not as a lazy trace: a function is
+-- a word smaller than a thunk and needs no update, which would be a write to the old
+-- generation.
 --
 -- Fields that are shared say who writes them. \"The loop\" is the thread that runs it.
 module Weft.Hybrid.Trace
@@ -56,31 +56,31 @@ import Weft.Sys
 
 -- Traces ------------------------------------------------------------------------
 
--- | The next system call of a thread. The monad makes these nodes, the machine
--- ("Weft.Hybrid.Interpreter") consumes them.
+-- | The next system call of a thread. The monad makes these nodes, and the interpreter
+-- ("Weft.Hybrid.Interpreter") runs them.
 data Trace
-  = -- | The thread is done.
+  = -- | The thread has ended.
     Ret
-  | -- | Let others run.
+  | -- | Let other threads run.
     Yield Task
-  | -- | A new thread, and what the old one does next.
+  | -- | Start a thread; the second argument is the old one's continuation.
     Fork Task Task
-  | -- | Run something that does not block.
+  | -- | Run an action that does not block.
     NonBlocking (IO Trace)
-  | -- | Any other system call, in terms of the loop and the thread's context: all
-    -- that park a thread, and those that programs add. The answer is the next node.
+  | -- | Any other system call, as a function of the loop and the thread's context: all
+    -- that park a thread, and those that programs add. Its result is the next node.
     Call (Loop -> Context -> IO Trace)
   | -- | Raise an exception.
     Throw SomeException
-  | -- | Run the first with the second as handler; it ends with 'Uncatch'.
+  | -- | Run the first task with the second as its handler; the task ends with 'Uncatch'.
     Catch Task (SomeException -> Trace)
-  | -- | The protected part is over.
+  | -- | The end of the part that has the handler.
     Uncatch Task
   | -- | Go on in another context.
     Enter Context Task
-  | -- | Answer of a 'Call': the thread was put away, and somebody will resume it.
+  | -- | Result of a 'Call': the thread is parked, and will be resumed.
     Parked
-  | -- | What a queue answers that has nothing to run.
+  | -- | What an empty queue returns.
     Idle
 
 -- | A thread that can be run.
@@ -88,15 +88,15 @@ type Task = () -> Trace
 
 -- Contexts ------------------------------------------------------------------------
 
--- | What a thread has beside its trace. Immutable; the machine holds the running
--- thread's. Most threads have nothing, and share one.
+-- | The state of a thread besides its trace. Immutable; the interpreter holds the running
+-- thread's. Most threads have none, and share 'Plain'.
 data Context
   = Plain
-  | -- | Nothing but handlers, as a thread of a server has: 64 bytes less than the other.
+  | -- | Only handlers, as most threads of a server have: 64 bytes less than 'With'.
     Handling !Handlers
   | With !Extra
 
--- | What there may be.
+-- | All that a context may have.
 data Extra = Extra
   { extraHandlers :: !Handlers,
     extraMask :: !Mask,
@@ -112,7 +112,7 @@ data Handlers
   = NoHandlers
   | Handler (SomeException -> Trace) !Mask !Handlers
 
--- | When another thread's exception may be raised in a thread.
+-- | Where exceptions from other threads may be raised.
 data Mask
   = -- | At its next system call.
     Unmasked
@@ -122,7 +122,7 @@ data Mask
     Uninterruptible
   deriving (Eq, Ord, Show)
 
--- | Can others name the thread?
+-- | Whether other threads can refer to the thread.
 data Identity = Anonymous | Known !Thread
 
 -- | What a context has.
@@ -164,13 +164,13 @@ contextHandlers (With x) = extraHandlers x
 
 -- Threads -------------------------------------------------------------------------
 
--- | A thread that can be named.
+-- | A thread with an identity.
 data Thread = Thread
   { -- | Moved by compare-and-swap; see 'ThreadState'.
     threadState :: !(Ref ThreadState),
-    -- | Written by anybody.
+    -- | Written by any thread.
     threadLabel :: !(Ref String),
-    -- | Who wants to hear of its end. Moved by compare-and-swap.
+    -- | What is told of its end. Changed by compare-and-swap.
     threadWatchers :: !(Ref Watchers),
     threadScheduler :: !Scheduler
   }
@@ -183,82 +183,81 @@ instance Eq Thread where
 --
 -- @
 --   Active    it runs or is ready; the number counts how often it parked
---               -> Waiting   the thread itself, when it parks: one number higher
---               -> Active    one exception more (anybody), or less (the thread)
---               -> Finished  the thread
+--               -> Waiting   by the thread itself, when it parks: one number higher
+--               -> Active    one exception more (by any thread), or less (by the thread)
+--               -> Finished  by the thread
 --   Waiting   parked, with that number
---               -> Active    who resumes it, or who sends an exception and is about to
---                            withdraw the wait
---               -> Waiting   one exception more, when the thread does not take it there
+--               -> Active    by the thread that resumes it, or by one that sends an exception and is
+--                            about to withdraw the wait
+--               -> Waiting   one exception more, which its masking does not let in there
 --   Finished  it has ended
 -- @
 data ThreadState
   = Active !Int [SomeException]
-  | -- | The context to go on in, and what withdraws the wait: 'False' when it is not there, as
-    -- what it waits for has happened, and the result is on the way.
+  | -- | The context to go on in, and the action that withdraws the wait. 'False' if the wait is over
+    -- already, and the thread is about to be resumed.
     Waiting !Int [SomeException] !Context (IO Bool)
   | Finished
 
--- | Who is to be told of a thread's end, by number; or how it ended.
+-- | What is told of a thread's end, by number; or how the thread has ended.
 data Watchers
   = Watchers !(IntMap.IntMap Watcher)
   | Ended (Either SomeException ())
 
--- | One of these: an action, or a thread that waits, with its loop.
+-- | An action, or a thread that waits, with its loop.
 data Watcher
   = Hears (Either SomeException () -> IO ())
   | Joins !Loop !Waiter (Either SomeException () -> Trace)
 
--- | A parked thread: the context to go on in; and which of its waits it is, or, if it has a context
--- but no identity, the number of its scheduler.
+-- | A parked thread: the context to go on in, and a number: of the wait ('Waiting'), or, if the thread has a context
+-- but no identity, of its scheduler.
 data Waiter = Waiter !Context !Int
 
 -- Loops ---------------------------------------------------------------------------
 
--- | A scheduler of one capability: one GHC thread that runs traces, events and
--- timers.
+-- | A loop: one GHC thread that runs the traces, events and timers of one capability.
 data Loop = Loop
   { loopIndex :: !Int,
-    -- | Its events and timers; run by the loop.
+    -- | The manager of its events and timers, which the loop runs.
     loopManager :: !Manager,
-    -- | Threads that are ready; the loop's alone.
+    -- | Threads that are ready. Used by the loop only.
     loopReady :: !Ready,
-    -- | Threads that others have made ready. Pushed on by anybody, emptied by the
-    -- loop.
+    -- | Threads that other threads have made ready. Any thread pushes, the
+    -- loop empties it.
     loopInbox :: !(Ref Inbox),
-    -- | The running thread's context, for the case that it throws. The loop's alone.
+    -- | The running thread's context, for when it throws. Used by the loop only.
     loopContext :: !(Ref Context),
-    -- | The machine's pace (see there). The loop's alone.
+    -- | When the interpreter reads the clock (see there). Written by the loop.
     loopPace :: !AtomicWords,
-    -- | It, as descriptors refer to it: 'Owner' and 'Moving', one of each, as they are compared
+    -- | The loop as an owner of descriptors: one 'Owner' and one 'Moving', since these are compared
     -- by their addresses.
     loopOwner, loopMoving :: Owner,
     loopScheduler :: !Scheduler
   }
 
--- | The queue of a loop: the one that is built in, or another.
+-- | The queue of a loop: the built-in one, or that of a policy.
 data Ready = RoundRobin !Fifo | Custom !Queue
 
--- | There is always room for one more. What is at which index: "Weft.Hybrid.Ready".
+-- | A first-in-first-out queue. Its last chunk always has room for one more. The indices are in "Weft.Hybrid.Ready".
 newtype Fifo = Fifo Arrays
 
--- | The chunks in between, closed: the next ones, and the last ones, the latest first; and an empty
--- one, open, if one was used up.
+-- | The chunks between the first and the last one, frozen: those at the front in order, and those at the back, latest
+-- first; and an empty one to be used again, or none.
 data Chunks = Chunks [SmallArray Task] [SmallArray Task] [SmallArray Task]
 
--- | A queue of threads that are ready, which is all that a scheduling policy is.
--- Used by one loop.
+-- | A queue of ready threads, as a scheduling policy defines it.
+-- Used by one loop only.
 data Queue = Queue
   { -- | Put a thread in.
     queuePush :: !(Context -> Task -> IO ()),
-    -- | Take the next one out; one that goes on as 'Idle' when there is none.
+    -- | Take the next thread out. If there is none, a task that returns 'Idle'.
     queuePop :: !(IO Task),
-    -- | How many there are.
+    -- | The number of threads in it.
     queueSize :: !(IO Int)
   }
 
--- | Whose manager reports a descriptor's events; or whose is going to, while a thread of that loop
--- is busy with it.
+-- | The loop whose manager reports a descriptor's events; or the one that is going to, while one of its threads
+-- registers it.
 data Owner = Nobody | Owner !Loop | Moving !Loop
 
 -- | The latest first.
@@ -268,33 +267,32 @@ data Inbox = NoMail | Mail !Context Task Inbox
 data Scheduler = Scheduler
   { -- | Written before any loop runs.
     schedulerLoops :: !(Ref (BoxedArray Loop)),
-    -- | Cell 0: how many loops sleep, or are about to; cell i+1: whether loop i does.
-    -- Raised by the loop itself, taken back by whoever moves it by compare-and-swap.
+    -- | Cell 0: the number of loops that sleep, or are about to. Cell i+1: 1 if loop i does; set by the loop, cleared
+    -- by compare-and-swap, and whoever clears it decrements cell 0.
     schedulerIdle :: !AtomicWords,
-    -- | Cell 0: 1 when the loops are to end; anybody writes it, once. Cell 1: loops
-    -- that still run; counted down by each.
+    -- | Cell 0: 1 when the loops have to end; any thread writes it, once. Cell 1: the number of loops
+    -- that still run; each decrements it.
     schedulerStop :: !AtomicWords,
-    -- | Of the end, see "Weft.Hybrid.Shutdown": loops that know of it; loops that have told their
-    -- threads; threads that were told and have not ended. Changed by atomic additions.
+    -- | Counters of "Weft.Hybrid.Shutdown": loops that know of the end; loops that have killed their
+    -- threads; threads that were killed and have not ended. Changed by atomic additions.
     schedulerEnding :: !AtomicWords,
-    -- | Threads for which somebody outside of the loops works. Changed by atomic additions.
+    -- | The number of threads that wait for an external call. Changed by atomic additions.
     schedulerOutside :: !AtomicWords,
     -- | How long the threads may take to end.
     schedulerGrace :: !Duration,
     -- | Full when all loops have ended.
     schedulerEnded :: !(MVar ()),
-    -- | What is done about a thread that died of an exception: its label, if it has
-    -- one.
+    -- | 'Weft.Hybrid.Scheduler.settingsOnException'.
     schedulerOnException :: !(Maybe String -> SomeException -> IO ()),
-    -- | What is done about a labelled thread that nothing can wake.
+    -- | 'Weft.Hybrid.Scheduler.settingsOnDeadlock'.
     schedulerOnDeadlock :: !(String -> IO ()),
-    -- | What is done about a step that has not ended for so long, of a thread with that label.
+    -- | 'Weft.Hybrid.Scheduler.settingsOnStall'.
     schedulerOnStall :: !(Maybe String -> Duration -> IO ()),
-    -- | Of the watchdog: 1 in cell 0 while it waits for 'schedulerRouse', as all loops sleep.
+    -- | Cell 0: 1 while the watchdog waits for 'schedulerRouse', because all loops sleep.
     schedulerWatched :: !AtomicWords,
     schedulerRouse :: !(MVar ()),
     -- | The process image that made it ('forkGeneration').
     schedulerGeneration :: !Int,
-    -- | Tells it from others; not 0.
+    -- | Its number, which no other scheduler has; not 0.
     schedulerNumber :: !Int
   }

@@ -15,7 +15,6 @@ module Weft.Tcp.Stack
     count,
     readCounter,
     stackEnv,
-    configFor,
     openingFor,
 
     -- * Connections

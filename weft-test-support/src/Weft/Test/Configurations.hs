@@ -3,7 +3,6 @@
 -- time is short, one of them is enough: @WEFT_TEST_CONFIGURATIONS=one@ (@scripts/matrix@ sets it).
 module Weft.Test.Configurations
   ( configurations,
-    oneConfiguration,
   )
 where
 

@@ -9,7 +9,6 @@ module Weft.Test.OpenVSwitch
     withOvs,
     ovsDirectory,
     vsctl,
-    appctl,
     ofctl,
     ovsLog,
     receive,

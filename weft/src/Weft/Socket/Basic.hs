@@ -1,6 +1,5 @@
 -- |
--- Making sockets, connecting and closing them: the part of "Network.Socket" that
--- changes what a socket is.
+-- Creating, connecting and closing sockets, their names and their descriptors.
 module Weft.Socket.Basic
   ( socket,
     socketPair,
@@ -84,7 +83,7 @@ isTcp family stype = stype == N.Stream && family `elem` [AF_INET, AF_INET6]
 openSocket :: AddrInfo -> IO Socket
 openSocket ai = socket (addrFamily ai) (addrSocketType ai) (addrProtocol ai)
 
--- | Two sockets connected to each other, of the Unix domain mostly.
+-- | Two sockets that are connected to each other. The family is usually 'AF_UNIX'.
 socketPair :: Family -> SocketType -> ProtocolNumber -> IO (Socket, Socket)
 socketPair family stype protocol = mask_ $
   allocaArray 2 $ \fds -> do
@@ -95,14 +94,14 @@ socketPair family stype protocol = mask_ $
       [a, b] -> (,) <$> mkStreamSocket False a <*> mkStreamSocket False b
       _ -> ioError (socketError "Weft.Socket.socketPair" eINVAL)
 
--- | Give a socket its local address. Where the file of a Unix socket is in the way that nobody
--- listens on any more, it is removed first: a connect that is refused tells. (Two programs that do this at the same
--- moment may take the file from each other.)
+-- | Give a socket its local address. If the address is the file of a Unix socket that no process listens on any more,
+-- the file is removed first; a connect that is refused shows that it is stale. Two programs that do this at the same
+-- moment may remove each other's file.
 bind :: Socket -> SockAddr -> IO ()
 bind s addr = withAddress addr $ \p n -> do
   let once = void (immediately loc s (\fd -> cBind fd p n))
       stale e = do
-        -- That it could not be removed is not what the caller asked for.
+        -- If it cannot be removed, the caller gets the error of bind(2), not of the removal.
         removed <- immediately loc s (\fd -> (\r -> if r == 0 then 1 else 0 :: CInt) <$> cUnlinkStale fd p n)
         if removed == 1 then once else ioError e
   once `catchIOError` \e -> case addr of
@@ -112,17 +111,16 @@ bind s addr = withAddress addr $ \p n -> do
     loc = "Weft.Socket.bind"
     Errno inUse = eADDRINUSE
 
--- | Make it take connections; the number is how many may wait to be accepted.
+-- | Accept connections from now on. The number is how many may wait to be accepted (listen(2)).
 listen :: Socket -> Int -> IO ()
 listen s backlog = void (immediately "Weft.Socket.listen" s (`cListen` fromIntegral backlog))
 
--- | Does it take connections? 'True' too where the system does not tell.
+-- | Whether the socket is listening (@SO_ACCEPTCONN@). 'True' on systems that do not report it.
 isListening :: Socket -> IO Bool
 isListening s = (/= 0) <$> immediately "Weft.Socket.isListening" s cListens
 
--- | Wait for a connection: a socket for it, and the peer's address. Several
--- threads may accept on one socket. A thread that is interrupted leaves the
--- connection to the next.
+-- | Wait for a connection. Returns its socket and the peer's address. Several threads may
+-- accept on one socket. If a thread is interrupted, the connection goes to the next one.
 accept :: Socket -> IO (Socket, SockAddr)
 accept s = mask_ $
   withRoom $ \p len -> do
@@ -134,7 +132,7 @@ accept s = mask_ $
     conn <- mkStreamSocket (socketDrains s) fd' `onException` cClose fd'
     pure (conn, addr)
 
--- | Connect, waiting until the connection stands or has failed.
+-- | Connect, and wait until the connection is established or has failed.
 connect :: Socket -> SockAddr -> IO ()
 connect s addr = withAddress addr $ \p n -> do
   begun <- newIORef False
@@ -157,15 +155,15 @@ shutdown s how = void (immediately "Weft.Socket.shutdown" s (`cShutdown` number)
       ShutdownSend -> 1
       ShutdownBoth -> 2
 
--- | Close so that the peer gets all that was sent: end the sending direction, read
--- until the peer ends its own, for at most the given number of milliseconds and 16 MiB, then close. (That is more than the
--- kernel's buffers hold of one connection, so a peer that stops sending when it sees the end is read to its own.)
--- Throws nothing of its own; interrupted, it closes at once.
+-- | Close so that the peer receives all that was sent: shut down the sending direction, read until the peer does the
+-- same, then close. Reading ends after the given number of milliseconds, or after 16 MiB. (The kernel's buffers of one
+-- connection hold less than 16 MiB; so if the peer stops sending when it sees the end of the stream, all of its data
+-- is read.) Throws no 'IOError'. If the thread is interrupted, the socket is closed at once.
 gracefulClose :: Socket -> Int -> IO ()
 gracefulClose s ms = closeGracefully (milliseconds ms) 16777216 s
 
--- | 'gracefulClose' with a bound on the bytes too: a peer that goes on sending is
--- read from until the time is over, or that number of bytes has come, whichever is first.
+-- | 'gracefulClose' with a limit on the bytes too: reading ends after the time, or after that number of bytes, whichever
+-- comes first.
 closeGracefully :: Duration -> Int -> Socket -> IO ()
 closeGracefully patience bytes s = (drain `catch` ignoreIO) `finally` close s
   where
@@ -194,13 +192,13 @@ name loc call s = withRoom $ \p len -> do
   _ <- immediately loc s (\fd -> call fd p len)
   readAddress p len
 
--- | The local port, of an Internet socket.
+-- | The local port of an Internet socket. Throws @EINVAL@ for other sockets.
 socketPort :: Socket -> IO PortNumber
 socketPort s = socketPortSafe s >>= maybe (ioError failed) pure
   where
     failed = socketError "Weft.Socket.socketPort: not an Internet socket" eINVAL
 
--- | The local port, if it has one.
+-- | The local port; 'Nothing' if it is not an Internet socket.
 socketPortSafe :: Socket -> IO (Maybe PortNumber)
 socketPortSafe s = do
   addr <- getSocketName s
@@ -211,10 +209,9 @@ socketPortSafe s = do
 
 -- Descriptors ----------------------------------------------------------------------------
 
--- | Use the descriptor, which is -1 when the socket is closed; the socket is not
--- finalized meanwhile, but another thread may close it. What waits for the
--- descriptor by other means ("Weft.Thread") may do so beside the socket's own
--- operations.
+-- | Use the descriptor, which is -1 if the socket is closed. The socket is not
+-- finalized during the action, but another thread may close it. The action may wait for the
+-- descriptor by other means ("Weft.Thread") while other threads use the socket.
 withFdSocket :: Socket -> (CInt -> IO a) -> IO a
 withFdSocket s act = withDescriptor s $ \ep -> do
   cExpectLingering
@@ -231,14 +228,14 @@ unsafeFdSocket s = withFdSocket s pure
 fdSocket :: Socket -> IO CInt
 fdSocket = unsafeFdSocket
 
--- | A descriptor of the caller's own for the connection; the socket is closed.
+-- | A duplicate of the descriptor, which the caller owns. The socket is closed.
 socketToFd :: Socket -> IO CInt
 socketToFd s = mask_ $ do
   fd <- immediately "Weft.Socket.socketToFd" s cDup
   fd <$ close s
 
--- | Turn a socket into a handle, which closes it. Handles wait by GHC's own
--- manager.
+-- | Turn a socket into a handle. Closing the handle closes the connection. Handles wait by GHC's own
+-- I/O manager.
 socketToHandle :: Socket -> IOMode -> IO Handle
 socketToHandle s mode = mask_ $ do
   shown <- pure (show s)

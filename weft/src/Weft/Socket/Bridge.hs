@@ -1,6 +1,5 @@
 -- |
--- Lending a connection to the @network@ package, for what is not worth doing
--- again.
+-- Using a connection with functions of the @network@ package, for what Weft does not implement itself.
 module Weft.Socket.Bridge
   ( withNetworkSocket,
     getPeerCredential,
@@ -13,15 +12,15 @@ import qualified Network.Socket as N
 import Weft.FFI.Socket
 import Weft.Socket.Types
 
--- | Lend the connection to code that wants a socket of the @network@ package: a
--- duplicate descriptor, closed afterwards. If that code waits, it waits by GHC's
--- own manager, and deadlines do not count.
+-- | Run code that wants a socket of the @network@ package. It gets a duplicate of the
+-- descriptor, which is closed afterwards. If that code waits, it waits by GHC's
+-- own I/O manager, without the socket's deadline.
 withNetworkSocket :: Socket -> (N.Socket -> IO a) -> IO a
 withNetworkSocket s = bracket lent N.close
   where
     lent = mask_ $ do
       fd <- immediately "Weft.Socket.withNetworkSocket" s cDup
-      -- What is done to it concerns the connection.
+      -- Options that are set on the duplicate, such as SO_LINGER, are the connection's.
       cExpectLingering
       N.mkSocket fd `onException` cClose fd
 

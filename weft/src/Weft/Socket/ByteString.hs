@@ -1,8 +1,7 @@
 -- |
 -- Sending and receiving: the names, types and exceptions of
--- "Network.Socket.ByteString". Every operation tries the system call first and
--- waits, without holding a buffer, only when the kernel says so; every operation
--- honours the socket's deadline ('Weft.Socket.withDeadline').
+-- "Network.Socket.ByteString". Every operation tries the system call first. It waits, without holding a
+-- buffer, only if that says @EAGAIN@, and until the socket's deadline ('Weft.Socket.withDeadline').
 --
 -- Any thread may use a socket; one thread in each direction is usual. Two threads
 -- that send on one stream at the same time may interleave.
@@ -60,14 +59,14 @@ import Weft.Socket.Types
 
 -- Sending ----------------------------------------------------------------------------
 
--- | Send what the kernel takes at once of a string, waiting until it takes some;
--- how many bytes it took.
+-- | Send a string, or as much of it as the kernel takes at once; wait until it takes some.
+-- Returns the number of bytes taken.
 send :: Socket -> ByteString -> IO Int
 send s bs = withBytes bs (sendBuf s)
 
--- | Send all of a string. When it is cut off, by a deadline or an asynchronous exception, after the
--- kernel took a part, the peer would take whatever is sent next for the rest: every further send on the
--- socket fails with @EPIPE@, saying so. (Sends that return how much was taken leave that to the caller.)
+-- | Send all of a string. If a deadline or an asynchronous exception cuts it off after the kernel has taken a part, the
+-- peer would mistake whatever is sent next for the rest. So every further send on the socket then fails with @EPIPE@
+-- and a message that says why. (Operations that return the number of bytes taken leave that to the caller.)
 sendAll :: Socket -> ByteString -> IO ()
 sendAll s bs = withBytes bs $ \p n ->
   unless (n == 0) $
@@ -87,8 +86,10 @@ sendRest s p n = do
   unless (sent == n) (sendRest s (p `plusPtr` sent) (n - sent))
 {-# NOINLINE sendRest #-}
 
--- | 'sendAll' from memory. (For those who would inline 'sendBuf': knowing the parts of the socket, they would capture them one
--- by one in each closure. Measured on GHC 9.0.2: 190 bytes more for each call.)
+-- | Send all of a piece of memory. Unlike 'sendAll', it does not make later sends fail if it is cut off.
+--
+-- (Code that inlines 'sendBuf' captures the fields of the socket one by one in each closure. Measured on GHC 9.0.2: 190
+-- bytes more for each call. This function is not inlined.)
 sendAllBuf :: Socket -> Ptr Word8 -> Int -> IO ()
 sendAllBuf s = go
   where
@@ -96,20 +97,19 @@ sendAllBuf s = go
       sent <- sendBuf s p n
       go (p `plusPtr` sent) (n - sent)
 
--- | Send what the kernel takes at once of a string, without waiting: how many bytes, zero if it
--- takes none, or why it failed. Throws nothing, and pays for no waiting: what is left, as a rule
--- nothing, is another operation's.
+-- | Send a string, or as much of it as the kernel takes at once, without waiting. Returns the number of bytes taken,
+-- zero if the send buffer is full, or the error. Throws nothing.
 sendNow :: Socket -> ByteString -> IO (Either IOError Int)
 sendNow s bs = withBytes bs $ \p n ->
   if n == 0 then pure (Right 0) else attempted "Weft.Socket.ByteString.sendNow" s (\fd -> cSend fd p (fromIntegral n) 0)
 
 -- | Send strings one after the other, gathered into as few system calls as
--- possible. Cut off after a part of them, it leaves the socket as 'sendAll' does.
+-- possible. If it is cut off after a part, further sends fail, as with 'sendAll'.
 sendMany :: Socket -> [ByteString] -> IO ()
 sendMany s = sendGathered "Weft.Socket.ByteString.sendMany" s (cutOff s) (\fd iov n -> cSendV fd iov n nullPtr 0)
 
--- | 'sendMany' of what is to be followed by more at once: the kernel may keep it until then, so that the
--- two are one packet (@MSG_MORE@, send(2); as 'sendMany' where a system has no such flag).
+-- | 'sendMany' for data that more data follows at once: the kernel may hold it back, so that both
+-- go into one packet (@MSG_MORE@, send(2)). On systems without that flag it is 'sendMany'.
 sendManyMore :: Socket -> [ByteString] -> IO ()
 sendManyMore s = sendGathered "Weft.Socket.ByteString.sendManyMore" s (cutOff s) cSendVMore
 
@@ -118,7 +118,7 @@ sendManyNow :: Socket -> [ByteString] -> IO (Either IOError Int)
 sendManyNow s chunks = withPieces chunks $ \iov count ->
   attempted "Weft.Socket.ByteString.sendManyNow" s (\fd -> cSendV fd iov count nullPtr 0)
 
--- | Send a datagram; how many bytes it had.
+-- | Send a datagram. Returns the number of bytes taken.
 sendTo :: Socket -> ByteString -> SockAddr -> IO Int
 sendTo s bs addr = withBytes bs (\p n -> sendBufTo s p n addr)
 
@@ -133,12 +133,12 @@ sendManyTo :: Socket -> [ByteString] -> SockAddr -> IO ()
 sendManyTo s chunks addr = withAddress addr $ \p n ->
   sendGathered "Weft.Socket.ByteString.sendManyTo" s (pure ()) (\fd iov count -> cSendV fd iov count p n) chunks
 
--- | Send from memory; how many bytes the kernel took.
+-- | 'send' from memory. Returns the number of bytes taken.
 sendBuf :: Socket -> Ptr Word8 -> Int -> IO Int
 sendBuf s p n = operate "Weft.Socket.sendBuf" s Writing (sendAttempt p n)
 {-# INLINE sendBuf #-}
 
--- | Send from memory to an address.
+-- | 'sendTo' from memory. Returns the number of bytes taken.
 sendBufTo :: Socket -> Ptr a -> Int -> SockAddr -> IO Int
 sendBufTo s p n addr = withAddress addr $ \ap alen ->
   operate "Weft.Socket.sendBufTo" s Writing $ \fd -> do
@@ -147,9 +147,9 @@ sendBufTo s p n addr = withAddress addr $ \ap alen ->
 
 -- Receiving --------------------------------------------------------------------------
 
--- | Receive the bytes that are there, at most the number given, waiting until there are some. Empty at
--- the end of the stream. Throws @EINVAL@ for a number that is not positive. Up to 64 KiB what
--- came is copied to a string of its size; for more it is 'recvLarge'.
+-- | Receive what has arrived, at most the given number of bytes; wait until there is some. Empty at
+-- the end of the stream. Throws @EINVAL@ if the number is not positive. The bytes are copied into a string of
+-- their size; for a number above 64 KiB it is 'recvLarge'.
 recv :: Socket -> Int -> IO ByteString
 recv s n
   | n <= 0 = invalid "Weft.Socket.ByteString.recv"
@@ -160,8 +160,9 @@ recv s n
       pure (received s n got bs)
   | otherwise = recvLarge s n
 
--- | 'recv' without a copy, for those who know that about so many bytes come: into memory for the whole number, which is taken
--- when there is something to receive. What is used by less than half is copied to a string of its size.
+-- | 'recv' without a copy, for callers that expect about that number of bytes. Memory for the whole number is allocated
+-- for each system call, and kept if at least half of it is used; otherwise the bytes are copied into a string of
+-- their size.
 recvLarge :: Socket -> Int -> IO ByteString
 recvLarge s n
   | n <= 0 = invalid "Weft.Socket.ByteString.recvLarge"
@@ -170,14 +171,14 @@ recvLarge s n
     r <- unsafeWithForeignPtr fp (\p -> cRecv fd p (fromIntegral n) 0)
     answer r (\got -> pure $! received s n got $! trimmed fp n got)
 
--- | So many bytes of memory of a size.
+-- | The string of the first bytes of a piece of memory, given its size and how many of them are used.
 trimmed :: ForeignPtr Word8 -> Int -> Int -> ByteString
 trimmed fp n got = if got < n `div` 2 then B.copy whole else whole
   where
     whole = B.fromForeignPtr fp 0 got
 
--- | Room for more than a scratch buffer holds; the action gives, behind another result, how many bytes
--- of it are used. What is used by less than half is copied to a string of its size.
+-- | Receive into fresh memory of a size. The action returns a result and the number of bytes used. If that is less
+-- than half, they are copied into a string of their size.
 withLarge :: Int -> (Ptr Word8 -> IO (a, Int)) -> IO (ByteString, a)
 withLarge n act = do
   fp <- B.mallocByteString n
@@ -185,7 +186,7 @@ withLarge n act = do
   bs <- pure $! trimmed fp n got
   pure (bs, a)
 
--- | A string of its own for so many bytes.
+-- | Copy bytes into a new string.
 copyOut :: Ptr Word8 -> Int -> IO ByteString
 copyOut _ 0 = pure B.empty
 copyOut from n = do
@@ -194,17 +195,17 @@ copyOut from n = do
   pure (B.fromForeignPtr fp 0 n)
 {-# INLINE copyOut #-}
 
--- | A stream that gave less than there was room for has no more, except that its
--- end can be read again and again.
+-- | A TCP stream that returned fewer bytes than there was room for has no more for now. Its end is an exception: it can
+-- be read any number of times.
 received :: Socket -> Int -> Int -> a -> Attempt a
 received s room got a
   | got < room && got > 0 && socketDrains s = Drained a
   | otherwise = Done a
 {-# INLINE received #-}
 
--- | Receive a datagram, cut off at the number of bytes given, and the sender's address: on a connected stream the peer; where
--- the sender has no name, or one of a family that @network@ has no form for, @SockAddrUnix ""@. Otherwise as
--- 'recv'.
+-- | Receive a datagram, truncated to the given number of bytes, and the sender's address. On a connected stream that is
+-- the peer's. It is @SockAddrUnix ""@ if the sender has no name, or if @network@ cannot represent the family.
+-- Otherwise as 'recv'.
 recvFrom :: Socket -> Int -> IO (ByteString, SockAddr)
 recvFrom s n
   | n <= 0 = invalid "Weft.Socket.ByteString.recvFrom"
@@ -218,8 +219,8 @@ recvFrom s n
         pure (Done (bs, addr))
   | otherwise = withLarge n (fmap (\(got, addr) -> (addr, got)) . \p -> recvBufFrom s p n)
 
--- | Receive into memory, waiting until there is something; how many bytes, zero at
--- the end of the stream. Throws for a number that is not positive.
+-- | 'recv' into memory. Returns the number of bytes, zero at the end of the stream. Throws @EINVAL@ if the number is not
+-- positive.
 recvBuf :: Socket -> Ptr Word8 -> Int -> IO Int
 recvBuf s p n
   | n <= 0 = invalid "Weft.Socket.recvBuf"
@@ -227,7 +228,7 @@ recvBuf s p n
     r <- cRecv fd p (fromIntegral n) 0
     answer r (\got -> pure (received s n got got))
 
--- | Receive a datagram into memory.
+-- | 'recvFrom' into memory. Returns the number of bytes and the sender's address.
 recvBufFrom :: Socket -> Ptr a -> Int -> IO (Int, SockAddr)
 recvBufFrom s p n
   | n <= 0 = invalid "Weft.Socket.recvBufFrom"

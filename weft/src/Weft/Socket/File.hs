@@ -1,5 +1,5 @@
 -- |
--- Files to sockets without passing through the program's memory.
+-- Sending files on sockets without copying them into the program's memory.
 module Weft.Socket.File
   ( sendFile,
     sendFileRange,
@@ -21,8 +21,8 @@ import Weft.FFI.Errno
 import Weft.FFI.Socket
 import Weft.Socket.Types
 
--- | Send a whole file, as long as it is when it is opened, which happens on the
--- pool of "Weft.Blocking". Throws as opening does, and as 'sendFileRange'.
+-- | Send a whole file, of the size that it has when it is opened. It is opened on a thread of "Weft.Blocking". Throws
+-- the errors of open(2), and those of 'sendFileRange'.
 sendFile :: Socket -> FilePath -> IO ()
 sendFile s path = bracket open (\(Fd fd, _) -> cClose fd) (\(fd, size) -> sendFileRange s fd 0 size)
   where
@@ -34,16 +34,15 @@ sendFile s path = bracket open (\(Fd fd, _) -> cClose fd) (\(fd, size) -> sendFi
     loc = "Weft.Socket.sendFile"
 
 -- | Send a range of an open file, given by offset and length in bytes. The file's own
--- position is neither used nor changed. Throws an end-of-file error when the file
--- ends before the range does; the peer has then got a part. Cut off after a part, by a deadline or an
--- asynchronous exception, it leaves the socket as 'Weft.Socket.ByteString.sendAll' does. While the kernel waits
--- for the disk other threads of the capability run; what is in the page cache is sent
--- without letting them.
+-- position is neither used nor changed. Throws an end-of-file error if the file
+-- ends before the range does; the peer has received a part then. If a deadline or an asynchronous exception cuts it off
+-- after a part, further sends fail, as with 'Weft.Socket.ByteString.sendAll'. Data in the page cache is sent by an
+-- @unsafe@ call; if the kernel has to read the disk, it is a @safe@ one, and other threads of the capability run.
 sendFileRange :: Socket -> Fd -> Int64 -> Int64 -> IO ()
 sendFileRange = sendFileRangeWith (const (pure ()))
 
 -- | 'sendFileRange' with progress: the action is given the number of bytes each time the kernel has
--- taken some: as many as the socket had room for, two MiB at most.
+-- taken some, as many as the socket had room for.
 sendFileRangeWith :: (Int -> IO ()) -> Socket -> Fd -> Int64 -> Int64 -> IO ()
 sendFileRangeWith sent s (Fd fd) offset count
   | offset < 0 || count < 0 = ioError (socketError loc eINVAL)
@@ -64,8 +63,8 @@ sendFileRangeWith sent s (Fd fd) offset count
       when (n == 0) (ioError (mkIOError EOF loc Nothing Nothing))
       fromIntegral n <$ sent n
     loc = "Weft.Socket.sendFileRange"
-    -- It may have to come from the disk: a call that lets others run, and costs the more.
+    -- @ENOSYS@: not in the page cache. The second call is @safe@, which costs more.
     absent r = Errno (negate (fromIntegral r)) == eNOSYS
     roomless = bit 62
-    -- So that a deadline is looked at now and then.
+    -- A bound for one call, so that the deadline is checked between calls.
     chunk = 1048576

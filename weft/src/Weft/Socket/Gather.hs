@@ -18,12 +18,12 @@ import Weft.FFI.Socket
 import Weft.Socket.Message (withPieces)
 import Weft.Socket.Types
 
--- | The kernel takes so many pieces in one call (@IOV_MAX@ on Linux).
+-- | The largest number of pieces in one call (@IOV_MAX@ on Linux).
 maxPieces :: Int
 maxPieces = 1024
 
--- | Send strings one after the other by a call like sendmsg(2). The first argument names the operation, for
--- exceptions; the action runs when it is cut off after a part of them ('cutOff', for connections).
+-- | Send strings one after the other by a call like sendmsg(2). The first argument names the operation in
+-- exceptions. The action runs if the operation is cut off after a part ('cutOff', for connections).
 sendGathered :: String -> Socket -> IO () -> (CInt -> Ptr IoVec -> CInt -> IO CSsize) -> [ByteString] -> IO ()
 sendGathered loc s onCut call chunks = mask_ $ do
   -- Masked from the first part on; it is interruptible where it waits.
@@ -39,7 +39,7 @@ sendGathered loc s onCut call chunks = mask_ $ do
       pure (dropBytes sent batch <> more)
 {-# INLINE sendGathered #-}
 
--- | Send what the kernel takes at once of the first strings; how many bytes.
+-- | Send the first strings, or as much of them as the kernel takes at once. Returns the number of bytes taken.
 sendSome :: String -> Socket -> [ByteString] -> IO Int
 sendSome loc s chunks = sendBatch loc s (\fd iov n -> cSendV fd iov n nullPtr 0) (take maxPieces chunks)
 

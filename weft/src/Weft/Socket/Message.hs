@@ -3,8 +3,7 @@
 -- Unix sockets: the names, types and exceptions of "Network.Socket", with the
 -- deadlines of this library's sockets.
 --
--- A message that comes in several pieces of memory, or with control data, is one
--- system call, as a plain one is.
+-- A message in several pieces of memory, or with control data, takes one system call.
 module Weft.Socket.Message
   ( -- * Messages
     sendMsg,
@@ -19,7 +18,6 @@ module Weft.Socket.Message
     -- * Memory, for other operations
     withBytes,
     withPieces,
-    withMemory,
   )
 where
 
@@ -51,13 +49,13 @@ import Weft.Socket.Types
 
 -- Messages -----------------------------------------------------------------------------
 
--- | Send strings as one message, with control data: to an address, or to where the
--- socket is connected. How many bytes were taken.
+-- | Send strings as one message with control data to an address, or to the peer of a connected socket. Returns the
+-- number of bytes taken.
 sendMsg :: Socket -> SockAddr -> [ByteString] -> [Cmsg] -> MsgFlag -> IO Int
 sendMsg s addr chunks cmsgs flags = withPieces chunks $ \iov n ->
   withAddress addr $ \ap alen -> sendPieces "Weft.Socket.sendMsg" s ap alen iov n cmsgs flags
 
--- | Send pieces of memory as one message, with control data.
+-- | 'sendMsg' from pieces of memory.
 sendBufMsg :: Socket -> SockAddr -> [(Ptr Word8, Int)] -> [Cmsg] -> MsgFlag -> IO Int
 sendBufMsg s addr bufs cmsgs flags = withMemory bufs $ \iov n ->
   withAddress addr $ \ap alen -> sendPieces "Weft.Socket.sendBufMsg" s ap alen iov n cmsgs flags
@@ -68,9 +66,9 @@ sendPieces loc s ap alen iov n cmsgs flags = withControl cmsgs $ \control clen -
     r <- cSendMsg fd iov n ap alen control clen (flagBits flags)
     answer r (pure . Done)
 
--- | Receive one message: room for data, room for control data, flags. Who sent it,
--- what it says, the control data, and flags that tell whether there was not enough
--- room. Descriptors that come with it are the caller's to close.
+-- | Receive one message. The arguments are the room for data and for control data, in bytes, and flags. Returns the
+-- sender, the data, the control data, and flags that say whether something was truncated. The caller has to close
+-- descriptors in the control data.
 recvMsg :: Socket -> Int -> Int -> MsgFlag -> IO (SockAddr, ByteString, [Cmsg], MsgFlag)
 recvMsg s room control flags
   | room < 0 = ioError (socketError "Weft.Socket.recvMsg" eINVAL)
@@ -80,7 +78,7 @@ recvMsg s room control flags
       pure (0, got, (addr, cmsgs, flags'))
     pure (addr, bs, cmsgs, flags')
 
--- | Receive one message into pieces of memory.
+-- | 'recvMsg' into pieces of memory. Returns the number of bytes in place of the data.
 recvBufMsg :: Socket -> [(Ptr Word8, Int)] -> Int -> MsgFlag -> IO (SockAddr, Int, [Cmsg], MsgFlag)
 recvBufMsg = receive "Weft.Socket.recvBufMsg"
 
@@ -98,7 +96,7 @@ receive loc s bufs room flags
           came <- peek flagsp
           pure (Done (addr, got, cmsgs, fromIntegral came))
 
--- | Flags as the kernel has them. (@network@ keeps the way back to itself.)
+-- | The bits of the flags. (@network@ does not export the conversion.)
 flagBits :: MsgFlag -> CInt
 flagBits flags = sum [b | b <- map bit [0 .. 30], fromIntegral b <> flags == flags]
 
@@ -139,20 +137,20 @@ readControl start size = alloca $ \level -> alloca $ \kind -> alloca $ \len -> a
 
 -- Descriptors ----------------------------------------------------------------------------
 
--- | Control data that passes descriptors. (@network@ has changed its own name for it.)
+-- | @SCM_RIGHTS@. (Versions of @network@ have different names for it.)
 rights :: CmsgId
 rights = CmsgId cRightsLevel cRightsType
 
--- | Pass a descriptor over a Unix socket, with one byte. The receiver gets a
--- descriptor of its own for the same open file.
+-- | Pass a descriptor over a Unix socket, with one byte of data. The receiver gets a new descriptor of the same open file
+-- (unix(7), @SCM_RIGHTS@).
 sendFd :: Socket -> CInt -> IO ()
 sendFd s fd = do
   bytes <- B.create (sizeOf fd) (\p -> poke (castPtr p) fd)
   withPieces [B.singleton 0] $ \iov n ->
     void (sendPieces "Weft.Socket.sendFd" s nullPtr 0 iov n [Cmsg rights bytes] mempty)
 
--- | Take a descriptor that was passed, which is not inherited by programs that are
--- started. Throws @EINVAL@ when the next byte came without one.
+-- | Receive a descriptor that was passed by 'sendFd'. It is close-on-exec. Throws @EINVAL@ if the next byte came without
+-- a descriptor.
 recvFd :: Socket -> IO CInt
 recvFd s = do
   (_, _, cmsgs, _) <- recvMsg s 1 (fromIntegral (cControlSpace (fromIntegral size))) mempty
@@ -164,7 +162,7 @@ recvFd s = do
 
 -- Memory -------------------------------------------------------------------------------
 
--- | The memory of a string, and its length. The action must come to an end.
+-- | The memory of a string, and its length. The action must not diverge.
 withBytes :: ByteString -> (Ptr Word8 -> Int -> IO a) -> IO a
 withBytes bs act = unsafeWithForeignPtr fp (\p -> act (p `plusPtr` off) n)
   where

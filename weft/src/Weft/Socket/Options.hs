@@ -21,8 +21,7 @@ import Network.Socket (SocketOption (..), SocketType (..), StructLinger (..))
 import Weft.FFI.Socket
 import Weft.Socket.Types
 
--- | Set an option with a number as its value. @Linger@ takes seconds, or zero for
--- none.
+-- | Set an option whose value is a number. For @Linger@ it is seconds; zero turns it off.
 setSocketOption :: Socket -> SocketOption -> Int -> IO ()
 setSocketOption s Linger v = setSockOpt s Linger (StructLinger (if v > 0 then 1 else 0) (fromIntegral v))
 setSocketOption s opt v = setSockOpt s opt (fromIntegral v :: CInt)
@@ -34,13 +33,13 @@ getSocketOption s Linger = do
   pure (if sl_onoff l == 0 then 0 else fromIntegral (sl_linger l))
 getSocketOption s opt = fromIntegral <$> (getSockOpt s opt :: IO CInt)
 
--- | Set an option with a value of any shape.
+-- | Set an option whose value is a C structure.
 setSockOpt :: (Storable a) => Socket -> SocketOption -> a -> IO ()
 setSockOpt s (SockOpt level name) v = with v $ \p ->
   void . immediately "Weft.Socket.setSockOpt" s $ \fd ->
     cSetSockOpt fd level name (castPtr p) (fromIntegral (sizeOf v))
 
--- | Read an option with a value of any shape.
+-- | Read an option whose value is a C structure.
 getSockOpt :: forall a. (Storable a) => Socket -> SocketOption -> IO a
 getSockOpt s (SockOpt level name) = alloca $ \p -> alloca $ \len -> do
   poke len (fromIntegral (sizeOf (unread p)))

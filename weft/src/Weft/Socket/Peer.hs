@@ -1,5 +1,5 @@
 -- |
--- What has become of the peer of a connection, without reading from it.
+-- The state of a connection's peer, found out without reading from it.
 module Weft.Socket.Peer
   ( PeerState (..),
     peerState,
@@ -24,8 +24,8 @@ import Weft.Runtime.Managers
 import Weft.Socket.Types
 import Weft.Sys (attempt)
 
--- | The state of a peer, as far as the kernel knows. TCP cannot tell a peer that has closed its socket from
--- one that has only finished sending until something is sent to it.
+-- | The state of a peer, as far as the kernel knows. A TCP peer that has closed its socket looks like one that has
+-- only finished sending, until something is sent to it.
 data PeerState
   = -- | It may still send.
     PeerOpen
@@ -35,7 +35,7 @@ data PeerState
     PeerGone
   deriving (Eq, Ord, Show)
 
--- | The state now. One system call.
+-- | The present state. One system call; does not wait.
 peerState :: Socket -> IO PeerState
 peerState s = allocaBytes pollFdSize $ \p -> do
   _ <- immediately "Weft.Socket.peerState" s $ \fd -> do
@@ -47,9 +47,8 @@ peerState s = allocaBytes pollFdSize $ \p -> do
       then PeerGone
       else if bits .&. pollRdHup /= 0 then PeerFinished else PeerOpen
 
--- | Block until the peer will send nothing more, whether or not what it sent has
--- been read. A server can run this beside a long computation and give it up when
--- nobody waits for the answer. Throws @EBADF@ when the socket is closed.
+-- | Block until the peer has finished sending, whether or not its data has been read. A server can run this beside a
+-- long computation, and cancel the computation when its client has gone. Throws @EBADF@ when the socket is closed.
 awaitPeerFinished :: Socket -> IO ()
 awaitPeerFinished = awaitEvents "Weft.Socket.awaitPeerFinished" evtPeerClosed
 
@@ -62,8 +61,8 @@ awaitEvents :: String -> Events -> Socket -> IO ()
 awaitEvents loc evs s = withDescriptor s wait
   where
     closed = ioError (socketError loc eBADF)
-    -- Registered while the socket cannot be closed: its number may not pass to
-    -- another owner in between.
+    -- Registered while the socket cannot be closed, so that the kernel cannot give its number to another
+    -- file before.
     wait ep = mask_ $ do
       m <- currentManager
       box <- newEmptyMVar

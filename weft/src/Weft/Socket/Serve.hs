@@ -1,12 +1,12 @@
 {-# LANGUAGE RankNTypes #-}
 
 -- |
--- Servers: one acceptor on each capability, which keeps the connections it
--- accepts, with their threads, events and timers, on its own capability.
+-- Servers: one acceptor thread on each capability. The connections that it accepts stay on its
+-- capability, with their threads, events and timers.
 --
--- Each acceptor has a listening socket of its own (@SO_REUSEPORT@), among which the
--- kernel spreads new connections. Where that cannot be (Unix sockets, sockets that
--- were inherited) one acceptor hands connections to the capabilities in turn.
+-- Each acceptor has a listening socket of its own (@SO_REUSEPORT@), and the kernel spreads new
+-- connections among these. With a single listening socket (Unix sockets, inherited sockets) one
+-- acceptor gives connections to the capabilities in turn.
 module Weft.Socket.Serve
   ( -- * Servers
     serve,
@@ -80,26 +80,26 @@ data ServerSettings = ServerSettings
     serverHost :: Maybe HostName,
     -- | Port or service name; @"0"@ lets the system choose one.
     serverPort :: ServiceName,
-    -- | How many connections may wait to be accepted, for each acceptor.
+    -- | How many connections may wait to be accepted, for each acceptor (listen(2)).
     serverBacklog :: Int,
     -- | How many acceptors; 'Nothing' is one for each capability.
     serverAcceptors :: Maybe Int,
     -- | Send small messages at once (@TCP_NODELAY@).
     serverNoDelay :: Bool,
-    -- | Bytes of a connection that the kernel holds unsent before it takes no more, on Linux (@TCP_NOTSENT_LOWAT@, see
-    -- tcp(7)). 'Nothing' leaves that to the kernel: then a thread that waits to send goes on after a third of the
-    -- send buffer has gone out, which may be megabytes, so a deadline of it says little of the speed of its peer.
+    -- | How many unsent bytes of a connection the kernel holds before a sender has to wait, on Linux
+    -- (@TCP_NOTSENT_LOWAT@, tcp(7)). With 'Nothing' a thread that waits to send goes on when a third of the send buffer
+    -- has been sent, which may be megabytes. Then a deadline on sending says little about the speed of the peer.
     serverUnsentLimit :: Maybe Int,
     -- | Called once, when clients can connect and before the first of them is
     -- served, with the address. What it throws ends the server.
     serverOnListen :: SockAddr -> IO (),
-    -- | Called with what a handler threw, or with what kept an acceptor from
-    -- accepting. What it throws itself goes to 'reportException'.
+    -- | Called with an exception of a handler and its peer, or with 'Nothing' and the error of an
+    -- acceptor. If it throws itself, that exception goes to 'reportException'.
     serverOnException :: Maybe SockAddr -> SomeException -> IO ()
   }
 
--- | Every address, a port that the system chooses, an acceptor for each
--- capability, no delay, no limit on unsent bytes; exceptions go to 'reportException'.
+-- | All addresses, a port that the system chooses, a backlog of 4,096, an acceptor for each
+-- capability, @TCP_NODELAY@, no limit on unsent bytes; exceptions go to 'reportException'.
 defaultServerSettings :: ServerSettings
 defaultServerSettings =
   ServerSettings
@@ -113,8 +113,8 @@ defaultServerSettings =
       serverOnException = reportException
     }
 
--- | Print an exception to the standard error, unless it only says that a client
--- went away or the thread was told to end.
+-- | Print an exception to the standard error. Not printed are @EPIPE@ and @ECONNRESET@ (the client
+-- has gone), 'ThreadKilled' and 'UserInterrupt'.
 reportException :: Maybe SockAddr -> SomeException -> IO ()
 reportException peer e
   | Just io <- fromException e, fmap Errno (ioe_errno io) `elem` map Just [ePIPE, eCONNRESET] = pure ()
@@ -130,67 +130,66 @@ data Server = Server
     serverTables :: [Connections]
   }
 
--- | A thread that accepts, and what is full when it has ended.
+-- | A thread that accepts, and an MVar that is full when it has ended.
 data Acceptor = Acceptor !ThreadId !(MVar ())
 
--- | The connections that one acceptor has started: changed by it and by their
--- threads.
+-- | The connections of one acceptor. Written by it and by the connections' threads.
 data Connections = Connections
-  { -- | The number of the next. Written by the acceptor.
+  { -- | The number of the next connection. Written by the acceptor.
     connectionNext :: !(IORef Int),
     connectionThreads :: !(MVar (IntMap.IntMap ThreadId)),
-    -- | How many there are. Written by who holds the threads.
+    -- | How many there are. Written while 'connectionThreads' is held.
     connectionCount :: !(TVar Int)
   }
 
--- | Serve until the calling thread is interrupted, or nothing can be accepted any
--- more; connections are then dropped. Each connection has a thread of its own that
--- runs the handler; its socket is closed when the handler ends. Throws when it
+-- | Serve until the calling thread is interrupted, or until no acceptor is left; the connections
+-- are dropped then. Each connection has a thread of its own that
+-- runs the handler; its socket is closed when the handler ends. Throws an 'IOError' if it
 -- cannot listen.
 serve :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> IO ()
 serve settings handler = withServer settings handler waitServer
 
 -- | Run a server beside an action. When the action ends, the server stops
--- listening and drops the connections that are left: see 'drainServer' for ending
--- them well.
+-- listening and kills the threads of the connections that are left. To let them finish, call
+-- 'drainServer' first.
 withServer :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> (Server -> IO a) -> IO a
 withServer settings handler = bracket (listenAndStart settings handler) stopServer
 
--- | 'withServer' on sockets that listen already, which the server closes; the
--- settings' address and backlog do not count. With one socket the connections go
--- to the capabilities in turn; with several, those of the nth stay on the nth.
+-- | 'withServer' on sockets that are listening already. The server closes them. It ignores the
+-- settings' address, port and backlog. With one socket the connections go
+-- to the capabilities in turn; with several, those of the nth socket stay on the nth capability.
 withServerOn :: ServerSettings -> [Socket] -> (Socket -> SockAddr -> IO ()) -> (Server -> IO a) -> IO a
 withServerOn settings listeners handler = bracket (startServer settings handler listeners) stopServer
 
--- | How many connections are being served.
+-- | The number of connections that are being served.
 serverConnections :: Server -> IO Int
 serverConnections server = sum <$> mapM (readTVarIO . connectionCount) (serverTables server)
 
--- | Block until the server accepts no more: because it was stopped or drained, or
--- its sockets were closed or failed.
+-- | Block until the server accepts no more: it was stopped or drained, or its listening sockets were
+-- closed or failed.
 waitServer :: Server -> IO ()
 waitServer server = mapM_ (\(Acceptor _ ended) -> readMVar ended) (serverAcceptorThreads server)
 
--- | Stop listening and let the connections end, for at most so long ('maxBound' is
--- no limit; what is not positive does not wait). 'True': none is left.
+-- | Stop listening and wait until all connections have ended, for at most that long. 'maxBound' means no
+-- limit; zero or less does not wait. 'True' if none is left.
 drainServer :: Server -> Duration -> IO Bool
 drainServer server patience = do
   stopListening server
   _ <- within patience (mapM_ (waitBelow 1) (serverTables server))
   (== 0) <$> serverConnections server
 
--- | Block until there are fewer connections.
+-- | Block until there are fewer connections than that.
 waitBelow :: Int -> Connections -> IO ()
 waitBelow n table = atomically $ readTVar (connectionCount table) >>= check . (< n)
 
--- | When it returns no acceptor runs. Not to be interrupted half-way: an acceptor can
--- always be, so this does not take long.
+-- | Stop the acceptors and close their sockets. It cannot be interrupted; it does not take long, as an acceptor
+-- can always be interrupted.
 stopListening :: Server -> IO ()
 stopListening server = uninterruptibleMask_ $ do
   forM_ (serverAcceptorThreads server) $ \(Acceptor t ended) -> killThread t >> readMVar ended
   mapM_ close (serverListeners server)
 
--- | Interrupted, it leaves the rest of the connections to another thread.
+-- | Stop listening and kill the connections' threads. If it is interrupted, another thread kills the rest.
 stopServer :: Server -> IO ()
 stopServer server = do
   stopListening server
@@ -208,7 +207,7 @@ listenAndStart settings handler = do
   listeners <- openListeners settings address (maybe caps (max 1) (serverAcceptors settings))
   startServer settings handler listeners
 
--- | Owns the listening sockets from here on.
+-- | Start acceptors on listening sockets. Takes over the sockets: they are closed if it fails.
 startServer :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> [Socket] -> IO Server
 startServer settings handler listeners = (`onException` mapM_ close listeners) $ do
   caps <- getNumCapabilities
@@ -225,7 +224,7 @@ startServer settings handler listeners = (`onException` mapM_ close listeners) $
     startAcceptor settings handler (placement caps (length listeners) i) i l table
   pure (Server bound threads listeners tables)
   where
-    -- Accepted sockets have it from the one that listens.
+    -- Accepted sockets inherit the option from the listening one.
     unsentLimit l n = do
       address <- getSocketName l
       case address of
@@ -236,7 +235,7 @@ startServer settings handler listeners = (`onException` mapM_ close listeners) $
       | acceptors > 1 = i
       | otherwise = n `mod` caps
 
--- | The first address for the settings.
+-- | The address to listen on.
 resolve :: ServerSettings -> IO AddrInfo
 resolve settings = do
   found <- blocking (getAddrInfo (Just hints) (serverHost settings) (Just (serverPort settings)))
@@ -253,8 +252,8 @@ openListeners :: ServerSettings -> AddrInfo -> Int -> IO [Socket]
 openListeners settings ai count
   | count == 1 || addrFamily ai == AF_UNIX = pure <$> open False (addrAddress ai)
   | otherwise = do
-    -- A first socket without SO_REUSEPORT finds out whether somebody else listens
-    -- on the port, with whom it would otherwise be shared.
+    -- A first socket, without SO_REUSEPORT, fails if another process listens on the port. Sockets
+    -- with the option would share the port with it.
     address <- bracket (bound False (addrAddress ai)) close getSocketName
     collect count address []
   where
@@ -292,7 +291,7 @@ startAcceptor settings handler place i listener table = do
   where
     ignore :: SomeException -> IO ()
     ignore _ = pure ()
-    -- Closed, so that the kernel sends clients to other listeners or refuses them.
+    -- Closed, so that the kernel gives new connections to other listeners, or refuses them.
     finish ended = uninterruptibleMask_ (close listener >> putMVar ended ())
     acceptLoop = do
       r <- mask_ (try (accept listener >>= startConnection settings handler place table))
@@ -306,14 +305,13 @@ startAcceptor settings handler place i listener table = do
             acceptLoop
           | otherwise -> report settings Nothing (toException e)
     errno e = Errno <$> ioe_errno e
-    -- They concern the one connection that was to be accepted: accept(2), \"Error
+    -- Errors of the one connection that was to be accepted: accept(2), \"Error
     -- handling\".
     passing =
       [eCONNABORTED, ePROTO, ePERM, eNETDOWN, eNOPROTOOPT, eHOSTDOWN, eNONET, eHOSTUNREACH, eOPNOTSUPP, eNETUNREACH]
     exhausted = [eMFILE, eNFILE, eNOBUFS, eNOMEM]
-    -- Out of descriptors: others are waiting in the backlog, so the listener stays
-    -- readable and asking again at once would spin. One of ours that ends gives one
-    -- back; otherwise look again after a while.
+    -- Out of descriptors. Connections wait in the backlog, so the listener stays readable,
+    -- and accepting again at once would spin. Wait until a connection of ours ends, or for a while.
     recover = do
       now <- readTVarIO (connectionCount table)
       void (within (milliseconds 100) (waitBelow now table))
@@ -329,7 +327,7 @@ startConnection ::
 startConnection settings handler place table (sock, peer) = do
   n <- readIORef (connectionNext table)
   writeIORef (connectionNext table) (n + 1)
-  -- The table is held meanwhile, so that a thread that ends at once finds itself there.
+  -- The table is held meanwhile: a thread that ends at once has to find its entry in it.
   (`onException` close sock) . modifyMVar_ (connectionThreads table) $ \threads -> do
     t <- forkOnWithUnmask (place n) (connection n)
     labelThread t "weft connection"
@@ -338,14 +336,14 @@ startConnection settings handler place table (sock, peer) = do
   where
     connection :: Int -> (forall a. IO a -> IO a) -> IO ()
     connection n unmask = do
-      -- One handler below the user's: with two, the stack of a thread that waits to receive is a few bytes larger than a thread's
-      -- first one is, of 1 KiB, and the next has 32.
+      -- A single exception handler below the user's. With two, the stack of a thread that waits to receive is a few bytes
+      -- larger than GHC's first stack chunk of 1 KiB, and the next chunk has 32 KiB.
       result <- try (unmask (when (serverNoDelay settings) noDelay >> handler sock peer))
       either (report settings (Just peer)) pure result `finally` ended n
-    -- Whatever the handlers throw; the table is never held for long.
+    -- Runs whatever the handler throws. Uninterruptible; the table is never held for long.
     ended n = uninterruptibleMask_ $ do
       close sock
-      -- Forced, or the table would hold on to all threads that it ever had.
+      -- Forced, or the table would keep all of its earlier threads alive.
       modifyMVar_ (connectionThreads table) $ \threads -> do
         count (subtract 1)
         pure $! IntMap.delete n threads
@@ -354,8 +352,7 @@ startConnection settings handler place table (sock, peer) = do
       SockAddrUnix _ -> pure ()
       _ -> setSocketOption sock NoDelay 1
 
--- | Tell the user's function of an exception. Nothing that it throws, but what was
--- thrown at the calling thread meanwhile.
+-- | Call the user's function with an exception. Rethrows asynchronous exceptions only.
 report :: ServerSettings -> Maybe SockAddr -> SomeException -> IO ()
 report settings peer e = serverOnException settings peer e `catch` failed
   where

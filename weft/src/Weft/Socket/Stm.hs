@@ -17,8 +17,8 @@ import Weft.Socket.Types
 import Weft.Sys (attempt)
 import Weft.Thread.Wait (threadWaitReadSTM, threadWaitWriteSTM)
 
--- | Register for reading now, wait later: the transaction retries until the socket can be read, and throws @EBADF@ when
--- it is closed. A wait that is garbage gives itself up.
+-- | Register for reading now and wait later: the transaction retries until the socket can be read, and throws @EBADF@ if
+-- it is closed. The registration is cancelled when the transaction is garbage collected.
 waitReadSocketSTM :: Socket -> IO (STM ())
 waitReadSocketSTM = fmap fst . waitAndCancelReadSocketSTM
 
@@ -34,8 +34,8 @@ waitWriteSocketSTM = fmap fst . waitAndCancelWriteSocketSTM
 waitAndCancelWriteSocketSTM :: Socket -> IO (STM (), IO ())
 waitAndCancelWriteSocketSTM = waiting "Weft.Socket.waitWriteSocketSTM" threadWaitWriteSTM
 
--- | Registered while the socket cannot be closed: its number may not pass to another
--- owner in between.
+-- | Register while the socket cannot be closed, so that the kernel cannot give its number to another
+-- file before.
 waiting :: String -> (Fd -> IO (STM (), IO ())) -> Socket -> IO (STM (), IO ())
 waiting loc register s = withDescriptor s $ \ep -> mask_ $ do
   outcome <- useDescriptor ep (attempt (register (descriptorFd ep)))

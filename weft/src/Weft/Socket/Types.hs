@@ -2,8 +2,7 @@
 {-# LANGUAGE UnboxedTuples #-}
 
 -- |
--- The socket of "Weft.Socket", and the one way in which its operations run, end
--- and fail.
+-- The socket of "Weft.Socket", and how its operations run, end and fail.
 module Weft.Socket.Types
   ( Socket (..),
     mkSocket,
@@ -54,21 +53,20 @@ import Weft.FFI.Socket
 import Weft.Runtime.Managers
 import Weft.Sys (now)
 
--- | A socket. Used from any number of threads; closed by 'close', or when it is
--- garbage. A value also carries a deadline for the operations that it is given
--- to: see 'withDeadline'.
+-- | A socket. Any number of threads may use it. It is closed by 'close', or when it is
+-- garbage collected. A value also carries a deadline for the operations on it
+-- ('withDeadline').
 data Socket = Socket
   { socketDescriptor :: !Descriptor,
-    -- | Does a read that returns less than there was room for leave nothing
-    -- behind? So it is with TCP; with Unix sockets control messages, with
-    -- datagrams their limits stop a read.
+    -- | Whether a read that returns less than there was room for leaves nothing behind. It is so with TCP. With
+    -- Unix sockets a read stops at control messages, with datagrams at the end of each.
     socketDrains :: !Bool,
     socketDeadline :: !Instant,
     -- | Carries the finalizer that closes the descriptor.
     socketAnchor :: !(IORef ())
   }
 
--- | Equal if they share the descriptor, whatever their deadlines.
+-- | Equal if they share the descriptor, also with different deadlines.
 instance Eq Socket where
   a == b = socketAnchor a == socketAnchor b
 
@@ -77,15 +75,15 @@ instance Show Socket where
     closed <- descriptorClosed (socketDescriptor s)
     pure ("<socket: " <> (if closed then "closed" else show (descriptorFd (socketDescriptor s))) <> ">")
 
--- | Take charge of an open socket's descriptor, of any kind. It is made
--- non-blocking, and closed when the 'Socket' is closed or garbage.
+-- | Take ownership of the descriptor of an open socket of any kind. It is made
+-- non-blocking, and closed when the 'Socket' is closed or garbage collected.
 mkSocket :: CInt -> IO Socket
 mkSocket fd = do
   throwIfNegative_ "Weft.Socket.mkSocket" (cSetNonBlocking fd)
   cExpectLingering
   wrap False fd
 
--- | The same for a fresh non-blocking descriptor that is known to be TCP's.
+-- | 'mkSocket' for a fresh non-blocking descriptor. 'True' if it is TCP's ('socketDrains').
 mkStreamSocket :: Bool -> CInt -> IO Socket
 mkStreamSocket = wrap
 
@@ -93,13 +91,12 @@ wrap :: Bool -> CInt -> IO Socket
 wrap drains fd = do
   ep <- newDescriptor currentRegistry currentManager (Fd fd) (closeNumber fd)
   anchor <- newIORef ()
-  -- All finalizers share a thread: what may block is for another.
+  -- All finalizers share a thread, so what may block is done by another one.
   _ <- mkWeakIORef anchor (void (closeDescriptorWith (void . forkIO) ep))
   pure (Socket ep drains never anchor)
 
--- | Close a descriptor at once. With @SO_LINGER@ set close(2) blocks, in whatever mode the
--- descriptor is, until the peer has what was sent; then a duplicate is left, which the
--- action returned closes, in a call that lets other threads run.
+-- | Close a descriptor without blocking. With @SO_LINGER@ set, close(2) blocks even in non-blocking mode, until the peer
+-- has what was sent. In that case a duplicate is kept, and the action that is returned closes it by a @safe@ call.
 closeNumber :: CInt -> IO (IO ())
 closeNumber fd = do
   lingering <- cCloseNow fd
@@ -111,14 +108,14 @@ touchSocket s = case socketAnchor s of
   IORef (STRef r) -> IO $ \st -> (# touch# r st, () #)
 {-# INLINE touchSocket #-}
 
--- | Use the descriptor; the socket stays alive meanwhile.
+-- | Use the descriptor. The socket is not finalized during the action.
 withDescriptor :: Socket -> (Descriptor -> IO a) -> IO a
 withDescriptor s act = act (socketDescriptor s) <* touchSocket s
 
 -- Operations -----------------------------------------------------------------------
 
 -- | Run an operation until it is done, the socket is closed, or its deadline has
--- passed: then an 'IOError' names the place.
+-- passed. Errors are 'IOError's that name the place.
 operate :: String -> Socket -> Direction -> (CInt -> IO (Attempt a)) -> IO a
 operate loc s dir op = do
   outcome <- perform ep dir (socketDeadline s) (op fd)
@@ -133,7 +130,7 @@ operate loc s dir op = do
     Fd fd = descriptorFd ep
 {-# INLINE operate #-}
 
--- | 'operate', and then what follows from the result, masked throughout.
+-- | 'operate', and then the function, with asynchronous exceptions masked from the operation to the function's end.
 operateThen :: String -> Socket -> Direction -> (CInt -> IO (Attempt a)) -> (a -> IO b) -> IO b
 operateThen loc s dir op next = performThen ep dir (socketDeadline s) (op fd) $ \outcome -> do
   touchSocket s
@@ -159,7 +156,7 @@ immediately loc s op = do
     ep = socketDescriptor s
     Fd fd = descriptorFd ep
 
--- | Why an operation was not begun: closed, or, for one that sends, cut.
+-- | Why an operation was not begun: the socket is closed, or sending was cut off ('cutOff').
 closedError :: String -> Descriptor -> IO IOError
 closedError loc ep = do
   closed <- descriptorClosed ep
@@ -169,11 +166,11 @@ closedError loc ep = do
       then (socketError loc ePIPE) {ioe_description = "an earlier send was cut off after a part: this connection can send nothing more"}
       else socketError loc eBADF
 
--- | A part of a message was sent, and its rest never will be: further sends fail.
+-- | Make all further sends fail with @EPIPE@: a part of a message was sent, and the rest never will be.
 cutOff :: Socket -> IO ()
 cutOff = cutDescriptor . socketDescriptor
 
--- | Run a call that sends and returns a result or @-errno@, once: @EAGAIN@ counts as zero.
+-- | Run a call that sends and returns a result or @-errno@. It is tried once; @EAGAIN@ counts as zero.
 attempted :: (Integral a) => String -> Socket -> (CInt -> IO a) -> IO (Either IOError Int)
 attempted loc s op = do
   r <- useDescriptorToSend ep (op fd)
@@ -191,8 +188,7 @@ attempted loc s op = do
     Fd fd = descriptorFd ep
 {-# INLINE attempted #-}
 
--- | Sort out a result: at least zero to the continuation, @EAGAIN@ means wait, the
--- rest are failures.
+-- | Decode a result: a count goes to the continuation, @-EAGAIN@ means wait, other negative numbers are errors.
 answer :: (Integral n) => n -> (Int -> IO (Attempt a)) -> IO (Attempt a)
 answer r k
   | r >= 0 = k (fromIntegral r)
@@ -208,7 +204,7 @@ socketError loc (Errno e) = errnoError loc e
 
 -- Deadlines --------------------------------------------------------------------------
 
--- | The instant that is this long from now.
+-- | The instant that is that long from now.
 deadlineIn :: Duration -> IO Instant
 deadlineIn d = after d <$> now
 
@@ -216,9 +212,9 @@ deadlineIn d = after d <$> now
 noDeadline :: Instant
 noDeadline = never
 
--- | A socket with a deadline: it shares the descriptor, and its operations throw an error
--- that satisfies 'isTimeout' when they are not done in time. Unlike
--- 'Weft.Thread.timeout' it loses no data: what arrived before the deadline is
+-- | The same socket with a deadline. Operations on this value throw an error
+-- that satisfies 'isTimeout' if they are not done in time. Unlike
+-- 'Weft.Thread.timeout' this loses no data: what arrived before the deadline is
 -- returned.
 --
 -- > soon <- deadlineIn (seconds 5)
@@ -226,8 +222,7 @@ noDeadline = never
 withDeadline :: Instant -> Socket -> Socket
 withDeadline d s = s {socketDeadline = d}
 
--- | Is it the error of a deadline that passed (or of a connection that the kernel
--- gave up)?
+-- | Whether it is @ETIMEDOUT@: a deadline has passed, or the kernel has given up a connection.
 isTimeout :: IOError -> Bool
 isTimeout e = case ioe_type e of
   TimeExpired -> True
@@ -235,13 +230,13 @@ isTimeout e = case ioe_type e of
 
 -- Closing ----------------------------------------------------------------------------
 
--- | Close a socket. Threads that wait on it get @EBADF@. No effect on one that is
--- closed; throws nothing. With the @Linger@ option set the caller, and nobody else, waits until the
--- peer has what was sent, or the time is over.
+-- | Close a socket. Threads that wait on it get @EBADF@. No effect if it is
+-- closed already; throws nothing. With the @Linger@ option set, the calling thread (and no other) waits until the
+-- peer has what was sent, or the option's time is over.
 close :: Socket -> IO ()
 close s = void (closeDescriptor (socketDescriptor s)) <* touchSocket s
 
--- | The same, but throws @EBADF@ when it is closed already.
+-- | 'close' that throws @EBADF@ if the socket is closed already.
 close' :: Socket -> IO ()
 close' s = do
   closed <- closeDescriptor (socketDescriptor s) <* touchSocket s

@@ -63,25 +63,24 @@ registerDelay us
     m <- currentManager
     var <$ addPlainTimer m due (atomically (writeTVar var True))
 
--- | The exception of a call of its own: "System.Timeout"'s, so that a program that
--- looks for that type finds it. Its number is drawn when somebody looks at it, which is when
--- the time has run out, or another exception passes by.
+-- | A new exception of the type in "System.Timeout", so that programs that look for that type find it. Its
+-- unique number is made lazily: only when the time has run out, or when another exception is compared with it.
 newTimeout :: IO Timeout
 newTimeout = unsafeInterleaveIO (unsafeCoerce <$> newUnique)
 
--- | Run an action, for at most this many microseconds: 'Nothing' if it took longer
--- and was interrupted. Negative is no limit; zero is 'Nothing' without running
--- the action. The action runs in the calling thread; calls nest; exceptions pass;
--- after the call has returned nothing is thrown any more. A thread is made only
--- if the time runs out. What an action has received when it is interrupted is
+-- | Run an action for at most this many microseconds; 'Nothing' if it took longer
+-- and was interrupted. A negative number is no limit; zero gives 'Nothing' without running
+-- the action. The action runs in the calling thread. Calls nest; other exceptions pass through;
+-- after the call has returned, its exception cannot arrive any more. A thread is forked only
+-- if the time runs out. Data that the action has received when it is interrupted is
 -- lost: for sockets prefer a deadline ("Weft.Socket").
 timeout :: Int -> IO a -> IO (Maybe a)
 timeout us act
   | us < 0 = Just <$> act
   | otherwise = within (microseconds us) act
 
--- | Run an action, for at most that long: 'Nothing' if it took longer and was
--- interrupted. As 'Weft.Thread.timeout', except that zero and negative durations
+-- | Run an action for at most that long; 'Nothing' if it took longer and was
+-- interrupted. Differs from 'Weft.Thread.timeout' in this: zero and negative durations
 -- give 'Nothing' without running the action, and 'maxBound' is no limit.
 within :: Duration -> IO a -> IO (Maybe a)
 within d act
@@ -93,8 +92,8 @@ within d act
     handleJust (\e -> if e == mine then Just () else Nothing) (\() -> pure Nothing) $
       bracket (startAlarm d self mine) stopAlarm (\_ -> Just <$> act)
 
--- | A timeout under way: its timer, and where the thread that throws is put when
--- the time has run out. Who takes the timer's action decides which came first.
+-- | A timeout that is running: its timer, and an MVar for the thread that throws when
+-- the time has run out. Taking the timer's action out of it decides which came first, the time or the end.
 data Alarm = Alarm !Manager !Fresh !(Sys.MVar ThreadId)
 
 startAlarm :: Duration -> ThreadId -> Timeout -> IO Alarm
@@ -104,7 +103,7 @@ startAlarm d self ex = do
   m <- currentManager
   timer <- addFresh m due $ \why ->
     void . forkThrower thrower $ do
-      -- A manager that is stopped leaves the rest of the time to the thrower.
+      -- The manager was stopped: this thread waits for the rest of the time.
       when (why == Orphaned) (Sys.newEmptyMVar >>= delayUntil due)
       evaluate ex >>= throwTo self
   pure (Alarm m timer thrower)
@@ -117,8 +116,8 @@ forkThrower place act = mask_ $
     Sys.putMVar place t
     unmask act
 
--- | The thrower may be blocked in 'throwTo', as this thread is masked: killing it
--- there takes its exception back.
+-- | The thread that throws may be blocked in 'throwTo', as the calling thread is masked. Killing it
+-- there cancels its exception.
 stopAlarm :: Alarm -> IO ()
 stopAlarm (Alarm m timer thrower) = uninterruptibleMask_ $ do
   won <- dropFresh m timer

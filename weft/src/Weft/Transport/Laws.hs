@@ -1,9 +1,9 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- What every kind of 'Connection' keeps, as actions for the tests of those who implement one. Each
--- action makes connections, uses them, and throws a 'Violation' when a law does not hold. They
--- use threads and take from milliseconds to a second each.
+-- The laws of 'Connection' and 'Transport', as actions for the tests of an implementation. Each
+-- action makes connections, uses them, and throws a 'Violation' if a law does not hold. They
+-- fork threads and take from milliseconds to a second each.
 --
 -- @since 0.1.0
 module Weft.Transport.Laws
@@ -312,7 +312,7 @@ deadlinesLoseNothing subject = bounded subject $ \a b -> do
   finished sending
   same "what came between deadlines" sent got
 
--- | Receiving may be interrupted only while it waits, and then has taken nothing.
+-- | A receive can be interrupted only while it waits; it has taken no bytes then.
 interruptionsLoseNothing :: Subject -> IO ()
 interruptionsLoseNothing subject = bounded subject $ \a b -> do
   let sent = sample 1500
@@ -359,7 +359,7 @@ partial subject = bounded subject $ \a b -> do
 
 -- Networks ---------------------------------------------------------------------------
 
--- | The laws of a network, given an address with a port for it to choose.
+-- | The laws of a network. It is given with an address whose port is zero, so that it chooses one.
 networkLaws :: [Law (Transport, SockAddr)]
 networkLaws =
   [ Law "a connection joins the one who connects and the one who accepts" $ \(net, address) -> do

@@ -1,6 +1,6 @@
 -- |
 -- Connections in the program's memory, for tests and for servers that are called from the same
--- program. Two pipes make a pair; a network is a table of addresses.
+-- program. A pair of connections is two pipes; a network is a table of addresses.
 module Weft.Transport.Memory
   ( connectionPair,
     memoryTransport,
@@ -28,24 +28,24 @@ import Weft.Transport.Types
 
 -- Pipes ------------------------------------------------------------------------------
 
--- | One direction. All fields are changed by transactions of the two ends only.
+-- | One direction of a connection. Only transactions of its two ends write the fields.
 data Pipe = Pipe
   { -- | What was sent and not yet received: no piece is empty.
     pipePieces :: !(TVar (Seq ByteString)),
-    -- | Their bytes.
+    -- | The number of bytes in them.
     pipeHeld :: !(TVar Int),
     pipeEnd :: !(TVar PipeEnd),
-    -- | The most bytes that are held.
+    -- | The largest number of bytes that it holds.
     pipeCapacity :: !Int
   }
 
--- | @Flowing -> Finished -> Broken@, or straight to the last. Whoever sends makes it finished; whoever
--- receives and goes, and whoever aborts, breaks it.
+-- | @Flowing -> Finished -> Broken@, or @Flowing -> Broken@. The sender finishes it; a receiver that closes, or
+-- either one that aborts, breaks it.
 data PipeEnd
   = Flowing
-  | -- | What is held is followed by the end of the stream.
+  | -- | The end of the stream follows the bytes that it holds.
     Finished
-  | -- | Nothing is held, and nothing is taken any more.
+  | -- | It holds nothing and takes nothing.
     Broken
   deriving (Eq)
 
@@ -53,11 +53,11 @@ newPipe :: Int -> IO Pipe
 newPipe capacity =
   Pipe <$> newTVarIO Seq.empty <*> newTVarIO 0 <*> newTVarIO Flowing <*> pure (max 1 capacity)
 
--- | Pieces that a pipe holds at most, so that many small ones are bounded too.
+-- | The largest number of pieces that a pipe holds: many small ones are bounded too.
 mostPieces :: Int
 mostPieces = 1024
 
--- | Take at least a byte and at most so many, or nothing at the end.
+-- | Take at least one byte and at most that number, or none at the end.
 takeFrom :: Pipe -> Int -> STM (Either Errno ByteString)
 takeFrom pipe n = do
   pieces <- readTVar (pipePieces pipe)
@@ -74,7 +74,7 @@ takeFrom pipe n = do
       modifyTVar' (pipeHeld pipe) (subtract (B.length taken))
       pure (Right taken)
 
--- | Put as much of a string as there is room for; what is left of it.
+-- | Put as much of a string as there is room for. Returns the rest.
 putInto :: Pipe -> ByteString -> STM (Either Errno ByteString)
 putInto pipe bytes = do
   end <- readTVar (pipeEnd pipe)
@@ -113,9 +113,9 @@ data End = End
     endPeer :: !SockAddr
   }
 
--- | Two connections, each the other's peer, of which each direction holds at most the given number of bytes (at
--- least one) in at most 1024 pieces. They share the pieces that are sent as strings; memory is
--- copied. The addresses are those of the first and the second. Closing one never resets the other.
+-- | Two connections that are each other's peers. Each direction holds at most the given number of bytes (at
+-- least one) in at most 1024 pieces. Strings are passed without a copy; memory is
+-- copied. The addresses are the local ones of the first and of the second connection. Closing one never resets the other.
 connectionPair :: Int -> SockAddr -> SockAddr -> IO (Connection, Connection)
 connectionPair capacity a b = do
   there <- newPipe capacity
@@ -160,7 +160,7 @@ receive end deadline n
   | n <= 0 = failed "connReceive" eINVAL
   | otherwise = operate "connReceive" end deadline (takeFrom (endIn end) n)
 
--- | In pieces of their own, as the memory is the caller's again afterwards.
+-- | The bytes are copied, since the caller may change the memory afterwards.
 sendRegion :: End -> Instant -> Region -> IO ()
 sendRegion end deadline (Region p n) = when (n > 0) $ do
   let size = min n (pipeCapacity (endOut end))
@@ -173,8 +173,8 @@ sendBytes end deadline bytes = unless (B.null bytes) $ do
   left <- operate "connSend" end deadline (putInto (endOut end) bytes)
   sendBytes end deadline left
 
--- | Run a transaction of an end that is open, waiting until the deadline. Masked, so that what it did
--- is reported; waiting is interruptible.
+-- | Run a transaction of an open end, and wait for it until the deadline. Masked, so that no exception arrives after it
+-- was committed; waiting is interruptible.
 operate :: String -> End -> Instant -> STM (Either Errno a) -> IO a
 operate loc end deadline act = mask_ (waitUntil deadline attempt) >>= either (failed loc) pure
   where
@@ -182,7 +182,7 @@ operate loc end deadline act = mask_ (waitUntil deadline attempt) >>= either (fa
       closed <- readTVar (endClosed end)
       if closed then pure (Left eBADF) else act
 
--- | Run a transaction, waiting until the deadline at most; it is tried once more afterwards.
+-- | Run a transaction, and wait for it until the deadline. It is tried once more after that.
 waitUntil :: Instant -> STM (Either Errno a) -> IO (Either Errno a)
 waitUntil deadline act
   | deadline == noDeadline = atomically act
@@ -203,11 +203,11 @@ failed loc = ioError . socketError ("Weft.Transport." <> loc)
 
 -- A network --------------------------------------------------------------------------
 
--- | What listens at an address: those who connected and were not accepted yet.
+-- | A listener: the connections that have not been accepted yet, and whether it is closed.
 data Bound = Bound !(TVar (Seq Connection)) !(TVar Bool)
 
--- | A network of its own in memory, whose connections hold at most the given number of bytes a direction.
--- Addresses are compared, not interpreted: any that two sides agree on will do.
+-- | A new network in memory. Its connections hold at most the given number of bytes in each direction.
+-- Addresses are only compared: any address will do that both sides use.
 memoryTransport :: Int -> IO Transport
 memoryTransport capacity = do
   table <- newTVarIO Map.empty
@@ -273,7 +273,7 @@ connectTo capacity table ports deadline address = mask_ $ do
   where
     backlog = 128
 
--- | With a port of its own if it has port 0.
+-- | The address, with a fresh port instead of port 0.
 withPort :: TVar Int -> SockAddr -> STM SockAddr
 withPort ports address = case address of
   SockAddrInet 0 host -> (`SockAddrInet` host) <$> next
@@ -285,7 +285,7 @@ withPort ports address = case address of
       writeTVar ports (if p == 65535 then 49152 else p + 1)
       pure (fromIntegral p)
 
--- | The client's own address: the same host.
+-- | The client's address: the host of the server, and port 0.
 unported :: SockAddr -> SockAddr
 unported address = case address of
   SockAddrInet _ host -> SockAddrInet 0 host

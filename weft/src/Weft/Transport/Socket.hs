@@ -25,8 +25,8 @@ import Weft.Transport.Types
 -- | A connected socket and its peer.
 data Connected = Connected !Socket !SockAddr
 
--- | A connected stream socket, and its peer's address, as a connection, which owns the
--- socket from here on.
+-- | A connection from a connected stream socket and its peer's address. The connection owns the
+-- socket from then on.
 socketConnection :: Socket -> SockAddr -> Connection
 socketConnection s peer = Connection socketOperations (Connected s peer)
 
@@ -45,7 +45,7 @@ socketOperations =
       opSecurity = const Nothing
     }
 
--- | Run an operation on the socket with the deadline; nothing is allocated without one.
+-- | Run an operation on the socket with the deadline. Without a deadline nothing is allocated.
 before :: Instant -> Socket -> (Socket -> IO a) -> IO a
 before deadline s act
   | deadline == noDeadline = act s
@@ -58,25 +58,25 @@ receive (Connected s _) deadline n
   | n > largestCopied = before deadline s (`recvLarge` n)
   | otherwise = before deadline s (`recv` n)
 
--- | Up to 32 KiB what came is copied to a string of its size.
+-- | Up to 32 KiB, received bytes are copied into a string of their size.
 largestCopied :: Int
 largestCopied = 32768
 
--- | The strings wait in the kernel for the file's first bytes (@MSG_MORE@), so that a head and
--- a small file are one packet.
+-- | The kernel holds the strings back until the file's first bytes (@MSG_MORE@), so that a head and
+-- a small file go into one packet.
 sendRange :: Connected -> Instant -> [ByteString] -> FileRange -> IO ()
 sendRange (Connected s _) deadline strings (FileRange fd offset size) = before deadline s $ \s' -> do
   unless (all B.null strings) $
     if size > 0 then sendManyMore s' strings else sendMany s' strings
   sendFileRange s' fd offset size
 
--- | Both sides may have ended theirs, of which shutdown(2) says that there is no connection.
+-- | If both sides have shut down sending already, shutdown(2) fails with @ENOTCONN@, which is ignored.
 shutdownSend :: Socket -> IO ()
 shutdownSend s =
   shutdown s ShutdownSend `catch` \e ->
     unless (fmap Errno (ioe_errno e) == Just eNOTCONN) (ioError e)
 
--- | Closed with a linger time of zero TCP sends RST and drops what it holds: tcp(7), RFC 9293, 3.10.5.
+-- | With a linger time of zero, close(2) makes TCP send RST and drop its buffers: socket(7), RFC 9293, 3.10.5.
 abort :: Socket -> IO ()
 abort s = do
   setSockOpt s Linger (StructLinger 1 0) `catch` ignore
@@ -87,8 +87,8 @@ abort s = do
 
 -- Listeners --------------------------------------------------------------------------
 
--- | A socket that listens as a listener, which owns it from here on. Connections of the
--- Internet's families send small messages at once (@TCP_NODELAY@).
+-- | A listener from a listening socket. The listener owns the socket from then on. Its TCP
+-- connections have @TCP_NODELAY@ set.
 socketListener :: Socket -> IO Listener
 socketListener l = do
   address <- getSocketName l
@@ -106,8 +106,8 @@ prepared s peer = do
     _ -> setSocketOption s NoDelay 1
   pure (socketConnection s peer)
 
--- | The kernel's network. A listener is one socket; servers that accept on each core have
--- a socket for each: "Weft.Socket.withServer".
+-- | The kernel's network. A listener is one socket. (A server of 'Weft.Socket.withServer' has one for each
+-- capability.)
 socketTransport :: Transport
 socketTransport =
   Transport

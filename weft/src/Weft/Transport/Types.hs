@@ -56,14 +56,14 @@ import Weft.FFI.Socket (cReadAt)
 import Weft.Socket.Message (withBytes)
 import Weft.Socket.Types (Instant, deadlineIn, socketError)
 
--- | A connection: a reliable stream of bytes in each direction. It is the operations of
--- a kind of connection and the state of this one; three words beside that state.
+-- | A connection: a reliable stream of bytes in each direction. It consists of the operations of
+-- its kind and its state, and takes three words beside the state.
 --
 -- At most one thread receives and at most one sends at a time; the two may be different threads.
--- 'connClose', 'connAbort' and the questions may be used by any thread at any time.
+-- Any thread may use 'connClose', 'connAbort', 'connPeer', 'connLocal' and 'connSecurity' at any time.
 data Connection = forall s. Connection !(Operations s) !s
 
--- | What a kind of connection implements; @s@ is its state. Each is described at
+-- | What a kind of connection implements; @s@ is its state. Each field is documented at
 -- the function of the same name: 'opReceive' at 'connReceive' and so on.
 data Operations s = Operations
   { opReceive :: !(s -> Instant -> Int -> IO ByteString),
@@ -78,7 +78,7 @@ data Operations s = Operations
     opSecurity :: !(s -> Maybe Security)
   }
 
--- | Memory: where it begins and how many bytes it has.
+-- | A piece of memory: its address and its size in bytes.
 data Region = Region {-# UNPACK #-} !(Ptr Word8) {-# UNPACK #-} !Int
 
 -- | Part of an open regular file: the descriptor, the offset and the length in bytes. The
@@ -87,20 +87,21 @@ data FileRange = FileRange !Fd !Int64 !Int64
 
 -- Operations -------------------------------------------------------------------------
 
--- | Receive at least one byte and at most the number given (an implementation may
--- return fewer than there are), waiting until there are some. Ask for more than 32 KiB only where so much is
--- expected: the kernel's sockets then take memory for the whole number, and copy nothing. Empty at the end of the stream, again
--- and again. When the deadline passes first it throws an error that satisfies
--- 'Weft.Socket.isTimeout'; nothing is lost, and a later call receives what comes. @EBADF@ once the
--- connection is closed, @ECONNRESET@ when the peer aborted it, @EINVAL@ for a number that
+-- | Receive at least one byte and at most the given number; wait until there is one. (An implementation may
+-- return fewer bytes than have arrived.) Empty at the end of the stream, any number of times. Ask for more than 32 KiB
+-- only if so much is expected: the kernel's sockets then allocate memory for the whole number, and copy nothing.
+--
+-- If the deadline passes first, it throws an error that satisfies
+-- 'Weft.Socket.isTimeout'; nothing is lost, and a later call receives what comes. Throws @EBADF@ if the
+-- connection is closed, @ECONNRESET@ if the peer aborted it, @EINVAL@ if the number
 -- is not positive.
 connReceive :: Connection -> Instant -> Int -> IO ByteString
 connReceive (Connection ops s) = opReceive ops s
 {-# INLINE connReceive #-}
 
--- | Send this many bytes of memory, which stays valid during the call, waiting while the
--- peer does not take them. When it throws, an unknown part was sent, and the connection is good for
--- receiving and closing only. Errors as 'connReceive'; @EPIPE@ or @ECONNRESET@ when the peer
+-- | Send this many bytes of memory; wait while the peer does not take them. The memory has to stay valid during the
+-- call. If it throws, an unknown part has been sent, and the connection can only be used to
+-- receive and to close. Errors as 'connReceive'; also @EPIPE@ or @ECONNRESET@ if the peer
 -- takes no more.
 connSend :: Connection -> Instant -> Ptr Word8 -> Int -> IO ()
 connSend (Connection ops s) deadline p n = opSend ops s deadline (Region p n)
@@ -131,15 +132,15 @@ connShutdownSend (Connection ops s) = opShutdownSend ops s
 {-# INLINE connShutdownSend #-}
 
 -- | Close both directions without waiting. Operations that wait, and all later ones, throw
--- @EBADF@. What was sent is still delivered, unless the peer's own data was left unread: then a kernel may
--- reset the connection, so a server that wants its last words read uses 'connCloseGracefully'.
--- No effect on one that is closed; throws nothing; any thread.
+-- @EBADF@. Data that was sent is still delivered, unless data of the peer was left unread: then a kernel may
+-- reset the connection. A server that wants its last response read uses 'connCloseGracefully'.
+-- No effect if it is closed already; throws nothing; any thread may call it.
 connClose :: Connection -> IO ()
 connClose (Connection ops s) = opClose ops s
 {-# INLINE connClose #-}
 
--- | Close, and drop what was sent and not yet delivered: the peer's operations fail where the protocol can say
--- so (TCP: RST). Memory that a peer which does not read holds on to is free at once. Otherwise as
+-- | Close, and drop what has not been delivered yet. The peer's operations fail if the protocol can signal that
+-- (TCP: RST). Buffers for a peer that does not read are freed at once. Otherwise as
 -- 'connClose'.
 connAbort :: Connection -> IO ()
 connAbort (Connection ops s) = opAbort ops s
@@ -149,7 +150,7 @@ connAbort (Connection ops s) = opAbort ops s
 connPeer :: Connection -> SockAddr
 connPeer (Connection ops s) = opPeer ops s
 
--- | The local address; the kernel's sockets ask by a system call. @EBADF@ when it is closed.
+-- | The local address (for the kernel's sockets, one system call). Throws @EBADF@ if the connection is closed.
 connLocal :: Connection -> IO SockAddr
 connLocal (Connection ops s) = opLocal ops s
 
@@ -157,8 +158,8 @@ connLocal (Connection ops s) = opLocal ops s
 connSecurity :: Connection -> Maybe Security
 connSecurity (Connection ops s) = opSecurity ops s
 
--- | Close so that the peer gets all that was sent: end the sending direction, receive and drop
--- until the peer ends its own, for at most that long and that many bytes, then close. Throws no
+-- | Close so that the peer receives all that was sent: shut down the sending direction, receive and drop
+-- until the peer does the same, for at most that long and that many bytes, then close. Throws no
 -- 'IOError'.
 connCloseGracefully :: Duration -> Int -> Connection -> IO ()
 connCloseGracefully limit bytes c = (drain `catch` ignore) >> connClose c
@@ -175,19 +176,19 @@ connCloseGracefully limit bytes c = (drain `catch` ignore) >> connClose c
 
 -- Security ---------------------------------------------------------------------------
 
--- | What was agreed on in a TLS handshake.
+-- | The results of a TLS handshake.
 data Security = Security
   { securityVersion :: !ProtocolVersion,
     -- | The number of the cipher suite (IANA's registry of TLS cipher suites).
     securityCipher :: !Word16,
-    -- | The application protocol that was agreed on (RFC 7301), as @h2@ or @http/1.1@.
+    -- | The negotiated application protocol (RFC 7301), for example @h2@ or @http/1.1@.
     securityAlpn :: !(Maybe ByteString),
     -- | The name that the client asked for (RFC 6066, section 3).
     securityServerName :: !(Maybe ByteString),
     -- | The peer's certificate chain, in DER, its own certificate first; empty if it
     -- sent none. It has been verified.
     securityPeerCertificates :: ![ByteString],
-    -- | Was an earlier session resumed?
+    -- | Whether an earlier session was resumed.
     securityResumed :: !Bool
   }
   deriving (Eq, Show)
@@ -200,34 +201,34 @@ data ProtocolVersion = TlsVersion12 | TlsVersion13
 
 -- | Accepts connections.
 data Listener = Listener
-  { -- | Wait for a connection. Any number of threads may wait; one that is interrupted
-    -- leaves the connection to the next. @EBADF@ once the listener is closed. Other errors may pass
+  { -- | Wait for a connection. Any number of threads may wait; if one is interrupted, the connection goes
+    -- to the next. Throws @EBADF@ if the listener is closed. Other errors may be temporary
     -- (@EMFILE@, @ECONNABORTED@): see accept(2).
     listenerAccept :: !(IO Connection),
-    -- | Where it listens.
+    -- | The address that it listens on.
     listenerAddress :: !SockAddr,
-    -- | Take no more; connections stay. Idempotent, throws nothing, any thread.
+    -- | Accept no more; connections stay open. Idempotent, throws nothing; any thread may call it.
     listenerClose :: !(IO ())
   }
 
 -- | A network: the kernel's, one in memory, or another.
 data Transport = Transport
-  { -- | Listen at an address; port 0 lets the transport choose one. Throws @EADDRINUSE@
-    -- and as bind(2) does.
+  { -- | Listen at an address; port 0 lets the transport choose one. Throws @EADDRINUSE@ and the other
+    -- errors of bind(2).
     transportListen :: !(SockAddr -> IO Listener),
-    -- | Connect to an address before the deadline. Throws @ECONNREFUSED@ and as connect(2) does, and when the
-    -- deadline passes first an error that satisfies 'Weft.Socket.isTimeout'.
+    -- | Connect to an address before the deadline. Throws @ECONNREFUSED@ and the other errors of connect(2), and
+    -- if the deadline passes first, an error that satisfies 'Weft.Socket.isTimeout'.
     transportConnect :: !(Instant -> SockAddr -> IO Connection)
   }
 
 -- For implementations ----------------------------------------------------------------
 
--- | The most bytes of a file that 'sendFileByReading' holds: 64 KiB.
+-- | The size in bytes of the pieces that 'sendFileByReading' reads: 64 KiB.
 filePieceSize :: Int
 filePieceSize = 65536
 
--- | Send part of a file with a function that sends a string. While the kernel waits for the disk
--- other threads of the capability run.
+-- | Send part of a file with a function that sends a string. The file is read by @safe@ calls: while the kernel waits for
+-- the disk, other threads of the capability run.
 sendFileByReading :: (ByteString -> IO ()) -> FileRange -> IO ()
 sendFileByReading send (FileRange (Fd fd) from size)
   | from < 0 || size < 0 = ioError (socketError loc eINVAL)
@@ -242,14 +243,14 @@ sendFileByReading send (FileRange (Fd fd) from size)
       send piece
       go (offset + fromIntegral (B.length piece)) (left - fromIntegral (B.length piece))
 
--- | A connection of which some bytes were received already: they are received once more. For those
--- who look at the beginning to find out which protocol it is.
+-- | The connection, from which the given bytes are received first. For code that has received the beginning to find out
+-- which protocol it is.
 withReceived :: ByteString -> Connection -> IO Connection
 withReceived bytes c
   | B.null bytes = pure c
   | otherwise = (\left -> Connection receivedOperations (Received left c)) <$> newIORef bytes
 
--- | What is left of the bytes, changed by the thread that receives; the connection.
+-- | The bytes that are left, written by the thread that receives; and the connection.
 data Received = Received !(IORef ByteString) !Connection
 
 receivedOperations :: Operations Received

@@ -38,12 +38,12 @@ slotsPerLevel = 64
 overdue = levelCount * slotsPerLevel
 lastTick = (1 `shiftL` (digitBits * levelCount)) - 1
 
--- | Owned by one thread.
+-- | A wheel. Used by one thread only.
 data Wheel = Wheel
   { -- | Lists of timers, the latest first: by level and digit, and those overdue.
     wheelSlots :: !(BoxedArray [Timer]),
     -- | Words 0 to 7: which slots of a level are occupied, a bit each. Word 8: the
-    -- tick that the wheel is at. Word 9: how many timers.
+    -- tick that the wheel is at. Word 9: the number of timers.
     wheelState :: !AtomicWords
   }
 
@@ -51,7 +51,7 @@ wordNow, wordSize :: Int
 wordNow = levelCount
 wordSize = levelCount + 1
 
--- | An empty wheel that stands at that instant.
+-- | An empty wheel that is at that instant.
 newWheel :: Instant -> IO Queue
 newWheel start = do
   w <- Wheel <$> newBoxedArray (overdue + 1) [] <*> newAtomicWords (levelCount + 2)
@@ -93,7 +93,7 @@ push w i t = do
   ts <- readBoxedArray (wheelSlots w) i
   writeBoxedArray (wheelSlots w) i (t : ts)
 
--- | Empty a slot; the oldest first.
+-- | Empty a slot. Returns its timers in the order in which they were put in.
 takeSlot :: Wheel -> Int -> IO [Timer]
 takeSlot w i = do
   ts <- readBoxedArray (wheelSlots w) i

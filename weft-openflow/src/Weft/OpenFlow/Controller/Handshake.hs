@@ -4,7 +4,6 @@
 module Weft.OpenFlow.Controller.Handshake
   ( Reader,
     newReader,
-    nextHere,
     leftOver,
     negotiate,
     askFeatures,

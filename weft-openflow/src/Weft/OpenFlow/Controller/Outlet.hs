@@ -8,7 +8,6 @@ module Weft.OpenFlow.Controller.Outlet
     outletConnection,
     sendHere,
     post,
-    pendingLimit,
 
     -- * Buffers
     Out,

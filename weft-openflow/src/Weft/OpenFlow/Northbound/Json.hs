@@ -4,8 +4,6 @@
 -- The network as JSON, and flows out of JSON. Names are those of OpenFlow 1.3's fields. Pure.
 module Weft.OpenFlow.Northbound.Json
   ( networkJson,
-    switchJson,
-    hostJson,
     portStatsJson,
     flowStatsJson,
     flowFromJson,

@@ -22,7 +22,6 @@ module Weft.Tcp.Core.Congestion
     timedOut,
     restarted,
     initialWindow,
-    algorithmOf,
     windowsOf,
     setWindow,
 
@@ -82,10 +81,6 @@ data Congestion = forall s. Congestion !(Algorithm s) !s {-# UNPACK #-} !Window
 -- | For a new connection.
 start :: Control -> Window -> Congestion
 start (Control a) = Congestion a (algorithmStart a)
-
--- | The name of the algorithm, its 'algorithmName'.
-algorithmOf :: Congestion -> String
-algorithmOf (Congestion a _ _) = algorithmName a
 
 -- | Window and threshold.
 windowsOf :: Congestion -> Window

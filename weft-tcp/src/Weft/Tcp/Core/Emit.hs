@@ -12,7 +12,6 @@ module Weft.Tcp.Core.Emit
     challengeAck,
     timestampNow,
     windowUpdateWorthwhile,
-    announceable,
   )
 where
 

@@ -14,7 +14,6 @@ module Weft.Tcp.Core.Listener
     Backlog,
     emptyBacklog,
     backlogSize,
-    backlogOf,
     enter,
     leave,
 

@@ -8,7 +8,6 @@ module Weft.Tcp.Core.Output
   ( output,
     transmit,
     retransmitFrom,
-    settleTimers,
   )
 where
 

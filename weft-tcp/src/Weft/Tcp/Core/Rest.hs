@@ -10,7 +10,6 @@ module Weft.Tcp.Core.Rest
   ( Kept,
     keep,
     awake,
-    isResting,
   )
 where
 
@@ -56,11 +55,6 @@ data Kept
       {-# UNPACK #-} !Int
       {-# UNPACK #-} !Int
       -- ^ What was agreed, and who opened.
-
--- | Whether it is kept as one record.
-isResting :: Kept -> Bool
-isResting Resting {} = True
-isResting (Awake _) = False
 
 -- | In the smallest form that says everything.
 keep :: Conn -> Kept

@@ -17,7 +17,6 @@ module Weft.Tcp.Core.Scoreboard
     -- * Questions
     sackedBytes,
     lostBytes,
-    highestSacked,
     anySacked,
     firstLost,
     inOrderSent,
@@ -96,10 +95,6 @@ isEmptyBoard b = IntMap.null (entries b) && IntMap.null (sacked b)
 -- | Whether any range arrived out of order.
 anySacked :: Scoreboard -> Bool
 anySacked = not . IntMap.null . sacked
-
--- | The position behind the last byte that arrived out of order.
-highestSacked :: Scoreboard -> Maybe Pos
-highestSacked = fmap snd . IntMap.lookupMax . sacked
 
 -- | The first part that is lost and was not sent again.
 firstLost :: Scoreboard -> Maybe (Pos, Sent)

@@ -6,7 +6,6 @@ module Weft.Tcp.Core.Summary
   ( Summary (..),
     summary,
     stateName,
-    endingName,
     describe,
   )
 where

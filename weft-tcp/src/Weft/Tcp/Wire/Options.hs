@@ -8,7 +8,6 @@ module Weft.Tcp.Wire.Options
     Timestamps (..),
     SackBlock (..),
     noOptions,
-    isNoOptions,
     decodeOptions,
     putOptions,
     maxSackBlocks,

@@ -9,7 +9,6 @@
 module Weft.Tools.Bench.Callgrind
   ( callgrindTool,
     underCallgrind,
-    parseCollected,
   )
 where
 

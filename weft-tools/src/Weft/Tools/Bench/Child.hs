@@ -14,7 +14,6 @@ module Weft.Tools.Bench.Child
     hearJson,
     hasEnded,
     tell,
-    endInput,
     interrupt,
     locate,
   )
@@ -164,10 +163,6 @@ tell :: Child -> Text -> IO ()
 tell child line = do
   B.hPutStrLn (childInput child) (T.encodeUtf8 line)
   hFlush (childInput child)
-
--- | Close the child's input.
-endInput :: Child -> IO ()
-endInput = hClose . childInput
 
 -- | An executable of this name in the search directories or, failing that, on the search path.
 locate :: Env -> FilePath -> IO (Maybe FilePath)

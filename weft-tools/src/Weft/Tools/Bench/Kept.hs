@@ -8,7 +8,6 @@
 module Weft.Tools.Bench.Kept
   ( Kept (..),
     KeptBound (..),
-    readKept,
     readAll,
     decodeKept,
     keptMetric,

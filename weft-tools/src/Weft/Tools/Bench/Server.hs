@@ -15,7 +15,6 @@ module Weft.Tools.Bench.Server
     subjectProgramWith,
 
     -- * Where things run
-    serverCores,
     clientCores,
 
     -- * Reports

@@ -9,7 +9,6 @@ module Weft.Tools.Bench.Table
   ( renderOutcome,
     renderVerdicts,
     renderNumber,
-    renderSummary,
     columns,
   )
 where

@@ -17,7 +17,6 @@ module Weft.Tools.Bench.Workload
 
     -- * Measuring
     underLoad,
-    countingCalls,
     countingInstructions,
   )
 where

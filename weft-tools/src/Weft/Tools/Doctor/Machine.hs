@@ -19,10 +19,8 @@ module Weft.Tools.Doctor.Machine
 
     -- * Certificates
     certificateFinding,
-    expiryFinding,
 
     -- * Parsing
-    cpuCount,
     quotaOf,
     sizeOf,
     contents,

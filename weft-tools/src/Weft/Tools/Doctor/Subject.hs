@@ -8,8 +8,6 @@ module Weft.Tools.Doctor.Subject
     programFindings,
 
     -- * Parsing
-    rtsOptions,
-    areaOf,
   )
 where
 

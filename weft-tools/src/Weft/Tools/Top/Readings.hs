@@ -10,7 +10,6 @@ module Weft.Tools.Top.Readings
     parseReading,
     Screen (..),
     screenOf,
-    quantile,
   )
 where
 

@@ -35,20 +35,20 @@ import Weft.Socket.Gather
 import Weft.Socket.Types
 import Prelude hiding (getContents)
 
--- | Send what the kernel takes at once of a string, waiting until it takes some: of its first 4 MiB, and first
--- 1,024 chunks. How many bytes it took.
+-- | Send a string, or as much of it as the kernel takes at once; wait until it takes some. At most 4 MiB and 1,024 chunks
+-- are sent. Returns the number of bytes taken.
 send :: Socket -> ByteString -> IO Int64
 send s bytes = case L.toChunks (L.take 4194304 bytes) of
   [] -> pure 0
   chunks -> fromIntegral <$> sendSome "Weft.Socket.ByteString.Lazy.send" s chunks
 
--- | Send all of a string, many chunks by one system call. It is evaluated as it is sent. Cut off after a part
--- of it, it leaves the socket as 'Strict.sendAll' does.
+-- | Send all of a string, many chunks by one system call. It is evaluated as it is sent. If it is cut off after a part,
+-- further sends fail, as with 'Strict.sendAll'.
 sendAll :: Socket -> ByteString -> IO ()
 sendAll s = sendGathered "Weft.Socket.ByteString.Lazy.sendAll" s (cutOff s) (\fd iov n -> cSendV fd iov n nullPtr 0) . L.toChunks
 
--- | All that comes until the end of the stream, received when the string is evaluated, which is what blocks, takes
--- exceptions and meets the deadline. At the end the receiving direction is shut down.
+-- | All bytes until the end of the stream. They are received when the string is evaluated: evaluation blocks and throws,
+-- also when the deadline has passed. At the end the receiving direction is shut down.
 getContents :: Socket -> IO ByteString
 getContents s = L.fromChunks <$> go
   where
@@ -58,6 +58,7 @@ getContents s = L.fromChunks <$> go
         then [] <$ (shutdown s ShutdownReceive `catchIOError` const (pure ()))
         else (chunk :) <$> go
 
--- | Receive the bytes that are there, at most the number given, waiting until there are some. Empty at the end of the stream.
+-- | Receive what has arrived, at most the given number of bytes; wait until there is some. Empty at the end of the stream.
+-- Throws @EINVAL@ if the number is not positive.
 recv :: Socket -> Int64 -> IO ByteString
 recv s n = L.fromStrict <$> Strict.recv s (fromIntegral (min n (fromIntegral (maxBound :: Int))))

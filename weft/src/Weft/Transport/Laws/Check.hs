@@ -1,5 +1,5 @@
 -- |
--- What "Weft.Transport.Laws" is written with: threads with a limit, bytes to send, expectations.
+-- Tools of "Weft.Transport.Laws": threads with a time limit, bytes to send, expectations.
 module Weft.Transport.Laws.Check
   ( -- * Laws
     Law (..),
@@ -46,29 +46,29 @@ import Weft.Core.Time (Duration, after)
 import Weft.Sys (now)
 import Weft.Transport
 
--- | A law, and an action that throws when it does not hold.
+-- | A law: its name, and an action that throws a 'Violation' if it does not hold.
 data Law s = Law
   { lawName :: String,
     lawHolds :: s -> IO ()
   }
 
--- | A kind of connection.
+-- | An implementation of connections that is tested.
 data Subject = Subject
-  { -- | Two ends of a new connection.
+  { -- | Make both ends of a new connection.
     subjectPair :: IO (Connection, Connection),
-    -- | The most bytes that one end can send while the other does not receive, at least 100.
+    -- | The largest number of bytes that one end can send while the other does not receive; at least 100.
     subjectBound :: Int,
-    -- | An open file of at least 200,000 bytes, and what it holds.
+    -- | An open file of at least 200,000 bytes, and its contents.
     subjectFile :: (Fd, ByteString)
   }
 
--- | Which law, and how it was broken.
+-- | How a law was broken.
 newtype Violation = Violation String
   deriving (Show)
 
 instance Exception Violation
 
--- | Run a law on a new connection, within limits, and close it.
+-- | Run a law on a new connection, for at most 30 seconds, and close it.
 bounded :: Subject -> (Connection -> Connection -> IO ()) -> IO ()
 bounded subject act =
   bracket (subjectPair subject) (\(a, b) -> connAbort a >> connAbort b) $ \(a, b) ->
@@ -119,11 +119,11 @@ receiveExactly c = go []
       bytes <- connReceive c noDeadline n
       if B.null bytes then violated "the stream ended early" else go (bytes : acc) (n - B.length bytes)
 
--- | So many bytes, of which no two neighbouring parts are alike.
+-- | That number of bytes. Neighbouring parts differ.
 sample :: Int -> ByteString
 sample n = B.take n (B.concat (replicate (n `div` B.length block + 1) block))
 
--- | Its length is no multiple of a size that anything is cut into.
+-- | Its length is not a multiple of any size that the laws send or receive.
 block :: ByteString
 block = B.concat [B8.pack (show i <> ",") | i <- [0 .. 3000 :: Int]]
 {-# NOINLINE block #-}

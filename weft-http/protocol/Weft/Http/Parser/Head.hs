@@ -13,7 +13,6 @@
 -- 'limitFields' lines.
 module Weft.Http.Parser.Head
   ( -- * Parsing
-    parseHead,
     resumeHead,
     Outcome (..),
     Resume (..),

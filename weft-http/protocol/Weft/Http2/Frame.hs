@@ -29,7 +29,6 @@ module Weft.Http2.Frame
     flagAck,
     flagEndHeaders,
     flagPadded,
-    flagPriority,
     hasFlag,
 
     -- * Payloads

@@ -1,0 +1,266 @@
+{-# LANGUAGE BangPatterns #-}
+
+-- |
+-- One run of a scenario: its threads are started, and a 'Steering' chooses, step after step, which of them goes on. What
+-- was chosen, what happened, and what is wrong is the 'Outcome'.
+module Simulation.Run
+  ( -- * Scenarios
+    Scenario (..),
+    Outcome (..),
+    Schedule,
+    Move (..),
+    choiceOf,
+
+    -- * Running
+    Steering (..),
+    run,
+    settled,
+    followed,
+    runSchedule,
+
+    -- * The ordinary choice
+    ordered,
+    onward,
+  )
+where
+
+import Control.Concurrent
+import Control.Exception
+import Control.Monad
+import Data.Bits
+import Data.IORef
+import qualified Data.IntMap.Strict as IntMap
+import qualified Data.IntSet as IntSet
+import Data.List (elemIndex, find, group, sortOn)
+import Data.Maybe (fromMaybe, isJust)
+import Simulation.Machine (isInterrupted)
+import Simulation.World
+
+-- Scenarios ------------------------------------------------------------------------------
+
+-- | The choices of a run, in order. Each is an index: of a thread among those that could go on, or of an answer that
+-- 'choose' gave.
+type Schedule = [Int]
+
+-- | What is run: threads, and a check of the state at the end, when no thread can go on. The check gets the numbers of
+-- the threads that have not ended and returns what is wrong. Each run makes a new scenario.
+data Scenario = Scenario
+  { scenarioThreads :: [IO ()],
+    scenarioCheck :: [Int] -> IO (Maybe String)
+  }
+
+-- | The result of one run.
+data Outcome = Outcome
+  { outcomeFault :: Maybe String,
+    -- | Choices, each with the number of possibilities.
+    outcomeChoices :: [(Int, Int)],
+    outcomeMoves :: [Move],
+    -- | The steps as lines of text, in order.
+    outcomeStory :: [String],
+    -- | Whether an object was found to be shared that was not known to be ('learnt').
+    outcomeLearnt :: Bool,
+    -- | Whether the steering ended it early, because it would have repeated another run.
+    outcomeCut :: Bool
+  }
+
+-- | One step of a run.
+data Move
+  = -- | A thread ran: the one that ran before ('nobody', or 'gaveWay' of it), those that could go on, with what each
+    -- does next, and the one that was chosen.
+    Ran !Int [(Int, Access)] !Int
+  | -- | 'choose' was asked: how many answers there were, and which one was given.
+    Answered !Int !Int
+
+-- Running ---------------------------------------------------------------------------------
+
+-- | Who makes the choices of a run. 'steerThread' gets the thread that ran before and the threads that can go on, with what
+-- each does next; 'Nothing' ends the run. 'steerAnswer' gets the number of possible answers.
+data Steering = Steering
+  { steerThread :: Int -> [(Int, Access)] -> IO (Maybe Int),
+    steerAnswer :: Int -> IO Int
+  }
+
+-- | Follow the schedule to its end, and then make the ordinary choices ('ordered').
+followed :: Schedule -> IO Steering
+followed schedule = do
+  rest <- newIORef schedule
+  let next ordinary n = do
+        left <- readIORef rest
+        case left of
+          [] -> pure ordinary
+          c : cs -> (c `mod` n) <$ writeIORef rest cs
+  pure
+    Steering
+      { steerThread = \before able -> Just . fst . (able !!) <$> next (onward before able) (length able),
+        steerAnswer = next 0
+      }
+
+-- | Run a scenario by a schedule and, after its end, by the ordinary choices.
+runSchedule :: IO Scenario -> Schedule -> IO Outcome
+runSchedule make schedule = do
+  writeIORef learnt IntSet.empty
+  settled (followed schedule >>= run make)
+
+-- | Repeat a run until it learns of no more shared objects.
+settled :: IO Outcome -> IO Outcome
+settled act = act >>= \o -> if outcomeLearnt o then settled act else pure o
+
+-- | The number of steps after which a run fails: the scenario does not come to rest.
+mostSteps :: Int
+mostSteps = 20000
+
+-- | One run. What it learns about shared objects is in 'learnt' afterwards.
+run :: IO Scenario -> Steering -> IO Outcome
+run make steering = do
+  known <- readIORef learnt
+  agentsRef <- newIORef []
+  back <- newEmptyMVar
+  w <- World agentsRef back <$> newIORef 0 <*> pure known <*> newIORef IntMap.empty <*> newIORef 0 <*> newIORef []
+  writeIORef current (SettingUp w)
+  scenario <- make
+  failure <- newIORef Nothing
+  agents <- zipWithM (start w failure) [0 ..] (scenarioThreads scenario)
+  writeIORef agentsRef agents
+  (moves, cut) <- steps w agents steering
+  let tooLong = length moves >= mostSteps
+  stuck <- filterM (fmap isJust . readIORef . agentWaits) agents
+  writeIORef current Outside
+  fault <- case () of
+    _
+      | cut -> pure Nothing
+      | tooLong -> pure (Just "it does not come to rest")
+      | otherwise -> scenarioCheck scenario (map agentNumber stuck)
+  broke <- readIORef failure
+  writeIORef current Over
+  forM_ stuck (\a -> putMVar (agentGo a) () >> takeMVar back)
+  writeIORef current Outside
+  used <- readIORef (worldUsed w)
+  let new = IntSet.fromList [x | (x, who) <- IntMap.toList used, severally who] `IntSet.difference` known
+  modifyIORef' learnt (IntSet.union new)
+  story <- collapse . reverse <$> readIORef (worldStory w)
+  pure
+    Outcome
+      { outcomeFault = maybe fault Just broke,
+        outcomeChoices = map choiceOf (reverse moves),
+        outcomeMoves = reverse moves,
+        outcomeStory = story,
+        outcomeLearnt = not (IntSet.null new),
+        outcomeCut = cut
+      }
+  where
+    -- Two threads or more used it, and one of them wrote.
+    severally who =
+      let users = [i | i <- [0 .. 30 :: Int], who .&. (3 `shiftL` (2 * i)) /= 0]
+       in who == 15 || (length users > 1 && who .&. 0x2aaaaaaaaaaaaaaa /= 0)
+
+-- | Each line that is repeated is given once, with the number of times.
+collapse :: [String] -> [String]
+collapse ls = [if n == 1 then l else l <> " (" <> show n <> " times)" | same@(l : _) <- group ls, let n = length same]
+
+choiceOf :: Move -> (Int, Int)
+choiceOf (Ran _ able chosen) = (fromMaybe 0 (elemIndex chosen (map fst able)), length able)
+choiceOf (Answered n given) = (given, n)
+
+-- | Start a thread of the scenario. It waits for its first turn.
+start :: World -> IORef (Maybe String) -> Int -> IO () -> IO Agent
+start w failure number body = do
+  agent <-
+    Agent number <$> newEmptyMVar
+      <*> newIORef (Just (Stop (pure True) maxBound Anything "begins" Runs))
+      <*> newIORef AllIn
+      <*> newIORef []
+      <*> newIORef 0
+  _ <- mask_ . forkIO $ do
+    takeMVar (agentGo agent)
+    over <- readIORef current
+    case over of
+      Over -> pure ()
+      _ -> try body >>= either failed pure
+    writeIORef (agentWaits agent) Nothing
+    putMVar (worldBack w) Stopped
+  pure agent
+  where
+    failed :: SomeException -> IO ()
+    failed e
+      | Just RunIsOver <- fromException e = pure ()
+      | Just (SomeAsyncException _) <- fromException e = pure ()
+      | otherwise = writeIORef failure (Just ("thread " <> show number <> " died: " <> show e))
+
+-- | The number under which the clock is chosen.
+clock :: Int
+clock = 99
+
+-- | After this number of steps of one thread the ordinary choice is another one: the run-time system preempts threads too.
+slice :: Int
+slice = 300
+
+-- | Stands for the thread that ran before where none did.
+nobody :: Int
+nobody = -1000
+
+-- | Stands for the thread that ran before where that thread gave way.
+gaveWay :: Int -> Int
+gaveWay number = -2 - number
+
+-- | Choose a thread and let it run, until none can go on. Returns the moves, newest first, and whether the steering ended
+-- the run early.
+steps :: World -> [Agent] -> Steering -> IO ([Move], Bool)
+steps w agents steering = go 0 nobody 0 []
+  where
+    go :: Int -> Int -> Int -> [Move] -> IO ([Move], Bool)
+    go !alone before !n done
+      | n >= mostSteps = pure (done, False)
+      | otherwise = do
+        time <- readIORef (worldTime w)
+        stops <- forM agents (\a -> (,) a <$> readIORef (agentWaits a))
+        let waiting = [(a, s) | (a, Just s) <- stops]
+        ready <- filterM (canGo time) waiting
+        let ahead = [stopUntil s | (_, s) <- waiting, stopUntil s > time, stopUntil s < maxBound]
+            able = [(agentNumber a, stopAccess s) | (a, s) <- ready] <> [(clock, Anything) | not (null ahead)]
+        choice <- if null able then pure Nothing else steerThread steering before able
+        case choice of
+          Nothing -> pure (done, not (null able))
+          Just number
+            | number == clock -> do
+              let time' = minimum ahead
+              writeIORef (worldTime w) time'
+              modifyIORef (worldStory w) (("  clock          it is " <> show time' <> " ns") :)
+              go 0 nobody (n + 1) (Ran before able number : done)
+            | otherwise -> do
+              let (agent, stop) = fromMaybe (error "Simulation.steps") (find ((== number) . agentNumber . fst) ready)
+              modifyIORef (worldStory w) (("  thread " <> show number <> "     " <> stopWhat stop) :)
+              writeIORef current (Inside w agent)
+              putMVar (agentGo agent) ()
+              answered <- untilStopped []
+              let alone' = if number == before then alone + 1 else 0
+              go alone' (if alone' >= slice || stopKind stop == Yields then gaveWay number else number) (n + 1) (answered <> (Ran before able number : done))
+    untilStopped given = do
+      asked <- takeMVar (worldBack w)
+      case asked of
+        Stopped -> pure given
+        Which k answer -> do
+          c <- steerAnswer steering k
+          putMVar answer c
+          untilStopped (Answered k c : given)
+    canGo time (a, s)
+      | stopUntil s <= time = pure True
+      | otherwise = (||) <$> stopReady s <*> isInterrupted a s
+
+-- The ordinary choice ------------------------------------------------------------------------
+
+-- | In the order in which they are preferred: the thread that ran before, then the others, then one that gave way, then the
+-- clock. Choosing the first one is the ordinary choice.
+ordered :: Int -> [(Int, Access)] -> [(Int, Access)]
+ordered before = sortOn (rank . fst)
+  where
+    rank t
+      | t == before = 0 :: Int
+      | t == gaveWay before = 2
+      | t == clock = 3
+      | otherwise = 1
+
+-- | The index of the ordinary choice.
+onward :: Int -> [(Int, Access)] -> Int
+onward before able = case ordered before able of
+  (t, _) : _ -> fromMaybe 0 (elemIndex t (map fst able))
+  [] -> 0

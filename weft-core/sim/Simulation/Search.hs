@@ -1,0 +1,224 @@
+{-# LANGUAGE BangPatterns #-}
+
+-- |
+-- Searches: a scenario is run under many schedules, all of them up to a bound or as many as a seed determines, until one
+-- breaks it; and the schedule that broke it is run again, or made shorter.
+module Simulation.Search
+  ( -- * Searches
+    Explored (..),
+    explore,
+    exploreWithin,
+    exploreReduced,
+    sample,
+    seeded,
+
+    -- * What was found
+    replay,
+    shorten,
+  )
+where
+
+import Control.Monad
+import Data.Bits
+import Data.IORef
+import qualified Data.IntSet as IntSet
+import Data.List (foldl')
+import Data.Maybe (fromMaybe, isJust, isNothing)
+import Simulation.Run
+import Simulation.World
+
+-- Searches -------------------------------------------------------------------------------
+
+-- | The result of a search.
+data Explored
+  = -- | No schedule breaks the scenario. The number of runs.
+    AllHold Int
+  | -- | The schedule that breaks the scenario, what is wrong then, and the number of runs.
+    Broken Schedule String Int
+  deriving (Eq, Show)
+
+-- | Run every schedule of a scenario until one breaks it. Of schedules that differ only in the order of independent steps
+-- one is run (sleep sets, Godefroid 1996).
+explore :: IO Scenario -> IO Explored
+explore = search maxBound True
+
+-- | Run every schedule that departs from the ordinary one at most that often (delay bounding: Emmi, Qadeer and Rakamaric
+-- 2011). In the ordinary schedule a thread goes on until it blocks or has run for long, and then the first one that can
+-- go on does; and the kernel gives its ordinary answers. Few departures are enough for most faults. The number of
+-- schedules grows with the length of the threads to the power of the bound, not exponentially. Nothing is left out
+-- within the bound.
+exploreWithin :: Int -> IO Scenario -> IO Explored
+exploreWithin bound = search bound False
+
+-- | 'exploreWithin' with sleep sets: of schedules that differ only in the order of independent steps one is run, if it is
+-- within the bound. Another of them may have fewer departures than the one that is chosen, so some schedules within the
+-- bound are left out. In the same time a larger bound can be searched.
+exploreReduced :: Int -> IO Scenario -> IO Explored
+exploreReduced bound = search bound True
+
+-- | A step of the run that the search repeats, and which of its alternatives have been searched.
+data Node = Node
+  { nodeMove :: Move,
+    -- | The threads that were chosen here before.
+    nodeDone :: [Int],
+    -- | The sleep set: threads whose next step was searched elsewhere, with what they do.
+    nodeAsleep :: [(Int, Access)]
+  }
+
+search :: Int -> Bool -> IO Scenario -> IO Explored
+search bound reduce make = do
+  writeIORef learnt IntSet.empty
+  go [] 0
+  where
+    -- The prefix is what is repeated, oldest first; its last node has the new choice.
+    go prefix !n = do
+      asleep <- newIORef []
+      left <- newIORef prefix
+      nodes <- newIORef []
+      let record node = modifyIORef nodes (node :)
+          thread before able = do
+            todo <- readIORef left
+            sleeping <- readIORef asleep
+            (node, chosen) <- case todo of
+              node : rest | Ran _ _ c <- nodeMove node -> do
+                writeIORef left rest
+                pure (node {nodeMove = Ran before able c, nodeAsleep = sleeping}, Just c)
+              _ -> do
+                let awake = [t | t <- able, fst t `notElem` map fst sleeping]
+                    order = ordered before (if reduce then awake else able)
+                    c = case order of (t, _) : _ -> Just t; [] -> Nothing
+                pure (Node (Ran before able (fromMaybe 0 c)) [] sleeping, c)
+            forM_ chosen $ \c -> do
+              record node
+              let did = fromMaybe Anything (lookup c able)
+                  candidates = sleeping <> [(t, a) | (t, a) <- able, t `elem` nodeDone node]
+              when reduce $ writeIORef asleep [(t, a) | (t, a) <- candidates, t /= c, independent a did]
+            pure chosen
+          answer k = do
+            todo <- readIORef left
+            case todo of
+              node : rest | Answered _ c <- nodeMove node -> c <$ (writeIORef left rest >> record node)
+              _ -> 0 <$ record (Node (Answered k 0) [] [])
+      outcome <- run make (Steering thread answer)
+      path <- readIORef nodes
+      if outcomeLearnt outcome
+        then go [] (n + 1)
+        else case outcomeFault outcome of
+          Just why -> pure (Broken (map fst (outcomeChoices outcome)) why (n + 1))
+          _ -> maybe (pure (AllHold (n + 1))) (`go` (n + 1)) (backtrack path)
+    -- Newest node first.
+    backtrack [] = Nothing
+    backtrack (node : earlier) = case alternative (spent earlier) node of
+      Just node' -> Just (reverse (node' : earlier))
+      Nothing -> backtrack earlier
+    alternative cost (Node move done sleeping) = case move of
+      Answered k c | c + 1 < k && cost + 1 <= bound -> Just (Node (Answered k (c + 1)) done sleeping)
+      Answered _ _ -> Nothing
+      Ran before able c ->
+        let done' = c : done
+            fresh = [t | (t, _) <- ordered before able, t `notElem` done', not reduce || t `notElem` map fst sleeping]
+            dear t = fromEnum (interrupts before able t)
+         in case [t | t <- fresh, cost + dear t <= bound] of
+              t : _ -> Just (Node (Ran before able t) done' sleeping)
+              [] -> Nothing
+    spent = foldl' (\k node -> k + costOf (nodeMove node)) 0
+
+costOf :: Move -> Int
+costOf (Answered _ c) = fromEnum (c > 0)
+costOf (Ran before able c) = fromEnum (interrupts before able c)
+
+-- | Whether choosing that thread is a departure from the ordinary choice.
+interrupts :: Int -> [(Int, Access)] -> Int -> Bool
+interrupts before able c = case ordered before able of
+  (t, _) : _ -> c /= t
+  [] -> False
+
+-- | Run random schedules, those of the first number and of the ones after it, as many as the second number says. Equal
+-- seeds make equal choices. Even seeds interrupt rarely.
+sample :: Int -> Int -> IO Scenario -> IO Explored
+sample seed runs make = do
+  writeIORef learnt IntSet.empty
+  go 0
+  where
+    go !n
+      | n >= runs = pure (AllHold n)
+      | otherwise = do
+        outcome <- seeded (seed + n) make
+        case outcomeFault outcome of
+          Just why -> pure (Broken (map fst (outcomeChoices outcome)) why (n + 1))
+          Nothing -> go (n + 1)
+
+-- | Run the one schedule of a seed.
+seeded :: Int -> IO Scenario -> IO Outcome
+seeded seed make = settled $ do
+  state <- newIORef (scramble (scramble (seed * 2 + 1)))
+  let draw k = do
+        s <- readIORef state
+        let s' = lcg s
+        writeIORef state s'
+        pure ((s' `div` 65536) `mod` k)
+      rarely = even seed
+      thread before able = do
+        stay <- if rarely then (> 0) <$> draw 8 else pure False
+        let order = ordered before able
+        if stay then pure (Just (fst (firstOf order))) else Just . fst . (able !!) <$> draw (length able)
+      answer k = do
+        ordinary <- (> 0) <$> draw 4
+        if ordinary then pure 0 else draw k
+  run make (Steering thread answer)
+  where
+    firstOf (t : _) = t
+    firstOf [] = error "Simulation.seeded"
+    scramble = lcg . (+ 1013904223)
+    lcg x = (x * 6364136223846793005 + 1442695040888963407) .&. 0x7fffffffffffffff
+
+-- What was found ------------------------------------------------------------------------------
+
+-- | Run a schedule that the last search found. It uses what the search learnt about shared objects, on which the meaning
+-- of a schedule depends.
+replay :: IO Scenario -> Schedule -> IO Outcome
+replay make schedule = followed schedule >>= unlearning . run make
+
+-- | Restore 'learnt' after the action.
+unlearning :: IO a -> IO a
+unlearning act = do
+  known <- readIORef learnt
+  act <* writeIORef learnt known
+
+-- | A schedule with fewer departures from the ordinary one that breaks the scenario too: they are taken back one after the
+-- other. Like 'replay', it is for a schedule that the last search found.
+shorten :: IO Scenario -> Schedule -> IO Schedule
+shorten make found = do
+  outcome <- replay make found
+  if isNothing (outcomeFault outcome) then pure found else go found (deviations outcome) 1000
+  where
+    -- The choices that are not the ordinary ones, by step.
+    deviations o = [(i, fst (choiceOf m)) | (i, m) <- zip [0 :: Int ..] (outcomeMoves o), not (ordinary m)]
+    ordinary (Answered _ c) = c == 0
+    ordinary (Ran before able c) = Just c == fmap fst (headOf (ordered before able))
+    headOf = foldr (const . Just) Nothing
+    go best devs budget = do
+      shorter <- firstThat devs [rest | i <- [0 .. length devs - 1], let { rest = take i devs <> drop (i + 1) devs }] budget
+      case shorter of
+        Just (best', devs', left) -> go best' devs' left
+        Nothing -> pure best
+    firstThat _ [] _ = pure Nothing
+    firstThat devs (rest : others) budget
+      | budget <= (0 :: Int) = pure Nothing
+      | otherwise = do
+        o <- steered rest
+        let devs' = deviations o
+        if isJust (outcomeFault o) && length devs' < length devs
+          then pure (Just (map fst (outcomeChoices o), devs', budget - 1))
+          else firstThat devs others (budget - 1)
+    steered devs = do
+      at <- newIORef (0 :: Int)
+      let next = readIORef at <* modifyIORef' at (+ 1)
+          thread before able = do
+            i <- next
+            let c = maybe (onward before able) (`mod` length able) (lookup i devs)
+            pure (Just (fst (able !! c)))
+          answer k = do
+            i <- next
+            pure (maybe 0 (`mod` k) (lookup i devs))
+      unlearning (run make (Steering thread answer))
