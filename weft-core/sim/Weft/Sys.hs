@@ -60,7 +60,7 @@ module Weft.Sys
     myThreadId,
     sameThread,
     hasEnded,
-    throwTo,
+    throwToThread,
     throwAside,
     forkPinned,
     yield,
@@ -72,7 +72,6 @@ module Weft.Sys
     traceUserEvent,
 
     -- * Exceptions
-    mask,
     mask_,
     uninterruptibleMask_,
     onException,
@@ -353,9 +352,9 @@ sameThread t = (== t) <$> myThreadId
 hasEnded :: ThreadId -> IO Bool
 hasEnded (ThreadId n) = threadEnded n
 
--- | As that of "Control.Concurrent".
-throwTo :: (Exception e) => ThreadId -> e -> IO ()
-throwTo (ThreadId n) = throwTo' n . toException
+-- | @throwTo@ of "Control.Concurrent".
+throwToThread :: (Exception e) => ThreadId -> e -> IO ()
+throwToThread (ThreadId n) = throwTo' n . toException
 
 -- | The same, by a thread of its own: without waiting.
 throwAside :: (Exception e) => ThreadId -> e -> IO ()

@@ -188,7 +188,7 @@ killed deadline setting = do
       writer = forM_ [1, 2] (\i -> writeBytes w [i])
       killer = do
         blockUntil (maybe False (const True) <$> readIORef victim)
-        readIORef victim >>= mapM_ (`throwTo` ThreadKilled)
+        readIORef victim >>= mapM_ (`throwToThread` ThreadKilled)
   pure . finally' x [0] [dispatcher x 0, doomed, reader, writer, killer] $ do
     outcomes <- readIORef got
     left <- readBytes r 2
