@@ -1,7 +1,7 @@
 -- |
 -- A model of the kernel for the simulated machine: descriptors, of which the lowest free number is given out next; pipes
--- and eventfds; epoll with level and edge triggering and one-shot; poll. Each call is one step. The modules
--- "Weft.FFI.Epoll", "Weft.FFI.Poll" and "Weft.FFI.Wakeup" of this directory have the names and types of the
+-- and eventfds; epoll with level and edge triggering and one-shot; poll; io_uring ("KernelRing"). Each call is one step. The modules
+-- "Weft.FFI.Epoll", "Weft.FFI.Poll", "Weft.FFI.Uring" and "Weft.FFI.Wakeup" of this directory have the names and types of the
 -- real ones, so that the production source of the back ends runs on it.
 --
 -- Where a real kernel is free, so is this one, as far as a scenario allows ('Faults'): it may report events in another
@@ -27,14 +27,28 @@ module Kernel
     epollCollect,
     pollCollect,
     isOpenNumber,
+    presentBits,
+
+    -- * io_uring
+    newUring,
+    uringQueue,
+    uringEnter,
+    uringWait,
+    uringCancelNow,
+    uringHas,
+    uringReap,
   )
 where
 
+import Control.Monad (when)
 import Data.Bits
 import Data.IORef
 import Data.Int (Int64)
 import qualified Data.IntMap.Strict as IntMap
+import Data.Maybe (fromMaybe)
 import Data.Word (Word32)
+import KernelRing (Completion (..), Ring, Submission (..))
+import qualified KernelRing as Ring
 import Simulation
 import System.IO.Unsafe (unsafePerformIO)
 
@@ -44,11 +58,13 @@ data Faults = Faults
     faultReverse :: Int,
     -- | Report one event of several.
     faultShort :: Int,
-    -- | Report an event of a registration that is not ready.
+    -- | Report an event of a registration that is not ready. With io_uring: end the oldest request (@ECANCELED@), as the
+    -- thread that submitted it has exited.
     faultSpurious :: Int,
     -- | @EINTR@ from a wait.
     faultInterrupt :: Int,
-    -- | @ENOMEM@ from a registration.
+    -- | @ENOMEM@ from a registration; @EAGAIN@ from entering an io_uring, which then takes nothing; no cancelling at once
+    -- there (@EINVAL@, before Linux 6.0).
     faultRefuse :: Int
   }
 
@@ -62,6 +78,7 @@ data File
   | WriteEnd !Int
   | EventFd !Int
   | Epoll !(IntMap.IntMap Interest)
+  | Uring !Ring
 
 -- | What an epoll instance knows of a number.
 data Interest = Interest
@@ -114,7 +131,11 @@ bitOneShot = 0x40000000
 bitEt = 0x80000000
 
 call :: String -> IO ()
-call = touch (Writes kernelObject)
+call what = touch (Writes kernelObject) what >> synchronise kernelObject
+
+-- | The same of a call that blocks, until the condition holds or at that instant.
+blockingCall :: IO Bool -> Int64 -> String -> IO ()
+blockingCall ready' end what = blockInKernel ready' end (Writes kernelObject) what >> synchronise kernelObject
 
 -- | Give the lowest free number to a file.
 install :: File -> IO Int
@@ -190,27 +211,39 @@ writeBytes n bytes = do
     _ -> pure (-9)
   r <$ note ("write gives " <> show r)
 
--- | Zero or a negated errno. Registrations of the number are gone with its file.
+-- | Zero or a negated errno. Registrations of the number are gone with its file, which is there for as long as a request of an io_uring
+-- refers to it.
 closeNumber :: Int -> IO Int
 closeNumber n = do
   call ("close(" <> show n <> ")")
   k <- readIORef theKernel
   case fileOf k n of
     Nothing -> (-9) <$ note "close: it is not open"
-    Just (i, f) -> do
-      let others = IntMap.delete i (kernelFiles k)
-          forget (Epoll is) = Epoll (IntMap.filter ((/= i) . interestFile) is)
+    Just (i, _) -> do
+      writeIORef theKernel k {kernelNumbers = IntMap.delete n (kernelNumbers k)}
+      0 <$ letGo [i]
+
+-- | End those of these files that nothing refers to any more.
+letGo :: [Int] -> IO ()
+letGo [] = pure ()
+letGo (i : others) = do
+  k <- readIORef theKernel
+  let held = or [i `elem` Ring.watchedFiles r | Uring r <- IntMap.elems (kernelFiles k)]
+  case IntMap.lookup i (kernelFiles k) of
+    Just f | not held && i `notElem` IntMap.elems (kernelNumbers k) -> do
+      let forget (Epoll is) = Epoll (IntMap.filter ((/= i) . interestFile) is)
           forget g = g
           pipes = case f of
             ReadEnd p -> IntMap.adjust (\q -> q {pipeReaders = 0}) p (kernelPipes k)
             WriteEnd p -> IntMap.adjust (\q -> q {pipeWriters = 0}) p (kernelPipes k)
             _ -> kernelPipes k
-      writeIORef theKernel k {kernelNumbers = IntMap.delete n (kernelNumbers k), kernelFiles = IntMap.map forget others, kernelPipes = pipes}
+      writeIORef theKernel k {kernelFiles = IntMap.map forget (IntMap.delete i (kernelFiles k)), kernelPipes = pipes}
       case f of
         ReadEnd p -> happened (\g -> case g of WriteEnd q -> q == p; _ -> False)
         WriteEnd p -> happened (\g -> case g of ReadEnd q -> q == p; _ -> False)
         _ -> pure ()
-      pure 0
+      letGo (others <> case f of Uring r -> Ring.watchedFiles r; _ -> [])
+    _ -> letGo others
 
 setPipe :: Int -> Pipe -> IO ()
 setPipe p pipe = modifyIORef' theKernel (\k -> k {kernelPipes = IntMap.insert p pipe (kernelPipes k)})
@@ -225,10 +258,11 @@ happened which = do
   mapM_ happenedTo [i | (i, f) <- IntMap.toList (kernelFiles k), which f]
 
 happenedTo :: Int -> IO ()
-happenedTo i = modifyIORef' theKernel (\k -> k {kernelFiles = IntMap.map news (kernelFiles k)})
+happenedTo i = modifyIORef' theKernel (\k -> k {kernelFiles = IntMap.map (news k) (kernelFiles k)})
   where
-    news (Epoll is) = Epoll (IntMap.map (\n -> if interestFile n == i then n {interestNews = True} else n) is)
-    news f = f
+    news _ (Epoll is) = Epoll (IntMap.map (\n -> if interestFile n == i then n {interestNews = True} else n) is)
+    news k (Uring r) = Uring (Ring.notice i (maybe 0 (levels k) (IntMap.lookup i (kernelFiles k))) r)
+    news _ f = f
 
 data Control = Add | Modify | Delete
   deriving (Eq, Show)
@@ -275,6 +309,7 @@ levels k f = case f of
     Nothing -> 0
   EventFd c -> bitOut .|. (if c > 0 then bitIn else 0)
   Epoll _ -> 0
+  Uring _ -> 0
 
 ready :: Kernel -> Interest -> Word32
 ready k i
@@ -294,7 +329,7 @@ epollCollect ep most wait = do
     Nothing -> call "epoll_wait, without blocking"
     Just ns -> do
       end <- if ns < 0 then pure maxBound else (+ ns) <$> virtualTime
-      blockInKernel anyReady end (Writes kernelObject) ("epoll_wait" <> if ns < 0 then "" else ", until " <> show end)
+      blockingCall anyReady end ("epoll_wait" <> if ns < 0 then "" else ", until " <> show end)
   k <- readIORef theKernel
   case interests k ep of
     Nothing -> pure (Left (-9))
@@ -331,7 +366,7 @@ pollCollect asked wait = do
     Nothing -> pure ()
     Just ns -> do
       end <- if ns < 0 then pure maxBound else (+ ns) <$> virtualTime
-      blockInKernel (any (/= 0) <$> now) end (Writes kernelObject) ("poll blocks" <> if ns < 0 then "" else ", until " <> show end)
+      blockingCall (any (/= 0) <$> now) end ("poll blocks" <> if ns < 0 then "" else ", until " <> show end)
   interrupted <- maybe (pure False) (const (may faultInterrupt (\x f -> f {faultInterrupt = x}))) wait
   if interrupted
     then Left (-4) <$ note "poll is interrupted by a signal"
@@ -344,6 +379,143 @@ pollCollect asked wait = do
     seen k (file, bits) = case file of
       Nothing -> bitNval
       Just i -> maybe 0 (\f -> levels k f .&. (bits .|. bitErr .|. bitHup)) (IntMap.lookup i (kernelFiles k))
+
+-- | What is so of a number now, of these events and those that are reported unasked.
+presentBits :: Int -> Word32 -> IO Word32
+presentBits n bits = do
+  call ("poll, without blocking, of " <> show n)
+  k <- readIORef theKernel
+  pure (maybe bitNval (\(_, f) -> levels k f .&. (bits .|. bitErr .|. bitHup)) (fileOf k n))
+
+-- io_uring ---------------------------------------------------------------------------
+
+-- | With room for so many submissions and completions.
+newUring :: Int -> Int -> IO Int
+newUring entries room = call "io_uring_setup" >> install (Uring (Ring.newRing entries room))
+
+-- | A step on a ring, if it is open.
+withRing :: Int -> a -> (Int -> Ring -> IO a) -> IO a
+withRing n closed f = do
+  k <- readIORef theKernel
+  case fileOf k n of
+    Just (i, Uring r) -> f i r
+    _ -> closed <$ note "the ring is closed"
+
+-- | Queue a request, in shared memory: zero, or @-EAGAIN@ when the queue is full.
+uringQueue :: Int -> Submission -> IO Int
+uringQueue n s = do
+  call ("queues " <> show s)
+  withRing n (-9) $ \i r -> case Ring.enqueue s r of
+    Nothing -> (-11) <$ note "the queue is full"
+    Just r' -> 0 <$ setFile i (Uring r')
+
+-- | io_uring_enter: the kernel takes what is queued; with 'True' it also makes completions of what has happened, and lets
+-- in what it held back. Zero or a negated errno.
+uringEnter :: Int -> Bool -> IO Int
+uringEnter n bringing = do
+  call ("io_uring_enter" <> if bringing then ", for completions" else "")
+  withRing n (-9) $ \i _ -> do
+    refused <- may faultRefuse (\x f -> f {faultRefuse = x})
+    if refused
+      then (-11) <$ note "it takes nothing"
+      else do
+        taken <- takeIn i
+        when bringing (bringOut i)
+        taken <$ sayRing i
+
+-- | The kernel takes what is queued. How many.
+takeIn :: Int -> IO Int
+takeIn i = do
+  queued <- changeRing i Ring.takeQueue
+  mapM_ submitted queued
+  pure (length queued)
+  where
+    submitted s = do
+      k <- readIORef theKernel
+      case s of
+        Watch n bits stays name -> change $ case fileOf k n of
+          Nothing -> Ring.complete (Completion name (-9) False)
+          Just (file, f) -> Ring.watch file bits stays name (levels k f)
+        Cancel name -> do
+          files <- filesOf
+          -- The kernel answers if it found none, under a name of its own.
+          change (\r -> fromMaybe (Ring.complete (Completion (-1) (-2) False) r) (Ring.cancelWatch name r))
+          letGo files
+    change f = changeRing i ((,) () . f)
+    filesOf = changeRing i (\r -> (Ring.watchedFiles r, r))
+
+changeRing :: Int -> (Ring -> (a, Ring)) -> IO a
+changeRing i f = do
+  k <- readIORef theKernel
+  case IntMap.lookup i (kernelFiles k) of
+    Just (Uring r) -> let (a, r') = f r in a <$ setFile i (Uring r')
+    _ -> ioError (userError "Kernel: no ring")
+
+-- | Completions of what has happened, and of what was held back.
+bringOut :: Int -> IO ()
+bringOut i = do
+  files <- changeRing i (\r -> (Ring.watchedFiles r, r))
+  lost <- if null files then pure False else may faultSpurious (\x f -> f {faultSpurious = x})
+  turned <- if length files < 2 then pure False else may faultReverse (\x f -> f {faultReverse = x})
+  changeRing i (\r -> ((), Ring.bringOut turned (Ring.makeRoom (if lost then fromMaybe r (Ring.loseWatch r) else r))))
+  when lost (note "the thread of its oldest request has exited")
+  letGo files
+
+sayRing :: Int -> IO ()
+sayRing i = do
+  k <- readIORef theKernel
+  case IntMap.lookup i (kernelFiles k) of
+    Just (Uring r) | (cs@(_ : _), _) <- Ring.reap maxBound r -> note ("the ring has " <> show cs)
+    _ -> pure ()
+
+-- | The same as entering for completions, and block until there is one; a negative time is for ever. @-EINTR@, or @-ETIME@ when there is none.
+uringWait :: Int -> Int64 -> IO Int
+uringWait n ns = do
+  refused <- uringEnter n True
+  if refused < 0
+    then pure refused
+    else do
+      end <- if ns < 0 then pure maxBound else (+ ns) <$> virtualTime
+      blockingCall some end ("io_uring_enter blocks" <> if ns < 0 then "" else ", until " <> show end)
+      interrupted <- may faultInterrupt (\x f -> f {faultInterrupt = x})
+      if interrupted
+        then (-4) <$ note "io_uring_enter is interrupted by a signal"
+        else withRing n (-9) $ \i _ -> do
+          bringOut i
+          sayRing i
+          found <- changeRing i (\r -> (Ring.completed r, r))
+          pure (if found then 0 else -62)
+  where
+    some = do
+      k <- readIORef theKernel
+      pure $ case fileOf k n of
+        Just (_, Uring r) -> Ring.completed r || Ring.heldBack r || Ring.hasNews r
+        _ -> True
+
+-- | Cancel the request of that name that was submitted, to the end: zero, also when there is none, or @-EINVAL@ where the kernel
+-- cannot do that.
+uringCancelNow :: Int -> Int -> IO Int
+uringCancelNow n name = do
+  call ("cancels " <> show name <> " at once")
+  withRing n (-9) $ \i r -> do
+    refused <- may faultRefuse (\x f -> f {faultRefuse = x})
+    if refused
+      then (-22) <$ note "it cannot do that"
+      else do
+        maybe (pure ()) (setFile i . Uring) (Ring.cancelWatch name r)
+        0 <$ letGo (Ring.watchedFiles r)
+
+-- | Is something queued, held back, completed, or about to complete when the kernel is entered?
+uringHas :: Int -> IO (Bool, Bool, Bool, Bool)
+uringHas n = do
+  call "looks at the ring"
+  withRing n (False, False, False, False) (\_ r -> pure (Ring.isQueued r, Ring.heldBack r, Ring.completed r, Ring.hasNews r))
+
+-- | Take so many completions at most.
+uringReap :: Int -> Int -> IO [Completion]
+uringReap n most = do
+  call "takes completions"
+  withRing n [] (\i r -> let (taken, r') = Ring.reap most r in taken <$ setFile i (Uring r'))
 
 showBits :: Word32 -> String
 showBits w = unwords ([name | (b, name) <- names, w .&. b /= 0])

@@ -13,7 +13,8 @@
 -- There can be one simulation at a time in a process.
 --
 -- Scenarios import this module. It consists of "Simulation.World" (the state of a run), "Simulation.Machine" (what a
--- simulated thread calls), "Simulation.Run" (one run) and "Simulation.Search" (many runs).
+-- simulated thread calls), "Simulation.Memory" and "Simulation.Location" (which writes a read may miss), "Simulation.Run"
+-- (one run) and "Simulation.Search" (many runs).
 module Simulation
   ( -- * Running
     Scenario (..),
@@ -42,13 +43,28 @@ module Simulation
     blockUntil,
     blockOn,
     blockInKernel,
+    sleepUntil,
     giveWay,
     choose,
     note,
     virtualTime,
 
+    -- * Memory
+    weakMemory,
+    History,
+    newHistory,
+    readPlainly,
+    readAtomically,
+    writePlainly,
+    writeReleasing,
+    exchange,
+    refuseExchange,
+    synchronise,
+
     -- * Threads and exceptions
     Masking (..),
+    spawn,
+    runNumber,
     currentThread,
     threadEnded,
     throwTo',
@@ -60,6 +76,7 @@ module Simulation
   )
 where
 
+import Simulation.Location
 import Simulation.Machine
 import Simulation.Run
 import Simulation.Search

@@ -13,11 +13,14 @@ module Simulation.Machine
     blockUntil,
     blockOn,
     blockInKernel,
+    sleepUntil,
     choose,
     note,
     virtualTime,
 
     -- * Threads and exceptions
+    spawn,
+    runNumber,
     currentThread,
     threadEnded,
     throwTo',
@@ -28,10 +31,12 @@ module Simulation.Machine
     catching,
 
     -- * For the scheduler
+    start,
     isInterrupted,
   )
 where
 
+import Control.Concurrent (forkIO)
 import Control.Concurrent.MVar
 import Control.Exception
 import Control.Monad
@@ -42,7 +47,9 @@ import qualified Data.IntMap.Strict as IntMap
 import qualified Data.IntSet as IntSet
 import Data.List (find)
 import Data.Maybe (isNothing)
+import Simulation.Memory (barrier)
 import Simulation.World
+import System.IO.Unsafe (unsafePerformIO)
 
 -- Objects --------------------------------------------------------------------------------
 
@@ -57,12 +64,17 @@ newObjects count = do
   case running of
     SettingUp w -> bump (worldSetUp w) 0
     Inside _ a -> bump (agentMade a) (agentNumber a + 1)
-    _ -> pure 0
+    _ -> bump madeOutside 0
   where
     bump ref who = do
       n <- readIORef ref
       writeIORef ref (n + count)
       pure (64 * (n + 1) + who)
+
+-- | The number of objects that were made outside of any run: what is global to the process. Their numbers are far from those of a run.
+madeOutside :: IORef Int
+madeOutside = unsafePerformIO (newIORef 0x1000000000)
+{-# NOINLINE madeOutside #-}
 
 -- Scheduling points -----------------------------------------------------------------------
 
@@ -90,6 +102,12 @@ blockOn ready = stopAt Blocks ready maxBound
 -- | 'blockOn' for a system call: it is not interruptible, and ends at that virtual instant if not before.
 blockInKernel :: IO Bool -> Int64 -> Access -> String -> IO ()
 blockInKernel = stopAt BlocksInKernel
+
+-- | Until that virtual instant. Interruptible.
+sleepUntil :: Int64 -> IO ()
+sleepUntil end = do
+  t <- virtualTime
+  when (t < end) (stopAt Blocks (pure False) end Anything ("sleeps until " <> show end))
 
 stopAt :: Kind -> IO Bool -> Int64 -> Access -> String -> IO ()
 stopAt kind ready end access what = do
@@ -142,6 +160,10 @@ raisePending a = do
     e : rest -> do
       writeIORef (agentPending a) rest
       note "takes the exception"
+      running <- readIORef current
+      case running of
+        Inside w _ -> modifyIORef' (worldMemory w) (barrier (agentNumber a))
+        _ -> pure ()
       throwIO e
 
 -- | Which of that number of answers the surroundings give, counted from zero; zero is the ordinary one.
@@ -173,6 +195,50 @@ virtualTime = do
     _ -> pure 0
 
 -- Threads and exceptions --------------------------------------------------------------
+
+-- | Start a thread, which has the masking state of the caller and whatever that has seen. Its number.
+spawn :: IO () -> IO Int
+spawn body = do
+  touch Anything "starts a thread"
+  running <- readIORef current
+  case running of
+    Inside w parent -> do
+      agents <- readIORef (worldAgents w)
+      agent <- start w (length agents) body
+      readIORef (agentMasking parent) >>= writeIORef (agentMasking agent)
+      modifyIORef' (worldMemory w) (barrier (agentNumber agent))
+      writeIORef (worldAgents w) (agents <> [agent])
+      agentNumber agent <$ note ("which is thread " <> show (agentNumber agent))
+    _ -> throwIO (userError "Simulation: a thread is started outside of a run")
+
+-- | Make a thread of that number. It waits for its first turn.
+start :: World -> Int -> IO () -> IO Agent
+start w number body = do
+  agent <-
+    Agent number <$> newEmptyMVar
+      <*> newIORef (Just (Stop (pure True) maxBound Anything "begins" Runs))
+      <*> newIORef AllIn
+      <*> newIORef []
+      <*> newIORef 0
+  _ <- mask_ . forkIO $ do
+    takeMVar (agentGo agent)
+    over <- readIORef current
+    case over of
+      Over -> pure ()
+      _ -> try body >>= either failed pure
+    writeIORef (agentWaits agent) Nothing
+    putMVar (worldBack w) Stopped
+  pure agent
+  where
+    failed :: SomeException -> IO ()
+    failed e
+      | Just RunIsOver <- fromException e = pure ()
+      | Just (SomeAsyncException _) <- fromException e = pure ()
+      | otherwise = writeIORef (worldFailure w) (Just ("thread " <> show number <> " died: " <> show e))
+
+-- | Tells runs of this process apart: the same from the beginning of a scenario to its check.
+runNumber :: IO Int
+runNumber = readIORef runsMade
 
 -- | The number of the thread that runs, or -1 outside of a simulation.
 currentThread :: IO Int

@@ -24,8 +24,7 @@ module Simulation.Run
   )
 where
 
-import Control.Concurrent
-import Control.Exception
+import Control.Concurrent.MVar
 import Control.Monad
 import Data.Bits
 import Data.IORef
@@ -33,7 +32,8 @@ import qualified Data.IntMap.Strict as IntMap
 import qualified Data.IntSet as IntSet
 import Data.List (elemIndex, find, group, sortOn)
 import Data.Maybe (fromMaybe, isJust)
-import Simulation.Machine (isInterrupted)
+import Simulation.Machine (isInterrupted, start)
+import Simulation.Memory (strongMemory)
 import Simulation.World
 
 -- Scenarios ------------------------------------------------------------------------------
@@ -115,22 +115,21 @@ run make steering = do
   known <- readIORef learnt
   agentsRef <- newIORef []
   back <- newEmptyMVar
-  w <- World agentsRef back <$> newIORef 0 <*> pure known <*> newIORef IntMap.empty <*> newIORef 0 <*> newIORef []
+  w <- World agentsRef back <$> newIORef 0 <*> pure known <*> newIORef IntMap.empty <*> newIORef 0 <*> newIORef [] <*> newIORef strongMemory <*> newIORef Nothing
+  modifyIORef' runsMade (+ 1)
   writeIORef current (SettingUp w)
   scenario <- make
-  failure <- newIORef Nothing
-  agents <- zipWithM (start w failure) [0 ..] (scenarioThreads scenario)
-  writeIORef agentsRef agents
-  (moves, cut) <- steps w agents steering
+  zipWithM (start w) [0 ..] (scenarioThreads scenario) >>= writeIORef agentsRef
+  (moves, cut) <- steps w steering
   let tooLong = length moves >= mostSteps
-  stuck <- filterM (fmap isJust . readIORef . agentWaits) agents
+  stuck <- readIORef agentsRef >>= filterM (fmap isJust . readIORef . agentWaits)
   writeIORef current Outside
   fault <- case () of
     _
       | cut -> pure Nothing
       | tooLong -> pure (Just "it does not come to rest")
       | otherwise -> scenarioCheck scenario (map agentNumber stuck)
-  broke <- readIORef failure
+  broke <- readIORef (worldFailure w)
   writeIORef current Over
   forM_ stuck (\a -> putMVar (agentGo a) () >> takeMVar back)
   writeIORef current Outside
@@ -161,31 +160,6 @@ choiceOf :: Move -> (Int, Int)
 choiceOf (Ran _ able chosen) = (fromMaybe 0 (elemIndex chosen (map fst able)), length able)
 choiceOf (Answered n given) = (given, n)
 
--- | Start a thread of the scenario. It waits for its first turn.
-start :: World -> IORef (Maybe String) -> Int -> IO () -> IO Agent
-start w failure number body = do
-  agent <-
-    Agent number <$> newEmptyMVar
-      <*> newIORef (Just (Stop (pure True) maxBound Anything "begins" Runs))
-      <*> newIORef AllIn
-      <*> newIORef []
-      <*> newIORef 0
-  _ <- mask_ . forkIO $ do
-    takeMVar (agentGo agent)
-    over <- readIORef current
-    case over of
-      Over -> pure ()
-      _ -> try body >>= either failed pure
-    writeIORef (agentWaits agent) Nothing
-    putMVar (worldBack w) Stopped
-  pure agent
-  where
-    failed :: SomeException -> IO ()
-    failed e
-      | Just RunIsOver <- fromException e = pure ()
-      | Just (SomeAsyncException _) <- fromException e = pure ()
-      | otherwise = writeIORef failure (Just ("thread " <> show number <> " died: " <> show e))
-
 -- | The number under which the clock is chosen.
 clock :: Int
 clock = 99
@@ -204,14 +178,15 @@ gaveWay number = -2 - number
 
 -- | Choose a thread and let it run, until none can go on. Returns the moves, newest first, and whether the steering ended
 -- the run early.
-steps :: World -> [Agent] -> Steering -> IO ([Move], Bool)
-steps w agents steering = go 0 nobody 0 []
+steps :: World -> Steering -> IO ([Move], Bool)
+steps w steering = go 0 nobody 0 []
   where
     go :: Int -> Int -> Int -> [Move] -> IO ([Move], Bool)
     go !alone before !n done
       | n >= mostSteps = pure (done, False)
       | otherwise = do
         time <- readIORef (worldTime w)
+        agents <- readIORef (worldAgents w)
         stops <- forM agents (\a -> (,) a <$> readIORef (agentWaits a))
         let waiting = [(a, s) | (a, Just s) <- stops]
         ready <- filterM (canGo time) waiting

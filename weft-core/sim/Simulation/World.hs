@@ -26,6 +26,7 @@ module Simulation.World
     Running (..),
     current,
     learnt,
+    runsMade,
     RunIsOver (..),
   )
 where
@@ -36,6 +37,7 @@ import Data.IORef
 import Data.Int (Int64)
 import qualified Data.IntMap.Strict as IntMap
 import qualified Data.IntSet as IntSet
+import Simulation.Memory (Memory)
 import System.IO.Unsafe (unsafePerformIO)
 
 -- Objects and operations -------------------------------------------------------------
@@ -126,7 +128,11 @@ data World = World
     -- | The number of objects that the scenario made before its threads ran.
     worldSetUp :: IORef Int,
     -- | Newest first.
-    worldStory :: IORef [String]
+    worldStory :: IORef [String],
+    -- | Which writes each thread has to see.
+    worldMemory :: IORef Memory,
+    -- | What a thread died of that was no asynchronous exception.
+    worldFailure :: IORef (Maybe String)
   }
 
 -- | Why a thread gives control back to the scheduler: it has stopped or ended, or it asks for an answer.
@@ -149,6 +155,11 @@ current = unsafePerformIO (newIORef Outside)
 learnt :: IORef IntSet.IntSet
 learnt = unsafePerformIO (newIORef IntSet.empty)
 {-# NOINLINE learnt #-}
+
+-- | How many runs have begun in this process. Written as one begins.
+runsMade :: IORef Int
+runsMade = unsafePerformIO (newIORef 0)
+{-# NOINLINE runsMade #-}
 
 -- | Thrown in the threads of a run that is over, to end them.
 data RunIsOver = RunIsOver

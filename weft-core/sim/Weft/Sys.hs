@@ -6,7 +6,8 @@
 -- on which the production source of the core runs in tests. Every operation on
 -- shared state is a scheduling point of "Simulation", which decides who goes on, so
 -- that a test can run every interleaving there is; asynchronous exceptions, masking and the clock are simulated
--- too. Outside a simulation the operations just happen.
+-- too. Outside a simulation the operations just happen. With 'weakMemory' a read may return an old value, as the order of
+-- operations that "Simulation.Memory" gives to each primitive operation allows.
 --
 -- Arrays of more than 'statistics' words are counters ("Weft.Core.Counters"), which nothing depends on: using them is no
 -- scheduling point.
@@ -38,6 +39,7 @@ module Weft.Sys
     sizeBoxedArray,
     readBoxedArray,
     writeBoxedArray,
+    casBoxedArray,
     copyBoxedArray,
 
     -- * MVars
@@ -58,9 +60,11 @@ module Weft.Sys
     myThreadId,
     sameThread,
     hasEnded,
-    throwTo,
+    throwToThread,
     throwAside,
+    forkPinned,
     yield,
+    threadDelay,
     getNumCapabilities,
     myCapability,
     forkGeneration,
@@ -68,7 +72,6 @@ module Weft.Sys
     traceUserEvent,
 
     -- * Exceptions
-    mask,
     mask_,
     uninterruptibleMask_,
     onException,
@@ -96,43 +99,57 @@ import Weft.Core.Time (Instant (..))
 
 -- References -----------------------------------------------------------------
 
--- | A mutable reference, and its number in the simulation.
-data Ref a = Ref !Object !(IORef a)
+-- | A mutable reference: its number in the simulation, what it holds, and what it held before.
+data Ref a = Ref !Object !(IORef a) !(History a)
 
 instance Eq (Ref a) where
-  Ref _ a == Ref _ b = a == b
+  Ref _ a _ == Ref _ b _ = a == b
 
 newRef :: a -> IO (Ref a)
-newRef a = Ref <$> newObject <*> newIORef a
+newRef a = Ref <$> newObject <*> newIORef a <*> newHistory
 
 readRef :: Ref a -> IO a
-readRef (Ref o r) = touch (Reads o) ("reads reference " <> show o) >> readIORef r
+readRef (Ref o r h) = touch (Reads o) ("reads reference " <> show o) >> readIORef r >>= readPlainly o h 0
 
 writeRef :: Ref a -> a -> IO ()
-writeRef (Ref o r) a = touch (Writes o) ("writes reference " <> show o) >> writeIORef r a
+writeRef (Ref o r h) a = do
+  touch (Writes o) ("writes reference " <> show o)
+  readIORef r >>= writePlainly o h 0
+  writeIORef r a
 
 swapRef :: Ref a -> a -> IO a
-swapRef (Ref o r) new = touch (Writes o) ("swaps reference " <> show o) >> readIORef r <* writeIORef r new
+swapRef (Ref o r h) new = do
+  touch (Writes o) ("swaps reference " <> show o)
+  old <- readIORef r
+  exchange o h 0 old
+  old <$ writeIORef r new
 
 -- | Same heap object or not, like the real one.
 casRef :: Ref a -> a -> a -> IO Bool
-casRef (Ref o r) old new = do
+casRef (Ref o r h) old new = do
   touch (Writes o) ("compares and swaps reference " <> show o)
   found <- readIORef r
-  same <- eqStableName <$> (makeStableName $! found) <*> (makeStableName $! old)
-  same <$ if same then writeIORef r new else note "finds another value there"
+  same <- sameHeapObject found old
+  same
+    <$ if same
+      then exchange o h 0 found >> writeIORef r new
+      else refuseExchange o >> note "finds another value there"
+
+sameHeapObject :: a -> a -> IO Bool
+sameHeapObject a b = eqStableName <$> (makeStableName $! a) <*> (makeStableName $! b)
 
 updateRef :: Ref a -> (a -> a) -> IO a
-updateRef (Ref o r) f = do
+updateRef (Ref o r h) f = do
   touch (Writes o) ("updates reference " <> show o)
   old <- readIORef r
+  exchange o h 0 old
   writeIORef r $! f old
   pure old
 
 -- AtomicWords ----------------------------------------------------------------------
 
 -- | Shared words. Each is an object: the first one's number, and those behind it.
-data AtomicWords = AtomicWords !Object !Bool !(IOUArray Int Int)
+data AtomicWords = AtomicWords !Object !Bool !(IOUArray Int Int) !(History Int)
 
 -- | Longer arrays hold counters.
 statistics :: Int
@@ -141,60 +158,99 @@ statistics = 16
 newAtomicWords :: Int -> IO AtomicWords
 newAtomicWords n = do
   o <- newObjects (if n > statistics then 1 else n)
-  AtomicWords o (n > statistics) <$> newArray (0, n - 1) 0
+  AtomicWords o (n > statistics) <$> newArray (0, n - 1) 0 <*> newHistory
 
--- | Before an operation on a word.
+-- | A scheduling point, before an operation on a word, unless that is a counter.
 using :: AtomicWords -> Int -> (Object -> Access) -> String -> IO ()
-using (AtomicWords o counts _) i access what
+using (AtomicWords o counts _ _) i access what
   | counts = pure ()
   | otherwise = touch (access (o + 64 * i)) (what <> " word " <> show o <> "[" <> show i <> "]")
 
+-- | What the memory has to say to an operation on a word, unless that is a counter.
+inMemory :: AtomicWords -> Int -> (Object -> History Int -> IO ()) -> IO ()
+inMemory (AtomicWords o counts _ h) i f
+  | counts = pure ()
+  | otherwise = f (o + 64 * i) h
+
 readWord :: AtomicWords -> Int -> IO Int
-readWord a@(AtomicWords _ _ c) i = using a i Reads "reads" >> readArray c i
+readWord a i = using a i Reads "reads" >> fetch readAtomically a i
+
+-- | The value that a read of that kind gives.
+fetch :: (Object -> History Int -> Int -> Int -> IO Int) -> AtomicWords -> Int -> IO Int
+fetch how (AtomicWords o counts c h) i
+  | counts = readArray c i
+  | otherwise = readArray c i >>= how (o + 64 * i) h i
+
+-- | Write a word, in a way that the memory is told of.
+store :: (Object -> History Int -> Int -> Int -> IO ()) -> AtomicWords -> Int -> Int -> IO ()
+store how a@(AtomicWords _ _ c _) i x = do
+  old <- readArray c i
+  inMemory a i (\o h -> how o h i old)
+  writeArray c i x
 
 writeWord :: AtomicWords -> Int -> Int -> IO ()
-writeWord a@(AtomicWords _ _ c) i x = using a i Writes ("writes " <> show x <> " to") >> writeArray c i x
+writeWord a i x = using a i Writes ("writes " <> show x <> " to") >> store writeReleasing a i x
 
 addWord :: AtomicWords -> Int -> Int -> IO Int
-addWord a@(AtomicWords _ _ c) i x = do
+addWord a@(AtomicWords _ _ c _) i x = do
   using a i Writes ("adds " <> show x <> " to")
   old <- readArray c i
-  old <$ writeArray c i (old + x)
+  old <$ store exchange a i (old + x)
 
 swapWord :: AtomicWords -> Int -> Int -> IO Int
-swapWord a@(AtomicWords _ _ c) i x = using a i Writes ("swaps " <> show x <> " into") >> readArray c i <* writeArray c i x
+swapWord a@(AtomicWords _ _ c _) i x = do
+  using a i Writes ("swaps " <> show x <> " into")
+  readArray c i <* store exchange a i x
 
 casWord :: AtomicWords -> Int -> Int -> Int -> IO Int
-casWord a@(AtomicWords _ _ c) i old new = do
+casWord a@(AtomicWords _ _ c _) i old new = do
   using a i Writes ("replaces " <> show old <> " by " <> show new <> " in")
   found <- readArray c i
-  found <$ if found == old then writeArray c i new else note ("finds " <> show found <> " there")
+  found
+    <$ if found == old
+      then store exchange a i new
+      else inMemory a i (\o _ -> refuseExchange o) >> note ("finds " <> show found <> " there")
 
 peekWord :: AtomicWords -> Int -> IO Int
-peekWord = readWord
+peekWord a i = using a i Reads "peeks at" >> fetch readPlainly a i
 
 bumpWord :: AtomicWords -> Int -> Int -> IO ()
-bumpWord c i x = readWord c i >>= writeWord c i . (+ x)
+bumpWord c i x = peekWord c i >>= pokeWord c i . (+ x)
 
 pokeWord :: AtomicWords -> Int -> Int -> IO ()
-pokeWord = writeWord
+pokeWord a i x = using a i Writes ("pokes " <> show x <> " into") >> store writePlainly a i x
 
 -- Arrays ---------------------------------------------------------------------
 
 -- | An array. Each place is an object, as with words.
-data BoxedArray a = BoxedArray !Object !(IOArray Int a)
+data BoxedArray a = BoxedArray !Object !(IOArray Int a) !(History a)
 
 newBoxedArray :: Int -> a -> IO (BoxedArray a)
-newBoxedArray n a = BoxedArray <$> newObjects n <*> newArray (0, n - 1) a
+newBoxedArray n a = BoxedArray <$> newObjects n <*> newArray (0, n - 1) a <*> newHistory
 
 sizeBoxedArray :: BoxedArray a -> Int
-sizeBoxedArray (BoxedArray _ s) = unsafePerformIO ((\(_, hi) -> hi + 1) <$> getBounds s)
+sizeBoxedArray (BoxedArray _ s _) = unsafePerformIO ((\(_, hi) -> hi + 1) <$> getBounds s)
 
 readBoxedArray :: BoxedArray a -> Int -> IO a
-readBoxedArray (BoxedArray o s) i = touch (Reads (o + 64 * i)) ("reads array " <> show o <> " at " <> show i) >> readArray s i
+readBoxedArray (BoxedArray o s h) i = do
+  touch (Reads (o + 64 * i)) ("reads array " <> show o <> " at " <> show i)
+  readArray s i >>= readPlainly (o + 64 * i) h i
 
 writeBoxedArray :: BoxedArray a -> Int -> a -> IO ()
-writeBoxedArray (BoxedArray o s) i a = touch (Writes (o + 64 * i)) ("writes array " <> show o <> " at " <> show i) >> writeArray s i a
+writeBoxedArray (BoxedArray o s h) i a = do
+  touch (Writes (o + 64 * i)) ("writes array " <> show o <> " at " <> show i)
+  readArray s i >>= writePlainly (o + 64 * i) h i
+  writeArray s i a
+
+casBoxedArray :: BoxedArray a -> Int -> a -> a -> IO Bool
+casBoxedArray (BoxedArray o s h) i old new = do
+  touch (Writes (o + 64 * i)) ("compares and swaps array " <> show o <> " at " <> show i)
+  found <- readArray s i
+  same <- sameHeapObject found old
+  same
+    <$ if same
+      then exchange (o + 64 * i) h i found >> writeArray s i new
+      else refuseExchange (o + 64 * i) >> note "finds another value there"
 
 copyBoxedArray :: BoxedArray a -> BoxedArray a -> IO ()
 copyBoxedArray from to = forM_ [0 .. sizeBoxedArray from - 1] (\i -> readBoxedArray from i >>= writeBoxedArray to i)
@@ -220,10 +276,12 @@ isFull r = maybe False (const True) <$> readIORef r
 takeMVar, readMVar :: MVar a -> IO a
 takeMVar v@(MVar o r _) = do
   touch (Writes o) ("takes MVar " <> show o)
+  synchronise o
   found <- readIORef r
   maybe (handed False v) (<$ writeIORef r Nothing) found
 readMVar v@(MVar o r _) = do
   touch (Reads o) ("reads MVar " <> show o)
+  synchronise o
   found <- readIORef r
   maybe (handed True v) pure found
 
@@ -235,6 +293,7 @@ handed reads' (MVar o _ waiters) = do
   let leave = modifyIORef' waiters (filter (\(Waiter _ c) -> c /= cell))
   note ("waits for MVar " <> show o)
   blockOn (isFull cell) (Writes o) ("goes on with MVar " <> show o) `Control.Exception.onException` leave
+  synchronise o
   readIORef cell >>= maybe (throwIO (userError "takeMVar: nothing to take, and no simulation")) pure
 
 -- | Store a value, or hand it over.
@@ -250,14 +309,19 @@ give (MVar _ r waiters) a = do
 putMVar :: MVar a -> a -> IO ()
 putMVar v@(MVar o r _) a = do
   blockOn (not <$> isFull r) (Writes o) ("puts MVar " <> show o)
+  synchronise o
   give v a
 
 tryTakeMVar :: MVar a -> IO (Maybe a)
-tryTakeMVar (MVar o r _) = touch (Writes o) ("tries to take MVar " <> show o) >> readIORef r <* writeIORef r Nothing
+tryTakeMVar (MVar o r _) = do
+  touch (Writes o) ("tries to take MVar " <> show o)
+  synchronise o
+  readIORef r <* writeIORef r Nothing
 
 tryPutMVar :: MVar a -> a -> IO Bool
 tryPutMVar v@(MVar o r _) a = do
   touch (Writes o) ("tries to put MVar " <> show o)
+  synchronise o
   full <- isFull r
   if full then pure False else True <$ give v a
 
@@ -288,21 +352,32 @@ sameThread t = (== t) <$> myThreadId
 hasEnded :: ThreadId -> IO Bool
 hasEnded (ThreadId n) = threadEnded n
 
--- | As that of "Control.Concurrent".
-throwTo :: (Exception e) => ThreadId -> e -> IO ()
-throwTo (ThreadId n) = throwTo' n . toException
+-- | @throwTo@ of "Control.Concurrent".
+throwToThread :: (Exception e) => ThreadId -> e -> IO ()
+throwToThread (ThreadId n) = throwTo' n . toException
 
 -- | The same, by a thread of its own: without waiting.
 throwAside :: (Exception e) => ThreadId -> e -> IO ()
 throwAside (ThreadId n) = throwSoon n . toException
 
+-- | The capability is not simulated, and the label is not used.
+forkPinned :: Int -> String -> ((forall a. IO a -> IO a) -> IO ()) -> IO ThreadId
+forkPinned _ _ body = mask_ (ThreadId <$> spawn (body (withMasking AllIn)))
+
 yield :: IO ()
 yield = giveWay
 
-getNumCapabilities, myCapability, forkGeneration :: IO Int
+-- | For that many microseconds of virtual time.
+threadDelay :: Int -> IO ()
+threadDelay us = virtualTime >>= \t -> sleepUntil (t + 1000 * fromIntegral us)
+
+getNumCapabilities, myCapability :: IO Int
 getNumCapabilities = pure 1
 myCapability = pure 0
-forkGeneration = pure 0
+
+-- | Each run is another process image: what is global to a process begins anew in each.
+forkGeneration :: IO Int
+forkGeneration = runNumber
 
 -- The event log ------------------------------------------------------------------
 

@@ -65,6 +65,7 @@ module Weft.Sys
     myCapability,
     getNumCapabilities,
     yield,
+    threadDelay,
     sameThread,
     hasEnded,
     forkGeneration,
@@ -94,6 +95,7 @@ import Control.Concurrent
     forkOnWithUnmask,
     getNumCapabilities,
     myThreadId,
+    threadDelay,
     yield,
   )
 import Control.Concurrent.MVar

@@ -16,9 +16,11 @@ import System.Posix.Types (Fd)
 import Test.Tasty (defaultMain, testGroup)
 import qualified Weft.Backend.Epoll as Epoll
 import qualified Weft.Backend.Poll as Poll
+import qualified Weft.Backend.Uring as Uring
 import Weft.Core.Backend
 import Weft.Core.Time
 import Weft.Core.Timer.Search (newSearchQueue)
+import Weft.FFI.RingEntries (preferRingEntries)
 
 main :: IO ()
 main = do
@@ -28,9 +30,14 @@ main = do
   defaultMain . testGroup "lockstep" $
     [ inLockstep "simulated epoll" (simulated Epoll.new noFaults False) wanted,
       inLockstep "simulated poll" (simulated Poll.new noFaults True) wanted,
+      inLockstep "simulated io_uring" (onRing 8 noFaults) wanted,
+      inLockstep "simulated io_uring with two entries" (onRing 2 noFaults) wanted,
+      inLockstep "simulated io_uring with two entries, and a kernel that misbehaves" (onRing 2 often {faultRefuse = 5}) wanted,
       inLockstep "simulated epoll, and a kernel that misbehaves" (simulated Epoll.new often False) wanted
     ]
   where
+    onRing entries faults = late (simulated (preferRingEntries (Just entries) >> Uring.new) faults False)
+    late m = m {machineRules = (machineRules m) {ruleLate = True}}
     -- What is not so is not reported here: the model takes it for a fault.
     often = allFaults {faultReverse = 5, faultShort = 5, faultInterrupt = 5, faultSpurious = 0}
 

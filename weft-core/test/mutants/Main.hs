@@ -92,10 +92,10 @@ caught (Suite folder others found) parent mutant = do
   where
     modules =
       [("core", "Weft" </> "Core" </> m) | m <- core]
-        <> [("src-linux", "Weft" </> "Backend" </> "Epoll.hs")]
+        <> [("src-linux", "Weft" </> m) | m <- ["Backend" </> "Epoll.hs", "Backend" </> "Uring.hs", "Backend" </> "UringEntry.hs", "FFI" </> "RingEntries.hs", "FFI" </> "RingUnavailable.hs"]]
         <> [("src", "Weft" </> m) | m <- ["Backend" </> "Poll.hs", "FFI" </> "Errno.hs"]]
         -- GHC does not know the suffix.
-        <> [("sim", "Weft" </> "FFI" </> m) | m <- ["Epoll.hsc", "Poll.hsc"]]
+        <> [("sim", "Weft" </> "FFI" </> m) | m <- ["Epoll.hsc", "Poll.hsc", "Uring.hsc"]]
     core =
       ["Backend.hs", "Counters.hs", "Descriptor.hs", "EventLog.hs", "Events.hs", "Heartbeat.hs", "Manager.hs", "Readiness.hs", "Registry.hs"]
         <> ["Time.hs", "Timer.hs", "Timers.hs", "UseCount.hs", "Wake.hs", "Timer" </> "Search.hs"]
@@ -184,5 +184,17 @@ mutants =
     Mutant "one-shot is not asked for" "Backend/Epoll.hs" "Once -> epollOneShot" "Once -> 0",
     Mutant "a first registration is only modified" "Backend/Epoll.hs" "then judge =<< other ep (fdNumber fd) bits (tokenWord tok)" "then judge r",
     Mutant "nothing is resumed" "Backend/Poll.hs" "again e = e {entryArmed = entryArmed e <> (evs `common` entryAsked e), entryListed = True}" "again e = e",
-    Mutant "a poll that blocks is not told of a registration" "Backend/Poll.hs" "backendDeferred = True" "backendDeferred = False"
+    Mutant "a poll that blocks is not told of a registration" "Backend/Poll.hs" "backendDeferred = True" "backendDeferred = False",
+    Mutant "on ARM, the inbox is looked at before the announcement is seen" "Core/Manager.hs" "    state <- readWord (managerState m) 0\n    news <- hasNews (managerTimers m)\n    other <- busy\n" "    news <- hasNews (managerTimers m)\n    other <- busy\n    state <- readWord (managerState m) 0\n",
+    Mutant "a closed descriptor's request goes on" "Backend/Uring.hs" "  when (isLive e) $ do\n    done <- flush" "  when (isLive e && entrySequence e == 0) $ do\n    done <- flush",
+    Mutant "a closed descriptor's request is cancelled before the kernel has it" "Backend/Uring.hs" "    done <- flush ring 10\n    r <- cancelNow" "    let done = True\n    r <- cancelNow",
+    Mutant "a completion of an earlier request is reported" "Backend/Uring.hs" "if not (isLive e) || userData fd (entrySequence e) /= from" "if not (isLive e)",
+    Mutant "a wake does not end a wait" "Backend/Uring.hs" "m <$ writeRef (ringWoken ring) True" "pure m",
+    Mutant "the wake-up descriptor is watched once" "Backend/Uring.hs" "(Entry wakeToken 0 evtRead Edge Vacant) Standing" "(Entry wakeToken 0 evtRead Once Vacant) Single",
+    Mutant "a full queue loses a request" "Backend/Uring.hs" "when (r' < 0) (later ring request)" "when False (later ring request)",
+    Mutant "what waits for the next poll stays behind" "Backend/Uring.hs" "mapM_ (queue ring) (reverse requests)" "mapM_ (queue ring) (take 0 requests)",
+    Mutant "a request that its thread's end cancelled is not made again" "Backend/UringEntry.hs" "| result == resultCancelled = (mempty, Now (usual trigger))" "| result == resultCancelled = (mempty, Stay)",
+    Mutant "a standing request that has ended is not made again" "Backend/UringEntry.hs" "Edge -> if more then Stay else Next Standing" "Edge -> Stay",
+    Mutant "a level-triggered request is not made again" "Backend/UringEntry.hs" "Level -> Next Single" "Level -> Drop Resting",
+    Mutant "io_uring registers for a poll that is not told" "Backend/Uring.hs" "backendDeferred = True" "backendDeferred = False"
   ]

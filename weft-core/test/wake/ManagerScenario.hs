@@ -11,6 +11,7 @@ import Control.Monad
 import Data.Either (fromRight)
 import Data.IORef
 import Data.List (sort, (\\))
+import Foreign.C.Types (CUInt)
 import Kernel
 import Search
 import Simulation (Scenario (..), blockUntil)
@@ -18,6 +19,7 @@ import System.Posix.Types (Fd)
 import Test.Tasty
 import qualified Weft.Backend.Epoll as Epoll
 import qualified Weft.Backend.Poll as Poll
+import qualified Weft.Backend.Uring as Uring
 import Weft.Core.Backend
 import Weft.Core.Descriptor
 import Weft.Core.Events
@@ -27,6 +29,7 @@ import Weft.Core.Registry
 import Weft.Core.Time (Instant (..), never)
 import Weft.Core.Timer (Expiry (..), cancelTimer)
 import Weft.Core.Timer.Search (newSearchQueue)
+import Weft.FFI.RingEntries (preferRingEntries)
 import Weft.Sys
 
 -- | The machine of one run.
@@ -44,6 +47,10 @@ data Setting = Setting {settingBackend :: IO Backend, settingFaults :: Faults}
 onEpoll, onPoll :: Setting
 onEpoll = Setting Epoll.new noFaults
 onPoll = Setting Poll.new noFaults
+
+-- | Rings with so many entries, and a completion queue of as many.
+onUring :: CUInt -> Setting
+onUring entries = Setting (preferRingEntries (Just entries) >> Uring.new) noFaults
 
 -- | So many managers that share a registry.
 machine :: Setting -> Int -> IO Machine
@@ -181,7 +188,7 @@ killed deadline setting = do
       writer = forM_ [1, 2] (\i -> writeBytes w [i])
       killer = do
         blockUntil (maybe False (const True) <$> readIORef victim)
-        readIORef victim >>= mapM_ (`throwTo` ThreadKilled)
+        readIORef victim >>= mapM_ (`throwToThread` ThreadKilled)
   pure . finally' x [0] [dispatcher x 0, doomed, reader, writer, killer] $ do
     outcomes <- readIORef got
     left <- readBytes r 2
@@ -227,6 +234,20 @@ closing setting = do
         (sort now' == sort (before \\ [r, w]), "open are " <> show now' <> ", and before were " <> show before),
         (known == 0, "descriptors known: " <> show known)
       ]
+
+-- | The other end hears of a close as soon as the number has been given back.
+heard :: Setting -> IO Scenario
+heard setting = do
+  x <- machine setting 1
+  (r, w) <- newPipe
+  d <- owned x r
+  let reader = void (reading x d never 1)
+      closer = do
+        _ <- closeDescriptor d
+        blockUntil (notElem r <$> openNumbers)
+        told <- writeBytes w [1]
+        unless (told == -32) (blame x ("a write to the other end gave " <> show told))
+  pure . finally' x [0] [dispatcher x 0, reader, closer] $ pure Nothing
 
 -- | Readers of a descriptor that is closed under them, or before they come.
 closedUnder :: Setting -> IO Scenario
@@ -457,10 +478,15 @@ managerTests =
   pure . testGroup "a manager on a model of the kernel" $
     [ testGroup "epoll" (searches onEpoll),
       testGroup "poll" (searches onPoll),
-      testGroup "epoll, and a kernel that misbehaves" (searches onEpoll {settingFaults = allFaults})
+      testGroup "epoll, and a kernel that misbehaves" (searches onEpoll {settingFaults = allFaults}),
+      testGroup "io_uring" (searches (onUring 8)),
+      testGroup "io_uring with two entries, and a kernel that misbehaves" (searches (onUring 2) {settingFaults = allFaults {faultRefuse = 1}}),
+      testGroup "epoll, on ARM" (arm onEpoll),
+      testGroup "io_uring, on ARM" (arm (onUring 8))
     ]
   where
     searches setting = [holdsWithin bound name (make setting) | (bound, name, make) <- scenarios]
+    arm setting = [holdsOnArm bound name (make setting) | (bound, name, make) <- scenarios]
     -- What is short may depart from the ordinary twice.
     scenarios =
       [ (2, "one reader", readers 1),
@@ -475,6 +501,7 @@ managerTests =
         (2, "a one-shot callback is unregistered", unregistering OneShot),
         (2, "a callback is unregistered", unregistering MultiShot),
         (2, "two callbacks of a descriptor", several),
+        (1, "a close, and the other end", heard),
         (1, "closing against registering", registering),
         (1, "the manager is stopped", stopping False),
         (1, "the manager's thread is killed", stopping True),

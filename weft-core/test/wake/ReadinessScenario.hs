@@ -67,6 +67,8 @@ channelTests = do
   pure . testGroup "closing a descriptor that is in use" $
     [ holds "one operation and a close" 100 (scenario 1 1 release),
       holds "two waiters and a close" 100 waiting,
+      holdsOnArm 2 "two operations and a close, on ARM" (scenario 2 1 release),
+      holdsOnArm 2 "two waiters and a close, on ARM" waiting,
       isFound "broken on purpose: nobody closes behind the last operation" $
         scenario 2 1 (\rd -> False <$ release rd),
       isFound "broken on purpose: every operation closes" $

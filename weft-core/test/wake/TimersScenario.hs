@@ -68,6 +68,8 @@ timersTests = do
       holdsWithin 3 "one is cancelled, one is left, few interruptions" (scenario cancel [True, False]),
       holdsWithin 2 "two are cancelled" (scenario cancel [True, True]),
       holds "one is cancelled" 100 (scenario cancel [True]),
+      holdsOnArm 2 "two are set, on ARM" (scenario cancel [False, False]),
+      holdsOnArm 2 "one is cancelled, one is left, on ARM" (scenario cancel [True, False]),
       isFound "broken on purpose: a cancel always counts" $
         scenario (\ts t -> True <$ cancel ts t) [True]
     ]

@@ -22,11 +22,13 @@ data Protocol = Protocol
     doNotify :: Wake -> IO Bool,
     doNotifyBefore :: Wake -> Instant -> IO Bool,
     -- | Does the sleeper look at its inbox after it has announced?
-    looksAgain :: Bool
+    looksAgain :: Bool,
+    -- | Does it read a word atomically before it does, as the manager does? (Its look is a plain read.)
+    looksInOrder :: Bool
   }
 
 production :: Protocol
-production = Protocol announce awaken notify notifyBefore True
+production = Protocol announce awaken notify notifyBefore True True
 
 -- | How a waker publishes: whatever it is, at once; or work that is due then.
 -- Or nothing that the sleeper sees when it looks again: it has to take a turn.
@@ -45,6 +47,7 @@ scenario :: Protocol -> [Waker] -> IO Scenario
 scenario p wakers = do
   w <- newWake
   inbox <- newRef []
+  state <- newAtomicWords 1
   -- Not a point of the schedule, of which there are enough.
   asked <- newIORef []
   notified <- newIORef (0 :: Int)
@@ -70,6 +73,7 @@ scenario p wakers = do
           when more (writeIORef needless True)
         when ok $ do
           modifyIORef' sleeps (+ 1)
+          when (looksInOrder p) (void (readWord state 0))
           news <- if looksAgain p then not . null <$> readRef inbox else pure False
           unless news (takeMVar kernel)
           doAwaken p w
@@ -109,6 +113,15 @@ wakeTests = do
       holdsWithin 3 "one asks for a turn, one at once" (scenario production [Turn, AtOnce]),
       holdsWithin 2 "three wakers" (scenario production [AtOnce, DueAt 50, Turn]),
       holds "one timer that can wait" 1000 (scenario production [AtOnce, DueAt 200]),
+      testGroup
+        "on ARM"
+        [ holdsOnArm 3 "two wakers at once" (scenario production [AtOnce, AtOnce]),
+          holdsOnArm 3 "one at once, one with a timer" (scenario production [AtOnce, DueAt 50]),
+          holdsOnArm 3 "two timers before the sleeper would wake" (scenario production [DueAt 50, DueAt 60]),
+          holdsOnArm 2 "three wakers" (scenario production [AtOnce, DueAt 50, Turn]),
+          isFoundOnArm 2 "broken on purpose: the look is a plain read after the announcement" $
+            scenario production {looksInOrder = False} [DueAt 50]
+        ],
       testGroup
         "broken on purpose"
         [ isFound "the inbox is not looked at after announcing" $

@@ -4,34 +4,40 @@
 -- the system may do what it does (@EINTR@, signals), none may fail.
 module Main (main) where
 
-import Control.Concurrent (forkIO, killThread, threadDelay)
+import Control.Concurrent (forkIO, killThread, newEmptyMVar, putMVar, takeMVar)
 import Control.Exception (IOException, bracket, finally, try)
 import Control.Monad
 import Data.List (intercalate, isInfixOf)
+import Foreign.C.Types (CInt (..), CUInt (..))
 import System.Directory (findExecutable, getTemporaryDirectory, removePathForcibly)
 import System.Environment
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO
+import System.Posix.IO (dup, stdInput)
 import System.Posix.Process (getProcessID)
+import System.Posix.Resource
 import System.Posix.Signals (Signal, sigALRM, sigCONT, sigSTOP, signalProcess)
+import System.Posix.Types (Fd)
 import qualified System.Process as P
 import Test.Tasty
-import Test.Tasty.HUnit (assertBool, assertFailure)
+import Test.Tasty.HUnit (Assertion, assertBool, assertFailure)
 import Weft.Backend (whyUnavailable)
 import Weft.Test.Skip
+import Weft.Thread (threadDelay)
 import Workload
 
 main :: IO ()
 main = do
   args <- getArgs
   case asProgram args of
+    _ | args == [spareArgument] -> spareThreads
     Just program -> program
     Nothing -> do
       traced <- whyNotTraced
       defaultMain . testGroup "faults" $
         [ testGroup "system calls that fail" (map (run traced) injections),
-          testGroup "limits" (map (run Nothing) limits),
+          testGroup "limits" (testCase "threads of the system end when no descriptor is left" endsWithout : map (run Nothing) limits),
           testGroup "signals" (map (run Nothing) signals)
         ]
 
@@ -155,3 +161,30 @@ run traced c = testCase (caseName c) $ do
             threadDelay pause
             either (const (pure ())) (const (go ss)) sent
       go (cycle which)
+
+-- | A process without a descriptor left, in which threads of the system end.
+endsWithout :: Assertion
+endsWithout = do
+  self <- getExecutablePath
+  (code, said, complained) <- P.readProcessWithExitCode self [spareArgument] ""
+  unless (code == ExitSuccess && said == "ended\n") $
+    assertFailure (unlines ["it ended with " <> show code, said, complained])
+
+spareArgument :: String
+spareArgument = "spare-threads"
+
+-- | The run-time system keeps a few threads to spare; those of forty calls that end together are too many, and end.
+spareThreads :: IO ()
+spareThreads = do
+  setResourceLimit ResourceOpenFiles (ResourceLimits (ResourceLimit 40) (ResourceLimit 40))
+  threadDelay 1000
+  let fill = (try (dup stdInput) :: IO (Either IOException Fd)) >>= either (const (pure ())) (const fill)
+  fill
+  ended <- replicateM 40 newEmptyMVar
+  forM_ ended (\done -> forkIO (c_usleep 100000 >>= putMVar done))
+  mapM_ takeMVar ended
+  -- They end a little later.
+  _ <- c_usleep 300000
+  putStrLn "ended"
+
+foreign import ccall safe "usleep" c_usleep :: CUInt -> IO CInt

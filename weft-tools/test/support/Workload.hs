@@ -12,7 +12,6 @@ where
 
 import Control.Concurrent
 import Control.Concurrent.Async (mapConcurrently_)
-import Control.Exception (IOException, try)
 import Control.Monad
 import Data.IORef
 import Data.List (intercalate, isInfixOf)
@@ -21,7 +20,6 @@ import System.Directory
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath ((</>))
 import System.IO (BufferMode (..), hFlush, hSetBuffering, stdout)
-import System.Posix.DynamicLinker (DL, RTLDFlags (RTLD_NOW), dlopen)
 import System.Posix.Process (getProcessID)
 import System.Posix.Signals (Handler (Catch), installHandler, sigALRM)
 import qualified Weft.Http as Http
@@ -52,8 +50,6 @@ workload :: Plan -> IO ()
 workload plan = do
   hSetBuffering stdout LineBuffering
   _ <- installHandler sigALRM (Catch (pure ())) Nothing
-  -- The GNU C library opens it when the first thread ends by pthread_exit(3), and aborts the program if there is no descriptor left.
-  _ <- try (dlopen "libgcc_s.so.1" [RTLD_NOW]) :: IO (Either IOException DL)
   say ("seed " <> show (planSeed plan) <> ", " <> show (planSeconds plan) <> " s in " <> show (planRounds plan) <> " rounds")
   run <- newRun plan
   place <- (\t n -> t </> ("weft-soak-" <> show n)) <$> getTemporaryDirectory <*> getProcessID

@@ -36,11 +36,9 @@ module Weft.Backend.Uring
   )
 where
 
-import Control.Concurrent.MVar
-import Control.Exception (bracket, finally, mask_, onException)
+import Control.Exception (bracket)
 import Control.Monad (forM_, unless, void, when)
 import Data.Bits (complement, (.&.), (.|.))
-import Data.IORef
 import Data.Int (Int32)
 import Data.Word (Word32, Word64)
 import Foreign.C.Error
@@ -49,18 +47,18 @@ import Foreign.Marshal.Alloc (allocaBytes, free, mallocBytes, reallocBytes)
 import Foreign.Marshal.Utils (fillBytes)
 import Foreign.Ptr (Ptr, nullPtr, plusPtr)
 import Foreign.Storable
-import GHC.Clock (getMonotonicTimeNSec)
 import System.Posix.Types (Fd (..))
 import Weft.Backend.UringEntry
 import Weft.Core.Backend
 import Weft.Core.Events
-import Weft.Core.Time (Duration (..), Instant (..), after, never, until)
+import Weft.Core.Time (Duration (..), after, never, until)
 import Weft.FFI.Errno
 import Weft.FFI.Poll (pollIn)
 import Weft.FFI.RingEntries (ringEntries)
 import Weft.FFI.RingUnavailable (ringUnavailable)
 import Weft.FFI.Uring
 import Weft.FFI.Wakeup
+import Weft.Sys
 import Prelude hiding (until)
 
 -- | Why it cannot be used here, or 'Nothing' when it can. Found out by making a
@@ -92,15 +90,17 @@ data Ring = Ring
     ringLock :: !(MVar ()),
     -- | A record for each descriptor number up to the highest that was armed. The
     -- null pointer after 'backendClose'.
-    ringTable :: !(IORef Table),
+    ringTable :: !(Ref Table),
     -- | To be queued by the next poll: what must not be seen by this one, and what
     -- the kernel had no room for.
-    ringBacklog :: !(IORef [Request]),
+    ringBacklog :: !(Ref [Request]),
     -- | Owner: a wake was seen, which ends a poll that blocks.
-    ringWoken :: !(IORef Bool),
+    ringWoken :: !(Ref Bool),
     -- | Owner: completions as they come, and what they amount to.
     ringCompletions :: !(Ptr Completion),
-    ringReports :: !(Ptr Report)
+    ringReports :: !(Ptr Report),
+    -- | How many of each there is room for.
+    ringBatch :: !Int
   }
 
 data Table = Table !Int !(Ptr Entry)
@@ -131,13 +131,15 @@ new = do
   (entries, completions) <- maybe (queueSize, completionsSize) (\n -> (n, n)) <$> ringEntries
   u <- either (throwErrnoCode "io_uring_setup") pure =<< openUring entries completions
   wk <- newWakeup `onException` closeUring u
+  let batch = min batchSize (fromIntegral completions)
   ring <-
     Ring u wk <$> newMVar ()
-      <*> newIORef (Table 0 nullPtr)
-      <*> newIORef []
-      <*> newIORef False
-      <*> mallocBytes (batchSize * completionSize)
-      <*> mallocBytes (batchSize * reportSize)
+      <*> newRef (Table 0 nullPtr)
+      <*> newRef []
+      <*> newRef False
+      <*> mallocBytes (batch * completionSize)
+      <*> mallocBytes (batch * reportSize)
+      <*> pure batch
   let Fd wakeFd = wakeupFd wk
   ringFd <- uringDescriptor u
   growTable ring (max 63 wakeFd)
@@ -166,8 +168,8 @@ close ring = do
   if forked /= 0 then release else locked ring release
   where
     release = do
-      Table _ p <- readIORef (ringTable ring)
-      writeIORef (ringTable ring) (Table 0 nullPtr)
+      Table _ p <- readRef (ringTable ring)
+      writeRef (ringTable ring) (Table 0 nullPtr)
       unless (p == nullPtr) $ do
         closeUring (ringHandle ring)
         closeWakeup (ringWakeup ring)
@@ -181,13 +183,13 @@ locked ring act = mask_ (withMVar (ringLock ring) (const act))
 {-# INLINE locked #-}
 
 isClosed :: Ring -> IO Bool
-isClosed ring = (\(Table _ p) -> p == nullPtr) <$> readIORef (ringTable ring)
+isClosed ring = (\(Table _ p) -> p == nullPtr) <$> readRef (ringTable ring)
 
 -- Entries --------------------------------------------------------------------------
 
 readEntry :: Ring -> CInt -> IO Entry
 readEntry ring fd = do
-  Table size p <- readIORef (ringTable ring)
+  Table size p <- readRef (ringTable ring)
   if fd >= 0 && fromIntegral fd < size
     then peekElemOff p (fromIntegral fd)
     else pure vacant
@@ -195,18 +197,18 @@ readEntry ring fd = do
 -- | The number must be in the table.
 writeEntry :: Ring -> CInt -> Entry -> IO ()
 writeEntry ring fd e = do
-  Table _ p <- readIORef (ringTable ring)
+  Table _ p <- readRef (ringTable ring)
   pokeElemOff p (fromIntegral fd) e
 
 -- | Make room for a descriptor number. What is new is all zero, so 'Vacant'.
 growTable :: Ring -> CInt -> IO ()
 growTable ring fd = do
-  Table size p <- readIORef (ringTable ring)
+  Table size p <- readRef (ringTable ring)
   when (fromIntegral fd >= size) $ do
     let size' = max (2 * size) (fromIntegral fd + 1)
     p' <- reallocBytes p (size' * sizeOf vacant)
     fillBytes (p' `plusPtr` (size * sizeOf vacant)) 0 ((size' - size) * sizeOf vacant)
-    writeIORef (ringTable ring) (Table size' p')
+    writeRef (ringTable ring) (Table size' p')
 
 -- Arming and forgetting ------------------------------------------------------------
 
@@ -304,7 +306,9 @@ queue ring request = do
           else pure 0
 
 later :: Ring -> Request -> IO ()
-later ring request = modifyIORef' (ringBacklog ring) (request :)
+later ring request = do
+  waiting <- readRef (ringBacklog ring)
+  writeRef (ringBacklog ring) (request : waiting)
 
 -- Polling --------------------------------------------------------------------------
 
@@ -314,29 +318,26 @@ poll ring wait report = do
   case wait of
     NoWait -> look
     WaitFor d | d <= mempty -> look
-    WaitFor d -> block d . after d =<< clock
+    WaitFor d -> block d . after d =<< now
     Forever -> block (Duration (-1)) never
   where
     look = do
       enter (lookUring (ringHandle ring))
       collect ring report
     block left deadline = do
-      writeIORef (ringWoken ring) False
+      writeRef (ringWoken ring) False
       enter (waitUring (ringHandle ring) (durationNs left))
       n <- collect ring report
-      woken <- readIORef (ringWoken ring)
+      woken <- readRef (ringWoken ring)
       if n > 0 || woken then pure n else resume deadline
     -- A stale completion, a request made again, a signal: wait for what is left.
     resume deadline = do
       requeue ring
-      left <- if deadline == never then pure (Duration (-1)) else until deadline <$> clock
+      left <- if deadline == never then pure (Duration (-1)) else until deadline <$> now
       if deadline /= never && left <= mempty then pure 0 else block left deadline
     enter call = do
       r <- call
       when (r < 0) (failed ring (negate r))
-
-clock :: IO Instant
-clock = Instant . fromIntegral <$> getMonotonicTimeNSec
 
 -- | What entering the kernel may answer without harm; anything else is thrown.
 failed :: Ring -> CInt -> IO ()
@@ -348,7 +349,7 @@ failed ring code
 -- | The kernel was out of memory and lost completions: ask everything anew.
 renewAll :: Ring -> IO ()
 renewAll ring = do
-  Table size _ <- readIORef (ringTable ring)
+  Table size _ <- readRef (ringTable ring)
   forM_ [0 .. fromIntegral size - 1] $ \fd -> do
     e <- readEntry ring fd
     live <- cancelLive ring fd e
@@ -357,10 +358,10 @@ renewAll ring = do
 -- | Queue what was left for this poll.
 requeue :: Ring -> IO ()
 requeue ring = do
-  waiting <- readIORef (ringBacklog ring)
+  waiting <- readRef (ringBacklog ring)
   unless (null waiting) . locked ring $ do
-    requests <- readIORef (ringBacklog ring)
-    writeIORef (ringBacklog ring) []
+    requests <- readRef (ringBacklog ring)
+    writeRef (ringBacklog ring) []
     mapM_ (queue ring) (reverse requests)
 
 -- | Report all completions that are there. What was queued while the caller was
@@ -385,13 +386,13 @@ harvest :: Ring -> (Token -> Events -> IO ()) -> IO Int
 harvest ring report = mask_ (batches 0)
   where
     batches n = do
-      k <- reapUring (ringHandle ring) (ringCompletions ring) batchSize
+      k <- reapUring (ringHandle ring) (ringCompletions ring) (fromIntegral (ringBatch ring))
       if k == 0
         then pure n
         else do
           m <- locked ring (takeIn 0 0 (fromIntegral k))
           handOut 0 m
-          if k == batchSize then batches (n + m) else pure (n + m)
+          if fromIntegral k == ringBatch ring then batches (n + m) else pure (n + m)
     takeIn m i k
       | i == k = pure m
       | otherwise = do
@@ -425,7 +426,7 @@ absorb ring m i = do
       | tok == wakeToken = do
         -- An eventfd need not be read: a further write is reported again.
         when (wakeupIsPipe (ringWakeup ring)) (drainWakeup (ringWakeup ring))
-        m <$ writeIORef (ringWoken ring) True
+        m <$ writeRef (ringWoken ring) True
       | otherwise = do
         -- Several changes of one descriptor make one report, if they come together.
         before <- if m == 0 then pure wakeToken else Token <$> peekByteOff (ringReports ring) (at (m - 1))
@@ -444,8 +445,8 @@ refine :: CInt -> Entry -> Int32 -> IO Int32
 refine fd e result
   | result <= 0 || result .&. doubtful == 0 = pure result
   | otherwise = do
-    now <- presentEvents fd (eventBits (entryEvents e))
-    pure ((result .&. complement doubtful) .|. fromIntegral now)
+    present <- presentEvents fd (eventBits (entryEvents e))
+    pure ((result .&. complement doubtful) .|. fromIntegral present)
 
 proceed :: Ring -> CInt -> Entry -> Bool -> Next -> IO ()
 proceed ring fd e more next = case next of

@@ -47,7 +47,7 @@ module Weft.Hybrid.Park
 where
 
 import Control.Exception (BlockedIndefinitelyOnMVar (..), SomeException, toException)
-import Control.Monad (when)
+import Control.Monad (void, when)
 import Data.Bits
 import qualified Data.IntMap.Strict as IntMap
 import System.IO.Unsafe (unsafePerformIO)
@@ -143,6 +143,7 @@ parkWith ctx withdraw insert again = case contextIdentity ctx of
       if not parked
         then awaken w >> again
         else do
+          inOrder t
           state <- readRef (threadState t)
           case state of
             Waiting m _ _ _ | m == n -> pure Parked
@@ -150,6 +151,13 @@ parkWith ctx withdraw insert again = case contextIdentity ctx of
               back <- withdraw
               if back then again else pure Parked
 {-# INLINE parkWith #-}
+
+-- | Between a compare-and-swap and a look at what the other side did: who parks puts itself into a place and looks at its
+-- state, who sends an exception changes the state and looks at the place, and one of them has to see the other. Both look by plain reads, which on
+-- ARM may be done before the compare-and-swap is seen by others, but not before an atomic read.
+inOrder :: Thread -> IO ()
+inOrder t = void (readWord (schedulerStop (threadScheduler t)) 0)
+{-# INLINE inOrder #-}
 
 -- | An identity for a thread of that scheduler.
 newThread :: Scheduler -> IO Thread
@@ -327,6 +335,7 @@ throwTo place t e = go
             if ok then interrupt ctx withdraw else go
     retry act = act >>= \ok -> if ok then pure () else go
     interrupt ctx withdraw = do
+      inOrder t
       withdrawn <- withdraw
       if withdrawn then place (sheltered ctx) (\() -> Throw e) else go
 

@@ -26,7 +26,6 @@ module Weft.Hybrid.Shutdown
   )
 where
 
-import Control.Concurrent (threadDelay)
 import Control.Exception (AsyncException (ThreadKilled), SomeException, evaluate, toException, try)
 import Control.Monad (replicateM_, unless, void, when)
 import qualified Data.IntMap.Strict as IntMap

@@ -12,7 +12,6 @@ module Weft.Hybrid.Watchdog
   )
 where
 
-import Control.Concurrent (threadDelay)
 import Control.Monad (forM, forM_, void, when)
 import Data.Maybe (catMaybes)
 import Weft.Core.Time (milliseconds)

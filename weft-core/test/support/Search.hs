@@ -9,8 +9,10 @@
 module Search
   ( holds,
     holdsWithin,
+    holdsOnArm,
     isFound,
     isFoundWithin,
+    isFoundOnArm,
     large,
   )
 where
@@ -37,6 +39,27 @@ holdsWithin bound name scenario = testCaseSteps name $ \say -> do
   let search = if deeper > 0 then exploreReduced else exploreWithin
   searched say scenario 10 (search (maybe bound (min bound) wanted + deeper) scenario)
 
+-- | The same, with a memory in which a read may return an old value ("Simulation.Memory"), which counts as an interruption; twice in a run
+-- at most. Without sleep sets: whether a read may be early depends on the order of steps that could be exchanged otherwise.
+holdsOnArm :: Int -> TestName -> IO Scenario -> TestTree
+holdsOnArm bound name scenario = testCaseSteps name $ \say -> do
+  wanted <- number <$> lookupEnv "WEFT_SIM_PREEMPTIONS"
+  deeper <- fromMaybe 0 . number <$> lookupEnv "WEFT_SIM_DEEPER"
+  searched say (onArm scenario) 10 (exploreWithin (maybe bound (min bound) wanted + deeper) (onArm scenario))
+
+onArm :: IO Scenario -> IO Scenario
+onArm scenario = weakMemory 2 >> scenario
+
+-- | Some schedule breaks the scenario with such a memory, and none where a read returns what was written last, both with that many
+-- interruptions at most.
+isFoundOnArm :: Int -> TestName -> IO Scenario -> TestTree
+isFoundOnArm bound name scenario = testCaseSteps name $ \say -> do
+  strong <- exploreWithin bound scenario
+  case strong of
+    AllHold n -> say ("not where reads return what was written last: " <> show n <> " interleavings")
+    Broken _ why _ -> assertFailure ("it takes no weak memory: " <> why)
+  found say (onArm scenario) (exploreWithin bound)
+
 number :: Maybe String -> Maybe Int
 number = (>>= readMaybe)
 
@@ -62,9 +85,9 @@ searched say scenario least search = do
           untilTime (start + fromIntegral seconds) first
   where
     randomly seed runs = do
-      found <- sample seed runs scenario
-      let n = case found of AllHold k -> k; Broken _ _ k -> k
-      judge say scenario 1 ("WEFT_SIM_SEED=" <> show (seed + n - 1)) found
+      result <- sample seed runs scenario
+      let n = case result of AllHold k -> k; Broken _ _ k -> k
+      judge say scenario 1 ("WEFT_SIM_SEED=" <> show (seed + n - 1)) result
     untilTime end seed = do
       t <- getPOSIXTime
       if t >= end then say ("up to seed " <> show seed) else randomly seed 500 >> untilTime end (seed + 500 :: Int)
@@ -92,8 +115,11 @@ large test = do
 
 -- | Some schedule with that many interruptions at most breaks the scenario, and does so again, shortened.
 isFoundWithin :: Int -> TestName -> IO Scenario -> TestTree
-isFoundWithin bound name scenario = testCaseSteps name $ \say -> do
-  result <- exploreWithin bound scenario
+isFoundWithin bound name scenario = testCaseSteps name (\say -> found say scenario (exploreWithin bound))
+
+found :: (String -> IO ()) -> IO Scenario -> (IO Scenario -> IO Explored) -> Assertion
+found say scenario search = do
+  result <- search scenario
   case result of
     AllHold n -> assertFailure ("not found in " <> show n <> " interleavings")
     Broken schedule why n -> do

@@ -1,0 +1,97 @@
+-- |
+-- What stands at a location that threads share, and what stood there before, for a memory in which a read may return an old
+-- value ("Simulation.Memory"). For the simulated machine ("Weft.Sys" of this directory, "Kernel"): it keeps the
+-- present value itself, calls one of these at each access, after the scheduling point, and uses what a read returns.
+--
+-- Which of the values that are possible a read returns is a choice of the schedule ('choose'): the present one is the
+-- ordinary choice. Without 'weakMemory', and outside of a run, a read returns the present value, and nothing is kept.
+module Simulation.Location
+  ( weakMemory,
+
+    -- * Locations
+    History,
+    newHistory,
+
+    -- * Accesses
+    readPlainly,
+    readAtomically,
+    writePlainly,
+    writeReleasing,
+    exchange,
+    refuseExchange,
+    synchronise,
+  )
+where
+
+import Control.Monad (when)
+import Data.IORef
+import qualified Data.IntMap.Strict as IntMap
+import Simulation.Machine
+import Simulation.Memory
+import Simulation.World
+
+-- | For the beginning of a scenario: in each run, that number of reads at most may return an old value.
+weakMemory :: Int -> IO ()
+weakMemory n = do
+  running <- readIORef current
+  case running of
+    SettingUp w -> writeIORef (worldMemory w) (weakMemoryWith n)
+    _ -> pure ()
+
+-- | The values that were overwritten, by index in an array: newest first, each with the instant at which it was.
+newtype History a = History (IORef (IntMap.IntMap [(Int, a)]))
+
+-- | Nothing was overwritten yet.
+newHistory :: IO (History a)
+newHistory = History <$> newIORef IntMap.empty
+
+-- | How many old values of a location can be read.
+depth :: Int
+depth = 3
+
+-- | In a run with a weak memory, with the thread's number; else the second argument.
+inWeak :: a -> (World -> Int -> Memory -> IO a) -> IO a
+inWeak otherwise' act = do
+  running <- readIORef current
+  case running of
+    Inside w a -> do
+      m <- readIORef (worldMemory w)
+      if isWeak m then act w (agentNumber a) m else pure otherwise'
+    _ -> pure otherwise'
+
+-- | The object's present value, which is at that index, or an older one.
+readPlainly, readAtomically :: Object -> History a -> Int -> a -> IO a
+readPlainly = readAs Plain
+readAtomically = readAs Atomic
+
+readAs :: Manner -> Object -> History a -> Int -> a -> IO a
+readAs manner object (History h) i present = inWeak present $ \w thread m -> do
+  older <- IntMap.findWithDefault [] i <$> readIORef h
+  let lowest = earliest manner thread object m
+      possible = takeWhile ((> lowest) . fst) older
+      writtenAts = map fst older <> [0]
+  k <- if staleLeft m > 0 then choose (1 + length possible) else pure 0
+  when (k > 0) (note ("reads it early: what was there before " <> show k <> " writes"))
+  let saw = sawValueOf manner thread object (writtenAts !! k)
+  writeIORef (worldMemory w) (saw (if k > 0 then tookStale m else m))
+  pure (if k > 0 then snd (possible !! (k - 1)) else present)
+
+-- | Before the object's value is replaced, which is at that index.
+writePlainly, writeReleasing, exchange :: Object -> History a -> Int -> a -> IO ()
+writePlainly = replacing wrote
+writeReleasing = replacing released
+exchange = replacing exchanged
+
+replacing :: (Int -> Object -> Memory -> Memory) -> Object -> History a -> Int -> a -> IO ()
+replacing how object (History h) i old = inWeak () $ \w thread m -> do
+  let m' = how thread object m
+  writeIORef (worldMemory w) m'
+  modifyIORef' h (IntMap.alter (Just . take depth . ((writtenAt object m', old) :) . maybe [] id) i)
+
+-- | A compare-and-swap found something else there than it expected.
+refuseExchange :: Object -> IO ()
+refuseExchange object = inWeak () (\w thread m -> writeIORef (worldMemory w) (refused thread object m))
+
+-- | An exchange on an object of which no old values can be read: the run-time system or the kernel took its lock.
+synchronise :: Object -> IO ()
+synchronise object = inWeak () (\w thread m -> writeIORef (worldMemory w) (exchanged thread object m))

@@ -1,0 +1,21 @@
+-- |
+-- What hybrid descriptors need of the real module of this name, on the model kernel ("Kernel").
+module Weft.FFI.Socket
+  ( cClose,
+    cSetNonBlocking,
+  )
+where
+
+import Foreign.C.Types (CInt)
+import Kernel (closeNumber)
+import Control.Monad (when)
+
+-- | A number that is not open is a fault of the caller.
+cClose :: CInt -> IO ()
+cClose n = do
+  r <- closeNumber (fromIntegral n)
+  when (r < 0) (ioError (userError ("close(" <> show n <> ") of a number that is not open")))
+
+-- | All are.
+cSetNonBlocking :: CInt -> IO ()
+cSetNonBlocking _ = pure ()

@@ -1,0 +1,249 @@
+-- |
+-- Loops, and GHC threads that use them. In each scenario thread 0 starts the scheduler, waits for the users, and stops it; then every
+-- thread has to end: users, loops and watchdog.
+module LoopScenario
+  ( loopTests,
+  )
+where
+
+import Control.Exception (AsyncException (ThreadKilled), SomeException, toException)
+import Control.Monad
+import Control.Monad.Catch (finally, onException)
+import Data.IORef
+import Data.List (sort)
+import Kernel
+import Search
+import Simulation (Scenario (..), blockUntil)
+import Test.Tasty
+import qualified Weft.Backend.Choice as Choice
+import qualified Weft.Backend.Epoll as Epoll
+import qualified Weft.Backend.Uring as Uring
+import Weft.Core.Time (milliseconds, nanoseconds)
+import Weft.FFI.RingEntries (preferRingEntries)
+import Weft.Hybrid.Descriptor
+import qualified Weft.Hybrid.DescriptorTable as Table
+import qualified Weft.Hybrid.MVar as H
+import Weft.Hybrid.Monad hiding (throw)
+import qualified Weft.Hybrid.Park as Park
+import Weft.Hybrid.Scheduler
+import Weft.Hybrid.Thread
+import Weft.Hybrid.Timer (sleep, timeout)
+import Weft.Hybrid.Trace (Context (..), schedulerLoops)
+import Weft.Sys hiding (finally, onException, yield)
+
+-- | The back end of the loops, and how often the kernel misbehaves.
+data Setting = Setting (IO ()) Faults
+
+onEpoll, onUring :: Setting
+onEpoll = Setting (Choice.useBackend Epoll.new) noFaults
+onUring = Setting (Choice.useBackend (preferRingEntries (Just 8) >> Uring.new)) noFaults
+
+-- | A scheduler of so many loops, and those who use it.
+loops :: Setting -> Int -> [Scheduler -> IO ()] -> IO (Maybe String) -> IO Scenario
+loops (Setting backend faults) n users check = do
+  bootKernel faults
+  -- The table of descriptors is the process's: it is made anew, with nothing open.
+  _ <- Table.openDescriptor True 0
+  backend
+  box <- newEmptyMVar
+  died <- newIORef []
+  ended <- mapM (const newEmptyMVar) users
+  let settings =
+        defaultSettings
+          { settingsLoops = Just n,
+            settingsOnException = \_ e -> modifyIORef died (show e :),
+            settingsOnStall = \_ _ -> pure (),
+            settingsGrace = milliseconds 100
+          }
+      keeper = do
+        s <- startScheduler settings
+        putMVar box s
+        mapM_ takeMVar ended
+        stopScheduler s
+      user (use, done) = readMVar box >>= use >> putMVar done ()
+  pure . Scenario (keeper : map user (zip users ended)) $ \stuck -> do
+    bad <- readIORef died
+    case (bad, stuck) of
+      (why : _, _) -> pure (Just ("a hybrid thread died: " <> why))
+      (_, _ : _) -> pure (Just ("never woken: threads " <> show stuck))
+      _ -> check
+
+holdsThat :: [(Bool, String)] -> Maybe String
+holdsThat claims = case [why | (False, why) <- claims] of
+  why : _ -> Just why
+  [] -> Nothing
+
+-- | Have a thread run, on that loop at first.
+onLoopOf :: Scheduler -> Int -> Hybrid () -> IO ()
+onLoopOf s i m = do
+  slots <- readRef (schedulerLoops s)
+  l <- readBoxedArray slots i
+  Park.toLoop l Plain (taskOf m)
+
+-- | A GHC thread waits for it.
+telling :: MVar () -> Hybrid ()
+telling done = nonBlocking (void (tryPutMVar done ()))
+
+-- | So many threads handed to loops that sleep or are about to.
+handed :: [Int] -> Setting -> IO Scenario
+handed places setting = do
+  ran <- newIORef (0 :: Int)
+  let use i s = do
+        done <- newEmptyMVar
+        onLoopOf s i (nonBlocking (modifyIORef' ran (+ 1)) >> telling done)
+        takeMVar done
+  loops setting 2 (map use places) $ do
+    n <- readIORef ran
+    pure (holdsThat [(n == length places, "ran " <> show n)])
+
+-- | A value that a thread of one loop waits for and one of another puts.
+across :: Setting -> IO Scenario
+across setting = do
+  box <- H.newEmptyMVarIO
+  got <- newIORef []
+  let taker s = do
+        done <- newEmptyMVar
+        onLoopOf s 0 (H.takeMVar box >>= \x -> nonBlocking (modifyIORef got (x :)) >> telling done)
+        takeMVar done
+      putter s = onLoopOf s 1 (H.putMVar box (7 :: Int))
+  loops setting 2 [taker, putter] $ do
+    xs <- readIORef got
+    pure (holdsThat [(xs == [7], "taken " <> show xs)])
+
+-- | A thread that waits for a value is killed as that is put: it has the value or the exception, the value is not lost, and it ends.
+killed :: Bool -> Setting -> IO Scenario
+killed putting setting = do
+  box <- H.newEmptyMVarIO
+  got <- newIORef []
+  cleaned <- newIORef (0 :: Int)
+  named <- newEmptyMVar
+  let taker s = do
+        done <- newEmptyMVar
+        onLoopOf s 0 $ do
+          t <- forkThread $ do
+            nonBlocking . putMVar named =<< myThread
+            (H.takeMVar box >>= \x -> nonBlocking (modifyIORef got (x :))) `onException` nonBlocking (modifyIORef' cleaned (+ 1))
+          _ <- waitCatch t
+          telling done
+        takeMVar done
+      killer s = do
+        t <- takeMVar named
+        place <- placeIn s
+        Park.throwTo place t (toException ThreadKilled)
+      putter s = when putting (onLoopOf s 1 (H.putMVar box (7 :: Int)))
+  loops setting 2 ([taker, killer] <> [putter | putting]) $ do
+    xs <- readIORef got
+    n <- readIORef cleaned
+    pure (holdsThat [(length xs + n <= 1, "taken " <> show xs <> ", and cleaned up " <> show n <> " times")])
+
+-- | Threads that wait for ever have their handlers run when the scheduler stops.
+stopped :: Setting -> IO Scenario
+stopped setting = do
+  box <- H.newEmptyMVarIO :: IO (H.MVar ())
+  cleaned <- newIORef []
+  let waits i m = \s -> do
+        begun <- newEmptyMVar
+        onLoopOf s i ((telling begun >> m) `finally` nonBlocking (modifyIORef cleaned (i :)))
+        takeMVar begun
+  loops setting 2 [waits 0 (H.takeMVar box), waits 1 (sleep (milliseconds 1000000))] $ do
+    is <- readIORef cleaned
+    pure (holdsThat [(sort is == [0, 1], "cleaned up " <> show is)])
+
+-- | A thread behind a long step goes to the other loop, which is idle.
+shared :: Setting -> IO Scenario
+shared setting = do
+  ran <- newIORef (0 :: Int)
+  let use s = do
+        done <- newEmptyMVar
+        onLoopOf s 0 $ do
+          replicateM_ 3 (fork (nonBlocking (threadDelay 600 >> modifyIORef' ran (+ 1))))
+          yield
+          nonBlocking (blockUntil ((== 3) <$> readIORef ran))
+          telling done
+        takeMVar done
+  loops setting 2 [use] $ do
+    n <- readIORef ran
+    pure (holdsThat [(n == 3, "ran " <> show n)])
+
+-- | A time limit, and a value that comes at that time.
+limited :: Setting -> IO Scenario
+limited setting = do
+  box <- H.newEmptyMVarIO
+  got <- newIORef []
+  let taker s = do
+        done <- newEmptyMVar
+        onLoopOf s 0 $ do
+          r <- timeout (nanoseconds 50) (H.takeMVar box)
+          left <- maybe (H.tryTakeMVar box) (const (pure Nothing)) r
+          nonBlocking (modifyIORef got ((r, left) :))
+          telling done
+        takeMVar done
+      putter s = void (H.tryPutMVarIO s box (7 :: Int))
+  loops setting 2 [taker, putter] $ do
+    rs <- readIORef got
+    later <- pure (rs == [(Nothing, Nothing)])
+    pure (holdsThat [(later || rs `elem` [[(Just 7, Nothing)], [(Nothing, Just 7)]], "got " <> show rs)])
+
+-- | A pipe: readers on two loops, a GHC thread that writes, and closes.
+piped :: Bool -> Setting -> IO Scenario
+piped closing setting = do
+  got <- newIORef []
+  said <- newIORef []
+  pipe <- newIORef Nothing
+  let reader i s = do
+        done <- newEmptyMVar
+        blockUntil (maybe False (const True) <$> readIORef pipe)
+        d <- readIORef pipe >>= maybe (ioError (userError "no pipe")) (pure . snd)
+        onLoopOf s i $ do
+          r <- attemptAny (perform (Kind "read" Reading) (sourceOf d) (const (attempting d)))
+          nonBlocking $ either (\_ -> modifyIORef said (i :)) (\x -> modifyIORef got (x <>)) r
+          telling done
+        takeMVar done
+      attempting d = do
+        r <- readBytes (fromIntegral (descriptorFd d)) 1
+        pure $ case r of
+          Right bytes -> Done bytes
+          Left (-11) -> NotYet
+          Left e -> Failed (fromIntegral (negate e))
+      attemptAny m = (Right <$> m) `catchAny` (pure . Left) :: Hybrid (Either SomeException [Int])
+  let opener _ = do
+        (r, w) <- newPipe
+        d <- adopt (fromIntegral r)
+        writeIORef pipe (Just (w, d))
+      writer _ = do
+        blockUntil (maybe False (const True) <$> readIORef pipe)
+        (w, d) <- readIORef pipe >>= maybe (ioError (userError "no pipe")) pure
+        if closing
+          then void (closeDescriptor d)
+          else forM_ [1, 2] (\x -> writeBytes w [x])
+  loops setting 2 [opener, reader 0, reader 1, writer] $ do
+    bytes <- readIORef got
+    errors <- readIORef said
+    pure $
+      holdsThat
+        [ (closing || (sort bytes == [1, 2] && null errors), "read " <> show bytes <> ", failed " <> show errors),
+          (not closing || (null bytes && sort errors == [0, 1]), "read " <> show bytes <> ", failed " <> show errors)
+        ]
+
+loopTests :: TestTree
+loopTests =
+  testGroup "loops of hybrid threads" $
+    [ testGroup "epoll" (searches onEpoll),
+      testGroup "io_uring" [holdsWithin bound name (make onUring) | (bound, name, make) <- scenarios, name `elem` kernels],
+      testGroup "on ARM" [holdsOnArm bound name (make onEpoll) | (bound, name, make) <- scenarios]
+    ]
+  where
+    searches setting = [holdsWithin bound name (make setting) | (bound, name, make) <- scenarios]
+    kernels = ["a thread for each of two loops", "two readers of a pipe, on two loops", "two readers of a pipe that is closed"]
+    scenarios =
+      [ (1, "a thread for each of two loops", handed [0, 1]),
+        (1, "two threads for a loop", handed [0, 0]),
+        (1, "a value from one loop to another", across),
+        (1, "a thread is killed where it waits", killed False),
+        (1, "a thread is killed as what it waits for comes", killed True),
+        (1, "a time limit", limited),
+        (1, "a thread goes to an idle loop", shared),
+        (1, "two readers of a pipe, on two loops", piped False),
+        (1, "two readers of a pipe that is closed", piped True),
+        (1, "the scheduler is stopped under those who wait", stopped)
+      ]
