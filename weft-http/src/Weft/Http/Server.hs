@@ -47,6 +47,7 @@ import Weft.Http.Http2
 import Weft.Http.Limits
 import Weft.Http.ProxyProtocol
 import Weft.Http.Render (refusalMessage)
+import Weft.Http.SendTime (moreTime)
 import Weft.Http.Settings
 import Weft.Http.Table
 import Weft.Http.Timeouts
@@ -136,15 +137,8 @@ withServerWith options settings app act = do
         { serverOnListen = \_ -> do
             settingsInstallShutdownHandler settings (void (tryPutMVar ended ()))
             settingsBeforeMainLoop settings,
-          serverUnsentLimit = unsentLimit,
           serverOnException = \_ -> settingsOnException settings Nothing
         }
-    -- A thread that waits to send goes on when half of the limit is left, or else a third of the kernel's buffer: a slow client would
-    -- be judged by how long those megabytes take it. So a client that takes 20 KiB a second is in time. (A lower limit wakes the
-    -- thread more often: with 128 KiB a gigabyte takes three times the CPU time of this process.)
-    unsentLimit
-      | settingsTimeout settings <= 0 = Nothing
-      | otherwise = Just (max sliceSize (40960 * min 100 (settingsTimeout settings)))
     -- A server whose listening sockets fail, or are closed by the user, ends.
     watch server = do
       t <- forkIOWithUnmask $ \unmask ->
@@ -249,7 +243,7 @@ serveConnection :: Shared -> Options -> Admission -> Table -> Application -> Con
 serveConnection shared options admission table app plain peer0 = mask $ \restore -> do
   self <- myThreadId
   cells <- newAtomicWords cellCount
-  deadline <- newPausedIdleTimer (sharedTimeout shared) (giveUp cells)
+  deadline <- newDecidingIdleTimer (sharedTimeout shared) (timeOver cells)
   file <- newIORef NoFile
   shutdown <- newIORef (pure ())
   release <- newIORef (pure ())
@@ -271,9 +265,13 @@ serveConnection shared options admission table app plain peer0 = mask $ \restore
       | otherwise = Just ProxyProtocolNone
       where
         mode = settingsProxyProtocol settings
-    -- Run by the dispatcher. Told before the connection ends, which whoever counts refusals may wait for.
-    giveUp cells = do
+    -- Run by the dispatcher, as the next.
+    timeOver cells = do
       phase <- peekWord cells cellPhase
+      more <- if phase == phaseBusy then moreTime plain cells cellSending (sharedTimeout shared) else pure Nothing
+      pure (maybe (Expire (giveUp cells phase)) Later more)
+    -- Told before the connection ends, which whoever counts refusals may wait for.
+    giveUp cells phase = do
       handshake <- peekWord cells cellHandshake
       begun <- peekWord cells cellBegun
       let refused = optionOnRefused options peer0

@@ -6,7 +6,8 @@
 -- * send a head, from its first byte (the first head: from the accept) to its last, within 'limitHeadTime';
 -- * begin its next request within 'limitIdle';
 -- * send each 'settingsSlowlorisSize' bytes of a body within the timeout of the settings, in whatever segments;
--- * take each 'sliceSize' bytes of a response within that timeout;
+-- * take each 'sliceSize' bytes of a response within that timeout, or acknowledge so many, or 20 KiB a second, of what the kernel
+--   holds ("Weft.Http.SendTime");
 -- * send or take anything on a raw connection within that timeout.
 --
 -- A client that does not has its connection closed; what was waiting for it throws an 'IOError', and
@@ -36,12 +37,13 @@ module Weft.Http.Timeouts
   )
 where
 
-import Control.Exception (onException)
+import Control.Exception (bracket_, onException)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Weft.Core.Time (Duration (..))
 import Weft.Duration (toSeconds)
 import Weft.Http.Limits
+import Weft.Http.SendTime
 import Weft.Http.Settings
 import Weft.Http.Types
 import Weft.IdleTimer
@@ -66,6 +68,8 @@ headCame = pause . clientDeadline
 -- | A body is to come: its client has the whole time. Was as much received with its head as was asked for?
 beginBody :: Client -> Bool -> IO ()
 beginBody client fast = do
+  -- What 'sendLast' has left.
+  endSend (clientCells client) cellSending
   pokeWord (clientCells client) cellBodyBytes 0
   pokeWord (clientCells client) cellBodyTime (timeoutOf client)
   pokeWord (clientCells client) cellBodyFast (if fast then 1 else 0)
@@ -105,21 +109,22 @@ bodyReceiveSize = 65536
 
 -- | Send within the client's time.
 sendWithin :: Client -> IO a -> IO a
-sendWithin client = during (clientDeadline client) (sharedTimeout (clientShared client))
+sendWithin client = bracket_ begin done
+  where
+    begin = beginSend (clientCells client) cellSending >> awaiting (clientDeadline client) (sharedTimeout (clientShared client))
+    done = awaited (clientDeadline client) >> endSend (clientCells client) cellSending
+{-# INLINE sendWithin #-}
 
 -- | Send the last part of a response. The deadline goes on running: what follows is the wait for the next head, or
 -- the end of the wait by 'headCame'.
 sendLast :: Client -> IO a -> IO a
 sendLast client act = do
+  beginSend (clientCells client) cellSending
   resetFor (clientDeadline client) (sharedTimeout (clientShared client))
   act
 {-# INLINE sendLast #-}
 
--- | Bytes of a response for which a client has the whole time: 128 KiB.
-sliceSize :: Int
-sliceSize = 131072
-
--- | Receive or send on a raw connection.
+-- | Receive on a raw connection.
 rawWithin :: Client -> IO a -> IO a
 rawWithin client = during (clientDeadline client) (sharedTimeout (clientShared client))
 

@@ -66,7 +66,6 @@ import Network.Socket
   )
 import qualified Network.Socket as N
 import System.IO (hPutStrLn, stderr)
-import System.Info (os)
 import Weft.Blocking (blocking)
 import Weft.Duration
 import Weft.Socket.Basic
@@ -86,10 +85,6 @@ data ServerSettings = ServerSettings
     serverAcceptors :: Maybe Int,
     -- | Send small messages at once (@TCP_NODELAY@).
     serverNoDelay :: Bool,
-    -- | Bytes of a connection that the kernel holds unsent before it takes no more, on Linux (@TCP_NOTSENT_LOWAT@, see
-    -- tcp(7)). 'Nothing' leaves that to the kernel: then a thread that waits to send goes on after a third of the
-    -- send buffer has gone out, which may be megabytes, so a deadline of it says little of the speed of its peer.
-    serverUnsentLimit :: Maybe Int,
     -- | Called once, when clients can connect and before the first of them is
     -- served, with the address. What it throws ends the server.
     serverOnListen :: SockAddr -> IO (),
@@ -99,7 +94,7 @@ data ServerSettings = ServerSettings
   }
 
 -- | Every address, a port that the system chooses, an acceptor for each
--- capability, no delay, no limit on unsent bytes; exceptions go to 'reportException'.
+-- capability, no delay; exceptions go to 'reportException'.
 defaultServerSettings :: ServerSettings
 defaultServerSettings =
   ServerSettings
@@ -108,7 +103,6 @@ defaultServerSettings =
       serverBacklog = 4096,
       serverAcceptors = Nothing,
       serverNoDelay = True,
-      serverUnsentLimit = Nothing,
       serverOnListen = const (pure ()),
       serverOnException = reportException
     }
@@ -218,19 +212,12 @@ startServer settings handler listeners = (`onException` mapM_ close listeners) $
   forM_ listeners $ \l -> do
     listens <- isListening l
     unless listens (ioError (userError "Weft.Socket.serve: the socket does not listen"))
-    forM_ (serverUnsentLimit settings) (unsentLimit l)
   tables <- forM listeners (const (Connections <$> newIORef 0 <*> newMVar IntMap.empty <*> newTVarIO 0))
   serverOnListen settings bound
   threads <- forM (zip3 [0 ..] listeners tables) $ \(i, l, table) ->
     startAcceptor settings handler (placement caps (length listeners) i) i l table
   pure (Server bound threads listeners tables)
   where
-    -- Accepted sockets have it from the one that listens.
-    unsentLimit l n = do
-      address <- getSocketName l
-      case address of
-        SockAddrUnix _ -> pure ()
-        _ -> when (os == "linux") (setSocketOption l (SockOpt 6 25) n)
     -- Which capability the nth connection of an acceptor goes to.
     placement caps acceptors i n
       | acceptors > 1 = i
@@ -339,7 +326,7 @@ startConnection settings handler place table (sock, peer) = do
     connection :: Int -> (forall a. IO a -> IO a) -> IO ()
     connection n unmask = do
       -- One handler below the user's: with two, the stack of a thread that waits to receive is a few bytes larger than a thread's
-      -- first one is, of 1 KiB, and the next has 32.
+      -- first one is, of 1 KiB, and the next has 32. (The thread is masked from its start.)
       result <- try (unmask (when (serverNoDelay settings) noDelay >> handler sock peer))
       either (report settings (Just peer)) pure result `finally` ended n
     -- Whatever the handlers throw; the table is never held for long.
