@@ -117,9 +117,7 @@ withServerWith options settings app act = do
   let handler plain peer = do
         (cap, _) <- threadCapability =<< myThreadId
         case drop (cap `mod` caps) tables of
-          table : _ ->
-            admitted (sharedLimits shared) admission tables (optionOnRefused options peer) $
-              serveConnection shared options admission table app plain peer
+          table : _ -> serveConnection shared options admission tables table app plain peer
           [] -> pure ()
   listening (base ended) handler $ \sockets -> do
     let server = Server sockets tables draining ended
@@ -238,9 +236,17 @@ drainServer server patience = do
 
 -- Connections ----------------------------------------------------------------------------
 
--- | Serve a connection on the calling thread, to its end, and close it.
-serveConnection :: Shared -> Options -> Admission -> Table -> Application -> Connection -> SockAddr -> IO ()
-serveConnection shared options admission table app plain peer0 = mask $ \restore -> do
+-- | Serve a connection on the calling thread, to its end, and close it; unless there are too many.
+serveConnection :: Shared -> Options -> Admission -> [Table] -> Table -> Application -> Connection -> SockAddr -> IO ()
+serveConnection shared options admission tables table app plain peer0 = mask $ \restore -> do
+  room <- admit (sharedLimits shared) admission tables
+  if room
+    then serveAdmitted shared options admission table app plain peer0 restore
+    else optionOnRefused options peer0 TooManyConnections >> connClose plain
+
+-- | Masked; with what lets exceptions in.
+serveAdmitted :: Shared -> Options -> Admission -> Table -> Application -> Connection -> SockAddr -> (IO () -> IO ()) -> IO ()
+serveAdmitted shared options admission table app plain peer0 restore = do
   self <- myThreadId
   cells <- newAtomicWords cellCount
   deadline <- newDecidingIdleTimer (sharedTimeout shared) (timeOver cells)
@@ -252,7 +258,7 @@ serveConnection shared options admission table app plain peer0 = mask $ \restore
   enter table entry
   -- One handler for all that ends with the connection: its stack is walked through each time that the thread waits.
   result <- try (restore (serve client release))
-  join (readIORef release) `finally` (leave table entry >> stop deadline >> connClose plain)
+  join (readIORef release) `finally` (leave table entry >> stop deadline >> connClose plain >> depart admission)
   either (ended deadline) pure result
   where
     settings = sharedSettings shared
