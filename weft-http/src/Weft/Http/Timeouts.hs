@@ -17,6 +17,8 @@ module Weft.Http.Timeouts
     awaitHead,
     awaitNext,
     headCame,
+    receiveHead,
+    expectLike,
 
     -- * Bodies
     beginBody,
@@ -38,11 +40,13 @@ module Weft.Http.Timeouts
 where
 
 import Control.Exception (bracket_, onException)
+import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Weft.Core.Time (Duration (..))
 import Weft.Duration (toSeconds)
 import Weft.Http.Limits
+import Weft.Http.Parser.Head (Framing (..))
 import Weft.Http.SendTime
 import Weft.Http.Settings
 import Weft.Http.Types
@@ -64,6 +68,25 @@ awaitNext client = resetFor (clientDeadline client) (limitIdle (sharedLimits (cl
 headCame :: Client -> IO ()
 headCame = pause . clientDeadline
 {-# INLINE headCame #-}
+
+-- | Receive between requests: 'receiveSize', or so much that a request like the last fits into it with its body.
+receiveHead :: Client -> IO ByteString
+receiveHead client = do
+  expected <- peekWord (clientCells client) cellExpected
+  if expected == 0
+    then connReceive (clientConnection client) noDeadline receiveSize
+    else do
+      bytes <- connReceive (clientConnection client) noDeadline expected
+      -- Memory for so much is taken each time; who sends little gets it once.
+      when (B.length bytes < receiveSize) (pokeWord (clientCells client) cellExpected 0)
+      pure bytes
+
+-- | A request had a head and a body of such lengths. Its client's next one is likely to be like it: if the body is not small, that is
+-- received together with its head, in one call. One byte more than there should be tells that the kernel has nothing else.
+expectLike :: Client -> Int -> Framing -> IO ()
+expectLike client headBytes framing = pokeWord (clientCells client) cellExpected $ case framing of
+  Sized n | n >= receiveSize && n <= bodyReceiveSize -> headBytes + n + 1
+  _ -> 0
 
 -- | A body is to come: its client has the whole time. Was as much received with its head as was asked for?
 beginBody :: Client -> Bool -> IO ()

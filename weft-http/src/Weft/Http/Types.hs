@@ -19,6 +19,7 @@ module Weft.Http.Types
     cellHandshake,
     cellBegun,
     cellSending,
+    cellExpected,
     cellCount,
 
     -- * Phases
@@ -101,8 +102,9 @@ data OpenFile = NoFile | OpenFile !FilePath !Fd
 -- that reads the body. How far the response is: written by the thread that responds.
 -- Not zero: the connection ends after the response under way; written by its thread. Not zero: a TLS handshake is under way, of the
 -- connection's thread. Not zero: a part of a head has come, of the same thread. Not zero: the last receive of a body got 16 KiB or
--- more; of the thread that reads the body. How far a send is: "Weft.Http.SendTime".
-cellPhase, cellRequests, cellBodyBytes, cellBodyTime, cellResponse, cellFinal, cellHandshake, cellBegun, cellBodyFast, cellSending, cellCount :: Int
+-- more; of the thread that reads the body. How far a send is: "Weft.Http.SendTime". Bytes of
+-- the request that is expected next, zero if it is small; of the thread.
+cellPhase, cellRequests, cellBodyBytes, cellBodyTime, cellResponse, cellFinal, cellHandshake, cellBegun, cellBodyFast, cellSending, cellExpected, cellCount :: Int
 cellPhase = 0
 cellRequests = 1
 cellBodyBytes = 2
@@ -113,7 +115,8 @@ cellHandshake = 6
 cellBegun = 7
 cellBodyFast = 8
 cellSending = 9
-cellCount = 10
+cellExpected = 10
+cellCount = 11
 
 -- | The phases of a connection:
 --
