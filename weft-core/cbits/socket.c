@@ -13,6 +13,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 #ifdef __linux__
+#include <linux/sock_diag.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
 #endif
@@ -104,6 +107,26 @@ int weft_connected(int fd) {
   len = sizeof ss;
   if (getpeername(fd, (struct sockaddr *)&ss, &len) == 0) return 0;
   return errno == ENOTCONN ? -EINPROGRESS : -errno;
+}
+
+/* How the peer takes what is sent, of TCP on Linux: how many bytes it has acknowledged, and 1 if none of what was in the kernel's
+ * buffer when that took no more is gone, else 0. */
+int weft_send_progress(int fd, int64_t *acknowledged) {
+#ifdef __linux__
+  struct tcp_info info;
+  uint32_t memory[SK_MEMINFO_VARS];
+  socklen_t n = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) < 0) return -errno;
+  if (n < offsetof(struct tcp_info, tcpi_bytes_acked) + sizeof info.tcpi_bytes_acked) return -ENOSYS;
+  n = sizeof memory;
+  if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &n) < 0) return -errno;
+  *acknowledged = (int64_t)info.tcpi_bytes_acked;
+  return memory[SK_MEMINFO_WMEM_QUEUED] >= memory[SK_MEMINFO_SNDBUF];
+#else
+  (void)fd;
+  (void)acknowledged;
+  return -ENOSYS;
+#endif
 }
 
 ssize_t weft_recv(int fd, void *buf, size_t n, int flags) {

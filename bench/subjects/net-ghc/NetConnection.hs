@@ -28,6 +28,7 @@ operations =
       opAbort = close . fst,
       opPeer = snd,
       opLocal = getSocketName . fst,
+      opSendProgress = const (pure Nothing),
       opSecurity = const Nothing
     }
   where

@@ -24,6 +24,7 @@ libraryTests =
         "many at once",
         "messages and silence for longer than the time of clients",
         "closed by either side, and gone",
+        "gone while a program runs that was started meanwhile",
         "a browser: fetch, connections kept, WebSockets",
         "a browser over TLS"
       ]

@@ -17,6 +17,7 @@ module Process
     -- * Programs
     program,
     programWithin,
+    alone,
     python,
     needModule,
     withFolder,
@@ -60,7 +61,7 @@ withTlsServer file time (chain, key) = starting [file, show time, chain, key] Tr
 starting :: [String] -> Bool -> (Server -> IO a) -> IO a
 starting arguments secure act = do
   self <- getExecutablePath
-  let start = createProcess (proc self ("--server" : arguments)) {std_in = CreatePipe, std_out = CreatePipe}
+  let start = createProcess (alone (proc self ("--server" : arguments))) {std_in = CreatePipe, std_out = CreatePipe}
   bracket start cleanupProcess $ \(_, out, _, process) -> do
     from <- maybe (assertFailure "no output") pure out
     line <- hGetLine from
@@ -112,10 +113,15 @@ program = programWithin 100
 programWithin :: Int -> FilePath -> [String] -> IO String
 programWithin time name arguments = do
   needProgram name
-  r <- timeout (1000000 * time) (readProcessWithExitCode name arguments "")
+  r <- timeout (1000000 * time) (readCreateProcessWithExitCode (alone (proc name arguments)) "")
   (code, out, err) <- maybe (assertFailure (name <> ": still running after " <> show time <> " s")) pure r
   when (code /= ExitSuccess) (assertFailure (unlines [name <> " ended with " <> show code, out, err]))
   pure out
+
+-- | A program that gets none of this process's descriptors but its standard ones. Sockets of @network@ are not closed by exec(2),
+-- and tests run side by side: a program of one would hold the connections of another's clients open for as long as it runs.
+alone :: CreateProcess -> CreateProcess
+alone process = process {close_fds = True}
 
 -- | Run a script of this folder by the system's Python, where Debian's modules are.
 python :: FilePath -> [String] -> IO String
@@ -129,7 +135,7 @@ needModule :: String -> Assertion
 needModule name = do
   there <- doesFileExist pythonPath
   skipUnless (pythonPath <> " is not installed") there
-  (code, _, _) <- readProcessWithExitCode pythonPath ["-c", "import " <> name] ""
+  (code, _, _) <- readCreateProcessWithExitCode (alone (proc pythonPath ["-c", "import " <> name])) ""
   skipUnless ("python3-" <> name <> " is not installed") (code == ExitSuccess)
 
 pythonPath :: FilePath

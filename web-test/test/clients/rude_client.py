@@ -207,6 +207,37 @@ def slow_download():
     print(*found)
 
 
+def very_slow_download():
+    """Honest: some 60 KB/s, 20 KiB/s are asked for, of much more than the server's kernel takes at once, for six times the server's
+    time; then they read on as they can."""
+
+    def one(path, found, i):
+        s = connect(window=8192)
+        s.sendall(request(path))
+        start, got = time.monotonic(), 0
+        try:
+            while time.monotonic() - start < 6:
+                got += len(s.recv(3000))
+                time.sleep(0.05)
+            slow = got < 1000000
+            while got < 20000000:
+                piece = s.recv(65536)
+                if not piece:
+                    break
+                got += len(piece)
+            found[i] = "whole" if slow and got >= 20000000 else f"{got}"
+        except Exception as e:
+            found[i] = f"{type(e).__name__} {got}"
+        reset(s)
+
+    paths = ["/large?n=20000000", "/stream?n=20000000"]
+    found = [""] * len(paths)
+    threads = [threading.Thread(target=one, args=(path, found, i)) for i, path in enumerate(paths)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    print(*found)
+
+
 def many(act, count, at_once=8):
     numbers = iter(range(count))
     lock = threading.Lock()

@@ -41,6 +41,7 @@ import Weft.Http2.Frame (ErrorCode (..), connectionPreface)
 import Weft.Http2.Receive
 import Weft.Http2.Settings
 import Weft.Http2.Types
+import Weft.IdleTimer (stop)
 import Weft.Transport
 
 -- | Serve a connection to its end, and close it. Its first bytes are to be 'connectionPreface' ('withReceived' puts back what was
@@ -50,7 +51,7 @@ import Weft.Transport
 serveHttp2 :: Http2Settings -> (IO () -> IO ()) -> Connection -> Application -> IO ()
 serveHttp2 settings onStart below application = do
   h <- newHttp2 settings below application
-  (onStart (drain h) >> serve h) `finally` (connAbort below >> endStreams h)
+  (onStart (drain h) >> serve h) `finally` (connAbort below >> stop (http2Timer h) >> endStreams h)
   where
     serve h = do
       outcome <- try (receiveFrames h)

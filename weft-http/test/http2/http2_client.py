@@ -404,6 +404,23 @@ def scenario_large_fields(port):
     print(c.statuses[first], c.statuses[s])
 
 
+def scenario_many_fields(port):
+    """A hundred fields with the host are taken, and cookies in any number of pieces; one more is not, nor as trailers."""
+    c = Client(port)
+    fields = lambda n: [(f"x-{i}", "v") for i in range(n)]
+    found = []
+    for extra in (fields(99), fields(100), fields(98) + [("cookie", f"a{i}=b") for i in range(50)]):
+        s = c.request("/hello", extra=extra)
+        c.until(lambda: s in c.ended)
+        found.append(c.statuses[s])
+    for n in (100, 101):
+        s = c.request("/sum", method="POST", end=False)
+        c.send(frame(DATA, 0, s, b"four") + frame(HEADERS, 5, s, c.encoder.encode(fields(n), huffman=False)))
+        c.until(lambda: s in c.ended or s in c.resets)
+        found.append(c.resets.get(s) or c.statuses[s])
+    print(*found)
+
+
 def scenario_too_many_streams(port):
     c = Client(port)
     for _ in range(130):

@@ -25,6 +25,8 @@ module Weft.IdleTimer
   ( IdleTimer,
     newIdleTimer,
     newPausedIdleTimer,
+    newDecidingIdleTimer,
+    WhenDue (..),
     withIdleTimer,
     reset,
     resetFor,
@@ -42,7 +44,7 @@ module Weft.IdleTimer
 where
 
 import Control.Exception (bracket, bracket_)
-import Control.Monad (when)
+import Control.Monad (join, when)
 import Data.IORef
 import Data.Int (Int64)
 import Weft.Core.Manager
@@ -60,8 +62,8 @@ data IdleTimer = IdleTimer
   { idleTimerWords :: !AtomicWords,
     -- | The time, in nanoseconds, that 'reset' gives it.
     idleTimerSpan :: !Int64,
-    -- | What to do; dropped by 'stop'.
-    idleTimerAction :: !(IORef (IO ())),
+    -- | What to do when it is due; dropped by 'stop', and once it has expired.
+    idleTimerAction :: !(IORef (IO WhenDue)),
     -- | The manager's timer that checks word 0 next. Written by the thread that sets it.
     idleTimerTimer :: !(IORef (Maybe Timer))
   }
@@ -85,6 +87,13 @@ stateRunning = 0
 stateExpired = 1
 stateStopped = 2
 
+-- | What becomes of a timer that is due.
+data WhenDue
+  = -- | It is due so much later, unless it has been set meanwhile.
+    Later !Duration
+  | -- | It expires, and the action runs.
+    Expire !(IO ())
+
 -- | The value of word 0 while the idle timer is paused, and of word 3 while no timer is set.
 paused :: Int
 paused = maxBound
@@ -98,8 +107,13 @@ newIdleTimer len act = do
 
 -- | A paused idle timer: it does not run until 'resume', and the manager has no timer for it before.
 newPausedIdleTimer :: Duration -> IO () -> IO IdleTimer
-newPausedIdleTimer (Duration len) act = do
-  d <- (\ws -> IdleTimer ws (max 0 len)) <$> newAtomicWords 4 <*> newIORef act <*> newIORef Nothing
+newPausedIdleTimer len act = newDecidingIdleTimer len (pure (Expire act))
+
+-- | The same for one that may be given more time when it is due: the action, run on the dispatcher each time, decides. It must
+-- neither block nor throw.
+newDecidingIdleTimer :: Duration -> IO WhenDue -> IO IdleTimer
+newDecidingIdleTimer (Duration len) decide = do
+  d <- (\ws -> IdleTimer ws (max 0 len)) <$> newAtomicWords 4 <*> newIORef decide <*> newIORef Nothing
   pokeWord (idleTimerWords d) wordLook paused
   d <$ pause d
 
@@ -130,14 +144,16 @@ watch d from = do
       at <- readWord ws wordDue
       t <- now
       when (current == mine) $ case expiry of
-        Due | Instant (fromIntegral at) <= t -> do
-          found <- casWord ws wordState stateRunning stateExpired
-          when (found == stateRunning) fire
+        Due | Instant (fromIntegral at) <= t -> join (readIORef (idleTimerAction d)) >>= fire mine at
         _ -> watch d mine
-    fire = do
-      act <- readIORef (idleTimerAction d)
-      writeIORef (idleTimerAction d) (pure ())
-      act
+    fire mine at due = case due of
+      Later (Duration more) -> do
+        t <- coarseNow
+        _ <- casWord ws wordDue at (fromIntegral (pushed t (max 0 more)))
+        watch d mine
+      Expire act -> do
+        found <- casWord ws wordState stateRunning stateExpired
+        when (found == stateRunning) (writeIORef (idleTimerAction d) nothing >> act)
 
 -- | Make it due its full length from now. One read of the coarse clock, one
 -- write, one atomic read. No effect if it has expired or was stopped.
@@ -180,8 +196,11 @@ stop :: IdleTimer -> IO ()
 stop d = do
   found <- casWord (idleTimerWords d) wordState stateRunning stateStopped
   when (found == stateRunning) $ do
-    writeIORef (idleTimerAction d) (pure ())
+    writeIORef (idleTimerAction d) nothing
     readIORef (idleTimerTimer d) >>= mapM_ cancelTimer
+
+nothing :: IO WhenDue
+nothing = pure (Expire (pure ()))
 
 -- | Run an operation that waits for a peer, with the timer set to that length. Several threads may do that at once: each
 -- that begins sets the timer, and the last one that ends pauses it.
@@ -199,14 +218,18 @@ awaiting d len = addWord (idleTimerWords d) wordUses 1 >> resetFor d len
 awaited :: IdleTimer -> IO ()
 awaited d = do
   uses <- addWord ws wordUses (-1)
-  when (uses == 1) $ do
-    pause d
-    -- Another may have begun before the pause was written. Reading by an atomic addition
-    -- orders this after the write.
-    began <- addWord ws wordUses 0
-    when (began > 0) (reset d)
+  when (uses == 1) idle
   where
     ws = idleTimerWords d
+    -- Another may have begun before the pause was written, and ended before the reset was: so what was written last is looked
+    -- at until it is right. Reading by an atomic addition orders this after the write.
+    idle = do
+      pause d
+      began <- addWord ws wordUses 0
+      when (began > 0) $ do
+        reset d
+        left <- addWord ws wordUses 0
+        when (left == 0) idle
 
 -- | The time until it is due by the coarse clock, at least zero. While it is paused, its full length.
 remaining :: IdleTimer -> IO Duration

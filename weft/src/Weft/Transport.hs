@@ -40,6 +40,8 @@ module Weft.Transport
     -- ** The other side
     connPeer,
     connLocal,
+    connSendProgress,
+    SendProgress (..),
     connSecurity,
     Security (..),
     ProtocolVersion (..),

@@ -26,6 +26,7 @@ tests =
       says "the sending side shut down within a request" "half_requests" "- - - - -",
       says "slow, honest uploads" "slow_upload" "25200 25200 True",
       says "slow, honest downloads" "slow_download" "6000000 6000000 6000000",
+      says "very slow, honest downloads" "very_slow_download" "whole whole",
       leaves "gone in the middle of answers" "abort_responses" "600",
       leaves "gone in the middle of uploads" "abort_uploads" "600",
       leaves "gone in the middle of heads" "abort_heads" "2000",

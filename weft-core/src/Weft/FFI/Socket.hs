@@ -38,6 +38,7 @@ module Weft.FFI.Socket
     cOpenRead,
     cFileSize,
     cReadAt,
+    cSendProgress,
 
     -- * Control data
     cControlSpace,
@@ -115,6 +116,9 @@ foreign import ccall unsafe "weft_sendto"
 
 foreign import ccall unsafe "weft_sendv"
   cSendV :: CInt -> Ptr IoVec -> CInt -> Ptr SockAddrBytes -> Word32 -> IO CSsize
+
+-- | How many bytes the peer has acknowledged is stored; 1 if the send buffer is as full as when it took no more.
+foreign import ccall unsafe "weft_send_progress" cSendProgress :: CInt -> Ptr Int64 -> IO CInt
 
 -- | More follows at once (@MSG_MORE@).
 foreign import ccall unsafe "weft_sendv_more" cSendVMore :: CInt -> Ptr IoVec -> CInt -> IO CSsize

@@ -3,13 +3,14 @@
 module Weft.Http.Admission
   ( Admission,
     newAdmission,
-    admitted,
+    admit,
+    depart,
     admitOf,
   )
 where
 
-import Control.Exception (bracket)
-import Control.Monad (filterM)
+import Control.Exception (onException)
+import Control.Monad (filterM, unless)
 import Data.Bits (shiftL, (.|.))
 import Data.IORef
 import Data.List (sortOn)
@@ -27,19 +28,24 @@ data Admission = Admission !(IORef Int) !(IORef (Map.Map Word64 Int))
 newAdmission :: IO Admission
 newAdmission = Admission <$> newIORef 0 <*> newIORef Map.empty
 
--- | Serve a connection if there is room for it or room can be made, else refuse it. When there are
+-- | Count a connection if there is room for it or room can be made. When there are
 -- too many, each is looked at, and up to 1 in 64 of the idle ones are ended, those with the least time
--- left first. Linear in the number of connections, once for each 1 in 64.
-admitted :: Limits -> Admission -> [Table] -> (Refusal -> IO ()) -> IO () -> IO ()
-admitted limits (Admission total _) tables refused serve =
-  bracket (atomicModifyIORef' total (\n -> (n + 1, n + 1))) (const (atomicModifyIORef' total (\n -> (n - 1, ())))) $ \count -> do
-    room <- if limitConnections limits > 0 && count > limitConnections limits then makeRoom else pure True
-    if room then serve else refused TooManyConnections
+-- left first. Linear in the number of connections, once for each 1 in 64. To be called masked; what was counted
+-- has to 'depart'.
+admit :: Limits -> Admission -> [Table] -> IO Bool
+admit limits admission@(Admission total _) tables = do
+  count <- atomicModifyIORef' total (\n -> (n + 1, n + 1))
+  room <- if limitConnections limits > 0 && count > limitConnections limits then makeRoom `onException` depart admission else pure True
+  room <$ unless room (depart admission)
   where
     makeRoom = do
       idle <- concat <$> mapM (idleEntries limits) tables
       ended <- filterM (endEntry . snd) (take (max 1 (limitConnections limits `div` 64)) (sortOn fst idle))
       pure (not (null ended))
+
+-- | A connection that was admitted has ended.
+depart :: Admission -> IO ()
+depart (Admission total _) = atomicModifyIORef' total (\n -> (n - 1, ()))
 
 -- | Count a connection of an address: is there room for it, and what to do when it ends. To be called masked.
 admitOf :: Limits -> Admission -> SockAddr -> IO (Bool, IO ())

@@ -42,7 +42,7 @@ serveClient :: Client -> Application -> Maybe (ByteString -> IO ()) -> ByteStrin
 serveClient client app http2 have = do
   -- Made once, so that a request does not pay for the handler.
   let receive = bytesOf `catch` handler
-      bytesOf = connReceive (clientConnection client) noDeadline receiveSize
+      bytesOf = receiveHead client
       {-# NOINLINE bytesOf #-}
       handler = endIdle client
       {-# NOINLINE handler #-}
@@ -163,7 +163,9 @@ answer loop@(Loop client app _) h !rest = do
       runApplication client app h (Just body) B.empty request
       state <- responseState client
       if state == responseKeep
-        then finishBody body `catch` incomplete >>= maybe (end client False state) (next loop)
+        then do
+          expectLike client (headEnd h) framing
+          finishBody body `catch` incomplete >>= maybe (end client False state) (next loop)
         else end client False state
   where
     incomplete :: RequestError -> IO (Maybe ByteString)

@@ -39,6 +39,7 @@ serveHttp2Client client app received = do
             defaultHttp2Limits
               { limitHeaderBlock = limitHead limits,
                 limitHeaderList = limitHead limits,
+                limitFields = Http1.limitFields limits,
                 limitIdle = Http1.limitIdle limits,
                 limitFrame = sharedTimeout shared,
                 limitWait = sharedTimeout shared

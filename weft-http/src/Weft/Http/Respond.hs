@@ -267,6 +267,6 @@ respondRaw client rest talk = do
         if B.null bytes
           then rawWithin client (connReceive (clientConnection client) noDeadline 16384)
           else bytes <$ writeIORef first B.empty
-      send bytes = unless (B.null bytes) (rawWithin client (connSendBytes (clientConnection client) noDeadline bytes))
+      send bytes = unless (B.null bytes) (sendWithin client (connSendBytes (clientConnection client) noDeadline bytes))
   talk receive send
   complete client False

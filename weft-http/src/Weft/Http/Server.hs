@@ -47,6 +47,7 @@ import Weft.Http.Http2
 import Weft.Http.Limits
 import Weft.Http.ProxyProtocol
 import Weft.Http.Render (refusalMessage)
+import Weft.Http.SendTime (moreTime)
 import Weft.Http.Settings
 import Weft.Http.Table
 import Weft.Http.Timeouts
@@ -116,9 +117,7 @@ withServerWith options settings app act = do
   let handler plain peer = do
         (cap, _) <- threadCapability =<< myThreadId
         case drop (cap `mod` caps) tables of
-          table : _ ->
-            admitted (sharedLimits shared) admission tables (optionOnRefused options peer) $
-              serveConnection shared options admission table app plain peer
+          table : _ -> serveConnection shared options admission tables table app plain peer
           [] -> pure ()
   listening (base ended) handler $ \sockets -> do
     let server = Server sockets tables draining ended
@@ -136,15 +135,8 @@ withServerWith options settings app act = do
         { serverOnListen = \_ -> do
             settingsInstallShutdownHandler settings (void (tryPutMVar ended ()))
             settingsBeforeMainLoop settings,
-          serverUnsentLimit = unsentLimit,
           serverOnException = \_ -> settingsOnException settings Nothing
         }
-    -- A thread that waits to send goes on when half of the limit is left, or else a third of the kernel's buffer: a slow client would
-    -- be judged by how long those megabytes take it. So a client that takes 20 KiB a second is in time. (A lower limit wakes the
-    -- thread more often: with 128 KiB a gigabyte takes three times the CPU time of this process.)
-    unsentLimit
-      | settingsTimeout settings <= 0 = Nothing
-      | otherwise = Just (max sliceSize (40960 * min 100 (settingsTimeout settings)))
     -- A server whose listening sockets fail, or are closed by the user, ends.
     watch server = do
       t <- forkIOWithUnmask $ \unmask ->
@@ -244,12 +236,20 @@ drainServer server patience = do
 
 -- Connections ----------------------------------------------------------------------------
 
--- | Serve a connection on the calling thread, to its end, and close it.
-serveConnection :: Shared -> Options -> Admission -> Table -> Application -> Connection -> SockAddr -> IO ()
-serveConnection shared options admission table app plain peer0 = mask $ \restore -> do
+-- | Serve a connection on the calling thread, to its end, and close it; unless there are too many.
+serveConnection :: Shared -> Options -> Admission -> [Table] -> Table -> Application -> Connection -> SockAddr -> IO ()
+serveConnection shared options admission tables table app plain peer0 = mask $ \restore -> do
+  room <- admit (sharedLimits shared) admission tables
+  if room
+    then serveAdmitted shared options admission table app plain peer0 restore
+    else optionOnRefused options peer0 TooManyConnections >> connClose plain
+
+-- | Masked; with what lets exceptions in.
+serveAdmitted :: Shared -> Options -> Admission -> Table -> Application -> Connection -> SockAddr -> (IO () -> IO ()) -> IO ()
+serveAdmitted shared options admission table app plain peer0 restore = do
   self <- myThreadId
   cells <- newAtomicWords cellCount
-  deadline <- newPausedIdleTimer (sharedTimeout shared) (giveUp cells)
+  deadline <- newDecidingIdleTimer (sharedTimeout shared) (timeOver cells)
   file <- newIORef NoFile
   shutdown <- newIORef (pure ())
   release <- newIORef (pure ())
@@ -258,7 +258,7 @@ serveConnection shared options admission table app plain peer0 = mask $ \restore
   enter table entry
   -- One handler for all that ends with the connection: its stack is walked through each time that the thread waits.
   result <- try (restore (serve client release))
-  join (readIORef release) `finally` (leave table entry >> stop deadline >> connClose plain)
+  join (readIORef release) `finally` (leave table entry >> stop deadline >> connClose plain >> depart admission)
   either (ended deadline) pure result
   where
     settings = sharedSettings shared
@@ -271,9 +271,13 @@ serveConnection shared options admission table app plain peer0 = mask $ \restore
       | otherwise = Just ProxyProtocolNone
       where
         mode = settingsProxyProtocol settings
-    -- Run by the dispatcher. Told before the connection ends, which whoever counts refusals may wait for.
-    giveUp cells = do
+    -- Run by the dispatcher, as the next.
+    timeOver cells = do
       phase <- peekWord cells cellPhase
+      more <- if phase == phaseBusy then moreTime plain cells cellSending (sharedTimeout shared) else pure Nothing
+      pure (maybe (Expire (giveUp cells phase)) Later more)
+    -- Told before the connection ends, which whoever counts refusals may wait for.
+    giveUp cells phase = do
       handshake <- peekWord cells cellHandshake
       begun <- peekWord cells cellBegun
       let refused = optionOnRefused options peer0

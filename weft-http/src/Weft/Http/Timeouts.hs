@@ -6,7 +6,8 @@
 -- * send a head, from its first byte (the first head: from the accept) to its last, within 'limitHeadTime';
 -- * begin its next request within 'limitIdle';
 -- * send each 'settingsSlowlorisSize' bytes of a body within the timeout of the settings, in whatever segments;
--- * take each 'sliceSize' bytes of a response within that timeout;
+-- * take each 'sliceSize' bytes of a response within that timeout, or acknowledge so many, or 20 KiB a second, of what the kernel
+--   holds ("Weft.Http.SendTime");
 -- * send or take anything on a raw connection within that timeout.
 --
 -- A client that does not has its connection closed; what was waiting for it throws an 'IOError', and
@@ -16,6 +17,8 @@ module Weft.Http.Timeouts
     awaitHead,
     awaitNext,
     headCame,
+    receiveHead,
+    expectLike,
 
     -- * Bodies
     beginBody,
@@ -36,12 +39,15 @@ module Weft.Http.Timeouts
   )
 where
 
-import Control.Exception (onException)
+import Control.Exception (bracket_, onException)
+import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Weft.Core.Time (Duration (..))
 import Weft.Duration (toSeconds)
 import Weft.Http.Limits
+import Weft.Http.Parser.Head (Framing (..))
+import Weft.Http.SendTime
 import Weft.Http.Settings
 import Weft.Http.Types
 import Weft.IdleTimer
@@ -63,9 +69,30 @@ headCame :: Client -> IO ()
 headCame = pause . clientDeadline
 {-# INLINE headCame #-}
 
+-- | Receive between requests: 'receiveSize', or so much that a request like the last fits into it with its body.
+receiveHead :: Client -> IO ByteString
+receiveHead client = do
+  expected <- peekWord (clientCells client) cellExpected
+  if expected == 0
+    then connReceive (clientConnection client) noDeadline receiveSize
+    else do
+      bytes <- connReceive (clientConnection client) noDeadline expected
+      -- Memory for so much is taken each time; who sends little gets it once.
+      when (B.length bytes < receiveSize) (pokeWord (clientCells client) cellExpected 0)
+      pure bytes
+
+-- | A request had a head and a body of such lengths. Its client's next one is likely to be like it: if the body is not small, that is
+-- received together with its head, in one call. One byte more than there should be tells that the kernel has nothing else.
+expectLike :: Client -> Int -> Framing -> IO ()
+expectLike client headBytes framing = pokeWord (clientCells client) cellExpected $ case framing of
+  Sized n | n >= receiveSize && n <= bodyReceiveSize -> headBytes + n + 1
+  _ -> 0
+
 -- | A body is to come: its client has the whole time. Was as much received with its head as was asked for?
 beginBody :: Client -> Bool -> IO ()
 beginBody client fast = do
+  -- What 'sendLast' has left.
+  endSend (clientCells client) cellSending
   pokeWord (clientCells client) cellBodyBytes 0
   pokeWord (clientCells client) cellBodyTime (timeoutOf client)
   pokeWord (clientCells client) cellBodyFast (if fast then 1 else 0)
@@ -105,21 +132,22 @@ bodyReceiveSize = 65536
 
 -- | Send within the client's time.
 sendWithin :: Client -> IO a -> IO a
-sendWithin client = during (clientDeadline client) (sharedTimeout (clientShared client))
+sendWithin client = bracket_ begin done
+  where
+    begin = beginSend (clientCells client) cellSending >> awaiting (clientDeadline client) (sharedTimeout (clientShared client))
+    done = awaited (clientDeadline client) >> endSend (clientCells client) cellSending
+{-# INLINE sendWithin #-}
 
 -- | Send the last part of a response. The deadline goes on running: what follows is the wait for the next head, or
 -- the end of the wait by 'headCame'.
 sendLast :: Client -> IO a -> IO a
 sendLast client act = do
+  beginSend (clientCells client) cellSending
   resetFor (clientDeadline client) (sharedTimeout (clientShared client))
   act
 {-# INLINE sendLast #-}
 
--- | Bytes of a response for which a client has the whole time: 128 KiB.
-sliceSize :: Int
-sliceSize = 131072
-
--- | Receive or send on a raw connection.
+-- | Receive on a raw connection.
 rawWithin :: Client -> IO a -> IO a
 rawWithin client = during (clientDeadline client) (sharedTimeout (clientShared client))
 

@@ -17,6 +17,8 @@ module Weft.Http.Types
     cellFinal,
     cellHandshake,
     cellBegun,
+    cellSending,
+    cellExpected,
     cellCount,
 
     -- * Phases
@@ -98,8 +100,9 @@ data OpenFile = NoFile | OpenFile !FilePath !Fd
 -- that reads the body. How far the response is: written by the thread that responds.
 -- Not zero: the connection ends after the response under way; written by its thread. Not zero: a TLS handshake is under way, of the
 -- connection's thread. Not zero: a part of a head has come, of the same thread. Not zero: the last receive of a body got 16 KiB or
--- more; of the thread that reads the body.
-cellPhase, cellRequests, cellBodyBytes, cellBodyTime, cellResponse, cellFinal, cellHandshake, cellBegun, cellBodyFast, cellCount :: Int
+-- more; of the thread that reads the body. How far a send is: "Weft.Http.SendTime". Bytes of
+-- the request that is expected next, zero if it is small; of the thread.
+cellPhase, cellRequests, cellBodyBytes, cellBodyTime, cellResponse, cellFinal, cellHandshake, cellBegun, cellBodyFast, cellSending, cellExpected, cellCount :: Int
 cellPhase = 0
 cellRequests = 1
 cellBodyBytes = 2
@@ -109,7 +112,9 @@ cellFinal = 5
 cellHandshake = 6
 cellBegun = 7
 cellBodyFast = 8
-cellCount = 9
+cellSending = 9
+cellExpected = 10
+cellCount = 11
 
 -- | The phases of a connection:
 --

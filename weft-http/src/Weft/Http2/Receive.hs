@@ -321,8 +321,11 @@ fieldsCame r header fields = do
     h = receiverConnection r
     stream = frameStream header
     final = hasFlag flagEndStream header
+    tooMany n = limitFields (limitsOf r) > 0 && n > limitFields (limitsOf r)
     trailersCame s = case readTrailers fields of
-      _ | not final -> streamError r stream ProtocolError "headers in the middle of a body"
+      _
+        | not final -> streamError r stream ProtocolError "headers in the middle of a body"
+        | tooMany (length fields) -> streamError r stream EnhanceYourCalm "too many trailers"
       Left why -> streamError r stream ProtocolError why
       Right () -> do
         received <- readIORef (streamReceived s)
@@ -342,6 +345,7 @@ fieldsCame r header fields = do
           | listSize fields > limitHeaderList (limitsOf r) -> tooLarge
         Left why -> streamError r stream ProtocolError why
         Right found
+          | tooMany (length (headFields found)) -> tooLarge
           | final && maybe False (> 0) (headLength found) -> streamError r stream ProtocolError "no body where one was said"
           | otherwise -> awaitThreads r >> startStream h stream final found
     tooLarge = do

@@ -47,7 +47,7 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
     quietly _ = pure ()
     serveStream = do
       begun <- newIORef False
-      waited <- newStreamWait
+      waited <- newStreamWait (http2Limits (http2Settings h))
       request <- requestFor h head' s waited begun
       let respond response = ResponseReceived <$ (sendResponse h s waited begun request response >> finishRequest waited)
       r <- try (unmask (void (http2Application h request respond)))
@@ -145,7 +145,7 @@ requestFor h head' s waited begun = do
 -- | The next piece of the body; empty at its end. Throws when the client broke it off.
 readBody :: Http2 -> Stream -> StreamWait -> IO ByteString
 readBody h s waited = do
-  piece <- awaitClient h waited $ do
+  piece <- awaitClient waited $ do
     Body pieces end <- readTVar (streamBody s)
     case viewl pieces of
       next :< rest -> Just next <$ writeTVar (streamBody s) (Body rest end)
@@ -157,7 +157,7 @@ readBody h s waited = do
     Nothing -> ioError (userError "Weft.Http2: the request was broken off")
     Just bytes -> do
       unless (B.null bytes) $ do
-        progressed waited (B.length bytes)
+        progressed h waited (B.length bytes)
         room <- atomically $ do
           Body _ end <- readTVar (streamBody s)
           room <- readTVar (streamRoom s)
@@ -201,7 +201,7 @@ sendResponse h s waited begun request response = case response of
     -- No file is open for a client that takes nothing, and not many are for one that takes little.
     withPlace act
       | requestMethod request == methodHead = act
-      | otherwise = bracket_ (awaitClient h waited takePlace) (atomically (modifyTVar' (http2Files h) (subtract 1))) act
+      | otherwise = bracket_ (awaitClient waited takePlace) (atomically (modifyTVar' (http2Files h) (subtract 1))) act
     takePlace = do
       whole <- readTVar (http2Window h)
       own <- readTVar (streamWindow s)
@@ -292,7 +292,7 @@ answered h s = atomically (release h s)
 withReserved :: Http2 -> Stream -> StreamWait -> Int -> (Int -> IO ()) -> IO Int
 withReserved h s waited wanted write = mask_ $ do
   most <- readIORef (http2FrameSize h)
-  n <- awaitClient h waited $ do
+  n <- awaitClient waited $ do
     whole <- readTVar (http2Window h)
     own <- readTVar (streamWindow s)
     let n = minimum [whole, own, wanted, most]
@@ -316,6 +316,6 @@ unreserve h n = atomically (modifyTVar' (http2Window h) (+ n))
 
 wrote :: Http2 -> StreamWait -> Int -> IO ()
 wrote h waited n = do
-  progressed waited n
+  progressed h waited n
   now >>= writeIORef (http2Progress h)
   atomicModifyIORef' (http2Earned h) (\k -> (k + 1, ()))

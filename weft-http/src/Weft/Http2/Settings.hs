@@ -69,6 +69,9 @@ data Http2Limits = Http2Limits
     limitHeaderBlock :: !Int,
     -- | Bytes of its fields, each with 32 more (RFC 9113, 6.5.2); a request with more gets 431.
     limitHeaderList :: !Int,
+    -- | Fields of a request, its cookies counted as one, and of its trailers; a request with more gets 431. What is not positive
+    -- is no limit.
+    limitFields :: !Int,
     -- | Streams that clients reset, or that are reset for what clients do wrong.
     limitResets :: !Rate,
     limitPings :: !Rate,
@@ -84,14 +87,16 @@ data Http2Limits = Http2Limits
     limitIdle :: !Duration,
     -- | How long a frame or a header block may take to come, and a frame to be sent.
     limitFrame :: !Duration,
-    -- | How long, all in all, a stream may wait for its client (for room to send, for a body to come) beside what
-    -- its bytes take at the rate.
+    -- | How long a stream may wait for its client (for room to send, for a body to come). What it waits is taken from this; each
+    -- byte that moves gives back the time that it takes at the rate, up to this and the time of 65,535 bytes: a client that was
+    -- fast may not stall for long either.
     limitWait :: !Duration,
     -- | Bytes a second.
     limitRate :: !Int
   }
 
--- | 100 streams, 16 files; 32 KiB of head; 1 MiB of unread bodies; half a minute of waiting beside 500 bytes a second.
+-- | 100 streams, 16 files; 32 KiB of head and 100 fields; 1 MiB of unread bodies; half a minute of waiting beside 500 bytes a
+-- second, and 161 seconds at most.
 defaultHttp2Limits :: Http2Limits
 defaultHttp2Limits =
   Http2Limits
@@ -99,6 +104,7 @@ defaultHttp2Limits =
       limitFiles = 16,
       limitHeaderBlock = 32768,
       limitHeaderList = 32768,
+      limitFields = 100,
       limitResets = Rate 50 250,
       limitPings = Rate 10 100,
       limitSettings = Rate 5 50,

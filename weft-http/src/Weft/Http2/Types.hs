@@ -47,12 +47,15 @@ import Data.Int (Int64)
 import qualified Data.IntMap.Strict as IntMap
 import Data.Sequence (Seq)
 import Network.Wai (Application)
-import Weft.Core.Time (Duration (..), Instant (..), after)
+import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Http.Limits (Refusal (..))
+import Weft.Http.SendTime
+import Weft.Http2.Budget (earnTime)
 import Weft.Http2.Frame
 import Weft.Http2.Hpack
 import Weft.Http2.Settings
-import Weft.Sys (now)
+import Weft.IdleTimer
+import Weft.Sys (AtomicWords, newAtomicWords, now)
 import qualified Weft.Timer as Timer
 import Weft.Transport hiding (Instant)
 
@@ -79,6 +82,9 @@ data Http2 = Http2
     http2Last :: !(IORef Int),
     -- | Held while frames are written.
     http2Writing :: !(MVar Encoder),
+    -- | Aborts the connection when a frame cannot be written in time, and how far that is: "Weft.Http.SendTime".
+    http2Timer :: !IdleTimer,
+    http2Sending :: !AtomicWords,
     -- | When a frame of a body was written last. Written by threads of streams.
     http2Progress :: !(IORef Instant),
     -- | Frames of bodies that were written since the receiving thread looked.
@@ -129,6 +135,9 @@ instance Exception StreamCancelled where
 newHttp2 :: Http2Settings -> Connection -> Application -> IO Http2
 newHttp2 settings below application = do
   t <- now
+  sending <- newAtomicWords 1
+  let time = limitFrame (http2Limits settings)
+  timer <- newDecidingIdleTimer time (maybe (Expire (connAbort below)) Later <$> moreTime below sending 0 time)
   Http2 below settings application
     <$> newTVarIO 65535
     <*> newTVarIO 65535
@@ -139,6 +148,8 @@ newHttp2 settings below application = do
     <*> newTVarIO 0
     <*> newIORef 0
     <*> (newEncoder >>= newMVar)
+    <*> pure timer
+    <*> pure sending
     <*> newIORef t
     <*> newIORef 0
     <*> newIORef t
@@ -204,15 +215,15 @@ cancel h s = do
 -- Writing ----------------------------------------------------------------------------
 
 -- | Write frames, of which nothing else comes in between, with the state of the compression. Waiting for one's turn can be
--- interrupted, writing cannot, or half a frame would be left; it has a deadline. When it fails the connection is aborted.
+-- interrupted, writing cannot, or half a frame would be left; it has a time limit. When it fails the connection is aborted.
 writeFrames :: Http2 -> (Encoder -> IO [ByteString]) -> IO ()
-writeFrames h build = writing h (fmap (\frames deadline -> connSendMany (http2Below h) deadline frames) . build)
+writeFrames h build = writing h (fmap (connSendMany (http2Below h) noDeadline) . build)
 
 -- | Write part of a file as the payload of a frame that the strings begin.
 writeFile' :: Http2 -> [ByteString] -> FileRange -> IO ()
-writeFile' h strings range = writing h (\_ -> pure (\deadline -> connSendFile (http2Below h) deadline strings range))
+writeFile' h strings range = writing h (\_ -> pure (connSendFile (http2Below h) noDeadline strings range))
 
-writing :: Http2 -> (Encoder -> IO (Instant -> IO ())) -> IO ()
+writing :: Http2 -> (Encoder -> IO (IO ())) -> IO ()
 writing h act = mask_ $ do
   encoder <- takeMVar (http2Writing h)
   uninterruptibleMask_ . (`finally` putMVar (http2Writing h) encoder) $ do
@@ -220,7 +231,9 @@ writing h act = mask_ $ do
     forM_ ending (const (ioError (userError "Weft.Http2: the connection has ended")))
     (`onException` connAbort (http2Below h)) $ do
       send <- act encoder
-      deadlineIn (limitFrame (http2Limits (http2Settings h))) >>= send
+      beginSend (http2Sending h) 0
+      during (http2Timer h) (limitFrame (http2Limits (http2Settings h))) send
+      endSend (http2Sending h) 0
 
 -- | RST_STREAM.
 resetFrame :: Int -> ErrorCode -> ByteString
@@ -232,8 +245,8 @@ windowFrame stream n = frame typeWindowUpdate 0 stream (B.drop 5 (frameHead 0 0 
 
 -- Waiting for the client -------------------------------------------------------------
 
--- | How long a stream has waited for its client, in nanoseconds, and how many bytes it has moved. One thread.
-data StreamWait = StreamWait !(IORef Int64) !(IORef Int)
+-- | How long a stream may wait for its client yet, in nanoseconds. One thread.
+newtype StreamWait = StreamWait (IORef Int64)
 
 -- | The client was too slow.
 data Stalled = Stalled
@@ -241,32 +254,30 @@ data Stalled = Stalled
 
 instance Exception Stalled
 
-newStreamWait :: IO StreamWait
-newStreamWait = StreamWait <$> newIORef 0 <*> newIORef 0
+newStreamWait :: Http2Limits -> IO StreamWait
+newStreamWait limits = StreamWait <$> newIORef (durationNs (limitWait limits))
 
--- | So many bytes were moved, which earns their time.
-progressed :: StreamWait -> Int -> IO ()
-progressed (StreamWait _ bytes) n = modifyIORef' bytes (+ n)
+-- | So many bytes were moved, which earns their time, up to what can be saved.
+progressed :: Http2 -> StreamWait -> Int -> IO ()
+progressed h (StreamWait left) n = modifyIORef' left (earnTime (limitWait limits) (limitRate limits) n)
+  where
+    limits = http2Limits (http2Settings h)
 
 -- | Wait for what the client has to do; throws 'Stalled' when it has used up its time.
-awaitClient :: Http2 -> StreamWait -> STM a -> IO a
-awaitClient h (StreamWait waited bytes) act = do
+awaitClient :: StreamWait -> STM a -> IO a
+awaitClient (StreamWait left) act = do
   first <- atomically ((Just <$> act) `orElse` pure Nothing)
   maybe wait pure first
   where
-    limits = http2Limits (http2Settings h)
     wait = do
-      before <- readIORef waited
-      moved <- readIORef bytes
-      start@(Instant t) <- now
-      let allowed = durationNs (limitWait limits) + (fromIntegral moved * 1000000000) `div` fromIntegral (max 1 (limitRate limits))
-          Instant end = after (Duration (allowed - before)) start
+      before <- readIORef left
+      Instant t <- now
       over <- newTVarIO False
-      timer <- Timer.schedule (Duration (end - t)) (atomically (writeTVar over True))
+      timer <- Timer.schedule (Duration before) (atomically (writeTVar over True))
       r <- atomically ((Just <$> act) `orElse` (Nothing <$ (readTVar over >>= check))) `onException` Timer.cancel timer
       _ <- Timer.cancel timer
       Instant t' <- now
-      writeIORef waited (before + t' - t)
+      writeIORef left (before - (t' - t))
       maybe (throwIO Stalled) pure r
 
 -- Windows ----------------------------------------------------------------------------

@@ -132,6 +132,7 @@ operations =
       opAbort = \s -> writeIORef (sessionClosed s) True >> connAbort (sessionBelow s),
       opPeer = connPeer . sessionBelow,
       opLocal = connLocal . sessionBelow,
+      opSendProgress = connSendProgress . sessionBelow,
       opSecurity = Just . sessionSecurity
     }
 

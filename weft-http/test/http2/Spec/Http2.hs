@@ -31,8 +31,8 @@ import Test.Tasty.HUnit hiding (testCase)
 import Test.Tasty.QuickCheck hiding (within)
 import Text.Read (readMaybe)
 import Weft.Core.Time (Instant (..))
-import Weft.Duration (seconds)
-import Weft.Http2 (Http2Settings (..), defaultHttp2Settings, serveHttp2)
+import Weft.Duration (milliseconds, seconds)
+import Weft.Http2
 import Weft.Http2.Budget
 import Weft.Http2.Frame
 import Weft.Http2.Request
@@ -86,6 +86,12 @@ pureParts =
          in (spent >>= spend rate t) === Nothing
               .&&. (iterate (>>= spend rate t) (earn rate more <$> spent) !! more =/= Nothing)
               .&&. (iterate (>>= spend rate t) (earn rate more <$> spent) !! (more + 1) === Nothing),
+      testProperty "time is earned by the byte, up to what may be saved, and never lost" $ \(Positive rate) (NonNegative n) (NonNegative before) ->
+        let left = before * 1000000 `mod` 10000000000
+            most = 2000000000 + 65535000000000 `div` fromIntegral rate
+         in earnTime (seconds 2) rate n left === max left (min most (left + fromIntegral n * 1000000000 `div` fromIntegral rate)),
+      testCase "no limit on waiting stays none" $
+        earnTime maxBound 500 1000000 maxBound @?= maxBound,
       testCase "cookies are joined, and the authority is the host" $ do
         let fields = map (bimap B8.pack B8.pack) [(":method", "GET"), (":scheme", "https"), (":authority", "a.test"), (":path", "/"), ("cookie", "a=1"), ("x", "y"), ("cookie", "b=2")]
         either id (show . headFields) (readHead fields) @?= "[(\"host\",\"a.test\"),(\"x\",\"y\"),(\"cookie\",\"a=1; b=2\")]"
@@ -144,6 +150,7 @@ scenarios =
       says "empty_continuations" "ENHANCE_YOUR_CALM closed",
       says "interrupted_block" "PROTOCOL_ERROR closed",
       says "large_fields" "200 431",
+      says "many_fields" "200 431 200 200 ENHANCE_YOUR_CALM",
       says "too_many_streams" "30 REFUSED_STREAM -",
       says "half_preface" "closed",
       says "wrong_preface" "PROTOCOL_ERROR closed",
@@ -350,6 +357,18 @@ ending =
         killThread server
         left <- takeMVar ended
         left @?= 0
+        connClose mine,
+      testCase "a client that was fast may not stall for long" $ do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        let settings = defaultHttp2Settings {http2Limits = defaultHttp2Limits {limitWait = milliseconds 500, limitRate = 65535}}
+            application _ respond = respond (responseLBS ok200 [] (L.replicate 5000000 120))
+        _ <- forkIO (serveHttp2 settings (const (pure ())) theirs application)
+        -- At that rate four megabytes take a minute, of which a second may be saved: 'framesUntil' waits for ten.
+        send mine [connectionPreface, frame typeSettings 0 0 (settingsPayload [(4, 4000000)]), frame typeWindowUpdate 0 0 (B.pack [0, 0x3c, 0x09, 0x01]), request 1]
+        taken <- framesUntil mine (\fs -> sum [frameLength h | (h, _) <- fs, frameType h == typeData] == 4000000)
+        sum [frameLength h | (h, _) <- taken, frameType h == typeData] @?= 4000000
+        rest <- framesUntil mine (const False)
+        [B.drop 4 p | (h, p) <- rest, frameType h == typeGoAway] @?= [errorNumber EnhanceYourCalm]
         connClose mine,
       testCase "a file that becomes shorter is named" . withFolder $ \folder -> do
         (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")

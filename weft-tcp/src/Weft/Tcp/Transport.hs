@@ -54,6 +54,7 @@ operations =
       opAbort = abort,
       opPeer = \s -> toSockAddr (remotePort (socketFlow s)) (remoteAddress (socketFlow s)),
       opLocal = \s -> pure (toSockAddr (localPort (socketFlow s)) (localAddress (socketFlow s))),
+      opSendProgress = const (pure Nothing),
       opSecurity = const Nothing
     }
 

@@ -34,6 +34,7 @@ import Weft.Tools.Bench.DiskWeb (diskWeb)
 import Weft.Tools.Bench.Echo (echo)
 import Weft.Tools.Bench.EventLog (eventLog)
 import Weft.Tools.Bench.Http (http)
+import Weft.Tools.Bench.Https (https)
 import Weft.Tools.Bench.Hybrid (fifo, hybridIdle, hybridMemory, hybridSwitch)
 import Weft.Tools.Bench.Idle (idle)
 import Weft.Tools.Bench.Json
@@ -73,6 +74,7 @@ registry =
     relink,
     disk,
     static,
+    https,
     diskWeb,
     rude,
     hybridMemory,

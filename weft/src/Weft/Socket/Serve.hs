@@ -66,7 +66,6 @@ import Network.Socket
   )
 import qualified Network.Socket as N
 import System.IO (hPutStrLn, stderr)
-import System.Info (os)
 import Weft.Blocking (blocking)
 import Weft.Duration
 import Weft.Socket.Basic
@@ -86,10 +85,6 @@ data ServerSettings = ServerSettings
     serverAcceptors :: Maybe Int,
     -- | Send small messages at once (@TCP_NODELAY@).
     serverNoDelay :: Bool,
-    -- | How many unsent bytes of a connection the kernel holds before a sender has to wait, on Linux
-    -- (@TCP_NOTSENT_LOWAT@, tcp(7)). With 'Nothing' a thread that waits to send goes on when a third of the send buffer
-    -- has been sent, which may be megabytes. Then a deadline on sending says little about the speed of the peer.
-    serverUnsentLimit :: Maybe Int,
     -- | Called once, when clients can connect and before the first of them is
     -- served, with the address. What it throws ends the server.
     serverOnListen :: SockAddr -> IO (),
@@ -99,7 +94,7 @@ data ServerSettings = ServerSettings
   }
 
 -- | All addresses, a port that the system chooses, a backlog of 4,096, an acceptor for each
--- capability, @TCP_NODELAY@, no limit on unsent bytes; exceptions go to 'reportException'.
+-- capability, @TCP_NODELAY@; exceptions go to 'reportException'.
 defaultServerSettings :: ServerSettings
 defaultServerSettings =
   ServerSettings
@@ -108,7 +103,6 @@ defaultServerSettings =
       serverBacklog = 4096,
       serverAcceptors = Nothing,
       serverNoDelay = True,
-      serverUnsentLimit = Nothing,
       serverOnListen = const (pure ()),
       serverOnException = reportException
     }
@@ -217,19 +211,12 @@ startServer settings handler listeners = (`onException` mapM_ close listeners) $
   forM_ listeners $ \l -> do
     listens <- isListening l
     unless listens (ioError (userError "Weft.Socket.serve: the socket does not listen"))
-    forM_ (serverUnsentLimit settings) (unsentLimit l)
   tables <- forM listeners (const (Connections <$> newIORef 0 <*> newMVar IntMap.empty <*> newTVarIO 0))
   serverOnListen settings bound
   threads <- forM (zip3 [0 ..] listeners tables) $ \(i, l, table) ->
     startAcceptor settings handler (placement caps (length listeners) i) i l table
   pure (Server bound threads listeners tables)
   where
-    -- Accepted sockets inherit the option from the listening one.
-    unsentLimit l n = do
-      address <- getSocketName l
-      case address of
-        SockAddrUnix _ -> pure ()
-        _ -> when (os == "linux") (setSocketOption l (SockOpt 6 25) n)
     -- Which capability the nth connection of an acceptor goes to.
     placement caps acceptors i n
       | acceptors > 1 = i
@@ -337,7 +324,7 @@ startConnection settings handler place table (sock, peer) = do
     connection :: Int -> (forall a. IO a -> IO a) -> IO ()
     connection n unmask = do
       -- A single exception handler below the user's. With two, the stack of a thread that waits to receive is a few bytes
-      -- larger than GHC's first stack chunk of 1 KiB, and the next chunk has 32 KiB.
+      -- larger than GHC's first stack chunk of 1 KiB, and the next chunk has 32 KiB. (The thread is masked from its start.)
       result <- try (unmask (when (serverNoDelay settings) noDelay >> handler sock peer))
       either (report settings (Just peer)) pure result `finally` ended n
     -- Runs whatever the handler throws. Uninterruptible; the table is never held for long.

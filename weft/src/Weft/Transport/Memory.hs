@@ -147,6 +147,7 @@ memoryOperations =
       opLocal = \end -> do
         closed <- readTVarIO (endClosed end)
         if closed then failed "connLocal" eBADF else pure (endLocal end),
+      opSendProgress = const (pure Nothing),
       opSecurity = const Nothing
     }
 

@@ -12,9 +12,12 @@ import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Foreign.C.Error (Errno (..), eINVAL, eNOTCONN)
+import Foreign.Marshal.Alloc (alloca)
+import Foreign.Storable (peek)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Network.Socket (Family (..), ShutdownCmd (..), SockAddr (..), SocketOption (..), StructLinger (..))
 import qualified Network.Socket as N
+import Weft.FFI.Socket (cSendProgress)
 import Weft.Socket.Basic
 import Weft.Socket.ByteString (recv, recvLarge, sendAllBuf, sendMany, sendManyMore)
 import Weft.Socket.File (sendFileRange)
@@ -42,6 +45,7 @@ socketOperations =
       opAbort = \(Connected s _) -> abort s,
       opPeer = \(Connected _ peer) -> peer,
       opLocal = \(Connected s _) -> getSocketName s,
+      opSendProgress = \(Connected s _) -> sendProgress s,
       opSecurity = const Nothing
     }
 
@@ -69,6 +73,13 @@ sendRange (Connected s _) deadline strings (FileRange fd offset size) = before d
   unless (all B.null strings) $
     if size > 0 then sendManyMore s' strings else sendMany s' strings
   sendFileRange s' fd offset size
+
+sendProgress :: Socket -> IO (Maybe SendProgress)
+sendProgress s = alloca $ \p -> do
+  found <- attempted "Weft.Transport.connSendProgress" s (`cSendProgress` p)
+  case found of
+    Right full -> (\n -> Just (SendProgress (fromIntegral n) (full /= 0))) <$> peek p
+    Left _ -> pure Nothing
 
 -- | If both sides have shut down sending already, shutdown(2) fails with @ENOTCONN@, which is ignored.
 shutdownSend :: Socket -> IO ()

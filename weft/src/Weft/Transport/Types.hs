@@ -18,6 +18,8 @@ module Weft.Transport.Types
     connAbort,
     connPeer,
     connLocal,
+    connSendProgress,
+    SendProgress (..),
     connSecurity,
     connCloseGracefully,
 
@@ -75,8 +77,19 @@ data Operations s = Operations
     opAbort :: !(s -> IO ()),
     opPeer :: !(s -> SockAddr),
     opLocal :: !(s -> IO SockAddr),
+    -- | 'Nothing' where it is not known.
+    opSendProgress :: !(s -> IO (Maybe SendProgress)),
     opSecurity :: !(s -> Maybe Security)
   }
+
+-- | How the other side takes what is sent.
+data SendProgress = SendProgress
+  { -- | Bytes that it has acknowledged since the connection began.
+    sendAcknowledged :: !Int,
+    -- | Whether all bytes are still in the buffer below that were there when it took no more.
+    sendFull :: !Bool
+  }
+  deriving (Eq, Show)
 
 -- | A piece of memory: its address and its size in bytes.
 data Region = Region {-# UNPACK #-} !(Ptr Word8) {-# UNPACK #-} !Int
@@ -153,6 +166,11 @@ connPeer (Connection ops s) = opPeer ops s
 -- | The local address (for the kernel's sockets, one system call). Throws @EBADF@ if the connection is closed.
 connLocal :: Connection -> IO SockAddr
 connLocal (Connection ops s) = opLocal ops s
+
+-- | How the peer takes what is sent: the kernel holds megabytes of it, so a send that waits says little of that. 'Nothing' where
+-- it is not known: it is of TCP on Linux, two system calls; and of a closed connection. Any thread.
+connSendProgress :: Connection -> IO (Maybe SendProgress)
+connSendProgress (Connection ops s) = opSendProgress ops s
 
 -- | The peer's certificates and the encryption; 'Nothing' for plain text.
 connSecurity :: Connection -> Maybe Security
@@ -269,5 +287,6 @@ receivedOperations =
       opAbort = \(Received _ c) -> connAbort c,
       opPeer = \(Received _ c) -> connPeer c,
       opLocal = \(Received _ c) -> connLocal c,
+      opSendProgress = \(Received _ c) -> connSendProgress c,
       opSecurity = \(Received _ c) -> connSecurity c
     }

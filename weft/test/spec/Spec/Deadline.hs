@@ -129,6 +129,34 @@ tests =
         long <- start (during d (milliseconds 30) (readMVar done))
         parallel 4 . const $ replicateM_ 50 (during d (milliseconds 30) (pure ()))
         result "the long one" long,
+      test "during: short operations of several threads leave it paused" $ do
+        ds <- forM [1 .. times 300] $ \_ -> do
+          d <- newIdleTimer (seconds 100) (pure ())
+          d <$ parallel 4 (const (replicateM_ 30 (during d (seconds 50) (pure ()))))
+        threadDelay 20000
+        -- Its whole length is left of one that is paused.
+        left <- mapM remaining ds
+        length (filter (/= seconds 100) left) @?= 0,
+      test "given more time when it is due, until the action has it pass" $ do
+        (fired, act) <- counter
+        asked <- newIORef (0 :: Int)
+        _ <- newDecidingIdleTimer (milliseconds 10) (atomicModifyIORef' asked (\n -> (n + 1, if n < 3 then Later (milliseconds 10) else Expire act))) >>= \d -> d <$ reset d
+        eventually "it passes" ((== 1) <$> readIORef fired)
+        stays 50 "it passed again" ((== 1) <$> readIORef fired)
+        readIORef asked >>= (@?= 4),
+      test "pushed while the action decides, it is due when it was pushed to" $ do
+        (fired, act) <- counter
+        asked <- newIORef (0 :: Int)
+        ref <- newIORef (pure ())
+        d <- newDecidingIdleTimer (milliseconds 10) $ do
+          join (readIORef ref)
+          atomicModifyIORef' asked (\n -> (n + 1, if n == 0 then Later (milliseconds 5) else Expire act))
+        writeIORef ref (resetFor d (seconds 100))
+        reset d
+        eventually "it asks" ((== 1) <$> readIORef asked)
+        stays 50 "it passed" ((== 0) <$> readIORef fired)
+        resetFor d (milliseconds 1)
+        eventually "it asks again" ((== 2) <$> readIORef asked),
       test "during: an operation that throws, or is killed, is over" $ do
         (fired, act) <- counter
         d <- newIdleTimer (milliseconds 30) act

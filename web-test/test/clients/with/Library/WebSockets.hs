@@ -9,7 +9,7 @@ where
 
 import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async (mapConcurrently_, race_)
-import Control.Exception (SomeException, finally, try)
+import Control.Exception (SomeException, bracket, finally, try)
 import Control.Monad (forM_, forever, unless, void)
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
@@ -20,7 +20,7 @@ import Network.HTTP.Types
 import Network.Wai
 import Network.Wai.Handler.WebSockets (websocketsOr)
 import qualified Network.WebSockets as W
-import Process (certificate, eventually, portIn, withFolder)
+import Process (alone, certificate, eventually, portIn, withFolder)
 import System.FilePath ((</>))
 import System.IO (IOMode (WriteMode), withFile)
 import System.Process
@@ -36,6 +36,7 @@ tests =
     ("many at once", many),
     ("messages and silence for longer than the time of clients", quiet),
     ("closed by either side, and gone", closed),
+    ("gone while a program runs that was started meanwhile", gone),
     ("a browser: fetch, connections kept, WebSockets", withFolder (browsed Nothing)),
     ("a browser over TLS", withFolder $ \folder -> certificate folder >>= \pair -> browsed (Just pair) folder)
   ]
@@ -99,8 +100,11 @@ quiet = serving 1 $ \port connections -> do
     race_ (threadDelay 3000000) $ do
       void (try (forever (W.receiveDataMessage connection)) :: IO (Either W.ConnectionException ()))
       assertFailure "it was ended"
-  silent <- try (client port "/" (void . W.receiveDataMessage)) :: IO (Either SomeException ())
-  either (const (pure ())) (const (assertFailure "it was not ended")) silent
+  silent <- timeout 30000000 (try (W.runClient "127.0.0.1" port "/" (void . W.receiveDataMessage))) :: IO (Maybe (Either SomeException ()))
+  case silent of
+    Just (Left _) -> pure ()
+    Just (Right ()) -> assertFailure "something came"
+    Nothing -> assertFailure "it was not ended within 30 s"
   eventually "no connection is left" ((== 0) <$> connections)
 
 closed :: Assertion
@@ -112,6 +116,13 @@ closed = serving 10 $ \port connections -> do
   -- Gone without a word.
   forM_ [1 .. 50 :: Int] $ \_ -> client port "/" (\connection -> W.sendTextData connection ("one" :: C.ByteString))
   eventually "no connection is left" ((== 0) <$> connections)
+
+-- | A client's descriptor is in a program of another test, which does not keep its connection.
+gone :: Assertion
+gone = serving 60 $ \port connections -> do
+  needProgram "sleep"
+  let start = client port "/" (const (createProcess (alone (proc "sleep" ["60"]))))
+  bracket start cleanupProcess (const (eventually "no connection is left" ((== 0) <$> connections)))
 
 -- Browsers -------------------------------------------------------------------------------
 
@@ -135,7 +146,7 @@ browsed pair folder = do
         reported = filter ("/done/" `C.isPrefixOf`) . nub <$> readIORef seen
         go = reported >>= \found -> if null found then threadDelay 50000 >> go else pure found
     found <- withFile (folder </> "log") WriteMode $ \out ->
-      withCreateProcess (proc "chromium" (arguments <> [address])) {std_out = UseHandle out, std_err = UseHandle out, create_group = True} $ \_ _ _ process ->
+      withCreateProcess (alone (proc "chromium" (arguments <> [address]))) {std_out = UseHandle out, std_err = UseHandle out, create_group = True} $ \_ _ _ process ->
         (timeout 90000000 go >>= maybe (assertFailure "the page reported nothing in 90 s") pure)
           `finally` (interruptProcessGroupOf process >> waitForProcess process)
     found @?= ["/done/100/1000000/" <> maybe "http%2F1.1" (const "h2") pair <> "/text/65536/1001/closed4000"]

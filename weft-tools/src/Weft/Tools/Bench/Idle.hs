@@ -4,7 +4,7 @@
 -- Description : Benchmark @idle@
 --
 -- Sixty-four busy connections, first alone and then beside thousands of idle ones in the same process: what do the
--- idle ones cost in latency and in memory?
+-- idle ones cost in latency and in memory? Of the bare pong, of others, and of @weft serve@.
 module Weft.Tools.Bench.Idle
   ( idle,
     idleCase,
@@ -19,6 +19,7 @@ import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Load
 import Weft.Tools.Bench.Proc
 import Weft.Tools.Bench.Server
+import Weft.Tools.Bench.Site
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Workload
 
@@ -27,7 +28,7 @@ idle =
   Benchmark
     { benchName = "idle",
       benchTitle = "64 busy connections beside many idle ones, -N1",
-      benchCases = \plan -> map (idleCase (planIdle plan)) subjects,
+      benchCases = \plan -> map (idleCase (planIdle plan)) subjects <> [serveCase (planIdle plan)],
       benchTools = idleTools,
       benchRts = [],
       benchIgnores = [],
@@ -50,7 +51,8 @@ bounds many =
       (on "weft" (idleParams many) "p99_us" `Over` on "weft" (idleParams 0) "p99_us")
       1.5,
     atMost "bytes live an idle connection" (on "weft" (idleParams many) "live_bytes_per_idle") 1700,
-    atMost "bytes resident an idle connection" (on "weft" (idleParams many) "rss_bytes_per_idle") 4000
+    atMost "bytes resident an idle connection" (on "weft" (idleParams many) "rss_bytes_per_idle") 4000,
+    atMost "bytes resident an idle connection of weft serve" (on "weft-serve" (idleParams many) "rss_bytes_per_idle") 4096
   ]
 
 active :: Int
@@ -70,14 +72,30 @@ idleCase many subject =
     { caseSubject = subject,
       caseParams = params active 1,
       caseGroup = params active 1,
-      caseMeasure = \env -> withServer env 1 subject (withAndWithout env many),
+      caseMeasure = \env -> withServer env 1 subject (withAndWithout env (onePage active 1) many),
       caseOnce = Nothing
     }
 
+-- | The same of @weft serve@ as it is, but for its limits on connections and on the time of a first head.
+serveCase :: Int -> Case
+serveCase many =
+  Case
+    { caseSubject = subject,
+      caseParams = params active 1,
+      caseGroup = params active 1,
+      caseMeasure = \env -> do
+        root <- smallSite env
+        withServerOf env 1 subject (rootArguments subject root <> ["--connections", "0", "--head-timeout", "600"]) $
+          withAndWithout env (onePage active 1) {workPath = "/1k"} many,
+      caseOnce = Nothing
+    }
+  where
+    subject = Subject "weft-serve" "weft" CProgram
+
 -- | Both loads on one process. Resident memory is compared right after either load, live bytes after a full
 -- collection.
-withAndWithout :: Env -> Int -> Server -> IO [Measured]
-withAndWithout env many server = do
+withAndWithout :: Env -> Workload -> Int -> Server -> IO [Measured]
+withAndWithout env work many server = do
   (alone, residentAlone, liveAlone) <- loaded
   withIdle env (clientCores env 1) many server $ do
     (beside, residentBeside, liveBeside) <- loaded
@@ -87,7 +105,7 @@ withAndWithout env many server = do
     pure [(idleParams 0, alone), (idleParams many, M.union beside (M.fromList (memory : live)))]
   where
     loaded = do
-      metrics <- underLoad env (onePage active 1) server
+      metrics <- underLoad env work server
       resident <- residentBytes (serverPid server)
       live <- fmap reportLive <$> report server
       pure (metrics, resident, live)

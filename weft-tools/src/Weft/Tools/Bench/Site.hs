@@ -30,7 +30,7 @@ rudeSite env = site env "rude" [("1k", 1024), ("large", 16777216)]
 -- | How a static server is told what to serve.
 rootArguments :: Subject -> FilePath -> [String]
 rootArguments subject root
-  | subjectName subject == "weft" = ["serve", root, "--cores", "1"]
+  | subjectName subject `elem` ["weft", "weft-serve"] = ["serve", root, "--cores", "1"]
   | otherwise = ["--root", root]
 
 -- | A file of so many MiB that no page of it compresses to nothing, written to the disk.

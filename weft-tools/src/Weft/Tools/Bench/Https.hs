@@ -1,0 +1,110 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Benchmark @https@
+--
+-- A file of 1 KiB over TLS 1.3 from @weft serve@ and from nginx (OpenSSL), each on one core with the same certificate (ECDSA, P-256): over kept
+-- connections, and with a connection and a full handshake for each request. The client is @wrk@, which resumes no session.
+module Weft.Tools.Bench.Https (https) where
+
+import Control.Monad (unless)
+import qualified Data.Map.Strict as M
+import Data.Text (Text)
+import qualified Data.Text as T
+import System.Directory (doesFileExist)
+import System.Exit (ExitCode (ExitSuccess))
+import System.FilePath ((</>))
+import System.Process (readProcessWithExitCode)
+import Text.Read (readMaybe)
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Child
+import Weft.Tools.Bench.Proc (cpuSeconds)
+import Weft.Tools.Bench.Server
+import Weft.Tools.Bench.Site
+import Weft.Tools.Bench.Types
+
+https :: Benchmark
+https =
+  Benchmark
+    { benchName = "https",
+      benchTitle = "a small file over TLS, kept connections and handshakes, one core",
+      benchCases = const [tlsCase mode s | mode <- [Kept, Handshake], s <- subjects],
+      benchTools = [client],
+      benchRts = [],
+      benchIgnores = ["--rts"],
+      benchBounds = const [],
+      benchColumns = ["cpu_us_per_op", "ops_per_s"],
+      benchPlotted = id
+    }
+  where
+    subjects = [Subject "weft" "weft" CProgram, Subject "nginx" "nginx-static" CProgram]
+
+-- | Is a connection kept for the next request?
+data Mode = Kept | Handshake
+  deriving (Eq)
+
+tlsParams :: Mode -> Params
+tlsParams mode = [("mode", Word (if mode == Kept then "kept" else "handshake")), ("connections", Count connections), ("capabilities", Count 1)]
+
+connections :: Int
+connections = 64
+
+client :: FilePath
+client = "wrk"
+
+tlsCase :: Mode -> Subject -> Case
+tlsCase mode subject =
+  Case
+    { caseSubject = subject,
+      caseParams = tlsParams mode,
+      caseGroup = tlsParams mode,
+      caseMeasure = measure,
+      caseOnce = Nothing
+    }
+  where
+    measure env = do
+      root <- smallSite env
+      (chain, key) <- certificate env
+      withServerOf env 1 subject (rootArguments subject root <> ["--certificate", chain, "--key", key]) $ \server -> do
+        let plan = envPlan env
+        (few, before, _) <- asked env mode server (planWarmup plan)
+        (many, after, wall) <- asked env mode server (planWarmup plan + planDuration plan)
+        unless (many > few) (failWith "the longer run answered no more requests")
+        -- What a run begins with, handshakes among it, is in both.
+        pure [(tlsParams mode, M.fromList [("cpu_us_per_op", 1e6 * (after - before) / (many - few)), ("ops_per_s", many / wall)])]
+
+-- | Ask a server for so many seconds: requests, its CPU time, and the seconds.
+asked :: Env -> Mode -> Server -> Double -> IO (Double, Double, Double)
+asked env mode server seconds = do
+  path <- locate env client >>= maybe (failWith ("missing: " <> T.pack client)) pure
+  before <- cpuSeconds (serverPid server)
+  found <- withChild env (Program path arguments [] (clientCores env 1)) untilSummary
+  after <- cpuSeconds (serverPid server)
+  pure (found, after - before, whole)
+  where
+    -- It takes whole seconds only.
+    whole = fromIntegral (max 1 (ceiling seconds :: Int))
+    arguments =
+      ["-t", "1", "-c", show connections, "-d", show (round whole :: Int) <> "s"]
+        <> ["-H" <> "Connection: close" | mode == Handshake]
+        <> ["https://127.0.0.1:" <> show (serverPort server) <> "/1k"]
+    untilSummary child = do
+      line <- hearLine (whole + 20) child
+      case T.words line of
+        number : "requests" : "in" : _ | Just n <- readMaybe (T.unpack number) -> pure (fromIntegral (n :: Int))
+        _ -> untilSummary child
+
+-- | A certificate for localhost and its key.
+certificate :: Env -> IO (FilePath, FilePath)
+certificate env = do
+  there <- doesFileExist key
+  unless there $ do
+    (code, _, err) <- readProcessWithExitCode "openssl" arguments ""
+    unless (code == ExitSuccess) (failWith ("openssl: " <> T.pack err))
+  pure (chain, key)
+  where
+    chain = envScratch env </> "chain.pem"
+    key = envScratch env </> "key.pem"
+    arguments =
+      ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"]
+        <> ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", chain]
