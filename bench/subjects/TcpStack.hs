@@ -12,7 +12,6 @@ import Control.Monad
 import Data.Bits (shiftR)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
-import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Word (Word32, Word64)
 import GHC.Stats
@@ -83,12 +82,10 @@ idle n = do
   withStack (defaultSettings [ours]) {stackPolicy = everything} device $ \st -> do
     l <- listen st Nothing 80
     before <- liveBytes
-    begun <- newIORef (0 :: Int)
     socks <- forM [s : takeWhile (<= n) [s + 1 .. s + 499] | s <- [1, 501 .. n]] $ \numbers -> do
       putMVar inbox [packet i (Segment 1000 0 Segment.syn 65535 0 (stamped (Options (Just 1460) (Just 7) True Nothing [])) []) | i <- numbers]
-      answers <- replicateM (length numbers) (readChan outbox)
-      putMVar inbox [packet i (Segment 1001 (isn + 1) Segment.ack 500 0 (stamped noOptions) []) | answer <- answers, Just (i, isn) <- [numberOf answer]]
-      modifyIORef' begun (+ length answers)
+      answers <- answersOf outbox (Map.fromList [(i, ()) | i <- numbers])
+      putMVar inbox [packet i (Segment 1001 (isn + 1) Segment.ack 500 0 (stamped noOptions) []) | (i, isn) <- answers]
       replicateM (length numbers) (accept l)
     after' <- liveBytes
     size <- tableSize st
@@ -108,6 +105,14 @@ idle n = do
     forM_ (concat socks) (`seq` pure ())
   where
     ours = V4 0x0a000002
+    -- One for each number: what is sent twice, as the machine was busy for a second, counts once.
+    answersOf outbox missing
+      | Map.null missing = pure []
+      | otherwise = do
+        answer <- numberOf <$> readChan outbox
+        case answer of
+          Just (i, isn) | Map.member i missing -> ((i, isn) :) <$> answersOf outbox (Map.delete i missing)
+          _ -> answersOf outbox missing
     stamped o = o {timestamps = Just (Timestamps 7 0)}
     packet i s = Incoming (Packet.encode (Packet.Packet (sourceOf i) ours 6 (Segment.encode (sourceOf i) ours (portOf i) 80 s))) True True
     sourceOf i = V4 (0x0b000000 + fromIntegral (i `div` 50000))
