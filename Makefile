@@ -71,6 +71,7 @@ verify: deb ## What takes too long for every change: planted bugs, long searches
 	WEFT_TCP_LARGE=1 scripts/cabal test --enable-tests weft-tcp:test:tcp-kernel
 	@scripts/deps matrix
 	@scripts/try-deb
+	@scripts/deps readme
 	@scripts/try-readme
 
 soak: deps ## Everything at once under faults, on each back end (HOURS=1, or MINUTES=3; SEED=n, WEFT_BACKEND=name)

@@ -1,7 +1,7 @@
 -- |
--- An access log as WAI middleware. Writing it never makes a request wait: a line goes into
--- memory, from where a thread of the log's own takes it to a file, many at a time. When that
--- cannot keep up, or the disk is full, lines are lost and counted, and nothing else happens.
+-- An access log as WAI middleware. A request never waits for it: a line goes into
+-- memory, and a thread of the log writes many lines at a time to a file. If that
+-- cannot keep up, or the disk is full, lines are dropped and counted.
 --
 -- > import Weft.AccessLog
 -- > import Weft.Http
@@ -10,8 +10,8 @@
 -- > main = withAccessLog defaultLogSettings {logPath = "access.log"} $ \accessLog ->
 -- >   run 8080 (logRequests accessLog application)
 --
--- Everything may be called from any thread. A line costs a request well below a microsecond
--- and no lock that another capability holds.
+-- Any thread may call these functions. A line costs a request less than a microsecond,
+-- and no lock that other capabilities use.
 --
 -- @since 0.1.0
 module Weft.AccessLog
@@ -58,24 +58,24 @@ import Weft.Socket (SockAddr)
 import Weft.Sys (now)
 import Weft.Timer (within)
 
--- | How a log is kept.
+-- | Settings of a log. Begin with 'defaultLogSettings'.
 data LogSettings = LogSettings
-  { -- | The file, at whose end is written; @-@ is the standard output. It is made if it is
+  { -- | The file that lines are appended to; @-@ is the standard output. It is created if it is
     -- missing, with permissions 0640.
     logPath :: !FilePath,
     logFormat :: !LogFormat,
-    -- | Bytes for lines that wait to be written, of all capabilities, while as many again
-    -- are being written. Each capability has 'longestLine' at least.
+    -- | Bytes for lines that wait to be written, of all capabilities together. (As many again may be
+    -- being written.) Each capability gets at least the size of the longest line.
     logBuffer :: !Int,
-    -- | A line waits so long for others at most, if there is room.
+    -- | How long a line waits for others at most, while there is room.
     logDelay :: !Duration,
-    -- | Told of a write that failed, and how many lines were lost by it; then not again for a
-    -- minute. Run by the log's thread.
+    -- | Called with the error of a write and the number of lines that it lost, at most once a
+    -- minute. Runs on the log's thread.
     logOnError :: !(IOException -> Int -> IO ())
   }
 
--- | Combined lines to the standard output, after a tenth of a second, from 1 MiB; errors
--- are said on the standard error.
+-- | The combined format, on the standard output, after a tenth of a second, with 1 MiB of memory; errors
+-- are printed on the standard error.
 defaultLogSettings :: LogSettings
 defaultLogSettings =
   LogSettings
@@ -91,26 +91,26 @@ data AccessLog = AccessLog
   { accessSettings :: !LogSettings,
     accessBuffer :: !Buffer,
     -- | The text of the present second. Replaced by any thread that finds it out of date;
-    -- that two do so at once is no harm.
+    -- two may do so at once.
     accessDate :: !(IORef Date),
-    -- | Full when there is something to write. Emptied by the log's thread.
+    -- | Full when there are lines to write. Emptied by the log's thread.
     accessWork :: !(MVar ()),
-    -- | Full when it should be written now. Likewise.
+    -- | Full when they should be written at once. Emptied by the log's thread.
     accessUrgent :: !(MVar ()),
-    -- | Who takes lines out and writes them holds it: they stay in order.
+    -- | Held by the thread that takes lines out and writes them, so that they stay in order.
     accessSink :: !(MVar Sink),
-    -- | Lines written, and lines that a failed write lost. Changed by who holds the sink.
+    -- | The numbers of lines that were written, and that failed writes lost. Changed while the sink is held.
     accessWritten :: !(IORef Int),
     accessFailed :: !(IORef Int),
-    -- | When a failure may be reported again; likewise.
+    -- | When a failure may be reported again. Changed while the sink is held.
     accessQuiet :: !(IORef Instant)
   }
 
--- | Keep a log for as long as the action takes; then write what is left, for two seconds at
--- most. Throws an 'IOError' when the file cannot be opened.
+-- | Run an action with a log. Afterwards the rest is written, for two seconds at
+-- most. Throws an 'IOError' if the file cannot be opened.
 withAccessLog :: LogSettings -> (AccessLog -> IO a) -> IO a
 withAccessLog settings act = bracket open close $ \accessLog ->
-  -- The thread ends last: what it is writing is complete then.
+  -- The log's thread ends last, so that what it is writing is complete.
   bracket (start accessLog) killThread (const (act accessLog `finally` within (seconds 2) (flushLog accessLog)))
   where
     open = do
@@ -125,7 +125,7 @@ withAccessLog settings act = bracket open close $ \accessLog ->
         <*> newIORef 0
         <*> newIORef 0
         <*> newIORef (Instant minBound)
-    -- Nobody holds the sink any more.
+    -- No thread holds the sink any more.
     close accessLog = tryTakeMVar (accessSink accessLog) >>= mapM_ closeSink
     start accessLog = do
       t <- forkIOWithUnmask (\unmask -> unmask (writer accessLog))
@@ -140,16 +140,16 @@ writer accessLog = forever $ do
 
 -- Lines ------------------------------------------------------------------------------------
 
--- | Log each request when it is over.
+-- | Log each request when it has ended.
 logRequests :: AccessLog -> Middleware
 logRequests accessLog = observing (pure ()) (logExchange accessLog)
 
--- | Log one request that is over, measured by 'observing'. Does not block or throw.
+-- | Log one request that has ended, as measured by 'observing'. Does not block or throw.
 logExchange :: AccessLog -> Request -> Exchange -> IO ()
 logExchange accessLog request exchange = logLine accessLog (Answered request exchange)
 
--- | Log a connection that was closed without a request for the application: whose it was,
--- what it was told, if anything, and why, in a word. Does not block or throw.
+-- | Log a connection that was closed without a request for the application: the client's address,
+-- the status that it was sent, if any, and the reason. Does not block or throw.
 logRefusal :: AccessLog -> SockAddr -> Maybe Status -> ByteString -> IO ()
 logRefusal accessLog peer status reason = logLine accessLog (Refused peer status reason)
 
@@ -174,7 +174,7 @@ theDate accessLog = do
       fresh <- currentDate
       fresh <$ writeIORef (accessDate accessLog) fresh
 
--- | Evaluated, so that nobody waits for another's work.
+-- | Evaluated at once, so that no other thread has to evaluate it.
 currentDate :: IO Date
 currentDate = do
   t <- now
@@ -184,10 +184,10 @@ currentDate = do
 
 -- Operation --------------------------------------------------------------------------------
 
--- | Open the file again, which may be another one of the same name by now: what logrotate
--- and the like want after they have renamed it. Lines that were logged before are in the old
--- one when it returns, those after it go to the new one, and none is lost. When that cannot
--- be opened an 'IOError' is thrown and the old one stays. On the standard output it does nothing.
+-- | Open the file's name again, as logrotate and similar programs require after they have renamed the
+-- file. When it returns, earlier lines are in the old file; later ones go to the new file; none is
+-- lost. If the new file cannot be opened, an 'IOError' is thrown and the old one stays in use. No effect on the
+-- standard output.
 reopenLog :: AccessLog -> IO ()
 reopenLog accessLog = unless (path == "-") $
   mask $ \restore -> do
@@ -197,7 +197,7 @@ reopenLog accessLog = unless (path == "-") $
   where
     path = logPath (accessSettings accessLog)
 
--- | Write what was logged so far. Waits for the disk, or for who reads the pipe.
+-- | Write all lines that were logged so far. Waits for the disk, or for the reader of a pipe.
 flushLog :: AccessLog -> IO ()
 flushLog accessLog = withMVar (accessSink accessLog) (drain accessLog)
 
@@ -222,17 +222,17 @@ drain accessLog sink = do
 
 -- Figures ----------------------------------------------------------------------------------
 
--- | How a log is doing, in lines.
+-- | Counters of a log, in lines.
 data LogMetrics = LogMetrics
   { logWritten :: !Int,
-    -- | There was no room for them.
+    -- | Dropped because there was no room.
     logDropped :: !Int,
-    -- | They could not be written.
+    -- | Lost because a write failed.
     logFailed :: !Int
   }
   deriving (Eq, Show)
 
--- | The present figures.
+-- | Read the counters.
 logMetrics :: AccessLog -> IO LogMetrics
 logMetrics accessLog =
   LogMetrics <$> readIORef (accessWritten accessLog) <*> droppedLines (accessBuffer accessLog) <*> readIORef (accessFailed accessLog)

@@ -1,5 +1,5 @@
 -- |
--- What became of a request: the one place that measures it, for logs and counters.
+-- Measuring requests, for logs and counters: status, bytes, duration, and whether they were aborted.
 --
 -- > measured :: Application -> Application
 -- > measured = observing (pure ()) $ \request exchange ->
@@ -24,27 +24,26 @@ import System.IO.Unsafe (unsafeInterleaveIO)
 import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Sys (bumpWord, newAtomicWords, now, peekWord, pokeWord)
 
--- | A request that is over.
+-- | A request that has ended.
 data Exchange = Exchange
-  { -- | As the application gave it; 500 when it threw and gave none, which is what the server
-    -- says to the client then.
+  { -- | The status of the application's response; 500 if it threw before there was one, which is what the server
+    -- sends then.
     exchangeStatus :: !Int,
-    -- | Bytes of the body that were given to the connection. 'Nothing' where nobody here
-    -- knows: a file whose length the server finds out, a file or a body of a declared length that was
+    -- | Bytes of the body that were given to the connection. 'Nothing' if that is not known
+    -- here: a file whose length the server finds out, a file or a body of a declared length that was
     -- cut off, a raw response.
     exchangeBytes :: !(Maybe Int),
-    -- | From when the request's head was there until the last byte of the response had been
-    -- given to the connection. Of HTTP\/2: until it was queued, which nobody waits
-    -- for.
+    -- | The time from when the request's head was complete until the last byte of the response was
+    -- given to the connection. With HTTP\/2, until it was queued.
     exchangeTook :: !Duration,
-    -- | Did an exception end it before the response was complete, as when the client goes
-    -- away, is too slow, or the server ends?
+    -- | Whether an exception ended it before the response was complete: the client has gone
+    -- or is too slow, or the server is shutting down.
     exchangeAborted :: !Bool
   }
   deriving (Eq, Show)
 
--- | Run one action when a request comes, and another one when it is over, however it ends.
--- Neither may block or throw: they are run on the request's thread, before its connection
+-- | Run one action when a request begins, and another one when it has ended, also by an exception.
+-- They must neither block nor throw: they run on the request's thread, before its connection
 -- goes on.
 observing :: IO () -> (Request -> Exchange -> IO ()) -> Middleware
 observing begun over app = measured

@@ -1,6 +1,6 @@
 -- |
--- A web server for WAI applications, under the names of Warp's: a program that changes this import runs its
--- application on Weft. What is the same, different and absent is in @doc\/warp.md@.
+-- A web server for WAI applications, with Warp's names: a program that changes this import runs its
+-- application on Weft. @doc\/warp.md@ lists what is the same, different and absent.
 --
 -- > import Network.HTTP.Types (status200)
 -- > import Network.Wai (responseLBS)
@@ -84,7 +84,7 @@ import Weft.Tls
 
 -- Running --------------------------------------------------------------------------------
 
--- | Run an application on a port, of every IPv4 address.
+-- | Run an application on a port of all IPv4 addresses.
 run :: Port -> Application -> IO ()
 run port = runSettings (setPort port defaultSettings)
 
@@ -96,13 +96,13 @@ runEnv port app = lookupEnv "PORT" >>= maybe (run port app) fromText
       Just (p, "") -> run p app
       _ -> ioError (userError ("PORT is not a number: " <> show text))
 
--- | Run an application until the server ends. Throws an 'IOError' when it cannot
+-- | Run an application until the server ends. Throws an 'IOError' if it cannot
 -- listen.
 runSettings :: Settings -> Application -> IO ()
 runSettings settings app = withServer settings app (untilEnd settings)
 
--- | Run an application on a socket that listens; the settings' host and port do
--- not count. The server ends when the socket is closed, and closes it.
+-- | Run an application on a listening socket; the settings' host and port are
+-- ignored. The server ends when the socket is closed. The server closes the socket when it ends.
 runSettingsSocket :: Settings -> Socket -> Application -> IO ()
 runSettingsSocket settings sock app = withServerSocket settings sock app (untilEnd settings)
 
@@ -115,24 +115,24 @@ untilEnd settings server = do
 withServer :: Settings -> Application -> (Server -> IO a) -> IO a
 withServer = withServerWith defaultOptions
 
--- | 'withServer' on a socket that listens. One acceptor hands the connections to the
+-- | 'withServer' on a listening socket. One acceptor gives the connections to the
 -- capabilities in turn.
 withServerSocket :: Settings -> Socket -> Application -> (Server -> IO a) -> IO a
 withServerSocket settings sock = withServerWith defaultOptions {optionListeners = [sock]} settings
 
--- | TLS with the certificate chain and the key of two files in PEM, for 'optionTls'. 'Weft.Tls.newTlsServer' can more. Throws an
--- 'IOError' when they cannot be used.
+-- | TLS with the certificate chain and the key of two PEM files, for 'optionTls'. 'Weft.Tls.newTlsServer' has more settings.
+-- Throws an 'IOError' if the files cannot be used.
 loadTls :: FilePath -> FilePath -> IO TlsServer
 loadTls chain key = newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateFiles chain key], tlsProtocols = map fromString ["h2", "http/1.1"]}
 
 -- Tests ------------------------------------------------------------------------------------
 
--- | Run an application on a free port of the loopback interface beside an action
--- that gets to know the port.
+-- | Run an application on a free port of the loopback interface, beside an action
+-- that is given the port.
 withApplication :: IO Application -> (Port -> IO a) -> IO a
 withApplication = withApplicationSettings defaultSettings
 
--- | 'withApplication' with settings, whose host and port do not count.
+-- | 'withApplication' with settings, whose host and port are ignored.
 withApplicationSettings :: Settings -> IO Application -> (Port -> IO a) -> IO a
 withApplicationSettings settings makeApp act = do
   app <- makeApp
@@ -159,7 +159,7 @@ testWithApplicationSettings settings makeApp act = do
           throwIO (e :: SomeException)
   withApplicationSettings settings (pure telling) act
 
--- | A socket that listens on a free port of the loopback interface.
+-- | A listening socket on a free port of the loopback interface.
 openFreePort :: IO (Port, Socket)
 openFreePort = do
   sock <- W.socket W.AF_INET W.Stream W.defaultProtocol

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A server's figures for Prometheus, and a page that says whether it is well.
+-- A server's metrics for Prometheus, and a health page.
 --
 -- > import Weft.Prometheus
 -- > import Weft.Http
@@ -12,9 +12,9 @@
 -- >   let figures = (<>) <$> requestFamilies requests <*> processFamilies
 -- >   run 8080 (countRequests requests (metricsPage (pure . fromLoopback) figures application))
 --
--- Counting takes a few atomic additions to words of the request's own capability: nothing
--- is allocated or waited for. Reading adds up and stops nobody. Everything may be called from any
--- thread.
+-- Counting takes a few atomic additions to words of the request's capability; it neither
+-- allocates nor waits. Reading adds up the words and stops no thread. Any thread may call these
+-- functions.
 --
 -- @since 0.1.0
 module Weft.Prometheus
@@ -74,9 +74,9 @@ import Weft.Watchdog (WatchdogMetrics (..), watchdogMetrics)
 
 -- Requests ---------------------------------------------------------------------------------
 
--- | Counts of requests: a block of words for each capability, padded on both sides so that no
--- two share a cache line. All are added to by the threads of that capability, atomically
--- since a thread can move, and only grow.
+-- | Counters of requests: a block of words for each capability, padded on both sides so that no
+-- two share a cache line. The threads of a capability add to its block, atomically,
+-- since a thread can move. The counters only increase.
 newtype RequestCounters = RequestCounters (BoxedArray AtomicWords)
 
 -- | The words of a block.
@@ -94,7 +94,7 @@ data Slot
 data MethodClass = Get | Head | Options | Other
   deriving (Eq, Show, Enum, Bounded)
 
--- | The place of a word.
+-- | The index of a word.
 place :: Slot -> Int
 place slot =
   pad + case slot of
@@ -117,7 +117,8 @@ blockSize = place (Turned maxBound) + 1 + pad
 bounds :: [Double]
 bounds = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60]
 
--- | All zero, for the capabilities that there are; those that are added later share them.
+-- | Counters that are zero, with a block for each present capability. Capabilities that are added later share these
+-- blocks.
 newRequestCounters :: IO RequestCounters
 newRequestCounters = do
   n <- getNumCapabilities
@@ -144,7 +145,7 @@ countRequests counters = observing (countBegin counters) (countExchange counters
 countBegin :: RequestCounters -> IO ()
 countBegin counters = ownBlock counters >>= \block -> add block Begun 1
 
--- | Count a request that is over.
+-- | Count a request that has ended. With 'countBegin', for 'observing'.
 countExchange :: RequestCounters -> Request -> Exchange -> IO ()
 countExchange counters request (Exchange status bytes (Duration ns) aborted) = do
   block <- ownBlock counters
@@ -173,12 +174,12 @@ countRefusal counters refusal = ownBlock counters >>= \block -> add block (Turne
 
 -- Families ---------------------------------------------------------------------------------
 
--- | What was counted of the requests.
+-- | The metrics of requests.
 requestFamilies :: RequestCounters -> IO [Family]
 requestFamilies (RequestCounters blocks) = do
   all' <- mapM (readBoxedArray blocks) [0 .. sizeBoxedArray blocks - 1]
   let get slot = sum <$> mapM (`readWord` place slot) all'
-  -- What ended is read before what began: there is never less than nothing under way.
+  -- Ended requests are read before begun ones, so that the number in flight is never negative.
   counts <- mapM (\(m, s) -> (,) (m, s) <$> get (Answers m s)) [(m, s) | m <- [minBound ..], s <- [1 .. 5]]
   begun <- get Begun
   bytes <- get BodyBytes
@@ -215,13 +216,13 @@ methodName method = case method of
   Options -> "OPTIONS"
   Other -> "other"
 
--- | Of a server: its connections.
+-- | The metrics of a server: its connections.
 serverFamilies :: Server -> IO [Family]
 serverFamilies server = do
   n <- serverConnections server
   pure [gauge "http_connections" "Connections, busy or idle." (Whole n)]
 
--- | Of a folder: its cache.
+-- | The metrics of a folder: its cache.
 cacheFamilies :: Static -> IO [Family]
 cacheFamilies static = do
   figures <- staticMetrics static
@@ -232,7 +233,7 @@ cacheFamilies static = do
       gauge "static_cache_bytes" "Bytes that they take." (Whole (cachedBytes figures))
     ]
 
--- | Of an access log: its lines.
+-- | The metrics of an access log: its lines.
 logFamilies :: AccessLog -> IO [Family]
 logFamilies accessLog = do
   figures <- logMetrics accessLog
@@ -245,7 +246,7 @@ logFamilies accessLog = do
         [Sample "" [("reason", "full")] (Whole (logDropped figures)), Sample "" [("reason", "write")] (Whole (logFailed figures))]
     ]
 
--- | Of the event managers, by capability: "Weft.Metrics".
+-- | The metrics of the event managers, by capability ("Weft.Metrics").
 managerFamilies :: IO [Family]
 managerFamilies = do
   figures <- readMetrics
@@ -287,7 +288,8 @@ managerFamilies = do
       gauge "weft_watchdog_longest_seconds" "The longest of these times." (inSeconds (watchdogLongest watchdog))
     ]
 
--- | Of the rings that "Weft.File" uses, by capability; none before they are needed, and where the kernel refuses them.
+-- | The metrics of the rings that "Weft.File" uses, by capability. There are none before a ring is needed, or if the kernel
+-- refuses io_uring.
 fileFamilies :: IO [Family]
 fileFamilies = do
   rings <- ringReports
@@ -306,7 +308,7 @@ byCapability c = ("capability", C.pack (show c))
 inSeconds :: Duration -> Value
 inSeconds (Duration ns) = Real (fromIntegral ns / 1e9)
 
--- | A histogram for each set of labels, as Prometheus has it: each bucket counts what is in those before it, too.
+-- | A histogram for each set of labels, in Prometheus's form: each bucket includes the ones before it.
 histogram :: ByteString -> ByteString -> [([(ByteString, ByteString)], HistogramCounts)] -> Family
 histogram name text parts = Family name text Histogram (concatMap part parts)
   where
@@ -318,7 +320,7 @@ histogram name text parts = Family name text Histogram (concatMap part parts)
 
 -- Pages ------------------------------------------------------------------------------------
 
--- | Answer requests for @\/metrics@ of those who may see it; others go to the application.
+-- | Serve @\/metrics@ to requests that the predicate allows; others go to the application.
 metricsPage :: (Request -> IO Bool) -> IO [Family] -> Middleware
 metricsPage allowed figures app request respond
   | rawPathInfo request /= "/metrics" || not (isGet request) = app request respond
@@ -328,8 +330,8 @@ metricsPage allowed figures app request respond
       then figures >>= respond . page status200 expositionType . toLazyByteString . exposition
       else app request respond
 
--- | Does a request come from this machine itself? Of what a proxy on this machine passes on,
--- too.
+-- | Whether a request comes from this machine. That includes requests that a proxy on this machine passes
+-- on.
 fromLoopback :: Request -> Bool
 fromLoopback request = case remoteHost request of
   SockAddrInet _ a -> let (n, _, _, _) = hostAddressToTuple a in n == 127
@@ -339,8 +341,8 @@ fromLoopback request = case remoteHost request of
     _ -> False
   SockAddrUnix _ -> True
 
--- | Answer requests for @\/healthz@: @ok@, or 503 and @draining@ when the server is not to
--- be given new ones.
+-- | Serve @\/healthz@: @ok@, or 503 and @draining@ if the server should not get new
+-- requests.
 healthPage :: IO Bool -> Middleware
 healthPage healthy app request respond
   | rawPathInfo request /= "/healthz" || not (isGet request) = app request respond

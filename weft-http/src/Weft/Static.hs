@@ -1,10 +1,10 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A folder as a WAI application (RFC 9110): files with strong validators,
--- conditional requests, ranges, variants that were compressed beforehand or are compressed when they are first asked for, index
--- files, listings if they are wanted. Small files are answered from memory, large
--- ones by sendfile(2); no read blocks a capability ("Weft.File").
+-- A folder as a WAI application (RFC 9110): strong validators,
+-- conditional requests, ranges, precompressed files and compression on the first request, index
+-- files, optional listings. Small files are served from memory, large
+-- ones by sendfile(2). No read blocks a capability ("Weft.File").
 --
 -- > import Weft.Static
 -- > import Weft.Http
@@ -12,9 +12,9 @@
 -- > main :: IO ()
 -- > main = withStatic defaultStaticSettings "public" $ \static -> run 8080 (staticApp static)
 --
--- Nothing outside of the folder is shown: not by @..@ in any spelling, nor by a
--- symbolic link that leads out (openat2(2), @RESOLVE_BENEATH@); nor are files whose
--- name begins with a dot, but for @.well-known@.
+-- Nothing outside of the folder is served: neither by @..@ in any encoding, nor by a
+-- symbolic link that leads out (openat2(2), @RESOLVE_BENEATH@). Files whose
+-- names begin with a dot are not served either, except those in @.well-known@.
 --
 -- @since 0.1.0
 module Weft.Static
@@ -57,25 +57,25 @@ import Weft.Sys (now)
 
 -- | How a folder is served.
 data StaticSettings = StaticSettings
-  { -- | Bytes that the cache may take.
+  { -- | The size of the cache in bytes.
     staticCacheBytes :: !Int,
-    -- | Files up to this size are held in it.
+    -- | The size in bytes up to which files are held in the cache.
     staticCacheFile :: !Int,
-    -- | For so long what is in it is taken to be right; then it is compared with the
-    -- file's status, and with what variants there are.
+    -- | How long an entry of the cache is used without a check. After that it is compared with the
+    -- file's status, and with the compressed variants on the disk.
     staticTrust :: !Duration,
-    -- | Files that stand for their folder, the first that exists.
+    -- | Names of index files, which are served for their folder: the first one that exists.
     staticIndex :: ![ByteString],
-    -- | Show what is in a folder without one of those (HTML, or JSON to who accepts
+    -- | Whether a folder without an index file is listed (as HTML, or as JSON if the client accepts
     -- that).
     staticListing :: !Bool,
-    -- | Added to every answer with a file.
+    -- | Fields that are added to every response with a file.
     staticHeaders :: !ResponseHeaders,
-    -- | Compress texts that have no compressed variant beside them (gzip), from 1 KiB to 1 MiB and an eighth of the
-    -- cache, which holds the result.
+    -- | Whether texts without a precompressed variant are compressed (gzip): from 1 KiB to 1 MiB, and up to an eighth of
+    -- the cache, which holds the result.
     staticCompress :: !Bool,
-    -- | How many files may stay open for clients that read them; of the rest no more than 64 KiB at a time is read
-    -- and then closed again. 'Nothing' is no limit.
+    -- | How many files may stay open while clients receive them. Further files are opened for each piece of 64 KiB and
+    -- closed again. 'Nothing' is no limit.
     staticOpenFiles :: !(Maybe OpenFiles)
   }
 
@@ -94,23 +94,23 @@ defaultStaticSettings =
       staticOpenFiles = Nothing
     }
 
--- | A folder that is being served.
+-- | An open folder with its settings and its cache.
 data Static = Static !StaticSettings !DocumentRoot !(Cache Found Resource) !(Instant -> Instant)
 
--- | Serve a folder for as long as the action takes. Throws when it cannot be opened.
+-- | Open a folder for an action. Throws an 'IOError' if it cannot be opened.
 withStatic :: StaticSettings -> FilePath -> (Static -> IO a) -> IO a
 withStatic settings folder = bracket (openStatic settings folder) closeStatic
 
--- | 'withStatic' for who ends it otherwise. Throws when the folder cannot be opened.
+-- | Open a folder; close it by 'closeStatic'. Throws an 'IOError' if it cannot be opened.
 openStatic :: StaticSettings -> FilePath -> IO Static
 openStatic settings folder = openDirectory folder >>= staticOf settings
 
--- | Close the folder, once no request is being answered from it.
+-- | Close the folder. No request may be served from it any more.
 closeStatic :: Static -> IO ()
 closeStatic (Static _ root _ _) = closeDirectory (rootDirectory root)
 
--- | The same open folder with other settings, and an empty cache. Both may be used, for as
--- long as the first one's action takes.
+-- | The same open folder with other settings and an empty cache. Both may be used, until the
+-- first one is closed.
 changeStatic :: StaticSettings -> Static -> IO Static
 changeStatic settings (Static _ root _ _) = staticOf settings (rootDirectory root)
 
@@ -124,7 +124,7 @@ staticOf settings root = do
     !trust = round (1e9 * toSeconds (staticTrust settings))
     since (Instant t) = Instant (t - trust)
 
--- | How its cache is doing.
+-- | Counters of its cache.
 staticMetrics :: Static -> IO CacheMetrics
 staticMetrics (Static _ _ cache _) = cacheMetrics cache
 
@@ -143,7 +143,7 @@ staticApp static@(Static _ root cache since) request respond
     method = requestMethod request
     allow = ("Allow", "GET, HEAD, OPTIONS")
 
--- | Not in the cache, or not known to be right any more.
+-- | Serve a request whose file is not in the cache, or has to be checked.
 missed :: Static -> Application
 missed static@(Static settings root cache _) request respond = case target (rawPathInfo request) of
   Left Malformed -> respond (plain badRequest400 [])
@@ -171,7 +171,7 @@ missed static@(Static settings root cache _) request respond = case target (rawP
         | staticListing settings -> listing root path request respond
         | otherwise -> respond (plain notFound404 [])
 
--- | What is at a path now, given what was there, and when the caller began.
+-- | What is at a path now. The last argument is the cache's entry; the instant is when the caller began.
 refresh :: Static -> Instant -> ByteString -> Maybe Resource -> IO (Either Found (Freshness Resource))
 refresh (Static _ root _ _) began path old = briefly (rootOpenFiles root) $ do
   same <- case old of

@@ -1,14 +1,14 @@
 -- |
--- TLS over any connection, for servers and clients: the protocol is the @tls@ package's, the bytes travel by
--- "Weft.Transport". TLS 1.3, and 1.2 with ephemeral elliptic curves and authenticated encryption; nothing older.
+-- TLS over any connection of "Weft.Transport", for servers and clients, by the @tls@ package. TLS 1.3, and 1.2 with
+-- ephemeral elliptic curves and authenticated encryption; nothing older.
 --
 -- > server <- newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateFiles "chain.pem" "key.pem"]}
 -- > secure <- tlsAccept server connection
 --
--- The result is a 'Connection' with a 'Weft.Transport.Security'; it keeps the laws of "Weft.Transport.Laws" but one: TLS as the
--- library has it has no half-close, so a peer's end of stream ends one's own sending too.
+-- The result is a 'Connection' with a 'Weft.Transport.Security'. It satisfies the laws of "Weft.Transport.Laws" except one:
+-- the library has no half-close, so the peer's end of stream ends sending too.
 --
--- Errors are 'IOError's. Servers may be used from any thread.
+-- Errors are 'IOError's. Any thread may use a server.
 --
 -- @since 0.1.0
 module Weft.Tls
@@ -59,29 +59,30 @@ import Weft.Transport
 
 -- Servers ----------------------------------------------------------------------------
 
--- | What a server is to be like. Begin with 'defaultTlsServerSettings'.
+-- | Settings of a server. Begin with 'defaultTlsServerSettings'.
 data TlsServerSettings = TlsServerSettings
-  { -- | At least one. Clients get the first that has the name they ask for (SNI, RFC 6066), or the first of
+  { -- | At least one. A client gets the first one that has the name that it asks for (SNI, RFC 6066), or the first of
     -- all.
     tlsCertificates :: [CertificateSource],
     tlsClientCertificates :: ClientCertificates,
-    -- | Application protocols from the most preferred on (ALPN, RFC 7301). A client that offers none of them gets
-    -- none.
+    -- | Application protocols, the most preferred first (ALPN, RFC 7301). If a client offers none of them, none is
+    -- used.
     tlsProtocols :: [ByteString],
-    -- | How many sessions are remembered for resumption; zero is none. With client certificates none are, as a
-    -- resumed session does not show them again.
+    -- | How many sessions are kept for resumption; zero is none. With client certificates none are kept, since a
+    -- resumed session does not present them again.
     tlsSessions :: Int,
-    -- | For how long.
+    -- | How long a session is kept.
     tlsSessionLife :: Duration,
     -- | How long a handshake may take.
     tlsHandshakeTime :: Duration
   }
 
--- | Does the server ask for certificates? The file has those of the authorities, in PEM.
+-- | Whether a server asks for client certificates. The file has the certificates of the authorities, in PEM.
 data ClientCertificates
   = NoClientCertificates
-  | -- | A client without one is accepted; one with a wrong or expired one is not. With versions 2.1 of the library
-    -- @tls@ a client without one is accepted by TLS 1.2 only: their server waits for a @CertificateVerify@.
+  | -- | A client without a certificate is accepted; one with a wrong or expired certificate is not. With version 2.1 of
+    -- the library @tls@ a client without a certificate is accepted by TLS 1.2 only: its server waits for a
+    -- @CertificateVerify@.
     OptionalClientCertificates FilePath
   | RequiredClientCertificates FilePath
 
@@ -110,7 +111,8 @@ data Loaded = Loaded
     loadedAuthorities :: !(Maybe ([SignedCertificate], CertificateStore))
   }
 
--- | Load the certificates, and see whether each fits its key. Throws an 'IOError' that says which file is wrong, and how.
+-- | Load the certificates, and check that each belongs to its key. Throws an 'IOError' that says which file is wrong, and
+-- how.
 newTlsServer :: TlsServerSettings -> IO TlsServer
 newTlsServer settings =
   TlsServer settings <$> (load settings >>= newIORef) <*> newSessions most (tlsSessionLife settings)
@@ -119,8 +121,8 @@ newTlsServer settings =
       NoClientCertificates -> tlsSessions settings
       _ -> 0
 
--- | Load all files again, for the connections from now on; those that stand stay. When it throws, what was there
--- before stays.
+-- | Load all files again, for later connections; established ones stay. If it throws, the earlier certificates stay in
+-- use.
 reloadTlsServer :: TlsServer -> IO ()
 reloadTlsServer server = load (serverSettings server) >>= writeIORef (serverLoaded server)
 
@@ -132,14 +134,14 @@ load settings = do
     OptionalClientCertificates path -> Just <$> loadAuthorities path
     RequiredClientCertificates path -> Just <$> loadAuthorities path
 
--- | The same server, sessions and certificates without one of its application protocols.
+-- | The same server, with the same sessions and certificates, without one of its application protocols.
 withoutProtocol :: ByteString -> TlsServer -> TlsServer
 withoutProtocol protocol server = server {serverSettings = settings {tlsProtocols = filter (/= protocol) (tlsProtocols settings)}}
   where
     settings = serverSettings server
 
--- | Shake hands with a client. Throws an 'IOError' when that fails, and one that satisfies 'isTimeout' when it takes too
--- long; the connection is then aborted. Afterwards the new connection owns the old one.
+-- | Perform the handshake with a client. Throws an 'IOError' if it fails, one that satisfies 'isTimeout' if it takes too
+-- long; the connection is aborted then. The new connection owns the old one.
 tlsAccept :: TlsServer -> Connection -> IO Connection
 tlsAccept server below = (`onException` connAbort below) $ do
   loaded <- readIORef (serverLoaded server)
@@ -193,18 +195,18 @@ checkClient required store chain@(CertificateChain certificates)
       | UnknownCA `elem` reasons = CertificateUsageReject CertificateRejectUnknownCA
       | otherwise = CertificateUsageReject (CertificateRejectOther (show reasons))
 
--- | Does a connection that begins so speak TLS? RFC 8446, 5.1: the first record is a handshake's.
+-- | Whether a connection that begins with these bytes is TLS. (RFC 8446, 5.1: the first record is a handshake's.)
 looksLikeTls :: ByteString -> Bool
 looksLikeTls bytes = B.take 1 bytes == B.singleton 0x16
 
 -- Clients ----------------------------------------------------------------------------
 
--- | What a client is to be like. Begin with 'defaultTlsClientSettings'.
+-- | Settings of a client. Begin with 'defaultTlsClientSettings'.
 data TlsClientSettings = TlsClientSettings
   { tlsTrust :: Trust,
     -- | For servers that ask for one.
     tlsClientCertificate :: Maybe CertificateSource,
-    -- | Application protocols that are offered, from the most preferred on.
+    -- | Application protocols that are offered, the most preferred first.
     tlsOffer :: [ByteString],
     -- | How long the handshake may take.
     tlsConnectTime :: Duration

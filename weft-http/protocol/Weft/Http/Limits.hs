@@ -1,5 +1,5 @@
 -- |
--- How much a client may ask of a server, and the names of what is refused.
+-- Limits on what clients may ask of a server, and the reasons for which requests and connections are refused.
 module Weft.Http.Limits
   ( -- * Limits
     Limits (..),
@@ -15,9 +15,9 @@ where
 import Network.HTTP.Types
 import Weft.Duration (Duration, seconds)
 
--- | Limits on each client and on all of them. A count that is not positive is no limit.
--- They stand beside 'Weft.Http.setTimeout', the time in which a client sends each 2 KiB of a body
--- and takes each 128 KiB of a response.
+-- | Limits on each client and on all of them. A count of zero or less is no limit.
+-- 'Weft.Http.setTimeout' is a further limit: the time in which a client has to send each 2 KiB of a body
+-- and to take each 128 KiB of a response.
 data Limits = Limits
   { -- | Bytes of a request line with its CRLF (RFC 9112, 3).
     limitTarget :: !Int,
@@ -25,15 +25,15 @@ data Limits = Limits
     limitHead :: !Int,
     -- | Fields of a request's head, and of the trailer section of a chunked body.
     limitFields :: !Int,
-    -- | From the first byte of a head to its last, in however many segments it comes. The
-    -- first head of a connection counts from the accept, and so does a TLS handshake.
+    -- | The time from the first byte of a head to its last. For the
+    -- first head of a connection, and for a TLS handshake, it begins with the accept.
     limitHeadTime :: !Duration,
     -- | How long a connection may wait for its next request.
     limitIdle :: !Duration,
     -- | Requests on one connection of HTTP\/1, which is then closed.
     limitRequests :: !Int,
-    -- | Connections in all. When another one comes, the idle ones that are nearest to
-    -- their deadline are closed; if none is idle, the new one is refused.
+    -- | Connections in all. When there is one more, the idle ones that are nearest to
+    -- their deadlines are closed; if none is idle, the new one is refused.
     limitConnections :: !Int,
     -- | Connections of one IPv4 address, or of one IPv6 network of 64 bits.
     limitPerAddress :: !Int
@@ -41,7 +41,7 @@ data Limits = Limits
   deriving (Eq, Show)
 
 -- | A request line of 8 KiB, a head of 32 KiB and 100 fields in 10 seconds, 60 seconds between
--- requests, 10,000 requests, 10,000 connections, any number of them from one address (there
+-- requests, 10,000 requests on a connection, 10,000 connections, any number of them from one address (since there
 -- may be a proxy in front).
 defaultLimits :: Limits
 defaultLimits =
@@ -73,14 +73,14 @@ data Refusal
     ClientTooSlow
   | -- | The TLS handshake failed.
     HandshakeFailed
-  | -- | There are as many connections as there may be.
+  | -- | There are as many connections as allowed.
     TooManyConnections
   | TooManyOfAddress
   | -- | A client of HTTP\/2 did more than a limit allows: streams, resets, frames without a use.
     LimitExceeded
   deriving (Eq, Ord, Show, Enum, Bounded)
 
--- | What the client is told, if anything.
+-- | The status that the client is sent, if any.
 refusalStatus :: Refusal -> Maybe Status
 refusalStatus refusal = case refusal of
   BadRequest -> Just badRequest400
@@ -96,7 +96,7 @@ refusalStatus refusal = case refusal of
   TooManyOfAddress -> Nothing
   LimitExceeded -> Nothing
 
--- | In a word or two, for logs and counters: lower case, joined by underscores.
+-- | A name for logs and counters: lower-case words, joined by underscores.
 refusalReason :: Refusal -> String
 refusalReason refusal = case refusal of
   BadRequest -> "bad_request"

@@ -1,8 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Settings of a server, under the names of Warp's. What is the same, different and absent is in
--- @doc\/warp.md@.
+-- Settings of a server, with Warp's names. @doc\/warp.md@ lists what is the same, different and absent.
 module Weft.Http.Settings
   ( -- * Settings
     Settings (..),
@@ -96,17 +95,17 @@ instance IsString HostPreference where
     "!6" -> HostIPv6Only
     _ -> Host text
 
--- | Does a connection begin with a header of the PROXY protocol?
+-- | Whether connections begin with a header of the PROXY protocol.
 data ProxyProtocol
   = -- | No.
     ProxyProtocolNone
-  | -- | If it does, it counts. Only for listeners that nobody but proxies can reach.
+  | -- | A header is used if there is one. Only for listeners that no one but proxies can reach.
     ProxyProtocolOptional
-  | -- | One that does not is refused.
+  | -- | A connection without a header is refused.
     ProxyProtocolRequired
   deriving (Eq, Show)
 
--- | Begin with 'defaultSettings' and change it by the setters.
+-- | Settings of a server. Begin with 'defaultSettings' and change it by the setters, where the fields are documented.
 data Settings = Settings
   { settingsPort :: !Port,
     settingsHost :: !HostPreference,
@@ -132,8 +131,8 @@ data Settings = Settings
     settingsHTTP2Cleartext :: !Bool
   }
 
--- | Port 3000 of every IPv4 address, a timeout of 30 seconds; exceptions are printed to the standard
--- error; a graceful shutdown waits for requests as long as they take.
+-- | Port 3000 of all IPv4 addresses, a timeout of 30 seconds; exceptions are printed to the standard
+-- error; a graceful shutdown waits for requests without a limit.
 defaultSettings :: Settings
 defaultSettings =
   Settings
@@ -164,17 +163,17 @@ defaultSettings =
 setPort :: Port -> Settings -> Settings
 setPort port s = s {settingsPort = port}
 
--- | The address to listen on: @*@ is every one, @*4@ and @!4@ every one of IPv4, @*6@ every one
--- by an IPv6 socket, which takes IPv4 as well, @!6@ those of IPv6 only.
+-- | The address to listen on: @*@ is all addresses; @*4@ and @!4@ all IPv4 addresses; @*6@ all addresses,
+-- by an IPv6 socket, which takes IPv4 as well; @!6@ all IPv6 addresses only.
 setHost :: HostPreference -> Settings -> Settings
 setHost host s = s {settingsHost = host}
 
--- | Called with what an application threw, and its request; without a request for a
--- connection that failed.
+-- | Called with an exception of an application and its request; with 'Nothing' for the exception of a
+-- connection.
 setOnException :: (Maybe Request -> SomeException -> IO ()) -> Settings -> Settings
 setOnException handler s = s {settingsOnException = handler}
 
--- | The response of an application that threw before its own response began.
+-- | The response if an application throws before its response has begun.
 setOnExceptionResponse :: (SomeException -> Response) -> Settings -> Settings
 setOnExceptionResponse make s = s {settingsOnExceptionResponse = make}
 
@@ -182,25 +181,25 @@ setOnExceptionResponse make s = s {settingsOnExceptionResponse = make}
 setOnOpen :: (SockAddr -> IO Bool) -> Settings -> Settings
 setOnOpen act s = s {settingsOnOpen = act}
 
--- | Called when a connection is over.
+-- | Called when a connection has ended.
 setOnClose :: (SockAddr -> IO ()) -> Settings -> Settings
 setOnClose act s = s {settingsOnClose = act}
 
--- | Seconds in which a client sends a head, sends each 2 KiB of a body ('setSlowlorisSize') and takes each
--- 128 KiB of a response, and for which a connection waits for its next request. Limits
--- ('Weft.Http.Limits') replace the first and the last. Not positive: no limit.
+-- | Seconds in which a client has to send a head, to send each 2 KiB of a body ('setSlowlorisSize'), to take each
+-- 128 KiB of a response, and to begin its next request. 'Weft.Http.Limits' replace the first and the last of these. Zero
+-- or less is no limit.
 setTimeout :: Int -> Settings -> Settings
 setTimeout time s = s {settingsTimeout = time}
 
--- | Bytes of a body that renew the client's time.
+-- | Bytes of a body for which a client gets the timeout again.
 setSlowlorisSize :: Int -> Settings -> Settings
 setSlowlorisSize size s = s {settingsSlowlorisSize = size}
 
--- | Run when clients can connect, before the first is served.
+-- | Run when clients can connect, before the first one is served.
 setBeforeMainLoop :: IO () -> Settings -> Settings
 setBeforeMainLoop act s = s {settingsBeforeMainLoop = act}
 
--- | Given the action that begins a graceful shutdown, when the server starts.
+-- | Called when the server starts, with the action that begins a graceful shutdown.
 setInstallShutdownHandler :: (IO () -> IO ()) -> Settings -> Settings
 setInstallShutdownHandler install s = s {settingsInstallShutdownHandler = install}
 
@@ -216,16 +215,16 @@ setServerName name s = s {settingsServerName = name}
 setAltSvc :: ByteString -> Settings -> Settings
 setAltSvc value s = s {settingsAltSvc = Just value}
 
--- | Bytes of a request's body that an application did not read which are read and dropped, so
--- that the connection can go on; 'Nothing' is no limit.
+-- | How many bytes of a request's body, which the application did not read, are read and dropped, so
+-- that the connection can go on. 'Nothing' is no limit.
 setMaximumBodyFlush :: Maybe Int -> Settings -> Settings
 setMaximumBodyFlush bytes s = s {settingsMaximumBodyFlush = bytes}
 
--- | Bytes of a request's head, where there are no 'Weft.Http.Limits'.
+-- | The largest size in bytes of a request's head. 'Weft.Http.Limits' replace it.
 setMaxTotalHeaderLength :: Int -> Settings -> Settings
 setMaxTotalHeaderLength bytes s = s {settingsMaxTotalHeaderLength = bytes}
 
--- | Called when a response was sent, with the size of its file if it has one.
+-- | Called when a response was sent, with the size of its file if it is one.
 setLogger :: (Request -> Status -> Maybe Integer -> IO ()) -> Settings -> Settings
 setLogger logger s = s {settingsLogger = Just logger}
 
@@ -237,7 +236,7 @@ setProxyProtocolNone s = s {settingsProxyProtocol = ProxyProtocolNone}
 setProxyProtocolRequired :: Settings -> Settings
 setProxyProtocolRequired s = s {settingsProxyProtocol = ProxyProtocolRequired}
 
--- | Connections may begin with one.
+-- | Connections may begin with such a header. Only for listeners that no one but proxies can reach.
 setProxyProtocolOptional :: Settings -> Settings
 setProxyProtocolOptional s = s {settingsProxyProtocol = ProxyProtocolOptional}
 
@@ -245,7 +244,7 @@ setProxyProtocolOptional s = s {settingsProxyProtocol = ProxyProtocolOptional}
 setHTTP2Disabled :: Settings -> Settings
 setHTTP2Disabled s = s {settingsHTTP2Enabled = False, settingsHTTP2Cleartext = False}
 
--- | Take connections of HTTP\/2 without TLS, from clients that begin with its preface.
+-- | Accept HTTP\/2 without TLS, from clients that begin with its preface.
 setHTTP2Cleartext :: Bool -> Settings -> Settings
 setHTTP2Cleartext on s = s {settingsHTTP2Cleartext = on}
 
@@ -277,22 +276,22 @@ getGracefulShutdownTimeout = settingsGracefulShutdownTimeout
 
 -- Exceptions -----------------------------------------------------------------------------
 
--- | What reading a request's body throws when the client does not send it as it should.
+-- | Thrown by reading a request's body if the client does not send it correctly.
 data RequestError
   = -- | The connection ended before the body did.
     BodyIncomplete
-  | -- | The chunks are not in order.
+  | -- | The chunked coding is invalid.
     BodyInvalid !Refusal
   deriving (Eq, Show)
 
 instance Exception RequestError
 
--- | Print it to the standard error if it should be displayed, by one write, so that what two threads print does not mix.
+-- | Print the exception to the standard error, if it should be displayed. It is one write, so that the output of two threads
+-- does not mix.
 defaultOnException :: Maybe Request -> SomeException -> IO ()
 defaultOnException _ e = when (defaultShouldDisplayException e) (B.hPut stderr (T.encodeUtf8 (T.pack (displayException e <> "\n"))))
 
--- | Not for an exception that only says that a client went away or was bad, or that the thread was
--- told to end.
+-- | 'False' for exceptions that only say that a client has gone or was wrong, and for 'ThreadKilled'.
 defaultShouldDisplayException :: SomeException -> Bool
 defaultShouldDisplayException e
   | Just ThreadKilled <- fromException e = False
@@ -300,7 +299,7 @@ defaultShouldDisplayException e
   | Just io <- fromException e, ioeGetErrorType io `elem` [ResourceVanished, InvalidArgument, TimeExpired] = False
   | otherwise = True
 
--- | 500, with no more said.
+-- | 500 without details.
 defaultOnExceptionResponse :: SomeException -> Response
 defaultOnExceptionResponse _ =
   responseLBS internalServerError500 [(hContentType, "text/plain; charset=utf-8")] "Something went wrong"
