@@ -6,7 +6,7 @@
 --
 -- A descriptor is attached to a manager when a thread first has to wait, to the
 -- manager of that thread's capability; one that never waits costs no
--- registration. It is attached anew when that manager has stopped, or in a forked
+-- registration; 'prepareDescriptor' does it before. It is attached anew when that manager has stopped, or in a forked
 -- child.
 module Weft.Core.Descriptor
   ( Descriptor,
@@ -22,6 +22,7 @@ module Weft.Core.Descriptor
     performThen,
     useDescriptor,
     useDescriptorToSend,
+    prepareDescriptor,
     cutDescriptor,
     descriptorCut,
 
@@ -251,15 +252,24 @@ servingManager d = do
     Nothing -> attachDescriptor d
 {-# INLINE servingManager #-}
 
+-- | Attach it now, to the manager of the calling thread's capability, for a thread that is going to wait. To attach needs more stack
+-- than all that follows, so a thread that does it first, with little on its stack, may get by with a thread's first stack, of 1 KiB:
+-- what does not fit there moves to the next, of 32 KiB, and stays. Throws as an operation would.
+prepareDescriptor :: Descriptor -> IO ()
+prepareDescriptor d = mask_ (void (attachDescriptor d))
+
 attachDescriptor :: Descriptor -> IO (Maybe Manager)
 attachDescriptor d = do
   m <- descriptorFindManager d
-  attempted <- inside acquire d (pure Nothing) (attempt (Just <$> attach (managerRegistry m) m (descriptorReadiness d)))
+  attempted <- inside acquire d (pure ManagerStopped) (attach (managerRegistry m) m (descriptorReadiness d))
   found <- attempted
   case found of
-    Just Nothing -> attachDescriptor d -- stopped in this very moment
-    Just serving -> serving <$ writeRef (descriptorManager d) serving
-    Nothing -> pure Nothing
+    Serving serving -> Just serving <$ writeRef (descriptorManager d) (Just serving)
+    BeingClosed over -> readMVar over >> attachDescriptor d
+    ManagerStopped -> do
+      closed <- descriptorClosed d
+      -- Else stopped in this very moment.
+      if closed then pure Nothing else attachDescriptor d
 {-# NOINLINE attachDescriptor #-}
 
 -- | Close: no operation begins any more, those that wait end with

@@ -31,6 +31,7 @@ module Weft.Core.Registry
     -- * Tracked descriptors
     trackReadiness,
     attach,
+    Attachment (..),
     deliverTo,
     wakeReadiness,
 
@@ -286,21 +287,34 @@ readinessEvents = evtRead <> evtWrite <> evtPeerClosed <> evtUrgent
 trackReadiness :: Registry m -> Fd -> IO Readiness
 trackReadiness r fd = newReadiness fd =<< nextNumber r
 
+-- | What became of 'attach'.
+data Attachment m
+  = -- | The manager that reports the events.
+    Serving !m
+  | -- | Nothing: the manager given has been stopped.
+    ManagerStopped
+  | -- | Nothing: the number is being closed, until this is full.
+    BeingClosed !(MVar ())
+
 -- | Have a manager report a descriptor's events from now on, beginning with the
 -- present state. The caller is inside the tracked descriptor ('acquire'). One system call.
--- When another manager does it already nothing is changed. Returns the manager
--- that serves it; 'Nothing' when the one given has been stopped.
-attach :: Registry m -> m -> Readiness -> IO (Maybe m)
-attach r m rd = do
+-- When another manager does it already nothing is changed. Throws nothing: what it would throw the action does that is returned.
+--
+-- It is called once in the life of a connection, but where its stack is deepest: one handler, or a thread's first stack, of 1 KiB, does
+-- not suffice, and then all that it holds moves to the next, of 32, for good.
+attach :: Registry m -> m -> Readiness -> IO (IO (Attachment m))
+attach r m rd = uninterruptibleMask_ $ do
   lock <- stripe r fd
-  outcome <- withMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
-    Just (Closing over) -> pure (Left over)
-    Just Reserved -> notOpen "attach"
-    found -> Right <$> attachBeside found
-  either (\over -> readMVar over >> attach r m rd) pure outcome
+  table <- takeMVar lock
+  outcome <- attempt (attachIn (IntMap.lookup (fromIntegral fd) table))
+  outcome <$ putMVar lock table
   where
     fd = readinessFd rd
-    attachBeside found = do
+    attachIn known' = case known' of
+      Just (Closing over) -> pure (BeingClosed over)
+      Just Reserved -> notOpen "attach"
+      found -> attachBeside (isJust found)
+    attachBeside registered = do
       slot <- lookupSlot r fd
       current <- case slot of
         Attached rd' m' | readinessGeneration rd' == readinessGeneration rd -> do
@@ -309,11 +323,11 @@ attach r m rd = do
         _ -> pure Nothing
       alive <- opsAlive (host r) m
       case current of
-        Just _ -> pure current
-        Nothing | not alive -> pure Nothing
+        Just serving -> pure (Serving serving)
+        Nothing | not alive -> pure ManagerStopped
         Nothing -> do
           let backend = opsBackend (host r) m
-          when (isJust found) (setShared rd)
+          when registered (setShared rd)
           setSlot r fd (Attached rd m)
           void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)
             `onException` setSlot r fd Vacant
@@ -321,7 +335,7 @@ attach r m rd = do
           case slot of
             Vacant -> known r m 1
             Attached _ gone -> opsCount (host r) gone (-1) >> opsCount (host r) m 1
-          pure (Just m)
+          pure (Serving m)
 
 -- | An event for a tracked descriptor, with its stamp. On a manager's thread. Without a lock.
 deliverTo :: Registry m -> Stamp -> Token -> Events -> IO ()
@@ -354,8 +368,10 @@ lookupSlot r fd = do
   if i >= 0 && i < sizeBoxedArray arr then readBoxedArray arr i else pure Vacant
 {-# INLINE lookupSlot #-}
 
+-- | Masked; nothing in it throws.
 setSlot :: Registry m -> Fd -> Slot m -> IO ()
-setSlot r fd slot = withMVar (slotsLock r) $ \() -> do
+setSlot r fd slot = do
+  takeMVar (slotsLock r)
   arr <- readRef (slots r)
   let i = fromIntegral fd
   if i < sizeBoxedArray arr
@@ -365,6 +381,7 @@ setSlot r fd slot = withMVar (slotsLock r) $ \() -> do
       copyBoxedArray arr bigger
       writeBoxedArray bigger i slot
       writeRef (slots r) bigger
+  putMVar (slotsLock r) ()
 
 -- Both -----------------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ import Network.Socket
 import qualified Network.Socket as N
 import System.IO (hPutStrLn, stderr)
 import Weft.Blocking (blocking)
+import Weft.Core.Descriptor (prepareDescriptor)
 import Weft.Duration
 import Weft.Socket.Basic
 import Weft.Socket.Options
@@ -325,9 +326,9 @@ startConnection settings handler place table (sock, peer) = do
   where
     connection :: Int -> (forall a. IO a -> IO a) -> IO ()
     connection n unmask = do
-      -- One handler below the user's: with two, the stack of a thread that waits to receive is a few bytes larger than a thread's
-      -- first one is, of 1 KiB, and the next has 32. (The thread is masked from its start.)
-      result <- try (unmask (when (serverNoDelay settings) noDelay >> handler sock peer))
+      -- A connection waits sooner or later. One handler below the user's: its stack is walked through each time that it does. (The thread
+      -- is masked from its start.)
+      result <- try (withDescriptor sock prepareDescriptor >> unmask (when (serverNoDelay settings) noDelay >> handler sock peer))
       either (report settings (Just peer)) pure result `finally` ended n
     -- Whatever the handlers throw; the table is never held for long.
     ended n = uninterruptibleMask_ $ do
