@@ -296,11 +296,12 @@ runCommand machine made n model c = case c of
     | otherwise -> unchanged
   Attach back i -> withOld theTracked back $ \k d -> do
     m <- managerAt made i
-    found <- useDescriptor d (attach (theRegistry made) m (descriptorReadiness d))
+    found <- useDescriptor d (attach (theRegistry made) m (descriptorReadiness d)) >>= sequence
     case found of
       Nothing -> result "whether it is open" (trackedOpen model k) False model
-      Just Nothing -> pure (Left "the manager is said to be gone")
-      Just (Just serving)
+      Just ManagerStopped -> pure (Left "the manager is said to be gone")
+      Just (BeingClosed _) -> pure (Left "the number is said to be closing")
+      Just (Serving serving)
         | not (trackedOpen model k) -> pure (Left "it is closed, and was attached")
         | otherwise -> do
           let (j, model') = attached k i model

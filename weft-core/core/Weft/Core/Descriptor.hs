@@ -3,8 +3,8 @@
 -- again. Sockets are built on it. It adds to "Weft.Core.Readiness" the manager that reports the descriptor's events,
 -- deadlines, and closing when the last operation has ended.
 --
--- A descriptor is attached to a manager when a thread first has to wait for it: to the
--- manager of that thread's capability. If no thread ever waits, it is not
+-- A descriptor is attached to a manager when a thread first has to wait for it, to the
+-- manager of that thread's capability; or before, by 'prepareDescriptor'. If no thread ever waits, it is not
 -- registered. It is attached again after that manager has stopped, and in a forked
 -- child.
 module Weft.Core.Descriptor
@@ -21,6 +21,7 @@ module Weft.Core.Descriptor
     performThen,
     useDescriptor,
     useDescriptorToSend,
+    prepareDescriptor,
     cutDescriptor,
     descriptorCut,
 
@@ -250,15 +251,24 @@ servingManager d = do
     Nothing -> attachDescriptor d
 {-# INLINE servingManager #-}
 
+-- | Attach it now, to the manager of the calling thread's capability, for a thread that is going to wait. To attach needs more stack
+-- than all that follows, so a thread that does it first, with little on its stack, may get by with a thread's first stack, of 1 KiB:
+-- what does not fit there moves to the next, of 32 KiB, and stays. Throws as an operation would.
+prepareDescriptor :: Descriptor -> IO ()
+prepareDescriptor d = mask_ (void (attachDescriptor d))
+
 attachDescriptor :: Descriptor -> IO (Maybe Manager)
 attachDescriptor d = do
   m <- descriptorFindManager d
-  attempted <- inside acquire d (pure Nothing) (attempt (Just <$> attach (managerRegistry m) m (descriptorReadiness d)))
+  attempted <- inside acquire d (pure ManagerStopped) (attach (managerRegistry m) m (descriptorReadiness d))
   found <- attempted
   case found of
-    Just Nothing -> attachDescriptor d -- the manager has been stopped just now
-    Just serving -> serving <$ writeRef (descriptorManager d) serving
-    Nothing -> pure Nothing
+    Serving serving -> Just serving <$ writeRef (descriptorManager d) (Just serving)
+    BeingClosed over -> readMVar over >> attachDescriptor d
+    ManagerStopped -> do
+      closed <- descriptorClosed d
+      -- Otherwise the manager has been stopped just now.
+      if closed then pure Nothing else attachDescriptor d
 {-# NOINLINE attachDescriptor #-}
 
 -- | Close the descriptor: no operation begins any more, those that wait end with

@@ -33,6 +33,7 @@ module Weft.Core.Registry
     -- * Tracked descriptors
     trackReadiness,
     attach,
+    Attachment (..),
     deliverTo,
     wakeReadiness,
 
@@ -287,21 +288,35 @@ readinessEvents = evtRead <> evtWrite <> evtPeerClosed <> evtUrgent
 trackReadiness :: Registry m -> Fd -> IO Readiness
 trackReadiness r fd = newReadiness fd =<< nextNumber r
 
+-- | What became of 'attach'.
+data Attachment m
+  = -- | The manager that reports the events.
+    Serving !m
+  | -- | Nothing is changed: the manager has been stopped.
+    ManagerStopped
+  | -- | Nothing is changed: the descriptor's number is being closed, until the MVar is full.
+    BeingClosed !(MVar ())
+
 -- | Let a manager report a descriptor's events from now on, beginning with the
 -- present state. The caller has acquired the descriptor ('acquire'). One system call.
--- If another manager does so already, nothing is changed. Returns the manager
--- that reports it; 'Nothing' if the given one has been stopped.
-attach :: Registry m -> m -> Readiness -> IO (Maybe m)
-attach r m rd = do
+-- If another manager does so already, nothing is changed. It does not throw: the action that it returns throws, or gives the
+-- result.
+--
+-- It is called once in the life of a connection, with the deepest stack that the connection's thread has. With more than one
+-- exception handler the thread's first stack chunk of 1 KiB does not suffice, and the thread keeps one of 32 KiB from then on.
+attach :: Registry m -> m -> Readiness -> IO (IO (Attachment m))
+attach r m rd = uninterruptibleMask_ $ do
   lock <- stripe r fd
-  outcome <- withMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
-    Just (Closing over) -> pure (Left over)
-    Just Reserved -> notOpen "attach"
-    found -> Right <$> attachBeside found
-  either (\over -> readMVar over >> attach r m rd) pure outcome
+  table <- takeMVar lock
+  outcome <- attempt (attachIn (IntMap.lookup (fromIntegral fd) table))
+  outcome <$ putMVar lock table
   where
     fd = readinessFd rd
-    attachBeside found = do
+    attachIn known' = case known' of
+      Just (Closing over) -> pure (BeingClosed over)
+      Just Reserved -> notOpen "attach"
+      found -> attachBeside (isJust found)
+    attachBeside registered = do
       slot <- lookupSlot r fd
       current <- case slot of
         Attached rd' m' | readinessGeneration rd' == readinessGeneration rd -> do
@@ -310,11 +325,11 @@ attach r m rd = do
         _ -> pure Nothing
       alive <- opsAlive (host r) m
       case current of
-        Just _ -> pure current
-        Nothing | not alive -> pure Nothing
+        Just serving -> pure (Serving serving)
+        Nothing | not alive -> pure ManagerStopped
         Nothing -> do
           let backend = opsBackend (host r) m
-          when (isJust found) (setShared rd)
+          when registered (setShared rd)
           setSlot r fd (Attached rd m)
           void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)
             `onException` setSlot r fd Vacant
@@ -322,7 +337,7 @@ attach r m rd = do
           case slot of
             Vacant -> known r m 1
             Attached _ gone -> opsCount (host r) gone (-1) >> opsCount (host r) m 1
-          pure (Just m)
+          pure (Serving m)
 
 -- | Handle an event of a tracked descriptor, with its stamp. On a manager's thread, without a lock.
 deliverTo :: Registry m -> Stamp -> Token -> Events -> IO ()
@@ -355,8 +370,10 @@ lookupSlot r fd = do
   if i >= 0 && i < sizeBoxedArray arr then readBoxedArray arr i else pure Vacant
 {-# INLINE lookupSlot #-}
 
+-- | Masked; nothing in it throws.
 setSlot :: Registry m -> Fd -> Slot m -> IO ()
-setSlot r fd slot = withMVar (slotsLock r) $ \() -> do
+setSlot r fd slot = do
+  takeMVar (slotsLock r)
   arr <- readRef (slots r)
   let i = fromIntegral fd
   if i < sizeBoxedArray arr
@@ -366,6 +383,7 @@ setSlot r fd slot = withMVar (slotsLock r) $ \() -> do
       copyBoxedArray arr bigger
       writeBoxedArray bigger i slot
       writeRef (slots r) bigger
+  putMVar (slotsLock r) ()
 
 -- Both -----------------------------------------------------------------------------
 

@@ -255,11 +255,15 @@ serveAdmitted shared options admission table app plain peer0 restore = do
   release <- newIORef (pure ())
   let client = Client shared plain peer0 False self deadline cells file (Vault.insert openFileKey file Vault.empty) shutdown
       entry = Entry self cells deadline shutdown
+      finish result = do
+        join (readIORef release) `finally` (leave table entry >> stop deadline >> connClose plain >> depart admission)
+        either (ended deadline) pure result
   enter table entry
-  -- One handler for all that ends with the connection: its stack is walked through each time that the thread waits.
+  -- What is needed at the end is kept here and not on the stack, where it would be forty words: that is walked through each time that
+  -- the thread waits, and of 1 KiB to begin with. For the same reason there is one handler for all that ends with the connection.
+  atEnd <- newIORef finish
   result <- try (restore (serve client release))
-  join (readIORef release) `finally` (leave table entry >> stop deadline >> connClose plain >> depart admission)
-  either (ended deadline) pure result
+  readIORef atEnd >>= \act -> act result
   where
     settings = sharedSettings shared
     limits = sharedLimits shared

@@ -67,6 +67,7 @@ import Network.Socket
 import qualified Network.Socket as N
 import System.IO (hPutStrLn, stderr)
 import Weft.Blocking (blocking)
+import Weft.Core.Descriptor (prepareDescriptor)
 import Weft.Duration
 import Weft.Socket.Basic
 import Weft.Socket.Options
@@ -323,9 +324,9 @@ startConnection settings handler place table (sock, peer) = do
   where
     connection :: Int -> (forall a. IO a -> IO a) -> IO ()
     connection n unmask = do
-      -- A single exception handler below the user's. With two, the stack of a thread that waits to receive is a few bytes
-      -- larger than GHC's first stack chunk of 1 KiB, and the next chunk has 32 KiB. (The thread is masked from its start.)
-      result <- try (unmask (when (serverNoDelay settings) noDelay >> handler sock peer))
+      -- Attached first, as a connection waits sooner or later. A single exception handler below the user's: the stack is walked
+      -- through each time that the thread waits, and has 1 KiB. (The thread is masked from its start.)
+      result <- try (withDescriptor sock prepareDescriptor >> unmask (when (serverNoDelay settings) noDelay >> handler sock peer))
       either (report settings (Just peer)) pure result `finally` ended n
     -- Runs whatever the handler throws. Uninterruptible; the table is never held for long.
     ended n = uninterruptibleMask_ $ do
