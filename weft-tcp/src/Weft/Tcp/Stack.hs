@@ -15,6 +15,7 @@ module Weft.Tcp.Stack
     count,
     readCounter,
     stackEnv,
+    configFor,
     openingFor,
 
     -- * Connections
