@@ -32,7 +32,7 @@ import Test.Tasty.QuickCheck hiding (within)
 import Text.Read (readMaybe)
 import Weft.Core.Time (Instant (..))
 import Weft.Duration (milliseconds, seconds)
-import Weft.Http2
+import Weft.Http2 (Http2Limits (limitRate, limitWait), Http2Settings (..), defaultHttp2Limits, defaultHttp2Settings, serveHttp2)
 import Weft.Http2.Budget
 import Weft.Http2.Frame
 import Weft.Http2.Request
