@@ -1,6 +1,5 @@
 -- |
--- What is known about files, as statx(2) says it, and what can be asked about an open
--- descriptor without any wait.
+-- The status of files (statx(2)), and properties of open descriptors that the kernel tells without any wait.
 module Weft.File.Attributes
   ( -- * Status
     FileStatus (..),
@@ -29,33 +28,33 @@ import Weft.File.Units (Offset (..))
 #include <fcntl.h>
 #include <sys/stat.h>
 
--- | What the file system says of a file.
+-- | The status of a file.
 data FileStatus = FileStatus
   { statusType :: !FileType,
     statusSize :: !Offset,
     -- | Permissions, without the type.
     statusMode :: !FileMode,
-    -- | When its contents last changed: seconds since 1970, and nanoseconds.
+    -- | The time of the last change to its contents: seconds since 1970, and nanoseconds.
     statusModified :: !(Int64, Word32),
-    -- | When its contents or its status last changed, for a directory also a name in
-    -- it. Unlike 'statusModified' nobody can set it.
+    -- | The time of the last change to its contents or status; for a directory also to a name in
+    -- it. Unlike 'statusModified', programs cannot set it.
     statusChanged :: !(Int64, Word32),
     statusInode :: !Word64,
-    -- | Of the device that holds it: major and minor number.
+    -- | The device that holds it: major and minor number.
     statusDevice :: !(Word32, Word32),
     statusLinks :: !Word32
   }
   deriving (Eq, Show)
 
--- | What a name stands for (stat(2), @st_mode@).
+-- | Types of files (stat(2), @st_mode@).
 data FileType = RegularFile | DirectoryFile | SymbolicLink | BlockDevice | CharacterDevice | NamedPipe | SocketFile | OtherFile
   deriving (Eq, Show)
 
--- | Bytes of a @struct statx@.
+-- | The size of a @struct statx@ in bytes.
 statusSpace :: Int
 statusSpace = #{size struct statx}
 
--- | From one.
+-- | Read a status from a @struct statx@.
 readStatus :: Ptr a -> IO FileStatus
 readStatus p = do
   mode <- #{peek struct statx, stx_mode} p :: IO Word16
@@ -91,7 +90,7 @@ typeOf mode = case mode .&. #{const S_IFMT} of
   #{const S_IFSOCK} -> SocketFile
   _ -> OtherFile
 
--- | The status of what is open, or @-errno@.
+-- | The status of an open descriptor, or @-errno@.
 lookAt :: Fd -> IO (Either CInt FileStatus)
 lookAt (Fd fd) = allocaBytesAligned statusSpace 8 $ \p -> do
   r <- c_look fd p
@@ -99,7 +98,7 @@ lookAt (Fd fd) = allocaBytesAligned statusSpace 8 $ \p -> do
 
 foreign import ccall unsafe "weft_file_look" c_look :: CInt -> Ptr () -> IO CInt
 
--- | Is it read past the page cache (@O_DIRECT@)? Or @-errno@.
+-- | Whether it bypasses the page cache (@O_DIRECT@), or @-errno@.
 passesCache :: Fd -> IO (Either CInt Bool)
 passesCache (Fd fd) = do
   r <- c_passes fd
@@ -107,12 +106,11 @@ passesCache (Fd fd) = do
 
 foreign import ccall unsafe "weft_file_passes_cache" c_passes :: CInt -> IO CInt
 
--- | Is it on one of the file systems that this machine alone changes, all of whose
--- doings are known: closing what was only read asks nobody, and whenever a name comes
--- or goes its directory's 'statusChanged' moves? Network file systems, and those of
--- programs (FUSE), are not among them.
+-- | Whether it is on a known local file system, which only this machine changes. There, closing a file
+-- that was only read does not wait, and a directory's 'statusChanged' changes whenever a name in it is
+-- added or removed. Network file systems and FUSE are not local.
 isLocal :: Fd -> IO Bool
 isLocal (Fd fd) = (/= 0) <$> c_local fd
 
--- Of a file system of the network, or of a program, it is a question to that.
+-- Safe: a network file system or FUSE is asked.
 foreign import ccall safe "weft_file_local" c_local :: CInt -> IO CInt

@@ -1,18 +1,16 @@
 -- |
--- How a request to a file is carried out. There are four ways, tried in this
+-- Carrying out requests to files. There are four ways, tried in this
 -- order:
 --
--- 1. At once, where the kernel can say that it has what is asked for (the page
---    cache, known paths): no thread waits.
+-- 1. At once, if the kernel has the data or the path in its caches: no thread waits.
 --
--- 2. By a call that blocks, while hardly any others are under way: two changes of
---    OS threads cost more than a disk with nothing else to do.
+-- 2. By a call that blocks, while few others are running ('fewEnough'): the ring's two switches of
+--    OS threads take longer than such a call.
 --
 -- 3. By the ring of the caller's capability ("Weft.File.Ring"): all requests of
 --    the capability's threads go to an io_uring in batches.
 --
--- 4. Where the kernel refuses io_uring, or has no such operation in it, by the pool of
---    "Weft.Blocking".
+-- 4. By the pool of "Weft.Blocking", if the kernel refuses io_uring or has no such operation in it.
 --
 -- In a program that is linked without @-threaded@ it is always the fourth, and a call stops the program.
 --
@@ -57,9 +55,9 @@ import Weft.Thread.Wait (threadWaitRead, threadWaitWrite)
 
 -- Choosing -------------------------------------------------------------------------
 
--- | How requests are carried out that have to wait.
+-- | How requests that have to wait are carried out.
 data FileEngine
-  = -- | Rings, with blocking calls while little is under way; or the pool.
+  = -- | Blocking calls while few are running, otherwise rings; or the pool if there are no rings.
     Adaptive
   | -- | Rings only.
     Rings
@@ -67,7 +65,7 @@ data FileEngine
     Threads
   deriving (Eq, Show)
 
--- | Use this engine from now on, instead of what @WEFT_FILES@ says.
+-- | Use this engine from now on, instead of the one of @WEFT_FILES@.
 preferFiles :: FileEngine -> IO ()
 preferFiles = writeRef preference . Just
 
@@ -75,7 +73,7 @@ preference :: Ref (Maybe FileEngine)
 preference = unsafePerformIO (newRef Nothing)
 {-# NOINLINE preference #-}
 
--- | The engine that is used, and why it has no rings if it has none.
+-- | The engine that is used, and the reason if it has no rings.
 filesChoice :: IO (FileEngine, Maybe String)
 filesChoice = do
   wanted <- wantedEngine
@@ -207,71 +205,71 @@ engineRefusal e = do
 
 -- Carrying out ---------------------------------------------------------------------
 
--- | Who owns a request's result and its buffer, and until when.
+-- | Who owns a request's result and its buffer, and until when; and how it may be carried out.
 data RequestPolicy = RequestPolicy
-  { -- | May it be tried at once (it is not read past the page cache)?
+  { -- | Whether it may be tried at once: not if it bypasses the page cache.
     policyTry :: !Bool,
-    -- | May it be done by a call that blocks? Not what may wait for ever.
+    -- | Whether a call that blocks may be used: not if it may wait for ever.
     policyBlock :: !Bool,
-    -- | Must its caller, when interrupted, wait for its end: because the memory is
-    -- lent, or because the result is wanted all the same, which this is told.
+    -- | 'Just' if an interrupted caller has to wait for the end, because the memory is the
+    -- caller's, or because the result is used nevertheless: the function gets it.
     policyStay :: !(Maybe (CInt -> IO ())),
-    -- | Told the way to end it early when it waits; returns how to take that back.
+    -- | Called with an action that ends the request early, when it waits; returns the action that revokes that.
     policyWatch :: !(IO () -> IO (IO ())),
-    -- | The request's memory is used until now.
+    -- | Run when the request's memory is no longer used.
     policyKeep :: !(IO ()),
-    -- | Its descriptor is used from now on, until what this returns is run. Throws when the file is
+    -- | Run before the descriptor is used; the action that it returns, after that. Throws if the file is
     -- closed.
     policyHold :: !(IO (IO ())),
-    -- | What to do with a result for which nobody waits any more.
+    -- | Run with a result for which no thread waits any more.
     policyDispose :: !(CInt -> IO ())
   }
 
 -- | Carry an operation out, and wait for its result. Interruptible where it waits;
 -- in the second way above where the kernel is, which it is not for a disk.
 runRequest :: RequestPolicy -> Op -> IO CInt
-runRequest manner op = do
-  r <- if policyTry manner then tryOp op else pure errAgain
+runRequest policy op = do
+  r <- if policyTry policy then tryOp op else pure errAgain
   -- A large transfer is many calls; others are to run between them.
   when (fromIntegral r >= mostAtOnce) yield
   result <- if r /= errAgain then pure r else slow
   if result == errInterrupted
-    then allowInterrupt >> runRequest manner op
-    else result <$ policyKeep manner
+    then allowInterrupt >> runRequest policy op
+    else result <$ policyKeep policy
   where
     slow = do
       e <- theEngine
       wanted <- wantedEngine
-      mask_ (if policyBlock manner then counted e wanted else awaitOp e wanted manner op)
+      mask_ (if policyBlock policy then counted e wanted else awaitOp e wanted policy op)
     counted e wanted = do
       others <- addWord (engineBusy e) 0 1
       let blocks = wanted == Adaptive && others < fewEnough
-      r <- (if blocks then runOp op else awaitOp e wanted manner op) `onException` leave e
+      r <- (if blocks then runOp op else awaitOp e wanted policy op) `onException` leave e
       r <$ leave e
     leave e = addWord (engineBusy e) 0 (-1)
 
 -- | Begin an operation and wait for its end. Masked.
 awaitOp :: Engine -> FileEngine -> RequestPolicy -> Op -> IO CInt
-awaitOp e wanted manner op = do
+awaitOp e wanted policy op = do
   box <- newEmptyMVar
   -- 0 while it is open who gets the result, 1 when it was put into the box, 2 when
   -- nobody waits for it any more.
   fate <- newAtomicWords 1
-  release <- policyHold manner
+  release <- policyHold policy
   cancelIt <- (`onException` release) . beginWith e wanted op $ \r -> do
-    policyKeep manner
+    policyKeep policy
     release
     found <- casWord fate 0 0 1
-    if found == 0 then putMVar box r else when (r >= 0) (policyDispose manner r)
+    if found == 0 then putMVar box r else when (r >= 0) (policyDispose policy r)
   let given = do
-        unwatch <- policyWatch manner cancelIt
+        unwatch <- policyWatch policy cancelIt
         (takeMVar box `onException` unwatch) <* unwatch
   given `catch` \x -> do
     cancelIt
-    found <- if isJust (policyStay manner) then pure 1 else casWord fate 0 0 2
+    found <- if isJust (policyStay policy) then pure 1 else casWord fate 0 0 2
     when (found == 1) $ do
       r <- uninterruptibleMask_ (takeMVar box)
-      when (r >= 0) (fromMaybe (policyDispose manner) (policyStay manner) r)
+      when (r >= 0) (fromMaybe (policyDispose policy) (policyStay policy) r)
     throwIO (x :: SomeException)
 
 -- | Note (Linux 6.18, two cores, random reads of 4 KiB, thousands a second): with
@@ -362,12 +360,12 @@ beginReady op handler = do
 
 -- Figures and the end ----------------------------------------------------------------
 
--- | Of all rings.
+-- | Counters of all rings.
 ringReports :: IO [RingMetrics]
 ringReports = theEngine >>= ringsOf >>= mapM ringMetrics
 
--- | Give all rings back. What is under way is cancelled; nothing may be asked for
--- while this runs. For tests, and for programs that want to leave nothing behind.
+-- | Close all rings. Running requests are cancelled; no request may be made
+-- meanwhile. For tests, and for programs that release everything before they end.
 stopRings :: IO ()
 stopRings = do
   e <- theEngine

@@ -1,6 +1,5 @@
 -- |
--- Opening files: by a path, or by a path below a directory. By threads of any kind, as
--- "Weft.File.Transfer".
+-- Opening files by a path, or by a path below a directory, for both kinds of threads ("Weft.File.ThreadOps").
 module Weft.File.Open
   ( -- * Opening
     openFile,
@@ -62,52 +61,52 @@ import Weft.File.Types
 data OpenMode = OpenMode
   { openAccess :: !Access,
     openCreation :: !Creation,
-    -- | Make the file empty.
+    -- | Truncate the file to zero bytes.
     openTruncate :: !Bool,
-    -- | Every write goes to the end, whatever offset it names.
+    -- | Every write appends to the file, whatever its offset (@O_APPEND@).
     openAppend :: !Bool,
-    -- | Read and write past the page cache (@O_DIRECT@): memory, offsets and counts
-    -- must then be multiples of the device's block, 4096 bytes being safe.
+    -- | Bypass the page cache (@O_DIRECT@). Addresses, offsets and counts
+    -- have to be multiples of the device's block size; 4096 is safe.
     openDirect :: !Bool,
     -- | Do not wait for the other end of a named pipe or for a device
-    -- (@O_NONBLOCK@). An existing file whose path the kernel knows then opens without
-    -- any wait: what a server wants.
+    -- (@O_NONBLOCK@). An existing file whose path is in the kernel's cache then opens without
+    -- any wait.
     openNonBlocking :: !Bool,
     -- | Where the path may lead.
     openResolve :: !Within
   }
   deriving (Eq, Show)
 
--- | What an open file may be used for (open(2)).
+-- | Whether a file is opened for reading, for writing, or for both (open(2)).
 data Access = ReadOnly | WriteOnly | ReadWrite
   deriving (Eq, Show)
 
--- | When there is no such file, or there is.
+-- | Whether a file is created.
 data Creation
   = -- | It must exist.
     Existing
-  | -- | It is made, with these permissions (less the process's mask).
+  | -- | It is created if it does not exist, with these permissions (less the process's mask).
     CreateIfMissing !FileMode
-  | -- | It must not exist and is made.
+  | -- | It must not exist, and is created with these permissions.
     CreateNew !FileMode
   deriving (Eq, Show)
 
--- | Where a path may lead (openat2(2)).
+-- | A restriction of where a path may lead (openat2(2)).
 data Within
-  = -- | Wherever it does.
+  = -- | No restriction.
     Anywhere
-  | -- | Nowhere above the directory that it starts from: neither by @..@, nor by an
-    -- absolute path or symbolic link. Leaving it is an error (@EXDEV@).
+  | -- | The path must stay below the directory that it starts from: a @..@, an
+    -- absolute path or a symbolic link that leaves it is an error (@EXDEV@).
     Beneath
-  | -- | The same, and symbolic links are not followed at all (@ELOOP@).
+  | -- | 'Beneath', and any symbolic link is an error (@ELOOP@).
     BeneathNoLinks
   deriving (Eq, Show)
 
--- | An existing file, to be read.
+-- | Open an existing file for reading.
 reading :: OpenMode
 reading = OpenMode ReadOnly Existing False False False False Anywhere
 
--- | A file to be written, made (with permissions 0666 less the mask) or emptied.
+-- | Open a file for writing: it is created (with permissions 0666 less the mask) or truncated.
 writing :: OpenMode
 writing = reading {openAccess = WriteOnly, openCreation = CreateIfMissing 0o666, openTruncate = True}
 
@@ -121,8 +120,8 @@ withFile :: (MonadIO m, MonadMask m) => ThreadOps m -> OpenMode -> FilePath -> (
 withFile threads mode path = bracket (openFile threads mode path) (liftIO . closeFile)
 {-# INLINE withFile #-}
 
--- | An open directory, from which paths can start; and the device that it is on, if that
--- has a file system of this machine ('isLocal').
+-- | An open directory, from which paths can start; and its device, if that
+-- has a local file system ('isLocal').
 data Directory = Directory !File !(Maybe (Word32, Word32))
 
 instance Show Directory where
@@ -142,7 +141,7 @@ openDirectory threads path = mask_ $ do
     flags = #{const O_PATH} .|. #{const O_DIRECTORY}
 {-# INLINE openDirectory #-}
 
--- | Close it; files opened from it stay open.
+-- | Close a directory. Files that were opened from it stay open.
 closeDirectory :: Directory -> IO ()
 closeDirectory (Directory file _) = closeFile file
 
@@ -151,10 +150,9 @@ withDirectory :: (MonadIO m, MonadMask m) => ThreadOps m -> FilePath -> (Directo
 withDirectory threads path = bracket (openDirectory threads path) (liftIO . closeDirectory)
 {-# INLINE withDirectory #-}
 
--- | Is a file on the same file system as the directory that it was opened from, and is
--- that a file system that only this machine changes (ext4, XFS, btrfs, tmpfs and so on;
--- not one of the network, or of a program)? Then whenever a name comes to a directory there
--- or goes, that directory's 'statusChanged' moves.
+-- | Whether a file is on the same file system as the directory that it was opened from, and that is a local file system,
+-- which only this machine changes (ext4, XFS, btrfs, tmpfs and so on; not a network file system or FUSE). On such a file
+-- system a directory's 'statusChanged' changes whenever a name in it is added or removed.
 directoryLocal :: Directory -> File -> Bool
 directoryLocal (Directory _ local) file = local == Just (statusDevice (fileOpened file))
 
@@ -182,8 +180,8 @@ openNamedAt :: (MonadIO m, MonadMask m) => ThreadOps m -> String -> Directory ->
 openNamedAt threads loc (Directory dir local) mode name = using threads loc dir $ \fd -> openBelow threads loc (Start fd local (hold loc dir)) mode name
 {-# INLINE openNamedAt #-}
 
--- | Take charge of an open descriptor, whose name is only for messages. From now on
--- only 'closeFile' may close it.
+-- | Take ownership of an open descriptor. The name is for error messages. Close it only by
+-- 'closeFile'.
 fromDescriptor :: FilePath -> Fd -> IO File
 fromDescriptor name fd = do
   status <- looked loc name fd
@@ -192,10 +190,10 @@ fromDescriptor name fd = do
   where
     loc = "Weft.File.fromDescriptor"
 
--- | A name as "System.IO" has it, or the bytes that the file system has.
+-- | A path as in "System.IO", or in the bytes of the file system.
 data Name = Spelled FilePath | Raw ByteString
 
--- | For messages.
+-- | The path for error messages.
 spelled :: Name -> FilePath
 spelled (Spelled path) = path
 spelled (Raw bytes) = unsafePerformIO $ do
@@ -242,7 +240,7 @@ openBelow threads loc start@(Start _ local _) mode name = mask_ $ do
 looked :: String -> FilePath -> Fd -> IO FileStatus
 looked loc path fd = lookAt fd >>= either (ioError . fileError loc path) pure
 
--- | Has it offsets, and is there a page cache between it and the disk?
+-- | Whether the file has offsets, and uses the page cache.
 kindOf :: Bool -> FileStatus -> Kind
 kindOf direct status
   | statusType status `notElem` [RegularFile, BlockDevice, DirectoryFile] = Stream
@@ -273,10 +271,10 @@ openFd :: MonadIO m => ThreadOps m -> String -> Start -> Name -> Word64 -> Word6
 openFd threads loc (Start dir _ held) name flags permissions resolve = do
   (memory, text) <- liftIO (howAndPath loc name flags permissions resolve)
   let op = opOpen dir text (unsafeForeignPtrToPtr memory)
-      manner =
+      policy =
         RequestPolicy
           { policyTry = True,
-            -- Without it a call may wait for ever.
+            -- Without O_NONBLOCK a call may wait for ever.
             policyBlock = flags .&. #{const O_NONBLOCK} /= 0,
             policyStay = Nothing,
             policyWatch = \_ -> pure (pure ()),
@@ -284,9 +282,9 @@ openFd threads loc (Start dir _ held) name flags permissions resolve = do
             policyHold = held,
             policyDispose = closing . Fd
           }
-      -- A rename somewhere made the kernel unsure that the path stays beneath.
+      -- EAGAIN: because of a concurrent rename the kernel cannot tell whether the path stays below.
       again n = do
-        r <- carry threads manner op
+        r <- carry threads policy op
         if r == errAgain && n > (0 :: Int) then again (n - 1) else pure r
   r <- again 100
   Fd . fromIntegral <$> liftIO (check loc (spelled name) r)
@@ -310,5 +308,5 @@ howAndPath loc name flags permissions resolve
 closing :: Fd -> IO ()
 closing (Fd fd) = () <$ c_close fd
 
--- A file system of the network, or of a program, may be asked.
+-- Safe: a network file system or FUSE may be asked.
 foreign import ccall safe "close" c_close :: CInt -> IO CInt

@@ -1,5 +1,5 @@
 -- |
--- Asking about files: statx(2). By threads of any kind, as "Weft.File.Transfer".
+-- The status of files (statx(2)), for both kinds of threads ("Weft.File.ThreadOps").
 module Weft.File.Status
   ( FileStatus (..),
     FileType (..),
@@ -36,8 +36,7 @@ statFile threads file = using threads loc file $ \fd -> statx threads (hold loc 
     loc = "Weft.File.statFile"
 {-# INLINE statFile #-}
 
--- | What 'Weft.File.statFile' said, or would have, when the file was opened; opening asks
--- anyway.
+-- | The file's status when it was opened. No system call.
 openedStatus :: File -> FileStatus
 openedStatus = fileOpened
 
@@ -51,7 +50,7 @@ statx threads held loc shown dir path flags = do
   memory <- liftIO (outAndPath path)
   let out = unsafeForeignPtrToPtr memory
       op = opStat dir (out `plusPtr` statusSpace) flags (#{const STATX_BASIC_STATS}) out
-      manner =
+      policy =
         RequestPolicy
           { policyTry = True,
             policyBlock = True,
@@ -61,7 +60,7 @@ statx threads held loc shown dir path flags = do
             policyHold = held,
             policyDispose = const (pure ())
           }
-  r <- carry threads manner op
+  r <- carry threads policy op
   liftIO (check loc shown r >> readStatus out <* touchForeignPtr memory)
 {-# INLINE statx #-}
 

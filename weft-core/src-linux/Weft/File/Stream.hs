@@ -21,9 +21,9 @@ import Weft.File.Types
 import Weft.File.Units
 import Weft.Sys
 
--- | The next bytes, at most so many; waits for at least one. Empty at the end.
--- Interruptible, and then nothing is lost: what the kernel had taken out of the
--- stream already is there for the next read. An error when the file is closed
+-- | Read the next bytes of a stream, at most that number; wait for at least one. Empty at the end.
+-- Interruptible; bytes that the kernel has already taken out of the
+-- stream are kept for the next read then. Throws an error if the file is closed
 -- meanwhile.
 readNext :: File -> Count -> IO ByteString
 readNext file (Count count)
@@ -37,19 +37,19 @@ readNext file (Count count)
         front <$ putMVar (fileLeft file) rest
   where
     loc = "Weft.File.readNext"
-    -- The MVar is empty and nobody else fills it: putting does not block.
+    -- The MVar is empty and no other thread fills it: putting does not block.
     fresh fd = do
       memory <- B.mallocByteString count
       late <- newRef B.empty
       let bytes n = B.fromForeignPtr memory 0 (fromIntegral n)
-          manner = staying file (writeRef late . bytes) (touchForeignPtr memory)
+          policy = staying file (writeRef late . bytes) (touchForeignPtr memory)
       r <-
-        runRequest manner (opRead fd (-1) (unsafeForeignPtrToPtr memory) count)
+        runRequest policy (opRead fd (-1) (unsafeForeignPtrToPtr memory) count)
           `onException` (putMVar (fileLeft file) =<< readRef late)
       putMVar (fileLeft file) B.empty
       bytes <$> concluded loc file r
 
--- | Write all bytes; waits for room. When it is interrupted a part may have been
+-- | Write all bytes to a stream; wait for room. If it is interrupted, a part may have been
 -- written.
 writeNext :: File -> ByteString -> IO ()
 writeNext file bytes = inside loc file $ \fd -> withMVar (fileTurn file) (\() -> go fd 0)
@@ -62,9 +62,8 @@ writeNext file bytes = inside loc file $ \fd -> withMVar (fileTurn file) (\() ->
       n <- runRequest (staying file (const (pure ())) (touchForeignPtr memory)) op >>= concluded loc file
       when (n > 0) (go fd (done + n))
 
--- | An operation that waits for somebody else, perhaps for ever: it is never done by
--- a call that blocks, it ends when the file is closed, and its caller, interrupted,
--- sees it out, which cancelling makes short.
+-- | The policy of an operation that may wait for ever: no call that blocks is used, it ends when the file is closed, and
+-- an interrupted caller cancels it and waits for its end.
 staying :: File -> (CInt -> IO ()) -> IO () -> RequestPolicy
 staying file won keep =
   RequestPolicy
@@ -73,12 +72,12 @@ staying file won keep =
       policyStay = Just won,
       policyWatch = endedByClose file,
       policyKeep = keep,
-      -- Its caller stays, inside.
+      -- Its caller keeps the file open.
       policyHold = pure (pure ()),
       policyDispose = const (pure ())
     }
 
--- | Enter a way to end an operation into the file's list, and look whether the file
+-- | Put an action that ends an operation into the file's list, and run it if the file
 -- was closed before that.
 endedByClose :: File -> IO () -> IO (IO ())
 endedByClose file end = do
@@ -94,7 +93,7 @@ endedByClose file end = do
       ok <- casRef (fileWaiting file) old rest
       unless ok (updateStrict key)
 
--- | A result, where a cancelled operation is one on a closed file.
+-- | The result of an operation. If it was cancelled, the file was closed.
 concluded :: String -> File -> CInt -> IO Int
 concluded loc file r
   | r == errCancelled = ioError (closedError loc file)

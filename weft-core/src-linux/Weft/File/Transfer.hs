@@ -150,10 +150,10 @@ writeBufsAt threads file = vectored loc opWriteParts (lent loc file) threads fil
     loc = "Weft.File.writeBufsAt"
 {-# INLINE writeBufsAt #-}
 
--- | Goes on behind what a request did, until all is done or one does nothing. The manner
+-- | Goes on behind what a request did, until all is done or one does nothing. The policy
 -- is told how to keep the vector that describes the parts.
 vectored :: MonadIO m => String -> (Fd -> Int64 -> Ptr () -> Int -> Op) -> (IO () -> RequestPolicy) -> ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
-vectored loc make manner threads file start given = do
+vectored loc make policy threads file start given = do
   liftIO (mapM_ (validate loc file start . countBytes . snd) given)
   using threads loc file $ \fd -> go fd start (filter ((> 0) . snd) given) 0
   where
@@ -163,7 +163,7 @@ vectored loc make manner threads file start given = do
           count = length now
       vector <- liftIO (vectorOf count now)
       n <-
-        carry threads (manner (touchForeignPtr vector)) (make fd (offsetBytes at) (unsafeForeignPtrToPtr vector) count)
+        carry threads (policy (touchForeignPtr vector)) (make fd (offsetBytes at) (unsafeForeignPtrToPtr vector) count)
           >>= checked loc file
       if n == 0
         then pure done

@@ -1,8 +1,8 @@
 -- |
 -- Open files, and the units of their parts.
 --
--- A file's descriptor lives by the protocol of "Weft.Core.UseCount": operations count themselves in and out, and whoever finds it
--- closed and unused first closes the number: 'closeFile' if nobody uses it, else the last to leave.
+-- A file's descriptor follows the protocol of "Weft.Core.UseCount": operations count themselves in and out. 'closeFile' closes
+-- the number if no operation uses it; otherwise the last operation does.
 module Weft.File.Types
   ( -- * Files
     File (..),
@@ -34,8 +34,8 @@ import Weft.Core.UseCount
 import Weft.File.Attributes (FileStatus)
 import Weft.Sys
 
--- | An open file. Any number of threads may use it at once; it is closed by
--- 'closeFile' or the bracket that opened it, not by the collector.
+-- | An open file. Any number of threads may use it at once. It is closed by
+-- 'closeFile' or by the function that opened it, not by the garbage collector.
 data File = File
   { -- | The name it was opened by.
     filePath :: FilePath,
@@ -43,39 +43,40 @@ data File = File
     fileKind :: !Kind,
     -- | Its status when it was opened.
     fileOpened :: !FileStatus,
-    -- | Does closing it wait for nobody, as long as it has a name?
+    -- | Whether close(2) cannot block as long as the file has a name: a file on a local file system that was opened for
+    -- reading.
     fileLight :: !Bool,
-    -- | Word 0: who uses the descriptor.
+    -- | Word 0: the use count of the descriptor.
     fileWords :: !AtomicWords,
-    -- | Of a stream: what a read got whose caller had gone; the next reader has it
-    -- first. Who reads a stream holds it.
+    -- | For a stream: bytes of a read whose caller was interrupted; the next read returns them
+    -- first. A thread that reads holds the MVar.
     fileLeft :: !(MVar ByteString),
-    -- | Of a stream: how to end the operations that wait, each with a key. Changed by
+    -- | For a stream: actions that end the operations which wait, each with a key. Changed by
     -- compare-and-swap.
     fileWaiting :: !(Ref [(Ref (), IO ())]),
-    -- | Of a stream: who writes holds it.
+    -- | For a stream: held by a thread that writes.
     fileTurn :: !(MVar ())
   }
 
--- | What a file can do.
+-- | Kinds of files.
 data Kind
-  = -- | Has offsets, and the page cache between it and the disk.
+  = -- | With offsets, by the page cache.
     Cached
-  | -- | Has offsets, and is read past the page cache (@O_DIRECT@).
+  | -- | With offsets, bypassing the page cache (@O_DIRECT@).
     Direct
-  | -- | Has none: a pipe, a terminal.
+  | -- | Without offsets: a pipe, a terminal.
     Stream
   deriving (Eq, Show)
 
 instance Show File where
   showsPrec p f = showParen (p > 10) (showString "File " . showsPrec 11 (filePath f))
 
--- | Take charge of an open descriptor.
+-- | Take ownership of an open descriptor.
 newFile :: FilePath -> Kind -> FileStatus -> Bool -> Fd -> IO File
 newFile path kind opened light fd = File path fd kind opened light <$> newAtomicWords 1 <*> newMVar B.empty <*> newRef [] <*> newMVar ()
 
--- | Run something with the descriptor, by a GHC thread. Throws an
--- illegal-operation error, with the function's name, when the file is closed.
+-- | Run an action with the descriptor, on a GHC thread. Throws an
+-- illegal-operation error, with the function's name, if the file is closed.
 inside :: String -> File -> (Fd -> IO a) -> IO a
 inside loc file act = mask $ \restore -> do
   entering loc file
@@ -93,24 +94,23 @@ entering loc file = acquire (useCount file) >>= \open -> unless open (ioError (c
 leaving :: File -> IO ()
 leaving file = release (useCount file) >>= \mine -> when mine (releaseFd file)
 
--- | For a request: keep the descriptor open from now on, until what this returns is
--- run, once. So a request whose caller has gone cannot meet the next owner of its number. Throws as
--- 'inside' does.
+-- | For a request: keep the descriptor open until the action that is returned has run; it must run once. So a request
+-- whose caller was interrupted cannot use another file of the same number. Throws as 'inside' does.
 hold :: String -> File -> IO (IO ())
 hold loc file = leaving file <$ entering loc file
 
--- | The error of 'inside', if the file is closed.
+-- | Throw the error of 'inside' if the file is closed.
 demandOpen :: String -> File -> IO ()
 demandOpen loc file = isFileOpen file >>= \open -> unless open (ioError (closedError loc file))
 
--- | Has it not been closed?
+-- | Whether it has not been closed.
 isFileOpen :: File -> IO Bool
 isFileOpen = isOpen . useCount
 
--- | Close: no operation begins any more, reads of a stream that wait end with an
--- error, and the descriptor is closed as soon as the last operation has ended. Any
--- number of times. What the close finds out about earlier writes it does not say:
--- ask 'Weft.File.sync'.
+-- | Close a file: no operation begins any more, reads of a stream that wait end with an
+-- error, and the descriptor is closed when the last operation has ended. May be
+-- repeated. Errors of earlier writes are not reported: use 'Weft.File.sync' for
+-- that.
 closeFile :: File -> IO ()
 closeFile file = mask_ $ do
   outcome <- shut (useCount file)
@@ -118,10 +118,10 @@ closeFile file = mask_ $ do
   when (outcome == YoursToClose) (releaseFd file)
 
 -- | A close(2) of a file that was only read, or whose writes are in the page cache,
--- does not wait for a disk; but the last one of a file without a name gives its space
--- back, which may. The call that lets other threads run hands the capability over,
--- and comes back when another OS thread gives it up: with others to run that is
--- several futex(2) and 10 us. So what is light is closed by a plain call.
+-- does not wait for a disk. But the last one of a file without a name frees its space,
+-- which may wait. A @safe@ call releases the capability and has to get it back: if other
+-- threads are ready, that is several futex(2) and 10 us. So a file whose close cannot block ('fileLight') is closed by
+-- an @unsafe@ call.
 releaseFd :: File -> IO ()
 releaseFd file = do
   closed <- if fileLight file then c_close_named fd else pure 0
@@ -133,7 +133,7 @@ foreign import ccall safe "close" c_close :: CInt -> IO CInt
 
 foreign import ccall unsafe "weft_file_close_named" c_close_named :: CInt -> IO CInt
 
--- | Pass a result on, or throw the error that it stands for.
+-- | Return a result, or throw the error if it is @-errno@.
 check :: String -> FilePath -> CInt -> IO Int
 check loc path r
   | r >= 0 = pure (fromIntegral r)

@@ -1,7 +1,7 @@
 {-# LANGUAGE GeneralizedNewtypeDeriving #-}
 
 -- |
--- The units of the parts of files.
+-- Units of positions in files and of sizes.
 module Weft.File.Units
   ( Offset (..),
     Count (..),
@@ -10,7 +10,7 @@ where
 
 import Data.Int (Int64)
 
--- | A place in a file: bytes from its beginning.
+-- | A position in a file, in bytes from its beginning.
 newtype Offset = Offset {offsetBytes :: Int64}
   deriving (Eq, Ord, Num, Enum, Real, Integral)
 

@@ -1,5 +1,5 @@
 -- |
--- Choosing a back end: the only place where it is done. "Weft.Backend" says how.
+-- Choosing a back end; documented in "Weft.Backend".
 module Weft.Backend.Choice
   ( -- * The back ends of this build
     backendNames,
@@ -34,8 +34,8 @@ import Weft.Core.Backend (Backend (backendDescriptors, backendName))
 backendNames :: [String]
 backendNames = map candidateName platformBackends
 
--- | Why a back end cannot be used on this machine; 'Nothing' when it can. Throws
--- a user error for a name that does not exist.
+-- | The reason for which a back end cannot be used on this machine; 'Nothing' if it can. Throws
+-- a user error if there is no back end of that name.
 whyUnavailable :: String -> IO (Maybe String)
 whyUnavailable name = whyNot =<< candidate name
 
@@ -44,8 +44,8 @@ whyNot c
   | rtsSupportsBoundThreads || candidatePollable c = candidateAvailable c
   | otherwise = pure (Just unthreadedReason)
 
--- | Use this back end for the managers that are made from now on, instead of what
--- @WEFT_BACKEND@ says. Throws a user error for a name that does not exist.
+-- | Use this back end for the managers that are made from now on, instead of the one of
+-- @WEFT_BACKEND@. Throws a user error if there is no back end of that name.
 preferBackend :: String -> IO ()
 preferBackend name = do
   _ <- candidate name
@@ -55,10 +55,10 @@ preference :: IORef (Maybe String)
 preference = unsafePerformIO (newIORef Nothing)
 {-# NOINLINE preference #-}
 
--- | The back end that will be used, and why it is not the one that was asked for.
+-- | The back end that is used, and, if another one was requested, why that is not.
 data Choice = Choice
   { choiceBackend :: String,
-    -- | The back end that was asked for, and why it cannot be used.
+    -- | The back end that was requested but cannot be used, and the reason.
     choiceRefused :: Maybe (String, String)
   }
   deriving (Eq, Show)
@@ -84,8 +84,8 @@ backendChoice = do
 newDefaultBackend :: IO Backend
 newDefaultBackend = newBackend . choiceBackend =<< backendChoice
 
--- | A new back end of that name. Throws a user error for a name that does not
--- exist, and an 'IOError' when the kernel refuses.
+-- | A new back end of that name. Throws a user error if there is none of that name,
+-- and an 'IOError' if the kernel refuses it.
 newBackend :: String -> IO Backend
 newBackend name = do
   backend <- candidateNew =<< candidate name
@@ -93,7 +93,7 @@ newBackend name = do
     fd : _ | not rtsSupportsBoundThreads -> unthreaded fd backend <$ warnOnce
     _ -> pure backend
 
--- | Once in a process.
+-- | Print the warning, once in a process.
 warnOnce :: IO ()
 warnOnce = do
   before <- atomicModifyIORef' warned (\w -> (True, w))

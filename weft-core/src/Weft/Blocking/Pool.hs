@@ -1,5 +1,5 @@
 -- |
--- Pools of threads for calls that can only block. "Weft.Blocking" says what they promise.
+-- Pools of threads for calls that can only block; documented in "Weft.Blocking".
 module Weft.Blocking.Pool
   ( -- * The program's pool
     blocking,
@@ -33,10 +33,10 @@ import Weft.Sys (forkGeneration)
 -- | A bounded number of threads and a queue.
 newtype Pool = Pool (IORef PoolState)
 
--- | Changed atomically, by any thread, through 'change'. Invariant: something is queued only while
+-- | Any thread changes it atomically, by 'change'. Invariant: calls are queued only while
 -- 'stateRunning' is at the limit or above it.
 data PoolState = PoolState
-  { -- | The process that the rest is about, by 'forkGeneration'.
+  { -- | The process image that the other fields belong to ('forkGeneration').
     stateGeneration :: !Int,
     stateLimit :: !Int,
     -- | Threads that run a call now.
@@ -45,15 +45,15 @@ data PoolState = PoolState
     stateDone :: !Int
   }
 
--- | How a pool is doing.
+-- | The state of a pool.
 data PoolStatus = PoolStatus
-  { -- | The most calls that run at once.
+  { -- | The largest number of calls that run at once.
     poolLimit :: !Int,
-    -- | Calls that run now.
+    -- | The number of calls that run now.
     poolRunning :: !Int,
-    -- | Calls that wait for a thread.
+    -- | The number of calls that wait for a thread.
     poolQueued :: !Int,
-    -- | Calls that have ended.
+    -- | The number of calls that have ended.
     poolCompleted :: !Int
   }
   deriving (Eq, Show)
@@ -68,8 +68,8 @@ newPool limit = do
 emptyState :: Int -> Int -> PoolState
 emptyState generation limit = PoolState generation limit 0 Seq.empty 0
 
--- | Change the state of this process. What a forked child finds is its parent's: only the limit is
--- taken over.
+-- | Change the state. In a forked child it is the parent's at first, of which only the limit is
+-- kept.
 change :: Pool -> (PoolState -> (PoolState, a)) -> IO a
 change (Pool ref) f = do
   generation <- forkGeneration
@@ -86,30 +86,30 @@ programPool = unsafePerformIO (newPool 16)
 blocking :: IO a -> IO a
 blocking = runIn programPool
 
--- | 'blocking', with a way to dispose of a result that arrives after the caller was
--- interrupted: to close a file that was opened after all, say.
+-- | 'blocking' with a function that disposes of a result which arrives after the caller was
+-- interrupted: it closes a file that was opened, for example.
 blockingOr :: (a -> IO ()) -> IO a -> IO a
 blockingOr = runInOr programPool
 
--- | How the program's pool is doing.
+-- | The state of the program's pool.
 poolStatus :: IO PoolStatus
 poolStatus = statusOf programPool
 
--- | Change how many calls run at once on the program's pool.
+-- | Change the number of calls that run at once on the program's pool.
 setPoolLimit :: Int -> IO ()
 setPoolLimit = setLimit programPool
 
--- | 'blocking' on a pool of one's own.
+-- | 'blocking' on a given pool.
 runIn :: Pool -> IO a -> IO a
 runIn pool = runInOr pool (const (pure ()))
 
--- | 'blockingOr' on a pool of one's own.
+-- | 'blockingOr' on a given pool.
 runInOr :: Pool -> (a -> IO ()) -> IO a -> IO a
 runInOr pool dispose act =
   mask $ \restore ->
     do
       box <- newEmptyMVar
-      -- Full once the caller has given up.
+      -- 'True' when the first of the two has come: the caller has been interrupted, or the call has ended.
       abandoned <- newIORef False
       wanted <- newIORef True
       submit pool $ do
@@ -129,7 +129,7 @@ runInOr pool dispose act =
     asException :: SomeException -> SomeException
     asException = id
 
--- | Start a call, or queue it, without waiting for it. What it throws is lost.
+-- | Start a call, or queue it, without waiting for it. Its exceptions are dropped.
 submit :: Pool -> IO () -> IO ()
 submit pool job = do
   startNow <- change pool $ \st ->
@@ -138,14 +138,14 @@ submit pool job = do
       else (st {stateQueue = stateQueue st Seq.|> job}, False)
   when startNow (startWorker pool job)
 
--- | A thread of the pool. Its masking state is not that of who happened to start it: jobs run unmasked,
--- unless they say otherwise.
+-- | Start a thread of the pool. It does not inherit the masking state of the thread that starts it: calls run unmasked,
+-- unless they mask exceptions themselves.
 startWorker :: Pool -> IO () -> IO ()
 startWorker pool job = void (mask_ (forkIOWithUnmask (\unmask -> labelled >> worker unmask pool job)))
   where
     labelled = myThreadId >>= (`labelThread` "weft blocking call")
 
--- | Run a call and then what is queued.
+-- | Run a call, and then the queued ones.
 worker :: (IO () -> IO ()) -> Pool -> IO () -> IO ()
 worker unmask pool job = do
   unmask job `catch` \e -> const (pure ()) (e :: SomeException)
@@ -156,13 +156,13 @@ worker unmask pool job = do
           _ -> (st' {stateRunning = stateRunning st - 1}, Nothing)
   mapM_ (worker unmask pool) next
 
--- | How a pool is doing.
+-- | The state of a pool.
 statusOf :: Pool -> IO PoolStatus
 statusOf pool = change pool $ \st ->
   (st, PoolStatus (stateLimit st) (stateRunning st) (Seq.length (stateQueue st)) (stateDone st))
 
--- | Change how many calls run at once. With a lower number those that run go on;
--- with a higher one, queued calls start.
+-- | Change the number of calls that run at once. If it is lowered, running calls go on;
+-- if it is raised, queued calls start.
 setLimit :: Pool -> Int -> IO ()
 setLimit pool n = do
   jobs <- change pool $ \st ->

@@ -2,7 +2,7 @@
 {-# LANGUAGE UnboxedTuples #-}
 
 -- |
--- GHC's threads that wait for descriptors: "Weft.Thread"'s half of "GHC.Conc", on the manager of the caller's capability.
+-- Waiting for descriptors by GHC's threads, on the manager of the caller's capability. "Weft.Thread" exports it.
 module Weft.Thread.Wait
   ( threadWaitRead,
     threadWaitWrite,
@@ -32,13 +32,12 @@ import Weft.Sys (newRef, readRef, writeRef)
 import qualified Weft.Sys as Sys
 
 -- | Block until a descriptor can be read without blocking: there is data, the end
--- of the stream, a connection to accept, or an error. Returns at once for what is
--- always ready (a regular file). Level-triggered: data that was left unread wakes
--- the next call.
+-- of the stream, a connection to accept, or an error. Returns at once if the descriptor is
+-- always ready (a regular file). Level-triggered: if data was left unread, the next call returns
+-- at once.
 --
--- Throws @EBADF@ when the descriptor is negative, not open, or closed by
--- 'closeFdWith' meanwhile. (A descriptor closed behind Weft's back, by @close@
--- itself, is noticed by no kernel mechanism but poll.)
+-- Throws @EBADF@ if the descriptor is negative or not open, or if 'closeFdWith' closes it
+-- meanwhile. (If it is closed by close(2) directly, only poll notices that.)
 threadWaitRead :: Fd -> IO ()
 threadWaitRead = threadWait "threadWaitRead" evtRead
 
@@ -67,19 +66,19 @@ threadWait loc evs fd = mask_ $ do
         Left (Just err) -> ioError err
         Left Nothing -> threadWait loc evs fd
 
--- | What a waiting thread is told: what happened, and when ('Stamp').
+-- | What wakes a waiting thread: the events, and their stamp.
 data Woken = Woken !Events !Stamp
 
--- | Ready, or an error, or neither since the manager was stopped.
+-- | Ready, an error, or neither, because the manager was stopped.
 verdict :: String -> Events -> Either (Maybe IOError) ()
 verdict loc found
   | found `includes` evtOrphaned = Left Nothing
   | found `includes` evtClose = let Errno e = eBADF in Left (Just (errnoError loc e))
   | otherwise = Right ()
 
--- | Register now, wait later: the transaction succeeds once the descriptor can be
--- read, or throws @EBADF@ if it is closed; the action gives the wait up. If
--- neither is reachable any more the registration is given up by itself.
+-- | Register now and wait later. The transaction succeeds when the descriptor can be
+-- read, and throws @EBADF@ if it is closed. The action cancels the wait. If
+-- both are garbage, the registration is cancelled.
 threadWaitReadSTM :: Fd -> IO (STM (), IO ())
 threadWaitReadSTM = threadWaitSTM "threadWaitReadSTM" evtRead
 
@@ -115,12 +114,12 @@ threadWaitSTM loc evs fd = mask_ $ do
   let wait = readTVar handle >>= readTVar >>= maybe retry (either throwSTM pure)
   pure (wait, cancel >> void (atomically (readTVar handle)))
 
--- | Run an action when the variable is garbage.
+-- | Run an action when the variable has become garbage.
 finalizer :: TVar a -> IO () -> IO ()
 finalizer var@(TVar var#) (IO act) = IO $ \s -> case mkWeak# var# var act s of (# s', _ #) -> (# s', () #)
 
--- | Close a descriptor with the given action, so that threads that wait for it,
--- here or on a "Weft.Socket" of that number, get @EBADF@ and nobody begins to
+-- | Close a descriptor by the given action. Threads that wait for it,
+-- here or by a "Weft.Socket" of that number, get @EBADF@, and no thread can begin to
 -- wait meanwhile. The cost does not depend on the number of capabilities.
 closeFdWith :: (Fd -> IO ()) -> Fd -> IO ()
 closeFdWith close fd = do

@@ -107,24 +107,24 @@ hybridThreads = ThreadOps {carry = carryOut, using = \_ file act -> act (fileFd 
 
 -- | Try at once if that does not block, else begin the request and park.
 carryOut :: RequestPolicy -> Op -> Hybrid CInt
-carryOut manner op = do
-  r <- if policyTry manner then nonBlocking prompt else pure errAgain
-  result <- if r == errAgain then await manner op else pure r
-  if result == errInterrupted then carryOut manner op else pure result
+carryOut policy op = do
+  r <- if policyTry policy then nonBlocking prompt else pure errAgain
+  result <- if r == errAgain then await policy op else pure r
+  if result == errInterrupted then carryOut policy op else pure result
   where
     prompt = do
-      release <- policyHold manner
+      release <- policyHold policy
       r <- tryOp op
-      policyKeep manner
+      policyKeep policy
       r <$ release
 
 -- | Begin the request and park until it is complete. 'policyWatch', which is for streams, is ignored.
 await :: RequestPolicy -> Op -> Hybrid CInt
-await manner op = call $ \l ctx k -> outside l ctx k interrupted $ \promise -> do
-  release <- policyHold manner
-  begin op (\r -> policyKeep manner >> release >> void (fulfil promise (Right r))) `onException` release
+await policy op = call $ \l ctx k -> outside l ctx k interrupted $ \promise -> do
+  release <- policyHold policy
+  begin op (\r -> policyKeep policy >> release >> void (fulfil promise (Right r))) `onException` release
   where
-    interrupted = maybe (Leaves (won (policyDispose manner))) (Stays . won) (policyStay manner)
+    interrupted = maybe (Leaves (won (policyDispose policy))) (Stays . won) (policyStay policy)
     won act r = when (r >= 0) (act r)
 
 -- Opening and closing -------------------------------------------------------------------
