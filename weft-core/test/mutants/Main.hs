@@ -38,16 +38,52 @@ main = do
         [ testGroup "wake" (testCase "unchanged, the core passes" (caught wake place Nothing >>= (@?= Passed)) : map (test wake place) mutants),
           testGroup "lockstep-sim" $
             testCase "unchanged, the core passes" (caught lockstep place Nothing >>= (@?= Passed)) :
-            map (test lockstep place) (filter ((`elem` sequential) . mutantName) mutants)
+            map (test lockstep place) (filter ((`elem` sequential) . mutantName) mutants),
+          testGroup "hybrid-loops" $
+            testCase "unchanged, the loops pass" (caught loops place Nothing >>= (@?= Passed)) :
+            map (test loops place) loopMutants
         ]
     test suite place m = testCase (mutantName m) (caught suite place (Just m) >>= (@?= Caught))
 
--- | A suite: the folder of its main module, others that it needs, and what it says when it has found something.
-data Suite = Suite FilePath [FilePath] String
+-- | A suite.
+data Suite = Suite
+  { -- | The folder of its main module, and others before and behind those of the copies.
+    suiteFolder :: FilePath,
+    suiteBefore :: [FilePath],
+    suiteBehind :: [FilePath],
+    -- | What it says when it has found something.
+    suiteFound :: String,
+    -- | The modules that are copied, each in its folder.
+    suiteModules :: [(FilePath, FilePath)],
+    -- | The tests that are run for a mutant.
+    suiteTests :: Maybe Mutant -> String
+  }
 
-wake, lockstep :: Suite
-wake = Suite ("test" </> "wake") ["test" </> "support"] "by the schedule"
-lockstep = Suite ("test" </> "lockstep-sim") ["test" </> "support"] "by WEFT_LOCKSTEP_SEED"
+wake, lockstep, loops :: Suite
+wake = Suite ("test" </> "wake") ["sim"] ["test" </> "support"] "by the schedule" coreModules (maybe "!/io_uring/ && !/ARM/" testsOf)
+  where
+    -- What takes a ring, or a weak memory, to be found.
+    testsOf m
+      | "Backend/Uring" `isPrefixOf` mutantModule m = "/io_uring/ && !/ARM/"
+      | "on ARM" `isPrefixOf` mutantName m = "/ARM/"
+      | otherwise = "!/io_uring/ && !/ARM/"
+lockstep = Suite ("test" </> "lockstep-sim") ["sim"] ["test" </> "support"] "by WEFT_LOCKSTEP_SEED" coreModules (const "!/io_uring/")
+loops = Suite (hybrid </> "test" </> "loops") [hybrid </> "sim", "sim"] ["test" </> "support", ".." </> "weft" </> "src"] "by the schedule" (coreModules <> loopModules) (const "/parking/ || /epoll/")
+  where
+    hybrid = ".." </> "weft-hybrid"
+    loopModules = [(hybrid </> "src", "Weft" </> "Hybrid" </> m) | m <- ["Blocked.hs", "Descriptor.hs", "DescriptorTable.hs", "Interpreter.hs", "Monad.hs", "MVar.hs", "Park.hs", "Policy.hs", "Ready.hs", "Scheduler.hs", "Shutdown.hs", "Thread.hs", "Timer.hs", "Trace.hs", "Watchdog.hs"]]
+
+coreModules :: [(FilePath, FilePath)]
+coreModules =
+  [("core", "Weft" </> "Core" </> m) | m <- core]
+    <> [("src-linux", "Weft" </> m) | m <- ["Backend" </> "Epoll.hs", "Backend" </> "Uring.hs", "Backend" </> "UringEntry.hs", "FFI" </> "RingEntries.hs", "FFI" </> "RingUnavailable.hs"]]
+    <> [("src", "Weft" </> m) | m <- ["Backend" </> "Poll.hs", "FFI" </> "Errno.hs"]]
+    -- GHC does not know the suffix.
+    <> [("sim", "Weft" </> "FFI" </> m) | m <- ["Epoll.hsc", "Poll.hsc", "Uring.hsc"]]
+  where
+    core =
+      ["Backend.hs", "Counters.hs", "Descriptor.hs", "EventLog.hs", "Events.hs", "Heartbeat.hs", "Manager.hs", "Readiness.hs", "Registry.hs"]
+        <> ["Time.hs", "Timer.hs", "Timers.hs", "UseCount.hs", "Wake.hs", "Timer" </> "Search.hs"]
 
 -- | Something wrong: what it is, the module, and a piece of its text with what takes its place.
 data Mutant = Mutant
@@ -63,9 +99,10 @@ data Verdict = Passed | Caught
 -- | Build and run a suite. Whatever does not build, or runs without a failure of one of its searches, is neither
 -- caught nor passed, and fails here. All are built in one folder, so that only what differs is compiled again.
 caught :: Suite -> FilePath -> Maybe Mutant -> IO Verdict
-caught (Suite folder others found) parent mutant = do
-  let place = parent </> takeFileName folder
-  forM_ modules $ \(from, name) -> do
+caught suite parent mutant = do
+  let place = parent </> takeFileName (suiteFolder suite)
+      found = suiteFound suite
+  forM_ (suiteModules suite) $ \(from, name) -> do
     source <- readFile (from </> name)
     changed <- case mutant of
       Just m | ("Weft" </> mutantModule m) == name -> maybe (assertFailure ("not in the source any more: " <> mutantBefore m)) pure (replaced m source)
@@ -79,26 +116,16 @@ caught (Suite folder others found) parent mutant = do
   (built, _, why) <-
     readProcessWithExitCode
       "ghc"
-      ["-v0", "-w", "-O1", "-XHaskell2010", "-XBangPatterns", "-i" <> intercalate ":" (["sim", place </> "core", folder] <> others), "-outputdir", place </> "o", "-o", program, folder </> "Main.hs"]
+      ["-v0", "-w", "-O1", "-XHaskell2010", "-XBangPatterns", "-i" <> intercalate ":" ([suiteFolder suite] <> suiteBefore suite <> [place </> "core"] <> suiteBehind suite), "-outputdir", place </> "o", "-o", program, suiteFolder suite </> "Main.hs"]
       ""
   built == ExitSuccess @? ("it does not build: " <> why)
   -- The first failure ends it.
-  (_, out, _) <- readProcessWithExitCode "sh" ["-c", "timeout 400 \"$0\" --color never | grep -m 1 -e '" <> found <> "' -e ' tests passed' -e ' tests failed'", program] ""
+  (_, out, _) <- readProcessWithExitCode "sh" ["-c", "timeout 400 \"$0\" --color never -p \"$1\" | grep -m 1 -e '" <> found <> "' -e ' tests passed' -e ' tests failed'", program, suiteTests suite mutant] ""
   case out of
     _
       | found `isInfixOf` out -> pure Caught
       | " tests passed" `isInfixOf` out -> pure Passed
       | otherwise -> assertFailure ("it ended with " <> show out)
-  where
-    modules =
-      [("core", "Weft" </> "Core" </> m) | m <- core]
-        <> [("src-linux", "Weft" </> m) | m <- ["Backend" </> "Epoll.hs", "Backend" </> "Uring.hs", "Backend" </> "UringEntry.hs", "FFI" </> "RingEntries.hs", "FFI" </> "RingUnavailable.hs"]]
-        <> [("src", "Weft" </> m) | m <- ["Backend" </> "Poll.hs", "FFI" </> "Errno.hs"]]
-        -- GHC does not know the suffix.
-        <> [("sim", "Weft" </> "FFI" </> m) | m <- ["Epoll.hsc", "Poll.hsc", "Uring.hsc"]]
-    core =
-      ["Backend.hs", "Counters.hs", "Descriptor.hs", "EventLog.hs", "Events.hs", "Heartbeat.hs", "Manager.hs", "Readiness.hs", "Registry.hs"]
-        <> ["Time.hs", "Timer.hs", "Timers.hs", "UseCount.hs", "Wake.hs", "Timer" </> "Search.hs"]
 
 -- | Nothing unless the piece is there, once.
 replaced :: Mutant -> String -> Maybe String
@@ -197,4 +224,20 @@ mutants =
     Mutant "a standing request that has ended is not made again" "Backend/UringEntry.hs" "Edge -> if more then Stay else Next Standing" "Edge -> Stay",
     Mutant "a level-triggered request is not made again" "Backend/UringEntry.hs" "Level -> Next Single" "Level -> Drop Resting",
     Mutant "io_uring registers for a poll that is not told" "Backend/Uring.hs" "backendDeferred = True" "backendDeferred = False"
+  ]
+
+-- | Those of hybrid threads.
+loopMutants :: [Mutant]
+loopMutants =
+  [ Mutant "on ARM, who sends an exception looks for the thread too early" "Hybrid/Park.hs" "    interrupt ctx withdraw = do\n      inOrder t\n" "    interrupt ctx withdraw = do\n",
+    Mutant "on ARM, who parks looks at its state too early" "Hybrid/Park.hs" "        else do\n          inOrder t\n" "        else do\n",
+    Mutant "who parks does not look whether an exception came" "Hybrid/Park.hs" "              back <- withdraw\n              if back then again else pure Parked" "              pure Parked",
+    Mutant "an interrupted thread stays in its place" "Hybrid/Park.hs" "      withdrawn <- withdraw\n" "      let withdrawn = True\n",
+    Mutant "a thread in the inbox does not wake its loop" "Hybrid/Park.hs" "NoMail -> wakeManager (loopManager l)" "NoMail -> pure ()",
+    Mutant "a loop sleeps without looking at its inbox" "Hybrid/Scheduler.hs" "        Mail {} -> True\n        NoMail -> stop /= 0" "        Mail {} -> stop /= 0\n        NoMail -> stop /= 0",
+    Mutant "taking the inbox reads, then writes" "Hybrid/Scheduler.hs" "      news <- swapRef (loopInbox l) NoMail\n" "      news <- readRef (loopInbox l)\n      writeRef (loopInbox l) NoMail\n",
+    Mutant "a thread of one MVar is handed out twice" "Hybrid/Park.hs" "Just (!s', after) -> casRef (queueState q) s s' >>= \\ok -> if ok then True <$ after else go" "Just (!s', after) -> writeRef (queueState q) s' >> (True <$ after)",
+    Mutant "a close wakes no reader" "Hybrid/Descriptor.hs" "forM_ (loopOf owner) $ \\l -> wakeQueue (toLoop l) d Reading >> wakeQueue (toLoop l) d Writing" "forM_ (take 0 [owner]) $ \\_ -> pure ()",
+    Mutant "a reader does not look whether it was closed" "Hybrid/Descriptor.hs" "  unless open (wakeQueue (onLoop l) d dir)" "  unless (open || True) (wakeQueue (onLoop l) d dir)",
+    Mutant "the end does not look for those who wait" "Hybrid/Shutdown.hs" "      complete <- tellBlocked l\n      n <- sizeReady" "      let complete = True\n      n <- sizeReady"
   ]

@@ -141,7 +141,7 @@ stopped :: Setting -> IO Scenario
 stopped setting = do
   box <- H.newEmptyMVarIO :: IO (H.MVar ())
   cleaned <- newIORef []
-  let waits i m = \s -> do
+  let waits i m s = do
         begun <- newEmptyMVar
         onLoopOf s i ((telling begun >> m) `finally` nonBlocking (modifyIORef cleaned (i :)))
         takeMVar begun
@@ -227,7 +227,8 @@ piped closing setting = do
 
 loopTests :: TestTree
 loopTests =
-  testGroup "loops of hybrid threads" $
+  testGroup
+    "loops of hybrid threads"
     [ testGroup "epoll" (searches onEpoll),
       testGroup "io_uring" [holdsWithin bound name (make onUring) | (bound, name, make) <- scenarios, name `elem` kernels],
       testGroup "on ARM" [holdsOnArm bound name (make onEpoll) | (bound, name, make) <- scenarios]

@@ -29,7 +29,7 @@ scenario resumed = do
   wentOn <- newIORef []
   let ctx = identified t Plain
       goOn _ task = modifyIORef wentOn (shown (task ()) :)
-      shown trace = case trace of
+      shown next = case next of
         Throw e | Just ThreadKilled <- fromException e -> "exception"
         Ret -> "result"
         _ -> "something else"
@@ -42,10 +42,10 @@ scenario resumed = do
       insert w = maybe False (const True) <$> swapIf (\p -> case p of Free n -> Just (Taken (n + 1) w, ()); Taken _ _ -> Nothing)
       park = parkWith ctx (maybe False (const True) <$> takeOut) insert park
       parker = do
-        trace <- park
-        case trace of
+        next <- park
+        case next of
           Parked -> pure ()
-          _ -> goOn ctx (const trace)
+          _ -> goOn ctx (const next)
       sender = throwTo goOn t killed
       resumer = takeOut >>= mapM_ (\w -> resume goOn w (const Ret))
       check _ = do
@@ -84,7 +84,8 @@ still = do
 
 parkTests :: TestTree
 parkTests =
-  testGroup "parking, against an exception" $
+  testGroup
+    "parking, against an exception"
     [ holdsWithin 4 "sent" (scenario False),
       holdsWithin 4 "sent, and resumed" (scenario True),
       holdsOnArm 4 "sent, on ARM" (scenario False),

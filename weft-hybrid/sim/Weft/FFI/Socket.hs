@@ -6,9 +6,9 @@ module Weft.FFI.Socket
   )
 where
 
+import Control.Monad (when)
 import Foreign.C.Types (CInt)
 import Kernel (closeNumber)
-import Control.Monad (when)
 
 -- | A number that is not open is a fault of the caller.
 cClose :: CInt -> IO ()
