@@ -217,7 +217,7 @@ step m = uninterruptibleMask_ $ do
         when watched (beat (managerHeartbeat m) Yielded)
         yield
         again <- look m
-        unless again (sleep m watched)
+        unless again (void (sleep m watched))
 
 -- | Run turns until the manager has stopped. After a turn that found something, other threads run. An exception from another
 -- thread arrives between turns; it ends the loop, and the manager is stopped. Exceptions are let in between
@@ -226,25 +226,34 @@ step m = uninterruptibleMask_ $ do
 loop :: Manager -> IO ()
 loop m = mask_ $ do
   pokeWord (managerState m) wordTurn 1
-  interruptible turns `onException` uninterruptibleMask_ (requestStop m >> finish m)
+  interruptible (turns Looked) `onException` uninterruptibleMask_ (requestStop m >> finish m)
   where
-    turns = do
-      going <- uninterruptibleMask_ turn
-      when going turns
-    turn = do
+    turns before = do
+      next <- uninterruptibleMask_ (turn before)
+      case next of
+        Stopped -> pure ()
+        _ -> turns next
+    turn before = do
       state <- readWord (managerState m) 0
       if state /= stateRunning
-        then False <$ finish m
+        then Stopped <$ finish m
         else do
           watched <- isWatched (managerHeartbeat m)
           when watched (beat (managerHeartbeat m) InTurn)
-          busy <- look m
+          -- The kernel has just said what there is: those whom it was for run before it is asked again.
+          busy <- if before == WokenUp then runTimers m else look m
           when watched (beat (managerHeartbeat m) Yielded)
           yield
-          unless busy $ do
-            again <- look m
-            if again then yield else sleep m watched
-          pure True
+          if busy
+            then pure Looked
+            else do
+              again <- look m
+              if again then Looked <$ yield else (\n -> if n > 0 then WokenUp else Looked) <$> sleep m watched
+
+-- | How a turn of 'loop' ended: with a look for events; with a sleep that was ended by events, which have been handed out;
+-- or with the manager's end.
+data Ended = Looked | WokenUp | Stopped
+  deriving (Eq)
 
 -- $within
 -- For a thread that runs a manager as a part of its own loop, after 'initialize'.
@@ -259,7 +268,7 @@ poll = look
 -- sleeps; so work that is published before a call of 'wakeManager' is not
 -- missed.
 sleepUnless :: Manager -> IO Bool -> IO ()
-sleepUnless m = sleepWith m False
+sleepUnless m = void . sleepWith m False
 {-# INLINE sleepUnless #-}
 
 -- | Set the external handler: it gets the events of descriptors that were armed in the manager's back end
@@ -283,33 +292,39 @@ look m = do
   pure $! n /= 0 || fired
 
 -- | Block, unless something was pushed meanwhile. The order matters: announce,
--- check the inbox, block ("Weft.Core.Wake").
-sleep :: Manager -> Bool -> IO ()
+-- check the inbox, block ("Weft.Core.Wake"). Returns how many events ended it; they have been handed out.
+sleep :: Manager -> Bool -> IO Int
 sleep m !watched = sleepWith m watched (pure False)
 {-# INLINE sleep #-}
 
 -- | The 'Bool' is whether there is a watchdog: then it blocks no longer than the watchdog's bound.
-sleepWith :: Manager -> Bool -> IO Bool -> IO ()
+sleepWith :: Manager -> Bool -> IO Bool -> IO Int
 sleepWith m !watched busy = do
   due <- min <$> nextDue (managerTimers m) <*> hinted m
   ok <- announce (managerWake m) due
-  when ok $ do
-    -- This read has to come first. On ARM a plain read, such as those of the inbox and of 'busy', may be done before other
-    -- cores see an earlier compare-and-swap, but not before an earlier atomic read; and an atomic read is not done before
-    -- an earlier compare-and-swap is seen.
-    state <- readWord (managerState m) 0
-    news <- hasNews (managerTimers m)
-    other <- busy
-    unless (news || other || state /= stateRunning) $ do
-      wait <- if watched then waitUntil due >>= restWatched (managerHeartbeat m) else waitUntil due
-      count (managerCounters m) Sleeps
-      mark (managerEventLog m) Sleeping
-      n <- backendPoll (managerBackend m) wait (handle m) `onException` awaken (managerWake m)
-      when watched (beat (managerHeartbeat m) InTurn)
-      mark (managerEventLog m) (Woken n)
-      countBy (managerCounters m) Dispatched n
-      unless (n == 0) (endBatch (managerLatency m))
-    awaken (managerWake m)
+  if not ok
+    then pure 0
+    else do
+      -- This read has to come first. On ARM a plain read, such as those of the inbox and of 'busy', may be done before
+      -- other cores see an earlier compare-and-swap, but not before an earlier atomic read; and an atomic read is not done
+      -- before an earlier compare-and-swap is seen.
+      state <- readWord (managerState m) 0
+      news <- hasNews (managerTimers m)
+      other <- busy
+      found <-
+        if news || other || state /= stateRunning
+          then pure 0
+          else do
+            wait <- if watched then waitUntil due >>= restWatched (managerHeartbeat m) else waitUntil due
+            count (managerCounters m) Sleeps
+            mark (managerEventLog m) Sleeping
+            n <- backendPoll (managerBackend m) wait (handle m) `onException` awaken (managerWake m)
+            when watched (beat (managerHeartbeat m) InTurn)
+            mark (managerEventLog m) (Woken n)
+            countBy (managerCounters m) Dispatched n
+            unless (n == 0) (endBatch (managerLatency m))
+            pure n
+      found <$ awaken (managerWake m)
 {-# NOINLINE sleepWith #-}
 
 waitUntil :: Instant -> IO Wait
