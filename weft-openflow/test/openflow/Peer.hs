@@ -5,6 +5,7 @@
 module Peer
   ( withTestController,
     withTestControllerOf,
+    patient,
     Peer,
     withPeer,
     sendBytes,
@@ -31,6 +32,7 @@ import Data.Maybe (fromMaybe)
 import Data.Word (Word32, Word8)
 import System.Timeout (timeout)
 import Test.Tasty.HUnit
+import Weft.Duration (seconds)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Learning
@@ -47,6 +49,10 @@ withTestController settings = withTestControllerOf settings (perSwitch learningS
 withTestControllerOf :: Settings -> Placement -> (Controller -> SockAddr -> IO a) -> IO a
 withTestControllerOf settings app act =
   withController settings defaultServerSettings {serverHost = Just "127.0.0.1"} app (\c s -> act c (serverAddress s))
+
+-- | With time for peers that answer no echoes, on a machine with much else to do.
+patient :: Settings -> Settings
+patient settings = settings {settingsEchoAfter = seconds 600, settingsDeadAfter = seconds 600, settingsHandshake = seconds 600}
 
 -- | A connection, and what was received and not yet looked at.
 data Peer = Peer Socket (IORef ByteString)

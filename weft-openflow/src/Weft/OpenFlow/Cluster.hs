@@ -7,8 +7,10 @@
 -- shares.
 --
 -- @
---   slave   -> master   the key was free, and this controller created it
---   master  -> slave    its lease is gone, or could not be prolonged in time: before others can take the key
+--   slave   -> master   the key was free, and this controller created it; or it has created it before with the lease
+--                       that it holds, and the answer that said so was lost
+--   master  -> slave    its lease is gone, or could not be prolonged in time: before others can take the key; or the
+--                       switch has not been connected to it for the time of a lease: then it deletes the key
 -- @
 --
 -- The generation of a role is the revision of etcd, which only grows; so a switch of 1.3 refuses a master of before.
@@ -21,17 +23,19 @@ module Weft.OpenFlow.Cluster
     Cluster,
     clusterSettings,
     clusterMaster,
+    clusterRounds,
   )
 where
 
 import Control.Concurrent (killThread)
 import Control.Concurrent.MVar
-import Control.Exception (SomeAsyncException, SomeException, bracket, fromException, throwIO, try)
+import Control.Exception (SomeAsyncException, SomeException, bracket, displayException, fromException, throwIO, try)
 import Control.Monad (forM_, forever, unless, void, when)
 import Data.Aeson (eitherDecodeStrict, encode)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
 import qualified Data.ByteString.Lazy as L
+import Data.Either (isRight)
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe, mapMaybe)
@@ -57,12 +61,15 @@ data ClusterSettings = ClusterSettings
     -- | Seconds of a lease; others take over within twice that.
     clusterLease :: Int,
     -- | Keys begin with this.
-    clusterPrefix :: String
+    clusterPrefix :: String,
+    -- | Called when etcd does not answer any more, with the reason, and when it does again ('Nothing'). From a thread of the
+    -- controller; it must not block.
+    clusterOnReach :: Maybe String -> IO ()
   }
 
--- | Leases of 5 seconds, keys below @weft\/openflow\/@.
+-- | Leases of 5 seconds, keys below @weft\/openflow\/@; what becomes of etcd is not reported.
 defaultClusterSettings :: String -> [String] -> ClusterSettings
-defaultClusterSettings name endpoints = ClusterSettings endpoints name 5 "weft/openflow/"
+defaultClusterSettings name endpoints = ClusterSettings endpoints name 5 "weft/openflow/" (const (pure ()))
 
 -- | This controller's part.
 data Cluster = Cluster
@@ -75,7 +82,13 @@ data Cluster = Cluster
     -- | The last revision that was seen.
     clusterRevision :: !(IORef Revision),
     -- | Held while roles are decided.
-    clusterLock :: !(MVar ())
+    clusterLock :: !(MVar ()),
+    -- | Did etcd answer in the last round? Of the thread of the rounds.
+    clusterReached :: !(IORef Bool),
+    -- | Switches of ours that were not connected in the last rounds, and in how many. Of the thread of the rounds.
+    clusterAway :: !(IORef (Map.Map DatapathId Int)),
+    -- | Rounds so far. Written by the thread of the rounds.
+    clusterDone :: !(IORef Int)
   }
 
 -- | Take part in a cluster beside an action; the function runs the controller, with the settings that 'clusterSettings'
@@ -83,13 +96,17 @@ data Cluster = Cluster
 withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
 withCluster options act = do
   etcd <- newEtcd (interval options) (clusterEndpoints options)
-  cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef Set.empty <*> newIORef 1 <*> newMVar ()
+  cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef Set.empty <*> newIORef 1 <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef 0
   act cluster $ \c inner ->
-    bracket (spawn c "weft openflow cluster" (forever (round' cluster c >> sleep (interval options)))) killThread (const inner)
+    bracket (spawn c "weft openflow cluster" (forever (round' cluster c >> modifyIORef' (clusterDone cluster) (+ 1) >> sleep (interval options)))) killThread (const inner)
 
 -- | How often the lease is prolonged and the keys are read.
 interval :: ClusterSettings -> Duration
-interval options = milliseconds (clusterLease options * 1000 `div` 4)
+interval options = milliseconds (clusterLease options * 1000 `div` roundsOfLease)
+
+-- | How often, in the time of a lease.
+roundsOfLease :: Int
+roundsOfLease = 4
 
 -- | Settings of a controller that takes part: roles are the cluster's, and ports settle until others can know their
 -- links.
@@ -105,6 +122,11 @@ clusterSettings cluster settings =
 -- | Is this controller the switch's master?
 clusterMaster :: Cluster -> DatapathId -> IO Bool
 clusterMaster cluster d = Set.member d <$> readIORef (clusterMine cluster)
+
+-- | How often this controller has prolonged its lease and looked at the keys, or has tried to: four times in the time of
+-- a lease.
+clusterRounds :: Cluster -> IO Int
+clusterRounds = readIORef . clusterDone
 
 -- Roles -----------------------------------------------------------------------------------
 
@@ -137,32 +159,47 @@ seen cluster revision = atomicModifyIORef' (clusterRevision cluster) (\r -> (max
 
 -- | 'Nothing' when etcd could not be asked.
 attempt :: IO a -> IO (Maybe a)
-attempt act = do
+attempt = fmap (either (const Nothing) Just) . asked
+
+-- | Why etcd could not be asked.
+asked :: IO a -> IO (Either SomeException a)
+asked act = do
   r <- try act
   case r of
-    Right a -> pure (Just a)
-    Left e
-      | Just asynchronous <- fromException e -> throwIO (asynchronous :: SomeAsyncException)
-      | otherwise -> (e :: SomeException) `seq` pure Nothing
+    Left e | Just asynchronous <- fromException e -> throwIO (asynchronous :: SomeAsyncException)
+    _ -> pure r
 
 -- | Prolong the lease, give up what is not ours any more, take what is free, share what is known.
 round' :: Cluster -> Controller -> IO ()
 round' cluster c = do
   prolong cluster c
-  found <- attempt (readPrefix (clusterEtcd cluster) (key cluster ""))
+  found <- asked (readPrefix (clusterEtcd cluster) (key cluster ""))
+  before <- readIORef (clusterReached cluster)
+  writeIORef (clusterReached cluster) (isRight found)
+  when (isRight found /= before) (clusterOnReach (clusterOptions cluster) (either (Just . displayException) (const Nothing) found))
   forM_ found $ \(entries, revision) -> do
     seen cluster revision
-    let masters = Map.fromList [(d, who) | (k, who) <- entries, Just name <- [B.stripPrefix "master/" k], Just d <- [readDatapathId (B.unpack name)]]
+    let masters = Map.fromList [(d, e) | e <- entries, Just name <- [B.stripPrefix "master/" (entryKey e)], Just d <- [readDatapathId (B.unpack name)]]
     connected <- Map.keys <$> connectedSwitches c
     mine <- readIORef (clusterMine cluster)
     let own = B.pack (clusterName (clusterOptions cluster))
-        lost = [d | d <- Set.toList mine, Map.lookup d masters /= Just own]
+        lost = [d | d <- Set.toList mine, fmap entryValue (Map.lookup d masters) /= Just own]
     giveUp cluster c lost
-    forM_ [d | d <- connected, Map.notMember d masters] $ \d -> do
+    release cluster c connected
+    claimed <- claim cluster [(d, entryLease e) | (d, e) <- Map.toList masters, entryValue e == own, Set.notMember d mine]
+    forM_ [d | d <- connected, Map.notMember d masters || d `elem` claimed] $ \d -> do
       (role, generation) <- elect cluster d
       when (role == RoleMaster) (setRole c d role generation)
-    merge c [view | (k, v) <- entries, Just name <- [B.stripPrefix "view/" k], name /= own, Right view <- [eitherDecodeStrict v]]
+    merge c [view | e <- entries, Just name <- [B.stripPrefix "view/" (entryKey e)], name /= own, Right view <- [eitherDecodeStrict (entryValue e)]]
   share cluster c
+
+-- | Keys with our name that we do not know as ours: etcd's answer to their creation did not arrive. They are ours if they
+-- go with the lease that holds now; with one of before they end when that does.
+claim :: Cluster -> [(DatapathId, Lease)] -> IO [DatapathId]
+claim cluster found = withMVar (clusterLock cluster) $ \_ -> do
+  held <- readIORef (clusterHeld cluster)
+  let ours = [d | (d, lease) <- found, fmap fst held == Just lease]
+  ours <$ modifyIORef' (clusterMine cluster) (`Set.union` Set.fromList ours)
 
 -- | Keep the lease, or get a new one. Without one that surely holds, no switch is ours.
 prolong :: Cluster -> Controller -> IO ()
@@ -182,12 +219,25 @@ prolong cluster c = do
     Nothing -> do
       now <- currentMillis
       -- Another round would be too late.
-      when (maybe True (\(_, until') -> now + life `div` 4 >= until') held) (lose >> set Nothing)
+      when (maybe True (\(_, until') -> now + life `div` fromIntegral roundsOfLease >= until') held) (lose >> set Nothing)
   where
     etcd = clusterEtcd cluster
     life = fromIntegral (clusterLease (clusterOptions cluster)) * 1000
     set v = withMVar (clusterLock cluster) (\_ -> writeIORef (clusterHeld cluster) v)
     lose = readIORef (clusterMine cluster) >>= giveUp cluster c . Set.toList
+
+-- | Switches of ours that are not connected, and were not for the time of a lease, may be connected to others.
+release :: Cluster -> Controller -> [DatapathId] -> IO ()
+release cluster c connected = do
+  mine <- readIORef (clusterMine cluster)
+  before <- readIORef (clusterAway cluster)
+  held <- readIORef (clusterHeld cluster)
+  let away = Map.fromSet (\d -> Map.findWithDefault 0 d before + 1) (mine `Set.difference` Set.fromList connected)
+      (gone, rest) = Map.partition (>= roundsOfLease) away
+  writeIORef (clusterAway cluster) rest
+  giveUp cluster c (Map.keys gone)
+  forM_ held $ \(lease, _) -> forM_ (Map.keys gone) $ \d ->
+    attempt (removeKey (clusterEtcd cluster) lease (key cluster ("master/" <> show d)))
 
 giveUp :: Cluster -> Controller -> [DatapathId] -> IO ()
 giveUp cluster c ds = unless (null ds) $ do

@@ -16,9 +16,9 @@ where
 
 import Control.Applicative ((<|>))
 import Data.Bits ((.&.))
-import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (isJust)
 import Data.Word (Word16)
+import Weft.OpenFlow.AddressTable
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
@@ -44,24 +44,19 @@ defaultLearningSettings = LearningSettings 60 100 300000 65536
 -- | Where hosts are, by address: those seen in this age and in the one before. When an age is over, the one before is
 -- forgotten as a whole.
 data Learned = Learned
-  { recent :: !(IntMap.IntMap PortNo),
-    recentCount :: !Int,
-    older :: !(IntMap.IntMap PortNo),
+  { recent :: !AddressTable,
+    older :: !AddressTable,
     -- | When this age began.
     begun :: !Millis
   }
 
 -- | Where an address is.
 learnedPort :: MacAddress -> Learned -> Maybe PortNo
-learnedPort m l = IntMap.lookup (key m) (recent l) <|> IntMap.lookup (key m) (older l)
+learnedPort m l = lookupAddress m (recent l) <|> lookupAddress m (older l)
 
 -- | How many addresses there are; one that is in both ages counts twice.
 learnedCount :: Learned -> Int
-learnedCount l = recentCount l + IntMap.size (older l)
-
-key :: MacAddress -> Int
-key (MacAddress n) = fromIntegral n
-{-# INLINE key #-}
+learnedCount l = tableSize (recent l) + tableSize (older l)
 
 -- | With 'defaultLearningSettings'. Use it 'perSwitch'.
 learningSwitch :: App Learned
@@ -70,7 +65,7 @@ learningSwitch = learningSwitchWith defaultLearningSettings
 -- | A flow matches the port that the packet came in at and both addresses; so a host that moves is noticed. When a port
 -- goes down, or the spanning tree changes, the addresses behind the ports concerned and their flows go.
 learningSwitchWith :: LearningSettings -> App Learned
-learningSwitchWith settings = App (Learned IntMap.empty 0 IntMap.empty 0) handle
+learningSwitchWith settings = App (Learned emptyTable emptyTable 0) handle
   where
     handle context event l = case event of
       Packet p -> packet settings context p l
@@ -81,9 +76,8 @@ learningSwitchWith settings = App (Learned IntMap.empty 0 IntMap.empty 0) handle
     flush port = Send (FlowModMessage defaultFlowMod {flowCommand = FlowDelete, flowOutPort = port})
 
 forgetPorts :: [PortNo] -> Learned -> Learned
-forgetPorts ports l = l {recent = kept, recentCount = IntMap.size kept, older = IntMap.filter stays (older l)}
+forgetPorts ports l = l {recent = filterPorts stays (recent l), older = filterPorts stays (older l)}
   where
-    kept = IntMap.filter stays (recent l)
     stays p = p `notElem` ports
 
 packet :: LearningSettings -> Context -> PacketIn -> Learned -> (Learned, [Reply])
@@ -102,20 +96,16 @@ packet settings context p before = case ethernet (packetInData p) of
 learn :: LearningSettings -> Context -> Frame -> PacketIn -> Learned -> (Learned, [Reply])
 learn settings context frame p l
   | isMulticast source || not (isPhysical port) = (l, [])
-  | Just known <- IntMap.lookup (key source) (recent l), known == port, not expired = (l, arp)
+  | Just known <- lookupAddress source (recent l), known == port, not expired = (l, arp)
   | otherwise = (remembered, moved ++ [Tell (HostSeen source port (senderIpv4 frame (packetInData p)))])
   where
     source = frameSrc frame
     port = packetInPort p
     expired = contextTime context - begun l >= learningAge settings
     aged
-      | expired || recentCount l >= learningMost settings = Learned IntMap.empty 0 (recent l) (contextTime context)
+      | expired || tableSize (recent l) >= learningMost settings = Learned emptyTable (recent l) (contextTime context)
       | otherwise = l
-    remembered =
-      aged
-        { recent = IntMap.insert (key source) port (recent aged),
-          recentCount = recentCount aged + (if IntMap.member (key source) (recent aged) then 0 else 1)
-        }
+    remembered = aged {recent = insertAddress source port (recent aged)}
     moved =
       [ Send (FlowModMessage defaultFlowMod {flowCommand = FlowDelete, flowMatch = [EthDst source]})
         | Just old <- [learnedPort source l],

@@ -39,7 +39,7 @@ everySwitchIsServed :: TestName -> Settings -> TestTree
 everySwitchIsServed name settings = testCase ("all switches are served while all ask: " <> name) . forM_ [1 .. 2 :: Int] $ \run -> do
   served <- newIORef []
   enough <- newIORef False
-  done <- timeout (patience * 1000000) . withTestController settings $ \c address -> do
+  done <- timeout (patience * 1000000) . withTestController (patient settings) $ \c address -> do
     counts <- forM [1 .. switches] (const (newIORef (0 :: Int)))
     writeIORef served counts
     let all' = and <$> mapM (fmap (>= rounds) . readIORef) counts

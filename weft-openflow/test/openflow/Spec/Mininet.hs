@@ -17,7 +17,7 @@ import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: TestTree
 -- One after the other: both name their devices alike.
-tests = testGroup "mininet" [pingAll "tree,2,3" V13, after AllFinish "/tree,2,3/" (pingAll "linear,8" V10)]
+tests = localOption (mkTimeout 600000000) $ testGroup "mininet" [pingAll "tree,2,3" V13, after AllFinish "/tree,2,3/" (pingAll "linear,8" V10)]
 
 -- | Needs root, and makes devices in the network namespace of the test; mininet removes them.
 pingAll :: String -> Version -> TestTree
@@ -34,7 +34,7 @@ pingAll topology version = testCase (topology <> ", " <> show version <> ": ping
       _ -> assertFailure "no port"
     environment <- ovsEnvironment ovs
     let switch = "ovsk,datapath=user,protocols=" <> protocolName version
-        arguments = ["--kill-after=10", "--signal=INT", "90", "mn", "--topo", topology, "--switch", switch, "--controller", "remote,ip=127.0.0.1,port=" <> port, "--test", "pingall"]
+        arguments = ["--kill-after=10", "--signal=INT", "500", "mn", "--topo", topology, "--switch", switch, "--controller", "remote,ip=127.0.0.1,port=" <> port, "--test", "pingall"]
     (_, out, err) <- readCreateProcessWithExitCode (proc "timeout" arguments) {env = Just environment} ""
     let said = lines (out <> err)
     assertBool (unlines (lastOf 8 said)) (any ("Results: 0% dropped" `isInfixOf`) said)

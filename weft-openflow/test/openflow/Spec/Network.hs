@@ -26,7 +26,7 @@ tests =
   testGroup
     "network"
     [ testGroup "packets" [lldpRound, totalPackets],
-      testGroup "learning switch" [learns, moves, portDown, ages, bounded, composition],
+      testGroup "learning switch" [learns, moves, portDown, ages, bounded, asAMap, composition],
       testGroup "topology" [trees, settles, loopClosed, linksExpire, switchLeaves, hostsAtTrunks, trunkOrder]
     ]
 
@@ -115,6 +115,31 @@ bounded = testCase "a flood of addresses costs bounded memory" $ do
       app = learningSwitchWith settings
       s = foldl' (\t n -> fst (sent app (context 0) (Packet (packetIn (PortNo 1) (MacAddress n) (MacAddress 0xffffffffffff))) t)) (appStart app) [0x020000000000 .. 0x020000000000 + 5000]
   assertBool (show (learnedCount s)) (learnedCount s <= 200)
+
+-- | Many addresses, some of them chosen so that they fall to the same place of a table of any size up to 2^11; hosts that
+-- move, also to ports of large numbers; ports that go down.
+asAMap :: TestTree
+asAMap = testProperty "knows where hosts are, as a map does" . withMaxSuccess 60 . forAll gen $ \steps ->
+  let (learned, model) = foldl' step (appStart learningSwitch, Map.empty) steps
+      seen = [m | Seen m _ <- steps]
+   in [(m, learnedPort m learned) | m <- seen] === [(m, Map.lookup m model) | m <- seen] .&&. learnedCount learned === Map.size model
+  where
+    step (s, model) change = case change of
+      Seen m p -> (handle (Packet (packetIn p m broadcast)) s, Map.insert m p model)
+      Down p -> (handle (PortChanged PortDeleted (gone p)) s, Map.filter (/= p) model)
+    handle event = fst . appHandle learningSwitch (context 0) event
+    gone p = Port p (MacAddress 1) "p" 0 0 (0, 0, 0, 0) (0, 0)
+    broadcast = MacAddress 0xffffffffffff
+    gen = do
+      n <- elements [10, 100, 300, 1500]
+      concat <$> vectorOf n (frequency [(200, pure <$> (Seen <$> address n <*> place)), (20, moving n), (1, pure . Down <$> place)])
+    moving n = address n >>= \m -> vectorOf 3 (Seen m <$> place)
+    address n = oneof [MacAddress . fromIntegral <$> choose (1, 2 * n), elements colliding]
+    place = PortNo <$> elements [1, 2, 3, 0xfeff, 0x10001]
+    colliding = [MacAddress m | m <- [1 .. 0x40000], (m * 0x9e3779b97f4a7c15) `div` 2 ^ (53 :: Int) == 5]
+
+data Change = Seen MacAddress PortNo | Down PortNo
+  deriving (Show)
 
 composition :: TestTree
 composition = testCase "Stop keeps an event from those behind" $ do

@@ -65,7 +65,7 @@ withNetworkOf access host act = withTestController settings $ \c address -> with
       SockAddrInet p _ -> act seen c (fromIntegral p) one two
       _ -> assertFailure "no port"
   where
-    settings = defaultSettings {settingsPortStats = Nothing}
+    settings = patient defaultSettings {settingsPortStats = Nothing}
     lldp p d n =
       sendMessageOf V10 0 (PacketInMessage (PacketIn noBuffer 60 (PortNo 1) 0 0 0 [] (lldpFrame d (PortNo n) (MacAddress 3)))) p
 

@@ -13,11 +13,13 @@ module Weft.OpenFlow.Cluster.Etcd
     keepAlive,
     createKey,
     putKey,
+    removeKey,
     readPrefix,
+    Entry (..),
   )
 where
 
-import Control.Exception (Exception, SomeAsyncException, SomeException, fromException, throwIO, try)
+import Control.Exception (Exception (..), SomeAsyncException, SomeException, fromException, throwIO, try)
 import Data.Aeson
 import qualified Data.Aeson.KeyMap as KeyMap
 import Data.Aeson.Types (Parser, parseEither)
@@ -40,7 +42,8 @@ data Etcd = Etcd !Manager !Int !(IORef [String])
 newtype EtcdError = EtcdError String
   deriving (Show)
 
-instance Exception EtcdError
+instance Exception EtcdError where
+  displayException (EtcdError why) = why
 
 -- | A lease's number, as text.
 type Lease = Text
@@ -117,11 +120,28 @@ putKey :: Etcd -> Lease -> ByteString -> ByteString -> IO ()
 putKey etcd lease key value =
   call etcd "/v3/kv/put" (object ["key" .= base64 key, "value" .= base64 value, "lease" .= lease]) (const (pure ()))
 
--- | All keys that begin so, without that beginning, and the revision.
-readPrefix :: Etcd -> ByteString -> IO ([(ByteString, ByteString)], Revision)
+-- | Delete a key if it goes with the lease.
+removeKey :: Etcd -> Lease -> ByteString -> IO ()
+removeKey etcd lease key = call etcd "/v3/kv/txn" body (const (pure ()))
+  where
+    body =
+      object
+        [ "compare" .= [object ["target" .= ("LEASE" :: Text), "result" .= ("EQUAL" :: Text), "key" .= base64 key, "lease" .= lease]],
+          "success" .= [object ["request_delete_range" .= object ["key" .= base64 key]]]
+        ]
+
+-- | A key without the beginning that was asked for, its value, and the lease that it goes with (@0@: none).
+data Entry = Entry
+  { entryKey :: !ByteString,
+    entryValue :: !ByteString,
+    entryLease :: !Lease
+  }
+
+-- | All keys that begin so, and the revision.
+readPrefix :: Etcd -> ByteString -> IO ([Entry], Revision)
 readPrefix etcd prefix = call etcd "/v3/kv/range" (object ["key" .= base64 prefix, "range_end" .= base64 end]) $ \o -> do
   entries <- o .:? "kvs" .!= []
-  found <- mapM (\e -> (,) . B.drop (B.length prefix) <$> unbase64 e "key" <*> unbase64 e "value") entries
+  found <- mapM (\e -> Entry . B.drop (B.length prefix) <$> unbase64 e "key" <*> unbase64 e "value" <*> e .:? "lease" .!= "0") entries
   (,) found <$> revisionOf o
   where
     -- The first key behind all of them; the prefix does not end with the highest byte.

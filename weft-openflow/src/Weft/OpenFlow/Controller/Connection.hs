@@ -112,15 +112,25 @@ run c s first = do
           (verdict, left) <- batch c s one rest
           case verdict of
             Finish why -> pure why
-            -- A switch whose next messages are here already must not keep the others waiting.
             Continue -> do
               -- Evaluated before it waits, or what was received is kept until more is.
               let !start = partialOf left
-              yield >> go watch start B.empty
+              -- See Note [Turns].
+              when (B.length received >= turnBytes) yield
+              go watch start B.empty
     broken h = do
       mapM_ (sendHere (sessionOutlet s) . pure) (runPut (errorFor (sessionVersion s) h B.empty BadLength))
       fault c
       pure "a message shorter than its header"
+
+-- | What a switch may send in a turn: bytes.
+turnBytes :: Int
+turnBytes = 8192
+
+-- Note [Turns]. A switch that has sent much has more by now, as a rule, and must not keep the others waiting: it yields. One
+-- that has sent little has to wait, which lets the others run as well. If it yielded first, the dispatcher would find no
+-- event and block in the kernel while this thread is still ready: for that GHC hands the capability to another OS thread,
+-- two changes of OS threads for each wake-up.
 
 -- | All complete messages of two strings, one behind the other; answers go out together. The last one, which is not
 -- complete, is left.
