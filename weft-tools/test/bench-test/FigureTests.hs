@@ -86,6 +86,9 @@ judging =
         judgedReason judged @?= "needs go"
         missed judged @?= True
         holds judged @?= Nothing,
+      testCase "are not measured without a count, and say which" $ do
+        let judged = judge (const True) sample (atMost "" (on "weft" sixtyFour "syscalls_per_op") 1)
+        (judgedVerdict judged, judgedReason judged) @?= (NotMeasured, "needs syscalls_per_op of weft"),
       testCase "do not count when a subject was not asked for" $ do
         let judged = judge (/= "c-epoll") sample (atMost "" ratio 1)
         judgedVerdict judged @?= NotAsked

@@ -7,6 +7,7 @@ module Main (main) where
 import Data.Aeson (eitherDecode)
 import Data.List (isInfixOf, nub)
 import qualified Data.Map.Strict as M
+import qualified Data.Set as S
 import Data.Text (Text)
 import qualified Data.Text as T
 import FigureTests
@@ -17,12 +18,13 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import TimerTests (timers)
 import Weft.Tools.Bench (registry, subjectNames)
+import Weft.Tools.Bench.Bounds (atMost, on)
 import Weft.Tools.Bench.Load (LoadResult (..))
 import Weft.Tools.Bench.Options
 import Weft.Tools.Bench.Paper
 import Weft.Tools.Bench.Proc (field, releaseNumbers)
 import Weft.Tools.Bench.Progress (duration, partLine, progressLine)
-import Weft.Tools.Bench.Runner (collect, rotate, roundOrder)
+import Weft.Tools.Bench.Runner (Missing (..), Outcome (..), collect, plannedCases, rotate, roundOrder, runBenchmark)
 import Weft.Tools.Bench.Server (Report (..))
 import Weft.Tools.Bench.Stats (figureSubjects)
 import Weft.Tools.Bench.Trace (parseCounts)
@@ -116,6 +118,13 @@ order =
         let measured = [(0, "a", ([], M.singleton "x" 1)), (1, "a", ([], M.singleton "x" 2)), (0, "a", ([], M.singleton "y" 3))]
         collect [("a", [])] measured
           @?= [Run "a" [] (M.fromList [(0, M.fromList [("x", 1), ("y", 3)]), (1, M.singleton "x" 2)])],
+      testCase "without the tool that counts, the rest is measured" $ do
+        let measuring = (fake 1 "a") {caseSubject = Subject "a" "true" CProgram, caseMeasure = const (pure [([], M.singleton "x" 1)]), caseCounts = [Counting tool "y" (const (pure [([], M.singleton "y" 2)])) | tool <- ["true", "no-such-tool"]]}
+            benchmark = Benchmark "b" "" (const [measuring {caseParams = []}]) [] [] [] (const [atMost "bound" (on "a" [] "z") 1]) ["x"] id
+            env = Env [] "/nonexistent" 1 Nothing Nothing defaultPlan {planRounds = 2, planMoreRounds = 0}
+        outcome <- runBenchmark env (const True) benchmark
+        [runRounds r | r <- outcomeRuns outcome] @?= [M.fromList [(0, M.fromList [("x", 1), ("y", 2)]), (1, M.singleton "x" 1)]]
+        [(missingName m, "not counted: y" `T.isInfixOf` missingWhy m) | m <- outcomeMissing outcome] @?= [("no-such-tool", True)],
       testCase "a progress line" $ do
         progressLine 4 2 10 "pong" @?= "[##########..........] 3/4  pong  10 s left"
         progressLine 4 0 0 "pong" @?= "[....................] 1/4  pong",
@@ -134,7 +143,7 @@ fake group name =
       caseParams = [("group", Count group)],
       caseGroup = [("group", Count group)],
       caseMeasure = const (pure []),
-      caseOnce = Nothing
+      caseCounts = []
     }
 
 -- ---------------------------------------------------------------------------------------------------------------
@@ -223,6 +232,16 @@ theRegistry =
           | b <- registry
         ],
       testGroup
+        "with --quick what the bounds need is left"
+        [ testCase (T.unpack (benchName b)) $ do
+            let planned = plannedCases briefly b
+                wanted = nub [subject | bound <- benchBounds b briefly, subject <- S.toList (figureSubjects (boundFigure bound))]
+            if null wanted
+              then length planned @?= length (benchCases b briefly)
+              else [s | s <- nub (map (subjectName . caseSubject) (benchCases b briefly)), s `elem` map (subjectName . caseSubject) planned] @?= [s | s <- nub (map (subjectName . caseSubject) (benchCases b briefly)), s `elem` wanted]
+          | b <- registry
+        ],
+      testGroup
         "bounds speak of what is measured"
         [ testCase (T.unpack (benchName b) ++ ": " ++ T.unpack (boundName bound)) $
             mapM_ (\name -> assertBool (T.unpack name) (name `elem` subjectsOf b)) (figureSubjects (boundFigure bound))
@@ -231,5 +250,6 @@ theRegistry =
         ]
     ]
   where
+    briefly = either error plan (parse ["pong", "--quick"])
     key c = ((subjectName (caseSubject c), caseParams c), 1)
     subjectsOf b = map (subjectName . caseSubject) (benchCases b defaultPlan)

@@ -98,7 +98,9 @@ results =
         let text = figuresSection AllRows "doc" [kept sample]
         forM_ ["| pong, 64 connections, 1 core: CPU a request | 9.00 \181s", "c-epoll 6.00 \181s", "\10007 pong: a < b: 1.20, limit 1.15", "](doc/pong.svg)"] $ \part ->
           assertBool (T.unpack (part <> " in " <> text)) (part `T.isInfixOf` text)
-        map fst (readmeCharts [kept sample]) @?= ["pong.svg"]
+        map fst (readmeCharts [kept sample]) @?= ["overview.svg", "pong.svg"]
+        assertBool "the picture has both" (and [part `T.isInfixOf` svg | ("overview.svg", svg) <- readmeCharts [kept sample], part <- ["c-epoll", "9.00 \181s", "pong, 64 connections, 1 core"]])
+        assertBool (T.unpack text) ("No result is kept of: http, idle, " `T.isInfixOf` text)
         assertBool "the summary is shorter" (T.length (figuresSection SummaryRows "doc" [kept sample]) < T.length text),
       browserCase
     ]

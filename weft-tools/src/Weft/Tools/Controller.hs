@@ -9,11 +9,13 @@ where
 
 import Control.Concurrent (setNumCapabilities)
 import Control.Concurrent.MVar
-import Control.Exception (IOException, handle)
+import Control.Exception (catch, handle, throwIO)
 import Control.Monad (forM_, void, when)
+import Data.List (isPrefixOf)
 import Data.Maybe (fromMaybe)
 import Data.String (fromString)
 import GHC.Conc (getNumProcessors)
+import GHC.IO.Exception (IOException (ioe_location))
 import Options.Applicative hiding (command)
 import qualified Options.Applicative as Options
 import System.Exit (ExitCode (..), exitWith)
@@ -31,6 +33,7 @@ import Weft.OpenFlow.Northbound
 import Weft.OpenFlow.Topology (defaultTopologySettings)
 import Weft.Socket (ServerSettings (..), defaultServerSettings, serverAddress)
 import Weft.Tls
+import Weft.Tools.Serve.Listeners (cannotListenOn)
 
 data Arguments = Arguments
   { argumentListen :: (Maybe String, String),
@@ -103,14 +106,14 @@ controller given = handle cannot $ do
   access <- northboundAccess given
   upgrade <- maybe (pure pure) (fmap tlsAccept . newTlsServer . tlsSettings) (argumentTls given)
   forM_ [sigINT, sigTERM] (\s -> installHandler s (Catch (void (tryPutMVar done ()))) Nothing)
-  let serving more around = withController (more settings {settingsUpgrade = upgrade}) server app $ \c s -> do
+  let serving more around = listening "--listen" (argumentListen given) . withController (more settings {settingsUpgrade = upgrade}) server app $ \c s -> do
         putStrLn ("weft: controlling switches at " <> show (serverAddress s))
         around c (withHttp given access c (takeMVar done))
   case argumentEtcd given of
     Nothing -> serving id (const id)
     Just endpoints -> do
       name <- maybe ownName pure (argumentName given)
-      withCluster (defaultClusterSettings name endpoints) $ \cluster around -> serving (clusterSettings cluster) around
+      withCluster (defaultClusterSettings name endpoints) {clusterOnReach = maybe (say "etcd answers") (\why -> complain ("etcd does not answer, and without it this controller masters no switch: " <> why))} $ \cluster around -> serving (clusterSettings cluster) around
   where
     app = perSwitch (learningSwitchWith defaultLearningSettings {learningIdleTimeout = fromIntegral (argumentIdle given)})
     tlsSettings (certificate, key, authorities) =
@@ -130,8 +133,21 @@ controller given = handle cannot $ do
         }
     server = defaultServerSettings {serverHost = fst (argumentListen given), serverPort = snd (argumentListen given)}
     say text = when (not (argumentQuiet given)) (hPutStrLn stderr ("weft: " <> text))
+    complain text = hPutStrLn stderr ("weft: " <> text)
     cannot :: IOException -> IO ()
-    cannot e = hPutStrLn stderr ("weft controller: " <> show e) >> exitWith (ExitFailure 1)
+    cannot e = failing (show e)
+
+-- | Say why the program ends.
+failing :: String -> IO a
+failing why = hPutStrLn stderr ("weft controller: " <> why) >> exitWith (ExitFailure 1)
+
+-- | Run what listens there, as that option says. Where it cannot, say so and end.
+listening :: String -> (Maybe String, String) -> IO a -> IO a
+listening flag (host, port) act = act `catch` refused
+  where
+    refused e
+      | any (`isPrefixOf` ioe_location e) ["Weft.Socket.bind", "Weft.Socket.getAddrInfo"] = failing (cannotListenOn (maybe "" (<> " ") host <> "port " <> port) e <> ". Another one: " <> flag)
+      | otherwise = throwIO e
 
 -- | Who may change flows by the northbound side. Ends the program when there is no usable token in the file.
 northboundAccess :: Arguments -> IO Access
@@ -149,7 +165,7 @@ withHttp given access c act = case argumentHttp given of
   Just (host, port) -> do
     side <- newNorthbound access c
     let settings = Http.setHost (fromString (fromMaybe "127.0.0.1" host)) (Http.setPort (read port) Http.defaultSettings)
-    Http.withServer settings (northbound side) $ \server -> do
+    listening "--http" (Just (fromMaybe "127.0.0.1" host), port) . Http.withServer settings (northbound side) $ \server -> do
       putStrLn ("weft: the network is shown at http://" <> show (Http.serverAddress server) <> "/")
       case access of
         LocalClients

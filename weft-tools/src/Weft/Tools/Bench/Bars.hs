@@ -10,6 +10,7 @@ module Weft.Tools.Bench.Bars
   ( Group (..),
     Bar (..),
     renderBars,
+    renderPanels,
   )
 where
 
@@ -28,18 +29,25 @@ data Bar = Bar !Text !Summary
 
 -- | A chart of a metric; the first text says what it shows, for those who cannot see it.
 renderBars :: Text -> Text -> [Group] -> Text
-renderBars title metric groups =
-  "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" viewBox=\"0 0 400 " <> number height
+renderBars title metric groups = document "" title (map ((,) metric) groups)
+
+-- | A document of its own, of a width in pixels: each group has a metric of its own.
+renderPanels :: Int -> Text -> [(Text, Group)] -> Text
+renderPanels width = document (" width=\"" <> T.pack (show width) <> "\"")
+
+document :: Text -> Text -> [(Text, Group)] -> Text
+document attributes title groups =
+  "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\"" <> attributes <> " viewBox=\"0 0 400 " <> number height
     <> "\" font-family=\"system-ui, Helvetica, Arial, sans-serif\" font-size=\"13\">"
     <> "<title>"
     <> escape title
     <> "</title>"
     <> chartStyle
-    <> T.concat (zipWith (renderGroup metric) offsets groups)
+    <> T.concat (zipWith (\top (metric, group) -> renderGroup metric top group) offsets groups)
     <> "</svg>"
   where
-    offsets = scanl (+) 4 (map groupHeight groups)
-    height = 4 + sum (map groupHeight groups)
+    offsets = scanl (+) 4 (map (groupHeight . snd) groups)
+    height = 4 + sum (map (groupHeight . snd) groups)
 
 groupHeight :: Group -> Double
 groupHeight (Group title bars) = (if T.null title then 0 else 22) + line * fromIntegral (length bars) + 8

@@ -21,6 +21,7 @@ module Weft.Tools.Bench.Bounds
   )
 where
 
+import Data.List (nub)
 import Data.Map.Strict (elems)
 import qualified Data.Set as S
 import Data.Text (Text)
@@ -77,7 +78,7 @@ settled runs bound = case (percentile 25 rounds, percentile 75 rounds) of
 judge :: (Text -> Bool) -> [Run] -> Bound -> Judged
 judge asked runs bound = case summarize (elems (figureRounds runs (boundFigure bound))) of
   _ | not (all asked subjects) -> Judged bound Nothing NotAsked ("not asked for: " <> names (filter (not . asked) subjects))
-  Nothing -> Judged bound Nothing NotMeasured ("needs " <> names (if null absent then subjects else absent))
+  Nothing -> Judged bound Nothing NotMeasured ("needs " <> names (if null absent then uncounted else absent))
   Just summary
     | decisive summary <= boundLimit bound -> Judged bound (Just summary) Holds ""
     | otherwise -> Judged bound (Just summary) Missed ""
@@ -87,6 +88,10 @@ judge asked runs bound = case summarize (elems (figureRounds runs (boundFigure b
       EveryRound -> summaryMax
     subjects = S.toList (figureSubjects (boundFigure bound))
     absent = filter (`notElem` map runSubject runs) subjects
+    -- Of subjects that are there: what no round has, or all where no round has all of it.
+    uncounted = nub [metric <> " of " <> subject | (subject, _, metric) <- if null nowhere then wanted else nowhere]
+    nowhere = filter (\(subject, params, metric) -> null (figureRounds runs (Metric subject params metric))) wanted
+    wanted = figureMetrics (boundFigure bound)
     names = T.intercalate ", "
 
 -- | 'Nothing' where the figure is not known.

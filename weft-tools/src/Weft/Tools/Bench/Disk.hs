@@ -65,7 +65,7 @@ readCase plan n subject =
         program <- subjectProgramWith env capabilities subject [file, show n, show (if n == 1 then planReads plan `div` 16 else planReads plan)]
         metrics <- withChild env program (selfMeasured env)
         pure [(inFlight n, metrics)],
-      caseOnce = Nothing
+      caseCounts = []
     }
 
 fioCase :: Int -> Case
@@ -85,7 +85,7 @@ fioCase n =
                   M.fromList [("ops_per_s", rate), ("cpu_us_per_op", 1e6 * fromIntegral (jobs env) * cpu * seconds / count), ("wall_s", seconds)]
                 )
               ],
-      caseOnce = Nothing
+      caseCounts = []
     }
   where
     arguments env file =

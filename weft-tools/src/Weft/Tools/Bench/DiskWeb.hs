@@ -56,7 +56,7 @@ fileCase count connections subject =
           forgetFiles root count
           metrics <- underLoad env work server
           pure [(given, maybe metrics (\n -> M.insert "mb_per_s" (megabytes n) metrics) (M.lookup "ops_per_s" metrics))],
-      caseOnce = Nothing
+      caseCounts = []
     }
   where
     given = params connections 1

@@ -62,7 +62,7 @@ echoCase mode cores subject =
       caseParams = given,
       caseGroup = [("cores", Count cores)],
       caseMeasure = \env -> pure . (,) given <$> withServer env cores subject (trips env cores),
-      caseOnce = Nothing
+      caseCounts = []
     }
   where
     given = echoParams mode cores

@@ -45,7 +45,7 @@ logParams state = ("mode", Word name) : params 64 1
 
 logCase :: State -> Case
 logCase state =
-  (workloadCase (logParams state) work (Subject "weft" program WeftProgram)) {caseGroup = params 64 1, caseOnce = Nothing}
+  (workloadCase (logParams state) work (Subject "weft" program WeftProgram)) {caseGroup = params 64 1, caseCounts = []}
   where
     program = if state == Absent then "pong-weft" else "pong-weft-eventlog"
     work = (onePage 64 1) {workArguments = \env _ -> pure (concat [["+RTS", "-l-asgu", "-ol" <> (envScratch env </> "pong.eventlog"), "-RTS"] | state == On])}

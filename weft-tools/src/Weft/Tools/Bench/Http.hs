@@ -22,7 +22,7 @@ http =
     { benchName = "http",
       benchTitle = "a small WAI application, at saturation",
       benchCases = const [httpCase at subject | at@(mode, _, _) <- settings, subject <- subjects mode],
-      benchTools = [loadTool, callgrindTool],
+      benchTools = [loadTool],
       benchRts = [],
       benchIgnores = [],
       benchBounds = const (concatMap pongBounds pongs ++ others ++ lean),
@@ -65,7 +65,7 @@ httpParams :: Setting -> Params
 httpParams (mode, connections, cores) = ("mode", Word (modeName mode)) : params connections cores
 
 httpCase :: Setting -> Subject -> Case
-httpCase at@(mode, connections, cores) subject = plain {caseOnce = Just counts}
+httpCase at@(mode, connections, cores) subject = plain {caseCounts = caseCounts plain ++ counts}
   where
     given = httpParams at
     plain = workloadCase given work subject
@@ -74,11 +74,10 @@ httpCase at@(mode, connections, cores) subject = plain {caseOnce = Just counts}
       Browser -> (onePage connections cores) {workPath = "/browser", workBrowser = True}
       Post -> (onePage connections cores) {workPath = "/echo", workPost = Just 65536}
     -- Instructions are counted where they are bounded: valgrind runs one thread at a time.
-    counts env = do
-      calls <- maybe (pure []) ($ env) (caseOnce plain)
-      if (mode, connections, cores) == (Pong, 64, 1) && subjectName subject /= "go-http"
-        then (\instructions -> (given, instructions) : calls) <$> countingInstructions env work subject []
-        else pure calls
+    counts =
+      [ Counting callgrindTool "user_instructions_per_op" (\env -> (\found -> [(given, found)]) <$> countingInstructions env work subject [])
+        | (mode, connections, cores) == (Pong, 64, 1) && subjectName subject /= "go-http"
+      ]
 
 cpu, p99 :: Text -> Setting -> Figure
 cpu subject at = on subject (httpParams at) "cpu_us_per_op"

@@ -59,7 +59,7 @@ tlsCase mode subject =
       caseParams = tlsParams mode,
       caseGroup = tlsParams mode,
       caseMeasure = measure,
-      caseOnce = Nothing
+      caseCounts = []
     }
   where
     measure env = do

@@ -73,7 +73,7 @@ idleCase many subject =
       caseParams = params active 1,
       caseGroup = params active 1,
       caseMeasure = \env -> withServer env 1 subject (withAndWithout env (onePage active 1) many),
-      caseOnce = Nothing
+      caseCounts = []
     }
 
 -- | The same of @weft serve@ as it is, but for its limits on connections and on the time of a first head.
@@ -87,7 +87,7 @@ serveCase many =
         root <- smallSite env
         withServerOf env 1 subject (rootArguments subject root <> ["--connections", "0", "--head-timeout", "600"]) $
           withAndWithout env (onePage active 1) {workPath = "/1k"} many,
-      caseOnce = Nothing
+      caseCounts = []
     }
   where
     subject = Subject "weft-serve" "weft" CProgram

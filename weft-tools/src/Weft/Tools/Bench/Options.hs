@@ -61,7 +61,7 @@ furtherOptions subjects =
     <*> optional (option positive (long "rounds" <> metavar "N" <> help roundsHelp))
     <*> optional
       (option positive (long "duration" <> metavar "SECONDS" <> help "Measured time of a load (3; with --quick 0.7)"))
-    <*> switch (long "quick" <> help "Short rounds: all benchmarks in ten minutes, for their verdicts and not for their figures")
+    <*> switch (long "quick" <> help "Short rounds of what the bounds need: all benchmarks in ten minutes, for their verdicts and not for their figures")
     <*> switch (long "check" <> help "Exit with status 3 when a bound is missed or could not be measured")
     <*> option
       (eitherReader only)
@@ -106,7 +106,7 @@ defaultPlan =
       planWarmup = 1,
       planDuration = 3,
       planTrace = 1,
-      planNeededCounts = False,
+      planNeededOnly = False,
       planIdle = 18000,
       planQuiet = 1000,
       planSettle = 2,
@@ -125,7 +125,7 @@ defaultPlan =
       planHybrid = 10000000
     }
 
--- | With @--quick@: all benchmarks in less than ten minutes on two cores. The sizes are such that what a bound is about is larger than what a
+-- | With @--quick@: all benchmarks in less than ten minutes on two cores, and of each only what its bounds need. The sizes are such that what a bound is about is larger than what a
 -- program needs to start.
 quick :: Plan
 quick =
@@ -135,7 +135,7 @@ quick =
       planWarmup = 0.2,
       planDuration = 0.7,
       planTrace = 0.3,
-      planNeededCounts = True,
+      planNeededOnly = True,
       planIdle = 4000,
       planQuiet = 100,
       planSettle = 1,

@@ -47,7 +47,7 @@ quietCase count subject =
       caseMeasure = \env ->
         withServer env 2 subject $ \server ->
           withIdle env (clientCores env 2) count server (pure . (,) (quietParams count) <$> watch env server),
-      caseOnce = Nothing
+      caseCounts = []
     }
 
 -- | Watch a server that has come to rest. A report wakes the program, which then collects once more before it

@@ -15,11 +15,12 @@ module Weft.Tools.Bench.Readme
   )
 where
 
-import Data.List (find, nub)
+import Data.List (find, nub, sortOn)
 import qualified Data.Map.Strict as M
-import Data.Maybe (mapMaybe)
+import Data.Maybe (fromMaybe, mapMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
+import Weft.Tools.Bench.Bars
 import Weft.Tools.Bench.Kept
 import Weft.Tools.Bench.Plot (chartOf)
 import Weft.Tools.Bench.Stats
@@ -61,7 +62,10 @@ rows =
     Row "99th percentile beside slow and rude clients" "rude" [] "p99_us",
     Row "a hybrid thread that loops on yield: live memory" "hybrid-memory" [] "live_bytes_per_thread",
     Row "128 pairs in turns of 32 KiB through pipes, 2 cores" "fifo" [] "gbit_per_s",
-    Row "128 K files at random, cold page cache" "disk-web" [] "ops_per_s"
+    Row "128 K files at random, cold page cache" "disk-web" [] "ops_per_s",
+    Row "a learning switch of OpenFlow, 100 switches, 1 core: answers" "sdn" [("switches", Count 100), ("in_flight", Count 512), ("capabilities", Count 1)] "ops_per_s",
+    Row "the same at 500,000 packets a second: median latency" "sdn" [("rate", Count 500000), ("capabilities", Count 1)] "p50_us",
+    Row "the same: CPU an answer" "sdn" [("rate", Count 500000), ("capabilities", Count 1)] "cpu_us_per_op"
   ]
 
 -- | The lines of a summary, by what they show.
@@ -74,6 +78,16 @@ summaryRows =
     "1,000,000 threads in `threadDelay 1000`, 2 cores",
     "an unmodified program, relinked: 1,000,000 delays",
     "random reads of 4 KiB, 1,024 in flight",
+    "a file of 1 KiB, 64 connections, 1 core: CPU a request",
+    "a learning switch of OpenFlow, 100 switches, 1 core: answers"
+  ]
+
+-- | The lines of the picture at the README's head.
+overviewRows :: [Text]
+overviewRows =
+  [ "pong, 64 connections, 1 core: CPU a request",
+    "HTTP, a short answer, 64 connections, 1 core: CPU a request",
+    "1,000,000 threads in `threadDelay 1000`, 2 cores",
     "a file of 1 KiB, 64 connections, 1 core: CPU a request"
   ]
 
@@ -88,12 +102,21 @@ charts =
 -- | Each chart for which there are results, as file name and document.
 readmeCharts :: [Kept] -> [(FilePath, Text)]
 readmeCharts results =
-  [ (file, renderChart (chartOf title metric (filter measured (keptRuns result))))
-    | (file, Row title bench params metric) <- charts,
-      result <- take 1 (filter ((== bench) . keptBench) results),
-      let measured r = all (`elem` runParams r) params && M.member metric (metricSummaries r),
-      any measured (keptRuns result)
-  ]
+  [("overview.svg", renderPanels 560 "Weft beside others; shorter is better" panels) | not (null panels)]
+    <> [ (file, renderChart (chartOf title metric (filter measured (keptRuns result))))
+         | (file, Row title bench params metric) <- charts,
+           result <- take 1 (filter ((== bench) . keptBench) results),
+           let measured r = all (`elem` runParams r) params && M.member metric (metricSummaries r),
+           any measured (keptRuns result)
+       ]
+  where
+    panels =
+      [ (metric, Group (T.replace "`" "" what) [Bar name s | (name, s) <- sortOn ((`notElem` own) . fst) (M.toList first)])
+        | what <- overviewRows,
+          Row name' bench params metric <- rows,
+          name' == what,
+          first <- take 1 (mapMaybe (\r -> medians r bench params metric) results)
+      ]
 
 -- | The text between the markers; the charts are in this folder, as seen from the document.
 figuresSection :: Extent -> Text -> [Kept] -> Text
@@ -102,25 +125,40 @@ figuresSection extent folder results =
     [ ["Made by `weft bench readme` from `doc/figures/*.json`: medians of the rounds, \177 half of their range; read the ratios, and measure your own.", ""],
       ["Measured on " <> text <> "." | text <- nub (map machineText results)],
       ["", "| what | Weft | GHC's manager | others | command |", "|---|---|---|---|---|"],
-      mapMaybe (tableLine results) [r | r@(Row what _ _ _) <- rows, extent == AllRows || what `elem` summaryRows],
+      mapMaybe (tableLine results) wanted,
       [""],
+      ["No result is kept of: " <> T.intercalate ", " absent <> "." | not (null absent)],
+      ["" | not (null absent)],
       missedLines extent results,
       concat [["", "![" <> title <> "](" <> folder <> "/" <> T.pack file <> ")"] | (file, Row title _ _ _) <- charts, file `elem` map fst (readmeCharts results)]
     ]
+  where
+    wanted = [r | r@(Row what _ _ _) <- rows, extent == AllRows || what `elem` summaryRows]
+    absent = nub [bench | Row _ bench _ _ <- wanted, bench `notElem` map keptBench results]
+
+-- | Of a result of that benchmark, the first run of each subject under these parameters.
+medians :: Kept -> Text -> Params -> Text -> Maybe (M.Map Text Summary)
+medians result bench params metric
+  | keptBench result /= bench || M.null found = Nothing
+  | otherwise = Just found
+  where
+    found = M.fromListWith (\_ old -> old) [(runSubject r, s) | r <- keptRuns result, all (`elem` runParams r) params, Just s <- [M.lookup metric (metricSummaries r)]]
+
+-- | The subjects that run on Weft.
+own :: [Text]
+own = ["weft", "relinked", "weft-relink", "weft-hybrid"]
 
 tableLine :: [Kept] -> Row -> Maybe Text
 tableLine results (Row what bench params metric) = do
   result <- find ((== bench) . keptBench) results
-  let measured = [(runSubject r, s) | r <- keptRuns result, all (`elem` runParams r) params, Just s <- [M.lookup metric (metricSummaries r)]]
-      first = M.fromListWith (\_ old -> old) measured
+  let first = fromMaybe M.empty (medians result bench params metric)
       ours = [cellOf metric name s (length [() | n <- own, M.member n first]) | name <- own, Just s <- [M.lookup name first]]
       ghcs = [cellOf metric name s 1 | name <- ghc, Just s <- [M.lookup name first]]
       others = [name <> " " <> cellOf metric name s 1 | (name, s) <- M.toList first, name `notElem` own, name `notElem` ghc]
-  if null measured
+  if M.null first
     then Just (line [what, "not measured", "", "", command bench])
     else Just (line [what, T.intercalate ", " ours, T.intercalate ", " (take 1 ghcs), T.intercalate ", " others, command bench])
   where
-    own = ["weft", "relinked", "weft-relink", "weft-hybrid"]
     ghc = ["ghc", "warp"]
     line cells = "| " <> T.intercalate " | " cells <> " |"
     command name = "`weft bench " <> name <> "`"

@@ -125,7 +125,7 @@ benchmark arguments path =
           caseParams = [],
           caseGroup = [],
           caseMeasure = \env -> timed env name disable,
-          caseOnce = Just (\env -> traced env disable)
+          caseCounts = [Counting traceTool "system_calls" (\env -> traced env disable)]
         }
     timed env name disable = do
       usage <- finish env disable path (argArguments arguments)

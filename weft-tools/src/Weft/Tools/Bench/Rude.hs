@@ -48,7 +48,7 @@ rudeCase slow subject =
       caseParams = params active 1,
       caseGroup = params active 1,
       caseMeasure = measure,
-      caseOnce = Nothing
+      caseCounts = []
     }
   where
     measure env = do

@@ -12,6 +12,7 @@ module Weft.Tools.Bench.Runner
     Failure (..),
     Selection,
     runBenchmark,
+    plannedCases,
 
     -- * Order
     roundOrder,
@@ -26,14 +27,14 @@ import Control.Exception (Handler (..), SomeAsyncException, SomeException, catch
 import Control.Monad (filterM, when)
 import Data.List (nub)
 import qualified Data.Map.Strict as M
-import Data.Maybe (isJust, isNothing)
+import Data.Maybe (isNothing)
 import Data.Text (Text)
 import qualified Data.Text as T
 import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Child (locate)
 import Weft.Tools.Bench.Progress
 import Weft.Tools.Bench.Server (available)
-import Weft.Tools.Bench.Trace (traceTool)
+import Weft.Tools.Bench.Stats (figureMetrics)
 import Weft.Tools.Bench.Types
 
 -- | All that is known after the last round.
@@ -67,11 +68,11 @@ runBenchmark :: Env -> Selection -> Benchmark -> IO Outcome
 runBenchmark env selected benchmark = do
   noTools <- filterM (fmap isNothing . locate env) (benchTools benchmark)
   absent <- filterM (fmap not . available env) (nub (map caseSubject asked))
-  tracing <- isJust <$> locate env traceTool
+  noCounters <- filterM (fmap isNothing . locate env) (nub (map countingTool (concatMap caseCounts asked)))
   let cases = [c | null noTools, c <- asked, caseSubject c `notElem` absent]
-      once = [c | tracing, c <- cases, isJust (caseOnce c), not (planNeededCounts plan) || any (needs c . boundFigure) bounds]
-      missing = map tool (noTools ++ [traceTool | not tracing, any (isJust . caseOnce) asked])
-  (results, failures) <- measureAll env (inDoubt cases) cases once
+      counts = [(c, k) | c <- cases, k <- caseCounts c, countingTool k `notElem` noCounters, not (planNeededOnly plan) || any (needs c k . boundFigure) bounds]
+      missing = map tool noTools ++ map counter noCounters
+  (results, failures) <- measureAll env (inDoubt cases) cases counts
   let runs = collect (map caseKey cases) results
   pure
     Outcome
@@ -83,31 +84,35 @@ runBenchmark env selected benchmark = do
   where
     plan = envPlan env
     bounds = benchBounds benchmark plan
-    asked = filter (selected . subjectName . caseSubject) (benchCases benchmark plan)
+    asked = filter (selected . subjectName . caseSubject) (plannedCases plan benchmark)
     caseKey c = (subjectName (caseSubject c), caseParams c)
     nameMissing subject = Missing (subjectName subject) (noProgram (subjectProgram subject))
     tool name = Missing (T.pack name) (noProgram name)
+    counter name = Missing (T.pack name) (noProgram name <> "; not counted: " <> T.intercalate ", " (nub [countingMetric k | k <- concatMap caseCounts asked, countingTool k == name]))
     noProgram name = "there is no program " <> T.pack name <> " in bin/subjects, bin/peers or PATH"
     inDoubt cases results = [c | let unsettled = filter (not . settled (collect (map caseKey cases) results)) bounds, c <- cases, any (uses c . boundFigure) unsettled]
 
--- | Does a figure need what a case counts once?
-needs :: Case -> Figure -> Bool
-needs c figure = or [metric `elem` ["syscalls_per_op", "user_instructions_per_op"] && matches c subject params | (subject, params, metric) <- metricsOf figure]
+-- | The cases of a plan: all, or those that a bound needs.
+plannedCases :: Plan -> Benchmark -> [Case]
+plannedCases plan benchmark
+  | planNeededOnly plan && not (null bounds) = filter (\c -> any (needed c . boundFigure) bounds) cases
+  | otherwise = cases
+  where
+    cases = benchCases benchmark plan
+    bounds = benchBounds benchmark plan
+    needed c figure = uses c figure || or [needs c k figure | k <- caseCounts c]
 
--- | Does a figure need what a case measures in each round?
+-- | Does a figure need what is counted of a case?
+needs :: Case -> Counting -> Figure -> Bool
+needs c counting figure = or [metric == countingMetric counting && matches c subject params | (subject, params, metric) <- figureMetrics figure]
+
+-- | Does a figure need what a case measures in each round? What is counted once gets no better with more of them.
 uses :: Case -> Figure -> Bool
-uses c figure = or [matches c subject params | (subject, params, _) <- metricsOf figure]
+uses c figure = or [matches c subject params | (subject, params, metric) <- figureMetrics figure, metric `notElem` map countingMetric (caseCounts c)]
 
 -- | May these parameters be measured by the case? It may measure under more parameters than it has itself.
 matches :: Case -> Text -> Params -> Bool
 matches c subject params = subject == subjectName (caseSubject c) && and [v == v' | (k, v) <- params, Just v' <- [lookup k (caseParams c)]]
-
-metricsOf :: Figure -> [(Text, Params, Text)]
-metricsOf figure = case figure of
-  Metric subject params metric -> [(subject, params, metric)]
-  Over a b -> metricsOf a <> metricsOf b
-  Minus a b -> metricsOf a <> metricsOf b
-  Worst several -> concatMap metricsOf several
 
 -- | The runs of which no round failed: bounds are judged by these only.
 whole :: [Failure] -> [Run] -> [Run]
@@ -119,8 +124,8 @@ whole failures = filter (\run -> not (any (concerns run) failures))
 type Result = (Int, Text, Measured)
 
 -- | The rounds of the plan, then more of them, of the cases that are needed to judge what was measured so far, then what runs once.
-measureAll :: Env -> ([Result] -> [Case]) -> [Case] -> [Case] -> IO ([Result], [Failure])
-measureAll env inDoubt cases once = withProgress (planRounds plan * length cases + length once) $ \progress -> do
+measureAll :: Env -> ([Result] -> [Case]) -> [Case] -> [(Case, Counting)] -> IO ([Result], [Failure])
+measureAll env inDoubt cases counts = withProgress (planRounds plan * length cases + length counts) $ \progress -> do
   let perform (number, label, c, action) = do
         step progress (label <> "  " <> describe c)
         attempt number c action
@@ -133,7 +138,7 @@ measureAll env inDoubt cases once = withProgress (planRounds plan * length cases
         where
           asked = if n < planRounds plan then cases else inDoubt (results outcomes)
   outcomes <- more 0 []
-  outcomes' <- mapM perform [(0, "system calls", c, action env) | c <- once, Just action <- [caseOnce c]]
+  outcomes' <- mapM perform [(0, "counting by " <> T.pack (countingTool k), c, countingRun k env) | (c, k) <- counts]
   pure (results (outcomes ++ outcomes'), [f | Left f <- outcomes ++ outcomes'])
   where
     plan = envPlan env

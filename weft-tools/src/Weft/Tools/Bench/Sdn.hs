@@ -34,7 +34,7 @@ sdn =
     { benchName = "sdn",
       benchTitle = "a learning-switch controller of OpenFlow under cbench",
       benchCases = const [sdnCase setting subject | setting <- settings, subject <- subjects setting],
-      benchTools = [callgrindTool],
+      benchTools = [],
       benchRts = [],
       benchIgnores = [],
       benchBounds = const bounds,
@@ -87,7 +87,7 @@ sdnCase setting subject =
       caseParams = sdnParams setting,
       caseGroup = sdnParams setting,
       caseMeasure = \env -> withController env setting subject (measure env setting),
-      caseOnce = if settingSwitches setting == 1 then Just (\env -> countingInstructions env setting subject) else Nothing
+      caseCounts = [Counting callgrindTool "user_instructions_per_op" (\env -> countingInstructions env setting subject) | settingSwitches setting == 1]
     }
 
 -- Controllers -----------------------------------------------------------------------------

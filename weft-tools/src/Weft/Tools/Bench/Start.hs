@@ -33,7 +33,7 @@ startCase count subject =
         program <- subjectProgramWith env 2 subject []
         times <- replicateM (max 1 count) (once program)
         pure [(startParams, M.singleton "start_ms" (sort times !! (length times `div` 2)))],
-      caseOnce = Nothing
+      caseCounts = []
     }
 
 -- | Milliseconds.

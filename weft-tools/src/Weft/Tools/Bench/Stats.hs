@@ -13,6 +13,7 @@ module Weft.Tools.Bench.Stats
     -- * Figures
     figureRounds,
     figureSubjects,
+    figureMetrics,
     metricSummaries,
   )
 where
@@ -72,11 +73,15 @@ figureRounds runs figure = case figure of
 
 -- | The subjects that a figure needs.
 figureSubjects :: Figure -> S.Set Text
-figureSubjects figure = case figure of
-  Metric subject _ _ -> S.singleton subject
-  Over a b -> figureSubjects a <> figureSubjects b
-  Minus a b -> figureSubjects a <> figureSubjects b
-  Worst figures -> foldMap figureSubjects figures
+figureSubjects figure = S.fromList [subject | (subject, _, _) <- figureMetrics figure]
+
+-- | The metrics that a figure needs, each of a subject under these parameters.
+figureMetrics :: Figure -> [(Text, Params, Text)]
+figureMetrics figure = case figure of
+  Metric subject params metric -> [(subject, params, metric)]
+  Over a b -> figureMetrics a <> figureMetrics b
+  Minus a b -> figureMetrics a <> figureMetrics b
+  Worst figures -> concatMap figureMetrics figures
 
 -- | Every metric of a run over its rounds.
 metricSummaries :: Run -> Map Text Summary

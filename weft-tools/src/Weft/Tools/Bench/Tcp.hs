@@ -81,7 +81,7 @@ trialCase s subject =
       caseMeasure = \env -> do
         parts <- forM (if settingLossy s then [1, 2, 3 :: Int] else [1]) (trial env s subject)
         pure [(settingParams s, M.map (/ fromIntegral (length parts)) (M.unionsWith (+) parts))],
-      caseOnce = Nothing
+      caseCounts = []
     }
 
 -- | With one seed.
@@ -126,7 +126,7 @@ webCase connections subject =
         server <- found env "examples/hybrid-web"
         metrics <- underTrial env (planDuration (envPlan env)) (["-m", "web", "-c", show connections, "-o"] <> ["-k" | subjectName subject == "kernel"] <> ["--", server, folder])
         pure [(webParams connections, metrics)],
-      caseOnce = Nothing
+      caseCounts = []
     }
 
 tailParams :: Params
@@ -142,7 +142,7 @@ tailCase =
         path <- found env (subjectProgram weft)
         metrics <- withChild env (Program path ["tails", "3000"] [] [0]) (hearJson 60)
         pure [(tailParams, M.delete "tails" metrics)],
-      caseOnce = Nothing
+      caseCounts = []
     }
 
 idleParams :: Plan -> Params
@@ -158,7 +158,7 @@ idleCase plan =
         path <- found env (subjectProgram weft)
         metrics <- withChild env (Program path ["idle", show (min 1000000 (planHybrid (envPlan env)))] [] [0]) (hearJson 170)
         pure [(idleParams plan, M.delete "connections" metrics)],
-      caseOnce = Nothing
+      caseCounts = []
     }
 
 -- Bounds ----------------------------------------------------------------------------------

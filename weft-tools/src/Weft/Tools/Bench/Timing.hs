@@ -56,7 +56,7 @@ trialCase measure trial =
         program <- subjectProgramWith env (trialCapabilities trial) (trialSubject trial) arguments
         metrics <- withChild env program (measure env)
         pure [(given, metrics)],
-      caseOnce = Nothing
+      caseCounts = []
     }
   where
     given = trialParams trial ++ [modeParam (trialMode trial)]

@@ -14,6 +14,7 @@ module Weft.Tools.Bench.Types
     -- * Benchmarks
     Benchmark (..),
     Case (..),
+    Counting (..),
     Measured,
     Subject (..),
     Kind (..),
@@ -91,8 +92,18 @@ data Case = Case
     caseGroup :: !Params,
     -- | The timed measurement, once a round.
     caseMeasure :: Env -> IO [Measured],
-    -- | A measurement that would disturb the timing (counting system calls); it runs once, after all rounds.
-    caseOnce :: Maybe (Env -> IO [Measured])
+    -- | What would disturb the timing; each runs once, after all rounds.
+    caseCounts :: [Counting]
+  }
+
+-- | A measurement under a tool that slows the subject down, such as strace. Where the tool is missing this is left out, and
+-- what is timed is not.
+data Counting = Counting
+  { -- | The program that counts.
+    countingTool :: FilePath,
+    -- | What is counted.
+    countingMetric :: Text,
+    countingRun :: Env -> IO [Measured]
   }
 
 -- | Metrics, and the parameters that they belong to.
@@ -149,8 +160,8 @@ data Plan = Plan
     planDuration :: !Double,
     -- | Seconds of load under @strace@.
     planTrace :: !Double,
-    -- | Count system calls and instructions only where a bound needs them?
-    planNeededCounts :: !Bool,
+    -- | Measure and count only what a bound needs? (All of a benchmark that has no bounds.)
+    planNeededOnly :: !Bool,
     -- | Idle connections of the benchmark @idle@.
     planIdle :: !Int,
     -- | Connections of the benchmark @quiet@.

@@ -69,7 +69,7 @@ workloadCase given work subject =
       caseParams = given,
       caseGroup = given,
       caseMeasure = running underLoad,
-      caseOnce = if workLong work then Nothing else Just (running countingCalls)
+      caseCounts = [Counting traceTool "syscalls_per_op" (running countingCalls) | not (workLong work)]
     }
   where
     running measure env = do
