@@ -31,7 +31,7 @@ module Weft.AccessLog
     reopenLog,
     flushLog,
 
-    -- * Figures
+    -- * Metrics
     LogMetrics (..),
     logMetrics,
   )
@@ -220,7 +220,7 @@ drain accessLog sink = do
         writeIORef (accessQuiet accessLog) (seconds 60 `after` t)
         void (try (logOnError (accessSettings accessLog) e count) :: IO (Either IOException ()))
 
--- Figures ----------------------------------------------------------------------------------
+-- Metrics ----------------------------------------------------------------------------------
 
 -- | Counters of a log, in lines.
 data LogMetrics = LogMetrics

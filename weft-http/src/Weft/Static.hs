@@ -32,7 +32,7 @@ module Weft.Static
     OpenFiles,
     newOpenFiles,
 
-    -- * Figures
+    -- * Metrics
     CacheMetrics (..),
     staticMetrics,
   )

@@ -23,7 +23,7 @@ module Weft.Watchdog
   ( setWatchdog,
     watchdogBound,
 
-    -- * Figures
+    -- * Metrics
     WatchdogMetrics (..),
     watchdogMetrics,
   )

@@ -15,7 +15,7 @@ module Weft.Core.Heartbeat
     during,
     restWatched,
 
-    -- * Figures
+    -- * Metrics
     longestCallback,
   )
 where

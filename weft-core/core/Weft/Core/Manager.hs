@@ -14,11 +14,10 @@
 --
 -- The runner is the thread that runs the manager.
 --
--- Exceptions thrown at the runner: a turn is uninterruptible. The kernel reports a one-shot or edge-triggered event only
--- once, and a callback that was taken out of the registry must run. So no exception may arrive between the kernel's answer
--- and the last callback. Exceptions arrive between turns: 'loop' then stops the manager, and a caller of
--- 'step' has lost nothing and may go on. Only two things in a turn may take long: the kernel, where GHC interrupts no
--- thread, and callbacks, which must not block. "Weft.Event" makes callbacks of users interruptible again, and an exception
+-- Exceptions thrown at the runner arrive between turns: 'loop' then stops the manager, and a caller of 'step' has lost
+-- nothing and may go on. A turn is uninterruptible, because the kernel reports a one-shot or edge-triggered event only
+-- once, and a callback that was taken out of the registry must run. Only the kernel, where GHC interrupts no thread, and
+-- callbacks, which must not block, may take long. "Weft.Event" makes callbacks of users interruptible again; an exception
 -- that ends one is kept until the turn is over ('guarded').
 module Weft.Core.Manager
   ( Manager,
@@ -87,10 +86,9 @@ data Manager = Manager
     -- | What its timers know of the manager.
     managerTimerOwner :: TimerOwner,
     managerWake :: !Wake,
-    -- | The due time, in ns, of the earliest timer for which the runner was woken, or 0. Until
-    -- then the runner does not sleep past that instant, even if the timer was cancelled. So a
-    -- thread that sets and cancels timers over and over wakes it once in the timers'
-    -- length, not each time. Written by wakers, cleared by the runner.
+    -- | The due time, in ns, of the earliest timer for which the runner was woken, or 0. The runner does not sleep past
+    -- it, even if the timer was cancelled. So a thread that sets and cancels timers over and over wakes the runner once
+    -- in the timers' length, not each time. Written by wakers, cleared by the runner.
     managerHint :: !AtomicWords,
     -- | Its counters, for "Weft.Metrics".
     managerCounters :: !Counters,
@@ -105,10 +103,9 @@ data Manager = Manager
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the
     -- program made itself.
     managerIndex :: !Int,
-    -- | Word 0: the state above, changed by compare-and-swap. 'wordSignalling': the number of
-    -- threads that are about to signal; the runner waits for them before it
-    -- closes the back end. 'wordTurn': whether the runner is in a turn; written by
-    -- the runner.
+    -- | Word 0: the state above, changed by compare-and-swap. 'wordSignalling': the number of threads that are about to
+    -- signal; the runner waits for them before it closes the back end. 'wordTurn': whether the runner is in a turn;
+    -- written by the runner.
     managerState :: !AtomicWords,
     -- | The process image that made it ('forkGeneration'); a forked child must not use it.
     managerGeneration :: !Int,
@@ -219,10 +216,9 @@ step m = uninterruptibleMask_ $ do
         again <- look m
         unless again (void (sleep m watched))
 
--- | Run turns until the manager has stopped. After a turn that found something, other threads run. An exception from another
--- thread arrives between turns; it ends the loop, and the manager is stopped. Exceptions are let in between
--- turns also if the caller has masked them (unless uninterruptibly): a caller that masks them before 'initialize' leaves no
--- moment in which an exception ends the runner without stopping the manager.
+-- | Run turns until the manager has stopped. After a turn that found something, other threads run. An exception from
+-- another thread ends the loop and stops the manager. It arrives between turns, also if the caller has masked exceptions
+-- (unless uninterruptibly); so a caller can mask them before 'initialize', and the manager is always stopped.
 loop :: Manager -> IO ()
 loop m = mask_ $ do
   pokeWord (managerState m) wordTurn 1

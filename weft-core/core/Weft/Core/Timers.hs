@@ -23,7 +23,7 @@ module Weft.Core.Timers
     takeAll,
     orphanAll,
 
-    -- * Figures
+    -- * Metrics
     pendingTimers,
   )
 where

@@ -27,7 +27,7 @@ module Weft.File.Engine
     preferFiles,
     filesChoice,
 
-    -- * Figures
+    -- * Metrics
     ringReports,
     stopRings,
   )

@@ -28,7 +28,7 @@ module Weft.File.Ring
     start,
     cancel,
 
-    -- * Figures
+    -- * Metrics
     RingMetrics (..),
     ringMetrics,
   )
@@ -233,7 +233,7 @@ complete ring slot result = do
           found <- casWord waiting 0 stateQueued stateLaunching
           if found == stateQueued then launch ring slot next else passOn
 
--- Figures --------------------------------------------------------------------------
+-- Metrics --------------------------------------------------------------------------
 
 -- | What a ring has done and has to do.
 data RingMetrics = RingMetrics

@@ -161,10 +161,10 @@ running rt = do
 managers :: IO [Manager]
 managers = running =<< runtime
 
--- | Stop all dispatchers and give their kernel objects back. Threads that wait on
--- descriptors go on waiting, with new dispatchers, which also take over the delays
--- and timers that were set: each fires once, at its time. For a program that wants to leave nothing behind, or
--- to change the back end while it is quiet.
+-- | Stop all dispatchers and release their kernel objects. Threads that wait for
+-- descriptors go on waiting with new dispatchers, which also take over pending delays
+-- and timers: each fires once, at its time. For a program that releases everything before it ends, or that
+-- changes the back end while nothing happens.
 stopManagers :: IO ()
 stopManagers = do
   rt <- runtime

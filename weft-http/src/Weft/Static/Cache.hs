@@ -12,7 +12,7 @@ module Weft.Static.Cache
     Freshness (..),
     Worth (..),
 
-    -- * Figures
+    -- * Metrics
     CacheMetrics (..),
     cacheMetrics,
   )
