@@ -18,7 +18,7 @@ import Test.Tasty
 import qualified Weft.Backend.Choice as Choice
 import qualified Weft.Backend.Epoll as Epoll
 import qualified Weft.Backend.Uring as Uring
-import Weft.Core.Time (milliseconds, nanoseconds)
+import Weft.Core.Time (milliseconds, nanoseconds, seconds)
 import Weft.FFI.RingEntries (preferRingEntries)
 import Weft.Hybrid.Descriptor
 import qualified Weft.Hybrid.DescriptorTable as Table
@@ -53,7 +53,8 @@ loops (Setting backend faults) n users check = do
           { settingsLoops = Just n,
             settingsOnException = \_ e -> modifyIORef died (show e :),
             settingsOnStall = \_ _ -> pure (),
-            settingsGrace = milliseconds 100
+            -- Beyond all that is waited for, as the clock may go on while others could.
+            settingsGrace = seconds 100000000
           }
       keeper = do
         s <- startScheduler settings
