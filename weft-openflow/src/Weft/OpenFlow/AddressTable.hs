@@ -55,7 +55,7 @@ lookupAddress (MacAddress m) (AddressTable array shift _ tree _ overriding)
   | IntMap.null tree = Nothing
   | otherwise = IntMap.lookup (fromIntegral m) tree
   where
-    word = findWord array shift (fromIntegral m)
+    word = findWord array shift m
 {-# INLINE lookupAddress #-}
 
 -- | The word of an address, or 0.
@@ -83,7 +83,7 @@ placeOf shift address = fromIntegral ((address * 0x9e3779b97f4a7c15) `unsafeShif
 insertAddress :: MacAddress -> PortNo -> AddressTable -> AddressTable
 insertAddress mac@(MacAddress m) port table@(AddressTable array shift n tree fresh overriding)
   | fresh >= max leastFresh (n `div` 8) = rebuilt n' tree' (entries array)
-  | otherwise = AddressTable array shift n' tree' (fresh + 1) (overriding || findWord array shift (fromIntegral m) /= 0)
+  | otherwise = AddressTable array shift n' tree' (fresh + 1) (overriding || findWord array shift m /= 0)
   where
     tree' = IntMap.insert (fromIntegral m) port tree
     n' = maybe (n + 1) (const n) (lookupAddress mac table)
