@@ -1,6 +1,6 @@
 -- |
--- Choosing how a manager keeps its timers: the only place where it is done.
--- @WEFT_TIMERS@ in the environment may be @wheel@, which is the default, or @psq@.
+-- Choosing the timer queue of a manager. The environment variable
+-- @WEFT_TIMERS@ may be @wheel@, which is the default, or @psq@.
 module Weft.TimerQueue
   ( newQueue,
   )
@@ -12,8 +12,8 @@ import Weft.Core.Timer.Search (newSearchQueue)
 import Weft.Core.Timer.Wheel (newWheel)
 import Weft.Sys (now)
 
--- | An empty queue of the kind that is asked for. Throws a user error for a name
--- that does not exist.
+-- | An empty queue of the chosen kind. Throws a user error if @WEFT_TIMERS@ has another
+-- value.
 newQueue :: IO Queue
 newQueue = do
   asked <- lookupEnv "WEFT_TIMERS"

@@ -1,5 +1,5 @@
 -- |
--- The names in a directory. By threads of any kind, as "Weft.File.Transfer".
+-- The names in a directory, for both kinds of threads ("Weft.File.ThreadOps").
 module Weft.File.Names
   ( foldNames,
   )
@@ -21,7 +21,7 @@ import Weft.File.ThreadOps
 import Weft.File.Transfer (forgotten)
 import Weft.File.Types
 
--- | 'Weft.File.forNames'.
+-- | 'Weft.File.foldNames'.
 foldNames :: MonadIO m => ThreadOps m -> File -> (a -> ByteString -> m a) -> a -> m a
 foldNames threads file use = go True
   where
@@ -45,8 +45,8 @@ foldNames threads file use = go True
     loc = "Weft.File.foldNames"
 {-# INLINE foldNames #-}
 
--- | The first of some @struct linux_dirent64@ (getdents(2)), and the rest: two numbers
--- of eight bytes, the length of the whole in two, the type in one, then the name, which
+-- | The name in the first of several @struct linux_dirent64@ (getdents(2)), and the rest. Such a structure has two numbers
+-- of eight bytes, its length in two bytes, the type in one, and the name, which
 -- ends with a zero byte.
 entry :: ByteString -> (ByteString, ByteString)
 entry batch = (B.takeWhile (/= 0) (B.unsafeDrop 19 (B.unsafeTake size batch)), B.unsafeDrop size batch)

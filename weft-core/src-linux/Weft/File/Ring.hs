@@ -1,22 +1,22 @@
 -- |
--- One ring of requests to files: a ring with its owner (@cbits/ring.c@), the
--- slots that requests take, a queue of those that found no slot, and the reader, a
--- pinned thread that hands completions out.
+-- A ring for requests to files: an io_uring with the OS thread that owns it (@cbits\/linux\/file_ring.c@), the
+-- slots of requests, a queue of requests that wait for a slot, and the reader, a
+-- pinned thread that handles completions.
 --
--- A request's states, in one word that its canceller, who launches it and the
--- reader move by compare-and-swap:
+-- A request's states, in one word that the canceller, the launcher and the
+-- reader change by compare-and-swap:
 --
 -- @
 --   Queued     waits for a slot          -> Launching (launcher), Ended (canceller)
 --   Launching  on its way to the ring    -> Submitted (launcher), Wanted (canceller)
 --   Wanted     the same, to be cancelled -> Submitted (launcher, who then cancels)
---   Submitted  slot and generation       -> Ended (reader)
+--   Submitted  its slot and generation   -> Ended (reader)
 --   Ended      its handler has run or is about to
 -- @
 --
--- The handler runs once, on the reader's thread or, if it is cancelled while it
--- is queued, on the canceller's; until then the request's memory must stay, for
--- which the handler holds on to it. Handlers neither block nor throw.
+-- The handler runs once: on the reader's thread, or on the canceller's if the request is cancelled while it
+-- is queued. Until then the request's memory must stay valid, so
+-- the handler refers to it. Handlers must neither block nor throw.
 module Weft.File.Ring
   ( Ring,
     newRing,
@@ -53,34 +53,34 @@ data Ring = Ring
   { ringPtr :: !(Ptr CRing),
     -- | The capability whose threads it serves.
     ringOf :: !Int,
-    -- | Where it is written down what is submitted and what is done.
+    -- | Where markers of submissions and completions are written.
     ringEventLog :: !EventLog,
-    -- | By slot: what became of its request is told to this. Written by who has the
-    -- slot, read by the reader, who puts 'ringIdle' back: a request keeps its memory alive.
+    -- | The request of each slot. Written by the thread that takes the
+    -- slot; the reader reads it and puts 'ringIdle' back, since a request keeps its memory alive.
     ringHandlers :: !(BoxedArray Request),
-    -- | A request that ended long ago, for the slots that are free.
+    -- | A request that has ended, for free slots.
     ringIdle :: !Request,
-    -- | Held for some nanoseconds by who takes or gives a slot.
+    -- | Held for some nanoseconds by a thread that takes or frees a slot.
     ringSlots :: !(MVar SlotTable),
-    -- | Not 0 when the reader is to end.
+    -- | Not 0 when the reader has to end.
     ringStop :: !AtomicWords,
-    -- | Fills when something is done, or to end the reader.
+    -- | Filled when requests have completed, or to end the reader.
     ringSignal :: !(MVar ()),
     ringEnded :: !(MVar ())
   }
 
--- | Free slots, how many are not, and waiting requests: the next ones, and the last
+-- | The free slots, the number of slots in use, and the waiting requests: the first ones, and the last
 -- ones in reverse. Invariant: requests wait only while no slot is free.
 data SlotTable = SlotTable ![Int] !Int ![Request] ![Request]
 
 -- | A request.
 data Request = Request !AtomicWords !Op !(CInt -> IO ())
 
--- | Requests that a ring has in the kernel at most.
+-- | The largest number of requests of a ring in the kernel.
 ringDepth :: Int
 ringDepth = 512
 
--- | A ring for threads of that capability; the errno when the kernel refuses.
+-- | A ring for threads of that capability, or the errno if the kernel refuses it.
 newRing :: Int -> IO (Either CInt Ring)
 newRing cap = mask_ $ openRing ringDepth cap >>= either (pure . Left) (fmap Right . staffed)
   where
@@ -96,22 +96,22 @@ newRing cap = mask_ $ openRing ringDepth cap >>= either (pure . Left) (fmap Righ
       _ <- forkPinned cap ("weft files " <> show cap) (\_ -> reader ring)
       pure ring
 
--- | Cancel everything, have it told, and give the ring back. Nothing may be started
+-- | Cancel all requests, run their handlers, and close the ring. No request may be started
 -- any more.
 stopRingOf :: Ring -> IO ()
 stopRingOf ring = mask_ $ do
-  -- What waits for a slot: none of it may get one from a request that ends now.
+  -- The waiting requests are taken out, so that none gets the slot of a request that ends now.
   SlotTable free busy front back <- takeMVar (ringSlots ring)
   putMVar (ringSlots ring) (SlotTable free busy [] [])
   mapM_ (cancel ring) (front <> reverse back)
   stopRing (ringPtr ring)
-  -- Everything is completed now. Told earlier, the reader could end before it has seen all of it.
+  -- All requests have completed now. If this were set earlier, the reader could end before it has handled all of them.
   writeWord (ringStop ring) 0 1
   void (tryPutMVar (ringSignal ring) ())
   takeMVar (ringEnded ring)
   freeRing (ringPtr ring)
 
--- | In a forked child: give back what is the child's own.
+-- | In a forked child: release what belongs to the child.
 discardRing :: Ring -> IO ()
 discardRing = freeRing . ringPtr
 
@@ -138,14 +138,14 @@ start ring op handler = mask_ $ do
     launch ring slot request
   pure request
   where
-    -- A free slot, or -1 and the queue. Interrupted here, nothing has happened.
+    -- A free slot, or -1 if the request was queued. If this is interrupted, nothing has happened.
     enlist request = do
       table <- takeMVar (ringSlots ring)
       case table of
         SlotTable (slot : free) busy front back -> slot <$ putMVar (ringSlots ring) (SlotTable free (busy + 1) front back)
         SlotTable [] busy front back -> (-1) <$ putMVar (ringSlots ring) (SlotTable [] busy front (request : back))
 
--- | Into the ring, by who has the slot.
+-- | Submit a request to the ring, in its slot.
 launch :: Ring -> Int -> Request -> IO ()
 launch ring slot request@(Request state op _) = do
   writeBoxedArray (ringHandlers ring) slot request
@@ -157,8 +157,8 @@ launch ring slot request@(Request state op _) = do
     writeWord state 0 (submitted slot generation)
     cancelRing (ringPtr ring) (fromIntegral slot) generation
 
--- | Have a request end soon: with 'errCancelled', or with a result if that was
--- quicker. A request that has ended is left alone.
+-- | Make a request end soon, with 'errCancelled', or with its result if that comes
+-- first. No effect on a request that has ended.
 cancel :: Ring -> Request -> IO ()
 cancel ring request@(Request state _ handler) = mask_ $ do
   found <- readWord state 0
@@ -177,7 +177,7 @@ cancel ring request@(Request state _ handler) = mask_ $ do
 
 -- The reader -----------------------------------------------------------------------
 
--- | Until it is told to stop.
+-- | The reader's loop, until it has to end.
 reader :: Ring -> IO ()
 reader ring = allocaBytes (4 + 8 * batch) $ \list -> do
   poke list 0
@@ -188,7 +188,7 @@ reader ring = allocaBytes (4 + 8 * batch) $ \list -> do
           then do
             mark (ringEventLog ring) (Finished (fromIntegral n))
             handOut pairs (fromIntegral n)
-            -- Those who were waiting run first; what they ask for next goes to the
+            -- The threads that were waiting run first, so that their next requests go to the
             -- kernel in one batch.
             yield
             rouseRing (ringPtr ring)
@@ -214,7 +214,7 @@ reader ring = allocaBytes (4 + 8 * batch) $ \list -> do
         then takeMVar (ringSignal ring)
         else freeStablePtr back
 
--- | Tell a result, and give the slot to the next.
+-- | Run a request's handler with its result, and give the slot to the next request.
 complete :: Ring -> Int -> CInt -> IO ()
 complete ring slot result = do
   Request state _ handler <- readBoxedArray (ringHandlers ring) slot
@@ -235,7 +235,7 @@ complete ring slot result = do
 
 -- Metrics --------------------------------------------------------------------------
 
--- | What a ring has done and has to do.
+-- | Counters of a ring.
 data RingMetrics = RingMetrics
   { -- | The capability whose threads it serves.
     ringCapability :: !Int,
@@ -243,20 +243,20 @@ data RingMetrics = RingMetrics
     ringInFlight :: !Int,
     -- | Requests that wait for a slot.
     ringWaiting :: !Int,
-    -- | Requests since the beginning.
+    -- | All requests so far.
     ringRequests :: !Int,
-    -- | System calls in which its owner submitted and waited.
+    -- | System calls by which its owner submitted and waited.
     ringEntered :: !Int,
     -- | System calls to wake its owner.
     ringSignalled :: !Int,
     -- | Times its reader was woken.
     ringRung :: !Int,
-    -- | Requests that were to be cancelled.
+    -- | Requests for which cancellation was requested.
     ringCancels :: !Int
   }
   deriving (Eq, Show)
 
--- | At this moment.
+-- | Read the counters.
 ringMetrics :: Ring -> IO RingMetrics
 ringMetrics ring = do
   SlotTable _ busy front back <- readMVar (ringSlots ring)

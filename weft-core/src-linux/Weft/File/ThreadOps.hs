@@ -1,8 +1,8 @@
 {-# LANGUAGE RankNTypes #-}
 
 -- |
--- How threads of one kind use files. What stands on the engine is written once, for all kinds:
--- its functions' first argument is one of these.
+-- How a kind of threads (GHC's, hybrid) uses files. The operations on files are written once, for all kinds: their
+-- first argument is a 'ThreadOps'.
 module Weft.File.ThreadOps
   ( ThreadOps (..),
     ghcThreads,
@@ -15,12 +15,12 @@ import Weft.FFI.File (Op)
 import Weft.File.Engine
 import Weft.File.Types
 
--- | What a kind of threads has.
+-- | The operations of a kind of threads.
 data ThreadOps m = ThreadOps
-  { -- | Have an operation carried out, and wait for its result.
+  { -- | Carry out an operation, and wait for its result.
     carry :: RequestPolicy -> Op -> m CInt,
-    -- | Do several with one descriptor. Each holds it for itself ('policyHold'); a kind of threads
-    -- that can be interrupted anywhere needs to be inside all the time.
+    -- | Run an action that carries out several operations with one descriptor. Each request holds the file by itself
+    -- ('policyHold'); threads that can be interrupted anywhere have to hold it all the time.
     using :: forall a. String -> File -> (Fd -> m a) -> m a
   }
 

@@ -1,5 +1,6 @@
 -- |
--- Reading and writing at offsets, by threads of any kind. "Weft.File" says what the functions do.
+-- Reading and writing at offsets, for both kinds of threads ("Weft.File.ThreadOps"). The functions are documented in
+-- "Weft.File".
 module Weft.File.Transfer
   ( -- * Bytes
     readAt,
@@ -63,7 +64,7 @@ readAt threads file off (Count count) = do
     loc = "Weft.File.readAt"
 {-# INLINE readAt #-}
 
--- | What was read. A buffer that is mostly empty is not kept.
+-- | The string of the bytes that were read. If the buffer is mostly empty, they are copied.
 slice :: ForeignPtr Word8 -> Int -> Int -> ByteString
 slice memory n count
   | n == 0 = B.empty
@@ -77,8 +78,8 @@ bufferFor file count
   | fileKind file == Direct = alignedBuffer (Count count)
   | otherwise = B.mallocByteString count
 
--- | Memory of so many bytes at an address that is a multiple of 4096, as files that
--- are opened with 'Weft.File.openDirect' need it.
+-- | Memory of that size at an address that is a multiple of 4096, for files that
+-- are opened with 'Weft.File.openDirect'.
 alignedBuffer :: Count -> IO (ForeignPtr Word8)
 alignedBuffer (Count count) = mallocPlainForeignPtrAlignedBytes (max 1 count) 4096
 
@@ -150,8 +151,8 @@ writeBufsAt threads file = vectored loc opWriteParts (lent loc file) threads fil
     loc = "Weft.File.writeBufsAt"
 {-# INLINE writeBufsAt #-}
 
--- | Goes on behind what a request did, until all is done or one does nothing. The policy
--- is told how to keep the vector that describes the parts.
+-- | Repeat requests for the rest until all is done, or one transfers nothing. The policy
+-- gets an action that keeps the vector of the parts alive.
 vectored :: MonadIO m => String -> (Fd -> Int64 -> Ptr () -> Int -> Op) -> (IO () -> RequestPolicy) -> ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
 vectored loc make policy threads file start given = do
   liftIO (mapM_ (validate loc file start . countBytes . snd) given)
@@ -170,7 +171,7 @@ vectored loc make policy threads file start given = do
         else go fd (at + fromIntegral n) (behind (Count n) parts) (done + Count n)
 {-# INLINE vectored #-}
 
--- | An array of so many @struct iovec@ (readv(2)).
+-- | An array of that number of @struct iovec@ (readv(2)).
 vectorOf :: Int -> [(Ptr Word8, Count)] -> IO (ForeignPtr ())
 vectorOf count parts = do
   vector <- mallocForeignPtrBytes (partSize * count)
@@ -182,14 +183,14 @@ vectorOf count parts = do
       poke (p `plusPtr` (i * partSize)) from
       pokeByteOff (p `plusPtr` (i * partSize)) (sizeOf (0 :: Int)) n
 
--- | What is left of a list of parts after so many bytes.
+-- | The parts after that number of bytes.
 behind :: Count -> [(Ptr Word8, Count)] -> [(Ptr Word8, Count)]
 behind _ [] = []
 behind n ((p, size) : rest)
   | n >= size = behind (n - size) rest
   | otherwise = (p `plusPtr` countBytes n, size - n) : rest
 
--- | 'Weft.File.forChunks'.
+-- | 'Weft.File.foldChunks'.
 foldChunks :: MonadIO m => ThreadOps m -> File -> Offset -> Count -> (a -> ByteString -> m a) -> a -> m a
 foldChunks threads file start size use = go start
   where
@@ -228,7 +229,7 @@ onDisk loc make threads file = using threads loc file $ \fd ->
 
 -- Helpers --------------------------------------------------------------------------
 
--- | An operation whose memory is kept by its request: its caller may go.
+-- | The policy of an operation whose request keeps its memory alive, so that an interrupted caller need not wait.
 forgotten :: String -> File -> IO () -> RequestPolicy
 forgotten loc file keep =
   RequestPolicy
@@ -241,7 +242,7 @@ forgotten loc file keep =
       policyDispose = const (pure ())
     }
 
--- | One with memory of the caller's.
+-- | The policy of an operation on the caller's memory.
 lent :: String -> File -> IO () -> RequestPolicy
 lent loc file keep = (forgotten loc file keep) {policyStay = Just (const (pure ()))}
 
@@ -251,7 +252,7 @@ checked loc file r
   | otherwise = liftIO (check loc (filePath file) r)
 {-# INLINE checked #-}
 
--- | Up to the count, or to a result of 0: how much it was.
+-- | Repeat until the sum of the results is the count, or a result is 0. Returns the sum.
 repeatedly :: Monad m => Int -> (Int -> m Int) -> m Int
 repeatedly count step = go 0
   where
@@ -271,7 +272,7 @@ fully loc count step = do
 tookNoMore :: String -> IOError
 tookNoMore loc = userError (loc <> ": the device took no more")
 
--- | The most that one system call transfers on Linux, in whole pages.
+-- | The largest number of bytes that one system call transfers on Linux, in whole pages.
 most :: Int
 most = 0x7ffff000
 

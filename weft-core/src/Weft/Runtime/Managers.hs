@@ -5,9 +5,9 @@
 -- stays there, the dispatcher (2013, 3.3). They start when they are first needed
 -- and share one registry.
 --
--- More capabilities, at run time, get their dispatcher when a thread first waits
--- there. With fewer, GHC moves the threads of those that went, dispatchers too, and
--- everything registered stays valid. A child made by
+-- When the number of capabilities is raised, a new one gets its dispatcher when a thread first waits
+-- there. When it is lowered, GHC moves the threads of the removed capabilities, dispatchers too, and
+-- all registrations stay valid. A child of
 -- 'System.Posix.Process.forkProcess' gets managers and kernel objects of its own
 -- when it first needs one.
 module Weft.Runtime.Managers
@@ -31,12 +31,12 @@ import Weft.Sys
 import Weft.TimerQueue (newQueue)
 import Weft.Watchdog.Bound (boundFromEnvironment)
 
--- | What one process has.
+-- | The managers of one process image.
 data Runtime = Runtime
-  { -- | The process, by 'forkGeneration'.
+  { -- | The process image ('forkGeneration').
     runtimeGeneration :: !Int,
     runtimeRegistry :: !(Registry Manager),
-    -- | By capability. Written under the lock, read by anyone.
+    -- | By capability. Written under the lock, read by any thread.
     runtimeManagers :: !(Ref (BoxedArray (Maybe Manager))),
     runtimeLock :: !(MVar ())
   }
@@ -45,8 +45,8 @@ theRuntime :: Ref Runtime
 theRuntime = unsafePerformIO (newRuntime >>= newRef)
 {-# NOINLINE theRuntime #-}
 
--- | The generation for which a thread has undertaken to put a runtime in place.
--- Moved by compare-and-swap.
+-- | The generation for which a thread is making a runtime.
+-- Changed by compare-and-swap.
 claimed :: AtomicWords
 claimed = unsafePerformIO (newAtomicWords 1)
 {-# NOINLINE claimed #-}
@@ -58,8 +58,8 @@ newRuntime = do
   none <- newBoxedArray 0 Nothing
   Runtime generation registry <$> newRef none <*> newMVar ()
 
--- | The runtime of this process. A child finds its parent's, and replaces it: the
--- parent's locks may be held by threads that do not exist here.
+-- | The runtime of this process. A forked child finds its parent's and replaces it: threads that do not exist in the
+-- child may hold its locks.
 runtime :: IO Runtime
 runtime = do
   rt <- readRef theRuntime
@@ -81,7 +81,7 @@ runtime = do
 currentRegistry :: IO (Registry Manager)
 currentRegistry = runtimeRegistry <$> runtime
 
--- | The manager of the capability that runs the caller, started if need be.
+-- | The manager of the caller's capability. It is started if there is none.
 currentManager :: IO Manager
 currentManager = do
   rt <- runtime
@@ -114,20 +114,20 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
       m <- newManager cap (runtimeRegistry rt) queue resettle backend
       ready <- newEmptyMVar
       _ <- forkPinned cap ("weft dispatcher " <> show cap) (dispatcher m ready)
-      -- As long as it takes the thread to run for the first time. An exception here would leave a
-      -- dispatcher of which nobody knows.
+      -- Uninterruptible until the thread has run for the first time: an exception here would leave a
+      -- dispatcher that is not in the table.
       uninterruptibleMask_ (takeMVar ready)
       store rt cap m
       pure m
 
--- | A timer whose dispatcher was stopped is set with the present one.
+-- | Set a timer whose dispatcher was stopped with the present one.
 resettle :: Instant -> IO () -> IO ()
 resettle due act = do
   m <- currentManager
   void (addPlainTimer m due act)
 
--- | Runs until it is stopped. Should the back end fail, or somebody throw at this
--- thread, the program is told, and those who wait find a new manager.
+-- | A dispatcher; it runs until it is stopped. If the back end fails, or another thread throws at this
+-- one, the exception goes to the program's handler for uncaught exceptions, and waiting threads find a new manager.
 dispatcher :: Manager -> MVar () -> (forall a. IO a -> IO a) -> IO ()
 dispatcher m ready unmask = do
   _ <- initialize m
@@ -156,8 +156,7 @@ running rt = do
   arr <- readRef (runtimeManagers rt)
   catMaybes <$> mapM (readBoxedArray arr) [0 .. sizeBoxedArray arr - 1]
 
--- | The managers of this process, by capability; those that were never needed are
--- not there.
+-- | The managers of this process that have been started, by capability.
 managers :: IO [Manager]
 managers = running =<< runtime
 

@@ -20,11 +20,11 @@ import Network.Socket.Address (SocketAddress (..))
 import System.IO.Error (catchIOError)
 import Weft.FFI.Socket (SockAddrBytes, cGetPeerName)
 
--- | Bytes that any address fits in (@struct sockaddr_storage@).
+-- | The size in bytes of the largest address (@struct sockaddr_storage@).
 addressRoom :: Int
 addressRoom = 128
 
--- | An address in memory, and its length.
+-- | Run an action with an address in memory, and its length.
 withAddress :: SockAddr -> (Ptr SockAddrBytes -> Word32 -> IO a) -> IO a
 withAddress addr act = allocaBytes (max n addressRoom) $ \p -> do
   pokeSocketAddress p addr
@@ -32,24 +32,24 @@ withAddress addr act = allocaBytes (max n addressRoom) $ \p -> do
   where
     n = sizeOfSocketAddress addr
 
--- | Room for the kernel to put an address in; the action gets where the bytes go
--- and where their number goes.
+-- | Run an action with memory into which the kernel writes an address and its
+-- length.
 withRoom :: (Ptr SockAddrBytes -> Ptr Word32 -> IO a) -> IO a
 withRoom act = allocaBytes addressRoom $ \p -> alloca $ \len -> do
   fillBytes p 0 addressRoom
   poke len (fromIntegral addressRoom)
   act p len
 
--- | What the kernel put there. An address of no bytes reads as that of an unnamed Unix
--- socket. Throws for a family that @network@ does not know.
+-- | The address that the kernel has written. Without any bytes it is that of an unnamed Unix
+-- socket. Throws if @network@ does not know its family.
 readAddress :: Ptr SockAddrBytes -> Ptr Word32 -> IO SockAddr
 readAddress p len = do
   n <- peek len
   if n == 0 then pure unnamed else peekSocketAddress (castPtr p)
 
--- | Who sent what a socket has received, or has connected: what the kernel put there, or, as connected
--- streams give none with their data, the peer's. Throws nothing, as data would be lost: for a family that
--- @network@ does not know, and for an unnamed sender, it is the address of an unnamed Unix socket.
+-- | The address of the sender of received data, or of the peer of an accepted connection: the one that the kernel has
+-- written, or, since it writes none for a connected stream, the peer's. Throws nothing, since data would be lost: for a
+-- family that @network@ does not know, and for an unnamed sender, it is the address of an unnamed Unix socket.
 readSender :: CInt -> Ptr SockAddrBytes -> Ptr Word32 -> IO SockAddr
 readSender fd p len = do
   n <- peek len

@@ -1,11 +1,11 @@
 -- |
--- Buffers to receive into, one for each capability: data is received into the
--- scratch buffer and what came is copied out, so that a thread that waits holds no
--- buffer, and a small message costs a small string.
+-- Scratch buffers, one for each capability. Data is received into the
+-- scratch buffer, and copied into a string of its size. So a waiting thread holds no
+-- buffer, and a small message takes a small string.
 --
--- A buffer is checked out for the time of a system call and the copying. Should
--- its thread be preempted in between, another thread of the capability finds the
--- place empty and makes a buffer of its own.
+-- A thread takes the buffer for a system call and the copy. If it
+-- is preempted meanwhile, another thread of the capability finds the
+-- place empty and allocates another buffer.
 module Weft.Socket.Scratch
   ( withScratch,
     scratchSize,
@@ -20,13 +20,13 @@ import GHC.ForeignPtr (unsafeWithForeignPtr)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Sys
 
--- | Bytes in a scratch buffer: the most that one receive returns.
+-- | The size of a scratch buffer in bytes.
 scratchSize :: Int
 scratchSize = 65536
 
 data Place = InUse | Free !(ForeignPtr Word8)
 
--- | By capability, round the power of two. Taken and put back by any thread.
+-- | The places of the buffers, by capability modulo a power of two. Any thread takes a buffer and puts it back.
 places :: BoxedArray (Ref Place)
 places = unsafePerformIO $ do
   first <- newRef InUse
@@ -52,7 +52,7 @@ withScratch act = do
   writeRef place buffer
   pure a
   where
-    -- The action does not diverge, which is what makes the pointer safe to use.
+    -- Safe, as the action does not diverge.
     memory (Free fp) = fp
     memory InUse = errorWithoutStackTrace "Weft.Socket.Scratch: no buffer"
 {-# INLINE withScratch #-}

@@ -1,6 +1,6 @@
 -- |
--- The bound of the watchdog, from the program or from the environment. Below "Weft.Runtime.Managers", which asks the environment before it
--- starts the first dispatcher.
+-- The bound of the watchdog, set by the program or by the environment. "Weft.Runtime.Managers" reads the environment before
+-- it starts the first dispatcher.
 module Weft.Watchdog.Bound
   ( setBound,
     boundFromEnvironment,
@@ -16,13 +16,13 @@ import Weft.FFI.Errno (throwIfNegative_)
 import Weft.FFI.Watchdog
 import Weft.Sys (AtomicWords, newAtomicWords, swapWord)
 
--- | Not 0 once the bound was set, or the environment was asked for it.
+-- | Not 0 when the bound was set, or was read from the environment.
 decided :: AtomicWords
 decided = unsafePerformIO (newAtomicWords 1)
 {-# NOINLINE decided #-}
 
--- | Use this bound from now on; 'Nothing' for no watchdog. Throws a user error for one below a millisecond, and an 'IOError' when the
--- kernel refuses an OS thread.
+-- | Use this bound from now on; 'Nothing' turns the watchdog off. Throws a user error if it is below a millisecond, and an
+-- 'IOError' if the kernel refuses an OS thread.
 setBound :: Maybe Duration -> IO ()
 setBound bound = do
   _ <- swapWord decided 0 1
@@ -34,8 +34,8 @@ apply (Just d@(Duration ns))
   | toSeconds d < 0.001 = ioError (userError "weft: a watchdog's bound is a millisecond or more")
   | otherwise = throwIfNegative_ "watchdog" (watchdogSet ns)
 
--- | The bound that @WEFT_WATCHDOG@ names, once in a process and unless the program has set one. Throws a user error for what is no
--- number of seconds.
+-- | Set the bound of @WEFT_WATCHDOG@, once in a process and only if the program has not set one. Throws a user error if it is
+-- not a number of seconds.
 boundFromEnvironment :: IO ()
 boundFromEnvironment = do
   before <- swapWord decided 0 1

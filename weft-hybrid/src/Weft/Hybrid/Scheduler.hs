@@ -52,7 +52,7 @@ data Settings = Settings
   { -- | The number of loops; 'Nothing' is one for each capability at the start.
     settingsLoops :: Maybe Int,
     settingsPolicy :: Policy,
-    -- | Called with the label and the exception of a thread that died of one ('ThreadKilled' excepted). Must not
+    -- | Called with the label and the exception of a thread that died of one ('Control.Exception.ThreadKilled' excepted). Must not
     -- block.
     settingsOnException :: Maybe String -> SomeException -> IO (),
     -- | Called with the label of a thread that is deadlocked: nothing can wake it any more. Must not block.
