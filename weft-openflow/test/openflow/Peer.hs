@@ -32,7 +32,6 @@ import Data.Maybe (fromMaybe)
 import Data.Word (Word32, Word8)
 import System.Timeout (timeout)
 import Test.Tasty.HUnit
-import Weft.Duration (seconds)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Learning
