@@ -100,8 +100,7 @@ data Manager = Manager
     managerHeartbeat :: !Heartbeat,
     -- | Where it writes markers.
     managerEventLog :: !EventLog,
-    -- | Which of a program's dispatchers it is, from zero; -1 for one that the
-    -- program made itself.
+    -- | Which of a program's dispatchers it is, from zero; -1 for one that the program made itself.
     managerIndex :: !Int,
     -- | Word 0: the state above, changed by compare-and-swap. 'wordSignalling': the number of threads that are about to
     -- signal; the runner waits for them before it closes the back end. 'wordTurn': whether the runner is in a turn;
@@ -181,19 +180,16 @@ isAlive m = do
 
 -- Running ------------------------------------------------------------------------
 
--- | Declare that the calling thread is going to run it. 'False' if a thread runs it already, or it
--- was stopped.
+-- | Declare that the calling thread is going to run it. 'False' if a thread runs it already, or it was stopped.
 initialize :: Manager -> IO Bool
 initialize m = mask_ $ do
   found <- casWord (managerState m) 0 stateIdle stateRunning
   when (found == stateIdle) (writeRef (managerRunner m) . Just =<< myThreadId)
   pure (found == stateIdle)
 
--- | One turn (2013, 3.3): apply changes of timers, fire those that are due, look
--- for events without blocking; if there was nothing, let other threads run and
--- look again; and only then block until an event, a due timer or a wake-up.
--- 'False' if the manager was told to stop, and has stopped. Asynchronous exceptions arrive only before
--- or after a turn.
+-- | One turn (2013, 3.3): apply changes of timers, fire those that are due, look for events without blocking; if there
+-- was nothing, let other threads run and look again; and only then block until an event, a due timer or a wake-up.
+-- 'False' if the manager was told to stop, and has stopped. Asynchronous exceptions arrive only before or after a turn.
 step :: Manager -> IO Bool
 step m = uninterruptibleMask_ $ do
   state <- readWord (managerState m) 0
@@ -259,17 +255,15 @@ data Ended = Looked | WokenUp | Stopped
 poll :: Manager -> IO Bool
 poll = look
 
--- | Block until an event, a due timer or a wake-up, unless the action returns 'True':
--- there is something to do. The action runs after the manager has announced that it
--- sleeps; so work that is published before a call of 'wakeManager' is not
--- missed.
+-- | Block until an event, a due timer or a wake-up, unless the action returns 'True': there is something to do. The
+-- action runs after the manager has announced that it sleeps; so work that is published before a call of 'wakeManager'
+-- is not missed.
 sleepUnless :: Manager -> IO Bool -> IO ()
 sleepUnless m = void . sleepWith m False
 {-# INLINE sleepUnless #-}
 
--- | Set the external handler: it gets the events of descriptors that were armed in the manager's back end
--- with an external token ('externalToken'). It runs on the runner's thread, and must neither
--- block nor throw.
+-- | Set the external handler: it gets the events of descriptors that were armed in the manager's back end with an
+-- external token ('externalToken'). It runs on the runner's thread, and must neither block nor throw.
 setExternalHandler :: Manager -> (Token -> Events -> IO ()) -> IO ()
 setExternalHandler = writeRef . managerExternalHandler
 
@@ -371,8 +365,7 @@ hinted m = do
         then pure (Instant (fromIntegral hint))
         else never <$ casWord (managerHint m) 0 hint 0
 
--- | Make the runner take a turn: a 'step' that blocks returns. Costs a system call only
--- if it blocks.
+-- | Make the runner take a turn: a 'step' that blocks returns. Costs a system call only if it blocks.
 wakeManager :: Manager -> IO ()
 wakeManager m = signalIf m =<< notify (managerWake m)
 
@@ -386,8 +379,7 @@ signalIf m True = mask_ $ do
   void (addWord (managerState m) wordSignalling (-1))
 signalIf m False = countShared (managerCounters m) WakeupsSaved
 
--- | Tell the runner to stop, without waiting for it. A manager that no thread runs
--- is finished at once.
+-- | Tell the runner to stop, without waiting for it. A manager that no thread runs is finished at once.
 requestStop :: Manager -> IO ()
 requestStop m = do
   found <- casWord (managerState m) 0 stateRunning stateStopping
@@ -397,10 +389,9 @@ requestStop m = do
       found' <- casWord (managerState m) 0 stateIdle stateStopping
       if found' == stateIdle then finish m else requestStop m
 
--- | Stop it: its kernel objects are released, callbacks that are still
--- registered are called with 'evtClose', its timers never fire. Returns when that
--- is done, or at once when called from a callback. May be repeated. If the
--- runner has died, the caller does the work.
+-- | Stop it: its kernel objects are released, callbacks that are still registered are called with 'evtClose', its
+-- timers never fire. Returns when that is done, or at once when called from a callback. May be repeated. If the runner
+-- has died, the caller does the work.
 shutdown :: Manager -> IO ()
 shutdown m = do
   requestStop m
@@ -443,11 +434,9 @@ discard m = do
 managerPending :: Manager -> IO Int
 managerPending = pendingTimers . managerTimers
 
--- | Run an action on the runner at an instant, or as soon as possible
--- after it, never before; or when the manager is stopped, with 'Orphaned'. The
--- action must not block. Costs one compare-and-swap, and a
--- signal only if the runner would sleep past the instant. 'cancelTimer' cancels
--- it.
+-- | Run an action on the runner at an instant, or as soon as possible after it, never before; or when the manager is
+-- stopped, with 'Orphaned'. The action must not block. Costs one compare-and-swap, and a signal only if the runner
+-- would sleep past the instant. 'cancelTimer' cancels it.
 addTimer :: Manager -> Instant -> Action -> IO Timer
 addTimer m due act = newTimer (managerTimerOwner m) due act >>= set m
 
@@ -463,8 +452,7 @@ set m t = do
   t <$ settled m full (timerDue t)
 {-# INLINE set #-}
 
--- | 'addPlainTimer' for the runner only: it puts the timer directly into the queue, without
--- atomic instructions.
+-- | 'addPlainTimer' for the runner only: it puts the timer directly into the queue, without atomic instructions.
 addOwnTimer :: Manager -> Instant -> IO () -> IO Timer
 addOwnTimer m due act = do
   t <- newPlainTimer (managerTimerOwner m) due act
@@ -491,9 +479,8 @@ dropFresh m t = do
   when full (wakeManager m)
   pure cancelled
 
--- | To be called after a timer was pushed. The runner of a manager that stops empties the inbox
--- once after it has changed the state. A thread that pushes later sees the state here, and runs the
--- timer's action itself ('Orphaned').
+-- | To be called after a timer was pushed. The runner of a manager that stops empties the inbox once after it has
+-- changed the state. A thread that pushes later sees the state here, and runs the timer's action itself ('Orphaned').
 settled :: Manager -> Bool -> Instant -> IO ()
 settled m full due = do
   state <- readWord (managerState m) 0
