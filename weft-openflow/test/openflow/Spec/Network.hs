@@ -132,10 +132,10 @@ asAMap = testProperty "knows where hosts are, as a map does" . withMaxSuccess 60
     broadcast = MacAddress 0xffffffffffff
     gen = do
       n <- elements [10, 100, 300, 1500]
-      concat <$> vectorOf n (frequency [(200, pure <$> (Seen <$> address n <*> place)), (20, moving n), (1, pure . Down <$> place)])
-    moving n = address n >>= \m -> vectorOf 3 (Seen m <$> place)
+      concat <$> vectorOf n (frequency [(200, pure <$> (Seen <$> address n <*> anyPort)), (20, moving n), (1, pure . Down <$> anyPort)])
+    moving n = address n >>= \m -> vectorOf 3 (Seen m <$> anyPort)
     address n = oneof [MacAddress . fromIntegral <$> choose (1, 2 * n), elements colliding]
-    place = PortNo <$> elements [1, 2, 3, 0xfeff, 0x10001]
+    anyPort = PortNo <$> elements [1, 2, 3, 0xfeff, 0x10001]
     colliding = [MacAddress m | m <- [1 .. 0x40000], (m * 0x9e3779b97f4a7c15) `div` 2 ^ (53 :: Int) == 5]
 
 data Change = Seen MacAddress PortNo | Down PortNo

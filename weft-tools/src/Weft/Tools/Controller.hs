@@ -143,10 +143,10 @@ failing why = hPutStrLn stderr ("weft controller: " <> why) >> exitWith (ExitFai
 
 -- | Run what listens there, as that option says. Where it cannot, say so and end.
 listening :: String -> (Maybe String, String) -> IO a -> IO a
-listening flag (host, port) act = act `catch` refused
+listening name (host, port) act = act `catch` explained
   where
-    refused e
-      | any (`isPrefixOf` ioe_location e) ["Weft.Socket.bind", "Weft.Socket.getAddrInfo"] = failing (cannotListenOn (maybe "" (<> " ") host <> "port " <> port) e <> ". Another one: " <> flag)
+    explained e
+      | any (`isPrefixOf` ioe_location e) ["Weft.Socket.bind", "Weft.Socket.getAddrInfo"] = failing (cannotListenOn (maybe "" (<> " ") host <> "port " <> port) e <> ". Another one: " <> name)
       | otherwise = throwIO e
 
 -- | Who may change flows by the northbound side. Ends the program when there is no usable token in the file.

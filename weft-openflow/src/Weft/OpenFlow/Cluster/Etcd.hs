@@ -71,7 +71,11 @@ call (Etcd manager limit ref) rpc body parser = readIORef ref >>= go []
           pure a
         Left e
           | Just asynchronous <- fromException e -> throwIO (asynchronous :: SomeAsyncException)
-          | otherwise -> go (takeWhile (/= '\n') (show (e :: SomeException)) : failed) rest
+          | otherwise -> go ((url <> ": " <> reason e) : failed) rest
+    -- Without the request, which is what the exception begins with.
+    reason e = takeWhile (/= '\n') $ case fromException e of
+      Just (HttpExceptionRequest _ content) -> show content
+      _ -> displayException (e :: SomeException)
     one url = do
       request <- parseRequest (url <> rpc)
       answer <- httpLbs request {method = "POST", requestBody = RequestBodyLBS (encode body), responseTimeout = responseTimeoutMicro limit, checkResponse = throwErrorStatusCodes} manager

@@ -9,14 +9,12 @@ module Weft.Tools.Bench.Https (https) where
 
 import Control.Monad (unless)
 import qualified Data.Map.Strict as M
-import Data.Text (Text)
 import qualified Data.Text as T
 import System.Directory (doesFileExist)
 import System.Exit (ExitCode (ExitSuccess))
 import System.FilePath ((</>))
 import System.Process (readProcessWithExitCode)
 import Text.Read (readMaybe)
-import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Child
 import Weft.Tools.Bench.Proc (cpuSeconds)
 import Weft.Tools.Bench.Server
