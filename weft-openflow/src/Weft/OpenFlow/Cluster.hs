@@ -13,7 +13,9 @@
 --                       switch has not been connected to it for the time of a lease: then it deletes the key
 -- @
 --
--- The generation of a role is the revision of etcd, which only grows; so a switch of 1.3 refuses a master of before.
+-- The generation of a role is the revision of etcd in which the switch's key was created, for the master and for slaves. It
+-- only grows, so a switch of 1.3 refuses a master of before; and a slave's request, which may come first, does not make it refuse
+-- the present one, as a later revision would.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Cluster
@@ -79,8 +81,8 @@ data Cluster = Cluster
     clusterHeld :: !(IORef (Maybe (Lease, Millis))),
     -- | Switches whose key is ours. Changed under 'clusterLock'.
     clusterMine :: !(IORef (Set.Set DatapathId)),
-    -- | The last revision that was seen.
-    clusterRevision :: !(IORef Revision),
+    -- | The revision in which each switch's key was created last, as far as is known.
+    clusterGenerations :: !(IORef (Map.Map DatapathId Revision)),
     -- | Held while roles are decided.
     clusterLock :: !(MVar ()),
     -- | Did etcd answer in the last round? Of the thread of the rounds.
@@ -96,7 +98,7 @@ data Cluster = Cluster
 withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
 withCluster options act = do
   etcd <- newEtcd (interval options) (clusterEndpoints options)
-  cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef Set.empty <*> newIORef 1 <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef 0
+  cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef 0
   act cluster $ \c inner ->
     bracket (spawn c "weft openflow cluster" (forever (round' cluster c >> modifyIORef' (clusterDone cluster) (+ 1) >> sleep (interval options)))) killThread (const inner)
 
@@ -138,24 +140,29 @@ elect cluster d = withMVar (clusterLock cluster) $ \_ -> do
   mine <- Set.member d <$> readIORef (clusterMine cluster)
   case held of
     Just (lease, until')
-      | until' > now, mine -> (,) RoleMaster <$> readIORef (clusterRevision cluster)
+      | until' > now, mine -> (,) RoleMaster <$> generationOf cluster d
       | until' > now -> do
         r <- attempt (createKey (clusterEtcd cluster) lease (key cluster ("master/" <> show d)) (B.pack (clusterName (clusterOptions cluster))))
         case r of
           Just (created, revision) -> do
-            seen cluster revision
+            seen cluster d revision
             when created (modifyIORef' (clusterMine cluster) (Set.insert d))
             pure (if created then RoleMaster else RoleSlave, revision)
           Nothing -> slave
     _ -> slave
   where
-    slave = (,) RoleSlave <$> readIORef (clusterRevision cluster)
+    slave = (,) RoleSlave <$> generationOf cluster d
 
 key :: Cluster -> String -> ByteString
 key cluster name = B.pack (clusterPrefix (clusterOptions cluster) <> name)
 
-seen :: Cluster -> Revision -> IO ()
-seen cluster revision = atomicModifyIORef' (clusterRevision cluster) (\r -> (max r revision, ()))
+-- | A switch's key was created in that revision.
+seen :: Cluster -> DatapathId -> Revision -> IO ()
+seen cluster d revision = atomicModifyIORef' (clusterGenerations cluster) (\g -> (Map.insertWith max d revision g, ()))
+
+-- | The generation of the roles at a switch.
+generationOf :: Cluster -> DatapathId -> IO Word64
+generationOf cluster d = Map.findWithDefault 0 d <$> readIORef (clusterGenerations cluster)
 
 -- | 'Nothing' when etcd could not be asked.
 attempt :: IO a -> IO (Maybe a)
@@ -177,9 +184,9 @@ round' cluster c = do
   before <- readIORef (clusterReached cluster)
   writeIORef (clusterReached cluster) (isRight found)
   when (isRight found /= before) (clusterOnReach (clusterOptions cluster) (either (Just . displayException) (const Nothing) found))
-  forM_ found $ \(entries, revision) -> do
-    seen cluster revision
+  forM_ found $ \entries -> do
     let masters = Map.fromList [(d, e) | e <- entries, Just name <- [B.stripPrefix "master/" (entryKey e)], Just d <- [readDatapathId (B.unpack name)]]
+    forM_ (Map.toList masters) (\(d, e) -> seen cluster d (entryCreated e))
     connected <- Map.keys <$> connectedSwitches c
     mine <- readIORef (clusterMine cluster)
     let own = B.pack (clusterName (clusterOptions cluster))
@@ -242,8 +249,7 @@ release cluster c connected = do
 giveUp :: Cluster -> Controller -> [DatapathId] -> IO ()
 giveUp cluster c ds = unless (null ds) $ do
   withMVar (clusterLock cluster) (\_ -> modifyIORef' (clusterMine cluster) (`Set.difference` Set.fromList ds))
-  generation <- readIORef (clusterRevision cluster)
-  forM_ ds (\d -> setRole c d RoleSlave generation)
+  forM_ ds (\d -> generationOf cluster d >>= setRole c d RoleSlave)
 
 -- What is known ---------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ import Weft.OpenFlow.App
 import Weft.OpenFlow.Cluster
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Learning
+import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Socket hiding (close)
@@ -35,7 +36,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable]
+tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, oneGeneration]
 
 -- | Seconds of a lease; a controller has four rounds in it.
 lease :: Int
@@ -136,6 +137,23 @@ unreachable = testCase "a switch that has lost its master's connection gets anot
       switchHandshake (memberController two) V13 1 p
       eventually' members "the second has it" (clusterMaster (memberCluster two) (DatapathId 1))
       clusterMaster (memberCluster one) (DatapathId 1) >>= (@?= False)
+    _ -> assertFailure "two members"
+
+-- | With a newer one from a slave, the switch would refuse a master whose request comes later.
+oneGeneration :: TestTree
+oneGeneration = testCase "the slaves of a switch give the generation of its master" $ do
+  needProgram "etcd"
+  withEtcd $ \url -> bracket (forM ["one", "two"] (startMember url)) (mapM_ (cancel . memberThread)) $ \members -> case members of
+    [one, two] -> withPeer (memberAddress one) $ \first -> do
+      switchHandshake (memberController one) V13 1 first
+      (_, generation) <- expect "ROLE_REQUEST of the master" (\m -> case m of RoleRequest RoleMaster g -> Just g; _ -> Nothing) first
+      -- What the controllers know is written meanwhile: etcd has newer revisions.
+      before <- mapM (clusterRounds . memberCluster) members
+      eventually' members "three rounds" (and . zipWith (\n m -> m >= n + 3) before <$> mapM (clusterRounds . memberCluster) members)
+      withPeer (memberAddress two) $ \second -> do
+        switchHandshake (memberController two) V13 1 second
+        (_, r) <- expect "ROLE_REQUEST" (\m -> case m of RoleRequest role g -> Just (role, g); _ -> Nothing) second
+        r @?= (RoleSlave, generation)
     _ -> assertFailure "two members"
 
 -- | A proxy of an etcd that loses its answer to the first request for that path: the connection ends instead. And whether

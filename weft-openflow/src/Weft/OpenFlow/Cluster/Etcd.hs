@@ -27,6 +27,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Base64 as Base64
 import Data.IORef
+import Data.Maybe (listToMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
@@ -109,14 +110,19 @@ keepAlive etcd lease = call etcd "/v3/lease/keepalive" (object ["ID" .= lease]) 
   result <- o .: "result"
   (> 0) <$> number result "TTL"
 
--- | Create a key that goes with the lease. 'False': it is there already. And the revision.
+-- | Create a key that goes with the lease. 'False': it is there already. And the revision of its creation.
 createKey :: Etcd -> Lease -> ByteString -> ByteString -> IO (Bool, Revision)
-createKey etcd lease key value = call etcd "/v3/kv/txn" body $ \o -> (,) <$> o .:? "succeeded" .!= False <*> revisionOf o
+createKey etcd lease key value = call etcd "/v3/kv/txn" body $ \o -> do
+  created <- o .:? "succeeded" .!= False
+  (,) created <$> if created then revisionOf o else o .: "responses" >>= firstOf >>= (.: "response_range") >>= (.: "kvs") >>= firstOf >>= (`number` "create_revision")
   where
+    firstOf :: [a] -> Parser a
+    firstOf = maybe (fail "an empty list") pure . listToMaybe
     body =
       object
         [ "compare" .= [object ["target" .= ("CREATE" :: Text), "result" .= ("EQUAL" :: Text), "key" .= base64 key, "create_revision" .= ("0" :: Text)]],
-          "success" .= [object ["request_put" .= object ["key" .= base64 key, "value" .= base64 value, "lease" .= lease]]]
+          "success" .= [object ["request_put" .= object ["key" .= base64 key, "value" .= base64 value, "lease" .= lease]]],
+          "failure" .= [object ["request_range" .= object ["key" .= base64 key]]]
         ]
 
 -- | Write a key that goes with the lease.
@@ -134,19 +140,20 @@ removeKey etcd lease key = call etcd "/v3/kv/txn" body (const (pure ()))
           "success" .= [object ["request_delete_range" .= object ["key" .= base64 key]]]
         ]
 
--- | A key without the beginning that was asked for, its value, and the lease that it goes with (@0@: none).
+-- | A key without the beginning that was asked for, its value, the lease that it goes with (@0@: none), and the revision of its
+-- creation.
 data Entry = Entry
   { entryKey :: !ByteString,
     entryValue :: !ByteString,
-    entryLease :: !Lease
+    entryLease :: !Lease,
+    entryCreated :: !Revision
   }
 
--- | All keys that begin so, and the revision.
-readPrefix :: Etcd -> ByteString -> IO ([Entry], Revision)
+-- | All keys that begin so.
+readPrefix :: Etcd -> ByteString -> IO [Entry]
 readPrefix etcd prefix = call etcd "/v3/kv/range" (object ["key" .= base64 prefix, "range_end" .= base64 end]) $ \o -> do
   entries <- o .:? "kvs" .!= []
-  found <- mapM (\e -> Entry . B.drop (B.length prefix) <$> unbase64 e "key" <*> unbase64 e "value" <*> e .:? "lease" .!= "0") entries
-  (,) found <$> revisionOf o
+  mapM (\e -> Entry . B.drop (B.length prefix) <$> unbase64 e "key" <*> unbase64 e "value" <*> e .:? "lease" .!= "0" <*> number e "create_revision") entries
   where
     -- The first key behind all of them; the prefix does not end with the highest byte.
     end = B.snoc (B.init prefix) (B.last prefix + 1)
