@@ -8,7 +8,7 @@ import Control.Monad (forM_)
 import Data.Bits (xor)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import Data.List (foldl')
+import Data.List (foldl', isInfixOf)
 import Data.Maybe (fromMaybe)
 import Data.Word (Word8)
 import Messages
@@ -29,7 +29,7 @@ main =
     [ testGroup "round trips" [roundTrip version kind gen | version <- [V10, V13], (kind, gen) <- kinds version],
       testGroup "other bytes" [mutated, cut, random, streams],
       testGroup "bounds" [tooLong, versionLimits, helloBitmap, sizes],
-      testGroup "Open vSwitch" [readByOvs version kind gen | version <- [V10, V13], (kind, gen) <- kinds version]
+      testGroup "Open vSwitch" ([readByOvs version kind gen | version <- [V10, V13], (kind, gen) <- kinds version] ++ map errorsByOvs wrongMessages)
     ]
 
 -- | As 'encode', where it cannot fail.
@@ -141,3 +141,29 @@ readByOvs version kind gen = Skip.testCase ("ovs-ofctl reads " <> show version <
   (wrong, printed) <- complaints sent
   assertBool "it printed too little" (printed >= length messages)
   assertEqual "complaints" [] (take 3 wrong)
+
+-- | Messages that are wrong in one place, and what Open vSwitch calls the ERROR for it.
+wrongMessages :: [(String, Version, ByteString, String)]
+wrongMessages =
+  [ ("a type that no message has", V10, whole V10 99 [], "OFPBRC_BAD_TYPE"),
+    ("a PACKET_IN that is too short", V13, whole V13 10 [0, 0, 0, 1], "OFPBRC_BAD_LEN"),
+    ("a PORT_STATUS for no known reason", V10, whole V10 12 (9 : replicate 55 0), "NXBRC_BAD_REASON"),
+    ("a PORT_STATUS for no known reason", V13, whole V13 12 (9 : replicate 71 0), "NXBRC_BAD_REASON"),
+    ("a FLOW_MOD of no known command", V10, whole V10 14 (replicate 48 0 ++ [0, 9] ++ replicate 14 0), "OFPFMFC_BAD_COMMAND"),
+    ("a FLOW_MOD of no known command", V13, whole V13 14 (replicate 17 0 ++ [9] ++ replicate 30 0), "OFPFMFC_BAD_COMMAND"),
+    ("a role that there is not", V13, whole V13 25 ([0, 0, 0, 9] ++ replicate 12 0), "OFPRRFC_BAD_ROLE"),
+    ("a match that is not OXM", V13, whole V13 10 (replicate 16 0 ++ [0, 0, 0, 4] ++ replicate 6 0), "OFPBMC_BAD_TYPE"),
+    ("a field that is longer than its match", V13, whole V13 10 (replicate 16 0 ++ [0, 1, 0, 12, 0x80, 0, 0, 9] ++ replicate 18 0), "OFPBMC_BAD_LEN"),
+    ("an action of 4 bytes", V10, whole V10 13 [0, 0, 0, 1, 0, 1, 0, 8, 0, 0, 0, 4, 0, 1, 0, 0], "OFPBAC_BAD_LEN"),
+    ("an instruction of 4 bytes", V13, whole V13 14 (replicate 40 0 ++ [0, 1, 0, 4, 0, 0, 0, 0, 0, 5, 0, 4]), "OFPBIC_BAD_LEN")
+  ]
+  where
+    whole version kind body = relength (B.pack ([versionByte version, kind, 0, 0, 0, 0, 0, 7] ++ body))
+
+-- | The ERROR that is sent for it, as Open vSwitch prints it.
+errorsByOvs :: (String, Version, ByteString, String) -> TestTree
+errorsByOvs (what, version, bytes, name) = Skip.testCase (show version <> ": the ERROR for " <> what <> " is " <> name) $ do
+  Skip.needProgram ofctl
+  problem <- either pure (\m -> assertFailure ("it was understood: " <> show m)) (decode bytes)
+  printed <- printedBy [bytesOf version (problemError version problem bytes)]
+  assertBool (printed <> show problem) (name `isInfixOf` printed)

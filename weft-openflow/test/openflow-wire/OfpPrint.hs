@@ -3,6 +3,7 @@
 module OfpPrint
   ( ofctl,
     complaints,
+    printedBy,
   )
 where
 
@@ -20,14 +21,23 @@ ofctl = "ovs-ofctl"
 
 -- | What it says against these messages, and how many lines it printed for them.
 complaints :: [ByteString] -> IO ([String], Int)
-complaints messages = bracket create removeFile $ \file -> do
+complaints messages = do
+  (out, err) <- parsed messages
+  pure (filter wrong (lines out ++ lines err), length (lines out))
+  where
+    wrong l = any (`isInfixOf` l) ["decode error", "***", "|WARN|", "|ERR|", "truncated"]
+
+-- | All that it prints of these messages.
+printedBy :: [ByteString] -> IO String
+printedBy = fmap (uncurry (++)) . parsed
+
+parsed :: [ByteString] -> IO (String, String)
+parsed messages = bracket create removeFile $ \file -> do
   (_, out, err) <- readProcessWithExitCode ofctl ["ofp-parse", file] ""
-  let ls = lines out ++ lines err
-  pure (filter wrong ls, length (lines out))
+  pure (out, err)
   where
     create = do
       dir <- getTemporaryDirectory
       (file, h) <- openBinaryTempFile dir "messages.ofp"
       B.hPut h (B.concat messages)
       file <$ hClose h
-    wrong l = any (`isInfixOf` l) ["decode error", "***", "|WARN|", "|ERR|", "truncated"]

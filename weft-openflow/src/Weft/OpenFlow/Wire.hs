@@ -17,7 +17,7 @@ module Weft.OpenFlow.Wire
     decodePacketIn,
     typePacketIn,
     Problem (..),
-    problemCode,
+    problemError,
 
     -- * Writing
     encode,

@@ -11,7 +11,6 @@ where
 import Control.Concurrent.MVar
 import Control.Monad (unless, void, when)
 import Data.ByteString (ByteString)
-import qualified Data.ByteString as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Weft.OpenFlow.App
@@ -52,9 +51,7 @@ misunderstood c s context out h bytes problem = do
 
 -- | The ERROR for a message, with its first 64 bytes.
 errorFor :: Version -> Header -> ByteString -> Problem -> Put
-errorFor version h bytes problem = putMessage version (headerXid h) (Error t code (B.take 64 bytes))
-  where
-    (t, code) = problemCode problem
+errorFor version h bytes problem = putMessage version (headerXid h) (problemError version problem bytes)
 
 -- | A packet: LLDP of ours is a link, all else is the applications'.
 handlePacket :: Controller -> Session -> Context -> Out -> Header -> PacketIn -> IO ()

@@ -104,6 +104,5 @@ askFeatures version outlet r = do
         Left problem -> failWith h bytes problem "a message was not understood"
     failWith :: Header -> ByteString -> Problem -> String -> IO a
     failWith h bytes problem why = do
-      let (t, code) = problemCode problem
-      mapM_ (sendHere outlet . pure) (encode version (headerXid h) (Error t code (B.take 64 bytes)))
+      mapM_ (sendHere outlet . pure) (encode version (headerXid h) (problemError version problem bytes))
       throwIO (HandshakeFailed why)

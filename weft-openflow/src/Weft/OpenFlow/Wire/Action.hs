@@ -8,6 +8,7 @@ module Weft.OpenFlow.Wire.Action
   )
 where
 
+import Control.Monad (when)
 import Data.Bits (shiftL, shiftR, (.&.))
 import qualified Data.ByteString as B
 import Data.Word (Word16)
@@ -24,15 +25,20 @@ putActions V13 = putAll putAction13
 
 -- | Actions up to the end.
 getActions :: Version -> Get [Action]
-getActions version = untilEnd $ do
+getActions version = blame BadActionLength . untilEnd $ do
   kind <- getWord16
-  len <- fromIntegral <$> getWord16
-  if len < 8 || len .&. 7 /= 0 then bad BadLength else pure ()
+  len <- eights
   isolate (len - 4) (body kind)
   where
     body = case version of
       V10 -> getAction10
       V13 -> getAction13
+
+-- | The length of an action or an instruction: a multiple of 8.
+eights :: Get Int
+eights = do
+  len <- fromIntegral <$> getWord16
+  len <$ when (len < 8 || len .&. 7 /= 0) (bad BadLength)
 
 -- 1.0 -----------------------------------------------------------------------------------
 
@@ -140,9 +146,9 @@ getInstructions :: Version -> Get [Instruction]
 getInstructions V10 = do
   actions <- getActions V10
   pure [ApplyActions actions | not (null actions)]
-getInstructions V13 = untilEnd $ do
+getInstructions V13 = blame BadInstructionLength . untilEnd $ do
   kind <- getWord16
-  len <- fromIntegral <$> getWord16
+  len <- eights
   isolate (len - 4) (getInstruction kind)
 
 getInstruction :: Word16 -> Get Instruction

@@ -64,7 +64,7 @@ common version kind = case kind of
   8 -> GetConfigReply <$> (SwitchConfig <$> getWord16 <*> getWord16)
   9 -> SetConfig <$> (SwitchConfig <$> getWord16 <*> getWord16)
   11 -> FlowRemovedMessage <$> getFlowRemoved version
-  12 -> PortStatus <$> (getEnum "reason of a port's change" . fromIntegral =<< getWord8) <* skip 7 <*> getPortEntry version
+  12 -> PortStatus <$> (getEnum BadReason . fromIntegral =<< getWord8) <* skip 7 <*> getPortEntry version
   13 -> PacketOutMessage <$> getPacketOut version
   14 -> FlowModMessage <$> getFlowMod version
   _ -> bad (BadType (fromIntegral kind))
@@ -89,17 +89,17 @@ special V13 kind = case kind of
   28 -> SetAsync <$> getAsync
   _ -> bad (BadType (fromIntegral kind))
   where
-    getRole = getEnum "role" . fromIntegral =<< getWord32
+    getRole = getEnum BadRole . fromIntegral =<< getWord32
     pair = (,) <$> getWord32 <*> getWord32
     getAsync = AsyncConfig <$> pair <*> pair <*> pair
 
 -- | A value that is counted from 0.
-getEnum :: (Enum a, Bounded a) => String -> Int -> Get a
-getEnum what n = result
+getEnum :: (Enum a, Bounded a) => (Int -> Problem) -> Int -> Get a
+getEnum problem n = result
   where
     result
       | n >= 0 && n <= fromEnum (maxBound `asIn` result) = pure (toEnum n)
-      | otherwise = bad (BadValue what)
+      | otherwise = bad (problem n)
     asIn :: b -> Get b -> b
     asIn = const
 
@@ -157,7 +157,7 @@ getFlowMod :: Version -> Get FlowMod
 getFlowMod V10 = do
   match <- getMatch V10
   cookie <- getWord64
-  command <- getEnum "command of a flow" . fromIntegral =<< getWord16
+  command <- getEnum BadCommand . fromIntegral =<< getWord16
   FlowMod cookie 0 0 command <$> getWord16 <*> getWord16 <*> getWord16 <*> (BufferId <$> getWord32) <*> getPort V10 <*> pure 0xffffffff
     <*> getWord16
     <*> pure match
@@ -166,7 +166,7 @@ getFlowMod V13 = do
   cookie <- getWord64
   mask <- getWord64
   table <- getWord8
-  command <- getEnum "command of a flow" . fromIntegral =<< getWord8
+  command <- getEnum BadCommand . fromIntegral =<< getWord8
   FlowMod cookie mask table command <$> getWord16 <*> getWord16 <*> getWord16 <*> (BufferId <$> getWord32) <*> getPort V13 <*> getWord32
     <*> getWord16
     <* skip 2

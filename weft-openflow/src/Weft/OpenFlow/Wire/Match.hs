@@ -67,10 +67,10 @@ putMatch V13 m = if n < 0 then unencodable else putRaw n (pokeMatch13 m)
 -- | A match, with its padding.
 getMatch :: Version -> Get Match
 getMatch V10 = getMatch10
-getMatch V13 = do
+getMatch V13 = blame BadMatchLength $ do
   kind <- getWord16
   len <- fromIntegral <$> getWord16
-  if kind /= 1 then bad (BadType kind) else pure ()
+  if kind /= 1 then bad (BadMatchType kind) else pure ()
   fields <- isolate (len - 4) (untilEnd getField)
   fields <$ skip ((-len) `mod` 8)
 
