@@ -718,5 +718,66 @@ def scenario_bodies_bounded(port):
     end_of(c, 5)
 
 
+def upload(client, stream, frames):
+    """Send frames of data as the windows let them, in which padding counts: how many could be sent before the server gave no more."""
+    sent = given = seen = 0
+    for number, data in enumerate(frames):
+        size = len(data) - 9
+
+        def fits():
+            nonlocal given, seen
+            for kind, _, of, payload in client.frames[seen:]:
+                if kind == WINDOW and of == stream:
+                    given += struct.unpack("!I", payload)[0]
+            seen = len(client.frames)
+            return 65535 + given - sent >= size
+
+        if not fits() and not client.until(fits, 3):
+            return number
+        client.send(data)
+        sent += size
+        if number % 50 == 0:
+            client.read(0)
+    return len(frames)
+
+
+def scenario_padded_uploads(port):
+    """Data with more padding than data, frames of nothing but padding, and both on one stream."""
+    c = Client(port)
+    padded = lambda n, end=0: frame(DATA, 8 | end, 0, bytes([255]) + b"x" * n + bytes(255))
+    on = lambda s, f: f[:5] + struct.pack("!I", s) + f[9:]
+    for frames in ([padded(1)] * 2000, [padded(100)] * 3000, [padded(10), padded(0)] * 60 + [padded(3000)] * 200):
+        s = c.request("/sum", method="POST", end=False)
+        sent = upload(c, s, [on(s, f) for f in frames])
+        if sent == len(frames):
+            c.send(frame(DATA, 1, s))
+            c.until(lambda: s in c.ended, 5)
+        print(sent == len(frames), c.bodies.get(s, b"").decode())
+
+
+def scenario_only_padding(port):
+    """Nothing but padding, to an application that reads nothing: it is given back all the same."""
+    c = Client(port)
+    s = c.request("/sleep", method="POST", end=False)
+    for _ in range(190):
+        c.send(frame(DATA, 8, s, bytes([255]) + bytes(255)))
+    given = lambda: sum(struct.unpack("!I", p)[0] for kind, _, of, p in c.frames if kind == WINDOW and of == s)
+    c.until(lambda: given() >= 32768, 1.5)
+    print(given() >= 32768)
+
+
+def scenario_byte_a_frame(port):
+    """As much as the connection's window takes, a byte a frame, which nobody reads."""
+    c = Client(port)
+    for _ in range(15):
+        s = c.request("/sleep", method="POST", end=False)
+        for _ in range(60):
+            c.send(frame(DATA, 0, s, b"x") * 1000)
+        c.read(0)
+    s = c.request("/hello")
+    c.until(lambda: s in c.ended, 20)
+    print(c.statuses.get(s), c.goaway)
+
+
 if __name__ == "__main__":
     globals()["scenario_" + sys.argv[2]](int(sys.argv[1]))

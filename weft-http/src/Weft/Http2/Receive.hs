@@ -246,7 +246,7 @@ dataFrame r header payload = do
             Just expected -> received > expected || (final && received /= expected)
             Nothing -> False
       verdict <- atomically $ do
-        Body pieces end <- readTVar (streamBody s)
+        body@(Body _ _ end) <- readTVar (streamBody s)
         room <- readTVar (streamRoom s)
         if end /= BodyOpen
           then pure (Just (StreamClosed, "data after the end"))
@@ -257,15 +257,13 @@ dataFrame r header payload = do
                 if wrong
                   then pure (Just (ProtocolError, "a body of another length than was said"))
                   else do
-                    writeTVar (streamRoom s) (room - B.length bytes)
-                    -- A copy, so that a small piece does not keep all that came with it.
-                    let pieces' = if B.null bytes then pieces else pieces Seq.|> B.copy bytes
-                    Nothing <$ writeTVar (streamBody s) (Body pieces' (if final then BodyComplete else BodyOpen))
+                    writeTVar (streamRoom s) (room - frameLength header)
+                    Nothing <$ writeTVar (streamBody s) (appendBody bytes (if final then BodyComplete else BodyOpen) body)
       case verdict of
         Just (code, why) -> giveBack h (frameLength header) >> streamError r (streamId s) code why
         Nothing -> do
           let padding = frameLength header - B.length bytes
-          when (padding > 0) (giveBack h padding)
+          when (padding > 0) (giveBack h padding >> giveBackStream h s)
   where
     h = receiverConnection r
     stateTVar' v f = do
@@ -330,10 +328,10 @@ fieldsCame r header fields = do
       Right () -> do
         received <- readIORef (streamReceived s)
         good <- atomically $ do
-          Body pieces end <- readTVar (streamBody s)
+          body@(Body _ _ end) <- readTVar (streamBody s)
           if end /= BodyOpen || maybe False (/= received) (streamExpected s)
             then pure False
-            else True <$ writeTVar (streamBody s) (Body pieces BodyComplete)
+            else True <$ writeTVar (streamBody s) (appendBody B.empty BodyComplete body)
         unless good (streamError r stream ProtocolError "a body of another length than was said")
     newStream = do
       open <- readTVarIO (http2Open h)
@@ -380,7 +378,7 @@ startStream h stream final found = mask_ $ do
     Stream stream t
       <$> newTVarIO True
       <*> newTVarIO window
-      <*> newTVarIO (Body Seq.empty (if final then BodyComplete else BodyOpen))
+      <*> newTVarIO (Body Seq.empty 0 (if final then BodyComplete else BodyOpen))
       <*> newTVarIO streamWindowSize
       <*> pure (headLength found)
       <*> newIORef 0

@@ -55,7 +55,7 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
     -- RFC 9113, 8.1: a client that is still sending is told to stop. First some of it is dropped, as there are clients (curl
     -- 7.88) that then lose the response.
     finishRequest waited = do
-      Body _ end <- readTVarIO (streamBody s)
+      Body _ _ end <- readTVarIO (streamBody s)
       when (end == BodyOpen) $ do
         r <- try (dropBody waited mostDropped)
         case r of
@@ -73,8 +73,8 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
       unread <- atomically $ do
         release h s
         modifyTVar' (http2Streams h) (IntMap.delete (streamId s))
-        Body pieces _ <- swapTVar (streamBody s) (Body mempty BodyBroken)
-        pure (sum (fmap B.length pieces))
+        Body _ size _ <- swapTVar (streamBody s) (Body mempty 0 BodyBroken)
+        pure size
       writeIORef (http2IdleSince h) t
       atomically (modifyTVar' (http2Live h) (subtract 1))
       when (unread > 0) (giveBack h unread `catch` quietly)
@@ -121,7 +121,7 @@ requestFor h head' s waited begun = do
       writeHead fields = writeFrames h $ \encoder -> do
         size <- readIORef (http2FrameSize h)
         headerFrames 0 (streamId s) size <$> encodeFields encoder fields
-  empty <- (\(Body pieces end) -> null pieces && end == BodyComplete) <$> readTVarIO (streamBody s)
+  empty <- (\(Body _ size end) -> size == 0 && end == BodyComplete) <$> readTVarIO (streamBody s)
   pure
     Request
       { requestMethod = headMethod head',
@@ -146,9 +146,9 @@ requestFor h head' s waited begun = do
 readBody :: Http2 -> Stream -> StreamWait -> IO ByteString
 readBody h s waited = do
   piece <- awaitClient waited $ do
-    Body pieces end <- readTVar (streamBody s)
+    Body pieces size end <- readTVar (streamBody s)
     case viewl pieces of
-      next :< rest -> Just next <$ writeTVar (streamBody s) (Body rest end)
+      next :< rest -> Just next <$ writeTVar (streamBody s) (Body rest (size - B.length next) end)
       EmptyL -> case end of
         BodyOpen -> retry
         BodyComplete -> pure (Just B.empty)
@@ -158,18 +158,7 @@ readBody h s waited = do
     Just bytes -> do
       unless (B.null bytes) $ do
         progressed h waited (B.length bytes)
-        room <- atomically $ do
-          Body _ end <- readTVar (streamBody s)
-          room <- readTVar (streamRoom s)
-          let held = streamWindowSize - room
-          if end == BodyOpen && held >= streamWindowSize `div` 4
-            then do
-              Body pieces _ <- readTVar (streamBody s)
-              let due = held - sum (fmap B.length pieces)
-              writeTVar (streamRoom s) (room + due)
-              pure due
-            else pure 0
-        when (room > 0) (writeFrames h (const (pure [windowFrame (streamId s) room])))
+        giveBackStream h s
         giveBack h (B.length bytes)
       pure bytes
 

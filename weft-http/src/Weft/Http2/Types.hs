@@ -13,6 +13,7 @@ module Weft.Http2.Types
     Stream (..),
     Body (..),
     BodyEnd (..),
+    appendBody,
     StreamCancelled (..),
     cancel,
     release,
@@ -33,6 +34,7 @@ module Weft.Http2.Types
     -- * Windows for bodies of requests
     streamWindowSize,
     giveBack,
+    giveBackStream,
   )
 where
 
@@ -45,7 +47,7 @@ import qualified Data.ByteString as B
 import Data.IORef
 import Data.Int (Int64)
 import qualified Data.IntMap.Strict as IntMap
-import Data.Sequence (Seq)
+import Data.Sequence (Seq, ViewR (..), viewr, (|>))
 import Network.Wai (Application)
 import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Http.Limits (Refusal (..))
@@ -118,11 +120,23 @@ data Stream = Stream
     streamReceived :: !(IORef Int)
   }
 
--- | Pieces that were not read yet, and how the body goes on.
-data Body = Body !(Seq ByteString) !BodyEnd
+-- | Pieces that were not read yet, their bytes, and how the body goes on.
+data Body = Body !(Seq ByteString) !Int !BodyEnd
 
 data BodyEnd = BodyOpen | BodyComplete | BodyBroken
   deriving (Eq)
+
+-- | Add bytes to a body. Small pieces are joined: a client that sends a byte a frame would otherwise make us hold a hundred
+-- times its window.
+appendBody :: ByteString -> BodyEnd -> Body -> Body
+appendBody bytes end (Body pieces size _)
+  | B.null bytes = Body pieces size end
+  | otherwise = Body joined (size + B.length bytes) end
+  where
+    joined = case viewr pieces of
+      before :> lastPiece | B.length lastPiece + B.length bytes <= 2048 -> before |> (lastPiece <> bytes)
+      -- A copy, so that a small piece does not keep all that came with it.
+      _ -> pieces |> B.copy bytes
 
 -- | Thrown to the thread of a stream that was reset, or whose connection ended.
 data StreamCancelled = StreamCancelled
@@ -208,7 +222,7 @@ cancel h s = do
   atomically $ do
     release h s
     modifyTVar' (http2Streams h) (IntMap.delete (streamId s))
-    modifyTVar' (streamBody s) (\(Body pieces _) -> Body pieces BodyBroken)
+    modifyTVar' (streamBody s) (\(Body pieces size _) -> Body pieces size BodyBroken)
   -- An application may mask exceptions for a while, which must not hold up the connection.
   void (forkIO (throwTo (streamThread s) StreamCancelled))
 
@@ -298,3 +312,17 @@ giveBack h n = do
         modifyTVar' (http2Unread h) (subtract consumed)
         pure consumed
   when (due > 0) (writeFrames h (const (pure [windowFrame 0 due])))
+
+-- | Let the client send as many bytes more on a stream as its window lacks beside those that wait to be read: what was read, and
+-- padding, which counts like data (RFC 9113, 6.9.1). In portions that are worth a frame. The stream's thread and the receiving
+-- one.
+giveBackStream :: Http2 -> Stream -> IO ()
+giveBackStream h s = do
+  due <- atomically $ do
+    Body _ waiting end <- readTVar (streamBody s)
+    room <- readTVar (streamRoom s)
+    let due = streamWindowSize - room - waiting
+    if end == BodyOpen && due >= streamWindowSize `div` 4
+      then due <$ writeTVar (streamRoom s) (room + due)
+      else pure 0
+  when (due > 0) (writeFrames h (const (pure [windowFrame (streamId s) due])))

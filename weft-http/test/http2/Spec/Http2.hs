@@ -191,7 +191,10 @@ scenarios =
       says "too_much_body" "FLOW_CONTROL_ERROR",
       says "one_byte_segments" "200 10",
       bounded "vanish" 120000 120 "1",
-      bounded "bodies_bounded" 60000 60 "FLOW_CONTROL_ERROR closed"
+      bounded "bodies_bounded" 60000 60 "FLOW_CONTROL_ERROR closed",
+      bounded "byte_a_frame" 110000 60 "200 None",
+      says "padded_uploads" "True 2000 True 300000 True 600600",
+      says "only_padding" "True"
     ]
   where
     says name expected = testCase name (withServer (\server -> ask server name >>= (@?= expected)))
