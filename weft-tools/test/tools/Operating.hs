@@ -34,6 +34,7 @@ import System.Posix.Signals (sigHUP, sigTERM)
 import System.Posix.Temp (mkdtemp)
 import System.Posix.Types (Fd (..))
 import System.Process
+import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Skip (needProgram, testCase)
@@ -210,16 +211,12 @@ tests program =
             recv s 4096 >>= (@?= B.pack "READY=1\n")
             send' sigTERM p
             recv s 4096 >>= (@?= B.pack "STOPPING=1\n"),
-      testCase "a standard output that nobody reads does not stop it" . inFolder $ \folder ->
-        run folder ["--port", "0", "--log", "-"] $ \p -> do
-          port <- portOf p
-          -- More than a pipe holds.
-          connected port $ \s -> replicateM_ 40 $ do
-            replicateM_ 25 (sendAll s (request "GET" "/" "keep-alive"))
-            answers <- recvUntil s ((== 25) . count "<p>home</p>")
-            count "HTTP/1.1 200" answers @?= 25
-          send' sigTERM p
-          waitForProcess (process p) >>= (@?= ExitSuccess),
+      testGroup
+        "it ends although nobody reads"
+        [ unread "its standard output" ["--log", "-"],
+          -- A log that fails is told of there, and so is what a request does to the program.
+          unread "its standard output and standard error" ["--log", "/dev/full"]
+        ],
       testCase "the example in doc/ is right" $ do
         (code, out) <- outcome program [] ["serve", "/nonexistent", "--config", "../doc/weft.yaml"]
         code @?= ExitFailure 1
@@ -234,6 +231,24 @@ tests program =
       code @?= ExitFailure 2
       assertBool out ((folder </> "weft.yaml") `isInfixOf` out || "--key" `isInfixOf` out)
       assertBool out (part `isInfixOf` out)
+    -- Both pipes are full when it is told to end: they take 64 KiB (pipe(7)), and the log's lines of 1,500 requests are more.
+    unread name options = testCase name . inFolder $ \folder ->
+      run folder (["--port", "0"] <> options) $ \p -> do
+        port <- portOf p
+        connected port $ \s -> replicateM_ 60 $ do
+          replicateM_ 25 (sendAll s (request "GET" ("/index.html?" <> replicate 100 'x') "keep-alive"))
+          answers <- recvUntil s ((== 25) . count "<p>home</p>")
+          count "HTTP/1.1 200" answers @?= 25
+        forM_ [1, 2 :: Int] (fill p)
+        send' sigHUP p
+        threadDelay 100000
+        send' sigTERM p
+        code <- timeout 10000000 (waitForProcess (process p))
+        code @?= Just ExitSuccess
+    -- Write to the program's own end of a pipe until that takes no more.
+    fill p number = do
+      pid <- getPid (process p)
+      forM_ pid $ \n -> readProcessWithExitCode "dd" ["if=/dev/zero", "of=/proc/" <> show n <> "/fd/" <> show number, "bs=1", "oflag=nonblock"] ""
     -- The shell becomes the program, which has its number.
     handed listener pid options act = do
       fd <- withFdSocket listener pure

@@ -12,7 +12,7 @@ import Control.Concurrent (forkIO, getNumCapabilities, setNumCapabilities)
 import Control.Concurrent.Async (mapConcurrently)
 import Control.Concurrent.Chan
 import Control.Concurrent.MVar
-import Control.Exception (catch, try)
+import Control.Exception (catch, displayException, try)
 import Control.Monad (forM_, unless, void, when)
 import Data.Either (lefts)
 import Data.List (intercalate, isPrefixOf, isSuffixOf, nub)
@@ -26,7 +26,6 @@ import qualified Options.Applicative as Options
 import Options.Applicative.Help (stringChunk, unChunk, vcatChunks, vsepChunks)
 import System.Directory (doesDirectoryExist, doesPathExist)
 import System.Exit (ExitCode (..), exitSuccess, exitWith)
-import System.IO
 import System.Posix.Process (exitImmediately)
 import System.Posix.Resource
 import System.Posix.Signals (Handler (Catch), Signal, installHandler, sigHUP, sigINT, sigTERM)
@@ -44,6 +43,7 @@ import Weft.Tools.Serve.Config
 import Weft.Tools.Serve.Cores
 import Weft.Tools.Serve.Forwarded (trusted)
 import Weft.Tools.Serve.Listeners
+import Weft.Tools.Serve.Say
 import Weft.Tools.Serve.Settings
 import Weft.Tools.Serve.Site
 import Weft.Tools.Serve.Stack
@@ -109,8 +109,9 @@ serverOptions settings site tls bounded =
     }
 
 engineSettings :: Settings -> Http.Settings
-engineSettings settings = (if http2 settings then id else setHTTP2Disabled) . announced . setTimeout (timeout settings) $ defaultSettings
+engineSettings settings = (if http2 settings then id else setHTTP2Disabled) . announced . setOnException failed . setTimeout (timeout settings) $ defaultSettings
   where
+    failed _ e = when (defaultShouldDisplayException e) (complain (displayException e))
     announced = case proxyProtocol settings of
       ProxyProtocolNone -> setProxyProtocolNone
       ProxyProtocolOptional -> setProxyProtocolOptional
@@ -324,16 +325,6 @@ onSignals events = do
 
 explained :: IOException -> String
 explained e = maybe "" (<> ": ") (ioe_filename e) <> ioe_description e
-
-say :: String -> IO ()
-say text = unheard (putStrLn text >> hFlush stdout)
-
-warn :: String -> IO ()
-warn text = unheard (hPutStrLn stderr ("weft serve: " <> text))
-
--- | A server goes on when nobody listens to it.
-unheard :: IO () -> IO ()
-unheard act = act `catch` \e -> const (pure ()) (e :: IOException)
 
 refuse :: Int -> String -> IO a
 refuse status text = warn text >> exitWith (ExitFailure status)

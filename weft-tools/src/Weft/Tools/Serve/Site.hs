@@ -41,6 +41,7 @@ import Weft.Tcp (Stack)
 import Weft.Tools.Serve.Forwarded
 import Weft.Tools.Serve.Host
 import Weft.Tools.Serve.Respond
+import Weft.Tools.Serve.Say
 import Weft.Tools.Serve.Settings
 import Weft.Tools.Tcp.Connections (connectionsPage, stackFamilies)
 
@@ -94,7 +95,8 @@ withSite sources files act =
     settings = sourcesMain sources
     withLog run' = case logTo settings of
       Nothing -> run' Nothing
-      Just path -> withAccessLog defaultLogSettings {logPath = path, logFormat = logAs settings} (run' . Just)
+      Just path -> withAccessLog defaultLogSettings {logPath = path, logFormat = logAs settings, logOnError = lost} (run' . Just)
+    lost e n = complain ("access log: " <> show n <> " lines lost: " <> show e)
 
 -- | Open what is not open yet. Throws an 'IOError', and closes what it has opened, when something cannot be.
 open :: Maybe OpenFiles -> Maybe Live -> Sources -> IO Live
