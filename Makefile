@@ -74,9 +74,9 @@ verify: deb ## What takes too long for every change: planted bugs, long searches
 	@scripts/deps readme
 	@scripts/try-readme
 
-soak: deps ## Everything at once under faults, on each back end (HOURS=1, or MINUTES=3; SEED=n, WEFT_BACKEND=name)
+soak: deps ## Everything at once under faults, on each back end (HOURS=1, or MINUTES=3; TOGETHER=1, SEED=n, WEFT_BACKEND=name)
 	@scripts/deps build test
-	@HOURS="$(HOURS)" MINUTES="$(MINUTES)" SEED="$(SEED)" scripts/soak
+	@HOURS="$(HOURS)" MINUTES="$(MINUTES)" SEED="$(SEED)" TOGETHER="$(TOGETHER)" scripts/soak
 
 bench: build bench-peers ## Run every benchmark
 	bin/weft bench all

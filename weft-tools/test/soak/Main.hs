@@ -1,12 +1,14 @@
 -- |
 -- The soak: everything at once, under faults ("Workload"), on each back end. As a test suite it takes a minute, or as many seconds as
 -- @WEFT_SOAK_SECONDS@ says; @scripts/soak@ runs it for minutes and hours. The work is done by processes that run this
--- program again, which are stopped and continued meanwhile.
+-- program again, which are stopped and continued meanwhile. What they say is written to the standard error output at once.
 module Main (main) where
 
 import Control.Concurrent (forkIO, killThread, threadDelay)
-import Control.Exception (bracket)
+import Control.Exception (bracket, evaluate)
 import Control.Monad
+import Data.Char (toLower)
+import Data.List (isInfixOf)
 import Data.Maybe (fromMaybe)
 import System.Environment
 import System.Exit (ExitCode (..))
@@ -14,7 +16,7 @@ import System.IO
 import System.Posix.Signals (sigCONT, sigSTOP, signalProcess)
 import qualified System.Process as P
 import Test.Tasty
-import Test.Tasty.HUnit (assertFailure, testCaseSteps)
+import Test.Tasty.HUnit (assertBool, assertFailure, (@?=))
 import Text.Read (readMaybe)
 import Weft.Backend (backendNames, whyUnavailable)
 import Weft.Test.Skip (skip)
@@ -31,9 +33,12 @@ main = do
       seed <- maybe 1 (fromMaybe 1 . readMaybe) <$> lookupEnv "WEFT_SOAK_SEED"
       only <- lookupEnv "WEFT_BACKEND"
       let names = maybe backendNames (: []) only
-          each = total / fromIntegral (length names) :: Double
+      together <- maybe False (/= "") <$> lookupEnv "WEFT_SOAK_TOGETHER"
+      let each = if together then total else total / fromIntegral (length names) :: Double
+          jobs = if together then length names else 1
+      setEnv "TASTY_NUM_THREADS" (show jobs)
       tests <- mapM (soakOn each seed) names
-      defaultMain (testGroup "soak" tests)
+      defaultMain (testGroup "soak" (testGroup "its verdict" verdicts : tests))
 
 -- | On that back end, for so many seconds. Its report is the test's.
 soakOn :: Double -> Int -> String -> IO TestTree
@@ -41,28 +46,62 @@ soakOn seconds seed name = do
   why <- whyUnavailable name
   pure . testGroup name . (: []) $ case why of
     Just reason -> Skip.testCase "everything at once" (skip reason)
-    Nothing -> testCaseSteps "everything at once" (soak name seconds seed)
+    Nothing -> Skip.testCase "everything at once" (soak name seconds seed)
 
-soak :: String -> Double -> Int -> (String -> IO ()) -> IO ()
-soak name seconds seed step = do
+-- | With a limit of three seconds for an operation.
+verdicts :: [TestTree]
+verdicts =
+  [ Skip.testCase "a connection that the server forgets is a fault, told with the seed and both sides" $ do
+      (code, said) <- judged ["stall", "noweb", "nodisk", "notimers", "nohybrid", "nopipes", "noforks"] (const (pure ()))
+      code @?= ExitFailure 1
+      forM_ ["it has not ended: echo ", "seed 42", "client: receives", "server: has forgotten it; its thread: ThreadBlocked", "kernel: ", "ESTABLISHED"] $ \part ->
+        assertBool ("it does not say " <> show part <> ": " <> said) (part `isInfixOf` said),
+    Skip.testCase "operations that take long because the process is stopped are no fault, and counted apart" $ do
+      (code, said) <- judged ["noforks"] $ \pid -> do
+        threadDelay 2000000
+        signalProcess sigSTOP pid
+        threadDelay 6000000
+        signalProcess sigCONT pid
+      assertBool said ("machine too busy: it took long" `isInfixOf` said)
+      assertBool said ("operations are not judged" `isInfixOf` said)
+      (code, "FAULT" `isInfixOf` said) @?= (ExitSuccess, False)
+  ]
+  where
+    judged flags meanwhile = do
+      self <- getExecutablePath
+      P.withCreateProcess ((P.proc self (arguments 6 1 42 0 ("short" : flags))) {P.std_out = P.CreatePipe}) $ \_ out _ process -> do
+        pid <- P.getPid process
+        bracket (forkIO (mapM_ meanwhile pid)) killThread . const $ do
+          said <- maybe (pure "") (\h -> hGetContents h >>= \s -> s <$ evaluate (length s)) out
+          code <- P.waitForProcess process
+          pure (code, said)
+
+soak :: String -> Double -> Int -> IO ()
+soak name seconds seed = do
   self <- getExecutablePath
   environment <- getEnvironment
   P.withCreateProcess (command self environment) $ \_ out _ process -> do
     pid <- P.getPid process
-    bracket (forkIO (mapM_ stopping pid)) killThread . const $ mapM_ report out
+    found <- bracket (forkIO (mapM_ stopping pid)) killThread . const $ maybe (pure []) report out
     code <- P.waitForProcess process
-    unless (code == ExitSuccess) (assertFailure ("it ended with " <> show code))
+    unless (code == ExitSuccess) (assertFailure (unlines (("it ended with " <> show code) : found)))
   where
     -- A round is three seconds at least, and a minute at most.
     rounds = max 3 (max (floor (seconds / 60)) (min 10 (floor (seconds / 3)))) :: Int
     command self environment =
-      (P.proc self (arguments seconds rounds seed 2 []))
+      (P.proc self (arguments seconds rounds seed 2 ["half"]))
         { P.std_out = P.CreatePipe,
           P.env = Just (("WEFT_BACKEND", name) : filter ((/= "WEFT_BACKEND") . fst) environment)
         }
+    -- What is wrong, of what it says.
     report h = do
       done <- hIsEOF h
-      unless done (hGetLine h >>= step >> report h)
+      if done
+        then pure []
+        else do
+          l <- hGetLine h
+          hPutStrLn stderr (name <> ": " <> l)
+          if "fault" `isInfixOf` map toLower l then (l :) <$> report h else report h
     -- Stopped for a while, now and then.
     stopping pid = forever $ do
       threadDelay (round (max 2 (seconds / 12) * 1e6))

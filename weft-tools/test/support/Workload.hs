@@ -15,6 +15,7 @@ import Control.Concurrent.Async (mapConcurrently_)
 import Control.Monad
 import Data.IORef
 import Data.List (intercalate, isInfixOf)
+import qualified Data.Map.Strict as Map
 import GHC.Clock (getMonotonicTime)
 import System.Directory
 import System.Exit (ExitCode (..), exitWith)
@@ -26,6 +27,7 @@ import qualified Weft.Http as Http
 import Workload.Held
 import Workload.Local
 import Workload.Network
+import Workload.OwnTime (startOwnTime)
 import Workload.Run
 
 -- | Is the program to be one of these processes?
@@ -34,12 +36,12 @@ asProgram ["run", time, rounds, seed, number, flags] = Just (workload plan)
   where
     has flag = (',' : flag <> ",") `isInfixOf` (',' : flags <> ",")
     parts = Parts (not (has "noecho")) (not (has "noweb")) (not (has "nodisk")) (not (has "notimers")) (not (has "nohybrid")) (not (has "nopipes")) (not (has "noforks"))
-    plan = Plan (read time) (read rounds) (read seed) parts (read number) (has "errors") (has "cycle")
-asProgram ["peer", echo, web, seed] = Just (peer (read echo) (read web) (read seed))
+    plan = Plan (read time) (read rounds) (read seed) parts (read number) (has "errors") (has "cycle") (if has "half" then 0.5 else 0) (if has "short" then 3 else 30) (has "stall")
+asProgram ["peer", echo, web, seed, pause] = Just (peer (read echo) (read web) (read seed) (read pause))
 asProgram _ = Nothing
 
 -- | Arguments with which the program runs the workload: how many seconds, in how many rounds, from which seed; how many processes
--- of peers; and flags: @errors@ (operations may fail), @cycle@ (capabilities come and go), @noforks@ and so on for each part.
+-- of peers; and flags: @errors@ (operations may fail), @cycle@ (capabilities come and go), @half@ (it uses half a core on average), @short@ (the limit of an operation is three seconds), @stall@ (the echo forgets connections), @noforks@ and so on for each part.
 arguments :: Double -> Int -> Int -> Int -> [String] -> [String]
 arguments time rounds seed number flags = ["run", show time, show rounds, show seed, show number, intercalate "," flags, "+RTS", "-N2", "-T", "-RTS"]
 
@@ -49,6 +51,7 @@ arguments time rounds seed number flags = ["run", show time, show rounds, show s
 workload :: Plan -> IO ()
 workload plan = do
   hSetBuffering stdout LineBuffering
+  startOwnTime
   _ <- installHandler sigALRM (Catch (pure ())) Nothing
   say ("seed " <> show (planSeed plan) <> ", " <> show (planSeconds plan) <> " s in " <> show (planRounds plan) <> " rounds")
   run <- newRun plan
@@ -57,24 +60,24 @@ workload plan = do
   (echoing, echoPort) <- retrying run (listening 256)
   (webbing, webPort) <- retrying run (listening 256)
   when (withEcho (planParts plan)) (void (forkIO (echoServer run echoing)))
-  when (withWeb (planParts plan)) (void (forkIO (Http.runSettingsSocket Http.defaultSettings webbing site)))
+  when (withWeb (planParts plan)) (void (forkIO (Http.runSettingsSocket Http.defaultSettings webbing (site run))))
   stopCycling <- if planCycle plan then cycling else pure (pure ())
   watch <- forkIO (watchdog run)
   samples <- forM [1 .. planRounds plan] $ \r -> do
-    writeIORef (runTrips run) (replicate 32 0)
-    round' run r place echoPort webPort
-    s <- sampled run
-    trips <- readIORef (runTrips run)
-    say ("round " <> show r <> ": " <> shown s <> "; echo " <> percentiles trips)
+    s <- sampled run (round' run r place echoPort webPort)
+    busy <- readIORef (runBusy run)
+    say ("round " <> show r <> ": " <> shown s <> "; operations not judged, as the machine was too busy: " <> show busy)
     pure s
   stopCycling
   killThread watch
   done <- readMVar (runDone run)
-  forM_ done (\(part, (ok, failed)) -> say (part <> ": " <> show ok <> " done, " <> show failed <> " failed as expected"))
+  forM_ (Map.toList done) (\(part, (ok, failed)) -> say (part <> ": " <> show ok <> " done, " <> show failed <> " failed as expected"))
   judgeGrowth run samples
   removePathForcibly place
   faults <- readIORef (runFaults run)
   mapM_ (say . ("FAULT: " <>)) (reverse faults)
+  busy <- readIORef (runBusy run)
+  when (busy > 0) (say ("machine too busy: " <> show busy <> " operations are not judged"))
   say (if null faults then "clean" else show (length faults) <> " faults")
   hFlush stdout
   exitWith (if null faults then ExitSuccess else ExitFailure 1)
@@ -84,13 +87,13 @@ round' :: Run -> Int -> FilePath -> Int -> Int -> IO ()
 round' run r place echoPort webPort = do
   end <- (+ planSeconds plan / fromIntegral (planRounds plan)) <$> getMonotonicTime
   mapConcurrently_ id $
-    [worker run end "echo" i (echoClient run echoPort) | withEcho parts, i <- [1 .. 8]]
-      <> [worker run end "web" i (webClient webPort) | withWeb parts, i <- [1 .. 4]]
-      <> [worker run end "disk" i (diskUser place i) | withDisk parts, i <- [1 .. 3]]
-      <> [worker run end "timers" i timerUser | withTimers parts, i <- [1 .. 4]]
-      <> [worker run end "hybrid" i (hybridUser echoPort (withEcho parts)) | withHybrid parts, i <- [1 .. 2]]
-      <> [worker run end "pipes" i pipeUser | withPipes parts, i <- [1 .. 3]]
-      <> [worker run end "forks" 1 forker | withForks parts]
+    [worker run end r "echo" i (echoClient run echoPort) | withEcho parts, i <- [1 .. 8]]
+      <> [worker run end r "web" i (webClient run webPort) | withWeb parts, i <- [1 .. 4]]
+      <> [worker run end r "disk" i (diskUser place i) | withDisk parts, i <- [1 .. 3]]
+      <> [worker run end r "timers" i timerUser | withTimers parts, i <- [1 .. 4]]
+      <> [worker run end r "hybrid" i (hybridUser run echoPort (withEcho parts)) | withHybrid parts, i <- [1 .. 2]]
+      <> [worker run end r "pipes" i (pipeUser run) | withPipes parts, i <- [1 .. 3]]
+      <> [worker run end r "forks" 1 forker | withForks parts]
       <> [peers run end r echoPort webPort i | i <- [1 .. planPeers plan]]
   where
     plan = runPlan run

@@ -1,27 +1,44 @@
 -- |
--- What the process holds between the rounds of the workload: memory, descriptors, OS threads; and how long round trips took.
+-- What the process holds after each round of the workload: memory, descriptors, OS threads; and what the round was like: how long round trips took, how much of
+-- the processors was used, and for how much of the time the process could run.
 module Workload.Held
   ( Sample,
     sampled,
     shown,
     judgeGrowth,
-    percentiles,
   )
 where
 
 import Control.Concurrent
 import Control.Monad
+import Data.IORef
+import GHC.Clock (getMonotonicTime)
 import GHC.Stats (GCDetails (..), RTSStats (..), getRTSStats)
+import Numeric (showFFloat)
 import System.Directory
 import System.Mem (performMajorGC)
+import Workload.Connections (open)
+import Workload.OwnTime
 import Workload.Run
 
--- | What it held once.
-data Sample = Sample {sampleLive, sampleDescriptors, sampleTasks, sampleResident :: Int}
+-- | What it held once, and what the round before was like.
+data Sample = Sample
+  { sampleLive, sampleDescriptors, sampleTasks, sampleResident :: Int,
+    sampleTrips :: [Int],
+    -- | Cores used; for how much of the time the process could run, from 0 to 1; the longest delay of a sleep, in seconds.
+    sampleCores, sampleRan, sampleDelay :: Double
+  }
 
--- | Once connections are over.
-sampled :: Run -> IO Sample
-sampled run = do
+-- | Run a round, and look once its connections are over.
+sampled :: Run -> IO () -> IO Sample
+sampled run act = do
+  writeIORef (runTrips run) (replicate 32 0)
+  _ <- longestDelay
+  [begin, own, used] <- sequence [getMonotonicTime, ownTime, processorTime]
+  act
+  [end, own', used'] <- sequence [getMonotonicTime, ownTime, processorTime]
+  delay <- longestDelay
+  trips <- readIORef (runTrips run)
   settle (200 :: Int)
   performMajorGC
   threadDelay 50000
@@ -33,19 +50,27 @@ sampled run = do
   let resident = case [w | l <- lines status, ("VmRSS:" : w : _) <- [words l]] of
         w : _ -> read w
         [] -> 0
-  pure (Sample (fromIntegral (gcdetails_live_bytes (gc stats))) fds tasks resident)
+      per x = x / max 0.001 (end - begin)
+  pure (Sample (fromIntegral (gcdetails_live_bytes (gc stats))) fds tasks resident trips (per (used' - used)) (min 1 (per (own' - own))) delay)
   where
     settle 0 = pure ()
     settle n = do
-      open <- readMVar (runOpen run)
-      unless (open == 0) (threadDelay 20000 >> settle (n - 1))
+      n' <- open (runConnections run)
+      unless (n' == 0) (threadDelay 20000 >> settle (n - 1))
 
 shown :: Sample -> String
 shown s =
   show (sampleLive s `div` 1024) <> " KB live, " <> show (sampleDescriptors s) <> " descriptors, " <> show (sampleTasks s)
     <> " OS threads, "
     <> show (sampleResident s)
-    <> " KB resident"
+    <> " KB resident; echo "
+    <> percentiles (sampleTrips s)
+    <> "; "
+    <> showFFloat (Just 2) (sampleCores s) " cores used; could run "
+    <> show (round (100 * sampleRan s) :: Int)
+    <> " % of the time, longest delay "
+    <> show (round (1000 * sampleDelay s) :: Int)
+    <> " ms"
 
 -- | The first round starts what is needed; the last one must hold no more than the second. With six rounds and more, live memory must have come to
 -- rest: what the last third always holds is no more than what the first one holds, after that round, and a tenth. (Cancelled timers stay in their
@@ -60,6 +85,12 @@ judgeGrowth run samples = case samples of
     when (sampleDescriptors final > sampleDescriptors second + 2) (blame run ("descriptors grew: " <> shown second <> ", then " <> shown final))
     when (sampleLive final > sampleLive second * 3 `div` 2 + 1000000) (blame run ("memory grew: " <> shown second <> ", then " <> shown final))
     when (third >= 2 && late > early + early `div` 10 + 250000) (blame run ("memory keeps growing: " <> show early <> " bytes, then " <> show late))
+    -- Only rounds that had the machine say something of latency.
+    let median = typical . sampleTrips
+        slow = [median x | x <- drop (length samples - third) samples, sampleRan x >= 0.9]
+        quick = [median x | x <- take third (second : rest), sampleRan x >= 0.9]
+    when (length slow >= 2 && length quick >= 2 && minimum slow > maximum quick + 2) $
+      blame run ("round trips keep getting longer: half of them below " <> show (2 ^ maximum quick :: Int) <> " us, then below " <> show (2 ^ minimum slow :: Int))
     when (sampleTasks final > sampleTasks second + 8) (blame run ("OS threads grew: " <> shown second <> ", then " <> shown final))
   _ -> pure ()
 
@@ -70,5 +101,12 @@ percentiles ts
   | otherwise = show total <> " round trips, half below " <> at 0.5 <> ", 99 % below " <> at 0.99 <> ", all below " <> at 1
   where
     total = sum ts
-    at :: Double -> String
-    at q = show (2 ^ length (takeWhile (< ceiling (q * fromIntegral total)) (scanl1 (+) ts)) `div` (1 :: Int)) <> " us"
+    at q = show (2 ^ quantile q ts :: Int) <> " us"
+
+-- | The power of two of microseconds below which that share of the round trips is.
+quantile :: Double -> [Int] -> Int
+quantile q ts = length (takeWhile (< ceiling (q * fromIntegral (sum ts))) (scanl1 (+) ts))
+
+-- | Below which half of them is.
+typical :: [Int] -> Int
+typical = quantile 0.5

@@ -29,13 +29,14 @@ import qualified Data.ByteString.Char8 as BC
 import qualified Data.ByteString.Lazy as L
 import Data.Maybe (catMaybes, fromMaybe, listToMaybe)
 import GHC.Clock (getMonotonicTime)
-import Network.Wai (Application, responseLBS)
+import Network.Wai (Application, remoteHost, responseLBS)
 import System.Environment (getExecutablePath)
 import System.Posix.Signals (sigKILL, signalProcess)
 import qualified System.Process as P
 import Weft.Socket
 import Weft.Socket.ByteString (recv, sendAll)
 import Weft.Timer (within)
+import Workload.Connections (served, serving)
 import Workload.Run
 
 -- Servers ------------------------------------------------------------------------------------
@@ -55,29 +56,47 @@ echoServer run l = forever $ do
   r <- try (accept l) :: IO (Either IOException (Socket, SockAddr))
   case r of
     Left _ -> threadDelay 1000
-    Right (s, _) -> void . forkIO $ do
-      modifyMVar_ (runOpen run) (pure . (+ 1))
-      _ <- try (setSocketOption s NoDelay 1) :: IO (Either IOException ())
-      _ <- try (serveOne s) :: IO (Either IOException ())
-      close s
-      modifyMVar_ (runOpen run) (pure . subtract 1)
+    Right (s, from) -> void . forkIO . void . serving (runConnections run) (portOf from) $ \state ->
+      ( do
+          _ <- try (setSocketOption s NoDelay 1) :: IO (Either IOException ())
+          when (planStall (runPlan run) && portOf from `mod` 5 == 0) $ do
+            served state "has forgotten it"
+            newEmptyMVar >>= \never -> takeMVar never `finally` putMVar never ()
+          serveOne state s (0 :: Int)
+      )
+        `finally` close s
   where
-    serveOne s = do
-      deadline <- deadlineIn (milliseconds 20000)
+    serveOne state s n = do
+      deadline <- deadlineIn (patience run)
+      served state ("receives; " <> show n <> " bytes echoed")
       bytes <- recv (withDeadline deadline s) 65536
-      unless (B.null bytes) (sendAll (withDeadline deadline s) bytes >> serveOne s)
+      unless (B.null bytes) $ do
+        served state ("sends " <> show (B.length bytes) <> " bytes; " <> show n <> " bytes echoed")
+        sendAll (withDeadline deadline s) bytes
+        serveOne state s $! n + B.length bytes
 
-site :: Application
-site _ respond = respond (responseLBS (toEnum 200) [] (L.fromStrict (BC.replicate 3000 'w')))
+portOf :: SockAddr -> Int
+portOf (SockAddrInet p _) = fromIntegral p
+portOf _ = 0
+
+-- | Each request is noted while it is answered.
+site :: Run -> Application
+site run request respond =
+  either throwIO pure <=< serving (runConnections run) (portOf (remoteHost request)) $ \state -> do
+    served state "the application answers"
+    respond (responseLBS (toEnum 200) [] (L.fromStrict (BC.replicate 3000 'w'))) <* served state "the application has answered"
 
 -- Clients -------------------------------------------------------------------------------------
 
-connected :: Int -> (Socket -> IO a) -> IO a
-connected port = bracket open close
+-- | A connection to that port; the operation's, if one is given.
+connected :: Maybe Operation -> Int -> (Socket -> IO a) -> IO a
+connected operation port = bracket opened close
   where
-    open = bracketOnError (socket AF_INET Stream defaultProtocol) close $ \s -> do
+    opened = bracketOnError (socket AF_INET Stream defaultProtocol) close $ \s -> do
       setSocketOption s NoDelay 1
+      forM_ operation (`note` "connects")
       connect s (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
+      forM_ operation $ \o -> getSocketName s >>= \from -> operationOn o (portOf from) port
       pure s
 
 -- | So many bytes, which the second argument determines.
@@ -88,11 +107,12 @@ pool :: B.ByteString
 pool = fst (B.unfoldrN 400000 (\x -> Just (fromIntegral (x `shiftR` 8), (x * 1103515245 + 12345) .&. 0x7fffffff)) (7 :: Int))
 
 -- | Some round trips, and an end of some kind.
-echoClient :: Run -> Int -> Dice -> IO (Maybe String)
-echoClient run port d = connected port $ \s -> do
+echoClient :: Run -> Int -> Operation -> Dice -> IO (Maybe String)
+echoClient run port o d = connected (Just o) port $ \s -> do
   trips <- roll d 6
   wrong <- go s trips
   way <- roll d 5
+  note o ("ends in way " <> show way)
   case way of
     0 -> setSockOpt s Linger (StructLinger 1 0)
     1 -> shutdown s ShutdownSend
@@ -109,9 +129,10 @@ echoClient run port d = connected port $ \s -> do
       sort' <- roll d 1000000
       let bytes = content size sort'
       begin <- getMonotonicTime
-      deadline <- deadlineIn (milliseconds 30000)
+      deadline <- deadlineIn (patience run)
+      note o ("sends " <> show size <> " bytes, " <> show n <> " round trips to go")
       sendAll (withDeadline deadline s) bytes
-      back <- receiveAll (withDeadline deadline s) size
+      back <- receiveAll o (withDeadline deadline s) size
       getMonotonicTime >>= trip run . subtract begin
       if back == bytes then go s (n - 1 :: Int) else pure (Just ("an echo of " <> show size <> " bytes came back as " <> show (B.length back)))
 
@@ -119,20 +140,22 @@ echoClient run port d = connected port $ \s -> do
 endedEarly :: IO a
 endedEarly = ioError (userError "the stream ended early")
 
-receiveAll :: Socket -> Int -> IO B.ByteString
-receiveAll s size = B.concat <$> go size
+receiveAll :: Operation -> Socket -> Int -> IO B.ByteString
+receiveAll o s size = B.concat <$> go size
   where
     go 0 = pure []
     go n = do
+      note o ("receives; " <> show n <> " bytes of " <> show size <> " are missing")
       b <- recv s n
       if B.null b then endedEarly else (b :) <$> go (n - B.length b)
 
-webClient :: Int -> Dice -> IO (Maybe String)
-webClient port d = connected port $ \s -> do
+webClient :: Run -> Int -> Operation -> Dice -> IO (Maybe String)
+webClient run port o d = connected (Just o) port $ \s -> do
   n <- (+ 1) <$> roll d 4
   abandon <- roll d 4
-  wrong <- forM [1 .. n] $ \_ -> do
-    deadline <- deadlineIn (milliseconds 30000)
+  wrong <- forM [1 .. n] $ \k -> do
+    deadline <- deadlineIn (patience run)
+    note o ("sends request " <> show k <> " of " <> show n)
     sendAll (withDeadline deadline s) (BC.pack "GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
     answer (withDeadline deadline s) B.empty
   when (abandon == 0) (sendAll s (BC.pack "GET /y HTTP/1.1\r\nHo") >> setSockOpt s Linger (StructLinger 1 0))
@@ -146,6 +169,7 @@ webClient port d = connected port $ \s -> do
             then Nothing
             else Just ("a wrong answer: " <> show (B.take 40 got))
       | otherwise = do
+        note o ("waits for an answer; has " <> show (B.length got) <> " bytes of it")
         b <- recv s 8192
         if B.null b then endedEarly else answer s (got <> b)
 
@@ -160,7 +184,7 @@ peers run end r echoPort webPort i = do
         t <- getMonotonicTime
         when (t < end) $ do
           life <- roll d 1500000
-          bracket (P.spawnProcess self ["peer", show echoPort, show webPort, show (planSeed (runPlan run) + k * 100 + i)]) finish (const (threadDelay (200000 + life)))
+          bracket (P.spawnProcess self ["peer", show echoPort, show webPort, show (planSeed (runPlan run) + k * 100 + i), if planCores (runPlan run) > 0 then "20000" else "1000"]) finish (const (threadDelay (200000 + life)))
           go (k + 1)
       finish p = do
         pid <- P.getPid p
@@ -168,16 +192,16 @@ peers run end r echoPort webPort i = do
         void (P.waitForProcess p)
   go (r * 1000 :: Int)
 
--- | What such a process does: connections that are never read from, cut off, reset, closed by half, left alone.
-peer :: Int -> Int -> Int -> IO ()
-peer echoPort webPort seed = mapConcurrently_ id [client i | i <- [1 .. 6]]
+-- | What such a process does: connections that are never read from, cut off, reset, closed by half, left alone; with pauses of so many microseconds.
+peer :: Int -> Int -> Int -> Int -> IO ()
+peer echoPort webPort seed pause = mapConcurrently_ id [client i | i <- [1 .. 6]]
   where
     client i = do
       d <- dice (seed + i)
       forever $ do
         port <- (\x -> if x == 0 then echoPort else webPort) <$> roll d 2
-        _ <- try (connected port (rude d)) :: IO (Either IOException ())
-        threadDelay 1000
+        _ <- try (connected Nothing port (rude d)) :: IO (Either IOException ())
+        threadDelay pause
     rude d s = do
       what <- roll d 5
       k <- roll d 100000

@@ -1,0 +1,135 @@
+// The time in which this process could run, as a clock: on a machine that is busy with other work, or while the process is stopped, it goes slower
+// than the time of day. A thread of its own, without Haskell, sleeps in clock_nanosleep for 20 ms at a time.
+//
+// - A sleep that ends late says that nothing of this process ran: stopped, or the machine stood still. What exceeds 20 ms is not counted.
+// - Five times a second it adds up, over the threads of the process, for how long each ran and for how long each waited for a core (schedstat, see
+//   Documentation/scheduler/sched-stats.rst of Linux). Of a span in which threads ran for r and waited for w, r / (r + w) is counted.
+//
+// Where the kernel has no schedstat, or no descriptor is left to read it, the second part counts nothing as lost.
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { TICK = 20000000, SPAN = 10, TASKS = 4096 };
+
+static atomic_int_fast64_t own;      // nanoseconds, written by the thread
+static atomic_int_fast64_t longest;  // the longest delay of a sleep, until it is taken
+
+// What is known of each thread, in a table with open addressing; the thread's own.
+static struct {
+  long id;
+  uint64_t ran, waited;
+} tasks[TASKS];
+
+static int64_t monotonic(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+// How much of what was known before is now more.
+static void account(long id, uint64_t ran, uint64_t waited, double *r, double *w) {
+  unsigned i = (unsigned long)id % TASKS, tries = 0;
+  while (tasks[i].id != 0 && tasks[i].id != id) {
+    i = (i + 1) % TASKS;
+    if (++tries == 64) {
+      memset(tasks, 0, sizeof tasks);
+      break;
+    }
+  }
+  // A number that is used by another thread now has begun again.
+  if (tasks[i].id == id && ran >= tasks[i].ran && waited >= tasks[i].waited) {
+    *r += (double)(ran - tasks[i].ran);
+    *w += (double)(waited - tasks[i].waited);
+  }
+  tasks[i].id = id;
+  tasks[i].ran = ran;
+  tasks[i].waited = waited;
+}
+
+static void sweep(DIR *dir, double *r, double *w) {
+  struct dirent *e;
+  rewinddir(dir);
+  while ((e = readdir(dir)) != NULL) {
+    char path[64], text[96];
+    unsigned long long ran, waited;
+    long id = strtol(e->d_name, NULL, 10);
+    if (id <= 0) continue;
+    snprintf(path, sizeof path, "%ld/schedstat", id);
+    int fd = openat(dirfd(dir), path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) continue;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0) continue;
+    text[n] = 0;
+    if (sscanf(text, "%llu %llu", &ran, &waited) == 2) account(id, ran, waited, r, w);
+  }
+}
+
+static void *count(void *unused) {
+  (void)unused;
+  DIR *dir = opendir("/proc/self/task");
+  int64_t last = monotonic();
+  double ran = 0, waited = 0, counted = 0;
+  if (dir != NULL) sweep(dir, &(double){0}, &(double){0});
+  for (int tick = 1;; tick++) {
+    struct timespec pause = {0, TICK};
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
+    int64_t now = monotonic(), late = now - last - TICK;
+    last = now;
+    if (late > atomic_load(&longest)) atomic_store(&longest, late);
+    counted += late > TICK ? 2 * TICK : TICK + late;
+    if (tick % SPAN == 0) {
+      // What was found before fades, as a wait for a core is known only when it is over.
+      ran *= 0.7;
+      waited *= 0.7;
+      if (dir != NULL) sweep(dir, &ran, &waited);
+      double share = ran + waited > 1e6 ? ran / (ran + waited) : 1;
+      atomic_fetch_add(&own, (int64_t)(counted * share));
+      counted = 0;
+    }
+  }
+  return NULL;
+}
+
+// Begin to count. Not again.
+void own_time_start(void) {
+  sigset_t all, before;
+  pthread_t thread;
+  pthread_attr_t attr;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_init(&attr);
+  pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+  if (pthread_create(&thread, &attr, count, NULL) != 0) abort();
+  pthread_attr_destroy(&attr);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+// Seconds in which the process could run.
+double own_time(void) { return (double)atomic_load(&own) / 1e9; }
+
+// Seconds by which a sleep ended late, at most, since the last call.
+double own_time_longest_delay(void) { return (double)atomic_exchange(&longest, 0) / 1e9; }
+
+// Seconds of processors that this process has used, and its children that were waited for.
+double own_time_processor(void) {
+  double sum = 0;
+  int who[] = {RUSAGE_SELF, RUSAGE_CHILDREN};
+  for (int i = 0; i < 2; i++) {
+    struct rusage u;
+    getrusage(who[i], &u);
+    sum += (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+  }
+  return sum;
+}
