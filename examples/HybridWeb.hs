@@ -57,7 +57,7 @@ options =
 tunAndAddress :: String -> Either String (String, Address)
 tunAndAddress text = case break (== ',') <$> stripPrefix "tun:" text of
   Just (name, ',' : digits) | Just address <- parseAddress digits, not (null name) -> Right (name, address)
-  _ -> Left ("tun:NAME,ADDRESS is wanted, not " <> show text)
+  _ -> Left ("expected tun:NAME,ADDRESS, not " <> show text)
 
 main :: IO ()
 main = do

@@ -42,12 +42,12 @@ main = do
 preferences :: ParserPrefs
 preferences = prefs showHelpOnEmpty
 
--- | Is it asked for completions, by a script that @--bash-completion-script@ and its like printed?
+-- | The argument says whether a script printed by @--bash-completion-script@ (or that of another shell) asks for completions.
 program :: Bool -> ParserInfo (IO ())
 program completing =
   info
     (hsubparser (mconcat (commands completing)) <**> infoOption programVersion (long "version" <> help "Print the version") <**> helper)
-    (fullDesc <> progDesc "A static web server, diagnosis and benchmarks on Weft, an I/O manager for Haskell" <> failureCode 2)
+    (fullDesc <> progDesc "A web server for static files, diagnosis and benchmarks, on the I/O manager Weft" <> failureCode 2)
 
 -- | @weft man@ prints the manual page.
 manualCommand :: Mod CommandFields (IO ())

@@ -262,7 +262,7 @@ checking program =
           | (name, content, part) <-
               [ ("a value", ["port: 0", "# one", "error-page: nothing"], "weft.yaml:3: error-page: "),
                 ("a value of a host", ["port: 0", "hosts:", "  a.example:", "    folder: /tmp", "    redirect: x"], "weft.yaml:5: hosts.a.example.redirect: "),
-                ("a setting that is not a host's", ["hosts:", "  a.example:", "    port: 1"], "weft.yaml:3: hosts.a.example.port: this is for the whole server"),
+                ("a setting that is not a host's", ["hosts:", "  a.example:", "    port: 1"], "weft.yaml:3: hosts.a.example.port: this setting is for the whole server"),
                 ("a folder of a host", ["hosts:", "  a.example:", "    folder: /nonexistent"], "/nonexistent does not exist"),
                 ("a certificate", ["certificate: /nonexistent.pem", "key: /nonexistent.key"], "/nonexistent.pem"),
                 ("passwords", ["basic-auth: /etc/hostname"], "line 1 of /etc/hostname")

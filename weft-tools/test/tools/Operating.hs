@@ -60,7 +60,7 @@ tests program =
           wrong "a value of another kind" "listing: one of true, false" ["listing: 3"],
           wrong "no value" "port: it has no value" ["port:"],
           wrong "a list for one value" "port: one value" ["port: [1, 2]"],
-          wrong "a key twice" "port is there twice" ["port: 1", "port: 2"],
+          wrong "a key twice" "port is given twice" ["port: 1", "port: 2"],
           wrong "a field without quotes" "quotes" ["header:", "  - X-One: 1"],
           wrong "a field that is none" "header: 'Name: value'" ["header: nothing"],
           wrong "a field that is the server's" "own to say" ["header: 'content-length: 3'"],

@@ -88,7 +88,7 @@ ensureIOManagerIsRunning = unIO $ do
     chosen <- backendChoice
     hPutStrLn stderr $
       if rtsSupportsBoundThreads
-        then "weft: back end " <> choiceBackend chosen <> concat [", as " <> name <> " is not to be had: " <> why | Just (name, why) <- [choiceRefused chosen]]
+        then "weft: back end " <> choiceBackend chosen <> concat [" (" <> name <> " is not available: " <> why <> ")" | Just (name, why) <- [choiceRefused chosen]]
         else "weft: this program was linked without -threaded: GHC's own manager serves it"
   join (originally cOriginalEnsure)
 {-# NOINLINE ensureIOManagerIsRunning #-}

@@ -37,15 +37,15 @@ doctorCommand =
   command "doctor" $
     info
       (binary <|> doctor <$> asJson <*> many certificate <*> optional subject)
-      ( progDesc "Say what this machine offers, or what holds back a program or a process"
-          <> footer "Examples: weft doctor; weft doctor ./my-server; weft doctor 1234 --certificate chain.pem. [ok] it is as it should be, [!] it could be better, [XX] it does not work."
+      ( progDesc "Check the set-up of this machine, of a program or of a running process"
+          <> footer "Examples: weft doctor; weft doctor ./my-server; weft doctor 1234 --certificate chain.pem. [ok] nothing to do, [!] could be better, [XX] does not work (exit status 1)."
           <> failureCode 2
       )
   where
     asJson = switch (long "json" <> help "Print JSON")
-    certificate = strOption (long "certificate" <> metavar "FILE" <> help "Say when this certificate ends (PEM; may be repeated)")
-    subject = strArgument (metavar "PID|PROGRAM" <> help "What to look at, instead of this machine and this program")
-    binary = examineBinary <$> strOption (long "binary" <> metavar "FILE" <> help "Say whether a program was linked with weft-relink, and what of it Weft serves: status 0 if so, 1 if not")
+    certificate = strOption (long "certificate" <> metavar "FILE" <> help "Check when this certificate expires (PEM; may be repeated)")
+    subject = strArgument (metavar "PID|PROGRAM" <> help "Process or program to check, instead of this machine and this program")
+    binary = examineBinary <$> strOption (long "binary" <> metavar "FILE" <> help "Check whether a program was linked with weft-relink, and list the functions that Weft serves: exit status 0 if so, 1 if not")
 
 doctor :: Bool -> [FilePath] -> Maybe String -> IO ()
 doctor json certificates subject = do
@@ -70,7 +70,7 @@ named text
 -- | What reads and writes files, and why it is not io_uring.
 engineOf :: FileEngine -> Maybe String -> String
 engineOf engine refused = case (engine, refused) of
-  (Adaptive, _) -> "io_uring, blocking calls while there is little to do"
+  (Adaptive, _) -> "io_uring, and blocking calls while few requests are in progress"
   (Rings, _) -> "io_uring (WEFT_FILES)"
   (Threads, Nothing) -> "a pool of threads (WEFT_FILES)"
   (Threads, Just why) -> "a pool of threads: " <> why
@@ -110,8 +110,8 @@ examine = do
     cannot :: IOException -> Finding
     cannot e = wrong "chosen" (show e)
     choice c = case choiceRefused c of
-      Nothing -> fine "chosen" (choiceBackend c <> ": the first of those that work, or the one that was asked for (WEFT_BACKEND)")
-      Just (name, why) -> advise "chosen" (choiceBackend c <> " (" <> name <> " was asked for: " <> why <> ")")
+      Nothing -> fine "chosen" (choiceBackend c <> ": the first available one, or the one requested by WEFT_BACKEND")
+      Just (name, why) -> advise "chosen" (choiceBackend c <> " (" <> name <> " was requested: " <> why <> ")")
 
 toValue :: [Finding] -> Value
 toValue findings =

@@ -49,23 +49,23 @@ getCommand =
           get
           ( Get
               <$> argument (eitherReader parseUrl) (metavar "URL" <> help "http://HOST[:PORT]/PATH, or https")
-              <*> optional (option (eitherReader stackFrom) (long "stack" <> metavar "tun:NAME,ADDRESS" <> help "Connect from a TCP/IP stack of weft's own at that address, on that TUN device, in place of the kernel's"))
+              <*> optional (option (eitherReader stackFrom) (long "stack" <> metavar "tun:NAME,ADDRESS" <> help "Use weft's own TCP/IP stack instead of the kernel's, with this address on this TUN device"))
               <*> optional (strOption (long "capture" <> metavar "FILE" <> help "With --stack: write the packets to a file that Wireshark and weft tcp replay read"))
-              <*> optional (strOption (long "output" <> short 'o' <> metavar "FILE" <> help "Write the body to a file, which appears when it is whole (standard output)"))
-              <*> option positive (long "timeout" <> metavar "SECONDS" <> value 60 <> showDefault <> help "For everything")
-              <*> switch (long "insecure" <> help "Take any certificate")
+              <*> optional (strOption (long "output" <> short 'o' <> metavar "FILE" <> help "Write the body to a file, which is created when the body is complete (standard output)"))
+              <*> option positive (long "timeout" <> metavar "SECONDS" <> value 60 <> showDefault <> help "Time limit of the whole request")
+              <*> switch (long "insecure" <> help "Accept any certificate")
           )
       )
-      ( progDesc "Fetch a URL, over the kernel's network or from a TCP/IP stack in the program"
+      ( progDesc "Fetch a URL, over the kernel's network or over weft's own TCP/IP stack"
           <> footer
-            "Exit status: 0; 1 when there is no whole response; 2 for wrong arguments; 3 when the server's status is 400 or more. Redirections are \
+            "Exit status: 0 success, 1 no complete response, 2 wrong arguments, 3 the server's status is 400 or higher. Redirections are \
             \not followed. Names are looked up by the kernel's resolver. Example: weft get --stack tun:weft0,10.9.0.2 http://10.9.0.1/ -o page"
           <> failureCode 2
       )
 
 get :: Get -> IO ()
 get g = do
-  when (getStack g == Nothing && getCapture g /= Nothing) $ failed 2 "--capture needs --stack: the kernel's packets are for tcpdump"
+  when (getStack g == Nothing && getCapture g /= Nothing) $ failed 2 "--capture needs --stack (use tcpdump for packets of the kernel's network)"
   due <- deadlineIn (duration (getTime g))
   status <- (`catches` handlers) $ case getStack g of
     Nothing -> fetch g due socketTransport (const True)
@@ -73,8 +73,8 @@ get g = do
   when (status >= 400) $ failed 3 ("the server's status is " <> show status)
   where
     handlers =
-      [ Handler (\e -> failed 1 (if isTimeout e then "no whole response within " <> show (getTime g) <> " s" else said e)),
-        Handler (\e -> failed 1 (if e == Malformed then "no HTTP is spoken there" else "the connection ended before the response did"))
+      [ Handler (\e -> failed 1 (if isTimeout e then "no complete response within " <> show (getTime g) <> " s" else said e)),
+        Handler (\e -> failed 1 (if e == Malformed then "the server does not speak HTTP" else "the connection ended before the response did"))
       ]
     sameVersion address peer = case (address, peer) of
       (V4 _, SockAddrInet _ _) -> True
@@ -95,7 +95,7 @@ failed code why = hPutStrLn stderr ("weft get: " <> why) >> exitWith (ExitFailur
 fetch :: Get -> Instant -> Transport -> (SockAddr -> Bool) -> IO Int
 fetch g due transport usable = do
   addresses <- blocking (getAddrInfo (Just defaultHints {addrSocketType = Stream}) (Just host) (Just (targetPort target))) `catch` unknown
-  unless (any (usable . addrAddress) addresses) $ ioError (userError (host <> " has no address of the stack's version of IP"))
+  unless (any (usable . addrAddress) addresses) $ ioError (userError (host <> " has no address of the IP version that the stack has"))
   bracket (first [] (filter usable (map addrAddress addresses))) ended $ \below -> do
     c <- overTransport =<< if targetSecure target then tlsConnect trust host below `catch` untrusted else pure below
     withSink (getOutput g) $ \sink ->
@@ -110,7 +110,7 @@ fetch g due transport usable = do
     first errors [] = ioError (userError ("cannot connect to " <> host <> " port " <> targetPort target <> ": " <> intercalate "; " (reverse errors)))
     first errors (a : rest) = transportConnect transport due a `catch` \e -> if isTimeout e then ioError e else first ((show a <> " " <> ioe_description e) : errors) rest
     untrusted :: IOException -> IO Transport.Connection
-    untrusted e = ioError (userError ("no TLS with " <> host <> ": " <> ioe_description e <> " (--insecure takes any certificate)"))
+    untrusted e = ioError (userError ("no TLS with " <> host <> ": " <> ioe_description e <> " (--insecure accepts any certificate)"))
     -- The server has its end of the stream before a stack of our own is gone.
     ended c = connCloseGracefully (seconds 1) 65536 c `onException` connAbort c
 

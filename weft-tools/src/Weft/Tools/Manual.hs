@@ -30,14 +30,14 @@ manual others =
       synopsis [bold "weft serve", italic "DIR", "[" <> bold "--FLAG" <> " " <> italic "VALUE" <> " ...]"],
       concat [".br" : synopsis [bold ("weft " <> name), "[" <> italic "OPTIONS" <> "]"] | (name, _) <- others],
       [".SH DESCRIPTION", bold "weft serve", escape "serves a folder over HTTP, or over HTTPS with HTTP/2."],
-      [".PP", "The other commands are described below, each by its own help."],
+      [".PP", "The help texts of the other commands are below."],
       [".SH WEFT SERVE", escape "Defaults are in parentheses."],
       concatMap group [minBound ..],
       concat [[".PP", escape note] | note <- notes],
       concat [[".SH " <> map upper (title name), ".nf", intercalate "\n" (map escape (lines text)), ".fi"] | (name, text) <- others],
       [".SH ENVIRONMENT"],
-      described "WEFT_BACKEND" "The event mechanism, where --backend does not name one: epoll, io_uring or poll.",
-      described "WEFT_FILES" "How files are read: auto, io_uring or threads.",
+      described "WEFT_BACKEND" "The back end, if --backend does not name one: epoll, io_uring or poll.",
+      described "WEFT_FILES" "How file requests that have to wait are carried out: auto, io_uring or threads.",
       described "LISTEN_PID, LISTEN_FDS" "Listening sockets from the service manager, as in sd_listen_fds(3).",
       described "NOTIFY_SOCKET" "Where readiness is reported, as in sd_notify(3).",
       [".SH FILES"],
@@ -45,7 +45,7 @@ manual others =
       [".SH EXIT STATUS"],
       described "0" "Success, or a shutdown by SIGTERM or SIGINT.",
       described "1" "The server cannot serve: no such folder, the port is in use.",
-      described "2" "Wrong arguments or a wrong configuration file.",
+      described "2" "Wrong arguments or an error in the configuration file.",
       [".SH SEE ALSO", "systemd.socket(5), systemd.service(5)"]
     ]
   where

@@ -31,9 +31,9 @@ import Weft.Transport
 
 -- | The subcommand.
 tcpCommand :: Mod CommandFields (IO ())
-tcpCommand = command "tcp" (info (hsubparser (connectionsCommand <> doctorOf <> replayCommand <> inside) <**> helper) (progDesc "The TCP/IP stack in the program" <> failureCode 2))
+tcpCommand = command "tcp" (info (hsubparser (connectionsCommand <> doctorOf <> replayCommand <> inside) <**> helper) (progDesc "Commands for weft's own TCP/IP stack" <> failureCode 2))
   where
-    doctorOf = command "doctor" (info (pure doctor) (progDesc "Try a stack beside the kernel's, in a network namespace that is gone afterwards"))
+    doctorOf = command "doctor" (info (pure doctor) (progDesc "Try the stack against the kernel's, in a temporary network namespace"))
     inside = command "trial" (info (pure trial) (progDesc "What doctor runs inside of the namespace")) <> internal
 
 -- | Look for what is needed; then go on in a namespace.

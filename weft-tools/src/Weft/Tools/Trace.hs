@@ -34,7 +34,7 @@ traceCommand =
     info
       (hsubparser (viewCommand <> metavar "view") <|> record <$> output <*> program <*> arguments)
       ( noIntersperse
-          <> progDesc "Record what a program's cores and event managers do, or show a recording"
+          <> progDesc "Record the activity of a program's cores and event managers, or show a recording"
           <> footer
             "Example: weft trace -o pong.eventlog -- ./pong +RTS -N2, then weft trace view pong.eventlog. The program has to be linked with \
             \-rtsopts and, before GHC 9.4, with -eventlog."
@@ -49,11 +49,11 @@ viewCommand :: Mod CommandFields (IO ())
 viewCommand =
   command "view" $
     info
-      ( view <$> strArgument (metavar "FILE" <> help "An event log, of weft trace or of +RTS -l")
-          <*> optional (strOption (long "output" <> short 'o' <> metavar "FILE.html" <> help "The page (beside the recording)"))
-          <*> optional (strOption (long "json" <> metavar "FILE.json" <> help "Write it for Perfetto and chrome://tracing too"))
+      ( view <$> strArgument (metavar "FILE" <> help "An event log, from weft trace or +RTS -l")
+          <*> optional (strOption (long "output" <> short 'o' <> metavar "FILE.html" <> help "Where to write the page (default: FILE with the extension html)"))
+          <*> optional (strOption (long "json" <> metavar "FILE.json" <> help "Also write JSON for Perfetto and chrome://tracing"))
       )
-      ( progDesc "Make a page of a recording: a timeline of each core, wake-ups, latencies"
+      ( progDesc "Write a recording as an HTML page: a timeline of each core, wake-ups, latencies"
           <> footer "Example: weft trace view pong.eventlog --json pong.json"
           <> failureCode 2
       )
@@ -70,7 +70,7 @@ record output program arguments = do
       code <- withCreateProcess (proc found (options <> arguments)) {delegate_ctlc = True} (\_ _ _ child -> waitForProcess child)
       there <- doesFileExist output
       unless there $ refuse (T.pack program <> " wrote no event log: link it with -rtsopts and, before GHC 9.4, with -eventlog")
-      T.hPutStrLn stderr ("weft trace: " <> T.pack output <> " (weft trace view " <> T.pack output <> " makes a page of it)")
+      T.hPutStrLn stderr ("weft trace: " <> T.pack output <> " (weft trace view " <> T.pack output <> " shows it as a page)")
       exitWith code
 
 view :: FilePath -> Maybe FilePath -> Maybe FilePath -> IO ()
@@ -85,7 +85,7 @@ view file page json = do
       T.putStrLn (T.pack target)
       mapM_ (\name -> withFile name WriteMode (`hPutBuilder` chromeTrace timeline) >> T.putStrLn (T.pack name)) json
       unless (any (`M.member` timelineCounts timeline) ["sleeps", "events handed"]) $
-        T.hPutStrLn stderr "weft trace: there are no markers of Weft in it: the program does not run on Weft, or user events were off (+RTS -lu)"
+        T.hPutStrLn stderr "weft trace: the recording has no markers of Weft: the program does not run on Weft, or user events were off (+RTS -lu)"
 
 refuse :: Text -> IO a
 refuse message = T.hPutStrLn stderr ("weft trace: " <> message) >> exitWith (ExitFailure 2)

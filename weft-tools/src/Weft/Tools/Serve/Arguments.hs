@@ -14,18 +14,18 @@ import Data.Maybe (catMaybes)
 import Options.Applicative
 import Weft.Tools.Serve.Settings
 
--- | What the command line says.
+-- | The command line.
 data Arguments = Arguments
   { -- | The configuration file.
     argumentConfig :: Maybe FilePath,
-    -- | Only see whether it could serve.
+    -- | Only check the settings; do not serve.
     argumentCheck :: Bool,
-    -- | Goes before what is in it.
+    -- | Overrides the configuration file.
     argumentGiven :: Given
   }
 
--- | One flag for each row of the table. They are left out of the library's own help, as 'helpText' has them by group; where a shell
--- asks for completions they are there.
+-- | One flag for each row of the table. The library's own help leaves them out, as 'helpText' lists them by group. A shell that
+-- asks for completions gets them.
 arguments :: Bool -> Parser Arguments
 arguments completing =
   Arguments
@@ -47,7 +47,7 @@ arguments completing =
     paths row = if settingShape row == One "FILE" then action "file" else mempty
     checked row = eitherReader (\text -> text <$ settingApply row [text] defaults)
 
--- | The flags by group, and what else there is to know, in lines of 80 columns.
+-- | The flags by group, then the notes, in lines of 80 columns.
 helpText :: [[String]]
 helpText = map section [minBound ..] <> map (wrapped 80 0) notes
   where
@@ -69,21 +69,21 @@ flagOf r = case settingShape r of
   OneOf name _ -> "--" <> settingName r <> " " <> name
   Many name -> "--" <> settingName r <> " " <> name <> " ..."
 
--- | What else there is to know, a paragraph each.
+-- | The paragraphs after the flags.
 notes :: [String]
 notes =
   [ "--version prints the version.",
-    "--check sees whether the settings, the folders, the certificates and the other files are right, says what is wrong and where, and exits with 0 or 2.",
-    "--config FILE reads the same settings from a file in YAML, whose keys are the flags' names, without the dashes, and 'folder'; "
-      <> "those that can be repeated may be lists. What the command line says goes before it. There, 'hosts' maps names of hosts, or '*.' and one, to settings of their own "
-      <> "(folder, certificate, key, and what is under 'What is served'), which go before all others; a name that there is not gets what the "
-      <> "whole file says, or 421 if that has no folder.",
-    "SIGHUP reads the file again, with its folders, hosts and passwords, opens the log again and loads the certificates again; a file that is wrong changes nothing. "
-      <> "What it cannot change without a new start it says.",
-    "SIGTERM and Ctrl-C end it: it takes no new connections, finishes requests under way, for --drain seconds at most, then exits with 0; "
-      <> "a second signal ends it at once.",
-    "Under systemd it takes the sockets that it is given (LISTEN_FDS), and says when it is ready (NOTIFY_SOCKET).",
-    "Exits with 1 when it cannot serve (no such folder, the port is in use), with 2 when arguments or the file are wrong."
+    "--check checks the settings, the folders, the certificates and the other files, reports every error with its place, and exits with 0 or 2.",
+    "--config FILE reads settings from a YAML file. Its keys are 'folder' and the names of the flags, without the dashes; a flag that can be repeated may have a list. "
+      <> "The command line overrides the file. The key 'hosts' maps host names, or '*.' and a host name, to settings of their own "
+      <> "(folder, certificate, key, and those under 'What is served'), which override all others. A request for another host gets the settings of the "
+      <> "whole file, or 421 if these have no folder.",
+    "SIGHUP reads the file again, with its folders, hosts and passwords, reopens the log and reloads the certificates. If the file has an error, nothing changes. "
+      <> "The server reports settings that need a restart.",
+    "SIGTERM and Ctrl-C shut the server down: it accepts no new connections, finishes requests in progress for at most --drain seconds, and exits with 0. "
+      <> "A second signal ends it at once.",
+    "Under systemd the server uses the sockets that it is given (LISTEN_FDS) and reports when it is ready (NOTIFY_SOCKET).",
+    "Exit status: 1 if it cannot serve (no such folder, port in use), 2 if arguments or the file are wrong."
   ]
 
 -- | Words in lines of so many columns, all but the first indented.

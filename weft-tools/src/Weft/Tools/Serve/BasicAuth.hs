@@ -48,7 +48,7 @@ readPasswords path = do
     entry (n, l) = case B.break (== ':') l of
       (name, rest)
         | not (B.null name), isBcrypt (B.drop 1 rest) -> pure (name, canonical (B.drop 1 rest))
-      _ -> ioError (userError ("line " <> show n <> " of " <> path <> " is no name with a bcrypt hash of cost 15 or less, as htpasswd -B writes it"))
+      _ -> ioError (userError ("line " <> show n <> " of " <> path <> " is not a name with a bcrypt hash of cost 15 or less, as htpasswd -B writes it"))
     isBcrypt h = B.length h == 60 && any (`B.isPrefixOf` h) ["$2y$", "$2b$", "$2a$"] && maybe False plausible (B.readInt (B.take 2 (B.drop 4 h))) && B.all isDigit (B.take 2 (B.drop 4 h))
     plausible (cost, _) = cost >= 4 && cost <= 15
     -- The three names mean the same of today's software.

@@ -79,21 +79,21 @@ understand warnings value = do
   object <- case value of
     Null -> Right K.empty
     Object object -> Right object
-    _ -> Left ([], "a mapping from settings to values is wanted")
+    _ -> Left ([], "expected a mapping from settings to values")
   given <- settingsOf (const True) (K.delete (Key.fromString "hosts") object)
   hosts <- case K.lookup (Key.fromString "hosts") object of
     Nothing -> Right []
     Just (Object names) -> forM (K.toList names) $ \(name, content) ->
       either (\(keys, why) -> Left ("hosts" : Key.toString name : keys, why)) (Right . (,) (map toLower (Key.toString name))) (hostOf (Key.toString name) content)
-    Just _ -> Left (["hosts"], "a mapping from names of hosts to their settings is wanted")
+    Just _ -> Left (["hosts"], "expected a mapping from host names to their settings")
   pure (Config given (Map.fromList hosts))
   where
-    duplicate (Y.DuplicateKey place) = drop 2 (formatPath place) <> " is there twice"
+    duplicate (Y.DuplicateKey place) = drop 2 (formatPath place) <> " is given twice"
     hostOf name content = do
-      unless (validHost name) (Left ([], "the name of a host, or *. and one, is wanted"))
+      unless (validHost name) (Left ([], "expected a host name, or *. and a host name"))
       case content of
         Object object -> settingsOf ofHost object
-        _ -> Left ([], "a mapping from settings to values is wanted")
+        _ -> Left ([], "expected a mapping from settings to values")
     validHost name = let n = if take 2 name == "*." then drop 2 name else name in not (null n) && all (`elem` (['a' .. 'z'] <> ['A' .. 'Z'] <> ['0' .. '9'] <> ".-_:[]")) n
 
 -- | The values of a mapping, if these settings may be in it.
@@ -108,15 +108,15 @@ settingsOf may object = do
 -- | The texts of a key's value.
 entry :: (Setting -> Bool) -> String -> Value -> Either String [String]
 entry may name value = case settingNamed name of
-  Nothing -> Left ("there is no such setting; weft serve --help names them" <> meant)
-  Just row | not (may row) -> Left "this is for the whole server, not for a host"
+  Nothing -> Left ("unknown setting; weft serve --help lists them" <> meant)
+  Just row | not (may row) -> Left "this setting is for the whole server, not for a host"
   Just row -> case value of
     Array values | Many _ <- settingShape row -> mapM scalar (toList values)
-    Array _ -> Left "one value is wanted, not a list"
+    Array _ -> Left "expected one value, not a list"
     other -> (: []) <$> scalar other
   where
     meant = case [n | row <- table, let n = settingName row, map dash name == n] of
-      n : _ -> "; " <> n <> "?"
+      n : _ -> "; did you mean " <> n <> "?"
       [] -> ""
     dash c = if c == '_' then '-' else c
 
@@ -126,5 +126,5 @@ scalar value = case value of
   Number _ -> Right (L.unpack (encode value))
   Bool b -> Right (if b then "true" else "false")
   Null -> Left "it has no value"
-  Object _ -> Left "a text is wanted; one with a colon in it must be put in quotes"
-  Array _ -> Left "a list in a list is not wanted"
+  Object _ -> Left "expected a text, not a mapping; a text with a colon in it must be quoted"
+  Array _ -> Left "a list cannot contain a list"

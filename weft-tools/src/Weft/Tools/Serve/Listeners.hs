@@ -46,7 +46,7 @@ cannotListenOn place e = "cannot listen on " <> place <> ": " <> why
   where
     why = case ioe_type e of
       ResourceBusy -> "it is in use"
-      PermissionDenied -> "permission denied; ports below 1024 are reserved for the administrator"
+      PermissionDenied -> "permission denied (ports below 1024 need root or CAP_NET_BIND_SERVICE)"
       _ | fmap Errno (ioe_errno e) == Just eADDRINUSE -> "it is in use"
       _ -> ioe_description e
 
@@ -103,9 +103,9 @@ clearPath path = do
   when there $ do
     status <- getSymbolicLinkStatus path
     if not (isSocket status)
-      then ioError (userError "there is a file of that name that is no socket")
+      then ioError (userError "a file of that name exists and is not a socket")
       else do
         answered <- try (bracket (socket AF_UNIX Stream defaultProtocol) close (`connect` SockAddrUnix path)) :: IO (Either IOException ())
         case answered of
-          Right () -> ioError (userError "another server listens there")
+          Right () -> ioError (userError "another server is listening there")
           Left _ -> removeFile path

@@ -129,23 +129,23 @@ data Setting = Setting
     -- | The flag without its dashes; the key in a file.
     settingName :: String,
     settingShape :: Shape,
-    -- | What it does, and its default.
+    -- | The help text, with the default in parentheses.
     settingHelp :: String,
-    -- | Does a reload change it?
+    -- | Whether a reload can change it.
     settingReloads :: Bool,
-    -- | Set it, or say what is wanted instead. One text, or as many as were given.
+    -- | Apply the values to the settings, or say what was expected instead.
     settingApply :: [String] -> Settings -> Either String Settings
   }
 
--- | How it is given, with the name that its value has in the help.
+-- | How a setting is written on the command line, with the name of its value in the help.
 data Shape
-  = -- | The argument without a flag.
+  = -- | An argument without a flag.
     Argument String
   | Switch
   | One String
   | -- | One of these words.
     OneOf String [String]
-  | -- | Any number of times.
+  | -- | A flag that may be repeated.
     Many String
   deriving (Eq)
 
@@ -154,91 +154,91 @@ data Group = Where | What | Protection | Observation
 
 groupTitle :: Group -> String
 groupTitle group = case group of
-  Where -> "Where and on what"
+  Where -> "Listening"
   What -> "What is served"
   Protection -> "Limits on clients"
-  Observation -> "Logs and figures"
+  Observation -> "Logs and metrics"
 
 -- | All settings, in the order of the help.
 table :: [Setting]
 table =
   [ live Where "folder" (Argument "DIR") "The folder to serve" $
       one filled (\v s -> s {folder = Just v}),
-    fixed Where "host" (One "HOST") "Address to listen on; '*' is every address of this machine, for all who can reach it (127.0.0.1)" $
+    fixed Where "host" (One "HOST") "Address to listen on; '*' means every address of this machine, open to the network (127.0.0.1)" $
       one filled (\v s -> s {host = v}),
-    fixed Where "port" (One "PORT") "Port; 0 lets the system choose (8080)" $
+    fixed Where "port" (One "PORT") "Port to listen on; with 0 the system chooses one (8080)" $
       one (range 0 65535) (\v s -> s {port = v}),
-    fixed Where "stack" (One "tun:NAME,ADDRESS") "Serve from a TCP/IP stack of weft's own at that address, on that TUN device, in place of the kernel's (none)" $
+    fixed Where "stack" (One "tun:NAME,ADDRESS") "Use weft's own TCP/IP stack instead of the kernel's, with this address on this TUN device (none)" $
       one stackFrom (\v s -> s {stack = Just v}),
-    fixed Where "listen" (Many "ADDRESS") "Address to listen on in place of --host and --port: 192.0.2.1:80, [2001:db8::1]:80, :80 for every address, unix:/run/weft.sock" $
+    fixed Where "listen" (Many "ADDRESS") "Address to listen on, instead of --host and --port: 192.0.2.1:80, [2001:db8::1]:80, :80 for every address, unix:/run/weft.sock" $
       several listenAddress (\v s -> s {listens = v}),
-    fixed Where "https-redirect" (Many "ADDRESS") "Listen here without TLS as well, only to send clients to HTTPS; /.well-known/acme-challenge/ is served" $
+    fixed Where "https-redirect" (Many "ADDRESS") "Also listen here without TLS, and redirect all requests to HTTPS, except those below /.well-known/acme-challenge/" $
       several listenAddress (\v s -> s {httpsRedirect = v}),
-    fixed Where "proxy-protocol" (OneOf "WHETHER" (map fst announcements)) "Connections begin with a header of the PROXY protocol, version 1 or 2: none, optional or required (none)" $
+    fixed Where "proxy-protocol" (OneOf "WHETHER" (map fst announcements)) "Whether connections begin with a header of the PROXY protocol, version 1 or 2: none, optional or required (none)" $
       one (among announcements) (\v s -> s {proxyProtocol = v}),
-    fixed Where "trusted-proxy" (Many "CIDR") "Believe what these say of their clients, by X-Forwarded-For or the PROXY protocol: 10.0.0.0/8, ::1, unix" $
+    fixed Where "trusted-proxy" (Many "CIDR") "Addresses of proxies whose X-Forwarded-For fields or PROXY protocol headers are trusted: 10.0.0.0/8, ::1, unix" $
       several proxyAddress (\v s -> s {trustedProxies = v}),
-    fixed Where "no-http2" Switch "Speak HTTP/1.1 only" $
+    fixed Where "no-http2" Switch "Do not offer HTTP/2" $
       switch (\v s -> s {http2 = not v}),
-    fixed Where "certificate" (One "FILE") "Speak HTTPS and HTTP/2 with this certificate chain, the server's own first (PEM)" $
+    fixed Where "certificate" (One "FILE") "Serve HTTPS and HTTP/2 with this certificate chain, the server's own certificate first (PEM)" $
       one filled (\v s -> s {certificate = Just v}),
     fixed Where "key" (One "FILE") "The certificate's private key (PEM)" $
       one filled (\v s -> s {key = Just v}),
-    fixed Where "cores" (One "N") "Cores to use (all that the process may use, no more than its control group's quota)" $
+    fixed Where "cores" (One "N") "Cores to use (all that the process may use, up to the quota of its control group)" $
       one (range 1 256) (\v s -> s {cores = Just v}),
     fixed Where "backend" (OneOf "NAME" backendNames) ("Event mechanism: " <> unwords backendNames <> " (the first that works)") $
       one (among [(n, n) | n <- backendNames]) (\v s -> s {backend = Just v}),
-    live What "index" (Many "NAME") "File that stands for its folder, the first of these that exists (index.html, index.htm)" $
+    live What "index" (Many "NAME") "Name of the file to serve for a folder; with several names, the first that exists (index.html, index.htm)" $
       several (fmap utf8 . fileName) (\v s -> s {index = v}),
-    live What "listing" Switch "Show a listing of a folder that has none of those" $
+    live What "listing" Switch "Show a listing of a folder without an index file" $
       switch (\v s -> s {listing = v}),
-    live What "header" (Many "FIELD") "Field to add to every answer of the site, as 'Name: value'" $
+    live What "header" (Many "FIELD") "Field to add to every response of the site, as 'Name: value'" $
       several headerField (\v s -> s {headers = v}),
-    live What "error-page" (Many "STATUS=PATH") "Page of the folder to show with a status from 400 on, as 404=/404.html" $
+    live What "error-page" (Many "STATUS=PATH") "Page to send with this status, 400 or higher, as 404=/404.html" $
       several errorPage (\v s -> s {errorPages = v}),
-    live What "fallback" (One "PATH") "File to show, with status 200, for every path that there is not: for single-page applications, /index.html" $
+    live What "fallback" (One "PATH") "File to send, with status 200, for every path that does not exist; single-page applications use /index.html" $
       one sitePath (\v s -> s {fallback = Just v}),
-    live What "redirect" (Many "RULE") "'/old=/new' or '/old=/new STATUS' (302); '/old/*=/new/*' takes all that begins so. The target may be a URL" $
+    live What "redirect" (Many "RULE") "Redirect a path: '/old=/new' or '/old=/new STATUS' (302). '/old/*=/new/*' redirects all paths with this prefix. The target may be a URL" $
       several redirectRule (\v s -> s {redirects = v}),
-    live What "compress" Switch "Compress texts from 1 KiB to 1 MiB that have no compressed file beside them (gzip)" $
+    live What "compress" Switch "Compress text files of 1 KiB to 1 MiB by gzip, if there is no compressed file beside them" $
       switch (\v s -> s {compress = v}),
-    live What "cors-origin" (Many "ORIGIN") "Let pages of this origin read answers, as https://example.org; '*' is every one" $
+    live What "cors-origin" (Many "ORIGIN") "Allow pages of this origin to read responses, as https://example.org; '*' means every origin" $
       several corsOrigin (\v s -> s {corsOrigins = v}),
-    live What "basic-auth" (One "FILE") "Ask for a name and a password of this file, which htpasswd -B makes (bcrypt)" $
+    live What "basic-auth" (One "FILE") "Require a name and a password from this file, which htpasswd -B creates (bcrypt)" $
       one filled (\v s -> s {basicAuth = Just v}),
     live What "cache" (One "MB") "Memory for the contents of small files (64)" $
       one (range 0 1000000) (\v s -> s {cacheBytes = 1000000 * v}),
-    live What "trust" (One "SECONDS") "How long they are used before they are compared with the disk (1)" $
+    live What "trust" (One "SECONDS") "How long cached contents are used before they are compared with the disk (1)" $
       one (time 0) (\v s -> s {trust = v}),
     fixed Protection "head-timeout" (One "SECONDS") "Time for a request's head, or a TLS handshake, from its first byte to its last (10)" $
       limit (time 0.001) (\v l -> l {limitHeadTime = v}),
-    fixed Protection "timeout" (One "SECONDS") "Time for each 2 KiB of a body and each 128 KiB of an answer (30)" $
+    fixed Protection "timeout" (One "SECONDS") "Time for each 2 KiB of a request's body and each 128 KiB of a response (30)" $
       one (range 1 86400) (\v s -> s {timeout = v}),
     fixed Protection "keep-alive" (One "SECONDS") "How long a connection may wait for its next request (60)" $
       limit (time 0.001) (\v l -> l {limitIdle = v}),
-    fixed Protection "keep-alive-requests" (One "N") "Requests on one connection of HTTP/1; 0 is no limit, here and below (10000)" $
+    fixed Protection "keep-alive-requests" (One "N") "Requests on one HTTP/1 connection; 0 means no limit, here and for the next two (10000)" $
       limit (range 0 maxBound) (\v l -> l {limitRequests = v}),
-    fixed Protection "connections" (One "N") "Connections in all; then the longest idle ones are closed (10000)" $
+    fixed Protection "connections" (One "N") "Connections in total; above this, idle connections are closed, the ones nearest to their time limit first (10000)" $
       limit (range 0 maxBound) (\v l -> l {limitConnections = v}),
-    fixed Protection "connections-per-address" (One "N") "Connections of one address (0)" $
+    fixed Protection "connections-per-address" (One "N") "Connections from one address (0)" $
       limit (range 0 maxBound) (\v l -> l {limitPerAddress = v}),
-    fixed Protection "max-target" (One "BYTES") "First line of a request (8192)" $
+    fixed Protection "max-target" (One "BYTES") "Size of a request's first line (8192)" $
       limit (range 64 1000000) (\v l -> l {limitTarget = v}),
-    fixed Protection "max-head" (One "BYTES") "Head of a request (32768)" $
+    fixed Protection "max-head" (One "BYTES") "Size of a request's head (32768)" $
       limit (range 256 1000000) (\v l -> l {limitHead = v}),
-    fixed Protection "max-fields" (One "N") "Header fields of a request (100)" $
+    fixed Protection "max-fields" (One "N") "Number of a request's header fields (100)" $
       limit (range 1 10000) (\v l -> l {limitFields = v}),
-    live Protection "drain" (One "SECONDS") "Time for requests under way when the server shuts down (10)" $
+    live Protection "drain" (One "SECONDS") "Time for requests in progress when the server shuts down (10)" $
       one (time 0) (\v s -> s {drain = v}),
-    fixed Observation "log" (One "FILE") "Write a line for each request to the end of this file; '-' is the standard output (none)" $
+    fixed Observation "log" (One "FILE") "Append a line for each request to this file; '-' means standard output (none)" $
       one filled (\v s -> s {logTo = Just v}),
-    fixed Observation "log-format" (OneOf "FORMAT" (map fst formats)) "combined, as of Apache and nginx, or json, an object a line (combined)" $
+    fixed Observation "log-format" (OneOf "FORMAT" (map fst formats)) "Format of the log: combined, as Apache and nginx write it, or json, one object a line (combined)" $
       one (among formats) (\v s -> s {logAs = v}),
-    live Observation "metrics" (OneOf "WHO" (map fst audiences)) "Who may see /metrics, for Prometheus: nobody, loopback (this machine), proxied (and what a proxy on it passes on) or everybody (loopback)" $
+    live Observation "metrics" (OneOf "WHO" (map fst audiences)) "Who may read /metrics, the page for Prometheus: nobody, loopback (this machine), proxied (also through a proxy on this machine) or everybody (loopback)" $
       one (among audiences) (\v s -> s {metrics = v}),
-    fixed Observation "watchdog" (One "SECONDS") "Report on the standard error what keeps a core from other work for longer than this, 0.001 or more (none)" $
+    fixed Observation "watchdog" (One "SECONDS") "Report on standard error what occupies a core for longer than this, 0.001 or more (none)" $
       one (time 0.001) (\v s -> s {watchdog = Just v}),
-    live Observation "no-healthz" Switch "Do not answer /healthz, which says ok, or 503 while the server shuts down" $
+    live Observation "no-healthz" Switch "Do not serve /healthz, which answers ok, or 503 while the server shuts down" $
       switch (\v s -> s {healthz = not v})
   ]
   where
@@ -248,11 +248,11 @@ table =
     announcements = [("none", ProxyProtocolNone), ("optional", ProxyProtocolOptional), ("required", ProxyProtocolRequired)]
     audiences = [("nobody", Nobody), ("loopback", Loopback), ("proxied", Proxied), ("everybody", Everybody)]
 
--- | May a virtual host have its own?
+-- | Whether a virtual host may override this setting.
 ofHost :: Setting -> Bool
 ofHost row = settingGroup row == What || settingName row `elem` ["folder", "certificate", "key"]
 
--- | By its name.
+-- | Look up a setting by its name.
 settingNamed :: String -> Maybe Setting
 settingNamed name = find ((== name) . settingName) table
 
@@ -261,7 +261,7 @@ settingNamed name = find ((== name) . settingName) table
 one :: Reader a -> (a -> Settings -> Settings) -> [String] -> Settings -> Either String Settings
 one reader set values settings = case values of
   [text] -> (`set` settings) <$> reader text
-  _ -> Left "one value is wanted, not a list"
+  _ -> Left "expected one value, not a list"
 
 several :: Reader a -> ([a] -> Settings -> Settings) -> [String] -> Settings -> Either String Settings
 several reader set values settings = (`set` settings) <$> mapM reader values
@@ -274,10 +274,10 @@ limit reader set = one reader (\v s -> s {limits = set v (limits s)})
 
 -- Values by name -------------------------------------------------------------------------
 
--- | What was given, by name: one text, or several in their order.
+-- | The given values, by the setting's name, in the order in which they were given.
 type Given = Map.Map String [String]
 
--- | The settings, or what is wrong with which of the values.
+-- | The settings, or the name of a wrong value and what was expected.
 settingsFrom :: Given -> Either (String, String) Settings
 settingsFrom given = foldM apply defaults table
   where
@@ -285,6 +285,6 @@ settingsFrom given = foldM apply defaults table
       Nothing -> Right settings
       Just values -> either (Left . (,) (settingName row)) Right (settingApply row values settings)
 
--- | The names of what is different and cannot be changed without a new start.
+-- | The names of the settings that differ and need a restart.
 restartNeeded :: Given -> Given -> [String]
 restartNeeded old new = [n | row <- table, let n = settingName row, not (settingReloads row), Map.lookup n old /= Map.lookup n new]

@@ -32,7 +32,7 @@ stackFrom text = case break (== ':') text of
       not (null name),
       Just address <- parseAddress digits ->
       Right (StackChoice name address)
-  _ -> Left ("tun:NAME,ADDRESS is wanted, not " <> show text)
+  _ -> Left ("expected tun:NAME,ADDRESS, not " <> show text)
 
 -- | The stack, for the time of an action; its packets go into a log if a file is named. Throws an 'IOError' that says what is
 -- wrong when the device cannot be used.

@@ -33,7 +33,7 @@ inheritedSockets = do
   case (pid, count) of
     (Just p, Just n) | p == show own -> case reads n of
       [(k, "")] | k >= 0, k <= 1024 -> forM (take k [3 ..]) inherit
-      _ -> ioError (userError ("LISTEN_FDS is no number of descriptors: " <> n))
+      _ -> ioError (userError ("LISTEN_FDS is not a number of descriptors: " <> n))
     _ -> pure []
   where
     inherit fd = do
@@ -45,8 +45,8 @@ inheritedSockets = do
         pure (sock, kind == streamType && listens == 1)
       case checked of
         Right (sock, True) -> pure sock
-        Right (_, False) -> wrong fd "does not listen for streams"
-        Left e -> wrong fd ("is no socket: " <> show (e :: IOException))
+        Right (_, False) -> wrong fd "is not a listening stream socket"
+        Left e -> wrong fd ("is not a socket: " <> show (e :: IOException))
     wrong fd why = ioError (userError ("descriptor " <> show fd <> " of LISTEN_FDS " <> why))
     -- socket(7): SOL_SOCKET, SO_ACCEPTCONN; socket(2): SOCK_STREAM. Of Linux.
     acceptConn = SockOpt 1 30

@@ -53,25 +53,25 @@ type Reader a = String -> Either String a
 range :: Int -> Int -> Reader Int
 range lo hi text = case reads text of
   [(n, "")] | n >= toInteger lo, n <= toInteger hi -> Right (fromInteger n)
-  _ -> Left ("a number from " <> show lo <> (if hi == maxBound then " on" else " to " <> show hi) <> " is wanted, not " <> show text)
+  _ -> Left ((if hi == maxBound then "expected a number of at least " <> show lo else "expected a number from " <> show lo <> " to " <> show hi) <> ", not " <> show text)
 
 -- | Seconds, not fewer than so many.
 time :: Double -> Reader Duration
 time least text = case reads text of
   [(s, "")] | s >= least, s <= 1e9 -> Right (seconds s)
-  _ -> Left ("a number of seconds from " <> (if least == 0 then "0" else show least) <> " on is wanted, not " <> show text)
+  _ -> Left ("expected a number of seconds, at least " <> (if least == 0 then "0" else show least) <> ", not " <> show text)
 
 among :: [(String, a)] -> Reader a
 among known text = case lookup text known of
   Just a -> Right a
-  Nothing -> Left ("one of " <> intercalate ", " (map fst known) <> " is wanted, not " <> show text)
+  Nothing -> Left ("expected one of " <> intercalate ", " (map fst known) <> ", not " <> show text)
 
 filled :: Reader String
 filled text = if null text then Left "it is empty" else Right text
 
 fileName :: Reader String
 fileName text
-  | null text || '/' `elem` text || any isControl text = Left ("the name of a file is wanted, not " <> show text)
+  | null text || '/' `elem` text || any isControl text = Left ("expected the name of a file, not " <> show text)
   | otherwise = Right text
 
 -- | RFC 9110, 5.1 and 5.5: a token, and what may stand in a line.
@@ -79,8 +79,8 @@ headerField :: Reader Header
 headerField text = case break (== ':') text of
   (name, ':' : value)
     | not (null name), all tokenChar name, not (any isControl value), not (reserved name) -> Right (CI.mk (B.pack name), utf8 (trim value))
-    | reserved name -> Left (name <> " is the server's own to say")
-  _ -> Left ("'Name: value' is wanted, not " <> show text)
+    | reserved name -> Left (name <> " is set by the server")
+  _ -> Left ("expected 'Name: value', not " <> show text)
   where
     tokenChar c = c < '\128' && (isAlphaNum c || c `elem` ("!#$%&'*+-.^_`|~" :: String))
     trim = dropWhile (== ' ') . reverse . dropWhile (== ' ') . reverse
@@ -90,20 +90,20 @@ headerField text = case break (== ':') text of
 errorPage :: Reader (Int, ByteString)
 errorPage text = case break (== '=') text of
   (digits, '=' : path) | length digits == 3, Just n <- readMaybe digits, n >= 400, n <= 599 -> (,) n <$> sitePath path
-  _ -> Left ("a status from 400 to 599 and a path, as 404=/404.html, are wanted, not " <> show text)
+  _ -> Left ("expected a status from 400 to 599 and a path, as 404=/404.html, not " <> show text)
 
 -- | A path of the site, as in a request: without a query.
 sitePath :: Reader ByteString
 sitePath text
   | "/" `isPrefixOf` text, not (any (\c -> isControl c || isSpace c || c == '?' || c == '#') text) = Right (utf8 text)
-  | otherwise = Left ("a path that begins with / is wanted, not " <> show text)
+  | otherwise = Left ("expected a path that begins with /, not " <> show text)
 
 -- | RFC 6454, 6.1, or @*@.
 corsOrigin :: Reader ByteString
 corsOrigin text
   | text == "*" || text == "null" = Right (utf8 text)
   | any (good . (`B.stripPrefix` given)) ["http://", "https://"] = Right given
-  | otherwise = Left ("an origin without a path, as https://example.org, or * is wanted, not " <> show text)
+  | otherwise = Left ("expected an origin without a path, as https://example.org, or *, not " <> show text)
   where
     given = utf8 text
     good = maybe False (\name -> not (B.null name) && B.all (\c -> isAlphaNum c || c `elem` (".:-[]" :: String)) name)
@@ -126,7 +126,7 @@ redirectRule text = case break (== '=') text of
     (to, status) <- case words rest of
       [to] -> Right (to, 302)
       [to, code] | code `elem` ["301", "302", "303", "307", "308"] -> Right (to, read code)
-      [_, code] -> Left ("one of the statuses 301, 302, 303, 307 and 308 is wanted, not " <> show code)
+      [_, code] -> Left ("expected the status 301, 302, 303, 307 or 308, not " <> show code)
       _ -> malformed
     let (path, prefix) = starred from
         (target, appends) = starred to
@@ -136,7 +136,7 @@ redirectRule text = case break (== '=') text of
       else malformed
   _ -> malformed
   where
-    malformed = Left ("'/old=/new' is wanted, with a status behind it or not, not " <> show text)
+    malformed = Left ("expected '/old=/new' or '/old=/new STATUS', not " <> show text)
     starred t = case reverse t of
       '*' : before -> (reverse before, True)
       _ -> (t, False)
@@ -155,15 +155,15 @@ listenAddress :: Reader Listen
 listenAddress text = case text of
   'u' : 'n' : 'i' : 'x' : ':' : path
     | "/" `isPrefixOf` path, length path < 108 -> Right (ListenUnix path)
-    | otherwise -> Left ("the absolute path of a socket, of 107 bytes at most, is wanted behind unix:, not " <> show path)
+    | otherwise -> Left ("expected the absolute path of a socket, at most 107 bytes long, after unix:, not " <> show path)
   '[' : rest | (name, ']' : ':' : port) <- break (== ']') rest, not (null name) -> ListenTcp (Just name) <$> portNumber port
   _ -> case break (== ':') text of
     (name, ':' : port) | ':' `notElem` port -> ListenTcp (if name `elem` ["", "*"] then Nothing else Just name) <$> portNumber port
-    _ -> Left ("host:port, [v6]:port, :port or unix:/path is wanted, not " <> show text)
+    _ -> Left ("expected host:port, [v6]:port, :port or unix:/path, not " <> show text)
   where
     portNumber port
       | not (null port), all isDigit port = range 0 65535 port
-      | otherwise = Left ("a port is wanted behind the last colon of " <> show text)
+      | otherwise = Left ("expected a port after the last colon of " <> show text)
 
 -- | Who is trusted to speak for others.
 data Proxy
@@ -179,7 +179,7 @@ proxyAddress text
   | Just network <- readMaybe text = Right (ProxyRange network)
   | Just a <- readMaybe text = Right (ProxyRange (IPv4Range (makeAddrRange a 32)))
   | Just a <- readMaybe text = Right (ProxyRange (IPv6Range (makeAddrRange a 128)))
-  | otherwise = Left ("an address, a network as 10.0.0.0/8, or unix is wanted, not " <> show text)
+  | otherwise = Left ("expected an address, a network such as 10.0.0.0/8, or unix, not " <> show text)
 
 -- Texts ----------------------------------------------------------------------------------
 
