@@ -87,7 +87,7 @@ fetching program folder =
             "$W get --stack tun:lo,10.9.0.2 http://10.9.0.1/ || echo status $?;",
             "$W get http://127.0.0.1:1/ -o $T/none || echo status $?; ls $T;"
           ]
-      mapM_ (contains out) ["cannot connect to 10.9.0.1 port 8001: 10.9.0.1:8001 Connection refused", "within 1.0 s", "no address of the stack's version of IP", "the TUN device lo cannot be used", "cannot connect to 127.0.0.1 port 1"]
+      mapM_ (contains out) ["cannot connect to 10.9.0.1 port 8001: 10.9.0.1:8001 Connection refused", "within 1.0 s", "no address of the IP version that the stack has", "the TUN device lo cannot be used", "cannot connect to 127.0.0.1 port 1"]
       length (filter (== "status 1") (lines out)) @?= 5
       assertBool out (not ("none" `isInfixOf` out)),
     testGroup
