@@ -87,7 +87,7 @@ stateRunning = 0
 stateExpired = 1
 stateStopped = 2
 
--- | What becomes of a timer that is due.
+-- | The decision about a timer that is due.
 data WhenDue
   = -- | It is due so much later, unless it has been set meanwhile.
     Later !Duration
@@ -109,7 +109,7 @@ newIdleTimer len act = do
 newPausedIdleTimer :: Duration -> IO () -> IO IdleTimer
 newPausedIdleTimer len act = newDecidingIdleTimer len (pure (Expire act))
 
--- | The same for one that may be given more time when it is due: the action, run on the dispatcher each time, decides. It must
+-- | An idle timer that may get more time when it is due. The dispatcher runs the action each time, and its result decides. It must
 -- neither block nor throw.
 newDecidingIdleTimer :: Duration -> IO WhenDue -> IO IdleTimer
 newDecidingIdleTimer (Duration len) decide = do

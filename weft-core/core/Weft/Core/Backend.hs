@@ -1,6 +1,6 @@
 -- |
--- What the core asks of the kernel's event mechanism: one record (2010, section
--- 6), one value of it for each mechanism. The core knows nothing else about
+-- The interface to the kernel's event mechanism: one record (2010, section
+-- 6), with one value for each mechanism. The core knows nothing else about
 -- epoll, poll, io_uring or kqueue.
 module Weft.Core.Backend
   ( Backend (..),

@@ -152,7 +152,7 @@ data Trigger
     Edge
   deriving (Eq, Ord, Show)
 
--- | What a back end is given with a descriptor, and returns with its events. The low 32 bits are
+-- | A number that a back end gets with a descriptor, and returns with its events. The low 32 bits are
 -- the descriptor, the next 30 a generation, the highest two say who handles the event: callbacks in the
 -- registry, the manager's external handler
 -- ('Weft.Core.Manager.setExternalHandler'), or a tracked descriptor. A number that was

@@ -33,7 +33,7 @@ data Latency = Latency
     -- that instant in nanoseconds. In 'wordLeft' the batches to pass over before the next that is measured. Both are
     -- written by the runner; a thread whose callback it calls may read the first.
     latencyWords :: !AtomicWords,
-    -- | What was measured; added to by the threads that were woken.
+    -- | The measured latencies. The woken threads add to it.
     latencyHistogram :: !Histogram
   }
 

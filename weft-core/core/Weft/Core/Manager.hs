@@ -83,7 +83,7 @@ data Manager = Manager
     -- | The callbacks and tracked descriptors that get the events.
     managerRegistry :: !(Registry Manager),
     managerTimers :: !Timers,
-    -- | What its timers know of the manager.
+    -- | The manager as its timers see it.
     managerTimerOwner :: TimerOwner,
     managerWake :: !Wake,
     -- | The due time, in ns, of the earliest timer for which the runner was woken, or 0. The runner does not sleep past
@@ -232,7 +232,7 @@ loop m = mask_ $ do
         else do
           watched <- isWatched (managerHeartbeat m)
           when watched (beat (managerHeartbeat m) InTurn)
-          -- The kernel has just said what there is: those whom it was for run before it is asked again.
+          -- The kernel has just reported all events: the woken threads run before the next poll.
           busy <- if before == WokenUp then runTimers m else look m
           when watched (beat (managerHeartbeat m) Yielded)
           yield

@@ -58,7 +58,7 @@ import Weft.Core.Events
 import Weft.Core.Readiness
 import Weft.Sys
 
--- | What the registry needs of a manager.
+-- | The operations of a manager that the registry uses.
 data ManagerOps m = ManagerOps
   { opsBackend :: m -> Backend,
     -- | Whether it may be given registrations: it is this process's, and not stopped.
@@ -288,7 +288,7 @@ readinessEvents = evtRead <> evtWrite <> evtPeerClosed <> evtUrgent
 trackReadiness :: Registry m -> Fd -> IO Readiness
 trackReadiness r fd = newReadiness fd =<< nextNumber r
 
--- | What became of 'attach'.
+-- | The result of 'attach'.
 data Attachment m
   = -- | The manager that reports the events.
     Serving !m

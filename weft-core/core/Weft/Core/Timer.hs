@@ -38,7 +38,7 @@ data TimerState
   | -- | The action runs in both cases, and is told which one it is.
     Aware !TimerOwner Action
 
--- | What a timer does, on the thread that runs the manager. It must not block.
+-- | The action of a timer. The thread that runs the manager runs it; it must not block.
 type Action = Expiry -> IO ()
 
 -- | Why a timer's action runs.
@@ -49,7 +49,7 @@ data Expiry
     Orphaned
   deriving (Eq, Show)
 
--- | What timers know of their manager; all timers of a manager share one.
+-- | A manager as its timers see it. All timers of a manager share one value.
 data TimerOwner = TimerOwner
   { -- | To be called when one of its timers was cancelled.
     ownerCancelled :: !(IO ()),

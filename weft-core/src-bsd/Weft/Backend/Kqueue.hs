@@ -161,7 +161,7 @@ poll q wait report =
       n <- collect q report =<< kqueueWait (kqueueFd q) (kqueueBuffer q) batchSize (durationNs left)
       woken <- readIORef (kqueueWoken q)
       if n > 0 || woken then pure n else resume deadline
-    -- Something that nobody asked for, a signal: wait for what is left.
+    -- A signal interrupted the wait: wait for the remaining time.
     resume deadline
       | deadline == never = block (Duration (-1)) never
       | otherwise = do
@@ -193,8 +193,8 @@ collect q report r
           [] <$ writeIORef (kqueueWoken q) True
         else pure [(fromIntegral fd, [(tok, Told (toEnum (fromIntegral (what .&. 3))) (what .&. 4 /= 0) (what .&. 8 /= 0))])]
 
--- | What was told of descriptors becomes reports, and changes what is registered.
--- An event that carries another token than the last is stale.
+-- | Turn the kernel's events into reports, and change the registrations.
+-- An event with a token that is not the descriptor's latest is stale.
 settle ::
   Kqueue ->
   [(Int, [(Token, Told)])] ->

@@ -24,7 +24,7 @@ where
 
 import Weft.Core.Events
 
--- | What the kernel watches of a descriptor.
+-- | The kernel's filters: kinds of events of a descriptor.
 data Filter
   = -- | @EVFILT_READ@
     ReadFilter
@@ -34,7 +34,7 @@ data Filter
     ExceptFilter
   deriving (Eq, Ord, Enum, Bounded, Show)
 
--- | What is done with a filter.
+-- | How a filter is registered, or that it is removed.
 data Mode
   = -- | @EV_ADD@: told by every look while it lasts.
     Plain
@@ -50,9 +50,9 @@ data Mode
 data Change = Change !Filter !Mode
   deriving (Eq, Show)
 
--- | What to register for a trigger and events, where nothing is registered. The
--- first argument: has the system the exception filter? Without it 'evtUrgent' is
--- never reported.
+-- | The registrations for a trigger and events, if nothing is registered yet. The
+-- first argument says whether the system has the exception filter. Without it
+-- 'evtUrgent' is never reported.
 watch :: Bool -> Trigger -> Events -> [Change]
 watch hasExcept trigger asked =
   [Change WriteFilter usual | asked `includes` evtWrite]
@@ -60,15 +60,15 @@ watch hasExcept trigger asked =
     <> [Change ReadFilter readMode | not (asked `includes` evtWrite) || asked `overlaps` (evtRead <> evtPeerClosed)]
     <> [Change ExceptFilter usual | hasExcept, asked `includes` evtUrgent]
   where
-    -- Data that nobody asked for: once is enough.
+    -- The caller did not ask for data: one report is enough.
     readMode = if asked `includes` evtRead then usual else Clear
     usual = case trigger of
       Once -> Single
       Level -> Plain
       Edge -> Clear
 
--- | The same, where some filters are registered: flags of a registered filter do
--- not change, and one that is added anew looks at the present state.
+-- | Make these registrations instead of the registered filters. The flags of a registered filter do not
+-- change, so it is removed first; a filter that is added reports the current state.
 replace :: [Filter] -> [Change] -> [Change]
 replace registered changes = unwatch registered <> changes
 
@@ -76,13 +76,13 @@ replace registered changes = unwatch registered <> changes
 unwatch :: [Filter] -> [Change]
 unwatch registered = [Change f Remove | f <- registered]
 
--- | What a returned event says: its filter, was @EV_EOF@ set, and was an error
--- given (@fflags@)?
+-- | A returned event: its filter, whether @EV_EOF@ was set, and whether there was an error
+-- (@fflags@).
 data Told = Told !Filter !Bool !Bool
   deriving (Eq, Show)
 
--- | What that means to someone who asked for these events: hang-ups always, other
--- events when asked for.
+-- | The events to report to a caller that asked for these events. Hang-ups are always reported, other
+-- events only if the caller asked for them.
 meaning :: Events -> Told -> Events
 meaning asked (Told f end failed)
   | end && (failed || f == WriteFilter) = endsAll asked (held <> evtPeerClosed)
@@ -97,10 +97,10 @@ meaning asked (Told f end failed)
 endsAll :: Events -> Events -> Events
 endsAll asked held = common asked held <> evtHangup <> evtRead <> evtWrite
 
--- | What to change after events were reported: a descriptor that waited 'Once' is
--- left with no filter, and with 'Level' an end that is told once is made one that
--- is told every time. Arguments: the trigger, what was asked, the filters that are
--- registered, what was told.
+-- | The changes of registrations after events were reported. With 'Once' all filters of the
+-- descriptor are removed. With 'Level' a hang-up that was registered for one report is registered
+-- again for a report at each poll. Arguments: the trigger, the requested events, the registered
+-- filters, the returned events.
 afterwards :: Trigger -> Events -> [Filter] -> [Told] -> [Change]
 afterwards trigger asked registered told = case trigger of
   Once -> unwatch [f | f <- registered, f `notElem` spent]

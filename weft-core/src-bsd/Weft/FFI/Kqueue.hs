@@ -48,7 +48,7 @@ data NativeEvent
 eventSize :: Int
 eventSize = 16
 
--- | What was registered with the filter.
+-- | The token that was registered with the filter.
 peekToken :: Ptr NativeEvent -> Int -> IO Int64
 peekToken p i = peekByteOff p (i * eventSize)
 {-# INLINE peekToken #-}
@@ -72,11 +72,11 @@ foreign import ccall unsafe "close" kqueueClose :: CInt -> IO CInt
 foreign import ccall unsafe "weft_kqueue_change"
   kqueueChange :: CInt -> CInt -> Int64 -> Ptr NativeChange -> CInt -> IO CInt
 
--- | Collect at most so many events (256 at a time), without blocking.
+-- | Collect at most this many events (256 at a time), without blocking.
 foreign import ccall unsafe "weft_kqueue_look"
   kqueueLook :: CInt -> Ptr NativeEvent -> CInt -> IO CInt
 
--- | The same, blocking at most so many nanoseconds; negative is for ever.
+-- | Collect events, blocking for at most this many nanoseconds; a negative number is for ever.
 foreign import ccall safe "weft_kqueue_wait"
   kqueueWait :: CInt -> Ptr NativeEvent -> CInt -> Int64 -> IO CInt
 

@@ -19,7 +19,7 @@
 -- * A request holds a reference to its file, so a descriptor that is closed
 --   without 'backendForget' stays half open; and with it until the OS thread that
 --   submitted the request has left the kernel. That is at once, unless the machine is
---   so busy that this thread is stopped there: then the peer hears of the close some
+--   so busy that this thread is stopped there: then the peer notices the close some
 --   milliseconds later (20 were seen, with more threads computing than there
 --   were cores).
 --
@@ -243,7 +243,7 @@ forget ring (Fd fd) = locked ring $ do
   when (isLive e) $ do
     done <- flush ring 10
     r <- cancelNow (ringHandle ring) (userData fd (entrySequence e))
-    -- What is still queued the kernel does not know yet, and cannot cancel.
+    -- The kernel does not know requests that are still queued, and cannot cancel them.
     unless (done && r == 0) $ do
       queue ring (Cancel (userData fd (entrySequence e)))
       void (flush ring 10)
@@ -252,8 +252,8 @@ forget ring (Fd fd) = locked ring $ do
 vacate :: Ring -> CInt -> Entry -> IO ()
 vacate ring fd e = unless (entryState e == Vacant) (writeEntry ring fd e {entryState = Vacant})
 
--- | Submit all that is queued. When the kernel refuses so many times, for want of
--- memory, the owner is made to try. Is nothing left?
+-- | Submit all queued requests. The number limits the attempts while the kernel refuses for lack of
+-- memory; after that the owner has to try. 'True' if none is left.
 flush :: Ring -> Int -> IO Bool
 flush ring tries = do
   _ <- submitUring (ringHandle ring)
@@ -339,14 +339,14 @@ poll ring wait report = do
       r <- call
       when (r < 0) (failed ring (negate r))
 
--- | What entering the kernel may answer without harm; anything else is thrown.
+-- | Ignore the errors of entering the kernel that are harmless, and throw all others.
 failed :: Ring -> CInt -> IO ()
 failed ring code
   | code == errnoDropped = locked ring (renewAll ring)
   | Errno code `elem` [eINTR, eTIME, eAGAIN, eBUSY] = pure ()
   | otherwise = throwErrnoCode "io_uring_enter" code
 
--- | The kernel was out of memory and lost completions: ask everything anew.
+-- | The kernel was out of memory and lost completions: make all requests again.
 renewAll :: Ring -> IO ()
 renewAll ring = do
   Table size _ <- readRef (ringTable ring)
@@ -364,9 +364,9 @@ requeue ring = do
     writeRef (ringBacklog ring) []
     mapM_ (queue ring) (reverse requests)
 
--- | Report all completions that are there. What was queued while the caller was
--- in the kernel goes there too, so that whoever armed a descriptor and then woke
--- the owner has it reported by the poll that he woke.
+-- | Report all available completions. Requests that were queued while the caller was
+-- in the kernel are submitted too. So if a thread armed a descriptor and then woke
+-- the owner, the poll that it ended reports that descriptor.
 collect :: Ring -> (Token -> Events -> IO ()) -> IO Int
 collect ring report = harvest ring report >>= more (stateQueued .|. stateOverflown)
   where

@@ -1,7 +1,7 @@
 -- |
--- What the io_uring back end knows of a descriptor number, and what a completion
--- does to that. For "Weft.Backend.Uring", which keeps these records in an array.
--- Pure, but for reading and writing a record.
+-- The state of a descriptor number in the io_uring back end, and how a completion
+-- changes it. For "Weft.Backend.Uring", which keeps these records in an array.
+-- Pure, except for reading and writing a record.
 module Weft.Backend.UringEntry
   ( -- * Records
     Entry (..),
@@ -45,8 +45,8 @@ import Weft.FFI.Uring (pollBand, resultBadFd, resultCancelled)
 data EntryState = Vacant | Resting | Single | Standing
   deriving (Eq, Ord, Enum, Bounded, Show)
 
--- | What is known of a descriptor number. The sequence number counts the requests made for this descriptor number. A
--- completion that carries another than the last is stale.
+-- | The state of a descriptor number. The sequence number counts the requests made for this descriptor number. A
+-- completion whose sequence number is not the latest is stale.
 data Entry = Entry
   { entryToken :: !Token,
     entrySequence :: !Word32,
@@ -98,8 +98,8 @@ usual :: Trigger -> EntryState
 usual Edge = Standing
 usual _ = Single
 
--- | What identifies a request: the descriptor in the low half, the sequence number
--- in the high one.
+-- | The identification of a request: the descriptor in the low half, the sequence number
+-- in the high half.
 userData :: CInt -> Word32 -> Word64
 userData fd number = (fromIntegral number `unsafeShiftL` 32) .|. (fromIntegral fd .&. 0xffffffff)
 {-# INLINE userData #-}
@@ -124,7 +124,7 @@ pollBits b = fromIntegral b .&. 0xffff
 doubtful :: Int32
 doubtful = fromIntegral (pollBits (pollPri .|. pollErr .|. pollHup) .|. pollBand)
 
--- | What becomes of an entry.
+-- | What to do with an entry after a completion.
 data Next
   = -- | It stays as it is.
     Stay

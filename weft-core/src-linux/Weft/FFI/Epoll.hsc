@@ -81,7 +81,7 @@ foreign import ccall unsafe "weft_epoll_ctl"
 foreign import ccall unsafe "weft_epoll_look"
   epollLook :: CInt -> Ptr EpollEvent -> CInt -> IO CInt
 
--- | Block, at most so many nanoseconds; negative is for ever.
+-- | Block for at most this many nanoseconds; a negative number is for ever.
 foreign import ccall safe "weft_epoll_wait"
   epollWait :: CInt -> Ptr EpollEvent -> CInt -> Int64 -> IO CInt
 

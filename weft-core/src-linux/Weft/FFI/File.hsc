@@ -1,10 +1,9 @@
 {-# LANGUAGE InterruptibleFFI #-}
 
 -- |
--- Operations on files in the form in which io_uring(7) takes them, and three ways
+-- Operations on files in the form that io_uring(7) has, and three ways
 -- to carry one out: at once if it need not wait, by a call that blocks, and by a
--- ring, that is, a ring with an OS thread of its own. Nothing but types; results
--- are what the system call returns, or @-errno@.
+-- ring with an OS thread of its own. Results are those of the system call, or @-errno@.
 module Weft.FFI.File
   ( -- * Operations
     Op (..),
@@ -29,7 +28,7 @@ module Weft.FFI.File
     errCancelled,
     errInterrupted,
 
-    -- * Lanes
+    -- * Rings
     CRing,
     openRing,
     stopRing,
@@ -86,7 +85,7 @@ opRead (Fd fd) off p n = Op #{const IORING_OP_READ} fd (fromIntegral off) (addre
 opWrite :: Fd -> Int64 -> Ptr a -> Int -> Op
 opWrite (Fd fd) off p n = Op #{const IORING_OP_WRITE} fd (fromIntegral off) (address p) (fromIntegral n) 0
 
--- | Read into, and write from, an array of so many @struct iovec@.
+-- | Read into, and write from, an array of this many @struct iovec@.
 opReadParts, opWriteParts :: Fd -> Int64 -> Ptr a -> Int -> Op
 opReadParts (Fd fd) off p n = Op #{const IORING_OP_READV} fd (fromIntegral off) (address p) (fromIntegral n) 0
 opWriteParts (Fd fd) off p n = Op #{const IORING_OP_WRITEV} fd (fromIntegral off) (address p) (fromIntegral n) 0
@@ -108,12 +107,12 @@ opOpen (Fd fd) path how = Op #{const IORING_OP_OPENAT2} fd (address how) (addres
 opStat :: Fd -> Ptr a -> Word32 -> Word32 -> Ptr b -> Op
 opStat (Fd fd) path flags mask out = Op #{const IORING_OP_STATX} fd (address out) (address path) mask flags
 
--- | getdents64(2) into memory of so many bytes: from the first name on, or where the
--- last one ended.
+-- | getdents64(2) into memory of this many bytes. With 'True' it begins at the first name, with 'False' where the
+-- last call ended.
 opNames :: Fd -> Bool -> Ptr a -> Int -> Op
 opNames (Fd fd) first p n = Op callNames fd (if first then 0 else 1) (address p) (fromIntegral n) 0
 
--- | Is there no operation of a ring for it?
+-- | Whether io_uring has no such operation.
 isCall :: Op -> Bool
 isCall op = opCode op == callNames
 
@@ -125,7 +124,7 @@ callNames = 255
 isWrite :: Op -> Bool
 isWrite op = opCode op `elem` [#{const IORING_OP_WRITE}, #{const IORING_OP_WRITEV}]
 
--- | What 'tryOp' says when it would have to wait.
+-- | The result of 'tryOp' if it would have to wait.
 errAgain :: CInt
 errAgain = -(#{const EAGAIN})
 
@@ -162,7 +161,7 @@ foreign import ccall interruptible "weft_file_run"
 -- | A ring, its owner, its slots.
 data CRing
 
--- | With so many slots, for a reader on that capability; its queues have as many entries as it can use, or so many ('ringEntries').
+-- | Open a ring with this many slots, for a reader on that capability. Its queues have as many entries as it can use, or as 'ringEntries' says.
 openRing :: Int -> Int -> IO (Either CInt (Ptr CRing))
 openRing depth cap = alloca $ \out -> do
   entries <- ringEntries
@@ -196,8 +195,8 @@ foreign import ccall unsafe "weft_file_ring_rouse" rouseRing :: Ptr CRing -> IO 
 -- | Ask for the early end of the request in a slot, by its generation.
 foreign import ccall unsafe "weft_file_ring_cancel" cancelRing :: Ptr CRing -> Word32 -> Word32 -> IO ()
 
--- | Completions, as pairs of slot and result: at most so many into the second
--- array, with what is left in the list in the first.
+-- | Take completions, as pairs of slot and result: at most this many into the second
+-- array. The first array keeps the position in the list between calls.
 foreign import ccall unsafe "weft_file_ring_collect"
   collectRing :: Ptr CRing -> Ptr Word32 -> Ptr Int32 -> CInt -> IO CInt
 

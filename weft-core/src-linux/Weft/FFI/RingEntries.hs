@@ -12,8 +12,8 @@ import System.Environment (lookupEnv)
 import System.IO.Unsafe (unsafePerformIO)
 import Text.Read (readMaybe)
 
--- | So many entries for the queue of submissions, and as many for that of completions, of every ring that is made from now on; 'Nothing': the
--- usual sizes. The kernel rounds up to a power of two. Throws a user error if the variable is no number from 1 to 4096.
+-- | The number of entries in the submission queue and in the completion queue of every ring that is made from now on; 'Nothing' means the
+-- usual sizes. The kernel rounds up to a power of two. Throws a user error if the variable is not a number from 1 to 4096.
 ringEntries :: IO (Maybe CUInt)
 ringEntries = readIORef preference >>= maybe fromEnvironment (pure . Just)
 

@@ -61,7 +61,7 @@ import Foreign.Storable (peek, peekByteOff)
 -- | A ring and its memory.
 data Uring
 
--- | A ring with room for so many queued requests and unread completions.
+-- | A ring with room for this many queued requests and this many unread completions.
 openUring :: CUInt -> CUInt -> IO (Either CInt (Ptr Uring))
 openUring entries completions = alloca $ \out -> do
   r <- c_open entries completions out
@@ -99,8 +99,8 @@ foreign import ccall unsafe "weft_uring_submit" submitUring :: Ptr Uring -> IO C
 -- system call when there is neither.
 foreign import ccall unsafe "weft_uring_look" lookUring :: Ptr Uring -> IO CInt
 
--- | The same, and block until there is a completion, at most so many nanoseconds;
--- negative is for ever. May return early.
+-- | Submit, and block until there is a completion, for at most this many nanoseconds;
+-- a negative number is for ever. May return early.
 foreign import ccall safe "weft_uring_wait" waitUring :: Ptr Uring -> Int64 -> IO CInt
 
 -- | Which of 'stateQueued', 'stateOverflown' and others hold. No system call.
@@ -162,6 +162,6 @@ foreign import ccall unsafe "weft_uring_is_open" isOpen :: CInt -> IO CInt
 -- | Which of the events hold now, with errors and hang-ups.
 foreign import ccall unsafe "weft_uring_present" presentEvents :: CInt -> Word32 -> IO Word32
 
--- | Band data, of which poll(2) knows and sockets only say.
+-- | Priority band data, an event of poll(2) that only sockets report.
 pollBand :: Word32
 pollBand = #{const POLLRDBAND}

@@ -85,7 +85,7 @@ filesChoice = do
 
 wantedEngine :: IO FileEngine
 wantedEngine
-  -- A ring wakes its reader from an OS thread of its own, which that run-time system takes no lock for.
+  -- A ring wakes its reader from an OS thread of its own; the non-threaded run-time system has no locks for that.
   | rtsSupportsBoundThreads = readRef preference >>= maybe (pure fromEnvironment) pure
   | otherwise = pure Threads
 
@@ -103,7 +103,7 @@ fromEnvironment = unsafePerformIO $ do
 
 -- The engine -----------------------------------------------------------------------
 
--- | What one process has.
+-- | The state of a process.
 data Engine = Engine
   { engineGeneration :: !Int,
     -- | By capability. Written under the lock, read by anyone.
@@ -118,8 +118,8 @@ data Engine = Engine
 -- | The errno, and until when no ring is asked for again.
 data RingRefusal = RingRefusal !CInt !Instant
 
--- | @EPERM@, @ENOSYS@ and @EINVAL@ are said of the kernel and of this process for good. Descriptors and memory,
--- of which there are none now, may come back: a second later it is tried again.
+-- | @EPERM@, @ENOSYS@ and @EINVAL@ are permanent for this kernel and process. A shortage of descriptors or memory
+-- may end: it is tried again a second later.
 ringRefusal :: CInt -> IO RingRefusal
 ringRefusal code
   | Errno code `elem` [ePERM, eNOSYS, eINVAL] = pure (RingRefusal code never)
@@ -252,8 +252,8 @@ runRequest policy op = do
 awaitOp :: Engine -> FileEngine -> RequestPolicy -> Op -> IO CInt
 awaitOp e wanted policy op = do
   box <- newEmptyMVar
-  -- 0 while it is open who gets the result, 1 when it was put into the box, 2 when
-  -- nobody waits for it any more.
+  -- 0: undecided; 1: the result has been put into the box; 2: the caller no longer waits
+  -- for it.
   fate <- newAtomicWords 1
   release <- policyHold policy
   cancelIt <- (`onException` release) . beginWith e wanted op $ \r -> do
@@ -307,9 +307,9 @@ beginWith e wanted op handler = do
 -- States, in one word:
 --
 -- @
---   0 queued  -> 1 (who runs it), 3 (canceller)
---   1 running -> 2 (canceller, who then throws), 3 (who runs it)
---   2 running and to be interrupted: who runs it takes the exception
+--   0 queued  -> 1 (the runner), 3 (canceller)
+--   1 running -> 2 (canceller, which then throws), 3 (the runner)
+--   2 running and to be interrupted: the runner takes the exception
 --   3 ended
 -- @
 beginPooled :: Op -> (CInt -> IO ()) -> IO (IO ())

@@ -9,7 +9,7 @@
 -- @
 --   Queued     waits for a slot          -> Launching (launcher), Ended (canceller)
 --   Launching  on its way to the ring    -> Submitted (launcher), Wanted (canceller)
---   Wanted     the same, to be cancelled -> Submitted (launcher, who then cancels)
+--   Wanted     on its way, to be cancelled -> Submitted (launcher, which then cancels)
 --   Submitted  its slot and generation   -> Ended (reader)
 --   Ended      its handler has run or is about to
 -- @

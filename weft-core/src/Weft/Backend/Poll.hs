@@ -31,16 +31,16 @@ import Weft.Sys
 available :: IO (Maybe String)
 available = pure Nothing
 
--- | What is watched. Changed by any thread, under the lock.
+-- | The watched descriptors. Any thread changes them, under the lock.
 type Watched = MVar (IntMap.IntMap Entry)
 
 data Entry = Entry
   { entryToken :: !Token,
     entryTrigger :: !Trigger,
-    -- | What was asked for.
+    -- | The requested events.
     entryAsked :: !Events,
-    -- | What the next poll asks the kernel: 'entryAsked' less what was reported
-    -- and, with 'Edge', has not been resumed.
+    -- | The events of the next poll: 'entryAsked' without the events that were reported
+    -- and, with 'Edge', have not been resumed.
     entryArmed :: !Events,
     -- | False after a hang-up was reported, which poll(2) repeats unasked.
     entryListed :: !Bool
@@ -80,9 +80,9 @@ arm watched (Fd fd) tok trigger evs = do
       modifyMVar_ watched (pure . IntMap.insert (fromIntegral fd) (Entry tok trigger evs evs True))
       pure Armed
 
--- | Full when the poll that is under way has returned. Written by the owner before
--- it reads the set and after the kernel has returned, read by who takes a
--- descriptor out of the set.
+-- | The MVar is full when the current poll has returned. The owner writes the reference before
+-- it reads the set and after the kernel has returned; a thread that removes a
+-- descriptor from the set reads it.
 type Busy = Ref (Maybe (MVar ()))
 
 -- | The kernel holds every file of a list that it polls open, so that closing one
@@ -94,7 +94,7 @@ forget watched busy wk (Fd fd) = do
   where
     key = fromIntegral fd
 
--- | What stays asked for and was reported becomes armed again.
+-- | Arm again the events that were reported and are still requested.
 resume :: Watched -> Fd -> Events -> IO ()
 resume watched (Fd fd) evs = modifyMVar_ watched (pure . IntMap.adjust again (fromIntegral fd))
   where
@@ -140,8 +140,8 @@ poll watched busy wk ref wait report = mask_ $ do
           current <- modifyMVar watched (pure . reported fd (entryToken e) evs)
           if current then 1 <$ report (entryToken e) evs else pure 0
 
--- | Record a report; False when the descriptor was forgotten or armed anew while
--- the kernel was looking at it, so that the report is stale.
+-- | Record a report. 'False' if the descriptor was removed or armed again during the poll, so
+-- that the report is stale.
 reported :: Int -> Token -> Events -> IntMap.IntMap Entry -> (IntMap.IntMap Entry, Bool)
 reported fd tok evs set = case IntMap.lookup fd set of
   Just e

@@ -1,5 +1,5 @@
 -- |
--- What a platform's list of back ends consists of.
+-- The entries of a platform's list of back ends.
 module Weft.Backend.Type
   ( Candidate (..),
   )

@@ -16,8 +16,8 @@ import System.Posix.Types (Fd)
 import Weft.Core.Backend
 import Weft.Core.Time (Duration (..))
 
--- | The same, but that it blocks only the thread that polls. The descriptor, of the mechanism itself, must be
--- below 1,024, which select(2) demands.
+-- | A back end that blocks only the polling thread. The first argument is the descriptor of the mechanism itself. It must be
+-- below 1,024, because of select(2).
 unthreaded :: Fd -> Backend -> Backend
 unthreaded fd backend = backend {backendPoll = \wait report -> block wait >> backendPoll backend NoWait report}
   where
@@ -42,6 +42,6 @@ firstOf a b = do
     ignore :: SomeException -> IO ()
     ignore _ = pure ()
 
--- | Why what needs calls that block beside running threads cannot be had.
+-- | The reason for which a mechanism that needs blocking calls beside running threads is not available.
 unthreadedReason :: String
 unthreadedReason = "this program is linked without -threaded"

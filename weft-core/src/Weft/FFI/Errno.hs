@@ -27,7 +27,7 @@ throwIfNegative loc act = do
   if r < 0 then throwErrnoCode loc (fromIntegral (negate r)) else pure r
 {-# INLINE throwIfNegative #-}
 
--- | The same, without the result.
+-- | 'throwIfNegative' without the result.
 throwIfNegative_ :: (Integral a) => String -> IO a -> IO ()
 throwIfNegative_ loc act = () <$ throwIfNegative loc act
 {-# INLINE throwIfNegative_ #-}

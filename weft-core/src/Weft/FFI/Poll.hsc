@@ -50,7 +50,7 @@ pokePollFd p i fd evs = do
   where
     at = i * pollFdSize
 
--- | What happened to the record at a position.
+-- | The returned events of the record at a position.
 peekRevents :: Ptr PollFd -> Int -> IO CShort
 peekRevents p i = peekByteOff p (i * pollFdSize + #{offset struct pollfd, revents})
 
@@ -67,7 +67,7 @@ pollNval = #{const POLLNVAL}
 -- | Without blocking. A count, or @-errno@.
 foreign import ccall unsafe "weft_poll_look" pollLook :: Ptr PollFd -> CULong -> IO CInt
 
--- | Block, at most so many nanoseconds; negative is for ever.
+-- | Block for at most this many nanoseconds; a negative number is for ever.
 foreign import ccall safe "weft_poll" pollWait :: Ptr PollFd -> CULong -> Int64 -> IO CInt
 
 -- | 1 for what never blocks, 0 for the rest, @-errno@ when it is not open.

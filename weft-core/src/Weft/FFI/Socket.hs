@@ -101,7 +101,7 @@ foreign import ccall safe "weft_close" cCloseLingering :: CInt -> IO ()
 -- does anyway once 'cSetSockOpt' has set the option.
 foreign import ccall unsafe "weft_expect_lingering" cExpectLingering :: IO ()
 
--- | Remove the file of a Unix socket's address if nobody listens there: 0, or why not.
+-- | Remove the file of a Unix socket's address if no process listens there. The result is 0, or the error.
 foreign import ccall safe "weft_unlink_stale" cUnlinkStale :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt
 
 foreign import ccall unsafe "weft_recv" cRecv :: CInt -> Ptr Word8 -> CSize -> CInt -> IO CSsize
@@ -151,7 +151,7 @@ foreign import ccall unsafe "weft_cmsg_put" cControlPut :: Ptr Word8 -> CInt -> 
 foreign import ccall unsafe "weft_cmsg_get"
   cControlGet :: Ptr Word8 -> CSize -> Ptr CInt -> Ptr CInt -> Ptr CSize -> Ptr CSize -> IO (Ptr Word8)
 
--- | The same for what is in memory: @-ENOSYS@ when some of it may not be.
+-- | sendfile(2) for data in the page cache; @-ENOSYS@ if some of it may not be there.
 foreign import ccall unsafe "weft_sendfile_cached" cSendFileCached :: CInt -> CInt -> Int64 -> CSize -> IO CSsize
 
 foreign import ccall safe "weft_sendfile" cSendFile :: CInt -> CInt -> Int64 -> CSize -> IO CSsize

@@ -66,7 +66,7 @@ threadWait loc evs fd = mask_ $ do
         Left (Just err) -> ioError err
         Left Nothing -> threadWait loc evs fd
 
--- | What wakes a waiting thread: the events, and their stamp.
+-- | The message that wakes a waiting thread: the events, and their time stamp.
 data Woken = Woken !Events !Stamp
 
 -- | Ready, an error, or neither, because the manager was stopped.

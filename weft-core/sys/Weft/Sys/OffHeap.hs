@@ -1,6 +1,6 @@
 -- |
--- Words outside of the heap, which C reads while Haskell code runs: a part of "Weft.Sys", the door between the core and everything
--- outside it. Any thread may call these; who may write what is said where the words are used ("Weft.Core.Heartbeat").
+-- Words outside the heap, which C code reads while Haskell code runs. A part of "Weft.Sys", the core's interface to everything
+-- outside it. Any thread may call these functions; "Weft.Core.Heartbeat", which uses the words, says who may write which.
 module Weft.Sys.OffHeap
   ( OffHeapWords,
     openHeartbeat,

@@ -1,5 +1,5 @@
 -- |
--- What hybrid descriptors need of the real module of this name, on the model kernel ("Kernel").
+-- The part of the real module of this name that hybrid descriptors use, on the model kernel ("Kernel").
 module Weft.FFI.Socket
   ( cClose,
     cSetNonBlocking,

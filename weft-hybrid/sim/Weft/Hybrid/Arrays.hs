@@ -49,7 +49,7 @@ newtype Arrays = Arrays (IOArray Int Any)
 newArrays :: Int -> IO Arrays
 newArrays n = Arrays <$> newArray (0, n - 1) (unsafeCoerce ())
 
--- What is at which index is the caller's care, as with the real ones.
+-- The caller has to know the type of the value at each index, as with the real arrays.
 at :: Arrays -> Int -> IO a
 at (Arrays r) i = unsafeCoerce <$> readArray r i
 

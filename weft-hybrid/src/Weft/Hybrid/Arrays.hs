@@ -48,8 +48,8 @@ writeSmallArray :: SmallArray a -> Int -> a -> IO ()
 writeSmallArray (SmallArray a) (I# i) x = IO $ \s -> (# writeSmallArray# a i x s, () #)
 {-# INLINE writeSmallArray #-}
 
--- | @copySmallArray from to i n@ copies so many places to the same ones of an open chunk; the range is the
--- caller's care.
+-- | @copySmallArray from to i n@ copies @n@ slots from index @i@ on to the same indices of an open chunk. The range is
+-- not checked.
 copySmallArray :: SmallArray a -> SmallArray a -> Int -> Int -> IO ()
 copySmallArray (SmallArray from) (SmallArray to) (I# i) (I# n) = IO $ \s ->
   (# copySmallMutableArray# from i to i n s, () #)
@@ -66,7 +66,7 @@ thawSmallArray (SmallArray a) = IO $ \s -> case unsafeThawSmallArray# (unsafeCoe
 -- is evaluated. What is at which index, and of what type, is the caller's care.
 data Arrays = Arrays (MutableArrayArray# RealWorld)
 
--- | So many references. Each is to be written before it is read.
+-- | An array of this many references. Each must be written before it is read.
 newArrays :: Int -> IO Arrays
 newArrays (I# n) = IO $ \s -> case newArrayArray# n s of (# s', r #) -> (# s', Arrays r #)
 

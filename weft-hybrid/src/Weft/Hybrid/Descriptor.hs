@@ -88,7 +88,7 @@ closeNumber d = do
 
 -- Operations --------------------------------------------------------------------------
 
--- | What operations get: a descriptor, an object that has to stay alive until they are done, and a deadline.
+-- | The argument of operations: a descriptor, an object that has to stay alive until they are done, and a deadline.
 data Source = Source
   { sourceDescriptor :: {-# UNPACK #-} !Descriptor,
     sourceAnchor :: !(Ref ()),

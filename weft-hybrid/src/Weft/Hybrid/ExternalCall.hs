@@ -1,20 +1,20 @@
 -- |
--- Waiting for somebody outside of the loops: a GHC thread, the kernel, a library that
--- calls back. For those who write system calls.
+-- Waiting for work outside the loops: of a GHC thread, the kernel, or a library that
+-- calls back. For modules that implement system calls.
 --
--- Who waits and who works share one cell:
+-- The waiting thread and the worker share one cell:
 --
 -- @
---   0 under way    -> 1 (the worker, with the result: it resumes the thread)
---                  -> 2 (who interrupts the thread, which leaves: the result is nobody's)
---                  -> 3 (who interrupts it, when it has to stay for the end)
+--   0 in progress  -> 1 (the worker, with the result: it resumes the thread)
+--                  -> 2 (the interrupter, if the thread can leave: the result is dropped)
+--                  -> 3 (the interrupter, if the thread has to stay until the end)
 --   3 to be ended  the worker, with the result, resumes the thread, which then raises
 --                  the exception
 -- @
 --
--- What gives the work up is put into a reference by the thread, when it has begun, and taken
--- out by who interrupts; the thread looks at the cell after that, and takes it out itself if it
--- was too late for the other. Whoever has it runs it, so it runs once.
+-- When the work has begun, the thread puts the action that cancels it into a reference. The
+-- interrupter takes the action out. After putting it in, the thread checks the cell, and takes the action out
+-- itself if it was too late for the interrupter. The one that takes it out runs it, so it runs once.
 module Weft.Hybrid.ExternalCall
   ( outside,
     Interrupted (..),
@@ -29,14 +29,14 @@ import Weft.Hybrid.Trace
 import Weft.Hybrid.Weak (touchRef)
 import Weft.Sys
 
--- | What becomes of a thread that is interrupted while somebody works for it.
+-- | What happens to a thread that is interrupted during an external call.
 data Interrupted a
   = -- | It goes at once. A result that comes nevertheless is disposed of.
     Leaves (a -> IO ())
   | -- | It waits for the result, which this is told, and goes then.
     Stays (a -> IO ())
 
--- | What the worker has. Both from any thread.
+-- | The worker's functions. Any thread may call both.
 data Promise a = Promise
   { -- | Give the result, or the exception to be raised. Only the first time counts. 'False':
     -- nobody wanted it any more.
@@ -45,9 +45,9 @@ data Promise a = Promise
     wanted :: IO Bool
   }
 
--- | Park a thread until somebody has a result for it. The last argument starts the work and
--- returns what gives it up, which runs once if the thread is interrupted, must not block, and may
--- find that the work has just ended. What starting throws is raised in the thread.
+-- | Park a thread until the worker has a result for it. The last argument starts the work and
+-- returns the action that cancels it. That action runs once if the thread is interrupted; it must not block, and the
+-- work may just have ended. An exception from starting the work is raised in the thread.
 outside :: Loop -> Context -> (a -> Trace) -> Interrupted a -> (Promise a -> IO (IO ())) -> IO Trace
 outside l ctx k interrupted begin = do
   cell <- newAtomicWords 1

@@ -93,8 +93,8 @@ machine l push pop exchange = next
     away !n _ = setContext Plain >> next (n - 1)
     {-# INLINE away #-}
 
-    -- A thread goes on, unless the turn is over: one without a context, one with, one of which that
-    -- is to be seen.
+    -- Continue a thread, unless the turn is over: one without a context, one with a context, and one
+    -- for which this has to be checked.
     plainly :: Int -> Trace -> IO Bool
     plainly !n t
       | n > 1 = perform plainly (n - 1) Plain t
@@ -177,7 +177,7 @@ noteContext :: Loop -> Context -> IO ()
 noteContext l = writeRef (loopContext (lazy l))
 {-# NOINLINE noteContext #-}
 
--- | What a forked thread begins with.
+-- | The context of a new thread, from that of the thread that forks it.
 inherited :: Context -> Context
 inherited Plain = Plain
 inherited (Handling _) = Plain
@@ -236,7 +236,7 @@ thrown l e = do
   let !ctx' = sheltered ctx
   pushReady (loopReady l) ctx' (\() -> Throw e)
 
--- | A thread is over: tell those who want to know.
+-- | A thread has ended: notify its watchers.
 endThread :: Loop -> Context -> Either SomeException () -> IO ()
 endThread l ctx outcome = do
   label <- case contextIdentity ctx of

@@ -1,13 +1,13 @@
 -- |
--- How a thread is put away and resumed, and how another thread's exception reaches
--- it. For those who write system calls; every function may be called from any
+-- Parking and resuming a thread, and delivering another thread's exception
+-- to it. For modules that implement system calls. Every function may be called from any
 -- thread.
 --
 -- A parked thread is in one place: in the state of an MVar, at the queue of a descriptor,
--- in a timer. Whoever takes it out of there, which is one atomic move, resumes it. So
--- does a thread that sends an exception: it takes it out, or finds that
--- somebody was faster, and leaves the exception to be raised later. The moves of a thread
--- with an identity are at 'ThreadState'; one without is its continuation and nothing else.
+-- in a timer. Taking it out of that place is one atomic move, and the thread that makes the move resumes it.
+-- A thread that sends an exception does the same: it takes the parked thread out, or finds that
+-- another thread was faster, and leaves the exception to be raised later. The moves of a thread
+-- with an identity are at 'ThreadState'. A thread without an identity is only its continuation.
 module Weft.Hybrid.Park
   ( -- * Places for threads that are ready
     Place,
@@ -152,9 +152,9 @@ parkWith ctx withdraw insert again = case contextIdentity ctx of
               if back then again else pure Parked
 {-# INLINE parkWith #-}
 
--- | Between a compare-and-swap and a look at what the other side did: who parks puts itself into a place and looks at its
--- state, who sends an exception changes the state and looks at the place, and one of them has to see the other. Both look by plain reads, which on
--- ARM may be done before the compare-and-swap is seen by others, but not before an atomic read.
+-- | A barrier between a compare-and-swap and a read of what the other side did. A thread that parks enters its place and then reads its
+-- state. A thread that sends an exception changes the state and then reads the place. One of them has to see the other. Both use plain reads, which on
+-- ARM may be done before others see the compare-and-swap, but not before an atomic read.
 inOrder :: Thread -> IO ()
 inOrder t = void (readWord (schedulerStop (threadScheduler t)) 0)
 {-# INLINE inOrder #-}
@@ -183,14 +183,14 @@ isEarly l due = do
   if stop == 0 then pure False else (< due) <$> now
 {-# INLINE isEarly #-}
 
--- | A state in which threads may wait; what it refers to is evaluated, as it is moved by
--- compare-and-swap of pointers.
+-- | A state in which threads may wait. It must be evaluated, as pointers to it are
+-- compared and swapped.
 data WaitQueue s = WaitQueue
   { queueState :: !(Ref s),
     -- | Take out the one with that number: the state after that, and what is to be done then, from any
     -- thread, given where to put threads that can go on.
     queueRemove :: Place -> Int -> s -> Maybe (s, IO ()),
-    -- | Who is in it, by number.
+    -- | The waiting threads, by number.
     queueWaiters :: s -> [(Int, Waiter)],
     -- | Is it in the registry of "Weft.Hybrid.Blocked"? Part of the state.
     queueRegistered :: s -> Bool,
@@ -204,8 +204,8 @@ data Step s
   | -- | The thread has to wait: its number in the state, which must be new, and the next state.
     Wait !Int (Waiter -> s)
 
--- | An operation of a thread that may have to wait. The function is asked again when somebody else
--- was faster. Who takes the waiter out of the state has to 'resume' it.
+-- | An operation of a thread that may have to wait. The function is called again if another thread
+-- has changed the state. The thread that takes the waiter out of the state has to 'resume' it.
 transact :: WaitQueue s -> Loop -> Context -> (s -> Step s) -> IO Trace
 transact q l ctx step = attempt'
   where
@@ -288,9 +288,9 @@ registerWait key w@(Waiter ctx _) leaveQueue = when (hasContext ctx) (register k
   where
     candidate = Candidate w (const leaveQueue)
 
--- | Nothing can wake the thread any more: 'BlockedIndefinitelyOnMVar' is raised where it waits, so its handlers
--- run. 'True': not now, ask again; its scheduler is about to stop and will kill it, or it has a label and
--- is told for that ("Weft.Hybrid.Thread").
+-- | Nothing can wake the thread any more: raise 'BlockedIndefinitelyOnMVar' where it waits, so that its handlers
+-- run. 'True' means not now, call again: its scheduler is about to stop and will kill it, or it has a label and
+-- is reported for that reason ("Weft.Hybrid.Thread").
 lost :: Candidate -> IO Bool
 lost (Candidate (Waiter ctx n) leaveQueue) = schedulerOf number >>= maybe (pure False) raiseIn
   where

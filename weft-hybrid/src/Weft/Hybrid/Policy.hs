@@ -41,9 +41,9 @@ policy = Policy . fmap Custom
 roundRobin :: Policy
 roundRobin = Policy (RoundRobin <$> newFifo)
 
--- | By priority: that number of classes, of which 0 is the most urgent; other priorities count as the nearest
--- class. A thread runs when none of a more urgent class is ready. One choice in sixteen is
--- made from the least urgent class that has any, so that no thread starves. O(classes).
+-- | By priority, with this number of classes. Class 0 is the most urgent; a priority outside the range counts as the nearest
+-- class. A thread runs if no thread of a more urgent class is ready. One choice in sixteen is
+-- from the least urgent class that has a ready thread, so that no thread starves. O(classes).
 priorities :: Int -> Policy
 priorities classes = policy $ do
   queues <- newBoxedArray count =<< newFifo

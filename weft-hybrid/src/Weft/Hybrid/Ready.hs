@@ -31,8 +31,8 @@ import Weft.Hybrid.Arrays
 import Weft.Hybrid.Trace
 import Weft.Sys
 
--- What a queue has, behind one pointer, since the machine saves what it has at hand around
--- each thread's step: the chunk to take from; the one to put into, which may be the same; positions;
+-- The fields of a queue. They are behind one pointer, since the interpreter saves all its live values around
+-- each thread's step: the chunk to take from; the chunk to put into, which may be the same; positions;
 -- and one slot with the 'Chunks' in between.
 atFirst, atLast, atPositions, atRest :: Int
 atFirst = 0
@@ -211,8 +211,8 @@ sizeReady :: Ready -> IO Int
 sizeReady (RoundRobin q) = sizeFifo q
 sizeReady (Custom q) = queueSize q
 
--- | What to put into a queue of tasks for a thread in that context: a task that enters it first. So
--- who takes it out can see the context.
+-- | The task to put into a queue for a thread with this context: one that enters the context first. So
+-- the context is visible when the task is taken out.
 inContext :: Context -> Task -> Task
 -- (Two arguments before the equals sign: a closure of two words is made in place.)
 inContext ctx task = entering

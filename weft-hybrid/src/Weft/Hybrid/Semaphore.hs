@@ -107,7 +107,7 @@ withSemaphore s n = bracket_ (acquire s n) (release s n)
 newtype Mutex = Mutex Semaphore
   deriving (Eq)
 
--- | A mutex that nobody holds.
+-- | A new mutex, not locked.
 newMutex :: Hybrid Mutex
 newMutex = Mutex <$> newSemaphore 1
 

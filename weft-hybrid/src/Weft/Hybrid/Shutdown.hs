@@ -1,25 +1,25 @@
 -- |
--- The end of a scheduler: every thread that can be found is killed once, so that its
--- handlers run, and is waited for, within a limit.
+-- The shutdown of a scheduler: every thread that can be found is killed once, so that its
+-- handlers run, and is waited for, within a time limit.
 --
--- Found are threads that are ready, and those that wait for a descriptor or for time: a loop
--- has the former in its queue, and makes the latter ready to try again, or early; and those that wait
--- for each other, or for somebody outside of the loops whom they can leave: a registry has them
--- ("Weft.Hybrid.Blocked"). Those that have to stay are found when the work for them ends. Threads in the queue
--- are told before each turn; so, once a loop knows of the end, none runs on it that was not
--- told, but for one that another thread has resumed within the turn.
+-- Three kinds of threads can be found. Ready threads are in a loop's queue. Threads that wait for a
+-- descriptor or for a time are made ready by the loop, to try again, or early. Threads that wait
+-- for each other, or for an external call that they can leave, are in a registry
+-- ("Weft.Hybrid.Blocked"). Threads that have to stay in an external call are found when it ends. The threads in the queue
+-- are notified before each turn. So once a loop knows of the shutdown, it runs only threads that were
+-- notified, except one that another thread has resumed within the turn.
 --
--- To tell a thread is to send it an exception, for which one that has none gets an
--- identity: so its masking counts, as ever. A thread in the plain context has no
+-- To notify a thread is to send it an exception. A thread without an identity gets one for
+-- that, so its masking state is respected. A thread in the plain context has no
 -- handlers, and is dropped.
 --
 -- The steps of a loop, counted in 'schedulerEnding':
 --
 -- @
---   knows    it has seen the flag and tells who is ready
---   told     after all loops know: those who wait on its descriptors and timers are told too
---   ends     after all have told, when nobody who was told is left and nobody works outside, and it
---            finds nobody any more; or when the time is over
+--   knows    it has seen the flag and notifies ready threads
+--   told     after all loops know: threads that wait on its descriptors and timers are notified too
+--   ends     after all loops are in the step above, when no notified thread and no external call is left, and it
+--            finds no other thread; or when the time is over
 -- @
 module Weft.Hybrid.Shutdown
   ( endThreads,
@@ -69,8 +69,8 @@ endThreads l takeInbox = do
           late <- turn limit
           unless late (untilTold limit)
 
-    -- Who resumes a thread of this loop is counted until that is in the inbox: so the inbox is
-    -- looked at last.
+    -- A thread that resumes a thread of this loop is counted until the latter is in the inbox. So the inbox is
+    -- checked last.
     untilEnded limit = do
       told <- reached cellTold
       alive <- readWord (schedulerEnding scheduler) cellAlive
@@ -85,7 +85,7 @@ endThreads l takeInbox = do
         late <- turn limit
         unless late (untilEnded limit)
 
-    -- What those do who wait goes into the queue; then all in it are told. Was there anybody, or may there be?
+    -- Waiting threads go into the queue; then all threads in it are notified. 'True' if there was any, or may be one.
     tellAll = do
       wakeAllQueues l
       orphanTimers (loopManager l)
@@ -120,7 +120,7 @@ tellReady l = do
       Right _ -> pure ()
       Left e -> const (pure ()) (e :: SomeException)
 
--- | Tell the threads that wait for each other, or for somebody whom they can leave. 'False': there may
+-- | Notify the threads that wait for each other, or for external calls that they can leave. 'False': there may
 -- be more.
 tellBlocked :: Loop -> IO Bool
 tellBlocked l = do

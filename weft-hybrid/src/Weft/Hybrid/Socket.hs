@@ -202,7 +202,7 @@ deadlineIn d = nonBlocking (after d <$> now)
 noDeadline :: Instant
 noDeadline = never
 
--- | The same socket with a deadline. Operations on this value raise an error that satisfies
--- 'isTimeout' if they are not done in time. Data that came in time is not lost.
+-- | A socket with a deadline, on the same descriptor. Operations on this value raise an error that satisfies
+-- 'isTimeout' if they are not finished in time. Data that arrived in time is not lost.
 withDeadline :: Instant -> Socket -> Socket
 withDeadline d (Socket s) = Socket s {sourceDeadline = d}

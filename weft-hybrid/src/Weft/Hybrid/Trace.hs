@@ -125,7 +125,7 @@ data Mask
 -- | Whether other threads can refer to the thread.
 data Identity = Anonymous | Known !Thread
 
--- | What a context has.
+-- | The optional parts of a context.
 extraOf :: Context -> Extra
 extraOf (With x) = x
 extraOf Plain = Extra NoHandlers Unmasked Anonymous 0 IntMap.empty
@@ -170,7 +170,7 @@ data Thread = Thread
     threadState :: !(Ref ThreadState),
     -- | Written by any thread.
     threadLabel :: !(Ref String),
-    -- | What is told of its end. Changed by compare-and-swap.
+    -- | The watchers of its end. Changed by compare-and-swap.
     threadWatchers :: !(Ref Watchers),
     threadScheduler :: !Scheduler
   }
@@ -199,7 +199,7 @@ data ThreadState
     Waiting !Int [SomeException] !Context (IO Bool)
   | Finished
 
--- | What is told of a thread's end, by number; or how the thread has ended.
+-- | The watchers of a thread's end, by number; or the result with which the thread has ended.
 data Watchers
   = Watchers !(IntMap.IntMap Watcher)
   | Ended (Either SomeException ())

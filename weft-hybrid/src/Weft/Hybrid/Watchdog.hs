@@ -67,7 +67,7 @@ reportStall samples l = forM_ [n | Sample i _ n <- samples, i == loopIndex l, n 
     Anonymous -> pure ""
   guarded (schedulerOnStall (loopScheduler l) (if null name then Nothing else Just name) (milliseconds (n * period)))
 
--- | What is in a loop's inbox goes into another's. Counted meanwhile, so that no loop ends in between.
+-- | Move the contents of a loop's inbox to another loop's inbox. The move is counted meanwhile, so that no loop ends in between.
 passInbox :: Loop -> Loop -> IO ()
 passInbox other l = mask_ $ do
   _ <- addWord (schedulerOutside (loopScheduler l)) 0 1

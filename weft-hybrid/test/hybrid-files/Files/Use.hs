@@ -129,7 +129,7 @@ closing go = withBytes 65536 $ \path -> withFolder $ \folder -> do
       mapM waitCatch readers >>= mapM_ (either throwM pure)
       closeFile g
   readIORef wrong >>= (@?= [])
-  -- Lanes that were not there before have a few.
+  -- Rings that were not there before have a few.
   now <- openCount
   assertBool (show (before, now)) (now < before + 20)
   where

@@ -212,9 +212,9 @@ deadlineIn d = after d <$> now
 noDeadline :: Instant
 noDeadline = never
 
--- | The same socket with a deadline. Operations on this value throw an error
--- that satisfies 'isTimeout' if they are not done in time. Unlike
--- 'Weft.Thread.timeout' this loses no data: what arrived before the deadline is
+-- | A socket with a deadline, on the same descriptor. Operations on this value throw an error
+-- that satisfies 'isTimeout' if they are not finished in time. Unlike
+-- 'Weft.Thread.timeout' this loses no data: data that arrived before the deadline is
 -- returned.
 --
 -- > soon <- deadlineIn (seconds 5)

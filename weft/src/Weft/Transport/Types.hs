@@ -65,7 +65,7 @@ import Weft.Socket.Types (Instant, deadlineIn, socketError)
 -- Any thread may use 'connClose', 'connAbort', 'connPeer', 'connLocal' and 'connSecurity' at any time.
 data Connection = forall s. Connection !(Operations s) !s
 
--- | What a kind of connection implements; @s@ is its state. Each field is documented at
+-- | The operations that a kind of connection implements; @s@ is its state. Each field is documented at
 -- the function of the same name: 'opReceive' at 'connReceive' and so on.
 data Operations s = Operations
   { opReceive :: !(s -> Instant -> Int -> IO ByteString),

@@ -124,8 +124,8 @@ namedPipe = withFolder $ \folder -> do
   assertBool (show (later - before) <> " descriptors left") (later <= before)
 
 -- | Have the engine make what it needs on each capability.
-lanesOfAll :: Assertion
-lanesOfAll = do
+ringsOfAll :: Assertion
+ringsOfAll = do
   caps <- getNumCapabilities
   forM_ [0 .. caps - 1] $ \cap -> do
     done <- newEmptyMVar
@@ -140,7 +140,7 @@ opens :: Assertion
 opens = withFolder $ \folder -> do
   forM_ [0 .. 63 :: Int] $ \i -> withFile writing (folder </> show i) (const (pure ()))
   -- The engine's own descriptors come with the first.
-  lanesOfAll
+  ringsOfAll
   before <- openDescriptors
   within 50 "opens" . parallel 8 $ \i -> forM_ [1 .. times 200] $ \k -> do
     let path = folder </> show ((i * 11 + k) `mod` 64)
@@ -150,7 +150,7 @@ opens = withFolder $ \folder -> do
   later <- settled before openDescriptors
   assertBool (show (later - before) <> " descriptors left") (later <= before)
 
--- | More reads of idle pipes than a lane has slots; then all are cancelled, the
+-- | More reads of idle pipes than a ring has slots; then all are cancelled, the
 -- waiting ones first.
 crowded :: Assertion
 crowded = do
@@ -164,67 +164,67 @@ crowded = do
   mapM_ closeFd [r, w]
   free p
 
--- | On a lane of its own, without a reader: two requests one after the other in one slot, the
+-- | On a ring of its own, without a reader: two requests one after the other in one slot, the
 -- second cancelled, and then the first, which has ended.
 tooLate :: IO String
 tooLate = withRing 8 attempts
   where
-    attempts lane = do
+    attempts ring = do
       (r, w) <- createPipe
       p <- mallocBytes 1
       forM_ [1 .. times 200] $ \_ -> do
         _ <- B.unsafeUseAsCStringLen (marked 0 1) (\(from, _) -> fdWriteBuf w (castPtr from) 1)
-        first <- ringGeneration lane 0
-        submitRing lane 0 (opRead r (-1) p 1)
-        finishes "the first read" (endOf lane) >>= (@?= 1)
-        second <- ringGeneration lane 0
-        submitRing lane 0 (opRead r (-1) p 1)
-        cancelRing lane 0 second
-        cancelRing lane 0 first
-        finishes "the end of the second" (endOf lane) >>= (@?= errCancelled)
-      stopRing lane
-      freeRing lane
+        first <- ringGeneration ring 0
+        submitRing ring 0 (opRead r (-1) p 1)
+        finishes "the first read" (endOf ring) >>= (@?= 1)
+        second <- ringGeneration ring 0
+        submitRing ring 0 (opRead r (-1) p 1)
+        cancelRing ring 0 second
+        cancelRing ring 0 first
+        finishes "the end of the second" (endOf ring) >>= (@?= errCancelled)
+      stopRing ring
+      freeRing ring
       mapM_ closeFd [r, w]
       free p
 
--- | A lane of its own: requests are submitted and at once cancelled, while the owner takes in others.
+-- | A ring of its own: requests are submitted and at once cancelled, while the owner takes in others.
 overtaken :: IO String
 overtaken = withRing depth attempts
   where
     depth = 512 :: Int
-    attempts lane = do
+    attempts ring = do
       (r, w) <- createPipe
       p <- mallocBytes 1
       forM_ [1 .. times 1000] $ \n -> do
         forM_ [0 .. fromIntegral depth - 1] $ \slot -> do
-          generation <- ringGeneration lane slot
-          submitRing lane slot (opRead r (-1) p 1)
-          cancelRing lane slot generation
-        finishes ("round " <> show n) (endsOf depth lane >>= (@?= replicate depth errCancelled))
-      stopRing lane
-      freeRing lane
+          generation <- ringGeneration ring slot
+          submitRing ring slot (opRead r (-1) p 1)
+          cancelRing ring slot generation
+        finishes ("round " <> show n) (endsOf depth ring >>= (@?= replicate depth errCancelled))
+      stopRing ring
+      freeRing ring
       mapM_ closeFd [r, w]
       free p
 
--- | On a lane of its own with so many slots; skipped where there are no rings.
+-- | On a ring of its own with so many slots; skipped where there are no rings.
 withRing :: Int -> (Ptr CRing -> Assertion) -> IO String
-withRing depth act = openRing depth 0 >>= either (\code -> pure ("SKIPPED: no ring, errno " <> show code)) (\lane -> "" <$ act lane)
+withRing depth act = openRing depth 0 >>= either (\code -> pure ("SKIPPED: no ring, errno " <> show code)) (\ring -> "" <$ act ring)
 
 -- | The result of the next request to end.
 endOf :: Ptr CRing -> IO CInt
-endOf lane = sum <$> endsOf 1 lane
+endOf ring = sum <$> endsOf 1 ring
 
 -- | The results of the next requests to end; no others may be under way.
 endsOf :: Int -> Ptr CRing -> IO [CInt]
-endsOf n lane = allocaBytes (4 + 8 * n) $ \list -> poke list 0 >> next list n
+endsOf n ring = allocaBytes (4 + 8 * n) $ \list -> poke list 0 >> next list n
   where
     next :: Ptr Word32 -> Int -> IO [CInt]
     next _ 0 = pure []
     next list left = do
-      k <- fromIntegral <$> collectRing lane list (list `plusPtr` 4) (fromIntegral left)
+      k <- fromIntegral <$> collectRing ring list (list `plusPtr` 4) (fromIntegral left)
       if k == 0
         then threadDelay 20 >> next list left
         else do
-          rouseRing lane
+          rouseRing ring
           results <- mapM (\i -> peekElemOff (castPtr list) (2 * i)) [1 .. k] :: IO [Int32]
           (map fromIntegral results <>) <$> next list (left - k)

@@ -1,5 +1,5 @@
 -- |
--- Lanes come and go; forked children; what is said about it all.
+-- Rings come and go; forked children; what is said about it all.
 module Files.Life
   ( tests,
   )
@@ -25,7 +25,7 @@ tests engine =
       testCase "what is chosen is used" (chosen engine)
     ]
 
--- | Reads that wait for the disk, enough of them to need the lanes.
+-- | Reads that wait for the disk, enough of them to need the rings.
 readSome :: FilePath -> IO ()
 readSome path = withFile reading {openDirect = True} path $ \file -> parallel 16 $ \i -> do
   got <- readAt file (fromIntegral (4096 * i)) 4096

@@ -93,7 +93,7 @@ unwatched = bracket open (\(r, w) -> closeFile r >> closeFile w) $ \(r, _) -> do
       (r, w) <- createPipe
       (,) <$> fromDescriptor "pipe" r <*> fromDescriptor "pipe" w
 
--- | As many large reads as a lane has slots, all at once.
+-- | As many large reads as a ring has slots, all at once.
 ended :: Assertion
 ended = withBytes mebibyte $ \path -> withFile reading {openDirect = True} path $ \file -> do
   before <- liveBytes
@@ -132,8 +132,8 @@ shortage = withBytes 65536 $ \path -> withFile reading {openDirect = True} path 
       assertBool (show (choice, why)) (choice == Threads && why /= Nothing)
   threadDelay 1500000
   many file
-  lanes <- ringReports
-  assertBool "there are no rings" (sum (map ringRequests lanes) > 0)
+  rings <- ringReports
+  assertBool "there are no rings" (sum (map ringRequests rings) > 0)
   where
     untilNone fd = try (dup fd) >>= either (\e -> const (pure []) (e :: IOException)) (\d -> (d :) <$> untilNone fd)
     many file = parallel 32 $ \i -> do
