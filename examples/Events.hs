@@ -44,8 +44,8 @@ whenReadable manager sock act = do
   fd <- N.unsafeFdSocket sock
   registerFd_ manager (\key _events -> act key) (Fd fd) evtRead MultiShot
 
--- | The bytes that are there go back; the end of them, or an error, ends the
--- connection. (A line fits into the kernel's buffer; a program that sends more waits
+-- | Send the received bytes back. The end of the stream, or an error, ends the
+-- connection. (A line fits into the kernel's buffer; a program that sends more has to wait
 -- for evtWrite.)
 echo :: EventManager -> IORef Int -> N.Socket -> FdKey -> IO ()
 echo manager connected sock key = do

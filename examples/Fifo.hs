@@ -1,6 +1,6 @@
 -- |
--- Pairs of threads that pass 32 KiB to and fro through pipes, beside many that wait for pipes
--- into which nobody writes (Li & Zdancewic 2007, figure 18).
+-- Pairs of threads that send 32 KiB back and forth through pipes, beside many threads that wait for idle
+-- pipes (Li & Zdancewic 2007, figure 18).
 --
 -- > fifo [PAIRS [IDLE [SECONDS]]] +RTS -N
 module Main (main) where

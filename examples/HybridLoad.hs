@@ -1,9 +1,9 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A load generator of hybrid threads (Li & Zdancewic 2007, section 5.2): so many clients, a
--- thread and a connection each, ask a web server for files of a list, at random and as fast as
--- they are answered.
+-- A load generator of hybrid threads (Li & Zdancewic 2007, section 5.2). Each client is a
+-- thread with a connection. It requests random files of a list from a web server, the next one as soon
+-- as the last one has arrived.
 --
 -- > hybrid-load --port PORT --connections N --seconds T [--list FILE] [PATH...] +RTS -N
 module Main (main) where
@@ -57,7 +57,7 @@ main = do
 
 -- Figures ------------------------------------------------------------------------------
 
--- | What happened. Latencies are counted in classes.
+-- | The results. Latencies are counted in classes.
 data Tally = Tally {answers, received, errors :: !Int, latencies :: !(IntMap.IntMap Int), firstError :: !(Maybe String)}
 
 instance Semigroup Tally where

@@ -109,7 +109,7 @@ listenOn address = do
 
 data Site = Site Directory Cache
 
--- | What a connection can do, whichever stack carries it.
+-- | The operations of a connection, of either TCP/IP stack.
 data Connection = Connection
   { receiveUntil :: Instant -> Int -> Hybrid ByteString,
     sendUntil :: Instant -> ByteString -> Hybrid (),
@@ -122,7 +122,7 @@ kernelConnection s = Connection (\d -> recv (withDeadline d s)) (\d -> sendAll (
 stackConnection :: Tcp.Socket -> Connection
 stackConnection s = Connection (\d -> Tcp.recv (Tcp.withDeadline d s)) (\d -> Tcp.sendAll (Tcp.withDeadline d s)) (Tcp.shutdownSend s) (Tcp.close s)
 
--- | When there are no descriptors left, those who have some are given time to close them.
+-- | When no descriptors are left, the acceptor waits for other threads to close some.
 acceptor :: Site -> Hybrid Connection -> Hybrid ()
 acceptor site accepting = forever $ do
   r <- try accepting
@@ -147,7 +147,7 @@ connection site sock = go B.empty `catch` gone
             respond site sock request
             when (keepAlive request) (go rest)
 
--- | What was refused may have more behind it, which would make the kernel drop the answer.
+-- | Read the rest of a refused request; unread data would make the kernel drop the response.
 lingering :: Connection -> Hybrid ()
 lingering sock = do
   endSending sock
@@ -324,7 +324,7 @@ complain sock status = sendSlowly sock (headOf status ("Connection: close" : all
 data Cache = Cache
   { cacheLimit :: Int,
     cacheTurn :: Mutex,
-    -- | Written by who has the mutex.
+    -- | Written by the holder of the mutex.
     cacheState :: IORef (Map.Map ByteString Entry, Seq ByteString, Int)
   }
 
@@ -340,7 +340,7 @@ newCache limit = Cache limit <$> run newMutex <*> newIORef (Map.empty, mempty, 0
 wholeBelow :: Cache -> Int
 wholeBelow cache = min 1000000 (cacheLimit cache `div` 8)
 
--- | What is older than ten seconds is read again.
+-- | Pages older than ten seconds are read again.
 lookupCache :: Cache -> Double -> ByteString -> IO (Maybe Page)
 lookupCache cache now name = do
   (entries, _, _) <- readIORef (cacheState cache)

@@ -1,6 +1,6 @@
 -- |
--- What the examples share: a server on the port of the command line, or on one
--- that the system chooses and that is printed.
+-- Shared by the examples: a server on the port of the command line, or on one
+-- that the system chooses and the program prints.
 module Port
   ( serverOn,
     portArgument,

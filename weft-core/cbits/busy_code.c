@@ -1,7 +1,7 @@
-/* What the busy OS threads of this process run: for the watchdog's report.
+/* The code that the busy OS threads of this process run: for the watchdog's report.
  *
  * A thread is busy if it used a processor in the last milliseconds (/proc/self/task/ID/schedstat). It is sent a signal, whose handler
- * notes where it was interrupted; the address is looked up in the symbol table of the program's own file. GHC's code keeps its
+ * notes the interrupted address, which is then looked up in the symbol table of the program's own file. GHC's code keeps its
  * stack elsewhere, in frames that only its run-time system can read, so there is one address and no trace of callers. */
 #define _GNU_SOURCE
 #include "busy_code.h"
@@ -185,7 +185,7 @@ static int describe(uintptr_t address, char *text, size_t size) {
   return snprintf(text, size, "the address 0x%lx", (unsigned long)address);
 }
 
-/* What was used of processors in 20 ms; 2 ms of them make a thread busy. */
+/* The processor time of each thread in 20 ms; a thread that used 2 ms is busy. */
 static int busy_now(char *text, size_t size) {
   /* Only the watchdog's thread comes here. */
   static struct usage before[THREADS], after[THREADS];

@@ -18,8 +18,8 @@ int64_t weft_coarse_now(void) {
   return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec + 10000000;
 }
 
-/* The kernel may put off a thread's wake-ups by an allowance, to join them with others: 50 us by default, less for the calling
- * thread from now on (doc/rationale/timers.md). One system call in its life. */
+/* The kernel may delay a thread's wake-ups by its timer slack, to join them with others: 50 us by default, less for the calling
+ * thread from now on (doc/rationale/timers.md). One system call in the life of a thread. */
 void weft_be_punctual(void) {
 #ifdef PR_SET_TIMERSLACK
   static _Thread_local int done;

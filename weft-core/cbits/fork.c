@@ -1,13 +1,13 @@
-/* What has to be done before the program begins.
+/* Two tasks that have to be done before the program begins.
  *
- * Counting the forks behind this process image, so that a child made by
+ * The first counts the forks that led to this process, so that a child made by
  * forkProcess can tell with one memory read that it is not its parent.
  *
- * Opening libgcc_s. The GNU C library opens it when the first thread ends by
+ * The second opens libgcc_s. The GNU C library opens it when the first thread ends by
  * pthread_exit(3), as spare threads of GHC's run-time system do, and aborts the
- * process if it cannot: a program that has no descriptor left when it no longer
- * needs a thread would end there. Here there are some. Where the C library is
- * another one, or the program is linked statically, nothing is done. */
+ * process if it cannot. A program without a free descriptor at that moment would be
+ * aborted. At the start of the program there are free descriptors. With another C
+ * library, and in statically linked programs, nothing is done. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>

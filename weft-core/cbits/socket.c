@@ -85,7 +85,7 @@ int weft_connect(int fd, const struct sockaddr *addr, socklen_t len) {
   return r < 0 ? (errno == EINTR ? -EINPROGRESS : -errno) : 0;
 }
 
-/* Is it a socket that listens? Where the system does not tell, it is taken for one. */
+/* Whether a socket listens. If the system cannot tell, the answer is yes. */
 int weft_listens(int fd) {
 #ifdef SO_ACCEPTCONN
   int yes = 0;
@@ -97,7 +97,7 @@ int weft_listens(int fd) {
 #endif
 }
 
-/* Has a connect come to an end? 0, -EINPROGRESS, or what went wrong. */
+/* Whether a connect has ended: 0, -EINPROGRESS, or the error. */
 int weft_connected(int fd) {
   int err = 0;
   socklen_t len = sizeof err;
@@ -109,8 +109,8 @@ int weft_connected(int fd) {
   return errno == ENOTCONN ? -EINPROGRESS : -errno;
 }
 
-/* How the peer takes what is sent, of TCP on Linux: how many bytes it has acknowledged, and 1 if none of what was in the kernel's
- * buffer when that took no more is gone, else 0. */
+/* Progress of a TCP peer, on Linux: the number of bytes that it has acknowledged, and 1 if none of the bytes that filled the
+ * kernel's buffer have left it, else 0. */
 int weft_send_progress(int fd, int64_t *acknowledged) {
 #ifdef __linux__
   struct tcp_info info;
@@ -179,11 +179,11 @@ ssize_t weft_sendfile(int sock, int file, int64_t offset, size_t n) {
 #endif
 }
 
-/* The same for what is in the page cache, without waiting for the disk: until the socket has no
- * more room, at most WEFT_PROMPT bytes. When it had no more room, WEFT_FULL is added to the number of bytes.
- * -ENOSYS: some of it may not be there, so nothing was sent (before Linux 6.5,
- * which is asked by cachestat(2), and elsewhere: always). What is thrown out of the cache
- * between the question and the sending is waited for. */
+/* Sends from the page cache, without waiting for the disk, until the socket has no
+ * more room, at most WEFT_PROMPT bytes. If the socket had no more room, WEFT_FULL is added to the number of bytes.
+ * -ENOSYS: some of the data may not be in the page cache, and nothing was sent. (That is always so before Linux 6.5,
+ * which has cachestat(2), and on other systems.) If data leaves the page cache
+ * between the check and the sending, the call waits for the disk. */
 #define WEFT_PROMPT 2097152
 #define WEFT_FULL ((ssize_t)1 << 62)
 ssize_t weft_sendfile_cached(int sock, int file, int64_t offset, size_t n) {
@@ -225,8 +225,8 @@ int weft_dup(int fd) {
 int weft_getsockname(int fd, struct sockaddr *a, socklen_t *n) { return getsockname(fd, a, n) < 0 ? -errno : 0; }
 int weft_getpeername(int fd, struct sockaddr *a, socklen_t *n) { return getpeername(fd, a, n) < 0 ? -errno : 0; }
 
-/* May any socket of this process linger? Written once, by anybody, read at each close. Connections inherit the option
- * from their listener, so one socket that has it is enough. */
+/* Whether any socket of this process may linger. Written once, by any thread; read at each close. Connections inherit the
+ * option from their listener, so one socket with the option is enough. */
 static int may_linger;
 void weft_expect_lingering(void) { __atomic_store_n(&may_linger, 1, __ATOMIC_RELAXED); }
 
@@ -261,7 +261,7 @@ int weft_close_now(int fd) {
 }
 
 /* The file of a Unix socket stays when its owner is gone. If the address is that of a socket of fd's kind on which a connect is
- * refused, remove the file: 0. Otherwise somebody has it, or it is not a socket's: -EADDRINUSE. */
+ * refused, remove the file: 0. Otherwise it is in use, or is not a socket's: -EADDRINUSE. */
 int weft_unlink_stale(int fd, const struct sockaddr *addr, socklen_t len) {
   char path[sizeof ((struct sockaddr_un *)0)->sun_path + 1] = {0};
   struct stat st;
@@ -332,7 +332,7 @@ ssize_t weft_recvmsg(int fd, struct iovec *iov, int n, void *addr, uint32_t *ale
   return r;
 }
 
-/* Room for an item of control data of so many bytes. */
+/* Room for an item of control data with this many bytes. */
 size_t weft_cmsg_space(size_t n) { return CMSG_SPACE(n); }
 
 /* Lay an item out at p; where its data goes. */
@@ -356,6 +356,6 @@ void *weft_cmsg_get(void *p, size_t left, int *level, int *type, size_t *n, size
   return CMSG_DATA(c);
 }
 
-/* What control data that passes descriptors is called. */
+/* The type of control data that passes descriptors. */
 int weft_rights_level(void) { return SOL_SOCKET; }
 int weft_rights_type(void) { return SCM_RIGHTS; }

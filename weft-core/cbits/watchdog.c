@@ -1,6 +1,6 @@
-/* The watchdog: an OS thread that sees when a manager's runner makes no progress, since a callback does not return or a thread does
- * not give its capability back, and says so on stderr. It runs no Haskell code and holds no capability, so it also sees a loop that never
- * allocates on the only capability. On Linux it adds which OS threads of the program are busy and in what code.
+/* The watchdog: an OS thread that detects a manager's runner without progress, because a callback does not return or a thread does
+ * not release its capability, and reports it on stderr. It runs no Haskell code and holds no capability, so it also detects a loop that never
+ * allocates on the only capability. On Linux it adds the busy OS threads of the program and their code.
  *
  * A block's states, as the watchdog sees them:
  *
@@ -153,7 +153,7 @@ static void *watch(void *unused) {
     pthread_mutex_unlock(&lock);
     nap(period(limit));
     int64_t now = now_ns();
-    /* When this thread itself was late by more than the bound, the process was stopped, or the machine asleep. */
+    /* If this thread itself was late by more than the bound, the process was stopped, or the machine was asleep. */
     int missed = now - before > limit + 2 * period(limit);
     before = now;
     for (int i = 0; i < BLOCKS; i++) {
@@ -193,7 +193,7 @@ int weft_watchdog_set(int64_t ns) {
   if (!error) {
     bound = ns;
     for (int i = 0; i < BLOCKS; i++) {
-      /* What a runner did when nobody watched it, nobody knows. */
+      /* The state of a runner from before it was watched does not count. */
       if (!blocks[i].watched) __atomic_store_n(&blocks[i].state, WEFT_OUTSIDE, __ATOMIC_RELAXED);
       __atomic_store_n(&blocks[i].watched, ns, __ATOMIC_RELEASE);
     }

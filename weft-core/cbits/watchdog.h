@@ -2,7 +2,7 @@
 #define WEFT_WATCHDOG_H
 #include <stdint.h>
 
-/* What a manager's runner does, in a block of its own outside of the heap, so that an OS thread of C can read it while no Haskell
+/* The state of a manager's runner, in a block of its own outside the heap, so that an OS thread of C code can read it while no Haskell
  * code runs. Weft.Core.Heartbeat has the same order of the first five words. */
 struct weft_heartbeat {
   /* Written by the runner. */

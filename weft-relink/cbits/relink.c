@@ -10,7 +10,7 @@
  * The linker looks through a library's archive once, before base's, so the options
  * also require the symbol at the end of this file, which brings this object in. */
 
-/* What it cannot do. Each is a test of the suite `relink`. */
+/* Unsupported builds. Each has a test in the suite `relink`. */
 #if !defined(__linux__)
 #error "weft-relink: only Linux is supported"
 #endif
@@ -54,8 +54,8 @@
 #define UNBOXED(X)
 #endif
 
-/* X(ours, original, arity, kinds of its arguments, what it serves). The compiler names a function that serves two
- * exported ones, or is one without its newtype IO, with a number at the end. The arity counts the
+/* X(ours, original, arity, kinds of its arguments, the functions that it serves). The compiler appends a number to the name of a
+ * function that serves two exported ones, or is one without its newtype IO. The arity includes the
  * state token, the kinds do not. */
 #define ENTRIES(X) \
   X(threadWait, EVENT_THREAD(threadWaitRead1), 3, ARG_PP, "threadWaitRead, threadWaitWrite") \
@@ -196,7 +196,7 @@ __attribute__((constructor)) static void choose(void) {
   ENTRIES(REDIRECT)
 }
 
-/* What `weft doctor --binary` looks for in a program, under the name that the linker is told to look for. */
+/* The note that `weft doctor --binary` looks for in a program, under the name that the linker options require. */
 #define LIST(ours, original, arity, kinds, serves) serves "\n"
 const char weft_relink_program[] =
   "@(#)weft-relink\n" STRING(__GLASGOW_HASKELL__) "\n" ENTRIES(LIST);

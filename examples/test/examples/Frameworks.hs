@@ -102,7 +102,7 @@ freePort = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
   bind s (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
   fromIntegral <$> socketPort s
 
--- | Wait until somebody listens there.
+-- | Wait until a server listens there.
 awaitPort :: Int -> IO ()
 awaitPort port = do
   r <- try . bracket (socket AF_INET Stream defaultProtocol) close $ \s ->

@@ -47,8 +47,8 @@ static int native(int filter) {
   return filter == WRITE ? EVFILT_WRITE : EVFILT_READ;
 }
 
-/* Apply changes to one descriptor. The first error, but removing what is not there
- * is none: the kernel removes a filter itself when its descriptor is closed. */
+/* Apply changes to one descriptor. Returns the first error. To remove a filter that
+ * does not exist is no error: the kernel removes a filter when its descriptor is closed. */
 int weft_kqueue_change(int kq, int fd, int64_t token, const struct weft_change *c, int n) {
   static const unsigned short flags[] = {EV_ADD, EV_ADD | EV_ONESHOT, EV_ADD | EV_CLEAR, EV_DELETE};
   struct kevent in[MOST_CHANGES], out[MOST_CHANGES];

@@ -10,11 +10,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* How much a call copies that holds up all other threads of a capability: 1 MiB takes some
- * 0.2 ms. A thousand parts are as many as one readv(2) takes. */
+/* The most that a call copies while it blocks all other threads of a capability: 1 MiB takes some
+ * 0.2 ms. One readv(2) takes a thousand parts. */
 enum { MOST_AT_ONCE = 1 << 20, MOST_PARTS = 1024 };
 
-/* The parts that hold the first bytes, at most as many bytes as that. Their number. */
+/* The number of leading parts that hold at most that many bytes. */
 static int first_parts(const struct iovec *parts, int count, size_t bytes, struct iovec *out) {
   int n = 0;
   for (; n < count && n < MOST_PARTS && bytes > 0; n++) {
@@ -80,9 +80,9 @@ int weft_file_run(uint8_t opcode, int32_t fd, uint64_t off, uint64_t addr, uint3
   return r < 0 ? -errno : (int)r;
 }
 
-/* What is in the page cache is copied, a path whose parts are all known is opened,
- * an open file's attributes are at hand. A file system that cannot say answers
- * -EOPNOTSUPP, which means the same here. */
+/* Copies data from the page cache, opens a path whose parts the kernel has cached, and
+ * reads the attributes of an open file. A file system that cannot tell answers
+ * -EOPNOTSUPP, which is treated as -EAGAIN. */
 static long try(const struct weft_file_op *op) {
   switch (op->opcode) {
   case IORING_OP_READ:
@@ -92,7 +92,7 @@ static long try(const struct weft_file_op *op) {
     return transfer(op, RWF_NOWAIT);
 #ifdef RESOLVE_CACHED
   case IORING_OP_OPENAT2: {
-    /* Beyond the path there is more that takes time, unless the caller excludes it. */
+    /* Other parts of an open may take time too, unless the caller excludes them. */
     uint64_t flags = ((const struct open_how *)(uintptr_t)op->off)->flags;
     if (!(flags & O_NONBLOCK) || flags & (O_CREAT | O_TRUNC)) break;
     long r = open_at(op, RESOLVE_CACHED);
@@ -115,7 +115,7 @@ int weft_file_try(uint8_t opcode, int32_t fd, uint64_t off, uint64_t addr, uint3
   return errno == EOPNOTSUPP || errno == EINTR ? -EAGAIN : -errno;
 }
 
-/* What statx(2) says of an open file. Of a file of this machine that is at hand. */
+/* statx(2) on an open file. It does not wait for files of a local file system. */
 int weft_file_look(int fd, struct statx *out) {
   return statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, out) < 0 ? -errno : 0;
 }
@@ -125,8 +125,8 @@ int weft_file_passes_cache(int fd) {
   return flags < 0 ? -errno : (flags & O_DIRECT) != 0;
 }
 
-/* Only this machine changes them, a close of what was read sends nothing to anybody,
- * and a directory's ctime moves with every name that comes or goes. */
+/* Local file systems: only this machine changes them, closing a file that was only read sends
+ * no message, and a directory's ctime changes with every name that is added or removed. */
 int weft_file_local(int fd) {
   static const uint64_t known[] = {
       0xef53,     /* ext2, ext3, ext4 */
@@ -145,8 +145,8 @@ int weft_file_local(int fd) {
   return 0;
 }
 
-/* Close it if it has a name, so that it is not this which gives its space back.
- * Somebody may take the name away in between: then this takes as long as that. */
+/* Close it if it has a name, so that this close does not release its space.
+ * If another process removes the name in between, the close releases the space and takes longer. */
 int weft_file_close_named(int fd) {
   struct stat st;
   if (fstat(fd, &st) < 0 || st.st_nlink == 0) return 0;

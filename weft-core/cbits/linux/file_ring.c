@@ -1,20 +1,20 @@
 /* A ring: an io_uring for operations on files and the OS thread that owns it. The
  * kernel finishes a request on the thread that submitted it, so that thread must
- * live longer than every request, which threads of a language's run-time system do
- * not; and a ring with one submitter is the fastest kind.
+ * live longer than every request, and threads of a language's run-time system may not.
+ * Also, a ring with one submitter is the fastest kind.
  *
- * A ring has a fixed number of slots. Who may write what:
+ * A ring has a fixed number of slots. The writers of its fields:
  *
- *   slot.op, .generation   whoever has the free slot, before weft_file_ring_submit
- *   slot.result            the owner, before the slot is on the list of those done
- *   slot.next              whoever has the slot: first the submitter, for the inbox,
- *                          later the owner, for the list of those done
- *   slot.cancelled         anybody who has seen the generation in the slot
+ *   slot.op, .generation   the thread that holds the free slot, before weft_file_ring_submit
+ *   slot.result            the owner, before the slot is on the list of completed ones
+ *   slot.next              the holder of the slot: first the submitter, for the inbox,
+ *                          later the owner, for the list of completed ones
+ *   slot.cancelled         any thread that has read the generation in the slot
  *   inbox, done            pushed by compare-and-swap, taken whole by exchange
- *   asleep                 the owner sets it, then looks once more, then blocks;
- *                          who clears it (exchange) signals
- *   handing                the reader sets it before it hands out completions, and
- *                          clears it before it rouses the owner; submitters look at
+ *   asleep                 the owner sets it, then checks once more, then blocks;
+ *                          the thread that clears it (exchange) signals
+ *   handing                the reader sets it before it delivers completions, and
+ *                          clears it before it rouses the owner; submitters read
  *                          it after they have pushed
  *   waiter                   set by the reader of completions before it sleeps; who
  *                          takes it (exchange) rings it
@@ -182,7 +182,7 @@ static unsigned words(const struct weft_file_ring *l) { return (l->depth + 63) /
 /* The inbox into the ring, oldest first; then the cancellations. Their bits are taken
  * before the inbox: a bit is set after its request was pushed, so the request is in the
  * ring or in what is taken here. Taken later, a bit could be about a request that is still
- * in the inbox: the kernel would find nothing to cancel, and nobody would ask again.
+ * in the inbox: the kernel would find nothing to cancel, and the cancellation would be lost.
  * Returns how many requests there were. */
 static unsigned take_in(struct weft_file_ring *l) {
   int cancel = __atomic_load_n(&l->any_cancel, __ATOMIC_RELAXED) &&
@@ -220,8 +220,8 @@ static void turn(struct weft_file_ring *l) {
   if (hand_back(l) == 0 && r < 0 && r != -EINTR) usleep(1000);
 }
 
-/* Every slot is cancelled by its name, which kernels before 5.19 can do too; what is not in the
- * kernel it does not find. Again when something came in late. */
+/* Every slot is cancelled by its name, which kernels before 5.19 can do too; the kernel does not find
+ * requests that it does not have. Repeated if a request arrived late. */
 static void finish(struct weft_file_ring *l) {
   take_in(l);
   for (int fresh = 1; l->in_flight > 0; fresh = take_in(l) > 0) {
@@ -274,7 +274,7 @@ static int start(struct weft_file_ring *l) {
   return l->error;
 }
 
-/* A ring with so many slots whose reader runs on that capability, and with so many entries in
+/* A ring with this many slots, a reader that runs on this capability, and this many entries in
  * its queues (0: as many as it can use). 0 or -errno. */
 int weft_file_ring_open(unsigned depth, int capability, unsigned entries, struct weft_file_ring **out) {
   struct weft_file_ring *l = aligned_alloc(64, (sizeof *l + 63) / 64 * 64);
@@ -296,7 +296,7 @@ int weft_file_ring_open(unsigned depth, int capability, unsigned entries, struct
   return err;
 }
 
-/* Cancel what is in flight, hand all of it back, end the owner. Blocks. Its memory
+/* Cancel the requests in flight, complete all of them, end the owner. Blocks. Its memory
  * stays until weft_file_ring_free. */
 void weft_file_ring_stop(struct weft_file_ring *l) {
   __atomic_store_n(&l->stopping, 1, __ATOMIC_SEQ_CST);
@@ -313,7 +313,7 @@ void weft_file_ring_free(struct weft_file_ring *l) {
 /* The generation that the next request in a slot will have. */
 uint32_t weft_file_ring_generation(struct weft_file_ring *l, unsigned slot) { return l->slots[slot].generation + 1; }
 
-/* Have an operation carried out in a slot that the caller has. The owner is woken,
+/* Submit an operation in a slot that the caller holds. The owner is woken,
  * unless the reader is going to do that. */
 void weft_file_ring_submit(struct weft_file_ring *l, unsigned slot, uint8_t opcode, int32_t fd, uint64_t off,
                       uint64_t addr, uint32_t len, uint32_t flags) {
@@ -331,8 +331,8 @@ void weft_file_ring_rouse(struct weft_file_ring *l) {
   if (__atomic_load_n(&l->inbox, __ATOMIC_SEQ_CST)) rouse(l);
 }
 
-/* Ask for a request's early end; it may have ended, and who saw an earlier generation does not
- * take the place of who has seen the slot's new one. */
+/* Ask for a request to be cancelled. It may have ended already. A caller with an earlier generation
+ * does not overwrite the request of a caller with the slot's present one. */
 void weft_file_ring_cancel(struct weft_file_ring *l, unsigned slot, uint32_t generation) {
   uint32_t *cancelled = &l->slots[slot].cancelled, before = __atomic_load_n(cancelled, __ATOMIC_SEQ_CST);
   while ((int32_t)(generation - before) > 0 &&
@@ -343,8 +343,8 @@ void weft_file_ring_cancel(struct weft_file_ring *l, unsigned slot, uint32_t gen
   rouse(l);
 }
 
-/* The slots that are done, at most n of them from a list that the caller keeps:
- * (slot, result) pairs into out. If there are any, weft_file_ring_rouse is to follow. */
+/* Write the completed slots, at most n of them, as (slot, result) pairs to out. The list that the caller
+ * keeps holds the rest. If there are any, the caller has to call weft_file_ring_rouse afterwards. */
 int weft_file_ring_collect(struct weft_file_ring *l, uint32_t *list, int32_t *out, int n) {
   int i = 0;
   if (*list == 0) *list = take_all(&l->done);
@@ -358,9 +358,9 @@ int weft_file_ring_collect(struct weft_file_ring *l, uint32_t *list, int32_t *ou
   return i;
 }
 
-/* Leave a stable pointer to an MVar that is filled once when something is done.
- * When something is already, it is taken back: returns it, or null when it has been
- * or will be rung. */
+/* Leave a stable pointer to an MVar that is filled once, when a request completes.
+ * If one is complete already, the pointer is taken back and returned. Null if the MVar has been
+ * or will be filled. */
 void *weft_file_ring_await(struct weft_file_ring *l, void *waiter) {
   __atomic_store_n(&l->waiter, waiter, __ATOMIC_SEQ_CST);
   return __atomic_load_n(&l->done, __ATOMIC_SEQ_CST) ? __atomic_exchange_n(&l->waiter, 0, __ATOMIC_SEQ_CST) : 0;

@@ -1,13 +1,12 @@
-/* The shared memory of an io_uring: what the back end for readiness and the one
- * for files have in common. Plain system calls on the kernel's own header, so
- * nothing has to be installed. */
+/* The shared memory of an io_uring, for the back end and for files. Uses system calls and the kernel's
+ * own header, so no library has to be installed. */
 #ifndef WEFT_RING_H
 #define WEFT_RING_H
 
 #include <linux/io_uring.h>
 #include <stddef.h>
 
-/* For older headers; the running kernel is asked in any case. */
+/* For older headers; the running kernel decides in any case. */
 #ifndef IORING_SETUP_COOP_TASKRUN /* Linux 5.19 */
 #define IORING_SETUP_COOP_TASKRUN (1U << 8)
 #define IORING_SETUP_TASKRUN_FLAG (1U << 9)

@@ -2,9 +2,9 @@
  * cancellation, submitting with and without a wait, completions. Results are 0, a
  * count, or -errno.
  *
- * Who may call what at the same time: the functions that queue take turns (the
- * caller's lock); weft_uring_reap belongs to one thread; submitting needs no lock,
- * because the kernel takes entries one submitter at a time and only those that
+ * Concurrency: the functions that queue need the caller's lock;
+ * weft_uring_reap belongs to one thread; submitting needs no lock,
+ * because the kernel serves one submitter at a time and takes only entries that
  * the tail has been moved past. */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -97,11 +97,11 @@ int weft_uring_cancel(struct weft_uring *u, uint64_t data) {
   return 0;
 }
 
-/* The same at once and to the end: returns 0 when the request is gone, and with it
- * its hold on the file; -EINVAL where the kernel cannot tell (before Linux 6.0),
- * -EBUSY after a thousand tries. A request ends on the thread that submitted it. One
+/* Cancel synchronously: returns 0 when the request has ended and released the
+ * file; -EINVAL if the kernel cannot do that (before Linux 6.0),
+ * -EBUSY after a thousand tries. A request ends on the thread that submitted it. A thread
  * that sleeps in the kernel is woken; one that computes is interrupted by the
- * barrier, whose only purpose here that is. */
+ * barrier, which has no other purpose here. */
 int weft_uring_cancel_now(struct weft_uring *u, uint64_t data) {
   for (int i = 0; i < 1000; i++) {
     struct sync_cancel c = {.addr = data, .fd = -1, .timeout = {.tv_nsec = 100000}};
@@ -123,7 +123,7 @@ int weft_uring_submit(struct weft_uring *u) {
   return n ? weft_ring_enter(&u->ring, n, 0, 0, 0, 0) : 0;
 }
 
-/* What a turn would find: a set of the above. */
+/* The pending work of a ring: a set of the above. */
 int weft_uring_state(struct weft_uring *u) {
   struct weft_ring *r = &u->ring;
   unsigned flags = weft_ring_get(r->sq_flags);
@@ -138,8 +138,8 @@ int weft_uring_look(struct weft_uring *u) {
   return s & ~COMPLETED ? weft_ring_enter(&u->ring, weft_ring_queued(&u->ring), 0, IORING_ENTER_GETEVENTS, 0, 0) : s;
 }
 
-/* The same, and block until there is a completion, at most so many nanoseconds
- * (negative: for ever). May return early: the caller looks at the clock. */
+/* Submit, and block until there is a completion, for at most this many nanoseconds
+ * (negative: for ever). May return early: the caller reads the clock. */
 int weft_uring_wait(struct weft_uring *u, int64_t ns) {
   int s = weft_uring_state(u);
   if (s == COMPLETED) return s;
@@ -186,8 +186,8 @@ void weft_uring_close(struct weft_uring *u) {
 
 int weft_uring_is_open(int fd) { return fcntl(fd, F_GETFD) < 0 ? -errno : 0; }
 
-/* What epoll would say of a descriptor: 1 for one on which there is nothing to
- * wait for (EPERM), 0 for one that can be watched, -errno. */
+/* The answer of epoll about a descriptor: 1 if there is nothing to
+ * wait for (EPERM), 0 if it can be watched, -errno otherwise. */
 int weft_uring_always_ready(int fd) {
   struct stat st;
   if (fstat(fd, &st) < 0) return -errno;

@@ -72,12 +72,12 @@ isWatched (Heartbeat w) = (/= 0) <$> readOffHeap w wordWatched
 beat :: Heartbeat -> Phase -> IO ()
 beat (Heartbeat w) phase = do
   watched <- readOffHeap w wordWatched
-  when (watched /= 0) (enter w phase)
+  when (watched /= 0) (setPhase w phase)
 {-# INLINE beat #-}
 
-enter :: OffHeapWords -> Phase -> IO ()
-enter w = write w . stateOf
-{-# NOINLINE enter #-}
+setPhase :: OffHeapWords -> Phase -> IO ()
+setPhase w = write w . stateOf
+{-# NOINLINE setPhase #-}
 
 -- | A phase as one word, so that the watchdog never sees a mixture of two: the phase in three bits, its argument above
 -- them.
@@ -104,7 +104,7 @@ during (Heartbeat w) phase act = do
   where
     timed = do
       before <- readOffHeap w wordState
-      enter w phase
+      setPhase w phase
       from <- now
       a <- act
       Duration took <- (`Time.until` from) <$> now
@@ -127,7 +127,7 @@ restWatched (Heartbeat w) wait = do
             WaitFor d -> min d bound
             Forever -> bound
       back <- after most <$> now
-      enter w (AsleepUntil back)
+      setPhase w (AsleepUntil back)
       pure (if most <= mempty then NoWait else WaitFor most)
 {-# NOINLINE restWatched #-}
 

@@ -4,10 +4,10 @@
 {-# OPTIONS_GHC -O #-}
 
 -- |
--- What GHC's own functions are replaced by. Each has the type and the arity of its
--- original, a function of @base@ that is not exported (the names are in
--- @cbits\/relink.c@, with where each is called from); arities and kinds of arguments are compared when
--- the program starts. Nothing here is to be inlined: callers come through the linker.
+-- The replacements of GHC's own functions. Each has the type and the arity of its
+-- original, a function of @base@ that is not exported. (@cbits\/relink.c@ has their names and
+-- callers.) Arities and kinds of arguments are compared when
+-- the program starts. No function here may be inlined, as the linker redirects the calls.
 --
 -- @since 0.1.0
 module Weft.Relink.Entry
@@ -69,12 +69,12 @@ timeout :: Int -> IO a -> Compiled (Maybe a)
 timeout us act = unIO (if rtsSupportsBoundThreads then W.timeout us act else originally cOriginalTimeout >>= \f -> f us act)
 {-# NOINLINE timeout #-}
 
--- | The same under its exported name.
+-- | 'timeout' for callers that use its exported name.
 timeoutExported :: Int -> IO a -> Compiled (Maybe a)
 timeoutExported us act = timeout us act
 {-# NOINLINE timeoutExported #-}
 
--- | The same where the compiler split it.
+-- | 'timeout' for callers that use the worker into which the compiler split it.
 timeoutUnboxed :: Int# -> IO a -> Compiled (Maybe a)
 timeoutUnboxed us act = timeout (I# us) act
 {-# NOINLINE timeoutUnboxed #-}

@@ -2,9 +2,9 @@
 {-# OPTIONS_GHC -Wno-missed-extra-shared-lib #-}
 
 -- |
--- The names that the linker knows "Weft.Relink.Entry" by. They carry this package's
--- unit id, with a hash that nobody can write down beforehand; the compiler knows it here, and
--- puts each function's code and closure under a fixed name, for @cbits\/relink.c@.
+-- The linker's names of the functions of "Weft.Relink.Entry". They contain this package's
+-- unit id, with a hash that is not known beforehand. The compiler knows it here, and
+-- puts the code and closure of each function under a fixed name, for @cbits\/relink.c@.
 --
 -- @since 0.1.0
 module Weft.Relink.Symbols

@@ -48,7 +48,7 @@ import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, dup, ha
 import System.Posix.Terminal (openPseudoTerminal)
 import System.Posix.Types (CSsize (..), Fd (..))
 
--- | What a test has open.
+-- | The open descriptors of a test.
 newtype Fds = Fds (IORef (Set.Set Fd))
 
 -- | Run a test and close what it leaves.
@@ -84,7 +84,7 @@ streamPair fds = do
 tcpPair :: Fds -> IO (Fd, Fd)
 tcpPair = tcpPairWith (const (pure ()))
 
--- | The same; closing the second end resets the connection.
+-- | A TCP pair of which closing the second end resets the connection.
 abruptTcpPair :: Fds -> IO (Fd, Fd)
 abruptTcpPair = tcpPairWith (\s -> N.setSockOpt s N.Linger (N.StructLinger 1 0))
 
@@ -162,7 +162,7 @@ terminal fds = do
 openCount :: IO Int
 openCount = length <$> listDirectory "/proc/self/fd"
 
--- | Write so many bytes, or as many as there is room for.
+-- | Write this many bytes, or fewer if there is no room for them.
 say :: Fd -> Int -> IO ()
 say (Fd fd) n = allocaBytes n $ \p -> void (c_write fd p (fromIntegral n))
 

@@ -21,12 +21,12 @@ import System.Posix.Unistd (fileSynchronise)
 withFolder :: (FilePath -> IO a) -> IO a
 withFolder = bracket (mkdtemp "/var/tmp/weft-files-") (remove (50 :: Int))
   where
-    -- An opening for which nobody waits any more may still make a file while the folder is being emptied.
+    -- An abandoned open may still create a file while the folder is being emptied.
     remove tries folder =
       removePathForcibly folder `catch` \e ->
         if tries > 0 then threadDelay 20000 >> remove (tries - 1) folder else throwIO (e :: IOException)
 
--- | A file with so many bytes of the marked, written to the disk, in a new folder.
+-- | A file in a new folder, on the disk, with this many bytes of 'marked'.
 withBytes :: Int -> (FilePath -> IO a) -> IO a
 withBytes n act = withFolder $ \folder -> do
   let path = folder </> "file"
@@ -34,6 +34,6 @@ withBytes n act = withFolder $ \folder -> do
   bracket (openBinaryFile path AppendMode >>= handleToFd) closeFd fileSynchronise
   act path
 
--- | So many bytes that tell where they stand, from an offset on.
+-- | Bytes of a pattern that depends on the offset. Arguments: the offset, the number of bytes.
 marked :: Int -> Int -> B.ByteString
 marked from n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * 7 + i `div` 251), i + 1)) from)

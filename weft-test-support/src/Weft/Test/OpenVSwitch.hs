@@ -107,7 +107,7 @@ command ovs program arguments = do
   check (unwords (program : arguments)) r
   pure out
 
--- | What the daemon has logged.
+-- | The daemon's log.
 ovsLog :: Ovs -> IO String
 ovsLog ovs = readFile (ovsDirectory ovs </> "vswitchd.log")
 

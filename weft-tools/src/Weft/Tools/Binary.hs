@@ -19,7 +19,7 @@ import Data.Char (isDigit)
 import System.Exit (ExitCode (..), exitWith)
 import System.IO (hPutStrLn, stderr)
 
--- | What the note says: the compiler, as in @__GLASGOW_HASKELL__@, and the functions that are served.
+-- | The contents of the note: the compiler, as in @__GLASGOW_HASKELL__@, and the functions that Weft serves.
 data Relinked = Relinked Int [String]
   deriving (Eq, Show)
 

@@ -3,8 +3,8 @@
 -- |
 -- Description : @weft doctor@
 --
--- What this machine offers to Weft, or what holds back a program or a process that is named: each line has a mark and a reason. Exit
--- status 0, 1 when something does not work, 2 for bad arguments.
+-- Checks the set-up of this machine, of a program or of a running process. Each line has a mark and a reason. Exit
+-- status 0; 1 if something does not work; 2 for bad arguments.
 module Weft.Tools.Doctor
   ( doctorCommand,
   )
@@ -67,7 +67,7 @@ named text
   where
     refuse why = hPutStrLn stderr ("weft doctor: " <> why) >> exitWith (ExitFailure 2)
 
--- | What reads and writes files, and why it is not io_uring.
+-- | The engine for files, and the reason if it is not io_uring.
 engineOf :: FileEngine -> Maybe String -> String
 engineOf engine refused = case (engine, refused) of
   (Adaptive, _) -> "io_uring, and blocking calls while few requests are in progress"

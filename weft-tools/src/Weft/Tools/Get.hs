@@ -106,7 +106,7 @@ fetch g due transport usable = do
     trust = if getInsecure g then defaultTlsClientSettings {tlsTrust = TrustAnything} else defaultTlsClientSettings
     unknown :: IOException -> IO [AddrInfo]
     unknown e = ioError (userError ("no address is known for " <> host <> ": " <> ioe_description e))
-    -- One after the other, as a name may have addresses that nobody listens on.
+    -- One after the other, as a name may have addresses on which no server listens.
     first errors [] = ioError (userError ("cannot connect to " <> host <> " port " <> targetPort target <> ": " <> intercalate "; " (reverse errors)))
     first errors (a : rest) = transportConnect transport due a `catch` \e -> if isTimeout e then ioError e else first ((show a <> " " <> ioe_description e) : errors) rest
     untrusted :: IOException -> IO Transport.Connection

@@ -45,7 +45,7 @@ import qualified Weft.Transport as Transport
 data Target = Target
   { targetHost :: !String,
     targetPort :: !String,
-    -- | The path of a Unix socket, which is then used in the place of host and port.
+    -- | The path of a Unix socket, used instead of host and port.
     targetUnix :: !(Maybe FilePath),
     targetPath :: !String,
     -- | Is TLS spoken?
@@ -53,7 +53,7 @@ data Target = Target
   }
   deriving (Eq, Show)
 
--- | What 'parseUrl' takes, or @unix:FILE[:\/PATH]@.
+-- | Parse a URL as 'parseUrl' does, or @unix:FILE[:\/PATH]@.
 parseTarget :: String -> Either String Target
 parseTarget text
   | Just rest <- stripPrefix "unix:" text =
@@ -122,7 +122,7 @@ data Response = Response
     responseKept :: !Bool
   }
 
--- | What becomes of a body: it is returned, only its length is, or each piece is handed on as it comes.
+-- | What to do with a body: return it, return only its length, or pass on each piece as it arrives.
 data Body = Keep | Measure | HandTo !(ByteString -> IO ())
 
 -- | The peer does not speak HTTP, or left in the middle of a response.

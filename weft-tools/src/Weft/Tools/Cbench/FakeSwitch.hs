@@ -46,7 +46,7 @@ import Weft.Socket (Instant, Socket, deadlineIn, isTimeout, noDeadline, withDead
 import Weft.Socket.ByteString (recv, sendAll, sendBuf)
 import Weft.Tools.Cbench.Histogram
 
--- | What all switches have in common.
+-- | The settings that all switches share.
 data Shape = Shape
   { -- | What it speaks.
     shapeVersion :: !Version,
@@ -58,7 +58,7 @@ data Shape = Shape
     shapeGiveUp :: !Int
   }
 
--- | What a switch has counted. Written by its thread.
+-- | The counters of a switch. Written by its thread.
 data Tally = Tally
   { -- | First answers to a probe.
     tallyUnique :: !Int,
@@ -112,7 +112,7 @@ newFakeSwitch shape n sock = do
   FakeSwitch n shape sock <$> newIORef (Tally 0 0 0 0 0 0 0 0) <*> newIORef (Sent 0 0 1) <*> newHistogram <*> pure slots <*> pure sent
     <*> mallocForeignPtrBytes (probeSize (layoutOf shape) * shapeOutstanding shape)
 
--- | What was counted since the start.
+-- | The counters since the start.
 tally :: FakeSwitch -> IO Tally
 tally f = do
   Sent sent unsent _ <- readIORef (fakeProbes f)
@@ -151,7 +151,7 @@ receiveBefore f deadline rest = do
       | isTimeout e -> pure Nothing
       | otherwise -> throwIO e
 
--- | The same without a deadline.
+-- | Receive without a deadline.
 receive :: FakeSwitch -> ByteString -> IO ByteString
 receive f rest = receiveBefore f noDeadline rest >>= maybe (receive f rest) pure
 

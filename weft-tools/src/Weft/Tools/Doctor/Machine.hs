@@ -208,7 +208,7 @@ certificateFinding file = do
   where
     name = "certificate " <> file
 
--- | What is said of a certificate that ends then.
+-- | The finding about a certificate with this expiry date.
 expiryFinding :: FilePath -> UTCTime -> UTCTime -> Finding
 expiryFinding file now end
   | days < 0 = wrong name ("ended on " <> day <> ": clients refuse it")

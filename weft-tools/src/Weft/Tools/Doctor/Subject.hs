@@ -22,7 +22,7 @@ import Weft.Tools.Binary (Relinked (..), findNote)
 import Weft.Tools.Doctor.Finding
 import Weft.Tools.Doctor.Machine
 
--- | What a running process is and has. 'Nothing' if there is none of this number.
+-- | The findings about a running process. 'Nothing' if there is no process with this number.
 processFindings :: Int -> IO (Maybe [Finding])
 processFindings pid = do
   status <- contents (base <> "/status")
@@ -51,7 +51,7 @@ processFindings pid = do
   where
     base = "/proc/" <> show pid
 
--- | What a program's file says, and what it would find here.
+-- | The findings about a program's file, and about this machine for it.
 programFindings :: FilePath -> IO [Finding]
 programFindings file = do
   program <- programPart file Nothing
@@ -124,7 +124,7 @@ bytes path = either (\e -> const B.empty (e :: IOException)) id <$> try (B.readF
 splitZero :: B.ByteString -> [String]
 splitZero = map B.unpack . filter (not . B.null) . B.split '\0'
 
--- | What each descriptor is, where they may be listed.
+-- | The kind of each descriptor of a process, if the descriptors may be listed.
 descriptorKinds :: FilePath -> IO (Maybe [String])
 descriptorKinds base = do
   listed <- try (listDirectory (base <> "/fd")) :: IO (Either IOException [FilePath])

@@ -43,7 +43,7 @@ arguments completing =
     named row = long (settingName row) <> help (settingHelp row) <> unlisted
     unlisted :: Mod f a
     unlisted = if completing then hidden else internal
-    -- What a shell offers for the value.
+    -- The completions of a shell for the value.
     paths row = if settingShape row == One "FILE" then action "file" else mempty
     checked row = eitherReader (\text -> text <$ settingApply row [text] defaults)
 
@@ -86,7 +86,7 @@ notes =
     "Exit status: 1 if it cannot serve (no such folder, port in use), 2 if arguments or the file are wrong."
   ]
 
--- | Words in lines of so many columns, all but the first indented.
+-- | Wrap words into lines of this many columns, all but the first line indented.
 wrapped :: Int -> Int -> String -> [String]
 wrapped width indent = go [] . words
   where

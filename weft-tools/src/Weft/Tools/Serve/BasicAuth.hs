@@ -27,13 +27,13 @@ import Network.Wai
 import Weft.Blocking (blocking)
 import Weft.Tools.Serve.Respond (plainText)
 
--- | Who may come in.
+-- | The accepted names and passwords.
 data Passwords = Passwords
   { passwordsOf :: Map.Map ByteString ByteString,
-    -- | Of credentials that were right, so that a hash is computed once for them and not for each request: digests, for they are
-    -- secrets. Written by whoever has the lock.
+    -- | Digests of credentials that were right, so that their bcrypt hash is computed once and not for each request. Written by
+    -- the holder of the lock.
     passwordsSeen :: IORef (Map.Map (Digest SHA256) ()),
-    -- | One hash at a time, whoever guesses.
+    -- | Only one hash is computed at a time, to limit the cost of guesses.
     passwordsLock :: MVar ()
   }
 
@@ -54,7 +54,7 @@ readPasswords path = do
     -- The three names mean the same of today's software.
     canonical h = "$2b$" <> B.drop 4 h
 
--- | Only for who has a name and its password; others get 401.
+-- | Run the application only for requests with a name and its password; others get 401.
 authenticated :: Maybe Passwords -> Middleware
 authenticated Nothing app = app
 authenticated (Just passwords) app = \request respond -> do
@@ -70,7 +70,7 @@ credentials value = case B.break (== ' ') value of
       _ -> Nothing
   _ -> Nothing
 
--- | Compare in a time that does not depend on the name or on what is right of the password: a name that there is not costs a hash
+-- | Check credentials in a time that does not depend on the name or on a partly right password: an unknown name costs a hash
 -- as well, and hashes are compared in constant time.
 right :: Passwords -> (ByteString, ByteString) -> IO Bool
 right passwords (name, password) = do

@@ -32,10 +32,10 @@ import GHC.IO.Exception (IOException (ioe_description))
 import Weft.Blocking (blocking)
 import Weft.Tools.Serve.Settings
 
--- | What a file says.
+-- | The contents of a configuration file.
 data Config = Config
   { configGiven :: Given,
-    -- | What is different for the virtual hosts, by name in lower case.
+    -- | The settings of virtual hosts, by name in lower case.
     configHosts :: Map.Map String Given
   }
 
@@ -43,8 +43,8 @@ data Config = Config
 noConfig :: Config
 noConfig = Config Map.empty Map.empty
 
--- | What a file gives. On the left a sentence that names the file, the line and, if the file is YAML, the
--- key that is wrong.
+-- | Read a configuration file. 'Left' is an error message with the file, the line and, if the file is YAML, the
+-- wrong key.
 readConfig :: FilePath -> IO (Either String Config)
 readConfig path = do
   -- The library says "not found" of whatever it cannot open.

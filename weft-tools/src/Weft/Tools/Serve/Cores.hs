@@ -33,11 +33,11 @@ availableCores = do
     ignored _ = Nothing
     upwards path = if path `elem` ["/", "", "."] then ["/"] else path : upwards (takeDirectory path)
 
--- | So many processors, but no more than the least of the quotas; at least one.
+-- | The number of cores to use: this many processors, at most the smallest of the quotas, at least one.
 coresWithin :: Int -> [String] -> Int
 coresWithin processors quotas = max 1 (minimum (processors : mapMaybe quotaOf quotas))
 
--- | What a @cpu.max@ comes to, in whole cores, rounded up: its quota and its period in microseconds.
+-- | The limit of a @cpu.max@ in whole cores, rounded up. The file has a quota and a period in microseconds.
 quotaOf :: String -> Maybe Int
 quotaOf text = case map reads (words text) of
   [[(quota, "")], [(period, "")]] | quota > 0, period > 0 -> Just ((quota + period - 1) `div` period)

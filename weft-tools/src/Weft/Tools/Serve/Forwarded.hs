@@ -3,7 +3,7 @@
 -- |
 -- Description : Clients behind proxies
 --
--- Whose word is believed, and the client that X-Forwarded-For names.
+-- Trusted proxies, and the client that X-Forwarded-For names.
 module Weft.Tools.Serve.Forwarded
   ( trusted,
     throughProxy,
@@ -60,9 +60,9 @@ newtype Addresses = Addresses (IORef (Map.Map IP Int))
 newAddresses :: IO Addresses
 newAddresses = Addresses <$> newIORef Map.empty
 
--- | The client of a request from a trusted proxy is the last one in X-Forwarded-For that is no trusted proxy itself: what
--- stands before it anybody may have written. A client with too many requests at once is told so with 429; the number is no
--- limit if it is not positive.
+-- | The client of a request from a trusted proxy is the last address in X-Forwarded-For that is not a trusted proxy itself, since
+-- a client can forge the addresses before it. A client with too many requests at once gets 429; if the number is not positive
+-- there is no limit.
 forwarded :: [Proxy] -> Int -> Addresses -> Middleware
 forwarded [] _ _ app = app
 forwarded proxies most (Addresses counts) app = \request respond ->

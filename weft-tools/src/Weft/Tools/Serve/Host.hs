@@ -31,7 +31,7 @@ data Host = Host
   { hostStatic :: Static,
     hostApplication :: Application,
     hostPlace :: (DeviceID, FileID),
-    -- | The same in all 'Host's that share an open folder.
+    -- | Equal in all 'Host's that share an open folder.
     hostOpened :: Unique,
     hostFiles :: Files
   }

@@ -96,7 +96,7 @@ resolved host port = case host of
       info : _ -> pure (addrAddress info)
       [] -> ioError (userError "no such address")
 
--- | A socket that a server left behind, which nobody listens on any more, is removed.
+-- | Remove the socket file of a server that has ended.
 clearPath :: FilePath -> IO ()
 clearPath path = do
   there <- doesPathExist path

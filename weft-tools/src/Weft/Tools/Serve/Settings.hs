@@ -1,9 +1,9 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : What can be set of @weft serve@
+-- Description : The settings of @weft serve@
 --
--- One table, from which come the flags, the help and the keys of a configuration file. A new setting is a field, a
+-- Flags, help and the keys of the configuration file are made from one table. A new setting is a field, a
 -- default and a row.
 module Weft.Tools.Serve.Settings
   ( -- * Settings
@@ -39,12 +39,12 @@ import Weft.Http (Limits (..), ProxyProtocol (..), defaultLimits)
 import Weft.Tools.Serve.Stack (StackChoice, stackFrom)
 import Weft.Tools.Serve.Values
 
--- | All that can be set.
+-- | All settings.
 data Settings = Settings
   { folder :: Maybe FilePath,
     host :: String,
     port :: Int,
-    -- | In place of host and port.
+    -- | Instead of host and port.
     listens :: [Listen],
     httpsRedirect :: [Listen],
     proxyProtocol :: ProxyProtocol,
@@ -52,7 +52,7 @@ data Settings = Settings
     http2 :: Bool,
     cores :: Maybe Int,
     backend :: Maybe String,
-    -- | A TCP/IP stack in place of the kernel's.
+    -- | A TCP/IP stack instead of the kernel's.
     stack :: Maybe StackChoice,
     certificate :: Maybe FilePath,
     key :: Maybe FilePath,
@@ -79,7 +79,7 @@ data Settings = Settings
     healthz :: Bool
   }
 
--- | Who may see a page.
+-- | The clients that may read a page.
 data Audience = Nobody | Loopback | Proxied | Everybody
   deriving (Eq, Show, Enum, Bounded)
 

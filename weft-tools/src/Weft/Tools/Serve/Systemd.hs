@@ -52,10 +52,10 @@ inheritedSockets = do
     acceptConn = SockOpt 1 30
     streamType = 1
 
--- | What the service manager can be told.
+-- | Messages to the service manager.
 data Notice = Ready | Reloading | Stopping
 
--- | Tell it, if there is one that wants to know. It does not matter to the server whether it hears.
+-- | Send a message to the service manager, if there is one. Errors are ignored.
 notify :: Notice -> IO ()
 notify notice = do
   place <- lookupEnv "NOTIFY_SOCKET"

@@ -45,7 +45,7 @@ import Network.HTTP.Types (Header)
 import Text.Read (readMaybe)
 import Weft.Duration (Duration, seconds)
 
--- | What a text means, or what is wanted instead.
+-- | The value of a text, or an error message.
 type Reader a = String -> Either String a
 
 -- Of every kind --------------------------------------------------------------------------
@@ -55,7 +55,7 @@ range lo hi text = case reads text of
   [(n, "")] | n >= toInteger lo, n <= toInteger hi -> Right (fromInteger n)
   _ -> Left ((if hi == maxBound then "expected a number of at least " <> show lo else "expected a number from " <> show lo <> " to " <> show hi) <> ", not " <> show text)
 
--- | Seconds, not fewer than so many.
+-- | Seconds, with a minimum.
 time :: Double -> Reader Duration
 time least text = case reads text of
   [(s, "")] | s >= least, s <= 1e9 -> Right (seconds s)
@@ -165,7 +165,7 @@ listenAddress text = case text of
       | not (null port), all isDigit port = range 0 65535 port
       | otherwise = Left ("expected a port after the last colon of " <> show text)
 
--- | Who is trusted to speak for others.
+-- | A proxy whose statements about its clients are trusted.
 data Proxy
   = ProxyRange IPRange
   | -- | Whoever connects to a Unix socket.

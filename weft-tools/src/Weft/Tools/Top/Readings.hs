@@ -67,7 +67,7 @@ labelsOf text = case T.uncons (T.dropWhile (`elem` (", " :: String)) text) of
 -- | Lines to show, each no wider than it needs.
 newtype Screen = Screen {screenLines :: [Text]}
 
--- | The screen, of the readings at the ends of so many seconds.
+-- | The screen for a number of seconds, from the readings at their beginning and end.
 screenOf :: Text -> Double -> Reading -> Reading -> Screen
 screenOf title seconds before after =
   Screen . concat $
@@ -87,7 +87,7 @@ gauge name reading = case [v | ((n, _), v) <- M.toList reading, n == name] of
   [] -> Nothing
   several -> Just (sum several)
 
--- | How fast counters grow: of all samples of this name that the labels allow. A counter that shrank began anew.
+-- | The rate of counters: of all samples of this name that the labels allow. A counter that has shrunk was reset.
 rate :: ([(Text, Text)] -> Bool) -> Text -> Double -> Reading -> Reading -> Maybe Double
 rate wanted name seconds before after = case [v - start k v | (k@(n, labels), v) <- M.toList after, n == name, wanted labels] of
   [] -> Nothing
@@ -144,7 +144,7 @@ quantile share name before after
     total = maximum (0 : map snd classes)
     bound text = if text == "+Inf" then Just (1 / 0) else either (const Nothing) (Just . fst) (T.double text)
 
--- | What the event managers did, a line for each capability where the page tells them apart.
+-- | The activity of the event managers, with a line for each capability if the page distinguishes them.
 managerTable :: Double -> Reading -> Reading -> [Text]
 managerTable seconds before after
   | null shown = []

@@ -22,7 +22,7 @@ import qualified Data.Text as T
 import qualified GHC.RTS.Events as G
 import Text.Read (readMaybe)
 
--- | Something that happened on a capability, so many nanoseconds after the start.
+-- | An event on a capability, with its time in nanoseconds after the start.
 data Entry = Entry
   { entryTime :: !Int64,
     entryCapability :: !Int,
@@ -30,7 +30,7 @@ data Entry = Entry
   }
   deriving (Eq, Show)
 
--- | What it was; threads by their numbers.
+-- | The kinds of events; threads are given by their numbers.
 data What
   = Runs !Int
   | Stops !Int
@@ -42,7 +42,7 @@ data What
   | Marked !Marker
   deriving (Eq, Show)
 
--- | What "Weft.Core.EventLog" wrote.
+-- | The markers of "Weft.Core.EventLog".
 data Marker = Sleeping | Woken !Int | Handed !Int | Fired !Int | Signalled !Int | Waited | Submitted !Int | Finished !Int
   deriving (Eq, Show)
 

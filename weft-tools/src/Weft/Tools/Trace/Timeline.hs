@@ -25,7 +25,7 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import Weft.Tools.Trace.Log
 
--- | What a capability does in a span. 'Blocked' is its manager's: other threads may run meanwhile.
+-- | The activity of a capability in a span. 'Blocked' refers to its manager: other threads may run meanwhile.
 data Activity = Running | Dispatching | Collecting | Blocked
   deriving (Eq, Ord, Show, Enum, Bounded)
 
@@ -47,7 +47,7 @@ data Arrow = Arrow
   }
   deriving (Eq, Show)
 
--- | So many requests to files were in a ring, from one instant until another. Only while there were any.
+-- | The number of file requests in a ring, from one instant until another. Spans without requests are left out.
 data Depth = Depth
   { depthFrom :: !Int64,
     depthTo :: !Int64,
@@ -61,14 +61,14 @@ data Timeline = Timeline
     timelineRows :: !(M.Map Int [Span]),
     -- | From becoming ready to running: also the latencies, which are their lengths.
     timelineArrows :: ![Arrow],
-    -- | What each capability's ring had to do.
+    -- | The requests in each capability's ring.
     timelineDepths :: !(M.Map Int [Depth]),
     -- | How often each kind of marker was written; and, under @events handed@ and @timers fired@, the sums of their numbers.
     timelineCounts :: !(M.Map Text Int)
   }
 
--- | What is open while the entries are gone through. All maps are keyed by capability or by thread.
-data State = State
+-- | The spans that are still open while the log is read. All maps are keyed by capability or by thread.
+data OpenSpans = OpenSpans
   { running :: !(M.Map Int (Int, Int64)),
     collecting :: !(M.Map Int Int64),
     sleeping :: !(M.Map Int Int64),
@@ -87,11 +87,11 @@ timelineOf :: [Entry] -> Timeline
 timelineOf entries = Timeline end (M.map reverse (rows final)) (reverse (arrows final)) (M.map reverse (depths final)) (counts final)
   where
     end = maximum (0 : map entryTime entries)
-    final = close end (foldl' step (State M.empty M.empty M.empty M.empty names M.empty [] M.empty M.empty M.empty) entries)
+    final = close end (foldl' step (OpenSpans M.empty M.empty M.empty M.empty names M.empty [] M.empty M.empty M.empty) entries)
     -- A thread has its label from the start, even if it was told later.
     names = M.fromList [(t, l) | Entry _ _ (Labelled t l) <- entries]
 
-step :: State -> Entry -> State
+step :: OpenSpans -> Entry -> OpenSpans
 step s (Entry time cap what) = case what of
   Runs t ->
     let s' = s {running = M.insert cap (t, time) (running s)}
@@ -109,7 +109,7 @@ step s (Entry time cap what) = case what of
     Nothing -> s
   Marked marker -> marked time cap marker s
 
-marked :: Int64 -> Int -> Marker -> State -> State
+marked :: Int64 -> Int -> Marker -> OpenSpans -> OpenSpans
 marked time cap marker s = case marker of
   Sleeping -> counted "sleeps" 1 s {sleeping = M.insert cap time (sleeping s)}
   Woken n -> counted "events handed" n (wakes (counted "wake-ups of managers" 1 s))
@@ -130,22 +130,22 @@ marked time cap marker s = case marker of
       let (before, since) = M.findWithDefault (0, time) ring (inFlight st)
        in (endDepth time ring before since st) {inFlight = M.insert ring (max 0 (before + n), time) (inFlight st)}
 
-endDepth :: Int64 -> Int -> Int -> Int64 -> State -> State
+endDepth :: Int64 -> Int -> Int -> Int64 -> OpenSpans -> OpenSpans
 endDepth time ring n since s
   | n == 0 || since == time = s
   | otherwise = s {depths = M.insertWith (++) ring [Depth since time n] (depths s)}
 
-add :: Int -> Span -> State -> State
+add :: Int -> Span -> OpenSpans -> OpenSpans
 add cap one s = s {rows = M.insertWith (++) cap [one] (rows s)}
 
-threadSpan :: State -> Int -> Int64 -> Int64 -> Span
+threadSpan :: OpenSpans -> Int -> Int64 -> Int64 -> Span
 threadSpan s t since time = Span since time (if dispatcher then Dispatching else Running) name
   where
     name = fromMaybe ("thread " <> T.pack (show t)) (M.lookup t (labels s))
     dispatcher = "weft dispatcher" `T.isPrefixOf` name
 
--- | What was open when the log ended.
-close :: Int64 -> State -> State
+-- | Close the spans that are open at the end of the log.
+close :: Int64 -> OpenSpans -> OpenSpans
 close end s = foldl' (\st (cap, one) -> add cap one st) rings (threads <> collections <> sleeps)
   where
     rings = foldl' (\st (ring, (n, since)) -> endDepth end ring n since st) s (M.toList (inFlight s))
