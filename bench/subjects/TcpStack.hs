@@ -19,10 +19,7 @@ import System.CPUTime (getCPUTime)
 import System.Environment (getArgs)
 import System.Mem (performMajorGC)
 import Weft.Tcp
-import Weft.Tcp.Core (Action (..), Conn, Env (..), Event (..), Instant (..), Opening (..), never, nextTimer, open, step)
-import Weft.Tcp.Core.Open (passiveOpen)
-import Weft.Tcp.Core.State (Phase (AfterTimeout))
-import Weft.Tcp.Core.Summary (summary)
+import Weft.Tcp.Core (Action (..), Conn, Env (..), Event (..), Instant (..), Opening (..), Phase (AfterTimeout), never, nextTimer, open, passiveOpen, step, summary)
 import Weft.Tcp.Device
 import Weft.Tcp.Device.Tun
 import Weft.Tcp.Wire.Options

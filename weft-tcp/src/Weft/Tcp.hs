@@ -75,11 +75,10 @@ module Weft.Tcp
   )
 where
 
-import Control.Concurrent (ThreadId, forkIO, killThread)
+import Control.Concurrent (ThreadId, forkIO, killThread, myThreadId)
 import Control.Concurrent.MVar
-import Control.Concurrent.STM
-import Control.Exception (AsyncException (..), SomeException, bracket, catch, fromException)
-import Control.Monad (forM, forM_)
+import Control.Exception (AsyncException (..), SomeAsyncException (..), SomeException, bracket, catch, finally, fromException, throwIO)
+import Control.Monad (forM, forM_, unless, when)
 import Data.Array (elems, listArray)
 import Data.Array.IO (newArray)
 import qualified Data.ByteString as B
@@ -93,8 +92,8 @@ import qualified Weft.Sys as Sys
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Listener
 import Weft.Tcp.Core.Secret
-import Weft.Tcp.Core.Summary (Summary (..), summary)
 import Weft.Tcp.Device
+import Weft.Tcp.Operation (endAll)
 import Weft.Tcp.Socket
 import Weft.Tcp.Stack
 import Weft.Tcp.Stack.Input
@@ -125,17 +124,21 @@ newStack s d = do
   key <- withBinaryFile "/dev/urandom" ReadMode (`B.hGet` 18)
   shards <- mapM (const (newIORef Map.empty)) [0 .. shardCount - 1]
   counting <- newArray (0, fromEnum (maxBound :: Counter)) 0
+  let onError = countIn counting CallbackErrors
+      told = (\tell f e -> guarded onError (tell f e)) <$> stackSoftErrors s
+  tap <- mapM (untilItThrows onError) (stackTap s)
   st <-
-    Stack d s (configFor d 20 (stackConfig s)) (configFor d 40 (stackConfig s)) (secretFrom (B.take 16 key)) (listArray (0, shardCount - 1) shards)
+    Stack d s {stackTap = tap, stackSoftErrors = told} (configFor d 20 (stackConfig s)) (configFor d 40 (stackConfig s)) (secretFrom (B.take 16 key)) (listArray (0, shardCount - 1) shards)
       <$> newIORef Seq.empty
       <*> newIORef Map.empty
+      <*> newIORef (Listeners Map.empty Map.empty 32768)
       <*> newIORef []
       <*> newEmptyMVar
       <*> newIORef noFragments
       -- RFC 6056: where the search for a port begins is nobody's guess.
       <*> newIORef (49152 + fromIntegral (B.foldl' (\n b -> n * 256 + fromIntegral b) (0 :: Int) (B.drop 16 key) `mod` 16384))
       <*> pure counting
-      <*> newTVarIO False
+      <*> newIORef False
       <*> newIORef []
   inputs <- forM (zip [0 :: Int ..] (deviceQueues d)) $ \(i, q) ->
     worker st ("weft-tcp input " ++ show i) (inputLoop st q)
@@ -146,8 +149,23 @@ newStack s d = do
     -- A power of two.
     shardCount = 64 :: Int
 
+-- | Run a function of the user's: what it throws is dropped, after an action. Exceptions from other threads pass.
+guarded :: IO () -> IO () -> IO ()
+guarded onError act =
+  act `catch` \e -> case fromException e of
+    Just (SomeAsyncException _) -> throwIO (e :: SomeException)
+    Nothing -> onError
+
+-- | The function until it throws for the first time; from then on nothing.
+untilItThrows :: IO () -> (a -> b -> IO ()) -> IO (a -> b -> IO ())
+untilItThrows onError act = do
+  works <- newIORef True
+  pure $ \a b -> do
+    working <- readIORef works
+    when working (guarded (writeIORef works False >> onError) (act a b))
+
 -- | A loop ends when the stack is closed. If something else ends it, as an error of the
--- device, its connections are aborted: their users learn of it.
+-- device, the stack's connections are aborted and its listeners closed: their users learn of it.
 worker :: Stack -> String -> IO () -> IO ThreadId
 worker st name loop = do
   t <- forkIO (loop `catch` failed)
@@ -156,16 +174,19 @@ worker st name loop = do
     failed :: SomeException -> IO ()
     failed e = case fromException e of
       Just ThreadKilled -> pure ()
-      _ -> connections st >>= mapM_ abort
+      _ -> endAll st
 
--- | Stop: connections are aborted, then the device is closed.
+-- | Stop: connections are aborted and listeners closed, then the device is closed. Threads that wait for one
+-- of them get @EBADF@ or @ENETDOWN@, and so do those that come later.
 closeStack :: Stack -> IO ()
-closeStack st = do
-  open' <- connections st
-  forM_ open' abort
-  atomically (writeTVar (stopped st) True)
-  readIORef (workers st) >>= mapM_ killThread
-  deviceClose (device st)
+closeStack st = stop `finally` deviceClose (device st)
+  where
+    stop = do
+      writeIORef (stopped st) True
+      me <- myThreadId
+      loops <- readIORef (workers st)
+      forM_ loops (\t -> unless (t == me) (killThread t))
+      endAll st
 
 -- | Wait until the connections that were closed are over, for so long at most: until the
 -- peers have acknowledged what was sent and the ends of the streams. Whether nothing is

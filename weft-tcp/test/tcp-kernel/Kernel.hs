@@ -19,7 +19,7 @@ module Kernel
   )
 where
 
-import Control.Exception (bracket, finally)
+import Control.Exception (bracket, finally, throwIO)
 import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -30,6 +30,7 @@ import System.Exit (ExitCode (..))
 import System.IO (hGetLine)
 import System.Process hiding (runCommand)
 import Test.Tasty.HUnit (assertFailure)
+import Weft.Duration (seconds)
 import Weft.Tcp
 import Weft.Tcp.Capture
 import Weft.Tcp.Device
@@ -60,7 +61,7 @@ withKernel s act = do
   log' <- lookupEnv "WEFT_TCP_CAPTURE"
   case log' of
     Nothing -> bracket up down (\d -> withStack chosen d act)
-    Just path -> bracket (captureTo path) snd $ \(see, _) ->
+    Just path -> bracket (captureTo path throwIO) snd $ \(see, _) ->
       bracket up down (\d -> withStack chosen {stackTap = Just see} d act)
   where
     several = if queues s > 1 then " multi_queue" else ""
@@ -71,7 +72,7 @@ withKernel s act = do
       runCommand ("ip link set weft0 mtu " ++ show (mtu s) ++ " up")
       runCommand ("ip addr add " ++ kernelAddress ++ "/24 dev weft0")
       when (mtu s >= 1280) (runCommand ("ip -6 addr add " ++ kernelAddress6 ++ "/64 dev weft0 nodad"))
-      if tap s then openTap (tapNamed "weft0" ours) else openTun (TunSettings "weft0" (offload s) (queues s))
+      if tap s then openTap (tapNamed "weft0" ours) {tapReachableTime = seconds 2} else openTun (TunSettings "weft0" (offload s) (queues s))
     down d = deviceClose d `finally` runCommand "ip link del weft0"
 
 runCommand :: String -> IO ()

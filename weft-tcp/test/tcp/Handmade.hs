@@ -36,7 +36,6 @@ import Data.Word (Word32)
 import Test.Tasty.HUnit
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Invariants
-import Weft.Tcp.Core.Open (passiveOpen)
 import Weft.Tcp.Wire.Options
 import Weft.Tcp.Wire.Segment
 

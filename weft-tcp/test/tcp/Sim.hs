@@ -26,9 +26,7 @@ import Data.Word (Word32, Word64)
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Emit (resetFor)
 import Weft.Tcp.Core.Invariants
-import Weft.Tcp.Core.Open (passiveOpen)
 import Weft.Tcp.Core.Rest
-import Weft.Tcp.Core.Summary (summary)
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Options (sackBlocks)
 import Weft.Tcp.Wire.Segment (Segment (..), ack, decode, encode, has, payloadLength, rst, syn)

@@ -6,30 +6,46 @@
 module Weft.Tcp.Capture
   ( captureTo,
     readCapture,
+    Record (..),
+    LinkType (..),
+    Malformed (..),
   )
 where
 
 import Control.Concurrent.MVar
+import Control.Exception (IOException, try)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Time.Clock.POSIX (getPOSIXTime)
 import System.IO
-import Weft.Tcp.Wire.Bytes (Malformed)
+import Weft.Tcp.Wire.Bytes (Malformed (..))
 import Weft.Tcp.Wire.Pcap
 
--- | Begin a packet log in a file, which is overwritten. The first action is for
--- 'Weft.Tcp.stackTap' and may be used by any thread; the second ends the log.
-captureTo :: FilePath -> IO (Bool -> [ByteString] -> IO (), IO ())
-captureTo path = do
+-- | Begin a packet log in a file, which is overwritten. The first action of the result is for
+-- 'Weft.Tcp.stackTap' and may be used by any thread; the second ends the log. An error of
+-- the file, as when the disk is full, ends the log too: it is told to the function given,
+-- once, and the stack goes on.
+captureTo :: FilePath -> (IOException -> IO ()) -> IO (Bool -> [ByteString] -> IO (), IO ())
+captureTo path failed = do
   h <- openBinaryFile path WriteMode
   B.hPut h (fileHeader RawIp)
   -- Full while the file is open; held for the time of a write.
   lock <- newMVar (Just h)
-  let see _ parts = withMVar lock . mapM_ $ \file -> do
+  let -- A record is written whole, whatever is thrown at the thread.
+      using act after = do
+        r <- modifyMVarMasked lock $ \open -> case open of
+          Nothing -> pure (Nothing, Right ())
+          Just file -> do
+            r <- try (act file)
+            case r of
+              -- Closing it tries again to write what is left, and fails again.
+              Left _ -> (Nothing, r) <$ (try (hClose file) :: IO (Either IOException ()))
+              Right () -> pure (after file, r)
+        either failed pure r
+      write parts file = do
         t <- getPOSIXTime
         B.hPut file (encodeRecord (Record (floor (t * 1000000)) (B.concat parts)))
-      end = modifyMVar_ lock (\open -> Nothing <$ mapM_ hClose open)
-  pure (see, end)
+  pure (\_ parts -> using (write parts) Just, using hClose (const Nothing))
 
 -- | The packets of a log.
 readCapture :: FilePath -> IO (Either Malformed (LinkType, [Record]))

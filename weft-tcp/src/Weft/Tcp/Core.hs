@@ -14,6 +14,7 @@ module Weft.Tcp.Core
   ( -- * Steps
     step,
     open,
+    passiveOpen,
     Event (..),
     Action (..),
     Signal (..),
@@ -33,6 +34,13 @@ module Weft.Tcp.Core
     mayReceive,
     maySend,
     urgentAhead,
+
+    -- * How a connection is
+    Summary (..),
+    Phase (..),
+    summary,
+    stateName,
+    describe,
 
     -- * Settings
     Env (..),
@@ -54,6 +62,7 @@ import Weft.Tcp.Core.Input
 import Weft.Tcp.Core.Open
 import Weft.Tcp.Core.Output
 import Weft.Tcp.Core.State
+import Weft.Tcp.Core.Summary
 import Weft.Tcp.Core.Time
 import Weft.Tcp.Core.Timeout
 import qualified Weft.Tcp.Core.User as User

@@ -14,9 +14,11 @@ module Weft.Tcp.Device
 where
 
 import Control.Concurrent.STM
-import Control.Monad (unless)
+import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import Foreign.C.Error (Errno (..), eBADF)
+import Weft.FFI.Errno (throwErrnoCode)
 
 -- | A link. Everything may be used by any thread, but each queue's 'receiveBatch' by
 -- one at a time.
@@ -47,8 +49,8 @@ data Incoming = Incoming
     -- | The checksum above IP is known to be right, or was never computed since the
     -- packet did not leave the machine.
     checksumTrusted :: !Bool,
-    -- | The packet has its memory for itself; otherwise what is to be kept must be
-    -- copied before the next batch.
+    -- | Whether the packet's memory is never written again. Otherwise the device reuses it for the
+    -- next batch, and the stack copies what it keeps.
     ownsMemory :: !Bool
   }
 
@@ -67,34 +69,40 @@ noOffload = NoOffload
 
 -- | Two devices that are connected to each other in memory, for tests and for programs
 -- without privileges. Packets are numbered from 0 in each direction, and lost if the
--- function says so; each direction holds 1024.
+-- function says so; each direction holds 1024. While one device is closed, what the other one
+-- sends is lost, and nothing arrives there.
 pairOfDevices :: Int -> (Int -> Bool) -> IO (Device, Device)
 pairOfDevices mtu loses = do
-  there <- newTVarIO []
-  back <- newTVarIO []
+  there <- newTVarIO (Inbox True 0 [])
+  back <- newTVarIO (Inbox True 0 [])
   countA <- newTVarIO 0
   countB <- newTVarIO 0
-  open <- newTVarIO True
   let device name inbox outbox count =
         Device
           { deviceName = name,
             deviceMtu = mtu,
             deviceOffloads = False,
-            deviceQueues = [Queue (receive inbox) (\_ parts -> send outbox count (B.concat parts))],
-            deviceClose = atomically (writeTVar open False)
+            deviceQueues = [Queue (receive inbox) (\_ parts -> send inbox outbox count (B.concat parts))],
+            deviceClose = atomically (writeTVar inbox (Inbox False 0 []))
           }
-      receive inbox = atomically $ do
-        packets <- readTVar inbox
-        if null packets
-          then do
-            alive <- readTVar open
-            if alive then retry else pure []
-          else do
-            writeTVar inbox []
-            pure [Incoming p False True | p <- reverse packets]
-      send outbox count packet = atomically $ do
+      receive inbox = do
+        arrived <- atomically $ do
+          box <- readTVar inbox
+          case box of
+            Inbox False _ _ -> pure Nothing
+            Inbox True _ [] -> retry
+            Inbox True _ packets -> Just packets <$ writeTVar inbox (Inbox True 0 [])
+        case arrived of
+          Nothing -> let Errno e = eBADF in throwErrnoCode "Weft.Tcp.receive" e
+          Just packets -> pure [Incoming p False True | p <- reverse packets]
+      send inbox outbox count packet = atomically $ do
+        Inbox ours _ _ <- readTVar inbox
         n <- readTVar count
         writeTVar count $! n + 1
-        waiting <- readTVar outbox
-        unless (loses n || length (take 1024 waiting) >= 1024) (writeTVar outbox (packet : waiting))
+        Inbox open waiting packets <- readTVar outbox
+        when (ours && open && not (loses n) && waiting < 1024) (writeTVar outbox (Inbox True (waiting + 1) (packet : packets)))
   pure (device "memory-a" back there countA, device "memory-b" there back countB)
+
+-- | Whether the device that receives from it is open, how many packets wait, and the packets, the last
+-- one first.
+data Inbox = Inbox !Bool !Int ![ByteString]

@@ -1,3 +1,5 @@
+{-# LANGUAGE MultiWayIf #-}
+
 -- |
 -- The operations of connections and listeners, as attempts that do not wait; what waits, for
 -- GHC's threads or for others, is built on them ("Weft.Tcp.Socket", "Weft.Tcp.Hybrid").
@@ -22,19 +24,25 @@ module Weft.Tcp.Operation
     listen,
     tryAccept,
     closeListening,
+
+    -- * The end of a stack
+    endAll,
   )
 where
 
 import Control.Exception (mask_)
-import Control.Monad (void, when)
+import Control.Monad (forM_, void, when)
+import Data.Array (elems)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
+import qualified Data.IntSet as IntSet
 import qualified Data.Map.Strict as Map
 import Data.Sequence (ViewL (..), viewl)
 import qualified Data.Sequence as Seq
 import Data.Word (Word16)
 import Foreign.C.Error
+import Foreign.C.Types (CInt)
 import Weft.FFI.Errno (errnoError)
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Listener
@@ -66,28 +74,46 @@ checkOpen loc sock = do
 -- Connections --------------------------------------------------------------------------
 
 -- | Send a SYN to an address and port, from an address of the stack's own; exceptions masked.
--- @ENETUNREACH@ if the stack has no address of that version; @EADDRNOTAVAIL@ if no port is left.
+-- @ENETUNREACH@ if the stack has no address of that version; @EADDRNOTAVAIL@ if no port is left;
+-- @ENETDOWN@ once the stack is closed.
 beginConnect :: Stack -> Address -> Word16 -> IO Socket
 beginConnect st to port
   -- RFC 9293, MUST-46.
   | not (isUnicast to) = failWith "connect" eNETUNREACH
   | otherwise = case filter (sameFamily to) (stackAddresses (settings st)) of
     [] -> failWith "connect" eNETUNREACH
-    own : _ -> claim own (16384 :: Int) <* count st Connects
+    own : _ -> do
+      expire st
+      none <- noPortLeft st to port own
+      when none (failWith "connect" eADDRNOTAVAIL)
+      claim own (snd dynamicPorts - fst dynamicPorts)
   where
-    claim _ 0 = failWith "connect" eADDRNOTAVAIL
     claim own n = do
-      p <- atomicModifyIORef' (nextPort st) (\q -> (if q == 65535 then 49152 else q + 1, q))
+      p <- atomicModifyIORef' (nextPort st) (\q -> (if q == snd dynamicPorts then fst dynamicPorts else q + 1, q))
       let flow = Flow port to p own
-      env <- stackEnv st own
+      taken <- lookupEntry st flow
+      claimed <- maybe (begun flow) (const (pure Nothing)) taken
+      case claimed of
+        Just sock -> pure sock
+        Nothing | n == 0 -> failWith "connect" eADDRNOTAVAIL
+        Nothing -> claim own (n - 1)
+    -- 'Nothing': the port was taken meanwhile.
+    begun flow = do
+      env <- stackEnv st (localAddress flow)
       let (c, actions) = open env (openingFor st env flow)
       sock <- newSocket st flow Nothing c
       ours <- claimFlow st (socketFlow sock) (Live sock)
-      if ours then sock <$ begin sock actions else claim own (n - 1)
+      over <- readIORef (stopped st)
+      if
+          | not ours -> pure Nothing
+          | over -> abort sock >> failWith "connect" eNETDOWN
+          | otherwise -> Just sock <$ (count st Connects >> begin sock actions)
 
--- | Whether the peer has answered. @ECONNREFUSED@, @ETIMEDOUT@, @EHOSTUNREACH@ as connect(2).
+-- | Whether the peer has answered. @ECONNREFUSED@, @ETIMEDOUT@, @EHOSTUNREACH@ as connect(2);
+-- @EBADF@ once it is closed here.
 tryConnected :: Socket -> IO (Attempt ())
 tryConnected sock = do
+  checkOpen "connect" sock
   s <- inspect sock state
   case s of
     SynSent -> pure NotYet
@@ -177,46 +203,81 @@ setChoices sock f = void (apply sock (Choose f))
 -- Listeners ------------------------------------------------------------------------------
 
 -- | Listen on a port, at one of the stack's addresses or at all of them. Port 0 stands for
--- a free one. @EADDRINUSE@ if somebody does already.
+-- a free one from 32768 on. @EADDRINUSE@ if the port is listened on already, or none is free; @ENETDOWN@
+-- once the stack is closed.
 listen :: Stack -> Maybe Address -> Word16 -> IO Listening
-listen st a p = do
+listen st a p = mask_ $ do
   made <- Listening p a <$> newIORef emptyBacklog <*> newIORef (Arrived Seq.empty) <*> newWaker <*> pure Nothing
-  found <- atomicModifyIORef' (listeners st) $ \m ->
-    let port = if p == 0 then head' [q | q <- [32768 ..], Map.notMember (q, a) m] else p
-     in if Map.member (port, a) m then (m, Nothing) else let l = made {listeningPort = port, listeningSelf = Just l} in (Map.insert (port, a) l m, Just l)
-  maybe (failWith "listen" eADDRINUSE) pure found
+  entered <- atomicModifyIORef' (listeners st) $ \ls -> case freePort ls of
+    Just port | Map.notMember (port, a) (byPort ls) -> let l = made {listeningPort = port, listeningSelf = Just l} in (addListener l ls, Just l)
+    _ -> (ls, Nothing)
+  l <- maybe (failWith "listen" eADDRINUSE) pure entered
+  over <- readIORef (stopped st)
+  when over (closeWith eNETDOWN st l >> failWith "listen" eNETDOWN)
+  pure l
   where
-    head' qs = case qs of
-      q : _ -> q
-      [] -> 0
+    freePort ls
+      | p /= 0 = Just p
+      | otherwise =
+        let free = freePortsAt a ls
+         in fromIntegral <$> maybe (fst <$> IntSet.minView free) Just (IntSet.lookupGE (nextListenPort ls) free)
 
--- | Take a connection out of the queue; exceptions masked. @EBADF@ once the listener is closed.
--- If it was not the last one, that is told.
+-- | The ports from 32768 on that are free at an address.
+freePortsAt :: Maybe Address -> Listeners -> IntSet.IntSet
+freePortsAt a ls = Map.findWithDefault (IntSet.fromDistinctAscList [32768 .. 65535]) a (freePorts ls)
+
+addListener, removeListener :: Listening -> Listeners -> Listeners
+addListener l ls = (changeFree IntSet.delete l ls) {byPort = Map.insert (listeningPort l, listeningAddress l) l (byPort ls), nextListenPort = fromIntegral (listeningPort l) + 1}
+removeListener l ls = (changeFree IntSet.insert l ls) {byPort = Map.delete (listeningPort l, listeningAddress l) (byPort ls)}
+
+changeFree :: (Int -> IntSet.IntSet -> IntSet.IntSet) -> Listening -> Listeners -> Listeners
+changeFree f l ls
+  | listeningPort l < 32768 = ls
+  | otherwise = ls {freePorts = Map.insert a (f (fromIntegral (listeningPort l)) (freePortsAt a ls)) (freePorts ls)}
+  where
+    a = listeningAddress l
+
+-- | Take a connection out of the queue; exceptions masked. @EBADF@ once the listener is closed, @ENETDOWN@ if
+-- that was by the stack. If it was not the last one, that is told.
 tryAccept :: Listening -> IO (Attempt Socket)
 tryAccept l = do
   got <- atomicModifyIORef' (acceptQueue l) $ \q -> case q of
-    NoMore -> (q, Nothing)
+    NoMore e -> (q, Left e)
     Arrived socks -> case viewl socks of
-      sock :< rest -> (Arrived rest, Just (Just sock, not (Seq.null rest)))
-      EmptyL -> (q, Just (Nothing, False))
+      sock :< rest -> (Arrived rest, Right (Just (sock, not (Seq.null rest))))
+      EmptyL -> (q, Right Nothing)
   case got of
-    Nothing -> wake (acceptWaker l) >> failWith "accept" eBADF
-    Just (Nothing, _) -> pure NotYet
-    Just (Just sock, more) -> do
+    Left e -> wake (acceptWaker l) >> failWith "accept" (Errno e)
+    Right Nothing -> pure NotYet
+    Right (Just (sock, more)) -> do
       when more (wake (acceptWaker l))
       Done sock <$ unlist sock
 
 -- | Take no more; connections that wait to be accepted are reset. Idempotent.
 closeListening :: Stack -> Listening -> IO ()
-closeListening st l = mask_ $ do
-  first <- atomicModifyIORef' (listeners st) $ \m -> case Map.lookup key m of
-    Just l' | acceptQueue l' == acceptQueue l -> (Map.delete key m, True)
-    _ -> (m, False)
+closeListening = closeWith eBADF
+
+-- | 'closeListening', with the error of those who accept.
+closeWith :: Errno -> Stack -> Listening -> IO ()
+closeWith (Errno e) st l = mask_ $ do
+  first <- atomicModifyIORef' (listeners st) $ \ls -> case Map.lookup (listeningPort l, listeningAddress l) (byPort ls) of
+    Just l' | acceptQueue l' == acceptQueue l -> (removeListener l ls, True)
+    _ -> (ls, False)
   when first $ do
     waiting <- atomicModifyIORef' (acceptQueue l) $ \q -> case q of
-      Arrived socks -> (NoMore, socks)
-      NoMore -> (q, Seq.empty)
+      Arrived socks -> (NoMore (e :: CInt), socks)
+      NoMore _ -> (q, Seq.empty)
     mapM_ abort waiting
     wake (acceptWaker l)
-  where
-    key = (listeningPort l, listeningAddress l)
+
+-- The end of a stack -------------------------------------------------------------------
+
+-- | Close all listeners, and abort all connections; those that are entered later are ended by
+-- the thread that enters them.
+endAll :: Stack -> IO ()
+endAll st = do
+  atomicModifyIORef' (stopped st) (const (True, ()))
+  ls <- byPort <$> readIORef (listeners st)
+  mapM_ (closeWith eNETDOWN st) ls
+  shards <- mapM readIORef (elems (table st))
+  forM_ shards $ \m -> sequence_ [abort sock | Live sock <- Map.elems m]

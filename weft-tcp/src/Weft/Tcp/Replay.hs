@@ -35,11 +35,9 @@ import Data.Maybe (isJust, listToMaybe, mapMaybe)
 import Data.Word (Word32)
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Invariants (invariants)
-import Weft.Tcp.Core.Open (passiveOpen)
 import Weft.Tcp.Core.Output (transmit)
 import Weft.Tcp.Core.Secret (Flow (..))
 import Weft.Tcp.Core.State
-import Weft.Tcp.Core.Summary
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Bytes (Malformed (BadOptions))
 import qualified Weft.Tcp.Wire.Ethernet as Ethernet

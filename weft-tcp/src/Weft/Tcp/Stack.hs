@@ -13,6 +13,7 @@ module Weft.Tcp.Stack
     StackSettings (..),
     Counter (..),
     count,
+    countIn,
     readCounter,
     stackEnv,
     configFor,
@@ -29,10 +30,14 @@ module Weft.Tcp.Stack
     insertEntry,
     claimFlow,
     deleteEntry,
+    deleteLingering,
+    noPortLeft,
+    dynamicPorts,
     tableSize,
 
     -- * Listeners
     Listening (..),
+    Listeners (..),
     AcceptQueue (..),
     lookupListening,
 
@@ -44,17 +49,18 @@ where
 
 import Control.Concurrent (ThreadId)
 import Control.Concurrent.MVar
-import Control.Concurrent.STM
 import Control.Monad (forM_, when)
 import Data.Array (Array, bounds, elems, (!))
 import Data.Array.IO (IOUArray, readArray, writeArray)
 import Data.Bits (xor, (.&.))
 import Data.ByteString (ByteString)
 import Data.IORef
+import qualified Data.IntSet as IntSet
 import qualified Data.Map.Strict as Map
-import Data.Maybe (isJust)
+import Data.Maybe (fromMaybe, isJust)
 import Data.Sequence (Seq)
 import Data.Word (Word16)
+import Foreign.C.Types (CInt)
 import qualified Weft.Core.Time as Clock
 import Weft.Sys (now)
 import Weft.Tcp.Core hiding (now)
@@ -81,10 +87,11 @@ data StackSettings = StackSettings
     stackPolicy :: !Policy,
     -- | Connections in TIME-WAIT, at most: the oldest are forgotten.
     maxTimeWait :: !Int,
-    -- | Sees each packet that comes ('True') or goes, for a packet log.
+    -- | Sees each packet that comes ('True') or goes, for a packet log. It runs on the stack's
+    -- loops. When it throws it is not called again, and the stack goes on ('CallbackErrors').
     stackTap :: !(Maybe (Bool -> [ByteString] -> IO ())),
     -- | Is told of troubles of connections that go on (MUST-47). It runs on the stack's
-    -- loops and must not block.
+    -- loops and must not block. What it throws is dropped ('CallbackErrors').
     stackSoftErrors :: !(Maybe (Flow -> SoftError -> IO ()))
   }
 
@@ -98,10 +105,13 @@ data Stack = Stack
     -- | Connections and what is left of them, in shards by flow. Changed by atomic
     -- operations, from any thread.
     table :: !(Array Int (IORef (Map.Map Flow Entry))),
-    -- | Flows in TIME-WAIT, the oldest first, and how many. The input and timer loops
-    -- change it, by atomic operations.
-    timeWaits :: !(IORef (Seq (Instant, Flow))),
-    listeners :: !(IORef (Map.Map (Word16, Maybe Address) Listening)),
+    -- | Flows in TIME-WAIT, the oldest first. A connection that begins on such a flow leaves its
+    -- entry here. Changed by atomic operations, from any thread.
+    timeWaits :: !(IORef (Seq (Instant, Flow, IORef Waiting))),
+    -- | How many flows with a dynamic local port ('dynamicPorts') go to each remote port and address from
+    -- each address of ours. Changed by atomic operations, from any thread.
+    dynamicFlows :: !(IORef (Map.Map (Word16, Address, Address) Int)),
+    listeners :: !(IORef Listeners),
     -- | Sockets whose timer fired; filled by dispatchers, emptied by the timer loop.
     fired :: !(IORef [Socket]),
     firedSignal :: !(MVar ()),
@@ -110,7 +120,9 @@ data Stack = Stack
     nextPort :: !(IORef Word16),
     -- | By 'fromEnum' of a 'Counter'.
     counters :: !(IOUArray Int Int),
-    stopped :: !(TVar Bool),
+    -- | Set before the stack ends its connections and listeners; those that are entered into the tables
+    -- later are ended by the thread that entered them, which looks here afterwards.
+    stopped :: !(IORef Bool),
     -- | The loops' threads; written once.
     workers :: !(IORef [ThreadId])
   }
@@ -128,12 +140,18 @@ data Counter
   | SynsIgnored
   | Accepted
   | Connects
+  | -- | Exceptions of 'stackTap' and 'stackSoftErrors'.
+    CallbackErrors
   deriving (Eq, Ord, Show, Enum, Bounded)
 
--- | Approximate when several queues count at once: increments may be lost, never
+-- | Add one to a counter. Approximate when several queues count at once: increments may be lost, never
 -- invented.
 count :: Stack -> Counter -> IO ()
-count st c = readArray (counters st) (fromEnum c) >>= \n -> writeArray (counters st) (fromEnum c) (n + 1)
+count st = countIn (counters st)
+
+-- | 'count' in an array of counters.
+countIn :: IOUArray Int Int -> Counter -> IO ()
+countIn ns c = readArray ns (fromEnum c) >>= \n -> writeArray ns (fromEnum c) (n + 1)
 
 -- | The value of a counter since the stack was started.
 readCounter :: Stack -> Counter -> IO Int
@@ -188,11 +206,20 @@ data Listening = Listening
     listeningSelf :: !(Maybe Listening)
   }
 
+-- | The ports that are listened on.
+data Listeners = Listeners
+  { byPort :: !(Map.Map (Word16, Maybe Address) Listening),
+    -- | The ports from 32768 on that are free, for each address that has had a listener there, and where the
+    -- next search begins.
+    freePorts :: !(Map.Map (Maybe Address) IntSet.IntSet),
+    nextListenPort :: !Int
+  }
+
 -- | Connections that are open, and not yet accepted.
 data AcceptQueue
   = Arrived !(Seq Socket)
-  | -- | The listener is closed.
-    NoMore
+  | -- | The listener is closed: the error of those who accept.
+    NoMore !CInt
 
 -- | The time of the monotonic clock, and the settings for a version of IP.
 stackEnv :: Stack -> Address -> IO Env
@@ -250,12 +277,43 @@ insertEntry st f e = atomicModifyIORef' (shard st f) (\m -> (Map.insert f e m, (
 
 -- | Insert unless something is there.
 claimFlow :: Stack -> Flow -> Entry -> IO Bool
-claimFlow st f e = atomicModifyIORef' (shard st f) $ \m ->
-  if Map.member f m then (m, False) else (Map.insert f e m, True)
+claimFlow st f e = do
+  ours <- atomicModifyIORef' (shard st f) $ \m ->
+    if Map.member f m then (m, False) else (Map.insert f e m, True)
+  ours <$ when ours (countDynamic 1 st f)
 
 -- | Take a flow out of the table, if it is there.
 deleteEntry :: Stack -> Flow -> IO ()
-deleteEntry st f = atomicModifyIORef' (shard st f) (\m -> (Map.delete f m, ()))
+deleteEntry st f = do
+  there <- atomicModifyIORef' (shard st f) (\m -> if Map.member f m then (Map.delete f m, True) else (m, False))
+  when there (countDynamic (-1) st f)
+
+-- | Take what is left of a connection in TIME-WAIT out of the table, unless a later connection has its place.
+-- Whether it was there.
+deleteLingering :: Stack -> Flow -> IORef Waiting -> IO Bool
+deleteLingering st f w = do
+  there <- atomicModifyIORef' (shard st f) $ \m -> case Map.lookup f m of
+    Just (Lingering w') | w' == w -> (Map.delete f m, True)
+    _ -> (m, False)
+  there <$ when there (countDynamic (-1) st f)
+
+-- | The ports that 'Weft.Tcp.connect' takes from (RFC 6335, section 6).
+dynamicPorts :: (Word16, Word16)
+dynamicPorts = (49152, 65535)
+
+-- | Add to the number of flows between the port's destination and the address of ours.
+countDynamic :: Int -> Stack -> Flow -> IO ()
+countDynamic n st f =
+  when (localPort f >= fst dynamicPorts) $
+    atomicModifyIORef' (dynamicFlows st) (\m -> (Map.alter change (remotePort f, remoteAddress f, localAddress f) m, ()))
+  where
+    change old = let new = fromMaybe 0 old + n in if new == 0 then Nothing else Just new
+
+-- | Whether all dynamic ports of an address of ours are in use with that remote port and address.
+noPortLeft :: Stack -> Address -> Word16 -> Address -> IO Bool
+noPortLeft st to port own = do
+  m <- readIORef (dynamicFlows st)
+  pure (Map.findWithDefault 0 (port, to, own) m > fromIntegral (snd dynamicPorts - fst dynamicPorts))
 
 -- | How many connections there are, those in TIME-WAIT among them. O(shards).
 tableSize :: Stack -> IO Int
@@ -264,7 +322,7 @@ tableSize st = sum <$> mapM (fmap Map.size . readIORef) (elems (table st))
 -- | Who listens on a port, at that address or at all.
 lookupListening :: Stack -> Address -> Word16 -> IO (Maybe Listening)
 lookupListening st a p = do
-  m <- readIORef (listeners st)
+  m <- byPort <$> readIORef (listeners st)
   pure (case Map.lookup (p, Just a) m of Nothing -> Map.lookup (p, Nothing) m; found -> found)
 
 -- Sending -----------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 module Spec.Replay (tests) where
 
 import Control.Concurrent
-import Control.Exception (bracket)
+import Control.Exception (bracket, throwIO)
 import qualified Data.ByteString as B
 import Data.Either (isRight, rights)
 import Data.Maybe (fromJust)
@@ -83,7 +83,7 @@ logged loses = do
   tmp <- getTemporaryDirectory
   bracket (openBinaryTempFile tmp "weft-tcp.pcap" >>= \(path, h) -> path <$ hClose h) removeFile $ \path -> do
     (da, db) <- pairOfDevices 1500 loses
-    bracket (captureTo path) snd $ \(see, _) ->
+    bracket (captureTo path throwIO) snd $ \(see, _) ->
       withStack (quick addressA) {stackTap = Just see} da $ \a -> withStack (quick addressB) db $ \b -> do
         limit <- deadlineIn (seconds 60)
         l <- transportListen (tcpTransport b) (SockAddrInet 80 (tupleToHostAddress (10, 0, 0, 2)))

@@ -13,7 +13,6 @@ import Test.Tasty.HUnit
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Buffer (heldParts)
 import Weft.Tcp.Core.Emit (resetFor)
-import Weft.Tcp.Core.Open (passiveOpen)
 import Weft.Tcp.Core.Scoreboard (boardSize)
 import Weft.Tcp.Core.State (Loss (..), Receive (..), loss, receiveSide)
 import Weft.Tcp.Core.TimeWait (Answer (..), compact, respond)

@@ -9,9 +9,8 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
 import Data.IORef
-import Data.Maybe (fromJust)
+import Lone
 import Network.HTTP.Types (status200)
-import Network.Socket (SockAddr (..), tupleToHostAddress)
 import Network.Wai (rawPathInfo, responseLBS)
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (hFlush, openBinaryTempFile)
@@ -23,7 +22,6 @@ import Weft.Duration (seconds)
 import Weft.Http (defaultOptions, drainServer, serverConnections, withServerWith)
 import qualified Weft.Http as Http
 import Weft.Tcp
-import Weft.Tcp.Core (millis, secs)
 import Weft.Tcp.Core.Listener (backlogSize)
 import Weft.Tcp.Device
 import Weft.Tcp.Stack (Listening (..))
@@ -63,21 +61,6 @@ tests =
       fd <- handleToFd h
       (fd, bytes) <$ removeFile path
 
-addressA, addressB :: Address
-addressA = fromJust (parseAddress "10.0.0.1")
-addressB = fromJust (parseAddress "10.0.0.2")
-
-there :: SockAddr
-there = SockAddrInet 0 (tupleToHostAddress (10, 0, 0, 2))
-
-quick :: [Address] -> StackSettings
-quick a = (defaultSettings a) {stackConfig = defaultConfig {timeWaitTime = secs 1, minRto = millis 50}}
-
-withPair :: (Int -> Bool) -> (Stack -> Stack -> IO a) -> IO a
-withPair loses act = do
-  (da, db) <- pairOfDevices 1500 loses
-  withStack (quick [addressA]) da (withStack (quick [addressB]) db . act)
-
 connected :: Stack -> Stack -> IO (Connection, Connection)
 connected a b = do
   l <- transportListen (tcpTransport b) there
@@ -96,20 +79,6 @@ lossy = withPair (\n -> n `mod` 17 == 16) $ \a b -> do
         if B.null x then pure (B.concat (reverse acc)) else receive' (x : acc)
   got <- receive' []
   assertBool "other bytes" (got == sent)
-
--- | A stack without a link: packets are put in by hand, and what it sends is collected.
-withLone :: (StackSettings -> StackSettings) -> (Stack -> IO [B.ByteString] -> IO a) -> IO a
-withLone change act = do
-  out <- newIORef []
-  blocked <- newEmptyMVar
-  let device = Device "none" 1500 False [Queue (takeMVar blocked) (\_ parts -> atomicModifyIORef' out (\l -> (B.concat parts : l, ())))] (pure ())
-  withStack (change (quick [addressB])) device (\st -> act st (atomicModifyIORef' out (\l -> ([], reverse l))))
-
-synFrom :: Int -> Segment
-synFrom n = Segment (fromIntegral n * 7919) 0 syn 65535 0 (Options (Just 1460) (Just 7) True (Just (Timestamps 5 0)) []) []
-
-packetFrom :: Address -> Int -> Segment -> Incoming
-packetFrom src port s = Incoming (Packet.encode (Packet.Packet src addressB 6 (Segment.encode src addressB (fromIntegral port) 80 s))) False True
 
 -- | Of a packet: time to live and differentiated services.
 marksOf :: B.ByteString -> (Int, Int)
@@ -131,14 +100,6 @@ marked = withLone (\s -> s {stackConfig = (stackConfig s) {firstChoices = (first
     head' xs = case xs of
       x : _ -> x
       [] -> B.empty
-
--- | The last segment of the handshake with the SYN and ACK that this packet is.
-handshake :: Stack -> B.ByteString -> IO ()
-handshake st answer = case Packet.decode answer of
-  Right (Packet.Whole p) | Right v <- Segment.view (Packet.packetBody p) -> do
-    let isn = seqNumber (Segment.segment v)
-    arriveBatch st [packetFrom addressA 4000 (Segment (seqNumber (synFrom 1) + 1) (isn + 1) ack 500 0 noOptions {timestamps = Just (Timestamps 6 0)} [])]
-  _ -> assertFailure "no answer"
 
 advised :: Assertion
 advised = do
@@ -185,11 +146,6 @@ flood = withLone id $ \st sent -> do
   got @?= B.pack [1, 2, 3]
   where
     echo a = (\(Timestamps v _) -> Timestamps 6 v) <$> timestamps (options a)
-
-decoded :: B.ByteString -> Either String Segment
-decoded bytes = case Packet.decode bytes of
-  Right (Packet.Whole p) -> either (Left . show) (\(_, _, s) -> Right s) (Segment.decode (Packet.packetSource p) (Packet.packetDestination p) (Packet.packetBody p))
-  _ -> Left "no packet"
 
 oneSource :: Assertion
 oneSource = withLone id $ \st _ -> do

@@ -23,6 +23,7 @@ module Weft.Tcp.Core.Buffer
     heldParts,
     heldRange,
     hold,
+    compactPart,
     releaseFrom,
     heldConsistent,
   )
@@ -137,15 +138,24 @@ heldRange p h = case IntMap.lookupLE p (heldRanges h) of
   _ -> Nothing
 
 -- | Hold bytes from a position on. Of bytes that are held already the first ones
--- count. More parts than the limit are refused: 'Nothing'.
+-- count. There are never more parts than the limit: what would exceed it is left out. 'Nothing' if
+-- that is all.
 hold :: Int -> Pos -> ByteString -> Held -> Maybe Held
-hold limit at s h
-  | B.null s = Just h
-  | heldParts h >= limit = Nothing
-  | otherwise = Just filled {heldRanges = cover at (at + B.length s) (heldRanges h)}
+hold limit at s h0
+  | B.null s = Just h0
+  | otherwise = go h0 (gaps at (at + B.length s) h0)
   where
-    filled = foldr insertGap h (gaps at (at + B.length s) h)
-    insertGap (a, b) = insertPart a (B.take (b - a) (B.drop (a - at) s))
+    go h [] = Just h
+    go h ((a, b) : more)
+      | heldParts h < limit = go (insertPart a (compactPart (B.length s) (B.take (b - a) (B.drop (a - at) s))) h) {heldRanges = cover a b (heldRanges h)} more
+      | heldParts h0 < heldParts h = Just h
+      | otherwise = Nothing
+
+-- | A part of a string of that size, in memory of its own if it is less than half of the string.
+compactPart :: Int -> ByteString -> ByteString
+compactPart whole part
+  | 2 * B.length part < whole = B.copy part
+  | otherwise = part
 
 -- | The parts of a range that are not held.
 gaps :: Pos -> Pos -> Held -> [(Pos, Pos)]

@@ -201,7 +201,7 @@ cutTo from to = filter (not . B.null) . go 0
     go _ [] = []
     go at (b : bs)
       | at >= to = []
-      | otherwise = B.take (to - max at from) (B.drop (from - at) b) : go (at + B.length b) bs
+      | otherwise = compactPart (B.length b) (B.take (to - max at from) (B.drop (from - at) b)) : go (at + B.length b) bs
 
 inOrder :: Env -> [ByteString] -> Bool -> Bool -> Conn -> (Conn, [Segment])
 inOrder env body sawFin trimmed c = (delayed c {receiveSide = r'}, [])
@@ -239,8 +239,10 @@ outOfOrder env from body c = pure <$> emitAck env c {receiveSide = kept}
     end = from + B.length bytes
     known = maybe False ((>= end) . snd) (heldRange from (rcvHeld r)) && end > from
     kept = case hold (maxHeldParts (config env)) from bytes (rcvHeld r) of
-      Just h | end > from -> r {rcvHeld = h, sackRecent = recent h, dsack = if known && useSack (agreed c) then Just (from, end) else dsack r}
+      Just h | end > from -> r {rcvHeld = h, sackRecent = evaluated (recent h), dsack = if known && useSack (agreed c) then Just (from, end) else dsack r}
       _ -> r
+    -- A list that is not evaluated would keep all earlier states.
+    evaluated ps = foldr seq ps ps
     -- The range of this segment first; one position for each range.
     recent h = take 4 (from : [p | p <- sackRecent r, heldRange p h /= heldRange from h])
 

@@ -3,7 +3,8 @@
 -- Neighbours are found by ARP (RFC 826) and neighbour discovery (RFC 4861), and
 -- questions about the stack's own addresses are answered. No offload.
 --
--- All addresses count as on the link, but what 'tapNextHop' sends elsewhere.
+-- All addresses count as on the link, but what 'tapNextHop' sends elsewhere. What is known of a neighbour is
+-- confirmed again after a time, and given up if it does not answer ("Weft.Tcp.Device.Neighbours").
 --
 -- @since 0.1.0
 module Weft.Tcp.Device.Tap
@@ -13,19 +14,21 @@ module Weft.Tcp.Device.Tap
   )
 where
 
-import Control.Monad (forM_, when)
+import Control.Monad (forM_, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
-import qualified Data.Map.Strict as Map
 import qualified Weft.Core.Time as Clock
+import Weft.Duration (Duration, seconds)
 import Weft.Sys (now)
 import Weft.Tcp.Device
+import Weft.Tcp.Device.Neighbours
 import Weft.Tcp.Device.Tun
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Ethernet
 import qualified Weft.Tcp.Wire.IPv6 as V6
 import qualified Weft.Tcp.Wire.Icmp6 as Icmp6
+import qualified Weft.Timer as Timer
 
 -- | What a TAP device is opened with.
 data TapSettings = TapSettings
@@ -36,27 +39,27 @@ data TapSettings = TapSettings
     -- | The stack's addresses, for which it answers.
     tapAddresses :: ![Address],
     -- | Where packets for an address go: itself, or a router's.
-    tapNextHop :: !(Address -> Address)
+    tapNextHop :: !(Address -> Address),
+    -- | How long what a neighbour answered holds, until it is asked again.
+    tapReachableTime :: !Duration
   }
 
--- | A locally administered link-layer address, everything on the link.
+-- | A locally administered link-layer address, everything on the link, neighbours asked again after 30 seconds.
 tapNamed :: String -> [Address] -> TapSettings
-tapNamed name addresses = TapSettings name (HardwareAddress 0x027765667401) addresses id
+tapNamed name addresses = TapSettings name (HardwareAddress 0x027765667401) addresses id (seconds 30)
 
--- | A neighbour. Of one that is looked for, packets wait: at most four.
-data Neighbour
-  = Known !HardwareAddress !Clock.Instant
-  | Sought !Clock.Instant ![[ByteString]]
-
--- | Neighbours by address: changed by the thread that receives and those that send, by
--- atomic operations. At most 4096, so that a scan fills no memory.
-type Cache = IORef (Map.Map Address Neighbour)
+-- | Both are changed by the thread that receives and those that send, by atomic operations.
+data Cache = Cache
+  { neighbours :: !(IORef (Neighbours [ByteString])),
+    -- | Whether a timer is set for the next questions.
+    asking :: !(IORef Bool)
+  }
 
 -- | Errors as 'openTun'.
 openTap :: TapSettings -> IO Device
 openTap s = do
   raw <- openLink True (TunSettings (tapName s) False 1)
-  cache <- newIORef Map.empty
+  cache <- Cache <$> newIORef noNeighbours <*> newIORef False
   pure raw {deviceQueues = map (queue cache) (deviceQueues raw)}
   where
     queue cache q =
@@ -65,11 +68,6 @@ openTap s = do
           sendPacket = \_ parts -> sendTo s cache (rawSend q) parts
         }
     rawSend q = sendPacket q NoOffload
-
--- | How long what is known is used, and how long to wait between questions.
-lifetime, patience :: Clock.Duration
-lifetime = Clock.seconds 60
-patience = Clock.seconds 1
 
 -- Coming ---------------------------------------------------------------------------------
 
@@ -84,8 +82,10 @@ arriveFrame s cache out bytes = case decodeFrame bytes of
 
 arriveArp :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> Arp -> IO ()
 arriveArp s cache out a = do
-  learn s cache out (senderAddress a) (senderHardware a)
-  when (arpOperation a == ArpRequest && targetAddress a `elem` tapAddresses s) $
+  let toUs = targetAddress a `elem` tapAddresses s
+      said = if arpOperation a == ArpReply && toUs then answered (tapReachableTime s) else announced toUs
+  learn s cache out said (senderAddress a) (senderHardware a)
+  when (arpOperation a == ArpRequest && toUs) $
     out [frameHeader (senderHardware a) (tapHardware s) typeArp, encodeArp (Arp ArpReply (tapHardware s) (targetAddress a) (senderHardware a) (senderAddress a))]
 
 -- | Neighbour discovery stays here; its packets must not have been forwarded (RFC 4861,
@@ -97,10 +97,12 @@ arrive6 s cache out body = case V6.decode body of
       Right m <- Icmp6.decode (V6.source6 h) (V6.destination6 h) payload ->
       case m of
         Icmp6.NeighbourSolicitation target from | V6.hopLimit h == 255 -> do
-          forM_ from (learn s cache out (V6.source6 h))
+          forM_ from (learn s cache out (announced (target `elem` tapAddresses s)) (V6.source6 h))
           when (target `elem` tapAddresses s) (advertise (V6.source6 h) target)
           pure []
-        Icmp6.NeighbourAdvertisement _ _ _ target from | V6.hopLimit h == 255 -> [] <$ forM_ from (learn s cache out target)
+        Icmp6.NeighbourAdvertisement _ solicited _ target from
+          | V6.hopLimit h == 255 ->
+            [] <$ forM_ from (learn s cache out (if solicited then answered (tapReachableTime s) else announced False) target)
         _ -> pure [Incoming body False True]
   _ -> pure [Incoming body False True]
   where
@@ -111,26 +113,21 @@ arrive6 s cache out body = case V6.decode body of
     allNodes = V6 0xff02000000000000 1
     sendNeighbour st send own to solicited = do
       let message = Icmp6.NeighbourAdvertisement False solicited True own (Just (tapHardware st))
-      known <- if isUnicast to then hardwareOf cache to else pure (Just (multicastHardware to))
+      known <- if isUnicast to then hardwareOf to <$> readIORef (neighbours cache) else pure (Just (multicastHardware to))
       forM_ known (\hw -> send (packet6 st hw own to message))
 
 packet6 :: TapSettings -> HardwareAddress -> Address -> Address -> Icmp6.Message -> [ByteString]
 packet6 s hw own to m = [frameHeader hw (tapHardware s) typeIPv6, V6.encode (V6.plain 58 own to) {V6.hopLimit = 255} (Icmp6.encode own to m)]
 
-hardwareOf :: Cache -> Address -> IO (Maybe HardwareAddress)
-hardwareOf cache a = do
-  m <- readIORef cache
-  pure (case Map.lookup a m of Just (Known hw _) -> Just hw; _ -> Nothing)
-
--- | Note where a neighbour is, and send what waited for it.
-learn :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> Address -> HardwareAddress -> IO ()
-learn s cache out a hw = when (isUnicast a) $ do
+-- | Note what a neighbour said, and send what waited for it.
+learn :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> Said -> Address -> HardwareAddress -> IO ()
+learn s cache out said a hw = when (isUnicast a && isStation hw) $ do
   t <- now
-  waiting <- atomicModifyIORef' cache $ \m -> case Map.lookup a m of
-    Just (Sought _ packets) -> (Map.insert a (Known hw (Clock.after lifetime t)) m, reverse packets)
-    Nothing | Map.size m >= 4096 -> (m, [])
-    _ -> (Map.insert a (Known hw (Clock.after lifetime t)) m, [])
-  forM_ waiting (out . framed s hw)
+  waiting <- atomicModifyIORef' (neighbours cache) (said t a hw)
+  mapM_ (out . framed s hw) waiting
+
+-- | How what a neighbour said counts.
+type Said = Clock.Instant -> Address -> HardwareAddress -> Neighbours [ByteString] -> (Neighbours [ByteString], [[ByteString]])
 
 -- Going ----------------------------------------------------------------------------------
 
@@ -146,23 +143,26 @@ sendTo :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> [ByteString] -> IO 
 sendTo s cache out parts = forM_ (destinationOf (B.concat (take 1 parts))) $ \(own, to) -> do
   let hop = tapNextHop s to
   t <- now
-  -- What to do at once: send, or ask.
-  found <- atomicModifyIORef' cache $ \m -> case Map.lookup hop m of
-    Just (Known hw until') | t < until' -> (m, Left hw)
-    -- What was known is used while it is asked for again.
-    Just (Known hw _) -> (Map.insert hop (Known hw (Clock.after patience t)) m, Right (Just hw))
-    Just (Sought at packets)
-      | t < at -> (Map.insert hop (Sought at (take 4 (parts : packets))) m, Right Nothing)
-      | otherwise -> (Map.insert hop (Sought (Clock.after patience t) (take 4 (parts : packets))) m, Right (Just broadcastHardware))
-    Nothing
-      | Map.size m >= 4096 -> (m, Right Nothing)
-      | otherwise -> (Map.insert hop (Sought (Clock.after patience t) [parts]) m, Right (Just broadcastHardware))
-  case found of
-    Left hw -> out (framed s hw parts)
-    Right Nothing -> pure ()
-    Right (Just hw) -> do
-      out (question s own hop)
-      when (hw /= broadcastHardware) (out (framed s hw parts))
+  decision <- atomicModifyIORef' (neighbours cache) (forPacket t own hop parts)
+  case decision of
+    SendTo hw asked -> out (framed s hw parts) >> mapM_ (ask own hop) asked
+    Waits asked -> mapM_ (ask own hop) asked
+  where
+    ask own hop q = out (question s own hop q) >> askAgain s cache out
+
+-- | Ask those who did not answer, once a second, while there are any.
+askAgain :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> IO ()
+askAgain s cache out = do
+  already <- atomicModifyIORef' (asking cache) (\b -> (True, b))
+  unless already (void (Timer.schedule (seconds 1.01) tick))
+  where
+    -- Runs on a dispatcher: nothing here blocks.
+    tick = do
+      writeIORef (asking cache) False
+      t <- now
+      (questions, others) <- atomicModifyIORef' (neighbours cache) (expire t)
+      forM_ questions (\(own, hop, q) -> out (question s own hop q))
+      when others (askAgain s cache out)
 
 destinationOf :: ByteString -> Maybe (Address, Address)
 destinationOf b
@@ -170,8 +170,12 @@ destinationOf b
   | B.length b >= 20 && not (isV6 [b]) = Just (v4At b 12, v4At b 16)
   | otherwise = Nothing
 
--- | Where is a neighbour?
-question :: TapSettings -> Address -> Address -> [ByteString]
-question s own hop = case hop of
-  V4 _ -> [frameHeader broadcastHardware (tapHardware s) typeArp, encodeArp (Arp ArpRequest (tapHardware s) own (HardwareAddress 0) hop)]
-  V6 _ _ -> let to = solicitedNode hop in packet6 s (multicastHardware to) own to (Icmp6.NeighbourSolicitation hop (Just (tapHardware s)))
+-- | Where is a neighbour? Asked of everybody, or of itself.
+question :: TapSettings -> Address -> Address -> Question -> [ByteString]
+question s own hop q = case hop of
+  V4 _ -> [frameHeader (asked broadcastHardware) (tapHardware s) typeArp, encodeArp (Arp ArpRequest (tapHardware s) own (HardwareAddress 0) hop)]
+  V6 _ _ -> packet6 s (asked (multicastHardware group)) own to (Icmp6.NeighbourSolicitation hop (Just (tapHardware s)))
+  where
+    group = solicitedNode hop
+    to = case q of AskEverybody -> group; AskOnly _ -> hop
+    asked everybody = case q of AskEverybody -> everybody; AskOnly hw -> hw

@@ -16,7 +16,7 @@ module Weft.Tcp.Device.Tun
 where
 
 import Control.Exception (onException)
-import Control.Monad (forM, void, when)
+import Control.Monad (forM, void)
 import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -24,19 +24,20 @@ import qualified Data.ByteString.Internal as BI
 import qualified Data.ByteString.Unsafe as B
 import Data.IORef
 import Data.Word (Word16, Word8)
-import Foreign.C.Error (Errno (..), eAGAIN)
+import Foreign.C.Error (Errno (..), eAGAIN, eBADF)
 import Foreign.C.String (peekCString, withCStringLen)
-import Foreign.C.Types (CInt)
 import Foreign.ForeignPtr (ForeignPtr, withForeignPtr)
 import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Marshal.Utils (copyBytes, fillBytes)
 import Foreign.Ptr (castPtr, plusPtr)
 import Foreign.Storable (poke, pokeByteOff)
 import System.Posix.Types (Fd (..))
+import Weft.Core.Descriptor
+import Weft.Core.Time (never)
 import Weft.FFI.Errno (throwErrnoCode, throwIfNegative)
+import Weft.Runtime.Managers (currentManager, currentRegistry)
 import Weft.Tcp.Device
 import Weft.Tcp.FFI.Tun
-import Weft.Thread (closeFdWith, threadWaitRead)
 
 -- | What a TUN device is opened with.
 data TunSettings = TunSettings
@@ -63,19 +64,18 @@ openLink tap s = allocaBytes 32 $ \name -> do
   fillBytes name 0 32
   withCStringLen (take 15 (tunName s)) (uncurry (copyBytes name))
   fds <- openAll name (max 1 (tunQueues s))
-  mtu <- throwIfNegative "Weft.Tcp.openTun" (cTunMtu name)
+  mtu <- throwIfNegative "Weft.Tcp.openTun" (cTunMtu name) `onException` mapM_ cTunClose fds
   called <- peekCString name
-  queues <- forM fds (newQueue (tunOffload s))
-  open' <- newIORef True
+  descriptors <- forM fds (\fd -> newDescriptor currentRegistry currentManager (Fd fd) (pure () <$ cTunClose fd))
+  queues <- mapM (newQueue (tunOffload s)) descriptors
   pure
     Device
       { deviceName = called,
         deviceMtu = fromIntegral mtu,
         deviceOffloads = tunOffload s,
         deviceQueues = queues,
-        deviceClose = do
-          first <- atomicModifyIORef' open' (\b -> (False, b))
-          when first (mapM_ close fds)
+        -- The numbers are given back when no thread is inside a system call with them.
+        deviceClose = mapM_ closeDescriptor descriptors
       }
   where
     several = if tunQueues s > 1 then 1 else 0
@@ -83,7 +83,6 @@ openLink tap s = allocaBytes 32 $ \name -> do
     openAll name n = do
       fd <- throwIfNegative "Weft.Tcp.openTun" (cTunOpen name (if tap then 1 else 0) (if tunOffload s then 1 else 0) several)
       (fd :) <$> openAll name (n - 1 :: Int) `onException` cTunClose fd
-    close fd = closeFdWith (\(Fd n) -> void (cTunClose n)) (Fd fd)
 
 -- | Packets that are read before they are handed on.
 batchLimit :: Int
@@ -93,27 +92,31 @@ batchLimit = 64
 slabSize :: Int
 slabSize = 65536 + 64
 
-newQueue :: Bool -> CInt -> IO Queue
-newQueue offload fd = do
+newQueue :: Bool -> Descriptor -> IO Queue
+newQueue offload d = do
   -- Written by the thread that receives.
   slab <- newIORef =<< BI.mallocByteString slabSize
-  pure (Queue (receive slab) (send offload fd))
+  pure (Queue (receive slab) (send offload d))
   where
+    Fd fd = descriptorFd d
     receive slab = do
-      batch <- readSome slab batchLimit
-      if null batch then threadWaitRead (Fd fd) >> receive slab else pure batch
-    readSome _ 0 = pure []
-    readSome slab n = do
+      outcome <- perform d Reading never (readSome slab [] batchLimit)
+      case outcome of
+        Completed [] -> receive slab
+        Completed batch -> pure batch
+        Refused e -> throwErrnoCode "Weft.Tcp.receive" e
+        _ -> let Errno e = eBADF in throwErrnoCode "Weft.Tcp.receive" e
+    readSome _ batch 0 = pure (Done (reverse batch))
+    readSome slab batch n = do
       memory <- readIORef slab
       got <- withForeignPtr memory (\p -> cTunRead fd p (fromIntegral slabSize))
       case fromIntegral got of
         r
-          | r > headerSize -> do
-            packet <- keep slab memory r
-            (packet :) <$> readSome slab (n - 1 :: Int)
-          | r >= 0 -> readSome slab (n - 1)
-          | Errno (negate (fromIntegral r)) == eAGAIN -> pure []
-          | otherwise -> throwErrnoCode "Weft.Tcp.receive" (negate (fromIntegral r))
+          | r > headerSize -> keep slab memory r >>= \packet -> readSome slab (packet : batch) (n - 1 :: Int)
+          | r >= 0 -> readSome slab batch (n - 1)
+          | Errno (negate (fromIntegral r)) == eAGAIN -> pure (if null batch then NotYet else Drained (reverse batch))
+          -- What was read before an error is handed on; the next attempt meets the error again.
+          | otherwise -> pure (if null batch then Failed (negate (fromIntegral r)) else Done (reverse batch))
     headerSize = if offload then 10 else 0
     keep = keepPacket offload headerSize
 
@@ -129,13 +132,14 @@ keepPacket offload headerSize slab memory size = do
   let trusted = offload && B.unsafeIndex whole 0 .&. 3 /= 0
   pure (Incoming (B.drop headerSize whole) trusted True)
 
-send :: Bool -> CInt -> Offload -> [ByteString] -> IO ()
-send offload fd how parts
+send :: Bool -> Descriptor -> Offload -> [ByteString] -> IO ()
+send offload d how parts
   | offload = withVector (virtioHeader how parts : parts) write
   | otherwise = withVector parts write
   where
-    -- A packet that does not go out is lost, which TCP is there for.
-    write v n = void (cTunWriteV fd v n)
+    Fd fd = descriptorFd d
+    -- A packet that does not go out, as the device is full or closed, is lost. TCP sends it again.
+    write v n = void (useDescriptor d (cTunWriteV fd v n))
 
 -- | @struct virtio_net_hdr@: flags, segmentation type, header length, segment size,
 -- where the checksum begins and where it is stored; in the machine's byte order.

@@ -10,19 +10,16 @@ module Weft.Tcp.Stack.Input
   )
 where
 
-import Control.Concurrent.STM (readTVarIO)
 import Control.Monad (forM_, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
-import Data.Sequence (ViewL (..), viewl)
 import Data.Word (Word32)
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Emit (resetFor)
 import Weft.Tcp.Core.Listener
-import Weft.Tcp.Core.Open (passiveOpen)
 import Weft.Tcp.Core.Secret
 import qualified Weft.Tcp.Core.TimeWait as TimeWait
 import Weft.Tcp.Device
@@ -40,7 +37,7 @@ import qualified Weft.Tcp.Wire.Segment as Segment
 -- | Of a queue, until the device is closed.
 inputLoop :: Stack -> Queue -> IO ()
 inputLoop st queue = do
-  over <- readTVarIO (stopped st)
+  over <- readIORef (stopped st)
   unless over $ do
     batch <- receiveBatch queue
     arriveBatch st batch
@@ -63,17 +60,18 @@ arrivePacket st p = do
   forM_ (stackTap (settings st)) (\see -> see True [incomingPacket p])
   case Packet.decode (incomingPacket p) of
     Left _ -> [] <$ count st Malformed'
-    Right (Packet.Whole packet) -> arriveWhole st (checksumTrusted p) packet
+    Right (Packet.Whole packet) -> arriveWhole st p packet
     Right (Packet.Fragment key@(Key src dst proto _) piece)
       | dst `notElem` stackAddresses (settings st) -> [] <$ count st NotForUs
       | otherwise -> do
         Env (Instant t) _ <- stackEnv st dst
         whole <- atomicModifyIORef' (fragments st) $ \fs ->
           let (r, fs') = addFragment defaultLimits (fromIntegral t) key piece {pieceBytes = B.copy (pieceBytes piece)} fs in (fs', r)
-        maybe (pure []) (arriveWhole st False . Packet.Packet src dst proto) whole
+        maybe (pure []) (\b -> arriveWhole st (Incoming b False True) (Packet.Packet src dst proto b)) whole
 
-arriveWhole :: Stack -> Bool -> Packet.Packet -> IO [(Flow, Segment)]
-arriveWhole st trusted packet
+-- | A packet, and the memory that it lies in.
+arriveWhole :: Stack -> Incoming -> Packet.Packet -> IO [(Flow, Segment)]
+arriveWhole st memory packet
   -- RFC 9293, MUST-57: nothing to or from addresses that are no host's.
   | not (isUnicast src) = [] <$ count st NotForUs
   | own : _ <- filter (== dst) (stackAddresses (settings st)) = deliver packet {Packet.packetDestination = own}
@@ -83,17 +81,29 @@ arriveWhole st trusted packet
     dst = Packet.packetDestination packet
     -- Connections share the stack's own copy of its address.
     deliver p = case Packet.packetProtocol p of
-      6 -> arriveTcp st trusted p
+      6 -> arriveTcp st memory p
       1 -> [] <$ arriveIcmp st p
       58 -> [] <$ arriveIcmp6 st p
       _ -> [] <$ count st NotForUs
 
-arriveTcp :: Stack -> Bool -> Packet.Packet -> IO [(Flow, Segment)]
-arriveTcp st trusted (Packet.Packet src dst _ body) = case Segment.view body of
+arriveTcp :: Stack -> Incoming -> Packet.Packet -> IO [(Flow, Segment)]
+arriveTcp st memory (Packet.Packet src dst _ body) = case Segment.view body of
   Left _ -> [] <$ count st Malformed'
   Right v
-    | not trusted && not (Segment.checksumHolds src dst v) -> [] <$ count st BadChecksums
-    | otherwise -> pure [(Flow (Segment.sourcePort v) src (Segment.destinationPort v) dst, Segment.segment v)]
+    | not (checksumTrusted memory) && not (Segment.checksumHolds src dst v) -> [] <$ count st BadChecksums
+    | otherwise ->
+      let !s = owned memory (Segment.segment v)
+          !f = Flow (Segment.sourcePort v) src (Segment.destinationPort v) dst
+       in pure [(f, s)]
+
+-- | A segment whose data may be kept: copied if the device uses the packet's memory again, or if the data
+-- would keep much more memory than its size, as when a large packet has little data.
+owned :: Incoming -> Segment -> Segment
+owned memory s
+  | null (payload s) || ownsMemory memory && (size <= 512 || 2 * Segment.payloadLength s >= size) = s
+  | otherwise = s {payload = [copied | b <- payload s, let !copied = B.copy b]}
+  where
+    size = B.length (incomingPacket memory)
 
 -- Segments ----------------------------------------------------------------------------
 
@@ -108,7 +118,7 @@ arriveFor st f segments@(s : rest) = do
       over <- arriveLingering st f w s
       case over of
         Nothing -> arriveFor st f rest
-        Just above -> deleteEntry st f >> arriveNew st f above s >> arriveFor st f rest
+        Just above -> deleteLingering st f w >> arriveNew st f above s >> arriveFor st f rest
     Nothing -> arriveNew st f Nothing s >> arriveFor st f rest
 
 -- | In TIME-WAIT. 'Just' if it is over, or gives way to a new connection: then with a sequence number above all
@@ -150,10 +160,8 @@ arriveSyn st env l f isn s = do
     Remember -> do
       let (c, out) = passiveOpen env begun s
       sock <- newSocket st f (listeningSelf l) c
-      ours <- claimFlow st (socketFlow sock) (Live sock)
-      when ours $ do
-        atomicModifyIORef' (backlog l) (\b -> (enter (remoteAddress f) b, ()))
-        begin sock (map Transmit out)
+      ours <- enterBacklog st l sock
+      when ours (begin sock (map Transmit out))
     AnswerWithCookie -> count st CookiesSent >> sendSegment st (usualChoices st) f 65535 (cookieAnswer env (secret st) f s)
     Ignore -> count st SynsIgnored
   where
@@ -168,30 +176,18 @@ arriveCookie st env l f s
     Nothing -> refuse st f s
     Just c -> do
       sock <- newSocket st f (listeningSelf l) c
-      ours <- claimFlow st (socketFlow sock) (Live sock)
-      when ours $ do
-        count st CookiesTaken
-        atomicModifyIORef' (backlog l) (\b -> (enter (remoteAddress f) b, ()))
-        void (apply sock (Arrive [s]))
+      ours <- enterBacklog st l sock
+      when ours (count st CookiesTaken >> void (apply sock (Arrive [s])))
 
--- | Forget connections whose TIME-WAIT is over: a few at each batch.
-expire :: Stack -> IO ()
-expire st = do
-  waiting <- readIORef (timeWaits st)
-  case viewl waiting of
-    (at, f) :< _ -> do
-      Env t _ <- stackEnv st (localAddress f)
-      when (t >= at) $ do
-        ours <- atomicModifyIORef' (timeWaits st) $ \q -> case viewl q of
-          (at', f') :< rest | (at', f') == (at, f) -> (rest, True)
-          _ -> (q, False)
-        when ours $ do
-          entry <- lookupEntry st f
-          case entry of
-            Just (Lingering _) -> deleteEntry st f
-            _ -> pure ()
-          expire st
-    EmptyL -> pure ()
+-- | Enter a new connection into its listener's backlog and into the table, unless the flow is there already. The
+-- backlog first: whoever finds the connection in the table may take it out of the backlog.
+enterBacklog :: Stack -> Listening -> Socket -> IO Bool
+enterBacklog st l sock = do
+  atomicModifyIORef' (backlog l) (\b -> (enter from b, ()))
+  ours <- claimFlow st (socketFlow sock) (Live sock)
+  ours <$ unless ours (atomicModifyIORef' (backlog l) (\b -> (leave from b, ())))
+  where
+    from = remoteAddress (socketFlow sock)
 
 -- ICMP ---------------------------------------------------------------------------------
 

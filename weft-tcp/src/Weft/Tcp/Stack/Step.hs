@@ -9,21 +9,23 @@ module Weft.Tcp.Stack.Step
   ( apply,
     inspect,
     begin,
+    expire,
     timerLoop,
   )
 where
 
 import Control.Concurrent.MVar
 import Control.Exception (mask_, onException)
-import Control.Monad (forM_, forever, void)
+import Control.Monad (forM_, forever, unless, void, when)
 import Data.ByteString (ByteString)
 import Data.IORef
+import Data.Sequence (ViewL (..), viewl)
 import qualified Data.Sequence as Seq
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Rest
 import Weft.Tcp.Core.Secret (Flow (..))
 import Weft.Tcp.Core.State (choices)
-import Weft.Tcp.Core.TimeWait (compact)
+import Weft.Tcp.Core.TimeWait (Waiting (endsAt), compact)
 import Weft.Tcp.Stack
 import Weft.Tcp.Stack.Waker (wake)
 import qualified Weft.Timer as Timer
@@ -31,25 +33,37 @@ import qualified Weft.Timer as Timer
 -- | One event. What was received is returned. Never blocks but for another step of the
 -- same connection.
 apply :: Socket -> Event -> IO [ByteString]
-apply sock event = mask_ $ do
-  kept <- takeMVar (socketConn sock)
-  env <- stackEnv (socketStack sock) (localAddress (socketFlow sock)) `onException` putMVar (socketConn sock) kept
-  let c = awake kept
-      (c', actions) = step env event c
-  -- What the step throws leaves the connection as it was.
-  (perform sock c' actions >> arm sock env c' >> retire sock c' c) `onException` putMVar (socketConn sock) kept
-  putMVar (socketConn sock) $! keep c'
+apply sock event = mask_ (takeMVar (socketConn sock) >>= stepFrom sock event)
+
+-- | A step of the connection that was taken, which is put back whatever happens: what the step throws leaves it as
+-- it was. Asynchronous exceptions masked.
+stepFrom :: Socket -> Event -> Kept -> IO [ByteString]
+stepFrom sock event kept = do
+  (next, actions) <- changed `onException` putMVar (socketConn sock) kept
+  putMVar (socketConn sock) next
   notify sock actions
   pure (concat [bytes | Received bytes <- actions])
+  where
+    c = awake kept
+    changed = do
+      env <- stackEnv (socketStack sock) (localAddress (socketFlow sock))
+      let (c', actions) = step env event c
+          !next = keep c'
+      perform sock c' actions
+      arm sock env c'
+      retire sock c' c
+      pure (next, actions)
 
--- | A new connection: send its first segments and set its timer.
+-- | A new connection: send its first segments and set its timer, unless it has been ended meanwhile.
 begin :: Socket -> [Action] -> IO ()
 begin sock actions = mask_ $ do
   kept <- takeMVar (socketConn sock)
-  env <- stackEnv (socketStack sock) (localAddress (socketFlow sock))
   let c = awake kept
-  perform sock c actions
-  arm sock env c
+      started = do
+        env <- stackEnv (socketStack sock) (localAddress (socketFlow sock))
+        perform sock c actions
+        arm sock env c
+  unless (isOver c) started `onException` putMVar (socketConn sock) kept
   putMVar (socketConn sock) kept
 
 -- | A question about a connection.
@@ -77,7 +91,7 @@ notify sock actions = forM_ actions $ \case
       count (socketStack sock) Accepted
       taken <- atomicModifyIORef' (acceptQueue l) $ \q -> case q of
         Arrived socks -> (Arrived (socks Seq.|> sock), True)
-        NoMore -> (q, False)
+        NoMore _ -> (q, False)
       if taken then wake (acceptWaker l) else discard
     -- The listener was closed while the connection was opened.
     discard = do
@@ -117,12 +131,11 @@ timerLoop :: Stack -> IO ()
 timerLoop st = forever $ do
   takeMVar (firedSignal st)
   socks <- atomicModifyIORef' (fired st) (\l -> ([], l))
-  forM_ (reverse socks) $ \sock -> do
+  forM_ (reverse socks) $ \sock -> mask_ $ do
+    kept <- takeMVar (socketConn sock)
     -- The timer has fired: it is not there to be cancelled.
-    c <- takeMVar (socketConn sock)
     writeIORef (socketTimer sock) Unarmed
-    putMVar (socketConn sock) c
-    apply sock Tick
+    stepFrom sock Tick kept
 
 -- | Connections that are over leave the table; of one in TIME-WAIT a few words stay.
 retire :: Socket -> Conn -> Conn -> IO ()
@@ -132,10 +145,28 @@ retire sock new old
     waiting <- newIORef (compact new)
     insertEntry st f (Lingering waiting)
     forgotten <- atomicModifyIORef' (timeWaits st) $ \q ->
-      let q' = q Seq.|> (nextTimer new, f)
-       in if Seq.length q' > maxTimeWait (settings st) then (Seq.drop 1 q', map snd (take 1 (foldr (:) [] q'))) else (q', [])
-    mapM_ (deleteEntry st) forgotten
+      let q' = q Seq.|> (nextTimer new, f, waiting)
+       in case viewl q' of
+            oldest :< rest | Seq.length q' > maxTimeWait (settings st) -> (rest, Just oldest)
+            _ -> (q', Nothing)
+    forM_ forgotten (\(_, g, w) -> deleteLingering st g w)
   | otherwise = pure ()
   where
     st = socketStack sock
     f = socketFlow sock
+
+-- | Forget connections whose TIME-WAIT is over. A wait that a FIN has begun anew goes to the end of the queue.
+expire :: Stack -> IO ()
+expire st = do
+  waiting <- readIORef (timeWaits st)
+  case viewl waiting of
+    (at, f, w) :< _ -> do
+      Env t _ <- stackEnv st (localAddress f)
+      when (t >= at) $ do
+        ends <- endsAt <$> readIORef w
+        ours <- atomicModifyIORef' (timeWaits st) $ \q -> case viewl q of
+          (_, _, w') :< rest | w' == w -> (if ends > t then rest Seq.|> (ends, f, w) else rest, True)
+          _ -> (q, False)
+        when (ours && ends <= t) (void (deleteLingering st f w))
+        expire st
+    EmptyL -> pure ()

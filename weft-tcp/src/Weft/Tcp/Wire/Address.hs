@@ -17,6 +17,7 @@ module Weft.Tcp.Wire.Address
     HardwareAddress (..),
     broadcastHardware,
     multicastHardware,
+    isStation,
     hardwareAt,
     putHardware,
 
@@ -27,7 +28,7 @@ module Weft.Tcp.Wire.Address
   )
 where
 
-import Data.Bits (shiftL, shiftR, (.&.), (.|.))
+import Data.Bits (shiftL, shiftR, testBit, (.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B
@@ -108,6 +109,10 @@ broadcastHardware = HardwareAddress 0xffffffffffff
 multicastHardware :: Address -> HardwareAddress
 multicastHardware (V6 _ b) = HardwareAddress (0x333300000000 .|. (b .&. 0xffffffff))
 multicastHardware _ = broadcastHardware
+
+-- | Whether one station can have the address: not multicast, not broadcast, not zero.
+isStation :: HardwareAddress -> Bool
+isStation (HardwareAddress w) = w /= 0 && not (testBit w 40)
 
 -- | At an offset; the six bytes must lie inside.
 hardwareAt :: ByteString -> Int -> HardwareAddress

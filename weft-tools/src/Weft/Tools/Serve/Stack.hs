@@ -12,6 +12,7 @@ where
 
 import Control.Exception (bracket, bracketOnError, catch)
 import GHC.IO.Exception (IOException (ioe_description))
+import System.IO (hPutStrLn, stderr)
 import System.IO.Error (isAlreadyInUseError, isDoesNotExistError, isPermissionError)
 import Weft.Duration (seconds)
 import Weft.Tcp
@@ -39,10 +40,11 @@ stackFrom text = case break (== ':') text of
 withChosenStack :: StackChoice -> Maybe FilePath -> (Stack -> IO a) -> IO a
 withChosenStack (StackChoice name address) capture act = case capture of
   Nothing -> run Nothing
-  Just path -> bracket (captureTo path) snd (run . Just . fst)
+  Just path -> bracket (captureTo path (endedEarly path)) snd (run . Just . fst)
   where
     run tap = bracketOnError (openTun (tunNamed name) `catch` unusable) deviceClose $ \device ->
       withStack (defaultSettings [address]) {stackTap = tap} device (\st -> act st <* drainStack (seconds 1) st)
+    endedEarly path e = hPutStrLn stderr ("weft: the packet log " <> path <> " ends here: " <> ioe_description e)
     unusable e = ioError (userError ("the TUN device " <> name <> " cannot be used: " <> ioe_description e <> advice e))
     advice e
       | isPermissionError e = "; opening one needs CAP_NET_ADMIN, or a device made for this user: ip tuntap add dev " <> name <> " mode tun user NAME"

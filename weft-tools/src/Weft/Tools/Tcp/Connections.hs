@@ -31,8 +31,7 @@ import Options.Applicative hiding (columns)
 import System.IO (hFlush, stdout)
 import Weft.Prometheus
 import Weft.Tcp
-import Weft.Tcp.Core (Micros (..), State (TimeWait))
-import Weft.Tcp.Core.Summary (stateName)
+import Weft.Tcp.Core (Micros (..), State (TimeWait), stateName)
 import Weft.Tools.Bench.Options (positive)
 import Weft.Tools.Bench.Table (columns)
 import Weft.Tools.Http
@@ -61,6 +60,7 @@ described c = case c of
   SynsIgnored -> ("syns_ignored", "SYNs that got no answer.")
   Accepted -> ("accepted", "Connections that were opened by a peer.")
   Connects -> ("connects", "Connections that were opened from here.")
+  CallbackErrors -> ("callback_errors", "Exceptions of the packet log and of reports of soft errors.")
 
 -- | Requests for @\/metrics\/connections@, where there is a stack.
 connectionsPage :: (Request -> IO Bool) -> IO (Maybe Stack) -> Middleware

@@ -18,8 +18,7 @@ import System.Exit (ExitCode (..), exitWith)
 import System.IO
 import Weft.Tcp
 import Weft.Tcp.Capture (readCapture)
-import Weft.Tcp.Core (Instant (..), since)
-import Weft.Tcp.Core.Summary
+import Weft.Tcp.Core (Instant (..), describe, since)
 import Weft.Tcp.Replay
 import Weft.Tcp.Wire.Segment (Segment (..), payloadLength)
 

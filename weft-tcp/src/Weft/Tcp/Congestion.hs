@@ -1,0 +1,27 @@
+-- |
+-- Congestion control, for 'Weft.Tcp.congestionControl' of 'Weft.Tcp.Config': 'cubic' (RFC 9438), which is the
+-- default, 'newReno' (RFC 5681), or an algorithm of one's own, a record of pure functions. What is common to all,
+-- as the window during recovery (RFC 6937), is the core's.
+--
+-- > settings = (defaultSettings [address]) {stackConfig = defaultConfig {congestionControl = control newReno}}
+--
+-- @since 0.1.0
+module Weft.Tcp.Congestion
+  ( -- * Algorithms
+    Control,
+    control,
+    cubic,
+    newReno,
+
+    -- * Writing one
+    Algorithm (..),
+    Sample (..),
+    Window (..),
+    slowStart,
+    halve,
+  )
+where
+
+import Weft.Tcp.Core.Congestion
+import Weft.Tcp.Core.Congestion.Cubic
+import Weft.Tcp.Core.Congestion.NewReno

@@ -1,0 +1,107 @@
+-- |
+-- Stacks for tests: two that are connected in memory, and one whose packets are put in by hand, with a peer
+-- whose segments the test makes.
+module Lone
+  ( -- * Two stacks
+    addressA,
+    addressB,
+    there,
+    quick,
+    withPair,
+
+    -- * One stack
+    withLone,
+    synFrom,
+    packetFrom,
+    handshake,
+    decoded,
+
+    -- * A peer by hand
+    Peer (..),
+    established,
+    says,
+    bytesAt,
+  )
+where
+
+import Control.Concurrent.MVar
+import qualified Data.ByteString as B
+import Data.IORef
+import Data.Maybe (fromJust)
+import Data.Word (Word32)
+import Network.Socket (SockAddr (..), tupleToHostAddress)
+import Test.Tasty.HUnit
+import Weft.Tcp
+import Weft.Tcp.Core (millis, secs)
+import Weft.Tcp.Device
+import Weft.Tcp.Stack.Input (arriveBatch)
+import Weft.Tcp.Wire.Options
+import qualified Weft.Tcp.Wire.Packet as Packet
+import Weft.Tcp.Wire.Segment (Flags, Segment (..), ack, syn)
+import qualified Weft.Tcp.Wire.Segment as Segment
+
+addressA, addressB :: Address
+addressA = fromJust (parseAddress "10.0.0.1")
+addressB = fromJust (parseAddress "10.0.0.2")
+
+there :: SockAddr
+there = SockAddrInet 0 (tupleToHostAddress (10, 0, 0, 2))
+
+quick :: [Address] -> StackSettings
+quick a = (defaultSettings a) {stackConfig = defaultConfig {timeWaitTime = secs 1, minRto = millis 50}}
+
+withPair :: (Int -> Bool) -> (Stack -> Stack -> IO a) -> IO a
+withPair loses act = do
+  (da, db) <- pairOfDevices 1500 loses
+  withStack (quick [addressA]) da (withStack (quick [addressB]) db . act)
+
+-- | A stack without a link: packets are put in by hand, and what it sends is collected.
+withLone :: (StackSettings -> StackSettings) -> (Stack -> IO [B.ByteString] -> IO a) -> IO a
+withLone change act = do
+  out <- newIORef []
+  blocked <- newEmptyMVar
+  let device = Device "none" 1500 False [Queue (takeMVar blocked) (\_ parts -> atomicModifyIORef' out (\l -> (B.concat parts : l, ())))] (pure ())
+  withStack (change (quick [addressB])) device (\st -> act st (atomicModifyIORef' out (\l -> ([], reverse l))))
+
+synFrom :: Int -> Segment
+synFrom n = Segment (fromIntegral n * 7919) 0 syn 65535 0 (Options (Just 1460) (Just 7) True (Just (Timestamps 5 0)) []) []
+
+packetFrom :: Address -> Int -> Segment -> Incoming
+packetFrom src port s = Incoming (Packet.encode (Packet.Packet src addressB 6 (Segment.encode src addressB (fromIntegral port) 80 s))) False True
+
+-- | The last segment of the handshake with the SYN and ACK that this packet is.
+handshake :: Stack -> B.ByteString -> IO ()
+handshake st answer = case Packet.decode answer of
+  Right (Packet.Whole p) | Right v <- Segment.view (Packet.packetBody p) -> do
+    let isn = seqNumber (Segment.segment v)
+    arriveBatch st [packetFrom addressA 4000 (Segment (seqNumber (synFrom 1) + 1) (isn + 1) ack 500 0 noOptions {timestamps = Just (Timestamps 6 0)} [])]
+  _ -> assertFailure "no answer"
+
+decoded :: B.ByteString -> Either String Segment
+decoded bytes = case Packet.decode bytes of
+  Right (Packet.Whole p) -> either (Left . show) (\(_, _, s) -> Right s) (Segment.decode (Packet.packetSource p) (Packet.packetDestination p) (Packet.packetBody p))
+  _ -> Left "no packet"
+
+-- | A connection to port 80 of a lone stack, without timestamps, from a port of 'addressA'. The peer's next number
+-- and ours.
+data Peer = Peer {peerPort :: Int, peerNext, ourNext :: Word32}
+
+-- | Open it with that initial number; the stack has to listen.
+established :: Stack -> IO [B.ByteString] -> Int -> Word32 -> IO Peer
+established st sent port isn = do
+  _ <- sent
+  arriveBatch st [packetFrom addressA port (Segment isn 0 syn 65535 0 (Options (Just 1460) (Just 7) True Nothing []) [])]
+  out <- sent
+  case mapM decoded out of
+    Right [answer] | flags answer == syn <> ack -> do
+      let p = Peer port (isn + 1) (seqNumber answer + 1)
+      p <$ says st p 0 ack B.empty
+    _ -> assertFailure ("no SYN and ACK: " ++ show (map decoded out))
+
+-- | A segment that begins so many bytes from the peer's next number.
+bytesAt :: Peer -> Word32 -> Flags -> B.ByteString -> Incoming
+bytesAt p at f body = packetFrom addressA (peerPort p) (Segment (peerNext p + at) (ourNext p) f 500 0 noOptions [body | not (B.null body)])
+
+-- | It arrives.
+says :: Stack -> Peer -> Word32 -> Flags -> B.ByteString -> IO ()
+says st p at f body = arriveBatch st [bytesAt p at f body]

@@ -1,0 +1,67 @@
+-- |
+-- What is known of neighbours, how long, and how many are kept.
+module Spec.Neighbours (tests) where
+
+import Data.List (foldl')
+import Test.Tasty hiding (after)
+import Test.Tasty.HUnit
+import Weft.Core.Time
+import Weft.Tcp.Device.Neighbours
+import Weft.Tcp.Wire.Address
+
+tests :: TestTree
+tests =
+  testGroup
+    "neighbours"
+    [ testCase "packets wait for the answer, four at most, and everybody is asked once" $ do
+        let (n, ds) = sending "abcdefg" 0 none
+        ds @?= Waits (Just AskEverybody) : replicate 6 (Waits Nothing)
+        snd (answered holds (at 0.3) a hw n) @?= "defg",
+      testCase "three questions without an answer: what waited is dropped" $ do
+        let (n1, q1) = expire (at 1) (fst (sending "x" 0 none))
+            (n2, q2) = expire (at 2) n1
+            (n3, q3) = expire (at 3) n2
+        [q1, q2, q3] @?= [([(own, a, AskEverybody)], True), ([(own, a, AskEverybody)], True), ([], False)]
+        neighbourCount n3 @?= 0,
+      testCase "an answer holds for 30 seconds; then the neighbour is asked twice, and everybody once" $ do
+        let (n1, d1) = sending "x" 29.9 confirmed
+            (n2, d2) = sending "xy" 30.1 n1
+            (n3, q3) = expire (at 31.2) n2
+            (n4, q4) = expire (at 32.3) n3
+            (_, d4) = sending "z" 32.4 n4
+            (n5, q5) = expire (at 33.4) n4
+        (d1, d2, d4) @?= ([SendTo hw Nothing], [SendTo hw (Just (AskOnly hw)), SendTo hw Nothing], [SendTo hw Nothing])
+        map fst [q3, q4, q5] @?= [[(own, a, AskOnly hw)], [(own, a, AskEverybody)], []]
+        neighbourCount n5 @?= 0,
+      testCase "an answer to a question confirms it again" $ do
+        let n = fst (answered holds (at 30.2) a hw (fst (sending "x" 30.1 confirmed)))
+        snd (sending "x" 60 n) @?= [SendTo hw Nothing]
+        snd (expire (at 40) n) @?= ([], False),
+      testCase "another address that is announced is used, and confirmed at once" $ do
+        let n = fst (announced False (at 1) a other confirmed)
+        snd (sending "xy" 1.1 n) @?= [SendTo other (Just (AskOnly other)), SendTo other Nothing],
+      testCase "what waits for an announced neighbour is sent" $
+        snd (announced False (at 0.5) a hw (fst (sending "xy" 0 none))) @?= "xy",
+      testCase "answers and announcements that nobody asked for add nothing" $ do
+        neighbourCount (fst (answered holds (at 0) a hw none)) @?= 0
+        neighbourCount (fst (announced False (at 0) a hw none)) @?= 0
+        neighbourCount (fst (announced True (at 0) a hw none)) @?= 1,
+      testCase "what is not used is forgotten after ten minutes" $ do
+        let n = fst (expire (at 31) confirmed)
+        neighbourCount n @?= 1
+        neighbourCount (fst (expire (at 632) n)) @?= 0,
+      testCase "a scan of 100,000 addresses keeps 1,024 of them, and the neighbours that answered" $ do
+        let scanned = foldl' (\n i -> fst (forPacket (at 1) own (V4 (0x0a010000 + i)) 'x' n)) confirmed [1 .. 100000]
+        neighbourCount scanned @?= maxNeighbours
+        hardwareOf a scanned @?= Just hw
+    ]
+  where
+    none = noNeighbours :: Neighbours Char
+    confirmed = fst (answered holds (at 0) a hw (fst (sending "x" 0 none)))
+    holds = seconds 30
+    own = V4 0x0a0000fe
+    a = V4 0x0a000001
+    hw = HardwareAddress 0x020000000001
+    other = HardwareAddress 0x020000000002
+    at s = after (seconds s) (Instant 0)
+    sending ps t n = foldl' (\(m, ds) p -> let (m', d) = forPacket (at t) own a p m in (m', ds ++ [d])) (n, []) ps
