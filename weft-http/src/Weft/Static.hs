@@ -118,7 +118,8 @@ staticOf :: StaticSettings -> Directory -> IO Static
 staticOf settings root = do
   cache <- newCache (staticCacheBytes settings)
   folders <- newFolders root (staticTrust settings)
-  pure (Static settings (DocumentRoot root (staticCacheFile settings) folders (staticHeaders settings) most (staticOpenFiles settings)) cache since)
+  let static = Static settings (DocumentRoot root (staticCacheFile settings) folders (staticHeaders settings) most (staticOpenFiles settings) (`missed` static)) cache since
+  pure static
   where
     !most = if staticCompress settings then min 1048576 (staticCacheBytes settings `quot` 8) else 0
     !trust = round (1e9 * toSeconds (staticTrust settings))
@@ -135,23 +136,27 @@ staticApp static@(Static _ root cache since) request respond
     t <- now
     hit <- lookupCache cache (since t) (rawPathInfo request)
     case hit of
-      Just r -> answer root request r respond
-      Nothing -> missed static request respond
+      Just r -> answer tries root request r respond
+      Nothing -> missed tries static request respond
   | method == methodOptions = respond (responseLBS noContent204 [allow] "")
   | otherwise = respond (plain methodNotAllowed405 [allow])
   where
     method = requestMethod request
     allow = ("Allow", "GET, HEAD, OPTIONS")
 
+-- | How often a request's file is found anew, when it was replaced between its being found and its being opened.
+tries :: Int
+tries = 8
+
 -- | Serve a request whose file is not in the cache, or has to be checked.
-missed :: Static -> Application
-missed static@(Static settings root cache _) request respond = case target (rawPathInfo request) of
+missed :: Int -> Static -> Application
+missed again static@(Static settings root cache _) request respond = case target (rawPathInfo request) of
   Left Malformed -> respond (plain badRequest400 [])
   Left Forbidden -> respond (plain notFound404 [])
   Right (FileTarget path) -> do
     found <- cached path
     case found of
-      File r -> answer root request r respond
+      File r -> answer again root request r respond
       Folder -> respond (plain movedPermanently301 [(hLocation, "/" <> encode path <> "/" <> rawQueryString request)])
       Missing -> respond (plain notFound404 [])
       Denied -> respond (plain forbidden403 [])
@@ -165,7 +170,7 @@ missed static@(Static settings root cache _) request respond = case target (rawP
       name : rest -> do
         found <- cached (if B.null path then name else path <> "/" <> name)
         case found of
-          File r -> answer root request r respond
+          File r -> answer again root request r respond
           _ -> index path rest
       []
         | staticListing settings -> listing root path request respond

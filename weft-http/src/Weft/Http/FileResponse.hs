@@ -31,7 +31,7 @@ import qualified Data.Vault.Lazy as Vault
 import Data.Word (Word8)
 import Foreign.C.String (withCString)
 import Foreign.ForeignPtr (ForeignPtr)
-import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate, parseHTTPDate)
+import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai (FilePart (..), Request, requestHeaderRange, requestHeaders, requestMethod, vault)
@@ -42,6 +42,7 @@ import System.Posix.Types (EpochTime, Fd (..))
 import Weft.Blocking (blockingOr)
 import Weft.FFI.Errno (throwIfNegative)
 import Weft.FFI.Socket (cClose, cOpenRead)
+import Weft.Http.Conditional
 import Weft.Http.Timeouts
 import Weft.Http.Types
 import Weft.Transport
@@ -103,26 +104,23 @@ openRegular path = do
 wholeFile :: Request -> Status -> ResponseHeaders -> Fd -> Integer -> EpochTime -> FileAnswer
 wholeFile request status fields fd size changed
   | status /= ok200 || requestMethod request `notElem` [methodGet, methodHead] = whole
-  | since hIfUnmodifiedSince (<) = OtherAnswer preconditionFailed412 [] mempty
-  | not (isJust (lookup hIfNoneMatch (requestHeaders request))) && since hIfModifiedSince (>=) = OtherAnswer notModified304 dated mempty
-  | Just bytes <- requestHeaderRange request,
-    ifRange,
-    Just found <- singleRange bytes size =
-    case found of
-      Just (from, count) -> FileAnswer partialContent206 dated fd (FilePart from count size)
-      Nothing -> OtherAnswer requestedRangeNotSatisfiable416 [(hContentRange, "bytes */" <> C.pack (show size))] mempty
-  | otherwise = whole
+  | otherwise = case verdict (requestHeaders request) (Validators tag date) of
+    PreconditionFailed -> OtherAnswer preconditionFailed412 [] mempty
+    NotModified -> OtherAnswer notModified304 dated mempty
+    -- Ranges are for GET only (14.2).
+    Proceed True
+      | requestMethod request == methodGet,
+        Just bytes <- requestHeaderRange request,
+        Just found <- singleRange bytes size -> case found of
+        Just (from, count) -> FileAnswer partialContent206 dated fd (FilePart from count size)
+        Nothing -> OtherAnswer requestedRangeNotSatisfiable416 [(hContentRange, "bytes */" <> C.pack (show size))] mempty
+    Proceed _ -> whole
   where
     whole = FileAnswer status dated fd (FilePart 0 size size)
     date = epochTimeToHTTPDate changed
     dated = if isJust (lookup hLastModified fields) then fields else (hLastModified, formatHTTPDate date) : fields
-    -- Is the date in the field in that relation to the file's?
-    since name relation = case lookup name (requestHeaders request) >>= parseHTTPDate of
-      Just given -> given `relation` date
-      Nothing -> False
-    ifRange = case lookup hIfRange (requestHeaders request) of
-      Nothing -> True
-      Just given -> parseHTTPDate given == Just date
+    -- The application's.
+    tag = maybe NoTag entityTag (lookup hETag fields)
 
 -- | What a Range field with one range asks for: 'Nothing' if it is to be ignored, 'Just Nothing' if the file has no such
 -- part; else offset and length.

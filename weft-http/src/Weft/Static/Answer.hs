@@ -20,30 +20,31 @@ import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai
 import Weft.File (File, readAt, withFileFd)
+import Weft.Http.Conditional
 import Weft.Http.FileResponse (withOpenFile)
-import Weft.Static.Conditional
 import Weft.Static.File
 import Weft.Static.Folders (Coding, codingName)
 import Weft.Static.OpenFiles (briefly, withPermit)
 
--- | Answer a GET or a HEAD with a resource.
-answer :: DocumentRoot -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
-answer root request given respond = case verdict (requestHeaders request) (resourceValid r) of
+-- | Answer a GET or a HEAD with a resource, of which the file is found anew so many times if it has become another.
+answer :: Int -> DocumentRoot -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
+answer again root request given respond = case verdict (requestHeaders request) (resourceValid r) of
   -- Nearly always. What the others need is not made for it.
   Proceed False | InMemory bytes <- resourceBody r -> respond (wholeInMemory r bytes)
-  judged -> answerAs judged root request r respond
+  judged -> answerAs again judged root request r respond
   where
     !r = chosen request given
 
 wholeInMemory :: Resource -> ByteString -> Response
 wholeInMemory r bytes = responseBuilder ok200 (resourceHeaders r) (if B.length bytes > 4096 then byteStringInsert bytes else byteStringCopy bytes)
 
-answerAs :: Verdict -> DocumentRoot -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
+answerAs :: Int -> Verdict -> DocumentRoot -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
 {-# NOINLINE answerAs #-}
-answerAs judged root request r respond = case judged of
+answerAs again judged root request r respond = case judged of
   NotModified -> respond (responseLBS notModified304 (filter kept (resourceHeaders r)) "")
   PreconditionFailed -> respond (plain preconditionFailed412 [])
-  Proceed part -> case if part then ranges (lookup hRange (requestHeaders request)) size else Whole of
+  -- Ranges are for GET only (RFC 9110, 14.2).
+  Proceed part -> case if part && requestMethod request == methodGet then ranges (lookup hRange (requestHeaders request)) size else Whole of
     Whole -> whole
     Unsatisfiable -> respond (plain requestedRangeNotSatisfiable416 [(hContentRange, "bytes */" <> number size)])
     Part range -> single range
@@ -71,7 +72,10 @@ answerAs judged root request r respond = case judged of
     partOf status range = if status == ok200 then headers else partial range
     -- What another server would open.
     name = C.unpack (resourcePath r)
-    onDisk act = withBody root r act >>= maybe (respond (plain serviceUnavailable503 [("Retry-After", "1")])) pure
+    onDisk act = withBody root r act >>= maybe changed pure
+    changed
+      | again > 0 = rootAgain root (again - 1) request respond
+      | otherwise = respond (plain serviceUnavailable503 [("Retry-After", "1")])
     multiple several = do
       let (fields, total, open) = multipart (lookup hContentType headers) size several
           given' = (hContentType, fields) : (hContentLength, number total) : without [hContentLength, hContentType] headers
@@ -111,11 +115,13 @@ chunked readPart (Extent from count) write = go from count
 chosen :: Request -> Resource -> Resource
 chosen request r
   | null (resourceVariants r) = r
-  | otherwise = case lookup hAcceptEncoding (requestHeaders request) of
-    Nothing -> r
-    Just accepted -> case [v | (coding, v) <- resourceVariants r, accepts coding accepted] of
-      v : _ -> v
-      [] -> r
+  | otherwise = case [value | (name, value) <- requestHeaders request, name == hAcceptEncoding] of
+    [] -> r
+    several ->
+      let accepted = B.intercalate "," several
+       in case [v | (coding, v) <- resourceVariants r, accepts coding accepted] of
+            v : _ -> v
+            [] -> r
 
 -- | Does an Accept-Encoding field name a coding, other than to exclude it?
 accepts :: Coding -> ByteString -> Bool

@@ -31,21 +31,27 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.Char (toLower)
 import Data.Either (fromRight)
+import Data.Foldable (fold)
 import qualified Data.HashMap.Strict as H
+import Data.Int (Int64)
+import Data.List (intersperse)
 import qualified Data.Map.Strict as M
 import Data.Maybe (catMaybes, fromMaybe)
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
+import Data.Time.Clock.POSIX (getPOSIXTime)
 import Foreign.C.Error
 import GHC.IO.Exception (IOException (ioe_errno))
 import Network.HTTP.Date (HTTPDate, epochTimeToHTTPDate, formatHTTPDate)
 import Network.HTTP.Types.Header
 import Network.Mime (defaultMimeLookup, defaultMimeMap, defaultMimeType)
+import Network.Wai (Request, Response, ResponseReceived)
 import qualified Weft.AccessLog.Put as P
 import Weft.Core.Time (Instant)
 import Weft.File
+import Weft.Http.Conditional (EntityTag (..), Validators (..), tagField)
 import Weft.Static.Compress
-import Weft.Static.Conditional (Validators (..))
+import Weft.Static.Digest (digest)
 import Weft.Static.Folders
 import Weft.Static.OpenFiles (OpenFiles)
 
@@ -60,7 +66,9 @@ data DocumentRoot = DocumentRoot
     -- | Texts up to this many bytes are compressed; 0 is none.
     rootCompress :: !Int,
     -- | How many files may stay open.
-    rootOpenFiles :: !(Maybe OpenFiles)
+    rootOpenFiles :: !(Maybe OpenFiles),
+    -- | Answers a request anew whose file has become another since it was found; so often at most. Lazy, as it knows this record.
+    rootAgain :: Int -> Request -> (Response -> IO ResponseReceived) -> IO ResponseReceived
   }
 
 -- | A file that can be served.
@@ -69,6 +77,8 @@ data Resource = Resource
     resourceSize :: !Integer,
     resourceValid :: !Validators,
     resourceStatus :: !FileStatus,
+    -- | Changed so shortly before it was looked at that another change could leave the same status.
+    resourceRacy :: !Bool,
     -- | All fields of a 200, the length included.
     resourceHeaders :: !ResponseHeaders,
     -- | Its path below the root.
@@ -100,20 +110,21 @@ data Found
 -- caller says what time it was when it began.
 find :: DocumentRoot -> Instant -> ByteString -> IO (Instant, Found)
 find root began path = do
-  opened <- opening root path (describe root path Nothing)
+  clock <- floor <$> getPOSIXTime
+  opened <- opening root path (describe root clock path Nothing)
   case opened of
     Right (File r) -> do
       (codings, seen) <- codingsIn (rootFolders root) began path
-      beside <- catMaybes <$> mapM (variant r) codings
+      beside <- catMaybes <$> mapM (variant clock r) codings
       made <- if Gzip `elem` map fst beside then pure [] else compressed root r
       let variants = beside <> made
       pure (min began seen, File (if null variants then r else varied r variants))
     Right other -> pure (began, other)
     Left found -> pure (began, found)
   where
-    variant r coding = do
+    variant clock r coding = do
       opened <- opening root (path <> codingSuffix coding) $ \file ->
-        if mayStandFor r (openedStatus file) then describe root path (Just coding) file else pure Missing
+        if mayStandFor r (openedStatus file) then describe root clock path (Just coding) file else pure Missing
       pure $ case opened of
         Right (File v) | mayStandFor r (resourceStatus v) -> Just (coding, v)
         _ -> Nothing
@@ -137,7 +148,7 @@ compressed root r
   where
     size = resourceSize r
     mediaType = lookup hContentType (resourceHeaders r)
-    variant bytes = (resource root (resourcePath r) (Just Gzip) (resourceStatus r) (InMemory bytes)) {resourcePath = resourcePath r}
+    variant bytes = (resource root (resourcePath r) (Just Gzip) (resourceStatus r) (resourceRacy r) (InMemory bytes)) {resourcePath = resourcePath r}
 
 -- | Can a file with that status be a variant of this one? One that is older was forgotten.
 mayStandFor :: Resource -> FileStatus -> Bool
@@ -156,34 +167,36 @@ refusal e = do
     then Just Missing
     else Denied <$ guard (any is [eACCES, ePERM, eXDEV, eLOOP, eNXIO, eNODEV])
 
--- | A regular file's resource, or what it is instead.
-describe :: DocumentRoot -> ByteString -> Maybe Coding -> File -> IO Found
-describe root path coding file = go (3 :: Int) (openedStatus file)
+-- | A regular file's resource, or what it is instead. The clock's seconds are those from before it was opened.
+describe :: DocumentRoot -> Int64 -> ByteString -> Maybe Coding -> File -> IO Found
+describe root clock path coding file = go (3 :: Int) (openedStatus file)
   where
+    -- As git's index does: times of files go by ticks of a clock, of 1 to 10 ms with most file systems, of 2 s with some.
+    made status body = pure (File (resource root path coding status (fst (statusChanged status) + 3 > clock) body))
     go tries status
       | statusType status == DirectoryFile = pure Folder
       | statusType status /= RegularFile = pure Denied
-      | statusSize status > fromIntegral (rootSmall root) = pure (made status OnDisk)
+      | statusSize status > fromIntegral (rootSmall root) = made status OnDisk
       | otherwise = do
         bytes <- readAt file 0 (fromIntegral (statusSize status))
         now <- statFile file
         -- Written to while it was read: once more.
         if tries <= 1 || now == status && B.length bytes == fromIntegral (statusSize status)
-          then pure (made status (InMemory bytes))
+          then made status (InMemory bytes)
           else go (tries - 1) now
-    made status = File . resource root path coding status
 
-resource :: DocumentRoot -> ByteString -> Maybe Coding -> FileStatus -> Body -> Resource
-resource root path coding status body =
+resource :: DocumentRoot -> ByteString -> Maybe Coding -> FileStatus -> Bool -> Body -> Resource
+resource root path coding status racy body =
   Resource
     { resourceBody = body,
       resourceSize = size,
       resourceValid = Validators tag date,
       resourceStatus = status,
+      resourceRacy = racy,
       resourceHeaders =
         [ (hContentType, mimeOf path),
           (hContentLength, P.putString 20 (P.decimal (fromInteger size))),
-          (hETag, tag),
+          (hETag, fold (tagField tag)),
           (hLastModified, formatHTTPDate date),
           (hAcceptRanges, "bytes")
         ]
@@ -197,19 +210,27 @@ resource root path coding status body =
       InMemory bytes -> fromIntegral (B.length bytes)
       OnDisk -> fromIntegral (statusSize status)
     date = dateOf status
-    tag = tagOf coding status
+    tag = case body of
+      InMemory bytes -> StrongTag (tagOf coding [digest bytes, fromIntegral (B.length bytes)])
+      OnDisk
+        | racy -> WeakTag (tagOf coding (times <> [0]))
+        | otherwise -> StrongTag (tagOf coding times)
+    times = let (seconds, nanos) = statusModified status in [fromIntegral seconds, fromIntegral nanos, fromIntegral (statusSize status)]
 
 dateOf :: FileStatus -> HTTPDate
 dateOf = epochTimeToHTTPDate . fromIntegral . fst . statusModified
 
--- | Strong: it changes with every change that the file system can tell.
-tagOf :: Maybe Coding -> FileStatus -> ByteString
-tagOf coding s = P.putString 80 (quote <> P.hexadecimal (fromIntegral seconds .&. 0xffffffffff) <> part (fromIntegral nanos) <> part (fromIntegral (statusSize s)) <> part (fromIntegral (statusInode s) .&. 0xffff) <> foldMap coded coding <> quote)
+-- | Numbers in quotes. They are the same wherever the same site is served from, of which clients may ask now this server and now
+-- that one: contents that are in memory are told by themselves; large ones by size and time of modification, which programs that
+-- copy a site keep. What only this machine knows, inode and time of the last change of status, is not in it.
+--
+-- A large file that has only just been modified could be modified again without another time: then the tag is weak, and another
+-- one than later.
+tagOf :: Maybe Coding -> [Word] -> ByteString
+tagOf coding numbers = P.putString 80 (quote <> mconcat (intersperse dash (map (P.hexadecimal . fromIntegral . (.&. fromIntegral (maxBound :: Int))) numbers)) <> foldMap coded coding <> quote)
   where
-    (seconds, nanos) = statusModified s
     quote = P.byte 0x22
     dash = P.byte 0x2d
-    part n = dash <> P.hexadecimal n
     coded c = dash <> P.bytes (codingName c)
 
 -- | The type of a file by its name, with the encoding that texts have.
@@ -243,17 +264,23 @@ unchanged root began r = do
   (codings, seen) <- codingsIn (rootFolders root) began (resourcePath r)
   let beside = [v | v <- resourceVariants r, resourcePath (snd v) /= resourcePath r]
       absent = [c | c <- codings, c `notElem` map fst beside]
-  still <- allM one (r : map snd beside)
+  still <- if any resourceRacy (r : map snd beside) then pure False else allM one (r : map snd beside)
   same <- if still then not <$> anyM appeared absent else pure False
   pure (if same then Just (min began seen) else Nothing)
   where
-    one x = at (resourcePath x) (sameFile (resourceStatus x))
+    one x = at (resourcePath x) (sameStatus (resourceStatus x))
     appeared coding = at (resourcePath r <> codingSuffix coding) (mayStandFor r)
     at path holds = fromRight False <$> opening root path (pure . holds . openedStatus)
     allM f = fmap not . anyM (fmap not . f)
     anyM f = foldr (\x rest -> f x >>= \yes -> if yes then pure True else rest) (pure False)
 
--- | The same contents, as far as the file system can tell.
+-- | Not even the status has changed, whose time no program can set: a file that was written to and got its old time back (cp -p,
+-- tar, rsync) is another one.
+sameStatus :: FileStatus -> FileStatus -> Bool
+sameStatus a b = sameFile a b && statusChanged a == statusChanged b
+
+-- | A file of the same name, size and time of modification, which is what its fields say; another link or other permissions do not
+-- matter.
 sameFile :: FileStatus -> FileStatus -> Bool
 sameFile a b = statusModified a == statusModified b && statusSize a == statusSize b && statusInode a == statusInode b && statusDevice a == statusDevice b
 

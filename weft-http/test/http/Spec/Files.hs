@@ -8,6 +8,7 @@ import Application (filler, withQuietServer)
 import Client
 import Configurations
 import Control.Exception (bracket)
+import Control.Monad (forM_)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
@@ -38,6 +39,35 @@ tests on =
         part client "5000-304999" >>= isPart 5000 300000
         part client "100-99999999" >>= isPart 100 999900
         get client "/" >>= (`isBytes` filler 1000000),
+      testOn on "conditions, in the order of RFC 9110, 13.2.2" . withFile 1000 $ \client -> do
+        first <- get client "/"
+        date <- maybe (assertFailure "no date") pure (header "last-modified" first)
+        let past = "Sun, 06 Nov 1994 08:49:37 GMT"
+            with path fields status = do
+              ask client path fields
+              answer <- (if status == 304 then hearAnswerToHead else hearAnswer) client
+              assertEqual (show (path, fields)) status (answerStatus answer)
+        -- No tag: none is matched.
+        with "/" ["If-Match: \"a\""] 412
+        with "/" ["If-Match: *"] 200
+        with "/" ["If-None-Match: \"a\""] 200
+        with "/" ["If-None-Match: *"] 304
+        with "/" ["If-None-Match: \"a\"", "If-Modified-Since: " <> date] 200
+        with "/" ["If-Modified-Since: " <> date] 304
+        with "/" ["If-Modified-Since: " <> past] 200
+        with "/" ["If-Unmodified-Since: " <> past] 412
+        with "/" ["If-Match: *", "If-Unmodified-Since: " <> past] 200
+        with "/" ["If-Range: " <> date, "Range: bytes=0-9"] 206
+        with "/" ["If-Range: \"a\"", "Range: bytes=0-9"] 200
+        -- The application's tag.
+        forM_ [("/strong", 206, 200), ("/weak", 200, 412)] $ \(path, part', match) -> do
+          with path ["If-Match: \"a\""] match
+          with path ["If-Match: \"b\""] 412
+          with path ["If-None-Match: \"b\", W/\"a\""] 304
+          with path ["If-Range: \"a\"", "Range: bytes=0-9"] part'
+        say client "HEAD / HTTP/1.1\r\nHost: test\r\nRange: bytes=0-9\r\n\r\n"
+        answer <- hearAnswerToHead client
+        (answerStatus answer, header "content-length" answer) @?= (200, Just "1000"),
       testOn on "curl resumes a download" . withFilePort id 700000 $ \port -> do
         out <- curl ["-C", "600000", "-o", "/dev/null", "-w", "%{http_code} %{size_download}", url port]
         out @?= "206 100000",
@@ -95,5 +125,7 @@ files path req respond = case rawPathInfo req of
   "/part" -> respond (responseFile status200 [] path (Just (FilePart 10 150000 200000)))
   "/longer" -> respond (responseFile status200 [] path (Just (FilePart 0 5000 5000)))
   "/missing" -> respond (responseFile status200 [] (path <> ".not") Nothing)
+  "/strong" -> respond (responseFile status200 [("ETag", "\"a\"")] path Nothing)
+  "/weak" -> respond (responseFile status200 [("ETag", "W/\"a\"")] path Nothing)
   "/wordy" -> respond (responseFile status200 [("X-Words", C.replicate 30000 'w')] path Nothing)
   _ -> respond (responseFile status200 [] path Nothing)

@@ -181,7 +181,16 @@ tests on =
           with ["If-Range: " <> past, "Range: bytes=0-9"] 200
           with ["Range: bytes=0-9, -10"] 206
           with ["Range: bytes= 0-9 ,, 20-29\t"] 206
-          with ["Range: bytes=0 - 9"] 200,
+          with ["Range: bytes=0 - 9"] 200
+          -- A list may be in several lines; a range is for GET.
+          with ["If-None-Match: \"other\"", "If-None-Match: " <> tag] 304
+          with ["If-Match: \"other\"", "If-Match: " <> tag] 200
+          with ["If-Match: *"] 200
+          with ["If-Range: W/" <> tag, "Range: bytes=0-9"] 200
+          forM_ ["Range: bytes=0-9", "Range: bytes=200-"] $ \range -> do
+            say client ("HEAD /f HTTP/1.1\r\nHost: test\r\n" <> range <> "\r\n\r\n")
+            answer <- hearAnswerToHead client
+            (answerStatus answer, header "content-length" answer) @?= (200, Just "100"),
       testOn on "ranges, of small files and large" . site id $ \folder port -> forM_ [1000, 600000] $ \n -> do
         B.writeFile (folder </> show n) (filler n)
         withClient port $ \client -> do
@@ -231,6 +240,7 @@ tests on =
           _ <- accepting "br;q=0, gzip;q=0.5" "gzipped" (Just "gzip")
           _ <- accepting "br;q=0.000, gzip;q=0" "plain" Nothing
           _ <- accepting "*" "brotli" (Just "br")
+          _ <- accepting "identity\r\nAccept-Encoding: gzip" "gzipped" (Just "gzip")
           assertBool "the same tag" (a /= b && b /= c && a /= c),
       testOn on "other methods" . site id $ \folder port -> do
         B.writeFile (folder </> "f") "x"

@@ -2,9 +2,12 @@
 
 -- |
 -- Conditional requests (RFC 9110, section 13) and ranges (section 14). Pure.
-module Weft.Static.Conditional
+module Weft.Http.Conditional
   ( -- * Validators
     Validators (..),
+    EntityTag (..),
+    entityTag,
+    tagField,
 
     -- * Conditions
     Verdict (..),
@@ -25,12 +28,32 @@ import Data.Maybe (mapMaybe)
 import Network.HTTP.Date (HTTPDate, parseHTTPDate)
 import Network.HTTP.Types.Header
 
--- | What a representation can be told apart by: its strong entity tag, quotes
--- included, and the second in which it was last modified.
+-- | What a representation can be told apart by: its entity tag, and the second in which it was last modified.
 data Validators = Validators
-  { validTag :: !ByteString,
+  { validTag :: !EntityTag,
     validDate :: !HTTPDate
   }
+
+-- | An entity tag, quotes included (RFC 9110, 8.8.3). A weak one may stand for two representations that are alike.
+data EntityTag = NoTag | WeakTag !ByteString | StrongTag !ByteString
+  deriving (Eq, Show)
+
+-- | The tag in an @ETag@ field.
+entityTag :: ByteString -> EntityTag
+entityTag field = case B.stripPrefix "W/" given of
+  Just rest | quoted rest -> WeakTag rest
+  Nothing | quoted given -> StrongTag given
+  _ -> NoTag
+  where
+    given = strip field
+    quoted tag = B.length tag >= 2 && C.head tag == '"' && C.last tag == '"'
+
+-- | The value of an @ETag@ field, if there is a tag.
+tagField :: EntityTag -> Maybe ByteString
+tagField tag = case tag of
+  NoTag -> Nothing
+  WeakTag name -> Just ("W/" <> name)
+  StrongTag name -> Just name
 
 -- | What the conditions of a request come to.
 data Verdict
@@ -48,22 +71,32 @@ verdict headers v
   | not (any (conditional . fst) headers) = Proceed False
   | failed = PreconditionFailed
   | unchanged = NotModified
-  | otherwise = Proceed (maybe True sameAs (lookup hIfRange headers))
+  | otherwise = Proceed (maybe True sameAs (listed hIfRange))
   where
-    failed = case (lookup hIfMatch headers, lookup hIfUnmodifiedSince headers >>= parseHTTPDate) of
+    failed = case (listed hIfMatch, lookup hIfUnmodifiedSince headers >>= parseHTTPDate) of
       (Just tags, _) -> not (matches strongly tags)
       (Nothing, Just date) -> validDate v > date
       (Nothing, Nothing) -> False
-    unchanged = case (lookup hIfNoneMatch headers, lookup hIfModifiedSince headers >>= parseHTTPDate) of
+    unchanged = case (listed hIfNoneMatch, lookup hIfModifiedSince headers >>= parseHTTPDate) of
       (Just tags, _) -> matches weakly tags
       (Nothing, Just date) -> validDate v <= date
       (Nothing, Nothing) -> False
     matches how tags = strip tags == "*" || any how (entityTags tags)
-    strongly tag = tag == validTag v
-    weakly tag = (if "W/" `B.isPrefixOf` tag then B.drop 2 tag else tag) == validTag v
+    strongly tag = case validTag v of
+      StrongTag own -> tag == own
+      _ -> False
+    weakly tag = case validTag v of
+      NoTag -> False
+      WeakTag own -> opaque tag == own
+      StrongTag own -> opaque tag == own
+    opaque tag = if "W/" `B.isPrefixOf` tag then B.drop 2 tag else tag
+    -- A list may be in several lines (RFC 9110, 5.3).
+    listed name = case [value | (n, value) <- headers, n == name] of
+      [] -> Nothing
+      values -> Just (B.intercalate "," values)
     -- A tag, strongly compared, or a date, which must be exactly that of the file.
     sameAs given
-      | "\"" `B.isPrefixOf` strip given = strip given == validTag v
+      | "\"" `B.isPrefixOf` strip given = strongly (strip given)
       | otherwise = parseHTTPDate (strip given) == Just (validDate v)
 
 -- | Is it a field that 'verdict' or 'ranges' asks for?
