@@ -4,9 +4,9 @@
 -- |
 -- Description : Waiting for many threads to end
 --
--- One machine word that every thread decrements by one atomic instruction, as Go's WaitGroup does; who brings it to
--- zero wakes the one that waits. Some 20 ns a thread when two cores fight over it, against a microsecond and more for
--- a thread and its timer: an MVar or a variable of STM would be measured in the place of the timers.
+-- One machine word that every thread decrements by one atomic instruction, as Go's WaitGroup does. The thread that
+-- decrements it to zero wakes the waiting one. It takes some 20 ns a thread when two cores contend for it, and a thread with
+-- its timer takes a microsecond and more. With an MVar or an STM variable the benchmark would measure that instead of the timers.
 module Countdown
   ( Countdown,
     newCountdown,
@@ -23,7 +23,7 @@ import GHC.IO (IO (..))
 -- | How many are still to arrive.
 data Countdown = Countdown (MutableByteArray# RealWorld) !(MVar ())
 
--- | For so many arrivals; at least one.
+-- | A countdown from this many threads; at least one.
 newCountdown :: Int -> IO Countdown
 newCountdown (I# n) = do
   done <- newEmptyMVar

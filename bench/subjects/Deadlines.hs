@@ -1,7 +1,7 @@
 -- |
 -- Description : A deadline that is pushed later all the time
 --
--- One thread and one deadline of thirty seconds, which is postponed, or paused and resumed, so many times.
+-- One thread with one idle timer of thirty seconds, which it resets, or pauses and resumes, a given number of times.
 module Main (main) where
 
 import Clock (IdleTimer, newIdleTimer, pauseAndResume, reset)

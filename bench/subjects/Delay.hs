@@ -1,8 +1,8 @@
 -- |
 -- Description : Many threads that wait a millisecond each
 --
--- The program of the 2010 paper, section 9.2: forks so many threads, each calls @threadDelay 1000@, and waits for all
--- of them. One delay goes before, so that the manager is there: GHC's is started with the program, Weft's when it is
+-- The program of the 2010 paper, section 9.2: it forks a given number of threads, each of which calls @threadDelay 1000@, and waits for all
+-- of them. One delay runs before, so that the manager has been started: GHC's starts with the program, Weft's when it is
 -- first needed.
 module Main (main) where
 

@@ -1,8 +1,8 @@
 -- |
 -- Description : Many threads that wait a millisecond each, as users write it
 --
--- What @Delay@ measures, without the care that is taken there: the loop that forks runs in @main@ as it is, a bound thread, and the threads
--- count themselves in a variable that all of them share. Each of the two can be chosen, so that it can be seen what either costs.
+-- The program of @Delay@ without its tuning: the loop that forks runs in @main@, a bound thread, and the threads
+-- count themselves in a variable that all of them share. Both can be chosen separately, to measure the cost of each.
 module Main (main) where
 
 import Clock (threadDelay)

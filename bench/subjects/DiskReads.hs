@@ -1,9 +1,9 @@
 -- |
 -- Description : Random reads past the page cache
 --
--- So many threads read blocks of 4 KiB at random places of a file (2007, figure 17) so many reads
--- in all, each its share: GHC's threads or hybrid ones, by the module @Disk@. Every thread has its own sequence of places, the same in every run. At most a thousand buffers are used: it is
--- the reads that are measured, not the memory of threads that wait.
+-- A given number of threads read blocks of 4 KiB at random offsets of a file (2007, figure 17), and share a given number of reads:
+-- GHC's threads or hybrid ones, by the module @Disk@. Every thread has its own sequence of offsets, which is the same in every run.
+-- At most a thousand buffers are used, as the benchmark measures the reads and not the memory of waiting threads.
 module Main (main) where
 
 import Control.Concurrent (runInUnboundThread)
@@ -68,7 +68,7 @@ disk file threads count = do
           ]
   hear
 
--- | So many reads, at the places of a generator (xorshift).
+-- | This many reads, at the places of a generator (xorshift).
 readSome :: Int -> (Word64 -> Thread ()) -> Word64 -> Thread ()
 readSome count one = go count
   where

@@ -57,7 +57,7 @@ arrive (Countdown cells done) = do
 await :: Countdown -> IO ()
 await (Countdown _ done) = readMVar done
 
--- | Figures of something that was done so many times.
+-- | Figures of something that was done this many times.
 each :: Int -> Spent -> [(String, Double)]
 each n spent =
   [ ("ns_per_op", 1e9 * spentWall spent / fromIntegral n),
@@ -72,7 +72,7 @@ memory n = do
   empty <- liveBytes
   started <- countdown n
   let looping, begin :: Int -> Hybrid ()
-      -- The number is looked at, else nobody would keep it.
+      -- The number is compared, as it would not be kept otherwise.
       looping k = if k < 0 then ret else yield >> looping (k + 1)
       begin k = nonBlocking (arrive started) >> looping k
       -- By a tree: one thread alone would have its turn once in a round of all.

@@ -1,7 +1,7 @@
 -- |
 -- Description : How late delays are
 --
--- Delays of 100 us to 10 ms, evenly spread, from a generator that starts the same way in every run, over so many
+-- Delays of 100 us to 10 ms, evenly spread, from a generator that starts the same way in every run, over this many
 -- threads. How late one is: the monotonic clock after it, less the clock before it, less what was asked for.
 -- Every lateness is kept, in one block of memory that no collection looks into.
 module Main (main) where

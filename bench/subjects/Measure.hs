@@ -3,8 +3,8 @@
 --
 -- The subjects of the timer benchmarks run to their end: they take a few numbers, and @--timers NAME@ (the queue of
 -- Weft's managers) and @--backend NAME@, both ignored by GHC's own manager. They print their figures as one line of
--- JSON and then wait for a line on standard input, so that whoever started them can still ask the kernel about the
--- process. Needs @+RTS -T@ where the heap is asked for.
+-- JSON and then wait for a line on standard input, so that the parent process can still read the kernel's figures about the
+-- process. Figures about the heap need @+RTS -T@.
 module Measure
   ( -- * Arguments
     arguments,
@@ -50,7 +50,7 @@ usage expected = do
   hPutStrLn stderr ("usage: " ++ name ++ " " ++ expected ++ " [--timers psq|wheel] [--backend NAME]")
   exitWith (ExitFailure 2)
 
--- | What an action took.
+-- | The cost of an action.
 data Spent = Spent
   { -- | Seconds by the monotonic clock.
     spentWall :: !Double,

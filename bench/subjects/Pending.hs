@@ -1,7 +1,7 @@
 -- |
 -- Description : Many timers that are pending
 --
--- Sets so many timers for a minute from now, says how much memory each takes, and waits. On a line of input it
+-- Sets this many timers for a minute from now, says how much memory each takes, and waits. On a line of input it
 -- cancels them all and says what they leave behind. What it does while it waits is measured from outside: a program
 -- that watched itself would have to wake up for it.
 --

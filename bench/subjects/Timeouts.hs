@@ -1,9 +1,9 @@
 -- |
 -- Description : Timeouts that do not fire
 --
--- So many threads, each of which runs a short action under a limit of ten seconds so many times. The action reads a
--- reference, and the results are added up: nothing of it can be left out, and a call that came to nothing is noticed.
--- One call goes before, as Weft's manager starts when it is first needed.
+-- A given number of threads, each of which runs a short action with a limit of ten seconds a given number of times. The action reads a
+-- reference, and the results are added up, so the compiler cannot drop it, and a call that returns no result is noticed.
+-- One call runs before, as Weft's manager starts when it is first needed.
 module Main (main) where
 
 import Clock (timeout)
@@ -48,7 +48,7 @@ timeouts threads each = do
   where
     count = fromIntegral (threads * each)
 
--- | The sum of what so many runs of the action gave within the limit.
+-- | The sum of the results of this many runs of the action within the limit.
 limited :: Int -> IO Int -> IO Int
 limited count action = go count 0
   where

@@ -30,7 +30,7 @@ pong request respond = case rawPathInfo request of
     contentType = ("Content-Type", "text/plain")
     five = ("Content-Length", "5")
 
--- | What an application says of a page besides.
+-- | The other response fields of a page.
 page :: ResponseHeaders
 page =
   [ ("Cache-Control", "public, max-age=3600"),

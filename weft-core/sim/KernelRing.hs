@@ -38,7 +38,7 @@ import Data.Bits
 import Data.List (partition)
 import Data.Word (Word32)
 
--- | What the program asks.
+-- | The program's requests.
 data Submission
   = -- | Poll a number for these events; whether it stays after it has completed; its name (@user_data@).
     Watch !Int !Word32 !Bool !Int
@@ -70,7 +70,7 @@ data Ring = Ring
     ringHeld :: [Completion]
   }
 
--- | With room for so many submissions and completions.
+-- | With room for this many submissions and completions.
 newRing :: Int -> Int -> Ring
 newRing entries room = Ring entries room [] [] [] []
 
@@ -82,7 +82,7 @@ enqueue s r
   | length (ringQueue r) >= ringEntries r = Nothing
   | otherwise = Just r {ringQueue = ringQueue r <> [s]}
 
--- | What is queued, which the kernel takes.
+-- | The kernel takes the queued submissions.
 takeQueue :: Ring -> ([Submission], Ring)
 takeQueue r = (ringQueue r, r {ringQueue = []})
 
@@ -165,7 +165,7 @@ makeRoom r = r {ringDone = ringDone r <> now, ringHeld = later}
   where
     (now, later) = splitAt (ringRoom r - length (ringDone r)) (ringHeld r)
 
--- | Take so many completions at most.
+-- | Take this many completions at most.
 reap :: Int -> Ring -> ([Completion], Ring)
 reap n r = (taken, r {ringDone = left})
   where

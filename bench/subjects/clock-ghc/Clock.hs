@@ -27,7 +27,7 @@ import System.Timeout (timeout)
 -- | A timer of the system's timer manager.
 type Timer = TimeoutKey
 
--- | Run an action after so many microseconds, on the timer manager's thread.
+-- | Run an action after this many microseconds, on the timer manager's thread.
 schedule :: Int -> IO () -> IO Timer
 schedule microseconds act = do
   manager <- getSystemTimerManager
@@ -42,7 +42,7 @@ cancel timer = do
 -- | A timer that is moved, and how far.
 data IdleTimer = IdleTimer !Int !TimeoutKey
 
--- | An action after so many microseconds, unless it is postponed.
+-- | An action after this many microseconds, unless it is postponed.
 newIdleTimer :: Int -> IO () -> IO IdleTimer
 newIdleTimer microseconds act = IdleTimer microseconds <$> schedule microseconds act
 

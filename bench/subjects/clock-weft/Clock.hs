@@ -29,7 +29,7 @@ import Weft.Thread (registerDelay, threadDelay, timeout)
 import Weft.Timer (Timer)
 import qualified Weft.Timer as W
 
--- | Run an action after so many microseconds, on the dispatcher.
+-- | Run an action after this many microseconds, on the dispatcher.
 schedule :: Int -> IO () -> IO Timer
 schedule = W.schedule . microseconds
 
@@ -37,7 +37,7 @@ schedule = W.schedule . microseconds
 cancel :: Timer -> IO ()
 cancel = void . W.cancel
 
--- | An action after so many microseconds, unless it is postponed.
+-- | An action after this many microseconds, unless it is postponed.
 newIdleTimer :: Int -> IO () -> IO IdleTimer
 newIdleTimer = W.newIdleTimer . microseconds
 

@@ -31,7 +31,7 @@ serve port listening handler = do
     setSocketOption connection NoDelay 1
     forkFinally (handler connection) (const (close connection))
 
--- | The same: there is one acceptor, and the run-time system moves threads to idle capabilities.
+-- | As 'serve': there is one acceptor anyway, and the run-time system moves threads to idle capabilities.
 serveInTurn :: Int -> (Int -> IO ()) -> (Socket -> IO ()) -> IO ()
 serveInTurn = serve
 

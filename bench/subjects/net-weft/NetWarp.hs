@@ -19,7 +19,7 @@ serveApplication wanted listening application = do
   let settings = setHost "127.0.0.1" (setPort port (setBeforeMainLoop (listening port) defaultSettings))
   runSettings settings application
 
--- | A port on which nobody listens, for the moment.
+-- | A port that is free at the moment.
 freePort :: IO Int
 freePort = bracket (N.socket N.AF_INET N.Stream N.defaultProtocol) N.close $ \socket -> do
   N.bind socket (N.SockAddrInet 0 (N.tupleToHostAddress (127, 0, 0, 1)))

@@ -1,8 +1,8 @@
 -- |
--- What @weft-relink@ cannot do is refused in a line; what it cannot redirect works, without it.
+-- Builds that @weft-relink@ does not support are refused with one line. Programs in which nothing can be redirected work with GHC's manager.
 --
--- These tests compile: @cbits\/relink.c@ for machines, C libraries and ways that it is not for, and a small project with a library that
--- depends on @weft-relink@, with cabal, in a folder of its own.
+-- These tests compile @cbits\/relink.c@ for unsupported machines, C libraries and ways, and a small project with a library that
+-- depends on @weft-relink@, by cabal, in a folder of its own.
 module Refusals (tests) where
 
 import Control.Exception (bracket)

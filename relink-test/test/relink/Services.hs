@@ -91,7 +91,7 @@ running folder program arguments act = do
   where
     stop (_, _, _, p) = terminateProcess p >> void (waitForProcess p)
 
--- | Wait until somebody listens there.
+-- | Wait until a server listens there.
 listening :: SockAddr -> IO ()
 listening address = patiently ("nobody listens on " <> show address) . bracket (socket family Stream defaultProtocol) close $ \s ->
   either (\e -> const False (e :: IOException)) (const True) <$> try (connect s address)

@@ -53,7 +53,7 @@ application file running connections request respond = bracket_ (count 1) (count
   ["hello"] -> respond (text "hello")
   ["fields"] -> respond . text . toLazyByteString $ foldMap (\(name, value) -> shown name <> ": " <> byteString value <> "\n") (requestHeaders request)
   ["file"] -> respond (responseFile ok200 [(hContentType, "application/octet-stream")] file Nothing)
-  -- So many bytes in pieces, of which each was flushed.
+  -- This many bytes in pieces, each of them flushed.
   ["stream"] -> respond . responseStream ok200 [] $ \send flush ->
     forM_ [1 .. n `div` 10000] (\_ -> send (byteString (B.replicate 10000 120)) >> flush)
   ["large"] -> respond (responseLBS ok200 [] (L.replicate (fromIntegral n) 120))

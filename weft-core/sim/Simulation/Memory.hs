@@ -55,7 +55,7 @@ where
 
 import qualified Data.IntMap.Strict as IntMap
 
--- | What is known of a run's writes, and of how much each thread has to see.
+-- | The writes of a run, and the part of them that each thread has to see.
 data Memory = Memory
   { -- | Whether reads may be early at all.
     memoryWeak :: !Bool,
@@ -86,7 +86,7 @@ data View = View
 strongMemory :: Memory
 strongMemory = Memory False 0 0 IntMap.empty IntMap.empty
 
--- | In a run, so many reads at most may return an old value.
+-- | A memory in which at most this many reads of a run may return an old value.
 weakMemoryWith :: Int -> Memory
 weakMemoryWith n = strongMemory {memoryWeak = n > 0, memoryStale = n}
 

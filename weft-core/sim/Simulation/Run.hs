@@ -42,8 +42,8 @@ import Simulation.World
 -- 'choose' gave.
 type Schedule = [Int]
 
--- | What is run: threads, and a check of the state at the end, when no thread can go on. The check gets the numbers of
--- the threads that have not ended and returns what is wrong. Each run makes a new scenario.
+-- | Threads, and a check of the state at the end, when no thread can continue. The check gets the numbers of
+-- the threads that have not ended, and returns an error message if something is wrong. Each run makes a new scenario.
 data Scenario = Scenario
   { scenarioThreads :: [IO ()],
     scenarioCheck :: [Int] -> IO (Maybe String)
@@ -73,8 +73,8 @@ data Move
 
 -- Running ---------------------------------------------------------------------------------
 
--- | Who makes the choices of a run. 'steerThread' gets the thread that ran before and the threads that can go on, with what
--- each does next; 'Nothing' ends the run. 'steerAnswer' gets the number of possible answers.
+-- | The choices of a run. 'steerThread' gets the thread that ran before and the threads that can continue, with the next
+-- step of each; 'Nothing' ends the run. 'steerAnswer' gets the number of possible answers.
 data Steering = Steering
   { steerThread :: Int -> [(Int, Access)] -> IO (Maybe Int),
     steerAnswer :: Int -> IO Int

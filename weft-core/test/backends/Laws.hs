@@ -54,13 +54,13 @@ lawsOfAll make =
 presentLaws :: IO Backend -> [TestTree]
 presentLaws make =
   concat
-    [ everyTrigger make "what holds already is seen by a look" $ \t b fds -> do
+    [ everyTrigger make "an event that is already present is reported by a poll" $ \t b fds -> do
         (r, w) <- pipe fds
         say w 1
         armed b r (tokenOf r) t evtRead
         got <- poll b NoWait
         got @?= [(tokenOf r, evtRead)],
-      everyTrigger make "what comes later is reported" $ \t b fds -> do
+      everyTrigger make "an event that comes later is reported" $ \t b fds -> do
         (r, w) <- pipe fds
         armed b r (tokenOf r) t evtRead
         silent b
@@ -231,7 +231,7 @@ alwaysLaws make =
       | evs <- [evtRead, evtWrite, evtPeerClosed, mempty]
     ]
     <> concat
-      [ everyTrigger make "gone before it was armed" $ \t b fds -> do
+      [ everyTrigger make "closed before it was armed" $ \t b fds -> do
           (s, peer) <- streamPair fds
           shut fds peer
           armed b s (tokenOf s) t evtRead
@@ -243,19 +243,19 @@ alwaysLaws make =
           silent b
           shut fds peer
           reportsSome b (tokenOf s) (`includes` hungUp),
-        everyTrigger make "the pipe's writer is gone" $ \t b fds -> do
+        everyTrigger make "the pipe's writer has closed" $ \t b fds -> do
           (r, w) <- pipe fds
           armed b r (tokenOf r) t evtRead
           silent b
           shut fds w
           reportsSome b (tokenOf r) (`includes` hungUp),
-        everyTrigger make "the pipe's writer is gone and left something" $ \t b fds -> do
+        everyTrigger make "the pipe's writer has closed, with data left" $ \t b fds -> do
           (r, w) <- pipe fds
           say w 1
           shut fds w
           armed b r (tokenOf r) t evtRead
           reportsSome b (tokenOf r) (`includes` hungUp),
-        everyTrigger make "the pipe's reader is gone" $ \t b fds -> do
+        everyTrigger make "the pipe's reader has closed" $ \t b fds -> do
           (r, w) <- pipe fds
           fill w
           armed b w (tokenOf w) t evtWrite
@@ -408,7 +408,7 @@ forgottenLaws make =
         say w 1
         backendForget b r
         silent b,
-      everyTrigger make "the unknown, the negative, the same twice" $ \t b fds -> do
+      everyTrigger make "unknown descriptors, negative ones, and one twice" $ \t b fds -> do
         (r, w) <- pipe fds
         mapM_ (backendForget b) [r, -1, minBound, maxBound, 19999]
         armed b r (tokenOf r) t evtRead

@@ -37,11 +37,11 @@ import Weft.Test.Descriptors
 law :: IO Backend -> String -> (Backend -> Fds -> IO ()) -> TestTree
 law make name act = testCase name (withFds (\fds -> bracket make backendClose (`act` fds)))
 
--- | The same test for every trigger.
+-- | A test for every trigger.
 everyTrigger :: IO Backend -> String -> (Trigger -> Backend -> Fds -> IO ()) -> [TestTree]
 everyTrigger make name act = [law make (show t <> ": " <> name) (act t) | t <- [Once, Level, Edge]]
 
--- | What a poll reports.
+-- | A report of a poll.
 type Report = (Token, Events)
 
 -- | Poll once.
@@ -95,6 +95,6 @@ notReady b fd evs = forM_ (backendResume b) (\f -> f fd evs)
 tokenOf :: Fd -> Token
 tokenOf fd = tableToken fd 1
 
--- | What a hang-up is reported with.
+-- | The events that report a hang-up.
 hungUp :: Events
 hungUp = evtHangup <> evtRead <> evtWrite

@@ -250,8 +250,8 @@ pingPong threads rounds b fds = do
   stopOwner b owner
   maybe (assertFailure "an event was lost") (mapM_ (either assertFailure pure)) ok
 
--- | The same, with a new pipe each time, so that numbers go from thread to thread.
--- An edge may be reported twice, so what was for the pipe before is passed over.
+-- | A round trip with a new pipe each time, so that descriptor numbers move from thread to thread.
+-- An edge may be reported twice, so reports for the previous pipe are skipped.
 churn :: Int -> Int -> Backend -> Fds -> Assertion
 churn threads rounds b _ = do
   boxes <- replicateM threads newEmptyMVar
@@ -303,7 +303,7 @@ lifecycleLaws make =
           (spare, held + length again) @?= (spare, length taken)
       left <- openCount
       left @?= before,
-    testCase "closing it lets go of what it watched" . withFds $ \fds -> do
+    testCase "closing it releases the watched descriptors" . withFds $ \fds -> do
       b <- make
       (s, peer) <- tcpPair fds
       armed b s (tokenOf s) Edge evtRead
@@ -354,7 +354,7 @@ guarded b act = do
   when failed (assertFailure "a wake was lost")
   pure a
 
--- | Poll, at most so many times and for as long as it takes, until the reports of
+-- | Poll, at most this many times and for as long as it takes, until the reports of
 -- one poll are as wanted.
 until' :: Backend -> Int -> ([Report] -> Bool) -> IO [Report]
 until' b n good = do

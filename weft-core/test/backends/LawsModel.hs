@@ -18,7 +18,7 @@ import Weft.Core.Backend
 import Weft.Core.Events
 import Weft.Test.Descriptors
 
--- | What is done, to one of a few sockets.
+-- | An operation on one of a few sockets.
 data Op
   = Arm Int Trigger Events
   | Say Int
@@ -66,7 +66,7 @@ data Watch = Watch
 
 type World = IntMap.IntMap Model
 
--- | What the next poll must mention.
+-- | Whether the next poll must report it.
 due :: Model -> Bool
 due m = case watch m of
   Nothing -> False

@@ -28,6 +28,6 @@ group name tests = do
   reason <- whyUnavailable name
   pure (maybe id (skipAll name) reason tests)
 
--- | With rings of so many entries.
+-- | With rings of this many entries.
 sized :: Int -> IO a -> IO a
 sized n = bracket_ (preferRingEntries (Just (fromIntegral n))) (preferRingEntries Nothing)

@@ -117,7 +117,7 @@ agrees protocol steps = ioProperty . bracket (c_new (fromIntegral slotCount)) c_
   allocaArray 1000 $ \words' -> allocaArray 3000 $ \entries -> allocaArray 20 $ \pairs -> alloca $ \list -> do
     poke list 0
     let same what a b = if a == b then pure Nothing else pure (Just (what <> ": " <> show a <> " in C, " <> show b <> " in the model"))
-        -- What both say to an operation that makes sense; Nothing when they agree.
+        -- The results of both for a valid operation; Nothing if they agree.
         run s = case s of
           Submit slot -> do
             unused <- readIORef free

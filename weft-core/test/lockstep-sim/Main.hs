@@ -38,7 +38,7 @@ main = do
   where
     onRing entries faults = late (simulated (preferRingEntries (Just entries) >> Uring.new) faults False)
     late m = m {machineRules = (machineRules m) {ruleLate = True}}
-    -- What is not so is not reported here: the model takes it for a fault.
+    -- No spurious reports here: the model takes them for faults.
     often = allFaults {faultReverse = 5, faultShort = 5, faultInterrupt = 5, faultSpurious = 0}
 
 -- | The simulated machine with a back end.

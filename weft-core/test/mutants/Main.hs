@@ -1,6 +1,6 @@
 -- |
--- Planted bugs: the suite @wake@ is built from copies of the core in each of which one thing is wrong, and has to
--- find it. A mutant that survives is a hole in the search. Those that need no particular schedule the suite @lockstep-sim@ has to find too.
+-- Planted bugs: the suite @wake@ is built from copies of the core with one bug each, and has to
+-- find it. A mutant that survives is a gap in the search. The suite @lockstep-sim@ also has to find mutants that need no particular schedule.
 -- Needs ghc; run by @make verify@ (@WEFT_MUTANTS=1@), in the folder of the package.
 module Main (main) where
 
@@ -51,7 +51,7 @@ data Suite = Suite
     suiteFolder :: FilePath,
     suiteBefore :: [FilePath],
     suiteBehind :: [FilePath],
-    -- | What it says when it has found something.
+    -- | Its message when it has found a fault.
     suiteFound :: String,
     -- | The modules that are copied, each in its folder.
     suiteModules :: [(FilePath, FilePath)],
@@ -62,7 +62,7 @@ data Suite = Suite
 wake, lockstep, loops :: Suite
 wake = Suite ("test" </> "wake") ["sim"] ["test" </> "support"] "by the schedule" coreModules (maybe "!/io_uring/ && !/ARM/" testsOf)
   where
-    -- What takes a ring, or a weak memory, to be found.
+    -- Mutants that are found only with a ring, or with a weak memory.
     testsOf m
       | "Backend/Uring" `isPrefixOf` mutantModule m = "/io_uring/ && !/ARM/"
       | "on ARM" `isPrefixOf` mutantName m = "/ARM/"

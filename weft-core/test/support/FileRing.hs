@@ -39,7 +39,7 @@ import Weft.Sys
 data Name = Name Int Int
   deriving (Eq, Show)
 
--- | What the kernel is asked.
+-- | A submission to the kernel.
 data Entry = Request Name | Cancellation Name
   deriving (Eq, Show)
 
@@ -57,13 +57,13 @@ data Kernel = Kernel
     kernelRing :: IO ()
   }
 
--- | What may be wrong.
+-- | The protocol, or one with a planted fault.
 data Protocol = Protocol
   { -- | The bits of cancellations are taken before the inbox.
     bitsFirst :: Bool,
     -- | The owner looks once more after it has said that it sleeps.
     ownerLooksAgain :: Bool,
-    -- | Who submits wakes the owner.
+    -- | A submitter wakes the owner.
     submitRouses :: Bool,
     -- | A cancel wakes the owner.
     cancelRouses :: Bool,
@@ -142,7 +142,7 @@ rouse r = do
 nextGeneration :: FileRing -> Int -> IO Int
 nextGeneration r slot = (+ 1) <$> peekWord (slots r) (field slot Generation)
 
--- | By who has the slot.
+-- | Called by the holder of the slot.
 submit :: FileRing -> Int -> IO ()
 submit r slot = do
   bumpWord (slots r) (field slot Generation) 1
@@ -170,7 +170,7 @@ cancel r (Name slot generation) = do
 
 -- The reader --------------------------------------------------------------------------
 
--- | So many at most, of a list that the reader keeps: slots and results, and what is left of the list.
+-- | At most this many completions, of a list that the reader keeps: slots and results, and the rest of the list.
 collect :: FileRing -> Int -> Int -> IO ([(Int, Int)], Int)
 collect r list most = do
   list' <- if list == 0 then takeAll r done else pure list

@@ -58,7 +58,7 @@ data Machine = Machine
     machinePause :: Duration -> IO ()
   }
 
--- | How many commands are to be run on each machine: @WEFT_LOCKSTEP@, or so many.
+-- | The number of commands for each machine: @WEFT_LOCKSTEP@, or this many.
 wantedCommands :: Int -> IO Int
 wantedCommands usual = maybe usual (fromMaybe usual . readMaybe) <$> lookupEnv "WEFT_LOCKSTEP"
 
@@ -113,7 +113,7 @@ shorter (Program cs) = map Program (shrinkList simpler cs)
       Set i k d | k /= Plain -> [Set i Plain d]
       _ -> []
 
--- | So many commands in random programs agree with the model.
+-- | This many commands in random programs agree with the model.
 inLockstep :: TestName -> Machine -> Int -> TestTree
 inLockstep name machine wanted = testCaseSteps name $ \say -> do
   seed <- maybe 1 (fromMaybe 1 . readMaybe) <$> lookupEnv "WEFT_LOCKSTEP_SEED"
@@ -121,7 +121,7 @@ inLockstep name machine wanted = testCaseSteps name $ \say -> do
   say (show n <> " commands, from seed " <> show seed)
   forM_ found (\(s, p, why) -> assertFailure (unlines ["by WEFT_LOCKSTEP_SEED=" <> show s <> ", " <> show p <> why]))
 
--- | Something is wrong with the machine, and a program of so many commands at most shows it.
+-- | Something is wrong with the machine, and a program of this many commands at most shows it.
 caughtInLockstep :: TestName -> Int -> Machine -> TestTree
 caughtInLockstep name most machine = testCaseSteps name $ \say -> do
   (n, found) <- searching machine 1 20000
@@ -131,7 +131,7 @@ caughtInLockstep name most machine = testCaseSteps name $ \say -> do
       say ("after " <> show n <> " commands; " <> show p <> why)
       when (length cs > most) (assertFailure ("the shortest program that was found has " <> show (length cs) <> " commands"))
 
--- | Random programs, from a seed on, until so many commands have run. How many have, and what failed: the seed, the shortest program that
+-- | Random programs, from a seed on, until this many commands have run. How many have, and what failed: the seed, the shortest program that
 -- was found, and what is wrong.
 searching :: Machine -> Int -> Int -> IO (Int, Maybe (Int, Program, String))
 searching machine = go 0
@@ -156,7 +156,7 @@ searching machine = go 0
 
 -- Running ----------------------------------------------------------------------------------
 
--- | What a program has made.
+-- | The objects that a program has made.
 data Made = Made
   { theRegistry :: Registry Manager,
     theManagers :: IORef (IntMap.IntMap Manager),
@@ -165,7 +165,7 @@ data Made = Made
     theKeys :: IORef (IntMap.IntMap (Fd, Int)),
     theTracked :: IORef (IntMap.IntMap Descriptor),
     theTimers :: IORef (IntMap.IntMap (IO Bool)),
-    -- | What was seen since the last command, newest first.
+    -- | The observations since the last command, newest first.
     theSeen :: IORef [Seen]
   }
 
@@ -225,7 +225,7 @@ newManagerAt machine made i = do
 managerAt :: Made -> Int -> IO Manager
 managerAt made i = (IntMap.! i) <$> readIORef (theManagers made)
 
--- | What was seen, to the model.
+-- | Pass the observations to the model.
 observed :: Made -> When -> Model -> IO (Either String Model)
 observed made moment model = do
   seen <- reverse <$> readIORef (theSeen made)

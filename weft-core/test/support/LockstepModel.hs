@@ -1,9 +1,9 @@
 -- |
--- What managers, a registry, timers and tracked descriptors have to do for a program of commands: a pure model of it. "Lockstep" runs the
--- same program on the real ones, tells the model what it sees, and asks it what has to come.
+-- A pure model of managers, a registry, timers and tracked descriptors. "Lockstep" runs the
+-- same program of commands on the real ones, passes its observations to the model, and gets the expected ones from it.
 --
--- The world: three pipes, each of which is open, half open or not there; an end of a pipe is a number from 0 to 5, even ones to read from.
--- Two managers, that share a registry. Registrations, timers and tracked descriptors are numbered as they are made.
+-- There are three pipes, each of which is open, half open or absent; an end of a pipe is a number from 0 to 5, and even ones are for reading.
+-- Two managers share a registry. Registrations, timers and tracked descriptors are numbered in the order of their creation.
 module LockstepModel
   ( -- * Programs
     Command (..),
@@ -110,7 +110,7 @@ data Command
 data Delay = Past | Now | Soon | Later
   deriving (Eq, Show, Enum, Bounded)
 
--- | What is told a timer whose manager stops.
+-- | How a timer is notified if its manager stops.
 data TimerKind = Plain | Aware | Brief
   deriving (Eq, Show, Enum, Bounded)
 
@@ -128,7 +128,7 @@ data Rules = Rules
     ruleResumes :: Bool
   }
 
--- | What is known.
+-- | The state of the model.
 data Model = Model
   { rules :: Rules,
     -- | Bytes in each pipe that is there; the capacity when it is full.
@@ -152,7 +152,7 @@ data Tracked = Tracked
     trAttached :: Bool,
     -- | The living manager that reports it.
     trServed :: Maybe Int,
-    -- | What the next turn has to report if it is so: something has happened, or was resumed.
+    -- | The events that the next turn has to report if they are present: something has happened, or was resumed.
     trChanged :: Events,
     -- | The tokens that have to be there.
     trMust :: Events
@@ -169,7 +169,7 @@ initial r = Model r IntMap.empty IntMap.empty IntMap.empty IntMap.empty IntMap.e
 endOpen :: Model -> Int -> Bool
 endOpen m e = IntMap.member e (ends m)
 
--- | What is so of an end that is open.
+-- | The present events of an open end.
 ready :: Model -> Int -> Events
 ready m e
   | not (endOpen m e) = mempty
@@ -185,7 +185,7 @@ other e = if even e then e + 1 else e - 1
 opened :: Int -> Model -> Model
 opened p m = was (m {pipes = IntMap.insert p 0 (pipes m), ends = IntMap.insert (2 * p) mempty (IntMap.insert (2 * p + 1) mempty (ends m))})
 
--- | How many bytes go into the pipe; none when there is nobody to read them.
+-- | The number of bytes that the pipe has room for; none if its reader has closed.
 room :: Model -> Int -> Int
 room m p
   | endOpen m (2 * p) && endOpen m (2 * p + 1) = ruleCapacity (rules m) - holds m p
@@ -200,7 +200,7 @@ written p m = was (happened (2 * p) evtRead m {pipes = IntMap.adjust (+ 1) p (pi
 filled :: Int -> Model -> Model
 filled p m = was (happened (2 * p) evtRead m {pipes = IntMap.insert p (ruleCapacity (rules m)) (pipes m)})
 
--- | So many bytes are left. Room is news for a pipe that was full only.
+-- | This many bytes are left. Room is news for a pipe that was full only.
 readFrom :: Int -> Int -> Model -> Model
 readFrom p left m = was ((if holds m p == ruleCapacity (rules m) then happened (2 * p + 1) evtWrite else id) m {pipes = IntMap.insert p left (pipes m)})
 
@@ -307,7 +307,7 @@ stopped i m = m {tracked = IntMap.map orphan (tracked m)}
 
 -- What is seen -------------------------------------------------------------------------------
 
--- | What a callback or a timer was told.
+-- | A call of a callback or a timer.
 data Seen
   = Called Int Events
   | -- | At that instant.
@@ -328,7 +328,7 @@ data When
     Otherwise
   deriving (Show)
 
--- | What was seen; or what is wrong with it.
+-- | Take an observation into account; 'Left' says what is wrong with it.
 saw :: When -> Seen -> Model -> Either String Model
 saw moment seen m = case seen of
   Called k evs -> case IntMap.lookup k (registrations m) of
@@ -370,7 +370,7 @@ wanted r = regEvents r <> evtHangup
 
 -- What has to come ------------------------------------------------------------------------------
 
--- | What has to be seen before the turn is over: callbacks of what is so, and timers that were due at that instant.
+-- | The observations that must come before the turn ends: callbacks for present events, and timers that were due at that instant.
 owed :: Instant -> Model -> [String]
 owed t m = ["the call of registration " <> show k <> " for " <> show (ready m (regEnd r)) | (k, r) <- dueCalls m] <> ["timer " <> show k | (k, _) <- dueTimers t m]
 
@@ -410,7 +410,7 @@ knownCount m = IntMap.size (serving m) + IntMap.size (IntMap.filter trAttached (
 pendingTimers :: Int -> Model -> Int
 pendingTimers i m = IntMap.size (IntMap.filter ((== i) . tmManager) (timers m))
 
--- | What should have been told at an end's close, or a manager's stop.
+-- | The notifications that are missing after an end's close, or a manager's stop.
 leftOf :: When -> Model -> [String]
 leftOf moment m = case moment of
   Closing e -> ["registration " <> show k | (k, r) <- IntMap.toList (registrations m), regEnd r == e]

@@ -1,5 +1,5 @@
 -- |
--- The ring for files ("FileRing", a model that the suite @file-ring@ holds in lockstep with the C): its owner, its reader, and those who submit and cancel.
+-- The ring for files ("FileRing", a model that the suite @file-ring@ compares with the C code in lockstep): its owner, its reader, and threads that submit and cancel.
 module FileRingScenario
   ( fileRingTests,
   )
@@ -13,7 +13,7 @@ import Simulation
 import Test.Tasty
 import Weft.Sys
 
--- | What one of those who use the ring does, in a slot of its own, one request after the other.
+-- | The operation of a thread that uses the ring, in a slot of its own, one request after the other.
 data Use
   = -- | A read that ends by itself.
     Reads'
@@ -25,7 +25,7 @@ data Use
 -- | The kernel: requests in it, and completions.
 data Within = Within [Name] [(Name, Int)] Bool
 
--- | Each thread makes so many requests in its slot. All must complete, once.
+-- | Each thread makes this many requests in its slot. All must complete, once.
 scenario :: Protocol -> [(Use, Int)] -> IO Scenario
 scenario p uses = do
   within <- newIORef (Within [] [] False)

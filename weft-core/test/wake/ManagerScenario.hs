@@ -37,7 +37,7 @@ data Machine = Machine
   { theRegistry :: Registry Manager,
     -- | The first that is alive serves.
     theManagers :: [Manager],
-    -- | What was seen to go wrong on the way.
+    -- | An error that was observed during the run.
     blamed :: IORef (Maybe String)
   }
 
@@ -48,11 +48,11 @@ onEpoll, onPoll :: Setting
 onEpoll = Setting Epoll.new noFaults
 onPoll = Setting Poll.new noFaults
 
--- | Rings with so many entries, and a completion queue of as many.
+-- | Rings with this many entries, and a completion queue of as many.
 onUring :: CUInt -> Setting
 onUring entries = Setting (preferRingEntries (Just entries) >> Uring.new) noFaults
 
--- | So many managers that share a registry.
+-- | This many managers that share a registry.
 machine :: Setting -> Int -> IO Machine
 machine setting n = do
   bootKernel (settingFaults setting)
@@ -90,7 +90,7 @@ owned x n = newDescriptor (pure (theRegistry x)) (alive x) (fromIntegral n) $ do
   when (r < 0) (blame x ("closed twice: " <> show n))
   pure (pure ())
 
--- | Read at most so many bytes, as sockets do.
+-- | Read at most this many bytes, as sockets do.
 reading :: Machine -> Descriptor -> Instant -> Int -> IO (Outcome [Int])
 reading x d deadline most = perform d Reading deadline (operation x most (readBytes (number d) most))
 
@@ -126,7 +126,7 @@ holdsThat claims = case [why | (False, why) <- claims] of
 
 -- Waiting ---------------------------------------------------------------------------
 
--- | So many readers of one pipe, and as many writes of a byte.
+-- | This many readers of one pipe, and as many writes of a byte.
 readers :: Int -> Setting -> IO Scenario
 readers n setting = do
   x <- machine setting 1
@@ -235,7 +235,7 @@ closing setting = do
         (known == 0, "descriptors known: " <> show known)
       ]
 
--- | The other end hears of a close as soon as the number has been given back.
+-- | The other end notices a close as soon as the number has been released.
 heard :: Setting -> IO Scenario
 heard setting = do
   x <- machine setting 1
@@ -249,7 +249,7 @@ heard setting = do
         unless (told == -32) (blame x ("a write to the other end gave " <> show told))
   pure . finally' x [0] [dispatcher x 0, reader, closer] $ pure Nothing
 
--- | The same of the second owner of a number, whose first was closed just after it was registered.
+-- | As 'heard', for the second owner of a number; the first was closed just after it was registered.
 heardOfSecond :: Setting -> IO Scenario
 heardOfSecond setting = do
   x <- machine setting 1
@@ -283,8 +283,8 @@ closedUnder setting = do
         (r `notElem` left, "it is still open")
       ]
 
--- | The same, and it is closed by its number, by somebody who does not own it. Whoever has not waited before is told by
--- the kernel (@EBADF@).
+-- | The descriptor is closed by its number, by a thread that does not own it. A thread that has not waited before gets
+-- @EBADF@ from the kernel.
 closedByNumber :: Setting -> IO Scenario
 closedByNumber setting = do
   x <- machine setting 1
@@ -428,7 +428,7 @@ stopping killing setting = do
         (length now' <= length before, "descriptors are left")
       ]
 
--- | Callbacks of a manager that is stopped are told, once.
+-- | Callbacks of a manager that is stopped are notified, once.
 orphans :: Setting -> IO Scenario
 orphans setting = do
   x <- machine setting 1
@@ -524,7 +524,7 @@ managerTests =
     cheaper :: (Int -> String -> IO Scenario -> TestTree) -> Setting -> [TestTree]
     cheaper search setting = [search (if name `elem` long then 1 else bound) name (make setting) | (bound, name, make) <- scenarios]
     long = ["a one-shot callback is unregistered", "a callback is unregistered", "two callbacks of a descriptor"]
-    -- What is short may depart from the ordinary twice.
+    -- Short scenarios may depart from the ordinary schedule twice.
     scenarios =
       [ (2, "one reader", readers 1),
         (1, "two readers", readers 2),

@@ -14,8 +14,8 @@ import Weft.Core.Events (unstamped)
 import Weft.Core.Readiness
 import Weft.Sys
 
--- | So many operations and so many that close. The number is what the kernel
--- knows: an operation must find it open, and it is closed once.
+-- | Threads with this many operations, and this many threads that close. As for the kernel, an operation must find
+-- the number open, and it is closed once.
 scenario :: Int -> Int -> (Readiness -> IO Bool) -> IO Scenario
 scenario operations closers leaving = do
   rd <- newReadiness 7 1

@@ -19,7 +19,7 @@ import qualified Data.Map.Strict as Map
 import qualified Data.Set as Set
 import Test.QuickCheck
 
--- | What the first thread does.
+-- | The operations of the first thread.
 type Program = [Op]
 
 -- | Variables are numbered.
@@ -39,7 +39,7 @@ data Op
     Kill Int
   deriving (Eq, Ord, Show)
 
--- | What a thread notices.
+-- | An observation of a thread.
 data Seen
   = Took Int Int
   | DidPut Int
@@ -54,7 +54,7 @@ data Seen
 data End = Ended | Died Int | Killed | Stuck
   deriving (Eq, Ord, Show)
 
--- | Which child of which child it is, the latest first.
+-- | The number of the child, of its parent and so on, the latest first.
 type Name = [Int]
 
 type Outcome = Map.Map Name ([Seen], End)
@@ -127,7 +127,7 @@ data Item
   | Say Seen
   deriving (Eq, Ord)
 
--- | What is done with an exception, what comes after, and the masking of the place.
+-- | The handler of an exception, the continuation, and the masking state there.
 data Frame = Frame Handler [Item] Bool
   deriving (Eq, Ord)
 
@@ -251,8 +251,8 @@ perform n t op w@(World ts vs) = case op of
     Empty qs -> set n t {seen = TriedPut v True : seen t} (served v a qs w)
   where
     notice s = set n t {seen = s : seen t} w
-    -- The operation is over when somebody serves it; a thread with an exception in
-    -- store does not wait.
+    -- The operation ends when another thread serves it; a thread with a pending exception
+    -- does not wait.
     blocks enter
       | pending t > 0 = throwIn n t {pending = pending t - 1} Killed w
       | otherwise = set n t {waits = True} (enter w)
@@ -263,7 +263,7 @@ killed name t w
   | waits t = throwIn name t Killed w
   | otherwise = set name t {pending = pending t + 1} w
 
--- | The first who waits to put does.
+-- | The first of the threads that wait to put does so.
 nextPut :: Int -> [(Name, Int)] -> World -> World
 nextPut v ps w = case ps of
   [] -> setVar v (Empty []) w

@@ -84,7 +84,7 @@ launch vars threads name p = do
     t <- forkThread body
     t <$ nonBlocking (atomicModifyIORef' threads (\m -> (Map.insert name (Running t seen end) m, ())))
 
--- | What a thread of the program knows.
+-- | The state that a thread of the program has access to.
 data Me = Me [MVar Int] (IORef (Map.Map Name Running)) Name (IORef [Seen]) (IORef [Thread])
 
 endOf :: SomeException -> End

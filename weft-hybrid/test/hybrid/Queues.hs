@@ -15,7 +15,7 @@ import Test.Tasty.QuickCheck
 import Weft.Hybrid.Ready
 import Weft.Hybrid.Trace
 
--- | What is done to a queue; the collections move tasks, and look only at the chunks that they have to.
+-- | Operations on a queue. Collections move tasks, and scan only the chunks that they have to.
 data Command = Push Int | Pop Int | Exchange Int | Tidy | Minor | Major
   deriving (Show)
 
@@ -38,7 +38,7 @@ tests =
     [ testProperty "is first in, first out" $ \commands -> monadicIO $ do
         (got, expected) <- run (execute commands)
         assert (got == expected),
-      testCase "a turn of a long one costs what a turn of a short one does" $ do
+      testCase "a turn of a long queue costs as much as a turn of a short one" $ do
         q <- newFifo
         replicateM_ 300000 (pushFifo q (const Ret))
         [_, spent] <- replicateM 2 $ do
@@ -50,7 +50,7 @@ tests =
         assertBool (show spent <> " bytes") (spent < 600000)
     ]
 
--- | What comes out, and what should.
+-- | The actual and the expected output.
 execute :: [Command] -> IO ([Maybe Int], [Maybe Int])
 execute commands = do
   q <- newFifo

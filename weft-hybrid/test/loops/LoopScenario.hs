@@ -38,7 +38,7 @@ onEpoll, onUring :: Setting
 onEpoll = Setting (Choice.useBackend Epoll.new) noFaults
 onUring = Setting (Choice.useBackend (preferRingEntries (Just 8) >> Uring.new)) noFaults
 
--- | A scheduler of so many loops, and those who use it.
+-- | A scheduler of this many loops, and GHC threads that use it.
 loops :: Setting -> Int -> [Scheduler -> IO ()] -> IO (Maybe String) -> IO Scenario
 loops (Setting backend faults) n users check = do
   bootKernel faults
@@ -85,7 +85,7 @@ onLoopOf s i m = do
 telling :: MVar () -> Hybrid ()
 telling done = nonBlocking (void (tryPutMVar done ()))
 
--- | So many threads handed to loops that sleep or are about to.
+-- | This many threads handed to loops that sleep or are about to.
 handed :: [Int] -> Setting -> IO Scenario
 handed places setting = do
   ran <- newIORef (0 :: Int)

@@ -19,8 +19,8 @@ import Weft.Sys
 -- | A place where one thread may wait; the number counts the moves.
 data Place' = Free !Int | Taken !Int !Waiter
 
--- | The thread parks, another one sends it an exception, and, if it is to be, a third one resumes it. Afterwards it has gone on, once: with the result
--- or with the exception; with the exception, if nobody has resumed it. (After a result the exception is left, to be raised next.)
+-- | The thread parks, another one sends it an exception, and, if the flag is set, a third one resumes it. Afterwards it has continued once: with the result
+-- or with the exception, and with the exception if no thread has resumed it. (After a result the exception is left, to be raised next.)
 scenario :: Bool -> IO Scenario
 scenario resumed = do
   scheduler <- still

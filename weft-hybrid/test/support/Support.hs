@@ -1,5 +1,5 @@
 -- |
--- What the tests of the suite @hybrid@ share.
+-- Functions that the tests of the suite @hybrid@ share.
 module Support
   ( times,
     within,
@@ -21,7 +21,7 @@ import qualified System.Timeout as GHC
 import Test.Tasty.HUnit
 import Text.Read (readMaybe)
 
--- | So many repetitions, scaled, at least one.
+-- | This many repetitions, scaled, at least one.
 times :: Int -> Int
 times n = max 1 (round (scale * fromIntegral n))
 
@@ -37,7 +37,7 @@ within what act = do
   r <- GHC.timeout 20000000 act
   maybe (assertFailure (what <> ": still not done after 20 s")) pure r
 
--- | So many milliseconds.
+-- | This many milliseconds.
 pause :: Int -> IO ()
 pause ms = threadDelay (1000 * ms)
 

@@ -1,8 +1,8 @@
 -- |
--- What happens to timers when the process is stopped (SIGSTOP, SIGCONT) and when
--- the date is changed: each fires once, none early. The program runs itself again as the
--- process that has the timers; the date is changed for that process alone, by
--- @libfaketime@, where that is installed.
+-- Timers of a process that is stopped (SIGSTOP, SIGCONT), or whose date
+-- is changed: each fires once, none early. The program runs itself again as the
+-- process with the timers. Only that process sees the changed date, by
+-- @libfaketime@, if it is installed.
 module Main (main) where
 
 import Control.Concurrent hiding (threadDelay)
@@ -90,7 +90,7 @@ observe variables act = do
   where
     within what = G.timeout 40000000 >=> maybe (assertFailure (what <> " is still running")) pure
 
--- | The worker found nothing wrong, and its date moved by so many seconds.
+-- | The worker found nothing wrong, and its date moved by this many seconds.
 jumpedBy :: Int -> (ExitCode, String) -> Assertion
 jumpedBy wanted (code, said) = case (code, map words (lines said)) of
   (ExitSuccess, [["jumped", n]]) | abs (read n - wanted) <= 2 -> pure ()
@@ -157,7 +157,7 @@ worker = do
           | otherwise -> Just (name <> ": " <> show (due - t) <> " ns early")
         _ -> Just (name <> ": fired " <> show (length ts) <> " times")
 
--- | Ways of having something done after so many microseconds.
+-- | Ways of running an action after a number of microseconds.
 kinds :: E.EventManager -> [(String, Int -> IO () -> IO ())]
 kinds m =
   [ ("threadDelay", \us act -> void (forkIO (threadDelay us >> act))),

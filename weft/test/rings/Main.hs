@@ -68,7 +68,7 @@ group (entries, n) =
       setNumCapabilities n
     leave = stopRings >> stopManagers
 
--- | What the kernel says of each ring of this process: the sizes of its two queues.
+-- | The sizes of the two queues of each ring of this process, as the kernel reports them.
 sizes :: Int -> Assertion
 sizes entries = do
   withPipe $ \(r, w) -> fdWrite w "x" >> threadWaitRead r
@@ -121,7 +121,7 @@ allAtOnce = withPipes 300 $ \pipes -> forM_ [1 .. 10 :: Int] $ \_ -> do
     (text, _) <- result "a reader" task
     text @?= "x"
 
--- | The same, and half of them are killed, half of the others time out; pipes can be waited for as before.
+-- | Half of the waiting threads are killed, and half of the others time out; the pipes can be waited for as before.
 cutShort :: Assertion
 cutShort = withPipes 200 $ \pipes -> do
   forM_ [1 .. 5 :: Int] $ \_ -> do
@@ -134,7 +134,7 @@ cutShort = withPipes 200 $ \pipes -> do
   forM_ pipes (\(_, w) -> fdWrite w "y")
   forM_ readers $ \task -> result "a reader" task >>= ((@?= "y") . fst)
 
--- | Those who wait are told, and so are the peers: no request holds a file open.
+-- | The waiting threads and the peers are notified: no request holds a file open.
 closedUnder :: Assertion
 closedUnder = bracket (replicateM 3 (start computing)) (mapM_ stop) . const . forM_ [1 .. 3 :: Int] $ \_ -> do
   pipes <- replicateM 100 newPipe
@@ -202,7 +202,7 @@ withSilent act = bracket newPipe (closeFdWith closeFd . snd) $ \(r, _) -> bracke
 withPipes :: Int -> ([(Fd, Fd)] -> IO a) -> IO a
 withPipes n = bracket (replicateM n newPipe) (mapM_ (\(r, w) -> mapM_ (closeFdWith closeFd) [r, w]))
 
--- | A file with so many bytes that tell where they stand. Every read of it waits for the disk.
+-- | A file with this many bytes that tell where they stand. Every read of it waits for the disk.
 withMarked :: Int -> (File -> IO a) -> IO a
 withMarked n act = do
   (path, h) <- mkstemp "/var/tmp/weft-rings-"

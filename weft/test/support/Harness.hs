@@ -1,6 +1,6 @@
 -- |
--- What all tests of the suite @spec@ share: how long and how often, waiting with
--- a limit, counting what the process holds.
+-- Functions that the tests of the suite @spec@ share: durations and repetitions, waiting with
+-- a limit, counting the resources of the process.
 --
 -- The limits are watched by GHC's own timers ("System.Timeout"), so that a test of
 -- ours that never wakes up is noticed.
@@ -70,13 +70,13 @@ scale = unsafePerformIO $ do
   pure (maybe 1 (max 0.001) (set >>= readMaybe))
 {-# NOINLINE scale #-}
 
--- | So many repetitions, scaled, at least one.
+-- | This many repetitions, scaled, at least one.
 times :: Int -> Int
 times n = max 1 (round (scale * fromIntegral n))
 
 -- Limits -----------------------------------------------------------------------------
 
--- | Fail unless the action ends within so many seconds.
+-- | Fail unless the action ends within this many seconds.
 within :: Double -> String -> IO a -> IO a
 within s what act = do
   r <- GHC.timeout (round (1e6 * s)) act
@@ -95,7 +95,7 @@ eventually what cond = within 20 what go
       ok <- cond
       unless ok (threadDelay 2000 >> go)
 
--- | Fail if the condition ceases to hold within so many milliseconds.
+-- | Fail if the condition ceases to hold within this many milliseconds.
 stays :: Int -> String -> IO Bool -> Assertion
 stays ms what cond = go (max 1 (ms `div` 5))
   where
@@ -119,7 +119,7 @@ start act = do
   t <- mask_ (forkIOWithUnmask (\unmask -> try (unmask act) >>= putMVar done))
   pure (Task t done)
 
--- | What came of it, waiting for it within limits.
+-- | The outcome of a task, waiting for it within limits.
 outcome :: String -> Task a -> IO (Either SomeException a)
 outcome what (Task _ done) = finishes what (readMVar done)
 
@@ -144,11 +144,11 @@ blocked (Task t _) = finishes "a thread that is to block" go
 stop :: Task a -> IO ()
 stop (Task t done) = finishes "killing a thread" (killThread t >> void (readMVar done))
 
--- | Run the action in so many threads, numbered from zero, and wait for all.
+-- | Run the action in this many threads, numbered from zero, and wait for all.
 parallel :: Int -> (Int -> IO ()) -> IO ()
 parallel n act = mapConcurrently_ act [0 .. n - 1]
 
--- | So many milliseconds, by GHC's clock.
+-- | This many milliseconds, by GHC's clock.
 pause :: Int -> IO ()
 pause ms = threadDelay (1000 * ms)
 

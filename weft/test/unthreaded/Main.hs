@@ -34,7 +34,7 @@ asked name =
   withResource (preferBackend name >> stopManagers) (const stopManagers) $ \_ ->
     testGroup
       name
-      [ testCase "what cannot be had is refused, with its reason" $ do
+      [ testCase "an unavailable back end is refused, with the reason" $ do
           choice <- backendChoice
           choiceBackend choice @?= "epoll"
           fmap fst (choiceRefused choice) @?= (if name == "epoll" then Nothing else Just name),

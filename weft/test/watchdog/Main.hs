@@ -45,7 +45,7 @@ tests =
         ]
   ]
     <> [ testCase "on the second capability" $ reports 2 "second" ["capability 1 has been held", "by other threads"],
-         testCase "without a bound nothing is said" $ do
+         testCase "without a bound nothing is reported" $ do
            (code, out, err) <- run Nothing 1 "quiet"
            (code, out, err) @?= (ExitSuccess, "0\n", ""),
          testCase "a bound that is no number is refused" $ do

@@ -79,7 +79,7 @@ withGo act = withFolder $ \folder -> do
 noExceptions :: Server -> Assertion
 noExceptions server = readIORef (serverSaid server) >>= \said -> filter ("exception" `isPrefixOf`) said @?= []
 
--- | With a file of so many MiB that cannot be compressed, and its SHA-256.
+-- | With a file of this many MiB that cannot be compressed, and its SHA-256.
 withLarge :: Int -> (FilePath -> String -> IO a) -> IO a
 withLarge size act = withFolder $ \folder -> do
   let file = folder </> "large"

@@ -1,5 +1,5 @@
 -- |
--- What is measured decides nothing ("Weft.Core.Latency").
+-- Measurements have no effect on the simulated machine ("Weft.Core.Latency").
 module Weft.Core.Histogram
   ( Histogram,
     newHistogram,

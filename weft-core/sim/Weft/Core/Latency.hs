@@ -1,6 +1,6 @@
 -- |
--- What is measured decides nothing: on the simulated machine nothing is, so that a search has no schedules that differ in it
--- alone.
+-- No production code depends on the measurements. On the simulated machine nothing is measured, so that a search has no schedules
+-- that differ only in that.
 module Weft.Core.Latency
   ( Latency,
     newLatency,

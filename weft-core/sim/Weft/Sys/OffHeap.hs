@@ -1,5 +1,5 @@
 -- |
--- The simulated machine has no watchdog: nobody reads a heartbeat, and none is ever watched.
+-- The simulated machine has no watchdog, so heartbeats are never watched.
 module Weft.Sys.OffHeap
   ( OffHeapWords,
     openHeartbeat,

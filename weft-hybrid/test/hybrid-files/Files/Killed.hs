@@ -91,7 +91,7 @@ canary readInto s = withBytes 1048576 $ \path -> GHC.withFile reading {openDirec
 holds :: Ptr Word8 -> Int -> IO Bool
 holds p n = and <$> mapM (fmap (== 0xaa) . peekElemOff p) [0, 509 .. n - 1]
 
--- | What is in the memory when the thread has ended is never written any more.
+-- | The memory is not written to after the thread has ended.
 lentWrites :: Scheduler -> Assertion
 lentWrites s = withBytes 65536 $ \path -> do
   GHC.withFile writing path (\file -> GHC.writeAt file 0 (B.replicate 65536 0))

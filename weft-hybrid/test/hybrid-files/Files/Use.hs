@@ -1,5 +1,5 @@
 -- |
--- What files do for hybrid threads: everything as "Weft.File", which is used beside it.
+-- Files of hybrid threads, compared with "Weft.File".
 module Files.Use
   ( tests,
   )
@@ -45,7 +45,7 @@ tests scheduler =
       test "no way out of a directory" beneath,
       test "paths that are bytes, and the names of a directory" names,
       test "3,000 threads read at once" crowd,
-      test "a thread that waits for the disk keeps nobody" others,
+      test "a thread that waits for the disk blocks no other" others,
       testProperty "any sequence of reads and writes, to a string" (random scheduler)
     ]
   where
@@ -110,7 +110,7 @@ both go = withBytes 4096 $ \path -> do
   e <- tryIOError (go (() <$ readAt f 0 1))
   either (\x -> "file is closed" `isInfixOf` show x @? show x) (const (assertFailure "read")) e
 
--- | Its descriptor's number goes to another file at once: nobody gets bytes of that one.
+-- | Its descriptor's number goes to another file at once; no read returns bytes of that file.
 closing :: Run -> Assertion
 closing go = withBytes 65536 $ \path -> withFolder $ \folder -> do
   let other = folder </> "other"

@@ -84,7 +84,7 @@ tests scheduler =
         z <- recv a 100
         nonBlocking ([x, y, z] @?= map C.pack ["last", " words", ""])
         close a,
-      test "nobody listens" $ \s -> runIn s $ do
+      test "connection refused" $ \s -> runIn s $ do
         (l, addr) <- listening
         close l
         r <- try (connectTo addr)
@@ -160,7 +160,7 @@ echo c = go `finally` close c
   where
     go = recv c 4096 >>= \x -> unless (B.null x) (sendAll c x >> go)
 
--- | Send so many bytes and expect them back.
+-- | Send this many bytes and expect them back.
 client :: SockAddr -> Int -> Hybrid Bool
 client addr n = bracket (connectTo addr) close $ \c -> do
   let bytes = B.take n (B.concat (replicate (n `div` 251 + 1) (B.pack [0 .. 250])))

@@ -25,7 +25,7 @@ import Weft.Hybrid.SystemCall (later, systemCall)
 import Weft.Hybrid.Trace (Scheduler (..))
 import Weft.Sys (readWord)
 
--- | With so many loops.
+-- | With this many loops.
 tests :: Int -> TestTree
 tests n =
   testGroup
@@ -36,7 +36,7 @@ tests n =
              test "a thread that waits in an MVar ends, whether or not another's handler fills it" chained,
              test "ten thousand threads in one MVar, some of them with a pipe" crowd,
              test "only the scheduler's own threads are taken out of an MVar" ofTwo,
-             test "who runs a thread is told that it was killed" told,
+             test "the caller of run learns that its thread was killed" told,
              test "threads that do not end are dropped when the time is over" stubborn,
              test "many threads, each in a wait of its own" many'
            ]
@@ -45,7 +45,7 @@ tests n =
     test name act = testCase name (within name act)
     settings = defaultSettings {settingsLoops = Just n, settingsOnException = \_ _ -> pure ()}
 
-    -- What is counted is counted in the last handler.
+    -- Only the last handler counts.
     handlersRun body start = forM_ [0, 0, 1, 3 :: Int] $ \ms -> do
       begun <- newIORef (0 :: Int)
       ended <- newIORef (0 :: Int)
@@ -181,7 +181,7 @@ tests n =
 bump :: IORef Int -> IO ()
 bump ref = atomicModifyIORef' ref (\k -> (k + 1, ()))
 
--- | What a thread does when it is stopped.
+-- | The operations in which a thread may be stopped.
 waits :: [(String, Hybrid ())]
 waits =
   [ ("yields", forever yield),

@@ -1,6 +1,6 @@
 -- |
 -- Event flags: raised before, during and after a wait, by GHC's threads and by hybrid ones; deadlines; and
--- an attempt that is told of by a flag misses nothing.
+-- an attempt that waits for a flag loses no event.
 module Spec.Flags
   ( tests,
   )
@@ -21,7 +21,7 @@ tests scheduler =
   testGroup
     "flags"
     [ test "raised before the wait: once" before,
-      test "raised by a GHC thread: all who wait go on" everybody,
+      test "raised by a GHC thread: all waiting threads continue" everybody,
       test "a deadline, and a flag that is raised in time" deadline,
       test "deadlines and raising at the same moment" deadlineRaces,
       test "a kill and raising at the same moment" killRaces,
@@ -70,7 +70,7 @@ deadline s = do
     awaitFlagUntil late flag
   r @?= True
 
--- | Whoever is told that the flag was not raised in time finds it raised afterwards; never both, never neither.
+-- | A thread that learns that the flag was not raised in time finds it raised afterwards; never both, never neither.
 deadlineRaces :: Scheduler -> Assertion
 deadlineRaces s = forM_ [1 .. times 300] $ \i -> do
   flag <- newFlag
@@ -85,7 +85,7 @@ deadlineRaces s = forM_ [1 .. times 300] $ \i -> do
   -- A flag stays raised for those who come later.
   when (not raised) (again @? "the flag was raised and nobody was told")
 
--- | The thread ends in one of two ways, and another one that waits is told.
+-- | The thread ends in one of two ways, and another one that waits is woken.
 killRaces :: Scheduler -> Assertion
 killRaces s = replicateM_ (times 300) $ do
   flag <- newFlag

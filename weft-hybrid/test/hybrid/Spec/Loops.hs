@@ -30,7 +30,7 @@ tests :: Int -> TestTree
 tests n =
   testGroup "loops" $
     -- It has two loops in any case, and takes seconds.
-    [test "a step that does not end is reported, with its label, and held up nobody elsewhere" stuck | n == 2]
+    [test "a step that does not end is reported, with its label, and does not block other loops" stuck | n == 2]
       <> [ test "start and stop, many times: nothing is left" $ do
              withScheduler defaultSettings (\s -> runIn s (pure ()))
              before <- length <$> listDirectory "/proc/self/fd"
@@ -56,7 +56,7 @@ tests n =
              seen <- reverse <$> readIORef order
              take 5 seen @?= [0, 0, 0, 0, 0]
              length seen @?= 15,
-           test "resource-aware: who takes more waits while it is scarce" $ do
+           test "resource-aware: threads that take more wait while the resource is scarce" $ do
              used <- newIORef (100 :: Int)
              order <- newIORef []
              withScheduler one {settingsPolicy = resourceAware (Resource (readIORef used) 50)} $ \s ->

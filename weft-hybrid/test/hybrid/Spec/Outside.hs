@@ -1,5 +1,5 @@
 -- |
--- Threads that wait for somebody outside of the loops, and are killed meanwhile.
+-- Threads that are killed while they wait for external calls.
 module Spec.Outside
   ( tests,
   )
@@ -24,7 +24,7 @@ tests scheduler =
   testGroup
     "outside"
     [ test "a result, and an exception" results,
-      test "what starting throws is raised" startFails,
+      test "an exception from starting the call is raised" startFails,
       test "killed, it leaves; a late result is disposed of, once" leaves,
       test "killed, it stays for the end" (staysFor id),
       test "killed while masked, it stays for the end" (staysFor mask_),
@@ -122,8 +122,8 @@ beginning s = do
   isKilled end @? show end
   eventually "giving up" ((== 1) <$> readIORef (workStopped w))
 
--- | Either the thread has the result or it is disposed of; and the work is given up only when
--- nobody has it.
+-- | Either the thread has the result, or the result is disposed of. The work is cancelled only if no
+-- thread has the result.
 races :: Scheduler -> Assertion
 races s = forM_ [1 .. times 300] $ \i -> do
   w <- newWork

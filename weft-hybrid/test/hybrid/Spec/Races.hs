@@ -20,7 +20,7 @@ import qualified Weft.Hybrid as H
 import qualified Weft.Hybrid.STM as STM
 import qualified Weft.Socket as Weft
 
--- | What either loop does, and what has to hold afterwards.
+-- | The operations of both loops, and a check of the state afterwards.
 type Round = Hybrid (Hybrid (), Hybrid (), Hybrid Bool)
 
 tests :: Int -> IO Scheduler -> TestTree
@@ -130,7 +130,7 @@ rounds =
     )
   ]
 
--- | Either the thread has what there was to be had, and has ended well, or it is there still.
+-- | Either the thread has taken the value, and has ended without an exception, or the value is still there.
 consistent :: Thread -> IORef Bool -> Hybrid (Maybe ()) -> Hybrid Bool
 consistent t taken left = do
   end <- waitCatch t

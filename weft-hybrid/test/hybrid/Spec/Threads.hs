@@ -29,7 +29,7 @@ tests scheduler =
         e @?= (Left Oops :: Either Oops ())
         e' <- E.try (runIn s (pure () >>= \() -> if length (show (1 :: Int)) == 1 then error "pure" else pure ()))
         either (\(E.ErrorCall m) -> m @?= "pure") (\() -> assertFailure "no exception") e',
-      test "catch, by type; finally; nested; what a handler throws" $ \s -> do
+      test "catch, by type; finally; nested; exceptions of a handler" $ \s -> do
         order <- newIORef []
         let say x = nonBlocking (modifyIORef order (x :))
         r <-
@@ -40,7 +40,7 @@ tests scheduler =
               `catch` (\Oops -> say "second" >> throwM E.Overflow)
         r @?= (Left E.Overflow :: Either E.ArithException ())
         readIORef order >>= (@?= ["second", "first"]),
-      test "a thread that dies harms nobody" $ \s -> do
+      test "a thread that dies does not affect others" $ \s -> do
         n <- newIORef (0 :: Int)
         done <- newEmptyMVar
         forM_ [1 .. times 200] $ \i ->
@@ -56,7 +56,7 @@ tests scheduler =
         forM_ [1 .. 20 :: Int] $ \_ -> forkFromIn s (spinning stop)
         forM_ [1 .. 5 :: Int] $ \_ -> runIn s (sleep (milliseconds 2))
         writeIORef stop True,
-      test "forks without end, until it is told to stop" $ \s -> do
+      test "forks without end, until it is stopped" $ \s -> do
         stop <- newIORef False
         let bomb = do
               enough <- nonBlocking (readIORef stop)
@@ -78,7 +78,7 @@ tests scheduler =
           waitCatch t
         isKilled r' @? "did not kill itself"
         readIORef cleaned >>= (@? "did not clean up"),
-      test "waited for: what ended it is raised there" $ \s -> do
+      test "wait rethrows the exception that ended the thread" $ \s -> do
         r <- runIn s $ do
           fine <- forkThread (pure ())
           bad <- forkThread (throwM E.Overflow)
@@ -129,7 +129,7 @@ tests scheduler =
           y <- getLocal var
           pure (x, y)
         r @?= ('b', 'b'),
-      testCase "a deadlocked thread is reported, told, and collected" deadlock,
+      testCase "a deadlocked thread is reported, gets an exception, and is collected" deadlock,
       test "a deadlocked thread without a label runs its handlers too" $ \s -> do
         ended <- newIORef (0 :: Int)
         let bump = nonBlocking (atomicModifyIORef' ended (\n -> (n + 1, ())))

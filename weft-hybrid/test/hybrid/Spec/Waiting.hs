@@ -1,5 +1,5 @@
 -- |
--- What threads wait for: each other, time, transactions, calls that block.
+-- Threads that wait for each other, time, transactions, and blocking calls.
 module Spec.Waiting
   ( tests,
   )
@@ -145,7 +145,7 @@ tests scheduler =
           _ <- waitCatch t
           (,) <$> takeMVar got <*> STM.atomically (STM.readTVar count)
         n @?= fromEnum r,
-      test "STM: nobody can change what it waits for" $ \s -> do
+      test "STM: deadlock when no thread can change the variables" $ \s -> do
         told <- newIORef False
         void . forkFromIn s $ do
           v <- nonBlocking (STM.newTVarIO False)

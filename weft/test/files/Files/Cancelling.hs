@@ -206,7 +206,7 @@ overtaken = withRing depth attempts
       mapM_ closeFd [r, w]
       free p
 
--- | On a ring of its own with so many slots; skipped where there are no rings.
+-- | On a ring of its own with this many slots; skipped where there are no rings.
 withRing :: Int -> (Ptr CRing -> Assertion) -> IO String
 withRing depth act = openRing depth 0 >>= either (\code -> pure ("SKIPPED: no ring, errno " <> show code)) (\ring -> "" <$ act ring)
 

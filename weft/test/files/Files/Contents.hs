@@ -1,5 +1,5 @@
 -- |
--- What is written is read.
+-- Contents of files: written bytes are read back.
 module Files.Contents
   ( tests,
   )

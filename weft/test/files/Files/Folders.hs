@@ -1,5 +1,5 @@
 -- |
--- What is below a directory: paths that are bytes, names, and what tells that they changed.
+-- Directories: paths of bytes, names, and the detection of changes.
 module Files.Folders
   ( tests,
   )
@@ -34,8 +34,8 @@ tests older =
       testCase "names of no directory" noNames,
       testCase "names while names come and go" busy,
       testCase "whoever is interrupted on the way through the names leaves nothing open" interrupted,
-      testCase "a directory's time tells of every name, where it is said to" (changes older),
-      testCase "what is closed is closed, with a name or without" closes,
+      testCase "a directory's time changes with every name, on file systems that guarantee it" (changes older),
+      testCase "files are closed, with a name or without" closes,
       testCase "the status of opening is the one that is asked for" openings
     ]
 
@@ -81,7 +81,7 @@ noNames :: Assertion
 noNames = withBytes 10 $ \path -> withFile reading path $ \file ->
   failsWith "names of a file" eNOTDIR (collected file)
 
--- | What stays is found whatever happens beside it.
+-- | Names that stay are found while other names come and go.
 busy :: Assertion
 busy = withFolder $ \folder -> withDirectory folder $ \dir -> do
   forM_ [1 .. 500 :: Int] $ \i -> B.writeFile (folder </> "stays" <> show i) B.empty
@@ -122,7 +122,7 @@ changes older = withFolder $ \folder -> withDirectory folder $ \dir -> do
     moves (Raw.createLink (C.pack (folder </> "r" <> show i)) (C.pack (folder </> "l" <> show i)))
     moves (removeFile (folder </> "r" <> show i))
     moves (createDirectory (folder </> "d" <> show i))
-  -- What the kernel makes up has no such times.
+  -- Files of procfs have no such times.
   made <- withDirectory "/proc" $ \proc -> withFileAt proc reading "version" (pure . directoryLocal proc)
   made @?= False
 

@@ -22,7 +22,7 @@ tests engine =
     "life"
     [ testCase "started and stopped, nothing is left" restarts,
       testCase "a forked child has files of its own" forked,
-      testCase "what is chosen is used" (chosen engine)
+      testCase "the chosen engine is used" (chosen engine)
     ]
 
 -- | Reads that wait for the disk, enough of them to need the rings.

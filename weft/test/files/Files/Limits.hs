@@ -1,6 +1,6 @@
 -- |
--- What is bounded: the bytes that one call copies while it has the capability, the memory that stays
--- after requests, the time for which a lack of descriptors is remembered.
+-- Limits: on the bytes that one call copies while it holds the capability, on the memory that remains
+-- after requests, and on the time for which a lack of descriptors is remembered.
 module Files.Limits
   ( tests,
   )
@@ -33,9 +33,9 @@ tests engine =
   testGroup
     "limits"
     ( [ testCase "a call that has the capability copies at most 1 MiB" oneCall,
-        testCase "and the same of several parts" oneCallOfParts,
+        testCase "a read of several parts copies at most 1 MiB a call" oneCallOfParts,
         testCase "interrupted waits leave no memory behind" unwatched,
-        testCase "what waits for a slot is told that the rings are stopped" stopped
+        testCase "a request that waits for a slot fails when the rings are stopped" stopped
       ]
         <> [t | engine /= Threads, t <- [testCase "a request that has ended keeps no memory" ended, testCase "rings come after a lack of descriptors" shortage]]
     )

@@ -23,8 +23,8 @@ tests :: TestTree
 tests =
   testGroup
     "opening"
-    [ testCase "what is not there is an error with its name" missing,
-      testCase "what must be new must not be there" new,
+    [ testCase "a missing file is an error with its name" missing,
+      testCase "an exclusive creation of an existing file fails" new,
       testCase "writing makes and empties" makes,
       testCase "appending goes to the end" appends,
       testCase "names outside ASCII" names,

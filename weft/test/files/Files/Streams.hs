@@ -25,7 +25,7 @@ tests :: TestTree
 tests =
   testGroup
     "streams"
-    [ testCase "a pipe carries what is written, and ends" carries,
+    [ testCase "a pipe carries the written bytes, and ends" carries,
       testCase "an interrupted read loses nothing" keeps,
       testCase "closing ends a read that waits" closes,
       testCase "a pipe has no offsets" offsets,

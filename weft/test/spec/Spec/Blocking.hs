@@ -1,5 +1,5 @@
 -- |
--- "Weft.Blocking": the bound, the queue, exceptions, results that nobody wants.
+-- "Weft.Blocking": the bound, the queue, exceptions, results of interrupted callers.
 module Spec.Blocking
   ( tests,
   )

@@ -26,7 +26,7 @@ tests =
   testGroup
     "closing"
     [ testCase "a closed number is not waited for when a manager got it" taken,
-      testCase "a manager's own descriptor is not closed by who closes twice" twice,
+      testCase "a second close does not close a manager's own descriptor" twice,
       testCase "closing while a wait registers, as managers start (GHC 21969)" (racing (times 300) stopManagers),
       testCase "closing while a wait registers (GHC 21969)" (racing (times 2000) (pure ()))
     ]

@@ -165,7 +165,7 @@ closing =
       gracefulClose a 3600000
       e <- failure "send" (result "send" sender)
       any (`isErrno` e) [ePIPE, eCONNRESET] @? show e,
-    test "SO_LINGER: close waits for the peer, and nobody else does" . withTcp $ \a b -> do
+    test "SO_LINGER: close waits for the peer, and no other thread does" . withTcp $ \a b -> do
       setSocketOption a Linger 1
       full <- start (forever (sendAll a (B.replicate 65536 1)))
       blocks full
@@ -186,7 +186,7 @@ closing =
       -- A stalled capability leaves the ticker two or three turns.
       n @>= 20
       close b,
-    test "SO_LINGER: what the peer takes, close does not wait for" . withTcp $ \a b -> do
+    test "SO_LINGER: close does not wait for data that the peer has taken" . withTcp $ \a b -> do
       setSocketOption a Linger 30
       sendAll a (payload 10000)
       reader <- start (exactly b 10000)
@@ -285,7 +285,7 @@ lazy =
       got <- Lazy.getContents b
       assertBool "other bytes" (got == bytes)
       result "sendAll" sender,
-    test "lazy strings: send takes a part and says how much, recv gives what there is" . withPair Stream $ \a b -> do
+    test "lazy strings: send takes a part and returns its length, recv returns the available bytes" . withPair Stream $ \a b -> do
       Lazy.send a L.empty >>= (@?= 0)
       Lazy.send a (L.fromChunks [C.pack "ab", C.pack "c"]) >>= (@?= 3)
       Lazy.recv b 100 >>= (@?= LC.pack "abc")

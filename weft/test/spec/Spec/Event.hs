@@ -39,8 +39,7 @@ counter = do
   ref <- newIORef 0
   pure (atomicModifyIORef' ref (\n -> (n + 1, ())), readIORef ref)
 
--- | What callbacks throw is caught here instead of being printed; how many there
--- were.
+-- | Count the exceptions of callbacks instead of printing them.
 quietly :: IO a -> IO Int
 quietly act = do
   (hit, count) <- counter
@@ -248,7 +247,7 @@ kinds =
 
 callbacks :: [TestTree]
 callbacks =
-  [ test "one that throws harms nobody" $ \m fds -> do
+  [ test "a callback that throws does not affect others" $ \m fds -> do
       (r, w) <- pipe fds
       (put, get, _) <- mailbox
       thrown <- quietly $ do
@@ -304,7 +303,7 @@ callbacks =
 
 closing :: [TestTree]
 closing =
-  [ test "closeFd: every registration hears of it, on the calling thread" $ \m fds -> do
+  [ test "closeFd: every registration is notified, on the calling thread" $ \m fds -> do
       (a, _) <- streamPair fds
       fill a
       ref <- newIORef []
@@ -316,7 +315,7 @@ closing =
       self <- myThreadId
       readIORef ref >>= (@?= replicate 3 (self, evtClose))
       failsWith "register" eBADF (registerFd m note a evtRead OneShot),
-    test "a closing action that blocks holds up nobody but those who want its descriptor" $ \m fds -> do
+    test "a closing action that blocks delays only users of its descriptor" $ \m fds -> do
       -- More than there are stripes, so that some share the descriptor's.
       pipes <- replicateM 40 (pipe fds)
       (r, w) <- pipe fds
@@ -355,7 +354,7 @@ closing =
       registerFd_ m put r evtRead OneShot
       say w 1
       get >>= (@?= evtRead),
-    test "what the closing action throws is thrown, and the registrations are gone" $ \m fds -> do
+    test "an exception of the closing action is rethrown, and the registrations are removed" $ \m fds -> do
       (r, w) <- pipe fds
       (put, get, none) <- mailbox
       registerFd_ m put r evtRead OneShot

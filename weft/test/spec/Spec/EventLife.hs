@@ -30,7 +30,7 @@ test name act = testCase name (finishes name (withManager act))
 
 stopping :: [TestTree]
 stopping =
-  [ testCase "nobody runs it" $ do
+  [ testCase "no thread runs it" $ do
       m <- new
       finishes "shutdown" (shutdown m)
       finishes "again" (shutdown m)
@@ -58,7 +58,7 @@ stopping =
       pause 1
       finishes "shutdown" (shutdown m)
       result "loop" t,
-    testCase "what is registered hears of it, timers never fire" . withFds $ \fds -> do
+    testCase "registrations are notified, timers never fire" . withFds $ \fds -> do
       (r, w) <- pipe fds
       m <- new
       t <- start (loop m)
@@ -89,7 +89,7 @@ stopping =
       stop t
       killThread waker
       finishes "shutdown" (shutdown m),
-    testCase "killed while a callback blocks: the loop ends, and what is registered hears of it" . withFds $ \fds -> do
+    testCase "killed while a callback blocks: the loop ends, and registrations are notified" . withFds $ \fds -> do
       (r, w) <- pipe fds
       (silent, _) <- pipe fds
       forM_ [False, True] $ \byTimer -> do
@@ -269,7 +269,7 @@ timers =
         done <- newEmptyMVar
         _ <- registerTimeout m d (putMVar done ())
         finishes "timer" (takeMVar done),
-    test "maxBound never comes, and what is nearly as long not today" $ \m -> do
+    test "a delay of maxBound never ends, and one nearly as long does not end today" $ \m -> do
       (hit, count) <- counter
       forM_ [maxBound, seconds 1e9, milliseconds (2 ^ (31 :: Int)), milliseconds (2 ^ (31 :: Int) - 1)] $ \d ->
         registerTimeout m d hit
@@ -297,7 +297,7 @@ timers =
       n <- count
       forM_ keys (unregisterTimeout m)
       stays 20 "fired though cancelled" ((== n) <$> count),
-    test "a callback that throws harms nobody" $ \m -> do
+    test "a callback that throws does not affect others" $ \m -> do
       done <- newEmptyMVar
       thrown <- quietly $ do
         _ <- registerTimeout m (milliseconds 1) (throwIO (userError "in a timer"))

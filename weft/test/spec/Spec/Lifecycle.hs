@@ -1,6 +1,6 @@
 -- |
--- What happens to a program's dispatchers while it works: capabilities come and go,
--- the process forks, the managers are stopped. Nobody who waits may notice.
+-- Changes to a program's dispatchers while it works: the number of capabilities changes,
+-- the process forks, the managers are stopped. Waiting threads must not notice.
 module Spec.Lifecycle
   ( tests,
   )
@@ -51,7 +51,7 @@ tests =
           status @?= Just (Exited ExitSuccess)
           progress,
       test "a wake-up is never lost (soak)" soak,
-      test "collector: who waits for a descriptor or for time is not taken for deadlocked" . withFds $ \fds -> do
+      test "collector: threads that wait for a descriptor or a time do not count as deadlocked" . withFds $ \fds -> do
         (r, w) <- pipe fds
         reader <- start (threadWaitRead r)
         sleeper <- start (threadDelay 60000)

@@ -92,7 +92,7 @@ files =
         got <- recvAll b
         assertBool "other bytes" (got == content)
         result "sendFile" t,
-    test "a file of which parts are in memory and others on the disk" . withTcp $ \a b -> do
+    test "a file with parts in the page cache and parts on the disk" . withTcp $ \a b -> do
       let content = B.concat (replicate 20 (payload 1000000))
       withFile content $ \path -> withOpen path $ \fd -> do
         fileSynchronise fd
@@ -120,7 +120,7 @@ files =
         sendFileRange a fd 990 10
       shutdown a ShutdownSend
       recvAll b >>= (@?= B.take 50 (B.drop 100 (payload 1000)) <> B.drop 990 (payload 1000)),
-    test "a file that ends before the range does: an error after what there is" . withTcp $ \a b -> withFile (payload 100) $ \path -> do
+    test "a file that ends before the range does: an error after the existing bytes" . withTcp $ \a b -> withFile (payload 100) $ \path -> do
       e <- withOpen path (\fd -> failure "sendFileRange" (sendFileRange a fd 60 1000))
       isEOFError e @? show e
       shutdown a ShutdownSend
@@ -170,7 +170,7 @@ control =
         recv d 100 >>= (@?= C.pack "through it")
       sendAll a (C.pack "x")
       void (failure "recvFd of a plain byte" (recvFd b)),
-    test "datagrams in pieces, with who sent them" $
+    test "datagrams in pieces, with their sender" $
       bracket (socket AF_INET Datagram defaultProtocol) close $ \a -> bracket (socket AF_INET Datagram defaultProtocol) close $ \b -> do
         mapM_ (`bind` loopback) [a, b]
         [fromA, atB] <- mapM getSocketName [a, b]
@@ -183,7 +183,7 @@ control =
         (_, cut, _, flags) <- recvMsg b 3 0 mempty
         cut @?= C.pack "too"
         flags @?= N.MSG_TRUNC,
-    test "too little room for control data is told" . withUnix $ \a b -> do
+    test "too little room for control data is reported" . withUnix $ \a b -> do
       before <- openDescriptors
       withFdSocket a (sendFd a)
       (_, bs, cmsgs, flags) <- recvMsg b 1 0 mempty
@@ -207,7 +207,7 @@ control =
 
 others :: [TestTree]
 others =
-  [ test "urgent data: what is around it arrives, nobody hangs" . listening 16 $ \l addr ->
+  [ test "urgent data: the data around it arrives, and no thread hangs" . listening 16 $ \l addr ->
       bracket (N.socket N.AF_INET N.Stream N.defaultProtocol) N.close $ \n -> do
         N.connect n addr
         bracket (fst <$> accept l) close $ \s -> forM_ [1 .. 10 :: Int] $ \_ -> do

@@ -86,11 +86,11 @@ tests =
           [i | (i, n) <- zip [0 ..] (countsBuckets counts), n == 2] @?= [bucket ns]
           countsTotal counts @?= 2
         length (countsBuckets noCounts) @?= length ends + 1,
-      testCase "spin: an idle program neither polls nor sleeps anew" . withFds $ \fds -> do
+      testCase "spin: an idle program neither polls nor goes to sleep again" . withFds $ \fds -> do
         (r, w) <- pipe fds
         t <- start (threadWaitRead r)
         _ <- blocked t
-        -- What earlier tests left behind may still come to its end.
+        -- Threads of earlier tests may still be ending.
         quiet <- anyOf 10 $ do
           before <- activity
           pause 600
@@ -100,7 +100,7 @@ tests =
         result "wait" t
     ]
 
--- | Does a check hold at one of so many attempts?
+-- | Whether a check holds at one of this many attempts.
 anyOf :: Int -> IO Bool -> IO Bool
 anyOf 0 _ = pure False
 anyOf n check = check >>= \ok -> if ok then pure True else anyOf (n - 1) check

@@ -51,7 +51,7 @@ tests =
              e <- failure "send" (send (withDeadline soon a) large)
              isTimeout e @? show e
              sendNow a (C.pack "x") >>= (@?= Right 0),
-           test "who waits to send when it happens hears of it" . withUnix $ \a _ -> do
+           test "a thread that waits to send is notified" . withUnix $ \a _ -> do
              soon <- deadlineIn (milliseconds 50)
              t <- start (sendAll (withDeadline soon a) large)
              blocked t >>= assertBool "does not block"

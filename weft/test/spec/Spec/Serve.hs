@@ -78,7 +78,7 @@ tests =
         failsWith "serve" eADDRINUSE (withServer settings {serverPort = port} echo (const (pure ())))
         now <- openDescriptors
         assertBool "descriptors left" (now <= before),
-      test "what serverOnListen throws ends it" . leavingNoDescriptor $ do
+      test "an exception of serverOnListen ends the server" . leavingNoDescriptor $ do
         e <- failure "serve" (withServer settings {serverOnListen = \_ -> ioError (userError "no")} echo (const (pure ())))
         e @?= userError "no",
       test "a handler that throws ends its own connection only" $ do
@@ -139,7 +139,7 @@ tests =
             recv s 10 >>= (@?= C.pack "2")
           drainServer server (seconds 10) >>= (@?= True)
           waitServer server,
-      test "draining with no time to wait tells what there is" . leavingNoDescriptor $
+      test "draining with no time to wait returns the current state" . leavingNoDescriptor $
         forM_ [milliseconds 0, milliseconds (-5)] $ \patience -> withServer settings echo $ \server -> do
           client server $ \s -> do
             sendAll s (C.pack "1")
@@ -154,7 +154,7 @@ tests =
           ts <- replicateM 5 (start (drainServer server (seconds 10)))
           ts <$ mapM_ (\t -> blocked t >>= assertBool "does not wait") ts
         forM_ drainers $ \t -> result "drainServer" t >>= (@?= True),
-      test "a server's end that is interrupted drops its connections all the same" . leavingNoDescriptor $ do
+      test "an interrupted shutdown still drops the connections" . leavingNoDescriptor $ do
         -- A handler that cannot be interrupted keeps the end from going on.
         entered <- newEmptyMVar
         gate <- newEmptyMVar
@@ -203,7 +203,7 @@ whereAmI s peer = do
     sendAll s (C.pack (show cap <> ";"))
     whereAmI s peer
 
--- | What it answered, three times.
+-- | Its answers to three requests.
 placesOf :: Socket -> IO [String]
 placesOf s = replicateM 3 (sendAll s (C.pack "?") >> takeWhile (/= ';') . C.unpack <$> recv s 10)
 
@@ -254,7 +254,7 @@ outOfDescriptors also = do
           before <- readIORef reports
           (_, took) <- timed (pause 300)
           n <- subtract before <$> readIORef reports
-          -- Each acceptor one in 100 ms; even those to which nobody connects, as accept looks for a free descriptor first.
+          -- Each acceptor tries once in 100 ms, even without a client, as accept looks for a free descriptor first.
           acceptors <- getNumCapabilities
           assertBool (show n <> " reports in " <> show took <> " s: it spins") (fromIntegral n <= fromIntegral acceptors * (2 + 10 * took))
           sendAll first (C.pack "b")

@@ -102,7 +102,7 @@ peers =
       ss <- forM [a, b] $ \s -> start (recvExactly s (B.length bytes))
       mapM_ (result "send") ts
       forM_ ss $ \t -> result "recv" t >>= assertBool "other bytes" . (== bytes),
-    test "sendNow, sendManyNow: what fits, nothing, the rest by waiting, failures" . withTcp $ \a b -> do
+    test "sendNow, sendManyNow: as much as fits, nothing, the rest by waiting, failures" . withTcp $ \a b -> do
       let bytes = payload 16000000
           fill n = either ioError (\k -> if k == 0 then pure n else fill (n + k)) =<< sendNow a (B.drop n bytes)
       sent <- fill 0
@@ -162,7 +162,7 @@ deadlines =
 
 ends :: [TestTree]
 ends =
-  [ test "half-close and reset are told apart" . withTcp $ \a b -> do
+  [ test "half-close and reset are distinguished" . withTcp $ \a b -> do
       peerState a >>= (@?= PeerOpen)
       finished <- start (awaitPeerFinished a)
       gone <- start (awaitPeerGone a)
@@ -199,7 +199,7 @@ closing =
       failsWith "close'" eBADF (close' a)
       failsWith "recv" eBADF (recv a 1)
       failsWith "awaitPeerFinished" eBADF (awaitPeerFinished a),
-    test "descriptor reuse (ABA): nobody waits for or reads another's bytes" $
+    test "descriptor reuse (ABA): no thread waits for or reads the new owner's bytes" $
       forM_ [1 .. times 3000] $ \i -> withUnix $ \a b -> do
         t <- start (recv a 8)
         p <- start (awaitPeerFinished a)
@@ -211,7 +211,7 @@ closing =
           failsWith "old waiter" eBADF (result "wait" p)
           recv c 100 >>= (@?= C.pack "secret")
         close b,
-    test "killed while it closes: the descriptor is closed all the same" $
+    test "killed while it closes: the descriptor is still closed" $
       forM_ [1 .. times 300] $ \i -> withUnix $ \a b -> do
         t <- start (recv a 1)
         when (even i) (blocks t)

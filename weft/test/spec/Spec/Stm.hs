@@ -20,7 +20,7 @@ tests :: TestTree
 tests =
   testGroup
     "waiting in STM"
-    [ test "what is ready, and what becomes ready" $ \fds -> do
+    [ test "descriptors that are ready, and ones that become ready" $ \fds -> do
         (r, w) <- pipe fds
         (wait, _) <- threadWaitReadSTM r
         t <- start (atomically wait)
@@ -70,7 +70,7 @@ tests =
         say w 1
         mapM_ (result "wait") ts
         replicateM_ 3 (atomically wait),
-      test "what is always ready, and what is not open" $ \fds -> do
+      test "descriptors that are always ready, and ones that are not open" $ \fds -> do
         f <- regularFile fds
         (wait, cancel) <- threadWaitReadSTM f
         atomically wait >> cancel

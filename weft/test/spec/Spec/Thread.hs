@@ -34,7 +34,7 @@ weft, ghc :: Api
 weft = Api "Weft" W.threadWaitRead W.threadWaitWrite W.closeFdWith
 ghc = Api "GHC" G.threadWaitRead G.threadWaitWrite G.closeFdWith
 
--- | What both do.
+-- | Tests of both implementations.
 tests :: Api -> TestTree
 tests api =
   testGroup
@@ -158,7 +158,7 @@ kinds api =
 
 closing :: Api -> [TestTree]
 closing api =
-  [ test "what the closing action throws is thrown, after the waiters were woken" $ \fds -> do
+  [ test "an exception of the closing action is rethrown after the waiters were woken" $ \fds -> do
       (r, _) <- pipe fds
       t <- start (waitRead api r)
       blocks "reading" t
@@ -216,7 +216,7 @@ crowds api =
 
 -- Ours alone -------------------------------------------------------------------------
 
--- | What GHC's do not promise, or what our figures tell.
+-- | Tests of Weft's implementation only: GHC's does not promise this, or Weft's counters are needed.
 ownTests :: TestTree
 ownTests =
   testGroup

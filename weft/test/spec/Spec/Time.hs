@@ -32,7 +32,7 @@ weft, ghc :: Api
 weft = Api "Weft" W.threadDelay W.registerDelay
 ghc = Api "GHC" G.threadDelay registerDelay
 
--- | What both do.
+-- | Tests of both implementations.
 tests :: Api -> TestTree
 tests api =
   testGroup
@@ -74,7 +74,7 @@ long =
     <> map (* 1000) [2 ^ (31 :: Int) - 1, 2 ^ (31 :: Int), 2 ^ (31 :: Int) + 1]
     <> [maxBound `div` 1000 - 1, maxBound `div` 1000, maxBound `div` 1000 + 1, maxBound - 1, maxBound]
 
--- | What our figures tell.
+-- | Tests that need Weft's counters.
 ownTests :: TestTree
 ownTests =
   testGroup
@@ -136,8 +136,8 @@ starved = do
   let busy :: Int -> IO ()
       busy n = do
         end <- readTVarIO stopped
-        -- Now and then of its own accord: the ticker of GHC 9.0.2, which would
-        -- interrupt it, at times stays switched off after an idle phase.
+        -- Yield explicitly now and then: the ticker of GHC 9.0.2, which would
+        -- interrupt it, sometimes stays off after an idle phase.
         when (n `mod` 1000000 == 0) yield
         unless (end || n < 0) (busy (n + 1))
   ts <- forM [1 .. 4 :: Int] (const (start (busy 0)))

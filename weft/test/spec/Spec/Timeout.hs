@@ -32,7 +32,7 @@ weft, ghc :: Api
 weft = Api "Weft" W.timeout
 ghc = Api "GHC" G.timeout
 
--- | What both do.
+-- | Tests of both implementations.
 tests :: Api -> TestTree
 tests api = testGroup ("timeout, " <> apiName api) (results api <> nesting api <> exceptions api)
 
@@ -81,7 +81,7 @@ nesting api =
     testCase "nested: both at the same time: one of them, not early, and nothing afterwards" . replicateM_ 20 $ do
       ((), s) <- timed (void (timeout api short (timeout api short forever')))
       s * 1e6 @>= fromIntegral short
-      -- What the other one throws too late would hit this.
+      -- A late exception of the other timeout would arrive here.
       threadDelay 2000,
     testCase "nested: ten deep, any order" . replicateM_ 10 $ do
       let deep :: [Int] -> IO ()
@@ -95,13 +95,13 @@ exceptions api =
   [ testCase "the action's own exception" $ do
       r <- try (timeout api long (throwIO (userError "own")))
       r @?= (Left (userError "own") :: Either IOException (Maybe ())),
-    testCase "somebody else's exception" $ do
+    testCase "an exception of another thread" $ do
       t <- start (timeout api long forever')
       blocked t >>= assertBool "does not block"
       stop t
       r <- outcome "thread" (t :: Task (Maybe ()))
       assertBool "ended otherwise" (either ((== Just ThreadKilled) . fromException) (const False) r),
-    testCase "handlers run, and an action that lets nobody out has its way" $ do
+    testCase "handlers run, and an action that ignores the exception goes on" $ do
       seen <- newIORef False
       r <- timeout api short (forever' `onException` writeIORef seen True)
       r @?= (Nothing :: Maybe ())
@@ -111,7 +111,7 @@ exceptions api =
     testCase "masked: interruptible operations are interrupted" $ do
       r <- mask_ (timeout api short (newEmptyMVar >>= \v -> takeMVar v `finally` void (tryPutMVar v ())))
       r @?= (Nothing :: Maybe ()),
-    testCase "masked: what cannot be interrupted ends by itself" $ do
+    testCase "masked: an uninterruptible action runs to its end" $ do
       (r, s) <- timed (uninterruptibleMask_ (timeout api short (threadDelay 20000)))
       r @?= Just ()
       s @>= 0.02
@@ -138,7 +138,7 @@ strays api = do
     spin :: Int -> IO ()
     spin n = forM_ [1 .. n] (const yield)
 
--- | What our figures tell.
+-- | Tests that need Weft's counters.
 ownTests :: TestTree
 ownTests =
   testGroup

@@ -96,7 +96,7 @@ memory =
         replicateM_ 1024 (connSendBytes a soon (B8.pack "x"))
         late <- deadlineIn (milliseconds 20)
         failsWith "the 1025th" eTIMEDOUT (connSendBytes a late (B8.pack "x")),
-      testCase "a full backlog holds who connects until the deadline" $ do
+      testCase "with a full backlog a connect waits until its deadline" $ do
         net <- memoryTransport 100
         l <- transportListen net here
         replicateM_ 128 (transportConnect net noDeadline (listenerAddress l))
@@ -127,7 +127,7 @@ received = testCase "bytes that were received already come first" $ do
   connReceive a noDeadline 10 >>= (@?= "ok") . B8.unpack
 
 aborts :: TestTree
-aborts = testCase "an abort of TCP resets, and drops what was not delivered" $ do
+aborts = testCase "an abort of TCP resets, and drops undelivered data" $ do
   (a, b) <- tcpPair
   connSendBytes a noDeadline (B8.pack "x")
   connAbort a

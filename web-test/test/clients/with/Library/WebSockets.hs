@@ -50,7 +50,7 @@ serving time act =
     settings = setOnException (\_ _ -> pure ()) (setTimeout time (setHost "127.0.0.1" (setPort 0 defaultSettings)))
     plain _ respond = respond (responseLBS ok200 [] "plain")
 
--- | What comes goes back; below @/beat@ pings go out too; below @/close@ the server says goodbye.
+-- | Messages are echoed. Below @/beat@ the server also sends pings; below @/close@ it closes the connection.
 talk :: W.ServerApp
 talk pending = case W.requestPath (W.pendingRequest pending) of
   "/refuse" -> W.rejectRequest pending "no"
