@@ -14,7 +14,6 @@ module Measure
     Spent (..),
     spending,
     liveBytes,
-    allocatedBytes,
 
     -- * Results
     say,
