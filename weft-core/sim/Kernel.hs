@@ -72,7 +72,7 @@ noFaults, allFaults :: Faults
 noFaults = Faults 0 0 0 0 0
 allFaults = Faults 1 1 1 1 0
 
--- | The file that a descriptor number refers to.
+-- | What a number refers to.
 data File
   = ReadEnd !Int
   | WriteEnd !Int
@@ -80,7 +80,7 @@ data File
   | Epoll !(IntMap.IntMap Interest)
   | Uring !Ring
 
--- | The registration of a descriptor number in an epoll instance.
+-- | What an epoll instance knows of a number.
 data Interest = Interest
   { interestFile :: !Int,
     interestData :: !Int,
@@ -108,11 +108,11 @@ theKernel = unsafePerformIO (newIORef (booted noFaults))
 booted :: Faults -> Kernel
 booted = Kernel IntMap.empty IntMap.empty IntMap.empty 0
 
--- | Reset the kernel: no descriptor is open.
+-- | Begin anew, with nothing open.
 bootKernel :: Faults -> IO ()
 bootKernel = writeIORef theKernel . booted
 
--- | The open descriptor numbers.
+-- | What is open.
 openNumbers :: IO [Int]
 openNumbers = IntMap.keys . kernelNumbers <$> readIORef theKernel
 
@@ -298,7 +298,7 @@ may get set = do
       c <- choose 2
       if c == 0 then pure False else True <$ modifyIORef' theKernel (\k -> k {kernelFaults = set (left - 1) (kernelFaults k)})
 
--- | The present events of a file.
+-- | What is so of a file.
 levels :: Kernel -> File -> Word32
 levels k f = case f of
   ReadEnd p -> case IntMap.lookup p (kernelPipes k) of
@@ -322,7 +322,7 @@ interests k ep = case fileOf k ep of
   Just (e, Epoll is) -> Just (e, is)
   _ -> Nothing
 
--- | epoll_wait, for at most this many events: bits and user data. 'Nothing' does not block; a negative time is for ever.
+-- | epoll_wait, for at most so many events: bits and user data. 'Nothing' does not block; a negative time is for ever.
 epollCollect :: Int -> Int -> Maybe Int64 -> IO (Either Int [(Word32, Int)])
 epollCollect ep most wait = do
   case wait of
@@ -380,7 +380,7 @@ pollCollect asked wait = do
       Nothing -> bitNval
       Just i -> maybe 0 (\f -> levels k f .&. (bits .|. bitErr .|. bitHup)) (IntMap.lookup i (kernelFiles k))
 
--- | The present events of a number: those of the given events, and those that are always reported.
+-- | What is so of a number now, of these events and those that are reported unasked.
 presentBits :: Int -> Word32 -> IO Word32
 presentBits n bits = do
   call ("poll, without blocking, of " <> show n)
@@ -389,7 +389,7 @@ presentBits n bits = do
 
 -- io_uring ---------------------------------------------------------------------------
 
--- | With room for this many submissions and completions.
+-- | With room for so many submissions and completions.
 newUring :: Int -> Int -> IO Int
 newUring entries room = call "io_uring_setup" >> install (Uring (Ring.newRing entries room))
 
@@ -468,7 +468,7 @@ sayRing i = do
     Just (Uring r) | (cs@(_ : _), _) <- Ring.reap maxBound r -> note ("the ring has " <> show cs)
     _ -> pure ()
 
--- | Enter for completions, and block until there is one; a negative time is for ever. @-EINTR@, or @-ETIME@ if there is none.
+-- | The same as entering for completions, and block until there is one; a negative time is for ever. @-EINTR@, or @-ETIME@ when there is none.
 uringWait :: Int -> Int64 -> IO Int
 uringWait n ns = do
   refused <- uringEnter n True
@@ -511,7 +511,7 @@ uringHas n = do
   call "looks at the ring"
   withRing n (False, False, False, False) (\_ r -> pure (Ring.isQueued r, Ring.heldBack r, Ring.completed r, Ring.hasNews r))
 
--- | Take this many completions at most.
+-- | Take so many completions at most.
 uringReap :: Int -> Int -> IO [Completion]
 uringReap n most = do
   call "takes completions"

@@ -1,10 +1,10 @@
 -- |
--- The present and earlier values of a location that threads share, for a memory in which a read may return an old
+-- What stands at a location that threads share, and what stood there before, for a memory in which a read may return an old
 -- value ("Simulation.Memory"). For the simulated machine ("Weft.Sys" of this directory, "Kernel"): it keeps the
--- present value itself, calls one of these functions at each access, after the scheduling point, and uses the value that a read returns.
+-- present value itself, calls one of these at each access, after the scheduling point, and uses what a read returns.
 --
--- The schedule chooses which of the possible values a read returns ('choose'); the present value is the
--- ordinary choice. Without 'weakMemory', and outside a run, a read returns the present value, and no old values are kept.
+-- Which of the values that are possible a read returns is a choice of the schedule ('choose'): the present one is the
+-- ordinary choice. Without 'weakMemory', and outside of a run, a read returns the present value, and nothing is kept.
 module Simulation.Location
   ( weakMemory,
 

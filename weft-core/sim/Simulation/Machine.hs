@@ -1,6 +1,6 @@
 -- |
--- The functions that the simulated machine ("Weft.Sys" of this directory, "Kernel") calls in the running thread: scheduling points,
--- blocking, choices of the environment, exceptions between threads. Outside a simulation they do nothing.
+-- What the simulated machine calls ("Weft.Sys" of this directory, "Kernel"), in the thread that runs: scheduling points,
+-- blocking, answers of the surroundings, exceptions between threads. Outside of a simulation these do nothing.
 module Simulation.Machine
   ( -- * Objects
     newObject,

@@ -1,6 +1,6 @@
 -- |
--- The state of a run of the simulator: shared objects, threads and where each has stopped, and the state that
--- the scheduler ("Simulation.Run") and the running thread ("Simulation.Machine") pass to each other. Types and two
+-- What a run of the simulator consists of: shared objects, threads and where each has stopped, and the state that
+-- the scheduler ("Simulation.Run") and the running thread ("Simulation.Machine") hand to each other. Types and two
 -- global references; no behaviour.
 --
 -- Either the scheduler or one simulated thread runs, never both: they take turns by the 'MVar's 'agentGo' and 'worldBack'.
@@ -45,7 +45,7 @@ import System.IO.Unsafe (unsafePerformIO)
 -- | Something that threads may share, by its number within a run.
 type Object = Int
 
--- | The effect of an operation on an object. It decides whether two operations are independent, so that their order makes no
+-- | What an operation does to an object. It decides whether two operations are independent: their order makes no
 -- difference.
 data Access
   = Reads !Object
@@ -131,14 +131,14 @@ data World = World
     worldStory :: IORef [String],
     -- | Which writes each thread has to see.
     worldMemory :: IORef Memory,
-    -- | A synchronous exception that ended a thread.
+    -- | What a thread died of that was no asynchronous exception.
     worldFailure :: IORef (Maybe String)
   }
 
 -- | Why a thread gives control back to the scheduler: it has stopped or ended, or it asks for an answer.
 data Asked = Stopped | Which !Int (MVar Int)
 
--- | Whether the scheduler or a thread runs.
+-- | Who runs.
 data Running
   = Outside
   | SettingUp World

@@ -356,7 +356,7 @@ hasEnded (ThreadId n) = threadEnded n
 throwToThread :: (Exception e) => ThreadId -> e -> IO ()
 throwToThread (ThreadId n) = throwTo' n . toException
 
--- | 'throwTo' in a thread of its own, without waiting.
+-- | The same, by a thread of its own: without waiting.
 throwAside :: (Exception e) => ThreadId -> e -> IO ()
 throwAside (ThreadId n) = throwSoon n . toException
 
@@ -375,7 +375,7 @@ getNumCapabilities, myCapability :: IO Int
 getNumCapabilities = pure 1
 myCapability = pure 0
 
--- | Each run counts as another process, so the global state of a process is fresh in each run.
+-- | Each run is another process image: what is global to a process begins anew in each.
 forkGeneration :: IO Int
 forkGeneration = runNumber
 
@@ -431,7 +431,7 @@ interruptiblyMasked act = do
 attempt :: IO a -> IO (IO a)
 attempt act = either throwIO pure <$> tryAll act
 
--- | The exception of an action, or its result.
+-- | What it threw, or its result.
 tryAll :: IO a -> IO (Either SomeException a)
 tryAll act = (Right <$> act) `catching` (pure . Left)
 

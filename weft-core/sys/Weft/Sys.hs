@@ -126,7 +126,7 @@ newRef :: a -> IO (Ref a)
 newRef a = IO $ \s -> case newMutVar# a s of (# s', r #) -> (# s', Ref r #)
 {-# INLINE newRef #-}
 
--- | Read a reference.
+-- | What it holds.
 readRef :: Ref a -> IO a
 readRef (Ref r) = IO (readMutVar# r)
 {-# INLINE readRef #-}
@@ -147,15 +147,15 @@ swapRef (Ref r) new = IO loop
 {-# INLINE swapRef #-}
 
 -- | @casRef r old new@ replaces @old@, as a pointer that 'readRef' returned and
--- no thread has evaluated since, by @new@; 'False' if the reference had another value.
+-- nobody has evaluated since, by @new@; 'False' when something else was there.
 casRef :: Ref a -> a -> a -> IO Bool
 casRef (Ref r) old new = IO $ \s -> case casMutVar# r old new s of
   (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
 {-# INLINE casRef #-}
 
 -- | Apply a function that only builds a constructor around the old value
--- without evaluating it. It may run several times and leaves no thunk behind,
--- so no thread can block on a black hole (2010, 8.2). Returns the old value.
+-- without looking at it. It may run several times and leaves no thunk behind,
+-- so nobody can block on a black hole (2010, 8.2). Returns the old value.
 updateRef :: Ref a -> (a -> a) -> IO a
 updateRef (Ref r) f = IO loop
   where
@@ -172,7 +172,7 @@ updateRef (Ref r) f = IO loop
 -- | A fixed number of machine words, each shared and atomic.
 data AtomicWords = AtomicWords (MutableByteArray# RealWorld)
 
--- | This many words, all zero.
+-- | So many words, all zero.
 newAtomicWords :: Int -> IO AtomicWords
 newAtomicWords (I# n) = IO $ \s -> case newByteArray# bytes s of
   (# s1, a #) -> case setByteArray# a 0# bytes 0# s1 of
@@ -255,7 +255,7 @@ writeBoxedArray :: BoxedArray a -> Int -> a -> IO ()
 writeBoxedArray (BoxedArray a) (I# i) x = IO $ \s -> (# writeArray# a i x s, () #)
 {-# INLINE writeBoxedArray #-}
 
--- | 'casRef' for a slot.
+-- | As 'casRef', on a slot.
 casBoxedArray :: BoxedArray a -> Int -> a -> a -> IO Bool
 casBoxedArray (BoxedArray a) (I# i) old new = IO $ \s -> case casArray# a i old new s of
   (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
@@ -311,10 +311,10 @@ sameThread t = (== t) <$> myThreadId
 hasEnded :: ThreadId -> IO Bool
 hasEnded t = (`elem` [ThreadFinished, ThreadDied]) <$> threadStatus t
 
--- | Run a user's callback. An exception that it throws goes to the program's handler
--- for uncaught exceptions, and the caller continues. An asynchronous exception
--- ('SomeAsyncException') is meant for the calling thread, not for the callback. It is
--- thrown to the thread again, and so arrives when exceptions are next unmasked.
+-- | Run somebody else's callback: what it throws goes to the program's handler
+-- for uncaught exceptions and stops nothing here. An asynchronous exception
+-- ('SomeAsyncException') is meant for the calling thread, not for the callback: it is
+-- thrown at the thread again, and so arrives when exceptions are next let in.
 guarded :: IO () -> IO ()
 guarded act = act `catch` report
   where

@@ -25,7 +25,7 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Text.Read (readMaybe)
 
--- | The scenario holds under every schedule, of which there are at least this many.
+-- | The scenario holds under every schedule, of which there are at least so many.
 holds :: TestName -> Int -> IO Scenario -> TestTree
 holds name least scenario = testCaseSteps name $ \say -> do
   bound <- number <$> lookupEnv "WEFT_SIM_PREEMPTIONS"
@@ -39,7 +39,7 @@ holdsWithin bound name scenario = testCaseSteps name $ \say -> do
   let search = if deeper > 0 then exploreReduced else exploreWithin
   searched say scenario 10 (search (maybe bound (min bound) wanted + deeper) scenario)
 
--- | 'holdsWithin', with a memory in which a read may return an old value ("Simulation.Memory"), which counts as an interruption; twice in a run
+-- | The same, with a memory in which a read may return an old value ("Simulation.Memory"), which counts as an interruption; twice in a run
 -- at most. Without sleep sets: whether a read may be early depends on the order of steps that could be exchanged otherwise.
 holdsOnArm :: Int -> TestName -> IO Scenario -> TestTree
 holdsOnArm bound name scenario = testCaseSteps name $ \say -> do
@@ -92,7 +92,7 @@ searched say scenario least search = do
       t <- getPOSIXTime
       if t >= end then say ("up to seed " <> show seed) else randomly seed 500 >> untilTime end (seed + 500 :: Int)
 
--- | A failure prints the shortest schedule found that also breaks the scenario.
+-- | A failure is told as the story of the shortest schedule that is found to break the scenario too.
 judge :: (String -> IO ()) -> IO Scenario -> Int -> String -> Explored -> Assertion
 judge say scenario least how result =
   case result of
