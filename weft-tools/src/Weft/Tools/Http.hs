@@ -205,21 +205,17 @@ more s = do
   bytes <- receive s
   if B.null bytes then throwIO EndedEarly else pure bytes
 
-receiveHead :: Source -> IORef ByteString -> IO ByteString
-receiveHead s rest = readIORef rest >>= go
-  where
-    go seen = case B.breakSubstring "\r\n\r\n" seen of
-      (found, after)
-        | not (B.null after) -> writeIORef rest (B.drop 4 after) >> pure found
-        | B.length seen > 65536 -> throwIO Malformed
-        | otherwise -> more s >>= go . (seen <>)
+receiveHead, receiveLine :: Source -> IORef ByteString -> IO ByteString
+receiveHead = receiveUntil "\r\n\r\n"
+receiveLine = receiveUntil "\r\n"
 
-receiveLine :: Source -> IORef ByteString -> IO ByteString
-receiveLine s rest = readIORef rest >>= go
+-- | The bytes before a delimiter, which is dropped; 'Malformed' if there is none in 64 KiB.
+receiveUntil :: ByteString -> Source -> IORef ByteString -> IO ByteString
+receiveUntil delimiter s rest = readIORef rest >>= go
   where
-    go seen = case B.breakSubstring "\r\n" seen of
-      (line, after)
-        | not (B.null after) -> writeIORef rest (B.drop 2 after) >> pure line
+    go seen = case B.breakSubstring delimiter seen of
+      (found, after)
+        | not (B.null after) -> writeIORef rest (B.drop (B.length delimiter) after) >> pure found
         | B.length seen > 65536 -> throwIO Malformed
         | otherwise -> more s >>= go . (seen <>)
 
