@@ -63,7 +63,7 @@ observing begun over app = measured
           answer response = do
             let known = bodyLength (requestMethod request == methodHead) response
             pokeWord state cellStatus (statusCode (responseStatus response))
-            -- Until all has gone well nobody knows how much of a body of a declared length did.
+            -- Until the response is complete, the sent part of a body with a declared length is unknown.
             pokeWord state cellBytes (if known == counted || known == 0 then 0 else unknown)
             received <- if known == counted then tallying (bumpWord state cellBytes) response >>= respond else respond response
             if known == counted then pure () else pokeWord state cellBytes known
@@ -81,7 +81,7 @@ cellTold = 0
 cellStatus = 1
 cellBytes = 2
 
--- | Instead of a number of bytes: nobody knows; they have to be counted as they are made.
+-- | Instead of a number of bytes: the number is unknown; the bytes have to be counted as they are made.
 unknown, counted :: Int
 unknown = -1
 counted = -2
@@ -102,14 +102,14 @@ bodyLength isHead response
       | B.null digits || B.length digits > 18 || not (B.all (\c -> c >= 48 && c <= 57) digits) = counted
       | otherwise = B.foldl' (\n c -> 10 * n + fromIntegral c - 48) 0 digits
 
--- | The same response, which says of every few bytes of its body that it made them.
+-- | A response that reports the bytes of its body as it makes them.
 tallying :: (Int -> IO ()) -> Response -> IO Response
 tallying tell response = case response of
   ResponseBuilder status fields body -> ResponseBuilder status fields . lazyByteString . L.fromChunks <$> tallied tell body
   ResponseStream status fields body -> pure (ResponseStream status fields (\write -> body (\part -> tallied tell part >>= mapM_ (write . byteString))))
   other -> pure other
 
--- | The chunks of a builder, each of which is told of when it is made, and made when it is looked at.
+-- | The chunks of a builder, made lazily; each is reported when it is made.
 tallied :: (Int -> IO ()) -> Builder -> IO [B.ByteString]
 tallied tell = go . L.toChunks . toLazyByteString
   where

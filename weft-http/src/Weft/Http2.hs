@@ -44,10 +44,10 @@ import Weft.Http2.Types
 import Weft.IdleTimer (stop)
 import Weft.Transport
 
--- | Serve a connection to its end, and close it. Its first bytes are to be 'connectionPreface' ('withReceived' puts back what was
--- received already). The function is given, at once, an action by which any thread begins the end: no new
--- streams, those that are open go on, and then the connection ends. When it returns, all threads of the connection have
--- ended. Throws only what is thrown to the calling thread; what clients do wrong is told to 'http2OnRefused'.
+-- | Serve a connection to its end, and close it. Its first bytes must be 'connectionPreface' ('withReceived' puts back bytes that were
+-- received already). The function gets, at once, an action by which any thread can begin a graceful shutdown: no new
+-- streams are accepted, open streams go on, and then the connection ends. When 'serveHttp2' returns, all threads of the connection have
+-- ended. It rethrows only exceptions that are thrown to the calling thread; errors of clients are reported to 'http2OnRefused'.
 serveHttp2 :: Http2Settings -> (IO () -> IO ()) -> Connection -> Application -> IO ()
 serveHttp2 settings onStart below application = do
   h <- newHttp2 settings below application

@@ -101,7 +101,7 @@ defaultTlsServerSettings =
 -- | A server's certificates and sessions.
 data TlsServer = TlsServer
   { serverSettings :: !TlsServerSettings,
-    -- | What was loaded last. Written by a reload, read by each handshake.
+    -- | The certificates that were loaded last. Written by a reload, read by each handshake.
     serverLoaded :: !(IORef Loaded),
     serverSessions :: !Sessions
   }
@@ -134,7 +134,7 @@ load settings = do
     OptionalClientCertificates path -> Just <$> loadAuthorities path
     RequiredClientCertificates path -> Just <$> loadAuthorities path
 
--- | The same server, with the same sessions and certificates, without one of its application protocols.
+-- | A server with the sessions and certificates of this one, but without one of its application protocols.
 withoutProtocol :: ByteString -> TlsServer -> TlsServer
 withoutProtocol protocol server = server {serverSettings = settings {tlsProtocols = filter (/= protocol) (tlsProtocols settings)}}
   where
@@ -212,7 +212,7 @@ data TlsClientSettings = TlsClientSettings
     tlsConnectTime :: Duration
   }
 
--- | Whose certificates are believed.
+-- | The trusted certificate authorities.
 data Trust
   = -- | Of the authorities in a file, in PEM.
     TrustAuthorities FilePath

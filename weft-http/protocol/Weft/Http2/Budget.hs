@@ -1,6 +1,6 @@
 -- |
--- How often something may happen: so many times a second in the long run, so many at once (the generic cell rate algorithm, ITU-T I.371);
--- and how long a client may be waited for. Pure; time is passed in.
+-- Limits on how often something may happen: a rate a second in the long run, and a number at once (the generic cell rate algorithm, ITU-T I.371);
+-- and on how long the server waits for a client. Pure; time is passed in.
 --
 -- @since 0.1.0
 module Weft.Http2.Budget
@@ -16,7 +16,7 @@ where
 import Data.Int (Int64)
 import Weft.Core.Time (Duration (..), Instant (..))
 
--- | So many a second, and so many at once after a quiet time.
+-- | A number a second, and a number at once after a quiet time.
 data Rate = Rate
   { rateSecond :: !Int,
     rateBurst :: !Int
@@ -39,7 +39,7 @@ spend rate (Instant t) (Budget due)
   where
     next = max t due + interval rate
 
--- | Allow so many more, though never more than the burst.
+-- | Allow this many more, but never more than the burst.
 earn :: Rate -> Int -> Budget -> Budget
 earn rate n (Budget due)
   | due < minBound + gain = Budget minBound
@@ -47,8 +47,8 @@ earn rate n (Budget due)
   where
     gain = interval rate * fromIntegral n
 
--- | How many nanoseconds a client may be waited for when so many bytes more have moved, from those before: a wait to begin with, and
--- the bytes' time at a rate in bytes a second. No more is saved than that wait and the time of 65,535 bytes.
+-- | The nanoseconds for which the server waits for a client after this many more bytes have moved, from those before: an initial wait, and
+-- the bytes' time at a rate in bytes a second. A client cannot save up more than the initial wait and the time of 65,535 bytes.
 earnTime :: Duration -> Int -> Int -> Int64 -> Int64
 earnTime (Duration wait) rate n left = max left (min (wait `plus` timeOf 65535) (left `plus` timeOf n))
   where

@@ -188,6 +188,6 @@ data ErrorCode
 errorNumber :: ErrorCode -> ByteString
 errorNumber code = B.pack [0, 0, 0, fromIntegral (fromEnum code)]
 
--- | What a client sends first: section 3.4.
+-- | The first bytes of a client: section 3.4.
 connectionPreface :: ByteString
 connectionPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

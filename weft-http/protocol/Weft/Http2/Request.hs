@@ -22,7 +22,7 @@ import Data.Word (Word8)
 import Network.HTTP.Types (RequestHeaders)
 import Weft.Http.Parser.Host (validHost)
 
--- | What a request begins with.
+-- | The head of a request.
 data Head = Head
   { headMethod :: !ByteString,
     headScheme :: !ByteString,

@@ -37,14 +37,14 @@ data Buffer = Buffer
     bufferDropped :: !AtomicWords
   }
 
--- | What is in a part: its memory, how many bytes of it are used, and by how many lines.
+-- | The contents of a part: its memory, the number of bytes used, and the number of lines.
 data Batch = Batch
   { batchMemory :: !(ForeignPtr Word8),
     batchBytes :: !Int,
     batchLines :: !Int
   }
 
--- | For so many capabilities, and so many bytes for each.
+-- | A buffer for this many capabilities, with this many bytes for each.
 newBuffer :: Int -> Int -> IO Buffer
 newBuffer capabilities part = do
   parts <- newBoxedArray (max 1 capabilities) =<< newEmptyMVar
@@ -56,7 +56,7 @@ newBuffer capabilities part = do
 emptyBatch :: Int -> IO Batch
 emptyBatch part = (\memory -> Batch memory 0 0) <$> mallocPlainForeignPtrBytes part
 
--- | What became of a line.
+-- | The result of appending a line.
 data Appended
   = -- | There was no room: it is counted.
     Dropped

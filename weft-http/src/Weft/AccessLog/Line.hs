@@ -47,7 +47,7 @@ data LogFormat
     Json
   deriving (Eq, Show, Enum, Bounded)
 
--- | What a line is about.
+-- | The subject of a line.
 data Subject
   = Answered !Request !Exchange
   | -- | A connection of a peer that was closed without a request for the application, with
@@ -65,7 +65,7 @@ line format date subject = case format of
 longestLine :: Int
 longestLine = 6 * (sum [longestMethod, longestTarget, longestReferer, longestAgent] + 200)
 
--- The bytes of each field that are shown; the rest is left out, so that nobody can make a
+-- The number of bytes of each field that are shown. The rest is left out, so that a client cannot make a
 -- line too long to be written.
 longestMethod, longestTarget, longestReferer, longestAgent :: Int
 longestMethod = 64

@@ -55,7 +55,7 @@ runPut (Put f) p end = do
   pure (if q == nullPtr then Nothing else Just q)
 {-# INLINE runPut #-}
 
--- | A string of its own, of at most so many bytes; empty if it needs more.
+-- | A new string of at most this many bytes; empty if it needs more.
 putString :: Int -> Put -> ByteString
 putString most put = B.unsafeCreateUptoN most $ \p ->
   maybe 0 (`minusPtr` p) <$> runPut put p (p `plusPtr` most)
@@ -80,7 +80,7 @@ decimal n = Put (\p end -> putDigits (digits 1 n) n p end)
     digits !count k = if k < 10 then count else digits (count + 1) (k `quot` 10)
 {-# INLINE decimal #-}
 
--- | A number that is not negative, by its last so many digits.
+-- | The last digits of a number that is not negative. The first argument is the number of digits.
 decimalIn :: Int -> Int -> Put
 decimalIn count n = Put (putDigits count n)
 {-# INLINE decimalIn #-}
@@ -115,7 +115,7 @@ escaped prefix string = Put $ \p end -> B.unsafeUseAsCStringLen string $ \(from,
   escapeInto prefix (castPtr from) (castPtr from `plusPtr` n) p end
 {-# INLINE escaped #-}
 
--- | What is from the second address to the third, in the place from the fourth on.
+-- | Write the bytes from the second address to the third, escaped, to the fourth address.
 escapeInto :: ByteString -> Ptr Word8 -> Ptr Word8 -> Ptr Word8 -> Ptr Word8 -> IO (Ptr Word8)
 escapeInto prefix !s0 !stop !p0 !end = go s0 p0
   where

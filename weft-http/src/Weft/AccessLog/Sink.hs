@@ -1,6 +1,6 @@
 -- |
--- Where the lines of a log go. A write waits for the kernel on a thread of its own, so that
--- a disk that hangs or a pipe that nobody reads holds up no capability and nothing else.
+-- The destination of a log's lines. A write waits for the kernel on a thread of its own, so that
+-- a disk that hangs, or a pipe without a reader, blocks no capability.
 module Weft.AccessLog.Sink
   ( Sink,
     openSink,
@@ -37,8 +37,8 @@ openSink path = do
 closeSink :: Sink -> IO ()
 closeSink (Sink _ file) = mapM_ closeFile file
 
--- | Write so many bytes. Throws an 'IOError' when not all can be written. Interruptible; a
--- write that has begun goes on and keeps the memory.
+-- | Write this many bytes. Throws an 'IOError' if not all can be written. Interruptible; a
+-- write that has begun continues and keeps the memory.
 writeSink :: Sink -> ForeignPtr Word8 -> Int -> IO ()
 writeSink (Sink pool file) memory size = maybe ($ stdOutput) withFileFd file (go 0)
   where

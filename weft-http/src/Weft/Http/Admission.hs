@@ -1,5 +1,5 @@
 -- |
--- Admission control: how many connections there are, and of whom; room for a new one is made by ending idle ones.
+-- Admission control: counts connections in total and for each client, and ends idle ones to make room for new ones.
 module Weft.Http.Admission
   ( Admission,
     newAdmission,
@@ -58,8 +58,8 @@ admitOf limits (Admission _ addresses) peer = case keyOf peer of
     change d key = atomicModifyIORef' addresses $ \m ->
       let n = Map.findWithDefault 0 key m + d in (if n == 0 then Map.delete key m else Map.insert key n m, n)
 
--- | What a client's addresses have in common: one of IPv4, the first 64 bits of one of
--- IPv6, of which a client can have all.
+-- | The key of a client: an IPv4 address, or the first 64 bits of an IPv6 address, since
+-- a client can have all addresses with these bits.
 keyOf :: SockAddr -> Maybe Word64
 keyOf peer = case peer of
   SockAddrInet _ a -> Just (fromIntegral a)

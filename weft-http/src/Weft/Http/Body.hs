@@ -28,7 +28,7 @@ import Weft.Transport
 -- | A request's body. Both references are written by the thread that reads it.
 data Body = Body
   { bodyClient :: !Client,
-    -- | What was received and not looked at.
+    -- | Received bytes that have not been parsed yet.
     bodyHave :: !(IORef ByteString),
     bodyPlace :: !(IORef Place)
   }
@@ -93,7 +93,7 @@ chunked body decoder bytes = case decode (sharedLimits (clientShared (bodyClient
     B.empty <$ writeIORef (bodyPlace body) Complete
   Invalid refusal -> failed body (BodyInvalid refusal)
 
--- | What was received already, or is received now, of so many bytes that may come; it is taken.
+-- | Take bytes that were received already, or receive some now, of at most this many that may come.
 available :: Body -> Int -> IO ByteString
 available body expected = do
   have <- readIORef (bodyHave body)

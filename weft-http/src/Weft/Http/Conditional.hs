@@ -28,7 +28,7 @@ import Data.Maybe (mapMaybe)
 import Network.HTTP.Date (HTTPDate, parseHTTPDate)
 import Network.HTTP.Types.Header
 
--- | What a representation can be told apart by: its entity tag, and the second in which it was last modified.
+-- | The validators of a representation: its entity tag, and the second in which it was last modified.
 data Validators = Validators
   { validTag :: !EntityTag,
     validDate :: !HTTPDate
@@ -55,7 +55,7 @@ tagField tag = case tag of
   WeakTag name -> Just ("W/" <> name)
   StrongTag name -> Just name
 
--- | What the conditions of a request come to.
+-- | The result of the conditions of a request.
 data Verdict
   = -- | Answer it; may a part be answered, if one is asked for?
     Proceed !Bool
@@ -133,7 +133,7 @@ strip = C.dropWhileEnd blank . C.dropWhile blank
 data Extent = Extent !Integer !Integer
   deriving (Eq, Show)
 
--- | What a Range field asks for, of a file of that size.
+-- | The ranges of a Range field, for a file of a known size.
 data Ranges
   = -- | All of it: the field is not there, not understood, or asks for too much.
     Whole

@@ -51,7 +51,7 @@ serveClient client app http2 have = do
   bytes <- if B.null have then receive else pure have
   maybe (parse loop start bytes) (\serve -> parseFirst loop serve bytes) http2
 
--- | What a connection's loop needs: it, the application, and the action that receives between requests.
+-- | The parts of a connection's loop: the client, the application, and the action that receives between requests.
 data Loop = Loop !Client !Application !(IO ByteString)
 
 -- Between requests -----------------------------------------------------------------------
@@ -77,7 +77,7 @@ next loop@(Loop client _ receive) have = do
     then awaitNext client >> receive >>= parse loop start
     else parse loop start have
 
--- | A head is complete, or was refused: from now on nobody ends the connection.
+-- | A head is complete, or was refused: from now on no other thread ends the connection.
 leaveIdle :: Client -> IO ()
 leaveIdle client = do
   headCame client
@@ -106,7 +106,7 @@ parseFirst loop@(Loop client _ receive) serve have
 preface :: ByteString
 preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
--- | Parse a head, of which all or a part is there. Nothing is there at the end of the stream.
+-- | Parse a head, from all or a part of its bytes. The string is empty at the end of the stream.
 parse :: Loop -> Resume -> ByteString -> IO ()
 parse loop@(Loop client _ _) resume have
   | B.null have = pure ()
@@ -203,8 +203,8 @@ runApplication client app h body rest request = (() <$ app request answered) `ca
 
 -- Ends -----------------------------------------------------------------------------------
 
--- | The connection ends after a response. If its client may still send, or has sent what nobody reads, it is given some
--- time to take the response: the kernel would make it forget what it has not read yet.
+-- | End the connection after a response. If the client may still send, or has sent unread data, it gets some
+-- time to read the response; otherwise the kernel would reset the connection, and the client would lose it.
 end :: Client -> Bool -> Int -> IO ()
 end client quiet state
   | state /= responseClose = pure ()

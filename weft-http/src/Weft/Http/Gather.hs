@@ -23,11 +23,11 @@ import GHC.ForeignPtr (unsafeWithForeignPtr)
 -- to gather more.
 data Gathered = Gathered !(ForeignPtr Word8) !Int !Int
 
--- | What came first.
+-- | Begin with a first string.
 gathered :: ByteString -> IO Gathered
 gathered = resized 0
 
--- | A copy of a string that begins larger memory, with room for so many bytes more.
+-- | Copy a string into larger memory, with room for this many more bytes after it.
 resized :: Int -> ByteString -> IO Gathered
 resized more bytes = do
   let size = max 1024 (2 * (B.length bytes + more))

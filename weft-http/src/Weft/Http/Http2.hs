@@ -22,7 +22,7 @@ import Weft.Http.Types
 import Weft.Http2
 import Weft.Transport
 
--- | Serve a connection of HTTP\/2 to its end, of which the string was received already.
+-- | Serve an HTTP\/2 connection to its end. The string has been received from it already.
 serveHttp2Client :: Client -> Application -> ByteString -> IO ()
 serveHttp2Client client app received = do
   connection <- withReceived received (clientConnection client)

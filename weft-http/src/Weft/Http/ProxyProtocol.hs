@@ -21,7 +21,7 @@ import Weft.Http.Parser.Bytes (hexDigit)
 import Weft.Http.Settings (ProxyProtocol (..))
 import Weft.Socket
 
--- | What a connection begins with.
+-- | The beginning of a connection.
 data ProxyHeader
   = -- | More has to come to tell.
     Partial

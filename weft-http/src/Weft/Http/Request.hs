@@ -48,7 +48,7 @@ requestOf client h body =
 {-# INLINE requestOf #-}
 
 -- Not inlined, and their arguments not taken apart (which 'lazy' prevents), so that a request holds one word for each until
--- somebody looks.
+-- it is used.
 pathOf :: ByteString -> [Text]
 pathOf path = decodePathSegments (lazy path)
 {-# NOINLINE pathOf #-}

@@ -35,9 +35,9 @@ endSend :: AtomicWords -> Int -> IO ()
 endSend cells cell = pokeWord cells cell 0
 {-# INLINE endSend #-}
 
--- | The time of a connection is over: the time that its client is given anew, if a send waits for one that goes on taking. The
--- first time that is one who has taken anything since the kernel's buffer was full; from then on one who acknowledges in each
--- such time 'sliceSize' bytes, or 20 KiB a second if that is less. 'Nothing' where the transport does not know.
+-- | The time of a connection is over. The result is the time that its client gets again, if a send waits and the client makes progress.
+-- The first time, that means that it has acknowledged any byte since the kernel's buffer was full; after that, in each
+-- such time, 'sliceSize' bytes, or 20 KiB a second if that is less. 'Nothing' if the transport does not know.
 moreTime :: Connection -> AtomicWords -> Int -> Duration -> IO (Maybe Duration)
 moreTime c cells cell time@(Duration ns) = do
   state <- readWord cells cell

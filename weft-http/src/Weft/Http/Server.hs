@@ -62,7 +62,7 @@ import Weft.Transport
 
 -- Options --------------------------------------------------------------------------------
 
--- | What a server can do that Warp's settings have no words for. Begin with 'defaultOptions'.
+-- | Options of a server that Warp's settings do not have. Begin with 'defaultOptions'.
 data Options = Options
   { -- | Sockets that listen already, as those of systemd; the server closes them. When
     -- there is none it listens where the settings say.
@@ -186,7 +186,7 @@ sharedFor options settings draining = do
     timeout
       | settingsTimeout settings <= 0 = maxBound
       | otherwise = seconds (fromIntegral (settingsTimeout settings))
-    -- What is not positive is no limit.
+    -- A limit that is not positive means no limit.
     bounded limits = limits {limitHeadTime = positive (limitHeadTime limits), limitIdle = positive (limitIdle limits)}
     positive time = if time > mempty then time else maxBound
     lenient =
@@ -259,8 +259,8 @@ serveAdmitted shared options admission table app plain peer0 restore = do
         join (readIORef release) `finally` (leave table entry >> stop deadline >> connClose plain >> depart admission)
         either (ended deadline) pure result
   enter table entry
-  -- What is needed at the end is kept here and not on the stack, where it would be forty words: that is walked through each time that
-  -- the thread waits, and of 1 KiB to begin with. For the same reason there is one handler for all that ends with the connection.
+  -- The clean-up is kept here and not on the stack, where it would take forty words: GHC walks the stack each time that
+  -- the thread waits, and its first part has 1 KiB. For the same reason there is one handler for all of the clean-up.
   atEnd <- newIORef finish
   result <- try (restore (serve client release))
   readIORef atEnd >>= \act -> act result
@@ -280,7 +280,7 @@ serveAdmitted shared options admission table app plain peer0 restore = do
       phase <- peekWord cells cellPhase
       more <- if phase == phaseBusy then moreTime plain cells cellSending (sharedTimeout shared) else pure Nothing
       pure (maybe (Expire (giveUp cells phase)) Later more)
-    -- Told before the connection ends, which whoever counts refusals may wait for.
+    -- Reported before the connection ends, since a test or a program that counts refusals may wait for its end.
     giveUp cells phase = do
       handshake <- peekWord cells cellHandshake
       begun <- peekWord cells cellBegun
@@ -288,7 +288,7 @@ serveAdmitted shared options admission table app plain peer0 restore = do
       if phase == phaseBusy
         then refused ClientTooSlow `finally` connAbort plain
         else when (begun + handshake > 0) (refused HeadTooSlow) `finally` connClose plain
-    -- What is to be done at the end is put where the caller looks for it.
+    -- The clean-up is put where the caller reads it.
     serve client release = do
       awaitHead client
       found <- maybe (pure Nothing) (\mode -> readProxyHeader mode (connReceive plain noDeadline receiveSize)) announcing

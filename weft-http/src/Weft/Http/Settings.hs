@@ -250,27 +250,27 @@ setHTTP2Cleartext on s = s {settingsHTTP2Cleartext = on}
 
 -- Getters --------------------------------------------------------------------------------
 
--- | What 'setPort' set.
+-- | The port set by 'setPort'.
 getPort :: Settings -> Port
 getPort = settingsPort
 
--- | What 'setHost' set.
+-- | The host preference set by 'setHost'.
 getHost :: Settings -> HostPreference
 getHost = settingsHost
 
--- | What 'setOnOpen' set.
+-- | The action set by 'setOnOpen'.
 getOnOpen :: Settings -> SockAddr -> IO Bool
 getOnOpen = settingsOnOpen
 
--- | What 'setOnClose' set.
+-- | The action set by 'setOnClose'.
 getOnClose :: Settings -> SockAddr -> IO ()
 getOnClose = settingsOnClose
 
--- | What 'setOnException' set.
+-- | The action set by 'setOnException'.
 getOnException :: Settings -> Maybe Request -> SomeException -> IO ()
 getOnException = settingsOnException
 
--- | What 'setGracefulShutdownTimeout' set, in seconds.
+-- | The time set by 'setGracefulShutdownTimeout', in seconds.
 getGracefulShutdownTimeout :: Settings -> Maybe Int
 getGracefulShutdownTimeout = settingsGracefulShutdownTimeout
 

@@ -1,5 +1,5 @@
 -- |
--- What a connection of HTTP\/1 and the server that it belongs to know of each other.
+-- The types that an HTTP\/1 connection and its server share.
 --
 -- @since 0.1.0
 module Weft.Http.Types
@@ -53,7 +53,7 @@ import Weft.Socket (SockAddr)
 import Weft.Sys (AtomicWords, peekWord, pokeWord)
 import Weft.Transport (Connection)
 
--- | What all connections of a server share. Immutable but for the reference.
+-- | The part that all connections of a server share. Immutable except for the reference.
 data Shared = Shared
   { sharedSettings :: !Settings,
     sharedLimits :: !Limits,
@@ -66,7 +66,7 @@ data Shared = Shared
     -- | The date, with both behind it.
     sharedDate :: !DateLines,
     sharedOnRefused :: !(SockAddr -> Refusal -> IO ()),
-    -- | Written once, by whoever begins the shutdown; read by all connections.
+    -- | Written once, by the thread that begins the shutdown; read by all connections.
     sharedDraining :: !(IORef Bool)
   }
 
@@ -85,7 +85,7 @@ data Client = Client
     -- | A file that the application holds open for the response. Written and cleared by the application's
     -- thread, read by the same thread when it responds.
     clientFile :: !(IORef OpenFile),
-    -- | What each request's vault begins with: where to put an open file.
+    -- | The initial vault of each request: it has a place for an open file.
     clientVault :: !Vault,
     -- | Where a connection of HTTP\/2 puts the action that begins its shutdown. Written by its thread, read by who
     -- shuts the server down.
@@ -125,8 +125,8 @@ cellCount = 11
 --   Ending   told to end, to make room or because the server ends -> Busy
 -- @
 --
--- Out of Fresh and Idle by compare-and-swap: to Busy by the connection's thread when a head is complete, to Ending by
--- whoever ends it, who then throws 'Weft.Http.Table.EndIdle' to the thread.
+-- Fresh and Idle are left by compare-and-swap: to Busy by the connection's thread when a head is complete, to Ending by
+-- a thread that ends the connection, and then throws 'Weft.Http.Table.EndIdle' to the connection's thread.
 phaseFresh, phaseIdle, phaseBusy, phaseEnding :: Int
 phaseFresh = 0
 phaseIdle = 1

@@ -187,8 +187,8 @@ checkLength w = do
     Exactly len | sent /= len -> throwIO (LengthMismatch len sent)
     _ -> pure ()
 
--- | What is in the buffer and was not sealed before, as it is to be sent, with the framing around it. The buffer stays the writer's until
--- that is sent, and what is written then comes behind it.
+-- | The bytes of the buffer that were not sealed before, with the framing around them, ready to be sent. The buffer stays the writer's until
+-- they are sent; further bytes are written after them.
 seal :: Writer -> Bool -> IO ByteString
 seal w final = do
   memory <- bufferMemory <$> held w
@@ -226,7 +226,7 @@ seal w final = do
       | headEnd == at = pure 0
       | otherwise = (at - headEnd) <$ moveBytes (p `plusPtr` (at - headEnd)) p headEnd
 
--- | Send strings, the first of which may be in the buffer, and let go of that.
+-- | Send strings, the first of which may be in the buffer, and release the buffer.
 sendStrings :: Writer -> [ByteString] -> IO ()
 sendStrings w strings = do
   let some = filter (not . B.null) strings
@@ -243,7 +243,7 @@ release w = do
   writeIORef (writerBuffer w) Nothing
   mapM_ putBuffer found
 
--- | Send strings in one system call, or a long one in slices, each of which gives the client its time anew.
+-- | Send strings in one system call, or a long string in slices. The client's time begins again with each slice.
 sendSlices :: Client -> [ByteString] -> IO ()
 sendSlices client strings
   | sum (map B.length strings) <= sliceSize = send strings

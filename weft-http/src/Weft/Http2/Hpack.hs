@@ -64,7 +64,7 @@ decodeFields (Decoder table) block = tryDecoding $ do
       kept = or [upper name | (Literal True _, (name, _)) <- zip sources named]
   pure (Decoded named kept)
   where
-    -- Of no bytes the package says that there are too few.
+    -- The package refuses an empty string as too short.
     decode bytes = if B.null bytes then pure [] else decodeHeader table bytes
     rename sent (name, value) = (maybe name id sent, value)
     upper = B.any (\c -> c >= 0x41 && c <= 0x5a)
@@ -147,6 +147,6 @@ encodeFields (Encoder table) fields =
     -- A literal has at most two lengths of six bytes beside itself; the table's own news are six more.
     room = 32 + sum [B.length name + B.length value + 16 | (name, value) <- fields]
 
--- | The peer keeps a table of so many bytes.
+-- | Limit the table to this many bytes, as the peer's table is.
 limitEncoder :: Int -> Encoder -> IO ()
 limitEncoder size (Encoder table) = setLimitForEncoding size table

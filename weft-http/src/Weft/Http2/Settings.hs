@@ -1,7 +1,7 @@
 {-# LANGUAGE RankNTypes #-}
 
 -- |
--- What a server of HTTP\/2 is to be like, and what clients must not do.
+-- The settings of an HTTP\/2 server, and its limits on clients.
 module Weft.Http2.Settings
   ( Http2Settings (..),
     defaultHttp2Settings,
@@ -39,7 +39,7 @@ data Http2Settings = Http2Settings
   { http2Limits :: Http2Limits,
     -- | Fields that every response gets unless it has them.
     http2Fields :: IO ResponseHeaders,
-    -- | What requests carry.
+    -- | The vault of requests.
     http2Vault :: Vault,
     -- | Told what an application threw.
     http2OnException :: Maybe Request -> SomeException -> IO (),
@@ -58,7 +58,7 @@ data FileBody
   = FileBody !Status !ResponseHeaders !FileRange
   | OtherBody !Status !ResponseHeaders !Builder
 
--- | What one connection may do. A connection that does more ends with @ENHANCE_YOUR_CALM@.
+-- | The limits on one connection. A connection that exceeds one ends with @ENHANCE_YOUR_CALM@.
 data Http2Limits = Http2Limits
   { -- | Streams at once. There are at most twice as many threads: those of streams that were reset, or whose response has
     -- been sent, count until they have ended, and hold up new ones.

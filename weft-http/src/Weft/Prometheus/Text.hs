@@ -25,7 +25,7 @@ data Family = Family
   { -- | As Prometheus has it: of letters, digits and underscores, with the unit and, of a
     -- counter, @total@ at its end.
     familyName :: !ByteString,
-    -- | What it is, in a sentence.
+    -- | Its description, in a sentence.
     familyHelp :: !ByteString,
     familyKind :: !Kind,
     familySamples :: ![Sample]

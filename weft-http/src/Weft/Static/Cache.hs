@@ -48,7 +48,7 @@ data CacheState b a = CacheState
     -- | Of the entries: 'H.size' looks at them all.
     stateCount :: !Int,
     stateAge :: !Int,
-    -- | Being made: who waits reads this. Nothing: whoever made it went away.
+    -- | Values that are being made; waiting threads read the MVar. 'Nothing' in it: the thread that made the value was interrupted.
     stateMaking :: !(H.HashMap ByteString (MVar (Maybe (Either IOException (Either b a)))))
   }
 
@@ -62,7 +62,7 @@ data Entry a = Entry
     entryChecked :: !(IORef Instant)
   }
 
--- | For so many bytes.
+-- | A cache for this many bytes.
 newCache :: Int -> IO (Cache b a)
 newCache limit = Cache limit <$> newIORef (CacheState H.empty Seq.empty 0 0 0 H.empty) <*> newIORef 0 <*> newIORef 0
 
@@ -99,12 +99,12 @@ data Freshness a
 -- | Is a value to be kept, and how many bytes does it count?
 data Worth = Keep !Int | Drop
 
--- | The value of a name, made or checked by the function, which is given the old
--- value if there is one; while it runs others who ask wait for it. If it says that
--- there is none, or throws an 'IOException', all get that, and nothing is kept.
+-- | The value of a name, made or checked by the function, which gets the old
+-- value if there is one. While it runs, other threads that ask for the name wait for it. If it returns
+-- 'Left', or throws an 'IOException', all of them get that, and no value is kept.
 --
--- It runs on the thread of who asked first. If that is interrupted, one of those who
--- wait begins anew.
+-- It runs on the thread that asked first. If that thread is interrupted, one of the waiting
+-- threads starts again.
 fetch :: Cache b a -> ByteString -> (a -> Worth) -> (Maybe a -> IO (Either b (Freshness a))) -> IO (Either b a)
 fetch cache given worth make = attempt
   where
@@ -144,7 +144,7 @@ fetch cache given worth make = attempt
     delete (Just e) st = case H.lookup name (stateEntries st) of
       Just now | entryAge now == entryAge e -> without name now st
       _ -> st
-    -- There is none of that name: whoever makes one is alone, and has deleted the old.
+    -- There is no entry of this name: only one thread makes a value, and it has deleted the old entry.
     store entry st = case worth (entryValue entry) of
       Drop -> st
       Keep n
@@ -159,7 +159,7 @@ fetch cache given worth make = attempt
                   stateAge = age
                 }
 
--- | The same without an entry that is there.
+-- | Remove an existing entry.
 without :: ByteString -> Entry a -> CacheState b a -> CacheState b a
 without name e st =
   st

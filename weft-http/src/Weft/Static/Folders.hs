@@ -54,7 +54,7 @@ codingName Brotli = C.pack "br"
 codingName Zstandard = C.pack "zstd"
 codingName Gzip = C.pack "gzip"
 
--- | What such a file's name has behind that of the file.
+-- | The suffix that such a file's name has.
 codingSuffix :: Coding -> ByteString
 codingSuffix Brotli = C.pack ".br"
 codingSuffix Zstandard = C.pack ".zst"
@@ -62,7 +62,7 @@ codingSuffix Gzip = C.pack ".gz"
 
 -- Folders ------------------------------------------------------------------------------
 
--- | What is known of the folders below one.
+-- | The known folders below one.
 data Folders = Folders
   { foldersRoot :: !Directory,
     -- | For so long something known is not compared with the disk.
@@ -71,12 +71,12 @@ data Folders = Folders
     foldersKnown :: !(IORef (H.HashMap ByteString (IORef Folder)))
   }
 
--- | Changed atomically, by anybody:
+-- | Changed atomically, by any thread:
 --
 -- @
---   Probing n m -> Probing (n+1) m, Reading m (who asks)
---   Reading m   -> Known, Probing 0 m' (who reads the names)
---   Known       -> Known later, Probing 0 m (who compares it with the disk)
+--   Probing n m -> Probing (n+1) m, Reading m (the thread that asks)
+--   Reading m   -> Known, Probing 0 m' (the thread that reads the names)
+--   Known       -> Known later, Probing 0 m (the thread that compares it with the disk)
 -- @
 data Folder
   = -- | Asked about so often; worth reading after so many.
@@ -120,7 +120,7 @@ codingsIn folders began path = do
     failed :: IOException -> IO Bool
     failed _ = pure False
 
--- | A folder's entry. There is room for so many folders; beyond that all is forgotten.
+-- | A folder's entry. There is room for a limited number of folders; beyond that all entries are dropped.
 entryOf :: Folders -> ByteString -> IO (IORef Folder)
 entryOf folders folder = do
   known <- readIORef (foldersKnown folders)
@@ -133,9 +133,9 @@ entryOf folders folder = do
         -- The size is a walk through all of it, once for each new folder.
         Nothing -> (H.insert (B.copy folder) fresh (if H.size m >= 1000 then H.empty else m), fresh)
 
--- | So many questions before it is worth looking at a folder at all. It then says how
--- large it is: reading a name costs the kernel 400 ns, a directory has 24 bytes for it,
--- and three probes cost 40 us when they have to go to the disk's directory.
+-- | The number of probes before the size of a folder is checked. The size gives the
+-- number of names: reading a name costs the kernel 400 ns, a directory has 24 bytes for it,
+-- and three probes cost 40 us if they have to go to the disk's directory.
 firstWorth :: Int
 firstWorth = 16
 
@@ -167,7 +167,7 @@ readInBackground folders folder ref worth = do
                 else do
                   codings <- foldNames file (\found name -> pure $! spoken name found) []
                   now <- statFile file
-                  -- Not compared since: the next who asks does.
+                  -- Not compared since: the next request compares it.
                   settle (if now == status then Known status codings (Instant minBound) else Probing 0 worth)
     notAgain = 1000000
 

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- What is in a folder, as HTML, or as JSON for clients that accept that.
+-- A listing of a folder, as HTML, or as JSON for clients that accept that.
 module Weft.Static.Listing
   ( listing,
   )

@@ -17,20 +17,20 @@ import Control.Exception (bracket, bracket_)
 import Control.Monad (when)
 import Data.IORef
 
--- | The number of permits that are left, changed atomically, by the thread of each answer; and who may open files for the time of a
--- read.
+-- | The number of permits that are left, changed atomically by the thread of each response; and a semaphore for threads that open files
+-- only for a read.
 data OpenFiles = OpenFiles !(IORef Int) !QSem
 
--- | For so many files at once, of which the half is for answers that stay.
+-- | For this many files at once, half of them for responses that keep their file open.
 newOpenFiles :: Int -> IO OpenFiles
 newOpenFiles n = OpenFiles <$> newIORef (n `quot` 2) <*> newQSem (max 1 (n `quot` 4))
 
--- | Run an action that opens one or two files, and waits for nobody but the disk. Waits until it may.
+-- | Run an action that opens one or two files, and waits only for the disk. Waits until there is room for it.
 briefly :: Maybe OpenFiles -> IO a -> IO a
 briefly Nothing act = act
 briefly (Just (OpenFiles _ slots)) act = bracket_ (waitQSem slots) (signalQSem slots) act
 
--- | Run an action, which is told whether it may keep a file open. Never waits. Without a bound it may.
+-- | Run an action with a flag that says whether it may keep a file open. Never waits. Without a limit it may.
 withPermit :: Maybe OpenFiles -> (Bool -> IO a) -> IO a
 withPermit Nothing act = act True
 withPermit (Just (OpenFiles left _)) act = bracket take' give act

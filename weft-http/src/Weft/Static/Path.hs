@@ -18,7 +18,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.Word (Word8)
 
--- | What is asked for.
+-- | The target of a request.
 data Target
   = -- | A path below the root, without a slash at either end.
     FileTarget !ByteString

@@ -1,5 +1,5 @@
 -- |
--- What is offered and accepted: TLS 1.3, and 1.2 with ephemeral elliptic curves and authenticated encryption only, so that
+-- The offered and accepted versions and ciphers: TLS 1.3, and 1.2 with ephemeral elliptic curves and authenticated encryption only, so that
 -- every connection has forward secrecy.
 module Weft.Tls.Ciphers
   ( supported,

@@ -1,7 +1,7 @@
 {-# LANGUAGE ScopedTypeVariables #-}
 
 -- |
--- Sessions that a server remembers so that clients resume them: at most so many, and for so long.
+-- Sessions that a server keeps so that clients can resume them, with limits on their number and age.
 module Weft.Tls.Sessions
   ( Sessions,
     newSessions,
@@ -29,12 +29,12 @@ data Sessions
 -- may still be in the sequence, which is never longer than the most.
 data Table = Table !(Map.Map SessionID (Instant, SessionData)) !(Seq.Seq SessionID)
 
--- | An empty table for at most so many sessions, each for so long.
+-- | An empty table with a maximal number of sessions, and their maximal age.
 newSessions :: Int -> Duration -> IO Sessions
 newSessions most life = Sessions most life <$> newIORef (Table Map.empty Seq.empty)
 
--- | What establishing a session gives back differs between versions of the library: nothing, or a ticket that replaces
--- the identifier, of which we make none.
+-- | The result of establishing a session differs between versions of the library: none, or a ticket that replaces
+-- the identifier. Weft makes no tickets.
 class Established a where
   established :: a
 

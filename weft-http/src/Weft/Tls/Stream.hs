@@ -32,7 +32,7 @@ data Session = Session
     sessionSide :: !Side,
     -- | Bytes that came and were not asked for by the library yet. Written by the thread that receives.
     sessionCome :: !(IORef ByteString),
-    -- | Decrypted bytes that nobody asked for yet. Written by the thread that receives.
+    -- | Decrypted bytes that have not been received yet. Written by the thread that receives.
     sessionClear :: !(IORef ByteString),
     -- | The deadlines of the operations under way. Each written by the thread of its direction.
     sessionReceiveBy :: !(IORef Instant),

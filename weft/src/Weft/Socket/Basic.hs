@@ -165,11 +165,11 @@ gracefulClose s ms = closeGracefully (milliseconds ms) 16777216 s
 -- | 'gracefulClose' with a limit on the bytes too: reading ends after the time, or after that number of bytes, whichever
 -- comes first.
 closeGracefully :: Duration -> Int -> Socket -> IO ()
-closeGracefully patience bytes s = (drain `catch` ignoreIO) `finally` close s
+closeGracefully limit bytes s = (drain `catch` ignoreIO) `finally` close s
   where
     drain = do
       shutdown s ShutdownSend
-      deadline <- deadlineIn patience
+      deadline <- deadlineIn limit
       go (withDeadline deadline s) bytes
     go sock left = when (left > 0) $ do
       chunk <- recv sock (min left 65536)

@@ -168,9 +168,9 @@ waitServer server = mapM_ (\(Acceptor _ ended) -> readMVar ended) (serverAccepto
 -- | Stop listening and wait until all connections have ended, for at most that long. 'maxBound' means no
 -- limit; zero or less does not wait. 'True' if none is left.
 drainServer :: Server -> Duration -> IO Bool
-drainServer server patience = do
+drainServer server limit = do
   stopListening server
-  _ <- within patience (mapM_ (waitBelow 1) (serverTables server))
+  _ <- within limit (mapM_ (waitBelow 1) (serverTables server))
   (== 0) <$> serverConnections server
 
 -- | Block until there are fewer connections than that.

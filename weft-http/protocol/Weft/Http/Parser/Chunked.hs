@@ -64,7 +64,7 @@ data Line = LineStart | FieldName | FieldValue | FieldEnd | LastEnd
 newDecoder :: Decoder
 newDecoder = Size 0 0
 
--- | What a string holds.
+-- | The contents of a string.
 data Step
   = -- | Bytes of the body, at least one; the rest of the string; the place behind them.
     Bytes !ByteString !ByteString !Decoder
