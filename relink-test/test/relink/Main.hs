@@ -55,7 +55,7 @@ main = do
           (code, out, err) <- run (folder </> "proof-relinked") [("WEFT_DISABLE", "1")]
           (code, err) @?= (ExitSuccess, "")
           assertBool out (length (lines out) == 5 && all ("False" `isInfixOf`) (lines out)),
-        testCase "WEFT_VERBOSE tells what is live" $ do
+        testCase "WEFT_VERBOSE prints the redirected functions" $ do
           (code, _, err) <- run (folder </> "clock-relinked") [("WEFT_VERBOSE", "1"), ("WEFT_BACKEND", "poll")]
           code @?= ExitSuccess
           let said = lines err
@@ -65,7 +65,7 @@ main = do
           (code, _, err) <- run (folder </> "clock-relinked") [("WEFT_VERBOSE", "1"), ("WEFT_DISABLE", "1")]
           code @?= ExitSuccess
           lines err @?= ["weft: WEFT_DISABLE is set: GHC's own manager serves this program"],
-        testCase "without -threaded GHC's manager goes on" $ do
+        testCase "without -threaded GHC's manager serves the program" $ do
           wanted <- run (folder </> "handles") []
           run (folder </> "handles-relinked-nonthreaded") [] >>= (@?= wanted)
           (_, _, err) <- run (folder </> "handles-relinked-nonthreaded") [("WEFT_VERBOSE", "1")]

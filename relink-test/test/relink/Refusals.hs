@@ -21,7 +21,7 @@ import Weft.Test.Skip (needProgram, skip, testCase)
 tests :: TestTree
 tests =
   testGroup
-    "what cannot work"
+    "unsupported builds"
     [ testCase "aarch64" $ compiled "gcc" ["-U__x86_64__"] "not aarch64",
       testCase "musl" $ compiled "musl-gcc" [] "not musl",
       testCase "profiling" $ compiled "gcc" ["-DPROFILING"] "profiling is not supported",

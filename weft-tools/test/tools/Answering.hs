@@ -64,7 +64,7 @@ pages program =
         refused <- exchange port (request "POST" "/" "close")
         status refused @?= 405
         has "X-One: 1" refused,
-      testCase "--error-page: its text, the status as it was, no validators; HEAD has no body; a page that is missing changes nothing" . inFolder $ \folder -> do
+      testCase "--error-page: its text, the original status, no validators; HEAD has no body; a missing page changes nothing" . inFolder $ \folder -> do
         writeFile (folder </> "404.html") "<p>lost</p>"
         serving program folder ["--error-page", "404=/404.html", "--error-page", "405=/none.html"] $ \port -> do
           page <- get port "/nothing"
@@ -80,7 +80,7 @@ pages program =
           other <- exchange port (request "DELETE" "/" "close")
           status other @?= 405
           has "Allow: GET, HEAD, OPTIONS" other,
-      testCase "--fallback: any path that there is not, with status 200" . inFolder $ \folder -> serving program folder ["--fallback", "/index.html"] $ \port -> do
+      testCase "--fallback: any path that does not exist, with status 200" . inFolder $ \folder -> serving program folder ["--fallback", "/index.html"] $ \port -> do
         get port "/a/deep/path?x=1" >>= answered 200 "<p>home</p>"
         exchange port (request "POST" "/a" "close") >>= (@?= 405) . status
         get port "/../../etc/passwd" >>= hasNot "root:",
@@ -142,7 +142,7 @@ proxies :: FilePath -> TestTree
 proxies program =
   testGroup
     "proxies"
-    [ testCase "X-Forwarded-For of a trusted proxy is in the log, of another it is not; what the client wrote itself does not count" . inFolder $ \folder -> do
+    [ testCase "X-Forwarded-For of a trusted proxy is in the log, of another it is not; entries of the client itself do not count" . inFolder $ \folder -> do
         forM_ [("127.0.0.0/8", "203.0.113.7 "), ("10.0.0.0/8", "127.0.0.1 ")] $ \(network, expected) -> do
           let file = folder </> "log"
           weft program [] ["serve", folder, "--port", "0", "--trusted-proxy", network, "--log", file] $ \p -> do
@@ -153,7 +153,7 @@ proxies program =
           contents <- B.readFile file
           assertBool (show contents) (B.isPrefixOf (B.pack expected) contents)
           removeFile file,
-      testCase "/metrics is not for those who come through a proxy, unless said so" . inFolder $ \folder -> do
+      testCase "/metrics is not served through a proxy, unless permitted" . inFolder $ \folder -> do
         let asked options fields = serving program folder options $ \port -> status <$> getWith fields port "/metrics"
         asked [] [] >>= (@?= 200)
         forM_ ["X-Forwarded-For: 127.0.0.1", "Forwarded: for=127.0.0.1", "Via: 1.1 x"] $ \field -> asked [] [field] >>= (@?= 404)
@@ -168,7 +168,7 @@ proxies program =
                 ask "192.0.2.1" b >>= (@?= 200) . status
                 ask "192.0.2.1" c >>= (@?= 429) . status
                 ask "192.0.2.2" d >>= (@?= 200) . status,
-      testCase "PROXY protocol, versions 1 and 2, required: in the log; without it a bad request; not from one who is not trusted" . inFolder $ \folder -> do
+      testCase "PROXY protocol, versions 1 and 2, required: in the log; without it a bad request; not from an untrusted sender" . inFolder $ \folder -> do
         let file = folder </> "log"
             page = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
             version2 = "\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x08\x7f\0\0\x01\x10\0\0\x50"
@@ -218,7 +218,7 @@ addresses program =
         code @?= ExitFailure 1
         assertBool out (("cannot listen on 127.0.0.1 port " <> show port <> ": it is in use") `isInfixOf` out),
       testGroup
-        "values that are wrong are named with the option and what is wanted"
+        "wrong values are reported with the option and the expected value"
         [ testCase flag . inFolder $ \folder -> do
             (code, out) <- outcome program [] ["serve", folder, "--" <> flag, value]
             code @?= ExitFailure 2
@@ -335,7 +335,7 @@ access program = testCase "--basic-auth: names and passwords, a reload, and a fi
     with "Ym9iOnNlY3JldA==" port "/" >>= (@?= 200) . status
 
 compressing :: FilePath -> TestTree
-compressing program = testCase "--compress: texts, with an entity tag of their own; not pictures, not what is small" . inFolder $ \folder -> do
+compressing program = testCase "--compress: texts, with an entity tag of their own; not pictures, not small files" . inFolder $ \folder -> do
   let text = concatMap show [1 :: Int .. 30000]
   writeFile (folder </> "text.txt") text
   writeFile (folder </> "picture.png") text

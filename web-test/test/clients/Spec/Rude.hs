@@ -31,7 +31,7 @@ tests =
       leaves "gone in the middle of uploads" "abort_uploads" "600",
       leaves "gone in the middle of heads" "abort_heads" "2000",
       leaves "nothing is read" "nothing_read" "50 100",
-      says "upgrades that nobody offers" "upgrades_refused" "200 200 400 0",
+      says "upgrades that the server does not offer" "upgrades_refused" "200 200 400 0",
       leaves "silence" "silent" "20 300"
     ]
   where

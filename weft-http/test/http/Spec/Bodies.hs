@@ -84,7 +84,7 @@ tests on =
           say client "world"
           rest <- hearEnd client
           assertBool (show rest) ("10" `B.isInfixOf` (begun <> rest)),
-      testOn on "an answer survives a body that nobody reads" . withTestServer $ \server port -> do
+      testOn on "a response is not lost if the request's body is not read" . withTestServer $ \server port -> do
         withClient port $ \client -> do
           say client "POST /ignore HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000\r\n\r\n"
           say client (filler 60000)

@@ -66,7 +66,7 @@ tests on =
       testOn on "slow bodies" $ slowly id ["-B", "-c", "1000", "-r", "1000", "-i", "1", "-s", "8192", "-x", "10"],
       testOn on "slow readers" $ slowly id ["-X", "-c", "1000", "-r", "1000", "-n", "1", "-w", "10", "-y", "20", "-z", "32", "-k", "3"],
       testOn on "a range of everything" $ slowly id ["-R", "-c", "500", "-r", "500", "-t", "HEAD", "-a", "10", "-b", "3000"],
-      testOn on "8,000 slow connections keep nobody out" $ slowly id ["-H", "-c", "8000", "-r", "4000", "-i", "1", "-x", "24"],
+      testOn on "8,000 slow connections do not keep others out" $ slowly id ["-H", "-c", "8000", "-r", "4000", "-i", "1", "-x", "24"],
       testOn on "nor when there is room for 1,000" $ slowly (\l -> l {limitConnections = 1000}) ["-H", "-c", "8000", "-r", "4000", "-i", "1", "-x", "24"],
       testOn on "a browser shows a page over HTTPS and HTTP/2, and plays a video" . site id True $ \seen port -> do
         needProgram "chromium"

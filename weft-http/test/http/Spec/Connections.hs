@@ -69,7 +69,7 @@ tests on =
         forM_ [1 .. 8 :: Int] $ \_ -> withClient port $ \client -> do
           answer <- get client "/where"
           answerBody answer @?= "True",
-      testOn on "a slow request keeps nobody else" . withTestServer $ \_ port ->
+      testOn on "a slow request does not delay others" . withTestServer $ \_ port ->
         withClient port $ \slow -> do
           ask slow "/slow?n=500" []
           within 10 "the others" . replicateM_ 20 $ once port

@@ -75,7 +75,7 @@ tests on =
         forM_ ["weft_watchdog_stalls_total", "ghc_gc_last_pause_seconds"] $ \name ->
           assertBool (show name) (Map.member name page || name == "ghc_gc_last_pause_seconds")
         assertBool "waits by capability" (or [v > 0 | (name, v) <- Map.toList page, "weft_waits_total{capability=" `B.isPrefixOf` name]),
-      testCase "each request is told of once, whatever becomes of it" $ do
+      testCase "each request is reported once, with any outcome" $ do
         let page = responseLBS status200 [("Content-Length", "3")] "abc"
             sorry = responseLBS status503 [("Content-Length", "5")] "sorry"
             gone = ioError (userError "gone")
@@ -111,7 +111,7 @@ tests on =
                 [(503, Just 5, False)],
                 [(200, Nothing, True)]
               ],
-      testOn on "only for those who may see it" $ do
+      testOn on "only for permitted clients" $ do
         requests <- newRequestCounters
         withServer local (metricsPage (const (pure False)) (requestFamilies requests) application) $ \server ->
           withClient (portOf (serverAddress server)) $ \client -> get client "/metrics" >>= (@?= 404) . answerStatus,

@@ -25,7 +25,7 @@ tests :: Configuration -> TestTree
 tests on =
   testGroup
     "limits"
-    [ testOn on "what is refused, is told why and closed" . with id $ \refusals server port -> do
+    [ testOn on "a refused request gets the reason, and its connection is closed" . with id $ \refusals server port -> do
         forM_ refused $ \(bytes, status) -> withClient port $ \client -> do
           say client bytes
           answer <- hearAnswer client
@@ -59,7 +59,7 @@ tests on =
           say client (B.concat (replicate 50 (good "/hello")))
           more <- replicateM 50 (hearAnswer client)
           map answerBody more @?= replicate 50 "hello",
-      testOn on "a raw connection is nobody's to look at" . with id $ \_ _ port ->
+      testOn on "a raw connection is not inspected" . with id $ \_ _ port ->
         withClient port $ \client -> do
           ask client "/raw" ["Connection: Upgrade", "Upgrade: talk"]
           _ <- hearAnswerToHead client
@@ -89,7 +89,7 @@ tests on =
           hearEnd client >>= (@?= "")
         noConnections server
         readIORef refusals >>= (@?= []),
-      testOn on "the last request of a connection is told so" . with (\l -> l {limitRequests = 3}) $ \_ server port -> do
+      testOn on "the response to the last request of a connection says so" . with (\l -> l {limitRequests = 3}) $ \_ server port -> do
         forConcurrently_ [1 .. 8 :: Int] $ \_ -> withClient port $ \client -> do
           answers <- replicateM 3 (get client "/hello")
           map (header "connection") answers @?= [Nothing, Nothing, Just "close"]
@@ -101,7 +101,7 @@ tests on =
           answers <- replicateM 3 (hearAnswer client)
           map (header "connection") answers @?= [Nothing, Nothing, Just "close"]
           hearEnd client >>= (@?= ""),
-      testOn on "so many connections of an address" . with (\l -> l {limitPerAddress = 3}) $ \refusals server port -> do
+      testOn on "connections of one address" . with (\l -> l {limitPerAddress = 3}) $ \refusals server port -> do
         clients <- replicateM 3 (connectTo port)
         forM_ clients $ \client -> get client "/hello" >>= ((@?= "hello") . answerBody)
         withClient port $ \client -> handle gone (hearEnd client >>= (@?= ""))
@@ -109,7 +109,7 @@ tests on =
         mapM_ hangUp clients
         noConnections server
         withClient port $ \client -> get client "/hello" >>= ((@?= "hello") . answerBody),
-      testOn on "a full house shows out who waits, and nobody who works" . with (\l -> l {limitConnections = 20}) $ \_ server port -> do
+      testOn on "at the limit waiting connections are evicted, and no working ones" . with (\l -> l {limitConnections = 20}) $ \_ server port -> do
         working <- replicateM 5 (connectTo port)
         forM_ working $ \client -> ask client "/slow?n=1500" []
         eventually "they work" ((== 5) <$> serverConnections server)
@@ -124,7 +124,7 @@ tests on =
         forM_ working $ \client -> hearAnswer client >>= ((@?= "slowly") . answerBody)
         mapM_ hangUp (working <> slow)
         noConnections server,
-      testOn on "a full house of those who work takes nobody in" . with (\l -> l {limitConnections = 4}) $ \refusals server port -> do
+      testOn on "at the limit of working connections new ones are refused" . with (\l -> l {limitConnections = 4}) $ \refusals server port -> do
         working <- replicateM 4 (connectTo port)
         forM_ working $ \client -> ask client "/slow?n=1000" []
         eventually "they work" ((== 4) <$> serverConnections server)

@@ -59,12 +59,12 @@ tests on =
           [line] <- C.lines <$> B.readFile file
           snd (B.breakSubstring "] " line)
             @?= "] \"GET /\\x22x\\x5C%0A\\xC8 HTTP/1.1\" 404 8 \"-\" \"a\\x22b\\x5Cc\\xC3\\xA4\"",
-      testOn on "what is too long is cut, and logged" . logged json $ \file port -> do
+      testOn on "long fields are cut, and logged" . logged json $ \file port -> do
         void . withClient port $ \client -> ask client ("/" <> B.replicate 20000 34) ["User-Agent: " <> B.replicate 9000 34] >> hearAnswer client
         pure $ do
           [object] <- objects file
           K.lookup "status" object @?= Just (Number 404),
-      testOn on "what was sent of each kind of answer" . logged json $ \file port -> do
+      testOn on "the bytes sent of each kind of response" . logged json $ \file port -> do
         withClient port $ \client -> do
           say client "HEAD /hello HTTP/1.1\r\nHost: test\r\n\r\n" >> void (hearAnswerToHead client)
           forM_ ["/empty", "/builder", "/file", "/raise"] (get client)
@@ -94,7 +94,7 @@ tests on =
           assertBool (show line) (begin `B.isPrefixOf` line && (end <> "\n") `B.isSuffixOf` line)
           removeFile file,
       testOn on "addresses" addresses,
-      testOn on "a pipe that nobody reads stops no request" deaf,
+      testOn on "a pipe without a reader stops no request" deaf,
       testOn on "a full disk loses lines, counts them and says so once" full,
       testOn on "no line is lost while the file is opened again" reopening,
       testOn on "when it cannot be opened again, the old one stays" . withFolder $ \folder -> do

@@ -55,7 +55,7 @@ tests =
                 byte == 58 .||. refused (withFields ("A" <> B.singleton byte <> "B: c"))
               ],
       testGroup "hosts" [testCase (show host) (validHost host @?= ok) | (ok, hosts) <- [(True, goodHosts), (False, badHosts)], host <- hosts],
-      testCase "what the fields say" whatFieldsSay,
+      testCase "the meaning of the fields" whatFieldsSay,
       testCase "names in any case are themselves" $
         forM_ ["Host", "hOST", "host", "USER-agent", "X-Unknown", "x-unknown", "Sec-Fetch-Mode", "sec-fetch-mode"] $ \name ->
           case run defaultLimits ["GET / HTTP/1.1\r\nHost: h\r\n" <> (if CI.mk name == "host" then "" else name <> ": v\r\n") <> "\r\n"] of

@@ -61,7 +61,7 @@ tests on =
           answer <- hearAnswerToHead client
           header "content-length" answer @?= Just "5"
           get client "/hello" >>= isHello,
-      testOn on "what is no request is refused, and the next client served" . withTestServer $ \server port -> do
+      testOn on "bytes that are no request are refused, and the next client is served" . withTestServer $ \server port -> do
         withClient port $ \client -> do
           say client "nonsense\r\n\r\n"
           _ <- hearEnd client

@@ -30,7 +30,7 @@ tests :: Configuration -> TestTree
 tests on =
   testGroup
     "TLS"
-    [ testOn on "HTTP/2 by ALPN, HTTP/1.1 to who asks for it" . secure id application $ \_ _ port ask' -> do
+    [ testOn on "HTTP/2 by ALPN, HTTP/1.1 for clients that ask for it" . secure id application $ \_ _ port ask' -> do
         fetch port ask' "/hello" ["-w", " %{http_version}"] >>= (@?= "hello 2")
         fetch port ask' "/hello" ["--http1.1", "-w", " %{http_version}"] >>= (@?= "hello 1.1")
         fetch port ask' "/hello" ["--no-alpn", "-w", " %{http_version}"] >>= (@?= "hello 1.1")
@@ -65,7 +65,7 @@ tests on =
               B.readFile (folder </> "got") >>= \got -> assertBool path (got == filler n)
             void (fetch port ask' "/large" [version, "-r", "1500000-1599999", "-o", folder </> "got"])
             B.readFile (folder </> "got") >>= \got -> assertBool "a part" (got == B.take 100000 (B.drop 1500000 (filler 2000000))),
-      testOn on "who speaks no TLS is told so" . secure id application $ \refusals server port _ -> do
+      testOn on "a client without TLS gets an explanation" . secure id application $ \refusals server port _ -> do
         withClient port $ \client -> do
           say client "GET / HTTP/1.1\r\nHost: h\r\n\r\n"
           answer <- hearAnswer client
@@ -83,7 +83,7 @@ tests on =
           void (handle gone (void (hearEnd client)))
         noConnections server
         readIORef refusals >>= (@?= replicate 3 HeadTooSlow),
-      testOn on "handshakes that do not end keep nobody out" . secure (\l -> l {limitConnections = 10}) application $ \_ server port ask' ->
+      testOn on "handshakes that do not end do not keep others out" . secure (\l -> l {limitConnections = 10}) application $ \_ server port ask' ->
         bracket (replicateM 10 (connectTo port)) (mapM_ hangUp) $ \_ -> do
           eventually "it is full" ((== 10) <$> serverConnections server)
           forM_ [1 .. 12 :: Int] $ \_ -> fetch port ask' "/hello" [] >>= (@?= "hello"),
@@ -93,7 +93,7 @@ tests on =
         void (openssl ["s_client", "-quiet", "-connect", "localhost:" <> show port] "GET / HTTP/1.1\r\n")
         noConnections server
         eventually "both are refused" ((== [HeadTooSlow, BadRequest]) <$> readIORef refusals),
-      testOn on "the end of the stream is said" . secure id application $ \_ _ port _ -> do
+      testOn on "the end of the stream is announced" . secure id application $ \_ _ port _ -> do
         (_, out, err) <- openssl ["s_client", "-msg", "-ign_eof", "-connect", "localhost:" <> show port] "GET /ignore HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
         assertBool (out <> err) (any (\line -> "<<<" `isPrefixOf` line && "close_notify" `isInfixOf` line) (lines out)),
       testOn on "it ends well" . secure id application $ \_ server port ask' ->

@@ -40,7 +40,7 @@ tests on =
           end <- try (hearEnd client)
           either (\e -> const (pure ()) (e :: IOException)) (@?= "") end
         noConnections server,
-      testOn on "onException hears of the application's" $ do
+      testOn on "onException gets the application's exceptions" $ do
         heard <- newIORef []
         let settings = setOnException (\_ e -> atomicModifyIORef' heard (\es -> (show e : es, ()))) defaultSettings
         withServer (setHost (fromString "127.0.0.1") (setPort 0 settings)) application $ \server ->

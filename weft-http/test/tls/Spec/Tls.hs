@@ -118,7 +118,7 @@ openssl get =
           assertBool out ("Reused, " `isInfixOf` out)
           securities <- readIORef seen
           map securityResumed securities @?= [True],
-      testCase "no session is resumed when none is to be remembered" $ do
+      testCase "no session is resumed if none may be kept" $ do
         files <- get
         serving files (settingsFor files ["one"]) {tlsSessions = 0} $ \port seen _ -> do
           let kept = folderOf files </> "session-none"
