@@ -68,7 +68,7 @@ foreign import ccall unsafe "weft_kqueue_open" kqueueOpen :: IO CInt
 
 foreign import ccall unsafe "close" kqueueClose :: CInt -> IO CInt
 
--- | At most eight changes of one descriptor. Removing what is not there is no error.
+-- | Apply at most eight changes to one descriptor. To remove a filter that is not registered is no error.
 foreign import ccall unsafe "weft_kqueue_change"
   kqueueChange :: CInt -> CInt -> Int64 -> Ptr NativeChange -> CInt -> IO CInt
 

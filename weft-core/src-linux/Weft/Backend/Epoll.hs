@@ -121,7 +121,7 @@ arm ep fd tok trigger evs = case trigger of
       Level -> 0
       Edge -> epollEt
 
--- | The kernel's bits for what is asked. Errors and hang-ups come unasked.
+-- | The kernel's bits for the requested events. The kernel always reports errors and hang-ups.
 toEpoll :: Events -> Word32
 toEpoll evs =
   bit evtRead epollIn .|. bit evtWrite epollOut .|. bit evtPeerClosed epollRdHup

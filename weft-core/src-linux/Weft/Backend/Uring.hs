@@ -96,7 +96,7 @@ data Ring = Ring
     ringBacklog :: !(Ref [Request]),
     -- | Owner: a wake was seen, which ends a poll that blocks.
     ringWoken :: !(Ref Bool),
-    -- | Owner: completions as they come, and what they amount to.
+    -- | The owner's: completions as they come, and the events that they mean.
     ringCompletions :: !(Ptr Completion),
     ringReports :: !(Ptr Report),
     -- | How many of each there is room for.
@@ -330,7 +330,7 @@ poll ring wait report = do
       n <- collect ring report
       woken <- readRef (ringWoken ring)
       if n > 0 || woken then pure n else resume deadline
-    -- A stale completion, a request made again, a signal: wait for what is left.
+    -- A stale completion, a request made again, a signal: wait for the remaining time.
     resume deadline = do
       requeue ring
       left <- if deadline == never then pure (Duration (-1)) else until deadline <$> now
@@ -355,7 +355,7 @@ renewAll ring = do
     live <- cancelLive ring fd e
     when live (watchAs ring fd e (usual (entryTrigger e)))
 
--- | Queue what was left for this poll.
+-- | Queue the requests that were left for this poll.
 requeue :: Ring -> IO ()
 requeue ring = do
   waiting <- readRef (ringBacklog ring)
@@ -440,7 +440,7 @@ absorb ring m i = do
             pure (m + 1)
     at n = n * reportSize
 
--- | Ask again what is 'doubtful'.
+-- | Make 'doubtful' requests again.
 refine :: CInt -> Entry -> Int32 -> IO Int32
 refine fd e result
   | result <= 0 || result .&. doubtful == 0 = pure result

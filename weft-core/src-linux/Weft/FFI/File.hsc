@@ -188,7 +188,7 @@ submitRing ring slot (Op code fd off addr len flags) = c_submit ring slot code f
 foreign import ccall unsafe "weft_file_ring_submit"
   c_submit :: Ptr CRing -> Word32 -> Word8 -> CInt -> Word64 -> Word64 -> Word32 -> Word32 -> IO ()
 
--- | After what 'collectRing' returned was handed out: wake the owner for what was
+-- | After the completions of 'collectRing' were delivered: wake the owner for requests that were
 -- submitted meanwhile; until then it is not woken.
 foreign import ccall unsafe "weft_file_ring_rouse" rouseRing :: Ptr CRing -> IO ()
 

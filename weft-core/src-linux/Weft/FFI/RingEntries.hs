@@ -1,5 +1,5 @@
 -- |
--- How large rings are made: @WEFT_RING_ENTRIES@ in the environment. For tests, in which queues are to be full and completions to overflow.
+-- The size of rings: @WEFT_RING_ENTRIES@ in the environment. For tests that need full queues and overflowing completions.
 module Weft.FFI.RingEntries
   ( ringEntries,
     preferRingEntries,

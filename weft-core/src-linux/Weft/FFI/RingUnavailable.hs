@@ -9,7 +9,7 @@ import Foreign.C.Error (Errno (..), eINVAL, eNOMEM, eNOSYS, ePERM)
 import Foreign.C.Types (CInt)
 import Weft.FFI.Errno (errnoError)
 
--- | Of the error of io_uring_setup(2), and what may be done about it.
+-- | A message for an error of io_uring_setup(2), with a remedy if there is one.
 ringUnavailable :: CInt -> String
 ringUnavailable e
   | is ePERM =

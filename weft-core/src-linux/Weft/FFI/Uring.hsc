@@ -92,10 +92,10 @@ foreign import ccall unsafe "weft_uring_cancel" queueCancel :: Ptr Uring -> Word
 -- end, usually some microseconds. Negative where the kernel cannot do that.
 foreign import ccall unsafe "weft_uring_cancel_now" cancelNow :: Ptr Uring -> Word64 -> IO CInt
 
--- | Submit what is queued.
+-- | Submit the queued requests.
 foreign import ccall unsafe "weft_uring_submit" submitUring :: Ptr Uring -> IO CInt
 
--- | Submit what is queued and make what overflowed visible, without blocking; no
+-- | Submit the queued requests and make overflowed completions visible, without blocking; no
 -- system call when there is neither.
 foreign import ccall unsafe "weft_uring_look" lookUring :: Ptr Uring -> IO CInt
 

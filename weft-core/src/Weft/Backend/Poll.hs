@@ -173,7 +173,7 @@ roomFor ref n = do
       void (free p)
       pure p'
 
--- | The kernel's bits for what is asked.
+-- | The kernel's bits for the requested events.
 toPoll :: Events -> CShort
 toPoll evs =
   bit evtRead pollIn .|. bit evtWrite pollOut .|. bit evtPeerClosed pollRdHup

@@ -54,7 +54,7 @@ copySmallArray :: SmallArray a -> SmallArray a -> Int -> Int -> IO ()
 copySmallArray (SmallArray from) (SmallArray to) (I# i) (I# n) = IO $ \s ->
   (# copySmallMutableArray# from i to i n s, () #)
 
--- | It will only be read. Once what it refers to is as old as the chunk, minor collections pass it over.
+-- | Freeze a chunk, which is only read from now on. When the objects that it refers to are as old as the chunk, minor collections skip it.
 freezeSmallArray :: SmallArray a -> IO ()
 freezeSmallArray (SmallArray a) = IO $ \s -> case unsafeFreezeSmallArray# a s of (# s', _ #) -> (# s', () #)
 

@@ -1,7 +1,7 @@
 {-# LANGUAGE TypeFamilies #-}
 
 -- |
--- A class of what a server needs, so that one source runs on both kinds of threads. At the type 'IO'
+-- A class with the operations of a server, so that one source runs on both kinds of threads. At the type 'IO'
 -- it runs on GHC threads and "Weft.Socket", at 'Hybrid' on hybrid threads.
 --
 -- > echo :: Threads m => SocketOf m -> m ()

@@ -58,7 +58,7 @@ data Contents = Contents
     threads :: !(IntMap.IntMap Waits)
   }
 
--- | A thread, its loop, and what it goes on with.
+-- | A thread, its loop, and its continuation.
 data Waits = Waits !Loop !Waiter Task
 
 -- | A lowered flag.

@@ -201,7 +201,7 @@ beginTurn l = do
   where
     pace = loopPace l
 
--- | Look at the clock: the steps to the next look, or 0 when the turn is over.
+-- | Read the clock. The result is the number of steps until the next reading, or 0 when the turn is over.
 look :: Loop -> IO Int
 look l = do
   Instant t <- now

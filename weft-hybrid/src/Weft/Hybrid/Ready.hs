@@ -171,7 +171,7 @@ advance q = do
       setRest q rest
 {-# NOINLINE advance #-}
 
--- | Forget what was taken out. O(what was taken out since the last time).
+-- | Clear the slots of tasks that were taken out. O(tasks taken out since the last time).
 tidyFifo :: Fifo -> IO ()
 tidyFifo q = do
   positions <- positionsOf q

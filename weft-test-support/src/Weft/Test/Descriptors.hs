@@ -51,7 +51,7 @@ import System.Posix.Types (CSsize (..), Fd (..))
 -- | The open descriptors of a test.
 newtype Fds = Fds (IORef (Set.Set Fd))
 
--- | Run a test and close what it leaves.
+-- | Run a test and close the descriptors that it leaves open.
 withFds :: (Fds -> IO a) -> IO a
 withFds act = do
   ref <- newIORef Set.empty

@@ -23,7 +23,7 @@ import System.IO (hPutStrLn, stderr)
 data Relinked = Relinked Int [String]
   deriving (Eq, Show)
 
--- | Print what is found. Status 0: it is relinked; 1: it is not; 2: it cannot be read.
+-- | Print the findings about a program. Exit status 0: it is relinked; 1: it is not; 2: it cannot be read.
 examineBinary :: FilePath -> IO ()
 examineBinary file = do
   content <- try (B.readFile file)

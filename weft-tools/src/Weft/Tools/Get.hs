@@ -84,7 +84,7 @@ get g = do
 duration :: Double -> Duration
 duration = seconds . realToFrac
 
--- | Errors of our own are sentences already.
+-- | User errors of weft are shown without a prefix.
 said :: IOException -> String
 said = ioe_description
 
@@ -111,7 +111,7 @@ fetch g due transport usable = do
     first errors (a : rest) = transportConnect transport due a `catch` \e -> if isTimeout e then ioError e else first ((show a <> " " <> ioe_description e) : errors) rest
     untrusted :: IOException -> IO Transport.Connection
     untrusted e = ioError (userError ("no TLS with " <> host <> ": " <> ioe_description e <> " (--insecure accepts any certificate)"))
-    -- The server has its end of the stream before a stack of our own is gone.
+    -- The server gets the end of the stream before weft's own stack is stopped.
     ended c = connCloseGracefully (seconds 1) 65536 c `onException` connAbort c
 
 -- | Where pieces of the body go.

@@ -84,7 +84,7 @@ parseUrl text
 portOf :: Bool -> String
 portOf secure = if secure then "443" else "80"
 
--- | A connection, and what was received and not yet used.
+-- | A connection, and received bytes that have not been used yet.
 data Connection = Connection !Transport.Connection !(IORef ByteString)
 
 -- | Connect by the kernel's sockets, until the instant at the latest, to the first address of the host that takes connections. For

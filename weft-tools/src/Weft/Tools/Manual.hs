@@ -1,7 +1,7 @@
 -- |
 -- Description : The manual page, @weft man@
 --
--- The page weft(1) in the language of man(7), made of what the program says of itself: the table of "Weft.Tools.Serve.Settings" and the
+-- The page weft(1) in the language of man(7), made from the program's own texts: the table of "Weft.Tools.Serve.Settings" and the
 -- help of the other subcommands.
 module Weft.Tools.Manual
   ( manual,

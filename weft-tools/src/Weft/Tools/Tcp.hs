@@ -36,7 +36,7 @@ tcpCommand = command "tcp" (info (hsubparser (connectionsCommand <> doctorOf <> 
     doctorOf = command "doctor" (info (pure doctor) (progDesc "Try the stack against the kernel's, in a temporary network namespace"))
     inside = command "trial" (info (pure trial) (progDesc "What doctor runs inside of the namespace")) <> internal
 
--- | Look for what is needed; then go on in a namespace.
+-- | Check the requirements, then continue in a namespace.
 doctor :: IO ()
 doctor = do
   user <- getEffectiveUserID
@@ -53,7 +53,7 @@ doctor = do
   where
     filterMissing ps = concat <$> mapM (\p -> (\found -> [p | isNothing found]) <$> findExecutable p) ps
 
--- | In a namespace of its own: each line says what was tried, and how it went. The first failure is the end.
+-- | The trial in a namespace of its own: each line has a step and its result. The first failure ends it.
 trial :: IO ()
 trial = do
   mapM_ tried [("without offload", False), ("with segmentation offload", True)]

@@ -3,7 +3,7 @@
 -- |
 -- Description : @weft top@
 --
--- A live view of a running program over its metrics page: what its managers do on each capability, its requests, its memory and its
+-- A live view of a running program from its metrics page: the activity of its managers on each capability, its requests, its memory and its
 -- collections. On a terminal the screen is written over and the key q ends it; elsewhere each reading is printed. Exit status: 0,
 -- 1 when the page cannot be read, 2 for bad arguments.
 module Weft.Tools.Top

@@ -3,7 +3,7 @@
 -- |
 -- Description : @weft trace@
 --
--- Records what a program's capabilities and event managers do, in GHC's event log, and makes a picture of it. Exit status: that of the program, 1
+-- Records the activity of a program's capabilities and event managers in GHC's event log, and draws it. Exit status: that of the program, 1
 -- when a log cannot be read, 2 for bad arguments and for programs that cannot log.
 module Weft.Tools.Trace
   ( traceCommand,

@@ -147,7 +147,7 @@ sendBufTo s p n addr = withAddress addr $ \ap alen ->
 
 -- Receiving --------------------------------------------------------------------------
 
--- | Receive what has arrived, at most the given number of bytes; wait until there is some. Empty at
+-- | Receive the data that has arrived, at most the given number of bytes; wait until there is some. Empty at
 -- the end of the stream. Throws @EINVAL@ if the number is not positive. The bytes are copied into a string of
 -- their size; for a number above 64 KiB it is 'recvLarge'.
 recv :: Socket -> Int -> IO ByteString

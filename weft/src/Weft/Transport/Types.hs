@@ -82,7 +82,7 @@ data Operations s = Operations
     opSecurity :: !(s -> Maybe Security)
   }
 
--- | How the other side takes what is sent.
+-- | The progress of the peer in reading the sent data.
 data SendProgress = SendProgress
   { -- | Bytes that it has acknowledged since the connection began.
     sendAcknowledged :: !Int,
@@ -167,8 +167,8 @@ connPeer (Connection ops s) = opPeer ops s
 connLocal :: Connection -> IO SockAddr
 connLocal (Connection ops s) = opLocal ops s
 
--- | How the peer takes what is sent: the kernel holds megabytes of it, so a send that waits says little of that. 'Nothing' where
--- it is not known: it is of TCP on Linux, two system calls; and of a closed connection. Any thread.
+-- | The progress of the peer in reading the sent data. The kernel's send buffer holds megabytes, so a send that waits shows little of
+-- it. Known for TCP on Linux, by two system calls; 'Nothing' for other and for closed connections. Any thread.
 connSendProgress :: Connection -> IO (Maybe SendProgress)
 connSendProgress (Connection ops s) = opSendProgress ops s
 

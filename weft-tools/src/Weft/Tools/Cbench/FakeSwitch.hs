@@ -128,7 +128,7 @@ latencies = fakeTimes
 
 -- Messages --------------------------------------------------------------------------------
 
--- | HELLO, and answers until the controller knows what this is; what was received behind that.
+-- | Send HELLO, and answer until the controller knows the switch. The result is the bytes that were received after that.
 handshake :: FakeSwitch -> IO ByteString
 handshake f = do
   sendAll (fakeSocket f) (bytesOf f 1 (Hello []))
@@ -139,7 +139,7 @@ handshake f = do
         if done then pure rest else receive f rest >>= go
   go B.empty
 
--- | Behind what is left, what comes; 'Nothing': the deadline has passed before.
+-- | Append received bytes to the ones that are left; 'Nothing' if the deadline has passed before.
 receiveBefore :: FakeSwitch -> Instant -> ByteString -> IO (Maybe ByteString)
 receiveBefore f deadline rest = do
   r <- try (recv (if deadline == noDeadline then fakeSocket f else withDeadline deadline (fakeSocket f)) 65536)
@@ -155,7 +155,7 @@ receiveBefore f deadline rest = do
 receive :: FakeSwitch -> ByteString -> IO ByteString
 receive f rest = receiveBefore f noDeadline rest >>= maybe (receive f rest) pure
 
--- | Each whole message; what is left.
+-- | The complete messages, and the remaining bytes.
 messages :: FakeSwitch -> (Header -> ByteString -> IO ()) -> ByteString -> IO ByteString
 messages _ act = go
   where
@@ -188,7 +188,7 @@ onMessage f known h s = case decode s of
     Experimenter _ _ -> reply (Error 1 3 (B.take 64 s))
     Error {} -> modifyIORef' (fakeTally f) (\t -> t {tallyErrors = tallyErrors t + 1})
     _ -> pure ()
-  -- A HELLO of a later version, and what is not known.
+  -- A HELLO of a later version, and unknown messages.
   Left _ -> pure ()
   where
     reply = sendAll (fakeSocket f) . bytesOf f (headerXid h)
@@ -200,7 +200,7 @@ onMessage f known h s = case decode s of
     port n = Port (PortNo n) (MacAddress (0x020000000000 + fromIntegral (fakeNumber f) * 16 + fromIntegral n)) (toShort (BC.pack ("port" <> show n))) 0 0 (0xc0, 0, 0, 0) (0, 0)
     description = Description (BC.pack "weft") (BC.pack "cbench") (BC.pack "cbench") B.empty B.empty
 
--- | Answer what the controller asks, for ever.
+-- | Answer the controller's requests, for ever.
 answerOnly :: FakeSwitch -> ByteString -> IO ()
 answerOnly f s = do
   known <- newIORef True

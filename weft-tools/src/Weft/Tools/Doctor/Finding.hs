@@ -1,7 +1,7 @@
 -- |
 -- Description : Findings of @weft doctor@
 --
--- Pure: a line of a report has a mark, what it is about, and what was found, with the reason.
+-- Pure: a line of a report has a mark, a subject, and a finding with its reason.
 module Weft.Tools.Doctor.Finding
   ( Finding (..),
     Mark (..),
@@ -18,7 +18,7 @@ where
 data Mark = Fact | Fine | Advice | Wrong
   deriving (Eq, Ord, Show)
 
--- | A mark, what it is about, and what was found.
+-- | A mark, the subject, and the finding.
 data Finding = Finding !Mark String String
   deriving (Eq, Show)
 

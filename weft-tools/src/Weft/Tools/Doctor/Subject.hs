@@ -80,7 +80,7 @@ programPart file disabled = do
     mentions part text = not (B.null (snd (B.breakSubstring (B.pack part) text)))
     version n = show (n `div` 100) <> "." <> show (n `mod` 100)
 
--- | The mechanisms whose kernel objects are among the descriptors, and what was asked for.
+-- | The mechanisms whose kernel objects are among the descriptors, and the requested back end.
 backendPart :: Maybe [String] -> [String] -> [Finding]
 backendPart Nothing _ = [advise "back end" "unknown: the descriptors cannot be listed; run as its user, or as root"]
 backendPart (Just kinds) environment =

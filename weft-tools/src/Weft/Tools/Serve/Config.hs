@@ -70,7 +70,7 @@ lineOf keys file = go keys (zip [1 ..] file) Nothing
       [] -> found
     begins k l = any (`C.isPrefixOf` C.dropWhile (== ' ') l) [C.pack (quote <> k <> quote <> ":") | quote <- ["", "'", "\""]]
 
--- | The keys that lead to what is wrong, and why it is.
+-- | The path of keys to an error, and its reason.
 type Wrong = ([String], String)
 
 understand :: [Y.Warning] -> Value -> Either Wrong Config

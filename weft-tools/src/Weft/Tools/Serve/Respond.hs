@@ -30,7 +30,7 @@ withHeaders :: ResponseHeaders -> Middleware
 withHeaders [] app = app
 withHeaders fields app = \request respond -> app request (respond . mapResponseHeaders (<> fields))
 
--- | Pages for answers with certain statuses, which the files of the site are asked for. Without a page the answer is what it was.
+-- | Pages for responses with certain statuses, from the files of the site. Without a page the response stays as it was.
 withErrorPages :: [(Int, ByteString)] -> Application -> Middleware
 withErrorPages [] _ app = app
 withErrorPages pages files app = \request respond -> app request $ \response ->
@@ -43,7 +43,7 @@ withErrorPages pages files app = \request respond -> app request $ \response ->
   where
     -- Of the page, as it stands for another path.
     lasting name = name `notElem` [hETag, hLastModified, "Accept-Ranges"]
-    -- Of the answer: what its status needs (RFC 9110, 11.6.1, 10.2.1, 14.4).
+    -- The fields of the response that its status needs (RFC 9110, 11.6.1, 10.2.1, 14.4).
     kept = filter ((`elem` ["WWW-Authenticate", "Allow", hContentRange, "Retry-After"]) . fst)
 
 -- | A GET for another path, whole and now; a HEAD stays one.
@@ -57,7 +57,7 @@ unconditional request path =
       requestHeaderRange = Nothing
     }
 
--- | The page for what there is not.
+-- | The page for paths that do not exist.
 withFallback :: Maybe ByteString -> Application -> Application
 withFallback Nothing files = files
 withFallback (Just path) files = \request respond -> files request $ \response ->

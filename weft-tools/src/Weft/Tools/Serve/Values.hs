@@ -3,7 +3,7 @@
 -- |
 -- Description : How the value of a setting is written
 --
--- Pure: from a text to a value, or to a sentence that says what is wanted instead.
+-- Pure: from a text to a value, or to an error message that says what was expected.
 module Weft.Tools.Serve.Values
   ( Reader,
 
@@ -74,7 +74,7 @@ fileName text
   | null text || '/' `elem` text || any isControl text = Left ("expected the name of a file, not " <> show text)
   | otherwise = Right text
 
--- | RFC 9110, 5.1 and 5.5: a token, and what may stand in a line.
+-- | RFC 9110, 5.1 and 5.5: a token, and a field value.
 headerField :: Reader Header
 headerField text = case break (== ':') text of
   (name, ':' : value)

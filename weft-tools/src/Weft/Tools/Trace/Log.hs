@@ -73,7 +73,7 @@ what info = case info of
   G.UserMessage {G.msg = m} -> Marked <$> markerOf m
   _ -> Nothing
 
--- | The marker in a user message; others are not ours.
+-- | The marker in a user message; 'Nothing' for messages of other code.
 markerOf :: Text -> Maybe Marker
 markerOf message = do
   text <- T.stripPrefix "weft:" message

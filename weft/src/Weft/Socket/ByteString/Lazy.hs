@@ -58,7 +58,7 @@ getContents s = L.fromChunks <$> go
         then [] <$ (shutdown s ShutdownReceive `catchIOError` const (pure ()))
         else (chunk :) <$> go
 
--- | Receive what has arrived, at most the given number of bytes; wait until there is some. Empty at the end of the stream.
+-- | Receive the data that has arrived, at most the given number of bytes; wait until there is some. Empty at the end of the stream.
 -- Throws @EINVAL@ if the number is not positive.
 recv :: Socket -> Int64 -> IO ByteString
 recv s n = L.fromStrict <$> Strict.recv s (fromIntegral (min n (fromIntegral (maxBound :: Int))))
