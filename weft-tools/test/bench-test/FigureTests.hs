@@ -77,9 +77,23 @@ judging :: TestTree
 judging =
   testGroup
     "bounds"
-    [ testCase "hold up to the limit" $ do
-        verdictOf (atMost "" ratio 1.2) @?= Holds
-        verdictOf (atMost "" ratio 1.19) @?= Missed,
+    [ testCase "hold, are missed, or are too close to call" $ do
+        verdictOf (atMost "" ratio 1.8) @?= Holds
+        verdictOf (atMost "" ratio 0.7) @?= Missed
+        -- The rounds are 1, 1.2 and 1.5: another three might have their median on the other side of these.
+        map (verdictOf . atMost "" ratio) [0.8, 1, 1.2, 1.5, 1.7] @?= replicate 5 TooClose
+        missed (judge (const True) sample (atMost "" ratio 1.2)) @?= False
+        holds (judge (const True) sample (atMost "" ratio 1.2)) @?= Nothing,
+      testCase "what repeats exactly is never too close" $ do
+        let counted limit = judgedVerdict (judge (const True) [run "weft" [] "syscalls_per_op" [2.29]] (atMost "" (on "weft" [] "syscalls_per_op") limit))
+        (counted 2.3, counted 2.28) @?= (Holds, Missed),
+      testCase "rounds that all agree are not too close, however near" $
+        judgedVerdict (judge (const True) [run "weft" [] "x" [1, 1, 1]] (atMost "" (on "weft" [] "x") 1)) @?= Holds,
+      testProperty "a verdict is that of the median, or none" $ \(NonEmpty list) limit ->
+        let judged = judge (const True) [run "weft" [] "x" list] (atMost "" (on "weft" [] "x") limit)
+         in case judgedVerdict judged of
+              TooClose -> property True
+              verdict -> verdict === if maybe False (<= limit) (median list) then Holds else Missed,
       testCase "are not measured without a subject" $ do
         let judged = judge (const True) sample (atMost "" (ratio `Over` on "go" sixtyFour "cpu_us_per_op") 1)
         judgedVerdict judged @?= NotMeasured

@@ -4,27 +4,33 @@
 -- Description : Tests of the parts of @weft bench@ that are pure
 module Main (main) where
 
+import Control.Concurrent (threadDelay)
 import Data.Aeson (eitherDecode)
+import Data.Either (fromLeft)
 import Data.List (isInfixOf, nub)
 import qualified Data.Map.Strict as M
 import qualified Data.Set as S
 import Data.Text (Text)
 import qualified Data.Text as T
 import FigureTests
-import Options.Applicative
+import GHC.Clock (getMonotonicTime)
+import Options.Applicative hiding (Failure)
+import qualified Options.Applicative as O
 import OutputTests
 import ResultTests
 import Test.Tasty
 import Test.Tasty.HUnit
 import TimerTests (timers)
 import Weft.Tools.Bench (registry, subjectNames)
-import Weft.Tools.Bench.Bounds (atMost, on)
+import Weft.Tools.Bench.Bounds (Judged (..), Verdict (..), atMost, on)
 import Weft.Tools.Bench.Load (LoadResult (..))
 import Weft.Tools.Bench.Options
 import Weft.Tools.Bench.Paper
 import Weft.Tools.Bench.Proc (field, releaseNumbers)
 import Weft.Tools.Bench.Progress (duration, partLine, progressLine)
-import Weft.Tools.Bench.Runner (Missing (..), Outcome (..), collect, plannedCases, rotate, roundOrder, runBenchmark)
+import Weft.Tools.Bench.Readme (Row (..), rows)
+import Weft.Tools.Bench.Runner (Failure (failureMessage), Missing (..), Outcome (..), collect, plannedCases, rotate, roundOrder, runBenchmark)
+import Weft.Tools.Bench.Select
 import Weft.Tools.Bench.Server (Report (..))
 import Weft.Tools.Bench.Stats (figureSubjects)
 import Weft.Tools.Bench.Trace (parseCounts)
@@ -37,7 +43,7 @@ main =
   defaultMain $
     testGroup
       "bench"
-      [statistics, figures, judging, order, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, tops, quotas]
+      [statistics, figures, judging, order, selecting, schedules, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, tops, quotas]
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The figures of the papers
@@ -121,7 +127,7 @@ order =
       testCase "without the tool that counts, the rest is measured" $ do
         let measuring = (fake 1 "a") {caseSubject = Subject "a" "true" CProgram, caseMeasure = const (pure [([], M.singleton "x" 1)]), caseCounts = [Counting tool "y" (const (pure [([], M.singleton "y" 2)])) | tool <- ["true", "no-such-tool"]]}
             benchmark = Benchmark "b" "" (const [measuring {caseParams = []}]) [] [] [] (const [atMost "bound" (on "a" [] "z") 1]) ["x"] id
-            env = Env [] "/nonexistent" 1 Nothing Nothing defaultPlan {planRounds = 2, planMoreRounds = 0}
+            env = Env [] "/nonexistent" 1 Nothing Nothing defaultPlan {planRounds = 2, planMoreRounds = 0} Nothing
         outcome <- runBenchmark env (const True) benchmark
         [runRounds r | r <- outcomeRuns outcome] @?= [M.fromList [(0, M.fromList [("x", 1), ("y", 2)]), (1, M.singleton "x" 1)]]
         [(missingName m, "not counted: y" `T.isInfixOf` missingWhy m) | m <- outcomeMissing outcome] @?= [("no-such-tool", True)],
@@ -129,7 +135,7 @@ order =
         progressLine 4 2 10 "pong" @?= "[##########..........] 3/4  pong  10 s left"
         progressLine 4 0 0 "pong" @?= "[....................] 1/4  pong",
       testCase "a line for each benchmark of all" $
-        (partLine 1 19 "pong" 0, partLine 3 19 "idle" 75) @?= ("== 1/19  pong", "== 3/19  idle, after 1 min 15 s"),
+        (partLine 1 19 "pong" 0 (Just 540), partLine 3 19 "idle" 75 (Just 300), partLine 1 2 "x" 0 Nothing) @?= ("== 1/19  pong, about 9 min 0 s left", "== 3/19  idle, after 1 min 15 s, about 5 min 0 s left", "== 1/2  x"),
       testCase "durations" $ map duration [0.2, 59, 61, 3600] @?= ["1 s", "59 s", "1 min 1 s", "60 min"]
     ]
   where
@@ -147,6 +153,77 @@ fake group name =
     }
 
 -- ---------------------------------------------------------------------------------------------------------------
+-- Parts of a benchmark
+
+-- | Cases of groups 1 and 2 with the subjects a and b, a count, and bounds on each group and on both.
+twoGroups :: Benchmark
+twoGroups = Benchmark "b" "" (const [(fake g s) {caseCounts = [Counting "true" "calls" (const (pure []))]} | g <- [1, 2], s <- ["a", "b"]]) [] [] [] (const bounds) ["x"] id
+  where
+    at g s = on s [("group", Count g)]
+    bounds =
+      [ atMost "one" (at 1 "a" "x" `Over` at 1 "b" "x") 1,
+        atMost "two" (at 2 "a" "x" `Over` at 2 "b" "x") 1,
+        atMost "both" (at 1 "a" "x" `Over` at 2 "a" "x") 1,
+        atMost "calls" (at 1 "a" "calls") 1
+      ]
+
+selecting :: TestTree
+selecting =
+  testGroup
+    "parts of a benchmark"
+    [ testCase "cases with a parameter, and the bounds that need no others" $
+        case withCases [("group", "1")] defaultPlan twoGroups of
+          Right part -> (map caseParams (benchCases part defaultPlan), map boundName (benchBounds part defaultPlan)) @?= (replicate 2 [("group", Count 1)], ["one", "calls"])
+          Left why -> assertFailure (T.unpack why),
+      testCase "several values of a parameter add up" $
+        fmap (map boundName . (`benchBounds` defaultPlan)) (either (const Nothing) Just (withCases [("group", "1"), ("group", "2")] defaultPlan twoGroups)) @?= Just ["one", "two", "both", "calls"],
+      testCase "what no case has is refused, with what there is" $ do
+        fromLeft "" (withCases [("group", "3")] defaultPlan twoGroups) @?= "b has no case with group=3; its parameters: group=1|2"
+        fromLeft "" (withCases [("size", "1")] defaultPlan twoGroups) @?= "b has no case with size=1; its parameters: group=1|2",
+      testCase "figures of one metric need no counts" $ do
+        let part = withFigures [([("group", Count 1)], "x")] twoGroups
+        map (map countingMetric . caseCounts) (benchCases part defaultPlan) @?= [[], []]
+        map boundName (benchBounds part defaultPlan) @?= ["one"],
+      testCase "figures that are counted need their cases and counts" $ do
+        let part = withFigures [([("group", Count 2)], "calls"), ([("group", Count 1), ("other", Count 5)], "x")] twoGroups
+        map (map countingMetric . caseCounts) (benchCases part defaultPlan) @?= [[], [], ["calls"], ["calls"]]
+        map boundName (benchBounds part defaultPlan) @?= ["one", "two", "both"],
+      testGroup
+        "every figure of the documents is of a benchmark that there is"
+        [ testCase (T.unpack what) $
+            let of' = [withFigures [(params, metric)] b | b <- registry, benchName b == bench]
+             in assertBool "cases" (not (all (null . (`benchCases` defaultPlan)) of'))
+          | Row what bench params metric <- rows
+        ]
+    ]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Time limits
+
+schedules :: TestTree
+schedules =
+  testGroup
+    "time limits"
+    [ testCase "a round that would not end in time is not begun" $ do
+        now <- getMonotonicTime
+        outcome <- runBenchmark (env (Schedule (now + 0.25) (now + 60))) (const True) slow
+        map (M.size . runRounds) (outcomeRuns outcome) @?= [2]
+        outcomeFailures outcome @?= [],
+      testCase "after the end nothing is begun, and that is said" $ do
+        now <- getMonotonicTime
+        outcome <- runBenchmark (env (Schedule (now - 1) (now - 1))) (const True) slow
+        map runRounds (outcomeRuns outcome) @?= []
+        map failureMessage (outcomeFailures outcome) @?= ["there was no time left for it (--minutes)"]
+        map judgedVerdict (outcomeBounds outcome) @?= [NotMeasured],
+      testCase "without a limit all rounds are run" $ do
+        outcome <- runBenchmark (env (Schedule 0 0)) {envSchedule = Nothing} (const True) slow
+        map (M.size . runRounds) (outcomeRuns outcome) @?= [5]
+    ]
+  where
+    env = Env [] "/nonexistent" 1 Nothing Nothing defaultPlan {planMoreRounds = 0} . Just
+    slow = Benchmark "b" "" (const [(fake 1 "a") {caseSubject = Subject "a" "true" CProgram, caseMeasure = const (threadDelay 100000 >> pure [([("group", Count 1)], M.singleton "x" 1)])}]) [] [] [] (const [atMost "bound" (on "a" [("group", Count 1)] "x") 2]) ["x"] id
+
+-- ---------------------------------------------------------------------------------------------------------------
 -- Arguments
 
 arguments :: TestTree
@@ -158,7 +235,11 @@ arguments =
       testCase "everything" $ do
         let given = ["idle", "--json", "a.json", "--plot", "a.svg", "--rounds", "3", "--duration", "0.5", "--quick", "--check"]
         parse (given ++ ["--only", "weft,ghc", "--backend", "poll", "--rts", "-A16m -n4m"])
-          @?= Right (Options (One "idle") (Just "a.json") (Just "a.svg") (Just 3) (Just 0.5) True True ["weft", "ghc"] (Just "poll") (Just ["-A16m", "-n4m"])),
+          @?= Right (Options (One "idle") (Just "a.json") (Just "a.svg") (Just 3) (Just 0.5) True True ["weft", "ghc"] (Just "poll") (Just ["-A16m", "-n4m"]) [] Nothing False),
+      testCase "cases and minutes" $ do
+        fmap optionCases (parse ["pong", "--case", "connections=64", "--case", "placement=a=b"]) @?= Right [("connections", "64"), ("placement", "a=b")]
+        fmap optionMinutes (parse ["all", "--minutes", "2.5"]) @?= Right (Just 2.5),
+      testCase "a case without a value" $ mapM_ (\text -> refused ["pong", "--case", text] "not NAME=VALUE") ["connections", "=64", "connections="],
       testCase "an unknown benchmark is named" $ refused ["pnog"] "pnog",
       testCase "an unknown subject is named" $ refused ["pong", "--only", "weft,nodejs"] "nodejs",
       testCase "no rounds" $ refused ["pong", "--rounds", "0"] "above zero",
@@ -175,7 +256,7 @@ arguments =
 parse :: [String] -> Either String Options
 parse given = case execParserPure defaultPrefs (info parser mempty) given of
   Success options -> Right options
-  Failure failure -> Left (fst (renderFailure failure "weft"))
+  O.Failure failure -> Left (fst (renderFailure failure "weft"))
   CompletionInvoked _ -> Left "completion"
   where
     parser = optionsParser (map benchName registry) subjectNames

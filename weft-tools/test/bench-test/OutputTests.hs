@@ -25,7 +25,7 @@ outcome :: Outcome
 outcome =
   Outcome
     { outcomeRuns = sample,
-      outcomeBounds = map (judge (const True) sample) [atMost "a < b" ratio 1.15, atMost "go" (on "go" [] "x") 1],
+      outcomeBounds = map (judge (const True) sample) [atMost "a < b" ratio 0.5, atMost "go" (on "go" [] "x") 1],
       outcomeMissing = [Missing "go" "no go-pong"],
       outcomeFailures = [Failure "ghc" sixtyFour "it \"ended\""]
     }
@@ -37,7 +37,11 @@ json :: TestTree
 json =
   testGroup
     "json"
-    [ testCase "has the form that all benchmarks share" $ decode rendered @?= (decode expected :: Maybe Value),
+    [ testCase "a figure too close to its limit is there, without a verdict" $ do
+        let close = toLazyByteString (outcomeJson (Machine 2 "6.1.0" "9.0.2" "0.1.0" Nothing Nothing Nothing) (Settings defaultPlan [] Nothing False) fakeBenchmark outcome {outcomeBounds = [judge (const True) sample (atMost "a < b" ratio 1.15)]})
+            text = T.pack (show close)
+        mapM_ (\part -> assertBool (T.unpack (part <> " in " <> text)) (T.pack (show part) `seq` (T.replace "\"" "\\\"" part `T.isInfixOf` text))) ["\"figure\":1.2,", "\"holds\":null", "\"reason\":\"too close to call\""],
+      testCase "has the form that all benchmarks share" $ decode rendered @?= (decode expected :: Maybe Value),
       testCase "is an array for several" $
         fmap length (decode (toLazyByteString (arrayJson [one, one])) :: Maybe [Value]) @?= Just 2
     ]
@@ -58,7 +62,7 @@ json =
       \\"min\": {\"cpu_us_per_op\": 8}, \"max\": {\"cpu_us_per_op\": 8},\
       \\"rounds\": [{\"cpu_us_per_op\": 8}, {\"cpu_us_per_op\": 8}, {\"cpu_us_per_op\": 8}]}],\
       \\"bounds\": [\
-      \{\"name\": \"a < b\", \"figure\": 1.2, \"limit\": 1.15, \"holds\": false, \"min\": 1, \"max\": 1.5},\
+      \{\"name\": \"a < b\", \"figure\": 1.2, \"limit\": 0.5, \"holds\": false, \"min\": 1, \"max\": 1.5},\
       \{\"name\": \"go\", \"figure\": null, \"limit\": 1, \"holds\": null, \"reason\": \"needs go\"}],\
       \\"missing\": [{\"subject\": \"go\", \"why\": \"no go-pong\"}],\
       \\"failed\": [{\"subject\": \"ghc\", \"params\": \"connections=64 capabilities=1\", \"message\": \"it \\\"ended\\\"\"}]}"
@@ -78,7 +82,7 @@ tables =
       testCase "the verdicts of several benchmarks" $ do
         let text = renderVerdicts [(fakeBenchmark, outcome), (fakeBenchmark {benchName = "other"}, Outcome [] [] [] [Failure s [] "no root" | s <- ["weft", "ghc"]])]
             says part = assertBool (T.unpack (part <> " in\n" <> text)) (part `T.isInfixOf` T.unwords (T.words text))
-        mapM_ says ["benchmark bound figure limit verdict", "pong a < b 1.20 (1.00..1.50) 1.15 MISSED", "pong go - 1.00 NOT MEASURED, needs go"]
+        mapM_ says ["benchmark bound figure limit verdict", "pong a < b 1.20 (1.00..1.50) 0.50 MISSED", "pong go - 1.00 NOT MEASURED, needs go"]
         mapM_ says ["2 bounds, 1 missed, 1 not measured", "without a bound of its own: other", "pong: missing: go: no go-pong", "pong: failed: ghc connections=64"]
         mapM_ says ["other: nothing was measured", "other: failed 2 times (weft, ghc): no root"]
     ]

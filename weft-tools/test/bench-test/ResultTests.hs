@@ -49,7 +49,7 @@ keptBy ghc runs = case decodeKept (toLazyByteString document) of
   other -> error ("not one result: " ++ either T.unpack (show . length) other)
   where
     document = outcomeJson (Machine 2 "6.1.0" ghc "0.1.0" (Just "A & B") (Just "2026-11-22") (Just "abc")) (Settings defaultPlan [] Nothing False) bench outcome
-    outcome = Outcome runs (map (judge (const True) runs) [atMost "a < b" ratio 1.15]) [Missing "go" "no go-pong"] []
+    outcome = Outcome runs (map (judge (const True) runs) [atMost "a < b" ratio 0.5]) [Missing "go" "no go-pong"] []
     bench = Benchmark "pong" "a title" (const []) [] [] [] (const []) ["cpu_us_per_op"] id
 
 results :: TestTree
@@ -96,7 +96,7 @@ results =
         insertBetween AllRows "new\n" "no markers" @?= Nothing,
       testCase "the README's table has figures and marks missed bounds" $ do
         let text = figuresSection AllRows "doc" [kept sample]
-        forM_ ["| pong, 64 connections, 1 core: CPU a request | 9.00 \181s", "c-epoll 6.00 \181s", "\10007 pong: a < b: 1.20, limit 1.15", "](doc/pong.svg)"] $ \part ->
+        forM_ ["| pong, 64 connections, 1 core: CPU a request | 9.00 \181s", "c-epoll 6.00 \181s", "**Missed:**", "\10007 pong: a < b: 1.20, limit 0.50", "Missing: go: no go-pong (pong).", "](doc/pong.svg)"] $ \part ->
           assertBool (T.unpack (part <> " in " <> text)) (part `T.isInfixOf` text)
         map fst (readmeCharts [kept sample]) @?= ["overview.svg", "pong.svg"]
         assertBool "the picture has both" (and [part `T.isInfixOf` svg | ("overview.svg", svg) <- readmeCharts [kept sample], part <- ["c-epoll", "9.00 \181s", "pong, 64 connections, 1 core"]])

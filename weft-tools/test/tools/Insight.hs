@@ -11,7 +11,7 @@ import Data.List (isInfixOf)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Program
-import System.Directory (doesFileExist, findExecutable)
+import System.Directory (createDirectoryIfMissing, doesFileExist, findExecutable)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
 import System.IO (hFlush)
@@ -21,7 +21,7 @@ import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Skip (skip, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
-tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, urlTests program folder, runTests program]
+tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, urlTests program folder, runTests program, benchTests program folder]
 
 serving :: FilePath -> FilePath -> (Running -> PortNumber -> IO a) -> IO a
 serving program folder act = weft program [] ["serve", folder, "--port", "0"] (\p -> portOf p >>= act p)
@@ -267,3 +267,63 @@ runTests program =
         code @?= ExitFailure 1
         contains out "ended with status"
     ]
+
+-- Parts of benchmarks, and documents ------------------------------------------------------------
+
+-- | Of a benchmark that the documents show, without any figure; its peer go is missing.
+keptPong :: String
+keptPong =
+  "{\"bench\": \"pong\", \"machine\": {\"cores\": 2}, \"runs\": [{\"subject\": \"weft\", \"params\": {\"connections\": 64, \"capabilities\": 1}, \"metrics\": {\"cpu_us_per_op\": 5.5}}], \
+  \\"bounds\": [{\"name\": \"a\", \"figure\": 1.1, \"limit\": 1, \"holds\": false}], \"missing\": [{\"subject\": \"go\", \"why\": \"there is no go-pong\"}]}"
+
+benchTests :: FilePath -> FilePath -> TestTree
+benchTests program folder =
+  testGroup
+    "bench"
+    [ testCase "cases that there are not are refused, with those that there are" $ do
+        (code, out) <- outcome program [] ["bench", "pong", "--case", "connections=65"]
+        code @?= ExitFailure 2
+        mapM_ (contains out) ["no case with connections=65", "connections=64|400", "placement=shared"],
+      testCase "a document takes its figures from kept results, and names the peer that is missing" $ do
+        (figures, document) <- place "readme"
+        writeFile (figures </> "pong.json") keptPong
+        let readme more = outcome program [] (["bench", "readme", "--figures", figures] <> more <> [document])
+        (before, _) <- readme ["--check"]
+        before @?= ExitFailure 3
+        (code, _) <- readme []
+        code @?= ExitSuccess
+        text <- readFile document
+        mapM_ (contains text) ["first\n<!-- figures: begin -->", "| 5.50 ", "go: there is no go-pong (pong)", "a: 1.10, limit 1.00", "<!-- figures: end -->\nlast"]
+        assertBool "old figures are gone" (not ("of yesterday" `isInfixOf` text))
+        (later, _) <- readme ["--check"]
+        later @?= ExitSuccess
+        (again, said) <- readme []
+        (again, said) @?= (ExitSuccess, ""),
+      testCase "two results of one benchmark are refused, and the document stays" $ do
+        (figures, document) <- place "twice"
+        mapM_ (\name -> writeFile (figures </> name) keptPong) ["all.json", "pong.json"]
+        (code, out) <- outcome program [] ["bench", "readme", "--figures", figures, document]
+        code @?= ExitFailure 2
+        mapM_ (contains out) ["pong is in several files", "all.json, pong.json"]
+        text <- readFile document
+        contains text "of yesterday",
+      testCase "what could not be measured leaves the kept result as it was" $ do
+        (figures, _) <- place "nothing"
+        writeFile (figures </> "echo.json") "kept"
+        (code, out) <- outcome program [("WEFT_BENCH_DIR", folder </> "no-such-place")] ["bench", "figures", "echo", "--quick", "--directory", figures]
+        code @?= ExitFailure 1
+        contains out "stays as it was"
+        text <- readFile (figures </> "echo.json")
+        text @?= "kept",
+      testCase "figures of what no document shows" $ do
+        (code, out) <- outcome program [] ["bench", "figures", "eventlog"]
+        code @?= ExitFailure 2
+        contains out "no document shows a figure of eventlog"
+    ]
+  where
+    place name = do
+      let figures = folder </> name
+          document = figures </> "DOCUMENT.md"
+      createDirectoryIfMissing True figures
+      writeFile document "first\n<!-- figures: begin -->\nof yesterday\n<!-- figures: end -->\nlast\n"
+      pure (figures, document)

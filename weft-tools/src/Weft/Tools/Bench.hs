@@ -15,16 +15,18 @@ where
 
 import Control.Monad (forM, forM_, when)
 import Data.ByteString.Builder (Builder, hPutBuilder)
-import Data.List (intersect, nub)
+import Data.Either (partitionEithers)
+import Data.List (find, intersect, nub)
 import Data.Maybe (fromMaybe, isJust)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
 import GHC.Clock (getMonotonicTime)
 import Options.Applicative hiding (columns)
+import System.Directory (createDirectoryIfMissing, renameFile)
 import System.Exit (ExitCode (..), exitWith)
-import System.FilePath (replaceBaseName, takeBaseName)
-import System.IO (IOMode (WriteMode), hSetEncoding, stderr, utf8, withFile)
+import System.FilePath (replaceBaseName, takeBaseName, (</>))
+import System.IO (IOMode (WriteMode), hFlush, hSetEncoding, stderr, stdout, utf8, withFile)
 import Weft.Tools.Bench.Bounds (missed)
 import Weft.Tools.Bench.Deadline (deadline)
 import Weft.Tools.Bench.Delay (delay)
@@ -44,12 +46,14 @@ import Weft.Tools.Bench.Plot (outcomePlot)
 import Weft.Tools.Bench.Pong (pong)
 import Weft.Tools.Bench.Progress (duration, partLine)
 import Weft.Tools.Bench.Quiet (quiet)
+import Weft.Tools.Bench.Readme (shownOf)
 import Weft.Tools.Bench.Relink (relink)
 import Weft.Tools.Bench.Relinked (runCommand)
 import Weft.Tools.Bench.Reporting (reportingCommands)
 import Weft.Tools.Bench.Rude (rude)
 import Weft.Tools.Bench.Runner
 import Weft.Tools.Bench.Sdn (sdn)
+import Weft.Tools.Bench.Select (withCases, withFigures)
 import Weft.Tools.Bench.Setup
 import Weft.Tools.Bench.Static (static)
 import Weft.Tools.Bench.Table (columns, renderOutcome, renderVerdicts)
@@ -94,7 +98,7 @@ benchCommand :: Mod CommandFields (IO ())
 benchCommand =
   command "bench" $
     info
-      (hsubparser (runCommand <> urlCommand <> commandGroup "Measuring one's own programs:") <|> hsubparser (paperCommand <> commandGroup "The papers:") <|> hsubparser (reportingCommands registry <> commandGroup "What is made of results:") <|> run <$> optionsParser (map benchName registry) subjectNames)
+      (hsubparser (runCommand <> urlCommand <> commandGroup "Measuring one's own programs:") <|> hsubparser (paperCommand <> commandGroup "The papers:") <|> hsubparser (figuresCommand <> reportingCommands registry <> commandGroup "What is made of results:") <|> run <$> optionsParser (map benchName registry) subjectNames)
       ( progDesc "Measure Weft beside GHC's own I/O manager and other peers"
           <> footer
             "Subjects take turns within every round and start afresh each time. A server with N capabilities is pinned \
@@ -142,28 +146,15 @@ paper list name options = do
         case figureBench f cores of
           Left why -> T.hPutStrLn stderr ("weft bench: " <> wanted <> " cannot be measured here: " <> why) >> exitWith (ExitFailure 1)
           Right benchmark -> measure options {optionTarget = One wanted} [benchmark]
-  where
-    refuse text = T.hPutStrLn stderr ("weft bench: " <> text) >> exitWith (ExitFailure 2)
 
 measure :: Options -> [Benchmark] -> IO ()
-measure options benchmarks = do
-  forM_ benchmarks $ \benchmark -> forM_ (given `intersect` benchIgnores benchmark) $ \ignored -> do
-    T.hPutStrLn stderr ("weft bench: " <> benchName benchmark <> " does not take " <> ignored)
-    exitWith (ExitFailure 2)
-  machine <- machineFacts
-  begun <- getMonotonicTime
-  outcomes <- withEnv options $ \plain -> forM (zip [1 ..] benchmarks) $ \(place, benchmark) -> do
-    let env = plain {envRts = envRts plain <|> Just (benchRts benchmark)}
-    when (optionTarget options == All) $ do
-      now <- getMonotonicTime
-      T.hPutStrLn stderr (partLine place (length benchmarks) (benchName benchmark) (now - begun))
-    outcome <- runBenchmark env selected benchmark
-    T.putStrLn (renderOutcome (envPlan env) benchmark outcome)
-    pure (benchmark, outcome, outcomeJson machine (settings env) benchmark outcome)
-  ended <- getMonotonicTime
-  when (optionTarget options == All) $ do
-    T.putStrLn ("all: " <> T.pack (show (length benchmarks)) <> " benchmarks in " <> duration (ended - begun) <> "\n")
-    T.putStr (renderVerdicts [(b, o) | (b, o, _) <- outcomes])
+measure options asked = do
+  forM_ asked $ \benchmark -> forM_ (given `intersect` benchIgnores benchmark) $ \ignored ->
+    refuse (benchName benchmark <> " does not take " <> ignored)
+  benchmarks <- case partitionEithers (map (withCases (optionCases options) (plan options)) asked) of
+    (why : _, []) -> refuse why
+    (_, found) -> pure found
+  outcomes <- measureEach options benchmarks $ \_ _ _ -> pure ()
   forM_ (optionJson options) $ \file -> writeOut file $ case [json | (_, _, json) <- outcomes] of
     [only] | optionTarget options /= All -> only
     several -> arrayJson several
@@ -176,11 +167,79 @@ measure options benchmarks = do
     exitWith (ExitFailure 3)
   where
     given = ["--rts" | isJust (optionRts options)] ++ ["--backend" | isJust (optionBackend options)]
-    selected name = null (optionOnly options) || name `elem` optionOnly options
-    settings env = Settings (envPlan env) (fromMaybe [] (envRts env)) (envBackend env) (optionQuick options)
     plotFile file benchmark
       | optionTarget options == All = replaceBaseName file (takeBaseName file ++ "-" ++ T.unpack (benchName benchmark))
       | otherwise = file
+
+refuse :: Text -> IO a
+refuse text = T.hPutStrLn stderr ("weft bench: " <> text) >> exitWith (ExitFailure 2)
+
+-- | Measure one after another, and say of each what came of it, at once; the action gets its result as JSON too. Several end with a table of
+-- all bounds.
+measureEach :: Options -> [Benchmark] -> (Benchmark -> Outcome -> Builder -> IO ()) -> IO [(Benchmark, Outcome, Builder)]
+measureEach options benchmarks done = do
+  machine <- machineFacts
+  begun <- getMonotonicTime
+  outcomes <- withEnv options $ \plain -> forM (zip [1 ..] benchmarks) $ \(place, benchmark) -> do
+    now <- getMonotonicTime
+    let env = plain {envRts = envRts plain <|> Just (benchRts benchmark), envSchedule = scheduleOf begun place <$> limit}
+    when several $
+      T.hPutStrLn stderr (partLine place (length benchmarks) (benchName benchmark) (now - begun) (timeLeft (now - begun) place))
+    outcome <- runBenchmark env selected benchmark
+    T.putStrLn (renderOutcome (envPlan env) benchmark outcome)
+    hFlush stdout
+    let json = outcomeJson machine (settings env) benchmark outcome
+    done benchmark outcome json
+    pure (benchmark, outcome, json)
+  ended <- getMonotonicTime
+  when several $ do
+    T.putStrLn ("all: " <> T.pack (show (length benchmarks)) <> " benchmarks in " <> duration (ended - begun) <> "\n")
+    T.putStr (renderVerdicts [(b, o) | (b, o, _) <- outcomes])
+  pure outcomes
+  where
+    several = optionTarget options == All
+    selected name = null (optionOnly options) || name `elem` optionOnly options
+    settings env = Settings (envPlan env) (fromMaybe [] (envRts env)) (envBackend env) (optionQuick options)
+    limit = (60 *) <$> (optionMinutes options <|> if several && optionQuick options then Just 9 else Nothing)
+    -- A benchmark's share of the time is that of its cases; what those before it left over is its own, too.
+    weights = [fromIntegral (length cases + length (concatMap caseCounts cases)) | b <- benchmarks, let cases = plannedCases (plan options) b] :: [Double]
+    share place = sum (take place weights) / max 1 (sum weights)
+    scheduleOf begun place seconds = Schedule (begun + seconds * share place) (begun + seconds)
+    timeLeft elapsed place
+      | place <= 1 = limit
+      | otherwise = Just (maybe id min (subtract elapsed <$> limit) (elapsed * (1 - share (place - 1)) / max 0.01 (share (place - 1))))
+
+-- | @weft bench figures@: what the documents show, each benchmark into a file of its own as soon as it was measured.
+figuresCommand :: Mod CommandFields (IO ())
+figuresCommand =
+  command "figures" $
+    info
+      ( figures
+          <$> strOption (long "directory" <> metavar "DIR" <> value "doc/figures" <> showDefault <> help "Where the results are kept, as NAME.json")
+          <*> option positive (long "minutes" <> metavar "N" <> value 24 <> showDefaultWith (show . (round :: Double -> Int)) <> help "Begin no round that would not end in time, and nothing at all after that time")
+          <*> optional (option positive (long "rounds" <> metavar "N" <> help "Rounds of each benchmark, if there is time (3)"))
+          <*> switch (long "quick" <> help "Short rounds: to see that everything runs, not for figures")
+          <*> many (argument (eitherReader shown) (metavar "NAME..." <> help ("Only these benchmarks: " ++ T.unpack (T.intercalate ", " (map benchName documented)))))
+      )
+      ( progDesc "Measure what README.md and doc/measurements.md show, and keep it for weft bench readme"
+          <> footer
+            "Example: weft bench figures && weft bench readme. A result is written as soon as its benchmark has ended; that of a benchmark of which nothing could be \
+            \measured stays as it was. Peers that are missing are named in the result, and in the documents. Only what the documents show is measured, \
+            \and the bounds that follow from it."
+      )
+  where
+    shown name = maybe (Left ("no document shows a figure of " ++ name)) Right (find ((== T.pack name) . benchName) documented)
+    documented = [b | b <- registry, not (null (shownOf (benchName b)))]
+    figures directory minutes rounds brief names = do
+      createDirectoryIfMissing True directory
+      let chosen = [withFigures (shownOf (benchName b)) b | b <- documented, null names || benchName b `elem` map benchName names]
+          options = (noOptions All) {optionRounds = rounds, optionQuick = brief, optionMinutes = Just minutes, optionFigures = not brief}
+      outcomes <- measureEach options chosen $ \benchmark outcome json -> do
+        let file = directory </> T.unpack (benchName benchmark) ++ ".json"
+        if null (outcomeRuns outcome)
+          then T.hPutStrLn stderr ("weft bench: nothing of " <> benchName benchmark <> " could be measured: " <> T.pack file <> " stays as it was")
+          else writeOut (file ++ ".new") json >> renameFile (file ++ ".new") file
+      when (all (\(_, outcome, _) -> null (outcomeRuns outcome)) outcomes) $ exitWith (ExitFailure 1)
 
 writeOut :: FilePath -> Builder -> IO ()
 writeOut file = withFile file WriteMode . flip hPutBuilder

@@ -16,6 +16,7 @@ module Weft.Tools.Bench.Bounds
     Judged (..),
     judge,
     settled,
+    tooClose,
     holds,
     missed,
   )
@@ -23,6 +24,7 @@ where
 
 import Data.List (nub)
 import Data.Map.Strict (elems)
+import Data.Maybe (fromMaybe)
 import qualified Data.Set as S
 import Data.Text (Text)
 import qualified Data.Text as T
@@ -45,6 +47,8 @@ never name = Bound name EveryRound 0
 data Verdict
   = Holds
   | Missed
+  | -- | The rounds lie too close to the limit: the next run might say the opposite.
+    TooClose
   | -- | A subject is missing or failed.
     NotMeasured
   | -- | @--only@ left out one of its subjects.
@@ -56,33 +60,44 @@ data Judged = Judged
   { judgedBound :: !Bound,
     judgedFigure :: !(Maybe Summary),
     judgedVerdict :: !Verdict,
-    -- | Empty when the figure is known.
+    -- | Why it neither holds nor is missed.
     judgedReason :: !Text
   }
   deriving (Show)
 
--- | Do the rounds leave no doubt about a bound? So it is when the middle half of them lie on one side of the limit, or differ by
--- less than a twentieth. One or two rounds have no middle half: they are believed where they are farther from the limit than a
--- quarter of it.
-settled :: [Run] -> Bound -> Bool
-settled runs bound = case (percentile 25 rounds, percentile 75 rounds) of
+-- | Is the limit so close to the rounds that another run may have another verdict? So it is when it lies within the middle half of them, or is farther from
+-- that by less than half of its width. One or two rounds have no middle half: they are believed where they are farther from the limit than a quarter of
+-- it. What must never happen, and what repeats exactly, is believed as it is.
+tooClose :: Bound -> [Double] -> Bool
+tooClose bound rounds = case (percentile 25 rounds, percentile 75 rounds) of
   (Just low, Just high)
-    | boundRule bound /= EveryRound && length rounds < 3 -> all ((> 0.25 * abs limit) . abs . subtract limit) rounds && (low <= limit) == (high <= limit)
-    | otherwise -> boundRule bound == EveryRound || (low <= limit) == (high <= limit) || high - low <= 0.05 * abs limit
-  _ -> True
+    | boundRule bound == EveryRound || all exact (figureMetrics (boundFigure bound)) -> False
+    | length rounds < 3 -> any ((<= 0.25 * abs limit) . abs . subtract limit) rounds || (low <= limit) /= (high <= limit)
+    | otherwise -> let margin = (high - low) / 2 in low - margin < limit && limit < high + margin
+  _ -> False
   where
     limit = boundLimit bound
+    exact (_, _, metric) = metric `elem` ["alloc_bytes_per_op", "syscalls_per_op", "user_instructions_per_op", "live_bytes_per_idle", "live_bytes_per_thread", "live_bytes_per_timer", "wakeups", "collections", "early"]
+
+-- | Do the rounds leave no doubt about a bound, or would more of them be no better? So it is when its verdict is not 'tooClose', or when the middle half of three and
+-- more differ by less than a twentieth.
+settled :: [Run] -> Bound -> Bool
+settled runs bound = not (tooClose bound rounds) || (length rounds >= 3 && narrow)
+  where
     rounds = elems (figureRounds runs (boundFigure bound))
+    narrow = fromMaybe False ((\low high -> high - low <= 0.05 * abs (boundLimit bound)) <$> percentile 25 rounds <*> percentile 75 rounds)
 
 -- | Judge a bound by the rounds, as its rule says. The first argument says which subjects were asked for.
 judge :: (Text -> Bool) -> [Run] -> Bound -> Judged
-judge asked runs bound = case summarize (elems (figureRounds runs (boundFigure bound))) of
+judge asked runs bound = case summarize rounds of
   _ | not (all asked subjects) -> Judged bound Nothing NotAsked ("not asked for: " <> names (filter (not . asked) subjects))
   Nothing -> Judged bound Nothing NotMeasured ("needs " <> names (if null absent then uncounted else absent))
   Just summary
+    | tooClose bound rounds -> Judged bound (Just summary) TooClose "too close to call"
     | decisive summary <= boundLimit bound -> Judged bound (Just summary) Holds ""
     | otherwise -> Judged bound (Just summary) Missed ""
   where
+    rounds = elems (figureRounds runs (boundFigure bound))
     decisive = case boundRule bound of
       MedianRound -> summaryMedian
       EveryRound -> summaryMax

@@ -121,4 +121,4 @@ renderComparison before after =
           keptBoundName a == keptBoundName b,
           keptHolds a /= keptHolds b
       ]
-    said holds = fromMaybe "not measured" (lookup holds [(Just True, "holds"), (Just False, "MISSED")])
+    said holds = fromMaybe "not judged" (lookup holds [(Just True, "holds"), (Just False, "MISSED")])

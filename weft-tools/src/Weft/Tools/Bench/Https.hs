@@ -66,7 +66,7 @@ tlsCase mode subject =
       withServerOf env 1 subject (rootArguments subject root <> ["--certificate", chain, "--key", key]) $ \server -> do
         let plan = envPlan env
         (few, before, _) <- asked env mode server (planWarmup plan)
-        (many, after, wall) <- asked env mode server (planWarmup plan + planDuration plan)
+        (many, after, wall) <- asked env mode server (wholeSeconds (planWarmup plan) + planDuration plan)
         unless (many > few) (failWith "the longer run answered no more requests")
         -- What a run begins with, handshakes among it, is in both.
         pure [(tlsParams mode, M.fromList [("cpu_us_per_op", 1e6 * (after - before) / (many - few)), ("ops_per_s", many / wall)])]
@@ -80,8 +80,7 @@ asked env mode server seconds = do
   after <- cpuSeconds (serverPid server)
   pure (found, after - before, whole)
   where
-    -- It takes whole seconds only.
-    whole = fromIntegral (max 1 (ceiling seconds :: Int))
+    whole = wholeSeconds seconds
     arguments =
       ["-t", "1", "-c", show connections, "-d", show (round whole :: Int) <> "s"]
         <> ["-H" <> "Connection: close" | mode == Handshake]
@@ -91,6 +90,10 @@ asked env mode server seconds = do
       case T.words line of
         number : "requests" : "in" : _ | Just n <- readMaybe (T.unpack number) -> pure (fromIntegral (n :: Int))
         _ -> untilSummary child
+
+-- | The client takes whole seconds only.
+wholeSeconds :: Double -> Double
+wholeSeconds seconds = fromIntegral (max 1 (ceiling seconds :: Int))
 
 -- | A certificate for localhost and its key.
 certificate :: Env -> IO (FilePath, FilePath)

@@ -119,7 +119,7 @@ boundEncoding judged =
       <> pair "limit" (E.double (boundLimit (judgedBound judged)))
       <> pair "holds" (maybe null_ E.bool (holds judged))
       <> maybe mempty range figure
-      <> maybe (textPair "reason" (judgedReason judged)) (const mempty) figure
+      <> maybe (textPair "reason" (judgedReason judged)) (const mempty) (holds judged)
   where
     figure = judgedFigure judged
     range s = pair "min" (number (summaryMin s)) <> pair "max" (number (summaryMax s))

@@ -50,7 +50,9 @@ data KeptBound = KeptBound
   { keptBoundName :: !Text,
     keptFigure :: !(Maybe Double),
     keptLimit :: !Double,
-    keptHolds :: !(Maybe Bool)
+    keptHolds :: !(Maybe Bool),
+    -- | Why it could not be.
+    keptReason :: !Text
   }
 
 -- | The results of a file.
@@ -98,7 +100,7 @@ run o = do
     numbers m = M.fromList [(toText name, realToFrac n) | (name, Number n) <- KM.toList m]
 
 bound :: Object -> Parser KeptBound
-bound o = KeptBound <$> o .: "name" <*> o .:? "figure" <*> o .: "limit" <*> o .:? "holds"
+bound o = KeptBound <$> o .: "name" <*> o .:? "figure" <*> o .: "limit" <*> o .:? "holds" <*> o .:? "reason" .!= "not measured"
 
 facts :: Object -> [(Text, Text)]
 facts o = [(toText name, plain v) | (name, v) <- sortOn fst (KM.toList o), v /= Null]

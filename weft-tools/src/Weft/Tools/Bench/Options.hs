@@ -7,6 +7,7 @@
 module Weft.Tools.Bench.Options
   ( Target (..),
     Options (..),
+    noOptions,
     optionsParser,
     furtherOptions,
     positive,
@@ -20,6 +21,7 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import Options.Applicative
 import Text.Read (readMaybe)
+import Weft.Tools.Bench.Select (Wanted, readWanted)
 import Weft.Tools.Bench.Types
 
 -- | What is asked for.
@@ -38,9 +40,19 @@ data Options = Options
     optionOnly :: ![Text],
     optionBackend :: !(Maybe Text),
     -- | Instead of the default options of the run-time system.
-    optionRts :: !(Maybe [String])
+    optionRts :: !(Maybe [String]),
+    -- | None: all cases.
+    optionCases :: ![Wanted],
+    -- | For everything that is asked for; 'Nothing': no limit.
+    optionMinutes :: !(Maybe Double),
+    -- | Measure for documents?
+    optionFigures :: !Bool
   }
   deriving (Eq, Show)
+
+-- | Nothing but what is to be measured.
+noOptions :: Target -> Options
+noOptions target = Options target Nothing Nothing Nothing Nothing False False [] Nothing Nothing [] Nothing False
 
 -- | The arguments, given the benchmarks' names and the subjects' names.
 optionsParser :: [Text] -> [Text] -> Parser Options
@@ -55,7 +67,7 @@ optionsParser benchmarks subjects = furtherOptions subjects <*> argument (either
 -- | All but what is to be measured, given the subjects' names.
 furtherOptions :: [Text] -> Parser (Target -> Options)
 furtherOptions subjects =
-  (\json plot rounds time brief check chosen backend rts target -> Options target json plot rounds time brief check chosen backend rts)
+  (\json plot rounds time brief check chosen backend rts parts limit target -> Options target json plot rounds time brief check chosen backend rts parts limit False)
     <$> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result as JSON"))
     <*> optional (strOption (long "plot" <> metavar "FILE" <> help "Write a chart of the main metric as SVG"))
     <*> optional (option positive (long "rounds" <> metavar "N" <> help roundsHelp))
@@ -68,6 +80,8 @@ furtherOptions subjects =
       (long "only" <> metavar "SUBJECT,..." <> value [] <> help ("Measure only these: " ++ listing subjects))
     <*> optional (strOption (long "backend" <> metavar "NAME" <> help "Back end of the subjects that run on Weft"))
     <*> optional (words <$> strOption (long "rts" <> metavar "OPTIONS" <> help rtsHelp))
+    <*> many (option (eitherReader (either (Left . T.unpack) Right . readWanted . T.pack)) (long "case" <> metavar "NAME=VALUE" <> help caseHelp))
+    <*> optional (option positive (long "minutes" <> metavar "N" <> help minutesHelp))
   where
     only list = case filter (`notElem` subjects) wanted of
       [] -> Right wanted
@@ -76,6 +90,9 @@ furtherOptions subjects =
         wanted = T.splitOn "," (T.pack list)
     roundsHelp = "Rounds to run, exactly (5, and up to 10 more of what a bound needs that is within the noise; with --quick 1, and up to 2 more)"
     rtsHelp = "Options of GHC's run-time system for the Haskell subjects, such as -A16m"
+
+    caseHelp = "Only the cases with this parameter, such as connections=64, as the table shows them; once for each parameter, several times for several values of one"
+    minutesHelp = "Begin no round that would not end in time, and nothing at all after that time (for all with --quick: 9)"
 
 listing :: [Text] -> String
 listing = T.unpack . T.intercalate ", "
@@ -95,7 +112,10 @@ plan options =
       planDuration = fromMaybe (planDuration chosen) (optionDuration options)
     }
   where
-    chosen = if optionQuick options then quick else defaultPlan
+    chosen
+      | optionQuick options = quick
+      | optionFigures options = documents
+      | otherwise = defaultPlan
 
 -- | Without options: five rounds of three seconds.
 defaultPlan :: Plan
@@ -123,6 +143,19 @@ defaultPlan =
       planFileMiB = 1024,
       planReads = 400000,
       planHybrid = 10000000
+    }
+
+-- | For the figures of the documents: the sizes of 'defaultPlan', in shorter rounds and fewer.
+documents :: Plan
+documents =
+  defaultPlan
+    { planRounds = 3,
+      planMoreRounds = 0,
+      planWarmup = 0.5,
+      planDuration = 2,
+      planDelaysTimed = 200000,
+      planStarts = 20,
+      planReads = 200000
     }
 
 -- | With @--quick@: all benchmarks in less than ten minutes on two cores, and of each only what its bounds need. The sizes are such that what a bound is about is larger than what a

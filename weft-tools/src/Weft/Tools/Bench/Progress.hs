@@ -73,10 +73,10 @@ progressLine total done elapsed what =
       | done < 1 || done >= total = ""
       | otherwise = "  " <> duration (elapsed * fromIntegral (total - done) / fromIntegral done) <> " left"
 
--- | The part of this number, of so many, begins so many seconds after the first.
-partLine :: Int -> Int -> Text -> Double -> Text
-partLine place total name elapsed =
-  "== " <> T.pack (show place) <> "/" <> T.pack (show total) <> "  " <> name <> (if place > 1 then ", after " <> duration elapsed else "")
+-- | The part of this number, of so many, begins so many seconds after the first; so many seconds may be left for it and the rest.
+partLine :: Int -> Int -> Text -> Double -> Maybe Double -> Text
+partLine place total name elapsed left =
+  "== " <> T.pack (show place) <> "/" <> T.pack (show total) <> "  " <> name <> (if place > 1 then ", after " <> duration elapsed else "") <> maybe "" (\s -> ", about " <> duration s <> " left") left
 
 -- | Seconds as a person would say them.
 duration :: Double -> Text

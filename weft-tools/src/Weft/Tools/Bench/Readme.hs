@@ -12,17 +12,19 @@ module Weft.Tools.Bench.Readme
     readmeCharts,
     Row (..),
     rows,
+    shownOf,
   )
 where
 
 import Data.List (find, nub, sortOn)
 import qualified Data.Map.Strict as M
-import Data.Maybe (fromMaybe, mapMaybe)
+import Data.Maybe (fromMaybe, isJust, mapMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import Weft.Tools.Bench.Bars
 import Weft.Tools.Bench.Kept
 import Weft.Tools.Bench.Plot (chartOf)
+import Weft.Tools.Bench.Select (Shown)
 import Weft.Tools.Bench.Stats
 import Weft.Tools.Bench.Svg (renderChart)
 import Weft.Tools.Bench.Table (renderNumber)
@@ -47,26 +49,53 @@ rows =
     Row "pong, 64 connections: system calls a request" "pong" [("connections", Count 64), ("capabilities", Count 1)] "syscalls_per_op",
     Row "HTTP, a short answer, 64 connections, 1 core: CPU a request" "http" [("mode", Word "pong"), ("connections", Count 64), ("capabilities", Count 1)] "cpu_us_per_op",
     Row "HTTP, a browser's request, 64 connections, 1 core: CPU a request" "http" [("mode", Word "browser"), ("connections", Count 64), ("capabilities", Count 1)] "cpu_us_per_op",
-    Row "live memory an idle connection" "idle" [] "live_bytes_per_idle",
-    Row "one client's round trip, median" "echo" [] "p50_us",
-    Row "1,000,000 threads in `threadDelay 1000`, 2 cores" "delay" [("threads", Count 1000000)] "wall_s",
-    Row "the same: peak memory" "delay" [("threads", Count 1000000)] "max_rss_mb",
-    Row "a `timeout` that does not fire, 1,000 threads" "timeout" [("threads", Count 1000)] "ns_per_op",
+    Row "HTTP, a browser's request, 64 connections, 2 cores: CPU a request" "http" [("mode", Word "browser"), ("connections", Count 64), ("capabilities", Count 2)] "cpu_us_per_op",
+    Row "live memory an idle connection, of 18,000" "idle" [("idle", Count 18000)] "live_bytes_per_idle",
+    Row "resident memory an idle connection, of 18,000" "idle" [("idle", Count 18000)] "rss_bytes_per_idle",
+    Row "99th percentile of 64 connections beside 18,000 idle ones" "idle" [("idle", Count 18000)] "p99_us",
+    Row "the same without idle ones" "idle" [("idle", Count 0)] "p99_us",
+    Row "one client's round trip, median, 1 core" "echo" [("mode", Word "threaded"), ("cores", Count 1)] "p50_us",
+    Row "the same on GHC's non-threaded run-time system" "echo" [("mode", Word "non-threaded"), ("cores", Count 1)] "p50_us",
+    Row "a server of 1,000 idle connections, 10 s: wake-ups" "quiet" [] "wakeups",
+    Row "1,000,000 threads in `threadDelay 1000`, 2 cores" "delay" [("threads", Count 1000000), ("capabilities", Count 2), ("mode", Word "default")] "wall_s",
+    Row "the same: peak memory" "delay" [("threads", Count 1000000), ("capabilities", Count 2), ("mode", Word "default")] "max_rss_mb",
+    Row "a `timeout` that does not fire, 1,000 threads" "timeout" [("threads", Count 1000), ("mode", Word "default")] "ns_per_op",
+    Row "pushing a deadline later" "deadline" [("task", Word "reset")] "ns_per_op",
+    Row "memory of a pending timer" "deadline" [("task", Word "pending"), ("mode", Word "default")] "live_bytes_per_timer",
+    Row "lateness of delays of 100 us to 10 ms, 99th percentile" "deadline" [("task", Word "lateness"), ("mode", Word "default")] "p99_us",
     Row "an unmodified program, relinked: 1,000,000 delays" "relink" [("workload", Word "delay")] "wall_s",
+    Row "the same: peak memory" "relink" [("workload", Word "delay")] "max_rss_mb",
     Row "the same: a `timeout` that does not fire" "relink" [("workload", Word "timeout")] "ns_per_op",
     Row "the same: Warp, 64 connections, 2 cores: CPU a request" "relink" [("connections", Count 64), ("capabilities", Count 2)] "cpu_us_per_op",
-    Row "random reads of 4 KiB, 64 in flight" "disk" [("in_flight", Count 64)] "ops_per_s",
-    Row "random reads of 4 KiB, 1,024 in flight" "disk" [("in_flight", Count 1024)] "ops_per_s",
+    Row "random reads of 4 KiB, 64 in flight, 2 cores" "disk" [("in_flight", Count 64)] "ops_per_s",
+    Row "the same: CPU a read" "disk" [("in_flight", Count 64)] "cpu_us_per_op",
+    Row "random reads of 4 KiB, 1,024 in flight, 2 cores" "disk" [("in_flight", Count 1024)] "ops_per_s",
+    Row "the same: CPU a read" "disk" [("in_flight", Count 1024)] "cpu_us_per_op",
     Row "a file of 1 KiB, 64 connections, 1 core: CPU a request" "static" [("size_kib", Count 1), ("connections", Count 64)] "cpu_us_per_op",
     Row "a file of 16 KiB, 64 connections, 1 core: CPU a request" "static" [("size_kib", Count 16), ("connections", Count 64)] "cpu_us_per_op",
-    Row "99th percentile beside slow and rude clients" "rude" [] "p99_us",
-    Row "a hybrid thread that loops on yield: live memory" "hybrid-memory" [] "live_bytes_per_thread",
-    Row "128 pairs in turns of 32 KiB through pipes, 2 cores" "fifo" [] "gbit_per_s",
-    Row "128 K files at random, cold page cache" "disk-web" [] "ops_per_s",
-    Row "a learning switch of OpenFlow, 100 switches, 1 core: answers" "sdn" [("switches", Count 100), ("in_flight", Count 512), ("capabilities", Count 1)] "ops_per_s",
+    Row "a file of 1 KiB over TLS, connections kept, 1 core: CPU a request" "https" [("mode", Word "kept")] "cpu_us_per_op",
+    Row "the same, a full handshake for each: CPU a request" "https" [("mode", Word "handshake")] "cpu_us_per_op",
+    Row "99th percentile beside 8,000 slow and 200 rude clients a second" "rude" [("rude", Count 8000)] "p99_us",
+    Row "the same without them" "rude" [("rude", Count 0)] "p99_us",
+    Row "10,000,000 hybrid threads that loop on yield: live memory a thread" "hybrid-memory" [("threads", Count 10000000)] "live_bytes_per_thread",
+    Row "a switch of hybrid threads, 10 of them" "hybrid-switch" [("workload", Word "yield"), ("threads", Count 10)] "ns_per_op",
+    Row "the same, 1,000,000" "hybrid-switch" [("workload", Word "yield"), ("threads", Count 1000000)] "ns_per_op",
+    Row "a hybrid thread's whole life" "hybrid-switch" [("workload", Word "fork")] "ns_per_op",
+    Row "128 pairs in turns of 32 KiB through pipes, 2 cores" "fifo" [("idle", Count 0)] "gbit_per_s",
+    Row "the same beside 9,000 idle readers" "fifo" [("idle", Count 9000)] "gbit_per_s",
+    Row "resident memory an idle session, 18,000 hybrid threads with a socket each" "hybrid-idle" [("idle", Count 18000)] "rss_bytes_per_idle",
+    Row "131,072 files of 16 KiB at random, cold page cache, 64 connections, 1 core" "disk-web" [("connections", Count 64)] "ops_per_s",
+    Row "a learning switch of OpenFlow, 100 switches, 1 core: answers" "sdn" [("mode", Word "throughput"), ("switches", Count 100), ("in_flight", Count 512), ("capabilities", Count 1)] "ops_per_s",
     Row "the same at 500,000 packets a second: median latency" "sdn" [("rate", Count 500000), ("capabilities", Count 1)] "p50_us",
-    Row "the same: CPU an answer" "sdn" [("rate", Count 500000), ("capabilities", Count 1)] "cpu_us_per_op"
+    Row "the same: CPU an answer" "sdn" [("rate", Count 500000), ("capabilities", Count 1)] "cpu_us_per_op",
+    Row "TCP in the program, 1 core: sending" "tcp" [("mode", Word "bulk"), ("direction", Word "send")] "gbit_per_s",
+    Row "the same: receiving" "tcp" [("mode", Word "bulk"), ("direction", Word "receive")] "gbit_per_s",
+    Row "the same: requests and responses, 64 connections" "tcp" [("mode", Word "rr"), ("connections", Count 64)] "ops_per_s"
   ]
+
+-- | What the documents show of a benchmark.
+shownOf :: Text -> [Shown]
+shownOf bench = nub [(params, metric) | Row _ name params metric <- rows <> map snd charts, name == bench]
 
 -- | The lines of a summary, by what they show.
 summaryRows :: [Text]
@@ -96,7 +125,7 @@ charts :: [(FilePath, Row)]
 charts =
   [ ("pong.svg", Row "CPU time a request of a pong server (less is better)" "pong" [] "cpu_us_per_op"),
     ("delay.svg", Row "Threads in threadDelay 1000: wall-clock time (less is better)" "delay" [("capabilities", Count 2), ("mode", Word "default")] "wall_s"),
-    ("relink.svg", Row "Unmodified programs as they are and relinked: CPU time a request (less is better)" "relink" [] "cpu_us_per_op")
+    ("relink.svg", Row "Unmodified programs as they are and relinked: CPU time a request (less is better)" "relink" [("capabilities", Count 2)] "cpu_us_per_op")
   ]
 
 -- | Each chart for which there are results, as file name and document.
@@ -129,6 +158,7 @@ figuresSection extent folder results =
       [""],
       ["No result is kept of: " <> T.intercalate ", " absent <> "." | not (null absent)],
       ["" | not (null absent)],
+      missingLines results,
       missedLines extent results,
       concat [["", "![" <> title <> "](" <> folder <> "/" <> T.pack file <> ")"] | (file, Row title _ _ _) <- charts, file `elem` map fst (readmeCharts results)]
     ]
@@ -168,20 +198,29 @@ cellOf metric name s many = withUnit metric (summaryMedian s) <> spread <> (if m
   where
     spread = if spreadOf s > 2 then " \177 " <> T.pack (show (spreadOf s)) <> " %" else ""
 
+-- | The peers that could not run, and the measurements that failed, with the reasons; what is the same for several benchmarks is said once.
+missingLines :: [Kept] -> [Text]
+missingLines results
+  | null reasons = []
+  | otherwise = ["Missing: " <> T.intercalate "; " [why <> " (" <> T.intercalate ", " (nub [keptBench r | (r, w) <- found, w == why]) <> ")" | why <- reasons] <> ".", ""]
+  where
+    found = [(r, w) | r <- results, w <- keptMissing r <> keptFailed r]
+    reasons = nub (map snd found)
+
 missedLines :: Extent -> [Kept] -> [Text]
 missedLines extent results
   | null judged = []
-  | null missed = ["All " <> T.pack (show (length judged)) <> " bounds of these benchmarks hold."]
-  | extent == SummaryRows = ["**" <> T.pack (show (length missed)) <> " of " <> T.pack (show (length judged)) <> " bounds are missed or could not be measured**: " <> T.intercalate ", " (nub (map (keptBench . fst) missed)) <> "."]
-  | otherwise =
-    (T.pack (show (length judged - length missed)) <> " of " <> T.pack (show (length judged)) <> " bounds hold. **Missed:**") :
-    "" :
-      [ "- \10007 " <> keptBench r <> ": " <> keptBoundName b <> ": " <> maybe "not measured" renderNumber (keptFigure b) <> ", limit " <> renderNumber (keptLimit b)
-        | (r, b) <- missed
-      ]
+  | null doubtful = ["All " <> number judged <> " bounds of these benchmarks hold."]
+  | extent == SummaryRows = ["Of " <> number judged <> " bounds of these benchmarks " <> T.intercalate ", " [number list <> " " <> word <> " (" <> T.intercalate ", " (nub (map (keptBench . fst) list)) <> ")" | (word, list) <- kinds, not (null list)] <> "; the others hold."]
+  | otherwise = number (filter holding judged) <> " of " <> number judged <> " bounds hold." : concat [["", "**" <> T.toUpper (T.take 1 word) <> T.drop 1 word <> ":**", ""] <> map item list | (word, list) <- kinds, not (null list)]
   where
     judged = [(r, b) | r <- results, b <- keptBounds r]
-    missed = [(r, b) | (r, b) <- judged, keptHolds b /= Just True]
+    holding (_, b) = keptHolds b == Just True
+    doubtful = filter (not . holding) judged
+    kinds = [("missed", [x | x@(_, b) <- doubtful, keptHolds b == Just False]), ("too close to call", filter close doubtful), ("not measured", [x | x@(_, b) <- doubtful, keptHolds b == Nothing, not (close x)])] :: [(Text, [(Kept, KeptBound)])]
+    close (_, b) = keptHolds b == Nothing && isJust (keptFigure b)
+    item (r, b) = "- \10007 " <> keptBench r <> ": " <> keptBoundName b <> ": " <> maybe "-" renderNumber (keptFigure b) <> ", limit " <> renderNumber (keptLimit b)
+    number = T.pack . show . length
 
 -- | Replace what stands between the markers of a document; 'Nothing' without both of them, in order.
 insertBetween :: Extent -> Text -> Text -> Maybe Text

@@ -95,7 +95,7 @@ measureProgram arguments = do
     pure (not (null broken) || null (outcomeRuns outcome))
   when failed $ exitWith (ExitFailure 1)
   where
-    options = Options All Nothing Nothing (Just (argRounds arguments)) Nothing False False [] Nothing Nothing
+    options = (noOptions All) {optionRounds = Just (argRounds arguments)}
     find name = do
       here <- doesFileExist name
       if here then Just <$> makeAbsolute name else findExecutable name

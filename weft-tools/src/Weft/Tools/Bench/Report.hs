@@ -16,7 +16,7 @@ import Data.Aeson (encode)
 import qualified Data.ByteString.Lazy as L
 import Data.List (intersect, nub)
 import qualified Data.Map.Strict as M
-import Data.Maybe (catMaybes, listToMaybe)
+import Data.Maybe (catMaybes, isJust, listToMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
@@ -95,16 +95,16 @@ boundRow title b =
     [ el "td" ("<b>" <> escape title <> "</b>: " <> escape (keptBoundName b)),
       cell (maybe "-" renderNumber (keptFigure b)),
       cell ("\8804 " <> renderNumber (keptLimit b)),
-      verdictCell (keptHolds b)
+      verdictCell b
     ]
   where
     cell text = "<td class=\"n\">" <> text <> "</td>"
 
-verdictCell :: Maybe Bool -> Text
-verdictCell holds = case holds of
+verdictCell :: KeptBound -> Text
+verdictCell b = case keptHolds b of
   Just True -> "<td class=\"good\">\10003 holds</td>"
   Just False -> "<td class=\"bad\">\10007 missed</td>"
-  Nothing -> "<td class=\"unknown\">? not measured</td>"
+  Nothing -> "<td class=\"unknown\">? " <> escape (if isJust (keptFigure b) then keptReason b else "not measured") <> "</td>"
 
 -- | Of benchmarks that were run with several versions of GHC: the main metric of every subject, a column for each version and, behind the
 -- first, the ratio to it. Nothing where there is only one version.

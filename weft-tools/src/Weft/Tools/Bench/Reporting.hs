@@ -10,13 +10,13 @@ module Weft.Tools.Bench.Reporting
 where
 
 import Control.Exception (IOException, try)
-import Control.Monad (forM_, when)
-import Data.List (isSuffixOf, sort)
+import Control.Monad (filterM, forM, forM_, unless, when)
+import Data.List (isSuffixOf, nub, sort)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
 import Options.Applicative
-import System.Directory (listDirectory)
+import System.Directory (doesFileExist, listDirectory)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (makeRelative, takeDirectory, (</>))
 import System.IO (Handle, IOMode (ReadMode, WriteMode), hSetEncoding, stderr, stdout, utf8, withFile)
@@ -77,29 +77,38 @@ readmeCommand registry =
   command "readme" $
     info
       ( readme
-          <$> strOption (long "figures" <> metavar "DIR" <> value "doc/figures" <> showDefault <> help "Where the results are, and the charts go")
+          <$> switch (long "check" <> help "Write nothing; exit with status 3 when something would change")
+          <*> strOption (long "figures" <> metavar "DIR" <> value "doc/figures" <> showDefault <> help "Where the results are, and the charts go")
           <*> (some (strArgument (metavar "DOCUMENT..." <> help "Documents with the markers (README.md and doc/measurements.md)")) <|> pure ["README.md", "doc/measurements.md"])
       )
       ( progDesc "Write the table and the charts of a document from kept results"
           <> footer
-            "Example: weft bench all --json doc/figures/all.json && weft bench readme. The table goes between the lines <!-- figures: begin --> and \
+            "Example: weft bench figures && weft bench readme. The table goes between the lines <!-- figures: begin --> and \
             \<!-- figures: end -->, a short one between <!-- summary: begin --> and <!-- summary: end -->, the charts beside the results."
       )
   where
-    readme directory documents = do
+    readme check directory documents = do
       names <- sort . filter (".json" `isSuffixOf`) <$> orRefuse (listDirectory directory)
       when (null names) $ refuse (T.pack directory <> " has no results")
-      results <- inOrder registry <$> loaded (map (directory </>) names)
-      forM_ documents $ \document -> do
+      each <- mapM (\name -> (,) name <$> loaded [directory </> name]) names
+      forM_ (doubles each) $ \(bench, files) -> refuse (bench <> " is in several files of " <> T.pack directory <> ": " <> T.intercalate ", " (map T.pack files))
+      let results = inOrder registry (concatMap snd each)
+      texts <- forM documents $ \document -> do
         text <- orRefuse (reading document)
         let folder = T.pack (makeRelative (takeDirectory document) directory)
             places = [new | extent <- [minBound ..], Just new <- [insertBetween extent (figuresSection extent folder results) text]]
         case places of
-          [new] -> writing document new >> T.putStrLn (T.pack document)
+          [new] -> pure (document, new)
           _ -> refuse (T.pack document <> " has no lines <!-- figures: begin --> and <!-- figures: end -->, nor those of a summary")
-      forM_ (readmeCharts results) $ \(name, chart) -> do
-        writing (directory </> name) chart
-        T.putStrLn (T.pack (directory </> name))
+      changed <- filterM differs (texts <> [(directory </> name, chart) | (name, chart) <- readmeCharts results])
+      forM_ changed $ \(file, text) -> do
+        unless check (writing file text)
+        T.putStrLn (T.pack file)
+      when (check && not (null changed)) $ exitWith (ExitFailure 3)
+    doubles each = [(bench, files) | bench <- nub (map keptBench (concatMap snd each)), let files = [file | (file, kepts) <- each, k <- kepts, keptBench k == bench], length files > 1]
+    differs (file, text) = do
+      there <- doesFileExist file
+      if there then (/= text) <$> orRefuse (reading file) else pure True
 
 loaded :: [FilePath] -> IO [Kept]
 loaded names = orRefuse (readAll names) >>= either refuse pure

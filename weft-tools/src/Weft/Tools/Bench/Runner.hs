@@ -13,6 +13,7 @@ module Weft.Tools.Bench.Runner
     Selection,
     runBenchmark,
     plannedCases,
+    matches,
 
     -- * Order
     roundOrder,
@@ -30,6 +31,7 @@ import qualified Data.Map.Strict as M
 import Data.Maybe (isNothing)
 import Data.Text (Text)
 import qualified Data.Text as T
+import GHC.Clock (getMonotonicTime)
 import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Child (locate)
 import Weft.Tools.Bench.Progress
@@ -123,22 +125,30 @@ whole failures = filter (\run -> not (any (concerns run) failures))
 -- | A round's number, a subject, and what was measured.
 type Result = (Int, Text, Measured)
 
--- | The rounds of the plan, then more of them, of the cases that are needed to judge what was measured so far, then what runs once.
+-- | The rounds of the plan, then more of them, of the cases that are needed to judge what was measured so far, then what runs once. Of rounds
+-- beyond the first those are left out that would not end in time; of the first, and of what runs once, what would begin after the end.
 measureAll :: Env -> ([Result] -> [Case]) -> [Case] -> [(Case, Counting)] -> IO ([Result], [Failure])
 measureAll env inDoubt cases counts = withProgress (planRounds plan * length cases + length counts) $ \progress -> do
   let perform (number, label, c, action) = do
         step progress (label <> "  " <> describe c)
         attempt number c action
-      more n outcomes
-        | n >= planRounds plan + planMoreRounds plan || null asked = pure outcomes
-        | otherwise = do
-          when (n >= planRounds plan) $ extend progress (length asked)
-          outcomes' <- mapM perform (roundSteps n asked)
-          more (n + 1) (outcomes ++ outcomes')
+      unlessOver part@(_, _, c, _) = do
+        over <- maybe (pure False) ((<$> getMonotonicTime) . (<)) (scheduleEnd <$> envSchedule env)
+        if over then pure (Left (Failure (subjectName (caseSubject c)) (caseParams c) noTimeLeft)) else perform part
+      more n pace outcomes = do
+        now <- getMonotonicTime
+        let tooLate = n > 0 && maybe False (\s -> now + pace * fromIntegral (length asked) > scheduleRounds s) (envSchedule env)
+        if n >= planRounds plan + planMoreRounds plan || null asked || tooLate
+          then pure outcomes
+          else do
+            when (n >= planRounds plan) $ extend progress (length asked)
+            outcomes' <- mapM (if n == 0 then unlessOver else perform) (roundSteps n asked)
+            later <- getMonotonicTime
+            more (n + 1) ((later - now) / fromIntegral (length asked)) (outcomes ++ outcomes')
         where
           asked = if n < planRounds plan then cases else inDoubt (results outcomes)
-  outcomes <- more 0 []
-  outcomes' <- mapM perform [(0, "counting by " <> T.pack (countingTool k), c, countingRun k env) | (c, k) <- counts]
+  outcomes <- more 0 0 []
+  outcomes' <- mapM unlessOver [(0, "counting by " <> T.pack (countingTool k), c, countingRun k env) | (c, k) <- counts]
   pure (results (outcomes ++ outcomes'), [f | Left f <- outcomes ++ outcomes'])
   where
     plan = envPlan env
@@ -146,6 +156,7 @@ measureAll env inDoubt cases counts = withProgress (planRounds plan * length cas
     roundSteps n asked = [(n, roundLabel n, c, caseMeasure c env) | c <- roundOrder n asked]
     roundLabel n = "round " <> T.pack (show (n + 1)) <> "/" <> T.pack (show (max (n + 1) (planRounds plan)))
     describe c = T.unwords (subjectName (caseSubject c) : [k <> "=" <> paramText v | (k, v) <- caseParams c])
+    noTimeLeft = "there was no time left for it (--minutes)"
 
 attempt :: Int -> Case -> IO [Measured] -> IO (Either Failure [Result])
 attempt number c action =

@@ -10,12 +10,15 @@ module Weft.Tools.Bench.Server
     Server (..),
     withServer,
     withServerOf,
+    withServerOn,
     listening,
     available,
     subjectProgramWith,
 
     -- * Where things run
+    serverCores,
     clientCores,
+    allCores,
 
     -- * Reports
     Report (..),
@@ -52,9 +55,13 @@ withServer env capabilities subject = withServerOf env capabilities subject []
 
 -- | The same with more arguments.
 withServerOf :: Env -> Int -> Subject -> [String] -> (Server -> IO a) -> IO a
-withServerOf env capabilities subject arguments action = do
+withServerOf env capabilities = withServerOn (serverCores env capabilities) env capabilities
+
+-- | The same on these cores.
+withServerOn :: [Int] -> Env -> Int -> Subject -> [String] -> (Server -> IO a) -> IO a
+withServerOn cores env capabilities subject arguments action = do
   program <- subjectProgramWith env capabilities subject (arguments ++ ["--port", "0"])
-  withChild env program $ \child -> listening child subject >>= action
+  withChild env program {programCores = cores} $ \child -> listening child subject >>= action
 
 -- | Wait until a subject that was started says where it listens.
 listening :: Child -> Subject -> IO Server
@@ -102,7 +109,11 @@ serverCores env capabilities = [0 .. min capabilities (envCores env) - 1]
 clientCores :: Env -> Int -> [Int]
 clientCores env capabilities
   | capabilities < envCores env = [capabilities .. envCores env - 1]
-  | otherwise = [0 .. envCores env - 1]
+  | otherwise = allCores env
+
+-- | Those of the machine.
+allCores :: Env -> [Int]
+allCores env = [0 .. envCores env - 1]
 
 -- | What a Haskell subject says about its heap.
 data Report = Report

@@ -51,7 +51,8 @@ withEnv options action = do
           envCores = cores,
           envRts = optionRts options,
           envBackend = optionBackend options,
-          envPlan = plan options
+          envPlan = plan options,
+          envSchedule = Nothing
         }
 
 -- | Where subjects and peers may be: below WEFT_BENCH_DIR if that is set, else beside this executable, in the bin

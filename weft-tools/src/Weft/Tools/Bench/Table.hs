@@ -55,7 +55,7 @@ renderVerdicts outcomes =
     ]
   where
     verdicts = [judgedVerdict j | (_, o) <- outcomes, j <- outcomeBounds o]
-    counted = [("hold", Holds), ("missed", Missed), ("not measured", NotMeasured), ("not asked for", NotAsked)]
+    counted = [("hold", Holds), ("missed", Missed), ("too close to call", TooClose), ("not measured", NotMeasured), ("not asked for", NotAsked)]
     unbounded = [benchName b | (b, o) <- outcomes, null (outcomeBounds o)]
     notes o = map missingLine (outcomeMissing o) <> nub [failed message o | message <- nub (map failureMessage (outcomeFailures o))]
     failed message o = case [f | f <- outcomeFailures o, failureMessage f == message] of
@@ -95,6 +95,7 @@ boundCells judged =
     verdict j = case judgedVerdict j of
       Holds -> "holds"
       Missed -> "MISSED"
+      TooClose -> "too close to call"
       NotMeasured -> "NOT MEASURED, " <> judgedReason j
       NotAsked -> judgedReason j
 

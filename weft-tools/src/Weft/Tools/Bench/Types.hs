@@ -27,6 +27,7 @@ module Weft.Tools.Bench.Types
     -- * How to run
     Plan (..),
     Env (..),
+    Schedule (..),
 
     -- * Errors
     BenchError (..),
@@ -203,8 +204,19 @@ data Env = Env
     -- | Options of the run-time system for every Haskell subject, instead of the benchmark's own.
     envRts :: !(Maybe [String]),
     envBackend :: !(Maybe Text),
-    envPlan :: !Plan
+    envPlan :: !Plan,
+    -- | Nothing: it may take as long as it takes.
+    envSchedule :: !(Maybe Schedule)
   }
+
+-- | When a benchmark has to end, on the monotonic clock.
+data Schedule = Schedule
+  { -- | Rounds beyond the first that would end later are not begun.
+    scheduleRounds :: !Double,
+    -- | Nothing is begun any more.
+    scheduleEnd :: !Double
+  }
+  deriving (Eq, Show)
 
 -- | A measurement failed; the text says of what and how.
 newtype BenchError = BenchError Text

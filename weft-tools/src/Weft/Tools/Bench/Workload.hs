@@ -49,13 +49,15 @@ data Workload = Workload
     workBrowser :: !Bool,
     -- | Bytes of the body that is posted.
     workPost :: !(Maybe Int),
+    -- | Server and clients share all cores, as they do where none are left for clients.
+    workShared :: !Bool,
     -- | Arguments that the subject gets besides its port.
     workArguments :: !(Env -> Subject -> IO [String])
   }
 
 -- | The page @/@ for this many connections, of a server with this many capabilities.
 onePage :: Int -> Int -> Workload
-onePage connections capabilities = Workload connections capabilities "/" 0 False False Nothing (\_ _ -> pure [])
+onePage connections capabilities = Workload connections capabilities "/" 0 False False Nothing False (\_ _ -> pure [])
 
 -- | A server under this many connections, timed every round, and its system calls counted once.
 serverCase :: Int -> Int -> Subject -> Case
@@ -74,8 +76,12 @@ workloadCase given work subject =
   where
     running measure env = do
       arguments <- workArguments work env subject
-      metrics <- withServerOf env (workCapabilities work) subject arguments (measure env work)
+      metrics <- withServerOn (coresOfServer env work) env (workCapabilities work) subject arguments (measure env work)
       pure [(given, metrics)]
+
+coresOfServer, coresOfClients :: Env -> Workload -> [Int]
+coresOfServer env work = if workShared work then allCores env else serverCores env (workCapabilities work)
+coresOfClients env work = if workShared work then allCores env else clientCores env (workCapabilities work)
 
 -- | Load a server for as long as the plan says.
 underLoad :: Env -> Workload -> Server -> IO Metrics
@@ -104,7 +110,7 @@ underLoad env work server = requestLoad env cores spec server $ \load -> do
           [ ("ops_per_s", loadRequests result / loadWall result),
             ("cpu_us_per_op", 1e6 * loadCpu result / loadRequests result)
           ]
-    cores = clientCores env (workCapabilities work)
+    cores = coresOfClients env work
     spec = loadSpec work (planWarmup (envPlan env)) (planDuration (envPlan env))
 
 allocation :: Maybe Report -> Maybe Report -> Double -> Map Text Double
@@ -121,7 +127,7 @@ countingCalls env work server = requestLoad env cores spec server $ \load ->
     counts <- counted
     pure (M.singleton "syscalls_per_op" (fromIntegral (sum counts) / loadTotal result))
   where
-    cores = clientCores env (workCapabilities work)
+    cores = coresOfClients env work
     spec = loadSpec work 0 (planTrace (envPlan env))
 
 -- | Count the instructions of a request in user space, on one core: the difference of two runs, divided by the

@@ -1,0 +1,73 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : A part of a benchmark
+--
+-- Pure. A benchmark restricted to some of its cases: to those with parameters that the command line names, or to those of which
+-- a document shows a figure. Bounds that need any other case are left out.
+module Weft.Tools.Bench.Select
+  ( -- * By parameters
+    Wanted,
+    readWanted,
+    withCases,
+
+    -- * By figures
+    Shown,
+    withFigures,
+  )
+where
+
+import Data.List (nub)
+import Data.Maybe (mapMaybe)
+import Data.Text (Text)
+import qualified Data.Text as T
+import Weft.Tools.Bench.Runner (matches)
+import Weft.Tools.Bench.Stats (figureMetrics)
+import Weft.Tools.Bench.Types
+
+-- | A parameter's name and a value.
+type Wanted = (Text, Text)
+
+-- | @NAME=VALUE@.
+readWanted :: Text -> Either Text Wanted
+readWanted text = case T.breakOn "=" text of
+  (name, value) | not (T.null name), T.length value > 1 -> Right (name, T.drop 1 value)
+  _ -> Left ("not NAME=VALUE: " <> text)
+
+-- | The cases that have each of these parameters, with one of the values given for it; all cases if none is given. 'Left' says what there is, if no case has them.
+withCases :: [Wanted] -> Plan -> Benchmark -> Either Text Benchmark
+withCases [] _ benchmark = Right benchmark
+withCases wanted plan benchmark
+  | any has cases = Right (restricted (\c -> if has c then Just c else Nothing) benchmark)
+  | otherwise = Left (benchName benchmark <> " has no case with " <> T.unwords [n <> "=" <> v | (n, v) <- wanted] <> "; its parameters: " <> T.intercalate ", " (map offered names))
+  where
+    cases = benchCases benchmark plan
+    has c = and [maybe False ((`elem` [v | (n, v) <- wanted, n == name]) . paramText) (lookup name (caseParams c)) | name <- nub (map fst wanted)]
+    names = nub (concatMap (map fst . caseParams) cases)
+    offered name = name <> "=" <> T.intercalate "|" (nub [paramText v | c <- cases, Just v <- [lookup name (caseParams c)]])
+
+-- | A metric, under these parameters, of every subject.
+type Shown = (Params, Text)
+
+-- | The cases that these figures come from; of what is counted in runs of its own, what they show.
+withFigures :: [Shown] -> Benchmark -> Benchmark
+withFigures shown = restricted $ \c -> case [metric | (params, metric) <- shown, fits c params] of
+  [] -> Nothing
+  metrics -> Just c {caseCounts = filter ((`elem` metrics) . countingMetric) (caseCounts c)}
+  where
+    -- A case may measure under more parameters than it has itself.
+    fits c params = and [v == v' | (k, v) <- params, Just v' <- [lookup k (caseParams c)]]
+
+-- | The chosen cases, and the bounds that need nothing else.
+restricted :: (Case -> Maybe Case) -> Benchmark -> Benchmark
+restricted choose benchmark =
+  benchmark
+    { benchCases = mapMaybe choose . benchCases benchmark,
+      benchBounds = \plan -> filter (judged (benchCases benchmark plan)) (benchBounds benchmark plan)
+    }
+  where
+    judged cases bound = and [any (measures wanted) cases | wanted <- figureMetrics (boundFigure bound)]
+    measures (subject, params, metric) c = case choose c of
+      Just chosen -> matches c subject params && (metric `notElem` counted c || metric `elem` counted chosen)
+      Nothing -> False
+    counted = map countingMetric . caseCounts
