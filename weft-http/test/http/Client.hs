@@ -6,6 +6,7 @@ module Client
   ( -- * Sockets
     Client,
     withClient,
+    withNarrowClient,
     connectTo,
     hangUp,
     reset,
@@ -55,9 +56,17 @@ withClient :: Int -> (Client -> IO a) -> IO a
 withClient port = bracket (connectTo port) hangUp
 
 connectTo :: Int -> IO Client
-connectTo port = do
+connectTo = connectAfter (const (pure ()))
+
+-- | With a receive buffer of so many bytes, so that its window opens with little that is taken.
+withNarrowClient :: Int -> Int -> (Client -> IO a) -> IO a
+withNarrowClient size port = bracket (connectAfter (\s -> setSocketOption s RecvBuffer size) port) hangUp
+
+connectAfter :: (Socket -> IO ()) -> Int -> IO Client
+connectAfter prepare port = do
   s <- socket AF_INET Stream defaultProtocol
   (`onException` close s) . within 10 "connecting" $ do
+    prepare s
     connect s (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
     setSocketOption s NoDelay 1
     Client s <$> newIORef B.empty

@@ -19,6 +19,7 @@ module Weft.Http.FileResponse
 where
 
 import Control.Exception (IOException, bracket, bracket_, catch, onException, try)
+import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (Builder)
@@ -26,6 +27,7 @@ import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Internal as B (fromForeignPtr)
 import Data.Char (isDigit)
 import Data.IORef
+import Data.Int (Int64)
 import Data.Maybe (isJust)
 import qualified Data.Vault.Lazy as Vault
 import Data.Word (Word8)
@@ -158,11 +160,24 @@ rangeFields fields (FilePart offset count size) =
 
 -- | Send so many bytes of memory and then a part of a file, in slices, each of which gives the client its time anew. The
 -- memory stays the caller's. The path is for the error when the file has become shorter than the range.
+--
+-- A call for each 'sliceSize' costs more than the sending. Where the transport knows what the client has taken, a client in the
+-- middle of a slice is judged by that, and slices can be large.
 sendFileSlices :: Client -> FilePath -> ForeignPtr Word8 -> Int -> FileRange -> IO ()
-sendFileSlices client path memory n (FileRange fd from size) = go [B.fromForeignPtr memory 0 n] from size `catch` named
+sendFileSlices client path memory n (FileRange fd from size) = begin `catch` named
   where
     named e = ioError (if isEOFError e then ioeSetFileName e path else e)
-    go strings offset left = do
-      let now = min left (fromIntegral sliceSize)
-      sendWithin client (connSendFile (clientConnection client) noDeadline strings (FileRange fd offset now))
-      if left > now then go [] (offset + now) (left - now) else pure ()
+    small = fromIntegral sliceSize
+    begin = do
+      send [B.fromForeignPtr memory 0 n] from (min size small)
+      when (size > small) $ do
+        known <- connSendProgress (clientConnection client)
+        go (if isJust known then largeSlice else small) (from + small) (size - small)
+    go slice offset left = do
+      send [] offset (min left slice)
+      when (left > slice) (go slice (offset + slice) (left - slice))
+    send strings offset count = sendWithin client (connSendFile (clientConnection client) noDeadline strings (FileRange fd offset count))
+
+-- | As much as one call of the kernel's sockets sends at most ("Weft.Socket.File"): 2 MiB.
+largeSlice :: Int64
+largeSlice = 2097152

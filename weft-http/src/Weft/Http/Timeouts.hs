@@ -6,8 +6,8 @@
 -- * send a head, from its first byte (the first head: from the accept) to its last, within 'limitHeadTime';
 -- * begin its next request within 'limitIdle';
 -- * send each 'settingsSlowlorisSize' bytes of a body within the timeout of the settings, in whatever segments;
--- * take each 'sliceSize' bytes of a response within that timeout, or acknowledge so many, or 20 KiB a second, of what the kernel
---   holds ("Weft.Http.SendTime");
+-- * take each 'sliceSize' bytes of a response within that timeout; where the transport knows what the client has acknowledged,
+--   acknowledge so many, or 20 KiB a second ("Weft.Http.SendTime");
 -- * send or take anything on a raw connection within that timeout.
 --
 -- A client that does not has its connection closed; what was waiting for it throws an 'IOError', and

@@ -10,21 +10,24 @@ import Client
 import Configurations
 import Control.Concurrent
 import Control.Concurrent.Async (forConcurrently_)
-import Control.Exception (IOException, bracket, handle, try)
-import Control.Monad (forM_, forever, replicateM_, void, when)
+import Control.Exception (IOException, bracket, finally, handle, try)
+import Control.Monad (forM_, forever, replicateM, replicateM_, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import GHC.Clock (getMonotonicTime)
 import Network.HTTP.Types (status200)
-import Network.Wai (responseFile)
+import qualified Network.Socket as N
+import qualified Network.Socket.ByteString as N
+import Network.Wai (Application, responseFile)
 import System.Directory (removeDirectoryRecursive)
 import System.FilePath ((</>))
 import System.Posix.Temp (mkdtemp)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Http
+import qualified Weft.Socket as W
 
 tests :: Configuration -> TestTree
 tests on =
@@ -52,12 +55,40 @@ tests on =
       testOn on "that are fast enough are served" . withQuietServer impatient application $ \server port -> do
         forConcurrently_ (fastEnough port) (uncurry (within 20))
         noConnections server,
-      testOn on "and so is a slow reader of a file, of which each part counts" . bracket (mkdtemp "/tmp/weft-slow-") removeDirectoryRecursive $ \folder -> do
-        let path = folder </> "file"
-        B.writeFile path (B.replicate 16000000 120)
-        withQuietServer impatient (\_ respond -> respond (responseFile status200 [] path Nothing)) $ \server port -> do
+      testOn on "and so is a slow reader of a file, of which each part counts" . withFileOf 16000000 $ \fileOf ->
+        withQuietServer impatient fileOf $ \server port -> do
           withClient port $ \client -> ask client "/" [] >> slowReading client
           noConnections server,
+      testOn on "and so is one that takes longer for a slice of a file than the limit, until it stops" . withFileOf 16000000 $ \fileOf ->
+        withQuietServer impatient fileOf $ \server port -> do
+          withNarrowClient 65536 port $ \client -> do
+            ask client "/" []
+            taken <- sum <$> replicateM 12 (threadDelay 250000 >> hearSome client 40000)
+            rest <- hearSome client (16000000 - taken)
+            assertBool ("only " <> show (taken + rest)) (taken + rest >= 16000000)
+          withNarrowClient 65536 port $ \client -> do
+            ask client "/" []
+            replicateM_ 6 (threadDelay 250000 >> hearSome client 40000)
+            noConnections server,
+      testOn on "where nobody knows what a client has taken: slices are small" . withFileOf 1600000 $ \fileOf -> do
+        folder <- mkdtemp "/tmp/weft-slow-"
+        flip finally (removeDirectoryRecursive folder) $ do
+          let path = folder </> "socket"
+          listener <- W.socket N.AF_UNIX N.Stream N.defaultProtocol
+          W.bind listener (N.SockAddrUnix path)
+          W.listen listener 16
+          withServerSocket (quiet impatient) listener fileOf $ \_ ->
+            bracket (N.socket N.AF_UNIX N.Stream N.defaultProtocol) N.close $ \s -> do
+              N.connect s (N.SockAddrUnix path)
+              N.sendAll s "GET / HTTP/1.1\r\nHost: test\r\n\r\n"
+              let go n
+                    | n >= 1600000 = pure n
+                    | otherwise = do
+                      when (n `div` 100000 < (n + 65536) `div` 100000) (threadDelay 150000)
+                      bytes <- within 20 "receiving" (N.recv s 65536)
+                      if B.null bytes then pure n else go (n + B.length bytes)
+              taken <- go (0 :: Int)
+              assertBool ("only " <> show taken) (taken >= 1600000),
       testOn on "no limit" . withQuietServer (setTimeout 0 defaultSettings) application $ \_ port ->
         withClient port $ \client -> do
           say client "GET /hello HTTP/1.1\r\n"
@@ -148,6 +179,13 @@ slowReading client = do
 
 post :: ByteString -> Int -> ByteString
 post path n = "POST /" <> path <> " HTTP/1.1\r\nHost: test\r\nContent-Length: " <> C.pack (show n) <> "\r\n\r\n"
+
+-- | An application with a file of so many bytes.
+withFileOf :: Int -> (Application -> IO a) -> IO a
+withFileOf size act = bracket (mkdtemp "/tmp/weft-slow-") removeDirectoryRecursive $ \folder -> do
+  let path = folder </> "file"
+  B.writeFile path (B.replicate size 120)
+  act (\_ respond -> respond (responseFile status200 [] path Nothing))
 
 -- | How many bytes come, until there are so many.
 hearSome :: Client -> Int -> IO Int
