@@ -242,8 +242,7 @@ loop m = mask_ $ do
               again <- look m
               if again then Looked <$ yield else (\n -> if n > 0 then WokenUp else Looked) <$> sleep m watched
 
--- | How a turn of 'loop' ended: with a look for events; with a sleep that was ended by events, which have been handed out;
--- or with the manager's end.
+-- | How a turn of 'loop' ended: with a look for events, with a sleep until events (which are handed out), or with the end.
 data Ended = Looked | WokenUp | Stopped
   deriving (Eq)
 
@@ -367,10 +366,11 @@ hinted m = do
 
 -- | Make the runner take a turn: a 'step' that blocks returns. Costs a system call only if it blocks.
 wakeManager :: Manager -> IO ()
-wakeManager m = signalIf m =<< notify (managerWake m)
+wakeManager m = mask_ (signalIf m =<< notify (managerWake m))
 
+-- | Masked, from the notification on: the word says then that a signal is coming, and nobody else sends one.
 signalIf :: Manager -> Bool -> IO ()
-signalIf m True = mask_ $ do
+signalIf m True = do
   countShared (managerCounters m) WakeupsSent
   mark (managerEventLog m) (Signalled (managerIndex m))
   _ <- addWord (managerState m) wordSignalling 1
@@ -446,7 +446,7 @@ addPlainTimer :: Manager -> Instant -> IO () -> IO Timer
 addPlainTimer m due act = newPlainTimer (managerTimerOwner m) due act >>= set m
 
 set :: Manager -> Timer -> IO Timer
-set m t = do
+set m t = mask_ $ do
   full <- setTimer (managerTimers m) t
   countShared (managerCounters m) TimersSet
   t <$ settled m full (timerDue t)
@@ -464,14 +464,14 @@ addOwnTimer m due act = do
 orphanTimers :: Manager -> IO ()
 orphanTimers = orphanAll . managerTimers
 
--- | 'addTimer' for a timer that the same thread will probably cancel soon, by 'dropFresh'.
+-- | 'addTimer' for a timer that the same thread will probably cancel soon, by 'dropFresh'. The caller has masked exceptions.
 addFresh :: Manager -> Instant -> Action -> IO Fresh
 addFresh m due act = do
   (t, full) <- setFresh (managerTimers m) =<< newTimer (managerTimerOwner m) due act
   countShared (managerCounters m) TimersSet
   t <$ settled m full due
 
--- | Cancel a timer of 'addFresh'. 'False' if it had fired or was cancelled before.
+-- | Cancel a timer of 'addFresh'. 'False' if it had fired or was cancelled before. The caller has masked exceptions.
 dropFresh :: Manager -> Fresh -> IO Bool
 dropFresh m t = do
   (cancelled, full) <- cancelFresh (managerTimers m) t
@@ -479,8 +479,8 @@ dropFresh m t = do
   when full (wakeManager m)
   pure cancelled
 
--- | To be called after a timer was pushed. The runner of a manager that stops empties the inbox once after it has
--- changed the state. A thread that pushes later sees the state here, and runs the timer's action itself ('Orphaned').
+-- | To be called after a timer was pushed, masked from there on. The runner of a manager that stops empties the inbox once
+-- after it has changed the state. A thread that pushes later sees the state here, and runs the action itself ('Orphaned').
 settled :: Manager -> Bool -> Instant -> IO ()
 settled m full due = do
   state <- readWord (managerState m) 0

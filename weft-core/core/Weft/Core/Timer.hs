@@ -90,8 +90,9 @@ fireTimer why (Timer due ref) = do
       | otherwise -> True <$ guarded (ownerResettle owner due act)
 
 -- | Cancel a timer. Any thread may call this. 'True' if it had not fired; it never will then.
+-- Masked, so that each timer that is cancelled is counted.
 cancelTimer :: Timer -> IO Bool
-cancelTimer (Timer _ ref) = do
+cancelTimer (Timer _ ref) = mask_ $ do
   state <- swapRef ref Spent
   case state of
     Spent -> pure False
