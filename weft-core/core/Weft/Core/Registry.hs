@@ -164,7 +164,9 @@ register r m fd evs lifetime callback = do
   lock <- stripe r fd
   key <- nextNumber r
   let reg = Registration key evs lifetime (callback key)
-  outcome <- modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
+  -- An exception between the kernel's registration and the table's entry would leave the descriptor armed under a number
+  -- that the table does not have, and its other registrations without events.
+  outcome <- uninterruptibleMask_ . modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
     Just (Closing over) -> pure (table, Left over)
     Just Reserved -> notOpen "register"
     Just (Registered e) -> do
@@ -216,7 +218,7 @@ armEntry r m fd regs = do
 unregister :: Registry m -> Fd -> Int -> IO Bool
 unregister r fd key = do
   lock <- stripe r fd
-  modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
+  uninterruptibleMask_ . modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
     Just (Registered e) | (gone@(_ : _), kept) <- partition ((== key) . registrationKey) (entryRegistrations e) -> do
       table' <- settle r table fd e kept (any ((== MultiShot) . registrationLifetime) gone)
       pure (table', True)
