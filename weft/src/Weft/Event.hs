@@ -12,6 +12,9 @@
 -- >   _ <- registerTimeout manager (milliseconds 500) (putStrLn "half a second" >> shutdown manager)
 -- >   loop manager
 --
+-- Some names are also those of other modules ('init' of "Prelude", 'new' of "Foreign", 'closeFd' of "System.Posix.IO"):
+-- programs that use both import this module qualified.
+--
 -- Every function may be called from any thread, and from callbacks, while the
 -- manager runs, unless its documentation says otherwise. Callbacks run on the thread
 -- that runs the manager, one at a time. They must not block: while one runs, no
@@ -75,13 +78,13 @@ module Weft.Event
 where
 
 import Control.Monad (unless, void, when)
-import Data.IORef (IORef, newIORef, readIORef, writeIORef)
+import Data.IORef (IORef, atomicModifyIORef', newIORef, readIORef)
 import System.Posix.Types (Fd)
 import Weft.Backend.Choice
 import Weft.Core.Events
 import qualified Weft.Core.Manager as Core
 import Weft.Core.Registry (Placed (..), closeRegistered, register, unregister)
-import Weft.Core.Time (after)
+import Weft.Core.Time (Instant, after)
 import Weft.Core.Timer (Timer, cancelTimer)
 import Weft.Duration
 import Weft.Sys (guarded, interruptiblyMasked, mask_, now)
@@ -212,31 +215,57 @@ closeFd m close fd = closeRegistered (Core.managerRegistry m) fd (close fd)
 -- | A callback for a timer.
 type TimeoutCallback = IO ()
 
--- | A timer: its callback, and its present entry in the queue, which 'updateTimeout' replaces.
-data TimeoutKey = TimeoutKey TimeoutCallback !(IORef Timer)
+-- | A timer: what fires, and its present entry in the queue, which 'updateTimeout' replaces.
+data TimeoutKey = TimeoutKey TimeoutCallback !(IORef Entry)
+
+-- | @
+--   Unset      before the first timer is stored
+--   Set        -> Set ('updateTimeout' has set another one), Gone
+--   Gone       'unregisterTimeout' was called; for good
+-- @
+--
+-- Changed atomically, by any thread. A timer that fires looks whether it is gone, since 'updateTimeout' sets the new timer
+-- before it can store it.
+data Entry = Unset | Set !Timer | Gone
 
 -- | Run a callback after that time, never earlier, on the manager's thread. If the time is zero
 -- or less, in the next turn; if it is 'maxBound', never. One compare-and-swap, and a wake-up only
 -- if the manager would sleep too long.
 registerTimeout :: EventManager -> Duration -> TimeoutCallback -> IO TimeoutKey
 registerTimeout m d action = do
+  entry <- newIORef Unset
+  let key = TimeoutKey (unlessGone entry) entry
   due <- after d <$> now
-  t <- Core.addPlainTimer m due callback
-  TimeoutKey callback <$> newIORef t
+  key <$ setEntry m key due
   where
-    callback = interruptiblyMasked action
+    unlessGone entry = do
+      found <- readIORef entry
+      case found of
+        Gone -> pure ()
+        _ -> interruptiblyMasked action
+
+-- | Set a timer and store it, unless the key was unregistered meanwhile. Masked, so that no timer is lost.
+setEntry :: EventManager -> TimeoutKey -> Instant -> IO ()
+setEntry m (TimeoutKey fire entry) due = mask_ $ do
+  t <- Core.addPlainTimer m due fire
+  gone <- atomicModifyIORef' entry $ \found -> case found of
+    Gone -> (Gone, True)
+    _ -> (Set t, False)
+  when gone (void (cancelTimer t))
 
 -- | Let a timer fire that long from now instead. No effect if it has fired.
 updateTimeout :: EventManager -> TimeoutKey -> Duration -> IO ()
-updateTimeout m (TimeoutKey callback ref) d = do
+updateTimeout m key@(TimeoutKey _ entry) d = mask_ $ do
   due <- after d <$> now
-  old <- readIORef ref
-  won <- cancelTimer old
-  when won (Core.addPlainTimer m due callback >>= writeIORef ref)
+  found <- readIORef entry
+  case found of
+    Set old -> cancelTimer old >>= \won -> when won (setEntry m key due)
+    _ -> pure ()
 
 -- | Cancel a timer. No effect if it has fired.
 unregisterTimeout :: EventManager -> TimeoutKey -> IO ()
-unregisterTimeout _ (TimeoutKey _ ref) = do
-  won <- cancelTimer =<< readIORef ref
-  -- 'updateTimeout' may have replaced it meanwhile.
-  unless won (void (cancelTimer =<< readIORef ref))
+unregisterTimeout _ (TimeoutKey _ entry) = do
+  found <- atomicModifyIORef' entry (\found -> (Gone, found))
+  case found of
+    Set t -> void (cancelTimer t)
+    _ -> pure ()
