@@ -52,7 +52,7 @@ import Weft.Core.Time
 import Weft.Core.Timer (Expiry (..), Timer, cancelTimer)
 import Weft.FFI.Clock (coarseNow)
 import Weft.Runtime.Managers
-import Weft.Sys (AtomicWords, addWord, casWord, newAtomicWords, now, peekWord, pokeWord, readWord)
+import Weft.Sys (AtomicWords, addWord, casWord, mask_, newAtomicWords, now, peekWord, pokeWord, readWord)
 
 -- | An idle timer. Word 0 is its due time in nanoseconds: its users write it without an atomic
 -- instruction, the dispatcher reads it. Word 1 is its state (see below). Word 2 is the number of operations
@@ -122,9 +122,9 @@ withIdleTimer :: Duration -> IO () -> (IdleTimer -> IO a) -> IO a
 withIdleTimer len onExpiry = bracket (newIdleTimer len onExpiry) stop
 
 -- | Set the manager's timer that checks word 0 next, for the due time in that word; it replaces the one that was set for
--- the given time. If the idle timer is paused, no timer is set.
+-- the given time. If the idle timer is paused, no timer is set. Masked: word 3 must not name a timer that was never set.
 watch :: IdleTimer -> Int -> IO ()
-watch d from = do
+watch d from = mask_ $ do
   next <- readWord ws wordDue
   found <- casWord ws wordLook from next
   when (found == from) $ do
