@@ -131,7 +131,8 @@ runInOr pool dispose act =
 
 -- | Start a call, or queue it, without waiting for it. Its exceptions are dropped.
 submit :: Pool -> IO () -> IO ()
-submit pool job = do
+submit pool job = mask_ $ do
+  -- Masked, as the thread that is counted here has to be started.
   startNow <- change pool $ \st ->
     if stateRunning st < stateLimit st
       then (st {stateRunning = stateRunning st + 1}, True)
@@ -164,7 +165,7 @@ statusOf pool = change pool $ \st ->
 -- | Change the number of calls that run at once. If it is lowered, running calls go on;
 -- if it is raised, queued calls start.
 setLimit :: Pool -> Int -> IO ()
-setLimit pool n = do
+setLimit pool n = mask_ $ do
   jobs <- change pool $ \st ->
     let limit = max 1 n
         (now, later) = Seq.splitAt (limit - stateRunning st) (stateQueue st)

@@ -19,7 +19,7 @@ module Weft.Runtime.Managers
 where
 
 import Control.Exception (SomeException, catch)
-import Control.Monad (forM_, unless, void)
+import Control.Monad (forM_, join, unless, void)
 import Data.Maybe (catMaybes)
 import System.IO (hPutStrLn, stderr)
 import System.IO.Unsafe (unsafePerformIO)
@@ -66,16 +66,17 @@ runtime = do
   generation <- forkGeneration
   if generation == runtimeGeneration rt then pure rt else replace rt generation
   where
-    replace old generation = do
+    -- Masked from the claim on: other threads wait for the one that made it.
+    replace old generation = join . mask_ $ do
       before <- readWord claimed 0
       found <- if before == generation then pure before else casWord claimed 0 before generation
       if before == generation || found /= before
-        then yield >> runtime
-        else mask_ $ do
+        then pure (yield >> runtime)
+        else do
           fresh <- newRuntime
           writeRef theRuntime fresh
           inherited <- running old
-          fresh <$ mapM_ discard inherited
+          pure fresh <$ mapM_ discard inherited
 
 -- | The registry that all dispatchers share.
 currentRegistry :: IO (Registry Manager)
