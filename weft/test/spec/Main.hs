@@ -20,6 +20,7 @@ import qualified Spec.Compatibility
 import qualified Spec.Deadline
 import qualified Spec.Event
 import qualified Spec.EventLife
+import qualified Spec.Interrupted
 import qualified Spec.Lifecycle
 import qualified Spec.Messages
 import qualified Spec.Metrics
@@ -65,6 +66,7 @@ group name n =
       (name <> " -N" <> show n)
       [ Spec.Event.tests name,
         Spec.EventLife.tests,
+        Spec.Interrupted.tests,
         Spec.Thread.tests Spec.Thread.weft,
         Spec.Thread.ownTests,
         Spec.Stm.tests,

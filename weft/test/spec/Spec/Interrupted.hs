@@ -1,0 +1,128 @@
+-- |
+-- Threads that are killed at any moment of a call which sets something up. The call either was made or was not; what
+-- others have set up, and set up later, works.
+module Spec.Interrupted
+  ( tests,
+  )
+where
+
+import Control.Concurrent hiding (threadDelay)
+import Control.Exception (evaluate)
+import Control.Monad (forM_, forever, replicateM_, void, when)
+import Data.IORef
+import Harness
+import Spec.Event (counter, withManager)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Blocking
+import Weft.Event
+import qualified Weft.IdleTimer as Idle
+import Weft.Test.Descriptors
+import Weft.Thread (threadDelay)
+import Weft.Timer (cancel, schedule)
+import Prelude hiding (init)
+
+tests :: TestTree
+tests =
+  testGroup
+    "killed in the middle of a call"
+    [ test "wakeManager: later timers fire" . withManager $ \m -> storm 600 (wakeManager m) (timerOf m),
+      test "registerTimeout: later timers fire" . withManager $ \m -> do
+        far <- newIORef 0
+        storm 600 (sooner far >>= \d -> registerTimeout m d (pure ()) >>= unregisterTimeout m) (timerOf m),
+      test "schedule: later delays of the capability end" $ do
+        far <- newIORef 0
+        storm 600 (sooner far >>= \d -> schedule d (pure ()) >>= void . cancel) $ do
+          t <- newEmptyMVar
+          _ <- forkOn target (threadDelay 1000 >> putMVar t ())
+          finishes "a delay" (takeMVar t),
+      test "registerFd, unregisterFd: another registration of the descriptor gets its events" . withManager $ \m ->
+        repeated 300 $ \n -> withFds $ \fds -> do
+          (r, w) <- pipe fds
+          arrived <- newEmptyMVar
+          registerFd_ m (\_ _ -> void (tryPutMVar arrived ())) r evtRead MultiShot
+          killed n (registerFd m (\_ _ -> pure ()) r evtRead OneShot >>= unregisterFd_ m)
+          say w 1
+          finishes "the event" (takeMVar arrived)
+          closeFd m (const (pure ())) r,
+      test "updateTimeout: the timer fires once" . withManager $ \m -> do
+        (hit, count) <- counter
+        rounds <- rounded 1500
+        forM_ [1 .. rounds] $ \n -> do
+          k <- registerTimeout m (milliseconds 50) hit
+          killed n (updateTimeout m k (milliseconds 50))
+        eventually "all have fired" ((>= rounds) <$> count)
+        stays 20 "fired twice" ((== rounds) <$> count),
+      test "updateTimeout while another thread unregisters the timer: it does not fire afterwards" . withManager $ \m -> do
+        fired <- newIORef False
+        rounds <- rounded 1500
+        forM_ [1 .. rounds] $ \n -> do
+          over <- newIORef False
+          k <- registerTimeout m (seconds 3600) (readIORef over >>= \late -> when late (writeIORef fired True))
+          (go, updated) <- (,) <$> newEmptyMVar <*> newEmptyMVar
+          _ <- forkOn target (takeMVar go >> updateTimeout m k (milliseconds 20) >> putMVar updated ())
+          putMVar go ()
+          spin n
+          unregisterTimeout m k
+          writeIORef over True
+          finishes "the update" (takeMVar updated)
+        pause 100
+        readIORef fired >>= assertBool "fired" . not,
+      test "reset of an idle timer: a later one counts" $ do
+        (hit, count) <- counter
+        rounds <- rounded 3000
+        forM_ [1 .. rounds] $ \n -> do
+          t <- Idle.newPausedIdleTimer (milliseconds 200) hit
+          killed n (forM_ [150, 100, 50] (Idle.resetFor t . milliseconds))
+          Idle.reset t
+        eventually "all have expired" ((== rounds) <$> count),
+      test "submit: no thread of the pool stays counted" $ do
+        pool <- newPool 4
+        storm 600 (submit pool (pure ())) (pure ())
+        eventually "the pool is idle" ((\s -> poolRunning s == 0 && poolQueued s == 0) <$> statusOf pool)
+        finishes "a call" (runIn pool (pure ()))
+    ]
+
+test :: String -> IO () -> TestTree
+test name act = testCase name (within 50 name act)
+
+-- | Durations of an hour or less, each shorter than the last: the manager has to be told of each timer.
+sooner :: IORef Int -> IO Duration
+sooner ref = atomicModifyIORef' ref (\n -> (n + 1, seconds 3600 <> microseconds (negate n)))
+
+-- | A timer that is set now fires.
+timerOf :: EventManager -> IO ()
+timerOf m = do
+  due <- newEmptyMVar
+  _ <- registerTimeout m (milliseconds 1) (putMVar due ())
+  finishes "a timer" (takeMVar due)
+
+-- | Kill a thread that repeats the first action, and then run the second one; again and again.
+storm :: Int -> IO () -> IO () -> IO ()
+storm n act check = repeated n (\i -> killed i act >> check)
+
+repeated :: Int -> (Int -> IO ()) -> IO ()
+repeated n act = rounded n >>= \rounds -> forM_ [1 .. rounds] act
+
+-- | With one capability a thread is killed only where it is preempted, and each round takes two time slices.
+rounded :: Int -> IO Int
+rounded n = (\caps -> if caps == 1 then 20 else times n) <$> getNumCapabilities
+
+-- | Kill a thread of another capability while it repeats an action.
+killed :: Int -> IO () -> IO ()
+killed n act = do
+  running <- newEmptyMVar
+  -- It allocates, as a loop that does not could not be killed.
+  t <- forkOn target (forever (act >> newIORef () >>= \ref -> void (tryPutMVar running ref)))
+  void (takeMVar running)
+  spin n
+  finishes "killThread" (killThread t)
+
+target :: Int
+target = 1
+
+-- | Let a little time pass, another with each number.
+spin :: Int -> IO ()
+spin n = do
+  caps <- getNumCapabilities
+  if caps == 1 then replicateM_ (n `mod` 2) yield else forM_ [0 .. (n * 37) `mod` 400] evaluate
