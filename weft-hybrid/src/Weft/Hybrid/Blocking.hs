@@ -11,7 +11,7 @@ module Weft.Hybrid.Blocking
 where
 
 import Control.Concurrent (forkIOWithUnmask, killThread)
-import Control.Exception (mask_, try)
+import Control.Exception (mask, mask_, try)
 import Control.Monad (void, when)
 import qualified Weft.Blocking as Pool
 import Weft.Hybrid.ExternalCall
@@ -28,7 +28,7 @@ blockingOr :: (a -> IO ()) -> IO a -> Hybrid a
 blockingOr dispose act = call $ \l ctx k -> outside l ctx k (Leaves dispose) $ \promise -> do
   Pool.submit Pool.programPool $ do
     still <- wanted promise
-    when still (try act >>= void . fulfil promise)
+    when still (mask $ \restore -> try (restore act) >>= void . fulfil promise)
   pure (pure ())
 
 -- | Run an action that waits as GHC threads do (on an 'Control.Concurrent.MVar', a

@@ -66,9 +66,9 @@ onLoop :: Loop -> Place
 onLoop = pushReady . loopReady
 {-# INLINE onLoop #-}
 
--- | Into its inbox; for any thread. One compare-and-swap; a wake-up when the inbox was
--- empty, which is a system call when the loop sleeps. The loop takes its inbox
--- before it sleeps, so one wake-up serves all that is in it.
+-- | Into its inbox; for any thread. One compare-and-swap; a wake-up when the inbox was empty, which is a system call when
+-- the loop sleeps. The loop takes its inbox before it sleeps, so one wake-up serves all that is in it. A GHC thread has
+-- masked exceptions: between the two the loop may fall asleep, and whoever comes next does not wake it.
 toLoop :: Loop -> Place
 toLoop l ctx task = do
   before <- updateRef (loopInbox l) (Mail ctx task)

@@ -49,7 +49,7 @@ forkFrom body = currentScheduler >>= (`forkFromIn` body)
 
 -- | 'forkFrom' on a given scheduler.
 forkFromIn :: Scheduler -> Hybrid () -> IO Thread
-forkFromIn scheduler body = do
+forkFromIn scheduler body = mask_ $ do
   t <- newThread scheduler
   t <$ submit scheduler (identified t Plain) (taskOf body)
 

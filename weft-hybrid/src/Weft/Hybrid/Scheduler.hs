@@ -155,7 +155,7 @@ currentScheduler = do
   program@(Program made box) <- readRef theScheduler
   generation <- forkGeneration
   if made == generation
-    then modifyMVar box $ \found -> do
+    then mask_ . modifyMVar box $ \found -> do
       scheduler <- maybe (startScheduler defaultSettings) pure found
       pure (Just scheduler, scheduler)
     else do

@@ -50,6 +50,17 @@ tests scheduler =
           k <- nonBlocking (atomicModifyIORef' n (\x -> (x + 1, x + 1)))
           if k == 100 then nonBlocking (putMVar done ()) else pure ()
         takeMVar done,
+      test "a GHC thread is killed in forkFrom: its loop hears of later threads" $ \s -> do
+        caps <- GHC.getNumCapabilities
+        forM_ [1 .. if caps == 1 then 20 else times 400] $ \i -> do
+          forked <- newEmptyMVar
+          t <- GHC.forkOn 1 . forever $ forkFromIn s (pure ()) >>= GHC.tryPutMVar forked
+          _ <- takeMVar forked
+          forM_ [0 .. (i * 37) `mod` 400] evaluate
+          GHC.killThread t
+          done <- newEmptyMVar
+          _ <- GHC.forkOn 1 (runIn s (pure ()) >>= putMVar done)
+          takeMVar done,
       test "threads that loop for ever let others run" $ \s -> do
         stop <- newIORef False
         forM_ [1 .. 20 :: Int] $ \_ -> forkFromIn s (spin stop)
