@@ -81,8 +81,9 @@ data TlsServerSettings = TlsServerSettings
 data ClientCertificates
   = NoClientCertificates
   | -- | A client without a certificate is accepted; one with a wrong or expired certificate is not. With version 2.1 of
-    -- the library @tls@ a client without a certificate is accepted by TLS 1.2 only: its server waits for a
-    -- @CertificateVerify@.
+    -- the library @tls@ a client without a certificate is accepted by TLS 1.2 only: behind the client's empty @Certificate@ its
+    -- server expects a @CertificateVerify@, which such a client does not send (RFC 8446, 4.4.3; in that version's source
+    -- @Network.TLS.Handshake.Server.TLS13.recvClientSecondFlight13@).
     OptionalClientCertificates FilePath
   | RequiredClientCertificates FilePath
 
