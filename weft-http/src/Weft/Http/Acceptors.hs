@@ -30,7 +30,11 @@ import Weft.Transport
 -- | What accepts.
 data Acceptors
   = Sockets !W.Server
-  | Transports !SockAddr ![Listener] !(TVar (Set.Set ThreadId)) !(MVar ())
+  | Transports !SockAddr ![Listener] !Accepted !(MVar ())
+
+-- | The threads of connections that were accepted: added by acceptors before they run, removed by each at its end. And how many
+-- acceptors there are: until one has ended, it may have accepted a connection that is not among the threads yet.
+data Accepted = Accepted !(TVar (Set.Set ThreadId)) !(TVar Int)
 
 -- | The kernel's sockets, which count their connections themselves.
 fromSockets :: W.Server -> Acceptors
@@ -40,17 +44,17 @@ fromSockets = Sockets
 -- has a thread. When the action ends the listeners are closed, and the threads that are left are killed.
 withTransports :: [Listener] -> (Connection -> SockAddr -> IO ()) -> (Acceptors -> IO a) -> IO a
 withTransports listeners handler act = do
-  -- Changed by acceptors, and by each connection's thread at its end.
-  threads <- newTVarIO Set.empty
+  accepted@(Accepted threads acceptors) <- Accepted <$> newTVarIO Set.empty <*> newTVarIO 0
   ended <- newEmptyMVar
   let start = forM listeners $ \l -> do
-        t <- forkIOWithUnmask (\unmask -> unmask (acceptLoop threads handler l) `finally` tryPutMVar ended ())
+        atomically (modifyTVar' acceptors (+ 1))
+        t <- forkIOWithUnmask (\unmask -> unmask (acceptLoop threads handler l) `finally` (atomically (modifyTVar' acceptors (subtract 1)) >> tryPutMVar ended ()))
         t <$ labelThread t "weft http accept"
-      stop acceptors = do
+      stop running = do
         mapM_ listenerClose listeners
-        mapM_ killThread acceptors
+        mapM_ killThread running
         readTVarIO threads >>= mapM_ killThread
-  bracket start stop $ \_ -> act (Transports (address listeners) listeners threads ended)
+  bracket start stop $ \_ -> act (Transports (address listeners) listeners accepted ended)
   where
     address ls = case ls of
       l : _ -> listenerAddress l
@@ -66,10 +70,13 @@ acceptLoop threads handler l = do
   where
     isClosed e = let Errno badf = eBADF in ioe_errno e == Just badf
     serve c = do
+      counted <- newEmptyMVar
       t <- forkIOWithUnmask $ \unmask -> do
+        uninterruptibleMask_ (takeMVar counted)
         self <- myThreadId
-        atomically (modifyTVar' threads (Set.insert self))
         (unmask (handler c (connPeer c)) `finally` connClose c) `finally` atomically (modifyTVar' threads (Set.delete self))
+      atomically (modifyTVar' threads (Set.insert t))
+      putMVar counted ()
       labelThread t "weft http connection"
 
 -- | Where the first of them listens.
@@ -80,7 +87,7 @@ acceptorsAddress (Transports a _ _ _) = a
 -- | How many connections there are.
 acceptorsConnections :: Acceptors -> IO Int
 acceptorsConnections (Sockets s) = W.serverConnections s
-acceptorsConnections (Transports _ _ threads _) = Set.size <$> readTVarIO threads
+acceptorsConnections (Transports _ _ (Accepted threads _) _) = Set.size <$> readTVarIO threads
 
 -- | Block until nothing is accepted any more.
 waitAcceptors :: Acceptors -> IO ()
@@ -91,9 +98,11 @@ waitAcceptors (Transports _ _ _ ended) = readMVar ended
 -- ended.
 drainAcceptors :: Acceptors -> Duration -> IO Bool
 drainAcceptors (Sockets s) patience = W.drainServer s patience
-drainAcceptors (Transports _ listeners threads _) patience = do
+drainAcceptors (Transports _ listeners (Accepted threads acceptors) _) patience = do
   mapM_ listenerClose listeners
-  done <- within patience (atomically (readTVar threads >>= check . Set.null))
+  done <- within patience . atomically $ do
+    readTVar acceptors >>= check . (== 0)
+    readTVar threads >>= check . Set.null
   left <- readTVarIO threads
   forM_ left killThread
   void (pure left)

@@ -39,17 +39,21 @@ import Weft.Transport
 -- takes over a connection that begins with the preface of HTTP\/2, if anything does. Throws an 'IOError' when the connection
 -- fails.
 serveClient :: Client -> Application -> Maybe (ByteString -> IO ()) -> ByteString -> IO ()
-serveClient client app http2 have = do
+--
+-- Masked but for the application: an 'EndIdle' comes only where the loop waits for bytes, never between bytes that were received and
+-- the request that they are. So a connection that is told to end either has not received the request that its client is sending, or
+-- answers it.
+serveClient client app http2 have = mask $ \restore -> do
   -- Made once, so that a request does not pay for the handler.
   let receive = bytesOf `catch` handler
       bytesOf = receiveHead client
       {-# NOINLINE bytesOf #-}
       handler = endIdle client
       {-# NOINLINE handler #-}
-      loop = Loop client app receive
+      loop = Loop client (\request respond' -> restore (app request respond')) receive
   awaitHead client
   bytes <- if B.null have then receive else pure have
-  maybe (parse loop start bytes) (\serve -> parseFirst loop serve bytes) http2
+  maybe (parse loop start bytes) (\serve -> parseFirst loop (restore . serve) bytes) http2
 
 -- | The parts of a connection's loop: the client, the application, and the action that receives between requests.
 data Loop = Loop !Client !Application !(IO ByteString)

@@ -8,12 +8,13 @@ module Spec.Ending (tests) where
 import Application
 import Client
 import Configurations
-import Control.Concurrent (threadDelay)
+import Control.Concurrent (threadDelay, yield)
 import Control.Concurrent.Async
 import Control.Concurrent.MVar
 import Control.Exception (IOException, try)
-import Control.Monad (void)
+import Control.Monad (forM_, void, when)
 import qualified Data.ByteString as B
+import Data.IORef
 import Data.String (fromString)
 import GHC.Clock (getMonotonicTime)
 import Test.Tasty
@@ -21,6 +22,7 @@ import Test.Tasty.HUnit
 import Weft.Duration
 import Weft.Http
 import qualified Weft.Socket as W
+import Weft.Transport
 
 tests :: Configuration -> TestTree
 tests on =
@@ -127,9 +129,93 @@ tests on =
           end <- try (hearEnd client)
           either (\e -> const (pure ()) (e :: IOException)) (@?= "") end
         refused port,
+      testOn on "a connection of another transport that is accepted as the server ends is waited for" . within 60 "all of them" $
+        forM_ [1 .. 40 :: Int] acceptedAtTheEnd,
+      testOn on "a request that was read when its connection is told to end is answered" . within 30 "all of them" $
+        forM_ [byDrain, byEviction] readAtTheEnd,
       testOn on "a hundred servers, one after the other" . within 50 "a hundred" $
         mapM_ (\_ -> withTestServer (\_ port -> withClient port (`get` "/hello"))) [1 .. 100 :: Int]
     ]
+
+-- | The connection comes, and the drain begins a moment later; when it says that no connection is left, none is.
+acceptedAtTheEnd :: Int -> Assertion
+acceptedAtTheEnd turn = do
+  net <- memoryTransport 65536
+  l <- transportListen net (W.SockAddrUnix "")
+  -- Between accepting and the server's own thread for the connection.
+  served <- newIORef (0 :: Int)
+  let count n = atomicModifyIORef' served (\k -> (k + n, ()))
+      settings = setOnOpen (const (True <$ count 1)) (setOnClose (const (count (-1))) (quiet defaultSettings))
+  withServerWith defaultOptions {optionTransports = [l]} settings application $ \server -> do
+    client <- transportConnect net noDeadline (serverAddress server)
+    connSendBytes client noDeadline "GET /slow?n=20 HTTP/1.1\r\nHost: test\r\n\r\n"
+    mapM_ (const yield) [1 .. turn `mod` 20]
+    withAsync (try (connReceive client noDeadline 65536) <* connClose client) $ \asking -> do
+      none <- drainServer server (seconds 10)
+      none @?= True
+      threadDelay (if turn `mod` 10 == 0 then 2000 else 0)
+      readIORef served >>= assertEqual "connections that are served when none is left" 0
+      -- Answered or closed without an answer, as the moment was.
+      answer <- wait asking
+      either (\e -> const (pure ()) (e :: IOException)) (\bytes -> assertBool (show bytes) (B.null bytes || "HTTP/1.1 200" `B.isPrefixOf` bytes)) answer
+
+-- | A connection gives its server a request, and before the server can look at it the connection is ended.
+readAtTheEnd :: ((Server -> Transport -> IO ()) -> Options -> (Options, Server -> Transport -> IO ())) -> Assertion
+readAtTheEnd how = do
+  net <- memoryTransport 65536
+  l <- transportListen net (W.SockAddrUnix "")
+  received <- newEmptyMVar
+  first <- newIORef True
+  let slowly = Connection operations {opReceive = receive}
+      receive inner deadline n = do
+        bytes <- connReceive inner deadline n
+        again <- not <$> readIORef first
+        when (not (B.null bytes)) (writeIORef first False)
+        -- No wait, in which the thread could be interrupted as any that waits.
+        when (again && not (B.null bytes)) (putMVar received () >> spin)
+        pure bytes
+      spin = getMonotonicTime >>= \begin -> let go = getMonotonicTime >>= \t -> if t > begin + 0.3 then pure () else yield >> go in go
+      only = l {listenerAccept = slowly <$> listenerAccept l}
+      (options, end) = how (\server _ -> void (drainServer server (seconds 10))) defaultOptions {optionTransports = [only]}
+  withServerWith options (quiet defaultSettings) application $ \server -> do
+    client <- transportConnect net noDeadline (serverAddress server)
+    let request' = connSendBytes client noDeadline "GET /hello HTTP/1.1\r\nHost: test\r\n\r\n"
+        answered = connReceive client noDeadline 65536
+    request' >> answered >>= \bytes -> assertBool (show bytes) ("HTTP/1.1 200" `B.isPrefixOf` bytes)
+    request'
+    takeMVar received
+    withAsync (end server net) $ \_ -> do
+      bytes <- answered
+      assertBool ("not answered: " <> show bytes) ("HTTP/1.1 200" `B.isPrefixOf` bytes)
+      assertBool "not the last one" ("onnection: close" `B.isInfixOf` bytes)
+    connClose client
+
+-- | By the end of the server.
+byDrain, byEviction :: (Server -> Transport -> IO ()) -> Options -> (Options, Server -> Transport -> IO ())
+byDrain drain options = (options, drain)
+
+-- | By another connection, for which there is no room.
+byEviction _ options =
+  ( options {optionLimits = Just defaultLimits {limitConnections = 1}},
+    \server net -> transportConnect net noDeadline (serverAddress server) >>= \c -> threadDelay 2000000 >> connClose c
+  )
+
+-- | A connection that is another one.
+operations :: Operations Connection
+operations =
+  Operations
+    { opReceive = connReceive,
+      opSend = \c deadline (Region p n) -> connSend c deadline p n,
+      opSendMany = connSendMany,
+      opSendFile = connSendFile,
+      opShutdownSend = connShutdownSend,
+      opClose = connClose,
+      opAbort = connAbort,
+      opPeer = connPeer,
+      opLocal = connLocal,
+      opSendProgress = connSendProgress,
+      opSecurity = connSecurity
+    }
 
 -- | New connections are refused. Where the kernel is polling a list at the moment,
 -- a closed socket goes on listening until it has returned.
