@@ -79,12 +79,14 @@ data TopologySettings = TopologySettings
     -- | For how long a port that came up is not flooded to.
     topologySettle :: !Millis,
     -- | The most hosts that are kept.
-    topologyMostHosts :: !Int
+    topologyMostHosts :: !Int,
+    -- | The most hosts that are kept of a port: one that makes addresses up must not take the places of all others.
+    topologyMostHostsOfPort :: !Int
   }
 
--- | Links of 16 seconds, ports that settle in one; a million hosts.
+-- | Links of 16 seconds, ports that settle in one; a million hosts, 16,384 of a port.
 defaultTopologySettings :: TopologySettings
-defaultTopologySettings = TopologySettings 16000 1000 1000000
+defaultTopologySettings = TopologySettings 16000 1000 1000000 16384
 
 -- | The network.
 data Topology = Topology
@@ -95,6 +97,8 @@ data Topology = Topology
     links :: !(Map.Map Place (Place, Millis)),
     -- | The hosts.
     topologyHosts :: !(Map.Map MacAddress Host),
+    -- | Their addresses by port; no port without hosts.
+    hostsAt :: !(Map.Map Place (Set.Set MacAddress)),
     -- | Ports that are not flooded to yet, by when they will be.
     settling :: !(Set.Set (Millis, Place)),
     -- | The same by port.
@@ -115,7 +119,7 @@ type Changed = [DatapathId]
 -- | No switches.
 emptyTopology :: TopologySettings -> Topology
 emptyTopology settings =
-  Topology settings Map.empty Map.empty Map.empty Set.empty Map.empty Set.empty Map.empty Map.empty 0
+  Topology settings Map.empty Map.empty Map.empty Map.empty Set.empty Map.empty Set.empty Map.empty Map.empty 0
 
 -- | Links, each direction by itself.
 topologyLinks :: Topology -> [(Place, Place)]
@@ -142,9 +146,8 @@ switchLeft d t
   | otherwise = filter (/= d) <$> withoutLinks ((== d) . fst) gone
   where
     gone =
-      t
+      (withoutHosts (filter ((== d) . fst) (Map.keys (hostsAt t))) t)
         { topologySwitches = Map.delete d (topologySwitches t),
-          topologyHosts = Map.filter ((/= d) . fst . hostPlace) (topologyHosts t),
           settling = Set.filter ((/= d) . fst . snd) (settling t),
           settlingAt = Map.filterWithKey (\(d', _) _ -> d' /= d) (settlingAt t),
           floods = Map.delete d (floods t),
@@ -192,7 +195,16 @@ onSwitch d f t = t {topologySwitches = Map.adjust f d (topologySwitches t), topo
 
 -- | Without the links and hosts at a port.
 withoutPlace :: Place -> Topology -> (Topology, Changed)
-withoutPlace place t = withoutLinks (== place) (refresh [fst place] t {topologyHosts = Map.filter ((/= place) . hostPlace) (topologyHosts t)})
+withoutPlace place t = withoutLinks (== place) (refresh [fst place] (withoutHosts [place] t))
+
+-- | Without the hosts at these ports.
+withoutHosts :: [Place] -> Topology -> Topology
+withoutHosts places t = t {topologyHosts = Map.withoutKeys (topologyHosts t) gone, hostsAt = foldr Map.delete (hostsAt t) places}
+  where
+    gone = Set.unions (map (`hostsOf` t) places)
+
+hostsOf :: Place -> Topology -> Set.Set MacAddress
+hostsOf place = Map.findWithDefault Set.empty place . hostsAt
 
 -- | Without the links that begin or end at such a place.
 withoutLinks :: (Place -> Bool) -> Topology -> (Topology, Changed)
@@ -207,21 +219,26 @@ linkSeen :: Millis -> Place -> Place -> Topology -> (Topology, Changed)
 linkSeen time from to t
   | from == to || not (known from && known to) = (t, [])
   | fmap fst (Map.lookup from (links t)) == Just to = (t {links = Map.insert from (to, time) (links t)}, [])
-  | otherwise = replant t {links = Map.insert from (to, time) (links t), topologyHosts = hosts}
+  | otherwise = replant (withoutHosts [from, to] t) {links = Map.insert from (to, time) (links t)}
   where
     known (d, p) = maybe False (Map.member p . switchPorts) (Map.lookup d (topologySwitches t))
-    hosts = Map.filter ((`notElem` [from, to]) . hostPlace) (topologyHosts t)
 
--- | A host was seen at a port. Nothing if other switches are behind that port, or there are too many hosts.
+-- | A host was seen at a port. Nothing if other switches are behind that port, or there are too many hosts, there or at all.
 hostSeen :: Millis -> MacAddress -> Place -> Maybe Word32 -> Topology -> Maybe Topology
 hostSeen time mac place ip t
   | isTrunk place t = Nothing
   | isNothing before && Map.size (topologyHosts t) >= topologyMostHosts (topologySettings t) = Nothing
+  | not known && Set.size (hostsOf place t) >= topologyMostHostsOfPort (topologySettings t) = Nothing
   | Just old <- before, old {hostSeenAt = time} == new = Just t {topologyHosts = Map.insert mac new (topologyHosts t)}
-  | otherwise = Just t {topologyHosts = Map.insert mac new (topologyHosts t), topologyVersion = topologyVersion t + 1}
+  | otherwise = Just t {topologyHosts = Map.insert mac new (topologyHosts t), hostsAt = places, topologyVersion = topologyVersion t + 1}
   where
     before = Map.lookup mac (topologyHosts t)
+    known = fmap hostPlace before == Just place
     new = Host place (maybe (before >>= hostIpv4) Just ip) time
+    places
+      | known = hostsAt t
+      | otherwise = Map.insertWith Set.union place (Set.singleton mac) (maybe id (Map.update left . hostPlace) before (hostsAt t))
+    left macs = let rest = Set.delete mac macs in if Set.null rest then Nothing else Just rest
 
 isTrunk :: Place -> Topology -> Bool
 isTrunk (d, p) t = maybe False (Set.member p) (Map.lookup d (trunks t))

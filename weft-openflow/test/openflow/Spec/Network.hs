@@ -27,7 +27,7 @@ tests =
     "network"
     [ testGroup "packets" [lldpRound, totalPackets],
       testGroup "learning switch" [learns, moves, portDown, ages, bounded, asAMap, composition],
-      testGroup "topology" [trees, settles, loopClosed, linksExpire, switchLeaves, hostsAtTrunks, trunkOrder]
+      testGroup "topology" [trees, settles, loopClosed, linksExpire, switchLeaves, hostsAtTrunks, crowdedPort, trunkOrder]
     ]
 
 -- Packets ---------------------------------------------------------------------------------
@@ -235,6 +235,25 @@ hostsAtTrunks = testCase "no host is behind another switch" $ do
       early = fromMaybe before (hostSeen 5 (MacAddress 9) (place (1, 1)) Nothing before)
   Map.size (topologyHosts early) @?= 1
   Map.size (topologyHosts (link 10 (1, 1) (2, 1) early)) @?= 0
+
+-- | A host that sends from addresses that it makes up. What it takes is given back when its port goes down.
+crowdedPort :: TestTree
+crowdedPort = testCase "the hosts of a port are bounded, and leave room for those of others" $ do
+  let settings = defaultTopologySettings {topologyMostHostsOfPort = 10}
+      ports = [Port (PortNo n) (MacAddress 1) "p" 0 0 (0, 0, 0, 0) (0, 0) | n <- [1, 2]]
+      empty = fst (switchJoined 0 (DatapathId 1) V13 ports (emptyTopology settings))
+      seen at t mac = fromMaybe t (hostSeen 5 (MacAddress mac) (place (1, at)) Nothing t)
+      full = foldl' (seen 1) empty [1 .. 100]
+      hostsOn n t = length (filter ((== place (1, n)) . hostPlace) (Map.elems (topologyHosts t)))
+  hostsOn 1 full @?= 10
+  hostsOn 2 (foldl' (seen 2) full [101 .. 105]) @?= 5
+  -- One of them moves, and its place is free.
+  let moved = foldl' (seen 1) (seen 2 full 3) [200 .. 210]
+  (hostsOn 1 moved, hostsOn 2 moved) @?= (10, 1)
+  -- The port goes down, and others may come.
+  let down = fst (portRemoved (DatapathId 1) (PortNo 1) moved)
+  (hostsOn 1 down, hostsOn 2 down) @?= (0, 1)
+  hostsOn 1 (foldl' (seen 1) down [300 .. 400]) @?= 10
 
 -- | Any order of changes: flooding never uses a link that is not in the tree, nor a port that settles.
 trunkOrder :: TestTree
