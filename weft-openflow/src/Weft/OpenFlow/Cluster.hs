@@ -100,7 +100,12 @@ withCluster options act = do
   etcd <- newEtcd (interval options) (clusterEndpoints options)
   cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef 0
   act cluster $ \c inner ->
-    bracket (spawn c "weft openflow cluster" (forever (round' cluster c >> modifyIORef' (clusterDone cluster) (+ 1) >> sleep (interval options)))) killThread (const inner)
+    bracket (mapM (uncurry (spawn c)) (threads cluster c)) (mapM_ killThread) (const inner)
+  where
+    threads cluster c =
+      [ ("weft openflow cluster", forever (round' cluster c >> modifyIORef' (clusterDone cluster) (+ 1) >> sleep (interval options))),
+        ("weft openflow lease", forever (sleep (milliseconds (watchOfLease options)) >> watchLease cluster c))
+      ]
 
 -- | How often the lease is prolonged and the keys are read.
 interval :: ClusterSettings -> Duration
@@ -109,6 +114,10 @@ interval options = milliseconds (clusterLease options * 1000 `div` roundsOfLease
 -- | How often, in the time of a lease.
 roundsOfLease :: Int
 roundsOfLease = 4
+
+-- | How often the end of the lease is looked for, and how long before it the switches are given up: milliseconds.
+watchOfLease :: ClusterSettings -> Int
+watchOfLease options = clusterLease options * 1000 `div` 16
 
 -- | Settings of a controller that takes part: roles are the cluster's, and ports settle until others can know their
 -- links.
@@ -232,6 +241,20 @@ prolong cluster c = do
     life = fromIntegral (clusterLease (clusterOptions cluster)) * 1000
     set v = withMVar (clusterLock cluster) (\_ -> writeIORef (clusterHeld cluster) v)
     lose = readIORef (clusterMine cluster) >>= giveUp cluster c . Set.toList
+
+-- | Give up all switches before the lease ends. A round may last longer than that: where no endpoint answers, each of its
+-- requests waits for each of them in turn, and others may be masters meanwhile. If etcd prolonged the lease all the same,
+-- the next round finds the keys, and claims them.
+watchLease :: Cluster -> Controller -> IO ()
+watchLease cluster c = do
+  held <- readIORef (clusterHeld cluster)
+  now <- currentMillis
+  let over = maybe True (\(_, until') -> now + 2 * fromIntegral (watchOfLease (clusterOptions cluster)) >= until') held
+  mine <- Set.toList <$> readIORef (clusterMine cluster)
+  when (over && not (null mine)) $ do
+    -- The lock may be held by a request that waits.
+    forM_ mine (\d -> generationOf cluster d >>= setRole c d RoleSlave)
+    giveUp cluster c mine
 
 -- | Switches of ours that are not connected, and were not for the time of a lease, may be connected to others.
 release :: Cluster -> Controller -> [DatapathId] -> IO ()

@@ -9,7 +9,7 @@ module Spec.Cluster (tests) where
 import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async
 import Control.Concurrent.MVar
-import Control.Exception (bracket)
+import Control.Exception (IOException, bracket, handle)
 import Control.Monad (filterM, forM, forM_, unless, void, when)
 import qualified Data.ByteString.Char8 as B
 import Data.IORef
@@ -36,7 +36,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, oneGeneration]
+tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, silentEtcd, oneGeneration]
 
 -- | Seconds of a lease; a controller has four rounds in it.
 lease :: Int
@@ -71,9 +71,12 @@ freePort = bracket (socket AF_INET Stream defaultProtocol) Socket.close $ \s -> 
 data Member = Member {memberCluster :: Cluster, memberController :: Controller, memberAddress :: SockAddr, memberThread :: Async ()}
 
 startMember :: String -> String -> IO Member
-startMember url name = do
+startMember url = startMemberOf [url]
+
+startMemberOf :: [String] -> String -> IO Member
+startMemberOf urls name = do
   ready <- newEmptyMVar
-  thread <- async . withCluster (defaultClusterSettings name [url]) {clusterLease = lease} $ \cluster around ->
+  thread <- async . withCluster (defaultClusterSettings name urls) {clusterLease = lease} $ \cluster around ->
     withTestControllerOf (clusterSettings cluster defaultSettings {settingsPortStats = Nothing}) (perSwitch learningSwitch) $ \c address ->
       around c (putMVar ready (cluster, c, address) >> threadDelay maxBound)
   (cluster, c, address) <- takeMVar ready
@@ -138,6 +141,51 @@ unreachable = testCase "a switch that has lost its master's connection gets anot
       eventually' members "the second has it" (clusterMaster (memberCluster two) (DatapathId 1))
       clusterMaster (memberCluster one) (DatapathId 1) >>= (@?= False)
     _ -> assertFailure "two members"
+
+-- | The network between a master and etcd is cut: its requests wait, at each endpoint in turn, for longer than its lease
+-- lasts. It must not be the switch's master any more when another one is. The cut comes when the lease was just
+-- prolonged: so the master is still busy with the requests behind that when the lease ends.
+silentEtcd :: TestTree
+silentEtcd = testCase "a master that gets no answers from etcd gives its switch up before another one has it" $ do
+  needProgram "etcd"
+  withEtcd $ \url -> do
+    open <- newMVar ()
+    cutting <- newIORef False
+    let proxied = through url cutting open
+    proxied $ \a -> proxied $ \b -> proxied $ \d ->
+      bracket (sequence [startMemberOf [a, b, d] "one", startMember url "two"]) (mapM_ (cancel . memberThread)) $ \members -> case members of
+        [one, two] -> withPeer (memberAddress one) $ \first -> do
+          switchHandshake (memberController one) V13 1 first
+          eventually' [one] "the first has it" (clusterMaster (memberCluster one) (DatapathId 1))
+          withPeer (memberAddress two) $ \second -> do
+            switchHandshake (memberController two) V13 1 second
+            writeIORef cutting True
+            eventually' [two] "the second has it" (clusterMaster (memberCluster two) (DatapathId 1))
+            active <- fmap infoActive . Map.lookup (DatapathId 1) <$> connectedSwitches (memberController one)
+            held <- clusterMaster (memberCluster one) (DatapathId 1)
+            (active, held) @?= (Just False, False)
+            -- The network is whole again: one master remains.
+            writeIORef cutting False
+            void (tryPutMVar open ())
+            before <- mapM (clusterRounds . memberCluster) members
+            eventually' members "four rounds" (and . zipWith (\n m -> m >= n + 4) before <$> mapM (clusterRounds . memberCluster) members)
+            length <$> masters members 1 >>= (@?= 1)
+        _ -> assertFailure "two members"
+
+-- | A proxy of an etcd that passes everything on while the MVar is full. To cut, it empties it at the next request for keys.
+through :: String -> IORef Bool -> MVar () -> (String -> IO a) -> IO a
+through url cutting open act =
+  withServer defaultServerSettings {serverHost = Just "127.0.0.1"} forward $ \s -> act ("http://" <> show (serverAddress s))
+  where
+    port = read (reverse (takeWhile (/= ':') (reverse url))) :: Int
+    -- While etcd starts it refuses connections.
+    forward client _ = handle (\e -> const (pure ()) (e :: IOException)) . bracket (socket AF_INET Stream defaultProtocol) Socket.close $ \etcd -> do
+      connect etcd (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
+      race_ (passing cut client etcd) (passing (const (pure ())) etcd client)
+    cut s = readIORef cutting >>= \now -> when (now && B.pack "/v3/kv/range" `B.isInfixOf` s) (void (tryTakeMVar open))
+    passing look from to = do
+      s <- recv from 65536
+      unless (B.null s) (look s >> readMVar open >> sendAll to s >> passing look from to)
 
 -- | With a newer one from a slave, the switch would refuse a master whose request comes later.
 oneGeneration :: TestTree
