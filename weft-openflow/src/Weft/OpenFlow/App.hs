@@ -153,6 +153,8 @@ addFlow priority idle match actions =
 -- there is nothing to send.
 release :: PacketIn -> [Action] -> [Reply]
 release p actions
-  | packetInBuffer p /= noBuffer = [Send (PacketOutMessage (PacketOut (packetInBuffer p) (packetInPort p) actions B.empty))]
+  | packetInBuffer p /= noBuffer = let !reply = out (packetInBuffer p) B.empty in [reply]
   | null actions = []
-  | otherwise = [Send (PacketOutMessage (PacketOut noBuffer (packetInPort p) actions (packetInData p)))]
+  | otherwise = let !reply = out noBuffer (packetInData p) in [reply]
+  where
+    out buffer = Send . PacketOutMessage . PacketOut buffer (packetInPort p) actions

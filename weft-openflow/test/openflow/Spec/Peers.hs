@@ -27,13 +27,14 @@ import Weft.OpenFlow.Message
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
 import Weft.Socket (SockAddr)
+import Weft.Transport (Connection (..), Operations (..))
 
 tests :: TestTree
 tests =
   testGroup
     "peers"
     [ testGroup "negotiation" (map negotiated negotiations),
-      testGroup "answers" [answersOneByteSegments, manyAtOnce, statistics, roles, sameSwitchTwice, inTurn],
+      testGroup "answers" [answersOneByteSegments, manyAtOnce, oneTurn, statistics, roles, sameSwitchTwice, inTurn],
       testGroup "faults" (map faulty faults ++ [unknownType, brokenApplication, fuzzed]),
       testGroup "peers that stop" [silent, echoes, slowHandshake, readsNothing, postsToDeaf, departure]
     ]
@@ -130,6 +131,27 @@ manyAtOnce = testCase "5000 packets at once have 5000 answers, each its own" . w
       PacketOutMessage o -> Just (packetOutBuffer o)
       FlowModMessage f | flowCommand f == FlowAdd -> Just (flowBuffer f)
       _ -> Nothing
+
+-- | A switch with 512 packets under way gets all of them answered when its turn comes. With 399 (32 KiB) in one turn and 113
+-- in the next, it would have less than a switch whose packets come in a row.
+oneTurn :: TestTree
+oneTurn = testCase "512 packets that are there are received in one piece" $ do
+  gate <- newMVar ()
+  sizes <- newIORef []
+  let noted (Connection operations s) = pure (Connection operations {opReceive = \t deadline n -> withMVar gate (const (pure ())) >> received (opReceive operations t deadline n)} s)
+      received act = act >>= \b -> b <$ atomicModifyIORef' sizes (\ns -> (B.length b : ns, ()))
+      packet n = encoded V10 n (PacketInMessage (PacketIn (BufferId n) 64 (PortNo 1) 0 0 0 [] (B.pack ([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0] ++ replicate 50 0))))
+  withTestController plain {settingsUpgrade = noted} $ \c address -> withPeer address $ \p -> do
+    switchHandshake c V10 1 p
+    takeMVar gate
+    -- The thread that waits for this one stops at the gate afterwards.
+    sendMessageOf V10 5 (EchoRequest "before") p
+    void (expect "ECHO_REPLY" (\case EchoReply _ -> Just (); _ -> Nothing) p)
+    sendBytes p (B.concat (map packet [1 .. 512]))
+    writeIORef sizes []
+    putMVar gate ()
+    replicateM_ 512 (expect "an answer" (\case PacketOutMessage _ -> Just (); _ -> Nothing) p)
+  readIORef sizes >>= \found -> take 1 (reverse found) @?= [512 * 82]
 
 statistics :: TestTree
 statistics = testCase "statistics in several parts, and none" . withWitness plain $ \c address -> withPeer address $ \p -> do

@@ -36,7 +36,7 @@ handleMessage c s context out h bytes
     Left problem -> misunderstood c s context out h bytes problem
     Right p -> do
       count out CountPacket
-      Continue <$ handlePacket c s context out h p
+      Continue <$ handlePacket c s context out (headerXid h) p
   | otherwise = case decodeBody version (headerType h) bytes of
     Left problem -> misunderstood c s context out h bytes problem
     Right message -> Continue <$ handleOther c s context out h message
@@ -54,8 +54,8 @@ errorFor :: Version -> Header -> ByteString -> Problem -> Put
 errorFor version h bytes problem = putMessage version (headerXid h) (problemError version problem bytes)
 
 -- | A packet: LLDP of ours is a link, all else is the applications'.
-handlePacket :: Controller -> Session -> Context -> Out -> Header -> PacketIn -> IO ()
-handlePacket c s context out h p = case contextFlooding context of
+handlePacket :: Controller -> Session -> Context -> Out -> Xid -> PacketIn -> IO ()
+handlePacket c s context out !xid !p = case contextFlooding context of
   FloodTo _ _
     -- In 1.0 slaves get it too, and know as much.
     | Just frame <- ethernet (packetInData p),
@@ -64,8 +64,8 @@ handlePacket c s context out h p = case contextFlooding context of
       topologyStep c (linkSeen (contextTime context) from (contextSwitch context, packetInPort p))
       -- It waits in no buffer of the switch any longer.
       active <- readIORef (sessionActive s)
-      when active (deliverReplies c s context (headerXid h) out (release p []))
-  _ -> deliver c s context out (headerXid h) (Packet p)
+      when active (deliverReplies c s context xid out (release p []))
+  _ -> deliver c s context out xid (Packet p)
 
 -- | Bring an event to the applications; what they reply is appended. A slave's applications see nothing.
 deliver :: Controller -> Session -> Context -> Out -> Xid -> Event -> IO ()

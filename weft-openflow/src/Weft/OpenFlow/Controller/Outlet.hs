@@ -31,13 +31,14 @@ import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString
 import Data.IORef
 import Data.Word (Word8)
 import Foreign.ForeignPtr (ForeignPtr)
-import Foreign.Ptr (plusPtr)
+import Foreign.Ptr (Ptr, plusPtr)
 import GHC.Conc (labelThread)
 import GHC.ForeignPtr (unsafeWithForeignPtr)
 import Weft.Duration (Duration)
-import Weft.OpenFlow.Message (Message)
+import Weft.OpenFlow.Message (Message (FlowModMessage))
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
+import Weft.OpenFlow.Wire.Encode (pokeUsualFlow, usualFlowSize)
 import Weft.Sys (AtomicWords, newAtomicWords, peekWord, pokeWord)
 import Weft.Transport
 
@@ -148,30 +149,40 @@ counted o what = peekWord (outCells o) (cellCounts + fromEnum what)
 
 -- | Append a message. 'False': the version has no encoding for it, and nothing was appended.
 writeMessage :: Out -> Version -> Xid -> Message -> IO Bool
-writeMessage o version xid message = writePut o (putMessage version xid message)
+writeMessage o version xid message = case message of
+  FlowModMessage f | n > 0 -> True <$ append o n (pokeUsualFlow version xid f n)
+    where
+      n = usualFlowSize version f
+  _ -> writePut o (putMessage version xid message)
 
 -- | Append what was made with 'putMessage'.
 writePut :: Out -> Put -> IO Bool
 writePut o message = case putSize message of
   Nothing -> pure False
-  Just n -> do
-    used <- peekWord (outCells o) cellUsed
-    size <- peekWord (outCells o) cellSize
-    if used + n <= size
-      then do
-        p <- readIORef (outBuffer o)
-        unsafeWithForeignPtr p (\at -> pokePut message (at `plusPtr` used))
-        pokeWord (outCells o) cellUsed (used + n)
-      else do
-        let size' = max 65536 n
-        q <- B.mallocByteString size'
-        unsafeWithForeignPtr q (pokePut message)
-        p <- readIORef (outBuffer o)
-        modifyIORef' (outFull o) (B.fromForeignPtr p 0 used :)
-        writeIORef (outBuffer o) q
-        pokeWord (outCells o) cellSize size'
-        pokeWord (outCells o) cellUsed n
-    pure True
+  Just n -> True <$ append o n (pokePut message)
+
+-- | Append that many bytes.
+append :: Out -> Int -> (Ptr Word8 -> IO ()) -> IO ()
+append o n write = do
+  used <- peekWord (outCells o) cellUsed
+  size <- peekWord (outCells o) cellSize
+  at <- if used + n <= size then pure used else 0 <$ anotherBuffer o n
+  p <- readIORef (outBuffer o)
+  unsafeWithForeignPtr p (\start -> write (start `plusPtr` at))
+  pokeWord (outCells o) cellUsed (at + n)
+{-# INLINE append #-}
+
+-- | Begin a buffer with room for that many bytes.
+anotherBuffer :: Out -> Int -> IO ()
+anotherBuffer o n = do
+  used <- peekWord (outCells o) cellUsed
+  p <- readIORef (outBuffer o)
+  modifyIORef' (outFull o) (B.fromForeignPtr p 0 used :)
+  B.mallocByteString size >>= writeIORef (outBuffer o)
+  pokeWord (outCells o) cellSize size
+  pokeWord (outCells o) cellUsed 0
+  where
+    size = max 65536 n
 
 -- | What was written. Nothing is written afterwards.
 finishOut :: Out -> IO [ByteString]

@@ -5,6 +5,10 @@ module Weft.OpenFlow.Wire.Encode
   ( encode,
     putMessage,
     putHello,
+
+    -- * The usual FLOW_MOD
+    usualFlowSize,
+    pokeUsualFlow,
   )
 where
 
@@ -13,7 +17,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.List (foldl')
 import Data.Word (Word32, Word8)
-import Foreign.Ptr (plusPtr)
+import Foreign.Ptr (Ptr, plusPtr)
 import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Types
@@ -44,7 +48,9 @@ putMessage version xid message = case message of
   FlowRemovedMessage r -> framed version 11 xid (putFlowRemoved version r)
   PortStatus reason port -> framed version 12 xid (putWord8 (enum reason) <> putZeros 7 <> putPortEntry version port)
   PacketOutMessage p -> framed version 13 xid (putPacketOut version p)
-  FlowModMessage f -> framed version 14 xid (putFlowMod version f)
+  FlowModMessage f -> case usualFlowSize version f of
+    0 -> framed version 14 xid (putFlowMod version f)
+    n -> putRaw n (pokeUsualFlow version xid f n)
   StatsRequestMessage r -> framed version (16 + shift) xid (putStatsRequest version r)
   StatsReplyMessage more r -> framed version (17 + shift) xid (putStatsReply version more r)
   BarrierRequest -> framed version (18 + shift) xid mempty
@@ -83,11 +89,21 @@ header version kind xid body = case putSize body of
   Just n
     | n > 0xffff - 8 -> unencodable
     | otherwise -> putRaw (n + 8) $ \p -> do
-      poke16 p 0 (fromIntegral version * 256 + fromIntegral kind)
-      poke16 p 2 (fromIntegral (n + 8))
-      poke32 p 4 xid
+      pokeHeaderOf version kind xid (n + 8) p
       pokePut body (p `plusPtr` 8)
 {-# INLINE header #-}
+
+-- | The header of a message of that many bytes.
+pokeHeader :: Version -> Word8 -> Xid -> Int -> Ptr Word8 -> IO ()
+pokeHeader version = pokeHeaderOf (versionByte version)
+{-# INLINE pokeHeader #-}
+
+pokeHeaderOf :: Word8 -> Word8 -> Xid -> Int -> Ptr Word8 -> IO ()
+pokeHeaderOf version kind xid size p = do
+  poke16 p 0 (fromIntegral version * 256 + fromIntegral kind)
+  poke16 p 2 (fromIntegral size)
+  poke32 p 4 xid
+{-# INLINE pokeHeaderOf #-}
 
 putFeatures :: Version -> Features -> Put
 putFeatures version f = putWord64 datapath <> putWord32 (featuresBuffers f) <> putWord8 (featuresTables f) <> rest
@@ -139,65 +155,94 @@ putPacketOut version p = case putSize actions of
     BufferId buffer = packetOutBuffer p
     actions = putActions version (packetOutActions p)
 
--- | A FLOW_MOD, of which a busy controller sends a million a second. Where it has the usual form, a match that is
--- checked before and nothing but one output, its writer is a single closure.
 putFlowMod :: Version -> FlowMod -> Put
-putFlowMod V10 f
-  | Just n <- oneOutput (flowInstructions f),
-    port < 0xfff8 || port >= 0xfffffff8,
-    expressible10 (flowMatch f) = case n of
-    Just (Output (PortNo to) most)
-      | to < 0xfff8 || to >= 0xfffffff8 -> putRaw 72 $ \p -> do
-        start p
-        poke16 p 64 0
-        poke16 p 66 8
-        poke16 p 68 (fromIntegral to)
-        poke16 p 70 most
-    Nothing -> putRaw 64 start
-    _ -> unencodable
-  | otherwise = putMatch V10 (flowMatch f) <> putUnless (port >= 0xfff8 && port < 0xfffffff8) (putRaw 24 fixed) <> putInstructions V10 (flowInstructions f)
+putFlowMod V10 f =
+  putMatch V10 (flowMatch f)
+    <> putUnless (port >= 0xfff8 && port < 0xfffffff8) (putRaw 24 (pokeFlowFixed V10 f))
+    <> putInstructions V10 (flowInstructions f)
   where
     PortNo port = flowOutPort f
-    start p = pokeMatch10 (flowMatch f) p >> fixed (p `plusPtr` 40)
-    fixed p = do
-      poke64 p 0 (flowCookie f)
-      poke16 p 8 (enum (flowCommand f))
-      poke16 p 10 (flowIdleTimeout f)
-      poke16 p 12 (flowHardTimeout f)
-      poke16 p 14 (flowPriority f)
-      poke32 p 16 (bufferNumber (flowBuffer f))
-      poke16 p 20 (fromIntegral port)
-      poke16 p 22 (flowFlags f)
-putFlowMod V13 f = case oneOutput (flowInstructions f) of
-  Just n | match >= 0 -> case n of
-    Just (Output (PortNo to) most) -> putRaw (64 + match) $ \p -> do
-      start p
-      let q = p `plusPtr` (40 + match)
-      poke32 q 0 0x00040018
-      poke32 q 4 0
-      poke32 q 8 16
-      poke32 q 12 to
-      poke16 q 16 most
-      poke16 q 18 0
-      poke32 q 20 0
-    _ -> putRaw (40 + match) start
-  _ -> putRaw 40 fixed <> putMatch V13 (flowMatch f) <> putInstructions V13 (flowInstructions f)
+putFlowMod V13 f = putRaw 40 (pokeFlowFixed V13 f) <> putMatch V13 (flowMatch f) <> putInstructions V13 (flowInstructions f)
+
+-- | What of a FLOW_MOD has a fixed place: behind the match in 1.0, before it in 1.3.
+pokeFlowFixed :: Version -> FlowMod -> Ptr Word8 -> IO ()
+pokeFlowFixed V10 f p = do
+  poke64 p 0 (flowCookie f)
+  poke16 p 8 (enum (flowCommand f))
+  poke16 p 10 (flowIdleTimeout f)
+  poke16 p 12 (flowHardTimeout f)
+  poke16 p 14 (flowPriority f)
+  poke32 p 16 (bufferNumber (flowBuffer f))
+  poke16 p 20 (fromIntegral port)
+  poke16 p 22 (flowFlags f)
+  where
+    PortNo port = flowOutPort f
+pokeFlowFixed V13 f p = do
+  poke64 p 0 (flowCookie f)
+  poke64 p 8 (flowCookieMask f)
+  poke16 p 16 ((fromIntegral (flowTable f) * 256) + enum (flowCommand f))
+  poke16 p 18 (flowIdleTimeout f)
+  poke16 p 20 (flowHardTimeout f)
+  poke16 p 22 (flowPriority f)
+  poke32 p 24 (bufferNumber (flowBuffer f))
+  poke32 p 28 port
+  poke32 p 32 (flowOutGroup f)
+  poke16 p 36 (flowFlags f)
+  poke16 p 38 0
+  where
+    PortNo port = flowOutPort f
+
+-- The usual FLOW_MOD ----------------------------------------------------------------------
+
+-- | A busy controller sends a million FLOW_MODs a second, nearly all of one form: a match that the version can express,
+-- and one output or none. The bytes of such a one with its header; 0 for any other.
+usualFlowSize :: Version -> FlowMod -> Int
+usualFlowSize version f = case oneOutput (flowInstructions f) of
+  Nothing -> 0
+  Just action -> case version of
+    V10
+      | expressible10 (flowMatch f),
+        portIn10 (flowOutPort f) -> case action of
+        Nothing -> 72
+        Just (Output to _) | portIn10 to -> 80
+        _ -> 0
+      | otherwise -> 0
+    V13
+      | match < 0 || match > 0xff00 -> 0
+      | otherwise -> maybe (48 + match) (const (72 + match)) action
   where
     match = matchSize13 (flowMatch f)
-    PortNo port = flowOutPort f
-    start p = fixed p >> pokeMatch13 (flowMatch f) (p `plusPtr` 40)
-    fixed p = do
-      poke64 p 0 (flowCookie f)
-      poke64 p 8 (flowCookieMask f)
-      poke16 p 16 ((fromIntegral (flowTable f) * 256) + enum (flowCommand f))
-      poke16 p 18 (flowIdleTimeout f)
-      poke16 p 20 (flowHardTimeout f)
-      poke16 p 22 (flowPriority f)
-      poke32 p 24 (bufferNumber (flowBuffer f))
-      poke32 p 28 port
-      poke32 p 32 (flowOutGroup f)
-      poke16 p 36 (flowFlags f)
-      poke16 p 38 0
+    portIn10 (PortNo n) = n < 0xfff8 || n >= 0xfffffff8
+
+-- | Write a FLOW_MOD whose 'usualFlowSize' is this.
+pokeUsualFlow :: Version -> Xid -> FlowMod -> Int -> Ptr Word8 -> IO ()
+pokeUsualFlow version xid f size p = do
+  pokeHeader version 14 xid size p
+  case version of
+    V10 -> do
+      pokeMatch10 (flowMatch f) (p `plusPtr` 8)
+      pokeFlowFixed V10 f (p `plusPtr` 48)
+      case oneOutput (flowInstructions f) of
+        Just (Just (Output (PortNo to) most)) -> do
+          poke16 p 72 0
+          poke16 p 74 8
+          poke16 p 76 (fromIntegral to)
+          poke16 p 78 most
+        _ -> pure ()
+    V13 -> do
+      pokeFlowFixed V13 f (p `plusPtr` 8)
+      pokeMatch13 (flowMatch f) (p `plusPtr` 48)
+      case oneOutput (flowInstructions f) of
+        Just (Just (Output (PortNo to) most)) -> do
+          let q = p `plusPtr` (size - 24)
+          poke32 q 0 0x00040018
+          poke32 q 4 0
+          poke32 q 8 16
+          poke32 q 12 to
+          poke16 q 16 most
+          poke16 q 18 0
+          poke32 q 20 0
+        _ -> pure ()
 
 -- | Nothing to do, or one output; 'Nothing' for all else.
 oneOutput :: [Instruction] -> Maybe (Maybe Action)
@@ -205,6 +250,7 @@ oneOutput instructions = case instructions of
   [] -> Just Nothing
   [ApplyActions [a@(Output _ _)]] -> Just (Just a)
   _ -> Nothing
+{-# INLINE oneOutput #-}
 
 bufferNumber :: BufferId -> Word32
 bufferNumber (BufferId n) = n

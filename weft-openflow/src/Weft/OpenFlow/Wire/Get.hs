@@ -29,6 +29,7 @@ module Weft.OpenFlow.Wire.Get
     untilEnd,
 
     -- * Numbers at a place
+    byteAt,
     word16At,
     word32At,
     word64At,
@@ -39,8 +40,12 @@ where
 import Data.Bits (unsafeShiftL, (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Internal as B (accursedUnutterablePerformIO, toForeignPtr)
 import qualified Data.ByteString.Unsafe as B
-import Data.Word (Word16, Word32, Word64, Word8)
+import Data.Word (Word16, Word32, Word64, Word8, byteSwap16, byteSwap32, byteSwap64)
+import Foreign.Storable (Storable (peekByteOff))
+import GHC.ByteOrder (ByteOrder (..), targetByteOrder)
+import GHC.ForeignPtr (unsafeWithForeignPtr)
 import Weft.OpenFlow.Message (Message (Error))
 import Weft.OpenFlow.Types
 
@@ -124,7 +129,7 @@ fixed n f = Get $ \s no yes -> if B.length s < n then no BadLength else let !a =
 
 -- | One byte.
 getWord8 :: Get Word8
-getWord8 = fixed 1 (`B.unsafeIndex` 0)
+getWord8 = fixed 1 (byteAt 0)
 
 -- | Two bytes, the highest first, as all numbers in OpenFlow.
 getWord16 :: Get Word16
@@ -185,20 +190,28 @@ untilEnd g = do
 
 -- Numbers at a place --------------------------------------------------------------------
 
+-- Note [Reading numbers]. 'B.unsafeIndex' keeps the string alive by @keepAlive#@ (bytestring 0.10.12 with GHC 9.0), for
+-- which each byte that is read costs a closure, a box and a call that is not known: a PACKET_IN has 40 such bytes. So
+-- numbers are read in one piece, under 'unsafeWithForeignPtr', which is right for what always returns.
+
+-- | A byte at an offset, which must be inside.
+byteAt :: Int -> ByteString -> Word8
+byteAt i s = peekAt i s
+{-# INLINE byteAt #-}
+
 -- | Two bytes from an offset on, which must be inside.
 word16At :: Int -> ByteString -> Word16
-word16At i s = (byteAt i s `unsafeShiftL` 8) .|. byteAt (i + 1) s
+word16At i s = case targetByteOrder of LittleEndian -> byteSwap16 (peekAt i s); BigEndian -> peekAt i s
 {-# INLINE word16At #-}
 
 -- | Four bytes from an offset on, which must be inside.
 word32At :: Int -> ByteString -> Word32
-word32At i s =
-  (byteAt i s `unsafeShiftL` 24) .|. (byteAt (i + 1) s `unsafeShiftL` 16) .|. (byteAt (i + 2) s `unsafeShiftL` 8) .|. byteAt (i + 3) s
+word32At i s = case targetByteOrder of LittleEndian -> byteSwap32 (peekAt i s); BigEndian -> peekAt i s
 {-# INLINE word32At #-}
 
 -- | Eight bytes from an offset on, which must be inside.
 word64At :: Int -> ByteString -> Word64
-word64At i s = (fromIntegral (word32At i s) `unsafeShiftL` 32) .|. fromIntegral (word32At (i + 4) s)
+word64At i s = case targetByteOrder of LittleEndian -> byteSwap64 (peekAt i s); BigEndian -> peekAt i s
 {-# INLINE word64At #-}
 
 -- | Six bytes from an offset on, which must be inside.
@@ -206,6 +219,7 @@ macAt :: Int -> ByteString -> MacAddress
 macAt i s = MacAddress ((fromIntegral (word16At i s) `unsafeShiftL` 32) .|. fromIntegral (word32At (i + 2) s))
 {-# INLINE macAt #-}
 
-byteAt :: (Num a) => Int -> ByteString -> a
-byteAt i s = fromIntegral (B.unsafeIndex s i)
-{-# INLINE byteAt #-}
+peekAt :: (Storable a) => Int -> ByteString -> a
+peekAt i s = case B.toForeignPtr s of
+  (p, start, _) -> B.accursedUnutterablePerformIO (unsafeWithForeignPtr p (\at -> peekByteOff at (start + i)))
+{-# INLINE peekAt #-}

@@ -35,7 +35,7 @@ headerSize = 8
 
 -- | The header of a string of at least 'headerSize' bytes.
 readHeader :: ByteString -> Header
-readHeader s = Header (B.unsafeIndex s 0) (B.unsafeIndex s 1) (fromIntegral (word16At 2 s)) (word32At 4 s)
+readHeader s = Header (byteAt 0 s) (byteAt 1 s) (fromIntegral (word16At 2 s)) (word32At 4 s)
 {-# INLINE readHeader #-}
 
 -- | What the next bytes of a stream are.

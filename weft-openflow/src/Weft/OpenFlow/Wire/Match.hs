@@ -20,7 +20,6 @@ where
 import Data.Bits (clearBit, complement, countLeadingZeros, popCount, shiftL, shiftR, testBit, (.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import Data.List (foldl')
 import Data.Maybe (fromMaybe)
 import Data.Word (Word16, Word32, Word8)
 import Foreign.Marshal.Utils (fillBytes)
@@ -194,10 +193,15 @@ expressible10 = all expressible
 -- | Write a match that 1.0 can express.
 pokeMatch10 :: Match -> Ptr Word8 -> IO ()
 pokeMatch10 fields p = do
-  poke32 p 0 (foldl' uncovered wildcardsAll fields)
   poke32 p 4 0
-  mapM_ (\i -> poke64 p i 0) [8, 16, 24, 32]
-  mapM_ (pokeField10 p) fields
+  poke64 p 8 0
+  poke64 p 16 0
+  poke64 p 24 0
+  poke64 p 32 0
+  go wildcardsAll fields
+  where
+    go !wildcards [] = poke32 p 0 wildcards
+    go wildcards (field : rest) = pokeField10 p field >> go (uncovered wildcards field) rest
 
 -- | Has 1.0 this field?
 expressible :: Field -> Bool
