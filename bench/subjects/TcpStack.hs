@@ -1,8 +1,12 @@
+{-# LANGUAGE BangPatterns #-}
+
 -- |
 -- Description : A TCP/IP stack in the program
 --
 -- @DEVICE ADDRESS offload|plain@: on a TUN device, echo on port 7, a sink on 9 and a source on 19 (@N@ and a newline are answered by
 -- N bytes). @idle N@: what each of N established connections that do nothing takes, from a peer in the program, as JSON.
+-- @receive N@: N segments of 1,448 bytes from a peer in the program, 32 at a time; @rr CONNECTIONS N@: N rounds of 64 bytes that are
+-- echoed on each connection. Both print the bytes allocated for each; instructions are counted by callgrind.
 -- @tails N@: how many of N bursts whose last segments were lost had to wait for a timeout, in simulated time, as JSON.
 module Main (main) where
 
@@ -13,7 +17,7 @@ import Data.Bits (shiftR)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import qualified Data.Map.Strict as Map
-import Data.Word (Word32, Word64)
+import Data.Word (Word16, Word32, Word64)
 import GHC.Stats
 import System.CPUTime (getCPUTime)
 import System.Environment (getArgs)
@@ -34,8 +38,10 @@ main = do
   case args of
     ["idle", n] -> idle (read n)
     ["tails", n] -> tails (read n)
+    ["receive", n] -> receive (read n)
+    ["rr", m, n] -> requests (read m) (read n)
     [name, text, offload] | Just address <- parseAddress text -> serve name address (offload == "offload")
-    _ -> fail "DEVICE ADDRESS offload|plain, or: idle N, tails N"
+    _ -> fail "DEVICE ADDRESS offload|plain, or: idle N, tails N, receive N, rr CONNECTIONS N"
 
 -- Serving ----------------------------------------------------------------------------------
 
@@ -54,8 +60,8 @@ sink, source, echo :: Socket -> IO ()
 sink c = go (0 :: Int)
   where
     go n = do
-      b <- recv c noDeadline 1048576
-      if B.null b then send c noDeadline (C.pack (show n)) else go (n + B.length b)
+      b <- recvMany c noDeadline 1048576
+      if null b then send c noDeadline (C.pack (show n)) else go (n + sum (map B.length b))
 source c = do
   line <- recv c noDeadline 100
   forM_ (C.readInt line) $ \(n, _) -> go n
@@ -121,6 +127,74 @@ idle n = do
           V4 a <- Packet.packetDestination p ->
           Just ((fromIntegral a - 0x0b000000) * 50000 + fromIntegral (Segment.destinationPort v) - 1024, seqNumber (Segment.segment v))
       _ -> Nothing
+
+-- What a packet costs ------------------------------------------------------------------------
+
+-- | Connections of a peer in the program to a stack, with what is to be put in, how many bytes came out since it was asked last, and
+-- the stack's initial numbers. What is put in is copied, as by a device that reads into a buffer of its own.
+withPeer :: Int -> (([Incoming] -> IO ()) -> IO Int -> [(Socket, Word16, Word32)] -> IO a) -> IO a
+withPeer n use = do
+  inbox <- newEmptyMVar
+  sent <- newMVar []
+  let copied p = p {incomingPacket = B.copy (incomingPacket p)}
+      receiveAll = takeMVar inbox >>= mapM (\p -> let !c = copied p in pure c)
+      device = Device "simulated" 1500 False [Queue receiveAll (\_ parts -> modifyMVar_ sent (\old -> let !b = B.concat parts in pure (b : old)))] (pure ())
+  withStack (defaultSettings [serverAddress]) device $ \st -> do
+    l <- listen st Nothing 80
+    socks <- forM [1 .. n] $ \i -> do
+      let port = fromIntegral (1024 + i)
+      putMVar inbox [fromPeer port 1000 0 Segment.syn B.empty]
+      isn <- answer sent
+      putMVar inbox [fromPeer port 1001 (isn + 1) Segment.ack B.empty]
+      c <- accept l
+      pure (c, port, isn + 1)
+    use (putMVar inbox) (sum . map dataOf <$> swapMVar sent []) socks
+  where
+    -- Behind the headers and the timestamps.
+    dataOf bytes = B.length bytes - 52
+    answer sent = do
+      out <- swapMVar sent []
+      case [seqNumber (Segment.segment v) | bytes <- out, Right (Packet.Whole p) <- [Packet.decode bytes], Right v <- [Segment.view (Packet.packetBody p)]] of
+        isn : _ -> pure isn
+        [] -> threadDelay 1000 >> answer sent
+
+serverAddress, peerAddress :: Address
+serverAddress = V4 0x0a000002
+peerAddress = V4 0x0a000001
+
+fromPeer :: Word16 -> Word32 -> Word32 -> Segment.Flags -> B.ByteString -> Incoming
+fromPeer port at acked f body = Incoming bytes False True
+  where
+    !bytes = Packet.encode (Packet.Packet peerAddress serverAddress 6 (Segment.encode peerAddress serverAddress port 80 s))
+    s = Segment at acked f 65535 0 (if Segment.has Segment.syn f then Options (Just 1460) (Just 7) True echoed [] else noOptions {timestamps = echoed}) [body | not (B.null body)]
+    echoed = Just (Timestamps 7 0)
+
+-- | What the action allocates, for each of so many.
+allocatedBy :: String -> Int -> IO () -> IO ()
+allocatedBy what n load = do
+  before <- allocated_bytes <$> getRTSStats
+  load
+  after' <- allocated_bytes <$> getRTSStats
+  putStrLn ("{\"" ++ what ++ "\": " ++ show n ++ ", \"alloc_bytes_per_op\": " ++ show (fromIntegral (after' - before) / fromIntegral n :: Double) ++ "}")
+
+receive :: Int -> IO ()
+receive n = withPeer 1 $ \put outcome socks -> forM_ socks $ \(c, port, isn) -> do
+  let body = B.replicate 1448 65
+      batches = [[fromPeer port (1001 + 1448 * i) isn Segment.ack body | i <- [at .. at + 31]] | at <- [0, 32 .. fromIntegral n - 32]]
+      take' left = when (left > 0) $ recvMany c noDeadline left >>= \b -> take' (left - sum (map B.length b))
+  mapM_ (mapM_ (`seq` pure ())) batches
+  performMajorGC
+  allocatedBy "segments" (32 * length batches) (forM_ batches (\b -> put b >> take' (32 * 1448) >> outcome))
+
+requests :: Int -> Int -> IO ()
+requests m n = withPeer m $ \put outcome socks -> do
+  forM_ socks (\(c, _, _) -> forkIO (void (try (echo c) :: IO (Either SomeException ()))))
+  let body = B.replicate 64 65
+      rounds = [[fromPeer port (1001 + 64 * k) (isn + 64 * k) (Segment.ack <> Segment.psh) body | (_, port, isn) <- socks] | k <- [0 .. fromIntegral n - 1]]
+      answered left = when (left > 0) $ yield >> outcome >>= \got -> answered (left - got)
+  mapM_ (mapM_ (`seq` pure ())) rounds
+  performMajorGC
+  allocatedBy "round_trips" (m * n) (forM_ rounds (\r -> put r >> answered (64 * m)))
 
 -- Lost tails -------------------------------------------------------------------------------
 

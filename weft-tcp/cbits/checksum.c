@@ -8,7 +8,28 @@
  * the machine's byte order, which RFC 1071, section 2 (B), shows to give the same
  * result with its bytes exchanged. */
 uint32_t weft_tcp_sum(const uint8_t *p, size_t n) {
-  uint64_t a = 0, b = 0, c = 0, d = 0, sum;
+  uint64_t sum = 0;
+#ifdef __x86_64__
+  /* The carry of each addition goes into the next one. Compilers do not find this: it takes a
+   * quarter of the instructions of the C below. */
+  while (n >= 64) {
+    __asm__("addq 0(%1), %0\n\t"
+            "adcq 8(%1), %0\n\t"
+            "adcq 16(%1), %0\n\t"
+            "adcq 24(%1), %0\n\t"
+            "adcq 32(%1), %0\n\t"
+            "adcq 40(%1), %0\n\t"
+            "adcq 48(%1), %0\n\t"
+            "adcq 56(%1), %0\n\t"
+            "adcq $0, %0"
+            : "+r"(sum)
+            : "r"(p), "m"(*(const uint8_t(*)[64])p)
+            : "cc");
+    p += 64;
+    n -= 64;
+  }
+#else
+  uint64_t a = 0, b = 0, c = 0, d = 0;
   while (n >= 32) {
     uint64_t w[4];
     memcpy(w, p, 32);
@@ -23,6 +44,7 @@ uint32_t weft_tcp_sum(const uint8_t *p, size_t n) {
   sum += b; sum += sum < b;
   sum += c; sum += sum < c;
   sum += d; sum += sum < d;
+#endif
   while (n >= 8) {
     uint64_t w;
     memcpy(&w, p, 8);

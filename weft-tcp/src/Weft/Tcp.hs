@@ -35,6 +35,7 @@ module Weft.Tcp
     Socket,
     connect,
     recv,
+    recvMany,
     send,
     sendMany,
     shutdownSend,
@@ -75,7 +76,7 @@ module Weft.Tcp
   )
 where
 
-import Control.Concurrent (ThreadId, forkIO, killThread, myThreadId)
+import Control.Concurrent (ThreadId, forkIO, forkOn, killThread, myThreadId)
 import Control.Concurrent.MVar
 import Control.Exception (AsyncException (..), SomeAsyncException (..), SomeException, bracket, catch, finally, fromException, throwIO)
 import Control.Monad (forM, forM_, unless, when)
@@ -140,9 +141,11 @@ newStack s d = do
       <*> pure counting
       <*> newIORef False
       <*> newIORef []
+  -- Of several queues each has a capability of its own.
+  let forkInput i = if length (deviceQueues d) > 1 then forkOn i else forkIO
   inputs <- forM (zip [0 :: Int ..] (deviceQueues d)) $ \(i, q) ->
-    worker st ("weft-tcp input " ++ show i) (inputLoop st q)
-  timers' <- worker st "weft-tcp timers" (timerLoop st)
+    worker st (forkInput i) ("weft-tcp input " ++ show i) (inputLoop st q)
+  timers' <- worker st forkIO "weft-tcp timers" (timerLoop st)
   writeIORef (workers st) (timers' : inputs)
   pure st
   where
@@ -166,9 +169,9 @@ untilItThrows onError act = do
 
 -- | A loop ends when the stack is closed. If something else ends it, as an error of the
 -- device, the stack's connections are aborted and its listeners closed: their users learn of it.
-worker :: Stack -> String -> IO () -> IO ThreadId
-worker st name loop = do
-  t <- forkIO (loop `catch` failed)
+worker :: Stack -> (IO () -> IO ThreadId) -> String -> IO () -> IO ThreadId
+worker st forked name loop = do
+  t <- forked (loop `catch` failed)
   t <$ labelThread t name
   where
     failed :: SomeException -> IO ()

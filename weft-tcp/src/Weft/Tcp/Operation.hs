@@ -14,6 +14,7 @@ module Weft.Tcp.Operation
     beginConnect,
     tryConnected,
     tryReceive,
+    tryReceiveMany,
     trySend,
     shutdownSend,
     close,
@@ -128,7 +129,15 @@ tryConnected sock = do
 -- | Receive what there is, so many bytes at most; empty at the end of the stream. What is left
 -- is told of.
 tryReceive :: Socket -> Int -> IO (Attempt ByteString)
-tryReceive sock n
+tryReceive sock n = joined <$> tryReceiveMany sock n
+  where
+    joined NotYet = NotYet
+    joined (Done [one]) = Done one
+    joined (Done many) = Done (B.concat many)
+
+-- | 'tryReceive', in the strings that it came in: none at the end of the stream. Nothing is copied.
+tryReceiveMany :: Socket -> Int -> IO (Attempt [ByteString])
+tryReceiveMany sock n
   | n <= 0 = failWith "recv" eINVAL
   | otherwise = do
     checkOpen "recv" sock
@@ -138,14 +147,11 @@ tryReceive sock n
         bytes <- apply sock (UserReceive n)
         case bytes of
           -- Another thread was faster.
-          [] -> tryReceive sock n
-          _ -> Done (joined bytes) <$ when (there > n) (wake (socketReader sock))
+          [] -> tryReceiveMany sock n
+          _ -> Done bytes <$ when (there > n) (wake (socketReader sock))
       _ | not end -> pure NotYet
       Closed why | why /= Finished -> checkOpen "recv" sock >> failWith "recv" (errnoOf why)
-      _ -> Done B.empty <$ wake (socketReader sock)
-  where
-    joined [one] = one
-    joined many = B.concat many
+      _ -> Done [] <$ wake (socketReader sock)
 
 errnoOf :: CloseReason -> Errno
 errnoOf why = case why of

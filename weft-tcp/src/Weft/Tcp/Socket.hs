@@ -7,6 +7,7 @@ module Weft.Tcp.Socket
   ( -- * Connections
     connect,
     recv,
+    recvMany,
     send,
     sendMany,
     shutdownSend,
@@ -72,6 +73,11 @@ connect st deadline to port = mask $ \restore -> do
 -- once it is closed here.
 recv :: Socket -> Clock.Instant -> Int -> IO ByteString
 recv sock deadline n = perform "recv" deadline (socketReader sock) (tryReceive sock n)
+
+-- | 'recv' without a copy: the strings that came, which together are that many bytes at most; none at the end of the
+-- stream. They keep the memory of the packets that they came in, up to twice their size.
+recvMany :: Socket -> Clock.Instant -> Int -> IO [ByteString]
+recvMany sock deadline n = perform "recvMany" deadline (socketReader sock) (tryReceiveMany sock n)
 
 -- | Send a string, waiting while the peer does not take it. The string is not copied.
 send :: Socket -> Clock.Instant -> ByteString -> IO ()

@@ -44,6 +44,7 @@ tests =
       testCase "one source does not fill the backlog" oneSource,
       testCase "a SYN with ECE and CWR is answered" ecn,
       testCase "forged cookies are refused" forged,
+      testCase "recvMany gives the strings that came, cut to what is asked for, and none at the end" inStrings,
       testCase "time to live and differentiated services as they were chosen (MUST-48, MUST-49)" marked,
       testCase "an unreachable peer is reported (MUST-47)" advised,
       testCase "the HTTP engine serves on a stack, and drains" http
@@ -170,6 +171,20 @@ forged = withLone (\s -> s {stackPolicy = Policy "cookies" (\_ _ -> AnswerWithCo
   size @?= 0
   answers <- mapM (either (assertFailure . show) pure . decoded) =<< sent
   assertBool "resets" (all (Segment.has Segment.rst . flags) answers && length answers == 5000)
+
+inStrings :: Assertion
+inStrings = withLone id $ \st sent -> do
+  l <- listen st Nothing 80
+  p <- established st sent 4000 1000
+  sock <- accept l
+  let a = B.replicate 1400 1
+      b = B.replicate 1400 2
+  says st p 0 ack a
+  says st p 1400 ack b
+  recvMany sock noDeadline 2000 >>= (@?= [a, B.take 600 b])
+  recvMany sock noDeadline 2000 >>= (@?= [B.drop 600 b])
+  says st p 2800 (ack <> Segment.fin) B.empty
+  recvMany sock noDeadline 2000 >>= (@?= [])
 
 http :: Assertion
 http = withPair (const False) $ \a b -> do

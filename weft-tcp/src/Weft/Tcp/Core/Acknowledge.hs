@@ -37,6 +37,8 @@ measureHandshake env c
 -- | The segment's ACK lies between SND.UNA - MAX.SND.WND and SND.NXT.
 acknowledgeSegment :: Env -> Pos -> Segment -> Conn -> Conn
 acknowledgeSegment env at s c0
+  -- Nothing is outstanding: only the window may be new. So it is with each segment of a stream that the peer sends.
+  | acked == una && outstanding c0 == 0 && null (sackBlocks (options s)) = updateWindow env at acked s c0
   | nothingNew = windowUpdated
   | otherwise = rearm (recoverWith env progress (measure windowUpdated))
   where

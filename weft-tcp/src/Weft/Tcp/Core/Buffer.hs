@@ -93,14 +93,17 @@ dropTo p b
 -- | The bytes from one position to another, as far as they are there. O(log n)
 -- beside the strings returned.
 range :: Pos -> Pos -> Buffer -> [ByteString]
-range from to b = go (max from (bufferStart b))
+range from to b
+  | first >= end = []
+  | otherwise = case IntMap.lookupLE first (chunks b) of
+    Just (k, s) | k + B.length s > first -> part first k s : (if k + B.length s < end then others (IntMap.toAscList (snd (IntMap.split k (chunks b)))) else [])
+    _ -> []
   where
+    first = max from (bufferStart b)
     end = min to (bufferEnd b)
-    go p
-      | p >= end = []
-      | otherwise = case IntMap.lookupLE p (chunks b) of
-        Just (k, s) | k + B.length s > p -> let part = B.take (end - p) (B.unsafeDrop (p - k) s) in part : go (p + B.length part)
-        _ -> []
+    part p k s = B.take (end - p) (B.unsafeDrop (p - k) s)
+    others ((k, s) : more) | k < end = part k k s : others more
+    others _ = []
 
 -- | The first bytes, so many at most, and the rest.
 takeFront :: Int -> Buffer -> ([ByteString], Buffer)

@@ -10,6 +10,7 @@ module Weft.Tcp.Stack.Input
   )
 where
 
+import Control.Exception (evaluate)
 import Control.Monad (forM_, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -91,17 +92,17 @@ arriveTcp st memory (Packet.Packet src dst _ body) = case Segment.view body of
   Left _ -> [] <$ count st Malformed'
   Right v
     | not (checksumTrusted memory) && not (Segment.checksumHolds src dst v) -> [] <$ count st BadChecksums
-    | otherwise ->
-      let !s = owned memory (Segment.segment v)
-          !f = Flow (Segment.sourcePort v) src (Segment.destinationPort v) dst
-       in pure [(f, s)]
+    | otherwise -> do
+      s <- evaluate (owned memory (Segment.segment v))
+      mapM_ evaluate (payload s)
+      pure [(Flow (Segment.sourcePort v) src (Segment.destinationPort v) dst, s)]
 
 -- | A segment whose data may be kept: copied if the device uses the packet's memory again, or if the data
 -- would keep much more memory than its size, as when a large packet has little data.
 owned :: Incoming -> Segment -> Segment
 owned memory s
   | null (payload s) || ownsMemory memory && (size <= 512 || 2 * Segment.payloadLength s >= size) = s
-  | otherwise = s {payload = [copied | b <- payload s, let !copied = B.copy b]}
+  | otherwise = s {payload = map B.copy (payload s)}
   where
     size = B.length (incomingPacket memory)
 

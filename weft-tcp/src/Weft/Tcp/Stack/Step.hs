@@ -48,11 +48,11 @@ stepFrom sock event kept = do
     changed = do
       env <- stackEnv (socketStack sock) (localAddress (socketFlow sock))
       let (c', actions) = step env event c
-          !next = keep c'
+          next = keep c'
       perform sock c' actions
       arm sock env c'
       retire sock c' c
-      pure (next, actions)
+      next `seq` pure (next, actions)
 
 -- | A new connection: send its first segments and set its timer, unless it has been ended meanwhile.
 begin :: Socket -> [Action] -> IO ()

@@ -9,6 +9,7 @@ module Weft.Tcp.Wire.IPv4
     source,
     destination,
     protocol,
+    viewsFragment,
     payload,
 
     -- * Meaning
@@ -58,6 +59,10 @@ destination (View b) = v4At b 16
 -- | The number of the protocol above: 6 is TCP.
 protocol :: View -> Word8
 protocol (View b) = word8At b 9
+
+-- | Whether it is a part of a packet ('isFragment').
+viewsFragment :: View -> Bool
+viewsFragment (View b) = word16At b 6 .&. 0x3fff /= 0
 
 -- | What follows the header.
 payload :: View -> ByteString

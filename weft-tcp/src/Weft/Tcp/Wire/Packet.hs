@@ -42,21 +42,23 @@ decode :: ByteString -> Either Malformed Part
 decode b
   | B.null b = Left Truncated
   | otherwise = case word8At b 0 `shiftR` 4 of
-    4 -> part4 <$> V4.decode b
+    4 -> part4 <$> V4.view b
     6 -> V6.decode b >>= part6
     _ -> Left WrongVersion
 
-part4 :: (V4.Header, ByteString) -> Part
-part4 (h, body)
-  | V4.isFragment h =
-    Fragment
-      (Fragments.Key src dst proto (fromIntegral (V4.identification h)))
-      (Fragments.Piece (fromIntegral (V4.fragmentOffset h) * 8) (V4.moreFragments h) body)
+part4 :: V4.View -> Part
+part4 v
+  | V4.viewsFragment v =
+    let h = V4.header v
+     in Fragment
+          (Fragments.Key src dst proto (fromIntegral (V4.identification h)))
+          (Fragments.Piece (fromIntegral (V4.fragmentOffset h) * 8) (V4.moreFragments h) body)
   | otherwise = Whole (Packet src dst proto body)
   where
-    src = V4.source4 h
-    dst = V4.destination4 h
-    proto = V4.protocol4 h
+    src = V4.source v
+    dst = V4.destination v
+    proto = V4.protocol v
+    body = V4.payload v
 
 part6 :: (V6.Header, ByteString) -> Either Malformed Part
 part6 (h, body)
