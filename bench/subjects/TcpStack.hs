@@ -61,7 +61,9 @@ sink c = go (0 :: Int)
   where
     go n = do
       b <- recvMany c noDeadline 1048576
-      if null b then send c noDeadline (C.pack (show n)) else go (n + sum (map B.length b))
+      -- Evaluated, so that the strings are not kept for their lengths.
+      let !m = n + sum (map B.length b)
+      if null b then send c noDeadline (C.pack (show n)) else go m
 source c = do
   line <- recv c noDeadline 100
   forM_ (C.readInt line) $ \(n, _) -> go n

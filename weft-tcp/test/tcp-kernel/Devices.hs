@@ -44,7 +44,7 @@ withFile n act = do
   act (B.readFile path) openAll `finally` (takeMVar fds >>= mapM_ closeFd >> removeFile path)
 
 withTun :: (Device -> IO a) -> IO a
-withTun act = bracket up (\d -> deviceClose d `finally` runCommand "ip link del weft1") act
+withTun = bracket up (\d -> deviceClose d `finally` runCommand "ip link del weft1")
   where
     up = do
       runCommand "ip tuntap add dev weft1 mode tun && ip link set weft1 up"

@@ -7,6 +7,7 @@ module Main (main) where
 import Data.List (intercalate)
 import qualified Devices
 import Kernel (runCommand)
+import qualified Strange
 import System.Directory (doesPathExist, findExecutable)
 import System.Environment (getArgs, getExecutablePath, lookupEnv, setEnv)
 import System.Exit (exitWith)
@@ -24,7 +25,7 @@ main = do
       setEnv "TASTY_NUM_THREADS" "1"
       runCommand "ip link set lo up"
       large <- lookupEnv "WEFT_TCP_LARGE"
-      defaultMain . localOption (mkTimeout 120000000) $ testGroup "tcp-kernel" (Transfers.tests (large /= Nothing) ++ Devices.tests)
+      defaultMain . localOption (mkTimeout 120000000) $ testGroup "tcp-kernel" (Transfers.tests (large /= Nothing) ++ Devices.tests ++ Strange.tests)
     Nothing -> do
       reasons <- missing
       if null reasons
@@ -33,7 +34,7 @@ main = do
           args <- getArgs
           setEnv "WEFT_TCP_NAMESPACE" "1"
           rawSystem "unshare" (["-n", "--", self] ++ args) >>= exitWith
-        else defaultMain (skipAll "tcp-kernel" (intercalate ", " reasons) (testGroup "tcp-kernel" (Transfers.tests False ++ Devices.tests)))
+        else defaultMain (skipAll "tcp-kernel" (intercalate ", " reasons) (testGroup "tcp-kernel" (Transfers.tests False ++ Devices.tests ++ Strange.tests)))
 
 -- | Why the suite cannot run here.
 missing :: IO [String]

@@ -173,7 +173,7 @@ spared = withLone (\s -> s {maxTimeWait = 1}) $ \st sent -> do
   _ <- established st sent 4001 1000 >>= closedFirst st l sent
   _ <- sent
   says st p 0 (ack <> psh) (B.pack [1, 2, 3])
-  length <$> connections st >>= (@?= 1)
+  connections st >>= (@?= 1) . length
   recv sock noDeadline 10 >>= (@?= B.pack [1, 2, 3])
 
 -- Ports ------------------------------------------------------------------------------------

@@ -114,9 +114,10 @@ newQueue offload d = do
         r
           | r > headerSize -> keep slab memory r >>= \packet -> readSome slab (packet : batch) (n - 1 :: Int)
           | r >= 0 -> readSome slab batch (n - 1)
-          | Errno (negate (fromIntegral r)) == eAGAIN -> pure (if null batch then NotYet else Drained (reverse batch))
-          -- What was read before an error is handed on; the next attempt meets the error again.
-          | otherwise -> pure (if null batch then Failed (negate (fromIntegral r)) else Done (reverse batch))
+          -- Not 'Drained' after a batch: while it is worked on others come, and trying again finds them at once, without
+          -- the dispatcher. What was read before an error is handed on; the next attempt meets the error again.
+          | not (null batch) -> pure (Done (reverse batch))
+          | otherwise -> pure (if Errno (negate (fromIntegral r)) == eAGAIN then NotYet else Failed (negate (fromIntegral r)))
     headerSize = if offload then 10 else 0
     keep = keepPacket offload headerSize
 
