@@ -1,3 +1,5 @@
+{-# LANGUAGE PackageImports #-}
+
 -- |
 -- A model of the kernel for the simulated machine: descriptors, of which the lowest free number is given out next; pipes
 -- and eventfds; epoll with level and edge triggering and one-shot; poll; io_uring ("KernelRing"). Each call is one step. The modules
@@ -29,6 +31,18 @@ module Kernel
     isOpenNumber,
     presentBits,
 
+    -- * For "KernelSocket"
+    kernelCall,
+    kernelMay,
+    happenedTo,
+    installStream,
+    installNumber,
+    newFile,
+    streamOf,
+    streamNumbered,
+    putStream,
+    allStreams,
+
     -- * io_uring
     newUring,
     uringQueue,
@@ -40,15 +54,16 @@ module Kernel
   )
 where
 
-import Control.Monad (when)
+import Control.Monad (forM_, when)
 import Data.Bits
-import Data.IORef
+import "base" Data.IORef
 import Data.Int (Int64)
 import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (fromMaybe)
 import Data.Word (Word32)
 import KernelRing (Completion (..), Ring, Submission (..))
 import qualified KernelRing as Ring
+import KernelStream
 import Simulation
 import System.IO.Unsafe (unsafePerformIO)
 
@@ -79,6 +94,7 @@ data File
   | EventFd !Int
   | Epoll !(IntMap.IntMap Interest)
   | Uring !Ring
+  | Socket !Stream
 
 -- | What an epoll instance knows of a number.
 data Interest = Interest
@@ -139,12 +155,20 @@ blockingCall ready' end what = blockInKernel ready' end (Writes kernelObject) wh
 
 -- | Give the lowest free number to a file.
 install :: File -> IO Int
-install f = do
+install f = addFile f >>= installNumber
+
+-- | A file without a descriptor.
+addFile :: File -> IO Int
+addFile f = do
+  k <- readIORef theKernel
+  let file = kernelNext k
+  file <$ writeIORef theKernel k {kernelFiles = IntMap.insert file f (kernelFiles k), kernelNext = file + 1}
+
+installNumber :: Int -> IO Int
+installNumber file = do
   k <- readIORef theKernel
   let number = head' [n | n <- [3 ..], n `IntMap.notMember` kernelNumbers k]
-      file = kernelNext k
-  writeIORef theKernel k {kernelNumbers = IntMap.insert number file (kernelNumbers k), kernelFiles = IntMap.insert file f (kernelFiles k), kernelNext = file + 1}
-  pure number
+  number <$ writeIORef theKernel k {kernelNumbers = IntMap.insert number file (kernelNumbers k)}
   where
     head' = foldr const 0
 
@@ -241,9 +265,18 @@ letGo (i : others) = do
       case f of
         ReadEnd p -> happened (\g -> case g of WriteEnd q -> q == p; _ -> False)
         WriteEnd p -> happened (\g -> case g of ReadEnd q -> q == p; _ -> False)
+        Socket s -> mapM_ (partFrom s) (streamPeer s)
         _ -> pure ()
-      letGo (others <> case f of Uring r -> Ring.watchedFiles r; _ -> [])
+      letGo (others <> case f of Uring r -> Ring.watchedFiles r; Socket s -> streamQueue s; _ -> [])
     _ -> letGo others
+
+-- | The socket's peer hears of its end: by a reset if the socket was to do that, or had received what nobody read, or was waiting to be accepted.
+partFrom :: Stream -> Int -> IO ()
+partFrom s p = do
+  peer <- streamNumbered p
+  forM_ peer $ \ps -> do
+    putStream p (if streamAborts s || streamArrived s /= mempty then ps {streamReset = True} else ps {streamEnded = True})
+    happenedTo p
 
 setPipe :: Int -> Pipe -> IO ()
 setPipe p pipe = modifyIORef' theKernel (\k -> k {kernelPipes = IntMap.insert p pipe (kernelPipes k)})
@@ -310,6 +343,49 @@ levels k f = case f of
   EventFd c -> bitOut .|. (if c > 0 then bitIn else 0)
   Epoll _ -> 0
   Uring _ -> 0
+  Socket s ->
+    (if readable s then bitIn else 0)
+      .|. (if streamBacklog s == Nothing && streamPeer s /= Nothing && writable s (streamPeer s >>= streamIn k) then bitOut else 0)
+      .|. (if streamEnded s || streamReset s then bitRdHup else 0)
+      .|. (if streamReset s then bitErr .|. bitHup else 0)
+      .|. (if streamEnded s && streamShut s then bitHup else 0)
+
+-- Sockets -----------------------------------------------------------------------------
+
+-- | A step.
+kernelCall :: String -> IO ()
+kernelCall = call
+
+-- | May the kernel behave so, and does it?
+kernelMay :: (Faults -> Int) -> (Int -> Faults -> Faults) -> IO Bool
+kernelMay = may
+
+-- | With the lowest free number.
+installStream :: Stream -> IO Int
+installStream = install . Socket
+
+-- | Without a descriptor. Its number among the files.
+newFile :: Stream -> IO Int
+newFile = addFile . Socket
+
+streamIn :: Kernel -> Int -> Maybe Stream
+streamIn k i = case IntMap.lookup i (kernelFiles k) of
+  Just (Socket s) -> Just s
+  _ -> Nothing
+
+-- | By its descriptor.
+streamOf :: Int -> IO (Maybe (Int, Stream))
+streamOf n = (\k -> fileOf k n >>= \(i, _) -> (,) i <$> streamIn k i) <$> readIORef theKernel
+
+-- | By its number among the files.
+streamNumbered :: Int -> IO (Maybe Stream)
+streamNumbered i = (`streamIn` i) <$> readIORef theKernel
+
+putStream :: Int -> Stream -> IO ()
+putStream i = setFile i . Socket
+
+allStreams :: IO [(Int, Stream)]
+allStreams = (\k -> [(i, s) | (i, Socket s) <- IntMap.toList (kernelFiles k)]) <$> readIORef theKernel
 
 ready :: Kernel -> Interest -> Word32
 ready k i

@@ -36,6 +36,9 @@ module Simulation
     Object,
     newObject,
     newObjects,
+    Global,
+    newGlobal,
+    ofThisRun,
     Access (..),
     kernelObject,
     point,
@@ -48,6 +51,7 @@ module Simulation
     choose,
     note,
     virtualTime,
+    patientClock,
 
     -- * Memory
     weakMemory,

@@ -1,3 +1,5 @@
+{-# LANGUAGE PackageImports #-}
+
 -- |
 -- What stands at a location that threads share, and what stood there before, for a memory in which a read may return an old
 -- value ("Simulation.Memory"). For the simulated machine ("Weft.Sys" of this directory, "Kernel"): it keeps the
@@ -24,7 +26,7 @@ module Simulation.Location
 where
 
 import Control.Monad (when)
-import Data.IORef
+import "base" Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Simulation.Machine
 import Simulation.Memory

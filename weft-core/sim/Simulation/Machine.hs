@@ -1,3 +1,5 @@
+{-# LANGUAGE PackageImports #-}
+
 -- |
 -- What the simulated machine calls ("Weft.Sys" of this directory, "Kernel"), in the thread that runs: scheduling points,
 -- blocking, answers of the surroundings, exceptions between threads. Outside of a simulation these do nothing.
@@ -5,6 +7,9 @@ module Simulation.Machine
   ( -- * Objects
     newObject,
     newObjects,
+    Global,
+    newGlobal,
+    ofThisRun,
 
     -- * Scheduling points
     point,
@@ -17,6 +22,7 @@ module Simulation.Machine
     choose,
     note,
     virtualTime,
+    patientClock,
 
     -- * Threads and exceptions
     spawn,
@@ -36,16 +42,16 @@ module Simulation.Machine
   )
 where
 
-import Control.Concurrent (forkIO)
-import Control.Concurrent.MVar
-import Control.Exception
+import "base" Control.Concurrent (forkIO)
+import "base" Control.Concurrent.MVar
+import "base" Control.Exception
 import Control.Monad
 import Data.Bits
-import Data.IORef
+import "base" Data.IORef
 import Data.Int (Int64)
 import qualified Data.IntMap.Strict as IntMap
 import qualified Data.IntSet as IntSet
-import Data.List (find)
+import Data.List (find, foldl')
 import Data.Maybe (isNothing)
 import Simulation.Memory (barrier)
 import Simulation.World
@@ -64,6 +70,7 @@ newObjects count = do
   case running of
     SettingUp w -> bump (worldSetUp w) 0
     Inside _ a -> bump (agentMade a) (agentNumber a + 1)
+    MakingGlobal first made -> (first +) <$> bump made 0
     _ -> bump madeOutside 0
   where
     bump ref who = do
@@ -71,10 +78,36 @@ newObjects count = do
       writeIORef ref (n + count)
       pure (64 * (n + 1) + who)
 
--- | The number of objects that were made outside of any run: what is global to the process. Their numbers are far from those of a run.
+-- | The number of objects that were made outside of any run. Their numbers are far from those of a run.
 madeOutside :: IORef Int
 madeOutside = unsafePerformIO (newIORef 0x1000000000)
 {-# NOINLINE madeOutside #-}
+
+-- | What is global to a process, which each run has anew: its name, the run that had it last, with what it had, and how it is made.
+data Global a = Global String (IORef (Int, Maybe a)) (IO a)
+
+newGlobal :: String -> IO a -> IO (Global a)
+newGlobal name make = (\cache -> Global name cache make) <$> newIORef (-1, Nothing)
+
+instance Eq (Global a) where
+  Global _ a _ == Global _ b _ = a == b
+
+-- | It is made at its first use in a run, in no time. The numbers of its objects depend on its name alone, so a run is the same
+-- whatever ran before in the process, and whoever uses it first.
+ofThisRun :: Global a -> IO a
+ofThisRun (Global name cache make) = do
+  run <- runNumber
+  found <- readIORef cache
+  case found of
+    (that, Just a) | that == run -> pure a
+    _ -> do
+      before <- readIORef current
+      made <- newIORef 0
+      writeIORef current (MakingGlobal first made)
+      a <- make `finally` writeIORef current before
+      a <$ writeIORef cache (run, Just a)
+  where
+    first = 0x2000000000 + shiftL (foldl' (\h c -> (h * 31 + fromEnum c) .&. 0xfffff) 7 name) 16
 
 -- Scheduling points -----------------------------------------------------------------------
 
@@ -193,6 +226,13 @@ virtualTime = do
     Inside w _ -> readIORef (worldTime w)
     SettingUp w -> readIORef (worldTime w)
     _ -> pure 0
+
+-- | For the beginning of a scenario: the clock goes on only when no thread can. Otherwise it may do so at any step, as if all the others were slow.
+patientClock :: IO ()
+patientClock =
+  readIORef current >>= \r -> case r of
+    SettingUp w -> writeIORef (worldPatient w) True
+    _ -> pure ()
 
 -- Threads and exceptions --------------------------------------------------------------
 

@@ -1,4 +1,5 @@
 {-# LANGUAGE BangPatterns #-}
+{-# LANGUAGE PackageImports #-}
 
 -- |
 -- One run of a scenario: its threads are started, and a 'Steering' chooses, step after step, which of them goes on. What
@@ -24,10 +25,10 @@ module Simulation.Run
   )
 where
 
-import Control.Concurrent.MVar
+import "base" Control.Concurrent.MVar
 import Control.Monad
 import Data.Bits
-import Data.IORef
+import "base" Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import qualified Data.IntSet as IntSet
 import Data.List (elemIndex, find, group, sortOn)
@@ -115,7 +116,7 @@ run make steering = do
   known <- readIORef learnt
   agentsRef <- newIORef []
   back <- newEmptyMVar
-  w <- World agentsRef back <$> newIORef 0 <*> pure known <*> newIORef IntMap.empty <*> newIORef 0 <*> newIORef [] <*> newIORef strongMemory <*> newIORef Nothing
+  w <- World agentsRef back <$> newIORef 0 <*> newIORef False <*> pure known <*> newIORef IntMap.empty <*> newIORef 0 <*> newIORef [] <*> newIORef strongMemory <*> newIORef Nothing
   modifyIORef' runsMade (+ 1)
   writeIORef current (SettingUp w)
   scenario <- make
@@ -190,8 +191,9 @@ steps w steering = go 0 nobody 0 []
         stops <- forM agents (\a -> (,) a <$> readIORef (agentWaits a))
         let waiting = [(a, s) | (a, Just s) <- stops]
         ready <- filterM (canGo time) waiting
+        patient <- readIORef (worldPatient w)
         let ahead = [stopUntil s | (_, s) <- waiting, stopUntil s > time, stopUntil s < maxBound]
-            able = [(agentNumber a, stopAccess s) | (a, s) <- ready] <> [(clock, Anything) | not (null ahead)]
+            able = [(agentNumber a, stopAccess s) | (a, s) <- ready] <> [(clock, Anything) | not (null ahead), not patient || null ready]
         choice <- if null able then pure Nothing else steerThread steering before able
         case choice of
           Nothing -> pure (done, not (null able))

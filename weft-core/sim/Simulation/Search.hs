@@ -1,4 +1,5 @@
 {-# LANGUAGE BangPatterns #-}
+{-# LANGUAGE PackageImports #-}
 
 -- |
 -- Searches: a scenario is run under many schedules, all of them up to a bound or as many as a seed determines, until one
@@ -20,7 +21,7 @@ where
 
 import Control.Monad
 import Data.Bits
-import Data.IORef
+import "base" Data.IORef
 import qualified Data.IntSet as IntSet
 import Data.List (foldl')
 import Data.Maybe (fromMaybe, isJust, isNothing)
@@ -136,21 +137,26 @@ interrupts before able c = case ordered before able of
 -- | Run random schedules, those of the first number and of the ones after it, as many as the second number says. Equal
 -- seeds make equal choices. Even seeds interrupt rarely.
 sample :: Int -> Int -> IO Scenario -> IO Explored
-sample seed runs make = do
-  writeIORef learnt IntSet.empty
-  go 0
+sample seed runs make = ordinarilyLearnt make >>= go 0
   where
-    go !n
+    go !n known
       | n >= runs = pure (AllHold n)
       | otherwise = do
-        outcome <- seeded (seed + n) make
+        outcome <- seededFrom known (seed + n) make
         case outcomeFault outcome of
           Just why -> pure (Broken (map fst (outcomeChoices outcome)) why (n + 1))
-          Nothing -> go (n + 1)
+          Nothing -> go (n + 1) known
 
--- | Run the one schedule of a seed.
+-- | What the ordinary schedule learns about shared objects: with that each seed's run begins.
+ordinarilyLearnt :: IO Scenario -> IO IntSet.IntSet
+ordinarilyLearnt make = runSchedule make [] >> readIORef learnt
+
+-- | Run the one schedule of a seed. It is the same whatever was searched before.
 seeded :: Int -> IO Scenario -> IO Outcome
-seeded seed make = settled $ do
+seeded seed make = ordinarilyLearnt make >>= \known -> seededFrom known seed make
+
+seededFrom :: IntSet.IntSet -> Int -> IO Scenario -> IO Outcome
+seededFrom known seed make = (writeIORef learnt known >>) . settled $ do
   state <- newIORef (scramble (scramble (seed * 2 + 1)))
   let draw k = do
         s <- readIORef state

@@ -1,3 +1,5 @@
+{-# LANGUAGE PackageImports #-}
+
 -- |
 -- What a run of the simulator consists of: shared objects, threads and where each has stopped, and the state that
 -- the scheduler ("Simulation.Run") and the running thread ("Simulation.Machine") hand to each other. Types and two
@@ -31,9 +33,9 @@ module Simulation.World
   )
 where
 
-import Control.Concurrent (MVar)
-import Control.Exception
-import Data.IORef
+import "base" Control.Concurrent (MVar)
+import "base" Control.Exception
+import "base" Data.IORef
 import Data.Int (Int64)
 import qualified Data.IntMap.Strict as IntMap
 import qualified Data.IntSet as IntSet
@@ -121,6 +123,8 @@ data World = World
   { worldAgents :: IORef [Agent],
     worldBack :: MVar Asked,
     worldTime :: IORef Int64,
+    -- | Does the clock go on only when no thread can?
+    worldPatient :: IORef Bool,
     -- | Objects that are known to be shared, and threads at which others are known to throw ('victim').
     worldShared :: !IntSet.IntSet,
     -- | Which threads used each other object: two bits a thread, one for reading and one for writing.
@@ -143,6 +147,8 @@ data Running
   = Outside
   | SettingUp World
   | Inside World Agent
+  | -- | Something that is global to a process is made anew for this run: the number of its first object, and how many it has.
+    MakingGlobal !Object (IORef Int)
   | -- | The run is over: a thread that goes on ends at its next operation.
     Over
 

@@ -1,3 +1,4 @@
+{-# LANGUAGE PackageImports #-}
 {-# LANGUAGE RankNTypes #-}
 {-# LANGUAGE ScopedTypeVariables #-}
 
@@ -15,6 +16,7 @@ module Weft.Sys
   ( -- * References
     Ref,
     newRef,
+    globalRef,
     readRef,
     writeRef,
     swapRef,
@@ -24,6 +26,7 @@ module Weft.Sys
     -- * AtomicWords
     AtomicWords,
     newAtomicWords,
+    globalWords,
     readWord,
     writeWord,
     addWord,
@@ -57,6 +60,7 @@ module Weft.Sys
 
     -- * Threads, capabilities
     ThreadId,
+    threadNumbered,
     myThreadId,
     sameThread,
     hasEnded,
@@ -87,11 +91,11 @@ module Weft.Sys
   )
 where
 
-import Control.Exception (Exception (..), SomeAsyncException (..), SomeException, throwIO)
-import qualified Control.Exception
+import "base" Control.Exception (Exception (..), SomeAsyncException (..), SomeException, throwIO)
+import qualified "base" Control.Exception
 import Control.Monad (forM_)
 import Data.Array.IO (IOArray, IOUArray, getBounds, newArray, readArray, writeArray)
-import Data.IORef
+import "base" Data.IORef
 import Simulation
 import System.IO.Unsafe (unsafePerformIO)
 import System.Mem.StableName (eqStableName, makeStableName)
@@ -99,26 +103,45 @@ import Weft.Core.Time (Instant (..))
 
 -- References -----------------------------------------------------------------
 
--- | A mutable reference: its number in the simulation, what it holds, and what it held before.
-data Ref a = Ref !Object !(IORef a) !(History a)
+-- | A mutable reference: its number in the simulation, what it holds, and what it held before. Or one of each run.
+data Ref a = Ref !(Place a) | RefOfRun !(Global (Place a))
+
+data Place a = Place !Object !(IORef a) !(History a)
 
 instance Eq (Ref a) where
-  Ref _ a _ == Ref _ b _ = a == b
+  Ref (Place _ a _) == Ref (Place _ b _) = a == b
+  RefOfRun a == RefOfRun b = a == b
+  _ == _ = False
 
 newRef :: a -> IO (Ref a)
-newRef a = Ref <$> newObject <*> newIORef a <*> newHistory
+newRef a = Ref <$> newPlace a
+
+newPlace :: a -> IO (Place a)
+newPlace a = Place <$> newObject <*> newIORef a <*> newHistory
+
+globalRef :: String -> IO a -> Ref a
+globalRef name make = RefOfRun (unsafePerformIO (newGlobal name (make >>= newPlace)))
+{-# NOINLINE globalRef #-}
+
+place :: Ref a -> IO (Place a)
+place (Ref p) = pure p
+place (RefOfRun g) = ofThisRun g
 
 readRef :: Ref a -> IO a
-readRef (Ref o r h) = touch (Reads o) ("reads reference " <> show o) >> readIORef r >>= readPlainly o h 0
+readRef ref = do
+  Place o r h <- place ref
+  touch (Reads o) ("reads reference " <> show o) >> readIORef r >>= readPlainly o h 0
 
 writeRef :: Ref a -> a -> IO ()
-writeRef (Ref o r h) a = do
+writeRef ref a = do
+  Place o r h <- place ref
   touch (Writes o) ("writes reference " <> show o)
   readIORef r >>= writePlainly o h 0
   writeIORef r a
 
 swapRef :: Ref a -> a -> IO a
-swapRef (Ref o r h) new = do
+swapRef ref new = do
+  Place o r h <- place ref
   touch (Writes o) ("swaps reference " <> show o)
   old <- readIORef r
   exchange o h 0 old
@@ -126,7 +149,8 @@ swapRef (Ref o r h) new = do
 
 -- | Same heap object or not, like the real one.
 casRef :: Ref a -> a -> a -> IO Bool
-casRef (Ref o r h) old new = do
+casRef ref old new = do
+  Place o r h <- place ref
   touch (Writes o) ("compares and swaps reference " <> show o)
   found <- readIORef r
   same <- sameHeapObject found old
@@ -139,7 +163,8 @@ sameHeapObject :: a -> a -> IO Bool
 sameHeapObject a b = eqStableName <$> (makeStableName $! a) <*> (makeStableName $! b)
 
 updateRef :: Ref a -> (a -> a) -> IO a
-updateRef (Ref o r h) f = do
+updateRef ref f = do
+  Place o r h <- place ref
   touch (Writes o) ("updates reference " <> show o)
   old <- readIORef r
   exchange o h 0 old
@@ -149,61 +174,75 @@ updateRef (Ref o r h) f = do
 -- AtomicWords ----------------------------------------------------------------------
 
 -- | Shared words. Each is an object: the first one's number, and those behind it.
-data AtomicWords = AtomicWords !Object !Bool !(IOUArray Int Int) !(History Int)
+data Words = Words !Object !Bool !(IOUArray Int Int) !(History Int)
+
+-- | Some words, or some of each run.
+data AtomicWords = AtomicWords !Words | WordsOfRun !(Global Words)
+
+globalWords :: String -> Int -> AtomicWords
+globalWords name n = WordsOfRun (unsafePerformIO (newGlobal name (newWords n)))
+{-# NOINLINE globalWords #-}
+
+inPlace :: AtomicWords -> (Words -> IO b) -> IO b
+inPlace (AtomicWords ws) f = f ws
+inPlace (WordsOfRun g) f = ofThisRun g >>= f
 
 -- | Longer arrays hold counters.
 statistics :: Int
 statistics = 16
 
 newAtomicWords :: Int -> IO AtomicWords
-newAtomicWords n = do
+newAtomicWords n = AtomicWords <$> newWords n
+
+newWords :: Int -> IO Words
+newWords n = do
   o <- newObjects (if n > statistics then 1 else n)
-  AtomicWords o (n > statistics) <$> newArray (0, n - 1) 0 <*> newHistory
+  Words o (n > statistics) <$> newArray (0, n - 1) 0 <*> newHistory
 
 -- | A scheduling point, before an operation on a word, unless that is a counter.
-using :: AtomicWords -> Int -> (Object -> Access) -> String -> IO ()
-using (AtomicWords o counts _ _) i access what
+using :: Words -> Int -> (Object -> Access) -> String -> IO ()
+using (Words o counts _ _) i access what
   | counts = pure ()
   | otherwise = touch (access (o + 64 * i)) (what <> " word " <> show o <> "[" <> show i <> "]")
 
 -- | What the memory has to say to an operation on a word, unless that is a counter.
-inMemory :: AtomicWords -> Int -> (Object -> History Int -> IO ()) -> IO ()
-inMemory (AtomicWords o counts _ h) i f
+inMemory :: Words -> Int -> (Object -> History Int -> IO ()) -> IO ()
+inMemory (Words o counts _ h) i f
   | counts = pure ()
   | otherwise = f (o + 64 * i) h
 
 readWord :: AtomicWords -> Int -> IO Int
-readWord a i = using a i Reads "reads" >> fetch readAtomically a i
+readWord ws i = inPlace ws $ \a -> using a i Reads "reads" >> fetch readAtomically a i
 
 -- | The value that a read of that kind gives.
-fetch :: (Object -> History Int -> Int -> Int -> IO Int) -> AtomicWords -> Int -> IO Int
-fetch how (AtomicWords o counts c h) i
+fetch :: (Object -> History Int -> Int -> Int -> IO Int) -> Words -> Int -> IO Int
+fetch how (Words o counts c h) i
   | counts = readArray c i
   | otherwise = readArray c i >>= how (o + 64 * i) h i
 
 -- | Write a word, in a way that the memory is told of.
-store :: (Object -> History Int -> Int -> Int -> IO ()) -> AtomicWords -> Int -> Int -> IO ()
-store how a@(AtomicWords _ _ c _) i x = do
+store :: (Object -> History Int -> Int -> Int -> IO ()) -> Words -> Int -> Int -> IO ()
+store how a@(Words _ _ c _) i x = do
   old <- readArray c i
   inMemory a i (\o h -> how o h i old)
   writeArray c i x
 
 writeWord :: AtomicWords -> Int -> Int -> IO ()
-writeWord a i x = using a i Writes ("writes " <> show x <> " to") >> store writeReleasing a i x
+writeWord ws i x = inPlace ws $ \a -> using a i Writes ("writes " <> show x <> " to") >> store writeReleasing a i x
 
 addWord :: AtomicWords -> Int -> Int -> IO Int
-addWord a@(AtomicWords _ _ c _) i x = do
+addWord ws i x = inPlace ws $ \a@(Words _ _ c _) -> do
   using a i Writes ("adds " <> show x <> " to")
   old <- readArray c i
   old <$ store exchange a i (old + x)
 
 swapWord :: AtomicWords -> Int -> Int -> IO Int
-swapWord a@(AtomicWords _ _ c _) i x = do
+swapWord ws i x = inPlace ws $ \a@(Words _ _ c _) -> do
   using a i Writes ("swaps " <> show x <> " into")
   readArray c i <* store exchange a i x
 
 casWord :: AtomicWords -> Int -> Int -> Int -> IO Int
-casWord a@(AtomicWords _ _ c _) i old new = do
+casWord ws i old new = inPlace ws $ \a@(Words _ _ c _) -> do
   using a i Writes ("replaces " <> show old <> " by " <> show new <> " in")
   found <- readArray c i
   found
@@ -212,13 +251,13 @@ casWord a@(AtomicWords _ _ c _) i old new = do
       else inMemory a i (\o _ -> refuseExchange o) >> note ("finds " <> show found <> " there")
 
 peekWord :: AtomicWords -> Int -> IO Int
-peekWord a i = using a i Reads "peeks at" >> fetch readPlainly a i
+peekWord ws i = inPlace ws $ \a -> using a i Reads "peeks at" >> fetch readPlainly a i
 
 bumpWord :: AtomicWords -> Int -> Int -> IO ()
 bumpWord c i x = peekWord c i >>= pokeWord c i . (+ x)
 
 pokeWord :: AtomicWords -> Int -> Int -> IO ()
-pokeWord a i x = using a i Writes ("pokes " <> show x <> " into") >> store writePlainly a i x
+pokeWord ws i x = inPlace ws $ \a -> using a i Writes ("pokes " <> show x <> " into") >> store writePlainly a i x
 
 -- Arrays ---------------------------------------------------------------------
 
@@ -341,7 +380,10 @@ withMVar v f = modifyMVar v (\a -> (,) a <$> f a)
 
 -- | A thread's number in its scenario.
 newtype ThreadId = ThreadId Int
-  deriving (Eq, Show)
+  deriving (Eq, Ord, Show)
+
+threadNumbered :: Int -> ThreadId
+threadNumbered = ThreadId
 
 myThreadId :: IO ThreadId
 myThreadId = ThreadId <$> currentThread
@@ -375,9 +417,9 @@ getNumCapabilities, myCapability :: IO Int
 getNumCapabilities = pure 1
 myCapability = pure 0
 
--- | Each run is another process image: what is global to a process begins anew in each.
+-- | Processes are not forked. (What is global to a process begins anew in each run: 'globalRef'.)
 forkGeneration :: IO Int
-forkGeneration = runNumber
+forkGeneration = pure 0
 
 -- The event log ------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ module Weft.Sys
   ( -- * References
     Ref (..),
     newRef,
+    globalRef,
     readRef,
     writeRef,
     swapRef,
@@ -27,6 +28,7 @@ module Weft.Sys
     -- * AtomicWords: unboxed words shared between threads
     AtomicWords (..),
     newAtomicWords,
+    globalWords,
     readWord,
     writeWord,
     addWord,
@@ -110,6 +112,7 @@ import GHC.Conc (BlockReason (..), ThreadStatus (..), getUncaughtExceptionHandle
 import GHC.Exts
 import GHC.IO (IO (..))
 import GHC.RTS.Flags (DoTrace (..), TraceFlags (..), getTraceFlags)
+import System.IO.Unsafe (unsafePerformIO)
 import Weft.Core.Time (Instant (..))
 
 -- References ---------------------------------------------------------------
@@ -125,6 +128,13 @@ instance Eq (Ref a) where
 newRef :: a -> IO (Ref a)
 newRef a = IO $ \s -> case newMutVar# a s of (# s', r #) -> (# s', Ref r #)
 {-# INLINE newRef #-}
+
+-- | A reference of the whole process, made when it is first used, with what the action returns. For definitions at top level, which must
+-- be @NOINLINE@. The name is the definition's, with its module's, and tells it from all others: the simulated machine gives
+-- each run a reference of its own.
+globalRef :: String -> IO a -> Ref a
+globalRef _ make = unsafePerformIO (make >>= newRef)
+{-# NOINLINE globalRef #-}
 
 -- | What it holds.
 readRef :: Ref a -> IO a
@@ -179,6 +189,11 @@ newAtomicWords (I# n) = IO $ \s -> case newByteArray# bytes s of
     s2 -> (# s2, AtomicWords a #)
   where
     !bytes = n *# 8#
+
+-- | Words of the whole process, as with 'globalRef'.
+globalWords :: String -> Int -> AtomicWords
+globalWords _ n = unsafePerformIO (newAtomicWords n)
+{-# NOINLINE globalWords #-}
 
 -- | Atomic read.
 readWord :: AtomicWords -> Int -> IO Int

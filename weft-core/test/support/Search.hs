@@ -9,7 +9,9 @@
 module Search
   ( holds,
     holdsWithin,
+    holdsAtRandom,
     holdsOnArm,
+    holdsOnArmAtRandom,
     isFound,
     isFoundWithin,
     isFoundOnArm,
@@ -39,6 +41,10 @@ holdsWithin bound name scenario = testCaseSteps name $ \say -> do
   let search = if deeper > 0 then exploreReduced else exploreWithin
   searched say scenario 10 (search (maybe bound (min bound) wanted + deeper) scenario)
 
+-- | The scenario holds under the ordinary schedule and under random ones.
+holdsAtRandom :: TestName -> IO Scenario -> TestTree
+holdsAtRandom name scenario = testCaseSteps name (\say -> searched say scenario 1 (exploreWithin 0 scenario))
+
 -- | The same, with a memory in which a read may return an old value ("Simulation.Memory"), which counts as an interruption; twice in a run
 -- at most. Without sleep sets: whether a read may be early depends on the order of steps that could be exchanged otherwise.
 holdsOnArm :: Int -> TestName -> IO Scenario -> TestTree
@@ -46,6 +52,10 @@ holdsOnArm bound name scenario = testCaseSteps name $ \say -> do
   wanted <- number <$> lookupEnv "WEFT_SIM_PREEMPTIONS"
   deeper <- fromMaybe 0 . number <$> lookupEnv "WEFT_SIM_DEEPER"
   searched say (onArm scenario) 10 (exploreWithin (maybe bound (min bound) wanted + deeper) (onArm scenario))
+
+-- | The scenario holds with such a memory under the ordinary schedule and under random ones.
+holdsOnArmAtRandom :: TestName -> IO Scenario -> TestTree
+holdsOnArmAtRandom name scenario = testCaseSteps name (\say -> searched say (onArm scenario) 1 (exploreWithin 0 (onArm scenario)))
 
 onArm :: IO Scenario -> IO Scenario
 onArm scenario = weakMemory 2 >> scenario

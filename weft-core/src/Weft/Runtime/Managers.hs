@@ -22,7 +22,6 @@ import Control.Exception (SomeException, catch)
 import Control.Monad (forM_, join, unless, void)
 import Data.Maybe (catMaybes)
 import System.IO (hPutStrLn, stderr)
-import System.IO.Unsafe (unsafePerformIO)
 import Weft.Backend.Choice (newDefaultBackend)
 import Weft.Core.Manager
 import Weft.Core.Registry (Registry)
@@ -42,13 +41,13 @@ data Runtime = Runtime
   }
 
 theRuntime :: Ref Runtime
-theRuntime = unsafePerformIO (newRuntime >>= newRef)
+theRuntime = globalRef "Weft.Runtime.Managers.theRuntime" newRuntime
 {-# NOINLINE theRuntime #-}
 
 -- | The generation for which a thread is making a runtime.
 -- Changed by compare-and-swap.
 claimed :: AtomicWords
-claimed = unsafePerformIO (newAtomicWords 1)
+claimed = globalWords "Weft.Runtime.Managers.claimed" 1
 {-# NOINLINE claimed #-}
 
 newRuntime :: IO Runtime

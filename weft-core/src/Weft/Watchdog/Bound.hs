@@ -9,16 +9,15 @@ where
 
 import Control.Monad (when)
 import System.Environment (lookupEnv)
-import System.IO.Unsafe (unsafePerformIO)
 import Text.Read (readMaybe)
 import Weft.Core.Time (Duration (..), toSeconds)
 import Weft.FFI.Errno (throwIfNegative_)
 import Weft.FFI.Watchdog
-import Weft.Sys (AtomicWords, newAtomicWords, swapWord)
+import Weft.Sys (AtomicWords, globalWords, swapWord)
 
 -- | Not 0 when the bound was set, or was read from the environment.
 decided :: AtomicWords
-decided = unsafePerformIO (newAtomicWords 1)
+decided = globalWords "Weft.Watchdog.Bound.decided" 1
 {-# NOINLINE decided #-}
 
 -- | Use this bound from now on; 'Nothing' turns the watchdog off. Throws a user error if it is below a millisecond, and an

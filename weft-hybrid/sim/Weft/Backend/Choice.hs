@@ -1,3 +1,5 @@
+{-# LANGUAGE PackageImports #-}
+
 -- |
 -- The back end of a loop on the simulated machine: the scenario says which ('useBackend').
 module Weft.Backend.Choice
@@ -7,7 +9,7 @@ module Weft.Backend.Choice
 where
 
 import Control.Monad (join)
-import Data.IORef
+import "base" Data.IORef
 import System.IO.Unsafe (unsafePerformIO)
 import qualified Weft.Backend.Epoll as Epoll
 import Weft.Core.Backend (Backend)

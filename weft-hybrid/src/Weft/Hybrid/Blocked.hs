@@ -25,7 +25,6 @@ where
 
 import Control.Monad (unless, void, when)
 import qualified Data.IntMap.Strict as IntMap
-import System.IO.Unsafe (unsafePerformIO)
 import Weft.Hybrid.Trace
 import Weft.Hybrid.Weak
 import Weft.Sys
@@ -42,14 +41,14 @@ data Entries = NoEntries | Entry !(Weak Blocked) !AtomicWords Entries
 
 -- | The latest first. Changed by compare-and-swap, by any thread.
 entries :: Ref Entries
-entries = unsafePerformIO (newRef NoEntries)
+entries = globalRef "Weft.Hybrid.Blocked.entries" (pure NoEntries)
 {-# NOINLINE entries #-}
 
 -- Cell 0: the number of entries that were put in since the last sweep. Cell 1: how many were left by that. Cell 2: the
 -- number of sweeps that are running. Cell 3: the process image ('forkGeneration'). Any thread changes them; a superfluous
 -- sweep does no harm.
 counts :: AtomicWords
-counts = unsafePerformIO (newAtomicWords 4)
+counts = globalWords "Weft.Hybrid.Blocked.counts" 4
 {-# NOINLINE counts #-}
 
 -- | Register a queue until the reference is garbage. Then the action runs; its result says whether
@@ -100,7 +99,7 @@ blockedNow = do
 
 -- | The schedulers that run, by number. Changed by compare-and-swap, when one starts or ends.
 runningSchedulers :: Ref (IntMap.IntMap Scheduler)
-runningSchedulers = unsafePerformIO (newRef IntMap.empty)
+runningSchedulers = globalRef "Weft.Hybrid.Blocked.runningSchedulers" (pure IntMap.empty)
 {-# NOINLINE runningSchedulers #-}
 
 changeRunning :: (IntMap.IntMap Scheduler -> IntMap.IntMap Scheduler) -> IO ()

@@ -45,7 +45,6 @@ import Control.Monad (forM_, unless, void, when)
 import Foreign.C.Error (Errno (..), eBADF, eTIMEDOUT)
 import Foreign.C.Types (CInt)
 import GHC.Exts (oneShot)
-import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Backend
 import Weft.Core.Descriptor (Attempt (..))
@@ -60,7 +59,7 @@ import Weft.Hybrid.Monad
 import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
 import Weft.Hybrid.Weak (touchRef)
-import Weft.Sys (Ref, mask_, newRef, onException, readRef, writeRef)
+import Weft.Sys (Ref, globalRef, mask_, newRef, onException, readRef, writeRef)
 
 -- | Take ownership of an open descriptor of a stream. It is made non-blocking; close it only by
 -- 'closeDescriptor'.
@@ -100,7 +99,7 @@ sourceOf :: Descriptor -> Source
 sourceOf d = Source d noAnchor never
 
 noAnchor :: Ref ()
-noAnchor = unsafePerformIO (newRef ())
+noAnchor = globalRef "Weft.Hybrid.Descriptor.noAnchor" (pure ())
 {-# NOINLINE noAnchor #-}
 
 -- | The name of the operation, for errors, and its direction.

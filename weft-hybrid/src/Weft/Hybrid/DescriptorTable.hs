@@ -53,7 +53,6 @@ where
 
 import Control.Monad (forM, forM_, unless, void, when)
 import Data.Bits
-import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd)
 import Weft.Core.Events
 import Weft.Core.Manager (sameManager)
@@ -110,7 +109,7 @@ data Table = Table !Int !(MVar ()) !(BoxedArray (Maybe Block))
 -- | Any thread reads it. It is replaced under the lock by one with a larger array; blocks are put in under the
 -- lock. In a forked child the first thread that needs it replaces it by compare-and-swap ('inherit').
 table :: Ref Table
-table = unsafePerformIO (Table <$> forkGeneration <*> newMVar () <*> newBoxedArray 16 Nothing >>= newRef)
+table = globalRef "Weft.Hybrid.DescriptorTable.table" (Table <$> forkGeneration <*> newMVar () <*> newBoxedArray 16 Nothing)
 {-# NOINLINE table #-}
 
 currentTable :: IO Table

@@ -50,7 +50,6 @@ import Control.Exception (BlockedIndefinitelyOnMVar (..), SomeException, toExcep
 import Control.Monad (void, when)
 import Data.Bits
 import qualified Data.IntMap.Strict as IntMap
-import System.IO.Unsafe (unsafePerformIO)
 import Weft.Core.Manager (wakeManager)
 import Weft.Core.Time (Instant)
 import Weft.Hybrid.Blocked
@@ -173,7 +172,7 @@ newNumber :: IO Int
 newNumber = (+ 1) <$> addWord numbers 0 1
 
 numbers :: AtomicWords
-numbers = unsafePerformIO (newAtomicWords 1)
+numbers = globalWords "Weft.Hybrid.Park.numbers" 1
 {-# NOINLINE numbers #-}
 
 -- | For what a timer does: does it run before its time, as the loop ends ("Weft.Hybrid.Shutdown")?

@@ -31,7 +31,6 @@ where
 import Control.Exception (SomeException, catch, displayException)
 import Control.Monad (forM, forM_, unless, void, when)
 import System.IO (hPutStrLn, stderr)
-import System.IO.Unsafe (unsafePerformIO)
 import Weft.Backend.Choice (newDefaultBackend)
 import Weft.Core.Manager
 import Weft.Duration (Duration, seconds)
@@ -169,7 +168,7 @@ data Program = Program !Int !(MVar (Maybe Scheduler))
 
 -- | Replaced in a forked child, by compare-and-swap.
 theScheduler :: Ref Program
-theScheduler = unsafePerformIO (Program <$> forkGeneration <*> newMVar Nothing >>= newRef)
+theScheduler = globalRef "Weft.Hybrid.Scheduler.theScheduler" (Program <$> forkGeneration <*> newMVar Nothing)
 {-# NOINLINE theScheduler #-}
 
 -- | Put a thread into the queue of the loop of the caller's capability.

@@ -16,7 +16,6 @@ where
 import Control.Exception (Exception, fromException, toException)
 import Control.Monad (unless, when)
 import Control.Monad.Catch (mask)
-import System.IO.Unsafe (unsafePerformIO)
 import Weft.Core.Manager (addOwnTimer)
 import Weft.Core.Time (Instant, after)
 import Weft.Core.Timer (Timer, cancelTimer)
@@ -101,5 +100,5 @@ instance Show TimedOut where
 instance Exception TimedOut
 
 timeouts :: AtomicWords
-timeouts = unsafePerformIO (newAtomicWords 1)
+timeouts = globalWords "Weft.Hybrid.Timer.timeouts" 1
 {-# NOINLINE timeouts #-}
