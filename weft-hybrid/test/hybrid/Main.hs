@@ -8,13 +8,13 @@ import Control.Monad (when)
 import qualified Programs
 import qualified Queues
 import qualified Spec.Descriptors
-import qualified Spec.Ending
+import qualified Spec.ExternalCall
 import qualified Spec.Flags
 import qualified Spec.Forked
 import qualified Spec.Interrupted
 import qualified Spec.Loops
-import qualified Spec.Outside
 import qualified Spec.Races
+import qualified Spec.Shutdown
 import qualified Spec.Threads
 import qualified Spec.Tutorial
 import qualified Spec.Waiting
@@ -44,11 +44,11 @@ group name n =
         Spec.Waiting.tests scheduler,
         Spec.Interrupted.tests scheduler,
         Spec.Descriptors.tests scheduler,
-        Spec.Outside.tests scheduler,
+        Spec.ExternalCall.tests scheduler,
         Spec.Flags.tests scheduler,
         Spec.Tutorial.tests scheduler,
         Spec.Races.tests n scheduler,
-        Spec.Ending.tests n,
+        Spec.Shutdown.tests n,
         Spec.Forked.tests scheduler,
         Spec.Loops.tests n
       ]

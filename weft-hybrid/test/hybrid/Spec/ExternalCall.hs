@@ -1,6 +1,6 @@
 -- |
 -- Threads that are killed while they wait for external calls.
-module Spec.Outside
+module Spec.ExternalCall
   ( tests,
   )
 where
@@ -22,7 +22,7 @@ import Weft.Hybrid.Scheduler (placeIn)
 tests :: IO Scheduler -> TestTree
 tests scheduler =
   testGroup
-    "outside"
+    "external calls"
     [ test "a result, and an exception" results,
       test "an exception from starting the call is raised" startFails,
       test "killed, it leaves; a late result is disposed of, once" leaves,

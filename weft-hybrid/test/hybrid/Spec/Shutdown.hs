@@ -1,7 +1,7 @@
 -- |
 -- A scheduler is stopped: its threads are killed, their handlers run to their ends, and it
 -- takes no longer than it may.
-module Spec.Ending
+module Spec.Shutdown
   ( tests,
   )
 where
@@ -29,7 +29,7 @@ import Weft.Sys (readWord)
 tests :: Int -> TestTree
 tests n =
   testGroup
-    "ending"
+    "shutdown"
     ( [testCase ("handlers run in a thread that " <> name) (within name (mapM_ (handlersRun body) starts)) | (name, body) <- waits]
         <> [ test "a handler may wait, and is not killed itself" patient,
              test "masked threads end where they wait, uninterruptible ones where they are not" masking,
