@@ -3,7 +3,7 @@
 -- |
 -- Description : @weft top@
 --
--- A live view of a running program from its metrics page: the activity of its managers on each capability, its requests, its memory and its
+-- A live view of a running program over its metrics page: what its managers do on each capability, its requests, its memory and its
 -- collections. On a terminal the screen is written over and the key q ends it; elsewhere each reading is printed. Exit status: 0,
 -- 1 when the page cannot be read, 2 for bad arguments.
 module Weft.Tools.Top
@@ -39,11 +39,11 @@ topCommand =
   command "top" $
     info
       ( top <$> argument (eitherReader (fmap metrics . parseTarget)) (metavar "URL" <> help "The metrics page: http://HOST:PORT (/metrics is added), https, or unix:FILE")
-          <*> option positive (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Time between readings")
-          <*> optional (option positive (long "count" <> metavar "N" <> help "Number of readings (without end)"))
+          <*> option positive (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Between readings")
+          <*> optional (option positive (long "count" <> metavar "N" <> help "End after so many screens"))
       )
-      ( progDesc "Show the counters of a running program, from its metrics page"
-          <> footer "Example: weft serve site --port 8080 & weft top http://127.0.0.1:8080. On a terminal, q quits; otherwise readings are printed as text."
+      ( progDesc "Show what a running program does, live, over its metrics page"
+          <> footer "Example: weft serve site --port 8080 & weft top http://127.0.0.1:8080. On a terminal, q ends it; elsewhere readings are printed as text."
           <> failureCode 2
       )
   where
@@ -104,7 +104,7 @@ readPage :: Text -> Target -> IO Reading
 readPage who target =
   page
     `catches` [ Handler (\e -> failed (if isTimeout e then "no answer within 5 s" else T.pack (show (e :: IOException)))),
-                Handler (\e -> failed (if e == Malformed then "the server does not speak HTTP" else "the connection ended early"))
+                Handler (\e -> failed (if e == Malformed then "no HTTP is spoken there" else "the connection ended early"))
               ]
   where
     page = do
