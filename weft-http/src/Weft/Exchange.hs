@@ -22,6 +22,7 @@ import Network.Wai
 import Network.Wai.Internal (Response (..))
 import System.IO.Unsafe (unsafeInterleaveIO)
 import Weft.Core.Time (Duration (..), Instant (..))
+import Weft.Http.Parser.Bytes (decimal)
 import Weft.Sys (bumpWord, newAtomicWords, now, peekWord, pokeWord)
 
 -- | A request that has ended.
@@ -94,13 +95,10 @@ bodyLength isHead response
   | otherwise = case response of
     ResponseFile _ _ _ part -> maybe unknown (fromInteger . filePartByteCount) part
     ResponseRaw _ _ -> unknown
-    ResponseBuilder _ fields _ -> maybe counted decimal (lookup hContentLength fields)
+    ResponseBuilder _ fields _ -> maybe counted (\digits -> let n = decimal digits in if n < 0 then counted else n) (lookup hContentLength fields)
     ResponseStream {} -> counted
   where
     status = statusCode (responseStatus response)
-    decimal digits
-      | B.null digits || B.length digits > 18 || not (B.all (\c -> c >= 48 && c <= 57) digits) = counted
-      | otherwise = B.foldl' (\n c -> 10 * n + fromIntegral c - 48) 0 digits
 
 -- | A response that reports the bytes of its body as it makes them.
 tallying :: (Int -> IO ()) -> Response -> IO Response

@@ -9,6 +9,8 @@ module Weft.Http.Buffer
     putBuffer,
     standardSize,
     bufferSize,
+    bufferHome,
+    placeCount,
     bufferMemory,
     bufferStart,
     touchBuffer,
@@ -25,10 +27,13 @@ import GHC.ForeignPtr (mallocPlainForeignPtrBytes)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Sys
 
--- | Memory, and its size in bytes.
+-- | Memory, its size in bytes, and the number of the place where it is kept ('bufferHome').
 data Buffer = Buffer
   { bufferMemory :: !(ForeignPtr Word8),
-    bufferSize :: !Int
+    bufferSize :: !Int,
+    -- | The capability that made it, modulo 'placeCount'. It comes back there, wherever its user has gone meanwhile, so that
+    -- the capability is asked for once a response.
+    bufferHome :: !Int
   }
 
 -- | Where the memory begins. It is there until 'touchBuffer'.
@@ -47,11 +52,11 @@ standardSize = 16384
 
 -- | In a place that is empty.
 noBuffer :: Buffer
-noBuffer = unsafePerformIO (newBuffer 0)
+noBuffer = unsafePerformIO (bufferOf 0 0)
 {-# NOINLINE noBuffer #-}
 
--- | By capability, modulo their number. Taken and put back by any thread; a second buffer that comes back
--- is dropped.
+-- | By capability, modulo their number. Taken and put back by any thread; of two buffers that come back
+-- one is dropped.
 places :: BoxedArray (Ref Buffer)
 places = unsafePerformIO $ do
   first <- newRef noBuffer
@@ -60,29 +65,35 @@ places = unsafePerformIO $ do
   pure arr
 {-# NOINLINE places #-}
 
+-- | How many places there are.
 placeCount :: Int
 placeCount = 64
 
-place :: IO (Ref Buffer)
-place = myCapability >>= \cap -> readBoxedArray places (cap .&. (placeCount - 1))
-{-# INLINE place #-}
+-- | The number of the caller's place.
+here :: IO Int
+here = (.&. (placeCount - 1)) <$> myCapability
+{-# INLINE here #-}
 
 -- | The capability's buffer, or a new one of 'standardSize' when another thread has it.
 takeBuffer :: IO Buffer
 takeBuffer = do
-  ref <- place
+  home <- here
+  ref <- readBoxedArray places home
   found <- swapRef ref noBuffer
-  if bufferSize found > 0 then pure found else newBuffer standardSize
+  if bufferSize found > 0 then pure found else bufferOf home standardSize
 -- Inlined, it takes what it has found apart, and puts it together again.
 {-# NOINLINE takeBuffer #-}
 
 -- | A buffer of that size.
 newBuffer :: Int -> IO Buffer
-newBuffer size = do
+newBuffer size = here >>= \home -> bufferOf home size
+
+bufferOf :: Int -> Int -> IO Buffer
+bufferOf home size = do
   memory <- mallocPlainForeignPtrBytes size
-  pure (Buffer memory size)
-{-# NOINLINE newBuffer #-}
+  pure (Buffer memory size home)
+{-# NOINLINE bufferOf #-}
 
 -- | Give a buffer of any size back. Nobody may use its memory any more.
 putBuffer :: Buffer -> IO ()
-putBuffer buffer = when (bufferSize buffer == standardSize) $ place >>= \ref -> writeRef ref buffer
+putBuffer buffer = when (bufferSize buffer == standardSize) $ readBoxedArray places (bufferHome buffer) >>= \ref -> writeRef ref buffer

@@ -10,14 +10,14 @@ module Weft.Http.Date
   )
 where
 
-import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
 import Foreign.C.Types (CTime (..))
 import Foreign.Ptr (Ptr, nullPtr)
 import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
+import Weft.Http.Buffer (placeCount)
 import Weft.Sys
 
--- | The lines that follow the date, and for each capability, modulo their number, what was made last. That is
+-- | The lines that follow the date, and for each home of buffers what was made last. That is
 -- replaced by whichever thread finds that the second is over; two that do so at once write the same.
 data DateLines = DateLines !ByteString !(BoxedArray (Ref Stamp))
 
@@ -28,18 +28,14 @@ data Stamp = Stamp !CTime !ByteString
 newDateLines :: ByteString -> IO DateLines
 newDateLines behind = do
   first <- newRef (Stamp (-1) "")
-  arr <- newBoxedArray stampCount first
-  mapM_ (\i -> newRef (Stamp (-1) "") >>= writeBoxedArray arr i) [0 .. stampCount - 1]
+  arr <- newBoxedArray placeCount first
+  mapM_ (\i -> newRef (Stamp (-1) "") >>= writeBoxedArray arr i) [0 .. placeCount - 1]
   pure (DateLines behind arr)
 
-stampCount :: Int
-stampCount = 64
-
--- | @Date: Sun, 22 Nov 2026 02:00:00 GMT@ with its CRLF, and the lines behind it.
-dateLines :: DateLines -> IO ByteString
-dateLines (DateLines behind stamps) = do
-  cap <- myCapability
-  ref <- readBoxedArray stamps (cap .&. (stampCount - 1))
+-- | @Date: Sun, 22 Nov 2026 02:00:00 GMT@ with its CRLF, and the lines behind it, for a buffer of this home.
+dateLines :: DateLines -> Int -> IO ByteString
+dateLines (DateLines behind stamps) home = do
+  ref <- readBoxedArray stamps home
   Stamp second made <- readRef ref
   t <- cTime nullPtr
   if t == second then pure made else renew behind ref t

@@ -96,7 +96,7 @@ renderInto buffer shared status fields withLength
       renderInto more shared status fields withLength
     go !at !len !bits rest = case rest of
       [] -> do
-        end <- putServer shared bits p at
+        end <- putServer shared (bufferHome buffer) bits p at
         touchBuffer buffer
         pure (Rendered buffer end len bits)
       (name, value) : others
@@ -113,7 +113,8 @@ renderInto buffer shared status fields withLength
             | withLength -> put n bits
             | otherwise -> go at n bits others
             where
-              n = declared value
+              -- A length that is none counts as not given.
+              n = decimal value
         where
           named = at + B.length (CI.original name)
           end = named + 2 + B.length value
@@ -165,11 +166,11 @@ putStatus p status
 {-# INLINE putStatus #-}
 
 -- | The lines that the server adds, unless the fields have them; the offset of their end.
-putServer :: Shared -> Int -> Ptr Word8 -> Int -> IO Int
-putServer shared bits p at
-  | bits .&. (bitDate .|. bitServer) == 0 = dateLines (sharedDate shared) >>= put at
+putServer :: Shared -> Int -> Int -> Ptr Word8 -> Int -> IO Int
+putServer shared home bits p at
+  | bits .&. (bitDate .|. bitServer) == 0 = dateLines (sharedDate shared) home >>= put at
   | otherwise = do
-    dated <- if hasBit bitDate bits then pure at else dateLines (sharedDate shared) >>= put at . dateOnly
+    dated <- if hasBit bitDate bits then pure at else dateLines (sharedDate shared) home >>= put at . dateOnly
     served <- if hasBit bitServer bits then pure dated else put dated (sharedServerLine shared)
     put served (sharedLines shared)
   where
@@ -184,30 +185,15 @@ data Kind = Plain | IsDate | IsServer | IsConnection | IsLength | IsCoding
 
 kindOf :: HeaderName -> Kind
 kindOf name = case B.length folded of
-  4 | folded == "date" -> IsDate
-  6 | folded == "server" -> IsServer
-  10 | folded == "connection" -> IsConnection
+  4 | isWord "date" folded -> IsDate
+  6 | isWord "server" folded -> IsServer
+  10 | isWord "connection" folded -> IsConnection
   14 | wordAt folded 0 == littleEndian 0x2d746e65746e6f63 && wordAt folded 6 == littleEndian 0x6874676e656c2d74 -> IsLength
-  17 | folded == "transfer-encoding" -> IsCoding
+  17 | isWord "transfer-encoding" folded -> IsCoding
   _ -> Plain
   where
     folded = CI.foldedCase name
 {-# INLINE kindOf #-}
-
--- | A length that is none counts as not given.
-declared :: ByteString -> Int
-declared digits
-  | n == 0 || n > 18 = -1
-  | otherwise = go 0 0
-  where
-    n = B.length digits
-    go i !len
-      | i >= n = len
-      | isDigit c = go (i + 1) (len * 10 + fromIntegral c - 48)
-      | otherwise = -1
-      where
-        c = byteAt digits i
-{-# INLINE declared #-}
 
 -- | Copy a string. The continuation is given zero if none of its bytes is below 14, as the line ends and the zero byte are. It
 -- costs less than a call of memcpy(3) for the short strings that fields are made of.

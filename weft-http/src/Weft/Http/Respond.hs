@@ -19,6 +19,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (Builder)
 import Data.ByteString.Builder.Extra (BufferWriter, Next (..), runBuilder)
+import qualified Data.ByteString.Internal as B (fromForeignPtr)
 import Data.IORef
 import Data.Word (Word8)
 import Foreign.Marshal.Utils (moveBytes)
@@ -119,6 +120,7 @@ respondBuilder client h body status fields builder = do
           (n, next) <- runBody builder (bufferStart buffer `plusPtr` from) (bufferSize buffer - tailRoom - from)
           case next of
             Done | n == len -> sendBuffer client buffer 0 (from + n)
+            Chunk bytes more | n == 0 && B.length bytes == len && len <= sliceSize -> sendString client buffer from bytes more
             _ -> continued client buffer (Exactly len) from from n next
       complete client keep
 
@@ -188,6 +190,21 @@ sendBuffer client buffer from n = do
   touchBuffer buffer
   putBuffer buffer
 {-# INLINE sendBuffer #-}
+
+-- | The whole body is a string that is not to be copied: it leaves with the head in one call, without a writer, if nothing
+-- comes behind it.
+sendString :: Client -> Buffer -> Int -> ByteString -> BufferWriter -> IO ()
+sendString client buffer from bytes more = do
+  (n, next) <- more (bufferStart buffer `plusPtr` from) (bufferSize buffer - tailRoom - from)
+  case next of
+    Done | n == 0 -> do
+      setResponse client responseBegun
+      sendLast client (connSendMany (clientConnection client) noDeadline [B.fromForeignPtr (bufferMemory buffer) 0 from, bytes])
+      putBuffer buffer
+    _
+      | n > 0 -> throwIO (LengthMismatch (B.length bytes) (B.length bytes + n))
+      | otherwise -> continued client buffer (Exactly (B.length bytes)) from from 0 (Chunk bytes (\_ _ -> pure (0, next)))
+{-# NOINLINE sendString #-}
 
 -- | The body is longer than the buffer: go on with a writer. The end of the head, the beginning and the number of
 -- the data that is there. The buffer is the writer's from here on.

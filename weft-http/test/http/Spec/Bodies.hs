@@ -11,11 +11,16 @@ import Control.Concurrent (threadDelay)
 import Control.Exception (bracket)
 import Control.Monad (forM_)
 import qualified Data.ByteString as B
+import Data.ByteString.Builder (byteString)
+import Data.ByteString.Builder.Extra (byteStringInsert)
 import qualified Data.ByteString.Char8 as C
+import Network.HTTP.Types (status200)
+import Network.Wai (rawPathInfo, rawQueryString, responseBuilder)
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (hClose, openBinaryTempFile)
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.Http (defaultSettings)
 
 tests :: Configuration -> TestTree
 tests on =
@@ -46,6 +51,20 @@ tests on =
             say client (C.concat ["GET /mixed/", how, "?n=", C.pack (show n), " HTTP/1.0\r\n\r\n"])
             bytes <- hearEnd client
             assertBool (show (how, n)) (B.drop 4 (snd (B.breakSubstring "\r\n\r\n" bytes)) == B.concat (partsOf n)),
+      testOn on "one string of a declared length, whatever comes behind it" . withQuietServer defaultSettings oneString $ \_ port ->
+        -- 128 KiB have left before anybody knows of what is too much.
+        forM_ [(what, n) | n <- [5000, 16384, 131072, 131073, 300000 :: Int], what <- ["/nothing", "/empty", "/less"] <> [more | n < 131072, more <- ["/more", "/large"]]] $ \(what, n) ->
+          withClient port $ \client -> do
+            let asking = ask client (C.concat [what, "?", C.pack (show n)])
+            if what `elem` ["/nothing", "/empty"]
+              then forM_ [1, 2 :: Int] $ \_ -> do
+                answer <- asking [] >> hearAnswer client
+                assertBool (show (what, n)) (answerBody answer == filler n)
+              else do
+                -- The head may be out, but no client may take this for a whole answer.
+                bytes <- asking ["Connection: close"] >> hearEndOrReset client
+                let (answered, body) = B.breakSubstring "\r\n\r\n" bytes
+                assertBool (show (what, n, answered)) (not ("HTTP/1.1 200" `B.isPrefixOf` answered) || B.drop 4 body /= filler n),
       testOn on "uploads of every size, and the next request" . withTestServer $ \_ port ->
         withClient port $ \client ->
           forM_ [n + d | n <- [16100, 16384, 32768, 65536, 81920, 131072, 200000], d <- [-200, -1, 0, 1, 150]] $ \n -> do
@@ -103,6 +122,16 @@ tests on =
     ]
   where
     url port path = "http://127.0.0.1:" <> show port <> path
+    -- The path says what comes behind it, the query how long it is.
+    oneString request respond = respond (responseBuilder status200 [("Content-Length", C.pack (show n))] body)
+      where
+        n = maybe 0 fst (C.readInt (B.drop 1 (rawQueryString request)))
+        body = case rawPathInfo request of
+          "/nothing" -> byteStringInsert (filler n)
+          "/empty" -> byteStringInsert (filler n) <> byteStringInsert "" <> byteString ""
+          "/more" -> byteStringInsert (filler n) <> byteString "x"
+          "/large" -> byteStringInsert (filler n) <> byteStringInsert (filler 40000)
+          _ -> byteStringInsert (filler (n - 1))
     pieces n bytes = if B.null bytes then [] else B.take n bytes : pieces n (B.drop n bytes)
 
 -- | With a file of those bytes.

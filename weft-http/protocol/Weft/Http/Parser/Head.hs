@@ -240,6 +240,11 @@ fieldLines limits bytes base method path query !authority !from0 !flags0 = go fr
       | from + 1 >= end = again
       | first == 13 && byteAt bytes (from + 1) == 10 =
         if from + 2 - base > limitHead limits then again else finish method path query authority flags len acc host range referer agent (from + 2)
+      | otherwise = line from count flags len acc host range referer agent (fieldEnds bytes from)
+      where
+        first = byteAt bytes from
+        again = unusable limits bytes base from
+    line from count flags len acc host range referer agent (Ends colon valueEnd)
       | colon == from || valueEnd + 1 >= end = again
       | byteAt bytes colon /= 58 || byteAt bytes valueEnd /= 13 || byteAt bytes (valueEnd + 1) /= 10 = again
       | next - base > limitHead limits = again
@@ -272,20 +277,16 @@ fieldLines limits bytes base method path query !authority !from0 !flags0 = go fr
                   | CI.mk value == "100-continue" -> flagged flagExpect
                   | otherwise -> Refused UnknownExpectation
       where
-        first = byteAt bytes from
-        colon = skipToken bytes from
-        valueEnd = skipValue bytes (colon + 1)
         next = valueEnd + 2
         again = unusable limits bytes base from
+    {-# INLINE line #-}
 
--- | A value without the blanks around it.
+-- | A value without the blanks around it. Nearly always that is one space before it.
 valueBetween :: ByteString -> Int -> Int -> ByteString
 valueBetween bytes from to
-  | from >= to = B.empty
-  | isBlank (byteAt bytes from) = valueBetween bytes (from + 1) to
-  | isBlank (byteAt bytes (to - 1)) = valueBetween bytes from (to - 1)
-  | otherwise = slice bytes from to
-{-# NOINLINE valueBetween #-}
+  | from + 1 < to && byteAt bytes from == 32 && not (isBlank (byteAt bytes (from + 1))) && not (isBlank (byteAt bytes (to - 1))) = slice bytes (from + 1) to
+  | otherwise = trimBlanks (slice bytes from (max from to))
+{-# INLINE valueBetween #-}
 
 -- | The empty line was read: what the fields say together.
 finish ::
@@ -321,18 +322,12 @@ finish method path query authority flags len acc host range referer agent behind
       | name == hHost = (name, a)
       | otherwise = field
 
--- | A length in decimal digits, at most 18 of them; -1 if it is none.
-decimal :: ByteString -> Int
-decimal digits
-  | B.null digits || B.length digits > 18 || not (B.all isDigit digits) = -1
-  | otherwise = B.foldl' (\n c -> n * 10 + fromIntegral c - 48) 0 digits
-
 -- | What a @Connection@ field asks for (RFC 9110, 7.6.1): a list of options, whose case does not
 -- count.
 connectionFlags :: ByteString -> Flags
 connectionFlags value
-  | value == "keep-alive" = flagKeepAlive
-  | value == "close" = flagClose
+  | isWord "keep-alive" value = flagKeepAlive
+  | isWord "close" value = flagClose
   | otherwise = foldr ((.|.) . option . CI.mk . trimBlanks) 0 (C.split ',' value)
   where
     option name

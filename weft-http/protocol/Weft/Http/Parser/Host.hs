@@ -28,13 +28,13 @@ validHost bytes
   | otherwise = named 0
   where
     end = B.length bytes
-    named i
+    named from
       | i >= end = True
-      | isNameByte c = named (i + 1)
       | c == 58 = i > 0 && portFrom bytes (i + 1)
       | c == 37 = i + 2 < end && hex (i + 1) && hex (i + 2) && named (i + 3)
       | otherwise = False
       where
+        !i = skipName bytes from
         c = byteAt bytes i
     hex i = hexDigit (byteAt bytes i) >= 0
     literal = case B.elemIndex 93 bytes of
@@ -43,6 +43,16 @@ validHost bytes
         where
           inside = slice bytes 1 close
     behind rest = B.null rest || (B.unsafeHead rest == 58 && portFrom rest 1)
+
+-- | The offset of the first byte that belongs to no registered name, or the end.
+skipName :: ByteString -> Int -> Int
+skipName bytes = go
+  where
+    end = B.length bytes
+    go i
+      | i < end && isNameByte (byteAt bytes i) = go (i + 1)
+      | otherwise = i
+{-# NOINLINE skipName #-}
 
 -- | The target of CONNECT: a host and a port, neither empty (RFC 9112, 3.2.3).
 validAuthority :: ByteString -> Bool

@@ -2,7 +2,8 @@
 
 -- |
 -- The methods and field names that nearly every request has, as shared constants: recognising one
--- allocates nothing. Pure.
+-- allocates nothing. Where @http-types@ has a constant it is that one, so that an application which compares with it compares
+-- addresses. Pure.
 module Weft.Http.Parser.Names
   ( -- * Methods
     methodAt,
@@ -17,57 +18,33 @@ where
 import Data.Bits ((.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import qualified Data.ByteString.Char8 as C
 import qualified Data.CaseInsensitive as CI
 import qualified Data.CaseInsensitive.Unsafe as CI
-import Data.Char (toLower)
-import Data.Word (Word64, Word8)
+import Data.List (find)
+import Data.Maybe (fromMaybe)
+import Data.Word (Word8)
 import GHC.Arr (Array, listArray, unsafeAt)
-import Network.HTTP.Types (HeaderName, Method)
+import Network.HTTP.Types
+import Network.HTTP.Types.Header
 import Weft.Http.Parser.Bytes
 
 -- | The method between two offsets. Methods are case-sensitive (RFC 9110, 9.1).
 methodAt :: ByteString -> Int -> Int -> Method
 methodAt bytes from to = case to - from of
   3
-    | byteAt bytes from == 71 && byteAt bytes (from + 1) == 69 && byteAt bytes (from + 2) == 84 -> get
-    | spells bytes from "PUT" -> "PUT"
+    | byteAt bytes from == 71 && byteAt bytes (from + 1) == 69 && byteAt bytes (from + 2) == 84 -> methodGet
+    | spells bytes from "PUT" -> methodPut
   4
-    | spells bytes from "POST" -> "POST"
-    | spells bytes from "HEAD" -> "HEAD"
+    | spells bytes from "POST" -> methodPost
+    | spells bytes from "HEAD" -> methodHead
   5
-    | spells bytes from "PATCH" -> "PATCH"
-    | spells bytes from "TRACE" -> "TRACE"
-  6 | spells bytes from "DELETE" -> "DELETE"
+    | spells bytes from "PATCH" -> methodPatch
+    | spells bytes from "TRACE" -> methodTrace
+  6 | spells bytes from "DELETE" -> methodDelete
   7
-    | spells bytes from "OPTIONS" -> "OPTIONS"
-    | spells bytes from "CONNECT" -> "CONNECT"
+    | spells bytes from "OPTIONS" -> methodOptions
+    | spells bytes from "CONNECT" -> methodConnect
   _ -> slice bytes from to
-
-get :: Method
-get = "GET"
-{-# NOINLINE get #-}
-
--- | Does that word stand at the offset? There are enough bytes.
-spells :: ByteString -> Int -> ByteString -> Bool
-spells = matches id
-
--- | Are the bytes from an offset on, changed in that way, those of a word? Eight at a time, the last eight again where they do not
--- come out even; a short word is compared in two halves.
-matches :: (Word64 -> Word64) -> ByteString -> Int -> ByteString -> Bool
-matches change bytes from wanted
-  | len >= 8 = go 0
-  | len >= 4 = sameHalf 0 && sameHalf (len - 4)
-  | otherwise = narrow 0
-  where
-    len = B.length wanted
-    go i
-      | i + 8 <= len = same i && go (i + 8)
-      | otherwise = i == len || same (len - 8)
-    same i = change (wordAt bytes (from + i)) == wordAt wanted i
-    sameHalf i = fromIntegral (change (fromIntegral (halfAt bytes (from + i)))) == halfAt wanted i
-    narrow i = i >= len || (fromIntegral (change (fromIntegral (byteAt bytes (from + i)))) == byteAt wanted i && narrow (i + 1))
-{-# INLINE matches #-}
 
 -- | The fields that the parser has to understand.
 data FieldTag
@@ -94,10 +71,11 @@ fieldName bytes from to = search (unsafeAt table (hashOf len (byteAt bytes from)
     len = to - from
     search End = made Other (slice bytes from to)
     search (Entry usual@(Known tag name) small@(Known _ folded) rest)
-      | B.length (CI.original folded) /= len || not (spellsFolded bytes from (CI.original folded)) = search rest
+      | B.length (CI.original folded) /= len = search rest
       | spells bytes from (CI.original name) = usual
       | spells bytes from (CI.original folded) = small
-      | otherwise = made tag (slice bytes from to)
+      | spellsFolded bytes from (CI.original folded) = made tag (slice bytes from to)
+      | otherwise = search rest
 
 -- | Does that word in small letters stand at the offset, in any case? Of two tokens, setting the bit of small
 -- letters makes equal what differs in case only: the other bytes that it would make equal to a letter, a digit or a
@@ -124,8 +102,45 @@ table :: Array Int Entry
 table = listArray (0, 255) [foldr chained End [n | n <- names, hash (snd n) == i] | i <- [0 .. 255]]
   where
     hash name = hashOf (B.length name) (B.head name) (B.last name)
-    chained (tag, name) = Entry (Known tag (CI.mk name)) (Known tag (CI.unsafeMk (C.map toLower name)))
+    chained (tag, name) = let usual = constant name in Entry (Known tag usual) (Known tag (CI.unsafeMk (CI.foldedCase usual)))
+    constant name = let made' = CI.mk name in fromMaybe made' (find (== made') constants)
 {-# NOINLINE table #-}
+
+-- | Those of @http-types@.
+constants :: [HeaderName]
+constants =
+  [ hAccept,
+    hAcceptCharset,
+    hAcceptEncoding,
+    hAcceptLanguage,
+    hAuthorization,
+    hCacheControl,
+    hConnection,
+    hContentDisposition,
+    hContentEncoding,
+    hContentLength,
+    hContentType,
+    hCookie,
+    hDate,
+    hExpect,
+    hFrom,
+    hHost,
+    hIfMatch,
+    hIfModifiedSince,
+    hIfNoneMatch,
+    hIfRange,
+    hIfUnmodifiedSince,
+    hOrigin,
+    hPragma,
+    hRange,
+    hReferer,
+    hTE,
+    hTrailer,
+    hTransferEncoding,
+    hUpgrade,
+    hUserAgent,
+    hVia
+  ]
 
 -- | What is recognised, in the case in which clients of HTTP\/1 write it.
 names :: [(FieldTag, ByteString)]
