@@ -21,6 +21,7 @@ module Weft.Socket.Message
   )
 where
 
+import Control.Exception (mask_)
 import Control.Monad (void)
 import Data.Bits (bit)
 import Data.ByteString (ByteString)
@@ -150,14 +151,17 @@ sendFd s fd = do
     void (sendPieces "Weft.Socket.sendFd" s nullPtr 0 iov n [Cmsg rights bytes] mempty)
 
 -- | Receive a descriptor that was passed by 'sendFd'. It is close-on-exec. Throws @EINVAL@ if the next byte came without
--- a descriptor.
+-- a descriptor. If the peer passed more than one, the kernel closes the others.
 recvFd :: Socket -> IO CInt
-recvFd s = do
-  (_, _, cmsgs, _) <- recvMsg s 1 (fromIntegral (cControlSpace (fromIntegral size))) mempty
+recvFd s = mask_ $ do
+  (_, _, cmsgs, _) <- recvMsg s 1 room mempty
   case cmsgs of
     Cmsg kind bytes : _ | kind == rights, B.length bytes >= size -> withBytes bytes (\p _ -> peek (castPtr p))
     _ -> ioError (socketError "Weft.Socket.recvFd: no descriptor was passed" eINVAL)
   where
+    -- Masked, so that a descriptor which has come is not lost. Without the padding at the end there is room for one
+    -- descriptor only: in that of @CMSG_SPACE@ the kernel puts a second one.
+    room = fromIntegral (cControlSpace 0) + size
     size = sizeOf (0 :: CInt)
 
 -- Memory -------------------------------------------------------------------------------

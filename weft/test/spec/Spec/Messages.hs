@@ -10,9 +10,13 @@ import Control.Exception
 import Control.Monad
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Internal as B (create)
 import Data.IORef
 import Foreign.C.Error (eBADF, eCONNRESET, ePIPE)
 import Foreign.Marshal.Alloc (allocaBytes)
+import Foreign.Marshal.Array (pokeArray)
+import Foreign.Ptr (castPtr)
+import Foreign.Storable (sizeOf)
 import Harness
 import qualified Network.Socket as N
 import qualified Network.Socket.ByteString as NB
@@ -170,6 +174,18 @@ control =
         recv d 100 >>= (@?= C.pack "through it")
       sendAll a (C.pack "x")
       void (failure "recvFd of a plain byte" (recvFd b)),
+    test "a peer that passes two descriptors at once: one comes, the other is closed" . withUnix $ \a b -> do
+      two <- withFdSocket a (\fd -> B.create (2 * sizeOf fd) (\p -> pokeArray (castPtr p) [fd, fd]))
+      -- Datagrams, as 'sendMsg' takes an address, which a connected stream refuses.
+      withFile B.empty $ \file -> bracket unixDatagrams close $ \from -> bracket unixDatagrams close $ \to -> do
+        let path = file <> ".socket"
+        bind to (SockAddrUnix path)
+        before <- openDescriptors
+        _ <- sendMsg from (SockAddrUnix path) [B.singleton 0] [N.Cmsg passing two] mempty
+        (recvFd to >>= closeFd . Fd) `finally` removeFile path
+        openDescriptors >>= (@?= before)
+      sendAll a (C.pack "x")
+      recv b 1 >>= (@?= C.pack "x"),
     test "datagrams in pieces, with their sender" $
       bracket (socket AF_INET Datagram defaultProtocol) close $ \a -> bracket (socket AF_INET Datagram defaultProtocol) close $ \b -> do
         mapM_ (`bind` loopback) [a, b]
@@ -202,6 +218,10 @@ control =
       failsWith "recvFd" eBADF (result "recvFd" t')
       withFdSocket b pure >>= (@?= -1)
   ]
+  where
+    unixDatagrams = socket AF_UNIX Datagram defaultProtocol
+    -- SOL_SOCKET and SCM_RIGHTS, on Linux.
+    passing = N.CmsgId 1 1
 
 -- Others -----------------------------------------------------------------------------------
 
