@@ -36,7 +36,7 @@ module Weft.Socket.ByteString
 where
 
 import Control.Exception (onException)
-import Control.Monad (unless, when)
+import Control.Monad (unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString)
@@ -128,10 +128,14 @@ sendAllTo s bs addr = do
   n <- sendTo s bs addr
   when (n < B.length bs) (sendAllTo s (B.unsafeDrop n bs) addr)
 
--- | Send strings as one datagram to an address.
+-- | Send strings as one datagram to an address. It is empty if all of them are; no strings are no datagram.
 sendManyTo :: Socket -> [ByteString] -> SockAddr -> IO ()
-sendManyTo s chunks addr = withAddress addr $ \p n ->
-  sendGathered "Weft.Socket.ByteString.sendManyTo" s (pure ()) (\fd iov count -> cSendV fd iov count p n) chunks
+sendManyTo _ [] _ = pure ()
+sendManyTo s chunks addr
+  -- The kernel takes so many pieces at once, and each call is a datagram; and 'sendGathered' sends nothing of no bytes.
+  | null (drop maxPieces chunks) && not (all B.null chunks) = withAddress addr $ \p n ->
+    sendGathered "Weft.Socket.ByteString.sendManyTo" s (pure ()) (\fd iov count -> cSendV fd iov count p n) chunks
+  | otherwise = void (sendTo s (B.concat chunks) addr)
 
 -- | 'send' from memory. Returns the number of bytes taken.
 sendBuf :: Socket -> Ptr Word8 -> Int -> IO Int

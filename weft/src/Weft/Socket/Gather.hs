@@ -2,6 +2,7 @@
 -- Sending many strings by few system calls, for the modules of byte strings.
 module Weft.Socket.Gather
   ( sendGathered,
+    maxPieces,
     sendSome,
   )
 where

@@ -91,6 +91,17 @@ sizes =
       -- What was cut is gone, as a datagram's rest is.
       sendAll a (C.pack "next")
       recv b 65537 >>= (@?= C.pack "next"),
+    test "sendManyTo: one datagram, also of many pieces, and of pieces without bytes" $
+      bracket (socket AF_INET Datagram defaultProtocol) close $ \a -> bracket (socket AF_INET Datagram defaultProtocol) close $ \b -> do
+        bind b loopback
+        to <- getSocketName b
+        forM_ [replicate 3000 (C.pack "p"), [B.empty, B.empty], [C.pack "a", B.empty, C.pack "b"]] $ \pieces -> do
+          sendManyTo a pieces to
+          finishes "the datagram" (recv b 65536) >>= (@?= B.concat pieces)
+        -- No pieces: no datagram.
+        sendManyTo a [] to
+        sendManyTo a [C.pack "next"] to
+        recv b 65536 >>= (@?= C.pack "next"),
     test "a stream gives more than 64 KiB at once, and the end" . withPair Stream $ \a b -> do
       let bytes = payload 150000
       sendAll a bytes
