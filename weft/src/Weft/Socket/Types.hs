@@ -215,7 +215,7 @@ noDeadline = never
 -- | A socket with a deadline, on the same descriptor. Operations on this value throw an error
 -- that satisfies 'isTimeout' if they are not finished in time. Unlike
 -- 'Weft.Thread.timeout' this loses no data: data that arrived before the deadline is
--- returned.
+-- returned. An STM transaction such as that of 'Weft.Socket.waitReadSocketSTM' ignores the deadline.
 --
 -- > soon <- deadlineIn (seconds 5)
 -- > request <- recv (withDeadline soon sock) 4096
