@@ -96,7 +96,7 @@ socketPair family stype protocol = mask_ $
 
 -- | Give a socket its local address. If the address is the file of a Unix socket that no process listens on any more,
 -- the file is removed first; a connect that is refused shows that it is stale. Two programs that do this at the same
--- moment may remove each other's file.
+-- moment may remove each other's file. The error of a bind, or of a 'connect', names the address.
 bind :: Socket -> SockAddr -> IO ()
 bind s addr = withAddress addr $ \p n -> do
   let once = void (immediately loc s (\fd -> cBind fd p n))
@@ -108,7 +108,7 @@ bind s addr = withAddress addr $ \p n -> do
     SockAddrUnix _ | ioe_errno e == Just inUse -> stale e
     _ -> ioError e
   where
-    loc = "Weft.Socket.bind"
+    loc = "Weft.Socket.bind: " <> show addr
     Errno inUse = eADDRINUSE
 
 -- | Accept connections from now on. The number is how many may wait to be accepted (listen(2)).
@@ -136,7 +136,7 @@ accept s = mask_ $
 connect :: Socket -> SockAddr -> IO ()
 connect s addr = withAddress addr $ \p n -> do
   begun <- newIORef False
-  operate "Weft.Socket.connect" s Writing $ \fd -> do
+  operate ("Weft.Socket.connect: " <> show addr) s Writing $ \fd -> do
     before <- readIORef begun
     writeIORef begun True
     r <- if before then cConnected fd else cConnect fd p n

@@ -11,7 +11,8 @@ import Control.Exception (bracket, try)
 import Control.Monad (forM, forM_, replicateM, replicateM_, unless, void, when)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
-import Foreign.C.Error (eBADF, eCONNREFUSED, eCONNRESET, ePIPE)
+import Data.List (isInfixOf)
+import Foreign.C.Error (eADDRINUSE, eBADF, eCONNREFUSED, eCONNRESET, ePIPE)
 import Harness
 import qualified Network.Socket as N
 import qualified Network.Socket.ByteString as NB
@@ -94,8 +95,15 @@ peers =
         failsWith "recv" eCONNREFUSED (result "recv" t'),
     test "a refused connection" $ do
       addr <- listening (const pure)
-      bracket (socket AF_INET Stream defaultProtocol) close $ \s ->
-        failsWith "connect" eCONNREFUSED (connect s addr),
+      bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
+        e <- failure "connect" (connect s addr)
+        isErrno eCONNREFUSED e @? show e
+        assertBool (show e) (show addr `isInfixOf` show e),
+    test "an address in use is named" $
+      listening $ \_ addr -> bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
+        e <- failure "bind" (bind s addr)
+        isErrno eADDRINUSE e @? show e
+        assertBool (show e) (show addr `isInfixOf` show e),
     test "large transfers, both ways at once" . withTcp $ \a b -> do
       let bytes = payload 4000000
       ts <- forM [a, b] $ \s -> start (sendAll s bytes)
@@ -152,11 +160,13 @@ deadlines =
       forM_ [1 .. 8 :: Int] $ \_ -> sendAll a (C.pack "z")
       forM_ ts $ \t -> result "recv" t >>= (@?= C.pack "z")
   ]
-  where
-    late what s act = do
-      d <- deadlineIn (milliseconds 5)
-      e <- failure what (act (withDeadline d s))
-      isTimeout e @? show e
+
+-- | The operation throws when the deadline has passed.
+late :: String -> Socket -> (Socket -> IO a) -> Assertion
+late what s act = do
+  d <- deadlineIn (milliseconds 5)
+  e <- failure what (act (withDeadline d s))
+  isTimeout e @? show e
 
 -- Ends -------------------------------------------------------------------------------
 
@@ -175,6 +185,15 @@ ends =
       close b
       result "gone" gone
       peerState a >>= (@?= PeerGone),
+    test "waits for the peer end with the deadline" . withTcp $ \a b -> do
+      late "awaitPeerFinished" a awaitPeerFinished
+      late "awaitPeerGone" a awaitPeerGone
+      shutdown b ShutdownSend
+      eventually "the end arrives" ((== PeerFinished) <$> peerState a)
+      -- What has happened counts, also after the deadline.
+      past <- deadlineIn mempty
+      awaitPeerFinished (withDeadline past a)
+      late "awaitPeerGone" a awaitPeerGone,
     test "no SIGPIPE: EPIPE or ECONNRESET" . withTcp $ \a b -> do
       close b
       e <- failure "send" (replicateM_ 1000 (send a (C.pack "x") >> pause 1))
