@@ -30,6 +30,7 @@ import Control.Concurrent.MVar
 import Control.Concurrent.STM
 import Control.Exception
 import Control.Monad (forM, forM_, unless, void, when)
+import Data.Char (isDigit)
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Foreign.C.Error
@@ -226,6 +227,9 @@ startServer settings handler listeners = (`onException` mapM_ close listeners) $
 -- | The address to listen on.
 resolve :: ServerSettings -> IO AddrInfo
 resolve settings = do
+  -- getaddrinfo(3) takes the last 16 bits of a number.
+  when (all isDigit digits && (length digits, digits) > (5, "65535")) $
+    ioError (userError ("Weft.Socket.serve: no such port: " <> port))
   found <- blocking (getAddrInfo (Just hints) (serverHost settings) (Just (serverPort settings)))
   case found of
     -- An IPv6 socket for every address takes IPv4 as well.
@@ -233,6 +237,8 @@ resolve settings = do
     ai : _ -> pure ai
     [] -> ioError (userError "Weft.Socket.serve: no such address")
   where
+    port = serverPort settings
+    digits = dropWhile (== '0') port
     hints = defaultHints {addrFlags = [AI_PASSIVE], addrSocketType = N.Stream}
 
 -- | Listening sockets, all on one address.

@@ -112,6 +112,9 @@ tests =
       test "a socket that does not listen" . bracket (socket AF_INET Datagram defaultProtocol) close $ \s -> do
         e <- failure "withServerOn" (withServerOn settings [s] echo (const (pure ())))
         e @?= userError "Weft.Socket.serve: the socket does not listen",
+      test "a port that does not exist" . forM_ ["65536", "99999", "100000000000"] $ \port -> do
+        e <- failure port (withServer settings {serverPort = port} echo (const (pure ())))
+        e @?= userError ("Weft.Socket.serve: no such port: " <> port),
       test "a listener that is closed by another: its acceptor ends, the others go on" $ do
         [one, other] <- replicateM 2 $ do
           l <- socket AF_INET Stream defaultProtocol
