@@ -14,6 +14,8 @@
 -- capability. If the kernel refuses io_uring, they go to the pool of "Weft.Blocking"; the
 -- results are the same. @WEFT_FILES@ or 'preferFiles' forces one of them.
 --
+-- 'withFile' and 'openFile' are names of "System.IO" too: import that module @hiding@ them, or one of the two qualified.
+--
 -- Any thread may call these functions, and any number of threads may use
 -- one file at once. They are interruptible while they wait. Errors are 'IOError's
 -- with the names of the function and the file, and of the same types as those of "System.IO".
