@@ -109,6 +109,18 @@ tests program =
           warned p "new start is needed to change port"
           warned p "nothing is changed"
           replicateM_ 3 (get port "/" >>= has "X-One: 2"),
+      testCase "a site that is deployed by a symbolic link: SIGHUP follows it, and the old one may be removed before" . inFolder $ \folder -> do
+        forM_ ["one", "two"] $ \name -> createDirectory (folder </> name) >> B.writeFile (folder </> name </> "index.html") (B.pack name)
+        createDirectoryLink "one" (folder </> "current")
+        weft program [] ["serve", folder </> "current", "--port", "0"] $ \p -> do
+          port <- portOf p
+          get port "/" >>= answered 200 "one"
+          createDirectoryLink "two" (folder </> "next") >> renameFile (folder </> "next") (folder </> "current")
+          get port "/" >>= answered 200 "one"
+          removeDirectoryRecursive (folder </> "one")
+          send' sigHUP p
+          hGetLine (output p) >>= (@?= "weft: reloaded")
+          get port "/" >>= answered 200 "two",
       testCase "a log, rotated while requests run" . inFolder $ \folder -> do
         config folder ["port: 0", "log: " <> folder </> "access.log", "log-format: json"]
         asked <- newIORef (0 :: Int)
