@@ -85,9 +85,9 @@ rows =
     Row "the same beside 9,000 idle readers" "fifo" [("idle", Count 9000)] "gbit_per_s",
     Row "resident memory an idle session, 18,000 hybrid threads with a socket each" "hybrid-idle" [("idle", Count 18000)] "rss_bytes_per_idle",
     Row "131,072 files of 16 KiB at random, cold page cache, 64 connections, 1 core" "disk-web" [("connections", Count 64)] "ops_per_s",
-    Row "a learning switch of OpenFlow, 100 switches, 1 core: answers" "sdn" [("mode", Word "throughput"), ("switches", Count 100), ("in_flight", Count 512), ("capabilities", Count 1)] "ops_per_s",
-    Row "the same at 500,000 packets a second: median latency" "sdn" [("rate", Count 500000), ("capabilities", Count 1)] "p50_us",
-    Row "the same: CPU an answer" "sdn" [("rate", Count 500000), ("capabilities", Count 1)] "cpu_us_per_op",
+    Row "a learning switch of OpenFlow, 100 switches, 1 core: answers" "sdn" [("mode", Word "throughput"), ("switches", Count 100), ("in_flight", Count 512), ("capabilities", Count 1), ("load_cores", Word "own")] "ops_per_s",
+    Row "the same at 500,000 packets a second: median latency" "sdn" [("rate", Count 500000), ("capabilities", Count 1), ("load_cores", Word "own")] "p50_us",
+    Row "the same: CPU an answer" "sdn" [("rate", Count 500000), ("capabilities", Count 1), ("load_cores", Word "own")] "cpu_us_per_op",
     Row "TCP in the program, 1 core: sending" "tcp" [("mode", Word "bulk"), ("direction", Word "send")] "gbit_per_s",
     Row "the same: receiving" "tcp" [("mode", Word "bulk"), ("direction", Word "receive")] "gbit_per_s",
     Row "the same: requests and responses, 64 connections" "tcp" [("mode", Word "rr"), ("connections", Count 64)] "ops_per_s"
