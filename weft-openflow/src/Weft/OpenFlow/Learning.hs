@@ -141,7 +141,7 @@ forward settings context frame p l
           !source = EthSrc (frameSrc frame)
           !destination = EthDst (frameDst frame)
           !out = output to
-          !instructions = if to == port then [] else [ApplyActions [out]]
+          !instructions = [ApplyActions [out] | to /= port]
        in Send . FlowModMessage $
             defaultFlowMod
               { flowIdleTimeout = learningIdleTimeout settings,

@@ -169,7 +169,7 @@ silentEtcd = testCase "a master that gets no answers from etcd gives its switch 
             void (tryPutMVar open ())
             before <- mapM (clusterRounds . memberCluster) members
             eventually' members "four rounds" (and . zipWith (\n m -> m >= n + 4) before <$> mapM (clusterRounds . memberCluster) members)
-            length <$> masters members 1 >>= (@?= 1)
+            masters members 1 >>= (@?= 1) . length
         _ -> assertFailure "two members"
 
 -- | A proxy of an etcd that passes everything on while the MVar is full. To cut, it empties it at the next request for keys.

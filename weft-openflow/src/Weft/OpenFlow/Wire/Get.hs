@@ -196,7 +196,7 @@ untilEnd g = do
 
 -- | A byte at an offset, which must be inside.
 byteAt :: Int -> ByteString -> Word8
-byteAt i s = peekAt i s
+byteAt = peekAt
 {-# INLINE byteAt #-}
 
 -- | Two bytes from an offset on, which must be inside.
