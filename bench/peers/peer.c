@@ -84,28 +84,42 @@ static void set_option(int fd, int level, int name, const char *what) {
     die("%s", what);
 }
 
-int peer_listen(int argc, char **argv) {
-  struct sockaddr_in address = {.sin_family = AF_INET};
-  socklen_t size = sizeof address;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons((uint16_t)option_long(argc, argv, "port", 0));
-
+/* A listener at the port in the address, which becomes that which it got. */
+static int listener_at(struct sockaddr_in *address, int shared) {
+  socklen_t size = sizeof *address;
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0)
     die("socket");
   set_option(fd, SOL_SOCKET, SO_REUSEADDR, "SO_REUSEADDR");
+  if (shared)
+    set_option(fd, SOL_SOCKET, SO_REUSEPORT, "SO_REUSEPORT");
   /* Inherited by the connections that it accepts. */
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, "TCP_NODELAY");
-  if (bind(fd, (struct sockaddr *)&address, sizeof address) < 0)
+  if (bind(fd, (struct sockaddr *)address, sizeof *address) < 0)
     die("bind");
   if (listen(fd, 4096) < 0)
     die("listen");
-  if (getsockname(fd, (struct sockaddr *)&address, &size) < 0)
+  if (getsockname(fd, (struct sockaddr *)address, &size) < 0)
     die("getsockname");
+  return fd;
+}
+
+void peer_listen_many(int argc, char **argv, int *listeners, int count) {
+  struct sockaddr_in address = {.sin_family = AF_INET};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons((uint16_t)option_long(argc, argv, "port", 0));
+
+  for (int i = 0; i < count; i++)
+    listeners[i] = listener_at(&address, count > 1);
   signal(SIGPIPE, SIG_IGN);
   printf("listening on %d\n", ntohs(address.sin_port));
   fflush(stdout);
-  return fd;
+}
+
+int peer_listen(int argc, char **argv) {
+  int listener;
+  peer_listen_many(argc, argv, &listener, 1);
+  return listener;
 }
 
 int peer_connect(const char *host, long port) {

@@ -32,6 +32,9 @@ size_t raise_open_files(void);
  * chooses), after "listening on PORT" has been printed. */
 int peer_listen(int argc, char **argv);
 
+/* Several of them at one port (SO_REUSEPORT): the kernel shares the connections out. */
+void peer_listen_many(int argc, char **argv, int *listeners, int count);
+
 /* Connect to --host (numeric, 127.0.0.1) and --port, with TCP_NODELAY. */
 int peer_connect(const char *host, long port);
 

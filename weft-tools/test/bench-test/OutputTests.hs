@@ -107,6 +107,10 @@ charts =
           Line name places -> (name, places) @?= ("threads", [1, 10, 100])
           Groups _ -> assertFailure "groups"
         map (map (fmap summaryMedian) . seriesValues) (chartSeries chart) @?= [[Just 1, Just 1, Just 1], [Just 1, Nothing, Just 1]],
+      testCase "many groups have names in smaller letters" $ do
+        let sizes n = [read (T.unpack (T.takeWhile (/= '"') part)) :: Double | part <- drop 1 (T.splitOn "font-size=\"" (renderChart (chartOf "t" "cpu_us_per_op" [run "weft" [("mode", Word "throughput"), ("number", Count k), ("other", Count (k `mod` 2))] "cpu_us_per_op" [1234567] | k <- [1 .. n]])))]
+        minimum (sizes 2) @?= 11
+        assertBool "smaller" (minimum (sizes 20) < 10 && minimum (sizes 40) < 8 && minimum (sizes 200) >= 6),
       testCase "text is escaped" $
         assertBool "title" ("a &lt; b &amp; c" `T.isInfixOf` renderChart (Chart "a < b & c" "" (Groups []) []))
     ]

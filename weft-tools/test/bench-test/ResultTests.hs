@@ -36,6 +36,7 @@ import Weft.Tools.Bench.Report
 import Weft.Tools.Bench.Runner (Missing (..), Outcome (..))
 import Weft.Tools.Bench.Stats (percentile, summaryMedian)
 import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Units (withUnit)
 import Weft.Tools.Bench.Url
 
 -- | A result that was written and read again.
@@ -78,6 +79,19 @@ results =
         -- What only one of them measured is not compared.
         T.count "connections 400" (fst (T.breakOn "</section>" (snd (T.breakOn "id=\"compilers\"" page)))) @?= 0
         assertBool "one compiler needs no comparison" (not ("id=\"compilers\"" `T.isInfixOf` renderReport (const Nothing) [kept sample])),
+      testCase "a thousand of a unit is one of the next" $
+        [withUnit metric v | (metric, v) <- [("p99_us", 85428), ("p99_us", 3e6), ("p50_us", 12.5), ("ns_per_op", 2854), ("max_rss_mb", 9700), ("wall_s", 52), ("rss_bytes_per_idle", 3539), ("ops_per_s", 52959)]]
+          @?= ["85.4 ms", "3.00 s", "12.5 \181s", "2.85 \181s", "9.70 GB", "52.0 s", "3,539 bytes", "52,959/s"],
+      testCase "what several peers have in common is said once" $ do
+        let failing = (kept sample) {keptFailures = [("kernel", "no root"), ("smoltcp", "no root"), ("kernel", "no root")]}
+            text = figuresSection AllRows "doc" [failing]
+        assertBool (T.unpack text) ("Missing: go (pong): no go-pong; kernel, smoltcp (pong): no root." `T.isInfixOf` text),
+      testCase "bounds without a verdict have marks of their own" $ do
+        let judgedAs holds' figure = (kept sample) {keptBounds = [KeptBound "a < b" figure 1.15 holds' "too close to call"]}
+            text holds' figure = figuresSection AllRows "doc" [judgedAs holds' figure]
+        assertBool "close" ("\8776 pong: a < b: 1.20, limit 1.15" `T.isInfixOf` text Nothing (Just 1.2))
+        assertBool "unmeasured" ("? pong: a < b: -, limit 1.15" `T.isInfixOf` text Nothing Nothing)
+        assertBool "held" ("All 1 bounds of these benchmarks hold." `T.isInfixOf` text (Just True) (Just 1.1)),
       testCase "changes beyond noise, and no others" $ do
         let with values = [kept [run "weft" sixtyFour "cpu_us_per_op" values]]
             change a b = [(differenceBefore d, differenceAfter d, worsened d) | d <- differences (with a) (with b)]
@@ -96,7 +110,7 @@ results =
         insertBetween AllRows "new\n" "no markers" @?= Nothing,
       testCase "the README's table has figures and marks missed bounds" $ do
         let text = figuresSection AllRows "doc" [kept sample]
-        forM_ ["| pong, 64 connections, 1 core: CPU a request | 9.00 \181s", "c-epoll 6.00 \181s", "**Missed:**", "\10007 pong: a < b: 1.20, limit 0.50", "Missing: go: no go-pong (pong).", "](doc/pong.svg)"] $ \part ->
+        forM_ ["| pong, 64 connections, 1 core: CPU a request | 9.00 \181s", "c-epoll 6.00 \181s", "**Missed:**", "\10007 pong: a < b: 1.20, limit 0.50", "Missing: go (pong): no go-pong.", "](doc/pong.svg)"] $ \part ->
           assertBool (T.unpack (part <> " in " <> text)) (part `T.isInfixOf` text)
         map fst (readmeCharts [kept sample]) @?= ["overview.svg", "pong.svg"]
         assertBool "the picture has both" (and [part `T.isInfixOf` svg | ("overview.svg", svg) <- readmeCharts [kept sample], part <- ["c-epoll", "9.00 \181s", "pong, 64 connections, 1 core"]])

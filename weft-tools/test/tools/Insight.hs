@@ -14,14 +14,14 @@ import Program
 import System.Directory (createDirectoryIfMissing, doesFileExist, findExecutable)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
-import System.IO (hFlush)
+import System.IO (IOMode (WriteMode), hFlush, hSetFileSize, withFile)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Skip (skip, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
-tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, urlTests program folder, runTests program, benchTests program folder]
+tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, urlTests program folder, runTests program, benchTests program folder, traceTests program folder]
 
 serving :: FilePath -> FilePath -> (Running -> PortNumber -> IO a) -> IO a
 serving program folder act = weft program [] ["serve", folder, "--port", "0"] (\p -> portOf p >>= act p)
@@ -58,8 +58,35 @@ topTests program folder =
       testCase "nobody listens" $ do
         (code, out) <- outcome program [] ["top", "http://127.0.0.1:1", "--count", "1"]
         code @?= ExitFailure 1
-        contains out "refused"
+        mapM_ (contains out) ["127.0.0.1:1 /metrics", "nobody listens there (connection refused)"],
+      testCase "a process number is refused, with what looks at processes" $ do
+        (code, out) <- outcome program [] ["top", "4711"]
+        code @?= ExitFailure 2
+        contains out "weft doctor 4711",
+      testCase "a socket that is not there" $ do
+        (code, out) <- outcome program [] ["top", "unix:" <> (folder </> "no.socket"), "--count", "1"]
+        code @?= ExitFailure 1
+        contains out "there is no socket",
+      testCase "a small window shows what fits, and says that there is more" . serving program folder $ \_ port -> do
+        script <- findExecutable "script"
+        case script of
+          Nothing -> skip "there is no script(1)"
+          Just terminal -> do
+            let line = "stty rows 8 cols 30; " <> program <> " top http://127.0.0.1:" <> show port <> " --interval 0.2 --count 2"
+            (code, out) <- limited . withCreateProcess (proc terminal ["-qec", line, "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \_ output' _ child -> do
+              said <- maybe (pure B.empty) B.hGetContents output'
+              (,) <$> waitForProcess child <*> pure (B.unpack said)
+            code @?= ExitSuccess
+            contains out "more lines in a higher"
+            assertBool out (all ((<= 30) . length) (lines (printed out)))
     ]
+  where
+    -- Without escape sequences; those that move the cursor begin a line.
+    printed text = case text of
+      '\ESC' : '[' : rest | (_, end : more) <- break (`elem` "HJKhl") rest -> ['\n' | end `elem` "HJ"] <> printed more
+      '\r' : rest -> printed rest
+      c : rest -> c : printed rest
+      [] -> []
 
 -- Doctor -----------------------------------------------------------------------------------
 
@@ -89,6 +116,15 @@ doctorTests program folder =
         contains one "linked with weft-relink"
         (_, two) <- outcome program [] ["doctor", relinked "clock"]
         contains two "[!]  binary",
+      testCase "of a program without -threaded" $ do
+        let plain = takeDirectory program </> "relink" </> "handles-relinked-nonthreaded"
+        there <- doesFileExist plain
+        unless there (skip "the relinked programs are not built")
+        (code, out) <- outcome program [] ["doctor", plain]
+        code @?= ExitFailure 1
+        mapM_ (contains out) ["[XX] run-time system", "linked without -threaded"]
+        (_, threaded) <- outcome program [] ["doctor", program]
+        assertBool threaded (not ("linked without" `isInfixOf` threaded)),
       testCase "of a process that there is not" $ do
         (code, out) <- outcome program [] ["doctor", "4194305"]
         code @?= ExitFailure 2
@@ -268,6 +304,38 @@ runTests program =
         contains out "ended with status"
     ]
 
+-- Recordings --------------------------------------------------------------------------------
+
+traceTests :: FilePath -> FilePath -> TestTree
+traceTests program folder =
+  testGroup
+    "trace"
+    [ testCase "what is no recording is refused, with the reason" $ do
+        let view file = outcome program [] ["trace", "view", folder </> file, "-o", folder </> "page.html"]
+        writeFile (folder </> "empty.eventlog") ""
+        forM_ [("missing.eventlog", "there is no such file"), ("empty.eventlog", "it is empty: "), ("index.html", "not an event log of GHC")] $ \(file, why) -> do
+          (code, out) <- view file
+          code @?= ExitFailure 1
+          contains out why
+        -- Sparse: nothing of it is on the disk.
+        withFile (folder </> "large.eventlog") WriteMode (`hSetFileSize` 1000000000000)
+        (code, out) <- view "large.eventlog"
+        code @?= ExitFailure 1
+        mapM_ (contains out) ["it has 1000 GB", "of memory", "record for a shorter time"]
+        made <- doesFileExist (folder </> "page.html")
+        made @?= False,
+      testCase "a program without an event log is not started" $ do
+        let clock = takeDirectory program </> "relink" </> "clock-relinked"
+        there <- doesFileExist clock
+        unless there (skip "the relinked programs are not built")
+        content <- B.readFile clock
+        unless (B.pack "requires the program to be built with -eventlog" `B.isInfixOf` content) (skip "programs of this compiler can always write one")
+        (code, out) <- outcome program [] ["trace", "-o", folder </> "clock.eventlog", "--", clock]
+        code @?= ExitFailure 2
+        contains out "cannot write an event log: link it with -rtsopts -eventlog"
+        assertBool out (length (lines out) == 1)
+    ]
+
 -- Parts of benchmarks, and documents ------------------------------------------------------------
 
 -- | Of a benchmark that the documents show, without any figure; its peer go is missing.
@@ -293,7 +361,7 @@ benchTests program folder =
         (code, _) <- readme []
         code @?= ExitSuccess
         text <- readFile document
-        mapM_ (contains text) ["first\n<!-- figures: begin -->", "| 5.50 ", "go: there is no go-pong (pong)", "a: 1.10, limit 1.00", "<!-- figures: end -->\nlast"]
+        mapM_ (contains text) ["first\n<!-- figures: begin -->", "| 5.50 ", "go (pong): there is no go-pong", "a: 1.10, limit 1.00", "<!-- figures: end -->\nlast"]
         assertBool "old figures are gone" (not ("of yesterday" `isInfixOf` text))
         (later, _) <- readme ["--check"]
         later @?= ExitSuccess

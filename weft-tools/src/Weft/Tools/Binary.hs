@@ -9,6 +9,9 @@ module Weft.Tools.Binary
   ( examineBinary,
     Relinked (..),
     findNote,
+    Linked (..),
+    howLinked,
+    mentions,
   )
 where
 
@@ -37,6 +40,28 @@ examineBinary file = do
       mapM_ (putStrLn . ("  " <>)) functions
   where
     version n = show (n `div` 100) <> "." <> show (n `mod` 100)
+
+-- | What a Haskell program was linked with.
+data Linked = Linked
+  { linkedThreaded :: Bool,
+    -- | Can it write an event log?
+    linkedEventLog :: Bool
+  }
+  deriving (Eq, Show)
+
+-- | Read from the constants of the run-time system in a program's bytes: its name, and the complaint that only one without an event log has. 'Nothing'
+-- if no run-time system is in it, as where it is a shared library.
+howLinked :: ByteString -> Maybe Linked
+howLinked content
+  | any (`mentions` content) ["\0rts_thr\0", "\0rts_thr_"] = Just (Linked True log')
+  | any (`mentions` content) ["\0rts_v\0", "\0rts_l\0", "\0rts_debug\0", "\0rts_p\0"] = Just (Linked False log')
+  | otherwise = Nothing
+  where
+    log' = not (mentions "requires the program to be built with -eventlog" content)
+
+-- | Are these bytes among them?
+mentions :: ByteString -> ByteString -> Bool
+mentions part content = not (B.null (snd (B.breakSubstring part content)))
 
 -- | The note in a program's bytes (@cbits\/relink.c@): a mark, the compiler, then a function a line, to a zero.
 findNote :: ByteString -> Maybe Relinked

@@ -14,17 +14,21 @@ where
 
 import Control.Concurrent (MVar, forkIO, killThread, newEmptyMVar, putMVar)
 import Control.Concurrent.MVar (takeMVar)
-import Control.Exception (Handler (..), IOException, bracket, bracket_, catches, finally)
+import Control.Exception (Handler (..), bracket, bracket_, catches, finally)
 import Control.Monad (forM_, unless, void, when)
+import Data.Char (isDigit)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
 import qualified Data.Text.IO as T
+import Foreign.C.Error (Errno (..), eCONNREFUSED)
 import GHC.Clock (getMonotonicTime)
+import GHC.IO.Exception (IOException (ioe_errno))
 import Options.Applicative
 import System.Exit (ExitCode (..), exitWith)
 import System.IO
+import System.IO.Error (isDoesNotExistError)
 import System.Timeout (timeout)
 import Weft.Duration (seconds)
 import Weft.Socket (deadlineIn, isTimeout)
@@ -32,13 +36,14 @@ import Weft.Tls (defaultTlsClientSettings)
 import Weft.Tools.Bench.Options (positive)
 import Weft.Tools.Http
 import Weft.Tools.Top.Readings
+import Weft.Tools.Top.Window (windowSize)
 
 -- | The subcommand.
 topCommand :: Mod CommandFields (IO ())
 topCommand =
   command "top" $
     info
-      ( top <$> argument (eitherReader (fmap metrics . parseTarget)) (metavar "URL" <> help "The metrics page: http://HOST:PORT (/metrics is added), https, or unix:FILE")
+      ( top <$> argument (eitherReader (fmap metrics . target')) (metavar "URL" <> help "The metrics page: http://HOST:PORT (/metrics is added), https, or unix:FILE")
           <*> option positive (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Between readings")
           <*> optional (option positive (long "count" <> metavar "N" <> help "End after so many screens"))
       )
@@ -47,6 +52,9 @@ topCommand =
           <> failureCode 2
       )
   where
+    target' text
+      | all isDigit text = Left ("weft top reads the metrics page of a program, by its URL; weft doctor " <> text <> " looks at a process")
+      | otherwise = parseTarget text
     metrics target = if targetPath target == "/" then target {targetPath = "/metrics"} else target
 
 top :: Target -> Double -> Maybe Int -> IO ()
@@ -68,9 +76,8 @@ top target interval count = do
         Nothing -> do
           now <- getMonotonicTime
           after <- readPage "weft top" target
-          height <- pure (60 :: Int)
           let Screen shown = screenOf (title now) (now - from) before after
-          if terminal then paint (take height shown) else mapM_ T.putStrLn shown >> T.putStrLn "" >> hFlush stdout
+          if terminal then windowSize >>= \size -> paint (maybe shown (`within` shown) size) else mapM_ T.putStrLn shown >> T.putStrLn "" >> hFlush stdout
           follow terminal quit (subtract 1 <$> left) now after
     title _ = "weft top: " <> name <> "   every " <> T.pack (show interval) <> " s"
     name = maybe (T.pack (targetHost target <> ":" <> targetPort target)) T.pack (targetUnix target)
@@ -91,6 +98,14 @@ onTerminal quit act =
         key <- getChar
         if key `elem` ("qQ\ESC" :: String) then putMVar quit () else keys
 
+-- | What fits into a window of so many lines and columns, above the line that says how to end; and how many lines do not.
+within :: (Int, Int) -> [Text] -> [Text]
+within (height, width) shown
+  | length shown < height = map (T.take width) shown
+  | otherwise = map (T.take width) (take room shown <> ["... " <> T.pack (show (length shown - room)) <> " more lines in a higher window"])
+  where
+    room = max 0 (height - 2)
+
 -- | Write over the screen, line by line, so that it does not flicker.
 paint :: [Text] -> IO ()
 paint shown = do
@@ -103,7 +118,7 @@ paint shown = do
 readPage :: Text -> Target -> IO Reading
 readPage who target =
   page
-    `catches` [ Handler (\e -> failed (if isTimeout e then "no answer within 5 s" else T.pack (show (e :: IOException)))),
+    `catches` [ Handler (failed . whyNot),
                 Handler (\e -> failed (if e == Malformed then "no HTTP is spoken there" else "the connection ended early"))
               ]
   where
@@ -115,7 +130,14 @@ readPage who target =
       when (responseStatus response /= 200) . void . failed $ "status " <> T.pack (show (responseStatus response))
       when (null found) . void . failed $ "there are no metrics on that page"
       pure found
+    whyNot :: IOException -> Text
+    whyNot e
+      | isTimeout e = "no answer within 5 s"
+      | Just code <- ioe_errno e, Errno code == eCONNREFUSED = "nobody listens there (connection refused)"
+      | isDoesNotExistError e, Just file <- targetUnix target = "there is no socket " <> T.pack file
+      | otherwise = T.pack (show e)
+    place = maybe (T.pack (targetHost target <> ":" <> targetPort target)) (("unix:" <>) . T.pack) (targetUnix target)
     failed :: Text -> IO Reading
     failed why = do
-      T.hPutStrLn stderr (who <> ": " <> T.pack (targetPath target) <> ": " <> why) `finally` hFlush stderr
+      T.hPutStrLn stderr (who <> ": " <> place <> " " <> T.pack (targetPath target) <> ": " <> why) `finally` hFlush stderr
       exitWith (ExitFailure 1)

@@ -10,18 +10,24 @@ module Weft.Tools.Trace
   )
 where
 
-import Control.Monad (unless)
+import Control.Exception (IOException, try)
+import Control.Monad (unless, when)
+import qualified Data.ByteString as B
 import Data.ByteString.Builder (hPutBuilder)
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
 import Options.Applicative
-import System.Directory (doesFileExist, findExecutable, makeAbsolute)
+import System.Directory (doesFileExist, findExecutable, makeAbsolute, removeFile)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (replaceExtension, takeFileName)
-import System.IO (IOMode (WriteMode), hSetEncoding, stderr, utf8, withFile)
+import System.IO (IOMode (ReadMode, WriteMode), hFileSize, hSetEncoding, stderr, utf8, withBinaryFile, withFile)
+import System.IO.Error (isDoesNotExistError, isPermissionError)
 import System.Process (delegate_ctlc, proc, waitForProcess, withCreateProcess)
+import Weft.Tools.Bench.Proc (availableBytes)
+import Weft.Tools.Bench.Table (renderNumber)
+import Weft.Tools.Binary (Linked (..), howLinked)
 import Weft.Tools.Trace.Chrome (chromeTrace)
 import Weft.Tools.Trace.Log (readLog)
 import Weft.Tools.Trace.Page (timelinePage)
@@ -65,6 +71,12 @@ record output program arguments = do
   case path of
     Nothing -> refuse (T.pack program <> ": no such program")
     Just found -> do
+      content <- B.readFile found
+      case howLinked content of
+        Just (Linked _ False) -> refuse (T.pack program <> " cannot write an event log: link it with -rtsopts -eventlog (from GHC 9.4 on, -rtsopts is enough)")
+        _ -> pure ()
+      old <- doesFileExist output
+      when old (removeFile output)
       -- Scheduling, collections, user events and labels; nothing else.
       let options = ["+RTS", "-l-asgu", "-ol" <> output, "-RTS"]
       code <- withCreateProcess (proc found (options <> arguments)) {delegate_ctlc = True} (\_ _ _ child -> waitForProcess child)
@@ -75,7 +87,13 @@ record output program arguments = do
 
 view :: FilePath -> Maybe FilePath -> Maybe FilePath -> IO ()
 view file page json = do
-  found <- readLog file
+  readable <- try (withBinaryFile file ReadMode hFileSize)
+  free <- availableBytes
+  found <- case readable of
+    Left e -> pure (Left (whyNot e))
+    Right 0 -> pure (Left "it is empty: its program has not ended yet, or was killed before it wrote anything")
+    Right size | Just why <- tooLarge size free -> pure (Left why)
+    Right _ -> either (Left . ("not an event log of GHC: " <>)) Right <$> readLog file
   case found of
     Left why -> T.hPutStrLn stderr ("weft trace: " <> T.pack file <> ": " <> why) >> exitWith (ExitFailure 1)
     Right entries -> do
@@ -86,6 +104,21 @@ view file page json = do
       mapM_ (\name -> withFile name WriteMode (`hPutBuilder` chromeTrace timeline) >> T.putStrLn (T.pack name)) json
       unless (any (`M.member` timelineCounts timeline) ["sleeps", "events handed"]) $
         T.hPutStrLn stderr "weft trace: the recording has no markers of Weft: the program does not run on Weft, or user events were off (+RTS -lu)"
+
+-- | A recording of so many bytes, where so many bytes of memory are free. Measured: 517 MB for a recording of 35 MB.
+tooLarge :: Integer -> Double -> Maybe Text
+tooLarge size free
+  | need > free = Just (T.concat ["it has ", gigabytes (fromIntegral size), ", and showing it needs about ", gigabytes need, " of memory, of which ", gigabytes free, " are free: record for a shorter time"])
+  | otherwise = Nothing
+  where
+    need = 16 * fromIntegral size
+    gigabytes bytes = renderNumber (bytes / 1e9) <> " GB"
+
+whyNot :: IOException -> Text
+whyNot e
+  | isDoesNotExistError e = "there is no such file"
+  | isPermissionError e = "it may not be read"
+  | otherwise = T.pack (show e)
 
 refuse :: Text -> IO a
 refuse message = T.hPutStrLn stderr ("weft trace: " <> message) >> exitWith (ExitFailure 2)

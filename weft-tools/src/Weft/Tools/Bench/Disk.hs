@@ -10,6 +10,7 @@ module Weft.Tools.Bench.Disk (disk) where
 
 import Data.Aeson (FromJSON (..), eitherDecodeStrict', withObject, (.:))
 import qualified Data.ByteString.Char8 as B
+import Data.List (sort)
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import qualified Data.Text as T
@@ -36,7 +37,7 @@ disk =
     }
 
 cases :: Plan -> [Case]
-cases plan = [readCase plan n subject | n <- compared <> many, subject <- [weft, hybrid, ghc], n `elem` compared || subject /= ghc] <> [fioCase n | n <- compared]
+cases plan = [readCase plan n subject | n <- sort (compared <> many), subject <- [weft, hybrid, ghc], n `elem` compared || subject /= ghc] <> [fioCase n | n <- compared]
   where
     hybrid = Subject "weft-hybrid" "disk-hybrid" WeftProgram
     weft = Subject "weft" "disk-weft" WeftProgram

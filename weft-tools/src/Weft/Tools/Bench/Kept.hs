@@ -41,6 +41,8 @@ data Kept = Kept
     -- | Peers that could not run, and measurements that failed.
     keptMissing :: ![Text],
     keptFailed :: ![Text],
+    -- | Of these the subject and what it said.
+    keptFailures :: ![(Text, Text)],
     -- | All of it, as it was read.
     keptRaw :: !Value
   }
@@ -81,6 +83,7 @@ kept value = flip (withObject "a result of weft bench") value $ \o ->
     <*> (o .:? "bounds" .!= [] >>= mapM bound)
     <*> (map missing <$> o .:? "missing" .!= [])
     <*> (map failed <$> o .:? "failed" .!= [])
+    <*> (map failure <$> o .:? "failed" .!= [])
     <*> pure value
 
 run :: Object -> Parser Run
@@ -123,6 +126,11 @@ missing v = case v of
 
 failed :: Object -> Text
 failed o = T.unwords [plain v | name <- ["subject", "params", "message"], Just v <- [KM.lookup name o]]
+
+failure :: Object -> (Text, Text)
+failure o = (word "subject", word "message")
+  where
+    word name = maybe "" plain (KM.lookup name o)
 
 -- | A metric of the first run of a subject whose parameters include these.
 keptMetric :: Kept -> Text -> Params -> Text -> Maybe Summary

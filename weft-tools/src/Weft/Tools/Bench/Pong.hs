@@ -19,7 +19,7 @@ pong =
   Benchmark
     { benchName = "pong",
       benchTitle = "a small HTTP answer over kept connections, at saturation",
-      benchCases = const ([serverCase count cores subject | cores <- [1, 2], count <- loads, subject <- subjects cores] ++ map sharedCase loads),
+      benchCases = const ([pongCase count cores subject | cores <- [1, 2], count <- loads, subject <- subjects cores] ++ map sharedCase loads),
       benchTools = [loadTool],
       benchRts = [],
       benchIgnores = [],
@@ -35,8 +35,13 @@ loads = [64, 400]
 subjects :: Int -> [Subject]
 subjects cores =
   [Subject "weft" "pong-weft" WeftProgram, Subject "ghc" "pong-ghc" GhcProgram]
-    ++ [Subject name file CProgram | cores == 1, (name, file) <- [("c-epoll", "c-epoll"), ("c-uring", "c-uring")]]
+    ++ [Subject "c-epoll" "c-epoll" CProgram]
+    ++ [Subject "c-uring" "c-uring" CProgram | cores == 1]
     ++ [Subject "go" "go-pong" GoProgram]
+
+-- | On several cores the loop in C is one for each, with a listener of its own (@SO_REUSEPORT@).
+pongCase :: Int -> Int -> Subject -> Case
+pongCase count cores = workloadCase (params count cores) (onePage count cores) {workArguments = \_ s -> pure (concat [["--threads", show cores] | subjectKind s == CProgram, cores > 1])}
 
 -- | One capability that shares all cores with the clients, as two capabilities on two cores do: what the second capability costs is the difference
 -- to this, not to a server with a core of its own.

@@ -135,7 +135,8 @@ readmeCharts results =
     <> [ (file, renderChart (chartOf title metric (filter measured (keptRuns result))))
          | (file, Row title bench params metric) <- charts,
            result <- take 1 (filter ((== bench) . keptBench) results),
-           let measured r = all (`elem` runParams r) params && M.member metric (metricSummaries r),
+           -- Where clients share the server's cores is another comparison.
+           let measured r = all (`elem` runParams r) params && lookup "placement" (runParams r) == Nothing && M.member metric (metricSummaries r),
            any measured (keptRuns result)
        ]
   where
@@ -176,7 +177,7 @@ medians result bench params metric
 
 -- | The subjects that run on Weft.
 own :: [Text]
-own = ["weft", "relinked", "weft-relink", "weft-hybrid"]
+own = ["weft", "relinked", "weft-relink", "weft-hybrid", "weft-serve"]
 
 tableLine :: [Kept] -> Row -> Maybe Text
 tableLine results (Row what bench params metric) = do
@@ -198,28 +199,36 @@ cellOf metric name s many = withUnit metric (summaryMedian s) <> spread <> (if m
   where
     spread = if spreadOf s > 2 then " \177 " <> T.pack (show (spreadOf s)) <> " %" else ""
 
--- | The peers that could not run, and the measurements that failed, with the reasons; what is the same for several benchmarks is said once.
+-- | The peers that could not run, and the measurements that failed, with the reasons; what is the same for several subjects or benchmarks is said once.
 missingLines :: [Kept] -> [Text]
 missingLines results
   | null reasons = []
-  | otherwise = ["Missing: " <> T.intercalate "; " [why <> " (" <> T.intercalate ", " (nub [keptBench r | (r, w) <- found, w == why]) <> ")" | why <- reasons] <> ".", ""]
+  | otherwise = ["Missing: " <> T.intercalate "; " [who <> " (" <> T.intercalate ", " (benches who why) <> "): " <> why | (who, why) <- reasons] <> ".", ""]
   where
-    found = [(r, w) | r <- results, w <- keptMissing r <> keptFailed r]
-    reasons = nub (map snd found)
+    found = [(T.intercalate ", " (nub [s | (s, w') <- pairs r, w' == why]), why, keptBench r) | r <- results, why <- nub (map snd (pairs r))]
+    pairs r = map reason (keptMissing r) <> keptFailures r
+    reason text = let (who, why) = T.breakOn ": " text in (who, T.drop 2 why)
+    reasons = nub [(who, why) | (who, why, _) <- found]
+    benches who why = nub [bench | (who', why', bench) <- found, who' == who, why' == why]
 
 missedLines :: Extent -> [Kept] -> [Text]
 missedLines extent results
   | null judged = []
   | null doubtful = ["All " <> number judged <> " bounds of these benchmarks hold."]
-  | extent == SummaryRows = ["Of " <> number judged <> " bounds of these benchmarks " <> T.intercalate ", " [number list <> " " <> word <> " (" <> T.intercalate ", " (nub (map (keptBench . fst) list)) <> ")" | (word, list) <- kinds, not (null list)] <> "; the others hold."]
-  | otherwise = number (filter holding judged) <> " of " <> number judged <> " bounds hold." : concat [["", "**" <> T.toUpper (T.take 1 word) <> T.drop 1 word <> ":**", ""] <> map item list | (word, list) <- kinds, not (null list)]
+  | extent == SummaryRows = ["Of " <> number judged <> " bounds of these benchmarks " <> T.intercalate ", " [number list <> " " <> word <> " (" <> T.intercalate ", " (nub (map (keptBench . fst) list)) <> ")" | (_, word, list) <- kinds, not (null list)] <> "; the others hold."]
+  | otherwise = number (filter holding judged) <> " of " <> number judged <> " bounds hold." : concat [["", "**" <> T.toUpper (T.take 1 word) <> T.drop 1 word <> ":**", ""] <> map (item mark) list | (mark, word, list) <- kinds, not (null list)]
   where
     judged = [(r, b) | r <- results, b <- keptBounds r]
     holding (_, b) = keptHolds b == Just True
     doubtful = filter (not . holding) judged
-    kinds = [("missed", [x | x@(_, b) <- doubtful, keptHolds b == Just False]), ("too close to call", filter close doubtful), ("not measured", [x | x@(_, b) <- doubtful, keptHolds b == Nothing, not (close x)])] :: [(Text, [(Kept, KeptBound)])]
+    kinds =
+      [ ("\10007", "missed", [x | x@(_, b) <- doubtful, keptHolds b == Just False]),
+        ("\8776", "too close to call", filter close doubtful),
+        ("?", "not measured", [x | x@(_, b) <- doubtful, keptHolds b == Nothing, not (close x)])
+      ]
     close (_, b) = keptHolds b == Nothing && isJust (keptFigure b)
-    item (r, b) = "- \10007 " <> keptBench r <> ": " <> keptBoundName b <> ": " <> maybe "-" renderNumber (keptFigure b) <> ", limit " <> renderNumber (keptLimit b)
+    item :: Text -> (Kept, KeptBound) -> Text
+    item mark (r, b) = "- " <> mark <> " " <> keptBench r <> ": " <> keptBoundName b <> ": " <> maybe "-" renderNumber (keptFigure b) <> ", limit " <> renderNumber (keptLimit b)
     number = T.pack . show . length
 
 -- | Replace what stands between the markers of a document; 'Nothing' without both of them, in order.

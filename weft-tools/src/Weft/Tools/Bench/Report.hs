@@ -64,12 +64,14 @@ summary :: [Kept] -> Text
 summary results =
   T.concat
     [ number (length results) <> " benchmarks. ",
-      number (length [() | Just True <- verdicts]) <> " bounds hold, ",
-      number (length [() | Just False <- verdicts]) <> " are missed, ",
-      number (length [() | Nothing <- verdicts]) <> " could not be judged."
+      "Bounds: " <> number (length [() | Just True <- verdicts]) <> " hold, ",
+      number (length [() | Just False <- verdicts]) <> " missed, ",
+      number (length [() | (Nothing, True) <- judged]) <> " too close to call, ",
+      number (length [() | (Nothing, False) <- judged]) <> " not measured."
     ]
   where
-    verdicts = map keptHolds (concatMap keptBounds results)
+    judged = [(keptHolds b, isJust (keptFigure b)) | r <- results, b <- keptBounds r]
+    verdicts = map fst judged
 
 number :: Int -> Text
 number = T.pack . show
@@ -104,7 +106,9 @@ verdictCell :: KeptBound -> Text
 verdictCell b = case keptHolds b of
   Just True -> "<td class=\"good\">\10003 holds</td>"
   Just False -> "<td class=\"bad\">\10007 missed</td>"
-  Nothing -> "<td class=\"unknown\">? " <> escape (if isJust (keptFigure b) then keptReason b else "not measured") <> "</td>"
+  Nothing
+    | isJust (keptFigure b) -> "<td class=\"unknown\">\8776 " <> escape (keptReason b) <> "</td>"
+    | otherwise -> "<td class=\"unknown\">? not measured</td>"
 
 -- | Of benchmarks that were run with several versions of GHC: the main metric of every subject, a column for each version and, behind the
 -- first, the ratio to it. Nothing where there is only one version.

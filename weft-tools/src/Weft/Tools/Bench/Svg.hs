@@ -154,8 +154,9 @@ bars :: Scale -> [Text] -> [Series] -> [Text]
 bars (Scale _ at) names series = concat (zipWith group [0 ..] names)
   where
     slot = (right - left) / fromIntegral (max 1 (length names))
+    captionSize = fitting 13 slot (concatMap T.lines names)
     group :: Int -> Text -> [Text]
-    group i name = caption (start + slot / 2) name ++ concat (zipWith (bar start (length present)) [0 ..] present)
+    group i name = captionOf captionSize (start + slot / 2) name ++ concat (zipWith (bar start (length present)) [0 ..] present)
       where
         start = left + slot * fromIntegral i
         present = [(seriesColour one, s) | one <- series, Just s <- take 1 (drop i (seriesValues one))]
@@ -163,7 +164,7 @@ bars (Scale _ at) names series = concat (zipWith group [0 ..] names)
       [ tag "rect" (zip ["x", "y", "width", "height"] (map number [x, y, w * 0.86, bottom - y]) ++ [("fill", colour)]) "",
         rule (mid, at (summaryMin s)) (mid, at (summaryMax s)) "axis",
         label
-          [("x", number mid), ("y", number (at (summaryMax s) - 5)), ("text-anchor", "middle"), ("font-size", "11")]
+          [("x", number mid), ("y", number (at (summaryMax s) - 5)), ("text-anchor", "middle"), ("font-size", number (fitting 11 w [value (summaryMedian s)]))]
           (value (summaryMedian s))
       ]
       where
@@ -171,6 +172,10 @@ bars (Scale _ at) names series = concat (zipWith group [0 ..] names)
         x = start + (slot - w * fromIntegral many) / 2 + w * (fromIntegral (k :: Int) + 0.07)
         mid = x + w * 0.43
         y = at (summaryMedian s)
+
+-- | The size of letters at which the longest of these lines fits into a width, at most the first one.
+fitting :: Double -> Double -> [Text] -> Double
+fitting most width texts = max 6 (min most (width / (0.6 * fromIntegral (maximum (1 : map T.length texts)))))
 
 curves :: Scale -> Text -> [Double] -> [Series] -> [Text]
 curves (Scale _ at) name places series =
@@ -204,8 +209,11 @@ marked form x y colour = case form of
 
 -- | Lines of text below the horizontal axis.
 caption :: Double -> Text -> [Text]
-caption x text =
-  [ label [("x", number x), ("y", number (bottom + y)), ("text-anchor", "middle")] part
+caption = captionOf 13
+
+captionOf :: Double -> Double -> Text -> [Text]
+captionOf size x text =
+  [ label [("x", number x), ("y", number (bottom + y)), ("text-anchor", "middle"), ("font-size", number size)] part
     | (y, part) <- zip [20, 38 ..] (T.lines text),
       not (T.null part)
   ]

@@ -49,11 +49,15 @@ withUnit metric v
   | metric == "mb_per_cpu_s" = renderNumber (v / 1000) <> " GB/s"
   | metric == "gbit_per_s" = renderNumber v <> " Gbit/s"
   | "_per_s" `T.isSuffixOf` metric = grouped v <> "/s"
-  | otherwise = case listToMaybe [unit | (part, unit) <- units, part `elem` T.splitOn "_" metric] of
-    Just "bytes" -> grouped v <> " bytes"
-    Just unit -> renderNumber v <> " " <> unit
+  | otherwise = case listToMaybe [larger unit | (part, unit) <- units, part `elem` T.splitOn "_" metric] of
+    Just (n, "bytes") -> grouped n <> " bytes"
+    Just (n, unit) -> renderNumber n <> " " <> unit
     Nothing -> if v >= 10000 then grouped v else renderNumber v
   where
+    -- The next unit from a thousand on.
+    larger unit = case lookup unit [("ns", "\181s"), ("\181s", "ms"), ("ms", "s"), ("MB", "GB")] of
+      Just next | v >= 1000 -> let (n, unit') = (v / 1000, next) in if unit' == "ms" && n >= 1000 then (n / 1000, "s") else (n, unit')
+      _ -> (v, unit)
     units = [("us", "\181s"), ("ns", "ns"), ("ms", "ms"), ("mb", "MB"), ("bytes", "bytes"), ("s", "s")]
 
 -- | A whole number with commas at its thousands, where it has that many.

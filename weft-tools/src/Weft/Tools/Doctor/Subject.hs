@@ -1,3 +1,5 @@
+{-# LANGUAGE OverloadedStrings #-}
+
 -- |
 -- Description : A process or a program, examined
 --
@@ -18,7 +20,7 @@ import Data.List (isInfixOf, isPrefixOf, nub)
 import Data.Maybe (listToMaybe, mapMaybe)
 import System.Directory (getSymbolicLinkTarget, listDirectory)
 import Weft.Backend (backendNames, whyUnavailable)
-import Weft.Tools.Binary (Relinked (..), findNote)
+import Weft.Tools.Binary (Linked (..), Relinked (..), findNote, howLinked, mentions)
 import Weft.Tools.Doctor.Finding
 import Weft.Tools.Doctor.Machine
 
@@ -67,17 +69,15 @@ programPart file disabled = do
   content <- try (B.readFile file) :: IO (Either IOException B.ByteString)
   pure $ case content of
     Left _ -> [advise "binary" "cannot be read: run as its user, or as root"]
-    Right text
-      | Just (Relinked ghc _) <- findNote text ->
-        [ case disabled of
-            Nothing -> fine "binary" ("linked with weft-relink for GHC " <> version ghc <> ": waits and delays are served by Weft")
-            Just _ -> advise "binary" "linked with weft-relink, but WEFT_DISABLE is set: GHC's own manager serves it"
-        ]
-      | mentions "Weft.Runtime" text || mentions "WEFT_BACKEND" text -> [fine "binary" "built with weft"]
-      | mentions "stg_ap_pp" text || mentions "GHCRTS" text -> [advise "binary" "a Haskell program on GHC's own I/O manager: weft-relink puts it on Weft (doc/adopting.md)"]
-      | otherwise -> [wrong "binary" "not a Haskell program that Weft could serve"]
+    Right text -> manager text : [wrong "run-time system" "linked without -threaded: it has one capability, and a call that blocks stops all of it; add ghc-options: -threaded" | Just (Linked False _) <- [howLinked text]]
   where
-    mentions part text = not (B.null (snd (B.breakSubstring (B.pack part) text)))
+    manager text
+      | Just (Relinked ghc _) <- findNote text = case disabled of
+        Nothing -> fine "binary" ("linked with weft-relink for GHC " <> version ghc <> ": waits and delays are served by Weft")
+        Just _ -> advise "binary" "linked with weft-relink, but WEFT_DISABLE is set: GHC's own manager serves it"
+      | mentions "Weft.Runtime" text || mentions "WEFT_BACKEND" text = fine "binary" "built with weft"
+      | mentions "stg_ap_pp" text || mentions "GHCRTS" text = advise "binary" "a Haskell program on GHC's own I/O manager: weft-relink puts it on Weft (doc/adopting.md)"
+      | otherwise = wrong "binary" "not a Haskell program that Weft could serve"
     version n = show (n `div` 100) <> "." <> show (n `mod` 100)
 
 -- | The mechanisms whose kernel objects are among the descriptors, and the requested back end.

@@ -109,7 +109,7 @@ style =
   \*{box-sizing:border-box}body{margin:0 auto;padding:12px;max-width:1400px;font:15px/1.45 system-ui,Helvetica,Arial,sans-serif;color:var(--ink);background:var(--paper);overflow-wrap:anywhere}\
   \h1{font-size:1.3rem;margin:.2em 0}h2{font-size:1.1rem;margin:1.2em 0 .3em}p{margin:.4em 0}canvas{width:100%;display:block;border:1px solid var(--line);touch-action:none;cursor:grab}\
   \button{font:inherit;padding:6px 10px;margin:2px}.legend{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:4px 18px}.legend i{display:inline-block;width:14px;height:14px;margin-right:6px;vertical-align:-2px}\
-  \.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}th,td{text-align:left;padding:3px 12px 3px 0;border-bottom:1px solid var(--line)}.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
+  \.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}th,td{overflow-wrap:normal;text-align:left;padding:3px 12px 3px 0;border-bottom:1px solid var(--line)}.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
   \.hist{width:100%;max-width:640px}.hist .w{width:100%}.hist i{display:block;height:12px;background:#0072b2}"
 
 -- | Draws what is in the window; spans narrower than a pixel are drawn as one.
