@@ -38,22 +38,22 @@ import Weft.Transport
 -- | Serve a connection to its end, which the caller closes. The first string was received already. The last argument
 -- takes over a connection that begins with the preface of HTTP\/2, if anything does. Throws an 'IOError' when the connection
 -- fails.
-serveClient :: Client -> Application -> Maybe (ByteString -> IO ()) -> ByteString -> IO ()
 --
--- Masked but for the application: an 'EndIdle' comes only where the loop waits for bytes, never between bytes that were received and
--- the request that they are. So a connection that is told to end either has not received the request that its client is sending, or
--- answers it.
-serveClient client app http2 have = mask $ \restore -> do
+-- It runs masked, except for the application, so that 'EndIdle' arrives only where the loop waits for bytes, never between
+-- receiving a request and 'leaveIdle'. A connection that is told to end either has not received the request that its client is
+-- sending, or answers it.
+serveClient :: Client -> Application -> Maybe (ByteString -> IO ()) -> ByteString -> IO ()
+serveClient client app http2 have = mask_ $ do
   -- Made once, so that a request does not pay for the handler.
   let receive = bytesOf `catch` handler
       bytesOf = receiveHead client
       {-# NOINLINE bytesOf #-}
       handler = endIdle client
       {-# NOINLINE handler #-}
-      loop = Loop client (\request respond' -> restore (app request respond')) receive
+      loop = Loop client app receive
   awaitHead client
   bytes <- if B.null have then receive else pure have
-  maybe (parse loop start bytes) (\serve -> parseFirst loop (restore . serve) bytes) http2
+  maybe (parse loop start bytes) (\serve -> parseFirst loop serve bytes) http2
 
 -- | The parts of a connection's loop: the client, the application, and the action that receives between requests.
 data Loop = Loop !Client !Application !(IO ByteString)
@@ -100,7 +100,7 @@ leaveIdle client = do
 -- | Parse the first head of a connection, which may be the preface of HTTP\/2.
 parseFirst :: Loop -> (ByteString -> IO ()) -> ByteString -> IO ()
 parseFirst loop@(Loop client _ receive) serve have
-  | preface `B.isPrefixOf` have = leaveIdle client >> serve have
+  | preface `B.isPrefixOf` have = leaveIdle client >> interruptible (serve have)
   | not (B.null have) && have `B.isPrefixOf` preface = do
     bytes <- receive
     if B.null bytes then pure () else parseFirst loop serve (have <> bytes)
@@ -180,7 +180,7 @@ noBody = pure B.empty
 
 -- | Run the application; what it throws before its response began becomes a response.
 runApplication :: Client -> Application -> Head -> Maybe Body -> ByteString -> Request -> IO ()
-runApplication client app h body rest request = (() <$ app request answered) `catch` failed
+runApplication client app h body rest request = interruptible ((() <$ app request answered) `catch` failed)
   where
     answered = respond client h body rest request
     {-# NOINLINE answered #-}

@@ -1,0 +1,18 @@
+-- |
+-- "Control.Concurrent.MVar" of base, on the simulated machine.
+module Control.Concurrent.MVar
+  ( MVar,
+    newEmptyMVar,
+    newMVar,
+    takeMVar,
+    putMVar,
+    readMVar,
+    tryTakeMVar,
+    tryPutMVar,
+    modifyMVar,
+    modifyMVar_,
+    withMVar,
+  )
+where
+
+import Weft.Sys

@@ -1,0 +1,20 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The date of the simulated machine does not change: equal schedules are to take equal steps.
+module Weft.Http.Date
+  ( DateLines,
+    newDateLines,
+    dateLines,
+  )
+where
+
+import Data.ByteString (ByteString)
+
+newtype DateLines = DateLines ByteString
+
+newDateLines :: ByteString -> IO DateLines
+newDateLines = pure . DateLines
+
+dateLines :: DateLines -> IO ByteString
+dateLines (DateLines behind) = pure ("Date: Sun, 22 Nov 2026 02:00:00 GMT\r\n" <> behind)
