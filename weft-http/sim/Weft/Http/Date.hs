@@ -16,5 +16,5 @@ newtype DateLines = DateLines ByteString
 newDateLines :: ByteString -> IO DateLines
 newDateLines = pure . DateLines
 
-dateLines :: DateLines -> IO ByteString
-dateLines (DateLines behind) = pure ("Date: Sun, 22 Nov 2026 02:00:00 GMT\r\n" <> behind)
+dateLines :: DateLines -> Int -> IO ByteString
+dateLines (DateLines behind) _home = pure ("Date: Sun, 22 Nov 2026 02:00:00 GMT\r\n" <> behind)

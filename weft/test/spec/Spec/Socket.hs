@@ -60,7 +60,7 @@ blocks :: Task a -> Assertion
 blocks t = blocked t >>= assertBool "does not block"
 
 payload :: Int -> B.ByteString
-payload n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * i `mod` 251), i + 1)) 1)
+payload n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * i `mod` 251), i + 1)) (1 :: Int))
 
 -- Peers ------------------------------------------------------------------------------
 

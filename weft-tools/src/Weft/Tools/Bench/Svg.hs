@@ -175,7 +175,7 @@ bars (Scale _ at) names series = concat (zipWith group [0 ..] names)
 
 -- | The size of letters at which the longest of these lines fits into a width, at most the first one.
 fitting :: Double -> Double -> [Text] -> Double
-fitting most width texts = max 6 (min most (width / (0.6 * fromIntegral (maximum (1 : map T.length texts)))))
+fitting most room texts = max 6 (min most (room / (0.6 * fromIntegral (maximum (1 : map T.length texts)))))
 
 curves :: Scale -> Text -> [Double] -> [Series] -> [Text]
 curves (Scale _ at) name places series =
