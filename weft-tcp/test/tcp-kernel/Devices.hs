@@ -9,9 +9,9 @@ import qualified Data.ByteString as B
 import Data.Maybe (fromJust)
 import Kernel
 import System.Directory (getTemporaryDirectory, removeFile)
-import System.IO (hClose, openBinaryTempFile)
+import System.IO (openBinaryTempFile)
 import System.IO.Error (tryIOError)
-import System.Posix.IO (OpenMode (..), closeFd, defaultFileFlags, openFd)
+import System.Posix.IO (closeFd, dup, handleToFd)
 import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -33,14 +33,14 @@ tests =
       ]
   ]
 
--- | A file that is open for writing, with so many descriptors.
+-- | A file, and an action that opens it for writing this number of times.
 withFile :: Int -> (IO B.ByteString -> IO () -> IO a) -> IO a
 withFile n act = do
   tmp <- getTemporaryDirectory
   (path, h) <- openBinaryTempFile tmp "weft-tun"
-  hClose h
-  fds <- newMVar []
-  let openAll = modifyMVar_ fds (\old -> (++ old) <$> replicateM n (openFd path ReadWrite Nothing defaultFileFlags))
+  fd <- handleToFd h
+  fds <- newMVar [fd]
+  let openAll = modifyMVar_ fds (\old -> (++ old) <$> replicateM n (dup fd))
   act (B.readFile path) openAll `finally` (takeMVar fds >>= mapM_ closeFd >> removeFile path)
 
 withTun :: (Device -> IO a) -> IO a

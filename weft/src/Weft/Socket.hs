@@ -38,6 +38,7 @@
 --   the capability.
 -- * 'socketToFd' and 'socketToHandle' give a duplicate descriptor. 'socketPort' throws for a Unix socket.
 -- * Descriptors are close-on-exec from the start.
+-- * 'Weft.Socket.ByteString.sendAllTo' of an empty string sends an empty datagram; @network@ sends nothing.
 --
 -- @since 0.1.0
 module Weft.Socket

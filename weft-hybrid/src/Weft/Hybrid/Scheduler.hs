@@ -33,7 +33,7 @@ import Control.Monad (forM, forM_, unless, void, when)
 import System.IO (hPutStrLn, stderr)
 import Weft.Backend.Choice (newDefaultBackend)
 import Weft.Core.Manager
-import Weft.Duration (Duration, seconds)
+import Weft.Duration (Duration, seconds, toSeconds)
 import Weft.Hybrid.Blocked (noteEnded, noteStarted)
 import Weft.Hybrid.DescriptorTable (deliver)
 import Weft.Hybrid.Interpreter
@@ -75,7 +75,7 @@ defaultSettings =
       settingsOnDeadlock = \label ->
         hPutStrLn stderr ("weft-hybrid: " <> show label <> " is deadlocked"),
       settingsOnStall = \label d ->
-        hPutStrLn stderr ("weft-hybrid: " <> maybe "a thread" show label <> " has held its loop for " <> show d <> ": split the step by yield, or use blocking"),
+        hPutStrLn stderr ("weft-hybrid: " <> maybe "a thread" show label <> " has held its loop for " <> show (toSeconds d) <> " s: split the step by yield, or use blocking"),
       settingsGrace = seconds 5
     }
 
