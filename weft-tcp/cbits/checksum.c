@@ -10,8 +10,8 @@
 uint32_t weft_tcp_sum(const uint8_t *p, size_t n) {
   uint64_t sum = 0;
 #ifdef __x86_64__
-  /* The carry of each addition goes into the next one. Compilers do not find this: it takes a
-   * quarter of the instructions of the C below. */
+  /* The carry of each addition goes into the next one. Compilers do not generate this code. It needs a quarter of the
+   * instructions of the C code below. */
   while (n >= 64) {
     __asm__("addq 0(%1), %0\n\t"
             "adcq 8(%1), %0\n\t"

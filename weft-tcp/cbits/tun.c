@@ -1,4 +1,5 @@
-/* TUN and TAP devices: results or -errno. Only Linux has these; elsewhere ENOSYS. */
+/* TUN and TAP devices. Functions return a result or -errno. Only Linux has these devices; elsewhere the result is
+ * -ENOSYS. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sys/types.h>
@@ -12,9 +13,9 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-/* Open a queue of a device: a TAP if tap is set, with virtio-net headers and
- * segmentation offload if offload is, one of several queues if many is. What the
- * kernel calls the device is written to name. */
+/* Open a queue of a device: a TAP device if 'tap' is set, with virtio-net headers and segmentation offload if
+ * 'offload' is set, as one of several queues if 'many' is set. The kernel's name of the device is written to
+ * 'name'. */
 int weft_tun_open(char *name, int tap, int offload, int many) {
   struct ifreq ifr;
   int e, fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);

@@ -1,7 +1,7 @@
 -- |
--- TCP in the application: connections that are memory, not descriptors (2007, section
--- 4.8). A stack runs on a device ("Weft.Tcp.Device.Tun") and has addresses of its own; the
--- kernel only carries packets.
+-- TCP in the application: a connection is a value in memory, not a file descriptor (2007,
+-- section 4.8). A stack runs on a device ("Weft.Tcp.Device.Tun") and has its own IP
+-- addresses; the kernel only carries packets.
 --
 -- > import Weft.Tcp
 -- > import Weft.Tcp.Device.Tun
@@ -14,10 +14,10 @@
 -- >     ...
 -- >   where Just address = parseAddress "10.9.0.2"
 --
--- Anything that takes a "Weft.Transport" runs on it by that one line. The functions below
--- are what that is made of, for GHC's threads. All may be used by any thread; of one
--- connection at most one thread receives and one sends at a time. What waits is
--- interruptible, and takes a deadline ('Weft.Transport.noDeadline' if it has none).
+-- Code that takes a "Weft.Transport" runs on the stack with that one line. The functions below
+-- are the underlying operations, for GHC's threads. Any thread may call them, but at most one
+-- thread may receive and one may send on a connection at a time. Blocking operations are
+-- interruptible and take a deadline ('Weft.Transport.noDeadline' for none).
 --
 -- @since 0.1.0
 module Weft.Tcp
@@ -50,7 +50,7 @@ module Weft.Tcp
     accept,
     closeListening,
 
-    -- * What is going on
+    -- * Inspection
     connections,
     Row (..),
     connectionTable,
@@ -105,8 +105,8 @@ import Weft.Tcp.Wire.Fragments (noFragments)
 import qualified Weft.Timer as Timer
 import Weft.Transport (deadlineIn)
 
--- | For those addresses: 1024 connections that wait to be accepted, 128 of a source, then
--- cookies; 32768 in TIME-WAIT.
+-- | Settings for a stack with these addresses: a backlog of 1024 connections, of which at most 128
+-- from one source address, and SYN cookies above that; at most 32768 connections in TIME-WAIT.
 defaultSettings :: [Address] -> StackSettings
 defaultSettings addresses =
   StackSettings
@@ -118,8 +118,8 @@ defaultSettings addresses =
       stackSoftErrors = Nothing
     }
 
--- | Start a stack on a device: a thread for each queue and one for timers, on Weft's
--- dispatchers. The secret key comes from @\/dev\/urandom@.
+-- | Start a stack on a device. It has a thread for each queue of the device and one for timers,
+-- which wait on Weft's dispatchers. The secret key comes from @\/dev\/urandom@.
 newStack :: StackSettings -> Device -> IO Stack
 newStack s d = do
   key <- withBinaryFile "/dev/urandom" ReadMode (`B.hGet` 18)
@@ -136,12 +136,12 @@ newStack s d = do
       <*> newIORef []
       <*> newEmptyMVar
       <*> newIORef noFragments
-      -- RFC 6056: where the search for a port begins is nobody's guess.
+      -- RFC 6056: the search for a free port begins at an unpredictable port.
       <*> newIORef (49152 + fromIntegral (B.foldl' (\n b -> n * 256 + fromIntegral b) (0 :: Int) (B.drop 16 key) `mod` 16384))
       <*> pure counting
       <*> newIORef False
       <*> newIORef []
-  -- Of several queues each has a capability of its own.
+  -- With several queues each queue's thread is pinned to a capability.
   let forkInput i = if length (deviceQueues d) > 1 then forkOn i else forkIO
   inputs <- forM (zip [0 :: Int ..] (deviceQueues d)) $ \(i, q) ->
     worker st (forkInput i) ("weft-tcp input " ++ show i) (inputLoop st q)
@@ -149,17 +149,17 @@ newStack s d = do
   writeIORef (workers st) (timers' : inputs)
   pure st
   where
-    -- A power of two.
+    -- Must be a power of two.
     shardCount = 64 :: Int
 
--- | Run a function of the user's: what it throws is dropped, after an action. Exceptions from other threads pass.
+-- | Run a user's function. If it throws, run the action and drop the exception. Asynchronous exceptions propagate.
 guarded :: IO () -> IO () -> IO ()
 guarded onError act =
   act `catch` \e -> case fromException e of
     Just (SomeAsyncException _) -> throwIO (e :: SomeException)
     Nothing -> onError
 
--- | The function until it throws for the first time; from then on nothing.
+-- | The function until it first throws; afterwards, a function that does nothing.
 untilItThrows :: IO () -> (a -> b -> IO ()) -> IO (a -> b -> IO ())
 untilItThrows onError act = do
   works <- newIORef True
@@ -167,8 +167,8 @@ untilItThrows onError act = do
     working <- readIORef works
     when working (guarded (writeIORef works False >> onError) (act a b))
 
--- | A loop ends when the stack is closed. If something else ends it, as an error of the
--- device, the stack's connections are aborted and its listeners closed: their users learn of it.
+-- | Run a loop that ends when the stack is closed. If it ends for another reason, such as an error of
+-- the device, the stack's connections are aborted and its listeners closed, so that their users notice.
 worker :: Stack -> (IO () -> IO ThreadId) -> String -> IO () -> IO ThreadId
 worker st forked name loop = do
   t <- forked (loop `catch` failed)
@@ -179,8 +179,8 @@ worker st forked name loop = do
       Just ThreadKilled -> pure ()
       _ -> endAll st
 
--- | Stop: connections are aborted and listeners closed, then the device is closed. Threads that wait for one
--- of them get @EBADF@ or @ENETDOWN@, and so do those that come later.
+-- | Abort all connections, close all listeners, then close the device. Threads that wait on one of them get
+-- @EBADF@ or @ENETDOWN@, and so do later calls.
 closeStack :: Stack -> IO ()
 closeStack st = stop `finally` deviceClose (device st)
   where
@@ -191,9 +191,9 @@ closeStack st = stop `finally` deviceClose (device st)
       forM_ loops (\t -> unless (t == me) (killThread t))
       endAll st
 
--- | Wait until the connections that were closed are over, for so long at most: until the
--- peers have acknowledged what was sent and the ends of the streams. Whether nothing is
--- left but TIME-WAIT. Closing a stack at once answers what comes late by resets.
+-- | Wait, at most for the given time, until all closed connections have ended: until the peers have
+-- acknowledged all data and FINs. The result is 'True' if only connections in TIME-WAIT are left.
+-- Without this, a stack that is closed answers late segments with resets.
 drainStack :: Duration -> Stack -> IO Bool
 drainStack limit st = deadlineIn limit >>= go
   where
@@ -202,23 +202,23 @@ drainStack limit st = deadlineIn limit >>= go
       t <- Sys.now
       if null left || t >= deadline then pure (null left) else Timer.sleep (milliseconds 5) >> go deadline
 
--- | For the time of an action.
+-- | Run an action with a stack, which is closed afterwards.
 withStack :: StackSettings -> Device -> (Stack -> IO a) -> IO a
 withStack s d = bracket (newStack s d) closeStack
 
--- | Those that exist now, but those in TIME-WAIT.
+-- | The current connections, except those in TIME-WAIT.
 connections :: Stack -> IO [Socket]
 connections st = do
   shards <- mapM readIORef (elems (table st))
   pure [sock | m <- shards, Live sock <- Map.elems m]
 
--- | A connection of the table and how it is. Those in TIME-WAIT are few words only: no
--- figures are left of them.
+-- | An entry of the connection table, with its figures. A connection in TIME-WAIT has none, since
+-- the stack keeps only a few words for it.
 data Row = Row !Flow !(Maybe Summary)
   deriving (Show)
 
--- | At most so many rows, and how many connections there are beyond them. Each row is of a
--- moment of its own. Connections whose step runs are waited for.
+-- | At most the given number of rows, and the number of further connections. Each row is a snapshot
+-- taken at its own time. If a step of a connection is running, the call waits for it.
 connectionTable :: Stack -> Int -> IO ([Row], Int)
 connectionTable st most = do
   entries <- concat <$> mapM (fmap Map.toList . readIORef) (elems (table st))

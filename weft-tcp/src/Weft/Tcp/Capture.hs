@@ -1,6 +1,6 @@
 -- |
--- Packet logs: what a stack sends and receives, in a file that Wireshark and tcpdump(8)
--- open; and reading such a file back.
+-- Packet logs: the packets that a stack sends and receives, in a file format that Wireshark and
+-- tcpdump(8) read; and reading such files back.
 --
 -- @since 0.1.0
 module Weft.Tcp.Capture
@@ -21,24 +21,24 @@ import System.IO
 import Weft.Tcp.Wire.Bytes (Malformed (..))
 import Weft.Tcp.Wire.Pcap
 
--- | Begin a packet log in a file, which is overwritten. The first action of the result is for
--- 'Weft.Tcp.stackTap' and may be used by any thread; the second ends the log. An error of
--- the file, as when the disk is full, ends the log too: it is told to the function given,
--- once, and the stack goes on.
+-- | Start a packet log in a file, which is overwritten. The first action of the result is for
+-- 'Weft.Tcp.stackTap' and may be called by any thread; the second ends the log. An error of
+-- the file, such as a full disk, also ends the log: the given function is called once with the
+-- error, and the stack continues.
 captureTo :: FilePath -> (IOException -> IO ()) -> IO (Bool -> [ByteString] -> IO (), IO ())
 captureTo path failed = do
   h <- openBinaryFile path WriteMode
   B.hPut h (fileHeader RawIp)
-  -- Full while the file is open; held for the time of a write.
+  -- Holds the handle while the file is open. Locked during a write.
   lock <- newMVar (Just h)
-  let -- A record is written whole, whatever is thrown at the thread.
+  let -- A record is written completely even if the thread receives an exception.
       using act after = do
         r <- modifyMVarMasked lock $ \open -> case open of
           Nothing -> pure (Nothing, Right ())
           Just file -> do
             r <- try (act file)
             case r of
-              -- Closing it tries again to write what is left, and fails again.
+              -- hClose tries again to write the buffered data, and fails again.
               Left _ -> (Nothing, r) <$ (try (hClose file) :: IO (Either IOException ()))
               Right () -> pure (after file, r)
         either failed pure r

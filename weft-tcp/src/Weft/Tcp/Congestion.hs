@@ -1,7 +1,7 @@
 -- |
 -- Congestion control, for 'Weft.Tcp.congestionControl' of 'Weft.Tcp.Config': 'cubic' (RFC 9438), which is the
--- default, 'newReno' (RFC 5681), or an algorithm of one's own, a record of pure functions. What is common to all,
--- as the window during recovery (RFC 6937), is the core's.
+-- default, 'newReno' (RFC 5681), or a custom algorithm, which is a record of pure functions. The core handles
+-- what all algorithms have in common, such as the window during recovery (RFC 6937).
 --
 -- > settings = (defaultSettings [address]) {stackConfig = defaultConfig {congestionControl = control newReno}}
 --
@@ -13,7 +13,7 @@ module Weft.Tcp.Congestion
     cubic,
     newReno,
 
-    -- * Writing one
+    -- * Writing an algorithm
     Algorithm (..),
     Sample (..),
     Window (..),

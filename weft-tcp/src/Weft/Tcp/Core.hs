@@ -1,13 +1,13 @@
 -- |
 -- TCP (RFC 9293) as a pure function: 'step' takes a connection, an event and the time,
--- and gives the connection and what is to be done. No clock is read, nothing is
--- random, nothing is sent: whoever logs the events can repeat every run.
+-- and returns the connection and a list of actions. It reads no clock, uses no randomness
+-- and performs no I/O, so a recorded sequence of events can be replayed exactly.
 --
--- Where to read on: "Weft.Tcp.Core.State" says what a connection is, "Weft.Tcp.Core.Input"
--- follows section 3.10.7 of the RFC step by step, "Weft.Tcp.Core.Output" decides what to
--- send, "Weft.Tcp.Core.Recovery" finds losses. Listening, and secrets for initial
--- sequence numbers, are outside of a connection: "Weft.Tcp.Core.Listener",
--- "Weft.Tcp.Core.Secret".
+-- Guide to the modules: "Weft.Tcp.Core.State" defines a connection's state,
+-- "Weft.Tcp.Core.Input" follows section 3.10.7 of the RFC step by step,
+-- "Weft.Tcp.Core.Output" decides what to send, and "Weft.Tcp.Core.Recovery" detects losses.
+-- Listening and the secrets for initial sequence numbers are not part of a connection; see
+-- "Weft.Tcp.Core.Listener" and "Weft.Tcp.Core.Secret".
 --
 -- @since 0.1.0
 module Weft.Tcp.Core
@@ -35,7 +35,7 @@ module Weft.Tcp.Core
     maySend,
     urgentAhead,
 
-    -- * How a connection is
+    -- * State of a connection
     Summary (..),
     Phase (..),
     summary,
@@ -68,70 +68,69 @@ import Weft.Tcp.Core.Timeout
 import qualified Weft.Tcp.Core.User as User
 import Weft.Tcp.Wire.Segment (Segment)
 
--- | What happens to a connection.
+-- | An input of a connection.
 data Event
-  = -- | Segments, in the order of their arrival. What they have in common is answered
-    -- once.
+  = -- | Segments, in the order of their arrival. They are acknowledged together.
     Arrive ![Segment]
-  | -- | Time has passed; to be told when 'nextTimer' is due, harmless before.
+  | -- | Time has passed. Must be passed when 'nextTimer' expires; harmless before.
     Tick
   | UserSend ![ByteString]
-  | -- | 'UserSend', and all data so far is urgent.
+  | -- | Like 'UserSend', and marks all data so far as urgent.
     UserSendUrgent ![ByteString]
-  | -- | The user takes so many bytes at most.
+  | -- | The user receives at most the given number of bytes.
     UserReceive !Int
-  | -- | The user sends no more.
+  | -- | The user closes the sending direction.
     Shutdown
-  | -- | The user is done with both directions.
+  | -- | The user closes both directions.
     Close
   | Abort
   | Choose !(Choices -> Choices)
-  | -- | ICMP: a segment with that sequence number was too big for a link, of which the
-    -- MTU without the IP header is given.
+  | -- | ICMP: a segment with that sequence number was too big for a link. The second field is
+    -- the link's MTU without the IP header.
     PathMtu !Word32 !Int
   | -- | ICMP: a segment with that sequence number did not reach the peer.
     Unreached !Word32
-  | -- | ICMP: as 'Unreached', but for a reason that may pass (RFC 9293, section 3.9.2.2):
-    -- reported, and nothing else (MUST-56).
+  | -- | ICMP: like 'Unreached', but the cause may be temporary (RFC 9293, section 3.9.2.2).
+    -- It is reported and has no other effect (MUST-56).
     Advised !Word32
 
--- | What is to be done.
+-- | An output of a connection.
 data Action
   = Transmit !Segment
-  | -- | In answer to 'UserReceive'. Empty at the end of the stream, and when there is
-    -- nothing yet: 'atEndOfStream' tells which.
+  | -- | The answer to 'UserReceive'. Empty at the end of the stream, and when there is no
+    -- data yet; 'atEndOfStream' distinguishes the two.
     Received ![ByteString]
   | Notify !Signal
   deriving (Eq, Show)
 
--- | What the user may want to know.
+-- | A change that the user may want to know of.
 data Signal
   = Connected
-  | -- | There is data to receive, or the end of the stream.
+  | -- | Data, or the end of the stream, can be received.
     Readable
-  | -- | There is room to send.
+  | -- | There is room in the send buffer.
     Writable
-  | -- | Urgent data is ahead (RFC 9293, section 3.8.5).
+  | -- | There is urgent data ahead (RFC 9293, section 3.8.5).
     Urgent
-  | -- | Something is wrong, and the connection goes on (MUST-47).
+  | -- | A soft error: the connection continues (MUST-47).
     Soft !SoftError
   | Ended !CloseReason
   deriving (Eq, Show)
 
--- | What a user may be told of a connection that goes on.
+-- | An error that does not end the connection.
 data SoftError
-  = -- | ICMP says that the peer was not reached.
+  = -- | ICMP reported that the peer is unreachable.
     PeerUnreached
-  | -- | What was sent was not acknowledged after three timeouts: R1 of RFC 9293, section
+  | -- | Data is unacknowledged after three timeouts: R1 of RFC 9293, section
     -- 3.8.3.
     NoAcknowledgment
   deriving (Eq, Show)
 
--- | Open a connection from our side.
+-- | Open a connection actively.
 open :: Env -> Opening -> (Conn, [Action])
 open env o = fmap Transmit <$> activeOpen env o
 
--- | One event. O(log n) in what is outstanding and what is held, for each segment.
+-- | Process one event. O(log n) for each segment, in the number of outstanding and out-of-order ranges.
 step :: Env -> Event -> Conn -> (Conn, [Action])
 step env event c0 = (c2, map Transmit out1 ++ map Transmit out2 ++ taken ++ map Notify (signals c0 c2))
   where
@@ -162,7 +161,7 @@ handle env event c = case event of
           (x'', more) = arrivals ss x'
        in (x'', if null out then more else out ++ more)
 
--- | What changed for the user.
+-- | The signals for the user that result from a step, given the connection before and after it.
 signals :: Conn -> Conn -> [Signal]
 signals old new =
   [Connected | opening (state old), not (opening (state new)), not (isOver new)]
@@ -175,17 +174,17 @@ signals old new =
     opening s = s == SynSent || s == SynReceived
     ended = not . mayReceive
 
--- | Whether nothing more can happen to it.
+-- | Whether the connection has ended.
 isOver :: Conn -> Bool
 isOver c = case state c of
   Closed _ -> True
   _ -> False
 
--- | Whether data may still come.
+-- | Whether more data may arrive.
 mayReceive :: Conn -> Bool
 mayReceive c = state c `elem` [SynSent, SynReceived, Established, FinWait1, FinWait2]
 
--- | Whether the user has taken everything, and nothing more comes.
+-- | Whether the user has received all data and no more will arrive.
 atEndOfStream :: Conn -> Bool
 atEndOfStream c = readable c == 0 && not (mayReceive c)
 
@@ -193,8 +192,8 @@ atEndOfStream c = readable c == 0 && not (mayReceive c)
 maySend :: Conn -> Bool
 maySend c = not (finQueued (sendSide c)) && state c `elem` [SynSent, SynReceived, Established, CloseWait]
 
--- | How much of what the user will receive is urgent, whether it has arrived or not
--- (MUST-33); 0 if nothing is.
+-- | The number of urgent bytes that the user has yet to receive, whether they have arrived or not
+-- (MUST-33); 0 if there is no urgent data.
 urgentAhead :: Conn -> Int
 urgentAhead c = max 0 (rcvUp r - bufferStart (rcvQueue r))
   where

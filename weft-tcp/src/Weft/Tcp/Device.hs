@@ -1,6 +1,6 @@
 -- |
--- What the stack asks of a link: Internet packets in batches, and whether the link
--- computes checksums and cuts up large segments.
+-- The interface between the stack and a link. It passes IP packets in batches, and says
+-- whether the link computes checksums and splits large segments.
 --
 -- @since 0.1.0
 module Weft.Tcp.Device
@@ -20,57 +20,57 @@ import qualified Data.ByteString as B
 import Foreign.C.Error (Errno (..), eBADF)
 import Weft.FFI.Errno (throwErrnoCode)
 
--- | A link. Everything may be used by any thread, but each queue's 'receiveBatch' by
--- one at a time.
+-- | A link. Any thread may use any operation, but at most one thread at a time may call
+-- 'receiveBatch' of a queue.
 data Device = Device
   { deviceName :: !String,
-    -- | Bytes of a packet with its IP header.
+    -- | The largest packet in bytes, with its IP header.
     deviceMtu :: !Int,
-    -- | Whether 'Offload' is understood.
+    -- | Whether the device implements 'Offload'.
     deviceOffloads :: !Bool,
-    -- | At least one. Each is meant for a thread of its own.
+    -- | At least one queue. Each is meant for its own thread.
     deviceQueues :: ![Queue],
-    -- | Release it; waits end with @EBADF@. No effect the second time.
+    -- | Close the device. Waiting calls end with @EBADF@. Idempotent.
     deviceClose :: !(IO ())
   }
 
--- | A way to receive and send packets.
+-- | A queue for receiving and sending packets.
 data Queue = Queue
-  { -- | Wait for packets, and take what there is of them. Interruptible.
+  { -- | Wait for packets, and return those that have arrived. Interruptible.
     receiveBatch :: !(IO [Incoming]),
-    -- | Send a packet, given in parts. Never blocks: a packet for which there is no
-    -- room is lost.
+    -- | Send a packet, given in parts. Never blocks: the packet is dropped if there is no
+    -- room.
     sendPacket :: !(Offload -> [ByteString] -> IO ())
   }
 
--- | A packet from its IP header on.
+-- | A received packet, starting at its IP header.
 data Incoming = Incoming
   { incomingPacket :: !ByteString,
-    -- | The checksum above IP is known to be right, or was never computed since the
-    -- packet did not leave the machine.
+    -- | The checksum of the transport protocol is known to be correct, or was never computed
+    -- because the packet did not leave the machine.
     checksumTrusted :: !Bool,
-    -- | Whether the packet's memory is never written again. Otherwise the device reuses it for the
-    -- next batch, and the stack copies what it keeps.
+    -- | Whether the packet's memory is never overwritten. Otherwise the device reuses it for the
+    -- next batch, and the stack copies the data that it keeps.
     ownsMemory :: !Bool
   }
 
--- | What the link has to do before a packet is complete.
+-- | The work that is left to the link before a packet is complete.
 data Offload
   = NoOffload
-  | -- | Of a TCP segment: bytes of the IP header, bytes of IP and TCP headers, and the
-    -- size to cut the data into, 0 for no cutting. The checksum field has the sum over
-    -- the pseudo header.
+  | -- | For a TCP segment: the length of the IP header, the length of the IP and TCP headers
+    -- together, and the size to split the data into (0: do not split). The checksum field
+    -- contains the sum over the pseudo header.
     Complete !Int !Int !Int
   deriving (Eq, Show)
 
--- | Nothing to do: the packet is complete.
+-- | The packet is complete.
 noOffload :: Offload
 noOffload = NoOffload
 
--- | Two devices that are connected to each other in memory, for tests and for programs
--- without privileges. Packets are numbered from 0 in each direction, and lost if the
--- function says so; each direction holds 1024. While one device is closed, what the other one
--- sends is lost, and nothing arrives there.
+-- | Two devices connected in memory, for tests and for programs without privileges, with the given
+-- MTU. Packets are numbered from 0 in each direction; a packet is dropped if the function returns
+-- true for its number. Each direction queues up to 1024 packets. While one device is closed,
+-- packets to it are dropped.
 pairOfDevices :: Int -> (Int -> Bool) -> IO (Device, Device)
 pairOfDevices mtu loses = do
   there <- newTVarIO (Inbox True 0 [])
@@ -103,6 +103,6 @@ pairOfDevices mtu loses = do
         when (ours && open && not (loses n) && waiting < 1024) (writeTVar outbox (Inbox True (waiting + 1) (packet : packets)))
   pure (device "memory-a" back there countA, device "memory-b" there back countB)
 
--- | Whether the device that receives from it is open, how many packets wait, and the packets, the last
--- one first.
+-- | Whether the receiving device is open, the number of queued packets, and the packets in reverse
+-- order.
 data Inbox = Inbox !Bool !Int ![ByteString]

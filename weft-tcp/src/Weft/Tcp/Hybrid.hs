@@ -1,7 +1,7 @@
 -- |
--- TCP in the application for hybrid threads (2007, section 4.8: @sys_tcp@), in the shapes of
--- "Weft.Hybrid.Socket". A thread that waits is parked, and the stack's loop resumes it on the
--- loop where it waits: no descriptor, and no thread of the kernel's or of GHC's for a connection.
+-- TCP in the application for hybrid threads (2007, section 4.8: @sys_tcp@), with an interface like
+-- that of "Weft.Hybrid.Socket". A waiting thread is parked, and the stack resumes it on the loop
+-- where it waits. A connection needs no file descriptor, no kernel thread and no GHC thread.
 --
 -- > import Weft.Hybrid (Hybrid, finally, fork, run)
 -- > import Weft.Tcp (Stack)
@@ -19,11 +19,12 @@
 -- >   bytes <- recv sock 4096
 -- >   if B.null bytes then pure () else sendAll sock bytes >> echo sock
 --
--- Each operation tries first; one that waits can be interrupted, and nothing is lost by that
--- but the connection that 'connect' was about to open. Errors are 'IOError's with the errno of
--- the kernel's sockets; what was closed, before or meanwhile, is @EBADF@. Of one
--- connection at most one thread receives and one sends at a time; all others, closing among
--- them, may be done from any loop. A connection that is dropped and not closed stays open.
+-- Each operation tries first, and waits only if it has to. A waiting operation can be interrupted;
+-- no data is lost, but an interrupted 'connect' gives up its connection. Errors are 'IOError's with
+-- the errno of the kernel's sockets. Using a closed connection fails with @EBADF@, also if it is
+-- closed during the call. At most one thread may receive and one may send on a connection at a
+-- time; all other operations, including 'close', may be called from any loop. A connection that
+-- becomes unreachable without 'close' stays open.
 --
 -- @since 0.1.0
 module Weft.Tcp.Hybrid
@@ -74,16 +75,16 @@ import qualified Weft.Tcp.Stack as Tcp
 import Weft.Tcp.Stack.Waker (Waker, hand)
 import Weft.Tcp.Wire.Address
 
--- | A connection; its value carries a deadline.
+-- | A connection, together with a deadline for its operations.
 data Socket = Socket
   { tcpSocket :: !Tcp.Socket,
-    -- | Raised by the stack when receiving, or sending, may be worth trying.
+    -- | The stack raises these when another attempt to receive or to send may succeed.
     readFlag, writeFlag :: !Flag,
     deadlineOf :: !Instant
   }
 
--- | Hand a connection of "Weft.Tcp" over to hybrid threads; only once (@EBUSY@). GHC's threads must
--- not use it any more: one that has to wait gets @EBUSY@.
+-- | Hand a connection of "Weft.Tcp" over to hybrid threads. A second call fails with @EBUSY@. GHC's
+-- threads must not use the connection any more: an operation that has to wait gets @EBUSY@.
 fromTcp :: Tcp.Socket -> IO Socket
 fromTcp sock = Socket sock <$> flagFor (Tcp.socketReader sock) <*> flagFor (Tcp.socketWriter sock) <*> pure noDeadline
 
@@ -93,8 +94,8 @@ flagFor waker = do
   ours <- hand waker (raiseFlag flag)
   if ours then pure flag else failWith "fromTcp" eBUSY
 
--- | Try until it is done; once more after the deadline, then throw @ETIMEDOUT@. The flag is lowered
--- before the attempt: what happens after the attempt has looked raises it.
+-- | Repeat an attempt until it succeeds. After the deadline, try once more, then throw @ETIMEDOUT@. The
+-- flag is lowered before each attempt, so an event during or after the attempt raises it again.
 perform :: String -> Instant -> Flag -> IO (Attempt a) -> Hybrid a
 perform loc deadline flag attempt = go
   where
@@ -107,28 +108,28 @@ perform loc deadline flag attempt = go
 
 -- Connections --------------------------------------------------------------------------
 
--- | Connect to an address and port, from an address of the stack's own, until an instant at
--- most ('noDeadline'). Errors as 'Weft.Tcp.connect'. A thread that is interrupted leaves nothing behind.
+-- | Connect to an address and port, from one of the stack's addresses, until the given instant
+-- ('noDeadline' for none). Errors are those of 'Weft.Tcp.connect'. An interrupted call leaves no connection behind.
 connect :: Stack -> Instant -> Address -> Word16 -> Hybrid Socket
 connect stack deadline to port = mask $ \restore -> do
   sock <- nonBlocking (Tcp.beginConnect stack to port >>= fromTcp)
   restore (perform "connect" deadline (writeFlag sock) (Tcp.tryConnected (tcpSocket sock))) `onException` abort sock
   pure sock
 
--- | End the sending direction. No effect the second time.
+-- | Close the sending direction. Idempotent.
 shutdownSend :: Socket -> Hybrid ()
 shutdownSend = nonBlocking . Tcp.shutdownSend . tcpSocket
 
--- | Close both directions; what was sent is still delivered, by the stack. Threads that wait on
+-- | Close both directions. The stack still delivers data that was sent before. Threads that wait on
 -- the connection get @EBADF@. Idempotent.
 close :: Socket -> Hybrid ()
 close = nonBlocking . Tcp.close . tcpSocket
 
--- | Close, and drop what was not delivered: the peer gets a reset. Idempotent.
+-- | Close the connection and drop undelivered data: the peer gets a reset. Idempotent.
 abort :: Socket -> Hybrid ()
 abort = nonBlocking . Tcp.abort . tcpSocket
 
--- | Nagle's algorithm, delayed acknowledgments, keep-alives.
+-- | Change Nagle's algorithm, delayed acknowledgments and keep-alives.
 setChoices :: Socket -> (Choices -> Choices) -> Hybrid ()
 setChoices s f = nonBlocking (Tcp.setChoices (tcpSocket s) f)
 
@@ -138,12 +139,12 @@ socketFlow = Tcp.socketFlow . tcpSocket
 
 -- Data ---------------------------------------------------------------------------------
 
--- | Receive the bytes that are there, at most the number given, waiting until there are some.
--- Empty at the end of the stream. @ECONNRESET@ and @ETIMEDOUT@ if that is how it ended.
+-- | Receive available bytes, at most the given number. Waits until there are some. Empty at the end
+-- of the stream. Throws @ECONNRESET@ or @ETIMEDOUT@ if the connection ended with that error.
 recv :: Socket -> Int -> Hybrid ByteString
 recv s n = perform "recv" (deadlineOf s) (readFlag s) (Tcp.tryReceive (tcpSocket s) n)
 
--- | Send as much as there is room for, waiting until there is some: how many bytes.
+-- | Send as many bytes as there is room for, and return their number. Waits until there is room.
 send :: Socket -> ByteString -> Hybrid Int
 send s bytes
   | B.null bytes = pure 0
@@ -151,34 +152,34 @@ send s bytes
     later <- perform "send" (deadlineOf s) (writeFlag s) (Tcp.trySend (tcpSocket s) [bytes])
     pure (B.length bytes - sum (map B.length later))
 
--- | Send all. The string is not copied. When it throws, the peer has got a part.
+-- | Send the whole string, without copying it. If it throws, a part may have been sent.
 sendAll :: Socket -> ByteString -> Hybrid ()
 sendAll s bytes = unless (B.null bytes) $ do
   sent <- send s bytes
   sendAll s (B.drop sent bytes)
 
--- | A socket with a deadline: it shares the connection, and its operations raise an error that
--- satisfies 'isTimeout' when they are not done in time. What came in time is not lost.
+-- | The same connection with another deadline. An operation that is not done by then throws an error
+-- that satisfies 'isTimeout'. No received data is lost by this.
 withDeadline :: Instant -> Socket -> Socket
 withDeadline d s = s {deadlineOf = d}
 
 -- Listeners ------------------------------------------------------------------------------
 
--- | A port that is listened on.
+-- | A listening port.
 data Listener = Listener !Stack !Listening !Flag
 
--- | Listen on a port, at one of the stack's addresses or at all of them. Port 0 stands for
--- a free one. @EADDRINUSE@ if somebody does already.
+-- | Listen on a port, at one of the stack's addresses or at all of them. Port 0 chooses a free port.
+-- Throws @EADDRINUSE@ if the port is in use.
 listen :: Stack -> Maybe Address -> Word16 -> IO Listener
 listen stack address port = do
   l <- Tcp.listen stack address port
   Listener stack l <$> flagFor (acceptWaker l)
 
--- | The port, also where 'listen' chose it.
+-- | The listening port, including a port that 'listen' has chosen.
 listenerPort :: Listener -> Word16
 listenerPort (Listener _ l _) = listeningPort l
 
--- | Wait for a connection. Several threads may. @EBADF@ once the listener is closed.
+-- | Wait for a connection. Several threads may wait. Throws @EBADF@ once the listener is closed.
 accept :: Listener -> Hybrid Socket
 accept (Listener _ l flag) = perform "accept" noDeadline flag $ do
   r <- Tcp.tryAccept l
@@ -186,7 +187,7 @@ accept (Listener _ l flag) = perform "accept" noDeadline flag $ do
     Done sock -> Done <$> fromTcp sock
     NotYet -> pure NotYet
 
--- | Take no more: threads that wait get @EBADF@, connections that were not accepted are reset.
+-- | Stop listening. Waiting threads get @EBADF@, and connections that were not accepted are reset.
 -- Idempotent.
 closeListener :: Listener -> IO ()
 closeListener (Listener stack l _) = Tcp.closeListening stack l

@@ -1,9 +1,9 @@
 {-# LANGUAGE MultiWayIf #-}
 
 -- |
--- The operations of connections and listeners, as attempts that do not wait; what waits, for
--- GHC's threads or for others, is built on them ("Weft.Tcp.Socket", "Weft.Tcp.Hybrid").
--- Internal. Errors are those of the kernel's sockets; each names the place that is given.
+-- The operations of connections and listeners as non-blocking attempts. The blocking operations
+-- for GHC's threads ("Weft.Tcp.Socket") and for hybrid threads ("Weft.Tcp.Hybrid") use them.
+-- Internal. Errors are those of the kernel's sockets; each contains the given location.
 --
 -- @since 0.1.0
 module Weft.Tcp.Operation
@@ -26,7 +26,7 @@ module Weft.Tcp.Operation
     tryAccept,
     closeListening,
 
-    -- * The end of a stack
+    -- * Shutdown of a stack
     endAll,
   )
 where
@@ -53,17 +53,17 @@ import Weft.Tcp.Stack.Step
 import Weft.Tcp.Stack.Waker
 import Weft.Tcp.Wire.Address
 
--- | What became of an attempt that did not fail.
+-- | The result of an attempt that did not fail.
 data Attempt a
   = Done !a
-  | -- | Again, once the waker of the direction has told.
+  | -- | Try again after the next wake-up by the direction's waker.
     NotYet
 
--- | Throw an 'IOError' with the place and the number.
+-- | Throw an 'IOError' with the location and the errno.
 failWith :: String -> Errno -> IO a
 failWith loc (Errno e) = ioError (errnoError ("Weft.Tcp." ++ loc) e)
 
--- | Threads that wait are told of the end, and those that come later tell the next one.
+-- | Throw if the socket was closed. Closing wakes a waiting thread; each thread that fails here wakes the next one.
 checkOpen :: String -> Socket -> IO ()
 checkOpen loc sock = do
   holder <- readIORef (socketHolder sock)
@@ -74,8 +74,8 @@ checkOpen loc sock = do
 
 -- Connections --------------------------------------------------------------------------
 
--- | Send a SYN to an address and port, from an address of the stack's own; exceptions masked.
--- @ENETUNREACH@ if the stack has no address of that version; @EADDRNOTAVAIL@ if no port is left;
+-- | Send a SYN to an address and port, from one of the stack's addresses. Call with exceptions masked.
+-- @ENETUNREACH@ if the stack has no address of that IP version; @EADDRNOTAVAIL@ if no port is free;
 -- @ENETDOWN@ once the stack is closed.
 beginConnect :: Stack -> Address -> Word16 -> IO Socket
 beginConnect st to port
@@ -98,7 +98,7 @@ beginConnect st to port
         Just sock -> pure sock
         Nothing | n == 0 -> failWith "connect" eADDRNOTAVAIL
         Nothing -> claim own (n - 1)
-    -- 'Nothing': the port was taken meanwhile.
+    -- 'Nothing': another thread took the port meanwhile.
     begun flow = do
       env <- stackEnv st (localAddress flow)
       let (c, actions) = open env (openingFor st env flow)
@@ -110,8 +110,8 @@ beginConnect st to port
           | over -> abort sock >> failWith "connect" eNETDOWN
           | otherwise -> Just sock <$ (count st Connects >> begin sock actions)
 
--- | Whether the peer has answered. @ECONNREFUSED@, @ETIMEDOUT@, @EHOSTUNREACH@ as connect(2);
--- @EBADF@ once it is closed here.
+-- | 'Done' once the peer has answered. @ECONNREFUSED@, @ETIMEDOUT@ or @EHOSTUNREACH@ as connect(2);
+-- @EBADF@ if the connection was closed locally.
 tryConnected :: Socket -> IO (Attempt ())
 tryConnected sock = do
   checkOpen "connect" sock
@@ -126,8 +126,8 @@ tryConnected sock = do
       _ -> eHOSTUNREACH
     _ -> pure (Done ())
 
--- | Receive what there is, so many bytes at most; empty at the end of the stream. What is left
--- is told of.
+-- | Receive available data, at most the given number of bytes; empty at the end of the stream. If data
+-- is left, the waker is notified.
 tryReceive :: Socket -> Int -> IO (Attempt ByteString)
 tryReceive sock n = joined <$> tryReceiveMany sock n
   where
@@ -135,7 +135,7 @@ tryReceive sock n = joined <$> tryReceiveMany sock n
     joined (Done [one]) = Done one
     joined (Done many) = Done (B.concat many)
 
--- | 'tryReceive', in the strings that it came in: none at the end of the stream. Nothing is copied.
+-- | Like 'tryReceive', but returns the strings as they arrived, without copying; none at the end of the stream.
 tryReceiveMany :: Socket -> Int -> IO (Attempt [ByteString])
 tryReceiveMany sock n
   | n <= 0 = failWith "recv" eINVAL
@@ -146,7 +146,7 @@ tryReceiveMany sock n
       _ | there > 0 -> do
         bytes <- apply sock (UserReceive n)
         case bytes of
-          -- Another thread was faster.
+          -- Another thread has taken the data.
           [] -> tryReceiveMany sock n
           _ -> Done bytes <$ when (there > n) (wake (socketReader sock))
       _ | not end -> pure NotYet
@@ -160,7 +160,7 @@ errnoOf why = case why of
   Refused -> eCONNREFUSED
   _ -> eCONNRESET
 
--- | Send as much of the strings as there is room for: what is left of them. They are not copied.
+-- | Send as much of the strings as there is room for, without copying them. The result is the unsent rest.
 trySend :: Socket -> [ByteString] -> IO (Attempt [ByteString])
 trySend sock strings = do
   checkOpen "send" sock
@@ -181,16 +181,16 @@ splitStrings n (b : bs)
   | B.length b <= n = let (xs, ys) = splitStrings (n - B.length b) bs in (b : xs, ys)
   | otherwise = let (x, y) = B.splitAt n b in ([x], y : bs)
 
--- | End the sending direction. No effect the second time.
+-- | Close the sending direction. Idempotent.
 shutdownSend :: Socket -> IO ()
 shutdownSend sock = checkOpen "shutdownSend" sock >> void (apply sock Shutdown)
 
--- | Close both directions; what was sent is still delivered, by the stack. Idempotent. Threads
--- that wait get @EBADF@.
+-- | Close both directions. The stack still delivers data that was sent before. Waiting threads get
+-- @EBADF@. Idempotent.
 close :: Socket -> IO ()
 close sock = mask_ (ending sock Close)
 
--- | Close, and drop what was not delivered: the peer gets a reset. Idempotent.
+-- | Close the connection and drop undelivered data: the peer gets a reset. Idempotent.
 abort :: Socket -> IO ()
 abort sock = mask_ (ending sock Abort)
 
@@ -202,15 +202,15 @@ ending sock event = do
   wake (socketReader sock)
   wake (socketWriter sock)
 
--- | Nagle's algorithm, delayed acknowledgments, keep-alives.
+-- | Change Nagle's algorithm, delayed acknowledgments and keep-alives.
 setChoices :: Socket -> (Choices -> Choices) -> IO ()
 setChoices sock f = void (apply sock (Choose f))
 
 -- Listeners ------------------------------------------------------------------------------
 
--- | Listen on a port, at one of the stack's addresses or at all of them. Port 0 stands for
--- a free one from 32768 on. @EADDRINUSE@ if the port is listened on already, or none is free; @ENETDOWN@
--- once the stack is closed.
+-- | Listen on a port, at one of the stack's addresses or at all of them. Port 0 chooses a free port
+-- from 32768 on. @EADDRINUSE@ if the port is in use, or none is free; @ENETDOWN@ once the stack is
+-- closed.
 listen :: Stack -> Maybe Address -> Word16 -> IO Listening
 listen st a p = mask_ $ do
   made <- Listening p a <$> newIORef emptyBacklog <*> newIORef (Arrived Seq.empty) <*> newWaker <*> pure Nothing
@@ -228,7 +228,7 @@ listen st a p = mask_ $ do
         let free = freePortsAt a ls
          in fromIntegral <$> maybe (fst <$> IntSet.minView free) Just (IntSet.lookupGE (nextListenPort ls) free)
 
--- | The ports from 32768 on that are free at an address.
+-- | The free ports from 32768 on, at an address.
 freePortsAt :: Maybe Address -> Listeners -> IntSet.IntSet
 freePortsAt a ls = Map.findWithDefault (IntSet.fromDistinctAscList [32768 .. 65535]) a (freePorts ls)
 
@@ -243,8 +243,8 @@ changeFree f l ls
   where
     a = listeningAddress l
 
--- | Take a connection out of the queue; exceptions masked. @EBADF@ once the listener is closed, @ENETDOWN@ if
--- that was by the stack. If it was not the last one, that is told.
+-- | Take a connection out of the accept queue. Call with exceptions masked. @EBADF@ once the listener is closed,
+-- @ENETDOWN@ if the stack closed it. If more connections are queued, the waker is notified.
 tryAccept :: Listening -> IO (Attempt Socket)
 tryAccept l = do
   got <- atomicModifyIORef' (acceptQueue l) $ \q -> case q of
@@ -259,11 +259,11 @@ tryAccept l = do
       when more (wake (acceptWaker l))
       Done sock <$ unlist sock
 
--- | Take no more; connections that wait to be accepted are reset. Idempotent.
+-- | Stop listening. Connections that were not accepted are reset. Idempotent.
 closeListening :: Stack -> Listening -> IO ()
 closeListening = closeWith eBADF
 
--- | 'closeListening', with the error of those who accept.
+-- | Like 'closeListening', with the error that accepting threads get.
 closeWith :: Errno -> Stack -> Listening -> IO ()
 closeWith (Errno e) st l = mask_ $ do
   first <- atomicModifyIORef' (listeners st) $ \ls -> case Map.lookup (listeningPort l, listeningAddress l) (byPort ls) of
@@ -276,10 +276,10 @@ closeWith (Errno e) st l = mask_ $ do
     mapM_ abort waiting
     wake (acceptWaker l)
 
--- The end of a stack -------------------------------------------------------------------
+-- Shutdown of a stack ------------------------------------------------------------------
 
--- | Close all listeners, and abort all connections; those that are entered later are ended by
--- the thread that enters them.
+-- | Close all listeners and abort all connections. A thread that enters a connection or listener later
+-- ends it itself.
 endAll :: Stack -> IO ()
 endAll st = do
   atomicModifyIORef' (stopped st) (const (True, ()))

@@ -1,16 +1,16 @@
 -- |
--- A packet log replayed into the core: one side of each connection is played by
--- "Weft.Tcp.Core", which gets the other side's segments at the times of the log, and its
--- user does what the log shows that the user did. After each packet there is the state
--- that the core is in, and whether it would have sent what was sent. Pure.
+-- Replays a packet log through the core. "Weft.Tcp.Core" takes the role of one side of each
+-- connection. It receives the other side's segments at the times of the log, and its user makes
+-- the calls that the log implies. For each packet the result has the state of the core, and
+-- whether the core would have sent that packet too. All functions are pure.
 --
--- The log may be of this stack or of any other. Another stack decides otherwise in places
--- (delayed acknowledgments, what is sent at once), so differences are counted and not
--- taken as errors: what was sent before the core would have is sent by it then, so that it
--- knows what the other side acknowledges. When the user called is not in the log: here it
--- takes all data at once, and gives what was sent within two round trips together, as a
--- window counts as used only while data waits for it. What a log misses, as acknowledgments
--- show, is made up.
+-- The log may come from this stack or from any other. Another stack may behave differently (delay
+-- acknowledgments, or send more at once), so differences are counted and are not errors. If the
+-- log sends data before the core would, the core is made to send it then, so that it recognises
+-- the acknowledgments. The log does not contain the times of user calls. Here the user receives
+-- all data at once. It passes all data that was sent within two round trips to the core together,
+-- because the congestion window counts as limiting only while data waits for it. Data that is
+-- acknowledged but missing from the log is filled in.
 --
 -- @since 0.1.0
 module Weft.Tcp.Replay
@@ -47,7 +47,7 @@ import Weft.Tcp.Wire.Pcap
 import Weft.Tcp.Wire.Segment (Segment (..), ack, fin, has, payloadLength, rst, sequenceLength, syn)
 import qualified Weft.Tcp.Wire.Segment as Segment
 
--- | A segment in a log: when, from where to where.
+-- | A segment in a log: time, source and destination.
 data Seen = Seen
   { seenAt :: !Instant,
     seenFrom, seenTo :: !(Address, Int),
@@ -55,8 +55,8 @@ data Seen = Seen
   }
   deriving (Eq, Show)
 
--- | The TCP segments of a log, in its order; 'Left' for what looks like TCP and cannot be
--- decoded, as fragments and packets that were cut off. What is not TCP is left out.
+-- | The TCP segments of a log, in its order. 'Left' stands for a TCP packet that cannot be decoded,
+-- such as a fragment or a truncated packet. Other protocols are left out.
 seenIn :: LinkType -> [Record] -> [Either Malformed Seen]
 seenIn link = mapMaybe seen
   where
@@ -81,50 +81,50 @@ seenIn link = mapMaybe seen
                   seenSegment = Segment.segment v
                 }
 
--- | To the side that is played, or from it.
+-- | To or from the replayed side.
 data Direction = In | Out
   deriving (Eq, Show)
 
--- | A packet, and what it led to.
+-- | A packet and its effect.
 data Step = Step
   { stepAt :: !Instant,
     stepDirection :: !Direction,
     stepSegment :: !Segment,
-    -- | Its sequence and acknowledgment numbers, from the beginning of either stream on
-    -- (the SYN has number 0).
+    -- | Sequence and acknowledgment numbers, relative to the beginning of each stream (the SYN
+    -- has number 0).
     stepNumbers :: !(Int, Int),
-    -- | What the core sent since the packet before, timeouts among it.
+    -- | What the core has sent since the previous packet, including retransmissions by timeouts.
     stepSent :: ![Segment],
-    -- | The state after it.
+    -- | The state after the packet.
     stepState :: !Summary,
-    -- | Of a packet from the played side: the core has sent all of it too.
+    -- | For a packet from the replayed side: the core has sent all of it too.
     stepAgrees :: !Bool,
-    -- | Rules of "Weft.Tcp.Core.Invariants" that are broken: a fault of the core.
+    -- | Violated conditions of "Weft.Tcp.Core.Invariants", each a bug in the core.
     stepBroken :: ![String]
   }
 
 -- | A connection of the log.
 data Replayed = Replayed
-  { -- | From the played side's point of view.
+  { -- | The flow, as seen by the replayed side.
     replayedFlow :: !Flow,
-    -- | Its beginning is not in the log ('Nothing'), or what happened.
+    -- | The steps and totals, or 'Nothing' if the connection's beginning is not in the log.
     replayedSteps :: !(Maybe ([Step], Totals))
   }
 
--- | Segments with data or FIN that the played side sent, and those among them that were
--- sent before: in the log, and by the core.
+-- | Numbers of segments with data or FIN that the replayed side sent, and of those that were
+-- retransmissions: in the log, and by the core.
 data Totals = Totals
   { loggedSegments, loggedAgain, coreSegments, coreAgain :: !Int,
-    -- | Packets of the log that the core had not sent yet.
+    -- | The number of packets in the log that the core had not sent yet.
     disagreements :: !Int,
-    -- | Acknowledgments of what is not in the log.
+    -- | The number of acknowledgments for data that is not in the log.
     holes :: !Int
   }
   deriving (Eq, Show)
 
--- | Each connection of a log, in the order of their beginnings. The first argument chooses
--- the side to be played, by its address; without it that is the one that was connected
--- to.
+-- | Replay each connection of a log, in the order of their beginnings. The first argument selects
+-- the replayed side by its address. Without it the server, to which the SYN was sent, is
+-- replayed.
 replay :: Maybe Address -> [Seen] -> [Replayed]
 replay chosen seen = map played (connectionsIn seen)
   where
@@ -133,7 +133,7 @@ replay chosen seen = map played (connectionsIn seen)
       Nothing -> let (local, remote) = sides chosen first in Replayed (flowOf local remote) Nothing
     flowOf (la, lp) (ra, rp) = Flow (fromIntegral rp) ra (fromIntegral lp) la
 
--- | The local and the remote side, if this is the first segment: a SYN goes to the server.
+-- | The local and the remote side, given the first segment. A SYN is sent to the server.
 sides :: Maybe Address -> Seen -> ((Address, Int), (Address, Int))
 sides chosen s
   | chosen == Just (fst (seenTo s)) = toUs
@@ -145,8 +145,8 @@ sides chosen s
     toUs = (seenTo s, seenFrom s)
     fromUs = (seenFrom s, seenTo s)
 
--- | The segments of each connection. A SYN with another sequence number, after an end, begins
--- a new one between the same ports.
+-- | The segments of each connection. After the end of a connection, a SYN with another sequence
+-- number begins a new one between the same ports.
 connectionsIn :: [Seen] -> [(Seen, [Seen])]
 connectionsIn seen = [(s, reverse ss) | ss <- Map.elems grouped, s : _ <- [reverse ss]]
   where
@@ -164,10 +164,10 @@ connectionsIn seen = [(s, reverse ss) | ss <- Map.elems grouped, s : _ <- [rever
 isOpening :: Seen -> Bool
 isOpening s = has syn (flags (seenSegment s)) && not (has ack (flags (seenSegment s)))
 
--- | What the two SYNs say.
+-- | The contents of the two SYNs.
 data Handshake = Handshake
   { heldLocal, heldRemote :: !(Address, Int),
-    -- | Of the played side and of the other.
+    -- | The SYN of the replayed side, and that of the other side.
     ourSyn, theirSyn :: !Seen
   }
 
@@ -178,7 +178,7 @@ handshake chosen segments = do
       synFrom side = listToMaybe [s | s <- segments, has syn (flags (seenSegment s)), seenFrom s == side]
   Handshake local remote <$> synFrom local <*> synFrom remote
 
--- | Settings by which the core announces what the log's SYN does.
+-- | Settings with which the core announces the values of the log's SYN.
 configOf :: Handshake -> [Seen] -> Config
 configOf h segments =
   defaultConfig
@@ -189,7 +189,7 @@ configOf h segments =
       offerSack = sackPermitted o,
       offerTimestamps = isJust (timestamps o),
       offerScale = isJust (windowScale o),
-      -- The log has what was sent, not what was held back.
+      -- The log shows what was sent, so Nagle's algorithm must not hold data back.
       firstChoices = (firstChoices defaultConfig) {useNagle = False}
     }
   where
@@ -197,17 +197,17 @@ configOf h segments =
     mss = maybe 536 fromIntegral (maximumSegmentSize o)
     largest = maximum (0 : [payloadLength (seenSegment s) | s <- segments, seenFrom s == heldLocal h])
 
--- | Where a replay is.
+-- | The state of a replay.
 data Playing = Playing
   { conn :: !(Maybe Conn),
-    -- | How far the user has given data.
+    -- | The position up to which the user has passed data.
     given :: !Int,
-    -- | How far the core has sent and the log has, with how many segments and how many
-    -- of them again.
+    -- | The position up to which the core has sent, the number of segments that it has sent, and the number of
+    -- retransmissions among them. The next three fields are the values of the log.
     coreTo, coreCount, coreRepeats :: !Int,
     logTo, logCount, logRepeats :: !Int,
     unlike, unseen :: !Int,
-    -- | The last segment to the played side.
+    -- | The last segment to the replayed side.
     lastIn :: !(Maybe Segment)
   }
 
@@ -258,25 +258,25 @@ playOne cfg h later s p0 = case conn p0 of
     happens c
       | direction == In = thenTakes (step env (Arrive [seenSegment s]) c)
       | otherwise = userDoes c
-    -- The user takes what there is.
+    -- The user receives all available data.
     thenTakes (c, actions)
       | readable c > 0 = let (c', more) = step env (UserReceive (readable c)) c in (c', transmitted (actions ++ more))
       | otherwise = (c, transmitted actions)
-    -- New data, an end or a reset in what was sent is what the user did.
+    -- New data, FIN or RST in a segment of the log stands for a call of the user.
     userDoes c
       | has rst (flags (seenSegment s)) = transmitted <$> step env Abort c
       | otherwise =
         let (c1, a1) = if target <= given p0 then (c, []) else step env (UserSend [B.replicate (target - given p0) 0]) c
             (c2, a2) = if has fin (flags (seenSegment s)) && not (finQueued (sendSide c1)) then step env Shutdown c1 else (c1, [])
          in (c2, transmitted (a1 ++ a2))
-    -- How far the user has given data. Which data makes no difference to the core.
+    -- The position up to which the user has passed data. The contents make no difference to the core.
     target
       | direction == In = if hole then acked - (if ended then 1 else 0) else given p0
       | has syn (flags (seenSegment s)) = given p0
       | otherwise = maximum (given p0 : [relative us (seqNumber x) + payloadLength x | y <- s : takeWhile together later, seenFrom y == heldLocal h, let x = seenSegment y, counts x])
     together x = seenAt x `since` seenAt s <= soon && (seenFrom x == heldLocal h || payloadLength (seenSegment x) == 0)
     soon = maybe 0 (\c -> max (millis 10) (2 * srtt (rtt c))) (conn p0)
-    -- Something is acknowledged that is not in the log.
+    -- The other side acknowledges data that is not in the log.
     ended = maybe False (finQueued . sendSide) (conn p0)
     hole = direction == In && acked > max (logTo p0) (coreTo p0)
     (missing, missed) = case conn p0 of
@@ -290,7 +290,7 @@ playOne cfg h later s p0 = case conn p0 of
          in (c2, transmitted a1 ++ more)
       | missed > 0, Just l <- lastIn p0 = thenTakes (step env (Arrive [l {seqNumber = wrap (rcvNxt (receiveSide c)), payload = [B.replicate missed 0]}]) c)
       | otherwise = (c, [])
-    -- Send without regard to windows.
+    -- Send regardless of windows.
     force n c
       | n <= 0 || not (isSynchronized (state c)) = (c, [])
       | otherwise =
@@ -322,7 +322,7 @@ playOne cfg h later s p0 = case conn p0 of
       where
         due = nextTimer c
 
--- | Segments with data or FIN.
+-- | Whether a segment has data or FIN.
 counts :: Segment -> Bool
 counts x = not (has syn (flags x)) && sequenceLength x > 0
 

@@ -1,5 +1,5 @@
 -- |
--- The operations of connections and listeners that wait, for GHC's threads: try, wait for a
+-- The blocking operations of connections and listeners for GHC's threads: try, wait for a
 -- token, try again. Internal: see "Weft.Tcp". Errors are those of the kernel's sockets.
 --
 -- @since 0.1.0
@@ -37,12 +37,12 @@ import Weft.Tcp.Stack.Waker
 import Weft.Tcp.Wire.Address
 import qualified Weft.Timer as Timer
 
--- | Try until it is done. After the deadline it throws @ETIMEDOUT@. @EBUSY@ where threads of
--- another kind have the socket.
+-- | Repeat an attempt until it succeeds. Throws @ETIMEDOUT@ after the deadline, and @EBUSY@ if the
+-- socket was handed over to hybrid threads.
 perform :: String -> Clock.Instant -> Waker -> IO (Attempt a) -> IO a
 perform loc deadline waker attempt = go
   where
-    -- What the token told of before is seen by the attempt.
+    -- The attempt sees any event for which the token was filled before, so the token can be emptied first.
     go = lower waker >> attempt >>= result
     result (Done a) = pure a
     result NotYet = do
@@ -59,27 +59,27 @@ perform loc deadline waker attempt = go
         r <- Timer.within (Clock.until deadline t) (takeMVar token)
         when (r == Nothing) (failWith loc eTIMEDOUT)
 
--- | Connect to an address and port, from an address of the stack's own. @ECONNREFUSED@,
--- @ETIMEDOUT@, @EHOSTUNREACH@ as connect(2); @ENETUNREACH@ if the stack has no address of
--- that version; @EADDRNOTAVAIL@ if no port is left.
+-- | Connect to an address and port, from one of the stack's addresses. @ECONNREFUSED@,
+-- @ETIMEDOUT@ or @EHOSTUNREACH@ as connect(2); @ENETUNREACH@ if the stack has no address of
+-- that IP version; @EADDRNOTAVAIL@ if no port is free.
 connect :: Stack -> Clock.Instant -> Address -> Word16 -> IO Socket
 connect st deadline to port = mask $ \restore -> do
   sock <- beginConnect st to port
   restore (perform "connect" deadline (socketWriter sock) (tryConnected sock)) `onException` abort sock
   pure sock
 
--- | Receive what there is, so many bytes at most, waiting until there is some; empty at
--- the end of the stream. @ECONNRESET@ and @ETIMEDOUT@ if that is how it ended, @EBADF@
--- once it is closed here.
+-- | Receive available bytes, at most the given number. Waits until there are some. Empty at the
+-- end of the stream. @ECONNRESET@ or @ETIMEDOUT@ if the connection ended with that error, @EBADF@
+-- if it was closed locally.
 recv :: Socket -> Clock.Instant -> Int -> IO ByteString
 recv sock deadline n = perform "recv" deadline (socketReader sock) (tryReceive sock n)
 
--- | 'recv' without a copy: the strings that came, which together are that many bytes at most; none at the end of the
--- stream. They keep the memory of the packets that they came in, up to twice their size.
+-- | Like 'recv', but without a copy: the strings as they arrived, with at most the given number of bytes in all; none
+-- at the end of the stream. Each string keeps memory of its packet alive, up to twice its size.
 recvMany :: Socket -> Clock.Instant -> Int -> IO [ByteString]
 recvMany sock deadline n = perform "recvMany" deadline (socketReader sock) (tryReceiveMany sock n)
 
--- | Send a string, waiting while the peer does not take it. The string is not copied.
+-- | Send a string, without copying it. Waits while there is no room in the send buffer.
 send :: Socket -> Clock.Instant -> ByteString -> IO ()
 send sock deadline bytes = sendMany sock deadline [bytes]
 

@@ -1,10 +1,10 @@
 -- |
--- The stack's state: which connections there are, which ports are listened on, and the
--- tools that its loops and its users share. Internal; "Weft.Tcp" is what programs use.
+-- The stack's state: the tables of connections and listeners, and functions that its loops
+-- and its users share. Internal; programs use "Weft.Tcp".
 --
--- A connection's state is in an 'MVar': whoever takes it runs one step of the core, sends
--- what the step gives, and puts it back. Nothing blocks in between. The tables are
--- changed by atomic operations, and never while holding one another.
+-- A connection's state is in an 'MVar'. A thread takes it, runs one step of the core, sends
+-- the resulting segments, and puts the new state back, without blocking in between. The tables
+-- are changed by atomic operations; no thread holds two of them at once.
 --
 -- @since 0.1.0
 module Weft.Tcp.Stack
@@ -78,20 +78,20 @@ import Weft.Tcp.Wire.Segment (Segment (..))
 import qualified Weft.Tcp.Wire.Segment as Segment
 import qualified Weft.Timer as Timer
 
--- | What a stack is made with.
+-- | Settings of a stack.
 data StackSettings = StackSettings
-  { -- | Its own addresses, of either version.
+  { -- | The stack's addresses, of either IP version.
     stackAddresses :: ![Address],
-    -- | For all connections; MTU and offload are taken from the device.
+    -- | Settings of all connections. MTU and offload are taken from the device.
     stackConfig :: !Config,
     stackPolicy :: !Policy,
-    -- | Connections in TIME-WAIT, at most: the oldest are forgotten.
+    -- | The maximum number of connections in TIME-WAIT. Above it, the oldest are removed.
     maxTimeWait :: !Int,
-    -- | Sees each packet that comes ('True') or goes, for a packet log. It runs on the stack's
-    -- loops. When it throws it is not called again, and the stack goes on ('CallbackErrors').
+    -- | Called with each received ('True') or sent ('False') packet, for a packet log. It runs on the stack's
+    -- loops. If it throws, it is not called again, and the stack continues ('CallbackErrors').
     stackTap :: !(Maybe (Bool -> [ByteString] -> IO ())),
-    -- | Is told of troubles of connections that go on (MUST-47). It runs on the stack's
-    -- loops and must not block. What it throws is dropped ('CallbackErrors').
+    -- | Called with soft errors of connections (MUST-47). It runs on the stack's loops and must not
+    -- block. Its exceptions are dropped ('CallbackErrors').
     stackSoftErrors :: !(Maybe (Flow -> SoftError -> IO ()))
   }
 
@@ -99,35 +99,35 @@ data StackSettings = StackSettings
 data Stack = Stack
   { device :: !Device,
     settings :: !StackSettings,
-    -- | The settings of connections over IPv4 and over IPv6, with the device's segment sizes.
+    -- | Settings of connections over IPv4 and over IPv6, with the device's segment sizes.
     config4, config6 :: !Config,
     secret :: !Secret,
-    -- | Connections and what is left of them, in shards by flow. Changed by atomic
+    -- | Connections, and those in TIME-WAIT, in shards by flow. Changed by atomic
     -- operations, from any thread.
     table :: !(Array Int (IORef (Map.Map Flow Entry))),
-    -- | Flows in TIME-WAIT, the oldest first. A connection that begins on such a flow leaves its
-    -- entry here. Changed by atomic operations, from any thread.
+    -- | Flows in TIME-WAIT, the oldest first. An entry stays here if a new connection reuses its
+    -- flow. Changed by atomic operations, from any thread.
     timeWaits :: !(IORef (Seq (Instant, Flow, IORef Waiting))),
-    -- | How many flows with a dynamic local port ('dynamicPorts') go to each remote port and address from
-    -- each address of ours. Changed by atomic operations, from any thread.
+    -- | The number of flows with a dynamic local port ('dynamicPorts'), by remote port, remote address and
+    -- local address. Changed by atomic operations, from any thread.
     dynamicFlows :: !(IORef (Map.Map (Word16, Address, Address) Int)),
     listeners :: !(IORef Listeners),
-    -- | Sockets whose timer fired; filled by dispatchers, emptied by the timer loop.
+    -- | Sockets whose timer has expired. Filled by dispatchers, emptied by the timer loop.
     fired :: !(IORef [Socket]),
     firedSignal :: !(MVar ()),
     fragments :: !(IORef Fragments),
-    -- | The next port to try for a connection of ours.
+    -- | The next local port to try for an outgoing connection.
     nextPort :: !(IORef Word16),
-    -- | By 'fromEnum' of a 'Counter'.
+    -- | Indexed by 'fromEnum' of a 'Counter'.
     counters :: !(IOUArray Int Int),
-    -- | Set before the stack ends its connections and listeners; those that are entered into the tables
-    -- later are ended by the thread that entered them, which looks here afterwards.
+    -- | Set before the stack closes its connections and listeners. A thread that enters one into the tables
+    -- checks this afterwards, and closes its entry if it is set.
     stopped :: !(IORef Bool),
-    -- | The loops' threads; written once.
+    -- | The threads of the loops. Written once.
     workers :: !(IORef [ThreadId])
   }
 
--- | What is counted.
+-- | The counters of a stack.
 data Counter
   = PacketsIn
   | PacketsOut
@@ -144,12 +144,12 @@ data Counter
     CallbackErrors
   deriving (Eq, Ord, Show, Enum, Bounded)
 
--- | Add one to a counter. Approximate when several queues count at once: increments may be lost, never
--- invented.
+-- | Add one to a counter. With several queues, concurrent increments may be lost, so the value may be too
+-- small but never too large.
 count :: Stack -> Counter -> IO ()
 count st = countIn (counters st)
 
--- | 'count' in an array of counters.
+-- | 'count', given the array of counters.
 countIn :: IOUArray Int Int -> Counter -> IO ()
 countIn ns c = readArray ns (fromEnum c) >>= \n -> writeArray ns (fromEnum c) (n + 1)
 
@@ -157,77 +157,77 @@ countIn ns c = readArray ns (fromEnum c) >>= \n -> writeArray ns (fromEnum c) (n
 readCounter :: Stack -> Counter -> IO Int
 readCounter st c = readArray (counters st) (fromEnum c)
 
--- | What a flow is.
+-- | An entry of the connection table.
 data Entry
   = Live !Socket
   | Lingering !(IORef Waiting)
 
--- | A connection as its users see it.
+-- | A connection, as its users see it.
 data Socket = Socket
   { -- | The addresses and ports of the connection.
     socketFlow :: !Flow,
     socketStack :: !Stack,
-    -- | Taken for the time of a step.
+    -- | Taken during a step.
     socketConn :: !(MVar Kept),
-    -- | Told by steps when the thread that receives (sends) should look again.
+    -- | Notified by steps when the receiving (sending) thread should try again.
     socketReader, socketWriter :: !Waker,
-    -- | The timer that is set. Only touched while holding 'socketConn'.
+    -- | The timer that is set. Accessed only while 'socketConn' is held.
     socketTimer :: !(IORef Armed),
-    -- | Where it goes once it is open, if a listener made it.
+    -- | The listener whose accept queue the connection enters once it is open, for an incoming connection.
     socketListener :: !(Maybe Listening),
-    -- | Who has it. Changed by atomic operations only.
+    -- | The connection's owner. Changed only by atomic operations.
     socketHolder :: !(IORef Holder)
   }
 
--- | @Backlogged -> Held -> Released@, or without the first. Whoever takes it out of the
--- first takes it out of the listener's backlog too.
+-- | @Backlogged -> Held -> Released@, or starting at @Held@. The thread that ends the state 'Backlogged'
+-- also removes the connection from the listener's backlog.
 data Holder
-  = -- | Counted in its listener's backlog: half open, or not yet accepted.
+  = -- | Counted in its listener's backlog: half open, or open and not yet accepted.
     Backlogged
-  | -- | The user's.
+  | -- | In use by the user.
     Held
-  | -- | The user closed it: its operations throw.
+  | -- | Closed by the user: operations throw.
     Released
   deriving (Eq, Show)
 
--- | When the timer fires, and the timer.
+-- | The time at which the timer expires, and the timer.
 data Armed = Unarmed | Armed !Instant !Timer.Timer
 
--- | A port that is listened on.
+-- | A listening port.
 data Listening = Listening
   { listeningPort :: !Word16,
     listeningAddress :: !(Maybe Address),
     backlog :: !(IORef Backlog),
     -- | Changed by atomic operations, from any thread.
     acceptQueue :: !(IORef AcceptQueue),
-    -- | Told when there is a connection to accept, and when the listener is closed.
+    -- | Notified when there is a connection to accept, and when the listener is closed.
     acceptWaker :: !Waker,
-    -- | Itself, shared by its connections.
+    -- | The listener itself, in a 'Just' that its connections share.
     listeningSelf :: !(Maybe Listening)
   }
 
--- | The ports that are listened on.
+-- | The listening ports.
 data Listeners = Listeners
   { byPort :: !(Map.Map (Word16, Maybe Address) Listening),
-    -- | The ports from 32768 on that are free, for each address that has had a listener there, and where the
-    -- next search begins.
+    -- | The free ports from 32768 on, for each address that has had a listener on such a port, and the port at
+    -- which the next search begins.
     freePorts :: !(Map.Map (Maybe Address) IntSet.IntSet),
     nextListenPort :: !Int
   }
 
--- | Connections that are open, and not yet accepted.
+-- | Open connections that have not been accepted.
 data AcceptQueue
   = Arrived !(Seq Socket)
-  | -- | The listener is closed: the error of those who accept.
+  | -- | The listener is closed; accepting threads get this error.
     NoMore !CInt
 
--- | The time of the monotonic clock, and the settings for a version of IP.
+-- | The time of the monotonic clock, and the settings for the address's IP version.
 stackEnv :: Stack -> Address -> IO Env
 stackEnv st a = do
   Clock.Instant ns <- now
   pure (Env (Instant (fromIntegral (ns `div` 1000))) (case a of V4 {} -> config4 st; V6 {} -> config6 st))
 
--- | Settings with the largest segments that a device takes, behind an IP header of that size.
+-- | Settings with the largest segments that a device accepts, for an IP header of the given size.
 configFor :: Device -> Int -> Config -> Config
 configFor d headers cfg =
   cfg
@@ -238,7 +238,7 @@ configFor d headers cfg =
   where
     room = deviceMtu d - headers
 
--- | What a new connection of that flow starts with: sequence number, timestamp offset
+-- | The initial values for a connection of that flow: sequence number, timestamp offset
 -- and segment sizes.
 openingFor :: Stack -> Env -> Flow -> Opening
 openingFor st env f =
@@ -251,12 +251,12 @@ openingFor st env f =
   where
     envNow (Env t _) = t
 
--- | A socket for a connection, in the backlog of a listener if one made it; it is not
--- put into the table.
+-- | A socket for a connection, with its listener if it is an incoming one. It is not put into the
+-- table.
 newSocket :: Stack -> Flow -> Maybe Listening -> Conn -> IO Socket
 newSocket st f l c = Socket f st <$> (newMVar $! keep c) <*> newWaker <*> newWaker <*> newIORef Unarmed <*> pure l <*> newIORef (if isJust l then Backlogged else Held)
 
--- | Take a socket out of its listener's backlog, if it is there.
+-- | Remove a socket from its listener's backlog, if it is there.
 unlist :: Socket -> IO ()
 unlist sock = forM_ (socketListener sock) $ \l -> do
   listed <- atomicModifyIORef' (socketHolder sock) (\h -> (if h == Backlogged then Held else h, h == Backlogged))
@@ -267,29 +267,29 @@ unlist sock = forM_ (socketListener sock) $ \l -> do
 shard :: Stack -> Flow -> IORef (Map.Map Flow Entry)
 shard st f = table st ! (fromIntegral (remotePort f `xor` localPort f) .&. snd (bounds (table st)))
 
--- | What a flow is, if the table has it.
+-- | The table's entry for a flow.
 lookupEntry :: Stack -> Flow -> IO (Maybe Entry)
 lookupEntry st f = Map.lookup f <$> readIORef (shard st f)
 
--- | Put an entry into the table, in place of one that the flow may have.
+-- | Insert an entry into the table, replacing any entry of the flow.
 insertEntry :: Stack -> Flow -> Entry -> IO ()
 insertEntry st f e = atomicModifyIORef' (shard st f) (\m -> (Map.insert f e m, ()))
 
--- | Insert unless something is there.
+-- | Insert an entry unless the flow has one. Returns whether it was inserted.
 claimFlow :: Stack -> Flow -> Entry -> IO Bool
 claimFlow st f e = do
   ours <- atomicModifyIORef' (shard st f) $ \m ->
     if Map.member f m then (m, False) else (Map.insert f e m, True)
   ours <$ when ours (countDynamic 1 st f)
 
--- | Take a flow out of the table, if it is there.
+-- | Remove a flow from the table, if it is there.
 deleteEntry :: Stack -> Flow -> IO ()
 deleteEntry st f = do
   there <- atomicModifyIORef' (shard st f) (\m -> if Map.member f m then (Map.delete f m, True) else (m, False))
   when there (countDynamic (-1) st f)
 
--- | Take what is left of a connection in TIME-WAIT out of the table, unless a later connection has its place.
--- Whether it was there.
+-- | Remove a connection in TIME-WAIT from the table, unless a later connection has replaced it.
+-- Returns whether it was there.
 deleteLingering :: Stack -> Flow -> IORef Waiting -> IO Bool
 deleteLingering st f w = do
   there <- atomicModifyIORef' (shard st f) $ \m -> case Map.lookup f m of
@@ -297,11 +297,11 @@ deleteLingering st f w = do
     _ -> (m, False)
   there <$ when there (countDynamic (-1) st f)
 
--- | The ports that 'Weft.Tcp.connect' takes from (RFC 6335, section 6).
+-- | The range of local ports for 'Weft.Tcp.connect' (RFC 6335, section 6).
 dynamicPorts :: (Word16, Word16)
 dynamicPorts = (49152, 65535)
 
--- | Add to the number of flows between the port's destination and the address of ours.
+-- | Add to the number of flows with a dynamic port that have the same local address and remote port and address.
 countDynamic :: Int -> Stack -> Flow -> IO ()
 countDynamic n st f =
   when (localPort f >= fst dynamicPorts) $
@@ -309,17 +309,17 @@ countDynamic n st f =
   where
     change old = let new = fromMaybe 0 old + n in if new == 0 then Nothing else Just new
 
--- | Whether all dynamic ports of an address of ours are in use with that remote port and address.
+-- | Whether all dynamic ports of a local address are in use with that remote port and address.
 noPortLeft :: Stack -> Address -> Word16 -> Address -> IO Bool
 noPortLeft st to port own = do
   m <- readIORef (dynamicFlows st)
   pure (Map.findWithDefault 0 (port, to, own) m > fromIntegral (snd dynamicPorts - fst dynamicPorts))
 
--- | How many connections there are, those in TIME-WAIT among them. O(shards).
+-- | The number of connections, including those in TIME-WAIT. O(shards).
 tableSize :: Stack -> IO Int
 tableSize st = sum <$> mapM (fmap Map.size . readIORef) (elems (table st))
 
--- | Who listens on a port, at that address or at all.
+-- | The listener on a port, at that address or at all addresses.
 lookupListening :: Stack -> Address -> Word16 -> IO (Maybe Listening)
 lookupListening st a p = do
   m <- byPort <$> readIORef (listeners st)
@@ -327,8 +327,8 @@ lookupListening st a p = do
 
 -- Sending -----------------------------------------------------------------------------
 
--- | Send a segment of a flow with a connection's choices, cut up by the device into parts of
--- that size if it is larger.
+-- | Send a segment of a flow, with the connection's choices. The device splits it into parts of the given
+-- size if it is larger.
 sendSegment :: Stack -> Choices -> Flow -> Int -> Segment -> IO ()
 sendSegment st chosen f mss s
   | deviceOffloads (device st) =
@@ -350,7 +350,7 @@ transmitParts st f how parts = do
   forM_ (stackTap (settings st)) (\see -> see False parts)
   sendPacket (queueFor st f) how parts
 
--- | Flows keep to one queue, so that their packets stay in order.
+-- | The queue of a flow. All packets of a flow use one queue, so that they stay in order.
 queueFor :: Stack -> Flow -> Queue
 queueFor st f = case deviceQueues (device st) of
   [q] -> q

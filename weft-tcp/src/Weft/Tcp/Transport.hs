@@ -1,5 +1,5 @@
 -- |
--- A stack as a "Weft.Transport": what servers are given instead of the kernel's sockets.
+-- A stack as a "Weft.Transport", for servers in place of the kernel's sockets.
 --
 -- @since 0.1.0
 module Weft.Tcp.Transport
@@ -21,7 +21,7 @@ import Weft.Tcp.Stack
 import Weft.Tcp.Wire.Address
 import Weft.Transport
 
--- | Listening at the unspecified address is listening at all of the stack's.
+-- | The transport of a stack. Listening at the unspecified address means listening at all of the stack's addresses.
 tcpTransport :: Stack -> Transport
 tcpTransport st =
   Transport
@@ -45,7 +45,7 @@ operations :: Operations Socket
 operations =
   Operations
     { opReceive = recv,
-      -- The memory is valid during the call only.
+      -- The memory is valid only during the call.
       opSend = \s deadline (Region p n) -> B.packCStringLen (castPtr p, n) >>= send s deadline,
       opSendMany = sendMany,
       opSendFile = \s deadline strings range -> sendMany s deadline strings >> sendFileByReading (send s deadline) range,
@@ -58,7 +58,7 @@ operations =
       opSecurity = const Nothing
     }
 
--- | The address of a port.
+-- | The socket address for a port and an IP address.
 toSockAddr :: Word16 -> Address -> SockAddr
 toSockAddr port (V4 a) = SockAddrInet (fromIntegral port) (tupleToHostAddress (byte 24, byte 16, byte 8, byte 0))
   where

@@ -1,5 +1,5 @@
 -- |
--- What a connection is told from outside: the time, and what it may do.
+-- The inputs of a connection other than its events: the time and the settings.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Config
@@ -18,84 +18,84 @@ import Weft.Tcp.Core.Congestion (Control, control)
 import Weft.Tcp.Core.Congestion.Cubic (cubic)
 import Weft.Tcp.Core.Time
 
--- | The world at one step.
+-- | The time and the settings of one step.
 data Env = Env
   { now :: !Instant,
     config :: !Config
   }
 
--- | Settings, shared by the connections of a stack.
+-- | Settings that the connections of a stack share.
 data Config = Config
-  { -- | The largest segment to announce: the MTU without the IP and TCP headers
+  { -- | The MSS to announce: the MTU without the IP and TCP headers
     -- (RFC 9293, section 3.7.1).
     announcedMss :: !Int,
-    -- | The path's MTU as far as it is known at first, without the IP header.
+    -- | The initial estimate of the path's MTU, without the IP header.
     pathRoom :: !Int,
-    -- | Neither a peer's MSS option nor an ICMP message makes segments smaller than
-    -- this (CVE-2019-11479).
+    -- | The minimum segment size. Neither a peer's MSS option nor an ICMP message can make
+    -- segments smaller (CVE-2019-11479).
     mssFloor :: !Int,
-    -- | Bytes that wait for the application, at most.
+    -- | Size in bytes of the receive buffer.
     receiveBuffer :: !Int,
-    -- | Bytes that wait for the peer, at most.
+    -- | Size in bytes of the send buffer.
     sendBuffer :: !Int,
-    -- | Parts of out-of-order data, at most.
+    -- | The maximum number of out-of-order ranges.
     maxHeldParts :: !Int,
-    -- | Entries of the scoreboard, at most (CVE-2019-11478).
+    -- | The maximum number of scoreboard entries (CVE-2019-11478).
     maxScoreboard :: !Int,
-    -- | Data of one transmission, at most: more than a segment if what is below
-    -- cuts it up. Below the MSS it means one segment.
+    -- | The maximum amount of data passed to the link at once: more than one segment if the
+    -- link splits it. A value below the MSS means one segment.
     offloadBytes :: !Int,
     initialSegments :: !Int,
     congestionControl :: !Control,
     offerSack, offerTimestamps, offerScale :: !Bool,
-    -- | RFC 6298; its lower bound of a second is a SHOULD that no system follows, and
-    -- loss probes make timeouts rare.
+    -- | Retransmission timeouts as in RFC 6298. Its lower bound of one second is a SHOULD that no
+    -- system follows, and loss probes make timeouts rare.
     initialRto, minRto, maxRto :: !Micros,
-    -- | How long data may stay unacknowledged before the connection is given up: R2
+    -- | How long data may stay unacknowledged before the connection is aborted: R2
     -- of RFC 9293, section 3.8.3 (MUST-20, SHLD-11).
     userTimeout :: !Micros,
-    -- | The same for opening a connection (MUST-23: at least three minutes).
+    -- | How long opening a connection may take (MUST-23: at least three minutes).
     synTimeout :: !Micros,
-    -- | How long an acknowledgment may wait for data to go with; 0 for not at all.
-    -- At most 500 ms (MUST-40).
+    -- | How long an acknowledgment may be delayed, waiting for data to send with it; 0 for no
+    -- delay. At most 500 ms (MUST-40).
     ackDelay :: !Micros,
-    -- | What connections begin with.
+    -- | The initial choices of a connection.
     firstChoices :: !Choices,
     -- | 2 MSL.
     timeWaitTime :: !Micros,
     -- | How long a closed connection waits in FIN-WAIT-2 for the peer's FIN.
     finWaitTime :: !Micros,
-    -- | Challenge ACKs of a connection in five seconds (RFC 5961, section 7).
+    -- | The maximum number of challenge ACKs of a connection in five seconds (RFC 5961, section 7).
     challengeLimit :: !Int
   }
 
--- | What a user may choose for a connection; shared by those that have the same.
+-- | Settings that a user may change for a connection. Connections with equal choices share the record.
 data Choices = Choices
-  { -- | Nagle's algorithm (RFC 9293, section 3.7.4).
+  { -- | Whether to use Nagle's algorithm (RFC 9293, section 3.7.4).
     useNagle :: !Bool,
-    -- | Whether acknowledgments may be delayed, by 'ackDelay'.
+    -- | Whether to delay acknowledgments, by 'ackDelay'.
     delayAcks :: !Bool,
-    -- | Off unless set (MUST-25).
+    -- | Keep-alive probes. Off unless set (MUST-25).
     useKeepAlive :: !(Maybe KeepAlive),
-    -- | Time to live, or hop limit, of what is sent: at least 1 (MUST-49).
+    -- | Time to live, or hop limit, of sent packets: at least 1 (MUST-49).
     sendHopLimit :: !Word8,
-    -- | The byte whose upper six bits are the differentiated services of what is sent
-    -- (MUST-48); the lower two are left 0.
+    -- | The traffic class byte of sent packets. Its upper six bits are the differentiated services
+    -- code point (MUST-48); the lower two stay 0.
     sendTrafficClass :: !Word8
   }
   deriving (Eq, Show)
 
--- | Probes of idle connections.
+-- | Probing of idle connections.
 data KeepAlive = KeepAlive
-  { -- | Idle time before the first; two hours or more by default (MUST-28).
+  { -- | Idle time before the first probe; two hours or more by default (MUST-28).
     keepAliveIdle :: !Micros,
     keepAliveInterval :: !Micros,
-    -- | Unanswered probes before the connection is given up.
+    -- | The number of unanswered probes after which the connection is aborted.
     keepAliveProbes :: !Int
   }
   deriving (Eq, Show)
 
--- | For Ethernet's MTU and IPv4.
+-- | The default settings, for Ethernet's MTU and IPv4.
 defaultConfig :: Config
 defaultConfig =
   Config
@@ -124,6 +124,6 @@ defaultConfig =
       challengeLimit = 10
     }
 
--- | The least shift with which a buffer can be announced (RFC 7323, section 2.2).
+-- | The smallest window scale shift with which a buffer of that size can be announced (RFC 7323, section 2.2).
 scaleFor :: Int -> Int
 scaleFor size = length (takeWhile (< size) [65535 `shiftL` s | s <- [0 .. 13]])

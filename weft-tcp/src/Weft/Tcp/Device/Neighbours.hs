@@ -1,20 +1,21 @@
 -- |
--- The neighbours of an Ethernet link and how long what is known of them holds, for IPv6 (RFC 4861, section 7.3) and for
--- ARP (RFC 826; RFC 1122, section 2.3.2.1). Pure: the time is passed in, and 'expire' is called once a second while
--- somebody is asked.
+-- The neighbour cache of an Ethernet link and the lifetime of its entries, for IPv6 (RFC 4861, section 7.3) and
+-- for ARP (RFC 826; RFC 1122, section 2.3.2.1). Pure: the time is passed in, and 'expire' must be called once a second
+-- while requests are pending.
 --
 -- @
---   unknown    -> sought       a packet is to be sent: everybody is asked, the packet waits
---   sought     -> unknown      three questions, a second apart, got no answer: its packets are dropped
---   any        -> confirmed    the neighbour answered a question
---   any        -> heard        the neighbour said where it is without being asked
---   confirmed  -> heard        after the time given, usually 30 seconds
---   heard      -> probed       a packet is to be sent: it goes there, and the neighbour is asked
---   probed     -> unknown      three questions got no answer; the last one was to everybody
+--   unknown    -> sought       a packet is to be sent: a request goes to all nodes, and the packet is queued
+--   sought     -> unknown      three requests, a second apart, got no answer: the queued packets are dropped
+--   any        -> confirmed    the neighbour answered a request
+--   any        -> heard        the neighbour sent its address unsolicited
+--   confirmed  -> heard        after the given time, usually 30 seconds
+--   heard      -> probed       a packet is to be sent: it is sent, and the neighbour is probed
+--   probed     -> unknown      three requests got no answer; the last one went to all nodes
 -- @
 --
--- RFC 4861 waits for five seconds before it asks, as the layers above may know that the neighbour is there. Nothing
--- here tells, and a question for each half a minute is cheap; so that who has moved is found within three seconds.
+-- RFC 4861 waits five seconds before the probe, because upper layers may confirm reachability meanwhile. This cache gets
+-- no such confirmation, and one probe every 30 seconds is cheap. So a neighbour that has moved is found within three
+-- seconds.
 module Weft.Tcp.Device.Neighbours
   ( Neighbours,
     noNeighbours,
@@ -28,7 +29,7 @@ module Weft.Tcp.Device.Neighbours
     forPacket,
     expire,
 
-    -- * What neighbours say
+    -- * Messages of neighbours
     answered,
     announced,
   )
@@ -39,52 +40,52 @@ import qualified Data.Set as Set
 import Weft.Core.Time
 import Weft.Tcp.Wire.Address
 
--- | Neighbours by address, and by the end of their states, with packets of any form.
+-- | Entries by address, and ordered by the times at which their states end. @p@ is the type of queued packets.
 data Neighbours p = Neighbours !(Map.Map Address (Entry p)) !(Set.Set (Instant, Address))
 
 entries :: Neighbours p -> Map.Map Address (Entry p)
 entries (Neighbours m _) = m
 
--- | When the state ends, and the state.
+-- | The time at which the state ends, and the state.
 data Entry p = Entry !Instant !(State p)
 
--- | Where questions come from, how many there were, and the packets that wait, the last one first.
+-- | The source address of requests, their number so far, and the queued packets in reverse order.
 data State p
   = Sought !Address !Int ![p]
   | Confirmed !HardwareAddress
   | Heard !HardwareAddress
   | Probed !Address !HardwareAddress !Int
 
--- | What becomes of a packet.
+-- | What to do with a packet.
 data Decision
-  = -- | It goes there; with the question, if there is one.
+  = -- | Send it to this link-layer address, together with a request if there is one.
     SendTo !HardwareAddress !(Maybe Question)
-  | -- | It waits, or was dropped as too many wait.
+  | -- | The packet was queued, or dropped because the queue is full.
     Waits !(Maybe Question)
   deriving (Eq, Show)
 
--- | Where is the neighbour?
+-- | A request for a neighbour's link-layer address: to all nodes, or to the neighbour.
 data Question = AskEverybody | AskOnly !HardwareAddress
   deriving (Eq, Show)
 
--- | None known.
+-- | The empty cache.
 noNeighbours :: Neighbours p
 noNeighbours = Neighbours Map.empty Set.empty
 
--- | How many are known or sought.
+-- | The number of entries.
 neighbourCount :: Neighbours p -> Int
 neighbourCount = Map.size . entries
 
--- | More are never held: of those there are, the one whose state ends first gives way. Those that do not answer are
--- the first ones.
+-- | The maximum number of entries. A new entry replaces the one whose state ends first; entries of neighbours that do
+-- not answer end first.
 maxNeighbours :: Int
 maxNeighbours = 1024
 
--- | Packets that wait for a neighbour, at most (RFC 1122, section 2.3.2.2, wants one at least).
+-- | The maximum number of packets queued for a neighbour (RFC 1122, section 2.3.2.2, requires at least one).
 maxWaiting :: Int
 maxWaiting = 4
 
--- | Where it is, as far as it is known.
+-- | The neighbour's link-layer address, if it is known.
 hardwareOf :: Address -> Neighbours p -> Maybe HardwareAddress
 hardwareOf a ns = case Map.lookup a (entries ns) of
   Just (Entry _ s) -> known s
@@ -97,7 +98,7 @@ known s = case s of
   Heard hw -> Just hw
   Probed _ hw _ -> Just hw
 
--- | A packet is to be sent from an address of ours to one of the link.
+-- | A packet is to be sent, from one of our addresses to an address on the link.
 forPacket :: Instant -> Address -> Address -> p -> Neighbours p -> (Neighbours p, Decision)
 forPacket t own a p ns = case Map.lookup a (entries ns) of
   Nothing -> (put patience (Sought own 1 [p]), Waits (Just AskEverybody))
@@ -112,8 +113,8 @@ forPacket t own a p ns = case Map.lookup a (entries ns) of
     put d s = insert a (Entry (after d t) s) ns
     probe hw = (put patience (Probed own hw 1), SendTo hw (Just (AskOnly hw)))
 
--- | Time has passed: the questions that are due, with the address of ours that they come from and the one they are about,
--- and whether there will be others.
+-- | Advance the time. The result contains the requests that are due, each with our source address and the address in
+-- question, and whether more requests will follow.
 expire :: Instant -> Neighbours p -> (Neighbours p, ([(Address, Address, Question)], Bool))
 expire t ns0 = go ns0 []
   where
@@ -125,7 +126,7 @@ expire t ns0 = go ns0 []
           Probed own hw n
             | n < maxQuestions -> go (insert a (Entry (after patience t) (Probed own hw (n + 1))) ns) ((own, a, if n + 1 < maxQuestions then AskOnly hw else AskEverybody) : out)
           Confirmed hw -> go (insert a (Entry (after unusedTime t) (Heard hw)) ns) out
-          -- Nobody answered, or nobody used it.
+          -- No answer arrived, or the entry was not used.
           _ -> go (Neighbours (Map.delete a m) rest) out
       _ -> (ns, (reverse out, any asking (Map.elems m)))
     asking (Entry _ s) = case s of
@@ -133,15 +134,15 @@ expire t ns0 = go ns0 []
       Probed {} -> True
       _ -> False
 
--- | A neighbour has answered a question of ours, which holds for so long: the packets that waited for it, in order. An
--- answer about an address that nobody asked for changes nothing.
+-- | A neighbour has answered our request; the answer is valid for the given time. Returns the queued packets in order.
+-- An unsolicited answer about an unknown address changes nothing.
 answered :: Duration -> Instant -> Address -> HardwareAddress -> Neighbours p -> (Neighbours p, [p])
 answered holds t a hw ns = case Map.lookup a (entries ns) of
   Nothing -> (ns, [])
   Just (Entry _ s) -> (insert a (Entry (after holds t) (Confirmed hw)) ns, waiting s)
 
--- | A neighbour has said where it is, in a question of its own ('True': to us, so that it is worth knowing)
--- or to everybody. What was confirmed and is said again stays confirmed.
+-- | A neighbour has sent its link-layer address in a request to us ('True': an entry is worth creating)
+-- or to all nodes. A confirmed entry with the same address stays confirmed.
 announced :: Bool -> Instant -> Address -> HardwareAddress -> Neighbours p -> (Neighbours p, [p])
 announced toUs t a hw ns = case Map.lookup a (entries ns) of
   Nothing
@@ -158,7 +159,7 @@ waiting s = case s of
   Sought _ _ ps -> reverse ps
   _ -> []
 
--- | Put an entry in place of the address's own; if it is a new one too many, in place of the one that ends first.
+-- | Insert or replace an entry. If the cache is full, the entry that ends first is removed.
 insert :: Address -> Entry p -> Neighbours p -> Neighbours p
 insert a e@(Entry end _) (Neighbours m q) = case Map.lookup a m of
   Just (Entry old _) -> Neighbours (Map.insert a e m) (Set.insert (end, a) (Set.delete (old, a) q))
@@ -166,7 +167,7 @@ insert a e@(Entry end _) (Neighbours m q) = case Map.lookup a m of
     Just ((_, first), rest) | Map.size m >= maxNeighbours -> Neighbours (Map.insert a e (Map.delete first m)) (Set.insert (end, a) rest)
     _ -> Neighbours (Map.insert a e m) (Set.insert (end, a) q)
 
--- | Between questions (RFC 4861, section 10: RETRANS_TIMER), and until what is not used is forgotten.
+-- | The time between requests (RFC 4861, section 10: RETRANS_TIMER), and the lifetime of an unused entry.
 patience, unusedTime :: Duration
 patience = seconds 1
 unusedTime = seconds 600

@@ -1,10 +1,10 @@
 -- |
--- TAP devices: an Ethernet link of the kernel's, for bridges and virtual machines' networks.
+-- TAP devices: an Ethernet interface of the kernel, for bridges and the networks of virtual machines.
 -- Neighbours are found by ARP (RFC 826) and neighbour discovery (RFC 4861), and
--- questions about the stack's own addresses are answered. No offload.
+-- requests for the stack's own addresses are answered. There is no offload.
 --
--- All addresses count as on the link, but what 'tapNextHop' sends elsewhere. What is known of a neighbour is
--- confirmed again after a time, and given up if it does not answer ("Weft.Tcp.Device.Neighbours").
+-- All addresses are treated as on-link, unless 'tapNextHop' returns a router. A cache entry is confirmed again
+-- after some time, and removed if the neighbour does not answer ("Weft.Tcp.Device.Neighbours").
 --
 -- @since 0.1.0
 module Weft.Tcp.Device.Tap
@@ -30,32 +30,32 @@ import qualified Weft.Tcp.Wire.IPv6 as V6
 import qualified Weft.Tcp.Wire.Icmp6 as Icmp6
 import qualified Weft.Timer as Timer
 
--- | What a TAP device is opened with.
+-- | Settings of a TAP device.
 data TapSettings = TapSettings
   { -- | The name of the interface.
     tapName :: !String,
-    -- | The stack's own link-layer address.
+    -- | The stack's link-layer address.
     tapHardware :: !HardwareAddress,
-    -- | The stack's addresses, for which it answers.
+    -- | The stack's addresses, for which the device answers requests.
     tapAddresses :: ![Address],
-    -- | Where packets for an address go: itself, or a router's.
+    -- | The next hop for an address: the address itself, or a router's.
     tapNextHop :: !(Address -> Address),
-    -- | How long what a neighbour answered holds, until it is asked again.
+    -- | How long a confirmed cache entry is used before the neighbour is probed again.
     tapReachableTime :: !Duration
   }
 
--- | A locally administered link-layer address, everything on the link, neighbours asked again after 30 seconds.
+-- | Defaults: a locally administered link-layer address, all addresses on-link, neighbours probed after 30 seconds.
 tapNamed :: String -> [Address] -> TapSettings
 tapNamed name addresses = TapSettings name (HardwareAddress 0x027765667401) addresses id (seconds 30)
 
--- | Both are changed by the thread that receives and those that send, by atomic operations.
+-- | The receiving thread and sending threads change both fields, by atomic operations.
 data Cache = Cache
   { neighbours :: !(IORef (Neighbours [ByteString])),
-    -- | Whether a timer is set for the next questions.
+    -- | Whether a timer for the next requests is set.
     asking :: !(IORef Bool)
   }
 
--- | Errors as 'openTun'.
+-- | Open a TAP device. Errors are those of 'openTun'.
 openTap :: TapSettings -> IO Device
 openTap s = do
   raw <- openLink True (TunSettings (tapName s) False 1)
@@ -69,7 +69,7 @@ openTap s = do
         }
     rawSend q = sendPacket q NoOffload
 
--- Coming ---------------------------------------------------------------------------------
+-- Receiving ------------------------------------------------------------------------------
 
 arriveFrame :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> ByteString -> IO [Incoming]
 arriveFrame s cache out bytes = case decodeFrame bytes of
@@ -88,8 +88,8 @@ arriveArp s cache out a = do
   when (arpOperation a == ArpRequest && toUs) $
     out [frameHeader (senderHardware a) (tapHardware s) typeArp, encodeArp (Arp ArpReply (tapHardware s) (targetAddress a) (senderHardware a) (senderAddress a))]
 
--- | Neighbour discovery stays here; its packets must not have been forwarded (RFC 4861,
--- section 7.1: a hop limit of 255).
+-- | Handle neighbour discovery; pass other packets on. Neighbour discovery packets must not have
+-- been forwarded (RFC 4861, section 7.1: a hop limit of 255).
 arrive6 :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> ByteString -> IO [Incoming]
 arrive6 s cache out body = case V6.decode body of
   Right (h, payload)
@@ -108,7 +108,7 @@ arrive6 s cache out body = case V6.decode body of
   where
     advertise asker target
       | isUnicast asker = sendNeighbour s out target asker True
-      -- Somebody tests whether the address is taken (RFC 4862, section 5.4): all are told.
+      -- Duplicate address detection (RFC 4862, section 5.4): the answer goes to all nodes.
       | otherwise = sendNeighbour s out target allNodes False
     allNodes = V6 0xff02000000000000 1
     sendNeighbour st send own to solicited = do
@@ -119,17 +119,17 @@ arrive6 s cache out body = case V6.decode body of
 packet6 :: TapSettings -> HardwareAddress -> Address -> Address -> Icmp6.Message -> [ByteString]
 packet6 s hw own to m = [frameHeader hw (tapHardware s) typeIPv6, V6.encode (V6.plain 58 own to) {V6.hopLimit = 255} (Icmp6.encode own to m)]
 
--- | Note what a neighbour said, and send what waited for it.
+-- | Store a neighbour's address, and send the packets that were queued for it.
 learn :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> Said -> Address -> HardwareAddress -> IO ()
 learn s cache out said a hw = when (isUnicast a && isStation hw) $ do
   t <- now
   waiting <- atomicModifyIORef' (neighbours cache) (said t a hw)
   mapM_ (out . framed s hw) waiting
 
--- | How what a neighbour said counts.
+-- | How a message of a neighbour updates the cache.
 type Said = Clock.Instant -> Address -> HardwareAddress -> Neighbours [ByteString] -> (Neighbours [ByteString], [[ByteString]])
 
--- Going ----------------------------------------------------------------------------------
+-- Sending --------------------------------------------------------------------------------
 
 framed :: TapSettings -> HardwareAddress -> [ByteString] -> [ByteString]
 framed s hw parts = frameHeader hw (tapHardware s) (if isV6 parts then typeIPv6 else typeIPv4) : parts
@@ -150,13 +150,13 @@ sendTo s cache out parts = forM_ (destinationOf (B.concat (take 1 parts))) $ \(o
   where
     ask own hop q = out (question s own hop q) >> askAgain s cache out
 
--- | Ask those who did not answer, once a second, while there are any.
+-- | Repeat unanswered requests once a second, while there are any.
 askAgain :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> IO ()
 askAgain s cache out = do
   already <- atomicModifyIORef' (asking cache) (\b -> (True, b))
   unless already (void (Timer.schedule (seconds 1.01) tick))
   where
-    -- Runs on a dispatcher: nothing here blocks.
+    -- Runs on a dispatcher, so it must not block.
     tick = do
       writeIORef (asking cache) False
       t <- now
@@ -170,7 +170,7 @@ destinationOf b
   | B.length b >= 20 && not (isV6 [b]) = Just (v4At b 12, v4At b 16)
   | otherwise = Nothing
 
--- | Where is a neighbour? Asked of everybody, or of itself.
+-- | A request for a neighbour's link-layer address, sent to all nodes or to the neighbour itself.
 question :: TapSettings -> Address -> Address -> Question -> [ByteString]
 question s own hop q = case hop of
   V4 _ -> [frameHeader (asked broadcastHardware) (tapHardware s) typeArp, encodeArp (Arp ArpRequest (tapHardware s) own (HardwareAddress 0) hop)]

@@ -1,9 +1,9 @@
 -- |
--- TUN devices: a network interface of the kernel whose packets come to the program. With
--- offload a packet of up to 64 KiB crosses the interface in either direction as one,
--- and the kernel cuts it up or puts it together, and completes checksums.
+-- TUN devices: a network interface of the kernel whose packets are handled by the program. With
+-- offload a packet of up to 64 KiB crosses the interface in one piece in either direction.
+-- The kernel splits or merges segments and completes checksums.
 --
--- Opening one needs @CAP_NET_ADMIN@, or a device that was made for the user before
+-- Opening a device needs @CAP_NET_ADMIN@, or a device that was created for the user beforehand
 -- (@ip tuntap add@).
 --
 -- @since 0.1.0
@@ -39,26 +39,26 @@ import Weft.Runtime.Managers (currentManager, currentRegistry)
 import Weft.Tcp.Device
 import Weft.Tcp.FFI.Tun
 
--- | What a TUN device is opened with.
+-- | Settings of a TUN device.
 data TunSettings = TunSettings
-  { -- | The interface; made if it does not exist.
+  { -- | The interface; created if it does not exist.
     tunName :: !String,
     -- | Segmentation and checksum offload.
     tunOffload :: !Bool,
-    -- | Queues: more than one needs an interface with @multi_queue@.
+    -- | The number of queues. More than one needs an interface with @multi_queue@.
     tunQueues :: !Int
   }
 
--- | With offload and one queue.
+-- | Defaults: offload and one queue.
 tunNamed :: String -> TunSettings
 tunNamed name = TunSettings name True 1
 
--- | Open a device. Its addresses, routes and MTU are the administrator's business. Throws
--- as open(2) of @\/dev\/net\/tun@ and the ioctls do: @EPERM@, @EBUSY@, @ENOENT@.
+-- | Open a device. The administrator sets its addresses, routes and MTU. Throws the errors of
+-- open(2) of @\/dev\/net\/tun@ and of the ioctls: @EPERM@, @EBUSY@, @ENOENT@.
 openTun :: TunSettings -> IO Device
 openTun = openLink False
 
--- | A TUN device, or a TAP device, of which packets are frames. For "Weft.Tcp.Device.Tap".
+-- | A TUN device, or a TAP device, whose packets are Ethernet frames ("Weft.Tcp.Device.Tap").
 openLink :: Bool -> TunSettings -> IO Device
 openLink tap s = allocaBytes 32 $ \name -> do
   fillBytes name 0 32
@@ -74,7 +74,7 @@ openLink tap s = allocaBytes 32 $ \name -> do
         deviceMtu = fromIntegral mtu,
         deviceOffloads = tunOffload s,
         deviceQueues = queues,
-        -- The numbers are given back when no thread is inside a system call with them.
+        -- The descriptors are closed when no thread uses them in a system call any more.
         deviceClose = mapM_ closeDescriptor descriptors
       }
   where
@@ -84,7 +84,7 @@ openLink tap s = allocaBytes 32 $ \name -> do
       fd <- throwIfNegative "Weft.Tcp.openTun" (cTunOpen name (if tap then 1 else 0) (if tunOffload s then 1 else 0) several)
       (fd :) <$> openAll name (n - 1 :: Int) `onException` cTunClose fd
 
--- | Packets that are read before they are handed on.
+-- | The number of packets that are read before they are passed on.
 batchLimit :: Int
 batchLimit = 64
 
@@ -94,7 +94,7 @@ slabSize = 65536 + 64
 
 newQueue :: Bool -> Descriptor -> IO Queue
 newQueue offload d = do
-  -- Written by the thread that receives.
+  -- Written only by the receiving thread.
   slab <- newIORef =<< BI.mallocByteString slabSize
   pure (Queue (receive slab) (send offload d))
   where
@@ -114,15 +114,16 @@ newQueue offload d = do
         r
           | r > headerSize -> keep slab memory r >>= \packet -> readSome slab (packet : batch) (n - 1 :: Int)
           | r >= 0 -> readSome slab batch (n - 1)
-          -- Not 'Drained' after a batch: while it is worked on others come, and trying again finds them at once, without
-          -- the dispatcher. What was read before an error is handed on; the next attempt meets the error again.
+          -- Not 'Drained' after a batch: more packets arrive while the batch is processed, and the next attempt finds
+          -- them without the dispatcher. Packets read before an error are passed on; the next attempt meets the error
+          -- again.
           | not (null batch) -> pure (Done (reverse batch))
           | otherwise -> pure (if Errno (negate (fromIntegral r)) == eAGAIN then NotYet else Failed (negate (fromIntegral r)))
     headerSize = if offload then 10 else 0
     keep = keepPacket offload headerSize
 
--- | A packet that fills half of the slab takes it along; a smaller one is copied out of
--- it. Either way a packet that is kept holds at most twice its size.
+-- | A packet that fills at least half of the slab keeps the slab; a smaller one is copied out of
+-- it. Either way a retained packet occupies at most twice its size.
 keepPacket :: Bool -> Int -> IORef (ForeignPtr Word8) -> ForeignPtr Word8 -> Int -> IO Incoming
 keepPacket offload headerSize slab memory size = do
   whole <-
@@ -139,11 +140,11 @@ send offload d how parts
   | otherwise = withVector parts write
   where
     Fd fd = descriptorFd d
-    -- A packet that does not go out, as the device is full or closed, is lost. TCP sends it again.
+    -- If the device is full or closed, the packet is dropped. TCP retransmits it.
     write v n = void (useDescriptor d (cTunWriteV fd v n))
 
--- | @struct virtio_net_hdr@: flags, segmentation type, header length, segment size,
--- where the checksum begins and where it is stored; in the machine's byte order.
+-- | @struct virtio_net_hdr@ in the machine's byte order: flags, segmentation type, header length,
+-- segment size, start of the checksummed data, and offset of the checksum.
 virtioHeader :: Offload -> [ByteString] -> ByteString
 virtioHeader how parts = BI.unsafeCreate 10 $ \p -> do
   fillBytes p 0 10

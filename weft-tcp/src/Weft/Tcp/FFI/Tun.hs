@@ -1,9 +1,9 @@
 {-# LANGUAGE ForeignFunctionInterface #-}
 
 -- |
--- TUN and TAP devices (Linux, Documentation/networking/tuntap.rst): nothing but the
--- calls' types. All return a result or @-errno@. None blocks: descriptors are
--- non-blocking, and opening only allocates.
+-- Foreign imports for TUN and TAP devices (Linux, Documentation/networking/tuntap.rst).
+-- All calls return a result or @-errno@. None blocks: the descriptors are non-blocking, and
+-- opening a device only allocates.
 --
 -- @since 0.1.0
 module Weft.Tcp.FFI.Tun
@@ -26,19 +26,19 @@ import Foreign.Ptr (Ptr, plusPtr)
 import Foreign.Storable (poke)
 import System.Posix.Types (CSsize (..))
 
--- | Name (a buffer of 16 bytes, read and written), TAP, offload, one of several queues.
+-- | Arguments: the name (a buffer of 16 bytes, read and written), and flags for TAP, offload, and several queues.
 foreign import ccall unsafe "weft_tun_open"
   cTunOpen :: CString -> CInt -> CInt -> CInt -> IO CInt
 
--- | The MTU, in bytes, of the interface of that name.
+-- | The MTU in bytes of the interface with that name.
 foreign import ccall unsafe "weft_tun_mtu"
   cTunMtu :: CString -> IO CInt
 
--- | Read a packet into a buffer of that many bytes (read(2)): its size in bytes.
+-- | Read a packet into a buffer of the given size (read(2)). Returns the packet's size in bytes.
 foreign import ccall unsafe "weft_tun_read"
   cTunRead :: CInt -> Ptr Word8 -> CSize -> IO CSsize
 
--- | A vector of so many parts (writev(2)).
+-- | Write a vector with the given number of parts (writev(2)).
 foreign import ccall unsafe "weft_tun_writev"
   cTunWriteV :: CInt -> Ptr () -> CInt -> IO CSsize
 
@@ -46,7 +46,7 @@ foreign import ccall unsafe "weft_tun_writev"
 foreign import ccall unsafe "weft_tun_close"
   cTunClose :: CInt -> IO CInt
 
--- | Strings as a @struct iovec@ array, valid during the action.
+-- | Pass strings as a @struct iovec@ array, which is valid during the action.
 withVector :: [ByteString] -> (Ptr () -> CInt -> IO a) -> IO a
 withVector parts act = allocaBytes (16 * n) $ \v -> go v v parts
   where

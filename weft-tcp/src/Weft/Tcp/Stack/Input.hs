@@ -1,6 +1,6 @@
 -- |
--- Packets come in (2007, section 4.8: worker_tcp_input): a batch is read, sorted by
--- connection, and each connection takes its segments in one step, so that a batch is
+-- Received packets (2007, section 4.8: worker_tcp_input). A batch is read and sorted by
+-- connection, and each connection processes its segments in one step, so that a batch is
 -- acknowledged once.
 --
 -- @since 0.1.0
@@ -35,7 +35,7 @@ import qualified Weft.Tcp.Wire.Packet as Packet
 import Weft.Tcp.Wire.Segment (Segment (..), ack, has, rst, syn)
 import qualified Weft.Tcp.Wire.Segment as Segment
 
--- | Of a queue, until the device is closed.
+-- | The loop of a queue; it runs until the device is closed.
 inputLoop :: Stack -> Queue -> IO ()
 inputLoop st queue = do
   over <- readIORef (stopped st)
@@ -44,17 +44,17 @@ inputLoop st queue = do
     arriveBatch st batch
     inputLoop st queue
 
--- | Packets that were read at once.
+-- | Process packets that were read at once.
 arriveBatch :: Stack -> [Incoming] -> IO ()
 arriveBatch st batch = do
   expire st
   segments <- concat <$> mapM (arrivePacket st) batch
   case segments of
     (f, _) : others | all ((== f) . fst) others -> arriveFor st f (map snd segments)
-    -- Each new segment is put before the earlier ones of its flow.
+    -- fromListWith puts each new segment before the earlier ones of its flow.
     _ -> forM_ (Map.toList (Map.fromListWith (++) [(f, [s]) | (f, s) <- segments])) (\(f, latestFirst) -> arriveFor st f (reverse latestFirst))
 
--- | TCP segments are returned; everything else is dealt with.
+-- | Return the TCP segments of a packet, and process everything else.
 arrivePacket :: Stack -> Incoming -> IO [(Flow, Segment)]
 arrivePacket st p = do
   count st PacketsIn
@@ -70,10 +70,10 @@ arrivePacket st p = do
           let (r, fs') = addFragment defaultLimits (fromIntegral t) key piece {pieceBytes = B.copy (pieceBytes piece)} fs in (fs', r)
         maybe (pure []) (\b -> arriveWhole st (Incoming b False True) (Packet.Packet src dst proto b)) whole
 
--- | A packet, and the memory that it lies in.
+-- | Process a complete packet, given the memory that it lies in.
 arriveWhole :: Stack -> Incoming -> Packet.Packet -> IO [(Flow, Segment)]
 arriveWhole st memory packet
-  -- RFC 9293, MUST-57: nothing to or from addresses that are no host's.
+  -- RFC 9293, MUST-57: drop packets to or from addresses that do not belong to a single host.
   | not (isUnicast src) = [] <$ count st NotForUs
   | own : _ <- filter (== dst) (stackAddresses (settings st)) = deliver packet {Packet.packetDestination = own}
   | otherwise = [] <$ count st NotForUs
@@ -97,8 +97,8 @@ arriveTcp st memory (Packet.Packet src dst _ body) = case Segment.view body of
       mapM_ evaluate (payload s)
       pure [(Flow (Segment.sourcePort v) src (Segment.destinationPort v) dst, s)]
 
--- | A segment whose data may be kept: copied if the device uses the packet's memory again, or if the data
--- would keep much more memory than its size, as when a large packet has little data.
+-- | A segment whose data may be kept. The data is copied if the device reuses the packet's memory, or if it
+-- would keep much more memory alive than its size, as a few bytes in a large packet would.
 owned :: Incoming -> Segment -> Segment
 owned memory s
   | null (payload s) || ownsMemory memory && (size <= 512 || 2 * Segment.payloadLength s >= size) = s
@@ -108,7 +108,7 @@ owned memory s
 
 -- Segments ----------------------------------------------------------------------------
 
--- | Segments of a flow, in order.
+-- | Process segments of a flow, in order.
 arriveFor :: Stack -> Flow -> [Segment] -> IO ()
 arriveFor _ _ [] = pure ()
 arriveFor st f segments@(s : rest) = do
@@ -122,8 +122,8 @@ arriveFor st f segments@(s : rest) = do
         Just above -> deleteLingering st f w >> arriveNew st f above s >> arriveFor st f rest
     Nothing -> arriveNew st f Nothing s >> arriveFor st f rest
 
--- | In TIME-WAIT. 'Just' if it is over, or gives way to a new connection: then with a sequence number above all
--- that were used (RFC 6191; RFC 9293, section 3.6.1).
+-- | Process a segment for a connection in TIME-WAIT. 'Just' if TIME-WAIT ends, or if the segment opens a new
+-- connection: then with an initial sequence number above all used ones (RFC 6191; RFC 9293, section 3.6.1).
 arriveLingering :: Stack -> Flow -> IORef TimeWait.Waiting -> Segment -> IO (Maybe (Maybe Word32))
 arriveLingering st f ref s = do
   env <- stackEnv st (localAddress f)
@@ -133,8 +133,8 @@ arriveLingering st f ref s = do
     TimeWait.Over -> pure (Just Nothing)
     TimeWait.Reusable -> pure (Just (Just (wrap (TimeWait.waitSnd w) + 65537)))
 
--- | Of no connection: a listener's, or nobody's. A connection that it opens begins with the given number, if there
--- is one.
+-- | Process a segment that belongs to no connection: it may be for a listener. A connection that it opens has the
+-- given initial sequence number, if there is one.
 arriveNew :: Stack -> Flow -> Maybe Word32 -> Segment -> IO ()
 arriveNew st f isn s = do
   listening <- lookupListening st (localAddress f) (localPort f)
@@ -150,7 +150,7 @@ arriveNew st f isn s = do
 refuse :: Stack -> Flow -> Segment -> IO ()
 refuse st f s = forM_ (resetFor s) (\r -> count st ResetsOut >> sendSegment st (usualChoices st) f 65535 r)
 
--- | Of what is sent without a connection.
+-- | Choices for segments that are sent without a connection.
 usualChoices :: Stack -> Choices
 usualChoices = firstChoices . stackConfig . settings
 
@@ -169,7 +169,7 @@ arriveSyn st env l f isn s = do
     usual = openingFor st env f
     begun = usual {initialSequence = fromMaybe (initialSequence usual) isn}
 
--- | An ACK of no connection: of a cookie's, if it proves it.
+-- | Process an ACK that belongs to no connection: a valid SYN cookie in it opens one.
 arriveCookie :: Stack -> Env -> Listening -> Flow -> Segment -> IO ()
 arriveCookie st env l f s
   | not (usesCookies (stackPolicy (settings st))) = refuse st f s
@@ -181,7 +181,7 @@ arriveCookie st env l f s
       when ours (count st CookiesTaken >> void (apply sock (Arrive [s])))
 
 -- | Enter a new connection into its listener's backlog and into the table, unless the flow is there already. The
--- backlog first: whoever finds the connection in the table may take it out of the backlog.
+-- backlog comes first, because a thread that finds the connection in the table may remove it from the backlog.
 enterBacklog :: Stack -> Listening -> Socket -> IO Bool
 enterBacklog st l sock = do
   atomicModifyIORef' (backlog l) (\b -> (enter from b, ()))
@@ -203,7 +203,7 @@ arriveIcmp st (Packet.Packet src dst _ body) = case Icmp.decode body of
     Icmp.Unreachable code quoted | code `elem` [0, 1, 5] -> quotes4 quoted Advised
     _ -> pure ()
   where
-    -- The quoted packet was ours; eight bytes of TCP are enough.
+    -- The quoted packet must be one that we sent. Eight bytes of its TCP header are enough.
     quotes4 :: ByteString -> (Word32 -> Event) -> IO ()
     quotes4 q event
       | B.length q >= ihl + 8 && B.length q >= 28 && B.index q 9 == 6 && ihl >= 20 =
@@ -228,7 +228,7 @@ arriveIcmp6 st (Packet.Packet src dst _ body) = case Icmp6.decode src dst body o
         about st (Flow (word16At q 42) (v6At q 24) (word16At q 40) (v6At q 8)) (event (word32At q 44))
       | otherwise = pure ()
 
--- | For the connection that an error message quotes.
+-- | Pass an event to the connection that an ICMP error message quotes.
 about :: Stack -> Flow -> Event -> IO ()
 about st f event = do
   entry <- lookupEntry st f

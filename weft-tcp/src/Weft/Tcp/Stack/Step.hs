@@ -1,8 +1,8 @@
 {-# LANGUAGE LambdaCase #-}
 
 -- |
--- Steps of connections, for the stack's loops and for its users: run the core, do what
--- it says, set the timer.
+-- Steps of connections, for the stack's loops and for its users: run the core, carry out the
+-- actions that it returns, and set the timer.
 --
 -- @since 0.1.0
 module Weft.Tcp.Stack.Step
@@ -30,13 +30,13 @@ import Weft.Tcp.Stack
 import Weft.Tcp.Stack.Waker (wake)
 import qualified Weft.Timer as Timer
 
--- | One event. What was received is returned. Never blocks but for another step of the
--- same connection.
+-- | Process one event, and return the received data. Blocks only while another step of the
+-- same connection runs.
 apply :: Socket -> Event -> IO [ByteString]
 apply sock event = mask_ (takeMVar (socketConn sock) >>= stepFrom sock event)
 
--- | A step of the connection that was taken, which is put back whatever happens: what the step throws leaves it as
--- it was. Asynchronous exceptions masked.
+-- | Run a step of a connection whose state was taken. The state is always put back; if the step throws, it is
+-- unchanged. Call with asynchronous exceptions masked.
 stepFrom :: Socket -> Event -> Kept -> IO [ByteString]
 stepFrom sock event kept = do
   (next, actions) <- changed `onException` putMVar (socketConn sock) kept
@@ -54,7 +54,7 @@ stepFrom sock event kept = do
       retire sock c' c
       next `seq` pure (next, actions)
 
--- | A new connection: send its first segments and set its timer, unless it has been ended meanwhile.
+-- | Start a new connection: send its first segments and set its timer, unless it has been ended meanwhile.
 begin :: Socket -> [Action] -> IO ()
 begin sock actions = mask_ $ do
   kept <- takeMVar (socketConn sock)
@@ -66,7 +66,7 @@ begin sock actions = mask_ $ do
   unless (isOver c) started `onException` putMVar (socketConn sock) kept
   putMVar (socketConn sock) kept
 
--- | A question about a connection.
+-- | Apply a function to the current state of a connection.
 inspect :: Socket -> (Conn -> a) -> IO a
 inspect sock f = f . awake <$> readMVar (socketConn sock)
 
@@ -82,7 +82,7 @@ notify sock actions = forM_ actions $ \case
     Readable -> wake (socketReader sock)
     Urgent -> wake (socketReader sock)
     Writable -> wake (socketWriter sock)
-    -- A connection leaves the backlog when it is accepted, or ends before.
+    -- A connection leaves the backlog when it is accepted, or when it ends before.
     Soft e -> forM_ (stackSoftErrors (settings (socketStack sock))) (\tell -> tell (socketFlow sock) e)
     Ended _ -> wake (socketReader sock) >> wake (socketWriter sock) >> unlist sock
   _ -> pure ()
@@ -93,13 +93,13 @@ notify sock actions = forM_ actions $ \case
         Arrived socks -> (Arrived (socks Seq.|> sock), True)
         NoMore _ -> (q, False)
       if taken then wake (acceptWaker l) else discard
-    -- The listener was closed while the connection was opened.
+    -- The listener was closed while the connection was being opened.
     discard = do
       unlist sock
       atomicWriteIORef (socketHolder sock) Released
       void (apply sock Abort)
 
--- | One timer a connection. A deadline that moved later keeps the old timer, which then
+-- | Set the connection's only timer. If the deadline moves to a later time, the old timer stays. It then
 -- finds nothing due and is set again.
 arm :: Socket -> Env -> Conn -> IO ()
 arm sock (Env t _) c = do
@@ -118,7 +118,7 @@ arm sock (Env t _) c = do
       timer <- Timer.schedule (Timer.microseconds (max 0 (fromIntegral (due `since` t)))) (fire sock)
       writeIORef (socketTimer sock) (Armed due timer)
 
--- | Runs on a dispatcher: must not block.
+-- | Timer callback. Runs on a dispatcher, so it must not block.
 fire :: Socket -> IO ()
 fire sock = do
   atomicModifyIORef' (fired st) (\l -> (sock : l, ()))
@@ -126,18 +126,18 @@ fire sock = do
   where
     st = socketStack sock
 
--- | The loop of timers (2007, section 4.8: worker_tcp_timer).
+-- | The timer loop (2007, section 4.8: worker_tcp_timer).
 timerLoop :: Stack -> IO ()
 timerLoop st = forever $ do
   takeMVar (firedSignal st)
   socks <- atomicModifyIORef' (fired st) (\l -> ([], l))
   forM_ (reverse socks) $ \sock -> mask_ $ do
     kept <- takeMVar (socketConn sock)
-    -- The timer has fired: it is not there to be cancelled.
+    -- The timer has fired, so it must not be cancelled any more.
     writeIORef (socketTimer sock) Unarmed
     stepFrom sock Tick kept
 
--- | Connections that are over leave the table; of one in TIME-WAIT a few words stay.
+-- | Remove a connection that has ended from the table. For TIME-WAIT, replace it by a record of a few words.
 retire :: Socket -> Conn -> Conn -> IO ()
 retire sock new old
   | isOver new && not (isOver old) = deleteEntry st f
@@ -155,7 +155,7 @@ retire sock new old
     st = socketStack sock
     f = socketFlow sock
 
--- | Forget connections whose TIME-WAIT is over. A wait that a FIN has begun anew goes to the end of the queue.
+-- | Remove connections whose TIME-WAIT is over. If a FIN has restarted it, move the entry to the end of the queue.
 expire :: Stack -> IO ()
 expire st = do
   waiting <- readIORef (timeWaits st)

@@ -1,17 +1,17 @@
 -- |
--- Who is told that an operation may be worth trying again: nobody until a thread has to wait
--- for the first time; then GHC's threads by a token, or threads of another kind by an action.
--- Internal: see "Weft.Tcp.Socket" and "Weft.Tcp.Hybrid".
+-- Notification that an operation may succeed if it is tried again. At first there is nothing to
+-- notify. When a thread has to wait for the first time, GHC's threads install a token and hybrid
+-- threads install an action. Internal: see "Weft.Tcp.Socket" and "Weft.Tcp.Hybrid".
 --
 -- @
---   nobody  -> token    a thread of GHC's is going to wait ('tokenOf'), and tries once more first
+--   nobody  -> token    one of GHC's threads is going to wait ('tokenOf'); it first tries once more
 --           -> action   the socket is handed over ('hand')
---   token   -> action   the same
+--   token   -> action   the socket is handed over ('hand')
 -- @
 --
--- A step of a connection changes the connection first and looks for
--- whom to tell then; whoever is told for the first time enters itself first and tries then. So one
--- of the two sees the other.
+-- A step changes the connection first, and then notifies. A thread that is going to wait installs
+-- its token first, and then tries again. So either the thread sees the change, or the step sees
+-- the token.
 --
 -- @since 0.1.0
 module Weft.Tcp.Stack.Waker
@@ -28,21 +28,21 @@ import Control.Concurrent.MVar
 import Control.Monad (void)
 import Data.IORef
 
--- | Of one direction of a connection, or of a listener.
+-- | The waker of one direction of a connection, or of a listener.
 newtype Waker = Waker (IORef Told)
 
 data Told
   = Nobody
-  | -- | Full when the thread that waits should look again.
+  | -- | Full when the waiting thread should try again.
     Token !(MVar ())
-  | -- | Must not block.
+  | -- | The action must not block.
     Action !(IO ())
 
--- | Nobody is told yet.
+-- | A waker without a token or action.
 newWaker :: IO Waker
 newWaker = Waker <$> newIORef Nobody
 
--- | Tell. From any thread; does not block.
+-- | Notify. May be called from any thread; does not block.
 wake :: Waker -> IO ()
 wake (Waker ref) = do
   told <- readIORef ref
@@ -51,7 +51,7 @@ wake (Waker ref) = do
     Token token -> void (tryPutMVar token ())
     Action act -> act
 
--- | Empty the token, if there is one: before an attempt, which sees what it told of.
+-- | Empty the token, if there is one. Called before an attempt, which sees the event that filled the token.
 lower :: Waker -> IO ()
 lower (Waker ref) = do
   told <- readIORef ref
@@ -59,8 +59,8 @@ lower (Waker ref) = do
     Token token -> void (tryTakeMVar token)
     _ -> pure ()
 
--- | The token to wait for, and whether it is there only now: then the operation has to be
--- tried once more before waiting. 'Nothing': others are told.
+-- | The token to wait for, and whether this call has created it; then the operation must be tried
+-- once more before waiting. 'Nothing' if an action is installed.
 tokenOf :: Waker -> IO (Maybe (MVar (), Bool))
 tokenOf (Waker ref) = do
   told <- readIORef ref
@@ -72,8 +72,8 @@ tokenOf (Waker ref) = do
       ours <- atomicModifyIORef' ref (\now -> case now of Nobody -> (Token token, True); _ -> (now, False))
       if ours then pure (Just (token, True)) else tokenOf (Waker ref)
 
--- | Have an action run whenever there is news. A thread of GHC's that waits finds out. 'False':
--- an action is told already.
+-- | Install an action for all later notifications. One of GHC's threads that waits for the token is woken
+-- and finds out. 'False' if an action is installed already.
 hand :: Waker -> IO () -> IO Bool
 hand (Waker ref) act = do
   before <- atomicModifyIORef' ref $ \now -> case now of
