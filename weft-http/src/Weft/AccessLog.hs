@@ -1,7 +1,7 @@
 -- |
--- An access log as WAI middleware. A request never waits for it: a line goes into
--- memory, and a thread of the log writes many lines at a time to a file. If that
--- cannot keep up, or the disk is full, lines are dropped and counted.
+-- An access log as WAI middleware. Logging does not delay a request: it puts the line into a buffer in memory, and
+-- the log's thread writes many lines at a time to a file. If the thread cannot keep up, or the disk is full, lines are
+-- dropped and counted.
 --
 -- > import Weft.AccessLog
 -- > import Weft.Http
@@ -11,7 +11,7 @@
 -- >   run 8080 (logRequests accessLog application)
 --
 -- Any thread may call these functions. A line costs a request less than a microsecond,
--- and no lock that other capabilities use.
+-- and takes no lock that other capabilities use.
 --
 -- @since 0.1.0
 module Weft.AccessLog
@@ -64,17 +64,17 @@ data LogSettings = LogSettings
     -- missing, with permissions 0640.
     logPath :: !FilePath,
     logFormat :: !LogFormat,
-    -- | Bytes for lines that wait to be written, of all capabilities together. (As many again may be
-    -- being written.) Each capability gets at least the size of the longest line.
+    -- | Bytes for lines that wait to be written, over all capabilities together. (Up to the same amount may be
+    -- being written at the same time.) Each capability gets at least the size of the longest line.
     logBuffer :: !Int,
-    -- | How long a line waits for others at most, while there is room.
+    -- | How long a line is held back to be written together with others, while there is room.
     logDelay :: !Duration,
-    -- | Called with the error of a write and the number of lines that it lost, at most once a
+    -- | Called after a failed write with the error and the number of lines lost, at most once a
     -- minute. Runs on the log's thread.
     logOnError :: !(IOException -> Int -> IO ())
   }
 
--- | The combined format, on the standard output, after a tenth of a second, with 1 MiB of memory; errors
+-- | The combined format, written to the standard output after a tenth of a second at most, with 1 MiB of memory; errors
 -- are printed on the standard error.
 defaultLogSettings :: LogSettings
 defaultLogSettings =
@@ -90,27 +90,27 @@ defaultLogSettings =
 data AccessLog = AccessLog
   { accessSettings :: !LogSettings,
     accessBuffer :: !Buffer,
-    -- | The text of the present second. Replaced by any thread that finds it out of date;
+    -- | The formatted current second. Any thread that finds it out of date replaces it;
     -- two may do so at once.
     accessDate :: !(IORef Date),
-    -- | Full when there are lines to write. Emptied by the log's thread.
+    -- | Full if there are lines to write. Emptied by the log's thread.
     accessWork :: !(MVar ()),
-    -- | Full when they should be written at once. Emptied by the log's thread.
+    -- | Full if the lines should be written at once. Emptied by the log's thread.
     accessUrgent :: !(MVar ()),
-    -- | Held by the thread that takes lines out and writes them, so that they stay in order.
+    -- | Held by the thread that takes out lines and writes them, so that they stay in order.
     accessSink :: !(MVar Sink),
-    -- | The numbers of lines that were written, and that failed writes lost. Changed while the sink is held.
+    -- | The number of lines written, and the number lost by failed writes. Changed while the sink is held.
     accessWritten :: !(IORef Int),
     accessFailed :: !(IORef Int),
-    -- | When a failure may be reported again. Changed while the sink is held.
+    -- | The instant before which no further failure is reported. Changed while the sink is held.
     accessQuiet :: !(IORef Instant)
   }
 
--- | Run an action with a log. Afterwards the rest is written, for two seconds at
+-- | Run an action with a log. Afterwards the remaining lines are written, for two seconds at
 -- most. Throws an 'IOError' if the file cannot be opened.
 withAccessLog :: LogSettings -> (AccessLog -> IO a) -> IO a
 withAccessLog settings act = bracket open close $ \accessLog ->
-  -- The log's thread ends last, so that what it is writing is complete.
+  -- The log's thread ends last, so that a write in progress is completed.
   bracket (start accessLog) killThread (const (act accessLog `finally` within (seconds 2) (flushLog accessLog)))
   where
     open = do
@@ -131,7 +131,7 @@ withAccessLog settings act = bracket open close $ \accessLog ->
       t <- forkIOWithUnmask (\unmask -> unmask (writer accessLog))
       t <$ labelThread t "weft access log"
 
--- | The log's thread.
+-- | The loop of the log's thread.
 writer :: AccessLog -> IO ()
 writer accessLog = forever $ do
   takeMVar (accessWork accessLog)
@@ -144,12 +144,12 @@ writer accessLog = forever $ do
 logRequests :: AccessLog -> Middleware
 logRequests accessLog = observing (pure ()) (logExchange accessLog)
 
--- | Log one request that has ended, as measured by 'observing'. Does not block or throw.
+-- | Log one completed request, as measured by 'observing'. Does not block or throw.
 logExchange :: AccessLog -> Request -> Exchange -> IO ()
 logExchange accessLog request exchange = logLine accessLog (Answered request exchange)
 
--- | Log a connection that was closed without a request for the application: the client's address,
--- the status that it was sent, if any, and the reason. Does not block or throw.
+-- | Log a connection that was closed before the application got a request: the client's address,
+-- the status that was sent, if any, and the reason. Does not block or throw.
 logRefusal :: AccessLog -> SockAddr -> Maybe Status -> ByteString -> IO ()
 logRefusal accessLog peer status reason = logLine accessLog (Refused peer status reason)
 
@@ -163,7 +163,7 @@ logLine accessLog subject = do
     First -> void (tryPutMVar (accessWork accessLog) ())
     HalfFull -> tryPutMVar (accessUrgent accessLog) () >> void (tryPutMVar (accessWork accessLog) ())
 
--- | The text of the present second.
+-- | The formatted current second.
 theDate :: AccessLog -> IO Date
 theDate accessLog = do
   date <- readIORef (accessDate accessLog)
@@ -184,8 +184,8 @@ currentDate = do
 
 -- Operation --------------------------------------------------------------------------------
 
--- | Open the file's name again, as logrotate and similar programs require after they have renamed the
--- file. When it returns, earlier lines are in the old file; later ones go to the new file; none is
+-- | Reopen the file by its name, as logrotate and similar programs require after they have renamed the
+-- file. When it returns, earlier lines are in the old file and later ones go to the new file; none is
 -- lost. If the new file cannot be opened, an 'IOError' is thrown and the old one stays in use. No effect on the
 -- standard output.
 reopenLog :: AccessLog -> IO ()

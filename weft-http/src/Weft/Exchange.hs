@@ -25,27 +25,27 @@ import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Http.Parser.Bytes (decimal)
 import Weft.Sys (bumpWord, newAtomicWords, now, peekWord, pokeWord)
 
--- | A request that has ended.
+-- | The outcome of a request.
 data Exchange = Exchange
-  { -- | The status of the application's response; 500 if it threw before there was one, which is what the server
-    -- sends then.
+  { -- | The status of the application's response; 500 if the application threw an exception before it responded, since
+    -- the server then sends a 500.
     exchangeStatus :: !Int,
-    -- | Bytes of the body that were given to the connection. 'Nothing' if that is not known
-    -- here: a file whose length the server finds out, a file or a body of a declared length that was
-    -- cut off, a raw response.
+    -- | Bytes of the body that were passed to the connection. 'Nothing' if the number is not known
+    -- here: for a file whose length the server determines, for a file or a body with a declared length that was
+    -- cut off, and for a raw response.
     exchangeBytes :: !(Maybe Int),
     -- | The time from when the request's head was complete until the last byte of the response was
     -- given to the connection. With HTTP\/2, until it was queued.
     exchangeTook :: !Duration,
-    -- | Whether an exception ended it before the response was complete: the client has gone
+    -- | Whether an exception ended the request before the response was complete: the client has disconnected
     -- or is too slow, or the server is shutting down.
     exchangeAborted :: !Bool
   }
   deriving (Eq, Show)
 
--- | Run one action when a request begins, and another one when it has ended, also by an exception.
--- They must neither block nor throw: they run on the request's thread, before its connection
--- goes on.
+-- | Run one action when a request begins, and another one when it has ended, by an exception or not.
+-- The actions must neither block nor throw: they run on the request's thread and delay its
+-- connection.
 observing :: IO () -> (Request -> Exchange -> IO ()) -> Middleware
 observing begun over app = measured
   where
@@ -64,25 +64,25 @@ observing begun over app = measured
           answer response = do
             let known = bodyLength (requestMethod request == methodHead) response
             pokeWord state cellStatus (statusCode (responseStatus response))
-            -- Until the response is complete, the sent part of a body with a declared length is unknown.
+            -- The number of bytes of a body with a declared length stays unknown until the response is complete.
             pokeWord state cellBytes (if known == counted || known == 0 then 0 else unknown)
             received <- if known == counted then tallying (bumpWord state cellBytes) response >>= respond else respond response
             if known == counted then pure () else pokeWord state cellBytes known
             received <$ tell False
           unlessTold act = peekWord state cellTold >>= \told -> when (told == 0) act
       received <- app request answer `onException` unlessTold (tell True)
-      -- It was not when the response failed, and the application took that for nothing.
+      -- Not reported yet: sending the response failed, and the application swallowed the exception.
       received <$ unlessTold (tell True)
 {-# INLINE observing #-}
 
--- | The state of a request: was it told of? What was, or will be, told. Written by the threads that answer it,
--- one after the other.
+-- | The state of a request: whether its outcome was reported, its status, and its bytes. Written by the threads that
+-- answer the request, one at a time.
 cellTold, cellStatus, cellBytes :: Int
 cellTold = 0
 cellStatus = 1
 cellBytes = 2
 
--- | Instead of a number of bytes: the number is unknown; the bytes have to be counted as they are made.
+-- | Special numbers of bytes: not known; to be counted while the body is produced.
 unknown, counted :: Int
 unknown = -1
 counted = -2
@@ -90,7 +90,7 @@ counted = -2
 -- | The bytes of a response's body, if it is complete.
 bodyLength :: Bool -> Response -> Int
 bodyLength isHead response
-  -- RFC 9110, 6.4.1: these have no body, whatever the application gave.
+  -- RFC 9110, 6.4.1: such a response has no body, even if the application provides one.
   | isHead || status == 204 || status == 304 || status < 200 = 0
   | otherwise = case response of
     ResponseFile _ _ _ part -> maybe unknown (fromInteger . filePartByteCount) part
@@ -107,7 +107,7 @@ tallying tell response = case response of
   ResponseStream status fields body -> pure (ResponseStream status fields (\write -> body (\part -> tallied tell part >>= mapM_ (write . byteString))))
   other -> pure other
 
--- | The chunks of a builder, made lazily; each is reported when it is made.
+-- | The chunks of a builder, produced lazily; each is reported when it is produced.
 tallied :: (Int -> IO ()) -> Builder -> IO [B.ByteString]
 tallied tell = go . L.toChunks . toLazyByteString
   where

@@ -1,6 +1,6 @@
 -- |
--- A web server for WAI applications, with Warp's names: a program that changes this import runs its
--- application on Weft. @doc\/warp.md@ lists what is the same, different and absent.
+-- A web server for WAI applications with Warp's interface: to run an application on Weft, change the
+-- import. @doc\/warp.md@ lists the differences.
 --
 -- > import Network.HTTP.Types (status200)
 -- > import Network.Wai (responseLBS)
@@ -13,11 +13,11 @@
 --
 -- = Shutdown
 --
--- A server begins its shutdown when the action that 'setInstallShutdownHandler' was given is run,
--- when 'drainServer' is called, or when its listening sockets fail: it accepts no
--- more, closes connections that wait for a next request, and lets requests under
--- way finish, for 'setGracefulShutdownTimeout' at most. An exception thrown at the
--- thread that runs it drops all connections.
+-- A server begins a graceful shutdown when the action passed to 'setInstallShutdownHandler' is run,
+-- when 'drainServer' is called, or when its listening sockets fail. It accepts no further
+-- connections, closes those that wait for a next request, and lets requests in
+-- progress finish, for 'setGracefulShutdownTimeout' at most. An exception thrown to the
+-- thread that runs the server drops all connections.
 --
 -- @since 0.1.0
 module Weft.Http
@@ -102,7 +102,7 @@ runSettings :: Settings -> Application -> IO ()
 runSettings settings app = withServer settings app (untilEnd settings)
 
 -- | Run an application on a listening socket; the settings' host and port are
--- ignored. The server ends when the socket is closed. The server closes the socket when it ends.
+-- ignored. Closing the socket ends the server, and the server closes the socket when it ends.
 runSettingsSocket :: Settings -> Socket -> Application -> IO ()
 runSettingsSocket settings sock app = withServerSocket settings sock app (untilEnd settings)
 
@@ -115,7 +115,7 @@ untilEnd settings server = do
 withServer :: Settings -> Application -> (Server -> IO a) -> IO a
 withServer = withServerWith defaultOptions
 
--- | 'withServer' on a listening socket. One acceptor gives the connections to the
+-- | 'withServer' on a listening socket. One acceptor distributes the connections over the
 -- capabilities in turn.
 withServerSocket :: Settings -> Socket -> Application -> (Server -> IO a) -> IO a
 withServerSocket settings sock = withServerWith defaultOptions {optionListeners = [sock]} settings
@@ -127,8 +127,8 @@ loadTls chain key = newTlsServer defaultTlsServerSettings {tlsCertificates = [Ce
 
 -- Tests ------------------------------------------------------------------------------------
 
--- | Run an application on a free port of the loopback interface, beside an action
--- that is given the port.
+-- | Run an application on a free port of the loopback interface while an action runs;
+-- the action gets the port.
 withApplication :: IO Application -> (Port -> IO a) -> IO a
 withApplication = withApplicationSettings defaultSettings
 
@@ -143,12 +143,12 @@ withApplicationSettings settings makeApp act = do
       SockAddrInet6 port _ _ _ -> fromIntegral port
       _ -> 0
 
--- | 'withApplication', with the application's exceptions thrown at the caller too.
+-- | 'withApplication', but exceptions of the application are also thrown to the caller.
 testWithApplication :: IO Application -> (Port -> IO a) -> IO a
 testWithApplication = testWithApplicationSettings defaultSettings
 
--- | 'withApplicationSettings', with the application's exceptions thrown at the
--- caller too.
+-- | 'withApplicationSettings', but exceptions of the application are also thrown to the
+-- caller.
 testWithApplicationSettings :: Settings -> IO Application -> (Port -> IO a) -> IO a
 testWithApplicationSettings settings makeApp act = do
   caller <- myThreadId

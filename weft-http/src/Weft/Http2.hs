@@ -1,10 +1,10 @@
 -- |
--- HTTP\/2 (RFC 9113) for WAI applications, over any connection. The compression of fields is the @http2@ package's; frames,
--- streams and limits are here, because that package's own server holds what clients do not read without a bound and does not end
--- the application of a stream that was reset.
+-- HTTP\/2 (RFC 9113) for WAI applications, over any connection. The @http2@ package provides HPACK. Frames,
+-- streams and limits are implemented here, because that package's server buffers without limit what clients do not
+-- read, and does not interrupt the application of a stream that was reset.
 --
--- Each stream has a thread that holds what it sends until the client takes it, and is cancelled when the client resets
--- the stream. 'Http2Limits' bounds everything that a client can make a connection hold or do.
+-- Each stream has a thread. The thread keeps the response data until the client takes it, and is cancelled if the
+-- client resets the stream. 'Http2Limits' bounds all memory and work that a client can cause on a connection.
 --
 -- > serveHttp2 defaultHttp2Settings (const (pure ())) connection application
 --
@@ -44,10 +44,11 @@ import Weft.Http2.Types
 import Weft.IdleTimer (stop)
 import Weft.Transport
 
--- | Serve a connection to its end, and close it. Its first bytes must be 'connectionPreface' ('withReceived' puts back bytes that were
--- received already). The function gets, at once, an action by which any thread can begin a graceful shutdown: no new
--- streams are accepted, open streams go on, and then the connection ends. When 'serveHttp2' returns, all threads of the connection have
--- ended. It rethrows only exceptions that are thrown to the calling thread; errors of clients are reported to 'http2OnRefused'.
+-- | Serve a connection until it ends, and close it. Its first bytes must be 'connectionPreface' ('withReceived' puts
+-- back bytes that were received already). The function is called at once, with an action by which any thread can begin
+-- a graceful shutdown: no new streams are accepted, open streams finish, and then the connection ends. When
+-- 'serveHttp2' returns, all threads of the connection have ended. It rethrows only exceptions that are thrown to the
+-- calling thread; errors of clients are reported to 'http2OnRefused'.
 serveHttp2 :: Http2Settings -> (IO () -> IO ()) -> Connection -> Application -> IO ()
 serveHttp2 settings onStart below application = do
   h <- newHttp2 settings below application
@@ -57,7 +58,8 @@ serveHttp2 settings onStart below application = do
       outcome <- try (receiveFrames h)
       case outcome of
         Left e -> const (pure ()) (e :: IOException)
-        -- The client has ended its sending: no window and no body will come, and clients of HTTP/2 do so only when they go.
+        -- The client has closed its sending side: it will send no window update and no body. Clients of HTTP/2
+        -- half-close only when they disconnect.
         Right Nothing -> pure ()
         Right (Just (refusal, code, why)) -> do
           cancelStreams h
@@ -73,14 +75,14 @@ serveHttp2 settings onStart below application = do
         atomically (readTVar (http2Live h) >>= check . (== 0))
         fatal h BadRequest NoError "the server is shutting down"
 
--- | No new streams are taken: the client may send those again elsewhere.
+-- | Tell the client that no new streams are accepted, so that it may retry them on another connection.
 announce :: Http2 -> IO ()
 announce h = writeFrames h (const (goAway h NoError))
 
 cancelStreams :: Http2 -> IO ()
 cancelStreams h = readTVarIO (http2Streams h) >>= mapM_ (cancel h) . IntMap.elems
 
--- | Nothing of the connection is left afterwards.
+-- | Cancel all streams and wait for their threads.
 endStreams :: Http2 -> IO ()
 endStreams h = do
   cancelStreams h

@@ -13,7 +13,7 @@
 -- >   run 8080 (countRequests requests (metricsPage (pure . fromLoopback) figures application))
 --
 -- Counting takes a few atomic additions to words of the request's capability; it neither
--- allocates nor waits. Reading adds up the words and stops no thread. Any thread may call these
+-- allocates nor waits. Reading sums the words without stopping any thread. Any thread may call these
 -- functions.
 --
 -- @since 0.1.0
@@ -75,8 +75,8 @@ import Weft.Watchdog (WatchdogMetrics (..), watchdogMetrics)
 -- Requests ---------------------------------------------------------------------------------
 
 -- | Counters of requests: a block of words for each capability, padded on both sides so that no
--- two share a cache line. The threads of a capability add to its block, atomically,
--- since a thread can move. The counters only increase.
+-- two blocks share a cache line. The threads of a capability add to its block atomically,
+-- since a thread can be moved to another capability. The counters only increase.
 newtype RequestCounters = RequestCounters (BoxedArray AtomicWords)
 
 -- | The words of a block.
@@ -94,7 +94,7 @@ data Slot
 data MethodClass = Get | Head | Options | Other
   deriving (Eq, Show, Enum, Bounded)
 
--- | The index of a word.
+-- | The index of a counter in its block.
 place :: Slot -> Int
 place slot =
   pad + case slot of
@@ -117,7 +117,7 @@ blockSize = place (Turned maxBound) + 1 + pad
 bounds :: [Double]
 bounds = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60]
 
--- | Counters that are zero, with a block for each present capability. Capabilities that are added later share these
+-- | Counters that are zero, with a block for each existing capability. Capabilities that are added later share these
 -- blocks.
 newRequestCounters :: IO RequestCounters
 newRequestCounters = do
@@ -141,11 +141,11 @@ add block slot n = () <$ addWord block (place slot) n
 countRequests :: RequestCounters -> Middleware
 countRequests counters = observing (countBegin counters) (countExchange counters)
 
--- | Count a request that begins. With 'countExchange', for 'observing'.
+-- | Count a request that begins. Use it with 'countExchange' in 'observing'.
 countBegin :: RequestCounters -> IO ()
 countBegin counters = ownBlock counters >>= \block -> add block Begun 1
 
--- | Count a request that has ended. With 'countBegin', for 'observing'.
+-- | Count a request that has ended. Use it with 'countBegin' in 'observing'.
 countExchange :: RequestCounters -> Request -> Exchange -> IO ()
 countExchange counters request (Exchange status bytes (Duration ns) aborted) = do
   block <- ownBlock counters
@@ -167,7 +167,7 @@ methodClass method
   | method == methodOptions = Options
   | otherwise = Other
 
--- | Count a connection that was closed without a request for the application: for
+-- | Count a connection that was closed before the application got a request; for
 -- 'Weft.Http.optionOnRefused'.
 countRefusal :: RequestCounters -> Refusal -> IO ()
 countRefusal counters refusal = ownBlock counters >>= \block -> add block (Turned refusal) 1
@@ -179,7 +179,7 @@ requestFamilies :: RequestCounters -> IO [Family]
 requestFamilies (RequestCounters blocks) = do
   all' <- mapM (readBoxedArray blocks) [0 .. sizeBoxedArray blocks - 1]
   let get slot = sum <$> mapM (`readWord` place slot) all'
-  -- Ended requests are read before begun ones, so that the number in flight is never negative.
+  -- Completed requests are read before those that have begun, so that the number in flight is never negative.
   counts <- mapM (\(m, s) -> (,) (m, s) <$> get (Answers m s)) [(m, s) | m <- [minBound ..], s <- [1 .. 5]]
   begun <- get Begun
   bytes <- get BodyBytes
@@ -216,13 +216,13 @@ methodName method = case method of
   Options -> "OPTIONS"
   Other -> "other"
 
--- | The metrics of a server: its connections.
+-- | The metrics of a server: the number of its connections.
 serverFamilies :: Server -> IO [Family]
 serverFamilies server = do
   n <- serverConnections server
   pure [gauge "http_connections" "Connections, busy or idle." (Whole n)]
 
--- | The metrics of a folder: its cache.
+-- | The metrics of a folder's cache.
 cacheFamilies :: Static -> IO [Family]
 cacheFamilies static = do
   figures <- staticMetrics static
@@ -233,7 +233,7 @@ cacheFamilies static = do
       gauge "static_cache_bytes" "Bytes that they take." (Whole (cachedBytes figures))
     ]
 
--- | The metrics of an access log: its lines.
+-- | The metrics of an access log.
 logFamilies :: AccessLog -> IO [Family]
 logFamilies accessLog = do
   figures <- logMetrics accessLog
@@ -308,7 +308,7 @@ byCapability c = ("capability", C.pack (show c))
 inSeconds :: Duration -> Value
 inSeconds (Duration ns) = Real (fromIntegral ns / 1e9)
 
--- | A histogram for each set of labels, in Prometheus's form: each bucket includes the ones before it.
+-- | A histogram for each set of labels, in Prometheus's form: the buckets are cumulative.
 histogram :: ByteString -> ByteString -> [([(ByteString, ByteString)], HistogramCounts)] -> Family
 histogram name text parts = Family name text Histogram (concatMap part parts)
   where
@@ -320,7 +320,7 @@ histogram name text parts = Family name text Histogram (concatMap part parts)
 
 -- Pages ------------------------------------------------------------------------------------
 
--- | Serve @\/metrics@ to requests that the predicate allows; others go to the application.
+-- | Serve @\/metrics@ to requests for which the predicate holds; other requests go to the application.
 metricsPage :: (Request -> IO Bool) -> IO [Family] -> Middleware
 metricsPage allowed figures app request respond
   | rawPathInfo request /= "/metrics" || not (isGet request) = app request respond
@@ -330,8 +330,8 @@ metricsPage allowed figures app request respond
       then figures >>= respond . page status200 expositionType . toLazyByteString . exposition
       else app request respond
 
--- | Whether a request comes from this machine. That includes requests that a proxy on this machine passes
--- on.
+-- | Whether a request comes from this machine. This includes requests that a proxy on this machine
+-- forwards.
 fromLoopback :: Request -> Bool
 fromLoopback request = case remoteHost request of
   SockAddrInet _ a -> let (n, _, _, _) = hostAddressToTuple a in n == 127
@@ -342,7 +342,7 @@ fromLoopback request = case remoteHost request of
   SockAddrUnix _ -> True
 
 -- | Serve @\/healthz@: @ok@, or 503 and @draining@ if the server should not get new
--- requests.
+-- requests, as the action says.
 healthPage :: IO Bool -> Middleware
 healthPage healthy app request respond
   | rawPathInfo request /= "/healthz" || not (isGet request) = app request respond

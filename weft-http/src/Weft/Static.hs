@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A folder as a WAI application (RFC 9110): strong validators,
--- conditional requests, ranges, precompressed files and compression on the first request, index
+-- Serves a folder as a WAI application (RFC 9110): strong validators,
+-- conditional requests, ranges, precompressed files, compression at the first request, index
 -- files, optional listings. Small files are served from memory, large
 -- ones by sendfile(2). No read blocks a capability ("Weft.File").
 --
@@ -12,8 +12,8 @@
 -- > main :: IO ()
 -- > main = withStatic defaultStaticSettings "public" $ \static -> run 8080 (staticApp static)
 --
--- Nothing outside of the folder is served: neither by @..@ in any encoding, nor by a
--- symbolic link that leads out (openat2(2), @RESOLVE_BENEATH@). Files whose
+-- Nothing outside of the folder is served, neither by @..@ in any encoding nor through a
+-- symbolic link to the outside (openat2(2), @RESOLVE_BENEATH@). Files whose
 -- names begin with a dot are not served either, except those in @.well-known@.
 --
 -- @since 0.1.0
@@ -59,27 +59,27 @@ import Weft.Sys (now)
 data StaticSettings = StaticSettings
   { -- | The size of the cache in bytes.
     staticCacheBytes :: !Int,
-    -- | The size in bytes up to which files are held in the cache.
+    -- | The largest size in bytes of a file that is cached.
     staticCacheFile :: !Int,
-    -- | How long an entry of the cache is used without a check. After that it is compared with the
-    -- file's status, and with the compressed variants on the disk.
+    -- | How long a cache entry is used without a check. After that time the server compares it with the
+    -- file's status, and looks for compressed variants on the disk.
     staticTrust :: !Duration,
     -- | Names of index files, which are served for their folder: the first one that exists.
     staticIndex :: ![ByteString],
     -- | Whether a folder without an index file is listed (as HTML, or as JSON if the client accepts
     -- that).
     staticListing :: !Bool,
-    -- | Fields that are added to every response with a file.
+    -- | Header fields that are added to every response with a file.
     staticHeaders :: !ResponseHeaders,
-    -- | Whether texts without a precompressed variant are compressed (gzip): from 1 KiB to 1 MiB, and up to an eighth of
-    -- the cache, which holds the result.
+    -- | Whether text files without a precompressed variant are compressed (gzip). Applies to sizes from 1 KiB to 1 MiB,
+    -- but at most an eighth of the cache, which holds the result.
     staticCompress :: !Bool,
-    -- | How many files may stay open while clients receive them. Further files are opened for each piece of 64 KiB and
-    -- closed again. 'Nothing' is no limit.
+    -- | How many files may stay open while clients receive them. Beyond that, a file is reopened for each piece of 64
+    -- KiB. 'Nothing' is no limit.
     staticOpenFiles :: !(Maybe OpenFiles)
   }
 
--- | 64 MiB of cache for files up to 256 KiB, trusted for a second; @index.html@ and
+-- | 64 MiB of cache for files up to 256 KiB, checked after a second; @index.html@ and
 -- @index.htm@; no listings.
 defaultStaticSettings :: StaticSettings
 defaultStaticSettings =
@@ -97,7 +97,7 @@ defaultStaticSettings =
 -- | An open folder with its settings and its cache.
 data Static = Static !StaticSettings !DocumentRoot !(Cache Found Resource) !(Instant -> Instant)
 
--- | Open a folder for an action. Throws an 'IOError' if it cannot be opened.
+-- | Open a folder while an action runs. Throws an 'IOError' if it cannot be opened.
 withStatic :: StaticSettings -> FilePath -> (Static -> IO a) -> IO a
 withStatic settings folder = bracket (openStatic settings folder) closeStatic
 
@@ -109,7 +109,7 @@ openStatic settings folder = openDirectory folder >>= staticOf settings
 closeStatic :: Static -> IO ()
 closeStatic (Static _ root _ _) = closeDirectory (rootDirectory root)
 
--- | The same open folder with other settings and an empty cache. Both may be used, until the
+-- | The open folder with other settings and an empty cache. Both values may be used, until the
 -- first one is closed.
 changeStatic :: StaticSettings -> Static -> IO Static
 changeStatic settings (Static _ root _ _) = staticOf settings (rootDirectory root)
@@ -125,7 +125,7 @@ staticOf settings root = do
     !trust = round (1e9 * toSeconds (staticTrust settings))
     since (Instant t) = Instant (t - trust)
 
--- | Counters of its cache.
+-- | Counters of the folder's cache.
 staticMetrics :: Static -> IO CacheMetrics
 staticMetrics (Static _ _ cache _) = cacheMetrics cache
 
@@ -144,11 +144,11 @@ staticApp static@(Static _ root cache since) request respond
     method = requestMethod request
     allow = ("Allow", "GET, HEAD, OPTIONS")
 
--- | How often a request's file is found anew, when it was replaced between its being found and its being opened.
+-- | How often a request looks its file up again if the file was replaced between lookup and opening.
 tries :: Int
 tries = 8
 
--- | Serve a request whose file is not in the cache, or has to be checked.
+-- | Serve a request whose file is not in the cache, or whose entry has to be checked.
 missed :: Int -> Static -> Application
 missed again static@(Static settings root cache _) request respond = case target (rawPathInfo request) of
   Left Malformed -> respond (plain badRequest400 [])
@@ -176,7 +176,7 @@ missed again static@(Static settings root cache _) request respond = case target
         | staticListing settings -> listing root path request respond
         | otherwise -> respond (plain notFound404 [])
 
--- | What is at a path now. The last argument is the cache's entry; the instant is when the caller began.
+-- | Look up what is at a path now, given the cache's entry. The instant is when the caller began.
 refresh :: Static -> Instant -> ByteString -> Maybe Resource -> IO (Either Found (Freshness Resource))
 refresh (Static _ root _ _) began path old = briefly (rootOpenFiles root) $ do
   same <- case old of

@@ -1,12 +1,12 @@
 -- |
--- TLS over any connection of "Weft.Transport", for servers and clients, by the @tls@ package. TLS 1.3, and 1.2 with
--- ephemeral elliptic curves and authenticated encryption; nothing older.
+-- TLS over any connection of "Weft.Transport", for servers and clients, based on the @tls@ package. Supports TLS 1.3,
+-- and TLS 1.2 with ephemeral elliptic-curve keys and authenticated encryption; no older versions.
 --
 -- > server <- newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateFiles "chain.pem" "key.pem"]}
 -- > secure <- tlsAccept server connection
 --
 -- The result is a 'Connection' with a 'Weft.Transport.Security'. It satisfies the laws of "Weft.Transport.Laws" except one:
--- the library has no half-close, so the peer's end of stream ends sending too.
+-- since the library has no half-close, sending fails after the peer has ended its stream.
 --
 -- Errors are 'IOError's. Any thread may use a server.
 --
@@ -61,15 +61,15 @@ import Weft.Transport
 
 -- | Settings of a server. Begin with 'defaultTlsServerSettings'.
 data TlsServerSettings = TlsServerSettings
-  { -- | At least one. A client gets the first one that has the name that it asks for (SNI, RFC 6066), or the first of
-    -- all.
+  { -- | At least one. A client gets the first certificate that contains the name that it asks for (SNI, RFC 6066), or
+    -- else the first of the list.
     tlsCertificates :: [CertificateSource],
     tlsClientCertificates :: ClientCertificates,
-    -- | Application protocols, the most preferred first (ALPN, RFC 7301). If a client offers none of them, none is
-    -- used.
+    -- | Application protocols, the most preferred first (ALPN, RFC 7301). If a client offers none of them, the
+    -- connection has none.
     tlsProtocols :: [ByteString],
-    -- | How many sessions are kept for resumption; zero is none. With client certificates none are kept, since a
-    -- resumed session does not present them again.
+    -- | How many sessions are kept for resumption; zero disables resumption. Servers that ask for client certificates
+    -- keep none, since a resumed session does not present the certificate again.
     tlsSessions :: Int,
     -- | How long a session is kept.
     tlsSessionLife :: Duration,
@@ -77,17 +77,18 @@ data TlsServerSettings = TlsServerSettings
     tlsHandshakeTime :: Duration
   }
 
--- | Whether a server asks for client certificates. The file has the certificates of the authorities, in PEM.
+-- | Whether a server asks for client certificates. The file contains the trusted certificate authorities, in PEM.
 data ClientCertificates
   = NoClientCertificates
   | -- | A client without a certificate is accepted; one with a wrong or expired certificate is not. With version 2.1 of
-    -- the library @tls@ a client without a certificate is accepted by TLS 1.2 only: behind the client's empty @Certificate@ its
-    -- server expects a @CertificateVerify@, which such a client does not send (RFC 8446, 4.4.3; in that version's source
+    -- the @tls@ package a client without a certificate is accepted only with TLS 1.2. After the client's empty
+    -- @Certificate@, that version's server expects a @CertificateVerify@, which such a client does not send (RFC 8446,
+    -- 4.4.3; in the source:
     -- @Network.TLS.Handshake.Server.TLS13.recvClientSecondFlight13@).
     OptionalClientCertificates FilePath
   | RequiredClientCertificates FilePath
 
--- | No certificate yet; @h2@ is not offered, @http\/1.1@ is; 10,000 sessions for two hours; ten seconds for a handshake.
+-- | No certificate; the protocol @http\/1.1@ but not @h2@; 10,000 sessions for two hours; ten seconds for a handshake.
 defaultTlsServerSettings :: TlsServerSettings
 defaultTlsServerSettings =
   TlsServerSettings
@@ -112,8 +113,8 @@ data Loaded = Loaded
     loadedAuthorities :: !(Maybe ([SignedCertificate], CertificateStore))
   }
 
--- | Load the certificates, and check that each belongs to its key. Throws an 'IOError' that says which file is wrong, and
--- how.
+-- | Load the certificates, and check that each matches its key. Throws an 'IOError' that says what is wrong with which
+-- file.
 newTlsServer :: TlsServerSettings -> IO TlsServer
 newTlsServer settings =
   TlsServer settings <$> (load settings >>= newIORef) <*> newSessions most (tlsSessionLife settings)
@@ -122,8 +123,8 @@ newTlsServer settings =
       NoClientCertificates -> tlsSessions settings
       _ -> 0
 
--- | Load all files again, for later connections; established ones stay. If it throws, the earlier certificates stay in
--- use.
+-- | Load all files again, for new connections; established ones are not affected. If it throws, the earlier
+-- certificates stay in use.
 reloadTlsServer :: TlsServer -> IO ()
 reloadTlsServer server = load (serverSettings server) >>= writeIORef (serverLoaded server)
 
@@ -135,14 +136,14 @@ load settings = do
     OptionalClientCertificates path -> Just <$> loadAuthorities path
     RequiredClientCertificates path -> Just <$> loadAuthorities path
 
--- | A server with the sessions and certificates of this one, but without one of its application protocols.
+-- | A server with the sessions and certificates of the given one, but without one of its application protocols.
 withoutProtocol :: ByteString -> TlsServer -> TlsServer
 withoutProtocol protocol server = server {serverSettings = settings {tlsProtocols = filter (/= protocol) (tlsProtocols settings)}}
   where
     settings = serverSettings server
 
--- | Perform the handshake with a client. Throws an 'IOError' if it fails, one that satisfies 'isTimeout' if it takes too
--- long; the connection is aborted then. The new connection owns the old one.
+-- | Perform the handshake with a client. If it fails, this throws an 'IOError' and aborts the connection; the error
+-- satisfies 'isTimeout' if the handshake takes too long. The new connection owns the old one.
 tlsAccept :: TlsServer -> Connection -> IO Connection
 tlsAccept server below = (`onException` connAbort below) $ do
   loaded <- readIORef (serverLoaded server)
@@ -172,7 +173,7 @@ serverParams settings loaded sessions asked =
           }
     }
   where
-    -- RFC 7301, 3.2: without one in common the library goes on with none.
+    -- RFC 7301, 3.2: if there is no common protocol, the library continues without one.
     preferred offered = case filter (`elem` offered) (tlsProtocols settings) of
       protocol : _ -> protocol
       [] -> B.empty
@@ -180,7 +181,7 @@ serverParams settings loaded sessions asked =
       RequiredClientCertificates _ -> True
       _ -> False
 
--- | Verify a client's chain: signatures, times, authority, purpose; no name.
+-- | Verify a client's chain: signatures, validity periods, authority and purpose, but no name.
 checkClient :: Bool -> CertificateStore -> CertificateChain -> IO CertificateUsage
 checkClient required store chain@(CertificateChain certificates)
   | null certificates = pure (if required then CertificateUsageReject (CertificateRejectOther "a certificate is required") else CertificateUsageAccept)
@@ -196,7 +197,8 @@ checkClient required store chain@(CertificateChain certificates)
       | UnknownCA `elem` reasons = CertificateUsageReject CertificateRejectUnknownCA
       | otherwise = CertificateUsageReject (CertificateRejectOther (show reasons))
 
--- | Whether a connection that begins with these bytes is TLS. (RFC 8446, 5.1: the first record is a handshake's.)
+-- | Whether a connection that begins with these bytes is TLS: its first record must be a handshake record (RFC 8446,
+-- 5.1).
 looksLikeTls :: ByteString -> Bool
 looksLikeTls bytes = B.take 1 bytes == B.singleton 0x16
 
@@ -205,9 +207,9 @@ looksLikeTls bytes = B.take 1 bytes == B.singleton 0x16
 -- | Settings of a client. Begin with 'defaultTlsClientSettings'.
 data TlsClientSettings = TlsClientSettings
   { tlsTrust :: Trust,
-    -- | For servers that ask for one.
+    -- | Sent to servers that ask for a client certificate.
     tlsClientCertificate :: Maybe CertificateSource,
-    -- | Application protocols that are offered, the most preferred first.
+    -- | Application protocols to offer, the most preferred first.
     tlsOffer :: [ByteString],
     -- | How long the handshake may take.
     tlsConnectTime :: Duration
@@ -215,24 +217,24 @@ data TlsClientSettings = TlsClientSettings
 
 -- | The trusted certificate authorities.
 data Trust
-  = -- | Of the authorities in a file, in PEM.
+  = -- | Those in a file, in PEM.
     TrustAuthorities FilePath
-  | -- | Of authorities that were loaded before, by 'loadTrust'.
+  | -- | Those that 'loadTrust' has loaded.
     TrustLoaded Authorities
-  | -- | Whatever the server shows: for tests only.
+  | -- | Every certificate is accepted; for tests only.
     TrustAnything
 
--- | Certificates of authorities, as they were in a file.
+-- | Certificates of authorities, loaded from a file.
 newtype Authorities = Authorities CertificateStore
 
--- | Load the authorities now, once for many connections: a file of all that a system trusts takes as long to read as several
--- handshakes. Throws an 'IOError' when the file has no certificates.
+-- | Load the authorities now, once for many connections: reading a file of all authorities that a system trusts takes
+-- as long as several handshakes. Throws an 'IOError' if the file contains no certificates.
 loadTrust :: Trust -> IO Trust
 loadTrust trust = case trust of
   TrustAuthorities path -> TrustLoaded . Authorities . snd <$> loadAuthorities path
   other -> pure other
 
--- | The authorities of Debian's @ca-certificates@, no certificate, no protocol, ten seconds.
+-- | The authorities of Debian's @ca-certificates@, no client certificate, no application protocol, ten seconds.
 defaultTlsClientSettings :: TlsClientSettings
 defaultTlsClientSettings =
   TlsClientSettings
@@ -242,8 +244,8 @@ defaultTlsClientSettings =
       tlsConnectTime = seconds 10
     }
 
--- | Shake hands with the server of that name over a connection, and see whether its certificate is for that name. Throws as
--- 'tlsAccept' does. The authorities are loaded each time, unless they are 'TrustLoaded'.
+-- | Perform the handshake with the named server over a connection, and check that its certificate is for that name.
+-- Throws like 'tlsAccept'. The authorities are loaded each time, unless they are 'TrustLoaded'.
 tlsConnect :: TlsClientSettings -> String -> Connection -> IO Connection
 tlsConnect settings name below = (`onException` connAbort below) $ do
   trust <- loadTrust (tlsTrust settings)

@@ -4,9 +4,9 @@
 -- Servers: from an accepted connection to the engine, and from the start of a server to its shutdown.
 --
 -- Connections are accepted on every capability and stay there, with the threads that serve them. A server
--- begins its shutdown when the action that 'settingsInstallShutdownHandler' was given is run, when
--- 'drainServer' is called, or when its listening sockets fail: it accepts no more, closes connections
--- that wait for a next request, and lets requests under way finish.
+-- begins a graceful shutdown when the action passed to 'settingsInstallShutdownHandler' is run, when
+-- 'drainServer' is called, or when its listening sockets fail. It accepts no further connections, closes those
+-- that wait for a next request, and lets requests in progress finish.
 --
 -- @since 0.1.0
 module Weft.Http.Server
@@ -64,23 +64,23 @@ import Weft.Transport
 
 -- | Options of a server that Warp's settings do not have. Begin with 'defaultOptions'.
 data Options = Options
-  { -- | Sockets that listen already, as those of systemd; the server closes them. When
-    -- there is none it listens where the settings say.
+  { -- | Sockets that are listening already, for example passed by systemd; the server closes them. If the list
+    -- is empty, the server listens where the settings say.
     optionListeners :: ![Socket],
-    -- | Accept from these, of any transport, and from no socket; the server closes them.
+    -- | Accept from these listeners, of any transport, and from no socket; the server closes them.
     optionTransports :: ![Listener],
-    -- | Speak TLS, and nothing else.
+    -- | Accept only TLS connections.
     optionTls :: !(Maybe TlsServer),
-    -- | Limits on clients; 'Nothing' is those of the parser, and the times of the settings.
+    -- | Limits on clients. 'Nothing' means the parser's default limits, and the times of the settings.
     optionLimits :: !(Maybe Limits),
-    -- | Called when a connection was refused, for logs and counters. It must not block.
+    -- | Called when a connection is refused, for logs and counters. It must not block.
     optionOnRefused :: !(SockAddr -> Refusal -> IO ()),
-    -- | Is an address one of a proxy's? Only these may begin with a header of the PROXY protocol, where there is such
-    -- a test, and the limit on connections of one address is not for them.
+    -- | Whether an address belongs to a proxy. If given, only connections from proxies may begin with a PROXY protocol
+    -- header, and the limit on connections per address does not apply to proxies.
     optionProxy :: !(Maybe (SockAddr -> Bool))
   }
 
--- | No TLS, no limits but the settings'.
+-- | No TLS, and no limits except those of the settings.
 defaultOptions :: Options
 defaultOptions =
   Options
@@ -94,18 +94,18 @@ defaultOptions =
 
 -- Servers --------------------------------------------------------------------------------
 
--- | A server that runs.
+-- | A running server.
 data Server = Server
   { serverSockets :: !Acceptors,
     serverTables :: ![Table],
     serverDraining :: !(IORef Bool),
-    -- | Full when the shutdown is to begin, or the server cannot go on.
+    -- | Full if the shutdown should begin, or the server cannot continue.
     serverEnd :: !(MVar ())
   }
 
--- | Run an application beside an action, which gets to know the address. When the
--- action ends, the server does, and drops the connections that are left: see
--- 'drainServer' for ending them well. Throws an 'IOError' when it cannot listen.
+-- | Run a server while an action runs; the action gets the server. When the
+-- action ends, the server stops and drops the remaining connections; call
+-- 'drainServer' before to end them gracefully. Throws an 'IOError' if the server cannot listen.
 withServerWith :: Options -> Settings -> Application -> (Server -> IO a) -> IO a
 withServerWith options settings app act = do
   caps <- getNumCapabilities
@@ -137,13 +137,13 @@ withServerWith options settings app act = do
             settingsBeforeMainLoop settings,
           serverOnException = \_ -> settingsOnException settings Nothing
         }
-    -- A server whose listening sockets fail, or are closed by the user, ends.
+    -- A server ends if its listening sockets fail or the user closes them.
     watch server = do
       t <- forkIOWithUnmask $ \unmask ->
         unmask (waitAcceptors (serverSockets server)) >> void (tryPutMVar (serverEnd server) ())
       t <$ labelThread t "weft http watch"
 
--- | Run a server on the settings' host and port: one acceptor a capability.
+-- | Run a server on the settings' host and port, with one acceptor for each capability.
 withListeners :: Settings -> ServerSettings -> (Socket -> SockAddr -> IO ()) -> (W.Server -> IO a) -> IO a
 withListeners settings base handler act = case settingsHost settings of
   HostAny -> on Nothing
@@ -186,7 +186,7 @@ sharedFor options settings draining = do
     timeout
       | settingsTimeout settings <= 0 = maxBound
       | otherwise = seconds (fromIntegral (settingsTimeout settings))
-    -- A limit that is not positive means no limit.
+    -- Zero or less means no limit.
     bounded limits = limits {limitHeadTime = positive (limitHeadTime limits), limitIdle = positive (limitIdle limits)}
     positive time = if time > mempty then time else maxBound
     lenient =
@@ -200,24 +200,24 @@ sharedFor options settings draining = do
           limitPerAddress = 0
         }
 
--- | Where it listens.
+-- | The address on which the server listens.
 serverAddress :: Server -> SockAddr
 serverAddress = acceptorsAddress . serverSockets
 
--- | How many connections it has, busy or idle.
+-- | The number of connections, busy or idle.
 serverConnections :: Server -> IO Int
 serverConnections = acceptorsConnections . serverSockets
 
--- | Block until the server's shutdown begins: the shutdown handler was run, or nothing can
--- be accepted any more. What is left is 'drainServer'.
+-- | Block until the server's shutdown begins: the shutdown handler was run, or the server cannot
+-- accept connections any more. Call 'drainServer' next.
 waitServer :: Server -> IO ()
 waitServer = readMVar . serverEnd
 
--- | Accept no more, close the connections that wait for a next request, and let
--- the requests under way finish, for that long at most. 'True': no connection is
+-- | Stop accepting, close the connections that wait for a next request, and let
+-- the requests in progress finish, for the given time at most. Returns 'True' if no connection is
 -- left.
 --
--- A connection on which nothing has come yet is given a second.
+-- Connections that have not received anything yet get one second.
 drainServer :: Server -> Duration -> IO Bool
 drainServer server patience = do
   writeIORef (serverDraining server) True
@@ -236,7 +236,7 @@ drainServer server patience = do
 
 -- Connections ----------------------------------------------------------------------------
 
--- | Serve a connection on the calling thread, to its end, and close it; unless there are too many.
+-- | Serve a connection on the calling thread until it ends, and close it. Refuses it if there are too many connections.
 serveConnection :: Shared -> Options -> Admission -> [Table] -> Table -> Application -> Connection -> SockAddr -> IO ()
 serveConnection shared options admission tables table app plain peer0 = mask $ \restore -> do
   room <- admit (sharedLimits shared) admission tables
@@ -244,7 +244,7 @@ serveConnection shared options admission tables table app plain peer0 = mask $ \
     then serveAdmitted shared options admission table app plain peer0 restore
     else optionOnRefused options peer0 TooManyConnections >> connClose plain
 
--- | Masked; with what lets exceptions in.
+-- | Runs masked; the function argument restores the masking state.
 serveAdmitted :: Shared -> Options -> Admission -> Table -> Application -> Connection -> SockAddr -> (IO () -> IO ()) -> IO ()
 serveAdmitted shared options admission table app plain peer0 restore = do
   self <- myThreadId
@@ -259,8 +259,8 @@ serveAdmitted shared options admission table app plain peer0 restore = do
         join (readIORef release) `finally` (leave table entry >> stop deadline >> connClose plain >> depart admission)
         either (ended deadline) pure result
   enter table entry
-  -- The clean-up is kept here and not on the stack, where it would take forty words: GHC walks the stack each time that
-  -- the thread waits, and its first part has 1 KiB. For the same reason there is one handler for all of the clean-up.
+  -- The clean-up is kept here and not on the stack, where it would take forty words. GHC walks the stack each time
+  -- the thread waits, and its first chunk has 1 KiB. For the same reason a single handler does all of the clean-up.
   atEnd <- newIORef finish
   result <- try (restore (serve client release))
   readIORef atEnd >>= \act -> act result
@@ -268,19 +268,19 @@ serveAdmitted shared options admission table app plain peer0 restore = do
     settings = sharedSettings shared
     limits = sharedLimits shared
     isProxy address = maybe False ($ address) (optionProxy options)
-    -- Nobody but a proxy may begin with such a header, nor connect at all where it is required.
+    -- Only proxies may begin with such a header. If it is required, only proxies may connect.
     announcing
       | maybe True ($ peer0) (optionProxy options) = Just mode
       | mode == ProxyProtocolRequired = Nothing
       | otherwise = Just ProxyProtocolNone
       where
         mode = settingsProxyProtocol settings
-    -- Run by the dispatcher, as the next.
+    -- Runs in the dispatcher.
     timeOver cells = do
       phase <- peekWord cells cellPhase
       more <- if phase == phaseBusy then moreTime plain cells cellSending (sharedTimeout shared) else pure Nothing
       pure (maybe (Expire (giveUp cells phase)) Later more)
-    -- Reported before the connection ends, since a test or a program that counts refusals may wait for its end.
+    -- Reported before the connection is closed, since a test or a program that counts refusals may wait for the close.
     giveUp cells phase = do
       handshake <- peekWord cells cellHandshake
       begun <- peekWord cells cellBegun
@@ -288,7 +288,7 @@ serveAdmitted shared options admission table app plain peer0 restore = do
       if phase == phaseBusy
         then refused ClientTooSlow `finally` connAbort plain
         else when (begun + handshake > 0) (refused HeadTooSlow) `finally` connClose plain
-    -- The clean-up is put where the caller reads it.
+    -- The clean-up is stored where the caller reads it.
     serve client release = do
       awaitHead client
       found <- maybe (pure Nothing) (\mode -> readProxyHeader mode (connReceive plain noDeadline receiveSize)) announcing
@@ -313,12 +313,12 @@ serveAdmitted shared options admission table app plain peer0 restore = do
       | Just (SomeAsyncException _) <- fromException e = throwIO e
       | otherwise = settingsOnException settings Nothing e
 
--- | A handshake if there is to be one, and then HTTP. The string was received already.
+-- | Perform the TLS handshake if TLS is enabled, and then speak HTTP. The string was received already.
 speak :: Options -> Application -> Client -> ByteString -> IO ()
 speak options app client rest = case optionTls options of
   Nothing -> serveClient client app (cleartext client) rest
   Just offered -> do
-    -- A client that was offered HTTP\/2 and got HTTP\/1.1 could not go on.
+    -- A client that was offered HTTP\/2 and then got HTTP\/1.1 could not continue.
     let tls = if settingsHTTP2Enabled settings then offered else withoutProtocol "h2" offered
     pokeWord (clientCells client) cellHandshake 1
     first <- if B.null rest then connReceive (clientConnection client) noDeadline receiveSize else pure rest

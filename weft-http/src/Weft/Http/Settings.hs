@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Settings of a server, with Warp's names. @doc\/warp.md@ lists what is the same, different and absent.
+-- Settings of a server, with Warp's names. @doc\/warp.md@ lists the differences.
 module Weft.Http.Settings
   ( -- * Settings
     Settings (..),
@@ -70,17 +70,17 @@ import Weft.Socket (SockAddr)
 -- | A TCP port.
 type Port = Int
 
--- | Where to listen. As a string: see 'setHost'.
+-- | Where to listen. 'setHost' explains the strings.
 data HostPreference
   = -- | @*@: every address.
     HostAny
   | -- | @*4@: every address, of IPv4 rather than IPv6.
     HostIPv4
-  | -- | @!4@: every address of IPv4.
+  | -- | @!4@: every IPv4 address, and IPv4 only.
     HostIPv4Only
   | -- | @*6@: every address, of IPv6 rather than IPv4.
     HostIPv6
-  | -- | @!6@: every address of IPv6.
+  | -- | @!6@: every IPv6 address, and IPv6 only.
     HostIPv6Only
   | -- | A name or an address.
     Host String
@@ -95,11 +95,11 @@ instance IsString HostPreference where
     "!6" -> HostIPv6Only
     _ -> Host text
 
--- | Whether connections begin with a header of the PROXY protocol.
+-- | Whether connections begin with a PROXY protocol header.
 data ProxyProtocol
   = -- | No.
     ProxyProtocolNone
-  | -- | A header is used if there is one. Only for listeners that no one but proxies can reach.
+  | -- | A header is used if there is one. Only for listeners that only proxies can reach.
     ProxyProtocolOptional
   | -- | A connection without a header is refused.
     ProxyProtocolRequired
@@ -131,7 +131,7 @@ data Settings = Settings
     settingsHTTP2Cleartext :: !Bool
   }
 
--- | Port 3000 of all IPv4 addresses, a timeout of 30 seconds; exceptions are printed to the standard
+-- | Port 3000 on all IPv4 addresses; a timeout of 30 seconds; exceptions are printed to the standard
 -- error; a graceful shutdown waits for requests without a limit.
 defaultSettings :: Settings
 defaultSettings =
@@ -163,39 +163,39 @@ defaultSettings =
 setPort :: Port -> Settings -> Settings
 setPort port s = s {settingsPort = port}
 
--- | The address to listen on: @*@ is all addresses; @*4@ and @!4@ all IPv4 addresses; @*6@ all addresses,
--- by an IPv6 socket, which takes IPv4 as well; @!6@ all IPv6 addresses only.
+-- | The address to listen on. @*@: all addresses. @*4@ and @!4@: all IPv4 addresses. @*6@: all addresses,
+-- by an IPv6 socket that accepts IPv4 as well. @!6@: all IPv6 addresses, and IPv6 only.
 setHost :: HostPreference -> Settings -> Settings
 setHost host s = s {settingsHost = host}
 
--- | Called with an exception of an application and its request; with 'Nothing' for the exception of a
+-- | Called with each exception of an application and the request, or with 'Nothing' for an exception of the
 -- connection.
 setOnException :: (Maybe Request -> SomeException -> IO ()) -> Settings -> Settings
 setOnException handler s = s {settingsOnException = handler}
 
--- | The response if an application throws before its response has begun.
+-- | The response to send if an application throws before it has responded.
 setOnExceptionResponse :: (SomeException -> Response) -> Settings -> Settings
 setOnExceptionResponse make s = s {settingsOnExceptionResponse = make}
 
--- | Called on each new connection; 'False' closes it.
+-- | Called for each new connection; if it returns 'False', the connection is closed.
 setOnOpen :: (SockAddr -> IO Bool) -> Settings -> Settings
 setOnOpen act s = s {settingsOnOpen = act}
 
--- | Called when a connection has ended.
+-- | Called when a connection is closed.
 setOnClose :: (SockAddr -> IO ()) -> Settings -> Settings
 setOnClose act s = s {settingsOnClose = act}
 
--- | Seconds in which a client has to send a head, to send each 2 KiB of a body ('setSlowlorisSize'), to take each
--- 128 KiB of a response, and to begin its next request. 'Weft.Http.Limits' replace the first and the last of these. Zero
--- or less is no limit.
+-- | The client timeout in seconds: for sending a head, for sending each 2 KiB of a body ('setSlowlorisSize'), for
+-- taking each 128 KiB of a response, and for beginning the next request. 'Weft.Http.Limits' replace the first and the
+-- last of these. Zero or less means no limit.
 setTimeout :: Int -> Settings -> Settings
 setTimeout time s = s {settingsTimeout = time}
 
--- | Bytes of a body for which a client gets the timeout again.
+-- | How many bytes of a body a client has to send within each timeout.
 setSlowlorisSize :: Int -> Settings -> Settings
 setSlowlorisSize size s = s {settingsSlowlorisSize = size}
 
--- | Run when clients can connect, before the first one is served.
+-- | Run once clients can connect, before the first connection is served.
 setBeforeMainLoop :: IO () -> Settings -> Settings
 setBeforeMainLoop act s = s {settingsBeforeMainLoop = act}
 
@@ -203,48 +203,48 @@ setBeforeMainLoop act s = s {settingsBeforeMainLoop = act}
 setInstallShutdownHandler :: (IO () -> IO ()) -> Settings -> Settings
 setInstallShutdownHandler install s = s {settingsInstallShutdownHandler = install}
 
--- | Seconds that a graceful shutdown waits for requests at most; 'Nothing' is no limit.
+-- | How many seconds a graceful shutdown waits for requests at most; 'Nothing' means no limit.
 setGracefulShutdownTimeout :: Maybe Int -> Settings -> Settings
 setGracefulShutdownTimeout time s = s {settingsGracefulShutdownTimeout = time}
 
--- | The @Server@ field of responses that have none; an empty name adds none.
+-- | The @Server@ field for responses that have none; an empty name disables it.
 setServerName :: ByteString -> Settings -> Settings
 setServerName name s = s {settingsServerName = name}
 
--- | An @Alt-Svc@ field for every response.
+-- | An @Alt-Svc@ field that is added to every response.
 setAltSvc :: ByteString -> Settings -> Settings
 setAltSvc value s = s {settingsAltSvc = Just value}
 
--- | How many bytes of a request's body, which the application did not read, are read and dropped, so
--- that the connection can go on. 'Nothing' is no limit.
+-- | How many bytes of a request's body that the application has not read are read and discarded, so
+-- that the connection can be reused. 'Nothing' means no limit.
 setMaximumBodyFlush :: Maybe Int -> Settings -> Settings
 setMaximumBodyFlush bytes s = s {settingsMaximumBodyFlush = bytes}
 
--- | The largest size in bytes of a request's head. 'Weft.Http.Limits' replace it.
+-- | The largest size of a request's head in bytes. 'Weft.Http.Limits' replace it.
 setMaxTotalHeaderLength :: Int -> Settings -> Settings
 setMaxTotalHeaderLength bytes s = s {settingsMaxTotalHeaderLength = bytes}
 
--- | Called when a response was sent, with the size of its file if it is one.
+-- | Called after each response, with the file's size if the response is a file.
 setLogger :: (Request -> Status -> Maybe Integer -> IO ()) -> Settings -> Settings
 setLogger logger s = s {settingsLogger = Just logger}
 
--- | Connections begin with a request.
+-- | Connections begin with a request, without a PROXY protocol header.
 setProxyProtocolNone :: Settings -> Settings
 setProxyProtocolNone s = s {settingsProxyProtocol = ProxyProtocolNone}
 
--- | Connections begin with a header of the PROXY protocol, version 1 or 2.
+-- | Connections must begin with a PROXY protocol header, version 1 or 2.
 setProxyProtocolRequired :: Settings -> Settings
 setProxyProtocolRequired s = s {settingsProxyProtocol = ProxyProtocolRequired}
 
--- | Connections may begin with such a header. Only for listeners that no one but proxies can reach.
+-- | Connections may begin with a PROXY protocol header. Only for listeners that only proxies can reach.
 setProxyProtocolOptional :: Settings -> Settings
 setProxyProtocolOptional s = s {settingsProxyProtocol = ProxyProtocolOptional}
 
--- | No HTTP\/2, neither within TLS nor without.
+-- | Disable HTTP\/2, with and without TLS.
 setHTTP2Disabled :: Settings -> Settings
 setHTTP2Disabled s = s {settingsHTTP2Enabled = False, settingsHTTP2Cleartext = False}
 
--- | Accept HTTP\/2 without TLS, from clients that begin with its preface.
+-- | Whether to accept HTTP\/2 without TLS from clients that begin with its connection preface.
 setHTTP2Cleartext :: Bool -> Settings -> Settings
 setHTTP2Cleartext on s = s {settingsHTTP2Cleartext = on}
 
@@ -276,7 +276,7 @@ getGracefulShutdownTimeout = settingsGracefulShutdownTimeout
 
 -- Exceptions -----------------------------------------------------------------------------
 
--- | Thrown by reading a request's body if the client does not send it correctly.
+-- | Thrown when an application reads a request's body that the client has not sent correctly.
 data RequestError
   = -- | The connection ended before the body did.
     BodyIncomplete
@@ -286,12 +286,13 @@ data RequestError
 
 instance Exception RequestError
 
--- | Print the exception to the standard error, if it should be displayed. It is one write, so that the output of two threads
--- does not mix.
+-- | Print the exception to the standard error, if it should be displayed. The output is a single write, so that
+-- messages of two threads are not interleaved.
 defaultOnException :: Maybe Request -> SomeException -> IO ()
 defaultOnException _ e = when (defaultShouldDisplayException e) (B.hPut stderr (T.encodeUtf8 (T.pack (displayException e <> "\n"))))
 
--- | 'False' for exceptions that only say that a client has gone or was wrong, and for 'ThreadKilled'.
+-- | 'False' for exceptions that only mean that a client has disconnected or sent something invalid, and for
+-- 'ThreadKilled'.
 defaultShouldDisplayException :: SomeException -> Bool
 defaultShouldDisplayException e
   | Just ThreadKilled <- fromException e = False
@@ -299,12 +300,12 @@ defaultShouldDisplayException e
   | Just io <- fromException e, ioeGetErrorType io `elem` [ResourceVanished, InvalidArgument, TimeExpired] = False
   | otherwise = True
 
--- | 500 without details.
+-- | A response with status 500 that reveals no details.
 defaultOnExceptionResponse :: SomeException -> Response
 defaultOnExceptionResponse _ =
   responseLBS internalServerError500 [(hContentType, "text/plain; charset=utf-8")] "Something went wrong"
 
--- | 500 with the exception's text: not for the public.
+-- | A response with status 500 that contains the exception's text; not for production.
 exceptionResponseForDebug :: SomeException -> Response
 exceptionResponseForDebug e =
   responseLBS internalServerError500 [(hContentType, "text/plain; charset=utf-8")] ("Exception: " <> L.pack (show e))
