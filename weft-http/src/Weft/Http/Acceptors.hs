@@ -1,6 +1,6 @@
 -- |
--- Accepting connections, from the kernel's sockets or from the listeners of another transport, and
--- counting them: what a server does between its start and its end. Any thread.
+-- Accepts connections, from the kernel's sockets or from the listeners of another transport, and
+-- counts them, while a server runs. Any thread may call these functions.
 module Weft.Http.Acceptors
   ( Acceptors,
     fromSockets,
@@ -27,21 +27,22 @@ import qualified Weft.Thread as W
 import Weft.Timer (within)
 import Weft.Transport
 
--- | What accepts.
+-- | A source of connections.
 data Acceptors
   = Sockets !W.Server
   | Transports !SockAddr ![Listener] !Accepted !(MVar ())
 
--- | The threads of connections that were accepted: added by acceptors before they run, removed by each at its end. And how many
--- acceptors there are: until one has ended, it may have accepted a connection that is not among the threads yet.
+-- | The threads of accepted connections, and the number of acceptors. An acceptor adds a thread before it runs; the
+-- thread removes itself at its end. As long as an acceptor runs, it may have accepted a connection whose thread is not
+-- in the set yet.
 data Accepted = Accepted !(TVar (Set.Set ThreadId)) !(TVar Int)
 
--- | The kernel's sockets, which count their connections themselves.
+-- | Accept from the kernel's sockets, which count their connections themselves.
 fromSockets :: W.Server -> Acceptors
 fromSockets = Sockets
 
--- | Accept from listeners of any transport, of which there is at least one, beside an action. Each connection
--- has a thread. When the action ends the listeners are closed, and the threads that are left are killed.
+-- | Accept from listeners of any transport, at least one, while an action runs. Each connection
+-- has a thread. When the action ends, the listeners are closed and the remaining threads are killed.
 withTransports :: [Listener] -> (Connection -> SockAddr -> IO ()) -> (Acceptors -> IO a) -> IO a
 withTransports listeners handler act = do
   accepted@(Accepted threads acceptors) <- Accepted <$> newTVarIO Set.empty <*> newTVarIO 0
@@ -60,7 +61,8 @@ withTransports listeners handler act = do
       l : _ -> listenerAddress l
       [] -> throw (userError "Weft.Http: no listener")
 
--- | Until the listener is closed. After another error, as for want of descriptors, it goes on a little later.
+-- | Accept until the listener is closed. After another error, for example if no descriptor is left, pause briefly and
+-- retry.
 acceptLoop :: TVar (Set.Set ThreadId) -> (Connection -> SockAddr -> IO ()) -> Listener -> IO ()
 acceptLoop threads handler l = do
   next <- try (mask_ (listenerAccept l >>= serve))
@@ -79,23 +81,23 @@ acceptLoop threads handler l = do
       putMVar counted ()
       labelThread t "weft http connection"
 
--- | Where the first of them listens.
+-- | The address of the first listener.
 acceptorsAddress :: Acceptors -> SockAddr
 acceptorsAddress (Sockets s) = W.serverAddress s
 acceptorsAddress (Transports a _ _ _) = a
 
--- | How many connections there are.
+-- | The number of connections.
 acceptorsConnections :: Acceptors -> IO Int
 acceptorsConnections (Sockets s) = W.serverConnections s
 acceptorsConnections (Transports _ _ (Accepted threads _) _) = Set.size <$> readTVarIO threads
 
--- | Block until nothing is accepted any more.
+-- | Block until nothing accepts any more.
 waitAcceptors :: Acceptors -> IO ()
 waitAcceptors (Sockets s) = W.waitServer s
 waitAcceptors (Transports _ _ _ ended) = readMVar ended
 
--- | Accept no more, and wait for that long for the connections to end: 'True' if all did. Those that did not are
--- ended.
+-- | Stop accepting, and wait for the given time for the connections to end; 'True' if all did. The others are
+-- killed.
 drainAcceptors :: Acceptors -> Duration -> IO Bool
 drainAcceptors (Sockets s) patience = W.drainServer s patience
 drainAcceptors (Transports _ listeners (Accepted threads acceptors) _) patience = do

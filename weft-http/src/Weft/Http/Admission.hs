@@ -20,18 +20,18 @@ import Weft.Http.Limits
 import Weft.Http.Table
 import Weft.Socket (SockAddr (..))
 
--- | The connections of a server, in all and by address. Changed atomically, by the thread
--- of each.
+-- | The number of connections, in total and by address. Changed atomically by each connection's
+-- thread.
 data Admission = Admission !(IORef Int) !(IORef (Map.Map Word64 Int))
 
--- | Without any.
+-- | No connections yet.
 newAdmission :: IO Admission
 newAdmission = Admission <$> newIORef 0 <*> newIORef Map.empty
 
--- | Count a connection if there is room for it or room can be made. When there are
--- too many, each is looked at, and up to 1 in 64 of the idle ones are ended, those with the least time
--- left first. Linear in the number of connections, once for each 1 in 64. To be called masked; what was counted
--- has to 'depart'.
+-- | Count a connection if there is room for it or room can be made. If there are
+-- too many, all connections are examined and up to 1 in 64 of the idle ones are ended, those with the least time
+-- left first. Linear in the number of connections, but only once for each 1 in 64 of them. To be called masked; each
+-- counted connection has to 'depart'.
 admit :: Limits -> Admission -> [Table] -> IO Bool
 admit limits admission@(Admission total _) tables = do
   count <- atomicModifyIORef' total (\n -> (n + 1, n + 1))
@@ -47,7 +47,8 @@ admit limits admission@(Admission total _) tables = do
 depart :: Admission -> IO ()
 depart (Admission total _) = atomicModifyIORef' total (\n -> (n - 1, ()))
 
--- | Count a connection of an address: is there room for it, and what to do when it ends. To be called masked.
+-- | Count a connection of an address. Returns whether there is room for it, and the action to run when it ends. To be
+-- called masked.
 admitOf :: Limits -> Admission -> SockAddr -> IO (Bool, IO ())
 admitOf limits (Admission _ addresses) peer = case keyOf peer of
   Just key | limitPerAddress limits > 0 -> do
@@ -59,11 +60,11 @@ admitOf limits (Admission _ addresses) peer = case keyOf peer of
       let n = Map.findWithDefault 0 key m + d in (if n == 0 then Map.delete key m else Map.insert key n m, n)
 
 -- | The key of a client: an IPv4 address, or the first 64 bits of an IPv6 address, since
--- a client can have all addresses with these bits.
+-- a client can use every address with these bits.
 keyOf :: SockAddr -> Maybe Word64
 keyOf peer = case peer of
   SockAddrInet _ a -> Just (fromIntegral a)
-  -- IPv4 as an IPv6 socket sees it (RFC 4291, 2.5.5.2).
+  -- An IPv4 address as an IPv6 socket reports it (RFC 4291, 2.5.5.2).
   SockAddrInet6 _ _ (0, 0, 0xffff, a) _ -> Just (fromIntegral a)
   SockAddrInet6 _ _ (a, b, _, _) _ -> Just (fromIntegral a `shiftL` 32 .|. fromIntegral b)
   SockAddrUnix _ -> Nothing

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Request bodies, read by the application when it wants them: with a length or in chunks (RFC 9112,
+-- Request bodies, read when the application asks for them: with a declared length or chunked (RFC 9112,
 -- 6 and 7). One thread reads at a time.
 module Weft.Http.Body
   ( Body,
@@ -34,20 +34,20 @@ data Body = Body
   }
 
 data Place
-  = -- | The client waits for a 100 before it sends the rest (RFC 9110, 10.1.1).
+  = -- | The client expects a 100 (Continue) before it sends the rest (RFC 9110, 10.1.1).
     Expected !Place
-  | -- | Bytes that are left.
+  | -- | The number of bytes left.
     Remaining !Int
   | InChunks !Decoder
   | Complete
   | Failed !RequestError
 
--- | The body behind a head: does the client wait for a 100, was as much received as was asked for, and what of the body was
--- received with the head.
+-- | A request's body. The arguments say whether the client expects a 100 (Continue), whether the receive of the head
+-- filled its buffer, and what was received of the body along with the head.
 newBody :: Client -> Bool -> Framing -> Bool -> ByteString -> IO Body
 newBody client expects framing fast have = do
   beginBody client fast
-  -- A client that sends its body at once does not wait.
+      -- A client that sends its body at once does not wait for the 100.
   Body client <$> newIORef have <*> newIORef (if expects && B.null have then Expected place else place)
   where
     place = case framing of
@@ -55,8 +55,8 @@ newBody client expects framing fast have = do
       Sized n -> Remaining n
       Chunked -> InChunks newDecoder
 
--- | The next part of a body, not empty before its end. Throws 'RequestError', and an 'IOError' when the connection
--- fails or was closed because its client is too slow.
+-- | The next part of a body, not empty before its end. Throws a 'RequestError', or an 'IOError' if the connection
+-- failed or was closed because its client is too slow.
 readBody :: Body -> IO ByteString
 readBody body = do
   place <- readIORef (bodyPlace body)
@@ -93,7 +93,7 @@ chunked body decoder bytes = case decode (sharedLimits (clientShared (bodyClient
     B.empty <$ writeIORef (bodyPlace body) Complete
   Invalid refusal -> failed body (BodyInvalid refusal)
 
--- | Take bytes that were received already, or receive some now, of at most this many that may come.
+-- | Take bytes that were received already, or else receive some, at most the given number.
 available :: Body -> Int -> IO ByteString
 available body expected = do
   have <- readIORef (bodyHave body)
@@ -106,8 +106,8 @@ available body expected = do
 failed :: Body -> RequestError -> IO a
 failed body e = writeIORef (bodyPlace body) (Failed e) >> throwIO e
 
--- | Can the connection go on after a response that is sent now? Not if the client still waits for a 100, nor if more
--- is left than is worth reading.
+-- | Can the connection continue after a response that is sent now? Not if the client still expects a 100, nor if too
+-- much of the body is left to be worth reading.
 bodyPersists :: Body -> IO Bool
 bodyPersists body = do
   place <- readIORef (bodyPlace body)
@@ -121,8 +121,8 @@ bodyPersists body = do
   where
     flush = settingsMaximumBodyFlush (sharedSettings (clientShared (bodyClient body)))
 
--- | Read and drop what the application left, up to 'settingsMaximumBodyFlush': what follows the body, or
--- 'Nothing' if the connection cannot go on.
+-- | Read and discard what the application has not read, up to 'settingsMaximumBodyFlush'. Returns what follows the
+-- body, or 'Nothing' if the connection cannot continue.
 finishBody :: Body -> IO (Maybe ByteString)
 finishBody body = do
   persists <- bodyPersists body

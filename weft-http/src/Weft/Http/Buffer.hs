@@ -1,6 +1,6 @@
 -- |
--- Buffers in which responses are put together, kept by each capability. A connection has one
--- from its response's first byte until that was sent, so that one which waits for its client's
+-- Buffers in which responses are assembled; each capability keeps one. A connection holds a buffer
+-- from the first byte of a response until it has been sent. A connection that waits for its client's
 -- next request holds none.
 module Weft.Http.Buffer
   ( Buffer,
@@ -27,21 +27,21 @@ import GHC.ForeignPtr (mallocPlainForeignPtrBytes)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Sys
 
--- | Memory, its size in bytes, and the number of the place where it is kept ('bufferHome').
+-- | Memory, its size in bytes, and the index of the slot where it is kept ('bufferHome').
 data Buffer = Buffer
   { bufferMemory :: !(ForeignPtr Word8),
     bufferSize :: !Int,
-    -- | The capability that made it, modulo 'placeCount'. It comes back there, wherever its user has gone meanwhile, so that
-    -- the capability is asked for once a response.
+    -- | The capability that allocated it, modulo 'placeCount'. The buffer returns there, even if its thread has moved
+    -- to another capability, so that the capability is looked up only once for each response.
     bufferHome :: !Int
   }
 
--- | Where the memory begins. It is there until 'touchBuffer'.
+-- | The address of the memory. It is valid until 'touchBuffer'.
 bufferStart :: Buffer -> Ptr Word8
 bufferStart = unsafeForeignPtrToPtr . bufferMemory
 {-# INLINE bufferStart #-}
 
--- | Keep the memory up to here.
+-- | Keep the memory alive up to this point.
 touchBuffer :: Buffer -> IO ()
 touchBuffer = touchForeignPtr . bufferMemory
 {-# INLINE touchBuffer #-}
@@ -50,12 +50,12 @@ touchBuffer = touchForeignPtr . bufferMemory
 standardSize :: Int
 standardSize = 16384
 
--- | In a place that is empty.
+-- | The content of an empty slot.
 noBuffer :: Buffer
 noBuffer = unsafePerformIO (bufferOf 0 0)
 {-# NOINLINE noBuffer #-}
 
--- | By capability, modulo their number. Taken and put back by any thread; of two buffers that come back
+-- | The slots, by capability modulo their number. Any thread takes from and returns to a slot; if two buffers return,
 -- one is dropped.
 places :: BoxedArray (Ref Buffer)
 places = unsafePerformIO $ do
@@ -65,26 +65,26 @@ places = unsafePerformIO $ do
   pure arr
 {-# NOINLINE places #-}
 
--- | How many places there are.
+-- | The number of slots.
 placeCount :: Int
 placeCount = 64
 
--- | The number of the caller's place.
+-- | The index of the calling thread's slot.
 here :: IO Int
 here = (.&. (placeCount - 1)) <$> myCapability
 {-# INLINE here #-}
 
--- | The capability's buffer, or a new one of 'standardSize' when another thread has it.
+-- | The capability's buffer, or a new one of 'standardSize' if another thread has it.
 takeBuffer :: IO Buffer
 takeBuffer = do
   home <- here
   ref <- readBoxedArray places home
   found <- swapRef ref noBuffer
   if bufferSize found > 0 then pure found else bufferOf home standardSize
--- Inlined, it takes what it has found apart, and puts it together again.
+-- If this were inlined, it would unpack the buffer that it found, and then box it again.
 {-# NOINLINE takeBuffer #-}
 
--- | A buffer of that size.
+-- | A new buffer of the given size.
 newBuffer :: Int -> IO Buffer
 newBuffer size = here >>= \home -> bufferOf home size
 
@@ -94,6 +94,6 @@ bufferOf home size = do
   pure (Buffer memory size home)
 {-# NOINLINE bufferOf #-}
 
--- | Give a buffer of any size back. Nobody may use its memory any more.
+-- | Return a buffer of any size. Its memory may not be used any more.
 putBuffer :: Buffer -> IO ()
 putBuffer buffer = when (bufferSize buffer == standardSize) $ readBoxedArray places (bufferHome buffer) >>= \ref -> writeRef ref buffer

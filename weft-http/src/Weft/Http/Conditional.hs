@@ -34,7 +34,8 @@ data Validators = Validators
     validDate :: !HTTPDate
   }
 
--- | An entity tag, quotes included (RFC 9110, 8.8.3). A weak one may stand for two representations that are alike.
+-- | An entity tag, including its quotes (RFC 9110, 8.8.3). Equal weak tags mean equivalent, not identical,
+-- representations.
 data EntityTag = NoTag | WeakTag !ByteString | StrongTag !ByteString
   deriving (Eq, Show)
 
@@ -57,7 +58,7 @@ tagField tag = case tag of
 
 -- | The result of the conditions of a request.
 data Verdict
-  = -- | Answer it; may a part be answered, if one is asked for?
+  = -- | Answer the request. The flag says whether a range may be honoured.
     Proceed !Bool
   | -- | 304.
     NotModified
@@ -94,12 +95,12 @@ verdict headers v
     listed name = case [value | (n, value) <- headers, n == name] of
       [] -> Nothing
       values -> Just (B.intercalate "," values)
-    -- A tag, strongly compared, or a date, which must be exactly that of the file.
+    -- Either a tag, by strong comparison, or a date, which must be exactly the file's.
     sameAs given
       | "\"" `B.isPrefixOf` strip given = strongly (strip given)
       | otherwise = parseHTTPDate (strip given) == Just (validDate v)
 
--- | Is it a field that 'verdict' or 'ranges' asks for?
+-- | Does 'verdict' or 'ranges' use this field?
 conditional :: HeaderName -> Bool
 conditional name = case B.length (foldedCase name) of
   5 -> name == hRange
@@ -109,7 +110,7 @@ conditional name = case B.length (foldedCase name) of
   19 -> name == hIfUnmodifiedSince
   _ -> False
 
--- | The tags of a list, in which a comma may be part of a tag.
+-- | The tags of a list. A tag may contain a comma.
 entityTags :: ByteString -> [ByteString]
 entityTags list = case C.uncons rest of
   Nothing -> []
@@ -129,27 +130,27 @@ strip = C.dropWhileEnd blank . C.dropWhile blank
 
 -- Ranges ------------------------------------------------------------------------
 
--- | A part of a file: the first byte and how many.
+-- | A part of a file: the offset of its first byte, and its length.
 data Extent = Extent !Integer !Integer
   deriving (Eq, Show)
 
 -- | The ranges of a Range field, for a file of a known size.
 data Ranges
-  = -- | All of it: the field is not there, not understood, or asks for too much.
+  = -- | The whole file: there is no such field, it is not understood, or it asks for too many ranges.
     Whole
   | Part !Extent
-  | -- | Several, in their order.
+  | -- | Several ranges, in their order.
     Parts [Extent]
-  | -- | 416: none of them is in the file.
+  | -- | 416: none of the ranges is in the file.
     Unsatisfiable
   deriving (Eq, Show)
 
--- | More ranges than this are not answered one by one but by the whole file (RFC
--- 9110, 14.2 allows that), and so are several that overlap: both are attacks.
+-- | The most ranges that are answered individually. If there are more, or if several overlap, the whole file is sent
+-- (RFC 9110, 14.2 allows that), since such requests are attacks.
 mostRanges :: Int
 mostRanges = 16
 
--- | Understand a Range field.
+-- | Parse a Range field.
 ranges :: Maybe ByteString -> Integer -> Ranges
 ranges Nothing _ = Whole
 ranges (Just field) size = case parseByteRanges (tidied field) of
@@ -166,8 +167,8 @@ ranges (Just field) size = case parseByteRanges (tidied field) of
     apart rs = and [disjoint a b | (i, a) <- zip [0 :: Int ..] rs, (j, b) <- zip [0 ..] rs, i < j]
     disjoint (Extent a n) (Extent b m) = a + n <= b || b + m <= a
 
--- | A list without the blanks around its members and without empty ones (RFC 9110, 5.6.1), which the parser of http-types
--- does not know.
+-- | A list without the blanks around its members and without empty members (RFC 9110, 5.6.1); the parser of http-types
+-- does not handle these.
 tidied :: ByteString -> ByteString
 tidied field = case C.break (== '=') field of
   (unit, members)

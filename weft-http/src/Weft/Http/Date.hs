@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The @Date@ field line of responses (RFC 9110, 6.6.1), and the lines that a server puts behind it, made once
--- a second on each capability. Any thread; throws nothing.
+-- The @Date@ field line of responses (RFC 9110, 6.6.1), followed by a server's other lines, formatted once
+-- a second on each capability. Any thread may use it; it throws nothing.
 module Weft.Http.Date
   ( DateLines,
     newDateLines,
@@ -17,14 +17,14 @@ import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
 import Weft.Http.Buffer (placeCount)
 import Weft.Sys
 
--- | The lines that follow the date, and for each home of buffers what was made last. That is
--- replaced by whichever thread finds that the second is over; two that do so at once write the same.
+-- | The lines that follow the date, and the most recently formatted lines for each buffer slot. Any
+-- thread that finds that the second is over replaces these; if two threads do so at once, they write the same value.
 data DateLines = DateLines !ByteString !(BoxedArray (Ref Stamp))
 
--- | A second, and its lines.
+-- | A second and its lines.
 data Stamp = Stamp !CTime !ByteString
 
--- | With these lines behind the date, each with its CRLF.
+-- | Date lines that are followed by the given lines, each with its CRLF.
 newDateLines :: ByteString -> IO DateLines
 newDateLines behind = do
   first <- newRef (Stamp (-1) "")
@@ -32,7 +32,7 @@ newDateLines behind = do
   mapM_ (\i -> newRef (Stamp (-1) "") >>= writeBoxedArray arr i) [0 .. placeCount - 1]
   pure (DateLines behind arr)
 
--- | @Date: Sun, 22 Nov 2026 02:00:00 GMT@ with its CRLF, and the lines behind it, for a buffer of this home.
+-- | @Date: Sun, 22 Nov 2026 02:00:00 GMT@ with its CRLF, and the lines after it, for a buffer slot.
 dateLines :: DateLines -> Int -> IO ByteString
 dateLines (DateLines behind stamps) home = do
   ref <- readBoxedArray stamps home

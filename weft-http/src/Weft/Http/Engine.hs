@@ -1,10 +1,10 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The HTTP\/1 engine: one loop a connection, on the thread that calls it. It receives, parses, runs the
--- application, which responds, and goes on with the next request. Between requests it holds no buffer.
+-- The HTTP\/1 engine: one loop for each connection, on the calling thread. It receives and parses a request, runs the
+-- application, which responds, and continues with the next request. Between requests it holds no buffer.
 --
--- The parser decides where a request ends; the loop hands the bytes behind it to the next one.
+-- The parser determines where a request ends; the loop passes the remaining bytes on to the next request.
 module Weft.Http.Engine
   ( serveClient,
     leaveIdle,
@@ -35,16 +35,16 @@ import Weft.Http.Types
 import Weft.Sys (casWord, peekWord, pokeWord)
 import Weft.Transport
 
--- | Serve a connection to its end, which the caller closes. The first string was received already. The last argument
--- takes over a connection that begins with the preface of HTTP\/2, if anything does. Throws an 'IOError' when the connection
--- fails.
+-- | Serve a connection to its end; the caller closes it. The string was received already. The last argument
+-- takes over connections that begin with the HTTP\/2 preface, if HTTP\/2 is supported. Throws an 'IOError' if the
+-- connection fails.
 --
--- It runs masked, except for the application, so that 'EndIdle' arrives only where the loop waits for bytes, never between
--- receiving a request and 'leaveIdle'. A connection that is told to end either has not received the request that its client is
--- sending, or answers it.
+-- The loop runs masked, except for the application, so that 'EndIdle' arrives only where the loop waits for bytes,
+-- never between receiving a request and 'leaveIdle'. A connection that is told to end while its client sends a request
+-- therefore either has not received that request, or answers it.
 serveClient :: Client -> Application -> Maybe (ByteString -> IO ()) -> ByteString -> IO ()
 serveClient client app http2 have = mask_ $ do
-  -- Made once, so that a request does not pay for the handler.
+    -- Built once, so that the handler costs nothing per request.
   let receive = bytesOf `catch` handler
       bytesOf = receiveHead client
       {-# NOINLINE bytesOf #-}
@@ -60,7 +60,7 @@ data Loop = Loop !Client !Application !(IO ByteString)
 
 -- Between requests -----------------------------------------------------------------------
 
--- | The connection is to end: take what its client has sent meanwhile, if it has.
+-- | The connection was told to end: take what its client has sent in the meantime, if anything.
 endIdle :: Client -> EndIdle -> IO ByteString
 endIdle client EndIdle = do
   lastOne client
@@ -69,11 +69,11 @@ endIdle client EndIdle = do
     nothing :: IOException -> IO ByteString
     nothing _ = pure B.empty
 
--- | The connection's thread goes on although it was told to end, to answer one more request.
+-- | The connection was told to end, but its thread continues in order to answer one more request.
 lastOne :: Client -> IO ()
 lastOne client = setPhase client phaseBusy >> pokeWord (clientCells client) cellFinal 1
 
--- | Go on behind a request.
+-- | Continue after a request.
 next :: Loop -> ByteString -> IO ()
 next loop@(Loop client _ receive) have = do
   setPhase client phaseIdle
@@ -81,14 +81,14 @@ next loop@(Loop client _ receive) have = do
     then awaitNext client >> receive >>= parse loop start
     else parse loop start have
 
--- | A head is complete, or was refused: from now on no other thread ends the connection.
+-- | A head is complete, or was refused. From now on no other thread ends the connection.
 leaveIdle :: Client -> IO ()
 leaveIdle client = do
   headCame client
   found <- casWord cells cellPhase phaseIdle phaseBusy
   when (found /= phaseIdle) $ do
     found' <- casWord cells cellPhase phaseFresh phaseBusy
-    -- The exception is on its way.
+    -- The exception has been or will be thrown; wait for it.
     when (found' == phaseEnding) $ do
       forever (threadDelay 1000000) `catch` \EndIdle -> pure ()
       lastOne client
@@ -110,14 +110,14 @@ parseFirst loop@(Loop client _ receive) serve have
 preface :: ByteString
 preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
--- | Parse a head, from all or a part of its bytes. The string is empty at the end of the stream.
+-- | Parse a head, given all or part of its bytes. An empty string means the end of the stream.
 parse :: Loop -> Resume -> ByteString -> IO ()
 parse loop@(Loop client _ _) resume have
   | B.null have = pure ()
   | otherwise = case resumeHead (limitsOf client) resume have of
     Complete h -> leaveIdle client >> answer loop h (if headEnd h == B.length have then B.empty else B.unsafeDrop (headEnd h) have)
     Incomplete resume' -> do
-      -- The time of a connection's first head began with the connection.
+      -- The time limit of a connection's first head began with the connection.
       before <- peekWord (clientCells client) cellRequests
       when (before > 0) (awaitHead client)
       pokeWord (clientCells client) cellBegun 1
@@ -146,7 +146,7 @@ limitsOf = sharedLimits . clientShared
 
 -- Requests -------------------------------------------------------------------------------
 
--- | Run the application for a request; the string is what came behind its head.
+-- | Run the application for a request; the string is what was received after its head.
 answer :: Loop -> Head -> ByteString -> IO ()
 answer loop@(Loop client app _) h !rest = do
   let cells = clientCells client
@@ -178,7 +178,7 @@ answer loop@(Loop client app _) h !rest = do
 noBody :: IO ByteString
 noBody = pure B.empty
 
--- | Run the application; what it throws before its response began becomes a response.
+-- | Run the application. An exception that it throws before it has responded becomes a response.
 runApplication :: Client -> Application -> Head -> Maybe Body -> ByteString -> Request -> IO ()
 runApplication client app h body rest request = interruptible ((() <$ app request answered) `catch` failed)
   where
@@ -192,7 +192,7 @@ runApplication client app h body rest request = interruptible ((() <$ app reques
         late <- timedOut client
         if state /= responseNone
           then do
-            -- The end of a body that ends with the connection would look like its end.
+            -- HTTP/1.0: the body ends where the connection ends, so an orderly close would make it look complete.
             when (state == responseBegun && hasFlag flagOld (headFlags h)) (connAbort (clientConnection client))
             report late e
           else case fromException e of
@@ -207,8 +207,8 @@ runApplication client app h body rest request = interruptible ((() <$ app reques
 
 -- Ends -----------------------------------------------------------------------------------
 
--- | End the connection after a response. If the client may still send, or has sent unread data, it gets some
--- time to read the response; otherwise the kernel would reset the connection, and the client would lose it.
+-- | End the connection after a response. If the client may still be sending, or has sent unread data, it gets some
+-- time to read the response. Otherwise the kernel would reset the connection, and the client would lose the response.
 end :: Client -> Bool -> Int -> IO ()
 end client quiet state
   | state /= responseClose = pure ()
@@ -216,13 +216,13 @@ end client quiet state
     final <- isFinal client
     if quiet && not final then when (clientSecure client) farewell else linger client
   where
-    -- RFC 8446, 6.1: without a close_notify a client of TLS takes the end for a truncation.
+    -- RFC 8446, 6.1: without a close_notify alert, a TLS client assumes a truncation.
     farewell = sendWithin client (connShutdownSend (clientConnection client) noDeadline)
 
 linger :: Client -> IO ()
 linger client = headCame client >> connCloseGracefully (seconds 2) lingerBytes (clientConnection client)
 
--- | The most bytes that are read of a client that goes on sending.
+-- | The most bytes that are read from a client that goes on sending.
 lingerBytes :: Int
 lingerBytes = 1048576
 

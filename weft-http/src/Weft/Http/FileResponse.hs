@@ -1,10 +1,11 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Responses from files: opening them, what the conditional and range fields of a request make of a
--- whole one (RFC 9110, 13 and 14), and sending.
+-- Responses from files: opening the file, evaluating the request's conditional and range fields
+-- (RFC 9110, 13 and 14), and sending.
 --
--- An application that has the file open already says so by 'withOpenFile', and it is not opened again.
+-- An application that already has the file open can pass its descriptor by 'withOpenFile'; the file is not opened
+-- again.
 module Weft.Http.FileResponse
   ( -- * For applications
     withOpenFile,
@@ -51,15 +52,15 @@ import Weft.Transport
 
 -- Open files -----------------------------------------------------------------------------
 
--- | Where the connection of a request of HTTP\/1 keeps the file that its application has open.
+-- | The vault key of an HTTP\/1 connection's reference to the file that its application has open.
 openFileKey :: Vault.Key (IORef OpenFile)
 openFileKey = unsafePerformIO Vault.newKey
 {-# NOINLINE openFileKey #-}
 
 -- | Run an action that responds with a part of the file at a path ('Network.Wai.responseFile' with a
--- 'FilePart'): the response is sent from this descriptor, which has to stay open meanwhile, and the path
--- is not opened. The action is told whether the server can do that; it cannot for a request of
--- HTTP\/2 or of another server's.
+-- 'FilePart'). The response is sent from the given descriptor, which has to stay open in the meantime, and the path
+-- is not opened. The action's argument says whether the server supports this; it does not for HTTP\/2 requests
+-- or if another server is running the application.
 withOpenFile :: Request -> FilePath -> Fd -> (Bool -> IO a) -> IO a
 withOpenFile request path fd act = case Vault.lookup openFileKey (vault request) of
   Nothing -> act False
@@ -72,8 +73,8 @@ data FileAnswer
   = FileAnswer !Status !ResponseHeaders !Fd !FilePart
   | OtherAnswer !Status !ResponseHeaders !Builder
 
--- | Open a file and decide on the answer. A part that the application names is sent as it is; of a whole file with
--- status 200 the request's conditions and range decide. 404 if it cannot be opened.
+-- | Open a file and decide on the response. If the application asks for a part, that part is sent. For a whole file
+-- with status 200, the request's conditions and range decide. The response is 404 if the file cannot be opened.
 withFileFor :: Request -> Status -> ResponseHeaders -> FilePath -> Maybe FilePart -> (FileAnswer -> IO a) -> IO a
 withFileFor request status fields path part act = bracket (openRegular path) (mapM_ closeOpened) $ \opened -> act $ case opened of
   Nothing -> OtherAnswer notFound404 [(hContentType, "text/plain; charset=utf-8")] "File not found"
@@ -81,7 +82,7 @@ withFileFor request status fields path part act = bracket (openRegular path) (ma
     Just range -> FileAnswer status fields fd range
     Nothing -> wholeFile request status fields fd size changed
 
--- | An open file, its size and when it was changed.
+-- | An open file, its size and its modification time.
 data Opened = Opened !Fd !Integer !EpochTime
 
 closeOpened :: Opened -> IO ()
@@ -101,8 +102,8 @@ openRegular path = do
           then pure (Opened (Fd fd) (toInteger (fileSize found)) (modificationTime found))
           else ioError (userError "not a regular file")
 
--- | RFC 9110, 13.2.2: the conditions in their order, then the range. One range is honoured; of several the
--- whole file is sent, which 14.2 allows.
+-- | RFC 9110, 13.2.2: evaluate the conditions in their order, then the range. A single range is honoured. For several
+-- ranges the whole file is sent, which 14.2 allows.
 wholeFile :: Request -> Status -> ResponseHeaders -> Fd -> Integer -> EpochTime -> FileAnswer
 wholeFile request status fields fd size changed
   | status /= ok200 || requestMethod request `notElem` [methodGet, methodHead] = whole
@@ -121,11 +122,11 @@ wholeFile request status fields fd size changed
     whole = FileAnswer status dated fd (FilePart 0 size size)
     date = epochTimeToHTTPDate changed
     dated = if isJust (lookup hLastModified fields) then fields else (hLastModified, formatHTTPDate date) : fields
-    -- The application's.
+    -- The application's tag.
     tag = maybe NoTag entityTag (lookup hETag fields)
 
--- | What a Range field with one range asks for: 'Nothing' if it is to be ignored, 'Just Nothing' if the file has no such
--- part; else offset and length.
+-- | The offset and length that a Range field with a single range asks for. 'Nothing' if the field is to be ignored,
+-- 'Just Nothing' if the file does not contain the range.
 singleRange :: ByteString -> Integer -> Maybe (Maybe (Integer, Integer))
 singleRange field size = do
   spec <- B.stripPrefix "bytes=" field
@@ -145,7 +146,7 @@ singleRange field size = do
       Just (n, "") | C.all isDigit digits, B.length digits <= 18 -> Just n
       _ -> Nothing
 
--- | A response's fields with those that describe a part of a file, where the application gave none.
+-- | A response's fields, with those that describe a part of a file added if the application did not set them.
 rangeFields :: ResponseHeaders -> FilePart -> ResponseHeaders
 rangeFields fields (FilePart offset count size) =
   add hContentLength (number count)
@@ -158,11 +159,12 @@ rangeFields fields (FilePart offset count size) =
 
 -- Sending --------------------------------------------------------------------------------
 
--- | Send so many bytes of memory and then a part of a file, in slices, each of which gives the client its time anew. The
--- memory stays the caller's. The path is for the error when the file has become shorter than the range.
+-- | Send the given number of bytes of memory and then a part of a file, in slices. For each slice the client gets the
+-- full time limit. The caller keeps ownership of the memory. The path is for the error if the file has become shorter
+-- than the range.
 --
--- A call for each 'sliceSize' costs more than the sending. Where the transport knows what the client has taken, a client in the
--- middle of a slice is judged by that, and slices can be large.
+-- A system call for each 'sliceSize' bytes costs more than sending them. If the transport knows how much the client has
+-- acknowledged, that shows whether a client makes progress within a slice, so slices can be large.
 sendFileSlices :: Client -> FilePath -> ForeignPtr Word8 -> Int -> FileRange -> IO ()
 sendFileSlices client path memory n (FileRange fd from size) = begin `catch` named
   where
@@ -178,6 +180,6 @@ sendFileSlices client path memory n (FileRange fd from size) = begin `catch` nam
       when (left > slice) (go slice (offset + slice) (left - slice))
     send strings offset count = sendWithin client (connSendFile (clientConnection client) noDeadline strings (FileRange fd offset count))
 
--- | As much as one call of the kernel's sockets sends at most ("Weft.Socket.File"): 2 MiB.
+-- | The most that one call of the kernel's sockets sends ("Weft.Socket.File"): 2 MiB.
 largeSlice :: Int64
 largeSlice = 2097152

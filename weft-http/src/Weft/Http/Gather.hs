@@ -1,6 +1,6 @@
 -- |
--- Strings that come one after the other as one string. Memory is doubled when it is full, so n bytes in segments of
--- one byte cost n copies of a byte and not n strings.
+-- Concatenates strings that arrive one after the other. The memory is doubled when it is full, so n bytes in segments
+-- of one byte cost n copies of a byte rather than n strings.
 module Weft.Http.Gather
   ( Gathered,
     gathered,
@@ -19,11 +19,11 @@ import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (castPtr, plusPtr)
 import GHC.ForeignPtr (unsafeWithForeignPtr)
 
--- | Memory, its size, and the bytes of it that are used: those never change. Used by one thread, each value at most once
--- to gather more.
+-- | Memory, its size, and the number of bytes used; the used bytes never change. Used by one thread, which appends to
+-- each value at most once.
 data Gathered = Gathered !(ForeignPtr Word8) !Int !Int
 
--- | Begin with a first string.
+-- | Begin with the first string.
 gathered :: ByteString -> IO Gathered
 gathered = resized 0
 
@@ -34,7 +34,7 @@ resized more bytes = do
   memory <- B.mallocByteString size
   put (Gathered memory size 0) bytes
 
--- | And what came then.
+-- | Append the next string.
 gather :: Gathered -> ByteString -> IO Gathered
 gather have@(Gathered _ size used) bytes
   | used + B.length bytes <= size = put have bytes
@@ -46,6 +46,6 @@ put (Gathered memory size used) bytes = do
     B.unsafeUseAsCStringLen bytes (\(from, n) -> copyBytes (to `plusPtr` used) (castPtr from) n)
   pure (Gathered memory size (used + B.length bytes))
 
--- | All of it.
+-- | The concatenated string.
 gatheredBytes :: Gathered -> ByteString
 gatheredBytes (Gathered memory _ used) = B.fromForeignPtr memory 0 used

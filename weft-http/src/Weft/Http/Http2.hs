@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Connections of HTTP\/2 in a server of "Weft.Http": its settings and limits as those of "Weft.Http2".
+-- HTTP\/2 connections in a server of "Weft.Http": converts its settings and limits to those of "Weft.Http2".
 module Weft.Http.Http2
   ( serveHttp2Client,
   )
@@ -22,7 +22,7 @@ import Weft.Http.Types
 import Weft.Http2
 import Weft.Transport
 
--- | Serve an HTTP\/2 connection to its end. The string has been received from it already.
+-- | Serve an HTTP\/2 connection to its end. The string was already received from it.
 serveHttp2Client :: Client -> Application -> ByteString -> IO ()
 serveHttp2Client client app received = do
   connection <- withReceived received (clientConnection client)
@@ -31,7 +31,7 @@ serveHttp2Client client app received = do
     shared = clientShared client
     settings = sharedSettings shared
     limits = sharedLimits shared
-    -- With the PROXY protocol the client is another than the transport's peer.
+    -- With the PROXY protocol the client is not the transport's peer.
     onBehalf request = request {remoteHost = clientPeer client, isSecure = clientSecure client}
     http2 =
       defaultHttp2Settings
@@ -56,7 +56,7 @@ serveHttp2Client client app received = do
           alternative = maybe [] (\value -> [("Alt-Svc", value)]) (settingsAltSvc settings)
       pure (date : [(hServer, name) | not (B.null name)] <> alternative)
 
--- | Files as over HTTP\/1.
+-- | Opens files as for HTTP\/1.
 withFile :: WithFile
 withFile request status fields path part act = withFileFor request status fields path part $ \found -> act $ case found of
   FileAnswer status' fields' fd range -> FileBody status' (rangeFields fields' range) (FileRange fd (fromInteger (filePartOffset range)) (fromInteger (filePartByteCount range)))

@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The PROXY protocol, versions 1 and 2: a header with which a proxy begins a connection, to tell who its client
--- is (HAProxy's proxy-protocol.txt). The parser is pure, total and incremental.
+-- The PROXY protocol, versions 1 and 2: a header at the beginning of a connection, by which a proxy passes on the
+-- address of its client (HAProxy's proxy-protocol.txt). The parser is pure, total and incremental.
 --
 -- @since 0.1.0
 module Weft.Http.ProxyProtocol
@@ -21,20 +21,20 @@ import Weft.Http.Parser.Bytes (hexDigit)
 import Weft.Http.Settings (ProxyProtocol (..))
 import Weft.Socket
 
--- | The beginning of a connection.
+-- | The result of parsing the beginning of a connection.
 data ProxyHeader
-  = -- | More has to come to tell.
+  = -- | More bytes are needed to decide.
     Partial
-  | -- | No such header.
+  | -- | There is no such header.
     Absent
-  | -- | One that is not in order.
+  | -- | The header is malformed.
     Malformed
-  | -- | One, who the client is if it says so, and the offset of what follows.
+  | -- | A header: the client's address, if the header has one, and the offset of what follows.
     Announced !(Maybe SockAddr) !Int
   deriving (Eq, Show)
 
--- | Read the header that a connection begins with, by an action that receives: who the client is, if that was said,
--- and what was received behind it. 'Nothing': there is none although it is required, or it is not in order.
+-- | Read the header at the beginning of a connection, using an action that receives. Returns the client's address, if
+-- given, and the bytes received after the header; 'Nothing' if a required header is missing or the header is malformed.
 readProxyHeader :: ProxyProtocol -> IO ByteString -> IO (Maybe (Maybe SockAddr, ByteString))
 readProxyHeader ProxyProtocolNone _ = pure (Just (Nothing, B.empty))
 readProxyHeader mode receive = go B.empty
@@ -49,7 +49,7 @@ readProxyHeader mode receive = go B.empty
       Malformed -> pure Nothing
       Announced peer n -> pure (Just (peer, B.drop n have))
 
--- | Parse the header that a string begins with.
+-- | Parse the header at the beginning of a string.
 parseProxyHeader :: ByteString -> ProxyHeader
 parseProxyHeader bytes
   | B.take 6 bytes == "PROXY " = version1 bytes
@@ -60,7 +60,7 @@ parseProxyHeader bytes
 signature :: ByteString
 signature = "\r\n\r\n\0\r\nQUIT\n"
 
--- | A line of at most 107 bytes.
+-- | Version 1: a line of at most 107 bytes.
 version1 :: ByteString -> ProxyHeader
 version1 bytes = case B.breakSubstring "\r\n" (B.take 107 bytes) of
   (line, end)
@@ -101,13 +101,13 @@ ipv6 text = case B.breakSubstring "::" text of
       [a, b, c, d, e, f, g, h] -> Just (tupleToHostAddress6 (a, b, c, d, e, f, g, h))
       _ -> Nothing
 
--- | Sixteen bytes, addresses, and extensions, which are passed over.
+-- | Version 2: sixteen bytes, addresses, and extensions, which are skipped.
 version2 :: ByteString -> ProxyHeader
 version2 bytes
   | B.length bytes < 16 = Partial
   | at 12 .&. 0xf0 /= 0x20 || at 12 .&. 0x0f > 1 || size > maxSize = Malformed
   | B.length bytes < 16 + size = Partial
-  -- LOCAL: the proxy itself asks, as for a health check.
+  -- LOCAL: a connection of the proxy itself, for example a health check.
   | at 12 == 0x20 = Announced Nothing (16 + size)
   | otherwise = case at 13 of
     0x11 | size >= 12 -> Announced (Just (SockAddrInet (port 24) (tupleToHostAddress (byte 16, byte 17, byte 18, byte 19)))) (16 + size)

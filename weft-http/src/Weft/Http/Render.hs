@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Response heads, written into a buffer in one pass over the fields, which also finds out what they say about the
--- connection and the framing.
+-- Response heads, written into a buffer in a single pass over the fields. The pass also determines what the fields say
+-- about the connection and the framing.
 module Weft.Http.Render
   ( -- * Heads
     Rendered (..),
@@ -47,11 +47,11 @@ import Weft.Http.Types
 
 -- Heads ----------------------------------------------------------------------------------
 
--- | A head without the line that says what becomes of the connection, without a coding, and without the empty line
+-- | A head without the @Connection@ line, without a transfer coding, and without the empty line
 -- at its end.
 data Rendered = Rendered
   { renderedBuffer :: !Buffer,
-    -- | The offset of its end. At least 'roomBehind' bytes follow.
+    -- | The offset of its end. At least 'roomBehind' bytes follow it.
     renderedEnd :: !Int,
     -- | The length that the fields declare, or -1.
     renderedLength :: !Int,
@@ -59,7 +59,7 @@ data Rendered = Rendered
     renderedBits :: !Int
   }
 
--- | The fields have a date, a server, a @Connection@ with @close@, a @Connection@.
+-- | The fields have a @Date@; a @Server@; a @Connection@ with @close@; any @Connection@.
 bitDate, bitServer, bitClose, bitConnection :: Int
 bitDate = 1
 bitServer = 2
@@ -70,12 +70,12 @@ hasBit :: Int -> Int -> Bool
 hasBit bit bits = bits .&. bit /= 0
 {-# INLINE hasBit #-}
 
--- | What the connection does after a response, as far as it has to be said.
+-- | What the response's head has to say about the connection: nothing, @close@ or @keep-alive@.
 data ConnectionField = Silent | SayClose | SayKeepAlive
 
--- | Write a head into a buffer, the capability's if it fits there. The status line says HTTP\/1.1 whatever the request's
--- version (RFC 9110, 6.2). With 'False' a declared length is left out; so is one that is no number. Throws 'ErrorCall'
--- if a field has a CR, an LF or a zero byte.
+-- | Write a head into a buffer: the capability's own if the head fits there. The status line says HTTP\/1.1 whatever
+-- the request's version is (RFC 9110, 6.2). With 'False' a declared length is left out. An invalid length is always
+-- left out. Throws 'ErrorCall' if a field contains a CR, an LF or a zero byte.
 renderHead :: Shared -> Status -> ResponseHeaders -> Bool -> IO Rendered
 renderHead !shared !status fields !withLength = do
   buffer <- takeBuffer
@@ -113,7 +113,7 @@ renderInto buffer shared status fields withLength
             | withLength -> put n bits
             | otherwise -> go at n bits others
             where
-              -- A length that is none counts as not given.
+              -- An invalid length counts as not given.
               n = decimal value
         where
           named = at + B.length (CI.original name)
@@ -123,19 +123,19 @@ renderInto buffer shared status fields withLength
               copyNoting (p `plusPtr` (named + 2)) value $ \low' -> do
                 poke (castPtr (p `plusPtr` named)) colonBlank
                 poke (castPtr (p `plusPtr` end)) crlf
-                -- A byte that is low may be a tab.
+                -- A low byte may be a tab, which is allowed.
                 if low .|. low' /= 0 && not (safe (CI.original name) && safe value)
                   then throwIO (ErrorCall "Weft.Http: a response field with a line end or a zero byte")
                   else go (end + 2) len' bits' others
     closes value = any ((== "close") . CI.mk . trimBlanks) (C.split ',' value)
 {-# NOINLINE renderInto #-}
 
--- | Bytes behind a head for what is written there: the date, a line about the connection, and a length or a coding with
+-- | Bytes reserved after a head for the date, a @Connection@ line, and a length or a coding with
 -- the empty line.
 roomBehind :: Int
 roomBehind = 256
 
--- | The line that says what becomes of the connection, unless the fields say it; the new end.
+-- | Write the @Connection@ line, unless the fields have one; returns the new end.
 putConnection :: Buffer -> Int -> Int -> ConnectionField -> IO Int
 putConnection buffer at bits field = case field of
   SayClose | not (hasBit bitClose bits) -> put "Connection: close\r\n"
@@ -148,7 +148,7 @@ putConnection buffer at bits field = case field of
       pure (at + B.length line)
 {-# INLINE putConnection #-}
 
--- | The status line; the offset of its end.
+-- | Write the status line; returns the offset of its end.
 putStatus :: Ptr Word8 -> Status -> IO Int
 putStatus p status
   | statusCode status == 200 && statusMessage status == "OK" = do
@@ -165,7 +165,7 @@ putStatus p status
     pure (15 + B.length (statusMessage status))
 {-# INLINE putStatus #-}
 
--- | The lines that the server adds, unless the fields have them; the offset of their end.
+-- | Write the lines that the server adds, unless the fields have them; returns the offset of their end.
 putServer :: Shared -> Int -> Int -> Ptr Word8 -> Int -> IO Int
 putServer shared home bits p at
   | bits .&. (bitDate .|. bitServer) == 0 = dateLines (sharedDate shared) home >>= put at
@@ -180,7 +180,7 @@ putServer shared home bits p at
 
 -- Fields ---------------------------------------------------------------------------------
 
--- | Which of the fields that concern the server a name is.
+-- | Whether a name is one of those that matter to the server, and which.
 data Kind = Plain | IsDate | IsServer | IsConnection | IsLength | IsCoding
 
 kindOf :: HeaderName -> Kind
@@ -195,8 +195,8 @@ kindOf name = case B.length folded of
     folded = CI.foldedCase name
 {-# INLINE kindOf #-}
 
--- | Copy a string. The continuation is given zero if none of its bytes is below 14, as the line ends and the zero byte are. It
--- costs less than a call of memcpy(3) for the short strings that fields are made of.
+-- | Copy a string. The continuation's argument is zero if no byte is below 14, as CR, LF and the zero byte are. For
+-- the short strings in fields this is cheaper than a call of memcpy(3).
 copyNoting :: Ptr Word8 -> ByteString -> (Word64 -> IO a) -> IO a
 copyNoting to bytes continue
   | n >= 8 = wide 0 0
@@ -236,7 +236,7 @@ copyNoting to bytes continue
     low w = (w - 0x0e0e0e0e0e0e0e0e) .&. complement w .&. 0x8080808080808080
 {-# INLINE copyNoting #-}
 
--- | Is there no byte that ends a line?
+-- | Whether a string contains no CR, LF or zero byte.
 safe :: ByteString -> Bool
 safe = B.all (\c -> c /= 13 && c /= 10 && c /= 0)
 {-# NOINLINE safe #-}
@@ -252,14 +252,14 @@ putCrlf p = do
   pure (p `plusPtr` 2)
 {-# INLINE putCrlf #-}
 
--- | Copy a string; where it ends.
+-- | Copy a string; returns the address after it.
 putBytes :: Ptr Word8 -> ByteString -> IO (Ptr Word8)
 putBytes p bytes = do
   B.unsafeUseAsCStringLen bytes (\(from, n) -> copyBytes p (castPtr from) n)
   pure (p `plusPtr` B.length bytes)
 {-# INLINE putBytes #-}
 
--- | A number in so many decimal digits.
+-- | Write a number with the given count of decimal digits.
 putDecimal :: Ptr Word8 -> Int -> Int -> IO (Ptr Word8)
 putDecimal p digits = go (digits - 1)
   where
@@ -273,7 +273,7 @@ putDecimal p digits = go (digits - 1)
 decimalDigits :: Int -> Int
 decimalDigits n = if n < 10 then 1 else 1 + decimalDigits (n `quot` 10)
 
--- | A number in so many hexadecimal digits.
+-- | Write a number with the given count of hexadecimal digits.
 putHex :: Ptr Word8 -> Int -> Int -> IO (Ptr Word8)
 putHex p digits = go (digits - 1)
   where
@@ -287,7 +287,7 @@ putHex p digits = go (digits - 1)
 hexDigits :: Int -> Int
 hexDigits n = if n < 16 then 1 else 1 + hexDigits (n `unsafeShiftR` 4)
 
--- | A response that ends its connection.
+-- | A complete response to a refused request; it ends the connection.
 refusalMessage :: Status -> ByteString -> ByteString
 refusalMessage status more =
   B.concat

@@ -1,9 +1,9 @@
 {-# LANGUAGE OverloadedStrings #-}
--- The field of the body is to be set by a function in newer versions of wai, which the older ones do not have.
+-- Newer versions of wai want the body set by a function, which older versions do not have.
 {-# OPTIONS_GHC -Wno-deprecations #-}
 
 -- |
--- WAI's view of a request's head. Pure.
+-- Builds WAI's request from a parsed head. Pure.
 module Weft.Http.Request
   ( requestOf,
   )
@@ -18,7 +18,7 @@ import Network.Wai.Internal (Request (..))
 import Weft.Http.Parser.Head
 import Weft.Http.Types
 
--- | The request with that head and that body. The path's segments and the query are decoded when the application looks at
+-- | The request with the given head and body. The path's segments and the query are decoded when the application uses
 -- them.
 requestOf :: Client -> Head -> IO ByteString -> Request
 requestOf client h body =
@@ -47,8 +47,8 @@ requestOf client h body =
     !version = if hasFlag flagOld (headFlags h) then http10 else http11
 {-# INLINE requestOf #-}
 
--- Not inlined, and their arguments not taken apart (which 'lazy' prevents), so that a request holds one word for each until
--- it is used.
+-- Not inlined, and their arguments are not unpacked ('lazy' prevents that), so that a request holds one word for each
+-- until it is used.
 pathOf :: ByteString -> [Text]
 pathOf path = decodePathSegments (lazy path)
 {-# NOINLINE pathOf #-}

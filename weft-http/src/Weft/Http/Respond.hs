@@ -1,12 +1,12 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Sending WAI responses over HTTP\/1. A head and a body that fit into a buffer leave in one system
--- call; the length of a body that the application did not declare is found out if it fits, else the body goes in chunks, or
--- until the end of the connection to a client of HTTP\/1.0.
+-- Sends WAI responses over HTTP\/1. If head and body fit into a buffer, one system call sends both.
+-- If the application has not declared a body's length, the server determines it if the body fits into the buffer.
+-- Otherwise the body is chunked or, for an HTTP\/1.0 client, delimited by the end of the connection.
 --
--- The application's thread responds. When something throws, 'responseState' tells whether the client has
--- got a part of the response.
+-- The application's thread responds. After an exception, 'responseState' tells whether part of the response
+-- has been sent to the client.
 module Weft.Http.Respond
   ( respond,
     ResponseTwice (..),
@@ -44,7 +44,8 @@ data ResponseTwice = ResponseTwice
 
 instance Exception ResponseTwice
 
--- | Send a response: the connection, the request's head, its body if it has one, what was received behind the head, the request.
+-- | Send a response. Arguments: the connection, the request's head, its body if it has one, the bytes received after
+-- the head, and the request.
 respond :: Client -> Head -> Maybe Body -> ByteString -> Request -> Response -> IO ResponseReceived
 respond client h body rest request response = do
   state <- responseState client
@@ -69,7 +70,7 @@ respond client h body rest request response = do
 
 -- Connections ----------------------------------------------------------------------------
 
--- | Does the connection go on after this response, as far as is known before it is sent?
+-- | Whether the connection continues after this response, as far as is known before it is sent.
 persists :: Client -> Head -> Maybe Body -> Int -> IO Bool
 persists client h body bits
   | hasBit bitClose bits || hasFlag flagClose flags = pure False
@@ -80,7 +81,7 @@ persists client h body bits
   where
     flags = headFlags h
 
--- | What the head says of that.
+-- | What the head says about the connection.
 endingFor :: Head -> Bool -> ConnectionField
 endingFor h keep
   | not keep = SayClose
@@ -91,14 +92,14 @@ complete :: Client -> Bool -> IO ()
 complete client keep = setResponse client (if keep then responseKeep else responseClose)
 {-# INLINE complete #-}
 
--- | Is there no body, whatever the application gives (RFC 9110, 6.4.1)?
+-- | Whether the response has no body, even if the application provides one (RFC 9110, 6.4.1).
 bodiless :: Head -> Status -> Bool
 bodiless h status = hasFlag flagHead (headFlags h) || code == 304 || code == 204 || code < 200
   where
     code = statusCode status
 {-# INLINE bodiless #-}
 
--- | Does a declared length say something, where there is no body? Not with 204 and 1xx (RFC 9110, 8.6).
+-- | Whether a length may be declared in a response without a body: not with 204 and 1xx (RFC 9110, 8.6).
 lengthMeans :: Status -> Bool
 lengthMeans status = statusCode status >= 200 && statusCode status /= 204
 {-# INLINE lengthMeans #-}
@@ -124,12 +125,12 @@ respondBuilder client h body status fields builder = do
             _ -> continued client buffer (Exactly len) from from n next
       complete client keep
 
--- | The empty line; the offset of its end.
+-- | Write the empty line; returns the offset of its end.
 endHead :: Buffer -> Int -> IO Int
 endHead buffer at = (at + 2) <$ putCrlf (bufferStart buffer `plusPtr` at)
 {-# INLINE endHead #-}
 
--- | Respond with a body whose length was not declared, behind the fields that end at the offset.
+-- | Respond with a body of undeclared length. The head's fields end at the first offset.
 undeclared :: Client -> Head -> Bool -> Buffer -> Int -> Int -> Builder -> IO ()
 undeclared client h keep buffer headTo bits builder = do
   let p = bufferStart buffer
@@ -143,7 +144,7 @@ undeclared client h keep buffer headTo bits builder = do
       complete client keep
     _
       | hasFlag flagOld (headFlags h) -> do
-        -- Until the end of the connection, which the head may not deny.
+        -- The connection ends after the body, so the head must say close.
         to <- putConnection buffer headTo bits SayClose >>= endHead buffer
         moveBytes (p `plusPtr` to) (p `plusPtr` from) n
         continued client buffer UntilClose to to n next
@@ -155,23 +156,23 @@ undeclared client h keep buffer headTo bits builder = do
         complete client keep
 {-# NOINLINE undeclared #-}
 
--- | Run a builder: how many bytes it made, and how it goes on.
+-- | Run a builder; returns the number of bytes written, and the continuation.
 runBody :: Builder -> Ptr Word8 -> Int -> IO (Int, Next)
 runBody = runBuilder
 {-# NOINLINE runBody #-}
 
--- | Room for the line of 'putConnection'.
+-- | Bytes reserved for the line of 'putConnection'.
 connectionRoom :: Int
 connectionRoom = 24
 
--- | Room behind a head for what says where the body ends: a length line, or a coding line and a chunk's size line.
+-- | Bytes reserved after a head for the framing: a length line, or a coding line and a chunk's size line.
 codingRoom :: Int
 codingRoom = B.length codingLine + sizeGap
 
 codingLine :: ByteString
 codingLine = "Transfer-Encoding: chunked\r\n\r\n"
 
--- | Put the length of a body before it, and the head before that: where the head begins then.
+-- | Write the length of a body in front of it, and move the head in front of that; returns where the head begins.
 lengthBefore :: Ptr Word8 -> Int -> Int -> Int -> IO Int
 lengthBefore p headTo from n = do
   let digits = decimalDigits n
@@ -182,7 +183,7 @@ lengthBefore p headTo from n = do
   _ <- putBytes q' "\r\n\r\n"
   pure (at - headTo)
 
--- | Send a whole response, which is in a buffer from an offset on, and let go of that.
+-- | Send a whole response from a buffer, starting at an offset, and release the buffer.
 sendBuffer :: Client -> Buffer -> Int -> Int -> IO ()
 sendBuffer client buffer from n = do
   setResponse client responseBegun
@@ -191,8 +192,8 @@ sendBuffer client buffer from n = do
   putBuffer buffer
 {-# INLINE sendBuffer #-}
 
--- | The whole body is a string that is not to be copied: it leaves with the head in one call, without a writer, if nothing
--- comes behind it.
+-- | The whole body is a string that should not be copied. If nothing follows it, it is sent together with the head in
+-- one call, without a writer.
 sendString :: Client -> Buffer -> Int -> ByteString -> BufferWriter -> IO ()
 sendString client buffer from bytes more = do
   (n, next) <- more (bufferStart buffer `plusPtr` from) (bufferSize buffer - tailRoom - from)
@@ -206,8 +207,8 @@ sendString client buffer from bytes more = do
       | otherwise -> continued client buffer (Exactly (B.length bytes)) from from 0 (Chunk bytes (\_ _ -> pure (0, next)))
 {-# NOINLINE sendString #-}
 
--- | The body is longer than the buffer: go on with a writer. The end of the head, the beginning and the number of
--- the data that is there. The buffer is the writer's from here on.
+-- | The body is longer than the buffer: continue with a writer, which takes over the buffer. The numbers are the end of
+-- the head, and the beginning and length of the data written so far.
 continued :: Client -> Buffer -> BodyFraming -> Int -> Int -> Int -> Next -> IO ()
 continued client buffer framing headTo from n after = do
   w <- newWriter client framing
@@ -274,7 +275,7 @@ respondFile client h body request status fields path part = do
 
 -- Raw ------------------------------------------------------------------------------------
 
--- | The connection is the application's, and ends with it. First it receives what came behind the head.
+-- | The application takes over the connection, which ends with it. It first receives the bytes that follow the head.
 respondRaw :: Client -> ByteString -> (IO ByteString -> (ByteString -> IO ()) -> IO ()) -> IO ()
 respondRaw client rest talk = do
   setResponse client responseBegun

@@ -1,18 +1,19 @@
 -- |
--- How long a send may wait for its client. The kernel holds megabytes of what was sent, and wakes a thread that waits to send
--- when a third of them is gone: for a slow client on a fast server that takes longer than any timeout. So when the time of
--- a send is over the kernel is asked how much the client has acknowledged; until then nothing is done, and nothing is asked.
+-- How long a send may wait for its client. The kernel buffers megabytes of sent data, and wakes a thread that waits to
+-- send only when a third of them has been acknowledged. With a slow client and a fast server that takes longer than any
+-- timeout. So when the time limit of a send has passed, the kernel is asked how much the client has acknowledged.
+-- Before that nothing is asked.
 --
--- A word for each connection tells how far its send is:
+-- Each connection has a word with the state of its send:
 --
 -- @
---   0       nothing is being sent              -> 1 (the sender)
---   1       since less than the time           -> 0 (the sender), n + 2 (who judges)
---   n + 2   the client had acknowledged n bytes
---           when it was judged last            -> 0, 1 (the sender), m + 2 (who judges)
+--   0       nothing is being sent                   -> 1 (sender)
+--   1       a send began, not checked yet           -> 0 (sender), n + 2 (checker)
+--   n + 2   at the last check the client had
+--           acknowledged n bytes                    -> 0, 1 (sender), m + 2 (checker)
 -- @
 --
--- The sender writes; who judges, the dispatcher, moves by compare-and-swap.
+-- The sender writes plainly; the checker, which runs in the dispatcher, uses compare-and-swap.
 module Weft.Http.SendTime
   ( beginSend,
     endSend,
@@ -25,19 +26,20 @@ import Weft.Core.Time (Duration (..))
 import Weft.Sys (AtomicWords, casWord, pokeWord, readWord)
 import Weft.Transport
 
--- | A send begins: the words and the index of the word.
+-- | A send begins. Arguments: the words, and the index of the word.
 beginSend :: AtomicWords -> Int -> IO ()
 beginSend cells cell = pokeWord cells cell 1
 {-# INLINE beginSend #-}
 
--- | It has ended.
+-- | The send has ended.
 endSend :: AtomicWords -> Int -> IO ()
 endSend cells cell = pokeWord cells cell 0
 {-# INLINE endSend #-}
 
--- | The time of a connection is over. The result is the time that its client gets again, if a send waits and the client makes progress.
--- The first time, that means that it has acknowledged any byte since the kernel's buffer was full; after that, in each
--- such time, 'sliceSize' bytes, or 20 KiB a second if that is less. 'Nothing' if the transport does not know.
+-- | To be called when the time limit of a connection has passed. Returns a new time limit if a send is waiting and the
+-- client makes progress. At the first check, the client makes progress if it has acknowledged any byte since the
+-- kernel's buffer became full; at later checks, if it has acknowledged 'sliceSize' bytes since the check before, or 20
+-- KiB a second if that is less. 'Nothing' if there was no progress or the transport does not know.
 moreTime :: Connection -> AtomicWords -> Int -> Duration -> IO (Maybe Duration)
 moreTime c cells cell time@(Duration ns) = do
   state <- readWord cells cell
@@ -48,9 +50,9 @@ moreTime c cells cell time@(Duration ns) = do
         Just time <$ casWord cells cell state (acknowledged + 2)
     _ -> pure Nothing
   where
-    -- 48,828 ns are a byte's time at 20 KiB a second.
+    -- At 20 KiB a second, a byte takes 48,828 ns.
     least = min sliceSize (fromIntegral (ns `div` 48828))
 
--- | Bytes of a response for which a client has the whole time: 128 KiB.
+-- | The number of bytes of a response that a client has to take within one timeout: 128 KiB.
 sliceSize :: Int
 sliceSize = 131072

@@ -1,12 +1,12 @@
 -- |
--- The connection table: what a server knows of its connections, to end the idle ones when it shuts down or has
--- too many. There is a table for each capability, so that connections on different ones share
+-- The connection table: what a server needs to know about its connections to end idle ones when it shuts down or has
+-- too many. Each capability has a table, so that connections on different capabilities share
 -- nothing.
 --
--- An idle connection is ended by an exception to its thread, which takes what its client sent meanwhile, answers it and
--- closes. Only a thread that waits for a request is interrupted: whoever ends it has moved its phase from
--- Fresh or Idle to Ending first, which the thread itself does not do, and a thread that finds Ending when its
--- request has come waits for the exception.
+-- An idle connection is ended by an exception to its thread, which receives what its client has sent in the meantime,
+-- answers it and closes the connection. Only a thread that waits for a request is interrupted: before it throws, the
+-- interrupting thread changes the phase from Fresh or Idle to Ending. The connection's thread never does that, and if
+-- it finds Ending when a request has arrived, it waits for the exception.
 module Weft.Http.Table
   ( -- * Tables
     Table,
@@ -34,31 +34,31 @@ import Weft.Http.Types
 import Weft.IdleTimer (IdleTimer)
 import Weft.Sys (AtomicWords, casWord, peekWord)
 
--- | A connection, as others see it.
+-- | A connection, as other threads see it.
 data Entry = Entry
   { entryThread :: !ThreadId,
     entryCells :: !AtomicWords,
     entryDeadline :: !IdleTimer,
-    -- | Begins the shutdown of a connection of HTTP\/2; any number of times. Written by its thread.
+    -- | Begins the shutdown of an HTTP\/2 connection; may run repeatedly. Written by the connection's thread.
     entryShutdown :: !(IORef (IO ()))
   }
 
--- | The connections of a capability, by their threads, which enter and leave. Read by who ends connections.
+-- | The connections of a capability by their threads, which add and remove them. Read by threads that end connections.
 newtype Table = Table (IORef (Map.Map ThreadId Entry))
 
--- | Without connections.
+-- | An empty table.
 newTable :: IO Table
 newTable = Table <$> newIORef Map.empty
 
--- | Put a connection into the table. Its thread takes it out again.
+-- | Add a connection. Its thread removes it again.
 enter :: Table -> Entry -> IO ()
 enter (Table ref) entry = atomicModifyIORef' ref (\m -> (Map.insert (entryThread entry) entry m, ()))
 
--- | Take a connection out.
+-- | Remove a connection.
 leave :: Table -> Entry -> IO ()
 leave (Table ref) entry = atomicModifyIORef' ref (\m -> (Map.delete (entryThread entry) m, ()))
 
--- | Thrown to a thread that waits for a request, when its connection is to end.
+-- | Thrown to a thread that waits for a request when its connection has to end.
 data EndIdle = EndIdle
   deriving (Show)
 
@@ -66,7 +66,7 @@ instance Exception EndIdle where
   toException = asyncExceptionToException
   fromException = asyncExceptionFromException
 
--- | End a connection if it waits for a request; did it?
+-- | End a connection if it is waiting for a request; 'True' if it was.
 endEntry :: Entry -> IO Bool
 endEntry entry = do
   fresh <- casWord (entryCells entry) cellPhase phaseFresh phaseEnding
@@ -75,8 +75,8 @@ endEntry entry = do
   when mine (throwTo (entryThread entry) EndIdle)
   pure mine
 
--- | End the connections that wait for a next request; with 'True' those too on which nothing has come yet. Those of HTTP\/2
--- take no more streams. To be repeated until there are none.
+-- | End the connections that wait for a next request and, with 'True', also those that have not received anything yet.
+-- HTTP\/2 connections accept no more streams. The caller repeats this until no connection is left.
 endIdle :: Bool -> Table -> IO ()
 endIdle alsoFresh (Table ref) = do
   entries <- Map.elems <$> readIORef ref
@@ -87,7 +87,8 @@ endIdle alsoFresh (Table ref) = do
     phase entry = peekWord (entryCells entry) cellPhase
     ends p = p == phaseIdle || (alsoFresh && p == phaseFresh)
 
--- | The connections that wait for a request, with the share of their time that is left, from 1 downwards. Any thread.
+-- | The connections that wait for a request, with the share of their time that is left, from 1 downwards. Any thread
+-- may call it.
 idleEntries :: Limits -> Table -> IO [(Double, Entry)]
 idleEntries limits (Table ref) = do
   entries <- Map.elems <$> readIORef ref

@@ -1,16 +1,15 @@
 -- |
--- Client timeouts: how long a connection waits for its client. Each connection has one deadline
--- ("Weft.IdleTimer"), which runs only while something is awaited of the client; the time that an application takes
--- does not count. What a client has to do in time:
---
+-- Client timeouts: how long a connection waits for its client. Each connection has one idle timer
+-- ("Weft.IdleTimer"), which runs only while the server waits for the client. The application's time
+-- does not count. A client has to:
 -- * send a head, from its first byte (the first head: from the accept) to its last, within 'limitHeadTime';
 -- * begin its next request within 'limitIdle';
--- * send each 'settingsSlowlorisSize' bytes of a body within the timeout of the settings, in whatever segments;
--- * take each 'sliceSize' bytes of a response within that timeout; where the transport knows what the client has acknowledged,
---   acknowledge so many, or 20 KiB a second ("Weft.Http.SendTime");
+-- * send each 'settingsSlowlorisSize' bytes of a body within the timeout of the settings, in segments of any size;
+-- * take each 'sliceSize' bytes of a response within that timeout; if the transport knows what the client has
+--   acknowledged, the client has to acknowledge that many bytes, or 20 KiB a second ("Weft.Http.SendTime");
 -- * send or take anything on a raw connection within that timeout.
 --
--- A client that does not has its connection closed; what was waiting for it throws an 'IOError', and
+-- Otherwise its connection is closed. The operation that was waiting for the client throws an 'IOError', and
 -- 'timedOut' tells why.
 module Weft.Http.Timeouts
   ( -- * Heads
@@ -54,22 +53,22 @@ import Weft.IdleTimer
 import Weft.Sys (AtomicWords, peekWord, pokeWord)
 import Weft.Transport
 
--- | A head has begun, or the connection has.
+-- | A head has begun, or the connection has: start the time limit of a head.
 awaitHead :: Client -> IO ()
 awaitHead client = resetFor (clientDeadline client) (limitHeadTime (sharedLimits (clientShared client)))
 {-# INLINE awaitHead #-}
 
--- | The client may begin its next request.
+-- | Start the time limit for the client's next request.
 awaitNext :: Client -> IO ()
 awaitNext client = resetFor (clientDeadline client) (limitIdle (sharedLimits (clientShared client)))
 {-# INLINE awaitNext #-}
 
--- | The head is complete.
+-- | The head is complete: stop the timer.
 headCame :: Client -> IO ()
 headCame = pause . clientDeadline
 {-# INLINE headCame #-}
 
--- | Receive between requests: 'receiveSize', or so much that a request like the last fits into it with its body.
+-- | Receive between requests, at most 'receiveSize' or, after a larger request, enough for a similar one with its body.
 receiveHead :: Client -> IO ByteString
 receiveHead client = do
   expected <- peekWord (clientCells client) cellExpected
@@ -77,21 +76,23 @@ receiveHead client = do
     then connReceive (clientConnection client) noDeadline receiveSize
     else do
       bytes <- connReceive (clientConnection client) noDeadline expected
-      -- Memory for so much is taken each time; who sends little gets it once.
+      -- The receive allocates this much memory each time; after a short receive, go back to the usual size.
       when (B.length bytes < receiveSize) (pokeWord (clientCells client) cellExpected 0)
       pure bytes
 
--- | A request had a head and a body of such lengths. Its client's next one is likely to be like it: if the body is not small, that is
--- received together with its head, in one call. One byte more than there should be tells that the kernel has nothing else.
+-- | Remember the size of a request's head and body, since the client's next request is probably similar. If the body is
+-- not small, it is then received together with its head, in one call. The receive asks for one byte more than expected,
+-- so a result without that byte shows that the kernel has nothing else.
 expectLike :: Client -> Int -> Framing -> IO ()
 expectLike client headBytes framing = pokeWord (clientCells client) cellExpected $ case framing of
   Sized n | n >= receiveSize && n <= bodyReceiveSize -> headBytes + n + 1
   _ -> 0
 
--- | A body is to come: its client has the whole time. Was as much received with its head as was asked for?
+-- | A body begins, and its client gets the full time limit. The flag says whether the receive of the head filled its
+-- buffer.
 beginBody :: Client -> Bool -> IO ()
 beginBody client fast = do
-  -- What 'sendLast' has left.
+  -- Ends the state that 'sendLast' has left.
   endSend (clientCells client) cellSending
   pokeWord (clientCells client) cellBodyBytes 0
   pokeWord (clientCells client) cellBodyTime (timeoutOf client)
@@ -100,12 +101,12 @@ beginBody client fast = do
 timeoutOf :: Client -> Int
 timeoutOf client = let Duration ns = sharedTimeout (clientShared client) in fromIntegral ns
 
--- | Receive part of a body, of which so many bytes may come; empty at the end of the stream.
+-- | Receive part of a body, given how many bytes are left; empty at the end of the stream.
 receiveBody :: Client -> Int -> IO ByteString
 receiveBody client expected = do
   left <- peekWord cells cellBodyTime
   fast <- peekWord cells cellBodyFast
-  -- One byte more than there should be: if it does not come, the kernel has nothing else.
+  -- One byte more than expected: if the result lacks it, the kernel has nothing else.
   let size = if fast /= 0 then min bodyReceiveSize (max receiveSize (expected + 1)) else receiveSize
   awaiting deadline (Duration (fromIntegral left))
   bytes <- connReceive (clientConnection client) noDeadline size `onException` awaited deadline
@@ -122,15 +123,15 @@ receiveBody client expected = do
     cells = clientCells client
     deadline = clientDeadline client
 
--- | The most bytes of one receive between bodies, and of a body whose client has sent less than that at once: 16 KiB.
+-- | The most bytes of one receive between bodies, and of a body whose last receive got less than that: 16 KiB.
 receiveSize :: Int
 receiveSize = 16384
 
--- | The most bytes of a body in one receive.
+-- | The most bytes of one receive of a body.
 bodyReceiveSize :: Int
 bodyReceiveSize = 65536
 
--- | Send within the client's time.
+-- | Run a send, within the client's time limit.
 sendWithin :: Client -> IO a -> IO a
 sendWithin client = bracket_ begin done
   where
@@ -138,8 +139,8 @@ sendWithin client = bracket_ begin done
     done = awaited (clientDeadline client) >> endSend (clientCells client) cellSending
 {-# INLINE sendWithin #-}
 
--- | Send the last part of a response. The deadline goes on running: what follows is the wait for the next head, or
--- the end of the wait by 'headCame'.
+-- | Send the last part of a response. The timer keeps running afterwards: the wait for the next head resets it, or
+-- 'headCame' stops it.
 sendLast :: Client -> IO a -> IO a
 sendLast client act = do
   beginSend (clientCells client) cellSending
@@ -155,7 +156,7 @@ rawWithin client = during (clientDeadline client) (sharedTimeout (clientShared c
 timedOut :: Client -> IO Bool
 timedOut = expired . clientDeadline
 
--- | How much is left of the time in which an idle client is to send, from 1 downwards. Any thread.
+-- | The share of an idle client's time that is left, from 1 downwards. Any thread may call it.
 shareOfTimeLeft :: Limits -> AtomicWords -> IdleTimer -> IO Double
 shareOfTimeLeft limits cells deadline = do
   phase <- peekWord cells cellPhase

@@ -53,17 +53,17 @@ import Weft.Socket (SockAddr)
 import Weft.Sys (AtomicWords, peekWord, pokeWord)
 import Weft.Transport (Connection)
 
--- | The part that all connections of a server share. Immutable except for the reference.
+-- | What all connections of a server share. Immutable except for the reference.
 data Shared = Shared
   { sharedSettings :: !Settings,
     sharedLimits :: !Limits,
     -- | 'settingsTimeout' as a duration, 'maxBound' if there is none.
     sharedTimeout :: !Duration,
-    -- | A field line that every response gets unless it has a @Server@ field.
+    -- | The @Server@ field line, for responses that have no such field.
     sharedServerLine :: !ByteString,
-    -- | Field lines that every response gets.
+    -- | Field lines for every response.
     sharedLines :: !ByteString,
-    -- | The date, with both behind it.
+    -- | The @Date@ line followed by both of the above.
     sharedDate :: !DateLines,
     sharedOnRefused :: !(SockAddr -> Refusal -> IO ()),
     -- | Written once, by the thread that begins the shutdown; read by all connections.
@@ -82,26 +82,33 @@ data Client = Client
     clientDeadline :: !IdleTimer,
     -- | Words that change with each request; see the cells below.
     clientCells :: !AtomicWords,
-    -- | A file that the application holds open for the response. Written and cleared by the application's
-    -- thread, read by the same thread when it responds.
+    -- | The file that the application keeps open for the response. Written and cleared by the application's
+    -- thread; read by that thread when it responds.
     clientFile :: !(IORef OpenFile),
-    -- | The initial vault of each request: it has a place for an open file.
+    -- | The initial vault of each request, which contains the reference above.
     clientVault :: !Vault,
-    -- | Where a connection of HTTP\/2 puts the action that begins its shutdown. Written by its thread, read by who
-    -- shuts the server down.
+    -- | The action that begins the shutdown of an HTTP\/2 connection. Written by the connection's thread, read by
+    -- the thread that shuts down the server.
     clientShutdown :: !(IORef (IO ()))
   }
 
--- | An open file and the path that it stands for.
+-- | An open file and its path.
 data OpenFile = NoFile | OpenFile !FilePath !Fd
 
--- | The phase: see below. How many requests there were, written by the connection's thread. Bytes of a body since
--- its client's time was renewed, and what is left of that time in nanoseconds, written by the thread
--- that reads the body. How far the response is: written by the thread that responds.
--- Not zero: the connection ends after the response under way; written by its thread. Not zero: a TLS handshake is under way, of the
--- connection's thread. Not zero: a part of a head has come, of the same thread. Not zero: the last receive of a body got 16 KiB or
--- more; of the thread that reads the body. How far a send is: "Weft.Http.SendTime". Bytes of
--- the request that is expected next, zero if it is small; of the thread.
+-- | The words of 'clientCells'. Unless stated otherwise, the connection's thread writes them.
+--
+-- * 'cellPhase': the phase; see below.
+-- * 'cellRequests': the number of requests.
+-- * 'cellBodyBytes', 'cellBodyTime': bytes of a body since the client's time was last renewed, and what is left of that
+--   time in nanoseconds. Written by the thread that reads the body.
+-- * 'cellResponse': the state of the response; see below. Written by the thread that responds.
+-- * 'cellFinal': nonzero if the connection ends after the current response.
+-- * 'cellHandshake': nonzero during a TLS handshake.
+-- * 'cellBegun': nonzero if part of a head has been received.
+-- * 'cellBodyFast': nonzero if the last receive of a body got 16 KiB or more. Written by the thread that reads the
+--   body.
+-- * 'cellSending': the state of a send; see "Weft.Http.SendTime".
+-- * 'cellExpected': the expected size of the next request in bytes; zero if it is small.
 cellPhase, cellRequests, cellBodyBytes, cellBodyTime, cellResponse, cellFinal, cellHandshake, cellBegun, cellBodyFast, cellSending, cellExpected, cellCount :: Int
 cellPhase = 0
 cellRequests = 1
@@ -116,17 +123,17 @@ cellSending = 9
 cellExpected = 10
 cellCount = 11
 
--- | The phases of a connection:
+-- | The phases of a connection and their successors:
 --
 -- @
---   Fresh    waits for its first head      -> Busy, Ending
---   Idle     waits for another head        -> Busy, Ending
---   Busy     a request is being answered   -> Idle
---   Ending   told to end, to make room or because the server ends -> Busy
+--   Fresh    waits for its first head                   -> Busy, Ending
+--   Idle     waits for the next head                    -> Busy, Ending
+--   Busy     a request is being answered                -> Idle
+--   Ending   to be closed, for shutdown or to make room -> Busy
 -- @
 --
--- Fresh and Idle are left by compare-and-swap: to Busy by the connection's thread when a head is complete, to Ending by
--- a thread that ends the connection, and then throws 'Weft.Http.Table.EndIdle' to the connection's thread.
+-- Fresh and Idle are left by compare-and-swap. The connection's thread moves to Busy when a head is complete. A thread
+-- that ends the connection moves to Ending, and then throws 'Weft.Http.Table.EndIdle' to the connection's thread.
 phaseFresh, phaseIdle, phaseBusy, phaseEnding :: Int
 phaseFresh = 0
 phaseIdle = 1
@@ -138,7 +145,8 @@ setPhase :: Client -> Int -> IO ()
 setPhase client = pokeWord (clientCells client) cellPhase
 {-# INLINE setPhase #-}
 
--- | Nothing was sent; the head was, or a part of it; all was, and the connection goes on; all was, and it ends.
+-- | States of the response: nothing was sent; the head was sent, at least in part; all was sent, and the connection
+-- continues; all was sent, and the connection ends.
 responseNone, responseBegun, responseKeep, responseClose :: Int
 responseNone = 0
 responseBegun = 1
@@ -155,8 +163,8 @@ responseState :: Client -> IO Int
 responseState client = peekWord (clientCells client) cellResponse
 {-# INLINE responseState #-}
 
--- | Is the response under way the connection's last: because the server ends, or the client has made as many requests as
--- it may, or was told to make room?
+-- | Whether the current response is the connection's last: the server is shutting down, the client has reached its
+-- limit of requests, or the connection has to make room.
 isFinal :: Client -> IO Bool
 isFinal client = do
   draining <- readIORef (sharedDraining (clientShared client))

@@ -1,12 +1,12 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The body of a response on its way into a buffer and out of it: in chunks, with a declared length, or until the
--- connection ends. One thread writes.
+-- Writes the body of a response into a buffer and sends it: chunked, with a declared length, or delimited by the end of
+-- the connection. Used by one thread.
 --
--- A buffer begins with the response's head as long as that was not sent. In chunks there is a gap behind it for
--- the size line of the chunk that follows: the head is moved up to that when its length is known, so that
--- both leave in one system call. A writer that has nothing to send holds no buffer.
+-- A buffer begins with the response's head until the head has been sent. For a chunked body there is a gap after the
+-- head for the size line of the following chunk. When the size is known, the head is moved up to that line, so that
+-- both are sent by one system call. A writer that has nothing to send holds no buffer.
 module Weft.Http.Writer
   ( -- * Framing
     BodyFraming (..),
@@ -46,26 +46,28 @@ import Weft.Http.Types
 import Weft.Sys (AtomicWords, newAtomicWords, peekWord, pokeWord)
 import Weft.Transport
 
--- | How the end of a response's body is found (RFC 9112, 6.3).
+-- | How a response's body is delimited (RFC 9112, 6.3).
 data BodyFraming
   = InChunks
   | -- | The declared length.
     Exactly !Int
   | UntilClose
 
--- | An application's body is not as long as its @Content-Length@ says: declared, given. The connection is aborted.
+-- | An application's body does not have the length of its @Content-Length@: declared, actual. The connection is
+-- aborted.
 data LengthMismatch = LengthMismatch !Int !Int
   deriving (Eq, Show)
 
 instance Exception LengthMismatch
 
--- | A response's body under way.
+-- | The body of a response that is being sent.
 data Writer = Writer
   { writerClient :: !Client,
     writerFraming :: !BodyFraming,
-    -- | The buffer, if there is one. Written by the thread that responds; so are the cells.
+    -- | The buffer, if there is one. Written by the thread that responds, like the cells.
     writerBuffer :: !(IORef (Maybe Buffer)),
-    -- | Offsets: the end of the head, the beginning and the end of the data. The bytes of the body that were sent.
+    -- | The offsets of the end of the head and of the beginning and end of the data; the number of bytes of the body
+    -- sent so far.
     writerCells :: !AtomicWords
   }
 
@@ -79,7 +81,7 @@ cellSent = 3
 sizeGap :: Int
 sizeGap = 10
 
--- | Bytes to be left behind the data: the end of a chunk and the last chunk.
+-- | Bytes reserved after the data: for the end of a chunk and the last chunk.
 tailRoom :: Int
 tailRoom = 7
 
@@ -87,7 +89,7 @@ tailRoom = 7
 newWriter :: Client -> BodyFraming -> IO Writer
 newWriter client framing = Writer client framing <$> newIORef Nothing <*> newAtomicWords 4
 
--- | Give a writer without a buffer one that begins with a head: its end, the beginning and the end of the data.
+-- | Give a writer a buffer that begins with a head: the end of the head, the beginning and the end of the data.
 adopt :: Writer -> Buffer -> Int -> Int -> Int -> IO ()
 adopt w buffer headEnd from to = do
   writeIORef (writerBuffer w) (Just buffer)
@@ -95,7 +97,7 @@ adopt w buffer headEnd from to = do
   pokeWord (writerCells w) cellFrom from
   pokeWord (writerCells w) cellTo to
 
--- | The buffer, taken now if there is none.
+-- | The writer's buffer; takes a new one if it has none.
 held :: Writer -> IO Buffer
 held w = readIORef (writerBuffer w) >>= maybe taken pure
   where
@@ -103,16 +105,16 @@ held w = readIORef (writerBuffer w) >>= maybe taken pure
       buffer <- takeBuffer
       buffer <$ adopt w buffer 0 sizeGap sizeGap
 
--- | Add to the body. Sends when the buffer is full, and what has long strings.
+-- | Add to the body. Sends the buffer when it is full, and long strings together with it.
 writeBuilder :: Writer -> Builder -> IO ()
 writeBuilder w = continueWriting w False . runBuilder
 
--- | Add what is left of a builder, with which the body ends.
+-- | Add the last part of a builder, which ends the body.
 writeLast :: Writer -> BufferWriter -> IO ()
 writeLast w writer = continueWriting w True writer >> checkLength w
 
--- | Long strings are sent from where they are, together with what is in the buffer before and behind them, as much at once as
--- 'sliceSize' says. They are queued up to then, the last one first, and the number is that of their bytes.
+-- | Long strings are not copied but sent together with the buffer's contents before and after them, up to
+-- 'sliceSize' bytes at once. Until then they are queued in reverse order, along with their total size.
 continueWriting :: Writer -> Bool -> BufferWriter -> IO ()
 continueWriting w final = go [] 0
   where
@@ -156,7 +158,7 @@ continueWriting w final = go [] 0
 copyLimit :: Int
 copyLimit = 4096
 
--- | Count bytes of the body that are about to be sent. More than were declared are not.
+-- | Count bytes of the body before they are sent. Throws if there are more than declared.
 account :: Writer -> Int -> IO ()
 account w n = do
   sent <- (+ n) <$> peekWord (writerCells w) cellSent
@@ -164,7 +166,7 @@ account w n = do
     Exactly len | sent > len -> throwIO (LengthMismatch len sent)
     _ -> pokeWord (writerCells w) cellSent sent
 
--- | Send what there is.
+-- | Send what has been written so far.
 flushWriter :: Writer -> IO ()
 flushWriter w = do
   found <- readIORef (writerBuffer w)
@@ -179,7 +181,7 @@ finishWriter w = do
   sendStrings w [bytes]
   checkLength w
 
--- | Was all sent that was declared?
+-- | Throw unless everything that was declared has been sent.
 checkLength :: Writer -> IO ()
 checkLength w = do
   sent <- peekWord (writerCells w) cellSent
@@ -187,8 +189,8 @@ checkLength w = do
     Exactly len | sent /= len -> throwIO (LengthMismatch len sent)
     _ -> pure ()
 
--- | The bytes of the buffer that were not sealed before, with the framing around them, ready to be sent. The buffer stays the writer's until
--- they are sent; further bytes are written after them.
+-- | The bytes added to the buffer since the last seal, with their framing, ready to be sent. The writer keeps the
+-- buffer until they are sent; further bytes are written after them.
 seal :: Writer -> Bool -> IO ByteString
 seal w final = do
   memory <- bufferMemory <$> held w
@@ -219,7 +221,7 @@ seal w final = do
           at = from - digits - 2
       _ <- putHex (p `plusPtr` at) digits n >>= \q -> putBytes q "\r\n"
       movedHead p headEnd at
-    -- The head, moved so that it ends there.
+    -- Move the head so that it ends there.
     movedHead :: Ptr Word8 -> Int -> Int -> IO Int
     movedHead p headEnd at
       | headEnd == 0 = pure at
@@ -243,7 +245,7 @@ release w = do
   writeIORef (writerBuffer w) Nothing
   mapM_ putBuffer found
 
--- | Send strings in one system call, or a long string in slices. The client's time begins again with each slice.
+-- | Send strings in one system call, or a long string in slices. The client's time limit restarts with each slice.
 sendSlices :: Client -> [ByteString] -> IO ()
 sendSlices client strings
   | sum (map B.length strings) <= sliceSize = send strings
