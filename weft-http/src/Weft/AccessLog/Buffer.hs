@@ -1,9 +1,9 @@
 -- |
--- Lines that wait to be written: bounded, and a part of it for each capability, so that
--- requests on different ones do not meet.
+-- The buffer of lines that wait to be written. It is bounded, and split into a part for each capability, so that
+-- requests on different capabilities do not contend.
 --
--- A part is a piece of memory behind a lock that is held while one line is written into it,
--- and while the memory is exchanged for an empty one. Nobody waits for anything while holding it.
+-- A part is a block of memory with a lock. The lock is held while one line is written into the block,
+-- and while the block is exchanged for an empty one. A thread never blocks while holding it.
 module Weft.AccessLog.Buffer
   ( Buffer,
     newBuffer,
@@ -27,13 +27,13 @@ import GHC.ForeignPtr (mallocPlainForeignPtrBytes)
 import Weft.AccessLog.Put
 import Weft.Sys (AtomicWords, BoxedArray, addWord, myCapability, newAtomicWords, newBoxedArray, readBoxedArray, readWord, sizeBoxedArray, writeBoxedArray)
 
--- | Lines of all capabilities.
+-- | The lines of all capabilities.
 data Buffer = Buffer
   { -- | Bytes of each part.
     bufferPart :: !Int,
-    -- | By capability; of those that came later, modulo. Never changed.
+    -- | The parts by capability; capabilities added later use the index modulo the number. Never changed.
     bufferParts :: !(BoxedArray (MVar Batch)),
-    -- | Lines that there was no room for. Added to by anybody.
+    -- | The number of lines for which there was no room. Any thread adds to it.
     bufferDropped :: !AtomicWords
   }
 
@@ -44,7 +44,7 @@ data Batch = Batch
     batchLines :: !Int
   }
 
--- | A buffer for this many capabilities, with this many bytes for each.
+-- | A buffer for the given number of capabilities, with the given number of bytes for each.
 newBuffer :: Int -> Int -> IO Buffer
 newBuffer capabilities part = do
   parts <- newBoxedArray (max 1 capabilities) =<< newEmptyMVar
@@ -58,15 +58,15 @@ emptyBatch part = (\memory -> Batch memory 0 0) <$> mallocPlainForeignPtrBytes p
 
 -- | The result of appending a line.
 data Appended
-  = -- | There was no room: it is counted.
+  = -- | There was no room; the line was counted.
     Dropped
   | Kept
-  | -- | It is the first since its part was taken.
+  | -- | The line is the first since its part was emptied.
     First
-  | -- | With it, its part is more than half full.
+  | -- | The line made its part more than half full.
     HalfFull
 
--- | Add a line. Called by any thread; what evaluating the line throws is thrown here.
+-- | Add a line. Any thread may call it. Exceptions from evaluating the line are thrown here.
 append :: Buffer -> Put -> IO Appended
 append (Buffer size parts dropped) put = do
   capability <- myCapability
@@ -91,7 +91,7 @@ append (Buffer size parts dropped) put = do
       | before == 0 = First
       | otherwise = Kept
 
--- | Take all lines out, those of a capability in their order.
+-- | Take out all lines. Those of a capability stay in order.
 takeBatches :: Buffer -> IO [Batch]
 takeBatches buffer = fmap catMaybes . forM [0 .. sizeBoxedArray parts - 1] $ \i -> do
   part <- readBoxedArray parts i
@@ -104,6 +104,6 @@ takeBatches buffer = fmap catMaybes . forM [0 .. sizeBoxedArray parts - 1] $ \i 
   where
     parts = bufferParts buffer
 
--- | Lines that there was no room for.
+-- | The number of lines for which there was no room.
 droppedLines :: Buffer -> IO Int
 droppedLines buffer = readWord (bufferDropped buffer) 0

@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The lines of an access log. Nothing that a client sends can end a line, or a field of
--- it, or be longer than it may.
+-- The lines of an access log. No data from a client can end a line or a field, or make
+-- either longer than its limit.
 module Weft.AccessLog.Line
   ( LogFormat (..),
     Subject (..),
@@ -30,42 +30,42 @@ import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Exchange
 import Weft.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
 
--- | How a line is written.
+-- | The format of a line.
 data LogFormat
-  = -- | The combined format of Apache and nginx, escaped as nginx does:
+  = -- | The combined format of Apache and nginx, with nginx's escaping:
     --
     -- > 192.0.2.7 - - [21/Nov/2026:14:30:24 +0000] "GET /a HTTP/1.1" 200 612 "-" "curl/7.88.1"
     --
-    -- A number of bytes that is not known is @-@. In the
-    -- place of the request a refused connection has the reason.
+    -- An unknown number of bytes is written as @-@. For a refused connection, the reason stands in
+    -- place of the request.
     Combined
   | -- | One JSON object (RFC 8259) with @time@ (RFC 3339), @peer@, @method@, @target@,
-    -- @version@, @status@, @bytes@ (null where not known), @seconds@ (to the microsecond),
-    -- @referer@, @agent@, @aborted@; of a refused connection @time@, @peer@, @status@,
-    -- @refused@. Strings are the bytes that came, each as the character of that number
+    -- @version@, @status@, @bytes@ (null if not known), @seconds@ (to the microsecond),
+    -- @referer@, @agent@, @aborted@; for a refused connection @time@, @peer@, @status@,
+    -- @refused@. Strings hold the received bytes, each as the character with that code
     -- (ISO 8859-1).
     Json
   deriving (Eq, Show, Enum, Bounded)
 
--- | The subject of a line.
+-- | What a line is about.
 data Subject
   = Answered !Request !Exchange
-  | -- | A connection of a peer that was closed without a request for the application, with
-    -- what it was told, if anything, and why.
+  | -- | A connection that was closed before the application got a request: the peer, the
+    -- status that it was sent, if any, and the reason.
     Refused !SockAddr !(Maybe Status) !ByteString
 
--- | One line with its end.
+-- | One line with its line end.
 line :: LogFormat -> Date -> Subject -> Put
 line format date subject = case format of
   Combined -> combined date subject
   Json -> json date subject
 {-# INLINE line #-}
 
--- | Bytes that any line fits into.
+-- | The greatest length of a line in bytes.
 longestLine :: Int
 longestLine = 6 * (sum [longestMethod, longestTarget, longestReferer, longestAgent] + 200)
 
--- The number of bytes of each field that are shown. The rest is left out, so that a client cannot make a
+-- The number of bytes shown of each field. The rest is left out, so that a client cannot make a
 -- line too long to be written.
 longestMethod, longestTarget, longestReferer, longestAgent :: Int
 longestMethod = 64
@@ -131,7 +131,7 @@ json date subject = case subject of
     quoted most string = escaped "\\u00" (B.take most string)
     field most = maybe "null" (\value -> "\"" <> quoted most value <> "\"")
 
--- | Path and query, as they were sent.
+-- | Path and query as they were sent.
 target :: (Int -> ByteString -> Put) -> Request -> Put
 target quoted request = quoted longestTarget path <> quoted (longestTarget - B.length path) (rawQueryString request)
   where
@@ -151,7 +151,7 @@ secondsOf (Duration ns) = decimal whole <> "." <> decimalIn 6 rest
 
 -- Addresses ------------------------------------------------------------------------------
 
--- | An address without its port; IPv6 as RFC 5952 writes it, IPv4 within IPv6 as IPv4.
+-- | An address without its port. IPv6 is written as RFC 5952 recommends, and IPv4-mapped addresses as IPv4.
 peer :: SockAddr -> Put
 peer address = case address of
   SockAddrInet _ a -> ipv4 (hostAddressToTuple a)
@@ -166,15 +166,15 @@ peer address = case address of
     high n = n `quot` 256
     low n = n `rem` 256
 
--- | Eight groups, of which the longest run of zeros, the first if there are several, is left
--- out if it has two at least.
+-- | Eight groups. The longest run of at least two zeros is left out; of equally long runs, the
+-- first.
 ipv6 :: [Word16] -> Put
 ipv6 groups
   | len < 2 = joined groups
   | otherwise = joined (take start groups) <> "::" <> joined (drop (start + len) groups)
   where
     (start, len, _, _) = foldl' longer (0, 0, 0, 0) groups
-    -- The longest run so far, the present one's length, and the place of the next group.
+    -- State: the longest run so far, the current run's length, and the index of the next group.
     longer :: (Int, Int, Int, Int) -> Word16 -> (Int, Int, Int, Int)
     longer (s, n, run, at) g
       | g /= 0 = (s, n, 0, at + 1)
@@ -186,14 +186,14 @@ ipv6 groups
 
 -- The date -------------------------------------------------------------------------------
 
--- | The text of a second, in both formats, and until when it holds.
+-- | A second as text, in both formats, and the instant until which it is valid.
 data Date = Date
   { dateEnds :: !Instant,
     dateCombined :: !ByteString,
     dateJson :: !ByteString
   }
 
--- | The text of a time (UTC), which it is at an instant.
+-- | The text of a time (UTC) that is current at the given instant.
 dateAt :: Instant -> POSIXTime -> Date
 dateAt (Instant t) time =
   Date

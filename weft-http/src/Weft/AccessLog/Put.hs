@@ -1,6 +1,6 @@
 -- |
--- Text written straight into a buffer, without anything allocated for it. What does not
--- fit leaves the buffer as it was, but for bytes behind its end.
+-- Writes text directly into a buffer without allocating. If something does not
+-- fit, the buffer's contents stay as they were; bytes after its end may have been overwritten.
 module Weft.AccessLog.Put
   ( Put,
     runPut,
@@ -27,12 +27,12 @@ import Foreign.Ptr (Ptr, castPtr, minusPtr, nullPtr, plusPtr)
 import Foreign.Storable (peek, poke, pokeByteOff)
 import GHC.Exts (oneShot)
 
--- | Writes from the first address on, below the second; returns where it stopped, or null
--- when there is not enough room.
+-- | Writes from the first address on, at most up to the second. Returns the address after the text, or null
+-- if there is not enough room.
 newtype Put = Put (Ptr Word8 -> Ptr Word8 -> IO (Ptr Word8))
 
--- A put is run once: what it is made of is computed where it is written, and nothing is
--- allocated to keep it (2,800 bytes a line without 'oneShot', 2026-11-21).
+-- A 'Put' is run once. With 'oneShot' GHC computes its parts where they are written instead of
+-- allocating them (2,800 bytes a line without it, 2026-11-21).
 instance Semigroup Put where
   Put f <> Put g = Put . oneShot $ \p -> oneShot $ \end -> do
     q <- f p end
@@ -43,25 +43,25 @@ instance Monoid Put where
   mempty = Put (\p _ -> pure p)
   {-# INLINE mempty #-}
 
--- | Its bytes are the characters, which are ASCII.
+-- | Each character becomes one byte; only for ASCII.
 instance IsString Put where
   fromString = bytes . fromString
   {-# INLINE fromString #-}
 
--- | Write into memory, from the first address to the second: the new end, if there was room.
+-- | Write into memory between two addresses. Returns the new end, or 'Nothing' if there was not enough room.
 runPut :: Put -> Ptr Word8 -> Ptr Word8 -> IO (Maybe (Ptr Word8))
 runPut (Put f) p end = do
   q <- f p end
   pure (if q == nullPtr then Nothing else Just q)
 {-# INLINE runPut #-}
 
--- | A new string of at most this many bytes; empty if it needs more.
+-- | A new string of at most the given number of bytes; empty if more are needed.
 putString :: Int -> Put -> ByteString
 putString most put = B.unsafeCreateUptoN most $ \p ->
   maybe 0 (`minusPtr` p) <$> runPut put p (p `plusPtr` most)
 {-# INLINE putString #-}
 
--- | A string as it is.
+-- | A string, unchanged.
 bytes :: ByteString -> Put
 bytes string = Put $ \p end -> B.unsafeUseAsCStringLen string $ \(from, n) ->
   if end `minusPtr` p < n then pure nullPtr else (p `plusPtr` n) <$ copyBytes p (castPtr from) n
@@ -72,7 +72,7 @@ byte :: Word8 -> Put
 byte w = Put $ \p end -> if p < end then (p `plusPtr` 1) <$ poke p w else pure nullPtr
 {-# INLINE byte #-}
 
--- | A number that is not negative.
+-- | A nonnegative number.
 decimal :: Int -> Put
 decimal n = Put (\p end -> putDigits (digits 1 n) n p end)
   where
@@ -80,7 +80,7 @@ decimal n = Put (\p end -> putDigits (digits 1 n) n p end)
     digits !count k = if k < 10 then count else digits (count + 1) (k `quot` 10)
 {-# INLINE decimal #-}
 
--- | The last digits of a number that is not negative. The first argument is the number of digits.
+-- | The last digits of a nonnegative number. The first argument is the number of digits.
 decimalIn :: Int -> Int -> Put
 decimalIn count n = Put (putDigits count n)
 {-# INLINE decimalIn #-}
@@ -97,25 +97,25 @@ putDigits !count !n !p !end
         pokeByteOff p i (48 + fromIntegral digit :: Word8)
         go (i - 1) rest
 
--- | A number that is not negative, in base 16, in small letters, without leading zeros.
+-- | A nonnegative number in lower-case hexadecimal, without leading zeros.
 hexadecimal :: Int -> Put
 hexadecimal n
   | n < 16 = byte (hex 97 n)
   | otherwise = hexadecimal (n `shiftR` 4) <> byte (hex 97 n)
 
--- | The digit of the lowest four bits, with that for an A.
+-- | The hexadecimal digit of the lowest four bits. The second argument is the character for the digit A.
 hex :: Word8 -> Int -> Word8
 hex a n = let d = fromIntegral (n .&. 15) in if d < 10 then 48 + d else a + d - 10
 
--- | A string in which each control byte, each byte that is not ASCII, the quote and the
--- backslash are replaced by their number in base 16 behind a prefix, which has fewer than
--- seven bytes. Whoever reads it finds no quote in it that ends it, and no line.
+-- | A string in which each control byte, non-ASCII byte, quote and backslash is replaced by a prefix and
+-- the byte's value in hexadecimal. The prefix must have fewer than
+-- seven bytes. The result contains neither an unescaped quote nor a line end.
 escaped :: ByteString -> ByteString -> Put
 escaped prefix string = Put $ \p end -> B.unsafeUseAsCStringLen string $ \(from, n) ->
   escapeInto prefix (castPtr from) (castPtr from `plusPtr` n) p end
 {-# INLINE escaped #-}
 
--- | Write the bytes from the second address to the third, escaped, to the fourth address.
+-- | Write the bytes between the second and third address, escaped, to the fourth address.
 escapeInto :: ByteString -> Ptr Word8 -> Ptr Word8 -> Ptr Word8 -> Ptr Word8 -> IO (Ptr Word8)
 escapeInto prefix !s0 !stop !p0 !end = go s0 p0
   where

@@ -1,6 +1,6 @@
 -- |
--- The destination of a log's lines. A write waits for the kernel on a thread of its own, so that
--- a disk that hangs, or a pipe without a reader, blocks no capability.
+-- The destination of a log's lines. Writes run on a thread of their own, so that
+-- a disk that hangs, or a pipe that is not read, blocks no capability.
 module Weft.AccessLog.Sink
   ( Sink,
     openSink,
@@ -24,8 +24,8 @@ import Weft.Thread (threadWaitWrite)
 -- | An open file, or the standard output, and the one thread that writes to it.
 data Sink = Sink !Pool !(Maybe File)
 
--- | Open a file at whose end is written; it is made if it is missing, for its owner to read
--- and write and its group to read. @-@ is the standard output. Throws an 'IOError'.
+-- | Open a file for appending. It is created if it does not exist, readable and writable for its owner and readable for
+-- its group. @-@ is the standard output. Throws an 'IOError'.
 openSink :: FilePath -> IO Sink
 openSink path = do
   pool <- newPool 1
@@ -33,12 +33,12 @@ openSink path = do
   where
     mode = writing {openCreation = CreateIfMissing 0o640, openTruncate = False, openAppend = True}
 
--- | Close it, unless it is the standard output.
+-- | Close the file, unless it is the standard output.
 closeSink :: Sink -> IO ()
 closeSink (Sink _ file) = mapM_ closeFile file
 
--- | Write this many bytes. Throws an 'IOError' if not all can be written. Interruptible; a
--- write that has begun continues and keeps the memory.
+-- | Write the given number of bytes. Throws an 'IOError' if not all can be written. Interruptible; a
+-- write in progress then continues and keeps the memory alive.
 writeSink :: Sink -> ForeignPtr Word8 -> Int -> IO ()
 writeSink (Sink pool file) memory size = maybe ($ stdOutput) withFileFd file (go 0)
   where
@@ -49,7 +49,7 @@ writeSink (Sink pool file) memory size = maybe ($ stdOutput) withFileFd file (go
         written <- try (runIn pool (withForeignPtr memory $ \p -> fdWriteBuf fd (p `plusPtr` done) (fromIntegral (size - done))))
         case written of
           Right n -> go (done + fromIntegral n) fd
-          -- Somebody else has made the standard output non-blocking.
+          -- Another process has made the standard output non-blocking.
           Left e
             | fmap Errno (ioe_errno e) == Just eAGAIN -> threadWaitWrite fd >> go done fd
             | otherwise -> throwIO e

@@ -1,7 +1,7 @@
 {-# LANGUAGE FlexibleInstances #-}
 
 -- |
--- Compressed fields (HPACK, RFC 7541), by the @http2@ package. All that is used of that package is here.
+-- Field compression (HPACK, RFC 7541), by the @http2@ package. Only this module uses that package.
 module Weft.Http2.Hpack
   ( Decoder,
     newDecoder,
@@ -23,7 +23,7 @@ import Data.CaseInsensitive (CI)
 import qualified Data.CaseInsensitive as CI
 import Network.HPACK
 
--- | Versions of the package differ in the type of a field's name.
+-- | Abstracts over the type of a field's name, which differs between versions of the package.
 class FieldName a where
   nameBytes :: a -> ByteString
   bytesName :: ByteString -> a
@@ -32,39 +32,40 @@ instance FieldName ByteString where
   nameBytes = id
   bytesName = id
 
--- The package's own table of names has them in mixed case; HTTP/2 knows lower case only.
+-- The package's table has names in mixed case; HTTP/2 allows lower case only.
 instance FieldName (CI ByteString) where
   nameBytes = CI.foldedCase
   bytesName = CI.mk
 
--- | The state of the receiving side. One thread.
+-- | The state of the receiving side. For one thread.
 newtype Decoder = Decoder DynamicTable
 
--- | With the table of 4,096 bytes that peers assume.
+-- | A decoder with a table of 4,096 bytes, the size that peers assume.
 newDecoder :: IO Decoder
 newDecoder = Decoder <$> newDynamicTableForDecoding defaultDynamicTableSize longestString
 
--- | The most bytes of a name or value that comes in the Huffman code, decoded.
+-- | The longest Huffman-coded name or value, in bytes after decoding.
 longestString :: Int
 longestString = 8192
 
--- | The fields of a header block, and whether a name with an upper-case letter was put into the table, from where a later
--- block can have it without our seeing that.
+-- | The fields of a header block, and whether a name with an upper-case letter was added to the table. A later block
+-- could refer to such a name without the check noticing it.
 data Decoded = Decoded [(ByteString, ByteString)] !Bool
 
--- | The fields of a header block, with their names as they were sent; why it is wrong. After a failure the state is good for nothing.
+-- | The fields of a header block, with their names as they were sent, or the error. After an error the decoder is
+-- unusable.
 decodeFields :: Decoder -> ByteString -> IO (Either String Decoded)
 decodeFields (Decoder table) block = tryDecoding $ do
   fields <- map (first nameBytes) <$> decode block
   let sources = nameSources block
-  -- The package gives names in lower case, whatever came (RFC 9113, 8.2.1), but values as they are: so it decodes the names
-  -- that are in the Huffman code as values of fields that are put into no table.
+  -- The package converts names to lower case (RFC 9113, 8.2.1, wants them rejected) but leaves values as they are. So
+  -- it decodes the Huffman-coded names as values of fields that are not added to the table.
   coded <- decode (B.concat [B.concat [B.pack [0x10, 1, 0x78], name] | Literal _ (Coded name) <- sources])
   let named = zipWith rename (withNames sources (map snd coded)) fields
       kept = or [upper name | (Literal True _, (name, _)) <- zip sources named]
   pure (Decoded named kept)
   where
-    -- The package refuses an empty string as too short.
+    -- The package rejects an empty string as too short.
     decode bytes = if B.null bytes then pure [] else decodeHeader table bytes
     rename sent (name, value) = (maybe name id sent, value)
     upper = B.any (\c -> c >= 0x41 && c <= 0x5a)
@@ -76,7 +77,8 @@ decodeFields (Decoder table) block = tryDecoding $ do
         name : more -> Just name : withNames rest more
         [] -> []
 
--- | Beside its 'DecodeError' the package throws what the one below it does, for a block that ends too early.
+-- | If a block ends too early, the package throws an exception of the library below it instead of its own
+-- 'DecodeError'.
 tryDecoding :: IO a -> IO (Either String a)
 tryDecoding act = try act >>= either failed (pure . Right)
   where
@@ -84,17 +86,17 @@ tryDecoding act = try act >>= either failed (pure . Right)
       | Just (SomeAsyncException _) <- fromException e = throwIO e
       | otherwise = pure (Left (takeWhile (/= '\n') (displayException e)))
 
--- | Where a field has its name from.
+-- | How a field's name is given.
 data NameSource
-  = -- | From a table.
+  = -- | By an index into a table.
     Indexed
-  | -- | From the block; does it go into the table?
+  | -- | Literally. The flag says whether it is added to the table.
     Literal !Bool !LiteralName
 
--- | A name, or a string in the Huffman code with its length before it.
+-- | A plain name, or a Huffman-coded string with its length in front.
 data LiteralName = Plain !ByteString | Coded !ByteString
 
--- | The sources of a block that is in order, in the order of its fields (RFC 7541, 6).
+-- | How the names of a valid block are given, in the order of its fields (RFC 7541, 6).
 nameSources :: ByteString -> [NameSource]
 nameSources bytes = case B.uncons bytes of
   Nothing -> []
@@ -114,7 +116,7 @@ nameSources bytes = case B.uncons bytes of
     huffman rest = not (B.null rest) && testBit (B.head rest) 7
     afterString rest = let (n, behind) = prefixed 7 rest in B.drop n behind
 
--- | An integer in the low bits of a byte and, if it does not fit, in those behind it (RFC 7541, 5.1).
+-- | An integer in the low bits of a byte and, if it does not fit, in the bytes after it (RFC 7541, 5.1).
 prefixed :: Int -> ByteString -> (Int, ByteString)
 prefixed bits bytes = case B.uncons bytes of
   Nothing -> (0, bytes)
@@ -132,21 +134,21 @@ prefixed bits bytes = case B.uncons bytes of
            in if testBit c 7 then go n' (shift' + 7) rest' else (n', rest')
       _ -> (n, rest)
 
--- | The state of the sending side. One thread at a time.
+-- | The state of the sending side. For one thread at a time.
 newtype Encoder = Encoder DynamicTable
 
--- | With a table of 4,096 bytes.
+-- | An encoder with a table of 4,096 bytes.
 newEncoder :: IO Encoder
 newEncoder = Encoder <$> newDynamicTableForEncoding defaultDynamicTableSize
 
--- | The header block of fields, whose names are in lower case.
+-- | Encode fields as a header block. Their names must be in lower case.
 encodeFields :: Encoder -> [(ByteString, ByteString)] -> IO ByteString
 encodeFields (Encoder table) fields =
   encodeHeader defaultEncodeStrategy room table [(bytesName name, value) | (name, value) <- fields]
   where
-    -- A literal has at most two lengths of six bytes beside itself; the table's own news are six more.
+    -- A literal needs at most two lengths of six bytes each; table size updates need six more.
     room = 32 + sum [B.length name + B.length value + 16 | (name, value) <- fields]
 
--- | Limit the table to this many bytes, as the peer's table is.
+-- | Limit the table to the given number of bytes, the peer's limit.
 limitEncoder :: Int -> Encoder -> IO ()
 limitEncoder size (Encoder table) = setLimitForEncoding size table

@@ -1,7 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The thread of a connection: it receives frames, keeps their rules and limits, and starts and cancels streams.
+-- The thread of a connection: it receives frames, enforces the protocol's rules and the limits, and starts and cancels
+-- streams.
 module Weft.Http2.Receive
   ( receiveFrames,
   )
@@ -37,18 +38,19 @@ data Leave = Leave !Refusal !ErrorCode !String
 
 instance Exception Leave
 
--- | What only the receiving thread knows.
+-- | State used only by the receiving thread.
 data Receiver = Receiver
   { receiverConnection :: !Http2,
     receiverDecoder :: !Decoder,
-    -- | Bytes that came and are no whole frame yet.
+    -- | Received bytes that do not form a complete frame yet.
     receiverBuffer :: !(IORef ByteString),
-    -- | A header block whose end has not come.
+    -- | A header block that is not complete yet.
     receiverBlock :: !(IORef (Maybe Block)),
     receiverBudgets :: !(IORef Budgets)
   }
 
--- | The flags and stream of its first frame, its pieces (the last first) with their bytes and number, and when it began.
+-- | Flags and stream of the first frame; the pieces (the last first), their total size and number; when the block
+-- began.
 data Block = Block !FrameHeader [ByteString] !Int !Int !Instant
 
 data Budgets = Budgets
@@ -60,7 +62,8 @@ data Budgets = Budgets
     budgetEmpty :: !Budget
   }
 
--- | Serve a connection whose first bytes are to be the preface, until it ends: the reason, 'Nothing' if the client ended it.
+-- | Serve a connection, which has to begin with the preface, until it ends. Returns the reason, or 'Nothing' if the
+-- client ended it.
 receiveFrames :: Http2 -> IO (Maybe (Refusal, ErrorCode, String))
 receiveFrames h = do
   decoder <- newDecoder
@@ -110,11 +113,11 @@ nextFrame r = do
   case start >>= parseFrameHeader of
     Nothing -> pure Nothing
     Just header -> do
-      -- Larger ones were not agreed to: section 4.2.
+      -- Larger frames were not agreed on: section 4.2.
       when (frameLength header > 16384) (leave FrameSizeError "a frame of more than 16384 bytes")
       fmap ((,) header) <$> need r (frameLength header)
 
--- | So many bytes; 'Nothing' if the stream ends before.
+-- | Take the given number of bytes; 'Nothing' if the stream ends before.
 need :: Receiver -> Int -> IO (Maybe ByteString)
 need r n = do
   have <- readIORef (receiverBuffer r)
@@ -135,7 +138,7 @@ need r n = do
             then Just (B.take n have) <$ writeIORef (receiverBuffer r) (B.drop n have)
             else go start
 
--- | Wait for bytes, as long as the client may take: for the rest of what it began, or with no stream open.
+-- | Wait for bytes, for as long as allowed: to complete what the client has begun, or while no stream is open.
 receiveSome :: Receiver -> Instant -> IO ByteString
 receiveSome r start = do
   t <- now
@@ -155,7 +158,8 @@ receiveSome r start = do
   when (live == 0 && idleEnd <= t) (leave NoError "idle")
   ending <- readTVarIO (http2Ending h)
   forM_ ending (\code -> leave code "the connection is ending")
-  -- A stream may end meanwhile, from when on the time without streams counts: so not longer than that at once.
+  -- The last stream may end in the meantime; the idle time begins then. So never wait longer than the idle time at
+  -- once.
   got <- try (connReceive (http2Below h) (minimum (after (limitIdle limits) t : ends)) 16384)
   case got of
     Right bytes -> pure bytes
@@ -194,7 +198,7 @@ handleFrame r header payload = do
     onStream = when (frameStream header == 0) (leave ProtocolError "a stream's frame on the connection")
     onConnection = when (frameStream header /= 0) (leave ProtocolError "the connection's frame on a stream")
 
--- | Take one from a budget, or end the connection.
+-- | Spend one unit of a budget, or end the connection.
 pay :: Receiver -> (Http2Limits -> Rate) -> (Budgets -> Budget) -> (Budget -> Budgets -> Budgets) -> String -> IO ()
 pay r rate get set what = do
   t <- now
@@ -207,7 +211,7 @@ payEmpty, payReset :: Receiver -> IO ()
 payEmpty r = pay r limitEmptyFrames budgetEmpty (\b x -> x {budgetEmpty = b}) "frames without a payload"
 payReset r = pay r limitResets budgetResets (\b x -> x {budgetResets = b}) "resets"
 
--- | Reset a stream for what the client did; that counts as a reset of its own would.
+-- | Reset a stream because of a client's error. This counts against the client's budget of resets.
 streamError :: Receiver -> Int -> ErrorCode -> String -> IO ()
 streamError r stream code why = do
   http2OnRefused (http2Settings h) (connPeer (http2Below h)) (refusalOf code) code why
@@ -218,7 +222,7 @@ streamError r stream code why = do
   where
     h = receiverConnection r
 
--- | The stream of a frame that only a stream which was begun may have; 'Nothing' if it has ended.
+-- | The stream of a frame that is allowed only on streams that have begun; 'Nothing' if it has ended.
 lookupStream :: Receiver -> Int -> IO (Maybe Stream)
 lookupStream r stream = do
   highest <- readIORef (http2Last h)
@@ -236,7 +240,7 @@ dataFrame r header payload = do
   bytes <- maybe (leave ProtocolError "more padding than payload") pure (unpad header payload)
   when (B.null bytes && not (hasFlag flagEndStream header)) (payEmpty r)
   case found of
-    -- It was reset, and this was on its way.
+    -- The stream was reset while this frame was on its way.
     Nothing -> giveBack h (frameLength header)
     Just s -> do
       received <- (+ B.length bytes) <$> readIORef (streamReceived s)
@@ -303,7 +307,7 @@ addPiece r (Block first pieces size count since) header piece = do
   where
     size' = size + B.length piece
 
--- | A whole header block: a request, trailers, or of a stream that has ended.
+-- | A complete header block: a request, trailers, or the header block of a stream that has ended.
 fieldsCame :: Receiver -> FrameHeader -> [(ByteString, ByteString)] -> IO ()
 fieldsCame r header fields = do
   highest <- readIORef (http2Last h)
@@ -353,8 +357,8 @@ fieldsCame r header fields = do
         block <- encodeFields encoder [(":status", "431"), ("content-length", "0")]
         pure (headerFrames flagEndStream stream 16384 block <> [resetFrame stream NoError | not final])
 
--- | Threads of streams that were reset or have answered may take a moment to end; there are never more than twice as many
--- as streams may be open. Until then nothing is received.
+-- | Threads of streams that were reset or have responded may need a moment to end. There are never more than twice as
+-- many threads as streams may be open; until enough have ended, nothing is received.
 awaitThreads :: Receiver -> IO ()
 awaitThreads r = do
   live <- readTVarIO (http2Live h)
@@ -365,7 +369,7 @@ awaitThreads r = do
     h = receiverConnection r
     most = 2 * limitStreams (limitsOf r)
 
--- | A thread for a stream, on the capability of the connection.
+-- | Start a thread for a stream, on the capability of the connection.
 startStream :: Http2 -> Int -> Bool -> Head -> IO ()
 startStream h stream final found = mask_ $ do
   given <- newEmptyMVar
@@ -436,7 +440,7 @@ settingsFrame r header payload
           pure (own + value - before <= maxWindow)
       unless (and fits) (leave FlowControlError "settings: the window")
 
--- | The largest window: section 6.9.1.
+-- | The largest flow-control window: section 6.9.1.
 maxWindow :: Int
 maxWindow = 2147483647
 

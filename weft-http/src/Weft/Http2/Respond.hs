@@ -3,8 +3,8 @@
 {-# OPTIONS_GHC -Wno-deprecations #-}
 
 -- |
--- The thread of a stream: it reads the request's body, runs the application and sends the response. What it sends it holds
--- until the client takes it, so a connection holds no more than its streams do.
+-- The thread of a stream: it reads the request's body, runs the application and sends the response. It keeps the
+-- response's data until the client takes them, so a connection holds no more data than its streams do.
 module Weft.Http2.Respond
   ( runStream,
   )
@@ -38,11 +38,12 @@ import Weft.Http2.Types
 import Weft.Sys (now)
 import Weft.Transport hiding (Instant)
 
--- | Serve a request from its head to its end, with what it takes to be interrupted. Masked; leaves nothing behind.
+-- | Serve a request from beginning to end, given the function that unmasks exceptions. Runs masked; leaves nothing
+-- behind.
 runStream :: Http2 -> (IO () -> IO ()) -> Head -> Stream -> IO ()
 runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
   where
-    -- What happens while a failure is dealt with: the connection is gone, or the stream was cancelled.
+    -- Errors while a failure is being handled: the connection has ended, or the stream was cancelled.
     quietly :: SomeException -> IO ()
     quietly _ = pure ()
     serveStream = do
@@ -52,8 +53,8 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
       let respond response = ResponseReceived <$ (sendResponse h s waited begun request response >> finishRequest waited)
       r <- try (unmask (void (http2Application h request respond)))
       either (failed request begun waited) pure r
-    -- RFC 9113, 8.1: a client that is still sending is told to stop. First some of it is dropped, as there are clients (curl
-    -- 7.88) that then lose the response.
+    -- RFC 9113, 8.1: tell a client that is still sending to stop. First discard some of what it sends, since some
+    -- clients (curl 7.88) otherwise lose the response.
     finishRequest waited = do
       Body _ _ end <- readTVarIO (streamBody s)
       when (end == BodyOpen) $ do
@@ -82,7 +83,7 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
       | Just StreamCancelled <- fromException e = pure ()
       | Just Stalled <- fromException e = stalled
       | Just io <- fromException e = do
-        -- A file that ended too early took the connection with it.
+        -- A file that ended too early has aborted the connection.
         gone <- not . IntMap.member (streamId s) <$> readTVarIO (http2Streams h)
         unless (gone && not (isEOFError io)) (report request begun waited e)
       | otherwise = report request begun waited e
@@ -94,7 +95,7 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
         else unmask (sendResponse h s waited begun request wrong) `catch` \e' -> const (reset InternalError) (e' :: SomeException)
     wrong = responseLBS internalServerError500 [(hContentType, "text/plain; charset=utf-8")] "Something went wrong"
     reset code = writeFrames h (const (pure [resetFrame (streamId s) code]))
-    -- A client to which nothing at all could be sent meanwhile is done with.
+    -- If the client has taken nothing on any stream for the whole time, end the connection.
     stalled = do
       Instant progress <- readIORef (http2Progress h)
       Instant t <- now
@@ -142,7 +143,7 @@ requestFor h head' s waited begun = do
         requestHeaderUserAgent = field hUserAgent
       }
 
--- | The next piece of the body; empty at its end. Throws when the client broke it off.
+-- | The next piece of the body; empty at its end. Throws if the client aborted the body.
 readBody :: Http2 -> Stream -> StreamWait -> IO ByteString
 readBody h s waited = do
   piece <- awaitClient waited $ do
@@ -184,10 +185,10 @@ sendResponse h s waited begun request response = case response of
       flush h s waited pending True
   ResponseRaw _ other -> sendResponse h s waited begun request other
   where
-    -- The file has become shorter.
+    -- An end-of-file error here means that the file has become shorter.
     named path e = ioError (if isEOFError e then ioeSetFileName e path else e)
     bodiless status = requestMethod request == methodHead || status == noContent204 || status == notModified304
-    -- No file is open for a client that takes nothing, and not many are for one that takes little.
+    -- Open no file while the client's windows are empty, and few files for a client that takes little.
     withPlace act
       | requestMethod request == methodHead = act
       | otherwise = bracket_ (awaitClient waited takePlace) (atomically (modifyTVar' (http2Files h) (subtract 1))) act
@@ -226,7 +227,7 @@ sendResponse h s waited begun request response = case response of
     sendChunks [bytes] = sendBytes h s waited True bytes
     sendChunks (bytes : rest) = sendBytes h s waited False bytes >> sendChunks rest
 
--- | RFC 9113, 8.2: names in lower case, nothing of the connection; what could not be a field is left out.
+-- | RFC 9113, 8.2: names in lower case, without connection-specific fields; invalid fields are left out.
 headFieldsOf :: Http2 -> Status -> ResponseHeaders -> IO [(ByteString, ByteString)]
 headFieldsOf h status fields = do
   more <- http2Fields (http2Settings h)
@@ -236,7 +237,7 @@ headFieldsOf h status fields = do
     wanted name = name `notElem` ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"]
     clean c = c /= 0 && c /= 10 && c /= 13
 
--- | What an application has given to a stream and was not sent: in reverse, with its size.
+-- | Data that the application has given to a stream and that were not sent yet: in reverse order, with their size.
 data Pending = Pending [ByteString] !Int
 
 collect :: Http2 -> Stream -> StreamWait -> IORef Pending -> Builder -> IO ()
@@ -251,7 +252,7 @@ flush h s waited ref final = do
   writeIORef ref (Pending [] 0)
   when (size > 0 || final) (sendBytes h s waited final (B.concat (reverse pieces)))
 
--- | Send bytes of the body as the client takes them.
+-- | Send bytes of the body as the client's windows allow.
 sendBytes :: Http2 -> Stream -> StreamWait -> Bool -> ByteString -> IO ()
 sendBytes h s waited final bytes
   | B.null bytes = when final (writeFrames h (const ([frameHead typeData flagEndStream (streamId s) 0] <$ answered h s)))
@@ -264,7 +265,7 @@ sendBytes h s waited final bytes
   where
     flags n = if final && n == B.length bytes then flagEndStream else 0
 
--- | Send part of a file as the client takes it.
+-- | Send part of a file as the client's windows allow.
 sendFileRange :: Http2 -> Stream -> StreamWait -> FileRange -> IO ()
 sendFileRange h s waited (FileRange fd offset size) = when (size > 0) $ do
   let wanted = fromIntegral (min size 16384)
@@ -273,11 +274,11 @@ sendFileRange h s waited (FileRange fd offset size) = when (size > 0) $ do
     writeFile' h [frameHead typeData (if fromIntegral n == size then flagEndStream else 0) (streamId s) n] (FileRange fd offset (fromIntegral n))
   sendFileRange h s waited (FileRange fd (offset + fromIntegral n) (size - fromIntegral n))
 
--- | The next frame ends the response.
+-- | To be called before the frame that ends the response.
 answered :: Http2 -> Stream -> IO ()
 answered h s = atomically (release h s)
 
--- | Wait until the client takes at least a byte, and write a frame of as many as it takes.
+-- | Wait until the windows have room for at least a byte, and write a frame of as many bytes as they allow.
 withReserved :: Http2 -> Stream -> StreamWait -> Int -> (Int -> IO ()) -> IO Int
 withReserved h s waited wanted write = mask_ $ do
   most <- readIORef (http2FrameSize h)
@@ -291,7 +292,7 @@ withReserved h s waited wanted write = mask_ $ do
   write n `onException` unreserve h n
   n <$ wrote h waited n
 
--- | Room for all of it at once, if there is.
+-- | Reserve window space for the whole size at once, if there is enough.
 reserveAll :: Http2 -> Stream -> Int -> IO Bool
 reserveAll h s n = atomically $ do
   whole <- readTVar (http2Window h)

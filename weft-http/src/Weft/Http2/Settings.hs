@@ -34,69 +34,69 @@ import Weft.Http2.Budget
 import Weft.Http2.Frame (ErrorCode)
 import Weft.Transport (FileRange (..))
 
--- | Begin with 'defaultHttp2Settings'.
+-- | Settings of an HTTP\/2 server. Begin with 'defaultHttp2Settings'.
 data Http2Settings = Http2Settings
   { http2Limits :: Http2Limits,
-    -- | Fields that every response gets unless it has them.
+    -- | Fields that are added to every response that does not have them.
     http2Fields :: IO ResponseHeaders,
-    -- | The vault of requests.
+    -- | The initial vault of each request.
     http2Vault :: Vault,
-    -- | Told what an application threw.
+    -- | Called with each exception that an application throws.
     http2OnException :: Maybe Request -> SomeException -> IO (),
-    -- | Told why a client was refused: the connection ends with that error, or a stream does.
+    -- | Called when a stream is reset or the connection ends because of a client's error, with the reason.
     http2OnRefused :: SockAddr -> Refusal -> ErrorCode -> String -> IO (),
-    -- | Opens the file of a response.
+    -- | Opens the file for a response.
     http2WithFile :: WithFile
   }
 
--- | Open the file of a response and decide on the answer: request, status, fields, path, part. The file stays open while
--- the action runs.
+-- | Open the file for a response and decide on the response, given the request, status, fields, path and part. The file
+-- stays open while the action runs.
 type WithFile = forall a. Request -> Status -> ResponseHeaders -> FilePath -> Maybe FilePart -> (FileBody -> IO a) -> IO a
 
--- | Part of an open file, or an answer without the file.
+-- | A part of an open file, or a response without the file.
 data FileBody
   = FileBody !Status !ResponseHeaders !FileRange
   | OtherBody !Status !ResponseHeaders !Builder
 
--- | The limits on one connection. A connection that exceeds one ends with @ENHANCE_YOUR_CALM@.
+-- | The limits on a connection. A connection that exceeds one ends with @ENHANCE_YOUR_CALM@, unless stated otherwise.
 data Http2Limits = Http2Limits
-  { -- | Streams at once. There are at most twice as many threads: those of streams that were reset, or whose response has
-    -- been sent, count until they have ended, and hold up new ones.
+  { -- | Concurrent streams. There are at most twice as many threads: threads of streams that were reset, or whose
+    -- response has been sent, count until they have ended, and delay new ones.
     limitStreams :: !Int,
-    -- | Files that are open at once for responses.
+    -- | Files that are open for responses at the same time.
     limitFiles :: !Int,
-    -- | Bytes of a header block with its continuations, as they come.
+    -- | Bytes of a header block with its continuations, compressed.
     limitHeaderBlock :: !Int,
-    -- | Bytes of its fields, each with 32 more (RFC 9113, 6.5.2); a request with more gets 431.
+    -- | Bytes of the decoded fields, plus 32 for each field (RFC 9113, 6.5.2); a request with more gets 431.
     limitHeaderList :: !Int,
-    -- | Fields of a request, its cookies counted as one, and of its trailers; a request with more gets 431. What is not positive
-    -- is no limit.
+    -- | Fields of a request, with all its cookies counted as one, and of its trailers; a request with more gets 431.
+    -- Zero or less means no limit.
     limitFields :: !Int,
-    -- | Streams that clients reset, or that are reset for what clients do wrong.
+    -- | Streams that the client resets, or that are reset because of its errors.
     limitResets :: !Rate,
     limitPings :: !Rate,
     limitSettings :: !Rate,
     limitPriorities :: !Rate,
-    -- | Each frame of a body that is sent allows four more.
+    -- | Each frame of a body that is sent allows four more window updates.
     limitWindowUpdates :: !Rate,
-    -- | Frames without a payload that end nothing, GOAWAY, and frames of unknown types.
+    -- | Frames without a payload that end nothing, GOAWAY frames, and frames of unknown types.
     limitEmptyFrames :: !Rate,
-    -- | Bytes of bodies of requests that were received and not read yet, over all streams.
+    -- | Bytes of request bodies that were received and not read yet, over all streams.
     limitBodies :: !Int,
-    -- | How long a connection without streams stays; pings do not count.
+    -- | How long a connection without streams stays open; pings do not count.
     limitIdle :: !Duration,
-    -- | How long a frame or a header block may take to come, and a frame to be sent.
+    -- | How long it may take to receive a frame or a header block, and to send a frame.
     limitFrame :: !Duration,
-    -- | How long a stream may wait for its client (for room to send, for a body to come). What it waits is taken from this; each
-    -- byte that moves gives back the time that it takes at the rate, up to this and the time of 65,535 bytes: a client that was
-    -- fast may not stall for long either.
+    -- | How long a stream may wait for its client (for window space, or for a body). Waiting uses up this time, and
+    -- each byte transferred earns the time that it takes at 'limitRate', up to this value plus the time of 65,535
+    -- bytes. So a client that was fast cannot stall for long either.
     limitWait :: !Duration,
-    -- | Bytes a second.
+    -- | The least rate, in bytes a second.
     limitRate :: !Int
   }
 
--- | 100 streams, 16 files; 32 KiB of head and 100 fields; 1 MiB of unread bodies; half a minute of waiting beside 500 bytes a
--- second, and 161 seconds at most.
+-- | 100 streams, 16 files; 32 KiB of head and 100 fields; 1 MiB of unread bodies; half a minute of waiting, at least
+-- 500 bytes a second, which limits a stream's wait to 161 seconds.
 defaultHttp2Limits :: Http2Limits
 defaultHttp2Limits =
   Http2Limits
@@ -130,8 +130,8 @@ defaultHttp2Settings =
       http2WithFile = openWithoutConditions
     }
 
--- | The whole file or the part that the application names; 404 if it cannot be opened. Conditions and ranges of the
--- request do not count.
+-- | Send the whole file or the part that the application names; 404 if it cannot be opened. Conditions and ranges of
+-- the request are ignored.
 openWithoutConditions :: WithFile
 openWithoutConditions _ status fields path part act =
   bracket ((Just <$> open) `catchIOError` const (pure Nothing)) (mapM_ (\(Fd fd, _) -> cClose fd)) $ \opened -> act $ case (opened, part) of

@@ -1,5 +1,5 @@
 -- |
--- One connection of HTTP\/2 and its streams: what the thread that receives and the threads of the streams share, writing
+-- An HTTP\/2 connection and its streams: the state that the receiving thread and the streams' threads share, writing
 -- frames, and waiting for the client within limits.
 module Weft.Http2.Types
   ( -- * Connections
@@ -66,40 +66,42 @@ data Http2 = Http2
   { http2Below :: !Connection,
     http2Settings :: !Http2Settings,
     http2Application :: !Application,
-    -- | Bytes of bodies that the client takes yet, over all streams. Changed by all threads.
+    -- | The connection's send window, in bytes. Changed by all threads.
     http2Window :: !(TVar Int),
-    -- | What a new stream's window begins with, and the most bytes of a frame that is sent. Written by the receiving
-    -- thread.
+    -- | The initial send window of a new stream, and the largest payload of a frame that is sent. Written by the
+    -- receiving thread.
     http2InitialWindow :: !(TVar Int),
     http2FrameSize :: !(IORef Int),
-    -- | The streams that are open. Added by the receiving thread, removed by it or by the stream's own.
+    -- | The open streams. Added by the receiving thread, removed by it or by the stream's own thread.
     http2Streams :: !(TVar (IntMap.IntMap Stream)),
-    -- | Streams as the client counts them: begun, and neither reset nor answered. What the limit on streams at once is for.
+    -- | The number of open streams as the client counts them: begun, and neither reset nor answered. For the limit on
+    -- concurrent streams.
     http2Open :: !(TVar Int),
-    -- | Threads of streams that have not ended, those among them that were reset or have answered.
+    -- | The number of streams' threads that have not ended, including those whose stream was reset or answered.
     http2Live :: !(TVar Int),
-    -- | Streams that have a file open. Changed by their threads.
+    -- | The number of streams that have a file open. Changed by their threads.
     http2Files :: !(TVar Int),
-    -- | The highest stream that the client began. Written by the receiving thread.
+    -- | The highest stream number that the client has used. Written by the receiving thread.
     http2Last :: !(IORef Int),
     -- | Held while frames are written.
     http2Writing :: !(MVar Encoder),
-    -- | Aborts the connection when a frame cannot be written in time, and how far that is: "Weft.Http.SendTime".
+    -- | Aborts the connection if a frame cannot be written in time; and the progress of that write:
+    -- "Weft.Http.SendTime".
     http2Timer :: !IdleTimer,
     http2Sending :: !AtomicWords,
-    -- | When a frame of a body was written last. Written by threads of streams.
+    -- | When a frame of a body was last written. Written by the streams' threads.
     http2Progress :: !(IORef Instant),
-    -- | Frames of bodies that were written since the receiving thread looked.
+    -- | Frames of bodies that were written since the receiving thread last looked.
     http2Earned :: !(IORef Int),
     -- | When the last stream ended.
     http2IdleSince :: !(IORef Instant),
-    -- | Bytes of bodies that came and were not given back to the client's window.
+    -- | Bytes of bodies that were received and not yet returned to the client's window.
     http2Unread :: !(TVar Int),
-    -- | Bytes that were read since a window update was sent.
+    -- | Bytes that were read since the last window update.
     http2Consumed :: !(TVar Int),
     -- | Why the connection ends. Written once.
     http2Ending :: !(TVar (Maybe ErrorCode)),
-    -- | No new streams: the server is shutting down.
+    -- | New streams are refused: the server is shutting down.
     http2Draining :: !(TVar Bool)
   }
 
@@ -107,27 +109,27 @@ data Http2 = Http2
 data Stream = Stream
   { streamId :: !Int,
     streamThread :: !ThreadId,
-    -- | Is it among the open ones? Changed by 'release'.
+    -- | Whether the stream counts as open. Changed by 'release'.
     streamCounted :: !(TVar Bool),
-    -- | Bytes of the response that the client takes yet.
+    -- | The stream's send window, in bytes.
     streamWindow :: !(TVar Int),
-    -- | What came of the request's body and was not read. Written by both threads.
+    -- | The received part of the request's body that was not read yet. Written by both threads.
     streamBody :: !(TVar Body),
-    -- | Bytes of the body that the client may send yet.
+    -- | The receive window: bytes of the body that the client may still send.
     streamRoom :: !(TVar Int),
-    -- | How long the body says that it is, and how long it was so far (the receiving thread).
+    -- | The declared length of the body, and the length received so far (receiving thread).
     streamExpected :: !(Maybe Int),
     streamReceived :: !(IORef Int)
   }
 
--- | Pieces that were not read yet, their bytes, and how the body goes on.
+-- | Pieces that were not read yet, their total size, and whether the body continues.
 data Body = Body !(Seq ByteString) !Int !BodyEnd
 
 data BodyEnd = BodyOpen | BodyComplete | BodyBroken
   deriving (Eq)
 
--- | Add bytes to a body. Small pieces are joined: a client that sends a byte a frame would otherwise make us hold a hundred
--- times its window.
+-- | Add bytes to a body. Small pieces are joined: otherwise a client that sends one byte in each frame would make the
+-- server hold a hundred times its window.
 appendBody :: ByteString -> BodyEnd -> Body -> Body
 appendBody bytes end (Body pieces size _)
   | B.null bytes = Body pieces size end
@@ -135,10 +137,10 @@ appendBody bytes end (Body pieces size _)
   where
     joined = case viewr pieces of
       before :> lastPiece | B.length lastPiece + B.length bytes <= 2048 -> before |> (lastPiece <> bytes)
-      -- A copy, so that a small piece does not keep all that came with it.
+      -- A copy, so that a small piece does not keep the whole receive buffer alive.
       _ -> pieces |> B.copy bytes
 
--- | Thrown to the thread of a stream that was reset, or whose connection ended.
+-- | Thrown to the thread of a stream that was reset or whose connection has ended.
 data StreamCancelled = StreamCancelled
   deriving (Show)
 
@@ -172,7 +174,8 @@ newHttp2 settings below application = do
     <*> newTVarIO Nothing
     <*> newTVarIO False
 
--- | End the connection for a reason: GOAWAY, if the line is free, and a moment later the end. Any thread; the first reason counts.
+-- | End the connection for a reason: send GOAWAY if no other thread is writing, and close shortly afterwards. Any
+-- thread may call it; the first reason counts.
 fatal :: Http2 -> Refusal -> ErrorCode -> String -> IO ()
 fatal h refusal code why = do
   first <- atomically $ do
@@ -192,7 +195,7 @@ fatal h refusal code why = do
     ignore :: IOException -> IO ()
     ignore _ = pure ()
 
--- | What an error means in terms of refusals.
+-- | The refusal that corresponds to an error code.
 refusalOf :: ErrorCode -> Refusal
 refusalOf code = case code of
   EnhanceYourCalm -> LimitExceeded
@@ -201,8 +204,8 @@ refusalOf code = case code of
   SettingsTimeout -> ClientTooSlow
   _ -> BadRequest
 
--- | It is not open any more. This comes before the client is told, which may then begin another at once, before the thread
--- of this one gets to its end.
+-- | Stop counting a stream as open. This happens before the client is told that the stream has ended, since the client
+-- may then begin another one at once, before this stream's thread has finished.
 release :: Http2 -> Stream -> STM ()
 release h s = do
   counted <- readTVar (streamCounted s)
@@ -210,30 +213,31 @@ release h s = do
     writeTVar (streamCounted s) False
     modifyTVar' (http2Open h) (subtract 1)
 
--- | GOAWAY: the highest stream that was begun, and the reason.
+-- | GOAWAY, with the highest stream number used and the reason.
 goAway :: Http2 -> ErrorCode -> IO [ByteString]
 goAway h code = do
   highest <- readIORef (http2Last h)
   pure [frame typeGoAway 0 0 (B.drop 5 (frameHead 0 0 highest 0) <> errorNumber code)]
 
--- | Reset a stream as far as we are concerned: nobody waits for it, and its thread ends as soon as it can. The receiving thread.
+-- | Cancel a stream locally: remove it from the table and interrupt its thread. Called by the receiving thread.
 cancel :: Http2 -> Stream -> IO ()
 cancel h s = do
   atomically $ do
     release h s
     modifyTVar' (http2Streams h) (IntMap.delete (streamId s))
     modifyTVar' (streamBody s) (\(Body pieces size _) -> Body pieces size BodyBroken)
-  -- An application may mask exceptions for a while, which must not hold up the connection.
+  -- In a thread of its own, since an application that masks exceptions must not delay the connection.
   void (forkIO (throwTo (streamThread s) StreamCancelled))
 
 -- Writing ----------------------------------------------------------------------------
 
--- | Write frames, of which nothing else comes in between, with the state of the compression. Waiting for one's turn can be
--- interrupted, writing cannot, or half a frame would be left; it has a time limit. When it fails the connection is aborted.
+-- | Write frames without others in between, with exclusive access to the compression state. Waiting for the lock can be
+-- interrupted. Writing cannot, since it would leave half a frame; it has a time limit. If it fails, the connection is
+-- aborted.
 writeFrames :: Http2 -> (Encoder -> IO [ByteString]) -> IO ()
 writeFrames h build = writing h (fmap (connSendMany (http2Below h) noDeadline) . build)
 
--- | Write part of a file as the payload of a frame that the strings begin.
+-- | Write part of a file as the payload of a frame whose beginning is given by the strings.
 writeFile' :: Http2 -> [ByteString] -> FileRange -> IO ()
 writeFile' h strings range = writing h (\_ -> pure (connSendFile (http2Below h) noDeadline strings range))
 
@@ -249,17 +253,17 @@ writing h act = mask_ $ do
       during (http2Timer h) (limitFrame (http2Limits (http2Settings h))) send
       endSend (http2Sending h) 0
 
--- | RST_STREAM.
+-- | A RST_STREAM frame.
 resetFrame :: Int -> ErrorCode -> ByteString
 resetFrame stream code = frame typeReset 0 stream (errorNumber code)
 
--- | WINDOW_UPDATE: stream (0 is the connection), increment.
+-- | A WINDOW_UPDATE frame: stream (0 is the connection), increment.
 windowFrame :: Int -> Int -> ByteString
 windowFrame stream n = frame typeWindowUpdate 0 stream (B.drop 5 (frameHead 0 0 n 0))
 
 -- Waiting for the client -------------------------------------------------------------
 
--- | How long a stream may wait for its client yet, in nanoseconds. One thread.
+-- | How long a stream may still wait for its client, in nanoseconds. Used by one thread.
 newtype StreamWait = StreamWait (IORef Int64)
 
 -- | The client was too slow.
@@ -271,13 +275,13 @@ instance Exception Stalled
 newStreamWait :: Http2Limits -> IO StreamWait
 newStreamWait limits = StreamWait <$> newIORef (durationNs (limitWait limits))
 
--- | So many bytes were moved, which earns their time, up to what can be saved.
+-- | The given number of bytes was transferred, which adds their time to the remaining time, up to a maximum.
 progressed :: Http2 -> StreamWait -> Int -> IO ()
 progressed h (StreamWait left) n = modifyIORef' left (earnTime (limitWait limits) (limitRate limits) n)
   where
     limits = http2Limits (http2Settings h)
 
--- | Wait for what the client has to do; throws 'Stalled' when it has used up its time.
+-- | Wait for the client; throws 'Stalled' if it has used up its time.
 awaitClient :: StreamWait -> STM a -> IO a
 awaitClient (StreamWait left) act = do
   first <- atomically ((Just <$> act) `orElse` pure Nothing)
@@ -296,11 +300,12 @@ awaitClient (StreamWait left) act = do
 
 -- Windows ----------------------------------------------------------------------------
 
--- | Bytes of a request's body that a client may send on a stream before they are read: the protocol's default.
+-- | The initial receive window of a stream for a request's body: the protocol's default.
 streamWindowSize :: Int
 streamWindowSize = 65535
 
--- | Bytes of bodies have been read, or will never be: let the client send as many, in portions that are worth a frame.
+-- | Bytes of bodies have been read or discarded: let the client send that many more. Sends a window update only when
+-- the amount is worth a frame.
 giveBack :: Http2 -> Int -> IO ()
 giveBack h n = do
   due <- atomically $ do
@@ -313,9 +318,9 @@ giveBack h n = do
         pure consumed
   when (due > 0) (writeFrames h (const (pure [windowFrame 0 due])))
 
--- | Let the client send as many bytes more on a stream as its window lacks beside those that wait to be read: what was read, and
--- padding, which counts like data (RFC 9113, 6.9.1). In portions that are worth a frame. The stream's thread and the receiving
--- one.
+-- | Enlarge a stream's receive window up to its full size less the bytes that are still unread, so as to return the
+-- bytes that were read and any padding, which counts like data (RFC 9113, 6.9.1). Sends a window update only when the
+-- amount is worth a frame. Called by the stream's thread and the receiving thread.
 giveBackStream :: Http2 -> Stream -> IO ()
 giveBackStream h s = do
   due <- atomically $ do

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Figures of the process, by the names that Prometheus' own libraries give them, and of the
+-- Metrics of the process, with the names that Prometheus' client libraries use, and of the
 -- Haskell run-time system. Linux: proc(5).
 module Weft.Prometheus.Process
   ( processFamilies,
@@ -20,7 +20,7 @@ import System.Posix.Unistd (SysVar (ClockTick), getSysVar)
 import Weft.Blocking (blocking)
 import Weft.Prometheus.Text
 
--- | Memory, time, descriptors. What cannot be found out is left out.
+-- | Memory, CPU time, descriptors. Values that cannot be determined are left out.
 processFamilies :: IO [Family]
 processFamilies = blocking $ do
   ticks <- fromIntegral <$> getSysVar ClockTick
@@ -29,8 +29,8 @@ processFamilies = blocking $ do
   system <- contents "/proc/stat"
   descriptors <- try (listDirectory "/proc/self/fd") :: IO (Either IOException [FilePath])
   limits <- getResourceLimit ResourceOpenFiles
-  -- The name of the program, in parentheses, may hold anything; behind it the third field
-  -- comes first.
+  -- The second field, the program's name in parentheses, may contain any character. The third
+  -- field follows the last parenthesis.
   let fields = C.words (snd (C.breakEnd (== ')') stat))
       field n = listToMaybe (drop (n - 3) fields) >>= number
       seconds n = (/ ticks) . fromIntegral <$> field n :: Maybe Double
@@ -41,7 +41,7 @@ processFamilies = blocking $ do
         gauge "process_virtual_memory_bytes" "Addresses that the process has mapped." . Whole <$> inBytes "VmSize:",
         counter "process_cpu_seconds_total" "Time on processors, of the program and of the kernel for it." . Real
           <$> ((+) <$> seconds 14 <*> seconds 15),
-        -- The directory's own descriptor is one of them.
+        -- One of them is the descriptor of the directory itself.
         gauge "process_open_fds" "Open descriptors." . Whole . subtract 1 . length <$> either (const Nothing) Just descriptors,
         case softLimit limits of
           ResourceLimit n -> Just (gauge "process_max_fds" "Descriptors that may be open." (Whole (fromInteger n)))
@@ -60,7 +60,7 @@ number text = case C.readInt text of
 contents :: FilePath -> IO ByteString
 contents path = either (\e -> const "" (e :: IOException)) id <$> try (C.readFile path)
 
--- | The collector's figures; none unless the program runs with @+RTS -T@.
+-- | Metrics of the garbage collector; empty unless the program runs with @+RTS -T@.
 runtimeFamilies :: IO [Family]
 runtimeFamilies = do
   enabled <- getRTSStatsEnabled

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Figures as text, for Prometheus (text exposition format 0.0.4) and whatever else reads it.
+-- Metrics in Prometheus' text exposition format 0.0.4.
 -- Pure.
 module Weft.Prometheus.Text
   ( Family (..),
@@ -20,10 +20,10 @@ import Data.ByteString.Builder
 import qualified Data.ByteString.Char8 as C
 import Data.List (intersperse)
 
--- | Figures that are one thing, by name.
+-- | The samples of a metric.
 data Family = Family
-  { -- | As Prometheus has it: of letters, digits and underscores, with the unit and, of a
-    -- counter, @total@ at its end.
+  { -- | The name by Prometheus' conventions: letters, digits and underscores, with the unit and, for a
+    -- counter, @total@ at the end.
     familyName :: !ByteString,
     -- | Its description, in a sentence.
     familyHelp :: !ByteString,
@@ -36,9 +36,9 @@ data Family = Family
 data Kind = Counter | Gauge | Histogram
   deriving (Eq, Show)
 
--- | One figure.
+-- | One value of a metric.
 data Sample = Sample
-  { -- | What a histogram adds to the name.
+  { -- | The suffix that a histogram appends to the name.
     sampleSuffix :: !ByteString,
     sampleLabels :: ![(ByteString, ByteString)],
     sampleValue :: !Value
@@ -49,19 +49,19 @@ data Sample = Sample
 data Value = Whole !Int | Real !Double
   deriving (Eq, Show)
 
--- | A figure that only grows, without labels.
+-- | A counter without labels: a value that only increases.
 counter :: ByteString -> ByteString -> Value -> Family
 counter name text value = Family name text Counter [Sample "" [] value]
 
--- | A figure that goes up and down, without labels.
+-- | A gauge without labels: a value that goes up and down.
 gauge :: ByteString -> ByteString -> Value -> Family
 gauge name text value = Family name text Gauge [Sample "" [] value]
 
--- | The text.
+-- | The metrics as text.
 exposition :: [Family] -> Builder
 exposition = foldMap family
 
--- | Its media type.
+-- | The media type of the text.
 expositionType :: ByteString
 expositionType = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -91,7 +91,7 @@ shown number = case number of
     | isInfinite x -> if x > 0 then "+Inf" else "-Inf"
     | otherwise -> doubleDec x
 
--- | Put a backslash before each of these, and write a line's end as @\\n@.
+-- | Put a backslash before each of the given bytes, and write a line end as @\\n@.
 escape :: ByteString -> ByteString -> ByteString
 escape special = C.concatMap one
   where

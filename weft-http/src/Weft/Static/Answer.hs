@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- From a resource and a request to a response.
+-- Builds the response for a resource and a request.
 module Weft.Static.Answer
   ( answer,
     plain,
@@ -26,10 +26,11 @@ import Weft.Static.File
 import Weft.Static.Folders (Coding, codingName)
 import Weft.Static.OpenFiles (briefly, withPermit)
 
--- | Answer a GET or a HEAD with a resource, of which the file is found anew so many times if it has become another.
+-- | Answer a GET or HEAD request with a resource. If its file has been replaced, it is looked up again, at most the
+-- given number of times.
 answer :: Int -> DocumentRoot -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
 answer again root request given respond = case verdict (requestHeaders request) (resourceValid r) of
-  -- Nearly always. What the others need is not made for it.
+  -- The most frequent case, without allocating what the others need.
   Proceed False | InMemory bytes <- resourceBody r -> respond (wholeInMemory r bytes)
   judged -> answerAs again judged root request r respond
   where
@@ -52,7 +53,7 @@ answerAs again judged root request r respond = case judged of
   where
     size = resourceSize r
     headers = resourceHeaders r
-    -- RFC 9110, 15.4.5: what describes the contents is left out.
+    -- RFC 9110, 15.4.5: fields that describe the contents are left out.
     kept (field, _) = field `notElem` [hContentType, hContentLength, hContentEncoding, hAcceptRanges]
     whole = case resourceBody r of
       InMemory bytes -> respond (wholeInMemory r bytes)
@@ -70,7 +71,7 @@ answerAs again judged root request r respond = case judged of
         then respond (responseFile status (partOf status range) name (Just (FilePart from count size)))
         else respond (responseStream status (partOf status range) (\write _ -> copy file range write))
     partOf status range = if status == ok200 then headers else partial range
-    -- What another server would open.
+    -- The name that another server would open.
     name = C.unpack (resourcePath r)
     onDisk act = withBody root r act >>= maybe changed pure
     changed
@@ -90,16 +91,16 @@ answerAs again judged root request r respond = case judged of
                 write finish
            in if permitted then onDisk (respond . parts . copy) else respond (parts (reopening root r))
 
--- | A part of a file, in chunks.
+-- | A part of an open file, in chunks.
 copy :: File -> Extent -> (BB.Builder -> IO ()) -> IO ()
 copy file = chunked (\at n -> Just <$> readAt file (fromInteger at) (fromInteger n))
 
--- | A part of a resource on disk, in chunks, for each of which its file is opened: no descriptor is held while the client
--- is waited for.
+-- | A part of a resource on disk, in chunks. The file is opened for each chunk, so that no descriptor is held while
+-- waiting for the client.
 reopening :: DocumentRoot -> Resource -> Extent -> (BB.Builder -> IO ()) -> IO ()
 reopening root r = chunked (\at n -> briefly (rootOpenFiles root) (withBody root r (\file -> readAt file (fromInteger at) (fromInteger n))))
 
--- | A part of something that is read by offset and length, of at most 64 KiB.
+-- | A part of something that can be read by offset and length, in chunks of at most 64 KiB.
 chunked :: (Integer -> Integer -> IO (Maybe ByteString)) -> Extent -> (BB.Builder -> IO ()) -> IO ()
 chunked readPart (Extent from count) write = go from count
   where
@@ -111,7 +112,7 @@ chunked readPart (Extent from count) write = go from count
           then ioError (userError "the file became shorter, or another, while it was being sent")
           else write (BB.byteString bytes) >> go (at + toInteger (B.length bytes)) (left - toInteger (B.length bytes))
 
--- | The variant that the client likes best, or the file itself.
+-- | The best variant that the client accepts, or the file itself.
 chosen :: Request -> Resource -> Resource
 chosen request r
   | null (resourceVariants r) = r
@@ -123,7 +124,7 @@ chosen request r
             v : _ -> v
             [] -> r
 
--- | Does an Accept-Encoding field name a coding, other than to exclude it?
+-- | Whether an Accept-Encoding field names a coding without excluding it.
 accepts :: Coding -> ByteString -> Bool
 accepts coding field = case [q | (name, q) <- wanted, name == CI.mk (codingName coding)] of
   q : _ -> q
@@ -133,20 +134,20 @@ accepts coding field = case [q | (name, q) <- wanted, name == CI.mk (codingName 
     one item =
       let (name, rest) = C.break (== ';') item
        in (CI.mk (trim name), not (none (C.filter (/= ' ') rest)))
-    -- q=0, q=0., q=0.000
+    -- q=0, q=0., q=0.000: excluded.
     none q = case B.stripPrefix ";q=0" q of
       Just rest -> C.all (`elem` (".0" :: String)) rest
       Nothing -> False
     trim = C.dropWhileEnd (== ' ') . C.dropWhile (== ' ')
 
--- | A status with its own words as text.
+-- | A response with a status and the status message as text.
 plain :: Status -> ResponseHeaders -> Response
 plain status headers =
   responseBuilder status ((hContentType, "text/plain; charset=utf-8") : (hContentLength, number (toInteger (B.length text))) : headers) (BB.byteString text)
   where
     text = number (toInteger (statusCode status)) <> " " <> statusMessage status <> "\n"
 
--- | The type of a multipart answer (RFC 9110, 14.6), its length, and what goes before
+-- | The content type of a multipart response (RFC 9110, 14.6), its length, and the text before
 -- each part.
 multipart :: Maybe ByteString -> Integer -> [Extent] -> (ByteString, Integer, Extent -> ByteString)
 multipart mime size several = ("multipart/byteranges; boundary=" <> boundary, total, open)

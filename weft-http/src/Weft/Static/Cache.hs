@@ -1,9 +1,9 @@
 -- |
--- A cache bounded in bytes. What is in it is found without a lock; what is not is
--- made once, however many ask for it at the same time; what was not asked for since
--- it was last looked at goes first (CLOCK).
+-- A cache bounded in bytes. Lookups take no lock. A missing value is
+-- computed once, however many threads ask for it at the same time. Entries that have not been used since
+-- the last sweep passed them are evicted first (CLOCK).
 --
--- Any thread may call anything.
+-- Any thread may call these functions.
 module Weft.Static.Cache
   ( Cache,
     newCache,
@@ -29,26 +29,27 @@ import Data.Sequence (Seq, ViewL (..), viewl, (|>))
 import qualified Data.Sequence as Seq
 import Weft.Core.Time (Instant)
 
--- | Values by name, and what there can be instead of one.
+-- | Values by name. The type @b@ is for results that are not values.
 data Cache b a = Cache
   { cacheLimit :: !Int,
     -- | Changed atomically.
     cacheState :: !(IORef (CacheState b a)),
-    -- | Plain counts, which may miss one now and then.
+    -- | Incremented without synchronisation, so a count may be lost now and then.
     cacheHits :: !(IORef Int),
     cacheMisses :: !(IORef Int)
   }
 
 data CacheState b a = CacheState
   { stateEntries :: !(H.HashMap ByteString (Entry a)),
-    -- | Names in the order in which they will be looked at. One that is not among the
-    -- entries any more, or has an entry of another age, is passed over.
+    -- | Names in the order of the next sweep. A name that has no entry any more, or one of another
+    -- age, is skipped.
     stateClock :: !(Seq (ByteString, Int)),
     stateBytes :: !Int,
-    -- | Of the entries: 'H.size' looks at them all.
+    -- | The number of entries, since 'H.size' is linear.
     stateCount :: !Int,
     stateAge :: !Int,
-    -- | Values that are being made; waiting threads read the MVar. 'Nothing' in it: the thread that made the value was interrupted.
+    -- | Values that are being computed; waiting threads read the MVar. 'Nothing' in it: the computing thread was
+    -- interrupted.
     stateMaking :: !(H.HashMap ByteString (MVar (Maybe (Either IOException (Either b a)))))
   }
 
@@ -56,17 +57,17 @@ data Entry a = Entry
   { entryValue :: a,
     entryBytes :: !Int,
     entryAge :: !Int,
-    -- | Asked for since the clock's hand was here? Written by anybody.
+    -- | Whether the entry was used since the last sweep passed it. Written by any thread.
     entryUsed :: !(IORef Bool),
-    -- | When it was last known to be right. Written by anybody.
+    -- | When the value was last known to be current. Written by any thread.
     entryChecked :: !(IORef Instant)
   }
 
--- | A cache for this many bytes.
+-- | A cache for the given number of bytes.
 newCache :: Int -> IO (Cache b a)
 newCache limit = Cache limit <$> newIORef (CacheState H.empty Seq.empty 0 0 0 H.empty) <*> newIORef 0 <*> newIORef 0
 
--- | The value of a name, if it is there and was known to be right at that instant or
+-- | The value of a name, if it is present and was known to be current at the given instant or
 -- later.
 lookupCache :: Cache b a -> Instant -> ByteString -> IO (Maybe a)
 lookupCache cache since name = do
@@ -89,30 +90,30 @@ bump ref = do
   n <- readIORef ref
   writeIORef ref $! n + 1
 
--- | Is an old value still right? And when was that known?
+-- | The result of checking an old value, and when it was true.
 data Freshness a
-  = -- | Yes.
+  = -- | The old value is current.
     Same !Instant
-  | -- | This one is.
+  | -- | The value has changed to this one.
     Changed !Instant a
 
--- | Is a value to be kept, and how many bytes does it count?
+-- | Whether to keep a value, and how many bytes it counts for.
 data Worth = Keep !Int | Drop
 
--- | The value of a name, made or checked by the function, which gets the old
--- value if there is one. While it runs, other threads that ask for the name wait for it. If it returns
--- 'Left', or throws an 'IOException', all of them get that, and no value is kept.
+-- | The value of a name, computed or checked by the function, whose argument is the old
+-- value if there is one. Other threads that ask for the name wait in the meantime. If the function returns
+-- 'Left' or throws an 'IOException', all threads get that, and no value is kept.
 --
 -- It runs on the thread that asked first. If that thread is interrupted, one of the waiting
 -- threads starts again.
 fetch :: Cache b a -> ByteString -> (a -> Worth) -> (Maybe a -> IO (Either b (Freshness a))) -> IO (Either b a)
 fetch cache given worth make = attempt
   where
-    -- The name may be part of something larger.
+    -- Copied, since the name may be a slice of a larger string.
     name = B.copy given
     attempt = do
       box <- newEmptyMVar
-      -- Masked: what was begun is ended. The making itself is not.
+      -- Masked, so that the state is always completed. The computation itself is unmasked.
       told <- mask $ \restore -> do
         claim <- atomicModifyIORef' (cacheState cache) $ \st -> case H.lookup name (stateMaking st) of
           Just other -> (st, Left other)
@@ -144,7 +145,7 @@ fetch cache given worth make = attempt
     delete (Just e) st = case H.lookup name (stateEntries st) of
       Just now | entryAge now == entryAge e -> without name now st
       _ -> st
-    -- There is no entry of this name: only one thread makes a value, and it has deleted the old entry.
+    -- The name has no entry: only one thread computes its value, and that thread has deleted the old entry.
     store entry st = case worth (entryValue entry) of
       Drop -> st
       Keep n
@@ -168,7 +169,7 @@ without name e st =
       stateCount = stateCount st - 1
     }
 
--- | Give up entries until the rest is within the limit.
+-- | Evict entries until the size is within the limit.
 sweep :: Cache b a -> IO ()
 sweep cache = do
   st <- readIORef (cacheState cache)
@@ -195,7 +196,7 @@ sweep cache = do
               else (without name now s, ())
         _ -> (s, ())
 
--- | How a cache is doing.
+-- | Statistics of a cache.
 data CacheMetrics = CacheMetrics
   { cachedEntries :: !Int,
     cachedBytes :: !Int,
@@ -204,7 +205,7 @@ data CacheMetrics = CacheMetrics
   }
   deriving (Eq, Show)
 
--- | At this moment.
+-- | The current statistics.
 cacheMetrics :: Cache b a -> IO CacheMetrics
 cacheMetrics cache = do
   st <- readIORef (cacheState cache)

@@ -1,7 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Compression of files that have no compressed variant beside them: what is worth it, and gzip (RFC 1952) in pieces.
+-- Compression of files without precompressed variants: which files are worth compressing, and gzip (RFC 1952) in
+-- pieces.
 module Weft.Static.Compress
   ( compressible,
     gzipped,
@@ -15,7 +16,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
 
--- | Is a media type, with or without parameters, one of text? Pictures, films, archives and fonts of the web are
+-- | Whether a media type, with or without parameters, is a text format. Images, videos, archives and web fonts are
 -- compressed already.
 compressible :: ByteString -> Bool
 compressible mediaType = "text/" `B.isPrefixOf` t || "+xml" `B.isSuffixOf` t || "+json" `B.isSuffixOf` t || t `elem` known
@@ -38,8 +39,8 @@ compressible mediaType = "text/" `B.isPrefixOf` t || "+xml" `B.isSuffixOf` t || 
         "image/x-icon"
       ]
 
--- | A string compressed, or 'Nothing' if that saves less than a tenth. Each call of zlib takes or makes at most 16 KiB,
--- below a millisecond; between two calls other threads of the capability run.
+-- | Compress a string; 'Nothing' if that saves less than a tenth. Each call of zlib consumes or produces at most 16
+-- KiB, which takes less than a millisecond; other threads of the capability can run between two calls.
 gzipped :: ByteString -> IO (Maybe ByteString)
 gzipped bytes = do
   chunks <- go [] (L.toChunks (Z.compressWith Z.defaultCompressParams {Z.compressBufferSize = piece} (L.fromChunks (pieces bytes))))

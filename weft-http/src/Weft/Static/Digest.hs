@@ -1,9 +1,9 @@
 -- |
--- A short digest of contents, which tells two versions of a file apart. It is no defence against somebody who makes contents
--- with a given digest: only the author of the site could.
+-- A short digest of contents, which distinguishes two versions of a file. It does not resist deliberate collisions,
+-- which only the author of the site could construct.
 --
--- SipHash with a fixed key, so that all replicas of a site have equal digests. It takes 15 us for 16 KiB; reading such a file
--- into the cache takes 23 us without it. (MD5 and BLAKE2b take 26 us.)
+-- SipHash with a fixed key, so that all replicas of a site compute equal digests. It takes 15 us for 16 KiB; reading
+-- such a file into the cache takes 23 us without it. (MD5 and BLAKE2b take 26 us.)
 module Weft.Static.Digest
   ( digest,
   )

@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- What is known about a file that is served: its contents, if it is small, and the
--- header fields that do not change. Made by reads that block no capability
+-- What is known about a served file: its contents if it is small, and the
+-- header fields that do not change. The reads block no capability
 -- ("Weft.File").
 module Weft.Static.File
   ( -- * Sites
@@ -61,13 +61,14 @@ data DocumentRoot = DocumentRoot
     -- | Files up to this many bytes are held in memory.
     rootSmall :: !Int,
     rootFolders :: !Folders,
-    -- | Added to every answer with a file.
+    -- | Fields added to every response with a file.
     rootHeaders :: !ResponseHeaders,
-    -- | Texts up to this many bytes are compressed; 0 is none.
+    -- | Text files up to this many bytes are compressed; 0 disables compression.
     rootCompress :: !Int,
     -- | How many files may stay open.
     rootOpenFiles :: !(Maybe OpenFiles),
-    -- | Answers a request anew whose file has become another since it was found; so often at most. Lazy, as it knows this record.
+    -- | Answers a request again whose file was replaced after the lookup, at most the given number of times. Lazy,
+    -- since it refers to this record.
     rootAgain :: Int -> Request -> (Response -> IO ResponseReceived) -> IO ResponseReceived
   }
 
@@ -77,20 +78,20 @@ data Resource = Resource
     resourceSize :: !Integer,
     resourceValid :: !Validators,
     resourceStatus :: !FileStatus,
-    -- | Changed so shortly before it was looked at that another change could leave the same status.
+    -- | The file changed so shortly before its status was read that a further change might not show in the status.
     resourceRacy :: !Bool,
-    -- | All fields of a 200, the length included.
+    -- | All fields of a 200 response, including the length.
     resourceHeaders :: !ResponseHeaders,
     -- | Its path below the root.
     resourcePath :: !ByteString,
-    -- | The same compressed, the best first.
+    -- | The compressed variants, the best first.
     resourceVariants :: ![(Coding, Resource)]
   }
 
 -- | Where the bytes are.
 data Body = InMemory !ByteString | OnDisk
 
--- | What it takes in memory, about.
+-- | The approximate memory it uses.
 resourceBytes :: Resource -> Int
 resourceBytes r = body + 1024 + sum (map (resourceBytes . snd) (resourceVariants r))
   where
@@ -98,16 +99,16 @@ resourceBytes r = body + 1024 + sum (map (resourceBytes . snd) (resourceVariants
       InMemory bytes -> B.length bytes
       OnDisk -> 0
 
--- | What is at a path.
+-- | The result of looking up a path.
 data Found
   = File !Resource
   | Folder
   | Missing
-  | -- | It is there and must not or cannot be shown.
+  | -- | It exists but may not or cannot be served.
     Denied
 
--- | Look a path below the root up: what is there, and the instant at which it was so. The
--- caller says what time it was when it began.
+-- | Look up a path below the root: what is there, and the instant at which that was true. The
+-- argument is the time at which the caller began.
 find :: DocumentRoot -> Instant -> ByteString -> IO (Instant, Found)
 find root began path = do
   clock <- floor <$> getPOSIXTime
@@ -135,7 +136,7 @@ find root began path = do
         }
     vary = (hVary, "Accept-Encoding")
 
--- | A resource compressed, if it is to be. Its variant has the path of the resource itself.
+-- | The compressed variant of a resource, if it should have one. Its path is that of the resource itself.
 compressed :: DocumentRoot -> Resource -> IO [(Coding, Resource)]
 compressed root r
   | size < 1024 || size > toInteger (rootCompress root) || not (maybe False compressible mediaType) = pure []
@@ -150,15 +151,15 @@ compressed root r
     mediaType = lookup hContentType (resourceHeaders r)
     variant bytes = (resource root (resourcePath r) (Just Gzip) (resourceStatus r) (resourceRacy r) (InMemory bytes)) {resourcePath = resourcePath r}
 
--- | Can a file with that status be a variant of this one? One that is older was forgotten.
+-- | Whether a file with that status can be a variant of this resource. A variant that is older than the file is stale.
 mayStandFor :: Resource -> FileStatus -> Bool
 mayStandFor r status = statusType status == RegularFile && statusModified status >= statusModified (resourceStatus r)
 
--- | Open a file that does not lead out of the root, without waiting for anybody.
+-- | Open a file below the root, through no link to the outside, without blocking a capability.
 opening :: DocumentRoot -> ByteString -> (File -> IO a) -> IO (Either Found a)
 opening root path act = tryJust refusal (beneath (rootDirectory root) path act)
 
--- | What an error means to a client. Errors of the machine's are passed on.
+-- | What an error means for a client. Errors that are the server's own are rethrown.
 refusal :: IOException -> Maybe Found
 refusal e = do
   code <- ioe_errno e
@@ -167,11 +168,12 @@ refusal e = do
     then Just Missing
     else Denied <$ guard (any is [eACCES, ePERM, eXDEV, eLOOP, eNXIO, eNODEV])
 
--- | A regular file's resource, or what it is instead. The clock's seconds are those from before it was opened.
+-- | The resource of a regular file, or what the path is instead. The time in seconds is from before the file was
+-- opened.
 describe :: DocumentRoot -> Int64 -> ByteString -> Maybe Coding -> File -> IO Found
 describe root clock path coding file = go (3 :: Int) (openedStatus file)
   where
-    -- As git's index does: times of files go by ticks of a clock, of 1 to 10 ms with most file systems, of 2 s with some.
+    -- git's index does the same: file times advance in clock ticks, of 1 to 10 ms on most file systems, of 2 s on some.
     made status body = pure (File (resource root path coding status (fst (statusChanged status) + 3 > clock) body))
     go tries status
       | statusType status == DirectoryFile = pure Folder
@@ -180,7 +182,7 @@ describe root clock path coding file = go (3 :: Int) (openedStatus file)
       | otherwise = do
         bytes <- readAt file 0 (fromIntegral (statusSize status))
         now <- statFile file
-        -- Written to while it was read: once more.
+        -- If the file was written to while it was read, read it again.
         if tries <= 1 || now == status && B.length bytes == fromIntegral (statusSize status)
           then made status (InMemory bytes)
           else go (tries - 1) now
@@ -220,12 +222,12 @@ resource root path coding status racy body =
 dateOf :: FileStatus -> HTTPDate
 dateOf = epochTimeToHTTPDate . fromIntegral . fst . statusModified
 
--- | Numbers in quotes. They are the same wherever the same site is served from, of which clients may ask now this server and now
--- that one: contents that are in memory are told by themselves; large ones by size and time of modification, which programs that
--- copy a site keep. What only this machine knows, inode and time of the last change of status, is not in it.
+-- | The entity tag: numbers in quotes. Tags are equal on all servers of a site, between which clients may alternate.
+-- The tag of contents in memory depends on the contents. That of a large file depends on its size and modification
+-- time, which programs that copy a site preserve. Inode and change time, which differ between machines, are not used.
 --
--- A large file that has only just been modified could be modified again without another time: then the tag is weak, and another
--- one than later.
+-- A large file that has just been modified could be modified again without a change of its time. Its tag is therefore
+-- weak, and will be another one later.
 tagOf :: Maybe Coding -> [Word] -> ByteString
 tagOf coding numbers = P.putString 80 (quote <> mconcat (intersperse dash (map (P.hexadecimal . fromIntegral . (.&. fromIntegral (maxBound :: Int))) numbers)) <> foldMap coded coding <> quote)
   where
@@ -233,21 +235,21 @@ tagOf coding numbers = P.putString 80 (quote <> mconcat (intersperse dash (map (
     dash = P.byte 0x2d
     coded c = dash <> P.bytes (codingName c)
 
--- | The type of a file by its name, with the encoding that texts have.
+-- | The media type of a file by its name, with the character encoding for text.
 mimeOf :: ByteString -> ByteString
 mimeOf path
   | B.any (>= 0x80) name = charset (defaultMimeLookup (T.decodeUtf8With T.lenientDecode name))
   | otherwise = go (C.map toLower name)
   where
     name = snd (C.breakEnd (== '/') path)
-    -- As defaultMimeLookup: the longest of its endings that is known.
+    -- Like defaultMimeLookup: the longest known suffix.
     go text
       | B.null ending = charset defaultMimeType
       | otherwise = fromMaybe (go ending) (H.lookup ending mimeTypes)
       where
         ending = B.drop 1 (C.dropWhile (/= '.') text)
 
--- | By ending.
+-- | Media types by suffix.
 mimeTypes :: H.HashMap ByteString ByteString
 mimeTypes = H.fromList [(T.encodeUtf8 ending, charset t) | (ending, t) <- M.toList defaultMimeMap]
 {-# NOINLINE mimeTypes #-}
@@ -257,8 +259,8 @@ charset t
   | "text/" `B.isPrefixOf` t || t `elem` ["application/javascript", "application/json", "image/svg+xml"] = t <> "; charset=utf-8"
   | otherwise = t
 
--- | Is what a path leads to the file that the resource was made of, with the variants that
--- it had, and is there no other? And the instant at which that was so.
+-- | Check that a path still leads to the file of the resource, with the same variants and no other. Returns the instant
+-- at which that was true.
 unchanged :: DocumentRoot -> Instant -> Resource -> IO (Maybe Instant)
 unchanged root began r = do
   (codings, seen) <- codingsIn (rootFolders root) began (resourcePath r)
@@ -274,26 +276,26 @@ unchanged root began r = do
     allM f = fmap not . anyM (fmap not . f)
     anyM f = foldr (\x rest -> f x >>= \yes -> if yes then pure True else rest) (pure False)
 
--- | Not even the status has changed, whose time no program can set: a file that was written to and got its old time back (cp -p,
--- tar, rsync) is another one.
+-- | Compares the change time too, which programs cannot set: a file that was written to and got its old modification
+-- time back (cp -p, tar, rsync) counts as changed.
 sameStatus :: FileStatus -> FileStatus -> Bool
 sameStatus a b = sameFile a b && statusChanged a == statusChanged b
 
--- | A file of the same name, size and time of modification, which is what its fields say; another link or other permissions do not
--- matter.
+-- | Compares name, size and modification time, on which the response's fields depend; a new link or other permissions
+-- do not matter.
 sameFile :: FileStatus -> FileStatus -> Bool
 sameFile a b = statusModified a == statusModified b && statusSize a == statusSize b && statusInode a == statusInode b && statusDevice a == statusDevice b
 
--- | Open the file of a resource that is not in memory, as long as it is the one
--- that the resource describes; 'Nothing' when it is another by now.
+-- | Open the file of a resource that is not in memory. 'Nothing' if the file is no longer the one
+-- that the resource describes.
 withBody :: DocumentRoot -> Resource -> (File -> IO a) -> IO (Maybe a)
 withBody root r act = do
   opened <- opening root (resourcePath r) $ \file ->
     if sameFile (resourceStatus r) (openedStatus file) then Just <$> act file else pure Nothing
   pure (fromRight Nothing opened)
 
--- | Run something with a folder below the root, and a name under which it can be found as long as the action
--- takes; 'Nothing' if there is no such folder.
+-- | Run an action with a folder below the root, and a path by which the folder can be opened as long as the action
+-- runs; 'Nothing' if there is no such folder.
 withFolder :: DocumentRoot -> ByteString -> (File -> FilePath -> IO a) -> IO (Maybe a)
 withFolder root path act = do
   opened <- opening root path $ \file ->
@@ -302,6 +304,6 @@ withFolder root path act = do
       else pure Nothing
   pure (fromRight Nothing opened)
 
--- | Does a path lead to something below the root, symbolic links included, that can be opened?
+-- | Whether a path can be opened and, after following symbolic links, is below the root.
 staysBelow :: DocumentRoot -> ByteString -> IO Bool
 staysBelow root path = either (const False) (const True) <$> opening root path (const (pure ()))

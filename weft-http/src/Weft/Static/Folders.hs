@@ -1,18 +1,18 @@
 -- |
--- Which codings the names of a folder speak of: @.br@, @.zst@, @.gz@. Most folders have
--- none, and then nobody has to look for the compressed variants of a file in it, three
--- failing openat2(2), which take a disk's time when the kernel does not remember that the
--- names are not there.
+-- Which precompressed variants a folder contains: @.br@, @.zst@, @.gz@. Most folders have
+-- none. If that is known, the server need not look for the variants of each file, which takes three
+-- failing openat2(2) calls; these read the disk if the kernel has not cached that the
+-- names do not exist.
 --
--- That is learned from the folder's names, all of them, so not at once: as long as
--- looking for variants has cost less than reading the names will, the answer is that there
--- may be any. What was learned holds while the folder's status is what it was
--- ('statusChanged' moves when a name comes or goes), which is looked at eight times in the
--- time for which things are trusted; and only on file systems of which that is known
--- ('directoryLocal'). A folder that changed within the last seconds is not believed: its
--- time may not move once more.
+-- To find out, all names of the folder have to be read. That is put off: as long as
+-- the lookups so far have cost less than reading the names would, the answer is that there
+-- may be variants. The result stays valid while the folder's status is the same
+-- ('statusChanged' changes when a name is added or removed). The status is checked eight times within the
+-- time for which entries are trusted, and only on file systems where it is reliable
+-- ('directoryLocal'). The result is not used for a folder that changed within the last seconds, since its
+-- time may stay the same at the next change.
 --
--- Any thread may call anything.
+-- Any thread may call these functions.
 module Weft.Static.Folders
   ( -- * Codings
     Coding (..),
@@ -44,17 +44,17 @@ import Weft.File
 
 -- Codings ------------------------------------------------------------------------------
 
--- | Content codings that may lie beside a file, compressed beforehand; the best first.
+-- | Content codings for which there may be a precompressed file; the best first.
 data Coding = Brotli | Zstandard | Gzip
   deriving (Eq, Show, Enum, Bounded)
 
--- | As in Content-Encoding.
+-- | The name in Content-Encoding.
 codingName :: Coding -> ByteString
 codingName Brotli = C.pack "br"
 codingName Zstandard = C.pack "zstd"
 codingName Gzip = C.pack "gzip"
 
--- | The suffix that such a file's name has.
+-- | The suffix of such a file's name.
 codingSuffix :: Coding -> ByteString
 codingSuffix Brotli = C.pack ".br"
 codingSuffix Zstandard = C.pack ".zst"
@@ -62,16 +62,16 @@ codingSuffix Gzip = C.pack ".gz"
 
 -- Folders ------------------------------------------------------------------------------
 
--- | The known folders below one.
+-- | What is known about the folders below a root.
 data Folders = Folders
   { foldersRoot :: !Directory,
-    -- | For so long something known is not compared with the disk.
+    -- | How long a result is used without comparing it with the disk.
     foldersTrust :: !Duration,
     -- | Changed atomically.
     foldersKnown :: !(IORef (H.HashMap ByteString (IORef Folder)))
   }
 
--- | Changed atomically, by any thread:
+-- | What is known about a folder. Changed atomically, by any thread:
 --
 -- @
 --   Probing n m -> Probing (n+1) m, Reading m (the thread that asks)
@@ -79,19 +79,19 @@ data Folders = Folders
 --   Known       -> Known later, Probing 0 m (the thread that compares it with the disk)
 -- @
 data Folder
-  = -- | Asked about so often; worth reading after so many.
+  = -- | The number of lookups so far, and the number after which the names are worth reading.
     Probing !Int !Int
-  | -- | Its names are being read. So many it was worth.
+  | -- | The names are being read. The number is the one of lookups after which that was worthwhile.
     Reading !Int
-  | -- | It had this status, and only these codings, at this instant.
+  | -- | At this instant the folder had this status and only these codings.
     Known !FileStatus ![Coding] !Instant
 
--- | Nothing is known yet. The duration is how long something may be taken to be right.
+-- | Nothing is known yet. The duration is how long a result may be used without a check.
 newFolders :: Directory -> Duration -> IO Folders
 newFolders root (Duration trust) = Folders root (Duration (trust `div` 8)) <$> newIORef H.empty
 
--- | The codings in which there may be variants of the file with that path below the root,
--- and the instant at which that was so. The caller says what time it was when it began.
+-- | The codings for which the file at a path below the root may have variants,
+-- and the instant at which that was true. The instant passed in is when the caller began.
 codingsIn :: Folders -> Instant -> ByteString -> IO ([Coding], Instant)
 codingsIn folders began path = do
   ref <- entryOf folders folder
@@ -120,7 +120,7 @@ codingsIn folders began path = do
     failed :: IOException -> IO Bool
     failed _ = pure False
 
--- | A folder's entry. There is room for a limited number of folders; beyond that all entries are dropped.
+-- | A folder's entry. The number of folders is limited; when it is exceeded, all entries are dropped.
 entryOf :: Folders -> ByteString -> IO (IORef Folder)
 entryOf folders folder = do
   known <- readIORef (foldersKnown folders)
@@ -130,20 +130,20 @@ entryOf folders folder = do
       fresh <- newIORef (Probing 0 firstWorth)
       atomicModifyIORef' (foldersKnown folders) $ \m -> case H.lookup folder m of
         Just ref -> (m, ref)
-        -- The size is a walk through all of it, once for each new folder.
+        -- The size is computed in linear time, but only once for each new folder.
         Nothing -> (H.insert (B.copy folder) fresh (if H.size m >= 1000 then H.empty else m), fresh)
 
--- | The number of probes before the size of a folder is checked. The size gives the
--- number of names: reading a name costs the kernel 400 ns, a directory has 24 bytes for it,
--- and three probes cost 40 us if they have to go to the disk's directory.
+-- | The number of lookups before the size of a folder is checked. The size indicates the
+-- number of names: a directory has 24 bytes for each, and the kernel takes 400 ns to read one.
+-- Three lookups cost 40 us if they have to read the directory from disk.
 firstWorth :: Int
 firstWorth = 16
 
 worthOf :: FileStatus -> Int
 worthOf status = firstWorth + fromIntegral (statusSize status `div` 2048)
 
--- | Read the names, or put it off if they are too many for the questions so far, or not
--- to be trusted.
+-- | Read the names, or put it off if there are too many for the number of lookups so far, or if the status is not
+-- reliable.
 readInBackground :: Folders -> ByteString -> IORef Folder -> Int -> IO ()
 readInBackground folders folder ref worth = do
   thread <- forkIOWithUnmask $ \unmask ->
@@ -167,11 +167,11 @@ readInBackground folders folder ref worth = do
                 else do
                   codings <- foldNames file (\found name -> pure $! spoken name found) []
                   now <- statFile file
-                  -- Not compared since: the next request compares it.
+                  -- It was not compared since; the next request compares it.
                   settle (if now == status then Known status codings (Instant minBound) else Probing 0 worth)
     notAgain = 1000000
 
--- | With a name's coding, if it has one. File systems may not tell capitals apart.
+-- | The coding of a name, if it has one of the suffixes. Ignores case, since file systems may do so.
 spoken :: ByteString -> [Coding] -> [Coding]
 spoken name found
   | dot == 0x2e || dot' == 0x2e = [c | c <- [minBound .. maxBound], c `elem` found || codingSuffix c `B.isSuffixOf` C.map toLower name]
@@ -181,7 +181,7 @@ spoken name found
     dot' = at 4
     at k = if B.length name >= k then B.index name (B.length name - k) else 0
 
--- | Open what is at a path below the root and does not lead out of it, without waiting for
--- anybody.
+-- | Open a path below the root that does not lead out of it, without blocking a
+-- capability.
 beneath :: Directory -> ByteString -> (File -> IO a) -> IO a
 beneath root path = withRawFileAt root reading {openResolve = Beneath, openNonBlocking = True} (if B.null path then C.pack "." else path)

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A listing of a folder, as HTML, or as JSON for clients that accept that.
+-- A listing of a folder, as HTML, or as JSON for clients that accept it.
 module Weft.Static.Listing
   ( listing,
   )
@@ -43,7 +43,7 @@ data Item = Item
     itemTime :: !EpochTime
   }
 
--- | Answer with what is in a folder below the root.
+-- | Respond with a listing of a folder below the root.
 listing :: DocumentRoot -> ByteString -> Request -> (Response -> IO ResponseReceived) -> IO ResponseReceived
 listing root path request respond = do
   found <- withFolder root path (contents root path)
@@ -56,8 +56,8 @@ listing root path request respond = do
     wantsJson = maybe False ("application/json" `B.isInfixOf`) (lookup hAccept (requestHeaders request))
     page mime body = responseLBS ok200 [(hContentType, mime), (hContentLength, C.pack (show (L.length body))), (hVary, "Accept"), (hCacheControl, "no-cache")] body
 
--- | Folders first, by name. What is hidden or can not be looked at is left out, and
--- so is what is neither a file nor a folder, and a symbolic link that leads out of the root. Blocks no capability.
+-- | Folders first, sorted by name. Omits hidden entries, entries whose status cannot be read,
+-- entries that are neither files nor folders, and symbolic links that lead out of the root. Blocks no capability.
 contents :: DocumentRoot -> ByteString -> File -> FilePath -> IO [Item]
 contents root path folder place = do
   names <- foldNames folder (\names name -> pure (if "." `B.isPrefixOf` name then names else B.copy name : names)) []

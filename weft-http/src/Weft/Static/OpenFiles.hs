@@ -1,9 +1,9 @@
 -- |
--- How many files may stay open at once for the answers of a folder, or of several. Every open file is a descriptor, of
--- which a process has a limited number (getrlimit(2), @RLIMIT_NOFILE@), and a client that reads slowly keeps its file
--- open as long as it likes.
+-- A limit on the files that are open at the same time for the responses of one or more folders. Each open file is a
+-- descriptor. A process has a limited number of these (getrlimit(2), @RLIMIT_NOFILE@), and a client that reads slowly
+-- keeps its file open for as long as it likes.
 --
--- Any thread may call anything.
+-- Any thread may call these functions.
 module Weft.Static.OpenFiles
   ( OpenFiles,
     newOpenFiles,
@@ -17,20 +17,21 @@ import Control.Exception (bracket, bracket_)
 import Control.Monad (when)
 import Data.IORef
 
--- | The number of permits that are left, changed atomically by the thread of each response; and a semaphore for threads that open files
--- only for a read.
+-- | The number of permits left, changed atomically by each response's thread; and a semaphore for threads that open
+-- files only for a read.
 data OpenFiles = OpenFiles !(IORef Int) !QSem
 
--- | For this many files at once, half of them for responses that keep their file open.
+-- | Allow the given number of open files, half of them for responses that keep their file open.
 newOpenFiles :: Int -> IO OpenFiles
 newOpenFiles n = OpenFiles <$> newIORef (n `quot` 2) <*> newQSem (max 1 (n `quot` 4))
 
--- | Run an action that opens one or two files, and waits only for the disk. Waits until there is room for it.
+-- | Run an action that opens one or two files and waits only for the disk. Blocks until it may open files.
 briefly :: Maybe OpenFiles -> IO a -> IO a
 briefly Nothing act = act
 briefly (Just (OpenFiles _ slots)) act = bracket_ (waitQSem slots) (signalQSem slots) act
 
--- | Run an action with a flag that says whether it may keep a file open. Never waits. Without a limit it may.
+-- | Run an action with a flag that says whether it may keep a file open. Never blocks. Without a limit the flag is
+-- 'True'.
 withPermit :: Maybe OpenFiles -> (Bool -> IO a) -> IO a
 withPermit Nothing act = act True
 withPermit (Just (OpenFiles left _)) act = bracket take' give act

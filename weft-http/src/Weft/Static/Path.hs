@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- From the target of a request to a path below the root, or to the reason why it
--- is none. Pure.
+-- Converts the target of a request to a path below the root, or to the reason why it
+-- is invalid. Pure.
 module Weft.Static.Path
   ( Target (..),
     target,
@@ -22,25 +22,25 @@ import Data.Word (Word8)
 data Target
   = -- | A path below the root, without a slash at either end.
     FileTarget !ByteString
-  | -- | The same of a folder: the target ended in a slash. Empty for the root.
+  | -- | The path of a folder: the target ends in a slash. Empty for the root.
     FolderTarget !ByteString
   deriving (Eq, Show)
 
--- | Why a target is no path.
+-- | Why a target is not a path.
 data NotAPath
   = -- | It cannot be decoded: a percent sign without two digits.
     Malformed
-  | -- | It would lead out of the root, or to a file that is hidden: a segment that
-    -- begins with a dot (but for @.well-known@, RFC 8615), an encoded slash, a zero
+  | -- | It would lead out of the root or to a hidden file: a segment
+    -- begins with a dot (except @.well-known@, RFC 8615), or it contains an encoded slash or a zero
     -- byte.
     Forbidden
   deriving (Eq, Show)
 
--- | Understand a target's path (RFC 3986): percent signs are decoded once, empty
--- segments are left out.
+-- | Parse a target's path (RFC 3986). Percent-encoding is decoded once, and empty
+-- segments are dropped.
 target :: ByteString -> Either NotAPath Target
 target raw
-  -- Most paths: nothing to decode, no doubled slash, no hidden segment.
+  -- Most paths have nothing to decode, no double slash and no hidden segment.
   | plain raw = Right (shape raw)
   | otherwise = do
     parts <- mapM decode (filter (not . B.null) (C.split '/' raw))
@@ -88,8 +88,8 @@ admissible part
 segments :: ByteString -> [ByteString]
 segments = filter (not . B.null) . C.split '/'
 
--- | A path as the target of a link: what is not unreserved or a slash (RFC 3986,
--- 2.3) is percent-encoded.
+-- | A path as the target of a link: all characters except unreserved ones and slashes (RFC 3986,
+-- 2.3) are percent-encoded.
 encode :: ByteString -> ByteString
 encode = B.concatMap one
   where

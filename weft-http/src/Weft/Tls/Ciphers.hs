@@ -1,6 +1,6 @@
 -- |
--- The offered and accepted versions and ciphers: TLS 1.3, and 1.2 with ephemeral elliptic curves and authenticated encryption only, so that
--- every connection has forward secrecy.
+-- The supported versions and ciphers: TLS 1.3, and TLS 1.2 with ephemeral elliptic-curve keys and authenticated
+-- encryption only, so that every connection has forward secrecy.
 module Weft.Tls.Ciphers
   ( supported,
   )
@@ -11,7 +11,7 @@ import Data.Word (Word16)
 import Network.TLS
 import Network.TLS.Extra.Cipher (ciphersuite_strong)
 
--- | The library's settings for both sides.
+-- | The @tls@ package's settings for both sides.
 supported :: Supported
 supported =
   def
@@ -20,7 +20,7 @@ supported =
       supportedClientInitiatedRenegotiation = False
     }
 
--- | The numbers of the accepted cipher suites (IANA's registry).
+-- | The numbers of the accepted cipher suites (IANA registry).
 acceptedCiphers :: [Word16]
 acceptedCiphers =
   [ 0x1301, -- TLS_AES_128_GCM_SHA256

@@ -28,15 +28,15 @@ import Weft.Duration (seconds)
 import Weft.Timer (within)
 import Weft.Tls.Ciphers (supported)
 
--- | Where a certificate and its key are. The certificate is followed by those that lead to a known
--- authority; both are in PEM.
+-- | Where to find a certificate and its key, both in PEM. The certificate is followed by the rest of its chain, up to a
+-- known authority.
 data CertificateSource
-  = -- | Files: of the certificate, of the key. A reload reads them again.
+  = -- | The files of the certificate and of the key. A reload reads them again.
     CertificateFiles FilePath FilePath
-  | -- | Their contents.
+  | -- | The contents of such files.
     CertificateMemory ByteString ByteString
 
--- | Load a certificate and its key, and see whether they belong together. Throws an 'IOError' that
+-- | Load a certificate and its key, and check that they match. Throws an 'IOError' that
 -- says what is wrong with which file.
 loadCredential :: CertificateSource -> IO Credential
 loadCredential source = do
@@ -61,7 +61,7 @@ loadCredential source = do
 wrong :: String -> String -> IO a
 wrong name what = ioError (userError (name <> what))
 
--- | Load certificates of authorities from a file in PEM. Throws an 'IOError' when it holds none.
+-- | Load certificates of authorities from a PEM file. Throws an 'IOError' if it contains none.
 loadAuthorities :: FilePath -> IO ([SignedCertificate], CertificateStore)
 loadAuthorities path = do
   certificates <- readSignedObjectFromMemory <$> blocking (B.readFile path)
@@ -69,8 +69,8 @@ loadAuthorities path = do
     [] -> wrong path " holds no certificate in PEM"
     _ -> pure (certificates, makeCertificateStore certificates)
 
--- | The credential for the name that a client asked for: the first whose certificate has it, exactly or by a wildcard
--- for the leftmost label (RFC 6125, 6.4.3), else the first of all.
+-- | The credential for the name that a client asked for: the first one whose certificate has that name, exactly or by a
+-- wildcard for the leftmost label (RFC 6125, 6.4.3), or else the first of the list.
 credentialFor :: [Credential] -> Maybe String -> Maybe Credential
 credentialFor credentials asked = case asked of
   Just name | found : _ <- filter (any (`matches` map toLower name) . namesOf) credentials -> Just found
@@ -82,7 +82,7 @@ matches ('*' : '.' : suffix) name = case break (== '.') name of
   _ -> False
 matches exact name = exact == name
 
--- | The names of a certificate, in lower case: the alternative names, or without them the common name.
+-- | The names in a certificate, in lower case: the alternative names or, if there are none, the common name.
 namesOf :: Credential -> [String]
 namesOf (CertificateChain chain, _) = map (map toLower) $ case chain of
   [] -> []
@@ -92,7 +92,7 @@ namesOf (CertificateChain chain, _) = map (map toLower) $ case chain of
     where
       certificate = getCertificate leaf
 
--- | Can a server with this be talked to? Found out by a handshake with ourselves.
+-- | Whether a server with this credential works, found out by a handshake with itself.
 provesItself :: Credential -> IO Bool
 provesItself credential = do
   there <- newChan
@@ -117,7 +117,7 @@ provesItself credential = do
         then B.take n have <$ writeIORef left (B.drop n have)
         else receive >>= \more -> writeIORef left (have <> more) >> exactly receive left n
 
--- | Did it go well?
+-- | Whether an action finishes without an exception.
 succeeds :: IO () -> IO Bool
 succeeds act = (True <$ act) `catches` [Handler library, Handler system]
   where

@@ -1,7 +1,7 @@
 {-# LANGUAGE ScopedTypeVariables #-}
 
 -- |
--- Sessions that a server keeps so that clients can resume them, with limits on their number and age.
+-- The sessions that a server keeps for resumption, with limits on their number and age.
 module Weft.Tls.Sessions
   ( Sessions,
     newSessions,
@@ -20,21 +20,21 @@ import Weft.Sys (now)
 data Sessions
   = Sessions
       !Int
-      -- ^ The most that are kept; the oldest go first.
+      -- ^ The maximal number; the oldest are dropped first.
       !Duration
-      -- ^ How long each is kept.
+      -- ^ How long a session is kept.
       !(IORef Table)
 
--- | By identifier, with the end of its life; identifiers from the oldest on. One that was taken out of the map
--- may still be in the sequence, which is never longer than the most.
+-- | Sessions by identifier, with the instant at which they expire; and the identifiers, the oldest first. An identifier
+-- that was removed from the map may still be in the sequence, whose length is limited too.
 data Table = Table !(Map.Map SessionID (Instant, SessionData)) !(Seq.Seq SessionID)
 
--- | An empty table with a maximal number of sessions, and their maximal age.
+-- | An empty table with the maximal number of sessions and their maximal age.
 newSessions :: Int -> Duration -> IO Sessions
 newSessions most life = Sessions most life <$> newIORef (Table Map.empty Seq.empty)
 
--- | The result of establishing a session differs between versions of the library: none, or a ticket that replaces
--- the identifier. Weft makes no tickets.
+-- | Abstracts over the result of establishing a session, which differs between versions of the library: nothing, or a
+-- ticket that replaces the identifier. Weft issues no tickets.
 class Established a where
   established :: a
 
@@ -44,7 +44,7 @@ instance Established () where
 instance Established (Maybe a) where
   established = Nothing
 
--- | The library's view of the table. The action runs when a session is found.
+-- | The table as the library's session manager. The action runs when a session is found.
 sessionManager :: Sessions -> IO () -> SessionManager
 sessionManager (Sessions most life table) found =
   noSessionManager

@@ -1,6 +1,6 @@
 -- |
--- A TLS session over a connection as a connection. The library asks for bytes and sends bytes; deadlines reach it by two
--- cells that hold the deadline of the operation that is under way in each direction.
+-- A connection that runs a TLS session over another connection. The library calls back to receive and send bytes. The
+-- callbacks take their deadlines from two cells, which hold the deadline of the current operation in each direction.
 module Weft.Tls.Stream
   ( Side (..),
     handshakeOver,
@@ -30,23 +30,24 @@ data Session = Session
     sessionBelow :: !Connection,
     sessionSecurity :: !Security,
     sessionSide :: !Side,
-    -- | Bytes that came and were not asked for by the library yet. Written by the thread that receives.
+    -- | Received bytes that the library has not consumed yet. Written by the thread that receives.
     sessionCome :: !(IORef ByteString),
-    -- | Decrypted bytes that have not been received yet. Written by the thread that receives.
+    -- | Decrypted bytes that have not been passed on yet. Written by the thread that receives.
     sessionClear :: !(IORef ByteString),
-    -- | The deadlines of the operations under way. Each written by the thread of its direction.
+    -- | The deadlines of the current operations, each written by the thread of its direction.
     sessionReceiveBy :: !(IORef Instant),
     sessionSendBy :: !(IORef Instant),
-    -- | What the connection below threw, which the library wraps up or swallows. Written by either direction.
+    -- | The last exception of the connection below, since the library wraps or swallows it. Written by either
+    -- direction.
     sessionTrouble :: !(IORef (Maybe IOException)),
-    -- | Has the sending direction been ended? Written by the thread that sends.
+    -- | Whether the sending direction has been closed. Written by the thread that sends.
     sessionShut :: !(IORef Bool),
-    -- | Closed by any thread.
+    -- | Whether the connection was closed. Written by any thread.
     sessionClosed :: !(IORef Bool)
   }
 
--- | Shake hands before the deadline, with parameters that may depend on nothing but the side, and an action that says whether
--- the session was resumed. Throws an 'IOError' when that fails; the connection below is then only good for closing.
+-- | Perform the handshake before the deadline, with parameters that may depend only on the side, and an action that
+-- says whether the session was resumed. If it fails, it throws an 'IOError'; the connection below must then be closed.
 handshakeOver :: TLSParams params => Side -> Instant -> params -> IO (Maybe ByteString) -> IO Bool -> Connection -> IO Connection
 handshakeOver side deadline params askedName resumed below = do
   come <- newIORef B.empty
@@ -60,7 +61,7 @@ handshakeOver side deadline params askedName resumed below = do
   translating trouble (handshake context)
   information <- contextGetInformation context
   alpn <- getNegotiatedProtocol context
-  -- Ours, if we are the client; then it is not of interest here.
+      -- On the client side this would be the client's own chain.
   chain <- if side == ServerSide then getClientCertificateChain context else pure Nothing
   name <- askedName
   again <- resumed
@@ -79,28 +80,30 @@ handshakeOver side deadline params askedName resumed below = do
   closed <- newIORef False
   pure (Connection operations (Session context below security side come clear receiveBy sendBy trouble shut closed))
 
--- | So many bytes, fewer only at the end of the stream. What has come stays in the cell when it throws. The
--- header of a record is not given before all of the record is there, so that a deadline or an interruption finds the
--- library between two records.
+-- | Take the given number of bytes, fewer only at the end of the stream. If it throws, the received bytes stay in the
+-- cell. A record's header is not returned before the whole record has arrived, so that a deadline or an interruption
+-- finds the library between two records.
 exactly :: Connection -> IORef ByteString -> Instant -> Int -> IO ByteString
 exactly below come deadline n = do
   have <- if n == headerSize then snd <$> awaitRecord below come deadline else awaitBytes below come deadline n
   B.take n have <$ writeIORef come (B.drop n have)
 
--- | Receive until so many bytes are there, or the stream ends: all that is there, which stays there.
+-- | Receive until the cell has the given number of bytes, or the stream ends. Returns the cell's contents, which stay
+-- there.
 awaitBytes :: Connection -> IORef ByteString -> Instant -> Int -> IO ByteString
 awaitBytes below come deadline n = do
   have <- readIORef come
   if B.length have >= n
     then pure have
     else do
-      -- Masked, so that what was received is kept; waiting is interruptible.
+      -- Masked, so that received bytes are not lost; waiting is interruptible.
       more <- mask_ $ do
         more <- connReceive below deadline 32768
         more <$ writeIORef come (have <> more)
       if B.null more then pure have else awaitBytes below come deadline n
 
--- | Receive until a whole record is there, or the stream ends: was it whole, and all that is there.
+-- | Receive until the cell has a whole record, or the stream ends. Returns whether the record is whole, and the cell's
+-- contents.
 awaitRecord :: Connection -> IORef ByteString -> Instant -> IO (Bool, ByteString)
 awaitRecord below come deadline = do
   start <- awaitBytes below come deadline headerSize
@@ -111,7 +114,7 @@ awaitRecord below come deadline = do
       record <- awaitBytes below come deadline size
       pure (B.length record >= size, record)
 
--- | Bytes of a record's header: RFC 8446, 5.1.
+-- | The size of a record's header: RFC 8446, 5.1.
 headerSize :: Int
 headerSize = 5
 
@@ -120,7 +123,7 @@ operations =
   Operations
     { opReceive = receiveClear,
       opSend = \s deadline (Region p n) -> do
-        -- The memory is the caller's again afterwards; it has been encrypted by then.
+        -- Copied, since the caller may reuse the memory afterwards. By then the bytes have been encrypted.
         bytes <- B.packCStringLen (castPtr p, n)
         sendClear s deadline [bytes],
       opSendMany = sendClear,
@@ -136,7 +139,7 @@ operations =
       opSecurity = Just . sessionSecurity
     }
 
--- | What is there of the record that came last, or of the next.
+-- | The rest of the current record, or bytes of the next one.
 receiveClear :: Session -> Instant -> Int -> IO ByteString
 receiveClear s deadline n
   | n <= 0 = failed "connReceive" eINVAL
@@ -151,14 +154,14 @@ receiveClear s deadline n
       (whole, _) <- awaitRecord (sessionBelow s) (sessionCome s) deadline
       bytes <- ended whole (translating (sessionTrouble s) (recvData (sessionContext s)))
       if B.null bytes then pure B.empty else give bytes
-    -- A peer that goes without a word has ended its stream: for a server that is common and harmless, since HTTP says how
-    -- long a message is; a client must not take a part for the whole.
+    -- The peer closed without a close_notify alert. For a server that is common and harmless, since HTTP has its own
+    -- message lengths. A client must not mistake a truncated message for a complete one.
     ended whole act
       | whole = act
       | sessionSide s == ServerSide = pure B.empty
       | otherwise = ioError (userError "Weft.Tls: the peer ended the connection without ending the session")
 
--- | In records of 16 KiB, however small the pieces are.
+-- | Send in records of up to 16 KiB, even if the pieces are small.
 sendClear :: Session -> Instant -> [ByteString] -> IO ()
 sendClear s deadline strings = do
   checkOpen s "connSend"
@@ -171,7 +174,7 @@ sendClear s deadline strings = do
 recordSize :: Int
 recordSize = 16384
 
--- | Join neighbours that fit into a record together.
+-- | Join adjacent pieces that fit into one record.
 records :: [ByteString] -> [ByteString]
 records = go [] 0
   where
@@ -197,7 +200,7 @@ checkOpen s loc = do
   closed <- readIORef (sessionClosed s)
   when closed (failed loc eBADF)
 
--- | The library's exceptions as 'IOError's: what the connection below threw, if that was the cause.
+-- | Convert the library's exceptions to 'IOError's, using the connection's own exception if that was the cause.
 translating :: IORef (Maybe IOException) -> IO a -> IO a
 translating trouble act = do
   writeIORef trouble Nothing
