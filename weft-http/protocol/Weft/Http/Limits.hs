@@ -1,5 +1,5 @@
 -- |
--- Limits on what clients may ask of a server, and the reasons for which requests and connections are refused.
+-- Limits on clients of a server, and the reasons for which requests and connections are refused.
 module Weft.Http.Limits
   ( -- * Limits
     Limits (..),
@@ -15,33 +15,33 @@ where
 import Network.HTTP.Types
 import Weft.Duration (Duration, seconds)
 
--- | Limits on each client and on all of them. A count of zero or less is no limit.
+-- | Limits for each client and for all clients together. A count of zero or less means no limit.
 -- 'Weft.Http.setTimeout' is a further limit: the time in which a client has to send each 2 KiB of a body
 -- and to take each 128 KiB of a response.
 data Limits = Limits
-  { -- | Bytes of a request line with its CRLF (RFC 9112, 3).
+  { -- | Bytes of a request line, including its CRLF (RFC 9112, 3).
     limitTarget :: !Int,
-    -- | Bytes of a request's head, with the empty line at its end.
+    -- | Bytes of a request's head, including the empty line at its end.
     limitHead :: !Int,
-    -- | Fields of a request's head, and of the trailer section of a chunked body.
+    -- | Fields in a request's head, and in the trailer section of a chunked body.
     limitFields :: !Int,
-    -- | The time from the first byte of a head to its last. For the
-    -- first head of a connection, and for a TLS handshake, it begins with the accept.
+    -- | The time from the first byte of a head to its last. For the first
+    -- head of a connection, and for a TLS handshake, it begins when the connection is accepted.
     limitHeadTime :: !Duration,
     -- | How long a connection may wait for its next request.
     limitIdle :: !Duration,
-    -- | Requests on one connection of HTTP\/1, which is then closed.
+    -- | Requests on one HTTP\/1 connection, which is closed afterwards.
     limitRequests :: !Int,
-    -- | Connections in all. When there is one more, the idle ones that are nearest to
-    -- their deadlines are closed; if none is idle, the new one is refused.
+    -- | Connections in total. If there is one more, the idle connections with the nearest
+    -- deadlines are closed; if none is idle, the new one is refused.
     limitConnections :: !Int,
-    -- | Connections of one IPv4 address, or of one IPv6 network of 64 bits.
+    -- | Connections from one IPv4 address, or from one IPv6 network of 64 bits.
     limitPerAddress :: !Int
   }
   deriving (Eq, Show)
 
--- | A request line of 8 KiB, a head of 32 KiB and 100 fields in 10 seconds, 60 seconds between
--- requests, 10,000 requests on a connection, 10,000 connections, any number of them from one address (since there
+-- | A request line of 8 KiB; a head of 32 KiB with 100 fields within 10 seconds; 60 seconds between
+-- requests; 10,000 requests on a connection; 10,000 connections, without a limit per address (since there
 -- may be a proxy in front).
 defaultLimits :: Limits
 defaultLimits =
@@ -56,31 +56,31 @@ defaultLimits =
       limitPerAddress = 0
     }
 
--- | Why a connection was closed without a request for the application.
+-- | Why a connection was closed before the application got a request.
 data Refusal
-  = -- | It is not HTTP, or it is ambiguous: two servers could read it differently.
+  = -- | It is not HTTP, or it is ambiguous: two servers could interpret it differently.
     BadRequest
   | TargetTooLong
   | HeadTooLarge
   | -- | A transfer coding other than @chunked@.
     UnknownCoding
   | UnknownVersion
-  | -- | An @Expect@ field with anything but @100-continue@.
+  | -- | An @Expect@ field with any value but @100-continue@.
     UnknownExpectation
-  | -- | The head, or the TLS handshake, did not come in time.
+  | -- | The head or the TLS handshake was not complete in time.
     HeadTooSlow
-  | -- | The body did not come in time, or the response was not taken.
+  | -- | The body was not sent in time, or the response was not taken in time.
     ClientTooSlow
   | -- | The TLS handshake failed.
     HandshakeFailed
-  | -- | There are as many connections as allowed.
+  | -- | The limit on connections was reached.
     TooManyConnections
   | TooManyOfAddress
-  | -- | A client of HTTP\/2 did more than a limit allows: streams, resets, frames without a use.
+  | -- | An HTTP\/2 client exceeded a limit: streams, resets, useless frames.
     LimitExceeded
   deriving (Eq, Ord, Show, Enum, Bounded)
 
--- | The status that the client is sent, if any.
+-- | The status that is sent to the client, if any.
 refusalStatus :: Refusal -> Maybe Status
 refusalStatus refusal = case refusal of
   BadRequest -> Just badRequest400
@@ -96,7 +96,7 @@ refusalStatus refusal = case refusal of
   TooManyOfAddress -> Nothing
   LimitExceeded -> Nothing
 
--- | A name for logs and counters: lower-case words, joined by underscores.
+-- | A name for logs and counters: lower-case words joined by underscores.
 refusalReason :: Refusal -> String
 refusalReason refusal = case refusal of
   BadRequest -> "bad_request"

@@ -1,6 +1,6 @@
 -- |
--- Limits on how often something may happen: a rate a second in the long run, and a number at once (the generic cell rate algorithm, ITU-T I.371);
--- and on how long the server waits for a client. Pure; time is passed in.
+-- Rate limits: a sustained rate per second and a burst (the generic cell rate algorithm, ITU-T I.371);
+-- and limits on how long the server waits for a client. Pure; time is passed in.
 --
 -- @since 0.1.0
 module Weft.Http2.Budget
@@ -16,22 +16,22 @@ where
 import Data.Int (Int64)
 import Weft.Core.Time (Duration (..), Instant (..))
 
--- | A number a second, and a number at once after a quiet time.
+-- | A rate per second, and a burst that is allowed after a quiet time.
 data Rate = Rate
   { rateSecond :: !Int,
     rateBurst :: !Int
   }
   deriving (Eq, Show)
 
--- | When the next would be due if all came evenly.
+-- | The time at which the next event would be due if all came evenly.
 newtype Budget = Budget Int64
   deriving (Eq, Show)
 
--- | All that may come at once may come now.
+-- | A budget that allows a full burst now.
 fullBudget :: Budget
 fullBudget = Budget minBound
 
--- | Let one happen at that time; 'Nothing' if it is one too many.
+-- | Record an event at that time; 'Nothing' if it exceeds the rate.
 spend :: Rate -> Instant -> Budget -> Maybe Budget
 spend rate (Instant t) (Budget due)
   | next - t > interval rate * fromIntegral (max 1 (rateBurst rate)) = Nothing
@@ -39,7 +39,7 @@ spend rate (Instant t) (Budget due)
   where
     next = max t due + interval rate
 
--- | Allow this many more, but never more than the burst.
+-- | Allow this many more events, but never more than the burst.
 earn :: Rate -> Int -> Budget -> Budget
 earn rate n (Budget due)
   | due < minBound + gain = Budget minBound
@@ -47,12 +47,13 @@ earn rate n (Budget due)
   where
     gain = interval rate * fromIntegral n
 
--- | The nanoseconds for which the server waits for a client after this many more bytes have moved, from those before: an initial wait, and
--- the bytes' time at a rate in bytes a second. A client cannot save up more than the initial wait and the time of 65,535 bytes.
+-- | How long the server still waits for a client, in nanoseconds, after more bytes were transferred. Arguments: the
+-- initial time, the rate in bytes a second, the number of bytes, and the time that was left before. The bytes add the
+-- time that they take at the rate. A client cannot save up more than the initial time and the time of 65,535 bytes.
 earnTime :: Duration -> Int -> Int -> Int64 -> Int64
 earnTime (Duration wait) rate n left = max left (min (wait `plus` timeOf 65535) (left `plus` timeOf n))
   where
-    -- A wait without a limit is the longest.
+    -- Saturates, so that a limit of 'maxBound' stays one.
     plus a b = if a > maxBound - b then maxBound else a + b
     timeOf :: Int -> Int64
     timeOf bytes = (fromIntegral bytes * 1000000000) `div` fromIntegral (max 1 rate)

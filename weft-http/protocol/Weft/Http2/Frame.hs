@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Frames of HTTP\/2 as bytes: RFC 9113, sections 4 and 6. Pure; what a frame means is not known here.
+-- HTTP\/2 frames as bytes: RFC 9113, sections 4 and 6. Pure; does not interpret the frames.
 --
 -- @since 0.1.0
 module Weft.Http2.Frame
@@ -67,7 +67,7 @@ data FrameHeader = FrameHeader
 frameHeaderSize :: Int
 frameHeaderSize = 9
 
--- | The header of a frame, once its nine bytes are there.
+-- | The header of a frame; 'Nothing' if there are fewer than nine bytes.
 parseFrameHeader :: ByteString -> Maybe FrameHeader
 parseFrameHeader bytes
   | B.length bytes < frameHeaderSize = Nothing
@@ -76,7 +76,7 @@ parseFrameHeader bytes
     byte = fromIntegral . B.unsafeIndex bytes
     stream = (byte 5 .&. 0x7f) `shiftL` 24 .|. byte 6 `shiftL` 16 .|. byte 7 `shiftL` 8 .|. byte 8
 
--- | The nine bytes of a frame: type, flags, stream, length.
+-- | A frame's header of nine bytes: type, flags, stream, length.
 frameHead :: Word8 -> Word8 -> Int -> Int -> ByteString
 frameHead kind flags stream size =
   B.pack
@@ -91,7 +91,7 @@ frameHead kind flags stream size =
       fromIntegral stream
     ]
 
--- | A whole frame.
+-- | A frame with its payload.
 frame :: Word8 -> Word8 -> Int -> ByteString -> ByteString
 frame kind flags stream payload = frameHead kind flags stream (B.length payload) <> payload
 
@@ -129,20 +129,20 @@ unpad h payload
   where
     padding = fromIntegral (B.unsafeIndex payload 0)
 
--- | The payload of HEADERS after its priority, and the stream on which it says to depend (section 6.2).
+-- | The payload of HEADERS without its priority, and the stream on which it depends, if any (section 6.2).
 withoutPriority :: FrameHeader -> ByteString -> Maybe (Maybe Int, ByteString)
 withoutPriority h payload
   | not (hasFlag flagPriority h) = Just (Nothing, payload)
   | B.length payload < 5 = Nothing
   | otherwise = Just (Just (fromIntegral (word32 payload .&. 0x7fffffff)), B.unsafeDrop 5 payload)
 
--- | The first four bytes, of at least four.
+-- | The first four bytes; there must be at least four.
 word32 :: ByteString -> Word32
 word32 bytes = byte 0 `shiftL` 24 .|. byte 1 `shiftL` 16 .|. byte 2 `shiftL` 8 .|. byte 3
   where
     byte = fromIntegral . B.unsafeIndex bytes
 
--- | The parameters of SETTINGS in their order; 'Nothing' if the length is no multiple of six.
+-- | The parameters of SETTINGS in their order; 'Nothing' if the length is not a multiple of six.
 parseSettings :: ByteString -> Maybe [(Word16, Word32)]
 parseSettings bytes
   | B.null bytes = Just []
@@ -157,8 +157,8 @@ settingsPayload = B.concat . map one
   where
     one (key, value) = B.pack (map fromIntegral [key `shiftR` 8, key] <> map (fromIntegral . shiftR value) [24, 16, 8, 0])
 
--- | A header block as a HEADERS frame and as many CONTINUATION frames as it needs: flags of the first, stream, the most bytes
--- of a payload.
+-- | A header block as a HEADERS frame and as many CONTINUATION frames as needed. Arguments: the first frame's flags,
+-- the stream, and the largest payload.
 headerFrames :: Word8 -> Int -> Int -> ByteString -> [ByteString]
 headerFrames flags stream most = go typeHeaders flags
   where
@@ -188,6 +188,6 @@ data ErrorCode
 errorNumber :: ErrorCode -> ByteString
 errorNumber code = B.pack [0, 0, 0, fromIntegral (fromEnum code)]
 
--- | The first bytes of a client: section 3.4.
+-- | The first bytes that a client sends: section 3.4.
 connectionPreface :: ByteString
 connectionPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

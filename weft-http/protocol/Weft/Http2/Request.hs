@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- From decoded fields to a request: RFC 9113, section 8. Pure.
+-- Converts decoded fields to a request: RFC 9113, section 8. Pure.
 --
 -- @since 0.1.0
 module Weft.Http2.Request
@@ -32,7 +32,7 @@ data Head = Head
   }
   deriving (Eq, Show)
 
--- | The head, or what is wrong with it; then the stream is reset (section 8.1.1).
+-- | The head, or what is wrong with it; in that case the stream is to be reset (section 8.1.1).
 readHead :: [(ByteString, ByteString)] -> Either String Head
 readHead fields = do
   let (pseudo, regular) = span (B.isPrefixOf ":" . fst) fields
@@ -53,7 +53,7 @@ readHead fields = do
   check (isScheme scheme) "the scheme"
   target <- one ":path"
   check ("/" `B.isPrefixOf` target || (target == "*" && method == "OPTIONS")) "the path"
-  -- No fragment: RFC 9113, 8.3.1.
+      -- A fragment is not allowed: RFC 9113, 8.3.1.
   check (B.all (\c -> c > 0x20 && c /= 0x23 && c /= 0x7f) target) "the path"
   authority <- optional ":authority"
   let hosts = [value | ("host", value) <- regular]
@@ -70,7 +70,7 @@ readHead fields = do
       cookies = [("cookie", B.intercalate "; " (map snd crumbs)) | not (null crumbs)]
   pure (Head method scheme target [(CI.mk name, value) | (name, value) <- ("host", host) : rest <> cookies] size)
 
--- | Fields after a body: they are checked, and dropped.
+-- | Check the fields after a body; they are not used.
 readTrailers :: [(ByteString, ByteString)] -> Either String ()
 readTrailers = mapM_ checkRegular
 
@@ -93,7 +93,7 @@ contentLength values = case values of
     | any (/= v) vs || B.null v || B.length v > 18 || B8.any (\c -> c < '0' || c > '9') v -> Left "the content length"
     | otherwise -> Right (fst <$> B8.readInt v)
 
--- | The size of a list of fields as limits count it: section 6.5.2.
+-- | The size of a list of fields as limits define it: section 6.5.2.
 listSize :: [(ByteString, ByteString)] -> Int
 listSize fields = sum [B.length name + B.length value + 32 | (name, value) <- fields]
 

@@ -1,8 +1,8 @@
 {-# LANGUAGE MagicHash #-}
 
 -- |
--- Reading bytes and machine words of a 'ByteString' by offset, and the classes of bytes that
--- HTTP is made of. Pure; nothing here checks an offset, which is the caller's duty.
+-- Reads bytes and machine words of a 'ByteString' by offset, and classifies the bytes of
+-- HTTP. Pure. No function checks an offset; the caller has to.
 module Weft.Http.Parser.Bytes
   ( -- * Access
     byteAt,
@@ -57,7 +57,7 @@ wordAt :: ByteString -> Int -> Word64
 wordAt = storedAt
 {-# INLINE wordAt #-}
 
--- | Four bytes likewise.
+-- | Four bytes of a string, in the byte order of the machine.
 halfAt :: ByteString -> Int -> Word32
 halfAt = storedAt
 {-# INLINE halfAt #-}
@@ -68,14 +68,14 @@ storedAt bytes i = B.accursedUnutterablePerformIO (unsafeWithForeignPtr start (\
     (start, offset, _) = B.toForeignPtr bytes
 {-# INLINE storedAt #-}
 
--- | A word written as a little-endian machine reads it, on this machine.
+-- | The machine's word for eight bytes that are given as a little-endian number.
 littleEndian :: Word64 -> Word64
 littleEndian w = case targetByteOrder of
   LittleEndian -> w
   BigEndian -> byteSwap64 w
 {-# INLINE littleEndian #-}
 
--- | The same of two bytes.
+-- | The machine's word for two bytes that are given as a little-endian number.
 littleEndian16 :: Word16 -> Word16
 littleEndian16 w = case targetByteOrder of
   LittleEndian -> w
@@ -87,18 +87,18 @@ slice :: ByteString -> Int -> Int -> ByteString
 slice bytes from to = B.unsafeTake (to - from) (B.unsafeDrop from bytes)
 {-# INLINE slice #-}
 
--- | Is it that word?
+-- | Is the string equal to that word?
 isWord :: ByteString -> ByteString -> Bool
 isWord word bytes = B.length bytes == B.length word && spells bytes 0 word
 {-# INLINE isWord #-}
 
--- | Does that word stand at the offset? There are enough bytes.
+-- | Does that word stand at the offset? The string must have enough bytes.
 spells :: ByteString -> Int -> ByteString -> Bool
 spells = matches id
 {-# INLINE spells #-}
 
--- | Are the bytes from an offset on, changed in that way, those of a word? Eight at a time, the last eight again where they do not
--- come out even; a short word is compared in two halves.
+-- | Compare the bytes at an offset, after applying the function, with a word. Compares eight bytes at a time; the last
+-- step overlaps the one before if the length is not a multiple of eight. A short word is compared in two halves.
 matches :: (Word64 -> Word64) -> ByteString -> Int -> ByteString -> Bool
 matches change bytes from wanted
   | len >= 8 = go 0
@@ -114,7 +114,7 @@ matches change bytes from wanted
     narrow i = i >= len || (fromIntegral (change (fromIntegral (byteAt bytes (from + i)))) == byteAt wanted i && narrow (i + 1))
 {-# INLINE matches #-}
 
--- | The offset of the first byte that belongs to no token, or the end.
+-- | The offset of the first byte that does not belong to a token, or the end.
 skipToken :: ByteString -> Int -> Int
 skipToken bytes = go
   where
@@ -124,12 +124,12 @@ skipToken bytes = go
       | otherwise = i
 {-# INLINE skipToken #-}
 
--- | Of a field line: the offset of the first byte that does not belong to its name, and that of the first one behind it that may not
--- stand in a value (a control character other than the tab, or DEL; RFC 9110, 5.5), or the end.
+-- | Two offsets in a field line: the first byte that does not belong to the name; and the first byte after it that is
+-- not allowed in a value (a control character other than the tab, or DEL; RFC 9110, 5.5), or the end.
 data Ends = Ends !Int !Int
 
--- | The ends of the field line at an offset. A function of its own, with few variables, that stay in registers: inlined
--- into the parser's loop, which has a dozen, each of its steps loads and stores half of them.
+-- | The ends of the field line at an offset. Not inlined, so that its few variables stay in registers: inlined
+-- into the parser's loop, which has a dozen variables, each step loads and stores half of them.
 fieldEnds :: ByteString -> Int -> Ends
 fieldEnds bytes from = B.accursedUnutterablePerformIO (unsafeWithForeignPtr start (\p -> pure $! name (p `plusPtr` offset) from))
   where
@@ -138,8 +138,8 @@ fieldEnds bytes from = B.accursedUnutterablePerformIO (unsafeWithForeignPtr star
     name !p !i
       | i < end && isToken (at p i) = name p (i + 1)
       | otherwise = wide p i (i + 1)
-    -- Eight bytes at a time while none of them is below 0x20 or DEL. A byte behind such a
-    -- one may be taken for one too, by the borrow; the narrow loop decides.
+    -- Skips eight bytes at a time while none of them is below 0x20 or DEL. Because of the borrow, the byte after
+    -- such a byte may be reported as well; the narrow loop decides.
     wide :: Ptr Word8 -> Int -> Int -> Ends
     wide !p !colon !i
       | i + 8 > end = narrow p colon i end
@@ -153,7 +153,8 @@ fieldEnds bytes from = B.accursedUnutterablePerformIO (unsafeWithForeignPtr star
     at :: Storable a => Ptr Word8 -> Int -> a
     at p i = B.accursedUnutterablePerformIO (peekByteOff p i)
     {-# INLINE at #-}
-    -- Of a byte without its highest bit: taking 0x20 away sets that in those below, adding one in DEL.
+    -- On a byte without its highest bit: subtracting 0x20 sets that bit for bytes below 0x20, adding one sets it for
+    -- DEL.
     suspects :: Word64 -> Bool
     suspects w = ((w - 0x2020202020202020) .|. (w + 0x0101010101010101)) .&. complement w .&. 0x8080808080808080 /= 0
 {-# NOINLINE fieldEnds #-}
@@ -162,16 +163,16 @@ fieldEnds bytes from = B.accursedUnutterablePerformIO (unsafeWithForeignPtr star
 lineFeedFrom :: ByteString -> Int -> Int
 lineFeedFrom bytes from = maybe (-1) (+ from) (B.elemIndex 10 (B.unsafeDrop from bytes))
 
--- | Without the blanks at both ends (OWS; RFC 9110, 5.6.3).
+-- | A string without the blanks at both ends (OWS; RFC 9110, 5.6.3).
 trimBlanks :: ByteString -> ByteString
 trimBlanks = B.dropWhileEnd isBlank . B.dropWhile isBlank
 
--- | A byte of a token (RFC 9110, 5.6.2).
+-- | Is it a byte of a token (RFC 9110, 5.6.2)?
 isToken :: Word8 -> Bool
 isToken = inClass tokenTable
 {-# INLINE isToken #-}
 
--- | Is it of the class that a table has? A table is a digit for each byte: one for those of the class.
+-- | Is a byte in the class given by a table? The table has a digit for each byte: one if it is in the class.
 inClass :: Ptr Word8 -> Word8 -> Bool
 inClass table c = (B.accursedUnutterablePerformIO (peekByteOff table (fromIntegral c)) :: Word8) /= 48
 {-# INLINE inClass #-}
@@ -203,7 +204,7 @@ hexDigit c
   | otherwise = -1
 {-# INLINE hexDigit #-}
 
--- | A number in decimal digits, at most 18 of them; -1 if it is none.
+-- | A number of at most 18 decimal digits; -1 if it is not one.
 decimal :: ByteString -> Int
 decimal digits
   | n == 0 || n > 18 = -1
@@ -217,7 +218,7 @@ decimal digits
       where
         c = byteAt digits i
 
--- | A byte that may stand in a field's value.
+-- | Is the byte allowed in a field's value?
 isFieldByte :: Word8 -> Bool
 isFieldByte c = (c >= 32 && c /= 127) || c == 9
 {-# INLINE isFieldByte #-}

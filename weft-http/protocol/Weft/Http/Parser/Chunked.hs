@@ -1,7 +1,7 @@
 -- |
--- Chunked bodies (RFC 9112, 7.1): sizes, extensions, which are checked and ignored, and trailer
--- fields, which are checked and dropped. Pure, total and incremental; every byte is looked
--- at once, and a body in segments of any size decodes to the same bytes.
+-- Chunked bodies (RFC 9112, 7.1): sizes; extensions, which are checked and ignored; and trailer
+-- fields, which are checked and dropped. Pure, total and incremental. Each byte is examined
+-- once. The result does not depend on how the body is divided into segments.
 module Weft.Http.Parser.Chunked
   ( Decoder,
     newDecoder,
@@ -18,64 +18,64 @@ import Data.Word (Word8)
 import Weft.Http.Limits
 import Weft.Http.Parser.Bytes
 
--- | A place in a chunked body.
+-- | A position in a chunked body.
 data Decoder
-  = -- | In the digits of a size: its value, and how many digits there were.
+  = -- | Within the digits of a size: its value so far, and the number of digits.
     Size !Int !Int
-  | -- | Behind the digits: the size, bytes of the line so far, and where in the extensions.
+  | -- | After the digits: the size, the bytes of the line so far, and the position in the extensions.
     Extensions !Int !Int !Extension
-  | -- | A size line's CR has come.
+  | -- | After the CR of a size line.
     SizeEnd !Int
-  | -- | Bytes that are left of a chunk.
+  | -- | Within a chunk: the number of bytes left.
     Chunk !Int
-  | -- | Behind a chunk's last byte, before its CR; behind the CR.
+  | -- | After a chunk's last byte, before its CR; after the CR.
     ChunkCr
   | ChunkLf
-  | -- | In the trailer section: bytes and fields so far, and where in a line.
+  | -- | In the trailer section: bytes and fields so far, and the position in a line.
     Trailer !Int !Int !Line
   | -- | The trailer section is complete.
     Finished
   deriving (Eq, Show)
 
--- | A place in @*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )@.
+-- | A position in @*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )@.
 data Extension
-  = -- | Blanks came, and a semicolon has to.
+  = -- | After blanks; a semicolon has to follow.
     BeforeSemicolon
-  | -- | Behind a semicolon, before the name.
+  | -- | After a semicolon, before the name.
     BeforeName
   | InName
-  | -- | Blanks behind a name: an equals sign or a semicolon has to come.
+  | -- | In blanks after a name; an equals sign or a semicolon has to follow.
     AfterName
-  | -- | Behind an equals sign.
+  | -- | After an equals sign.
     BeforeValue
   | InToken
   | InQuotes
-  | -- | Behind a backslash.
+  | -- | After a backslash.
     Escaped
-  | -- | Behind the closing quote.
+  | -- | After the closing quote.
     AfterQuotes
   deriving (Eq, Show)
 
--- | A place in a line of the trailer section.
+-- | A position in a line of the trailer section.
 data Line = LineStart | FieldName | FieldValue | FieldEnd | LastEnd
   deriving (Eq, Show)
 
--- | At the beginning of a body.
+-- | The decoder at the beginning of a body.
 newDecoder :: Decoder
 newDecoder = Size 0 0
 
--- | The contents of a string.
+-- | The result of decoding a string.
 data Step
-  = -- | Bytes of the body, at least one; the rest of the string; the place behind them.
+  = -- | Bytes of the body, at least one; the rest of the string; the position after them.
     Bytes !ByteString !ByteString !Decoder
-  | -- | The string is used up.
+  | -- | The whole string was consumed.
     More !Decoder
-  | -- | The body is complete; what follows it.
+  | -- | The body is complete; the rest of the string.
     End !ByteString
   | Invalid !Refusal
   deriving (Eq, Show)
 
--- | Decode up to the next bytes of the body.
+-- | Decode the next bytes of the body.
 decode :: Limits -> Decoder -> ByteString -> Step
 decode limits from bytes = go from 0
   where
@@ -108,7 +108,7 @@ decode limits from bytes = go from 0
       where
         c = byteAt bytes i
         d = hexDigit c
-    -- The byte behind a size and in its extensions.
+    -- A byte after a size or in its extensions.
     extension n len at c = case at of
       BeforeSemicolon
         | c == 59 -> to BeforeName
@@ -149,7 +149,7 @@ decode limits from bytes = go from 0
         ended 59 = to BeforeName
         ended _ = Nothing
 
--- | A byte of the trailer section: a limit passed, or not in order, or the next place.
+-- | Consume a byte of the trailer section. Fails if it exceeds a limit or is malformed.
 trailer :: Limits -> Int -> Int -> Line -> Word8 -> Either Refusal Decoder
 trailer limits count fields line c
   | count >= limitHead limits = Left HeadTooLarge
@@ -170,10 +170,10 @@ trailer limits count fields line c
   where
     to n = Right . Trailer (count + 1) n
 
--- | Hexadecimal digits of a size: their value fits into a word.
+-- | The most hexadecimal digits of a size; their value fits into a word.
 maxDigits :: Int
 maxDigits = 15
 
--- | Bytes of the extensions of one chunk.
+-- | The most bytes of extensions of one chunk.
 maxExtensions :: Int
 maxExtensions = 4096

@@ -1,15 +1,15 @@
 {-# LANGUAGE OverloadedStrings #-}
--- The string and the offsets are passed unboxed; as it is, GHC gives up at ten arguments.
+-- Passes the string and the offsets unboxed; by default, GHC does not unbox more than ten arguments.
 {-# OPTIONS_GHC -fmax-worker-args=32 #-}
 
 -- |
--- Request heads of HTTP\/1 (RFC 9112), parsed in the receive buffer. Pure and total. The head is
--- the only place that decides the framing of a request; what runs behind it never looks at these
+-- Parses request heads of HTTP\/1 (RFC 9112) in the receive buffer. Pure and total. The framing of a request is
+-- determined only here; later stages never examine these
 -- bytes again. Every string in the result is a slice of the buffer or a shared constant.
 --
--- A head may come in any number of segments. The outcome depends on the bytes alone: a line is
+-- A head may arrive in any number of segments. The result depends only on the bytes: a line is
 -- judged when it is complete, or when it is longer than any line may be. A head of n bytes in
--- segments of one byte costs a scan of each byte and one parse for each line, of at most
+-- segments of one byte costs one scan of each byte and one parse for each line, of at most
 -- 'limitFields' lines.
 module Weft.Http.Parser.Head
   ( -- * Parsing
@@ -46,33 +46,33 @@ import Weft.Http.Parser.Names
 -- | A request's head.
 data Head = Head
   { headMethod :: !Method,
-    -- | As it was sent, without a scheme and authority; not decoded.
+    -- | As it was sent, without scheme and authority; not decoded.
     headPath :: !ByteString,
-    -- | From the question mark on; empty if there is none.
+    -- | The query with its question mark; empty if there is none.
     headQuery :: !ByteString,
     headFlags :: !Flags,
     headFraming :: !Framing,
-    -- | In the order in which they came.
+    -- | The fields in the order in which they were sent.
     headFields :: ![Header],
-    -- | Of the target if it has one (RFC 9112, 3.2.2).
+    -- | The target's authority if it has one (RFC 9112, 3.2.2), or else the @Host@ field.
     headHost :: !(Maybe ByteString),
     headRange :: !(Maybe ByteString),
     headReferer :: !(Maybe ByteString),
     headUserAgent :: !(Maybe ByteString),
-    -- | The offset of the first byte behind the head.
+    -- | The offset of the first byte after the head.
     headEnd :: !Int
   }
   deriving (Eq, Show)
 
--- | What follows a head (RFC 9112, 6.3).
+-- | The framing of the body (RFC 9112, 6.3).
 data Framing = NoBody | Sized !Int | Chunked
   deriving (Eq, Show)
 
 -- | A set of the flags below.
 type Flags = Int
 
--- | The request is of HTTP\/1.0; @Connection@ has @close@; it has @keep-alive@; the client waits for
--- a 100 before it sends its body; the method is HEAD.
+-- | The request is HTTP\/1.0; @Connection@ contains @close@; it contains @keep-alive@; the client expects
+-- a 100 (Continue) before it sends its body; the method is HEAD.
 flagOld, flagClose, flagKeepAlive, flagExpect, flagHead :: Flags
 flagOld = 1
 flagClose = 2
@@ -80,47 +80,47 @@ flagKeepAlive = 4
 flagExpect = 8
 flagHead = 64
 
--- | Seen by the parser: a host field, a coding.
+-- | Used within the parser: there was a host field; there was a transfer coding.
 flagHost, flagCoding :: Flags
 flagHost = 16
 flagCoding = 32
 
--- | Does the set, which is the second argument, have one of the flags in the first?
+-- | Does the set in the second argument contain one of the flags in the first?
 hasFlag :: Flags -> Flags -> Bool
 hasFlag flag flags = flags .&. flag /= 0
 {-# INLINE hasFlag #-}
 
--- | What the bytes so far amount to.
+-- | The result of parsing the bytes received so far.
 data Outcome
   = -- | The head is not complete.
     Incomplete !Resume
   | Complete !Head
   | Refused !Refusal
-  | -- | The first line of the preface of HTTP\/2 (RFC 9113, 3.4).
+  | -- | The first line of the HTTP\/2 preface (RFC 9113, 3.4).
     Preface
   deriving (Eq, Show)
 
--- | How far an incomplete head was searched for the end of a line, and up to how many bytes
--- there is nothing new to find out without one.
+-- | Up to which offset an incomplete head was searched for the end of a line, and the number of bytes up to
+-- which another attempt is useless unless a line has ended.
 data Resume = Resume !Int !Int
   deriving (Eq, Show)
 
--- | Of a head of which nothing has been looked at.
+-- | The state for a head that has not been examined yet.
 start :: Resume
 start = Resume 0 0
 
--- | Parse a head of which a part was seen before. The string begins with that part.
+-- | Parse a head, part of which was parsed before. The string begins with that part.
 resumeHead :: Limits -> Resume -> ByteString -> Outcome
 resumeHead limits (Resume searched quiet) bytes
   | B.length bytes <= quiet && lineFeedFrom bytes searched < 0 = Incomplete (Resume (B.length bytes) quiet)
   | otherwise = parseHead limits bytes
 
--- | Parse the head that a string begins with.
+-- | Parse the head at the beginning of a string.
 parseHead :: Limits -> ByteString -> Outcome
 parseHead limits bytes = leading 0
   where
     end = B.length bytes
-    -- RFC 9112, 2.2: empty lines before a request are ignored, up to a bound.
+    -- RFC 9112, 2.2: empty lines before a request are ignored, up to a limit.
     leading i
       | i >= end = nothingYet
       | c == 13 = if i + 1 >= end then nothingYet else if byteAt bytes (i + 1) == 10 && i < maxLeading then leading (i + 2) else Refused BadRequest
@@ -130,14 +130,14 @@ parseHead limits bytes = leading 0
         c = byteAt bytes i
     nothingYet = Incomplete (Resume end end)
 
--- | Bytes of empty lines before a request that are ignored.
+-- | The most bytes of empty lines before a request that are ignored.
 maxLeading :: Int
 maxLeading = 8
 
 -- Lines ----------------------------------------------------------------------------------
 
--- | The line from an offset on is not in order or not complete. It is malformed if it is
--- complete and within the limit. The second offset is where the head begins.
+-- | The result for a line at an offset that is malformed or not complete. It is malformed if it is
+-- complete and within the limit. The second offset is the beginning of the head.
 unusable :: Limits -> ByteString -> Int -> Int -> Outcome
 unusable limits bytes base from
   | size > allowed = Refused (if from == base && size > limitTarget limits then TargetTooLong else HeadTooLarge)
@@ -167,7 +167,7 @@ requestLine limits bytes base
     lineEnd = afterTarget + 11
     version = wordAt bytes (afterTarget + 1)
     again = unusable limits bytes base base
-    -- Evaluated, so that what follows can pass it on as it is.
+    -- Evaluated here, so that the following code can pass it on directly.
     !method = methodAt bytes base afterMethod
     isHead = if afterMethod == base + 4 && method == "HEAD" then flagHead else 0
     unsupported
@@ -180,9 +180,9 @@ requestLine limits bytes base
     http10 = littleEndian 0x302e312f50545448
     http20 = littleEndian 0x302e322f50545448
 
--- | The offset of the first byte that may not stand in a target, or the end: one of a control character,
--- a space, DEL, and the number sign, which begins a fragment. Bytes from 0x80 on are let
--- through, as other servers do.
+-- | The offset of the first byte that is not allowed in a target, or the end. Control characters,
+-- spaces, DEL, and the number sign, which begins a fragment, are not allowed. Bytes from 0x80 on are accepted,
+-- as other servers do.
 skipTarget :: ByteString -> Int -> Int
 skipTarget bytes = go
   where
@@ -193,7 +193,7 @@ skipTarget bytes = go
     ok c = c > 32 && c /= 127 && c /= 35
 {-# INLINE skipTarget #-}
 
--- | The four forms of a target (RFC 9112, 3.2), which stands between two offsets.
+-- | Parse a target between two offsets, in one of its four forms (RFC 9112, 3.2).
 target :: Limits -> ByteString -> Int -> Method -> Int -> Int -> Flags -> Outcome
 target limits bytes base method from to !flags
   | byteAt bytes from == 47 && method /= "CONNECT" = origin from
@@ -220,7 +220,7 @@ target limits bytes base method from to !flags
         if "/" `B.isPrefixOf` path then split path (Just authority) else split ("/" <> path) (Just authority)
       | otherwise = Refused BadRequest
 
--- | What comes behind the scheme of a target in absolute form.
+-- | What follows the scheme of a target in absolute form.
 afterScheme :: ByteString -> Maybe ByteString
 afterScheme text
   | CI.mk (B.take 7 text) == "http://" = Just (B.drop 7 text)
@@ -229,8 +229,8 @@ afterScheme text
 
 -- Fields ---------------------------------------------------------------------------------
 
--- | The field lines up to the empty one (RFC 9112, 5), behind a request line: method, path, query, and the authority if
--- the target has one.
+-- | Parse the field lines up to the empty line (RFC 9112, 5). The arguments hold the request line's method, path and
+-- query, and the authority if the target has one.
 fieldLines :: Limits -> ByteString -> Int -> Method -> ByteString -> ByteString -> Maybe ByteString -> Int -> Flags -> Outcome
 fieldLines limits bytes base method path query !authority !from0 !flags0 = go from0 0 flags0 (-1) [] Nothing Nothing Nothing Nothing
   where
@@ -281,14 +281,14 @@ fieldLines limits bytes base method path query !authority !from0 !flags0 = go fr
         again = unusable limits bytes base from
     {-# INLINE line #-}
 
--- | A value without the blanks around it. Nearly always that is one space before it.
+-- | A value without the blanks around it, usually a single space before it.
 valueBetween :: ByteString -> Int -> Int -> ByteString
 valueBetween bytes from to
   | from + 1 < to && byteAt bytes from == 32 && not (isBlank (byteAt bytes (from + 1))) && not (isBlank (byteAt bytes (to - 1))) = slice bytes (from + 1) to
   | otherwise = trimBlanks (slice bytes from (max from to))
 {-# INLINE valueBetween #-}
 
--- | The empty line was read: what the fields say together.
+-- | Combine what the fields say after the empty line was read.
 finish ::
   Method -> ByteString -> ByteString -> Maybe ByteString -> Flags -> Int -> [Header] -> Maybe ByteString -> Maybe ByteString -> Maybe ByteString -> Maybe ByteString -> Int -> Outcome
 finish method path query authority flags len acc host range referer agent behind
@@ -322,8 +322,8 @@ finish method path query authority flags len acc host range referer agent behind
       | name == hHost = (name, a)
       | otherwise = field
 
--- | What a @Connection@ field asks for (RFC 9110, 7.6.1): a list of options, whose case does not
--- count.
+-- | What a @Connection@ field asks for (RFC 9110, 7.6.1): a list of case-insensitive
+-- options.
 connectionFlags :: ByteString -> Flags
 connectionFlags value
   | isWord "keep-alive" value = flagKeepAlive

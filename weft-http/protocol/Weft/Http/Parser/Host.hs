@@ -18,9 +18,9 @@ import Foreign.Ptr (Ptr)
 import GHC.Exts (Ptr (Ptr))
 import Weft.Http.Parser.Bytes
 
--- | Is it a host, with or without a port? An empty one is none: a URI of @http@ has a host (RFC
--- 9110, 4.2.1). A comma is refused although RFC 3986 lets a name have one, since it may come of
--- two fields that a proxy has joined; so is an empty port with nothing before it.
+-- | Whether a string is a host with an optional port. An empty host is invalid: an @http@ URI has a host (RFC
+-- 9110, 4.2.1). RFC 3986 allows a comma in a name, but it is refused here, since it may result from a
+-- proxy that joined two fields. A colon alone is refused too.
 validHost :: ByteString -> Bool
 validHost bytes
   | B.null bytes = False
@@ -44,7 +44,7 @@ validHost bytes
           inside = slice bytes 1 close
     behind rest = B.null rest || (B.unsafeHead rest == 58 && portFrom rest 1)
 
--- | The offset of the first byte that belongs to no registered name, or the end.
+-- | The offset of the first byte that is not allowed in a registered name, or the end.
 skipName :: ByteString -> Int -> Int
 skipName bytes = go
   where
@@ -54,14 +54,14 @@ skipName bytes = go
       | otherwise = i
 {-# NOINLINE skipName #-}
 
--- | The target of CONNECT: a host and a port, neither empty (RFC 9112, 3.2.3).
+-- | Whether a string is a valid target of CONNECT: a host and a port, neither empty (RFC 9112, 3.2.3).
 validAuthority :: ByteString -> Bool
 validAuthority bytes = validHost bytes && not (B.null digits) && B.all isDigit digits && hasColon
   where
     (before, digits) = C.breakEnd (== ':') bytes
     hasColon = not (B.null before)
 
--- | A port, which may be empty, from an offset to the end.
+-- | Whether a port, possibly empty, extends from an offset to the end.
 portFrom :: ByteString -> Int -> Bool
 portFrom bytes from = B.length bytes - from <= 5 && go from 0
   where
@@ -71,7 +71,7 @@ portFrom bytes from = B.length bytes - from <= 5 && go from 0
       | isDigit (byteAt bytes i) = go (i + 1) (n * 10 + fromIntegral (byteAt bytes i) - 48)
       | otherwise = False
 
--- | Of a registered name: unreserved and sub-delims but for the comma.
+-- | Whether a byte may be part of a registered name: unreserved and sub-delims except the comma.
 isNameByte :: Word8 -> Bool
 isNameByte = inClass nameTable
 {-# INLINE isNameByte #-}
@@ -84,7 +84,7 @@ nameTable =
     \0000000000000000000000000000000000000000000000000000000000000000\
     \0000000000000000000000000000000000000000000000000000000000000000"#
 
--- | RFC 3986, 3.2.2, without a zone, which means nothing to another machine.
+-- | RFC 3986, 3.2.2. A zone is not allowed, since it is meaningless on another machine.
 validIPv6 :: ByteString -> Bool
 validIPv6 bytes = case B.breakSubstring (C.pack "::") bytes of
   (whole, rest) | B.null rest -> groups True whole == Just 8
@@ -94,7 +94,7 @@ validIPv6 bytes = case B.breakSubstring (C.pack "::") bytes of
   where
     side isFinal part = if B.null part then Just 0 else groups isFinal part
 
--- | How many groups of 16 bits there are, with colons between them. The last two may be
+-- | The number of 16-bit groups, which are separated by colons. The last two may be
 -- written as an IPv4 address.
 groups :: Bool -> ByteString -> Maybe Int
 groups isFinal part = go (C.split ':' part)
@@ -114,7 +114,7 @@ validIPv4 bytes = case C.split '.' bytes of
     noZero digits = B.length digits == 1 || B.head digits /= 48
     value = B.foldl' (\n c -> n * 10 + fromIntegral c - 48) (0 :: Int)
 
--- | A literal of a later version of IP: @v1.anything@.
+-- | An address literal of a later version of IP: @v1.anything@.
 validFuture :: ByteString -> Bool
 validFuture bytes = case C.uncons bytes of
   Just (v, rest) | v == 'v' || v == 'V' -> case C.break (== '.') rest of

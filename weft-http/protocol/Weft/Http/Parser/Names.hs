@@ -1,9 +1,9 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The methods and field names that nearly every request has, as shared constants: recognising one
--- allocates nothing. Where @http-types@ has a constant it is that one, so that an application which compares with it compares
--- addresses. Pure.
+-- The methods and field names of nearly every request, as shared constants, so that recognising one
+-- allocates nothing. Constants of @http-types@ are used where they exist, so that an application's comparison
+-- with them compares addresses. Pure.
 module Weft.Http.Parser.Names
   ( -- * Methods
     methodAt,
@@ -46,7 +46,7 @@ methodAt bytes from to = case to - from of
     | spells bytes from "CONNECT" -> methodConnect
   _ -> slice bytes from to
 
--- | The fields that the parser has to understand.
+-- | The fields that the parser interprets.
 data FieldTag
   = Other
   | Host
@@ -59,12 +59,12 @@ data FieldTag
   | UserAgent
   deriving (Eq, Show)
 
--- | A name that was recognised, whatever its case: what it means, and the name with the
--- case in which it came.
+-- | A recognised name: its meaning, and the name in the
+-- case in which it was sent.
 data Known = Known !FieldTag !HeaderName
 
--- | Recognise the field name between two offsets, all of whose bytes are those of a token. A name
--- in its usual case or in small letters is a constant; any other one is made.
+-- | Look up the field name between two offsets. All its bytes must be token bytes. A name
+-- in its usual case or in lower case is a constant; other names are allocated.
 fieldName :: ByteString -> Int -> Int -> Known
 fieldName bytes from to = search (unsafeAt table (hashOf len (byteAt bytes from) (byteAt bytes (to - 1))))
   where
@@ -77,27 +77,27 @@ fieldName bytes from to = search (unsafeAt table (hashOf len (byteAt bytes from)
       | spellsFolded bytes from (CI.original folded) = made tag (slice bytes from to)
       | otherwise = search rest
 
--- | Does that word in small letters stand at the offset, in any case? Of two tokens, setting the bit of small
--- letters makes equal what differs in case only: the other bytes that it would make equal to a letter, a digit or a
--- hyphen belong to no token.
+-- | Whether that lower-case word stands at the offset, in any case. Setting the lower-case bit of both tokens makes
+-- bytes equal that differ only in case. It would also make some other bytes equal to a letter, a digit or a
+-- hyphen, but those do not occur in tokens.
 spellsFolded :: ByteString -> Int -> ByteString -> Bool
 spellsFolded = matches (.|. 0x2020202020202020)
 
--- | A name that is no constant. One in small letters is its own folding.
+-- | A name that is not a constant. A name in lower case is its own case-folded form.
 made :: FieldTag -> ByteString -> Known
 made tag bytes
   | B.any (\c -> c - 65 <= 25) bytes = Known tag (CI.mk bytes)
   | otherwise = Known tag (CI.unsafeMk bytes)
 {-# NOINLINE made #-}
 
--- | A chain of the names with one hash, in the usual case and in small letters.
+-- | A chain of the names with the same hash, each in the usual case and in lower case.
 data Entry = Entry !Known !Known !Entry | End
 
 hashOf :: Int -> Word8 -> Word8 -> Int
 hashOf len first final = (len * 37 + fromIntegral (first .|. 0x20) * 11 + fromIntegral (final .|. 0x20)) .&. 255
 {-# INLINE hashOf #-}
 
--- | By hash.
+-- | The names by hash.
 table :: Array Int Entry
 table = listArray (0, 255) [foldr chained End [n | n <- names, hash (snd n) == i] | i <- [0 .. 255]]
   where
@@ -106,7 +106,7 @@ table = listArray (0, 255) [foldr chained End [n | n <- names, hash (snd n) == i
     constant name = let made' = CI.mk name in fromMaybe made' (find (== made') constants)
 {-# NOINLINE table #-}
 
--- | Those of @http-types@.
+-- | The constants of @http-types@.
 constants :: [HeaderName]
 constants =
   [ hAccept,
@@ -142,7 +142,7 @@ constants =
     hVia
   ]
 
--- | What is recognised, in the case in which clients of HTTP\/1 write it.
+-- | The recognised names, in the case that HTTP\/1 clients use.
 names :: [(FieldTag, ByteString)]
 names =
   [ (Host, "Host"),
