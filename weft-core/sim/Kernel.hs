@@ -1,14 +1,14 @@
 {-# LANGUAGE PackageImports #-}
 
 -- |
--- A model of the kernel for the simulated machine: descriptors, of which the lowest free number is given out next; pipes
--- and eventfds; epoll with level and edge triggering and one-shot; poll; io_uring ("KernelRing"). Each call is one step. The modules
--- "Weft.FFI.Epoll", "Weft.FFI.Poll", "Weft.FFI.Uring" and "Weft.FFI.Wakeup" of this directory have the names and types of the
--- real ones, so that the production source of the back ends runs on it.
+-- A model of the kernel for the simulated machine: descriptors, of which the lowest free number is allocated next;
+-- pipes and eventfds; epoll with level and edge triggering and one-shot mode; poll; io_uring ("KernelRing"). Each call
+-- is one step. The modules "Weft.FFI.Epoll", "Weft.FFI.Poll", "Weft.FFI.Uring" and "Weft.FFI.Wakeup" of this directory
+-- have the names and types of the real modules, so that the production source of the back ends runs on the model.
 --
--- Where a real kernel is free, so is this one, as far as a scenario allows ('Faults'): it may report events in another
--- order or one at a time, report what is not so, be interrupted by a signal, and refuse. Each is a choice of the
--- schedule.
+-- Where a real kernel has a choice, so does the model, as far as the scenario allows ('Faults'): it may report events
+-- in another order or one at a time, report spurious events, be interrupted by a signal, and refuse. The schedule
+-- makes each of these choices.
 module Kernel
   ( -- * Setting up
     Faults (..),
@@ -67,19 +67,19 @@ import KernelStream
 import Simulation
 import System.IO.Unsafe (unsafePerformIO)
 
--- | How often in a run it may behave so.
+-- | How often each misbehaviour may happen in a run.
 data Faults = Faults
-  { -- | Report events in the reverse order.
+  { -- | Events are reported in reverse order.
     faultReverse :: Int,
-    -- | Report one event of several.
+    -- | Only one of several events is reported.
     faultShort :: Int,
-    -- | Report an event of a registration that is not ready. With io_uring: end the oldest request (@ECANCELED@), as the
-    -- thread that submitted it has exited.
+    -- | An event is reported for a registration that is not ready. With io_uring: the oldest request ends
+    -- (@ECANCELED@), as if the thread that submitted it had exited.
     faultSpurious :: Int,
-    -- | @EINTR@ from a wait.
+    -- | A wait fails with @EINTR@.
     faultInterrupt :: Int,
-    -- | @ENOMEM@ from a registration; @EAGAIN@ from entering an io_uring, which then takes nothing; no cancelling at once
-    -- there (@EINVAL@, before Linux 6.0).
+    -- | A registration fails with @ENOMEM@. With io_uring: entering fails with @EAGAIN@ and submits nothing;
+    -- synchronous cancelling fails with @EINVAL@, as before Linux 6.0.
     faultRefuse :: Int
   }
 
@@ -87,7 +87,7 @@ noFaults, allFaults :: Faults
 noFaults = Faults 0 0 0 0 0
 allFaults = Faults 1 1 1 1 0
 
--- | What a number refers to.
+-- | What a descriptor refers to.
 data File
   = ReadEnd !Int
   | WriteEnd !Int
@@ -96,14 +96,14 @@ data File
   | Uring !Ring
   | Socket !Stream
 
--- | What an epoll instance knows of a number.
+-- | An epoll instance's registration of a descriptor.
 data Interest = Interest
   { interestFile :: !Int,
     interestData :: !Int,
     interestBits :: !Word32,
-    -- | False when a one-shot one was used up.
+    -- | 'False' if it is one-shot and has been reported.
     interestArmed :: !Bool,
-    -- | Has something happened since the last report?
+    -- | Whether something has happened since the last report.
     interestNews :: !Bool
   }
 
@@ -124,15 +124,15 @@ theKernel = unsafePerformIO (newIORef (booted noFaults))
 booted :: Faults -> Kernel
 booted = Kernel IntMap.empty IntMap.empty IntMap.empty 0
 
--- | Begin anew, with nothing open.
+-- | Reset the kernel, with nothing open.
 bootKernel :: Faults -> IO ()
 bootKernel = writeIORef theKernel . booted
 
--- | What is open.
+-- | The open descriptors.
 openNumbers :: IO [Int]
 openNumbers = IntMap.keys . kernelNumbers <$> readIORef theKernel
 
--- | How much a pipe holds.
+-- | The capacity of a pipe in bytes.
 capacity :: Int
 capacity = 2
 
@@ -149,15 +149,15 @@ bitEt = 0x80000000
 call :: String -> IO ()
 call what = touch (Writes kernelObject) what >> synchronise kernelObject
 
--- | The same of a call that blocks, until the condition holds or at that instant.
+-- | A step that blocks until the condition holds or the instant is reached.
 blockingCall :: IO Bool -> Int64 -> String -> IO ()
 blockingCall ready' end what = blockInKernel ready' end (Writes kernelObject) what >> synchronise kernelObject
 
--- | Give the lowest free number to a file.
+-- | Allocate the lowest free number for a file.
 install :: File -> IO Int
 install f = addFile f >>= installNumber
 
--- | A file without a descriptor.
+-- | Add a file without a descriptor.
 addFile :: File -> IO Int
 addFile f = do
   k <- readIORef theKernel
@@ -172,7 +172,7 @@ installNumber file = do
   where
     head' = foldr const 0
 
--- | Both ends, the one to read from first.
+-- | A pipe; the reading end first.
 newPipe :: IO (Int, Int)
 newPipe = do
   call "pipe"
@@ -196,7 +196,7 @@ fileOf k n = do
   i <- IntMap.lookup n (kernelNumbers k)
   (,) i <$> IntMap.lookup i (kernelFiles k)
 
--- | Non-blocking. The bytes, none at the end of the stream, or a negated errno.
+-- | A non-blocking read: the bytes, none at the end of the stream, or a negated errno.
 readBytes :: Int -> Int -> IO (Either Int [Int])
 readBytes n most = do
   call ("read(" <> show n <> ")")
@@ -213,7 +213,7 @@ readBytes n most = do
     _ -> pure (Left (-9))
   r <$ note ("read gives " <> show r)
 
--- | Non-blocking. How many were written, or a negated errno.
+-- | A non-blocking write: the number of bytes written, or a negated errno.
 writeBytes :: Int -> [Int] -> IO Int
 writeBytes n bytes = do
   call ("write(" <> show n <> ", " <> show bytes <> ")")
@@ -235,8 +235,8 @@ writeBytes n bytes = do
     _ -> pure (-9)
   r <$ note ("write gives " <> show r)
 
--- | Zero or a negated errno. Registrations of the number are gone with its file, which is there for as long as a request of an io_uring
--- refers to it.
+-- | Close a descriptor: zero or a negated errno. Registrations of the number end with its file, which lives as long as
+-- an io_uring request refers to it.
 closeNumber :: Int -> IO Int
 closeNumber n = do
   call ("close(" <> show n <> ")")
@@ -247,7 +247,7 @@ closeNumber n = do
       writeIORef theKernel k {kernelNumbers = IntMap.delete n (kernelNumbers k)}
       0 <$ letGo [i]
 
--- | End those of these files that nothing refers to any more.
+-- | Remove those of these files to which nothing refers any more.
 letGo :: [Int] -> IO ()
 letGo [] = pure ()
 letGo (i : others) = do
@@ -270,7 +270,8 @@ letGo (i : others) = do
       letGo (others <> case f of Uring r -> Ring.watchedFiles r; Socket s -> streamQueue s; _ -> [])
     _ -> letGo others
 
--- | The socket's peer hears of its end: by a reset if the socket was to do that, or had received what nobody read, or was waiting to be accepted.
+-- | Tell a socket's peer that it was closed: by a reset if the socket was set to abort, has unread data, or was not
+-- accepted yet.
 partFrom :: Stream -> Int -> IO ()
 partFrom s p = do
   peer <- streamNumbered p
@@ -284,7 +285,7 @@ setPipe p pipe = modifyIORef' theKernel (\k -> k {kernelPipes = IntMap.insert p 
 setFile :: Int -> File -> IO ()
 setFile i f = modifyIORef' theKernel (\k -> k {kernelFiles = IntMap.insert i f (kernelFiles k)})
 
--- | Something has happened to these files.
+-- | Record that something has happened to these files.
 happened :: (File -> Bool) -> IO ()
 happened which = do
   k <- readIORef theKernel
@@ -321,7 +322,7 @@ epollControl ep op n bits user = do
     _ -> pure (-9)
   r <$ if r == 0 then pure () else note ("epoll_ctl gives " <> show r)
 
--- | May the kernel behave so, and does it?
+-- | Whether the kernel misbehaves in this way now, if the scenario still allows it.
 may :: (Faults -> Int) -> (Int -> Faults -> Faults) -> IO Bool
 may get set = do
   left <- get . kernelFaults <$> readIORef theKernel
@@ -331,7 +332,7 @@ may get set = do
       c <- choose 2
       if c == 0 then pure False else True <$ modifyIORef' theKernel (\k -> k {kernelFaults = set (left - 1) (kernelFaults k)})
 
--- | What is so of a file.
+-- | The events that are present for a file.
 levels :: Kernel -> File -> Word32
 levels k f = case f of
   ReadEnd p -> case IntMap.lookup p (kernelPipes k) of
@@ -352,19 +353,19 @@ levels k f = case f of
 
 -- Sockets -----------------------------------------------------------------------------
 
--- | A step.
+-- | A step of the kernel.
 kernelCall :: String -> IO ()
 kernelCall = call
 
--- | May the kernel behave so, and does it?
+-- | Whether the kernel misbehaves in this way now, if the scenario still allows it.
 kernelMay :: (Faults -> Int) -> (Int -> Faults -> Faults) -> IO Bool
 kernelMay = may
 
--- | With the lowest free number.
+-- | Give a socket the lowest free descriptor.
 installStream :: Stream -> IO Int
 installStream = install . Socket
 
--- | Without a descriptor. Its number among the files.
+-- | Add a socket without a descriptor; returns its number among the files.
 newFile :: Stream -> IO Int
 newFile = addFile . Socket
 
@@ -373,11 +374,11 @@ streamIn k i = case IntMap.lookup i (kernelFiles k) of
   Just (Socket s) -> Just s
   _ -> Nothing
 
--- | By its descriptor.
+-- | The socket of a descriptor.
 streamOf :: Int -> IO (Maybe (Int, Stream))
 streamOf n = (\k -> fileOf k n >>= \(i, _) -> (,) i <$> streamIn k i) <$> readIORef theKernel
 
--- | By its number among the files.
+-- | The socket with this number among the files.
 streamNumbered :: Int -> IO (Maybe Stream)
 streamNumbered i = (`streamIn` i) <$> readIORef theKernel
 
@@ -398,7 +399,8 @@ interests k ep = case fileOf k ep of
   Just (e, Epoll is) -> Just (e, is)
   _ -> Nothing
 
--- | epoll_wait, for at most so many events: bits and user data. 'Nothing' does not block; a negative time is for ever.
+-- | epoll_wait, for at most the given number of events; returns bits and user data. 'Nothing' does not block; a
+-- negative time waits for ever.
 epollCollect :: Int -> Int -> Maybe Int64 -> IO (Either Int [(Word32, Int)])
 epollCollect ep most wait = do
   case wait of
@@ -430,7 +432,7 @@ epollCollect ep most wait = do
       k <- readIORef theKernel
       pure (maybe True (any ((/= 0) . ready k) . snd) (interests k ep))
 
--- | poll: what is so of each number that is asked for these. It looks at the files that the numbers refer to when
+-- | poll: the present events of each number, of those asked for. It uses the files to which the numbers refer when
 -- it begins.
 pollCollect :: [(Int, Word32)] -> Maybe Int64 -> IO (Either Int [Word32])
 pollCollect asked wait = do
@@ -451,12 +453,12 @@ pollCollect asked wait = do
       note ("poll gives " <> show [(n, showBits b) | ((n, _), b) <- zip asked found, b /= 0])
       pure (Right found)
   where
-    -- A file that is closed meanwhile has nothing to report.
+    -- A file that is closed in the meantime has nothing to report.
     seen k (file, bits) = case file of
       Nothing -> bitNval
       Just i -> maybe 0 (\f -> levels k f .&. (bits .|. bitErr .|. bitHup)) (IntMap.lookup i (kernelFiles k))
 
--- | What is so of a number now, of these events and those that are reported unasked.
+-- | The present events of a number, of those asked for and those that are always reported.
 presentBits :: Int -> Word32 -> IO Word32
 presentBits n bits = do
   call ("poll, without blocking, of " <> show n)
@@ -465,11 +467,11 @@ presentBits n bits = do
 
 -- io_uring ---------------------------------------------------------------------------
 
--- | With room for so many submissions and completions.
+-- | A ring with the given numbers of submission and completion entries.
 newUring :: Int -> Int -> IO Int
 newUring entries room = call "io_uring_setup" >> install (Uring (Ring.newRing entries room))
 
--- | A step on a ring, if it is open.
+-- | A step on a ring, if the ring is open.
 withRing :: Int -> a -> (Int -> Ring -> IO a) -> IO a
 withRing n closed f = do
   k <- readIORef theKernel
@@ -477,7 +479,7 @@ withRing n closed f = do
     Just (i, Uring r) -> f i r
     _ -> closed <$ note "the ring is closed"
 
--- | Queue a request, in shared memory: zero, or @-EAGAIN@ when the queue is full.
+-- | Queue a request in shared memory: zero, or @-EAGAIN@ if the queue is full.
 uringQueue :: Int -> Submission -> IO Int
 uringQueue n s = do
   call ("queues " <> show s)
@@ -485,8 +487,8 @@ uringQueue n s = do
     Nothing -> (-11) <$ note "the queue is full"
     Just r' -> 0 <$ setFile i (Uring r')
 
--- | io_uring_enter: the kernel takes what is queued; with 'True' it also makes completions of what has happened, and lets
--- in what it held back. Zero or a negated errno.
+-- | io_uring_enter: the kernel takes the queued requests. With 'True' it also turns events into completions, and adds
+-- the completions that it held back. Zero or a negated errno.
 uringEnter :: Int -> Bool -> IO Int
 uringEnter n bringing = do
   call ("io_uring_enter" <> if bringing then ", for completions" else "")
@@ -499,7 +501,7 @@ uringEnter n bringing = do
         when bringing (bringOut i)
         taken <$ sayRing i
 
--- | The kernel takes what is queued. How many.
+-- | The kernel takes the queued requests; returns their number.
 takeIn :: Int -> IO Int
 takeIn i = do
   queued <- changeRing i Ring.takeQueue
@@ -514,7 +516,7 @@ takeIn i = do
           Just (file, f) -> Ring.watch file bits stays name (levels k f)
         Cancel name -> do
           files <- filesOf
-          -- The kernel answers if it found none, under a name of its own.
+          -- If there is no such request, the kernel posts a completion with a name of its own.
           change (\r -> fromMaybe (Ring.complete (Completion (-1) (-2) False) r) (Ring.cancelWatch name r))
           letGo files
     change f = changeRing i ((,) () . f)
@@ -527,7 +529,7 @@ changeRing i f = do
     Just (Uring r) -> let (a, r') = f r in a <$ setFile i (Uring r')
     _ -> ioError (userError "Kernel: no ring")
 
--- | Completions of what has happened, and of what was held back.
+-- | Make completions of what has happened, and add those that were held back.
 bringOut :: Int -> IO ()
 bringOut i = do
   files <- changeRing i (\r -> (Ring.watchedFiles r, r))
@@ -544,7 +546,8 @@ sayRing i = do
     Just (Uring r) | (cs@(_ : _), _) <- Ring.reap maxBound r -> note ("the ring has " <> show cs)
     _ -> pure ()
 
--- | The same as entering for completions, and block until there is one; a negative time is for ever. @-EINTR@, or @-ETIME@ when there is none.
+-- | Enter for completions, and block until there is one; a negative time waits for ever. @-EINTR@, or @-ETIME@ if there
+-- is none.
 uringWait :: Int -> Int64 -> IO Int
 uringWait n ns = do
   refused <- uringEnter n True
@@ -568,7 +571,7 @@ uringWait n ns = do
         Just (_, Uring r) -> Ring.completed r || Ring.heldBack r || Ring.hasNews r
         _ -> True
 
--- | Cancel the request of that name that was submitted, to the end: zero, also when there is none, or @-EINVAL@ where the kernel
+-- | Cancel the submitted request with that name, synchronously. Zero, also if there is none; @-EINVAL@ if the kernel
 -- cannot do that.
 uringCancelNow :: Int -> Int -> IO Int
 uringCancelNow n name = do
@@ -581,13 +584,13 @@ uringCancelNow n name = do
         maybe (pure ()) (setFile i . Uring) (Ring.cancelWatch name r)
         0 <$ letGo (Ring.watchedFiles r)
 
--- | Is something queued, held back, completed, or about to complete when the kernel is entered?
+-- | Whether something is queued, held back, completed, or will complete when the kernel is entered.
 uringHas :: Int -> IO (Bool, Bool, Bool, Bool)
 uringHas n = do
   call "looks at the ring"
   withRing n (False, False, False, False) (\_ r -> pure (Ring.isQueued r, Ring.heldBack r, Ring.completed r, Ring.hasNews r))
 
--- | Take so many completions at most.
+-- | Take at most the given number of completions.
 uringReap :: Int -> Int -> IO [Completion]
 uringReap n most = do
   call "takes completions"

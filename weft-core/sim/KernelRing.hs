@@ -1,9 +1,9 @@
 -- |
--- An io_uring of the model kernel ("Kernel"): requests that are queued, requests to poll that the kernel has, and completions. Pure.
+-- An io_uring of the model kernel ("Kernel"): queued requests, the kernel's poll requests, and completions. Pure.
 --
--- As in Linux, the queue of submissions has a limit, and so has that of completions: past it the kernel holds completions back
--- until there is room, and a standing request that would complete ends instead. A request refers to the file, not to
--- its number, and holds it open until it ends.
+-- As in Linux, the submission queue and the completion queue are bounded. If the completion queue is full, the kernel
+-- holds completions back until there is room, and a multishot request that would complete ends instead. A request
+-- refers to the file, not to its number, and keeps it open until the request ends.
 module KernelRing
   ( Ring,
     newRing,
@@ -40,9 +40,9 @@ import Data.Word (Word32)
 
 -- | The program's requests.
 data Submission
-  = -- | Poll a number for these events; whether it stays after it has completed; its name (@user_data@).
+  = -- | Poll a number for these events; whether it stays active after a completion; its name (@user_data@).
     Watch !Int !Word32 !Bool !Int
-  | -- | Cancel the request of that name.
+  | -- | Cancel the request with that name.
     Cancel !Int
   deriving (Show)
 
@@ -56,11 +56,11 @@ data Standing = Standing
     standingBits :: !Word32,
     standingStays :: !Bool,
     standingName :: !Int,
-    -- | Events that it has been told of and has not completed with yet.
+    -- | Events that have happened and for which it has not completed yet.
     standingNews :: !Word32
   }
 
--- | Each list: the oldest first.
+-- | A ring. Each list begins with the oldest element.
 data Ring = Ring
   { ringEntries :: !Int,
     ringRoom :: !Int,
@@ -70,13 +70,13 @@ data Ring = Ring
     ringHeld :: [Completion]
   }
 
--- | With room for this many submissions and completions.
+-- | A ring with the given numbers of submission and completion entries.
 newRing :: Int -> Int -> Ring
 newRing entries room = Ring entries room [] [] [] []
 
 -- Requests ------------------------------------------------------------------------------
 
--- | 'Nothing': the queue is full.
+-- | Queue a submission; 'Nothing' if the queue is full.
 enqueue :: Submission -> Ring -> Maybe Ring
 enqueue s r
   | length (ringQueue r) >= ringEntries r = Nothing
@@ -86,29 +86,29 @@ enqueue s r
 takeQueue :: Ring -> ([Submission], Ring)
 takeQueue r = (ringQueue r, r {ringQueue = []})
 
--- | Is something queued?
+-- | Whether a submission is queued.
 isQueued :: Ring -> Bool
 isQueued = not . null . ringQueue
 
--- | Begin to poll a file, given its events at present.
+-- | Begin to poll a file, given its present events.
 watch :: Int -> Word32 -> Bool -> Int -> Word32 -> Ring -> Ring
 watch file bits stays name present r = bringOut False (r {ringStanding = ringStanding r <> [Standing file bits stays name (present .&. wanted bits)]})
 
--- | Errors and hang-ups are reported unasked.
+-- | The reported events: errors and hang-ups are always included.
 wanted :: Word32 -> Word32
 wanted bits = bits .|. 0x18
 
--- | End the request of that name; 'Nothing' when there is none.
+-- | End the request with that name; 'Nothing' if there is none.
 cancelWatch :: Int -> Ring -> Maybe Ring
 cancelWatch name r = case partition ((== name) . standingName) (ringStanding r) of
   ([], _) -> Nothing
   (_, others) -> Just (complete (Completion name (-125) False) r {ringStanding = others})
 
--- | Is there a request of that name?
+-- | Whether there is a request with that name.
 isWatched :: Int -> Ring -> Bool
 isWatched name = any ((== name) . standingName) . ringStanding
 
--- | The thread that submitted the oldest request has exited: that ends the request. 'Nothing' when there is none.
+-- | The thread that submitted the oldest request has exited, which ends the request. 'Nothing' if there is none.
 loseWatch :: Ring -> Maybe Ring
 loseWatch r = case ringStanding r of
   [] -> Nothing
@@ -120,7 +120,7 @@ watchedFiles = map standingFile . ringStanding
 
 -- Events ---------------------------------------------------------------------------------
 
--- | Something has happened to a file, which now has these events.
+-- | Something has happened to a file, whose present events are given.
 notice :: Int -> Word32 -> Ring -> Ring
 notice file events r = r {ringStanding = map told (ringStanding r)}
   where
@@ -128,12 +128,12 @@ notice file events r = r {ringStanding = map told (ringStanding r)}
       | standingFile s == file = s {standingNews = standingNews s .|. (events .&. wanted (standingBits s))}
       | otherwise = s
 
--- | Will requests complete when the kernel is entered?
+-- | Whether requests will complete when the kernel is entered.
 hasNews :: Ring -> Bool
 hasNews = any ((/= 0) . standingNews) . ringStanding
 
--- | Complete all requests that have been told of events; in the reverse order, if the argument says so. A completion has the
--- events that the request was told of, whether or not they still hold.
+-- | Complete all requests for which events have happened; with 'True' in reverse order. A completion has the
+-- events that happened, whether or not they are still present.
 bringOut :: Bool -> Ring -> Ring
 bringOut turned r = foldl bring r {ringStanding = []} (if turned then reverse (ringStanding r) else ringStanding r)
   where
@@ -148,24 +148,24 @@ bringOut turned r = foldl bring r {ringStanding = []} (if turned then reverse (r
 hasRoom :: Ring -> Bool
 hasRoom r = null (ringHeld r) && length (ringDone r) < ringRoom r
 
--- | Add a completion, where there is room.
+-- | Add a completion, or hold it back if there is no room.
 complete :: Completion -> Ring -> Ring
 complete c r
   | hasRoom r = r {ringDone = ringDone r <> [c]}
   | otherwise = r {ringHeld = ringHeld r <> [c]}
 
--- | Are there completions to be taken? Are some held back?
+-- | Whether there are completions to be taken; whether completions are held back.
 completed, heldBack :: Ring -> Bool
 completed = not . null . ringDone
 heldBack = not . null . ringHeld
 
--- | Let in what is held back, as far as there is room.
+-- | Add completions that were held back, as far as there is room.
 makeRoom :: Ring -> Ring
 makeRoom r = r {ringDone = ringDone r <> now, ringHeld = later}
   where
     (now, later) = splitAt (ringRoom r - length (ringDone r)) (ringHeld r)
 
--- | Take this many completions at most.
+-- | Take at most the given number of completions.
 reap :: Int -> Ring -> ([Completion], Ring)
 reap n r = (taken, r {ringDone = left})
   where

@@ -1,7 +1,8 @@
 -- |
--- System calls on the model kernel's stream sockets: TCP over the loopback interface, as far as a program sees it. As with Linux, a receive gives all that
--- is there and asked for, and a send takes what there is room for (epoll(7): a short count says that the rest has to be waited for). Accepting may find no
--- descriptor ('faultShort'). Errors are negated numbers, those of Linux.
+-- System calls on the model kernel's stream sockets: TCP over the loopback interface, as far as a program can observe
+-- it. As on Linux, a receive returns everything that has arrived, up to the size asked for, and a send takes as much as
+-- there is room for (epoll(7): a short count means that the program has to wait for the rest). Accepting may fail for
+-- lack of descriptors ('faultShort'). Errors are negated Linux error numbers.
 module KernelSocket
   ( newSocket,
     bindSocket,
@@ -39,7 +40,7 @@ eConnReset = -104
 eMfile = -24
 eNotConn = -107
 
--- | A socket by its descriptor: its number, and its state.
+-- | Run an action with a descriptor's socket: its number, and its state.
 withStream :: Int -> r -> (Int -> Stream -> IO r) -> IO r
 withStream n closed f = streamOf n >>= maybe closed' (uncurry f)
   where
@@ -57,7 +58,7 @@ listenSocket n backlog = kernelCall ("listen(" <> show n <> ")") >> withStream n
 listens :: Int -> IO Int
 listens n = withStream n eBadf (\_ s -> pure (maybe 0 (const 1) (streamBacklog s)))
 
--- | The descriptor, and the other side's port.
+-- | Accept a connection: its descriptor, and the peer's port.
 acceptSocket :: Int -> IO (Either Int (Int, Int))
 acceptSocket n = do
   kernelCall ("accept(" <> show n <> ")")
@@ -75,7 +76,7 @@ acceptSocket n = do
           pure (Right (number, remote))
   r <$ note ("accept gives " <> show r)
 
--- | To the socket that listens on that port; established at once, unless its queue is full.
+-- | Connect to the socket that listens on that port. The connection is established at once, unless the queue is full.
 connectSocket :: Int -> Int -> IO Int
 connectSocket n port = do
   kernelCall ("connect(" <> show n <> ", " <> show port <> ")")
@@ -92,7 +93,7 @@ connectSocket n port = do
         pure 0
   r <$ note ("connect gives " <> show r)
 
--- | Some bytes, at most so many; none at the end of the stream.
+-- | Receive at most the given number of bytes; none at the end of the stream.
 receiveSocket :: Int -> Int -> IO (Either Int ByteString)
 receiveSocket n most = do
   kernelCall ("recv(" <> show n <> ")")
@@ -111,7 +112,7 @@ receiveSocket n most = do
       | otherwise -> pure (Left eAgain)
   r <$ note ("recv gives " <> either show (\b -> show (B.length b) <> " bytes: " <> show (B.take 30 b)) r)
 
--- | How many were taken.
+-- | Send; returns the number of bytes taken.
 sendSocket :: Int -> ByteString -> IO Int
 sendSocket n bytes = do
   kernelCall ("send(" <> show n <> ", " <> show (B.length bytes) <> " bytes)")
@@ -121,7 +122,7 @@ sendSocket n bytes = do
     Just p -> do
       peer <- streamNumbered p
       case peer of
-        -- The first send to a socket that was closed is taken, and answered by a reset.
+        -- The first send to a socket that was closed succeeds, and is answered by a reset.
         Nothing -> B.length bytes <$ (putStream i s {streamReset = True} >> happenedTo i)
         Just ps
           | roomIn ps == 0 -> pure eAgain
@@ -132,7 +133,7 @@ sendSocket n bytes = do
             B.length taken <$ happenedTo p
   r <$ note ("send gives " <> show r)
 
--- | Of sending.
+-- | Shut down the sending direction.
 shutdownSocket :: Int -> IO Int
 shutdownSocket n = do
   kernelCall ("shutdown(" <> show n <> ")")
@@ -145,21 +146,21 @@ shutdownSocket n = do
       mapM_ (\ps -> putStream p ps {streamEnded = True} >> happenedTo p) peer
       pure 0
 
--- | Closing it will reset the connection.
+-- | Make a later close reset the connection.
 abortAtClose :: Int -> IO Int
 abortAtClose n = withStream n eBadf (\i s -> 0 <$ putStream i s {streamAborts = True})
 
--- | This side's and the other side's.
+-- | The ports of this side and of the peer.
 socketPorts :: Int -> IO (Maybe (Int, Int))
 socketPorts n = withStream n Nothing (\_ s -> pure (Just (streamPort s, streamRemote s)))
 
--- | Bytes that the peer has taken, and whether the kernel can take no more.
+-- | The number of bytes that the peer has received, and whether the send buffer is full.
 sendingProgress :: Int -> IO (Either Int (Int, Bool))
 sendingProgress n = withStream n (Left eBadf) $ \_ s -> do
   peer <- maybe (pure Nothing) streamNumbered (streamPeer s)
   pure (Right (streamSent s - maybe 0 (B.length . streamArrived) peer, maybe False ((== 0) . roomIn) peer))
 
--- | Would receiving, or sending, not block? No step: for conditions.
+-- | Whether receiving or sending would not block; whether the peer has reset. Not a step; for conditions.
 canReceive, canSend, wasReset :: Int -> IO Bool
 canReceive n = maybe True (readable . snd) <$> streamOf n
 canSend n = streamOf n >>= maybe (pure True) (\(_, s) -> writable s <$> maybe (pure Nothing) streamNumbered (streamPeer s))

@@ -1,6 +1,6 @@
 -- |
--- Stream sockets of the model kernel ("Kernel"), as pure states: listening ones with a queue, connected ones with what has arrived. What is
--- sent arrives at once, as far as there is room; the calls are in "KernelSocket".
+-- Stream sockets of the model kernel ("Kernel") as pure states: listening sockets with a queue, connected ones with
+-- their received data. Sent data arrives at once, as far as there is room. "KernelSocket" has the calls.
 module KernelStream
   ( Stream (..),
     newStream,
@@ -15,45 +15,45 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 
 data Stream = Stream
-  { -- | What has arrived and was not received.
+  { -- | Bytes that have arrived and were not received.
     streamArrived :: !ByteString,
-    -- | The peer sends no more (FIN).
+    -- | The peer has ended its stream (FIN).
     streamEnded :: !Bool,
-    -- | Reset by the peer: told once by receiving, and by each send.
+    -- | The peer has reset the connection. Reported once by receiving, and by each send.
     streamReset :: !Bool,
     streamResetTold :: !Bool,
-    -- | This side sends no more.
+    -- | This side has ended its stream.
     streamShut :: !Bool,
     -- | Closing resets the peer (a linger time of zero).
     streamAborts :: !Bool,
     -- | The number of the other socket, if it was connected.
     streamPeer :: !(Maybe Int),
-    -- | The port of this side, and of the other one.
+    -- | The ports of this side and of the peer.
     streamPort, streamRemote :: !Int,
-    -- | Of a listening socket: how many may wait, and those that do.
+    -- | For a listening socket: how many connections may wait, and those that do.
     streamBacklog :: !(Maybe Int),
     streamQueue :: ![Int],
-    -- | Bytes sent.
+    -- | The number of bytes sent.
     streamSent :: !Int
   }
 
--- | Not connected.
+-- | A socket that is not connected.
 newStream :: Int -> Stream
 newStream port = Stream B.empty False False False False False Nothing port 0 Nothing [] 0
 
--- | How much a socket holds that was not received.
+-- | The size of the receive buffer.
 streamCapacity :: Int
 streamCapacity = 700
 
 roomIn :: Stream -> Int
 roomIn s = max 0 (streamCapacity - B.length (streamArrived s))
 
--- | Would receiving, or accepting, give something?
+-- | Whether receiving or accepting would not block.
 readable :: Stream -> Bool
 readable s = case streamBacklog s of
   Just _ -> not (null (streamQueue s))
   Nothing -> not (B.null (streamArrived s)) || streamEnded s || streamReset s
 
--- | Would a send be taken, or fail? The second one is the peer's, if that is still there.
+-- | Whether a send would not block. The second argument is the peer, if it still exists.
 writable :: Stream -> Maybe Stream -> Bool
 writable s peer = streamReset s || streamShut s || maybe True ((> 0) . roomIn) peer

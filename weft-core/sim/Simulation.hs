@@ -1,13 +1,13 @@
 -- |
--- A scheduler for tests. Simulated threads are real threads of which one runs at a time: each stops before every
--- operation on shared state ("Weft.Sys" of this directory, and the kernel of "Kernel") until the scheduler chooses it. A
+-- A scheduler for tests. Simulated threads are real threads, only one of which runs at a time: each stops before every
+-- operation on shared state ("Weft.Sys" of this directory, and "Kernel") until the scheduler chooses it. A
 -- schedule is the list of these choices. A search runs a scenario from its beginning under each of many schedules.
 --
--- Time is virtual. The clock is one more thread: a step of it moves time to the next instant for which a thread waits.
--- The scheduler may choose the clock while other threads could go on; this is how slow threads are simulated.
+-- Time is virtual. The clock counts as one more thread, whose step moves time to the next instant for which a thread
+-- waits. The scheduler may choose the clock while other threads could continue; this simulates slow threads.
 --
--- To keep schedules short, an operation is a scheduling point only if it is on a shared object: several threads use it,
--- and one of them writes. Which objects are shared is learnt by running; a search starts again when it learns of
+-- To keep schedules short, an operation is a scheduling point only if its object is shared: several threads use it,
+-- and one of them writes. The search learns at run time which objects are shared, and starts again when it learns of
 -- another one.
 --
 -- There can be one simulation at a time in a process.

@@ -1,12 +1,14 @@
 {-# LANGUAGE PackageImports #-}
 
 -- |
--- What stands at a location that threads share, and what stood there before, for a memory in which a read may return an old
--- value ("Simulation.Memory"). For the simulated machine ("Weft.Sys" of this directory, "Kernel"): it keeps the
--- present value itself, calls one of these at each access, after the scheduling point, and uses what a read returns.
+-- The present and earlier values of a shared location, for a memory in which a read may return an old
+-- value ("Simulation.Memory"). The simulated machine ("Weft.Sys" of this directory, "Kernel") stores the
+-- present value itself. At each access it calls one of these functions, after the scheduling point, and uses the value
+-- that a read returns.
 --
--- Which of the values that are possible a read returns is a choice of the schedule ('choose'): the present one is the
--- ordinary choice. Without 'weakMemory', and outside of a run, a read returns the present value, and nothing is kept.
+-- Which of the possible values a read returns is a choice of the schedule ('choose'). The present value is the
+-- ordinary choice. Without 'weakMemory', and outside of a run, a read returns the present value, and no history is
+-- kept.
 module Simulation.Location
   ( weakMemory,
 
@@ -32,7 +34,7 @@ import Simulation.Machine
 import Simulation.Memory
 import Simulation.World
 
--- | For the beginning of a scenario: in each run, that number of reads at most may return an old value.
+-- | To be called at the beginning of a scenario: in each run, at most that number of reads may return an old value.
 weakMemory :: Int -> IO ()
 weakMemory n = do
   running <- readIORef current
@@ -40,18 +42,18 @@ weakMemory n = do
     SettingUp w -> writeIORef (worldMemory w) (weakMemoryWith n)
     _ -> pure ()
 
--- | The values that were overwritten, by index in an array: newest first, each with the instant at which it was.
+-- | The overwritten values of each array index: newest first, each with the instant at which it was written.
 newtype History a = History (IORef (IntMap.IntMap [(Int, a)]))
 
--- | Nothing was overwritten yet.
+-- | An empty history.
 newHistory :: IO (History a)
 newHistory = History <$> newIORef IntMap.empty
 
--- | How many old values of a location can be read.
+-- | How many old values of a location are kept.
 depth :: Int
 depth = 3
 
--- | In a run with a weak memory, with the thread's number; else the second argument.
+-- | Run the action with the thread's number if the run has a weak memory; otherwise return the first argument.
 inWeak :: a -> (World -> Int -> Memory -> IO a) -> IO a
 inWeak otherwise' act = do
   running <- readIORef current
@@ -61,7 +63,7 @@ inWeak otherwise' act = do
       if isWeak m then act w (agentNumber a) m else pure otherwise'
     _ -> pure otherwise'
 
--- | The object's present value, which is at that index, or an older one.
+-- | Read an object: its present value, which is given with its index, or an older one.
 readPlainly, readAtomically :: Object -> History a -> Int -> a -> IO a
 readPlainly = readAs Plain
 readAtomically = readAs Atomic
@@ -78,7 +80,7 @@ readAs manner object (History h) i present = inWeak present $ \w thread m -> do
   writeIORef (worldMemory w) (saw (if k > 0 then tookStale m else m))
   pure (if k > 0 then snd (possible !! (k - 1)) else present)
 
--- | Before the object's value is replaced, which is at that index.
+-- | To be called before a write, with the object's present value and its index.
 writePlainly, writeReleasing, exchange :: Object -> History a -> Int -> a -> IO ()
 writePlainly = replacing wrote
 writeReleasing = replacing released
@@ -90,10 +92,10 @@ replacing how object (History h) i old = inWeak () $ \w thread m -> do
   writeIORef (worldMemory w) m'
   modifyIORef' h (IntMap.alter (Just . take depth . ((writtenAt object m', old) :) . maybe [] id) i)
 
--- | A compare-and-swap found something else there than it expected.
+-- | A compare-and-swap found another value than it expected.
 refuseExchange :: Object -> IO ()
 refuseExchange object = inWeak () (\w thread m -> writeIORef (worldMemory w) (refused thread object m))
 
--- | An exchange on an object of which no old values can be read: the run-time system or the kernel took its lock.
+-- | An exchange on an object without a history: the run-time system or the kernel took its lock.
 synchronise :: Object -> IO ()
 synchronise object = inWeak () (\w thread m -> writeIORef (worldMemory w) (exchanged thread object m))

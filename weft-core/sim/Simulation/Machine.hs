@@ -1,8 +1,8 @@
 {-# LANGUAGE PackageImports #-}
 
 -- |
--- What the simulated machine calls ("Weft.Sys" of this directory, "Kernel"), in the thread that runs: scheduling points,
--- blocking, answers of the surroundings, exceptions between threads. Outside of a simulation these do nothing.
+-- What the simulated machine ("Weft.Sys" of this directory, "Kernel") calls in the running thread: scheduling points,
+-- blocking, choices of the environment, exceptions between threads. Outside of a simulation these do nothing.
 module Simulation.Machine
   ( -- * Objects
     newObject,
@@ -59,11 +59,11 @@ import System.IO.Unsafe (unsafePerformIO)
 
 -- Objects --------------------------------------------------------------------------------
 
--- | A new object's number: the same in every run that came to this place the same way.
+-- | A new object's number: equal in all runs that reach this call in the same way.
 newObject :: IO Object
 newObject = newObjects 1
 
--- | That number of objects. Returns the first one's number; each next one's is larger by 64.
+-- | The given number of new objects. Returns the first one's number; each further number is larger by 64.
 newObjects :: Int -> IO Object
 newObjects count = do
   running <- readIORef current
@@ -78,12 +78,13 @@ newObjects count = do
       writeIORef ref (n + count)
       pure (64 * (n + 1) + who)
 
--- | The number of objects that were made outside of any run. Their numbers are far from those of a run.
+-- | The number of objects created outside of any run. Their numbers are far from those of a run.
 madeOutside :: IORef Int
 madeOutside = unsafePerformIO (newIORef 0x1000000000)
 {-# NOINLINE madeOutside #-}
 
--- | What is global to a process, which each run has anew: its name, the run that had it last, with what it had, and how it is made.
+-- | A value that is global to a process, but new in each run: its name, the last run that used it with the value there,
+-- and the action that creates it.
 data Global a = Global String (IORef (Int, Maybe a)) (IO a)
 
 newGlobal :: String -> IO a -> IO (Global a)
@@ -92,8 +93,8 @@ newGlobal name make = (\cache -> Global name cache make) <$> newIORef (-1, Nothi
 instance Eq (Global a) where
   Global _ a _ == Global _ b _ = a == b
 
--- | It is made at its first use in a run, in no time. The numbers of its objects depend on its name alone, so a run is the same
--- whatever ran before in the process, and whoever uses it first.
+-- | The value of this run. Its first use creates it, without any step. The numbers of its objects depend only on its
+-- name, so a run does not depend on earlier runs in the process, nor on which thread uses the value first.
 ofThisRun :: Global a -> IO a
 ofThisRun (Global name cache make) = do
   run <- runNumber
@@ -111,11 +112,11 @@ ofThisRun (Global name cache make) = do
 
 -- Scheduling points -----------------------------------------------------------------------
 
--- | A scheduling point: the scheduler chooses who goes on.
+-- | A scheduling point: the scheduler chooses the thread that continues.
 point :: IO ()
 point = touch Anything "goes on"
 
--- | To be called before an operation that never blocks, with what it does and its name for the story.
+-- | To be called before an operation that never blocks, with its access and its name for the trace.
 touch :: Access -> String -> IO ()
 touch = stopAt Runs (pure True) maxBound
 
@@ -123,20 +124,20 @@ touch = stopAt Runs (pure True) maxBound
 giveWay :: IO ()
 giveWay = stopAt Yields (pure True) maxBound Anything "yields"
 
--- | Stop until the condition holds and the scheduler chooses this thread; nothing
+-- | Stop until the condition holds and the scheduler chooses this thread. No step
 -- happens between that and what the caller does next.
 blockUntil :: IO Bool -> IO ()
 blockUntil ready = blockOn ready Anything "waits"
 
--- | 'blockUntil', with what the operation does and its name. Interruptible while the condition does not hold.
+-- | 'blockUntil' with the operation's access and name. Interruptible while the condition does not hold.
 blockOn :: IO Bool -> Access -> String -> IO ()
 blockOn ready = stopAt Blocks ready maxBound
 
--- | 'blockOn' for a system call: it is not interruptible, and ends at that virtual instant if not before.
+-- | 'blockOn' for a system call: it is not interruptible, and ends at the given virtual instant at the latest.
 blockInKernel :: IO Bool -> Int64 -> Access -> String -> IO ()
 blockInKernel = stopAt BlocksInKernel
 
--- | Until that virtual instant. Interruptible.
+-- | Block until that virtual instant. Interruptible.
 sleepUntil :: Int64 -> IO ()
 sleepUntil end = do
   t <- virtualTime
@@ -161,7 +162,7 @@ stopAt kind ready end access what = do
     _ -> pure ()
   where
     isOver = (\r -> case r of Over -> True; _ -> False) <$> readIORef current
-    -- An operation on an object that no other thread uses is no scheduling point.
+    -- An operation on an object that no other thread uses is not a scheduling point.
     visible w a = case objectOf access of
       Nothing -> pure True
       Just x
@@ -172,7 +173,7 @@ stopAt kind ready end access what = do
           open <- (== AllIn) <$> readIORef (agentMasking a)
           pure (open && IntSet.member (victim (agentNumber a)) (worldShared w))
 
--- | Whether an exception is pending that the thread takes where it has stopped.
+-- | Whether an exception is pending that interrupts the thread where it has stopped.
 isInterrupted :: Agent -> Stop -> IO Bool
 isInterrupted a s = do
   pending <- not . null <$> readIORef (agentPending a)
@@ -199,7 +200,7 @@ raisePending a = do
         _ -> pure ()
       throwIO e
 
--- | Which of that number of answers the surroundings give, counted from zero; zero is the ordinary one.
+-- | Choose one of the given number of possible outcomes, counted from zero; zero is the ordinary one.
 choose :: Int -> IO Int
 choose n = do
   running <- readIORef current
@@ -210,7 +211,7 @@ choose n = do
       takeMVar answer
     _ -> pure 0
 
--- | A line for the story.
+-- | Add a line to the trace.
 note :: String -> IO ()
 note text = do
   running <- readIORef current
@@ -227,7 +228,8 @@ virtualTime = do
     SettingUp w -> readIORef (worldTime w)
     _ -> pure 0
 
--- | For the beginning of a scenario: the clock goes on only when no thread can. Otherwise it may do so at any step, as if all the others were slow.
+-- | To be called at the beginning of a scenario: the clock advances only if no thread can continue. Otherwise it may
+-- advance at any step, as if all threads were slow.
 patientClock :: IO ()
 patientClock =
   readIORef current >>= \r -> case r of
@@ -236,7 +238,7 @@ patientClock =
 
 -- Threads and exceptions --------------------------------------------------------------
 
--- | Start a thread, which has the masking state of the caller and whatever that has seen. Its number.
+-- | Start a thread, which inherits the caller's masking state and its view of the memory. Returns its number.
 spawn :: IO () -> IO Int
 spawn body = do
   touch Anything "starts a thread"
@@ -251,7 +253,7 @@ spawn body = do
       agentNumber agent <$ note ("which is thread " <> show (agentNumber agent))
     _ -> throwIO (userError "Simulation: a thread is started outside of a run")
 
--- | Make a thread of that number. It waits for its first turn.
+-- | Create a thread with that number. It waits until it is first chosen.
 start :: World -> Int -> IO () -> IO Agent
 start w number body = do
   agent <-
@@ -276,11 +278,11 @@ start w number body = do
       | Just (SomeAsyncException _) <- fromException e = pure ()
       | otherwise = writeIORef (worldFailure w) (Just ("thread " <> show number <> " died: " <> show e))
 
--- | Tells runs of this process apart: the same from the beginning of a scenario to its check.
+-- | A number that identifies the run in this process, from the beginning of the scenario to its check.
 runNumber :: IO Int
 runNumber = readIORef runsMade
 
--- | The number of the thread that runs, or -1 outside of a simulation.
+-- | The number of the running thread, or -1 outside of a simulation.
 currentThread :: IO Int
 currentThread = (\r -> case r of Inside _ a -> agentNumber a; _ -> -1) <$> readIORef current
 
@@ -297,7 +299,7 @@ threadEnded n = do
   point
   maybe (pure True) (fmap isNothing . readIORef . agentWaits . snd) =<< agentOf n
 
--- | Throw at another thread, and wait until it has taken the exception, or ended.
+-- | Throw an exception to another thread, and wait until that thread has received it or has ended.
 throwTo' :: Int -> SomeException -> IO ()
 throwTo' n e = do
   throwSoon n e
@@ -308,7 +310,7 @@ throwTo' n e = do
       Anything
       "waits until the exception is taken"
 
--- | Throw at another thread without waiting until the exception is taken.
+-- | Throw an exception to another thread without waiting until it is received.
 throwSoon :: Int -> SomeException -> IO ()
 throwSoon n e = do
   touch Anything ("throws at thread " <> show n)
@@ -318,7 +320,7 @@ throwSoon n e = do
     ended <- isNothing <$> readIORef (agentWaits a)
     unless ended (modifyIORef' (agentPending a) (<> [e]))
 
--- | Make the exception pending in the running thread: it is raised when it is next unmasked.
+-- | Make an exception pending in the running thread: it is raised when exceptions are next unmasked.
 postpone :: SomeException -> IO ()
 postpone e = currentThread >>= agentOf >>= mapM_ (\(_, a) -> modifyIORef' (agentPending a) (<> [e]))
 
@@ -332,8 +334,8 @@ setMasking m = do
     writeIORef (agentMasking a) m
     when (m == AllIn) (raisePending a)
 
--- | Run an action in that masking state. Afterwards the old state is restored; if it is unmasked, a pending exception is
--- raised.
+-- | Run an action in the given masking state, and restore the old state afterwards. If that state is unmasked, a
+-- pending exception is raised then.
 withMasking :: Masking -> IO a -> IO a
 withMasking m act = do
   before <- getMasking
@@ -341,7 +343,7 @@ withMasking m act = do
   a <- act
   a <$ setMasking before
 
--- | @catch@ as the run-time system has it: the handler runs masked.
+-- | Like the run-time system's @catch@: the handler runs masked.
 catching :: IO a -> (SomeException -> IO a) -> IO a
 catching act handler = do
   before <- getMasking

@@ -1,12 +1,13 @@
 -- |
--- The order in which threads see each other's writes, as ARM (ARMv8-A, AArch64) allows it. Pure: how old a value each
--- read may return. "Simulation.Location" asks.
+-- The order in which threads see each other's writes, as ARM (ARMv8-A, AArch64) allows it. Pure: it determines how old
+-- a value each read may return. "Simulation.Location" uses it.
 --
--- That memory is multi-copy atomic: there is one order in which writes become visible, to all other threads at once. The
--- schedule is that order. What is left to be modelled is that a read may be done before its turn. So each read sees the
--- memory of some instant, which is not later than its own step and not earlier than its thread's last barrier; instants
--- are counted in writes. The instant of a read is a choice of the schedule. Which operation is which barrier, as GHC
--- 9.0.2 compiles the primitive operations for ARM (by LLVM; newer compilers give the same order or a stronger one):
+-- ARMv8 is multi-copy atomic: writes become visible to all other threads at once, in a single order. The
+-- schedule is that order. What remains to be modelled is that a read may be done early. So each read sees the
+-- memory of some instant that is not later than its own step and not earlier than its thread's last barrier. Instants
+-- are counted in writes. The schedule chooses the instant of a read. The following list says which barrier each
+-- operation is, given how GHC 9.0.2 compiles the primitive operations for ARM (by LLVM; newer compilers give the same
+-- order or a stronger one):
 --
 -- [plain read] (@readMutVar#@, @readArray#@, @readIntArray#@: LDR) No barrier. It may be done as early as the thread's
 -- last acquire, but it never sees less of an object than the thread has read or written there before. The first read of
@@ -25,11 +26,11 @@
 -- the write that it found there, and after the thread's last release, but not after its own write. (One instruction for
 -- the exchange, as ARMv8.1 has, would be a full barrier. It is not presumed.)
 --
--- [MVars, system calls, exceptions between threads] The run-time system and the kernel take a lock: an exchange.
+-- [MVars, system calls, exceptions between threads] An exchange, since the run-time system or the kernel takes a lock.
 --
--- Not modelled: two plain writes that become visible in the other order, which ARM allows for words
--- (@writeIntArray#@), though not for references and arrays. Such words have a single user, or are read within 'Weft.Core.Counters'
--- only.
+-- Not modelled: two plain writes becoming visible in reverse order. ARM allows this for words
+-- (@writeIntArray#@), but not for references and arrays. Such words have a single user, or are read only within
+-- 'Weft.Core.Counters'.
 module Simulation.Memory
   ( Memory,
     strongMemory,
@@ -55,34 +56,34 @@ where
 
 import qualified Data.IntMap.Strict as IntMap
 
--- | The writes of a run, and the part of them that each thread has to see.
+-- | The writes of a run, and which of them each thread is bound to see.
 data Memory = Memory
-  { -- | Whether reads may be early at all.
+  { -- | Whether reads may be early.
     memoryWeak :: !Bool,
     -- | How many reads of the run may still return an old value.
     memoryStale :: !Int,
-    -- | The instant: how many writes there were.
+    -- | The present instant: the number of writes so far.
     memoryNow :: !Int,
     -- | When each object was last written.
     memoryWritten :: !(IntMap.IntMap Int),
     memoryViews :: !(IntMap.IntMap View)
   }
 
--- | How much a thread has to see.
+-- | What a thread is bound to see.
 data View = View
-  { -- | Its last acquire: no read is done earlier.
+  { -- | The instant of its last acquire: no read is done earlier.
     viewFloor :: !Int,
-    -- | Its last release.
+    -- | The instant of its last release.
     viewReleased :: !Int,
-    -- | Whether it has written plainly since then.
+    -- | Whether it has made a plain write since then.
     viewLoose :: !Bool,
     -- | The latest instant that one of its plain reads saw.
     viewLatest :: !Int,
-    -- | For each object that it has used: the instant of the newest write that it knows.
+    -- | For each object that it has used: the instant of the newest write that it has seen.
     viewSeen :: !(IntMap.IntMap Int)
   }
 
--- | Every read returns what was written last.
+-- | A memory in which every read returns what was written last.
 strongMemory :: Memory
 strongMemory = Memory False 0 0 IntMap.empty IntMap.empty
 
@@ -96,7 +97,7 @@ isWeak = memoryWeak
 staleLeft :: Memory -> Int
 staleLeft = memoryStale
 
--- | How something is read.
+-- | The kind of a read.
 data Manner = Plain | Atomic
   deriving (Eq)
 
@@ -112,7 +113,7 @@ seenOf object = IntMap.findWithDefault 0 object . viewSeen
 see :: Int -> Int -> View -> View
 see object instant v = v {viewSeen = IntMap.insertWith max object instant (viewSeen v)}
 
--- | When the object was last written; 0 if it has not been since the run began.
+-- | When the object was last written; 0 if not during the run.
 writtenAt :: Int -> Memory -> Int
 writtenAt object = IntMap.findWithDefault 0 object . memoryWritten
 
@@ -127,7 +128,7 @@ earliest manner thread object m = case manner of
     | otherwise -> memoryNow m
   where
     v = viewOf thread m
-    -- Numbers of objects that were made before the threads ran are multiples of 64 ('Simulation.newObject').
+    -- The numbers of objects that were created before the threads ran are multiples of 64 ('Simulation.newObject').
     madeInRun = object `mod` 64 /= 0
 
 -- | The read returned the value that was written at that instant.
@@ -139,7 +140,7 @@ sawValueOf manner thread object written m = case manner of
     v = viewOf thread m
     at = max (earliest manner thread object m) written
 
--- | One old value fewer may be read.
+-- | One old value fewer may be returned.
 tookStale :: Memory -> Memory
 tookStale m = m {memoryStale = memoryStale m - 1}
 
@@ -158,12 +159,12 @@ wrote thread object = advance thread object (\_ v -> v {viewLoose = True})
 released :: Int -> Int -> Memory -> Memory
 released thread object = advance thread object (\t v -> v {viewReleased = t, viewLoose = False})
 
--- | An exchange that wrote.
+-- | An exchange that succeeded.
 exchanged :: Int -> Int -> Memory -> Memory
 exchanged thread object m =
   advance thread object (\t v -> v {viewFloor = acquired thread object m, viewReleased = t, viewLoose = False}) m
 
--- | An exchange that found something else than it expected, and wrote nothing.
+-- | An exchange that failed: it found another value than it expected.
 refused :: Int -> Int -> Memory -> Memory
 refused thread object m = setView thread (see object (writtenAt object m) v) {viewFloor = acquired thread object m} m
   where
@@ -174,7 +175,7 @@ acquired thread object m = maximum [viewFloor v, viewReleased v, writtenAt objec
   where
     v = viewOf thread m
 
--- | Everything that happened so far is visible to the thread.
+-- | The thread has to see everything that has happened so far.
 barrier :: Int -> Memory -> Memory
 barrier thread m = setView thread v {viewFloor = memoryNow m, viewReleased = memoryNow m, viewLoose = False} m
   where

@@ -2,8 +2,8 @@
 {-# LANGUAGE PackageImports #-}
 
 -- |
--- One run of a scenario: its threads are started, and a 'Steering' chooses, step after step, which of them goes on. What
--- was chosen, what happened, and what is wrong is the 'Outcome'.
+-- One run of a scenario: its threads are started, and a 'Steering' chooses at each step which of them continues. The
+-- 'Outcome' contains the choices, what happened, and the error.
 module Simulation.Run
   ( -- * Scenarios
     Scenario (..),
@@ -39,12 +39,12 @@ import Simulation.World
 
 -- Scenarios ------------------------------------------------------------------------------
 
--- | The choices of a run, in order. Each is an index: of a thread among those that could go on, or of an answer that
--- 'choose' gave.
+-- | The choices of a run, in order. Each is an index: of a thread among those that could continue, or of an outcome of
+-- 'choose'.
 type Schedule = [Int]
 
 -- | Threads, and a check of the state at the end, when no thread can continue. The check gets the numbers of
--- the threads that have not ended, and returns an error message if something is wrong. Each run makes a new scenario.
+-- the threads that have not ended, and returns an error message if something is wrong. Each run creates a new scenario.
 data Scenario = Scenario
   { scenarioThreads :: [IO ()],
     scenarioCheck :: [Int] -> IO (Maybe String)
@@ -58,24 +58,24 @@ data Outcome = Outcome
     outcomeMoves :: [Move],
     -- | The steps as lines of text, in order.
     outcomeStory :: [String],
-    -- | Whether an object was found to be shared that was not known to be ('learnt').
+    -- | Whether the run found a shared object that was not known to be shared ('learnt').
     outcomeLearnt :: Bool,
-    -- | Whether the steering ended it early, because it would have repeated another run.
+    -- | Whether the steering ended the run early, because it would have repeated another one.
     outcomeCut :: Bool
   }
 
 -- | One step of a run.
 data Move
-  = -- | A thread ran: the one that ran before ('nobody', or 'gaveWay' of it), those that could go on, with what each
-    -- does next, and the one that was chosen.
+  = -- | A thread ran. Fields: the thread that ran before ('nobody' if there was none, 'gaveWay' of it if it yielded),
+    -- the threads that could continue with their next steps, and the one that was chosen.
     Ran !Int [(Int, Access)] !Int
-  | -- | 'choose' was asked: how many answers there were, and which one was given.
+  | -- | A 'choose': the number of possible outcomes, and the one that was chosen.
     Answered !Int !Int
 
 -- Running ---------------------------------------------------------------------------------
 
--- | The choices of a run. 'steerThread' gets the thread that ran before and the threads that can continue, with the next
--- step of each; 'Nothing' ends the run. 'steerAnswer' gets the number of possible answers.
+-- | How to choose. 'steerThread' gets the thread that ran before and the threads that can continue, with the next
+-- step of each; 'Nothing' ends the run. 'steerAnswer' gets the number of possible outcomes.
 data Steering = Steering
   { steerThread :: Int -> [(Int, Access)] -> IO (Maybe Int),
     steerAnswer :: Int -> IO Int
@@ -96,21 +96,21 @@ followed schedule = do
         steerAnswer = next 0
       }
 
--- | Run a scenario by a schedule and, after its end, by the ordinary choices.
+-- | Run a scenario by a schedule and, after the schedule's end, by the ordinary choices.
 runSchedule :: IO Scenario -> Schedule -> IO Outcome
 runSchedule make schedule = do
   writeIORef learnt IntSet.empty
   settled (followed schedule >>= run make)
 
--- | Repeat a run until it learns of no more shared objects.
+-- | Repeat a run until it finds no more shared objects.
 settled :: IO Outcome -> IO Outcome
 settled act = act >>= \o -> if outcomeLearnt o then settled act else pure o
 
--- | The number of steps after which a run fails: the scenario does not come to rest.
+-- | The number of steps after which a run fails because the scenario does not come to rest.
 mostSteps :: Int
 mostSteps = 20000
 
--- | One run. What it learns about shared objects is in 'learnt' afterwards.
+-- | One run. The shared objects that it finds are in 'learnt' afterwards.
 run :: IO Scenario -> Steering -> IO Outcome
 run make steering = do
   known <- readIORef learnt
@@ -148,12 +148,12 @@ run make steering = do
         outcomeCut = cut
       }
   where
-    -- Two threads or more used it, and one of them wrote.
+    -- At least two threads used it, and one of them wrote.
     severally who =
       let users = [i | i <- [0 .. 30 :: Int], who .&. (3 `shiftL` (2 * i)) /= 0]
        in who == 15 || (length users > 1 && who .&. 0x2aaaaaaaaaaaaaaa /= 0)
 
--- | Each line that is repeated is given once, with the number of times.
+-- | Merge repeated lines into one, with the number of repetitions.
 collapse :: [String] -> [String]
 collapse ls = [if n == 1 then l else l <> " (" <> show n <> " times)" | same@(l : _) <- group ls, let n = length same]
 
@@ -161,24 +161,25 @@ choiceOf :: Move -> (Int, Int)
 choiceOf (Ran _ able chosen) = (fromMaybe 0 (elemIndex chosen (map fst able)), length able)
 choiceOf (Answered n given) = (given, n)
 
--- | The number under which the clock is chosen.
+-- | The number that stands for the clock.
 clock :: Int
 clock = 99
 
--- | After this number of steps of one thread the ordinary choice is another one: the run-time system preempts threads too.
+-- | After this number of steps of one thread the ordinary choice is another thread, since the run-time system preempts
+-- threads too.
 slice :: Int
 slice = 300
 
--- | Stands for the thread that ran before where none did.
+-- | The number that stands for the thread that ran before if there was none.
 nobody :: Int
 nobody = -1000
 
--- | Stands for the thread that ran before where that thread gave way.
+-- | The number that stands for the thread that ran before if that thread yielded.
 gaveWay :: Int -> Int
 gaveWay number = -2 - number
 
--- | Choose a thread and let it run, until none can go on. Returns the moves, newest first, and whether the steering ended
--- the run early.
+-- | Choose a thread and let it run, until none can continue. Returns the moves, newest first, and whether the steering
+-- ended the run early.
 steps :: World -> Steering -> IO ([Move], Bool)
 steps w steering = go 0 nobody 0 []
   where
@@ -225,8 +226,8 @@ steps w steering = go 0 nobody 0 []
 
 -- The ordinary choice ------------------------------------------------------------------------
 
--- | In the order in which they are preferred: the thread that ran before, then the others, then one that gave way, then the
--- clock. Choosing the first one is the ordinary choice.
+-- | The possible threads in order of preference: the thread that ran before, the others, one that yielded, the
+-- clock. The first one is the ordinary choice.
 ordered :: Int -> [(Int, Access)] -> [(Int, Access)]
 ordered before = sortOn (rank . fst)
   where

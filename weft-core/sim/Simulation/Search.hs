@@ -2,8 +2,8 @@
 {-# LANGUAGE PackageImports #-}
 
 -- |
--- Searches: a scenario is run under many schedules, all of them up to a bound or as many as a seed determines, until one
--- breaks it; and the schedule that broke it is run again, or made shorter.
+-- Searches: a scenario is run under many schedules, either all up to a bound or a number that a seed determines, until
+-- one fails. A failing schedule can be run again or shortened.
 module Simulation.Search
   ( -- * Searches
     Explored (..),
@@ -32,37 +32,37 @@ import Simulation.World
 
 -- | The result of a search.
 data Explored
-  = -- | No schedule breaks the scenario. The number of runs.
+  = -- | No schedule fails. The number of runs.
     AllHold Int
-  | -- | The schedule that breaks the scenario, what is wrong then, and the number of runs.
+  | -- | A schedule that fails, the error, and the number of runs.
     Broken Schedule String Int
   deriving (Eq, Show)
 
--- | Run every schedule of a scenario until one breaks it. Of schedules that differ only in the order of independent steps
+-- | Run every schedule of a scenario until one fails. Of schedules that differ only in the order of independent steps,
 -- one is run (sleep sets, Godefroid 1996).
 explore :: IO Scenario -> IO Explored
 explore = search maxBound True
 
--- | Run every schedule that departs from the ordinary one at most that often (delay bounding: Emmi, Qadeer and Rakamaric
--- 2011). In the ordinary schedule a thread goes on until it blocks or has run for long, and then the first one that can
--- go on does; and the kernel gives its ordinary answers. Few departures are enough for most faults. The number of
--- schedules grows with the length of the threads to the power of the bound, not exponentially. Nothing is left out
--- within the bound.
+-- | Run every schedule that departs from the ordinary one at most the given number of times (delay bounding: Emmi,
+-- Qadeer and Rakamaric 2011). In the ordinary schedule, a thread continues until it blocks or has run for long, then
+-- the first one that can continue runs; and the kernel makes its ordinary choices. A few departures are enough to find
+-- most faults. The number of schedules grows with the length of the threads to the power of the bound, not
+-- exponentially. The search is complete within the bound.
 exploreWithin :: Int -> IO Scenario -> IO Explored
 exploreWithin bound = search bound False
 
--- | 'exploreWithin' with sleep sets: of schedules that differ only in the order of independent steps one is run, if it is
--- within the bound. Another of them may have fewer departures than the one that is chosen, so some schedules within the
--- bound are left out. In the same time a larger bound can be searched.
+-- | 'exploreWithin' with sleep sets: of schedules that differ only in the order of independent steps, one is run if it
+-- is within the bound. An equivalent schedule may have fewer departures than the one that is chosen, so some schedules
+-- within the bound are left out. In exchange, a larger bound can be searched in the same time.
 exploreReduced :: Int -> IO Scenario -> IO Explored
 exploreReduced bound = search bound True
 
--- | A step of the run that the search repeats, and which of its alternatives have been searched.
+-- | A step of the run that the search repeats, with the alternatives that have been searched.
 data Node = Node
   { nodeMove :: Move,
     -- | The threads that were chosen here before.
     nodeDone :: [Int],
-    -- | The sleep set: threads whose next step was searched elsewhere, with what they do.
+    -- | The sleep set: threads whose next step was searched elsewhere, with that step's access.
     nodeAsleep :: [(Int, Access)]
   }
 
@@ -71,7 +71,7 @@ search bound reduce make = do
   writeIORef learnt IntSet.empty
   go [] 0
   where
-    -- The prefix is what is repeated, oldest first; its last node has the new choice.
+    -- The prefix is repeated, oldest step first; its last node has the new choice.
     go prefix !n = do
       asleep <- newIORef []
       left <- newIORef prefix
@@ -128,13 +128,13 @@ costOf :: Move -> Int
 costOf (Answered _ c) = fromEnum (c > 0)
 costOf (Ran before able c) = fromEnum (interrupts before able c)
 
--- | Whether choosing that thread is a departure from the ordinary choice.
+-- | Whether choosing the thread is a departure from the ordinary choice.
 interrupts :: Int -> [(Int, Access)] -> Int -> Bool
 interrupts before able c = case ordered before able of
   (t, _) : _ -> c /= t
   [] -> False
 
--- | Run random schedules, those of the first number and of the ones after it, as many as the second number says. Equal
+-- | Run random schedules: the first number is the first seed, the second the number of seeds. Equal
 -- seeds make equal choices. Even seeds interrupt rarely.
 sample :: Int -> Int -> IO Scenario -> IO Explored
 sample seed runs make = ordinarilyLearnt make >>= go 0
@@ -147,11 +147,11 @@ sample seed runs make = ordinarilyLearnt make >>= go 0
           Just why -> pure (Broken (map fst (outcomeChoices outcome)) why (n + 1))
           Nothing -> go (n + 1) known
 
--- | What the ordinary schedule learns about shared objects: with that each seed's run begins.
+-- | The shared objects that the ordinary schedule finds. The run of each seed begins with them.
 ordinarilyLearnt :: IO Scenario -> IO IntSet.IntSet
 ordinarilyLearnt make = runSchedule make [] >> readIORef learnt
 
--- | Run the one schedule of a seed. It is the same whatever was searched before.
+-- | Run the schedule of a seed. It does not depend on earlier searches.
 seeded :: Int -> IO Scenario -> IO Outcome
 seeded seed make = ordinarilyLearnt make >>= \known -> seededFrom known seed make
 
@@ -180,7 +180,7 @@ seededFrom known seed make = (writeIORef learnt known >>) . settled $ do
 
 -- What was found ------------------------------------------------------------------------------
 
--- | Run a schedule that the last search found. It uses what the search learnt about shared objects, on which the meaning
+-- | Run a schedule that the last search found. It uses the shared objects found by that search, on which the meaning
 -- of a schedule depends.
 replay :: IO Scenario -> Schedule -> IO Outcome
 replay make schedule = followed schedule >>= unlearning . run make
@@ -191,7 +191,7 @@ unlearning act = do
   known <- readIORef learnt
   act <* writeIORef learnt known
 
--- | A schedule with fewer departures from the ordinary one that breaks the scenario too: they are taken back one after the
+-- | A failing schedule with fewer departures from the ordinary one. It undoes the departures one after the
 -- other. Like 'replay', it is for a schedule that the last search found.
 shorten :: IO Scenario -> Schedule -> IO Schedule
 shorten make found = do

@@ -1,12 +1,12 @@
 {-# LANGUAGE PackageImports #-}
 
 -- |
--- What a run of the simulator consists of: shared objects, threads and where each has stopped, and the state that
--- the scheduler ("Simulation.Run") and the running thread ("Simulation.Machine") hand to each other. Types and two
--- global references; no behaviour.
+-- The state of a run of the simulator: shared objects, threads and where each has stopped, and what
+-- the scheduler ("Simulation.Run") and the running thread ("Simulation.Machine") pass to each other. Types and
+-- global references without behaviour.
 --
--- Either the scheduler or one simulated thread runs, never both: they take turns by the 'MVar's 'agentGo' and 'worldBack'.
--- So nothing here needs a lock.
+-- Either the scheduler or one simulated thread runs, never both. They alternate by the 'MVar's 'agentGo' and
+-- 'worldBack', so nothing here needs a lock.
 module Simulation.World
   ( -- * Objects and operations
     Object,
@@ -44,23 +44,23 @@ import System.IO.Unsafe (unsafePerformIO)
 
 -- Objects and operations -------------------------------------------------------------
 
--- | Something that threads may share, by its number within a run.
+-- | An object that threads may share: its number within a run.
 type Object = Int
 
--- | What an operation does to an object. It decides whether two operations are independent: their order makes no
--- difference.
+-- | How an operation accesses an object. It determines whether two operations are independent, that is, whether their
+-- order makes no difference.
 data Access
   = Reads !Object
   | Writes !Object
-  | -- | Depends on every other operation.
+  | -- | An operation that depends on every other one.
     Anything
   deriving (Eq, Show)
 
--- | All state of the kernel is one object, and counts as shared.
+-- | The whole state of the kernel is one object, and counts as shared.
 kernelObject :: Object
 kernelObject = 1
 
--- | Whether the order of the two makes no difference.
+-- | Whether the order of two operations makes no difference.
 independent :: Access -> Access -> Bool
 independent (Reads _) (Reads _) = True
 independent a b = case (objectOf a, objectOf b) of
@@ -82,7 +82,7 @@ data Masking = AllIn | WhereItBlocks | NoneIn
 data Agent = Agent
   { agentNumber :: !Int,
     agentGo :: MVar (),
-    -- | The operation before which it has stopped; 'Nothing' when it has ended.
+    -- | The operation before which it has stopped; 'Nothing' if it has ended.
     agentWaits :: IORef (Maybe Stop),
     agentMasking :: IORef Masking,
     agentPending :: IORef [SomeException],
@@ -92,9 +92,9 @@ data Agent = Agent
 
 -- | Where a thread has stopped.
 data Stop = Stop
-  { -- | Whether it can go on now.
+  { -- | Whether it can continue now.
     stopReady :: IO Bool,
-    -- | The virtual instant from which on it can go on in any case.
+    -- | The virtual instant from which on it can continue in any case.
     stopUntil :: !Int64,
     stopAccess :: !Access,
     stopWhat :: String,
@@ -102,7 +102,7 @@ data Stop = Stop
   }
 
 data Kind
-  = -- | An operation.
+  = -- | An operation that does not block.
     Runs
   | -- | An operation after which others should run first.
     Yields
@@ -112,7 +112,7 @@ data Kind
     BlocksInKernel
   deriving (Eq)
 
--- | The number, in 'worldShared', of a thread at which others throw.
+-- | The number in 'worldShared' that stands for a thread as the target of exceptions.
 victim :: Int -> Int
 victim n = negate (n + 1)
 
@@ -123,36 +123,37 @@ data World = World
   { worldAgents :: IORef [Agent],
     worldBack :: MVar Asked,
     worldTime :: IORef Int64,
-    -- | Does the clock go on only when no thread can?
+    -- | Whether the clock advances only if no thread can continue.
     worldPatient :: IORef Bool,
-    -- | Objects that are known to be shared, and threads at which others are known to throw ('victim').
+    -- | Objects that are known to be shared, and threads that are known to be targets of exceptions ('victim').
     worldShared :: !IntSet.IntSet,
-    -- | Which threads used each other object: two bits a thread, one for reading and one for writing.
+    -- | Which threads used each other object: two bits for each thread, for reading and for writing.
     worldUsed :: IORef (IntMap.IntMap Int),
     -- | The number of objects that the scenario made before its threads ran.
     worldSetUp :: IORef Int,
-    -- | Newest first.
+    -- | The trace, newest line first.
     worldStory :: IORef [String],
-    -- | Which writes each thread has to see.
+    -- | What each thread is bound to see of the others' writes.
     worldMemory :: IORef Memory,
-    -- | What a thread died of that was no asynchronous exception.
+    -- | The exception that ended a thread, unless it was asynchronous.
     worldFailure :: IORef (Maybe String)
   }
 
--- | Why a thread gives control back to the scheduler: it has stopped or ended, or it asks for an answer.
+-- | Why a thread returns control to the scheduler: it has stopped or ended, or it asks for a choice.
 data Asked = Stopped | Which !Int (MVar Int)
 
--- | Who runs.
+-- | Who is running.
 data Running
   = Outside
   | SettingUp World
   | Inside World Agent
-  | -- | Something that is global to a process is made anew for this run: the number of its first object, and how many it has.
+  | -- | A value that is global to a process is being created for this run: the number of its first object, and the
+    -- count of its objects.
     MakingGlobal !Object (IORef Int)
-  | -- | The run is over: a thread that goes on ends at its next operation.
+  | -- | The run is over: a thread that continues ends at its next operation.
     Over
 
--- | Written by the scheduler before it lets a thread go on; read by that thread.
+-- | Written by the scheduler before it lets a thread continue; read by that thread.
 current :: IORef Running
 current = unsafePerformIO (newIORef Outside)
 {-# NOINLINE current #-}

@@ -5,13 +5,13 @@
 -- |
 -- The simulated machine: a module with the names and types of the real "Weft.Sys",
 -- on which the production source of the core runs in tests. Every operation on
--- shared state is a scheduling point of "Simulation", which decides who goes on, so
--- that a test can run every interleaving there is; asynchronous exceptions, masking and the clock are simulated
--- too. Outside a simulation the operations just happen. With 'weakMemory' a read may return an old value, as the order of
--- operations that "Simulation.Memory" gives to each primitive operation allows.
+-- shared state is a scheduling point of "Simulation", which chooses the thread that continues, so
+-- that a test can run every interleaving. Asynchronous exceptions, masking and the clock are simulated
+-- too. Outside of a simulation the operations simply take effect. With 'weakMemory' a read may return an old value, if
+-- the memory order that "Simulation.Memory" defines for the primitive operations allows it.
 --
--- Arrays of more than 'statistics' words are counters ("Weft.Core.Counters"), which nothing depends on: using them is no
--- scheduling point.
+-- Arrays of more than 'statistics' words are counters ("Weft.Core.Counters"). No behaviour depends on them, so using
+-- them is not a scheduling point.
 module Weft.Sys
   ( -- * References
     Ref,
@@ -103,7 +103,8 @@ import Weft.Core.Time (Instant (..))
 
 -- References -----------------------------------------------------------------
 
--- | A mutable reference: its number in the simulation, what it holds, and what it held before. Or one of each run.
+-- | A mutable reference (its number in the simulation, its value, and its earlier values), or one that is new in each
+-- run.
 data Ref a = Ref !(Place a) | RefOfRun !(Global (Place a))
 
 data Place a = Place !Object !(IORef a) !(History a)
@@ -147,7 +148,7 @@ swapRef ref new = do
   exchange o h 0 old
   old <$ writeIORef r new
 
--- | Same heap object or not, like the real one.
+-- | Compares heap objects by identity, like the real one.
 casRef :: Ref a -> a -> a -> IO Bool
 casRef ref old new = do
   Place o r h <- place ref
@@ -173,10 +174,10 @@ updateRef ref f = do
 
 -- AtomicWords ----------------------------------------------------------------------
 
--- | Shared words. Each is an object: the first one's number, and those behind it.
+-- | Shared words. Each word is an object; the first one's number is given, and the others follow.
 data Words = Words !Object !Bool !(IOUArray Int Int) !(History Int)
 
--- | Some words, or some of each run.
+-- | Words, or words that are new in each run.
 data AtomicWords = AtomicWords !Words | WordsOfRun !(Global Words)
 
 globalWords :: String -> Int -> AtomicWords
@@ -187,7 +188,7 @@ inPlace :: AtomicWords -> (Words -> IO b) -> IO b
 inPlace (AtomicWords ws) f = f ws
 inPlace (WordsOfRun g) f = ofThisRun g >>= f
 
--- | Longer arrays hold counters.
+-- | Longer arrays contain counters.
 statistics :: Int
 statistics = 16
 
@@ -199,13 +200,13 @@ newWords n = do
   o <- newObjects (if n > statistics then 1 else n)
   Words o (n > statistics) <$> newArray (0, n - 1) 0 <*> newHistory
 
--- | A scheduling point, before an operation on a word, unless that is a counter.
+-- | A scheduling point before an operation on a word, unless the word is a counter.
 using :: Words -> Int -> (Object -> Access) -> String -> IO ()
 using (Words o counts _ _) i access what
   | counts = pure ()
   | otherwise = touch (access (o + 64 * i)) (what <> " word " <> show o <> "[" <> show i <> "]")
 
--- | What the memory has to say to an operation on a word, unless that is a counter.
+-- | Record an operation on a word in the memory model, unless the word is a counter.
 inMemory :: Words -> Int -> (Object -> History Int -> IO ()) -> IO ()
 inMemory (Words o counts _ h) i f
   | counts = pure ()
@@ -214,13 +215,13 @@ inMemory (Words o counts _ h) i f
 readWord :: AtomicWords -> Int -> IO Int
 readWord ws i = inPlace ws $ \a -> using a i Reads "reads" >> fetch readAtomically a i
 
--- | The value that a read of that kind gives.
+-- | Read a word by the given kind of read.
 fetch :: (Object -> History Int -> Int -> Int -> IO Int) -> Words -> Int -> IO Int
 fetch how (Words o counts c h) i
   | counts = readArray c i
   | otherwise = readArray c i >>= how (o + 64 * i) h i
 
--- | Write a word, in a way that the memory is told of.
+-- | Write a word by the given kind of write.
 store :: (Object -> History Int -> Int -> Int -> IO ()) -> Words -> Int -> Int -> IO ()
 store how a@(Words _ _ c _) i x = do
   old <- readArray c i
@@ -261,7 +262,7 @@ pokeWord ws i x = inPlace ws $ \a -> using a i Writes ("pokes " <> show x <> " i
 
 -- Arrays ---------------------------------------------------------------------
 
--- | An array. Each place is an object, as with words.
+-- | An array. Each element is an object, as with words.
 data BoxedArray a = BoxedArray !Object !(IOArray Int a) !(History a)
 
 newBoxedArray :: Int -> a -> IO (BoxedArray a)
@@ -296,11 +297,11 @@ copyBoxedArray from to = forM_ [0 .. sizeBoxedArray from - 1] (\i -> readBoxedAr
 
 -- MVars ------------------------------------------------------------------------
 
--- | An MVar: what it holds, and the threads that wait to take or read it, which are served first come first served, as by the
--- run-time system: who puts hands the value over. Threads that wait to put go on in the order of the schedule.
+-- | An MVar: its value, and the threads that wait to take or read it. These are served in order of arrival, as by the
+-- run-time system: a put hands the value over. Threads that wait to put continue in the order of the schedule.
 data MVar a = MVar !Object !(IORef (Maybe a)) !(IORef [Waiter a])
 
--- | Does it leave the value there, and where it is handed its own.
+-- | Whether the waiting thread leaves the value there (a read), and where it receives the value.
 data Waiter a = Waiter !Bool !(IORef (Maybe a))
 
 newEmptyMVar :: IO (MVar a)
@@ -398,18 +399,18 @@ hasEnded (ThreadId n) = threadEnded n
 throwToThread :: (Exception e) => ThreadId -> e -> IO ()
 throwToThread (ThreadId n) = throwTo' n . toException
 
--- | The same, by a thread of its own: without waiting.
+-- | Throw to a thread without waiting, by a thread of its own.
 throwAside :: (Exception e) => ThreadId -> e -> IO ()
 throwAside (ThreadId n) = throwSoon n . toException
 
--- | The capability is not simulated, and the label is not used.
+-- | The capability is not simulated, and the label is ignored.
 forkPinned :: Int -> String -> ((forall a. IO a -> IO a) -> IO ()) -> IO ThreadId
 forkPinned _ _ body = mask_ (ThreadId <$> spawn (body (withMasking AllIn)))
 
 yield :: IO ()
 yield = giveWay
 
--- | For that many microseconds of virtual time.
+-- | Wait for the given number of microseconds of virtual time.
 threadDelay :: Int -> IO ()
 threadDelay us = virtualTime >>= \t -> sleepUntil (t + 1000 * fromIntegral us)
 
@@ -417,7 +418,8 @@ getNumCapabilities, myCapability :: IO Int
 getNumCapabilities = pure 1
 myCapability = pure 0
 
--- | Processes are not forked. (What is global to a process begins anew in each run: 'globalRef'.)
+-- | Processes are not forked, so this is constant. (A value that is global to a process is new in each run:
+-- 'globalRef'.)
 forkGeneration :: IO Int
 forkGeneration = pure 0
 
@@ -453,7 +455,7 @@ finally act end = mask $ \restore -> do
   a <- restore act `onException` end
   a <$ end
 
--- | An asynchronous exception is thrown at the thread again.
+-- | An asynchronous exception is thrown to the thread again.
 guarded :: IO () -> IO ()
 guarded act =
   act `catching` \e -> case fromException e of
@@ -473,7 +475,7 @@ interruptiblyMasked act = do
 attempt :: IO a -> IO (IO a)
 attempt act = either throwIO pure <$> tryAll act
 
--- | What it threw, or its result.
+-- | The exception or the result of an action.
 tryAll :: IO a -> IO (Either SomeException a)
 tryAll act = (Right <$> act) `catching` (pure . Left)
 

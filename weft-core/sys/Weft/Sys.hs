@@ -4,15 +4,15 @@
 {-# LANGUAGE UnboxedTuples #-}
 
 -- |
--- The one door between the core and everything outside it: shared memory,
+-- The core's only interface to everything outside it: shared memory,
 -- threads, exceptions, capabilities and the clock. The core imports nothing
--- else that has an effect, so the same source also runs on a simulated machine:
--- a module of this name in another source directory (see @weft/sim@).
+-- else that has an effect. Its source therefore also runs on a simulated machine:
+-- a module with this name in another source directory (@weft-core\/sim@).
 --
--- This is the real machine. Every operation may be called from any thread. The constructors are for other operations on the same
--- memory, outside of the core: the simulated machine has none of them.
+-- This module is the real machine. Any thread may call any operation. The constructors are exported for further
+-- operations on the same memory outside of the core; the simulated machine does not have them.
 -- Accesses to 'AtomicWords' and the read-modify-write operations on a 'Ref' are
--- sequentially consistent; plain 'readRef' and 'writeRef' are ordered as GHC
+-- sequentially consistent. Plain 'readRef' and 'writeRef' are ordered as GHC
 -- orders 'Data.IORef.readIORef' and 'Data.IORef.writeIORef'.
 module Weft.Sys
   ( -- * References
@@ -120,33 +120,33 @@ import Weft.Core.Time (Instant (..))
 -- | A mutable boxed reference.
 data Ref a = Ref (MutVar# RealWorld a)
 
--- | Same reference, not same contents.
+-- | Equality of references, not of contents.
 instance Eq (Ref a) where
   Ref a == Ref b = isTrue# (sameMutVar# a b)
 
--- | A reference that holds the value.
+-- | A new reference with an initial value.
 newRef :: a -> IO (Ref a)
 newRef a = IO $ \s -> case newMutVar# a s of (# s', r #) -> (# s', Ref r #)
 {-# INLINE newRef #-}
 
--- | A reference of the whole process, made when it is first used, with what the action returns. For definitions at top level, which must
--- be @NOINLINE@. The name is the definition's, with its module's, and tells it from all others: the simulated machine gives
--- each run a reference of its own.
+-- | A reference that is global to the process. Its first use creates it, with the result of the action. For top-level
+-- definitions, which must be @NOINLINE@. The name must be unique; use the qualified name of the definition. The
+-- simulated machine gives each run a reference of its own.
 globalRef :: String -> IO a -> Ref a
 globalRef _ make = unsafePerformIO (make >>= newRef)
 {-# NOINLINE globalRef #-}
 
--- | What it holds.
+-- | Read the value.
 readRef :: Ref a -> IO a
 readRef (Ref r) = IO (readMutVar# r)
 {-# INLINE readRef #-}
 
--- | Replace what it holds.
+-- | Replace the value.
 writeRef :: Ref a -> a -> IO ()
 writeRef (Ref r) a = IO $ \s -> (# writeMutVar# r a s, () #)
 {-# INLINE writeRef #-}
 
--- | Replace, and return what was there, in one step.
+-- | Replace the value and return the old one, atomically.
 swapRef :: Ref a -> a -> IO a
 swapRef (Ref r) new = IO loop
   where
@@ -156,16 +156,16 @@ swapRef (Ref r) new = IO loop
         (# s2, _, _ #) -> loop s2
 {-# INLINE swapRef #-}
 
--- | @casRef r old new@ replaces @old@, as a pointer that 'readRef' returned and
--- nobody has evaluated since, by @new@; 'False' when something else was there.
+-- | @casRef r old new@ replaces @old@ by @new@ and returns 'True'; 'False' if the reference holds another pointer.
+-- @old@ is compared as a pointer: it must come from 'readRef' and must not have been evaluated since.
 casRef :: Ref a -> a -> a -> IO Bool
 casRef (Ref r) old new = IO $ \s -> case casMutVar# r old new s of
   (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
 {-# INLINE casRef #-}
 
--- | Apply a function that only builds a constructor around the old value
--- without looking at it. It may run several times and leaves no thunk behind,
--- so nobody can block on a black hole (2010, 8.2). Returns the old value.
+-- | Apply a function that builds a constructor around the old value
+-- without evaluating it. The function may run several times. It leaves no thunk behind,
+-- so no thread can block on a black hole (2010, 8.2). Returns the old value.
 updateRef :: Ref a -> (a -> a) -> IO a
 updateRef (Ref r) f = IO loop
   where
@@ -179,10 +179,10 @@ updateRef (Ref r) f = IO loop
 
 -- AtomicWords ----------------------------------------------------------------------
 
--- | A fixed number of machine words, each shared and atomic.
+-- | A fixed number of machine words with atomic operations.
 data AtomicWords = AtomicWords (MutableByteArray# RealWorld)
 
--- | So many words, all zero.
+-- | The given number of words, all zero.
 newAtomicWords :: Int -> IO AtomicWords
 newAtomicWords (I# n) = IO $ \s -> case newByteArray# bytes s of
   (# s1, a #) -> case setByteArray# a 0# bytes 0# s1 of
@@ -190,7 +190,7 @@ newAtomicWords (I# n) = IO $ \s -> case newByteArray# bytes s of
   where
     !bytes = n *# 8#
 
--- | Words of the whole process, as with 'globalRef'.
+-- | Words that are global to the process, like 'globalRef'.
 globalWords :: String -> Int -> AtomicWords
 globalWords _ n = unsafePerformIO (newAtomicWords n)
 {-# NOINLINE globalWords #-}
@@ -206,20 +206,20 @@ writeWord :: AtomicWords -> Int -> Int -> IO ()
 writeWord (AtomicWords a) (I# i) (I# x) = IO $ \s -> (# atomicWriteIntArray# a i x s, () #)
 {-# INLINE writeWord #-}
 
--- | Add and return what was there before.
+-- | Add, and return the old value.
 addWord :: AtomicWords -> Int -> Int -> IO Int
 addWord (AtomicWords a) (I# i) (I# x) = IO $ \s -> case fetchAddIntArray# a i x s of
   (# s', old #) -> (# s', I# old #)
 {-# INLINE addWord #-}
 
--- | @casWord c i old new@ replaces @old@ by @new@ and returns what it found:
--- @old@ exactly when it succeeded.
+-- | @casWord c i old new@ replaces @old@ by @new@ and returns the value found,
+-- which is @old@ exactly if it succeeded.
 casWord :: AtomicWords -> Int -> Int -> Int -> IO Int
 casWord (AtomicWords a) (I# i) (I# old) (I# new) = IO $ \s -> case casIntArray# a i old new s of
   (# s', found #) -> (# s', I# found #)
 {-# INLINE casWord #-}
 
--- | Replace and return what was there, in one step.
+-- | Replace, and return the old value, atomically.
 swapWord :: AtomicWords -> Int -> Int -> IO Int
 swapWord c i new = go =<< readWord c i
   where
@@ -228,7 +228,7 @@ swapWord c i new = go =<< readWord c i
       if found == old then pure old else go found
 {-# INLINE swapWord #-}
 
--- | A plain read, for statistics: the value may be slightly old.
+-- | A plain read, for statistics; the value may be slightly out of date.
 peekWord :: AtomicWords -> Int -> IO Int
 peekWord (AtomicWords a) (I# i) = IO $ \s -> case readIntArray# a i s of
   (# s', x #) -> (# s', I# x #)
@@ -250,27 +250,27 @@ pokeWord (AtomicWords a) (I# i) (I# x) = IO $ \s -> (# writeIntArray# a i x s, (
 -- | A mutable array of boxed values.
 data BoxedArray a = BoxedArray (MutableArray# RealWorld a)
 
--- | An array of that size, filled with one value.
+-- | An array of the given size, filled with one value.
 newBoxedArray :: Int -> a -> IO (BoxedArray a)
 newBoxedArray (I# n) a = IO $ \s -> case newArray# n a s of
   (# s', arr #) -> (# s', BoxedArray arr #)
 
--- | How many slots.
+-- | The number of elements.
 sizeBoxedArray :: BoxedArray a -> Int
 sizeBoxedArray (BoxedArray a) = I# (sizeofMutableArray# a)
 {-# INLINE sizeBoxedArray #-}
 
--- | Read a slot; the index is the caller's care.
+-- | Read an element. The index is not checked.
 readBoxedArray :: BoxedArray a -> Int -> IO a
 readBoxedArray (BoxedArray a) (I# i) = IO (readArray# a i)
 {-# INLINE readBoxedArray #-}
 
--- | Write a slot; the index is the caller's care.
+-- | Write an element. The index is not checked.
 writeBoxedArray :: BoxedArray a -> Int -> a -> IO ()
 writeBoxedArray (BoxedArray a) (I# i) x = IO $ \s -> (# writeArray# a i x s, () #)
 {-# INLINE writeBoxedArray #-}
 
--- | As 'casRef', on a slot.
+-- | 'casRef' for an element.
 casBoxedArray :: BoxedArray a -> Int -> a -> a -> IO Bool
 casBoxedArray (BoxedArray a) (I# i) old new = IO $ \s -> case casArray# a i old new s of
   (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
@@ -283,22 +283,22 @@ copyBoxedArray (BoxedArray from) (BoxedArray to) = IO $ \s ->
 
 -- Threads --------------------------------------------------------------------
 
--- | Start a labelled thread that stays on the capability, with asynchronous
--- exceptions masked; it is given the way to unmask them.
+-- | Start a labelled thread that is bound to a capability, with asynchronous
+-- exceptions masked. Its action gets the function that unmasks them.
 forkPinned :: Int -> String -> ((forall a. IO a -> IO a) -> IO ()) -> IO ThreadId
 forkPinned cap label body = do
   t <- mask_ (forkOnWithUnmask cap body)
   labelThread t label
   pure t
 
--- | The capability that runs the caller at this moment.
+-- | The capability that is running the caller.
 myCapability :: IO Int
 myCapability = IO $ \s -> case myThreadId# s of
   (# s1, t #) -> case threadStatus# t s1 of
     (# s2, _, cap, _ #) -> (# s2, I# cap #)
 {-# INLINE myCapability #-}
 
--- | Does this program write user events into an event log (@+RTS -l@)?
+-- | Whether this program writes user events into an event log (@+RTS -l@).
 userEventsLogged :: IO Bool
 userEventsLogged = do
   flags <- getTraceFlags
@@ -306,30 +306,30 @@ userEventsLogged = do
     TraceEventLog -> user flags
     _ -> False
 
--- | Write a user event. Costs little when there is no log, but building its text does.
+-- | Write a user event. Cheap without a log, except that the text has to be built.
 traceUserEvent :: String -> IO ()
 traceUserEvent text = withCString text $ \(Ptr p) -> IO $ \s -> (# traceEvent# p s, () #)
 
--- | How often this process image has been forked since it was started: it
--- differs between a parent and the child that 'System.Posix.forkProcess' made,
+-- | How often this process image has been forked since the program started. It
+-- differs between a parent and a child that 'System.Posix.forkProcess' made,
 -- and costs one memory read.
 forkGeneration :: IO Int
 forkGeneration = fromIntegral <$> peek c_fork_generation
 
 foreign import ccall unsafe "&weft_fork_generation" c_fork_generation :: Ptr Word32
 
--- | Is the caller the thread?
+-- | Whether the caller is the given thread.
 sameThread :: ThreadId -> IO Bool
 sameThread t = (== t) <$> myThreadId
 
--- | Has the thread come to its end?
+-- | Whether the thread has ended.
 hasEnded :: ThreadId -> IO Bool
 hasEnded t = (`elem` [ThreadFinished, ThreadDied]) <$> threadStatus t
 
--- | Run somebody else's callback: what it throws goes to the program's handler
--- for uncaught exceptions and stops nothing here. An asynchronous exception
--- ('SomeAsyncException') is meant for the calling thread, not for the callback: it is
--- thrown at the thread again, and so arrives when exceptions are next let in.
+-- | Run a foreign callback. Its exceptions go to the program's handler
+-- for uncaught exceptions and stop nothing here. An asynchronous exception
+-- ('SomeAsyncException') is meant for the calling thread, not for the callback. It is
+-- thrown to the thread again, so it is raised when exceptions are next unmasked.
 guarded :: IO () -> IO ()
 guarded act = act `catch` report
   where
@@ -339,8 +339,9 @@ guarded act = act `catch` report
       Nothing -> getUncaughtExceptionHandler >>= ($ e)
 {-# INLINE guarded #-}
 
--- | Another thread throws, and blocks until the caller takes it. When this returns the exception
--- is pending: the caller may block in the kernel next, where it would not be told.
+-- | Another thread throws the exception to the caller and blocks until the caller receives it. When this returns, the
+-- exception is pending. That matters since the caller may block in the kernel next, where an exception does not reach
+-- it.
 throwAgain :: SomeException -> IO ()
 throwAgain e = do
   self <- myThreadId
@@ -350,19 +351,20 @@ throwAgain e = do
         status <- threadStatus t
         unless (status `elem` [ThreadBlocked BlockedOnException, ThreadFinished, ThreadDied]) (yield >> untilPending)
   untilPending
-  -- A thrower on another capability has sent a message, which this one reads when it next schedules.
+  -- If the throwing thread is on another capability, it has sent a message, which this capability reads when it next
+  -- schedules.
   yield
 {-# NOINLINE throwAgain #-}
 
--- | Run an action masked, but interruptible where it blocks, also where the caller cannot
--- be interrupted at all.
+-- | Run an action masked but interruptible where it blocks, even if the caller is in the
+-- uninterruptible state.
 interruptiblyMasked :: IO a -> IO a
 interruptiblyMasked act@(IO io) = do
   state <- getMaskingState
   if state == MaskedUninterruptible then IO (maskAsyncExceptions# io) else act
 
--- | Run an action now; the result, or the exception, comes out of the action
--- returned.
+-- | Run an action now. The action returned gives its result or rethrows its
+-- exception.
 attempt :: IO a -> IO (IO a)
 attempt act = either rethrow pure <$> try act
   where
@@ -371,7 +373,7 @@ attempt act = either rethrow pure <$> try act
 
 -- Clock ----------------------------------------------------------------------
 
--- | The monotonic clock. It never goes back and ignores changes of the date.
+-- | The monotonic clock. It never goes back, and is not affected by changes of the date.
 now :: IO Instant
 now = Instant . (fromIntegral :: (Integral a) => a -> Int64) <$> getMonotonicTimeNSec
 {-# INLINE now #-}

@@ -1,5 +1,5 @@
 -- |
--- Measurements have no effect on the simulated machine ("Weft.Core.Latency").
+-- A replacement without effect, since the simulated machine measures nothing ("Weft.Core.Latency").
 module Weft.Core.Histogram
   ( Histogram,
     newHistogram,
@@ -9,7 +9,7 @@ where
 
 import Weft.Core.Time (Duration)
 
--- | Nothing.
+-- | A histogram without contents.
 data Histogram = Histogram
 
 newHistogram :: Applicative m => m Histogram

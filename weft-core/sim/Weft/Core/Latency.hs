@@ -1,6 +1,6 @@
 -- |
--- No production code depends on the measurements. On the simulated machine nothing is measured, so that a search has no schedules
--- that differ only in that.
+-- A replacement without effect. No production code depends on the measurements, and without them a search has no
+-- schedules that differ only in measurements.
 module Weft.Core.Latency
   ( Latency,
     newLatency,
@@ -13,7 +13,7 @@ where
 
 import Weft.Core.Events (Stamp, unstamped)
 
--- | Nothing.
+-- | A measurement without contents.
 data Latency = Latency
 
 newLatency :: Applicative m => m Latency

@@ -1,5 +1,5 @@
 -- |
--- The wake-up descriptor of the simulated machine, an eventfd of "Kernel", under the names of the real module.
+-- The wake-up descriptor on the simulated machine: an eventfd of "Kernel", with the interface of the real module.
 module Weft.FFI.Wakeup
   ( Wakeup,
     newWakeup,

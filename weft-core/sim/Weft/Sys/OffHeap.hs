@@ -1,5 +1,5 @@
 -- |
--- The simulated machine has no watchdog, so heartbeats are never watched.
+-- A replacement without effect: the simulated machine has no watchdog, so heartbeats are never read.
 module Weft.Sys.OffHeap
   ( OffHeapWords,
     openHeartbeat,
@@ -9,14 +9,14 @@ module Weft.Sys.OffHeap
   )
 where
 
--- | No words at all.
+-- | A block without words.
 data OffHeapWords = OffHeapWords
 
--- | Nothing to open.
+-- | No effect.
 openHeartbeat :: Applicative m => Int -> m OffHeapWords
 openHeartbeat _ = pure OffHeapWords
 
--- | Nothing to close.
+-- | No effect.
 closeHeartbeat :: Applicative m => OffHeapWords -> m ()
 closeHeartbeat OffHeapWords = pure ()
 

@@ -1,6 +1,6 @@
 -- |
--- Words outside the heap, which C code reads while Haskell code runs. A part of "Weft.Sys", the core's interface to everything
--- outside it. Any thread may call these functions; "Weft.Core.Heartbeat", which uses the words, says who may write which.
+-- Words outside of the heap, which C code reads while Haskell code runs. A part of "Weft.Sys", the core's interface to
+-- everything outside it. Any thread may call these functions; "Weft.Core.Heartbeat" defines who may write which word.
 module Weft.Sys.OffHeap
   ( OffHeapWords,
     openHeartbeat,
@@ -17,11 +17,11 @@ import Foreign.Storable (peekElemOff, pokeElemOff)
 -- | Words that C reads while Haskell code runs.
 newtype OffHeapWords = OffHeapWords (Ptr Int64)
 
--- | A block for what a manager does (@cbits\/watchdog.h@), for the capability of that number, or -1.
+-- | A block that records a manager's activity (@cbits\/watchdog.h@), for the given capability, or -1.
 openHeartbeat :: Int -> IO OffHeapWords
 openHeartbeat index = OffHeapWords <$> c_heartbeat_open (fromIntegral index)
 
--- | Give it back.
+-- | Free the block.
 closeHeartbeat :: OffHeapWords -> IO ()
 closeHeartbeat (OffHeapWords p) = c_heartbeat_close p
 
