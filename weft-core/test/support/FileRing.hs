@@ -1,8 +1,9 @@
 -- |
--- The protocol of the ring for files, which is in C (@cbits/linux/file_ring.c@), as a model on "Weft.Sys": word for word, so that on the simulated machine it
--- can be run in every order (suite @wake@). The suite @file-ring@ holds it in lockstep with the C.
+-- A model of the protocol of the ring for files, which is C code (@cbits/linux/file_ring.c@), written in terms of
+-- "Weft.Sys". It follows the C code word for word, so that the simulated machine can run it in every order of steps
+-- (suite @wake@). The suite @file-ring@ compares it with the C code in lockstep.
 --
--- A ring has fewer than 64 slots here, so that one word has the bits of all cancellations.
+-- A ring has fewer than 64 slots here, so that one word holds all cancellation bits.
 module FileRing
   ( FileRing,
     newFileRing,
@@ -12,7 +13,7 @@ module FileRing
     Protocol (..),
     production,
 
-    -- * Everybody
+    -- * Any thread
     submit,
     cancel,
     nextGeneration,
@@ -25,7 +26,7 @@ module FileRing
     -- * The owner
     turn,
 
-    -- * To be compared
+    -- * For comparison
     observe,
   )
 where
@@ -43,51 +44,51 @@ data Name = Name Int Int
 data Entry = Request Name | Cancellation Name
   deriving (Eq, Show)
 
--- | Below the ring.
+-- | The operations on the kernel that the ring uses.
 data Kernel = Kernel
-  { -- | Take these.
+  { -- | Submit these entries.
     kernelSubmit :: [Entry] -> IO (),
     -- | Block until there is a completion or a signal.
     kernelWait :: IO (),
-    -- | Completions, once each.
+    -- | The available completions; each is returned once.
     kernelReap :: IO [(Name, Int)],
-    -- | Make the owner's wait end, or the next one.
+    -- | End the owner's current wait, or its next one.
     kernelSignal :: IO (),
     -- | Fill the reader's MVar.
     kernelRing :: IO ()
   }
 
--- | The protocol, or one with a planted fault.
+-- | The protocol's steps, each of which can be left out to plant a bug.
 data Protocol = Protocol
-  { -- | The bits of cancellations are taken before the inbox.
+  { -- | The cancellation bits are taken before the inbox.
     bitsFirst :: Bool,
-    -- | The owner looks once more after it has said that it sleeps.
+    -- | The owner checks for work again after announcing that it sleeps.
     ownerLooksAgain :: Bool,
-    -- | A submitter wakes the owner.
+    -- | A submission wakes the owner.
     submitRouses :: Bool,
-    -- | A cancel wakes the owner.
+    -- | A cancellation wakes the owner.
     cancelRouses :: Bool,
-    -- | The reader looks once more after it has left its MVar.
+    -- | The reader checks for completions again after leaving its MVar.
     readerLooksAgain :: Bool,
-    -- | The reader wakes the owner for what was submitted while it handed out.
+    -- | The reader wakes the owner for requests that were submitted while it delivered completions.
     readerRouses :: Bool,
-    -- | A late cancel does not take the place of one that has seen more.
+    -- | A late cancellation does not replace one for a newer generation.
     cancelKeepsNewer :: Bool
   }
 
--- | Nothing.
+-- | The protocol without planted bugs.
 production :: Protocol
 production = Protocol True True True True True True True
 
--- | Words, as the C has them.
+-- | The words of the ring, as in the C code.
 data FileRing = FileRing
   { protocol :: Protocol,
     kernel :: Kernel,
     depth :: Int,
     shared :: AtomicWords,
-    -- | Four of each slot.
+    -- | Four words for each slot.
     slots :: AtomicWords,
-    -- | The owner's: entries that are queued and not submitted.
+    -- | Entries that are queued and not submitted yet. Used by the owner.
     queued :: IORef [Entry],
     counters :: IORef (Int, Int, Int, Int)
   }
@@ -142,7 +143,7 @@ rouse r = do
 nextGeneration :: FileRing -> Int -> IO Int
 nextGeneration r slot = (+ 1) <$> peekWord (slots r) (field slot Generation)
 
--- | Called by the holder of the slot.
+-- | Submit the request of a slot. Called by the slot's holder.
 submit :: FileRing -> Int -> IO ()
 submit r slot = do
   bumpWord (slots r) (field slot Generation) 1
@@ -170,7 +171,8 @@ cancel r (Name slot generation) = do
 
 -- The reader --------------------------------------------------------------------------
 
--- | At most this many completions, of a list that the reader keeps: slots and results, and the rest of the list.
+-- | Take at most the given number of completions from a list that the reader keeps: slots and results, and the rest of
+-- the list.
 collect :: FileRing -> Int -> Int -> IO ([(Int, Int)], Int)
 collect r list most = do
   list' <- if list == 0 then takeAll r done else pure list
@@ -186,14 +188,14 @@ collect r list most = do
       (more, left) <- go next (n - 1)
       pure ((l - 1, result) : more, left)
 
--- | Leave the MVar. 'False': take it back, there is something.
+-- | The reader leaves its MVar. 'False': it has to take it back, since there are completions.
 await :: FileRing -> IO Bool
 await r = do
   writeWord (shared r) waiter 1
   some <- if readerLooksAgain (protocol r) then readWord (shared r) done else pure 0
   if some == 0 then pure True else (== 0) <$> swapWord (shared r) waiter 0
 
--- | After handing out.
+-- | Wake the owner if necessary, after delivering completions.
 rouseOwner :: FileRing -> IO ()
 rouseOwner r = do
   writeWord (shared r) handing 0
@@ -202,7 +204,7 @@ rouseOwner r = do
 
 -- The owner ---------------------------------------------------------------------------
 
--- | One turn; blocks unless there is something.
+-- | One turn of the owner; blocks if there is nothing to do.
 turn :: FileRing -> IO ()
 turn r = do
   takeIn
@@ -235,7 +237,7 @@ turn r = do
       names <- listed newest []
       forM_ names $ \slot -> peekWord (slots r) (field slot Generation) >>= queue . Request . Name slot
       countSubmitted r (length names)
-    -- The oldest first.
+    -- Reverses the list: the oldest request first.
     listed 0 acc = pure acc
     listed l acc = peekWord (slots r) (field (l - 1) Next) >>= \next -> listed next (l - 1 : acc)
     cancelAll taken = forM_ [s | s <- [0 .. depth r - 1], testBit taken s] $ \slot -> do
@@ -252,7 +254,7 @@ turn r = do
 
 -- To be compared ------------------------------------------------------------------------
 
--- | All words that the C has too; 'Next' only of slots on the two stacks.
+-- | All words that the C code has too; the word 'Next' only for slots on the two stacks.
 observe :: FileRing -> IO [Int]
 observe r = do
   words' <- mapM (peekWord (shared r)) [asleep, anyCancel, handing, waiter, bits]

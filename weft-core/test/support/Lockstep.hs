@@ -1,10 +1,10 @@
 -- |
--- Lockstep: programs of commands run on managers, and on a model of them ("LockstepModel"), one command at a time. After each command
--- what callbacks and timers were told, the results, and the figures of the registry and of the timers have to be the model's. A program that fails
--- is made shorter for as long as it fails.
+-- Lockstep tests: programs of commands run on managers and on a model of them ("LockstepModel"), one command at a time.
+-- After each command, the calls of callbacks and timers, the results, and the counts of the registry and of the timers
+-- have to equal the model's. A failing program is shortened for as long as it fails.
 --
--- The managers are turned by the thread that gives the commands, so that it is known when each is done. What needs a machine, a real one or the
--- simulated, is a 'Machine'.
+-- The thread that gives the commands also runs the managers' turns, so that it knows when each turn is done. A
+-- 'Machine' has the operations that depend on the machine, real or simulated.
 module Lockstep
   ( Machine (..),
     inLockstep,
@@ -38,23 +38,23 @@ import Weft.Core.Timer (Expiry (..), Queue, cancelTimer)
 import Weft.Core.Timers (Fresh)
 import Weft.Sys (now, tryTakeMVar)
 
--- | Where programs run.
+-- | A machine on which programs run.
 data Machine = Machine
-  { -- | Run a program on it, given a seed for what the machine may choose; what is wrong.
+  { -- | Run a program, given a seed for the machine's own choices; returns the error.
     machineRun :: Int -> IO (Maybe String) -> IO (Maybe String),
     machineBackend :: IO Backend,
     machineQueue :: IO Queue,
     machineRules :: Rules,
-    -- | Both ends, the one to read from first.
+    -- | A pipe; the reading end first.
     machinePipe :: IO (Fd, Fd),
-    -- | Write a byte, or read one: was it possible?
+    -- | Write or read a byte; whether that was possible.
     machineWrite :: Fd -> IO Bool,
     machineRead :: Fd -> IO Bool,
-    -- | Write until there is no room; read until nothing is left.
+    -- | Write until the pipe is full; read until it is empty.
     machineFill :: Fd -> IO (),
     machineDrain :: Fd -> IO (),
     machineClose :: Fd -> IO (),
-    -- | Let so much time pass.
+    -- | Let the given time pass.
     machinePause :: Duration -> IO ()
   }
 
@@ -69,7 +69,7 @@ newtype Program = Program [Command]
 instance Show Program where
   show (Program cs) = show (length cs) <> " commands\n" <> unlines (map (("  " <>) . show) cs)
 
--- | The pipes are there, mostly.
+-- | Programs that mostly begin by opening the pipes.
 program :: Gen Program
 program = do
   n <- choose (10, 90)
@@ -113,7 +113,7 @@ shorter (Program cs) = map Program (shrinkList simpler cs)
       Set i k d | k /= Plain -> [Set i Plain d]
       _ -> []
 
--- | This many commands in random programs agree with the model.
+-- | Test that random programs with this many commands in total agree with the model.
 inLockstep :: TestName -> Machine -> Int -> TestTree
 inLockstep name machine wanted = testCaseSteps name $ \say -> do
   seed <- maybe 1 (fromMaybe 1 . readMaybe) <$> lookupEnv "WEFT_LOCKSTEP_SEED"
@@ -121,7 +121,7 @@ inLockstep name machine wanted = testCaseSteps name $ \say -> do
   say (show n <> " commands, from seed " <> show seed)
   forM_ found (\(s, p, why) -> assertFailure (unlines ["by WEFT_LOCKSTEP_SEED=" <> show s <> ", " <> show p <> why]))
 
--- | Something is wrong with the machine, and a program of this many commands at most shows it.
+-- | Test that a program of at most this many commands shows the machine's bug.
 caughtInLockstep :: TestName -> Int -> Machine -> TestTree
 caughtInLockstep name most machine = testCaseSteps name $ \say -> do
   (n, found) <- searching machine 1 20000
@@ -131,8 +131,8 @@ caughtInLockstep name most machine = testCaseSteps name $ \say -> do
       say ("after " <> show n <> " commands; " <> show p <> why)
       when (length cs > most) (assertFailure ("the shortest program that was found has " <> show (length cs) <> " commands"))
 
--- | Random programs, from a seed on, until this many commands have run. How many have, and what failed: the seed, the shortest program that
--- was found, and what is wrong.
+-- | Run random programs, from a seed on, until this many commands have run. Returns how many have, and the failure: the
+-- seed, the shortest failing program that was found, and the error.
 searching :: Machine -> Int -> Int -> IO (Int, Maybe (Int, Program, String))
 searching machine = go 0
   where
@@ -146,7 +146,7 @@ searching machine = go 0
           Nothing -> go n' (seed + 1) wanted
           Just why -> (\(p', why') -> (n', Just (seed, p', why'))) <$> shrunk seed p why (2000 :: Int)
     attemptOf seed p = machineRun machine seed (runProgram machine p)
-    -- The first shorter one that fails too, and so on.
+    -- Continue with the first shorter program that fails too.
     shrunk seed p why = try' (shorter p)
       where
         try' [] _ = pure (p, why)
@@ -156,11 +156,11 @@ searching machine = go 0
 
 -- Running ----------------------------------------------------------------------------------
 
--- | The objects that a program has made.
+-- | The objects that a program has created.
 data Made = Made
   { theRegistry :: Registry Manager,
     theManagers :: IORef (IntMap.IntMap Manager),
-    -- | By end, those that are open, and those that were.
+    -- | The descriptors by end: the open ones, and the closed ones.
     theNumbers :: IORef (IntMap.IntMap Fd),
     theKeys :: IORef (IntMap.IntMap (Fd, Int)),
     theTracked :: IORef (IntMap.IntMap Descriptor),
@@ -169,7 +169,7 @@ data Made = Made
     theSeen :: IORef [Seen]
   }
 
--- | Run a program from nothing, and leave nothing behind. What is wrong.
+-- | Run a program from an empty state, and clean up. Returns the error.
 runProgram :: Machine -> Program -> IO (Maybe String)
 runProgram machine (Program cs) = do
   seen <- newIORef []
@@ -192,7 +192,7 @@ runProgram machine (Program cs) = do
         Right model' -> go made model' rest
     finished made model = either (Just . ("at the end: " <>)) (const Nothing) <$> runTurn machine made (pollAll made) model
 
--- | Figures.
+-- | Compare the counts.
 agree :: Made -> Model -> IO (Either String Model)
 agree made model = do
   known <- registeredCount (theRegistry made)
@@ -207,13 +207,13 @@ newManagerAt :: Machine -> Made -> Int -> IO ()
 newManagerAt machine made i = do
   queue <- machineQueue machine
   backend <- machineBackend machine
-  -- The instant says which timer it is: each has its own.
+  -- Each timer has its own instant, which identifies it.
   m <- newManager i (theRegistry made) queue (\_ act -> inResettling act) backend
   ok <- initialize m
   unless ok (ioError (userError "a new manager cannot be run"))
   modifyIORef' (theManagers made) (IntMap.insert i m)
   where
-    -- A plain timer's action says what it is for by what it finds here.
+    -- The action of a plain timer finds out here why it is called.
     inResettling :: IO () -> IO ()
     inResettling act = do
       before <- readIORef (theSeen made)
@@ -235,7 +235,7 @@ observed made moment model = do
     Right m | left@(_ : _) <- leftOf moment m -> Left ("not told, while " <> show moment <> ": " <> unwords left)
     _ -> after'
 
--- | One command, of that number; what is wrong, or the model after it.
+-- | Run a command, given its number. Returns the error, or the model after the command.
 runCommand :: Machine -> Made -> Int -> Model -> Command -> IO (Either String Model)
 runCommand machine made n model c = case c of
   Open p
@@ -280,7 +280,8 @@ runCommand machine made n model c = case c of
     was <- unregister (theRegistry made) fd key
     result "unregister" (isLive model k) was (unregistered k model)
   Close e
-    -- The registry does not know of one that never waited: closing that by its number is a mistake of the program.
+    -- The registry does not know a descriptor that was never waited for; closing that by its number would be an error
+    -- of the program.
     | not (endOpen model e) || trackedAlone model e -> unchanged
     | otherwise -> do
       fd <- numberOf e
@@ -349,7 +350,7 @@ runCommand machine made n model c = case c of
     if owedBy soon i model
       then do
         m <- managerAt made i
-        -- It would sleep until then, if it slept through what is to come.
+        -- If it slept through the coming events, it would sleep until then.
         slept <- newIORef False
         guard' <- addTimer m (after (seconds 20) t) (\_ -> writeIORef slept True)
         r <- runTurn machine made (void (step m)) model
@@ -377,7 +378,7 @@ runCommand machine made n model c = case c of
       Now -> mempty
       Soon -> milliseconds 1
       Later -> seconds 3600
-    -- As before waiting ("Weft.Core.Descriptor").
+    -- As before a wait ("Weft.Core.Descriptor").
     resumed d direction = do
       managers <- readIORef (theManagers made)
       forM_ managers $ \m -> forM_ (backendResume (managerBackend m)) $ \resume ->
@@ -386,7 +387,7 @@ runCommand machine made n model c = case c of
 pollAll :: Made -> IO ()
 pollAll made = readIORef (theManagers made) >>= mapM_ poll
 
--- | Turns, beginning with this one, until all has come that is owed.
+-- | Run turns, beginning with this one, until everything expected has been observed.
 runTurn :: Machine -> Made -> IO () -> Model -> IO (Either String Model)
 runTurn machine made first model0 = do
   start <- now
@@ -402,7 +403,7 @@ runTurn machine made first model0 = do
               when (tries < 40) (machinePause machine (milliseconds 1))
               go (tries - 1) (pollAll made) model'
             | otherwise -> pure (Left ("it did not come: " <> unwords (owed start model')))
-  -- The last look is for all: a step is one manager's.
+  -- The last turn is for all managers, since a step runs only one.
   r <- go 1000 first model0
   case r of
     Right model -> go 1000 (pollAll made) model

@@ -1,9 +1,10 @@
 -- |
 -- A pure model of managers, a registry, timers and tracked descriptors. "Lockstep" runs the
--- same program of commands on the real ones, passes its observations to the model, and gets the expected ones from it.
+-- same program of commands on the real ones, passes its observations to the model, and asks it for the expected ones.
 --
--- There are three pipes, each of which is open, half open or absent; an end of a pipe is a number from 0 to 5, and even ones are for reading.
--- Two managers share a registry. Registrations, timers and tracked descriptors are numbered in the order of their creation.
+-- There are three pipes, each of which is open, half open or absent. An end of a pipe is a number from 0 to 5; even
+-- numbers are reading ends. Two managers share a registry. Registrations, timers and tracked descriptors are numbered
+-- in the order of their creation.
 module LockstepModel
   ( -- * Programs
     Command (..),
@@ -42,12 +43,12 @@ module LockstepModel
     timerIsLive,
     stopped,
 
-    -- * What is seen
+    -- * Observations
     Seen (..),
     When (..),
     saw,
 
-    -- * What has to come
+    -- * Expected observations
     owed,
     owedBy,
     dueWithin,
@@ -65,22 +66,22 @@ import Weft.Core.Readiness (Direction (..))
 import Weft.Core.Time (Instant)
 import Weft.Core.Timer (Expiry (..))
 
--- | One command. Numbers are taken modulo what there is, and what makes no sense has no effect, so that any part of a program is
--- a program.
+-- | A command. Numbers are taken modulo the number of objects, and a command that makes no sense has no effect, so
+-- every part of a program is a program.
 data Command
-  = -- | Make that pipe, if it is not there.
+  = -- | Open that pipe, unless it is open.
     Open Int
   | -- | Write a byte into the pipe.
     Write Int
-  | -- | Write until there is no room.
+  | -- | Write until the pipe is full.
     Fill Int
   | -- | Read a byte.
     ReadOne Int
-  | -- | Read until nothing is left.
+  | -- | Read until the pipe is empty.
     Drain Int
   | -- | Register a callback for an end with a manager.
     Register Int Int Events Lifetime
-  | -- | Take a registration back, an old one maybe.
+  | -- | Undo a registration, possibly an old one.
     Unregister Int
   | -- | Close an end by its number.
     Close Int
@@ -88,25 +89,25 @@ data Command
     Track Int
   | -- | Have a manager report a tracked descriptor.
     Attach Int Int
-  | -- | Take a token of a tracked descriptor; if it is not there, do what is done before waiting for it.
+  | -- | Take a token of a tracked descriptor; if it is not there, prepare to wait for it.
     Take Int Direction
-  | -- | Close a tracked descriptor, an old one maybe.
+  | -- | Close a tracked descriptor, possibly an old one.
     CloseTracked Int
   | -- | Set a timer with a manager.
     Set Int TimerKind Delay
-  | -- | Cancel a timer, an old one maybe.
+  | -- | Cancel a timer, possibly an old one.
     Cancel Int
-  | -- | Stop a manager, and put a new one in its place.
+  | -- | Stop a manager, and replace it by a new one.
     Restart Int
-  | -- | A turn of all managers that does not block.
+  | -- | A non-blocking turn of all managers.
     Look
-  | -- | A turn of one, that may block if there is something to come.
+  | -- | A turn of one manager, which may block if an event is to come.
     Step Int
   | -- | Let two milliseconds pass.
     Pause
   deriving (Eq, Show)
 
--- | How long a timer runs: it is due already, soon, or not before the program ends.
+-- | When a timer is due: already, now, soon, or not before the program ends.
 data Delay = Past | Now | Soon | Later
   deriving (Eq, Show, Enum, Bounded)
 
@@ -118,49 +119,49 @@ pipeCount, managerCount :: Int
 pipeCount = 3
 managerCount = 2
 
--- | Where machines differ.
+-- | Differences between machines.
 data Rules = Rules
-  { -- | How many bytes a pipe holds, as long as it is written to byte by byte.
+  { -- | The capacity of a pipe that is written to byte by byte.
     ruleCapacity :: Int,
-    -- | A report may say what was so since the last turn.
+    -- | An event may be reported that was present at some time since the last turn.
     ruleLate :: Bool,
-    -- | Edges are not kept: what was reported is to be resumed before it is waited for again.
+    -- | Edges are not stored: after a report, the descriptor has to be resumed before the next wait.
     ruleResumes :: Bool
   }
 
 -- | The state of the model.
 data Model = Model
   { rules :: Rules,
-    -- | Bytes in each pipe that is there; the capacity when it is full.
+    -- | The number of bytes in each open pipe; the capacity if it is full.
     pipes :: IntMap.IntMap Int,
-    -- | The ends that are open, with what was so of each since the last turn.
+    -- | The open ends, with the events that were present since the last turn.
     ends :: IntMap.IntMap Events,
     registrations :: IntMap.IntMap Registration,
-    -- | The manager of an end's registrations.
+    -- | The manager that has an end's registrations.
     serving :: IntMap.IntMap Int,
     tracked :: IntMap.IntMap Tracked,
     timers :: IntMap.IntMap Timer,
-    -- | Called in this turn.
+    -- | Registrations called in this turn.
     called :: IntMap.IntMap ()
   }
 
 data Registration = Registration {regEnd :: Int, regEvents :: Events, regLifetime :: Lifetime}
 
--- | A tracked descriptor that is open.
+-- | An open tracked descriptor.
 data Tracked = Tracked
   { trEnd :: Int,
     trAttached :: Bool,
-    -- | The living manager that reports it.
+    -- | The running manager that reports its events.
     trServed :: Maybe Int,
-    -- | The events that the next turn has to report if they are present: something has happened, or was resumed.
+    -- | The events that the next turn has to report if they are present, since something happened or was resumed.
     trChanged :: Events,
-    -- | The tokens that have to be there.
+    -- | The tokens that must be there.
     trMust :: Events
   }
 
 data Timer = Timer {tmManager :: Int, tmKind :: TimerKind, tmDue :: Instant}
 
--- | Nothing is open.
+-- | The initial state: nothing is open.
 initial :: Rules -> Model
 initial r = Model r IntMap.empty IntMap.empty IntMap.empty IntMap.empty IntMap.empty IntMap.empty IntMap.empty
 
@@ -185,7 +186,7 @@ other e = if even e then e + 1 else e - 1
 opened :: Int -> Model -> Model
 opened p m = was (m {pipes = IntMap.insert p 0 (pipes m), ends = IntMap.insert (2 * p) mempty (IntMap.insert (2 * p + 1) mempty (ends m))})
 
--- | The number of bytes that the pipe has room for; none if its reader has closed.
+-- | The number of bytes for which the pipe has room; zero if its reading end is closed.
 room :: Model -> Int -> Int
 room m p
   | endOpen m (2 * p) && endOpen m (2 * p + 1) = ruleCapacity (rules m) - holds m p
@@ -200,7 +201,7 @@ written p m = was (happened (2 * p) evtRead m {pipes = IntMap.adjust (+ 1) p (pi
 filled :: Int -> Model -> Model
 filled p m = was (happened (2 * p) evtRead m {pipes = IntMap.insert p (ruleCapacity (rules m)) (pipes m)})
 
--- | This many bytes are left. Room is news for a pipe that was full only.
+-- | The given number of bytes is left after a read. Room is a new event only for a pipe that was full.
 readFrom :: Int -> Int -> Model -> Model
 readFrom p left m = was ((if holds m p == ruleCapacity (rules m) then happened (2 * p + 1) evtWrite else id) m {pipes = IntMap.insert p left (pipes m)})
 
@@ -210,11 +211,11 @@ happened e evs m
   | ruleResumes (rules m) = m
   | otherwise = m {tracked = IntMap.map (\t -> if trEnd t == e && isJust (trServed t) then t {trChanged = trChanged t <> evs} else t) (tracked m)}
 
--- | What is so now was so since the last turn.
+-- | Record the present events as events since the last turn.
 was :: Model -> Model
 was m = m {ends = IntMap.mapWithKey (\e evs -> evs <> ready m e) (ends m)}
 
--- | An end is closed; its registrations were told, and its tracked descriptor is shut.
+-- | An end was closed, its registrations were notified, and its tracked descriptor was shut.
 closed :: Int -> Model -> Model
 closed e m =
   was . happened (other e) (evtRead <> evtWrite) $
@@ -226,7 +227,7 @@ closed e m =
 
 -- Registrations ------------------------------------------------------------------------
 
--- | The end was open.
+-- | A registration at an open end.
 registered :: Int -> Int -> Int -> Events -> Lifetime -> Model -> Model
 registered k e i evs lifetime m =
   m {registrations = IntMap.insert k (Registration e evs lifetime) (registrations m), serving = IntMap.insertWith (\_ old -> old) e i (serving m)}
@@ -241,7 +242,7 @@ unregistered k m = m {registrations = left, serving = IntMap.filterWithKey (\e _
 
 -- Tracked descriptors --------------------------------------------------------------------
 
--- | A new one, whose tokens are there; an end has one at most.
+-- | Track an end, which has at most one tracked descriptor. Its tokens are there initially.
 tracks :: Int -> Int -> Model -> Model
 tracks k e m = m {tracked = IntMap.insert k (Tracked e False Nothing mempty (evtRead <> evtWrite)) (tracked m)}
 
@@ -251,15 +252,15 @@ trackedOpen m k = IntMap.member k (tracked m)
 trackedEnd :: Model -> Int -> Maybe Int
 trackedEnd m k = trEnd <$> IntMap.lookup k (tracked m)
 
--- | That of an end.
+-- | The tracked descriptor of an end.
 trackedOf :: Model -> Int -> Maybe Int
 trackedOf m e = fst <$> IntMap.lookupMin (IntMap.filter ((== e) . trEnd) (tracked m))
 
--- | Has an end one that was never attached?
+-- | Whether an end has a tracked descriptor that was never attached.
 trackedAlone :: Model -> Int -> Bool
 trackedAlone m e = or [not (trAttached t) | t <- IntMap.elems (tracked m), trEnd t == e]
 
--- | A manager is to report it; the manager that does.
+-- | Attach a tracked descriptor to a manager; returns the manager that reports it.
 attached :: Int -> Int -> Model -> (Int, Model)
 attached k i m = case trServed =<< IntMap.lookup k (tracked m) of
   Just j -> (j, m)
@@ -269,11 +270,11 @@ tokenOf :: Direction -> Events
 tokenOf Reading = evtRead
 tokenOf Writing = evtWrite
 
--- | Does the token have to be there?
+-- | Whether the token must be there.
 tokenMust :: Model -> Int -> Direction -> Bool
 tokenMust m k d = maybe False ((`includes` tokenOf d) . trMust) (IntMap.lookup k (tracked m))
 
--- | It was taken, or was not there, and then was resumed.
+-- | The token was taken; or it was missing and the descriptor was resumed.
 tokenTaken :: Int -> Direction -> Bool -> Model -> Model
 tokenTaken k d there m = m {tracked = IntMap.adjust after k (tracked m)}
   where
@@ -295,7 +296,8 @@ timerCancelled k m = m {timers = IntMap.delete k (timers m)}
 
 -- Managers ---------------------------------------------------------------------------------
 
--- | A manager has stopped; what it had to tell was seen. Whoever waits for a tracked descriptor may try again.
+-- | A manager has stopped, and its notifications were observed. Threads that wait for its tracked descriptors may try
+-- again.
 stopped :: Int -> Model -> Model
 stopped i m = m {tracked = IntMap.map orphan (tracked m)}
   where
@@ -305,30 +307,30 @@ stopped i m = m {tracked = IntMap.map orphan (tracked m)}
       | otherwise = awake t
     awake t = t {trMust = evtRead <> evtWrite}
 
--- What is seen -------------------------------------------------------------------------------
+-- Observations -------------------------------------------------------------------------------
 
--- | A call of a callback or a timer.
+-- | An observed call of a callback or a timer.
 data Seen
   = Called Int Events
-  | -- | At that instant.
+  | -- | A timer fired at that instant.
     Fired Int Expiry Instant
-  | -- | To be set again elsewhere.
+  | -- | A timer has to be set again with another manager.
     Resettled Int
   deriving (Show)
 
--- | Meanwhile.
+-- | What was happening during an observation.
 data When
-  = -- | That end was closed.
+  = -- | That end was being closed.
     Closing Int
-  | -- | That manager was stopped.
+  | -- | That manager was being stopped.
     Stopping Int
-  | -- | Managers had a turn.
+  | -- | Managers were running a turn.
     Turn
-  | -- | Something else, in which nobody is to be told of anything.
+  | -- | Something else, during which no call is allowed.
     Otherwise
   deriving (Show)
 
--- | Take an observation into account; 'Left' says what is wrong with it.
+-- | Process an observation; 'Left' says why it is wrong.
 saw :: When -> Seen -> Model -> Either String Model
 saw moment seen m = case seen of
   Called k evs -> case IntMap.lookup k (registrations m) of
@@ -368,9 +370,10 @@ saw moment seen m = case seen of
 wanted :: Registration -> Events
 wanted r = regEvents r <> evtHangup
 
--- What has to come ------------------------------------------------------------------------------
+-- Expected observations -----------------------------------------------------------------------
 
--- | The observations that must come before the turn ends: callbacks for present events, and timers that were due at that instant.
+-- | The observations that must occur before the turn ends: callbacks for present events, and timers that were due at
+-- that instant.
 owed :: Instant -> Model -> [String]
 owed t m = ["the call of registration " <> show k <> " for " <> show (ready m (regEnd r)) | (k, r) <- dueCalls m] <> ["timer " <> show k | (k, _) <- dueTimers t m]
 
@@ -380,15 +383,15 @@ dueCalls m = [(k, r) | (k, r) <- IntMap.toList (registrations m), IntMap.notMemb
 dueTimers :: Instant -> Model -> [(Int, Timer)]
 dueTimers t m = IntMap.toList (IntMap.filter ((<= t) . tmDue) (timers m))
 
--- | Has that manager something to say, now or by that instant?
+-- | Whether that manager has something to report, now or by that instant.
 owedBy :: Instant -> Int -> Model -> Bool
 owedBy t i m = any ((== Just i) . (\r -> IntMap.lookup (regEnd r) (serving m)) . snd) (dueCalls m) || dueWithin t i m
 
--- | Is a timer of that manager due by that instant?
+-- | Whether a timer of that manager is due by that instant.
 dueWithin :: Instant -> Int -> Model -> Bool
 dueWithin t i m = any ((== i) . tmManager . snd) (dueTimers t m)
 
--- | The turn is over: tokens of what has happened are there.
+-- | The turn has ended: tokens for the events that happened must be there.
 turnOver :: Model -> Model
 turnOver m = was m {called = IntMap.empty, ends = IntMap.map (const mempty) (ends m), tracked = IntMap.map reported (tracked m)}
   where
@@ -402,15 +405,15 @@ turnOver m = was m {called = IntMap.empty, ends = IntMap.map (const mempty) (end
               | otherwise = trChanged t `without` now'
          in t {trMust = trMust t <> (trChanged t `common` now'), trChanged = left}
 
--- | Descriptors that the registry knows: those with registrations, and attached ones.
+-- | The number of descriptors that the registry knows: those with registrations, and attached ones.
 knownCount :: Model -> Int
 knownCount m = IntMap.size (serving m) + IntMap.size (IntMap.filter trAttached (tracked m))
 
--- | Of a manager.
+-- | The number of a manager's pending timers.
 pendingTimers :: Int -> Model -> Int
 pendingTimers i m = IntMap.size (IntMap.filter ((== i) . tmManager) (timers m))
 
--- | The notifications that are missing after an end's close, or a manager's stop.
+-- | The notifications that are missing after an end was closed or a manager stopped.
 leftOf :: When -> Model -> [String]
 leftOf moment m = case moment of
   Closing e -> ["registration " <> show k | (k, r) <- IntMap.toList (registrations m), regEnd r == e]

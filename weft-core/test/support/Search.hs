@@ -1,11 +1,11 @@
 -- |
 -- Searches as test cases. Environment variables:
 --
--- [@WEFT_SIM_PREEMPTIONS=n@] every search is one with that bound of interruptions.
--- [@WEFT_SIM_DEEPER=n@] searches that have a bound get one that is larger by that, with sleep sets.
--- [@WEFT_SIM_SECONDS=n@] each scenario is then searched by random schedules for that long, from a seed that is
--- printed; 0, which is the default, means 200 schedules (@WEFT_SIM_RANDOM@) from seed 1.
--- [@WEFT_SIM_SEED=n@] instead of any search, each scenario is run by the one schedule of that seed.
+-- [@WEFT_SIM_PREEMPTIONS=n@] every search uses this bound on departures.
+-- [@WEFT_SIM_DEEPER=n@] the bounds of searches are raised by n, and sleep sets are used.
+-- [@WEFT_SIM_SECONDS=n@] each scenario is then searched by random schedules for n seconds, from a seed that is
+-- printed; 0, the default, means 200 schedules (@WEFT_SIM_RANDOM@) from seed 1.
+-- [@WEFT_SIM_SEED=n@] instead of a search, each scenario is run by the schedule of this seed.
 module Search
   ( holds,
     holdsWithin,
@@ -27,13 +27,13 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Text.Read (readMaybe)
 
--- | The scenario holds under every schedule, of which there are at least so many.
+-- | The scenario holds under every schedule; there must be at least the given number of schedules.
 holds :: TestName -> Int -> IO Scenario -> TestTree
 holds name least scenario = testCaseSteps name $ \say -> do
   bound <- number <$> lookupEnv "WEFT_SIM_PREEMPTIONS"
   searched say scenario (maybe least (const 1) bound) (maybe explore exploreWithin bound scenario)
 
--- | The scenario holds under every schedule with that many interruptions at most.
+-- | The scenario holds under every schedule with at most the given number of departures.
 holdsWithin :: Int -> TestName -> IO Scenario -> TestTree
 holdsWithin bound name scenario = testCaseSteps name $ \say -> do
   wanted <- number <$> lookupEnv "WEFT_SIM_PREEMPTIONS"
@@ -45,23 +45,24 @@ holdsWithin bound name scenario = testCaseSteps name $ \say -> do
 holdsAtRandom :: TestName -> IO Scenario -> TestTree
 holdsAtRandom name scenario = testCaseSteps name (\say -> searched say scenario 1 (exploreWithin 0 scenario))
 
--- | The same, with a memory in which a read may return an old value ("Simulation.Memory"), which counts as an interruption; twice in a run
--- at most. Without sleep sets: whether a read may be early depends on the order of steps that could be exchanged otherwise.
+-- | The scenario holds if reads may return an old value ("Simulation.Memory"), at most twice in a run. Such a read
+-- counts as a departure. Searches without sleep sets: whether a read may be early depends on the order of steps that
+-- sleep sets treat as exchangeable.
 holdsOnArm :: Int -> TestName -> IO Scenario -> TestTree
 holdsOnArm bound name scenario = testCaseSteps name $ \say -> do
   wanted <- number <$> lookupEnv "WEFT_SIM_PREEMPTIONS"
   deeper <- fromMaybe 0 . number <$> lookupEnv "WEFT_SIM_DEEPER"
   searched say (onArm scenario) 10 (exploreWithin (maybe bound (min bound) wanted + deeper) (onArm scenario))
 
--- | The scenario holds with such a memory under the ordinary schedule and under random ones.
+-- | The scenario holds with that memory under the ordinary schedule and under random ones.
 holdsOnArmAtRandom :: TestName -> IO Scenario -> TestTree
 holdsOnArmAtRandom name scenario = testCaseSteps name (\say -> searched say (onArm scenario) 1 (exploreWithin 0 (onArm scenario)))
 
 onArm :: IO Scenario -> IO Scenario
 onArm scenario = weakMemory 2 >> scenario
 
--- | Some schedule breaks the scenario with such a memory, and none where a read returns what was written last, both with that many
--- interruptions at most.
+-- | Some schedule breaks the scenario with that memory, but none does if each read returns what was written last; both
+-- with at most the given number of departures.
 isFoundOnArm :: Int -> TestName -> IO Scenario -> TestTree
 isFoundOnArm bound name scenario = testCaseSteps name $ \say -> do
   strong <- exploreWithin bound scenario
@@ -102,7 +103,7 @@ searched say scenario least search = do
       t <- getPOSIXTime
       if t >= end then say ("up to seed " <> show seed) else randomly seed 500 >> untilTime end (seed + 500 :: Int)
 
--- | A failure is told as the story of the shortest schedule that is found to break the scenario too.
+-- | A failure is reported as the trace of the shortest failing schedule that is found.
 judge :: (String -> IO ()) -> IO Scenario -> Int -> String -> Explored -> Assertion
 judge say scenario least how result =
   case result of
@@ -117,13 +118,13 @@ judge say scenario least how result =
           <> maybe ["(it does not fail again)"] (const []) (outcomeFault outcome)
           <> outcomeStory outcome
 
--- | A search of minutes: made when @WEFT_TEST_SCALE@ is 10 or more.
+-- | A search that takes minutes; included if @WEFT_TEST_SCALE@ is 10 or more.
 large :: TestTree -> IO [TestTree]
 large test = do
   scale <- maybe 1 read <$> lookupEnv "WEFT_TEST_SCALE"
   pure [test | scale >= (10 :: Double)]
 
--- | Some schedule with that many interruptions at most breaks the scenario, and does so again, shortened.
+-- | Some schedule with at most the given number of departures breaks the scenario, and so does the shortened schedule.
 isFoundWithin :: Int -> TestName -> IO Scenario -> TestTree
 isFoundWithin bound name scenario = testCaseSteps name (\say -> found say scenario (exploreWithin bound))
 
@@ -137,7 +138,7 @@ found say scenario search = do
       shorter <- shorten scenario schedule >>= replay scenario
       assertBool "the shortened schedule does not fail" (outcomeFault shorter /= Nothing)
 
--- | Some schedule breaks the scenario, and does so again when it is replayed.
+-- | Some schedule breaks the scenario, and breaks it again when it is replayed.
 isFound :: TestName -> IO Scenario -> TestTree
 isFound name scenario = testCaseSteps name $ \say -> do
   result <- explore scenario
@@ -150,7 +151,7 @@ isFound name scenario = testCaseSteps name $ \say -> do
       short <- shorten scenario schedule
       shorter <- replay scenario short
       assertBool "the shortened schedule does not fail" (outcomeFault shorter /= Nothing)
-      -- Few interruptions find it too, and so do random schedules, twice the same.
+      -- A few departures find it too, and so do random schedules, which are reproducible.
       few <- mapM (`exploreWithin` scenario) [1, 2, 3]
       case [(k, m) | (k, Broken _ _ m) <- zip [1 :: Int ..] few] of
         (k, m) : _ -> say ("with " <> show k <> " interruptions after " <> show m)

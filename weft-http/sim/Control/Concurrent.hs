@@ -25,7 +25,7 @@ import Control.Monad (void)
 import Simulation (Masking (..), spawn, withMasking)
 import Weft.Sys (ThreadId, getNumCapabilities, myThreadId, threadDelay, threadNumbered, yield)
 
--- | What a thread dies of is not told.
+-- | An exception that ends a thread is not reported.
 forked :: IO () -> IO ThreadId
 forked body = threadNumbered <$> spawn (void body `catch` died)
   where

@@ -3,7 +3,7 @@
 {-# LANGUAGE RankNTypes #-}
 
 -- |
--- "Control.Exception" of base, on the simulated machine: handlers and masking are those of "Simulation".
+-- "Control.Exception" of base, on the simulated machine, with the handlers and masking states of "Simulation".
 module Control.Exception
   ( module Base,
     catch,

@@ -1,7 +1,8 @@
 {-# LANGUAGE PackageImports #-}
 
 -- |
--- "Data.IORef" of base, of which each operation is a scheduling point. A reference has no number: all are one object, so that the order of any two of their operations counts.
+-- "Data.IORef" of base, with each operation as a scheduling point. All references count as a single object, so no two
+-- operations are independent.
 module Data.IORef
   ( IORef,
     newIORef,
@@ -21,7 +22,7 @@ import qualified "base" Data.IORef as Base
 import Simulation
 import System.Mem.Weak (Weak)
 
--- | Far from other numbers.
+-- | A number that no other object has.
 references :: Object
 references = 0x3000000000
 
@@ -42,6 +43,6 @@ atomicModifyIORef' r f = touch (Writes references) "modifies an IORef" >> Base.a
 atomicWriteIORef :: IORef a -> a -> IO ()
 atomicWriteIORef = writeIORef
 
--- | Nothing is found to be garbage: a finalizer would run in a thread of its own that is none of the simulation's.
+-- | Never runs the finalizer, which would run in a thread outside of the simulation.
 mkWeakIORef :: IORef a -> IO () -> IO (Weak (IORef a))
 mkWeakIORef r _ = Base.mkWeakIORef r (pure ())

@@ -1,5 +1,5 @@
 -- |
--- As much of "GHC.Conc" as the server needs, on the simulated machine: threads have no labels.
+-- The part of "GHC.Conc" that the server needs, on the simulated machine: thread labels are ignored.
 module GHC.Conc
   ( labelThread,
     TVar,

@@ -1,5 +1,5 @@
 -- |
--- Calls that may block, made by the caller: on the simulated machine none does.
+-- Calls that may block run on the calling thread, since none blocks on the simulated machine.
 module Weft.Blocking
   ( blocking,
     blockingOr,

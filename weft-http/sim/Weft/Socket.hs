@@ -1,5 +1,5 @@
 -- |
--- As much of "Weft.Socket" as a server needs: its own modules, but for files, messages and STM.
+-- The part of "Weft.Socket" that a server needs: its own modules, without files, messages and STM.
 module Weft.Socket
   ( Socket,
     module Weft.Socket.Basic,

@@ -1,5 +1,5 @@
 -- |
--- "Weft.Thread" without waiting for descriptors that are no sockets.
+-- "Weft.Thread" without waiting for descriptors other than sockets.
 module Weft.Thread
   ( threadDelay,
     timeout,

@@ -1,5 +1,5 @@
 -- |
--- The simulated servers speak no TLS.
+-- The simulated servers do not support TLS.
 module Weft.Tls
   ( TlsServer,
     tlsAccept,
@@ -11,7 +11,7 @@ where
 import Data.ByteString (ByteString)
 import Weft.Transport (Connection)
 
--- | There is none.
+-- | A placeholder.
 data TlsServer = TlsServer
 
 tlsAccept :: TlsServer -> Connection -> IO Connection

@@ -1,5 +1,5 @@
 -- |
--- Idle timers ("Weft.IdleTimer"), which two threads use at the same time, as the two directions of a connection do.
+-- Idle timers ("Weft.IdleTimer") used by two threads at the same time, as by the two directions of a connection.
 module IdleTimerScenario
   ( idleTimerTests,
   )
@@ -18,7 +18,8 @@ import Weft.IdleTimer
 import Weft.Runtime.Managers (stopManagers)
 import qualified Weft.Thread as W
 
--- | Threads that use a timer of five seconds, which is paused at first, and what is to have become of it a hundred seconds after they have.
+-- | Threads use a timer of five seconds, which is paused at first. The flag says whether it must have expired a hundred
+-- seconds after the threads are done.
 using :: Bool -> [IdleTimer -> IO ()] -> IO Scenario
 using due users = do
   bootKernel noFaults

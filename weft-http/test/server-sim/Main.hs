@@ -1,7 +1,8 @@
 -- |
--- A whole web server under many interleavings: the production source of @weft-http@'s HTTP\/1 server, of @weft@'s sockets and servers and of the manager runs on the
--- simulated machine of @weft-core\/sim@, over a model of the kernel's sockets. Modules of @base@ that it uses for threads, exceptions and references are replaced
--- by modules of the same names (@sim@), and so is what makes system calls.
+-- A whole web server under many interleavings: production source of @weft-http@'s HTTP\/1 server, of @weft@'s sockets
+-- and servers and of the manager runs on the simulated machine of @weft-core\/sim@, over a model of the kernel's
+-- sockets. Modules that make system calls, and modules of @base@ for threads, exceptions and references, are replaced
+-- by modules with the same names (@sim@).
 module Main (main) where
 
 import IdleTimerScenario (idleTimerTests)

@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A whole web server on the simulated machine: threads are the program that serves, and clients that use the model kernel's sockets.
--- In each run every thread has to end, and nothing stays open.
+-- A whole web server on the simulated machine. The threads are the server program and clients that use the model
+-- kernel's sockets. In each run every thread has to end, and nothing may stay open.
 module ServerScenario
   ( serverTests,
   )
@@ -35,7 +35,7 @@ import Weft.Http.Settings
 import Weft.Runtime.Managers (stopManagers)
 import qualified Weft.Socket as W
 
--- | The back end, and how often the kernel misbehaves.
+-- | The back end, and how often the kernel may misbehave.
 data Setting = Setting (IO ()) Faults
 
 onEpoll, onPoll, onUring :: Setting
@@ -43,21 +43,21 @@ onEpoll = Setting (Choice.useBackend Epoll.new) noFaults
 onPoll = Setting (Choice.useBackend Poll.new) noFaults
 onUring = Setting (Choice.useBackend (preferRingEntries (Just 8) >> Uring.new)) noFaults
 
--- | A server, what is done beside it once all clients have ended, and those.
+-- | A server, an action that runs beside it, and the clients.
 data Plan = Plan
   { planLimits :: Limits,
     planTimeout :: Int,
     planApplication :: Application,
-    -- | While the clients run.
+    -- | Runs while the clients run.
     planBeside :: Server -> IO (),
-    -- | Wait for the clients before the server ends?
+    -- | Whether the server runs until the clients have ended.
     planWaits :: Bool,
     planClients :: [Server -> IO ()],
-    -- | What is wrong afterwards.
+    -- | Conditions that must hold at the end, each with its error message.
     planCheck :: IO [(Bool, String)]
   }
 
--- | With times that are over when nobody can go on.
+-- | A plan with time limits that pass only when no thread can continue.
 plain :: Application -> [Server -> IO ()] -> IO [(Bool, String)] -> Plan
 plain app = Plan defaultLimits {limitHeadTime = seconds 100000000, limitIdle = seconds 100000000} 100000000 app (const (pure ())) True
 
@@ -78,7 +78,7 @@ serving (Setting backend faults) plan = do
           planBeside plan server
           when (planWaits plan) $ do
             mapM_ takeMVar ended
-            -- Their connections end.
+            -- The clients' connections end.
             _ <- drainServer server (seconds 100000000)
             serverConnections server >>= writeIORef left
         stopManagers
@@ -95,23 +95,23 @@ serving (Setting backend faults) plan = do
 
 -- Applications --------------------------------------------------------------------------
 
--- | The path, again.
+-- | Responds with the path.
 echoing :: Application
 echoing request respond = respond (responseLBS status200 [] (L.fromStrict (rawPathInfo request)))
 
--- | The body, again.
+-- | Responds with the request's body.
 returning :: Application
 returning request respond = whole >>= respond . responseLBS status200 [] . L.fromChunks
   where
     whole = getRequestBodyChunk request >>= \b -> if B.null b then pure [] else (b :) <$> whole
 
--- | More than a socket holds.
+-- | Responds with more than a socket buffers.
 large :: Application
 large _ respond = respond (responseLBS status200 [] (L.fromStrict (C.replicate 3000 'x')))
 
 -- Clients --------------------------------------------------------------------------------
 
--- | What came, and how the stream ended.
+-- | How a client's stream ended.
 data End = Ended | Reset | NoConnection
   deriving (Eq, Show)
 
@@ -120,7 +120,7 @@ type Seen = IORef (ByteString, End)
 unseen :: IO Seen
 unseen = newIORef ("", NoConnection)
 
--- | With a connection, which is closed afterwards.
+-- | Run a client with a connection, and close it afterwards.
 connecting :: (Int -> IO ()) -> Server -> IO ()
 connecting act _ = do
   n <- newSocket
@@ -128,7 +128,7 @@ connecting act _ = do
   when (r == 0) (act n)
   void (closeNumber n)
 
--- | All of it; an error ends it.
+-- | Send everything; stops at an error.
 sending :: Int -> ByteString -> IO ()
 sending n bytes = unless (B.null bytes) $ do
   blockUntil (canSend n)
@@ -138,7 +138,7 @@ sending n bytes = unless (B.null bytes) $ do
     _ | r < 0 -> pure ()
     _ -> sending n (B.drop r bytes)
 
--- | Until that is found, or the end.
+-- | Receive until the condition holds or the stream ends.
 receivingUntil :: Seen -> Int -> (ByteString -> Bool) -> IO ()
 receivingUntil seen n enough = do
   (have, _) <- readIORef seen
@@ -160,7 +160,7 @@ get path = "GET " <> path <> " HTTP/1.1\r\nHost: a\r\n\r\n"
 lastGet :: ByteString -> ByteString
 lastGet path = "GET " <> path <> " HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 
--- | How many answers of status 200 there are, which are whole: the head, and a body of its length.
+-- | The complete responses with status 200: a head, and a body of its length.
 answers :: ByteString -> [ByteString]
 answers bytes
   | "HTTP/1.1 200" `B.isPrefixOf` bytes,
@@ -181,7 +181,7 @@ expecting seen wanted = do
 
 type Make = Setting -> IO Scenario
 
--- | One client, which sends these pieces and receives to the end.
+-- | A client sends these pieces and receives until the end.
 exchange :: Application -> [ByteString] -> [ByteString] -> Make
 exchange app pieces wanted setting = do
   seen <- unseen
@@ -190,7 +190,7 @@ exchange app pieces wanted setting = do
 singly :: ByteString -> [ByteString]
 singly = map B.singleton . B.unpack
 
--- | Requests one after the other, each when the answer to the one before has come.
+-- | Requests one after the other, each sent after the response to the previous one.
 keptAlive :: Make
 keptAlive setting = do
   seen <- unseen
@@ -201,13 +201,13 @@ keptAlive setting = do
         receivingUntil seen n ((== 2) . length . answers)
   serving setting (plain echoing [connecting client] (expecting seen ["/a", "/b"]))
 
--- | It closes its sending side behind a request.
+-- | The client closes its sending side after a request.
 halfClosed :: Make
 halfClosed setting = do
   seen <- unseen
   serving setting (plain echoing [connecting (\n -> sending n (get "/a") >> void (shutdownSocket n) >> toTheEnd seen n)] (expecting seen ["/a"]))
 
--- | One resets behind so much of a request; another one is served.
+-- | A client resets after part of a request; another client is served.
 resets :: Int -> Application -> Make
 resets k app setting = do
   seen <- unseen
@@ -215,7 +215,7 @@ resets k app setting = do
       polite n = sending n (lastGet "/a") >> toTheEnd seen n
   serving setting (plain app [connecting rude, connecting polite] (if k > 40 then pure [] else expecting seen ["/a"]))
 
--- | It never reads; the server gives up after its time, and not before. The peer hears of it as a reset.
+-- | The client never reads. The server gives up when its timeout has passed, not before. The client sees a reset.
 neverReads :: Make
 neverReads setting = do
   seen <- unseen
@@ -232,7 +232,7 @@ neverReads setting = do
         pure [(end == Reset, "it ended with " <> show end), (at >= 5000000000, "it was reset at " <> show at)]
   serving setting plan {planTimeout = 5}
 
--- | It sends a part of a request, and nothing more.
+-- | The client sends part of a request, and nothing more.
 neverSends :: ByteString -> Make
 neverSends part setting = do
   seen <- unseen
@@ -244,7 +244,7 @@ neverSends part setting = do
         pure [(B.null bytes, "it was sent " <> show bytes), (at >= 7000000000, "it was closed at " <> show at)]
   serving setting plan {planLimits = defaultLimits {limitHeadTime = seconds 7, limitIdle = seconds 100000000}}
 
--- | It waits behind an answer.
+-- | The client is idle after a response.
 staysIdle :: Make
 staysIdle setting = do
   seen <- unseen
@@ -262,14 +262,14 @@ staysIdle setting = do
         pure ((a == 0 || b >= 9000000000, "it was closed at " <> show b) : more)
   serving setting plan {planLimits = defaultLimits {limitHeadTime = seconds 100000000, limitIdle = seconds 9}}
 
--- | The promise of an end: a request that the server has received is answered. A client that has sent one sees its answer, or a reset (it was not received), and
--- never an end of the stream in its place.
+-- | The promise about the end of a connection: a request that the server has received is answered. A client that has
+-- sent one sees its response, or a reset (it was not received), but never an end of stream instead.
 answeredOrReset :: Seen -> Int -> IO [(Bool, String)]
 answeredOrReset seen wanted = do
   (bytes, end) <- readIORef seen
   pure [(length (answers bytes) == wanted || end /= Ended, "a request was received and not answered: " <> show bytes)]
 
--- | The server shuts down as requests come.
+-- | The server shuts down while requests arrive.
 shutDown :: Int -> Make
 shutDown clients setting = do
   seen <- replicateM clients unseen
@@ -285,11 +285,11 @@ shutDown clients setting = do
           (bytes, end) <- readIORef s
           pure [(length (answers bytes) == 2 || end /= Ended || closing bytes, "a request was received and not answered: " <> show bytes)]
         pure ((ok, "it was not drained") : concat claims)
-      -- The client was told that there is no more.
+      -- The client was told that this response is the last.
       closing bytes = "Connection: close" `B.isInfixOf` bytes
   serving setting plan {planBeside = \server -> drainServer server (seconds 100000000) >>= writeIORef drained}
 
--- | There is room for one connection: an idle one makes room for another, as its next request comes.
+-- | There is room for one connection: an idle one makes room for another while its next request arrives.
 evicted :: Make
 evicted setting = do
   seen <- unseen
@@ -305,7 +305,7 @@ evicted setting = do
       plan = plain echoing [connecting first, \s -> takeMVar ready >> connecting second s] (answeredOrReset seen 2)
   serving setting plan {planLimits = defaultLimits {limitConnections = 1, limitHeadTime = seconds 100000000, limitIdle = seconds 100000000}}
 
--- | The thread of an application is killed; others are served.
+-- | The thread of an application is killed; other requests are served.
 killedHandler :: Make
 killedHandler setting = do
   seen <- unseen
@@ -326,7 +326,7 @@ killedHandler setting = do
     more <- expecting other ["/a"]
     pure ((B.null bytes, "it was sent " <> show bytes) : more)
 
--- | The application throws before it answers: status 500, and the connection goes on.
+-- | The application throws before it responds: status 500, and the connection continues.
 throws :: Make
 throws setting = do
   seen <- unseen
@@ -342,7 +342,7 @@ throws setting = do
     (bytes, _) <- readIORef seen
     pure [("HTTP/1.1 500" `B.isPrefixOf` bytes, "it was sent " <> show bytes), ("/a" `B.isSuffixOf` bytes, "no second answer in " <> show bytes)]
 
--- | It throws in the middle of a body: the client does not see the end of one.
+-- | The application throws in the middle of a body: the client must not see a complete body.
 throwsLater :: Make
 throwsLater setting = do
   seen <- unseen
@@ -357,7 +357,7 @@ stopped setting = do
   seen <- unseen
   serving setting (plain echoing [connecting (\n -> sending n (get "/a") >> toTheEnd seen n)] (pure [])) {planWaits = False}
 
--- | It goes away before it is accepted.
+-- | The client disconnects before it is accepted.
 leavesAtOnce :: Make
 leavesAtOnce setting = do
   seen <- unseen
@@ -370,7 +370,7 @@ serverTests =
     [ testGroup "epoll" [holdsAtRandom name (make onEpoll) | (name, make) <- scenarios],
       testGroup "poll" [holdsAtRandom name (make onPoll) | (name, make) <- take 8 scenarios],
       testGroup "io_uring" [holdsAtRandom name (make onUring) | (name, make) <- take 8 scenarios],
-      -- Others have too many steps for that.
+      -- The other scenarios have too many steps for that.
       testGroup "each schedule that departs once" [holdsWithin 1 "a request" (exchange echoing [lastGet "/a"] ["/a"] onEpoll)],
       testGroup
         "a kernel that misbehaves"

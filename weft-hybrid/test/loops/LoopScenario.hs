@@ -1,6 +1,6 @@
 -- |
--- Loops, and GHC threads that use them. In each scenario thread 0 starts the scheduler, waits for the users, and stops it; then every
--- thread has to end: users, loops and watchdog.
+-- Loops, and GHC threads that use them. In each scenario thread 0 starts the scheduler, waits for the users, and stops
+-- it. Then every thread has to end: users, loops and watchdog.
 module LoopScenario
   ( loopTests,
   )
@@ -31,14 +31,14 @@ import Weft.Hybrid.Timer (sleep, timeout)
 import Weft.Hybrid.Trace (Context (..), schedulerLoops)
 import Weft.Sys hiding (finally, mask_, onException, yield)
 
--- | The back end of the loops, and how often the kernel misbehaves.
+-- | The back end of the loops, and how often the kernel may misbehave.
 data Setting = Setting (IO ()) Faults
 
 onEpoll, onUring :: Setting
 onEpoll = Setting (Choice.useBackend Epoll.new) noFaults
 onUring = Setting (Choice.useBackend (preferRingEntries (Just 8) >> Uring.new)) noFaults
 
--- | A scheduler of this many loops, and GHC threads that use it.
+-- | A scheduler with the given number of loops, and GHC threads that use it.
 loops :: Setting -> Int -> [Scheduler -> IO ()] -> IO (Maybe String) -> IO Scenario
 loops (Setting backend faults) n users check = do
   bootKernel faults
@@ -51,7 +51,7 @@ loops (Setting backend faults) n users check = do
           { settingsLoops = Just n,
             settingsOnException = \_ e -> modifyIORef died (show e :),
             settingsOnStall = \_ _ -> pure (),
-            -- Beyond all that is waited for, as the clock may go on while others could.
+            -- Longer than any wait, since the clock may advance while threads could run.
             settingsGrace = seconds 100000000
           }
       keeper = do
@@ -72,18 +72,18 @@ holdsThat claims = case [why | (False, why) <- claims] of
   why : _ -> Just why
   [] -> Nothing
 
--- | Have a thread run, on that loop at first.
+-- | Start a hybrid thread, initially on that loop.
 onLoopOf :: Scheduler -> Int -> Hybrid () -> IO ()
 onLoopOf s i m = do
   slots <- readRef (schedulerLoops s)
   l <- readBoxedArray slots i
   Park.toLoop l Plain (taskOf m)
 
--- | A GHC thread waits for it.
+-- | Signals a GHC thread that waits for it.
 telling :: MVar () -> Hybrid ()
 telling done = nonBlocking (void (tryPutMVar done ()))
 
--- | This many threads handed to loops that sleep or are about to.
+-- | Threads are handed to loops that sleep or are about to sleep.
 handed :: [Int] -> Setting -> IO Scenario
 handed places setting = do
   ran <- newIORef (0 :: Int)
@@ -95,7 +95,7 @@ handed places setting = do
     n <- readIORef ran
     pure (holdsThat [(n == length places, "ran " <> show n)])
 
--- | A value that a thread of one loop waits for and one of another puts.
+-- | A thread of one loop waits for a value, and a thread of another loop puts it.
 across :: Setting -> IO Scenario
 across setting = do
   box <- H.newEmptyMVarIO
@@ -109,7 +109,8 @@ across setting = do
     xs <- readIORef got
     pure (holdsThat [(xs == [7], "taken " <> show xs)])
 
--- | A thread that waits for a value is killed as that is put: it has the value or the exception, the value is not lost, and it ends.
+-- | A thread that waits for a value is killed while the value is put. The thread gets the value or the exception, the
+-- value is not lost, and the thread ends.
 killed :: Bool -> Setting -> IO Scenario
 killed putting setting = do
   box <- H.newEmptyMVarIO
@@ -121,7 +122,8 @@ killed putting setting = do
         onLoopOf s 0 $ do
           t <- forkThread $ do
             nonBlocking . putMVar named =<< myThread
-            -- Masked: an exception arrives where it waits, or outside, not after the value was noted.
+            -- Masked, so that the exception arrives where the thread waits, or outside, but not after the value was
+            -- recorded.
             mask_ ((H.takeMVar box >>= \x -> nonBlocking (modifyIORef got (x :))) `onException` nonBlocking (modifyIORef' cleaned (+ 1)))
           _ <- waitCatch t
           telling done
@@ -136,7 +138,7 @@ killed putting setting = do
     n <- readIORef cleaned
     pure (holdsThat [(length xs + n <= 1, "taken " <> show xs <> ", and cleaned up " <> show n <> " times")])
 
--- | Threads that wait for ever have their handlers run when the scheduler stops.
+-- | The handlers of threads that wait for ever run when the scheduler stops.
 stopped :: Setting -> IO Scenario
 stopped setting = do
   box <- H.newEmptyMVarIO :: IO (H.MVar ())
@@ -149,7 +151,7 @@ stopped setting = do
     is <- readIORef cleaned
     pure (holdsThat [(sort is == [0, 1], "cleaned up " <> show is)])
 
--- | A thread behind a long step goes to the other loop, which is idle.
+-- | A thread that is queued behind a long step moves to the other loop, which is idle.
 shared :: Setting -> IO Scenario
 shared setting = do
   ran <- newIORef (0 :: Int)
@@ -165,7 +167,7 @@ shared setting = do
     n <- readIORef ran
     pure (holdsThat [(n == 3, "ran " <> show n)])
 
--- | A time limit, and a value that comes at that time.
+-- | A time limit, and a value that arrives at the same time.
 limited :: Setting -> IO Scenario
 limited setting = do
   box <- H.newEmptyMVarIO
@@ -184,7 +186,7 @@ limited setting = do
     later <- pure (rs == [(Nothing, Nothing)])
     pure (holdsThat [(later || rs `elem` [[(Just 7, Nothing)], [(Nothing, Just 7)]], "got " <> show rs)])
 
--- | A pipe: readers on two loops, a GHC thread that writes, and closes.
+-- | A pipe with readers on two loops, and a GHC thread that writes and closes.
 piped :: Bool -> Setting -> IO Scenario
 piped closing setting = do
   got <- newIORef []
@@ -232,12 +234,13 @@ loopTests =
     [ testGroup "epoll" (searches onEpoll),
       testGroup "io_uring" [holdsWithin bound name (make onUring) | (bound, name, make) <- scenarios, name `elem` kernels],
       testGroup "on ARM" [holdsOnArm bound name (make onEpoll) | (bound, name, make) <- take 3 scenarios],
-      -- All schedules that depart once take up to a minute each. Sharing does not come to rest within the steps of a run in some random ones.
+      -- Searching all schedules with one departure takes up to a minute each. Some random schedules of sharing do not
+      -- come to rest within the limit on steps.
       testGroup "on ARM, at random" [holdsOnArmAtRandom name (make onEpoll) | (_, name, make) <- drop 3 scenarios, name /= "a thread goes to an idle loop"],
       testCase "the schedule of a seed is the same whatever ran before" replayed
     ]
   where
-    -- The stories of some seeds, and again in another order, after runs in which other threads came first.
+    -- Compares the traces of some seeds with those in another order, after runs in which other threads came first.
     replayed = do
       let ways = [(name, prepare >> make onEpoll) | (_, name, make) <- scenarios, prepare <- [pure (), weakMemory 2]]
           seeds = [1 .. 6 :: Int]

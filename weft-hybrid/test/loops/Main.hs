@@ -1,7 +1,7 @@
 -- |
--- The loops of hybrid threads under many interleavings: production source of the scheduler, the interpreter, parking, MVars, timers and descriptors on
--- the simulated machine of @weft-core\/sim@. The ready queue's arrays and weak references, which are primitive operations, are
--- replaced by modules of the same names (@sim@).
+-- The loops of hybrid threads under many interleavings: production source of the scheduler, the interpreter, parking,
+-- MVars, timers and descriptors on the simulated machine of @weft-core\/sim@. The ready queue's arrays and weak
+-- references, which are primitive operations, are replaced by modules with the same names (@sim@).
 module Main (main) where
 
 import LoopScenario (loopTests)

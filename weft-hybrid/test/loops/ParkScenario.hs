@@ -1,6 +1,6 @@
 -- |
--- A thread that is put away against one that sends it an exception ("Weft.Hybrid.Park"), without loops: small enough for deeper searches than those of
--- "LoopScenario".
+-- Parking a thread while another thread sends it an exception ("Weft.Hybrid.Park"), without loops: small enough for
+-- deeper searches than those of "LoopScenario".
 module ParkScenario
   ( parkTests,
   )
@@ -16,11 +16,12 @@ import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
 import Weft.Sys
 
--- | A place where one thread may wait; the number counts the moves.
+-- | A place where one thread can wait. The number counts the transitions.
 data Place' = Free !Int | Taken !Int !Waiter
 
--- | The thread parks, another one sends it an exception, and, if the flag is set, a third one resumes it. Afterwards it has continued once: with the result
--- or with the exception, and with the exception if no thread has resumed it. (After a result the exception is left, to be raised next.)
+-- | A thread parks, another one sends it an exception, and, if the flag is set, a third one resumes it. Afterwards the
+-- thread has continued exactly once, with the result or the exception; with the exception if no thread has resumed it.
+-- (After a result, the exception stays pending.)
 scenario :: Bool -> IO Scenario
 scenario resumed = do
   scheduler <- still

@@ -1,7 +1,8 @@
 -- |
--- The soak: everything at once, under faults ("Workload"), on each back end. As a test suite it takes a minute, or as many seconds as
--- @WEFT_SOAK_SECONDS@ says; @scripts/soak@ runs it for minutes and hours. The work is done by processes that run this
--- program again, which are stopped and continued meanwhile. What they say is written to the standard error output at once.
+-- The soak: a workload of everything at once, under faults ("Workload"), on each back end. As a test suite it takes a
+-- minute, or as many seconds as @WEFT_SOAK_SECONDS@ says; @scripts/soak@ runs it for minutes and hours. The workload
+-- runs in processes of this program, which are stopped and continued from time to time. Their output goes to the
+-- standard error immediately.
 module Main (main) where
 
 import Control.Concurrent (forkIO, killThread, threadDelay)
@@ -40,7 +41,7 @@ main = do
       tests <- mapM (soakOn each seed) names
       defaultMain (testGroup "soak" (testGroup "its verdict" verdicts : tests))
 
--- | On that back end, for so many seconds. Its report is the test's.
+-- | A soak on that back end for the given number of seconds. The result of the test comes from its report.
 soakOn :: Double -> Int -> String -> IO TestTree
 soakOn seconds seed name = do
   why <- whyUnavailable name
@@ -48,7 +49,7 @@ soakOn seconds seed name = do
     Just reason -> Skip.testCase "everything at once" (skip reason)
     Nothing -> Skip.testCase "everything at once" (soak name seconds seed)
 
--- | With a limit of three seconds for an operation.
+-- | Tests of the soak itself, with a limit of three seconds for an operation.
 verdicts :: [TestTree]
 verdicts =
   [ Skip.testCase "a connection that the server forgets is a fault, told with the seed and both sides" $ do
@@ -86,14 +87,14 @@ soak name seconds seed = do
     code <- P.waitForProcess process
     unless (code == ExitSuccess) (assertFailure (unlines (("it ended with " <> show code) : found)))
   where
-    -- A round is three seconds at least, and a minute at most.
+    -- A round takes between three seconds and a minute.
     rounds = max 3 (max (floor (seconds / 60)) (min 10 (floor (seconds / 3)))) :: Int
     command self environment =
       (P.proc self (arguments seconds rounds seed 2 ["half"]))
         { P.std_out = P.CreatePipe,
           P.env = Just (("WEFT_BACKEND", name) : filter ((/= "WEFT_BACKEND") . fst) environment)
         }
-    -- What is wrong, of what it says.
+    -- The failures in its report.
     report h = do
       done <- hIsEOF h
       if done
@@ -102,7 +103,7 @@ soak name seconds seed = do
           l <- hGetLine h
           hPutStrLn stderr (name <> ": " <> l)
           if "fault" `isInfixOf` map toLower l then (l :) <$> report h else report h
-    -- Stopped for a while, now and then.
+    -- Stop the process for a moment from time to time.
     stopping pid = forever $ do
       threadDelay (round (max 2 (seconds / 12) * 1e6))
       signalProcess sigSTOP pid

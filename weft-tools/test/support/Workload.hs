@@ -1,9 +1,9 @@
 -- |
--- Everything at once in one process: echo, web, disk, timers, hybrid threads, pipes whose readers are killed, and forks, while
--- peers reset, half-close and vanish. Every result is checked. It runs in rounds; after each, the load stops, and what the
--- process still holds is measured.
+-- A workload of everything at once in one process: echo, web, disk, timers, hybrid threads, pipes whose readers are
+-- killed, and forks, while peers reset, half-close and disappear. Every result is checked. The workload runs in rounds.
+-- After each round the load stops, and the resources that the process still holds are measured.
 --
--- The suites run it in processes of their own, of the same program ('asProgram').
+-- The suites run it in separate processes of their own program ('asProgram').
 module Workload
   ( asProgram,
     arguments,
@@ -30,7 +30,7 @@ import Workload.Network
 import Workload.OwnTime (startOwnTime)
 import Workload.Run
 
--- | Is the program to be one of these processes?
+-- | The program's action if its arguments say that it is one of these processes.
 asProgram :: [String] -> Maybe (IO ())
 asProgram ["run", time, rounds, seed, number, flags] = Just (workload plan)
   where
@@ -40,14 +40,16 @@ asProgram ["run", time, rounds, seed, number, flags] = Just (workload plan)
 asProgram ["peer", echo, web, seed, pause] = Just (peer (read echo) (read web) (read seed) (read pause))
 asProgram _ = Nothing
 
--- | Arguments with which the program runs the workload: how many seconds, in how many rounds, from which seed; how many processes
--- of peers; and flags: @errors@ (operations may fail), @cycle@ (capabilities come and go), @half@ (it uses half a core on average), @short@ (the limit of an operation is three seconds), @stall@ (the echo forgets connections), @noforks@ and so on for each part.
+-- | The arguments with which a program runs the workload: seconds, rounds, seed, number of processes
+-- of peers; and flags: @errors@ (operations may fail), @cycle@ (capabilities are added and removed), @half@ (use half a
+-- core on average), @short@ (the limit of an operation is three seconds), @stall@ (the echo server forgets
+-- connections), @noforks@ and so on for each part.
 arguments :: Double -> Int -> Int -> Int -> [String] -> [String]
 arguments time rounds seed number flags = ["run", show time, show rounds, show seed, show number, intercalate "," flags, "+RTS", "-N2", "-T", "-RTS"]
 
 -- The run -------------------------------------------------------------------------------------
 
--- | Run a plan and report. Ends the program: 0 if all was well.
+-- | Run a plan and report. Ends the program, with exit status 0 if there was no failure.
 workload :: Plan -> IO ()
 workload plan = do
   hSetBuffering stdout LineBuffering

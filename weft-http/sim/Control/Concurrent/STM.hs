@@ -1,7 +1,7 @@
 {-# LANGUAGE PackageImports #-}
 
 -- |
--- As much of the package stm as the server needs, on the simulated machine: a transaction is one step.
+-- The part of the package stm that the server needs, on the simulated machine: a transaction is one step.
 module Control.Concurrent.STM
   ( STM,
     TVar,
@@ -28,7 +28,7 @@ import Simulation
 newtype TVar a = TVar (IORef a)
   deriving (Eq)
 
--- | Given where to note what undoes its writes; 'Nothing' if it has to be tried again.
+-- | A transaction. It gets a list in which it records how to undo its writes; 'Nothing' means retry.
 newtype STM a = STM (IORef [IO ()] -> IO (Maybe a))
 
 instance Functor STM where
@@ -58,7 +58,7 @@ orElse (STM f) (STM g) = STM $ \undo -> do
 throwSTM :: Exception e => e -> STM a
 throwSTM e = STM (\undo -> (readIORef undo >>= sequence_) >> throwIO e)
 
--- | It waits until it can be done, by trying.
+-- | Blocks until the transaction succeeds.
 atomically :: STM a -> IO a
 atomically (STM f) = do
   blockOn (could <$> trial) Anything "atomically"

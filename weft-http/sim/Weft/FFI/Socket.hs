@@ -1,5 +1,6 @@
 -- |
--- System calls on sockets, on the model kernel ("KernelSocket"), under the names of the real module. Those that a web server does not make fail with @ENOSYS@.
+-- System calls on sockets, on the model kernel ("KernelSocket"), with the interface of the real module. Calls that a
+-- web server does not need fail with @ENOSYS@.
 module Weft.FFI.Socket
   ( SockAddrBytes,
     IoVec,
@@ -73,7 +74,7 @@ cSocketPair _ _ _ _ = unsupported
 cSetNonBlocking :: CInt -> IO CInt
 cSetNonBlocking _ = pure 0
 
--- | Only the port counts.
+-- | Only the port matters.
 cBind :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt
 cBind n p _ = do
   address <- peekSocketAddress (castPtr p)
@@ -112,7 +113,7 @@ cShutdown n _ = fromIntegral <$> shutdownSocket (fromIntegral n)
 cDup :: CInt -> IO CInt
 cDup _ = unsupported
 
--- | A number that is not open is a fault of the caller.
+-- | Closing a number that is not open is an error of the caller.
 cClose :: CInt -> IO ()
 cClose n = do
   r <- closeNumber (fromIntegral n)
@@ -199,7 +200,7 @@ cGetSockName n p len = socketPorts (fromIntegral n) >>= maybe (pure (-9)) (\(por
 cGetPeerName :: CInt -> Ptr SockAddrBytes -> Ptr Word32 -> IO CInt
 cGetPeerName n p len = socketPorts (fromIntegral n) >>= maybe (pure (-9)) (\(_, port) -> 0 <$ putAddress p len port)
 
--- | SO_LINGER (13 of SOL_SOCKET) with a time of zero counts; nothing else does.
+-- | Only SO_LINGER (13 of SOL_SOCKET) with a time of zero has an effect.
 cSetSockOpt :: CInt -> CInt -> CInt -> Ptr Word8 -> Word32 -> IO CInt
 cSetSockOpt n 1 13 p _ = do
   on <- peek (castPtr p) :: IO CInt

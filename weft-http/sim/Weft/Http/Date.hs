@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The date of the simulated machine does not change: equal schedules are to take equal steps.
+-- The date is constant on the simulated machine, so that equal schedules take equal steps.
 module Weft.Http.Date
   ( DateLines,
     newDateLines,

@@ -1,5 +1,5 @@
 -- |
--- The simulated servers speak no HTTP\/2.
+-- The simulated servers do not support HTTP\/2.
 module Weft.Http.Http2
   ( serveHttp2Client,
   )

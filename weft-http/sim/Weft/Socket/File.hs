@@ -1,5 +1,5 @@
 -- |
--- No files are sent on the simulated machine.
+-- Sending files is not supported on the simulated machine.
 module Weft.Socket.File
   ( sendFileRange,
   )

@@ -1,5 +1,5 @@
 -- |
--- Each operation has a buffer of its own on the simulated machine.
+-- On the simulated machine each operation allocates a buffer.
 module Weft.Socket.Scratch
   ( withScratch,
     scratchSize,

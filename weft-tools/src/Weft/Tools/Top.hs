@@ -3,9 +3,9 @@
 -- |
 -- Description : @weft top@
 --
--- A live view of a running program over its metrics page: what its managers do on each capability, its requests, its memory and its
--- collections. On a terminal the screen is written over and the key q ends it; elsewhere each reading is printed. Exit status: 0,
--- 1 when the page cannot be read, 2 for bad arguments.
+-- A live view of a running program by its metrics page: its managers' activity on each capability, its requests, its
+-- memory and its garbage collections. On a terminal the screen is updated in place and the key q quits; otherwise each
+-- reading is printed. Exit status: 0; 1 if the page cannot be read; 2 for bad arguments.
 module Weft.Tools.Top
   ( topCommand,
     readPage,
@@ -82,7 +82,7 @@ top target interval count = do
     title _ = "weft top: " <> name <> "   every " <> T.pack (show interval) <> " s"
     name = maybe (T.pack (targetHost target <> ":" <> targetPort target)) T.pack (targetUnix target)
 
--- | The alternate screen without a cursor, and a thread that reads keys; all is put back at the end.
+-- | Switch to the alternate screen without a cursor, and read keys on a thread; restores the terminal at the end.
 onTerminal :: MVar () -> IO () -> IO ()
 onTerminal quit act =
   bracket ((,) <$> hGetBuffering stdin <*> hGetEcho stdin) (\(buffering, echo) -> hSetBuffering stdin buffering >> hSetEcho stdin echo) $ \_ -> do
@@ -98,7 +98,8 @@ onTerminal quit act =
         key <- getChar
         if key `elem` ("qQ\ESC" :: String) then putMVar quit () else keys
 
--- | What fits into a window of so many lines and columns, above the line that says how to end; and how many lines do not.
+-- | The lines that fit into a window of the given lines and columns, above the line that explains how to quit; and the
+-- number of lines that do not fit.
 within :: (Int, Int) -> [Text] -> [Text]
 within (height, width) shown
   | length shown < height = map (T.take width) shown
@@ -106,7 +107,7 @@ within (height, width) shown
   where
     room = max 0 (height - 2)
 
--- | Write over the screen, line by line, so that it does not flicker.
+-- | Overwrite the screen line by line, so that it does not flicker.
 paint :: [Text] -> IO ()
 paint shown = do
   T.putStr "\ESC[H"
@@ -114,7 +115,8 @@ paint shown = do
   T.putStr "\ESC[KPress q to quit.\ESC[J"
   hFlush stdout
 
--- | The page, on a connection of its own. Ends the program when it cannot be read, and says so in the name of a command.
+-- | Read the page, on a new connection. If it cannot be read, ends the program with a message that begins with the
+-- command's name.
 readPage :: Text -> Target -> IO Reading
 readPage who target =
   page

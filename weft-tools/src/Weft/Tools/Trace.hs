@@ -3,8 +3,8 @@
 -- |
 -- Description : @weft trace@
 --
--- Records the activity of a program's capabilities and event managers in GHC's event log, and draws it. Exit status: that of the program, 1
--- when a log cannot be read, 2 for bad arguments and for programs that cannot log.
+-- Records the activity of a program's capabilities and event managers in GHC's event log, and draws it. Exit status:
+-- the program's; 1 if a log cannot be read; 2 for bad arguments and for programs that cannot log.
 module Weft.Tools.Trace
   ( traceCommand,
   )
@@ -33,7 +33,7 @@ import Weft.Tools.Trace.Log (readLog)
 import Weft.Tools.Trace.Page (timelinePage)
 import Weft.Tools.Trace.Timeline
 
--- | The subcommand, with @view@ in it.
+-- | The subcommand, with its own subcommand @view@.
 traceCommand :: Mod CommandFields (IO ())
 traceCommand =
   command "trace" $
@@ -77,7 +77,7 @@ record output program arguments = do
         _ -> pure ()
       old <- doesFileExist output
       when old (removeFile output)
-      -- Scheduling, collections, user events and labels; nothing else.
+      -- Scheduler events, garbage collections, user events and labels only.
       let options = ["+RTS", "-l-asgu", "-ol" <> output, "-RTS"]
       code <- withCreateProcess (proc found (options <> arguments)) {delegate_ctlc = True} (\_ _ _ child -> waitForProcess child)
       there <- doesFileExist output
@@ -105,7 +105,8 @@ view file page json = do
       unless (any (`M.member` timelineCounts timeline) ["sleeps", "events handed"]) $
         T.hPutStrLn stderr "weft trace: the recording has no markers of Weft: the program does not run on Weft, or user events were off (+RTS -lu)"
 
--- | A recording of so many bytes, where so many bytes of memory are free. Measured: 517 MB for a recording of 35 MB.
+-- | Whether a recording of the given size is too large for the given amount of free memory. Measured: 517 MB for a
+-- recording of 35 MB.
 tooLarge :: Integer -> Double -> Maybe Text
 tooLarge size free
   | need > free = Just (T.concat ["it has ", gigabytes (fromIntegral size), ", and showing it needs about ", gigabytes need, " of memory, of which ", gigabytes free, " are free: record for a shorter time"])

@@ -1,6 +1,6 @@
 -- |
--- What is known of the connections between the workload's clients and its servers: what the server does with each, and how the kernel sees both
--- ends. For reports of operations that went wrong.
+-- A record of the connections between the workload's clients and servers: what the server does with each, and the
+-- kernel's state of both ends. For failure reports.
 module Workload.Connections
   ( Connections,
     newConnections,
@@ -21,20 +21,20 @@ import Data.Maybe (fromMaybe)
 import GHC.Conc (threadStatus)
 import Numeric (readHex)
 
--- | By the number of the client's port: those that a server has now, and the last ones that ended.
+-- | Connections by the client's port: those that a server has now, and the last ones that ended.
 data Connections = Connections (MVar (Map.Map Int Serving)) (IORef [(Int, String)])
 
--- | What the server does with one.
+-- | What the server is doing with a connection.
 data Serving = Serving (IORef String) ThreadId
 
 newConnections :: IO Connections
 newConnections = Connections <$> newMVar Map.empty <*> newIORef []
 
--- | How many a server has.
+-- | The number of a server's connections.
 open :: Connections -> IO Int
 open (Connections now _) = Map.size <$> readMVar now
 
--- | Serve a connection, or a request of one, in this thread.
+-- | Serve a connection, or a request on it, on this thread.
 serving :: Connections -> Int -> (Serving -> IO a) -> IO (Either IOException a)
 serving (Connections now ended) port act = do
   s@(Serving doing _) <- Serving <$> newIORef "accepted" <*> myThreadId
@@ -49,7 +49,7 @@ serving (Connections now ended) port act = do
     Right a -> pure (Right a)
     Left e -> maybe (throwIO e) (pure . Left) (fromException e)
 
--- | What the server is doing with it now.
+-- | Record what the server is doing with the connection now.
 served :: Serving -> String -> IO ()
 served (Serving doing _) = writeIORef doing
 

@@ -1,6 +1,6 @@
 -- |
--- What the process holds after each round of the workload: memory, descriptors, OS threads; and what the round was like: how long round trips took, how much of
--- the processors was used, and for how much of the time the process could run.
+-- The resources that the process holds after each round of the workload (memory, descriptors, OS threads), and how the
+-- round went: round-trip times, processor use, and the share of time in which the process could run.
 module Workload.Held
   ( Sample,
     sampled,
@@ -21,15 +21,16 @@ import Workload.Connections (open)
 import Workload.OwnTime
 import Workload.Run
 
--- | What it held once, and what the round before was like.
+-- | The resources at one time, and how the round before it went.
 data Sample = Sample
   { sampleLive, sampleDescriptors, sampleTasks, sampleResident :: Int,
     sampleTrips :: [Int],
-    -- | Cores used; for how much of the time the process could run, from 0 to 1; the longest delay of a sleep, in seconds.
+    -- | Cores used; the share of time in which the process could run, from 0 to 1; the longest delay of a sleep, in
+    -- seconds.
     sampleCores, sampleRan, sampleDelay :: Double
   }
 
--- | Run a round, and look once its connections are over.
+-- | Run a round, and measure once its connections have ended.
 sampled :: Run -> IO () -> IO Sample
 sampled run act = do
   writeIORef (runTrips run) (replicate 32 0)
@@ -72,9 +73,10 @@ shown s =
     <> show (round (1000 * sampleDelay s) :: Int)
     <> " ms"
 
--- | The first round starts what is needed; the last one must hold no more than the second. With six rounds and more, live memory must have come to
--- rest: what the last third always holds is no more than what the first one holds, after that round, and a tenth. (Cancelled timers stay in their
--- queues until there are four thousand of them, so it goes up and down by half a megabyte.)
+-- | The first round starts what is needed; the last round must hold no more than the second. With six or more rounds,
+-- live memory must stabilise: the least in the last third may exceed the most in the first third, without the first
+-- round, by at most a tenth and 250 KB. (Cancelled timers stay in their queues until there are four thousand of them,
+-- so memory varies by half a megabyte.)
 judgeGrowth :: Run -> [Sample] -> IO ()
 judgeGrowth run samples = case samples of
   _ : second : rest@(_ : _) -> do
@@ -85,7 +87,7 @@ judgeGrowth run samples = case samples of
     when (sampleDescriptors final > sampleDescriptors second + 2) (blame run ("descriptors grew: " <> shown second <> ", then " <> shown final))
     when (sampleLive final > sampleLive second * 3 `div` 2 + 1000000) (blame run ("memory grew: " <> shown second <> ", then " <> shown final))
     when (third >= 2 && late > early + early `div` 10 + 250000) (blame run ("memory keeps growing: " <> show early <> " bytes, then " <> show late))
-    -- Only rounds that had the machine say something of latency.
+    -- Latency is judged only by rounds in which the process could run most of the time.
     let median = typical . sampleTrips
         slow = [median x | x <- drop (length samples - third) samples, sampleRan x >= 0.9]
         quick = [median x | x <- take third (second : rest), sampleRan x >= 0.9]
@@ -103,10 +105,10 @@ percentiles ts
     total = sum ts
     at q = show (2 ^ quantile q ts :: Int) <> " us"
 
--- | The power of two of microseconds below which that share of the round trips is.
+-- | The exponent of the power of two, in microseconds, below which that share of the round trips lies.
 quantile :: Double -> [Int] -> Int
 quantile q ts = length (takeWhile (< ceiling (q * fromIntegral (sum ts))) (scanl1 (+) ts))
 
--- | Below which half of them is.
+-- | The median, as such an exponent.
 typical :: [Int] -> Int
 typical = quantile 0.5

@@ -1,6 +1,6 @@
 -- |
--- The parts of the workload that need no network of their own: files, timers, hybrid threads, pipes whose readers are killed, forks, and
--- capabilities that come and go.
+-- The parts of the workload that use no sockets: files, timers, hybrid threads, pipes whose readers are killed, forks,
+-- and changes of the number of capabilities.
 module Workload.Local
   ( diskUser,
     timerUser,
@@ -114,7 +114,7 @@ hybridUser run port echoes o d = do
       b <- H.recv s n
       if B.null b then H.nonBlocking endedEarly else (b :) <$> receive s (n - B.length b)
 
--- | Readers of a pipe, some of which are killed; the others get what is written.
+-- | Readers of a pipe. Some are killed; the others receive what is written.
 pipeUser :: Run -> Operation -> Dice -> IO (Maybe String)
 pipeUser run o d = bracket createPipe (\(r, w) -> mapM_ (T.closeFdWith closeFd) [r, w]) $ \(r, w) -> do
   n <- (+ 1) <$> roll d 3
@@ -131,7 +131,7 @@ pipeUser run o d = bracket createPipe (\(r, w) -> mapM_ (T.closeFdWith closeFd) 
   killThread survivor
   pure (if answer == Just "x" then Nothing else Just ("a reader of a pipe got " <> show answer))
 
--- | A child that waits in every way, and ends.
+-- | A child process that waits in every way, and ends.
 forker :: Operation -> Dice -> IO (Maybe String)
 forker o d = do
   pause <- roll d 1000000
@@ -160,7 +160,7 @@ forker o d = do
         Nothing
           | own - begin > 25 -> pure Nothing
           | otherwise -> threadDelay 10000 >> await child begin
-    -- No time limits but its parent's, whose clock knows whether the machine is busy.
+    -- Without time limits, except the parent's, whose clock takes the machine's load into account.
     body = do
       (r, w) <- createPipe
       T.threadDelay 1000
@@ -171,7 +171,7 @@ forker o d = do
       sum' <- H.run (H.sleep (milliseconds 1) >> pure (7 :: Int))
       pure (came == Just () && sum' == 7)
 
--- | Where each thread of a process is.
+-- | The state of each thread of a process.
 processState :: ProcessID -> IO String
 processState p = do
   threads <- orNone (listDirectory tasks)
@@ -183,7 +183,7 @@ processState p = do
     none :: Monoid a => IOException -> a
     none _ = mempty
 
--- | The number of capabilities goes up and down; the result stops that.
+-- | Increase and decrease the number of capabilities in turn; the result stops that.
 cycling :: IO (IO ())
 cycling = do
   before <- getNumCapabilities

@@ -1,6 +1,6 @@
 -- |
--- The parts of the workload that use sockets: an echo, a web server, their clients, and processes of peers that reset, half-close
--- and vanish.
+-- The parts of the workload that use sockets: an echo server, a web server, their clients, and processes of peers that
+-- reset, half-close and disappear.
 module Workload.Network
   ( -- * Servers
     listening,
@@ -79,7 +79,7 @@ portOf :: SockAddr -> Int
 portOf (SockAddrInet p _) = fromIntegral p
 portOf _ = 0
 
--- | Each request is noted while it is answered.
+-- | The web application. Each request is recorded while it is answered.
 site :: Run -> Application
 site run request respond =
   either throwIO pure <=< serving (runConnections run) (portOf (remoteHost request)) $ \state -> do
@@ -88,7 +88,7 @@ site run request respond =
 
 -- Clients -------------------------------------------------------------------------------------
 
--- | A connection to that port; the operation's, if one is given.
+-- | Connect to that port, and record the connection for the operation, if one is given.
 connected :: Maybe Operation -> Int -> (Socket -> IO a) -> IO a
 connected operation port = bracket opened close
   where
@@ -99,14 +99,14 @@ connected operation port = bracket opened close
       forM_ operation $ \o -> getSocketName s >>= \from -> operationOn o (portOf from) port
       pure s
 
--- | So many bytes, which the second argument determines.
+-- | The given number of bytes, determined by the second argument.
 content :: Int -> Int -> B.ByteString
 content n k = B.take n (B.drop (k `mod` 65521) pool)
 
 pool :: B.ByteString
 pool = fst (B.unfoldrN 400000 (\x -> Just (fromIntegral (x `shiftR` 8), (x * 1103515245 + 12345) .&. 0x7fffffff)) (7 :: Int))
 
--- | Some round trips, and an end of some kind.
+-- | Some round trips, and one of several ways to end.
 echoClient :: Run -> Int -> Operation -> Dice -> IO (Maybe String)
 echoClient run port o d = connected (Just o) port $ \s -> do
   trips <- roll d 6
@@ -117,7 +117,7 @@ echoClient run port o d = connected (Just o) port $ \s -> do
     0 -> setSockOpt s Linger (StructLinger 1 0)
     1 -> shutdown s ShutdownSend
     2 -> do
-      -- Cut off in the middle, by time.
+      -- Interrupted in the middle by a time limit.
       _ <- within (milliseconds 1) (sendAll s (B.replicate 300000 1))
       pure ()
     _ -> pure ()
@@ -136,7 +136,7 @@ echoClient run port o d = connected (Just o) port $ \s -> do
       getMonotonicTime >>= trip run . subtract begin
       if back == bytes then go s (n - 1 :: Int) else pure (Just ("an echo of " <> show size <> " bytes came back as " <> show (B.length back)))
 
--- | The other side has given up, as it does when a system call of its own failed.
+-- | The server has given up, as it does after a failed system call of its own.
 endedEarly :: IO a
 endedEarly = ioError (userError "the stream ended early")
 
@@ -175,7 +175,7 @@ webClient run port o d = connected (Just o) port $ \s -> do
 
 -- Peers -------------------------------------------------------------------------------------------
 
--- | A process of peers, killed and replaced over and over.
+-- | A process of peers that is killed and replaced repeatedly.
 peers :: Run -> Double -> Int -> Int -> Int -> Int -> IO ()
 peers run end r echoPort webPort i = do
   d <- dice (planSeed (runPlan run) * 77 + r * 13 + i)
@@ -192,7 +192,8 @@ peers run end r echoPort webPort i = do
         void (P.waitForProcess p)
   go (r * 1000 :: Int)
 
--- | What such a process does: connections that are never read from, cut off, reset, closed by half, left alone; with pauses of so many microseconds.
+-- | The work of such a process: connections that are never read from, cut off, reset, half-closed or left alone, with
+-- pauses of the given number of microseconds.
 peer :: Int -> Int -> Int -> Int -> IO ()
 peer echoPort webPort seed pause = mapConcurrently_ id [client i | i <- [1 .. 6]]
   where

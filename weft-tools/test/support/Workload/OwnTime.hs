@@ -1,6 +1,6 @@
 -- |
--- The time in which this process could run (@cbits/own_time.c@), so that limits do not depend on what else the machine does; and
--- what it has used of the processors.
+-- The time in which this process could run (@cbits\/own_time.c@), so that limits do not depend on the machine's other
+-- load; and its use of the processors.
 module Workload.OwnTime
   ( startOwnTime,
     ownTime,
@@ -9,14 +9,14 @@ module Workload.OwnTime
   )
 where
 
--- | Begin to count; once in a process.
+-- | Start the clock; to be called once in a process.
 foreign import ccall unsafe "own_time_start" startOwnTime :: IO ()
 
--- | Seconds in which it could run.
+-- | Seconds in which the process could run.
 foreign import ccall unsafe "own_time" ownTime :: IO Double
 
--- | By how many seconds a thread that only sleeps was woken late, at most, since the last call.
+-- | The longest delay, in seconds, with which a thread that only sleeps has woken up since the last call.
 foreign import ccall unsafe "own_time_longest_delay" longestDelay :: IO Double
 
--- | Seconds of processors that it has used, with its children that have ended.
+-- | CPU seconds that the process has used, including children that have ended.
 foreign import ccall unsafe "own_time_processor" processorTime :: IO Double

@@ -1,10 +1,11 @@
 {-# LANGUAGE BangPatterns #-}
 
 -- |
--- A run of the workload: its plan, what is known of it, and its workers, which do one thing over and over and report what is wrong.
+-- A run of the workload: its plan, its state, and its workers, which repeat an operation and report failures.
 --
--- Limits count the time in which the process could run ("Workload.OwnTime"). An operation that exceeds one is a fault, and is told with
--- its seed and its connection. One that took longer by the clock on the wall only, as the machine was busy, is counted apart.
+-- Limits count the time in which the process could run ("Workload.OwnTime"). An operation that exceeds its limit is a
+-- failure, reported with its seed and its connection. An operation that took longer only by the wall clock, since the
+-- machine was busy, is counted separately.
 module Workload.Run
   ( -- * Plans
     Plan (..),
@@ -52,48 +53,48 @@ import Weft.Duration (Duration, milliseconds)
 import Workload.Connections
 import Workload.OwnTime
 
--- | How long, in how many rounds, from which seed, with what.
+-- | Duration, number of rounds, seed, and options.
 data Plan = Plan
   { planSeconds :: Double,
     planRounds :: Int,
     planSeed :: Int,
     planParts :: Parts,
-    -- | How many processes of peers there are, which are killed and replaced.
+    -- | The number of peer processes, which are killed and replaced.
     planPeers :: Int,
-    -- | Are errors of system calls to be expected, so that operations may fail? Results that are wrong, and operations that never
-    -- end, are faults all the same.
+    -- | Whether system calls are expected to fail, so that operations may fail. Wrong results and operations that never
+    -- end are failures all the same.
     planErrors :: Bool,
-    -- | Change the number of capabilities all the time.
+    -- | Change the number of capabilities continually.
     planCycle :: Bool,
-    -- | How many cores to use on average; zero: as many as there are.
+    -- | The number of cores to use on average; zero means all.
     planCores :: Double,
-    -- | The limit of an operation, in seconds of the process's own time.
+    -- | The limit of an operation, in seconds in which the process could run.
     planLimit :: Double,
-    -- | The echo server forgets some connections: the limit has to find them.
+    -- | The echo server forgets some connections; the limit has to detect that.
     planStall :: Bool
   }
 
--- | What runs.
+-- | The parts that run.
 data Parts = Parts {withEcho, withWeb, withDisk, withTimers, withHybrid, withPipes, withForks :: Bool}
 
--- | What is known of the run.
+-- | The state of a run.
 data Run = Run
   { runPlan :: Plan,
     runFaults :: IORef [String],
-    -- | Operations done, by part, and those that failed where that was to be expected.
+    -- | By part, the number of operations completed, and of those that failed where failures are expected.
     runDone :: MVar (Map.Map String (Int, Int)),
-    -- | Those that took long because the machine was busy.
+    -- | The number of operations that took long because the machine was busy.
     runBusy :: IORef Int,
-    -- | What each worker does.
+    -- | The current operation of each worker.
     runCurrent :: MVar (Map.Map String Operation),
-    -- | Round trips by length: powers of two of microseconds.
+    -- | Round trips by duration: the counts for powers of two of microseconds.
     runTrips :: IORef [Int],
-    -- | Microseconds that a worker pauses between operations. Written by the watchdog.
+    -- | How long a worker pauses between operations, in microseconds. Written by the watchdog.
     runPause :: IORef Int,
     runConnections :: Connections
   }
 
--- | Nothing has been done yet.
+-- | A run at its beginning.
 newRun :: Plan -> IO Run
 newRun plan =
   Run plan <$> newIORef [] <*> newMVar Map.empty <*> newIORef 0 <*> newMVar Map.empty <*> newIORef (replicate 32 0)
@@ -103,7 +104,7 @@ newRun plan =
 say :: String -> IO ()
 say s = putStrLn s >> hFlush stdout
 
--- | Errors at the start are tried again, where they are to be expected.
+-- | Retry after errors at the start, if errors are expected.
 retrying :: Run -> IO a -> IO a
 retrying run act
   | planErrors (runPlan run) = go (100 :: Int)
@@ -112,7 +113,7 @@ retrying run act
     go 0 = act
     go n = act `catch` \e -> const (threadDelay 10000 >> go (n - 1)) (e :: IOException)
 
--- | A round trip of the echo took so many seconds.
+-- | Record a round trip of the echo, in seconds.
 trip :: Run -> Double -> IO ()
 trip run s = atomicModifyIORef' (runTrips run) (\ts -> let ts' = bump ts in sum ts' `seq` (ts', ()))
   where
@@ -123,33 +124,34 @@ trip run s = atomicModifyIORef' (runTrips run) (\ts -> let ts' = bump ts in sum 
 
 -- | One operation of a worker.
 data Operation = Operation
-  { -- | The worker, the round, the number, and the random numbers' state: what the operation does is determined by that.
+  { -- | The worker, the round, the number, and the state of the random generator, which together determine the
+    -- operation.
     operationName :: String,
     operationThread :: ThreadId,
-    -- | When it began, by the clock and by the process's own time.
+    -- | When it began, by the wall clock and by the process's own time.
     operationBegan, operationOwn :: Double,
     -- | What it is doing.
     operationNote :: IORef String,
-    -- | The number of its port, and the server's.
+    -- | The client's port and the server's.
     operationPorts :: IORef (Maybe (Int, Int)),
-    -- | Has its delay been told?
+    -- | Whether its delay has been reported.
     operationTold :: IORef Bool
   }
 
--- | What the operation is doing now.
+-- | Record what the operation is doing now.
 note :: Operation -> String -> IO ()
 note = writeIORef . operationNote
 
--- | Its connection is from that port to that one.
+-- | Record that the operation's connection goes from one port to the other.
 operationOn :: Operation -> Int -> Int -> IO ()
 operationOn o from to = writeIORef (operationPorts o) (Just (from, to))
 
--- | A busy machine is no excuse for an operation that failed sooner: it is less than any limit of the web server's (the least is ten
--- seconds, for a head).
+-- | An operation that failed sooner than this cannot blame a busy machine: it is less than any time limit of the web
+-- server, the least of which is ten seconds, for a head.
 shortestLimit :: Run -> Double
 shortestLimit run = min 9 (planLimit (runPlan run))
 
--- | The limit that is given to operations themselves, by the clock on the wall: it is not to be reached, but where errors are injected.
+-- | The wall-clock limit that is passed to the operations themselves. It should be reached only if errors are injected.
 patience :: Run -> Duration
 patience run = milliseconds (if planErrors (runPlan run) then 30000 else 600000)
 
@@ -173,21 +175,22 @@ describe run o = do
 
 -- Workers ---------------------------------------------------------------------------------
 
--- | An operation is ended, as it exceeded its limit.
+-- | Ends an operation that has exceeded its limit.
 data Overdue = Overdue deriving (Show)
 
 instance Exception Overdue where
   toException = asyncExceptionToException
   fromException = asyncExceptionFromException
 
--- | Do something over and over until the time comes. The action returns what is wrong.
+-- | Repeat an operation until the given time. The operation returns its failure, if any.
 worker :: Run -> Double -> Int -> String -> Int -> (Operation -> Dice -> IO (Maybe String)) -> IO ()
 worker run end r part i act = do
   d <- dice (planSeed (runPlan run) * 1000 + r * 7919 + i + sum (map fromEnum part) * 31)
   go d (0 :: Int) (0 :: Int)
   where
     name = part <> " " <> show i
-    -- Evaluated: millions of them would be a chain of additions else, which looks like a leak of what is tested.
+    -- Evaluated strictly: otherwise millions of operations would build a chain of additions, which looks like a leak in
+    -- Weft.
     go d !ok !failed = do
       t <- getMonotonicTime
       if t >= end
@@ -222,7 +225,7 @@ worker run end r part i act = do
           <*> newIORef False
       modifyMVar_ (runCurrent run) (evaluate . Map.insert name o)
       pure o
-    -- Did it exceed a limit by the clock, but not in its own time?
+    -- Whether the operation exceeded a limit by the wall clock, but not in its own time.
     afterLimit o = do
       now <- getMonotonicTime
       own <- ownTime
@@ -243,8 +246,8 @@ blame run why = do
   n <- atomicModifyIORef' (runFaults run) (\fs -> (if length fs < 50 then why : fs else fs, length fs))
   when (n < 50) (say ("fault: " <> why))
 
--- | Each second: ends operations that exceed their limit, and tells of them; ends the process if one does not end by that. Sees to
--- it that the process uses as much of the processors as the plan says.
+-- | Each second: end and report operations that exceed their limit, and end the process if one of them does not stop.
+-- Also adjusts the pauses so that the process uses as many cores as the plan says.
 watchdog :: Run -> IO ()
 watchdog run = getMonotonicTime >>= \t -> processorTime >>= go t
   where

@@ -1,11 +1,11 @@
-// The time in which this process could run, as a clock: on a machine that is busy with other work, or while the process is stopped, it goes slower
-// than the time of day. A thread of its own, without Haskell, sleeps in clock_nanosleep for 20 ms at a time.
+// A clock that measures the time in which this process could run. On a machine that is busy with other work, or while the process is stopped, it is slower
+// than real time. A thread of its own, without Haskell, sleeps in clock_nanosleep for 20 ms at a time.
 //
-// - A sleep that ends late says that nothing of this process ran: stopped, or the machine stood still. What exceeds 20 ms is not counted.
-// - Five times a second it adds up, over the threads of the process, for how long each ran and for how long each waited for a core (schedstat, see
-//   Documentation/scheduler/sched-stats.rst of Linux). Of a span in which threads ran for r and waited for w, r / (r + w) is counted.
+// - If a sleep ends late, nothing of this process ran: it was stopped, or the machine stood still. Of the delay, what exceeds 20 ms is not counted.
+// - Five times a second the thread sums, over the threads of the process, how long each ran and how long each waited for a core (schedstat, see
+//   Documentation/scheduler/sched-stats.rst of Linux). If the threads ran for r and waited for w, the share r / (r + w) of the time is counted.
 //
-// Where the kernel has no schedstat, or no descriptor is left to read it, the second part counts nothing as lost.
+// If the kernel has no schedstat, or no descriptor is left to read it, the second correction is omitted.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -23,9 +23,9 @@
 enum { TICK = 20000000, SPAN = 10, TASKS = 4096 };
 
 static atomic_int_fast64_t own;      // nanoseconds, written by the thread
-static atomic_int_fast64_t longest;  // the longest delay of a sleep, until it is taken
+static atomic_int_fast64_t longest;  // the longest delay of a sleep since it was last read
 
-// What is known of each thread, in a table with open addressing; the thread's own.
+// The last values of each thread, in a table with open addressing. Used by the counting thread only.
 static struct {
   long id;
   uint64_t ran, waited;
@@ -37,7 +37,7 @@ static int64_t monotonic(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-// How much of what was known before is now more.
+// Add the increase since the thread's last values.
 static void account(long id, uint64_t ran, uint64_t waited, double *r, double *w) {
   unsigned i = (unsigned long)id % TASKS, tries = 0;
   while (tasks[i].id != 0 && tasks[i].id != id) {
@@ -47,7 +47,7 @@ static void account(long id, uint64_t ran, uint64_t waited, double *r, double *w
       break;
     }
   }
-  // A number that is used by another thread now has begun again.
+  // If the values decreased, the number now belongs to another thread.
   if (tasks[i].id == id && ran >= tasks[i].ran && waited >= tasks[i].waited) {
     *r += (double)(ran - tasks[i].ran);
     *w += (double)(waited - tasks[i].waited);
@@ -90,7 +90,7 @@ static void *count(void *unused) {
     if (late > atomic_load(&longest)) atomic_store(&longest, late);
     counted += late > TICK ? 2 * TICK : TICK + late;
     if (tick % SPAN == 0) {
-      // What was found before fades, as a wait for a core is known only when it is over.
+      // Earlier values decay slowly, since a wait for a core is known only when it is over.
       ran *= 0.7;
       waited *= 0.7;
       if (dir != NULL) sweep(dir, &ran, &waited);
@@ -102,7 +102,7 @@ static void *count(void *unused) {
   return NULL;
 }
 
-// Begin to count. Not again.
+// Start the clock. To be called once.
 void own_time_start(void) {
   sigset_t all, before;
   pthread_t thread;
@@ -119,10 +119,10 @@ void own_time_start(void) {
 // Seconds in which the process could run.
 double own_time(void) { return (double)atomic_load(&own) / 1e9; }
 
-// Seconds by which a sleep ended late, at most, since the last call.
+// The longest delay of a sleep in seconds since the last call.
 double own_time_longest_delay(void) { return (double)atomic_exchange(&longest, 0) / 1e9; }
 
-// Seconds of processors that this process has used, and its children that were waited for.
+// CPU seconds used by this process and by its children that were waited for.
 double own_time_processor(void) {
   double sum = 0;
   int who[] = {RUSAGE_SELF, RUSAGE_CHILDREN};

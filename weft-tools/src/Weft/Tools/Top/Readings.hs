@@ -3,8 +3,8 @@
 -- |
 -- Description : Metrics pages, and what happened between two of them
 --
--- Pure: parses the text format of Prometheus (version 0.0.4) and makes the screen of @weft top@ of two readings. Names that it does not
--- know are shown too, by their rates, so that it serves any program with a metrics page.
+-- Pure: parses Prometheus' text format (version 0.0.4) and builds the screen of @weft top@ from two readings. Counters
+-- with unknown names are shown too, by their rates, so that it works for any program with a metrics page.
 module Weft.Tools.Top.Readings
   ( Reading,
     parseReading,
@@ -24,7 +24,7 @@ import Weft.Tools.Bench.Table (columns, renderNumber)
 -- | Samples by name and labels.
 type Reading = M.Map (Text, [(Text, Text)]) Double
 
--- | The samples of a page; lines that are none are left out.
+-- | The samples of a page; lines that are not samples are ignored.
 parseReading :: Text -> Reading
 parseReading = M.fromList . mapMaybe (sample . T.strip) . T.lines
 
@@ -45,7 +45,8 @@ sample line
       "NaN" -> Just (0 / 0)
       _ -> either (const Nothing) (\(n, left) -> if T.null left then Just n else Nothing) (T.signed T.double word)
 
--- | Labels up to the closing brace, with @\\"@, @\\\\@ and @\\n@ in their values, and what follows it.
+-- | Parse labels up to the closing brace, with the escapes @\\"@, @\\\\@ and @\\n@ in their values; returns the rest
+-- too.
 labelsOf :: Text -> Maybe ([(Text, Text)], Text)
 labelsOf text = case T.uncons (T.dropWhile (`elem` (", " :: String)) text) of
   Just ('}', rest) -> Just ([], rest)
@@ -64,10 +65,10 @@ labelsOf text = case T.uncons (T.dropWhile (`elem` (", " :: String)) text) of
         ['\\', c] -> quoted (before <> part <> T.singleton c) (T.drop 2 left)
         _ -> Nothing
 
--- | Lines to show, each no wider than it needs.
+-- | The lines to show, each no wider than necessary.
 newtype Screen = Screen {screenLines :: [Text]}
 
--- | The screen for a number of seconds, from the readings at their beginning and end.
+-- | The screen for a period of the given number of seconds, from the readings at its beginning and end.
 screenOf :: Text -> Double -> Reading -> Reading -> Screen
 screenOf title seconds before after =
   Screen . concat $
@@ -81,13 +82,14 @@ screenOf title seconds before after =
       othersTable seconds before after
     ]
 
--- | A gauge, summed over its labels.
+-- | A gauge, summed over all labels.
 gauge :: Text -> Reading -> Maybe Double
 gauge name reading = case [v | ((n, _), v) <- M.toList reading, n == name] of
   [] -> Nothing
   several -> Just (sum several)
 
--- | The rate of counters: of all samples of this name that the labels allow. A counter that has shrunk was reset.
+-- | The summed rate of all counters with this name whose labels satisfy the predicate. A counter that has decreased was
+-- reset.
 rate :: ([(Text, Text)] -> Bool) -> Text -> Double -> Reading -> Reading -> Maybe Double
 rate wanted name seconds before after = case [v - start k v | (k@(n, labels), v) <- M.toList after, n == name, wanted labels] of
   [] -> Nothing
@@ -132,7 +134,7 @@ requestLines seconds before after = [T.intercalate "   " parts | not (null parts
           ["refused " <> renderNumber v <> "/s" | Just v <- [rate everyLabel "http_refused_total" seconds before after], v > 0]
         ]
 
--- | The upper end of the class of a histogram below which this share of what was added lies.
+-- | The upper bound of the histogram bucket below which this share of the new samples lies.
 quantile :: Double -> Text -> Reading -> Reading -> Maybe Double
 quantile share name before after
   | total <= 0 = Nothing
@@ -166,7 +168,7 @@ managerTable seconds before after
     line c = fromMaybe "all" c : [maybe "-" renderNumber (rate (allowed c) name seconds before after) | (name, _) <- shown]
     allowed c labels = maybe True (\wanted -> lookup "capability" labels == Just wanted) c
 
--- | How late threads and timers were in this time, of all capabilities.
+-- | The lateness of threads and timers in this period, over all capabilities.
 latencyLine :: Reading -> Reading -> [Text]
 latencyLine before after = ["" | not (null parts)] <> [T.intercalate "   " parts | not (null parts)]
   where
@@ -177,7 +179,7 @@ latencyLine before after = ["" | not (null parts)] <> [T.intercalate "   " parts
           Just v <- [quantile q name before after]
       ]
 
--- | The slowest callbacks, slowest first, and what the watchdog has reported: where there is one.
+-- | The slowest callbacks, slowest first, and the watchdog's reports, if there is a watchdog.
 slowestLines :: Reading -> [Text]
 slowestLines after
   | null slowest && null stalls = []
@@ -205,7 +207,7 @@ collectorLine seconds before after = [T.intercalate "   " parts | not (null part
         <> ["allocates " <> bytes v <> "/s" | Just v <- [rate everyLabel "ghc_allocated_bytes_total" seconds before after]]
         <> ["live " <> bytes v | Just v <- [gauge "ghc_live_bytes" after]]
 
--- | Counters that are not shown above and that grew, fastest first.
+-- | Counters that increased and are not shown above, fastest first.
 othersTable :: Double -> Reading -> Reading -> [Text]
 othersTable seconds before after
   | null growing = []

@@ -3,7 +3,8 @@
 -- |
 -- Description : The size of the terminal's window
 --
--- As the kernel knows it of standard output (ioctl_tty(2)), asked again for each screen, since a window changes.
+-- Asks the kernel for the size of the standard output's terminal (ioctl_tty(2)), again for each screen, since it can
+-- change.
 module Weft.Tools.Top.Window
   ( windowSize,
   )
@@ -19,7 +20,7 @@ foreign import capi unsafe "sys/ioctl.h ioctl"
 foreign import capi "sys/ioctl.h value TIOCGWINSZ"
   requestWindowSize :: CULong
 
--- | Lines and columns; 'Nothing' where there is no terminal, or one that does not know.
+-- | Lines and columns; 'Nothing' if there is no terminal, or if it does not know its size.
 windowSize :: IO (Maybe (Int, Int))
 windowSize = allocaArray 4 $ \size -> do
   failed <- c_ioctl 1 requestWindowSize size

@@ -3,8 +3,8 @@
 -- |
 -- Description : A timeline for Perfetto and chrome:\/\/tracing
 --
--- Pure: the Trace Event Format, with complete events (@X@) for spans, flow events (@s@ and @f@) for wake-ups, counters (@C@) for requests to files, and names for the rows. A
--- capability has two rows: what runs on it, and its manager's sleep.
+-- Pure: the Trace Event Format, with complete events (@X@) for spans, flow events (@s@ and @f@) for wake-ups, counters
+-- (@C@) for file requests, and names for the rows. A capability has two rows: what runs on it, and its manager's sleep.
 module Weft.Tools.Trace.Chrome
   ( chromeTrace,
   )
@@ -47,7 +47,7 @@ complete cap s =
       <> pair "dur" (micro (spanTo s - spanFrom s))
       <> common (2 * cap + (if spanActivity s == Blocked then 1 else 0))
 
--- | The number of requests in a ring, from that instant on. Of two at one instant the later counts.
+-- | The number of requests in a ring from that instant on. Of two events at the same instant the later one counts.
 level :: Int -> Int64 -> Int -> Encoding
 level cap time n =
   pairs $

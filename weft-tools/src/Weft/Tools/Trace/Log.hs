@@ -3,8 +3,8 @@
 -- |
 -- Description : Reading GHC's event log
 --
--- The events that a timeline is made of, out of a file that @+RTS -l@ wrote, by the library @ghc-events@. Others are left out. A log whose program
--- was killed is read as far as it goes.
+-- Extracts the events that a timeline needs from a file that @+RTS -l@ wrote, by the library @ghc-events@. If the
+-- program was killed, the log is read up to where it ends.
 module Weft.Tools.Trace.Log
   ( Entry (..),
     What (..),
@@ -22,7 +22,7 @@ import qualified Data.Text as T
 import qualified GHC.RTS.Events as G
 import Text.Read (readMaybe)
 
--- | An event on a capability, with its time in nanoseconds after the start.
+-- | An event on a capability, with its time in nanoseconds since the start.
 data Entry = Entry
   { entryTime :: !Int64,
     entryCapability :: !Int,
@@ -30,7 +30,7 @@ data Entry = Entry
   }
   deriving (Eq, Show)
 
--- | The kinds of events; threads are given by their numbers.
+-- | The kinds of events; threads are identified by their numbers.
 data What
   = Runs !Int
   | Stops !Int
@@ -46,7 +46,7 @@ data What
 data Marker = Sleeping | Woken !Int | Handed !Int | Fired !Int | Signalled !Int | Waited | Submitted !Int | Finished !Int
   deriving (Eq, Show)
 
--- | The entries in the order of time, or why there are none.
+-- | The entries in order of time, or the reason why there are none.
 readLog :: FilePath -> IO (Either Text [Entry])
 readLog file = do
   found <- try (G.readEventLogFromFile file >>= either (pure . Left . T.pack) (fmap Right . whole))

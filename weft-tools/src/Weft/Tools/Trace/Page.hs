@@ -3,8 +3,9 @@
 -- |
 -- Description : A timeline as one page
 --
--- Pure: a page of HTML with everything in it: the rows on a canvas that is zoomed by wheel, keys or buttons and moved by dragging, wake-ups as
--- arrows, what was counted, and a histogram of wake-up latencies. Activities differ by height and place as well as by colour.
+-- Pure: a self-contained HTML page with the rows on a canvas (zoomed by wheel, keys or buttons, moved by dragging),
+-- wake-ups as arrows, the counts of markers, and a histogram of wake-up latencies. Activities differ by height and
+-- position as well as by colour.
 module Weft.Tools.Trace.Page
   ( timelinePage,
     latencyClasses,
@@ -19,7 +20,8 @@ import Weft.Tools.Bench.Svg (escape)
 import Weft.Tools.Bench.Table (renderNumber)
 import Weft.Tools.Trace.Timeline
 
--- | The page; its title is the first text. Of more spans or arrows than a browser can draw only the first are shown, and the page says so.
+-- | The page; the first text is its title. If there are more spans or arrows than a browser can draw, only the first
+-- are shown, and the page says so.
 timelinePage :: Text -> Timeline -> Text
 timelinePage title timeline =
   T.concat
@@ -71,7 +73,7 @@ timelinePage title timeline =
           "],kinds:[" <> T.intercalate "," (map (quoted . activityName) [minBound ..]) <> "]}"
         ]
 
--- | Latencies counted by doubling classes, from the shortest that occurs to the longest.
+-- | The number of latencies in classes that double, from the shortest latency to the longest.
 latencyClasses :: [Int64] -> [(Int64, Int)]
 latencyClasses latencies
   | null latencies = []
@@ -81,7 +83,7 @@ latencyClasses latencies
     classOf l = until (>= l) (* 2) 250
     (smallest, largest) = (fst (M.findMin counted), fst (M.findMax counted))
 
--- | As in "Weft.Tools.Bench.Palette": Okabe and Ito's.
+-- | As in "Weft.Tools.Bench.Palette": the colours of Okabe and Ito.
 colour :: Activity -> Text
 colour activity = case activity of
   Running -> "#56b4e9"
@@ -89,11 +91,11 @@ colour activity = case activity of
   Collecting -> "#e69f00"
   Blocked -> "#999999"
 
--- | Of the same palette.
+-- | From the same palette.
 filesColour :: Text
 filesColour = "#cc79a7"
 
--- | A string of JavaScript that cannot end its script.
+-- | A JavaScript string literal that cannot end its script element.
 quoted :: Text -> Text
 quoted text = "\"" <> T.concatMap one text <> "\""
   where
@@ -112,7 +114,7 @@ style =
   \.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}th,td{overflow-wrap:normal;text-align:left;padding:3px 12px 3px 0;border-bottom:1px solid var(--line)}.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
   \.hist{width:100%;max-width:640px}.hist .w{width:100%}.hist i{display:block;height:12px;background:#0072b2}"
 
--- | Draws what is in the window; spans narrower than a pixel are drawn as one.
+-- | Draws what is in the window; adjacent spans narrower than a pixel are drawn as one.
 script :: Text
 script =
   "const c=document.getElementById('c'),g=c.getContext('2d'),rowH=58,top0=22,left0=34;let a=0,b=Math.max(1,D.end);\

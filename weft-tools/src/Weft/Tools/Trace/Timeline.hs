@@ -3,8 +3,8 @@
 -- |
 -- Description : What each capability did, when
 --
--- Pure: from the entries of a log to spans of time on rows, a row for each capability, to the wake-ups between them, and to the times
--- that threads were ready and did not run. Times in nanoseconds.
+-- Pure: converts the entries of a log to spans of time, with a row for each capability; to the wake-ups between rows;
+-- and to the times for which threads were ready but not running. Times are in nanoseconds.
 module Weft.Tools.Trace.Timeline
   ( Timeline (..),
     Span (..),
@@ -25,11 +25,11 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import Weft.Tools.Trace.Log
 
--- | The activity of a capability in a span. 'Blocked' refers to its manager: other threads may run meanwhile.
+-- | The activity of a capability in a span. 'Blocked' refers to its manager; other threads may run in the meantime.
 data Activity = Running | Dispatching | Collecting | Blocked
   deriving (Eq, Ord, Show, Enum, Bounded)
 
--- | From, until, what, and who.
+-- | Start, end, activity, and thread.
 data Span = Span
   { spanFrom :: !Int64,
     spanTo :: !Int64,
@@ -38,7 +38,7 @@ data Span = Span
   }
   deriving (Eq, Show)
 
--- | A thread that was made ready on one capability and ran on another, or that one: when and where.
+-- | A thread became ready on one capability and ran on the same or another one: when and where.
 data Arrow = Arrow
   { arrowFrom :: !Int64,
     arrowFromRow :: !Int,
@@ -47,7 +47,7 @@ data Arrow = Arrow
   }
   deriving (Eq, Show)
 
--- | The number of file requests in a ring, from one instant until another. Spans without requests are left out.
+-- | The number of file requests in a ring during a span. Spans without requests are left out.
 data Depth = Depth
   { depthFrom :: !Int64,
     depthTo :: !Int64,
@@ -55,15 +55,15 @@ data Depth = Depth
   }
   deriving (Eq, Show)
 
--- | All of a log.
+-- | The timeline of a whole log.
 data Timeline = Timeline
   { timelineEnd :: !Int64,
     timelineRows :: !(M.Map Int [Span]),
-    -- | From becoming ready to running: also the latencies, which are their lengths.
+    -- | From becoming ready to running; their lengths are the latencies.
     timelineArrows :: ![Arrow],
     -- | The requests in each capability's ring.
     timelineDepths :: !(M.Map Int [Depth]),
-    -- | How often each kind of marker was written; and, under @events handed@ and @timers fired@, the sums of their numbers.
+    -- | The number of markers of each kind; and, under @events handed@ and @timers fired@, the sums of their arguments.
     timelineCounts :: !(M.Map Text Int)
   }
 
@@ -76,7 +76,7 @@ data OpenSpans = OpenSpans
     labels :: !(M.Map Int Text),
     rows :: !(M.Map Int [Span]),
     arrows :: ![Arrow],
-    -- | The requests in a ring, and since when they are as many.
+    -- | The number of requests in each ring, and the instant since which it has been that number.
     inFlight :: !(M.Map Int (Int, Int64)),
     depths :: !(M.Map Int [Depth]),
     counts :: !(M.Map Text Int)
@@ -88,7 +88,7 @@ timelineOf entries = Timeline end (M.map reverse (rows final)) (reverse (arrows 
   where
     end = maximum (0 : map entryTime entries)
     final = close end (foldl' step (OpenSpans M.empty M.empty M.empty M.empty names M.empty [] M.empty M.empty M.empty) entries)
-    -- A thread has its label from the start, even if it was told later.
+    -- A thread has its label from the start, even if it was labelled later.
     names = M.fromList [(t, l) | Entry _ _ (Labelled t l) <- entries]
 
 step :: OpenSpans -> Entry -> OpenSpans
@@ -125,7 +125,7 @@ marked time cap marker s = case marker of
       Just since -> add cap (Span since time Blocked "") st {sleeping = M.delete cap (sleeping st)}
       Nothing -> st
 
-    -- A log may begin in the middle: there are never fewer than none.
+    -- A log may begin in the middle, so the count is kept from becoming negative.
     deeper ring n st =
       let (before, since) = M.findWithDefault (0, time) ring (inFlight st)
        in (endDepth time ring before since st) {inFlight = M.insert ring (max 0 (before + n), time) (inFlight st)}
@@ -153,7 +153,7 @@ close end s = foldl' (\st (cap, one) -> add cap one st) rings (threads <> collec
     collections = [(cap, Span since end Collecting "") | (cap, since) <- M.toList (collecting s)]
     sleeps = [(cap, Span since end Blocked "") | (cap, since) <- M.toList (sleeping s)]
 
--- | For legends.
+-- | A name for legends.
 activityName :: Activity -> Text
 activityName activity = case activity of
   Running -> "running threads"
@@ -161,7 +161,7 @@ activityName activity = case activity of
   Collecting -> "collecting garbage"
   Blocked -> "manager blocked in the kernel"
 
--- | The share of the whole time that a row spends so.
+-- | The share of the total time that a row spends in an activity.
 busyShare :: Timeline -> Int -> Activity -> Double
 busyShare timeline cap activity =
   fromIntegral (sum [spanTo s - spanFrom s | s <- M.findWithDefault [] cap (timelineRows timeline), spanActivity s == activity])
