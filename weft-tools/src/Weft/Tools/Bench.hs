@@ -3,9 +3,9 @@
 -- |
 -- Description : @weft bench@
 --
--- The registry of benchmarks and the command that runs them. A benchmark is a module that exports a 'Benchmark' and
--- a line in 'registry'. Exit status: 0 when it ran, 1 when nothing could be measured, 2 for bad arguments, 3 when a
--- bound was missed with @--check@.
+-- The registry of benchmarks, and the command that runs them. To add a benchmark, write a module that exports a
+-- 'Benchmark' and add a line to 'registry'. Exit status: 0 if it ran, 1 if nothing could be measured, 2 for bad
+-- arguments, 3 if a bound was missed with @--check@.
 module Weft.Tools.Bench
   ( benchCommand,
     registry,
@@ -89,7 +89,7 @@ registry =
     tcp
   ]
 
--- | Every subject that some benchmark measures.
+-- | Every subject of any benchmark.
 subjectNames :: [Text]
 subjectNames = nub [subjectName (caseSubject c) | b <- registry, c <- benchCases b defaultPlan]
 
@@ -116,7 +116,7 @@ run options = case optionTarget options of
   All -> measure options registry
   One name -> measure options (filter ((== name) . benchName) registry)
 
--- | @weft bench paper@: a benchmark for each figure, or why there is none.
+-- | @weft bench paper@: a benchmark for each figure, or the reason why there is none.
 paperCommand :: Mod CommandFields (IO ())
 paperCommand =
   command "paper" $
@@ -174,8 +174,8 @@ measure options asked = do
 refuse :: Text -> IO a
 refuse text = T.hPutStrLn stderr ("weft bench: " <> text) >> exitWith (ExitFailure 2)
 
--- | Measure one after another, and say of each what came of it, at once; the action gets its result as JSON too. Several end with a table of
--- all bounds.
+-- | Run benchmarks one after another, and print each result at once. The action also gets the result as JSON. If there
+-- are several benchmarks, a table of all bounds follows.
 measureEach :: Options -> [Benchmark] -> (Benchmark -> Outcome -> Builder -> IO ()) -> IO [(Benchmark, Outcome, Builder)]
 measureEach options benchmarks done = do
   machine <- machineFacts
@@ -201,7 +201,8 @@ measureEach options benchmarks done = do
     selected name = null (optionOnly options) || name `elem` optionOnly options
     settings env = Settings (envPlan env) (fromMaybe [] (envRts env)) (envBackend env) (optionQuick options)
     limit = (60 *) <$> (optionMinutes options <|> if several && optionQuick options then Just 9 else Nothing)
-    -- A benchmark's share of the time is that of its cases; what those before it left over is its own, too.
+    -- A benchmark's share of the time is proportional to its cases. It may also use what earlier benchmarks have left
+    -- over.
     weights = [fromIntegral (length cases + length (concatMap caseCounts cases)) | b <- benchmarks, let cases = plannedCases (plan options) b] :: [Double]
     share place = sum (take place weights) / max 1 (sum weights)
     scheduleOf begun place seconds = Schedule (begun + seconds * share place) (begun + seconds)
@@ -209,7 +210,8 @@ measureEach options benchmarks done = do
       | place <= 1 = limit
       | otherwise = Just (maybe id min (subtract elapsed <$> limit) (elapsed * (1 - share (place - 1)) / max 0.01 (share (place - 1))))
 
--- | @weft bench figures@: what the documents show, each benchmark into a file of its own as soon as it was measured.
+-- | @weft bench figures@: measures what the documents show, and writes each benchmark's file as soon as the benchmark
+-- has ended.
 figuresCommand :: Mod CommandFields (IO ())
 figuresCommand =
   command "figures" $

@@ -1,11 +1,11 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : Bars beside their names, as SVG
+-- Description : Bar charts with labels, as SVG
 --
--- Pure. A chart that is narrow enough for a telephone: a bar a line, its name before it and its value behind it, with a whisker from the
--- smallest to the largest round. Bars of a group have one scale, from zero; groups have their own, so that what is compared can
--- be compared.
+-- Pure. A chart that is narrow enough for a telephone: each line has a bar with its name before it and its value after
+-- it, and a whisker from the smallest to the largest round. The bars of a group share a scale that begins at zero, so
+-- that they can be compared. Each group has its own scale.
 module Weft.Tools.Bench.Bars
   ( Group (..),
     Bar (..),
@@ -21,17 +21,17 @@ import Weft.Tools.Bench.Stats (Summary (..))
 import Weft.Tools.Bench.Svg (escape, label, number, rule, tag)
 import Weft.Tools.Bench.Units (withUnit)
 
--- | Bars on one scale, under a title.
+-- | A title and bars with a common scale.
 data Group = Group !Text ![Bar]
 
 -- | A subject and its rounds.
 data Bar = Bar !Text !Summary
 
--- | A chart of a metric; the first text says what it shows, for those who cannot see it.
+-- | A chart of a metric. The first text describes it for readers who cannot see it.
 renderBars :: Text -> Text -> [Group] -> Text
 renderBars title metric groups = document "" title (map ((,) metric) groups)
 
--- | A document of its own, of a width in pixels: each group has a metric of its own.
+-- | A complete document with the given width in pixels, in which each group has its own metric.
 renderPanels :: Int -> Text -> [(Text, Group)] -> Text
 renderPanels width = document (" width=\"" <> T.pack (show width) <> "\"")
 

@@ -3,8 +3,8 @@
 -- |
 -- Description : Bounds on figures
 --
--- Pure: from the runs of a benchmark to which of its bounds hold. A bound that could not be worked out is never
--- taken for one that holds.
+-- Pure: determines from the runs of a benchmark which of its bounds hold. A bound that could not be evaluated never
+-- counts as one that holds.
 module Weft.Tools.Bench.Bounds
   ( -- * Writing bounds
     on,
@@ -35,15 +35,15 @@ import Weft.Tools.Bench.Types
 on :: Text -> Params -> Text -> Figure
 on = Metric
 
--- | @figure \`atMost\` limit@, under a name.
+-- | @figure \`atMost\` limit@, with a name.
 atMost :: Text -> Figure -> Double -> Bound
 atMost name figure limit = Bound name MedianRound limit figure
 
--- | What must not happen, in any round.
+-- | A bound on what must not happen in any round.
 never :: Text -> Figure -> Bound
 never name = Bound name EveryRound 0
 
--- | What became of a bound.
+-- | The verdict on a bound.
 data Verdict
   = Holds
   | Missed
@@ -51,23 +51,24 @@ data Verdict
     TooClose
   | -- | A subject is missing or failed.
     NotMeasured
-  | -- | @--only@ left out one of its subjects.
+  | -- | @--only@ excluded one of its subjects.
     NotAsked
   deriving (Eq, Show)
 
--- | A bound with its figure.
+-- | A bound with its figure and verdict.
 data Judged = Judged
   { judgedBound :: !Bound,
     judgedFigure :: !(Maybe Summary),
     judgedVerdict :: !Verdict,
-    -- | Why it neither holds nor is missed.
+    -- | Why there is no verdict.
     judgedReason :: !Text
   }
   deriving (Show)
 
--- | Is the limit so close to the rounds that another run may have another verdict? So it is when it lies within the middle half of them, or is farther from
--- that by less than half of its width. One or two rounds have no middle half: they are believed where they are farther from the limit than a quarter of
--- it. What must never happen, and what repeats exactly, is believed as it is.
+-- | Whether the limit is so close to the rounds that another run could have another verdict: it lies within the middle
+-- half of the rounds, or its distance from the middle half is less than half of that one's width. One or two rounds
+-- have no middle half; they count as clear if they are farther from the limit than a quarter of it. Results that must
+-- never occur, and results that repeat exactly, are never too close.
 tooClose :: Bound -> [Double] -> Bool
 tooClose bound rounds = case (percentile 25 rounds, percentile 75 rounds) of
   (Just low, Just high)
@@ -79,15 +80,15 @@ tooClose bound rounds = case (percentile 25 rounds, percentile 75 rounds) of
     limit = boundLimit bound
     exact (_, _, metric) = metric `elem` ["alloc_bytes_per_op", "syscalls_per_op", "user_instructions_per_op", "live_bytes_per_idle", "live_bytes_per_thread", "live_bytes_per_timer", "wakeups", "collections", "early"]
 
--- | Do the rounds leave no doubt about a bound, or would more of them be no better? So it is when its verdict is not 'tooClose', or when the middle half of three and
--- more differ by less than a twentieth.
+-- | Whether more rounds are unnecessary for a bound: its verdict is not 'tooClose', or the middle half of three or more
+-- rounds differs by less than a twentieth.
 settled :: [Run] -> Bound -> Bool
 settled runs bound = not (tooClose bound rounds) || (length rounds >= 3 && narrow)
   where
     rounds = elems (figureRounds runs (boundFigure bound))
     narrow = fromMaybe False ((\low high -> high - low <= 0.05 * abs (boundLimit bound)) <$> percentile 25 rounds <*> percentile 75 rounds)
 
--- | Judge a bound by the rounds, as its rule says. The first argument says which subjects were asked for.
+-- | Judge a bound by the rounds, according to its rule. The first argument says which subjects were requested.
 judge :: (Text -> Bool) -> [Run] -> Bound -> Judged
 judge asked runs bound = case summarize rounds of
   _ | not (all asked subjects) -> Judged bound Nothing NotAsked ("not asked for: " <> names (filter (not . asked) subjects))
@@ -103,19 +104,20 @@ judge asked runs bound = case summarize rounds of
       EveryRound -> summaryMax
     subjects = S.toList (figureSubjects (boundFigure bound))
     absent = filter (`notElem` map runSubject runs) subjects
-    -- Of subjects that are there: what no round has, or all where no round has all of it.
+    -- Considers subjects that are present: metrics missing from all rounds or, if there are none, metrics missing from
+    -- any round.
     uncounted = nub [metric <> " of " <> subject | (subject, _, metric) <- if null nowhere then wanted else nowhere]
     nowhere = filter (\(subject, params, metric) -> null (figureRounds runs (Metric subject params metric))) wanted
     wanted = figureMetrics (boundFigure bound)
     names = T.intercalate ", "
 
--- | 'Nothing' where the figure is not known.
+-- | Whether the bound holds; 'Nothing' if the figure is not known.
 holds :: Judged -> Maybe Bool
 holds judged = case judgedVerdict judged of
   Holds -> Just True
   Missed -> Just False
   _ -> Nothing
 
--- | Does @--check@ fail because of this one? Also when it should have been measured and was not.
+-- | Whether @--check@ fails because of this bound, also because it should have been measured and was not.
 missed :: Judged -> Bool
 missed judged = judgedVerdict judged `elem` [Missed, NotMeasured]

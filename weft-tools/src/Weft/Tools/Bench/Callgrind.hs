@@ -3,9 +3,9 @@
 -- |
 -- Description : Counting instructions
 --
--- Runs a server under @valgrind --tool=callgrind@, which counts the instructions that it executes in user space: the same
--- number from run to run whatever else the machine does. Two runs under loads of different lengths tell what a request
--- costs apart from the start.
+-- Runs a server under @valgrind --tool=callgrind@, which counts the instructions that it executes in user space. The
+-- count does not depend on the machine's other load. The difference of two runs under loads of different lengths gives
+-- the cost of a request without that of starting the program.
 module Weft.Tools.Bench.Callgrind
   ( callgrindTool,
     underCallgrind,
@@ -24,7 +24,8 @@ import Weft.Tools.Bench.Types
 callgrindTool :: FilePath
 callgrindTool = "valgrind"
 
--- | Run a program under callgrind for as long as an action takes. The result has the instructions of its whole life.
+-- | Run a program under callgrind while an action runs. The result includes the instructions of the program's whole
+-- life.
 underCallgrind :: Env -> Program -> (Child -> IO a) -> IO (a, Double)
 underCallgrind env program action = do
   path <- locate env callgrindTool >>= maybe (failWith "missing: valgrind") pure
@@ -43,7 +44,7 @@ underCallgrind env program action = do
               ++ programArguments program
         }
 
--- | The number behind @Collected :@ in callgrind's summary.
+-- | The number after @Collected :@ in callgrind's summary.
 parseCollected :: Text -> Maybe Double
 parseCollected output = listToMaybe (mapMaybe collected (T.lines output))
   where

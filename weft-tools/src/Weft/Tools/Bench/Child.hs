@@ -1,10 +1,10 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : Child processes that are certain to end
+-- Description : Child processes that are always terminated
 --
--- Programs run with their standard input and output as pipes, their errors in a file of the scratch directory, and
--- pinned to cores by @taskset@. 'withChild' ends them on every way out: first by SIGTERM, then by SIGKILL.
+-- Programs run with pipes for their standard input and output, their standard error in a file of the scratch directory,
+-- and pinned to cores by @taskset@. 'withChild' terminates them on every exit path: first by SIGTERM, then by SIGKILL.
 module Weft.Tools.Bench.Child
   ( Program (..),
     Child,
@@ -41,13 +41,13 @@ import qualified System.Process as P
 import System.Timeout (timeout)
 import Weft.Tools.Bench.Types
 
--- | What to run.
+-- | The program to run.
 data Program = Program
   { programPath :: !FilePath,
     programArguments :: ![String],
     -- | Added to the environment.
     programEnvironment :: ![(String, String)],
-    -- | The cores that it may use; none: all.
+    -- | The cores that it may use; an empty list means all.
     programCores :: ![Int]
   }
 
@@ -61,7 +61,7 @@ data Child = Child
     childErrors :: !FilePath
   }
 
--- | Run a program for as long as the action takes.
+-- | Run a program while an action runs.
 withChild :: Env -> Program -> (Child -> IO a) -> IO a
 withChild env program = bracket (start env program) stop
 
@@ -99,7 +99,7 @@ stop child = do
     void (waitForProcess (childHandle child))
   ignoring (hClose (childOutput child))
 
--- | Has the child ended within this many hundredths of a second?
+-- | Whether the child ends within this many hundredths of a second.
 endsWithin :: Int -> Child -> IO Bool
 endsWithin hundredths child = getProcessExitCode (childHandle child) >>= maybe again (const (pure True))
   where
@@ -114,14 +114,15 @@ ignoring action = void (try action :: IO (Either IOException ()))
 signal :: Child -> Signal -> IO ()
 signal child number = getPid (childHandle child) >>= mapM_ (ignoring . signalProcess number)
 
--- | Send SIGINT and wait for the end, at most ten seconds.
+-- | Send SIGINT and wait for the child to end, for ten seconds at most.
 interrupt :: Child -> IO ()
 interrupt child = do
   signal child sigINT
   ended <- endsWithin 1000 child
   when (not ended) $ failWith (childName child <> " does not end on SIGINT")
 
--- | The next line of the child's output; fails after this many seconds, or with what the child said when it ended.
+-- | The next line of the child's output. Fails after this many seconds or, if the child has ended, with its error
+-- output.
 hearLine :: Double -> Child -> IO Text
 hearLine seconds child = do
   heard <- timeout (ceiling (seconds * 1e6)) (try (B.hGetLine (childOutput child)))
@@ -134,13 +135,13 @@ hearLine seconds child = do
   where
     decode = T.decodeUtf8With T.lenientDecode
 
--- | What it said, if the child has ended.
+-- | The error output, if the child has ended.
 hasEnded :: Child -> IO (Maybe Text)
 hasEnded child = do
   code <- getProcessExitCode (childHandle child)
   maybe (pure Nothing) (const (Just <$> lastWords child)) code
 
--- | Of what a child that has ended wrote to its errors, what says most: the first lines, or the last one of a trace back.
+-- | The most informative part of an ended child's error output: the first lines, or the last line of a traceback.
 lastWords :: Child -> IO Text
 lastWords child = do
   said <- T.decodeUtf8With T.lenientDecode <$> B.readFile (childErrors child)
@@ -164,7 +165,7 @@ tell child line = do
   B.hPutStrLn (childInput child) (T.encodeUtf8 line)
   hFlush (childInput child)
 
--- | An executable of this name in the search directories or, failing that, on the search path.
+-- | An executable with this name in the search directories or else on the search path.
 locate :: Env -> FilePath -> IO (Maybe FilePath)
 locate env name = do
   found <- filterExecutable [directory </> name | directory <- envSearch env]

@@ -1,9 +1,9 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : Many files, and a page cache without them
+-- Description : Many files that are not in the page cache
 --
--- A set of files takes a minute to make and is kept between runs, in the user's directory for caches (@XDG_CACHE_HOME@,
+-- Creating the files takes a minute, so they are kept between runs, in the user's cache directory (@XDG_CACHE_HOME@,
 -- usually @~/.cache@), which must be on a disk.
 module Weft.Tools.Bench.Cold
   ( manyFiles,
@@ -24,8 +24,8 @@ import System.Process (callProcess, readProcess)
 import Text.Read (readMaybe)
 import Weft.Tools.Bench.Types
 
--- | A folder with so many files of so many KiB, called @f0@ and so on, all on the disk. Made if it is not there;
--- refused when that would leave the disk without a tenth more.
+-- | A folder with the given number of files of the given size in KiB, called @f0@ and so on, all written to the disk.
+-- Created if it does not exist; refused if less than a tenth of the needed space would remain free.
 manyFiles :: Int -> Int -> IO FilePath
 manyFiles count kib = do
   cache <- getXdgDirectory XdgCache "weft"
@@ -34,7 +34,7 @@ manyFiles count kib = do
   there <- doesDirectoryExist folder
   unless there $ do
     createDirectoryIfMissing True cache
-    -- The file system has blocks of 4 KiB, and something to note about each file.
+    -- The file system has blocks of 4 KiB, and needs some space for each file's metadata.
     checkRoom cache (count * (kib + 1) * 1024)
     say ("making " <> show count <> " files of " <> show kib <> " KiB in " <> folder <> " (they are kept there)")
     removePathForcibly unfinished
@@ -59,8 +59,8 @@ checkRoom folder needed = do
   where
     gigabytes n = T.pack (show (fromIntegral (n `div` 10000000) / 100 :: Double)) <> " GB"
 
--- | Have the page cache forget the files: with everything else in it, where we may say so to the kernel
--- (proc_sys_vm(5)), else file by file (posix_fadvise(2)), which leaves it their names and sizes.
+-- | Evict the files from the page cache: by dropping the whole cache if permitted
+-- (proc_sys_vm(5)), or else file by file (posix_fadvise(2)), which keeps the cached names and sizes.
 forgetFiles :: FilePath -> Int -> IO ()
 forgetFiles folder count = do
   dropped <- try (writeFile "/proc/sys/vm/drop_caches" "3\n")

@@ -3,9 +3,9 @@
 -- |
 -- Description : What changed between two results
 --
--- Pure. A metric has changed beyond noise when the rounds of one result all lie on one side of those of the other and the medians differ by
--- more than 3 %; with a single round on either side nothing is known of the noise, and a change counts from 25 % on. Bounds
--- that held and do not any more, or the other way round, are said in any case.
+-- Pure. A metric has changed beyond noise if all rounds of one result lie on one side of all rounds of the other and
+-- the medians differ by more than 3 %. With a single round on either side the noise is not known, and a change counts
+-- from 25 % on. Bounds whose verdict changed are always reported.
 module Weft.Tools.Bench.Compare
   ( Difference (..),
     differences,
@@ -35,7 +35,7 @@ data Difference = Difference
   }
   deriving (Eq, Show)
 
--- | Pairs of runs that are in both: the same benchmark, subject and parameters.
+-- | Pairs of runs that are in both results: equal benchmark, subject and parameters.
 pairs :: [Kept] -> [Kept] -> [(Text, Run, Run)]
 pairs before after =
   [ (keptBench a, ra, rb)
@@ -69,13 +69,13 @@ changed roundsA roundsB a b
       | summaryMedian a == summaryMedian b = 0
       | otherwise = abs (summaryMedian b - summaryMedian a) / max 1e-12 (abs (summaryMedian a))
 
--- | Is it a change for the worse?
+-- | Whether it is a change for the worse.
 worsened :: Difference -> Bool
 worsened d
   | higherIsBetter (differenceMetric d) = differenceAfter d < differenceBefore d
   | otherwise = differenceAfter d > differenceBefore d
 
--- | For a terminal.
+-- | The comparison as text for a terminal.
 renderComparison :: [Kept] -> [Kept] -> Text
 renderComparison before after =
   T.unlines . concat $

@@ -3,7 +3,7 @@
 -- |
 -- Description : Benchmark @deadline@
 --
--- What timers cost that hardly ever fire, and how well those keep time that do: pushing one later, keeping very many
+-- The costs of timers that rarely fire, and the accuracy of those that do: resetting a timer, keeping very many
 -- of them, and the lateness of short delays.
 module Weft.Tools.Bench.Deadline (deadline) where
 
@@ -67,10 +67,10 @@ trial params arguments (subject, mode) =
     }
 
 -- ---------------------------------------------------------------------------------------------------------------
--- Pushing later
+-- Resetting
 
--- | GHC's manager looks into its queue for each push and its timers cannot be paused: it is given a tenth of the
--- pushes.
+-- | GHC's manager searches its queue for each reset and its timers cannot be paused, so it gets a tenth of the
+-- resets.
 pushCases :: Int -> [Case]
 pushCases count =
   [ push "reset" ["reset", show count] (weftSubject, Own),
@@ -101,8 +101,8 @@ pendingCases count =
   where
     weftSubject = Subject "weft" "pending-weft" WeftProgram
 
--- | The timers are pending for a minute; watch the program for a part of it, from outside and after it has come to
--- rest (its run-time system collects once when nothing happens any more).
+-- | The timers are pending for a minute. During part of it the program is observed from outside, after it has come to
+-- rest (its run-time system does one collection when it becomes idle).
 watched :: Env -> Child -> IO Metrics
 watched env child = do
   SubjectMetrics full <- hearJson 60 child
@@ -144,5 +144,5 @@ latenessCases count =
   ]
   where
     weftSubject = Subject "weft" "lateness-weft" WeftProgram
-    -- A million delays of 5 ms on average then take 25 s, and two cores are idle nine tenths of the time.
+    -- A million delays of 5 ms on average take 25 s, with two cores idle nine tenths of the time.
     threads = 200 :: Int

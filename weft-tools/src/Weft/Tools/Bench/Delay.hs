@@ -3,9 +3,9 @@
 -- |
 -- Description : Benchmark @delay@
 --
--- Very many threads, each of which waits for one millisecond (2010, section 9.2): the whole life of a timer, with the
--- thread that waits for it. GHC's own manager takes part up to a million threads only: its one timer thread starves
--- behind them, so that all stacks live at once, 10 GB at a million and 100 GB at ten.
+-- Very many threads, each of which waits for one millisecond (2010, section 9.2). Measures the whole life of a timer
+-- and of the thread that waits for it. GHC's own manager takes part only up to a million threads: its single timer
+-- thread starves behind them, so all stacks are live at once, 10 GB at a million threads and 100 GB at ten million.
 module Weft.Tools.Bench.Delay
   ( delay,
     delayTrials,
@@ -29,7 +29,7 @@ delay =
       benchTitle = "threads that wait 1 ms each (ghc to 1,000,000: ten times that needs 100 GB)",
       benchCases = map delayCase . delayTrials,
       benchTools = [],
-      -- By measurement: see "The allocation area" in doc/rationale/memory.md.
+      -- Chosen by measurement: see "The allocation area" in doc/rationale/memory.md.
       benchRts = ["-A16m"],
       benchIgnores = [],
       benchBounds = bounds,
@@ -100,7 +100,7 @@ bounds plan =
 number :: Int -> Text
 number = T.pack . show
 
--- | The figure of the paper: threads against seconds on two cores, for the old manager, the new one with either queue,
+-- | The figure of the paper: threads against seconds on two cores, for GHC's manager, Weft with either queue,
 -- and Go.
 paperFigure :: [Run] -> [Run]
 paperFigure runs =

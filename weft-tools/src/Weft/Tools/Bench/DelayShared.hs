@@ -3,9 +3,11 @@
 -- |
 -- Description : Benchmark @delay-shared@
 --
--- The program of the benchmark @delay@ as users write it: @main@ is a bound thread, and the threads count themselves by
--- @atomicModifyIORef'@ or an 'Control.Concurrent.MVar.MVar' that all share. Beside it the tuned program, and one with a bound @main@ only:
--- the differences are what the program's own counter and its bound thread cost. GHC's own manager takes part with a tenth of the threads only.
+-- The program of the benchmark @delay@ as users would write it: @main@ is a bound thread, and the threads count
+-- themselves by
+-- @atomicModifyIORef'@ or an 'Control.Concurrent.MVar.MVar' that all share. For comparison it also runs the tuned
+-- program, and one whose only difference is the bound @main@: they show what the program's own counter and its bound
+-- thread cost. GHC's own manager takes part with only a tenth of the threads.
 module Weft.Tools.Bench.DelayShared (delayShared) where
 
 import Data.Text (Text)
@@ -21,7 +23,7 @@ delayShared =
       benchTitle = "threads that wait 1 ms each and count themselves in a shared variable, -N2",
       benchCases = \plan -> [trialCase selfMeasured t | threads <- sizes plan, program <- programs, t <- trials plan threads program],
       benchTools = [],
-      -- As users run their programs: nothing is chosen.
+      -- The defaults, as users run their programs.
       benchRts = [],
       benchIgnores = [],
       benchBounds = bounds,
@@ -41,7 +43,7 @@ programs = [tuned, Program "bound" "word", Program "bound" "ioref", Program "bou
 tuned :: Program
 tuned = Program "unbound" "word"
 
--- | Go's counter is its @WaitGroup@ in each case.
+-- | Go always counts with its @WaitGroup@.
 trials :: Plan -> Int -> Program -> [Trial]
 trials plan threads program@(Program thread counter) =
   [ Trial subject Own (arguments subject) 2 (sharedParams threads program)
@@ -61,7 +63,7 @@ sharedParams :: Int -> Program -> Params
 sharedParams threads (Program thread counter) =
   [("main", Word thread), ("counter", Word counter), ("threads", Count threads), ("capabilities", Count 2)]
 
--- | What a program may lose by being written plainly is for the program to say; that Weft makes it no slower than GHC's own manager does is for us.
+-- | The bounds say only that Weft makes a plainly written program no slower than GHC's own manager does.
 bounds :: Plan -> [Bound]
 bounds plan =
   [ atMost

@@ -3,9 +3,9 @@
 -- |
 -- Description : Benchmark @disk@
 --
--- Random reads of 4 KiB past the page cache (2007, figure 17), by as many threads as there are to be reads in flight: on
--- Weft in GHC's threads and in hybrid ones, by GHC's safe foreign call, and by @fio@ with io_uring and a process for each core. The file is made in the directory for
--- temporary files, which must be on a disk.
+-- Random reads of 4 KiB that bypass the page cache (2007, figure 17), by as many threads as reads in flight: on Weft
+-- with GHC threads and with hybrid threads, by GHC's safe foreign call, and by @fio@ with io_uring and a process for
+-- each core. The file is created in the directory for temporary files, which must be on a disk.
 module Weft.Tools.Bench.Disk (disk) where
 
 import Data.Aeson (FromJSON (..), eitherDecodeStrict', withObject, (.:))
@@ -43,7 +43,7 @@ cases plan = [readCase plan n subject | n <- sort (compared <> many), subject <-
     weft = Subject "weft" "disk-weft" WeftProgram
     ghc = Subject "ghc" "disk-ghc" GhcProgram
 
--- | Reads in flight: those that are compared with others, and those with which more threads only wait.
+-- | Numbers of reads in flight: those that are compared with other subjects, and those at which more threads only wait.
 compared, many :: [Int]
 compared = [1, 64, 1024]
 many = [256, 4096, 16000, 64000]
@@ -54,7 +54,7 @@ capabilities = 2
 inFlight :: Int -> Params
 inFlight n = [("in_flight", Count n)]
 
--- | More reads where they are quicker, so that all take a second or two.
+-- | Faster subjects do more reads, so that all take a second or two.
 readCase :: Plan -> Int -> Subject -> Case
 readCase plan n subject =
   Case
@@ -96,7 +96,7 @@ fioCase n =
 
     jobs env = min n (envCores env)
 
--- | Reads a second, cores used by a process, reads in all, seconds.
+-- | Reads a second, cores used by a process, total reads, seconds.
 data Fio = Fio !Double !Double !Double !Double
 
 instance FromJSON Fio where

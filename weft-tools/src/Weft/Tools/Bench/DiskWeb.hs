@@ -3,10 +3,10 @@
 -- |
 -- Description : Benchmark @disk-web@
 --
--- Web servers whose files do not fit into their caches (2007, figure 19): 128 K files of 16 KiB, asked for at random,
--- none of them in the page cache when the load begins. The example @hybrid-web@ and @weft serve@, with a cache of 100 MB
--- each, and nginx, which leaves
--- caching to the kernel, keeps descriptors and reads in a pool of threads (@aio threads@); each on one core.
+-- Web servers whose files do not fit into their caches (2007, figure 19): 128 K files of 16 KiB, requested at random,
+-- none of them in the page cache when the load begins. Compares the example @hybrid-web@ and @weft serve@, with a cache
+-- of 100 MB each, and nginx, which leaves
+-- caching to the kernel, keeps descriptors open and reads in a thread pool (@aio threads@); each on one core.
 module Weft.Tools.Bench.DiskWeb (diskWeb) where
 
 import qualified Data.Map.Strict as M
@@ -34,10 +34,10 @@ diskWeb =
     }
   where
     loads = [16, 64, 256, 1024]
-    -- Programs that make no report of their heap: they are run as they are.
+    -- These programs print no heap statistics and run unchanged.
     subjects = [Subject "weft-hybrid" "examples/hybrid-web" CProgram, Subject "weft" "weft" CProgram, Subject "nginx" "nginx-static" CProgram]
 
--- | 128 for each MiB of the file of the benchmark @disk@, of which there are 1024.
+-- | 128 files for each MiB of the benchmark @disk@'s file, which has 1024.
 fileCount :: Plan -> Int
 fileCount plan = 128 * planFileMiB plan
 

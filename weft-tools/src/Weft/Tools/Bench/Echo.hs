@@ -3,9 +3,9 @@
 -- |
 -- Description : Benchmark @echo@
 --
--- One client, one message of 64 bytes in flight (Mio, section 6.4): the time of a round trip when there is nothing
--- else to do, beside the non-threaded run-time system, which never hands a thread from one OS thread to another.
--- Where server and client sit matters more than anything else here, so each comparison has its own placement:
+-- One client with one message of 64 bytes in flight (Mio, section 6.4): the round-trip time when nothing
+-- else is running, compared with the non-threaded run-time system, which never moves a thread to another OS thread.
+-- The placement of server and client matters more than anything else here, so each comparison has its own placement:
 -- server and client on a core each, or both free on two cores.
 module Weft.Tools.Bench.Echo (echo) where
 
@@ -46,7 +46,7 @@ echo =
 -- | Which run-time system.
 data Mode = Threaded | NonThreaded
 
--- | The threaded one has a capability for each core that the server may use.
+-- | The threaded run-time system has a capability for each core that the server may use.
 echoParams :: Mode -> Int -> Params
 echoParams mode cores = case mode of
   Threaded -> given "threaded" cores

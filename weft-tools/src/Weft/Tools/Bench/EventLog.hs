@@ -3,8 +3,8 @@
 -- |
 -- Description : Benchmark @eventlog@
 --
--- What the markers in GHC's event log cost a request of the bare pong: linked without event log, linked with it while it is off, and
--- while it is written to a file with what @weft trace@ asks for.
+-- The cost of the markers in GHC's event log for a request of the bare pong: linked without the event log, linked with
+-- it while it is off, and while it is written to a file with the options of @weft trace@.
 module Weft.Tools.Bench.EventLog (eventLog) where
 
 import Data.Text (Text)

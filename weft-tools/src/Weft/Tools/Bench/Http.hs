@@ -3,9 +3,9 @@
 -- |
 -- Description : Benchmark @http@
 --
--- A WAI application of a few lines on Weft's HTTP engine, beside the same application on Warp and GHC's manager, hyper on
--- tokio, Go's net/http, and the bare pong of Weft that parses nothing. Modes: @pong@; @browser@, ten request fields and five
--- response fields; @post@, a body of 64 KiB that comes back.
+-- A small WAI application on Weft's HTTP engine, compared with the same application on Warp and GHC's manager, hyper on
+-- tokio, Go's net/http, and Weft's bare pong, which parses nothing. Modes: @pong@; @browser@, with ten request fields
+-- and five response fields; @post@, with a body of 64 KiB that is returned.
 module Weft.Tools.Bench.Http (http) where
 
 import Data.Text (Text)
@@ -39,7 +39,7 @@ http =
       benchPlotted = id
     }
 
--- | A mode, connections and capabilities.
+-- | Mode, connections, capabilities.
 type Setting = (Mode, Int, Int)
 
 data Mode = Pong | Browser | Post
@@ -73,7 +73,7 @@ httpCase at@(mode, connections, cores) subject = plain {caseCounts = caseCounts 
       Pong -> onePage connections cores
       Browser -> (onePage connections cores) {workPath = "/browser", workBrowser = True}
       Post -> (onePage connections cores) {workPath = "/echo", workPost = Just 65536}
-    -- Instructions are counted where they are bounded: valgrind runs one thread at a time.
+    -- Instructions are counted only if there is a bound for them, since valgrind runs one thread at a time.
     counts =
       [ Counting callgrindTool "user_instructions_per_op" (\env -> (\found -> [(given, found)]) <$> countingInstructions env work subject [])
         | (mode, connections, cores) == (Pong, 64, 1) && subjectName subject /= "go-http"

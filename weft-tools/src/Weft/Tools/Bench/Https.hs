@@ -3,8 +3,9 @@
 -- |
 -- Description : Benchmark @https@
 --
--- A file of 1 KiB over TLS 1.3 from @weft serve@ and from nginx (OpenSSL), each on one core with the same certificate (ECDSA, P-256): over kept
--- connections, and with a connection and a full handshake for each request. The client is @wrk@, which resumes no session.
+-- A file of 1 KiB over TLS 1.3 from @weft serve@ and from nginx (OpenSSL), each on one core with the same certificate
+-- (ECDSA, P-256): over persistent connections, and with a connection and a full handshake for each request. The client,
+-- @wrk@, does not resume sessions.
 module Weft.Tools.Bench.Https (https) where
 
 import Control.Monad (unless)
@@ -37,7 +38,7 @@ https =
   where
     subjects = [Subject "weft" "weft" CProgram, Subject "nginx" "nginx-static" CProgram]
 
--- | Is a connection kept for the next request?
+-- | Whether a connection is kept open for the next request.
 data Mode = Kept | Handshake
   deriving (Eq)
 
@@ -68,10 +69,11 @@ tlsCase mode subject =
         (few, before, _) <- asked env mode server (planWarmup plan)
         (many, after, wall) <- asked env mode server (wholeSeconds (planWarmup plan) + planDuration plan)
         unless (many > few) (failWith "the longer run answered no more requests")
-        -- What a run begins with, handshakes among it, is in both.
+        -- Both runs include the costs at the beginning, such as handshakes, so the difference does not.
         pure [(tlsParams mode, M.fromList [("cpu_us_per_op", 1e6 * (after - before) / (many - few)), ("ops_per_s", many / wall)])]
 
--- | Ask a server for so many seconds: requests, its CPU time, and the seconds.
+-- | Put a server under load for the given number of seconds. Returns the requests, the server's CPU time, and the
+-- seconds.
 asked :: Env -> Mode -> Server -> Double -> IO (Double, Double, Double)
 asked env mode server seconds = do
   path <- locate env client >>= maybe (failWith ("missing: " <> T.pack client)) pure
@@ -91,7 +93,7 @@ asked env mode server seconds = do
         number : "requests" : "in" : _ | Just n <- readMaybe (T.unpack number) -> pure (fromIntegral (n :: Int))
         _ -> untilSummary child
 
--- | The client takes whole seconds only.
+-- | The client accepts only whole seconds.
 wholeSeconds :: Double -> Double
 wholeSeconds seconds = fromIntegral (max 1 (ceiling seconds :: Int))
 

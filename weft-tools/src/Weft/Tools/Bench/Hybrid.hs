@@ -3,7 +3,7 @@
 -- |
 -- Description : Benchmarks @hybrid-memory@, @hybrid-switch@, @fifo@, @hybrid-idle@
 --
--- Hybrid threads (2007, section 5) beside GHC's, Go's and the kernel's.
+-- Hybrid threads (2007, section 5), compared with threads of GHC, Go and the kernel.
 module Weft.Tools.Bench.Hybrid
   ( hybridMemory,
     hybridSwitch,
@@ -58,7 +58,7 @@ hybridMemory =
   where
     sizes plan = [planHybrid plan `div` 100, planHybrid plan `div` 10, planHybrid plan]
 
--- | Switches, lives, sleeps, sharing.
+-- | Switching, whole lives of threads, sleeping, sharing.
 hybridSwitch :: Benchmark
 hybridSwitch =
   program
@@ -119,7 +119,7 @@ fifo =
 fifoParams :: Int -> Params
 fifoParams idle = [("workload", Word "fifo"), ("idle", Count idle)]
 
--- | Two descriptors each, below the usual limit of 20,000.
+-- | Each needs two descriptors, which stays below the usual limit of 20,000.
 idlers :: Plan -> [Int]
 idlers plan = [0, planIdle plan `div` 20, planIdle plan `div` 2]
 

@@ -3,8 +3,8 @@
 -- |
 -- Description : Benchmark @idle@
 --
--- Sixty-four busy connections, first alone and then beside thousands of idle ones in the same process: what do the
--- idle ones cost in latency and in memory? Of the bare pong, of others, and of @weft serve@.
+-- Sixty-four busy connections, first alone and then together with thousands of idle connections of one process.
+-- Measures what the idle ones cost in latency and memory, for the bare pong, other servers, and @weft serve@.
 module Weft.Tools.Bench.Idle
   ( idle,
     idleCase,
@@ -61,11 +61,11 @@ active = 64
 idleParams :: Int -> Params
 idleParams count = ("idle", Count count) : params active 1
 
--- | What keeps connections busy, and what keeps them idle.
+-- | The programs that provide busy and idle connections.
 idleTools :: [FilePath]
 idleTools = [loadTool, idleTool]
 
--- | A server under a load, alone and beside so many idle connections.
+-- | A server under load, alone and with the given number of idle connections.
 idleCase :: Int -> Subject -> Case
 idleCase many subject =
   Case
@@ -76,7 +76,8 @@ idleCase many subject =
       caseCounts = []
     }
 
--- | The same of @weft serve@ as it is, but for its limits on connections and on the time of a first head.
+-- | @weft serve@ in the same measurement, with its defaults except for the limits on connections and on the time of a
+-- first head.
 serveCase :: Int -> Case
 serveCase many =
   Case
@@ -92,7 +93,7 @@ serveCase many =
   where
     subject = Subject "weft-serve" "weft" CProgram
 
--- | Both loads on one process. Resident memory is compared right after either load, live bytes after a full
+-- | Both loads on the same process. Resident memory is measured right after each load, live bytes after a full
 -- collection.
 withAndWithout :: Env -> Workload -> Int -> Server -> IO [Measured]
 withAndWithout env work many server = do

@@ -3,8 +3,8 @@
 -- |
 -- Description : Results as JSON
 --
--- Pure. The form that all benchmarks share: the machine, the runs with the median of each metric, its smallest and
--- largest round and every round beside it, and the bounds. Fields keep their order and every run is on a line of
+-- Pure. The result format of all benchmarks: the machine; the runs, with the median, smallest and largest round of each
+-- metric, and every round; and the bounds. Fields keep their order and every run is on a line of
 -- its own, so that two result files can be compared by eye.
 module Weft.Tools.Bench.Json
   ( Machine (..),
@@ -28,21 +28,21 @@ import Weft.Tools.Bench.Runner
 import Weft.Tools.Bench.Stats
 import Weft.Tools.Bench.Types
 
--- | The facts about the machine that figures depend on.
+-- | Properties of the machine on which figures depend.
 data Machine = Machine
   { machineCores :: !Int,
     machineKernel :: !Text,
     machineGhc :: !Text,
     machineWeft :: !Text,
-    -- | The model of its processor, and the day (UTC).
+    -- | The processor model, and the date (UTC).
     machineCpu :: !(Maybe Text),
     machineDate :: !(Maybe Text),
-    -- | The commit of the working tree that the measured programs were built from, if it is known; with a mark if that has changes.
+    -- | The commit from which the measured programs were built, if known, with a mark if the working tree has changes.
     machineCommit :: !(Maybe Text)
   }
   deriving (Eq, Show)
 
--- | What was asked for on the command line.
+-- | The settings of the command line.
 data Settings = Settings
   { settingsPlan :: !Plan,
     settingsRts :: ![String],
@@ -134,7 +134,7 @@ failureEncoding failure =
       <> textPair "params" (T.unwords [name <> "=" <> paramText value | (name, value) <- failureParams failure])
       <> textPair "message" (failureMessage failure)
 
--- | A figure to six digits: more would be noise.
+-- | A figure with six digits; the others would be noise.
 number :: Double -> Encoding
 number value
   | isNaN value || isInfinite value = null_

@@ -1,10 +1,10 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : Results that were kept
+-- Description : Saved results
 --
--- Reads what @weft bench ... --json@ wrote, one result or several, back into runs, so that reports, comparisons and tables are made of
--- files alone. What a file does not have is left out; what is not a result is an error with the file's name.
+-- Reads the output of @weft bench ... --json@, one result or several, back into runs. Reports, comparisons and tables
+-- are generated from such files alone. Missing parts are left out; if a file is not a result, the error has its name.
 module Weft.Tools.Bench.Kept
   ( Kept (..),
     KeptBound (..),
@@ -33,7 +33,7 @@ import Weft.Tools.Bench.Types
 -- | One benchmark's result.
 data Kept = Kept
   { keptBench :: !Text,
-    -- | Facts of the machine by name.
+    -- | Properties of the machine by name.
     keptMachine :: ![(Text, Text)],
     keptSettings :: ![(Text, Text)],
     keptRuns :: ![Run],
@@ -41,19 +41,19 @@ data Kept = Kept
     -- | Peers that could not run, and measurements that failed.
     keptMissing :: ![Text],
     keptFailed :: ![Text],
-    -- | Of these the subject and what it said.
+    -- | For each failure the subject and the message.
     keptFailures :: ![(Text, Text)],
-    -- | All of it, as it was read.
+    -- | The whole result as it was read.
     keptRaw :: !Value
   }
 
--- | A bound as it was judged; 'Nothing' where it could not be.
+-- | A bound and its verdict; 'Nothing' if there is no verdict.
 data KeptBound = KeptBound
   { keptBoundName :: !Text,
     keptFigure :: !(Maybe Double),
     keptLimit :: !Double,
     keptHolds :: !(Maybe Bool),
-    -- | Why it could not be.
+    -- | Why there is no verdict.
     keptReason :: !Text
   }
 
@@ -61,7 +61,7 @@ data KeptBound = KeptBound
 readKept :: FilePath -> IO (Either Text [Kept])
 readKept file = either (Left . ((T.pack file <> ": ") <>)) Right . decodeKept <$> L.readFile file
 
--- | The results of several files, or what is wrong with the first that has none.
+-- | The results of several files, or an error for the first file without results.
 readAll :: [FilePath] -> IO (Either Text [Kept])
 readAll files = fmap concat . sequence <$> mapM readKept files
 
@@ -118,7 +118,7 @@ plain v = case v of
   Object o -> T.intercalate ", " [name <> " " <> text | (name, text) <- facts o]
   Null -> ""
 
--- | A peer that is missing: its name, or an object with the reason.
+-- | A missing peer: its name, or an object with the reason.
 missing :: Value -> Text
 missing v = case v of
   Object o | Just (String subject) <- KM.lookup "subject" o -> subject <> maybe "" ((": " <>) . plain) (KM.lookup "why" o)
@@ -132,7 +132,7 @@ failure o = (word "subject", word "message")
   where
     word name = maybe "" plain (KM.lookup name o)
 
--- | A metric of the first run of a subject whose parameters include these.
+-- | A metric of the subject's first run whose parameters include the given ones.
 keptMetric :: Kept -> Text -> Params -> Text -> Maybe Summary
 keptMetric result subject params metric = summarize (M.elems (figureRounds (keptRuns result) (Metric subject params metric)))
 

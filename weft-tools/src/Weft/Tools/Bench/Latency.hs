@@ -1,8 +1,8 @@
 -- |
--- Description : Latencies, counted by size
+-- Description : Histograms of latencies
 --
 -- Pure. A histogram of nanoseconds whose classes are narrower than 1 % of their values, so that millions of samples take a few
--- hundred entries, and percentiles are true to that precision. The largest sample is exact.
+-- hundred entries, and percentiles have that precision. The largest sample is exact.
 module Weft.Tools.Bench.Latency
   ( Latencies,
     none,
@@ -22,7 +22,7 @@ import Data.Bits (countLeadingZeros, finiteBitSize, shiftL, shiftR)
 import qualified Data.IntMap.Strict as I
 import Data.List (foldl')
 
--- | How many samples fell into each class, and the largest of them.
+-- | The number of samples in each class, and the largest sample.
 data Latencies = Latencies !(I.IntMap Int) !Int
   deriving (Eq, Show)
 
@@ -32,29 +32,30 @@ instance Semigroup Latencies where
 instance Monoid Latencies where
   mempty = none
 
--- | No samples.
+-- | An empty histogram.
 none :: Latencies
 none = Latencies I.empty 0
 
--- | One more sample, in nanoseconds; less than nothing counts as nothing. O(1) in the number of samples.
+-- | Add a sample in nanoseconds; a negative one counts as zero. O(1) in the number of samples.
 record :: Int -> Latencies -> Latencies
 record ns (Latencies counts most) = Latencies (I.insertWith (+) (classOf sample) 1 counts) (max most sample)
   where
     sample = max 0 ns
 
--- | Several at once.
+-- | Add several samples.
 recordMany :: [Int] -> Latencies -> Latencies
 recordMany list latencies = foldl' (flip record) latencies list
 
--- | How many there are.
+-- | The number of samples.
 samples :: Latencies -> Int
 samples (Latencies counts _) = sum counts
 
--- | In nanoseconds; zero for none.
+-- | The largest sample in nanoseconds; zero if there is none.
 largest :: Latencies -> Int
 largest (Latencies _ most) = most
 
--- | Nearest rank, in nanoseconds, rounded up to the end of its class: at least this many per cent of the samples are not above.
+-- | The percentile by nearest rank, in nanoseconds, rounded up to the end of its class: at least this many per cent of
+-- the samples are not larger.
 percentileOf :: Double -> Latencies -> Maybe Int
 percentileOf percent latencies@(Latencies counts most)
   | total == 0 = Nothing
@@ -67,7 +68,7 @@ percentileOf percent latencies@(Latencies counts most)
       | before + n >= rank = min most (upperEnd c)
       | otherwise = go (before + n) others
 
--- | The class of a sample: itself below 128, then 128 classes for each doubling.
+-- | The class of a sample: the sample itself below 128, then 128 classes for each power of two.
 classOf :: Int -> Int
 classOf ns
   | ns < 128 = ns

@@ -1,11 +1,11 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : The clients that put a server under load
+-- Description : Clients that put load on a server
 --
--- Small C programs, built from @bench/peers@: @load@ (closed loop, every connection has one HTTP request in
--- flight, every latency is kept), @roundtrip@ (one blocking echo client), @idle-client@ (connections that never
--- send) and @rude-client@ (those that a server had better not wait for). Latency percentiles are worked out there, from all samples.
+-- Small C programs, built from @bench/peers@: @load@ (a closed loop: every connection has one HTTP request in
+-- flight; every latency is kept), @roundtrip@ (one blocking echo client), @idle-client@ (connections that never
+-- send) and @rude-client@ (misbehaving clients). The programs compute latency percentiles from all samples.
 module Weft.Tools.Bench.Load
   ( -- * Requests
     LoadSpec (..),
@@ -19,10 +19,10 @@ module Weft.Tools.Bench.Load
     -- * Idle connections
     withIdle,
 
-    -- * Rude ones
+    -- * Misbehaving clients
     withRude,
 
-    -- * Which programs these are
+    -- * The programs
     loadTool,
     tripTool,
     idleTool,
@@ -47,35 +47,35 @@ tripTool = "roundtrip"
 idleTool = "idle-client"
 rudeTool = "rude-client"
 
--- | How much load, and for how many seconds.
+-- | The load, and its duration in seconds.
 data LoadSpec = LoadSpec
   { loadConnections :: !Int,
     loadThreads :: !Int,
-    -- | A path; or a pattern, and how many files there are.
+    -- | A path; or a pattern, and the number of files.
     loadPath :: !String,
     loadFiles :: !Int,
-    -- | Count bytes, and leave the answers where they are at the end.
+    -- | Count only bytes, and abandon the pending responses at the end.
     loadCut :: !Bool,
-    -- | Send the ten fields of a browser.
+    -- | Send a browser's ten fields.
     loadBrowser :: !Bool,
-    -- | Post a body of so many bytes.
+    -- | Post a body of this many bytes.
     loadPost :: !(Maybe Int),
     loadWarmup :: !Double,
     loadDuration :: !Double
   }
 
--- | What the measured time brought.
+-- | The result of the measured time.
 data LoadResult = LoadResult
   { -- | Requests answered in the measured time.
     loadRequests :: !Double,
-    -- | Requests answered since the load began, warm-up included.
+    -- | Requests answered since the load began, including the warm-up.
     loadTotal :: !Double,
     -- | Bytes received in the measured time.
     loadBytes :: !Double,
     loadWall :: !Double,
-    -- | CPU time of the server.
+    -- | The server's CPU time.
     loadCpu :: !Double,
-    -- | @p50_us@ and so on.
+    -- | Percentiles, named @p50_us@ and so on.
     loadLatencies :: !(Map Text Double)
   }
   deriving (Eq, Show)
@@ -84,9 +84,9 @@ instance FromJSON LoadResult where
   parseJSON = withObject "load" $ \o ->
     LoadResult <$> o .: "requests" <*> o .: "total_requests" <*> o .: "bytes" <*> o .: "wall_s" <*> o .: "cpu_s" <*> latencies o
 
--- | Put a server under load from these cores, when the action says so: it gets what starts the load and waits for
--- its end. When the action begins all connections are open and have been served once; they stay open until it
--- returns, and outside of the load no request is under way.
+-- | Put a server under load from these cores. The action gets another action that starts the load and waits for
+-- its end. Before the first action begins, all connections are open and have been served once. They stay open until it
+-- returns, and outside of the load no request is in progress.
 requestLoad :: Env -> [Int] -> LoadSpec -> Server -> (IO LoadResult -> IO a) -> IO a
 requestLoad env cores spec server action = withTool env cores loadTool arguments $ \child -> do
   expectLine 60 "connected" child
@@ -106,14 +106,14 @@ requestLoad env cores spec server action = withTool env cores loadTool arguments
         ++ [("browser", "") | loadBrowser spec]
         ++ [("post", show size) | Just size <- [loadPost spec]]
 
--- | How long the round trips of one client took.
+-- | Round-trip latencies of one client.
 newtype TripResult = TripResult {tripLatencies :: Map Text Double}
   deriving (Eq, Show)
 
 instance FromJSON TripResult where
   parseJSON = withObject "round trips" (fmap TripResult . latencies)
 
--- | So many round trips of this many bytes on one connection, after others that do not count.
+-- | The given number of round trips with the given number of bytes on one connection, after a warm-up.
 roundTrips :: Env -> [Int] -> Int -> Int -> Int -> Server -> IO TripResult
 roundTrips env cores size warmup count server = withTool env cores tripTool arguments (hearJson 120)
   where
@@ -127,7 +127,8 @@ withIdle env cores count server action =
     expectLine 120 "ready" child
     action
 
--- | The same with rude clients, of which so many are slow; the server has the files @/1k@ and @/large@.
+-- | Run misbehaving clients during the action, of which the given number are slow. The server must have the files @/1k@
+-- and @/large@.
 withRude :: Env -> [Int] -> Int -> Server -> IO a -> IO a
 withRude env cores slow server action =
   withTool env cores rudeTool ([("port", show (serverPort server)), ("slow", show slow)] ++ [("small", "/1k"), ("large", "/large")]) $ \child -> do

@@ -3,7 +3,7 @@
 -- |
 -- Description : Arguments of @weft bench@
 --
--- The parser is built from the registry's names, so that a wrong name is a bad argument like any other.
+-- The parser is built from the registry's names, so that a wrong name is reported as a bad argument.
 module Weft.Tools.Bench.Options
   ( Target (..),
     Options (..),
@@ -24,7 +24,7 @@ import Text.Read (readMaybe)
 import Weft.Tools.Bench.Select (Wanted, readWanted)
 import Weft.Tools.Bench.Types
 
--- | What is asked for.
+-- | What to run.
 data Target = List | All | One Text
   deriving (Eq, Show)
 
@@ -36,25 +36,25 @@ data Options = Options
     optionDuration :: !(Maybe Double),
     optionQuick :: !Bool,
     optionCheck :: !Bool,
-    -- | None: all subjects.
+    -- | The chosen subjects; an empty list means all.
     optionOnly :: ![Text],
     optionBackend :: !(Maybe Text),
-    -- | Instead of the default options of the run-time system.
+    -- | Replaces the default run-time system options.
     optionRts :: !(Maybe [String]),
-    -- | None: all cases.
+    -- | The chosen cases; an empty list means all.
     optionCases :: ![Wanted],
-    -- | For everything that is asked for; 'Nothing': no limit.
+    -- | The time limit for the whole command; 'Nothing' means no limit.
     optionMinutes :: !(Maybe Double),
-    -- | Measure for documents?
+    -- | Whether to measure figures for documents.
     optionFigures :: !Bool
   }
   deriving (Eq, Show)
 
--- | Nothing but what is to be measured.
+-- | Default options for a target.
 noOptions :: Target -> Options
 noOptions target = Options target Nothing Nothing Nothing Nothing False False [] Nothing Nothing [] Nothing False
 
--- | The arguments, given the benchmarks' names and the subjects' names.
+-- | The parser of all arguments, given the names of benchmarks and subjects.
 optionsParser :: [Text] -> [Text] -> Parser Options
 optionsParser benchmarks subjects = furtherOptions subjects <*> argument (eitherReader target) (metavar "NAME" <> help ("A benchmark: " ++ listing benchmarks ++ "; or list, or all"))
   where
@@ -64,7 +64,7 @@ optionsParser benchmarks subjects = furtherOptions subjects <*> argument (either
       | T.pack word `elem` benchmarks = Right (One (T.pack word))
       | otherwise = Left ("no benchmark is called " ++ word ++ "; there are " ++ listing benchmarks)
 
--- | All but what is to be measured, given the subjects' names.
+-- | The parser of all arguments except the target, given the subjects' names.
 furtherOptions :: [Text] -> Parser (Target -> Options)
 furtherOptions subjects =
   (\json plot rounds time brief check chosen backend rts parts limit target -> Options target json plot rounds time brief check chosen backend rts parts limit False)
@@ -103,7 +103,7 @@ positive = eitherReader $ \text -> case readMaybe text of
   Just number | number > 0 -> Right number
   _ -> Left ("not a number above zero: " ++ text)
 
--- | How long and how often.
+-- | The durations and repetitions that the options ask for.
 plan :: Options -> Plan
 plan options =
   chosen
@@ -117,7 +117,7 @@ plan options =
       | optionFigures options = documents
       | otherwise = defaultPlan
 
--- | Without options: five rounds of three seconds.
+-- | The default: five rounds of three seconds.
 defaultPlan :: Plan
 defaultPlan =
   Plan
@@ -145,7 +145,7 @@ defaultPlan =
       planHybrid = 10000000
     }
 
--- | For the figures of the documents: the sizes of 'defaultPlan', in shorter rounds and fewer.
+-- | The plan for figures in documents: the sizes of 'defaultPlan', with fewer and shorter rounds.
 documents :: Plan
 documents =
   defaultPlan
@@ -158,8 +158,8 @@ documents =
       planReads = 200000
     }
 
--- | With @--quick@: all benchmarks in less than ten minutes on two cores, and of each only what its bounds need. The sizes are such that what a bound is about is larger than what a
--- program needs to start.
+-- | The plan of @--quick@: all benchmarks in less than ten minutes on two cores, and only what bounds need. The sizes
+-- are chosen such that the effect that a bound limits is larger than the cost of starting a program.
 quick :: Plan
 quick =
   Plan

@@ -3,9 +3,9 @@
 -- |
 -- Description : The colours of charts
 --
--- Pure. A subject has the same colour in every chart. The colours are those of Okabe and Ito, which people with any of the common colour
--- deficiencies can tell apart, on white and on black. No chart says by colour alone what it says: bars are labelled, lines
--- have marks of different forms.
+-- Pure. A subject has the same colour in every chart. The colours are those of Okabe and Ito, which people with the
+-- common colour vision deficiencies can distinguish, on white and on black. No chart relies on colour alone: bars have
+-- labels, and lines have marks of different shapes.
 module Weft.Tools.Bench.Palette
   ( subjectColour,
     chartStyle,
@@ -15,7 +15,7 @@ where
 import Data.Maybe (fromMaybe)
 import Data.Text (Text)
 
--- | As in CSS.
+-- | A CSS colour.
 subjectColour :: Text -> Text
 subjectColour subject = fromMaybe "#8c8c8c" (lookup subject colours)
   where
@@ -49,7 +49,7 @@ subjectColour subject = fromMaybe "#8c8c8c" (lookup subject colours)
     purple = "#cc79a7"
     vermilion = "#d55e00"
 
--- | The style sheet of a chart: ink, faint ink, grid and paper, for light and for dark surroundings.
+-- | The style sheet of a chart: the colours of text, secondary text, grid and background, in light and dark mode.
 chartStyle :: Text
 chartStyle =
   "<style>.ink{fill:#222}.faint{fill:#595959}.grid{stroke:#d9d9d9}.axis{stroke:#222}.paper{fill:#fff}\

@@ -3,9 +3,10 @@
 -- |
 -- Description : The figures of the papers, measured here
 --
--- Pure: each figure of the three papers as a benchmark of the subjects that there are, with what changes along the figure's axis as a parameter, to the
--- size of the machine; or why it cannot be measured on it. The managers of GHC that the papers compare with are gone: @ghc@ is the one that the
--- compiler has now, which descends from that of 2010 and has Mio in it.
+-- Pure: each figure of the three papers as a benchmark of the existing subjects. The quantity on the figure's axis is a
+-- parameter, up to what the machine allows. If a figure cannot be measured, there is a reason instead. The managers of
+-- GHC that the papers compare with no longer exist: @ghc@ is the manager of the compiler in use, which descends from
+-- that of 2010 and contains Mio.
 module Weft.Tools.Bench.Paper
   ( PaperFigure (..),
     paperFigures,
@@ -31,30 +32,30 @@ import Weft.Tools.Bench.Workload
 
 -- | A figure.
 data PaperFigure = PaperFigure
-  { -- | The word on the command line.
+  { -- | The name on the command line.
     figureName :: !Text,
-    -- | Where it stands.
+    -- | The figure's number in the paper.
     figurePlace :: !Text,
     figureTitle :: !Text,
-    -- | What the paper found.
+    -- | The paper's result.
     figureFinding :: !Text,
-    -- | In what ours differs from it, for a machine with so many cores.
+    -- | How our measurement differs, given the number of cores.
     figureNote :: Int -> Text,
-    -- | For a machine with so many cores: why not, or how.
+    -- | The benchmark, or why there is none, given the number of cores.
     figureBench :: Int -> Either Text Benchmark
   }
 
--- | By its name.
+-- | Look up a figure by its name.
 figureNamed :: Text -> Maybe PaperFigure
 figureNamed name = find ((== name) . figureName) paperFigures
 
--- | All, in the order of the papers.
+-- | All figures, in the order of the papers.
 paperFigures :: [PaperFigure]
 paperFigures = y2010 <> y2007 <> mio
 
 -- 2010 -----------------------------------------------------------------------------------------
 
--- The draft's figures have numbers of their own; the final version puts two into one.
+-- The figures are numbered as in the draft; the final version combines pairs of them.
 y2010 :: [PaperFigure]
 y2010 =
   [ figure "2010-1" "2010, figure 1 (final: 1, top)" "requests a second of pong and file, all clients busy" "Epoll as fast as GHC's manager of that time where that works, and far more clients." (const "") $
@@ -75,7 +76,7 @@ y2010 =
       \cores -> Right (delays "cores" [("weft", n) | n <- coreCounts cores] (\plan -> [planDelaysBound plan]))
   ]
 
--- | Both programs under more and more clients.
+-- | Both programs with increasing numbers of clients.
 clients :: [Text] -> Benchmark
 clients columns =
   (server columns)
@@ -93,7 +94,8 @@ clients columns =
     program :: Text -> (Text, ParamValue)
     program name = ("program", Word name)
 
--- | Cases of the benchmark @idle@ for several numbers of idle connections; the measurement without any is made for each of them.
+-- | Cases of the benchmark @idle@ for several numbers of idle connections, each with its own measurement without idle
+-- connections.
 idlers :: [Text] -> Benchmark
 idlers columns =
   (server columns)
@@ -167,7 +169,7 @@ mio =
 
 -- Common ---------------------------------------------------------------------------------------
 
--- | All arguments but the last two are texts: name, place, title, the paper's finding.
+-- | Arguments: name, number, title, the paper's result, the note, and the benchmark.
 figure :: Text -> Text -> Text -> Text -> (Int -> Text) -> (Int -> Either Text Benchmark) -> PaperFigure
 figure name place title finding note bench = PaperFigure name place title finding note (fmap named . bench)
   where
@@ -177,15 +179,15 @@ ofCores, loadBeside :: Int -> Text
 ofCores cores = "This machine has " <> T.pack (show cores) <> (if cores == 1 then " core." else " cores.")
 loadBeside cores = ofCores cores <> " Where the server has all of them the load shares them with it."
 
--- | From one to all, by doubling.
+-- | From one to the number of cores, by doubling.
 coreCounts :: Int -> [Int]
 coreCounts cores = nub (takeWhile (< cores) (iterate (* 2) 1) <> [max 1 cores])
 
--- | Of a benchmark that is there, with the figure's metrics if they are named.
+-- | An existing benchmark, with the figure's metrics if they are given.
 only :: [Text] -> Benchmark -> Benchmark
 only names b = if null names then b else b {benchColumns = names}
 
--- | A benchmark of nothing.
+-- | A benchmark without cases.
 blank :: [Text] -> Benchmark
 blank names =
   Benchmark
@@ -200,10 +202,10 @@ blank names =
       benchPlotted = id
     }
 
--- | A case without its count of system calls.
+-- | A case without counting system calls.
 timed :: Case -> Case
 timed c = c {caseCounts = []}
 
--- | One of servers under the load.
+-- | A benchmark of servers under the load.
 server :: [Text] -> Benchmark
 server names = (blank names) {benchTools = [loadTool]}

@@ -1,10 +1,10 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : What the papers measured
+-- Description : Results of the papers
 --
--- Figures of O'Sullivan and Tibell 2010, Li and Zdancewic 2007, and Voellmy, Wang, Hudak and Yamamoto 2013 (Mio), to stand beside those of
--- the same measurement here. Their machines were others: what can be compared are ratios and shapes.
+-- Figures of O'Sullivan and Tibell 2010, Li and Zdancewic 2007, and Voellmy, Wang, Hudak and Yamamoto 2013 (Mio), shown
+-- next to our own measurements. Their machines were different, so only ratios and shapes can be compared.
 module Weft.Tools.Bench.Papers
   ( Paper (..),
     papersOf,
@@ -13,13 +13,13 @@ where
 
 import Data.Text (Text)
 
--- | Where a figure stands, and what it says.
+-- | A figure's number, and its result.
 data Paper = Paper
   { paperPlace :: !Text,
     paperFinding :: !Text
   }
 
--- | The figures that a benchmark goes back to.
+-- | The figures that a benchmark corresponds to.
 papersOf :: Text -> [Paper]
 papersOf bench = [Paper place finding | (name, place, finding) <- figures, name == bench]
 

@@ -3,8 +3,8 @@
 -- |
 -- Description : A result as a chart
 --
--- Pure: picks the main metric of a benchmark (the first of its columns) and lays its runs out. Where one numeric
--- parameter alone takes three or more values the chart has lines over it; otherwise bars, grouped by parameters.
+-- Pure: plots the main metric of a benchmark (the first of its columns). If exactly one numeric
+-- parameter has three or more values, the chart has lines over it; otherwise it has bars, grouped by parameters.
 module Weft.Tools.Bench.Plot
   ( outcomePlot,
     chartOf,
@@ -30,7 +30,7 @@ outcomePlot benchmark = renderChart . chartOf title metric . benchPlotted benchm
     title = benchName benchmark <> ": " <> benchTitle benchmark
     metric = T.concat (take 1 (benchColumns benchmark))
 
--- | Lay runs out by a metric; runs without it are left out.
+-- | A chart of runs by a metric; runs without the metric are left out.
 chartOf :: Text -> Text -> [Run] -> Chart
 chartOf title metric runs =
   Chart
@@ -62,7 +62,7 @@ chartOf title metric runs =
 varying :: [Params] -> [Text]
 varying groups = [name | name <- nub (concatMap (map fst) groups), length (nub (map (lookup name) groups)) > 1]
 
--- | The one parameter that varies, if it is a number with three or more values.
+-- | The only parameter that varies, if it is a number with three or more values.
 numberLine :: [Params] -> Maybe (Text, [Int])
 numberLine groups = case varying groups of
   [name] | length values >= 3, length values == length groups -> Just (name, values)

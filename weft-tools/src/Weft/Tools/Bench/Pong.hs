@@ -3,8 +3,8 @@
 -- |
 -- Description : Benchmark @pong@
 --
--- An HTTP server that answers every request with the same few bytes, at saturation: what does a request cost in CPU
--- time of the server, beside a bare C loop, Go and GHC's own manager?
+-- An HTTP server that answers every request with the same few bytes, at saturation: the server's CPU time
+-- for a request, compared with a bare C loop, Go and GHC's own manager.
 module Weft.Tools.Bench.Pong (pong) where
 
 import Data.Text (Text)
@@ -39,12 +39,12 @@ subjects cores =
     ++ [Subject "c-uring" "c-uring" CProgram | cores == 1]
     ++ [Subject "go" "go-pong" GoProgram]
 
--- | On several cores the loop in C is one for each, with a listener of its own (@SO_REUSEPORT@).
+-- | On several cores the C program has a loop with its own listener (@SO_REUSEPORT@) for each core.
 pongCase :: Int -> Int -> Subject -> Case
 pongCase count cores = workloadCase (params count cores) (onePage count cores) {workArguments = \_ s -> pure (concat [["--threads", show cores] | subjectKind s == CProgram, cores > 1])}
 
--- | One capability that shares all cores with the clients, as two capabilities on two cores do: what the second capability costs is the difference
--- to this, not to a server with a core of its own.
+-- | One capability that shares all cores with the clients, as two capabilities on two cores do. The cost of the second
+-- capability is the difference from this case, not from a server with a core of its own.
 sharedCase :: Int -> Case
 sharedCase count = (workloadCase (sharedParams count) (onePage count 1) {workShared = True} (Subject "weft" "pong-weft" WeftProgram)) {caseGroup = params count 2, caseCounts = []}
 

@@ -1,9 +1,9 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : How far a benchmark has come
+-- Description : Progress of a benchmark
 --
--- On a terminal, one line of standard error that is written over; elsewhere, a line for each step.
+-- On a terminal, one line of standard error that is overwritten; otherwise a line for each step.
 module Weft.Tools.Bench.Progress
   ( Progress,
     withProgress,
@@ -24,7 +24,7 @@ import qualified Data.Text.IO as T
 import GHC.Clock (getMonotonicTime)
 import System.IO (hFlush, hIsTerminalDevice, stderr)
 
--- | Used by the one thread that runs the benchmark.
+-- | Used only by the thread that runs the benchmark.
 data Progress = Progress
   { -- | Changed by 'extend'.
     progressTotal :: !(IORef Int),
@@ -34,7 +34,7 @@ data Progress = Progress
     progressSteps :: !(IORef Int)
   }
 
--- | Follow this many steps.
+-- | Report the progress of this many steps.
 withProgress :: Int -> (Progress -> IO a) -> IO a
 withProgress total action = do
   terminal <- hIsTerminalDevice stderr
@@ -44,7 +44,7 @@ withProgress total action = do
   action (Progress totals begun terminal steps)
     `finally` when terminal (T.hPutStr stderr "\r\ESC[K" >> hFlush stderr)
 
--- | The next step begins; the text says which it is.
+-- | The next step begins; the text describes it.
 step :: Progress -> Text -> IO ()
 step progress what = do
   done <- atomicModifyIORef' (progressSteps progress) (\n -> (n + 1, n))
@@ -56,11 +56,11 @@ step progress what = do
     else T.hPutStrLn stderr line
   hFlush stderr
 
--- | So many steps more than was thought.
+-- | Add this many steps to the total.
 extend :: Progress -> Int -> IO ()
 extend progress n = modifyIORef' (progressTotal progress) (+ n)
 
--- | A bar, the count, what is being done, and how long the rest will take at the pace so far.
+-- | A progress bar, the count, the current step, and the estimated time for the rest.
 progressLine :: Int -> Int -> Double -> Text -> Text
 progressLine total done elapsed what =
   "[" <> T.replicate filled "#" <> T.replicate (width - filled) "." <> "] " <> count <> "  " <> what <> left
@@ -73,12 +73,13 @@ progressLine total done elapsed what =
       | done < 1 || done >= total = ""
       | otherwise = "  " <> duration (elapsed * fromIntegral (total - done) / fromIntegral done) <> " left"
 
--- | The part of this number, of so many, begins so many seconds after the first; so many seconds may be left for it and the rest.
+-- | A line for the beginning of a part: its number, the number of parts, its name, the seconds since the first part
+-- began, and the seconds left, if there is a limit.
 partLine :: Int -> Int -> Text -> Double -> Maybe Double -> Text
 partLine place total name elapsed left =
   "== " <> T.pack (show place) <> "/" <> T.pack (show total) <> "  " <> name <> (if place > 1 then ", after " <> duration elapsed else "") <> maybe "" (\s -> ", about " <> duration s <> " left") left
 
--- | Seconds as a person would say them.
+-- | A duration in seconds as readable text.
 duration :: Double -> Text
 duration seconds
   | whole < 60 = shown whole <> " s"
