@@ -3,8 +3,8 @@
 -- |
 -- Description : Benchmark @quiet@
 --
--- A server with many connections on which nothing happens must do nothing: no thread of it wakes up, nothing is
--- collected, no CPU time is used.
+-- A server with many connections on which nothing happens should do nothing: none of its threads wakes up, no garbage
+-- collection runs, and no CPU time is used.
 module Weft.Tools.Bench.Quiet (quiet) where
 
 import Control.Concurrent (threadDelay)
@@ -50,8 +50,8 @@ quietCase count subject =
       caseCounts = []
     }
 
--- | Watch a server that has come to rest. A report wakes the program, which then collects once more before it
--- rests again; an interval between two reports without a window says how many collections that makes.
+-- | Observe a server that has come to rest. A report wakes the program, which then does one more collection before it
+-- rests again. Two reports without an observed period between them show how many collections that adds.
 watch :: Env -> Server -> IO Metrics
 watch env server = do
   settle

@@ -3,8 +3,9 @@
 -- |
 -- Description : The README's table and charts
 --
--- Pure: from kept results to what stands between the markers @\<!-- figures: begin --\>@ and @\<!-- figures: end --\>@ of a document, or the few
--- lines between @\<!-- summary: begin --\>@ and @\<!-- summary: end --\>@, and to the charts beside it. No figure is typed by hand; what was not measured says so, and missed bounds are marked.
+-- Pure: generates from saved results the text between the markers @\<!-- figures: begin --\>@ and @\<!-- figures: end
+-- --\>@ of a document, the shorter table between @\<!-- summary: begin --\>@ and @\<!-- summary: end --\>@, and the
+-- charts. No figure is typed by hand. Missing measurements and missed bounds are marked.
 module Weft.Tools.Bench.Readme
   ( Extent (..),
     insertBetween,
@@ -31,14 +32,14 @@ import Weft.Tools.Bench.Table (renderNumber)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Units
 
--- | All lines, or those of a summary.
+-- | The whole table, or a summary.
 data Extent = AllRows | SummaryRows
   deriving (Eq, Show, Enum, Bounded)
 
--- | A line of the table: what it shows, of which benchmark, under which parameters, and by which metric.
+-- | A row of the table: title, benchmark, parameters, metric.
 data Row = Row !Text !Text !Params !Text
 
--- | The lines, in order.
+-- | The rows, in order.
 rows :: [Row]
 rows =
   [ Row "pong, 64 connections, 1 core: CPU a request" "pong" [("connections", Count 64), ("capabilities", Count 1)] "cpu_us_per_op",
@@ -93,11 +94,11 @@ rows =
     Row "the same: requests and responses, 64 connections" "tcp" [("mode", Word "rr"), ("connections", Count 64)] "ops_per_s"
   ]
 
--- | What the documents show of a benchmark.
+-- | The figures of a benchmark that the documents show.
 shownOf :: Text -> [Shown]
 shownOf bench = nub [(params, metric) | Row _ name params metric <- rows <> map snd charts, name == bench]
 
--- | The lines of a summary, by what they show.
+-- | The titles of the rows in a summary.
 summaryRows :: [Text]
 summaryRows =
   [ "pong, 64 connections, 1 core: CPU a request",
@@ -111,7 +112,7 @@ summaryRows =
     "a learning switch of OpenFlow, 100 switches, 1 core: answers"
   ]
 
--- | The lines of the picture at the README's head.
+-- | The rows in the picture at the top of the README.
 overviewRows :: [Text]
 overviewRows =
   [ "pong, 64 connections, 1 core: CPU a request",
@@ -135,7 +136,7 @@ readmeCharts results =
     <> [ (file, renderChart (chartOf title metric (filter measured (keptRuns result))))
          | (file, Row title bench params metric) <- charts,
            result <- take 1 (filter ((== bench) . keptBench) results),
-           -- Where clients share the server's cores is another comparison.
+           -- A run whose clients share the server's cores is not comparable.
            let measured r = all (`elem` runParams r) params && lookup "placement" (runParams r) == Nothing && M.member metric (metricSummaries r),
            any measured (keptRuns result)
        ]
@@ -148,7 +149,7 @@ readmeCharts results =
           first <- take 1 (mapMaybe (\r -> medians r bench params metric) results)
       ]
 
--- | The text between the markers; the charts are in this folder, as seen from the document.
+-- | The text between the markers. The path of the charts' folder is relative to the document.
 figuresSection :: Extent -> Text -> [Kept] -> Text
 figuresSection extent folder results =
   T.unlines . concat $
@@ -167,7 +168,7 @@ figuresSection extent folder results =
     wanted = [r | r@(Row what _ _ _) <- rows, extent == AllRows || what `elem` summaryRows]
     absent = nub [bench | Row _ bench _ _ <- wanted, bench `notElem` map keptBench results]
 
--- | Of a result of that benchmark, the first run of each subject under these parameters.
+-- | From a result of that benchmark, the first run of each subject with these parameters.
 medians :: Kept -> Text -> Params -> Text -> Maybe (M.Map Text Summary)
 medians result bench params metric
   | keptBench result /= bench || M.null found = Nothing
@@ -199,7 +200,8 @@ cellOf metric name s many = withUnit metric (summaryMedian s) <> spread <> (if m
   where
     spread = if spreadOf s > 2 then " \177 " <> T.pack (show (spreadOf s)) <> " %" else ""
 
--- | The peers that could not run, and the measurements that failed, with the reasons; what is the same for several subjects or benchmarks is said once.
+-- | The peers that could not run and the measurements that failed, with the reasons. Equal reasons of several subjects
+-- or benchmarks are listed once.
 missingLines :: [Kept] -> [Text]
 missingLines results
   | null reasons = []
@@ -231,7 +233,7 @@ missedLines extent results
     item mark (r, b) = "- " <> mark <> " " <> keptBench r <> ": " <> keptBoundName b <> ": " <> maybe "-" renderNumber (keptFigure b) <> ", limit " <> renderNumber (keptLimit b)
     number = T.pack . show . length
 
--- | Replace what stands between the markers of a document; 'Nothing' without both of them, in order.
+-- | Replace the text between the markers of a document; 'Nothing' unless both are present and in order.
 insertBetween :: Extent -> Text -> Text -> Maybe Text
 insertBetween extent section document = case T.breakOn begin document of
   (before, rest) | not (T.null rest) -> case T.breakOn end rest of

@@ -3,8 +3,8 @@
 -- |
 -- Description : Benchmark @relink@
 --
--- Programs of GHC's own manager, and the same programs, from the same objects but for the link, with @weft-relink@: delays,
--- time limits, Warp, a folder of files on Warp, Warp beside idle connections, and how long a program takes to start.
+-- Programs on GHC's own manager, and the same object files linked with @weft-relink@: delays,
+-- time limits, Warp, a folder of files on Warp, Warp with idle connections, and the time that a program takes to start.
 module Weft.Tools.Bench.Relink (relink) where
 
 import Data.Text (Text)
@@ -40,7 +40,7 @@ cases plan =
     <> [startCase (planStarts plan) s | s <- programs "hello"]
     <> [idleCase (planIdle plan) s | s <- programs "warp"]
 
--- | A program as it is, and relinked.
+-- | A program linked normally, and relinked.
 programs :: String -> [Subject]
 programs name = [Subject variant (name <> "-" <> T.unpack variant) GhcProgram | variant <- [plain, relinked]]
 
@@ -57,7 +57,7 @@ fileServers = [(64, 1), (64, 2)]
 fileParams :: Int -> Int -> Params
 fileParams connections n = ("size_kib", Count 1) : params connections n
 
--- | One file of 1 KiB.
+-- | A workload with one file of 1 KiB.
 oneFile :: Int -> Int -> Workload
 oneFile connections n =
   (onePage connections n)
@@ -102,7 +102,7 @@ bounds plan =
            (on relinked startParams "start_ms" `Minus` on plain startParams "start_ms")
            2
        ]
-    -- Each idle connection has a timer of Warp's manager.
+    -- Each idle connection has one of Warp's timers.
     <> [ atMost
            ("Warp -N1, 64 connections beside " <> number idle <> " idle, CPU: relinked / as it is")
            (ratio (idleParams idle) "cpu_us_per_op")

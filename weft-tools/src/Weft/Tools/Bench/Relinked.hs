@@ -3,9 +3,9 @@
 -- |
 -- Description : @weft bench run@
 --
--- A program of the user's own, linked with @weft-relink@, as it is and with @WEFT_DISABLE@ set: the same file on Weft and on
--- GHC's own I/O manager, in interleaved rounds. Exit status: 0 when it ran, 1 when it failed, 2 for a program that cannot be
--- measured this way.
+-- Compares a user's program that is linked with @weft-relink@ with itself under @WEFT_DISABLE@: the same executable on
+-- Weft and on GHC's own I/O manager, in interleaved rounds. Exit status: 0 if it ran, 1 if it failed, 2 for a program
+-- that cannot be measured this way.
 module Weft.Tools.Bench.Relinked
   ( runCommand,
 
@@ -152,16 +152,16 @@ benchmark arguments path =
       text <- T.readFile errors
       pure (if T.null text then "" else ": " <> T.unwords (take 3 (reverse (take 3 (reverse (T.lines text))))))
 
--- | The metrics, and how a sentence calls them.
+-- | The metrics, and their names in sentences.
 measures :: [(Text, Text)]
 measures = [("wall_s", "wall-clock time"), ("cpu_s", "CPU time"), ("max_rss_mb", "peak memory"), ("system_calls", "system calls")]
 
--- | A ratio of two subjects over the rounds: its median where the middle half of the rounds agree on a difference of more
--- than 2 %.
+-- | The change between two subjects: the median of the ratios, if the middle half of the rounds agrees on a difference
+-- of more than 2 %.
 data Change = Less !Double | Same | More !Double
   deriving (Eq, Show)
 
--- | 'Nothing' without a round that both subjects finished.
+-- | 'Nothing' if there is no round that both subjects finished.
 changeOf :: [Double] -> Maybe Change
 changeOf ratios = do
   middle <- median ratios
@@ -173,7 +173,7 @@ changeOf ratios = do
       | low > 1.02 -> More middle
       | otherwise -> Same
 
--- | What the figures say, in words.
+-- | The result in words.
 verdict :: [Run] -> Text
 verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence change | (name, change) <- changes])
   where

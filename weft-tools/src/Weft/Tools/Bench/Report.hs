@@ -3,9 +3,10 @@
 -- |
 -- Description : A report as one page
 --
--- Pure: from kept results to a page of HTML that needs nothing else, neither files nor scripts nor the network. For every benchmark what was
--- measured and where, its bounds with a mark and a word, the same programs by different compilers beside one another, a chart for each of its main metrics, the papers' figures, a table of all
--- figures, and the JSON that it was made of. Readable on a telephone, in dark mode, and without colours.
+-- Pure: generates from saved results a self-contained HTML page without scripts. For every benchmark it shows what was
+-- measured and where, the bounds with a mark and a word, the same programs with different compilers side by side, a
+-- chart for each main metric, the papers' figures, a table of all figures, and the JSON. Readable on a telephone, in
+-- dark mode, and without colours.
 module Weft.Tools.Bench.Report
   ( Described (..),
     renderReport,
@@ -30,13 +31,13 @@ import Weft.Tools.Bench.Table (renderNumber)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Units
 
--- | What a benchmark says of itself: its title and its metrics, most important first.
+-- | The description of a benchmark: its title and its metrics, the most important first.
 data Described = Described
   { describedTitle :: !Text,
     describedColumns :: ![Text]
   }
 
--- | The page, given what is known of a benchmark of this name.
+-- | The page, given a function that describes a benchmark by name.
 renderReport :: (Text -> Maybe Described) -> [Kept] -> Text
 renderReport known results =
   T.concat
@@ -55,7 +56,7 @@ renderReport known results =
     ]
   where
     numbered = zip [0 :: Int ..] results
-    -- With the compiler, where there are several of a benchmark.
+    -- Includes the compiler if a benchmark was run with several.
     titleOf r = keptBench r <> if length (versionsOf (keptBench r) results) > 1 then maybe "" (" on GHC " <>) (lookup "ghc" (keptMachine r)) else ""
     anchor i r = keptBench r <> "-" <> T.pack (show i)
     machines = [escape ("Measured on: " <> text) | text <- nub (map machineText results)]
@@ -110,8 +111,8 @@ verdictCell b = case keptHolds b of
     | isJust (keptFigure b) -> "<td class=\"unknown\">\8776 " <> escape (keptReason b) <> "</td>"
     | otherwise -> "<td class=\"unknown\">? not measured</td>"
 
--- | Of benchmarks that were run with several versions of GHC: the main metric of every subject, a column for each version and, behind the
--- first, the ratio to it. Nothing where there is only one version.
+-- | For benchmarks that were run with several versions of GHC: the main metric of every subject, with a column for each
+-- version and, after the first, the ratio to the first. Empty if there is only one version.
 compilers :: (Text -> Maybe Described) -> [Kept] -> Text
 compilers known results
   | null tables = ""
@@ -124,12 +125,12 @@ compilers known results
       where
         common = foldr1 intersect [nub (concatMap (M.keys . metricSummaries) (keptRuns r)) | (_, (_, r)) <- several]
 
--- | The first result of a benchmark for each version of GHC, in their order.
+-- | The first result of a benchmark for each version of GHC, in order of the versions.
 versionsOf :: Text -> [Kept] -> [([Int], (Text, Kept))]
 versionsOf name results =
   M.toAscList (M.fromListWith (\_ first -> first) [(versionNumbers v, (v, r)) | r <- results, keptBench r == name, Just v <- [lookup "ghc" (keptMachine r)]])
 
--- | 9.10 comes after 9.6.
+-- | Version numbers are compared numerically: 9.10 comes after 9.6.
 versionNumbers :: Text -> [Int]
 versionNumbers version = [n | part <- T.splitOn "." version, (n, "") <- reads (T.unpack part)]
 

@@ -3,7 +3,8 @@
 -- |
 -- Description : @weft bench report@, @compare@ and @readme@
 --
--- What is made of kept results. Exit status: 0, 2 for files that are not results, 3 when something became worse with @--check@.
+-- Subcommands that work on saved results. Exit status: 0; 2 for files that are not results; 3 with @--check@ if
+-- something became worse.
 module Weft.Tools.Bench.Reporting
   ( reportingCommands,
   )
@@ -26,7 +27,7 @@ import Weft.Tools.Bench.Readme
 import Weft.Tools.Bench.Report
 import Weft.Tools.Bench.Types (Benchmark (..))
 
--- | The three subcommands of @weft bench@, given the benchmarks that there are.
+-- | The three subcommands of @weft bench@, given the list of benchmarks.
 reportingCommands :: [Benchmark] -> Mod CommandFields (IO ())
 reportingCommands registry = reportCommand registry <> compareCommand <> readmeCommand registry
 
@@ -48,7 +49,7 @@ reportCommand registry =
       b : _ -> Just (Described (benchTitle b) (benchColumns b))
       [] -> Nothing
 
--- | In the order of the registry, others last.
+-- | Sort results in the order of the registry, unknown ones last.
 inOrder :: [Benchmark] -> [Kept] -> [Kept]
 inOrder registry results =
   [r | b <- registry, r <- results, keptBench r == benchName b] <> [r | r <- results, keptBench r `notElem` map benchName registry]

@@ -3,8 +3,9 @@
 -- |
 -- Description : Benchmark @rude@
 --
--- Sixty-four clients of @weft serve@, first alone and then beside thousands that send a head a byte at a time, some
--- that hardly read, floods, resets, contradictions and endless heads: what do those cost the others? Beside it nginx.
+-- Sixty-four clients of @weft serve@, first alone and then together with misbehaving clients: thousands that send a
+-- head one byte at a time, some that hardly read, floods, resets, contradictory requests and endless heads. Measures
+-- what these cost the others, compared with nginx.
 module Weft.Tools.Bench.Rude (rude) where
 
 import Weft.Tools.Bench.Bounds

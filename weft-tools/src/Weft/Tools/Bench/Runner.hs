@@ -3,9 +3,9 @@
 -- |
 -- Description : Rounds of a benchmark
 --
--- Every round runs every case once. Cases that are compared with each other follow one another,
--- and from round to round another subject goes first, so that no subject always runs on a warmer or a busier
--- machine. What would disturb the timing runs once, after the last round.
+-- Every round runs every case once. Cases that are compared with each other run one after another,
+-- and each round starts with a different subject, so that no subject always runs on a warmer or busier
+-- machine. Measurements that would disturb the timing run once, after the last round.
 module Weft.Tools.Bench.Runner
   ( Outcome (..),
     Missing (..),
@@ -39,7 +39,7 @@ import Weft.Tools.Bench.Server (available)
 import Weft.Tools.Bench.Stats (figureMetrics)
 import Weft.Tools.Bench.Types
 
--- | All that is known after the last round.
+-- | The complete result of a benchmark.
 data Outcome = Outcome
   { outcomeRuns :: ![Run],
     outcomeBounds :: ![Judged],
@@ -47,14 +47,14 @@ data Outcome = Outcome
     outcomeFailures :: ![Failure]
   }
 
--- | A subject or a tool that is not there, and why.
+-- | A missing subject or tool, and the reason.
 data Missing = Missing
   { missingName :: !Text,
     missingWhy :: !Text
   }
   deriving (Eq, Show)
 
--- | A measurement that did not come off.
+-- | A measurement that failed.
 data Failure = Failure
   { failureSubject :: !Text,
     failureParams :: !Params,
@@ -62,10 +62,10 @@ data Failure = Failure
   }
   deriving (Eq, Show)
 
--- | Is a subject to be measured?
+-- | Whether a subject is to be measured.
 type Selection = Text -> Bool
 
--- | Run all rounds. Fails only when nothing can be measured at all; what is missing or fails is in the outcome.
+-- | Run all rounds. Fails only if nothing at all can be measured; the outcome lists what is missing or has failed.
 runBenchmark :: Env -> Selection -> Benchmark -> IO Outcome
 runBenchmark env selected benchmark = do
   noTools <- filterM (fmap isNothing . locate env) (benchTools benchmark)
@@ -94,7 +94,7 @@ runBenchmark env selected benchmark = do
     noProgram name = "there is no program " <> T.pack name <> " in bin/subjects, bin/peers or PATH"
     inDoubt cases results = [c | let unsettled = filter (not . settled (collect (map caseKey cases) results)) bounds, c <- cases, any (uses c . boundFigure) unsettled]
 
--- | The cases of a plan: all, or those that a bound needs.
+-- | The cases of a plan: all, or those that bounds need.
 plannedCases :: Plan -> Benchmark -> [Case]
 plannedCases plan benchmark
   | planNeededOnly plan && not (null bounds) = filter (\c -> any (needed c . boundFigure) bounds) cases
@@ -104,19 +104,19 @@ plannedCases plan benchmark
     bounds = benchBounds benchmark plan
     needed c figure = uses c figure || or [needs c k figure | k <- caseCounts c]
 
--- | Does a figure need what is counted of a case?
+-- | Whether a figure needs the counted metric of a case.
 needs :: Case -> Counting -> Figure -> Bool
 needs c counting figure = or [metric == countingMetric counting && matches c subject params | (subject, params, metric) <- figureMetrics figure]
 
--- | Does a figure need what a case measures in each round? What is counted once gets no better with more of them.
+-- | Whether a figure needs what a case measures in each round. Further rounds do not improve counted metrics.
 uses :: Case -> Figure -> Bool
 uses c figure = or [matches c subject params | (subject, params, metric) <- figureMetrics figure, metric `notElem` map countingMetric (caseCounts c)]
 
--- | May these parameters be measured by the case? It may measure under more parameters than it has itself.
+-- | Whether the case may measure these parameters. A case may measure more parameters than it has itself.
 matches :: Case -> Text -> Params -> Bool
 matches c subject params = subject == subjectName (caseSubject c) && and [v == v' | (k, v) <- params, Just v' <- [lookup k (caseParams c)]]
 
--- | The runs of which no round failed: bounds are judged by these only.
+-- | The runs in which no round failed. Only these are used to judge bounds.
 whole :: [Failure] -> [Run] -> [Run]
 whole failures = filter (\run -> not (any (concerns run) failures))
   where
@@ -125,8 +125,9 @@ whole failures = filter (\run -> not (any (concerns run) failures))
 -- | A round's number, a subject, and what was measured.
 type Result = (Int, Text, Measured)
 
--- | The rounds of the plan, then more of them, of the cases that are needed to judge what was measured so far, then what runs once. Of rounds
--- beyond the first those are left out that would not end in time; of the first, and of what runs once, what would begin after the end.
+-- | Run the rounds of the plan, then further rounds of the cases whose bounds are not settled, then the measurements
+-- that run once. Rounds after the first are skipped if they would not end in time. The first round and the measurements
+-- that run once are skipped only if they would begin after the end.
 measureAll :: Env -> ([Result] -> [Case]) -> [Case] -> [(Case, Counting)] -> IO ([Result], [Failure])
 measureAll env inDoubt cases counts = withProgress (planRounds plan * length cases + length counts) $ \progress -> do
   let perform (number, label, c, action) = do
@@ -169,8 +170,8 @@ attempt number c action =
     result measured = (number, name, measured)
     failed = Failure name (caseParams c) . T.pack . displayException
 
--- | Runs from results: in the order of the cases, and after each case what else it measured. Metrics of one round
--- are put together.
+-- | Convert results to runs, in the order of the cases; other runs that a case has measured follow it. The metrics of a
+-- round are merged.
 collect :: [(Text, Params)] -> [Result] -> [Run]
 collect keys results = [Run subject params rounds | key@(subject, params) <- ordered, Just rounds <- [M.lookup key found]]
   where
@@ -179,14 +180,14 @@ collect keys results = [Run subject params rounds | key@(subject, params) <- ord
     keyOf (_, subject, (params, _)) = (subject, params)
     roundOf (number, _, (_, metrics)) = M.singleton number metrics
 
--- | The cases of a round: groups of cases to be compared keep their order, inside a group the round's number says
--- who begins.
+-- | The cases of a round. The groups of compared cases keep their order; within a group the round's number determines
+-- which case begins.
 roundOrder :: Int -> [Case] -> [Case]
 roundOrder number cases = concatMap (rotate number) [filter ((== group) . caseGroup) cases | group <- groups]
   where
     groups = nub (map caseGroup cases)
 
--- | @rotate n@ begins with the n-th element, counted from 0 and around.
+-- | @rotate n@ moves the first n elements to the end, n modulo the length.
 rotate :: Int -> [a] -> [a]
 rotate _ [] = []
 rotate number list = drop turn list ++ take turn list

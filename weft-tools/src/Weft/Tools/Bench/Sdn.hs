@@ -3,18 +3,18 @@
 -- |
 -- Description : Benchmark @sdn@
 --
--- A learning-switch controller under the load of Mio's paper (section 6.3): a hundred switches of a thousand hosts, at
--- most 512 packets each without an answer. Beside it the same program on GHC's own manager, Open vSwitch's test
--- controller and os-ken. The load is @weft cbench@; an operation is the first answer to a packet.
+-- A learning-switch controller under the load of Mio's paper (section 6.3): a hundred switches with a thousand hosts
+-- each, and at most 512 unanswered packets for each switch. It is compared with the same program on GHC's own manager,
+-- Open vSwitch's test controller and os-ken. The load is @weft cbench@; an operation is the first answer to a packet.
 --
--- With 51,200 packets under way their latency is what the queue makes it, and a read brings hundreds of them: what the I/O
--- manager does for them is less than the noise. So the controller's latency, and what the manager costs, are those of
--- 500,000 packets a second (@rate@) and of four in flight for each switch. With one switch and one packet at a time
--- instructions are counted, by callgrind.
+-- With 51,200 packets in flight, the queue determines their latency, and a read receives hundreds of them: the I/O
+-- manager's share is below the noise. Therefore the controller's latency and the manager's cost are measured at
+-- 500,000 packets a second (@rate@) and with four packets in flight for each switch. Instructions are counted by
+-- callgrind with one switch and one packet at a time.
 --
--- With as many capabilities as there are cores the load has to share them with the controller (@load_cores@: shared). What a
--- capability more costs is therefore told by a run with one capability on the same cores, not by the one whose load has
--- a core of its own (@load_cores@: own).
+-- With as many capabilities as there are cores, the load has to share them with the controller (@load_cores@: shared).
+-- The cost of an additional capability is therefore measured against a run with one capability on the same cores, not
+-- against the one whose load has a core of its own (@load_cores@: own).
 module Weft.Tools.Bench.Sdn (sdn) where
 
 import Control.Concurrent (threadDelay)
@@ -47,20 +47,20 @@ sdn =
       benchPlotted = id
     }
 
--- | What the switches do.
+-- | The behaviour of the switches.
 data Setting = Setting
   { settingMode :: !Text,
     settingSwitches :: !Int,
     settingInFlight :: !Int,
     settingCores :: !Int,
-    -- | Packets a second; 0: as many as are answered.
+    -- | Packets a second; 0 means as many as are answered.
     settingRate :: !Int,
     -- | Where the controller and the load run.
     settingPlace :: !Place
   }
 
--- | The controller has the first cores, as many as it has capabilities, and the load the others; or both have these first
--- cores.
+-- | The controller has the first cores, one for each capability, and the load has the others; or both share the given
+-- number of first cores.
 data Place = Apart | Together !Int
   deriving (Eq)
 
@@ -105,7 +105,7 @@ sdnCase setting subject =
 
 -- Controllers -----------------------------------------------------------------------------
 
--- | Ours say where they listen; the others are given a port that was free, and have to take connections there.
+-- | Our controllers print where they listen. The others get a port that was free, and have to accept connections there.
 withController :: Env -> Setting -> Subject -> (Server -> IO a) -> IO a
 withController env setting subject action = case subjectKind subject of
   CProgram -> do
@@ -133,7 +133,7 @@ freePort = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
 loopbackAny :: SockAddr
 loopbackAny = SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1))
 
--- | Wait until the child accepts there, for that many tenths of a second, or until it has ended.
+-- | Wait until the child accepts there, for that many tenths of a second at most, or until it has ended.
 accepting :: Child -> Text -> Int -> Int -> IO ()
 accepting child name port tries = do
   r <- try (bracket (socket AF_INET Stream defaultProtocol) close (`connect` SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1))))
@@ -149,7 +149,7 @@ accepting child name port tries = do
 
 -- Measuring -------------------------------------------------------------------------------
 
--- | What @weft cbench@ prints.
+-- | The output of @weft cbench@.
 newtype Load = Load (M.Map Text Double)
 
 instance FromJSON Load where
@@ -178,7 +178,7 @@ measure env setting server = do
     then failWith (subjectName (serverSubject server) <> ": switches were lost, or nothing was answered")
     else pure [(sdnParams setting, M.unions [M.fromList (perOp ++ allocated ++ memory ++ [("max_rss_mb", peak / 1e6), ("cpu_s", cpu' - cpu)]), M.filterWithKey (\k _ -> k `notElem` dropped) load])]
   where
-    -- An echo comes every ten seconds: two of them, or one where the rounds are short.
+    -- An echo is sent every ten seconds: allow for two, or for one if the rounds are short.
     duration
       | settingMode setting /= "idle" = planDuration (envPlan env)
       | planDuration (envPlan env) < 1 = 12
@@ -186,7 +186,7 @@ measure env setting server = do
     warmup = planWarmup (envPlan env)
     dropped = ["load_cpu_s", "lost_count", "best_switch_ratio", "worst_switch_ratio", "flows_ratio", "total_unique_count", "errors_count"]
 
--- | @weft cbench@.
+-- | The arguments of @weft cbench@.
 loading :: Env -> Setting -> Server -> FilePath -> Double -> Double -> Program
 loading env setting server own warmup duration =
   Program
@@ -205,8 +205,9 @@ loading env setting server own warmup duration =
 firstCores :: Env -> Int -> [Int]
 firstCores env n = [0 .. min n (envCores env) - 1]
 
--- | The instructions of an answer in user space: the difference of two runs, divided by the difference of the answers in
--- them. With one packet at a time each of them is read and answered by itself, whatever else the machine does.
+-- | The instructions for an answer in user space: the difference of two runs, divided by the difference of their
+-- numbers of answers. With one packet at a time, each packet is read and answered separately, whatever else the machine
+-- does.
 countingInstructions :: Env -> Setting -> Subject -> IO [Measured]
 countingInstructions env setting subject = do
   own <- getExecutablePath
@@ -220,7 +221,7 @@ countingInstructions env setting subject = do
       program <- subjectProgramWith env (settingCores setting) subject ["--port", "0"]
       underCallgrind env program $ \child -> do
         server <- listening child subject
-        -- Its hosts are known after a thousand packets.
+        -- After a thousand packets the controller knows the hosts.
         Load load <- withChild env (loading env setting server own 0 duration) (hearJson 120)
         pure (M.findWithDefault 0 "total_unique_count" load)
 

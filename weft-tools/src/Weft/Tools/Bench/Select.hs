@@ -3,8 +3,8 @@
 -- |
 -- Description : A part of a benchmark
 --
--- Pure. A benchmark restricted to some of its cases: to those with parameters that the command line names, or to those of which
--- a document shows a figure. Bounds that need any other case are left out.
+-- Pure. Restricts a benchmark to some of its cases: those with the parameters given on the command line, or those whose
+-- figures a document shows. Bounds that need any other case are left out.
 module Weft.Tools.Bench.Select
   ( -- * By parameters
     Wanted,
@@ -28,13 +28,14 @@ import Weft.Tools.Bench.Types
 -- | A parameter's name and a value.
 type Wanted = (Text, Text)
 
--- | @NAME=VALUE@.
+-- | Parse @NAME=VALUE@.
 readWanted :: Text -> Either Text Wanted
 readWanted text = case T.breakOn "=" text of
   (name, value) | not (T.null name), T.length value > 1 -> Right (name, T.drop 1 value)
   _ -> Left ("not NAME=VALUE: " <> text)
 
--- | The cases that have each of these parameters, with one of the values given for it; all cases if none is given. 'Left' says what there is, if no case has them.
+-- | The cases that have each of these parameters with one of the values given for it; all cases if none is given. If no
+-- case matches, 'Left' lists the existing values.
 withCases :: [Wanted] -> Plan -> Benchmark -> Either Text Benchmark
 withCases [] _ benchmark = Right benchmark
 withCases wanted plan benchmark
@@ -46,19 +47,19 @@ withCases wanted plan benchmark
     names = nub (concatMap (map fst . caseParams) cases)
     offered name = name <> "=" <> T.intercalate "|" (nub [paramText v | c <- cases, Just v <- [lookup name (caseParams c)]])
 
--- | A metric, under these parameters, of every subject.
+-- | A metric of every subject, with the given parameters.
 type Shown = (Params, Text)
 
--- | The cases that these figures come from; of what is counted in runs of its own, what they show.
+-- | The cases from which these figures come, with only those counted metrics that are shown.
 withFigures :: [Shown] -> Benchmark -> Benchmark
 withFigures shown = restricted $ \c -> case [metric | (params, metric) <- shown, fits c params] of
   [] -> Nothing
   metrics -> Just c {caseCounts = filter ((`elem` metrics) . countingMetric) (caseCounts c)}
   where
-    -- A case may measure under more parameters than it has itself.
+    -- A case may measure more parameters than it has itself.
     fits c params = and [v == v' | (k, v) <- params, Just v' <- [lookup k (caseParams c)]]
 
--- | The chosen cases, and the bounds that need nothing else.
+-- | The chosen cases, and the bounds that need only these.
 restricted :: (Case -> Maybe Case) -> Benchmark -> Benchmark
 restricted choose benchmark =
   benchmark

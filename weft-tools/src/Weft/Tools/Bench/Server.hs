@@ -3,8 +3,8 @@
 -- |
 -- Description : Running the subjects
 --
--- A subject is started on its cores with its options, is ready once it has said @listening on PORT@, and is ended
--- by the bracket of "Weft.Tools.Bench.Child". Haskell subjects are asked for reports of their heap.
+-- Starts a subject on its cores with its options and waits for its line @listening on PORT@. The bracket of
+-- "Weft.Tools.Bench.Child" terminates it. Haskell subjects are asked for heap statistics.
 module Weft.Tools.Bench.Server
   ( -- * Running
     Server (..),
@@ -44,26 +44,26 @@ data Server = Server
     serverChild :: !Child
   }
 
--- | Is the subject's program there?
+-- | Whether the subject's program exists.
 available :: Env -> Subject -> IO Bool
 available env subject = isJust <$> locate env (subjectProgram subject)
 
--- | Start a subject with this many cores and, unless it is built for the non-threaded run-time system, capabilities;
--- wait until it listens, and end it after the action.
+-- | Run a subject with this many cores and, unless it is built for the non-threaded run-time system, capabilities.
+-- The action begins when the subject listens; afterwards the subject is terminated.
 withServer :: Env -> Int -> Subject -> (Server -> IO a) -> IO a
 withServer env capabilities subject = withServerOf env capabilities subject []
 
--- | The same with more arguments.
+-- | 'withServer' with further arguments.
 withServerOf :: Env -> Int -> Subject -> [String] -> (Server -> IO a) -> IO a
 withServerOf env capabilities = withServerOn (serverCores env capabilities) env capabilities
 
--- | The same on these cores.
+-- | 'withServerOf' on the given cores.
 withServerOn :: [Int] -> Env -> Int -> Subject -> [String] -> (Server -> IO a) -> IO a
 withServerOn cores env capabilities subject arguments action = do
   program <- subjectProgramWith env capabilities subject (arguments ++ ["--port", "0"])
   withChild env program {programCores = cores} $ \child -> listening child subject >>= action
 
--- | Wait until a subject that was started says where it listens.
+-- | Wait until a subject prints where it listens.
 listening :: Child -> Subject -> IO Server
 listening child subject = do
   line <- hearLine 20 child
@@ -71,14 +71,14 @@ listening child subject = do
     Just port -> pure (Server (childPid child) port subject child)
     Nothing -> failWith (subjectName subject <> " printed " <> line <> " instead of its port")
 
--- | In @listening on PORT@, or at the end of the first address in a line of @weft serve@.
+-- | The port in @listening on PORT@, or at the end of the first address in a line of @weft serve@.
 portIn :: T.Text -> Maybe Int
 portIn line = case T.stripPrefix "listening on " line of
   Just digits -> readMaybe (T.unpack digits)
   Nothing -> readMaybe . T.unpack . T.takeWhile isDigit . T.drop 1 . snd . T.breakOn ":" . T.drop 3 . snd $ T.breakOn "://" line
 
--- | A subject with these arguments, and with the options, the environment and the cores that subjects of its kind have
--- for this many capabilities. Fails when it is not there.
+-- | A subject with these arguments, and with the options, environment and cores for a subject of its kind
+-- with this many capabilities. Fails if it does not exist.
 subjectProgramWith :: Env -> Int -> Subject -> [String] -> IO Program
 subjectProgramWith env capabilities subject arguments = do
   path <- locate env (subjectProgram subject) >>= maybe (failWith ("missing: " <> T.pack (subjectProgram subject))) pure
@@ -105,23 +105,23 @@ subjectProgramWith env capabilities subject arguments = do
 serverCores :: Env -> Int -> [Int]
 serverCores env capabilities = [0 .. min capabilities (envCores env) - 1]
 
--- | Its clients have the others; where none are left, server and clients share all.
+-- | Its clients have the other cores; if there are none, server and clients share all.
 clientCores :: Env -> Int -> [Int]
 clientCores env capabilities
   | capabilities < envCores env = [capabilities .. envCores env - 1]
   | otherwise = allCores env
 
--- | Those of the machine.
+-- | All cores of the machine.
 allCores :: Env -> [Int]
 allCores env = [0 .. envCores env - 1]
 
--- | What a Haskell subject says about its heap.
+-- | The heap statistics of a Haskell subject.
 data Report = Report
   { -- | Bytes allocated since the start.
     reportAllocated :: !Double,
-    -- | Bytes live after the collection that the report makes.
+    -- | Live bytes after the collection that the report triggers.
     reportLive :: !Double,
-    -- | Collections before that one, and with it.
+    -- | The number of collections before that one, and including it.
     reportCollectionsBefore :: !Double,
     reportCollections :: !Double
   }
@@ -131,7 +131,7 @@ instance FromJSON Report where
   parseJSON = withObject "report" $ \o ->
     Report <$> o .: "allocated_bytes" <*> o .: "live_bytes" <*> o .: "collections_before" <*> o .: "collections"
 
--- | Ask for a report; programs that are not Haskell have none.
+-- | Ask for a report; only Haskell programs provide one.
 report :: Server -> IO (Maybe Report)
 report server
   | subjectKind (serverSubject server) `elem` [WeftProgram, GhcProgram] = do

@@ -3,8 +3,8 @@
 -- |
 -- Description : Before the first round
 --
--- Finds the programs, raises the limit of open files for all that is started, makes a scratch directory that is
--- removed again, and turns SIGTERM into an exception so that the subjects are ended on that way out too.
+-- Finds the programs, raises the limit on open files for child processes, creates a temporary scratch directory, and
+-- turns SIGTERM into an exception so that the subjects are terminated in that case too.
 module Weft.Tools.Bench.Setup
   ( withEnv,
     machineFacts,
@@ -34,7 +34,7 @@ import Weft.Tools.Bench.Options
 import Weft.Tools.Bench.Proc (kernelVersion, processorModel)
 import Weft.Tools.Bench.Types
 
--- | Everything that measurements need, for the length of an action.
+-- | Provide everything that measurements need while an action runs.
 withEnv :: Options -> (Env -> IO a) -> IO a
 withEnv options action = do
   main <- myThreadId
@@ -55,8 +55,8 @@ withEnv options action = do
           envSchedule = Nothing
         }
 
--- | Where subjects and peers may be: below WEFT_BENCH_DIR if that is set, else beside this executable, in the bin
--- directory beside its own, or in the bin directory of the working directory.
+-- | Where to look for subjects and peers: below WEFT_BENCH_DIR if that is set; otherwise beside this executable, in the
+-- bin directory beside its own, or in the bin directory of the working directory.
 searchPath :: IO [FilePath]
 searchPath = do
   chosen <- lookupEnv "WEFT_BENCH_DIR"
@@ -65,8 +65,8 @@ searchPath = do
   let roots = maybe [own, takeDirectory own </> "bin", here </> "bin"] pure chosen
   pure (concat [[root </> "subjects", root </> "peers", root] | root <- roots])
 
--- | Children inherit the limit; programs that do not raise it themselves can then hold as many connections as the
--- system lets them.
+-- | Children inherit the limit, so programs that do not raise it themselves can hold as many connections as the
+-- system allows.
 raiseOpenFiles :: IO ()
 raiseOpenFiles = do
   limits <- getResourceLimit ResourceOpenFiles
@@ -80,7 +80,7 @@ machineFacts = do
   date <- T.pack . formatTime defaultTimeLocale "%F" <$> getCurrentTime
   Machine cores kernel (T.pack (showVersion fullCompilerVersion)) (T.pack (showVersion version)) cpu (Just date) <$> commit
 
--- | The commit of the working tree in whose @bin@ directory this program is; nothing elsewhere.
+-- | The commit of the working tree whose @bin@ directory contains this program; 'Nothing' elsewhere.
 commit :: IO (Maybe Text)
 commit = do
   own <- takeDirectory <$> getExecutablePath

@@ -1,9 +1,9 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : Files that are served and read
+-- Description : Files for servers and readers
 --
--- Made in the scratch directory when they are first asked for.
+-- Created in the scratch directory when first needed.
 module Weft.Tools.Bench.Site
   ( smallSite,
     rudeSite,
@@ -19,21 +19,22 @@ import System.FilePath ((</>))
 import System.IO (IOMode (WriteMode), hFlush, withBinaryFile)
 import Weft.Tools.Bench.Types
 
--- | A folder with the files @1k@ and @16k@, of 1 and 16 KiB, and @4332@, of as many bytes as the file of (2010, 9.1).
+-- | A folder with the files @1k@ and @16k@, of 1 and 16 KiB, and @4332@, which has that many bytes, like the file of
+-- (2010, 9.1).
 smallSite :: Env -> IO FilePath
 smallSite env = site env "small" [("1k", 1024), ("16k", 16384), ("4332", 4332)]
 
--- | One with the file @1k@ and @large@, of 16 MiB.
+-- | A folder with the files @1k@ and @large@, which has 16 MiB.
 rudeSite :: Env -> IO FilePath
 rudeSite env = site env "rude" [("1k", 1024), ("large", 16777216)]
 
--- | How a static server is told what to serve.
+-- | The arguments that tell a static server which folder to serve.
 rootArguments :: Subject -> FilePath -> [String]
 rootArguments subject root
   | subjectName subject `elem` ["weft", "weft-serve"] = ["serve", root, "--cores", "1"]
   | otherwise = ["--root", root]
 
--- | A file of so many MiB that no page of it compresses to nothing, written to the disk.
+-- | A file of the given size in MiB, written to the disk, none of whose pages compresses to nothing.
 bigFile :: Env -> Int -> IO FilePath
 bigFile env size = do
   folder <- siteWith env ("big-" <> show size) $ \folder ->
@@ -44,7 +45,7 @@ bigFile env size = do
   where
     block = fst (B.unfoldrN 1048576 (\n -> Just (fromIntegral (n + n `div` 251), n + 1)) (0 :: Int))
 
--- | A folder of this name with files of these sizes in bytes. It gets its name when it is complete.
+-- | A folder with this name and with files of these sizes in bytes. It is renamed to that name when it is complete.
 site :: Env -> FilePath -> [(FilePath, Int)] -> IO FilePath
 site env name files = siteWith env name $ \folder ->
   mapM_ (\(file, size) -> B.writeFile (folder </> file) (B.replicate size 120)) files

@@ -22,7 +22,7 @@ import Weft.Tools.Bench.Types
 startParams :: Params
 startParams = [("workload", Word "start"), ("capabilities", Count 2)]
 
--- | A subject that ends by itself is run so many times, one after the other; the median is what counts.
+-- | Runs a subject that ends by itself the given number of times, one after the other, and takes the median.
 startCase :: Int -> Subject -> Case
 startCase count subject =
   Case
@@ -36,7 +36,7 @@ startCase count subject =
       caseCounts = []
     }
 
--- | Milliseconds.
+-- | The duration of one run in milliseconds.
 once :: Program -> IO Double
 once program = do
   begun <- getMonotonicTimeNSec

@@ -32,7 +32,7 @@ static =
   where
     sizes = [1, 16]
     loads = [64, 400]
-    -- The program itself makes no report of its heap: it is run as it is.
+    -- The program itself prints no heap statistics and runs unchanged.
     subjects = [Subject "weft" "weft" CProgram, Subject "nginx" "nginx-static" CProgram, Subject "ghc" "static-ghc" GhcProgram]
 
 fileParams :: Int -> Int -> Params
@@ -47,7 +47,7 @@ fileCase size connections =
         workArguments = \env subject -> rootArguments subject <$> smallSite env
       }
 
--- | One file of a GiB for 64 clients.
+-- | A file of 1 GiB for 64 clients.
 largeCase :: Subject -> Case
 largeCase =
   workloadCase

@@ -1,8 +1,8 @@
 -- |
 -- Description : Medians, percentiles and figures from runs
 --
--- Pure. Percentiles are exact (nearest rank over all samples); a figure is the median of the rounds, with its
--- smallest and largest round beside it; ratios are taken within a round before the median.
+-- Pure. Percentiles are exact (nearest rank over all samples). A figure is the median of the rounds, shown with the
+-- smallest and largest round. Ratios are computed within a round, before the median.
 module Weft.Tools.Bench.Stats
   ( -- * Samples
     Summary (..),
@@ -26,7 +26,7 @@ import qualified Data.Set as S
 import Data.Text (Text)
 import Weft.Tools.Bench.Types
 
--- | The middle, smallest and largest of some rounds.
+-- | The median, smallest and largest of some rounds.
 data Summary = Summary
   { summaryMedian :: !Double,
     summaryMin :: !Double,
@@ -34,13 +34,13 @@ data Summary = Summary
   }
   deriving (Eq, Show)
 
--- | Nothing for no samples.
+-- | 'Nothing' without samples.
 summarize :: [Double] -> Maybe Summary
 summarize samples = do
   middle <- median samples
   pure (Summary middle (minimum samples) (maximum samples))
 
--- | The middle sample; between two middle ones, their mean. Nothing for no samples.
+-- | The middle sample, or the mean of the two middle ones. 'Nothing' without samples.
 median :: [Double] -> Maybe Double
 median samples = case drop ((count - 1) `div` 2) (sort samples) of
   low : high : _ | even count -> Just ((low + high) / 2)
@@ -49,15 +49,15 @@ median samples = case drop ((count - 1) `div` 2) (sort samples) of
   where
     count = length samples
 
--- | Nearest rank: the smallest sample that at least this many per cent of the samples do not exceed. Nothing for no
--- samples; per cent below 0 and above 100 count as these.
+-- | Nearest rank: the smallest sample such that at least this many per cent of the samples are not larger. 'Nothing'
+-- without samples. Percentages below 0 and above 100 count as 0 and 100.
 percentile :: Ord a => Double -> [a] -> Maybe a
 percentile percent samples = listToMaybe (drop (rank - 1) (sort samples))
   where
     count = length samples
     rank = max 1 (min count (ceiling (percent / 100 * fromIntegral count)))
 
--- | The figure in every round for which all that it needs was measured.
+-- | The value of a figure in every round in which everything that it needs was measured.
 figureRounds :: [Run] -> Figure -> Map Int Double
 figureRounds runs figure = case figure of
   Metric subject params name ->
@@ -75,7 +75,7 @@ figureRounds runs figure = case figure of
 figureSubjects :: Figure -> S.Set Text
 figureSubjects figure = S.fromList [subject | (subject, _, _) <- figureMetrics figure]
 
--- | The metrics that a figure needs, each of a subject under these parameters.
+-- | The metrics that a figure needs: subject, parameters, metric.
 figureMetrics :: Figure -> [(Text, Params, Text)]
 figureMetrics figure = case figure of
   Metric subject params metric -> [(subject, params, metric)]

@@ -3,8 +3,8 @@
 -- |
 -- Description : Charts as SVG
 --
--- Pure and complete in itself: grouped bars, or lines over a number, with whiskers from the smallest to the largest
--- round, a value axis that begins at zero (for lines that span orders of magnitude it is logarithmic), and a legend.
+-- Pure and self-contained: grouped bars, or lines over a number, with whiskers from the smallest to the largest
+-- round, a value axis that begins at zero (or a logarithmic one for lines that span orders of magnitude), and a legend.
 module Weft.Tools.Bench.Svg
   ( Chart (..),
     Series (..),
@@ -29,23 +29,23 @@ import Numeric (showFFloat)
 import Weft.Tools.Bench.Palette (chartStyle)
 import Weft.Tools.Bench.Stats (Summary (..))
 
--- | What to draw. Every series has one value, or none, for each place on the axis.
+-- | A chart. Every series has at most one value for each place on the axis.
 data Chart = Chart
   { chartTitle :: !Text,
-    -- | What the value axis shows, with its unit.
+    -- | The title of the value axis, with the unit.
     chartValue :: !Text,
     chartAxis :: !Axis,
     chartSeries :: ![Series]
   }
 
--- | Names beside each other, or places on a number line with a name for it (logarithmic when it spans two orders
+-- | Groups with names, or numbers on a line with its title (logarithmic if they span two orders
 -- of magnitude).
 data Axis = Groups [Text] | Line Text [Double]
 
 -- | The values of one subject.
 data Series = Series
   { seriesName :: !Text,
-    -- | As in CSS.
+    -- | A CSS colour.
     seriesColour :: !Text,
     seriesValues :: ![Maybe Summary]
   }
@@ -101,7 +101,7 @@ legend chart = concat (zipWith3 entry (cycle [minBound ..]) places (chartSeries 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Axes
 
--- | The marks of the value axis and the height of a value.
+-- | The tick values of the value axis, and the height of a value.
 data Scale = Scale [Double] (Double -> Double)
 
 scaleTo :: Double -> Scale
@@ -109,7 +109,7 @@ scaleTo largest = Scale marks (\v -> bottom - (bottom - top) * v / last marks)
   where
     marks = ticks largest
 
--- | For values above zero.
+-- | A logarithmic scale for values above zero.
 logScale :: [Double] -> [Double] -> Scale
 logScale lows highs = Scale marks at
   where
@@ -117,18 +117,18 @@ logScale lows highs = Scale marks at
     (low, high) = (log (minimum marks), log (maximum marks))
     at v = bottom - (bottom - top) * (log v - low) / (high - low)
 
--- | Are these all above zero, and the largest so many times the smallest?
+-- | Whether all values are above zero and the largest is at least this many times the smallest.
 spanned :: Double -> [Double] -> Bool
 spanned _ [] = False
 spanned times values = minimum values > 0 && maximum values / minimum values >= times
 
--- | The powers of ten from just below the first number, which is above zero, to just above the second.
+-- | The powers of ten from just below the first number, which must be above zero, to just above the second.
 decades :: Double -> Double -> [Double]
 decades low high = [10 ^^ power | power <- [from .. max (from + 1) (ceiling (logBase 10 high - 1e-9))]]
   where
     from = floor (logBase 10 low + 1e-9) :: Int
 
--- | Marks from zero to the first one that is not below the largest value, about five of them, at round numbers.
+-- | About five round tick values from zero up to the first one that is not below the largest value.
 ticks :: Double -> [Double]
 ticks largest
   | largest <= 0 || isNaN largest || isInfinite largest = [0, 1]
@@ -173,7 +173,7 @@ bars (Scale _ at) names series = concat (zipWith group [0 ..] names)
         mid = x + w * 0.43
         y = at (summaryMedian s)
 
--- | The size of letters at which the longest of these lines fits into a width, at most the first one.
+-- | The font size, at most the first argument, at which the longest of these lines fits into the width.
 fitting :: Double -> Double -> [Text] -> Double
 fitting most room texts = max 6 (min most (room / (0.6 * fromIntegral (maximum (1 : map T.length texts)))))
 
@@ -194,7 +194,7 @@ curves (Scale _ at) name places series =
         path = tag "polyline" [("points", through), ("fill", "none"), ("stroke", colour), ("stroke-width", "2.5")] ""
         dot mark (x, s) = [line (x, at (summaryMin s)) (x, at (summaryMax s)) colour, marked mark x (at (summaryMedian s)) colour]
 
--- | The forms of the marks on lines: a subject is known by its form too.
+-- | The shapes of the marks on lines, so that subjects can be distinguished without colour.
 data Form = Disc | Square | Diamond | Triangle
   deriving (Enum, Bounded)
 
@@ -231,7 +231,7 @@ tag name attributes inside
 label :: [(Text, Text)] -> Text -> Text
 label attributes = tag "text" (attributes ++ [("class", "ink") | "class" `notElem` map fst attributes]) . escape
 
--- | A line in the colour of a class of the style sheet.
+-- | A line with a class of the style sheet.
 rule :: (Double, Double) -> (Double, Double) -> Text -> Text
 rule (x1, y1) (x2, y2) name =
   tag "line" (zip ["x1", "y1", "x2", "y2"] (map number [x1, y1, x2, y2]) ++ [("class", name)]) ""
@@ -252,7 +252,7 @@ escape = T.concatMap $ \c -> case c of
 number :: Double -> Text
 number x = T.pack (showFFloat (Just 1) x "")
 
--- | A value: as many decimals as its size calls for, no more than it has.
+-- | A value with as many decimals as its size requires, without trailing zeros.
 value :: Double -> Text
 value v
   | v == fromIntegral (round v :: Integer) = T.pack (show (round v :: Integer))

@@ -3,8 +3,8 @@
 -- |
 -- Description : Results as a table
 --
--- Pure. One block for each set of parameters, a line for each subject, the median with the smallest and largest
--- round beside it; then the bounds, then what is missing or failed.
+-- Pure. A block for each set of parameters has a line for each subject, with the median and the smallest and largest
+-- round. The bounds follow, then what is missing or failed.
 module Weft.Tools.Bench.Table
   ( renderOutcome,
     renderVerdicts,
@@ -23,7 +23,7 @@ import Weft.Tools.Bench.Runner
 import Weft.Tools.Bench.Stats
 import Weft.Tools.Bench.Types
 
--- | The whole result for a terminal.
+-- | The whole result as text for a terminal.
 renderOutcome :: Plan -> Benchmark -> Outcome -> Text
 renderOutcome plan benchmark outcome =
   T.unlines . concat $
@@ -43,8 +43,8 @@ renderOutcome plan benchmark outcome =
 missingLine :: Missing -> Text
 missingLine m = "missing: " <> missingName m <> ": " <> missingWhy m
 
--- | What became of several benchmarks: every bound in one table, how many hold, and what could not be measured, with the reason. Failures
--- that say the same are one line.
+-- | The results of several benchmarks: all bounds in one table, how many hold, and what could not be measured, with the
+-- reason. Equal failures are merged.
 renderVerdicts :: [(Benchmark, Outcome)] -> Text
 renderVerdicts outcomes =
   T.unlines . concat $
@@ -99,19 +99,19 @@ boundCells judged =
       NotMeasured -> "NOT MEASURED, " <> judgedReason j
       NotAsked -> judgedReason j
 
--- | Columns below one another: the first column to the left, the others too, two spaces between.
+-- | Rows as aligned columns, separated by two spaces.
 columns :: [[Text]] -> [Text]
 columns rows = map (T.stripEnd . T.intercalate "  " . zipWith (`T.justifyLeft` ' ') widths) rows
   where
     widths = map (maximum . map T.length) (transpose rows)
 
--- | The median, and the range where it says more.
+-- | The median, and the range if it adds information.
 renderSummary :: Summary -> Text
 renderSummary (Summary middle low high)
   | renderNumber low == renderNumber high = renderNumber middle
   | otherwise = renderNumber middle <> " (" <> renderNumber low <> ".." <> renderNumber high <> ")"
 
--- | Three significant digits, and never fewer than the whole part has.
+-- | Three significant digits, but never fewer than the integral part has.
 renderNumber :: Double -> Text
 renderNumber x
   | isNaN x || isInfinite x = "-"

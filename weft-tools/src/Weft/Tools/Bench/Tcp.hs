@@ -3,13 +3,16 @@
 -- |
 -- Description : Benchmark @tcp@
 --
--- TCP in the program, over a TUN device with 1500 bytes: weft's beside smoltcp and gVisor's netstack on the same device, and the
--- kernel's own stack behind a relay of two TUN devices. The client is always the kernel's, in a network namespace of its own on the
--- second core, the stack on the first. Needs root, and @\/dev\/net\/tun@.
+-- TCP in user space, over a TUN device with an MTU of 1500 bytes: Weft's stack, compared with smoltcp and gVisor's
+-- netstack on the same device, and with the kernel's own stack behind a relay of two TUN devices. The client is always
+-- the kernel's, in a network namespace of its own on the second core; the stack runs on the first. Needs root, and
+-- @\/dev\/net\/tun@.
 --
--- With loss, every subject is behind the relay: 25 ms each way, one packet in a hundred lost in each direction, by the same three
--- seeds. The idle connections and the lost tails have a peer in the program. The web server of the 2007 paper is the example
--- @hybrid-web@, on weft's stack and on the kernel's behind the relay, both with offload, with files that fit into its cache.
+-- With loss, every subject is behind the relay: 25 ms each way, and one packet in a hundred lost in each direction, by
+-- the same three seeds. For the idle connections and the tail losses the peer is part of the program. The web server of
+-- the 2007 paper is the example
+-- @hybrid-web@, on Weft's stack and on the kernel's behind the relay, both with offload, with files that fit into its
+-- cache.
 module Weft.Tools.Bench.Tcp (tcp) where
 
 import Control.Monad (forM, unless)
@@ -37,11 +40,11 @@ tcp =
       benchPlotted = filter ((`elem` [[("mode", Word "bulk"), d] | d <- [("direction", Word "send"), ("direction", Word "receive")]]) . runParams)
     }
 
--- | A load: its name in the results, and the client's arguments.
+-- | A load: its name in the results, and the arguments of the client.
 data Setting = Setting
   { settingParams :: !Params,
     settingArguments :: ![String],
-    -- | Is every subject behind the relay?
+    -- | Whether every subject is behind the relay.
     settingLossy :: !Bool,
     settingOffload :: !Bool
   }
@@ -65,7 +68,7 @@ smoltcp = Subject "smoltcp" "smoltcp-tcp" RustProgram
 netstack = Subject "netstack" "netstack-tcp" GoProgram
 kernel = Subject "kernel" "tcp-peer" CProgram
 
--- | The other stacks have no segmentation offload on a TUN device; the flood is for ours.
+-- | The other stacks have no segmentation offload on a TUN device. The flood is measured only for our own stack.
 subjectsOf :: Setting -> [Subject]
 subjectsOf s
   | settingOffload s || settingLossy s = [weft, kernel]
@@ -84,20 +87,20 @@ trialCase s subject =
       caseCounts = []
     }
 
--- | With one seed.
+-- | A trial with one seed.
 trial :: Env -> Setting -> Subject -> Int -> IO (M.Map Text Double)
 trial env s subject seed = do
   server <- if kernelsOwn then pure "kernel" else found env (subjectProgram subject)
   underTrial env seconds (["-S", show seed] <> settingArguments s <> ["-o" | settingOffload s] <> ["-r" | kernelsOwn || settingLossy s] <> ["--", server])
   where
     kernelsOwn = subjectName subject == "kernel"
-    -- A window takes its time to grow after each loss.
+    -- A longer time, since the window takes time to grow after each loss.
     seconds = (if settingLossy s then 4 else 1) * planDuration (envPlan env)
 
 found :: Env -> FilePath -> IO FilePath
 found env name = locate env name >>= maybe (failWith (T.pack name <> " is missing")) pure
 
--- | Run @tcp-peer trial@ in a namespace of its own, for so many seconds of load.
+-- | Run @tcp-peer trial@ in a namespace of its own, with the given number of seconds of load.
 underTrial :: Env -> Double -> [String] -> IO (M.Map Text Double)
 underTrial env seconds arguments = do
   user <- getEffectiveUserID
@@ -107,14 +110,14 @@ underTrial env seconds arguments = do
   unshare <- found env "unshare"
   withChild env (Program unshare (["-n", "--", peer, "trial", "-s", show seconds] <> arguments) [] []) (hearJson (seconds * 2 + 60))
 
--- | Of the web server: connections at once.
+-- | The numbers of concurrent connections of the web server.
 webLoads :: [Int]
 webLoads = [1, 16, 64]
 
 webParams :: Int -> Params
 webParams connections = [("mode", Word "web"), ("connections", Count connections)]
 
--- | 256 files of 16 KiB, asked for at random.
+-- | 256 files of 16 KiB, requested at random.
 webCase :: Int -> Subject -> Case
 webCase connections subject =
   Case

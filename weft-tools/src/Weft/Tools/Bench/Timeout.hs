@@ -3,8 +3,8 @@
 -- |
 -- Description : Benchmark @timeout@
 --
--- Actions under a time limit that they do not reach: what does the limit cost? On few threads that do nothing else,
--- and on a thousand. Go's counterpart is a timer that is set by AfterFunc and stopped.
+-- Actions under a time limit that they do not reach: what does the limit cost? Measured on few threads that do nothing
+-- else, and on a thousand. Go's equivalent is a timer that AfterFunc sets and that is then stopped.
 module Weft.Tools.Bench.Timeout (timeout) where
 
 import Data.Text (Text)

@@ -3,8 +3,8 @@
 -- |
 -- Description : Programs that measure themselves
 --
--- The subjects of @delay@, @timeout@ and @deadline@ run to their end and print their figures as one JSON object of
--- numbers; then they wait for a line of input, which leaves time to ask the kernel about the process.
+-- The subjects of @delay@, @timeout@ and @deadline@ run to completion and print their figures as one JSON object of
+-- numbers. Then they wait for a line of input, which leaves time to query the kernel about the process.
 module Weft.Tools.Bench.Timing
   ( -- * Programs
     Trial (..),
@@ -32,12 +32,12 @@ data Trial = Trial
     trialMode :: !Mode,
     trialArguments :: ![String],
     trialCapabilities :: !Int,
-    -- | What it is compared by, without the mode.
+    -- | The parameters for comparisons, without the mode.
     trialParams :: !Params
   }
 
--- | Which queue of timers: that which a manager has of itself, or Weft's priority search queue. (A parameter of every
--- run, so that a bound on the one is never judged by the other.)
+-- | The queue of timers: the manager's default, or Weft's priority search queue. (It is a parameter of every
+-- run, so that a bound on one is never judged by the other.)
 data Mode = Own | SearchQueue
   deriving (Eq, Show)
 
@@ -45,7 +45,7 @@ modeParam :: Mode -> (Text, ParamValue)
 modeParam Own = ("mode", Word "default")
 modeParam SearchQueue = ("mode", Word "psq")
 
--- | A trial and what is to be done with its process, once a round.
+-- | A case that runs a trial once a round, with an action on its process.
 trialCase :: (Env -> Child -> IO Metrics) -> Trial -> Case
 trialCase measure trial =
   Case
@@ -62,14 +62,14 @@ trialCase measure trial =
     given = trialParams trial ++ [modeParam (trialMode trial)]
     arguments = trialArguments trial ++ concat [["--timers", "psq"] | trialMode trial == SearchQueue]
 
--- | The figures that the program prints, and the most memory that was ever resident.
+-- | The figures that the program prints, and its peak memory.
 selfMeasured :: Env -> Child -> IO Metrics
 selfMeasured _ child = do
   SubjectMetrics figures <- hearJson patience child
   peak <- peakResidentBytes (childPid child)
   pure (M.insert "max_rss_mb" (peak / 1e6) figures)
 
--- | Seconds until a program is given up. A million delays take GHC's own manager half a minute.
+-- | Seconds after which a program is abandoned. A million delays take GHC's own manager half a minute.
 patience :: Double
 patience = 300
 

@@ -3,8 +3,8 @@
 -- |
 -- Description : Counting system calls
 --
--- Attaches @strace -c -f@ to a running process. That slows the process down many times over, so a run that is
--- traced is never one that is timed.
+-- Attaches @strace -c -f@ to a running process. That slows the process down many times over, so traced
+-- runs are never timed.
 module Weft.Tools.Bench.Trace
   ( traceTool,
     withTrace,
@@ -29,8 +29,8 @@ import Weft.Tools.Bench.Types
 traceTool :: FilePath
 traceTool = "strace"
 
--- | Trace all threads of a process during an action, which gets a way to end the tracing and learn how often each
--- system call was made since the action began.
+-- | Trace all threads of a process while an action runs. The action gets another action, which ends the tracing and
+-- returns how often each system call was made.
 withTrace :: Env -> ProcessID -> (IO (Map Text Int) -> IO a) -> IO a
 withTrace env pid action = do
   path <- locate env traceTool >>= maybe (failWith "missing: strace") pure

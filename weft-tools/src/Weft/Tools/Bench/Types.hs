@@ -1,8 +1,8 @@
 -- |
--- Description : What benchmarks are made of
+-- Description : The types of benchmarks
 --
--- A 'Benchmark' is data: the cases that every round runs in turn, and the bounds that are worked out from the runs.
--- Everything here is pure except the actions that a 'Case' carries.
+-- A 'Benchmark' is data: the cases that every round runs in turn, and the bounds that are evaluated from the runs.
+-- Everything here is pure except the actions in a 'Case'.
 module Weft.Tools.Bench.Types
   ( -- * Results
     ParamValue (..),
@@ -50,7 +50,7 @@ type Params = [(Text, ParamValue)]
 -- | Figures by metric; the name of a metric ends in its unit.
 type Metrics = Map Text Double
 
--- | What one subject did under one set of parameters, round by round (counted from 0).
+-- | The metrics of one subject with one set of parameters, round by round (counted from 0).
 data Run = Run
   { runSubject :: !Text,
     runParams :: !Params,
@@ -63,46 +63,46 @@ paramText :: ParamValue -> Text
 paramText (Count n) = T.pack (show n)
 paramText (Word w) = w
 
--- | One benchmark. Adding one is a module that exports this, and a line in the registry of "Weft.Tools.Bench".
+-- | A benchmark. To add one, write a module that exports it, and add a line to the registry of "Weft.Tools.Bench".
 data Benchmark = Benchmark
-  { -- | The word on the command line.
+  { -- | The name on the command line.
     benchName :: !Text,
     -- | One line: what is measured.
     benchTitle :: !Text,
-    -- | What every round runs. Cases that are compared with each other run next to each other.
+    -- | The cases of each round. Cases that are compared with each other are adjacent.
     benchCases :: Plan -> [Case],
-    -- | The programs that it needs besides the subjects.
+    -- | Programs that it needs in addition to the subjects.
     benchTools :: [FilePath],
     -- | Options of the run-time system for its Haskell subjects, unless others are given.
     benchRts :: [String],
-    -- | Options of the command line that its subjects do not take.
+    -- | Command-line options that its subjects do not support.
     benchIgnores :: [Text],
-    -- | What must hold.
+    -- | The bounds to check.
     benchBounds :: Plan -> [Bound],
-    -- | The metrics in the table, most important first; the first is plotted.
+    -- | The metrics in the table, the most important first; the first one is plotted.
     benchColumns :: [Text],
-    -- | Of all runs those that are plotted, under the names that the plot shows.
+    -- | Selects the runs to plot, and renames them for the plot.
     benchPlotted :: [Run] -> [Run]
   }
 
--- | One subject under one set of parameters.
+-- | One subject with one set of parameters.
 data Case = Case
   { caseSubject :: !Subject,
     caseParams :: !Params,
-    -- | What it has in common with the cases that it is compared with, usually all parameters.
+    -- | The parameters that it shares with the cases that it is compared with, usually all.
     caseGroup :: !Params,
     -- | The timed measurement, once a round.
     caseMeasure :: Env -> IO [Measured],
-    -- | What would disturb the timing; each runs once, after all rounds.
+    -- | Measurements that would disturb the timing; each runs once, after all rounds.
     caseCounts :: [Counting]
   }
 
--- | A measurement under a tool that slows the subject down, such as strace. Where the tool is missing this is left out, and
--- what is timed is not.
+-- | A measurement under a tool that slows the subject down, such as strace. If the tool is missing, only this
+-- measurement is left out.
 data Counting = Counting
-  { -- | The program that counts.
+  { -- | The measuring tool.
     countingTool :: FilePath,
-    -- | What is counted.
+    -- | The counted metric.
     countingMetric :: Text,
     countingRun :: Env -> IO [Measured]
   }
@@ -120,7 +120,7 @@ data Subject = Subject
   }
   deriving (Eq, Show)
 
--- | What a program is written in decides its options: the run-time system's, the environment's, or none.
+-- | A program's language determines its options: of the run-time system, in the environment, or none.
 data Kind = WeftProgram | GhcProgram | GoProgram | RustProgram | CProgram
   deriving (Eq, Show)
 
@@ -133,14 +133,14 @@ data Bound = Bound
   }
   deriving (Show)
 
--- | Which figure of the rounds must be at most the limit: the median, as for all that takes time; or each, as for what must
+-- | Which value of the rounds the limit applies to: the median, for times; or each, for what must
 -- never happen.
 data Rule = MedianRound | EveryRound
   deriving (Eq, Show)
 
--- | How a figure is worked out of the runs, round by round.
+-- | How to compute a figure from the runs, round by round.
 data Figure
-  = -- | A metric of the run of this subject whose parameters include these.
+  = -- | A metric of this subject's run whose parameters include these.
     Metric !Text !Params !Text
   | -- | A ratio, taken within a round.
     Over !Figure !Figure
@@ -153,7 +153,7 @@ data Figure
 -- | How long and how often; see "Weft.Tools.Bench.Options" for the values.
 data Plan = Plan
   { planRounds :: !Int,
-    -- | Rounds that may be added while a bound's verdict is within the noise.
+    -- | Rounds that may be added while the noise does not allow a verdict on a bound.
     planMoreRounds :: !Int,
     -- | Seconds of load before measuring.
     planWarmup :: !Double,
@@ -161,7 +161,7 @@ data Plan = Plan
     planDuration :: !Double,
     -- | Seconds of load under @strace@.
     planTrace :: !Double,
-    -- | Measure and count only what a bound needs? (All of a benchmark that has no bounds.)
+    -- | Whether to measure and count only what bounds need. (Benchmarks without bounds are measured completely.)
     planNeededOnly :: !Bool,
     -- | Idle connections of the benchmark @idle@.
     planIdle :: !Int,
@@ -171,60 +171,60 @@ data Plan = Plan
     planSettle :: !Double,
     -- | Seconds for which a quiet server is watched.
     planWindow :: !Double,
-    -- | Round trips of one @echo@ client, and those before they count.
+    -- | Round trips of one @echo@ client, and the number of warm-up round trips before them.
     planTrips :: !Int,
     planTripsBefore :: !Int,
     -- | Threads of the benchmark @delay@, from few to many.
     planDelays :: ![Int],
-    -- | Those for which its bounds are given.
+    -- | The numbers of threads to which its bounds apply.
     planDelaysBound :: !Int,
-    -- | Calls of the benchmark @timeout@, in all.
+    -- | The total number of calls in the benchmark @timeout@.
     planTimeouts :: !Int,
-    -- | Of the benchmark @deadline@: how often one is pushed, how many timers are pending, how many delays are timed.
+    -- | For the benchmark @deadline@: the number of resets, of pending timers, and of timed delays.
     planPushes :: !Int,
     planPending :: !Int,
     planDelaysTimed :: !Int,
-    -- | How often a program is started to know how long that takes.
+    -- | How often a program is started to measure its start-up time.
     planStarts :: !Int,
-    -- | Of the benchmark @disk@: the size of its file, and reads with many in flight.
+    -- | For the benchmark @disk@: the size of its file, and the number of reads with many in flight.
     planFileMiB :: !Int,
     planReads :: !Int,
-    -- | Hybrid threads, at the most.
+    -- | The largest number of hybrid threads.
     planHybrid :: !Int
   }
   deriving (Eq, Show)
 
--- | What a measurement needs to know about the machine and the command line.
+-- | Properties of the machine and the command line that measurements need.
 data Env = Env
-  { -- | Directories that may hold a program, in order.
+  { -- | Directories in which to look for programs, in order.
     envSearch :: ![FilePath],
-    -- | A directory for the errors and traces of this run.
+    -- | A directory for the error output and traces of this run.
     envScratch :: !FilePath,
     envCores :: !Int,
-    -- | Options of the run-time system for every Haskell subject, instead of the benchmark's own.
+    -- | Run-time system options for every Haskell subject, which replace the benchmark's own.
     envRts :: !(Maybe [String]),
     envBackend :: !(Maybe Text),
     envPlan :: !Plan,
-    -- | Nothing: it may take as long as it takes.
+    -- | 'Nothing' means no time limit.
     envSchedule :: !(Maybe Schedule)
   }
 
 -- | When a benchmark has to end, on the monotonic clock.
 data Schedule = Schedule
-  { -- | Rounds beyond the first that would end later are not begun.
+  { -- | Rounds after the first do not begin if they would end later than this.
     scheduleRounds :: !Double,
-    -- | Nothing is begun any more.
+    -- | Nothing begins after this time.
     scheduleEnd :: !Double
   }
   deriving (Eq, Show)
 
--- | A measurement failed; the text says of what and how.
+-- | A measurement failed; the text says what and why.
 newtype BenchError = BenchError Text
   deriving (Show)
 
 instance Exception BenchError where
   displayException (BenchError message) = T.unpack message
 
--- | Give up this measurement.
+-- | Abort this measurement.
 failWith :: Text -> IO a
 failWith = throwIO . BenchError

@@ -3,7 +3,7 @@
 -- |
 -- Description : What metrics mean
 --
--- Pure. A metric's name ends in its unit; here are the words for people: what it is, its unit, and which way is better.
+-- Pure. A metric's name ends in its unit. This module has the description, the unit, and whether higher is better.
 module Weft.Tools.Bench.Units
   ( describe,
     withUnit,
@@ -54,18 +54,18 @@ withUnit metric v
     Just (n, unit) -> renderNumber n <> " " <> unit
     Nothing -> if v >= 10000 then grouped v else renderNumber v
   where
-    -- The next unit from a thousand on.
+    -- From a thousand on, the next larger unit is used.
     larger unit = case lookup unit [("ns", "\181s"), ("\181s", "ms"), ("ms", "s"), ("MB", "GB")] of
       Just next | v >= 1000 -> let (n, unit') = (v / 1000, next) in if unit' == "ms" && n >= 1000 then (n / 1000, "s") else (n, unit')
       _ -> (v, unit)
     units = [("us", "\181s"), ("ns", "ns"), ("ms", "ms"), ("mb", "MB"), ("bytes", "bytes"), ("s", "s")]
 
--- | A whole number with commas at its thousands, where it has that many.
+-- | A whole number with commas as thousands separators.
 grouped :: Double -> Text
 grouped v
   | v < 1000 = renderNumber v
   | otherwise = T.intercalate "," (reverse (map T.reverse (T.chunksOf 3 (T.reverse (T.pack (show (round v :: Integer)))))))
 
--- | Rates and throughput; of all else less is better.
+-- | Rates and throughput; for all other metrics less is better.
 higherIsBetter :: Text -> Bool
 higherIsBetter metric = any (`T.isSuffixOf` metric) ["_per_s", "mb_per_cpu_s"]

@@ -3,11 +3,11 @@
 -- |
 -- Description : @weft bench url@
 --
--- A load generator for any HTTP/1.1 server, with TLS or without. With a rate, requests are due at fixed instants whatever the server does, any connection
--- that is free sends the next, and a latency counts from the instant at which its request was due: a server that stops for a second
--- has every request of that second against it. Without a rate each connection sends its next request when it has
--- its answer, and the result says what that leaves out. Exit status: 0 when requests were answered, 1 when none was, 2 for
--- bad arguments.
+-- A load generator for any HTTP/1.1 server, with or without TLS. With a rate, requests are due at fixed instants
+-- whatever the server does, and any free connection sends the next one. A latency is measured from the instant at which
+-- the request was due, so if a server stops for a second, all requests of that second count as slow. Without a rate
+-- each connection sends its next request when it has received its answer, and the output says what that leaves out.
+-- Exit status: 0 if requests were answered, 1 if none was, 2 for bad arguments.
 module Weft.Tools.Bench.Url
   ( urlCommand,
 
@@ -54,32 +54,32 @@ import Weft.Tools.Http
 data Load = Load
   { loadTarget :: !Target,
     loadClients :: !Int,
-    -- | Requests a second, of all connections together; without one, a closed loop.
+    -- | Requests a second, over all connections; 'Nothing' means a closed loop.
     loadRate :: !(Maybe Double),
     loadSeconds :: !Double,
     loadWarm :: !Double,
-    -- | Seconds after which a request has failed.
+    -- | Seconds after which a request counts as failed.
     loadPatience :: !Double,
     -- | Fields of the request besides @Host@.
     loadFields :: ![ByteString],
-    -- | A connection for each request, and so a handshake.
+    -- | Open a connection, and perform a handshake, for each request.
     loadFresh :: !Bool,
-    -- | For @https@.
+    -- | The certificate authorities for @https@.
     loadTrust :: !Trust
   }
 
--- | What came of it. Times in nanoseconds.
+-- | The result. Times are in nanoseconds.
 data Tally = Tally
-  { -- | Of the requests that were answered, and of those that were due and not yet sent at the end.
+  { -- | Latencies of the requests that were answered, and of those that were due and not sent before the end.
     tallyLatencies :: !Latencies,
-    -- | How late requests were sent, counted from when they were due or, if that is later, from when a connection was free.
+    -- | How late requests were sent, measured from when they were due or, if later, from when a connection was free.
     tallyLag :: !Latencies,
     tallyAnswered :: !Int,
     tallyUnsent :: !Int,
     tallyBytes :: !Int,
-    -- | Connections that were opened, with those of the warm-up.
+    -- | The number of connections opened, including those of the warm-up.
     tallyOpened :: !Int,
-    -- | By kind: a word, or @status N@ from 400 on.
+    -- | Errors by kind: a word, or @status N@ from 400 on.
     tallyErrors :: !(M.Map Text Int)
   }
   deriving (Eq, Show)
@@ -144,7 +144,7 @@ runLoad threads json load = do
     once = defaultPlan {planRounds = 1, planDuration = loadSeconds load, planWarmup = loadWarm load}
     benchmark = Benchmark "url" "a load of a server" (const []) [] [] [] (const []) ["p99_us", "ops_per_s"] id
 
--- | The authorities are loaded once, not for each connection.
+-- | Load the authorities once instead of for each connection.
 readied :: Load -> IO Load
 readied load
   | targetSecure (loadTarget load) = (\trust -> load {loadTrust = trust}) <$> Tls.loadTrust (loadTrust load)
@@ -153,7 +153,7 @@ readied load
 number :: Int -> Text
 number = T.pack . show
 
--- | Parameters of the result: the mode says which kind of loop it was.
+-- | Parameters of the result; the mode is the kind of loop.
 paramsOf :: Load -> Params
 paramsOf load =
   [("mode", Word (maybe "closed-loop" (const "rate") (loadRate load))), ("connections", Count (loadClients load))]
@@ -164,7 +164,7 @@ paramsOf load =
 -- ---------------------------------------------------------------------------------------------------------------
 -- The load
 
--- | Put the target under load. The result has the seconds that were measured.
+-- | Put the target under load. Also returns the measured time in seconds.
 generate :: Load -> IO (Tally, Double)
 generate load = do
   cores <- getNumCapabilities
@@ -188,18 +188,19 @@ now = fromIntegral <$> getMonotonicTimeNSec
 nano :: Double -> Int
 nano s = round (s * 1e9)
 
--- | When the request of this number is due.
+-- | When the request with this number is due.
 dueAt :: Double -> Int -> Int -> Int
 dueAt rate begun k = begun + round (fromIntegral k * 1e9 / rate)
 
--- | For how long those had waited that were due in the measured time and that no connection had come to at its end.
+-- | How long the requests had waited that were due in the measured time and that no connection had taken by its end.
 unsent :: Load -> Int -> Int -> Int -> Int -> [Int]
 unsent load begun warm end sent = case loadRate load of
   Nothing -> []
   Just rate -> [end - due | due <- takeWhile (< end) (map (dueAt rate begun) [sent ..]), due >= warm]
 
--- | One connection: it takes the next request that is due, and connects anew after an error. Of the reference @next@, which all
--- share, it takes numbers atomically.
+-- | One connection: it takes the next request that is due, and reconnects after an error. All connections share the
+-- reference
+-- @next@ and take numbers from it atomically.
 client :: Load -> IORef Int -> Int -> Int -> Int -> IO Tally
 client load next begun warm end = go Nothing mempty
   where
@@ -211,7 +212,7 @@ client load next begun warm end = go Nothing mempty
       if free >= end
         then giveBack due >> finish connection tally
         else if due >= end then finish connection tally else atInstant connection tally free due
-    -- A request that was taken and will not be sent is one that was due.
+    -- A request that was taken and will not be sent counts as due and unsent.
     giveBack due = when (due < end) $ atomicModifyIORef' next (\k -> (k - 1, ()))
     finish connection tally = mapM_ disconnect connection >> pure tally
     atInstant connection tally free due = do
@@ -230,7 +231,7 @@ client load next begun warm end = go Nothing mempty
           failed kind t = t {tallyErrors = M.insertWith (+) kind 1 (tallyErrors t)}
           opened = tally {tallyOpened = tallyOpened tally + maybe (either (const 0) (const 1) outcome) (const 0) connection}
           tally' = if counted then result opened {tallyLag = lag (tallyLag opened)} else opened
-      -- A server that refuses connections is not asked in a busy loop.
+      -- Avoids a busy loop if the server refuses connections.
       when (either (const True) (const False) outcome) $ sleep (nanoseconds 10000000)
       tally' `seq` go connection' tally'
     send connection = do
@@ -245,7 +246,7 @@ client load next begun warm end = go Nothing mempty
                     Handler (\e -> pure (Nothing, Left (if e == Malformed then "not HTTP" else "ended early")))
                   ]
 
--- | A word for what went wrong.
+-- | A word for the kind of error.
 errorKind :: IOException -> Text
 errorKind e
   | isTimeout e = "timed out"
@@ -259,7 +260,7 @@ errorKind e
 -- ---------------------------------------------------------------------------------------------------------------
 -- Results
 
--- | The figures of a load that was measured for so many seconds.
+-- | The metrics of a load that was measured for this many seconds.
 tallyMetrics :: Double -> Tally -> Metrics
 tallyMetrics wall tally =
   M.fromList $

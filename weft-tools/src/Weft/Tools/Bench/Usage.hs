@@ -1,12 +1,12 @@
 {-# LANGUAGE CApiFFI #-}
 
 -- |
--- Description : What a program that ends has used
+-- Description : Resources that a program has used
 --
--- Runs a program to its end and says what the kernel counted for it and for the children that it waited for
--- (wait4(2), getrusage(2)). The peak of memory is that of the program alone: @ru_maxrss@ of a child begins at what its
--- parent had when it was forked, so it is read from @/proc@ every few milliseconds instead. The kernel keeps the peak, so
--- only what grows in the last moments of the program can be missed.
+-- Runs a program to completion and returns what the kernel counted for it and for the children that it waited for
+-- (wait4(2), getrusage(2)). Peak memory is that of the program alone. A child's @ru_maxrss@ begins at the
+-- value of its parent at the time of the fork, so @/proc@ is read every few milliseconds instead. The kernel records
+-- the peak, so only growth in the last moments of the program can be missed.
 module Weft.Tools.Bench.Usage
   ( Usage (..),
     Ended (..),
@@ -32,7 +32,7 @@ import Weft.Tools.Bench.Proc (peakResidentBytes)
 foreign import capi safe "sys/wait.h wait4"
   c_wait4 :: CPid -> Ptr CInt -> CInt -> Ptr () -> IO CPid
 
--- | Seconds of wall clock, seconds of user and system time, and bytes resident at the peak.
+-- | Wall-clock seconds, seconds of user and system time, and peak resident bytes.
 data Usage = Usage
   { usageWall :: !Double,
     usageCpu :: !Double,
@@ -40,12 +40,12 @@ data Usage = Usage
   }
   deriving (Eq, Show)
 
--- | How a program came to its end.
+-- | How a program ended.
 data Ended = Exited !Int | Signalled !Int | OutOfTime
   deriving (Eq, Show)
 
--- | Run a program in this environment to its end, for so many seconds at most. Its input is empty, its output is thrown away,
--- and its errors go to a file.
+-- | Run a program to completion in this environment, for at most this many seconds. Its input is empty, its output is
+-- discarded, and its standard error goes to a file.
 runMeasured :: Double -> [(String, String)] -> FilePath -> FilePath -> [String] -> IO (Ended, Usage)
 runMeasured limit environment errors path arguments =
   withFile "/dev/null" ReadMode $ \input -> withFile "/dev/null" WriteMode $ \output -> withFile errors WriteMode $ \said -> do
@@ -56,7 +56,7 @@ runMeasured limit environment errors path arguments =
           { std_in = UseHandle input,
             std_out = UseHandle output,
             std_err = UseHandle said,
-            -- What it runs ends with it: strace, killed, would leave the program that it traces.
+            -- So that its children end with it: if strace is killed, the traced program would go on.
             create_group = True,
             P.env = Just environment
           }
@@ -73,14 +73,14 @@ runMeasured limit environment errors path arguments =
     timed pid = do
       (status, cpu) <- await pid
       (,,) status cpu <$> getMonotonicTime
-    -- The only writer of both.
+    -- The only writer of both references.
     watch begun pid peak late = forever $ do
       now <- getMonotonicTime
       ignoring (peakResidentBytes pid >>= writeIORef peak)
       if now - begun > limit then writeIORef late True >> ignoring (signalProcessGroup sigKILL pid) else pure ()
       threadDelay 4000
 
--- | Wait for the end of a child: how it ended, and its seconds of CPU time.
+-- | Wait for a child to end; returns how it ended, and its seconds of CPU time.
 await :: ProcessID -> IO (Ended, Double)
 await pid = alloca $ \status -> allocaBytes rusageSize $ \usage -> do
   _ <- throwErrnoIfMinus1Retry "wait4" (c_wait4 pid status 0 usage)
@@ -91,7 +91,7 @@ await pid = alloca $ \status -> allocaBytes rusageSize $ \usage -> do
         _ -> 0
   pure (if code .&. 0x7f == 0 then Exited (code `shiftR` 8 .&. 0xff) else Signalled (code .&. 0x7f), cpu)
   where
-    -- struct rusage of Linux has 144 bytes; two struct timeval come first.
+    -- Linux's struct rusage has 144 bytes and begins with two struct timeval.
     rusageSize = 256
 
 ignoring :: IO () -> IO ()

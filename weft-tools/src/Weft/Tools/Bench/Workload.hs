@@ -1,10 +1,10 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : Measuring a server of small HTTP answers
+-- Description : Measuring a server of small HTTP responses
 --
--- What @pong@, @http@ and @idle@ have in common: a server under a closed-loop load, its CPU time and allocation a
--- request, the latencies its clients saw, and, in runs of their own, its system calls and its instructions.
+-- The common part of @pong@, @http@ and @idle@: a server under a closed-loop load, its CPU time and allocation for a
+-- request, the latencies that its clients measure and, in separate runs, its system calls and instructions.
 module Weft.Tools.Bench.Workload
   ( -- * Workloads
     Workload (..),
@@ -35,35 +35,35 @@ import Weft.Tools.Bench.Types
 params :: Int -> Int -> Params
 params connections capabilities = [("connections", Count connections), ("capabilities", Count capabilities)]
 
--- | What a server is asked for, and by how many.
+-- | What the clients request, and how many clients there are.
 data Workload = Workload
   { workConnections :: !Int,
     workCapabilities :: !Int,
-    -- | The path, or with 'workFiles' a pattern with one @%ld@ for a file's number.
+    -- | The path or, with 'workFiles', a pattern with one @%ld@ for a file's number.
     workPath :: !String,
-    -- | Numbers that are drawn from, or 0.
+    -- | The number of files to choose from, or 0.
     workFiles :: !Int,
-    -- | Answers too long to wait for: bytes count, and there are no latencies nor calls.
+    -- | Responses are too long to wait for: bytes are counted, and there are no latencies or calls.
     workLong :: !Bool,
     -- | Requests have the ten fields that a browser sends.
     workBrowser :: !Bool,
     -- | Bytes of the body that is posted.
     workPost :: !(Maybe Int),
-    -- | Server and clients share all cores, as they do where none are left for clients.
+    -- | Whether server and clients share all cores, as they do if none are left for clients.
     workShared :: !Bool,
-    -- | Arguments that the subject gets besides its port.
+    -- | Arguments for the subject in addition to its port.
     workArguments :: !(Env -> Subject -> IO [String])
   }
 
--- | The page @/@ for this many connections, of a server with this many capabilities.
+-- | The page @/@ for this many connections, from a server with this many capabilities.
 onePage :: Int -> Int -> Workload
 onePage connections capabilities = Workload connections capabilities "/" 0 False False Nothing False (\_ _ -> pure [])
 
--- | A server under this many connections, timed every round, and its system calls counted once.
+-- | A server with this many connections, timed in every round, with its system calls counted once.
 serverCase :: Int -> Int -> Subject -> Case
 serverCase connections capabilities = workloadCase (params connections capabilities) (onePage connections capabilities)
 
--- | A server under a load, under these parameters.
+-- | A server under a load, with these parameters.
 workloadCase :: Params -> Workload -> Subject -> Case
 workloadCase given work subject =
   Case
@@ -83,7 +83,7 @@ coresOfServer, coresOfClients :: Env -> Workload -> [Int]
 coresOfServer env work = if workShared work then allCores env else serverCores env (workCapabilities work)
 coresOfClients env work = if workShared work then allCores env else clientCores env (workCapabilities work)
 
--- | Load a server for as long as the plan says.
+-- | Put load on a server for as long as the plan says.
 underLoad :: Env -> Workload -> Server -> IO Metrics
 underLoad env work server = requestLoad env cores spec server $ \load -> do
   first <- report server
@@ -118,8 +118,8 @@ allocation (Just first) (Just final) requests =
   M.singleton "alloc_bytes_per_op" ((reportAllocated final - reportAllocated first) / requests)
 allocation _ _ _ = M.empty
 
--- | Load a server under @strace@: its connections stand before the tracing begins and stay until it has ended, so
--- only requests are counted.
+-- | Put load on a server under @strace@. Connections are opened before the tracing begins and stay open until it has
+-- ended, so only requests are counted.
 countingCalls :: Env -> Workload -> Server -> IO Metrics
 countingCalls env work server = requestLoad env cores spec server $ \load ->
   withTrace env (serverPid server) $ \counted -> do
@@ -130,8 +130,8 @@ countingCalls env work server = requestLoad env cores spec server $ \load ->
     cores = coresOfClients env work
     spec = loadSpec work 0 (planTrace (envPlan env))
 
--- | Count the instructions of a request in user space, on one core: the difference of two runs, divided by the
--- difference of the requests that they answered.
+-- | Count the instructions for a request in user space, on one core: the difference of two runs, divided by the
+-- difference of the numbers of requests that they answered.
 countingInstructions :: Env -> Workload -> Subject -> [String] -> IO Metrics
 countingInstructions env work subject arguments = do
   (few, before) <- counted (planTrace (envPlan env))
@@ -146,7 +146,7 @@ countingInstructions env work subject arguments = do
         server <- listening child subject
         requestLoad env (clientCores env 1) (loadSpec work 0 seconds) server (fmap loadTotal)
 
--- | One thread of the load for each capability of the server.
+-- | One thread of the load for each of the server's capabilities.
 loadSpec :: Workload -> Double -> Double -> LoadSpec
 loadSpec work warmup duration =
   LoadSpec
