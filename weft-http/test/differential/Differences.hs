@@ -1,8 +1,8 @@
 -- |
--- Description : Where Weft differs from its peers on purpose
+-- Description : Intended differences between Weft and its peers
 --
--- Each kind of request of which Weft takes more than two of the peers do, or fewer than all of them, has a line here with its
--- reason, and one in @doc\/http.md@. A line that is not needed any more makes the suite fail.
+-- Each kind of request that Weft accepts and two peers refuse, or that Weft refuses and all peers accept, has a line
+-- here with its reason, and one in @doc\/http.md@. The suite fails if a line is not needed any more.
 module Differences
   ( Difference (..),
     Direction (..),
@@ -10,7 +10,7 @@ module Differences
   )
 where
 
--- | Does Weft take more, or less?
+-- | Whether Weft accepts more or less than its peers.
 data Direction = Laxer | Stricter
   deriving (Eq, Show)
 

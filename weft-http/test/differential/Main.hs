@@ -1,9 +1,10 @@
 -- |
--- Description : The same bytes to several HTTP servers
+-- Description : Sends the same bytes to several HTTP servers
 --
--- Some 2,000 requests, each with a second one behind it, go to Weft, nginx, Node, Go and hyper. Weft must not take a request that
--- two of the others refuse, nor read as two what they read as one. Differences that are meant have a line in "Differences" and
--- in @doc\/http.md@. Without one of the four everything is skipped (@make bench-peers@ builds two of them).
+-- Some 2,000 requests, each followed by a second one, go to Weft, nginx, Node, Go and hyper. Weft must not accept a
+-- request that two of the others refuse, nor read two requests where two others read one. Intended differences have a
+-- line in "Differences" and in @doc\/http.md@. If one of the four peers is missing, everything is skipped (@make
+-- bench-peers@ builds two of them).
 --
 -- @WEFT_DIFFERENTIAL=seed,count@ draws other requests, or more of them.
 module Main (main) where
@@ -51,7 +52,7 @@ main = do
     why p reason = (peerName p, reason)
     row c w others n = Row c w [(peer, seen !! n) | (peer, seen) <- others]
 
--- | Answers as the peers do, when the whole body has come.
+-- | Responds like the peers, after the whole body was received.
 pong :: Application
 pong request respond = consume >> respond (responseLBS status200 [] (L.pack "Pong!"))
   where

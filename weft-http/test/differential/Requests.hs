@@ -1,10 +1,10 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : Requests on whose meaning servers may differ
+-- Description : Requests that servers may interpret differently
 --
--- A case is the bytes of one request, of a kind that has a name. The sender adds a second, plain request behind it, so that the
--- number of answers tells where a server believes that the first one ends. Everything is derived from a seed.
+-- A case is the bytes of one request, with the name of its kind. The sender appends a second, plain request, so that
+-- the number of responses shows where a server believes that the first one ends. Everything is derived from a seed.
 module Requests
   ( Case (..),
     cases,
@@ -30,7 +30,7 @@ second = "GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n"
 -- | A part of a request: its first line, its fields, and what follows them.
 data Parts = Parts ByteString [ByteString] ByteString
 
--- | So many cases: every variant in turn, each time among other harmless fields.
+-- | The given number of cases: every variant in turn, each time among other harmless fields.
 cases :: Int -> Int -> [Case]
 cases seed count = take count (concat (zipWith round' [0 :: Int ..] (generators (mkStdGen seed))))
   where

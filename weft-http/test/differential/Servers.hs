@@ -41,11 +41,11 @@ data Peer = Peer
     peerCommand :: IO (Either String (Int -> FilePath -> IO CreateProcess))
   }
 
--- | Those that are known.
+-- | The known peers.
 peers :: [Peer]
 peers = [Peer "nginx" nginx, Peer "node" node, Peer "go" (built "go-http"), Peer "hyper" (built "hyper-pong")]
 
--- | Run a peer beside an action, which gets its port.
+-- | Run a peer while an action runs, which gets the peer's port.
 withPeer :: Peer -> (Int -> IO a) -> IO (Either String a)
 withPeer peer act =
   peerCommand peer >>= either (pure . Left) run
@@ -64,7 +64,7 @@ withPeer peer act =
       there <- try (withConnection port (const (pure ()))) :: IO (Either IOException ())
       either (const (threadDelay 50000 >> until' port)) pure there
 
--- | nginx says nothing when it is ready.
+-- | nginx does not report when it is ready.
 nginx :: IO (Either String (Int -> FilePath -> IO CreateProcess))
 nginx = do
   found <- mapM existing ["/usr/sbin/nginx", "/usr/local/sbin/nginx"]
@@ -135,12 +135,12 @@ data Observed = Observed
 instance Show Observed where
   show (Observed seen closed) = unwords (map show seen) <> (if closed then " closed" else " kept")
 
--- | How many requests it took.
+-- | The number of requests that the server accepted.
 accepted :: Observed -> Int
 accepted = length . filter (\s -> s < 400) . observedStatuses
 
--- | Send bytes that hold this many requests at the most; the answers, until that many have come, the connection has
--- ended, or nothing came for so many microseconds.
+-- | Send bytes that contain at most this many requests. Returns the responses received until there are that many, the
+-- connection has ended, or nothing was received for the given number of microseconds.
 observe :: Int -> Int -> Int -> ByteString -> IO Observed
 observe port most quiet bytes = withConnection port $ \s -> do
   _ <- try (sendAll s bytes) :: IO (Either IOException ())

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The application that the tests talk to, and how they start it.
+-- The application that the tests use, and functions that start it.
 module Application
   ( -- * Running it
     withTestServer,
@@ -39,7 +39,7 @@ import Weft.Socket (SockAddr (..))
 withTestServer :: (Server -> Int -> IO a) -> IO a
 withTestServer = withQuietServer defaultSettings application
 
--- | The same with settings and an application, and with nothing printed.
+-- | A server with the given settings and application, which prints nothing.
 withQuietServer :: Settings -> Application -> (Server -> Int -> IO a) -> IO a
 withQuietServer settings app act = do
   limits <- limitsFor settings
@@ -54,7 +54,7 @@ limitsFor settings = do
   where
     time = seconds (fromIntegral (settingsTimeout settings))
 
--- | Exceptions of clients are part of the tests.
+-- | Clients cause exceptions on purpose, so these are not printed.
 quiet :: Settings -> Settings
 quiet = setOnException (\_ _ -> pure ())
 
@@ -64,7 +64,7 @@ portOf address = case address of
   SockAddrInet6 port _ _ _ -> fromIntegral port
   _ -> 0
 
--- | The server has forgotten its connections.
+-- | Wait until the server has no connections any more.
 noConnections :: Server -> Assertion
 noConnections server = eventually "no connection is left" ((== 0) <$> serverConnections server)
 
@@ -75,7 +75,7 @@ application req respond = case pathInfo req of
   ["large"] -> respond (responseLBS status200 [("Content-Length", C.pack (show n))] (L.fromStrict (filler n)))
   ["chunks"] -> respond . responseStream status200 [] $ \write flush ->
     forM_ [1 .. 100 :: Int] (\i -> write (intDec i <> "\n") >> flush)
-  -- A body of many parts, made in each of the ways in which a body can be.
+  -- A body of many parts, built in every possible way.
   ["mixed", "builder"] -> respond (responseBuilder status200 [] (foldMap piece (partsOf n)))
   ["mixed", "declared"] -> respond (responseBuilder status200 [("Content-Length", C.pack (show (sum (map B.length (partsOf n)))))] (foldMap piece (partsOf n)))
   ["mixed", "stream"] -> respond . responseStream status200 [] $ \write flush ->

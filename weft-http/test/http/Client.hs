@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Clients that have nothing of Weft in them, each bounded in time.
+-- Test clients that do not use Weft; every operation has a time limit.
 module Client
   ( -- * Sockets
     Client,
@@ -49,7 +49,7 @@ import System.Process (readProcessWithExitCode)
 import System.Timeout (timeout)
 import Test.Tasty.HUnit
 
--- | A connection, and what has come on it and was not looked at yet.
+-- | A connection, and the received bytes that were not consumed yet.
 data Client = Client Socket (IORef ByteString)
 
 withClient :: Int -> (Client -> IO a) -> IO a
@@ -58,7 +58,7 @@ withClient port = bracket (connectTo port) hangUp
 connectTo :: Int -> IO Client
 connectTo = connectAfter (const (pure ()))
 
--- | With a receive buffer of so many bytes, so that its window opens with little that is taken.
+-- | Connect with a receive buffer of the given size, so that the window reopens after little was read.
 withNarrowClient :: Int -> Int -> (Client -> IO a) -> IO a
 withNarrowClient size port = bracket (connectAfter (\s -> setSocketOption s RecvBuffer size) port) hangUp
 
@@ -82,17 +82,17 @@ reset (Client s _) = setSockOpt s Linger (StructLinger 1 0) >> close s
 say :: Client -> ByteString -> IO ()
 say (Client s _) = within 20 "sending" . N.sendAll s
 
--- | Send nothing more.
+-- | Close the sending side.
 finishSaying :: Client -> IO ()
 finishSaying (Client s _) = shutdown s ShutdownSend
 
--- | What comes next; empty at the end of the stream.
+-- | The next bytes; empty at the end of the stream.
 hear :: Client -> IO ByteString
 hear (Client s ref) = do
   kept <- readIORef ref
   if B.null kept then within 20 "receiving" (N.recv s 65536) else kept <$ writeIORef ref B.empty
 
--- | All that comes until the end of the stream.
+-- | All bytes up to the end of the stream.
 hearEnd :: Client -> IO ByteString
 hearEnd client = B.concat <$> go
   where
@@ -100,7 +100,8 @@ hearEnd client = B.concat <$> go
       bytes <- hear client
       if B.null bytes then pure [] else (bytes :) <$> go
 
--- | The same, where a reset is an end too: a client that goes on sending behind the last answer that it asked for may get one.
+-- | All bytes up to the end of the stream or a reset, which a client may get if it goes on sending after the last
+-- response.
 hearEndOrReset :: Client -> IO ByteString
 hearEndOrReset client = B.concat <$> go
   where
@@ -111,7 +112,7 @@ hearEndOrReset client = B.concat <$> go
         Left e -> ioError e
         Right bytes -> if B.null bytes then pure [] else (bytes :) <$> go
 
--- | So many bytes at least, from the front of what comes.
+-- | At least the given number of bytes.
 gather :: Client -> (ByteString -> Maybe (a, ByteString)) -> IO a
 gather client@(Client _ ref) split = readIORef ref >>= \kept -> writeIORef ref B.empty >> go kept
   where
@@ -125,7 +126,7 @@ gather client@(Client _ ref) split = readIORef ref >>= \kept -> writeIORef ref B
 
 -- Answers --------------------------------------------------------------------------------
 
--- | A response: its status, its fields with names in small letters, its body.
+-- | A response: its status, its fields with names in lower case, its body.
 data Answer = Answer
   { answerStatus :: Int,
     answerHeaders :: [(ByteString, ByteString)],
@@ -184,7 +185,7 @@ get client path = ask client path [] >> hearAnswer client
 
 -- curl -------------------------------------------------------------------------------------
 
--- | Run curl: its standard output. Fails when it does.
+-- | Run curl and return its standard output. Fails if curl fails.
 curl :: [String] -> IO String
 curl arguments = do
   (code, out, err) <-
@@ -200,7 +201,7 @@ within :: Double -> String -> IO a -> IO a
 within s what act =
   timeout (round (1e6 * s)) act >>= maybe (assertFailure (what <> ": not done after " <> show s <> " s")) pure
 
--- | Fail unless the condition comes to hold within ten seconds.
+-- | Fail unless the condition becomes true within ten seconds.
 eventually :: String -> IO Bool -> Assertion
 eventually what condition = within 10 what go
   where

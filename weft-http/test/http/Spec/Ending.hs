@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- How a server ends: what is under way finishes, what waits is closed, and all of
--- it within bounds.
+-- The shutdown of a server: requests in progress finish, waiting connections are closed, and
+-- everything ends within time limits.
 module Spec.Ending (tests) where
 
 import Application

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The figures of a server, as a scraper sees them.
+-- The metrics of a server, as a scraper sees them.
 module Spec.Figures (tests) where
 
 import Application (application, portOf, quiet)

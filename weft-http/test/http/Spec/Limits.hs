@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- "Weft.Http": limits on clients, and what the bad ones are told.
+-- "Weft.Http": limits on clients, and the responses to clients that exceed them.
 module Spec.Limits (tests) where
 
 import Application

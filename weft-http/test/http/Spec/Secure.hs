@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- TLS and HTTP\/2 over it, asked by @curl@ and @openssl@.
+-- TLS and HTTP\/2 over TLS, with the clients @curl@ and @openssl@.
 module Spec.Secure (tests, certificate) where
 
 import Application

@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Slow clients: which of them are given up, when, and which are not. The limit is
--- a second in all of it. What can go on at the same time does.
+-- Slow clients: which of them time out, when, and which do not. The timeout is
+-- one second throughout. Independent tests run at the same time.
 module Spec.Slow (tests) where
 
 import Application

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- "Weft.Static": what of a folder is shown, how, and what is not.
+-- "Weft.Static": which files of a folder are served, how, and which are not.
 module Spec.Static (tests) where
 
 import Application (filler, withQuietServer)
