@@ -3,8 +3,8 @@
 --
 -- Some 2,000 requests, each followed by a second one, go to Weft, nginx, Node, Go and hyper. Weft must not accept a
 -- request that two of the others refuse, nor read two requests where two others read one. Intended differences have a
--- line in "Differences" and in @doc\/http.md@. If one of the four peers is missing, everything is skipped (@make
--- bench-peers@ builds two of them).
+-- line in "Differences" and in @doc\/http.md@. If one of the four peers is missing, everything is skipped
+-- (@make bench-peers@ builds two of them).
 --
 -- @WEFT_DIFFERENTIAL=seed,count@ draws other requests, or more of them.
 module Main (main) where
