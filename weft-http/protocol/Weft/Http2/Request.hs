@@ -53,7 +53,7 @@ readHead fields = do
   check (isScheme scheme) "the scheme"
   target <- one ":path"
   check ("/" `B.isPrefixOf` target || (target == "*" && method == "OPTIONS")) "the path"
-      -- A fragment is not allowed: RFC 9113, 8.3.1.
+  -- A fragment is not allowed: RFC 9113, 8.3.1.
   check (B.all (\c -> c > 0x20 && c /= 0x23 && c /= 0x7f) target) "the path"
   authority <- optional ":authority"
   let hosts = [value | ("host", value) <- regular]

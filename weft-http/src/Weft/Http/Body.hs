@@ -47,7 +47,7 @@ data Place
 newBody :: Client -> Bool -> Framing -> Bool -> ByteString -> IO Body
 newBody client expects framing fast have = do
   beginBody client fast
-      -- A client that sends its body at once does not wait for the 100.
+  -- A client that sends its body at once does not wait for the 100.
   Body client <$> newIORef have <*> newIORef (if expects && B.null have then Expected place else place)
   where
     place = case framing of

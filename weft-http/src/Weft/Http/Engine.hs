@@ -44,7 +44,7 @@ import Weft.Transport
 -- therefore either has not received that request, or answers it.
 serveClient :: Client -> Application -> Maybe (ByteString -> IO ()) -> ByteString -> IO ()
 serveClient client app http2 have = mask_ $ do
-    -- Built once, so that the handler costs nothing per request.
+  -- Built once, so that the handler costs nothing per request.
   let receive = bytesOf `catch` handler
       bytesOf = receiveHead client
       {-# NOINLINE bytesOf #-}

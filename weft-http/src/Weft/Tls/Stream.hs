@@ -61,7 +61,7 @@ handshakeOver side deadline params askedName resumed below = do
   translating trouble (handshake context)
   information <- contextGetInformation context
   alpn <- getNegotiatedProtocol context
-      -- On the client side this would be the client's own chain.
+  -- On the client side this would be the client's own chain.
   chain <- if side == ServerSide then getClientCertificateChain context else pure Nothing
   name <- askedName
   again <- resumed
