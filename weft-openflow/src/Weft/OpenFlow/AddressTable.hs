@@ -1,13 +1,13 @@
 -- |
--- Where hosts are, by address: an immutable table that is looked at for every packet and seldom changed.
+-- The port of each host, by its address: an immutable table that is read for every packet and seldom changed.
 --
--- Nearly all entries are in one array of words without pointers, a hash table with open addressing, so that a look-up
--- touches a line or two of the cache; in a tree of a thousand addresses it touches a dozen. What was inserted since the
--- array was made is in a small tree beside it. When there is an eighth as much of that as in the array (and at least 'leastFresh'), a
--- new array is made of both, so that an insertion costs as much as eight copies of an entry.
+-- Nearly all entries are in one array of unboxed words, a hash table with open addressing. A lookup touches one or two
+-- cache lines; in a tree of a thousand addresses it touches a dozen. Entries that were inserted since the array was
+-- built are in a small tree beside it. When the tree reaches an eighth of the array's size (and at least 'leastFresh'), a new
+-- array is built of both, so the amortised cost of an insertion is eight copies of an entry.
 --
--- Addresses are chosen by those who send packets. Where many of them fall to the same place, an entry that would be more
--- than 'mostProbes' from its place stays in the tree: a look-up is bounded by that and the depth of a tree.
+-- Senders of packets choose the addresses, so many of them may have the same hash. An entry that would be more than
+-- 'mostProbes' away from its place stays in the tree: a lookup is bounded by that number and the depth of a tree.
 module Weft.OpenFlow.AddressTable
   ( AddressTable,
     emptyTable,
@@ -26,24 +26,24 @@ import Data.Primitive.ByteArray
 import Data.Word (Word64)
 import Weft.OpenFlow.Types
 
--- | The array, whose words are 48 bits of an address and 16 of its port, or 0 in a free place; what its hash is shifted by;
--- how many addresses there are; the tree; how many insertions there were since the array was made; and whether the tree has addresses that
--- the array has too: then it counts.
+-- | The fields: the array, whose words are 48 bits of an address and 16 of its port, or 0 in a free place; the
+-- shift of the hash; the number of addresses; the tree; the number of insertions since the array was built; and whether the tree has
+-- addresses that are also in the array. Then the tree's entry is valid.
 data AddressTable = AddressTable !ByteArray !Int !Int !(IntMap.IntMap PortNo) !Int !Bool
 
--- | No addresses.
+-- | The empty table.
 emptyTable :: AddressTable
 emptyTable = rebuilt 0 IntMap.empty []
 
--- | Insertions that the tree takes at least.
+-- | The minimum number of insertions before the array is rebuilt.
 leastFresh :: Int
 leastFresh = 64
 
--- | Places that are looked at for an address.
+-- | The maximum number of places probed for an address.
 mostProbes :: Int
 mostProbes = 16
 
--- | How many addresses.
+-- | The number of addresses.
 tableSize :: AddressTable -> Int
 tableSize (AddressTable _ _ n _ _ _) = n
 
@@ -74,12 +74,12 @@ findWord array !shift !address = go (placeOf shift address) mostProbes
 portOf :: Word64 -> PortNo
 portOf word = PortNo (fromIntegral (word .&. 0xffff))
 
--- | Where an address belongs: the highest bits of its product with 2^64 divided by the golden ratio.
+-- | The first place for an address: the highest bits of its product with 2^64 divided by the golden ratio.
 placeOf :: Int -> Word64 -> Int
 placeOf shift address = fromIntegral ((address * 0x9e3779b97f4a7c15) `unsafeShiftR` shift)
 {-# INLINE placeOf #-}
 
--- | An address is at this port now.
+-- | Set the port of an address.
 insertAddress :: MacAddress -> PortNo -> AddressTable -> AddressTable
 insertAddress mac@(MacAddress m) port table@(AddressTable array shift n tree fresh overriding)
   | fresh >= max leastFresh (n `div` 8) = rebuilt n' tree' (entries array)
@@ -88,7 +88,7 @@ insertAddress mac@(MacAddress m) port table@(AddressTable array shift n tree fre
     tree' = IntMap.insert (fromIntegral m) port tree
     n' = maybe (n + 1) (const n) (lookupAddress mac table)
 
--- | Only the addresses at ports for which this holds.
+-- | Keep only the addresses whose port satisfies the predicate.
 filterPorts :: (PortNo -> Bool) -> AddressTable -> AddressTable
 filterPorts stays (AddressTable array _ _ tree _ _) = rebuilt (IntMap.size kept) kept []
   where
@@ -98,7 +98,7 @@ filterPorts stays (AddressTable array _ _ tree _ _) = rebuilt (IntMap.size kept)
 entries :: ByteArray -> [Word64]
 entries array = [w | i <- [0 .. sizeofByteArray array `unsafeShiftR` 3 - 1], let w = indexByteArray array i, w /= 0]
 
--- | So many addresses: those of the tree, and those of these words that the tree does not have.
+-- | A table with that many addresses: those of the tree, and those of the words that are not in the tree.
 rebuilt :: Int -> IntMap.IntMap PortNo -> [Word64] -> AddressTable
 rebuilt n tree old = runST $ do
   slots <- newByteArray (8 * size)
@@ -112,7 +112,7 @@ rebuilt n tree old = runST $ do
     shift = 64 - bits
     size = 1 `unsafeShiftL` bits :: Int
 
--- | Put an entry into the array, or into the tree where that has no place for it.
+-- | Put an entry into the array, or into the tree if the array has no place for it.
 place :: MutableByteArray s -> Int -> IntMap.IntMap PortNo -> (Int, PortNo) -> ST s (IntMap.IntMap PortNo)
 place slots shift kept (k, port@(PortNo p))
   | p == 0 || p > 0xffff = pure refused

@@ -1,17 +1,17 @@
 {-# LANGUAGE ExistentialQuantification #-}
 
 -- |
--- Applications: what a controller does with what its switches say. An application is a value: a state to begin with,
--- and a pure function from an event and the state to the next state and replies.
+-- Applications define how a controller reacts to its switches. An application is a value: an initial state, and a pure
+-- function from an event and the state to the next state and replies.
 --
--- > -- Tell what came in, and do nothing about it.
+-- > -- Count packets, without any reply.
 -- > count :: App Int
 -- > count = App 0 $ \_ event n -> case event of
 -- >   Packet _ -> (n + 1, [])
 -- >   _ -> (n, [])
 --
--- 'andThen' puts one behind another. 'perSwitch' gives each switch a state of its own, which only that switch's events
--- change; 'shared' has one state for all switches, changed by one event at a time.
+-- 'andThen' chains two applications. 'perSwitch' gives each switch its own state, which only that switch's events
+-- change. 'shared' has one state for all switches, and handles one event at a time.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.App
@@ -22,14 +22,14 @@ module Weft.OpenFlow.App
     perSwitch,
     shared,
 
-    -- * What happens
+    -- * Events
     Event (..),
     Context (..),
     Flooding (..),
     floodActions,
     Millis,
 
-    -- * What is done
+    -- * Replies
     Reply (..),
     Notice (..),
     addFlow,
@@ -46,13 +46,14 @@ import Weft.OpenFlow.Types
 
 -- | An application with states of type @s@.
 data App s = App
-  { -- | Before the first event.
+  { -- | The initial state.
     appStart :: s,
-    -- | What to do.
+    -- | The reaction to an event.
     appHandle :: Context -> Event -> s -> (s, [Reply])
   }
 
--- | Both get each event, the first one first, unless that replies 'Stop'. Replies go out in the same order.
+-- | Each event goes to the first application and then to the second, unless the first replies 'Stop'. Replies are sent
+-- in the same order.
 andThen :: App a -> App b -> App (a, b)
 andThen (App a f) (App b g) = App (a, b) $ \context event (s, t) -> case f context event s of
   (s', replies)
@@ -65,80 +66,80 @@ andThen (App a f) (App b g) = App (a, b) $ \context event (s, t) -> case f conte
 
 infixr 6 `andThen`
 
--- | An application, and whose its state is.
+-- | An application, and whether its state is per switch or shared.
 data Placement = forall s. PerSwitch (App s) | forall s. Shared (App s)
 
--- | Each switch begins anew when it connects. Switches do not wait for one another.
+-- | The state is initialised when a switch connects. Switches do not wait for one another.
 perSwitch :: App s -> Placement
 perSwitch = PerSwitch
 
--- | One state for all switches and for as long as the controller runs.
+-- | One state for all switches, which lasts as long as the controller runs.
 shared :: App s -> Placement
 shared = Shared
 
--- | Milliseconds since some moment.
+-- | Milliseconds since an arbitrary origin.
 type Millis = Int64
 
--- | What an application knows besides its state.
+-- | The circumstances of an event.
 data Context = Context
-  { -- | When it happened, roughly: the time at which the bytes came in.
+  { -- | The approximate time of the event: when its bytes were received.
     contextTime :: !Millis,
-    -- | Whose event it is.
+    -- | The switch that sent the event.
     contextSwitch :: !DatapathId,
-    -- | What the switch speaks.
+    -- | The switch's protocol version.
     contextVersion :: !Version,
-    -- | How to flood there without a loop.
+    -- | How to flood at this switch without a loop.
     contextFlooding :: !Flooding
   }
 
--- | What is known of the network around a switch.
+-- | The known topology around a switch, as far as flooding needs it.
 data Flooding
-  = -- | Nothing: the switch floods by itself.
+  = -- | Unknown: the switch's own flooding is used.
     FloodByItself
-  | -- | The ports of the spanning tree and those to hosts; and the ports to other switches, in the tree or not.
+  | -- | The ports to flood to (those in the spanning tree and those to hosts), and all ports to other switches.
     FloodTo [PortNo] [PortNo]
   deriving (Eq, Show)
 
--- | The actions that flood a packet which came in there.
+-- | The actions that flood a packet received on that port.
 floodActions :: Context -> PortNo -> [Action]
 floodActions context from = case contextFlooding context of
   FloodByItself -> [output portFlood]
   FloodTo ports _ -> [output p | p <- ports, p /= from]
 
--- | What happened at a switch.
+-- | An event of a switch.
 data Event
-  = -- | It is there; in 1.3 its ports follow as 'PortChanged'.
+  = -- | The switch has connected. In 1.3 its ports follow as 'PortChanged'.
     SwitchUp !Features
-  | -- | It is gone. For 'shared' applications; one that is 'perSwitch' ends with it.
+  | -- | The switch has disconnected. Only 'shared' applications get this event; a 'perSwitch' state ends with its switch.
     SwitchDown
   | -- | A packet for the controller.
     Packet !PacketIn
-  | -- | A flow is gone that was to report it.
+  | -- | A flow was removed that was installed with a request to report this.
     FlowGone !FlowRemoved
-  | -- | A port is new, gone or changed.
+  | -- | A port was added, removed or changed.
     PortChanged !PortReason !Port
-  | -- | The ports to other switches or the spanning tree have changed here.
+  | -- | The switch's ports to other switches, or its part of the spanning tree, have changed.
     TreeChanged
-  | -- | Any other message that the controller did not ask for itself.
+  | -- | Any other message, except replies to the controller's own requests.
     Other !Message
 
--- | What an application wants.
+-- | A reply of an application.
 data Reply
-  = -- | This message, to the event's switch.
+  = -- | Send this message to the event's switch.
     Send !Message
-  | -- | This message, to another switch, if it is there.
+  | -- | Send this message to another switch, if it is connected.
     SendTo !DatapathId !Message
-  | -- | Applications behind this one do not see the event.
+  | -- | Hide the event from the applications that follow.
     Stop
-  | -- | For the controller's view of the network.
+  | -- | Update the controller's view of the network.
     Tell !Notice
 
--- | What an application found out.
+-- | Information that an application has found out.
 data Notice
-  = -- | A host is at this port; its IPv4 address, if that is known.
+  = -- | A host is at this port, with its IPv4 address if that is known.
     HostSeen !MacAddress !PortNo !(Maybe Word32)
 
--- | Add a flow: priority, idle timeout in seconds, match and actions (none drops).
+-- | Add a flow with a priority, an idle timeout in seconds, a match and actions (no actions: drop).
 addFlow :: Word16 -> Word16 -> Match -> [Action] -> Message
 addFlow priority idle match actions =
   FlowModMessage
@@ -149,8 +150,8 @@ addFlow priority idle match actions =
         flowInstructions = [ApplyActions actions | not (null actions)]
       }
 
--- | Do this with the packet of a PACKET_IN. With no actions the switch drops it and frees its buffer; if it has none,
--- there is nothing to send.
+-- | Apply actions to the packet of a PACKET_IN. With no actions, the switch drops the packet and frees its buffer; if the
+-- packet is not buffered, nothing is sent.
 release :: PacketIn -> [Action] -> [Reply]
 release p actions
   | packetInBuffer p /= noBuffer = let !reply = out (packetInBuffer p) B.empty in [reply]

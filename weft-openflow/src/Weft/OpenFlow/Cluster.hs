@@ -1,21 +1,21 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Several controllers for one network, by way of etcd. Each switch connects to all of them; one is its master, which is
--- who created the switch's key in etcd. The key goes with the controller's lease: a controller that dies loses its
--- switches to others when its lease has run out, and nothing else; flows stay. What a master finds out, links and hosts, it
--- shares.
+-- Several controllers for one network, coordinated by etcd. Each switch connects to all controllers. The controller that
+-- created the switch's key in etcd is its master. The key is bound to the controller's lease: if a controller dies, other
+-- controllers take over its switches when the lease has expired; the flows remain. A master shares the links and hosts
+-- that it discovers.
 --
 -- @
---   slave   -> master   the key was free, and this controller created it; or it has created it before with the lease
---                       that it holds, and the answer that said so was lost
---   master  -> slave    its lease is gone, or could not be prolonged in time: before others can take the key; or the
---                       switch has not been connected to it for the time of a lease: then it deletes the key
+--   slave   -> master   the key did not exist, and this controller created it; or this controller had created it before,
+--                       with its current lease, and the reply of etcd was lost
+--   master  -> slave    the lease has expired or could not be renewed in time, before others can create the key; or the
+--                       switch has not been connected for the duration of a lease, and the controller deletes the key
 -- @
 --
--- The generation of a role is the revision of etcd in which the switch's key was created, for the master and for slaves. It
--- only grows, so a switch of 1.3 refuses a master of before; and a slave's request, which may come first, does not make it refuse
--- the present one, as a later revision would.
+-- Masters and slaves use the etcd revision in which the switch's key was created as the generation ID. It only increases,
+-- so a switch of version 1.3 rejects an earlier master. A slave's request, which may arrive first, has the same generation
+-- ID as the master's, so the switch does not reject the current master because of it; a later revision would cause that.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Cluster
@@ -54,47 +54,48 @@ import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Timer (sleep)
 
--- | Settings; begin with 'defaultClusterSettings'.
+-- | Settings; start from 'defaultClusterSettings'.
 data ClusterSettings = ClusterSettings
-  { -- | Endpoints of etcd, as @http:\/\/127.0.0.1:2379@.
+  { -- | Endpoints of etcd, such as @http:\/\/127.0.0.1:2379@.
     clusterEndpoints :: [String],
-    -- | A name that no other controller has.
+    -- | A name that is unique among the controllers.
     clusterName :: String,
-    -- | Seconds of a lease; others take over within twice that.
+    -- | The duration of a lease in seconds. Other controllers take over within twice that time.
     clusterLease :: Int,
-    -- | Keys begin with this.
+    -- | The prefix of all keys.
     clusterPrefix :: String,
-    -- | Called when etcd does not answer any more, with the reason, and when it does again ('Nothing'). From a thread of the
-    -- controller; it must not block.
+    -- | Called with a reason when etcd stops responding, and with 'Nothing' when it responds again. It runs in one of
+    -- the controller's threads and must not block.
     clusterOnReach :: Maybe String -> IO ()
   }
 
--- | Leases of 5 seconds, keys below @weft\/openflow\/@; what becomes of etcd is not reported.
+-- | Leases of 5 seconds, keys below @weft\/openflow\/@, and no callback for the state of etcd.
 defaultClusterSettings :: String -> [String] -> ClusterSettings
 defaultClusterSettings name endpoints = ClusterSettings endpoints name 5 "weft/openflow/" (const (pure ()))
 
--- | This controller's part.
+-- | This controller's membership of a cluster.
 data Cluster = Cluster
   { clusterOptions :: !ClusterSettings,
     clusterEtcd :: !Etcd,
-    -- | The lease, and until when it holds by our clock. Changed under 'clusterLock'.
+    -- | The lease, and the time by our clock at which it expires. Changed while 'clusterLock' is held.
     clusterHeld :: !(IORef (Maybe (Lease, Millis))),
-    -- | Switches whose key is ours. Changed under 'clusterLock'.
+    -- | Switches whose key we hold. Changed while 'clusterLock' is held.
     clusterMine :: !(IORef (Set.Set DatapathId)),
-    -- | The revision in which each switch's key was created last, as far as is known.
+    -- | The last known revision in which each switch's key was created.
     clusterGenerations :: !(IORef (Map.Map DatapathId Revision)),
     -- | Held while roles are decided.
     clusterLock :: !(MVar ()),
-    -- | Did etcd answer in the last round? Of the thread of the rounds.
+    -- | Whether etcd responded in the last round. Used only by the thread that runs the rounds.
     clusterReached :: !(IORef Bool),
-    -- | Switches of ours that were not connected in the last rounds, and in how many. Of the thread of the rounds.
+    -- | Our switches that were not connected in the last rounds, with the number of these rounds. Used only by the thread
+    -- that runs the rounds.
     clusterAway :: !(IORef (Map.Map DatapathId Int)),
-    -- | Rounds so far. Written by the thread of the rounds.
+    -- | The number of rounds so far. Written by the thread that runs the rounds.
     clusterDone :: !(IORef Int)
   }
 
--- | Take part in a cluster beside an action; the function runs the controller, with the settings that 'clusterSettings'
--- makes. Throws nothing when etcd cannot be reached: then no switch is mastered.
+-- | Join a cluster during an action. The given function runs the controller, with the settings that 'clusterSettings'
+-- returns. If etcd cannot be reached, nothing is thrown; this controller is then master of no switch.
 withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
 withCluster options act = do
   etcd <- newEtcd (interval options) (clusterEndpoints options)
@@ -107,20 +108,21 @@ withCluster options act = do
         ("weft openflow lease", forever (sleep (milliseconds (watchOfLease options)) >> watchLease cluster c))
       ]
 
--- | How often the lease is prolonged and the keys are read.
+-- | The time between rounds, each of which renews the lease and reads the keys.
 interval :: ClusterSettings -> Duration
 interval options = milliseconds (clusterLease options * 1000 `div` roundsOfLease)
 
--- | How often, in the time of a lease.
+-- | The number of rounds in the duration of a lease.
 roundsOfLease :: Int
 roundsOfLease = 4
 
--- | How often the end of the lease is looked for, and how long before it the switches are given up: milliseconds.
+-- | In milliseconds: the time between checks for the end of the lease, and how long before that end the switches are
+-- given up.
 watchOfLease :: ClusterSettings -> Int
 watchOfLease options = clusterLease options * 1000 `div` 16
 
--- | Settings of a controller that takes part: roles are the cluster's, and ports settle until others can know their
--- links.
+-- | Controller settings for a member: the cluster assigns the roles, and new ports settle for so long that other
+-- controllers can learn of their links.
 clusterSettings :: Cluster -> Settings -> Settings
 clusterSettings cluster settings =
   settings
@@ -130,18 +132,18 @@ clusterSettings cluster settings =
   where
     millis = round (toSeconds (interval (clusterOptions cluster)) * 1000)
 
--- | Is this controller the switch's master?
+-- | Whether this controller is the switch's master.
 clusterMaster :: Cluster -> DatapathId -> IO Bool
 clusterMaster cluster d = Set.member d <$> readIORef (clusterMine cluster)
 
--- | How often this controller has prolonged its lease and looked at the keys, or has tried to: four times in the time of
--- a lease.
+-- | The number of rounds so far, successful or not. A round renews the lease and reads the keys; there are four in the
+-- duration of a lease.
 clusterRounds :: Cluster -> IO Int
 clusterRounds = readIORef . clusterDone
 
 -- Roles -----------------------------------------------------------------------------------
 
--- | The role at a switch, and the generation: the master's if its key is ours or is free now.
+-- | The role at a switch, and the generation ID: master if we hold its key, or can create it now.
 elect :: Cluster -> DatapathId -> IO (Role, Word64)
 elect cluster d = withMVar (clusterLock cluster) $ \_ -> do
   held <- readIORef (clusterHeld cluster)
@@ -165,15 +167,15 @@ elect cluster d = withMVar (clusterLock cluster) $ \_ -> do
 key :: Cluster -> String -> ByteString
 key cluster name = B.pack (clusterPrefix (clusterOptions cluster) <> name)
 
--- | A switch's key was created in that revision.
+-- | Record the revision in which a switch's key was created.
 seen :: Cluster -> DatapathId -> Revision -> IO ()
 seen cluster d revision = atomicModifyIORef' (clusterGenerations cluster) (\g -> (Map.insertWith max d revision g, ()))
 
--- | The generation of the roles at a switch.
+-- | The generation ID of the roles at a switch.
 generationOf :: Cluster -> DatapathId -> IO Word64
 generationOf cluster d = Map.findWithDefault 0 d <$> readIORef (clusterGenerations cluster)
 
--- | 'Nothing' when etcd could not be asked.
+-- | 'Nothing' if etcd could not be reached.
 attempt :: IO a -> IO (Maybe a)
 attempt = fmap (either (const Nothing) Just) . asked
 

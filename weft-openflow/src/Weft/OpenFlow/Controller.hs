@@ -1,11 +1,13 @@
 -- |
--- A controller of OpenFlow switches: a light thread for each switch, applications as in "Weft.OpenFlow.App".
+-- A controller for OpenFlow switches, with a lightweight thread for each switch and applications as in
+-- "Weft.OpenFlow.App".
 --
 -- > main :: IO ()
 -- > main = runController defaultSettings defaultServerSettings {serverPort = "6653"} (perSwitch learningSwitch)
 --
--- A switch that breaks the protocol, that does not read, or that says nothing any more costs its own connection and a
--- bounded amount of memory; the others do not notice. All functions may be called from any thread.
+-- If a switch violates the protocol, does not read, or stops responding, the controller closes its connection. Until
+-- then the switch occupies a bounded amount of memory. Other switches are not affected. All functions may be called from
+-- any thread.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Controller
@@ -64,13 +66,13 @@ import Weft.Transport
 
 -- Running ---------------------------------------------------------------------------------
 
--- | Run until the calling thread is interrupted. Throws when it cannot listen.
+-- | Run until the calling thread gets an exception. Throws if it cannot listen.
 runController :: Settings -> ServerSettings -> Placement -> IO ()
 runController settings server app = withController settings server app (\_ s -> waitServer s)
 
--- | Run beside an action; when that ends the controller does. Unless the settings of the server say how many acceptors
--- there are it has one, which hands switches to the capabilities in turn: connections that are busy for days have to be
--- spread evenly, and the kernel, which chooses among several acceptors, spreads them at random.
+-- | Run the controller during an action. Unless the server settings give a number of acceptors there is one, which assigns
+-- switches to the capabilities in turn. Connections of switches stay busy for days, so they should be spread evenly; with
+-- several acceptors the kernel would spread them at random.
 withController :: Settings -> ServerSettings -> Placement -> (Controller -> Server -> IO a) -> IO a
 withController settings server app act = do
   c <- newController settings app
@@ -79,7 +81,7 @@ withController settings server app act = do
     handler :: Controller -> Socket -> SockAddr -> IO ()
     handler c sock peer = serveConnection c (socketConnection sock peer)
 
--- | A controller without a listener: give it connections by 'serveConnection', within 'withLoops'.
+-- | A controller without a listener: pass it connections with 'serveConnection', inside 'withLoops'.
 newController :: Settings -> Placement -> IO Controller
 newController settings app = do
   make <- newInstance app
@@ -89,7 +91,7 @@ newController settings app = do
     <*> newIORef (Totals 0 0 0 0)
     <*> newIORef 0
 
--- | Run the controller's own threads beside an action: discovery of links, counters of ports.
+-- | Run the controller's own threads during an action: link discovery and port counters.
 withLoops :: Controller -> IO a -> IO a
 withLoops c act = bracket start (mapM_ killThread) (const act)
   where
@@ -100,25 +102,25 @@ withLoops c act = bracket start (mapM_ killThread) (const act)
 
 -- The network -----------------------------------------------------------------------------
 
--- | The network now.
+-- | The current network.
 controllerNetwork :: Controller -> IO Topology
 controllerNetwork = readIORef . controllerTopology
 
--- | A switch that is connected.
+-- | A connected switch.
 data SwitchInfo = SwitchInfo
-  { -- | What it speaks.
+  { -- | Its protocol version.
     infoVersion :: !Version,
-    -- | What it is.
+    -- | Its FEATURES_REPLY.
     infoFeatures :: !Features,
-    -- | Its address.
+    -- | The remote address of its connection.
     infoAddress :: !String,
-    -- | False: this controller is its slave.
+    -- | False if this controller is a slave at the switch.
     infoActive :: !Bool,
-    -- | Messages since it connected.
+    -- | Numbers of messages since it connected.
     infoTotals :: !Totals
   }
 
--- | The switches that are connected.
+-- | The connected switches.
 connectedSwitches :: Controller -> IO (Map.Map DatapathId SwitchInfo)
 connectedSwitches c = readIORef (controllerSessions c) >>= mapM info
   where
@@ -127,7 +129,7 @@ connectedSwitches c = readIORef (controllerSessions c) >>= mapM info
         <$> readIORef (sessionActive s)
         <*> readIORef (sessionTotals s)
 
--- | Numbers of messages since the controller began.
+-- | Numbers of messages since the controller was started.
 controllerCounters :: Controller -> IO Totals
 controllerCounters c = do
   gone <- readIORef (controllerTotals c)
@@ -138,8 +140,8 @@ controllerCounters c = do
 
 -- Statistics ------------------------------------------------------------------------------
 
--- | Ask a switch, and wait for all parts of the answer, at most 5 seconds. 'Nothing': there is no such switch, it has
--- no such statistics, or it did not answer.
+-- | Request statistics from a switch, and wait at most 5 seconds for all parts of the reply. 'Nothing' if there is no such
+-- switch, it does not support these statistics, or it did not reply.
 askSwitch :: Controller -> DatapathId -> StatsRequest -> IO (Maybe [StatsReply])
 askSwitch c d request = do
   found <- Map.lookup d <$> readIORef (controllerSessions c)
@@ -156,7 +158,7 @@ ask s request = do
     sent <- postMessage s xid (StatsRequestMessage request)
     if sent then (>>= id) <$> within (seconds 5) (takeMVar var) else pure Nothing
 
--- | Ask all switches for the counters of their ports.
+-- | Request the port counters of all switches.
 pollPorts :: Controller -> IO ()
 pollPorts c = do
   sessions <- readIORef (controllerSessions c)
@@ -171,17 +173,17 @@ pollPorts c = do
       let new = Map.fromList [(portStatsPort p, [(time, p)]) | Just parts <- [replies], PortStatsReply ps <- parts, p <- ps]
       modifyIORef' (sessionPortStats s) (\old -> Map.unionWith (\a b -> take 2 (a ++ b)) new (Map.intersection old new))
 
--- | What goes through a port, between the last two times that it was asked.
+-- | The traffic of a port, computed from the last two readings of its counters.
 data Rate = Rate
-  { -- | Bits a second received.
+  { -- | Bits received per second.
     rateReceived :: !Double,
-    -- | Bits a second sent.
+    -- | Bits sent per second.
     rateSent :: !Double,
     -- | The counters.
     rateStats :: !PortStats
   }
 
--- | The ports of a switch.
+-- | The rates of a switch's ports.
 portRates :: Controller -> DatapathId -> IO (Map.Map PortNo Rate)
 portRates c d = do
   found <- Map.lookup d <$> readIORef (controllerSessions c)
@@ -196,7 +198,7 @@ portRates c d = do
 
 -- Sending ---------------------------------------------------------------------------------
 
--- | Send a message to a switch, without waiting. 'False': there is no such switch, or its version has no encoding for
+-- | Send a message to a switch, without waiting. 'False' if there is no such switch, or its version has no encoding for
 -- the message.
 sendMessage :: Controller -> DatapathId -> Message -> IO Bool
 sendMessage c d message = do
@@ -205,7 +207,7 @@ sendMessage c d message = do
     Nothing -> pure False
     Just s -> nextXid s >>= \xid -> postMessage s xid message
 
--- | Take a role at a switch, with the generation of the election; see 'settingsRole'.
+-- | Set this controller's role at a switch, with the generation ID of the election; see 'settingsRole'.
 setRole :: Controller -> DatapathId -> Role -> Word64 -> IO ()
 setRole c d role generation = do
   found <- Map.lookup d <$> readIORef (controllerSessions c)

@@ -1,6 +1,6 @@
 -- |
--- What flows are about: fields of packets, matches, actions and instructions, in the terms of OpenFlow 1.3. Version 1.0
--- expresses a part of it; the codec says when it cannot.
+-- Matches, actions and instructions of flows, in the terms of OpenFlow 1.3. Version 1.0 can express only some of them;
+-- the codec reports what it cannot encode.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Match
@@ -22,11 +22,11 @@ import Data.ByteString (ByteString)
 import Data.Word (Word16, Word32, Word64, Word8)
 import Weft.OpenFlow.Types
 
--- | A packet matches if every field does. Version 1.3 asks for prerequisites: what is IP needs an 'EthType', what is a
--- port of TCP an 'IpProtocol' before it.
+-- | A packet matches if all fields match. Version 1.3 requires prerequisites: an 'EthType' before fields of IP, and an
+-- 'IpProtocol' before ports of TCP.
 type Match = [Field]
 
--- | A field and the value that it must have.
+-- | A field and its required value.
 data Field
   = -- | The port on which the packet came in.
     InPort !PortNo
@@ -40,9 +40,9 @@ data Field
     VlanId !Vlan
   | -- | VLAN priority, 0 to 7.
     VlanPriority !Word8
-  | -- | Differentiated services of IP, 0 to 63.
+  | -- | Differentiated services code point of IP, 0 to 63.
     IpDscp !Word8
-  | -- | IP's protocol number (in 1.0 also the low byte of ARP's operation).
+  | -- | Protocol number of IP (in 1.0 also the low byte of ARP's operation).
     IpProtocol !Word8
   | -- | IPv4 source address and mask.
     Ipv4Src !Word32 !Word32
@@ -60,62 +60,62 @@ data Field
     IcmpType !Word8
   | -- | ICMP code.
     IcmpCode !Word8
-  | -- | Any other: class, field number and mask bit as on the wire (1.3), and the payload.
+  | -- | Any other field: class, field number and mask bit as on the wire (1.3), and the payload.
     OtherField !Word16 !Word8 !ByteString
   deriving (Eq, Show)
 
--- | The tag of a frame.
+-- | The VLAN tag of a frame.
 data Vlan
   = -- | No tag.
     Untagged
-  | -- | Twelve bits.
+  | -- | A VLAN identifier of twelve bits.
     Tagged !Word16
   deriving (Eq, Show)
 
--- | The mask of a whole IPv4 address.
+-- | The mask that selects all bits of an IPv4 address.
 exactIp :: Word32
 exactIp = 0xffffffff
 
--- | What is done with a packet.
+-- | An action on a packet.
 data Action
-  = -- | Send it out of a port; to the controller at most that many bytes of it.
+  = -- | Send the packet out of a port. For the controller's port: send at most that many bytes of it.
     Output !PortNo !Word16
-  | -- | Change a field; in 1.0 those that it has actions for.
+  | -- | Set a field. Version 1.0 has actions for some fields only.
     SetField !Field
   | -- | Remove the outermost VLAN tag.
     PopVlan
   | -- | Add a VLAN tag of that Ethernet type (1.3).
     PushVlan !Word16
-  | -- | By a group (1.3).
+  | -- | Process the packet by a group (1.3).
     Group !Word32
-  | -- | Choose a queue for what follows (1.3).
+  | -- | Set the queue for later output actions (1.3).
     SetQueue !Word32
-  | -- | Send it out of a port by a queue (1.0).
+  | -- | Send the packet out of a port through a queue (1.0).
     Enqueue !PortNo !Word32
-  | -- | Any other, with the bytes after its length.
+  | -- | Any other action, with the bytes after its length.
     OtherAction !Word16 !ByteString
   deriving (Eq, Show)
 
--- | What a flow does (1.3). Version 1.0 has a single 'ApplyActions', or nothing, which drops.
+-- | An instruction of a flow (1.3). In version 1.0 a flow has a single 'ApplyActions', or nothing, which drops.
 data Instruction
-  = -- | Go on in a later table.
+  = -- | Continue in a later table.
     GotoTable !Word8
-  | -- | Write metadata, under a mask.
+  | -- | Write metadata, with a mask.
     WriteMetadata !Word64 !Word64
-  | -- | Merge into the action set.
+  | -- | Merge the actions into the action set.
     WriteActions [Action]
-  | -- | Do it now.
+  | -- | Apply the actions immediately.
     ApplyActions [Action]
-  | -- | Empty the action set.
+  | -- | Clear the action set.
     ClearActions
-  | -- | Any other, with the bytes after its length.
+  | -- | Any other instruction, with the bytes after its length.
     OtherInstruction !Word16 !ByteString
   deriving (Eq, Show)
 
--- | Send it out of a port, whole.
+-- | Send the whole packet out of a port.
 output :: PortNo -> Action
 output p = Output p wholePacket
 
--- | No limit on what the controller gets of a packet, and no buffer (1.3); in 1.0 more than any packet has.
+-- | No limit on the bytes of a packet that the controller gets, and no buffering (1.3). In 1.0, more than any packet has.
 wholePacket :: Word16
 wholePacket = 0xffff

@@ -1,23 +1,23 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A controller's side for people and programs, as a WAI application: a REST interface, metrics, server-sent events and a
+-- The northbound interface of a controller, as a WAI application: a REST interface, metrics, server-sent events and a
 -- page that draws the network. It runs on any WAI server.
 --
 -- @
 -- GET    \/                            the page
 -- GET    \/v1\/network                  switches, links, hosts
--- GET    \/v1\/switches, \/v1\/hosts      parts of it
--- GET    \/v1\/switches\/ID\/flows        the flow table, asked for now
+-- GET    \/v1\/switches, \/v1\/hosts      parts of \/v1\/network
+-- GET    \/v1\/switches\/ID\/flows        the flow table, requested from the switch
 -- POST   \/v1\/switches\/ID\/flows        add a flow
--- DELETE \/v1\/switches\/ID\/flows        delete flows: those of this match, or narrower; with a priority exactly this one
--- GET    \/v1\/switches\/ID\/ports        counters, asked for now
--- GET    \/v1\/events                   \/v1\/network again and again, as server-sent events
+-- DELETE \/v1\/switches\/ID\/flows        delete flows with this match or a more specific one; with a priority, exactly this flow
+-- GET    \/v1\/switches\/ID\/ports        port counters, requested from the switch
+-- GET    \/v1\/events                   \/v1\/network every second, as server-sent events
 -- GET    \/metrics                     Prometheus
 -- @
 --
--- What changes the network has to be sent as @application\/json@, which a page of another site cannot do, and by somebody
--- who may: see 'Access'. What only reads is answered to everybody who can connect.
+-- A request that changes the network must have the type @application\/json@, which a page of another site cannot send, and
+-- must be authorised: see 'Access'. Any client that can connect may read.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Northbound
@@ -25,7 +25,7 @@ module Weft.OpenFlow.Northbound
     Northbound,
     newNorthbound,
 
-    -- * Who may change the network
+    -- * Access control
     Access (..),
     readToken,
   )
@@ -61,23 +61,23 @@ import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Timer (sleep)
 
--- | A controller, who may change its network, and how many streams of events are open.
+-- | A controller, its access control, and the number of open event streams.
 data Northbound = Northbound !Controller !Access !(IORef Int)
 
--- | For a controller that runs.
+-- | The northbound interface of a running controller.
 newNorthbound :: Access -> Controller -> IO Northbound
 newNorthbound access c = Northbound c access <$> newIORef 0
 
--- | Who may add and delete flows.
+-- | Clients that may add and delete flows.
 data Access
-  = -- | Clients that connect from this host: by a loopback address or a Unix socket, and with @localhost@ or a loopback
-    -- address as the host of the request, so that no page of another site gets there by a name of its own (DNS rebinding).
-    -- A proxy on this host passes its clients on as local ones.
+  = -- | Clients on this host. They must connect by a loopback address or a Unix socket, and the request's host must be
+    -- @localhost@ or a loopback address, so that a page of another site has no access through its own host name (DNS
+    -- rebinding). All clients of a proxy on this host count as local.
     LocalClients
-  | -- | Clients that send this token, from anywhere: @Authorization: Bearer TOKEN@ (RFC 6750, 2.1).
+  | -- | Clients on any host that send this token: @Authorization: Bearer TOKEN@ (RFC 6750, 2.1).
     BearerToken !B.ByteString
 
--- | The token in a file: its first line. 'Left': why it is none. Throws when the file cannot be read.
+-- | Read a token from the first line of a file. 'Left': why it is not valid. Throws if the file cannot be read.
 readToken :: FilePath -> IO (Either String Access)
 readToken file = token . BC.takeWhile (\x -> x /= '\r' && x /= '\n') <$> B.readFile file
   where
@@ -87,7 +87,7 @@ readToken file = token . BC.takeWhile (\x -> x /= '\r' && x /= '\n') <$> B.readF
       | otherwise = Right (BearerToken s)
     ok x = isAscii x && isAlphaNum x || x `BC.elem` "-._~+/="
 
--- | Why a request may not change the network; 'Nothing': it may.
+-- | The response to a request that may not change the network; 'Nothing' if it may.
 refusal :: Access -> Request -> Maybe Response
 refusal access request = case access of
   BearerToken token
@@ -108,24 +108,24 @@ refusal access request = case access of
         _ -> False
       SockAddrUnix _ -> True
     isLocalName name = hostOf name `elem` ["localhost", "127.0.0.1", "[::1]"]
-    -- Without the port.
+      -- Remove the port.
     hostOf name = case BC.elemIndexEnd ':' name of
       Just i | BC.all isDigit (B.drop (i + 1) name) -> B.take i name
       _ -> name
 
--- | In a time that does not tell where they differ.
+-- | Compare in a time that does not depend on the position of a difference.
 sameBytes :: B.ByteString -> B.ByteString -> Bool
 sameBytes a b = B.length a == B.length b && foldl' (.|.) 0 (B.zipWith xor a b) == 0
 
--- | Streams of events at one time, at the most.
+-- | The maximum number of concurrent event streams.
 mostStreams :: Int
 mostStreams = 64
 
--- | Bytes of a request's body, at the most.
+-- | The maximum size of a request body in bytes.
 mostBody :: Int
 mostBody = 65536
 
--- | The application. Answers of JSON have a line of @error@ when the status is 400 or above.
+-- | The application. A JSON response with status 400 or above has a field @error@.
 northbound :: Northbound -> Application
 northbound n@(Northbound c access _) request respond = case (requestMethod request, pathInfo request) of
   ("GET", []) -> respond pageResponse
@@ -168,7 +168,7 @@ onSwitch c d method what request = case (method, what) of
               sent <- sendMessage c d (FlowModMessage flow)
               pure (if sent then answer done (object ["sent" .= True]) else failed status400 "the switch's version of OpenFlow has no such flow")
 
--- | The whole body, if it is not too long.
+-- | The whole body, or 'Nothing' if it is too long.
 bodyOf :: Request -> IO (Maybe B.ByteString)
 bodyOf request = go [] 0
   where
@@ -189,7 +189,7 @@ part name v = case v of
   Object o -> fromMaybe Null (KeyMap.lookup name o)
   _ -> Null
 
--- | The network now.
+-- | The current network.
 network :: Controller -> IO Value
 network c = do
   t <- controllerNetwork c
@@ -207,7 +207,7 @@ pageResponse = responseLBS status200 headers (L.fromStrict page)
         ("X-Content-Type-Options", "nosniff")
       ]
 
--- | The network every second, while the client takes it.
+-- | Send the network every second until the client disconnects.
 events :: Northbound -> (Response -> IO ResponseReceived) -> IO ResponseReceived
 events (Northbound c _ open) respond = do
   free <- atomicModifyIORef' open (\n -> if n < mostStreams then (n + 1, True) else (n, False))
@@ -221,7 +221,7 @@ events (Northbound c _ open) respond = do
   where
     headers = [(hContentType, "text/event-stream"), (hCacheControl, "no-store")]
 
--- | In Prometheus' text format.
+-- | The counters in Prometheus' text format.
 metrics :: Controller -> IO Response
 metrics c = do
   totals <- controllerCounters c

@@ -1,6 +1,6 @@
 -- |
--- What a controller reads of packets: Ethernet, the sender's IPv4 address, and LLDP, by which it finds links. Pure and
--- total; a packet that is too short has no such part.
+-- The packet fields that a controller reads: Ethernet, the sender's IPv4 address, and LLDP for link discovery. Pure and
+-- total: fields that a short packet lacks are 'Nothing'.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Packet
@@ -34,20 +34,20 @@ import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire.Get
 import Weft.OpenFlow.Wire.Put
 
--- | The head of an Ethernet frame.
+-- | The header of an Ethernet frame.
 data Frame = Frame
-  { -- | Who is to get it.
+  { -- | The destination.
     frameDst :: !MacAddress,
-    -- | Who sent it.
+    -- | The source.
     frameSrc :: !MacAddress,
     -- | Its type, after VLAN tags.
     frameType :: !Word16,
-    -- | Where its payload begins, in bytes.
+    -- | The offset of its payload, in bytes.
     framePayload :: !Int
   }
   deriving (Eq, Show)
 
--- | The head of a frame; up to two VLAN tags (0x8100, 0x88a8) are passed over.
+-- | The header of a frame. Up to two VLAN tags (0x8100, 0x88a8) are skipped.
 ethernet :: ByteString -> Maybe Frame
 ethernet s
   | B.length s < 14 = Nothing
@@ -61,11 +61,11 @@ ethernet s
       | otherwise = Just (Frame (macAt 0 s) (macAt 6 s) (word16At at s) (at + 2))
 {-# INLINE ethernet #-}
 
--- | Link layer discovery (IEEE 802.1AB).
+-- | Link Layer Discovery Protocol (IEEE 802.1AB).
 etherTypeLldp :: Word16
 etherTypeLldp = 0x88cc
 
--- | Address resolution (RFC 826).
+-- | Address Resolution Protocol (RFC 826).
 etherTypeArp :: Word16
 etherTypeArp = 0x0806
 
@@ -73,7 +73,7 @@ etherTypeArp = 0x0806
 etherTypeIpv4 :: Word16
 etherTypeIpv4 = 0x0800
 
--- | The sender's address in a packet of ARP or IPv4.
+-- | The sender's address in an ARP or IPv4 packet.
 senderIpv4 :: Frame -> ByteString -> Maybe Word32
 senderIpv4 frame s
   | frameType frame == etherTypeArp && B.length body >= 18 = known (word32At 14 body)
@@ -81,11 +81,11 @@ senderIpv4 frame s
   | otherwise = Nothing
   where
     body = B.unsafeDrop (framePayload frame) s
-    -- A host that has no address yet sends 0.0.0.0.
+      -- A host without an address sends 0.0.0.0.
     known a = if a == 0 then Nothing else Just a
 
--- | Protocol, source and destination of an IPv4 packet, and the ports of TCP or UDP (0 elsewhere, and in later
--- fragments).
+-- | Protocol, source, destination, source port and destination port of an IPv4 packet. The ports are 0 unless it is TCP
+-- or UDP, and in later fragments.
 ipv4Addresses :: Frame -> ByteString -> Maybe (Int, Word32, Word32, Word16, Word16)
 ipv4Addresses frame s = do
   guard (frameType frame == etherTypeIpv4 && B.length body >= 20)
@@ -102,12 +102,12 @@ ipv4Addresses frame s = do
 
 -- LLDP ----------------------------------------------------------------------------------
 
--- | The group that bridges do not forward (IEEE 802.1AB, 7.1).
+-- | The group address that bridges do not forward (IEEE 802.1AB, 7.1).
 lldpDestination :: MacAddress
 lldpDestination = MacAddress 0x0180c200000e
 
--- | The frame that says: sent by this switch out of this port, with that address. Chassis and port are of the local
--- subtype; the lifetime is 120 seconds.
+-- | An LLDP frame that identifies the sending switch and port, with that source address. Chassis and port IDs have the
+-- local subtype; the lifetime is 120 seconds.
 lldpFrame :: DatapathId -> PortNo -> MacAddress -> ByteString
 lldpFrame datapath (PortNo port) address = fromMaybe B.empty . runPut $ padded (head' <> tlvs)
   where
@@ -115,13 +115,13 @@ lldpFrame datapath (PortNo port) address = fromMaybe B.empty . runPut $ padded (
     tlvs = tlv 1 (putWord8 7 <> putBytes (prefix <> BC.pack (show datapath))) <> tlv 2 (putWord8 7 <> putWord32 port) <> tlv 3 (putWord16 120) <> putWord16 0
     tlv :: Word16 -> Put -> Put
     tlv kind body = putWord16 (kind * 512 + maybe 0 fromIntegral (putSize body)) <> body
-    -- The shortest frame has 60 bytes.
+    -- The minimum frame size is 60 bytes.
     padded p = p <> putZeros (60 - fromMaybe 60 (putSize p))
 
 prefix :: ByteString
 prefix = BC.pack "dpid:"
 
--- | Who sent a frame of 'lldpFrame', and out of which port. 'Nothing' for the LLDP of others.
+-- | The switch and port that sent a frame of 'lldpFrame'. 'Nothing' for other LLDP frames.
 lldpOrigin :: Frame -> ByteString -> Maybe (DatapathId, PortNo)
 lldpOrigin frame s = do
   guard (frameType frame == etherTypeLldp)

@@ -1,6 +1,6 @@
 -- |
--- Identifiers that every OpenFlow message uses: versions, datapaths, ports, buffers, link-layer addresses. Pure; a
--- value means the same in each protocol version, and the codec translates where the wire formats differ.
+-- Identifiers used by all OpenFlow messages: versions, datapaths, ports, buffers, link-layer addresses. Pure. A value has
+-- the same meaning in all protocol versions; the codec translates between wire formats.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Types
@@ -46,7 +46,7 @@ import Data.List (intercalate)
 import Data.Word (Word32, Word64, Word8)
 import Numeric (readHex, showHex)
 
--- | The protocol versions of this library.
+-- | The supported protocol versions.
 data Version
   = -- | OpenFlow 1.0, wire version 0x01.
     V10
@@ -54,34 +54,34 @@ data Version
     V13
   deriving (Eq, Ord, Show, Enum, Bounded)
 
--- | The first byte of a message.
+-- | The version byte, which is the first byte of a message.
 versionByte :: Version -> Word8
 versionByte V10 = 1
 versionByte V13 = 4
 
--- | The version of a first byte, if it is one of ours.
+-- | The version of a version byte, if it is supported.
 versionFromByte :: Word8 -> Maybe Version
 versionFromByte 1 = Just V10
 versionFromByte 4 = Just V13
 versionFromByte _ = Nothing
 
--- | The number that an answer repeats from its request.
+-- | The transaction ID, which a reply repeats from its request.
 type Xid = Word32
 
--- | A switch's identity: 48 bits of address, 16 bits of the operator's choice. Shown as 16 hexadecimal digits.
+-- | A switch's datapath ID: 48 bits of MAC address and 16 bits of the operator's choice. Shown as 16 hexadecimal digits.
 newtype DatapathId = DatapathId Word64
   deriving (Eq, Ord)
 
 instance Show DatapathId where
   show (DatapathId n) = pad 16 n
 
--- | What 'show' wrote; leading zeros may be missing.
+-- | Parse the output of 'show'. Leading zeros may be missing.
 readDatapathId :: String -> Maybe DatapathId
 readDatapathId s = case readHex s of
   [(n, "")] | length s <= 16 -> Just (DatapathId n)
   _ -> Nothing
 
--- | A port of a switch, in the 32 bits of OpenFlow 1.3. The reserved ports of 1.0 are those of 1.3 here.
+-- | A port of a switch, in the 32 bits of OpenFlow 1.3. Reserved ports have their 1.3 numbers in both versions.
 newtype PortNo = PortNo Word32
   deriving (Eq, Ord)
 
@@ -101,7 +101,7 @@ instance Show PortNo where
           (portAny, "any")
         ]
 
--- | A port with a link, not a reserved number.
+-- | Whether a port is a physical port and not a reserved number.
 isPhysical :: PortNo -> Bool
 isPhysical p = p > PortNo 0 && p <= maxPort
 
@@ -141,11 +141,11 @@ portLocal = PortNo 0xfffffffe
 portAny :: PortNo
 portAny = PortNo 0xffffffff
 
--- | A packet that waits in the switch.
+-- | A packet buffered in the switch.
 newtype BufferId = BufferId Word32
   deriving (Eq, Ord, Show)
 
--- | The packet is not in a buffer.
+-- | The packet is not buffered.
 noBuffer :: BufferId
 noBuffer = BufferId 0xffffffff
 
@@ -156,7 +156,7 @@ newtype MacAddress = MacAddress Word64
 instance Show MacAddress where
   show (MacAddress n) = intercalate ":" [pad 2 ((n `shiftR` s) .&. 0xff) | s <- [40, 32 .. 0]]
 
--- | Multicast or broadcast: the group bit is set.
+-- | Whether an address is multicast or broadcast: the group bit is set.
 isMulticast :: MacAddress -> Bool
 isMulticast (MacAddress n) = testBit n 40
 {-# INLINE isMulticast #-}
@@ -165,7 +165,7 @@ isMulticast (MacAddress n) = testBit n 40
 broadcastMac :: MacAddress
 broadcastMac = MacAddress 0xffffffffffff
 
--- | What 'show' wrote.
+-- | Parse the output of 'show'.
 readMac :: String -> Maybe MacAddress
 readMac s = case mapM byte (splitColons s) of
   Just bytes | length bytes == 6 -> Just (MacAddress (foldl (\acc b -> (acc `shiftL` 8) .|. b) 0 bytes))
