@@ -1,10 +1,10 @@
 -- |
 -- The port of each host, by its address: an immutable table that is read for every packet and seldom changed.
 --
--- Nearly all entries are in one array of unboxed words, a hash table with open addressing. A lookup touches one or two
--- cache lines; in a tree of a thousand addresses it touches a dozen. Entries that were inserted since the array was
--- built are in a small tree beside it. When the tree reaches an eighth of the array's size (and at least 'leastFresh'), a new
--- array is built of both, so the amortised cost of an insertion is eight copies of an entry.
+-- Nearly all entries are in one array of unboxed words, a hash table with open addressing. A lookup touches one or
+-- two cache lines; in a tree of a thousand addresses it touches a dozen. Entries that were inserted since the array
+-- was built are in a small tree beside it. When the tree reaches an eighth of the array's size (and at least
+-- 'leastFresh'), a new array is built of both, so the amortised cost of an insertion is eight copies of an entry.
 --
 -- Senders of packets choose the addresses, so many of them may have the same hash. An entry that would be more than
 -- 'mostProbes' away from its place stays in the tree: a lookup is bounded by that number and the depth of a tree.
@@ -26,9 +26,9 @@ import Data.Primitive.ByteArray
 import Data.Word (Word64)
 import Weft.OpenFlow.Types
 
--- | The fields: the array, whose words are 48 bits of an address and 16 of its port, or 0 in a free place; the
--- shift of the hash; the number of addresses; the tree; the number of insertions since the array was built; and whether the tree has
--- addresses that are also in the array. Then the tree's entry is valid.
+-- | The fields: the array, whose words are 48 bits of an address and 16 of its port, or 0 in a free place; the shift
+-- of the hash; the number of addresses; the tree; the number of insertions since the array was built; and whether the
+-- tree has addresses that are also in the array. Then the tree's entry is valid.
 data AddressTable = AddressTable !ByteArray !Int !Int !(IntMap.IntMap PortNo) !Int !Bool
 
 -- | The empty table.

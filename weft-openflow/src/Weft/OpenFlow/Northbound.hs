@@ -10,7 +10,7 @@
 -- GET    \/v1\/switches, \/v1\/hosts      parts of \/v1\/network
 -- GET    \/v1\/switches\/ID\/flows        the flow table, requested from the switch
 -- POST   \/v1\/switches\/ID\/flows        add a flow
--- DELETE \/v1\/switches\/ID\/flows        delete flows with this match or a more specific one; with a priority, exactly this flow
+-- DELETE \/v1\/switches\/ID\/flows        delete flows with this match or a narrower one; with a priority, only this flow
 -- GET    \/v1\/switches\/ID\/ports        port counters, requested from the switch
 -- GET    \/v1\/events                   \/v1\/network every second, as server-sent events
 -- GET    \/metrics                     Prometheus
