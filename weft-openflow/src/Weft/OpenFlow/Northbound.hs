@@ -108,7 +108,7 @@ refusal access request = case access of
         _ -> False
       SockAddrUnix _ -> True
     isLocalName name = hostOf name `elem` ["localhost", "127.0.0.1", "[::1]"]
-      -- Remove the port.
+    -- Remove the port.
     hostOf name = case BC.elemIndexEnd ':' name of
       Just i | BC.all isDigit (B.drop (i + 1) name) -> B.take i name
       _ -> name
