@@ -254,7 +254,7 @@ timers =
       let delays = [(i * 7) `mod` 30 | i <- [1 .. 30 :: Int]]
       done <- newEmptyMVar
       -- When each is due, at the earliest and at the latest: this thread may be off its core between two of them.
-      due <- forM delays $ \d -> do
+      dueTimes <- forM delays $ \d -> do
         before <- getMonotonicTime
         _ <- registerTimeout m (milliseconds (2 * d + 5)) (modifyIORef ref (d :))
         after <- getMonotonicTime
@@ -265,7 +265,7 @@ timers =
       takeMVar done
       fired <- reverse <$> readIORef ref
       sort fired @?= sort delays
-      let span' d = fromJust (lookup d due)
+      let span' d = fromJust (lookup d dueTimes)
           wrong = [(a, b) | a : later <- tails fired, b <- later, snd (span' b) + tick < fst (span' a)]
           -- Timers within a tick of the queue may fire in either order.
           tick = 0.0001
