@@ -255,11 +255,11 @@ timers =
       done <- newEmptyMVar
       -- When each is due, at the earliest and at the latest: this thread may be off its core between two of them.
       dueTimes <- forM delays $ \d -> do
-        before <- getMonotonicTime
+        from <- getMonotonicTime
         _ <- registerTimeout m (milliseconds (2 * d + 5)) (modifyIORef ref (d :))
-        after <- getMonotonicTime
+        to <- getMonotonicTime
         let delay = fromIntegral (2 * d + 5) / 1000
-        pure (d, (before + delay, after + delay))
+        pure (d, (from + delay, to + delay))
       threadDelay 80000
       _ <- registerTimeout m (milliseconds 1) (putMVar done ())
       takeMVar done
