@@ -76,7 +76,7 @@ fetching program folder =
     testCase "status 404 is exit status 3, and the body is there" . weft program [] ["serve", folder, "--port", "0"] $ \p -> do
       port <- portOf p
       (code, out) <- outcome program [] ["get", "http://127.0.0.1:" <> show port <> "/nothing"]
-      code @?= ExitFailure 3
+      assertEqual out (ExitFailure 3) code
       contains out "status is 404",
     testCase "errors are sentences" $ do
       out <-

@@ -81,7 +81,7 @@ senderIpv4 frame s
   | otherwise = Nothing
   where
     body = B.unsafeDrop (framePayload frame) s
-      -- A host without an address sends 0.0.0.0.
+    -- A host without an address sends 0.0.0.0.
     known a = if a == 0 then Nothing else Just a
 
 -- | Protocol, source, destination, source port and destination port of an IPv4 packet. The ports are 0 unless it is TCP
