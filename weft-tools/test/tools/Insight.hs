@@ -376,7 +376,7 @@ benchTests program folder =
         text <- readFile document
         contains text "of yesterday",
       testCase "what could not be measured leaves the kept result as it was" $ do
-        (figures, _) <- place "nothing"
+        (figures, _) <- place "unmeasured"
         writeFile (figures </> "echo.json") "kept"
         (code, out) <- outcome program [("WEFT_BENCH_DIR", folder </> "no-such-place")] ["bench", "figures", "echo", "--quick", "--directory", figures]
         code @?= ExitFailure 1
