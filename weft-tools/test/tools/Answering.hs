@@ -361,7 +361,8 @@ compressing program = testCase "--compress: texts, with an entity tag of their o
 
 descriptors :: FilePath -> TestTree
 descriptors program = testCase "150 clients that do not read, with 256 descriptors: others are served at once, and none is cut off" . inFolder $ \folder -> do
-  -- Half of them want one file, the others a file each. The kernel may take a whole file (tcp_wmem), so that fewer than 150 connections are left; none has a file open.
+  -- Half of them want one file, the others a file each. The kernel may take a whole file (tcp_wmem); then fewer than 150
+  -- connections are left.
   let large = B.concat (replicate 50000 (B.pack "weft keeps no file open for a client that does not read it. 64 bytes"))
       name i = if even i then "large" else "large" <> show i
   forM_ [1 .. 150 :: Int] $ \i -> do
