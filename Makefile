@@ -23,7 +23,7 @@ build: deps ## Build every package and put the programs into bin/
 
 serve: deps ## Serve SITE (default: site) on PORT (default: 8080)
 	@scripts/build weft
-	bin/weft serve $(SITE) --port $(PORT)
+	bin/weft serve "$(SITE)" --port "$(PORT)"
 
 install: ## Install the program weft below PREFIX (default: /usr/local) [DESTDIR]
 	@[ -x bin/weft ] || { scripts/deps build && scripts/build weft; }
@@ -63,6 +63,7 @@ verify: deb ## What takes too long for every change: planted bugs, long searches
 	WEFT_MUTANTS=1 scripts/cabal test --enable-tests weft-core:test:mutants
 	WEFT_SIM_SECONDS=$(SIM_SECONDS) scripts/cabal test --enable-tests weft-core:test:wake
 	WEFT_LOCKSTEP=$(LOCKSTEP) scripts/cabal test --enable-tests weft-core:test:lockstep weft-core:test:lockstep-sim
+	WEFT_TEST_SCALE=334 TASTY_TIMEOUT=1200s WEFT_TEST_STALL=1100 scripts/cabal test --enable-tests weft:test:spec --test-options='-p "/-N2/ && /no thread waits for or reads/"'
 	@scripts/sanitizers
 	@MINUTES=$(SOAK_MINUTES) scripts/soak
 	WEFT_FUZZ=10000000 WEFT_FUZZ_SECONDS=60 TASTY_TIMEOUT=1200s scripts/cabal test --enable-tests weft-http:test:http --test-options='-p "/mutated requests/ || /fuzz/"'

@@ -1,5 +1,5 @@
 -- |
--- Sends back what it gets (the latency test of Voellmy, Wang, Hudak & Yamamoto 2013,
+-- Sends back what it receives (the latency test of Voellmy, Wang, Hudak & Yamamoto 2013,
 -- section 6.4), and closes a connection that is silent for a minute.
 --
 -- > echo [PORT] +RTS -N          nc 127.0.0.1 PORT

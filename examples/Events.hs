@@ -1,6 +1,6 @@
 -- |
--- An echo server that is driven by events, on "Weft.Event" alone: no thread but the
--- one that runs the loop. It also tells every ten seconds how many are connected.
+-- An event-driven echo server that uses "Weft.Event" alone: the only thread is the one that runs the loop. It also
+-- prints the number of connections every ten seconds.
 --
 -- > events [PORT]                nc 127.0.0.1 PORT
 module Main (main) where
@@ -44,9 +44,8 @@ whenReadable manager sock act = do
   fd <- N.unsafeFdSocket sock
   registerFd_ manager (\key _events -> act key) (Fd fd) evtRead MultiShot
 
--- | Send the received bytes back. The end of the stream, or an error, ends the
--- connection. (A line fits into the kernel's buffer; a program that sends more has to wait
--- for evtWrite.)
+-- | Send the received bytes back. At the end of the stream, and after an error, the connection is closed. (A line fits
+-- into the kernel's buffer. A program that sends more has to wait for evtWrite.)
 echo :: EventManager -> IORef Int -> N.Socket -> FdKey -> IO ()
 echo manager connected sock key = do
   got <- try (N.recv sock 4096 >>= \bytes -> bytes <$ N.sendAll sock bytes)

@@ -35,11 +35,11 @@ main = do
 turn :: B.ByteString
 turn = B.replicate 32768 0
 
--- | The ends for reading and for writing.
+-- | A new pipe: the read end and the write end.
 pipe :: Hybrid (Descriptor, Descriptor)
 pipe = nonBlocking (createPipe >>= \(r, w) -> (,) <$> adopt r <*> adopt w)
 
--- | All of a turn.
+-- | Receive all bytes of a turn.
 receive :: Descriptor -> Hybrid ()
 receive end = go (B.length turn)
   where

@@ -1,7 +1,7 @@
 -- |
--- A network of learning switches with a firewall: hosts may not reach each other on the ports of TCP that the command
--- line names. @firewall 6653 23 25@ listens on port 6653 (0: one that the system chooses), and refuses telnet and mail.
--- See @doc\/openflow.md@.
+-- A controller of learning switches with a firewall: packets to the TCP ports that the command line names are dropped.
+-- @firewall 6653 23 25@ listens on port 6653 (0: one that the system chooses), and refuses telnet and mail. See
+-- @doc\/openflow.md@.
 module Main (main) where
 
 import Data.Word (Word16)
@@ -27,7 +27,8 @@ main = do
   where
     settings = defaultSettings {settingsOnSwitch = \d here -> putStrLn (show d <> (if here then " is here" else " is gone"))}
 
--- | Packets to a refused port are dropped: by the flows that a switch gets when it connects, and here until it has them.
+-- | Drop the packets to refused ports: by flows that are installed when a switch connects, and in this application
+-- until they are installed.
 firewall :: [Word16] -> App ()
 firewall refused = App () $ \_ event () -> case event of
   SwitchUp _ -> ((), [Send (addFlow 1000 0 [EthType 0x0800, IpProtocol 6, TcpDst port] []) | port <- refused])

@@ -2,8 +2,8 @@
 
 -- |
 -- A load generator of hybrid threads (Li & Zdancewic 2007, section 5.2). Each client is a
--- thread with a connection. It requests random files of a list from a web server, the next one as soon
--- as the last one has arrived.
+-- thread with a connection. It requests random files of a list from a web server, each one as soon as the
+-- one before has arrived.
 --
 -- > hybrid-load --port PORT --connections N --seconds T [--list FILE] [PATH...] +RTS -N
 module Main (main) where
@@ -57,7 +57,7 @@ main = do
 
 -- Figures ------------------------------------------------------------------------------
 
--- | The results. Latencies are counted in classes.
+-- | The results. Latencies are counted by class ('classOf').
 data Tally = Tally {answers, received, errors :: !Int, latencies :: !(IntMap.IntMap Int), firstError :: !(Maybe String)}
 
 instance Semigroup Tally where
@@ -66,7 +66,8 @@ instance Semigroup Tally where
 instance Monoid Tally where
   mempty = Tally 0 0 0 IntMap.empty Nothing
 
--- | Nanoseconds to a class that is a 32nd of its power of two wide, and back to its upper end.
+-- | The class of a latency in nanoseconds. A class is a 32nd of its power of two wide. 'upperEnd' is the upper end of a
+-- class in nanoseconds.
 classOf :: Word64 -> Int
 classOf ns
   | ns < 32 = fromIntegral ns
@@ -96,10 +97,10 @@ report seconds' tally = do
 
 -- Clients ------------------------------------------------------------------------------
 
--- | Where to ask for what, and until when (nanoseconds of the monotonic clock).
+-- | The server's port, the paths to request, and the time to end (nanoseconds of the monotonic clock).
 data Target = Target Int (Array Int ByteString) Word64
 
--- | Connection after connection: one ends by an error, or when the server ends it.
+-- | Open one connection after the other until the end. A connection is closed after an error, or by the server.
 client :: Target -> Int -> Hybrid Tally
 client target@(Target number _ end) i = do
   tally <- nonBlocking (newIORef mempty)
@@ -119,8 +120,8 @@ client target@(Target number _ end) i = do
   where
     address = SockAddrInet (fromIntegral number) (tupleToHostAddress (127, 0, 0, 1))
 
--- | One after the other on one connection, until the end, or the server's. The references are
--- the client's own.
+-- | Send requests one after the other on a connection, until the end or until the server closes it. No other client
+-- uses the references.
 requests :: Target -> IORef Tally -> IORef Word64 -> Socket -> Hybrid ()
 requests (Target _ paths end) tally numbers sock = go
   where
@@ -139,7 +140,7 @@ requests (Target _ paths end) tally numbers sock = go
           t <> if good then Tally 1 size 0 one Nothing else Tally 1 size 1 one (Just (B.unpack path <> " was refused"))
         when stays go
 
--- | Is it 200, how long is it, and does the connection stay?
+-- | Read a response: whether its status is 200, the length of its body, and whether the connection persists.
 answerOn :: Socket -> Hybrid (Bool, Int, Bool)
 answerOn sock = readHead B.empty
   where
@@ -167,7 +168,7 @@ answerOn sock = readHead B.empty
       _ -> Nothing
     broken why = throwM (userError why `ioeSetErrorString` why)
 
--- | xorshift.
+-- | A step of the xorshift generator.
 next :: Word64 -> Word64
 next x0 = x2 `xor` (x2 `shiftL` 17)
   where

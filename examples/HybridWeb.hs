@@ -2,12 +2,12 @@
 
 -- |
 -- A web server of hybrid threads (Li & Zdancewic 2007, section 5.2): a thread for each
--- connection, files read asynchronously, a cache of its own, every error an exception in the
--- thread that it concerns. GET and HEAD of the files below a folder.
+-- connection, files read asynchronously, and a cache in the program. An error is an exception in the thread of the
+-- connection concerned. Answers GET and HEAD requests for the files below a folder.
 --
 -- > hybrid-web DIR [--port PORT] [--cache MB] [--stack tun:NAME,ADDRESS] +RTS -N
 --
--- With @--stack@ it is served from a TCP/IP stack in the program (section 4.8), on a TUN device.
+-- With @--stack@ the connections are those of a TCP/IP stack in the program (section 4.8), on a TUN device.
 module Main (main) where
 
 import Control.Concurrent (forkOn, getNumCapabilities)
@@ -66,7 +66,7 @@ main = do
   site <- Site root <$> newCache (1000000 * cacheMB opts)
   maybe (onKernel opts site) (onStack opts site) (stack opts)
 
--- | An acceptor on each loop; its connections stay there while the loops are equally busy.
+-- | Run an acceptor on each loop. Its connections stay on that loop while the loops are equally busy.
 serve :: Options -> Site -> String -> [Hybrid (Hybrid Connection)] -> IO ()
 serve opts site bound listeners = do
   putStrLn ("hybrid-web: serving " <> folder opts <> " at http://" <> bound <> "/") >> hFlush stdout
@@ -96,7 +96,7 @@ onKernel opts site = do
   where
     numeric = Weft.defaultHints {Weft.addrFlags = [Weft.AI_NUMERICHOST, Weft.AI_NUMERICSERV], Weft.addrFamily = Weft.AF_INET, Weft.addrSocketType = Weft.Stream}
 
--- | One of several sockets that share an address.
+-- | A listening socket that can share its address with others (SO_REUSEPORT).
 listenOn :: SockAddr -> IO Weft.Socket
 listenOn address = do
   s <- Weft.socket Weft.AF_INET Weft.Stream Weft.defaultProtocol
@@ -122,7 +122,7 @@ kernelConnection s = Connection (\d -> recv (withDeadline d s)) (\d -> sendAll (
 stackConnection :: Tcp.Socket -> Connection
 stackConnection s = Connection (\d -> Tcp.recv (Tcp.withDeadline d s)) (\d -> Tcp.sendAll (Tcp.withDeadline d s)) (Tcp.shutdownSend s) (Tcp.close s)
 
--- | When no descriptors are left, the acceptor waits for other threads to close some.
+-- | Accept connections forever. If no descriptors are left, the acceptor waits for other threads to close some.
 acceptor :: Site -> Hybrid Connection -> Hybrid ()
 acceptor site accepting = forever $ do
   r <- try accepting
@@ -130,7 +130,7 @@ acceptor site accepting = forever $ do
     Right sock -> fork (connection site sock `finally` closeIt sock)
     Left e -> when (isFullError e) (sleep (milliseconds 20)) >> yield
 
--- | Requests one after the other. A client that goes, or is too slow, ends it.
+-- | Serve requests one after the other, until the client closes the connection or is too slow.
 connection :: Site -> Connection -> Hybrid ()
 connection site sock = go B.empty `catch` gone
   where
@@ -155,8 +155,8 @@ lingering sock = do
   let drain = receiveUntil sock limit 65536 >>= \bytes -> unless (B.null bytes) drain
   drain
 
--- | The head of the next request, and what came behind it. A minute may pass before it begins,
--- then it has to be complete in ten seconds.
+-- | Receive the head of the next request. Returns it and the bytes received after it. The head must begin within a
+-- minute, and must then be complete within ten seconds.
 readHead :: Connection -> ByteString -> Hybrid (Maybe (Either Status (ByteString, ByteString)))
 readHead sock before
   | B.null before = do
@@ -178,7 +178,7 @@ readHead sock before
     longestLine = 8192
     longestHead = 32768
 
--- | A minute for each 64 KiB at most.
+-- | Send bytes, with a time limit of a minute for each 64 KiB.
 sendSlowly :: Connection -> ByteString -> Hybrid ()
 sendSlowly sock bytes = unless (B.null bytes) $ do
   limit <- deadlineIn (seconds 60)
@@ -190,7 +190,7 @@ sendSlowly sock bytes = unless (B.null bytes) $ do
 
 data Request = Request {onlyHead :: Bool, path :: ByteString, keepAlive :: Bool}
 
--- | RFC 9112, sections 3 and 5. Requests with a body are not for this server.
+-- | Parse the head of a request (RFC 9112, sections 3 and 5). Requests with a body are refused.
 parseRequest :: ByteString -> Either Status Request
 parseRequest bytes = do
   (method, target, version, fields) <- either (const (Left badRequest400)) Right (parseOnly (requestHead <* P.endOfInput) bytes)
@@ -226,7 +226,7 @@ requestHead = do
 
 -- Answers ----------------------------------------------------------------------------------
 
--- | The file, or what is the matter with it; the connection goes on.
+-- | Send the file, or an error after which the connection stays open.
 respond :: Site -> Connection -> Request -> Hybrid ()
 respond (Site root cache) sock request = do
   now <- nonBlocking getMonotonicTime
@@ -257,7 +257,7 @@ respond (Site root cache) sock request = do
           else do
             bytes <- readAt file 0 (fromIntegral size)
             let page = Page (answerHead <> bytes) (B.length answerHead)
-            -- Shorter than it was a moment ago: it is being written, and not kept.
+            -- A file that has become shorter since is being written, and is not cached.
             if B.length bytes == size
               then Whole page <$ insertCache cache now (path request) page
               else ioError' (userError "the file changes")
@@ -269,15 +269,14 @@ respond (Site root cache) sock request = do
         DirectoryFile | not ("index.html" `B.isSuffixOf` fromString name) -> withIndex (name <> "/index.html") act
         _ -> ioError' (userError "not a file")
 
--- | An answer in memory, with the length of its head; or a head, and the file to be sent in
--- pieces.
+-- | A response in memory, with the length of its head; or a head, and the name of a file that is sent in pieces.
 data Answer = Whole Page | Parts ByteString FilePath
 
--- | Nothing outside of the folder, and no waiting for what is not a file.
+-- | Opens nothing outside of the folder, and does not block on what is not a regular file, such as a FIFO.
 fromInside :: OpenMode
 fromInside = reading {openResolve = Beneath, openNonBlocking = True}
 
--- | Relative to the folder, as the system spells it.
+-- | The file name of a path, relative to the folder and decoded by the file system's encoding.
 fileName :: ByteString -> IO FilePath
 fileName bytes = do
   encoding <- getFileSystemEncoding
@@ -311,7 +310,7 @@ headOf status fields body =
 textOf :: Status -> ByteString
 textOf status = statusMessage status <> "\n"
 
--- | An answer after which the connection ends.
+-- | Send an error after which the connection is closed.
 complain :: Connection -> Status -> Hybrid ()
 complain sock status = sendSlowly sock (headOf status ("Connection: close" : allow) (textOf status) <> textOf status)
   where
@@ -319,8 +318,8 @@ complain sock status = sendSlowly sock (headOf status ("Connection: close" : all
 
 -- The cache ----------------------------------------------------------------------------------
 
--- | Answers by path, bounded in bytes; what was not asked for since it was last looked at goes
--- first (CLOCK). Looking up takes no lock; changes are made under a mutex.
+-- | Responses by path, bounded in bytes. An entry that was not requested since its last inspection is evicted first
+-- (CLOCK). A lookup takes no lock; changes are made under a mutex.
 data Cache = Cache
   { cacheLimit :: Int,
     cacheTurn :: Mutex,
@@ -330,17 +329,18 @@ data Cache = Cache
 
 data Page = Page {pageBytes :: !ByteString, pageHead :: !Int}
 
--- | With the time it was read, in seconds. The flag is written by anybody.
+-- | A page, the time at which it was read in seconds, and whether it was requested since its last inspection. Any
+-- thread may write the flag.
 data Entry = Entry !Page !Double (IORef Bool)
 
 newCache :: Int -> IO Cache
 newCache limit = Cache limit <$> run newMutex <*> newIORef (Map.empty, mempty, 0)
 
--- | Larger files are not kept.
+-- | The size in bytes of the largest file that is cached.
 wholeBelow :: Cache -> Int
 wholeBelow cache = min 1000000 (cacheLimit cache `div` 8)
 
--- | Pages older than ten seconds are read again.
+-- | Look up a page. One that is older than ten seconds is not returned, so that it is read again.
 lookupCache :: Cache -> Double -> ByteString -> IO (Maybe Page)
 lookupCache cache now name = do
   (entries, _, _) <- readIORef (cacheState cache)

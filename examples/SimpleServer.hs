@@ -33,7 +33,7 @@ startListening = do
   listen s 1024
   pure s
 
--- | Answers whenever a whole request has come in.
+-- | Send a response for each complete request.
 worker :: Socket -> IO ()
 worker sock = loop requestLength
   where

@@ -1,9 +1,8 @@
 {-# LANGUAGE CPP #-}
 {-# LANGUAGE OverloadedStrings #-}
 
--- |
--- A Scotty application on "Weft.Http". What changes is the import of @run@, which was that of "Network.Wai.Handler.Warp",
--- and that the application is made by 'scottyApp', since @scotty@ itself runs Warp.
+-- | A Scotty application on "Weft.Http". There are two changes for Weft: @run@ is imported from "Weft.Http" and not
+-- from "Network.Wai.Handler.Warp", and the application is created by 'scottyApp', since @scotty@ itself runs Warp.
 --
 -- > scotty PORT +RTS -N
 module Main (main) where
@@ -40,7 +39,7 @@ routes notes = do
   get "/fail" (liftIO (ioError (userError "on purpose")))
   notFound (text "no such page")
 
--- | A part of the path, and a field of a form.
+-- | A captured part of the path, and a field of a form, by name.
 captured, named :: T.Text -> ActionM T.Text
 #if MIN_VERSION_scotty(0,20,0)
 captured = captureParam

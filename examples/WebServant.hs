@@ -3,8 +3,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 {-# LANGUAGE TypeOperators #-}
 
--- |
--- A Servant application on "Weft.Http". What changes is the import of @run@, which was that of "Network.Wai.Handler.Warp".
+-- | A Servant application on "Weft.Http". There is one change for Weft: @run@ is imported from "Weft.Http" and not from
+-- "Network.Wai.Handler.Warp".
 --
 -- > servant PORT +RTS -N
 module Main (main) where

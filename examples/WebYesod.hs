@@ -6,9 +6,8 @@
 {-# LANGUAGE ViewPatterns #-}
 {-# OPTIONS_GHC -Wno-unused-top-binds #-}
 
--- |
--- A Yesod application on "Weft.Http". What changes is the import of @run@, which was that of "Network.Wai.Handler.Warp",
--- and that the application is made by 'toWaiApp', since Yesod's own @warp@ runs Warp.
+-- | A Yesod application on "Weft.Http". There are two changes for Weft: @run@ is imported from "Weft.Http" and not from
+-- "Network.Wai.Handler.Warp", and the application is created by 'toWaiApp', since Yesod's own @warp@ runs Warp.
 --
 -- > yesod PORT FOLDER +RTS -N
 module Main (main) where
@@ -30,7 +29,7 @@ mkYesod
 /say SayR POST
 |]
 
--- Sessions are in cookies, whose key is in the folder.
+-- Sessions are kept in cookies. The key that encrypts them is in the folder.
 instance Yesod App where
   makeSessionBackend _ = Just <$> (defaultClientSessionBackend 5 =<< keyFile)
     where
@@ -39,7 +38,7 @@ instance Yesod App where
 getHomeR :: Handler Html
 getHomeR = defaultLayout [whamlet|<p>hello from @{HomeR}|]
 
--- | How often this client has been here.
+-- | The number of visits of this client.
 getVisitsR :: Handler Text
 getVisitsR = do
   before <- maybe 0 (read . T.unpack) <$> lookupSession "visits"

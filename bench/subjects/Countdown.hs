@@ -5,8 +5,9 @@
 -- Description : Waiting for many threads to end
 --
 -- One machine word that every thread decrements by one atomic instruction, as Go's WaitGroup does. The thread that
--- decrements it to zero wakes the waiting one. It takes some 20 ns a thread when two cores contend for it, and a thread with
--- its timer takes a microsecond and more. With an MVar or an STM variable the benchmark would measure that instead of the timers.
+-- decrements it to zero wakes the waiting one. It takes some 20 ns a thread when two cores contend for it, and a
+-- thread with its timer takes a microsecond and more. With an MVar or an STM variable the benchmark would measure
+-- that instead of the timers.
 module Countdown
   ( Countdown,
     newCountdown,
@@ -20,7 +21,7 @@ import Control.Monad (when)
 import GHC.Exts
 import GHC.IO (IO (..))
 
--- | How many are still to arrive.
+-- | The number of threads that have not finished.
 data Countdown = Countdown (MutableByteArray# RealWorld) !(MVar ())
 
 -- | A countdown from this many threads; at least one.

@@ -1,9 +1,9 @@
 -- |
 -- Description : Many threads that wait a millisecond each
 --
--- The program of the 2010 paper, section 9.2: it forks a given number of threads, each of which calls @threadDelay 1000@, and waits for all
--- of them. One delay runs before, so that the manager has been started: GHC's starts with the program, Weft's when it is
--- first needed.
+-- The program of the 2010 paper, section 9.2: it forks a given number of threads, each of which calls
+-- @threadDelay 1000@, and waits for all of them. One delay runs before, so that the manager has been started: GHC's
+-- starts with the program, Weft's when it is first needed.
 module Main (main) where
 
 import Clock (threadDelay)

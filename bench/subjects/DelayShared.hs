@@ -28,10 +28,10 @@ main = do
     threads = [("bound", id), ("unbound", runInUnboundThread)]
     counters = [("word", byWord), ("ioref", byIORef), ("mvar", byMVar)]
 
--- | What a thread does at its end, and what waits for all of them.
+-- | The action of a thread at its end, and the action that waits for all threads.
 data Counter = Counter !(IO ()) !(IO ())
 
--- | By one atomic instruction of the processor.
+-- | Count by one atomic instruction of the processor.
 byWord :: Int -> IO Counter
 byWord n = do
   c <- newCountdown n

@@ -1,9 +1,10 @@
 -- |
 -- Description : Random reads past the page cache
 --
--- A given number of threads read blocks of 4 KiB at random offsets of a file (2007, figure 17), and share a given number of reads:
--- GHC's threads or hybrid ones, by the module @Disk@. Every thread has its own sequence of offsets, which is the same in every run.
--- At most a thousand buffers are used, as the benchmark measures the reads and not the memory of waiting threads.
+-- A given number of threads read blocks of 4 KiB at random offsets of a file (2007, figure 17), and share a given
+-- number of reads: GHC's threads or hybrid ones, by the module @Disk@. Every thread has its own sequence of offsets,
+-- which is the same in every run. At most a thousand buffers are used, as the benchmark measures the reads and not
+-- the memory of waiting threads.
 module Main (main) where
 
 import Control.Concurrent (runInUnboundThread)

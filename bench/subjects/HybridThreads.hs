@@ -40,7 +40,7 @@ main = do
       _ -> expected
     expected = usage "memory N | yield THREADS TIMES | fork N | sleep N | share N | fifo PAIRS IDLE SECONDS"
 
--- | How many are still to arrive, and the way to wait for them.
+-- | The number of threads that have not finished, and an action that waits for them.
 data Countdown = Countdown !AtomicWords !(MVar ())
 
 countdown :: Int -> IO Countdown

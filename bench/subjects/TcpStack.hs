@@ -3,11 +3,12 @@
 -- |
 -- Description : A TCP/IP stack in the program
 --
--- @DEVICE ADDRESS offload|plain@: on a TUN device, echo on port 7, a sink on 9 and a source on 19 (@N@ and a newline are answered by
--- N bytes). @idle N@: what each of N established connections that do nothing takes, from a peer in the program, as JSON.
--- @receive N@: N segments of 1,448 bytes from a peer in the program, 32 at a time; @rr CONNECTIONS N@: N rounds of 64 bytes that are
--- echoed on each connection. Both print the bytes allocated for each; instructions are counted by callgrind.
--- @tails N@: how many of N bursts whose last segments were lost had to wait for a timeout, in simulated time, as JSON.
+-- @DEVICE ADDRESS offload|plain@: on a TUN device, echo on port 7, a sink on 9 and a source on 19 (@N@ and a newline
+-- are answered by N bytes). @idle N@: what each of N established connections that do nothing takes, from a peer in
+-- the program, as JSON. @receive N@: N segments of 1,448 bytes from a peer in the program, 32 at a time;
+-- @rr CONNECTIONS N@: N rounds of 64 bytes that are echoed on each connection. Both print the bytes allocated for
+-- each; instructions are counted by callgrind. @tails N@: how many of N bursts whose last segments were lost had to
+-- wait for a timeout, in simulated time, as JSON.
 module Main (main) where
 
 import Control.Concurrent
@@ -83,7 +84,7 @@ idle n = do
   inbox <- newEmptyMVar
   outbox <- newChan
   let device = Device "simulated" 1500 False [Queue (takeMVar inbox) (\_ parts -> writeChan outbox (B.concat parts))] (pure ())
-      everything = Policy "all" (\_ _ -> Remember) False
+      everything = Policy "all" (\_ _ -> Remember) Nothing
   withStack (defaultSettings [ours]) {stackPolicy = everything} device $ \st -> do
     l <- listen st Nothing 80
     before <- liveBytes
@@ -132,33 +133,36 @@ idle n = do
 
 -- What a packet costs ------------------------------------------------------------------------
 
--- | Connections of a peer in the program to a stack, with what is to be put in, how many bytes came out since it was asked last, and
--- the stack's initial numbers. What is put in is copied, as by a device that reads into a buffer of its own.
-withPeer :: Int -> (([Incoming] -> IO ()) -> IO Int -> [(Socket, Word16, Word32)] -> IO a) -> IO a
+-- | Connections of a peer in the program to a stack, with what is to be put in, how many bytes came out since it was
+-- asked last, a wait for more, and the stack's initial numbers. What is put in is copied, as by a device that reads
+-- into a buffer of its own.
+withPeer :: Int -> (([Incoming] -> IO ()) -> IO Int -> IO () -> [(Socket, Word16, Word32)] -> IO a) -> IO a
 withPeer n use = do
   inbox <- newEmptyMVar
   sent <- newMVar []
+  -- Full if something was sent since the last wait.
+  more <- newEmptyMVar
   let copied p = p {incomingPacket = B.copy (incomingPacket p)}
       receiveAll = takeMVar inbox >>= mapM (\p -> let !c = copied p in pure c)
-      device = Device "simulated" 1500 False [Queue receiveAll (\_ parts -> modifyMVar_ sent (\old -> let !b = B.concat parts in pure (b : old)))] (pure ())
+      device = Device "simulated" 1500 False [Queue receiveAll (\_ parts -> modifyMVar_ sent (\old -> let !b = B.concat parts in pure (b : old)) >> void (tryPutMVar more ()))] (pure ())
   withStack (defaultSettings [serverAddress]) device $ \st -> do
     l <- listen st Nothing 80
     socks <- forM [1 .. n] $ \i -> do
       let port = fromIntegral (1024 + i)
       putMVar inbox [fromPeer port 1000 0 Segment.syn B.empty]
-      isn <- answer sent
+      isn <- answer sent more
       putMVar inbox [fromPeer port 1001 (isn + 1) Segment.ack B.empty]
       c <- accept l
       pure (c, port, isn + 1)
-    use (putMVar inbox) (sum . map dataOf <$> swapMVar sent []) socks
+    use (putMVar inbox) (sum . map dataOf <$> swapMVar sent []) (takeMVar more) socks
   where
     -- Behind the headers and the timestamps.
     dataOf bytes = B.length bytes - 52
-    answer sent = do
+    answer sent more = do
       out <- swapMVar sent []
       case [seqNumber (Segment.segment v) | bytes <- out, Right (Packet.Whole p) <- [Packet.decode bytes], Right v <- [Segment.view (Packet.packetBody p)]] of
         isn : _ -> pure isn
-        [] -> threadDelay 1000 >> answer sent
+        [] -> takeMVar more >> answer sent more
 
 serverAddress, peerAddress :: Address
 serverAddress = V4 0x0a000002
@@ -171,7 +175,7 @@ fromPeer port at acked f body = Incoming bytes False True
     s = Segment at acked f 65535 0 (if Segment.has Segment.syn f then Options (Just 1460) (Just 7) True echoed [] else noOptions {timestamps = echoed}) [body | not (B.null body)]
     echoed = Just (Timestamps 7 0)
 
--- | What the action allocates, for each of so many.
+-- | Print the bytes that an action allocates, divided by the given number of operations.
 allocatedBy :: String -> Int -> IO () -> IO ()
 allocatedBy what n load = do
   before <- allocated_bytes <$> getRTSStats
@@ -180,7 +184,7 @@ allocatedBy what n load = do
   putStrLn ("{\"" ++ what ++ "\": " ++ show n ++ ", \"alloc_bytes_per_op\": " ++ show (fromIntegral (after' - before) / fromIntegral n :: Double) ++ "}")
 
 receive :: Int -> IO ()
-receive n = withPeer 1 $ \put outcome socks -> forM_ socks $ \(c, port, isn) -> do
+receive n = withPeer 1 $ \put outcome _ socks -> forM_ socks $ \(c, port, isn) -> do
   let body = B.replicate 1448 65
       batches = [[fromPeer port (1001 + 1448 * i) isn Segment.ack body | i <- [at .. at + 31]] | at <- [0, 32 .. fromIntegral n - 32]]
       take' left = when (left > 0) $ recvMany c noDeadline left >>= \b -> take' (left - sum (map B.length b))
@@ -189,19 +193,20 @@ receive n = withPeer 1 $ \put outcome socks -> forM_ socks $ \(c, port, isn) -> 
   allocatedBy "segments" (32 * length batches) (forM_ batches (\b -> put b >> take' (32 * 1448) >> outcome))
 
 requests :: Int -> Int -> IO ()
-requests m n = withPeer m $ \put outcome socks -> do
+requests m n = withPeer m $ \put outcome more socks -> do
   forM_ socks (\(c, _, _) -> forkIO (void (try (echo c) :: IO (Either SomeException ()))))
   let body = B.replicate 64 65
       rounds = [[fromPeer port (1001 + 64 * k) (isn + 64 * k) (Segment.ack <> Segment.psh) body | (_, port, isn) <- socks] | k <- [0 .. fromIntegral n - 1]]
-      answered left = when (left > 0) $ yield >> outcome >>= \got -> answered (left - got)
+      answered left = when (left > 0) $ more >> outcome >>= \got -> answered (left - got)
   mapM_ (mapM_ (`seq` pure ())) rounds
   performMajorGC
   allocatedBy "round_trips" (m * n) (forM_ rounds (\r -> put r >> answered (64 * m)))
 
 -- Lost tails -------------------------------------------------------------------------------
 
--- | Bursts of ten segments, the initial window, each on a connection of its own, over 25 ms each way: of each the last one to three
--- segments are lost, and of everything else one packet in a hundred, in both directions. Everything follows from the number of bursts.
+-- | Bursts of ten segments, the initial window, each on a connection of its own, over 25 ms each way: of each the
+-- last one to three segments are lost, and of everything else one packet in a hundred, in both directions. Everything
+-- follows from the number of bursts.
 tails :: Int -> IO ()
 tails n = putStrLn ("{\"tails\": " ++ show n ++ ", \"tail_timeout_ratio\": " ++ show (fromIntegral (length (filter id late)) / fromIntegral n :: Double) ++ "}")
   where
@@ -227,7 +232,7 @@ data World = World
 conf :: Config
 conf = defaultConfig
 
--- | Until all is acknowledged and nothing is on the way.
+-- | Run until everything is acknowledged and no packet is on the way.
 settle :: World -> World
 settle w0 = case Map.minViewWithKey (agenda w0) of
   Nothing -> w0

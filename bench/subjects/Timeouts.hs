@@ -1,9 +1,9 @@
 -- |
 -- Description : Timeouts that do not fire
 --
--- A given number of threads, each of which runs a short action with a limit of ten seconds a given number of times. The action reads a
--- reference, and the results are added up, so the compiler cannot drop it, and a call that returns no result is noticed.
--- One call runs before, as Weft's manager starts when it is first needed.
+-- A given number of threads, each of which runs a short action with a limit of ten seconds a given number of times.
+-- The action reads a reference, and the results are added up, so the compiler cannot drop it, and a call that returns
+-- no result is noticed. One call runs before, as Weft's manager starts when it is first needed.
 module Main (main) where
 
 import Clock (timeout)

@@ -3,7 +3,8 @@
 -- |
 -- Description : The pong server as a WAI application
 --
--- The application is the same for all builds; the server below it is Weft's engine, or Warp on GHC's own manager or relinked.
+-- The application is the same for all builds; the server below it is Weft's engine, or Warp on GHC's own manager or
+-- relinked.
 --
 -- @GET \/@ answers five bytes, @GET \/browser@ the same with five fields, @POST \/echo@ the body that came.
 module Main (main) where

@@ -1,5 +1,5 @@
 -- |
--- Delays and time limits, with nothing of Weft in it. Prints what came of them.
+-- A program without any code of Weft that uses delays and time limits, and prints their results.
 module Main (main) where
 
 import Control.Concurrent
@@ -24,13 +24,14 @@ main = do
   order <- newMVar []
   done <- forM [9, 8 .. 1 :: Int] $ \i -> do
     v <- newEmptyMVar
-    _ <- forkIO (threadDelay (30000 * i) >> modifyMVar_ order (pure . (i :)) >> putMVar v ())
+    _ <- forkIO (threadDelay (100000 * i) >> modifyMVar_ order (pure . (i :)) >> putMVar v ())
     pure v
   mapM_ takeMVar done
   readMVar order >>= say "order" . reverse
   -- registerDelay
+  distant <- registerDelay 60000000
+  atomically (readTVar distant) >>= say "registerDelay, at once"
   passed <- registerDelay 30000
-  atomically (readTVar passed) >>= say "registerDelay, at once"
   atomically (readTVar passed >>= check)
   say "registerDelay, afterwards" True
   forM_ [0, -5] $ \us -> registerDelay us >>= \v -> atomically (readTVar v >>= check) >> say ("registerDelay " <> show us) True
@@ -48,7 +49,7 @@ main = do
   timeout 10000 (threadDelay 5000000 `catch` \e -> throwIO (e :: SomeException)) >>= say "passed on"
   timeout 10000 (handle (\e -> pure (show (e :: SomeAsyncException))) ("no" <$ threadDelay 5000000)) >>= say "caught by type"
   timeout 10000 (handle (\e -> pure (show (e :: Timeout))) ("no" <$ threadDelay 5000000)) >>= say "caught as Timeout"
-  timeout 10000 ("ended" <$ mask_ (threadDelay 100 >> getMaskingState)) >>= say "masked"
+  timeout 5000000 ("ended" <$ mask_ (threadDelay 100 >> getMaskingState)) >>= say "masked"
   t <- try (timeout 5000000 (throwIO (userError "mine"))) :: IO (Either IOException (Maybe ()))
   say "an exception of the action's" t
   -- No stray exception after a timeout has returned.

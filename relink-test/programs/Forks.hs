@@ -1,6 +1,5 @@
--- |
--- Forked children after collections, with nothing of Weft in it. The parent has a thread that delays for ever. Each child
--- collects, waits in every way that base has, and ends. Prints how each ended.
+-- | Forked children after collections, with nothing of Weft in it. The parent has a thread that delays for ever. Each
+-- child collects, waits in every way that base has, and ends. Prints how each ended.
 module Main (main) where
 
 import Control.Concurrent

@@ -19,10 +19,11 @@ main = do
   getLine >>= say "line"
   hWaitForInput stdin 30 >>= say "hWaitForInput of nothing"
   timeout 30000 getLine >>= say "getLine of nothing"
-  -- Lines with pauses from a process.
-  (_, Just out, _, p) <- createProcess (shell "for i in 1 2 3; do echo $i; sleep 0.05; done; sleep 0.2; echo 4") {std_out = CreatePipe}
+  -- Lines with pauses from a process, the last of which it prints when it is told to.
+  (Just told, Just out, _, p) <- createProcess (shell "for i in 1 2 3; do echo $i; sleep 0.05; done; read line; echo 4") {std_in = CreatePipe, std_out = CreatePipe}
   replicateM 3 (hGetLine out) >>= say "three"
   timeout 20000 (hGetLine out) >>= say "too early"
+  hPutStrLn told "go on" >> hClose told
   hGetLine out >>= say "four"
   r <- try (hGetLine out) :: IO (Either IOException String)
   say "end" (fromRight "end of file" r)

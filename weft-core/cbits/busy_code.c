@@ -1,8 +1,9 @@
 /* The code that the busy OS threads of this process run: for the watchdog's report.
  *
- * A thread is busy if it used a processor in the last milliseconds (/proc/self/task/ID/schedstat). It is sent a signal, whose handler
- * notes the interrupted address, which is then looked up in the symbol table of the program's own file. GHC's code keeps its
- * stack elsewhere, in frames that only its run-time system can read, so there is one address and no trace of callers. */
+ * A thread is busy if it used a processor in the last milliseconds (/proc/self/task/ID/schedstat). It is sent a
+ * signal, whose handler notes the interrupted address, which is then looked up in the symbol table of the program's
+ * own file. GHC's code keeps its stack elsewhere, in frames that only its run-time system can read, so there is one
+ * address and no trace of callers. */
 #define _GNU_SOURCE
 #include "busy_code.h"
 #ifdef __linux__
@@ -83,7 +84,8 @@ static int signal_to_use(struct sigaction *old) {
   return 0;
 }
 
-/* Where a thread is now; 0 when it does not answer within 50 ms. The handler stays: the signal may still come. */
+/* The address of the code that a thread runs; 0 if it does not answer within 50 ms. The handler stays installed,
+ * since the signal may still come. */
 static uintptr_t place_of(pid_t id, int signal) {
   interrupted_at = 0;
   if (syscall(SYS_tgkill, getpid(), id, signal) < 0) return 0;
@@ -215,7 +217,7 @@ static int busy_now(char *text, size_t size) {
   return lines;
 }
 
-/* On a machine with more to do a busy thread may wait for its turn, too. */
+/* Repeated, since a busy thread may wait for a processor on a machine with other work. */
 int weft_busy_code(char *text, size_t size) {
   int lines = 0;
   for (int i = 0; i < 10 && !lines; i++) lines = busy_now(text, size);

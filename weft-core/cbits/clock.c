@@ -1,4 +1,4 @@
-/* The clock, and how exactly the kernel keeps to it. */
+/* The clock, and the precision of the kernel's timers. */
 #define _GNU_SOURCE
 #include "clock.h"
 #include <stdint.h>
@@ -18,8 +18,8 @@ int64_t weft_coarse_now(void) {
   return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec + 10000000;
 }
 
-/* The kernel may delay a thread's wake-ups by its timer slack, to join them with others: 50 us by default, less for the calling
- * thread from now on (doc/rationale/timers.md). One system call in the life of a thread. */
+/* The kernel may delay a thread's wake-ups by its timer slack, to join them with others: 50 us by default, less for
+ * the calling thread from now on (doc/rationale/timers.md). One system call in the life of a thread. */
 void weft_be_punctual(void) {
 #ifdef PR_SET_TIMERSLACK
   static _Thread_local int done;

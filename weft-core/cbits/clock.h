@@ -1,7 +1,7 @@
 #ifndef WEFT_CLOCK_H
 #define WEFT_CLOCK_H
 
-/* Before a wait with a timeout. */
+/* To be called before a wait with a timeout. */
 void weft_be_punctual(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* Socket calls in the shape the Haskell side wants: never blocking, results or
- * -errno, repeated when a signal interrupts them. */
+/* Socket calls with the interface that the Haskell code uses: they never block unless it is stated, return results or
+ * -errno, and are repeated when a signal interrupts them. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -68,6 +68,20 @@ int weft_set_nonblocking(int fd) {
   return fcntl(fd, F_SETFL, fl | O_NONBLOCK) < 0 ? -errno : 0;
 }
 
+/* Whether a read of less than was asked for has emptied it, and a write of less has filled it: 1 for a pipe, unless it
+ * carries packets. A terminal gives one line at a time, and other devices one event. */
+int weft_is_plain_pipe(int fd) {
+  struct stat st;
+  if (fstat(fd, &st) < 0) return -errno;
+  if (!S_ISFIFO(st.st_mode)) return 0;
+#ifdef O_DIRECT
+  int fl = fcntl(fd, F_GETFL);
+  if (fl < 0) return -errno;
+  if (fl & O_DIRECT) return 0;
+#endif
+  return 1;
+}
+
 int weft_accept(int fd, struct sockaddr *addr, socklen_t *len) {
 #ifdef SOCK_NONBLOCK
   RETRY(int, accept4(fd, addr, len, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -79,7 +93,7 @@ int weft_accept(int fd, struct sockaddr *addr, socklen_t *len) {
 #endif
 }
 
-/* An interrupted connect goes on by itself: not repeated. */
+/* Not repeated: an interrupted connect goes on by itself. */
 int weft_connect(int fd, const struct sockaddr *addr, socklen_t len) {
   int r = connect(fd, addr, len);
   return r < 0 ? (errno == EINTR ? -EINPROGRESS : -errno) : 0;
@@ -109,8 +123,8 @@ int weft_connected(int fd) {
   return errno == ENOTCONN ? -EINPROGRESS : -errno;
 }
 
-/* Progress of a TCP peer, on Linux: the number of bytes that it has acknowledged, and 1 if none of the bytes that filled the
- * kernel's buffer have left it, else 0. */
+/* Progress of a TCP peer, on Linux: the number of bytes that it has acknowledged, and 1 if none of the bytes that
+ * filled the kernel's buffer have left it, else 0. */
 int weft_send_progress(int fd, int64_t *acknowledged) {
 #ifdef __linux__
   struct tcp_info info;
@@ -150,7 +164,7 @@ ssize_t weft_sendv(int fd, struct iovec *iov, int n, struct sockaddr *addr, sock
   RETRY(ssize_t, sendmsg(fd, &m, MSG_NOSIGNAL));
 }
 
-/* More follows at once, so the kernel may wait for it before it sends a packet. */
+/* A send after which more data follows at once, so the kernel may wait for that before it sends a packet. */
 ssize_t weft_sendv_more(int fd, struct iovec *iov, int n) {
 #ifndef MSG_MORE
 #define MSG_MORE 0
@@ -201,7 +215,7 @@ ssize_t weft_sendfile_cached(int sock, int file, int64_t offset, size_t n) {
   }
   if (found.cache < (uint64_t)((offset + (int64_t)n - 1) / page - offset / page + 1)) return -ENOSYS;
   size_t done = 0;
-  /* Less than was asked for may be the end of the file, not of the room: only another try tells. */
+  /* A short count may mean the end of the file, or that the socket has no more room: only another try shows which. */
   while (done < n) {
     ssize_t r = weft_sendfile(sock, file, offset + (int64_t)done, n - done);
     if (r == -EAGAIN && done > 0) return (ssize_t)done | WEFT_FULL;
@@ -225,8 +239,8 @@ int weft_dup(int fd) {
 int weft_getsockname(int fd, struct sockaddr *a, socklen_t *n) { return getsockname(fd, a, n) < 0 ? -errno : 0; }
 int weft_getpeername(int fd, struct sockaddr *a, socklen_t *n) { return getpeername(fd, a, n) < 0 ? -errno : 0; }
 
-/* Whether any socket of this process may linger. Written once, by any thread; read at each close. Connections inherit the
- * option from their listener, so one socket with the option is enough. */
+/* Whether any socket of this process may linger. Written once, by any thread; read at each close. Connections
+ * inherit the option from their listener, so one socket with the option is enough. */
 static int may_linger;
 void weft_expect_lingering(void) { __atomic_store_n(&may_linger, 1, __ATOMIC_RELAXED); }
 
@@ -240,9 +254,9 @@ int weft_getsockopt(int fd, int level, int name, void *p, socklen_t *n) {
 /* Whatever close returns, the descriptor is gone. */
 void weft_close(int fd) { close(fd); }
 
-/* Give the number back without blocking. A socket that lingers is only closed by the last of its descriptors: a
- * duplicate is returned for that, otherwise -1. Should there be no descriptor for one, the kernel goes on sending in the
- * background, as it does for sockets that do not linger. */
+/* Release the number without blocking. A socket that lingers does so when the last of its descriptors is closed: a
+ * duplicate is returned for that, otherwise -1. If there is no descriptor free for a duplicate, the kernel goes on
+ * sending in the background, as it does for sockets that do not linger. */
 int weft_close_now(int fd) {
   int copy = -1;
   if (__atomic_load_n(&may_linger, __ATOMIC_RELAXED)) {
@@ -260,8 +274,8 @@ int weft_close_now(int fd) {
   return copy;
 }
 
-/* The file of a Unix socket stays when its owner is gone. If the address is that of a socket of fd's kind on which a connect is
- * refused, remove the file: 0. Otherwise it is in use, or is not a socket's: -EADDRINUSE. */
+/* The file of a Unix socket stays when its owner is gone. If the address is that of a socket of fd's kind on which a
+ * connect is refused, remove the file: 0. Otherwise it is in use, or is not a socket's: -EADDRINUSE. */
 int weft_unlink_stale(int fd, const struct sockaddr *addr, socklen_t len) {
   char path[sizeof ((struct sockaddr_un *)0)->sun_path + 1] = {0};
   struct stat st;
@@ -335,7 +349,7 @@ ssize_t weft_recvmsg(int fd, struct iovec *iov, int n, void *addr, uint32_t *ale
 /* Room for an item of control data with this many bytes. */
 size_t weft_cmsg_space(size_t n) { return CMSG_SPACE(n); }
 
-/* Lay an item out at p; where its data goes. */
+/* Write the header of an item of control data at p. Returns the address of its data. */
 void *weft_cmsg_put(void *p, int level, int type, size_t n) {
   struct cmsghdr *c = p;
   c->cmsg_len = CMSG_LEN(n);
@@ -344,8 +358,8 @@ void *weft_cmsg_put(void *p, int level, int type, size_t n) {
   return CMSG_DATA(c);
 }
 
-/* The item at p, of which there are left bytes to the end of the control data: its
- * data, or 0 when there is none. *step is how far on the next one is. */
+/* The item at p, with the given number of bytes left to the end of the control data. Returns its data, or 0 if there
+ * is no item. *step is the distance to the next one. */
 void *weft_cmsg_get(void *p, size_t left, int *level, int *type, size_t *n, size_t *step) {
   struct cmsghdr *c = p;
   if (left < sizeof *c || c->cmsg_len < CMSG_LEN(0) || c->cmsg_len > left) return 0;

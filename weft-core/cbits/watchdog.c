@@ -1,6 +1,7 @@
-/* The watchdog: an OS thread that detects a manager's runner without progress, because a callback does not return or a thread does
- * not release its capability, and reports it on stderr. It runs no Haskell code and holds no capability, so it also detects a loop that never
- * allocates on the only capability. On Linux it adds the busy OS threads of the program and their code.
+/* The watchdog: an OS thread that detects a manager's runner without progress, because a callback does not return or
+ * a thread does not release its capability, and reports it on stderr. It runs no Haskell code and holds no
+ * capability, so it also detects a loop that never allocates on the only capability. On Linux it adds the busy OS
+ * threads of the program and their code.
  *
  * A block's states, as the watchdog sees them:
  *
@@ -41,7 +42,7 @@ static int64_t now_ns(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Between two looks: a quarter of the bound, 1 to 250 ms. */
+/* The time between two checks: a quarter of the bound, 1 to 250 ms. */
 static int64_t period(int64_t of) {
   int64_t p = of / 4;
   return p < 1000000 ? 1000000 : p > 250000000 ? 250000000 : p;
@@ -167,7 +168,7 @@ static void *watch(void *unused) {
   return 0;
 }
 
-/* With the lock. */
+/* Start the watchdog's thread. The caller holds the lock. */
 static int start_thread(void) {
   pthread_t thread;
   sigset_t all, old;
@@ -186,7 +187,7 @@ static int start_thread(void) {
   return 0;
 }
 
-/* A bound in ns, or 0 for none. 0, or -errno when there can be no thread. */
+/* Set the bound in ns, 0 for none. Returns 0, or -errno if the thread cannot be started. */
 int weft_watchdog_set(int64_t ns) {
   pthread_mutex_lock(&lock);
   int error = ns ? start_thread() : 0;

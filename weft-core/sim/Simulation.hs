@@ -13,8 +13,8 @@
 -- There can be one simulation at a time in a process.
 --
 -- Scenarios import this module. It consists of "Simulation.World" (the state of a run), "Simulation.Machine" (what a
--- simulated thread calls), "Simulation.Memory" and "Simulation.Location" (which writes a read may miss), "Simulation.Run"
--- (one run) and "Simulation.Search" (many runs).
+-- simulated thread calls), "Simulation.Memory" and "Simulation.Location" (which writes a read may miss),
+-- "Simulation.Run" (one run) and "Simulation.Search" (many runs).
 module Simulation
   ( -- * Running
     Scenario (..),
@@ -70,7 +70,6 @@ module Simulation
     spawn,
     runNumber,
     currentThread,
-    threadEnded,
     throwTo',
     throwSoon,
     postpone,

@@ -54,9 +54,9 @@
 #define UNBOXED(X)
 #endif
 
-/* X(ours, original, arity, kinds of its arguments, the functions that it serves). The compiler appends a number to the name of a
- * function that serves two exported ones, or is one without its newtype IO. The arity includes the
- * state token, the kinds do not. */
+/* X(ours, original, arity, kinds of its arguments, the functions that it serves). The compiler appends a number to the
+ * name of a function that serves two exported ones, or is one without its newtype IO. The arity includes the state
+ * token, the kinds do not. */
 #define ENTRIES(X) \
   X(threadWait, EVENT_THREAD(threadWaitRead1), 3, ARG_PP, "threadWaitRead, threadWaitWrite") \
   X(threadWaitSTM, EVENT_THREAD(threadWaitReadSTM1), 3, ARG_PP, "threadWaitReadSTM, threadWaitWriteSTM") \
@@ -109,9 +109,9 @@ typedef struct {
   __asm__(CODE(ours, original, arity, kinds));
 ENTRIES(DEFINE)
 
-/* The originals are weak, so that GHCi, and Template Haskell, can load the shared library that is made of the same object file: nothing has
- * the name __real_SYMBOL there, and choose() looks for SYMBOL. In a statically linked program a weak reference takes nothing
- * out of an archive; these do, as every module has such a name. */
+/* The originals are weak, so that GHCi and Template Haskell can load the shared library that is made of the same object
+ * file: nothing has the name __real_SYMBOL there, and choose() looks for SYMBOL. In a statically linked program a weak
+ * reference takes nothing out of an archive. These references do, since every module has such a name. */
 extern const char EVENT_THREAD(zdtrModule_closure)[], SYSTEM_TIMEOUT(zdtrModule_closure)[];
 __attribute__((used)) static const void *const modules[] = {EVENT_THREAD(zdtrModule_closure), SYSTEM_TIMEOUT(zdtrModule_closure)};
 
@@ -140,9 +140,13 @@ static int in_compiler(void) {
 }
 
 static int verbose;
-int weft_relink_verbose(void) { return verbose; }
 
-/* For a program without -threaded, where a call may be the last reference to it: never collected from the first call on. */
+/* Whether to print the back end: once, as the program starts. A forked child may not print, since a thread that is
+ * missing there may hold the lock of stderr's Handle. */
+int weft_relink_verbose(void) { return __atomic_exchange_n(&verbose, 0, __ATOMIC_RELAXED); }
+
+/* For a program without -threaded, where a call may be the last reference to it: never collected from the first call
+ * on. */
 void *weft_relink_original_timeout(void) {
   static StgStablePtr kept;
   if (!kept) kept = getStablePtr((StgPtr)&REAL_CLOSURE(SYSTEM_TIMEOUT(timeout1)));
@@ -150,6 +154,19 @@ void *weft_relink_original_timeout(void) {
 }
 
 void *weft_relink_original_ensure(void) { return (void *)&REAL_CLOSURE(EVENT_THREAD(ensureIOManagerIsRunning1)); }
+
+static int redirected; /* written by choose() */
+
+/* hs_exit, which a main written in C calls, waits until all foreign calls have returned. A dispatcher spends its life in
+ * one, and the run-time system can end only its own managers' ("ioManagerDie"). So the run-time system ends as it does
+ * after a main written in Haskell. In a shared library the name is not redirected. */
+extern __attribute__((weak)) void __real_hs_exit(void);
+void __wrap_hs_exit(void);
+void __wrap_hs_exit(void) {
+  if (redirected) hs_exit_nowait();
+  else if (__real_hs_exit) __real_hs_exit();
+  else hs_exit();
+}
 
 /* Before any Haskell runs. */
 __attribute__((constructor)) static void choose(void) {
@@ -194,6 +211,7 @@ __attribute__((constructor)) static void choose(void) {
       fprintf(stderr, "weft: %s: %s\n", serves, fits ? "Weft's" : "GHC's, as it is not the function that was expected of this GHC"); \
   }
   ENTRIES(REDIRECT)
+  redirected = 1;
 }
 
 /* The note that `weft doctor --binary` looks for in a program, under the name that the linker options require. */

@@ -1,13 +1,17 @@
 -- |
 -- Description : The program @weft@
 --
--- One line for each subcommand. A bad argument ends with status 2, whatever the subcommand.
+-- The subcommands are in the modules @Weft.Tools.*@. Wrong arguments give exit status 2, for every subcommand.
 module Main (main) where
 
-import Control.Monad (join)
+import Control.Exception (throwIO, try)
+import Control.Monad (join, unless)
 import Data.List (isPrefixOf)
 import Options.Applicative
 import System.Environment (getArgs)
+import System.Exit (ExitCode (..), exitWith)
+import System.IO (hFlush, hPutStrLn, stderr, stdout)
+import System.IO.Error (isResourceVanishedError)
 import Weft.Tools.Bench (benchCommand)
 import Weft.Tools.Cbench (cbenchCommand)
 import Weft.Tools.Controller (controllerCommand)
@@ -37,12 +41,27 @@ commands completing =
 main :: IO ()
 main = do
   completing <- any ("--bash-completion-" `isPrefixOf`) <$> getArgs
-  join (customExecParser preferences (program completing))
+  flushed (join (customExecParser preferences (program completing)))
 
+-- | Run a command and flush its output, which GHC's run-time system does at the end of a program without a word if it
+-- fails. An output that cannot be written gives exit status 1, and a message unless its reader has gone.
+flushed :: IO () -> IO ()
+flushed act = do
+  ended <- try act
+  written <- try (hFlush stdout)
+  case (written, ended) of
+    (Left e, _) -> do
+      unless (isResourceVanishedError e) (hPutStrLn stderr ("weft: " <> show e))
+      exitWith (ExitFailure 1)
+    (Right (), Left code) -> throwIO (code :: ExitCode)
+    (Right (), Right ()) -> pure ()
+
+-- | Without backtracking, errors are reported with the usage of the subcommand, and not with that of the program.
 preferences :: ParserPrefs
-preferences = prefs showHelpOnEmpty
+preferences = prefs (showHelpOnEmpty <> noBacktrack)
 
--- | The argument says whether a script printed by @--bash-completion-script@ (or that of another shell) asks for completions.
+-- | The parser. The argument is true if a completion script of a shell (@--bash-completion-script@) asks for
+-- completions.
 program :: Bool -> ParserInfo (IO ())
 program completing =
   info

@@ -1,4 +1,6 @@
 {-# LANGUAGE CApiFFI #-}
+-- For O_DIRECT.
+{-# OPTIONS_GHC -optc-D_GNU_SOURCE #-}
 
 -- |
 -- Description : Reading a file as Haskell programs can without a library
@@ -14,6 +16,7 @@ where
 
 import Control.Concurrent (forkIO)
 import Control.Exception (bracket)
+import Data.Bits ((.|.))
 import Data.Int (Int64)
 import Data.Word (Word8)
 import Foreign.C.String (CString, withCString)
@@ -26,6 +29,11 @@ foreign import capi safe "unistd.h pread" c_pread :: CInt -> Ptr Word8 -> CSize 
 foreign import capi unsafe "fcntl.h open" c_open :: CString -> CInt -> CMode -> IO CInt
 
 foreign import capi unsafe "unistd.h close" c_close :: CInt -> IO CInt
+
+foreign import capi "fcntl.h value O_CLOEXEC" oCloseOnExec :: CInt
+
+-- | Its value depends on the processor.
+foreign import capi "fcntl.h value O_DIRECT" oDirect :: CInt
 
 type Thread = IO
 
@@ -41,7 +49,5 @@ withDisk :: FilePath -> ((Int64 -> Ptr Word8 -> Int -> Thread Int) -> IO a) -> I
 withDisk file act = bracket open c_close $ \fd -> act (\at p n -> fromIntegral <$> c_pread fd p (fromIntegral n) (fromIntegral at))
   where
     open = do
-      fd <- withCString file (\path -> c_open path oDirect 0)
+      fd <- withCString file (\path -> c_open path (oCloseOnExec .|. oDirect) 0)
       if fd < 0 then ioError (userError ("cannot open " ++ file ++ " with O_DIRECT")) else pure fd
-    -- O_RDONLY | O_CLOEXEC | O_DIRECT
-    oDirect = 0x84000

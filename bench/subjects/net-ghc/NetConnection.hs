@@ -12,7 +12,7 @@ import Network.Socket
 import Network.Socket.ByteString (recv, sendMany)
 import Weft.Transport (Connection (..), Operations (..), Region (..), sendFileByReading)
 
--- | It owns the socket.
+-- | A connection that owns the socket.
 connection :: Socket -> IO Connection
 connection sock = Connection operations . (,) sock <$> getPeerName sock
 

@@ -9,6 +9,6 @@ import Net (Socket)
 import Weft.Socket (getPeerName)
 import Weft.Transport (Connection, socketConnection)
 
--- | It owns the socket.
+-- | A connection that owns the socket.
 connection :: Socket -> IO Connection
 connection sock = socketConnection sock <$> getPeerName sock

@@ -8,6 +8,7 @@ where
 import Control.Concurrent (threadDelay)
 import Control.Exception (IOException, bracket, finally, try)
 import Control.Monad (forM_)
+import Curl (curl)
 import Data.List (isInfixOf, sort)
 import Network.Socket
 import System.Directory (createDirectory, doesFileExist, findExecutable, getTemporaryDirectory, removeFile, removePathForcibly)
@@ -16,7 +17,7 @@ import System.IO (IOMode (WriteMode), hClose, openTempFile, withFile)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
-import Weft.Test.Skip (needProgram, skip, testCase)
+import Weft.Test.Skip (skip, testCase)
 
 frameworks :: TestTree
 frameworks = testGroup "web frameworks" [testCase "Scotty" scotty, testCase "Servant" servant, testCase "Yesod" yesod]
@@ -70,12 +71,11 @@ yesod = withFolder $ \folder -> serving "yesod" folder $ \port -> do
 -- | Twenty requests of one client take one connection.
 keptAlive :: Int -> String -> Assertion
 keptAlive port path = do
-  needProgram "curl"
-  out <- readProcess "curl" (["-sS", "--noproxy", "*", "--max-time", "20", "-w", "%{num_connects} %{http_code}\n"] <> concat (replicate 20 ["-o", "/dev/null", url port path])) ""
+  out <- curl (["-w", "%{num_connects} %{http_code}\n"] <> concat (replicate 20 ["-o", "/dev/null", url port path]))
   sort (lines out) @?= replicate 19 "0 200" <> ["1 200"]
 
 asked :: Int -> [String] -> String -> IO String
-asked port arguments path = needProgram "curl" >> readProcess "curl" (["-sS", "--noproxy", "*", "--max-time", "20"] <> arguments <> [url port path]) ""
+asked port arguments path = curl (arguments <> [url port path])
 
 statusOf :: Int -> [String] -> String -> IO String
 statusOf port arguments = asked port (["-o", "/dev/null", "-w", "%{http_code}"] <> arguments)
@@ -93,23 +93,30 @@ serving name folder act = do
   found <- doesFileExist there >>= \here -> if here then pure (Just there) else findExecutable name
   program <- maybe (skip ("the example " <> name <> " is not built: its framework's Debian package is not installed")) pure found
   port <- freePort
-  withFile "/dev/null" WriteMode $ \nowhere -> do
-    let started = (proc program [show port, folder, "+RTS", "-N2"]) {std_out = UseHandle nowhere, std_err = UseHandle nowhere}
-    withCreateProcess started $ \_ _ _ process -> (awaitPort port >> act port) `finally` (terminateProcess process >> waitForProcess process)
+  let said = folder </> "log"
+  withFile said WriteMode $ \out -> do
+    let started = (proc program [show port, folder, "+RTS", "-N2"]) {std_out = UseHandle out, std_err = UseHandle out}
+    withCreateProcess started $ \_ _ _ process -> (awaitPort process said port >> act port) `finally` (terminateProcess process >> waitForProcess process)
 
 freePort :: IO Int
 freePort = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
   bind s (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
   fromIntegral <$> socketPort s
 
--- | Wait until a server listens there.
-awaitPort :: Int -> IO ()
-awaitPort port = do
-  r <- try . bracket (socket AF_INET Stream defaultProtocol) close $ \s ->
-    connect s (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
-  case r of
-    Left e -> const (threadDelay 20000 >> awaitPort port) (e :: IOException)
-    Right () -> pure ()
+-- | Wait until the program listens there. If it has ended, or does not listen within a minute, the error has what it
+-- has written to the file.
+awaitPort :: ProcessHandle -> FilePath -> Int -> Assertion
+awaitPort process said port = go (3000 :: Int)
+  where
+    go n = do
+      ended <- getProcessExitCode process
+      there <- try . bracket (socket AF_INET Stream defaultProtocol) close $ \s ->
+        connect s (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
+      case there of
+        Right () -> pure ()
+        Left e
+          | n > 0 && null ended -> threadDelay 20000 >> go (n - 1)
+          | otherwise -> readFile said >>= \text -> assertFailure (unlines ["nobody listens: " <> show (e :: IOException), maybe "it runs" show ended, text])
 
 withFolder :: (FilePath -> IO a) -> IO a
 withFolder = bracket make removePathForcibly

@@ -3,6 +3,7 @@
 module Main (main) where
 
 import Control.Exception (bracket)
+import Curl (curl)
 import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit)
 import Data.List (isInfixOf)
@@ -10,21 +11,22 @@ import FirewallTest (firewall)
 import Frameworks (frameworks)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
-import System.Directory (createDirectory, doesFileExist, doesPathExist, getTemporaryDirectory, removePathForcibly)
+import System.Directory (createDirectory, doesFileExist, getTemporaryDirectory, removePathForcibly)
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO
 import System.Info (os)
 import System.Process
 import System.Timeout (timeout)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
+import Weft.Test.Main (defaultMain)
 import qualified Weft.Test.Skip as Skip
 
 main :: IO ()
 main =
-  defaultMain . localOption (mkTimeout 20000000) . testGroup "examples" $
-    [testCase "hybrid-web and hybrid-load" web | os == "linux"]
+  defaultMain . localOption (mkTimeout 150000000) . testGroup "examples" $
+    [Skip.testCase "hybrid-web and hybrid-load" web | os == "linux"]
       <> [Skip.testCase "hybrid-web on a TCP stack in the program" webOnStack | os == "linux"]
       <> [firewall (runningWith "firewall") | os == "linux"]
       <> [ talk "pong" (B.pack "GET / HTTP/1.1\r\nHost: x\r\n\r\n") (B.isSuffixOf (B.pack "Pong!")),
@@ -46,7 +48,7 @@ talk name request complete = testCase name . running name $ \port ->
     client port = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
       connect s (SockAddrInet port (tupleToHostAddress (127, 0, 0, 1)))
       sendAll s request
-      answer <- timeout 5000000 (collect s B.empty)
+      answer <- timeout 30000000 (collect s B.empty)
       assertBool ("answer: " <> show answer) (maybe False complete answer)
     collect s got
       | complete got = pure got
@@ -64,13 +66,13 @@ web = withFolder $ \folder -> do
   B.writeFile (folder </> "large") large
   B.writeFile (folder </> "in" </> "index.html") (B.pack "index")
   runningWith "hybrid-web" [folder </> "in" </> "..", "--port", "0"] $ \port -> do
-    let curl arguments path = readProcess "curl" (["-s", "-S", "--max-time", "10", "--path-as-is"] <> arguments <> ["http://127.0.0.1:" <> show port <> path]) ""
-        gives status arguments path = curl (["-o", "/dev/null", "-w", "%{http_code}"] <> arguments) path >>= (@?= status)
-    mapM_ (\_ -> curl [] "/small" >>= (@?= B.unpack small)) "twice"
-    curl [] "/large" >>= (@?= B.unpack large)
-    curl [] "/in" >>= (@?= "index")
-    curl [] "/%69n/index.html?query" >>= (@?= "index")
-    headers <- curl ["-I"] "/small"
+    let asked arguments path = curl (["--path-as-is"] <> arguments <> ["http://127.0.0.1:" <> show port <> path])
+        gives status arguments path = asked (["-o", "/dev/null", "-w", "%{http_code}"] <> arguments) path >>= (@?= status)
+    mapM_ (\_ -> asked [] "/small" >>= (@?= B.unpack small)) "twice"
+    asked [] "/large" >>= (@?= B.unpack large)
+    asked [] "/in" >>= (@?= "index")
+    asked [] "/%69n/index.html?query" >>= (@?= "index")
+    headers <- asked ["-I"] "/small"
     assertBool headers ("Content-Length: 5000" `isInfixOf` headers)
     gives "404" [] "/nothing"
     gives "404" [] ("/../" <> reverse (takeWhile (/= '/') (reverse folder)) <> "/small")
@@ -92,7 +94,7 @@ web = withFolder $ \folder -> do
     bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
       connect s (SockAddrInet port (tupleToHostAddress (127, 0, 0, 1)))
       sendAll s (B.pack "GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-    curl [] "/in/" >>= (@?= "index")
+    asked [] "/in/" >>= (@?= "index")
 
 withFolder :: (FilePath -> IO a) -> IO a
 withFolder act = do
@@ -104,11 +106,9 @@ withFolder act = do
 -- | In a network namespace, which is gone with its last process.
 webOnStack :: Assertion
 webOnStack = do
-  tun <- doesPathExist "/dev/net/tun"
-  (allowed, _, _) <- readProcessWithExitCode "unshare" ["-n", "true"] ""
-  Skip.skipUnless "no right to make a network namespace" (allowed == ExitSuccess)
-  Skip.skipUnless "no /dev/net/tun" tun
-  mapM_ Skip.needProgram ["ip", "curl"]
+  mapM_ Skip.needProgram ["unshare", "ip", "curl"]
+  (allowed, _, why) <- readProcessWithExitCode "unshare" ["-n", "--", "ip", "tuntap", "add", "dev", "weft0", "mode", "tun"] ""
+  Skip.skipUnless ("no network namespace with a TUN device: " <> takeWhile (/= '\n') why) (allowed == ExitSuccess)
   withFolder $ \folder -> do
     let page = B.concat (replicate 60000 (B.pack "many bytes, in order "))
     B.writeFile (folder </> "page") page
@@ -122,7 +122,9 @@ webOnStack = do
         [ "ip tuntap add dev weft0 mode tun && ip addr add 10.77.0.1/24 dev weft0 && ip link set weft0 up",
           "\"$1\" \"$2\" --stack tun:weft0,10.77.0.2 --port 80 +RTS -N2 >\"$2/log\" & server=$!",
           "trap 'kill $server' EXIT",
-          "curl -sS --max-time 15 http://10.77.0.2/page"
+          -- Until it listens, its stack refuses connections.
+          "for _ in $(seq 1200); do if grep -q serving \"$2/log\"; then break; fi; sleep 0.05; done",
+          "curl -sS --noproxy '*' --max-time 60 http://10.77.0.2/page"
         ]
 
 running :: String -> (PortNumber -> IO a) -> IO a
@@ -131,7 +133,7 @@ running name = runningWith name ["0"]
 runningWith :: String -> [String] -> (PortNumber -> IO a) -> IO a
 runningWith name arguments act = bracket start stop $ \(_, out, _, _) -> do
   h <- maybe (fail "no output") pure out
-  line <- timeout 10000000 (hGetLine h)
+  line <- timeout 60000000 (hGetLine h)
   -- The last number of the line.
   let digits = reverse (takeWhile isDigit (dropWhile (not . isDigit) (reverse (maybe "" id line))))
   case reads digits of

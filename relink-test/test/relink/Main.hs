@@ -5,7 +5,7 @@ module Main (main) where
 
 import Control.Exception (bracket)
 import Control.Monad
-import Data.List (isInfixOf, isSuffixOf)
+import Data.List (isInfixOf, isPrefixOf, isSuffixOf)
 import Data.Maybe (fromMaybe)
 import qualified Refusals
 import Services
@@ -16,10 +16,11 @@ import System.FilePath ((</>))
 import System.IO
 import System.Process
 import System.Timeout (timeout)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Backend (backendNames, whyUnavailable)
 import Weft.Test.Configurations (configurations)
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 main :: IO ()
@@ -30,7 +31,8 @@ main = do
   there <- doesFileExist (folder </> "clock")
   unless there (ioError (userError ("no programs in " <> folder <> ": build them with `scripts/build all`")))
   variants <- configurations (const True) everyVariant
-  defaultMain $
+  -- A test runs several programs, each of which has a minute.
+  defaultMain . localOption (mkTimeout 600000000) $
     testGroup
       "relink"
       [ testGroup
@@ -43,7 +45,7 @@ main = do
               withNginx site (\address -> alike folder "fetch" [address]),
             testCase "curl and wrk, and Warp with wai-app-static and scotty" (webSites folder)
           ],
-        testGroup "the same with and without" [same variants folder name | name <- ["clock", "storm", "handles", "waits", "sockets"]],
+        testGroup "the same with and without" [same variants folder name | name <- ["clock", "storm", "handles", "waits", "sockets", "embedded"]],
         testGroup "forked children, after collections" $ do
           n <- [1, 2, 4 :: Int]
           [testCase (program <> " -N" <> show n) (forks folder program n) | program <- ["forks-relinked", "forks-relinked-debug"]],
@@ -61,6 +63,13 @@ main = do
           let said = lines err
           assertBool err (length said >= 8 && all (": Weft's" `isSuffixOf`) (init said))
           assertBool err ("back end poll" `isInfixOf` err),
+        testCase "WEFT_VERBOSE with an unknown back end" $ do
+          (_, _, err) <- run (folder </> "clock-relinked") [("WEFT_VERBOSE", "1"), ("WEFT_BACKEND", "none")]
+          assertBool err (any ("weft: no back end is called \"none\"" `isPrefixOf`) (lines err)),
+        testCase "WEFT_VERBOSE prints the back end once: forked children print nothing" $ do
+          (code, _, err) <- run (folder </> "forks-relinked") [("WEFT_VERBOSE", "1")]
+          code @?= ExitSuccess
+          length (filter ("back end" `isInfixOf`) (lines err)) @?= 1,
         testCase "WEFT_VERBOSE with WEFT_DISABLE" $ do
           (code, _, err) <- run (folder </> "clock-relinked") [("WEFT_VERBOSE", "1"), ("WEFT_DISABLE", "1")]
           code @?= ExitSuccess
@@ -115,7 +124,7 @@ webSites folder = withFolder "site" $ \site -> do
       base <- ("http://127.0.0.1:" <>) <$> hGetLine out
       let get options path = readProcess "curl" (["-sS", "--noproxy", "*", "--max-time", "30"] <> options <> [base <> path]) ""
       first <- mapM (get []) paths
-      loads <- readProcess "wrk" ["-t2", "-c100", "-d1s", base <> "/page.html"] ""
+      loads <- readProcess "wrk" ["-t2", "-c100", "-d1s", "--timeout", "30s", base <> "/page.html"] ""
       assertBool loads (not ("Socket errors" `isInfixOf` loads || "Non-2xx" `isInfixOf` loads))
       again <- mapM (get []) paths
       again @?= first

@@ -13,13 +13,15 @@ where
 import Control.Concurrent (threadDelay)
 import Control.Exception
 import Control.Monad
-import Data.List (isPrefixOf, sort)
+import Data.List (sort)
 import Network.Socket hiding (listen)
 import qualified Network.Socket as N
 import System.Directory
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO
+import System.Posix.Files (setFileMode)
+import System.Posix.Temp (mkdtemp)
 import System.Process
 import Test.Tasty.HUnit
 import Weft.Test.Skip (needProgram, skip)
@@ -104,9 +106,9 @@ listening address = patiently ("nobody listens on " <> show address) . bracket (
       SockAddrUnix _ -> AF_UNIX
       _ -> AF_INET
 
--- | Try for half a minute.
+-- | Try for a minute.
 patiently :: String -> IO Bool -> IO ()
-patiently what check = go (600 :: Int)
+patiently what check = go (1200 :: Int)
   where
     go 0 = assertFailure what
     go n = check >>= \ok -> unless ok (threadDelay 50000 >> go (n - 1))
@@ -126,6 +128,5 @@ withFolder name = bracket make removePathForcibly
   where
     make = do
       temporary <- getTemporaryDirectory
-      taken <- filter (("weft-relink-" <> name) `isPrefixOf`) <$> listDirectory temporary
-      let folder = temporary </> ("weft-relink-" <> name <> "-" <> show (length taken))
-      folder <$ createDirectory folder
+      folder <- mkdtemp (temporary </> ("weft-relink-" <> name <> "-"))
+      folder <$ setFileMode folder 0o755

@@ -1,5 +1,5 @@
--- |
--- The tests that need packages of others, by name: "Spec.Libraries" runs them, or skips them where the packages are not installed.
+-- | The tests that need packages of others, by name: "Spec.Libraries" runs them, or skips them where the packages are
+-- not installed.
 module Libraries
   ( libraryTests,
   )

@@ -1,6 +1,5 @@
--- |
--- The suite @clients@: a server that is asked by programs of others, and libraries of others on "Weft.Http". With @--server@ it
--- is the server.
+-- | The suite @clients@: a server that is asked by programs of others, and libraries of others on "Weft.Http". With
+-- @--server@ it is the server.
 module Main
   ( main,
   )
@@ -11,7 +10,8 @@ import qualified Spec.Libraries as Libraries
 import qualified Spec.Programs as Programs
 import qualified Spec.Rude as Rude
 import System.Environment (getArgs)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
+import Weft.Test.Main (defaultMain)
 
 main :: IO ()
 main = do

@@ -50,11 +50,11 @@ data Server = Server
     serverSecure :: Bool
   }
 
--- | With a file to serve, and seconds for clients' times.
+-- | Run an action with a server that has a file to serve and the given time limits in seconds.
 withServer :: FilePath -> Int -> (Server -> IO a) -> IO a
 withServer file time = starting [file, show time] False
 
--- | With certificate and key.
+-- | As 'withServer', with certificate and key.
 withTlsServer :: FilePath -> Int -> (FilePath, FilePath) -> (Server -> IO a) -> IO a
 withTlsServer file time (chain, key) = starting [file, show time, chain, key] True
 
@@ -118,8 +118,9 @@ programWithin time name arguments = do
   when (code /= ExitSuccess) (assertFailure (unlines [name <> " ended with " <> show code, out, err]))
   pure out
 
--- | A program that gets none of this process's descriptors but its standard ones. Sockets of @network@ are not closed by exec(2),
--- and tests run side by side: a program of one would hold the connections of another's clients open for as long as it runs.
+-- | A program that gets none of this process's descriptors but its standard ones. Sockets of @network@ are not closed
+-- by exec(2), and tests run side by side: a program of one would hold the connections of another's clients open for
+-- as long as it runs.
 alone :: CreateProcess -> CreateProcess
 alone process = process {close_fds = True}
 

@@ -1,6 +1,5 @@
-/* kqueue in the shape the Haskell side wants: filters and modes as small numbers,
- * a timeout in nanoseconds, and -errno as the result. The layout of struct kevent
- * differs from system to system, so it stays here. */
+/* kqueue with the interface that the Haskell code uses: filters and modes as small numbers, a timeout in nanoseconds,
+ * and -errno as the result. The layout of struct kevent differs from system to system, so it stays here. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -31,7 +30,7 @@ int weft_kqueue_open(void) {
   return kq;
 }
 
-/* Is there a filter for urgent data? */
+/* Whether there is a filter for urgent data. */
 int weft_kqueue_has_except(void) {
 #if defined(EVFILT_EXCEPT) && defined(NOTE_OOB)
   return 1;

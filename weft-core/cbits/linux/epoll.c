@@ -1,6 +1,5 @@
-/* epoll in the shape the Haskell side wants: arguments by value, a timeout in
- * nanoseconds, and -errno as the result, since errno itself does not survive a
- * change of OS thread. */
+/* epoll with the interface that the Haskell code uses: arguments by value, a timeout in nanoseconds, and -errno as
+ * the result, since errno itself does not survive a change of OS thread. */
 #define _GNU_SOURCE
 #include "clock.h"
 #include <errno.h>
@@ -25,8 +24,8 @@ int weft_epoll_look(int epfd, struct epoll_event *evs, int n) {
   return r < 0 ? -errno : r;
 }
 
-/* ns < 0 waits for ever. Without epoll_pwait2 (before Linux 5.11) the timeout is
- * rounded up to milliseconds: late, never early. */
+/* Wait for events; ns < 0 waits for ever. Without epoll_pwait2 (before Linux 5.11) the timeout is rounded up to
+ * milliseconds: late, never early. */
 int weft_epoll_wait(int epfd, struct epoll_event *evs, int n, int64_t ns) {
   int r;
   if (ns < 0) {

@@ -3,12 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include "open.h"
 
 /* The most that a call copies while it blocks all other threads of a capability: 1 MiB takes some
  * 0.2 ms. One readv(2) takes a thousand parts. */
@@ -44,7 +44,7 @@ static long transfer(const struct weft_file_op *op, int flags) {
 static long open_at(const struct weft_file_op *op, uint64_t resolve) {
   struct open_how how = *(const struct open_how *)(uintptr_t)op->off;
   how.resolve |= resolve;
-  return syscall(SYS_openat2, op->fd, (const char *)(uintptr_t)op->addr, &how, sizeof how);
+  return weft_openat2(op->fd, (const char *)(uintptr_t)op->addr, &how);
 }
 
 static long run(const struct weft_file_op *op) {

@@ -1,6 +1,6 @@
 /* A ring: an io_uring for operations on files and the OS thread that owns it. The
  * kernel finishes a request on the thread that submitted it, so that thread must
- * live longer than every request, and threads of a language's run-time system may not.
+ * live longer than every request. GHC's worker threads may end before.
  * Also, a ring with one submitter is the fastest kind.
  *
  * A ring has a fixed number of slots. The writers of its fields:
@@ -9,15 +9,15 @@
  *   slot.result            the owner, before the slot is on the list of completed ones
  *   slot.next              the holder of the slot: first the submitter, for the inbox,
  *                          later the owner, for the list of completed ones
- *   slot.cancelled         any thread that has read the generation in the slot
+ *   slot.cancelled         the submitter; any thread that has read the generation in the slot
  *   inbox, done            pushed by compare-and-swap, taken whole by exchange
  *   asleep                 the owner sets it, then checks once more, then blocks;
  *                          the thread that clears it (exchange) signals
  *   handing                the reader sets it before it delivers completions, and
- *                          clears it before it rouses the owner; submitters read
+ *                          clears it before it wakes the owner; submitters read
  *                          it after they have pushed
- *   waiter                   set by the reader of completions before it sleeps; who
- *                          takes it (exchange) rings it
+ *   waiter                 set by the reader before it sleeps; the thread that
+ *                          takes it (exchange) fills the MVar
  *
  * Every submitted request completes exactly once and nothing releases its memory
  * before that. */
@@ -48,7 +48,7 @@ struct slot {
   uint32_t next;      /* index + 1 of another slot, or 0 */
 };
 
-/* Counters, written by the owner or by one atomic addition; read by anybody. */
+/* Counters, written by the owner or by one atomic addition; read by any thread. */
 enum { SUBMITTED, ENTERED, SIGNALLED, RUNG, CANCELS, COUNTERS };
 
 struct weft_file_ring {
@@ -61,7 +61,7 @@ struct weft_file_ring {
   pid_t maker;
   sem_t started;
   int error; /* why it could not start: -errno */
-  unsigned in_flight, unwatched; /* the owner's: requests in the kernel; is nothing asked of wake_fd? */
+  unsigned in_flight, unwatched; /* the owner's: requests in the kernel; whether wake_fd has no poll request */
   uint64_t counters[COUNTERS];
   uint64_t *cancels; /* a bit for each slot, set by weft_file_ring_cancel; behind them the owner's copy */
   _Alignas(64) uint32_t inbox;
@@ -90,7 +90,7 @@ static uint32_t take_all(uint32_t *stack) {
 }
 
 /* Wake the owner if it sleeps. */
-static void rouse(struct weft_file_ring *l) {
+static void wake(struct weft_file_ring *l) {
   if (__atomic_load_n(&l->asleep, __ATOMIC_SEQ_CST) && __atomic_exchange_n(&l->asleep, 0, __ATOMIC_SEQ_CST)) {
     uint64_t one = 1;
     count(l, SIGNALLED, 1);
@@ -100,7 +100,7 @@ static void rouse(struct weft_file_ring *l) {
 
 /* The owner ----------------------------------------------------------------------- */
 
-/* Completions to the reader, each taken out of the ring before it is handled. Queues nothing. */
+/* Pass completions to the reader. Each is taken out of the ring before it is handled. Queues no requests. */
 static unsigned hand_back(struct weft_file_ring *l) {
   struct weft_ring *r = &l->ring;
   unsigned n = 0;
@@ -127,9 +127,9 @@ static unsigned hand_back(struct weft_file_ring *l) {
   return n;
 }
 
-/* The queue usually has room for all slots and as many cancellations. When it is full,
- * what is in it is submitted; a kernel that refuses that has no room for more completions
- * (before Linux 5.19), which are taken out, or no memory. */
+/* A free entry of the submission queue, which usually has room for all slots and as many cancellations. When it is
+ * full, its entries are submitted. If the kernel refuses that, it has no memory, or no room for more completions
+ * (before Linux 5.19); these are then taken out. */
 static struct io_uring_sqe *entry(struct weft_file_ring *l) {
   struct io_uring_sqe *e;
   while (!(e = weft_ring_next(&l->ring)))
@@ -179,11 +179,10 @@ static void queue_cancel(struct weft_file_ring *l, uint64_t target) {
 
 static unsigned words(const struct weft_file_ring *l) { return (l->depth + 63) / 64; }
 
-/* The inbox into the ring, oldest first; then the cancellations. Their bits are taken
- * before the inbox: a bit is set after its request was pushed, so the request is in the
- * ring or in what is taken here. Taken later, a bit could be about a request that is still
- * in the inbox: the kernel would find nothing to cancel, and the cancellation would be lost.
- * Returns how many requests there were. */
+/* Move the inbox into the ring, oldest request first; then the cancellations. Their bits are taken before the inbox:
+ * a bit is set after its request was pushed, so the request is in the ring already, or in the inbox that is taken
+ * here. If the bits were taken later, one could belong to a request that is still in the inbox: the kernel would find
+ * nothing to cancel, and the cancellation would be lost. Returns the number of requests. */
 static unsigned take_in(struct weft_file_ring *l) {
   int cancel = __atomic_load_n(&l->any_cancel, __ATOMIC_RELAXED) &&
                __atomic_exchange_n(&l->any_cancel, 0, __ATOMIC_SEQ_CST);
@@ -220,8 +219,8 @@ static void turn(struct weft_file_ring *l) {
   if (hand_back(l) == 0 && r < 0 && r != -EINTR) usleep(1000);
 }
 
-/* Every slot is cancelled by its name, which kernels before 5.19 can do too; the kernel does not find
- * requests that it does not have. Repeated if a request arrived late. */
+/* Cancel the requests of all slots by their user data, which kernels before 5.19 can do too; for a slot without a
+ * request the kernel finds none. Repeated if a request arrived late. */
 static void finish(struct weft_file_ring *l) {
   take_in(l);
   for (int fresh = 1; l->in_flight > 0; fresh = take_in(l) > 0) {
@@ -249,7 +248,7 @@ static void *own(void *argument) {
   return 0;
 }
 
-/* Everybody else ------------------------------------------------------------------ */
+/* Other threads ------------------------------------------------------------------- */
 
 static void release(struct weft_file_ring *l) {
   if (l->wake_fd >= 0) close(l->wake_fd);
@@ -296,16 +295,18 @@ int weft_file_ring_open(unsigned depth, int capability, unsigned entries, struct
   return err;
 }
 
-/* Cancel the requests in flight, complete all of them, end the owner. Blocks. Its memory
- * stays until weft_file_ring_free. */
+/* Cancel the requests in flight, wait until all have completed, and end the owner. Blocks. The ring's memory stays
+ * until weft_file_ring_free. */
 void weft_file_ring_stop(struct weft_file_ring *l) {
   __atomic_store_n(&l->stopping, 1, __ATOMIC_SEQ_CST);
-  rouse(l);
+  wake(l);
   pthread_join(l->owner, 0);
 }
 
-/* In a forked child the ring is the parent's and there is no owner. */
+/* Free the ring, and the pointer that a reader has left. In a forked child the ring is the parent's and there is no
+ * owner. */
 void weft_file_ring_free(struct weft_file_ring *l) {
+  if (l->waiter) hs_free_stable_ptr(l->waiter);
   weft_ring_close(&l->ring, getpid() == l->maker);
   release(l);
 }
@@ -319,16 +320,17 @@ void weft_file_ring_submit(struct weft_file_ring *l, unsigned slot, uint8_t opco
                       uint64_t addr, uint32_t len, uint32_t flags) {
   struct slot *s = &l->slots[slot];
   s->op = (struct weft_file_op){opcode, fd, off, addr, len, flags};
-  s->generation++;
+  /* Not cancelled. An older generation would count as newer after 2^31 requests. */
+  __atomic_store_n(&s->cancelled, s->generation++, __ATOMIC_RELAXED);
   push(l, &l->inbox, slot);
-  if (!__atomic_load_n(&l->handing, __ATOMIC_SEQ_CST)) rouse(l);
+  if (!__atomic_load_n(&l->handing, __ATOMIC_SEQ_CST)) wake(l);
 }
 
-/* The reader has handed out what it collected: wake the owner for what was
- * submitted meanwhile. */
-void weft_file_ring_rouse(struct weft_file_ring *l) {
+/* The reader has delivered the completions that it collected: wake the owner for
+ * the requests that were submitted meanwhile. */
+void weft_file_ring_wake(struct weft_file_ring *l) {
   __atomic_store_n(&l->handing, 0, __ATOMIC_SEQ_CST);
-  if (__atomic_load_n(&l->inbox, __ATOMIC_SEQ_CST)) rouse(l);
+  if (__atomic_load_n(&l->inbox, __ATOMIC_SEQ_CST)) wake(l);
 }
 
 /* Ask for a request to be cancelled. It may have ended already. A caller with an earlier generation
@@ -340,11 +342,11 @@ void weft_file_ring_cancel(struct weft_file_ring *l, unsigned slot, uint32_t gen
     ;
   __atomic_fetch_or(&l->cancels[slot / 64], (uint64_t)1 << slot % 64, __ATOMIC_SEQ_CST);
   __atomic_store_n(&l->any_cancel, 1, __ATOMIC_SEQ_CST);
-  rouse(l);
+  wake(l);
 }
 
 /* Write the completed slots, at most n of them, as (slot, result) pairs to out. The list that the caller
- * keeps holds the rest. If there are any, the caller has to call weft_file_ring_rouse afterwards. */
+ * keeps holds the rest. If there are any, the caller has to call weft_file_ring_wake afterwards. */
 int weft_file_ring_collect(struct weft_file_ring *l, uint32_t *list, int32_t *out, int n) {
   int i = 0;
   if (*list == 0) *list = take_all(&l->done);

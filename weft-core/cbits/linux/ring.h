@@ -43,7 +43,7 @@ struct weft_ring {
  * can be given with the wait, and that one mapping serves both queues (Linux 5.11).
  * 0 or -errno. A forked child inherits no mapping. */
 int weft_ring_open(struct weft_ring *r, unsigned entries, unsigned completions, const unsigned *flags);
-/* With the mappings (a forked child has none), or only the descriptor. */
+/* Close the ring, with its mappings (a forked child has none) or only the descriptor. */
 void weft_ring_close(struct weft_ring *r, int mapped);
 
 /* The next free entry of the submission queue, zeroed, or null. It is queued by
@@ -54,12 +54,12 @@ static inline unsigned weft_ring_get(unsigned *p) { return __atomic_load_n(p, __
 static inline void weft_ring_put(unsigned *p, unsigned v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 static inline void weft_ring_push(struct weft_ring *r) { weft_ring_put(r->sq_tail, *r->sq_tail + 1); }
 
-/* Queued and not submitted. */
+/* The number of entries that are queued and not submitted. */
 static inline unsigned weft_ring_queued(struct weft_ring *r) {
   return weft_ring_get(r->sq_tail) - weft_ring_get(r->sq_head);
 }
 
-/* io_uring_enter(2): what it returns, or -errno. */
+/* io_uring_enter(2). Returns its result, or -errno. */
 int weft_ring_enter(struct weft_ring *r, unsigned submit, unsigned want, unsigned flags, void *arg, size_t size);
 
 #endif

@@ -41,13 +41,12 @@ struct weft_uring {
   pid_t maker;
 };
 
-/* Requests not submitted; completions that the ring had no room for; completions
- * in the ring; completions that the kernel will make when it is entered. */
+/* Bits of weft_uring_state: requests not submitted; completions that the ring had no room for; completions in the
+ * ring; completions that the kernel will make when it is entered. */
 enum { QUEUED = 1, OVERFLOWN = 2, COMPLETED = 4, UNFINISHED = 8 };
 
-/* Cooperative (Linux 5.19): an event does not interrupt the thread that it
- * concerns but waits until that enters the kernel, at the latest with the next
- * clock tick, and a flag tells so. Older kernels interrupt. */
+/* Cooperative (Linux 5.19): an event does not interrupt the thread that it is for, but waits until that thread enters
+ * the kernel, at the latest with the next clock tick; a flag reports such events. Older kernels interrupt. */
 static const unsigned cooperative[] = {IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG, 0};
 
 int weft_uring_open(unsigned entries, unsigned completions, struct weft_uring **out) {
@@ -117,13 +116,13 @@ int weft_uring_cancel_now(struct weft_uring *u, uint64_t data) {
   return -EBUSY;
 }
 
-/* Hand the kernel what is queued. */
+/* Submit the queued requests. */
 int weft_uring_submit(struct weft_uring *u) {
   unsigned n = weft_ring_queued(&u->ring);
   return n ? weft_ring_enter(&u->ring, n, 0, 0, 0, 0) : 0;
 }
 
-/* The pending work of a ring: a set of the above. */
+/* The pending work of a ring: a set of the bits above. */
 int weft_uring_state(struct weft_uring *u) {
   struct weft_ring *r = &u->ring;
   unsigned flags = weft_ring_get(r->sq_flags);
@@ -131,8 +130,8 @@ int weft_uring_state(struct weft_uring *u) {
          (weft_ring_get(r->cq_tail) != *r->cq_head ? COMPLETED : 0) | (flags & IORING_SQ_TASKRUN ? UNFINISHED : 0);
 }
 
-/* Hand the kernel what is queued and have it bring out what it has, without
- * blocking and, when there is neither, without a system call. */
+/* Submit the queued requests, and let the kernel post completions that it held back, without blocking. No system call
+ * if there is neither. */
 int weft_uring_look(struct weft_uring *u) {
   int s = weft_uring_state(u);
   return s & ~COMPLETED ? weft_ring_enter(&u->ring, weft_ring_queued(&u->ring), 0, IORING_ENTER_GETEVENTS, 0, 0) : s;
@@ -145,12 +144,12 @@ int weft_uring_wait(struct weft_uring *u, int64_t ns) {
   if (s == COMPLETED) return s;
   if (ns >= 0) weft_be_punctual();
   struct __kernel_timespec ts = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-  /* Near the end of time the kernel's sum with the clock would wrap round. */
+  /* The kernel adds the timeout to its clock: a very long one would wrap round. */
   struct io_uring_getevents_arg arg = {.ts = ns < 0 || ns > INT64_MAX / 2 ? 0 : (uintptr_t)&ts};
   return weft_ring_enter(&u->ring, weft_ring_queued(&u->ring), 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, &arg, sizeof arg);
 }
 
-/* Move at most n completions out of the ring. Their number. */
+/* Move at most n completions out of the ring. Returns their number. */
 int weft_uring_reap(struct weft_uring *u, struct io_uring_cqe *out, int n) {
   struct weft_ring *r = &u->ring;
   unsigned head = *r->cq_head;
@@ -165,9 +164,9 @@ int weft_uring_descriptor(struct weft_uring *u) { return u->ring.fd; }
 
 int weft_uring_is_forked(struct weft_uring *u) { return getpid() != u->maker; }
 
-/* Give the ring back. Its requests are cancelled first: they hold references to
- * the files they watch, and the kernel ends a closed ring's only some time later.
- * In a forked child there are no mappings and the requests are the parent's. */
+/* Release the ring. Its requests are cancelled first: they hold references to the files that they watch, and after a
+ * close the kernel ends them only some time later. In a forked child there are no mappings, and the requests are the
+ * parent's. */
 void weft_uring_close(struct weft_uring *u) {
   int mapped = !weft_uring_is_forked(u);
 #ifdef IORING_ASYNC_CANCEL_ANY
@@ -186,8 +185,8 @@ void weft_uring_close(struct weft_uring *u) {
 
 int weft_uring_is_open(int fd) { return fcntl(fd, F_GETFD) < 0 ? -errno : 0; }
 
-/* The answer of epoll about a descriptor: 1 if there is nothing to
- * wait for (EPERM), 0 if it can be watched, -errno otherwise. */
+/* As epoll would answer: 1 if there is nothing to wait for (EPERM), 0 if the descriptor can be watched, -errno
+ * otherwise. */
 int weft_uring_always_ready(int fd) {
   struct stat st;
   if (fstat(fd, &st) < 0) return -errno;

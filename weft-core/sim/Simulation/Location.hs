@@ -68,15 +68,15 @@ readPlainly, readAtomically :: Object -> History a -> Int -> a -> IO a
 readPlainly = readAs Plain
 readAtomically = readAs Atomic
 
-readAs :: Manner -> Object -> History a -> Int -> a -> IO a
-readAs manner object (History h) i present = inWeak present $ \w thread m -> do
+readAs :: ReadKind -> Object -> History a -> Int -> a -> IO a
+readAs kind object (History h) i present = inWeak present $ \w thread m -> do
   older <- IntMap.findWithDefault [] i <$> readIORef h
-  let lowest = earliest manner thread object m
+  let lowest = earliest kind thread object m
       possible = takeWhile ((> lowest) . fst) older
       writtenAts = map fst older <> [0]
   k <- if staleLeft m > 0 then choose (1 + length possible) else pure 0
   when (k > 0) (note ("reads it early: what was there before " <> show k <> " writes"))
-  let saw = sawValueOf manner thread object (writtenAts !! k)
+  let saw = sawValueOf kind thread object (writtenAts !! k)
   writeIORef (worldMemory w) (saw (if k > 0 then tookStale m else m))
   pure (if k > 0 then snd (possible !! (k - 1)) else present)
 

@@ -28,7 +28,6 @@ module Simulation.Machine
     spawn,
     runNumber,
     currentThread,
-    threadEnded,
     throwTo',
     throwSoon,
     postpone,
@@ -256,6 +255,8 @@ spawn body = do
 -- | Create a thread with that number. It waits until it is first chosen.
 start :: World -> Int -> IO () -> IO Agent
 start w number body = do
+  -- 'worldUsed' has two bits for each thread.
+  when (number > 30) (throwIO (userError "Simulation: a scenario has at most 31 threads"))
   agent <-
     Agent number <$> newEmptyMVar
       <*> newIORef (Just (Stop (pure True) maxBound Anything "begins" Runs))
@@ -293,12 +294,6 @@ agentOf n = do
     Inside w _ -> fmap ((,) w) . find ((== n) . agentNumber) <$> readIORef (worldAgents w)
     _ -> pure Nothing
 
--- | Whether the thread has ended.
-threadEnded :: Int -> IO Bool
-threadEnded n = do
-  point
-  maybe (pure True) (fmap isNothing . readIORef . agentWaits . snd) =<< agentOf n
-
 -- | Throw an exception to another thread, and wait until that thread has received it or has ended.
 throwTo' :: Int -> SomeException -> IO ()
 throwTo' n e = do
@@ -335,10 +330,14 @@ setMasking m = do
     when (m == AllIn) (raisePending a)
 
 -- | Run an action in the given masking state, and restore the old state afterwards. If that state is unmasked, a
--- pending exception is raised then.
+-- pending exception is raised then. An exception may also arrive after the thread's last operation and before it masks
+-- exceptions; so if others throw at this thread, that is a scheduling point.
 withMasking :: Masking -> IO a -> IO a
 withMasking m act = do
   before <- getMasking
+  when (before == AllIn && m /= AllIn) $ do
+    number <- currentThread
+    touch (Reads (victim number)) "masks exceptions"
   setMasking m
   a <- act
   a <$ setMasking before

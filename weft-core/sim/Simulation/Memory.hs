@@ -21,10 +21,10 @@
 -- [atomic write] (@atomicWriteIntArray#@: STLR at the weakest) Release: all earlier writes are visible first. A later
 -- plain read may be done before it.
 --
--- [exchange] (@casMutVar#@, @casIntArray#@, @fetchAddIntArray#@, @atomicModifyMutVar2#@: LDAXR, STLXR) Acquire where it reads, release
--- where it writes. Later plain reads may be done between the two, when the write is not visible yet: they are ordered after
--- the write that it found there, and after the thread's last release, but not after its own write. (One instruction for
--- the exchange, as ARMv8.1 has, would be a full barrier. It is not presumed.)
+-- [exchange] (@casMutVar#@, @casIntArray#@, @fetchAddIntArray#@, @atomicModifyMutVar2#@: LDAXR, STLXR) Acquire where
+-- it reads, release where it writes. Later plain reads may be done between the two, when the write is not visible
+-- yet: they are ordered after the write that it found there, and after the thread's last release, but not after its
+-- own write. (One instruction for the exchange, as ARMv8.1 has, would be a full barrier. It is not presumed.)
 --
 -- [MVars, system calls, exceptions between threads] An exchange, since the run-time system or the kernel takes a lock.
 --
@@ -39,7 +39,7 @@ module Simulation.Memory
     staleLeft,
 
     -- * Reading
-    Manner (..),
+    ReadKind (..),
     earliest,
     sawValueOf,
     tookStale,
@@ -69,7 +69,7 @@ data Memory = Memory
     memoryViews :: !(IntMap.IntMap View)
   }
 
--- | What a thread is bound to see.
+-- | The writes that a thread's reads must see.
 data View = View
   { -- | The instant of its last acquire: no read is done earlier.
     viewFloor :: !Int,
@@ -98,7 +98,7 @@ staleLeft :: Memory -> Int
 staleLeft = memoryStale
 
 -- | The kind of a read.
-data Manner = Plain | Atomic
+data ReadKind = Plain | Atomic
   deriving (Eq)
 
 viewOf :: Int -> Memory -> View
@@ -118,8 +118,8 @@ writtenAt :: Int -> Memory -> Int
 writtenAt object = IntMap.findWithDefault 0 object . memoryWritten
 
 -- | The earliest instant at which the thread's next read of the object may be done.
-earliest :: Manner -> Int -> Int -> Memory -> Int
-earliest manner thread object m = case manner of
+earliest :: ReadKind -> Int -> Int -> Memory -> Int
+earliest kind thread object m = case kind of
   Plain
     | madeInRun && object `IntMap.notMember` viewSeen v -> max (viewFloor v) (viewLatest v)
     | otherwise -> max (viewFloor v) (seenOf object v)
@@ -132,13 +132,13 @@ earliest manner thread object m = case manner of
     madeInRun = object `mod` 64 /= 0
 
 -- | The read returned the value that was written at that instant.
-sawValueOf :: Manner -> Int -> Int -> Int -> Memory -> Memory
-sawValueOf manner thread object written m = case manner of
+sawValueOf :: ReadKind -> Int -> Int -> Int -> Memory -> Memory
+sawValueOf kind thread object written m = case kind of
   Plain -> setView thread (see object written v) {viewLatest = max (viewLatest v) at} m
   Atomic -> setView thread (see object written v) {viewFloor = max (viewFloor v) at} m
   where
     v = viewOf thread m
-    at = max (earliest manner thread object m) written
+    at = max (earliest kind thread object m) written
 
 -- | One old value fewer may be returned.
 tookStale :: Memory -> Memory

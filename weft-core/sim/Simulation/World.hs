@@ -133,7 +133,7 @@ data World = World
     worldSetUp :: IORef Int,
     -- | The trace, newest line first.
     worldStory :: IORef [String],
-    -- | What each thread is bound to see of the others' writes.
+    -- | For each thread, the writes of others that its reads must see.
     worldMemory :: IORef Memory,
     -- | The exception that ended a thread, unless it was asynchronous.
     worldFailure :: IORef (Maybe String)
@@ -142,7 +142,7 @@ data World = World
 -- | Why a thread returns control to the scheduler: it has stopped or ended, or it asks for a choice.
 data Asked = Stopped | Which !Int (MVar Int)
 
--- | Who is running.
+-- | Whether this code runs outside of a simulation, in the set-up of one, or in a simulated thread.
 data Running
   = Outside
   | SettingUp World

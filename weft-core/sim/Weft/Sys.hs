@@ -63,7 +63,6 @@ module Weft.Sys
     threadNumbered,
     myThreadId,
     sameThread,
-    hasEnded,
     throwToThread,
     throwAside,
     forkPinned,
@@ -74,6 +73,7 @@ module Weft.Sys
     forkGeneration,
     userEventsLogged,
     traceUserEvent,
+    traceUserEventNumber,
 
     -- * Exceptions
     mask_,
@@ -96,6 +96,8 @@ import qualified "base" Control.Exception
 import Control.Monad (forM_)
 import Data.Array.IO (IOArray, IOUArray, getBounds, newArray, readArray, writeArray)
 import "base" Data.IORef
+import Data.Word (Word8)
+import Foreign.Ptr (Ptr)
 import Simulation
 import System.IO.Unsafe (unsafePerformIO)
 import System.Mem.StableName (eqStableName, makeStableName)
@@ -150,7 +152,7 @@ swapRef ref new = do
 
 -- | Compares heap objects by identity, like the real one.
 casRef :: Ref a -> a -> a -> IO Bool
-casRef ref old new = do
+casRef ref old !new = do
   Place o r h <- place ref
   touch (Writes o) ("compares and swaps reference " <> show o)
   found <- readIORef r
@@ -283,7 +285,7 @@ writeBoxedArray (BoxedArray o s h) i a = do
   writeArray s i a
 
 casBoxedArray :: BoxedArray a -> Int -> a -> a -> IO Bool
-casBoxedArray (BoxedArray o s h) i old new = do
+casBoxedArray (BoxedArray o s h) i old !new = do
   touch (Writes (o + 64 * i)) ("compares and swaps array " <> show o <> " at " <> show i)
   found <- readArray s i
   same <- sameHeapObject found old
@@ -392,9 +394,6 @@ myThreadId = ThreadId <$> currentThread
 sameThread :: ThreadId -> IO Bool
 sameThread t = (== t) <$> myThreadId
 
-hasEnded :: ThreadId -> IO Bool
-hasEnded (ThreadId n) = threadEnded n
-
 -- | @throwTo@ of "Control.Concurrent".
 throwToThread :: (Exception e) => ThreadId -> e -> IO ()
 throwToThread (ThreadId n) = throwTo' n . toException
@@ -428,8 +427,11 @@ forkGeneration = pure 0
 userEventsLogged :: IO Bool
 userEventsLogged = pure False
 
-traceUserEvent :: String -> IO ()
+traceUserEvent :: Ptr Word8 -> IO ()
 traceUserEvent _ = pure ()
+
+traceUserEventNumber :: Ptr Word8 -> Int -> IO ()
+traceUserEventNumber _ _ = pure ()
 
 -- Exceptions -------------------------------------------------------------------
 

@@ -1,11 +1,12 @@
 -- |
--- The laws of the back ends, run on kqueue: see @test/with-libkqueue.sh@.
+-- The laws of the back ends, run on kqueue: see @test\/backends\/with-libkqueue.sh@.
 module Main (main) where
 
 import Laws
 import System.Environment (setEnv)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import qualified Weft.Backend.Kqueue as Kqueue
+import Weft.Test.Main (defaultMain)
 
 main :: IO ()
 main = do

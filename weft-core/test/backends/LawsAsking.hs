@@ -55,7 +55,7 @@ poll b wait = do
 
 -- | Long enough for anything that is going to happen.
 soon :: Wait
-soon = WaitFor (seconds 5)
+soon = WaitFor (seconds 20)
 
 -- | The next poll reports these and nothing else.
 reports :: Backend -> [Report] -> Assertion

@@ -64,12 +64,12 @@ wakeLaws make =
       forM_ [NoWait, WaitFor mempty, WaitFor (milliseconds (-1)), WaitFor minBound] $ \w -> do
         (got, t) <- timed (poll b w)
         got @?= []
-        t < milliseconds 500 @? show t,
+        t < milliseconds 5000 @? show t,
     law make "the longest wait ends with a wake" $ \b _ ->
       forM_ [WaitFor maxBound, WaitFor (Duration (maxBound - 1)), WaitFor (Duration 0x4000000000000000)] $ \w -> do
-        _ <- forkIO (threadDelay 30000 >> backendWake b)
-        (_, t) <- timed (guarded b (poll b w))
-        (t > milliseconds 20 && t < milliseconds 2000) @? show t,
+        -- A wake that is lost fails 'guarded'.
+        (_, t) <- timed (forkIO (threadDelay 30000 >> backendWake b) >> guarded b (poll b w))
+        t > milliseconds 20 @? show t,
     law make "10,000 wakes by four threads, none lost" (wakeStorm 4 2500)
   ]
 
@@ -88,7 +88,7 @@ wakeStorm wakers rounds b _ = do
     putMVar q ()
     backendWake b
     takeMVar a
-  ok <- timeout 30000000 (mapM_ (takeMVar . snd) finished)
+  ok <- timeout 100000000 (mapM_ (takeMVar . snd) finished)
   stopOwner b owner
   n <- readIORef done
   (ok, n) @?= (Just (), wakers * rounds)
@@ -158,7 +158,7 @@ everyoneOnce t b ready = do
   unless (t == Level) (silent b)
   final <- Map.elems <$> readIORef counts
   if t == Level
-    then all (> 0) final @? "somebody was never reported"
+    then all (> 0) final @? "a descriptor was never reported"
     else (minimum final, maximum final) @?= (1, 1)
 
 -- Threads --------------------------------------------------------------------------
@@ -204,7 +204,8 @@ threadLaws make =
       n @?= 0,
     law make "what a thread that has exited armed and polled" exitedThread,
     law make "four threads wait 500 times each" (pingPong 4 500),
-    law make "four threads open, wait and close" (churn 4 250)
+    law make "four threads open, wait and close" churnLaw,
+    law make "a report that is lost is noticed" lostReport
   ]
 
 -- | Bound threads, so that the OS thread goes too: io_uring cancels its requests.
@@ -221,8 +222,8 @@ exitedThread b fds = forM_ [Once, Level, Edge] $ \t -> do
     threadDelay 20000
   silent b
   backendWake b
-  (_, time) <- timed (poll b (WaitFor (milliseconds 2000)))
-  time < milliseconds 1000 @? "the wake was lost"
+  (_, time) <- timed (poll b (WaitFor (milliseconds 20000)))
+  time < milliseconds 15000 @? "the wake was lost"
   say w 1
   found <- until' b 5 (not . null)
   found @?= [(tokenOf r, evtRead)]
@@ -246,33 +247,64 @@ pingPong threads rounds b fds = do
     g' <- takeMVar box
     g' @?= g
     void (drain r)
-  ok <- timeout 30000000 (mapM (takeMVar . snd) finished)
+  ok <- timeout 100000000 (mapM (takeMVar . snd) finished)
   stopOwner b owner
   maybe (assertFailure "an event was lost") (mapM_ (either assertFailure pure)) ok
 
 -- | A round trip with a new pipe each time, so that descriptor numbers move from thread to thread.
--- An edge may be reported twice, so reports for the previous pipe are skipped.
-churn :: Int -> Int -> Backend -> Fds -> Assertion
-churn threads rounds b _ = do
-  boxes <- replicateM threads newEmptyMVar
-  let byThread = Map.fromList (zip [0 ..] boxes)
+churnLaw :: Backend -> Fds -> Assertion
+churnLaw b _ = do
+  finished <- churn 4 250 (threadDelay 100000000) b
+  either assertFailure (@?= replicate 4 250) finished
+
+-- | The same with a back end that loses all reports of one registration: its thread must be found waiting.
+lostReport :: Backend -> Fds -> Assertion
+lostReport b _ = do
+  lost <- newEmptyMVar
+  let losing = b {backendPoll = \w report -> backendPoll b w (\tok evs -> if tokenGeneration tok == 4 * 20 + 1 then void (tryPutMVar lost ()) else report tok evs)}
+  finished <- churn 4 250 (readMVar lost >> threadDelay 300000) losing
+  fmap (!! 1) finished @?= Right 19
+
+-- | Threads that each wait for one event in each round, and one that polls. Returns how many rounds each thread finished
+-- before all had finished or the action ended. A report may come twice, and as late as in a later round: each thread
+-- takes its reports in order from a queue and skips those of earlier rounds.
+churn :: Int -> Int -> IO () -> Backend -> IO (Either String [Int])
+churn threads rounds giveUp b = do
+  queues <- replicateM threads newChan
+  progress <- replicateM threads (newIORef 0)
+  let byThread = Map.fromList (zip [0 ..] queues)
   owner <- async' . forever . backendPoll b Forever $ \tok _ ->
-    forM_ (Map.lookup (tokenGeneration tok `mod` threads) byThread) $ \box -> void (tryPutMVar box tok)
-  finished <- forM (zip [0 ..] boxes) $ \(me, box) -> async' . forM_ [1 .. rounds] $ \i -> withFds $ \own' -> do
+    forM_ (Map.lookup (tokenGeneration tok `mod` threads) byThread) (`writeChan` tok)
+  workers <- forM (zip3 [0 ..] queues progress) $ \(me, queue, done) -> async' . forM_ [1 .. rounds] $ \i -> withFds $ \own' -> do
     (r, w) <- pipe own'
     let tok = tableToken r (i * threads + me)
         trigger = [Once, Edge] !! (i `mod` 2)
     void (backendArm b r tok trigger evtRead)
     when (backendDeferred b) (backendWake b)
     say w 1
-    let await = takeMVar box >>= \tok' -> unless (tok' == tok) await
+    let await = do
+          tok' <- readChan queue
+          when (tokenGeneration tok' > tokenGeneration tok) (assertFailure (show tok' <> " was reported before it was armed"))
+          unless (tok' == tok) await
     await
     backendForget b r
-  ok <- timeout 30000000 (mapM (takeMVar . snd) finished)
+    writeIORef done i
+  over <- newEmptyMVar
+  watchers <- sequence [forkIO (mapM (readMVar . snd) workers >>= putMVar over . sequence_), forkIO (giveUp >> putMVar over (Right ()))]
+  outcome <- takeMVar over
+  mapM_ killThread watchers
+  finished <- mapM readIORef progress
+  mapM_ (killThread . fst) workers
   stopOwner b owner
-  maybe (assertFailure "an event was lost") (mapM_ (either assertFailure pure)) ok
+  pure (finished <$ outcome)
 
 -- Lifecycle ------------------------------------------------------------------------
+
+-- | No more descriptors are open than before. (Fewer may be: an earlier test's are closed when they are collected.)
+noneLeft :: Int -> Assertion
+noneLeft before = do
+  left <- openCount
+  assertBool (show left <> " descriptors are open, " <> show before <> " before") (left <= before)
 
 lifecycleLaws :: IO Backend -> [TestTree]
 lifecycleLaws make =
@@ -286,8 +318,7 @@ lifecycleLaws make =
           armed b r (tokenOf r) Edge evtRead
           reports b [(tokenOf r, evtRead)]
         backendClose b
-      left <- openCount
-      left @?= before,
+      noneLeft before,
     testCase "one that cannot be made for want of descriptors leaves none" $ do
       before <- openCount
       limits <- getResourceLimit ResourceOpenFiles
@@ -301,8 +332,7 @@ lifecycleLaws make =
           again <- untilNone
           mapM_ closeFd (again <> drop spare taken)
           (spare, held + length again) @?= (spare, length taken)
-      left <- openCount
-      left @?= before,
+      noneLeft before,
     testCase "closing it releases the watched descriptors" . withFds $ \fds -> do
       b <- make
       (s, peer) <- tcpPair fds
@@ -346,7 +376,7 @@ guarded :: Backend -> IO a -> IO a
 guarded b act = do
   late <- newIORef False
   watch <- forkIO $ do
-    threadDelay 5000000
+    threadDelay 20000000
     writeIORef late True
     forever (backendWake b >> threadDelay 100000)
   a <- act `finally` killThread watch

@@ -6,10 +6,11 @@ module Main (main) where
 import Control.Exception (bracket_)
 import Laws
 import System.Environment (setEnv)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Weft.Backend.Choice
 import Weft.FFI.RingEntries (preferRingEntries)
 import Weft.Test.Configurations (configurations)
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip (skipAll)
 
 main :: IO ()
@@ -28,6 +29,6 @@ group name tests = do
   reason <- whyUnavailable name
   pure (maybe id (skipAll name) reason tests)
 
--- | With rings of this many entries.
+-- | Run an action in which new rings have the given number of entries.
 sized :: Int -> IO a -> IO a
 sized n = bracket_ (preferRingEntries (Just (fromIntegral n))) (preferRingEntries Nothing)

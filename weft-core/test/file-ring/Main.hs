@@ -1,6 +1,5 @@
--- |
--- The model of the file ring's protocol ("FileRing"), which the suite @wake@ runs in every order, in lockstep with the C: the same operations, and then the same
--- words, the same entries for the kernel and the same results.
+-- | The model of the file ring's protocol ("FileRing"), which the suite @wake@ runs in every order, in lockstep with
+-- the C: the same operations, and then the same words, the same entries for the kernel and the same results.
 module Main (main) where
 
 import Control.Exception (bracket)
@@ -16,15 +15,20 @@ import Foreign.Ptr (Ptr, intPtrToPtr, nullPtr)
 import Foreign.Storable (peek, poke)
 import System.Environment (setEnv)
 import Test.QuickCheck hiding (collect)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
 import Test.Tasty.QuickCheck (testProperty)
+import Weft.Test.Main (defaultMain)
 
 data CFileRing
 
 foreign import ccall unsafe "steps_new" c_new :: Word32 -> IO (Ptr CFileRing)
 
 foreign import ccall unsafe "steps_free" c_free :: Ptr CFileRing -> IO ()
+
+foreign import ccall unsafe "steps_pointers_freed" c_pointersFreed :: IO CInt
+
+foreign import ccall unsafe "steps_used" c_used :: Ptr CFileRing -> Word32 -> Word32 -> IO ()
 
 foreign import ccall unsafe "steps_submit" c_submit :: Ptr CFileRing -> Word32 -> IO ()
 
@@ -44,7 +48,7 @@ foreign import ccall unsafe "weft_file_ring_collect" c_collect :: Ptr CFileRing 
 
 foreign import ccall unsafe "weft_file_ring_await" c_await :: Ptr CFileRing -> Ptr () -> IO (Ptr ())
 
-foreign import ccall unsafe "weft_file_ring_rouse" c_rouse :: Ptr CFileRing -> IO ()
+foreign import ccall unsafe "weft_file_ring_wake" c_wake :: Ptr CFileRing -> IO ()
 
 foreign import ccall unsafe "weft_file_ring_generation" c_generation :: Ptr CFileRing -> Word32 -> IO Word32
 
@@ -54,8 +58,20 @@ main = do
   defaultMain . testGroup "file-ring" $
     [ testProperty "random operations, in C and in the model" (withMaxSuccess 2000 (forAllShrink (listOf step) (shrinkList (const [])) (agrees production))),
       testCase "a model that is wrong is found out" $ do
-        found <- mapM notAgreeing [production {cancelKeepsNewer = False}, production {submitRouses = False}, production {cancelRouses = False}, production {readerRouses = False}]
-        found @?= [True, True, True, True]
+        found <- mapM notAgreeing [production {cancelKeepsNewer = False}, production {submitWakes = False}, production {cancelWakes = False}, production {readerWakes = False}]
+        found @?= [True, True, True, True],
+      testCase "a request is cancelled after 2^31 requests of its slot that were not" . bracket (c_new 1) c_free $ \c -> allocaArray 6 $ \entries -> do
+        c_used c 0 0x80000000
+        c_submit c 0
+        c_cancel c 0 0x80000001
+        c_turn c
+        k <- c_submissions entries
+        asked <- peekArray (3 * fromIntegral k) entries
+        asked @?= [0, 0, minBound + 1, 1, 0, minBound + 1],
+      testCase "the pointer of a reader that waits is freed with the ring" $ do
+        before <- c_pointersFreed
+        bracket (c_new 1) c_free $ \c -> c_await c (intPtrToPtr 1) >>= (@?= nullPtr)
+        c_pointersFreed >>= (@?= before + 1)
     ]
 
 -- | Is it told from the C?
@@ -72,10 +88,10 @@ data Step
     Complete Int Int
   | Collect Int
   | Await
-  | Rouse
+  | WakeOwner
   deriving (Show)
 
-data Meanwhile = Submits Int | Cancels Int Int | Rouses
+data Meanwhile = Submits Int | Cancels Int Int | Wakes
   deriving (Show)
 
 slotCount :: Int
@@ -86,11 +102,11 @@ step =
   frequency
     [ (4, Submit <$> slot),
       (3, Cancel <$> slot <*> choose (0, 2)),
-      (4, Turn <$> frequency [(1, pure []), (1, resize 4 (listOf (oneof [Submits <$> slot, Cancels <$> slot <*> choose (0, 2), pure Rouses])))]),
+      (4, Turn <$> frequency [(1, pure []), (1, resize 4 (listOf (oneof [Submits <$> slot, Cancels <$> slot <*> choose (0, 2), pure Wakes])))]),
       (4, Complete <$> choose (0, 10) <*> choose (-5, 100)),
       (3, Collect <$> choose (1, 3)),
       (2, pure Await),
-      (2, pure Rouse)
+      (2, pure WakeOwner)
     ]
   where
     slot = choose (0, slotCount - 1)
@@ -145,7 +161,7 @@ agrees protocol steps = ioProperty . bracket (c_new (fromIntegral slotCount)) c_
                   writeIORef free (filter (/= slot) unused)
                   c_meanwhile 0 (fromIntegral slot) 0
                   modifyIORef meanwhile (>> submit model slot)
-              Rouses -> c_meanwhile 2 0 0 >> modifyIORef meanwhile (>> rouseOwner model)
+              Wakes -> c_meanwhile 2 0 0 >> modifyIORef meanwhile (>> wakeOwner model)
               Cancels slot back -> do
                 g <- subtract (1 + back) <$> nextGeneration model slot
                 when (g >= 1) $ do
@@ -177,7 +193,7 @@ agrees protocol steps = ioProperty . bracket (c_new (fromIntegral slotCount)) c_
             back <- c_await c (intPtrToPtr 1)
             left <- await model
             same "await" (back == nullPtr) left
-          Rouse -> c_rouse c >> Nothing <$ rouseOwner model
+          WakeOwner -> c_wake c >> Nothing <$ wakeOwner model
         compared = do
           n <- c_observe c words'
           inC <- map fromIntegral <$> peekArray (fromIntegral n) words'

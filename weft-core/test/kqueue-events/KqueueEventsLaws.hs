@@ -21,10 +21,10 @@ newtype When = When Trigger deriving (Show)
 instance Arbitrary When where
   arbitrary = When <$> elements [Once, Level, Edge]
 
-newtype Said = Said Told deriving (Show)
+newtype Said = Said FilterEvent deriving (Show)
 
 instance Arbitrary Said where
-  arbitrary = Said <$> (Told <$> elements [minBound .. maxBound] <*> arbitrary <*> arbitrary)
+  arbitrary = Said <$> (FilterEvent <$> elements [minBound .. maxBound] <*> arbitrary <*> arbitrary)
 
 -- | The translation, without a kernel.
 kqueueEventsLaws :: TestTree
@@ -39,18 +39,18 @@ kqueueEventsLaws =
               [ not (evs `includes` e) || f `elem` fs
                 | (e, f) <- [(evtRead, ReadFilter), (evtWrite, WriteFilter), (evtPeerClosed, ReadFilter), (evtUrgent, ExceptFilter)]
               ],
-      testProperty "only what was asked for is reported, and hang-ups" $ \(Asked evs) (Said told) ->
-        let m = meaning evs told
+      testProperty "only what was asked for is reported, and hang-ups" $ \(Asked evs) (Said delivered) ->
+        let m = meaning evs delivered
          in m `includes` evtHangup || (evs <> urgentRead evs) `includes` m,
       testProperty "hang-ups are reported unasked, with both directions" $ \(Asked evs) failed ->
-        meaning evs (Told WriteFilter True failed) `includes` (evtHangup <> evtRead <> evtWrite)
-          && meaning evs (Told ReadFilter True True) `includes` (evtHangup <> evtRead <> evtWrite),
+        meaning evs (FilterEvent WriteFilter True failed) `includes` (evtHangup <> evtRead <> evtWrite)
+          && meaning evs (FilterEvent ReadFilter True True) `includes` (evtHangup <> evtRead <> evtWrite),
       testProperty "a half-close is no hang-up" $ \(Asked evs) ->
-        not (meaning evs (Told ReadFilter True False) `overlaps` evtHangup),
-      testProperty "Once leaves no filter behind" $ \(Asked evs) -> forAll (toldOf Once evs) $ \told ->
+        not (meaning evs (FilterEvent ReadFilter True False) `overlaps` evtHangup),
+      testProperty "Once leaves no filter behind" $ \(Asked evs) -> forAll (deliveredFor Once evs) $ \delivered ->
         let registered = filters (watch True Once evs)
-            single = [f | Told f _ _ <- told, Change f Single `elem` watch True Once evs]
-            removed = [f | Change f Remove <- afterwards Once evs registered told]
+            single = [f | FilterEvent f _ _ <- delivered, Change f Single `elem` watch True Once evs]
+            removed = [f | Change f Remove <- afterwards Once evs registered delivered]
          in null (registered \\ (single <> removed)) && null [() | f <- removed, f `elem` single],
       testProperty "a replacement removes before it adds" $ \(When t) (Asked evs) (When t') (Asked evs') ->
         let before = filters (watch True t evs)
@@ -61,6 +61,6 @@ kqueueEventsLaws =
   where
     filters changes = [f | Change f _ <- changes]
     urgentRead evs = if evs `includes` evtUrgent then evtRead else mempty
-    toldOf t evs = do
+    deliveredFor t evs = do
       some <- sublistOf (filters (watch True t evs)) `suchThat` (not . null)
-      traverse (\f -> Told f <$> arbitrary <*> arbitrary) some
+      traverse (\f -> FilterEvent f <$> arbitrary <*> arbitrary) some

@@ -3,7 +3,7 @@
 module Main (main) where
 
 import KqueueEventsLaws (kqueueEventsLaws)
-import Test.Tasty
+import Weft.Test.Main (defaultMain)
 
 main :: IO ()
 main = defaultMain kqueueEventsLaws

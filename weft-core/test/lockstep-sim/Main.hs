@@ -1,6 +1,6 @@
--- |
--- The core's production source on the simulated machine in lockstep with a model of it ("Lockstep"): the same programs as on the real back ends
--- (suite @lockstep@), on a kernel that may also report late, in another order and what is not so.
+-- | The core's production source on the simulated machine in lockstep with a model of it ("Lockstep"): the same
+-- programs as on the real back ends (suite @lockstep@), on a kernel that may also report late, in another order and
+-- what is not so.
 module Main (main) where
 
 import Control.Monad (when)
@@ -13,7 +13,7 @@ import LockstepModel (Rules (..))
 import Simulation
 import System.Environment (setEnv)
 import System.Posix.Types (Fd)
-import Test.Tasty (defaultMain, testGroup)
+import Test.Tasty (testGroup)
 import qualified Weft.Backend.Epoll as Epoll
 import qualified Weft.Backend.Poll as Poll
 import qualified Weft.Backend.Uring as Uring
@@ -21,6 +21,7 @@ import Weft.Core.Backend
 import Weft.Core.Time
 import Weft.Core.Timer.Search (newSearchQueue)
 import Weft.FFI.RingEntries (preferRingEntries)
+import Weft.Test.Main (defaultMain)
 
 main :: IO ()
 main = do

@@ -1,6 +1,5 @@
--- |
--- Managers in lockstep with a model of them ("Lockstep"), on every back end of this build; and back ends and queues of timers that are wrong, which
--- it has to catch.
+-- | Managers in lockstep with a model of them ("Lockstep"), on every back end of this build; and back ends and queues
+-- of timers that are wrong, which it has to catch.
 module Main (main) where
 
 import Control.Concurrent (threadDelay)
@@ -16,7 +15,7 @@ import LockstepModel (Rules (..))
 import System.Environment (setEnv)
 import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, setFdOption)
 import System.Posix.Types (CSsize (..), Fd (..))
-import Test.Tasty (TestTree, defaultMain, testGroup)
+import Test.Tasty (TestTree, testGroup)
 import Weft.Backend.Choice
 import Weft.Core.Backend
 import Weft.Core.Events
@@ -24,6 +23,7 @@ import Weft.Core.Time
 import Weft.Core.Timer (Queue (..))
 import Weft.FFI.RingEntries (preferRingEntries)
 import Weft.Test.Configurations (configurations)
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip (skipAll)
 import Weft.TimerQueue (newQueue)
 

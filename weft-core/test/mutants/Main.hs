@@ -1,36 +1,44 @@
--- |
--- Planted bugs: the suite @wake@ is built from copies of the core with one bug each, and has to
--- find it. A mutant that survives is a gap in the search. The suite @lockstep-sim@ also has to find mutants that need no particular schedule.
--- Needs ghc; run by @make verify@ (@WEFT_MUTANTS=1@), in the folder of the package.
+-- | Planted bugs. A suite of the simulator is built from a copy of the sources with one bug in it, and the suite must
+-- fail. A bug that is not found is a gap in the search.
+--
+-- Bugs of the core are for the suite @wake@; those that need no particular schedule are for @lockstep-sim@ too. Bugs
+-- of hybrid loops are for @hybrid-loops@, those of the web server and of idle timers for @server-sim@. The tests need
+-- ghc; @make verify@ runs them (@WEFT_MUTANTS=1@), in the folder of the package.
 module Main (main) where
 
 import Control.Exception (finally)
 import Control.Monad (forM_, when)
-import Data.List (intercalate, isInfixOf, isPrefixOf, stripPrefix)
+import Data.List (intercalate, isInfixOf, isPrefixOf, nub, stripPrefix)
+import Data.Maybe (fromMaybe, mapMaybe)
 import System.Directory
 import System.Environment (lookupEnv, setEnv)
 import System.Exit (ExitCode (..))
 import System.FilePath (replaceExtension, takeDirectory, takeFileName, (</>))
 import System.Posix.Process (getProcessID)
 import System.Process (readProcessWithExitCode)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip (skipAll)
 
 main :: IO ()
 main = do
   wanted <- lookupEnv "WEFT_MUTANTS"
   ghc <- findExecutable "ghc"
-  -- Few departures from the ordinary find all of these.
+  -- Few preemptions are enough to find all of these.
   setEnv "WEFT_SIM_PREEMPTIONS" "3"
-  setEnv "WEFT_SIM_RANDOM" "60"
   setEnv "WEFT_LOCKSTEP" "20000"
   tmp <- getTemporaryDirectory
   place <- (\n -> tmp </> ("weft-mutants-" <> show n)) <$> getProcessID
-  (`finally` removePathForcibly place) . defaultMain . localOption (mkTimeout 600000000) $ case (wanted, ghc) of
-    (Nothing, _) -> skipAll "planted bugs" "takes minutes: WEFT_MUTANTS=1, or make verify" (tests place)
-    (_, Nothing) -> skipAll "planted bugs" "there is no ghc" (tests place)
-    _ -> tests place
+  (`finally` removePathForcibly place) . defaultMain . localOption (mkTimeout 1200000000) . testGroup "planted bugs" $
+    [ fitting "wake" wake mutants,
+      fitting "hybrid-loops" loops loopMutants,
+      fitting "server-sim" server serverMutants,
+      case (wanted, ghc) of
+        (Nothing, _) -> skipAll "mutants" "takes minutes: WEFT_MUTANTS=1, or make verify" (tests place)
+        (_, Nothing) -> skipAll "mutants" "there is no ghc" (tests place)
+        _ -> tests place
+    ]
   where
     tests place =
       testGroup
@@ -41,17 +49,23 @@ main = do
             map (test lockstep place) (filter ((`elem` sequential) . mutantName) mutants),
           testGroup "hybrid-loops" $
             testCase "unchanged, the loops pass" (caught loops place Nothing >>= (@?= Passed)) :
-            map (test loops place) loopMutants
+            map (test loops place) loopMutants,
+          testGroup "server-sim" $
+            testCase "unchanged, the server passes" (caught server place Nothing >>= (@?= Passed)) :
+            map (test server place) serverMutants
         ]
     test suite place m = testCase (mutantName m) (caught suite place (Just m) >>= (@?= Caught))
 
 -- | A suite.
 data Suite = Suite
-  { -- | The folder of its main module, and others before and behind those of the copies.
+  { -- | The folder of its main module.
     suiteFolder :: FilePath,
+    -- | Folders that GHC searches before and after that of the copies.
     suiteBefore :: [FilePath],
     suiteBehind :: [FilePath],
-    -- | Its message when it has found a fault.
+    -- | The number of random schedules of each scenario.
+    suiteRandom :: Int,
+    -- | A part of the message with which the suite reports a fault.
     suiteFound :: String,
     -- | The modules that are copied, each in its folder.
     suiteModules :: [(FilePath, FilePath)],
@@ -59,33 +73,48 @@ data Suite = Suite
     suiteTests :: Maybe Mutant -> String
   }
 
-wake, lockstep, loops :: Suite
-wake = Suite ("test" </> "wake") ["sim"] ["test" </> "support"] "by the schedule" coreModules (maybe "!/io_uring/ && !/ARM/" testsOf)
+wake, lockstep, loops, server :: Suite
+wake = Suite ("test" </> "wake") ["sim"] ["test" </> "support"] 60 "by the schedule" coreModules (maybe "!/io_uring/ && !/ARM/" testsOf)
   where
-    -- Mutants that are found only with a ring, or with a weak memory.
+    -- Some bugs show only with io_uring, or with a weak memory model.
     testsOf m
       | "Backend/Uring" `isPrefixOf` mutantModule m = "/io_uring/ && !/ARM/"
       | "on ARM" `isPrefixOf` mutantName m = "/ARM/"
       | otherwise = "!/io_uring/ && !/ARM/"
-lockstep = Suite ("test" </> "lockstep-sim") ["sim"] ["test" </> "support"] "by WEFT_LOCKSTEP_SEED" coreModules (const "!/io_uring/")
-loops = Suite (hybrid </> "test" </> "loops") [hybrid </> "sim", "sim"] ["test" </> "support", ".." </> "weft" </> "src"] "by the schedule" (coreModules <> loopModules) (const "/parking/ || /epoll/")
+lockstep = Suite ("test" </> "lockstep-sim") ["sim"] ["test" </> "support"] 60 "by WEFT_LOCKSTEP_SEED" coreModules (const "!/io_uring/")
+loops = Suite (hybrid </> "test" </> "hybrid-loops") [hybrid </> "sim", "sim"] ["test" </> "support", ".." </> "weft" </> "src"] 60 "by the schedule" (coreModules <> loopModules) (maybe "/parking/ || /epoll/" testsOf)
   where
-    hybrid = ".." </> "weft-hybrid"
+    -- Where only some scenarios use the module, those: each of the others takes up to half a minute.
+    testsOf m
+      | "Hybrid/Descriptor" `isPrefixOf` mutantModule m = "/epoll/ && /pipe/"
+      | "Hybrid/Shutdown" `isPrefixOf` mutantModule m = "/epoll/ && /stopped/"
+      | otherwise = "/parking/ || /epoll/"
     loopModules = [(hybrid </> "src", "Weft" </> "Hybrid" </> m) | m <- ["Blocked.hs", "Descriptor.hs", "DescriptorTable.hs", "Interpreter.hs", "Monad.hs", "MVar.hs", "Park.hs", "Policy.hs", "Ready.hs", "Scheduler.hs", "Shutdown.hs", "Thread.hs", "Timer.hs", "Trace.hs", "Watchdog.hs"]]
+server = Suite (http </> "test" </> "server-sim") [http </> "sim", hybrid </> "sim", "sim"] behind 600 "by the schedule" (coreModules <> serverModules) testsOf
+  where
+    behind = ["test" </> "support", ".." </> "weft" </> "src", http </> "src", http </> "protocol", "core", "src", "src-linux"]
+    testsOf = maybe (intercalate " || " (nub (map fst serverPlants))) (\m -> fromMaybe "/epoll/" (lookup (mutantName m) [(mutantName p, tests) | (tests, p) <- serverPlants]))
+    serverModules =
+      [(http </> "src", "Weft" </> "Http" </> m) | m <- ["Body.hs", "Engine.hs", "Table.hs", "Timeouts.hs", "Types.hs", "Writer.hs"]]
+        <> [(".." </> "weft" </> "src", "Weft" </> m) | m <- ["IdleTimer.hs", "Socket" </> "Serve.hs"]]
+
+hybrid, http :: FilePath
+hybrid = ".." </> "weft-hybrid"
+http = ".." </> "weft-http"
 
 coreModules :: [(FilePath, FilePath)]
 coreModules =
   [("core", "Weft" </> "Core" </> m) | m <- core]
     <> [("src-linux", "Weft" </> m) | m <- ["Backend" </> "Epoll.hs", "Backend" </> "Uring.hs", "Backend" </> "UringEntry.hs", "FFI" </> "RingEntries.hs", "FFI" </> "RingUnavailable.hs"]]
     <> [("src", "Weft" </> m) | m <- ["Backend" </> "Poll.hs", "FFI" </> "Errno.hs"]]
-    -- GHC does not know the suffix.
+    -- GHC does not know the suffix hsc; these are copied with the suffix hs.
     <> [("sim", "Weft" </> "FFI" </> m) | m <- ["Epoll.hsc", "Poll.hsc", "Uring.hsc"]]
   where
     core =
       ["Backend.hs", "Counters.hs", "Descriptor.hs", "EventLog.hs", "Events.hs", "Heartbeat.hs", "Manager.hs", "Readiness.hs", "Registry.hs"]
         <> ["Time.hs", "Timer.hs", "Timers.hs", "UseCount.hs", "Wake.hs", "Timer" </> "Search.hs"]
 
--- | Something wrong: what it is, the module, and a piece of its text with what takes its place.
+-- | A planted bug: a statement of what is wrong, the module, and a piece of its text with the replacement.
 data Mutant = Mutant
   { mutantName :: String,
     mutantModule :: FilePath,
@@ -96,8 +125,9 @@ data Mutant = Mutant
 data Verdict = Passed | Caught
   deriving (Eq, Show)
 
--- | Build and run a suite. Whatever does not build, or runs without a failure of one of its searches, is neither
--- caught nor passed, and fails here. All are built in one folder, so that only what differs is compiled again.
+-- | Build and run a suite. A mutant that does not compile, or a run that ends in another way (a crash, a time-out),
+-- is neither 'Caught' nor 'Passed': the test fails. All mutants are built in one folder, so that GHC compiles only
+-- what differs.
 caught :: Suite -> FilePath -> Maybe Mutant -> IO Verdict
 caught suite parent mutant = do
   let place = parent </> takeFileName (suiteFolder suite)
@@ -116,18 +146,28 @@ caught suite parent mutant = do
   (built, _, why) <-
     readProcessWithExitCode
       "ghc"
-      ["-v0", "-w", "-O1", "-XHaskell2010", "-XBangPatterns", "-i" <> intercalate ":" ([suiteFolder suite] <> suiteBefore suite <> [place </> "core"] <> suiteBehind suite), "-outputdir", place </> "o", "-o", program, suiteFolder suite </> "Main.hs"]
+      ["-v0", "-w", "-O1", "-XHaskell2010", "-XBangPatterns", "-i" <> intercalate ":" ([suiteFolder suite] <> suiteBefore suite <> [place </> "core"] <> suiteBehind suite <> ["test" </> "mutants" </> "plain"]), "-outputdir", place </> "o", "-o", program, suiteFolder suite </> "Main.hs"]
       ""
   built == ExitSuccess @? ("it does not build: " <> why)
-  -- The first failure ends it.
-  (_, out, _) <- readProcessWithExitCode "sh" ["-c", "timeout 400 \"$0\" --color never -p \"$1\" | grep -m 1 -e '" <> found <> "' -e ' tests passed' -e ' tests failed'", program, suiteTests suite mutant] ""
+  -- The run ends at its first failure.
+  (_, out, _) <- readProcessWithExitCode "sh" ["-c", "WEFT_SIM_RANDOM=\"$2\" timeout 400 \"$0\" --color never -p \"$1\" | grep -m 1 -e '" <> found <> "' -e ' tests passed' -e ' tests failed'", program, suiteTests suite mutant, show (suiteRandom suite)] ""
   case out of
     _
       | found `isInfixOf` out -> pure Caught
       | " tests passed" `isInfixOf` out -> pure Passed
       | otherwise -> assertFailure ("it ended with " <> show out)
 
--- | Nothing unless the piece is there, once.
+-- | A cheap test that runs always: each piece that a planted bug replaces is in the source once.
+fitting :: String -> Suite -> [Mutant] -> TestTree
+fitting name suite bugs = testCase ("every bug of " <> name <> " can be planted") $ do
+  missing <- concat <$> mapM check bugs
+  missing @?= []
+  where
+    check bug = do
+      sources <- mapM (\(from, file) -> readFile (from </> file)) [m | m@(_, file) <- suiteModules suite, file == "Weft" </> mutantModule bug]
+      pure [mutantName bug | length (mapMaybe (replaced bug) sources) /= 1]
+
+-- | The text with the piece replaced. 'Nothing' unless the piece occurs exactly once outside comments.
 replaced :: Mutant -> String -> Maybe String
 replaced (Mutant _ _ before instead) = go
   where
@@ -137,107 +177,129 @@ replaced (Mutant _ _ before instead) = go
       | "--" `isPrefixOf` (c : cs) = let (comment, rest) = break (== '\n') (c : cs) in (comment <>) <$> go rest
       | otherwise = (c :) <$> go cs
 
--- | Those that a program of commands finds, one after the other.
+-- | The bugs that a sequential program of commands finds, without other threads.
 sequential :: [String]
 sequential =
-  [ "enters after it was shut",
+  [ "an operation starts after the descriptor was closed",
     "a timer fires although it was cancelled",
-    "a cancel that came late counts",
-    "the timers of a manager that stops are forgotten",
-    "waiters of a manager that stops are not woken",
-    "callbacks of a manager that stops are not told",
-    "a manager that has stopped counts as alive",
+    "a cancellation after the timer fired reports success",
+    "a stopping manager drops its timers",
+    "a stopping manager does not wake the waiting threads",
+    "a stopping manager does not run its callbacks with evtClose",
+    "a stopped manager counts as alive",
     "timers fire early",
     "a closed descriptor stays in the table",
-    "callbacks are not told of a close",
-    "a one-shot callback stays",
-    "the callbacks that are left are not armed",
-    "unregistering leaves it there",
-    "an event puts the other token",
-    "a first registration is only modified",
-    "nothing is resumed"
+    "close does not run the callbacks with evtClose",
+    "a one-shot callback stays registered",
+    "the remaining callbacks are not armed again",
+    "unregistering leaves the callback in the table",
+    "an event puts the token of the other direction",
+    "a first registration is modified and not added",
+    "the poll back end does not resume registrations"
   ]
 
 mutants :: [Mutant]
 mutants =
-  [ Mutant "announces by a plain write, over a notification" "Core/Wake.hs" "found <- casWord w 0 asAwake (asAsleep t)\n" "found <- readWord w 0\n  writeWord w 0 (asAsleep t)\n",
-    Mutant "sleeps although it was notified" "Core/Wake.hs" "else False <$ writeWord w 0 asAwake" "else True <$ writeWord w 0 (asAsleep t)",
-    Mutant "a notification does not say that the owner slept" "Core/Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "False <$ swapWord w 0 asNotified",
-    Mutant "a notification signals to an owner that runs" "Core/Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "True <$ swapWord w 0 asNotified",
-    Mutant "a notification reads, then writes" "Core/Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "(readWord w 0 >>= \\s -> (s > asNotified) <$ writeWord w 0 asNotified)",
-    Mutant "the owner stays asleep after it woke" "Core/Wake.hs" "awaken (Wake w) = writeWord w 0 asAwake" "awaken (Wake _) = pure ()",
-    Mutant "a timer that is due earlier does not wake" "Core/Wake.hs" "s <= asNotified || s <= asAsleep due = pure False" "s <= asNotified || s > asAsleep due = pure False",
-    Mutant "two timers both signal" "Core/Wake.hs" "if found == s then pure True else go found" "pure True",
-    Mutant "the last user does not close" "Core/UseCount.hs" "if old .&. flagShut /= 0 then claim l else pure False" "pure (old .&. flagShut < 0)",
-    Mutant "every user closes" "Core/UseCount.hs" "if old .&. flagShut /= 0 then claim l else pure False" "pure (old .&. flagShut /= 0)",
-    Mutant "who shuts closes under its users" "Core/UseCount.hs" "ours l w && w .&. (flagReleased .|. usersMask) == 0" "ours l w && w .&. flagReleased == 0",
-    Mutant "two close" "Core/UseCount.hs" "ours l w && w .&. (flagReleased .|. usersMask) == 0" "ours l w && w .&. usersMask == 0",
-    Mutant "enters after it was shut" "Core/UseCount.hs" "not (ours l w) || w .&. (flagShut .|. flags) /= 0 = pure False" "not (ours l w) || w .&. flags /= 0 = pure False",
-    Mutant "enters by a plain write" "Core/UseCount.hs" "found <- casWord ws i w (w + oneUser)\n        if found == w then pure True else go found" "writeWord ws i (w + oneUser)\n        pure True",
-    Mutant "close wakes nobody" "Core/Readiness.hs" "when (outcome /= WasShut) (wakeAll rd)" "when (outcome == WasShut) (wakeAll rd)",
+  [ Mutant "the sleep is announced by a plain write, which overwrites a notification" "Core/Wake.hs" "found <- casWord w 0 asAwake (asAsleep t)\n" "found <- readWord w 0\n  writeWord w 0 (asAsleep t)\n",
+    Mutant "the owner sleeps although it was notified" "Core/Wake.hs" "else False <$ writeWord w 0 asAwake" "else True <$ writeWord w 0 (asAsleep t)",
+    Mutant "notifying a sleeping owner sends no signal" "Core/Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "False <$ swapWord w 0 asNotified",
+    Mutant "notifying a running owner sends a signal" "Core/Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "True <$ swapWord w 0 asNotified",
+    Mutant "a notification is a read and a write, not one swap" "Core/Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "(readWord w 0 >>= \\s -> (s > asNotified) <$ writeWord w 0 asNotified)",
+    Mutant "the state stays asleep after the owner wakes up" "Core/Wake.hs" "awaken (Wake w) = writeWord w 0 asAwake" "awaken (Wake _) = pure ()",
+    Mutant "a timer that is due earlier does not wake the owner" "Core/Wake.hs" "s <= asNotified || s <= asAsleep due = pure False" "s <= asNotified || s > asAsleep due = pure False",
+    Mutant "two timers that are set at once both send a signal" "Core/Wake.hs" "if found == s then pure True else go found" "pure True",
+    Mutant "the last user of a closed descriptor does not release it" "Core/UseCount.hs" "if old .&. flagShut /= 0 then claim l else pure False" "pure (old .&. flagShut < 0)",
+    Mutant "every user of a closed descriptor releases it" "Core/UseCount.hs" "if old .&. flagShut /= 0 then claim l else pure False" "pure (old .&. flagShut /= 0)",
+    Mutant "closing releases the descriptor while others use it" "Core/UseCount.hs" "ours l w && w .&. (flagReleased .|. usersMask) == 0" "ours l w && w .&. flagReleased == 0",
+    Mutant "the descriptor is released twice" "Core/UseCount.hs" "ours l w && w .&. (flagReleased .|. usersMask) == 0" "ours l w && w .&. usersMask == 0",
+    Mutant "an operation starts after the descriptor was closed" "Core/UseCount.hs" "not (ours l w) || w .&. (flagShut .|. flags) /= 0 = pure False" "not (ours l w) || w .&. flags /= 0 = pure False",
+    Mutant "the use count is increased by a plain write" "Core/UseCount.hs" "found <- casWord ws i w (w + oneUser)\n        if found == w then pure True else go found" "writeWord ws i (w + oneUser)\n        pure True",
+    Mutant "close wakes no waiter" "Core/Readiness.hs" "when (outcome /= WasShut) (wakeAll rd)" "when (outcome == WasShut) (wakeAll rd)",
     Mutant "a timer fires although it was cancelled" "Core/Timer.hs" "defuseTimer (Timer _ ref) = won <$> swapRef ref Spent" "defuseTimer (Timer _ ref) = won <$> readRef ref",
-    Mutant "a cancel that came late counts" "Core/Timer.hs" "    won Spent = False\n    won _ = True" "    won Spent = True\n    won _ = True",
-    Mutant "firing reads, then writes" "Core/Timer.hs" "fireTimer why (Timer due ref) = do\n  state <- swapRef ref Spent\n" "fireTimer why (Timer due ref) = do\n  state <- readRef ref\n  writeRef ref Spent\n",
-    Mutant "setting a timer loses others" "Core/Timers.hs" "done <- casRef (timersInbox ts) below node\n" "done <- True <$ writeRef (timersInbox ts) node\n",
-    Mutant "taking the inbox reads, then writes" "Core/Timers.hs" "(`listed` []) <$> swapRef (timersInbox ts) Empty" "(readRef (timersInbox ts) >>= \\i -> listed i [] <$ writeRef (timersInbox ts) Empty)",
-    Mutant "sleeps without looking at the inbox" "Core/Manager.hs" "if news || other ||" "if other ||",
-    Mutant "a signal is not sent" "Core/Manager.hs" "unless (state == stateFinished) (backendWake" "when (state == stateFinished) (backendWake",
-    Mutant "the back end is closed under a thread that signals" "Core/Manager.hs" "    letSignallersPass\n    unreserve" "    unreserve",
-    Mutant "the timers of a manager that stops are forgotten" "Core/Manager.hs" "    takeAll (managerTimers m) >>= mapM_ (fireTimer Orphaned)\n" "",
-    Mutant "a timer that is set while the manager stops is forgotten" "Core/Manager.hs" "    else takeInbox (managerTimers m) >>= mapM_ (fireTimer Orphaned)" "    else pure ()",
-    Mutant "waiters of a manager that stops are not woken" "Core/Manager.hs" "    wakeReadiness (managerRegistry m)\n" "",
-    Mutant "a turn can be interrupted" "Core/Manager.hs" "next <- uninterruptibleMask_ (turn before)" "next <- turn before",
+    Mutant "a cancellation after the timer fired reports success" "Core/Timer.hs" "    won Spent = False\n    won _ = True" "    won Spent = True\n    won _ = True",
+    Mutant "firing is a read and a write, not one swap" "Core/Timer.hs" "fireTimer why (Timer due ref) = do\n  state <- swapRef ref Spent\n" "fireTimer why (Timer due ref) = do\n  state <- readRef ref\n  writeRef ref Spent\n",
+    Mutant "setting a timer is a plain write, which loses other timers" "Core/Timers.hs" "done <- casRef (timersInbox ts) below node\n" "done <- True <$ writeRef (timersInbox ts) node\n",
+    Mutant "the inbox is emptied by a read and a write, not one swap" "Core/Timers.hs" "(`listed` []) <$> swapRef (timersInbox ts) Empty" "(readRef (timersInbox ts) >>= \\i -> listed i [] <$ writeRef (timersInbox ts) Empty)",
+    Mutant "the runner sleeps without checking the inbox" "Core/Manager.hs" "if news || state /= stateRunning" "if state /= stateRunning",
+    Mutant "a due signal is not sent" "Core/Manager.hs" "unless (state == stateFinished) (backendWake" "when (state == stateFinished) (backendWake",
+    Mutant "a wake-up can be interrupted before its signal" "Core/Manager.hs" "wakeManager m = mask_ (signalIf" "wakeManager m = (signalIf",
+    Mutant "telling the manager to stop can be interrupted before its signal" "Core/Manager.hs" "requestStop m = mask_ $ do\n" "requestStop m = do\n",
+    Mutant "shutdown waits for a turn that nobody takes" "Core/Manager.hs" "    when (inTurn == 0) (finish m)\n" "    when (inTurn == 0 && mine) (finish m)\n",
+    Mutant "the state is not read again when a turn has ended" "Core/Manager.hs" "      writeWord (managerState m) wordTurn 0\n      isRunning m" "      writeWord (managerState m) wordTurn 0\n      pure True",
+    Mutant "setting a timer can be interrupted before its signal" "Core/Manager.hs" "set m t = mask_ $ do" "set m t = do",
+    Mutant "the back end is closed while a thread sends a signal" "Core/Manager.hs" "    letSignallersPass\n    unreserve" "    unreserve",
+    Mutant "a stopping manager drops its timers" "Core/Manager.hs" "    takeAll (managerTimers m) >>= mapM_ (fireTimer Orphaned)\n" "",
+    Mutant "a timer that is set while the manager stops is dropped" "Core/Manager.hs" "    else takeInbox (managerTimers m) >>= mapM_ (fireTimer Orphaned)" "    else pure ()",
+    Mutant "a stopping manager does not wake the waiting threads" "Core/Manager.hs" "    wakeReadiness (managerRegistry m)\n" "",
+    Mutant "a turn of the loop can be interrupted" "Core/Manager.hs" "next <- uninterruptibleMask_ (turn before)" "next <- turn before",
     Mutant "timers fire early" "Core/Manager.hs" "expireTimers ts t (" "expireTimers ts never (",
-    Mutant "callbacks of a manager that stops are not told" "Core/Manager.hs" "forM_ orphans" "forM_ (take 0 orphans)",
-    Mutant "an exception ends the runner and leaves the manager" "Core/Manager.hs" "interruptible (turns Looked) `onException` uninterruptibleMask_ (requestStop m >> finish m)" "interruptible (turns Looked)",
-    Mutant "an exception arrives before the runner's handler is there" "Core/Manager.hs" "loop m = mask_ $ do\n" "loop m = interruptible $ do\n",
-    Mutant "a manager that has stopped counts as alive" "Core/Manager.hs" "pure (state <= stateRunning &&" "pure (state <= stateFinished &&",
+    Mutant "a stopping manager does not run its callbacks with evtClose" "Core/Manager.hs" "forM_ orphans" "forM_ (take 0 orphans)",
+    Mutant "an exception ends the runner, but not the manager" "Core/Manager.hs" "interruptible (turns Looked) `onException` uninterruptibleMask_ (requestStop m >> finish m)" "interruptible (turns Looked)",
+    Mutant "an exception can arrive before the runner installs its handler" "Core/Manager.hs" "loop m = mask_ $ do\n" "loop m = interruptible $ do\n",
+    Mutant "a stopped manager counts as alive" "Core/Manager.hs" "pure (state <= stateRunning &&" "pure (state <= stateFinished &&",
     Mutant "an event with an old generation is delivered" "Core/Registry.hs" "Attached rd _ | readinessGeneration rd == tokenGeneration tok -> do" "Attached rd _ -> do",
-    Mutant "a closed descriptor stays in the table" "Core/Registry.hs" "          disown rd\n          setSlot r fd Vacant\n" "          disown rd\n",
-    Mutant "a number that is being closed is not marked" "Core/Registry.hs" "marked = IntMap.insert (fromIntegral fd) (Closing over) table" "marked = IntMap.delete (fromIntegral fd) table",
-    Mutant "callbacks are not told of a close" "Core/Registry.hs" "forM_ told" "forM_ (take 0 told)",
-    Mutant "a one-shot callback stays" "Core/Registry.hs" "kept = filter ((== MultiShot) . registrationLifetime) due <> others" "kept = due <> others",
-    Mutant "the callbacks that are left are not armed" "Core/Registry.hs" "(shared || needsArming due kept)" "shared",
-    Mutant "unregistering leaves it there" "Core/Registry.hs" "settle r table fd e kept (any" "settle r table fd e (entryRegistrations e) (any",
+    Mutant "a closed descriptor stays in the table" "Core/Registry.hs" "          markClosedElsewhere rd\n          setSlot r fd Vacant\n" "          markClosedElsewhere rd\n",
+    Mutant "a descriptor number that is being closed is not marked" "Core/Registry.hs" "marked = IntMap.insert (fromIntegral fd) (Closing over) table" "marked = IntMap.delete (fromIntegral fd) table",
+    Mutant "close does not run the callbacks with evtClose" "Core/Registry.hs" "forM_ told" "forM_ (take 0 told)",
+    Mutant "a one-shot callback stays registered" "Core/Registry.hs" "kept = filter ((== MultiShot) . registrationLifetime) due <> others" "kept = due <> others",
+    Mutant "the remaining callbacks are not armed again" "Core/Registry.hs" "(shared || needsArming due kept)" "shared",
+    Mutant "unregistering leaves the callback in the table" "Core/Registry.hs" "settle r table fd e kept (any" "settle r table fd e (entryRegistrations e) (any",
     Mutant "an unregistered descriptor stays armed" "Core/Registry.hs" "when (alive && not shared) (forget r" "when (alive && shared) (forget r",
-    Mutant "arms a descriptor before it is in the table" "Core/Registry.hs" "          setSlot r fd (Attached rd m)\n          void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)\n            `onException` setSlot r fd Vacant\n" "          void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)\n          setSlot r fd (Attached rd m)\n",
-    Mutant "attaches to a manager that has stopped" "Core/Registry.hs" "Nothing | not alive -> pure Nothing" "Nothing | False -> pure Nothing",
-    Mutant "an event puts the other token" "Core/Readiness.hs" "when (evs `overlaps` evtRead) (void" "when (evs `overlaps` evtWrite) (void",
-    Mutant "a close by number wakes nobody" "Core/Readiness.hs" "disown rd = UseCount.disown (useCount rd) >> wakeAll rd" "disown rd = UseCount.disown (useCount rd)",
-    Mutant "a token is kept although there is more" "Core/Descriptor.hs" "Done a -> Completed a <$ passOn" "Done a -> pure (Completed a)",
-    Mutant "a waiter whose time is over is not told by another" "Core/Descriptor.hs" "          others <- anyExpired rd dir\n          when others passOn\n" "",
-    Mutant "the first waiter that finds it closed tells nobody" "Core/Descriptor.hs" "    else do\n      wakeAll rd\n      pure closed" "    else pure closed",
-    Mutant "the last user does not give the number back" "Core/Descriptor.hs" "when lastOut (giveBack d id)" "when False (giveBack d id)",
-    Mutant "one-shot is not asked for" "Backend/Epoll.hs" "Once -> epollOneShot" "Once -> 0",
-    Mutant "a first registration is only modified" "Backend/Epoll.hs" "then judge =<< other ep (fdNumber fd) bits (tokenWord tok)" "then judge r",
-    Mutant "nothing is resumed" "Backend/Poll.hs" "again e = e {entryArmed = entryArmed e <> (evs `common` entryAsked e), entryListed = True}" "again e = e",
-    Mutant "a poll that blocks is not told of a registration" "Backend/Poll.hs" "backendDeferred = True" "backendDeferred = False",
-    Mutant "on ARM, the inbox is looked at before the announcement is seen" "Core/Manager.hs" "    state <- readWord (managerState m) 0\n    news <- hasNews (managerTimers m)\n    other <- busy\n" "    news <- hasNews (managerTimers m)\n    other <- busy\n    state <- readWord (managerState m) 0\n",
-    Mutant "a closed descriptor's request goes on" "Backend/Uring.hs" "  when (isLive e) $ do\n    done <- flush" "  when (isLive e && entrySequence e == 0) $ do\n    done <- flush",
-    Mutant "a closed descriptor's request is cancelled before the kernel has it" "Backend/Uring.hs" "    done <- flush ring 10\n    r <- cancelNow" "    let done = True\n    r <- cancelNow",
-    Mutant "a completion of an earlier request is reported" "Backend/Uring.hs" "if not (isLive e) || userData fd (entrySequence e) /= from" "if not (isLive e)",
-    Mutant "a wake does not end a wait" "Backend/Uring.hs" "m <$ writeRef (ringWoken ring) True" "pure m",
-    Mutant "the wake-up descriptor is watched once" "Backend/Uring.hs" "(Entry wakeToken 0 evtRead Edge Vacant) Standing" "(Entry wakeToken 0 evtRead Once Vacant) Single",
-    Mutant "a full queue loses a request" "Backend/Uring.hs" "when (r' < 0) (later ring request)" "when False (later ring request)",
-    Mutant "what waits for the next poll stays behind" "Backend/Uring.hs" "mapM_ (queue ring) (reverse requests)" "mapM_ (queue ring) (take 0 requests)",
-    Mutant "a request that its thread's end cancelled is not made again" "Backend/UringEntry.hs" "| result == resultCancelled = (mempty, Now (usual trigger))" "| result == resultCancelled = (mempty, Stay)",
-    Mutant "a standing request that has ended is not made again" "Backend/UringEntry.hs" "Edge -> if more then Stay else Next Standing" "Edge -> Stay",
-    Mutant "a level-triggered request is not made again" "Backend/UringEntry.hs" "Level -> Next Single" "Level -> Drop Resting",
-    Mutant "io_uring registers for a poll that is not told" "Backend/Uring.hs" "backendDeferred = True" "backendDeferred = False"
+    Mutant "a descriptor is armed before it is in the table" "Core/Registry.hs" "          setSlot r fd (Attached rd m)\n          void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)\n            `onException` setSlot r fd Vacant\n" "          void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)\n          setSlot r fd (Attached rd m)\n",
+    Mutant "a descriptor attaches to a stopped manager" "Core/Registry.hs" "Nothing | not alive -> pure ManagerStopped" "Nothing | False -> pure ManagerStopped",
+    Mutant "an event puts the token of the other direction" "Core/Readiness.hs" "when (evs `overlaps` evtRead) (void" "when (evs `overlaps` evtWrite) (void",
+    Mutant "closing by number wakes no waiter" "Core/Readiness.hs" "markClosedElsewhere rd = UseCount.markClosedElsewhere (useCount rd) >> wakeAll rd" "markClosedElsewhere rd = UseCount.markClosedElsewhere (useCount rd)",
+    Mutant "an operation that leaves the descriptor ready does not put the token back" "Core/Descriptor.hs" "Done a -> Completed a <$ passOn" "Done a -> pure (Completed a)",
+    Mutant "a waiter that takes the token does not pass it on to expired waiters" "Core/Descriptor.hs" "          others <- anyExpired rd dir\n          when others passOn\n" "",
+    Mutant "the first waiter that finds the descriptor closed does not wake the others" "Core/Descriptor.hs" "    else do\n      wakeAll rd\n      pure closed" "    else pure closed",
+    Mutant "the last user does not return the descriptor number" "Core/Descriptor.hs" "when lastOut (giveBack d id)" "when False (giveBack d id)",
+    Mutant "a one-shot registration is made without EPOLLONESHOT" "Backend/Epoll.hs" "Once -> epollOneShot" "Once -> 0",
+    Mutant "a first registration is modified and not added" "Backend/Epoll.hs" "then judge =<< other ep (fdNumber fd) bits (tokenWord tok)" "then judge r",
+    Mutant "the poll back end does not resume registrations" "Backend/Poll.hs" "again e = e {entryArmed = entryArmed e <> (evs `common` entryAsked e), entryListed = True}" "again e = e",
+    Mutant "a registration does not interrupt a blocking poll" "Backend/Poll.hs" "backendDeferred = True" "backendDeferred = False",
+    Mutant "on ARM, the inbox is read before the announced sleep is visible" "Core/Manager.hs" "      state <- readWord (managerState m) 0\n      news <- hasNews (managerTimers m)\n" "      news <- hasNews (managerTimers m)\n      state <- readWord (managerState m) 0\n",
+    Mutant "the request of a closed descriptor is not cancelled" "Backend/Uring.hs" "  when (isLive e) $ do\n    done <- flush" "  when (isLive e && entrySequence e == 0) $ do\n    done <- flush",
+    Mutant "a closed descriptor's request is cancelled before it was submitted" "Backend/Uring.hs" "    done <- flush ring 10\n    r <- cancelNow" "    let done = True\n    r <- cancelNow",
+    Mutant "the completion of an earlier request is reported" "Backend/Uring.hs" "if not (isLive e) || userData fd (entrySequence e) /= from" "if not (isLive e)",
+    Mutant "a wake-up does not end a wait" "Backend/Uring.hs" "m <$ writeRef (ringWoken ring) True" "pure m",
+    Mutant "the wake-up descriptor is polled once only" "Backend/Uring.hs" "(Entry wakeToken 0 evtRead Edge Vacant) Standing" "(Entry wakeToken 0 evtRead Once Vacant) Single",
+    Mutant "a request is lost if the submission queue is full" "Backend/Uring.hs" "when (r' < 0) (later ring request)" "when False (later ring request)",
+    Mutant "requests that were put off are not submitted by the next poll" "Backend/Uring.hs" "mapM_ (queue ring) (reverse requests)" "mapM_ (queue ring) (take 0 requests)",
+    Mutant "a request that was cancelled with its thread is not submitted again" "Backend/UringEntry.hs" "| result == resultCancelled = (mempty, Now (usual trigger))" "| result == resultCancelled = (mempty, Stay)",
+    Mutant "a multishot request that has ended is not submitted again" "Backend/UringEntry.hs" "Edge -> if more then Stay else Next Standing" "Edge -> Stay",
+    Mutant "a level-triggered request is not submitted again" "Backend/UringEntry.hs" "Level -> Next Single" "Level -> Drop Resting",
+    Mutant "an io_uring registration does not interrupt a blocking poll" "Backend/Uring.hs" "backendDeferred = True" "backendDeferred = False"
   ]
 
--- | Those of hybrid threads.
+-- | Bugs of hybrid threads.
 loopMutants :: [Mutant]
 loopMutants =
-  [ Mutant "on ARM, who sends an exception looks for the thread too early" "Hybrid/Park.hs" "    interrupt ctx withdraw = do\n      inOrder t\n" "    interrupt ctx withdraw = do\n",
-    Mutant "on ARM, who parks looks at its state too early" "Hybrid/Park.hs" "        else do\n          inOrder t\n" "        else do\n",
-    Mutant "who parks does not look whether an exception came" "Hybrid/Park.hs" "              back <- withdraw\n              if back then again else pure Parked" "              pure Parked",
-    Mutant "an interrupted thread stays in its place" "Hybrid/Park.hs" "      withdrawn <- withdraw\n" "      let withdrawn = True\n",
+  [ Mutant "on ARM, a throwing thread reads the target's state too early" "Hybrid/Park.hs" "    interrupt ctx withdraw = do\n      inOrder t\n" "    interrupt ctx withdraw = do\n",
+    Mutant "on ARM, a parking thread reads its own state too early" "Hybrid/Park.hs" "        else do\n          inOrder t\n" "        else do\n",
+    Mutant "a parking thread does not check for a pending exception" "Hybrid/Park.hs" "              back <- withdraw\n              if back then again else pure Parked" "              pure Parked",
+    Mutant "an interrupted thread stays in its wait queue" "Hybrid/Park.hs" "      withdrawn <- withdraw\n" "      let withdrawn = True\n",
     Mutant "a thread in the inbox does not wake its loop" "Hybrid/Park.hs" "NoMail -> wakeManager (loopManager l)" "NoMail -> pure ()",
-    Mutant "a loop sleeps without looking at its inbox" "Hybrid/Scheduler.hs" "        Mail {} -> True\n        NoMail -> stop /= 0" "        Mail {} -> stop /= 0\n        NoMail -> stop /= 0",
-    Mutant "taking the inbox reads, then writes" "Hybrid/Scheduler.hs" "      news <- swapRef (loopInbox l) NoMail\n" "      news <- readRef (loopInbox l)\n      writeRef (loopInbox l) NoMail\n",
-    Mutant "a thread of one MVar is handed out twice" "Hybrid/Park.hs" "Just (!s', after) -> casRef (queueState q) s s' >>= \\ok -> if ok then True <$ after else go" "Just (!s', after) -> writeRef (queueState q) s' >> (True <$ after)",
-    Mutant "a close wakes no reader" "Hybrid/Descriptor.hs" "forM_ (loopOf owner) $ \\l -> wakeQueue (toLoop l) d Reading >> wakeQueue (toLoop l) d Writing" "forM_ (take 0 [owner]) $ \\_ -> pure ()",
-    Mutant "a reader does not look whether it was closed" "Hybrid/Descriptor.hs" "  unless open (wakeQueue (onLoop l) d dir)" "  unless (open || True) (wakeQueue (onLoop l) d dir)",
-    Mutant "the end does not look for those who wait" "Hybrid/Shutdown.hs" "      complete <- tellBlocked l\n      n <- sizeReady" "      let complete = True\n      n <- sizeReady"
+    Mutant "the inbox is emptied by a read and a write, not one swap" "Hybrid/Scheduler.hs" "      news <- swapRef (loopInbox l) NoMail\n" "      news <- readRef (loopInbox l)\n      writeRef (loopInbox l) NoMail\n",
+    Mutant "a wait queue's state is written without a compare-and-swap, so a thread resumes twice" "Hybrid/Park.hs" "Just (!s', after) -> casRef (queueState q) s s' >>= \\ok -> if ok then True <$ after else go" "Just (!s', after) -> writeRef (queueState q) s' >> (True <$ after)",
+    Mutant "close wakes no waiting hybrid thread" "Hybrid/Descriptor.hs" "forM_ (loopOf owner) $ \\l -> wakeQueue (toLoop l) d Reading >> wakeQueue (toLoop l) d Writing" "forM_ (take 0 [owner]) $ \\_ -> pure ()",
+    Mutant "a thread that starts to wait does not check whether the descriptor is closed" "Hybrid/Descriptor.hs" "  unless open (wakeQueue (onLoop l) d dir)" "  unless (open || True) (wakeQueue (onLoop l) d dir)",
+    Mutant "shutdown does not look for blocked threads" "Hybrid/Shutdown.hs" "      complete <- notifyBlocked l\n      n <- sizeReady" "      let complete = True\n      n <- sizeReady"
   ]
+
+-- | Bugs of the web server and of idle timers, each with the tests that are to find it.
+serverPlants :: [(String, Mutant)]
+serverPlants =
+  [ ("/epoll/ && /a request in segments/", Mutant "a new connection is not counted" "Socket/Serve.hs" "    count (+ 1)\n" ""),
+    ("/epoll/ && /a request in segments/", Mutant "a connection that has ended is still counted" "Socket/Serve.hs" "        count (subtract 1)\n" ""),
+    ("/epoll/ && (/a shutdown while requests arrive/ || /is evicted/)", Mutant "a request that was received as its connection is told to end is dropped" "Http/Engine.hs" "      forever (threadDelay 1000000) `catch` \\EndIdle -> pure ()\n      lastOne client\n" "      throwIO EndIdle\n"),
+    ("/epoll/ && /a shutdown that gives up/", Mutant "ending an idle connection can be interrupted" "Http/Table.hs" "endEntry entry = uninterruptibleMask_ $ do\n" "endEntry entry = do\n"),
+    ("/epoll/ && /a response after a shutdown has begun/", Mutant "a response after a shutdown has begun is not the last one" "Http/Types.hs" "if draining then pure True else" "if draining && False then pure True else"),
+    ("/epoll/ && /a streamed response/", Mutant "the connection goes on before the end of a streamed response is sent" "Http/Writer.hs" "  bytes <- held w *> seal w True\n  sendStrings w [bytes]\n  checkLength w\n" "  _ <- held w *> seal w True\n  checkLength w\n"),
+    ("/epoll/ && /an application that takes longer than/", Mutant "the time limit of a head is not stopped when the head is complete" "Http/Timeouts.hs" "headCame = pause . clientIdleTimer" "headCame _ = pure ()"),
+    ("/epoll/ && /a client that stays idle/", Mutant "the time limit for the next request is not set" "Http/Engine.hs" "then awaitNext client >> receive" "then receive"),
+    ("/idle timers/ && /is reset/", Mutant "an idle timer expires although it was reset" "IdleTimer.hs" "        Due | Instant (fromIntegral at) <= t -> do\n" "        Due -> do\n"),
+    ("/idle timers/ && /is reset/", Mutant "an idle timer that is stopped as it expires still expires" "IdleTimer.hs" "        found <- casWord ws wordState stateRunning stateExpired\n" "        found <- readWord ws wordState\n        pokeWord ws wordState stateExpired\n")
+  ]
+
+serverMutants :: [Mutant]
+serverMutants = map snd serverPlants

@@ -22,7 +22,7 @@ void weft_file_ring_stop(struct weft_file_ring *);
 void weft_file_ring_free(struct weft_file_ring *);
 uint32_t weft_file_ring_generation(struct weft_file_ring *, unsigned);
 void weft_file_ring_submit(struct weft_file_ring *, unsigned, uint8_t, int32_t, uint64_t, uint64_t, uint32_t, uint32_t);
-void weft_file_ring_rouse(struct weft_file_ring *);
+void weft_file_ring_wake(struct weft_file_ring *);
 void weft_file_ring_cancel(struct weft_file_ring *, unsigned, uint32_t);
 int weft_file_ring_collect(struct weft_file_ring *, uint32_t *, int32_t *, int);
 void *weft_file_ring_await(struct weft_file_ring *, void *);
@@ -57,6 +57,9 @@ void hs_try_putmvar(int capability, void *mvar) {
   (void)capability;
   sem_post(mvar);
 }
+
+/* The run-time system's, for a pointer that was left when the ring is freed. Here it is a semaphore. */
+void hs_free_stable_ptr(void *mvar) { (void)mvar; }
 
 static void blame(const char *what, long a, long b) {
   fprintf(stderr, "wrong: %s (%ld, %ld)\n", what, a, b);
@@ -129,7 +132,7 @@ static void *collect(void *argument) {
       for (int i = 0; i < n; i++) check(out[2 * i], out[2 * i + 1]);
       pthread_cond_broadcast(&freed);
       pthread_mutex_unlock(&lock);
-      weft_file_ring_rouse(ring);
+      weft_file_ring_wake(ring);
     } else if (weft_file_ring_await(ring, &rung) == 0) {
       while (sem_wait(&rung) < 0) continue;
     }

@@ -1,5 +1,6 @@
-/* The shim of the io_uring back end under sanitizers (scripts/sanitizers): one thread waits and takes completions, others watch and
- * cancel, through a ring of so many entries. Every watch of a pipe that is written to is reported once, none that was cancelled.
+/* The shim of the io_uring back end under sanitizers (scripts/sanitizers): one thread waits and takes completions,
+ * others watch and cancel, through a ring of the given number of entries. Every watch of a pipe that is written to is
+ * reported once, and none that was cancelled.
  *   uring ROUNDS SEED ENTRIES */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -21,7 +21,7 @@ module FileRing
     -- * The reader
     collect,
     await,
-    rouseOwner,
+    wakeOwner,
 
     -- * The owner
     turn,
@@ -65,13 +65,13 @@ data Protocol = Protocol
     -- | The owner checks for work again after announcing that it sleeps.
     ownerLooksAgain :: Bool,
     -- | A submission wakes the owner.
-    submitRouses :: Bool,
+    submitWakes :: Bool,
     -- | A cancellation wakes the owner.
-    cancelRouses :: Bool,
+    cancelWakes :: Bool,
     -- | The reader checks for completions again after leaving its MVar.
     readerLooksAgain :: Bool,
     -- | The reader wakes the owner for requests that were submitted while it delivered completions.
-    readerRouses :: Bool,
+    readerWakes :: Bool,
     -- | A late cancellation does not replace one for a newer generation.
     cancelKeepsNewer :: Bool
   }
@@ -130,8 +130,8 @@ takeAll r stack = do
   some <- readWord (shared r) stack
   if some == 0 then pure 0 else swapWord (shared r) stack 0
 
-rouse :: FileRing -> IO ()
-rouse r = do
+wake :: FileRing -> IO ()
+wake r = do
   sleeps <- readWord (shared r) asleep
   when (sleeps /= 0) $ do
     mine <- swapWord (shared r) asleep 0
@@ -146,17 +146,19 @@ nextGeneration r slot = (+ 1) <$> peekWord (slots r) (field slot Generation)
 -- | Submit the request of a slot. Called by the slot's holder.
 submit :: FileRing -> Int -> IO ()
 submit r slot = do
-  bumpWord (slots r) (field slot Generation) 1
+  before <- peekWord (slots r) (field slot Generation)
+  pokeWord (slots r) (field slot Cancelled) before
+  pokeWord (slots r) (field slot Generation) (before + 1)
   push r inbox slot
   hands <- readWord (shared r) handing
-  when (hands == 0 && submitRouses (protocol r)) (rouse r)
+  when (hands == 0 && submitWakes (protocol r)) (wake r)
 
 cancel :: FileRing -> Name -> IO ()
 cancel r (Name slot generation) = do
   readWord (slots r) (field slot Cancelled) >>= newer
   setBitOf slot
   writeWord (shared r) anyCancel 1
-  when (cancelRouses (protocol r)) (rouse r)
+  when (cancelWakes (protocol r)) (wake r)
   where
     newer before
       | not (cancelKeepsNewer (protocol r)) = writeWord (slots r) (field slot Cancelled) generation
@@ -196,11 +198,11 @@ await r = do
   if some == 0 then pure True else (== 0) <$> swapWord (shared r) waiter 0
 
 -- | Wake the owner if necessary, after delivering completions.
-rouseOwner :: FileRing -> IO ()
-rouseOwner r = do
+wakeOwner :: FileRing -> IO ()
+wakeOwner r = do
   writeWord (shared r) handing 0
   some <- readWord (shared r) inbox
-  when (some /= 0 && readerRouses (protocol r)) (rouse r)
+  when (some /= 0 && readerWakes (protocol r)) (wake r)
 
 -- The owner ---------------------------------------------------------------------------
 

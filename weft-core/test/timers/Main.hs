@@ -9,13 +9,14 @@ import Data.Int (Int64)
 import qualified Data.Map.Strict as Map
 import System.Environment (lookupEnv)
 import qualified Test.QuickCheck as Q
-import Test.Tasty hiding (after)
+import Test.Tasty hiding (after, defaultMain)
 import Test.Tasty.HUnit
 import Test.Tasty.QuickCheck
 import Weft.Core.Time
 import Weft.Core.Timer
 import Weft.Core.Timer.Search (newSearchQueue)
 import Weft.Core.Timer.Wheel (newWheel, tickLength)
+import Weft.Test.Main (defaultMain)
 import Prelude hiding (until)
 
 main :: IO ()

@@ -1,5 +1,5 @@
--- |
--- The ring for files ("FileRing", a model that the suite @file-ring@ compares with the C code in lockstep): its owner, its reader, and threads that submit and cancel.
+-- | The ring for files ("FileRing", a model that the suite @file-ring@ compares with the C code in lockstep): its
+-- owner, its reader, and threads that submit and cancel.
 module FileRingScenario
   ( fileRingTests,
   )
@@ -73,7 +73,7 @@ scenario p uses = do
               when (result /= expected) (modifyIORef faults (("slot " <> show slot <> " ended with " <> show result) :))
               modifyIORef ended (\es -> [if i == slot then e + 1 else e | (i, e) <- zip [0 ..] es])
               void (tryPutMVar (freed !! slot) ())
-            rouseOwner ring
+            wakeOwner ring
             reader left (seen + length found)
       user slot (use, n) = replicateM_ n $ do
         g <- nextGeneration ring slot
@@ -108,10 +108,10 @@ fileRingTests = do
         "broken on purpose"
         [ isFoundWithin 2 "the inbox is taken before the bits of cancellations" (scenario production {bitsFirst = False} [(CutShort, 1)]),
           isFoundWithin 2 "the owner does not look again" (scenario production {ownerLooksAgain = False} [(Reads', 1)]),
-          isFoundWithin 3 "nobody wakes the owner for a request" (scenario production {submitRouses = False} [(Reads', 1)]),
-          isFoundWithin 2 "nobody wakes the owner for a cancel" (scenario production {cancelRouses = False} [(CutShort, 1)]),
+          isFoundWithin 3 "nobody wakes the owner for a request" (scenario production {submitWakes = False} [(Reads', 1)]),
+          isFoundWithin 2 "nobody wakes the owner for a cancel" (scenario production {cancelWakes = False} [(CutShort, 1)]),
           isFoundWithin 2 "the reader does not look again" (scenario production {readerLooksAgain = False} [(Reads', 1)]),
-          isFoundWithin 1 "the reader does not wake the owner" (scenario production {readerRouses = False} [(Reads', 2)])
+          isFoundWithin 1 "the reader does not wake the owner" (scenario production {readerWakes = False} [(Reads', 2)])
         ]
     ]
       <> more

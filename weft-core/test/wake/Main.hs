@@ -7,9 +7,10 @@ module Main (main) where
 import FileRingScenario (fileRingTests)
 import ManagerScenario (managerTests)
 import ReadinessScenario (channelTests)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import TimersScenario (timersTests)
 import WakeScenario (wakeTests)
+import Weft.Test.Main (defaultMain)
 
 main :: IO ()
 main = do

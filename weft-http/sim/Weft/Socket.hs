@@ -22,13 +22,14 @@ module Weft.Socket
     PortNumber,
     HostAddress,
     HostAddress6,
+    hostAddressToTuple,
     tupleToHostAddress,
     tupleToHostAddress6,
     defaultProtocol,
   )
 where
 
-import Network.Socket (Family (..), HostAddress, HostAddress6, PortNumber, ShutdownCmd (..), SockAddr (..), SocketOption (..), SocketType (..), StructLinger (..), defaultProtocol, tupleToHostAddress, tupleToHostAddress6)
+import Network.Socket (Family (..), HostAddress, HostAddress6, PortNumber, ShutdownCmd (..), SockAddr (..), SocketOption (..), SocketType (..), StructLinger (..), defaultProtocol, hostAddressToTuple, tupleToHostAddress, tupleToHostAddress6)
 import Weft.Duration
 import Weft.Socket.Basic
 import Weft.Socket.Options

@@ -174,7 +174,7 @@ theDate accessLog = do
       fresh <- currentDate
       fresh <$ writeIORef (accessDate accessLog) fresh
 
--- | Evaluated at once, so that no other thread has to evaluate it.
+-- | The current second, formatted and evaluated, so that no other thread has to evaluate it.
 currentDate :: IO Date
 currentDate = do
   t <- now

@@ -35,7 +35,7 @@ data Exchange = Exchange
     -- cut off, and for a raw response.
     exchangeBytes :: !(Maybe Int),
     -- | The time from when the request's head was complete until the last byte of the response was
-    -- given to the connection. With HTTP\/2, until it was queued.
+    -- given to the connection.
     exchangeTook :: !Duration,
     -- | Whether an exception ended the request before the response was complete: the client has disconnected
     -- or is too slow, or the server is shutting down.
@@ -55,11 +55,11 @@ observing begun over app = measured
       state <- newAtomicWords 3
       pokeWord state cellStatus 500
       pokeWord state cellBytes unknown
-      let tell aborted = do
+      let report aborted = do
             Instant end <- now
             status <- peekWord state cellStatus
             bytes <- peekWord state cellBytes
-            pokeWord state cellTold 1
+            pokeWord state cellReported 1
             over request (Exchange status (if bytes < 0 then Nothing else Just bytes) (Duration (end - start)) aborted)
           answer response = do
             let known = bodyLength (requestMethod request == methodHead) response
@@ -68,17 +68,17 @@ observing begun over app = measured
             pokeWord state cellBytes (if known == counted || known == 0 then 0 else unknown)
             received <- if known == counted then tallying (bumpWord state cellBytes) response >>= respond else respond response
             if known == counted then pure () else pokeWord state cellBytes known
-            received <$ tell False
-          unlessTold act = peekWord state cellTold >>= \told -> when (told == 0) act
-      received <- app request answer `onException` unlessTold (tell True)
+            received <$ report False
+          unlessReported act = peekWord state cellReported >>= \reported -> when (reported == 0) act
+      received <- app request answer `onException` unlessReported (report True)
       -- Not reported yet: sending the response failed, and the application swallowed the exception.
-      received <$ unlessTold (tell True)
+      received <$ unlessReported (report True)
 {-# INLINE observing #-}
 
 -- | The state of a request: whether its outcome was reported, its status, and its bytes. Written by the threads that
 -- answer the request, one at a time.
-cellTold, cellStatus, cellBytes :: Int
-cellTold = 0
+cellReported, cellStatus, cellBytes :: Int
+cellReported = 0
 cellStatus = 1
 cellBytes = 2
 
@@ -102,15 +102,15 @@ bodyLength isHead response
 
 -- | A response that reports the bytes of its body as it makes them.
 tallying :: (Int -> IO ()) -> Response -> IO Response
-tallying tell response = case response of
-  ResponseBuilder status fields body -> ResponseBuilder status fields . lazyByteString . L.fromChunks <$> tallied tell body
-  ResponseStream status fields body -> pure (ResponseStream status fields (\write -> body (\part -> tallied tell part >>= mapM_ (write . byteString))))
+tallying report response = case response of
+  ResponseBuilder status fields body -> ResponseBuilder status fields . lazyByteString . L.fromChunks <$> tallied report body
+  ResponseStream status fields body -> pure (ResponseStream status fields (\write -> body (\part -> tallied report part >>= mapM_ (write . byteString))))
   other -> pure other
 
 -- | The chunks of a builder, produced lazily; each is reported when it is produced.
 tallied :: (Int -> IO ()) -> Builder -> IO [B.ByteString]
-tallied tell = go . L.toChunks . toLazyByteString
+tallied report = go . L.toChunks . toLazyByteString
   where
     go chunks = unsafeInterleaveIO $ case chunks of
       [] -> pure []
-      bytes : rest -> tell (B.length bytes) >> (bytes :) <$> go rest
+      bytes : rest -> report (B.length bytes) >> (bytes :) <$> go rest

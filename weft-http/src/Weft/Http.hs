@@ -120,8 +120,8 @@ withServer = withServerWith defaultOptions
 withServerSocket :: Settings -> Socket -> Application -> (Server -> IO a) -> IO a
 withServerSocket settings sock = withServerWith defaultOptions {optionListeners = [sock]} settings
 
--- | TLS with the certificate chain and the key of two PEM files, for 'optionTls'. 'Weft.Tls.newTlsServer' has more settings.
--- Throws an 'IOError' if the files cannot be used.
+-- | TLS with the certificate chain and the key of two PEM files, for 'optionTls'. 'Weft.Tls.newTlsServer' has more
+-- settings. Throws an 'IOError' if the files cannot be used.
 loadTls :: FilePath -> FilePath -> IO TlsServer
 loadTls chain key = newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateFiles chain key], tlsProtocols = map fromString ["h2", "http/1.1"]}
 

@@ -45,15 +45,21 @@ import Weft.IdleTimer (stop)
 import Weft.Transport
 
 -- | Serve a connection until it ends, and close it. Its first bytes must be 'connectionPreface' ('withReceived' puts
--- back bytes that were received already). The function is called at once, with an action by which any thread can begin
--- a graceful shutdown: no new streams are accepted, open streams finish, and then the connection ends. When
--- 'serveHttp2' returns, all threads of the connection have ended. It rethrows only exceptions that are thrown to the
--- calling thread; errors of clients are reported to 'http2OnRefused'.
+-- back bytes that were received already). The function is called as soon as the server's SETTINGS have been sent, with
+-- an action by which any thread can begin a graceful shutdown: no new streams are accepted, open streams finish, and
+-- then the connection ends. When 'serveHttp2' returns, all threads of the connection have ended. It rethrows only
+-- exceptions that are thrown to the calling thread; errors of clients are reported to 'http2OnRefused'.
 serveHttp2 :: Http2Settings -> (IO () -> IO ()) -> Connection -> Application -> IO ()
 serveHttp2 settings onStart below application = do
   h <- newHttp2 settings below application
-  (onStart (drain h) >> serve h) `finally` (connAbort below >> stop (http2Timer h) >> endStreams h)
+  conversation h `finally` (connAbort below >> stop (http2Timer h) >> endStreams h)
   where
+    -- A shutdown may begin at once, but its GOAWAY must not be the first frame.
+    conversation h = do
+      begun <- try (sendSettings h)
+      case begun of
+        Left e -> const (pure ()) (e :: IOException)
+        Right () -> onStart (drain h) >> serve h
     serve h = do
       outcome <- try (receiveFrames h)
       case outcome of

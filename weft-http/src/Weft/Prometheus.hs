@@ -9,8 +9,8 @@
 -- > main :: IO ()
 -- > main = do
 -- >   requests <- newRequestCounters
--- >   let figures = (<>) <$> requestFamilies requests <*> processFamilies
--- >   run 8080 (countRequests requests (metricsPage (pure . fromLoopback) figures application))
+-- >   let metrics = (<>) <$> requestFamilies requests <*> processFamilies
+-- >   run 8080 (countRequests requests (metricsPage (pure . fromLoopback) metrics application))
 --
 -- Counting takes a few atomic additions to words of the request's capability; it neither
 -- allocates nor waits. Reading sums the words without stopping any thread. Any thread may call these
@@ -26,7 +26,7 @@ module Weft.Prometheus
     countExchange,
     countRefusal,
 
-    -- * Families of figures
+    -- * Families of metrics
     requestFamilies,
     serverFamilies,
     cacheFamilies,
@@ -62,7 +62,7 @@ import Network.Wai
 import Weft.AccessLog (AccessLog, LogMetrics (..), logMetrics)
 import Weft.Core.Time (Duration (..))
 import Weft.Exchange
-import Weft.File (RingMetrics (..), ringReports)
+import Weft.File (RingMetrics (..), readRingMetrics)
 import Weft.Http (Refusal, Server, refusalReason, serverConnections)
 import Weft.Metrics
 import Weft.Prometheus.Process
@@ -188,12 +188,12 @@ requestFamilies (RequestCounters blocks) = do
   took <- mapM (get . Took) [0 .. length bounds]
   refused <- mapM (\r -> (,) r <$> get (Turned r)) [minBound ..]
   pure
-    [ Family "http_requests_total" "Requests that are over, by method and class of status." Counter [answered m s n | ((m, s), n) <- counts],
-      gauge "http_requests_in_flight" "Requests under way." (Whole (begun - sum (map snd counts))),
+    [ Family "http_requests_total" "Finished requests, by method and class of status." Counter [answered m s n | ((m, s), n) <- counts],
+      gauge "http_requests_in_flight" "Requests in progress." (Whole (begun - sum (map snd counts))),
       counter "http_requests_aborted_total" "Requests that ended before their response was complete." (Whole aborted),
-      counter "http_response_body_bytes_total" "Bytes of bodies, of complete responses whose length is known." (Whole bytes),
+      counter "http_response_body_bytes_total" "Bytes of the bodies of complete responses, as far as their length is known." (Whole bytes),
       durations took ns,
-      Family "http_refused_total" "Connections closed without a request, by reason." Counter (map turned refused)
+      Family "http_refused_total" "Refused requests and connections, by reason." Counter (map turned refused)
     ]
   where
     answered method status n = Sample "" [("method", methodName method), ("status", C.pack (show (status :: Int) <> "xx"))] (Whole n)
@@ -201,7 +201,7 @@ requestFamilies (RequestCounters blocks) = do
 
 durations :: [Int] -> Int -> Family
 durations took ns =
-  Family "http_request_duration_seconds" "From a request's head to the last byte of its response." Histogram $
+  Family "http_request_duration_seconds" "Time from a request's head to the last byte of its response." Histogram $
     zipWith bucket (map number bounds <> ["+Inf"]) upTo
       <> [Sample "_sum" [] (Real (fromIntegral ns / 1e9)), Sample "_count" [] (Whole (sum took))]
   where
@@ -220,48 +220,48 @@ methodName method = case method of
 serverFamilies :: Server -> IO [Family]
 serverFamilies server = do
   n <- serverConnections server
-  pure [gauge "http_connections" "Connections, busy or idle." (Whole n)]
+  pure [gauge "http_connections" "Open connections, busy or idle." (Whole n)]
 
 -- | The metrics of a folder's cache.
 cacheFamilies :: Static -> IO [Family]
 cacheFamilies static = do
-  figures <- staticMetrics static
+  metrics <- staticMetrics static
   pure
-    [ counter "static_cache_hits_total" "Requests answered from the cache." (Whole (cachedHits figures)),
-      counter "static_cache_misses_total" "Requests for which the disk was asked." (Whole (cachedMisses figures)),
-      gauge "static_cache_entries" "Files in the cache." (Whole (cachedEntries figures)),
-      gauge "static_cache_bytes" "Bytes that they take." (Whole (cachedBytes figures))
+    [ counter "static_cache_hits_total" "Requests for files answered from the cache." (Whole (cachedHits metrics)),
+      counter "static_cache_misses_total" "Requests for files that were not in the cache." (Whole (cachedMisses metrics)),
+      gauge "static_cache_entries" "Files in the cache." (Whole (cachedEntries metrics)),
+      gauge "static_cache_bytes" "Bytes of the files in the cache." (Whole (cachedBytes metrics))
     ]
 
 -- | The metrics of an access log.
 logFamilies :: AccessLog -> IO [Family]
 logFamilies accessLog = do
-  figures <- logMetrics accessLog
+  metrics <- logMetrics accessLog
   pure
-    [ counter "access_log_lines_total" "Lines written to the access log." (Whole (logWritten figures)),
+    [ counter "access_log_lines_total" "Lines written to the access log." (Whole (logWritten metrics)),
       Family
         "access_log_lost_lines_total"
-        "Lines lost, since there was no room for them, or since they could not be written."
+        "Lines of the access log that were lost: the buffer was full, or writing failed."
         Counter
-        [Sample "" [("reason", "full")] (Whole (logDropped figures)), Sample "" [("reason", "write")] (Whole (logFailed figures))]
+        [Sample "" [("reason", "full")] (Whole (logDropped metrics)), Sample "" [("reason", "write")] (Whole (logFailed metrics))]
     ]
 
 -- | The metrics of the event managers, by capability ("Weft.Metrics").
 managerFamilies :: IO [Family]
 managerFamilies = do
-  figures <- readMetrics
+  metrics <- readMetrics
   watchdog <- watchdogMetrics
-  let ofEach kind name text f = Family name text kind [Sample "" [byCapability (metricsCapability c)] (Whole (f c)) | c <- metricsCapabilities figures]
+  let ofEach kind name text f = Family name text kind [Sample "" [byCapability (metricsCapability c)] (Whole (f c)) | c <- metricsCapabilities metrics]
       each = ofEach Counter
   pure
-    [ gauge "weft_descriptors" "Descriptors whose events are waited for." (Whole (metricsRegistered figures)),
-      each "weft_waits_total" "Times a thread waited for a descriptor." metricsWaits,
-      each "weft_events_total" "Events handed to threads and callbacks." metricsDispatched,
+    [ gauge "weft_descriptors" "Descriptors that are registered with an event manager." (Whole (metricsRegistered metrics)),
+      each "weft_waits_total" "Waits of threads for a descriptor." metricsWaits,
+      each "weft_events_total" "Events delivered to threads and callbacks." metricsDispatched,
       each "weft_polls_total" "Polls for events." (\c -> metricsPollsEmpty c + metricsPollsFull c),
       each "weft_polls_empty_total" "Polls that found nothing." metricsPollsEmpty,
-      each "weft_sleeps_total" "Times a manager slept in the kernel." metricsSleeps,
+      each "weft_sleeps_total" "Polls in which a manager blocked in the kernel." metricsSleeps,
       each "weft_wakeups_total" "System calls that woke a manager." metricsWakeupsSent,
-      each "weft_wakeups_saved_total" "Times such a call was not needed." metricsWakeupsSaved,
+      each "weft_wakeups_saved_total" "Wake-ups of a manager that needed no system call." metricsWakeupsSaved,
       each "weft_timers_set_total" "Timers that were set." metricsTimersSet,
       each "weft_timers_fired_total" "Timers that fired." metricsTimersFired,
       each "weft_timers_cancelled_total" "Timers that were cancelled." metricsTimersCancelled,
@@ -269,37 +269,37 @@ managerFamilies = do
       ofEach Gauge "weft_capability_descriptors" "Descriptors whose events the capability's manager reports." metricsDescriptors,
       histogram
         "weft_wake_latency_seconds"
-        "From the manager's learning of an event to the running of the thread that waited for it; of one batch of events in 64."
-        [([byCapability (metricsCapability c)], metricsWakeLatency c) | c <- metricsCapabilities figures],
+        "Time from the manager's receipt of an event to the running of the thread that waited for it; measured for one batch of events in 64."
+        [([byCapability (metricsCapability c)], metricsWakeLatency c) | c <- metricsCapabilities metrics],
       histogram
         "weft_timer_lateness_seconds"
-        "From the instant at which a timer was due to the round in which it fired."
-        [([byCapability (metricsCapability c)], metricsTimerLateness c) | c <- metricsCapabilities figures],
+        "Time from the instant at which a timer was due to the round in which it fired."
+        [([byCapability (metricsCapability c)], metricsTimerLateness c) | c <- metricsCapabilities metrics],
       Family
         "weft_longest_callback_seconds"
-        "The longest time that the callbacks of a descriptor, or the timers of a turn, took while there was a watchdog."
+        "Longest time taken by the callbacks of a descriptor or by the timers of a turn, while there was a watchdog."
         Gauge
         [ Sample "" [byCapability (metricsCapability c), ("of", maybe "timers" (("descriptor " <>) . C.pack . show) fd)] (inSeconds longest)
-          | c <- metricsCapabilities figures,
+          | c <- metricsCapabilities metrics,
             let (longest, fd) = metricsLongestCallback c,
             longest > mempty
         ],
       counter "weft_watchdog_stalls_total" "Times a capability was held for longer than the watchdog's bound." (Whole (watchdogStalls watchdog)),
-      gauge "weft_watchdog_longest_seconds" "The longest of these times." (inSeconds (watchdogLongest watchdog))
+      gauge "weft_watchdog_longest_seconds" "Longest of the times for which a capability was held, above the watchdog's bound." (inSeconds (watchdogLongest watchdog))
     ]
 
--- | The metrics of the rings that "Weft.File" uses, by capability. There are none before a ring is needed, or if the kernel
--- refuses io_uring.
+-- | The metrics of the rings that "Weft.File" uses, by capability. There are none before a ring is needed, or if the
+-- kernel refuses io_uring.
 fileFamilies :: IO [Family]
 fileFamilies = do
-  rings <- ringReports
+  rings <- readRingMetrics
   let each kind name text f = Family name text kind [Sample "" [byCapability (ringCapability r)] (Whole (f r)) | r <- rings]
   pure
-    [ each Gauge "weft_file_requests_in_flight" "Requests to files that the kernel has." ringInFlight,
-      each Gauge "weft_file_requests_waiting" "Requests to files that wait for a place in the ring." ringWaiting,
-      each Counter "weft_file_requests_total" "Requests to files that went through the ring." ringRequests,
-      each Counter "weft_file_calls_total" "System calls in which the ring's owner submitted requests and waited." ringEntered,
-      each Counter "weft_file_cancels_total" "Requests to files that were to be cancelled." ringCancels
+    [ each Gauge "weft_file_requests_in_flight" "File requests that were submitted to the kernel and are not complete." ringInFlight,
+      each Gauge "weft_file_requests_waiting" "File requests that wait for a free slot in the ring." ringWaiting,
+      each Counter "weft_file_requests_total" "File requests that were submitted to the ring." ringRequests,
+      each Counter "weft_file_calls_total" "System calls by which the ring's owner submitted file requests and waited." ringEntered,
+      each Counter "weft_file_cancels_total" "File requests for which cancelling was requested." ringCancels
     ]
 
 byCapability :: Int -> (ByteString, ByteString)
@@ -322,12 +322,12 @@ histogram name text parts = Family name text Histogram (concatMap part parts)
 
 -- | Serve @\/metrics@ to requests for which the predicate holds; other requests go to the application.
 metricsPage :: (Request -> IO Bool) -> IO [Family] -> Middleware
-metricsPage allowed figures app request respond
+metricsPage allowed metrics app request respond
   | rawPathInfo request /= "/metrics" || not (isGet request) = app request respond
   | otherwise = do
     may <- allowed request
     if may
-      then figures >>= respond . page status200 expositionType . toLazyByteString . exposition
+      then metrics >>= respond . page status200 expositionType . toLazyByteString . exposition
       else app request respond
 
 -- | Whether a request comes from this machine. This includes requests that a proxy on this machine

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Serves a folder as a WAI application (RFC 9110): strong validators,
+-- Serves a folder as a WAI application (RFC 9110): entity tags,
 -- conditional requests, ranges, precompressed files, compression at the first request, index
 -- files, optional listings. Small files are served from memory, large
 -- ones by sendfile(2). No read blocks a capability ("Weft.File").
@@ -12,9 +12,9 @@
 -- > main :: IO ()
 -- > main = withStatic defaultStaticSettings "public" $ \static -> run 8080 (staticApp static)
 --
--- Nothing outside of the folder is served, neither by @..@ in any encoding nor through a
--- symbolic link to the outside (openat2(2), @RESOLVE_BENEATH@). Files whose
--- names begin with a dot are not served either, except those in @.well-known@.
+-- Nothing outside of the folder is served, neither by @..@ in any encoding nor through a symbolic link to the outside
+-- (openat2(2), @RESOLVE_BENEATH@). Where the kernel has no openat2, no symbolic link is followed. Files whose names
+-- begin with a dot are not served either, except those in @.well-known@.
 --
 -- @since 0.1.0
 module Weft.Static
@@ -137,7 +137,7 @@ staticApp static@(Static _ root cache since) request respond
     hit <- lookupCache cache (since t) (rawPathInfo request)
     case hit of
       Just r -> answer tries root request r respond
-      Nothing -> missed tries static request respond
+      Nothing -> respelled static t request respond
   | method == methodOptions = respond (responseLBS noContent204 [allow] "")
   | otherwise = respond (plain methodNotAllowed405 [allow])
   where
@@ -148,37 +148,57 @@ staticApp static@(Static _ root cache since) request respond
 tries :: Int
 tries = 8
 
+-- | Serve a request whose path is no key of the cache. A path can be spelled in many ways (@%61@ is @a@); its entry has
+-- only one of them as key.
+respelled :: Static -> Instant -> Application
+respelled static@(Static _ root cache since) t request respond = case cacheKey <$> target (rawPathInfo request) of
+  Right key | key /= rawPathInfo request -> do
+    hit <- lookupCache cache (since t) key
+    maybe (missed tries static request respond) (\r -> answer tries root request r respond) hit
+  _ -> missed tries static request respond
+
 -- | Serve a request whose file is not in the cache, or whose entry has to be checked.
 missed :: Int -> Static -> Application
 missed again static@(Static settings root cache _) request respond = case target (rawPathInfo request) of
   Left Malformed -> respond (plain badRequest400 [])
   Left Forbidden -> respond (plain notFound404 [])
   Right (FileTarget path) -> do
-    found <- cached path
+    found <- cached (FileTarget path) [path]
     case found of
       File r -> answer again root request r respond
       Folder -> respond (plain movedPermanently301 [(hLocation, "/" <> encode path <> "/" <> rawQueryString request)])
       Missing -> respond (plain notFound404 [])
       Denied -> respond (plain forbidden403 [])
-  Right (FolderTarget path) -> index path (staticIndex settings)
-  where
-    cached path = do
-      t <- now
-      either id File <$> fetch cache (rawPathInfo request) worth (refresh static t (B.copy path))
-    worth r = Keep (resourceBytes r + B.length (rawPathInfo request))
-    index path names = case names of
-      name : rest -> do
-        found <- cached (if B.null path then name else path <> "/" <> name)
-        case found of
-          File r -> answer again root request r respond
-          _ -> index path rest
-      []
+  Right (FolderTarget path) -> do
+    found <- cached (FolderTarget path) [if B.null path then name else path <> "/" <> name | name <- staticIndex settings]
+    case found of
+      File r -> answer again root request r respond
+      Denied -> respond (plain forbidden403 [])
+      _
         | staticListing settings -> listing root path request respond
         | otherwise -> respond (plain notFound404 [])
+  where
+    -- The first of the paths that is a file; otherwise what is at the last one.
+    cached what paths = do
+      t <- now
+      let key = cacheKey what
+      either id File <$> fetch cache key (\r -> Keep (resourceBytes r + B.length key)) (refresh static t (map B.copy paths))
 
--- | Look up what is at a path now, given the cache's entry. The instant is when the caller began.
-refresh :: Static -> Instant -> ByteString -> Maybe Resource -> IO (Either Found (Freshness Resource))
-refresh (Static _ root _ _) began path old = briefly (rootOpenFiles root) $ do
+-- | Look up which of the paths is a file now, given the cache's entry. The instant is when the caller began. A file that
+-- may not be read ends the search: another index file, or a listing, could show what it was to hide.
+refresh :: Static -> Instant -> [ByteString] -> Maybe Resource -> IO (Either Found (Freshness Resource))
+refresh _ _ [] _ = pure (Left Missing)
+refresh static began (path : others) old = do
+  seen <- refreshOne static began path old
+  case seen of
+    Left found | not (null others || isDenied found) -> refresh static began others old
+    _ -> pure seen
+  where
+    isDenied Denied = True
+    isDenied _ = False
+
+refreshOne :: Static -> Instant -> ByteString -> Maybe Resource -> IO (Either Found (Freshness Resource))
+refreshOne (Static _ root _ _) began path old = briefly (rootOpenFiles root) $ do
   same <- case old of
     Just r | resourcePath r == path -> unchanged root began r
     _ -> pure Nothing

@@ -5,8 +5,8 @@
 -- > server <- newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateFiles "chain.pem" "key.pem"]}
 -- > secure <- tlsAccept server connection
 --
--- The result is a 'Connection' with a 'Weft.Transport.Security'. It satisfies the laws of "Weft.Transport.Laws" except one:
--- since the library has no half-close, sending fails after the peer has ended its stream.
+-- The result is a 'Connection' with a 'Weft.Transport.Security'. It satisfies the laws of "Weft.Transport.Laws"
+-- except one: since the library has no half-close, sending fails after the peer has ended its stream.
 --
 -- Errors are 'IOError's. Any thread may use a server.
 --
@@ -83,8 +83,7 @@ data ClientCertificates
   | -- | A client without a certificate is accepted; one with a wrong or expired certificate is not. With version 2.1 of
     -- the @tls@ package a client without a certificate is accepted only with TLS 1.2. After the client's empty
     -- @Certificate@, that version's server expects a @CertificateVerify@, which such a client does not send (RFC 8446,
-    -- 4.4.3; in the source:
-    -- @Network.TLS.Handshake.Server.TLS13.recvClientSecondFlight13@).
+    -- 4.4.3; in the source @Network.TLS.Handshake.Server.TLS13.recvClientSecondFlight13@).
     OptionalClientCertificates FilePath
   | RequiredClientCertificates FilePath
 

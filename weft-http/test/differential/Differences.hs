@@ -21,7 +21,7 @@ data Difference = Difference
     differenceReason :: String
   }
 
--- | All of them.
+-- | All intended differences.
 differences :: [Difference]
 differences =
   map

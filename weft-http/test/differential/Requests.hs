@@ -23,7 +23,7 @@ data Case = Case
     caseBytes :: !ByteString
   }
 
--- | What follows each case.
+-- | The plain request that follows each case.
 second :: ByteString
 second = "GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -54,7 +54,7 @@ withPeer peer act =
       port <- freePort
       process <- command port folder
       bracket (createProcess process {std_out = CreatePipe}) end $ \(_, out, _, _) -> do
-        ready <- timeout 10000000 (maybe (pure ()) (\h -> () <$ hGetLine h) out `orElse` until' port)
+        ready <- timeout 60000000 (maybe (pure ()) (\h -> () <$ hGetLine h) out `orElse` until' port)
         case ready of
           Nothing -> pure (Left "it does not listen")
           Just () -> Right <$> (until' port >> act port)
@@ -123,7 +123,7 @@ withConnection port act = bracket (socket AF_INET Stream defaultProtocol) close 
 
 -- What they do ---------------------------------------------------------------------------
 
--- | What a server made of some bytes.
+-- | The responses of a server to some bytes.
 data Observed = Observed
   { -- | The final answers' statuses, in order.
     observedStatuses :: ![Int],
@@ -179,7 +179,7 @@ statuses bytes
       [] -> B.length rest
     lower c = if isAsciiUpper c then toEnum (fromEnum c + 32) else c
 
--- | How long a chunked body is, without trailers.
+-- | The length of a chunked body, without trailers.
 chunkedSize :: ByteString -> Int
 chunkedSize = go 0
   where

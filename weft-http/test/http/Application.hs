@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The application that the tests use, and functions that start it.
+-- The application that the tests request, and functions that start it.
 module Application
   ( -- * Running it
     withTestServer,
@@ -46,7 +46,7 @@ withQuietServer settings app act = do
   withServerWith defaultOptions {optionLimits = limits} (setHost (fromString "127.0.0.1") (setPort 0 (quiet settings))) app $ \server ->
     act server (portOf (serverAddress server))
 
--- | What the configuration says of limits. Their times are those of the settings.
+-- | Limits, if the configuration has them, with times from the settings.
 limitsFor :: Settings -> IO (Maybe Limits)
 limitsFor settings = do
   wanted <- limited
@@ -64,18 +64,18 @@ portOf address = case address of
   SockAddrInet6 port _ _ _ -> fromIntegral port
   _ -> 0
 
--- | Wait until the server has no connections any more.
+-- | Wait until the server has no connections.
 noConnections :: Server -> Assertion
 noConnections server = eventually "no connection is left" ((== 0) <$> serverConnections server)
 
--- | By the first part of the path; a number may follow.
+-- | The first segment of the path chooses the response; @?n=@ is its size, a delay or a number.
 application :: Application
 application req respond = case pathInfo req of
   ["hello"] -> respond (plain "hello")
   ["large"] -> respond (responseLBS status200 [("Content-Length", C.pack (show n))] (L.fromStrict (filler n)))
   ["chunks"] -> respond . responseStream status200 [] $ \write flush ->
     forM_ [1 .. 100 :: Int] (\i -> write (intDec i <> "\n") >> flush)
-  -- A body of many parts, built in every possible way.
+  -- A body of many parts, as each kind of WAI response.
   ["mixed", "builder"] -> respond (responseBuilder status200 [] (foldMap piece (partsOf n)))
   ["mixed", "declared"] -> respond (responseBuilder status200 [("Content-Length", C.pack (show (sum (map B.length (partsOf n)))))] (foldMap piece (partsOf n)))
   ["mixed", "stream"] -> respond . responseStream status200 [] $ \write flush ->
@@ -84,13 +84,14 @@ application req respond = case pathInfo req of
     forM_ [1 .. n] (\_ -> write (byteString (B.replicate 1000 120)) >> flush >> threadDelay 50000)
   ["count"] -> bodyLength 0 >>= respond . plain . C.pack . show
   ["echo"] -> strictRequestBody req >>= respond . responseLBS status200 []
-  -- The response begins before the request has been read.
+  -- The response begins before the request's body has been read.
   ["both"] -> respond . responseStream status200 [] $ \write flush -> do
     write "begun\n" >> flush
     length' <- bodyLength 0
     write (intDec length') >> flush
   ["ignore"] -> respond (responseLBS status413 [("Connection", "close")] "too large")
   ["slow"] -> threadDelay (1000 * n) >> respond (plain "slowly")
+  ["after"] -> respond (plain "early") <* threadDelay (1000 * n)
   ["fail"] -> ioError (userError "on purpose")
   ["where"] -> do
     (_, pinned) <- threadCapability =<< myThreadId
@@ -117,7 +118,8 @@ application req respond = case pathInfo req of
               when (bytes /= "bye") loop
       loop
 
--- | Strings around the sizes at which a body is sent in another way, as the number has it.
+-- | Parts of a body. Their sizes are around those at which the server switches to another way of sending; the number
+-- selects them.
 partsOf :: Int -> [ByteString]
 partsOf n = [B.take size (B.drop (size `mod` 97) (filler 70100)) | size <- map (sizes !!) choices]
   where
@@ -125,6 +127,6 @@ partsOf n = [B.take size (B.drop (size `mod` 97) (filler 70100)) | size <- map (
     choices = take (1 + n `mod` 23) (map ((`mod` length sizes) . (`div` 65536)) (drop 1 (iterate next (n * 7919 + 1))))
     next x = (x * 1103515245 + 12345) `mod` 2147483648
 
--- | So many bytes that are not all the same.
+-- | The given number of bytes, which vary.
 filler :: Int -> ByteString
 filler n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * 7 + i `div` 251), i + 1)) (0 :: Int))

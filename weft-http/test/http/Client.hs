@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Test clients that do not use Weft; every operation has a time limit.
+-- Test clients that do not use Weft. Every operation fails after a time limit.
 module Client
   ( -- * Sockets
     Client,
@@ -23,6 +23,7 @@ module Client
     ask,
     get,
     header,
+    statusesIn,
 
     -- * curl
     curl,
@@ -49,7 +50,7 @@ import System.Process (readProcessWithExitCode)
 import System.Timeout (timeout)
 import Test.Tasty.HUnit
 
--- | A connection, and the received bytes that were not consumed yet.
+-- | A connection, and the bytes that were received and not consumed yet.
 data Client = Client Socket (IORef ByteString)
 
 withClient :: Int -> (Client -> IO a) -> IO a
@@ -58,14 +59,14 @@ withClient port = bracket (connectTo port) hangUp
 connectTo :: Int -> IO Client
 connectTo = connectAfter (const (pure ()))
 
--- | Connect with a receive buffer of the given size, so that the window reopens after little was read.
+-- | Connect with a receive buffer of the given size, so that the TCP window reopens after a small read.
 withNarrowClient :: Int -> Int -> (Client -> IO a) -> IO a
 withNarrowClient size port = bracket (connectAfter (\s -> setSocketOption s RecvBuffer size) port) hangUp
 
 connectAfter :: (Socket -> IO ()) -> Int -> IO Client
 connectAfter prepare port = do
   s <- socket AF_INET Stream defaultProtocol
-  (`onException` close s) . within 10 "connecting" $ do
+  (`onException` close s) . within 30 "connecting" $ do
     prepare s
     connect s (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
     setSocketOption s NoDelay 1
@@ -74,7 +75,7 @@ connectAfter prepare port = do
 hangUp :: Client -> IO ()
 hangUp (Client s _) = close s
 
--- | Close so that the server gets a reset.
+-- | Close the connection with a reset.
 reset :: Client -> IO ()
 reset (Client s _) = setSockOpt s Linger (StructLinger 1 0) >> close s
 
@@ -112,7 +113,7 @@ hearEndOrReset client = B.concat <$> go
         Left e -> ioError e
         Right bytes -> if B.null bytes then pure [] else (bytes :) <$> go
 
--- | At least the given number of bytes.
+-- | Receive until the function finds what it looks for. It returns that and the bytes after it, which are kept.
 gather :: Client -> (ByteString -> Maybe (a, ByteString)) -> IO a
 gather client@(Client _ ref) split = readIORef ref >>= \kept -> writeIORef ref B.empty >> go kept
   where
@@ -126,7 +127,7 @@ gather client@(Client _ ref) split = readIORef ref >>= \kept -> writeIORef ref B
 
 -- Answers --------------------------------------------------------------------------------
 
--- | A response: its status, its fields with names in lower case, its body.
+-- | A response: its status, its header fields with names in lower case, and its body.
 data Answer = Answer
   { answerStatus :: Int,
     answerHeaders :: [(ByteString, ByteString)],
@@ -137,7 +138,7 @@ data Answer = Answer
 header :: ByteString -> Answer -> Maybe ByteString
 header name = lookup name . answerHeaders
 
--- | One response, with a length or in chunks.
+-- | Receive one response, with @Content-Length@ or in chunks.
 hearAnswer :: Client -> IO Answer
 hearAnswer client = do
   answer <- hearAnswerToHead client
@@ -162,7 +163,7 @@ hearAnswer client = do
       assertEqual "end of a chunk" "" end
       if n == 0 then pure B.empty else (chunk <>) <$> chunks
 
--- | A response without a body.
+-- | Receive the head of a response. There is no body, as in a response to HEAD.
 hearAnswerToHead :: Client -> IO Answer
 hearAnswerToHead client = do
   bytes <- gather client $ \have -> case B.breakSubstring "\r\n\r\n" have of
@@ -174,12 +175,12 @@ hearAnswerToHead client = do
   where
     field l = let (name, value) = C.break (== ':') l in (C.map toLower name, C.dropWhile (== ' ') (C.drop 1 value))
 
--- | Ask for a path.
+-- | Send a GET for a path, with extra header lines.
 ask :: Client -> ByteString -> [ByteString] -> IO ()
 ask client path fields =
   say client (B.concat (["GET ", path, " HTTP/1.1\r\nHost: test\r\n"] <> map (<> "\r\n") fields <> ["\r\n"]))
 
--- | Ask for a path and take the answer.
+-- | Send a GET for a path and receive the response.
 get :: Client -> ByteString -> IO Answer
 get client path = ask client path [] >> hearAnswer client
 
@@ -189,22 +190,29 @@ get client path = ask client path [] >> hearAnswer client
 curl :: [String] -> IO String
 curl arguments = do
   (code, out, err) <-
-    within 60 "curl" (readProcessWithExitCode "curl" (["-sS", "--noproxy", "*", "--max-time", "30"] <> arguments) "")
+    within 130 "curl" (readProcessWithExitCode "curl" (["-sS", "--noproxy", "*", "--max-time", "120"] <> arguments) "")
   case code of
     ExitSuccess -> pure out
     ExitFailure n -> assertFailure ("curl ended with " <> show n <> ": " <> err)
 
 -- Waiting ----------------------------------------------------------------------------------
 
--- | Fail unless the action ends within so many seconds.
+-- | Fail unless the action ends within a number of seconds.
 within :: Double -> String -> IO a -> IO a
 within s what act =
   timeout (round (1e6 * s)) act >>= maybe (assertFailure (what <> ": not done after " <> show s <> " s")) pure
 
--- | Fail unless the condition becomes true within ten seconds.
+-- | Fail unless the condition becomes true within twenty seconds, which are fewer than the default timeout of a
+-- connection.
 eventually :: String -> IO Bool -> Assertion
-eventually what condition = within 10 what go
+eventually what condition = within 20 what go
   where
     go = do
       holds <- condition
       unless holds (threadDelay 5000 >> go)
+
+-- | The statuses of the responses in a stream.
+statusesIn :: ByteString -> [Int]
+statusesIn bytes = case B.breakSubstring "HTTP/1.1 " bytes of
+  (_, "") -> []
+  (_, rest) -> maybe 0 fst (C.readInt (B.drop 9 rest)) : statusesIn (B.drop 9 rest)

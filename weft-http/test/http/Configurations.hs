@@ -1,5 +1,5 @@
 -- |
--- What the tests run on: a back end and a number of capabilities, and whether the
+-- The configurations of the tests: a back end, a number of capabilities, and whether the
 -- server limits its clients.
 module Configurations
   ( Configuration,
@@ -23,7 +23,7 @@ import Weft.Runtime (stopManagers)
 import Weft.Test.Configurations (configurations)
 import Weft.Test.Skip (testCase)
 
--- | A back end, a number of capabilities; does the server limit its clients?
+-- | A back end, a number of capabilities, and whether the server limits its clients.
 data Configuration = Configuration String Int Bool
   deriving (Eq)
 
@@ -36,12 +36,12 @@ capabilities (Configuration _ n _) = n
 limiting :: Configuration -> Bool
 limiting (Configuration _ _ limits) = limits
 
--- | Does the server of the test that runs limit its clients?
+-- | True if the server of the current test limits its clients.
 limited :: IO Bool
 limited = maybe False (\(Configuration _ _ limits) -> limits) <$> readIORef current
 
--- | Every number of capabilities on the preferred back end, and every back end on two; of those that this machine
--- refuses, why. The limiting one is preferred, where there is time for one only.
+-- | The preferred back end with each number of capabilities, and the other back ends with two. A back end that this
+-- machine does not support comes with the reason. Where only one configuration is to run, it is one with limits.
 allConfigurations :: IO [(Configuration, Maybe String)]
 allConfigurations = mapM explained =<< configurations limiting wanted
   where
@@ -50,8 +50,8 @@ allConfigurations = mapM explained =<< configurations limiting wanted
       [Configuration backend n limits | backend <- take 1 backendNames, (n, limits) <- [(1, False), (2, False), (2, True), (4, False)]]
         <> [Configuration backend 2 True | backend <- drop 1 backendNames]
 
--- | A test that runs under the configuration, which is put in place first if the
--- last test had another one. It may be skipped ("Weft.Test.Skip").
+-- | A test that runs in the configuration, which is set up first if the previous test had another one. The test may be
+-- skipped ("Weft.Test.Skip").
 testOn :: Configuration -> String -> Assertion -> TestTree
 testOn wanted@(Configuration backend n _) name act = testCase name $ do
   present <- readIORef current

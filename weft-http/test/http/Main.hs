@@ -1,6 +1,6 @@
 -- |
--- The web server, tried by real clients over the loopback interface: @curl@ and
--- sockets of the @network@ package. Everything runs under each configuration of
+-- Tests of the web server over the loopback interface. The clients are @curl@ and
+-- sockets of the package @network@. Most tests run in each configuration of
 -- "Configurations".
 module Main (main) where
 
@@ -8,32 +8,35 @@ import Configurations (Configuration, allConfigurations, configurationName, limi
 import qualified Spec.Bodies as Bodies
 import qualified Spec.Clients as Clients
 import qualified Spec.Connections as Connections
-import qualified Spec.Ending as Ending
-import qualified Spec.Figures as Figures
 import qualified Spec.Files as Files
 import qualified Spec.Framing as Framing
 import qualified Spec.Fuzz as Fuzz
 import qualified Spec.Limits as Limits
 import qualified Spec.Logs as Logs
+import qualified Spec.Metrics as Metrics
 import qualified Spec.Misses as Misses
 import qualified Spec.Parser as Parser
 import qualified Spec.Refused as Refused
 import qualified Spec.Requests as Requests
+import qualified Spec.Rude as Rude
 import qualified Spec.Secure as Secure
+import qualified Spec.Setters as Setters
 import qualified Spec.Settings as Settings
+import qualified Spec.Shutdown as Shutdown
 import qualified Spec.Slow as Slow
 import qualified Spec.Static as Static
 import System.Environment (setEnv)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip (skipAll)
 
 main :: IO ()
 main = do
-  -- The configuration belongs to the process.
+  -- A configuration is global to the process, so tests run one after the other.
   setEnv "TASTY_NUM_THREADS" "1"
   configurations <- allConfigurations
   defaultMain
-    . localOption (mkTimeout 60000000)
+    . localOption (mkTimeout 280000000)
     . testGroup "http"
     $ Parser.tests :
     map underConfiguration configurations
@@ -50,13 +53,15 @@ underConfiguration (configuration, refused) =
         Framing.tests,
         Files.tests,
         Connections.tests,
-        Ending.tests,
+        Shutdown.tests,
         Settings.tests,
+        Setters.tests,
+        Rude.tests,
         Slow.tests,
         Static.tests,
         Limits.tests,
         Secure.tests,
         Logs.tests,
         Misses.tests,
-        Figures.tests
+        Metrics.tests
       ]

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Requests with small changes, from a seed: of the same seed always the same. Pure.
+-- Requests with small random changes. The same seed gives the same requests. Pure.
 module Mutations
   ( firstSeed,
     next,
@@ -15,15 +15,15 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Word (Word64)
 
--- | Where a sequence begins.
+-- | The seed that a sequence begins with.
 firstSeed :: Word64
 firstSeed = 88172645463325252
 
--- | The next of a sequence of random words (xorshift64).
+-- | The next word of a pseudorandom sequence (xorshift64).
 next :: Word64 -> Word64
 next x0 = let x1 = x0 `xor` (x0 `shiftL` 13); x2 = x1 `xor` (x1 `shiftR` 7) in x2 `xor` (x2 `shiftL` 17)
 
--- | A request of a list or two, with up to four changes, and the next seed.
+-- | One or two requests from a list, with up to four changes, and the next seed.
 mutated :: [ByteString] -> Word64 -> (ByteString, Word64)
 mutated requests s0 = change (fromIntegral (s1 `shiftR` 32) `mod` 5 :: Int) base (next s1)
   where
@@ -38,7 +38,7 @@ mutated requests s0 = change (fromIntegral (s1 `shiftR` 32) `mod` 5 :: Int) base
        in change (k - 1) (if s `mod` 3 == 0 then before <> B.drop 1 behind else if s `mod` 3 == 1 then before <> piece <> behind else before <> piece <> B.drop (B.length piece) behind) (next (next s))
     pieces = ["\r", "\n", "\r\n", " ", "\t", ":", ";", ",", "0", "f", "\0", "\x7f", "\xff", "\"", "\\", "=", "Host: a\r\n", "Content-Length: 3\r\n", "Transfer-Encoding: chunked\r\n", "HTTP/1.0", "/", "#"]
 
--- | Bytes, cut into pieces of up to 40 bytes.
+-- | Split bytes into pieces of up to 40 bytes.
 segments :: Word64 -> ByteString -> [ByteString]
 segments seed bytes
   | B.null bytes = []

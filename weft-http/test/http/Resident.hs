@@ -1,5 +1,5 @@
 -- |
--- What a process holds, as the kernel counts it: memory and descriptors of this one.
+-- This process's resident memory and open descriptors, from @\/proc@.
 module Resident
   ( forgetPeak,
     resident,
@@ -14,16 +14,16 @@ import System.Directory (listDirectory)
 import Test.Tasty.HUnit (assertFailure)
 import Text.Read (readMaybe)
 
--- | Forget the most memory that was resident so far: proc(5), clear_refs.
+-- | Reset the peak of resident memory (@VmHWM@): proc(5), clear_refs.
 forgetPeak :: IO ()
 forgetPeak = writeFile "/proc/self/clear_refs" "5"
 
--- | A number of KiB in @/proc/self/status@: @VmRSS@ is what is resident, @VmHWM@ the most since 'forgetPeak'.
+-- | A field of @/proc/self/status@, in KiB: @VmRSS@ is the resident memory now, @VmHWM@ its peak since 'forgetPeak'.
 resident :: String -> IO Int
 resident name = do
   status <- C.unpack <$> B.readFile "/proc/self/status"
   maybe (assertFailure ("no " <> name)) pure (listToMaybe [n | line <- lines status, field : number : _ <- [words line], field == name <> ":", Just n <- [readMaybe number]])
 
--- | How many descriptors are open.
+-- | The number of open descriptors.
 openDescriptors :: IO Int
 openDescriptors = length <$> listDirectory "/proc/self/fd"

@@ -1,8 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
--- |
--- A server of HTTP\/2 in a process of its own, whose memory and descriptors a test can watch: it prints its port and ends with
--- its standard input.
+-- | An HTTP\/2 server that runs as a separate process, so that a test can watch its memory and descriptors. It prints
+-- its port, and ends when its standard input ends.
 module Http2Server
   ( runServer,
   )
@@ -19,13 +18,14 @@ import Data.IORef
 import Network.HTTP.Types
 import Network.Socket (SockAddr (..), tupleToHostAddress)
 import Network.Wai
+import Network.Wai.Internal (ResponseReceived (..))
 import System.IO
 import Weft.Duration
 import Weft.Http2
 import Weft.Tls
 import Weft.Transport
 
--- | Arguments: a large file; the times of limits in milliseconds; and certificate and key for TLS.
+-- | Arguments: a large file, the time limits in milliseconds, and optionally certificate and key for TLS.
 runServer :: [String] -> IO ()
 runServer arguments = do
   hSetBuffering stdout LineBuffering
@@ -79,6 +79,12 @@ application file running request respond = bracket_ (count 1) (count (-1)) $ cas
   ["nap"] -> threadDelay 500000 >> respond (responseLBS ok200 [] "napped")
   ["throw"] -> throwIO (userError "thrown")
   ["late"] -> respond (responseStream ok200 [] (\send flush -> send "begun" >> flush >> throwIO (userError "thrown late")))
+  ["none"] -> pure ResponseReceived
+  ["twice"] -> respond (responseLBS ok200 [] "first") >> respond (responseLBS ok200 [] "second")
+  ["after"] -> respond (responseLBS ok200 [] "whole") >> throwIO (userError "thrown after")
+  ["interim"] -> respond (responseLBS status101 [] "interim")
+  ["line-feed-in-name"] -> respond (responseLBS ok200 [("X-A: b\r\nX-Injected", "c")] "clean")
+  ["line-feed"] -> respond (responseLBS ok200 [("X-Injected", "a\r\nb")] "clean")
   ["large"] -> respond (responseLBS ok200 [] (L.replicate 3000000 120))
   ["headers"] -> respond (responseLBS ok200 [("X-Large", B8.replicate 40000 'v'), ("Connection", "close")] "")
   ["fields"] -> respond (responseLBS ok200 [] (L.fromStrict (B8.pack (show (requestMethod request, rawPathInfo request, rawQueryString request, requestHeaders request)))))

@@ -1,6 +1,5 @@
--- |
--- The suite @http2@: clients that break one limit each, and real ones. With @--server@ it is the server that
--- these clients ask.
+-- | The suite @http2@: clients that break one rule or exceed one limit each, and real clients. With @--server@ the
+-- program is the server for these clients.
 module Main
   ( main,
   )
@@ -8,12 +7,14 @@ where
 
 import Http2Server
 import qualified Spec.Http2
+import qualified Spec.Streams
 import System.Environment
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
+import Weft.Test.Main (defaultMain)
 
 main :: IO ()
 main = do
   arguments <- getArgs
   case arguments of
     "--server" : more -> runServer more
-    _ -> defaultMain (localOption (mkTimeout 60000000) Spec.Http2.tests)
+    _ -> defaultMain (localOption (mkTimeout 280000000) (testGroup "http2" [Spec.Http2.tests, Spec.Streams.tests]))

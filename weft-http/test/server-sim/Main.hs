@@ -8,7 +8,8 @@ module Main (main) where
 import IdleTimerScenario (idleTimerTests)
 import ServerScenario (serverTests)
 import System.Environment (setEnv)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
+import Weft.Test.Main (defaultMain)
 
 main :: IO ()
 main = do

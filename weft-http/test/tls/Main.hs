@@ -1,12 +1,13 @@
 -- |
--- The suite @tls@: "Weft.Tls" by the laws of connections, and asked by @openssl@ and @curl@.
+-- The suite @tls@: the laws of connections for "Weft.Tls", and servers with @openssl@ and @curl@ as clients.
 module Main
   ( main,
   )
 where
 
 import qualified Spec.Tls
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
+import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (localOption (mkTimeout 60000000) Spec.Tls.tests)
+main = defaultMain (localOption (mkTimeout 280000000) Spec.Tls.tests)

@@ -3,15 +3,16 @@
 -- and 4 loops. @WEFT_TEST_SCALE@ multiplies repetitions.
 module Main (main) where
 
-import Control.Concurrent (getNumCapabilities, setNumCapabilities)
-import Control.Monad (when)
+import Control.Concurrent (forkOn, getNumCapabilities, newEmptyMVar, putMVar, setNumCapabilities, takeMVar)
+import Control.Monad (forM_, when)
 import qualified Files.Killed
 import qualified Files.Use
 import System.Environment (setEnv)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Weft.File (FileEngine (..), filesChoice, preferFiles, stopRings)
 import Weft.Hybrid.Scheduler
 import Weft.Test.Configurations (configurations)
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip (skipAll)
 
 main :: IO ()
@@ -34,4 +35,9 @@ group engine n =
       preferFiles engine
       caps <- getNumCapabilities
       when (caps /= n) (setNumCapabilities n)
+      -- The rings of all capabilities now: tests count descriptors, and it is a matter of luck which loops they use.
+      forM_ [0 .. n - 1] $ \cap -> do
+        opened <- newEmptyMVar
+        _ <- forkOn cap (filesChoice >> putMVar opened ())
+        takeMVar opened
       startScheduler defaultSettings {settingsOnException = \_ _ -> pure ()}

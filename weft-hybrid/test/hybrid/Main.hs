@@ -8,6 +8,7 @@ import Control.Monad (when)
 import qualified Programs
 import qualified Queues
 import qualified Spec.Descriptors
+import qualified Spec.Exceptions
 import qualified Spec.ExternalCall
 import qualified Spec.Flags
 import qualified Spec.Forked
@@ -19,10 +20,11 @@ import qualified Spec.Threads
 import qualified Spec.Tutorial
 import qualified Spec.Waiting
 import System.Environment (setEnv)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Weft.Backend
 import Weft.Hybrid.Scheduler
 import Weft.Test.Configurations (configurations)
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip (skipAll)
 
 main :: IO ()
@@ -48,6 +50,7 @@ group name n =
         Spec.Flags.tests scheduler,
         Spec.Tutorial.tests scheduler,
         Spec.Races.tests n scheduler,
+        Spec.Exceptions.tests,
         Spec.Shutdown.tests n,
         Spec.Forked.tests scheduler,
         Spec.Loops.tests n

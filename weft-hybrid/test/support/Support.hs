@@ -34,8 +34,8 @@ scale = unsafePerformIO $ do
 -- | Fail unless the action ends, by GHC's clock.
 within :: String -> IO a -> IO a
 within what act = do
-  r <- GHC.timeout 20000000 act
-  maybe (assertFailure (what <> ": still not done after 20 s")) pure r
+  r <- GHC.timeout 60000000 act
+  maybe (assertFailure (what <> ": still not done after 60 s")) pure r
 
 -- | This many milliseconds.
 pause :: Int -> IO ()

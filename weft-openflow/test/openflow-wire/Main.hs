@@ -1,6 +1,6 @@
 -- |
--- The codec: what is written reads the same, nothing that is read raises an exception, and Open vSwitch reads what we
--- write.
+-- The codec: decoding is the inverse of encoding and never raises an exception, and Open vSwitch can decode our
+-- messages.
 module Main (main) where
 
 import Control.Exception (evaluate)
@@ -14,13 +14,14 @@ import Data.Word (Word8)
 import Messages
 import OfpPrint
 import Test.QuickCheck
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
 import Test.Tasty.QuickCheck (testProperty)
 import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
+import Weft.Test.Main (defaultMain)
 import qualified Weft.Test.Skip as Skip
 
 main :: IO ()
@@ -32,7 +33,7 @@ main =
       testGroup "Open vSwitch" ([readByOvs version kind gen | version <- [V10, V13], (kind, gen) <- kinds version] ++ map errorsByOvs wrongMessages)
     ]
 
--- | As 'encode', where it cannot fail.
+-- | 'encode' for messages that have an encoding.
 bytesOf :: Version -> Message -> ByteString
 bytesOf version = fromMaybe (error "unencodable") . encode version 0x01020304
 
@@ -42,11 +43,11 @@ roundTrip version kind gen = testProperty (show version <> " " <> kind) . forAll
    in counterexample (show (B.unpack s)) $
         decode s === Right (Header (versionByte version) (B.index s 1) (B.length s) 0x01020304, message)
 
--- | A message and what of it must be computed to know that reading does not fail with an exception.
+-- | Decode a string and force the whole result, so that an exception in it is raised.
 consumed :: ByteString -> Int
 consumed s = length (show (decode s))
 
--- | A few bytes of a good message changed; its length stays right in half of the cases.
+-- | Valid messages with one to four bytes changed. In half of the cases the length field is kept.
 mutated :: TestTree
 mutated = testProperty "mutated messages" . withMaxSuccess 4000 . forAll gen $ \s -> consumed s > 0
   where
@@ -61,7 +62,7 @@ mutated = testProperty "mutated messages" . withMaxSuccess 4000 . forAll gen $ \
       | keep && i `elem` [2, 3] = s
       | otherwise = B.concat [B.take i s, B.singleton (B.index s i `xor` x), B.drop (i + 1) s]
 
--- | Every start of a good message, with its length made right.
+-- | Every prefix of a valid message, with the length field corrected.
 cut :: TestTree
 cut = testProperty "cut messages" . withMaxSuccess 300 . forAll gen $ \s ->
   conjoin [consumed (relength (B.take n s)) > 0 | n <- [8 .. B.length s]]
@@ -81,7 +82,7 @@ random = testProperty "random bodies" . withMaxSuccess 2000 . forAllShrink gen s
       body <- choose (6, 200) >>= vector
       pure (B.pack (version : kind : body))
 
--- | Messages behind one another, cut anywhere, come out as they went in.
+-- | A stream of messages that arrives in two parts, cut at any place, is split into the same messages.
 streams :: TestTree
 streams = testProperty "streams" . withMaxSuccess 200 . forAll gen $ \(version, messages, at) ->
   let all' = map (bytesOf version) messages
@@ -118,7 +119,7 @@ helloBitmap = testCase "a HELLO says 1.0 and 1.3, and any version may send one" 
   runPut (putHello 4 7 [V10, V13]) @?= Just (B.pack [4, 0, 0, 16, 0, 0, 0, 7, 0, 1, 0, 8, 0, 0, 0, 0x12])
   fmap snd (decode (B.pack [6, 0, 0, 8, 0, 0, 0, 7])) @?= Right (Hello [])
   fmap snd (decode (B.pack [6, 5, 0, 8, 0, 0, 0, 7])) @?= Left (BadVersion 6)
-  -- An element that says more than there is.
+  -- An element whose length exceeds the message.
   fmap snd (decode (B.pack [4, 0, 0, 12, 0, 0, 0, 7, 0, 1, 0, 8])) @?= Left BadLength
 
 -- | Sizes that the specifications give.
@@ -132,7 +133,7 @@ sizes = testCase "sizes of the specifications" $ do
   size V13 (RoleRequest RoleMaster 1) @?= 24
   size V10 (PacketInMessage (PacketIn noBuffer 64 (PortNo 1) 0 0 0 [] (B.replicate 64 0))) @?= 82
 
--- | Some messages of this kind.
+-- | Open vSwitch decodes 40 random messages of this kind without a complaint.
 readByOvs :: Version -> String -> Gen Message -> TestTree
 readByOvs version kind gen = Skip.testCase ("ovs-ofctl reads " <> show version <> " " <> kind) $ do
   Skip.needProgram ofctl
@@ -142,7 +143,7 @@ readByOvs version kind gen = Skip.testCase ("ovs-ofctl reads " <> show version <
   assertBool "it printed too little" (printed >= length messages)
   assertEqual "complaints" [] (take 3 wrong)
 
--- | Messages that are wrong in one place, and what Open vSwitch calls the ERROR for it.
+-- | Messages with one fault each, and Open vSwitch's name for the ERROR.
 wrongMessages :: [(String, Version, ByteString, String)]
 wrongMessages =
   [ ("a type that no message has", V10, whole V10 99 [], "OFPBRC_BAD_TYPE"),
@@ -160,7 +161,7 @@ wrongMessages =
   where
     whole version kind body = relength (B.pack ([versionByte version, kind, 0, 0, 0, 0, 0, 7] ++ body))
 
--- | The ERROR that is sent for it, as Open vSwitch prints it.
+-- | Open vSwitch prints our ERROR for the fault with the expected name.
 errorsByOvs :: (String, Version, ByteString, String) -> TestTree
 errorsByOvs (what, version, bytes, name) = Skip.testCase (show version <> ": the ERROR for " <> what <> " is " <> name) $ do
   Skip.needProgram ofctl

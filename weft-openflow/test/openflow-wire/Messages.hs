@@ -1,5 +1,5 @@
 -- |
--- Random messages that make sense: a switch that gets one finds no fault with its form.
+-- Generators of well-formed messages, which a switch accepts without an ERROR for their form.
 module Messages
   ( genMessage,
     genVersion,
@@ -32,7 +32,7 @@ genMessage version = oneof (map snd (kinds version))
 kinds :: Version -> [(String, Gen Message)]
 kinds version =
   [ ("hello", case version of V10 -> pure (Hello []); V13 -> elements [Hello [], Hello [0x12]]),
-    -- With the message that was wrong.
+    -- An ERROR contains the message that caused it.
     ("error", (\c s -> Error 1 c (fromMaybe B.empty (encode version 1 (EchoRequest s)))) <$> choose (0, 6) <*> bytes 40),
     ("echo request", EchoRequest <$> bytes 40),
     ("echo reply", EchoReply <$> bytes 40),
@@ -130,7 +130,7 @@ genPacketOut version = do
   buffered <- arbitrary
   PacketOut (if buffered then BufferId 12 else noBuffer) port actions <$> if buffered then pure B.empty else bytes 80
 
--- | A match with all that its fields need before them.
+-- | A match in which each field follows its prerequisites.
 genMatch :: Version -> Gen Match
 genMatch _ = do
   link <- concat <$> sequence [optional (InPort <$> physical), optional (EthDst <$> mac), optional (EthSrc <$> mac)]

@@ -1,5 +1,5 @@
 -- |
--- Open vSwitch's own reading of messages: @ovs-ofctl ofp-parse@ prints each message of a file.
+-- Decoding by Open vSwitch: @ovs-ofctl ofp-parse@ prints each message of a file.
 module OfpPrint
   ( ofctl,
     complaints,
@@ -15,11 +15,11 @@ import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (hClose, openBinaryTempFile)
 import System.Process (readProcessWithExitCode)
 
--- | The program that reads them.
+-- | The program that decodes messages.
 ofctl :: FilePath
 ofctl = "ovs-ofctl"
 
--- | What it says against these messages, and how many lines it printed for them.
+-- | The program's complaints about these messages, and the number of lines that it printed for them.
 complaints :: [ByteString] -> IO ([String], Int)
 complaints messages = do
   (out, err) <- parsed messages
@@ -27,7 +27,7 @@ complaints messages = do
   where
     wrong l = any (`isInfixOf` l) ["decode error", "***", "|WARN|", "|ERR|", "truncated"]
 
--- | All that it prints of these messages.
+-- | The program's whole output for these messages.
 printedBy :: [ByteString] -> IO String
 printedBy = fmap (uncurry (++)) . parsed
 

@@ -1,5 +1,5 @@
 -- |
--- The controller: its pure parts, over connections with peers of all kinds, and with Open vSwitch and mininet.
+-- The controller: its pure parts, its connections with correct and faulty peers, and Open vSwitch and mininet.
 module Main (main) where
 
 import qualified Spec.Cluster
@@ -9,8 +9,12 @@ import qualified Spec.Network
 import qualified Spec.Northbound
 import qualified Spec.Ovs
 import qualified Spec.Peers
+import qualified Spec.Rude
 import qualified Spec.Secure
-import Test.Tasty
+import qualified Spec.Statistics
+import qualified Spec.Views
+import Test.Tasty hiding (defaultMain)
+import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "openflow" [Spec.Network.tests, Spec.Peers.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Mininet.tests])
+main = defaultMain (testGroup "openflow" [Spec.Network.tests, Spec.Peers.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Views.tests, Spec.Mininet.tests])

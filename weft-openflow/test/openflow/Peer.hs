@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A peer of a controller, byte by byte: what a switch sends and sees, and what no switch would send.
+-- A peer of a controller that sends any bytes: valid messages of a switch, or faulty ones.
 module Peer
   ( withTestController,
     withTestControllerOf,
@@ -18,6 +18,7 @@ module Peer
     switchHandshake,
     packetFrom,
     protocolName,
+    mostUnread,
     eventually,
   )
 where
@@ -49,11 +50,12 @@ withTestControllerOf :: Settings -> Placement -> (Controller -> SockAddr -> IO a
 withTestControllerOf settings app act =
   withController settings defaultServerSettings {serverHost = Just "127.0.0.1"} app (\c s -> act c (serverAddress s))
 
--- | With time for peers that answer no echoes, on a machine with much else to do.
+-- | Settings with long time limits, for peers that answer no echo requests and for busy machines.
 patient :: Settings -> Settings
 patient settings = settings {settingsEchoAfter = seconds 600, settingsDeadAfter = seconds 600, settingsHandshake = seconds 600}
 
--- | A connection, and what was received and not yet looked at.
+-- | A connection, and the bytes that were received and not yet decoded. Its own buffers have a fixed size: the kernel
+-- would let them grow to what the machine is configured for.
 data Peer = Peer Socket (IORef ByteString)
 
 withPeer :: SockAddr -> (Peer -> IO a) -> IO a
@@ -61,6 +63,8 @@ withPeer address act = bracket open close $ \s -> newIORef B.empty >>= act . Pee
   where
     open = do
       s <- socket AF_INET Stream defaultProtocol
+      setSocketOption s RecvBuffer 200000
+      setSocketOption s SendBuffer 200000
       connect s address
       s <$ setSocketOption s NoDelay 1
 
@@ -70,11 +74,11 @@ sendBytes (Peer s _) = sendAll s
 sendMessageOf :: Version -> Xid -> Message -> Peer -> IO ()
 sendMessageOf version xid message p = sendBytes p (fromMaybe (error "unencodable") (encode version xid message))
 
--- | The next message, within 30 seconds; 'Nothing' at the end.
+-- | 'nextWithin' 30 seconds.
 nextFrom :: Peer -> IO (Maybe (Header, Message))
 nextFrom = nextWithin 30
 
--- | The same within so many seconds.
+-- | The next message, within the given number of seconds for each receive call; 'Nothing' at the end.
 nextWithin :: Int -> Peer -> IO (Maybe (Header, Message))
 nextWithin most p@(Peer s ref) = do
   bytes <- readIORef ref
@@ -91,7 +95,7 @@ nextWithin most p@(Peer s ref) = do
         Just (Right "") -> pure Nothing
         Just (Right b) -> writeIORef ref (bytes <> b) >> nextWithin most p
 
--- | The first message that a function wants; others are passed over.
+-- | The first message that a function accepts. Others are skipped.
 expect :: String -> (Message -> Maybe a) -> Peer -> IO (Header, a)
 expect what wanted p = do
   m <- nextFrom p
@@ -99,21 +103,21 @@ expect what wanted p = do
     Nothing -> assertFailure ("the connection ended before " <> what)
     Just (h, message) -> maybe (expect what wanted p) (pure . (,) h) (wanted message)
 
--- | The connection ends, within five seconds.
+-- | Receive messages until the connection ends. Fails if none arrives for 30 seconds.
 ended :: Peer -> IO ()
 ended p = nextFrom p >>= maybe (pure ()) (const (ended p))
 
--- | The same, whatever comes before it.
+-- | Receive any bytes until the connection ends. Fails if none arrive for 30 seconds.
 rawEnd :: Peer -> IO ()
 rawEnd (Peer s _) = do
-  more <- timeout 5000000 (try (recv s 65536))
+  more <- timeout 30000000 (try (recv s 65536))
   case more of
     Nothing -> assertFailure "the connection stays open"
     Just (Left e) -> const (pure ()) (e :: IOException)
     Just (Right "") -> pure ()
     Just (Right _) -> newIORef B.empty >>= rawEnd . Peer s
 
--- | As a switch of that version with four ports; done when the controller has it.
+-- | Perform the handshake of a switch with four ports. Returns when the controller has registered the switch.
 switchHandshake :: Controller -> Version -> Word8 -> Peer -> IO ()
 switchHandshake c version n p = do
   sendMessageOf version 1 (Hello []) p
@@ -125,19 +129,35 @@ switchHandshake c version n p = do
     ports = [Port (PortNo i) (MacAddress (fromIntegral i)) "p" 0 0 (0, 0, 0, 0) (0, 0) | i <- [1 .. 4]]
     toPairs = foldr (:) [] . fmap (\i -> (featuresDatapath (infoFeatures i), i))
 
--- | A packet between two hosts, by number, that came in there.
+-- | Send a PACKET_IN with a buffer, an ingress port and a packet between two hosts, which are given by number.
 packetFrom :: Version -> Word32 -> PortNo -> Word8 -> Word8 -> Peer -> IO ()
 packetFrom version buffer port source destination = sendMessageOf version buffer (PacketInMessage (PacketIn (BufferId buffer) 60 port 0 0 0 [] frame))
   where
     frame = B.pack ([2, 0, 0, 0, 0, destination, 2, 0, 0, 0, 0, source, 8, 0] ++ replicate 46 0)
 
--- | What Open vSwitch calls a version.
+-- | Open vSwitch's name for a version.
 protocolName :: Version -> String
 protocolName version = case version of V10 -> "OpenFlow10"; V13 -> "OpenFlow13"
 
--- | It holds within 30 seconds.
-eventually :: String -> IO Bool -> Assertion
-eventually what condition = go (3000 :: Int)
+-- | The most packets of 78 bytes that a peer can send if it reads none of the answers, which have 24 bytes: those in the
+-- kernel's buffers. The controller's ones grow to what the machine is configured for. With Linux's defaults they are
+-- fewer than half a million.
+mostUnread :: IO Int
+mostUnread = do
+  received <- largest "tcp_rmem"
+  unsent <- largest "tcp_wmem"
+  pure (max 500000 ((received + 1000000) `div` 78 + (unsent + 1000000) `div` 24 + 100000))
   where
-    go 0 = assertFailure ("not within 30 seconds: " <> what)
+    largest :: String -> IO Int
+    largest name = do
+      text <- try (readFile ("/proc/sys/net/ipv4/" <> name)) :: IO (Either IOException String)
+      pure $ case words <$> text of
+        Right [_, _, n] -> read n
+        _ -> 0
+
+-- | The condition holds within a minute.
+eventually :: String -> IO Bool -> Assertion
+eventually what condition = go (6000 :: Int)
+  where
+    go 0 = assertFailure ("not within a minute: " <> what)
     go n = condition >>= \ok -> unless ok (threadDelay 10000 >> go (n - 1))

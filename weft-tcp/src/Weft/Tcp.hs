@@ -98,6 +98,7 @@ import Weft.Tcp.Operation (endAll)
 import Weft.Tcp.Socket
 import Weft.Tcp.Stack
 import Weft.Tcp.Stack.Input
+import Weft.Tcp.Stack.Orphans (noOrphans)
 import Weft.Tcp.Stack.Step
 import Weft.Tcp.Transport
 import Weft.Tcp.Wire.Address
@@ -106,7 +107,8 @@ import qualified Weft.Timer as Timer
 import Weft.Transport (deadlineIn)
 
 -- | Settings for a stack with these addresses: a backlog of 1024 connections, of which at most 128
--- from one source address, and SYN cookies above that; at most 32768 connections in TIME-WAIT.
+-- from one source address, and SYN cookies above that; at most 32768 connections in TIME-WAIT,
+-- and 4096 closed ones with unacknowledged data.
 defaultSettings :: [Address] -> StackSettings
 defaultSettings addresses =
   StackSettings
@@ -114,6 +116,7 @@ defaultSettings addresses =
       stackConfig = defaultConfig,
       stackPolicy = boundedBacklog 1024 128,
       maxTimeWait = 32768,
+      maxOrphans = 4096,
       stackTap = Nothing,
       stackSoftErrors = Nothing
     }
@@ -141,6 +144,8 @@ newStack s d = do
       <*> pure counting
       <*> newIORef False
       <*> newIORef []
+      <*> newIORef (0, 0)
+      <*> newIORef noOrphans
   -- With several queues each queue's thread is pinned to a capability.
   let forkInput i = if length (deviceQueues d) > 1 then forkOn i else forkIO
   inputs <- forM (zip [0 :: Int ..] (deviceQueues d)) $ \(i, q) ->
@@ -191,9 +196,9 @@ closeStack st = stop `finally` deviceClose (device st)
       forM_ loops (\t -> unless (t == me) (killThread t))
       endAll st
 
--- | Wait, at most for the given time, until all closed connections have ended: until the peers have
--- acknowledged all data and FINs. The result is 'True' if only connections in TIME-WAIT are left.
--- Without this, a stack that is closed answers late segments with resets.
+-- | Wait until no connections are left except those in TIME-WAIT, at most for the given time. The result is 'False'
+-- if others are left. A closed connection ends when its peer has acknowledged all data and the FINs have been
+-- exchanged. 'closeStack' resets the connections that are left.
 drainStack :: Duration -> Stack -> IO Bool
 drainStack limit st = deadlineIn limit >>= go
   where
@@ -212,13 +217,13 @@ connections st = do
   shards <- mapM readIORef (elems (table st))
   pure [sock | m <- shards, Live sock <- Map.elems m]
 
--- | An entry of the connection table, with its figures. A connection in TIME-WAIT has none, since
--- the stack keeps only a few words for it.
+-- | An entry of the connection table, with the state of the connection. A connection in TIME-WAIT has none, since the
+-- stack keeps only a few words for it.
 data Row = Row !Flow !(Maybe Summary)
   deriving (Show)
 
--- | At most the given number of rows, and the number of further connections. Each row is a snapshot
--- taken at its own time. If a step of a connection is running, the call waits for it.
+-- | Up to the given number of rows, and the number of connections beyond it. Each row is a snapshot taken at its own
+-- time. The call waits for a step of a connection that is running.
 connectionTable :: Stack -> Int -> IO ([Row], Int)
 connectionTable st most = do
   entries <- concat <$> mapM (fmap Map.toList . readIORef) (elems (table st))

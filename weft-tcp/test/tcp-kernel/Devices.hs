@@ -1,5 +1,5 @@
 -- |
--- What becomes of devices that are closed, deleted, or whose neighbour moves.
+-- Devices that are closed or deleted, a reader that is busy, and neighbours that change their link-layer address.
 module Devices (tests) where
 
 import Control.Concurrent
@@ -7,6 +7,7 @@ import Control.Exception (bracket, finally)
 import Control.Monad
 import qualified Data.ByteString as B
 import Data.Maybe (fromJust)
+import GHC.Conc (BlockReason (..), ThreadStatus (..), threadStatus)
 import Kernel
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (openBinaryTempFile)
@@ -16,6 +17,7 @@ import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (seconds)
+import Weft.Metrics (CapabilityMetrics (..), Metrics (..), readMetrics)
 import Weft.Tcp
 import Weft.Tcp.Device
 import Weft.Tcp.Device.Tun
@@ -27,13 +29,14 @@ tests =
       "devices"
       [ testCase "a closed TUN device writes no packet into the file that got its number" closedWrites,
         testCase "a TUN device that is closed while others send and receive, 200 times" closedRaces,
-        testCase "an interface that is deleted ends what waits for the stack" deleted,
+        testCase "packets that arrive while the reader is busy do not wake the dispatcher" busyReader,
+        testCase "deleting the interface ends all waits on the stack" deleted,
         testCase "TAP: a neighbour whose link-layer address changes is found again" (neighbourMoves kernelAddress),
         testCase "TAP: a neighbour whose link-layer address changes is found again, IPv6" (neighbourMoves kernelAddress6)
       ]
   ]
 
--- | A file, and an action that opens it for writing this number of times.
+-- | A file, given as an action that reads it and an action that opens it for writing the given number of times.
 withFile :: Int -> (IO B.ByteString -> IO () -> IO a) -> IO a
 withFile n act = do
   tmp <- getTemporaryDirectory
@@ -69,9 +72,40 @@ closedRaces = forM_ [1 .. 200 :: Int] $ \n -> withTun $ \d -> withFile 20 $ \con
   replicateM_ (n * 3) yield
   deviceClose d
   openAll
-  ended <- timeout 5000000 (mapM_ takeMVar done)
+  ended <- timeout 60000000 (mapM_ takeMVar done)
   ended @?= Just ()
   content >>= (@?= B.empty)
+
+-- | The reader waits for a packet and gets it. Then 300 packets arrive, one after the other, while no thread reads
+-- them. The dispatcher must not handle an event for each.
+busyReader :: Assertion
+busyReader = withTun $ \d -> forM_ (take 1 (deviceQueues d)) $ \q -> do
+  runCommand ("ip addr replace " ++ kernelAddress ++ "/24 dev weft1")
+  -- Read the packets that the kernel sends by itself when an interface is set up.
+  drain q
+  first <- newEmptyMVar
+  reader <- forkIO (receiveBatch q >>= putMVar first . length)
+  untilItWaits (5000 :: Int) reader
+  burst 1
+  received <- timeout 60000000 (takeMVar first)
+  assertBool "nothing received" (received /= Nothing)
+  before <- dispatched
+  assertBool "the reader did not wait" (before > 0)
+  burst 300
+  after' <- dispatched
+  assertBool (show (after' - before) ++ " events") (after' - before <= 20)
+  drain q
+  where
+    untilItWaits n thread = do
+      status <- threadStatus thread
+      when (n > 0 && status /= ThreadBlocked BlockedOnMVar) (threadDelay 1000 >> untilItWaits (n - 1) thread)
+    drain q = timeout 300000 (receiveBatch q) >>= mapM_ (const (drain q))
+    dispatched = sum . map metricsDispatched . metricsCapabilities <$> readMetrics
+    burst :: Int -> IO ()
+    burst n = runCommand ("python3 -c '" ++ sender n ++ "'")
+    sender n =
+      "import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM);"
+        ++ concat ["[(s.sendto(b\"x\", (\"", ourAddress, "\", 9)), time.sleep(0.001)) for i in range(", show n, ")]"]
 
 deleted :: Assertion
 deleted = withTun $ \d -> withStack (defaultSettings [fromJust (parseAddress ourAddress)]) d $ \st -> do
@@ -80,20 +114,20 @@ deleted = withTun $ \d -> withStack (defaultSettings [fromJust (parseAddress our
   _ <- forkIO (tryIOError (void (accept l)) >>= putMVar ended)
   threadDelay 100000
   runCommand "ip link del weft1"
-  r <- timeout 5000000 (takeMVar ended)
+  r <- timeout 60000000 (takeMVar ended)
   case r of
     Just (Left _) -> pure ()
     _ -> assertFailure (show r)
-  -- For the end of 'withTun'.
+  -- 'withTun' deletes the device at its end, so it has to exist.
   runCommand "ip tuntap add dev weft1 mode tun"
 
--- | The kernel's interface gets another address in the middle of a transfer that we send.
+-- | The kernel's interface changes its link-layer address in the middle of a transfer that we send.
 neighbourMoves :: String -> Assertion
 neighbourMoves host = withKernel plainSetup {tap = True} $ \st -> startPeer ["serve", host, "5000", "1"] $ do
   limit <- deadlineIn (seconds 60)
   c <- connect st limit (fromJust (parseAddress host)) 5000
   send c limit (patternFrom 0 1000)
-  -- What the kernel answered holds for two seconds here.
+  -- In this test, the kernel's answer is valid for two seconds.
   threadDelay 2200000
   runCommand "ip link set weft0 down && ip link set weft0 address 02:11:22:33:44:55 && ip link set weft0 up"
   when (host == kernelAddress6) $ runCommand ("ip -6 addr replace " ++ kernelAddress6 ++ "/64 dev weft0 nodad")

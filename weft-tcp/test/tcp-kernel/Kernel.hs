@@ -1,6 +1,6 @@
 -- |
--- The kernel as the peer: this program runs in a network namespace of its own, with a TUN
--- device between the kernel's stack and ours.
+-- Tests with the kernel's TCP as the peer: the test program runs in its own network namespace, with a TUN device
+-- between the kernel's stack and ours.
 module Kernel
   ( Setup (..),
     plainSetup,
@@ -20,7 +20,7 @@ module Kernel
 where
 
 import Control.Exception (bracket, finally, throwIO)
-import Control.Monad (unless, when)
+import Control.Monad (unless, when, (>=>))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
@@ -41,13 +41,15 @@ data Setup = Setup
   { mtu :: Int,
     offload :: Bool,
     queues :: Int,
-    -- | An Ethernet link.
+    -- | Use a TAP device instead of a TUN device.
     tap :: Bool,
-    adjust :: StackSettings -> StackSettings
+    adjust :: StackSettings -> StackSettings,
+    -- | Applied to the device before the stack uses it.
+    around :: Device -> IO Device
   }
 
 plainSetup :: Setup
-plainSetup = Setup 1500 True 1 False id
+plainSetup = Setup 1500 True 1 False id pure
 
 kernelAddress, ourAddress, kernelAddress6, ourAddress6 :: String
 kernelAddress = "10.99.0.1"
@@ -55,14 +57,14 @@ ourAddress = "10.99.0.2"
 kernelAddress6 = "fd99::1"
 ourAddress6 = "fd99::2"
 
--- | A stack beside the kernel's. @WEFT_TCP_CAPTURE@ names a file for its packets.
+-- | Run a stack on a device of the kernel. If @WEFT_TCP_CAPTURE@ is set, it is the path of a packet log of the stack.
 withKernel :: Setup -> (Stack -> IO a) -> IO a
 withKernel s act = do
   log' <- lookupEnv "WEFT_TCP_CAPTURE"
   case log' of
-    Nothing -> bracket up down (\d -> withStack chosen d act)
+    Nothing -> bracket up down (around s >=> \d -> withStack chosen d act)
     Just path -> bracket (captureTo path throwIO) snd $ \(see, _) ->
-      bracket up down (\d -> withStack chosen {stackTap = Just see} d act)
+      bracket up down (around s >=> \d -> withStack chosen {stackTap = Just see} d act)
   where
     several = if queues s > 1 then " multi_queue" else ""
     ours = map (fromJust . parseAddress) [ourAddress, ourAddress6]
@@ -80,23 +82,23 @@ runCommand line = do
   (code, out, err) <- readCreateProcessWithExitCode (shell line) ""
   unless (code == ExitSuccess) (assertFailure (line ++ ": " ++ out ++ err))
 
--- | Run the peer with arguments; fails if it does, after a minute at the latest.
+-- | Run the peer with arguments, for at most 250 seconds. Fails if the peer fails.
 peer :: [String] -> IO ()
 peer args = do
-  (code, out, err) <- readProcessWithExitCode "timeout" (["100", "python3", "test/tcp-kernel/peer.py"] ++ args) ""
+  (code, out, err) <- readProcessWithExitCode "timeout" (["250", "python3", "test/tcp-kernel/peer.py"] ++ args) ""
   unless (code == ExitSuccess) (assertFailure (unwords args ++ ": " ++ show code ++ " " ++ out ++ err))
 
--- | Start a peer that says when it is ready, for the time of an action.
+-- | During an action, run a peer in the background. The action starts when the peer is ready.
 startPeer :: [String] -> IO a -> IO a
 startPeer args act = bracket start stop (const act)
   where
     start = do
-      (_, out, _, h) <- createProcess (proc "timeout" (["100", "python3", "test/tcp-kernel/peer.py"] ++ args)) {std_out = CreatePipe}
+      (_, out, _, h) <- createProcess (proc "timeout" (["250", "python3", "test/tcp-kernel/peer.py"] ++ args)) {std_out = CreatePipe}
       _ <- hGetLine (fromJust out)
       pure h
     stop h = terminateProcess h >> waitForProcess h
 
--- | The kernel's counters of TCP: of bad segments, of resets, and of what it sent again.
+-- | The kernel's TCP counters of bad segments, resets and retransmissions.
 tcpCounters :: IO [(String, Int)]
 tcpCounters = do
   text <- C.readFile "/proc/net/snmp"
@@ -106,7 +108,7 @@ tcpCounters = do
         _ -> []
   pure [(n, maybe 0 fst (C.readInt (fromMaybe C.empty (lookup n table)))) | n <- ["InErrs", "InCsumErrors", "OutRsts", "EstabResets", "RetransSegs"]]
 
--- | Set a sysctl of this namespace for the time of an action.
+-- | During an action, set a sysctl of this namespace.
 sysctl :: String -> String -> IO a -> IO a
 sysctl name value act = bracket (readFile path >>= \v -> length v `seq` pure v) (writeFile path) (const (writeFile path value >> act))
   where
@@ -115,11 +117,11 @@ sysctl name value act = bracket (readFile path >>= \v -> length v `seq` pure v) 
 block :: ByteString
 block = B.pack [fromIntegral ((i * 7 + i `div` 251) `mod` 256) | i <- [0 .. 251 * 256 - 1 :: Int]]
 
--- | The pattern from an offset on, at most so many bytes; at least one if any are wanted.
+-- | Bytes of the pattern from an offset on: at most the given number, and at least one unless that is 0.
 patternFrom :: Int -> Int -> ByteString
 patternFrom at n = B.take n (B.drop (at `mod` B.length block) block)
 
--- | Whether a string is the pattern from an offset on.
+-- | Whether a string equals the pattern from an offset on.
 checkPattern :: Int -> ByteString -> Bool
 checkPattern at b
   | B.null b = True

@@ -1,5 +1,5 @@
 -- |
--- Peers that behave as no kernel does: segments made by hand (scapy), and odd programs on the kernel's sockets.
+-- Peers that do not behave like a kernel: segments made by scapy, and unusual programs on the kernel's sockets.
 module Strange (tests) where
 
 import Control.Concurrent
@@ -11,9 +11,9 @@ import Kernel
 import System.Exit (ExitCode (..))
 import System.Process (readProcessWithExitCode)
 import Test.Tasty
-import Test.Tasty.HUnit
+import Test.Tasty.HUnit hiding (testCase)
 import Weft.Tcp
-import Weft.Test.Skip (skip)
+import Weft.Test.Skip (skip, testCase)
 import Weft.Transport (noDeadline)
 
 tests :: [TestTree]
@@ -32,12 +32,16 @@ tests =
               ("a window of zero is probed, and opens", "zero_window"),
               ("2,000 acknowledgments of what was not sent", "acknowledgments"),
               ("ICMP says that the path takes 68 bytes", "small_path"),
+              ("a reset in every state", "reset_states"),
+              ("SACK games: lies about what was received", "sack_games"),
+              ("200 clients that read nothing", "slow_readers"),
               ("20,000 packets of random bytes", "garbage")
             ]
       ]
   ]
 
--- | A case of @strange.py@, on a stack without offload. Debian has scapy for its own Python.
+-- | Run a case of @strange.py@ against a stack without offload, with the system's Python, for which Debian packages
+-- scapy.
 scapyCase :: String -> Assertion
 scapyCase name = do
   (found, _, _) <- python []
@@ -47,9 +51,9 @@ scapyCase name = do
       (code, out, err) <- python [name]
       unless (code == ExitSuccess) (assertFailure (out ++ err))
   where
-    python args = readProcessWithExitCode "timeout" (["100", "/usr/bin/python3", "test/tcp-kernel/strange.py"] ++ args) ""
+    python args = readProcessWithExitCode "timeout" (["250", "/usr/bin/python3", "test/tcp-kernel/strange.py"] ++ args) ""
 
--- | Echo (7), a count of what came (9), and a source (19).
+-- | Serve echo (7), a count of the received bytes (9), and a source (19).
 withServer :: IO a -> IO a
 withServer act = withKernel plainSetup {offload = False} $ \st ->
   bracket (mapM (start st) [(7, echo), (9, count 0), (19, source)]) (mapM_ killThread) (const act)

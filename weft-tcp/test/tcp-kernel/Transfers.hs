@@ -1,8 +1,8 @@
 -- |
--- Transfers in both directions, over both versions of IP, with and without offload, for
--- many MTUs and with the peer's options on and off. The bytes are compared, and the
--- kernel's counters have to show no bad checksum and no reset.
-module Transfers (tests) where
+-- Transfers in both directions, over both versions of IP, with and without offload, for several MTUs, and with the
+-- peer's options on and off. The bytes are compared, and the kernel's counters must show no bad checksum and no
+-- unexpected reset.
+module Transfers (tests, clean) where
 
 import Control.Concurrent
 import Control.Exception (SomeException, bracket, finally, try)
@@ -54,7 +54,7 @@ tests large =
     testCase "hybrid threads connect" hybridClient,
     testCase "curl" curl,
     testCase "several queues" (withServer plainSetup {queues = 2} (\_ -> clean (replicateM_ 5 (peer ["both", ourAddress, "7", "1000000"])))),
-    testCase "a reader that stops" (withServer plainSetup (\_ -> clean (peer ["slow", ourAddress, "19", "8000000", "3"]))),
+    testGroup "a reader that stops" [testCase (show n ++ " s") (withServer plainSetup (\_ -> clean (peer ["slow", ourAddress, "19", "8000000", show n]))) | n <- (3 :: Int) : [70 | large]],
     testGroup "TAP: ARP and neighbour discovery" [testCase (what ++ " " ++ h) (withServer plainSetup {tap = True} (\_ -> clean (peer [what, h, p, "2000000"]))) | h <- [ourAddress, ourAddress6], (what, p) <- [("get", "19"), ("put", "9"), ("both", "7")]],
     testCase "TAP: we connect" (client plainSetup {tap = True} kernelAddress "" 100000 >> client plainSetup {tap = True} kernelAddress6 "" 100000),
     testCase "nobody listens" refused,
@@ -65,7 +65,7 @@ tests large =
     testCase "many at once" (withServer plainSetup (\_ -> clean (concurrently' 20 (peer ["both", ourAddress, "7", "200000"])))),
     testCase "a client is served by a cookie alone" cookies,
     testCase "closing leaves nothing behind but TIME-WAIT" leftovers,
-    testCase "the kernel pings us" (withServer plainSetup (\_ -> runCommand "ping -c 2 -W 2 10.99.0.2 >/dev/null" >> runCommand "ping -c 1 -W 2 -s 3000 10.99.0.2 >/dev/null" >> runCommand "ping -6 -c 1 -W 2 fd99::2 > /dev/null"))
+    testCase "the kernel pings us" (withServer plainSetup (\_ -> runCommand "ping -c 2 -W 20 10.99.0.2 >/dev/null" >> runCommand "ping -c 1 -W 20 -s 3000 10.99.0.2 >/dev/null" >> runCommand "ping -6 -c 1 -W 20 fd99::2 > /dev/null"))
   ]
   where
     sizes :: Setup -> [Int]
@@ -74,7 +74,7 @@ tests large =
 setupName :: Setup -> String
 setupName s = if offload s then ", offload" else ""
 
--- | Echo (7), discard and count (9), and a source (19).
+-- | Serve echo (7), discard and count (9), and a source (19).
 withServer :: Setup -> (Stack -> IO a) -> IO a
 withServer s act = withKernel s $ \st ->
   bracket (mapM (start st) [(7, echo), (9, sink), (19, source)]) (mapM_ killThread) (const (act st))
@@ -109,7 +109,7 @@ source c = do
       send c noDeadline b
       go (at + B.length b) n
 
--- | Echo (7), and discard and count (9), by hybrid threads on so many loops.
+-- | Serve echo (7), and discard and count (9), by hybrid threads on the given number of loops.
 withHybridServer :: Int -> IO a -> IO a
 withHybridServer loops act = withKernel plainSetup $ \st ->
   withScheduler defaultSettings {settingsLoops = Just loops} $ \scheduler ->
@@ -118,7 +118,7 @@ withHybridServer loops act = withKernel plainSetup $ \st ->
     start scheduler st (port, serve) = do
       l <- Hybrid.listen st Nothing port
       l <$ forkFromIn scheduler (accepting l serve)
-    -- It ends when the listener is closed.
+    -- The thread ends when the listener is closed.
     accepting l serve = do
       r <- Hybrid.try (Hybrid.accept l)
       case r of
@@ -140,7 +140,7 @@ hybridSink n c = do
 hybridClient :: Assertion
 hybridClient = withKernel plainSetup $ \st -> clean . startPeer ["serve", kernelAddress, "5000", "1"] $ do
   got <- run $ do
-    limit <- Hybrid.deadlineIn (seconds 60)
+    limit <- Hybrid.deadlineIn (seconds 200)
     c <- Hybrid.withDeadline limit <$> Hybrid.connect st limit (fromJust (parseAddress kernelAddress)) 5000
     fork (sendFrom c 0 >> Hybrid.shutdownSend c)
     receiveFrom c 0 `Catch.finally` Hybrid.close c
@@ -155,7 +155,7 @@ hybridClient = withKernel plainSetup $ \st -> clean . startPeer ["serve", kernel
       b <- Hybrid.recv c 100000
       if B.null b then pure at else unless (checkPattern at b) (fail "other bytes") >> receiveFrom c (at + B.length b)
 
--- | The kernel's counters of what must not happen stay where they are.
+-- | Run an action. The kernel's counters of errors must not increase, except as explained below.
 clean :: IO a -> IO a
 clean act = do
   before <- tcpCounters
@@ -163,18 +163,18 @@ clean act = do
   after' <- tcpCounters
   let grown name = fromMaybe 0 (lookup name after') - fromMaybe 0 (lookup name before)
   map grown ["InCsumErrors", "EstabResets"] @?= [0, 0]
-  -- Packet logs of a busy machine show what is left. A client's SYN that was sent twice is answered twice, and the
-  -- second SYN and ACK counts as an error where the connection is open. A FIN that was sent twice is acknowledged
-  -- twice, and where the first acknowledgment ended the connection the second one is answered by a reset (RFC
-  -- 9293, section 3.10.7.1). The logs have that in the other direction, where the reset is ours; the kernel
-  -- follows the same rule.
+  -- Segments that are sent twice can cause the remaining errors, as packet logs of a busy machine show. A client's
+  -- SYN that is sent twice is answered twice, and the second SYN-ACK counts as an error if the connection is open by
+  -- then. A FIN that is sent twice is acknowledged twice. If the first acknowledgment ended the connection, the
+  -- second one is answered by a reset (RFC 9293, section 3.10.7.1). In the logs the reset is ours, in the other
+  -- direction; the kernel follows the same rule.
   assertBool ("errors: " ++ show (before, after')) (grown "InErrs" <= grown "RetransSegs")
   assertBool ("resets: " ++ show (before, after')) (grown "OutRsts" <= grown "RetransSegs")
   pure r
 
 client :: Setup -> String -> String -> Int -> Assertion
 client s host _ n = withKernel s $ \st -> clean . startPeer ["serve", host, "5000", "1"] $ do
-  limit <- deadlineIn (seconds 60)
+  limit <- deadlineIn (seconds 200)
   c <- connect st limit (fromJust (parseAddress host)) 5000
   let sendFrom at = when (at < n) $ do
         let b = patternFrom at (n - at)
@@ -198,9 +198,9 @@ curl = withKernel plainSetup $ \st -> do
   t <- forkIO . forever $ do
     c <- accept l
     forkIO (void (tryIOError (serveHttp c)) `finally` close c)
-  out <- clean (readProcess "curl" ["-s", "--max-time", "20", "http://" ++ ourAddress ++ "/"] "")
+  out <- clean (readProcess "curl" ["-s", "--max-time", "100", "http://" ++ ourAddress ++ "/"] "")
   out @?= "hello from here\n"
-  out6 <- readProcess "curl" ["-s", "--max-time", "20", "http://[" ++ ourAddress6 ++ "]/"] ""
+  out6 <- readProcess "curl" ["-s", "--max-time", "100", "http://[" ++ ourAddress6 ++ "]/"] ""
   out6 @?= out
   killThread t
   where
@@ -222,7 +222,7 @@ isIn a b = C.pack a `B.isInfixOf` C.pack b
 
 weAreRefused :: Assertion
 weAreRefused = withKernel plainSetup $ \st -> do
-  limit <- deadlineIn (seconds 10)
+  limit <- deadlineIn (seconds 100)
   r <- tryIOError (connect st limit (fromJust (parseAddress kernelAddress)) 4445)
   case r of
     Left e -> assertBool (show e) ("refused" `isIn` show e)
@@ -234,7 +234,7 @@ resetSeen = withKernel plainSetup $ \st -> do
   done <- newEmptyMVar
   _ <- forkIO $ do
     c <- accept l
-    limit <- deadlineIn (seconds 10)
+    limit <- deadlineIn (seconds 100)
     tryIOError (recv c limit 10) >>= putMVar done
   peer ["reset", ourAddress, "80"]
   r <- takeMVar done
@@ -249,27 +249,31 @@ concurrently' n act = do
   results <- mapM takeMVar dones
   sequence_ [assertFailure (show e) | Left e <- results]
 
--- | A policy that remembers nothing.
+-- | The stack answers every SYN with a cookie.
 cookies :: Assertion
 cookies = withServer plainSetup {adjust = \s -> s {stackPolicy = always}} $ \st -> do
   clean (replicateM_ 3 (peer ["both", ourAddress, "7", "500000"]))
   taken <- readCounter st CookiesTaken
   taken @?= 3
   where
-    always = Policy "cookies" (\_ _ -> AnswerWithCookie) True
+    always = Policy "cookies" (\_ _ -> AnswerWithCookie) (Just maxBound)
 
 leftovers :: Assertion
 leftovers = withServer plainSetup $ \st -> do
   replicateM_ 5 (peer ["both", ourAddress, "7", "1000"])
-  threadDelay 300000
-  live <- connections st
-  length live @?= 0
+  -- The peer ends when it has received our FIN, and its last acknowledgment is on its way then.
+  let settled n = do
+        live <- connections st
+        unless (null live || n == (0 :: Int)) (threadDelay 50000 >> settled (n - 1))
+  settled 1200
+  left <- connections st
+  length left @?= 0
 
--- | The link goes down in the middle of a transfer; we give up after the user timeout.
+-- | The link goes down in the middle of a transfer. Our stack gives up after the user timeout.
 vanishes :: Assertion
 vanishes = withKernel plainSetup {adjust = \s -> s {stackConfig = (stackConfig s) {userTimeout = secs 2}}} $ \st ->
   startPeer ["serve", kernelAddress, "5000", "1"] $ do
-    limit <- deadlineIn (seconds 60)
+    limit <- deadlineIn (seconds 200)
     c <- connect st limit (fromJust (parseAddress kernelAddress)) 5000
     send c limit (patternFrom 0 1000)
     runCommand "ip link set weft0 down"

@@ -1,14 +1,16 @@
 """The kernel's side of the tests: sends and receives a known pattern.
 
 peer.py get  HOST PORT N     read to the end, expect N bytes of the pattern
-peer.py put  HOST PORT N     send N bytes, end sending, expect their number as the answer
+peer.py put  HOST PORT N     send N bytes, shut down the sending direction, expect their number as the answer
 peer.py both HOST PORT N     send N bytes while reading them back
 peer.py serve HOST PORT COUNT  for each connection: read to the end, answer with what was read
 peer.py slow HOST PORT N SECONDS  as get, but stop reading for a while in the middle
 peer.py reset HOST PORT      connect, then reset
 peer.py again HOST PORT N    get twice, from the same port
+peer.py meet HOST PORT OWN   connect from the port OWN, exchange a message with the peer, which connects at the same time
+peer.py crossing HOST PORT FILE   receive a message, and close when the file is there
 """
-import hashlib, socket, struct, sys, threading, time
+import hashlib, os, socket, struct, sys, threading, time
 
 BLOCK = bytes((i * 7 + i // 251) % 256 for i in range(251 * 256))
 
@@ -28,7 +30,7 @@ def expected(n):
 
 
 def connect(host, port):
-    s = socket.create_connection((host, port), timeout=60)
+    s = socket.create_connection((host, port), timeout=200)
     return s
 
 
@@ -70,14 +72,33 @@ def main():
             s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             s.bind(("", 40123))
-            s.settimeout(10)
+            s.settimeout(60)
             s.connect((host, port))
             s.sendall(b"%d\n" % int(sys.argv[4]))
             assert read_all(s)[0] == int(sys.argv[4])
             s.close()
             time.sleep(0.3)
         return
+    if what == "meet":
+        s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.bind(("", int(sys.argv[4])))
+        s.settimeout(200)
+        s.connect((host, port))
+        s.sendall(b"from the kernel")
+        s.shutdown(socket.SHUT_WR)
+        got = b"".join(iter(lambda: s.recv(1000), b""))
+        assert got == b"from the stack", got
+        return
     s = connect(host, port)
+    if what == "crossing":
+        assert s.recv(100) == b"close"
+        while not os.path.exists(sys.argv[4]):
+            time.sleep(0.01)
+        s.sendall(b"bye")
+        s.shutdown(socket.SHUT_WR)
+        assert s.recv(100) == b""
+        return
     if what == "reset":
         time.sleep(0.3)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,8 +1,8 @@
-"""A peer that no stack was shaped for: segments made by scapy, from an address that the kernel does not own, so that
-the kernel answers none of them; and odd programs on the kernel's sockets.
+"""Peers that do not behave like a kernel: segments made by scapy, sent from an address that the kernel does not own, so
+that the kernel does not answer the stack's segments; and unusual programs on the kernel's sockets.
 
-strange.py NAME   runs the case of that name (the keys of CASES) against 10.99.0.2: echo on 7, a count on 9, a source on 19
-strange.py        exits with 0 if scapy is there
+strange.py NAME   runs a case (a key of CASES) against 10.99.0.2, which serves echo (7), a count (9) and a source (19)
+strange.py        exits with 0 if scapy is installed
 """
 import logging, random, socket, struct, sys, threading, time
 
@@ -13,7 +13,7 @@ HOST, PEER = "10.99.0.2", "10.99.0.77"
 
 
 class Link:
-    """Raw packets into the device and out of it."""
+    """Sends packets to the stack and receives packets from it, by raw sockets on the device."""
 
     def __init__(self):
         self.out = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
@@ -24,7 +24,8 @@ class Link:
         self.out.sendto(bytes(packet), (HOST, 0))
 
     def hear(self, port, seconds, most):
-        """Segments of the stack to a port of the peer's, until there are so many or the time is over."""
+        """Return the stack's segments to a port of the peer: at most the given number, within the given time. Where the
+        number is what has to come, the time may be long."""
         found, end = [], time.time() + seconds
         while len(found) < most and time.time() < end:
             self.tap.settimeout(max(0.01, end - time.time()))
@@ -38,19 +39,19 @@ class Link:
 
 
 class Peer:
-    """A connection from the peer, opened."""
+    """A connection that the peer has opened."""
 
-    def __init__(self, link, port, mss=1460):
+    def __init__(self, link, port, mss=1460, sack=False):
         self.link, self.to, self.port = link, port, random.randint(20000, 60000)
         self.seq, self.ack = random.getrandbits(32), 0
-        link.put(self.segment("S", options=[("MSS", mss)]))
-        answers = link.hear(self.port, 3, 1)
+        link.put(self.segment("S", options=[("MSS", mss)] + ([("SAckOK", b"")] if sack else [])))
+        answers = link.hear(self.port, 30, 1)
         assert answers and answers[0].flags == "SA", answers
         self.seq, self.ack = self.seq + 1, answers[0].seq + 1
         self.say("A")
 
     def segment(self, flags, data=b"", at=0, ack=0, window=65535, options=()):
-        """From so many bytes behind what was said; the acknowledgment is so many bytes ahead."""
+        """A segment at a distance from the next sequence number, with an acknowledgment at a distance from the current one."""
         acked = (self.ack + ack) % 2**32 if "A" in flags else 0
         return IP(src=PEER, dst=HOST) / TCP(sport=self.port, dport=self.to, flags=flags, seq=(self.seq + at) % 2**32, ack=acked, window=window, options=list(options)) / data
 
@@ -66,7 +67,7 @@ def data_of(segments):
 
 
 def echoes():
-    s = socket.create_connection((HOST, 7), timeout=10)
+    s = socket.create_connection((HOST, 7), timeout=60)
     s.sendall(b"hello")
     assert s.recv(100) == b"hello"
     s.close()
@@ -74,14 +75,14 @@ def echoes():
 
 def resets():
     for _ in range(2000):
-        s = socket.create_connection((HOST, 7), timeout=10)
+        s = socket.create_connection((HOST, 7), timeout=60)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         s.close()
     echoes()
 
 
 def single_bytes():
-    s = socket.create_connection((HOST, 7), timeout=30)
+    s = socket.create_connection((HOST, 7), timeout=100)
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sent, got = bytes(random.getrandbits(8) for _ in range(20000)), bytearray()
 
@@ -96,7 +97,7 @@ def single_bytes():
     reader.start()
     for b in sent:
         s.send(bytes([b]))
-    reader.join(30)
+    reader.join(100)
     assert bytes(got) == sent
 
 
@@ -121,7 +122,7 @@ def blind():
     p = Peer(Link(), 7)
     for guess in (p.segment("R", at=100), p.segment("S", at=200), p.segment("PA", b"x", at=5000000)):
         p.link.put(guess)
-        assert [str(s.flags) for s in p.hear(1, 1)] == ["A"]
+        assert [str(s.flags) for s in p.hear(30, 1)] == ["A"]
     p.say("PA", b"ab")
     assert b"ab" in data_of(p.hear())
 
@@ -184,12 +185,140 @@ def small_path():
     p = Peer(Link(), 19)
     p.say("PA", b"20000\n")
     p.seq += 6
-    quoted = p.hear(1, 1)[0]
+    quoted = p.hear(30, 1)[0]
     header = bytes(IP(src=HOST, dst=PEER) / TCP(sport=19, dport=p.port, seq=quoted.seq, flags="A"))[:28]
     p.link.put(IP(src="10.99.0.1", dst=HOST) / ICMP(type=3, code=4, nexthopmtu=68) / header)
     p.hear(0.5, 100)
     sizes = [len(s.payload) for s in p.hear(3, 5)]
     assert sizes and max(sizes) >= 500, sizes
+
+
+def reset_states():
+    """A reset at the next expected sequence number ends the connection, in every state that a server can have."""
+    link = Link()
+
+    def gone(p, at=0, ack=0):
+        # The reset itself gets no answer. A segment of a connection that does not exist gets a reset.
+        p.hear(0.1, 100)
+        p.say("R", at=at)
+        assert p.hear(0.2) == [], p.to
+        p.say("A", at=at, ack=ack)
+        answers = [str(s.flags) for s in p.hear()]
+        assert answers and set(answers) == {"R"}, answers
+
+    # SYN-RECEIVED: the handshake's last segment is not sent.
+    class Half(Peer):
+        def say(self, *args, **named):
+            pass
+
+    half = Half(link, 7)
+    link.put(half.segment("R"))
+    assert link.hear(half.port, 0.2, 4) == []
+    link.put(half.segment("A", ack=5))
+    assert [str(s.flags) for s in link.hear(half.port, 30, 1)] == ["R"]
+    # ESTABLISHED
+    gone(Peer(link, 7))
+    # CLOSE-WAIT, then LAST-ACK: the source sends its data, which is not acknowledged, and closes.
+    p = Peer(link, 19)
+    p.say("PA", b"3000\n", window=0)
+    p.hear(0.3, 10)
+    p.say("FA", at=5, window=0)
+    gone(p, at=6)
+    # FIN-WAIT-1: the data and the FIN are not acknowledged.
+    p = Peer(link, 19)
+    p.say("PA", b"10\n")
+    assert any("F" in str(s.flags) for s in p.hear(5, 2))
+    gone(p, at=3)
+    # FIN-WAIT-2: the data and the FIN are acknowledged.
+    p = Peer(link, 19)
+    p.say("PA", b"10\n")
+    p.hear(1, 2)
+    p.say("A", at=3, ack=11)
+    gone(p, at=3, ack=11)
+    # CLOSING: the FINs cross.
+    p = Peer(link, 19)
+    p.say("PA", b"10\n")
+    p.hear(1, 2)
+    p.say("FA", at=3)
+    gone(p, at=4)
+    # LAST-ACK: the peer's FIN comes first, and the stack's FIN is not acknowledged.
+    p = Peer(link, 9)
+    p.say("FPA", b"abc")
+    assert any("F" in str(s.flags) for s in p.hear(1, 4))
+    gone(p, at=4)
+    # TIME-WAIT: a reset does not end it (RFC 1337). When the FIN is repeated, it is acknowledged again.
+    p = Peer(link, 19)
+    p.say("PA", b"10\n")
+    p.hear(1, 2)
+    p.say("FA", at=3, ack=11)
+    p.hear(0.2, 10)
+    p.say("R", at=4)
+    p.say("FA", at=3, ack=11)
+    assert [str(s.flags) for s in p.hear(30, 1)] == ["A"]
+    echoes()
+
+
+def sack_games():
+    """For two seconds, send SACK blocks of single bytes, of no bytes, of bytes that were not sent, reversed ones, and
+    ones that are withdrawn later. After that, all data must arrive."""
+    p = Peer(Link(), 19, sack=True)
+    n = 200000
+    p.say("PA", b"%d\n" % n)
+    p.seq += 7
+    start, got, heard, at = p.ack, {}, 0, 0
+    honest, end = time.time() + 2, time.time() + 60
+    while at < n and time.time() < end:
+        for s in p.hear(0.1, 8):
+            heard += 1
+            k = (s.seq - start) % 2**32
+            got[k] = max(len(s.payload), got.get(k, 0))
+        # A retransmission may begin at another position.
+        for k in sorted(got):
+            if k <= at < k + got[k]:
+                at = k + got[k]
+        p.ack = (start + at) % 2**32
+
+        def block(low, high):
+            return ((p.ack + low) % 2**32, (p.ack + high) % 2**32)
+
+        k = random.randint(0, 20000)
+        for lies in (
+            [block(k + 2 * i, k + 2 * i + 1) for i in range(4)],
+            [block(9, 3), block(5, 5)],
+            [block(10000000, 20000000)],
+            [block(-5000, -4000), block(1, 2**31 - 1)],
+            [block(1448, 2896), block(1448, 2896)],
+        ):
+            if time.time() > honest:
+                break
+            p.say("A", options=[("NOP", None), ("NOP", None), ("SAck", tuple(x for b in lies for x in b))])
+        # Whatever was reported, the peer has nothing after this position.
+        p.say("A")
+    assert at >= n, (at, heard)
+    assert heard < 20 * n / 1000, heard
+
+
+def slow_readers():
+    """200 clients request a megabyte each and read nothing. Other clients are served."""
+    idle = []
+    for _ in range(200):
+        s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect((HOST, 19))
+        s.sendall(b"1000000\n")
+        idle.append(s)
+    for _ in range(20):
+        echoes()
+    # The slow clients are served too, once they read.
+    for s in idle[:20]:
+        s.settimeout(100)
+        n = 0
+        while n < 1000000:
+            b = s.recv(65536)
+            assert b
+            n += len(b)
+    for s in idle:
+        s.close()
 
 
 def garbage():
@@ -203,7 +332,7 @@ def garbage():
     echoes()
 
 
-CASES = {f.__name__: f for f in (resets, single_bytes, tiny_mss, fin_first, blind, fragments, datagrams, zero_window, acknowledgments, small_path, garbage)}
+CASES = {f.__name__: f for f in (resets, single_bytes, tiny_mss, fin_first, blind, fragments, datagrams, zero_window, acknowledgments, small_path, reset_states, sack_games, slow_readers, garbage)}
 
 if len(sys.argv) > 1:
     CASES[sys.argv[1]]()

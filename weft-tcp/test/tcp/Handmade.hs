@@ -1,6 +1,6 @@
 -- |
--- One connection and segments made by hand, for tests that follow it step by step. After
--- each step the invariants are checked.
+-- A connection to which a test passes handmade segments and events one by one. After each step the invariants are
+-- checked.
 module Handmade
   ( -- * A connection and its time
     T (..),
@@ -39,8 +39,8 @@ import Weft.Tcp.Core.Invariants
 import Weft.Tcp.Wire.Options
 import Weft.Tcp.Wire.Segment
 
--- A connection in ESTABLISHED: the peer's next number is 1001, ours is 501, its window
--- 10000. Times are microseconds.
+-- The connection is in ESTABLISHED. The peer's next sequence number is 1001, ours is 501, and the peer's window is
+-- 10000. Times are in microseconds.
 
 data T = T {at :: Int, c :: Conn}
 
@@ -68,7 +68,7 @@ baseWith cf = fst (got cf (T 1000000 (fst (passiveOpen (env' cf 1000000) opening
 plain :: Word32 -> Word32 -> String -> Segment
 plain s a body = Segment s a ack 10000 0 noOptions [C.pack body | not (null body)]
 
--- | An event, 10 ms later, with all invariants checked. The answers are the segments sent.
+-- | Process an event, 10 ms after the previous one, and check all invariants. Returns the segments that were sent.
 on :: Config -> T -> Event -> (T, [Segment])
 on cf (T t x) e = case invariants cf x' ++ invariantsBetween x x' of
   [] -> (T (t + 10000) x', [s | Transmit s <- actions])
@@ -85,7 +85,7 @@ hears = got cfg
 does :: T -> Event -> (T, [Segment])
 does = on cfg
 
--- | Let time pass, timer by timer.
+-- | Let time pass, and process each timer when it expires.
 sleepFor :: Config -> Int -> T -> (T, [Segment])
 sleepFor cf d t0 = go (at t0 + d) t0 []
   where

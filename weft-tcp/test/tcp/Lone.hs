@@ -1,6 +1,5 @@
 -- |
--- Stacks for tests: two that are connected in memory, and one whose packets are put in by hand, with a peer
--- whose segments the test makes.
+-- Stacks for tests: two that are connected in memory, and one without a link, whose peer is the test itself.
 module Lone
   ( -- * Two stacks
     addressA,
@@ -55,7 +54,7 @@ withPair loses act = do
   (da, db) <- pairOfDevices 1500 loses
   withStack (quick [addressA]) da (withStack (quick [addressB]) db . act)
 
--- | A stack without a link: packets are put in by hand, and what it sends is collected.
+-- | A stack without a link: the test passes packets to it, and collects the packets that it sends.
 withLone :: (StackSettings -> StackSettings) -> (Stack -> IO [B.ByteString] -> IO a) -> IO a
 withLone change act = do
   out <- newIORef []
@@ -69,7 +68,7 @@ synFrom n = Segment (fromIntegral n * 7919) 0 syn 65535 0 (Options (Just 1460) (
 packetFrom :: Address -> Int -> Segment -> Incoming
 packetFrom src port s = Incoming (Packet.encode (Packet.Packet src addressB 6 (Segment.encode src addressB (fromIntegral port) 80 s))) False True
 
--- | The last segment of the handshake with the SYN and ACK that this packet is.
+-- | Finish a handshake: send the last segment in response to the given packet, which has to be a SYN-ACK.
 handshake :: Stack -> B.ByteString -> IO ()
 handshake st answer = case Packet.decode answer of
   Right (Packet.Whole p) | Right v <- Segment.view (Packet.packetBody p) -> do
@@ -82,11 +81,11 @@ decoded bytes = case Packet.decode bytes of
   Right (Packet.Whole p) -> either (Left . show) (\(_, _, s) -> Right s) (Segment.decode (Packet.packetSource p) (Packet.packetDestination p) (Packet.packetBody p))
   _ -> Left "no packet"
 
--- | A connection to port 80 of a lone stack, without timestamps, from a port of 'addressA'. The peer's next number
--- and ours.
+-- | A connection of a lone stack, without timestamps, from a port of 'addressA' to port 80, with the next sequence
+-- numbers of the peer and of the stack.
 data Peer = Peer {peerPort :: Int, peerNext, ourNext :: Word32}
 
--- | Open it with that initial number; the stack has to listen.
+-- | Open a connection with the given initial sequence number of the peer. The stack must listen on the port.
 established :: Stack -> IO [B.ByteString] -> Int -> Word32 -> IO Peer
 established st sent port isn = do
   _ <- sent
@@ -98,10 +97,10 @@ established st sent port isn = do
       p <$ says st p 0 ack B.empty
     _ -> assertFailure ("no SYN and ACK: " ++ show (map decoded out))
 
--- | A segment that begins so many bytes from the peer's next number.
+-- | A segment of the peer, which begins at the given distance from the peer's next sequence number.
 bytesAt :: Peer -> Word32 -> Flags -> B.ByteString -> Incoming
 bytesAt p at f body = packetFrom addressA (peerPort p) (Segment (peerNext p + at) (ourNext p) f 500 0 noOptions [body | not (B.null body)])
 
--- | It arrives.
+-- | Pass such a segment to the stack.
 says :: Stack -> Peer -> Word32 -> Flags -> B.ByteString -> IO ()
 says st p at f body = arriveBatch st [bytesAt p at f body]

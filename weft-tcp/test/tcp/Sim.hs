@@ -1,7 +1,7 @@
 -- |
--- Two connections and a link between them, in simulated time: everything follows from
--- a seed. Segments cross the link as bytes; it may lose, delay, duplicate, reorder and
--- corrupt them, and has a rate and a queue. After each step the invariants are checked.
+-- A simulation of two connections and a link between them, in simulated time. The seed determines everything.
+-- Segments cross the link as bytes; the link may lose, delay, duplicate, reorder and corrupt them, and has a rate and
+-- a queue. After each step the invariants are checked.
 module Sim
   ( Link (..),
     perfect,
@@ -26,20 +26,20 @@ import Data.Word (Word32, Word64)
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Emit (resetFor)
 import Weft.Tcp.Core.Invariants
-import Weft.Tcp.Core.Rest
+import Weft.Tcp.Core.Packed
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Options (sackBlocks)
 import Weft.Tcp.Wire.Segment (Segment (..), ack, decode, encode, has, payloadLength, rst, syn)
 import Wires (Seed, nextSeed)
 
--- | Probabilities are in 1/1000.
+-- | The properties of a link. Times are in microseconds, and probabilities in 1/1000.
 data Link = Link
   { delay :: !Int,
     jitter :: !Int,
     lossRate, duplication, reordering, corruption :: !Int,
-    -- | Bytes in a millisecond, 0 for no limit.
+    -- | Bytes per millisecond, 0 for no limit.
     rate :: !Int,
-    -- | Packets that wait for the link, at most.
+    -- | The maximum number of packets that wait for the link.
     queueLimit :: !Int
   }
   deriving (Show)
@@ -53,17 +53,17 @@ other :: Side -> Side
 other A = B
 other B = A
 
--- | What a side does.
+-- | The settings and the program of a side.
 data Host = Host
   { hostConfig :: !Config,
-    -- | Bytes to be sent.
+    -- | The data that the program sends.
     hostData :: !ByteString,
-    -- | How much is given and taken at once, and how long is waited between takes; 0
-    -- for all at once.
+    -- | The maximum number of bytes that the program sends or receives at once, and the pause in microseconds after
+    -- each receive (0 for none).
     hostPiece :: !Int,
     hostPause :: !Int,
     hostIsn :: !Word32,
-    -- | Opens actively; both may.
+    -- | Whether the program opens the connection actively. Both may.
     hostOpens :: !Bool
   }
 
@@ -74,9 +74,9 @@ data Scenario = Scenario
   { link :: !Link,
     hostA, hostB :: !Host,
     seed :: !Seed,
-    -- | Microseconds after which it counts as hanging.
+    -- | The time in microseconds after which the run counts as hanging.
     limit :: !Int,
-    -- | From this time on the link is cut.
+    -- | The time in microseconds at which the link is cut.
     cutAfter :: !Int
   }
 
@@ -90,7 +90,7 @@ data Result = Result
   { outcome :: !Outcome,
     gotA, gotB :: !ByteString,
     endedAt :: !Int,
-    -- | A digest of everything that was sent and when.
+    -- | A digest of all packets and the times at which they were sent.
     digest :: !Word64,
     packets :: !Int
   }
@@ -130,7 +130,7 @@ opening h = Opening (hostIsn h) (hostIsn h * 3) (pathRoom (hostConfig h)) 536
 run :: Scenario -> Result
 run = fst . runLogged
 
--- | With a line for each segment sent, the last first.
+-- | Run a scenario. Returns also a line for each segment that was sent, the latest first.
 runLogged :: Scenario -> (Result, [String])
 runLogged sc = finishRun (go (0 :: Int) (foldl start w0 [A, B]))
   where
@@ -152,7 +152,7 @@ runLogged sc = finishRun (go (0 :: Int) (foldl start w0 [A, B]))
           result
             | not (null (broken w)) = Broken (broken w)
             | [a, b] <- endings = if a == Finished && b == Finished then Delivered else Gave a b
-            -- A side that gave up; the other has nothing to notice it by, as it sends nothing.
+            -- One side gave up. The other cannot detect that, because it has nothing to send.
             | [a] <- endings, a /= Finished = Gave a a
             | otherwise = Hung [state c | Just c <- conn <$> Map.elems (peers w)]
        in (Result result (got A) (got B) (time w) (digestSoFar w) (sentPackets w), history w)
@@ -192,13 +192,13 @@ stepAt sc s e w = case conn (peers w Map.! s) of
   Just c ->
     let env = envOf sc w s
         (stepped, acts) = step env e c
-        -- As the stack keeps it between two events.
-        c' = awake (keep stepped)
+        -- Between two events, the stack keeps the connection in this form.
+        c' = unpack (pack stepped)
         wrong = [show s ++ " at " ++ show (time w) ++ " in " ++ show (state c) ++ ": " ++ r | r <- invariants (config env) c' ++ invariantsBetween c c' ++ ["resting changes what is known" | summary c' /= summary stepped]]
         w' = put s (\p -> p {conn = Just c'}) w {broken = broken w ++ wrong}
      in perform sc s acts w'
 
--- | What the program on a side does whenever something happened.
+-- | The actions of the program on a side, after each event.
 useIt :: Scenario -> Side -> World -> World
 useIt sc s w = maybe w use (conn (peers w Map.! s))
   where
@@ -273,6 +273,6 @@ transmitOn sc s seg w0
       | otherwise = x
     deliver t b = at t (Packet (other s) b)
 
--- | Bytes to send, different for each seed.
+-- | Data to send, different for each seed.
 dataOf :: Seed -> Int -> ByteString
 dataOf s n = B.take n (fst (B.unfoldrN (n + 8) (\x -> Just (fromIntegral (x `shiftR` 40), nextSeed x)) (nextSeed (s + 3))))

@@ -1,5 +1,5 @@
 -- |
--- Arbitrary packets of every protocol, and packets that were tampered with.
+-- Generators for packets of every protocol, and for damaged packets.
 module Wires
   ( genAddress,
     genPair,
@@ -37,7 +37,7 @@ genV4 = V4 <$> arbitrary
 genV6 = V6 <$> arbitrary <*> arbitrary
 genAddress = oneof [genV4, genV6]
 
--- | Two addresses of one version.
+-- | Two addresses of the same version.
 genPair :: Gen (Address, Address)
 genPair = oneof [(,) <$> genV4 <*> genV4, (,) <$> genV6 <*> genV6]
 
@@ -59,7 +59,12 @@ genHeader6 = do
   V6.Header <$> genV6 <*> genV6 <*> elements [6, 17, 58, 59, 200] <*> arbitrary <*> arbitrary <*> choose (0, 0xfffff)
     <*> pure (before ++ fragment)
   where
-    extension = V6.Extension <$> elements [0, 43, 60, 135] <*> (choose (0, 4) >>= \n -> B.pack <$> vectorOf (6 + 8 * n) arbitrary)
+    extension = oneof [V6.Extension <$> elements [43, 135] <*> (choose (0, 4) >>= \n -> B.pack <$> vectorOf (6 + 8 * n) arbitrary), V6.Extension <$> elements [0, 60] <*> skippable]
+    -- One option, which may be skipped.
+    skippable = do
+      n <- (4 +) . (8 *) <$> choose (0, 4)
+      kind <- choose (1, 63)
+      B.pack . ([kind, fromIntegral n] ++) <$> vectorOf n arbitrary
 
 genOptions :: Gen Options
 genOptions = oneof [onSyn, onData]
@@ -73,7 +78,7 @@ genSegment =
   Segment <$> arbitrary <*> arbitrary <*> (Flags <$> arbitrary) <*> arbitrary <*> arbitrary <*> genOptions
     <*> (filter (not . B.null) . pure <$> genBytes 1400)
 
--- | A packet of any kind, as bytes.
+-- | A packet of any protocol, as bytes.
 genPacket :: Gen ByteString
 genPacket = do
   (src, dst) <- genPair
@@ -99,7 +104,7 @@ genPacket = do
       pure (make (B.take 100 (Packet.encode (Packet.Packet src dst 6 (encode src dst 1 2 s)))))
     solicitation = Icmp6.NeighbourSolicitation <$> genV6 <*> oneof [pure Nothing, pure (Just (HardwareAddress 0x020000000001))]
 
--- | Of a generator that costs nothing beside what is tested (xorshift64*).
+-- | The state of a random number generator whose cost is negligible (xorshift64*).
 type Seed = Word64
 
 nextSeed :: Seed -> Seed
@@ -109,8 +114,8 @@ nextSeed s0 = s3 * 2685821657736338717
     s2 = s1 `xor` (s1 `shiftL` 25)
     s3 = s2 `xor` (s2 `shiftR` 27)
 
--- | A packet with one to four changes: a bit, a byte, a cut, an extension, a part
--- repeated.
+-- | Apply one to four random changes to a packet: change a bit or a byte, truncate the packet, or append a copy of a
+-- part.
 mutations :: Seed -> ByteString -> ByteString
 mutations seed = go (1 + fromIntegral (seed `shiftR` 61 .&. 3) :: Int) (nextSeed (seed + 1))
   where
@@ -127,7 +132,7 @@ mutations seed = go (1 + fromIntegral (seed `shiftR` 61 .&. 3) :: Int) (nextSeed
           | k < 29 -> put at 0
           | otherwise -> put at 0xff
       where
-        -- Half of all changes are where headers are.
+        -- Half of the changes are in the first 64 bytes, where the headers are.
         span' = if s .&. 8 == 0 then min 64 (B.length b) else B.length b
         at = fromIntegral (s `shiftR` 8 .&. 0xffffff) `mod` span'
         put i w = B.take i b <> B.cons w (B.drop (i + 1) b)

@@ -67,9 +67,12 @@ figures =
         let (a, b) = (on "weft" sixtyFour "cpu_us_per_op", on "weft" fourHundred "cpu_us_per_op")
         M.elems (figureRounds sample (a `Minus` b)) @?= [-2, 4, 1]
         M.elems (figureRounds sample (Worst [a, b])) @?= [8, 12, 9],
-      testCase "some parameters are enough to find a run" $
-        M.elems (figureRounds sample (on "weft" [("connections", Count 400)] "cpu_us_per_op")) @?= [8, 8, 8],
-      testCase "nothing by nothing is no figure" $
+      testCase "a run has exactly the parameters of the figure" $ do
+        M.elems (figureRounds sample (on "weft" (reverse fourHundred) "cpu_us_per_op")) @?= [8, 8, 8]
+        -- If the run itself failed, one with further parameters does not stand in for it.
+        let other = run "weft" (("size_kib", Count 1) : sixtyFour) "cpu_us_per_op" [1]
+        figureRounds [other] (on "weft" sixtyFour "cpu_us_per_op") @?= M.empty,
+      testCase "zero over zero is not a figure" $
         figureRounds [run "a" [] "x" [0], run "b" [] "x" [0]] (on "a" [] "x" `Over` on "b" [] "x") @?= M.empty
     ]
 
@@ -112,9 +115,9 @@ judging =
       testCase "a bound is settled when the middle half of the rounds lies on one side of it" $ do
         settled [run "weft" [] "x" [1, 2, 3, 9]] (atMost "" (on "weft" [] "x") 4) @?= True
         settled [run "weft" [] "x" [1, 2, 6, 9]] (atMost "" (on "weft" [] "x") 4) @?= False,
-      testCase "a single round settles it far from the limit only" $
+      testCase "a single round settles a bound only far from the limit" $
         [settled [run "weft" [] "x" [x]] (atMost "" (on "weft" [] "x") 4) | x <- [1, 2.9, 3.5, 4.5, 5.1]] @?= [True, True, False, False, True],
-      testCase "are exactly reached by zero" $
+      testCase "of zero hold for zero" $
         judgedVerdict (judge (const True) [run "weft" [] "wakeups" [0, 0]] (atMost "" (on "weft" [] "wakeups") 0)) @?= Holds
     ]
   where

@@ -1,12 +1,14 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : Tests of the parts of @weft bench@ that are pure
+-- Description : Tests of @weft bench@ and @weft top@ with made-up runs
 module Main (main) where
 
 import Control.Concurrent (threadDelay)
+import Control.Monad (when)
 import Data.Aeson (eitherDecode)
 import Data.Either (fromLeft)
+import Data.IORef (atomicModifyIORef', newIORef)
 import Data.List (isInfixOf, nub)
 import qualified Data.Map.Strict as M
 import qualified Data.Set as S
@@ -18,23 +20,27 @@ import Options.Applicative hiding (Failure)
 import qualified Options.Applicative as O
 import OutputTests
 import ResultTests
-import Test.Tasty
+import System.Process (CmdSpec (..), CreateProcess (cmdspec), readCreateProcess)
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
 import TimerTests (timers)
+import Weft.Test.Main (defaultMain)
 import Weft.Tools.Bench (registry, subjectNames)
 import Weft.Tools.Bench.Bounds (Judged (..), Verdict (..), atMost, on)
+import Weft.Tools.Bench.Child (Program (..), processOf)
 import Weft.Tools.Bench.Load (LoadResult (..))
 import Weft.Tools.Bench.Options
 import Weft.Tools.Bench.Paper
 import Weft.Tools.Bench.Proc (field, releaseNumbers)
 import Weft.Tools.Bench.Progress (duration, partLine, progressLine)
-import Weft.Tools.Bench.Readme (Row (..), rows)
-import Weft.Tools.Bench.Runner (Failure (failureMessage), Missing (..), Outcome (..), collect, plannedCases, rotate, roundOrder, runBenchmark)
+import Weft.Tools.Bench.Readme (Row (..), overviewRows, rows, summaryRows)
+import Weft.Tools.Bench.Runner (Failure (failureMessage), Missing (..), Outcome (..), collect, matches, plannedCases, rotate, roundOrder, runBenchmark)
 import Weft.Tools.Bench.Select
 import Weft.Tools.Bench.Server (Report (..))
-import Weft.Tools.Bench.Stats (figureSubjects)
+import Weft.Tools.Bench.Stats (figureMetrics, figureSubjects)
 import Weft.Tools.Bench.Trace (parseCounts)
 import Weft.Tools.Bench.Types
+import Weft.Tools.Binary (linkedOptions)
 import Weft.Tools.Serve.Cores (coresWithin)
 import Weft.Tools.Top.Readings (Screen (..), parseReading, screenOf)
 
@@ -43,7 +49,32 @@ main =
   defaultMain $
     testGroup
       "bench"
-      [statistics, figures, judging, order, selecting, schedules, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, tops, quotas]
+      [statistics, figures, judging, order, selecting, schedules, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, tops, quotas, programs, linked]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Programs that are run
+
+programs :: TestTree
+programs = testCase "a program gets its environment and its cores" $ do
+  let program = Program "/bin/sh" ["-c", "printf %s \"$WEFT_TEST_WORD\""] [("WEFT_TEST_WORD", "word")] []
+  said <- processOf program >>= (`readCreateProcess` "")
+  said @?= "word"
+  pinned <- processOf program {programCores = [0, 2]}
+  cmdspec pinned @?= RawCommand "taskset" (["-c", "0,2", "/bin/sh"] <> programArguments program)
+
+linked :: TestTree
+linked =
+  testGroup
+    "options that a program was linked with"
+    [ testCase (show bytes) (linkedOptions bytes @?= expected)
+      | (bytes, expected) <-
+          [ ("\DEL\0-N2 -A64m -T\0more", ["-N2", "-A64m", "-T"]),
+            ("-A4m", ["-A4m"]),
+            ("\0use +RTS -A4m\0-Area\0-A\0x-A4m\0", []),
+            ("\0-A1m\0-A2m\0", []),
+            ("\0-A1m\0-A1m\0-N\0", ["-A1m"])
+          ]
+    ]
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The figures of the papers
@@ -52,7 +83,7 @@ papers :: TestTree
 papers =
   testGroup
     "figures of the papers"
-    [ testCase "all are there" $
+    [ testCase "all of them exist" $
         map figureName paperFigures
           @?= ["2010-" <> T.pack (show n) | n <- [1 .. 8 :: Int]] <> ["2007-memory", "2007-17", "2007-18", "2007-19"] <> ["mio-" <> T.pack (show n) | n <- [5, 13, 14, 15, 16, 17, 18 :: Int]],
       testCase "each is measured or says why not, on one core and on many" $
@@ -93,7 +124,7 @@ tops =
         assertBool (show shown) ("held for too long: 3.00 times, at most for 1.50 s" `elem` shown)
         [T.unwords (T.words l) | l <- shown, "slowest callback" `T.isInfixOf` l]
           @?= ["slowest callback, capability 1 descriptor 7 1.50 s", "slowest callback, capability 0 timers 2.00 ms"],
-      testCase "nothing is said of what is not there" $ do
+      testCase "a metric that the page lacks has no line" $ do
         let Screen shown = screenOf "title" 1 (parseReading "weft_waits_total{capability=\"0\"} 1") (parseReading "weft_waits_total{capability=\"0\"} 2\nweft_watchdog_stalls_total 0\n")
         [l | l <- shown, any (`T.isInfixOf` l) ["late", "slowest", "held"]] @?= []
     ]
@@ -175,9 +206,13 @@ selecting =
         case withCases [("group", "1")] defaultPlan twoGroups of
           Right part -> (map caseParams (benchCases part defaultPlan), map boundName (benchBounds part defaultPlan)) @?= (replicate 2 [("group", Count 1)], ["one", "calls"])
           Left why -> assertFailure (T.unpack why),
+      testCase "a bound is left out if only cases with further parameters are chosen" $ do
+        let larger = (fake 1 "a") {caseParams = [("group", Count 1), ("size", Count 2)]}
+            both = twoGroups {benchCases = const [fake 1 "a", larger], benchBounds = const [atMost name (on "a" given "x") 1 | (name, given) <- [("plain", [("group", Count 1)]), ("larger", caseParams larger)]]}
+        fmap (map boundName . (`benchBounds` defaultPlan)) (either (const Nothing) Just (withCases [("size", "2")] defaultPlan both)) @?= Just ["larger"],
       testCase "several values of a parameter add up" $
         fmap (map boundName . (`benchBounds` defaultPlan)) (either (const Nothing) Just (withCases [("group", "1"), ("group", "2")] defaultPlan twoGroups)) @?= Just ["one", "two", "both", "calls"],
-      testCase "what no case has is refused, with what there is" $ do
+      testCase "an unknown parameter or value is refused, and the error lists the known ones" $ do
         fromLeft "" (withCases [("group", "3")] defaultPlan twoGroups) @?= "b has no case with group=3; its parameters: group=1|2"
         fromLeft "" (withCases [("size", "1")] defaultPlan twoGroups) @?= "b has no case with size=1; its parameters: group=1|2",
       testCase "figures of one metric need no counts" $ do
@@ -188,8 +223,10 @@ selecting =
         let part = withFigures [([("group", Count 2)], "calls"), ([("group", Count 1), ("other", Count 5)], "x")] twoGroups
         map (map countingMetric . caseCounts) (benchCases part defaultPlan) @?= [[], [], ["calls"], ["calls"]]
         map boundName (benchBounds part defaultPlan) @?= ["one", "two", "both"],
+      testCase "the rows of the summary and of the picture are rows of the table" $
+        filter (`notElem` [what | Row what _ _ _ <- rows]) (summaryRows <> overviewRows) @?= [],
       testGroup
-        "every figure of the documents is of a benchmark that there is"
+        "every figure of the documents belongs to cases of a benchmark"
         [ testCase (T.unpack what) $
             let of' = [withFigures [(params, metric)] b | b <- registry, benchName b == bench]
              in assertBool "cases" (not (all (null . (`benchCases` defaultPlan)) of'))
@@ -205,11 +242,17 @@ schedules =
   testGroup
     "time limits"
     [ testCase "a round that would not end in time is not begun" $ do
+        begun <- newIORef (0 :: Int)
+        -- The second round takes two of the three seconds. The first one takes no time, so a busy machine has room.
+        let measure = do
+              n <- atomicModifyIORef' begun (\n -> (n + 1, n))
+              when (n > 0) (threadDelay 2000000)
+              pure measured
         now <- getMonotonicTime
-        outcome <- runBenchmark (env (Schedule (now + 0.25) (now + 60))) (const True) slow
+        outcome <- runBenchmark (env (Schedule (now + 3) (now + 60))) (const True) (taking measure)
         map (M.size . runRounds) (outcomeRuns outcome) @?= [2]
         outcomeFailures outcome @?= [],
-      testCase "after the end nothing is begun, and that is said" $ do
+      testCase "after the end nothing is begun, and the failure says so" $ do
         now <- getMonotonicTime
         outcome <- runBenchmark (env (Schedule (now - 1) (now - 1))) (const True) slow
         map runRounds (outcomeRuns outcome) @?= []
@@ -221,7 +264,9 @@ schedules =
     ]
   where
     env = Env [] "/nonexistent" 1 Nothing Nothing defaultPlan {planMoreRounds = 0} . Just
-    slow = Benchmark "b" "" (const [(fake 1 "a") {caseSubject = Subject "a" "true" CProgram, caseMeasure = const (threadDelay 100000 >> pure [([("group", Count 1)], M.singleton "x" 1)])}]) [] [] [] (const [atMost "bound" (on "a" [("group", Count 1)] "x") 2]) ["x"] id
+    slow = taking (threadDelay 100000 >> pure measured)
+    measured = [([("group", Count 1)], M.singleton "x" 1)]
+    taking measure = Benchmark "b" "" (const [(fake 1 "a") {caseSubject = Subject "a" "true" CProgram, caseMeasure = const measure}]) [] [] [] (const [atMost "bound" (on "a" [("group", Count 1)] "x") 2]) ["x"] id
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Arguments
@@ -232,7 +277,7 @@ arguments =
     "arguments"
     [ testCase "a name alone" $ fmap optionTarget (parse ["pong"]) @?= Right (One "pong"),
       testCase "list and all" $ map (fmap optionTarget . parse . pure) ["list", "all"] @?= [Right List, Right All],
-      testCase "everything" $ do
+      testCase "all options" $ do
         let given = ["idle", "--json", "a.json", "--plot", "a.svg", "--rounds", "3", "--duration", "0.5", "--quick", "--check"]
         parse (given ++ ["--only", "weft,ghc", "--backend", "poll", "--rts", "-A16m -n4m"])
           @?= Right (Options (One "idle") (Just "a.json") (Just "a.svg") (Just 3) (Just 0.5) True True ["weft", "ghc"] (Just "poll") (Just ["-A16m", "-n4m"]) [] Nothing False),
@@ -242,9 +287,9 @@ arguments =
       testCase "a case without a value" $ mapM_ (\text -> refused ["pong", "--case", text] "not NAME=VALUE") ["connections", "=64", "connections="],
       testCase "an unknown benchmark is named" $ refused ["pnog"] "pnog",
       testCase "an unknown subject is named" $ refused ["pong", "--only", "weft,nodejs"] "nodejs",
-      testCase "no rounds" $ refused ["pong", "--rounds", "0"] "above zero",
-      testCase "a duration that is no number" $ refused ["pong", "--duration", "long"] "long",
-      testCase "nothing" $ refused [] "NAME",
+      testCase "zero rounds" $ refused ["pong", "--rounds", "0"] "above zero",
+      testCase "a duration that is not a number" $ refused ["pong", "--duration", "long"] "long",
+      testCase "no arguments" $ refused [] "NAME",
       testCase "explicit figures win over --quick" $
         fmap (\o -> (planRounds (plan o), planDuration (plan o))) (parse ["pong", "--quick", "--rounds", "7"]) @?= Right (7, 0.7)
     ]
@@ -313,7 +358,7 @@ theRegistry =
           | b <- registry
         ],
       testGroup
-        "with --quick what the bounds need is left"
+        "with --quick the subjects that bounds need are left"
         [ testCase (T.unpack (benchName b)) $ do
             let planned = plannedCases briefly b
                 wanted = nub [subject | bound <- benchBounds b briefly, subject <- S.toList (figureSubjects (boundFigure bound))]
@@ -323,9 +368,9 @@ theRegistry =
           | b <- registry
         ],
       testGroup
-        "bounds speak of what is measured"
+        "bounds refer to cases that are measured"
         [ testCase (T.unpack (benchName b) ++ ": " ++ T.unpack (boundName bound)) $
-            mapM_ (\name -> assertBool (T.unpack name) (name `elem` subjectsOf b)) (figureSubjects (boundFigure bound))
+            mapM_ (\(subject, given, _) -> assertBool (show (subject, given)) (any (\c -> matches c subject given) (benchCases b defaultPlan))) (figureMetrics (boundFigure bound))
           | b <- registry,
             bound <- benchBounds b defaultPlan
         ]
@@ -333,4 +378,3 @@ theRegistry =
   where
     briefly = either error plan (parse ["pong", "--quick"])
     key c = ((subjectName (caseSubject c), caseParams c), 1)
-    subjectsOf b = map (subjectName . caseSubject) (benchCases b defaultPlan)

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : Tests of what is made of kept results: reports, comparisons, the README's table; and of latencies and verdicts
+-- Description : Tests of reports, comparisons, the README's table, latencies and verdicts
 module ResultTests (results, latencies, verdicts) where
 
 import Control.Exception (bracket)
@@ -27,29 +27,29 @@ import Weft.Test.Skip (skip, testCase)
 import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Compare
 import Weft.Tools.Bench.Json
-import Weft.Tools.Bench.Kept
 import Weft.Tools.Bench.Latency
 import Weft.Tools.Bench.Options (defaultPlan)
 import Weft.Tools.Bench.Readme
 import Weft.Tools.Bench.Relinked (Change (..), changeOf, verdict)
 import Weft.Tools.Bench.Report
 import Weft.Tools.Bench.Runner (Missing (..), Outcome (..))
+import Weft.Tools.Bench.Saved
 import Weft.Tools.Bench.Stats (percentile, summaryMedian)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Units (withUnit)
 import Weft.Tools.Bench.Url
 
 -- | A result that was written and read again.
-kept :: [Run] -> Kept
-kept = keptBy "9.0.2"
+kept :: [Run] -> Saved
+kept = savedBy "9.0.2"
 
--- | The same of programs that this compiler built.
-keptBy :: Text -> [Run] -> Kept
-keptBy ghc runs = case decodeKept (toLazyByteString document) of
+-- | As 'kept', for programs that the given compiler built.
+savedBy :: Text -> [Run] -> Saved
+savedBy ghc runs = case decodeSaved (toLazyByteString document) of
   Right [one] -> one
   other -> error ("not one result: " ++ either T.unpack (show . length) other)
   where
-    document = outcomeJson (Machine 2 "6.1.0" ghc "0.1.0" (Just "A & B") (Just "2026-11-22") (Just "abc")) (Settings defaultPlan [] Nothing False) bench outcome
+    document = outcomeJson (Machine 2 "6.1.0" ghc "0.1.0" (Just "A & B") (Just "2026-11-22") (Just "abc")) (Settings defaultPlan ["-A16m"] Nothing False) bench outcome
     outcome = Outcome runs (map (judge (const True) runs) [atMost "a < b" ratio 0.5]) [Missing "go" "no go-pong"] []
     bench = Benchmark "pong" "a title" (const []) [] [] [] (const []) ["cpu_us_per_op"] id
 
@@ -59,35 +59,36 @@ results =
     "kept results"
     [ testCase "are read as they were written" $ do
         let one = kept sample
-        (keptBench one, map runSubject (keptRuns one)) @?= ("pong", ["weft", "c-epoll", "weft"])
-        map runRounds (keptRuns one) @?= map runRounds sample
-        (keptHolds <$> keptBounds one, keptMissing one) @?= ([Just False], ["go: no go-pong"])
-        fmap summaryMedian (keptMetric one "weft" sixtyFour "cpu_us_per_op") @?= Just 9,
+        (savedBench one, map runSubject (savedRuns one)) @?= ("pong", ["weft", "c-epoll", "weft"])
+        map runRounds (savedRuns one) @?= map runRounds sample
+        (savedHolds <$> savedBounds one, savedMissing one) @?= ([Just False], ["go: no go-pong"])
+        fmap summaryMedian (savedMetric one "weft" sixtyFour "cpu_us_per_op") @?= Just 9,
       testCase "other files are refused" $
         forM_ ["", "{}", "[1]", "{\"bench\": 3}"] $ \document ->
-          either (const (pure ())) (const (assertFailure (show document))) (decodeKept document),
+          either (const (pure ())) (const (assertFailure (show document))) (decodeSaved document),
       testCase "a report has bounds, figures, machine and JSON, escaped" $ do
         let page = renderReport (const (Just (Described "a title" ["cpu_us_per_op"]))) [kept sample]
         forM_ ["\10007 missed", "a &lt; b", "A &amp; B", "Mio 2013, figure 5", "<svg", "commit abc", "missing: go: no go-pong", "9.00 \181s"] $ \part ->
           assertBool (T.unpack part) (part `T.isInfixOf` page)
+        assertBool "the name of a benchmark" (not ("<b>" `T.isInfixOf` fst (T.breakOn "<main>" (renderReport (const Nothing) [(kept sample) {savedBench = "\"><b>"}]))))
         assertBool "nothing is loaded from elsewhere" (not (any (`T.isInfixOf` page) ["src=", "href=\"http", "<script"])),
-      testCase "a report of two compilers has them side by side, 9.10 behind 9.6" $ do
+      testCase "a report of two compilers has them side by side, 9.10 after 9.6" $ do
         let slower = [run "weft" sixtyFour "cpu_us_per_op" [18], run "c-epoll" sixtyFour "cpu_us_per_op" [6]]
-            page = renderReport (const (Just (Described "a title" ["cpu_us_per_op"]))) [keptBy "9.10.3" slower, keptBy "9.6.6" sample]
+            page = renderReport (const (Just (Described "a title" ["cpu_us_per_op"]))) [savedBy "9.10.3" slower, savedBy "9.6.6" sample]
         forM_ ["<th>GHC 9.6.6</th><th>GHC 9.10.3</th>", "<td class=\"n\">9.00</td><td class=\"n\">18.0 <small>2.00\215</small></td>", "pong on GHC 9.10.3</b>: a &lt; b"] $ \part ->
           assertBool (T.unpack part) (part `T.isInfixOf` page)
         -- What only one of them measured is not compared.
         T.count "connections 400" (fst (T.breakOn "</section>" (snd (T.breakOn "id=\"compilers\"" page)))) @?= 0
         assertBool "one compiler needs no comparison" (not ("id=\"compilers\"" `T.isInfixOf` renderReport (const Nothing) [kept sample])),
       testCase "a thousand of a unit is one of the next" $
-        [withUnit metric v | (metric, v) <- [("p99_us", 85428), ("p99_us", 3e6), ("p50_us", 12.5), ("ns_per_op", 2854), ("max_rss_mb", 9700), ("wall_s", 52), ("rss_bytes_per_idle", 3539), ("ops_per_s", 52959)]]
-          @?= ["85.4 ms", "3.00 s", "12.5 \181s", "2.85 \181s", "9.70 GB", "52.0 s", "3,539 bytes", "52,959/s"],
+        [withUnit metric v | (metric, v) <- [("p99_us", 85428), ("p99_us", 3e6), ("p50_us", 12.5), ("ns_per_op", 2854), ("max_rss_mb", 9700), ("wall_s", 52), ("rss_bytes_per_idle", 3539), ("ops_per_s", 52959), ("mb_per_s", 480)]]
+          @?= ["85.4 ms", "3.00 s", "12.5 \181s", "2.85 \181s", "9.70 GB", "52.0 s", "3,539 bytes", "52,959/s", "480 MB/s"],
       testCase "what several peers have in common is said once" $ do
-        let failing = (kept sample) {keptFailures = [("kernel", "no root"), ("smoltcp", "no root"), ("kernel", "no root")]}
+        let failing = (kept sample) {savedFailures = [("kernel", "no root"), ("smoltcp", "no root"), ("kernel", "no root")]}
             text = figuresSection AllRows "doc" [failing]
         assertBool (T.unpack text) ("Missing: go (pong): no go-pong; kernel, smoltcp (pong): no root." `T.isInfixOf` text),
       testCase "bounds without a verdict have marks of their own" $ do
-        let judgedAs holds' figure = (kept sample) {keptBounds = [KeptBound "a < b" figure 1.15 holds' "too close to call"]}
+        let judgedAs holds' figure = (kept sample) {savedBounds = [SavedBound "a < b" figure 1.15 holds' "too close to call"]}
             text holds' figure = figuresSection AllRows "doc" [judgedAs holds' figure]
         assertBool "close" ("\8776 pong: a < b: 1.20, limit 1.15" `T.isInfixOf` text Nothing (Just 1.2))
         assertBool "unmeasured" ("? pong: a < b: -, limit 1.15" `T.isInfixOf` text Nothing Nothing)
@@ -101,9 +102,15 @@ results =
         change [100, 100.5, 101] [101.5, 102, 102.5] @?= []
         change [10] [12] @?= []
         change [10] [14] @?= [(10, 14, True)],
+      testCase "the run-time options of Haskell subjects are in the report and in the README's section" $ do
+        let page = renderReport (const Nothing) [kept sample]
+            text = figuresSection SummaryRows "doc" [kept sample]
+        assertBool (T.unpack page) ("Haskell subjects run with <code>+RTS -T -N -A16m</code>" `T.isInfixOf` page)
+        assertBool (T.unpack text) ("Haskell subjects run with `+RTS -T -N -A16m`, -N with the number of capabilities: pong." `T.isInfixOf` text),
       testCase "of rates, more is better" $ do
-        let with values = [kept [run "weft" sixtyFour "ops_per_s" values]]
-        map worsened (differences (with [10, 11]) (with [20, 21])) @?= [False],
+        let with metric values = [kept [run "weft" sixtyFour metric values]]
+        -- The last two are those of weft bench url.
+        [map worsened (differences (with metric [10, 11]) (with metric [20, 21])) | metric <- ["ops_per_s", "answered", "received_mb"]] @?= replicate 3 [False],
       testCase "the README's section goes between its markers, and only there" $ do
         insertBetween AllRows "new\n" "a\n<!-- figures: begin -->\nold\n<!-- figures: end -->\nb\n" @?= Just "a\n<!-- figures: begin -->\nnew\n<!-- figures: end -->\nb\n"
         insertBetween AllRows "new\n" "<!-- figures: end --> <!-- figures: begin -->" @?= Nothing
@@ -134,11 +141,11 @@ browserCase = testCase "a browser shows the report" $ do
         let arguments =
               ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--user-data-dir=" <> folder </> "profile"]
                 <> ["--window-size=1400,1000", "--dump-dom", "file://" <> page]
-        seen <- timeout 60000000 (readProcessWithExitCode browser arguments "")
+        seen <- timeout 200000000 (readProcessWithExitCode browser arguments "")
         case seen of
-          Nothing -> assertFailure "the browser did not end within a minute"
+          Nothing -> assertFailure "the browser did not end within 200 seconds"
           Just (code, dom, said) -> do
-            code @?= ExitSuccess
+            assertEqual said ExitSuccess code
             let console = filter ("CONSOLE" `isInfixOf`) (lines said)
             unless (null console) (assertFailure (unlines console))
             case [words (takeWhile (/= '"') (drop (length mark) rest)) | rest <- suffixes dom, mark `isPrefixOf` rest] of

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : Runs to test with
+-- Description : Made-up runs for the tests
 module Sample
   ( sixtyFour,
     fourHundred,

@@ -32,7 +32,7 @@ timers =
         threadsOf "weft" Own @?= [10000, 100000, 1000000, 10000000, 1000000]
         threadsOf "weft" SearchQueue @?= threadsOf "weft" Own
         threadsOf "go" Own @?= threadsOf "weft" Own,
-      testCase "the search queue is asked for" $
+      testCase "trials take turns with the search queue" $
         [caseParams (trialCase (\_ _ -> pure M.empty) t) | t <- take 2 (delayTrials defaultPlan)]
           @?= [size 10000 ++ [("mode", Word "default")], size 10000 ++ [("mode", Word "psq")]],
       testCase "a bound on one queue is not judged by the other" $

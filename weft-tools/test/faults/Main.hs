@@ -1,7 +1,7 @@
--- |
--- Faults of the system under everything at once ("Workload"): system calls that fail (by strace), limits, signals. Where operations
--- may fail, each that does not has to give the right result, none may last for ever, and nothing may be left behind; where
--- the system may do what it does (@EINTR@, signals), none may fail.
+-- | Faults of the system under a workload of everything at once ("Workload"): system calls that fail (by strace) or
+-- transfer a part of what they were asked for, limits, signals, forks, and a changing number of capabilities. A fault may
+-- make operations fail, but the others must give the right result, none may last for ever, and nothing may be left
+-- behind. Faults that a program has to tolerate (@EINTR@, signals, short counts) may make none fail.
 module Main (main) where
 
 import Control.Concurrent (forkIO, killThread, newEmptyMVar, putMVar, takeMVar)
@@ -20,9 +20,10 @@ import System.Posix.Resource
 import System.Posix.Signals (Signal, sigALRM, sigCONT, sigSTOP, signalProcess)
 import System.Posix.Types (Fd)
 import qualified System.Process as P
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit (Assertion, assertBool, assertFailure)
 import Weft.Backend (whyUnavailable)
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip
 import Weft.Thread (threadDelay)
 import Workload
@@ -37,11 +38,13 @@ main = do
       traced <- whyNotTraced
       defaultMain . testGroup "faults" $
         [ testGroup "system calls that fail" (map (run traced) injections),
-          testGroup "limits" (testCase "threads of the system end when no descriptor is left" endsWithout : map (run Nothing) limits),
-          testGroup "signals" (map (run Nothing) signals)
+          testGroup "system calls that transfer a part" (map (run Nothing) shortened),
+          testGroup "limits" (testCase "OS threads can end when no descriptor is left" endsWithout : map (run Nothing) limits),
+          testGroup "signals" (map (run Nothing) signals),
+          testGroup "processes" (map (run Nothing) processes)
         ]
 
--- | What is done to a process.
+-- | A fault, and the process that it happens to.
 data Case = Case
   { caseName :: String,
     caseBackend :: String,
@@ -50,16 +53,19 @@ data Case = Case
     caseFlags :: [String],
     -- | What strace injects.
     caseInject :: [String],
+    -- | With the library of @short_counts.c@.
+    caseShort :: Bool,
     -- | A shell command before the program.
     caseShell :: String,
-    -- | Done to the process meanwhile.
+    -- | Signals that are sent to the process in turn, with a pause in microseconds after each.
     caseMeanwhile :: Maybe (Int, [Signal])
   }
 
 plain :: String -> String -> Case
-plain name backend = Case name backend [] [] [] "" Nothing
+plain name backend = Case name backend [] [] [] False "" Nothing
 
--- | System calls by name, with the error, at the first of these calls and then at each so many of them.
+-- | System calls by name, with the error. With @when=a+b@ the call number a fails, and then every one b later;
+-- otherwise every call fails.
 injections :: [Case]
 injections =
   [ interrupted "epoll" "epoll_wait,epoll_pwait2,epoll_pwait,recvfrom,sendto,accept4,recvmsg,sendmsg",
@@ -79,10 +85,20 @@ injections =
   ]
     <> [failing ("io_uring_setup: " <> e) "io_uring" ("io_uring_setup:error=" <> e) | e <- ["EPERM", "ENOSYS", "EINVAL", "ENOMEM", "EMFILE"]]
     <> [failing ("io_uring_setup, from the third on: " <> e) "io_uring" ("io_uring_setup:error=" <> e <> ":when=3+") | e <- ["ENOMEM", "EMFILE"]]
+    <> [ (plain ("openat2: " <> e) "epoll") {caseInject = ["openat2:error=" <> e], caseSet = [("WEFT_FILES", "threads")], caseFlags = ["noforks"]}
+         | e <- ["ENOSYS", "EPERM"]
+       ]
     <> [failing ("io_uring_register: " <> e) "io_uring" ("io_uring_register:error=" <> e) | e <- ["EPERM", "EINVAL"]]
   where
     interrupted backend calls = (plain ("EINTR, " <> backend) backend) {caseInject = [calls <> ":error=EINTR:when=5+7"], caseFlags = ["noforks"]}
     failing name backend what = (plain name backend) {caseInject = [what], caseFlags = ["errors", "noforks"]}
+
+-- | Files are accessed by threads, since the kernel itself makes the system calls of a ring. Only poll is level-triggered.
+shortened :: [Case]
+shortened =
+  [ (plain "short counts of files, sockets and pipes, poll" "poll") {caseShort = True, caseSet = [("WEFT_FILES", "threads"), ("SHORT_SOCKETS", "yes")]},
+    (plain "short counts of files, epoll" "epoll") {caseShort = True, caseSet = [("WEFT_FILES", "threads")]}
+  ]
 
 limits :: [Case]
 limits =
@@ -93,14 +109,20 @@ limits =
 
 signals :: [Case]
 signals =
-  [ -- Without forks: a child of a process that handles a signal at that moment hangs in base, whose table of handlers is locked
-    -- by a thread that the child does not have.
+  [ -- Without forks: a child that is forked while a signal is handled hangs in base. The table of handlers is locked by
+    -- a thread that the child does not have.
     (plain ("SIGALRM a thousand times a second, " <> backend) backend) {caseMeanwhile = Just (1000, [sigALRM]), caseFlags = ["noforks"]}
     | backend <- ["epoll", "io_uring", "poll"]
   ]
     <> [ (plain ("stopped and continued, " <> backend) backend) {caseMeanwhile = Just (200000, [sigSTOP, sigCONT])}
          | backend <- ["epoll", "io_uring", "poll"]
        ]
+
+-- | Other tests fork too; these do nothing else to the process.
+processes :: [Case]
+processes =
+  [plain ("forks, " <> backend) backend | backend <- ["epoll", "io_uring", "poll"]]
+    <> [(plain ("the number of capabilities changes, " <> backend) backend) {caseFlags = ["cycle", "noforks"]} | backend <- ["epoll", "io_uring", "poll"]]
 
 -- | Why programs cannot be traced here.
 whyNotTraced :: IO (Maybe String)
@@ -114,44 +136,53 @@ whyNotTraced = do
         Right (ExitSuccess, _, _) -> Nothing
         _ -> Just "strace cannot trace here, or is too old"
 
--- | Run the workload under that, and expect its own judgement to be good.
+-- | Run the workload under a fault. Its own verdict has to be that there was no failure.
 run :: Maybe String -> Case -> TestTree
 run traced c = testCase (caseName c) $ do
   forM_ (if null (caseInject c) then Nothing else traced) skip
   why <- whyUnavailable (caseBackend c)
   forM_ why skip
+  when (caseShort c) (needProgram "cc")
   self <- getExecutablePath
   environment <- getEnvironment
   let set = ("WEFT_BACKEND", caseBackend c) : caseSet c
       words' = arguments 3 2 1 0 (caseFlags c)
       tracing log' = ["strace", "-f", "-qq", "-o", log', "-e", "trace=" <> intercalate "," (map (takeWhile (/= ':')) (caseInject c)), "-e", "status=failed"] <> concat [["-e", "inject=" <> i] | i <- caseInject c]
-      command log' = (if null (caseInject c) then [] else tracing log') <> (self : words')
+      library log' = log' <> ".so"
+      preloading log' = ["env", "LD_PRELOAD=" <> library log', "SHORT_COUNTS=" <> log']
+      command log' = (if null (caseInject c) then [] else tracing log') <> (if caseShort c then preloading log' else []) <> (self : words')
       process log' =
         (P.proc "sh" (["-c", caseShell c <> " exec \"$@\"", "sh"] <> command log'))
           { P.std_out = P.CreatePipe,
             P.std_err = P.CreatePipe,
             P.env = Just (set <> filter ((`notElem` map fst set) . fst) environment)
           }
-  withLog $ \log' -> P.withCreateProcess (process log') $ \_ out err child -> do
-    pid <- P.getPid child
-    bracket (forkIO (forM_ ((,) <$> pid <*> caseMeanwhile c) disturb)) killThread . const $ do
-      said <- maybe (pure "") readAll out
-      complained <- maybe (pure "") readAll err
-      code <- P.waitForProcess child
-      unless (code == ExitSuccess && "clean" `isInfixOf` said) $
-        assertFailure (unlines ["it ended with " <> show code, said, complained])
-      unless (null (caseInject c)) $ do
-        injected <- length . filter ("(INJECTED)" `isInfixOf`) . lines <$> readFile log'
-        assertBool "nothing was injected" (injected > 0)
+      compiled log' = when (caseShort c) (P.callProcess "cc" ["-shared", "-fPIC", "-O1", "-o", library log', "test/faults/short_counts.c", "-ldl"])
+  withLog $ \log' -> do
+    compiled log'
+    P.withCreateProcess (process log') $ \_ out err child -> do
+      pid <- P.getPid child
+      bracket (forkIO (forM_ ((,) <$> pid <*> caseMeanwhile c) disturb)) killThread . const $ do
+        said <- maybe (pure "") readAll out
+        complained <- maybe (pure "") readAll err
+        code <- P.waitForProcess child
+        unless (code == ExitSuccess && "clean" `isInfixOf` said) $
+          assertFailure (unlines ["it ended with " <> show code, said, complained])
+        unless (null (caseInject c)) $ do
+          injected <- length . filter ("(INJECTED)" `isInfixOf`) . lines <$> readFile log'
+          assertBool "nothing was injected" (injected > 0)
+        when (caseShort c) $ do
+          counts <- map read . lines <$> readFile log' :: IO [Int]
+          assertBool (show counts <> " calls were shortened") (maximum (0 : counts) > 100)
   where
     withLog act = do
       tmp <- getTemporaryDirectory
       n <- getProcessID
       -- Tests may run at the same time.
       let log' = tmp </> ("weft-faults-" <> show n <> "-" <> filter (`notElem` " :,") (caseName c))
-      act log' `finally` removePathForcibly log'
+      act log' `finally` mapM_ removePathForcibly [log', log' <> ".so"]
     readAll h = hGetContents h >>= \s -> length s `seq` pure s
-    -- The signals in turn, with pauses of so many microseconds; not before it can take them.
+    -- Send the signals in turn, with pauses of the given microseconds, once the process can handle them.
     disturb (pid, (pause, which)) = do
       threadDelay 500000
       -- Until it is gone.
@@ -162,7 +193,7 @@ run traced c = testCase (caseName c) $ do
             either (const (pure ())) (const (go ss)) sent
       go (cycle which)
 
--- | A process without a descriptor left, in which threads of the system end.
+-- | OS threads end in a process that has no descriptor left.
 endsWithout :: Assertion
 endsWithout = do
   self <- getExecutablePath
@@ -173,7 +204,8 @@ endsWithout = do
 spareArgument :: String
 spareArgument = "spare-threads"
 
--- | The run-time system keeps a few threads to spare; those of forty calls that end together are too many, and end.
+-- | The run-time system keeps a few spare OS threads. Forty calls that return together leave more than that, so some
+-- end.
 spareThreads :: IO ()
 spareThreads = do
   setResourceLimit ResourceOpenFiles (ResourceLimits (ResourceLimit 40) (ResourceLimit 40))

@@ -16,10 +16,11 @@ import System.Exit (ExitCode (..))
 import System.IO
 import System.Posix.Signals (sigCONT, sigSTOP, signalProcess)
 import qualified System.Process as P
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit (assertBool, assertFailure, (@?=))
 import Text.Read (readMaybe)
 import Weft.Backend (backendNames, whyUnavailable)
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip (skip)
 import qualified Weft.Test.Skip as Skip
 import Workload
@@ -52,12 +53,12 @@ soakOn seconds seed name = do
 -- | Tests of the soak itself, with a limit of three seconds for an operation.
 verdicts :: [TestTree]
 verdicts =
-  [ Skip.testCase "a connection that the server forgets is a fault, told with the seed and both sides" $ do
+  [ Skip.testCase "a connection that the server forgets is a fault, reported with the seed and both sides" $ do
       (code, said) <- judged ["stall", "noweb", "nodisk", "notimers", "nohybrid", "nopipes", "noforks"] (const (pure ()))
       code @?= ExitFailure 1
       forM_ ["it has not ended: echo ", "seed 42", "client: receives", "server: has forgotten it; its thread: ThreadBlocked", "kernel: ", "ESTABLISHED"] $ \part ->
         assertBool ("it does not say " <> show part <> ": " <> said) (part `isInfixOf` said),
-    Skip.testCase "operations that take long because the process is stopped are no fault, and counted apart" $ do
+    Skip.testCase "operations that take long because the process is stopped are not faults, and are counted separately" $ do
       (code, said) <- judged ["noforks"] $ \pid -> do
         threadDelay 2000000
         signalProcess sigSTOP pid

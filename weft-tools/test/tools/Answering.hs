@@ -1,9 +1,8 @@
--- |
--- @weft serve@ as whoever moves a site to it from another server knows it: what is said to clients beside the files, behind proxies,
--- on several addresses, under several names.
+-- | Features of @weft serve@ beyond files: header fields, error pages, redirects, proxies, several addresses, virtual
+-- hosts, passwords and compression.
 module Answering (tests) where
 
-import Control.Concurrent (threadDelay)
+import Control.Concurrent.Async (replicateConcurrently_)
 import Control.Exception
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
@@ -18,6 +17,7 @@ import System.FilePath ((</>))
 import System.IO
 import System.Posix.Signals (sigHUP, sigTERM)
 import System.Process
+import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Skip (testCase)
@@ -33,8 +33,8 @@ tests program =
       checking program,
       hosts program,
       access program,
-      compressing program,
-      descriptors program
+      firstRequests program,
+      compressing program
     ]
 
 serving :: FilePath -> FilePath -> [String] -> (PortNumber -> IO a) -> IO a
@@ -51,7 +51,7 @@ pages :: FilePath -> TestTree
 pages program =
   testGroup
     "pages"
-    [ testCase "--header is in every answer" . inFolder $ \folder -> serving program folder ["--header", "X-One: 1"] $ \port -> do
+    [ testCase "--header adds a field to every response" . inFolder $ \folder -> serving program folder ["--header", "X-One: 1"] $ \port -> do
         found <- get port "/"
         has "X-One: 1" found
         let tag = takeWhile (/= '\r') (B.unpack (B.drop 6 (snd (B.breakSubstring (B.pack "ETag: ") found))))
@@ -71,7 +71,7 @@ pages program =
           (status page, body page) @?= (404, B.pack "<p>lost</p>")
           has "Content-Type: text/html; charset=utf-8" page
           mapM_ (`hasNot` page) ["ETag", "Last-Modified"]
-          -- Conditions are for the path that was asked for.
+          -- Conditions apply to the requested path, not to the error page.
           conditional <- getWith ["If-None-Match: *", "Range: bytes=0-1"] port "/nothing"
           (status conditional, body conditional) @?= (404, B.pack "<p>lost</p>")
           headOnly <- exchange port (request "HEAD" "/nothing" "close")
@@ -80,11 +80,11 @@ pages program =
           other <- exchange port (request "DELETE" "/" "close")
           status other @?= 405
           has "Allow: GET, HEAD, OPTIONS" other,
-      testCase "--fallback: any path that does not exist, with status 200" . inFolder $ \folder -> serving program folder ["--fallback", "/index.html"] $ \port -> do
+      testCase "--fallback: a path that does not exist gets that page, with status 200" . inFolder $ \folder -> serving program folder ["--fallback", "/index.html"] $ \port -> do
         get port "/a/deep/path?x=1" >>= answered 200 "<p>home</p>"
         exchange port (request "POST" "/a" "close") >>= (@?= 405) . status
         get port "/../../etc/passwd" >>= hasNot "root:",
-      testCase "--cors-origin: the origin that is named, no other, and preflights" . inFolder $ \folder -> serving program folder ["--cors-origin", "https://a.example"] $ \port -> do
+      testCase "--cors-origin: the given origin and no other; preflight requests" . inFolder $ \folder -> serving program folder ["--cors-origin", "https://a.example"] $ \port -> do
         mine <- getWith ["Origin: https://a.example"] port "/"
         has "Access-Control-Allow-Origin: https://a.example" mine
         has "Vary: Origin" mine
@@ -102,8 +102,8 @@ pages program =
 redirecting :: FilePath -> TestTree
 redirecting program =
   testGroup
-    "redirects"
-    [ testCase "a path, a status, a prefix, a URL; the query goes along; no other host" . inFolder $ \folder ->
+    "redirects and TLS"
+    [ testCase "--redirect: a path, a status, a prefix, a URL; the query is kept; no other host can be reached" . inFolder $ \folder ->
         serving program folder ["--redirect", "/old=/new 301", "--redirect", "/blog/*=https://blog.example/*", "--redirect", "/up/*=/*", "--redirect", "/q=/r?a=1"] $ \port -> do
           let leads path code target = do
                 answer <- get port path
@@ -116,7 +116,7 @@ redirecting program =
           leads "/up//evil.example/" 302 "/evil.example/"
           leads "/up/\\evil.example/" 302 "/evil.example/"
           get port "/older" >>= (@?= 404) . status,
-      testCase "--https-redirect: to the port of HTTPS, but for the challenges of ACME; no h2 with --no-http2" . inFolder $ \folder -> do
+      testCase "--https-redirect: to the port of HTTPS, except ACME challenges; no HTTP/2 with --no-http2" . inFolder $ \folder -> do
         let file name = folder </> name
         _ <- callSilently "openssl" ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", file "key.pem", "-out", file "chain.pem"]
         createDirectoryIfMissing True (folder </> ".well-known" </> "acme-challenge")
@@ -131,7 +131,15 @@ redirecting program =
           has ("Location: https://localhost:" <> port <> "/a?b=1") answer
           get plain "/.well-known/acme-challenge/token" >>= answered 200 "proof"
           version <- callSilently "curl" ["-sS", "--noproxy", "*", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_version}", "--cacert", file "chain.pem", "https://localhost:" <> port <> "/"]
-          version @?= "1.1"
+          version @?= "1.1",
+      testCase "--head-timeout is the time of a TLS handshake, also above ten seconds" . inFolder $ \folder -> do
+        let file name = folder </> name
+        _ <- callSilently "openssl" ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", file "key.pem", "-out", file "chain.pem"]
+        serving program folder ["--certificate", file "chain.pem", "--key", file "key.pem", "--head-timeout", "60"] $ \port -> connected port $ \s -> do
+          -- The first byte of a handshake record.
+          sendAll s (B.pack "\x16")
+          ended <- timeout 10500000 (recv s 100)
+          ended @?= Nothing
     ]
   where
     head' list = case list of
@@ -142,7 +150,7 @@ proxies :: FilePath -> TestTree
 proxies program =
   testGroup
     "proxies"
-    [ testCase "X-Forwarded-For of a trusted proxy is in the log, of another it is not; entries of the client itself do not count" . inFolder $ \folder -> do
+    [ testCase "the log has the client from X-Forwarded-For of trusted proxies only, without addresses that the client added" . inFolder $ \folder -> do
         forM_ [("127.0.0.0/8", "203.0.113.7 "), ("10.0.0.0/8", "127.0.0.1 ")] $ \(network, expected) -> do
           let file = folder </> "log"
           weft program [] ["serve", folder, "--port", "0", "--trusted-proxy", network, "--log", file] $ \p -> do
@@ -159,16 +167,20 @@ proxies program =
         forM_ ["X-Forwarded-For: 127.0.0.1", "Forwarded: for=127.0.0.1", "Via: 1.1 x"] $ \field -> asked [] [field] >>= (@?= 404)
         asked ["--trusted-proxy", "127.0.0.1"] [] >>= (@?= 404)
         asked ["--metrics", "proxied", "--trusted-proxy", "127.0.0.1"] ["Via: 1.1 x"] >>= (@?= 200),
-      testCase "--connections-per-address counts the clients, not the proxy" . inFolder $ \folder -> do
+      testCase "--connections-per-address counts the clients behind a trusted proxy" . inFolder $ \folder -> do
         B.writeFile (folder </> "large") (B.replicate 20000000 'x')
         serving program folder ["--trusted-proxy", "127.0.0.1", "--connections-per-address", "2"] $ \port ->
-          let ask address s = sendAll s (B.pack ("GET /large HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: " <> address <> "\r\n\r\n")) >> recv s 100
-           in connected port $ \a -> connected port $ \b -> connected port $ \c -> connected port $ \d -> do
-                ask "192.0.2.1" a >>= (@?= 200) . status
-                ask "192.0.2.1" b >>= (@?= 200) . status
-                ask "192.0.2.1" c >>= (@?= 429) . status
-                ask "192.0.2.2" d >>= (@?= 200) . status,
-      testCase "PROXY protocol, versions 1 and 2, required: in the log; without it a bad request; not from an untrusted sender" . inFolder $ \folder -> do
+          let asking rows = case rows of
+                [] -> pure ()
+                (address, expected) : others -> connected port $ \s -> do
+                  sendAll s (B.pack ("GET /large HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: " <> address <> "\r\n\r\n"))
+                  recv s 100 >>= (@?= expected) . status
+                  asking others
+           in do
+                asking [("192.0.2.1", 200), ("192.0.2.1", 200), ("192.0.2.1", 429), ("192.0.2.2", 200)]
+                -- A client of IPv6 is a network of 64 bits.
+                asking [("2001:db8::1", 200), ("2001:db8::2", 200), ("2001:db8::3", 429), ("2001:db8:0:1::1", 200)],
+      testCase "--proxy-protocol required: the client is logged; without the header, or from an untrusted sender, the request is refused" . inFolder $ \folder -> do
         let file = folder </> "log"
             page = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
             version2 = "\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x08\x7f\0\0\x01\x10\0\0\x50"
@@ -188,7 +200,7 @@ proxies program =
           dropped port (B.pack ("PROXY TCP4 203.0.113.7 127.0.0.1 4000 80\r\n" <> page))
     ]
   where
-    -- Closed without an answer; by a reset where bytes were left unread.
+    -- The connection is closed without a response, or with a reset if bytes were unread.
     dropped port bytes = do
       answer <- try (exchange port bytes) :: IO (Either IOException B.ByteString)
       either (const (pure ())) (@?= B.empty) answer
@@ -197,7 +209,7 @@ addresses :: FilePath -> TestTree
 addresses program =
   testGroup
     "addresses"
-    [ testCase "--listen: several ports, a Unix socket, which is removed at the end; one that was left behind is replaced" . inFolder $ \folder -> do
+    [ testCase "--listen: several ports and a Unix socket, which is removed at the end; a stale socket file is replaced" . inFolder $ \folder -> do
         other <- freePort
         let path = folder </> "socket"
             run = weft program [] ["serve", folder, "--listen", "127.0.0.1:0", "--listen", "127.0.0.1:" <> show other, "--listen", "unix:" <> path]
@@ -213,10 +225,17 @@ addresses program =
           send' signal p
           void (waitForProcess (process p))
         doesPathExist path >>= (@?= False),
-      testCase "an address in use is named" . inFolder $ \folder -> serving program folder [] $ \port -> do
+      testCase "an address that is in use is named in the error" . inFolder $ \folder -> serving program folder [] $ \port -> do
         (code, out) <- outcome program [] ["serve", folder, "--listen", "127.0.0.1:" <> show port]
         code @?= ExitFailure 1
         assertBool out (("cannot listen on 127.0.0.1 port " <> show port <> ": it is in use") `isInfixOf` out),
+      testCase "two servers that are started at the same moment at one address: at most one serves" . inFolder $ \folder ->
+        forM_ ["--port", "--listen"] $ \flag -> replicateM_ 20 $ do
+          port <- freePort
+          let run = weft program [] ["serve", folder, "--cores", "2", flag, (if flag == "--listen" then "127.0.0.1:" else "") <> show port]
+              listens p = either (\e -> const False (e :: IOException)) (const True) <$> try (hGetLine (output p))
+          found <- run $ \a -> run $ \b -> mapM listens [a, b]
+          assertBool "both serve" (found /= [True, True]),
       testGroup
         "wrong values are reported with the option and the expected value"
         [ testCase flag . inFolder $ \folder -> do
@@ -231,6 +250,7 @@ addresses program =
                 ("fallback", "index.html", "begins with /"),
                 ("redirect", "/a", "/old=/new"),
                 ("redirect", "/a=/b 200", "301, 302"),
+                ("redirect", "/a*=https://b.example*", "/old=/new"),
                 ("trusted-proxy", "10.0.0.0/99", "10.0.0.0/8"),
                 ("proxy-protocol", "maybe", "optional"),
                 ("cors-origin", "example.org", "https://example.org"),
@@ -247,13 +267,13 @@ checking :: FilePath -> TestTree
 checking program =
   testGroup
     "--check"
-    [ testCase "a file that is right" . inFolder $ \folder -> do
+    [ testCase "a configuration without errors" . inFolder $ \folder -> do
         config folder ["port: 0", "log: " <> folder </> "log", "hosts:", "  a.example: {folder: " <> folder </> "sub}"]
         checked folder >>= (@?= ExitSuccess) . fst
-        -- It has opened nothing for writing.
+        -- --check has not created the log.
         doesPathExist (folder </> "log") >>= (@?= False),
       testGroup
-        "files that are wrong: status 2, the file, the line, the key"
+        "errors: status 2, with the file, the line and the key"
         [ testCase name . inFolder $ \folder -> do
             config folder content
             (code, out) <- checked folder
@@ -262,7 +282,7 @@ checking program =
           | (name, content, part) <-
               [ ("a value", ["port: 0", "# one", "error-page: nothing"], "weft.yaml:3: error-page: "),
                 ("a value of a host", ["port: 0", "hosts:", "  a.example:", "    folder: /tmp", "    redirect: x"], "weft.yaml:5: hosts.a.example.redirect: "),
-                ("a setting that is not a host's", ["hosts:", "  a.example:", "    port: 1"], "weft.yaml:3: hosts.a.example.port: this setting is for the whole server"),
+                ("a setting that hosts cannot have", ["hosts:", "  a.example:", "    port: 1"], "weft.yaml:3: hosts.a.example.port: this setting is for the whole server"),
                 ("a folder of a host", ["hosts:", "  a.example:", "    folder: /nonexistent"], "/nonexistent does not exist"),
                 ("a certificate", ["certificate: /nonexistent.pem", "key: /nonexistent.key"], "/nonexistent.pem"),
                 ("passwords", ["basic-auth: /etc/hostname"], "line 1 of /etc/hostname")
@@ -273,7 +293,7 @@ checking program =
     checked folder = outcome program [] ["serve", folder, "--config", folder </> "weft.yaml", "--check"]
 
 hosts :: FilePath -> TestTree
-hosts program = testCase "virtual hosts, with settings of their own, and their reload" . inFolder $ \folder -> do
+hosts program = testCase "virtual hosts with their own settings, and a reload" . inFolder $ \folder -> do
   forM_ ["a", "b", "c"] $ \name -> do
     createDirectory (folder </> name)
     writeFile (folder </> name </> "index.html") name
@@ -306,9 +326,9 @@ hosts program = testCase "virtual hosts, with settings of their own, and their r
     ask port "a.example" >>= answered 200 "a"
 
 access :: FilePath -> TestTree
-access program = testCase "--basic-auth: names and passwords, a reload, and a file that is wrong" . inFolder $ \folder -> do
+access program = testCase "--basic-auth: names and passwords, a reload, and a malformed file" . inFolder $ \folder -> do
   let users = folder </> ".users"
-      -- "secret", by crypt(3).
+      -- The hash of "secret" by crypt(3).
       line name = name <> ":$2y$05$q/CF38ZqM8E6v69QnSYuqe/rYpY7dj7v2fRI6mkfUOKLZO5CqhA4u"
       with credentials = getWith ["Authorization: Basic " <> credentials]
   writeFile users (unlines ["# who may", line "alice"])
@@ -317,12 +337,12 @@ access program = testCase "--basic-auth: names and passwords, a reload, and a fi
     refused <- get port "/"
     status refused @?= 401
     has "WWW-Authenticate: Basic realm=\"Restricted\", charset=\"UTF-8\"" refused
-    -- alice:secret, twice: the second time from memory.
+    -- alice:secret, twice: the second time the password's digest is cached.
     replicateM_ 2 (with "YWxpY2U6c2VjcmV0" port "/" >>= answered 200 "<p>home</p>")
     -- alice:secrets, bob:secret, alice without a password, no Base64.
     forM_ ["YWxpY2U6c2VjcmV0cw==", "Ym9iOnNlY3JldA==", "YWxpY2U=", "%%%"] $ \credentials ->
       with credentials port "/" >>= (@?= 401) . status
-    -- Neither are the pages beside the site behind it.
+    -- /metrics and /healthz need no password.
     get port "/healthz" >>= answered 200 "ok\n"
     writeFile users (line "bob")
     send' sigHUP p
@@ -334,8 +354,30 @@ access program = testCase "--basic-auth: names and passwords, a reload, and a fi
     warned p "line 1 of"
     with "Ym9iOnNlY3JldA==" port "/" >>= (@?= 200) . status
 
+-- A browser opens several connections at once.
+firstRequests :: FilePath -> TestTree
+firstRequests program = testCase "--basic-auth: of ten first requests at once, one computes the hash" . inFolder $ \folder -> do
+  let users = folder </> ".users"
+      with credentials = getWith ["Authorization: Basic " <> credentials]
+  -- The hash of "secret" by crypt(3), of cost 12.
+  writeFile users "alice:$2b$12$mexXoRCjbDmKkDI8EgSFhuP4I6etEuIiqUEmmO.FbnDv0kOMmwxUq"
+  weft program [] ["serve", folder, "--port", "0", "--basic-auth", users] $ \p -> do
+    port <- portOf p
+    let ticks = do
+          pid <- maybe (assertFailure "the server has ended") pure =<< getPid (process p)
+          fields <- words . drop 1 . dropWhile (/= ')') <$> readFile ("/proc/" <> show pid <> "/stat")
+          evaluate (sum (map read (take 2 (drop 11 fields))) :: Int)
+        costOf act = do
+          before <- ticks
+          () <- act
+          subtract before <$> ticks
+    -- alice:secrets.
+    one <- costOf (with "YWxpY2U6c2VjcmV0cw==" port "/" >>= (@?= 401) . status)
+    ten <- costOf (replicateConcurrently_ 10 (with "YWxpY2U6c2VjcmV0" port "/" >>= answered 200 "<p>home</p>"))
+    assertBool (show (one, ten) <> " ticks of CPU time") (one > 0 && ten < 5 * one)
+
 compressing :: FilePath -> TestTree
-compressing program = testCase "--compress: texts, with an entity tag of their own; not pictures, not small files" . inFolder $ \folder -> do
+compressing program = testCase "--compress: text files, with their own entity tags; not pictures and small files" . inFolder $ \folder -> do
   let text = concatMap show [1 :: Int .. 30000]
   writeFile (folder </> "text.txt") text
   writeFile (folder </> "picture.png") text
@@ -351,47 +393,13 @@ compressing program = testCase "--compress: texts, with an entity tag of their o
     curled <- callSilently "curl" ["-sS", "--noproxy", "*", "--max-time", "20", "--compressed", "http://127.0.0.1:" <> show port <> "/text.txt"]
     curled @?= text
     forM_ ["/picture.png", "/"] $ \path -> getWith ["Accept-Encoding: gzip"] port path >>= hasNot "Content-Encoding"
-    -- A file that changes, and one that comes to lie beside it.
+    -- The file changes, and a precompressed variant appears beside it.
     writeFile (folder </> "text.txt") (reverse text)
     until' ((== B.pack (reverse text)) . body <$> get port "/text.txt")
     writeFile (folder </> "text.txt.gz") "beside it"
     until' ((== B.pack "beside it") . body <$> getWith ["Accept-Encoding: gzip"] port "/text.txt")
   where
     tagOf = B.takeWhile (/= '\r') . snd . B.breakSubstring (B.pack "ETag: ")
-
-descriptors :: FilePath -> TestTree
-descriptors program = testCase "150 clients that do not read, with 256 descriptors: others are served at once, and none is cut off" . inFolder $ \folder -> do
-  -- Half of them want one file, the others a file each. The kernel may take a whole file (tcp_wmem); then fewer than 150
-  -- connections are left.
-  let large = B.concat (replicate 50000 (B.pack "weft keeps no file open for a client that does not read it. 64 bytes"))
-      name i = if even i then "large" else "large" <> show i
-  forM_ [1 .. 150 :: Int] $ \i -> do
-    there <- doesPathExist (folder </> name i)
-    unless there (B.writeFile (folder </> name i) large)
-  started [] (proc "bash" ["-c", "ulimit -n 256; exec \"$@\"", "bash", program, "serve", folder, "--port", "0"]) $ \p -> do
-    warned p "256 descriptors"
-    port <- portOf p
-    slow <- forM [1 .. 150 :: Int] $ \i -> do
-      s <- socket AF_INET Stream defaultProtocol
-      setSocketOption s RecvBuffer 4096
-      connect s (SockAddrInet port (tupleToHostAddress (127, 0, 0, 1)))
-      sendAll s (request "GET" ("/" <> name i) "close")
-      pure s
-    pid <- getPid (process p)
-    let opened = maybe (pure 0) (\n -> length <$> listDirectory ("/proc/" <> show n <> "/fd")) pid
-    threadDelay 500000
-    replicateM_ 20 (get port "/" >>= answered 200 "<p>home</p>")
-    get port "/large" >>= assertBool "a good client's file" . (== large) . body
-    n <- opened
-    assertBool (show n) (n < 250)
-    forM_ slow $ \s -> do
-      answer <- recvAll s
-      assertBool (show (B.length answer)) (body answer == large)
-      close s
-    send' sigTERM p
-    waitForProcess (process p) >>= (@?= ExitSuccess)
-    said <- hGetContents (errors p)
-    assertBool said (null said)
 
 -- | A port that was free a moment ago.
 freePort :: IO PortNumber

@@ -1,6 +1,5 @@
--- |
--- @weft cbench@ against controllers of known behaviour, which know bytes only: some answer twice, some lose answers, one
--- hangs up. What it counts is compared with what they did.
+-- | @weft cbench@ against fake controllers of known behaviour: some answer twice, some lose answers, one hangs up. The
+-- counts of the command are compared with what the controllers did. The controllers handle bytes, without Weft's codec.
 module Cbench (tests) where
 
 import Control.Concurrent
@@ -20,13 +19,14 @@ import Program
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.Exit (ExitCode (..))
 import System.IO (hClose, hGetLine, openTempFile)
+import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
 
 tests :: FilePath -> TestTree
 tests program =
   testGroup "cbench" $
-    concat [map ($ version) [onlyOnce program, loses program, givesUp program, oneAtATime program, atARate program, echoes program, realController program] | version <- [V10, V13]]
+    concat [map ($ version) [onlyOnce program, loses program, givesUp program, oneAtATime program, atARate program, echoes program, connecting program, realController program] | version <- [V10, V13]]
       <> [hangsUp program, nobody program, arguments program]
 
 -- Fake controllers --------------------------------------------------------------------------
@@ -40,7 +40,7 @@ named v = case v of V10 -> "1.0"; V13 -> "1.3"
 byte :: Version -> Word8
 byte v = case v of V10 -> 1; V13 -> 4
 
--- | What a controller does for the nth packet of a connection, from 1 on, with this buffer; what it returns is sent.
+-- | The bytes with which a controller answers the nth packet of a connection, from 1 on, given its buffer id.
 type Behaviour = Int -> B.ByteString -> IO B.ByteString
 
 number :: Int -> B.ByteString -> Int -> Int
@@ -52,18 +52,18 @@ word n x = B.pack [fromIntegral (x `shiftR` (8 * i)) | i <- [n - 1, n - 2 .. 0]]
 header :: Version -> Word8 -> Int -> B.ByteString -> B.ByteString
 header v kind xid body' = B.concat [B.pack [byte v, kind], word 2 (8 + B.length body'), word 4 xid, body']
 
--- | A flow for everything, without actions, for that buffer (1.0.1, 5.3.3; 1.3.5, 7.3.4.1).
+-- | A FLOW_MOD that matches everything, without actions, for the buffer (1.0.1, 5.3.3; 1.3.5, 7.3.4.1).
 flowMod :: Version -> B.ByteString -> B.ByteString
 flowMod V10 buffer = header V10 14 9 (B.concat [word 4 0x3fffff, B.replicate 36 0, B.replicate 8 0, word 2 0, word 2 0, word 2 0, word 2 1, buffer, word 2 0xffff, word 2 0])
 flowMod V13 buffer = header V13 14 9 (B.concat [B.replicate 16 0, B.pack [0, 0], word 2 0, word 2 0, word 2 1, buffer, word 4 0xffffffff, word 4 0xffffffff, word 2 0, word 2 0, word 2 1, word 2 4, word 4 0])
 
--- | A PACKET_OUT without actions, for that buffer.
+-- | A PACKET_OUT without actions, for the buffer.
 packetOut :: Version -> B.ByteString -> B.ByteString
 packetOut V10 buffer = header V10 13 9 (B.concat [buffer, word 2 1, word 2 0])
 packetOut V13 buffer = header V13 13 9 (B.concat [buffer, word 4 1, word 2 0, B.replicate 6 0])
 
--- | A controller that asks for the features (and, in 1.3, for the ports), then behaves like that; the packets of each
--- connection that came in one string are given together. Complaints are returned.
+-- | A controller that requests the features (and, in 1.3, the ports) and then answers packets with the given function,
+-- which gets the packets of a connection that were received together. Returns errors that it found.
 withFake :: Version -> B.ByteString -> Behaviour -> (String -> IO a) -> IO (a, [String])
 withFake v greeting behaviour act = do
   complaints <- newIORef []
@@ -87,7 +87,7 @@ withFake v greeting behaviour act = do
             unless (B.null more) $ do
               let (whole, left) = messages (rest <> more)
               replies <- mapM (one complain count') whole
-              -- One at a time is what latency means.
+              -- In the mode latency, only one packet may be unanswered.
               when (length (filter ((== 10) . (`B.index` 1)) whole) > 1) (complain "more than one packet at a time")
               let reply = B.concat replies
               unless (B.null reply) (sendAll s reply)
@@ -99,7 +99,9 @@ withFake v greeting behaviour act = do
     one complain count' m = case B.index m 1 of
       0 -> B.empty <$ unless (B.index m 0 == byte v) (complain "HELLO of another version")
       6 -> B.empty <$ unless (B.length m == (if v == V10 then 32 + 4 * 48 else 32)) (complain "FEATURES_REPLY has another size")
-      19 -> B.empty <$ unless (v == V13 && B.length m == 16 + 4 * 64) (complain "the ports have another size")
+      kind
+        | kind == (if v == V10 then 17 else 19) ->
+          B.empty <$ unless ((number 2 m 8, B.length m) `elem` (if v == V10 then [(3, 12)] else [(3, 16), (13, 16 + 4 * 64)])) (complain "statistics are of another type or size than those asked for")
       3 -> B.empty <$ unless (B.drop 8 m == B.pack [1, 2, 3, 4, 5]) (complain "ECHO_REPLY has other bytes")
       10 -> do
         n <- atomicModifyIORef' count' (\n -> (n + 1, n + 1))
@@ -112,7 +114,7 @@ withFake v greeting behaviour act = do
 
 -- The program -------------------------------------------------------------------------------
 
--- | Run it with these arguments: its status, what it says, and its metrics, the JSON being valid.
+-- | Run the command with arguments. Returns its exit status, its output, and its metrics from the JSON.
 cbench :: FilePath -> [String] -> IO (ExitCode, String, String -> Double)
 cbench program given = bracket temporary removeFile $ \file -> do
   (code, said) <- outcome program [] (["cbench", "--json", file] <> given)
@@ -134,7 +136,7 @@ cbench program given = bracket temporary removeFile $ \file -> do
       Array a -> foldr (\x _ -> Just x) Nothing a
       _ -> Nothing
 
--- | For a second, without a warm-up.
+-- | Arguments for a second of measuring without a warm-up.
 run :: FilePath -> Version -> String -> [String] -> IO (ExitCode, String, String -> Double)
 run = runFor 1
 
@@ -144,15 +146,15 @@ runFor seconds program v address more = cbench program (["--openflow", named v, 
 case' :: Version -> String -> Assertion -> TestTree
 case' v name = testCase (named v <> ": " <> name)
 
--- | Of more than one packet at a time nothing but 'oneAtATime' makes anything.
+-- | The errors without the one that only 'oneAtATime' is about.
 besides :: [String] -> [String]
 besides = filter (/= "more than one packet at a time")
 
--- | The first 500 packets of each switch are answered three times and once for a buffer that was not asked about. The rest
--- are not answered. FLOW_MOD and PACKET_OUT take turns.
+-- | The first 500 packets of each switch are answered three times and once for a buffer that was not asked about. The
+-- rest are not answered. FLOW_MOD and PACKET_OUT take turns.
 onlyOnce :: FilePath -> Version -> TestTree
 onlyOnce program v = case' v "an answer counts once" $ do
-  ((code, said, metric), complaints) <- withFake v B.empty behaviour $ \address -> run program v address ["--switches", "3", "--outstanding", "32"]
+  ((code, said, metric), complaints) <- withFake v B.empty behaviour $ \address -> runFor 3 program v address ["--switches", "3", "--outstanding", "32"]
   besides complaints @?= []
   assertEqual said ExitSuccess code
   metric "total_unique_count" @?= 1500
@@ -166,7 +168,7 @@ onlyOnce program v = case' v "an answer counts once" $ do
       | odd n = pure (B.concat [packetOut v buffer, packetOut v buffer, flowMod v buffer, packetOut v (word 4 0x70000000)])
       | otherwise = pure (B.concat [flowMod v buffer, flowMod v buffer, packetOut v buffer, flowMod v (word 4 0x70000000)])
 
--- | Every fourth packet has no answer: the 64th packet is the sixteenth of them, and no more may be sent.
+-- | Every fourth packet is not answered. The 64th packet is the sixteenth unanswered one, and no more may be sent.
 loses :: FilePath -> Version -> TestTree
 loses program v = case' v "packets that are never answered stay open" $ do
   ((code, said, metric), complaints) <- withFake v B.empty behaviour $ \address -> run program v address ["--switches", "2", "--outstanding", "16"]
@@ -178,7 +180,7 @@ loses program v = case' v "packets that are never answered stay open" $ do
   where
     behaviour n buffer = pure (if n `mod` 4 == 0 then B.empty else packetOut v buffer)
 
--- | The same with @--give-up@: all goes on. After 400 packets no packet is answered.
+-- | With @--give-up@ further packets are sent all the same. After 400 packets no packet is answered.
 givesUp :: FilePath -> Version -> TestTree
 givesUp program v = case' v "--give-up: others take the places of lost packets" $ do
   answered' <- newIORef (0 :: Int)
@@ -189,12 +191,12 @@ givesUp program v = case' v "--give-up: others take the places of lost packets" 
   besides complaints @?= []
   assertEqual said ExitSuccess code
   sent <- readIORef answered'
-  -- More than without giving up. An answer that came too late for its packet is one of the others.
+  -- More than without giving up. A late answer counts among the other answers.
   assertBool (show (sent, said)) (sent > 2 * 48)
   metric "total_unique_count" + metric "other_answers_count" @?= fromIntegral sent
   assertBool said (metric "lost_count" > 32)
 
--- | An answer takes 2 ms: so does the median.
+-- | Answers take 2 ms, so the median is at least that.
 oneAtATime :: FilePath -> Version -> TestTree
 oneAtATime program v = case' v "--mode latency: one packet at a time" $ do
   ((code, said, metric), complaints) <- withFake v B.empty behaviour $ \address -> run program v address ["--switches", "2", "--mode", "latency"]
@@ -206,9 +208,10 @@ oneAtATime program v = case' v "--mode latency: one packet at a time" $ do
   where
     behaviour _ buffer = flowMod v buffer <$ threadDelay 2000
 
--- | 1,000 packets a second: not more, and a controller that answers half of them changes nothing, until there is no place.
+-- | The rate of 1,000 packets a second is not exceeded. If a controller answers nothing, packets are sent until the
+-- largest number of unanswered packets is reached, and the rest counts as unsent.
 atARate :: FilePath -> Version -> TestTree
-atARate program v = case' v "--rate: so many packets a second" $ do
+atARate program v = case' v "--rate bounds the packets a second" $ do
   count' <- newIORef (0 :: Int)
   let behaviour n buffer = packetOut v buffer <$ (n `seq` atomicModifyIORef' count' (\k -> (k + 1, ())))
   ((code, said, metric), complaints) <- withFake v B.empty behaviour $ \address -> runFor 2 program v address ["--switches", "4", "--rate", "1000"]
@@ -221,19 +224,57 @@ atARate program v = case' v "--rate: so many packets a second" $ do
   (metric' "total_unique_count", metric' "open_count") @?= (0, 16)
   assertBool said' (metric' "unsent_count" > 0)
 
--- | Twenty echoes, with bytes, that come with the handshake.
+-- | Twenty echo requests with data, which are sent together with the handshake.
 echoes :: FilePath -> Version -> TestTree
 echoes program v = case' v "--mode idle: echoes are answered, no packets are sent" $ do
   let echo = header v 2 77 (B.pack [1, 2, 3, 4, 5])
-  ((code, said, metric), complaints) <- withFake v (B.concat (replicate 20 echo)) (\_ _ -> fail "a packet") $ \address -> run program v address ["--switches", "5", "--mode", "idle"]
+      -- Requests for the tables, of which the switch has nothing to say.
+      tables = if v == V10 then header v 16 4 (word 2 3 <> word 2 0) else header v 18 4 (word 2 3 <> B.replicate 6 0)
+  ((code, said, metric), complaints) <- withFake v (B.concat (tables : replicate 20 echo)) (\_ _ -> fail "a packet") $ \address -> run program v address ["--switches", "5", "--mode", "idle"]
   complaints @?= []
   assertEqual said ExitSuccess code
   metric "echoes_count" @?= 100
   metric "lost_switches_count" @?= 0
 
--- | Both ends are real.
+-- | A controller that greets the second switch only when the first one has answered an echo request. Real ones
+-- disconnect a switch that does not answer for some seconds, and many switches take longer to connect.
+connecting :: FilePath -> Version -> TestTree
+connecting program v = case' v "a connected switch answers echoes while others connect" $ do
+  answered' <- newEmptyMVar
+  (code, said, metric) <- bracket listener close $ \l -> do
+    port <- socketPort l
+    bracket (forkIO (controls answered' l)) killThread . const $ run program v ("127.0.0.1:" <> show port) ["--switches", "2", "--outstanding", "1"]
+  tryTakeMVar answered' >>= (@?= Just True)
+  assertEqual said ExitSuccess code
+  metric "lost_switches_count" @?= 0
+  where
+    listener = do
+      l <- socket AF_INET Stream defaultProtocol
+      bind l (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+      l <$ listen l 128
+    controls answered' l = do
+      (one, _) <- accept l
+      greet one
+      until' 6 one
+      sendAll one (header v 2 77 (B.pack [1, 2, 3, 4, 5]))
+      -- Without the limit a command that does not answer would hang.
+      found <- timeout 20000000 (until' 3 one)
+      putMVar answered' (found == Just ())
+      (two, _) <- accept l
+      greet two
+      -- A socket that is not used any more would be closed by the garbage collector.
+      forever (threadDelay 100000 >> mapM_ getPeerName [one, two])
+    greet s = sendAll s (header v 0 1 B.empty <> header v 5 2 B.empty)
+    -- Receive until a message of that type comes. The messages before it are complete, and small.
+    until' :: Word8 -> Socket -> IO ()
+    until' kind s = recv s 65536 >>= \bytes -> unless (kind `elem` kinds bytes || B.null bytes) (until' kind s)
+    kinds s
+      | B.length s >= 8, n <- number 2 s 2, n >= 8 = B.index s 1 : kinds (B.drop n s)
+      | otherwise = []
+
+-- | @weft cbench@ against @weft controller@.
 realController :: FilePath -> Version -> TestTree
-realController program v = case' v "weft controller answers all, without an error" $
+realController program v = case' v "weft controller answers without an error" $
   weft program [] ["controller", "--listen", "127.0.0.1:0", "--quiet"] $ \p -> do
     line <- hGetLine (output p)
     (code, said, metric) <- run program v (last (words line)) ["--switches", "5", "--outstanding", "64"]
@@ -251,13 +292,13 @@ hangsUp program = testCase "a controller that hangs up" $ do
   (metric "lost_switches_count", metric "total_unique_count") @?= (2, 40)
 
 nobody :: FilePath -> TestTree
-nobody program = testCase "nobody listens" $ do
+nobody program = testCase "a port without a controller" $ do
   port <- bracket (socket AF_INET Stream defaultProtocol) close $ \s -> bind s (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1))) >> socketPort s
   (code, said) <- outcome program [] ["cbench", "--controller", "127.0.0.1:" <> show port]
   (code, "refused" `isInfixOf` said) @?= (ExitFailure 1, True)
 
 arguments :: FilePath -> TestTree
-arguments program = testCase "arguments" $ do
+arguments program = testCase "arguments: the help lists them, and wrong values are refused" $ do
   (code, help) <- outcome program [] ["cbench", "--help"]
   code @?= ExitSuccess
   forM_ ["--openflow", "--rate", "--give-up", "--outstanding", "--mode"] $ \name -> assertBool (name <> " is not in the help") (name `isInfixOf` help)

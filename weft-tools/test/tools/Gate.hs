@@ -1,10 +1,11 @@
--- |
--- What must not grow unnoticed: bytes allocated, system calls and instructions of a request of the bare pong, and what an idle connection of it
--- keeps alive. One client sends a request
--- when the server has gone to sleep, so that each request takes the longest way: an event, a receive, a send, a receive that finds nothing, a wait. A
--- client in a hurry would at times be in time for that receive, and the figures would depend on the number of idle cores. They are
--- compared with what is recorded in @bench\/gate.txt@; timings are not. Where a change is wanted, the new figure, which the failure says, goes into
--- that file with the change.
+-- | Limits on the costs of a request of the bare pong (bytes allocated, system calls, instructions) and on the live
+-- bytes of an idle connection. They are compared with @bench\/gate.txt@. No time is measured.
+--
+-- One client sends a request when the server sleeps, so that each request takes the longest path: an event, a
+-- receive, a send, a receive that finds nothing, a wait. With a faster client the last receive would sometimes find
+-- the next request, and the figures would depend on the number of idle cores.
+--
+-- A change that is meant to move a figure also puts the new figure, which the failing test prints, into that file.
 module Gate (tests) where
 
 import Control.Concurrent (threadDelay)
@@ -54,8 +55,7 @@ tests program =
         crowded <- besides many (threadDelay 300000 >> reported "live_bytes" p)
         atMost "live_bytes_per_idle" ((crowded - alone) / fromIntegral many),
       testCase "system calls a request" $ do
-        strace <- findExecutable "strace"
-        when (strace == Nothing) (skip "there is no strace")
+        needTracing
         counts <- replicateM 2 $ do
           few <- traced program 200
           many <- traced program 1200
@@ -64,20 +64,38 @@ tests program =
       testCase "instructions a request" $ do
         valgrind <- findExecutable "valgrind"
         when (valgrind == Nothing) (skip "there is no valgrind")
-        -- Other programs only ever add to it, by polls that find nothing: the smallest of three counts.
+        -- Other programs on the machine can only add polls that find nothing, so the smallest of three counts is taken.
         counts <- replicateM 3 $ do
-          few <- counted program 200
-          many <- counted program 1200
+          few <- counted plain program 200
+          many <- counted plain program 1200
           pure ((many - few) / 1000)
-        atMost "user_instructions_per_op" (minimum counts)
+        atMost "user_instructions_per_op" (minimum counts),
+      testCase "instructions a request, with the event log" $ do
+        valgrind <- findExecutable "valgrind"
+        when (valgrind == Nothing) (skip "there is no valgrind")
+        counts <- replicateM 3 . scratch "eventlog" $ \file -> do
+          let logging = Pong "pong-weft-eventlog" ["-l-asgu", "-ol" <> file]
+          few <- counted logging program 200
+          many <- counted logging program 1200
+          pure ((many - few) / 1000)
+        atMost "user_instructions_logged_per_op" (minimum counts)
     ]
 
--- | Run the pong, perhaps by another program, beside an action.
+-- | A program, and its options for the run-time system.
+data Pong = Pong FilePath [String]
+
+plain :: Pong
+plain = Pong "pong-weft" []
+
+-- | Run the pong, possibly under another program, while an action runs.
 subject :: FilePath -> [String] -> (Running -> PortNumber -> IO a) -> IO a
-subject program wrapper act = do
+subject = subjectOf plain
+
+subjectOf :: Pong -> FilePath -> [String] -> (Running -> PortNumber -> IO a) -> IO a
+subjectOf (Pong name options) program wrapper act = do
   there <- doesFileExist pong
-  unless there (skip "bin/subjects/pong-weft is not built")
-  let command = wrapper <> [pong, "--port", "0", "+RTS", "-T", "-N1", "-RTS"]
+  unless there (skip ("bin/subjects/" <> name <> " is not built"))
+  let command = wrapper <> [pong, "--port", "0", "+RTS", "-T", "-N1"] <> options <> ["-RTS"]
   case command of
     first : rest -> started [] (proc first rest) $ \p -> do
       line <- hGetLine (output p)
@@ -86,9 +104,9 @@ subject program wrapper act = do
         Nothing -> assertFailure ("no port in: " <> line)
     [] -> assertFailure "nothing to run"
   where
-    pong = takeDirectory program </> "subjects" </> "pong-weft"
+    pong = takeDirectory program </> "subjects" </> name
 
--- | A connection, and what sends one request and receives its response.
+-- | A connection, with an action that sends a request and receives its response.
 asking :: PortNumber -> (IO () -> IO a) -> IO a
 asking port act = connected port $ \s -> do
   size <- B.length <$> (send s >> recv s 4096)
@@ -101,7 +119,7 @@ asking port act = connected port $ \s -> do
       when (B.null bytes) (assertFailure "the pong closed the connection")
       receive s (left - B.length bytes)
 
--- | A figure of its report, such as what it has allocated since its start.
+-- | A figure in the pong's report, such as the bytes allocated since its start.
 reported :: String -> Running -> IO Double
 reported figure p = do
   send' sigUSR1 p
@@ -110,9 +128,9 @@ reported figure p = do
     rest : _ | Just n <- readMaybe (takeWhile isDigit (dropWhile (not . isDigit) rest)) -> pure n
     _ -> assertFailure ("no report: " <> line)
 
--- | System calls of the pong's whole life, with so many requests in it. Not counted are @read@, by which the run-time system's clock waits for its
--- ticks, and @futex@, by which its threads hand a capability over: both grow with the time that a request takes, and on a loaded machine that is
--- another time in each run.
+-- | The system calls of a run of the pong with the given number of requests. @read@ is not counted, since the run-time
+-- system's clock waits for its ticks by it, and @futex@ is not, since threads pass a capability on by it: their numbers
+-- depend on the time that a request takes, which differs between runs on a loaded machine.
 traced :: FilePath -> Int -> IO Double
 traced program requests = scratch "strace" $ \file -> do
   _ <- subject program ["strace", "-c", "-f", "-o", file] $ \p port -> do
@@ -124,10 +142,10 @@ traced program requests = scratch "strace" $ \file -> do
   when (lookup "total" calls == Nothing) (assertFailure ("no total in:\n" <> text))
   pure (sum [n | (name, n) <- calls, name `notElem` ["total", "read", "futex"]])
 
--- | Instructions likewise.
-counted :: FilePath -> Int -> IO Double
-counted program requests = scratch "callgrind" $ \file -> do
-  _ <- subject program ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-file=" <> file] $ \p port -> do
+-- | The instructions of a run of the pong with the given number of requests.
+counted :: Pong -> FilePath -> Int -> IO Double
+counted pong program requests = scratch "callgrind" $ \file -> do
+  _ <- subjectOf pong program ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-file=" <> file] $ \p port -> do
     asking port (replicateM_ requests)
     ended p
   text <- readFile file
@@ -136,7 +154,7 @@ counted program requests = scratch "callgrind" $ \file -> do
     n : _ -> pure n
     [] -> assertFailure ("nothing collected in:\n" <> text)
 
--- | End it, or what it runs and traces, and wait until the summary is written.
+-- | End the process, or the program that it runs and traces, and wait until the summary is written.
 ended :: Running -> IO ()
 ended p = do
   pid <- getPid (process p) >>= maybe (assertFailure "it has ended") pure
@@ -153,7 +171,8 @@ scratch name act = do
   result <- act file
   result <$ removePathForcibly file
 
--- | Compare with what is recorded for this compiler: a metric, its figure, and by how many per cent it may exceed it.
+-- | Compare a figure with the recorded one for this compiler and metric, which it may exceed by the recorded
+-- percentage.
 atMost :: String -> Double -> Assertion
 atMost metric found = do
   recorded <- lines <$> readFile "../bench/gate.txt"

@@ -1,27 +1,28 @@
--- |
--- What looks into programs: @weft top@, @weft doctor@ of a process and of a program, @weft bench url@ and @weft bench run@.
+-- | Commands that examine programs: @weft top@, @weft doctor@, @weft bench url@, @weft bench run@ and @weft trace@.
 module Insight (tests) where
 
 import Control.Concurrent
 import Control.Exception
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
+import Data.Char (isDigit)
 import Data.IORef
-import Data.List (isInfixOf)
+import Data.List (isInfixOf, isPrefixOf, tails)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Program
 import System.Directory (createDirectoryIfMissing, doesFileExist, findExecutable)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
-import System.IO (IOMode (WriteMode), hFlush, hSetFileSize, withFile)
+import System.IO (IOMode (WriteMode), hFlush, hGetContents, hSetFileSize, withFile)
+import System.Posix.Signals (sigINT)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Skip (skip, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
-tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, urlTests program folder, runTests program, benchTests program folder, traceTests program folder]
+tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, urlTests program folder, runTests program, benchTests program folder, traceTests program folder, outputTests program]
 
 serving :: FilePath -> FilePath -> (Running -> PortNumber -> IO a) -> IO a
 serving program folder act = weft program [] ["serve", folder, "--port", "0"] (\p -> portOf p >>= act p)
@@ -35,39 +36,64 @@ topTests :: FilePath -> FilePath -> TestTree
 topTests program folder =
   testGroup
     "top"
-    [ testCase "prints rates where there is no terminal" . serving program folder $ \_ port -> do
+    [ testCase "without a terminal, readings are printed as text" . serving program folder $ \_ port -> do
         (code, out) <- outcome program [] ["top", "http://127.0.0.1:" <> show port, "--interval", "0.3", "--count", "2"]
         code @?= ExitSuccess
         mapM_ (contains out) ["requests 0/s", "connections ", "capability", "resident"],
-      testCase "on a terminal, q ends it and the screen is put back" . serving program folder $ \_ port -> do
+      testCase "on a terminal, q quits and the screen is restored" . serving program folder $ \_ port -> do
         script <- findExecutable "script"
         case script of
           Nothing -> skip "there is no script(1)"
           Just terminal -> do
             let line = program <> " top http://127.0.0.1:" <> show port <> " --interval 0.2"
             (code, out) <- limited . withCreateProcess (proc terminal ["-qec", line, "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \input output' _ child -> do
-              forM_ input $ \i -> threadDelay 1500000 >> B.hPutStr i (B.pack "q") >> hFlush i
-              said <- maybe (pure B.empty) B.hGetContents output'
+              begun <- maybe (pure B.empty) (until' "Press q to quit.") output'
+              forM_ input $ \i -> B.hPutStr i (B.pack "q") >> hFlush i
+              said <- (begun <>) <$> maybe (pure B.empty) B.hGetContents output'
               (,) <$> waitForProcess child <*> pure (B.unpack said)
             code @?= ExitSuccess
             mapM_ (contains out) ["\ESC[?1049h", "Press q to quit.", "\ESC[?1049l"],
-      testCase "what has no metrics is refused" . serving program folder $ \_ port -> do
+      testCase "on a terminal, an arrow key does not quit" . serving program folder $ \_ port -> do
+        script <- findExecutable "script"
+        case script of
+          Nothing -> skip "there is no script(1)"
+          Just terminal -> do
+            let line = program <> " top http://127.0.0.1:" <> show port <> " --interval 0.2 --count 20"
+            (code, out) <- limited . withCreateProcess (proc terminal ["-qec", line, "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \input output' _ child -> do
+              begun <- maybe (pure B.empty) (until' "Press q to quit.") output'
+              forM_ input $ \i -> B.hPutStr i (B.pack "\ESC[A\ESCOB") >> hFlush i
+              said <- (begun <>) <$> maybe (pure B.empty) B.hGetContents output'
+              (,) <$> waitForProcess child <*> pure (B.unpack said)
+            code @?= ExitSuccess
+            -- A line for each reading: it ended by itself.
+            length (filter ("Press q to quit." `isPrefixOf`) (tails out)) @?= 20,
+      testCase "on a terminal, an error is printed after the screen is restored" $ do
+        script <- findExecutable "script"
+        case script of
+          Nothing -> skip "there is no script(1)"
+          Just terminal -> do
+            (code, out) <- limited . withCreateProcess (proc terminal ["-qec", program <> " top http://127.0.0.1:1", "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \_ output' _ child -> do
+              said <- maybe (pure B.empty) B.hGetContents output'
+              (,) <$> waitForProcess child <*> pure said
+            code @?= ExitFailure 1
+            contains (B.unpack (snd (B.breakSubstring (B.pack "\ESC[?1049l") out))) "no server listens there",
+      testCase "a page without metrics is refused" . serving program folder $ \_ port -> do
         (code, out) <- outcome program [] ["top", "http://127.0.0.1:" <> show port <> "/inner/a.txt", "--count", "1"]
         code @?= ExitFailure 1
         contains out "no metrics",
-      testCase "nobody listens" $ do
+      testCase "a port without a server" $ do
         (code, out) <- outcome program [] ["top", "http://127.0.0.1:1", "--count", "1"]
         code @?= ExitFailure 1
-        mapM_ (contains out) ["127.0.0.1:1 /metrics", "nobody listens there (connection refused)"],
-      testCase "a process number is refused, with what looks at processes" $ do
+        mapM_ (contains out) ["127.0.0.1:1 /metrics", "no server listens there (connection refused)"],
+      testCase "a process number is refused, and the error names weft doctor" $ do
         (code, out) <- outcome program [] ["top", "4711"]
         code @?= ExitFailure 2
         contains out "weft doctor 4711",
-      testCase "a socket that is not there" $ do
+      testCase "a missing Unix socket" $ do
         (code, out) <- outcome program [] ["top", "unix:" <> (folder </> "no.socket"), "--count", "1"]
         code @?= ExitFailure 1
         contains out "there is no socket",
-      testCase "a small window shows what fits, and says that there is more" . serving program folder $ \_ port -> do
+      testCase "a small window shows the rows that fit, and a mark that there are more" . serving program folder $ \_ port -> do
         script <- findExecutable "script"
         case script of
           Nothing -> skip "there is no script(1)"
@@ -81,7 +107,13 @@ topTests program folder =
             assertBool out (all ((<= 30) . length) (lines (printed out)))
     ]
   where
-    -- Without escape sequences; those that move the cursor begin a line.
+    -- Read until a text comes: the program reads keys then.
+    until' text from = go B.empty
+      where
+        go seen
+          | B.pack text `B.isInfixOf` seen = pure seen
+          | otherwise = B.hGetSome from 4096 >>= \more -> if B.null more then pure seen else go (seen <> more)
+    -- The output without escape sequences; a sequence that moves the cursor begins a new line.
     printed text = case text of
       '\ESC' : '[' : rest | (_, end : more) <- break (`elem` "HJKhl") rest -> ['\n' | end `elem` "HJ"] <> printed more
       '\r' : rest -> printed rest
@@ -94,21 +126,44 @@ doctorTests :: FilePath -> FilePath -> TestTree
 doctorTests program folder =
   testGroup
     "doctor"
-    [ testCase "of a process: its back end, limits and binary" . serving program folder $ \p _ -> do
+    [ testCase "a process: its back end, limits and binary" . serving program folder $ \p _ -> do
         pid <- getPid (process p) >>= maybe (assertFailure "no process") pure
         (code, out) <- outcome program [] ["doctor", show pid]
         code @?= ExitSuccess
         mapM_ (contains out) ["[ok] binary", "built with weft", "epoll", "open files", "seccomp", "allocation area"],
-      testCase "of a process that was told to use poll" . weft program [("WEFT_BACKEND", "poll")] ["serve", folder, "--port", "0"] $ \p -> do
+      testGroup
+        "the allocation area of a process"
+        [ testCase name . weft program environment (["serve", folder, "--port", "0"] <> more) $ \p -> do
+            _ <- portOf p
+            pid <- getPid (process p) >>= maybe (assertFailure "no process") pure
+            (_, out) <- outcome program [] ["doctor", show pid]
+            contains out said
+          | (name, environment, more, said) <-
+              [ ("by an argument", [], ["+RTS", "-A16m", "-RTS"], "16384 KiB a capability"),
+                ("by GHCRTS", [("GHCRTS", "-A8m")], [], "8192 KiB a capability"),
+                ("not given", [], [], "no -A is among the options")
+              ]
+        ],
+      testCase "a process with WEFT_BACKEND=poll" . weft program [("WEFT_BACKEND", "poll")] ["serve", folder, "--port", "0"] $ \p -> do
         _ <- portOf p
         pid <- getPid (process p) >>= maybe (assertFailure "no process") pure
         (_, out) <- outcome program [] ["doctor", show pid]
         contains out "as asked for by WEFT_BACKEND=poll",
-      testCase "of a program that is no Haskell program" $ do
+      testCase "its own affinity" $ do
+        online <- readFile "/sys/devices/system/cpu/online"
+        taskset <- findExecutable "taskset"
+        when (taskset == Nothing || all isDigit (filter (/= '\n') online)) (skip "there is no taskset, or one processor")
+        allowed <- readProcess "sh" ["-c", "taskset -cp $$"] ""
+        -- The first of those that this test may use.
+        let first = takeWhile isDigit (concat (take 1 (reverse (words allowed))))
+        (_, out) <- outcome "taskset" [] ["-c", first, program, "doctor"]
+        contains out "[!]  affinity"
+        contains out "may run on 1 of ",
+      testCase "a program that is not a Haskell program" $ do
         (code, out) <- outcome program [] ["doctor", "/bin/sh"]
         code @?= ExitFailure 1
         contains out "[XX] binary",
-      testCase "of programs, relinked and not" $ do
+      testCase "programs with and without weft-relink" $ do
         let relinked name = takeDirectory program </> "relink" </> name
         there <- doesFileExist (relinked "clock")
         unless there (skip "the relinked programs are not built")
@@ -116,7 +171,7 @@ doctorTests program folder =
         contains one "linked with weft-relink"
         (_, two) <- outcome program [] ["doctor", relinked "clock"]
         contains two "[!]  binary",
-      testCase "of a program without -threaded" $ do
+      testCase "a program without -threaded" $ do
         let plain = takeDirectory program </> "relink" </> "handles-relinked-nonthreaded"
         there <- doesFileExist plain
         unless there (skip "the relinked programs are not built")
@@ -125,11 +180,12 @@ doctorTests program folder =
         mapM_ (contains out) ["[XX] run-time system", "linked without -threaded"]
         (_, threaded) <- outcome program [] ["doctor", program]
         assertBool threaded (not ("linked without" `isInfixOf` threaded)),
-      testCase "of a process that there is not" $ do
-        (code, out) <- outcome program [] ["doctor", "4194305"]
-        code @?= ExitFailure 2
-        contains out "no process",
-      testCase "of certificates" $ do
+      testCase "a process or a program that does not exist" $
+        forM_ [("4194305", "no process"), ("/none", "no such program: \"/none\""), ("", "no such program: \"\"")] $ \(subject, part) -> do
+          (code, out) <- outcome program [] ["doctor", subject]
+          code @?= ExitFailure 2
+          contains out part,
+      testCase "expiry of certificates" $ do
         openssl <- findExecutable "openssl"
         when (openssl == Nothing) (skip "there is no openssl")
         let file = folder </> "soon.pem"
@@ -141,7 +197,8 @@ doctorTests program folder =
 
 -- Load -------------------------------------------------------------------------------------
 
--- | A server that answers every request with five bytes, and once, half a second after its first request, with nobody being served for a second.
+-- | A server that answers every request with five bytes. Once, half a second after the first request, it stalls for a
+-- second.
 withStall :: (PortNumber -> IO a) -> IO a
 withStall act = bracket (socket AF_INET Stream defaultProtocol) close $ \listening -> do
   bind listening (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
@@ -160,62 +217,94 @@ withStall act = bracket (socket AF_INET Stream defaultProtocol) close $ \listeni
         sendAll s (B.pack "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
         answer gate stalled s
 
+-- | Two commands stand for all of them, since the program flushes its output in one place.
+outputTests :: FilePath -> TestTree
+outputTests program =
+  testGroup
+    "output"
+    [ testCase ("on a full disk, " <> name <> " fails") $ do
+        (code, _, complaint) <- limited (readProcessWithExitCode "sh" ["-c", "exec \"$0\" \"$1\" > /dev/full", program, name] "")
+        code @?= ExitFailure 1
+        contains complaint "No space left on device"
+      | name <- ["doctor", "man"]
+    ]
+
 urlTests :: FilePath -> FilePath -> TestTree
 urlTests program folder =
   testGroup
     "bench url"
-    [ testCase "a stall of a second counts against every request that was due in it" . withStall $ \port -> do
+    [ testCase "with --rate, a stall of a second counts for every request that was due in it" . withStall $ \port -> do
         (code, out) <- outcome program [] (url port ["--rate", "100", "--connections", "2"])
         code @?= ExitSuccess
-        -- A third of three seconds: of all requests a third are late, by half a second on average.
+        -- The stall is a third of the time: a third of all requests are late, by half a second on average.
         assertBool out (percentile "p90" out > 300000 && percentile "max" out > 900000),
-      testCase "in a closed loop it counts once for each connection, and the output says so" . withStall $ \port -> do
+      testCase "in a closed loop, a stall counts once for each connection, and the output says so" . withStall $ \port -> do
         (code, out) <- outcome program [] (url port ["--connections", "2"])
         code @?= ExitSuccess
         contains out "closed loop"
         assertBool out (percentile "p90" out < 300000 && percentile "max" out > 900000)
         contains out "--rate R counts it",
-      testCase "errors by kind" $ do
+      testCase "errors are counted by kind" $ do
         (code, out) <- outcome program [] ["bench", "url", "http://127.0.0.1:1/", "--duration", "0.5", "--warmup", "0", "--connections", "1"]
         code @?= ExitFailure 1
         contains out "refused: ",
-      testCase "what is no URL" $ do
+      testCase "Ctrl-C ends it, and the results until then are printed" . serving program folder $ \_ port ->
+        weft program [] ["bench", "url", "http://127.0.0.1:" <> show port <> "/", "--duration", "50", "--warmup", "0"] $ \p -> do
+          -- It has had answers.
+          untilAsked port
+          send' sigINT p
+          code <- waitForProcess (process p)
+          out <- hGetContents (output p)
+          code @?= ExitFailure 130
+          mapM_ (contains out) ["answered", "latency, us"],
+      testCase "a negative warm-up is a wrong argument" $ do
+        (code, out) <- outcome program [] ["bench", "url", "http://127.0.0.1:1/", "--warmup=-1"]
+        code @?= ExitFailure 2
+        contains out "not a number from zero on: -1",
+      testCase "an argument that is not a URL" $ do
         (code, out) <- outcome program [] ["bench", "url", "ftp://localhost/"]
         code @?= ExitFailure 2
         contains out "not a URL",
       testGroup
         "https, weft serve"
-        [ testCase "the authority of --ca is believed, connections are kept, and every request that was due is accounted for" . withTlsServer program folder $ \port certificate -> do
+        [ testCase "--ca: the authority is trusted, connections are kept open, and every request that was due is counted" . withTlsServer program folder $ \port certificate -> do
             out <- steady port ["--ca", certificate]
             (figureOf "answered" out + unsentOf out, figureOf "opened" out) @?= (300, 4),
-          testCase "--insecure takes any certificate" . withTlsServer program folder $ \port _ ->
+          testCase "--insecure accepts any certificate" . withTlsServer program folder $ \port _ ->
             steady port ["--insecure"] >>= (`contains` "none"),
           testCase "--no-keep-alive: a handshake for each request" . withTlsServer program folder $ \port certificate -> do
             out <- steady port ["--ca", certificate, "--no-keep-alive"]
             assertBool out (figureOf "opened" out >= figureOf "answered" out),
-          testCase "a certificate of nobody whom the system trusts is an error" . withTlsServer program folder $ \port _ -> do
+          testCase "a certificate of an untrusted authority is an error" . withTlsServer program folder $ \port _ -> do
             (code, out) <- outcome program [] (secure port ["--duration", "0.5", "--connections", "1"])
             code @?= ExitFailure 1
             mapM_ (contains out) ["no request was answered", "UnknownCa"],
-          testCase "a file without a certificate is a bad argument" $ do
+          testCase "--ca with a file without a certificate is a wrong argument" $ do
             (code, out) <- outcome program [] (secure 1 ["--ca", folder </> "index.html"])
             code @?= ExitFailure 2
             contains out "holds no certificate"
         ],
-      testCase "https, nginx: connections are kept" . withNginx folder $ \port certificate -> do
+      testCase "https, nginx: connections are kept open" . withNginx folder $ \port certificate -> do
         out <- steady port ["--ca", certificate]
         (figureOf "answered" out + unsentOf out, figureOf "opened" out) @?= (300, 4)
     ]
   where
     secure port more = ["bench", "url", "https://localhost:" <> show (port :: PortNumber) <> "/", "--warmup", "0"] <> more
-    -- So few requests, for so long, that any server answers all of them.
+    -- A low rate, so that any server answers all requests.
     steady port more = do
       (code, out) <- outcome program [] (secure port (["--rate", "200", "--duration", "1.5", "--connections", "4"] <> more))
       code @?= ExitSuccess
       out <$ contains out "none"
     url port more = ["bench", "url", "http://127.0.0.1:" <> show port <> "/", "--duration", "3", "--warmup", "0"] <> more
 
--- | A certificate of its own for localhost, and its key.
+-- | Wait until the server has answered a request. Those for its metrics do not count.
+untilAsked :: PortNumber -> IO ()
+untilAsked port = do
+  page <- get port "/metrics"
+  let counts = [n | line <- B.lines page, B.pack "http_requests_total{" `B.isPrefixOf` line, n <- take 1 (reverse (B.words line))]
+  when (all (== B.pack "0") counts) (threadDelay 20000 >> untilAsked port)
+
+-- | Make a self-signed certificate for localhost, and its key.
 withCertificate :: FilePath -> (FilePath -> FilePath -> IO a) -> IO a
 withCertificate folder act = do
   openssl <- findExecutable "openssl"
@@ -228,7 +317,7 @@ withTlsServer :: FilePath -> FilePath -> (PortNumber -> FilePath -> IO a) -> IO 
 withTlsServer program folder act = withCertificate folder $ \chain key ->
   weft program [] ["serve", folder, "--port", "0", "--host", "localhost", "--certificate", chain, "--key", key] (\p -> portOf p >>= (`act` chain))
 
--- | nginx with one worker and its default of keep-alive. (Its worker may not read a folder of ours.)
+-- | nginx with one worker and its default of keep-alive. It serves no file, since its worker may not read our folder.
 withNginx :: FilePath -> (PortNumber -> FilePath -> IO a) -> IO a
 withNginx folder act = do
   found <- filterM doesFileExist ["/usr/sbin/nginx", "/usr/local/sbin/nginx"]
@@ -243,9 +332,9 @@ withNginx folder act = do
           "http { access_log off; server { listen 127.0.0.1:" <> show port <> " ssl; location / { return 200 hello; }",
           "ssl_certificate " <> chain <> "; ssl_certificate_key " <> key <> "; } }"
         ]
-      started [] (proc nginx ["-p", folder, "-e", "stderr", "-c", file]) $ \_ -> untilListening port 100 >> act port chain
+      started [] (proc nginx ["-p", folder, "-e", "stderr", "-c", file]) $ \_ -> untilListening port 1200 >> act port chain
 
--- | Wait until something takes connections there, for that many twentieths of a second.
+-- | Wait until the port accepts connections, at most for the given number of twentieths of a second.
 untilListening :: PortNumber -> Int -> IO ()
 untilListening port tries = do
   there <- try (connected port (const (pure ())))
@@ -284,7 +373,7 @@ runTests :: FilePath -> TestTree
 runTests program =
   testGroup
     "bench run"
-    [ testCase "a program that is not relinked is refused, and it says how" $ do
+    [ testCase "a program that is not relinked is refused, and the error says how to relink it" $ do
         (code, out) <- outcome program [] ["bench", "run", "--", program, "doctor"]
         code @?= ExitFailure 2
         mapM_ (contains out) ["not linked with weft-relink", "build-depends"],
@@ -310,7 +399,7 @@ traceTests :: FilePath -> FilePath -> TestTree
 traceTests program folder =
   testGroup
     "trace"
-    [ testCase "what is no recording is refused, with the reason" $ do
+    [ testCase "a file that is not a recording is refused, with the reason" $ do
         let view file = outcome program [] ["trace", "view", folder </> file, "-o", folder </> "page.html"]
         writeFile (folder </> "empty.eventlog") ""
         forM_ [("missing.eventlog", "there is no such file"), ("empty.eventlog", "it is empty: "), ("index.html", "not an event log of GHC")] $ \(file, why) -> do
@@ -333,14 +422,29 @@ traceTests program folder =
         (code, out) <- outcome program [] ["trace", "-o", folder </> "clock.eventlog", "--", clock]
         code @?= ExitFailure 2
         contains out "cannot write an event log: link it with -rtsopts -eventlog"
-        assertBool out (length (lines out) == 1)
+        assertBool out (length (lines out) == 1),
+      testCase "a program that fails without a log: the error says how it ended" . forM_ [("kill -KILL $$", "was ended by signal 9 and"), ("exit 5", "ended with status 5 and")] $ \(does, how) -> do
+        let script = folder </> "fails.sh"
+        writeFile script ("#!/bin/sh\n" <> does <> "\n")
+        callProcess "chmod" ["+x", script]
+        (code, out) <- outcome program [] ["trace", "-o", folder </> "fails.eventlog", "--", script]
+        code @?= ExitFailure 2
+        contains out (how <> " wrote no event log"),
+      testCase "bench compare --check fails for results without a run in common" $ do
+        writeFile (folder </> "kept.json") savedPong
+        writeFile (folder </> "other.json") "[]"
+        (same, _) <- outcome program [] ["bench", "compare", "--check", folder </> "kept.json", folder </> "kept.json"]
+        same @?= ExitSuccess
+        (code, out) <- outcome program [] ["bench", "compare", "--check", folder </> "kept.json", folder </> "other.json"]
+        code @?= ExitFailure 2
+        contains out "nothing could be compared"
     ]
 
 -- Parts of benchmarks, and documents ------------------------------------------------------------
 
--- | Of a benchmark that the documents show, without any figure; its peer go is missing.
-keptPong :: String
-keptPong =
+-- | A kept result of a benchmark that the documents show. The peer go is missing.
+savedPong :: String
+savedPong =
   "{\"bench\": \"pong\", \"machine\": {\"cores\": 2}, \"runs\": [{\"subject\": \"weft\", \"params\": {\"connections\": 64, \"capabilities\": 1}, \"metrics\": {\"cpu_us_per_op\": 5.5}}], \
   \\"bounds\": [{\"name\": \"a\", \"figure\": 1.1, \"limit\": 1, \"holds\": false}], \"missing\": [{\"subject\": \"go\", \"why\": \"there is no go-pong\"}]}"
 
@@ -348,13 +452,13 @@ benchTests :: FilePath -> FilePath -> TestTree
 benchTests program folder =
   testGroup
     "bench"
-    [ testCase "cases that there are not are refused, with those that there are" $ do
+    [ testCase "an unknown case is refused, and the error lists the known ones" $ do
         (code, out) <- outcome program [] ["bench", "pong", "--case", "connections=65"]
         code @?= ExitFailure 2
         mapM_ (contains out) ["no case with connections=65", "connections=64|400", "placement=shared"],
       testCase "a document takes its figures from kept results, and names the peer that is missing" $ do
         (figures, document) <- place "readme"
-        writeFile (figures </> "pong.json") keptPong
+        writeFile (figures </> "pong.json") savedPong
         let readme more = outcome program [] (["bench", "readme", "--figures", figures] <> more <> [document])
         (before, _) <- readme ["--check"]
         before @?= ExitFailure 3
@@ -369,13 +473,13 @@ benchTests program folder =
         (again, said) @?= (ExitSuccess, ""),
       testCase "two results of one benchmark are refused, and the document stays" $ do
         (figures, document) <- place "twice"
-        mapM_ (\name -> writeFile (figures </> name) keptPong) ["all.json", "pong.json"]
+        mapM_ (\name -> writeFile (figures </> name) savedPong) ["all.json", "pong.json"]
         (code, out) <- outcome program [] ["bench", "readme", "--figures", figures, document]
         code @?= ExitFailure 2
         mapM_ (contains out) ["pong is in several files", "all.json, pong.json"]
         text <- readFile document
         contains text "of yesterday",
-      testCase "what could not be measured leaves the kept result as it was" $ do
+      testCase "a benchmark that cannot be measured leaves the kept result as it was" $ do
         (figures, _) <- place "unmeasured"
         writeFile (figures </> "echo.json") "kept"
         (code, out) <- outcome program [("WEFT_BENCH_DIR", folder </> "no-such-place")] ["bench", "figures", "echo", "--quick", "--directory", figures]
@@ -383,7 +487,7 @@ benchTests program folder =
         contains out "stays as it was"
         text <- readFile (figures </> "echo.json")
         text @?= "kept",
-      testCase "figures of what no document shows" $ do
+      testCase "figures of a benchmark that no document shows are refused" $ do
         (code, out) <- outcome program [] ["bench", "figures", "eventlog"]
         code @?= ExitFailure 2
         contains out "no document shows a figure of eventlog"

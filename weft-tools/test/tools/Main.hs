@@ -1,6 +1,6 @@
 -- |
--- The program @weft@ as its users meet it: started, asked over TCP, told to end by signals, given bad arguments. It is
--- the one in WEFT_PROGRAM, or else in bin/ of the repository.
+-- Tests that run the program @weft@: its start, requests over TCP, signals, and wrong arguments. The program is
+-- @WEFT_PROGRAM@, or else @bin\/weft@ of the repository.
 module Main (main) where
 
 import qualified Answering
@@ -9,6 +9,7 @@ import Control.Concurrent
 import Control.Concurrent.Async (forConcurrently_)
 import Control.Exception
 import Control.Monad
+import qualified Controlled
 import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf, isPrefixOf)
 import Data.Maybe (fromMaybe)
@@ -16,6 +17,7 @@ import qualified Gate
 import qualified Insight
 import Network.Socket (PortNumber)
 import Network.Socket.ByteString (recv, sendAll)
+import qualified NotReading
 import qualified Operating
 import Program
 import System.Directory
@@ -26,10 +28,11 @@ import System.IO
 import System.Posix.Signals (sigINT, sigTERM)
 import System.Posix.Temp (mkdtemp)
 import System.Process
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit hiding (testCase)
 import qualified Userland
 import Weft.Backend (whyUnavailable)
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip (skip, testCase)
 
 main :: IO ()
@@ -39,7 +42,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, Answering.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, Userland.tests program folder, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, Answering.tests program, NotReading.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath
@@ -62,7 +65,7 @@ serving :: FilePath -> FilePath -> TestTree
 serving program folder =
   testGroup
     "serve"
-    [ testCase "pages, folders, what is not there" . running [] $ \port -> do
+    [ testCase "pages, folders, and paths that do not exist" . running [] $ \port -> do
         get port "/" >>= answered 200 "<p>the first page</p>"
         get port "/inner/a.txt" >>= answered 200 "a text"
         get port "/inner/" >>= answered 200 "<p>the inner page</p>"
@@ -70,7 +73,7 @@ serving program folder =
         outside <- status <$> get port "/../../etc/passwd"
         assertBool (show outside) (outside `elem` [403, 404])
         moved <- get port "/inner"
-        assertBool (show (B.take 200 moved)) (status moved `elem` [200, 301, 302, 303, 307, 308])
+        (status moved, B.isInfixOf (B.pack "\r\nLocation: /inner/\r\n") moved) @?= (301, True)
         headOnly <- exchange port (request "HEAD" "/inner/a.txt" "close")
         (status headOnly, body headOnly) @?= (200, B.empty),
       testCase "a large file, byte for byte" . running [] $ \port ->
@@ -85,7 +88,7 @@ serving program folder =
         count "HTTP/1.1 200" answers @?= 5,
       testCase "a hundred clients at once" . running ["--cores", "2"] $ \port ->
         forConcurrently_ [1 .. 100 :: Int] $ \_ -> get port "/inner/a.txt" >>= answered 200 "a text",
-      testCase "clients that are slow or never read disturb no others" . running ["--cores", "1"] $ \port ->
+      testCase "clients that are slow or never read do not disturb others" . running ["--cores", "1"] $ \port ->
         connected port $ \slow -> connected port $ \deaf -> do
           sendAll slow (B.pack "GET / HT")
           sendAll deaf (request "GET" "/large" "keep-alive")
@@ -99,16 +102,16 @@ serving program folder =
             runningIn [("WEFT_BACKEND", name)] [] $ \port -> get port "/inner/a.txt" >>= answered 200 "a text"
           | name <- ["epoll", "poll", "io_uring"]
         ],
-      testCase "--backend, and what is printed" . weft program [] (serve ["--backend", "poll", "--cores", "1"]) $ \p -> do
+      testCase "--backend, and the line that is printed at the start" . weft program [] (serve ["--backend", "poll", "--cores", "1"]) $ \p -> do
         line <- hGetLine (output p)
         assertBool line ("weft: serving" `isPrefixOf` line && "(1 core, poll)" `isInfixOf` line),
-      testGroup "ending" [ending "SIGTERM" sigTERM, ending "SIGINT" sigINT]
+      testGroup "shutdown" [ending "SIGTERM" sigTERM, ending "SIGINT" sigINT]
     ]
   where
     serve options = ["serve", folder, "--port", "0"] <> options
     running = runningIn []
     runningIn variables options act = weft program variables (serve options) (\p -> portOf p >>= act)
-    ending name signal = testCase (name <> ": finishes what is under way, refuses others, exits with 0")
+    ending name signal = testCase (name <> ": finishes requests in progress, refuses new connections, exits with 0")
       . weft program [] (serve [])
       $ \p -> do
         port <- portOf p
@@ -117,13 +120,13 @@ serving program folder =
           start <- recv s 1000
           send' signal p
           line <- hGetLine (output p)
-          assertBool line ("ending" `isInfixOf` line)
+          assertBool line ("shutting down" `isInfixOf` line)
           untilRefused port
           rest <- recvAll s
           assertBool "the answer is cut short" (body (start <> rest) == large)
         waitForProcess (process p) >>= (@?= ExitSuccess)
 
--- | Which begins a moment after the server has said so.
+-- | Wait until connections are refused, which begins a moment after the server has printed that it shuts down.
 untilRefused :: PortNumber -> IO ()
 untilRefused port = do
   tried <- try (connected port (const (pure ()))) :: IO (Either IOException ())
@@ -135,15 +138,22 @@ refusing :: FilePath -> FilePath -> TestTree
 refusing program folder =
   testGroup
     "arguments"
-    [ says "a folder that is missing" 1 "does not exist" ["serve", folder </> "none"],
-      says "a file for a folder" 1 "is not a folder" ["serve", folder </> "large"],
+    [ says "a missing folder" 1 "does not exist" ["serve", folder </> "none"],
+      says "a file instead of a folder" 1 "is not a folder" ["serve", folder </> "large"],
       says "a port out of range" 2 "from 0 to 65535" ["serve", folder, "--port", "65536"],
-      says "no number for a port" 2 "from 0 to 65535" ["serve", folder, "--port", "http"],
-      says "a flag that there is not" 2 "--prot" ["serve", folder, "--prot", "1"],
-      says "a back end that there is not" 2 "epoll" ["serve", folder, "--backend", "select"],
-      says "an address that is not ours" 1 "cannot listen" ["serve", folder, "--host", "192.0.2.1", "--port", "0"],
+      says "a port that is not a number" 2 "from 0 to 65535" ["serve", folder, "--port", "http"],
+      says "an unknown flag" 2 "--prot" ["serve", folder, "--prot", "1"],
+      says "an unknown back end" 2 "epoll" ["serve", folder, "--backend", "select"],
+      says "an address that this machine does not have" 1 "cannot listen" ["serve", folder, "--host", "192.0.2.1", "--port", "0"],
       says "help" 0 "--port" ["serve", "--help"],
-      testCase "a back end that there is not, in WEFT_BACKEND" $ do
+      testGroup
+        "a missing file is named without the function that opened it"
+        [says (unwords command) 2 ": /nonexistent: No such file or directory\n" (command <> ["/nonexistent"]) | command <- [["doctor", "--binary"], ["bench", "compare", "/nonexistent"], ["bench", "report"], ["serve", "--config"]]],
+      testGroup "the help of weft tcp lists its commands" [says name 0 ("  " <> name <> " ") ["tcp", "--help"] | name <- ["connections", "doctor", "replay"]],
+      testGroup
+        "a wrong flag is reported with the usage of its command"
+        [says command 2 ("Usage: weft " <> command <> " ") [command, "--none"] | command <- ["serve", "doctor", "controller", "cbench", "get"]],
+      testCase "an unknown back end in WEFT_BACKEND" $ do
         (code, out) <- outcome program [("WEFT_BACKEND", "select")] ["serve", folder, "--port", "0"]
         assertBool out (code /= ExitSuccess && "select" `isInfixOf` out && "epoll" `isInfixOf` out),
       testCase "a port in use" . weft program [] ["serve", folder, "--port", "0"] $ \p -> do
@@ -162,11 +172,11 @@ doctor :: FilePath -> TestTree
 doctor program =
   testGroup
     "doctor"
-    [ testCase "names every back end" $ do
+    [ testCase "lists every back end" $ do
         (code, out) <- outcome program [] ["doctor"]
         code @?= ExitSuccess
         forM_ ["back end epoll", "back end io_uring", "back end poll"] $ \part -> assertBool out (part `isInfixOf` out),
-      testCase "says what was asked for" $ do
+      testCase "--json prints JSON, with WEFT_BACKEND=poll" $ do
         (code, out) <- outcome program [("WEFT_BACKEND", "poll")] ["doctor", "--json"]
         code @?= ExitSuccess
         assertBool out ("poll" `isInfixOf` out && "{" `isPrefixOf` out),
@@ -174,7 +184,7 @@ doctor program =
         (code, out) <- outcome program [] ["doctor", "--binary", relinked "clock-relinked"]
         code @?= ExitSuccess
         forM_ ["GHC 9.", "  threadDelay\n", "  threadWaitRead, threadWaitWrite\n"] $ \part -> assertBool out (part `isInfixOf` out),
-      testCase "--binary: programs that are not" . forM_ [relinked "clock", program, "/bin/sh"] $ \file -> do
+      testCase "--binary: programs that are not relinked" . forM_ [relinked "clock", program, "/bin/sh"] $ \file -> do
         (code, out) <- outcome program [] ["doctor", "--binary", file]
         code @?= ExitFailure 1
         assertBool out ("not linked with weft-relink" `isInfixOf` out),

@@ -1,6 +1,4 @@
--- |
--- @weft serve@ as who runs it knows it: configuration files, reloads, logs that are rotated, figures, sockets that it is
--- given.
+-- | @weft serve@ for its operator: configuration files, reloads, log rotation, metrics, and inherited sockets.
 module Operating
   ( tests,
 
@@ -20,7 +18,7 @@ import Control.Exception
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.IORef
-import Data.List (isInfixOf, isPrefixOf)
+import Data.List (isInfixOf, isPrefixOf, isSuffixOf)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Program
@@ -28,7 +26,7 @@ import System.Directory
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO
-import System.Posix.Files (createNamedPipe)
+import System.Posix.Files (createNamedPipe, readSymbolicLink)
 import System.Posix.IO (FdOption (CloseOnExec), setFdOption)
 import System.Posix.Signals (sigHUP, sigTERM)
 import System.Posix.Temp (mkdtemp)
@@ -43,36 +41,38 @@ tests :: FilePath -> TestTree
 tests program =
   testGroup
     "operating"
-    [ testCase "a configuration file, and the command line before it" . inFolder $ \folder -> do
+    [ testCase "settings of a configuration file apply beside flags of the command line" . inFolder $ \folder -> do
         config folder ["port: 0", "listing: true", "cores: 1", "backend: poll", "header:", "  - 'X-One: 1'", "  - 'X-Two: b: c'"]
         run folder ["--backend", "epoll"] $ \p -> do
-          port <- portOf p
+          line <- hGetLine (output p)
+          assertBool line ("(1 core, epoll)" `isInfixOf` line)
+          port <- portIn line
           page <- get port "/"
           status page @?= 200
           has "X-One: 1" page
           has "X-Two: b: c" page
           get port "/sub/" >>= (@?= 200) . status,
       testGroup
-        "files that are wrong"
-        [ wrong "a key that there is not" "prot" ["prot: 1"],
-          wrong "an underscore" "max-head?" ["max_head: 1000"],
+        "wrong configuration files"
+        [ wrong "an unknown key" "prot" ["prot: 1"],
+          wrong "an underscore in a key" "max-head?" ["max_head: 1000"],
           wrong "a value out of range" "port: expected a number from 0 to 65535" ["port: 99999"],
-          wrong "a value of another kind" "listing: expected one of true, false" ["listing: 3"],
-          wrong "no value" "port: it has no value" ["port:"],
-          wrong "a list for one value" "port: expected one value" ["port: [1, 2]"],
+          wrong "a value of another type" "listing: expected one of true, false" ["listing: 3"],
+          wrong "a key without a value" "port: it has no value" ["port:"],
+          wrong "a list for a key with one value" "port: expected one value" ["port: [1, 2]"],
           wrong "a key twice" "port is given twice" ["port: 1", "port: 2"],
           wrong "a field without quotes" "quoted" ["header:", "  - X-One: 1"],
-          wrong "a field that is none" "header: expected 'Name: value'" ["header: nothing"],
-          wrong "a field that is the server's" "is set by the server" ["header: 'content-length: 3'"],
-          wrong "no mapping" "mapping" ["- port"],
-          wrong "no YAML" "YAML" ["port: [1"],
+          wrong "a value that is not a header field" "header: expected 'Name: value'" ["header: nothing"],
+          wrong "a header field that the server sets itself" "is set by the server" ["header: 'content-length: 3'"],
+          wrong "not a mapping" "mapping" ["- port"],
+          wrong "not YAML" "YAML" ["port: [1"],
           wrong "a certificate without a key" "--key" ["certificate: /etc/hostname"]
         ],
-      testCase "a file that is missing" $ do
+      testCase "a missing configuration file" $ do
         (code, out) <- outcome program [] ["serve", "--config", "/nonexistent.yaml"]
         code @?= ExitFailure 2
         assertBool out ("/nonexistent.yaml" `isInfixOf` out),
-      testCase "no folder" $ do
+      testCase "no folder is given" $ do
         (code, out) <- outcome program [] ["serve"]
         code @?= ExitFailure 2
         assertBool out ("folder" `isInfixOf` out),
@@ -80,20 +80,20 @@ tests program =
         (_, out) <- outcome program [] ["serve", "--help"]
         forM_ flags $ \flag -> assertBool flag (("--" <> flag) `isInfixOf` out)
         assertBool "too wide" (all ((<= 80) . length) (lines out)),
-      testCase "every flag is in the manual page, and groff finds no fault with it" $ do
+      testCase "every flag is in the manual page, and groff reports no warning" $ do
         (code, page) <- outcome program [] ["man"]
         code @?= ExitSuccess
         forM_ flags $ \flag -> assertBool flag (("\\-\\-" <> concatMap (\c -> if c == '-' then "\\-" else [c]) flag) `isInfixOf` page)
         needProgram "groff"
         (shown, _, faults) <- readProcessWithExitCode "groff" ["-man", "-Tutf8", "-ww", "-z"] page
         (shown, faults) @?= (ExitSuccess, ""),
-      testCase "a shell is offered every flag, the values of some, and files" $ do
+      testCase "completion offers every flag, the values of some flags, and files" $ do
         let offered ws = lines . snd <$> outcome program [] (["--bash-completion-index", show (length ws)] <> concatMap (\w -> ["--bash-completion-word", w]) ("weft" : ws))
         found <- offered ["serve", "--"]
         forM_ flags $ \flag -> assertBool flag (("--" <> flag) `elem` found)
         offered ["serve", "--metrics", ""] >>= (@?= ["nobody", "loopback", "proxied", "everybody"])
         offered ["serve", "--certificate", "../doc/weft.ya"] >>= (@?= ["../doc/weft.yaml"]),
-      testCase "SIGHUP reads the file again; one that is wrong changes nothing" . inFolder $ \folder -> do
+      testCase "SIGHUP reads the configuration file again; a wrong file changes nothing" . inFolder $ \folder -> do
         config folder ["port: 0", "header: 'X-One: 1'"]
         run folder [] $ \p -> do
           port <- portOf p
@@ -106,10 +106,10 @@ tests program =
           get port "/sub/" >>= (@?= 200) . status
           config folder ["header: wrong"]
           send' sigHUP p
-          warned p "new start is needed to change port"
+          warned p "restart is needed to change port"
           warned p "nothing is changed"
           replicateM_ 3 (get port "/" >>= has "X-One: 2"),
-      testCase "a site that is deployed by a symbolic link: SIGHUP follows it, and the old one may be removed before" . inFolder $ \folder -> do
+      testCase "SIGHUP follows a symbolic link to a new version of the site, even if the old one was removed before" . inFolder $ \folder -> do
         forM_ ["one", "two"] $ \name -> createDirectory (folder </> name) >> B.writeFile (folder </> name </> "index.html") (B.pack name)
         createDirectoryLink "one" (folder </> "current")
         weft program [] ["serve", folder </> "current", "--port", "0"] $ \p -> do
@@ -121,7 +121,30 @@ tests program =
           send' sigHUP p
           hGetLine (output p) >>= (@?= "weft: reloaded")
           get port "/" >>= answered 200 "two",
-      testCase "a log, rotated while requests run" . inFolder $ \folder -> do
+      testCase "SIGHUP: a folder that was replaced stays open while a client downloads from it, and is closed afterwards" . inFolder $ \folder -> do
+        forM_ ["one", "two"] $ \name -> createDirectory (folder </> name) >> B.writeFile (folder </> name </> "index.html") (B.pack name)
+        withFile (folder </> "one" </> "large") WriteMode (`hSetFileSize` 50000000)
+        createDirectoryLink "one" (folder </> "current")
+        weft program [] ["serve", folder </> "current", "--port", "0"] $ \p -> do
+          port <- portOf p
+          let holds name = any (("/" <> name) `isSuffixOf`) <$> openPaths p
+          connected port $ \s -> do
+            sendAll s (request "GET" "/large" "close")
+            begun <- recv s 1000
+            status begun @?= 200
+            createDirectoryLink "two" (folder </> "next") >> renameFile (folder </> "next") (folder </> "current")
+            send' sigHUP p
+            hGetLine (output p) >>= (@?= "weft: reloaded")
+            get port "/" >>= answered 200 "two"
+            holds "one" >>= assertBool "it was closed"
+            rest <- recvAll s
+            B.length (body (begun <> rest)) @?= 50000000
+          until' (not <$> holds "one")
+          holds "two" >>= assertBool "the new one was closed",
+      testGroup
+        "a site is served where openat2(2)"
+        [withoutOpenat2 "is not known to the kernel" "ENOSYS", withoutOpenat2 "is refused by a sandbox" "EPERM"],
+      testCase "the log is rotated while requests run" . inFolder $ \folder -> do
         config folder ["port: 0", "log: " <> folder </> "access.log", "log-format: json"]
         asked <- newIORef (0 :: Int)
         run folder [] $ \p -> do
@@ -140,9 +163,9 @@ tests program =
         length files @?= 6
         forM_ entries $ \l -> assertBool (show l) (B.isPrefixOf (B.pack "{\"time\":\"") l && B.isSuffixOf (B.pack "}") l)
         n <- readIORef asked
-        -- The last one may have been answered but not taken.
+        -- The last request may have been answered without the client receiving the response.
         assertBool (show (n, length entries)) (length entries `elem` [n, n + 1]),
-      testCase "what is refused is logged and counted" . inFolder $ \folder -> do
+      testCase "refused requests are logged and counted" . inFolder $ \folder -> do
         run folder ["--port", "0", "--log", folder </> "log"] $ \p -> do
           port <- portOf p
           answer <- exchange port (B.pack "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")
@@ -153,10 +176,10 @@ tests program =
           waitForProcess (process p) >>= (@?= ExitSuccess)
         contents <- B.readFile (folder </> "log")
         assertBool (show contents) (B.isInfixOf (B.pack "\"bad_request\" 400 0") contents),
-      testCase "figures and health" . inFolder $ \folder -> run folder ["--port", "0"] $ \p -> do
+      testCase "/metrics and /healthz" . inFolder $ \folder -> run folder ["--port", "0"] $ \p -> do
         port <- portOf p
         replicateM_ 3 (get port "/")
-        -- A connection is counted until the server has closed it, too.
+        -- A connection counts until the server has closed it.
         until' (B.isInfixOf (B.pack "http_connections 1\n") . body <$> get port "/metrics")
         page <- body <$> get port "/metrics"
         forM_ ["http_requests_total{method=\"GET\",status=\"2xx\"} 3\n", "# TYPE http_request_duration_seconds histogram\n", "static_cache_misses_total 1\n", "process_open_fds "] $ \part ->
@@ -166,7 +189,7 @@ tests program =
         port <- portOf p
         get port "/metrics" >>= (@?= 404) . status
         get port "/healthz" >>= (@?= 404) . status,
-      testCase "HTTPS, with a certificate that is replaced" . inFolder $ \folder -> do
+      testCase "HTTPS, and SIGHUP after the certificate was replaced" . inFolder $ \folder -> do
         let file name = folder </> name
             make name = void $ callSilently "openssl" ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=" <> name, "-addext", "subjectAltName=DNS:localhost", "-keyout", file "key.pem", "-out", file "chain.pem"]
             ask port = callSilently "curl" ["-sS", "--noproxy", "*", "--max-time", "20", "--cacert", file "chain.pem", "https://localhost:" <> show port <> "/"]
@@ -184,7 +207,7 @@ tests program =
           warned p "the certificate stays as it was"
           hGetLine (output p) >>= (@?= "weft: reloaded")
           ask port >>= (@?= "<p>home</p>"),
-      testCase "a log that takes no lines keeps it neither from a reload nor from its end" . inFolder $ \folder -> do
+      testCase "a log that cannot be written blocks neither a reload nor the shutdown" . inFolder $ \folder -> do
         createNamedPipe (folder </> "pipe") 0o600
         withFile (folder </> "pipe") ReadWriteMode $ \_ -> run folder ["--port", "0", "--log", folder </> "pipe"] $ \p -> do
           port <- portOf p
@@ -196,22 +219,22 @@ tests program =
           hGetLine (output p) >>= (@?= "weft: reloaded")
           send' sigTERM p
           waitForProcess (process p) >>= (@?= ExitSuccess),
-      testCase "sockets that it is given" . inFolder $ \folder -> bracket listening close $ \listener -> do
+      testCase "sockets from LISTEN_FDS are used" . inFolder $ \folder -> bracket listening close $ \listener -> do
         given <- socketPort listener
         handed listener "$$" [folder] $ \p -> do
           port <- portOf p
           port @?= given
           get port "/" >>= answered 200 "<p>home</p>",
-      testCase "sockets that another process is given" . inFolder $ \folder -> bracket listening close $ \listener -> do
+      testCase "LISTEN_FDS is ignored if LISTEN_PID is another process" . inFolder $ \folder -> bracket listening close $ \listener -> do
         given <- socketPort listener
         handed listener "1" [folder, "--port", "0"] $ \p -> do
           port <- portOf p
           assertBool "the same port" (port /= given),
-      testCase "a descriptor that does not listen" . inFolder $ \folder -> do
+      testCase "a descriptor of LISTEN_FDS that does not listen is an error" . inFolder $ \folder -> do
         (code, _, err) <- limited (readCreateProcessWithExitCode (shell' "exec 3</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"" [program, "serve", folder]) "")
         code @?= ExitFailure 1
         assertBool err ("descriptor 3 of LISTEN_FDS" `isInfixOf` err),
-      testCase "it says when it is ready, reloads and ends" . inFolder $ \folder -> do
+      testCase "NOTIFY_SOCKET gets READY, RELOADING and STOPPING" . inFolder $ \folder -> do
         let place = folder </> "notify"
         bracket (socket AF_UNIX Datagram defaultProtocol) close $ \s -> do
           bind s (SockAddrUnix place)
@@ -224,26 +247,50 @@ tests program =
             send' sigTERM p
             recv s 4096 >>= (@?= B.pack "STOPPING=1\n"),
       testGroup
-        "it ends although nobody reads"
+        "the server shuts down although nobody reads its output"
         [ unread "its standard output" ["--log", "-"],
-          -- A log that fails is told of there, and so is what a request does to the program.
+          -- Errors of the log and of requests are printed on standard error.
           unread "its standard output and standard error" ["--log", "/dev/full"]
         ],
-      testCase "the example in doc/ is right" $ do
+      testCase "the example configuration in doc/ has no errors" $ do
         (code, out) <- outcome program [] ["serve", "/nonexistent", "--config", "../doc/weft.yaml"]
         code @?= ExitFailure 1
         assertBool out ("/nonexistent does not exist" `isInfixOf` out)
     ]
   where
-    flags = words "config check version host port listen https-redirect proxy-protocol trusted-proxy no-http2 certificate key cores backend index listing header error-page fallback redirect compress cors-origin basic-auth cache trust head-timeout timeout keep-alive keep-alive-requests connections connections-per-address max-target max-head max-fields drain log log-format metrics watchdog no-healthz"
+    flags = words "config check version host port listen https-redirect proxy-protocol trusted-proxy no-http2 certificate key cores backend index listing header error-page fallback redirect compress cors-origin basic-auth cache trust head-timeout timeout keep-alive keep-alive-requests connections connections-per-address max-target max-head max-fields send-buffer drain log log-format metrics watchdog no-healthz"
     run folder options = weft program [] (["serve", folder, "--config", folder </> "weft.yaml"] <> options)
+    -- strace is the grandchild (-D), so that the program is the process that is killed. With threads for files, openat2
+    -- is a system call that strace sees.
+    withoutOpenat2 name code = testCase name . inFolder $ \folder -> do
+      needTracing
+      let site = folder </> "site"
+      createDirectoryIfMissing True (site </> "sub")
+      B.writeFile (site </> "index.html") (B.pack "home")
+      B.writeFile (site </> "sub" </> "page.html") (B.pack "page")
+      B.writeFile (folder </> "secret") (B.pack "secret")
+      createFileLink "index.html" (site </> "inside.html")
+      createFileLink "../secret" (site </> "outside.html")
+      createDirectoryLink ".." (site </> "up")
+      let tracing = ["-D", "-f", "-qq", "-o", folder </> "strace", "-e", "trace=openat2", "-e", "inject=openat2:error=" <> code]
+      started [("WEFT_FILES", "threads")] (proc "strace" (tracing <> [program, "serve", site, "--port", "0"])) $ \p -> do
+        port <- portOf p
+        replicateM_ 2 $ do
+          get port "/" >>= answered 200 "home"
+          get port "/sub/page.html" >>= answered 200 "page"
+        forM_ ["/nothing.html", "/inside.html", "/outside.html", "/up/secret", "/up/site/index.html", "/sub/../../secret", "/%2e%2e/secret"] $ \path -> do
+          answer <- get port path
+          assertBool (path <> ": " <> B.unpack answer) (status answer `elem` [400, 403, 404])
+      traced <- B.readFile (folder </> "strace")
+      assertBool "nothing was injected" (B.pack "INJECTED" `B.isInfixOf` traced)
     wrong name part content = testCase name . inFolder $ \folder -> do
       config folder content
       (code, out) <- outcome program [] ["serve", folder, "--config", folder </> "weft.yaml"]
       code @?= ExitFailure 2
       assertBool out ((folder </> "weft.yaml") `isInfixOf` out || "--key" `isInfixOf` out)
       assertBool out (part `isInfixOf` out)
-    -- Both pipes are full when it is told to end: they take 64 KiB (pipe(7)), and the log's lines of 1,500 requests are more.
+    -- Both pipes are full when the server gets the signal: a pipe takes 64 KiB (pipe(7)), and the log of 1,500 requests
+    -- is longer.
     unread name options = testCase name . inFolder $ \folder ->
       run folder (["--port", "0"] <> options) $ \p -> do
         port <- portOf p
@@ -255,13 +302,13 @@ tests program =
         send' sigHUP p
         threadDelay 100000
         send' sigTERM p
-        code <- timeout 10000000 (waitForProcess (process p))
+        code <- timeout 60000000 (waitForProcess (process p))
         code @?= Just ExitSuccess
-    -- Write to the program's own end of a pipe until that takes no more.
+    -- Fill a pipe from the program's own end.
     fill p number = do
       pid <- getPid (process p)
       forM_ pid $ \n -> readProcessWithExitCode "dd" ["if=/dev/zero", "of=/proc/" <> show n <> "/fd/" <> show number, "bs=1", "oflag=nonblock"] ""
-    -- The shell becomes the program, which has its number.
+    -- The shell replaces itself by the program, which keeps the process number.
     handed listener pid options act = do
       fd <- withFdSocket listener pure
       setFdOption (Fd fd) CloseOnExec False
@@ -271,6 +318,14 @@ tests program =
 
 has :: String -> B.ByteString -> Assertion
 has field answer = assertBool (field <> " in " <> show (B.take 400 answer)) (B.isInfixOf (B.pack ("\r\n" <> field <> "\r\n")) answer)
+
+-- | The paths of the open files of the program.
+openPaths :: Running -> IO [FilePath]
+openPaths p = do
+  child <- getPid (process p)
+  let fds = "/proc/" <> maybe "self" show child <> "/fd"
+      path fd = readSymbolicLink (fds </> fd) `catch` \e -> const (pure "") (e :: IOException)
+  listDirectory fds >>= mapM path
 
 until' :: IO Bool -> IO ()
 until' condition = condition >>= \holds -> unless holds (threadDelay 2000 >> until' condition)

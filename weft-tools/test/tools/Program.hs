@@ -1,13 +1,15 @@
 -- |
--- The program @weft@, started and asked over TCP, each within a minute.
+-- Functions that run the program @weft@ and send it requests over TCP. A run fails after four minutes.
 module Program
   ( -- * The program
     Running (..),
     weft,
     started,
     limited,
+    needTracing,
     send',
     portOf,
+    portIn,
     outcome,
 
     -- * HTTP
@@ -37,40 +39,65 @@ import System.Posix.Signals (Signal, signalProcess)
 import System.Process
 import System.Timeout (timeout)
 import Test.Tasty.HUnit
+import Weft.Test.Skip (needProgram, skipUnless)
 
 -- The program ----------------------------------------------------------------------------
 
 data Running = Running {output :: Handle, errors :: Handle, process :: ProcessHandle}
 
--- | Run it beside an action, for a minute at most; it is killed at the end.
+-- | Run the program while an action runs, at most for four minutes. It is killed at the end. If the action fails, the
+-- error has what the program has written on its standard error.
 weft :: FilePath -> [(String, String)] -> [String] -> (Running -> IO a) -> IO a
 weft program variables arguments = started variables (proc program arguments)
 
--- | The same of a way to start it.
+-- | As 'weft', for a given way to start the process.
 started :: [(String, String)] -> CreateProcess -> (Running -> IO a) -> IO a
 started variables how act = do
   inherited <- getEnvironment
-  limited . withCreateProcess how {std_out = CreatePipe, std_err = CreatePipe, env = Just (variables <> inherited)} $ \_ out err child -> case (,) <$> out <*> err of
-    Just (o, e) -> act (Running o e child) `finally` kill child
+  withCreateProcess how {std_out = CreatePipe, std_err = CreatePipe, env = Just (variables <> inherited)} $ \_ out err child -> case (,) <$> out <*> err of
+    Just (o, e) -> explained (Running o e child) (limited (act (Running o e child))) `finally` kill child
     Nothing -> assertFailure "no output"
   where
     kill child = getPid child >>= mapM_ (signalProcess 9)
+    explained p how' =
+      how'
+        `catches` [ Handler (\(HUnitFailure place why) -> said p why >>= throwIO . HUnitFailure place),
+                    Handler (\e -> said p (displayException (e :: IOException)) >>= throwIO . HUnitFailure Nothing)
+                  ]
+    -- A process that it has started may still have the pipe, and the test may have read it to its end.
+    said p why = do
+      kill (process p)
+      rest <- try (timeout 2000000 (B.hGetContents (errors p)))
+      pure $ case rest of
+        Right (Just text) | not (B.null text) -> why <> "\nstandard error: " <> B.unpack text
+        Left e -> const why (e :: IOException)
+        _ -> why
 
 limited :: IO a -> IO a
-limited act = timeout 60000000 act >>= maybe (assertFailure "still not done after a minute") pure
+limited act = timeout 240000000 act >>= maybe (assertFailure "still not done after four minutes") pure
+
+-- | Skip the test where strace is not installed, or may not trace.
+needTracing :: Assertion
+needTracing = do
+  needProgram "strace"
+  (code, _, why) <- readProcessWithExitCode "strace" ["-qq", "-f", "-e", "trace=none", "true"] ""
+  skipUnless ("strace cannot trace here: " <> takeWhile (/= '\n') why) (code == ExitSuccess)
 
 send' :: Signal -> Running -> IO ()
 send' signal p = getPid (process p) >>= mapM_ (signalProcess signal)
 
--- | The port, from the line that says where it serves.
+-- | The port in the line with which the server announces its address.
 portOf :: Running -> IO PortNumber
-portOf p = do
-  line <- hGetLine (output p)
+portOf p = hGetLine (output p) >>= portIn
+
+-- | The port in that line.
+portIn :: String -> IO PortNumber
+portIn line =
   case [n | word <- words line, Just rest <- [stripPrefix "http://" word <|> stripPrefix "https://" word], (n, "/") <- reads (drop 1 (dropWhile (/= ':') rest))] of
     port : _ -> pure (fromInteger port)
     [] -> assertFailure ("no port in: " <> line)
 
--- | Run it to its end: its status, and all that it says.
+-- | Run the program to its end. Returns its exit status and its output on both streams.
 outcome :: FilePath -> [(String, String)] -> [String] -> IO (ExitCode, String)
 outcome program variables arguments = do
   inherited <- getEnvironment
@@ -121,7 +148,7 @@ body = B.drop 4 . snd . B.breakSubstring (B.pack "\r\n\r\n")
 answered :: Int -> String -> B.ByteString -> Assertion
 answered code text answer = (status answer, body answer) @?= (code, B.pack text)
 
--- | How often one string is in another.
+-- | The number of occurrences of one string in another.
 count :: String -> B.ByteString -> Int
 count part bytes = case B.breakSubstring (B.pack part) bytes of
   (_, rest)

@@ -1,8 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
--- |
--- The event log, end to end: this program runs itself as a small server and its client with @+RTS -l@, reads the log, and compares what it says
--- with what "Weft.Metrics" counted. And the parts that are pure.
+-- | The event log, end to end: this program runs itself as a small workload with @+RTS -l@, reads the log, and
+-- compares its counts with those of "Weft.Metrics". Other tests cover the pure parts.
 module Main (main) where
 
 import Control.Concurrent
@@ -11,6 +10,7 @@ import Data.Aeson (Value, decode)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (toLazyByteString)
 import qualified Data.ByteString.Lazy as L
+import Data.List (sortOn)
 import qualified Data.Map.Strict as M
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
@@ -22,13 +22,14 @@ import System.IO (hClose, openTempFile)
 import System.Posix.Temp (mkdtemp)
 import System.Process (readProcessWithExitCode)
 import System.Timeout (timeout)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
-import Weft.File (FileEngine (..), RingMetrics (..), preferFiles, ringReports, sync, writing)
+import Weft.File (FileEngine (..), RingMetrics (..), preferFiles, readRingMetrics, sync, writing)
 import qualified Weft.File as Weft
 import Weft.Metrics
 import Weft.Socket
 import Weft.Socket.ByteString (recv, sendAll)
+import Weft.Test.Main (defaultMain)
 import Weft.Timer (sleep)
 import Weft.Tools.Trace.Chrome
 import Weft.Tools.Trace.Log
@@ -42,8 +43,8 @@ main = do
     ["workload"] -> workload
     _ -> defaultMain (testGroup "trace" [recorded, timelines])
 
--- | A hundred turns of two threads over a socket pair, twenty timers, and ten requests to a file. Prints waits, events, fired timers, and
--- requests that went through a ring.
+-- | A hundred turns of two threads over a socket pair, twenty timers, and ten requests to a file. Prints waits,
+-- events, fired timers, and requests that went through a ring.
 workload :: IO ()
 workload = do
   (a, b) <- socketPair AF_UNIX Stream defaultProtocol
@@ -66,7 +67,7 @@ workload = do
   Weft.withFile writing path $ \file -> replicateM_ 10 (sync file)
   removePathForcibly path
   metrics <- readMetrics
-  rings <- ringReports
+  rings <- readRingMetrics
   print (map (`total` metrics) [metricsWaits, metricsDispatched, metricsTimersFired] <> [sum (map ringRequests rings)])
 
 recorded :: TestTree
@@ -90,7 +91,7 @@ compared n = do
           counted name = M.findWithDefault 0 name (timelineCounts timeline)
       case read out of
         [waits, dispatched, fired, requests] -> do
-          -- None where the kernel refuses io_uring.
+          -- Both are 0 where the kernel refuses io_uring.
           counted "file requests submitted" @?= requests
           counted "file requests done" @?= requests
           counted "waits" @?= waits
@@ -127,13 +128,13 @@ timelines =
         M.lookup 1 (timelineRows timeline) @?= Just [Span 20 30 Running "thread 2", Span 31 40 Collecting ""]
         timelineArrows timeline @?= [Arrow 12 0 20 1]
         M.toList (timelineCounts timeline) @?= [("events handed", 3), ("sleeps", 1), ("wake-ups of managers", 1)],
-      testCase "requests in a ring" $ do
+      testCase "requests in rings, on the page and in the JSON" $ do
         let timeline =
               timelineOf
                 [ Entry 10 0 (Marked (Submitted 1)),
                   Entry 20 1 (Marked (Submitted 1)),
                   Entry 30 1 (Marked (Finished 2)),
-                  -- The log began when these were under way.
+                  -- These were under way when the log began.
                   Entry 40 1 (Marked (Finished 5)),
                   Entry 50 0 (Marked (Submitted 0)),
                   Entry 60 0 (Runs 1)
@@ -143,13 +144,20 @@ timelines =
         let page = timelinePage "t" timeline
         assertBool "in the page" ("files:[0,50,60,1,1,10,20,1,1,20,30,2],filesColour:" `T.isInfixOf` page && "deepest:2," `T.isInfixOf` page)
         assertBool "in the JSON" ("\"in flight\":2" `T.isInfixOf` T.decodeUtf8 (L.toStrict (toLazyByteString (chromeTrace timeline)))),
-      testCase "what is open at the end ends there" $
+      testCase "a span that is open at the end of the log ends there" $
         M.elems (timelineRows (timelineOf [Entry 1 0 (Runs 7), Entry 9 0 CollectionBegins])) @?= [[Span 1 9 Running "thread 7", Span 9 9 Collecting ""]],
       testCase "markers" $
         map markerOf ["weft:sleep", "weft:submit 1", "weft:done 2", "weft:woken 3", "weft:signal -1", "weft:woken", "weft:woken x", "other"]
           @?= [Just Sleeping, Just (Submitted 1), Just (Finished 2), Just (Woken 3), Just (Signalled (-1)), Nothing, Nothing, Nothing],
+      testCase "of more spans and wake-ups than are drawn, the first in time of all capabilities are" $ do
+        let turns = 80000
+            cap c = concat [[Entry (t + c) (fromIntegral c) (Runs (fromIntegral c)), Entry (t + c + 1) (fromIntegral c) (Stops (fromIntegral c)), Entry (t + c + 2) (1 - fromIntegral c) (Wakes (fromIntegral c) (fromIntegral c))] | i <- [0 .. turns - 1], let t = 10 * i]
+            page = timelinePage "t" (timelineOf (sortOn entryTime (cap 0 <> cap 1)))
+        assertBool "spans" ("Only the first 150000 of 160000 spans are drawn" `T.isInfixOf` page)
+        assertBool "wake-ups" ("Only the first 20000 of 159998 wake-ups are drawn" `T.isInfixOf` page)
+        assertBool "both capabilities" (all (`T.isInfixOf` page) ["spans:[0,0,1,0,0,", ",1,749991,749992,0,1],arrows:"]),
       testCase "latencies by classes" $ latencyClasses [100, 300, 900] @?= [(250, 1), (500, 1), (1000, 1)],
       testCase "text cannot end the script" $
         assertBool "" (not ("</script><b>" `T.isInfixOf` timelinePage "t" (timelineOf [Entry 0 0 (Labelled 1 "</script><b>"), Entry 1 0 (Runs 1), Entry 2 0 (Stops 1)]))),
-      testCase "a file that is no log" $ readLog "/etc/passwd" >>= either (const (pure ())) (const (assertFailure "read"))
+      testCase "a file that is not an event log is refused" $ readLog "/etc/passwd" >>= either (const (pure ())) (const (assertFailure "read"))
     ]

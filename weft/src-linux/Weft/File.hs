@@ -10,15 +10,19 @@
 -- >   begin <- readAt file 0 64
 -- >   print (size, begin)
 --
--- Requests that have to wait for a disk go in batches to an io_uring, one for each
--- capability. If the kernel refuses io_uring, they go to the pool of "Weft.Blocking"; the
--- results are the same. @WEFT_FILES@ or 'preferFiles' forces one of them.
+-- Requests that have to wait for a disk are blocking calls as long as at most three of them are in progress; further
+-- ones go in batches to an io_uring, one for each capability. If the kernel refuses io_uring, they go to the pool of
+-- "Weft.Blocking". The results are the same. @WEFT_FILES@ or 'preferFiles' forces the io_uring or the pool.
 --
--- 'withFile' and 'openFile' are names of "System.IO" too: import that module @hiding@ them, or one of the two qualified.
+-- 'withFile' and 'openFile' are names of "System.IO" too: import that module @hiding@ them, or one of the two
+-- qualified.
 --
 -- Any thread may call these functions, and any number of threads may use
 -- one file at once. They are interruptible while they wait. Errors are 'IOError's
 -- with the names of the function and the file, and of the same types as those of "System.IO".
+--
+-- Where the kernel has no openat2(2) (before Linux 5.6, and in some sandboxes), a path that has to stay below its
+-- directory ('openResolve') may contain neither a symbolic link nor @..@.
 --
 -- Sources: 2007, section 4.5 (asynchronous I/O); io_uring(7), preadv2(2),
 -- openat2(2), statx(2).
@@ -53,7 +57,7 @@ module Weft.File
     withRawFileAt,
     openRawFileAt,
     foldNames,
-    directoryLocal,
+    sameLocalDevice,
 
     -- * Reading and writing
     readAt,
@@ -90,7 +94,7 @@ module Weft.File
     preferFiles,
     filesChoice,
     RingMetrics (..),
-    ringReports,
+    readRingMetrics,
     stopRings,
   )
 where
@@ -102,7 +106,7 @@ import System.Posix.Types (Fd)
 import Weft.File.Attributes (FileStatus (..), FileType (..))
 import Weft.File.Engine
 import qualified Weft.File.Names as Names
-import Weft.File.Open (Access (..), Creation (..), Directory, OpenMode (..), Within (..), closeDirectory, directoryLocal, fromDescriptor, reading, writing)
+import Weft.File.Open (Access (..), Creation (..), Directory, OpenMode (..), Within (..), closeDirectory, fromDescriptor, reading, sameLocalDevice, writing)
 import qualified Weft.File.Open as Open
 import Weft.File.Ring (RingMetrics (..))
 import Weft.File.Status (openedStatus)
@@ -141,8 +145,8 @@ openFileAt = Open.openFileAt ghcThreads
 withFileAt :: Directory -> OpenMode -> FilePath -> (File -> IO a) -> IO a
 withFileAt = Open.withFileAt ghcThreads
 
--- | 'openFileAt' by a path in bytes, as the file system has it, without a conversion of its encoding. (The path in error
--- messages is converted.)
+-- | 'openFileAt' by a path in bytes, as the file system has it, without a conversion of its encoding. (The path in
+-- error messages is converted.)
 openRawFileAt :: Directory -> OpenMode -> ByteString -> IO File
 openRawFileAt = Open.openRawFileAt ghcThreads
 

@@ -22,9 +22,9 @@
 -- uncaught exceptions; the manager goes on.
 --
 -- Callbacks run with asynchronous exceptions masked. An exception that another thread throws at the one that runs the
--- manager ('Control.Concurrent.killThread') arrives between turns, so that no event is lost; but it interrupts a callback
--- that blocks. A callback that ends with an asynchronous exception ('Control.Exception.SomeAsyncException') ends
--- 'loop' after the turn.
+-- manager ('Control.Concurrent.killThread') arrives between turns, so that no event is lost; but it interrupts a
+-- callback that blocks. A callback that ends with an asynchronous exception ('Control.Exception.SomeAsyncException')
+-- ends 'loop' after the turn.
 --
 -- @since 0.1.0
 module Weft.Event
@@ -142,13 +142,13 @@ loop m = mask_ $ do
 
 -- | Stop a manager and release its kernel objects. Callbacks that are still registered
 -- run with 'evtClose'; pending timers never fire. Returns when that is done. If it is called
--- from a callback, it returns at once, and 'loop' or the next 'step' does the work. Repeating it
--- has no effect.
+-- from a callback, it returns at once, and 'loop' or 'step' does the work when the callback has ended. If no turn is
+-- running, the calling thread does the work and runs the callbacks. Repeating it has no effect.
 shutdown :: EventManager -> IO ()
 shutdown = Core.shutdown
 
--- | Make a 'step' that blocks return, or else the next one. Costs a system call only
--- if it blocks.
+-- | Make a 'step' that blocks return. If none blocks, the next one does not block. Costs a system call only
+-- if one blocks.
 wakeManager :: EventManager -> IO ()
 wakeManager = Core.wakeManager
 
@@ -178,12 +178,13 @@ instance Show FdKey where
 -- If the descriptor is always ready (a regular file), the callback runs once, at
 -- once, on the calling thread, and nothing is registered.
 --
--- Throws an 'IOError' (@EBADF@) when the descriptor is negative or not open, on
--- every back end, and a user error when the manager was shut down. O(log n), one system call or two; the manager is woken if its
--- back end needs it.
+-- Throws an 'IOError' (@EBADF@) when the descriptor is negative or not open, on every back end, and a user error when
+-- the manager was shut down. O(log n), one system call or two; the manager is woken if its back end needs it.
 registerFd :: EventManager -> IOCallback -> Fd -> Events -> Lifetime -> IO FdKey
 registerFd m callback fd evs lifetime = do
-  placed <- register (Core.managerRegistry m) m fd evs lifetime (\number -> interruptiblyMasked . callback (FdKey fd number))
+  -- 'evtOrphaned' is for Weft's own callbacks.
+  let called number = interruptiblyMasked . callback (FdKey fd number) . (`without` evtOrphaned)
+  placed <- register (Core.managerRegistry m) m fd evs lifetime called
   case placed of
     Placed key -> pure (FdKey fd key)
     ManagerGone -> ioError (userError "Weft.Event.registerFd: the manager was shut down")
@@ -224,7 +225,7 @@ data TimeoutKey = TimeoutKey TimeoutCallback !(IORef Entry)
 --   Gone       'unregisterTimeout' was called; for good
 -- @
 --
--- Changed atomically, by any thread. A timer that fires looks whether it is gone, since 'updateTimeout' sets the new timer
+-- Changed atomically, by any thread. A timer that fires checks for 'Gone', since 'updateTimeout' sets the new timer
 -- before it can store it.
 data Entry = Unset | Set !Timer | Gone
 
@@ -253,7 +254,7 @@ setEntry m (TimeoutKey fire entry) due = mask_ $ do
     _ -> (Set t, False)
   when gone (void (cancelTimer t))
 
--- | Let a timer fire that long from now instead. No effect if it has fired.
+-- | Let a timer fire after the given duration from now instead. No effect if it has fired.
 updateTimeout :: EventManager -> TimeoutKey -> Duration -> IO ()
 updateTimeout m key@(TimeoutKey _ entry) d = mask_ $ do
   due <- after d <$> now

@@ -1,8 +1,8 @@
 -- |
 -- Idle timers: limits on how long nothing may happen, such as a server has for each
 -- connection. An idle timer is reset all the time, so 'reset' is cheap: it writes the new due time to a word and
--- touches no queue. A timer of the manager checks that word when the idle timer would have been due. It replaces a
--- time manager:
+-- touches no queue. A timer of the manager checks that word when the idle timer would have been due. An idle timer
+-- replaces a time manager such as Warp's:
 --
 -- > timer <- newIdleTimer (seconds 30) (close connection)
 -- > forever $ do
@@ -16,7 +16,7 @@
 -- threads wait for one peer (one receives, another sends), use 'during' instead of 'resume' and 'pause'.
 --
 -- Due times come from the kernel's coarse clock, which ticks every few milliseconds, and are
--- rounded up: an idle timer never fires early, and less than 20 ms late.
+-- rounded up: an idle timer never fires early, and is less than 20 ms late.
 -- (For a deadline, the instant at which one operation gives up, see
 -- 'Weft.Socket.withDeadline'.)
 --
@@ -43,8 +43,8 @@ module Weft.IdleTimer
   )
 where
 
-import Control.Exception (bracket, bracket_)
-import Control.Monad (join, when)
+import Control.Exception (bracket, bracket_, onException)
+import Control.Monad (forM_, join, when)
 import Data.IORef
 import Data.Int (Int64)
 import Weft.Core.Manager
@@ -54,10 +54,42 @@ import Weft.FFI.Clock (coarseNow)
 import Weft.Runtime.Managers
 import Weft.Sys (AtomicWords, addWord, casWord, mask_, newAtomicWords, now, peekWord, pokeWord, readWord)
 
--- | An idle timer. Word 0 is its due time in nanoseconds: its users write it without an atomic
--- instruction, the dispatcher reads it. Word 1 is its state (see below). Word 2 is the number of operations
--- that it runs for ('during'), changed by atomic addition. Word 3 is when the manager's timer checks word 0, changed by
--- compare-and-swap.
+-- | An idle timer: five words that any thread may read.
+--
+--   * Word 0, the due time in nanoseconds, or 'paused'. Users write it without an atomic instruction. A dispatcher
+--     reads it; when a decision gives more time, it changes the word by compare-and-swap, so that a reset made
+--     meanwhile counts.
+--   * Word 1, the state, changed by compare-and-swap (see below).
+--   * Word 2, the number of operations that it runs for ('during'), changed by atomic addition.
+--   * Word 3, the look: when a timer of a manager checks word 0 next. Changed by compare-and-swap.
+--   * Word 4, the time limit of the operation that began last. Written before the operation is counted in word 2.
+--
+-- The moves of word 3, each by a thread that then has to do what is on the right:
+--
+-- @
+--   paused    -> t         a user who found that word 0 is earlier    set a timer for t
+--   t         -> u         a user who found that word 0 is earlier    set a timer for u (t's finds another look)
+--   t         -> u         t's timer, not due or its manager stopped  set a timer for u; t = u is possible
+--   t         -> paused    t's timer; word 0 is paused                nothing
+--   t         -> deciding  t's timer; word 0 has passed               run the action
+--   deciding  -> u         the action gave more time                  set a timer for u
+--   deciding  -> paused    the action gave more time; it is paused    nothing
+--   deciding               for good: the action let it expire
+--   t, deciding  -> paused t's timer; no dispatcher can be started    throw; a user sets the next timer
+-- @
+--
+-- A timer whose own time is not the look does nothing. Two timers may have the same time (a due time that was brought
+-- forward and then moved back to the same tick of the coarse clock); the first one to change word 3 wins. So the action
+-- never runs twice at the same time, on two dispatchers.
+--
+-- No due time is overlooked. A user writes word 0, then reads word 3; whoever changes word 3 reads word 0 after that.
+-- Both have a full barrier between the two. So either the user sees the new look, and sets an earlier one if that is
+-- too late, or the other thread sees the user's due time, and does. While the look is 'deciding', users set no timer:
+-- the dispatcher reads word 0 after the decision.
+--
+-- The move of word 1 to Expired is not atomic with the reading of word 0. So a reset or pause that is made at the
+-- due time or later may find that it comes too late, and 'expired' then tells so. One that has returned before the due
+-- time is never overlooked, since the dispatcher reads word 0 at the due time or later.
 data IdleTimer = IdleTimer
   { idleTimerWords :: !AtomicWords,
     -- | The time, in nanoseconds, that 'reset' gives it.
@@ -68,14 +100,15 @@ data IdleTimer = IdleTimer
     idleTimerTimer :: !(IORef (Maybe Timer))
   }
 
-wordDue, wordState, wordUses, wordLook :: Int
+wordDue, wordState, wordUses, wordLook, wordLimit :: Int
 wordDue = 0
 wordState = 1
 wordUses = 2
 wordLook = 3
+wordLimit = 4
 
 -- @
---   Running   a timer looks at it          -> Expired (the dispatcher), Stopped ('stop')
+--   Running   it may be due or paused      -> Expired (the dispatcher), Stopped ('stop')
 --   Expired   the action runs, or has run
 --   Stopped
 -- @
@@ -98,8 +131,12 @@ data WhenDue
 paused :: Int
 paused = maxBound
 
--- | A running idle timer of that length. The action runs once, when the timer has expired, on the dispatcher: it must not
--- block (closing a socket does not).
+-- | The value of word 3 while a dispatcher runs the action. No due time is earlier.
+deciding :: Int
+deciding = minBound
+
+-- | A running idle timer of that length. The action runs once, when the timer has expired, on the dispatcher: it must
+-- not block (closing a socket does not).
 newIdleTimer :: Duration -> IO () -> IO IdleTimer
 newIdleTimer len act = do
   d <- newPausedIdleTimer len act
@@ -109,11 +146,11 @@ newIdleTimer len act = do
 newPausedIdleTimer :: Duration -> IO () -> IO IdleTimer
 newPausedIdleTimer len act = newDecidingIdleTimer len (pure (Expire act))
 
--- | An idle timer that may get more time when it is due. The dispatcher runs the action each time, and its result decides. It must
--- neither block nor throw.
+-- | An idle timer that may get more time when it is due. The dispatcher runs the action each time, and its result
+-- decides. It must neither block nor throw. It does not run twice at the same time.
 newDecidingIdleTimer :: Duration -> IO WhenDue -> IO IdleTimer
 newDecidingIdleTimer (Duration len) decide = do
-  d <- (\ws -> IdleTimer ws (max 0 len)) <$> newAtomicWords 4 <*> newIORef decide <*> newIORef Nothing
+  d <- (\ws -> IdleTimer ws (max 0 len)) <$> newAtomicWords 5 <*> newIORef decide <*> newIORef Nothing
   pokeWord (idleTimerWords d) wordLook paused
   d <$ pause d
 
@@ -121,21 +158,25 @@ newDecidingIdleTimer (Duration len) decide = do
 withIdleTimer :: Duration -> IO () -> (IdleTimer -> IO a) -> IO a
 withIdleTimer len onExpiry = bracket (newIdleTimer len onExpiry) stop
 
--- | Set the manager's timer that checks word 0 next, for the due time in that word; it replaces the one that was set for
--- the given time. If the idle timer is paused, no timer is set. Masked: word 3 must not name a timer that was never set.
+-- | Set the manager's timer that checks word 0 next, for the due time in that word; it replaces the one that was set
+-- for the given time, or follows a decision. If the idle timer is paused, no timer is set. Masked: word 3 must not name
+-- a timer that was never set.
 watch :: IdleTimer -> Int -> IO ()
 watch d from = mask_ $ do
   next <- readWord ws wordDue
-  found <- casWord ws wordLook from next
-  when (found == from) $ do
-    state <- readWord ws wordState
-    when (state == stateRunning && next /= paused) $ do
-      m <- currentManager
-      t <- addTimer m (Instant (fromIntegral next)) (look next)
-      writeIORef (idleTimerTimer d) (Just t)
-    -- The due time may have been moved earlier by a thread that had not seen word 3 yet.
-    again <- readWord ws wordDue
-    when (again < next) (watch d next)
+  state <- readWord ws wordState
+  -- One that has been stopped or has expired starts no dispatcher: the managers may be stopping.
+  when (state == stateRunning) $ do
+    -- Before word 3 is changed, as it throws if no dispatcher can be started.
+    manager <- if next == paused then pure Nothing else Just <$> currentManager
+    found <- casWord ws wordLook from next
+    when (found == from) $ do
+      forM_ manager $ \m -> do
+        t <- addTimer m (Instant (fromIntegral next)) (look next)
+        writeIORef (idleTimerTimer d) (Just t)
+      -- The due time may have been moved earlier by a thread that had not seen word 3 yet.
+      again <- readWord ws wordDue
+      when (again < next) (watch d next)
   where
     ws = idleTimerWords d
     -- A timer that was set for another time has been replaced.
@@ -144,13 +185,18 @@ watch d from = mask_ $ do
       at <- readWord ws wordDue
       t <- now
       when (current == mine) $ case expiry of
-        Due | Instant (fromIntegral at) <= t -> join (readIORef (idleTimerAction d)) >>= fire mine at
-        _ -> watch d mine
-    fire mine at due = case due of
+        Due | Instant (fromIntegral at) <= t -> do
+          -- Another timer of this time may be here too, on another dispatcher.
+          claimed <- casWord ws wordLook mine deciding
+          when (claimed == mine) (join (readIORef (idleTimerAction d)) >>= fire at)
+        _ -> follow mine
+    -- The timer that word 3 names is spent. Should 'watch' throw, the next reset sets a timer.
+    follow mine = watch d mine `onException` casWord ws wordLook mine paused
+    fire at due = case due of
       Later (Duration more) -> do
         t <- coarseNow
         _ <- casWord ws wordDue at (fromIntegral (pushed t (max 0 more)))
-        watch d mine
+        follow deciding
       Expire act -> do
         found <- casWord ws wordState stateRunning stateExpired
         when (found == stateRunning) (writeIORef (idleTimerAction d) nothing >> act)
@@ -161,7 +207,7 @@ reset :: IdleTimer -> IO ()
 reset d = resetFor d (Duration (idleTimerSpan d))
 {-# INLINE reset #-}
 
--- | Make it due that long from now, this once. If that is earlier than the manager's timer, another
+-- | Make it due after the given duration from now, this once. If that is earlier than the manager's timer, another
 -- timer is set.
 resetFor :: IdleTimer -> Duration -> IO ()
 resetFor d (Duration len) = do
@@ -202,8 +248,8 @@ stop d = do
 nothing :: IO WhenDue
 nothing = pure (Expire (pure ()))
 
--- | Run an operation that waits for a peer, with the timer set to that length. Several threads may do that at once: each
--- that begins sets the timer, and the last one that ends pauses it.
+-- | Run an operation that waits for a peer, with the timer set to that length. Several threads may do that at once:
+-- each that begins sets the timer, and the last one that ends pauses it.
 during :: IdleTimer -> Duration -> IO a -> IO a
 during d len = bracket_ (awaiting d len) (awaited d)
 {-# INLINE during #-}
@@ -211,7 +257,12 @@ during d len = bracket_ (awaiting d len) (awaited d)
 -- | The first half of 'during', for an operation that handles exceptions itself. 'awaited' has to
 -- follow once, however the operation ends.
 awaiting :: IdleTimer -> Duration -> IO ()
-awaiting d len = addWord (idleTimerWords d) wordUses 1 >> resetFor d len
+awaiting d len@(Duration ns) = do
+  pokeWord ws wordLimit (fromIntegral ns)
+  _ <- addWord ws wordUses 1
+  resetFor d len
+  where
+    ws = idleTimerWords d
 {-# INLINE awaiting #-}
 
 -- | The second half of 'during'.
@@ -221,15 +272,18 @@ awaited d = do
   when (uses == 1) idle
   where
     ws = idleTimerWords d
-    -- Another may have begun before the pause was written, and ended before the reset was: so what was written last is looked
-    -- at until it is right. Reading by an atomic addition orders this after the write.
+    -- Another may have begun before the pause was written: it gets its time limit again. It may have ended, or a third
+    -- one may have begun, before that limit was written: so what was written last is looked at until it is right.
+    -- Reading by an atomic addition orders this after the write.
     idle = do
       pause d
       began <- addWord ws wordUses 0
       when (began > 0) $ do
-        reset d
+        limit <- readWord ws wordLimit
+        resetFor d (Duration (fromIntegral limit))
         left <- addWord ws wordUses 0
-        when (left == 0) idle
+        latest <- readWord ws wordLimit
+        when (left == 0 || latest /= limit) idle
 
 -- | The time until it is due by the coarse clock, at least zero. While it is paused, its full length.
 remaining :: IdleTimer -> IO Duration

@@ -64,13 +64,13 @@ data CapabilityMetrics = CapabilityMetrics
     metricsDescriptors :: !Int,
     -- | Timers that are pending now.
     metricsTimersPending :: !Int,
-    -- | The time from when the dispatcher learns of an event to when the thread that waited for it (by "Weft.Socket" or
+    -- | The time from when the dispatcher receives an event to when the thread that waited for it (by "Weft.Socket" or
     -- "Weft.Thread") runs. Measured for the events of one batch in 64.
     metricsWakeLatency :: !HistogramCounts,
     -- | The time from when a timer is due to the beginning of the turn in which it is fired. Measured for all timers.
     metricsTimerLateness :: !HistogramCounts,
-    -- | The longest time that the callbacks of one descriptor, or the timers of one turn, have taken, and the descriptor
-    -- ('Nothing' for timers). Measured while the watchdog is on ("Weft.Watchdog").
+    -- | The longest time that the callbacks of one descriptor, or the timers of one turn, have taken, and the
+    -- descriptor ('Nothing' for timers). Measured while the watchdog is on ("Weft.Watchdog").
     metricsLongestCallback :: !(Duration, Maybe Fd)
   }
   deriving (Eq, Show)

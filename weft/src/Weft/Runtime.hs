@@ -8,6 +8,9 @@
 -- 'System.Posix.Process.forkProcess' gets managers and kernel objects of its own
 -- when it first needs one.
 --
+-- A program whose @main@ is written in C has to end the run-time system by @hs_exit_nowait@ (@HsFFI.h@), as a @main@
+-- written in Haskell does: @hs_exit@ waits until all foreign calls have returned, and a dispatcher is in one.
+--
 -- @since 0.1.0
 module Weft.Runtime
   ( stopManagers,

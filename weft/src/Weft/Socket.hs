@@ -15,20 +15,22 @@
 -- >       bytes <- recv sock 4096
 -- >       unless (Data.ByteString.null bytes) (sendAll sock bytes >> echo sock)
 --
--- Every operation tries the system call first and blocks the calling thread, and
--- nobody else, when it has to wait. A thread that waits holds no buffer. Errors
--- are 'IOError's with the errno; a socket that is closed, before or meanwhile, is
--- @EBADF@. An asynchronous exception interrupts a wait and leaves nothing behind.
+-- An operation tries the system call first, unless the kernel has already said that it would have to wait. When it
+-- has to wait, it blocks the calling thread and no other. A thread that waits holds no buffer. Errors are 'IOError's
+-- with the errno. If the socket is closed, before the operation or during it, the error is @EBADF@. An asynchronous
+-- exception interrupts a wait and leaves nothing behind.
 --
 -- Everything may be used from any thread.
 --
 -- Differences from @network@ 3.1:
 --
--- * 'Socket' is another type: a library that wants @network@'s takes 'withNetworkSocket'. Addresses are
---   'SockAddr' only; there are no functions for other instances of its class @SocketAddress@ ("Network.Socket.Address").
+-- * 'Socket' is another type: a library that wants @network@'s takes 'withNetworkSocket'. Addresses are 'SockAddr'
+--   only; there are no functions for other instances of its class @SocketAddress@ ("Network.Socket.Address").
+-- * Of @network@ 3.2, @recvBufNoWait@, @setSockOptValue@, @sendWithFds@ and @sendManyWithFds@ are left out. The suite
+--   @spec@ compares the exports.
 -- * A thread that uses a socket while another closes it gets @EBADF@ and never meets another socket of the same number.
--- * If @network@ cannot represent the family of a sender's address (netlink, for example), receiving returns the data with
---   @SockAddrUnix ""@. @network@ throws then, and the data is lost.
+-- * If @network@ cannot represent the family of a sender's address (netlink, for example), receiving returns the data
+--   with @SockAddrUnix ""@. @network@ throws then, and the data is lost.
 -- * A send that is cut off after a part makes all further sends fail, with @EPIPE@
 --   ("Weft.Socket.ByteString"); @network@ sends on, and the peer mistakes one message for another's rest.
 -- * 'gracefulClose' reads until the peer's end, for the time given and 16 MiB; @network@ reads once.
@@ -158,12 +160,14 @@ import Network.Socket hiding
     recvBuf,
     recvBufFrom,
     recvBufMsg,
+    recvBufNoWait,
     recvFd,
     sendBuf,
     sendBufMsg,
     sendBufTo,
     sendFd,
     setSockOpt,
+    setSockOptValue,
     setSocketOption,
     shutdown,
     socket,
@@ -182,10 +186,10 @@ import Network.Socket hiding
   )
 import Weft.Duration
 import Weft.Socket.Basic
-import Weft.Socket.Bridge
 import Weft.Socket.ByteString (recvBuf, recvBufFrom, sendBuf, sendBufTo)
 import Weft.Socket.File
 import Weft.Socket.Message
+import Weft.Socket.NetworkSocket
 import Weft.Socket.Options
 import Weft.Socket.Peer
 import Weft.Socket.Serve

@@ -13,12 +13,13 @@
 --
 -- Times are those of the monotonic clock, so changing the date has no effect. A timer that comes
 -- due while the process or the machine is stopped fires once when it continues. Nothing fires early;
--- on an idle machine a timer is late by the wheel's tick of 33 us and the time of a wake-up.
+-- on an idle machine a timer is late by at most the wheel's tick of 33 us, the kernel's timer slack (20 us), and the
+-- time of a wake-up.
 --
 -- A duration of zero or less is over at once; 'maxBound' never ends.
 --
--- Setting a timer is one compare-and-swap, and a system call only when the
--- capability's dispatcher sleeps past it; cancelling is one more.
+-- Setting a timer is one compare-and-swap, and a system call only if the
+-- capability's dispatcher would sleep past it. Cancelling is one atomic operation.
 --
 -- @since 0.1.0
 module Weft.Timer
@@ -44,7 +45,7 @@ import Weft.Runtime.Managers
 import Weft.Sys (now)
 import Weft.Thread.Time (sleep, within)
 
--- | Run an action after that long, on the dispatcher of the capability that the
+-- | Run an action after the given duration, on the dispatcher of the capability that the
 -- caller runs on. The action must not block: it delays every event of the
 -- capability while it runs. To do more, let it fill an MVar or fork a thread. Its
 -- exceptions go to the program's handler for uncaught exceptions. The timer fires even if

@@ -1,22 +1,24 @@
--- |
--- A watchdog of the program's managers. It prints a line on standard error when a capability has been occupied for longer
--- than a bound, by a callback that does not return or by a thread that lets no other run; and another one when the
--- capability is free again.
+-- | A watchdog of the program's managers. It prints a line on standard error when a capability has been occupied for
+-- longer than a bound, by a callback that does not return or by a thread that lets no other run; and another one when
+-- the capability is free again.
 --
 -- > weft watchdog: capability 0 has been held for 1.012 s by a callback of descriptor 7
 -- >   OS thread 4711 is busy in Main_parse_info + 0x24
 -- > weft watchdog: capability 0 is free again, after 3.402 s
 --
--- It is an OS thread that runs no Haskell code. So it sees a loop that never allocates, and so never lets another thread
--- run, even on the only capability. It is off unless 'setWatchdog' or the environment variable @WEFT_WATCHDOG@ (seconds,
--- as in @0.5@) sets a bound. While it is on, an idle dispatcher wakes up once in that time, and the watchdog four times.
+-- It is an OS thread that runs no Haskell code. So it sees a loop that never allocates, and so never lets another
+-- thread run, even on the only capability. It is off unless 'setWatchdog' or the environment variable @WEFT_WATCHDOG@
+-- (seconds, as in @0.5@) sets a bound. While it is on, an idle dispatcher wakes up once in that time, and the
+-- watchdog four times, and at least every 250 ms.
 --
--- What it reports: a callback ("Weft.Event", 'Weft.Timer.schedule') by its descriptor, or as a timer. A Haskell thread
--- cannot be named, since GHC does not tell which one is running; instead the report names the code that the program's
--- busy OS threads are running at that moment (Linux, x86-64 and aarch64, symbols not stripped). A long garbage collection
--- occupies all capabilities and is reported too, and so is a machine that gives the program no processor.
+-- What it reports: a callback ("Weft.Event", 'Weft.Timer.schedule') by its descriptor, or as a timer. A Haskell
+-- thread cannot be named, since GHC does not tell which one is running; instead the report names the code that the
+-- program's busy OS threads are running at that moment (Linux, x86-64 and aarch64, symbols not stripped). A long
+-- garbage collection occupies all capabilities and is reported too, and so is a machine that gives the program no
+-- processor.
 --
--- It watches the dispatchers, and managers of "Weft.Event" while they are in 'Weft.Event.loop' or 'Weft.Event.step'.
+-- It watches the dispatchers, and managers of "Weft.Event" while they are in 'Weft.Event.loop' or 'Weft.Event.step'. A
+-- capability on which no thread has waited through Weft yet has no dispatcher, and is not watched.
 --
 -- @since 0.1.0
 module Weft.Watchdog
@@ -35,9 +37,9 @@ import qualified Weft.FFI.Watchdog as FFI
 import Weft.Runtime.Managers (managers)
 import Weft.Watchdog.Bound (setBound)
 
--- | Report capabilities that are occupied for longer than this from now on; 'Nothing' turns the watchdog off. Overrides
--- @WEFT_WATCHDOG@. A manager of "Weft.Event" is watched from its next turn on. Throws a user error if the bound is below
--- a millisecond.
+-- | Report capabilities that are occupied for longer than this from now on; 'Nothing' turns the watchdog off.
+-- Overrides @WEFT_WATCHDOG@. A manager of "Weft.Event" is watched from its next turn on. Throws a user error if the
+-- bound is below a millisecond.
 setWatchdog :: Maybe Duration -> IO ()
 setWatchdog bound = do
   setBound bound

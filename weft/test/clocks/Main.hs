@@ -8,7 +8,7 @@ module Main (main) where
 import Control.Concurrent hiding (threadDelay)
 import qualified Control.Concurrent as G
 import Control.Concurrent.STM (atomically, check, readTVar)
-import Control.Exception (bracket)
+import Control.Exception (bracket, evaluate)
 import Control.Monad
 import Data.IORef
 import Data.Maybe (catMaybes, isJust, isNothing)
@@ -24,12 +24,13 @@ import System.Posix.Process (getProcessID)
 import System.Posix.Signals (sigCONT, sigSTOP, signalProcess)
 import System.Process
 import qualified System.Timeout as G
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Backend (backendNames, whyUnavailable)
 import qualified Weft.Event as E
 import Weft.IdleTimer (newIdleTimer)
 import Weft.Test.Configurations (configurations)
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip (skip, skipAll, testCase)
 import Weft.Thread
 import Weft.Timer (microseconds, schedule)
@@ -72,23 +73,25 @@ stopping pid = forM_ [20, 400, 1, 90, 60] $ \ms -> do
   G.threadDelay (1000 * ms)
   signalProcess sigCONT pid
 
--- | Run the worker, do something to it, and return what it says.
+-- | Run the worker, do something to it, and return what it says. It does not end before that has been done: then its
+-- input is closed.
 observe :: [(String, String)] -> (Pid -> IO ()) -> IO (ExitCode, String)
 observe variables act = do
   program <- getExecutablePath
   inherited <- filter ((`notElem` map fst variables) . fst) <$> getEnvironment
-  let process = (proc program ["worker"]) {std_out = CreatePipe, env = Just (variables <> inherited)}
-  withCreateProcess process $ \_ out _ handle -> case out of
-    Nothing -> assertFailure "no output"
-    Just h -> within "the worker" $ do
+  let process = (proc program ["worker"]) {std_in = CreatePipe, std_out = CreatePipe, env = Just (variables <> inherited)}
+  withCreateProcess process $ \input out _ handle -> case (input, out) of
+    (Just i, Just h) -> within "the worker" $ do
       ready <- hGetLine h
       ready @?= "ready"
       getPid handle >>= mapM_ act
+      hClose i
       said <- hGetContents h
       code <- length said `seq` waitForProcess handle
       pure (code, said)
+    _ -> assertFailure "no pipes"
   where
-    within what = G.timeout 40000000 >=> maybe (assertFailure (what <> " is still running")) pure
+    within what = G.timeout 90000000 >=> maybe (assertFailure (what <> " is still running")) pure
 
 -- | The worker found nothing wrong, and its date moved by this many seconds.
 jumpedBy :: Int -> (ExitCode, String) -> Assertion
@@ -122,7 +125,7 @@ withDateFile = bracket make removeFile
 -- | A timer of some kind: what it is, when it is due, when it fired.
 data Timer = Timer String Word64 (IORef [Word64])
 
--- | Sets timers of every kind, prints @ready@, waits for them and prints by how many
+-- | Sets timers of every kind, prints @ready@, waits for them and for the end of its input, and prints by how many
 -- seconds the date moved; fails with what was wrong.
 worker :: IO ()
 worker = do
@@ -136,7 +139,8 @@ worker = do
     set us (getMonotonicTimeNSec >>= \now -> atomicModifyIORef' fired (\ts -> (now : ts, ())))
     pure (Timer (name <> " " <> show us <> " us") (t + 1000 * fromIntegral us) fired)
   putStrLn "ready"
-  all' <- G.timeout 20000000 (waitFor timers)
+  all' <- G.timeout 40000000 (waitFor timers)
+  getContents >>= void . evaluate . length
   -- For those that would fire twice.
   G.threadDelay 300000
   wrong <- catMaybes <$> mapM judge timers

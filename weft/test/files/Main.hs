@@ -1,6 +1,5 @@
--- |
--- The suite @files@: "Weft.File" with each of its engines, on 1, 2 and 4
--- capabilities, and on a kernel that refuses what is tried first. @WEFT_TEST_SCALE@ multiplies the number of repetitions.
+-- | The suite @files@: "Weft.File" with each of its engines, on 1, 2 and 4 capabilities, and on a kernel that refuses
+-- what is tried first. @WEFT_TEST_SCALE@ multiplies the number of repetitions.
 module Main
   ( main,
   )
@@ -15,14 +14,16 @@ import qualified Files.Life
 import qualified Files.Limits
 import Files.Older
 import qualified Files.Opening
+import qualified Files.Sending
 import qualified Files.Streams
 import Harness (scale)
 import System.Environment (setEnv)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
 import Weft.File
 import Weft.Runtime (stopManagers)
 import Weft.Test.Configurations (configurations)
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip (skipAll)
 
 main :: IO ()
@@ -37,7 +38,8 @@ main = do
           ( [ Files.Contents.tests,
               Files.Cold.tests,
               Files.Opening.tests,
-              Files.Folders.tests older
+              Files.Folders.tests older,
+              Files.Sending.tests
             ]
               <> [t | not older, t <- [Files.Streams.tests, Files.Cancelling.tests, Files.Life.tests engine, Files.Limits.tests engine]]
               <> [testCase "was refused" (refusals >>= \r -> assertBool "nothing was refused" (r > 0)) | older]

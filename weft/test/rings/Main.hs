@@ -1,7 +1,6 @@
--- |
--- The suite @rings@: io_uring with rings of two to eight entries (@WEFT_RING_ENTRIES@), under load, on 1, 2 and 4 capabilities. The queue of submissions is
--- full nearly always then, and hundreds of completions come at once where there is room for two: nothing may be lost, be it a byte, a wake-up or
--- a close.
+-- | The suite @rings@: io_uring with rings of two to eight entries (@WEFT_RING_ENTRIES@), under load, on 1, 2 and 4
+-- capabilities. The queue of submissions is full nearly always then, and hundreds of completions come at once where
+-- there is room for two: nothing may be lost, be it a byte, a wake-up or a close.
 module Main
   ( main,
   )
@@ -26,7 +25,7 @@ import System.Posix.Files (readSymbolicLink)
 import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, fdRead, fdWrite, setFdOption)
 import System.Posix.Temp (mkstemp)
 import System.Posix.Types (Fd)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
 import Weft.Backend
 import Weft.FFI.RingEntries (preferRingEntries)
@@ -35,6 +34,7 @@ import Weft.Runtime (stopManagers)
 import Weft.Socket
 import Weft.Socket.ByteString (recv, sendAll)
 import Weft.Test.Configurations (configurations)
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip (skipAll)
 import Weft.Thread (closeFdWith, threadDelay, threadWaitRead)
 import qualified Weft.Thread as T
@@ -46,7 +46,7 @@ main = do
   refused <- whyUnavailable "io_uring"
   preferFiles Rings
   chosen <- configurations (== (2, 2)) [(entries, n) | entries <- [2, 4, 8], n <- [1, 2, 4]]
-  defaultMain . localOption (mkTimeout 120000000) . testGroup "rings" $ map (maybe id (skipAll "no io_uring") refused . group) chosen
+  defaultMain . localOption (mkTimeout 400000000) . testGroup "rings" $ map (maybe id (skipAll "no io_uring") refused . group) chosen
 
 group :: (Int, Int) -> TestTree
 group (entries, n) =

@@ -17,9 +17,10 @@ import Harness
 import qualified Spec.Blocking
 import qualified Spec.Closing
 import qualified Spec.Compatibility
-import qualified Spec.Deadline
 import qualified Spec.Event
 import qualified Spec.EventLife
+import qualified Spec.Exports
+import qualified Spec.IdleTimer
 import qualified Spec.Interrupted
 import qualified Spec.Lifecycle
 import qualified Spec.Messages
@@ -33,10 +34,11 @@ import qualified Spec.Time
 import qualified Spec.Timeout
 import qualified Spec.Transport
 import System.Environment (setEnv)
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Weft.Backend
 import Weft.Runtime (stopManagers)
 import Weft.Test.Configurations (configurations)
+import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip (skipAll)
 import Weft.Thread (threadDelay)
 
@@ -52,7 +54,8 @@ main = do
         [ Spec.Thread.tests Spec.Thread.ghc,
           Spec.Time.tests Spec.Time.ghc,
           Spec.Timeout.tests Spec.Timeout.ghc
-        ]
+        ],
+      Spec.Exports.tests
     ]
       <> [maybe id (skipAll name) reason (group name n) | (n, (name, reason)) <- chosen]
   where
@@ -74,7 +77,7 @@ group name n =
         Spec.Time.ownTests,
         Spec.Timeout.tests Spec.Timeout.weft,
         Spec.Timeout.ownTests,
-        Spec.Deadline.tests,
+        Spec.IdleTimer.tests,
         Spec.Socket.tests,
         Spec.Messages.tests,
         Spec.Compatibility.tests,

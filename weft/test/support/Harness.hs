@@ -30,6 +30,7 @@ module Harness
 
     -- * What the process holds
     openDescriptors,
+    noneLeftOpen,
     liveBytes,
     settled,
     collect,
@@ -83,9 +84,9 @@ within s what act = do
   maybe (assertFailure (what <> ": still not done after " <> show s <> " s")) pure r
 
 -- | A limit for what should take no time at all; generous, as machines that run
--- tests are busy.
+-- tests are busy, and longer if there are more repetitions.
 finishes :: String -> IO a -> IO a
-finishes = within 20
+finishes = within (20 * max 1 scale)
 
 -- | Fail unless the condition comes to hold.
 eventually :: String -> IO Bool -> Assertion
@@ -165,6 +166,12 @@ timed act = do
 -- | How many descriptors the process has open.
 openDescriptors :: IO Int
 openDescriptors = subtract 1 . length <$> listDirectory "/proc/self/fd"
+
+-- | No more descriptors are open than before. Fewer are, if one of an earlier test was closed meanwhile.
+noneLeftOpen :: Int -> Assertion
+noneLeftOpen before = do
+  now <- openDescriptors
+  assertBool (show (now - before) <> " descriptors are left open") (now <= before)
 
 -- | Bytes that are alive, after a collection.
 liveBytes :: IO Int

@@ -16,10 +16,11 @@ import System.Posix.IO (createPipe, fdWrite)
 import System.Posix.Process (ProcessStatus (Exited), forkProcess, getProcessStatus)
 import System.Process hiding (createPipe)
 import qualified System.Timeout as G
-import Test.Tasty
+import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
 import qualified Weft.Event as E
 import Weft.Metrics
+import Weft.Test.Main (defaultMain)
 import Weft.Thread (threadDelay, threadWaitRead)
 import Weft.Timer
 import Weft.Watchdog
@@ -56,7 +57,8 @@ tests =
   where
     busy = if (os, arch) `elem` [("linux", "x86_64"), ("linux", "aarch64")] then "is busy in " else ""
 
--- | The program's reports have these texts in them, and it says that the capability is free again; and how often that happened.
+-- | The program's reports have these texts in them, and it says that the capability is free again; and how often that
+-- happened.
 reports :: Int -> String -> [String] -> Assertion
 reports n how expected = do
   own <- getExecutablePath
@@ -66,7 +68,8 @@ reports n how expected = do
   said <- withCreateProcess child $ \input output errors _ -> case (input, output, errors) of
     (Just i, Just o, Just e) -> do
       heard <- newMVar []
-      -- Until all is said: on a busy machine the program may be kept from running before it holds anything, and that is reported, too.
+      -- Until all is said: on a busy machine the program may be kept from running before it holds anything, and that
+      -- is reported, too.
       let listen = do
             line <- hGetLine e
             said <- modifyMVar heard (\before -> let now = before <> [line] in pure (now, unlines now))
@@ -94,14 +97,15 @@ run bound n how = do
   let child = (proc own ["hold", how, "+RTS", "-N" <> show n]) {env = Just ([("WEFT_WATCHDOG", b) | Just b <- [bound]] <> environment)}
   limited (readCreateProcessWithExitCode child "")
 
--- | The program that is watched: holds a capability until that has been reported, waits for the end of its input, and prints how often
--- it happened.
+-- | The program that is watched: holds a capability until that has been reported, waits for the end of its input, and
+-- prints how often it happened.
 hold :: String -> IO ()
 hold how = do
   hSetBuffering stdout LineBuffering
   case how of
     "timer" -> timer spinUntilReported
-    -- Again and again: on a busy machine a thread that blocks may be seen while it waits for a core, and counts as busy then.
+    -- Again and again: on a busy machine a thread that blocks may be seen while it waits for a core, and counts as
+    -- busy then.
     "foreign" -> void (forkIO (forever (timer blockUntilReported)))
     "set" -> setWatchdog (Just (milliseconds 100)) >> timer spinUntilReported
     "callback" -> do
@@ -110,7 +114,8 @@ hold how = do
       _ <- E.registerFd m (\_ _ -> spinUntilReported) r E.evtRead E.OneShot
       _ <- forkIO (E.loop m)
       void (fdWrite w "x")
-    "thread" -> threadDelay 1000 >> void (forkIO spinUntilReported)
+    -- On one capability: one on which no thread has waited yet has no dispatcher, and is not watched.
+    "thread" -> void . forkOn 0 $ threadDelay 1000 >> spinUntilReported
     "second" -> void . forkOn 1 $ threadDelay 1000 >> spinUntilReported
     "fork" -> do
       timer (pure ())

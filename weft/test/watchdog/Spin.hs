@@ -22,8 +22,8 @@ foreign import ccall unsafe "getMonotonicNSec" nanoseconds :: IO Word64
 
 foreign import ccall unsafe "usleep" usleep :: CUInt -> IO CInt
 
--- | Compute until there has been a report, and for two bounds more: the first one may be of another capability, which waits for this one to
--- collect garbage.
+-- | Compute until there has been a report, and for two bounds more: the first one may be of another capability, which
+-- waits for this one to collect garbage.
 spinUntilReported :: IO ()
 spinUntilReported = stalls >>= spinUntil >> longer spinUntilTime
 

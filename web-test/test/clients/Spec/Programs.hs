@@ -67,7 +67,7 @@ tests =
     -- Where Go has not compiled its own libraries yet, it does that first.
     compiling = localOption (mkTimeout 600000000)
 
--- | With Go's client.
+-- | Requests by Go's client.
 withGo :: (([String] -> IO String) -> IO a) -> IO a
 withGo act = withFolder $ \folder -> do
   needProgram "go"
@@ -75,11 +75,11 @@ withGo act = withFolder $ \folder -> do
   _ <- programWithin 500 "env" ["GO111MODULE=off", "GOFLAGS=", "go", "build", "-o", client, "test/clients/client.go"]
   act (program client)
 
--- | Nothing that the server printed is an exception of its own.
+-- | The server has printed no exception.
 noExceptions :: Server -> Assertion
 noExceptions server = readIORef (serverSaid server) >>= \said -> filter ("exception" `isPrefixOf`) said @?= []
 
--- | With a file of this many MiB that cannot be compressed, and its SHA-256.
+-- | Run an action with a file of the given size in MiB, which cannot be compressed, and its SHA-256.
 withLarge :: Int -> (FilePath -> String -> IO a) -> IO a
 withLarge size act = withFolder $ \folder -> do
   let file = folder </> "large"

@@ -1,6 +1,6 @@
--- |
--- Clients on raw sockets (@rude_client.py@). After each, the server has as many descriptors as before, runs no application and has
--- no connection; those that leave early or stay too long come twice, and the second time costs no memory.
+-- | Clients on raw sockets (@rude_client.py@). After each, the server has as many descriptors as before, runs no
+-- application and has no connection; those that leave early or stay too long come twice, and the second time costs no
+-- memory.
 module Spec.Rude
   ( tests,
   )

@@ -9,7 +9,7 @@ import qualified Library.HttpClient as HttpClient
 import qualified Library.Middleware as Middleware
 import qualified Library.WebSockets as WebSockets
 
--- | By group and name.
+-- | The tests by group and name.
 implementation :: Maybe [((String, String), IO ())]
 implementation =
   Just $

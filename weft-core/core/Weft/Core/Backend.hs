@@ -24,7 +24,7 @@ data Wait
     Forever
   deriving (Eq, Show)
 
--- | Answer to 'backendArm'.
+-- | The result of 'backendArm'.
 data Armed
   = -- | The kernel will report the descriptor.
     Armed
@@ -37,9 +37,9 @@ data Armed
 --
 -- Laws, for every back end; the test suite runs them on each:
 --
--- [present] If some of @evs@ holds when @backendArm fd tok trigger evs@ has returned 'Armed', the next poll reports it
--- with @tok@. If more descriptors are ready than one poll has room for, it is one of the next polls: they are reported in
--- turn, so that none starves. Arming again checks again.
+-- [present] If some of @evs@ holds when @backendArm fd tok trigger evs@ has returned 'Armed', the next poll reports
+-- it with @tok@. If more descriptors are ready than one poll has room for, it is one of the next polls: they are
+-- reported in turn, so that none starves. Arming again checks again.
 --
 -- [trigger] 'Once', 'Level' and 'Edge' have the meaning in "Weft.Core.Events". With
 -- 'Edge' a change after a report is reported again. (If the back end has a
@@ -55,9 +55,9 @@ data Armed
 -- and closing takes effect at once.
 -- Forgetting a descriptor that is not watched is no error.
 --
--- [wake] @backendWake@ makes a poll return that is blocking, or else the next
--- poll. Several wakes may count as one, and a poll that does not block may consume one: a
--- manager is woken only after it has announced that it blocks.
+-- [wake] @backendWake@ makes a blocking poll return, or, if none blocks, the next poll. Several wakes may count as
+-- one, and a poll that does not block may consume one. That suffices, since a manager is woken only after it has
+-- announced that it blocks.
 --
 -- [errors] 'backendArm' throws an 'IOError' with the errno (@EBADF@ for a
 -- descriptor that is closed or negative) and then has registered nothing.
@@ -76,13 +76,13 @@ data Backend = Backend
     backendArm :: !(Fd -> Token -> Trigger -> Events -> IO Armed),
     -- | Stop watching a descriptor.
     backendForget :: !(Fd -> IO ()),
-    -- | Whether a poll that is blocking has to be woken for 'backendArm' to take
-    -- effect. The caller of 'backendArm' wakes it then.
+    -- | Whether 'backendArm' takes effect only when a blocking poll returns. If so, the caller of 'backendArm' wakes
+    -- the poll.
     backendDeferred :: !Bool,
-    -- | For a kernel mechanism without edges: has to be called with the events
-    -- for which an operation got @EAGAIN@, before it waits.
+    -- | 'Just' if the kernel mechanism is not edge-triggered. The action has to be called with the events for which
+    -- an operation got @EAGAIN@, before the operation waits.
     backendResume :: !(Maybe (Fd -> Events -> IO ())),
-    -- | The descriptors that it has open, which no program may wait for or close.
+    -- | The back end's own open descriptors. The program must neither wait for them nor close them.
     backendDescriptors :: ![Fd],
     -- | Interrupt a blocking poll.
     backendWake :: !(IO ()),

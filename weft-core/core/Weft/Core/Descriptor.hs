@@ -16,14 +16,15 @@ module Weft.Core.Descriptor
 
     -- * Operations
     Attempt (..),
+    decodeResult,
     Outcome (..),
     perform,
     performThen,
     useDescriptor,
     useDescriptorToSend,
     prepareDescriptor,
-    cutDescriptor,
-    descriptorCut,
+    forbidSending,
+    isSendingForbidden,
 
     -- * Closing
     closeDescriptor,
@@ -33,6 +34,7 @@ module Weft.Core.Descriptor
 where
 
 import Control.Monad (unless, void, when)
+import Foreign.C.Error (Errno (..), eAGAIN)
 import Foreign.C.Types (CInt)
 import System.Posix.Types (Fd)
 import Weft.Core.Backend
@@ -53,7 +55,7 @@ data Descriptor = Descriptor
     descriptorReadiness :: !Readiness,
     -- | The manager that it was attached to last. Written by the thread that attaches it.
     descriptorManager :: !(Ref (Maybe Manager)),
-    -- | The manager for the calling thread, when one is needed.
+    -- | Finds the manager for the calling thread, when one is needed.
     descriptorFindManager :: !(IO Manager),
     -- | Closes the descriptor without blocking. The action that it returns finishes the close, and may block.
     descriptorRelease :: !(IO (IO ()))
@@ -89,23 +91,33 @@ data Attempt a
   | -- | It failed with that errno.
     Failed !CInt
 
+-- | Decode what a system call returned: a count goes to the continuation, @-EAGAIN@ means 'NotYet', other negative
+-- numbers are errors.
+decodeResult :: (Integral n) => n -> (Int -> IO (Attempt a)) -> IO (Attempt a)
+decodeResult r k
+  | r >= 0 = k (fromIntegral r)
+  | Errno code == eAGAIN = pure NotYet
+  | otherwise = pure (Failed code)
+  where
+    code = fromIntegral (negate r)
+{-# INLINE decodeResult #-}
+
 -- | The result of an operation.
 data Outcome a
   = Completed !a
   | -- | It failed with that errno.
     Refused !CInt
   | -- | The descriptor was closed, before the operation or during it; or its sending was cut off
-    -- ('cutDescriptor').
+    -- ('forbidSending').
     DescriptorClosed
   | -- | The deadline passed and the operation still could not be done.
     DeadlinePassed
   deriving (Eq, Show)
 
--- | Try an operation, and wait and try again until it is done. The operation runs
--- masked; it must neither block nor throw. It is tried once more after the
--- deadline has passed, so that data that arrived in time is never lost. Any number of
--- threads may perform operations; those of one direction that wait are served in
--- turn. Interruptible while it waits; nothing was done then.
+-- | Try an operation, and wait and try again until it is done. The operation runs masked; it must neither block nor
+-- throw. It is tried once more after the deadline has passed, so that data that arrived in time is never lost. Any
+-- number of threads may perform operations; those of one direction that wait are served in turn. An exception can
+-- interrupt it only while it waits; the operation has had no effect then.
 perform :: Descriptor -> Direction -> Instant -> IO (Attempt a) -> IO (Outcome a)
 perform d dir deadline op = performThen d dir deadline op pure
 {-# INLINE perform #-}
@@ -156,19 +168,19 @@ useDescriptor :: Descriptor -> IO a -> IO (Maybe a)
 useDescriptor d act = mask_ (inside acquire d Nothing (Just <$> act))
 {-# INLINE useDescriptor #-}
 
--- | 'useDescriptor' for a call that sends: 'Nothing' also after 'cutDescriptor'.
+-- | 'useDescriptor' for a call that sends: 'Nothing' also after 'forbidSending'.
 useDescriptorToSend :: Descriptor -> IO a -> IO (Maybe a)
 useDescriptorToSend d act = mask_ (inside acquireToSend d Nothing (Just <$> act))
 {-# INLINE useDescriptorToSend #-}
 
 -- | Make all further sends fail. A part of a message has been sent, and the peer would mistake
 -- further bytes for the rest of it.
-cutDescriptor :: Descriptor -> IO ()
-cutDescriptor = cutSending . descriptorReadiness
+forbidSending :: Descriptor -> IO ()
+forbidSending = markSendForbidden . descriptorReadiness
 
--- | Whether 'cutDescriptor' was called.
-descriptorCut :: Descriptor -> IO Bool
-descriptorCut = isSendingCut . descriptorReadiness
+-- | Whether 'forbidSending' was called.
+isSendingForbidden :: Descriptor -> IO Bool
+isSendingForbidden = isSendForbidden . descriptorReadiness
 
 -- | Run an action that uses the descriptor, if it is open; otherwise return the
 -- result for a closed one. Masked; the action must not throw.
@@ -188,19 +200,19 @@ inside entering d closed act = do
     rd = descriptorReadiness d
 {-# INLINE inside #-}
 
--- | Close the descriptor; the function runs what may block.
+-- | Close the descriptor. The function runs the action that finishes the close, which may block.
 giveBack :: Descriptor -> (IO () -> IO ()) -> IO ()
 giveBack d run = descriptorRelease d >>= run
 {-# NOINLINE giveBack #-}
 
--- | Wait for the token and take it. Returns the stamp of the event that put it; 'tooLate' if the deadline has passed, and
--- the token is left to others. Without a deadline the last call is a tail call: a thread that waits keeps no frame of
--- this function.
+-- | Wait for the token and take it. Returns the stamp of the event that put it; 'tooLate' if the deadline has passed,
+-- and the token is left to others. Without a deadline the last call is a tail call: a thread that waits keeps no
+-- frame of this function.
 waitToken :: Descriptor -> Direction -> Instant -> IO Stamp
 waitToken d dir deadline = do
   serving <- servingManager d
   case serving of
-    Nothing -> pure unstamped -- closed: the caller's attempt finds out
+    Nothing -> pure unstamped -- closed: the next attempt reports it
     Just m -> do
       countShared (managerCounters m) Waits
       mark (managerEventLog m) Waited
@@ -251,9 +263,9 @@ servingManager d = do
     Nothing -> attachDescriptor d
 {-# INLINE servingManager #-}
 
--- | Attach it now, to the manager of the calling thread's capability, for a thread that is going to wait. To attach needs more stack
--- than all that follows, so a thread that does it first, with little on its stack, may get by with a thread's first stack, of 1 KiB:
--- what does not fit there moves to the next, of 32 KiB, and stays. Throws as an operation would.
+-- | Attach the descriptor now, to the manager of the calling thread's capability, for a thread that is going to wait.
+-- Attaching needs more stack than all that follows. If a thread attaches early, with little on its stack, its first
+-- stack chunk of 1 KiB may suffice; otherwise it gets a chunk of 32 KiB, and keeps it. Throws as an operation would.
 prepareDescriptor :: Descriptor -> IO ()
 prepareDescriptor d = mask_ (void (attachDescriptor d))
 

@@ -1,20 +1,23 @@
+{-# LANGUAGE MagicHash #-}
+
 -- |
 -- Markers of a manager's activity in GHC's event log (user events: @+RTS -l@, in a program that was linked with
 -- @-eventlog@ if the compiler asks for it). @weft trace@ draws them.
 --
--- In a program that does not log, a marker costs one test of a tag: whether user events are logged is found out once for
--- each manager, and a marker that is not written is not built. Any thread may write one; the log records the capability.
+-- In a program that does not log, a marker costs one test of a tag: whether user events are logged is found out once
+-- for each manager, and a marker that is not written is not built. Any thread may write one; the log records the
+-- capability.
 module Weft.Core.EventLog
   ( EventLog,
     openEventLog,
     Marker (..),
     mark,
-    render,
   )
 where
 
 import Control.Monad (when)
-import Weft.Sys (traceUserEvent, userEventsLogged)
+import GHC.Ptr (Ptr (..))
+import Weft.Sys (traceUserEvent, traceUserEventNumber, userEventsLogged)
 
 -- | Whether user events are logged.
 newtype EventLog = EventLog Bool
@@ -48,18 +51,15 @@ mark :: EventLog -> Marker -> IO ()
 mark (EventLog on) marker = when on (write marker)
 {-# INLINE mark #-}
 
+-- | The text of a marker: @weft:@, a word and, for some, a number. "Weft.Tools.Trace.Log" reads it.
 write :: Marker -> IO ()
-write marker = traceUserEvent (render marker)
+write marker = case marker of
+  Sleeping -> traceUserEvent (Ptr "weft:sleep"#)
+  Woken n -> traceUserEventNumber (Ptr "weft:woken "#) n
+  Handed n -> traceUserEventNumber (Ptr "weft:handed "#) n
+  Fired n -> traceUserEventNumber (Ptr "weft:fired "#) n
+  Signalled n -> traceUserEventNumber (Ptr "weft:signal "#) n
+  Waited -> traceUserEvent (Ptr "weft:wait"#)
+  Submitted n -> traceUserEventNumber (Ptr "weft:submit "#) n
+  Finished n -> traceUserEventNumber (Ptr "weft:done "#) n
 {-# NOINLINE write #-}
-
--- | The text of a marker: @weft:@, a word and, for some, a number.
-render :: Marker -> String
-render marker = case marker of
-  Sleeping -> "weft:sleep"
-  Woken n -> "weft:woken " ++ show n
-  Handed n -> "weft:handed " ++ show n
-  Fired n -> "weft:fired " ++ show n
-  Signalled n -> "weft:signal " ++ show n
-  Waited -> "weft:wait"
-  Submitted n -> "weft:submit " ++ show n
-  Finished n -> "weft:done " ++ show n

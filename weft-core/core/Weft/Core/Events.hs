@@ -43,7 +43,7 @@ import Data.Bits
 import Data.List (intercalate)
 import System.Posix.Types (Fd)
 
--- | When an event was handed out, in nanoseconds of the monotonic clock; 'unstamped' for most events
+-- | When an event was delivered, in nanoseconds of the monotonic clock; 'unstamped' for most events
 -- ("Weft.Core.Latency").
 type Stamp = Int
 
@@ -103,7 +103,7 @@ evtUrgent = Events 16
 evtClose :: Events
 evtClose = Events 32
 
--- | With 'evtClose': the descriptor may well be open, but its manager was stopped.
+-- | With 'evtClose': the manager was stopped; the descriptor may still be open.
 evtOrphaned :: Events
 evtOrphaned = Events 64
 
@@ -152,12 +152,10 @@ data Trigger
     Edge
   deriving (Eq, Ord, Show)
 
--- | A number that a back end gets with a descriptor, and returns with its events. The low 32 bits are
--- the descriptor, the next 30 a generation, the highest two say who handles the event: callbacks in the
--- registry, the manager's external handler
--- ('Weft.Core.Manager.setExternalHandler'), or a tracked descriptor. A number that was
--- closed and opened again has another generation, so an event of the old
--- descriptor is dropped.
+-- | A number that a back end gets with a descriptor, and returns with its events. The low 32 bits are the descriptor,
+-- the next 30 a generation. The highest two select the handler of the event: callbacks in the registry, the manager's
+-- external handler ('Weft.Core.Manager.setExternalHandler'), or a tracked descriptor. A number that was closed and
+-- opened again has another generation, so an event of the old descriptor is dropped.
 newtype Token = Token Int
   deriving (Eq)
 

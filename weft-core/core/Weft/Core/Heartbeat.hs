@@ -2,9 +2,9 @@
 -- The activity of a manager's runner, in words that the watchdog (@cbits\/watchdog.c@) reads on its own OS thread.
 -- Without a watchdog, a turn and each callback read and test one word.
 --
--- The runner writes its state to a word and then increments a second one, the beat. If both do not change for longer than
--- the watchdog's bound, the capability is occupied. A runner that sleeps wakes up within the bound, even if it has nothing
--- to do; if it does not come back, other threads have kept it from running.
+-- The runner writes its state to a word and then increments a second one, the beat. If both do not change for longer
+-- than the watchdog's bound, the capability is occupied. A runner that sleeps wakes up within the bound, even if it
+-- has nothing to do; if it does not come back, other threads have kept it from running.
 module Weft.Core.Heartbeat
   ( Heartbeat,
     newHeartbeat,
@@ -115,7 +115,7 @@ during (Heartbeat w) phase act = do
       a <$ write w before
 {-# INLINE during #-}
 
--- | Note that the runner is about to block for that long. Returns how long it may block with the watchdog's bound.
+-- | Note that the runner is about to block for the given time. Returns that time, limited to the watchdog's bound.
 restWatched :: Heartbeat -> Wait -> IO Wait
 restWatched (Heartbeat w) wait = do
   bound <- Duration . fromIntegral <$> readOffHeap w wordWatched

@@ -23,7 +23,8 @@ import Data.Int (Int64)
 import Weft.Core.Time (Duration (..))
 import Weft.Sys
 
--- | The words, padded on both sides as 'Weft.Core.Counters.Counters' are: the buckets, and the sum of what was observed.
+-- | The words, padded on both sides as 'Weft.Core.Counters.Counters' are: the buckets, and the sum of what was
+-- observed.
 newtype Histogram = Histogram AtomicWords
 
 pad, firstPower, lastPower, bucketCount :: Int
@@ -36,8 +37,8 @@ bucketCount = lastPower - firstPower + 2
 newHistogram :: IO Histogram
 newHistogram = Histogram <$> newAtomicWords (2 * pad + bucketCount + 1)
 
--- | The upper ends of all buckets but the last, which has none: 2^10 ns (a microsecond), 2^11 ns, and so on up to 2^34 ns (17 s).
--- A duration that equals an end is below it.
+-- | The upper ends of all buckets but the last, which has none: 2^10 ns (a microsecond), 2^11 ns, and so on up to
+-- 2^34 ns (17 s). A duration that equals an end is below it.
 bucketBounds :: [Duration]
 bucketBounds = [Duration (2 ^ k) | k <- [firstPower .. lastPower]]
 
@@ -61,9 +62,9 @@ observeShared (Histogram w) (Duration ns) = do
   _ <- addWord w (pad + bucketOf ns) 1
   () <$ addWord w (pad + bucketCount) (fromIntegral ns)
 
--- | What a histogram holds.
+-- | The contents of a histogram.
 data HistogramCounts = HistogramCounts
-  { -- | Durations in each bucket, and not in an earlier one: one number more than there are 'bucketBounds'.
+  { -- | The number of durations in each bucket (not cumulative). One element more than 'bucketBounds'.
     countsBuckets :: [Int],
     countsSum :: !Duration
   }
@@ -74,14 +75,14 @@ readHistogram :: Histogram -> IO HistogramCounts
 readHistogram (Histogram w) =
   HistogramCounts <$> mapM (\i -> peekWord w (pad + i)) [0 .. bucketCount - 1] <*> (Duration . fromIntegral <$> peekWord w (pad + bucketCount))
 
--- | Nothing was observed.
+-- | The counts of an empty histogram.
 noCounts :: HistogramCounts
 noCounts = HistogramCounts (replicate bucketCount 0) mempty
 
--- | Of both.
+-- | The sum of two histograms' counts.
 addCounts :: HistogramCounts -> HistogramCounts -> HistogramCounts
 addCounts (HistogramCounts a s) (HistogramCounts b t) = HistogramCounts (zipWith (+) a b) (s <> t)
 
--- | How many durations were observed.
+-- | The number of observed durations.
 countsTotal :: HistogramCounts -> Int
 countsTotal = sum . countsBuckets

@@ -1,24 +1,20 @@
--- |
--- The event manager: a back end, a registry, timers and a sleep protocol, run by
--- one thread. A program's dispatchers are managers, one a capability, that share
--- a registry; an event-driven program makes managers of its own.
+-- | The event manager: a back end, a registry, timers and a sleep protocol, run by one thread. A program's dispatchers
+-- are managers, one a capability, that share a registry; an event-driven program makes managers of its own.
 --
 -- States, in one word that anybody may read:
 --
 -- @
---   Idle      no thread runs it yet          -> Running ('initialize'), Finished ('shutdown')
---   Running   'step' or 'loop' may be called -> Stopping ('shutdown')
---   Stopping  the runner is to clean up      -> Finished (the runner, in 'step')
+--   Idle      no thread runs it yet          -> Running ('initialize'), Stopping ('requestStop', which then cleans up)
+--   Running   'step' or 'loop' may be called -> Stopping ('requestStop')
+--   Stopping  is to be cleaned up            -> Finished (the runner; 'shutdown', if the runner is in no turn)
 --   Finished  nothing is left
 -- @
 --
--- The runner is the thread that runs the manager.
---
--- Exceptions thrown at the runner arrive between turns: 'loop' then stops the manager, and a caller of 'step' has lost
--- nothing and may go on. A turn is uninterruptible, because the kernel reports a one-shot or edge-triggered event only
--- once, and a callback that was taken out of the registry must run. Only the kernel, where GHC interrupts no thread, and
--- callbacks, which must not block, may take long. "Weft.Event" makes callbacks of users interruptible again; an exception
--- that ends one is kept until the turn is over ('guarded').
+-- The runner is the thread that runs the manager. Exceptions thrown at it arrive between turns: 'loop' then stops the
+-- manager, and a caller of 'step' has lost nothing and may go on. A turn is uninterruptible, because the kernel reports
+-- a one-shot or edge-triggered event only once, and a callback that was taken out of the registry must run. Only the
+-- kernel, where GHC interrupts no thread, and callbacks, which must not block, may take long. "Weft.Event" makes
+-- callbacks of users interruptible again; an exception that ends one is kept until the turn is over ('guarded').
 module Weft.Core.Manager
   ( Manager,
     newManager,
@@ -47,7 +43,7 @@ module Weft.Core.Manager
     -- * Within a larger loop
     -- $within
     poll,
-    sleepUnless,
+    block,
     setExternalHandler,
     orphanTimers,
 
@@ -90,7 +86,7 @@ data Manager = Manager
     -- it, even if the timer was cancelled. So a thread that sets and cancels timers over and over wakes the runner once
     -- in the timers' length, not each time. Written by wakers, cleared by the runner.
     managerHint :: !AtomicWords,
-    -- | Its counters, for "Weft.Metrics".
+    -- | The manager's counters, for "Weft.Metrics".
     managerCounters :: !Counters,
     -- | The times between events and the threads that they wake.
     managerLatency :: {-# UNPACK #-} !Latency,
@@ -103,13 +99,13 @@ data Manager = Manager
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the program made itself.
     managerIndex :: !Int,
     -- | Word 0: the state above, changed by compare-and-swap. 'wordSignalling': the number of threads that are about to
-    -- signal; the runner waits for them before it closes the back end. 'wordTurn': whether the runner is in a turn;
-    -- written by the runner.
+    -- signal; 'finish' waits for them before it closes the back end. 'wordTurn': whether the runner is in a turn, or in
+    -- 'loop'; written by the runner.
     managerState :: !AtomicWords,
     -- | The process image that made it ('forkGeneration'); a forked child must not use it.
     managerGeneration :: !Int,
-    -- | The thread that runs it. Written by 'initialize'.
-    managerRunner :: !(Ref (Maybe ThreadId)),
+    -- | The thread that runs it, written by 'initialize'; and the thread that is in 'finish', written by that thread.
+    managerRunner, managerFinisher :: !(Ref (Maybe ThreadId)),
     -- | The handler of events with an external token. Written before there are any such events.
     managerExternalHandler :: !(Ref (Token -> Events -> IO ())),
     -- | Full when it is finished.
@@ -142,10 +138,11 @@ newManager index registry queue resettle backend = do
   state <- newAtomicWords 3
   generation <- forkGeneration
   runner <- newRef Nothing
+  finisher <- newRef Nothing
   external <- newRef (\_ _ -> pure ())
   finished <- newEmptyMVar
   let owner = TimerOwner (onCancelled m) resettle
-      m = Manager backend registry timers owner wake hint counters latency lateness heartbeat eventLog index state generation runner external finished
+      m = Manager backend registry timers owner wake hint counters latency lateness heartbeat eventLog index state generation runner finisher external finished
   pure m
   where
     onCancelled m = do
@@ -190,18 +187,17 @@ initialize m = mask_ $ do
 -- | One turn (2013, 3.3): apply changes of timers, fire those that are due, look for events without blocking; if there
 -- was nothing, let other threads run and look again; and only then block until an event, a due timer or a wake-up.
 -- 'False' if the manager was told to stop, and has stopped. Asynchronous exceptions arrive only before or after a turn.
+-- The turn is written before the state is read, and 'shutdown' does the opposite: at least one sees the other's write.
 step :: Manager -> IO Bool
 step m = uninterruptibleMask_ $ do
-  state <- readWord (managerState m) 0
-  if state /= stateRunning
-    then False <$ finish m
-    else do
-      pokeWord (managerState m) wordTurn 1
-      turn `onException` over
-      over
-      pure True
+  _ <- swapWord (managerState m) wordTurn 1
+  running <- isRunning m
+  if running then (turn `onException` over) >> over else pure False
   where
-    over = beat (managerHeartbeat m) Outside >> pokeWord (managerState m) wordTurn 0
+    over = do
+      beat (managerHeartbeat m) Outside
+      writeWord (managerState m) wordTurn 0
+      isRunning m
     turn = do
       watched <- isWatched (managerHeartbeat m)
       when watched (beat (managerHeartbeat m) InTurn)
@@ -212,12 +208,18 @@ step m = uninterruptibleMask_ $ do
         again <- look m
         unless again (void (sleep m watched))
 
+-- | Whether it was not told to stop. Otherwise it is finished now.
+isRunning :: Manager -> IO Bool
+isRunning m = do
+  state <- readWord (managerState m) 0
+  (state == stateRunning) <$ unless (state == stateRunning) (finish m)
+
 -- | Run turns until the manager has stopped. After a turn that found something, other threads run. An exception from
--- another thread ends the loop and stops the manager. It arrives between turns, also if the caller has masked exceptions
--- (unless uninterruptibly); so a caller can mask them before 'initialize', and the manager is always stopped.
+-- another thread ends the loop and stops the manager. It arrives between turns, also if the caller has masked
+-- exceptions (unless uninterruptibly). A caller that masks them before 'initialize' thus always stops the manager.
 loop :: Manager -> IO ()
 loop m = mask_ $ do
-  pokeWord (managerState m) wordTurn 1
+  _ <- swapWord (managerState m) wordTurn 1
   interruptible (turns Looked) `onException` uninterruptibleMask_ (requestStop m >> finish m)
   where
     turns before = do
@@ -226,9 +228,9 @@ loop m = mask_ $ do
         Stopped -> pure ()
         _ -> turns next
     turn before = do
-      state <- readWord (managerState m) 0
-      if state /= stateRunning
-        then Stopped <$ finish m
+      running <- isRunning m
+      if not running
+        then pure Stopped
         else do
           watched <- isWatched (managerHeartbeat m)
           when watched (beat (managerHeartbeat m) InTurn)
@@ -242,7 +244,7 @@ loop m = mask_ $ do
               again <- look m
               if again then Looked <$ yield else (\n -> if n > 0 then WokenUp else Looked) <$> sleep m watched
 
--- | How a turn of 'loop' ended: with a look for events, with a sleep until events (which are handed out), or with the end.
+-- | How a turn of 'loop' ended: with a poll that did not block, a sleep that events ended (dispatched), or the stop.
 data Ended = Looked | WokenUp | Stopped
   deriving (Eq)
 
@@ -254,12 +256,11 @@ data Ended = Looked | WokenUp | Stopped
 poll :: Manager -> IO Bool
 poll = look
 
--- | Block until an event, a due timer or a wake-up, unless the action returns 'True': there is something to do. The
--- action runs after the manager has announced that it sleeps; so work that is published before a call of 'wakeManager'
--- is not missed.
-sleepUnless :: Manager -> IO Bool -> IO ()
-sleepUnless m = void . sleepWith m False
-{-# INLINE sleepUnless #-}
+-- | Block until an event, a due timer or a wake-up. It does not block if 'wakeManager' was called after the last call
+-- ended: work that is published before a call of 'wakeManager' is not missed, as long as the caller looks for it
+-- between two calls.
+block :: Manager -> IO ()
+block m = void (sleep m False)
 
 -- | Set the external handler: it gets the events of descriptors that were armed in the manager's back end with an
 -- external token ('externalToken'). It runs on the runner's thread, and must neither block nor throw.
@@ -280,28 +281,23 @@ look m = do
       mark (managerEventLog m) (Handed n)
   pure $! n /= 0 || fired
 
--- | Block, unless something was pushed meanwhile. The order matters: announce,
--- check the inbox, block ("Weft.Core.Wake"). Returns how many events ended it; they have been handed out.
+-- | Block, unless a timer was set or a wake-up was requested meanwhile. The order matters: announce, check the inbox,
+-- block ("Weft.Core.Wake"). Returns the number of events that ended it; they have been delivered. The 'Bool' says
+-- whether there is a watchdog: then it blocks no longer than the watchdog's bound.
 sleep :: Manager -> Bool -> IO Int
-sleep m !watched = sleepWith m watched (pure False)
-{-# INLINE sleep #-}
-
--- | The 'Bool' is whether there is a watchdog: then it blocks no longer than the watchdog's bound.
-sleepWith :: Manager -> Bool -> IO Bool -> IO Int
-sleepWith m !watched busy = do
+sleep m !watched = do
   due <- min <$> nextDue (managerTimers m) <*> hinted m
   ok <- announce (managerWake m) due
   if not ok
     then pure 0
     else do
-      -- This read has to come first. On ARM a plain read, such as those of the inbox and of 'busy', may be done before
-      -- other cores see an earlier compare-and-swap, but not before an earlier atomic read; and an atomic read is not done
-      -- before an earlier compare-and-swap is seen.
+      -- This read has to come first. On ARM a plain read, such as that of the inbox, may be done before other cores see
+      -- an earlier compare-and-swap, but not before an earlier atomic read; and an atomic read is not done before an
+      -- earlier compare-and-swap is seen.
       state <- readWord (managerState m) 0
       news <- hasNews (managerTimers m)
-      other <- busy
       found <-
-        if news || other || state /= stateRunning
+        if news || state /= stateRunning
           then pure 0
           else do
             wait <- if watched then waitUntil due >>= restWatched (managerHeartbeat m) else waitUntil due
@@ -314,7 +310,7 @@ sleepWith m !watched busy = do
             unless (n == 0) (endBatch (managerLatency m))
             pure n
       found <$ awaken (managerWake m)
-{-# NOINLINE sleepWith #-}
+{-# NOINLINE sleep #-}
 
 waitUntil :: Instant -> IO Wait
 waitUntil due
@@ -368,7 +364,8 @@ hinted m = do
 wakeManager :: Manager -> IO ()
 wakeManager m = mask_ (signalIf m =<< notify (managerWake m))
 
--- | Masked, from the notification on: the word says then that a signal is coming, and nobody else sends one.
+-- | Signal, if 'notify' returned 'True'. Exceptions are masked from the call of 'notify' on, because after it no
+-- other thread sends this signal.
 signalIf :: Manager -> Bool -> IO ()
 signalIf m True = do
   countShared (managerCounters m) WakeupsSent
@@ -379,9 +376,10 @@ signalIf m True = do
   void (addWord (managerState m) wordSignalling (-1))
 signalIf m False = countShared (managerCounters m) WakeupsSaved
 
--- | Tell the runner to stop, without waiting for it. A manager that no thread runs is finished at once.
+-- | Tell the runner to stop, without waiting for it. A manager that no thread runs is finished at once. Masked: only the
+-- thread that changes the state wakes the runner, or finishes the manager.
 requestStop :: Manager -> IO ()
-requestStop m = do
+requestStop m = mask_ $ do
   found <- casWord (managerState m) 0 stateRunning stateStopping
   if found == stateRunning
     then wakeManager m
@@ -389,25 +387,27 @@ requestStop m = do
       found' <- casWord (managerState m) 0 stateIdle stateStopping
       if found' == stateIdle then finish m else requestStop m
 
--- | Stop it: its kernel objects are released, callbacks that are still registered are called with 'evtClose', its
--- timers never fire. Returns when that is done, or at once when called from a callback. May be repeated. If the runner
--- has died, the caller does the work.
+-- | Stop it: its kernel objects are released, callbacks that are still registered are called with 'evtClose' and
+-- 'evtOrphaned', and its pending timers are fired as 'Orphaned'. Returns when that is done, or at once when called from
+-- a callback. May be repeated. If the runner is in no turn, the caller does the work, as there may be no more turns.
 shutdown :: Manager -> IO ()
 shutdown m = do
   requestStop m
   runner <- readRef (managerRunner m)
   mine <- maybe (pure False) sameThread runner
-  inTurn <- peekWord (managerState m) wordTurn
-  orphan <- maybe (pure False) hasEnded runner
-  when (orphan || (mine && inTurn == 0)) (finish m)
-  unless (mine && inTurn /= 0) (readMVar (managerFinished m))
+  finishing <- readRef (managerFinisher m) >>= maybe (pure False) sameThread
+  inTurn <- readWord (managerState m) wordTurn
+  unless (finishing || (mine && inTurn /= 0)) $ do
+    when (inTurn == 0) (finish m)
+    readMVar (managerFinished m)
 
 -- | Release everything. Threads that wait for tracked descriptors try again and find another manager.
 finish :: Manager -> IO ()
 finish m = uninterruptibleMask_ $ do
   found <- casWord (managerState m) 0 stateStopping stateFinished
   when (found == stateStopping) $ do
-    orphans <- abandon (managerRegistry m) m
+    myThreadId >>= writeRef (managerFinisher m) . Just
+    orphans <- takeRegistrations (managerRegistry m) m
     wakeReadiness (managerRegistry m)
     forM_ orphans $ \reg -> guarded (registrationCallback reg (evtClose <> evtOrphaned))
     takeAll (managerTimers m) >>= mapM_ (fireTimer Orphaned)
@@ -415,6 +415,7 @@ finish m = uninterruptibleMask_ $ do
     unreserve (managerRegistry m) (backendDescriptors (managerBackend m))
     backendClose (managerBackend m)
     dropHeartbeat (managerHeartbeat m)
+    writeRef (managerFinisher m) Nothing
     void (tryPutMVar (managerFinished m) ())
   where
     letSignallersPass = do
@@ -464,7 +465,7 @@ addOwnTimer m due act = do
 orphanTimers :: Manager -> IO ()
 orphanTimers = orphanAll . managerTimers
 
--- | 'addTimer' for a timer that the same thread will probably cancel soon, by 'dropFresh'. The caller has masked exceptions.
+-- | 'addTimer' for a timer that the same thread will probably cancel soon, by 'dropFresh'. Exceptions are masked.
 addFresh :: Manager -> Instant -> Action -> IO Fresh
 addFresh m due act = do
   (t, full) <- setFresh (managerTimers m) =<< newTimer (managerTimerOwner m) due act
@@ -479,8 +480,8 @@ dropFresh m t = do
   when full (wakeManager m)
   pure cancelled
 
--- | To be called after a timer was pushed, masked from there on. The runner of a manager that stops empties the inbox once
--- after it has changed the state. A thread that pushes later sees the state here, and runs the action itself ('Orphaned').
+-- | To be called after a timer was pushed, masked from there on. The runner of a stopping manager empties the inbox
+-- after it has changed the state. A thread that pushes later sees the state, and runs the action itself ('Orphaned').
 settled :: Manager -> Bool -> Instant -> IO ()
 settled m full due = do
   state <- readWord (managerState m) 0
@@ -491,10 +492,8 @@ settled m full due = do
 
 prod :: Manager -> Bool -> Instant -> IO ()
 prod m True _ = wakeManager m
-prod m False due = do
+prod m False due@(Instant t) = do
   needed <- notifyBefore (managerWake m) due
-  when needed $ do
-    let Instant t = due
-    writeWord (managerHint m) 0 (max 1 (fromIntegral t))
+  when needed (writeWord (managerHint m) 0 (max 1 (fromIntegral t)))
   signalIf m needed
 {-# INLINE prod #-}

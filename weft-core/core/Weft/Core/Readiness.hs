@@ -23,13 +23,13 @@ module Weft.Core.Readiness
     release,
     Shut (..),
     shut,
-    disown,
+    markClosedElsewhere,
     wakeAll,
 
     -- * What is known of the descriptor
     isShut,
-    cutSending,
-    isSendingCut,
+    markSendForbidden,
+    isSendForbidden,
     isShared,
     setShared,
     mayHideMore,
@@ -68,12 +68,12 @@ data Readiness = Readiness
 data Direction = Reading | Writing
   deriving (Eq, Show)
 
-flagPeerClosed, flagHangup, flagUrgent, flagShared, flagSendingCut :: Int
+flagPeerClosed, flagHangup, flagUrgent, flagShared, flagSendForbidden :: Int
 flagPeerClosed = ownerFlag 0
 flagHangup = ownerFlag 1
 flagUrgent = ownerFlag 2
 flagShared = ownerFlag 3
-flagSendingCut = ownerFlag 4
+flagSendForbidden = ownerFlag 4
 
 useCount :: Readiness -> UseCount
 useCount rd = UseCount (readinessWords rd) 0 0
@@ -90,8 +90,8 @@ token rd Reading = readinessReadToken rd
 token rd Writing = readinessWriteToken rd
 {-# INLINE token #-}
 
--- | Note the events that the kernel reported and let threads try. Never blocks. The flags
--- are set before the tokens are put, so a thread that takes a token sees them.
+-- | Note the events that the kernel reported, and put the tokens of their directions. Never blocks. The flags are set
+-- before the tokens are put, so a thread that takes a token sees them.
 deliver :: Readiness -> Stamp -> Events -> IO ()
 deliver rd stamp evs = if stamp == unstamped then deliverWith unstamped rd evs else deliverStamped stamp rd evs
 {-# INLINE deliver #-}
@@ -118,9 +118,9 @@ acquire :: Readiness -> IO Bool
 acquire = UseCount.acquire . useCount
 {-# INLINE acquire #-}
 
--- | 'acquire' for a call that sends: 'False' also after 'cutSending'.
+-- | 'acquire' for a call that sends: 'False' also after 'markSendForbidden'.
 acquireToSend :: Readiness -> IO Bool
-acquireToSend = UseCount.acquireUnless flagSendingCut . useCount
+acquireToSend = UseCount.acquireUnless flagSendForbidden . useCount
 {-# INLINE acquireToSend #-}
 
 -- | To be called after the system call; see 'UseCount.release'.
@@ -128,7 +128,7 @@ release :: Readiness -> IO Bool
 release = UseCount.release . useCount
 {-# INLINE release #-}
 
--- | Forbid further use, and wake the threads that wait, so that they find out.
+-- | Forbid further use, and wake the threads that wait; they then find the descriptor shut.
 shut :: Readiness -> IO Shut
 shut rd = do
   outcome <- UseCount.shut (useCount rd)
@@ -137,8 +137,8 @@ shut rd = do
 
 -- | Forbid further use of a descriptor that another owner closes, so that it is not closed a second
 -- time.
-disown :: Readiness -> IO ()
-disown rd = UseCount.disown (useCount rd) >> wakeAll rd
+markClosedElsewhere :: Readiness -> IO ()
+markClosedElsewhere rd = UseCount.markClosedElsewhere (useCount rd) >> wakeAll rd
 
 -- | Let one waiter of each direction try again. If it finds the descriptor shut, it passes the token on to
 -- the next.
@@ -153,19 +153,19 @@ isShut rd = not <$> UseCount.isOpen (useCount rd)
 
 -- | Make all further sends fail, because a part of a message was sent and its rest never will be. Threads that
 -- wait to send are woken.
-cutSending :: Readiness -> IO ()
-cutSending rd = setFlags (useCount rd) flagSendingCut >> void (tryPutMVar (readinessWriteToken rd) unstamped)
+markSendForbidden :: Readiness -> IO ()
+markSendForbidden rd = setFlags (useCount rd) flagSendForbidden >> void (tryPutMVar (readinessWriteToken rd) unstamped)
 
--- | Whether 'cutSending' was called.
-isSendingCut :: Readiness -> IO Bool
-isSendingCut rd = hasFlags (useCount rd) flagSendingCut
+-- | Whether 'markSendForbidden' was called.
+isSendForbidden :: Readiness -> IO Bool
+isSendForbidden rd = hasFlags (useCount rd) flagSendForbidden
 
 -- | Whether callbacks in the registry share this descriptor's kernel registration.
 isShared :: Readiness -> IO Bool
 isShared rd = hasFlags (useCount rd) flagShared
 {-# INLINE isShared #-}
 
--- | Note that they do.
+-- | Note that callbacks in the registry share this descriptor's kernel registration.
 setShared :: Readiness -> IO ()
 setShared rd = void (setFlags (useCount rd) flagShared)
 
@@ -180,19 +180,18 @@ mayHideMore rd = hasFlags (useCount rd) (flagPeerClosed .|. flagHangup .|. flagU
 sawHangup :: Readiness -> IO Bool
 sawHangup rd = hasFlags (useCount rd) flagHangup
 
--- | Called by a timer: one more waiter of that direction has to find out that its
--- deadline has passed. The token may reach another waiter first, so each waiter passes it on
--- while 'anyExpired' holds.
+-- | Called by a timer when the deadline of a waiter of that direction has passed. The token may reach another waiter
+-- first, so each waiter passes it on while 'anyExpired' holds.
 noteExpired :: Readiness -> Direction -> IO ()
 noteExpired rd d = do
   void (addWord (readinessWords rd) (expiredWord d) 1)
   void (tryPutMVar (token rd d) unstamped)
 
--- | Called by such a waiter when it has found out.
+-- | Called by a waiter when it has found that its deadline has passed.
 expiredDone :: Readiness -> Direction -> IO ()
 expiredDone rd d = void (addWord (readinessWords rd) (expiredWord d) (-1))
 
--- | Whether a waiter of that direction has not found out yet.
+-- | Whether the deadline of a waiter of that direction has passed and the waiter has not run since.
 anyExpired :: Readiness -> Direction -> IO Bool
 anyExpired rd d = (> 0) <$> readWord (readinessWords rd) (expiredWord d)
 

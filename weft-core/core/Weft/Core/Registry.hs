@@ -8,7 +8,7 @@
 -- over the change of its map and the system call that goes with it, so that both
 -- happen in the same order. The lock also keeps a manager's back end open
 -- while it is used here: a manager that stops changes its state first, then takes
--- every stripe's lock once ('abandon'), and only then closes its back end; and a thread that
+-- every stripe's lock once ('takeRegistrations'), and only then closes its back end; and a thread that
 -- holds a stripe's lock checks the manager's state before it uses the back end.
 --
 -- The caller's action that closes a descriptor may block, and runs outside of the lock, since the dispatchers need the
@@ -41,7 +41,7 @@ module Weft.Core.Registry
     closeRegistered,
     reserve,
     unreserve,
-    abandon,
+    takeRegistrations,
     registeredCount,
   )
 where
@@ -164,21 +164,21 @@ register r m fd evs lifetime callback = do
   lock <- stripe r fd
   key <- nextNumber r
   let reg = Registration key evs lifetime (callback key)
-  -- An exception between the kernel's registration and the table's entry would leave the descriptor armed under a number
-  -- that the table does not have, and its other registrations without events.
+  -- An exception between the kernel's registration and the table's entry would leave the descriptor armed under a
+  -- number that the table does not have, and its other registrations without events.
   outcome <- uninterruptibleMask_ . modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
     Just (Closing over) -> pure (table, Left over)
     Just Reserved -> notOpen "register"
     Just (Registered e) -> do
       alive <- opsAlive (host r) (entryManager e)
-      place table reg (if alive then Just e else Nothing)
-    Nothing -> place table reg Nothing
+      place table reg (if alive then entryManager e else m) (Just e)
+    Nothing -> place table reg m Nothing
   either (\over -> readMVar over >> register r m fd evs lifetime callback) pure outcome
   where
-    -- The last argument is the descriptor's entry, unless its manager is gone.
-    place table reg old = do
-      let serving = maybe m entryManager old
-          regs = reg : maybe [] entryRegistrations old
+    -- The last arguments are the manager that is to serve the descriptor, and its entry. If the entry's manager is about
+    -- to stop, the other one takes its registrations over; a manager that stops finds only those in the table.
+    place table reg serving old = do
+      let regs = reg : maybe [] entryRegistrations old
       alive <- opsAlive (host r) serving
       if not alive
         then pure (table, Right ManagerGone)
@@ -187,7 +187,9 @@ register r m fd evs lifetime callback = do
           case armed of
             AlwaysReady -> pure (table, Right Ready)
             Armed -> do
-              when (null (maybe [] entryRegistrations old)) (known r serving 1)
+              case old of
+                Just e | opsSame (host r) (entryManager e) serving -> pure ()
+                _ -> mapM_ (\e -> known r (entryManager e) (-1)) old >> known r serving 1
               pure (inserted fd (Entry gen serving regs) table, Right (Placed (registrationKey reg)))
 
 inserted :: Fd -> Entry m -> IntMap.IntMap (Known m) -> IntMap.IntMap (Known m)
@@ -299,13 +301,13 @@ data Attachment m
   | -- | Nothing is changed: the descriptor's number is being closed, until the MVar is full.
     BeingClosed !(MVar ())
 
--- | Let a manager report a descriptor's events from now on, beginning with the
--- present state. The caller has acquired the descriptor ('acquire'). One system call.
--- If another manager does so already, nothing is changed. It does not throw: the action that it returns throws, or gives the
--- result.
+-- | Let a manager report a descriptor's events from now on, beginning with the present state. The caller has acquired
+-- the descriptor ('acquire'). One system call. If another manager does so already, nothing is changed. It does not
+-- throw: the action that it returns throws, or gives the result.
 --
--- It is called once in the life of a connection, with the deepest stack that the connection's thread has. With more than one
--- exception handler the thread's first stack chunk of 1 KiB does not suffice, and the thread keeps one of 32 KiB from then on.
+-- It is called once in the life of a connection, with the deepest stack that the connection's thread has. With more
+-- than one exception handler the thread's first stack chunk of 1 KiB does not suffice, and the thread keeps one of 32
+-- KiB from then on.
 attach :: Registry m -> m -> Readiness -> IO (IO (Attachment m))
 attach r m rd = uninterruptibleMask_ $ do
   lock <- stripe r fd
@@ -332,14 +334,14 @@ attach r m rd = uninterruptibleMask_ $ do
         Nothing -> do
           let backend = opsBackend (host r) m
           when registered (setShared rd)
+          case slot of
+            Vacant -> pure ()
+            Attached _ gone -> known r gone (-1)
           setSlot r fd (Attached rd m)
           void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)
             `onException` setSlot r fd Vacant
           when (backendDeferred backend) (opsWake (host r) m)
-          case slot of
-            Vacant -> known r m 1
-            Attached _ gone -> opsCount (host r) gone (-1) >> opsCount (host r) m 1
-          pure (Serving m)
+          Serving m <$ known r m 1
 
 -- | Handle an event of a tracked descriptor, with its stamp. On a manager's thread, without a lock.
 deliverTo :: Registry m -> Stamp -> Token -> Events -> IO ()
@@ -390,10 +392,10 @@ setSlot r fd slot = do
 -- Both -----------------------------------------------------------------------------
 
 -- | Close a descriptor. Its registrations and its tracked state are removed, in the kernel too; then the given action
--- closes it, masked; then the callbacks run with 'evtClose'. Meanwhile no thread can register it. O(log n), independent of
--- the number of managers. An exception of the action is thrown at the end. The action may use other descriptors. It may
--- block; threads that want to register or close this descriptor wait then. For a reserved number the action is not run,
--- and @EBADF@ is thrown: the program has closed its own descriptor of that number before.
+-- closes it, masked; then the callbacks run with 'evtClose'. Meanwhile no thread can register it. O(log n),
+-- independent of the number of managers. An exception of the action is thrown at the end. The action may use other
+-- descriptors. It may block; threads that want to register or close this descriptor wait then. For a reserved number
+-- the action is not run, and @EBADF@ is thrown: the program has closed its own descriptor of that number before.
 closeRegistered :: Registry m -> Fd -> IO a -> IO a
 closeRegistered r fd = retire r fd (notOpen "close") Nothing
 
@@ -443,7 +445,7 @@ retire r fd refused next close = mask_ $ do
       slot <- lookupSlot r fd
       case slot of
         Attached rd m -> do
-          disown rd
+          markClosedElsewhere rd
           setSlot r fd Vacant
           known r m (-1)
           unless (any (opsSame (host r) m . entryManager) entry) (retired m)
@@ -462,8 +464,8 @@ forget r = backendForget . opsBackend (host r)
 
 -- | Remove the registrations of a manager that stops, and return them, so that their
 -- callbacks can be run.
-abandon :: Registry m -> m -> IO [Registration]
-abandon r m = fmap concat . forM [0 .. stripeCount - 1] $ \i -> do
+takeRegistrations :: Registry m -> m -> IO [Registration]
+takeRegistrations r m = fmap concat . forM [0 .. stripeCount - 1] $ \i -> do
   lock <- readBoxedArray (stripes r) i
   modifyMVar lock $ \table -> do
     let (gone, kept) = IntMap.partition ofManager table

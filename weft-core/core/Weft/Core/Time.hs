@@ -80,11 +80,11 @@ newtype Instant = Instant {instantNs :: Int64}
 instance Show Instant where
   show (Instant ns) = show (fromIntegral ns / 1e9 :: Double) <> " s"
 
--- | An instant later than all others; as a deadline, none.
+-- | An instant later than all others. As a deadline it means that there is none.
 never :: Instant
 never = Instant maxBound
 
--- | The instant that is that long after another; 'never' if it cannot be represented.
+-- | The instant that is the given duration after another; 'never' if it cannot be represented.
 after :: Duration -> Instant -> Instant
 after (Duration d) (Instant t) = Instant (clampedAdd d t)
 {-# INLINE after #-}

@@ -35,7 +35,7 @@ data TimerState
   | -- | The action runs when the timer is due. If its manager is stopped before, it is
     -- set again with another one ('ownerResettle').
     Plain !TimerOwner (IO ())
-  | -- | The action runs in both cases, and is told which one it is.
+  | -- | The action runs in both cases, and gets the case as its argument.
     Aware !TimerOwner Action
 
 -- | The action of a timer. The thread that runs the manager runs it; it must not block.
@@ -109,10 +109,10 @@ defuseTimer (Timer _ ref) = won <$> swapRef ref Spent
 -- | A queue of timers, used by one thread. Cancelled timers may stay in it until
 -- they are due or swept out.
 --
--- Laws: a timer comes out of 'queueExpire' once, in the first call with an
--- instant that is not before its due time by more than the queue's resolution,
--- and in no call with an instant before it. 'queueNext' is not later than the
--- earliest due time by more than the resolution.
+-- Laws: a timer comes out of 'queueExpire' once. No call with an instant before
+-- its due time takes it out, and the first call with an instant that is later than its
+-- due time by the queue's resolution or more does. 'queueNext' is not later than
+-- the earliest due time by more than the resolution.
 data Queue = Queue
   { queueInsert :: !(Timer -> IO ()),
     -- | Take out all timers that are due at an instant, and give each to the function.

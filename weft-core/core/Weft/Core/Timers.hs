@@ -55,12 +55,12 @@ wordInbox = 0
 wordDead = 1
 wordQueued = 2
 
--- | No timers yet, with the queue that will hold them.
+-- | An empty set of timers, with the queue that will hold them.
 newTimers :: Queue -> IO Timers
 newTimers q = (\inbox -> Timers inbox q) <$> newRef Empty <*> newAtomicWords 3
 
--- | The number of timers that may be in the inbox of a sleeping owner, or be cancelled, before it is woken. Without it a
--- program that sets and cancels long timers would accumulate them.
+-- | The number of timers that may be in the inbox of a sleeping owner, or be cancelled, before it is woken. Without
+-- it a program that sets and cancels long timers would accumulate them.
 sweepThreshold :: Int
 sweepThreshold = 4096
 
@@ -80,7 +80,7 @@ setFresh ts t = do
   pure (Fresh t node, full)
 {-# INLINE setFresh #-}
 
--- | Returns the inbox's new first word.
+-- | Put a timer into the inbox. Returns the inbox's new contents.
 push :: Timers -> Timer -> IO Inbox
 push ts t = do
   below <- readRef (timersInbox ts)
@@ -92,9 +92,9 @@ arrived :: Timers -> IO Bool
 arrived ts = (>= sweepThreshold) <$> addWord (timersCounts ts) wordInbox 1
 {-# INLINE arrived #-}
 
--- | Cancel it. The first 'Bool' says that it had not fired, and never will; the
--- second is as with 'setTimer'. If no timer was set after it and the owner has not
--- emptied the inbox, the timer is removed from the inbox at once.
+-- | Cancel the timer. The first 'Bool' is whether it had not fired; it never will then. The second is as with
+-- 'setTimer'. If no timer was set after it and the owner has not emptied the inbox, the timer is removed from the
+-- inbox at once.
 cancelFresh :: Timers -> Fresh -> IO (Bool, Bool)
 cancelFresh ts (Fresh t node) = do
   won <- defuseTimer t
@@ -169,8 +169,8 @@ noteSize ts = writeWord (timersCounts ts) wordQueued =<< queueSize (timersQueue 
 nextDue :: Timers -> IO Instant
 nextDue = queueNext . timersQueue
 
--- | Fire the timers that are due at an instant. Returns their number. The function gets the due time of each, after it has
--- fired.
+-- | Fire the timers that are due at an instant. Returns their number. The function gets the due time of each, after
+-- it has fired.
 expireTimers :: Timers -> Instant -> (Instant -> IO ()) -> IO Int
 expireTimers ts instant told = do
   fired <- newAtomicWords 1

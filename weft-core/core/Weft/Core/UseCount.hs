@@ -1,9 +1,8 @@
--- |
--- The use count of a descriptor, which keeps its number from being closed while a thread uses it. The kernel gives out a
--- number again as soon as it is closed; so a thread that is about to make a system call with it must know that no other
--- thread closes it meanwhile. Operations count themselves in and out, closing forbids further ones, and the last one out
--- closes the number. Sockets ("Weft.Core.Readiness"), files and the descriptors of hybrid threads follow this protocol,
--- with one word each:
+-- | The use count of a descriptor, which keeps its number from being closed while a thread uses it. The kernel gives
+-- out a number again as soon as it is closed; so a thread that is about to make a system call with it must know that
+-- no other thread closes it meanwhile. Operations count themselves in and out, closing forbids further ones, and the
+-- last one out closes the number. Sockets ("Weft.Core.Readiness"), files and the descriptors of hybrid threads follow
+-- this protocol, with one word each:
 --
 -- @
 --   bits 0 and 1    shut; released: a thread has been told to close the number
@@ -33,7 +32,7 @@ module Weft.Core.UseCount
     -- * Closing it
     shut,
     Shut (..),
-    disown,
+    markClosedElsewhere,
 
     -- * Flags
     isOpen,
@@ -82,8 +81,8 @@ wordGeneration :: Int -> Int
 wordGeneration w = w `unsafeShiftR` generationShift
 {-# INLINE wordGeneration #-}
 
--- | The word for a forked child, from the parent's. The threads that use the number do not exist in the child. 'True' if
--- one of them had to close the number: the child has to do that.
+-- | The word for a forked child, from the parent's. The threads that use the number do not exist in the child. 'True'
+-- if one of them had to close the number: the child has to do that.
 inheritedWord :: Int -> (Int, Bool)
 inheritedWord w = (if left then unused .|. flagReleased else unused, left)
   where
@@ -111,8 +110,8 @@ update l@(UseCount ws i _) f = go =<< load l
         if found == old then pure (Just old) else go found
 {-# INLINE update #-}
 
--- | To be called before a system call with the number. 'False' if it is shut and must not be used. The caller has to call
--- 'release' afterwards, also if it is interrupted.
+-- | To be called before a system call with the number. 'False' if it is shut and must not be used. The caller has to
+-- call 'release' afterwards, also if it is interrupted.
 acquire :: UseCount -> IO Bool
 acquire = acquireUnless 0
 {-# INLINE acquire #-}
@@ -128,8 +127,8 @@ acquireUnless flags l@(UseCount ws i _) = go =<< load l
         if found == w then pure True else go found
 {-# INLINE acquireUnless #-}
 
--- | To be called after the system call. 'True' if the number was shut meanwhile and the caller was the last user: it has
--- to close the number. Only one thread gets 'True'.
+-- | To be called after the system call. 'True' if the number was shut meanwhile and the caller was the last user: it
+-- has to close the number. Only one thread gets 'True'.
 release :: UseCount -> IO Bool
 release l@(UseCount ws i _) = do
   old <- addWord ws i (negate oneUser)
@@ -155,7 +154,7 @@ data Shut
     YoursToClose
   deriving (Eq, Show)
 
--- | Forbid further use. The caller then has to wake the threads that wait, so that they find out.
+-- | Forbid further use. The caller then has to wake the threads that wait.
 shut :: UseCount -> IO Shut
 shut l = do
   before <- update l (\w -> if ours l w && w .&. flagShut == 0 then Just (w .|. flagShut) else Nothing)
@@ -164,8 +163,8 @@ shut l = do
     Just _ -> (\mine -> if mine then YoursToClose else StillUsed) <$> claim l
 
 -- | Forbid further use of a number that another owner closes: no user closes it a second time.
-disown :: UseCount -> IO ()
-disown l = void (setFlags l (flagShut .|. flagReleased))
+markClosedElsewhere :: UseCount -> IO ()
+markClosedElsewhere l = void (setFlags l (flagShut .|. flagReleased))
 
 -- | Whether it has not been shut.
 isOpen :: UseCount -> IO Bool

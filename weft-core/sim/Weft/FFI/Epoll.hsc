@@ -1,6 +1,5 @@
--- |
--- epoll(7) of the simulated machine ("Kernel"), under the names of the real module. (The suffix is that of the real one,
--- which Cabal would take otherwise.)
+-- | epoll(7) of the simulated machine ("Kernel"), under the names of the real module. (The suffix is that of the real
+-- one, which Cabal would take otherwise.)
 module Weft.FFI.Epoll
   ( epollCreate,
     epollAdd,

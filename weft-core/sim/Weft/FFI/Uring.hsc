@@ -1,6 +1,5 @@
--- |
--- io_uring(7) of the simulated machine ("Kernel"), under the names of the real module. (The suffix is that of the real one,
--- which Cabal would take otherwise.) A pointer to a ring is the ring's descriptor.
+-- | io_uring(7) of the simulated machine ("Kernel"), under the names of the real module. (The suffix is that of the
+-- real one, which Cabal would take otherwise.) A pointer to a ring is the ring's descriptor.
 module Weft.FFI.Uring
   ( -- * Rings
     Uring,
@@ -58,7 +57,7 @@ data Uring
 number :: Ptr Uring -> Int
 number u = u `minusPtr` nullPtr
 
--- | Both queues have a power of two.
+-- | Open a ring. The sizes of both queues are rounded up to a power of two.
 openUring :: CUInt -> CUInt -> IO (Either CInt (Ptr Uring))
 openUring entries completions = Right . (nullPtr `plusPtr`) <$> newUring (powerOf entries) (powerOf completions)
   where
@@ -82,7 +81,7 @@ queueCancel, cancelNow :: Ptr Uring -> Word64 -> IO CInt
 queueCancel u name = fromIntegral <$> uringQueue (number u) (Cancel (fromIntegral name))
 cancelNow u name = fromIntegral <$> uringCancelNow (number u) (fromIntegral name)
 
--- | Without a system call when there is nothing to submit, as the real one.
+-- | Submit the queued entries. As in the real module, there is no system call if nothing is queued.
 submitUring :: Ptr Uring -> IO CInt
 submitUring u = do
   (queued, _, _, _) <- uringHas (number u)
@@ -110,7 +109,7 @@ stateQueued = 1
 stateOverflown = 2
 completedOnly = 4
 
--- | The model kernel loses none.
+-- | The model kernel loses no completions.
 errnoDropped :: CInt
 errnoDropped = 53
 

@@ -1,8 +1,7 @@
 -- |
--- The kqueue back end (macOS and the BSDs; elsewhere over libkqueue). Arming is one
--- system call and takes effect at once. What is registered of a descriptor is
--- remembered here, because kqueue knows only single filters: a wait for both
--- directions is two, and when one of them ends it the other has to be taken back.
+-- The kqueue back end (macOS and the BSDs; elsewhere over libkqueue). Arming is one system call and takes effect at
+-- once. The registered filters of each descriptor are also kept here: a wait for both directions is two filters, and
+-- when one of them ends the wait, the other has to be removed.
 --
 -- A forked child does not inherit a kqueue: there 'backendClose' leaves its number
 -- alone. Throws 'IOError's only. Any thread may arm and forget, one at a time polls.
@@ -42,14 +41,14 @@ available = pure Nothing
 data Kqueue = Kqueue
   { kqueueFd :: !CInt,
     kqueueWakeup :: !Wakeup,
-    -- | Has the system a filter for urgent data?
+    -- | Whether the system has a filter for urgent data.
     kqueueExcept :: !Bool,
     -- | By descriptor. Changed by any thread; the system calls that change what is
     -- registered are made under this lock, so that both agree.
     kqueueEntries :: !(MVar (IntMap.IntMap Entry)),
-    -- | Owner: a wake was seen, which ends a poll that blocks.
+    -- | Used by the owner: whether a wake-up was seen, which ends a blocking poll.
     kqueueWoken :: !(IORef Bool),
-    -- | Owner: room for the kernel's answers.
+    -- | Used by the owner: memory into which the kernel writes events.
     kqueueBuffer :: !(Ptr NativeEvent),
     kqueueMaker :: !CPid
   }
@@ -62,7 +61,7 @@ data Entry = Entry
     entryFilters :: ![Filter]
   }
 
--- | Events collected at a time.
+-- | The most events that one system call collects.
 batchSize :: (Num a) => a
 batchSize = 256
 
@@ -99,7 +98,7 @@ close q = do
   closeWakeup (kqueueWakeup q)
   free (kqueueBuffer q)
 
--- | Stands for the wake-up descriptor; no real token looks like it.
+-- | The token of the wake-up descriptor. No other token has this value.
 wakeToken :: Token
 wakeToken = Token (-1)
 
@@ -134,7 +133,7 @@ forget q (Fd fd) = mask_ . modifyMVar_ (kqueueEntries q) $ \entries -> do
   void (change q fd wakeToken (unwatch registered))
   pure (IntMap.delete (fromIntegral fd) entries)
 
--- | Nothing to change costs nothing.
+-- | Apply changes. Without changes there is no system call.
 change :: Kqueue -> CInt -> Token -> [Change] -> IO CInt
 change _ _ _ [] = pure 0
 change q fd (Token tok) changes = allocaBytes (n * changeSize) $ \p -> do
@@ -171,15 +170,15 @@ poll q wait report =
 clock :: IO Instant
 clock = Instant . fromIntegral <$> getMonotonicTimeNSec
 
--- | Report what is in the buffer: one report for a descriptor, whatever filters
--- had to say. The callback runs without the lock.
+-- | Report the events in the buffer, in one report for each descriptor, even if several of its filters have events.
+-- The callback runs without the lock.
 collect :: Kqueue -> (Token -> Events -> IO ()) -> CInt -> IO Int
 collect q report r
   | r < 0 = 0 <$ unless (Errno (negate r) == eINTR) (throwErrnoCode "kevent" (negate r))
   | r == 0 = pure 0
   | otherwise = mask_ $ do
-    told <- IntMap.fromListWith (flip (<>)) . concat <$> traverse read1 [0 .. fromIntegral r - 1]
-    reports <- modifyMVar (kqueueEntries q) (settle q (IntMap.toAscList told))
+    delivered <- IntMap.fromListWith (flip (<>)) . concat <$> traverse read1 [0 .. fromIntegral r - 1]
+    reports <- modifyMVar (kqueueEntries q) (settle q (IntMap.toAscList delivered))
     mapM_ (uncurry report) reports
     pure (length reports)
   where
@@ -191,19 +190,19 @@ collect q report r
         then do
           when (wakeupIsPipe (kqueueWakeup q)) (drainWakeup (kqueueWakeup q))
           [] <$ writeIORef (kqueueWoken q) True
-        else pure [(fromIntegral fd, [(tok, Told (toEnum (fromIntegral (what .&. 3))) (what .&. 4 /= 0) (what .&. 8 /= 0))])]
+        else pure [(fromIntegral fd, [(tok, FilterEvent (toEnum (fromIntegral (what .&. 3))) (what .&. 4 /= 0) (what .&. 8 /= 0))])]
 
 -- | Turn the kernel's events into reports, and change the registrations.
 -- An event with a token that is not the descriptor's latest is stale.
 settle ::
   Kqueue ->
-  [(Int, [(Token, Told)])] ->
+  [(Int, [(Token, FilterEvent)])] ->
   IntMap.IntMap Entry ->
   IO (IntMap.IntMap Entry, [(Token, Events)])
 settle _ [] entries = pure (entries, [])
-settle q ((fd, told) : rest) entries = case IntMap.lookup fd entries of
-  Just e | current@(_ : _) <- [t | (tok, t@(Told f _ _)) <- told, tok == entryToken e, f `elem` entryFilters e] -> do
-    gone <- if or [end || failed | Told _ end failed <- current] then isGone (fromIntegral fd) else pure False
+settle q ((fd, delivered) : rest) entries = case IntMap.lookup fd entries of
+  Just e | current@(_ : _) <- [t | (tok, t@(FilterEvent f _ _)) <- delivered, tok == entryToken e, f `elem` entryFilters e] -> do
+    gone <- if or [end || failed | FilterEvent _ end failed <- current] then isGone (fromIntegral fd) else pure False
     let asked = entryAsked e
         evs = (if gone then endsAll asked else id) (foldMap (meaning asked) current)
     if isNothingReady evs
@@ -215,8 +214,7 @@ settle q ((fd, told) : rest) entries = case IntMap.lookup fd entries of
         pure (entries', (entryToken e, evs) : reports)
   _ -> settle q rest entries
 
--- | Has a descriptor whose stream has ended nothing left to write to either? The
--- read filter does not say.
+-- | Whether a descriptor whose stream has ended cannot be written to either. The read filter does not report that.
 isGone :: CInt -> IO Bool
 isGone fd = allocaBytes pollFdSize $ \p -> do
   pokePollFd p 0 fd 0

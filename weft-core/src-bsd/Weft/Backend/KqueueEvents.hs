@@ -2,9 +2,8 @@
 -- Weft's events in the terms of kqueue(2), and back. For "Weft.Backend.Kqueue";
 -- pure, so that it is compiled and tested on systems without kqueue too.
 --
--- kqueue knows no events of a descriptor but filters, each registered and reported
--- by itself: reading, writing, on some systems exceptions. The end of the stream
--- is a flag of either.
+-- kqueue has no sets of events but filters, each registered and reported separately: reading, writing, on some
+-- systems exceptions. The end of the stream is a flag of the first two.
 module Weft.Backend.KqueueEvents
   ( -- * Asking
     Filter (..),
@@ -14,8 +13,8 @@ module Weft.Backend.KqueueEvents
     replace,
     unwatch,
 
-    -- * Being told
-    Told (..),
+    -- * Reported events
+    FilterEvent (..),
     meaning,
     endsAll,
     afterwards,
@@ -36,11 +35,11 @@ data Filter
 
 -- | How a filter is registered, or that it is removed.
 data Mode
-  = -- | @EV_ADD@: told by every look while it lasts.
+  = -- | @EV_ADD@: reported by every poll for as long as it lasts.
     Plain
-  | -- | @EV_ADD | EV_ONESHOT@: told once, then the kernel removes it.
+  | -- | @EV_ADD | EV_ONESHOT@: reported once, then removed by the kernel.
     Single
-  | -- | @EV_ADD | EV_CLEAR@: told now and after each change.
+  | -- | @EV_ADD | EV_CLEAR@: reported now and after each change.
     Clear
   | -- | @EV_DELETE@
     Remove
@@ -56,7 +55,7 @@ data Change = Change !Filter !Mode
 watch :: Bool -> Trigger -> Events -> [Change]
 watch hasExcept trigger asked =
   [Change WriteFilter usual | asked `includes` evtWrite]
-    -- Hang-ups are reported unasked, so there is always one filter that sees them.
+    -- Hang-ups are always reported, so there is always a filter that reports them.
     <> [Change ReadFilter readMode | not (asked `includes` evtWrite) || asked `overlaps` (evtRead <> evtPeerClosed)]
     <> [Change ExceptFilter usual | hasExcept, asked `includes` evtUrgent]
   where
@@ -72,19 +71,19 @@ watch hasExcept trigger asked =
 replace :: [Filter] -> [Change] -> [Change]
 replace registered changes = unwatch registered <> changes
 
--- | Take filters back.
+-- | Remove filters.
 unwatch :: [Filter] -> [Change]
 unwatch registered = [Change f Remove | f <- registered]
 
 -- | A returned event: its filter, whether @EV_EOF@ was set, and whether there was an error
 -- (@fflags@).
-data Told = Told !Filter !Bool !Bool
+data FilterEvent = FilterEvent !Filter !Bool !Bool
   deriving (Eq, Show)
 
 -- | The events to report to a caller that asked for these events. Hang-ups are always reported, other
 -- events only if the caller asked for them.
-meaning :: Events -> Told -> Events
-meaning asked (Told f end failed)
+meaning :: Events -> FilterEvent -> Events
+meaning asked (FilterEvent f end failed)
   | end && (failed || f == WriteFilter) = endsAll asked (held <> evtPeerClosed)
   | otherwise = common asked held <> (if held `common` asked `includes` evtUrgent then evtRead else mempty)
   where
@@ -93,7 +92,7 @@ meaning asked (Told f end failed)
       WriteFilter -> evtWrite
       ExceptFilter -> evtUrgent
 
--- | Both directions have come to an end.
+-- | The events to report if both directions have ended.
 endsAll :: Events -> Events -> Events
 endsAll asked held = common asked held <> evtHangup <> evtRead <> evtWrite
 
@@ -101,14 +100,14 @@ endsAll asked held = common asked held <> evtHangup <> evtRead <> evtWrite
 -- descriptor are removed. With 'Level' a hang-up that was registered for one report is registered
 -- again for a report at each poll. Arguments: the trigger, the requested events, the registered
 -- filters, the returned events.
-afterwards :: Trigger -> Events -> [Filter] -> [Told] -> [Change]
-afterwards trigger asked registered told = case trigger of
+afterwards :: Trigger -> Events -> [Filter] -> [FilterEvent] -> [Change]
+afterwards trigger asked registered delivered = case trigger of
   Once -> unwatch [f | f <- registered, f `notElem` spent]
   Level
     | not (asked `includes` evtRead),
-      or [end | Told ReadFilter end _ <- told] ->
+      or [end | FilterEvent ReadFilter end _ <- delivered] ->
       [Change ReadFilter Remove, Change ReadFilter Plain]
   _ -> []
   where
     -- The kernel has removed these itself.
-    spent = [f | Told f _ _ <- told, Change f Single `elem` watch True trigger asked]
+    spent = [f | FilterEvent f _ _ <- delivered, Change f Single `elem` watch True trigger asked]

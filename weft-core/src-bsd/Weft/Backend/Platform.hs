@@ -9,7 +9,7 @@ import qualified Weft.Backend.Kqueue as Kqueue
 import qualified Weft.Backend.Poll as Poll
 import Weft.Backend.Type
 
--- | In the order of the cost of a registration and a wait.
+-- | The back ends of the platform, ordered by the cost of a registration and a wait.
 platformBackends :: [Candidate]
 platformBackends =
   [ Candidate "kqueue" Kqueue.available Kqueue.new True,

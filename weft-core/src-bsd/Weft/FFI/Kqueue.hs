@@ -1,6 +1,5 @@
 -- |
--- kqueue(2) as system calls: nothing but their types. Policy is in
--- "Weft.Backend.Kqueue". Everything returns a result or @-errno@.
+-- Bindings for kqueue(2). The policy is in "Weft.Backend.Kqueue". All calls return a result or @-errno@.
 module Weft.FFI.Kqueue
   ( -- * Calls
     kqueueOpen,
@@ -29,7 +28,7 @@ import Foreign.C.Types (CInt (..))
 import Foreign.Ptr (Ptr)
 import Foreign.Storable (peekByteOff, pokeByteOff)
 
--- | @struct weft_change@ of @cbits/kqueue.c@.
+-- | @struct weft_change@ of @cbits\/bsd\/kqueue.c@.
 data NativeChange
 
 changeSize :: Int
@@ -42,7 +41,7 @@ pokeChange p i f mode = do
   pokeByteOff p (i * changeSize) f
   pokeByteOff p (i * changeSize + 4) mode
 
--- | @struct weft_event@ of @cbits/kqueue.c@.
+-- | @struct weft_event@ of @cbits\/bsd\/kqueue.c@.
 data NativeEvent
 
 eventSize :: Int

@@ -1,7 +1,6 @@
 -- |
--- The epoll back end (Linux): the default for sockets. Registrations are
--- standing; a one-shot registration is re-armed by modifying it (2013, 3.4).
--- One system call to arm, none to be disarmed, one to collect a batch.
+-- The epoll back end (Linux): the default for sockets. A registration stays in the kernel; a one-shot registration is
+-- re-armed by modifying it (2013, 3.4). Arming is one system call, disarming none, and collecting a batch one.
 module Weft.Backend.Epoll
   ( new,
     available,
@@ -55,18 +54,18 @@ new = do
           free buffer
       }
 
--- Note [Small batches]. The dispatcher lets the threads that it woke run after each poll. What they
--- make is alive until they have run: a thread that yields in the middle of its work (Warp's do, after each response)
--- stays behind all others of its batch, with all that its request was made of. With room for 64 events, doubled
--- whenever a poll filled it, 400 connections had hundreds of such threads, and the collector copied 3.0 KB a request;
--- with 32 it is 0.4 KB, with 16 0.3 KB, and a request costs 18.5 us instead of 20.6 (November 2026). A system call
--- more for every 32 events is some 5 ns for each.
+-- Note [Small batches]. The dispatcher lets the threads that it woke run after each poll. What they allocate is live
+-- until they have run. A thread that yields in the middle of its work (Warp's do, after each response) runs again
+-- only after all others of its batch, and all data of its request is live until then. With room for 64 events,
+-- doubled whenever a poll filled it, 400 connections had hundreds of such threads, and the collector copied 3.0 KB a
+-- request; with 32 it is 0.4 KB, with 16 0.3 KB, and a request costs 18.5 us instead of 20.6 (November 2026). One
+-- more system call for every 32 events is some 5 ns for each event.
 
 -- | The most events of one poll; those left over come with the next.
 batch :: Int
 batch = 32
 
--- | Stands for the wake-up descriptor; no real token looks like it.
+-- | The token of the wake-up descriptor. No other token has this value.
 wakeToken :: Token
 wakeToken = Token (-1)
 
@@ -80,11 +79,11 @@ poll ep wk p wait report = do
   if n < 0
     then 0 <$ unless (Errno (negate r) == eINTR) (throwErrnoCode "epoll_wait" (negate r))
     else do
-      woken <- handOut n 0 0
+      woken <- dispatch n 0 0
       pure (n - woken)
   where
-    handOut :: Int -> Int -> Int -> IO Int
-    handOut n i woken
+    dispatch :: Int -> Int -> Int -> IO Int
+    dispatch n i woken
       | i == n = pure woken
       | otherwise = do
         tok <- Token <$> peekData p i
@@ -93,11 +92,11 @@ poll ep wk p wait report = do
             -- A further write to an eventfd is a new edge whether or not it was
             -- read; a pipe must be emptied or it fills up.
             when (wakeupIsPipe wk) (drainWakeup wk)
-            handOut n (i + 1) (woken + 1)
+            dispatch n (i + 1) (woken + 1)
           else do
             evs <- peekEvents p i
             report tok (fromEpoll evs)
-            handOut n (i + 1) woken
+            dispatch n (i + 1) woken
 
 -- | A one-shot or level registration usually stands already, an edge-triggered
 -- one usually is the first of its descriptor; each tries the likely call first.
@@ -129,7 +128,7 @@ toEpoll evs =
   where
     bit e b = if evs `includes` e then b else 0
 
--- | What the kernel's bits mean.
+-- | The events for the kernel's bits.
 fromEpoll :: Word32 -> Events
 fromEpoll w
   | w .&. complement (epollIn .|. epollOut) == 0 = bit epollIn evtRead <> bit epollOut evtWrite

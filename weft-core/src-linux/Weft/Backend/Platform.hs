@@ -10,7 +10,7 @@ import qualified Weft.Backend.Poll as Poll
 import Weft.Backend.Type
 import qualified Weft.Backend.Uring as Uring
 
--- | Measured in that order on sockets: see @doc/rationale/README.md@.
+-- | The back ends, ordered by their speed on sockets. "Weft.Backend.Uring" says why epoll is preferred to io_uring.
 platformBackends :: [Candidate]
 platformBackends =
   [ Candidate "epoll" Epoll.available Epoll.new True,

@@ -3,9 +3,8 @@
 -- request and enters the kernel only to check the descriptor; the next poll
 -- submits all that is queued in the call it waits with.
 --
--- The kernel finishes a request on the OS thread that submitted it. Which one that
--- is depends on where the scheduler runs the owner, so no ring flag can be used
--- that names one submitter, and:
+-- The kernel finishes a request on the OS thread that submitted it. Which one that is depends on where the scheduler
+-- runs the owner. So ring flags that bind a ring to one submitter cannot be used, and:
 --
 -- * When the thread exits, its requests are cancelled. They are made again.
 --
@@ -16,18 +15,17 @@
 -- * A system call that it is blocked in may return @EINTR@ where a signal that the
 --   process ignores would not do that (epoll_wait, semop).
 --
--- * A request holds a reference to its file, so a descriptor that is closed
---   without 'backendForget' stays half open; and with it until the OS thread that
+-- * A request holds a reference to its file, so a descriptor that is closed without
+--   'backendForget' stays half open. With 'backendForget' it stays so until the OS thread that
 --   submitted the request has left the kernel. That is at once, unless the machine is
 --   so busy that this thread is stopped there: then the peer notices the close some
 --   milliseconds later (20 were seen, with more threads computing than there
 --   were cores).
 --
--- Note (Linux 6.18, two cores): rings are cooperative, that is, an event does not
--- interrupt the thread it is for but waits until that enters the kernel. With data
--- from another core this took 4.3 us of CPU an event against 6.5 interrupting and
--- 3.8 with epoll (medians of nine). The price is that a submitter which computes
--- in a safe call delays its events to the next clock tick, 3.5 ms against 0.06.
+-- Note (Linux 6.18, two cores): rings are cooperative, that is, an event does not interrupt the thread that it is
+-- for, but waits until that thread enters the kernel. With data from another core this took 4.3 us of CPU an event,
+-- against 6.5 with interrupts and 3.8 with epoll (medians of nine). The price is that a submitter which computes in a
+-- safe call delays its events to the next clock tick: 3.5 ms against 0.06.
 --
 -- Throws 'IOError's only. Any thread may arm and forget, one at a time polls.
 module Weft.Backend.Uring
@@ -61,8 +59,7 @@ import Weft.FFI.Wakeup
 import Weft.Sys
 import Prelude hiding (until)
 
--- | Why it cannot be used here, or 'Nothing' when it can. Found out by making a
--- small ring and having it report a descriptor, so ask once.
+-- | Why it cannot be used here, or 'Nothing' when it can. It tests that with a small ring, so call it once.
 available :: IO (Maybe String)
 available = do
   r <- openUring 4 8
@@ -82,8 +79,7 @@ available = do
 
 -- The ring -------------------------------------------------------------------------
 
--- | Everything is protected by the lock, but for what belongs to the owner, the
--- thread that polls.
+-- | A ring. The lock protects all fields except those of the owner, the thread that polls.
 data Ring = Ring
   { ringHandle :: !(Ptr Uring),
     ringWakeup :: !Wakeup,
@@ -91,15 +87,15 @@ data Ring = Ring
     -- | A record for each descriptor number up to the highest that was armed. The
     -- null pointer after 'backendClose'.
     ringTable :: !(Ref Table),
-    -- | To be queued by the next poll: what must not be seen by this one, and what
-    -- the kernel had no room for.
+    -- | Requests that the next poll has to queue: those that the present poll must not see, and those for which the
+    -- kernel had no room.
     ringBacklog :: !(Ref [Request]),
-    -- | Owner: a wake was seen, which ends a poll that blocks.
+    -- | Used by the owner: whether a wake-up was seen, which ends a blocking poll.
     ringWoken :: !(Ref Bool),
-    -- | The owner's: completions as they come, and the events that they mean.
+    -- | Used by the owner: completions from the kernel, and the events to report for them.
     ringCompletions :: !(Ptr Completion),
-    ringReports :: !(Ptr Report),
-    -- | How many of each there is room for.
+    ringEvents :: !(Ptr Report),
+    -- | The number of completions, and of reports, that fit into these.
     ringBatch :: !Int
   }
 
@@ -157,11 +153,11 @@ new = do
         backendClose = close ring
       }
 
--- | Stands for the wake-up descriptor; no real token looks like it.
+-- | The token of the wake-up descriptor. No other token has this value.
 wakeToken :: Token
 wakeToken = Token (-1)
 
--- | In a forked child the lock may be held by a thread that is not there any more.
+-- | Release the ring. In a forked child this is done without the lock, which may be held by a thread of the parent.
 close :: Ring -> IO ()
 close ring = do
   forked <- isForked (ringHandle ring)
@@ -175,9 +171,9 @@ close ring = do
         closeWakeup (ringWakeup ring)
         free p
         free (ringCompletions ring)
-        free (ringReports ring)
+        free (ringEvents ring)
 
--- | With the lock, and not to be interrupted: nothing inside blocks.
+-- | Run an action with the lock, uninterruptibly: nothing inside of it blocks.
 locked :: Ring -> IO a -> IO a
 locked ring act = mask_ (withMVar (ringLock ring) (const act))
 {-# INLINE locked #-}
@@ -200,7 +196,7 @@ writeEntry ring fd e = do
   Table _ p <- readRef (ringTable ring)
   pokeElemOff p (fromIntegral fd) e
 
--- | Make room for a descriptor number. What is new is all zero, so 'Vacant'.
+-- | Make room for a descriptor number. New entries are all zero, which is 'Vacant'.
 growTable :: Ring -> CInt -> IO ()
 growTable ring fd = do
   Table size p <- readRef (ringTable ring)
@@ -215,8 +211,8 @@ growTable ring fd = do
 arm :: Ring -> Fd -> Token -> Trigger -> Events -> IO Armed
 arm ring (Fd fd) tok trigger evs = do
   known <- locked ring ((/= Vacant) . entryState <$> readEntry ring fd)
-  -- Waiting again and again is the common case, and has one cheap call to pay. If
-  -- the number should be a file's by now, it will be reported ready.
+  -- Repeated waits are the common case; they need only the cheaper check. If the number belongs to a regular file by
+  -- now, the file will be reported ready.
   idle <- throwIfNegative "io_uring" (if known && trigger == Once then isOpen fd else alwaysReady fd)
   locked ring $ do
     shut <- isClosed ring
@@ -233,9 +229,9 @@ arm ring (Fd fd) tok trigger evs = do
         watchAs ring fd e {entryToken = tok, entryTrigger = trigger, entryEvents = evs} (usual trigger)
         pure Armed
 
--- | Cancelled at once, not with the next poll, and to the end: until then the
--- kernel keeps the file open behind the caller's close. (Before Linux 6.0 it may do
--- so for some microseconds more, up to a clock tick.)
+-- | Cancel the request at once, not with the next poll, and wait for its end: until then the kernel keeps the file
+-- open, even if the caller has closed it. (Before Linux 6.0 it may do so for some microseconds more, up to a clock
+-- tick.)
 forget :: Ring -> Fd -> IO ()
 forget ring (Fd fd) = locked ring $ do
   e <- readEntry ring fd
@@ -264,7 +260,7 @@ flush ring tries = do
       | tries > 0 -> flush ring (tries - 1)
       | otherwise -> False <$ signalWakeup (ringWakeup ring)
 
--- | Cancel an entry's request; was there one?
+-- | Cancel an entry's request. 'True' if there was one.
 cancelLive :: Ring -> CInt -> Entry -> IO Bool
 cancelLive ring fd e
   | isLive e = True <$ queue ring (Cancel (userData fd (entrySequence e)))
@@ -281,8 +277,8 @@ renew ring fd e state = do
   writeEntry ring fd e {entrySequence = number, entryState = state}
   pure (Watch fd number)
 
--- | Put a request into the submission queue. When that is full it is submitted,
--- and when the kernel has no room either the next poll tries again.
+-- | Put a request into the submission queue. If the queue is full, it is submitted; if the kernel has no room either,
+-- the next poll tries again.
 queue :: Ring -> Request -> IO ()
 queue ring request = do
   r <- put
@@ -380,8 +376,8 @@ collect ring report = harvest ring report >>= more (stateQueued .|. stateOverflo
           m <- harvest ring report
           more stateOverflown (n + m)
 
--- | Take the completions out of the ring, a batch at a time, and report what they
--- amount to. The callback runs without the lock: it may arm.
+-- | Take the completions out of the ring, a batch at a time, and report the resulting events. The callback runs
+-- without the lock: it may arm.
 harvest :: Ring -> (Token -> Events -> IO ()) -> IO Int
 harvest ring report = mask_ (batches 0)
   where
@@ -391,22 +387,22 @@ harvest ring report = mask_ (batches 0)
         then pure n
         else do
           m <- locked ring (takeIn 0 0 (fromIntegral k))
-          handOut 0 m
+          dispatch 0 m
           if fromIntegral k == ringBatch ring then batches (n + m) else pure (n + m)
     takeIn m i k
       | i == k = pure m
       | otherwise = do
         m' <- absorb ring m i
         takeIn m' (i + 1) k
-    handOut :: Int -> Int -> IO ()
-    handOut i m = when (i < m) $ do
-      tok <- peekByteOff (ringReports ring) (i * reportSize)
-      evs <- peekByteOff (ringReports ring) (i * reportSize + 8)
+    dispatch :: Int -> Int -> IO ()
+    dispatch i m = when (i < m) $ do
+      tok <- peekByteOff (ringEvents ring) (i * reportSize)
+      evs <- peekByteOff (ringEvents ring) (i * reportSize + 8)
       report (Token tok) (Events evs)
-      handOut (i + 1) m
+      dispatch (i + 1) m
 
--- | One completion: @absorb ring m i@ looks at the one at position @i@ and returns
--- how many reports there are now, after @m@.
+-- | Process one completion: @absorb ring m i@ processes the one at position @i@, after @m@ reports, and returns the
+-- new number of reports.
 absorb :: Ring -> Int -> Int -> IO Int
 absorb ring m i = do
   from <- peekUserData (ringCompletions ring) i
@@ -424,23 +420,23 @@ absorb ring m i = do
     emit tok@(Token t) evs@(Events bitset)
       | isNothingReady evs = pure m
       | tok == wakeToken = do
-        -- An eventfd need not be read: a further write is reported again.
+        -- An eventfd need not be read: a further write is reported in any case.
         when (wakeupIsPipe (ringWakeup ring)) (drainWakeup (ringWakeup ring))
         m <$ writeRef (ringWoken ring) True
       | otherwise = do
         -- Several changes of one descriptor make one report, if they come together.
-        before <- if m == 0 then pure wakeToken else Token <$> peekByteOff (ringReports ring) (at (m - 1))
+        before <- if m == 0 then pure wakeToken else Token <$> peekByteOff (ringEvents ring) (at (m - 1))
         if before == tok
           then do
-            bitset' <- peekByteOff (ringReports ring) (at (m - 1) + 8)
-            m <$ pokeByteOff (ringReports ring) (at (m - 1) + 8) (bitset .|. bitset')
+            bitset' <- peekByteOff (ringEvents ring) (at (m - 1) + 8)
+            m <$ pokeByteOff (ringEvents ring) (at (m - 1) + 8) (bitset .|. bitset')
           else do
-            pokeByteOff (ringReports ring) (at m) t
-            pokeByteOff (ringReports ring) (at m + 8) bitset
+            pokeByteOff (ringEvents ring) (at m) t
+            pokeByteOff (ringEvents ring) (at m + 8) bitset
             pure (m + 1)
     at n = n * reportSize
 
--- | Make 'doubtful' requests again.
+-- | Replace the 'doubtful' bits of a result by the present state.
 refine :: CInt -> Entry -> Int32 -> IO Int32
 refine fd e result
   | result <= 0 || result .&. doubtful == 0 = pure result

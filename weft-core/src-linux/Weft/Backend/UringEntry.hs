@@ -83,17 +83,16 @@ stateAt 1 = Resting
 stateAt 2 = Single
 stateAt _ = Standing
 
--- | Nothing is known. Memory full of zeros reads as this.
+-- | The state of a number that was never armed. Memory full of zeros reads as this.
 vacant :: Entry
 vacant = Entry (Token 0) 0 mempty Once Vacant
 
--- | Has it a request?
+-- | Whether it has a request.
 isLive :: Entry -> Bool
 isLive e = entryState e == Single || entryState e == Standing
 
--- | The kind of request that serves a trigger. A one-shot request looks at the
--- present state whenever it is made, which is what 'Level' needs of the next poll.
--- (@IORING_POLL_ADD_LEVEL@ would be the opposite: it ignores the present state.)
+-- | The kind of request that serves a trigger. A one-shot request reports the present state whenever it is made,
+-- which 'Level' needs of the next poll. (@IORING_POLL_ADD_LEVEL@ does the opposite: it ignores the present state.)
 usual :: Trigger -> EntryState
 usual Edge = Standing
 usual _ = Single
@@ -109,8 +108,8 @@ userDataFd :: Word64 -> CInt
 userDataFd u = fromIntegral (u .&. 0xffffffff)
 {-# INLINE userDataFd #-}
 
--- | Urgent data is announced by the wake-up for band data; asked for alone, newer
--- kernels would filter that out.
+-- | The kernel's bits for the requested events. Those for urgent data include the band bit: the kernel announces
+-- urgent data with it, and newer kernels drop that event if the bit was not requested.
 eventBits :: Events -> Word32
 eventBits evs = pollBits (toPoll evs) .|. (if evs `includes` evtUrgent then pollBand else 0)
 
@@ -118,9 +117,9 @@ eventBits evs = pollBits (toPoll evs) .|. (if evs `includes` evtUrgent then poll
 pollBits :: CShort -> Word32
 pollBits b = fromIntegral b .&. 0xffff
 
--- | Bits to be asked for again before 'decide' sees them. The kernel passes on what
--- the waker said, not what is so: every piece of ordinary data is announced as
--- possibly urgent, an error comes without the hang-up that follows.
+-- | Bits that have to be checked by poll(2) before 'decide' gets them. The kernel passes on the bits of the wake-up,
+-- not the present state: ordinary data is always announced as possibly urgent, and an error without the hang-up that
+-- follows.
 doubtful :: Int32
 doubtful = fromIntegral (pollBits (pollPri .|. pollErr .|. pollHup) .|. pollBand)
 
@@ -135,8 +134,8 @@ data Next
   | Next !EntryState
   deriving (Eq, Show)
 
--- | @decide entry more result@: what a completion amounts to, and what is to be
--- done. @more@: the request goes on.
+-- | The effect of a completion: @decide entry more result@ is the events to report and the change of the entry.
+-- @more@ is whether the request goes on.
 decide :: Entry -> Bool -> Int32 -> (Events, Next)
 decide e more result
   | result == resultCancelled = (mempty, Now (usual trigger))

@@ -1,6 +1,5 @@
 -- |
--- epoll(7) as system calls: nothing but their types. Policy is in
--- "Weft.Backend.Epoll".
+-- Bindings for epoll(7). The policy is in "Weft.Backend.Epoll".
 module Weft.FFI.Epoll
   ( -- * Calls
     epollCreate,
@@ -77,7 +76,7 @@ foreign import ccall unsafe "weft_epoll_create" epollCreate :: IO CInt
 foreign import ccall unsafe "weft_epoll_ctl"
   c_epoll_ctl :: CInt -> CInt -> CInt -> Word32 -> Word64 -> IO CInt
 
--- | Collect without blocking.
+-- | Collect events without blocking.
 foreign import ccall unsafe "weft_epoll_look"
   epollLook :: CInt -> Ptr EpollEvent -> CInt -> IO CInt
 

@@ -35,7 +35,7 @@ module Weft.FFI.File
     freeRing,
     ringGeneration,
     submitRing,
-    rouseRing,
+    wakeRing,
     cancelRing,
     collectRing,
     awaitRing,
@@ -120,7 +120,7 @@ isCall op = opCode op == callNames
 callNames :: Word8
 callNames = 255
 
--- | Does it write from memory?
+-- | Whether it writes from memory.
 isWrite :: Op -> Bool
 isWrite op = opCode op `elem` [#{const IORING_OP_WRITE}, #{const IORING_OP_WRITEV}]
 
@@ -161,7 +161,8 @@ foreign import ccall interruptible "weft_file_run"
 -- | A ring, its owner, its slots.
 data CRing
 
--- | Open a ring with this many slots, for a reader on that capability. Its queues have as many entries as it can use, or as 'ringEntries' says.
+-- | Open a ring with this many slots, for a reader on that capability. Its queues have as many entries as it can use,
+-- or as 'ringEntries' says.
 openRing :: Int -> Int -> IO (Either CInt (Ptr CRing))
 openRing depth cap = alloca $ \out -> do
   entries <- ringEntries
@@ -170,8 +171,7 @@ openRing depth cap = alloca $ \out -> do
 
 foreign import ccall safe "weft_file_ring_open" c_open :: Word32 -> CInt -> Word32 -> Ptr (Ptr CRing) -> IO CInt
 
--- | Cancel all requests, see them completed, end the owner. What it completed may
--- still be collected.
+-- | Cancel all requests, wait until they have completed, and end the owner. Their completions may still be collected.
 foreign import ccall safe "weft_file_ring_stop" stopRing :: Ptr CRing -> IO ()
 
 -- | Give its memory back; after 'stopRing', or in a forked child.
@@ -180,7 +180,7 @@ foreign import ccall unsafe "weft_file_ring_free" freeRing :: Ptr CRing -> IO ()
 -- | The generation of the next request in a slot.
 foreign import ccall unsafe "weft_file_ring_generation" ringGeneration :: Ptr CRing -> Word32 -> IO Word32
 
--- | Submit a request in a slot that the caller has.
+-- | Submit a request in a slot that the caller has taken.
 submitRing :: Ptr CRing -> Word32 -> Op -> IO ()
 submitRing ring slot (Op code fd off addr len flags) = c_submit ring slot code fd off addr len flags
 {-# INLINE submitRing #-}
@@ -190,7 +190,7 @@ foreign import ccall unsafe "weft_file_ring_submit"
 
 -- | After the completions of 'collectRing' were delivered: wake the owner for requests that were
 -- submitted meanwhile; until then it is not woken.
-foreign import ccall unsafe "weft_file_ring_rouse" rouseRing :: Ptr CRing -> IO ()
+foreign import ccall unsafe "weft_file_ring_wake" wakeRing :: Ptr CRing -> IO ()
 
 -- | Ask for the early end of the request in a slot, by its generation.
 foreign import ccall unsafe "weft_file_ring_cancel" cancelRing :: Ptr CRing -> Word32 -> Word32 -> IO ()
@@ -200,12 +200,11 @@ foreign import ccall unsafe "weft_file_ring_cancel" cancelRing :: Ptr CRing -> W
 foreign import ccall unsafe "weft_file_ring_collect"
   collectRing :: Ptr CRing -> Ptr Word32 -> Ptr Int32 -> CInt -> IO CInt
 
--- | Have the MVar filled when there is a completion. Returns the pointer when
--- there is one already.
+-- | Fill the MVar when there is a completion. If there is one already, return the pointer instead.
 foreign import ccall unsafe "weft_file_ring_await"
   awaitRing :: Ptr CRing -> StablePtr PrimMVar -> IO (StablePtr PrimMVar)
 
--- | One of the counters.
+-- | Read one of the counters below.
 foreign import ccall unsafe "weft_file_ring_counter" ringCounter :: Ptr CRing -> CInt -> IO Word64
 
 -- | Requests; calls of the kernel by the owner; signals to the owner; signals to

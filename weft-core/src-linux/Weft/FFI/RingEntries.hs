@@ -1,5 +1,5 @@
--- |
--- The size of rings: @WEFT_RING_ENTRIES@ in the environment. For tests that need full queues and overflowing completions.
+-- | The size of rings: @WEFT_RING_ENTRIES@ in the environment. For tests that need full queues and overflowing
+-- completions.
 module Weft.FFI.RingEntries
   ( ringEntries,
     preferRingEntries,
@@ -12,8 +12,9 @@ import System.Environment (lookupEnv)
 import System.IO.Unsafe (unsafePerformIO)
 import Text.Read (readMaybe)
 
--- | The number of entries in the submission queue and in the completion queue of every ring that is made from now on; 'Nothing' means the
--- usual sizes. The kernel rounds up to a power of two. Throws a user error if the variable is not a number from 1 to 4096.
+-- | The number of entries in the submission queue and in the completion queue of every ring that is made from now on;
+-- 'Nothing' means the usual sizes. The kernel rounds up to a power of two. Throws a user error if the variable is not
+-- a number from 1 to 4096.
 ringEntries :: IO (Maybe CUInt)
 ringEntries = readIORef preference >>= maybe fromEnvironment (pure . Just)
 

@@ -1,7 +1,6 @@
 -- |
--- io_uring(7) as far as readiness needs it: rings, poll requests, cancelling,
--- submitting, completions. Nothing but types; policy is in "Weft.Backend.Uring".
--- Everything returns a result or @-errno@.
+-- Bindings for what readiness needs of io_uring(7): rings, poll requests, cancelling, submitting, completions. The
+-- policy is in "Weft.Backend.Uring". All calls return a result or @-errno@.
 module Weft.FFI.Uring
   ( -- * Rings
     Uring,
@@ -73,7 +72,7 @@ foreign import ccall unsafe "weft_uring_open" c_open :: CUInt -> CUInt -> Ptr (P
 -- descriptor.
 foreign import ccall safe "weft_uring_close" closeUring :: Ptr Uring -> IO ()
 
--- | Not 0 in a child of the process that made it.
+-- | Not 0 in a forked child of the process that opened the ring.
 foreign import ccall unsafe "weft_uring_is_forked" isForked :: Ptr Uring -> IO CInt
 
 -- | The ring's own descriptor.
@@ -114,8 +113,7 @@ stateQueued = 1
 stateOverflown :: CInt
 stateOverflown = 2
 
--- | The errno with which entering the kernel admits that it lost completions, for
--- want of memory.
+-- | The errno of io_uring_enter(2) when the kernel has lost completions for lack of memory.
 errnoDropped :: CInt
 errnoDropped = #{const EBADR}
 
@@ -125,7 +123,7 @@ data Completion
 completionSize :: Int
 completionSize = #{size struct io_uring_cqe}
 
--- | Move completions into an array of that length; how many.
+-- | Move completions into an array of that length. Returns their number.
 foreign import ccall unsafe "weft_uring_reap"
   reapUring :: Ptr Uring -> Ptr Completion -> CInt -> IO CInt
 
@@ -134,29 +132,29 @@ peekUserData :: Ptr Completion -> Int -> IO Word64
 peekUserData p i = peekByteOff p (i * completionSize + #{offset struct io_uring_cqe, user_data})
 {-# INLINE peekUserData #-}
 
--- | Its event bits, or @-errno@.
+-- | The event bits of a completion, or @-errno@.
 peekResult :: Ptr Completion -> Int -> IO Int32
 peekResult p i = peekByteOff p (i * completionSize + #{offset struct io_uring_cqe, res})
 {-# INLINE peekResult #-}
 
--- | Will the request complete again?
+-- | Whether the request will complete again.
 peekMore :: Ptr Completion -> Int -> IO Bool
 peekMore p i = do
   flags <- peekByteOff p (i * completionSize + #{offset struct io_uring_cqe, flags})
   pure (flags .&. (#{const IORING_CQE_F_MORE} :: Word32) /= 0)
 {-# INLINE peekMore #-}
 
--- | Results of requests: cancelled, by us or because the OS thread that submitted
--- it has exited; not an open descriptor.
+-- | Results of requests: cancelled, by this process or because the OS thread that submitted the request has exited;
+-- and not an open descriptor.
 resultCancelled, resultBadFd :: Int32
 resultCancelled = -(#{const ECANCELED})
 resultBadFd = -(#{const EBADF})
 
--- | 1 for a descriptor on which nothing blocks and that epoll would refuse, 0 for
--- the rest, @-errno@ when it is not open.
+-- | 1 for a descriptor on which no operation blocks and that epoll would refuse (a regular file), 0 for others,
+-- @-errno@ if it is not open.
 foreign import ccall unsafe "weft_uring_always_ready" alwaysReady :: CInt -> IO CInt
 
--- | 0, or @-errno@ when it is not open.
+-- | 0 if the descriptor is open, @-errno@ if not.
 foreign import ccall unsafe "weft_uring_is_open" isOpen :: CInt -> IO CInt
 
 -- | Which of the events hold now, with errors and hang-ups.

@@ -1,5 +1,5 @@
 -- |
--- The status of files (statx(2)), and properties of open descriptors that the kernel tells without any wait.
+-- The status of files (statx(2)), and properties of open descriptors that are read without waiting.
 module Weft.File.Attributes
   ( -- * Status
     FileStatus (..),
@@ -112,5 +112,5 @@ foreign import ccall unsafe "weft_file_passes_cache" c_passes :: CInt -> IO CInt
 isLocal :: Fd -> IO Bool
 isLocal (Fd fd) = (/= 0) <$> c_local fd
 
--- Safe: a network file system or FUSE is asked.
+-- A safe call, since it may send a request to a network file system or FUSE.
 foreign import ccall safe "weft_file_local" c_local :: CInt -> IO CInt

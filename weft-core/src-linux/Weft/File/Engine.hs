@@ -12,7 +12,8 @@
 --
 -- 4. By the pool of "Weft.Blocking", if the kernel refuses io_uring or has no such operation in it.
 --
--- In a program that is linked without @-threaded@ it is always the fourth, and a call stops the program.
+-- In a program that is linked without @-threaded@ only the fourth is used, and a call stops all threads of the
+-- program.
 --
 -- The environment variable @WEFT_FILES@ (@io_uring@, @threads@) or 'preferFiles'
 -- forces the third or the fourth.
@@ -28,7 +29,7 @@ module Weft.File.Engine
     filesChoice,
 
     -- * Metrics
-    ringReports,
+    readRingMetrics,
     stopRings,
   )
 where
@@ -106,7 +107,7 @@ fromEnvironment = unsafePerformIO $ do
 -- | The state of a process.
 data Engine = Engine
   { engineGeneration :: !Int,
-    -- | By capability. Written under the lock, read by anyone.
+    -- | The rings by capability. Written under the lock, read by any thread.
     engineRings :: !(Ref (BoxedArray (Maybe Ring))),
     -- | How the kernel refused a ring the last time. Written under the lock.
     engineRefused :: !(Ref (Maybe RingRefusal)),
@@ -125,7 +126,7 @@ ringRefusal code
   | Errno code `elem` [ePERM, eNOSYS, eINVAL] = pure (RingRefusal code never)
   | otherwise = RingRefusal code . after (seconds 1) <$> now
 
--- | The one that holds at this moment.
+-- | The refusal that is still in force, if any.
 currentRefusal :: Engine -> IO (Maybe CInt)
 currentRefusal e = do
   refused <- readRef (engineRefused e)
@@ -165,7 +166,7 @@ ringsOf e = do
   arr <- readRef (engineRings e)
   catMaybes <$> mapM (readBoxedArray arr) [0 .. sizeBoxedArray arr - 1]
 
--- | The ring for the caller's capability, if there can be any.
+-- | The ring for the caller's capability; 'Nothing' if the kernel refuses rings.
 ringFor :: Engine -> IO (Maybe Ring)
 ringFor e = do
   cap <- myCapability
@@ -178,7 +179,7 @@ ringFor e = do
       maybe (withMVar (engineLock e) (const (openFor e cap))) (const (pure Nothing)) refused
 {-# INLINE ringFor #-}
 
--- | With the lock.
+-- | A capability's ring, made if there is none. The caller holds the lock.
 openFor :: Engine -> Int -> IO (Maybe Ring)
 openFor e cap = do
   arr <- readRef (engineRings e)
@@ -225,12 +226,12 @@ data RequestPolicy = RequestPolicy
     policyDispose :: !(CInt -> IO ())
   }
 
--- | Carry an operation out, and wait for its result. Interruptible where it waits;
--- in the second way above where the kernel is, which it is not for a disk.
+-- | Carry an operation out, and wait for its result. Interruptible while it waits; in the second way above only where
+-- the system call is, which is not so for a disk.
 runRequest :: RequestPolicy -> Op -> IO CInt
 runRequest policy op = do
   r <- if policyTry policy then tryOp op else pure errAgain
-  -- A large transfer is many calls; others are to run between them.
+  -- A large transfer is many calls; other threads run between them.
   when (fromIntegral r >= mostAtOnce) yield
   result <- if r /= errAgain then pure r else slow
   if result == errInterrupted
@@ -282,10 +283,9 @@ awaitOp e wanted policy op = do
 fewEnough :: Int
 fewEnough = 3
 
--- | Start an operation that may have to wait; its result goes to the handler, which
--- must neither block nor throw, once. Returns the way to have it end soon, by
--- 'errCancelled' if nothing else is quicker; memory and descriptor are used until
--- the handler runs.
+-- | Start an operation that may have to wait. Its result goes once to the handler, which must neither block nor
+-- throw. Returns an action that ends the operation early, with 'errCancelled' unless its own result comes first.
+-- Memory and descriptor are used until the handler runs.
 begin :: Op -> (CInt -> IO ()) -> IO (IO ())
 begin op handler = do
   e <- theEngine
@@ -303,7 +303,7 @@ beginWith e wanted op handler = do
       | opOff op == maxBound -> beginReady op handler
       | otherwise -> beginPooled op handler
 
--- | On the pool. A call that has begun is interrupted, where the kernel lets it be.
+-- | Run a call on the pool. If its caller is interrupted, the call is too, as far as the kernel allows.
 -- States, in one word:
 --
 -- @
@@ -344,8 +344,8 @@ data Cancelled = Cancelled
 
 instance Exception Cancelled
 
--- | At a stream's own position: when the descriptor is ready. So much can be written
--- then without blocking (pipe(7)).
+-- | 'begin' for a stream without offsets: wait until the descriptor is ready, and then make the call, with at most
+-- 4,096 bytes to write, since so many do not block then (pipe(7)).
 beginReady :: Op -> (CInt -> IO ()) -> IO (IO ())
 beginReady op handler = do
   thread <- mask_ (forkIO ((ready >> runOp op {opLen = size}) `catch` ended >>= handler))
@@ -358,18 +358,19 @@ beginReady op handler = do
     ended x = pure (maybe errCancelled negate (errnoOf (x :: SomeException)))
     errnoOf x = fromException x >>= ioe_errno
 
--- Figures and the end ----------------------------------------------------------------
+-- Metrics and shutdown --------------------------------------------------------------
 
 -- | Counters of all rings.
-ringReports :: IO [RingMetrics]
-ringReports = theEngine >>= ringsOf >>= mapM ringMetrics
+readRingMetrics :: IO [RingMetrics]
+readRingMetrics = theEngine >>= ringsOf >>= mapM ringMetrics
 
 -- | Close all rings. Running requests are cancelled; no request may be made
 -- meanwhile. For tests, and for programs that release everything before they end.
 stopRings :: IO ()
 stopRings = do
   e <- theEngine
-  withMVar (engineLock e) $ \() -> do
+  -- Uninterruptible, as a ring that has left the table can no longer be found.
+  withMVar (engineLock e) $ \() -> uninterruptibleMask_ $ do
     rings <- ringsOf e
     none <- newBoxedArray 0 Nothing
     writeRef (engineRings e) none

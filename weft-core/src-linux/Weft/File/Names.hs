@@ -45,9 +45,8 @@ foldNames threads file use = go True
     loc = "Weft.File.foldNames"
 {-# INLINE foldNames #-}
 
--- | The name in the first of several @struct linux_dirent64@ (getdents(2)), and the rest. Such a structure has two numbers
--- of eight bytes, its length in two bytes, the type in one, and the name, which
--- ends with a zero byte.
+-- | The name in the first of several @struct linux_dirent64@ (getdents(2)), and the rest. Such a structure has two
+-- numbers of eight bytes, its length in two bytes, the type in one, and the name, which ends with a zero byte.
 entry :: ByteString -> (ByteString, ByteString)
 entry batch = (B.takeWhile (/= 0) (B.unsafeDrop 19 (B.unsafeTake size batch)), B.unsafeDrop size batch)
   where

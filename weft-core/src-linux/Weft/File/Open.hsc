@@ -23,7 +23,7 @@ module Weft.File.Open
     openDirectory,
     closeDirectory,
     withDirectory,
-    directoryLocal,
+    sameLocalDevice,
   )
 where
 
@@ -150,11 +150,11 @@ withDirectory :: (MonadIO m, MonadMask m) => ThreadOps m -> FilePath -> (Directo
 withDirectory threads path = bracket (openDirectory threads path) (liftIO . closeDirectory)
 {-# INLINE withDirectory #-}
 
--- | Whether a file is on the same file system as the directory that it was opened from, and that is a local file system,
--- which only this machine changes (ext4, XFS, btrfs, tmpfs and so on; not a network file system or FUSE). On such a file
--- system a directory's 'statusChanged' changes whenever a name in it is added or removed.
-directoryLocal :: Directory -> File -> Bool
-directoryLocal (Directory _ local) file = local == Just (statusDevice (fileOpened file))
+-- | Whether a file is on the same file system as the directory that it was opened from, and that is a local file
+-- system, which only this machine changes (ext4, XFS, btrfs, tmpfs and so on; not a network file system or FUSE). On
+-- such a file system a directory's 'statusChanged' changes whenever a name in it is added or removed.
+sameLocalDevice :: Directory -> File -> Bool
+sameLocalDevice (Directory _ local) file = local == Just (statusDevice (fileOpened file))
 
 -- | 'Weft.File.openFileAt'.
 openFileAt :: (MonadIO m, MonadMask m) => ThreadOps m -> Directory -> OpenMode -> FilePath -> m File
@@ -247,7 +247,7 @@ kindOf direct status
   | direct = Direct
   | otherwise = Cached
 
--- | For open(2).
+-- | The flags for open(2).
 flagsOf :: OpenMode -> Word64
 flagsOf mode =
   access (openAccess mode)
@@ -308,5 +308,5 @@ howAndPath loc name flags permissions resolve
 closing :: Fd -> IO ()
 closing (Fd fd) = () <$ c_close fd
 
--- Safe: a network file system or FUSE may be asked.
+-- A safe call, since it may send a request to a network file system or FUSE.
 foreign import ccall safe "close" c_close :: CInt -> IO CInt

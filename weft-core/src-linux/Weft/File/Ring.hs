@@ -187,11 +187,11 @@ reader ring = allocaBytes (4 + 8 * batch) $ \list -> do
         if n > 0
           then do
             mark (ringEventLog ring) (Finished (fromIntegral n))
-            handOut pairs (fromIntegral n)
+            dispatch pairs (fromIntegral n)
             -- The threads that were waiting run first, so that their next requests go to the
             -- kernel in one batch.
             yield
-            rouseRing (ringPtr ring)
+            wakeRing (ringPtr ring)
             loop
           else do
             stop <- readWord (ringStop ring) 0
@@ -199,8 +199,8 @@ reader ring = allocaBytes (4 + 8 * batch) $ \list -> do
   loop
   where
     batch = 64 :: Int
-    handOut :: Ptr Int32 -> Int -> IO ()
-    handOut pairs n = each 0
+    dispatch :: Ptr Int32 -> Int -> IO ()
+    dispatch pairs n = each 0
       where
         each i = when (i < n) $ do
           slot <- fromIntegral <$> peekElemOff pairs (2 * i)

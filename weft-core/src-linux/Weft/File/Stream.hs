@@ -21,7 +21,7 @@ import Weft.File.Types
 import Weft.File.Units
 import Weft.Sys
 
--- | Read the next bytes of a stream, at most that number; wait for at least one. Empty at the end.
+-- | Read the next bytes of a stream, at most that number and at most 1 MiB; wait for at least one. Empty at the end.
 -- Interruptible; bytes that the kernel has already taken out of the
 -- stream are kept for the next read then. Throws an error if the file is closed
 -- meanwhile.
@@ -37,14 +37,16 @@ readNext file (Count count)
         front <$ putMVar (fileLeft file) rest
   where
     loc = "Weft.File.readNext"
+    -- A request's length has 32 bits.
+    size = min mostAtOnce count
     -- The MVar is empty and no other thread fills it: putting does not block.
     fresh fd = do
-      memory <- B.mallocByteString count
+      memory <- B.mallocByteString size
       late <- newRef B.empty
       let bytes n = B.fromForeignPtr memory 0 (fromIntegral n)
           policy = staying file (writeRef late . bytes) (touchForeignPtr memory)
       r <-
-        runRequest policy (opRead fd (-1) (unsafeForeignPtrToPtr memory) count)
+        runRequest policy (opRead fd (-1) (unsafeForeignPtrToPtr memory) size)
           `onException` (putMVar (fileLeft file) =<< readRef late)
       putMVar (fileLeft file) B.empty
       bytes <$> concluded loc file r
@@ -58,12 +60,12 @@ writeNext file bytes = inside loc file $ \fd -> withMVar (fileTurn file) (\() ->
     (memory, start, size) = B.toForeignPtr bytes
     base = unsafeForeignPtrToPtr memory `plusPtr` start
     go fd done = when (done < size) $ do
-      let op = opWrite fd (-1) (base `plusPtr` done) (size - done)
+      let op = opWrite fd (-1) (base `plusPtr` done) (min mostAtOnce (size - done))
       n <- runRequest (staying file (const (pure ())) (touchForeignPtr memory)) op >>= concluded loc file
       when (n > 0) (go fd (done + n))
 
--- | The policy of an operation that may wait for ever: no call that blocks is used, it ends when the file is closed, and
--- an interrupted caller cancels it and waits for its end.
+-- | The policy of an operation that may wait for ever: no call that blocks is used, it ends when the file is closed,
+-- and an interrupted caller cancels it and waits for its end.
 staying :: File -> (CInt -> IO ()) -> IO () -> RequestPolicy
 staying file won keep =
   RequestPolicy

@@ -1,8 +1,8 @@
 -- |
 -- Open files, and the units of their parts.
 --
--- A file's descriptor follows the protocol of "Weft.Core.UseCount": operations count themselves in and out. 'closeFile' closes
--- the number if no operation uses it; otherwise the last operation does.
+-- A file's descriptor follows the protocol of "Weft.Core.UseCount": operations count themselves in and out.
+-- 'closeFile' closes the number if no operation uses it; otherwise the last operation does.
 module Weft.File.Types
   ( -- * Files
     File (..),
@@ -41,7 +41,7 @@ data File = File
     filePath :: FilePath,
     fileFd :: !Fd,
     fileKind :: !Kind,
-    -- | Its status when it was opened.
+    -- | The file's status when it was opened.
     fileOpened :: !FileStatus,
     -- | Whether close(2) cannot block as long as the file has a name: a file on a local file system that was opened for
     -- reading.

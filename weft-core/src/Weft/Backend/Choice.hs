@@ -98,7 +98,7 @@ warnOnce :: IO ()
 warnOnce = do
   before <- atomicModifyIORef' warned (\w -> (True, w))
   unless before . hPutStrLn stderr $
-    "weft: " <> unthreadedReason <> ": it runs on one core, and calls that block stop all of it"
+    "weft: " <> unthreadedReason <> ": the program runs on one core, and a blocking call stops all of its threads"
 
 warned :: IORef Bool
 warned = unsafePerformIO (newIORef False)

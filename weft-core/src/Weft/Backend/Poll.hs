@@ -85,8 +85,8 @@ arm watched (Fd fd) tok trigger evs = do
 -- descriptor from the set reads it.
 type Busy = Ref (Maybe (MVar ()))
 
--- | The kernel holds every file of a list that it polls open, so that closing one
--- would have no effect before the poll returns: it is made to, and waited for.
+-- | Remove a descriptor. The kernel holds every file that a running poll(2) has in its list open, so that closing one
+-- would have no effect before the poll returns. So the poll is woken, and this waits until it has returned.
 forget :: Watched -> Busy -> Wakeup -> Fd -> IO ()
 forget watched busy wk (Fd fd) = do
   known <- modifyMVar watched (\set -> pure (IntMap.delete key set, IntMap.member key set))
@@ -104,7 +104,7 @@ poll :: Watched -> Busy -> Wakeup -> Ref (Int, Ptr PollFd) -> Wait -> (Token -> 
 poll watched busy wk ref wait report = mask_ $ do
   done <- newEmptyMVar
   writeRef busy (Just done)
-  -- One that asks for nothing is polled too: a hang-up comes unasked.
+  -- An entry without requested events is polled too: a hang-up is always reported.
   set <- IntMap.filter entryListed <$> readMVar watched
   let n = IntMap.size set
   p <- roomFor ref (n + 1)
@@ -129,9 +129,9 @@ poll watched busy wk ref wait report = mask_ $ do
       | otherwise = do
         woken <- peekRevents p 0
         when (woken /= 0) (drainWakeup wk)
-        sum <$> traverse (handOut p) (zip [1 ..] set)
-    handOut :: Ptr PollFd -> (Int, (Int, Entry)) -> IO Int
-    handOut p (i, (fd, e)) = do
+        sum <$> traverse (dispatch p) (zip [1 ..] set)
+    dispatch :: Ptr PollFd -> (Int, (Int, Entry)) -> IO Int
+    dispatch p (i, (fd, e)) = do
       revents <- peekRevents p i
       if revents == 0
         then pure 0

@@ -13,7 +13,7 @@ data Candidate = Candidate
     -- | Why it cannot be used on this machine, or 'Nothing' when it can.
     candidateAvailable :: !(IO (Maybe String)),
     candidateNew :: !(IO Backend),
-    -- | Is the first of its descriptors readable when it has an event? Only then it can be used
-    -- without @-threaded@.
+    -- | Whether the first of its descriptors is readable when it has an event. Only then can it be used without
+    -- @-threaded@.
     candidatePollable :: !Bool
   }

@@ -1,7 +1,7 @@
 -- |
--- A back end for programs that are linked without @-threaded@. There a call that blocks stops all Haskell
--- threads, so a wait is handed to the run-time system's own (select(2)): the mechanism's descriptor is readable
--- when it has an event. For "Weft.Backend".
+-- A back end for programs that are linked without @-threaded@. There a call that blocks stops all Haskell threads, so
+-- the back end waits with the run-time system's select(2): the mechanism's own descriptor is readable when it has an
+-- event. For "Weft.Backend".
 module Weft.Backend.Unthreaded
   ( unthreaded,
     unthreadedReason,
@@ -16,8 +16,8 @@ import System.Posix.Types (Fd)
 import Weft.Core.Backend
 import Weft.Core.Time (Duration (..))
 
--- | A back end that blocks only the polling thread. The first argument is the descriptor of the mechanism itself. It must be
--- below 1,024, because of select(2).
+-- | A back end that blocks only the polling thread. The first argument is the descriptor of the mechanism itself. It
+-- must be below 1,024, because of select(2).
 unthreaded :: Fd -> Backend -> Backend
 unthreaded fd backend = backend {backendPoll = \wait report -> block wait >> backendPoll backend NoWait report}
   where
@@ -29,8 +29,8 @@ unthreaded fd backend = backend {backendPoll = \wait report -> block wait >> bac
       -- Rounded up: a wait is never too short.
       | otherwise = firstOf (threadWaitRead fd) (threadDelay (fromIntegral ((ns - 1) `div` 1000 + 1)))
 
--- | Wait until one of two actions ends. Not by 'System.Timeout.timeout', whose exception would not arrive: a manager's turn is
--- uninterruptible.
+-- | Wait until one of two actions ends. Not by 'System.Timeout.timeout', whose exception would not arrive: a
+-- manager's turn is uninterruptible.
 firstOf :: IO () -> IO () -> IO ()
 firstOf a b = do
   ended <- newEmptyMVar

@@ -33,7 +33,7 @@ import Weft.Sys (forkGeneration)
 -- | A bounded number of threads and a queue.
 newtype Pool = Pool (IORef PoolState)
 
--- | Any thread changes it atomically, by 'change'. Invariant: calls are queued only while
+-- | The state of a pool. Any thread changes it atomically, by 'change'. Invariant: calls are queued only while
 -- 'stateRunning' is at the limit or above it.
 data PoolState = PoolState
   { -- | The process image that the other fields belong to ('forkGeneration').

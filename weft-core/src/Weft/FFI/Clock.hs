@@ -7,6 +7,6 @@ where
 
 import Data.Int (Int64)
 
--- | Nanoseconds of the monotonic clock as of its last tick (a few milliseconds), rounded up past the next one: never before
--- the present instant.
+-- | Nanoseconds of the monotonic clock as of its last tick (a few milliseconds), rounded up past the next one: never
+-- before the present instant.
 foreign import ccall unsafe "weft_coarse_now" coarseNow :: IO Int64

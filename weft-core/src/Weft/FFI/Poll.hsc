@@ -1,6 +1,5 @@
 -- |
--- poll(2) and ppoll(2) as system calls: nothing but their types. Policy is in
--- "Weft.Backend.Poll".
+-- Bindings for poll(2) and ppoll(2). The policy is in "Weft.Backend.Poll".
 module Weft.FFI.Poll
   ( -- * Calls
     pollLook,
@@ -64,11 +63,11 @@ pollErr = #{const POLLERR}
 pollHup = #{const POLLHUP}
 pollNval = #{const POLLNVAL}
 
--- | Without blocking. A count, or @-errno@.
+-- | poll(2) without blocking. Returns the number of ready entries, or @-errno@.
 foreign import ccall unsafe "weft_poll_look" pollLook :: Ptr PollFd -> CULong -> IO CInt
 
 -- | Block for at most this many nanoseconds; a negative number is for ever.
 foreign import ccall safe "weft_poll" pollWait :: Ptr PollFd -> CULong -> Int64 -> IO CInt
 
--- | 1 for what never blocks, 0 for the rest, @-errno@ when it is not open.
+-- | 1 for a descriptor on which no operation blocks (a regular file), 0 for others, @-errno@ if it is not open.
 foreign import ccall unsafe "weft_always_ready" alwaysReady :: CInt -> IO CInt

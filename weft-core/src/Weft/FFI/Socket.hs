@@ -1,7 +1,6 @@
--- |
--- Socket calls: nothing but their types. None blocks, but those that are imported as safe: 'cSendFile', 'cReadAt' and
--- 'cUnlinkStale' may wait for the disk, 'cCloseLingering' for the peer. All return a result or @-errno@, and repeat themselves when a
--- signal interrupts them. Policy is in @Weft.Socket.*@.
+-- | Bindings for socket calls. None blocks, except those that are imported as safe: 'cSendFile', 'cReadAt',
+-- 'cCloseFile' and 'cUnlinkStale' may wait for the disk, 'cCloseLingering' for the peer. All return a result or
+-- @-errno@, and repeat themselves when a signal interrupts them. The policy is in @Weft.Socket.*@.
 module Weft.FFI.Socket
   ( SockAddrBytes,
     IoVec,
@@ -10,6 +9,7 @@ module Weft.FFI.Socket
     cSocket,
     cSocketPair,
     cSetNonBlocking,
+    cIsPlainPipe,
     cBind,
     cListen,
     cListens,
@@ -36,6 +36,7 @@ module Weft.FFI.Socket
     cSendFile,
     cSendFileCached,
     cOpenRead,
+    cCloseFile,
     cFileSize,
     cReadAt,
     cSendProgress,
@@ -74,6 +75,9 @@ foreign import ccall unsafe "weft_socketpair" cSocketPair :: CInt -> CInt -> CIn
 
 foreign import ccall unsafe "weft_set_nonblocking" cSetNonBlocking :: CInt -> IO CInt
 
+-- | 1 for a pipe that does not carry packets: a short read has emptied it. 0 for other descriptors.
+foreign import ccall unsafe "weft_is_plain_pipe" cIsPlainPipe :: CInt -> IO CInt
+
 foreign import ccall unsafe "weft_bind" cBind :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt
 
 foreign import ccall unsafe "weft_listen" cListen :: CInt -> CInt -> IO CInt
@@ -92,13 +96,13 @@ foreign import ccall unsafe "weft_dup" cDup :: CInt -> IO CInt
 
 foreign import ccall unsafe "weft_close" cClose :: CInt -> IO ()
 
--- | Close without blocking: -1, or, of one that lingers, a duplicate for 'cCloseLingering'.
+-- | Close a socket without blocking. Returns -1, or, if the socket lingers, a duplicate for 'cCloseLingering'.
 foreign import ccall unsafe "weft_close_now" cCloseNow :: CInt -> IO CInt
 
 foreign import ccall safe "weft_close" cCloseLingering :: CInt -> IO ()
 
--- | From now on 'cCloseNow' asks the kernel whether a socket lingers: one may have been set so by others. It
--- does anyway once 'cSetSockOpt' has set the option.
+-- | From now on 'cCloseNow' asks the kernel whether a socket lingers, because other code may have set the option.
+-- 'cSetSockOpt' calls this itself when it sets the option.
 foreign import ccall unsafe "weft_expect_lingering" cExpectLingering :: IO ()
 
 -- | Remove the file of a Unix socket's address if no process listens there. The result is 0, or the error.
@@ -117,17 +121,17 @@ foreign import ccall unsafe "weft_sendto"
 foreign import ccall unsafe "weft_sendv"
   cSendV :: CInt -> Ptr IoVec -> CInt -> Ptr SockAddrBytes -> Word32 -> IO CSsize
 
--- | How many bytes the peer has acknowledged is stored; 1 if the send buffer is as full as when it took no more.
+-- | Store the number of bytes that the peer has acknowledged. Returns 1 if the send buffer is full, and 0 if not.
 foreign import ccall unsafe "weft_send_progress" cSendProgress :: CInt -> Ptr Int64 -> IO CInt
 
--- | More follows at once (@MSG_MORE@).
+-- | 'cSendV' when more data follows at once (@MSG_MORE@).
 foreign import ccall unsafe "weft_sendv_more" cSendVMore :: CInt -> Ptr IoVec -> CInt -> IO CSsize
 
 foreign import ccall unsafe "weft_sendmsg"
   cSendMsg :: CInt -> Ptr IoVec -> CInt -> Ptr SockAddrBytes -> Word32 -> Ptr Word8 -> CSize -> CInt -> IO CSsize
 
--- | The address, the control data and the flags: what there is room for or wanted,
--- and then what came.
+-- | recvmsg(2). The lengths and the flags are read before the call (room, requested flags) and hold the results after
+-- it.
 foreign import ccall unsafe "weft_recvmsg"
   cRecvMsg ::
     CInt ->
@@ -156,7 +160,7 @@ foreign import ccall unsafe "weft_sendfile_cached" cSendFileCached :: CInt -> CI
 
 foreign import ccall safe "weft_sendfile" cSendFile :: CInt -> CInt -> Int64 -> CSize -> IO CSsize
 
--- | From a file at an offset; may wait for the disk. 0 at the end of the file.
+-- | Read from a file at an offset; may wait for the disk. 0 at the end of the file.
 foreign import ccall safe "weft_read_at" cReadAt :: CInt -> Ptr Word8 -> CSize -> Int64 -> IO CSsize
 
 foreign import ccall unsafe "weft_getsockname" cGetSockName :: CInt -> Ptr SockAddrBytes -> Ptr Word32 -> IO CInt
@@ -170,5 +174,8 @@ foreign import ccall unsafe "weft_getsockopt"
   cGetSockOpt :: CInt -> CInt -> CInt -> Ptr Word8 -> Ptr Word32 -> IO CInt
 
 foreign import ccall safe "weft_open_read" cOpenRead :: CString -> IO CInt
+
+-- | Close a file that was opened for reading. A network file system or FUSE may have to answer.
+foreign import ccall safe "weft_close" cCloseFile :: CInt -> IO ()
 
 foreign import ccall safe "weft_file_size" cFileSize :: CInt -> IO Int64

@@ -1,7 +1,6 @@
 -- |
--- A descriptor to interrupt a poll with: an eventfd where the system has it, a
--- pipe elsewhere (2010, 8.1). Mechanism only; who may skip a signal is decided
--- by "Weft.Core.Wake".
+-- A descriptor that interrupts a poll: an eventfd where the system has it, a pipe elsewhere (2010, 8.1). Mechanism
+-- only; "Weft.Core.Wake" decides when a signal may be skipped.
 module Weft.FFI.Wakeup
   ( Wakeup,
     newWakeup,
@@ -45,7 +44,7 @@ wakeupFd (Wakeup r _) = r
 wakeupFds :: Wakeup -> [Fd]
 wakeupFds (Wakeup r w) = if r == w then [r] else [r, w]
 
--- | Is it a pipe? Then an edge-triggered poller must drain it too.
+-- | Whether it is a pipe. Then an edge-triggered poller must drain it too.
 wakeupIsPipe :: Wakeup -> Bool
 wakeupIsPipe (Wakeup r w) = r /= w
 

@@ -17,7 +17,7 @@ foreign import ccall unsafe "weft_watchdog_set" watchdogSet :: Int64 -> IO CInt
 -- | The present bound.
 foreign import ccall unsafe "weft_watchdog_bound" watchdogBound :: IO Int64
 
--- | How often a capability was held for longer.
+-- | The number of times that a capability was held for longer than the bound.
 foreign import ccall unsafe "weft_watchdog_stalls" watchdogStalls :: IO Int64
 
 -- | The longest of these times, as far as it has been seen, in nanoseconds.

@@ -18,8 +18,8 @@ module Weft.Runtime.Managers
   )
 where
 
-import Control.Exception (SomeException, catch)
-import Control.Monad (forM_, join, unless, void)
+import Control.Exception (IOException, SomeException, catch, throwIO, try)
+import Control.Monad (join, void)
 import Data.Maybe (catMaybes)
 import System.IO (hPutStrLn, stderr)
 import Weft.Backend.Choice (newDefaultBackend)
@@ -35,7 +35,7 @@ data Runtime = Runtime
   { -- | The process image ('forkGeneration').
     runtimeGeneration :: !Int,
     runtimeRegistry :: !(Registry Manager),
-    -- | By capability. Written under the lock, read by any thread.
+    -- | The managers by capability. Written under the lock, read by any thread.
     runtimeManagers :: !(Ref (BoxedArray (Maybe Manager))),
     runtimeLock :: !(MVar ())
   }
@@ -81,7 +81,8 @@ runtime = do
 currentRegistry :: IO (Registry Manager)
 currentRegistry = runtimeRegistry <$> runtime
 
--- | The manager of the caller's capability. It is started if there is none.
+-- | The manager of the caller's capability. It is started if there is none. If the kernel has no descriptor for that,
+-- the manager of another capability serves the caller; throws an 'IOError' if there is no other one.
 currentManager :: IO Manager
 currentManager = do
   rt <- runtime
@@ -109,8 +110,15 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
     Just m -> pure m
     Nothing -> mask_ $ do
       boundFromEnvironment
-      backend <- newDefaultBackend
+      -- Before the back end, since its setting may be refused, and nothing would close the back end.
       queue <- newQueue
+      made <- try newDefaultBackend
+      case made of
+        Right backend -> begin queue backend
+        -- A program without a free descriptor can still wait for time, as its accept loop may do until there is one.
+        Left e -> running rt >>= firstAlive >>= maybe (throwIO (e :: IOException)) pure
+  where
+    begin queue backend = do
       m <- newManager cap (runtimeRegistry rt) queue resettle backend
       ready <- newEmptyMVar
       _ <- forkPinned cap ("weft dispatcher " <> show cap) (dispatcher m ready)
@@ -119,6 +127,8 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
       uninterruptibleMask_ (takeMVar ready)
       store rt cap m
       pure m
+    firstAlive [] = pure Nothing
+    firstAlive (m : ms) = isAlive m >>= \alive -> if alive then pure (Just m) else firstAlive ms
 
 -- | Set a timer whose dispatcher was stopped with the present one.
 resettle :: Instant -> IO () -> IO ()
@@ -160,16 +170,18 @@ running rt = do
 managers :: IO [Manager]
 managers = running =<< runtime
 
--- | Stop all dispatchers and release their kernel objects. Threads that wait for
--- descriptors go on waiting with new dispatchers, which also take over pending delays
--- and timers: each fires once, at its time. For a program that releases everything before it ends, or that
--- changes the back end while nothing happens.
+-- | Stop all dispatchers and release their kernel objects. Threads that wait for descriptors go on waiting with new
+-- dispatchers, which also take over pending delays and timers: each fires once, at its time. For a program that
+-- releases everything before it ends, or that changes the back end while nothing happens. Interruptible while it waits
+-- for the dispatchers to end; they all end then too.
 stopManagers :: IO ()
 stopManagers = do
   rt <- runtime
-  stopped <- withMVar (runtimeLock rt) $ \() -> do
-    ms <- running rt
-    none <- newBoxedArray 0 Nothing
-    writeRef (runtimeManagers rt) none
-    pure ms
-  unless (null stopped) (forM_ stopped shutdown)
+  -- Masked: a dispatcher that has left the table can no longer be found, so it is told to stop in any case.
+  mask_ $ do
+    stopped <- withMVar (runtimeLock rt) $ \() -> do
+      ms <- running rt
+      none <- newBoxedArray 0 Nothing
+      writeRef (runtimeManagers rt) none
+      ms <$ mapM_ requestStop ms
+    mapM_ shutdown stopped

@@ -1,26 +1,29 @@
 {-# LANGUAGE MagicHash #-}
 {-# LANGUAGE UnboxedTuples #-}
 
--- |
--- Waiting for descriptors by GHC's threads, on the manager of the caller's capability. "Weft.Thread" exports it.
+-- | Waiting for descriptors by GHC's threads, on the manager of the caller's capability. "Weft.Thread" exports it,
+-- without 'waitDescriptorRead'.
 module Weft.Thread.Wait
   ( threadWaitRead,
     threadWaitWrite,
     threadWaitReadSTM,
     threadWaitWriteSTM,
+    waitDescriptorRead,
     closeFdWith,
   )
 where
 
 import Control.Concurrent.STM (STM, atomically, newTVarIO, readTVar, retry, throwSTM, writeTVar)
-import Control.Exception (catch, mask_, onException)
-import Control.Monad (void, when)
+import Control.Exception (IOException, catch, mask_, onException, throwIO, try)
+import Control.Monad (unless, void, when)
+import Data.IORef (atomicModifyIORef', newIORef, readIORef)
 import Foreign.C.Error (Errno (..), eBADF)
 import GHC.Conc (TVar (..))
 import GHC.Exts (mkWeak#)
 import GHC.IO (IO (..))
 import System.Posix.Types (Fd)
 import Weft.Core.Counters
+import Weft.Core.Descriptor (Descriptor, descriptorFd, useDescriptor)
 import Weft.Core.EventLog (Marker (Waited), mark)
 import Weft.Core.Events
 import Weft.Core.Latency (noteRunning, presentStamp)
@@ -28,7 +31,7 @@ import Weft.Core.Manager
 import Weft.Core.Registry
 import Weft.FFI.Errno (errnoError)
 import Weft.Runtime.Managers
-import Weft.Sys (newRef, readRef, writeRef)
+import Weft.Sys (forkGeneration)
 import qualified Weft.Sys as Sys
 
 -- | Block until a descriptor can be read without blocking: there is data, the end
@@ -47,16 +50,33 @@ threadWaitWrite :: Fd -> IO ()
 threadWaitWrite = threadWait "threadWaitWrite" evtWrite
 
 threadWait :: String -> Events -> Fd -> IO ()
-threadWait loc evs fd = mask_ $ do
+threadWait loc evs fd = waitOnce loc evs fd (fmap Just) (threadWait loc evs fd)
+
+-- | Block until a descriptor that the program owns can be read, or is closed. The location is for error messages.
+-- Unlike 'Weft.Core.Descriptor.perform', whose registration stays armed, this registers for one event. That is one more
+-- system call for each wait, but events during the reader's work do not wake the dispatcher. It suits descriptors that
+-- deliver many messages, each with an event of its own. Throws @EBADF@ if the descriptor is closed meanwhile. Returns
+-- at once if it was closed before.
+waitDescriptorRead :: String -> Descriptor -> IO ()
+waitDescriptorRead loc d = waitOnce loc evtRead (descriptorFd d) whileOpen (waitDescriptorRead loc d)
+  where
+    -- The number cannot be reused before the registration is made; closing the descriptor then finds the registration.
+    whileOpen act = useDescriptor d (try act) >>= traverse (either (throwIO :: IOException -> IO a) pure)
+
+-- | Register for one event and wait for it. The function runs the registration, unless the descriptor is closed. The
+-- last argument waits again, if the manager was stopped.
+waitOnce :: String -> Events -> Fd -> (IO Placed -> IO (Maybe Placed)) -> IO () -> IO ()
+waitOnce loc evs fd whileOpen again = mask_ $ do
   m <- currentManager
   box <- Sys.newEmptyMVar
-  placed <- register (managerRegistry m) m fd evs OneShot $ \_ e -> do
+  placed <- whileOpen . register (managerRegistry m) m fd evs OneShot $ \_ e -> do
     stamp <- presentStamp (managerLatency m)
     void (Sys.tryPutMVar box (Woken e stamp))
   case placed of
-    Ready -> pure ()
-    ManagerGone -> threadWait loc evs fd
-    Placed key -> do
+    Nothing -> pure ()
+    Just Ready -> pure ()
+    Just ManagerGone -> again
+    Just (Placed key) -> do
       countShared (managerCounters m) Waits
       mark (managerEventLog m) Waited
       Woken found stamp <- Sys.takeMVar box `onException` unregister (managerRegistry m) fd key
@@ -64,21 +84,21 @@ threadWait loc evs fd = mask_ $ do
       case verdict loc found of
         Right () -> pure ()
         Left (Just err) -> ioError err
-        Left Nothing -> threadWait loc evs fd
+        Left Nothing -> again
+{-# INLINE waitOnce #-}
 
 -- | The message that wakes a waiting thread: the events, and their time stamp.
 data Woken = Woken !Events !Stamp
 
--- | Ready, an error, or neither, because the manager was stopped.
+-- | Whether the descriptor is ready, has an error, or neither, because the manager was stopped.
 verdict :: String -> Events -> Either (Maybe IOError) ()
 verdict loc found
   | found `includes` evtOrphaned = Left Nothing
   | found `includes` evtClose = let Errno e = eBADF in Left (Just (errnoError loc e))
   | otherwise = Right ()
 
--- | Register now and wait later. The transaction succeeds when the descriptor can be
--- read, and throws @EBADF@ if it is closed. The action cancels the wait. If
--- both are garbage, the registration is cancelled.
+-- | Register now and wait later. The transaction succeeds when the descriptor can be read, and throws @EBADF@ if it
+-- is closed. The action cancels the wait. If both are garbage, the registration is removed.
 threadWaitReadSTM :: Fd -> IO (STM (), IO ())
 threadWaitReadSTM = threadWaitSTM "threadWaitReadSTM" evtRead
 
@@ -86,14 +106,30 @@ threadWaitReadSTM = threadWaitSTM "threadWaitReadSTM" evtRead
 threadWaitWriteSTM :: Fd -> IO (STM (), IO ())
 threadWaitWriteSTM = threadWaitSTM "threadWaitWriteSTM" evtWrite
 
--- Two variables. The callback holds 'result', so that a thread blocked on it is
--- never taken for deadlocked. Only the two results of the call hold 'handle', and
--- through it the weak pointer's key: when both are garbage the registration goes.
+-- | The registrations of a wait of 'threadWaitSTM'. Changed atomically: by the thread that has registered (the caller, or
+-- a dispatcher that is being stopped), and by the one that cancels, which may be at work at the same time.
+--
+-- @
+--   Standing keys   -> Standing (key : keys)  a registration was made
+--                   -> Cancelled              cancelled; that thread removes the registrations of all keys
+--   Cancelled       for good; a thread that has registered meanwhile removes its registration itself
+-- @
+--
+-- A dispatcher that stops takes the registration out of the registry first and then makes another one with a new
+-- dispatcher. So there may be several keys. The registry ignores those of registrations that have ended.
+data Standing
+  = Standing [(Registry Manager, Int)]
+  | Cancelled
+
+-- There are two variables. The callback holds 'result', so that the run-time system never reports a thread blocked on
+-- it as deadlocked. Only the two results of the call hold 'handle', and through it the weak pointer's key: when both
+-- are garbage, the registration is removed.
 threadWaitSTM :: String -> Events -> Fd -> IO (STM (), IO ())
 threadWaitSTM loc evs fd = mask_ $ do
   result <- newTVarIO Nothing
   handle <- newTVarIO result
-  current <- newRef Nothing
+  standing <- newIORef (Standing [])
+  image <- forkGeneration
   let arm = do
         m <- currentManager
         placed <- register (managerRegistry m) m fd evs OneShot (\_ e -> settle e)
@@ -102,13 +138,28 @@ threadWaitSTM loc evs fd = mask_ $ do
           ManagerGone -> arm
           Placed key -> do
             countShared (managerCounters m) Waits
-            writeRef current (Just (managerRegistry m, key))
+            wanted <- atomicModifyIORef' standing (noting (managerRegistry m, key))
+            unless wanted (void (unregister (managerRegistry m) fd key))
+      noting _ Cancelled = (Cancelled, False)
+      noting key (Standing keys) = (Standing (key : keys), True)
+      armAgain = do
+        found <- readIORef standing
+        case found of
+          Cancelled -> pure ()
+          Standing _ -> arm `catch` \err -> finish (Left (err :: IOError))
       settle e = case verdict loc e of
-        Left Nothing -> arm `catch` \err -> finish (Left (err :: IOError))
+        Left Nothing -> armAgain
         Left (Just err) -> finish (Left err)
         Right () -> finish (Right ())
       finish = atomically . writeTVar result . Just
-      cancel = readRef current >>= mapM_ (\(registry, key) -> unregister registry fd key)
+      -- Masked: nobody else removes the registrations afterwards. In a forked child they are not in use, and a thread
+      -- that is missing there may hold a lock of the parent's registry.
+      cancel = mask_ $ do
+        before <- atomicModifyIORef' standing (\found -> (Cancelled, found))
+        generation <- forkGeneration
+        case before of
+          Standing keys | generation == image -> mapM_ (\(registry, key) -> unregister registry fd key) keys
+          _ -> pure ()
   arm
   finalizer handle cancel
   let wait = readTVar handle >>= readTVar >>= maybe retry (either throwSTM pure)

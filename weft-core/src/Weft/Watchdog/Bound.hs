@@ -1,6 +1,5 @@
--- |
--- The bound of the watchdog, set by the program or by the environment. "Weft.Runtime.Managers" reads the environment before
--- it starts the first dispatcher.
+-- | The bound of the watchdog, set by the program or by the environment. "Weft.Runtime.Managers" reads the
+-- environment before it starts the first dispatcher.
 module Weft.Watchdog.Bound
   ( setBound,
     boundFromEnvironment,
@@ -20,8 +19,8 @@ decided :: AtomicWords
 decided = globalWords "Weft.Watchdog.Bound.decided" 1
 {-# NOINLINE decided #-}
 
--- | Use this bound from now on; 'Nothing' turns the watchdog off. Throws a user error if it is below a millisecond, and an
--- 'IOError' if the kernel refuses an OS thread.
+-- | Use this bound from now on; 'Nothing' turns the watchdog off. Throws a user error if it is below a millisecond,
+-- and an 'IOError' if the kernel refuses an OS thread.
 setBound :: Maybe Duration -> IO ()
 setBound bound = do
   _ <- swapWord decided 0 1
@@ -33,8 +32,8 @@ apply (Just d@(Duration ns))
   | toSeconds d < 0.001 = ioError (userError "weft: a watchdog's bound is a millisecond or more")
   | otherwise = throwIfNegative_ "watchdog" (watchdogSet ns)
 
--- | Set the bound of @WEFT_WATCHDOG@, once in a process and only if the program has not set one. Throws a user error if it is
--- not a number of seconds.
+-- | Set the bound of @WEFT_WATCHDOG@, once in a process and only if the program has not set one. Throws a user error
+-- if it is not a number of seconds.
 boundFromEnvironment :: IO ()
 boundFromEnvironment = do
   before <- swapWord decided 0 1

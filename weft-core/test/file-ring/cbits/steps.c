@@ -1,6 +1,7 @@
-/* The protocol of the ring for files, step by step: the production source over a queue that is plain memory. The owner has no thread here; the test
- * calls its turns, and completes requests. */
+/* The protocol of the ring for files, step by step: the production source over a queue that is plain memory. The owner
+ * has no thread here; the test calls its turns, and completes requests. */
 #define hs_try_putmvar steps_ring
+#define hs_free_stable_ptr steps_free_pointer
 #include "../../../cbits/linux/file_ring.c"
 
 enum { SIZE = 1024 };
@@ -11,6 +12,10 @@ static uint64_t submitted[3 * SIZE];
 static int submissions;
 
 void steps_ring(int capability, HsStablePtr sp) { (void)capability, (void)sp; }
+
+static int pointers_freed;
+void steps_free_pointer(HsStablePtr sp) { (void)sp, pointers_freed++; }
+int steps_pointers_freed(void) { return pointers_freed; }
 
 int weft_ring_open(struct weft_ring *r, unsigned entries, unsigned completions, const unsigned *flags) {
   (void)entries, (void)completions, (void)flags;
@@ -44,7 +49,7 @@ static void others(void) {
     if (meanwhile[i].what == CANCEL)
       weft_file_ring_cancel(whose, meanwhile[i].slot, meanwhile[i].generation);
     else if (meanwhile[i].what == ROUSE)
-      weft_file_ring_rouse(whose);
+      weft_file_ring_wake(whose);
     else
       weft_file_ring_submit(whose, meanwhile[i].slot, IORING_OP_READ, 0, 0, meanwhile[i].slot, 0, 0);
   }
@@ -76,7 +81,10 @@ struct weft_file_ring *steps_new(unsigned depth) {
   return l;
 }
 
-void steps_free(struct weft_file_ring *l) { release(l); }
+void steps_free(struct weft_file_ring *l) { weft_file_ring_free(l); }
+
+/* A slot has been used that often. */
+void steps_used(struct weft_file_ring *l, unsigned slot, uint32_t times) { l->slots[slot].generation = times; }
 
 void steps_submit(struct weft_file_ring *l, unsigned slot) { weft_file_ring_submit(l, slot, IORING_OP_READ, 0, 0, slot, 0, 0); }
 

@@ -15,7 +15,7 @@ where
 import Network.HTTP.Types
 import Weft.Duration (Duration, seconds)
 
--- | Limits for each client and for all clients together. A count of zero or less means no limit.
+-- | Limits for each client and for all clients together. A number or a time of zero or less means no limit.
 -- 'Weft.Http.setTimeout' is a further limit: the time in which a client has to send each 2 KiB of a body
 -- and to take each 128 KiB of a response.
 data Limits = Limits
@@ -25,24 +25,29 @@ data Limits = Limits
     limitHead :: !Int,
     -- | Fields in a request's head, and in the trailer section of a chunked body.
     limitFields :: !Int,
-    -- | The time from the first byte of a head to its last. For the first
-    -- head of a connection, and for a TLS handshake, it begins when the connection is accepted.
+    -- | The time from the first byte of a head to its last. For the first head of a connection it begins when the
+    -- connection is accepted. With the PROXY protocol or TLS it begins after the PROXY header and the handshake, which
+    -- together have as much time from when the connection is accepted.
     limitHeadTime :: !Duration,
     -- | How long a connection may wait for its next request.
     limitIdle :: !Duration,
     -- | Requests on one HTTP\/1 connection, which is closed afterwards.
     limitRequests :: !Int,
-    -- | Connections in total. If there is one more, the idle connections with the nearest
-    -- deadlines are closed; if none is idle, the new one is refused.
+    -- | Connections in total. If there is one more, some idle connections are closed, those with the least share of
+    -- their time left first; if none is idle, the new one is refused.
     limitConnections :: !Int,
-    -- | Connections from one IPv4 address, or from one IPv6 network of 64 bits.
-    limitPerAddress :: !Int
+    -- | Connections from one IPv4 address, or from one IPv6 network with a prefix of 64 bits.
+    limitPerAddress :: !Int,
+    -- | Bytes that the kernel keeps for a client that does not read (@SO_SNDBUF@, socket(7)); with its own bookkeeping
+    -- it allocates up to twice as much. Zero leaves the size to the kernel, up to the third number of @tcp_wmem@, often
+    -- 4 MiB. A connection sends at most this much in one round trip.
+    limitSendBuffer :: !Int
   }
   deriving (Eq, Show)
 
 -- | A request line of 8 KiB; a head of 32 KiB with 100 fields within 10 seconds; 60 seconds between
 -- requests; 10,000 requests on a connection; 10,000 connections, without a limit per address (since there
--- may be a proxy in front).
+-- may be a proxy in front). The kernel chooses the size of send buffers.
 defaultLimits :: Limits
 defaultLimits =
   Limits
@@ -53,10 +58,11 @@ defaultLimits =
       limitIdle = seconds 60,
       limitRequests = 10000,
       limitConnections = 10000,
-      limitPerAddress = 0
+      limitPerAddress = 0,
+      limitSendBuffer = 0
     }
 
--- | Why a connection was closed before the application got a request.
+-- | Why the server refused a request or a connection, or gave up a client.
 data Refusal
   = -- | It is not HTTP, or it is ambiguous: two servers could interpret it differently.
     BadRequest

@@ -18,8 +18,8 @@ import qualified Data.ByteString.Char8 as B8
 import qualified Data.CaseInsensitive as CI
 import Data.List (partition)
 import Data.Maybe (isJust)
-import Data.Word (Word8)
 import Network.HTTP.Types (RequestHeaders)
+import Weft.Http.Parser.Bytes (isToken)
 import Weft.Http.Parser.Host (validHost)
 
 -- | The head of a request.
@@ -96,11 +96,6 @@ contentLength values = case values of
 -- | The size of a list of fields as limits define it: section 6.5.2.
 listSize :: [(ByteString, ByteString)] -> Int
 listSize fields = sum [B.length name + B.length value + 32 | (name, value) <- fields]
-
--- | RFC 9110, 5.6.2.
-isToken :: Word8 -> Bool
-isToken c =
-  (c >= 0x61 && c <= 0x7a) || (c >= 0x41 && c <= 0x5a) || (c >= 0x30 && c <= 0x39) || isJust (B.elemIndex c "!#$%&'*+-.^_`|~")
 
 -- | RFC 3986, 3.1.
 isScheme :: ByteString -> Bool

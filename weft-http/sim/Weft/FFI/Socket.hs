@@ -18,6 +18,7 @@ module Weft.FFI.Socket
     cClose,
     cCloseNow,
     cCloseLingering,
+    cCloseFile,
     cExpectLingering,
     cUnlinkStale,
     cRecv,
@@ -124,6 +125,9 @@ cCloseNow n = (-1) <$ cClose n
 
 cCloseLingering :: CInt -> IO ()
 cCloseLingering _ = pure ()
+
+cCloseFile :: CInt -> IO ()
+cCloseFile = cClose
 
 cExpectLingering :: IO ()
 cExpectLingering = pure ()

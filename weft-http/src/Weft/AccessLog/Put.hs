@@ -1,6 +1,6 @@
 -- |
--- Writes text directly into a buffer without allocating. If something does not
--- fit, the buffer's contents stay as they were; bytes after its end may have been overwritten.
+-- Writes text directly into a buffer without allocating. If a text does not fit, the text before it is unchanged, but
+-- free memory after that may have been overwritten.
 module Weft.AccessLog.Put
   ( Put,
     runPut,
@@ -103,7 +103,7 @@ hexadecimal n
   | n < 16 = byte (hex 97 n)
   | otherwise = hexadecimal (n `shiftR` 4) <> byte (hex 97 n)
 
--- | The hexadecimal digit of the lowest four bits. The second argument is the character for the digit A.
+-- | The hexadecimal digit of the lowest four bits. The first argument is the character for the digit A.
 hex :: Word8 -> Int -> Word8
 hex a n = let d = fromIntegral (n .&. 15) in if d < 10 then 48 + d else a + d - 10
 

@@ -15,7 +15,7 @@ where
 import Control.Concurrent
 import Control.Concurrent.STM
 import Control.Exception
-import Control.Monad (forM, forM_, unless, void)
+import Control.Monad (forM, unless)
 import qualified Data.Set as Set
 import Foreign.C.Error (Errno (..), eBADF)
 import GHC.Conc (labelThread)
@@ -30,7 +30,7 @@ import Weft.Transport
 -- | A source of connections.
 data Acceptors
   = Sockets !W.Server
-  | Transports !SockAddr ![Listener] !Accepted !(MVar ())
+  | Transports !SockAddr ![Listener] !Accepted
 
 -- | The threads of accepted connections, and the number of acceptors. An acceptor adds a thread before it runs; the
 -- thread removes itself at its end. As long as an acceptor runs, it may have accepted a connection whose thread is not
@@ -46,16 +46,15 @@ fromSockets = Sockets
 withTransports :: [Listener] -> (Connection -> SockAddr -> IO ()) -> (Acceptors -> IO a) -> IO a
 withTransports listeners handler act = do
   accepted@(Accepted threads acceptors) <- Accepted <$> newTVarIO Set.empty <*> newTVarIO 0
-  ended <- newEmptyMVar
   let start = forM listeners $ \l -> do
         atomically (modifyTVar' acceptors (+ 1))
-        t <- forkIOWithUnmask (\unmask -> unmask (acceptLoop threads handler l) `finally` (atomically (modifyTVar' acceptors (subtract 1)) >> tryPutMVar ended ()))
+        t <- forkIOWithUnmask (\unmask -> unmask (acceptLoop threads handler l) `finally` atomically (modifyTVar' acceptors (subtract 1)))
         t <$ labelThread t "weft http accept"
       stop running = do
         mapM_ listenerClose listeners
         mapM_ killThread running
         readTVarIO threads >>= mapM_ killThread
-  bracket start stop $ \_ -> act (Transports (address listeners) listeners accepted ended)
+  bracket start stop $ \_ -> act (Transports (address listeners) listeners accepted)
   where
     address ls = case ls of
       l : _ -> listenerAddress l
@@ -84,28 +83,24 @@ acceptLoop threads handler l = do
 -- | The address of the first listener.
 acceptorsAddress :: Acceptors -> SockAddr
 acceptorsAddress (Sockets s) = W.serverAddress s
-acceptorsAddress (Transports a _ _ _) = a
+acceptorsAddress (Transports a _ _) = a
 
 -- | The number of connections.
 acceptorsConnections :: Acceptors -> IO Int
 acceptorsConnections (Sockets s) = W.serverConnections s
-acceptorsConnections (Transports _ _ (Accepted threads _) _) = Set.size <$> readTVarIO threads
+acceptorsConnections (Transports _ _ (Accepted threads _)) = Set.size <$> readTVarIO threads
 
--- | Block until nothing accepts any more.
+-- | Block until no socket or listener accepts any more.
 waitAcceptors :: Acceptors -> IO ()
 waitAcceptors (Sockets s) = W.waitServer s
-waitAcceptors (Transports _ _ _ ended) = readMVar ended
+waitAcceptors (Transports _ _ (Accepted _ acceptors)) = atomically (readTVar acceptors >>= check . (== 0))
 
--- | Stop accepting, and wait for the given time for the connections to end; 'True' if all did. The others are
--- killed.
+-- | Stop accepting, and wait for the given time for the connections to end; 'True' if all did.
 drainAcceptors :: Acceptors -> Duration -> IO Bool
 drainAcceptors (Sockets s) patience = W.drainServer s patience
-drainAcceptors (Transports _ listeners (Accepted threads acceptors) _) patience = do
+drainAcceptors (Transports _ listeners (Accepted threads acceptors)) patience = do
   mapM_ listenerClose listeners
   done <- within patience . atomically $ do
     readTVar acceptors >>= check . (== 0)
     readTVar threads >>= check . Set.null
-  left <- readTVarIO threads
-  forM_ left killThread
-  void (pure left)
-  pure (maybe (Set.null left) (const True) done)
+  maybe (Set.null <$> readTVarIO threads) (const (pure True)) done

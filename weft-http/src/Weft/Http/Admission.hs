@@ -24,14 +24,14 @@ import Weft.Socket (SockAddr (..))
 -- thread.
 data Admission = Admission !(IORef Int) !(IORef (Map.Map Word64 Int))
 
--- | No connections yet.
+-- | The state of admission without connections.
 newAdmission :: IO Admission
 newAdmission = Admission <$> newIORef 0 <*> newIORef Map.empty
 
--- | Count a connection if there is room for it or room can be made. If there are
--- too many, all connections are examined and up to 1 in 64 of the idle ones are ended, those with the least time
--- left first. Linear in the number of connections, but only once for each 1 in 64 of them. To be called masked; each
--- counted connection has to 'depart'.
+-- | Count a connection if there is room for it or room can be made. If there are too many, all connections are examined
+-- and up to 1 in 64 of the idle ones are ended, those with the least share of their time left first. Linear in the
+-- number of connections, but only once for each 1 in 64 of them. To be called masked; each counted connection has to
+-- 'depart'.
 admit :: Limits -> Admission -> [Table] -> IO Bool
 admit limits admission@(Admission total _) tables = do
   count <- atomicModifyIORef' total (\n -> (n + 1, n + 1))

@@ -2,18 +2,19 @@
 
 -- |
 -- Request bodies, read when the application asks for them: with a declared length or chunked (RFC 9112,
--- 6 and 7). One thread reads at a time.
+-- 6 and 7). One thread reads at a time. Once the application has returned, what it has not read is the connection's.
 module Weft.Http.Body
   ( Body,
     newBody,
     readBody,
     bodyPersists,
+    takeReceived,
     finishBody,
   )
 where
 
-import Control.Exception (throwIO)
-import Control.Monad (when)
+import Control.Exception (mask_, onException, throwIO)
+import Control.Monad (void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B
@@ -23,14 +24,17 @@ import Weft.Http.Parser.Head (Framing (..))
 import Weft.Http.Settings
 import Weft.Http.Timeouts
 import Weft.Http.Types
+import Weft.Sys (Ref, newRef, readRef, swapRef, updateRef, writeRef)
 import Weft.Transport
 
--- | A request's body. Both references are written by the thread that reads it.
+-- | A request's body.
 data Body = Body
   { bodyClient :: !Client,
-    -- | Received bytes that have not been parsed yet.
+    -- | Received bytes that have not been parsed yet. Only the thread that put 'Reading' into 'bodyPlace' uses it.
     bodyHave :: !(IORef ByteString),
-    bodyPlace :: !(IORef Place)
+    -- | A thread that reads the body swaps 'Reading' for what it finds here, and puts a place back afterwards. At the
+    -- end the connection's own thread swaps in 'Over', which stays. So only one thread at a time has the body.
+    bodyPlace :: !(Ref Place)
   }
 
 data Place
@@ -41,6 +45,10 @@ data Place
   | InChunks !Decoder
   | Complete
   | Failed !RequestError
+  | -- | A thread is reading.
+    Reading
+  | -- | The application has returned. A thread that it left behind gets nothing more.
+    Over
 
 -- | A request's body. The arguments say whether the client expects a 100 (Continue), whether the receive of the head
 -- filled its buffer, and what was received of the body along with the head.
@@ -48,93 +56,126 @@ newBody :: Client -> Bool -> Framing -> Bool -> ByteString -> IO Body
 newBody client expects framing fast have = do
   beginBody client fast
   -- A client that sends its body at once does not wait for the 100.
-  Body client <$> newIORef have <*> newIORef (if expects && B.null have then Expected place else place)
+  Body client <$> newIORef have <*> newRef (if expects && B.null have then Expected place else place)
   where
     place = case framing of
       NoBody -> Complete
       Sized n -> Remaining n
       Chunked -> InChunks newDecoder
 
--- | The next part of a body, not empty before its end. Throws a 'RequestError', or an 'IOError' if the connection
--- failed or was closed because its client is too slow.
+-- | The next part of a body, not empty before its end, and empty after the application has returned. Throws a
+-- 'RequestError', or an 'IOError' if the connection failed, if it was closed because its client is too slow, or if
+-- another thread is reading the body.
+--
+-- Masked, so that an exception from another thread, such as that of a timeout, arrives only while this waits for bytes.
+-- The application may then continue to read, or respond. The place is the one behind all bytes that were received.
 readBody :: Body -> IO ByteString
-readBody body = do
-  place <- readIORef (bodyPlace body)
+readBody body = mask_ $ do
+  place <- swapRef (bodyPlace body) Reading
   case place of
-    Complete -> pure B.empty
-    Failed e -> throwIO e
-    Remaining n -> do
-      bytes <- available body n
+    Reading -> ioError (userError "Weft.Http: two threads read the body of a request at the same time")
+    Over -> B.empty <$ writeRef (bodyPlace body) Over
+    _ -> continue place
+  where
+    continue place = do
+      (part, after) <- advance body place `onException` restore body place
+      case (part, after) of
+        (Right "", InChunks _) -> continue after
+        (Right "", Remaining _) -> continue after
+        _ -> restore body after >> either throwIO pure part
+
+-- | Take a step from this place, which waits for bytes at most once: the next part, or why there is none, and the place
+-- behind it. Before the end the part is empty if the step sent a 100 (Continue) or received only framing.
+advance :: Body -> Place -> IO (Either RequestError ByteString, Place)
+advance body place = case place of
+  Remaining n ->
+    received n $ \bytes -> do
       let got = B.length bytes
       if got < n
-        then bytes <$ writeIORef (bodyPlace body) (Remaining (n - got))
+        then pure (Right bytes, Remaining (n - got))
         else do
           writeIORef (bodyHave body) (if got == n then B.empty else B.unsafeDrop n bytes)
-          writeIORef (bodyPlace body) Complete
-          pure (B.unsafeTake n bytes)
-    InChunks decoder -> available body maxBound >>= chunked body decoder
-    Expected next -> do
-      state <- responseState client
-      when (state == responseNone) $
-        sendWithin client (connSendBytes (clientConnection client) noDeadline "HTTP/1.1 100 Continue\r\n\r\n")
-      writeIORef (bodyPlace body) next
-      readBody body
+          pure (Right (B.unsafeTake n bytes), Complete)
+  InChunks decoder -> received maxBound (chunked decoder)
+  Expected next -> do
+    state <- responseState client
+    when (state == responseNone) $
+      sendWithin client (connSendBytes (clientConnection client) noDeadline "HTTP/1.1 100 Continue\r\n\r\n")
+    pure (Right B.empty, next)
+  Failed e -> failed e
+  _ -> pure (Right B.empty, place)
   where
     client = bodyClient body
+    failed e = pure (Left e, Failed e)
+    received expected continue = do
+      bytes <- available body expected
+      if B.null bytes then failed BodyIncomplete else continue bytes
+    chunked decoder bytes = case decode (sharedLimits (clientShared client)) decoder bytes of
+      Bytes part rest next -> do
+        writeIORef (bodyHave body) rest
+        pure (Right part, InChunks next)
+      More next -> pure (Right B.empty, InChunks next)
+      End rest -> do
+        writeIORef (bodyHave body) rest
+        pure (Right B.empty, Complete)
+      Invalid refusal -> failed (BodyInvalid refusal)
 
-chunked :: Body -> Decoder -> ByteString -> IO ByteString
-chunked body decoder bytes = case decode (sharedLimits (clientShared (bodyClient body))) decoder bytes of
-  Bytes part rest next -> do
-    writeIORef (bodyHave body) rest
-    part <$ writeIORef (bodyPlace body) (InChunks next)
-  More next -> writeIORef (bodyPlace body) (InChunks next) >> available body maxBound >>= chunked body next
-  End rest -> do
-    writeIORef (bodyHave body) rest
-    B.empty <$ writeIORef (bodyPlace body) Complete
-  Invalid refusal -> failed body (BodyInvalid refusal)
-
--- | Take bytes that were received already, or else receive some, at most the given number.
+-- | Take bytes that were received already, or else receive some, at most the given number. Empty at the end of the
+-- stream.
 available :: Body -> Int -> IO ByteString
 available body expected = do
   have <- readIORef (bodyHave body)
-  if B.null have
-    then do
-      bytes <- receiveBody (bodyClient body) expected
-      if B.null bytes then failed body BodyIncomplete else pure bytes
-    else have <$ writeIORef (bodyHave body) B.empty
+  if B.null have then receiveBody (bodyClient body) expected else have <$ writeIORef (bodyHave body) B.empty
 
-failed :: Body -> RequestError -> IO a
-failed body e = writeIORef (bodyPlace body) (Failed e) >> throwIO e
+-- | Take the bytes that were received and that nobody has read, as they came, for an application that takes over the
+-- connection: what is left of the body, with its framing, and what follows it. Empty while another thread reads the
+-- body.
+takeReceived :: Body -> IO ByteString
+takeReceived body = mask_ $ do
+  place <- swapRef (bodyPlace body) Reading
+  case place of
+    Reading -> pure B.empty
+    Over -> B.empty <$ writeRef (bodyPlace body) Over
+    _ -> do
+      have <- readIORef (bodyHave body)
+      writeIORef (bodyHave body) B.empty
+      have <$ restore body place
+
+-- | Put a place back. 'Over', if the connection's thread has put it there in the meantime, stays.
+restore :: Body -> Place -> IO ()
+restore body place = void . updateRef (bodyPlace body) $ \now -> case now of
+  Over -> Over
+  _ -> place
 
 -- | Can the connection continue after a response that is sent now? Not if the client still expects a 100, nor if too
 -- much of the body is left to be worth reading.
 bodyPersists :: Body -> IO Bool
-bodyPersists body = do
-  place <- readIORef (bodyPlace body)
-  have <- B.length <$> readIORef (bodyHave body)
-  pure $ case place of
-    Expected _ -> False
-    Failed _ -> False
-    Remaining n -> maybe True (n - have <=) flush
-    InChunks _ -> True
-    Complete -> True
-  where
-    flush = settingsMaximumBodyFlush (sharedSettings (clientShared (bodyClient body)))
+bodyPersists body = persistsAt body =<< readRef (bodyPlace body)
+
+persistsAt :: Body -> Place -> IO Bool
+persistsAt body place = case place of
+  Expected _ -> pure False
+  Failed _ -> pure False
+  Remaining n -> (\have -> maybe True (n - B.length have <=) (flushOf body)) <$> readIORef (bodyHave body)
+  _ -> pure True
 
 -- | Read and discard what the application has not read, up to 'settingsMaximumBodyFlush'. Returns what follows the
--- body, or 'Nothing' if the connection cannot continue.
+-- body, or 'Nothing' if the connection cannot continue: also if the application has left a thread behind that is
+-- reading at this moment. Called once, when the application has returned.
 finishBody :: Body -> IO (Maybe ByteString)
 finishBody body = do
-  persists <- bodyPersists body
-  if persists then go 0 else pure Nothing
+  place <- swapRef (bodyPlace body) Over
+  persists <- persistsAt body place
+  if persists then go 0 place else pure Nothing
   where
-    flush = settingsMaximumBodyFlush (sharedSettings (clientShared (bodyClient body)))
-    go dropped = do
-      place <- readIORef (bodyPlace body)
-      case place of
-        Complete -> Just <$> readIORef (bodyHave body)
-        _
-          | maybe False (dropped >) flush -> pure Nothing
-          | otherwise -> do
-            part <- readBody body
-            go (dropped + B.length part)
+    go dropped place = case place of
+      Complete -> Just <$> readIORef (bodyHave body)
+      Reading -> pure Nothing
+      _
+        | maybe False (dropped >) (flushOf body) -> pure Nothing
+        | otherwise -> do
+          (part, after) <- advance body place
+          either (const (pure Nothing)) (\bytes -> go (dropped + B.length bytes) after) part
+
+flushOf :: Body -> Maybe Int
+flushOf = settingsMaximumBodyFlush . sharedSettings . clientShared . bodyClient

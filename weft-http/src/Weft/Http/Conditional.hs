@@ -95,9 +95,11 @@ verdict headers v
     listed name = case [value | (n, value) <- headers, n == name] of
       [] -> Nothing
       values -> Just (B.intercalate "," values)
-    -- Either a tag, by strong comparison, or a date, which must be exactly the file's.
+    -- Either a tag, by strong comparison, or a date, which must be exactly the file's. If the tag is
+    -- weak, the contents may change within the second of the date, so the date is no strong validator (13.1.5).
     sameAs given
       | "\"" `B.isPrefixOf` strip given = strongly (strip given)
+      | WeakTag _ <- validTag v = False
       | otherwise = parseHTTPDate (strip given) == Just (validDate v)
 
 -- | Does 'verdict' or 'ranges' use this field?

@@ -169,22 +169,22 @@ answer loop@(Loop client app _) h !rest = do
       if state == responseKeep
         then do
           expectLike client (headEnd h) framing
-          finishBody body `catch` incomplete >>= maybe (end client False state) (next loop)
+          finishBody body >>= maybe (end client False responseClose) (next loop)
         else end client False state
-  where
-    incomplete :: RequestError -> IO (Maybe ByteString)
-    incomplete _ = pure Nothing
 
 noBody :: IO ByteString
 noBody = pure B.empty
 
--- | Run the application. An exception that it throws before it has responded becomes a response.
+-- | Run the application. If it returns or throws before it has responded, the client gets a response to an exception.
 runApplication :: Client -> Application -> Head -> Maybe Body -> ByteString -> Request -> IO ()
-runApplication client app h body rest request = interruptible ((() <$ app request answered) `catch` failed)
+runApplication client app h body rest request = interruptible ((app request answered >> responded) `catch` failed)
   where
     answered = respond client h body rest request
     {-# NOINLINE answered #-}
     settings = sharedSettings (clientShared client)
+    responded = do
+      state <- responseState client
+      when (state == responseNone) (throwIO NoResponse)
     failed e
       | Just (SomeAsyncException _) <- fromException e = throwIO e
       | otherwise = do
@@ -231,5 +231,6 @@ refuse :: Client -> Refusal -> IO ()
 refuse client refusal = do
   sharedOnRefused (clientShared client) (clientPeer client) refusal
   forM_ (refusalStatus refusal) $ \status -> do
-    sendWithin client (connSendBytes (clientConnection client) noDeadline (refusalMessage status B.empty))
+    message <- refusalMessage (clientShared client) status B.empty
+    sendWithin client (connSendBytes (clientConnection client) noDeadline message)
     linger client

@@ -14,12 +14,13 @@ module Weft.Http.FileResponse
     -- * For the engine
     FileAnswer (..),
     withFileFor,
+    validPart,
     rangeFields,
     sendFileSlices,
   )
 where
 
-import Control.Exception (IOException, bracket, bracket_, catch, onException, try)
+import Control.Exception (bracket, bracket_, catch, onException, try)
 import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -32,19 +33,20 @@ import Data.Int (Int64)
 import Data.Maybe (isJust)
 import qualified Data.Vault.Lazy as Vault
 import Data.Word (Word8)
-import Foreign.C.String (withCString)
 import Foreign.ForeignPtr (ForeignPtr)
+import GHC.IO.Exception (IOErrorType (..))
 import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai (FilePart (..), Request, requestHeaderRange, requestHeaders, requestMethod, vault)
-import System.IO.Error (ioeSetFileName, isEOFError)
+import System.IO.Error (ioeGetErrorType, ioeSetFileName, isEOFError)
 import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Files (fileSize, getFdStatus, isRegularFile, modificationTime)
 import System.Posix.Types (EpochTime, Fd (..))
 import Weft.Blocking (blockingOr)
 import Weft.FFI.Errno (throwIfNegative)
-import Weft.FFI.Socket (cClose, cOpenRead)
+import Weft.FFI.Path (withPath)
+import Weft.FFI.Socket (cCloseFile, cOpenRead)
 import Weft.Http.Conditional
 import Weft.Http.Timeouts
 import Weft.Http.Types
@@ -74,29 +76,40 @@ data FileAnswer
   | OtherAnswer !Status !ResponseHeaders !Builder
 
 -- | Open a file and decide on the response. If the application asks for a part, that part is sent. For a whole file
--- with status 200, the request's conditions and range decide. The response is 404 if the file cannot be opened.
+-- with status 200, the request's conditions and range decide. The response is 404 if the file cannot be opened, unless
+-- the reason is the server's own: then it throws the 'IOError'. Throws 'Control.Exception.ErrorCall' if the part is
+-- invalid.
 withFileFor :: Request -> Status -> ResponseHeaders -> FilePath -> Maybe FilePart -> (FileAnswer -> IO a) -> IO a
 withFileFor request status fields path part act = bracket (openRegular path) (mapM_ closeOpened) $ \opened -> act $ case opened of
   Nothing -> OtherAnswer notFound404 [(hContentType, "text/plain; charset=utf-8")] "File not found"
   Just (Opened fd size changed) -> case part of
-    Just range -> FileAnswer status fields fd range
+    Just range
+      | validPart range -> FileAnswer status fields fd range
+      | otherwise -> error "Weft.Http: a part of a file with a negative offset or length"
     Nothing -> wholeFile request status fields fd size changed
+
+-- | A part's offset and length are not negative.
+validPart :: FilePart -> Bool
+validPart (FilePart offset count _) = offset >= 0 && count >= 0
 
 -- | An open file, its size and its modification time.
 data Opened = Opened !Fd !Integer !EpochTime
 
 closeOpened :: Opened -> IO ()
-closeOpened (Opened (Fd fd) _ _) = cClose fd
+closeOpened (Opened (Fd fd) _ _) = cCloseFile fd
 
--- | Open a file for reading, on the pool of threads that may block.
+-- | Open a file for reading, on the pool of threads that may block. 'Nothing' if that fails because of the file. Throws
+-- an 'IOError' if the process has no descriptors or memory left, or if the disk or its server fails: a 404 would tell
+-- clients and caches that the file is gone.
 openRegular :: FilePath -> IO (Maybe Opened)
-openRegular path = do
-  opened <- try (blockingOr closeOpened open)
-  pure (either (const Nothing :: IOException -> Maybe Opened) Just opened)
+openRegular path = try (blockingOr closeOpened open) >>= either failed (pure . Just)
   where
-    open = withCString path $ \p -> do
+    failed e
+      | ioeGetErrorType e `elem` [ResourceExhausted, HardwareFault, ResourceVanished, TimeExpired] = ioError (ioeSetFileName e path)
+      | otherwise = pure Nothing
+    open = withPath "Weft.Http: open" path $ \p -> do
       fd <- throwIfNegative "Weft.Http: open" (cOpenRead p)
-      (`onException` cClose fd) $ do
+      (`onException` cCloseFile fd) $ do
         found <- getFdStatus (Fd fd)
         if isRegularFile found
           then pure (Opened (Fd fd) (toInteger (fileSize found)) (modificationTime found))
@@ -146,10 +159,12 @@ singleRange field size = do
       Just (n, "") | C.all isDigit digits, B.length digits <= 18 -> Just n
       _ -> Nothing
 
--- | A response's fields, with those that describe a part of a file added if the application did not set them.
+-- | A response's fields, with those that describe a part of a file added if the application did not set them. A length
+-- that the application has set to another number is replaced.
 rangeFields :: ResponseHeaders -> FilePart -> ResponseHeaders
 rangeFields fields (FilePart offset count size) =
   add hContentLength (number count)
+    . filter (\(name, value) -> name /= hContentLength || value == number count)
     . (if count == size then id else add hContentRange (B.concat ["bytes ", number offset, "-", number (offset + count - 1), "/", number size]))
     . add hAcceptRanges "bytes"
     $ fields

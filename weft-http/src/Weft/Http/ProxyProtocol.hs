@@ -85,15 +85,22 @@ ipv4 text = case mapM part (C.split '.' text) of
       Just (n, "") | C.all isDigit digits, n <= 255 -> Just (fromIntegral n)
       _ -> Nothing
 
+-- | The last two groups may be written as an IPv4 address (RFC 4291, 2.2), as inet_ntop(3) writes IPv4-mapped
+-- addresses.
 ipv6 :: ByteString -> Maybe HostAddress6
 ipv6 text = case B.breakSubstring "::" text of
-  (whole, "") -> mapM group (C.split ':' whole) >>= address
+  (whole, "") -> final (C.split ':' whole) >>= address
   (before, rest) -> do
-    a <- side before
-    b <- side (B.drop 2 rest)
+    a <- if B.null before then Just [] else mapM group (C.split ':' before)
+    b <- if B.length rest == 2 then Just [] else final (C.split ':' (B.drop 2 rest))
     if length a + length b < 8 then address (a <> replicate (8 - length a - length b) 0 <> b) else Nothing
   where
-    side part = if B.null part then Just [] else mapM group (C.split ':' part)
+    final parts = case parts of
+      [part] | Just v4 <- ipv4 part -> let (a, b, c, d) = hostAddressToTuple v4 in Just [pair a b, pair c d]
+      [part] -> (: []) <$> group part
+      part : rest -> (:) <$> group part <*> final rest
+      [] -> Nothing
+    pair high low = fromIntegral high * 256 + fromIntegral low
     group digits
       | B.null digits || B.length digits > 4 || B.any ((< 0) . hexDigit) digits = Nothing
       | otherwise = Just (B.foldl' (\n c -> n * 16 + fromIntegral (hexDigit c)) 0 digits :: Word16)

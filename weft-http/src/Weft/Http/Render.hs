@@ -75,7 +75,8 @@ data ConnectionField = Silent | SayClose | SayKeepAlive
 
 -- | Write a head into a buffer: the capability's own if the head fits there. The status line says HTTP\/1.1 whatever
 -- the request's version is (RFC 9110, 6.2). With 'False' a declared length is left out. An invalid length is always
--- left out. Throws 'ErrorCall' if a field contains a CR, an LF or a zero byte.
+-- left out. Throws 'ErrorCall' if a field or the status message contains a CR, an LF or a zero byte, or if the status
+-- is not between 200 and 999.
 renderHead :: Shared -> Status -> ResponseHeaders -> Bool -> IO Rendered
 renderHead !shared !status fields !withLength = do
   buffer <- takeBuffer
@@ -156,6 +157,9 @@ putStatus p status
     pokeByteOff p 8 (littleEndian 0x0d4b4f2030303220)
     pokeByteOff p 16 (10 :: Word8)
     pure 17
+  -- An interim response (1xx) would leave the client waiting for the final one.
+  | statusCode status < 200 || statusCode status > 999 = refused "a status that is not between 200 and 999"
+  | not (safe (statusMessage status)) = refused "a status message with a line end or a zero byte"
   | otherwise = do
     p1 <- putBytes p "HTTP/1.1 "
     p2 <- putDecimal p1 3 (statusCode status)
@@ -163,6 +167,8 @@ putStatus p status
     p3 <- putBytes (p2 `plusPtr` 1) (statusMessage status)
     _ <- putCrlf p3
     pure (15 + B.length (statusMessage status))
+  where
+    refused what = throwIO (ErrorCall ("Weft.Http: a response with " <> what))
 {-# INLINE putStatus #-}
 
 -- | Write the lines that the server adds, unless the fields have them; returns the offset of their end.
@@ -288,16 +294,20 @@ hexDigits :: Int -> Int
 hexDigits n = if n < 16 then 1 else 1 + hexDigits (n `unsafeShiftR` 4)
 
 -- | A complete response to a refused request; it ends the connection.
-refusalMessage :: Status -> ByteString -> ByteString
-refusalMessage status more =
-  B.concat
-    [ "HTTP/1.1 ",
-      line,
-      "\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\nContent-Length: ",
-      C.pack (show (B.length text)),
-      "\r\n\r\n",
-      text
-    ]
+refusalMessage :: Shared -> Status -> ByteString -> IO ByteString
+refusalMessage shared status more = do
+  added <- dateLines (sharedDate shared) 0
+  pure $
+    B.concat
+      [ "HTTP/1.1 ",
+        line,
+        "\r\n",
+        added,
+        "Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\nContent-Length: ",
+        C.pack (show (B.length text)),
+        "\r\n\r\n",
+        text
+      ]
   where
     line = C.pack (show (statusCode status)) <> " " <> statusMessage status
     text = line <> "\n" <> more

@@ -9,11 +9,10 @@
 -- has been sent to the client.
 module Weft.Http.Respond
   ( respond,
-    ResponseTwice (..),
   )
 where
 
-import Control.Exception (Exception, throwIO)
+import Control.Exception (throwIO)
 import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -38,12 +37,6 @@ import Weft.Http.Types
 import Weft.Http.Writer
 import Weft.Transport
 
--- | The application responded a second time.
-data ResponseTwice = ResponseTwice
-  deriving (Show)
-
-instance Exception ResponseTwice
-
 -- | Send a response. Arguments: the connection, the request's head, its body if it has one, the bytes received after
 -- the head, and the request.
 respond :: Client -> Head -> Maybe Body -> ByteString -> Request -> Response -> IO ResponseReceived
@@ -54,7 +47,7 @@ respond client h body rest request response = do
     ResponseBuilder status fields builder -> respondBuilder client h body status fields builder
     ResponseStream status fields stream -> respondStream client h body status fields stream
     ResponseFile status fields path part -> respondFile client h body request status fields path part
-    ResponseRaw talk _ -> respondRaw client rest talk
+    ResponseRaw talk _ -> respondRaw client body rest talk
   case settingsLogger (sharedSettings (clientShared client)) of
     Nothing -> pure ResponseReceived
     Just logger -> ResponseReceived <$ logger request (statusOf response) (sizeOf response)
@@ -100,16 +93,16 @@ bodiless h status = hasFlag flagHead (headFlags h) || code == 304 || code == 204
 {-# INLINE bodiless #-}
 
 -- | Whether a length may be declared in a response without a body: not with 204 and 1xx (RFC 9110, 8.6).
-lengthMeans :: Status -> Bool
-lengthMeans status = statusCode status >= 200 && statusCode status /= 204
-{-# INLINE lengthMeans #-}
+mayDeclareLength :: Status -> Bool
+mayDeclareLength status = statusCode status >= 200 && statusCode status /= 204
+{-# INLINE mayDeclareLength #-}
 
 -- Builders -------------------------------------------------------------------------------
 
 respondBuilder :: Client -> Head -> Maybe Body -> Status -> ResponseHeaders -> Builder -> IO ()
 respondBuilder client h body status fields builder = do
   let !none = bodiless h status
-  Rendered buffer headTo len bits <- renderHead (clientShared client) status fields (not none || lengthMeans status)
+  Rendered buffer headTo len bits <- renderHead (clientShared client) status fields (not none || mayDeclareLength status)
   keep <- persists client h body bits
   if not none && len < 0
     then undeclared client h keep buffer headTo bits builder
@@ -255,7 +248,7 @@ respondFile :: Client -> Head -> Maybe Body -> Request -> Status -> ResponseHead
 respondFile client h body request status fields path part = do
   open <- readIORef (clientFile client)
   case open of
-    OpenFile held fd | held == path, Just range <- part -> sendPart fd status fields range
+    OpenFile held fd | held == path, Just range <- part, validPart range -> sendPart fd status fields range
     _ -> withFileFor request status fields path part fromAnswer
   where
     fromAnswer (FileAnswer status' fields' fd range) = sendPart fd status' fields' range
@@ -275,16 +268,18 @@ respondFile client h body request status fields path part = do
 
 -- Raw ------------------------------------------------------------------------------------
 
--- | The application takes over the connection, which ends with it. It first receives the bytes that follow the head.
-respondRaw :: Client -> ByteString -> (IO ByteString -> (ByteString -> IO ()) -> IO ()) -> IO ()
-respondRaw client rest talk = do
+-- | The application takes over the connection, which ends with it. It first receives the bytes that were received after
+-- the head: those of the body that it has not read, or else the string.
+respondRaw :: Client -> Maybe Body -> ByteString -> (IO ByteString -> (ByteString -> IO ()) -> IO ()) -> IO ()
+respondRaw client body rest talk = do
   setResponse client responseBegun
   first <- newIORef rest
-  let receive = do
-        bytes <- readIORef first
+  let received = maybe (readIORef first <* writeIORef first B.empty) takeReceived body
+      receive = do
+        bytes <- received
         if B.null bytes
           then rawWithin client (connReceive (clientConnection client) noDeadline 16384)
-          else bytes <$ writeIORef first B.empty
+          else pure bytes
       send bytes = unless (B.null bytes) (sendWithin client (connSendBytes (clientConnection client) noDeadline bytes))
   talk receive send
   complete client False

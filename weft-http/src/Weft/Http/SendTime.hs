@@ -8,15 +8,19 @@
 --
 -- @
 --   0       nothing is being sent                   -> 1 (sender)
---   1       a send began, not checked yet           -> 0 (sender), n + 2 (checker)
+--   1       a send began, not checked yet           -> 0, -1 (sender), n + 2 (checker)
 --   n + 2   at the last check the client had
---           acknowledged n bytes                    -> 0, 1 (sender), m + 2 (checker)
+--           acknowledged n bytes                    -> 0, -1, 1 (sender), m + 2 (checker)
+--   -1      the last send of a response has ended,
+--           but its time limit still runs           -> 1 (sender), 0 (receiver)
 -- @
 --
--- The sender writes plainly; the checker, which runs in the dispatcher, uses compare-and-swap.
+-- The sender writes plainly; the checker, which runs in the dispatcher, and threads that receive use compare-and-swap.
 module Weft.Http.SendTime
   ( beginSend,
     endSend,
+    allSent,
+    notSent,
     moreTime,
     sliceSize,
   )
@@ -36,19 +40,31 @@ endSend :: AtomicWords -> Int -> IO ()
 endSend cells cell = pokeWord cells cell 0
 {-# INLINE endSend #-}
 
--- | To be called when the time limit of a connection has passed. Returns a new time limit if a send is waiting and the
--- client makes progress. At the first check, the client makes progress if it has acknowledged any byte since the
--- kernel's buffer became full; at later checks, if it has acknowledged 'sliceSize' bytes since the check before, or 20
--- KiB a second if that is less. 'Nothing' if there was no progress or the transport does not know.
+-- | The last send of a response has ended. From now on nobody waits for the client, although the time limit still runs.
+allSent :: AtomicWords -> Int -> IO ()
+allSent cells cell = pokeWord cells cell (-1)
+{-# INLINE allSent #-}
+
+-- | The client is waited for again, to send something: end the state of 'allSent', but not that of a send in another
+-- thread.
+notSent :: AtomicWords -> Int -> IO ()
+notSent cells cell = () <$ casWord cells cell (-1) 0
+{-# INLINE notSent #-}
+
+-- | To be called when the time limit of a connection has passed. Returns a new time limit if nobody waits for the client
+-- ('allSent'), or if a send is waiting and the client makes progress. At the first check, the client makes progress if
+-- it has acknowledged any byte since the kernel's buffer became full; at later checks, if it has acknowledged
+-- 'sliceSize' bytes since the check before, or 20 KiB a second if that is less. 'Nothing' if there was no progress or
+-- the transport does not know.
 moreTime :: Connection -> AtomicWords -> Int -> Duration -> IO (Maybe Duration)
 moreTime c cells cell time@(Duration ns) = do
   state <- readWord cells cell
-  progress <- if state == 0 then pure Nothing else connSendProgress c
+  progress <- if state > 0 then connSendProgress c else pure Nothing
   case progress of
     Just (SendProgress acknowledged full)
       | if state == 1 then not full else acknowledged - (state - 2) >= least ->
         Just time <$ casWord cells cell state (acknowledged + 2)
-    _ -> pure Nothing
+    _ -> pure (if state < 0 then Just time else Nothing)
   where
     -- At 20 KiB a second, a byte takes 48,828 ns.
     least = min sliceSize (fromIntegral (ns `div` 48828))

@@ -71,7 +71,9 @@ data Options = Options
     optionTransports :: ![Listener],
     -- | Accept only TLS connections.
     optionTls :: !(Maybe TlsServer),
-    -- | Limits on clients. 'Nothing' means the parser's default limits, and the times of the settings.
+    -- | Limits on clients. 'Nothing' means limits as in Warp: 'setMaxTotalHeaderLength' for the size of a head,
+    -- 'setTimeout' for its time and for idle connections, the default for the number of fields, and no limit on
+    -- requests, connections and send buffers.
     optionLimits :: !(Maybe Limits),
     -- | Called when a connection is refused, for logs and counters. It must not block.
     optionOnRefused :: !(SockAddr -> Refusal -> IO ()),
@@ -129,7 +131,10 @@ withServerWith options settings app act = do
         withTransports transports handler inner
       ([], []) -> withListeners settings server (ofSocket handler) (inner . fromSockets)
       ([], listeners) -> W.withServerOn server listeners (ofSocket handler) (inner . fromSockets)
-    ofSocket handler sock peer = handler (socketConnection sock peer) peer
+    ofSocket handler sock peer = do
+      when (sendBuffer > 0) (W.setSocketOption sock W.SendBuffer sendBuffer)
+      handler (socketConnection sock peer) peer
+    sendBuffer = maybe 0 limitSendBuffer (optionLimits options)
     base ended =
       defaultServerSettings
         { serverOnListen = \_ -> do
@@ -187,8 +192,16 @@ sharedFor options settings draining = do
       | settingsTimeout settings <= 0 = maxBound
       | otherwise = seconds (fromIntegral (settingsTimeout settings))
     -- Zero or less means no limit.
-    bounded limits = limits {limitHeadTime = positive (limitHeadTime limits), limitIdle = positive (limitIdle limits)}
-    positive time = if time > mempty then time else maxBound
+    bounded limits =
+      limits
+        { limitTarget = positive (limitTarget limits),
+          limitHead = positive (limitHead limits),
+          limitHeadTime = lasting (limitHeadTime limits),
+          limitIdle = lasting (limitIdle limits)
+        }
+    -- Offsets are added to it.
+    positive size = if size > 0 then size else maxBound `quot` 4
+    lasting time = if time > mempty then time else maxBound
     lenient =
       defaultLimits
         { limitTarget = settingsMaxTotalHeaderLength settings,
@@ -197,7 +210,8 @@ sharedFor options settings draining = do
           limitIdle = timeout,
           limitRequests = 0,
           limitConnections = 0,
-          limitPerAddress = 0
+          limitPerAddress = 0,
+          limitSendBuffer = 0
         }
 
 -- | The address on which the server listens.
@@ -256,9 +270,9 @@ serveAdmitted shared options admission table app plain peer0 restore = do
   let client = Client shared plain peer0 False self deadline cells file (Vault.insert openFileKey file Vault.empty) shutdown
       entry = Entry self cells deadline shutdown
       finish result = do
-        join (readIORef release) `finally` (leave table entry >> stop deadline >> connClose plain >> depart admission)
+        join (readIORef release) `finally` (removeEntry table entry >> stop deadline >> connClose plain >> depart admission)
         either (ended deadline) pure result
-  enter table entry
+  addEntry table entry
   -- The clean-up is kept here and not on the stack, where it would take forty words. GHC walks the stack each time
   -- the thread waits, and its first chunk has 1 KiB. For the same reason a single handler does all of the clean-up.
   atEnd <- newIORef finish
@@ -288,7 +302,7 @@ serveAdmitted shared options admission table app plain peer0 restore = do
       if phase == phaseBusy
         then refused ClientTooSlow `finally` connAbort plain
         else when (begun + handshake > 0) (refused HeadTooSlow) `finally` connClose plain
-    -- The clean-up is stored where the caller reads it.
+    -- Stores the clean-up in the reference, which the caller reads.
     serve client release = do
       awaitHead client
       found <- maybe (pure Nothing) (\mode -> readProxyHeader mode (connReceive plain noDeadline receiveSize)) announcing
@@ -318,21 +332,24 @@ speak :: Options -> Application -> Client -> ByteString -> IO ()
 speak options app client rest = case optionTls options of
   Nothing -> serveClient client app (cleartext client) rest
   Just offered -> do
-    -- A client that was offered HTTP\/2 and then got HTTP\/1.1 could not continue.
+    -- A client that was offered HTTP/2 and then got HTTP/1.1 could not continue.
     let tls = if settingsHTTP2Enabled settings then offered else withoutProtocol "h2" offered
     pokeWord (clientCells client) cellHandshake 1
     first <- if B.null rest then connReceive (clientConnection client) noDeadline receiveSize else pure rest
-    if B.null first || looksLikeTls first
+    if looksLikeTls first
       then shakeHands tls first >>= spoken
       else do
         pokeWord (clientCells client) cellHandshake 0
-        let text = refusalMessage badRequest400 "This port speaks HTTPS: the address begins with https://\n"
-        optionOnRefused options (clientPeer client) HandshakeFailed
-        connSendBytes (clientConnection client) noDeadline text
-        connCloseGracefully (seconds 2) 65536 (clientConnection client)
+        -- Load balancers check that a port listens by a connection on which they send nothing.
+        unless (B.null first) explain
   where
     settings = sharedSettings (clientShared client)
     cleartext c = if settingsHTTP2Cleartext settings then Just (serveHttp2Client c app) else Nothing
+    explain = do
+      text <- refusalMessage (clientShared client) badRequest400 "This port speaks HTTPS: the address begins with https://\n"
+      optionOnRefused options (clientPeer client) HandshakeFailed
+      connSendBytes (clientConnection client) noDeadline text
+      connCloseGracefully (seconds 2) 65536 (clientConnection client)
     shakeHands tls first = do
       found <- try (withReceived first (clientConnection client) >>= tlsAccept tls)
       pokeWord (clientCells client) cellHandshake 0

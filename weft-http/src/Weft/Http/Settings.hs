@@ -47,6 +47,7 @@ module Weft.Http.Settings
     defaultShouldDisplayException,
     exceptionResponseForDebug,
     RequestError (..),
+    ApplicationError (..),
   )
 where
 
@@ -55,7 +56,7 @@ import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy.Char8 as L
-import Data.Maybe (isJust)
+import Data.Maybe (isJust, isNothing)
 import Data.String (IsString (..))
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
@@ -63,7 +64,7 @@ import GHC.IO.Exception (IOErrorType (..))
 import Network.HTTP.Types
 import Network.Wai (Request, Response, responseLBS)
 import System.IO (stderr)
-import System.IO.Error (ioeGetErrorType)
+import System.IO.Error (ioeGetErrorType, ioeGetFileName)
 import Weft.Http.Limits (Refusal)
 import Weft.Socket (SockAddr)
 
@@ -72,15 +73,15 @@ type Port = Int
 
 -- | Where to listen. 'setHost' explains the strings.
 data HostPreference
-  = -- | @*@: every address.
+  = -- | @*@: all addresses.
     HostAny
-  | -- | @*4@: every address, of IPv4 rather than IPv6.
+  | -- | @*4@: all IPv4 addresses.
     HostIPv4
-  | -- | @!4@: every IPv4 address, and IPv4 only.
+  | -- | @!4@: all IPv4 addresses.
     HostIPv4Only
-  | -- | @*6@: every address, of IPv6 rather than IPv4.
+  | -- | @*6@: all addresses, by an IPv6 socket that accepts IPv4 as well.
     HostIPv6
-  | -- | @!6@: every IPv6 address, and IPv6 only.
+  | -- | @!6@: all IPv6 addresses, and IPv6 only.
     HostIPv6Only
   | -- | A name or an address.
     Host String
@@ -220,7 +221,7 @@ setAltSvc value s = s {settingsAltSvc = Just value}
 setMaximumBodyFlush :: Maybe Int -> Settings -> Settings
 setMaximumBodyFlush bytes s = s {settingsMaximumBodyFlush = bytes}
 
--- | The largest size of a request's head in bytes. 'Weft.Http.Limits' replace it.
+-- | The largest size of a request's head in bytes; zero or less means no limit. 'Weft.Http.Limits' replace it.
 setMaxTotalHeaderLength :: Int -> Settings -> Settings
 setMaxTotalHeaderLength bytes s = s {settingsMaxTotalHeaderLength = bytes}
 
@@ -286,18 +287,28 @@ data RequestError
 
 instance Exception RequestError
 
+-- | Reported ('setOnException') when an application breaks WAI's rule of one response for each request.
+data ApplicationError
+  = -- | It returned without a response. The client gets the one of 'setOnExceptionResponse'.
+    NoResponse
+  | -- | It responded a second time, where this was thrown. The client gets the first response.
+    ResponseTwice
+  deriving (Eq, Show)
+
+instance Exception ApplicationError
+
 -- | Print the exception to the standard error, if it should be displayed. The output is a single write, so that
 -- messages of two threads are not interleaved.
 defaultOnException :: Maybe Request -> SomeException -> IO ()
 defaultOnException _ e = when (defaultShouldDisplayException e) (B.hPut stderr (T.encodeUtf8 (T.pack (displayException e <> "\n"))))
 
 -- | 'False' for exceptions that only mean that a client has disconnected or sent something invalid, and for
--- 'ThreadKilled'.
+-- 'ThreadKilled'. 'True' for errors of files, which have the same types on network file systems.
 defaultShouldDisplayException :: SomeException -> Bool
 defaultShouldDisplayException e
   | Just ThreadKilled <- fromException e = False
   | isJust (fromException e :: Maybe RequestError) = False
-  | Just io <- fromException e, ioeGetErrorType io `elem` [ResourceVanished, InvalidArgument, TimeExpired] = False
+  | Just io <- fromException e, isNothing (ioeGetFileName io), ioeGetErrorType io `elem` [ResourceVanished, InvalidArgument, TimeExpired] = False
   | otherwise = True
 
 -- | A response with status 500 that reveals no details.

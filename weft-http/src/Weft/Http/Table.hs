@@ -11,8 +11,8 @@ module Weft.Http.Table
   ( -- * Tables
     Table,
     newTable,
-    enter,
-    leave,
+    addEntry,
+    removeEntry,
     Entry (..),
 
     -- * Ending
@@ -51,12 +51,12 @@ newTable :: IO Table
 newTable = Table <$> newIORef Map.empty
 
 -- | Add a connection. Its thread removes it again.
-enter :: Table -> Entry -> IO ()
-enter (Table ref) entry = atomicModifyIORef' ref (\m -> (Map.insert (entryThread entry) entry m, ()))
+addEntry :: Table -> Entry -> IO ()
+addEntry (Table ref) entry = atomicModifyIORef' ref (\m -> (Map.insert (entryThread entry) entry m, ()))
 
 -- | Remove a connection.
-leave :: Table -> Entry -> IO ()
-leave (Table ref) entry = atomicModifyIORef' ref (\m -> (Map.delete (entryThread entry) m, ()))
+removeEntry :: Table -> Entry -> IO ()
+removeEntry (Table ref) entry = atomicModifyIORef' ref (\m -> (Map.delete (entryThread entry) m, ()))
 
 -- | Thrown to a thread that waits for a request when its connection has to end.
 data EndIdle = EndIdle
@@ -66,9 +66,10 @@ instance Exception EndIdle where
   toException = asyncExceptionToException
   fromException = asyncExceptionFromException
 
--- | End a connection if it is waiting for a request; 'True' if it was.
+-- | End a connection if it is waiting for a request; 'True' if it was. Uninterruptible, since the connection's thread
+-- waits for the exception; it does not take long, as a thread in these phases can be interrupted.
 endEntry :: Entry -> IO Bool
-endEntry entry = do
+endEntry entry = uninterruptibleMask_ $ do
   fresh <- casWord (entryCells entry) cellPhase phaseFresh phaseEnding
   idle <- if fresh == phaseFresh then pure phaseIdle else casWord (entryCells entry) cellPhase phaseIdle phaseEnding
   let mine = idle == phaseIdle

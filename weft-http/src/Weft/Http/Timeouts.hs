@@ -2,7 +2,10 @@
 -- Client timeouts: how long a connection waits for its client. Each connection has one idle timer
 -- ("Weft.IdleTimer"), which runs only while the server waits for the client. The application's time
 -- does not count. A client has to:
--- * send a head, from its first byte (the first head: from the accept) to its last, within 'limitHeadTime';
+--
+-- * send a PROXY header and complete a TLS handshake, from the accept, within 'limitHeadTime';
+-- * send a head, from its first byte (the first head: from the accept, or from what is named before) to its last, within
+--   'limitHeadTime';
 -- * begin its next request within 'limitIdle';
 -- * send each 'settingsSlowlorisSize' bytes of a body within the timeout of the settings, in segments of any size;
 -- * take each 'sliceSize' bytes of a response within that timeout; if the transport knows what the client has
@@ -55,17 +58,17 @@ import Weft.Transport
 
 -- | A head has begun, or the connection has: start the time limit of a head.
 awaitHead :: Client -> IO ()
-awaitHead client = resetFor (clientDeadline client) (limitHeadTime (sharedLimits (clientShared client)))
+awaitHead client = resetFor (clientIdleTimer client) (limitHeadTime (sharedLimits (clientShared client)))
 {-# INLINE awaitHead #-}
 
 -- | Start the time limit for the client's next request.
 awaitNext :: Client -> IO ()
-awaitNext client = resetFor (clientDeadline client) (limitIdle (sharedLimits (clientShared client)))
+awaitNext client = resetFor (clientIdleTimer client) (limitIdle (sharedLimits (clientShared client)))
 {-# INLINE awaitNext #-}
 
 -- | The head is complete: stop the timer.
 headCame :: Client -> IO ()
-headCame = pause . clientDeadline
+headCame = pause . clientIdleTimer
 {-# INLINE headCame #-}
 
 -- | Receive between requests, at most 'receiveSize' or, after a larger request, enough for a similar one with its body.
@@ -92,8 +95,6 @@ expectLike client headBytes framing = pokeWord (clientCells client) cellExpected
 -- buffer.
 beginBody :: Client -> Bool -> IO ()
 beginBody client fast = do
-  -- Ends the state that 'sendLast' has left.
-  endSend (clientCells client) cellSending
   pokeWord (clientCells client) cellBodyBytes 0
   pokeWord (clientCells client) cellBodyTime (timeoutOf client)
   pokeWord (clientCells client) cellBodyFast (if fast then 1 else 0)
@@ -108,6 +109,7 @@ receiveBody client expected = do
   fast <- peekWord cells cellBodyFast
   -- One byte more than expected: if the result lacks it, the kernel has nothing else.
   let size = if fast /= 0 then min bodyReceiveSize (max receiveSize (expected + 1)) else receiveSize
+  notSent cells cellSending
   awaiting deadline (Duration (fromIntegral left))
   bytes <- connReceive (clientConnection client) noDeadline size `onException` awaited deadline
   Duration rest <- remaining deadline
@@ -121,9 +123,9 @@ receiveBody client expected = do
   pure bytes
   where
     cells = clientCells client
-    deadline = clientDeadline client
+    deadline = clientIdleTimer client
 
--- | The most bytes of one receive between bodies, and of a body whose last receive got less than that: 16 KiB.
+-- | The most bytes of one receive: 16 KiB. Within a body it becomes larger after a receive of that many bytes.
 receiveSize :: Int
 receiveSize = 16384
 
@@ -135,26 +137,29 @@ bodyReceiveSize = 65536
 sendWithin :: Client -> IO a -> IO a
 sendWithin client = bracket_ begin done
   where
-    begin = beginSend (clientCells client) cellSending >> awaiting (clientDeadline client) (sharedTimeout (clientShared client))
-    done = awaited (clientDeadline client) >> endSend (clientCells client) cellSending
+    begin = beginSend (clientCells client) cellSending >> awaiting (clientIdleTimer client) (sharedTimeout (clientShared client))
+    done = awaited (clientIdleTimer client) >> endSend (clientCells client) cellSending
 {-# INLINE sendWithin #-}
 
--- | Send the last part of a response. The timer keeps running afterwards: the wait for the next head resets it, or
--- 'headCame' stops it.
+-- | Send the last part of a response. The timer keeps running afterwards, without an effect while the application goes
+-- on: the wait for the next head resets it, or 'headCame' stops it.
 sendLast :: Client -> IO a -> IO a
 sendLast client act = do
   beginSend (clientCells client) cellSending
-  resetFor (clientDeadline client) (sharedTimeout (clientShared client))
-  act
+  resetFor (clientIdleTimer client) (sharedTimeout (clientShared client))
+  result <- act
+  result <$ allSent (clientCells client) cellSending
 {-# INLINE sendLast #-}
 
 -- | Receive on a raw connection.
 rawWithin :: Client -> IO a -> IO a
-rawWithin client = during (clientDeadline client) (sharedTimeout (clientShared client))
+rawWithin client act = do
+  notSent (clientCells client) cellSending
+  during (clientIdleTimer client) (sharedTimeout (clientShared client)) act
 
 -- | Was the connection closed because its client was too slow?
 timedOut :: Client -> IO Bool
-timedOut = expired . clientDeadline
+timedOut = expired . clientIdleTimer
 
 -- | The share of an idle client's time that is left, from 1 downwards. Any thread may call it.
 shareOfTimeLeft :: Limits -> AtomicWords -> IdleTimer -> IO Double

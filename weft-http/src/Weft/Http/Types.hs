@@ -79,7 +79,7 @@ data Client = Client
     -- | The thread that serves it.
     clientThread :: !ThreadId,
     -- | Closes the connection when its client is too slow.
-    clientDeadline :: !IdleTimer,
+    clientIdleTimer :: !IdleTimer,
     -- | Words that change with each request; see the cells below.
     clientCells :: !AtomicWords,
     -- | The file that the application keeps open for the response. Written and cleared by the application's

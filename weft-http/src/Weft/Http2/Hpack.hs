@@ -78,7 +78,7 @@ decodeFields (Decoder table) block = tryDecoding $ do
         [] -> []
 
 -- | If a block ends too early, the package throws an exception of the library below it instead of its own
--- 'DecodeError'.
+-- @DecodeError@.
 tryDecoding :: IO a -> IO (Either String a)
 tryDecoding act = try act >>= either failed (pure . Right)
   where

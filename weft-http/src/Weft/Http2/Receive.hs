@@ -4,7 +4,8 @@
 -- The thread of a connection: it receives frames, enforces the protocol's rules and the limits, and starts and cancels
 -- streams.
 module Weft.Http2.Receive
-  ( receiveFrames,
+  ( sendSettings,
+    receiveFrames,
   )
 where
 
@@ -15,6 +16,7 @@ import Control.Monad
 import Data.Bits
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import qualified Data.CaseInsensitive as CI
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import qualified Data.Sequence as Seq
@@ -62,6 +64,18 @@ data Budgets = Budgets
     budgetEmpty :: !Budget
   }
 
+-- | Send the server's SETTINGS and enlarge the connection's window. This has to be the first that is sent: also before
+-- a GOAWAY, if the connection ends before the client's preface has come (RFC 9113, 3.4).
+sendSettings :: Http2 -> IO ()
+sendSettings h = writeFrames h (const (pure (frame typeSettings 0 0 ours : [windowFrame 0 (windowSize h - 65535) | windowSize h > 65535])))
+  where
+    limits = http2Limits (http2Settings h)
+    ours =
+      settingsPayload
+        [ (3, fromIntegral (limitStreams limits)),
+          (6, fromIntegral (limitHeaderList limits))
+        ]
+
 -- | Serve a connection, which has to begin with the preface, until it ends. Returns the reason, or 'Nothing' if the
 -- client ended it.
 receiveFrames :: Http2 -> IO (Maybe (Refusal, ErrorCode, String))
@@ -77,20 +91,12 @@ conversation r = do
   preface <- need r (B.length connectionPreface)
   forM_ preface $ \bytes -> do
     when (bytes /= connectionPreface) (leave ProtocolError "no preface")
-    writeFrames h (const (pure [frame typeSettings 0 0 ours, windowFrame 0 (limitBodies limits - 65535)]))
     first <- nextFrame r
     forM_ first $ \(header, payload) -> do
       when (frameType header /= typeSettings || hasFlag flagAck header) (leave ProtocolError "settings come first")
       handleFrame r header payload
       loop
   where
-    h = receiverConnection r
-    limits = http2Limits (http2Settings h)
-    ours =
-      settingsPayload
-        [ (3, fromIntegral (limitStreams limits)),
-          (6, fromIntegral (limitHeaderList limits))
-        ]
     loop = do
       next <- nextFrame r
       forM_ next (\(header, payload) -> handleFrame r header payload >> loop)
@@ -184,12 +190,20 @@ handleFrame r header payload = do
       | kind == typePriority -> do
         onStream
         pay r limitPriorities budgetPriorities (\b x -> x {budgetPriorities = b}) "priorities"
-        when (frameLength header /= 5) (streamError r (frameStream header) FrameSizeError "priority")
+        when (frameLength header /= 5) $ do
+          -- Section 6.3: an error of the stream. An idle stream must not be reset (6.4), so there it is one of the
+          -- connection (5.4).
+          idle <- isIdle r (frameStream header)
+          when idle (leave FrameSizeError "a priority")
+          streamError r (frameStream header) FrameSizeError "a priority"
       | kind == typeReset -> onStream >> resetStream r header
       | kind == typeSettings -> onConnection >> settingsFrame r header payload
       | kind == typePushPromise -> leave ProtocolError "a push from a client"
       | kind == typePing -> onConnection >> pingFrame r header payload
-      | kind == typeGoAway -> onConnection >> payEmpty r
+      | kind == typeGoAway -> do
+        onConnection
+        when (frameLength header < 8) (leave FrameSizeError "a farewell")
+        payEmpty r
       | kind == typeWindowUpdate -> windowUpdate r header payload
       | kind == typeContinuation -> leave ProtocolError "a continuation of nothing"
       | otherwise -> payEmpty r
@@ -225,23 +239,25 @@ streamError r stream code why = do
 -- | The stream of a frame that is allowed only on streams that have begun; 'Nothing' if it has ended.
 lookupStream :: Receiver -> Int -> IO (Maybe Stream)
 lookupStream r stream = do
-  highest <- readIORef (http2Last h)
-  when (stream > highest || even stream) (leave ProtocolError "a frame of a stream that was not begun")
-  IntMap.lookup stream <$> readTVarIO (http2Streams h)
-  where
-    h = receiverConnection r
+  idle <- isIdle r stream
+  when idle (leave ProtocolError "a frame of a stream that was not begun")
+  IntMap.lookup stream <$> readTVarIO (http2Streams (receiverConnection r))
+
+-- | Whether a stream has not begun (section 5.1). Streams with even numbers never do, since they are the server's.
+isIdle :: Receiver -> Int -> IO Bool
+isIdle r stream = (\highest -> stream > highest || even stream) <$> readIORef (http2Last (receiverConnection r))
 
 dataFrame :: Receiver -> FrameHeader -> ByteString -> IO ()
 dataFrame r header payload = do
   when (frameStream header == 0) (leave ProtocolError "data on the connection")
   found <- lookupStream r (frameStream header)
   unread <- atomically (stateTVar' (http2Unread h) (+ frameLength header))
-  when (unread > limitBodies (limitsOf r)) (leave FlowControlError "more data than the connection's window")
+  when (unread > windowSize h) (leave FlowControlError "more data than the connection's window")
   bytes <- maybe (leave ProtocolError "more padding than payload") pure (unpad header payload)
   when (B.null bytes && not (hasFlag flagEndStream header)) (payEmpty r)
   case found of
     -- The stream was reset while this frame was on its way.
-    Nothing -> giveBack h (frameLength header)
+    Nothing -> discard (frameLength header)
     Just s -> do
       received <- (+ B.length bytes) <$> readIORef (streamReceived s)
       writeIORef (streamReceived s) received
@@ -264,12 +280,13 @@ dataFrame r header payload = do
                     writeTVar (streamRoom s) (room - frameLength header)
                     Nothing <$ writeTVar (streamBody s) (appendBody bytes (if final then BodyComplete else BodyOpen) body)
       case verdict of
-        Just (code, why) -> giveBack h (frameLength header) >> streamError r (streamId s) code why
+        Just (code, why) -> discard (frameLength header) >> streamError r (streamId s) code why
         Nothing -> do
           let padding = frameLength header - B.length bytes
-          when (padding > 0) (giveBack h padding >> giveBackStream h s)
+          when (padding > 0) (discard padding >> giveBackStream h s)
   where
     h = receiverConnection r
+    discard n = atomically (consume h n) >> giveBack h
     stateTVar' v f = do
       x <- f <$> readTVar v
       x <$ writeTVar v x
@@ -339,7 +356,9 @@ fieldsCame r header fields = do
         unless good (streamError r stream ProtocolError "a body of another length than was said")
     newStream = do
       open <- readTVarIO (http2Open h)
-      draining <- readTVarIO (http2Draining h)
+      draining <- atomically $ do
+        begun <- readTVar (http2Draining h)
+        begun <$ unless begun (writeTVar (http2Accepted h) stream)
       case readHead fields of
         _
           | draining -> writeFrames h (const (pure [resetFrame stream RefusedStream]))
@@ -353,8 +372,9 @@ fieldsCame r header fields = do
     tooLarge = do
       payReset r
       http2OnRefused (http2Settings h) (connPeer (http2Below h)) HeadTooLarge EnhanceYourCalm "the fields are too large"
+      more <- http2Fields (http2Settings h)
       writeFrames h $ \encoder -> do
-        block <- encodeFields encoder [(":status", "431"), ("content-length", "0")]
+        block <- encodeFields encoder ([(":status", "431"), ("content-length", "0")] <> [(CI.foldedCase name, value) | (name, value) <- more])
         pure (headerFrames flagEndStream stream 16384 block <> [resetFrame stream NoError | not final])
 
 -- | Threads of streams that were reset or have responded may need a moment to end. There are never more than twice as
@@ -418,10 +438,12 @@ settingsFrame r header payload
     let lastOf key = case [value | (k, value) <- parameters, k == key] of
           [] -> Nothing
           values -> Just (fromIntegral (last values) :: Int)
-    forM_ (lastOf 2) (\value -> when (value > 1) (leave ProtocolError "settings: push"))
-    forM_ (lastOf 5) $ \value -> do
-      when (value < 16384 || value > 16777215) (leave ProtocolError "settings: the size of frames")
-      writeIORef (http2FrameSize h) (min 16384 value)
+    forM_ parameters $ \(key, value) -> case key of
+      2 -> when (value > 1) (leave ProtocolError "settings: push")
+      4 -> when (fromIntegral value > maxWindow) (leave FlowControlError "settings: the window")
+      5 -> when (value < 16384 || value > 16777215) (leave ProtocolError "settings: the size of frames")
+      _ -> pure ()
+    forM_ (lastOf 5) (writeIORef (http2FrameSize h) . min 16384)
     forM_ (lastOf 4) initialWindow
     writeFrames h $ \encoder -> do
       forM_ (lastOf 1) (\value -> limitEncoder (min 4096 value) encoder)
@@ -429,7 +451,6 @@ settingsFrame r header payload
   where
     h = receiverConnection r
     initialWindow value = do
-      when (value > maxWindow) (leave FlowControlError "settings: the window")
       fits <- atomically $ do
         before <- readTVar (http2InitialWindow h)
         writeTVar (http2InitialWindow h) value

@@ -22,7 +22,7 @@ import qualified Data.CaseInsensitive as CI
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (isJust)
-import Data.Sequence (ViewL (..), viewl)
+import Data.Sequence (ViewL (..), viewl, (<|))
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai
@@ -30,6 +30,7 @@ import Network.Wai.Internal (Request (..), Response (..), ResponseReceived (..))
 import System.IO.Error (ioeSetFileName, isEOFError)
 import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Http.Limits (Refusal (..))
+import Weft.Http.Settings (ApplicationError (..))
 import Weft.Http2.Frame
 import Weft.Http2.Hpack (encodeFields)
 import Weft.Http2.Request (Head (..))
@@ -47,12 +48,17 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
     quietly :: SomeException -> IO ()
     quietly _ = pure ()
     serveStream = do
-      begun <- newIORef False
+      (begun, complete) <- (,) <$> newIORef False <*> newIORef False
       waited <- newStreamWait (http2Limits (http2Settings h))
       request <- requestFor h head' s waited begun
-      let respond response = ResponseReceived <$ (sendResponse h s waited begun request response >> finishRequest waited)
-      r <- try (unmask (void (http2Application h request respond)))
-      either (failed request begun waited) pure r
+      let respond response = do
+            readIORef begun >>= \again -> when again (throwIO ResponseTwice)
+            sendResponse h s waited begun request response
+            writeIORef complete True
+            ResponseReceived <$ finishRequest waited
+          responded = readIORef begun >>= \given -> unless given (throwIO NoResponse)
+      r <- try (unmask (http2Application h request respond >> responded))
+      either (failed request begun complete waited) pure r
     -- RFC 9113, 8.1: tell a client that is still sending to stop. First discard some of what it sends, since some
     -- clients (curl 7.88) otherwise lose the response.
     finishRequest waited = do
@@ -71,27 +77,28 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
     mostDropped = 8388608
     ended = do
       t <- now
-      unread <- atomically $ do
+      atomically $ do
         release h s
         modifyTVar' (http2Streams h) (IntMap.delete (streamId s))
-        Body _ size _ <- swapTVar (streamBody s) (Body mempty 0 BodyBroken)
-        pure size
+        Body _ unread _ <- swapTVar (streamBody s) (Body mempty 0 BodyBroken)
+        consume h unread
       writeIORef (http2IdleSince h) t
       atomically (modifyTVar' (http2Live h) (subtract 1))
-      when (unread > 0) (giveBack h unread `catch` quietly)
-    failed request begun waited e
+      giveBack h `catch` quietly
+    failed request begun complete waited e
       | Just StreamCancelled <- fromException e = pure ()
       | Just Stalled <- fromException e = stalled
       | Just io <- fromException e = do
         -- A file that ended too early has aborted the connection.
         gone <- not . IntMap.member (streamId s) <$> readTVarIO (http2Streams h)
-        unless (gone && not (isEOFError io)) (report request begun waited e)
-      | otherwise = report request begun waited e
-    report request begun waited e = do
+        unless (gone && not (isEOFError io)) (report request begun complete waited e)
+      | otherwise = report request begun complete waited e
+    report request begun complete waited e = do
       http2OnException (http2Settings h) (Just request) e `catch` quietly
       sent <- readIORef begun
+      whole <- readIORef complete
       if sent
-        then reset InternalError
+        then unless whole (reset InternalError)
         else unmask (sendResponse h s waited begun request wrong) `catch` \e' -> const (reset InternalError) (e' :: SomeException)
     wrong = responseLBS internalServerError500 [(hContentType, "text/plain; charset=utf-8")] "Something went wrong"
     reset code = writeFrames h (const (pure [resetFrame (streamId s) code]))
@@ -109,15 +116,14 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
 
 requestFor :: Http2 -> Head -> Stream -> StreamWait -> IORef Bool -> IO Request
 requestFor h head' s waited begun = do
-  asked <- newIORef (lookup "expect" (headFields head') == Just "100-continue")
+  asked <- newIORef (fmap CI.mk (lookup "expect" (headFields head')) == Just "100-continue")
   let (path, query) = B8.break (== '?') (headTarget head')
       field name = lookup name (headFields head')
       body = do
         first <- readIORef asked
         sent <- readIORef begun
-        when (first && not sent) $ do
-          writeIORef asked False
-          writeHead [(":status", "100")]
+        -- If waiting to write is interrupted, nothing has been written.
+        when (first && not sent) (mask_ (writeHead [(":status", "100")] >> writeIORef asked False))
         readBody h s waited
       writeHead fields = writeFrames h $ \encoder -> do
         size <- readIORef (http2FrameSize h)
@@ -144,12 +150,18 @@ requestFor h head' s waited begun = do
       }
 
 -- | The next piece of the body; empty at its end. Throws if the client aborted the body.
+--
+-- Masked, so that an exception from another thread, such as that of a timeout, arrives only while this waits. If it waits
+-- to write a window update, it puts the piece back; the application may continue to read.
 readBody :: Http2 -> Stream -> StreamWait -> IO ByteString
-readBody h s waited = do
+readBody h s waited = mask_ $ do
   piece <- awaitClient waited $ do
     Body pieces size end <- readTVar (streamBody s)
     case viewl pieces of
-      next :< rest -> Just next <$ writeTVar (streamBody s) (Body rest (size - B.length next) end)
+      next :< rest -> do
+        writeTVar (streamBody s) (Body rest (size - B.length next) end)
+        -- In the same step, since the thread may be cancelled after it.
+        Just next <$ consume h (B.length next)
       EmptyL -> case end of
         BodyOpen -> retry
         BodyComplete -> pure (Just B.empty)
@@ -159,9 +171,15 @@ readBody h s waited = do
     Just bytes -> do
       unless (B.null bytes) $ do
         progressed h waited (B.length bytes)
-        giveBackStream h s
-        giveBack h (B.length bytes)
+        (giveBackStream h s >> giveBack h) `onException` atomically (putBack bytes)
       pure bytes
+  where
+    -- Nobody reads a body that was broken off.
+    putBack bytes = do
+      Body pieces size end <- readTVar (streamBody s)
+      when (end /= BodyBroken) $ do
+        writeTVar (streamBody s) (Body (bytes <| pieces) (size + B.length bytes) end)
+        consume h (negate (B.length bytes))
 
 -- Responses --------------------------------------------------------------------------
 
@@ -227,12 +245,18 @@ sendResponse h s waited begun request response = case response of
     sendChunks [bytes] = sendBytes h s waited True bytes
     sendChunks (bytes : rest) = sendBytes h s waited False bytes >> sendChunks rest
 
--- | RFC 9113, 8.2: names in lower case, without connection-specific fields; invalid fields are left out.
+-- | RFC 9113, 8.2: names in lower case, without connection-specific fields. Throws 'ErrorCall' as HTTP\/1 does.
 headFieldsOf :: Http2 -> Status -> ResponseHeaders -> IO [(ByteString, ByteString)]
 headFieldsOf h status fields = do
+  -- An interim response (1xx) would leave the client waiting for the final one.
+  when (statusCode status < 200 || statusCode status > 999) $
+    throwIO (ErrorCall "Weft.Http2: a response with a status that is not between 200 and 999")
   more <- http2Fields (http2Settings h)
   let missing = [field | field@(name, _) <- more, not (any ((== name) . fst) fields)]
-  pure ((":status", B8.pack (show (statusCode status))) : [(CI.foldedCase name, value) | (name, value) <- fields <> missing, wanted name, B.all clean value])
+      sent = [(CI.foldedCase name, value) | (name, value) <- fields <> missing, wanted name]
+  unless (all (\(name, value) -> B.all clean name && B.all clean value) sent) $
+    throwIO (ErrorCall "Weft.Http2: a response field with a line end or a zero byte")
+  pure ((":status", B8.pack (show (statusCode status))) : sent)
   where
     wanted name = name `notElem` ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"]
     clean c = c /= 0 && c /= 10 && c /= 13

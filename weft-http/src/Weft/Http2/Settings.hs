@@ -14,12 +14,11 @@ module Weft.Http2.Settings
   )
 where
 
-import Control.Exception (SomeException, bracket)
+import Control.Exception (SomeException, bracket, onException)
 import Data.ByteString.Builder (Builder, byteString)
 import qualified Data.ByteString.Char8 as B8
 import Data.Vault.Lazy (Vault)
 import qualified Data.Vault.Lazy as Vault
-import Foreign.C.String (withCString)
 import Network.HTTP.Types (ResponseHeaders, Status, notFound404)
 import Network.Socket (SockAddr)
 import Network.Wai (FilePart (..), Request)
@@ -28,7 +27,8 @@ import System.Posix.Types (Fd (..))
 import Weft.Blocking (blockingOr)
 import Weft.Duration
 import Weft.FFI.Errno (throwIfNegative)
-import Weft.FFI.Socket (cClose, cFileSize, cOpenRead)
+import Weft.FFI.Path (withPath)
+import Weft.FFI.Socket (cCloseFile, cFileSize, cOpenRead)
 import Weft.Http.Limits (Refusal)
 import Weft.Http2.Budget
 import Weft.Http2.Frame (ErrorCode)
@@ -81,7 +81,8 @@ data Http2Limits = Http2Limits
     limitWindowUpdates :: !Rate,
     -- | Frames without a payload that end nothing, GOAWAY frames, and frames of unknown types.
     limitEmptyFrames :: !Rate,
-    -- | Bytes of request bodies that were received and not read yet, over all streams.
+    -- | Bytes of request bodies that were received and not read yet, over all streams. From 65,535, the window that the
+    -- protocol gives to every client, to 2,147,483,647; other values count as the nearer one of these.
     limitBodies :: !Int,
     -- | How long a connection without streams stays open; pings do not count.
     limitIdle :: !Duration,
@@ -134,13 +135,13 @@ defaultHttp2Settings =
 -- the request are ignored.
 openWithoutConditions :: WithFile
 openWithoutConditions _ status fields path part act =
-  bracket ((Just <$> open) `catchIOError` const (pure Nothing)) (mapM_ (\(Fd fd, _) -> cClose fd)) $ \opened -> act $ case (opened, part) of
+  bracket ((Just <$> open) `catchIOError` const (pure Nothing)) (mapM_ (\(Fd fd, _) -> cCloseFile fd)) $ \opened -> act $ case (opened, part) of
     (Nothing, _) -> OtherBody notFound404 [] (byteString (B8.pack "File not found"))
     (Just (fd, _), Just p) -> FileBody status fields (FileRange fd (fromInteger (filePartOffset p)) (fromInteger (filePartByteCount p)))
     (Just (fd, size), Nothing) -> FileBody status fields (FileRange fd 0 size)
   where
-    open = blockingOr (\(Fd fd, _) -> cClose fd) $
-      withCString path $ \p -> do
+    open = blockingOr (\(Fd fd, _) -> cCloseFile fd) $
+      withPath "Weft.Http2: open" path $ \p -> do
         fd <- throwIfNegative "Weft.Http2: open" (cOpenRead p)
-        size <- throwIfNegative "Weft.Http2: size" (cFileSize fd)
+        size <- throwIfNegative "Weft.Http2: size" (cFileSize fd) `onException` cCloseFile fd
         pure (Fd fd, size)

@@ -33,12 +33,14 @@ module Weft.Http2.Types
 
     -- * Windows for bodies of requests
     streamWindowSize,
+    windowSize,
+    consume,
     giveBack,
     giveBackStream,
   )
 where
 
-import Control.Concurrent
+import Control.Concurrent hiding (threadDelay)
 import Control.Concurrent.STM
 import Control.Exception
 import Control.Monad
@@ -47,6 +49,7 @@ import qualified Data.ByteString as B
 import Data.IORef
 import Data.Int (Int64)
 import qualified Data.IntMap.Strict as IntMap
+import Data.Maybe (isNothing)
 import Data.Sequence (Seq, ViewR (..), viewr, (|>))
 import Network.Wai (Application)
 import Weft.Core.Time (Duration (..), Instant (..))
@@ -58,6 +61,7 @@ import Weft.Http2.Hpack
 import Weft.Http2.Settings
 import Weft.IdleTimer
 import Weft.Sys (AtomicWords, newAtomicWords, now)
+import Weft.Thread (threadDelay)
 import qualified Weft.Timer as Timer
 import Weft.Transport hiding (Instant)
 
@@ -68,9 +72,9 @@ data Http2 = Http2
     http2Application :: !Application,
     -- | The connection's send window, in bytes. Changed by all threads.
     http2Window :: !(TVar Int),
-    -- | The initial send window of a new stream, and the largest payload of a frame that is sent. Written by the
-    -- receiving thread.
+    -- | The initial send window of a new stream. Written by the receiving thread.
     http2InitialWindow :: !(TVar Int),
+    -- | The largest payload of a frame that is sent. Written by the receiving thread.
     http2FrameSize :: !(IORef Int),
     -- | The open streams. Added by the receiving thread, removed by it or by the stream's own thread.
     http2Streams :: !(TVar (IntMap.IntMap Stream)),
@@ -83,11 +87,14 @@ data Http2 = Http2
     http2Files :: !(TVar Int),
     -- | The highest stream number that the client has used. Written by the receiving thread.
     http2Last :: !(IORef Int),
+    -- | The highest stream number that was not refused because of a shutdown. Written by the receiving thread; constant
+    -- once 'http2Draining' is true.
+    http2Accepted :: !(TVar Int),
     -- | Held while frames are written.
     http2Writing :: !(MVar Encoder),
-    -- | Aborts the connection if a frame cannot be written in time; and the progress of that write:
-    -- "Weft.Http.SendTime".
+    -- | Aborts the connection if a frame cannot be written in time.
     http2Timer :: !IdleTimer,
+    -- | The state of the write: "Weft.Http.SendTime".
     http2Sending :: !AtomicWords,
     -- | When a frame of a body was last written. Written by the streams' threads.
     http2Progress :: !(IORef Instant),
@@ -97,7 +104,7 @@ data Http2 = Http2
     http2IdleSince :: !(IORef Instant),
     -- | Bytes of bodies that were received and not yet returned to the client's window.
     http2Unread :: !(TVar Int),
-    -- | Bytes that were read since the last window update.
+    -- | Bytes that were read or discarded since the last window update. Changed by all threads.
     http2Consumed :: !(TVar Int),
     -- | Why the connection ends. Written once.
     http2Ending :: !(TVar (Maybe ErrorCode)),
@@ -117,8 +124,9 @@ data Stream = Stream
     streamBody :: !(TVar Body),
     -- | The receive window: bytes of the body that the client may still send.
     streamRoom :: !(TVar Int),
-    -- | The declared length of the body, and the length received so far (receiving thread).
+    -- | The declared length of the body.
     streamExpected :: !(Maybe Int),
+    -- | The bytes of the body that were received so far. Used by the receiving thread.
     streamReceived :: !(IORef Int)
   }
 
@@ -163,6 +171,7 @@ newHttp2 settings below application = do
     <*> newTVarIO 0
     <*> newTVarIO 0
     <*> newIORef 0
+    <*> newTVarIO 0
     <*> (newEncoder >>= newMVar)
     <*> pure timer
     <*> pure sending
@@ -174,8 +183,8 @@ newHttp2 settings below application = do
     <*> newTVarIO Nothing
     <*> newTVarIO False
 
--- | End the connection for a reason: send GOAWAY if no other thread is writing, and close shortly afterwards. Any
--- thread may call it; the first reason counts.
+-- | End the connection for a reason: send GOAWAY, unless another thread writes for longer than half a second, and close
+-- shortly afterwards. Any thread may call it; the first reason counts.
 fatal :: Http2 -> Refusal -> ErrorCode -> String -> IO ()
 fatal h refusal code why = do
   first <- atomically $ do
@@ -183,15 +192,20 @@ fatal h refusal code why = do
     case ending of
       Just _ -> pure False
       Nothing -> True <$ writeTVar (http2Ending h) (Just code)
-  when first . mask_ $ do
+  -- A stream's thread that is cancelled at this point must leave the lock behind, and the connection to be aborted.
+  when first . mask_ . (`finally` Timer.schedule (Timer.milliseconds 500) (connAbort (http2Below h))) $ do
     when (code /= NoError) (http2OnRefused (http2Settings h) (connPeer (http2Below h)) refusal code why)
-    line <- tryTakeMVar (http2Writing h)
+    line <- idle (250 :: Int)
     forM_ line $ \encoder -> do
       deadline <- deadlineIn (Timer.milliseconds 500)
-      (goAway h code >>= connSendMany (http2Below h) deadline >> connShutdownSend (http2Below h) deadline) `catch` ignore
-      putMVar (http2Writing h) encoder
-    void (Timer.schedule (Timer.milliseconds 500) (connAbort (http2Below h)))
+      (goAway h code >>= connSendMany (http2Below h) deadline >> connShutdownSend (http2Below h) deadline)
+        `catch` ignore
+        `finally` putMVar (http2Writing h) encoder
   where
+    -- No timeout, whose exception could come when the lock has been taken.
+    idle n = do
+      line <- tryTakeMVar (http2Writing h)
+      if isNothing line && n > 0 then threadDelay 2000 >> idle (n - 1) else pure line
     ignore :: IOException -> IO ()
     ignore _ = pure ()
 
@@ -213,10 +227,11 @@ release h s = do
     writeTVar (streamCounted s) False
     modifyTVar' (http2Open h) (subtract 1)
 
--- | GOAWAY, with the highest stream number used and the reason.
+-- | GOAWAY, with the highest stream number accepted and the reason. A second GOAWAY must not have a higher number, since
+-- the client may have retried the streams above the first one (RFC 9113, 6.8).
 goAway :: Http2 -> ErrorCode -> IO [ByteString]
 goAway h code = do
-  highest <- readIORef (http2Last h)
+  highest <- readTVarIO (http2Accepted h)
   pure [frame typeGoAway 0 0 (B.drop 5 (frameHead 0 0 highest 0) <> errorNumber code)]
 
 -- | Cancel a stream locally: remove it from the table and interrupt its thread. Called by the receiving thread.
@@ -304,30 +319,39 @@ awaitClient (StreamWait left) act = do
 streamWindowSize :: Int
 streamWindowSize = 65535
 
--- | Bytes of bodies have been read or discarded: let the client send that many more. Sends a window update only when
--- the amount is worth a frame.
-giveBack :: Http2 -> Int -> IO ()
-giveBack h n = do
-  due <- atomically $ do
-    consumed <- (+ n) <$> readTVar (http2Consumed h)
-    if consumed < limitBodies (http2Limits (http2Settings h)) `div` 4
-      then 0 <$ writeTVar (http2Consumed h) consumed
-      else do
-        writeTVar (http2Consumed h) 0
-        modifyTVar' (http2Unread h) (subtract consumed)
-        pure consumed
-  when (due > 0) (writeFrames h (const (pure [windowFrame 0 due])))
+-- | The receive window of the connection: 'limitBodies', as far as the protocol allows (RFC 9113, 6.9.1, 6.9.2).
+windowSize :: Http2 -> Int
+windowSize h = min 2147483647 (max 65535 (limitBodies (http2Limits (http2Settings h))))
+
+-- | Bytes of bodies have been read or discarded. The client may send that many more, once 'giveBack' has told it.
+consume :: Http2 -> Int -> STM ()
+consume h n = modifyTVar' (http2Consumed h) (+ n)
+
+-- | Let the client send as many bytes as were consumed, if the amount is worth a frame. A thread that is interrupted
+-- while it waits to write the frame leaves them to the next one.
+giveBack :: Http2 -> IO ()
+giveBack h = do
+  consumed <- readTVarIO (http2Consumed h)
+  when (consumed >= windowSize h `div` 4) . writeFrames h . const $ do
+    due <- atomically $ do
+      due <- swapTVar (http2Consumed h) 0
+      due <$ modifyTVar' (http2Unread h) (subtract due)
+    pure [windowFrame 0 due | due > 0]
 
 -- | Enlarge a stream's receive window up to its full size less the bytes that are still unread, so as to return the
 -- bytes that were read and any padding, which counts like data (RFC 9113, 6.9.1). Sends a window update only when the
 -- amount is worth a frame. Called by the stream's thread and the receiving thread.
 giveBackStream :: Http2 -> Stream -> IO ()
 giveBackStream h s = do
-  due <- atomically $ do
-    Body _ waiting end <- readTVar (streamBody s)
-    room <- readTVar (streamRoom s)
-    let due = streamWindowSize - room - waiting
-    if end == BodyOpen && due >= streamWindowSize `div` 4
-      then due <$ writeTVar (streamRoom s) (room + due)
-      else pure 0
-  when (due > 0) (writeFrames h (const (pure [windowFrame (streamId s) due])))
+  worth <- atomically amount
+  when (worth > 0) . writeFrames h . const $ do
+    due <- atomically $ do
+      due <- amount
+      due <$ modifyTVar' (streamRoom s) (+ due)
+    pure [windowFrame (streamId s) due | due > 0]
+  where
+    amount = do
+      Body _ waiting end <- readTVar (streamBody s)
+      room <- readTVar (streamRoom s)
+      let due = streamWindowSize - room - waiting
+      pure (if end == BodyOpen && due >= streamWindowSize `div` 4 then due else 0)

@@ -37,16 +37,16 @@ processFamilies = blocking $ do
       inBytes name = (1024 *) <$> keyed name status
   pure $
     catMaybes
-      [ gauge "process_resident_memory_bytes" "Memory of the process that is in RAM." . Whole <$> inBytes "VmRSS:",
-        gauge "process_virtual_memory_bytes" "Addresses that the process has mapped." . Whole <$> inBytes "VmSize:",
-        counter "process_cpu_seconds_total" "Time on processors, of the program and of the kernel for it." . Real
+      [ gauge "process_resident_memory_bytes" "Resident memory of the process." . Whole <$> inBytes "VmRSS:",
+        gauge "process_virtual_memory_bytes" "Virtual memory of the process." . Whole <$> inBytes "VmSize:",
+        counter "process_cpu_seconds_total" "User and system time of the process." . Real
           <$> ((+) <$> seconds 14 <*> seconds 15),
         -- One of them is the descriptor of the directory itself.
-        gauge "process_open_fds" "Open descriptors." . Whole . subtract 1 . length <$> either (const Nothing) Just descriptors,
+        gauge "process_open_fds" "Number of open file descriptors." . Whole . subtract 1 . length <$> either (const Nothing) Just descriptors,
         case softLimit limits of
-          ResourceLimit n -> Just (gauge "process_max_fds" "Descriptors that may be open." (Whole (fromInteger n)))
+          ResourceLimit n -> Just (gauge "process_max_fds" "Limit on open file descriptors." (Whole (fromInteger n)))
           _ -> Nothing,
-        gauge "process_start_time_seconds" "When the process started, in seconds since 1970." . Real
+        gauge "process_start_time_seconds" "Start time of the process, in seconds since 1970." . Real
           <$> ((+) <$> seconds 22 <*> (fromIntegral <$> keyed "btime" system))
       ]
   where
@@ -70,17 +70,17 @@ runtimeFamilies = do
       s <- getRTSStats
       pure
         [ counter "ghc_gcs_total" "Garbage collections." (whole (gcs s)),
-          counter "ghc_major_gcs_total" "Garbage collections of all generations." (whole (major_gcs s)),
+          counter "ghc_major_gcs_total" "Major garbage collections." (whole (major_gcs s)),
           counter "ghc_allocated_bytes_total" "Bytes allocated in the heap." (Whole (fromIntegral (allocated_bytes s))),
-          gauge "ghc_live_bytes" "Bytes in use at the last major collection." (Whole (fromIntegral (gcdetails_live_bytes (gc s)))),
-          counter "ghc_copied_bytes_total" "Bytes that collections have copied." (Whole (fromIntegral (copied_bytes s))),
-          gauge "ghc_max_live_bytes" "The most bytes in use at a major collection." (Whole (fromIntegral (max_live_bytes s))),
-          gauge "ghc_max_heap_bytes" "The most memory that the heap took." (Whole (fromIntegral (max_mem_in_use_bytes s))),
-          gauge "ghc_heap_bytes" "Memory that the heap takes." (Whole (fromIntegral (gcdetails_mem_in_use_bytes (gc s)))),
+          gauge "ghc_live_bytes" "Live bytes at the last major garbage collection." (Whole (fromIntegral (gcdetails_live_bytes (gc s)))),
+          counter "ghc_copied_bytes_total" "Bytes copied by garbage collections." (Whole (fromIntegral (copied_bytes s))),
+          gauge "ghc_max_live_bytes" "Largest number of live bytes at a major garbage collection." (Whole (fromIntegral (max_live_bytes s))),
+          gauge "ghc_max_heap_bytes" "Largest size of the heap in memory." (Whole (fromIntegral (max_mem_in_use_bytes s))),
+          gauge "ghc_heap_bytes" "Size of the heap in memory." (Whole (fromIntegral (gcdetails_mem_in_use_bytes (gc s)))),
           counter "ghc_gc_cpu_seconds_total" "Processor time of garbage collections." (time (gc_cpu_ns s)),
-          counter "ghc_gc_wall_seconds_total" "Time during which the program stood still for them." (time (gc_elapsed_ns s)),
-          gauge "ghc_gc_last_pause_seconds" "For how long the program stood still for the last one." (time (gcdetails_elapsed_ns (gc s))),
-          counter "ghc_mutator_cpu_seconds_total" "Processor time of the program itself." (time (mutator_cpu_ns s))
+          counter "ghc_gc_wall_seconds_total" "Wall-clock time of garbage collections." (time (gc_elapsed_ns s)),
+          gauge "ghc_gc_last_pause_seconds" "Wall-clock time of the last garbage collection." (time (gcdetails_elapsed_ns (gc s))),
+          counter "ghc_mutator_cpu_seconds_total" "Processor time of the program without garbage collections." (time (mutator_cpu_ns s))
         ]
   where
     whole = Whole . fromIntegral

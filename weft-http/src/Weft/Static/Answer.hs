@@ -15,6 +15,7 @@ import qualified Data.ByteString.Builder as BB
 import Data.ByteString.Builder.Extra (byteStringCopy, byteStringInsert)
 import qualified Data.ByteString.Char8 as C
 import qualified Data.CaseInsensitive as CI
+import Data.Char (toLower)
 import Data.Foldable (fold)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
@@ -133,12 +134,13 @@ accepts coding field = case [q | (name, q) <- wanted, name == CI.mk (codingName 
     wanted = map one (C.split ',' field)
     one item =
       let (name, rest) = C.break (== ';') item
-       in (CI.mk (trim name), not (none (C.filter (/= ' ') rest)))
+       in (CI.mk (trim name), not (none (C.map toLower (C.filter (not . blank) rest))))
     -- q=0, q=0., q=0.000: excluded.
     none q = case B.stripPrefix ";q=0" q of
       Just rest -> C.all (`elem` (".0" :: String)) rest
       Nothing -> False
-    trim = C.dropWhileEnd (== ' ') . C.dropWhile (== ' ')
+    trim = C.dropWhileEnd blank . C.dropWhile blank
+    blank c = c == ' ' || c == '\t'
 
 -- | A response with a status and the status message as text.
 plain :: Status -> ResponseHeaders -> Response

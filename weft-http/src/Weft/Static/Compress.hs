@@ -16,8 +16,8 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
 
--- | Whether a media type, with or without parameters, is a text format. Images, videos, archives and web fonts are
--- compressed already.
+-- | Whether files of a media type, with or without parameters, are worth compressing: texts, and some binary formats.
+-- Most images, videos, archives and web fonts are compressed already.
 compressible :: ByteString -> Bool
 compressible mediaType = "text/" `B.isPrefixOf` t || "+xml" `B.isSuffixOf` t || "+json" `B.isSuffixOf` t || t `elem` known
   where

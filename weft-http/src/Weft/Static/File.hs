@@ -164,7 +164,7 @@ refusal :: IOException -> Maybe Found
 refusal e = do
   code <- ioe_errno e
   let is x = Errno code == x
-  if any is [eNOENT, eNOTDIR, eNAMETOOLONG, eINVAL]
+  if any is [eNOENT, eNOTDIR, eNAMETOOLONG, eINVAL, eILSEQ]
     then Just Missing
     else Denied <$ guard (any is [eACCES, ePERM, eXDEV, eLOOP, eNXIO, eNODEV])
 
@@ -173,7 +173,8 @@ refusal e = do
 describe :: DocumentRoot -> Int64 -> ByteString -> Maybe Coding -> File -> IO Found
 describe root clock path coding file = go (3 :: Int) (openedStatus file)
   where
-    -- git's index does the same: file times advance in clock ticks, of 1 to 10 ms on most file systems, of 2 s on some.
+    -- Times of files advance in ticks, of 1 to 10 ms on most file systems, of 2 s on some. (git's index has the same
+    -- problem, and calls such files racy.)
     made status body = pure (File (resource root path coding status (fst (statusChanged status) + 3 > clock) body))
     go tries status
       | statusType status == DirectoryFile = pure Folder
@@ -276,13 +277,14 @@ unchanged root began r = do
     allM f = fmap not . anyM (fmap not . f)
     anyM f = foldr (\x rest -> f x >>= \yes -> if yes then pure True else rest) (pure False)
 
--- | Compares the change time too, which programs cannot set: a file that was written to and got its old modification
--- time back (cp -p, tar, rsync) counts as changed.
+-- | Whether two statuses are of the same file with the same contents. Unlike 'sameFile', compares the change time too,
+-- which programs cannot set: a file that was written to and got its old modification time back (cp -p, tar, rsync)
+-- counts as changed.
 sameStatus :: FileStatus -> FileStatus -> Bool
 sameStatus a b = sameFile a b && statusChanged a == statusChanged b
 
--- | Compares name, size and modification time, on which the response's fields depend; a new link or other permissions
--- do not matter.
+-- | Whether two statuses are of the same file, by device and inode, with the same size and modification time. A new
+-- link or other permissions do not matter.
 sameFile :: FileStatus -> FileStatus -> Bool
 sameFile a b = statusModified a == statusModified b && statusSize a == statusSize b && statusInode a == statusInode b && statusDevice a == statusDevice b
 

@@ -9,7 +9,7 @@
 -- may be variants. The result stays valid while the folder's status is the same
 -- ('statusChanged' changes when a name is added or removed). The status is checked eight times within the
 -- time for which entries are trusted, and only on file systems where it is reliable
--- ('directoryLocal'). The result is not used for a folder that changed within the last seconds, since its
+-- ('sameLocalDevice'). The result is not used for a folder that changed within the last seconds, since its
 -- time may stay the same at the next change.
 --
 -- Any thread may call these functions.
@@ -54,7 +54,7 @@ codingName Brotli = C.pack "br"
 codingName Zstandard = C.pack "zstd"
 codingName Gzip = C.pack "gzip"
 
--- | The suffix of such a file's name.
+-- | The suffix of a precompressed file's name.
 codingSuffix :: Coding -> ByteString
 codingSuffix Brotli = C.pack ".br"
 codingSuffix Zstandard = C.pack ".zst"
@@ -120,7 +120,7 @@ codingsIn folders began path = do
     failed :: IOException -> IO Bool
     failed _ = pure False
 
--- | A folder's entry. The number of folders is limited; when it is exceeded, all entries are dropped.
+-- | A folder's entry. The number of folders is limited. When the limit is exceeded, all entries are dropped.
 entryOf :: Folders -> ByteString -> IO (IORef Folder)
 entryOf folders folder = do
   known <- readIORef (foldersKnown folders)
@@ -156,7 +156,7 @@ readInBackground folders folder ref worth = do
     look file = do
       let status = openedStatus file
       clock <- truncate <$> getPOSIXTime
-      if not (directoryLocal (foldersRoot folders) file)
+      if not (sameLocalDevice (foldersRoot folders) file)
         then settle (Probing 0 notAgain)
         else
           if worthOf status > worth
@@ -165,15 +165,15 @@ readInBackground folders folder ref worth = do
               if fst (statusChanged status) + 2 > clock
                 then settle (Probing 0 worth)
                 else do
-                  codings <- foldNames file (\found name -> pure $! spoken name found) []
+                  codings <- foldNames file (\found name -> pure $! addCoding name found) []
                   now <- statFile file
-                  -- It was not compared since; the next request compares it.
+                  -- The earliest instant makes the next request compare the status with the disk.
                   settle (if now == status then Known status codings (Instant minBound) else Probing 0 worth)
     notAgain = 1000000
 
--- | The coding of a name, if it has one of the suffixes. Ignores case, since file systems may do so.
-spoken :: ByteString -> [Coding] -> [Coding]
-spoken name found
+-- | Add the coding of a file name with one of the suffixes. Ignores case, since file systems may do so.
+addCoding :: ByteString -> [Coding] -> [Coding]
+addCoding name found
   | dot == 0x2e || dot' == 0x2e = [c | c <- [minBound .. maxBound], c `elem` found || codingSuffix c `B.isSuffixOf` C.map toLower name]
   | otherwise = found
   where

@@ -33,6 +33,7 @@ import Weft.Blocking (blocking)
 import Weft.File (File, FileStatus (..), FileType (..), foldNames, statPath)
 import Weft.Static.Answer (plain)
 import Weft.Static.File (DocumentRoot (..), staysBelow, withFolder)
+import Weft.Static.OpenFiles (briefly)
 import qualified Weft.Static.Path as Path
 
 -- | An entry of a folder.
@@ -46,7 +47,7 @@ data Item = Item
 -- | Respond with a listing of a folder below the root.
 listing :: DocumentRoot -> ByteString -> Request -> (Response -> IO ResponseReceived) -> IO ResponseReceived
 listing root path request respond = do
-  found <- withFolder root path (contents root path)
+  found <- briefly (rootOpenFiles root) (withFolder root path (contents root path))
   case found of
     Nothing -> respond (plain notFound404 [])
     Just items

@@ -7,6 +7,7 @@ module Weft.Static.Path
   ( Target (..),
     target,
     NotAPath (..),
+    cacheKey,
     segments,
     encode,
   )
@@ -83,6 +84,20 @@ admissible part
   | B.any (\c -> c == 0 || c == 0x2f) part = Left Forbidden
   | B.null part = Left Forbidden
   | otherwise = Right ()
+
+-- | The one spelling of a target under which it is cached: the decoded path, in which only percent signs are encoded. It
+-- is itself a request's path for that target, and equal to the usual spelling of it.
+cacheKey :: Target -> ByteString
+cacheKey (FileTarget path) = C.cons '/' (escaped path)
+cacheKey (FolderTarget path)
+  | B.null path = "/"
+  | otherwise = C.cons '/' (C.snoc (escaped path) '/')
+
+-- | A path with its percent signs encoded: otherwise the key of a file named @%61@ would be a spelling of @a@.
+escaped :: ByteString -> ByteString
+escaped path
+  | 0x25 `B.notElem` path = path
+  | otherwise = B.intercalate "%25" (C.split '%' path)
 
 -- | The parts of a path.
 segments :: ByteString -> [ByteString]

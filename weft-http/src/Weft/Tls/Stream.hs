@@ -46,8 +46,9 @@ data Session = Session
     sessionClosed :: !(IORef Bool)
   }
 
--- | Perform the handshake before the deadline, with parameters that may depend only on the side, and an action that
--- says whether the session was resumed. If it fails, it throws an 'IOError'; the connection below must then be closed.
+-- | Perform the handshake before the deadline, with the library's parameters for that side. The actions return the
+-- server name that the client asked for, and whether the session was resumed. If the handshake fails, this throws an
+-- 'IOError'; the connection below must then be closed.
 handshakeOver :: TLSParams params => Side -> Instant -> params -> IO (Maybe ByteString) -> IO Bool -> Connection -> IO Connection
 handshakeOver side deadline params askedName resumed below = do
   come <- newIORef B.empty

@@ -1,23 +1,24 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Bodies: large ones, in pieces, in both directions.
+-- Bodies of requests and responses: large ones, and in pieces.
 module Spec.Bodies (tests) where
 
 import Application
 import Client
 import Configurations
-import Control.Concurrent (threadDelay)
-import Control.Exception (bracket)
-import Control.Monad (forM_)
+import Control.Concurrent (forkIO, newEmptyMVar, putMVar, takeMVar, threadDelay)
+import Control.Exception (IOException, bracket, try)
+import Control.Monad (forM_, void, when)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (byteString)
 import Data.ByteString.Builder.Extra (byteStringInsert)
 import qualified Data.ByteString.Char8 as C
 import Network.HTTP.Types (status200)
-import Network.Wai (rawPathInfo, rawQueryString, responseBuilder)
+import Network.Wai (getRequestBodyChunk, rawPathInfo, rawQueryString, responseBuilder)
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (hClose, openBinaryTempFile)
+import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Http (defaultSettings)
@@ -30,7 +31,7 @@ tests on =
         withClient port $ \client -> do
           answer <- get client "/large?n=8000000"
           assertBool "the bytes" (answerBody answer == filler 8000000),
-      testOn on "a client that reads slowly gets all" . withTestServer $ \_ port ->
+      testOn on "a client that begins to read late receives the whole body" . withTestServer $ \_ port ->
         withClient port $ \client -> do
           ask client "/large?n=6000000" []
           threadDelay 300000
@@ -40,19 +41,19 @@ tests on =
         withClient port $ \client -> do
           answer <- get client "/chunks"
           answerBody answer @?= C.pack (concatMap (\i -> show i <> "\n") [1 .. 100 :: Int]),
-      testOn on "of parts of every size, however they are made" . withTestServer $ \_ port ->
+      testOn on "bodies of parts of many sizes, from builders and from streams" . withTestServer $ \_ port ->
         withClient port $ \client ->
           forM_ [(how, n) | n <- [0 .. 60 :: Int], how <- ["builder", "declared", "stream"]] $ \(how, n) -> do
             answer <- get client (C.concat ["/mixed/", how, "?n=", C.pack (show n)])
             assertBool (show (how, n)) (answerBody answer == B.concat (partsOf n)),
-      testOn on "and to a client of HTTP/1.0" . withTestServer $ \_ port ->
+      testOn on "bodies of parts of many sizes, to clients of HTTP/1.0" . withTestServer $ \_ port ->
         forM_ [(how, n) | n <- [3, 13 .. 60 :: Int], how <- ["builder", "declared", "stream"]] $ \(how, n) ->
           withClient port $ \client -> do
             say client (C.concat ["GET /mixed/", how, "?n=", C.pack (show n), " HTTP/1.0\r\n\r\n"])
             bytes <- hearEnd client
             assertBool (show (how, n)) (B.drop 4 (snd (B.breakSubstring "\r\n\r\n" bytes)) == B.concat (partsOf n)),
-      testOn on "one string of a declared length, whatever comes behind it" . withQuietServer defaultSettings oneString $ \_ port ->
-        -- 128 KiB have left before anybody knows of what is too much.
+      testOn on "one string as a body: complete with the declared length; shorter or longer, it never looks complete" . withQuietServer defaultSettings oneString $ \_ port ->
+        -- Beyond 128 KiB, bytes are sent before the server sees that the body is too long.
         forM_ [(what, n) | n <- [5000, 16384, 131072, 131073, 300000 :: Int], what <- ["/nothing", "/empty", "/less"] <> [more | n < 131072, more <- ["/more", "/large"]]] $ \(what, n) ->
           withClient port $ \client -> do
             let asking = ask client (C.concat [what, "?", C.pack (show n)])
@@ -61,11 +62,11 @@ tests on =
                 answer <- asking [] >> hearAnswer client
                 assertBool (show (what, n)) (answerBody answer == filler n)
               else do
-                -- The head may be out, but no client may take this for a whole answer.
+                -- The head may have been sent, but no client may take this for a complete response.
                 bytes <- asking ["Connection: close"] >> hearEndOrReset client
                 let (answered, body) = B.breakSubstring "\r\n\r\n" bytes
                 assertBool (show (what, n, answered)) (not ("HTTP/1.1 200" `B.isPrefixOf` answered) || B.drop 4 body /= filler n),
-      testOn on "uploads of every size, and the next request" . withTestServer $ \_ port ->
+      testOn on "uploads of many sizes, each followed by another request" . withTestServer $ \_ port ->
         withClient port $ \client ->
           forM_ [n + d | n <- [16100, 16384, 32768, 65536, 81920, 131072, 200000], d <- [-200, -1, 0, 1, 150]] $ \n -> do
             say client (C.concat ["POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: ", C.pack (show n), "\r\n\r\n", filler n, "GET /hello HTTP/1.1\r\nHost: test\r\n\r\n"])
@@ -79,7 +80,7 @@ tests on =
       testOn on "curl uploads in chunks" . withTestServer $ \_ port ->
         withFileOf (filler 3000000) $ \path ->
           curl ["-H", "Transfer-Encoding: chunked", "--data-binary", "@" <> path, url port "/count"] >>= (@?= "3000000"),
-      testOn on "chunks of a request, cut anywhere" . withTestServer $ \_ port ->
+      testOn on "a chunked request in segments of seven bytes" . withTestServer $ \_ port ->
         withClient port $ \client -> do
           let bytes = "POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"
           forM_ (pieces 7 bytes) (\piece -> say client piece >> threadDelay 2000)
@@ -87,7 +88,7 @@ tests on =
           answerBody answer @?= "hello world"
           next <- get client "/hello"
           answerBody next @?= "hello",
-      testOn on "100-continue" . withTestServer $ \_ port ->
+      testOn on "a client that expects a 100 (Continue) gets it" . withTestServer $ \_ port ->
         withClient port $ \client -> do
           say client "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
           interim <- hearAnswer client
@@ -111,18 +112,70 @@ tests on =
           answer <- hearAnswer client
           (answerStatus answer, answerBody answer) @?= (413, "too large")
         noConnections server,
-      testOn on "bytes on the raw connection" . withTestServer $ \server port -> do
+      testOn on "a thread that an application leaves reading takes nothing of the next request" . withQuietServer defaultSettings leftReading $ \server port -> do
+        forM_ [0 .. 199 :: Int] $ \i -> withClient port $ \client -> do
+          let cut = i * 15
+          say client "POST /left HTTP/1.1\r\nHost: test\r\nContent-Length: 3000\r\n\r\n"
+          say client (B.take cut (filler 3000))
+          when (even i) (threadDelay 500)
+          say client (B.drop cut (filler 3000) <> "GET /next HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
+          -- The second request is answered, or the connection has ended after the first.
+          heard <- hearEndOrReset client
+          assertBool (show (i, heard)) (any (`B.isSuffixOf` heard) ["early", "next"])
+        noConnections server,
+      testOn on "after a timeout of the application within a chunked body, the rest of the body is not taken for a request" . withQuietServer defaultSettings impatient $ \server port -> do
+        withClient port $ \client -> do
+          say client "POST /first HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n2b\r\n"
+          first <- hearAnswer client
+          answerBody first @?= "/first"
+          -- The 43 bytes of the chunk look like the end of the body and another request.
+          say client "0\r\n\r\nGET /inside HTTP/1.1\r\nHost: test12\r\n\r\n\r\n0\r\n\r\n"
+          next <- get client "/next"
+          answerBody next @?= "/next"
+        noConnections server,
+      testOn on "responseRaw gives the application the connection's bytes" . withTestServer $ \server port -> do
         withClient port $ \client -> do
           ask client "/raw" ["Upgrade: talk", "Connection: upgrade"]
           interim <- hearAnswerToHead client
           answerStatus interim @?= 101
           forM_ ["one", "two", "bye"] $ \word -> say client word >> hear client >>= (@?= word)
           hearEnd client >>= (@?= "")
+        noConnections server,
+      testOn on "responseRaw gives the application what came with the head: the body as it was sent, and what follows it" . withTestServer $ \server port -> do
+        let requests =
+              [ ("Content-Length: 5", "hello", "more"),
+                ("Transfer-Encoding: chunked", "5\r\nhello\r\n0\r\n\r\n", "more"),
+                ("Content-Length: 10", "hello", ""),
+                ("Upgrade: talk", "", "more")
+              ]
+        forM_ requests $ \(framing, body, further) ->
+          withClient port $ \client -> do
+            say client (B.concat ["POST /raw HTTP/1.1\r\nHost: test\r\n", framing, "\r\n\r\n", body, further])
+            interim <- hearAnswerToHead client
+            answerStatus interim @?= 101
+            let expected = body <> further
+            heardBytes client (B.length expected) >>= (@?= expected)
+            say client "bye"
+            hearEnd client >>= (@?= "bye")
         noConnections server
     ]
   where
     url port path = "http://127.0.0.1:" <> show port <> path
-    -- The path says what comes behind it, the query how long it is.
+    -- At least the given number of bytes, or all bytes up to the end of the stream.
+    heardBytes client n
+      | n <= 0 = pure B.empty
+      | otherwise = hear client >>= \bytes -> if B.null bytes then pure B.empty else (bytes <>) <$> heardBytes client (n - B.length bytes)
+    leftReading request respond
+      | rawPathInfo request == "/next" = respond (responseBuilder status200 [] "next")
+      | otherwise = do
+        begun <- newEmptyMVar
+        _ <- forkIO (putMVar begun () >> void (try (getRequestBodyChunk request) :: IO (Either IOException B.ByteString)))
+        takeMVar begun
+        respond (responseBuilder status200 [] "early")
+    impatient request respond = do
+      _ <- timeout 200000 (getRequestBodyChunk request)
+      respond (responseBuilder status200 [] (byteString (rawPathInfo request)))
+    -- The path selects what follows the string, the query its length.
     oneString request respond = respond (responseBuilder status200 [("Content-Length", C.pack (show n))] body)
       where
         n = maybe 0 fst (C.readInt (B.drop 1 (rawQueryString request)))
@@ -134,7 +187,7 @@ tests on =
           _ -> byteStringInsert (filler (n - 1))
     pieces n bytes = if B.null bytes then [] else B.take n bytes : pieces n (B.drop n bytes)
 
--- | With a file of those bytes.
+-- | Run an action with a file that has these bytes.
 withFileOf :: B.ByteString -> (FilePath -> IO a) -> IO a
 withFileOf bytes = bracket create removeFile
   where

@@ -1,8 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A site that is served to real clients, good ones and bad ones: a browser, @wrk@,
--- @h2load@, @slowhttptest@.
+-- A site served to programs that others wrote: a browser, @curl@, @wrk@, @h2load@, and @slowhttptest@, which attacks.
 module Spec.Clients (tests) where
 
 import Application
@@ -10,13 +9,14 @@ import Client
 import Configurations
 import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async (concurrently, mapConcurrently)
-import Control.Exception (bracket, finally)
+import Control.Concurrent.MVar
+import Control.Exception (catch, finally, throwIO)
 import Control.Monad (forM_, replicateM_, unless, void, when)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.Char (isDigit, isSpace)
 import Data.IORef
-import Data.List (isInfixOf)
+import Data.List (isInfixOf, stripPrefix)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe, listToMaybe)
 import Network.HTTP.Types (hRange, statusCode)
@@ -28,7 +28,6 @@ import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO (IOMode (WriteMode), hSetFileSize, withFile)
 import System.Posix.Resource
-import System.Posix.Temp (mkdtemp)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -36,23 +35,28 @@ import Text.Read (readMaybe)
 import Weft.Duration (seconds)
 import Weft.Http
 import Weft.Static
-import Weft.Test.Skip (needProgram)
+import Weft.Test.Files (withFolder)
+import Weft.Test.Skip (needProgram, skipUnless)
 
 tests :: Configuration -> TestTree
 tests on =
   testGroup
     "real clients"
     [ testOn on "wrk gets every file" . site id False $ \_ port -> forM_ ["/1k", "/100k", "/1m"] $ \path -> do
-        out <- tool "wrk" ["-t2", "-c64", "-d2s", "http://127.0.0.1:" <> show port <> path]
+        out <- tool "wrk" ["-t2", "-c64", "-d2s", "--timeout", "30s", "http://127.0.0.1:" <> show port <> path]
         assertBool out (not ("Socket errors" `isInfixOf` out) && not ("Non-2xx" `isInfixOf` out) && requestsIn out > 10),
+      testOn on "ab -k gets every file over HTTP/1.0, and each response keeps the connection open" . site id False $ \_ port -> forM_ ["/1k", "/100k", "/1m"] $ \path -> do
+        out <- tool "ab" ["-q", "-k", "-n200", "-c10", "http://127.0.0.1:" <> show port <> path]
+        let number label = listToMaybe [n | l <- lines out, Just rest <- [stripPrefix label l], Just n <- [readMaybe (takeWhile isDigit (dropWhile isSpace rest))]]
+        assertBool out (map number ["Complete requests:", "Failed requests:", "Keep-Alive requests:"] == map Just [200, 0, 200 :: Int] && not ("Non-2xx" `isInfixOf` out)),
       testOn on "h2load gets every file over HTTP/2" . site id True $ \_ port -> forM_ [("/1k", 5000), ("/100k", 500), ("/1m", 50)] $ \(path, n) -> do
         out <- tool "h2load" ["-n" <> show (n :: Int), "-c10", "-m20", "https://127.0.0.1:" <> show port <> C.unpack path]
         assertBool out (("status codes: " <> show n <> " 2xx, 0 3xx, 0 4xx, 0 5xx") `isInfixOf` out && ", 0 timeout" `isInfixOf` out)
         assertBool out (succeededIn out >= n && "Application protocol: h2" `isInfixOf` out),
-      testOn on "h2load without TLS" . site id False $ \_ port -> do
+      testOn on "h2load gets a file over HTTP/2 without TLS" . site id False $ \_ port -> do
         out <- tool "h2load" ["-n2000", "-c10", "-m10", "http://127.0.0.1:" <> show port <> "/1k"]
         assertBool out ("2000 succeeded, 0 failed, 0 errored, 0 timeout" `isInfixOf` out),
-      testOn on "curl uploads 1 GiB, sized and in chunks, through bounded memory" . withFolder $ \folder -> do
+      testOn on "curl uploads 1 GiB, with a length and in chunks, in bounded memory" . withFolder $ \folder -> do
         let file = folder </> "sparse"
         withFile file WriteMode (`hSetFileSize` 1073741824)
         withServer (quiet (setHost "127.0.0.1" (setPort 0 defaultSettings))) application $ \server -> forM_ [[], ["-H", "Transfer-Encoding: chunked"]] $ \more -> do
@@ -62,25 +66,41 @@ tests on =
           out @?= "1073741824"
           peak <- resident "VmHWM"
           assertBool ("KiB before and at most: " <> show (before, peak)) (peak - before < 65536),
-      testOn on "slow heads" $ slowly id ["-H", "-c", "1000", "-r", "1000", "-i", "1", "-x", "24"],
-      testOn on "slow bodies" $ slowly id ["-B", "-c", "1000", "-r", "1000", "-i", "1", "-s", "8192", "-x", "10"],
-      testOn on "slow readers" $ slowly id ["-X", "-c", "1000", "-r", "1000", "-n", "1", "-w", "10", "-y", "20", "-z", "32", "-k", "3"],
-      testOn on "a range of everything" $ slowly id ["-R", "-c", "500", "-r", "500", "-t", "HEAD", "-a", "10", "-b", "3000"],
-      testOn on "8,000 slow connections do not keep others out" $ slowly id ["-H", "-c", "8000", "-r", "4000", "-i", "1", "-x", "24"],
-      testOn on "nor when there is room for 1,000" $ slowly (\l -> l {limitConnections = 1000}) ["-H", "-c", "8000", "-r", "4000", "-i", "1", "-x", "24"],
+      testOn on "slowhttptest: slow request heads" $ slowly id ["-H", "-c", "1000", "-r", "1000", "-i", "1", "-x", "24"],
+      testOn on "slowhttptest: slow request bodies" $ slowly id ["-B", "-c", "1000", "-r", "1000", "-i", "1", "-s", "8192", "-x", "10"],
+      testOn on "slowhttptest: slow readers" $ slowly id ["-X", "-c", "1000", "-r", "1000", "-n", "1", "-w", "10", "-y", "20", "-z", "32", "-k", "3"],
+      testOn on "slowhttptest: requests with many overlapping ranges" $ slowly id ["-R", "-c", "500", "-r", "500", "-t", "HEAD", "-a", "10", "-b", "3000"],
+      testOn on "slowhttptest: 8,000 slow connections do not keep other clients out" $ room 20000 >> slowly id ["-H", "-c", "8000", "-r", "4000", "-i", "1", "-x", "24"],
+      testOn on "slowhttptest: 8,000 slow connections do not keep other clients out, with limitConnections = 1,000" $ room 20000 >> slowly (\l -> l {limitConnections = 1000}) ["-H", "-c", "8000", "-r", "4000", "-i", "1", "-x", "24"],
       testOn on "a browser shows a page over HTTPS and HTTP/2, and plays a video" . site id True $ \seen port -> do
         needProgram "chromium"
         withFolder $ \folder ->
           browsing folder ("https://localhost:" <> show port <> "/") $ do
-            within 40 "the page's report" . until' $ any ("/done/" `B.isPrefixOf`) . Map.keys <$> readIORef seen
+            within 150 "the page's report" . until' $ any ("/done/" `B.isPrefixOf`) . Map.keys <$> readIORef seen
             asked <- readIORef seen
             filter ("/done/" `B.isPrefixOf`) (Map.keys asked) @?= ["/done/h2/styled/8/sought/ended"]
             forM_ ["/", "/style.css", "/script.js", "/dot.svg"] $ \path -> Map.lookup path asked @?= Just (200, "HTTP/2.0", False)
-            Map.lookup "/video.webm" asked @?= Just (206, "HTTP/2.0", True)
+            Map.lookup "/video.webm" asked @?= Just (206, "HTTP/2.0", True),
+      testOn on "a browser shows a listing with a name of 250 characters within a narrow window" . withFolder $ \folder -> do
+        needProgram "chromium"
+        let root = folder </> "site"
+        createDirectoryIfMissing True (root </> "list")
+        writeFile (root </> "list" </> replicate 250 'x') "x"
+        writeFile (root </> "index.html") frame
+        reported <- newEmptyMVar
+        withStatic defaultStaticSettings {staticListing = True} root $ \static -> do
+          let app request respond = do
+                forM_ (B.stripPrefix "/done/" (rawPathInfo request)) (tryPutMVar reported)
+                staticApp static request respond
+          withQuietServer defaultSettings app $ \_ port ->
+            browsing folder ("http://127.0.0.1:" <> show port <> "/") $ do
+              report <- within 150 "the page's report" (takeMVar reported)
+              -- The parent's row has three cells, and the file's has three.
+              report @?= "fits/6"
     ]
   where
     until' condition = condition >>= \holds -> unless holds (threadDelay 20000 >> until' condition)
-    -- While they come, another client asks again and again, and is answered.
+    -- During the attack four other clients send requests one after the other, and each request is answered.
     slowly change arguments = site change False $ \_ port -> do
       (out, ()) <-
         concurrently
@@ -93,11 +113,11 @@ tests on =
       answer' <- get client "/100k"
       B.length (answerBody answer') @?= 102400
 
--- | A site, served with limits; for each path that was asked for, its last answer's
--- status, the version of HTTP, and whether a part was asked for.
+-- | Serve a site with limits. The map has, for each requested path, the status of the last response, the version of
+-- HTTP, and whether a range was requested.
 site :: (Limits -> Limits) -> Bool -> (IORef (Map.Map C.ByteString (Int, String, Bool)) -> Int -> IO ()) -> IO ()
 site change encrypted act = withFolder $ \folder -> do
-  room
+  room 4000
   let root = folder </> "site"
   createDirectory root
   forM_ [("1k", 1024), ("100k", 102400), ("1m", 1048576)] $ \(name, n) -> B.writeFile (root </> name) (filler n)
@@ -110,10 +130,10 @@ site change encrypted act = withFolder $ \folder -> do
   withStatic defaultStaticSettings root $ \static ->
     withServerWith options settings (noting seen (staticApp static)) $ \server -> do
       act seen (portOf (serverAddress server))
-      -- The bad ones are gone, or go.
+      -- The attacker's connections end.
       noConnections server
 
--- | What h2load says.
+-- | The number of successful requests in h2load's output.
 succeededIn :: String -> Int
 succeededIn out = case [n | (n, word) <- zip <*> drop 1 $ words out, word == "succeeded,"] of
   n : _ | [(k, "")] <- reads n -> k
@@ -125,42 +145,57 @@ noting seen app request respond = app request $ \response -> do
   when (isSecure request) (atomicModifyIORef' seen (\m -> (Map.insert (rawPathInfo request) what m, ())))
   respond response
 
--- | Descriptors for all of them.
-room :: IO ()
-room = do
+-- | Raise the limit on open descriptors to this number, or skip the test where that is not allowed.
+room :: Integer -> IO ()
+room wanted = do
   limits <- getResourceLimit ResourceOpenFiles
-  setResourceLimit ResourceOpenFiles limits {softLimit = hardLimit limits}
+  let atLeast limit = case limit of
+        ResourceLimit n -> n >= wanted
+        _ -> True
+  skipUnless ("fewer than " <> show wanted <> " descriptors (ulimit -n)") (atLeast (hardLimit limits))
+  unless (atLeast (softLimit limits)) (setResourceLimit ResourceOpenFiles limits {softLimit = ResourceLimit wanted})
 
-withFolder :: (FilePath -> IO a) -> IO a
-withFolder = bracket (mkdtemp "/tmp/weft-clients-") removeDirectoryRecursive
-
--- | A program's output.
+-- | Run a program and return its output.
 tool :: FilePath -> [String] -> IO String
 tool name arguments = do
   needProgram name
-  (code, out, err) <- within 50 name (readProcessWithExitCode name arguments "")
+  (code, out, err) <- within 150 name (readProcessWithExitCode name arguments "")
   case code of
     ExitSuccess -> pure (out <> err)
     ExitFailure n -> assertFailure (unlines [name <> " ended with " <> show n, out, err])
 
--- | The requests that wrk counts.
+-- | The number of requests in wrk's output.
 requestsIn :: String -> Int
 requestsIn out = maybe 0 last' (listToMaybe [l | l <- lines out, "requests in" `isInfixOf` l])
   where
     last' l = fromMaybe 0 (readMaybe (takeWhile isDigit (dropWhile isSpace l)))
 
--- | Show a page in a browser beside an action.
+-- | Run an action while a browser shows a page. If it fails, the error has the end of what the browser has written.
 browsing :: FilePath -> String -> IO a -> IO a
 browsing folder address act =
   withFile (folder </> "log") WriteMode $ \out ->
     withCreateProcess (proc "chromium" arguments) {std_out = UseHandle out, std_err = UseHandle out, create_group = True} $ \_ _ _ process ->
-      act `finally` (interruptProcessGroupOf process >> waitForProcess process)
+      (act `finally` (interruptProcessGroupOf process >> waitForProcess process)) `catch` \(HUnitFailure place why) -> do
+        said <- lines . C.unpack <$> B.readFile (folder </> "log")
+        throwIO (HUnitFailure place (unlines (why : drop (length said - 10) said)))
   where
     arguments =
       ["--headless", "--no-sandbox", "--disable-gpu", "--mute-audio", "--autoplay-policy=no-user-gesture-required"]
         <> ["--remote-debugging-port=0", "--ignore-certificate-errors", "--user-data-dir=" <> folder </> "profile", address]
 
--- | It reports what became of it by asking for a path.
+-- | A page that shows the listing in a frame of 400 pixels. It reports whether the listing is wider, and how many cells
+-- end within the frame.
+frame :: String
+frame =
+  "<!DOCTYPE html><iframe id=frame width=400 src=list/></iframe><script>\n\
+  \document.getElementById('frame').onload = event => {\n\
+  \  const page = event.target.contentDocument, root = page.documentElement;\n\
+  \  const inside = [...page.querySelectorAll('td')].filter(cell => cell.getBoundingClientRect().right <= root.clientWidth);\n\
+  \  fetch('/done/' + (root.scrollWidth <= root.clientWidth ? 'fits' : root.scrollWidth) + '/' + inside.length);\n\
+  \};\n\
+  \</script>\n"
+
+-- | A page that reports its result by requesting a path below @\/done@.
 page :: [(FilePath, String)]
 page =
   [ ( "index.html",

@@ -1,21 +1,25 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Responses from files: through the write buffer, by the kernel, and in parts.
+-- Responses from files: through the write buffer, by sendfile(2), and ranges.
 module Spec.Files (tests) where
 
 import Application (filler, withQuietServer)
 import Client
 import Configurations
-import Control.Exception (bracket)
+import Control.Exception (bracket, bracket_)
 import Control.Monad (forM_)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Network.HTTP.Types (status200)
 import Network.Wai
-import System.Directory (getTemporaryDirectory, removeFile)
+import System.Directory (getTemporaryDirectory, removeDirectoryRecursive, removeFile)
+import System.FilePath ((</>))
 import System.IO (hClose, openBinaryTempFile)
+import System.Posix.IO (closeFd, createPipe)
+import System.Posix.Resource
+import System.Posix.Temp (mkdtemp)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Http
@@ -24,11 +28,11 @@ tests :: Configuration -> TestTree
 tests on =
   testGroup
     "files"
-    [ testOn on "of every size" $
+    [ testOn on "files of many sizes" $
         mapM_ whole [0, 1, 100, 16000, 16384, 16385, 131072, 400000, 5000000],
-      testOn on "over and over on one connection" . withFile 20000 $ \client ->
+      testOn on "the same file twenty times on one connection" . withFile 20000 $ \client ->
         mapM_ (\_ -> (`isBytes` filler 20000) =<< get client "/") [1 .. 20 :: Int],
-      testOn on "with a head that needs more than the write buffer" . withFile 50000 $ \client -> do
+      testOn on "a response head that is larger than the write buffer" . withFile 50000 $ \client -> do
         answer <- get client "/wordy"
         fmap B.length (header "x-words" answer) @?= Just 30000
         answer `isBytes` filler 50000,
@@ -39,7 +43,7 @@ tests on =
         part client "5000-304999" >>= isPart 5000 300000
         part client "100-99999999" >>= isPart 100 999900
         get client "/" >>= (`isBytes` filler 1000000),
-      testOn on "conditions, in the order of RFC 9110, 13.2.2" . withFile 1000 $ \client -> do
+      testOn on "conditions are evaluated in the order of RFC 9110, 13.2.2" . withFile 1000 $ \client -> do
         first <- get client "/"
         date <- maybe (assertFailure "no date") pure (header "last-modified" first)
         let past = "Sun, 06 Nov 1994 08:49:37 GMT"
@@ -47,7 +51,7 @@ tests on =
               ask client path fields
               answer <- (if status == 304 then hearAnswerToHead else hearAnswer) client
               assertEqual (show (path, fields)) status (answerStatus answer)
-        -- No tag: none is matched.
+        -- The file has no entity tag.
         with "/" ["If-Match: \"a\""] 412
         with "/" ["If-Match: *"] 200
         with "/" ["If-None-Match: \"a\""] 200
@@ -59,36 +63,56 @@ tests on =
         with "/" ["If-Match: *", "If-Unmodified-Since: " <> past] 200
         with "/" ["If-Range: " <> date, "Range: bytes=0-9"] 206
         with "/" ["If-Range: \"a\"", "Range: bytes=0-9"] 200
-        -- The application's tag.
+        -- The application gives an entity tag.
         forM_ [("/strong", 206, 200), ("/weak", 200, 412)] $ \(path, part', match) -> do
           with path ["If-Match: \"a\""] match
           with path ["If-Match: \"b\""] 412
           with path ["If-None-Match: \"b\", W/\"a\""] 304
           with path ["If-Range: \"a\"", "Range: bytes=0-9"] part'
+          with path ["If-Range: " <> date, "Range: bytes=0-9"] part'
         say client "HEAD / HTTP/1.1\r\nHost: test\r\nRange: bytes=0-9\r\n\r\n"
         answer <- hearAnswerToHead client
         (answerStatus answer, header "content-length" answer) @?= (200, Just "1000"),
       testOn on "curl resumes a download" . withFilePort id 700000 $ \port -> do
         out <- curl ["-C", "600000", "-o", "/dev/null", "-w", "%{http_code} %{size_download}", url port]
         out @?= "206 100000",
-      testOn on "a part that the application chooses" . withFile 200000 $ \client -> do
+      testOn on "a part of a file that the application selects" . withFile 200000 $ \client -> do
         answer <- get client "/part"
         answerBody answer @?= B.take 150000 (B.drop 10 (filler 200000)),
-      testOn on "HEAD" . withFile 123456 $ \client -> do
+      testOn on "HEAD gives the file's length" . withFile 123456 $ \client -> do
         say client "HEAD / HTTP/1.1\r\nHost: test\r\n\r\n"
         answer <- hearAnswerToHead client
         header "content-length" answer @?= Just "123456"
         get client "/" >>= (`isBytes` filler 123456),
-      testOn on "a file that is not there is a 404" . withFile 1 $ \client -> do
+      testOn on "a missing file gives a 404" . withFile 1 $ \client -> do
         answer <- get client "/missing"
         answerStatus answer @?= 404
         get client "/" >>= (`isBytes` filler 1),
-      testOn on "a file that is shorter than was said ends the connection" . withFile 1000 $ \client -> do
+      testOn on "a file that cannot be opened for lack of descriptors gives a 500, which caches do not keep" . withFile 1000 $ \client -> do
+        get client "/" >>= (`isBytes` filler 1000)
+        -- An earlier test's connection may end meanwhile, and give a descriptor back.
+        let refused n = withoutDescriptors (answerStatus <$> get client "/") >>= \status -> if status == 200 && n > 0 then refused (n - 1) else pure status
+        refused (50 :: Int) >>= (@?= 500)
+        get client "/" >>= (`isBytes` filler 1000),
+      testOn on "a name that is not valid in the locale is the name of that file only" . withFolder $ \folder -> do
+        -- The second name has a byte 0xff in front of the first one, and the third one does not exist.
+        forM_ [("a", "one"), ("\xdcff\&a", "other")] $ \(name, text) -> B.writeFile (folder </> name) text
+        let app req respond = respond (responseFile status200 [] (folder </> named (rawPathInfo req)) Nothing)
+            named path = case path of
+              "/1" -> "a"
+              "/2" -> "\xdcff\&a"
+              "/3" -> "\xdcfe\&a"
+              _ -> "a\0b"
+        withQuietServer defaultSettings app $ \_ port -> withClient port $ \client -> do
+          get client "/1" >>= (`isBytes` "one")
+          get client "/2" >>= (`isBytes` "other")
+          forM_ ["/3", "/4"] $ \path -> get client path >>= (@?= 404) . answerStatus,
+      testOn on "a file that is shorter than the announced length ends the connection" . withFile 1000 $ \client -> do
         ask client "/longer" []
         answer <- hearAnswerToHead client
         answerStatus answer @?= 200
         rest <- hearEnd client
-        assertBool "no more than there is" (B.length rest <= 1000)
+        assertBool "more bytes than the file has" (B.length rest <= 1000)
     ]
   where
     whole n = withFile n (\client -> get client "/" >>= (`isBytes` filler n))
@@ -103,7 +127,7 @@ isBytes answer expected = do
   (answerStatus answer, B.length (answerBody answer)) @?= (200, B.length expected)
   assertBool "the bytes" (answerBody answer == expected)
 
--- | A client of a server that has a file of that many bytes.
+-- | Run an action with a client of a server that has a file of the given number of bytes.
 withFile :: Int -> (Client -> IO a) -> IO a
 withFile = withFileAnd id
 
@@ -119,6 +143,23 @@ withFilePort change size act = bracket create removeFile $ \path ->
       (path, h) <- openBinaryTempFile folder "weft-file"
       B.hPut h (filler size)
       path <$ hClose h
+
+-- | Run an action while no descriptor can be opened.
+withoutDescriptors :: IO a -> IO a
+withoutDescriptors act = bracket (taken []) (mapM_ closeFd) $ \_ -> do
+  limits <- getResourceLimit ResourceOpenFiles
+  bracket_ (change limits {softLimit = ResourceLimit 64}) (change limits) act
+  where
+    change = setResourceLimit ResourceOpenFiles
+    -- Until all numbers below 64 are in use.
+    taken have = do
+      (a, b) <- createPipe
+      (if a >= 64 then pure else taken) (a : b : have)
+
+withFolder :: (FilePath -> IO a) -> IO a
+withFolder = bracket make removeDirectoryRecursive
+  where
+    make = getTemporaryDirectory >>= \folder -> mkdtemp (folder </> "weft-files-")
 
 files :: FilePath -> Application
 files path req respond = case rawPathInfo req of

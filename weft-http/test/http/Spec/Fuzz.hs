@@ -1,8 +1,9 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A server that gets pipelines of mutated requests, in any segments, from clients that end in any way. A good client beside them is
--- served all the time, no client gets more answers than it sent requests, and nothing is left afterwards.
+-- A server under pipelines of mutated requests, split into random segments, from clients that close in various ways. A
+-- correct client is served all the time, no client gets more responses than it sent requests, and afterwards no
+-- connection or descriptor is left.
 module Spec.Fuzz (tests) where
 
 import Application
@@ -33,7 +34,7 @@ import qualified Weft.Http.Limits as Parser (Limits (..), defaultLimits)
 tests :: Configuration -> TestTree
 tests on = localOption (mkTimeout 600000000) $ testGroup "fuzz" [testOn on "pipelines of mutated requests" pipelines]
 
--- | For four seconds, or as many as @WEFT_FUZZ_SECONDS@ says.
+-- | Runs for four seconds, or for @WEFT_FUZZ_SECONDS@.
 pipelines :: Assertion
 pipelines = do
   time <- maybe 4 read <$> lookupEnv "WEFT_FUZZ_SECONDS"
@@ -41,7 +42,7 @@ pipelines = do
       settings = quiet (setTimeout 3 (setHost "127.0.0.1" (setPort 0 defaultSettings)))
   withServerWith options settings application $ \server -> do
     let port = portOf (serverAddress server)
-    -- Everything that is made once is there before the descriptors are counted.
+    -- Descriptors that the program opens once exist before they are counted.
     mapConcurrently_ (const (goodTurn port)) [1 .. 16 :: Int]
     noConnections server
     performMajorGC
@@ -91,11 +92,11 @@ pipelines = do
       got <- newIORef B.empty
       _ <- try (talk port seed' bytes got) :: IO (Either IOException ())
       answers <- statuses <$> readIORef got
-      -- One more: the refusal behind the last good one.
+      -- There may be one more: the refusal after the last valid request.
       unless (answers <= whole + 1) (readIORef got >>= \g -> assertFailure (show (answers, whole, bytes, g)))
       pure (whole, answers)
 
--- | Send bytes as the seed says, and take some or all of what comes.
+-- | Send bytes in segments that depend on the seed, and receive some or all of the responses.
 talk :: Int -> Word64 -> ByteString -> IORef ByteString -> IO ()
 talk port seed bytes got = do
   client <- connectTo port
@@ -121,15 +122,15 @@ talk port seed bytes got = do
       hangUp client
   either (const (pure ())) pure sent
 
--- | How many answers there are, but for those that only say to go on.
+-- | The number of responses, without interim ones.
 statuses :: ByteString -> Int
 statuses bytes = case B.breakSubstring "HTTP/1.1 " bytes of
   (_, "") -> 0
   (_, rest) -> (if "HTTP/1.1 100" `B.isPrefixOf` rest then 0 else 1) + statuses (B.drop 9 rest)
 
--- | What an honest client gets, on one connection.
+-- | A correct client: some requests on one connection, with their responses.
 goodTurn :: Int -> Assertion
-goodTurn port = within 10 "a good client" . withClient port $ \client -> do
+goodTurn port = within 60 "a good client" . withClient port $ \client -> do
   answer <- get client "/hello"
   answerBody answer @?= "hello"
   say client ("POST /count HTTP/1.1\r\nHost: test\r\nContent-Length: 3000\r\n\r\n" <> C.replicate 3000 'x')

@@ -9,6 +9,7 @@ import Client
 import Configurations
 import Control.Concurrent (threadDelay, yield)
 import Control.Concurrent.Async (forConcurrently_)
+import Control.Concurrent.MVar
 import Control.Exception (IOException, handle)
 import Control.Monad (forM, forM_, replicateM, replicateM_, void)
 import Data.ByteString (ByteString)
@@ -16,6 +17,8 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Data.List (sort)
+import Network.HTTP.Types (status200)
+import Network.Wai (rawPathInfo, responseLBS)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (milliseconds, seconds)
@@ -25,7 +28,7 @@ tests :: Configuration -> TestTree
 tests on =
   testGroup
     "limits"
-    [ testOn on "a refused request gets the reason, and its connection is closed" . with id $ \refusals server port -> do
+    [ testOn on "a refused request gets a status for the reason, and its connection is closed" . with id $ \refusals server port -> do
         forM_ refused $ \(bytes, status) -> withClient port $ \client -> do
           say client bytes
           answer <- hearAnswer client
@@ -35,13 +38,23 @@ tests on =
         noConnections server
         found <- readIORef refusals
         sort found @?= sort [BadRequest, BadRequest, BadRequest, TargetTooLong, HeadTooLarge, HeadTooLarge, UnknownCoding, UnknownVersion],
-      testOn on "requests before it are answered, those behind it are not" . with id $ \_ _ port ->
+      testOn on "sizes of zero or less mean no limit" . with (\l -> l {limitTarget = 0, limitHead = -1, limitFields = 0}) $ \refusals _ port ->
+        withClient port $ \client -> do
+          let fields = C.concat ["X-" <> C.pack (show i) <> ": x\r\n" | i <- [1 .. 200 :: Int]]
+              asking = C.concat ["GET /hello?", C.replicate 60000 'x', " HTTP/1.1\r\nHost: test\r\n", fields, "\r\n"]
+          -- In one piece, and in several.
+          forM_ [B.length asking, 7000] $ \size -> do
+            mapM_ (say client) (pieces size asking)
+            answer <- hearAnswer client
+            (answerStatus answer, answerBody answer) @?= (200, "hello")
+          readIORef refusals >>= (@?= []),
+      testOn on "requests before a refused one are answered, and requests after it are not" . with id $ \_ _ port ->
         withClient port $ \client -> do
           say client (C.concat [good "/hello", good "/hello", "GET / HTTP/1.1\nHost: h\r\n\r\n", good "/hello"])
           answers <- replicateM 3 (hearAnswer client)
           map answerStatus answers @?= [200, 200, 400]
           hearEnd client >>= (@?= ""),
-      testOn on "a body that is not in order" . with id $ \refusals server port ->
+      testOn on "a malformed chunked body is refused" . with id $ \refusals server port ->
         withClient port $ \client -> do
           say client "POST /count HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
           threadDelay 20000
@@ -51,7 +64,7 @@ tests on =
           hearEnd client >>= (@?= "")
           noConnections server
           readIORef refusals >>= (@?= [BadRequest]),
-      testOn on "heads in pieces, and several at once" . with id $ \_ _ port ->
+      testOn on "heads in segments, and several heads in one segment" . with id $ \_ _ port ->
         withClient port $ \client -> do
           forM_ (pieces 7 (B.concat (replicate 5 (good "/hello")))) $ \p -> say client p >> threadDelay 500
           answers <- replicateM 5 (hearAnswer client)
@@ -59,7 +72,7 @@ tests on =
           say client (B.concat (replicate 50 (good "/hello")))
           more <- replicateM 50 (hearAnswer client)
           map answerBody more @?= replicate 50 "hello",
-      testOn on "a raw connection is not inspected" . with id $ \_ _ port ->
+      testOn on "bytes after responseRaw are not parsed" . with id $ \_ _ port ->
         withClient port $ \client -> do
           ask client "/raw" ["Connection: Upgrade", "Upgrade: talk"]
           _ <- hearAnswerToHead client
@@ -68,7 +81,7 @@ tests on =
             hear client >>= (@?= text)
           say client "bye"
           hearEnd client >>= (@?= "bye"),
-      testOn on "a head that comes a byte at a time is not waited for" . with (\l -> l {limitHeadTime = milliseconds 700}) $ \refusals server port -> do
+      testOn on "a head that arrives byte by byte is refused after limitHeadTime" . with (\l -> l {limitHeadTime = milliseconds 700}) $ \refusals server port -> do
         forConcurrently_ [1 .. 20 :: Int] $ \i -> withClient port $ \client -> handle gone $ do
           -- The first head of a connection, and a later one.
           replicateM_ (i `mod` 2) (get client "/hello")
@@ -76,32 +89,32 @@ tests on =
         noConnections server
         found <- readIORef refusals
         found @?= replicate 20 HeadTooSlow,
-      testOn on "nor one that began with the request before it" . with (\l -> l {limitHeadTime = milliseconds 500, limitIdle = seconds 60}) $ \refusals server port ->
+      testOn on "limitHeadTime applies to a head whose first bytes came with the request before it" . with (\l -> l {limitHeadTime = milliseconds 500, limitIdle = seconds 60}) $ \refusals server port ->
         withClient port $ \client -> do
           say client (good "/hello" <> "GET /he")
           get' client >>= (@?= "hello")
           hearEnd client >>= (@?= "")
           noConnections server
           readIORef refusals >>= (@?= [HeadTooSlow]),
-      testOn on "nor is a next request for long" . with (\l -> l {limitIdle = milliseconds 300}) $ \refusals server port -> do
+      testOn on "an idle connection is closed after limitIdle" . with (\l -> l {limitIdle = milliseconds 300}) $ \refusals server port -> do
         withClient port $ \client -> do
           _ <- get client "/hello"
           hearEnd client >>= (@?= "")
         noConnections server
         readIORef refusals >>= (@?= []),
-      testOn on "the response to the last request of a connection says so" . with (\l -> l {limitRequests = 3}) $ \_ server port -> do
+      testOn on "the last response that limitRequests allows has Connection: close" . with (\l -> l {limitRequests = 3}) $ \_ server port -> do
         forConcurrently_ [1 .. 8 :: Int] $ \_ -> withClient port $ \client -> do
           answers <- replicateM 3 (get client "/hello")
           map (header "connection") answers @?= [Nothing, Nothing, Just "close"]
           hearEnd client >>= (@?= "")
         noConnections server
-        -- All at once: no more than three are answered.
+        -- Five requests at once: only three are answered.
         withClient port $ \client -> do
           say client (B.concat (replicate 5 (good "/hello")))
           answers <- replicateM 3 (hearAnswer client)
           map (header "connection") answers @?= [Nothing, Nothing, Just "close"]
           hearEnd client >>= (@?= ""),
-      testOn on "connections of one address" . with (\l -> l {limitPerAddress = 3}) $ \refusals server port -> do
+      testOn on "limitPerAddress limits the connections of one address" . with (\l -> l {limitPerAddress = 3}) $ \refusals server port -> do
         clients <- replicateM 3 (connectTo port)
         forM_ clients $ \client -> get client "/hello" >>= ((@?= "hello") . answerBody)
         withClient port $ \client -> handle gone (hearEnd client >>= (@?= ""))
@@ -109,10 +122,8 @@ tests on =
         mapM_ hangUp clients
         noConnections server
         withClient port $ \client -> get client "/hello" >>= ((@?= "hello") . answerBody),
-      testOn on "at the limit waiting connections are evicted, and no working ones" . with (\l -> l {limitConnections = 20}) $ \_ server port -> do
-        working <- replicateM 5 (connectTo port)
-        forM_ working $ \client -> ask client "/slow?n=1500" []
-        eventually "they work" ((== 5) <$> serverConnections server)
+      testOn on "at limitConnections waiting connections are evicted, and busy ones are not" . holding (\l -> l {limitConnections = 20}) $ \held _ server port -> do
+        working <- held port 5
         slow <- forM [1 .. 15 :: Int] $ \_ -> do
           client <- connectTo port
           say client "GET /hello HTTP/1.1\r\nHo"
@@ -121,31 +132,49 @@ tests on =
         forM_ [1 .. 12 :: Int] $ \_ -> withClient port $ \client -> do
           answer <- get client "/hello"
           answerBody answer @?= "hello"
-        forM_ working $ \client -> hearAnswer client >>= ((@?= "slowly") . answerBody)
-        mapM_ hangUp (working <> slow)
+        released working
+        mapM_ hangUp slow
         noConnections server,
-      testOn on "at the limit of working connections new ones are refused" . with (\l -> l {limitConnections = 4}) $ \refusals server port -> do
-        working <- replicateM 4 (connectTo port)
-        forM_ working $ \client -> ask client "/slow?n=1000" []
-        eventually "they work" ((== 4) <$> serverConnections server)
-        threadDelay 100000
+      testOn on "at limitConnections new connections are refused if all are busy" . holding (\l -> l {limitConnections = 4}) $ \held refusals server port -> do
+        working <- held port 4
         withClient port $ \client -> handle gone (hearEnd client >>= (@?= ""))
         readIORef refusals >>= (@?= [TooManyConnections])
-        forM_ working $ \client -> hearAnswer client >>= ((@?= "slowly") . answerBody)
-        mapM_ hangUp working
+        released working
         noConnections server
     ]
   where
     get' client = answerBody <$> hearAnswer client
-    with change act = do
+    with = withApp application
+    -- As 'with', and the application answers a request for @/held@ when it may. The first argument of the test opens so
+    -- many connections with such a request, and returns them, with the permission, when the application has them all.
+    holding change act = do
+      begun <- newIORef (0 :: Int)
+      permitted <- newEmptyMVar
+      let app request respond
+            | rawPathInfo request == "/held" = do
+              atomicModifyIORef' begun (\n -> (n + 1, ()))
+              readMVar permitted
+              respond (responseLBS status200 [] "held")
+            | otherwise = application request respond
+          held port n = do
+            clients <- replicateM n (connectTo port)
+            forM_ clients $ \client -> ask client "/held" []
+            eventually "they work" ((== n) <$> readIORef begun)
+            pure (clients, putMVar permitted ())
+      withApp app change (act held)
+    released (clients, permit) = do
+      () <- permit
+      forM_ clients $ \client -> hearAnswer client >>= ((@?= "held") . answerBody)
+      mapM_ hangUp clients
+    withApp app change act = do
       refusals <- newIORef []
       let options =
             defaultOptions
               { optionLimits = Just (change defaultLimits {limitTarget = 1000, limitHead = 4000, limitFields = 20, limitHeadTime = seconds 5}),
-                -- It takes its time, so that what must come after it is seen to.
+                -- A slow handler, so that whatever must happen after it has to wait for it.
                 optionOnRefused = \_ r -> replicateM_ 200 yield >> atomicModifyIORef' refusals (\rs -> (r : rs, ()))
               }
-      withServerWith options (quiet (setHost "127.0.0.1" (setPort 0 defaultSettings))) application $ \server ->
+      withServerWith options (quiet (setHost "127.0.0.1" (setPort 0 defaultSettings))) app $ \server ->
         void (act refusals server (portOf (serverAddress server)))
     gone :: IOException -> IO ()
     gone _ = pure ()
@@ -158,7 +187,7 @@ pieces n bytes
   | B.null bytes = []
   | otherwise = B.take n bytes : pieces n (B.drop n bytes)
 
--- | What a server is not to accept, and with what words.
+-- | Bytes that the server must refuse, and the status.
 refused :: [(ByteString, Int)]
 refused =
   [ ("GET / HTTP/1.1\nHost: h\r\n\r\n", 400),

@@ -1,8 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Access logs: what stands in a line, and that nothing that happens to the log happens to
--- a request.
+-- Access logs: the contents of a line, and that faults of the log do not affect requests.
 module Spec.Logs (tests) where
 
 import Application (portOf)
@@ -18,6 +17,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Data.Maybe (mapMaybe)
+import Data.String (fromString)
 import Network.HTTP.Types
 import Network.Wai
 import System.Directory
@@ -36,7 +36,7 @@ tests :: Configuration -> TestTree
 tests on =
   testGroup
     "access log"
-    [ testOn on "a combined line" . logged id $ \file port -> do
+    [ testOn on "a line in the combined format" . logged id $ \file port -> do
         _ <- withClient port $ \client -> ask client "/hello?q=1" ["User-Agent: me", "Referer: http://there/"] >> hearAnswer client
         pure $ do
           [line] <- C.lines <$> B.readFile file
@@ -53,18 +53,20 @@ tests on =
             @?= map Just [String "127.0.0.1", String "GET", String "/chunks", String "HTTP/1.1", Number 200, Number 292, Null, Bool False]
           K.lookup "agent" object @?= Just (String "\"\\\255")
           assertBool (show object) (case K.lookup "seconds" object of Just (Number s) -> s >= 0 && s < 60; _ -> False),
-      testOn on "nothing that is sent ends a line or a field" . logged id $ \file port -> do
+      testOn on "bytes that a client sends cannot end a line or a field" . logged id $ \file port -> do
         void . withClient port $ \client -> ask client "/\"x\\%0A\200" ["User-Agent: a\"b\\c\195\164"] >> hearAnswer client
         pure $ do
           [line] <- C.lines <$> B.readFile file
           snd (B.breakSubstring "] " line)
             @?= "] \"GET /\\x22x\\x5C%0A\\xC8 HTTP/1.1\" 404 8 \"-\" \"a\\x22b\\x5Cc\\xC3\\xA4\"",
-      testOn on "long fields are cut, and logged" . logged json $ \file port -> do
+      testOn on "long fields are cut off in the log" . logged json $ \file port -> do
         void . withClient port $ \client -> ask client ("/" <> B.replicate 20000 34) ["User-Agent: " <> B.replicate 9000 34] >> hearAnswer client
         pure $ do
           [object] <- objects file
-          K.lookup "status" object @?= Just (Number 404),
-      testOn on "the bytes sent of each kind of response" . logged json $ \file port -> do
+          K.lookup "status" object @?= Just (Number 404)
+          K.lookup "target" object @?= Just (String (fromString ('/' : replicate 8191 '"')))
+          K.lookup "agent" object @?= Just (String (fromString (replicate 1024 '"'))),
+      testOn on "the number of body bytes, for each kind of response" . logged json $ \file port -> do
         withClient port $ \client -> do
           say client "HEAD /hello HTTP/1.1\r\nHost: test\r\n\r\n" >> void (hearAnswerToHead client)
           forM_ ["/empty", "/builder", "/file", "/raise"] (get client)
@@ -77,7 +79,7 @@ tests on =
                   (Just (Number 10), Just (Number 206)),
                   (Just Null, Just (Number 500))
                 ],
-      testOn on "a client that goes away" . logged json $ \file port -> do
+      testOn on "a response that the client aborts" . logged json $ \file port -> do
         client <- connectTo port
         ask client "/endless" []
         _ <- hear client
@@ -85,7 +87,7 @@ tests on =
         pure $ do
           [object] <- objects file
           K.lookup "aborted" object @?= Just (Bool True),
-      testOn on "a refusal" . withFolder $ \folder -> do
+      testOn on "the line of a refused request" . withFolder $ \folder -> do
         let file = folder </> "log"
         forM_ [(Combined, "192.0.2.1 - - ", "\"bad_request\" 400 0 \"-\" \"-\""), (Json, "{", "\"status\":400,\"refused\":\"bad_request\"}")] $ \(format, begin, end) -> do
           withAccessLog defaultLogSettings {logPath = file, logFormat = format} $ \accessLog ->
@@ -93,11 +95,11 @@ tests on =
           line <- B.readFile file
           assertBool (show line) (begin `B.isPrefixOf` line && (end <> "\n") `B.isSuffixOf` line)
           removeFile file,
-      testOn on "addresses" addresses,
-      testOn on "a pipe without a reader stops no request" deaf,
-      testOn on "a full disk loses lines, counts them and says so once" full,
-      testOn on "no line is lost while the file is opened again" reopening,
-      testOn on "when it cannot be opened again, the old one stays" . withFolder $ \folder -> do
+      testOn on "IPv6 addresses are written as in RFC 5952" addresses,
+      testOn on "a pipe without a reader does not block requests" deaf,
+      testOn on "with a full disk lines are dropped and counted, and the error is reported once" full,
+      testOn on "no line is lost while the file is reopened" reopening,
+      testOn on "if reopening fails, the old file stays in use" . withFolder $ \folder -> do
         createDirectory (folder </> "a")
         withAccessLog defaultLogSettings {logPath = folder </> "a" </> "log"} $ \accessLog -> do
           renameDirectory (folder </> "a") (folder </> "b")
@@ -110,7 +112,7 @@ tests on =
   where
     json settings = settings {logFormat = Json}
 
--- | Run a server with a log; what the action returns is run when the log is complete.
+-- | Run a server with a log. The action returns checks, which run when the log is complete.
 logged :: (LogSettings -> LogSettings) -> (FilePath -> Int -> IO Assertion) -> Assertion
 logged change act = withFolder $ \folder -> do
   let file = folder </> "log"
@@ -169,23 +171,23 @@ addresses = withFolder $ \folder -> do
         ((0, 0, 0, 0, 0, 0xffff, 0xc000, 0x0207), "192.0.2.7")
       ]
 
--- | A log that cannot get rid of its lines.
+-- | The log goes to a pipe that nobody reads, so its buffer fills up.
 deaf :: Assertion
 deaf = withFolder $ \folder -> do
   let pipe = folder </> "pipe"
   createNamedPipe pipe 0o600
-  -- Open at both ends, and read by nobody.
+  -- The pipe is open at both ends.
   withFile pipe ReadWriteMode $ \_ ->
     withAccessLog defaultLogSettings {logPath = pipe, logBuffer = 1} $ \accessLog ->
       withServer (settingsFor 0) (logRequests accessLog (answers "")) $ \server -> do
         let port = portOf (serverAddress server)
-            -- Each has a line of 8 KiB.
+            -- Each request has a line of 8 KiB.
             path = "/" <> B.replicate 8000 120
             someDropped = do
               forConcurrently_ [1 .. 4 :: Int] $ \_ -> withClient port $ \client ->
                 replicateM_ 50 (get client path >>= (@?= 404) . answerStatus)
               (> 0) . logDropped <$> logMetrics accessLog
-        within 60 "requests" (untilM someDropped)
+        within 200 "requests" (untilM someDropped)
 
 untilM :: IO Bool -> IO ()
 untilM act = act >>= \done -> if done then pure () else untilM act
@@ -201,7 +203,7 @@ full = do
     logWritten figures @?= 0
   readIORef told >>= (@?= 1)
 
--- | Renamed and opened again, as logrotate does it, while requests run.
+-- | The file is renamed and reopened, as by logrotate, while requests run.
 reopening :: Assertion
 reopening = withFolder $ \folder -> do
   let file = folder </> "log"

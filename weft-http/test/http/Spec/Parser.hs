@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The parser of requests: what it makes of them, and what it refuses, however the bytes are cut. The suite compiles the
--- parser itself, as the library hides it.
+-- The parser of requests: its results and refusals do not depend on how the bytes are split into segments. The suite
+-- compiles the parser, since the library hides it.
 module Spec.Parser
   ( tests,
     run,
@@ -32,45 +32,45 @@ tests :: TestTree
 tests =
   testGroup
     "parser"
-    [ testProperty "requests in order come out as they went in, however they are cut" $
+    [ testProperty "valid requests are parsed, however they are split" $
         forAll (resize 20 (listOf1 request)) $ \requests -> forAll (cuts (B.concat (map goodBytes requests))) $ \pieces ->
           run defaultLimits pieces === (map goodParsed requests, Waiting),
-      testProperty "a bad request is refused, and those before it are not" $
+      testProperty "a malformed request is refused, and the requests before it are not" $
         forAll (resize 20 (listOf request)) $ \good -> forAll (elements bad) $ \(_, refusal, bytes) ->
           forAll (cuts (B.concat (map goodBytes good) <> bytes)) $ \pieces ->
             let (parsed, end) = run defaultLimits pieces
              in end === RefusedBy refusal .&&. take (length good) parsed === map goodParsed good,
-      testGroup "is refused" [testCase what (snd (run defaultLimits [bytes]) @?= RefusedBy refusal) | (what, refusal, bytes) <- bad],
-      testGroup "is not" [testCase what (snd (run defaultLimits [bytes]) @?= Waiting) | (what, bytes) <- fine],
-      testProperty "the limits, to the byte" limitsToTheByte,
+      testGroup "refused" [testCase what (snd (run defaultLimits [bytes]) @?= RefusedBy refusal) | (what, refusal, bytes) <- bad],
+      testGroup "not refused" [testCase what (snd (run defaultLimits [bytes]) @?= Waiting) | (what, bytes) <- fine],
+      testProperty "the limits are exact to the byte" limitsToTheByte,
       testProperty "a control character is refused anywhere in a value, other bytes are not" $
         forAll (choose (0, 40)) $ \before -> forAll (choose (0, 20)) $ \behind byte ->
           let bytes = withFields ("A: " <> C.replicate before 'x' <> B.singleton byte <> C.replicate behind 'y')
            in forAll (oneof [pure [bytes], cuts bytes]) $ \pieces ->
                 snd (run defaultLimits pieces) === if (byte < 32 && byte /= 9) || byte == 127 then RefusedBy BadRequest else Waiting,
-      testProperty "methods and names are tokens" $ \byte ->
+      testProperty "methods and field names are tokens" $ \byte ->
         let refused bytes = snd (run defaultLimits [bytes]) === if byte `B.elem` tokens then Waiting else RefusedBy BadRequest
          in conjoin
               [ refused ("G" <> B.singleton byte <> "T / HTTP/1.1\r\nHost: h\r\n\r\n"),
                 byte == 58 .||. refused (withFields ("A" <> B.singleton byte <> "B: c"))
               ],
       testGroup "hosts" [testCase (show host) (validHost host @?= ok) | (ok, hosts) <- [(True, goodHosts), (False, badHosts)], host <- hosts],
-      testCase "the meaning of the fields" whatFieldsSay,
-      testCase "names in any case are themselves" $
+      testCase "fields that the server interprets" whatFieldsSay,
+      testCase "names of fields are case-insensitive" $
         forM_ ["Host", "hOST", "host", "USER-agent", "X-Unknown", "x-unknown", "Sec-Fetch-Mode", "sec-fetch-mode"] $ \name ->
           case run defaultLimits ["GET / HTTP/1.1\r\nHost: h\r\n" <> (if CI.mk name == "host" then "" else name <> ": v\r\n") <> "\r\n"] of
             ([(h, _)], Waiting) -> unless (CI.mk name == "host") (map (CI.original . fst) (drop 1 (headFields h)) @?= [name])
             other -> assertFailure (show other),
-      localOption (mkTimeout 3600000000) (testCase "mutated requests: the same however they are cut" fuzz)
+      localOption (mkTimeout 3600000000) (testCase "mutated requests: the same result however they are split" fuzz)
     ]
 
 -- Running it -----------------------------------------------------------------------------
 
--- | Where a sequence of requests ends.
+-- | How the parsing of a sequence of requests ends.
 data End = Waiting | RefusedBy Refusal | PrefaceOfHttp2
   deriving (Eq, Show)
 
--- | The requests in pieces that come one after the other, with their bodies.
+-- | Parse requests from segments. Returns the parsed requests with their bodies.
 run :: Limits -> [ByteString] -> ([(Head, ByteString)], End)
 run limits = heads start B.empty
   where
@@ -144,8 +144,8 @@ whatFieldsSay = do
 
 -- Mutations ------------------------------------------------------------------------------
 
--- | 100,000 mutations, or as many as @WEFT_FUZZ@ says: each gives the same in one piece, in two, in many, and byte by byte. What they are
--- parsed into is dropped, so that the process does not grow.
+-- | 100,000 mutations, or the number in @WEFT_FUZZ@. Each has the same result in one piece and in two, every fourth
+-- one also in many pieces, and every eighth one byte by byte. The parsed requests are dropped, so memory must not grow.
 fuzz :: Assertion
 fuzz = do
   count <- maybe 100000 read <$> lookupEnv "WEFT_FUZZ"
@@ -179,7 +179,7 @@ corpus =
 
 -- Requests -------------------------------------------------------------------------------
 
--- | A request that is in order, its bytes and what comes out.
+-- | A valid request: its bytes, and the result of parsing it.
 data Good = Good {goodBytes :: ByteString, goodParsed :: (Head, ByteString)}
   deriving (Show)
 
@@ -228,7 +228,7 @@ chunkedBody body = do
   where
     hex n = (if n >= 16 then hex (n `div` 16) else "") <> [("0123456789aBcDeF" :: String) !! (n `mod` 16)]
 
--- | Bytes, cut into pieces, none of them empty.
+-- | Bytes, split into non-empty pieces.
 cuts :: ByteString -> Gen [ByteString]
 cuts bytes
   | B.null bytes = pure []
@@ -244,7 +244,7 @@ goodHosts, badHosts :: [ByteString]
 goodHosts = ["h", "a.b-c.d", "a_b", "1.2.3.4", "h:80", "h:", "[::1]", "[::1]:8080", "[2001:db8::1.2.3.4]", "[1:2:3:4:5:6:7:8]", "[v1.a:b]", "a%20b", "xn--mnchen-3ya.de"]
 badHosts = ["", " ", "a b", "x,y", "[::1", "::1", "a:b:c", "h:65536", "h:8 0", "h:x", ":80", "a%2", "a%zz", "a/b", "a@b", "a?b", "a#b", "[::1]x", "[1:2:3]", "[1::2::3]", "[12345::]", "[::1.2.3.256]", "[fe80::1%25eth0]", "\xe9.de", "a\\b"]
 
--- | What is refused, and why.
+-- | Bytes that are refused, and the reason.
 bad :: [(String, Refusal, ByteString)]
 bad =
   [ ("a bare LF after the request line", BadRequest, "GET / HTTP/1.1\nHost: h\r\n\r\n"),
@@ -257,7 +257,7 @@ bad =
     ("a zero byte in a value", BadRequest, withFields "A: b\0c"),
     ("a zero byte in the target", BadRequest, "GET /\0 HTTP/1.1\r\nHost: h\r\n\r\n"),
     ("a fragment in the target", BadRequest, "GET /a#b HTTP/1.1\r\nHost: h\r\n\r\n"),
-    ("a target that is no path", BadRequest, "GET a HTTP/1.1\r\nHost: h\r\n\r\n"),
+    ("a target that is not a path", BadRequest, "GET a HTTP/1.1\r\nHost: h\r\n\r\n"),
     ("an authority where none may be", BadRequest, "GET h:80 HTTP/1.1\r\nHost: h\r\n\r\n"),
     ("a star where none may be", BadRequest, "GET * HTTP/1.1\r\nHost: h\r\n\r\n"),
     ("the preface's method in HTTP/1.1", BadRequest, "PRI * HTTP/1.1\r\nHost: h\r\n\r\n"),
@@ -290,40 +290,40 @@ bad =
     ("an empty length", BadRequest, withFields "Content-Length:"),
     ("a hexadecimal length", BadRequest, withFields "Content-Length: 0x3"),
     ("a length with a blank inside", BadRequest, withFields "Content-Length: 1 2"),
-    ("a length beyond all", BadRequest, withFields "Content-Length: 99999999999999999999"),
+    ("a length that does not fit a word", BadRequest, withFields "Content-Length: 99999999999999999999"),
     ("two codings", BadRequest, withFields "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"),
     ("an unknown coding", UnknownCoding, withFields "Transfer-Encoding: gzip"),
-    ("an unknown coding before the known", UnknownCoding, withFields "Transfer-Encoding: gzip, chunked"),
-    ("the coding misspelt", UnknownCoding, withFields "Transfer-Encoding: xchunked"),
+    ("an unknown coding before the known one", UnknownCoding, withFields "Transfer-Encoding: gzip, chunked"),
+    ("a misspelt coding", UnknownCoding, withFields "Transfer-Encoding: xchunked"),
     ("an empty coding", UnknownCoding, withFields "Transfer-Encoding:"),
     ("a coding in HTTP/1.0", BadRequest, "GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"),
     ("an unknown expectation", UnknownExpectation, withFields "Expect: 200-ok"),
     ("two spaces", BadRequest, "GET  / HTTP/1.1\r\nHost: h\r\n\r\n"),
     ("a tab for a space", BadRequest, "GET\t/ HTTP/1.1\r\nHost: h\r\n\r\n"),
     ("a space in the target", BadRequest, "GET /a b HTTP/1.1\r\nHost: h\r\n\r\n"),
-    ("a space behind the version", BadRequest, "GET / HTTP/1.1 \r\nHost: h\r\n\r\n"),
+    ("a space after the version", BadRequest, "GET / HTTP/1.1 \r\nHost: h\r\n\r\n"),
     ("no version", BadRequest, "GET /\r\n"),
     ("no method", BadRequest, " / HTTP/1.1\r\n"),
-    ("a method that is none", BadRequest, "G(T / HTTP/1.1\r\n"),
+    ("a method that is not a token", BadRequest, "G(T / HTTP/1.1\r\n"),
     ("version 2 without its preface", UnknownVersion, "GET / HTTP/2.0\r\n"),
     ("version 1.2", UnknownVersion, "GET / HTTP/1.2\r\n"),
     ("a version of three digits", BadRequest, "GET / HTTP/1.10\r\n"),
     ("a lower case version", BadRequest, "GET / http/1.1\r\n"),
     ("TLS", BadRequest, "\x16\x03\x01\x02\0\x01\0"),
-    ("a chunk's size that is none", BadRequest, chunks "x\r\n"),
+    ("a chunk's size that is not a number", BadRequest, chunks "x\r\n"),
     ("a chunk's size with a sign", BadRequest, chunks "+3\r\n"),
     ("a chunk's size with a prefix", BadRequest, chunks "0x3\r\n"),
     ("an empty size", BadRequest, chunks "\r\n"),
     ("a blank before the size", BadRequest, chunks " 3\r\n"),
-    ("a blank behind the size", BadRequest, chunks "3 \r\nabc\r\n"),
-    ("a chunk's size beyond all", BadRequest, chunks "ffffffffffffffffffff\r\n"),
+    ("a blank after the size", BadRequest, chunks "3 \r\nabc\r\n"),
+    ("a chunk's size that does not fit a word", BadRequest, chunks "ffffffffffffffffffff\r\n"),
     ("a chunk's size ended by LF", BadRequest, chunks "3\nabc\r\n"),
     ("a chunk's size ended by CR", BadRequest, chunks "3\rabc\r\n"),
     ("an extension without a semicolon", BadRequest, chunks "3 foo\r\nabc\r\n"),
     ("an extension without a name", BadRequest, chunks "3;\r\nabc\r\n"),
     ("an extension without a value", BadRequest, chunks "3;a=\r\nabc\r\n"),
     ("an extension's open quotes", BadRequest, chunks "3;a=\"b\r\nabc\r\n"),
-    ("text behind an extension's quotes", BadRequest, chunks "3;a=\"b\"c\r\nabc\r\n"),
+    ("text after an extension's quotes", BadRequest, chunks "3;a=\"b\"c\r\nabc\r\n"),
     ("a chunk's extension ended by LF", BadRequest, chunks "3;a\nabc\r\n"),
     ("an endless extension", BadRequest, chunks ("3;" <> C.replicate 5000 'a')),
     ("a chunk that is longer than its size", BadRequest, chunks "3\r\nabcd\r\n"),
@@ -339,14 +339,14 @@ bad =
 withFields :: ByteString -> ByteString
 withFields fields = "POST / HTTP/1.1\r\nHost: h\r\n" <> fields <> "\r\n\r\n"
 
--- | What only looks bad.
+-- | Valid bytes that look malformed.
 fine :: [(String, ByteString)]
 fine =
   [ ("an empty line before a request", "\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n"),
     ("no host in HTTP/1.0", "GET / HTTP/1.0\r\n\r\n"),
-    ("a byte that is no ASCII in a value", withFields "A: \xff"),
+    ("a byte outside ASCII in a value", withFields "A: \xff"),
     ("a tab in a value", withFields "A: b\tc"),
     ("leading zeros of a length", withFields "Content-Length: 003" <> "abc"),
     ("leading zeros of a size", withFields "Transfer-Encoding: chunked" <> "0003\r\nabc\r\n0\r\n\r\n"),
-    ("names like the known ones", withFields "Hosx: a\r\nContent-Lengtj: b\r\nTransfer-Encodinh: c")
+    ("names that differ in one letter from known ones", withFields "Hosx: a\r\nContent-Lengtj: b\r\nTransfer-Encodinh: c")
   ]

@@ -7,9 +7,11 @@ module Spec.Requests (tests) where
 import Application
 import Client
 import Configurations
-import Control.Monad (replicateM, replicateM_)
+import Control.Monad (forM_, replicateM, replicateM_)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import Data.Char (toLower)
+import Data.Maybe (isJust)
 import Test.Tasty
 import Test.Tasty.HUnit
 
@@ -19,7 +21,7 @@ tests on =
     "requests"
     [ testOn on "curl gets a page" . withTestServer $ \_ port ->
         curl ["http://127.0.0.1:" <> show port <> "/hello"] >>= (@?= "hello"),
-      testOn on "a connection is kept" . withTestServer $ \server port -> do
+      testOn on "a connection is kept open" . withTestServer $ \server port -> do
         withClient port $ \client -> replicateM_ 50 (get client "/hello" >>= isHello)
         noConnections server,
       testOn on "pipelined requests are answered in order" . withTestServer $ \_ port ->
@@ -27,48 +29,62 @@ tests on =
           say client (B.concat [request ("/large?n=" <> C.pack (show n)) | n <- sizes])
           answers <- replicateM (length sizes) (hearAnswer client)
           map answerBody answers @?= map filler sizes,
-      testOn on "a request that comes byte by byte" . withTestServer $ \_ port ->
+      testOn on "a request that arrives byte by byte" . withTestServer $ \_ port ->
         withClient port $ \client -> do
           mapM_ (say client . B.singleton) (B.unpack (request "/hello"))
           hearAnswer client >>= isHello,
-      testOn on "HTTP/1.0 closes" . withTestServer $ \server port ->
+      testOn on "HTTP/1.0 closes the connection" . withTestServer $ \server port ->
         withClient port $ \client -> do
           say client "GET /hello HTTP/1.0\r\n\r\n"
           hearAnswer client >>= isHello
           hearEnd client >>= (@?= "")
           noConnections server,
-      testOn on "HTTP/1.0 keeps when asked" . withTestServer $ \_ port ->
+      testOn on "HTTP/1.0 with keep-alive keeps the connection open" . withTestServer $ \_ port ->
         withClient port $ \client -> replicateM_ 3 $ do
           say client "GET /hello HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
           answer <- hearAnswer client
           isHello answer
-          -- Without it the client waits for the end.
+          -- Without this field the client would wait for the end of the stream.
           header "connection" answer @?= Just "keep-alive",
-      testOn on "Connection: close closes" . withTestServer $ \_ port ->
+      testOn on "a client like ab -k: it keeps the connection if the response says so and has a length, and else waits for the end" . withTestServer $ \_ port -> do
+        let said method path body = B.concat [method, " ", path, " HTTP/1.0\r\nConnection: Keep-Alive\r\nHost: test\r\nUser-Agent: ApacheBench/2.3\r\nAccept: */*\r\n", if B.null body then "" else "Content-Length: " <> C.pack (show (B.length body)) <> "\r\n", "\r\n", body]
+            -- True: the connection continues.
+            exchange client (method, path, body, expected) = do
+              say client (said method path body)
+              answer <- hearAnswer client
+              assertBool (show path) (answerBody answer == expected)
+              header "transfer-encoding" answer @?= Nothing
+              let keeps = fmap (C.map toLower) (header "connection" answer) == Just "keep-alive"
+              keeps <$ if keeps then assertBool (show path) (isJust (header "content-length" answer)) else hearEnd client >>= (@?= "")
+            kept = [("GET", "/hello", "", "hello"), ("GET", "/large?n=100000", "", filler 100000), ("POST", "/echo", filler 3000, filler 3000), ("POST", "/count", "abc", "3")]
+            closed = [("POST", "/echo", filler 30000, filler 30000), ("GET", "/chunks", "", C.pack (concatMap (\i -> show i <> "\n") [1 .. 100 :: Int])), ("GET", "/mixed/stream?n=9", "", B.concat (partsOf 9))]
+        withClient port $ \client -> mapM (exchange client) (kept <> kept) >>= (@?= [True | _ <- kept <> kept])
+        forM_ closed $ \one -> withClient port $ \client -> mapM (exchange client) (take 1 kept <> [one]) >>= (@?= [True, False]),
+      testOn on "Connection: close closes the connection" . withTestServer $ \_ port ->
         withClient port $ \client -> do
           ask client "/hello" ["Connection: close"]
           hearAnswer client >>= isHello
           hearEnd client >>= (@?= ""),
-      testOn on "a client that has finished sending is answered" . withTestServer $ \_ port ->
+      testOn on "a client that has shut down its sending side is answered" . withTestServer $ \_ port ->
         withClient port $ \client -> do
           ask client "/slow?n=50" []
           finishSaying client
           answer <- hearAnswer client
           answerBody answer @?= "slowly",
-      testOn on "HEAD has no body" . withTestServer $ \_ port ->
+      testOn on "the response to HEAD has no body" . withTestServer $ \_ port ->
         withClient port $ \client -> do
           say client "HEAD /hello HTTP/1.1\r\nHost: test\r\n\r\n"
           answer <- hearAnswerToHead client
           header "content-length" answer @?= Just "5"
           get client "/hello" >>= isHello,
-      testOn on "bytes that are no request are refused, and the next client is served" . withTestServer $ \server port -> do
+      testOn on "bytes that are not a request get a 400, the connection is closed, and the next client is served" . withTestServer $ \server port -> do
         withClient port $ \client -> do
           say client "nonsense\r\n\r\n"
-          _ <- hearEnd client
-          pure ()
+          heard <- hearEnd client
+          statusesIn heard @?= [400]
         withClient port $ \client -> get client "/hello" >>= isHello
         noConnections server,
-      testOn on "an application that fails is a 500" . withTestServer $ \_ port ->
+      testOn on "an exception of the application gives a 500" . withTestServer $ \_ port ->
         withClient port $ \client -> do
           answer <- get client "/fail"
           answerStatus answer @?= 500

@@ -7,14 +7,19 @@ module Spec.Secure (tests, certificate) where
 import Application
 import Client
 import Configurations
-import Control.Concurrent (threadDelay)
-import Control.Concurrent.Async (forConcurrently_, withAsync)
+import Control.Concurrent (forkFinally)
+import Control.Concurrent.Async (concurrently_, forConcurrently_, wait, withAsync)
+import Control.Concurrent.MVar
 import Control.Exception (IOException, bracket, handle, try)
-import Control.Monad (forM_, replicateM, void)
+import Control.Monad (forM_, forever, replicateM, void)
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Lazy.Char8 as L
 import Data.IORef
 import Data.List (isInfixOf, isPrefixOf, sort)
-import Network.Wai (Application)
+import Network.HTTP.Types (status200)
+import qualified Network.Socket as S
+import qualified Network.Socket.ByteString as S
+import Network.Wai (Application, remoteHost, responseLBS)
 import System.Directory (removeDirectoryRecursive)
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
@@ -40,22 +45,22 @@ tests on =
         tls <- uncurry loadTls files
         withServerWith defaultOptions {optionTls = Just tls} (quiet (setHTTP2Disabled (setHost "127.0.0.1" (setPort 0 defaultSettings)))) application $ \server ->
           fetch (portOf (serverAddress server)) files "/hello" ["--http2", "-w", " %{http_version}"] >>= (@?= "hello 1.1"),
-      testOn on "fields that are too large are refused as such, by either version" . secure (\l -> l {limitHead = 4096}) application $ \refusals _ port (ca, _) -> do
+      testOn on "header fields that are too large are refused with that reason, over HTTP/1.1 and HTTP/2" . secure (\l -> l {limitHead = 4096}) application $ \refusals _ port (ca, _) -> do
         forM_ ["--http2", "--http1.1"] $ \version ->
-          void (within 30 "curl" (readProcessWithExitCode "curl" ["-sS", "--cacert", ca, version, "-H", "X-Large: " <> replicate 20000 'x', "https://localhost:" <> show port <> "/hello"] ""))
+          void (within 120 "curl" (readProcessWithExitCode "curl" ["-sS", "--noproxy", "*", "--cacert", ca, version, "-H", "X-Large: " <> replicate 20000 'x', "https://localhost:" <> show port <> "/hello"] ""))
         eventually "both are refused" ((== [HeadTooLarge, HeadTooLarge]) <$> readIORef refusals),
-      testOn on "large answers and bodies" . withFolder $ \folder -> secure id application $ \_ _ port ask' -> forM_ ["--http2", "--http1.1"] $ \version -> do
+      testOn on "large responses and request bodies" . withFolder $ \folder -> secure id application $ \_ _ port ask' -> forM_ ["--http2", "--http1.1"] $ \version -> do
         B.writeFile (folder </> "body") (filler 300000)
         text <- fetch port ask' "/large?n=3000000" [version, "-w", " %{size_download}", "-o", "/dev/null"]
         text @?= " 3000000"
         fetch port ask' "/count" [version, "--data-binary", "@" <> folder </> "body"] >>= (@?= "300000")
         chunks <- fetch port ask' "/chunks" [version]
         length (lines chunks) @?= 100,
-      testOn on "many at once on one connection" . secure id application $ \_ _ port (ca, _) -> do
+      testOn on "sixty requests at once on one connection" . secure id application $ \_ _ port (ca, _) -> do
         let urls = concat [["https://localhost:" <> show port <> "/large?n=" <> show (1000 * n), "-o", "/dev/null"] | n <- [1 .. 60 :: Int]]
         text <- curl (["--cacert", ca, "--parallel", "--http2", "-w", "%{http_code} %{size_download}\n"] <> urls)
         sort (lines text) @?= sort ["200 " <> show (1000 * n) | n <- [1 .. 60 :: Int]],
-      testOn on "files, whole and in part" . withFolder $ \folder -> do
+      testOn on "files and ranges of files" . withFolder $ \folder -> do
         B.writeFile (folder </> "small") (filler 1000)
         B.writeFile (folder </> "large") (filler 2000000)
         withStatic defaultStaticSettings folder $ \static -> secure id (staticApp static) $ \_ _ port ask' ->
@@ -65,58 +70,79 @@ tests on =
               B.readFile (folder </> "got") >>= \got -> assertBool path (got == filler n)
             void (fetch port ask' "/large" [version, "-r", "1500000-1599999", "-o", folder </> "got"])
             B.readFile (folder </> "got") >>= \got -> assertBool "a part" (got == B.take 100000 (B.drop 1500000 (filler 2000000))),
-      testOn on "a client without TLS gets an explanation" . secure id application $ \refusals server port _ -> do
+      testOn on "a client without TLS gets a 400 that names https" . secure id application $ \refusals server port _ -> do
         withClient port $ \client -> do
           say client "GET / HTTP/1.1\r\nHost: h\r\n\r\n"
           answer <- hearAnswer client
           answerStatus answer @?= 400
           assertBool (show answer) ("https://" `B.isInfixOf` answerBody answer)
         withClient port $ \client -> do
-          -- A handshake message of a type that does not exist.
+          -- A handshake message of an unknown type.
           say client "\x16\x03\x01\x00\x04\x63\x00\x00\x00"
           void (handle gone (void (hearEnd client)))
         noConnections server
         readIORef refusals >>= (@?= [HandshakeFailed, HandshakeFailed]),
-      testOn on "a handshake that does not come is not waited for" . secure (\l -> l {limitHeadTime = milliseconds 500}) application $ \refusals server port _ -> do
+      testOn on "a connection that ends before it says anything is no failed handshake" . secure id application $ \refusals server port _ -> do
+        withClient port $ \client -> finishSaying client >> hearEnd client >>= (@?= "")
+        noConnections server
+        readIORef refusals >>= (@?= []),
+      testOn on "a client that does not complete its handshake is disconnected" . secure (\l -> l {limitHeadTime = milliseconds 500}) application $ \refusals server port _ -> do
         forConcurrently_ ["", "\x16", "\x16\x03\x01\x02\x00\x01"] $ \bytes -> withClient port $ \client -> do
           say client bytes
           void (handle gone (void (hearEnd client)))
         noConnections server
         readIORef refusals >>= (@?= replicate 3 HeadTooSlow),
-      testOn on "handshakes that do not end do not keep others out" . secure (\l -> l {limitConnections = 10}) application $ \_ server port ask' ->
+      testOn on "incomplete handshakes do not keep other clients out" . secure (\l -> l {limitConnections = 10}) application $ \_ server port ask' ->
         bracket (replicateM 10 (connectTo port)) (mapM_ hangUp) $ \_ -> do
           eventually "it is full" ((== 10) <$> serverConnections server)
           forM_ [1 .. 12 :: Int] $ \_ -> fetch port ask' "/hello" [] >>= (@?= "hello"),
-      testOn on "limits hold within" . secure (\l -> l {limitHeadTime = milliseconds 700}) application $ \refusals server port _ -> do
+      testOn on "limits on requests apply inside of TLS" . secure (\l -> l {limitHeadTime = seconds 2}) application $ \refusals server port _ -> do
         (_, out, _) <- openssl ["s_client", "-quiet", "-connect", "localhost:" <> show port] "GET / HTTP/1.1\nHost: h\r\n\r\n"
         assertBool out ("HTTP/1.1 400" `isInfixOf` out)
         void (openssl ["s_client", "-quiet", "-connect", "localhost:" <> show port] "GET / HTTP/1.1\r\n")
         noConnections server
         eventually "both are refused" ((== [HeadTooSlow, BadRequest]) <$> readIORef refusals),
-      testOn on "the end of the stream is announced" . secure id application $ \_ _ port _ -> do
+      testOn on "the server sends close_notify before it closes" . secure id application $ \_ _ port _ -> do
         (_, out, err) <- openssl ["s_client", "-msg", "-ign_eof", "-connect", "localhost:" <> show port] "GET /ignore HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
         assertBool (out <> err) (any (\line -> "<<<" `isPrefixOf` line && "close_notify" `isInfixOf` line) (lines out)),
-      testOn on "it ends well" . secure id application $ \_ server port ask' ->
-        withAsync (fetch port ask' "/slow?n=700" []) $ \_ -> do
-          eventually "it is asked" ((== 1) <$> serverConnections server)
-          threadDelay 300000
-          drained <- within 9 "the end" (drainServer server (seconds 8))
-          drained @?= True,
-      testOn on "another certificate, while it runs" . withFolder $ \folder -> do
+      testOn on "a drain that begins during a request over TLS waits for its response" $ do
+        begun <- newEmptyMVar
+        let reporting request respond = putMVar begun () >> application request respond
+        secure id reporting $ \_ server port ask' ->
+          withAsync (fetch port ask' "/slow?n=700" []) $ \fetched -> do
+            within 60 "the request" (takeMVar begun)
+            drained <- within 25 "the end" (drainServer server (seconds 20))
+            drained @?= True
+            within 25 "the response" (wait fetched) >>= (@?= "slowly"),
+      testOn on "the certificate can be replaced while the server runs" . withFolder $ \folder -> do
         (ca, key) <- certificate folder "one"
         tls <- loadTls ca key
         withServerWith defaultOptions {optionTls = Just tls} (quiet (setHost "127.0.0.1" (setPort 0 defaultSettings))) application $ \server -> do
           let port = portOf (serverAddress server)
           fetch port (ca, key) "/hello" [] >>= (@?= "hello")
           (ca2, key2) <- certificate folder "two"
-          -- Half of it is there: what was before stays.
+          -- Only the certificate has been replaced, and not its key: the old pair stays in use.
           B.readFile ca2 >>= B.writeFile ca
           failed <- try (reloadTlsServer tls)
-          assertBool "it is refused" (either (\e -> "is not the key" `isInfixOf` show (e :: IOException)) (const False) failed)
+          assertBool "the reload did not fail" (either (\e -> "is not the key" `isInfixOf` show (e :: IOException)) (const False) failed)
           B.readFile key2 >>= B.writeFile key
           reloadTlsServer tls
           fetch port (ca2, key2) "/hello" [] >>= (@?= "hello"),
-      testOn on "files that are none" . withFolder $ \folder -> do
+      testOn on "the header of the PROXY protocol precedes the handshake, and a connection without it is refused" . withFolder $ \folder -> do
+        files <- certificate folder "test"
+        tls <- uncurry loadTls files
+        let settings = setProxyProtocolRequired (setHost "127.0.0.1" (setPort 0 defaultSettings))
+            whoAsks request respond = respond (responseLBS status200 [] (L.pack (show (remoteHost request))))
+        withServerWith defaultOptions {optionTls = Just tls} (quiet settings) whoAsks $ \server -> do
+          let port = portOf (serverAddress server)
+          forM_ [["--http2"], ["--http1.1"], ["--tls-max", "1.2"]] $ \version -> do
+            withRelay port "PROXY TCP4 192.0.2.1 192.0.2.2 5000 443\r\n" $ \relay -> fetch relay files "/" version >>= (@?= "192.0.2.1:5000")
+            own <- fetch port files "/" ("--haproxy-protocol" : version)
+            assertBool own ("127.0.0.1:" `isPrefixOf` own)
+            (code, out, _) <- within 120 "curl" (readProcessWithExitCode "curl" (["-sS", "--noproxy", "*", "--cacert", fst files, "https://localhost:" <> show port <> "/"] <> version) "")
+            assertBool (show (code, out)) (code /= ExitSuccess && null out)
+          noConnections server,
+      testOn on "files without a certificate or key are refused" . withFolder $ \folder -> do
         (ca, key) <- certificate folder "good"
         let empty = folder </> "empty"
             rubbish = folder </> "rubbish"
@@ -134,8 +160,8 @@ tests on =
     gone _ = pure ()
     fetch port (ca, _) path more = curl (["--cacert", ca, "https://localhost:" <> show (port :: Int) <> path] <> more)
 
--- | A server with TLS, the refusals that it reports (the last first), and its certificate
--- with the key.
+-- | Run a server with TLS. The action gets the refusals that it reports (the last one first), the server, its port, and
+-- the files of its certificate and key.
 secure :: (Limits -> Limits) -> Application -> (IORef [Refusal] -> Server -> Int -> (FilePath, FilePath) -> IO ()) -> IO ()
 secure change app act = withFolder $ \folder -> do
   files <- certificate folder "test"
@@ -149,6 +175,23 @@ secure change app act = withFolder $ \folder -> do
           }
   withServerWith options (quiet (setHost "127.0.0.1" (setPort 0 defaultSettings))) app $ \server ->
     act refusals server (portOf (serverAddress server)) files
+
+-- | A proxy on a port of its own: it sends these bytes to the server at the start of each connection.
+withRelay :: Int -> B.ByteString -> (Int -> IO a) -> IO a
+withRelay port bytes act = bracket (S.socket S.AF_INET S.Stream S.defaultProtocol) S.close $ \listener -> do
+  S.bind listener (S.SockAddrInet 0 loopback)
+  S.listen listener 8
+  own <- S.socketPort listener
+  withAsync (forever (S.accept listener >>= \(near, _) -> forkFinally (relay near) (const (S.close near)))) (const (act (fromIntegral own)))
+  where
+    loopback = S.tupleToHostAddress (127, 0, 0, 1)
+    relay near = bracket (S.socket S.AF_INET S.Stream S.defaultProtocol) S.close $ \far -> do
+      S.connect far (S.SockAddrInet (fromIntegral port) loopback)
+      S.sendAll far bytes
+      concurrently_ (copy near far) (copy far near)
+    copy from to = do
+      piece <- S.recv from 65536
+      if B.null piece then S.shutdown to S.ShutdownSend else S.sendAll to piece >> copy from to
 
 withFolder :: (FilePath -> IO a) -> IO a
 withFolder = bracket (mkdtemp "/tmp/weft-tls-") removeDirectoryRecursive
@@ -167,4 +210,4 @@ certificate folder name = do
     ExitFailure _ -> assertFailure err
 
 openssl :: [String] -> String -> IO (ExitCode, String, String)
-openssl arguments = within 30 "openssl" . readProcessWithExitCode "openssl" arguments
+openssl arguments = within 120 "openssl" . readProcessWithExitCode "openssl" arguments

@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Slow clients: which of them time out, when, and which do not. The timeout is
--- one second throughout. Independent tests run at the same time.
+-- Slow clients: some must be disconnected, but not before the limit; others must be served. The limit is two seconds
+-- in most tests, whose pauses leave time for a busy machine. The clients of a test run at the same time.
 module Spec.Slow (tests) where
 
 import Application
@@ -33,34 +33,37 @@ tests :: Configuration -> TestTree
 tests on =
   testGroup
     "slow clients"
-    [ testOn on "are given up after the limit, and nobody is told" $ do
+    [ testOn on "clients that are too slow are disconnected after the limit, and onException is not called" $ do
         heard <- newIORef []
         withHearing heard (setTimeout 1 defaultSettings) $ \server port -> do
-          forConcurrently_ tooSlow $ \(what, beginning, going) -> withClient port $ \client -> do
+          forConcurrently_ tooSlow $ \(what, beginning, going) -> do
+            -- Before the connection, so that the server's time cannot begin earlier.
             t0 <- getMonotonicTime
-            say client beginning
-            t <- forkIO (handle gone (going client))
-            _ <- within 20 what (ignoringReset (hearEnd client))
-            t1 <- getMonotonicTime
-            killThread t
-            assertBool (what <> ": given up after " <> show (t1 - t0) <> " s") (t1 - t0 >= 0.99 && t1 - t0 < 9)
+            withClient port $ \client -> do
+              say client beginning
+              t <- forkIO (handle gone (going client))
+              _ <- within 20 what (ignoringReset (hearEnd client))
+              t1 <- getMonotonicTime
+              killThread t
+              assertBool (what <> ": disconnected after " <> show (t1 - t0) <> " s") (t1 - t0 >= 0.99)
           noConnections server
         readIORef heard >>= (@?= []),
-      testOn on "one that takes nothing is given up" . withQuietServer impatient application $ \server port -> do
+      testOn on "clients that read nothing are disconnected" . withQuietServer impatient application $ \server port -> do
         clients <- mapM (const (connectTo port)) [1 .. 3 :: Int]
         forM_ (zip clients ["/large?n=50000000", "/chunks", "/large?n=20000000"]) $ \(client, path) -> ask client path []
-        eventually "they are served" ((>= 1) <$> serverConnections server)
+        eventually "a connection is counted" ((>= 1) <$> serverConnections server)
         noConnections server
         mapM_ hangUp clients,
-      testOn on "that are fast enough are served" . withQuietServer impatient application $ \server port -> do
-        forConcurrently_ (fastEnough port) (uncurry (within 20))
+      testOn on "clients that are slow, but fast enough, are served" . withQuietServer impatient application $ \server port -> do
+        forConcurrently_ (fastEnough port) (uncurry (within 50))
         noConnections server,
-      testOn on "and so is a slow reader of a file, of which each part counts" . withFileOf 16000000 $ \fileOf ->
+      testOn on "a slow reader of a file is served: every part that it takes counts" . withFileOf 16000000 $ \fileOf ->
         withQuietServer impatient fileOf $ \server port -> do
           withClient port $ \client -> ask client "/" [] >> slowReading client
           noConnections server,
-      testOn on "and so is one that takes longer for a slice of a file than the limit, until it stops" . withFileOf 16000000 $ \fileOf ->
-        withQuietServer impatient fileOf $ \server port -> do
+      -- With the limit of one second, in which it takes less than a slice.
+      testOn on "a reader that takes longer than the limit for a slice of a file is served until it stops" . withFileOf 16000000 $ \fileOf ->
+        withQuietServer (setTimeout 1 defaultSettings) fileOf $ \server port -> do
           withNarrowClient 65536 port $ \client -> do
             ask client "/" []
             taken <- sum <$> replicateM 12 (threadDelay 250000 >> hearSome client 40000)
@@ -70,7 +73,7 @@ tests on =
             ask client "/" []
             replicateM_ 6 (threadDelay 250000 >> hearSome client 40000)
             noConnections server,
-      testOn on "where nobody knows what a client has taken: slices are small" . withFileOf 1600000 $ \fileOf -> do
+      testOn on "on a Unix socket, where the server cannot tell what a client has taken, a slow reader is served" . withFileOf 1600000 $ \fileOf -> do
         folder <- mkdtemp "/tmp/weft-slow-"
         flip finally (removeDirectoryRecursive folder) $ do
           let path = folder </> "socket"
@@ -85,11 +88,11 @@ tests on =
                     | n >= 1600000 = pure n
                     | otherwise = do
                       when (n `div` 100000 < (n + 65536) `div` 100000) (threadDelay 150000)
-                      bytes <- within 20 "receiving" (N.recv s 65536)
+                      bytes <- within 50 "receiving" (N.recv s 65536)
                       if B.null bytes then pure n else go (n + B.length bytes)
               taken <- go (0 :: Int)
               assertBool ("only " <> show taken) (taken >= 1600000),
-      testOn on "no limit" . withQuietServer (setTimeout 0 defaultSettings) application $ \_ port ->
+      testOn on "a timeout of 0 is no limit" . withQuietServer (setTimeout 0 defaultSettings) application $ \_ port ->
         withClient port $ \client -> do
           say client "GET /hello HTTP/1.1\r\n"
           threadDelay 1500000
@@ -98,7 +101,7 @@ tests on =
           answerBody answer @?= "hello"
     ]
   where
-    impatient = setTimeout 1 defaultSettings
+    impatient = setTimeout 2 defaultSettings
     withHearing heard settings act =
       withServer (hearing heard (setHost "127.0.0.1" (setPort 0 settings))) application $ \server ->
         act server (portOf (serverAddress server))
@@ -107,7 +110,7 @@ tests on =
     gone :: IOException -> IO ()
     gone _ = pure ()
 
--- | Clients, what they begin with, and how they go on.
+-- | Clients that must time out: a name, what each sends first, and what it does then.
 tooSlow :: [(String, ByteString, Client -> IO ())]
 tooSlow =
   [ ("silent", "", silent),
@@ -122,16 +125,24 @@ tooSlow =
   where
     silent _ = pure ()
 
--- | Clients of a server whose limit is a second.
+-- | Clients that must not time out, with a limit of two seconds. Each takes longer than that.
 fastEnough :: Int -> [(String, IO ())]
 fastEnough port =
   [ ( "a slow application",
       withClient port $ \client -> do
-        ask client "/slow?n=1800" []
+        ask client "/slow?n=2800" []
         answer <- hearAnswer client
         answerBody answer @?= "slowly"
     ),
-    ( "a large body, in large pieces with pauses",
+    ( "an application that goes on after its response",
+      withClient port $ \client -> do
+        ask client "/after?n=3500" []
+        answer <- hearAnswer client
+        answerBody answer @?= "early"
+        next <- get client "/hello"
+        answerBody next @?= "hello"
+    ),
+    ( "a body in large pieces, with pauses",
       withClient port $ \client -> do
         say client (post "count" 20000)
         replicateM_ 5 (threadDelay 500000 >> say client (B.replicate 4000 120))
@@ -145,9 +156,9 @@ fastEnough port =
     ),
     ( "a stream with pauses",
       withClient port $ \client -> do
-        ask client "/drip?n=40" []
+        ask client "/drip?n=60" []
         answer <- hearAnswer client
-        B.length (answerBody answer) @?= 40000
+        B.length (answerBody answer) @?= 60000
     ),
     ( "one request after the other, with pauses",
       withClient port $ \client -> replicateM_ 4 $ do
@@ -166,28 +177,28 @@ fastEnough port =
     )
   ]
 
--- | Take 16,000,000 bytes, in more than the limit, with pauses that are shorter.
+-- | Receive 16,000,000 bytes, for longer than the limit, with pauses that are shorter.
 slowReading :: Client -> IO ()
 slowReading client = do
-  -- As much as opens the window again each time.
-  replicateM_ 5 $ do
+  -- Each time enough bytes to reopen the TCP window.
+  replicateM_ 6 $ do
     threadDelay 400000
     some <- hearSome client 2000000
     assertBool ("the end after " <> show some) (some >= 2000000)
-  rest <- hearSome client 5500000
-  assertBool ("only " <> show rest) (rest >= 5500000)
+  rest <- hearSome client 3500000
+  assertBool ("only " <> show rest) (rest >= 3500000)
 
 post :: ByteString -> Int -> ByteString
 post path n = "POST /" <> path <> " HTTP/1.1\r\nHost: test\r\nContent-Length: " <> C.pack (show n) <> "\r\n\r\n"
 
--- | An application with a file of so many bytes.
+-- | An application that responds with a file of the given number of bytes.
 withFileOf :: Int -> (Application -> IO a) -> IO a
 withFileOf size act = bracket (mkdtemp "/tmp/weft-slow-") removeDirectoryRecursive $ \folder -> do
   let path = folder </> "file"
   B.writeFile path (B.replicate size 120)
   act (\_ respond -> respond (responseFile status200 [] path Nothing))
 
--- | How many bytes come, until there are so many.
+-- | Receive until the given number of bytes has arrived, or the stream ends. Returns the number of bytes.
 hearSome :: Client -> Int -> IO Int
 hearSome client enough = go 0
   where
@@ -197,6 +208,6 @@ hearSome client enough = go 0
         bytes <- hear client
         if B.null bytes then pure n else go (n + B.length bytes)
 
--- | Unread data at its end makes a connection end with a reset.
+-- | A connection with unread data ends with a reset when it is closed.
 ignoringReset :: IO a -> IO ()
 ignoringReset act = void (try (void act) :: IO (Either IOException ()))

@@ -1,5 +1,5 @@
 -- |
--- TLS: the laws of connections over it, and what @openssl@ and @curl@ see of a server.
+-- TLS: the laws of connections over it, and servers with @openssl@ and @curl@ as clients.
 module Spec.Tls
   ( tests,
   )
@@ -13,7 +13,7 @@ import qualified Data.ByteString.Char8 as B8
 import Data.IORef
 import Data.List (isInfixOf, sort)
 import GHC.Clock (getMonotonicTime)
-import Network.Socket (SockAddr (..), tupleToHostAddress)
+import Network.Socket (Family (AF_INET), SockAddr (..), SocketOption (..), SocketType (Stream), tupleToHostAddress)
 import System.Directory
 import System.Exit
 import System.FilePath
@@ -24,12 +24,13 @@ import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Duration
+import qualified Weft.Socket as S
 import Weft.Test.Skip
 import Weft.Tls
 import Weft.Transport
 import Weft.Transport.Laws
 
--- | The files of a run: made once by openssl.
+-- | Certificates and keys, made once by openssl.
 data Files = Files
   { folderOf :: FilePath,
     contentsOf :: (Fd, B.ByteString)
@@ -41,25 +42,34 @@ tests = withResource makeFiles (\f -> closeFd (fst (contentsOf f)) >> removeDire
     "TLS"
     [ testGroup
         ("laws over " <> name)
-        [ testCase (lawName law) (files >>= \f -> pairOver f below >>= \p -> lawHolds law (Subject p bound (contentsOf f)))
+        [ testCase (lawName law) (files >>= \f -> pairOver f below >>= \p -> lawHolds law (Implementation p bound (contentsOf f)))
           | law <- connectionLaws,
             lawName law `notElem` absent
         ]
-      | (name, bound, below) <- [("memory", 200000, inMemory), ("TCP", 9000000, overTcp)]
+      | (name, bound, below) <- [("memory", 200000, inMemory), ("TCP", 4000000, overTcp)]
     ]
     `with` [openssl files]
   where
     with group more = testGroup "Weft.Tls" (group : more)
-    -- The library ends both directions at once.
+    -- The tls library closes both directions at once.
     absent = ["one direction goes on when the other has ended"]
 
 inMemory, overTcp :: IO (Connection, Connection)
 inMemory = connectionPair 65536 (SockAddrInet 1 0) (SockAddrInet 2 0)
-overTcp = do
-  l <- transportListen socketTransport loopback
-  c <- transportConnect socketTransport noDeadline (listenerAddress l)
-  s <- listenerAccept l
-  (c, s) <$ listenerClose l
+-- Both buffers have a fixed size: the kernel would let them grow to what the machine is configured for.
+overTcp = bracket (open loopback) S.close $ \l -> do
+  S.listen l 1
+  address <- S.getSocketName l
+  c <- open loopback
+  S.connect c address
+  (s, peer) <- S.accept l
+  pure (socketConnection c address, socketConnection s peer)
+  where
+    open address = do
+      s <- S.socket AF_INET Stream 0
+      S.setSocketOption s RecvBuffer 200000
+      S.setSocketOption s SendBuffer 200000
+      s <$ S.bind s address
 
 loopback :: SockAddr
 loopback = SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1))
@@ -86,13 +96,13 @@ sourceOf files name = CertificateFiles (folderOf files </> name <> ".pem") (fold
 clientFor :: Files -> TlsClientSettings
 clientFor files = defaultTlsClientSettings {tlsTrust = TrustAuthorities (folderOf files </> "ca.pem")}
 
--- Asked by openssl -------------------------------------------------------------------
+-- With openssl's client -------------------------------------------------------------------
 
 openssl :: IO Files -> TestTree
 openssl get =
   testGroup
     "openssl"
-    [ testCase "nothing but forward secrecy with authenticated encryption" $ do
+    [ testCase "only cipher suites with forward secrecy and authenticated encryption" $ do
         files <- get
         serving files (settingsFor files ["one"]) $ \port _ _ -> do
           (_, listed, _) <- run "openssl" ["ciphers", "-v", "ALL:@SECLEVEL=0"] ""
@@ -108,7 +118,7 @@ openssl get =
             accepts port ["-tls1_3", "-ciphersuites", suite] >>= assertBool suite
           forM_ ["-tls1", "-tls1_1"] $ \version ->
             accepts port [version, "-cipher", "ALL:@SECLEVEL=0"] >>= assertBool version . not,
-      testCase "a session is resumed, by TLS 1.2 and 1.3" $ do
+      testCase "a session is resumed, with TLS 1.2 and 1.3" $ do
         files <- get
         serving files (settingsFor files ["one"]) $ \port seen _ -> forM_ ["-tls1_2", "-tls1_3"] $ \version -> do
           let kept = folderOf files </> "session" <> version
@@ -118,7 +128,7 @@ openssl get =
           assertBool out ("Reused, " `isInfixOf` out)
           securities <- readIORef seen
           map securityResumed securities @?= [True],
-      testCase "no session is resumed if none may be kept" $ do
+      testCase "no session is resumed if the server keeps none" $ do
         files <- get
         serving files (settingsFor files ["one"]) {tlsSessions = 0} $ \port seen _ -> do
           let kept = folderOf files </> "session-none"
@@ -126,23 +136,24 @@ openssl get =
           _ <- client files port ["-tls1_3", "-sess_in", kept] "hello\n"
           securities <- readIORef seen
           map securityResumed securities @?= [False, False],
-      testCase "each name gets its certificate, an unknown one the first" $ do
+      testCase "each name gets its certificate, an unknown name the first one" $ do
         files <- get
         serving files (settingsFor files ["one", "two"]) $ \port seen _ ->
-          forM_ [("one.test", "one.test"), ("two.test", "two.test"), ("any.wild.test", "two.test"), ("wild.test", "one.test"), ("unknown.test", "one.test")] $ \(asked, shown) -> do
+          forM_ (zip [1 ..] [("one.test", "one.test"), ("two.test", "two.test"), ("any.wild.test", "two.test"), ("wild.test", "one.test"), ("unknown.test", "one.test")]) $ \(number, (asked, shown)) -> do
             (_, out, _) <- run "openssl" ["s_client", "-connect", at port, "-servername", asked] ""
-            -- Blanks around the sign depend on the version of openssl.
+            -- Blanks around the equals sign depend on the version of openssl.
             assertBool (asked <> ": " <> out) (any (`isInfixOf` out) ["CN = " <> shown, "CN=" <> shown])
-            securities <- readIORef seen
+            -- The client may end before the server has recorded it.
+            securities <- atLeast number seen
             fmap securityServerName (take 1 securities) @?= [Just (B8.pack asked)],
-      testCase "ALPN: the server's preference; none in common is none" $ do
+      testCase "ALPN: the server's preference decides; without a common protocol there is none" $ do
         files <- get
         serving files (settingsFor files ["one"]) $ \port _ _ -> do
           (_, both, _) <- client files port ["-alpn", "http/1.1,h2"] ""
           assertBool both ("ALPN protocol: h2" `isInfixOf` both)
           (_, none, _) <- client files port ["-alpn", "spdy/3"] ""
           assertBool none ("No ALPN negotiated" `isInfixOf` none),
-      testCase "a client certificate that is required: right, missing, expired, of another authority" $ do
+      testCase "a required client certificate: valid, missing, expired, of another authority" $ do
         files <- get
         let settings = (settingsFor files ["one"]) {tlsClientCertificates = RequiredClientCertificates (folderOf files </> "ca.pem")}
         serving files settings $ \port seen _ -> forM_ ["-tls1_2", "-tls1_3"] $ \version -> do
@@ -150,7 +161,7 @@ openssl get =
           mapM ask [Just "client", Nothing, Just "expired", Just "foreign"] >>= (@?= [True, False, False, False])
           securities <- readIORef seen
           map (not . null . peerCertificates) (take 1 securities) @?= [True],
-      testCase "a client certificate that is optional" $ do
+      testCase "an optional client certificate" $ do
         files <- get
         let settings = (settingsFor files ["one"]) {tlsClientCertificates = OptionalClientCertificates (folderOf files </> "ca.pem")}
         serving files settings $ \port _ errors -> do
@@ -158,7 +169,8 @@ openssl get =
           mapM (ask ["-tls1_2"]) [Just "client", Nothing, Just "expired"] >>= (@?= [True, True, False])
           mapM (ask []) [Just "client", Just "expired"] >>= (@?= [True, False])
           without <- ask [] Nothing
-          seen <- readIORef errors
+          -- Those of the two expired certificates come before it.
+          seen <- if without then readIORef errors else atLeast 3 errors
           -- RFC 8446, 4.4.3: a client without a certificate sends no CertificateVerify.
           skipUnless "the server of tls 2.1 takes no client of TLS 1.3 without a certificate once it has asked for one" $
             not (any (("certificate verify 13" `isInfixOf`) . show) seen)
@@ -173,11 +185,11 @@ openssl get =
             r <- try (receiveAll c) :: IO (Either IOException B.ByteString)
             after' <- getMonotonicTime
             connClose c
-            assertBool (show (after' - before, fmap B.length r)) (after' - before >= 0.3 && after' - before < 5)
-          -- The client may hear of the end before the server has noted why.
+            assertBool (show (after' - before, fmap B.length r)) (after' - before >= 0.3)
+          -- The client may see the end before the server has recorded the error.
           seen <- atLeast 3 errors
           map isTimeout seen @?= [True, True, True],
-      testCase "rubbish is refused" $ do
+      testCase "bytes that are not TLS are refused" $ do
         files <- get
         serving files (settingsFor files ["one"]) $ \port _ errors -> do
           c <- transportConnect socketTransport noDeadline (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
@@ -186,7 +198,7 @@ openssl get =
           connClose c
           seen <- atLeast 1 errors
           length seen @?= 1,
-      testCase "a reload changes the certificate for new connections, and keeps the old ones" $ do
+      testCase "a reload changes the certificate for new connections, and old connections continue" $ do
         files <- get
         let there name = folderOf files </> name
         copyFile (there "one.pem") (there "live.pem") >> copyFile (there "one.key") (there "live.key")
@@ -209,7 +221,7 @@ openssl get =
         assertBool "a reload of rubbish" (either (const True) (const False) r)
         (c3, _) <- connectTo "two.test"
         connClose c3,
-      testCase "a certificate from memory; a key that does not fit" $ do
+      testCase "a certificate from memory; a key of another certificate is refused" $ do
         files <- get
         let there name = B.readFile (folderOf files </> name)
         chain <- there "one.pem"
@@ -220,7 +232,7 @@ openssl get =
         case r of
           Left e -> assertBool (show e) ("is not the key" `isInfixOf` show (e :: IOException))
           Right _ -> assertFailure "a key that does not fit",
-      testCase "a client refuses a server of another name, and of another authority" $ do
+      testCase "a client refuses a server with another name or authority" $ do
         files <- get
         server <- newTlsServer (settingsFor files ["one"])
         let connectAs settings name = do
@@ -233,14 +245,14 @@ openssl get =
         authority <- connectAs (clientFor files) {tlsTrust = TrustAuthorities (folderOf files </> "ca2.pem")} "one.test"
         anything <- connectAs (clientFor files) {tlsTrust = TrustAnything} "other.test"
         [good, name, authority, anything] @?= [True, False, False, True],
-      testCase "curl" $ do
+      testCase "curl gets a page" $ do
         needProgram "curl"
         files <- get
         serving files (settingsFor files ["one"]) $ \port _ _ -> do
           (code, out, err) <-
             run
               "curl"
-              ["-sS", "--http1.1", "--cacert", folderOf files </> "ca.pem", "--resolve", "one.test:" <> show port <> ":127.0.0.1", "https://one.test:" <> show port <> "/"]
+              ["-sS", "--noproxy", "*", "--http1.1", "--cacert", folderOf files </> "ca.pem", "--resolve", "one.test:" <> show port <> ":127.0.0.1", "https://one.test:" <> show port <> "/"]
               ""
           (code, out) @?= (ExitSuccess, "hello")
           err @?= ""
@@ -256,29 +268,29 @@ openssl get =
 at :: Int -> String
 at port = "127.0.0.1:" <> show port
 
--- | openssl's client, which says something, reads for a moment and ends.
+-- | Run openssl's client, which sends a text and reads until the server closes.
 client :: Files -> Int -> [String] -> String -> IO (ExitCode, String, String)
 client files port arguments =
   run "openssl" (["s_client", "-connect", at port, "-servername", "one.test", "-CAfile", folderOf files </> "ca.pem", "-ign_eof"] <> arguments)
 
 run :: FilePath -> [String] -> String -> IO (ExitCode, String, String)
-run program arguments = readProcessWithExitCode "timeout" ("20" : program : arguments)
+run program arguments = readProcessWithExitCode "timeout" ("90" : program : arguments)
 
 receiveAll :: Connection -> IO B.ByteString
 receiveAll c = do
   bytes <- connReceive c noDeadline 4096
   if B.null bytes then pure B.empty else (bytes <>) <$> receiveAll c
 
--- | The errors noted, once there are so many, or after five seconds.
-atLeast :: Int -> IORef [IOException] -> IO [IOException]
-atLeast n errors = go (500 :: Int)
+-- | What was recorded, when there are at least the given number, or after thirty seconds.
+atLeast :: Int -> IORef [a] -> IO [a]
+atLeast n recorded = go (3000 :: Int)
   where
     go left = do
-      seen <- readIORef errors
+      seen <- readIORef recorded
       if length seen >= n || left == 0 then pure seen else threadDelay 10000 >> go (left - 1)
 
--- | A server that answers a request of HTTP, and anything else with itself; with what it saw of its clients and what went
--- wrong, the last first.
+-- | Run a server that answers an HTTP request, and echoes anything else. The action gets its port, the clients'
+-- security data and the errors, the last one first.
 serving :: Files -> TlsServerSettings -> (Int -> IORef [Security] -> IORef [IOException] -> IO a) -> IO a
 serving _ settings act = do
   server <- newTlsServer settings

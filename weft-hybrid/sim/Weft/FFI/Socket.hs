@@ -2,7 +2,10 @@
 -- The part of the real module of this name that hybrid descriptors use, on the model kernel ("Kernel").
 module Weft.FFI.Socket
   ( cClose,
+    cCloseNow,
+    cCloseLingering,
     cSetNonBlocking,
+    cIsPlainPipe,
   )
 where
 
@@ -16,6 +19,17 @@ cClose n = do
   r <- closeNumber (fromIntegral n)
   when (r < 0) (ioError (userError ("close(" <> show n <> ") of a number that is not open")))
 
+-- | None lingers.
+cCloseNow :: CInt -> IO CInt
+cCloseNow n = (-1) <$ cClose n
+
+cCloseLingering :: CInt -> IO ()
+cCloseLingering = cClose
+
 -- | All are.
-cSetNonBlocking :: CInt -> IO ()
-cSetNonBlocking _ = pure ()
+cSetNonBlocking :: CInt -> IO CInt
+cSetNonBlocking _ = pure 0
+
+-- | The scenarios adopt pipes.
+cIsPlainPipe :: CInt -> IO CInt
+cIsPlainPipe _ = pure 1

@@ -1,6 +1,5 @@
--- |
--- The arrays of a loop's ready queue, on the simulated machine ("Weft.Sys" of @weft-core\/sim@), under the names of the real module. They are the
--- loop's alone: using them is no scheduling point.
+-- | The arrays of a loop's ready queue, on the simulated machine ("Weft.Sys" of @weft-core\/sim@), under the names of
+-- the real module. They are the loop's alone: using them is no scheduling point.
 module Weft.Hybrid.Arrays
   ( SmallArray,
     newSmallArray,

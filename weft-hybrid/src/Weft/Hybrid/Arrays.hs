@@ -1,9 +1,8 @@
 {-# LANGUAGE MagicHash #-}
 {-# LANGUAGE UnboxedTuples #-}
 
--- |
--- Arrays for the ready queue: without cards, and references to arrays behind one pointer. The figures that ask for them are in
--- @doc\/rationale\/hybrid.md@. Indices and ranges are the caller's care.
+-- | Arrays for the ready queue: without cards, and references to arrays behind one pointer. The figures that ask for
+-- them are in @doc\/rationale\/hybrid.md@. Indices and ranges are the caller's care.
 module Weft.Hybrid.Arrays
   ( -- * Arrays without cards
     SmallArray,
@@ -54,16 +53,17 @@ copySmallArray :: SmallArray a -> SmallArray a -> Int -> Int -> IO ()
 copySmallArray (SmallArray from) (SmallArray to) (I# i) (I# n) = IO $ \s ->
   (# copySmallMutableArray# from i to i n s, () #)
 
--- | Freeze a chunk, which is only read from now on. When the objects that it refers to are as old as the chunk, minor collections skip it.
+-- | Freeze a chunk, which is only read from now on. When the objects that it refers to are as old as the chunk, minor
+-- collections skip it.
 freezeSmallArray :: SmallArray a -> IO ()
 freezeSmallArray (SmallArray a) = IO $ \s -> case unsafeFreezeSmallArray# a s of (# s', _ #) -> (# s', () #)
 
--- | It may be written again.
+-- | Make a frozen chunk mutable again.
 thawSmallArray :: SmallArray a -> IO ()
 thawSmallArray (SmallArray a) = IO $ \s -> case unsafeThawSmallArray# (unsafeCoerce# a) s of (# s', _ #) -> (# s', () #)
 
--- | A fixed number of references to 'SmallArray', 'AtomicWords' and 'BoxedArray', behind one pointer. To read one, nothing
--- is evaluated. What is at which index, and of what type, is the caller's care.
+-- | A fixed number of references to 'SmallArray', 'AtomicWords' and 'BoxedArray', behind one pointer. To read one,
+-- nothing is evaluated. What is at which index, and of what type, is the caller's care.
 data Arrays = Arrays (MutableArrayArray# RealWorld)
 
 -- | An array of this many references. Each must be written before it is read.

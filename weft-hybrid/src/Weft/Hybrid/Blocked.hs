@@ -32,8 +32,8 @@ import Weft.Sys
 -- | A wait queue, or a single wait.
 newtype Blocked = Blocked {blockedCandidates :: IO [Candidate]}
 
--- | A blocked thread, and the action that takes it out of its queue; it is given the place for other threads that can go on
--- then. 'False' if the thread is not there any more.
+-- | A blocked thread, and the action that takes it out of its queue; it is given the place for other threads that can
+-- go on then. 'False' if the thread is not there any more.
 data Candidate = Candidate !Waiter ((Context -> Task -> IO ()) -> IO Bool)
 
 -- | Each entry has a cell, which is 1 when its queue is garbage and its threads have been dealt with.
@@ -44,9 +44,9 @@ entries :: Ref Entries
 entries = globalRef "Weft.Hybrid.Blocked.entries" (pure NoEntries)
 {-# NOINLINE entries #-}
 
--- Cell 0: the number of entries that were put in since the last sweep. Cell 1: how many were left by that. Cell 2: the
--- number of sweeps that are running. Cell 3: the process image ('forkGeneration'). Any thread changes them; a superfluous
--- sweep does no harm.
+-- Cell 0: the number of entries that were put in since the last sweep. Cell 1: how many were left by that. Cell 2:
+-- the number of sweeps that are running. Cell 3: the process image ('forkGeneration'). Any thread changes them; a
+-- superfluous sweep does no harm.
 counts :: AtomicWords
 counts = globalWords "Weft.Hybrid.Blocked.counts" 4
 {-# NOINLINE counts #-}

@@ -50,10 +50,10 @@ class (MonadMask m, MonadIO m) => Threads m where
   -- | Let other threads run.
   yield :: m ()
 
-  -- | Wait that long.
+  -- | Wait for the given duration.
   sleep :: Duration -> m ()
 
-  -- | Run an action for at most that long; 'Nothing' if it took longer and was interrupted.
+  -- | Run an action with a time limit. 'Nothing' if it took longer and was interrupted.
   timeout :: Duration -> m a -> m (Maybe a)
 
   -- | Run a call that blocks.
@@ -75,7 +75,7 @@ class (MonadMask m, MonadIO m) => Threads m where
   shutdown :: SocketOf m -> ShutdownCmd -> m ()
   close :: SocketOf m -> m ()
 
-  -- | The socket, with a deadline for its operations that long from now.
+  -- | The socket, with a deadline for its operations after the given duration from now.
   withTimeout :: Duration -> SocketOf m -> m (SocketOf m)
 
 instance Threads IO where

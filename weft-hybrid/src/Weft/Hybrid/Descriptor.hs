@@ -31,6 +31,7 @@ module Weft.Hybrid.Descriptor
     Kind (..),
     Direction (..),
     Attempt (..),
+    decodeResult,
     perform,
     immediately,
 
@@ -40,20 +41,21 @@ module Weft.Hybrid.Descriptor
   )
 where
 
+import Control.Concurrent (forkIO)
 import Control.Exception (toException, try)
-import Control.Monad (forM_, unless, void, when)
+import Control.Monad (forM_, join, unless, void, when)
 import Foreign.C.Error (Errno (..), eBADF, eTIMEDOUT)
 import Foreign.C.Types (CInt)
 import GHC.Exts (oneShot)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Backend
-import Weft.Core.Descriptor (Attempt (..))
+import Weft.Core.Descriptor (Attempt (..), decodeResult)
 import Weft.Core.Events
 import Weft.Core.Manager
 import Weft.Core.Time (Instant, never)
 import Weft.Core.Timer (cancelTimer)
-import Weft.FFI.Errno (errnoError, throwErrnoCode)
-import Weft.FFI.Socket (cClose, cSetNonBlocking)
+import Weft.FFI.Errno (errnoError, throwErrnoCode, throwIfNegative_)
+import Weft.FFI.Socket (cCloseLingering, cCloseNow, cIsPlainPipe, cSetNonBlocking)
 import Weft.Hybrid.DescriptorTable
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Park
@@ -61,10 +63,14 @@ import Weft.Hybrid.Trace
 import Weft.Hybrid.Weak (touchRef)
 import Weft.Sys (Ref, globalRef, mask_, newRef, onException, readRef, writeRef)
 
--- | Take ownership of an open descriptor of a stream. It is made non-blocking; close it only by
--- 'closeDescriptor'.
+-- | Take ownership of an open descriptor. It is made non-blocking; close it only by
+-- 'closeDescriptor'. Throws @EBADF@ if it is negative or not open.
 adopt :: Fd -> IO Descriptor
-adopt fd@(Fd n) = cSetNonBlocking n >> openDescriptor True fd
+adopt fd@(Fd n) = do
+  throwIfNegative_ "Weft.Hybrid.adopt" (cSetNonBlocking n)
+  pipe <- cIsPlainPipe n
+  d <- openDescriptor True fd
+  d <$ unless (pipe > 0) (markPiecemeal d)
 
 -- | Close a descriptor. Operations that wait, and all later ones, fail with @EBADF@. The number is given back to the
 -- kernel when no thread is inside a system call with it. 'False' if it was closed already. Any thread may call this.
@@ -79,11 +85,14 @@ closeDescriptor d = mask_ $ do
       when (outcome == YoursToClose) (closeNumber d)
       pure True
 
--- | Give the number back to the kernel. No thread uses it any more.
+-- | Give the number back to the kernel. No thread uses it any more. With @SO_LINGER@ set, close(2) waits for the peer,
+-- which a GHC thread does, with a duplicate.
 closeNumber :: Descriptor -> IO ()
 closeNumber d = do
-  readOwner d >>= disown d
-  let Fd n = descriptorFd d in cClose n
+  readOwner d >>= detachDescriptor d
+  let Fd n = descriptorFd d
+  lingering <- cCloseNow n
+  when (lingering >= 0) (void (forkIO (cCloseLingering lingering)))
 
 -- Operations --------------------------------------------------------------------------
 
@@ -188,9 +197,14 @@ await o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l ctx = 
         deadline == never -> do
         joined <- joinQueue d dir 0 (opAgain o) (Waiter ctx 0)
         if joined then Parked <$ recheck l d dir else begin o l ctx
-      | otherwise -> do
+      | deadline == never -> do
         n <- newNumber
         parkWith ctx (leaveQueue d dir n) (waitNumbered n o l) (begin o l ctx)
+      | otherwise -> do
+        n <- newNumber
+        timer <- newRef (pure ())
+        let withdraw = leaveQueue d dir n >>= \left -> left <$ when left (join (readRef timer))
+        parkWith ctx withdraw (waitUntilDeadline n timer o l) (begin o l ctx)
 
 -- | The descriptor may have been closed before the thread was in the queue.
 recheck :: Loop -> Descriptor -> Direction -> IO ()
@@ -198,32 +212,34 @@ recheck l d dir = do
   open <- isOpen d
   unless open (wakeQueue (onLoop l) d dir)
 
--- | Join the queue, with a timer if there is a deadline.
+-- | Join the queue.
 waitNumbered :: Int -> Operation a -> Loop -> Waiter -> IO Bool
-waitNumbered n o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l w
-  | deadline == never = do
-    joined <- joinQueue d dir n (opAgain o) w
-    joined <$ recheck l d dir
-  | otherwise = do
-    timer <- newRef (pure ())
-    let again = Call $ \l' ctx -> do
-          stop <- readRef timer
-          stop
-          begin o l' ctx
-        expired = do
-          mine <- leaveQueue d dir n
-          early <- isEarly l deadline
-          when mine (resume (onLoop l) w (\() -> if early then again else Call (attempt False o)))
-    -- Set before another thread can resume this one. The timer fires on this loop, so not before this step ends.
-    t <- addOwnTimer (loopManager l) deadline expired
-    writeRef timer (void (cancelTimer t))
-    joined <- joinQueue d dir n again w
-    unless joined (void (cancelTimer t))
-    joined <$ recheck l d dir
+waitNumbered n o@Operation {opSource = Source d _ _, opKind = Kind _ dir} l w = do
+  joined <- joinQueue d dir n (opAgain o) w
+  joined <$ recheck l d dir
+
+-- | Join the queue, with a timer for the deadline. The action that cancels the timer is put into the reference.
+waitUntilDeadline :: Int -> Ref (IO ()) -> Operation a -> Loop -> Waiter -> IO Bool
+waitUntilDeadline n timer o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l w = do
+  -- Set before another thread can resume this one. The timer fires on this loop, so not before this step ends.
+  t <- addOwnTimer (loopManager l) deadline expired
+  writeRef timer (void (cancelTimer t))
+  joined <- joinQueue d dir n again w
+  unless joined (void (cancelTimer t))
+  joined <$ recheck l d dir
+  where
+    again = Call $ \l' ctx -> do
+      stop <- readRef timer
+      stop
+      begin o l' ctx
+    expired = do
+      mine <- leaveQueue d dir n
+      early <- isEarly l deadline
+      when mine (resume (onLoop l) w (\() -> if early then again else Call (attempt False o)))
 
 -- | Remove the descriptor from its owner's back end.
-disown :: Descriptor -> Owner -> IO ()
-disown d owner = forM_ (loopOf owner) $ \l -> do
+detachDescriptor :: Descriptor -> Owner -> IO ()
+detachDescriptor d owner = forM_ (loopOf owner) $ \l -> do
   let m = loopManager l
   alive <- isAlive m
   when alive (backendForget (managerBackend m) (descriptorFd d))
@@ -247,7 +263,7 @@ attach l d dir = do
       open <- acquire d
       when open $ do
         ours <- casOwner d owner (loopMoving l)
-        when ours (disown d owner >> arm l d)
+        when ours (detachDescriptor d owner >> arm l d)
         lastOut <- release d
         when lastOut (closeNumber d)
         unless ours (attach l d dir)

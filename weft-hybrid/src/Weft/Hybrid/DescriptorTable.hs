@@ -6,8 +6,8 @@
 -- There is one table in a process, in blocks of 64 descriptors that never move. A forked child makes a new
 -- one from it, with the descriptors and without the threads.
 --
--- A descriptor's word is a use count ("Weft.Core.UseCount"); a new owner of its number moves it from shut to open, with the
--- next generation.
+-- A descriptor's word is a use count ("Weft.Core.UseCount"); a new owner of its number moves it from shut to open,
+-- with the next generation.
 --
 -- @
 --   queue  NotReady     an attempt got @EAGAIN@; the kernel will report the next change
@@ -30,6 +30,8 @@ module Weft.Hybrid.DescriptorTable
     Shut (..),
     isOpen,
     mayHideMore,
+    markPiecemeal,
+    isPiecemeal,
 
     -- * Their loops
     readOwner,
@@ -69,12 +71,12 @@ import Weft.Sys
 newtype Descriptor = Descriptor Int
   deriving (Eq)
 
--- | Its number.
+-- | The number of a descriptor.
 descriptorFd :: Descriptor -> Fd
 descriptorFd (Descriptor d) = fromIntegral (d .&. 0xffffffff)
 {-# INLINE descriptorFd #-}
 
--- | Its generation.
+-- | The generation of a descriptor.
 descriptorGeneration :: Descriptor -> Int
 descriptorGeneration (Descriptor d) = d `unsafeShiftR` 32
 {-# INLINE descriptorGeneration #-}
@@ -191,6 +193,10 @@ cell d = fromIntegral (descriptorFd d) .&. (blockSize - 1)
 flagHides :: Int
 flagHides = ownerFlag 0
 
+-- | The flag of 'isPiecemeal'.
+flagPiecemeal :: Int
+flagPiecemeal = ownerFlag 1
+
 useCount :: Block -> Descriptor -> UseCount
 useCount b d = UseCount (blockWords b) (cell d) (descriptorGeneration d)
 {-# INLINE useCount #-}
@@ -209,8 +215,8 @@ openDescriptor stream fd = do
   where
     d0 = describe fd 0
     i = cell d0
-    -- A thread that waited for the number's earlier owner may still be in the queue, about to notice that it was closed.
-    -- It is left there; it makes all threads try again.
+    -- A thread that waited for the number's earlier owner may still be in the queue, about to notice that it was
+    -- closed. It is left there; it makes all threads try again.
     ajar b j = do
       queue <- readBoxedArray (blockQueues b) j
       case queue of
@@ -222,8 +228,8 @@ acquire :: Descriptor -> IO Bool
 acquire d = blockOf d >>= \b -> UseCount.acquire (useCount b d)
 {-# INLINE acquire #-}
 
--- | To be called after the system call. 'True' if it was shut meanwhile and the caller was the last user: it has to close
--- the number.
+-- | To be called after the system call. 'True' if it was shut meanwhile and the caller was the last user: it has to
+-- close the number.
 release :: Descriptor -> IO Bool
 release d = blockOf d >>= \b -> UseCount.release (useCount b d)
 {-# INLINE release #-}
@@ -243,6 +249,15 @@ mayHideMore d = do
   b <- blockOf d
   hasFlags (useCount b d) flagHides
 {-# INLINE mayHideMore #-}
+
+-- | Note that a read of less than was asked for does not mean that nothing is left, although the kernel has reported
+-- nothing: a terminal gives one line at a time.
+markPiecemeal :: Descriptor -> IO ()
+markPiecemeal d = blockOf d >>= \b -> void (setFlags (useCount b d) flagPiecemeal)
+
+-- | Whether 'markPiecemeal' was called.
+isPiecemeal :: Descriptor -> IO Bool
+isPiecemeal d = blockOf d >>= \b -> hasFlags (useCount b d) flagPiecemeal
 
 -- Owners ------------------------------------------------------------------------------
 

@@ -67,7 +67,8 @@ outside l ctx k interrupted begin = do
             _ <- swapRef giveUp stop
             state <- readWord cell 0
             True <$ when (state >= 2) stopOnce
-      finish w r = do
+      -- Masked: the thread that has changed the cell has to resume the thread.
+      finish w r = mask_ $ do
         -- Alive as long as there may be a result.
         touchRef giveUp
         found <- casWord cell 0 0 1

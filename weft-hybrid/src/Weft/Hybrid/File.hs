@@ -49,7 +49,7 @@ module Weft.Hybrid.File
     withRawFileAt,
     openRawFileAt,
     foldNames,
-    directoryLocal,
+    sameLocalDevice,
 
     -- * Reading and writing
     readAt,
@@ -85,7 +85,7 @@ import Data.Word (Word8)
 import Foreign.C.Types (CInt)
 import Foreign.Ptr (Ptr)
 import Weft.FFI.File (Op, errAgain, errInterrupted, tryOp)
-import Weft.File (Access (..), Count (..), Creation (..), Directory, File, FileStatus (..), FileType (..), Offset (..), OpenMode (..), Within (..), alignedBuffer, directoryLocal, filePath, openedStatus, reading, writing)
+import Weft.File (Access (..), Count (..), Creation (..), Directory, File, FileStatus (..), FileType (..), Offset (..), OpenMode (..), Within (..), alignedBuffer, filePath, openedStatus, reading, sameLocalDevice, writing)
 import qualified Weft.File as GHC
 import Weft.File.Engine (RequestPolicy (..), begin)
 import qualified Weft.File.Names as Names

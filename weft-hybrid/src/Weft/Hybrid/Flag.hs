@@ -58,8 +58,8 @@ data Contents = Contents
     threads :: !(IntMap.IntMap Waits)
   }
 
--- | A thread, its loop, and its continuation.
-data Waits = Waits !Loop !Waiter Task
+-- | A thread, its loop, its continuation, and what has to be done if it is interrupted.
+data Waits = Waits !Loop !Waiter Task (IO ())
 
 -- | A lowered flag.
 newFlag :: IO Flag
@@ -68,8 +68,8 @@ newFlag = let !c = lowered in Flag <$> newRef c
 lowered :: Contents
 lowered = Contents False False IntMap.empty
 
--- | Raise the flag and resume the threads that wait for it. Any thread and any callback may call this; it does not block.
--- It is a full memory barrier, also if the flag was raised already.
+-- | Raise the flag and resume the threads that wait for it. Any thread and any callback may call this; it does not
+-- block. It is a full memory barrier, also if the flag was raised already.
 raiseFlag :: Flag -> IO ()
 raiseFlag (Flag ref) = mask_ go
   where
@@ -78,7 +78,7 @@ raiseFlag (Flag ref) = mask_ go
       let !c' = if isRaised c then c else c {isRaised = True, threads = IntMap.empty}
       ok <- casRef ref c c'
       if ok then unless (isRaised c) (mapM_ wake (threads c)) else go
-    wake (Waits l w task) = resume (toLoop l) w task
+    wake (Waits l w task _) = resume (toLoop l) w task
 
 -- | Lower the flag. No effect if it is lowered.
 lowerFlag :: Flag -> IO ()
@@ -98,7 +98,7 @@ awaitFlag (Flag ref) = call $ \l ctx k -> do
   transact (queueOf ref) l ctx $ \c ->
     if isRaised c
       then Go c {isRaised = False} (pure $! k ())
-      else Wait number (\w -> c {threads = IntMap.insert number (Waits l w k) (threads c)})
+      else Wait number (\w -> c {threads = IntMap.insert number (Waits l w k (pure ())) (threads c)})
 
 -- | 'awaitFlag' with a deadline. 'True' if the flag was raised in time.
 awaitFlagUntil :: Instant -> Flag -> Hybrid Bool
@@ -119,12 +119,12 @@ awaitBefore deadline flag@(Flag ref) k l ctx = do
       transact (queueOf ref) l ctx $ \c ->
         if isRaised c
           then Go c {isRaised = False} (stop >> (pure $! k True))
-          else Wait number (\w -> c {threads = IntMap.insert number (Waits l w (resumed stop)) (threads c)})
+          else Wait number (\w -> c {threads = IntMap.insert number (Waits l w (resumed stop) stop) (threads c)})
   where
     resumed stop () = Call (\_ _ -> stop >> (pure $! k True))
     expired number = do
       found <- takeOut ref number
-      forM_ found $ \(Waits _ w _) -> do
+      forM_ found $ \(Waits _ w _ _) -> do
         early <- isEarly l deadline
         resume (onLoop l) w (if early then \() -> Call (awaitBefore deadline flag k) else \() -> k False)
 
@@ -144,10 +144,9 @@ queueOf ref =
   WaitQueue
     { queueState = ref,
       queueRemove = \_ number c ->
-        if IntMap.member number (threads c)
-          then Just (c {threads = IntMap.delete number (threads c)}, pure ())
-          else Nothing,
-      queueWaiters = \c -> [(number, w) | (number, Waits _ w _) <- IntMap.toList (threads c)],
+        (\(Waits _ _ _ interrupted) -> (c {threads = IntMap.delete number (threads c)}, interrupted))
+          <$> IntMap.lookup number (threads c),
+      queueWaiters = \c -> [(number, w) | (number, Waits _ w _ _) <- IntMap.toList (threads c)],
       queueRegistered = isRegistered,
       queueSetRegistered = \b c -> c {isRegistered = b}
     }

@@ -31,7 +31,7 @@ import Weft.Sys hiding (yield)
 turnSteps :: Int
 turnSteps = stride * 64
 
--- | In nanoseconds, half a millisecond: after that events and timers are looked at.
+-- | The length of a turn in nanoseconds, half a millisecond. After a turn the loop checks events and timers.
 turnLength :: Int
 turnLength = 500000
 
@@ -120,6 +120,8 @@ machine l push pop exchange = next
           -- A task in the queue has no other context before it than its own: the end of the
           -- scheduler relies on that.
           Enter ctx' k -> push ctx' k >> away 1 ctx
+          -- An exception from another thread does not push it aside.
+          Throw _ -> push (sheltered ctx) (const t) >> away 1 ctx
           _ -> push ctx (const t) >> away 1 ctx
 
     -- The next system call, and with what is given the one after that. In place in each of the
@@ -245,7 +247,7 @@ endThread l ctx outcome = do
       writeRef (threadState t) Finished
       watchers <- swapRef (threadWatchers t) (Ended outcome)
       case watchers of
-        Watchers ws -> mapM_ (tellWatcher outcome) ws
+        Watchers ws -> mapM_ (notifyWatcher outcome) ws
         Ended _ -> pure ()
       found <- readRef (threadLabel t)
       pure (if null found then Nothing else Just found)
@@ -258,7 +260,7 @@ endThread l ctx outcome = do
       Just E.ThreadKilled -> True
       _ -> maybe False (const True) (fromException e :: Maybe E.BlockedIndefinitelyOnMVar)
 
-tellWatcher :: Either SomeException () -> Watcher -> IO ()
-tellWatcher outcome w = case w of
+notifyWatcher :: Either SomeException () -> Watcher -> IO ()
+notifyWatcher outcome w = case w of
   Hears act -> guarded (act outcome)
   Joins l waiter k -> resume (toLoop l) waiter (\() -> k outcome)

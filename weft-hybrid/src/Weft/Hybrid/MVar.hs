@@ -128,10 +128,10 @@ given :: Place -> a -> Int -> Waiters (Taker a) -> Waiters (Taker a) -> (Content
 given place a next rs ts = case IntMap.minView ts of
   Nothing
     | IntMap.null rs -> (Full a next IntMap.empty, pure ())
-    | otherwise -> (Full a next IntMap.empty, mapM_ tell rs)
-  Just (first, ts') -> (Empty next IntMap.empty ts', mapM_ tell rs >> tell first)
+    | otherwise -> (Full a next IntMap.empty, mapM_ wakeUp rs)
+  Just (first, ts') -> (Empty next IntMap.empty ts', mapM_ wakeUp rs >> wakeUp first)
   where
-    tell (Taker w k) = resume place w (\() -> k a)
+    wakeUp (Taker w k) = resume place w (\() -> k a)
 {-# INLINE given #-}
 
 -- | Read the value without taking it; wait until there is one. Atomic: no other thread takes the value in between.

@@ -42,12 +42,13 @@ module Weft.Hybrid.Park
     -- * Exceptions from elsewhere
     throwTo,
     takePending,
+    retract,
     awaitException,
   )
 where
 
 import Control.Exception (BlockedIndefinitelyOnMVar (..), SomeException, toException)
-import Control.Monad (void, when)
+import Control.Monad (unless, void, when)
 import Data.Bits
 import qualified Data.IntMap.Strict as IntMap
 import Weft.Core.Manager (wakeManager)
@@ -60,14 +61,15 @@ import Weft.Sys
 -- | Where to put a thread that is ready.
 type Place = Context -> Task -> IO ()
 
--- | Into the loop's own queue; for the loop's thread.
+-- | Put a thread into the loop's own queue. For the loop's thread only.
 onLoop :: Loop -> Place
 onLoop = pushReady . loopReady
 {-# INLINE onLoop #-}
 
--- | Into its inbox; for any thread. One compare-and-swap; a wake-up when the inbox was empty, which is a system call when
--- the loop sleeps. The loop takes its inbox before it sleeps, so one wake-up serves all that is in it. A GHC thread has
--- masked exceptions: between the two the loop may fall asleep, and whoever comes next does not wake it.
+-- | Put a thread into a loop's inbox. For any thread. One compare-and-swap; a wake-up if the inbox was empty, which
+-- is a system call when the loop sleeps. The loop takes its inbox before it sleeps, so one wake-up serves all that is
+-- in it. A GHC thread has masked exceptions: between the two the loop may fall asleep, and whoever comes next does
+-- not wake it.
 toLoop :: Loop -> Place
 toLoop l ctx task = do
   before <- updateRef (loopInbox l) (Mail ctx task)
@@ -136,7 +138,7 @@ parkWith ctx withdraw insert again = case contextIdentity ctx of
           if ok then place t (Waiter ctx n') n' else begin t
         -- Only the thread itself parks, and it runs.
         _ -> pure Ret
-    -- Somebody may have sent an exception before the waiter was in its place, and not have found it there.
+    -- Another thread may have sent an exception before the waiter was in its place, and not have found it there.
     place t w n = do
       parked <- insert w
       if not parked
@@ -151,9 +153,10 @@ parkWith ctx withdraw insert again = case contextIdentity ctx of
               if back then again else pure Parked
 {-# INLINE parkWith #-}
 
--- | A barrier between a compare-and-swap and a read of what the other side did. A thread that parks enters its place and then reads its
--- state. A thread that sends an exception changes the state and then reads the place. One of them has to see the other. Both use plain reads, which on
--- ARM may be done before others see the compare-and-swap, but not before an atomic read.
+-- | A barrier between a compare-and-swap and a read of what the other side did. A thread that parks enters its place
+-- and then reads its state. A thread that sends an exception changes the state and then reads the place. One of them
+-- has to see the other. Both use plain reads, which on ARM may be done before others see the compare-and-swap, but
+-- not before an atomic read.
 inOrder :: Thread -> IO ()
 inOrder t = void (readWord (schedulerStop (threadScheduler t)) 0)
 {-# INLINE inOrder #-}
@@ -214,6 +217,8 @@ transact q l ctx step = attempt'
         Go s' act -> swap s s' >>= \ok -> if ok then act else attempt'
         Wait _ _ -> do
           ticket <- newAtomicWords 1
+          -- Before the thread is in the state. Numbers begin with 0, so 0 may be another thread's.
+          writeWord ticket 0 minBound
           parkWith ctx (withdraw ticket) (insert ticket . ownedBy l) attempt'
     look = readRef (queueState q)
     swap = casRef (queueState q)
@@ -352,6 +357,16 @@ takePending ctx = case contextIdentity ctx of
           if ok then pure (Just e) else go t
         _ -> pure Nothing
 {-# INLINE takePending #-}
+
+-- | Take back the exceptions that satisfy the predicate and have not been raised in the thread yet.
+retract :: Thread -> (SomeException -> Bool) -> IO ()
+retract t unwanted = do
+  state <- readRef (threadState t)
+  case state of
+    Active n es | any unwanted es -> do
+      ok <- casRef (threadState t) state (Active n (filter (not . unwanted) es))
+      unless ok (retract t unwanted)
+    _ -> pure ()
 
 -- | Park for an exception that is known to be on its way, and is raised here.
 awaitException :: Context -> IO Trace

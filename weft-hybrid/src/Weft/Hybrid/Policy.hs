@@ -41,9 +41,9 @@ policy = Policy . fmap Custom
 roundRobin :: Policy
 roundRobin = Policy (RoundRobin <$> newFifo)
 
--- | By priority, with this number of classes. Class 0 is the most urgent; a priority outside the range counts as the nearest
--- class. A thread runs if no thread of a more urgent class is ready. One choice in sixteen is
--- from the least urgent class that has a ready thread, so that no thread starves. O(classes).
+-- | By priority, with this number of classes. Class 0 is the most urgent; a priority outside the range counts as the
+-- nearest class. A thread runs if no thread of a more urgent class is ready. One choice in sixteen is from the least
+-- urgent class that has a ready thread, so that no thread starves. O(classes).
 priorities :: Int -> Policy
 priorities classes = policy $ do
   queues <- newBoxedArray count =<< newFifo

@@ -124,7 +124,7 @@ extend q = do
   pokeWord positions cellAhead (ahead + chunkSize)
 {-# NOINLINE extend #-}
 
--- | From the beginning; 'Idle' when there is none. O(1).
+-- | Take the first thread of the queue; 'Idle' if there is none. O(1).
 popFifo :: Fifo -> IO Task
 popFifo q = do
   positions <- positionsOf q
@@ -182,7 +182,7 @@ tidyFifo q = do
     copySmallArray vacancies chunk clear (taken - clear)
     pokeWord positions cellClear taken
 
--- | How many are in it.
+-- | The number of threads in the queue.
 sizeFifo :: Fifo -> IO Int
 sizeFifo q = do
   positions <- positionsOf q
@@ -206,7 +206,7 @@ popReady (RoundRobin q) = popFifo q
 popReady (Custom q) = queuePop q
 {-# INLINE popReady #-}
 
--- | How many there are.
+-- | The number of ready threads.
 sizeReady :: Ready -> IO Int
 sizeReady (RoundRobin q) = sizeFifo q
 sizeReady (Custom q) = queueSize q

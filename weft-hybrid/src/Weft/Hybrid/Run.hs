@@ -11,37 +11,48 @@ module Weft.Hybrid.Run
 where
 
 import Control.Concurrent.MVar
-import Control.Exception
-import Control.Monad (void)
+import Control.Exception hiding (MaskingState (..))
+import Control.Monad (void, when)
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Park (identified, newThread)
 import qualified Weft.Hybrid.Park as Park
 import Weft.Hybrid.Scheduler
 import Weft.Hybrid.Thread
 import Weft.Hybrid.Trace
+import Weft.Sys (readWord)
 
 -- | Run a hybrid thread on the program's scheduler and wait for it. Returns its result, or throws its
--- exception. An asynchronous exception that the calling thread gets meanwhile is
+-- exception; a user error if it ended by 'ret'. An asynchronous exception that the calling thread gets meanwhile is
 -- raised in the hybrid thread. When that has ended, it is thrown in the calling thread,
 -- unless the hybrid thread ended with another exception.
 run :: Hybrid a -> IO a
 run body = currentScheduler >>= (`runIn` body)
 
 -- | 'run' on a given scheduler. If the scheduler is stopped meanwhile, the thread is
--- killed; if the thread does not end within 'settingsGrace' then, this never returns.
+-- killed. If the thread does not end within 'settingsGrace' then, or the scheduler had been stopped before, this waits
+-- until the calling thread gets an exception.
 runIn :: Scheduler -> Hybrid a -> IO a
 runIn scheduler body = mask $ \restore -> do
   box <- newEmptyMVar
   t <- newThread scheduler
-  submit scheduler (identified t Plain) . taskOf $
-    (Right <$> body) `catchAny` (pure . Left) >>= nonBlocking . putMVar box
+  -- It has not run to the end of its task if it called 'ret'.
+  watch t (void . tryPutMVar box . either Left (const (Left noResult)))
+  -- Masked but for the body: an exception that comes before the body begins, or when it has ended, must not end the
+  -- thread before the box is full.
+  submit scheduler (masked t) . taskOf $
+    (Right <$> withMask Unmasked body) `catchAny` (pure . Left) >>= nonBlocking . putMVar box
   let await = try (restore (takeMVar box)) >>= either passOn (either throwIO pure)
       passOn e = do
         place <- placeIn scheduler
         Park.throwTo place t e
-        _ <- await
+        -- Without loops the thread does not run any more.
+        loops <- readWord (schedulerStop scheduler) 1
+        when (loops > 0) (void await)
         throwIO (e :: SomeException)
   await
+  where
+    masked t = With (extraOf Plain) {extraMask = Masked, extraThread = Known t}
+    noResult = toException (userError "Weft.Hybrid.run: the thread has ended without a result")
 
 -- | Start a hybrid thread, with an identity, on the program's scheduler.
 forkFrom :: Hybrid () -> IO Thread

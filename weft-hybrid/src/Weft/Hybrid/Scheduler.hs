@@ -9,7 +9,9 @@
 -- Chargueraud and Rainey, 2013). Short bursts of work stay on their loop. A thread behind a long step waits until
 -- that step ends, also if another loop is idle.
 --
--- __Sleeping.__ The protocol of "Weft.Core.Wake": announce the sleep, check the inbox, block.
+-- __Sleeping.__ Whoever puts a thread into an empty inbox, or tells the loops to stop, wakes the loop afterwards
+-- ('wakeManager'). A loop looks at both in each turn, and it does not fall asleep if it was woken since it last slept
+-- ("Weft.Core.Wake"). So it need not look again before it sleeps.
 --
 -- @since 0.1.0
 module Weft.Hybrid.Scheduler
@@ -29,7 +31,7 @@ module Weft.Hybrid.Scheduler
 where
 
 import Control.Exception (SomeException, catch, displayException)
-import Control.Monad (forM, forM_, unless, void, when)
+import Control.Monad (forM_, unless, void, when)
 import System.IO (hPutStrLn, stderr)
 import Weft.Backend.Choice (newDefaultBackend)
 import Weft.Core.Manager
@@ -51,8 +53,8 @@ data Settings = Settings
   { -- | The number of loops; 'Nothing' is one for each capability at the start.
     settingsLoops :: Maybe Int,
     settingsPolicy :: Policy,
-    -- | Called with the label and the exception of a thread that died of one ('Control.Exception.ThreadKilled' excepted). Must not
-    -- block.
+    -- | Called with the label and the exception of a thread that died of one ('Control.Exception.ThreadKilled'
+    -- excepted). Must not block.
     settingsOnException :: Maybe String -> SomeException -> IO (),
     -- | Called with the label of a thread that is deadlocked: nothing can wake it any more. Must not block.
     settingsOnDeadlock :: String -> IO (),
@@ -99,7 +101,7 @@ startScheduler settings = mask_ $ do
       <*> newEmptyMVar
       <*> forkGeneration
       <*> newNumber
-  made <- forM [0 .. count - 1] (newLoop settings scheduler)
+  made <- newLoops settings scheduler [0 .. count - 1]
   case made of
     [] -> pure ()
     first : _ -> do
@@ -115,6 +117,13 @@ startScheduler settings = mask_ $ do
         endLoop l
   _ <- forkPinned 0 "weft hybrid watchdog" (\unmask -> unmask (watchLoops scheduler))
   pure scheduler
+
+-- | If the kernel refuses one, the loops before it release their kernel objects.
+newLoops :: Settings -> Scheduler -> [Int] -> IO [Loop]
+newLoops _ _ [] = pure []
+newLoops settings scheduler (i : rest) = do
+  l <- newLoop settings scheduler i
+  (l :) <$> newLoops settings scheduler rest `onException` requestStop (loopManager l)
 
 newLoop :: Settings -> Scheduler -> Int -> IO Loop
 newLoop settings scheduler i = do
@@ -139,9 +148,10 @@ cellRunning = 1
 -- but dropped. Must not be called on a thread of a loop.
 stopScheduler :: Scheduler -> IO ()
 stopScheduler scheduler = do
-  writeWord (schedulerStop scheduler) cellStop 1
-  slots <- readRef (schedulerLoops scheduler)
-  forM_ [0 .. sizeBoxedArray slots - 1] $ \i -> readBoxedArray slots i >>= wakeManager . loopManager
+  mask_ $ do
+    writeWord (schedulerStop scheduler) cellStop 1
+    slots <- readRef (schedulerLoops scheduler)
+    forM_ [0 .. sizeBoxedArray slots - 1] $ \i -> readBoxedArray slots i >>= wakeManager . loopManager
   readMVar (schedulerEnded scheduler)
 
 -- | The number of its loops.
@@ -207,20 +217,14 @@ idle l = do
   unless (found || n > 0) $ do
     setIdle 1
     void (addWord (schedulerIdle scheduler) 0 1)
-    sleepUnless (loopManager l) busy
+    block (loopManager l)
     mine <- casWord (schedulerIdle scheduler) cell 1 0
     when (mine == 1) (void (addWord (schedulerIdle scheduler) 0 (-1)))
-    rouseWatchdog scheduler
+    wakeWatchdog scheduler
   where
     scheduler = loopScheduler l
     cell = loopIndex l + 1
     setIdle = writeWord (schedulerIdle scheduler) cell
-    busy = do
-      inbox <- readRef (loopInbox l)
-      stop <- readWord (schedulerStop scheduler) cellStop
-      pure $ case inbox of
-        Mail {} -> True
-        NoMail -> stop /= 0
 
 takeInbox :: Loop -> IO ()
 takeInbox l = do

@@ -64,7 +64,7 @@ queueOf ref =
     leave place n (Units free next line)
       | IntMap.member n line =
         let (units, served) = serve (Units free next (IntMap.delete n line))
-         in Just (units, tell place served)
+         in Just (units, wakeUp place served)
       | otherwise = Nothing
 {-# INLINE queueOf #-}
 
@@ -86,10 +86,10 @@ tryAcquire s n = operate s $ \_ k units@(Units free next line) ->
 release :: Semaphore -> Int -> Hybrid ()
 release s n = operate s $ \l k (Units free next line) ->
   let (units, served) = serve (Units (free + n) next line)
-   in Go units (tell (onLoop l) served >> pure (k ()))
+   in Go units (wakeUp (onLoop l) served >> pure (k ()))
 
-tell :: Place -> [Claim] -> IO ()
-tell place = mapM_ (\(Claim w _ task) -> resume place w task)
+wakeUp :: Place -> [Claim] -> IO ()
+wakeUp place = mapM_ (\(Claim w _ task) -> resume place w task)
 
 -- | The state after serving the threads that can be served now, and these threads, in order.
 serve :: Units -> (Units, [Claim])

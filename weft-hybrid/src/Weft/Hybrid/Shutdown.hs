@@ -2,22 +2,20 @@
 -- The shutdown of a scheduler: every thread that can be found is killed once, so that its
 -- handlers run, and is waited for, within a time limit.
 --
--- Three kinds of threads can be found. Ready threads are in a loop's queue. Threads that wait for a
--- descriptor or for a time are made ready by the loop, to try again, or early. Threads that wait
--- for each other, or for an external call that they can leave, are in a registry
--- ("Weft.Hybrid.Blocked"). Threads that have to stay in an external call are found when it ends. The threads in the queue
--- are notified before each turn. So once a loop knows of the shutdown, it runs only threads that were
--- notified, except one that another thread has resumed within the turn.
+-- Three kinds of threads can be found. Ready threads are in a loop's queue. Threads that wait for a descriptor or for
+-- a time are made ready by the loop, to try again, or early. Threads that wait for each other, or for an external
+-- call that they can leave, are in a registry ("Weft.Hybrid.Blocked"). Threads that have to stay in an external call
+-- are found when it ends. The threads in the queue are notified before each turn. So once a loop knows of the
+-- shutdown, it runs only threads that were notified, except one that another thread has resumed within the turn.
 --
--- To notify a thread is to send it an exception. A thread without an identity gets one for
--- that, so its masking state is respected. A thread in the plain context has no
--- handlers, and is dropped.
+-- To notify a thread is to send it an exception. A thread without an identity gets one for that, so its masking state is
+-- respected. A thread in the plain context has no handlers, and is dropped.
 --
 -- The steps of a loop, counted in 'schedulerEnding':
 --
 -- @
 --   knows    it has seen the flag and notifies ready threads
---   told     after all loops know: threads that wait on its descriptors and timers are notified too
+--   notified after all loops know: threads that wait on its descriptors and timers are notified too
 --   ends     after all loops are in the step above, when no notified thread and no external call is left, and it
 --            finds no other thread; or when the time is over
 -- @
@@ -39,9 +37,9 @@ import Weft.Hybrid.Ready
 import Weft.Hybrid.Trace
 import Weft.Sys
 
-cellKnow, cellTold, cellAlive :: Int
+cellKnow, cellNotified, cellAlive :: Int
 cellKnow = 0
-cellTold = 1
+cellNotified = 1
 cellAlive = 2
 
 -- | Run the loop until its threads have ended, given how it empties its inbox. For the loop's
@@ -50,7 +48,7 @@ endThreads :: Loop -> IO () -> IO ()
 endThreads l takeInbox = do
   limit <- after (schedulerGrace scheduler) <$> now
   count cellKnow
-  untilTold limit
+  untilNotified limit
   untilEnded limit
   where
     scheduler = loopScheduler l
@@ -59,77 +57,77 @@ endThreads l takeInbox = do
       loops <- sizeBoxedArray <$> readRef (schedulerLoops scheduler)
       (>= loops) <$> readWord (schedulerEnding scheduler) cell
 
-    untilTold limit = do
+    untilNotified limit = do
       all' <- reached cellKnow
       if all'
         then do
-          _ <- tellAll
-          count cellTold
+          _ <- notifyAll
+          count cellNotified
         else do
           late <- turn limit
-          unless late (untilTold limit)
+          unless late (untilNotified limit)
 
     -- A thread that resumes a thread of this loop is counted until the latter is in the inbox. So the inbox is
     -- checked last.
     untilEnded limit = do
-      told <- reached cellTold
+      notified <- reached cellNotified
       alive <- readWord (schedulerEnding scheduler) cellAlive
       outside <- readWord (schedulerOutside scheduler) 0
       takeInbox
       ready <- sizeReady (loopReady l)
-      let over = told && alive <= 0 && outside <= 0 && ready == 0
-      -- A thread that another one resumed within the turn may have come to wait without being told; and the registry
-      -- was incomplete if the collector came by.
-      found <- if over then tellAll else True <$ unless (ready > 0) (void (tellBlocked l))
+      let over = notified && alive <= 0 && outside <= 0 && ready == 0
+      -- A thread that another one resumed within the turn may wait now without having been notified; and the registry
+      -- was incomplete if the garbage collector ran meanwhile.
+      found <- if over then notifyAll else True <$ unless (ready > 0) (void (notifyBlocked l))
       when found $ do
         late <- turn limit
         unless late (untilEnded limit)
 
     -- Waiting threads go into the queue; then all threads in it are notified. 'True' if there was any, or may be one.
-    tellAll = do
+    notifyAll = do
       wakeAllQueues l
       orphanTimers (loopManager l)
-      complete <- tellBlocked l
+      complete <- notifyBlocked l
       n <- sizeReady (loopReady l)
-      tellReady l
+      notifyReady l
       pure (n > 0 || not complete)
 
     -- 'True': the time is over.
     turn limit = do
       takeInbox
-      tellReady l
+      notifyReady l
       _ <- runTurn l
       found <- poll (loopManager l)
       ready <- sizeReady (loopReady l)
       if found || ready > 0 then yield else threadDelay 500
       (> limit) <$> now
 
--- | Tell every thread of the queue.
-tellReady :: Loop -> IO ()
-tellReady l = do
+-- | Notify every thread of the queue.
+notifyReady :: Loop -> IO ()
+notifyReady l = do
   n <- sizeReady (loopReady l)
   replicateM_ n $ do
     task <- popReady (loopReady l)
-    -- Pure, and looked at again by the machine; only a plain thread can fail here.
+    -- Pure, and evaluated again by the interpreter; only a plain thread can fail here.
     next <- try (evaluate (task ()))
     case next of
       Right (Enter Plain _) -> pure ()
       Right (Enter ctx k) -> do
-        ctx' <- tell l ctx
+        ctx' <- notify l ctx
         pushReady (loopReady l) ctx' k
       Right _ -> pure ()
       Left e -> const (pure ()) (e :: SomeException)
 
 -- | Notify the threads that wait for each other, or for external calls that they can leave. 'False': there may
 -- be more.
-tellBlocked :: Loop -> IO Bool
-tellBlocked l = do
+notifyBlocked :: Loop -> IO Bool
+notifyBlocked l = do
   (complete, blocked) <- blockedNow
   complete <$ mapM_ (\b -> blockedCandidates b >>= mapM_ each) blocked
   where
     number = schedulerNumber (loopScheduler l)
     each (Candidate (Waiter ctx n) leaveQueue) = case contextIdentity ctx of
-      Known t -> when (schedulerNumber (threadScheduler t) == number) (void (tell l ctx))
+      Known t -> when (schedulerNumber (threadScheduler t) == number) (void (notify l ctx))
       Anonymous -> when (n == number && contextMask ctx < Uninterruptible) $ do
         mine <- leaveQueue (onLoop l)
         when mine $ do
@@ -137,9 +135,9 @@ tellBlocked l = do
           _ <- claim l t
           pushReady (loopReady l) (sheltered (identified t ctx)) (\() -> Throw (toException ThreadKilled))
 
--- | Kill the thread, unless it has been told: the context to go on in.
-tell :: Loop -> Context -> IO Context
-tell l ctx = do
+-- | Kill the thread, unless it was notified before. Returns the context in which it goes on.
+notify :: Loop -> Context -> IO Context
+notify l ctx = do
   t <- case contextIdentity ctx of
     Known t -> pure t
     Anonymous -> newThread scheduler
@@ -149,8 +147,7 @@ tell l ctx = do
   where
     scheduler = loopScheduler l
 
--- | The thread is going to be told, and is counted until its end. 'False': it has been told, or has
--- ended.
+-- | Mark a thread as notified, and count it until its end. 'False' if it was notified before, or has ended.
 claim :: Loop -> Thread -> IO Bool
 claim l t = do
   void (addWord (schedulerEnding scheduler) cellAlive 1)

@@ -44,7 +44,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (create)
 import qualified Data.ByteString.Unsafe as B (unsafeDrop, unsafeUseAsCStringLen)
 import Data.IORef (newIORef, readIORef, writeIORef)
-import Foreign.C.Error (Errno (..), eAGAIN, eINPROGRESS, eINVAL)
+import Foreign.C.Error (Errno (..), eINPROGRESS, eINVAL)
 import Foreign.C.Types (CInt)
 import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (castPtr)
@@ -61,7 +61,8 @@ import Weft.Socket.Address
 import Weft.Socket.Scratch
 import Weft.Sys (newRef, now)
 
--- | A socket. A value also carries a deadline ('withDeadline'). It is closed by 'close', or when it is garbage collected.
+-- | A socket. A value also carries a deadline ('withDeadline'). It is closed by 'close', or when it is garbage
+-- collected.
 newtype Socket = Socket Source
 
 -- | Equal if they share the descriptor, also with different deadlines.
@@ -82,8 +83,8 @@ fromSocket s = nonBlocking . mask_ $ do
   fd <- GHC.socketToFd s
   newSocket (stream && internet family) fd
 
--- | Whether it is an address of the Internet. A TCP stream's short read means that nothing is left; a Unix socket's read
--- stops at control messages too.
+-- | Whether it is an address of the Internet. A TCP stream's short read means that nothing is left; a Unix socket's
+-- read stops at control messages too.
 internet :: SockAddr -> Bool
 internet SockAddrUnix {} = False
 internet _ = True
@@ -106,22 +107,12 @@ operate :: Kind -> Socket -> (CInt -> IO (Attempt a)) -> Hybrid a
 operate kind (Socket s) = perform kind s
 {-# INLINE operate #-}
 
--- | Decode a result: a count goes to the continuation, @-EAGAIN@ means wait, other negative numbers are errors.
-answer :: (Integral n) => n -> (Int -> IO (Attempt a)) -> IO (Attempt a)
-answer r k
-  | r >= 0 = k (fromIntegral r)
-  | Errno e == eAGAIN = pure NotYet
-  | otherwise = pure (Failed e)
-  where
-    e = fromIntegral (negate r)
-{-# INLINE answer #-}
-
 -- | Wait for a connection. Returns its socket, which has no deadline, and the peer's address.
 accept :: Socket -> Hybrid (Socket, SockAddr)
 accept s = operate (Kind "Weft.Hybrid.accept" Reading) s $ \listener ->
   withRoom $ \p len -> do
     r <- cAccept listener p len
-    answer r $ \fd -> do
+    decodeResult r $ \fd -> do
       addr <- readAddress p len
       conn <- newSocket (internet addr) (fromIntegral fd)
       pure (Done (conn, addr))
@@ -175,7 +166,7 @@ recv s n
   | otherwise = operate (Kind "Weft.Hybrid.recv" Reading) s $ \fd -> withScratch $ \p -> do
     let room = min n scratchSize
     r <- cRecv fd p (fromIntegral room) 0
-    answer r $ \got -> do
+    decodeResult r $ \got -> do
       bytes <- if got == 0 then pure B.empty else B.create got (\to -> copyBytes to p got)
       pure (if got < room && got > 0 then Drained bytes else Done bytes)
 
@@ -184,7 +175,7 @@ recv s n
 send :: Socket -> ByteString -> Hybrid Int
 send s bytes = operate (Kind "Weft.Hybrid.send" Writing) s $ \fd -> B.unsafeUseAsCStringLen bytes $ \(p, n) -> do
   r <- cSend fd (castPtr p) (fromIntegral n) 0
-  answer r (\sent -> pure (if sent < n then Drained sent else Done sent))
+  decodeResult r (\sent -> pure (if sent < n then Drained sent else Done sent))
 
 -- | Send all of a string. If it raises an exception, an unknown part has been sent.
 sendAll :: Socket -> ByteString -> Hybrid ()
@@ -194,7 +185,7 @@ sendAll s bytes = unless (B.null bytes) $ do
 
 -- Deadlines ----------------------------------------------------------------------------
 
--- | The instant that is that long from now.
+-- | The instant after the given duration from now.
 deadlineIn :: Duration -> Hybrid Instant
 deadlineIn d = nonBlocking (after d <$> now)
 

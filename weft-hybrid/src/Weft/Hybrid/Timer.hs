@@ -25,8 +25,9 @@ import Weft.Hybrid.Park
 import Weft.Hybrid.Thread (myThread)
 import Weft.Hybrid.Trace
 import Weft.Sys hiding (yield)
+import qualified Weft.Sys as Sys (yield)
 
--- | Park for at least that long. Zero or less returns at once; 'maxBound' never returns.
+-- | Wait for at least the given duration. Zero or less returns at once; 'maxBound' never returns.
 sleep :: Duration -> Hybrid ()
 sleep d
   | d <= mempty = pure ()
@@ -51,9 +52,10 @@ sleepUntil l ctx due k = case contextIdentity ctx of
     unlessEarly True = \() -> Call (\l' ctx' -> sleepUntil l' ctx' due k)
     unlessEarly False = k
 
--- | Run an action for at most that long; 'Nothing' if it took longer and was
+-- | Run an action with a time limit; 'Nothing' if it took longer and was
 -- interrupted, as by 'Weft.Hybrid.Thread.throwTo'. Calls nest; other exceptions pass through; after the call has
--- returned, its exception cannot arrive any more. 'maxBound' is no limit; zero or less gives 'Nothing' without running
+-- returned, its exception cannot arrive any more. An action that ends in spite of the exception, because it catches
+-- it or is masked, has its own result. 'maxBound' is no limit; zero or less gives 'Nothing' without running
 -- the action. For sockets prefer a deadline, which loses no data.
 timeout :: Duration -> Hybrid a -> Hybrid (Maybe a)
 timeout d act
@@ -62,29 +64,33 @@ timeout d act
   | otherwise = mask $ \restore -> do
     t <- myThread
     number <- nonBlocking (addWord timeouts 0 1)
-    -- 0: under way; 1: the time ran out first; 2: the action ended first.
+    -- 0: under way; 1: the time ran out first; 2: the action ended first; 3: the time ran out, and the exception has
+    -- been sent.
     phase <- nonBlocking (newAtomicWords 1)
     timer <- startAlarm d t (TimedOut number) phase
     r <- attemptAny (restore act)
     found <- nonBlocking (casWord phase 0 0 2 <* cancelTimer timer)
     case r of
-      Left e | Just (TimedOut n) <- fromException e, n == number -> pure Nothing
-      _
-        | found == 0 -> either throw (pure . Just) r
-        -- The exception has been sent: wait for it here, so that it cannot arrive later.
-        | otherwise -> Nothing <$ (withMask Masked never `catchAny` ours number)
+      Left e | isOurs number e -> pure Nothing
+      _ -> do
+        -- The action has caught the exception, or it is pending.
+        when (found /= 0) (nonBlocking (untilSent phase >> retract t (isOurs number)))
+        either throw (pure . Just) r
   where
     attemptAny m = (Right <$> m) `catchAny` (pure . Left)
-    never = call (\_ ctx _ -> awaitException ctx) :: Hybrid ()
-    ours number e = case fromException e of
-      Just (TimedOut n) | n == number -> pure ()
-      _ -> throw e
+    isOurs number e = case fromException e of
+      Just (TimedOut n) -> n == number
+      Nothing -> False
     startAlarm limit t e phase = callAt limit $ \place -> do
       found <- casWord phase 0 0 1
-      when (found == 0) (throwTo place t (toException e))
+      when (found == 0) (throwTo place t (toException e) >> writeWord phase 0 3)
+    -- If another loop is sending it now, that is a matter of a few instructions.
+    untilSent phase = do
+      state <- readWord phase 0
+      unless (state == 3) (Sys.yield >> untilSent phase)
 
--- | Run an action after that long, on the loop that runs the caller. It is given the place of threads that it makes ready,
--- and must not block.
+-- | Run an action after the given duration, on the loop that runs the caller. It is given the place of threads that
+-- it makes ready, and must not block.
 callAt :: Duration -> (Place -> IO ()) -> Hybrid Timer
 callAt d act = call $ \l _ k -> do
   due <- after d <$> now

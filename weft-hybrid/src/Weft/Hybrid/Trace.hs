@@ -8,7 +8,7 @@
 -- a word smaller than a thunk and needs no update, which would be a write to the old
 -- generation.
 --
--- Fields that are shared say who writes them. \"The loop\" is the thread that runs it.
+-- Comments at shared fields name the writers. \"The loop\" is the thread that runs it.
 module Weft.Hybrid.Trace
   ( -- * Traces
     Trace (..),
@@ -151,12 +151,12 @@ contextMask (With x) = extraMask x
 contextMask _ = Unmasked
 {-# INLINE contextMask #-}
 
--- | Its priority.
+-- | The priority of a context.
 contextPriority :: Context -> Int
 contextPriority (With x) = extraPriority x
 contextPriority _ = 0
 
--- | Its handlers.
+-- | The handlers of a context.
 contextHandlers :: Context -> Handlers
 contextHandlers Plain = NoHandlers
 contextHandlers (Handling hs) = hs
@@ -288,11 +288,11 @@ data Scheduler = Scheduler
     schedulerOnDeadlock :: !(String -> IO ()),
     -- | 'Weft.Hybrid.Scheduler.settingsOnStall'.
     schedulerOnStall :: !(Maybe String -> Duration -> IO ()),
-    -- | Cell 0: 1 while the watchdog waits for 'schedulerRouse', because all loops sleep.
+    -- | Cell 0: 1 while the watchdog waits for 'schedulerWake', because all loops sleep.
     schedulerWatched :: !AtomicWords,
-    schedulerRouse :: !(MVar ()),
+    schedulerWake :: !(MVar ()),
     -- | The process image that made it ('forkGeneration').
     schedulerGeneration :: !Int,
-    -- | Its number, which no other scheduler has; not 0.
+    -- | The scheduler's number, which no other scheduler has; not 0.
     schedulerNumber :: !Int
   }

@@ -7,7 +7,7 @@
 -- It looks twice a second while any loop is awake, and sleeps when all do.
 module Weft.Hybrid.Watchdog
   ( watchLoops,
-    rouseWatchdog,
+    wakeWatchdog,
     endWatchdog,
   )
 where
@@ -28,7 +28,7 @@ period = 500
 -- that was the same. It was in one step for as many periods.
 data Sample = Sample !Int !Int !Int
 
--- | Until the scheduler stops.
+-- | Watch the loops until the scheduler stops.
 watchLoops :: Scheduler -> IO ()
 watchLoops scheduler = do
   slots <- readRef (schedulerLoops scheduler)
@@ -67,7 +67,8 @@ reportStall samples l = forM_ [n | Sample i _ n <- samples, i == loopIndex l, n 
     Anonymous -> pure ""
   guarded (schedulerOnStall (loopScheduler l) (if null name then Nothing else Just name) (milliseconds (n * period)))
 
--- | Move the contents of a loop's inbox to another loop's inbox. The move is counted meanwhile, so that no loop ends in between.
+-- | Move the contents of a loop's inbox to another loop's inbox. The move is counted meanwhile, so that no loop ends
+-- in between.
 passInbox :: Loop -> Loop -> IO ()
 passInbox other l = mask_ $ do
   _ <- addWord (schedulerOutside (loopScheduler l)) 0 1
@@ -85,16 +86,16 @@ restIf scheduler loops = do
   asleep <- readWord (schedulerIdle scheduler) 0
   stop <- readWord (schedulerStop scheduler) 0
   let resting = asleep >= loops && stop == 0
-  when resting (takeMVar (schedulerRouse scheduler))
+  when resting (takeMVar (schedulerWake scheduler))
   writeWord (schedulerWatched scheduler) 0 0
   pure resting
 
 -- | A loop does not sleep any more, after it has said so.
-rouseWatchdog :: Scheduler -> IO ()
-rouseWatchdog scheduler = do
+wakeWatchdog :: Scheduler -> IO ()
+wakeWatchdog scheduler = do
   watched <- readWord (schedulerWatched scheduler) 0
-  when (watched /= 0) (void (tryPutMVar (schedulerRouse scheduler) ()))
+  when (watched /= 0) (void (tryPutMVar (schedulerWake scheduler) ()))
 
 -- | After the scheduler was told to stop: its thread ends, within a period.
 endWatchdog :: Scheduler -> IO ()
-endWatchdog = rouseWatchdog
+endWatchdog = wakeWatchdog

@@ -64,7 +64,7 @@ endedWell t = do
   end <- waitCatch t
   unless (isKilled end) (either C.throwM pure end)
 
--- | Nobody died of an exception.
+-- | Wait for the threads. Throws if one of them died of an exception.
 joined :: [Thread] -> Hybrid ()
 joined ts = mapM waitCatch ts >>= mapM_ (either C.throwM pure)
 

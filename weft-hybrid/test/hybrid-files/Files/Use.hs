@@ -110,7 +110,7 @@ both go = withBytes 4096 $ \path -> do
   e <- tryIOError (go (() <$ readAt f 0 1))
   either (\x -> "file is closed" `isInfixOf` show x @? show x) (const (assertFailure "read")) e
 
--- | Its descriptor's number goes to another file at once; no read returns bytes of that file.
+-- | A closed file's descriptor number goes to another file at once; no read returns bytes of that file.
 closing :: Run -> Assertion
 closing go = withBytes 65536 $ \path -> withFolder $ \folder -> do
   let other = folder </> "other"

@@ -5,19 +5,26 @@ module Spec.Descriptors
   )
 where
 
+import qualified Control.Exception as E
 import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Foreign.C.Error (Errno (..), eBADF, eCONNREFUSED)
+import GHC.Clock (getMonotonicTime)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Support
-import System.Posix.IO (createPipe)
+import System.Posix.IO (closeFd, createPipe, fdWrite)
+import System.Posix.Terminal (openPseudoTerminal)
+import System.Posix.Types (Fd)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Hybrid
 import qualified Weft.Hybrid.Class as Both
 import qualified Weft.Socket as Weft
+import qualified Weft.Socket.ByteString as Weft (sendNow)
 import Weft.Test.Descriptors (openCount)
+import Weft.Test.Skip (skip)
+import qualified Weft.Test.Skip as Skip
 
 tests :: IO Scheduler -> TestTree
 tests scheduler =
@@ -110,6 +117,25 @@ tests scheduler =
           n <- go 0
           n <$ nonBlocking (closeDescriptor r)
         total @?= 1000700,
+      Skip.testCase "a terminal: all lines that came at once" $ do
+        ends <- either (\e -> skip ("no pseudoterminal: " <> show (e :: IOException))) pure =<< E.try openPseudoTerminal
+        within "lines" $ scheduler >>= \s -> runIn s (linesOf ends),
+      test "adopt throws EBADF for a number that is negative or not open" $ \s -> runIn s . forM_ [-1, minBound, maxBound] $ \n -> do
+        r <- try (nonBlocking (adopt n))
+        nonBlocking (isBad r @? show n),
+      test "SO_LINGER: a close holds up no other thread" $ \s -> do
+        (l, addr) <- listenHere
+        a <- Weft.socket Weft.AF_INET Weft.Stream 0
+        Weft.connect a addr
+        (b, _) <- Weft.accept l
+        Weft.setSocketOption a Weft.Linger 30
+        let fill = Weft.sendNow a (B.replicate 65536 1) >>= \r -> unless (r == Right 0) (either (assertFailure . show) (const fill) r)
+        fill
+        before <- getMonotonicTime
+        runIn s (fromSocket a >>= close)
+        took <- subtract before <$> getMonotonicTime
+        mapM_ Weft.close [b, l]
+        (took < 15) @? show took,
       test "garbage is closed" $ \s -> do
         before <- openCount
         runIn s (replicateM_ 20 pair)
@@ -125,6 +151,20 @@ tests scheduler =
     isBad :: Either IOException a -> Bool
     isBad = either ((== Just eBADF) . code) (const False)
     (f >=>? what) r = f r @? what
+
+-- | A read of a terminal returns one line, although more have come.
+linesOf :: (Fd, Fd) -> Hybrid ()
+linesOf (master, slave) = do
+  d <- nonBlocking (adopt slave)
+  waits <- newEmptyMVar
+  -- It waits at the terminal before the lines come.
+  fork (replicateM (length expected) (readBytes d 100) >>= putMVar waits)
+  sleep (milliseconds 2)
+  void (nonBlocking (fdWrite master (concatMap C.unpack expected)))
+  takeMVar waits >>= \got -> nonBlocking (got @?= expected)
+  nonBlocking (closeDescriptor d >> closeFd master)
+  where
+    expected = [C.pack (show i <> "\n") | i <- [100 .. 300 :: Int]]
 
 code :: IOException -> Maybe Errno
 code = fmap Errno . ioe_errno

@@ -13,6 +13,8 @@ import Data.IORef
 import Data.List (nub)
 import Support
 import System.Directory (listDirectory)
+import System.Posix.IO (closeFd, dup, stdError)
+import qualified System.Posix.Resource as Posix
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Core.Counters
@@ -22,6 +24,7 @@ import Weft.Hybrid hiding (MVar, newEmptyMVar, newMVar, putMVar, readMVar, takeM
 import qualified Weft.Hybrid as H (takeMVar)
 import Weft.Hybrid.Policy
 import Weft.Hybrid.Ready (newFifo, popFifo, pushFifo, sizeFifo)
+import Weft.Hybrid.Scheduler (startScheduler, stopScheduler)
 import Weft.Hybrid.SystemCall
 import Weft.Hybrid.Trace (Loop (..), Scheduler (..), contextPriority)
 import Weft.Sys (readBoxedArray, readRef, sizeBoxedArray)
@@ -40,6 +43,7 @@ tests n =
                  runIn s (sleep (microseconds 100))
              left <- length <$> listDirectory "/proc/self/fd"
              (left <= before) @? show (left - before),
+           test "one that cannot be started for want of descriptors leaves none" refused,
            test "priorities: the first runs first, the last is not forgotten" $ do
              order <- newIORef []
              withScheduler one {settingsPolicy = priorities 3} $ \s -> do
@@ -123,19 +127,40 @@ tests n =
       x <- nonBlocking (readIORef stop)
       if x then pure () else yield >> busy stop
 
--- | By the counters of its loops' managers: how often they looked for events.
+-- | Eight loops, and descriptors for some of them.
+refused :: Assertion
+refused = do
+  before <- length <$> listDirectory "/proc/self/fd"
+  limits <- Posix.getResourceLimit Posix.ResourceOpenFiles
+  let lower = Posix.setResourceLimit Posix.ResourceOpenFiles limits {Posix.softLimit = Posix.ResourceLimit 200}
+      untilNone = E.try (dup stdError) >>= either (\e -> const (pure []) (e :: E.IOException)) (\d -> (d :) <$> untilNone)
+      allButThree = do
+        (spare, held) <- splitAt 3 <$> untilNone
+        held <$ mapM_ closeFd spare
+  started <-
+    E.bracket_ lower (Posix.setResourceLimit Posix.ResourceOpenFiles limits)
+      . E.bracket allButThree (mapM_ closeFd)
+      $ \_ -> E.try (startScheduler defaultSettings {settingsLoops = Just 8})
+  either (\e -> const (pure ()) (e :: E.IOException)) (\s -> stopScheduler s >> assertFailure "it was started") started
+  left <- length <$> listDirectory "/proc/self/fd"
+  (left <= before) @? show (left - before)
+
+-- | The loops of an idle scheduler do not poll, by the counters of their managers.
 idle :: Assertion
 idle = withScheduler defaultSettings $ \s -> do
   replicateM_ 10 (forkFromIn s (forever (sleep (seconds 100))))
   runIn s (sleep (milliseconds 5))
-  -- The watchdog's last look.
-  pause 600
-  before <- looks s
-  pause 300
-  after' <- looks s
-  after' @?= before
-  (after' > 0) @? "they never looked"
+  -- The watchdog's last look may be late.
+  quiet <- anyOf (10 :: Int) $ do
+    pause 600
+    before <- looks s
+    pause 300
+    (== before) <$> looks s
+  quiet @? "it is never quiet for 300 ms"
+  looks s >>= \n -> (n > 0) @? "they never looked"
   where
+    anyOf 0 _ = pure False
+    anyOf k check = check >>= \ok -> if ok then pure True else anyOf (k - 1) check
     looks s = do
       loops <- readRef (schedulerLoops s)
       sum <$> mapM (\i -> readBoxedArray loops i >>= looked) [0 .. sizeBoxedArray loops - 1]
@@ -191,14 +216,15 @@ stuck = do
     replicateM_ 4 (forkFromIn s (H.takeMVar box >>= nonBlocking . putMVar served))
     eventually "a report" (not . null <$> readIORef reports)
     replicateM_ 4 (tryPutUntil s box >> takeMVar served)
-    -- Whoever calls in from wherever is served, if later.
+    -- Calls from any thread are served, possibly later.
     forM_ [0, 1] $ \cap -> do
       out <- newEmptyMVar
       _ <- GHC.forkOn cap (runIn s (pure cap) >>= putMVar out)
       takeMVar out >>= (@?= cap)
     writeIORef stop True
-  rs <- readIORef reports
-  map fst rs @?= [Just "greedy"]
+  -- Another loop may be reported, too, if the machine kept it off its core for a second.
+  rs <- filter ((== Just "greedy") . fst) <$> readIORef reports
+  length rs @?= 1
   all ((>= seconds 1) . snd) rs @? show rs
   where
     spinUntil stop = do

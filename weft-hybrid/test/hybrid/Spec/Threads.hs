@@ -190,7 +190,7 @@ deadlock = within "deadlock" $ do
   reported <- newIORef []
   let settings =
         defaultSettings
-          { settingsOnDeadlock = \l -> modifyIORef reported (l :),
+          { settingsOnDeadlock = \l -> atomicModifyIORef' reported (\ls -> (l : ls, ())),
             settingsOnException = \_ _ -> pure ()
           }
   withScheduler settings $ \s -> do

@@ -15,6 +15,8 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Hybrid
 import qualified Weft.Hybrid.STM as STM
+import Weft.Hybrid.Trace (ThreadState (..), threadState)
+import Weft.Sys (readRef)
 
 tests :: IO Scheduler -> TestTree
 tests scheduler =
@@ -34,8 +36,10 @@ tests scheduler =
         r <- runIn s $ do
           box <- newEmptyMVar
           out <- newChannel
-          forM_ [1 .. 5 :: Int] $ \i -> forkThread (takeMVar box >>= \x -> writeChannel out (i, x :: Char)) >> settle
-          readers <- replicateM 3 (forkThread (readMVar box >>= \x -> writeChannel out (0, x)) <* settle)
+          -- Each waits before the next one begins: another loop may have taken it, and be off its core.
+          forM_ [1 .. 5 :: Int] $ \i -> forkThread (takeMVar box >>= \x -> writeChannel out (i, x :: Char)) >>= parked
+          readers <- replicateM 3 (forkThread (readMVar box >>= \x -> writeChannel out (0, x)))
+          mapM_ parked readers
           forM_ "abcde" (putMVar box)
           mapM_ waitCatch readers
           replicateM 8 (readChannel out)
@@ -47,10 +51,12 @@ tests scheduler =
           taken <- newMVar (0 :: Int)
           takers <- replicateM 20 (forkThread (mask_ (takeMVar box >>= \x -> modifyMVar_ taken (pure . (+ x)))))
           fork (forM_ (take 10 takers) killThread)
-          fork (replicateM_ 5 (putMVar box 1))
-          fork (replicateM_ 5 (putMVar box 1))
-          mapM_ waitCatch (take 10 takers)
+          putters <- replicateM 2 (forkThread (replicateM_ 5 (putMVar box 1)))
+          mapM_ waitCatch (take 10 takers <> putters)
           mapM_ waitCatch (drop 10 takers) `orAfter` seconds 0.05
+          -- On a slow machine one that was given a value may not have added it yet.
+          let added tries = readMVar taken >>= \n -> if n >= 9 || tries == (0 :: Int) then pure () else sleep (milliseconds 1) >> added (tries - 1)
+          added 10000
           left <- tryTakeMVar box
           -- What was not taken is there still.
           (\n m -> n + maybe 0 id m) <$> takeMVar taken <*> pure left
@@ -90,6 +96,8 @@ tests scheduler =
           bounded <- newBoundedChannel 3
           written <- newMVar (0 :: Int)
           fork (forM_ [1 .. 10 :: Int] (\i -> writeBounded bounded i >> modifyMVar_ written (const (pure i))))
+          let three = readMVar written >>= \n -> if n < 3 then sleep (milliseconds 1) >> three else pure ()
+          three
           settle
           b <- readMVar written
           replicateM_ 10 (readBounded bounded)
@@ -107,7 +115,7 @@ tests scheduler =
           nonBlocking (length [() | Right () <- ends] @?= times 1000)
         r <- runIn s ((,,) <$> timeout (milliseconds 5) (sleep (seconds 100)) <*> timeout (seconds 100) (pure 'x') <*> timeout (seconds (-1)) (pure ()))
         r @?= (Nothing, Just 'x', Nothing)
-        r' <- runIn s (timeout (milliseconds 20) (timeout (milliseconds 5) (sleep (seconds 100))))
+        r' <- runIn s (timeout (seconds 100) (timeout (milliseconds 5) (sleep (seconds 100))))
         r' @?= Just Nothing
         r'' <- runIn s (timeout (milliseconds 5) (timeout (seconds 100) (sleep (seconds 100))))
         r'' @?= Nothing,
@@ -170,6 +178,12 @@ tests scheduler =
     ]
   where
     test name act = testCase name (within name (scheduler >>= act))
+    -- Until that thread waits, and a little longer, as it has parked before the MVar knows of it.
+    parked t = do
+      state <- nonBlocking (readRef (threadState t))
+      case state of
+        Waiting {} -> settle
+        _ -> sleep (milliseconds 1) >> parked t
     -- Until the threads that are ready have parked.
     settle = replicateM_ 20 yield >> sleep (milliseconds 2)
     orAfter act d = void (timeout d act)

@@ -28,7 +28,7 @@ import Weft.OpenFlow.Types
 
 -- | The fields: the array, whose words are 48 bits of an address and 16 of its port, or 0 in a free place; the shift
 -- of the hash; the number of addresses; the tree; the number of insertions since the array was built; and whether the
--- tree has addresses that are also in the array. Then the tree's entry is valid.
+-- tree has addresses that are also in the array. For such an address the tree's entry is the valid one.
 data AddressTable = AddressTable !ByteArray !Int !Int !(IntMap.IntMap PortNo) !Int !Bool
 
 -- | The empty table.
@@ -98,7 +98,7 @@ filterPorts stays (AddressTable array _ _ tree _ _) = rebuilt (IntMap.size kept)
 entries :: ByteArray -> [Word64]
 entries array = [w | i <- [0 .. sizeofByteArray array `unsafeShiftR` 3 - 1], let w = indexByteArray array i, w /= 0]
 
--- | A table with that many addresses: those of the tree, and those of the words that are not in the tree.
+-- | Build a table of the given number of addresses: those of the tree, and those of the words that are not in the tree.
 rebuilt :: Int -> IntMap.IntMap PortNo -> [Word64] -> AddressTable
 rebuilt n tree old = runST $ do
   slots <- newByteArray (8 * size)

@@ -52,8 +52,8 @@ data App s = App
     appHandle :: Context -> Event -> s -> (s, [Reply])
   }
 
--- | Each event goes to the first application and then to the second, unless the first replies 'Stop'. Replies are sent
--- in the same order.
+-- | Chain two applications. Each event goes to the first one and then to the second, unless the first replies 'Stop'.
+-- Replies are sent in the same order.
 andThen :: App a -> App b -> App (a, b)
 andThen (App a f) (App b g) = App (a, b) $ \context event (s, t) -> case f context event s of
   (s', replies)
@@ -69,11 +69,12 @@ infixr 6 `andThen`
 -- | An application, and whether its state is per switch or shared.
 data Placement = forall s. PerSwitch (App s) | forall s. Shared (App s)
 
--- | The state is initialised when a switch connects. Switches do not wait for one another.
+-- | Give each switch a state of its own, which is initialised when the switch connects. Switches do not wait for one
+-- another.
 perSwitch :: App s -> Placement
 perSwitch = PerSwitch
 
--- | One state for all switches, which lasts as long as the controller runs.
+-- | Use one state for all switches, which lasts as long as the controller runs. Events are handled one at a time.
 shared :: App s -> Placement
 shared = Shared
 
@@ -108,9 +109,11 @@ floodActions context from = case contextFlooding context of
 
 -- | An event of a switch.
 data Event
-  = -- | The switch has connected. In 1.3 its ports follow as 'PortChanged'.
+  = -- | The switch has connected, or this controller, which was a slave at it, has become its master. In 1.3 its ports
+    -- follow as 'PortChanged'.
     SwitchUp !Features
-  | -- | The switch has disconnected. Only 'shared' applications get this event; a 'perSwitch' state ends with its switch.
+  | -- | The switch has disconnected. Only 'shared' applications get this event; a 'perSwitch' state ends with its
+    -- switch. A switch that connects again before its last connection has ended has not disconnected.
     SwitchDown
   | -- | A packet for the controller.
     Packet !PacketIn
@@ -132,7 +135,7 @@ data Reply
   | -- | Hide the event from the applications that follow.
     Stop
   | -- | Update the controller's view of the network.
-    Tell !Notice
+    Notify !Notice
 
 -- | Information that an application has found out.
 data Notice
@@ -150,8 +153,8 @@ addFlow priority idle match actions =
         flowInstructions = [ApplyActions actions | not (null actions)]
       }
 
--- | Apply actions to the packet of a PACKET_IN. With no actions, the switch drops the packet and frees its buffer; if the
--- packet is not buffered, nothing is sent.
+-- | Apply actions to the packet of a PACKET_IN. With no actions, the switch drops the packet and frees its buffer; if
+-- the packet is not buffered, nothing is sent.
 release :: PacketIn -> [Action] -> [Reply]
 release p actions
   | packetInBuffer p /= noBuffer = let !reply = out (packetInBuffer p) B.empty in [reply]

@@ -1,10 +1,10 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Several controllers for one network, coordinated by etcd. Each switch connects to all controllers. The controller that
--- created the switch's key in etcd is its master. The key is bound to the controller's lease: if a controller dies, other
--- controllers take over its switches when the lease has expired; the flows remain. A master shares the links and hosts
--- that it discovers.
+-- Several controllers for one network, coordinated by etcd. Each switch connects to all controllers. The controller
+-- that created the switch's key in etcd is its master. The key is bound to the controller's lease: if a controller
+-- dies, other controllers take over its switches when the lease has expired; the flows remain. A master shares the
+-- links and hosts that it discovers.
 --
 -- @
 --   slave   -> master   the key did not exist, and this controller created it; or this controller had created it before,
@@ -13,9 +13,10 @@
 --                       switch has not been connected for the duration of a lease, and the controller deletes the key
 -- @
 --
--- Masters and slaves use the etcd revision in which the switch's key was created as the generation ID. It only increases,
--- so a switch of version 1.3 rejects an earlier master. A slave's request, which may arrive first, has the same generation
--- ID as the master's, so the switch does not reject the current master because of it; a later revision would cause that.
+-- Masters and slaves use the etcd revision in which the switch's key was created as the generation ID. It only
+-- increases, so a switch of version 1.3 rejects an earlier master. A slave's request, which may arrive first, has the
+-- same generation ID as the master's, so the switch does not reject the current master because of it; a later revision
+-- would cause that.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Cluster
@@ -31,7 +32,7 @@ where
 
 import Control.Concurrent (killThread)
 import Control.Concurrent.MVar
-import Control.Exception (SomeAsyncException, SomeException, bracket, displayException, fromException, throwIO, try)
+import Control.Exception (SomeAsyncException, SomeException, bracket, displayException, fromException, throwIO, toException, try)
 import Control.Monad (forM_, forever, unless, void, when)
 import Data.Aeson (eitherDecodeStrict, encode)
 import Data.ByteString (ByteString)
@@ -40,7 +41,7 @@ import qualified Data.ByteString.Lazy as L
 import Data.Either (isRight)
 import Data.IORef
 import qualified Data.Map.Strict as Map
-import Data.Maybe (fromMaybe, mapMaybe)
+import Data.Maybe (fromMaybe, isNothing)
 import qualified Data.Set as Set
 import Data.Word (Word32, Word64)
 import Weft.Duration
@@ -48,7 +49,8 @@ import Weft.OpenFlow.App (Millis)
 import Weft.OpenFlow.Cluster.Etcd
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Controller.Discovery (spawn, topologyStep)
-import Weft.OpenFlow.Controller.Types (currentMillis)
+import Weft.OpenFlow.Controller.Types (controllerLldpKey, currentMillis, report)
+import Weft.OpenFlow.Lldp
 import Weft.OpenFlow.Message (Role (..))
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
@@ -87,9 +89,13 @@ data Cluster = Cluster
     clusterLock :: !(MVar ()),
     -- | Whether etcd responded in the last round. Used only by the thread that runs the rounds.
     clusterReached :: !(IORef Bool),
-    -- | Our switches that were not connected in the last rounds, with the number of these rounds. Used only by the thread
-    -- that runs the rounds.
+    -- | Our switches that were not connected in the last rounds, with the number of these rounds. Used only by the
+    -- thread that runs the rounds.
     clusterAway :: !(IORef (Map.Map DatapathId Int)),
+    -- | Whether the key of LLDP frames was read from etcd. Used only by the thread that runs the rounds.
+    clusterKeyed :: !(IORef Bool),
+    -- | Why a part of our network was not shared in the last round. Used only by the thread that runs the rounds.
+    clusterUnshared :: !(IORef (Maybe String)),
     -- | The number of rounds so far. Written by the thread that runs the rounds.
     clusterDone :: !(IORef Int)
   }
@@ -99,13 +105,13 @@ data Cluster = Cluster
 withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
 withCluster options act = do
   etcd <- newEtcd (interval options) (clusterEndpoints options)
-  cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef 0
+  cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef False <*> newIORef Nothing <*> newIORef 0
   act cluster $ \c inner ->
     bracket (mapM (uncurry (spawn c)) (threads cluster c)) (mapM_ killThread) (const inner)
   where
     threads cluster c =
-      [ ("weft openflow cluster", forever (round' cluster c >> modifyIORef' (clusterDone cluster) (+ 1) >> sleep (interval options))),
-        ("weft openflow lease", forever (sleep (milliseconds (watchOfLease options)) >> watchLease cluster c))
+      [ ("weft openflow cluster", forever (reporting c (round' cluster c) >> modifyIORef' (clusterDone cluster) (+ 1) >> sleep (interval options))),
+        ("weft openflow lease", forever (sleep (milliseconds (watchOfLease options)) >> reporting c (watchLease cluster c)))
       ]
 
 -- | The time between rounds, each of which renews the lease and reads the keys.
@@ -179,7 +185,7 @@ generationOf cluster d = Map.findWithDefault 0 d <$> readIORef (clusterGeneratio
 attempt :: IO a -> IO (Maybe a)
 attempt = fmap (either (const Nothing) Just) . asked
 
--- | Why etcd could not be asked.
+-- | The exception of an action, unless it is asynchronous.
 asked :: IO a -> IO (Either SomeException a)
 asked act = do
   r <- try act
@@ -187,39 +193,67 @@ asked act = do
     Left e | Just asynchronous <- fromException e -> throwIO (asynchronous :: SomeAsyncException)
     _ -> pure r
 
--- | Prolong the lease, give up what is not ours any more, take what is free, share what is known.
+-- | Run an action, and report its exceptions: the next round must come even if a callback or an application fails.
+reporting :: Controller -> IO () -> IO ()
+reporting c act = asked act >>= either (void . asked . report c . Failed) pure
+
+-- | One round: renew the lease, give up switches that are no longer ours, become master of switches without one, and
+-- share the topology.
 round' :: Cluster -> Controller -> IO ()
 round' cluster c = do
-  prolong cluster c
-  found <- asked (readPrefix (clusterEtcd cluster) (key cluster ""))
+  -- The key comes first: without it this controller would take the frames of the others for forged ones.
+  keyed <- asked (shareLldpKey cluster c)
+  when (isRight keyed) (prolong cluster c)
+  -- Read before the keys of etcd: a key that is created meanwhile may not be among them, and is not lost.
+  mine <- readIORef (clusterMine cluster)
+  found <- asked (either throwIO pure keyed >> readPrefix (clusterEtcd cluster) (key cluster ""))
   before <- readIORef (clusterReached cluster)
   writeIORef (clusterReached cluster) (isRight found)
   when (isRight found /= before) (clusterOnReach (clusterOptions cluster) (either (Just . displayException) (const Nothing) found))
   forM_ found $ \entries -> do
     let masters = Map.fromList [(d, e) | e <- entries, Just name <- [B.stripPrefix "master/" (entryKey e)], Just d <- [readDatapathId (B.unpack name)]]
     forM_ (Map.toList masters) (\(d, e) -> seen cluster d (entryCreated e))
-    connected <- Map.keys <$> connectedSwitches c
-    mine <- readIORef (clusterMine cluster)
+    infos <- connectedSwitches c
     let own = B.pack (clusterName (clusterOptions cluster))
+        connected = Map.keys infos
         lost = [d | d <- Set.toList mine, fmap entryValue (Map.lookup d masters) /= Just own]
+        -- Ours, but the switch was given up at the same time.
+        asleep = [d | (d, i) <- Map.toList infos, not (infoActive i), Set.member d mine, d `notElem` lost]
     giveUp cluster c lost
     release cluster c connected
     claimed <- claim cluster [(d, entryLease e) | (d, e) <- Map.toList masters, entryValue e == own, Set.notMember d mine]
-    forM_ [d | d <- connected, Map.notMember d masters || d `elem` claimed] $ \d -> do
+    forM_ [d | d <- connected, Map.notMember d masters || d `elem` claimed || d `elem` asleep] $ \d -> do
       (role, generation) <- elect cluster d
       when (role == RoleMaster) (setRole c d role generation)
-    merge c [view | e <- entries, Just name <- [B.stripPrefix "view/" (entryKey e)], name /= own, Right view <- [eitherDecodeStrict (entryValue e)]]
-  share cluster c
+    let views = [(name, e) | e <- entries, Just name <- [B.stripPrefix "view/" (entryKey e)]]
+    merge c [view | (name, e) <- views, isNothing (partOf own name), Right view <- [eitherDecodeStrict (entryValue e)]]
+    share cluster c (Map.fromList [(part, e) | (name, e) <- views, Just part <- [partOf own name]])
+  where
+    -- The part of our view that a key is for.
+    partOf own name = B.stripPrefix (own <> "/") name >>= \part -> if B.elem '/' part then Nothing else Just part
 
--- | Keys with our name that we do not know as ours: etcd's answer to their creation did not arrive. They are ours if they
--- go with the lease that holds now; with one of before they end when that does.
+-- | Use the key of LLDP frames that is in etcd. The first controller that looks for it writes its own there.
+shareLldpKey :: Cluster -> Controller -> IO ()
+shareLldpKey cluster c = do
+  done <- readIORef (clusterKeyed cluster)
+  unless done $ do
+    own <- readIORef (controllerLldpKey c)
+    bytes <- createOrRead (clusterEtcd cluster) name (lldpKeyBytes own)
+    shared <- maybe (throwIO (EtcdError (B.unpack name <> " is not a key of 16 bytes: delete it"))) pure (lldpKey bytes)
+    writeIORef (controllerLldpKey c) shared
+    writeIORef (clusterKeyed cluster) True
+  where
+    name = key cluster "lldp-key"
+
+-- | Keys with our name that we do not know as ours: the reply of etcd to their creation was lost. Those that belong to
+-- the current lease are ours. Those of an earlier lease end with it.
 claim :: Cluster -> [(DatapathId, Lease)] -> IO [DatapathId]
 claim cluster found = withMVar (clusterLock cluster) $ \_ -> do
   held <- readIORef (clusterHeld cluster)
   let ours = [d | (d, lease) <- found, fmap fst held == Just lease]
   ours <$ modifyIORef' (clusterMine cluster) (`Set.union` Set.fromList ours)
 
--- | Keep the lease, or get a new one. Without one that surely holds, no switch is ours.
+-- | Renew the lease, or get a new one. Without a valid lease no switch is ours.
 prolong :: Cluster -> Controller -> IO ()
 prolong cluster c = do
   started <- currentMillis
@@ -228,7 +262,7 @@ prolong cluster c = do
     Just (lease, _) -> fmap (\ok -> if ok then Just lease else Nothing) <$> attempt (keepAlive etcd lease)
     Nothing -> pure (Just Nothing)
   case renewed of
-    -- From when it was asked for: etcd's count began later.
+    -- Counted from the request: etcd starts to count later.
     Just (Just lease) -> set (Just (lease, started + life))
     Just Nothing -> do
       lose
@@ -236,7 +270,7 @@ prolong cluster c = do
       set ((\lease -> (lease, started + life)) <$> granted)
     Nothing -> do
       now <- currentMillis
-      -- Another round would be too late.
+      -- The next round would be too late.
       when (maybe True (\(_, until') -> now + life `div` fromIntegral roundsOfLease >= until') held) (lose >> set Nothing)
   where
     etcd = clusterEtcd cluster
@@ -244,9 +278,9 @@ prolong cluster c = do
     set v = withMVar (clusterLock cluster) (\_ -> writeIORef (clusterHeld cluster) v)
     lose = readIORef (clusterMine cluster) >>= giveUp cluster c . Set.toList
 
--- | Give up all switches before the lease ends. A round may last longer than that: where no endpoint answers, each of its
--- requests waits for each of them in turn, and others may be masters meanwhile. If etcd prolonged the lease all the same,
--- the next round finds the keys, and claims them.
+-- | Give up all switches before the lease expires. A round may last longer than the lease: if no endpoint answers, each
+-- of its requests waits for each endpoint in turn, and meanwhile others may become masters. If etcd did renew the
+-- lease, the next round finds the keys and claims them.
 watchLease :: Cluster -> Controller -> IO ()
 watchLease cluster c = do
   held <- readIORef (clusterHeld cluster)
@@ -254,11 +288,11 @@ watchLease cluster c = do
   let over = maybe True (\(_, until') -> now + 2 * fromIntegral (watchOfLease (clusterOptions cluster)) >= until') held
   mine <- Set.toList <$> readIORef (clusterMine cluster)
   when (over && not (null mine)) $ do
-    -- The lock may be held by a request that waits.
+    -- A request that waits may hold the lock, so the roles are set first.
     forM_ mine (\d -> generationOf cluster d >>= setRole c d RoleSlave)
     giveUp cluster c mine
 
--- | Switches of ours that are not connected, and were not for the time of a lease, may be connected to others.
+-- | Give up our switches that were not connected for the duration of a lease: others may be connected to them.
 release :: Cluster -> Controller -> [DatapathId] -> IO ()
 release cluster c connected = do
   mine <- readIORef (clusterMine cluster)
@@ -276,24 +310,57 @@ giveUp cluster c ds = unless (null ds) $ do
   withMVar (clusterLock cluster) (\_ -> modifyIORef' (clusterMine cluster) (`Set.difference` Set.fromList ds))
   forM_ ds (\d -> generationOf cluster d >>= setRole c d RoleSlave)
 
--- What is known ---------------------------------------------------------------------------
+-- Sharing the topology --------------------------------------------------------------------
 
--- | Links by their ends, and hosts: what a master has seen at its switches.
+-- | What a master has seen at its switches: links (switch and port of both ends), and hosts (address, switch, port,
+-- IPv4 address).
 type View = ([(Word64, Word32, Word64, Word32)], [(Word64, Word64, Word32, Maybe Word32)])
 
--- | Write what was seen at the switches that are ours.
-share :: Cluster -> Controller -> IO ()
-share cluster c = do
+-- | Write the view of our switches to etcd: the parts that differ from what etcd has, which are given. An etcd takes at
+-- most 1.5 MiB in a request, and keeps the earlier values of a key, so an unchanged part is not written again. Parts of
+-- links are called @l0@, @l1@ and so on, those of hosts @h0@, @h1@ and so on.
+share :: Cluster -> Controller -> Map.Map ByteString Entry -> IO ()
+share cluster c before = do
   held <- readIORef (clusterHeld cluster)
   mine <- readIORef (clusterMine cluster)
   t <- controllerNetwork c
   let links = [(a, p, b, q) | ((DatapathId a, PortNo p), (d@(DatapathId b), PortNo q)) <- topologyLinks t, Set.member d mine]
       hosts = [(m, b, q, hostIpv4 h) | (MacAddress m, h) <- Map.toList (topologyHosts t), let (d@(DatapathId b), PortNo q) = hostPlace h, Set.member d mine]
-      view = (links, hosts) :: View
-  forM_ held $ \(lease, _) ->
-    void (attempt (putKey (clusterEtcd cluster) lease (key cluster ("view/" <> clusterName (clusterOptions cluster))) (L.toStrict (encode view))))
+      (shared, others) = splitAt mostShared hosts
+      parts = Map.fromList (numbered 'l' [(ls, []) | ls <- pieces links] <> numbered 'h' [([], hs) | hs <- pieces shared])
+  forM_ held $ \(lease, _) -> do
+    written <- asked $ do
+      forM_ (Map.toList parts) $ \(part, value) ->
+        unless (fmap (\e -> (entryLease e, entryValue e)) (Map.lookup part before) == Just (lease, value)) $
+          putKey (clusterEtcd cluster) lease (keyOf part) value
+      forM_ (Map.keys (Map.difference before parts)) (removeKey (clusterEtcd cluster) lease . keyOf)
+    let problem = case written of
+          Left e -> Just ("the network of this controller's switches could not be written to etcd: " <> displayException e)
+          Right () | null others -> Nothing
+          Right () -> Just ("this controller shares " <> show mostShared <> " hosts with the others, and its switches have more")
+    known <- readIORef (clusterUnshared cluster)
+    writeIORef (clusterUnshared cluster) problem
+    when (problem /= known) (forM_ problem (report c . Failed . toException . EtcdError))
+  where
+    keyOf part = key cluster ("view/" <> clusterName (clusterOptions cluster) <> "/" <> B.unpack part)
+    numbered :: Char -> [View] -> [(ByteString, ByteString)]
+    numbered kind views = [(B.pack (kind : show n), L.toStrict (encode view)) | (n, view) <- zip [0 :: Int ..] views]
 
--- | Know what others have seen.
+-- | The maximum number of links or hosts in a part of a view. Each takes 66 bytes at the most.
+mostInPart :: Int
+mostInPart = 8192
+
+-- | The maximum number of hosts that a controller shares. Links have no limit: without one of them other controllers
+-- could flood in a loop.
+mostShared :: Int
+mostShared = 65536
+
+pieces :: [a] -> [[a]]
+pieces xs = case splitAt mostInPart xs of
+  ([], _) -> []
+  (piece, rest) -> piece : pieces rest
+
+-- | Add the views of other controllers to the topology.
 merge :: Controller -> [View] -> IO ()
 merge c views = do
   time <- currentMillis
@@ -301,5 +368,8 @@ merge c views = do
       hosts = [(MacAddress m, (DatapathId d, PortNo p), ip) | (_, hs) <- views, (m, d, p, ip) <- hs]
   forM_ links $ \(from, to) -> topologyStep c (linkSeen time from to)
   t <- controllerNetwork c
-  let new = mapMaybe (\(m, place, ip) -> if fmap hostPlace (Map.lookup m (topologyHosts t)) == Just place then Nothing else Just (m, place, ip)) hosts
+  -- A host counts as seen while its master knows it. It is updated only after a quarter of its life: otherwise each
+  -- round would change each host.
+  let known m place = maybe False (\h -> hostPlace h == place && time - hostSeenAt h < topologyHostLife (topologySettings t) `div` 4) (Map.lookup m (topologyHosts t))
+      new = [host | host@(m, place, _) <- hosts, not (known m place)]
   forM_ new $ \(m, place, ip) -> topologyStep c (\now -> (fromMaybe now (hostSeen time m place ip now), []))

@@ -6,8 +6,8 @@
 -- > main = runController defaultSettings defaultServerSettings {serverPort = "6653"} (perSwitch learningSwitch)
 --
 -- If a switch violates the protocol, does not read, or stops responding, the controller closes its connection. Until
--- then the switch occupies a bounded amount of memory. Other switches are not affected. All functions may be called from
--- any thread.
+-- then the switch occupies a bounded amount of memory. Other switches are not affected. All functions may be called
+-- from any thread.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Controller
@@ -30,6 +30,7 @@ module Weft.OpenFlow.Controller
     SwitchInfo (..),
     controllerCounters,
     Totals (..),
+    controllerIncidents,
 
     -- * Statistics
     askSwitch,
@@ -45,8 +46,8 @@ where
 import Control.Applicative ((<|>))
 import Control.Concurrent (killThread)
 import Control.Concurrent.MVar
-import Control.Exception (bracket, finally)
-import Control.Monad (forM, forM_, forever)
+import Control.Exception (bracket, bracket_, finally)
+import Control.Monad (forM_, forever, unless, void)
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe, isJust)
@@ -55,8 +56,10 @@ import Weft.Duration
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.Connection
 import Weft.OpenFlow.Controller.Discovery
-import Weft.OpenFlow.Controller.Outlet (outletConnection)
+import Weft.OpenFlow.Controller.Reports (incidentsTotal, noReports)
+import Weft.OpenFlow.Controller.SendQueue (sendQueueConnection)
 import Weft.OpenFlow.Controller.Types
+import Weft.OpenFlow.Lldp (newLldpKey)
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
@@ -70,9 +73,9 @@ import Weft.Transport
 runController :: Settings -> ServerSettings -> Placement -> IO ()
 runController settings server app = withController settings server app (\_ s -> waitServer s)
 
--- | Run the controller during an action. Unless the server settings give a number of acceptors there is one, which assigns
--- switches to the capabilities in turn. Connections of switches stay busy for days, so they should be spread evenly; with
--- several acceptors the kernel would spread them at random.
+-- | Run the controller during an action. Unless the server settings give a number of acceptors there is one, which
+-- assigns switches to the capabilities in turn. Connections of switches stay busy for days, so they should be spread
+-- evenly; with several acceptors the kernel would spread them at random.
 withController :: Settings -> ServerSettings -> Placement -> (Controller -> Server -> IO a) -> IO a
 withController settings server app act = do
   c <- newController settings app
@@ -86,17 +89,20 @@ newController :: Settings -> Placement -> IO Controller
 newController settings app = do
   make <- newInstance app
   Controller settings make <$> newIORef Map.empty
+    <*> newMVar ()
     <*> newIORef (emptyTopology (fromMaybe defaultTopologySettings {topologySettle = 0} (settingsTopology settings)))
     <*> newMVar ()
-    <*> newIORef (Totals 0 0 0 0)
+    <*> newIORef noTotals
     <*> newIORef 0
+    <*> (maybe newLldpKey pure (settingsLldpKey settings) >>= newIORef)
+    <*> newIORef noReports
 
 -- | Run the controller's own threads during an action: link discovery and port counters.
 withLoops :: Controller -> IO a -> IO a
 withLoops c act = bracket start (mapM_ killThread) (const act)
   where
     settings = controllerSettings c
-    start = sequence ([spawn c "weft openflow discovery" (discoveryLoop c) | topology] ++ [spawn c "weft openflow clock" (tickLoop c) | topology] ++ polling)
+    start = sequence ([spawn c "weft openflow discovery" (discoveryLoop c) | topology] ++ [spawn c "weft openflow clock" (tickLoop c)] ++ polling)
     topology = isJust (settingsTopology settings)
     polling = [spawn c "weft openflow counters" (forever (sleep every >> pollPorts c)) | Just every <- [settingsPortStats settings]]
 
@@ -125,7 +131,7 @@ connectedSwitches :: Controller -> IO (Map.Map DatapathId SwitchInfo)
 connectedSwitches c = readIORef (controllerSessions c) >>= mapM info
   where
     info s =
-      SwitchInfo (sessionVersion s) (sessionFeatures s) (show (connPeer (outletConnection (sessionOutlet s))))
+      SwitchInfo (sessionVersion s) (sessionFeatures s) (show (connPeer (sendQueueConnection (sessionOutlet s))))
         <$> readIORef (sessionActive s)
         <*> readIORef (sessionTotals s)
 
@@ -134,14 +140,16 @@ controllerCounters :: Controller -> IO Totals
 controllerCounters c = do
   gone <- readIORef (controllerTotals c)
   now <- readIORef (controllerSessions c) >>= mapM (readIORef . sessionTotals) . Map.elems
-  pure (foldl add gone now)
-  where
-    add (Totals a b x y) (Totals a' b' x' y') = Totals (a + a') (b + b') (x + x') (y + y')
+  pure (foldl addTotals gone now)
+
+-- | The number of incidents since the controller was started, reported by 'settingsOnIncident' or not.
+controllerIncidents :: Controller -> IO Int
+controllerIncidents c = incidentsTotal <$> readIORef (controllerReports c)
 
 -- Statistics ------------------------------------------------------------------------------
 
--- | Request statistics from a switch, and wait at most 5 seconds for all parts of the reply. 'Nothing' if there is no such
--- switch, it does not support these statistics, or it did not reply.
+-- | Request statistics from a switch, and wait at most 5 seconds for all parts of the reply. 'Nothing' if there is no
+-- such switch, it does not support these statistics, it did not reply, or its reply is longer than 16 MiB.
 askSwitch :: Controller -> DatapathId -> StatsRequest -> IO (Maybe [StatsReply])
 askSwitch c d request = do
   found <- Map.lookup d <$> readIORef (controllerSessions c)
@@ -153,25 +161,29 @@ ask :: Session -> StatsRequest -> IO (Maybe [StatsReply])
 ask s request = do
   xid <- nextXid s
   var <- newEmptyMVar
-  atomicModifyIORef' (sessionAsking s) (\m -> (Map.insert xid (Asking [] var) m, ()))
-  flip finally (atomicModifyIORef' (sessionAsking s) (\m -> (Map.delete xid m, ()))) $ do
+  let change f = atomicModifyIORef' (sessionAsking s) (\m -> (f m, ()))
+  bracket_ (change (Map.insert xid (Asking 0 [] var))) (change (Map.delete xid)) $ do
     sent <- postMessage s xid (StatsRequestMessage request)
     if sent then (>>= id) <$> within (seconds 5) (takeMVar var) else pure Nothing
 
--- | Request the port counters of all switches.
+-- | Request the port counters of all switches that have replied to the last request, without waiting. Of a switch, as
+-- many ports are kept as in the topology.
 pollPorts :: Controller -> IO ()
-pollPorts c = do
-  sessions <- readIORef (controllerSessions c)
-  asked <- forM (Map.elems sessions) $ \s -> do
-    done <- newEmptyMVar
-    _ <- spawn c "weft openflow counters" ((ask s (PortStatsRequest portAny) >>= record s) `finally` putMVar done ())
-    pure done
-  mapM_ takeMVar asked
+pollPorts c = readIORef (controllerSessions c) >>= mapM_ poll
   where
+    poll s = do
+      waiting <- readIORef (sessionPolled s)
+      unless waiting $ do
+        writeIORef (sessionPolled s) True
+        void (spawn c "weft openflow counters" ((ask s (PortStatsRequest portAny) >>= record s) `finally` writeIORef (sessionPolled s) False))
     record s replies = do
       time <- currentMillis
-      let new = Map.fromList [(portStatsPort p, [(time, p)]) | Just parts <- [replies], PortStatsReply ps <- parts, p <- ps]
-      modifyIORef' (sessionPortStats s) (\old -> Map.unionWith (\a b -> take 2 (a ++ b)) new (Map.intersection old new))
+      let new = Map.fromList (take most [(portStatsPort p, [(time, p)]) | Just parts <- [replies], PortStatsReply ps <- parts, p <- ps])
+      modifyIORef' (sessionPortStats s) (\old -> Map.unionWith lastTwo new (Map.intersection old new))
+    -- Without thunks: until somebody asks for the rates, they would retain all earlier readings.
+    lastTwo (new : _) (old : _) = [new, old]
+    lastTwo new _ = new
+    most = topologyMostPorts (fromMaybe defaultTopologySettings (settingsTopology (controllerSettings c)))
 
 -- | The traffic of a port, computed from the last two readings of its counters.
 data Rate = Rate

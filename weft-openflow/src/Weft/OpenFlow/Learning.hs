@@ -1,6 +1,6 @@
 -- |
--- The learning switch: where a packet came from is where its source is; a packet for a known destination gets a flow,
--- others are flooded.
+-- The learning switch. It learns the port of each source address from the packets that arrive. For a packet to a known
+-- address it installs a flow; it floods all others.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Learning
@@ -24,48 +24,51 @@ import Weft.OpenFlow.Message
 import Weft.OpenFlow.Packet
 import Weft.OpenFlow.Types
 
--- | Settings; begin with 'defaultLearningSettings'.
+-- | Settings; start from 'defaultLearningSettings'.
 data LearningSettings = LearningSettings
-  { -- | Seconds without a packet after which a flow goes.
+  { -- | The idle timeout of flows in seconds; 0: none.
     learningIdleTimeout :: !Word16,
-    -- | Priority of the flows.
+    -- | The priority of flows.
     learningPriority :: !Word16,
-    -- | An address that was not seen for that long is forgotten, and after at most twice as long.
+    -- | The duration of an age. An address is forgotten after one to two ages without a packet from it.
     learningAge :: !Millis,
-    -- | The most addresses in one age: with more, the older ones go. It bounds the memory of a switch.
+    -- | The maximum number of addresses in an age. When it is reached, the age ends early. This bounds the memory for a
+    -- switch.
     learningMost :: !Int
   }
 
--- | Flows of 60 seconds, priority 100; addresses of 5 minutes, 65536 at the most.
+-- | Flows of 60 seconds, priority 100; addresses are forgotten 2.5 to 5 minutes after their last packet; 65536
+-- addresses in an age at the most.
 defaultLearningSettings :: LearningSettings
-defaultLearningSettings = LearningSettings 60 100 300000 65536
+defaultLearningSettings = LearningSettings 60 100 150000 65536
 
--- | Where hosts are, by address: those seen in this age and in the one before. When an age is over, the one before is
--- forgotten as a whole.
+-- | The learned addresses: those seen in the current age, and those of the age before. At the end of an age the age
+-- before it is dropped as a whole.
 data Learned = Learned
   { recent :: !AddressTable,
     older :: !AddressTable,
-    -- | When this age began.
+    -- | The start of the current age.
     begun :: !Millis
   }
 
--- | Where an address is.
+-- | The port of an address, if it is known.
 learnedPort :: MacAddress -> Learned -> Maybe PortNo
 learnedPort m l = case lookupAddress m (recent l) of
   Nothing -> lookupAddress m (older l)
   found -> found
 {-# INLINE learnedPort #-}
 
--- | How many addresses there are; one that is in both ages counts twice.
+-- | The number of addresses. One that is in both ages counts twice.
 learnedCount :: Learned -> Int
 learnedCount l = tableSize (recent l) + tableSize (older l)
 
--- | With 'defaultLearningSettings'. Use it 'perSwitch'.
+-- | The learning switch with 'defaultLearningSettings'. Run it 'perSwitch'.
 learningSwitch :: App Learned
 learningSwitch = learningSwitchWith defaultLearningSettings
 
--- | A flow matches the port that the packet came in at and both addresses; so a host that moves is noticed. When a port
--- goes down, or the spanning tree changes, the addresses behind the ports concerned and their flows go.
+-- | The learning switch with other settings. A flow matches the input port and both addresses, so the first packet of a
+-- host that has moved matches no flow and reaches the controller. When a port goes down, or the spanning tree changes,
+-- the addresses and flows of the ports concerned are removed.
 learningSwitchWith :: LearningSettings -> App Learned
 learningSwitchWith settings = App (Learned emptyTable emptyTable 0) handle
   where
@@ -82,9 +85,9 @@ forgetPorts ports l = l {recent = filterPorts stays (recent l), older = filterPo
   where
     stays p = p `notElem` ports
 
--- Note [Nothing is put off]. A million times a second a packet becomes a flow. Each field, message and reply is evaluated
--- where it is made (the bangs): otherwise it is a thunk, evaluated a moment later by what encodes it. With thunks an
--- answer took twice the memory.
+-- Note [Strict construction]. This code runs a million times a second. Each field, message and reply is evaluated where
+-- it is constructed (the bangs). Otherwise it is a thunk, which the encoder evaluates a moment later. With thunks an
+-- answer allocated twice as much.
 
 packet :: LearningSettings -> Context -> PacketIn -> Learned -> (Learned, [Reply])
 packet settings context p before = case ethernet (packetInData p) of
@@ -101,18 +104,22 @@ packet settings context p before = case ethernet (packetInData p) of
     -- Bridges do not forward these (IEEE 802.1Q, table 8-1).
     reserved (MacAddress n) = n .&. 0xfffffffffff0 == 0x0180c2000000
 
--- | Remember the source. A host that has moved leaves flows to its old port behind: they are deleted.
+-- | Learn the source address. If the host was at another port before, delete the flows to that port.
 learn :: LearningSettings -> Context -> Frame -> PacketIn -> Learned -> (Learned, [Reply])
 learn settings context frame p l
   | isMulticast source || not (isPhysical port) = (l, [])
   | Just known <- lookupAddress source (recent l), known == port, not expired = let !notices = arp in (l, notices)
-  | otherwise = (remembered, moved ++ [Tell (HostSeen source port (senderIpv4 frame (packetInData p)))])
+  | otherwise = (remembered, moved ++ [Notify (HostSeen source port (senderIpv4 frame (packetInData p)))])
   where
     source = frameSrc frame
     port = packetInPort p
-    expired = contextTime context - begun l >= learningAge settings
+    expired = lasted 1
+    lasted ages = contextTime context - begun l >= ages * learningAge settings
+    -- Without packets an age may have ended long ago.
     aged
-      | expired || tableSize (recent l) >= learningMost settings = Learned emptyTable (recent l) (contextTime context)
+      | lasted 2 = Learned emptyTable emptyTable (contextTime context)
+      | expired = Learned emptyTable (recent l) (begun l + learningAge settings)
+      | tableSize (recent l) >= learningMost settings = Learned emptyTable (recent l) (contextTime context)
       | otherwise = l
     remembered = aged {recent = insertAddress source port (recent aged)}
     moved =
@@ -120,12 +127,12 @@ learn settings context frame p l
         | Just old <- [learnedPort source l],
           old /= port
       ]
-    -- ARP is rare, and says addresses.
+    -- ARP packets are rare, and have the sender's IPv4 address.
     arp
-      | frameType frame == etherTypeArp, ip <- senderIpv4 frame (packetInData p), isJust ip = [Tell (HostSeen source port ip)]
+      | frameType frame == etherTypeArp, ip <- senderIpv4 frame (packetInData p), isJust ip = [Notify (HostSeen source port ip)]
       | otherwise = []
 
--- | To the destination's port, with a flow; or everywhere.
+-- | Install a flow if the port of the destination is known; otherwise flood the packet.
 forward :: LearningSettings -> Context -> Frame -> PacketIn -> Learned -> [Reply]
 forward settings context frame p l
   | isMulticast (frameDst frame) = release p (floodActions context port)
@@ -151,10 +158,10 @@ forward settings context frame p l
                 flowBuffer = buffer,
                 flowInstructions = instructions
               }
-    -- Its destination is where it came from: others there have it, and the switch drops it.
+    -- A packet whose destination is at its input port has reached it already; the switch drops it.
     actions to = [output to | to /= port]
 
--- | How long a flow lasts that drops what is local to a port, in seconds. It names no port that it sends to, so it is
--- not deleted when the tree changes.
+-- | The hard timeout, in seconds, of a flow that drops packets between two hosts at the same port. Such a flow sends to
+-- no port, so a change of the tree does not delete it.
 localSeconds :: Word16
 localSeconds = 5

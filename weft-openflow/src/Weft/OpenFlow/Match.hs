@@ -86,7 +86,7 @@ data Action
     PopVlan
   | -- | Add a VLAN tag of that Ethernet type (1.3).
     PushVlan !Word16
-  | -- | Process the packet by a group (1.3).
+  | -- | Process the packet with a group (1.3).
     Group !Word32
   | -- | Set the queue for later output actions (1.3).
     SetQueue !Word32
@@ -116,6 +116,7 @@ data Instruction
 output :: PortNo -> Action
 output p = Output p wholePacket
 
--- | No limit on the bytes of a packet that the controller gets, and no buffering (1.3). In 1.0, more than any packet has.
+-- | No limit on the bytes of a packet that the controller receives, and no buffering (1.3). In 1.0, a limit above the
+-- size of any packet.
 wholePacket :: Word16
 wholePacket = 0xffff

@@ -1,6 +1,6 @@
 -- |
--- The messages of OpenFlow 1.0 and 1.3, as one type: a field that only one of them has says so. See
--- "Weft.OpenFlow.Wire" for reading and writing them.
+-- The messages of OpenFlow 1.0 and 1.3, as one type. A field that exists in only one version is marked with that
+-- version. "Weft.OpenFlow.Wire" encodes and decodes them.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Message
@@ -53,162 +53,163 @@ import Weft.OpenFlow.Types
 
 -- | A message without its header.
 data Message
-  = -- | The words of its version bitmap; none in 1.0.
+  = -- | The words of the version bitmap; empty in 1.0.
     Hello [Word32]
-  | -- | Type, code, and the start of the message that was wrong.
+  | -- | The error's type and code, and the first bytes of the message that caused it.
     Error !Word16 !Word16 !ByteString
-  | -- | Is the other side alive?
+  | -- | A request that the peer must answer with the same bytes.
     EchoRequest !ByteString
-  | -- | It is; with the request's bytes.
+  | -- | The answer, with the bytes of the request.
     EchoReply !ByteString
-  | -- | A vendor's message (VENDOR in 1.0). In 1.3 the bytes begin with its type, of four bytes.
+  | -- | A message of an experimenter (VENDOR in 1.0): its ID, and the rest. In 1.3 the rest begins with a type of four
+    -- bytes.
     Experimenter !Word32 !ByteString
-  | -- | What can the switch do?
+  | -- | A request for the features of the switch.
     FeaturesRequest
   | -- | The answer.
     FeaturesReply !Features
-  | -- | What is its configuration?
+  | -- | A request for the configuration of the switch.
     GetConfigRequest
   | -- | The answer.
     GetConfigReply !SwitchConfig
-  | -- | Change it.
+  | -- | Set the configuration of the switch.
     SetConfig !SwitchConfig
   | -- | A packet for the controller.
     PacketInMessage !PacketIn
-  | -- | A flow is gone.
+  | -- | A flow was removed.
     FlowRemovedMessage !FlowRemoved
   | -- | A port was added, removed or changed.
     PortStatus !PortReason !Port
   | -- | Send a packet.
     PacketOutMessage !PacketOut
-  | -- | Change the flow table.
+  | -- | Add, change or delete flows.
     FlowModMessage !FlowMod
-  | -- | Ask for statistics (MULTIPART in 1.3).
+  | -- | A request for statistics (MULTIPART in 1.3).
     StatsRequestMessage !StatsRequest
-  | -- | A part of the answer; 'True' if more follow.
+  | -- | A part of the reply; 'True' if more parts follow.
     StatsReplyMessage !Bool !StatsReply
-  | -- | Finish all before this.
+  | -- | A request to finish all earlier messages first.
     BarrierRequest
-  | -- | That is done.
+  | -- | All messages before the barrier are finished.
     BarrierReply
-  | -- | Ask for a role, with the generation of the election (1.3).
+  | -- | A request for a role, with the generation ID of the election (1.3).
     RoleRequest !Role !Word64
-  | -- | The role, and the generation (1.3).
+  | -- | The controller's role, and the generation ID (1.3).
     RoleReply !Role !Word64
-  | -- | Which events does this controller get (1.3)?
+  | -- | A request for the events that this controller receives (1.3).
     GetAsyncRequest
-  | -- | The answer (1.3).
+  | -- | The events that this controller receives (1.3).
     GetAsyncReply !AsyncConfig
-  | -- | Change it (1.3).
+  | -- | Set the events that this controller receives (1.3).
     SetAsync !AsyncConfig
   deriving (Eq, Show)
 
--- | What a switch is.
+-- | The features of a switch.
 data Features = Features
-  { -- | Who it is.
+  { -- | The identity of the switch.
     featuresDatapath :: !DatapathId,
-    -- | How many packets it holds for the controller.
+    -- | The number of packets that the switch can buffer.
     featuresBuffers :: !Word32,
-    -- | How many flow tables it has.
+    -- | The number of flow tables.
     featuresTables :: !Word8,
-    -- | Which of its connections this is (1.3): 0 is the main one.
+    -- | The number of this connection (1.3); 0 is the main connection.
     featuresAuxiliary :: !Word8,
-    -- | Bits of OFPC.
+    -- | The capabilities, bits of @ofp_capabilities@.
     featuresCapabilities :: !Word32,
-    -- | Bits of its actions (1.0).
+    -- | The supported actions, a bit for each type (1.0).
     featuresActions :: !Word32,
-    -- | Its ports (1.0; in 1.3 they are asked for by 'PortDescRequest').
+    -- | The ports (1.0; in 1.3 'PortDescRequest' requests them).
     featuresPorts :: [Port]
   }
   deriving (Eq, Show)
 
--- | How a switch treats packets.
+-- | The configuration of a switch.
 data SwitchConfig = SwitchConfig
-  { -- | How fragments are handled.
+  { -- | The treatment of IP fragments.
     configFlags :: !Word16,
-    -- | How much of a packet that matches nothing the controller gets, in bytes.
+    -- | The number of bytes of a packet that are sent to the controller if no flow matches.
     configMissSendLen :: !Word16
   }
   deriving (Eq, Show)
 
 -- | A packet for the controller.
 data PacketIn = PacketIn
-  { -- | Where the switch keeps it, or 'noBuffer'.
+  { -- | The buffer that holds the packet, or 'noBuffer'.
     packetInBuffer :: !BufferId,
-    -- | Its whole length in bytes.
+    -- | The length of the whole packet in bytes.
     packetInTotal :: !Word16,
-    -- | Where it came in; 'portAny' if the switch does not say.
+    -- | The input port; 'portAny' if the switch does not name it.
     packetInPort :: !PortNo,
-    -- | 'reasonNoMatch', 'reasonAction' or another.
+    -- | Why it was sent: 'reasonNoMatch', 'reasonAction' or another number of the protocol.
     packetInReason :: !Word8,
-    -- | The table that sent it (1.3).
+    -- | The flow table that sent the packet (1.3).
     packetInTable :: !Word8,
-    -- | The cookie of the flow that sent it (1.3).
+    -- | The cookie of the flow that sent the packet (1.3).
     packetInCookie :: !Word64,
-    -- | What the switch says of it besides the port (1.3).
+    -- | The match fields that the switch sent with it, without the input port (1.3).
     packetInFields :: [Field],
-    -- | The packet or its start; a part of what was received.
+    -- | The packet or its first bytes: a slice of the received string, which it keeps alive.
     packetInData :: !ByteString
   }
   deriving (Eq, Show)
 
--- | No flow matched (in 1.3: the table-miss flow did).
+-- | No flow matched; in 1.3 the table-miss flow did.
 reasonNoMatch :: Word8
 reasonNoMatch = 0
 
--- | A flow sent it.
+-- | An action of a flow sent the packet.
 reasonAction :: Word8
 reasonAction = 1
 
 -- | Send a packet.
 data PacketOut = PacketOut
-  { -- | Where the switch keeps it; 'noBuffer' if the packet is here.
+  { -- | The buffer that holds the packet; 'noBuffer' if the packet is in this message.
     packetOutBuffer :: !BufferId,
-    -- | Where it came in, or 'portController'.
+    -- | The packet's input port, or 'portController'.
     packetOutInPort :: !PortNo,
-    -- | What to do with it; nothing drops it.
+    -- | The actions; an empty list drops the packet.
     packetOutActions :: [Action],
-    -- | The packet, if it is in no buffer.
+    -- | The packet, unless it is in a buffer.
     packetOutData :: !ByteString
   }
   deriving (Eq, Show)
 
--- | Change the flow table.
+-- | A change of the flow table.
 data FlowMod = FlowMod
-  { -- | The controller's own mark.
+  { -- | A number chosen by the controller.
     flowCookie :: !Word64,
-    -- | Which bits of it choose flows to change (1.3).
+    -- | The bits of the cookie that restrict which flows are changed or deleted (1.3).
     flowCookieMask :: !Word64,
-    -- | The table (1.3).
+    -- | The flow table (1.3).
     flowTable :: !Word8,
-    -- | What to do.
+    -- | The command.
     flowCommand :: !FlowCommand,
-    -- | Seconds without a packet after which it goes; 0 never.
+    -- | The flow is removed after that many seconds without a packet; 0: never.
     flowIdleTimeout :: !Word16,
-    -- | Seconds after which it goes; 0 never.
+    -- | The flow is removed after that many seconds; 0: never.
     flowHardTimeout :: !Word16,
-    -- | The highest that matches counts.
+    -- | The priority. Of the flows that match a packet, the one with the highest priority is used.
     flowPriority :: !Word16,
-    -- | A packet to apply it to, or 'noBuffer'.
+    -- | A buffered packet that the flow is applied to, or 'noBuffer'.
     flowBuffer :: !BufferId,
-    -- | For deleting: flows that send to this port; 'portAny' is all.
+    -- | Delete only flows that send to this port; 'portAny': no restriction.
     flowOutPort :: !PortNo,
-    -- | For deleting: flows that use this group; 0xffffffff is all (1.3).
+    -- | Delete only flows that use this group; 0xffffffff: no restriction (1.3).
     flowOutGroup :: !Word32,
-    -- | Bits, as 'flagSendFlowRemoved'.
+    -- | Flags, such as 'flagSendFlowRemoved'.
     flowFlags :: !Word16,
-    -- | Which packets.
+    -- | The packets that the flow matches.
     flowMatch :: !Match,
-    -- | What is done with them.
+    -- | The instructions for these packets.
     flowInstructions :: [Instruction]
   }
   deriving (Eq, Show)
 
--- | What to do with the flow table.
+-- | The command of a 'FlowMod'.
 data FlowCommand = FlowAdd | FlowModify | FlowModifyStrict | FlowDelete | FlowDeleteStrict
   deriving (Eq, Show, Enum, Bounded)
 
--- | Add a flow for all packets, of priority 0x8000, in table 0, that drops them and lasts for ever.
+-- | Add a flow to table 0 that matches all packets and drops them: priority 0x8000, no timeouts.
 defaultFlowMod :: FlowMod
 defaultFlowMod =
   FlowMod
@@ -227,37 +228,37 @@ defaultFlowMod =
       flowInstructions = []
     }
 
--- | Tell the controller when it goes.
+-- | Send FLOW_REMOVED when the flow is removed.
 flagSendFlowRemoved :: Word16
 flagSendFlowRemoved = 1
 
--- | All tables, for deleting and for statistics.
+-- | All flow tables, in deletions and requests for statistics.
 tableAll :: Word8
 tableAll = 0xff
 
--- | A flow is gone.
+-- | A flow was removed.
 data FlowRemoved = FlowRemoved
-  { -- | The controller's mark.
+  { -- | The number chosen by the controller.
     removedCookie :: !Word64,
     -- | Its priority.
     removedPriority :: !Word16,
-    -- | 0 idle, 1 hard timeout, 2 deleted.
+    -- | The reason: 0 idle timeout, 1 hard timeout, 2 deleted.
     removedReason :: !Word8,
-    -- | Its table (1.3).
+    -- | Its flow table (1.3).
     removedTable :: !Word8,
-    -- | How long it was there: seconds, and nanoseconds beyond.
+    -- | How long it existed, in whole seconds.
     removedSeconds :: !Word32,
-    -- | Nanoseconds beyond the seconds.
+    -- | The rest of that time in nanoseconds.
     removedNanoseconds :: !Word32,
     -- | Its idle timeout in seconds.
     removedIdleTimeout :: !Word16,
     -- | Its hard timeout in seconds (1.3).
     removedHardTimeout :: !Word16,
-    -- | Packets that it has matched.
+    -- | The number of packets that it matched.
     removedPackets :: !Word64,
-    -- | Their bytes.
+    -- | The number of bytes of these packets.
     removedBytes :: !Word64,
-    -- | Which packets.
+    -- | The packets that the flow matches.
     removedMatch :: !Match
   }
   deriving (Eq, Show)
@@ -266,63 +267,63 @@ data FlowRemoved = FlowRemoved
 data Port = Port
   { -- | Its number.
     portNumber :: !PortNo,
-    -- | Its address.
+    -- | Its MAC address.
     portAddress :: !MacAddress,
-    -- | Its name, at most 15 bytes. Not a part of what was received, which it would keep alive.
+    -- | Its name, at most 15 bytes. A copy: a slice would keep the received string alive.
     portName :: !ShortByteString,
-    -- | Bits of OFPPC; bit 0: down by the operator.
+    -- | Bits of @ofp_port_config@; bit 0: the operator has switched it off.
     portConfig :: !Word32,
-    -- | Bits of OFPPS; bit 0: no link.
+    -- | Bits of @ofp_port_state@; bit 0: there is no link.
     portState :: !Word32,
-    -- | Bits of OFPPF that hold now, are advertised, are possible, and the peer's.
+    -- | Bits of @ofp_port_features@: current, advertised, supported, and advertised by the peer.
     portFeatures :: !(Word32, Word32, Word32, Word32),
-    -- | Speed now and at best, in kbit/s (1.3).
+    -- | The current and the maximum speed in kbit/s (1.3).
     portSpeeds :: !(Word32, Word32)
   }
   deriving (Eq, Show)
 
--- | Switched off, or without a link.
+-- | Whether the port is switched off or has no link.
 portIsDown :: Port -> Bool
 portIsDown p = testBit (portConfig p) 0 || testBit (portState p) 0
 
--- | What happened to a port.
+-- | The reason of a PORT_STATUS message.
 data PortReason = PortAdded | PortDeleted | PortModified
   deriving (Eq, Show, Enum, Bounded)
 
--- | What a controller may do with a switch (1.3).
+-- | A controller's role at a switch (1.3).
 data Role = RoleNoChange | RoleEqual | RoleMaster | RoleSlave
   deriving (Eq, Show, Enum, Bounded)
 
--- | Which events a controller gets, a bit a reason: as master or equal, and as slave (1.3).
+-- | The events that a controller receives, one bit for each reason: as master or equal, and as slave (1.3).
 data AsyncConfig = AsyncConfig
-  { -- | PACKET_IN.
+  { -- | Reasons of PACKET_IN.
     asyncPacketIn :: !(Word32, Word32),
-    -- | PORT_STATUS.
+    -- | Reasons of PORT_STATUS.
     asyncPortStatus :: !(Word32, Word32),
-    -- | FLOW_REMOVED.
+    -- | Reasons of FLOW_REMOVED.
     asyncFlowRemoved :: !(Word32, Word32)
   }
   deriving (Eq, Show)
 
--- | What statistics to send.
+-- | A request for statistics.
 data StatsRequest
-  = -- | Maker, hardware, software.
+  = -- | The description of the switch.
     DescRequest
-  | -- | Each flow that the filter chooses.
+  | -- | The flows that the filter selects.
     FlowStatsRequest !FlowFilter
-  | -- | Each table.
+  | -- | The flow tables.
     TableStatsRequest
-  | -- | A port, or all with 'portAny'.
+  | -- | The counters of a port; 'portAny': of all ports.
     PortStatsRequest !PortNo
-  | -- | What ports there are (1.3).
+  | -- | The descriptions of the ports (1.3).
     PortDescRequest
-  | -- | Any other: type and body.
+  | -- | Another kind: its type and body.
     OtherStatsRequest !Word16 !ByteString
   deriving (Eq, Show)
 
--- | Statistics, or a part of them.
+-- | A reply with statistics, or a part of it.
 data StatsReply
-  = -- | Maker, hardware, software.
+  = -- | The description of the switch.
     DescReply !Description
   | -- | Flows.
     FlowStatsReply [FlowStats]
@@ -330,15 +331,15 @@ data StatsReply
     TableStatsReply [TableStats]
   | -- | Ports.
     PortStatsReply [PortStats]
-  | -- | What ports there are (1.3).
+  | -- | The descriptions of the ports (1.3).
     PortDescReply [Port]
-  | -- | Any other: type and body.
+  | -- | Another kind: its type and body.
     OtherStatsReply !Word16 !ByteString
   deriving (Eq, Show)
 
--- | Texts about a switch.
+-- | The description of a switch.
 data Description = Description
-  { -- | Who made it.
+  { -- | The manufacturer.
     descManufacturer :: !ByteString,
     -- | The hardware.
     descHardware :: !ByteString,
@@ -346,24 +347,24 @@ data Description = Description
     descSoftware :: !ByteString,
     -- | The serial number.
     descSerial :: !ByteString,
-    -- | The datapath, for people.
+    -- | A description of the datapath for people.
     descDatapath :: !ByteString
   }
   deriving (Eq, Show)
 
--- | Which flows.
+-- | A filter for flows.
 data FlowFilter = FlowFilter
-  { -- | In this table; 'tableAll' is all.
+  { -- | Flows of this table; 'tableAll': of all tables.
     filterTable :: !Word8,
-    -- | That send to this port; 'portAny' is all.
+    -- | Flows that send to this port; 'portAny': no restriction.
     filterOutPort :: !PortNo,
-    -- | That use this group; 0xffffffff is all (1.3).
+    -- | Flows that use this group; 0xffffffff: no restriction (1.3).
     filterOutGroup :: !Word32,
-    -- | With this cookie, under the mask (1.3).
+    -- | Flows with this cookie, in the bits of the mask (1.3).
     filterCookie :: !Word64,
-    -- | The mask (1.3).
+    -- | The mask of the cookie (1.3).
     filterCookieMask :: !Word64,
-    -- | Whose match is this or narrower.
+    -- | Flows with this match or a more specific one.
     filterMatch :: !Match
   }
   deriving (Eq, Show)
@@ -372,13 +373,13 @@ data FlowFilter = FlowFilter
 everyFlow :: FlowFilter
 everyFlow = FlowFilter tableAll portAny 0xffffffff 0 0 []
 
--- | A flow and what it has matched.
+-- | A flow and its counters.
 data FlowStats = FlowStats
-  { -- | Its table.
+  { -- | Its flow table.
     flowStatsTable :: !Word8,
-    -- | How long it has been there, in seconds.
+    -- | How long it has existed, in whole seconds.
     flowStatsSeconds :: !Word32,
-    -- | Nanoseconds beyond.
+    -- | The rest of that time in nanoseconds.
     flowStatsNanoseconds :: !Word32,
     -- | Its priority.
     flowStatsPriority :: !Word16,
@@ -388,46 +389,46 @@ data FlowStats = FlowStats
     flowStatsHardTimeout :: !Word16,
     -- | Its flags (1.3).
     flowStatsFlags :: !Word16,
-    -- | The controller's mark.
+    -- | The number chosen by the controller.
     flowStatsCookie :: !Word64,
-    -- | Packets that it has matched.
+    -- | The number of packets that it matched.
     flowStatsPackets :: !Word64,
-    -- | Their bytes.
+    -- | The number of bytes of these packets.
     flowStatsBytes :: !Word64,
-    -- | Which packets.
+    -- | The packets that the flow matches.
     flowStatsMatch :: !Match,
-    -- | What is done with them.
+    -- | The instructions for these packets.
     flowStatsInstructions :: [Instruction]
   }
   deriving (Eq, Show)
 
 -- | The counters of a port.
 data PortStats = PortStats
-  { -- | Which port.
+  { -- | The number of the port.
     portStatsPort :: !PortNo,
     -- | Packets received and sent, bytes received and sent, dropped on receiving and sending, errors on receiving and
     -- sending, frame alignment errors, overruns, CRC errors, collisions: twelve, in the order of the protocol.
     portStatsCounters :: [Word64],
-    -- | How long it has been there, in seconds and nanoseconds beyond (1.3).
+    -- | How long it has existed: whole seconds, and the rest in nanoseconds (1.3).
     portStatsUptime :: !(Word32, Word32)
   }
   deriving (Eq, Show)
 
 -- | The counters of a table.
 data TableStats = TableStats
-  { -- | Which table.
+  { -- | The number of the table.
     tableStatsId :: !Word8,
     -- | Its name, at most 31 bytes (1.0).
     tableStatsName :: !ByteString,
     -- | The wildcards that it supports (1.0).
     tableStatsWildcards :: !Word32,
-    -- | How many flows it can hold (1.0).
+    -- | The maximum number of flows (1.0).
     tableStatsMax :: !Word32,
-    -- | How many it holds.
+    -- | The number of flows.
     tableStatsActive :: !Word32,
-    -- | Packets that were looked up.
+    -- | The number of packets that were looked up.
     tableStatsLookups :: !Word64,
-    -- | Packets that matched.
+    -- | The number of packets that matched a flow.
     tableStatsMatched :: !Word64
   }
   deriving (Eq, Show)

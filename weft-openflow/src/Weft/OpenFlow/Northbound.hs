@@ -10,14 +10,14 @@
 -- GET    \/v1\/switches, \/v1\/hosts      parts of \/v1\/network
 -- GET    \/v1\/switches\/ID\/flows        the flow table, requested from the switch
 -- POST   \/v1\/switches\/ID\/flows        add a flow
--- DELETE \/v1\/switches\/ID\/flows        delete flows with this match or a narrower one; with a priority, only this flow
+-- DELETE \/v1\/switches\/ID\/flows        delete flows with this match or a narrower one; with a priority, one flow
 -- GET    \/v1\/switches\/ID\/ports        port counters, requested from the switch
 -- GET    \/v1\/events                   \/v1\/network every second, as server-sent events
 -- GET    \/metrics                     Prometheus
 -- @
 --
--- A request that changes the network must have the type @application\/json@, which a page of another site cannot send, and
--- must be authorised: see 'Access'. Any client that can connect may read.
+-- A request that changes the network must have the type @application\/json@, which a page of another site cannot send,
+-- and must be authorised: see 'Access'. Any client that can connect may read.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Northbound
@@ -31,8 +31,8 @@ module Weft.OpenFlow.Northbound
   )
 where
 
-import Control.Exception (finally)
-import Control.Monad (forever)
+import Control.Exception (bracket)
+import Control.Monad (forever, void, when)
 import Data.Aeson
 import Data.Aeson.Encoding (encodingToLazyByteString)
 import qualified Data.Aeson.KeyMap as KeyMap
@@ -54,6 +54,7 @@ import Network.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
 import Network.Wai
 import Weft.Duration
 import Weft.OpenFlow.Controller
+import Weft.OpenFlow.Controller.Connection (tableMissFlow)
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Northbound.Json
 import Weft.OpenFlow.Northbound.Page
@@ -61,7 +62,7 @@ import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Timer (sleep)
 
--- | A controller, its access control, and the number of open event streams.
+-- | A northbound interface: the controller, the access control, and the number of open event streams.
 data Northbound = Northbound !Controller !Access !(IORef Int)
 
 -- | The northbound interface of a running controller.
@@ -127,31 +128,35 @@ mostBody = 65536
 
 -- | The application. A JSON response with status 400 or above has a field @error@.
 northbound :: Northbound -> Application
-northbound n@(Northbound c access _) request respond = case (requestMethod request, pathInfo request) of
+northbound n@(Northbound c access _) request respond = case (asked, pathInfo request) of
   ("GET", []) -> respond pageResponse
   ("GET", ["v1", "network"]) -> network c >>= respond . answer status200
   ("GET", ["v1", "switches"]) -> network c >>= respond . answer status200 . part "switches"
   ("GET", ["v1", "hosts"]) -> network c >>= respond . answer status200 . part "hosts"
-  ("GET", ["v1", "events"]) -> events n respond
+  ("GET", ["v1", "events"])
+    | requestMethod request == "HEAD" -> respond (responseLBS status200 eventHeaders "")
+    | otherwise -> events n respond
   ("GET", ["metrics"]) -> metrics c >>= respond
   (method, ["v1", "switches", name, what]) | Just d <- readDatapathId (T.unpack name) -> do
-    known <- Map.member d <$> connectedSwitches c
+    known <- Map.lookup d <$> connectedSwitches c
     case refusal access request of
       Just no | method `elem` ["POST", "DELETE"] -> respond no
-      _ -> if known then onSwitch c d method what request >>= respond else respond (failed status404 "no such switch")
-  (method, path)
-    | method `notElem` ["GET", "POST", "DELETE"] -> respond (failed status405 "GET, POST or DELETE")
-    | path `elem` [[], ["metrics"], ["v1", "network"], ["v1", "switches"], ["v1", "hosts"], ["v1", "events"]] -> respond (failed status405 "GET")
+      _ -> maybe (pure (failed status404 "no such switch")) (\i -> onSwitch c d (infoVersion i) method what request) known >>= respond
+  (_, path)
+    | path `elem` [[], ["metrics"], ["v1", "network"], ["v1", "switches"], ["v1", "hosts"], ["v1", "events"]] -> respond (notAllowed ["GET", "HEAD"])
   _ -> respond (failed status404 "no such resource")
+  where
+    -- The server leaves out the body of the response (RFC 9110, 9.3.2).
+    asked = if requestMethod request == "HEAD" then "GET" else requestMethod request
 
-onSwitch :: Controller -> DatapathId -> Method -> Text -> Request -> IO Response
-onSwitch c d method what request = case (method, what) of
+onSwitch :: Controller -> DatapathId -> Version -> Method -> Text -> Request -> IO Response
+onSwitch c d version method what request = case (method, what) of
   ("GET", "flows") -> asked (FlowStatsRequest everyFlow) (\parts -> [flowStatsJson f | FlowStatsReply fs <- parts, f <- fs])
   ("GET", "ports") -> asked (PortStatsRequest portAny) (\parts -> [portStatsJson p | PortStatsReply ps <- parts, p <- ps])
   ("POST", "flows") -> changed FlowAdd status201
   ("DELETE", "flows") -> changed FlowDelete status200
-  (_, "flows") -> pure (failed status405 "GET, POST or DELETE")
-  (_, "ports") -> pure (failed status405 "GET")
+  (_, "flows") -> pure (notAllowed ["GET", "HEAD", "POST", "DELETE"])
+  (_, "ports") -> pure (notAllowed ["GET", "HEAD"])
   _ -> pure (failed status404 "no such resource")
   where
     asked question form = maybe (failed status504 "the switch did not answer") (answer status200 . form) <$> askSwitch c d question
@@ -163,9 +168,11 @@ onSwitch c d method what request = case (method, what) of
         case body of
           Nothing -> pure (failed status413 "a flow has at most 65536 bytes")
           Just bytes -> case eitherDecodeStrict bytes >>= flowFromJson command of
-            Left why -> pure (failed status400 (T.pack why))
+            Left why -> pure (failed status400 (reason why))
             Right flow -> do
               sent <- sendMessage c d (FlowModMessage flow)
+              -- The deletion of all flows includes the flow by which a switch of 1.3 reports packets.
+              when (sent && version == V13 && flowCommand flow == FlowDelete && null (flowMatch flow)) (void (sendMessage c d tableMissFlow))
               pure (if sent then answer done (object ["sent" .= True]) else failed status400 "the switch's version of OpenFlow has no such flow")
 
 -- | The whole body, or 'Nothing' if it is too long.
@@ -183,6 +190,20 @@ answer status v = responseLBS status [(hContentType, "application/json"), (hCach
 
 failed :: Status -> Text -> Response
 failed status = answer status . problemJson
+
+-- | The methods that the resource has (RFC 9110, 15.5.6).
+notAllowed :: [B.ByteString] -> Response
+notAllowed methods = mapResponseHeaders (("Allow", list) :) (failed status405 ("allowed methods: " <> T.pack (BC.unpack list)))
+  where
+    list = B.intercalate ", " methods
+
+-- | aeson's error message for a request, without its first words. It is truncated, since it may be longer than the
+-- request (for nested lists it is).
+reason :: String -> Text
+reason why = if T.length short > 300 then T.take 300 short <> "..." else short
+  where
+    text = T.pack (take 1000 why)
+    short = fromMaybe text (T.stripPrefix "Error in $: " text)
 
 part :: Key -> Value -> Value
 part name v = case v of
@@ -207,19 +228,22 @@ pageResponse = responseLBS status200 headers (L.fromStrict page)
         ("X-Content-Type-Options", "nosniff")
       ]
 
--- | Send the network every second until the client disconnects.
+-- | Respond with a stream that sends the network every second until the client disconnects.
 events :: Northbound -> (Response -> IO ResponseReceived) -> IO ResponseReceived
-events (Northbound c _ open) respond = do
-  free <- atomicModifyIORef' open (\n -> if n < mostStreams then (n + 1, True) else (n, False))
+events (Northbound c _ open) respond = bracket enter leave $ \free ->
   if free
-    then (`finally` atomicModifyIORef' open (\n -> (n - 1, ()))) . respond . responseStream status200 headers $ \write flush -> forever $ do
+    then respond . responseStream status200 eventHeaders $ \write flush -> forever $ do
       v <- network c
       write ("event: network\ndata: " <> lazyByteString (encode v) <> "\n\n")
       flush
       sleep (seconds 1)
     else respond (failed status503 "too many streams of events")
   where
-    headers = [(hContentType, "text/event-stream"), (hCacheControl, "no-store")]
+    enter = atomicModifyIORef' open (\n -> if n < mostStreams then (n + 1, True) else (n, False))
+    leave free = when free (atomicModifyIORef' open (\n -> (n - 1, ())))
+
+eventHeaders :: ResponseHeaders
+eventHeaders = [(hContentType, "text/event-stream"), (hCacheControl, "no-store")]
 
 -- | The counters in Prometheus' text format.
 metrics :: Controller -> IO Response
@@ -228,6 +252,7 @@ metrics c = do
   t <- controllerNetwork c
   infos <- connectedSwitches c
   rates <- Map.traverseWithKey (\d _ -> portRates c d) infos
+  incidents <- controllerIncidents c
   let one name kind text value = "# HELP " <> name <> " " <> text <> "\n# TYPE " <> name <> " " <> kind <> "\n" <> name <> " " <> intDec value <> "\n"
       counters i name text =
         "# HELP " <> name <> " " <> text <> "\n# TYPE " <> name <> " counter\n"
@@ -244,5 +269,7 @@ metrics c = do
       <> one "weft_openflow_packets_received_total" "counter" "PACKET_IN messages received." (totalPackets totals)
       <> one "weft_openflow_replies_sent_total" "counter" "Messages sent by applications." (totalReplies totals)
       <> one "weft_openflow_faults_total" "counter" "Messages that were not understood, and connections that ended for one." (totalFaults totals)
+      <> one "weft_openflow_forged_lldp_total" "counter" "LLDP frames without a valid tag, which were ignored." (totalForged totals)
+      <> one "weft_openflow_incidents_total" "counter" "Incidents with switches, logged or not." incidents
       <> counters 2 "weft_openflow_port_received_bytes_total" "Bytes received by ports."
       <> counters 3 "weft_openflow_port_sent_bytes_total" "Bytes sent by ports."

@@ -1,6 +1,7 @@
 -- |
--- The packet fields that a controller reads: Ethernet, the sender's IPv4 address, and LLDP for link discovery. Pure and
--- total: fields that a short packet lacks are 'Nothing'.
+-- The packet fields that a controller reads, which are the Ethernet header and IPv4 addresses and ports; and ARP
+-- requests. Pure and total: fields that a short packet lacks are 'Nothing'. The frames of link discovery are in
+-- "Weft.OpenFlow.Lldp".
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Packet
@@ -14,19 +15,15 @@ module Weft.OpenFlow.Packet
     -- * Internet
     senderIpv4,
     ipv4Addresses,
-
-    -- * LLDP
-    lldpFrame,
-    lldpOrigin,
-    lldpDestination,
+    arpProbe,
+    arpReplyTo,
   )
 where
 
 import Control.Monad (guard)
-import Data.Bits (shiftR, (.&.))
+import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import qualified Data.ByteString.Char8 as BC
 import qualified Data.ByteString.Unsafe as B
 import Data.Maybe (fromMaybe)
 import Data.Word (Word16, Word32)
@@ -40,7 +37,7 @@ data Frame = Frame
     frameDst :: !MacAddress,
     -- | The source.
     frameSrc :: !MacAddress,
-    -- | Its type, after VLAN tags.
+    -- | The EtherType, after any VLAN tags.
     frameType :: !Word16,
     -- | The offset of its payload, in bytes.
     framePayload :: !Int
@@ -73,7 +70,7 @@ etherTypeArp = 0x0806
 etherTypeIpv4 :: Word16
 etherTypeIpv4 = 0x0800
 
--- | The sender's address in an ARP or IPv4 packet.
+-- | The sender's IPv4 address in an ARP or IPv4 packet; 'Nothing' if it is 0.0.0.0.
 senderIpv4 :: Frame -> ByteString -> Maybe Word32
 senderIpv4 frame s
   | frameType frame == etherTypeArp && B.length body >= 18 = known (word32At 14 body)
@@ -85,7 +82,7 @@ senderIpv4 frame s
     known a = if a == 0 then Nothing else Just a
 
 -- | Protocol, source, destination, source port and destination port of an IPv4 packet. The ports are 0 unless it is TCP
--- or UDP, and in later fragments.
+-- or UDP, and in all fragments but the first.
 ipv4Addresses :: Frame -> ByteString -> Maybe (Int, Word32, Word32, Word16, Word16)
 ipv4Addresses frame s = do
   guard (frameType frame == etherTypeIpv4 && B.length body >= 20)
@@ -100,42 +97,20 @@ ipv4Addresses frame s = do
   where
     body = B.unsafeDrop (framePayload frame) s
 
--- LLDP ----------------------------------------------------------------------------------
-
--- | The group address that bridges do not forward (IEEE 802.1AB, 7.1).
-lldpDestination :: MacAddress
-lldpDestination = MacAddress 0x0180c200000e
-
--- | An LLDP frame that identifies the sending switch and port, with that source address. Chassis and port IDs have the
--- local subtype; the lifetime is 120 seconds.
-lldpFrame :: DatapathId -> PortNo -> MacAddress -> ByteString
-lldpFrame datapath (PortNo port) address = fromMaybe B.empty . runPut $ padded (head' <> tlvs)
+-- | An ARP request for the owner of an IPv4 address, given the source address, the destination address and the IPv4
+-- address. It is a probe: its sender has no IPv4 address, and is therefore not learned (RFC 5227, 2.1.1).
+arpProbe :: MacAddress -> MacAddress -> Word32 -> ByteString
+arpProbe source target ip = fromMaybe B.empty (runPut (header <> request <> putZeros 18))
   where
-    head' = putMac lldpDestination <> putMac address <> putWord16 etherTypeLldp
-    tlvs = tlv 1 (putWord8 7 <> putBytes (prefix <> BC.pack (show datapath))) <> tlv 2 (putWord8 7 <> putWord32 port) <> tlv 3 (putWord16 120) <> putWord16 0
-    tlv :: Word16 -> Put -> Put
-    tlv kind body = putWord16 (kind * 512 + maybe 0 fromIntegral (putSize body)) <> body
-    -- The minimum frame size is 60 bytes.
-    padded p = p <> putZeros (60 - fromMaybe 60 (putSize p))
+    header = putMac target <> putMac source <> putWord16 etherTypeArp
+    -- Ethernet, IPv4, a request; the sender, the target.
+    request = putWord16 1 <> putWord16 0x0800 <> putWord8 6 <> putWord8 4 <> putWord16 1 <> putMac source <> putWord32 0 <> putMac (MacAddress 0) <> putWord32 ip
 
-prefix :: ByteString
-prefix = BC.pack "dpid:"
-
--- | The switch and port that sent a frame of 'lldpFrame'. 'Nothing' for other LLDP frames.
-lldpOrigin :: Frame -> ByteString -> Maybe (DatapathId, PortNo)
-lldpOrigin frame s = do
-  guard (frameType frame == etherTypeLldp)
-  (1, chassis, rest) <- next (B.drop (framePayload frame) s)
-  (2, port, _) <- next rest
-  name <- B.stripPrefix prefix (B.drop 1 chassis)
-  datapath <- readDatapathId (BC.unpack name)
-  guard (B.length port == 5 && B.index chassis 0 == 7 && B.index port 0 == 7)
-  pure (datapath, PortNo (word32At 1 port))
-  where
-    next :: ByteString -> Maybe (Word16, ByteString, ByteString)
-    next b = do
-      guard (B.length b >= 2)
-      let h = word16At 0 b
-          n = fromIntegral (h .&. 511)
-      guard (B.length b >= 2 + n && n > 0)
-      pure (h `shiftR` 9, B.take n (B.drop 2 b), B.drop (2 + n) b)
+-- | The sender of an ARP reply to that address: its link-layer address and its IPv4 address.
+arpReplyTo :: MacAddress -> Frame -> ByteString -> Maybe (MacAddress, Word32)
+arpReplyTo source frame s = do
+  guard (frameType frame == etherTypeArp && frameDst frame == source)
+  let body = B.unsafeDrop (framePayload frame) s
+  guard (B.length body >= 28 && word16At 6 body == 2)
+  ip <- senderIpv4 frame s
+  pure (frameSrc frame, ip)

@@ -1,15 +1,16 @@
 -- |
--- The network as a controller knows it: switches, ports, links, hosts, and a spanning tree for flooding. Pure: time is
--- passed in, and changes say which switches have to be told.
+-- The network as a controller knows it: switches, ports, links, hosts, and a spanning tree for flooding. Pure: time
+-- is an argument, and a change returns the switches whose applications must be informed.
 --
--- A link is found when a switch reports the LLDP frame that another one was told to send. A port that has just come up
--- is not flooded to until a link there would have been found ('topologySettle'); so a loop of new switches is closed
--- before the first packet runs round in it.
+-- A link is discovered when a switch reports an LLDP frame that another switch has sent. A port that has just come up
+-- is left out of floods until a link there would have been discovered ('topologySettle'). So the tree excludes a loop
+-- of new switches before a packet can circulate in it.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Topology
   ( -- * The network
     Topology,
+    topologySettings,
     Switch (..),
     Host (..),
     Place,
@@ -20,6 +21,7 @@ module Weft.OpenFlow.Topology
     topologyLinks,
     topologyHosts,
     topologyTree,
+    topologySwept,
     topologyVersion,
     flooding,
 
@@ -31,6 +33,7 @@ module Weft.OpenFlow.Topology
     portRemoved,
     linkSeen,
     hostSeen,
+    silentHosts,
     timePassed,
 
     -- * Trees
@@ -50,11 +53,11 @@ import Weft.OpenFlow.Types
 -- | A port of a switch.
 type Place = (DatapathId, PortNo)
 
--- | A switch that is connected.
+-- | A connected switch.
 data Switch = Switch
-  { -- | What it speaks.
+  { -- | Its protocol version.
     switchVersion :: !Version,
-    -- | Its ports that have numbers of their own, without features and speeds.
+    -- | Its physical ports, without features and speeds.
     switchPorts :: !(Map.Map PortNo Port),
     -- | When it connected.
     switchSince :: !Millis
@@ -63,65 +66,79 @@ data Switch = Switch
 
 -- | A host.
 data Host = Host
-  { -- | Where it is.
+  { -- | The port that it is connected to.
     hostPlace :: !Place,
-    -- | Its IPv4 address, if one was seen.
+    -- | Its IPv4 address, if known.
     hostIpv4 :: !(Maybe Word32),
-    -- | When it was last reported.
+    -- | When it was last seen.
     hostSeenAt :: !Millis
   }
   deriving (Eq, Show)
 
--- | Times.
+-- | Times and limits; start from 'defaultTopologySettings'.
 data TopologySettings = TopologySettings
-  { -- | For how long a link is believed in without another LLDP frame.
+  { -- | A link is removed after that time without an LLDP frame.
     topologyLinkLife :: !Millis,
-    -- | For how long a port that came up is not flooded to.
+    -- | A port is left out of floods for that time after it has come up.
     topologySettle :: !Millis,
-    -- | The most hosts that are kept.
+    -- | The maximum number of hosts.
     topologyMostHosts :: !Int,
-    -- | The most hosts that are kept of a port: one that makes addresses up must not take the places of all others.
-    topologyMostHostsOfPort :: !Int
+    -- | The maximum number of hosts at a port. A host that sends from invented addresses fills only its own port.
+    topologyMostHostsOfPort :: !Int,
+    -- | The maximum number of hosts at a switch. A switch that invents hosts leaves room for those of others.
+    topologyMostHostsOfSwitch :: !Int,
+    -- | A host is removed after that time without a packet, at most an eighth of it later; 0: never.
+    topologyHostLife :: !Millis,
+    -- | The maximum number of ports of a switch. Further ports are ignored. This bounds the size of a message that
+    -- floods, and the number of LLDP frames that are sent at a time.
+    topologyMostPorts :: !Int
   }
 
--- | Links of 16 seconds, ports that settle in one; a million hosts, 16,384 of a port.
+-- | Links are kept for 16 seconds, ports settle in one second; a million hosts, 16,384 at a port, 65,536 at a switch,
+-- each for 5 minutes; 2,048 ports of a switch.
 defaultTopologySettings :: TopologySettings
-defaultTopologySettings = TopologySettings 16000 1000 1000000 16384
+defaultTopologySettings = TopologySettings 16000 1000 1000000 16384 65536 300000 2048
 
 -- | The network.
 data Topology = Topology
-  { topologySettings :: !TopologySettings,
+  { -- | The settings that it was made with.
+    topologySettings :: !TopologySettings,
     -- | The switches.
     topologySwitches :: !(Map.Map DatapathId Switch),
-    -- | Links by where they begin, each direction by itself: where it ends, and when it was last seen.
+    -- | Links, each direction separately: from the sending port to the receiving port and the time of the last LLDP
+    -- frame.
     links :: !(Map.Map Place (Place, Millis)),
     -- | The hosts.
     topologyHosts :: !(Map.Map MacAddress Host),
-    -- | Their addresses by port; no port without hosts.
+    -- | The addresses of the hosts at each port. Ports without hosts are absent.
     hostsAt :: !(Map.Map Place (Set.Set MacAddress)),
-    -- | Ports that are not flooded to yet, by when they will be.
+    -- | The number of hosts at each switch. Switches without hosts are absent.
+    hostsOn :: !(Map.Map DatapathId Int),
+    -- | Ports that are left out of floods for now, ordered by the end of that time.
     settling :: !(Set.Set (Millis, Place)),
-    -- | The same by port.
+    -- | The end of that time, by port.
     settlingAt :: !(Map.Map Place Millis),
-    -- | The ports of the spanning tree, both ends of each of its links.
+    -- | The ports in the spanning tree: both ends of each of its links.
     topologyTree :: !(Set.Set Place),
     -- | The ports to other switches, by switch.
     trunks :: !(Map.Map DatapathId (Set.Set PortNo)),
-    -- | How to flood, by switch.
+    -- | How each switch floods.
     floods :: !(Map.Map DatapathId Flooding),
-    -- | Grows with every change.
+    -- | When the hosts that were not seen for too long were last removed.
+    topologySwept :: !Millis,
+    -- | Increases with every change.
     topologyVersion :: !Int
   }
 
--- | The switches that flood otherwise from now on, and have to be told.
+-- | The switches that flood differently after a change, and whose applications must be informed.
 type Changed = [DatapathId]
 
 -- | No switches.
 emptyTopology :: TopologySettings -> Topology
 emptyTopology settings =
-  Topology settings Map.empty Map.empty Map.empty Map.empty Set.empty Map.empty Set.empty Map.empty Map.empty 0
+  Topology settings Map.empty Map.empty Map.empty Map.empty Map.empty Set.empty Map.empty Set.empty Map.empty Map.empty 0 0
 
--- | Links, each direction by itself.
+-- | The links, each direction separately.
 topologyLinks :: Topology -> [(Place, Place)]
 topologyLinks t = [(from, to) | (from, (to, _)) <- Map.toList (links t)]
 
@@ -131,7 +148,7 @@ flooding d = fromMaybe (FloodTo [] []) . Map.lookup d . floods
 
 -- Changes -------------------------------------------------------------------------------
 
--- | A switch connected; again, if it was there.
+-- | A switch has connected. Its earlier state, if any, is replaced.
 switchJoined :: Millis -> DatapathId -> Version -> [Port] -> Topology -> (Topology, Changed)
 switchJoined time d version ports t = case switchLeft d t of
   (gone, changed) ->
@@ -139,7 +156,7 @@ switchJoined time d version ports t = case switchLeft d t of
         add (t', c) p = case portUpdated time d p t' of (t'', c') -> (t'', c' ++ c)
      in foldl' add (joined, filter (/= d) changed) ports
 
--- | A switch is gone, with its links and hosts.
+-- | A switch has disconnected: remove it with its links and hosts.
 switchLeft :: DatapathId -> Topology -> (Topology, Changed)
 switchLeft d t
   | Map.notMember d (topologySwitches t) = (t, [])
@@ -155,10 +172,10 @@ switchLeft d t
           topologyVersion = topologyVersion t + 1
         }
 
--- | A port is new or has changed.
+-- | A port was added or has changed. It is ignored if the switch has too many ports.
 portUpdated :: Millis -> DatapathId -> Port -> Topology -> (Topology, Changed)
 portUpdated time d port t
-  | not (isPhysical p) || Map.notMember d (topologySwitches t) = (t, [])
+  | not (isPhysical p) || Map.notMember d (topologySwitches t) || tooMany = (t, [])
   | portIsDown port = withoutPlace place (unsettled recorded)
   | isUp = (recorded, [])
   | topologySettle (topologySettings t) <= 0 = (refresh [d] recorded, [])
@@ -169,15 +186,16 @@ portUpdated time d port t
   where
     p = portNumber port
     place = (d, p)
+    tooMany = maybe False ((\ports -> Map.notMember p ports && Map.size ports >= topologyMostPorts (topologySettings t)) . switchPorts) (Map.lookup d (topologySwitches t))
     isUp = maybe False (not . portIsDown) (Map.lookup d (topologySwitches t) >>= Map.lookup p . switchPorts)
     unsettled u = u {settling = maybe id (\due -> Set.delete (due, place)) (Map.lookup place (settlingAt u)) (settling u), settlingAt = Map.delete place (settlingAt u)}
     recorded = onSwitch d (\s -> s {switchPorts = Map.insert p (brief port) (switchPorts s)}) t
 
--- | Without its features and speeds, of which the topology makes nothing: they are 140 bytes of a port's 200.
+-- | Without features and speeds, which the topology does not use: they take 140 of a port's 200 bytes.
 brief :: Port -> Port
 brief port = port {portFeatures = noFeatures, portSpeeds = noSpeeds}
 
--- | The same ones for all ports.
+-- | A value that all ports share.
 noFeatures :: (Word32, Word32, Word32, Word32)
 noFeatures = (0, 0, 0, 0)
 {-# NOINLINE noFeatures #-}
@@ -186,27 +204,36 @@ noSpeeds :: (Word32, Word32)
 noSpeeds = (0, 0)
 {-# NOINLINE noSpeeds #-}
 
--- | A port is gone.
+-- | A port was removed.
 portRemoved :: DatapathId -> PortNo -> Topology -> (Topology, Changed)
 portRemoved d p t = withoutPlace (d, p) (onSwitch d (\s -> s {switchPorts = Map.delete p (switchPorts s)}) t)
 
 onSwitch :: DatapathId -> (Switch -> Switch) -> Topology -> Topology
 onSwitch d f t = t {topologySwitches = Map.adjust f d (topologySwitches t), topologyVersion = topologyVersion t + 1}
 
--- | Without the links and hosts at a port.
+-- | Remove the links and hosts at a port.
 withoutPlace :: Place -> Topology -> (Topology, Changed)
 withoutPlace place t = withoutLinks (== place) (refresh [fst place] (withoutHosts [place] t))
 
--- | Without the hosts at these ports.
+-- | Remove the hosts at these ports.
 withoutHosts :: [Place] -> Topology -> Topology
-withoutHosts places t = t {topologyHosts = Map.withoutKeys (topologyHosts t) gone, hostsAt = foldr Map.delete (hostsAt t) places}
+withoutHosts places t =
+  t
+    { topologyHosts = Map.withoutKeys (topologyHosts t) gone,
+      hostsAt = foldr Map.delete (hostsAt t) places,
+      hostsOn = foldl' (\counts place -> addHosts (fst place) (negate (Set.size (hostsOf place t))) counts) (hostsOn t) places
+    }
   where
     gone = Set.unions (map (`hostsOf` t) places)
+
+-- | Add to the number of hosts at a switch.
+addHosts :: DatapathId -> Int -> Map.Map DatapathId Int -> Map.Map DatapathId Int
+addHosts d n = Map.alter (\before -> let after = fromMaybe 0 before + n in if after == 0 then Nothing else Just after) d
 
 hostsOf :: Place -> Topology -> Set.Set MacAddress
 hostsOf place = Map.findWithDefault Set.empty place . hostsAt
 
--- | Without the links that begin or end at such a place.
+-- | Remove the links that begin or end at a place of this kind.
 withoutLinks :: (Place -> Bool) -> Topology -> (Topology, Changed)
 withoutLinks at t
   | Map.size kept == Map.size (links t) = (t, [])
@@ -214,7 +241,7 @@ withoutLinks at t
   where
     kept = Map.filterWithKey (\from (to, _) -> not (at from || at to)) (links t)
 
--- | The first port's LLDP frame came in at the second. Hosts that were thought to be there are none.
+-- | The LLDP frame of the first port was received at the second. Hosts that were recorded at either port are removed.
 linkSeen :: Millis -> Place -> Place -> Topology -> (Topology, Changed)
 linkSeen time from to t
   | from == to || not (known from && known to) = (t, [])
@@ -223,32 +250,70 @@ linkSeen time from to t
   where
     known (d, p) = maybe False (Map.member p . switchPorts) (Map.lookup d (topologySwitches t))
 
--- | A host was seen at a port. Nothing if other switches are behind that port, or there are too many hosts, there or at all.
+-- | A host was seen at a port. 'Nothing' if the port leads to another switch, or if there are too many hosts, at the
+-- port, at the switch or in all.
 hostSeen :: Millis -> MacAddress -> Place -> Maybe Word32 -> Topology -> Maybe Topology
 hostSeen time mac place ip t
   | isTrunk place t = Nothing
   | isNothing before && Map.size (topologyHosts t) >= topologyMostHosts (topologySettings t) = Nothing
   | not known && Set.size (hostsOf place t) >= topologyMostHostsOfPort (topologySettings t) = Nothing
+  | not here && Map.findWithDefault 0 (fst place) (hostsOn t) >= topologyMostHostsOfSwitch (topologySettings t) = Nothing
   | Just old <- before, old {hostSeenAt = time} == new = Just t {topologyHosts = Map.insert mac new (topologyHosts t)}
-  | otherwise = Just t {topologyHosts = Map.insert mac new (topologyHosts t), hostsAt = places, topologyVersion = topologyVersion t + 1}
+  | otherwise = Just t {topologyHosts = Map.insert mac new (topologyHosts t), hostsAt = places, hostsOn = counts, topologyVersion = topologyVersion t + 1}
   where
     before = Map.lookup mac (topologyHosts t)
     known = fmap hostPlace before == Just place
+    here = fmap (fst . hostPlace) before == Just (fst place)
     new = Host place (maybe (before >>= hostIpv4) Just ip) time
     places
       | known = hostsAt t
-      | otherwise = Map.insertWith Set.union place (Set.singleton mac) (maybe id (Map.update left . hostPlace) before (hostsAt t))
-    left macs = let rest = Set.delete mac macs in if Set.null rest then Nothing else Just rest
+      | otherwise = Map.insertWith Set.union place (Set.singleton mac) (maybe id (Map.update (without mac) . hostPlace) before (hostsAt t))
+    counts
+      | here = hostsOn t
+      | otherwise = addHosts (fst place) 1 (maybe id (\old -> addHosts (fst (hostPlace old)) (-1)) before (hostsOn t))
+
+-- | Remove a host from the hosts of a port; 'Nothing' if it was the last one.
+without :: MacAddress -> Set.Set MacAddress -> Maybe (Set.Set MacAddress)
+without mac macs = if Set.null rest then Nothing else Just rest
+  where
+    rest = Set.delete mac macs
 
 isTrunk :: Place -> Topology -> Bool
 isTrunk (d, p) t = maybe False (Set.member p) (Map.lookup d (trunks t))
 
--- | Ports settle, and links that were not seen for too long go.
+-- | The hosts with an IPv4 address that were not seen for half of their life. O(hosts).
+silentHosts :: Millis -> Topology -> [(MacAddress, Word32, Place)]
+silentHosts time t =
+  [(mac, ip, hostPlace h) | life > 0, (mac, h) <- Map.toList (topologyHosts t), time - hostSeenAt h >= life `div` 2, Just ip <- [hostIpv4 h]]
+  where
+    life = topologyHostLife (topologySettings t)
+
+-- | Remove the hosts that were not seen for too long. This runs eight times in the life of a host, each time in
+-- O(hosts).
+sweep :: Millis -> Topology -> Topology
+sweep time t
+  | life <= 0 || time - topologySwept t < life `div` 8 = t
+  | Map.null gone = t {topologySwept = time}
+  | otherwise =
+    t
+      { topologySwept = time,
+        topologyHosts = kept,
+        hostsAt = Map.foldlWithKey' leave (hostsAt t) gone,
+        hostsOn = Map.foldl' (\counts h -> addHosts (fst (hostPlace h)) (-1) counts) (hostsOn t) gone,
+        topologyVersion = topologyVersion t + 1
+      }
+  where
+    life = topologyHostLife (topologySettings t)
+    (gone, kept) = Map.partition (\h -> time - hostSeenAt h >= life) (topologyHosts t)
+    leave places mac h = Map.update (without mac) (hostPlace h) places
+
+-- | Ports settle; links and hosts that were not seen for too long are removed.
 timePassed :: Millis -> Topology -> (Topology, Changed)
-timePassed time t
+timePassed time before
   | Map.size kept == Map.size (links settled) = (settled, [])
   | otherwise = replant settled {links = kept}
   where
+    t = sweep time before
     (due, later) = Set.spanAntitone ((<= time) . fst) (settling t)
     settled
       | Set.null due = t
@@ -260,7 +325,7 @@ timePassed time t
 
 -- Flooding ------------------------------------------------------------------------------
 
--- | After a change of the links: the tree, and who floods otherwise.
+-- | Compute the tree after a change of the links, and the switches that flood differently.
 replant :: Topology -> (Topology, Changed)
 replant t = (refresh concerned new, concerned)
   where
@@ -277,7 +342,7 @@ replant t = (refresh concerned new, concerned)
 treePorts :: DatapathId -> Set.Set Place -> [Place]
 treePorts d = Set.toList . Set.takeWhileAntitone ((== d) . fst) . Set.dropWhileAntitone ((< d) . fst)
 
--- | Work out again how these switches flood.
+-- | Compute again how these switches flood.
 refresh :: [DatapathId] -> Topology -> Topology
 refresh ds t = t {floods = foldl' one (floods t) ds}
   where
@@ -289,8 +354,9 @@ refresh ds t = t {floods = foldl' one (floods t) ds}
       | Set.member p (trunksOf d) = Set.member (d, p) (topologyTree t)
       | otherwise = Map.notMember (d, p) (settlingAt t)
 
--- | A spanning tree of each part of a graph of links: both ends of its links. The smallest switch is the root, and every
--- other one is as near to it as it can be (breadth first); so the tree depends on the graph only. O(links x log links).
+-- | A spanning tree of each component of a graph of links, as the set of both ends of its links. The root is the switch
+-- with the smallest datapath ID, and the tree is found breadth first, so it depends on the graph only. O(links x log
+-- links).
 spanningTree :: [(Place, Place)] -> Set.Set Place
 spanningTree pairs = snd (foldl' plant (Set.empty, Set.empty) (Map.keys neighbours))
   where

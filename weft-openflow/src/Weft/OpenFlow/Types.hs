@@ -1,6 +1,5 @@
--- |
--- Identifiers used by all OpenFlow messages: versions, datapaths, ports, buffers, link-layer addresses. Pure. A value has
--- the same meaning in all protocol versions; the codec translates between wire formats.
+-- | Identifiers used by all OpenFlow messages: versions, datapaths, ports, buffers, link-layer addresses. Pure. A value
+-- has the same meaning in all protocol versions; the codec translates between wire formats.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Types
@@ -68,7 +67,8 @@ versionFromByte _ = Nothing
 -- | The transaction ID, which a reply repeats from its request.
 type Xid = Word32
 
--- | A switch's datapath ID: 48 bits of MAC address and 16 bits of the operator's choice. Shown as 16 hexadecimal digits.
+-- | A switch's datapath ID: 48 bits of MAC address and 16 bits of the operator's choice. Shown as 16 hexadecimal
+-- digits.
 newtype DatapathId = DatapathId Word64
   deriving (Eq, Ord)
 

@@ -1,8 +1,9 @@
 -- |
--- The codec of OpenFlow 1.0 and 1.3: reading is total, writing knows the size beforehand. Pure, but for 'pokePut'.
+-- The codec of OpenFlow 1.0 and 1.3. Decoding is total. The size of a message is known before it is encoded. Pure,
+-- except for 'pokePut'.
 --
--- A stream is cut into messages by 'nextMessage', which reads headers only; 'decode' makes a message of one, and
--- 'encode' or 'putMessage' the bytes of one.
+-- 'nextMessage' splits a stream into messages and reads only their headers. 'decode' decodes a message; 'encode' and
+-- 'putMessage' encode one.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Wire

@@ -1,10 +1,17 @@
 -- |
--- Three controllers, an etcd, and switches of Open vSwitch that connect to all of them; controllers are killed in random
--- order. And what etcd's lost answers and lost connections do.
+-- Three controllers, an etcd, and switches of Open vSwitch that connect to all of them. Controllers are killed in
+-- random order, and answers of etcd and connections to it are lost.
 --
--- Nothing is waited for by the clock: what has not happened after so many rounds of a controller, which slow down with the
--- machine, does not happen.
-module Spec.Cluster (tests) where
+-- Time limits are numbers of rounds of a controller, not seconds, since the rounds slow down with the machine.
+module Spec.Cluster
+  ( tests,
+
+    -- * For other tests
+    Member (..),
+    startMember,
+    eventually',
+  )
+where
 
 import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async
@@ -36,14 +43,14 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, silentEtcd, oneGeneration]
+tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, silentEtcd, halfAnswer, brokenCallback, oneGeneration, lateKeys]
 
--- | Seconds of a lease; a controller has four rounds in it.
+-- | The length of a lease in seconds. A controller has four rounds in this time.
 lease :: Int
 lease = 2
 
--- | An etcd on free ports, in a directory of its own; in memory where that can be, for it waits for the disk with each
--- change.
+-- | Run an etcd on free ports, in a directory of its own. The directory is in memory if possible, since etcd waits for
+-- the disk at each change.
 withEtcd :: (String -> IO a) -> IO a
 withEtcd act = bracket directory removePathForcibly $ \dir -> do
   client <- freePort
@@ -67,7 +74,7 @@ freePort = bracket (socket AF_INET Stream defaultProtocol) Socket.close $ \s -> 
   bind s (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
   fromIntegral <$> socketPort s
 
--- | A controller that runs until it is killed, which tells etcd nothing.
+-- | A controller that runs until it is killed. etcd is not informed of its end.
 data Member = Member {memberCluster :: Cluster, memberController :: Controller, memberAddress :: SockAddr, memberThread :: Async ()}
 
 startMember :: String -> String -> IO Member
@@ -77,7 +84,7 @@ startMemberOf :: [String] -> String -> IO Member
 startMemberOf urls name = do
   ready <- newEmptyMVar
   thread <- async . withCluster (defaultClusterSettings name urls) {clusterLease = lease} $ \cluster around ->
-    withTestControllerOf (clusterSettings cluster defaultSettings {settingsPortStats = Nothing}) (perSwitch learningSwitch) $ \c address ->
+    withTestControllerOf (clusterSettings cluster (patient defaultSettings) {settingsPortStats = Nothing}) (perSwitch learningSwitch) $ \c address ->
       around c (putMVar ready (cluster, c, address) >> threadDelay maxBound)
   (cluster, c, address) <- takeMVar ready
   pure (Member cluster c address thread)
@@ -114,21 +121,25 @@ failover version = testCase (show version <> ": killed in random order, each swi
       -- Two leases are eight rounds.
       within' 8 rest "each switch has one master again" (all ((== 1) . length) <$> mapM (masters rest) switches)
       settled rest
-      -- A flow from before goes on, and what is new is learned.
+      -- Earlier flows still forward packets, and new addresses are learned.
       crosses rest ovs 1 3
       kill ovs rest
 
--- | etcd creates the key of a switch, and the connection ends before its answer is through.
+-- | etcd creates the key of a switch, and the connection ends before the answer arrives.
 lostAnswer :: TestTree
 lostAnswer = testCase "a switch gets its master though etcd's answer is lost" $ do
   needProgram "etcd"
-  withEtcd $ \url -> losing url "/v3/kv/txn" $ \proxy lost ->
+  withEtcd $ \url -> losing url (B.unpack masterKeys) $ \proxy lost ->
     bracket (startMember proxy "one") (cancel . memberThread) $ \m -> withPeer (memberAddress m) $ \p -> do
       switchHandshake (memberController m) V13 1 p
       eventually' [m] "the switch has a master" (not . null <$> masters [m] 1)
       readIORef lost >>= (@?= True)
 
--- | A master that is not connected to its switch is of no use to it.
+-- | What requests with the key of a switch contain: the base64 form of @weft/openflow/m@.
+masterKeys :: B.ByteString
+masterKeys = B.pack "d2VmdC9vcGVuZmxvdy9t"
+
+-- | A controller that has lost the connection to its switch must not remain the master.
 unreachable :: TestTree
 unreachable = testCase "a switch that has lost its master's connection gets another one" $ do
   needProgram "etcd"
@@ -142,9 +153,9 @@ unreachable = testCase "a switch that has lost its master's connection gets anot
       clusterMaster (memberCluster one) (DatapathId 1) >>= (@?= False)
     _ -> assertFailure "two members"
 
--- | The network between a master and etcd is cut: its requests wait, at each endpoint in turn, for longer than its lease
--- lasts. It must not be the switch's master any more when another one is. The cut comes when the lease was just
--- prolonged: so the master is still busy with the requests behind that when the lease ends.
+-- | The network between a master and etcd is cut: its requests wait, at each endpoint in turn, for longer than its
+-- lease lasts. It must have given up the role before another controller takes it. The cut follows a renewal of the
+-- lease, so that the master is still waiting for the next requests when the lease ends.
 silentEtcd :: TestTree
 silentEtcd = testCase "a master that gets no answers from etcd gives its switch up before another one has it" $ do
   needProgram "etcd"
@@ -164,7 +175,7 @@ silentEtcd = testCase "a master that gets no answers from etcd gives its switch 
             active <- fmap infoActive . Map.lookup (DatapathId 1) <$> connectedSwitches (memberController one)
             held <- clusterMaster (memberCluster one) (DatapathId 1)
             (active, held) @?= (Just False, False)
-            -- The network is whole again: one master remains.
+            -- The network works again, and one master remains.
             writeIORef cutting False
             void (tryPutMVar open ())
             before <- mapM (clusterRounds . memberCluster) members
@@ -172,13 +183,36 @@ silentEtcd = testCase "a master that gets no answers from etcd gives its switch 
             masters members 1 >>= (@?= 1) . length
         _ -> assertFailure "two members"
 
--- | A proxy of an etcd that passes everything on while the MVar is full. To cut, it empties it at the next request for keys.
+-- | etcd sends the beginning of its answer, and then nothing.
+halfAnswer :: TestTree
+halfAnswer = testCase "half an answer of etcd does not stop the rounds" $
+  withServer defaultServerSettings {serverHost = Just "127.0.0.1"} half $ \s ->
+    bracket (startMember ("http://" <> show (serverAddress s)) "one") (cancel . memberThread) $ \m ->
+      eventually "three rounds" ((>= 3) <$> clusterRounds (memberCluster m))
+  where
+    half client _ = handle (\e -> const (pure ()) (e :: IOException)) $ do
+      _ <- recv client 65536
+      sendAll client (B.pack "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+      untilClosed client
+    untilClosed client = recv client 65536 >>= \s -> unless (B.null s) (untilClosed client)
+
+-- | The callback fails, as it does if it writes to a full disk.
+brokenCallback :: TestTree
+brokenCallback = testCase "a callback that fails does not stop the rounds" $ do
+  port <- freePort
+  let options = (defaultClusterSettings "one" ["http://127.0.0.1:" <> show port]) {clusterLease = lease, clusterOnReach = const (ioError (userError "no space left"))}
+  withCluster options $ \cluster around ->
+    withTestControllerOf (clusterSettings cluster defaultSettings) (perSwitch learningSwitch) $ \c _ ->
+      around c (eventually "three rounds" ((>= 3) <$> clusterRounds cluster))
+
+-- | A proxy of an etcd that forwards all bytes while the MVar is full. If the flag is set, the next request for keys
+-- empties the MVar.
 through :: String -> IORef Bool -> MVar () -> (String -> IO a) -> IO a
 through url cutting open act =
   withServer defaultServerSettings {serverHost = Just "127.0.0.1"} forward $ \s -> act ("http://" <> show (serverAddress s))
   where
     port = read (reverse (takeWhile (/= ':') (reverse url))) :: Int
-    -- While etcd starts it refuses connections.
+    -- etcd refuses connections while it starts.
     forward client _ = handle (\e -> const (pure ()) (e :: IOException)) . bracket (socket AF_INET Stream defaultProtocol) Socket.close $ \etcd -> do
       connect etcd (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
       race_ (passing cut client etcd) (passing (const (pure ())) etcd client)
@@ -187,7 +221,8 @@ through url cutting open act =
       s <- recv from 65536
       unless (B.null s) (look s >> readMVar open >> sendAll to s >> passing look from to)
 
--- | With a newer one from a slave, the switch would refuse a master whose request comes later.
+-- | A slave must not send a newer generation than its master: the switch would then refuse a later request of the
+-- master.
 oneGeneration :: TestTree
 oneGeneration = testCase "the slaves of a switch give the generation of its master" $ do
   needProgram "etcd"
@@ -195,17 +230,60 @@ oneGeneration = testCase "the slaves of a switch give the generation of its mast
     [one, two] -> withPeer (memberAddress one) $ \first -> do
       switchHandshake (memberController one) V13 1 first
       (_, generation) <- expect "ROLE_REQUEST of the master" (\m -> case m of RoleRequest RoleMaster g -> Just g; _ -> Nothing) first
-      -- What the controllers know is written meanwhile: etcd has newer revisions.
-      before <- mapM (clusterRounds . memberCluster) members
-      eventually' members "three rounds" (and . zipWith (\n m -> m >= n + 3) before <$> mapM (clusterRounds . memberCluster) members)
+      -- The first controller writes its network meanwhile, which changes, so that etcd's revision increases.
+      forM_ [11 .. 13] $ \host -> do
+        packetFrom V13 host (PortNo 1) (fromIntegral host) 9 first
+        before <- mapM (clusterRounds . memberCluster) members
+        eventually' members "two rounds" (and . zipWith (\n m -> m >= n + 2) before <$> mapM (clusterRounds . memberCluster) members)
       withPeer (memberAddress two) $ \second -> do
         switchHandshake (memberController two) V13 1 second
         (_, r) <- expect "ROLE_REQUEST" (\m -> case m of RoleRequest role g -> Just (role, g); _ -> Nothing) second
         r @?= (RoleSlave, generation)
     _ -> assertFailure "two members"
 
--- | A proxy of an etcd that loses its answer to the first request for that path: the connection ends instead. And whether
--- it has.
+-- | A switch connects, and its key is created, while the answer of etcd with all keys is on its way.
+lateKeys :: TestTree
+lateKeys = testCase "a switch that connects while the keys are read keeps its master" $ do
+  needProgram "etcd"
+  open <- newMVar ()
+  held <- newEmptyMVar
+  withEtcd $ \url -> holding url open held $ \proxy -> bracket (startMember proxy "one") (cancel . memberThread) $ \m -> do
+    eventually' [m] "a round" ((>= 1) <$> clusterRounds (memberCluster m))
+    takeMVar open
+    takeMVar held
+    withPeer (memberAddress m) $ \p -> do
+      switchHandshake (memberController m) V13 1 p
+      _ <- expect "ROLE_REQUEST of the master" (\message -> case message of RoleRequest RoleMaster _ -> Just (); _ -> Nothing) p
+      putMVar open ()
+      before <- clusterRounds (memberCluster m)
+      eventually' [m] "three rounds" ((>= before + 3) <$> clusterRounds (memberCluster m))
+      sendMessageOf V13 77 (EchoRequest B.empty) p
+      (_, slave) <- expect "ECHO_REPLY" (\message -> case message of RoleRequest RoleSlave _ -> Just True; EchoReply _ -> Just False; _ -> Nothing) p
+      slave @?= False
+
+-- | A proxy of an etcd that holds back the answers to requests for keys while the first MVar is empty, and fills the
+-- second one when it does.
+holding :: String -> MVar () -> MVar () -> (String -> IO a) -> IO a
+holding url open held act =
+  withServer defaultServerSettings {serverHost = Just "127.0.0.1"} forward $ \s -> act ("http://" <> show (serverAddress s))
+  where
+    port = read (reverse (takeWhile (/= ':') (reverse url))) :: Int
+    forward client _ = handle (\e -> const (pure ()) (e :: IOException)) . bracket (socket AF_INET Stream defaultProtocol) Socket.close $ \etcd -> do
+      connect etcd (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
+      keys <- newIORef False
+      race_ (passing (request keys) client etcd) (passing (const (answer keys)) etcd client)
+    -- The body of a request may follow by itself.
+    request keys s = when (B.pack "POST " `B.isPrefixOf` s) (writeIORef keys (B.pack "/v3/kv/range" `B.isInfixOf` s))
+    answer keys = do
+      asked <- readIORef keys
+      free <- tryReadMVar open
+      when (asked && free == Nothing) (tryPutMVar held () >> readMVar open)
+    passing look from to = do
+      s <- recv from 65536
+      unless (B.null s) (look s >> sendAll to s >> passing look from to)
+
+-- | A proxy of an etcd that closes the connection instead of forwarding the answer to the first request that contains
+-- this text. The flag: an answer has been lost.
 losing :: String -> String -> (String -> IORef Bool -> IO a) -> IO a
 losing url path act = do
   lost <- newIORef False
@@ -227,15 +305,15 @@ losing url path act = do
       s <- recv from 65536
       unless (B.null s) (each s >>= \more -> when more (pump from each))
 
--- | Who thinks that it is the switch's master.
+-- | The members that regard themselves as the switch's master.
 masters :: [Member] -> Int -> IO [Member]
 masters members n = filterM (\m -> clusterMaster (memberCluster m) (DatapathId (fromIntegral n))) members
 
--- | Sixty rounds of each of these controllers, of half a second and more.
+-- | The condition holds within sixty rounds of each of these controllers. A round takes half a second or more.
 eventually' :: [Member] -> String -> IO Bool -> Assertion
 eventually' = within' 60
 
--- | Before each of these controllers has been through so many rounds.
+-- | The condition holds before each of these controllers has completed more than the given number of rounds.
 within' :: Int -> [Member] -> String -> IO Bool -> Assertion
 within' most members what condition = rounds >>= go
   where
@@ -248,8 +326,8 @@ within' most members what condition = rounds >>= go
           then assertFailure ("not within " <> show most <> " rounds: " <> what)
           else threadDelay 50000 >> go start
 
--- | A host's broadcast reaches the other end, and the answer comes back. Hosts send again what is not answered: what comes
--- while roles change is lost.
+-- | A broadcast of one host reaches the other, and its answer comes back. Packets are sent again until they arrive, as
+-- those that a switch reports while roles change are lost.
 crosses :: [Member] -> Ovs -> Int -> Int -> Assertion
 crosses members ovs a b = arrives a 255 b "the broadcast arrives" >> arrives b a a "the answer arrives"
   where

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Many switches that ask all the time, each with many hosts that the controller has not seen before.
+-- Many switches that send packets all the time, each with many hosts that the controller has not seen before.
 module Spec.Load (tests) where
 
 import Control.Concurrent (threadDelay)
@@ -26,15 +26,15 @@ tests :: TestTree
 tests =
   testGroup
     "load"
-    -- One after the other: each has all of the machine.
+    -- The tests run one after the other, so that each has the whole machine.
     [ everySwitchIsServed "no topology" plain,
       after AllFinish "/all switches are served while all ask: no topology/" (everySwitchIsServed "topology" defaultSettings)
     ]
   where
     plain = defaultSettings {settingsTopology = Nothing, settingsPortStats = Nothing}
 
--- | A switch that has shown all of its hosts asks on. It must not keep those waiting whose hosts are still new to the
--- controller: each has its share, whatever the others do.
+-- | A switch whose hosts are all known goes on sending packets. It must not delay switches whose hosts are still new to
+-- the controller: each switch gets its share of the controller's time.
 everySwitchIsServed :: TestName -> Settings -> TestTree
 everySwitchIsServed name settings = testCase ("all switches are served while all ask: " <> name) . forM_ [1 .. 2 :: Int] $ \run -> do
   served <- newIORef []
@@ -44,7 +44,8 @@ everySwitchIsServed name settings = testCase ("all switches are served while all
     writeIORef served counts
     let all' = and <$> mapM (fmap (>= rounds) . readIORef) counts
         untilServed = all' >>= \ok -> unless ok (threadDelay 10000 >> untilServed)
-    -- All end by themselves then: cancelled one by one, each would have to wait for its turn among those that ask on.
+    -- The switches then end by themselves. If they were cancelled one by one, each would have to wait for its turn
+    -- among those that still send.
     withAll [switch enough c address n count | (n, count) <- zip [1 ..] counts] (untilServed >> writeIORef enough True)
   numbers <- readIORef served >>= mapM readIORef
   unless (done == Just ()) . assertFailure $
@@ -52,16 +53,18 @@ everySwitchIsServed name settings = testCase ("all switches are served while all
   where
     withAll actions act = foldr (\a rest -> withAsync a (\t -> link t >> rest)) act actions
 
--- | Seconds: where the switches starve one another it takes minutes, on a busy machine without optimisation 20.
+-- | The time limit in seconds. The test takes minutes if switches starve others; otherwise 20 s on a busy machine
+-- without optimisation.
 patience :: Int
-patience = 60
+patience = 110
 
 switches, rounds, outstanding :: Int
 switches = 100
 rounds = 4
 outstanding = 512
 
--- | Ask, wait for all answers, until it is enough: the even and the odd rounds have hosts of their own.
+-- | A switch that sends packets and waits for all answers, round by round, until the flag is set. Even and odd rounds
+-- have different hosts.
 switch :: IORef Bool -> Controller -> SockAddr -> Word8 -> IORef Int -> IO ()
 switch enough c address n count = withPeer address $ \p -> do
   switchHandshake c V10 n p
@@ -78,7 +81,7 @@ switch enough c address n count = withPeer address $ \p -> do
     frame :: Int -> B.ByteString
     frame host = B.pack ([2, 0, 0, n, 255, 255, 2, 0, 0, n, fromIntegral (host `div` 256), fromIntegral host, 8, 0] ++ replicate 50 0)
 
--- | That many answers to packets, whose number is 1.
+-- | Receive the given number of answers to packets. Their transaction ID is 1.
 answers :: Peer -> Int -> IO ()
 answers _ 0 = pure ()
 answers p n = do

@@ -16,10 +16,10 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: TestTree
--- One after the other: both name their devices alike.
+-- The tests run one after the other, since they use the same names of devices.
 tests = localOption (mkTimeout 600000000) $ testGroup "mininet" [pingAll "tree,2,3" V13, after AllFinish "/tree,2,3/" (pingAll "linear,8" V10)]
 
--- | Needs root, and makes devices in the network namespace of the test; mininet removes them.
+-- | Needs root, and creates devices in the network namespace of the test; mininet removes them.
 pingAll :: String -> Version -> TestTree
 pingAll topology version = testCase (topology <> ", " <> show version <> ": pingall drops nothing") $ do
   needOvs

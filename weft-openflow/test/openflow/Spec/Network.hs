@@ -1,9 +1,10 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- What needs no connection: the framer, LLDP, the learning switch, topologies and their trees.
+-- The pure parts of the controller: LLDP and ARP, the learning switch, topologies and their spanning trees.
 module Spec.Network (tests) where
 
+import Data.Bits (xor)
 import qualified Data.ByteString as B
 import Data.List (foldl')
 import qualified Data.Map.Strict as Map
@@ -15,6 +16,7 @@ import Test.Tasty.HUnit
 import Test.Tasty.QuickCheck (testProperty)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Learning
+import Weft.OpenFlow.Lldp
 import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Packet
@@ -25,24 +27,63 @@ tests :: TestTree
 tests =
   testGroup
     "network"
-    [ testGroup "packets" [lldpRound, totalPackets],
+    [ testGroup "packets" [lldpRound, lldpForged, arpRound, totalPackets],
       testGroup "learning switch" [learns, moves, portDown, ages, bounded, asAMap, composition],
-      testGroup "topology" [trees, settles, loopClosed, linksExpire, switchLeaves, hostsAtTrunks, crowdedPort, trunkOrder]
+      testGroup "topology" [trees, settles, loopClosed, linksExpire, switchLeaves, hostsAtTrunks, crowdedPort, crowdedSwitch, manyPorts, hostsAge, trunkOrder]
     ]
 
 -- Packets ---------------------------------------------------------------------------------
 
 lldpRound :: TestTree
 lldpRound = testProperty "LLDP says who sent it" . forAll ((,) <$> chooseAny <*> chooseAny) $ \(d, p) ->
-  let s = lldpFrame (DatapathId d) (PortNo p) (MacAddress 5)
-   in (ethernet s >>= \f -> lldpOrigin f s) === Just (DatapathId d, PortNo p) .&&. B.length s === 60
+  originOf ownKey (lldpFrame ownKey (DatapathId d) (PortNo p) (MacAddress 5)) === Just (FromPort (DatapathId d) (PortNo p))
+
+ownKey :: LldpKey
+ownKey = fromMaybe (error "16 bytes") (lldpKey (B.pack [1 .. 16]))
+
+originOf :: LldpKey -> B.ByteString -> Maybe LldpOrigin
+originOf k s = (\f -> lldpOrigin k f s) <$> ethernet s
+
+-- | Frames that a host can make from genuine frames, or without one.
+lldpForged :: TestTree
+lldpForged =
+  testGroup
+    "a host's LLDP frames"
+    [ testProperty "the tag of another port or switch" . forAll ((,) <$> place2 <*> place2) $ \(a, b) ->
+        a /= b ==> originOf ownKey (withTagOf (frame ownKey a) (frame ownKey b)) === Just Forged,
+      testProperty "another key" . forAll ((,) <$> vectorOf 16 chooseAny <*> place2) $ \(bytes, a) ->
+        fmap (\k -> originOf ownKey (frame k a)) (lldpKey (B.pack bytes)) === Just (Just Forged),
+      testProperty "a changed bit is never another link" . forAll ((,) <$> place2 <*> ((,) <$> choose (14, 64) <*> choose (0, 7))) $ \(a@(d, p), (i, bit)) ->
+        let s = frame ownKey a
+            changed = B.concat [B.take i s, B.singleton (B.index s i `xor` 2 ^ (bit :: Int)), B.drop (i + 1) s]
+         in originOf ownKey changed `elem` map Just [Forged, OtherLldp, FromPort (DatapathId d) (PortNo p)],
+      testCase "no tag" $ originOf ownKey (B.take 49 (frame ownKey (1, 2)) <> B.replicate 11 0) @?= Just Forged,
+      testCase "a frame of another program" $ originOf ownKey (B.take 14 (frame ownKey (1, 2)) <> B.pack ([2, 7, 4, 2, 0, 0, 0, 0, 1] ++ replicate 40 0)) @?= Just OtherLldp
+    ]
+  where
+    place2 = (,) <$> chooseAny <*> chooseAny
+    frame k (d, p) = lldpFrame k (DatapathId d) (PortNo p) (MacAddress 5)
+    -- The tag is in the last ten bytes, before the end of the frame's TLVs.
+    withTagOf a b = B.take (B.length a - 10) a <> B.drop (B.length b - 10) b
+
+-- | An answer to our ARP request is recognised, and nothing else is.
+arpRound :: TestTree
+arpRound = testCase "an answer to an ARP request" $ do
+  let ask = arpProbe (MacAddress 0x02000000aaaa) (MacAddress 0x020000000001) 0x0a000001
+      answer operation to = B.pack (to ++ [2, 0, 0, 0, 0, 1] ++ [8, 6, 0, 1, 8, 0, 6, 4, 0, operation, 2, 0, 0, 0, 0, 1, 10, 0, 0, 1] ++ to ++ [0, 0, 0, 0] ++ replicate 18 0)
+      understood s = ethernet s >>= \f -> arpReplyTo (MacAddress 0x02000000aaaa) f s
+      us = [2, 0, 0, 0, 0xaa, 0xaa]
+  (B.length ask, B.take 22 ask) @?= (60, B.pack ([2, 0, 0, 0, 0, 1] ++ us ++ [8, 6, 0, 1, 8, 0, 6, 4, 0, 1]))
+  fmap (\f -> (frameSrc f, senderIpv4 f ask)) (ethernet ask) @?= Just (MacAddress 0x02000000aaaa, Nothing)
+  understood (answer 2 us) @?= Just (MacAddress 0x020000000001, 0x0a000001)
+  map understood [answer 1 us, answer 2 [2, 0, 0, 0, 0, 9], B.take 41 (answer 2 us)] @?= [Nothing, Nothing, Nothing]
 
 totalPackets :: TestTree
 totalPackets = testProperty "no packet raises an exception" . withMaxSuccess 3000 . forAll gen $ \s ->
-  length (show (ethernet s, fmap (\f -> (senderIpv4 f s, ipv4Addresses f s, lldpOrigin f s)) (ethernet s))) =/= 0
+  length (show (ethernet s, fmap (\f -> (senderIpv4 f s, ipv4Addresses f s, lldpOrigin ownKey f s)) (ethernet s))) =/= 0
   where
     gen = oneof [B.pack <$> (choose (0, 80) >>= vector), cut, tagged]
-    cut = (`B.take` lldpFrame (DatapathId 7) (PortNo 1) (MacAddress 1)) <$> choose (0, 60)
+    cut = (`B.take` lldpFrame ownKey (DatapathId 7) (PortNo 1) (MacAddress 1)) <$> choose (0, 65)
     tagged = (\t rest -> B.pack (replicate 12 1 ++ t ++ rest)) <$> elements [[0x81, 0, 0, 1, 8, 0], [8, 0, 0x4f], [8, 6], [0x88, 0xcc, 2, 255]] <*> (choose (0, 40) >>= vector)
 
 -- Learning --------------------------------------------------------------------------------
@@ -55,7 +96,7 @@ packetIn from source destination = PacketIn (BufferId 1) 60 from 0 0 0 [] (B.pac
   where
     mac (MacAddress n) = [fromIntegral (n `div` (256 ^ i)) | i <- [5, 4 .. 0 :: Int]]
 
--- | The messages of an event, from a state on.
+-- | An application's next state, and the messages that it sends, for an event in a state.
 sent :: App s -> Context -> Event -> s -> (s, [Message])
 sent app c event s = case appHandle app c event s of
   (s', replies) -> (s', [m | Send m <- replies])
@@ -72,7 +113,7 @@ learns = testCase "floods what is unknown, then installs the exact flow with the
   [flowBuffer f | FlowModMessage f <- m2] @?= [BufferId 1]
   let (_, m3) = sent learningSwitch (context 0) (Packet (packetIn (PortNo 2) b a) {packetInBuffer = noBuffer}) s2
   length m3 @?= 2
-  -- What is local to a port is dropped there.
+  -- A packet to a host at the port that received it is dropped.
   let (_, m4) = sent learningSwitch (context 0) (Packet (packetIn (PortNo 1) b a)) s1
   flows m4 @?= [(FlowAdd, [InPort (PortNo 1), EthSrc b, EthDst a], [])]
   where
@@ -103,11 +144,14 @@ ages :: TestTree
 ages = testCase "addresses that are not seen are forgotten after two ages" $ do
   let say time x s = fst (sent learningSwitch (context time) (Packet (packetIn (PortNo 1) (MacAddress x) (MacAddress 0xffffffffffff))) s)
       s1 = say 0 0x020000000001 (appStart learningSwitch)
-      s2 = say 300000 0x020000000002 s1
-      s3 = say 600001 0x020000000002 s2
+      s2 = say 150000 0x020000000002 s1
+      s3 = say 300001 0x020000000002 s2
   learnedPort (MacAddress 0x020000000001) s2 @?= Just (PortNo 1)
   learnedPort (MacAddress 0x020000000001) s3 @?= Nothing
   learnedPort (MacAddress 0x020000000002) s3 @?= Just (PortNo 1)
+  -- So they are if no packet came when an age ended, or none for two ages.
+  learnedPort (MacAddress 0x020000000001) (say 300001 0x020000000003 (say 299999 0x020000000002 s1)) @?= Nothing
+  learnedPort (MacAddress 0x020000000001) (say 450000 0x020000000002 s1) @?= Nothing
 
 bounded :: TestTree
 bounded = testCase "a flood of addresses costs bounded memory" $ do
@@ -116,8 +160,8 @@ bounded = testCase "a flood of addresses costs bounded memory" $ do
       s = foldl' (\t n -> fst (sent app (context 0) (Packet (packetIn (PortNo 1) (MacAddress n) (MacAddress 0xffffffffffff))) t)) (appStart app) [0x020000000000 .. 0x020000000000 + 5000]
   assertBool (show (learnedCount s)) (learnedCount s <= 200)
 
--- | Many addresses, some of them chosen so that they fall to the same place of a table of any size up to 2^11; hosts that
--- move, also to ports of large numbers; ports that go down.
+-- | Many addresses, some of them chosen to have the same place in a table of any size up to 2^11; hosts that move, also
+-- to ports with large numbers; ports that go down.
 asAMap :: TestTree
 asAMap = testProperty "knows where hosts are, as a map does" . withMaxSuccess 60 . forAll gen $ \steps ->
   let (learned, model) = foldl' step (appStart learningSwitch, Map.empty) steps
@@ -155,13 +199,13 @@ composition = testCase "Stop keeps an event from those behind" $ do
 place :: (Int, Int) -> Place
 place (d, p) = (DatapathId (fromIntegral d), PortNo (fromIntegral p))
 
--- | A graph of at most eight switches: each link has ports of its own.
+-- | The links of a graph of at most eight switches. Each link has ports of its own.
 genLinks :: Gen [(Place, Place)]
 genLinks = do
   pairs <- choose (0, 16) >>= (`vectorOf` ((,) <$> choose (1, 8) <*> choose (1, 8)))
   pure [(place (a, 10 + i), place (b, 40 + i)) | (i, (a, b)) <- zip [0 ..] pairs, a /= b]
 
--- | The switches that hang together, by these links.
+-- | The connected components of the graph of these links.
 components :: [(Place, Place)] -> Set.Set (Set.Set DatapathId)
 components pairs = Set.fromList (Map.elems (foldl' join (Map.fromList [(d, Set.singleton d) | (a, b) <- pairs, d <- [fst a, fst b]]) pairs))
   where
@@ -196,7 +240,7 @@ settles = testCase "a port is not flooded to before it has settled" $ do
   flood 1 t @?= []
   flood 1 (fst (timePassed 999 t)) @?= []
   flood 1 (fst (timePassed 1000 t)) @?= [1, 2]
-  -- It goes down and comes up again: it settles again.
+  -- A port that goes down and comes up again has to settle again.
   let down = fst (portUpdated 2000 (DatapathId 1) (port 1) {portState = 1} (fst (timePassed 1000 t)))
   flood 1 down @?= [2]
   flood 1 (fst (portUpdated 2100 (DatapathId 1) (port 1) down)) @?= [2]
@@ -214,7 +258,7 @@ linksExpire = testCase "a link that is seen no more goes, and the others are tol
       t2 = link 9000 (2, 2) (3, 2) (link 9000 (3, 1) (1, 2) t1)
       (t3, changed) = timePassed 16500 t2
   length (topologyLinks t3) @?= 2
-  -- The port is an edge again; the tree takes the other way.
+  -- The ports of the old link are edge ports again, and the tree has the other two links.
   map (`flood` t3) [1, 2, 3] @?= [[1, 2, 3], [1, 2, 3], [1, 2, 3]]
   Set.fromList changed @?= Set.fromList (map DatapathId [1, 2, 3])
 
@@ -230,13 +274,13 @@ hostsAtTrunks :: TestTree
 hostsAtTrunks = testCase "no host is behind another switch" $ do
   let t1 = link 10 (1, 1) (2, 1) (joined [1, 2] [1, 2])
   fmap (Map.size . topologyHosts) (hostSeen 20 (MacAddress 9) (place (1, 1)) Nothing t1) @?= Nothing
-  -- One that was seen before the link was known is forgotten.
+  -- A host that was seen there before the link was known is forgotten.
   let before = joined [1, 2] [1, 2]
       early = fromMaybe before (hostSeen 5 (MacAddress 9) (place (1, 1)) Nothing before)
   Map.size (topologyHosts early) @?= 1
   Map.size (topologyHosts (link 10 (1, 1) (2, 1) early)) @?= 0
 
--- | A host that sends from addresses that it makes up. What it takes is given back when its port goes down.
+-- | A host that sends from invented addresses. The hosts counted for its port are forgotten when the port goes down.
 crowdedPort :: TestTree
 crowdedPort = testCase "the hosts of a port are bounded, and leave room for those of others" $ do
   let settings = defaultTopologySettings {topologyMostHostsOfPort = 10}
@@ -247,15 +291,84 @@ crowdedPort = testCase "the hosts of a port are bounded, and leave room for thos
       hostsOn n t = length (filter ((== place (1, n)) . hostPlace) (Map.elems (topologyHosts t)))
   hostsOn 1 full @?= 10
   hostsOn 2 (foldl' (seen 2) full [101 .. 105]) @?= 5
-  -- One of them moves, and its place is free.
+  -- One of the hosts moves, which makes room for another one.
   let moved = foldl' (seen 1) (seen 2 full 3) [200 .. 210]
   (hostsOn 1 moved, hostsOn 2 moved) @?= (10, 1)
-  -- The port goes down, and others may come.
+  -- The port goes down, which makes room for other hosts.
   let down = fst (portRemoved (DatapathId 1) (PortNo 1) moved)
   (hostsOn 1 down, hostsOn 2 down) @?= (0, 1)
   hostsOn 1 (foldl' (seen 1) down [300 .. 400]) @?= 10
 
--- | Any order of changes: flooding never uses a link that is not in the tree, nor a port that settles.
+-- | A switch that reports invented hosts at all of its ports. The number of its hosts follows each change of them.
+crowdedSwitch :: TestTree
+crowdedSwitch = testCase "the hosts of a switch are bounded, and leave room for those of others" $ do
+  let settings = defaultTopologySettings {topologyMostHosts = 30, topologyMostHostsOfPort = 8, topologyMostHostsOfSwitch = 20, topologyHostLife = 8000}
+      ports = [Port (PortNo n) (MacAddress 1) "p" 0 0 (0, 0, 0, 0) (0, 0) | n <- [1 .. 10]]
+      join t d = fst (switchJoined 0 (DatapathId d) V13 ports t)
+      empty = foldl' join (emptyTopology settings) [1, 2]
+      seen time d t mac = fromMaybe t (hostSeen time (MacAddress mac) (place (d, fromIntegral (mac `mod` 10) + 1)) Nothing t)
+      hostsOf d t = length (filter ((== DatapathId d) . fst . hostPlace) (Map.elems (topologyHosts t)))
+      full = foldl' (seen 10 1) empty [1 .. 100]
+      beside = foldl' (seen 10 2) full [201 .. 210]
+  (hostsOf 1 full, hostsOf 2 full) @?= (20, 0)
+  (hostsOf 1 beside, hostsOf 2 beside) @?= (20, 10)
+  -- A host moves to another port of the full switch, and another one to the other switch, which makes room.
+  let inside = fromMaybe beside (hostSeen 20 (MacAddress 1) (place (1, 10)) Nothing beside)
+      moved = seen 20 2 full 2
+  fmap hostPlace (Map.lookup (MacAddress 1) (topologyHosts inside)) @?= Just (place (1, 10))
+  (hostsOf 1 moved, hostsOf 2 moved) @?= (19, 1)
+  hostsOf 1 (foldl' (seen 30 1) moved [300 .. 310]) @?= 20
+  -- A port goes down, the switch leaves, or its hosts are forgotten, which makes room for as many hosts.
+  let down = fst (portRemoved (DatapathId 1) (PortNo 2) full)
+      rejoined = join (fst (switchLeft (DatapathId 1) full)) 1
+      forgotten = fst (timePassed 9000 full)
+  hostsOf 1 down @?= 18
+  [hostsOf 1 (foldl' (seen 9001 1) t [300 .. 399]) | t <- [down, rejoined, forgotten]] @?= [20, 20, 20]
+
+manyPorts :: TestTree
+manyPorts = testCase "the ports of a switch are bounded" $ do
+  let start = emptyTopology defaultTopologySettings {topologyMostPorts = 3}
+      numbers t = maybe [] (Map.keys . switchPorts) (Map.lookup (DatapathId 1) (topologySwitches t))
+      full = fst (switchJoined 0 (DatapathId 1) V13 (map port [1 .. 5]) start)
+      flooded = fst (timePassed 2000 full)
+      changed = fst (portUpdated 3000 (DatapathId 1) (port 2) {portState = 1} flooded)
+      room = fst (portUpdated 3000 (DatapathId 1) (port 5) (fst (portRemoved (DatapathId 1) (PortNo 1) flooded)))
+  numbers full @?= map PortNo [1, 2, 3]
+  flood 1 flooded @?= [1, 2, 3]
+  -- Known ports can still change, and a port that is removed makes room for another one.
+  flood 1 changed @?= [1, 3]
+  numbers room @?= map PortNo [2, 3, 5]
+
+hostsAge :: TestTree
+hostsAge = testGroup "hosts that are not seen" [testCase "are forgotten" forgotten, testCase "with an IPv4 address are asked first" asked', testCase "stay without a limit" unlimited]
+  where
+    settings = defaultTopologySettings {topologyHostLife = 8000, topologyMostHostsOfPort = 2}
+    start s = fst (switchJoined 0 (DatapathId 1) V13 [port 1, port 2] (emptyTopology s))
+    seen time at mac ip t = fromMaybe t (hostSeen time (MacAddress mac) (place (1, at)) ip t)
+    hosts = Map.keys . topologyHosts
+    forgotten = do
+      let t = seen 5000 2 3 Nothing (seen 10 1 2 Nothing (seen 10 1 1 Nothing (start settings)))
+          early = fst (timePassed 7000 t)
+          late = fst (timePassed 8010 early)
+      hosts early @?= map MacAddress [1, 2, 3]
+      hosts late @?= [MacAddress 3]
+      assertBool "a new version" (topologyVersion late > topologyVersion early)
+      -- Their port has room for others.
+      hosts (foldl' (\x mac -> seen 8020 1 mac Nothing x) late [11 .. 15]) @?= map MacAddress [3, 11, 12]
+      -- A host that is seen again stays.
+      let seenTwice = seen 7500 1 1 Nothing early
+      hosts (fst (timePassed 8010 seenTwice)) @?= map MacAddress [1, 3]
+      hosts (fst (timePassed 15600 seenTwice)) @?= []
+    asked' = do
+      let t = seen 10 1 2 Nothing (seen 10 1 1 (Just 0x0a000001) (start settings))
+      silentHosts 4000 t @?= []
+      silentHosts 4010 t @?= [(MacAddress 1, 0x0a000001, place (1, 1))]
+    unlimited = do
+      let t = seen 10 1 1 (Just 0x0a000001) (start settings {topologyHostLife = 0})
+      hosts (fst (timePassed 100000000 t)) @?= [MacAddress 1]
+      silentHosts 100000000 t @?= []
+
+-- | For any order of changes, flooding uses the links of a spanning tree and no others.
 trunkOrder :: TestTree
 trunkOrder = testProperty "flooding never closes a loop" . withMaxSuccess 500 . forAll gen $ \(pairs, order) ->
   let t0 = fst (timePassed 5000 (joined [1 .. 8] [1 .. 60]))

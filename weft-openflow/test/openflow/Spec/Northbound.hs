@@ -21,7 +21,7 @@ import Data.String (fromString)
 import qualified Data.Text as T
 import qualified Network.HTTP.Client as Client
 import Network.HTTP.Types
-import Network.Wai (Application, pathInfo, responseLBS)
+import Network.Wai (Application, pathInfo, requestHeaders, responseLBS)
 import Peer
 import System.Directory (removePathForcibly)
 import System.FilePath ((</>))
@@ -32,23 +32,25 @@ import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import qualified Weft.Http as Http
 import Weft.OpenFlow.Controller
+import Weft.OpenFlow.Lldp
 import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Northbound
-import Weft.OpenFlow.Packet
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Socket (SockAddr (..))
+import Weft.Test.Files (withFolder)
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: TestTree
-tests = testGroup "northbound" [network, flows, refusals, tokens, tokenFiles, localOnly, metrics, events, browser "desktop" 1280, browser "phone" 390]
+tests = testGroup "northbound" [network, flows, allFlows, refusals, whatIsWrong, heads, tokens, tokenFiles, localOnly, metrics, events, browser "desktop" 1280, browser "phone" 390]
 
--- | Two switches with a link, two hosts, and where the northbound side is served. The peers belong to the switches.
+-- | Run with two switches that are linked, two hosts, and the northbound interface. The arguments: the reports of the
+-- page that 'framing' adds, the controller, the interface's port, and the peers of the two switches.
 withNetwork :: (IORef [T.Text] -> Controller -> Int -> Peer -> Peer -> IO a) -> IO a
 withNetwork = withNetworkOf LocalClients "127.0.0.1"
 
--- | The same, for those who may change it, served at an address.
+-- | 'withNetwork' with the given access control, served at the given address.
 withNetworkOf :: Access -> String -> (IORef [T.Text] -> Controller -> Int -> Peer -> Peer -> IO a) -> IO a
 withNetworkOf access host act = withTestController settings $ \c address -> withPeer address $ \one -> withPeer address $ \two -> do
   switchHandshake c V10 1 one
@@ -60,16 +62,29 @@ withNetworkOf access host act = withTestController settings $ \c address -> with
   eventually "the network" ((\t -> length (topologyLinks t) == 2 && Map.size (topologyHosts t) == 2) <$> controllerNetwork c)
   side <- newNorthbound access c
   seen <- newIORef []
-  Http.withServer (Http.setHost (fromString host) (Http.setPort 0 Http.defaultSettings)) (framing seen (northbound side)) $ \server ->
+  refused <- newIORef False
+  Http.withServer (Http.setHost (fromString host) (Http.setPort 0 Http.defaultSettings)) (refusing refused (framing seen (northbound side))) $ \server ->
     case Http.serverAddress server of
       SockAddrInet p _ -> act seen c (fromIntegral p) one two
       _ -> assertFailure "no port"
   where
-    settings = patient defaultSettings {settingsPortStats = Nothing}
+    -- The peers send one LLDP frame each, so the links have to last, also until a browser has started.
+    settings = patient defaultSettings {settingsPortStats = Nothing, settingsLldpKey = Just lldpTestKey, settingsTopology = Just defaultTopologySettings {topologyLinkLife = 600000}}
     lldp p d n =
-      sendMessageOf V10 0 (PacketInMessage (PacketIn noBuffer 60 (PortNo 1) 0 0 0 [] (lldpFrame d (PortNo n) (MacAddress 3)))) p
+      sendMessageOf V10 0 (PacketInMessage (PacketIn noBuffer 60 (PortNo 1) 0 0 0 [] (lldpFrame lldpTestKey d (PortNo n) (MacAddress 3)))) p
 
--- | A page of the test's own that shows the product's in a frame of some width, and reports what is in it.
+lldpTestKey :: LldpKey
+lldpTestKey = fromMaybe (error "16 bytes") (lldpKey "0123456789abcdef")
+
+-- | The first request of a page for events is refused, as by a proxy whose controller is not running.
+refusing :: IORef Bool -> Application -> Application
+refusing refused app asked respond = do
+  before <- readIORef refused
+  if not before && lookup hAccept (requestHeaders asked) == Just "text/event-stream"
+    then writeIORef refused True >> respond (responseLBS status502 [] "")
+    else app asked respond
+
+-- | Add a page that shows the interface's page in a frame of the given width, and reports the elements in it.
 framing :: IORef [T.Text] -> Application -> Application
 framing seen app asked respond = case pathInfo asked of
   ["frame", width] -> respond (responseLBS status200 [(hContentType, "text/html")] (frame width))
@@ -132,6 +147,19 @@ flows = testCase "flows are added, deleted and asked for" . withNetwork $ \_ _ p
   where
     send method port body = request method port "/v1/switches/0000000000000001/flows" (Just body) [(hContentType, "application/json")]
 
+allFlows :: TestTree
+allFlows = testCase "a switch of 1.3 whose flows are all deleted still reports packets" . withTestController (patient defaultSettings {settingsPortStats = Nothing}) $ \c address -> withPeer address $ \p -> do
+  switchHandshake c V13 1 p
+  side <- newNorthbound LocalClients c
+  Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \server -> case Http.serverAddress server of
+    SockAddrInet port _ -> do
+      (status, _) <- request "DELETE" (fromIntegral port) "/v1/switches/1/flows" (Just "{}") [(hContentType, "application/json")]
+      status @?= 200
+      void (expect "the deletion" (\case FlowModMessage f | flowCommand f == FlowDelete -> Just (); _ -> Nothing) p)
+      (_, f) <- expect "the flow for packets without one" (\case FlowModMessage f -> Just f; _ -> Nothing) p
+      (flowCommand f, flowPriority f, flowMatch f, flowInstructions f) @?= (FlowAdd, 0, [], [ApplyActions [output portController]])
+    _ -> assertFailure "no port"
+
 refusals :: TestTree
 refusals = testCase "requests that make no sense are refused" . withNetwork $ \_ _ port _ _ -> do
   let to path method body headers expected = do
@@ -152,7 +180,38 @@ refusals = testCase "requests that make no sense are refused" . withNetwork $ \_
   to "/v1/network" "POST" Nothing [] 405
   to "/elsewhere" "GET" Nothing [] 404
 
--- | What changes flows of that priority, and is right but for who sends it.
+-- | An error names the field. It is short even if the request is long.
+whatIsWrong :: TestTree
+whatIsWrong = testCase "an error names the field" . withNetwork $ \_ _ port _ _ -> do
+  let said body = do
+        (status, answer) <- request "POST" port "/v1/switches/1/flows" (Just body) [(hContentType, "application/json")]
+        status @?= 400
+        pure (BC.unpack answer)
+      names body what = said body >>= \answer -> assertBool answer (what `isInfixOf` answer)
+  names "{\"match\":{\"in_port\":\"x\"}}" "match"
+  names "{\"match\":{\"in_port\":\"x\"}}" "in_port"
+  names "{\"match\":{\"eth_dst\":\"zz\"}}" "eth_dst"
+  names "{\"priority\":70000}" "priority"
+  names "{\"priorty\":1}" "unknown field priorty"
+  names "{\"actions\":\"drop\"}" "actions"
+  long <- said (L.replicate 60000 91)
+  assertBool (show (length long)) (length long < 1000)
+
+heads :: TestTree
+heads = testCase "HEAD is GET without a body, and a wrong method is told the right ones" . withNetwork $ \_ _ port _ _ -> do
+  forM_ ["/", "/v1/network", "/v1/events", "/metrics"] $ \path -> do
+    got <- timeout 30000000 (request "HEAD" port path Nothing [])
+    assertEqual path (Just (200, "")) got
+  (missing, _) <- request "HEAD" port "/v1/switches/99/flows" Nothing []
+  missing @?= 404
+  manager <- Client.newManager Client.defaultManagerSettings
+  forM_ [("/v1/network", "GET, HEAD"), ("/v1/switches/1/flows", "GET, HEAD, POST, DELETE")] $ \(path, methods) -> do
+    base <- Client.parseRequest ("http://127.0.0.1:" <> show port <> path)
+    r <- Client.httpLbs base {Client.method = "PATCH"} manager
+    (statusCode (Client.responseStatus r), lookup "Allow" (Client.responseHeaders r)) @?= (405, Just methods)
+
+-- | Send a valid request that changes a flow of the given priority, and return the status. Whether the request is
+-- authorised depends on the fields given.
 aFlow :: Int -> Int -> Method -> RequestHeaders -> IO Int
 aFlow priority port method headers = fst <$> request method port "/v1/switches/1/flows" (Just ("{\"priority\":" <> fromString (show priority) <> ",\"actions\":[{\"output\":2}]}")) ((hContentType, "application/json") : headers)
 
@@ -162,16 +221,16 @@ tokens = testCase "with a token, changes need it and reading does not" . withNet
   forM_ ["POST", "DELETE"] $ \method -> do
     forM_ [[], with "", with "Bearer", with "Bearer ", with "Bearer 0123456789abcdeF", with "Bearer 0123456789abcde", with "Bearer 0123456789abcdefg", with "Basic 0123456789abcdef", with "0123456789abcdef"] $ \headers ->
       aFlow 7 port method headers >>= assertEqual (show (method, headers)) 401
-    -- One that does not know the token learns nothing of the switches.
+    -- Without the token, the status does not reveal which switches exist.
     (other, _) <- request method port "/v1/switches/99/flows" (Just "{}") [(hContentType, "application/json")]
     other @?= 401
-  -- Nothing of it has reached the switch: the first flow there is the one that may be.
+  -- No refused request has reached the switch: the first flow that it receives is the authorised one.
   aFlow 9 port "POST" (with "bearer 0123456789abcdef") >>= (@?= 201)
   (_, f) <- expect "the flow" (\case FlowModMessage f | flowPriority f `elem` [7, 9] -> Just f; _ -> Nothing) one
   (flowCommand f, flowPriority f) @?= (FlowAdd, 9)
   aFlow 9 port "DELETE" (with "Bearer 0123456789abcdef") >>= (@?= 200)
   forM_ ["/v1/network", "/metrics", "/"] $ \path -> get' port path >>= (@?= 200) . fst
-  -- The name of the host does not matter then.
+  -- With a token, the Host field does not matter.
   aFlow 9 port "POST" (("Host", "controller.example") : with "Bearer 0123456789abcdef") >>= (@?= 201)
 
 tokenFiles :: TestTree
@@ -188,7 +247,7 @@ tokenFiles = testCase "a token's file" . bracket (readProcess "mktemp" ["/tmp/to
       Right (BearerToken t) -> t @?= "0123456789abcdef"
       _ -> assertFailure "no token"
 
--- | Without a token: by the address that a client comes from, and by the host that it names.
+-- | Without a token, access depends on the client's address and on the request's Host field.
 localOnly :: TestTree
 localOnly = testCase "without a token, only clients on this host change flows" . withNetworkOf LocalClients "0.0.0.0" $ \_ _ port _ _ -> do
   forM_ ["localhost", "127.0.0.1:8080", "[::1]:1"] $ \name -> aFlow 9 port "POST" [("Host", name)] >>= assertEqual (show name) 201
@@ -208,10 +267,10 @@ metrics = testCase "metrics" . withNetwork $ \_ _ port _ _ -> do
   (status, body) <- get' port "/metrics"
   status @?= 200
   let ls = BC.lines body
-  forM_ ["weft_openflow_switches 2", "weft_openflow_links 2", "weft_openflow_hosts 2"] $ \l -> assertBool (show l) (l `elem` ls)
+  forM_ ["weft_openflow_switches 2", "weft_openflow_links 2", "weft_openflow_hosts 2", "weft_openflow_incidents_total 0"] $ \l -> assertBool (show l) (l `elem` ls)
   forM_ (filter (not . B.isPrefixOf "#") ls) $ \l -> length (BC.words l) @?= 2
 
--- | An event at once, and then others; a stream that its client leaves ends.
+-- | The first event comes at once, and later ones show changes.
 events :: TestTree
 events = testCase "server-sent events" . withNetwork $ \_ c port one _ -> do
   manager <- Client.newManager Client.defaultManagerSettings
@@ -230,26 +289,27 @@ events = testCase "server-sent events" . withNetwork $ \_ c port one _ -> do
     next r got
       | "\n\n" `B.isSuffixOf` got = pure got
       | otherwise = do
-        s <- timeout 5000000 (Client.brRead (Client.responseBody r))
+        s <- timeout 30000000 (Client.brRead (Client.responseBody r))
         case s of
           Just b | not (B.null b) -> next r (got <> b)
           _ -> assertFailure "the stream ended"
 
--- | Chromium shows the page in a frame of that width.
+-- | Chromium shows the page in a frame of that width, although its first request for events is refused.
 browser :: String -> Int -> TestTree
 browser name width = testCase ("the page in a browser, " <> name) $ do
   needProgram "chromium"
-  withNetwork $ \seen _ port _ _ -> bracket folder removePathForcibly $ \dir ->
+  withNetwork $ \seen _ port _ _ -> withFolder $ \dir ->
     withFile (dir </> "log") WriteMode $ \out ->
       withCreateProcess (proc "chromium" (arguments dir port)) {std_out = UseHandle out, std_err = UseHandle out, create_group = True} $ \_ _ _ process ->
         ( do
-            void (timeout 40000000 (waitFor seen))
+            void (timeout 150000000 (waitFor seen))
             said <- readIORef seen
-            said @?= [T.pack ("2/2/1/2/2/2/fits/visible/columns" <> (if width > 760 then "2" else "1") <> "/live")]
+            log' <- if null said then B.readFile (dir </> "log") else pure B.empty
+            assertEqual (unlines (lastOf 10 (lines (BC.unpack log')))) [T.pack ("2/2/1/2/2/2/fits/visible/columns" <> (if width > 760 then "2" else "1") <> "/live")] said
         )
           `finally` (interruptProcessGroupOf process >> waitForProcess process)
   where
-    folder = takeWhile (/= '\n') <$> readProcess "mktemp" ["-d", "/tmp/page.XXXXXX"] ""
+    lastOf n xs = drop (length xs - n) xs
     waitFor seen = readIORef seen >>= \said -> if null said then threadDelay 50000 >> waitFor seen else pure ()
     arguments dir port =
       ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--window-size=1400,900"]

@@ -1,9 +1,10 @@
 -- |
--- Open vSwitch as the switch, with dummy devices: what it does is what the protocol's other side thinks of us.
+-- Open vSwitch, an independent implementation of the protocol, as the switch. Its devices are dummies.
 module Spec.Ovs (tests) where
 
 import Control.Concurrent (threadDelay)
 import Control.Monad (forM, forM_, void, when)
+import qualified Data.ByteString as B
 import Data.List (isInfixOf)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (isJust)
@@ -13,6 +14,7 @@ import Test.Tasty.HUnit hiding (testCase)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Learning
+import Weft.OpenFlow.Lldp
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
@@ -21,12 +23,12 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (testCase)
 
 tests :: TestTree
-tests = testGroup "Open vSwitch" [testGroup (show version) (map ($ version) [switching, restarting, loop, faultsBeside]) | version <- [V10, V13]]
+tests = testGroup "Open vSwitch" [testGroup (show version) (map ($ version) [switching, restarting, loop, forgedLldp, faultsBeside]) | version <- [V10, V13]]
 
 tcp :: SockAddr -> String
 tcp address = "tcp:" <> show address
 
--- | No ERROR was sent to us or by us, as the daemon logs each.
+-- | Neither side has sent an ERROR: the daemon logs each one.
 noErrors :: Ovs -> Assertion
 noErrors ovs = do
   found <- filter ("OFPT_ERROR" `isInfixOf`) . lines <$> ovsLog ovs
@@ -42,7 +44,7 @@ ready c switches ports = eventually "all ports are known and have settled" $ do
       FloodTo flood trunks -> length flood + length trunks >= ports
       FloodByItself -> True
 
--- | Flood, learn, an exact flow, counters, a port that goes.
+-- | Flooding, learning, the exact flow, counters, and a port that is removed.
 switching :: Version -> TestTree
 switching version = testCase "floods, learns, installs the exact flow" $ do
   needOvs
@@ -59,7 +61,7 @@ switching version = testCase "floods, learns, installs the exact flow" $ do
     not3 <- sentFrames ovs "p3"
     length not3 @?= 1
     eventually "the exact flow" (any exact . lines <$> flows ovs)
-    -- The host is known where it is.
+    -- The controller knows the port of one host, and an IPv4 address of the other.
     hosts <- topologyHosts <$> controllerNetwork c
     fmap (snd . hostPlace) (Map.lookup (MacAddress 0x020000000001) hosts) @?= Just (PortNo 1)
     fmap (isJust . hostIpv4) (Map.lookup (MacAddress 0x020000000002) hosts) @?= Just True
@@ -69,7 +71,7 @@ switching version = testCase "floods, learns, installs the exact flow" $ do
     assertBool (show described) (isJust described)
     flowStats <- askSwitch c (DatapathId 1) (FlowStatsRequest everyFlow)
     assertBool (show flowStats) (maybe False (\parts -> (not . all null) [fs | FlowStatsReply fs <- parts]) flowStats)
-    -- A port that goes takes its flows.
+    -- When a port is removed, the flows to it are deleted.
     void (vsctl ovs ["del-port", "br0", "p1"])
     eventually "the flows to the port are gone" (not . any exact . lines <$> flows ovs)
     noErrors ovs
@@ -80,9 +82,9 @@ switching version = testCase "floods, learns, installs the exact flow" $ do
 arrives :: Ovs -> String -> Int -> Assertion
 arrives ovs port n = eventually ("frames at " <> port) ((>= n) . length <$> sentFrames ovs port)
 
--- | The controller dies and another one starts at its address: flows stay, and all goes on.
+-- | The controller ends and another one starts at its address. Flows stay, and packets are forwarded as before.
 restarting :: Version -> TestTree
-restarting version = testCase "a controller that is killed and started again" $ do
+restarting version = testCase "a controller that ends and is started again" $ do
   needOvs
   withOvs Dummy $ \ovs -> do
     port <- withTestController quick $ \c address -> do
@@ -107,7 +109,7 @@ restarting version = testCase "a controller that is killed and started again" $ 
   where
     quick = defaultSettings {settingsPortStats = Nothing}
 
--- | Three switches in a ring: a broadcast reaches each host once, and a link that is cut is gone round.
+-- | Three switches in a ring: a broadcast reaches each host once, also after a link was cut.
 loop :: Version -> TestTree
 loop version = testCase "a loop in the topology" $ do
   needOvs
@@ -123,7 +125,7 @@ loop version = testCase "a loop in the topology" $ do
     threadDelay 300000
     counts <- forM ["h1", "h2", "h3"] (fmap length . sentFrames ovs)
     counts @?= [0, 1, 1]
-    -- Cut a link: the ring is a line.
+    -- Cut a link, so that the ring becomes a line.
     void (vsctl ovs ["del-port", "br1", "t1-2"])
     void (vsctl ovs ["del-port", "br2", "t2-1"])
     eventually "the link is gone" ((== 4) . length . topologyLinks <$> controllerNetwork c)
@@ -147,7 +149,41 @@ loop version = testCase "a loop in the topology" $ do
         here = "t" <> show (a :: Int) <> "-" <> show (b :: Int)
         there = "t" <> show b <> "-" <> show a
 
--- | Broken connections beside a real switch.
+-- | Two switches that are not connected, each with a host. The first host sends LLDP frames that name a port of the
+-- second switch: without a tag, with a tag of another key, and with the tag of a frame that it has received.
+forgedLldp :: Version -> TestTree
+forgedLldp version = testCase "LLDP frames that a host makes up are no links" $ do
+  needOvs
+  withOvs Dummy $ \ovs -> withTestController defaultSettings {settingsPortStats = Nothing} $ \c address -> do
+    forM_ [1, 2] $ \n -> do
+      dummyBridge ovs (protocolName version) ("br" <> show n) n (tcp address)
+      dummyPort ovs ("br" <> show n) ("h" <> show n) 1
+    ready c 2 1
+    eventually "the host receives a frame" (not . null <$> whole ovs)
+    genuine <- take 1 <$> whole ovs
+    key <- newLldpKey
+    let other = lldpFrame key (DatapathId 2) (PortNo 1) (MacAddress 5)
+        untagged = B.take 49 other <> B.replicate 11 0
+        stolen = [B.take (B.length other - 10) other <> B.drop (B.length s - 10) s | s <- genuine]
+    forM_ ([other, untagged] ++ stolen) (receiveFrame ovs "h1")
+    eventually "they are counted" ((== 3) . totalForged <$> controllerCounters c)
+    links <- topologyLinks <$> controllerNetwork c
+    links @?= []
+    -- A genuine frame that is sent back through the port that received it is no link either.
+    forM_ genuine (receiveFrame ovs "h1")
+    receive ovs "h1" 1 255
+    eventually "the host is known" ((== 1) . Map.size . topologyHosts <$> controllerNetwork c)
+    links' <- topologyLinks <$> controllerNetwork c
+    links' @?= []
+    -- A genuine frame that is relayed to the host at the other switch is a link, as a cable between the hosts would be.
+    forM_ genuine (receiveFrame ovs "h2")
+    eventually "a relay is a link" ((== [((DatapathId 1, PortNo 1), (DatapathId 2, PortNo 1))]) . topologyLinks <$> controllerNetwork c)
+    noErrors ovs
+  where
+    -- The file may end within a frame.
+    whole ovs = filter ((== 65) . B.length) <$> lldpFrames ovs "h1"
+
+-- | Faulty connections do not affect a switch that is connected to the same controller.
 faultsBeside :: Version -> TestTree
 faultsBeside version = testCase "broken connections leave it untouched" $ do
   needOvs

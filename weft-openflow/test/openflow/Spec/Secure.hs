@@ -51,9 +51,9 @@ certificates = testCase "a switch with a certificate is served, one without is n
       dummyBridge ovs (protocolName V13) "br0" 1 ("ssl:" <> show address)
       forM_ [1, 2] $ \n -> dummyPort ovs "br0" ("p" <> show n) n
       eventually "the switch is connected" (Map.member (DatapathId 1) <$> connectedSwitches c) `onException` (ovsLog ovs >>= putStrLn . unlines . filter (\l -> any (`isInfixOf` l) ["ssl", "rconn"]) . lines)
-      -- Plain OpenFlow, and TLS without a certificate.
+      -- A client without TLS, and one without a certificate.
       withPeer address $ \p -> sendBytes p (B.pack [4, 0, 0, 8, 0, 0, 0, 1]) >> rawEnd p
-      (_, out, err) <- readProcessWithExitCode "timeout" ["5", "openssl", "s_client", "-connect", show address] ""
+      (_, out, err) <- readProcessWithExitCode "timeout" ["30", "openssl", "s_client", "-connect", show address] ""
       assertBool (out <> err) (not (null (out <> err)))
       known <- connectedSwitches c
       Map.keys known @?= [DatapathId 1]

@@ -24,6 +24,7 @@ module Weft.Relink.Entry
 where
 
 import Control.Concurrent (rtsSupportsBoundThreads)
+import Control.Exception (IOException, catch, try)
 import Control.Monad (join, when)
 import Foreign.C.Types (CInt (..))
 import GHC.Conc (STM, TVar)
@@ -31,6 +32,7 @@ import GHC.Event (Event, evtWrite)
 import GHC.Exts (Int (I#), Int#, Ptr (..), RealWorld, State#, addrToAny#)
 import GHC.IO (unIO)
 import System.IO (hPutStrLn, stderr)
+import System.IO.Error (ioeGetErrorString)
 import System.Posix.Types (Fd)
 import Weft.Backend (Choice (..), backendChoice)
 import qualified Weft.Thread as W
@@ -38,12 +40,12 @@ import qualified Weft.Thread as W
 -- | An action, as the compiler has it.
 type Compiled a = State# RealWorld -> (# State# RealWorld, a #)
 
--- | Of @GHC.Event.Thread@: behind @threadWaitRead@ and @threadWaitWrite@.
+-- | Replaces the function of @GHC.Event.Thread@ behind @threadWaitRead@ and @threadWaitWrite@.
 threadWait :: Event -> Fd -> Compiled ()
 threadWait event fd = unIO (if event == evtWrite then W.threadWaitWrite fd else W.threadWaitRead fd)
 {-# NOINLINE threadWait #-}
 
--- | Of @GHC.Event.Thread@: behind the STM forms.
+-- | Replaces the function of @GHC.Event.Thread@ behind the STM forms.
 threadWaitSTM :: Event -> Fd -> Compiled (STM (), IO ())
 threadWaitSTM event fd = unIO (if event == evtWrite then W.threadWaitWriteSTM fd else W.threadWaitReadSTM fd)
 {-# NOINLINE threadWaitSTM #-}
@@ -79,19 +81,29 @@ timeoutUnboxed :: Int# -> IO a -> Compiled (Maybe a)
 timeoutUnboxed us act = timeout (I# us) act
 {-# NOINLINE timeoutUnboxed #-}
 
--- | Called as the program starts, and in each forked child. It is not replaced but
--- preceded: with @WEFT_VERBOSE@ the program says what it runs on.
+-- | Called as the program starts, in each forked child, and when a signal handler is installed. It is not replaced but
+-- preceded: with @WEFT_VERBOSE@ the program says what it runs on, the first time. Nothing that this throws may keep
+-- GHC's manager, which runs the signal handlers, from starting: stderr may be closed, and the back end's name unknown.
 ensureIOManagerIsRunning :: Compiled ()
 ensureIOManagerIsRunning = unIO $ do
   verbose <- cVerbose
-  when (verbose /= 0) $ do
-    chosen <- backendChoice
-    hPutStrLn stderr $
-      if rtsSupportsBoundThreads
-        then "weft: back end " <> choiceBackend chosen <> concat [" (" <> name <> " is not available: " <> why <> ")" | Just (name, why) <- [choiceRefused chosen]]
-        else "weft: this program was linked without -threaded: GHC's own manager serves it"
+  when (verbose /= 0) (report `catch` ignored)
   join (originally cOriginalEnsure)
+  where
+    ignored :: IOException -> IO ()
+    ignored _ = pure ()
 {-# NOINLINE ensureIOManagerIsRunning #-}
+
+-- | Print the back end, or why there is none.
+report :: IO ()
+report = do
+  found <- try backendChoice
+  hPutStrLn stderr $ case found of
+    Left e -> ioeGetErrorString e
+    Right chosen
+      | rtsSupportsBoundThreads ->
+        "weft: back end " <> choiceBackend chosen <> concat [" (" <> name <> " is not available: " <> why <> ")" | Just (name, why) <- [choiceRefused chosen]]
+      | otherwise -> "weft: this program was linked without -threaded: GHC's own manager serves it"
 
 -- | A function of @base@ from the address of its closure, which is static.
 originally :: IO (Ptr ()) -> IO a

@@ -1,6 +1,6 @@
 -- |
--- Packet logs: the packets that a stack sends and receives, in a file format that Wireshark and
--- tcpdump(8) read; and reading such files back.
+-- Packet logs: write the packets that a stack sends and receives to a file that Wireshark and tcpdump(8) can read,
+-- and read such files.
 --
 -- @since 0.1.0
 module Weft.Tcp.Capture
@@ -21,15 +21,14 @@ import System.IO
 import Weft.Tcp.Wire.Bytes (Malformed (..))
 import Weft.Tcp.Wire.Pcap
 
--- | Start a packet log in a file, which is overwritten. The first action of the result is for
--- 'Weft.Tcp.stackTap' and may be called by any thread; the second ends the log. An error of
--- the file, such as a full disk, also ends the log: the given function is called once with the
--- error, and the stack continues.
+-- | Start a packet log in a file, which is overwritten. The first action of the result is for 'Weft.Tcp.stackTap',
+-- and any thread may call it; the second ends the log. An error of the file, such as a full disk, also ends the log:
+-- the given function is then called once with the error, and the stack continues.
 captureTo :: FilePath -> (IOException -> IO ()) -> IO (Bool -> [ByteString] -> IO (), IO ())
 captureTo path failed = do
   h <- openBinaryFile path WriteMode
   B.hPut h (fileHeader RawIp)
-  -- Holds the handle while the file is open. Locked during a write.
+  -- The handle while the file is open. The lock is held during a write.
   lock <- newMVar (Just h)
   let -- A record is written completely even if the thread receives an exception.
       using act after = do
@@ -38,7 +37,7 @@ captureTo path failed = do
           Just file -> do
             r <- try (act file)
             case r of
-              -- hClose tries again to write the buffered data, and fails again.
+              -- hClose tries to write the buffered data again. That fails again, and the error is ignored.
               Left _ -> (Nothing, r) <$ (try (hClose file) :: IO (Either IOException ()))
               Right () -> pure (after file, r)
         either failed pure r
@@ -47,6 +46,6 @@ captureTo path failed = do
         B.hPut file (encodeRecord (Record (floor (t * 1000000)) (B.concat parts)))
   pure (\_ parts -> using (write parts) Just, using hClose (const Nothing))
 
--- | The packets of a log.
+-- | Read the packets of a log. Throws an 'IOError' if the file cannot be read.
 readCapture :: FilePath -> IO (Either Malformed (LinkType, [Record]))
 readCapture path = decodeFile <$> B.readFile path

@@ -56,6 +56,7 @@ where
 import Data.ByteString (ByteString)
 import Data.Word (Word32)
 import Weft.Tcp.Core.Buffer (bufferStart)
+import Weft.Tcp.Core.Coalesce
 import Weft.Tcp.Core.Config
 import Weft.Tcp.Core.Icmp
 import Weft.Tcp.Core.Input
@@ -85,10 +86,10 @@ data Event
     Close
   | Abort
   | Choose !(Choices -> Choices)
-  | -- | ICMP: a segment with that sequence number was too big for a link. The second field is
-    -- the link's MTU without the IP header.
+  | -- | ICMP: a segment with the given sequence number was too big for a link. The second field is the link's MTU
+    -- without the IP header.
     PathMtu !Word32 !Int
-  | -- | ICMP: a segment with that sequence number did not reach the peer.
+  | -- | ICMP: a segment with the given sequence number did not reach the peer.
     Unreached !Word32
   | -- | ICMP: like 'Unreached', but the cause may be temporary (RFC 9293, section 3.9.2.2).
     -- It is reported and has no other effect (MUST-56).
@@ -103,7 +104,7 @@ data Action
   | Notify !Signal
   deriving (Eq, Show)
 
--- | A change that the user may want to know of.
+-- | A change of a connection of which the user is notified.
 data Signal
   = Connected
   | -- | Data, or the end of the stream, can be received.
@@ -157,8 +158,9 @@ handle env event c = case event of
     plain (c', out) = (c', out, [])
     arrivals [] x = (x, [])
     arrivals (s : ss) x =
-      let (x', out) = arrive env s x
-          (x'', more) = arrivals ss x'
+      let (joined, others) = coalesceFirst x s ss
+          (x', out) = arrive env joined x
+          (x'', more) = arrivals others x'
        in (x'', if null out then more else out ++ more)
 
 -- | The signals for the user that result from a step, given the connection before and after it.

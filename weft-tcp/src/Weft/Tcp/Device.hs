@@ -1,6 +1,6 @@
 -- |
--- The interface between the stack and a link. It passes IP packets in batches, and says
--- whether the link computes checksums and splits large segments.
+-- The interface between the stack and a link. A link passes IP packets in batches, and states whether it computes
+-- checksums and splits large segments.
 --
 -- @since 0.1.0
 module Weft.Tcp.Device
@@ -24,7 +24,7 @@ import Weft.FFI.Errno (throwErrnoCode)
 -- 'receiveBatch' of a queue.
 data Device = Device
   { deviceName :: !String,
-    -- | The largest packet in bytes, with its IP header.
+    -- | The maximum size of a packet in bytes, including its IP header.
     deviceMtu :: !Int,
     -- | Whether the device implements 'Offload'.
     deviceOffloads :: !Bool,
@@ -36,25 +36,24 @@ data Device = Device
 
 -- | A queue for receiving and sending packets.
 data Queue = Queue
-  { -- | Wait for packets, and return those that have arrived. Interruptible.
+  { -- | Wait until packets have arrived, and return them. Interruptible.
     receiveBatch :: !(IO [Incoming]),
-    -- | Send a packet, given in parts. Never blocks: the packet is dropped if there is no
-    -- room.
+    -- | Send a packet, given in parts. Never blocks: if there is no room, the packet is dropped.
     sendPacket :: !(Offload -> [ByteString] -> IO ())
   }
 
--- | A received packet, starting at its IP header.
+-- | A received packet, which starts with its IP header.
 data Incoming = Incoming
   { incomingPacket :: !ByteString,
     -- | The checksum of the transport protocol is known to be correct, or was never computed
     -- because the packet did not leave the machine.
     checksumTrusted :: !Bool,
-    -- | Whether the packet's memory is never overwritten. Otherwise the device reuses it for the
-    -- next batch, and the stack copies the data that it keeps.
+    -- | Whether the packet's memory is never overwritten. If not, the device reuses it for the next batch, so the
+    -- stack copies the data that it keeps.
     ownsMemory :: !Bool
   }
 
--- | The work that is left to the link before a packet is complete.
+-- | What the link has to do before a packet is complete.
 data Offload
   = NoOffload
   | -- | For a TCP segment: the length of the IP header, the length of the IP and TCP headers
@@ -63,7 +62,7 @@ data Offload
     Complete !Int !Int !Int
   deriving (Eq, Show)
 
--- | The packet is complete.
+-- | No work for the link: the packet is complete.
 noOffload :: Offload
 noOffload = NoOffload
 
@@ -103,6 +102,5 @@ pairOfDevices mtu loses = do
         when (ours && open && not (loses n) && waiting < 1024) (writeTVar outbox (Inbox True (waiting + 1) (packet : packets)))
   pure (device "memory-a" back there countA, device "memory-b" there back countB)
 
--- | Whether the receiving device is open, the number of queued packets, and the packets in reverse
--- order.
+-- | Whether the receiving device is open, the number of queued packets, and the packets, newest first.
 data Inbox = Inbox !Bool !Int ![ByteString]

@@ -19,12 +19,11 @@
 -- >   bytes <- recv sock 4096
 -- >   if B.null bytes then pure () else sendAll sock bytes >> echo sock
 --
--- Each operation tries first, and waits only if it has to. A waiting operation can be interrupted;
--- no data is lost, but an interrupted 'connect' gives up its connection. Errors are 'IOError's with
--- the errno of the kernel's sockets. Using a closed connection fails with @EBADF@, also if it is
--- closed during the call. At most one thread may receive and one may send on a connection at a
--- time; all other operations, including 'close', may be called from any loop. A connection that
--- becomes unreachable without 'close' stays open.
+-- Each operation tries first, and waits only if it has to. A waiting operation can be interrupted; no data is lost,
+-- but an interrupted 'connect' gives up its connection. Errors are 'IOError's with the errno of the kernel's sockets.
+-- Using a closed connection fails with @EBADF@, also if it is closed during the call. At most one thread may receive
+-- and one may send on a connection at a time; all other operations, including 'close', may be called from any loop. A
+-- connection is not closed when the program drops its last reference to it.
 --
 -- @since 0.1.0
 module Weft.Tcp.Hybrid
@@ -158,8 +157,8 @@ sendAll s bytes = unless (B.null bytes) $ do
   sent <- send s bytes
   sendAll s (B.drop sent bytes)
 
--- | The same connection with another deadline. An operation that is not done by then throws an error
--- that satisfies 'isTimeout'. No received data is lost by this.
+-- | The same connection with another deadline. An operation that has not succeeded by then throws an error that
+-- satisfies 'isTimeout'; no received data is lost.
 withDeadline :: Instant -> Socket -> Socket
 withDeadline d s = s {deadlineOf = d}
 

@@ -16,6 +16,7 @@ module Weft.Tcp.Operation
     tryReceive,
     tryReceiveMany,
     trySend,
+    cutOff,
     shutdownSend,
     close,
     abort,
@@ -44,6 +45,7 @@ import qualified Data.Sequence as Seq
 import Data.Word (Word16)
 import Foreign.C.Error
 import Foreign.C.Types (CInt)
+import System.IO.Error (ioeSetErrorString)
 import Weft.FFI.Errno (errnoError)
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Listener
@@ -63,7 +65,8 @@ data Attempt a
 failWith :: String -> Errno -> IO a
 failWith loc (Errno e) = ioError (errnoError ("Weft.Tcp." ++ loc) e)
 
--- | Throw if the socket was closed. Closing wakes a waiting thread; each thread that fails here wakes the next one.
+-- | Throw if the socket was closed. Closing a socket wakes one waiting thread, and each thread that fails here wakes
+-- the next one.
 checkOpen :: String -> Socket -> IO ()
 checkOpen loc sock = do
   holder <- readIORef (socketHolder sock)
@@ -98,7 +101,7 @@ beginConnect st to port
         Just sock -> pure sock
         Nothing | n == 0 -> failWith "connect" eADDRNOTAVAIL
         Nothing -> claim own (n - 1)
-    -- 'Nothing': another thread took the port meanwhile.
+    -- 'Nothing' if another thread took the port meanwhile.
     begun flow = do
       env <- stackEnv st (localAddress flow)
       let (c, actions) = open env (openingFor st env flow)
@@ -164,15 +167,29 @@ errnoOf why = case why of
 trySend :: Socket -> [ByteString] -> IO (Attempt [ByteString])
 trySend sock strings = do
   checkOpen "send" sock
-  (space, able, s) <- inspect sock (\c -> (sendSpace (stackConfig (settings (socketStack sock))) c, maySend c, state c))
-  case s of
-    _ | able && space > 0 -> do
-      let (now', later) = splitStrings space strings
-      _ <- apply sock (UserSend now')
-      pure (Done later)
-    _ | able -> pure NotYet
-    Closed why | why /= Finished -> failWith "send" (if why == Aborted then ePIPE else errnoOf why)
-    _ -> failWith "send" ePIPE
+  holder <- readIORef (socketHolder sock)
+  when (holder == CutOff) (ioError (ioeSetErrorString (errnoError "Weft.Tcp.send" broken) "an earlier send was cut off after a part: this connection can send nothing more"))
+  -- The room and the data are one step's: another thread may shut the connection down, and data behind the FIN is lost.
+  outcome <- applyWhen sock $ \c ->
+    let space = sendSpace (stackConfig (settings (socketStack sock))) c
+        (now', later) = splitStrings space strings
+     in if
+            | not (maySend c) -> (Nothing, Left (state c))
+            | space > 0 -> (Just (UserSend now'), Right (Done later))
+            | otherwise -> (Nothing, Right NotYet)
+  case outcome of
+    Right r -> pure r
+    Left s -> do
+      checkOpen "send" sock
+      failWith "send" $ case s of
+        Closed why | why /= Finished && why /= Aborted -> errnoOf why
+        _ -> ePIPE
+  where
+    Errno broken = ePIPE
+
+-- | Make all further sends fail with @EPIPE@: a part of a message was sent, and the rest never will be.
+cutOff :: Socket -> IO ()
+cutOff sock = atomicModifyIORef' (socketHolder sock) (\h -> (if h == Held then CutOff else h, ()))
 
 splitStrings :: Int -> [ByteString] -> ([ByteString], [ByteString])
 splitStrings _ [] = ([], [])

@@ -1,16 +1,15 @@
 -- |
--- Replays a packet log through the core. "Weft.Tcp.Core" takes the role of one side of each
--- connection. It receives the other side's segments at the times of the log, and its user makes
--- the calls that the log implies. For each packet the result has the state of the core, and
--- whether the core would have sent that packet too. All functions are pure.
+-- Replays a packet log through the core. "Weft.Tcp.Core" takes the role of one side of each connection. It receives
+-- the other side's segments at the times of the log, and its user makes the calls that the log implies. For each
+-- packet, the result contains the state of the core, and whether the core would have sent that packet too. All
+-- functions are pure.
 --
--- The log may come from this stack or from any other. Another stack may behave differently (delay
--- acknowledgments, or send more at once), so differences are counted and are not errors. If the
--- log sends data before the core would, the core is made to send it then, so that it recognises
--- the acknowledgments. The log does not contain the times of user calls. Here the user receives
--- all data at once. It passes all data that was sent within two round trips to the core together,
--- because the congestion window counts as limiting only while data waits for it. Data that is
--- acknowledged but missing from the log is filled in.
+-- The log may come from this stack or from any other. Another stack may behave differently (delay acknowledgments, or
+-- send more at once), so differences are counted and are not errors. If the log sends data before the core would, the
+-- core is made to send it then, so that it recognises the acknowledgments. The log does not contain the times of user
+-- calls. The replay assumes that the user receives all data at once, and passes all data that was sent within two
+-- round trips to the core together, because the congestion window counts as limiting only while data waits for it.
+-- Data that is acknowledged but missing from the log is filled in.
 --
 -- @since 0.1.0
 module Weft.Tcp.Replay
@@ -47,7 +46,7 @@ import Weft.Tcp.Wire.Pcap
 import Weft.Tcp.Wire.Segment (Segment (..), ack, fin, has, payloadLength, rst, sequenceLength, syn)
 import qualified Weft.Tcp.Wire.Segment as Segment
 
--- | A segment in a log: time, source and destination.
+-- | A segment of a log, with its time, source and destination.
 data Seen = Seen
   { seenAt :: !Instant,
     seenFrom, seenTo :: !(Address, Int),
@@ -81,11 +80,11 @@ seenIn link = mapMaybe seen
                   seenSegment = Segment.segment v
                 }
 
--- | To or from the replayed side.
+-- | The direction of a packet: to or from the replayed side.
 data Direction = In | Out
   deriving (Eq, Show)
 
--- | A packet and its effect.
+-- | A packet of the log, and the replay's state after it.
 data Step = Step
   { stepAt :: !Instant,
     stepDirection :: !Direction,
@@ -93,11 +92,11 @@ data Step = Step
     -- | Sequence and acknowledgment numbers, relative to the beginning of each stream (the SYN
     -- has number 0).
     stepNumbers :: !(Int, Int),
-    -- | What the core has sent since the previous packet, including retransmissions by timeouts.
+    -- | The segments that the core has sent since the previous packet, including retransmissions by timeouts.
     stepSent :: ![Segment],
     -- | The state after the packet.
     stepState :: !Summary,
-    -- | For a packet from the replayed side: the core has sent all of it too.
+    -- | Whether the core has sent all of the packet too. Only for packets from the replayed side.
     stepAgrees :: !Bool,
     -- | Violated conditions of "Weft.Tcp.Core.Invariants", each a bug in the core.
     stepBroken :: ![String]
@@ -133,7 +132,8 @@ replay chosen seen = map played (connectionsIn seen)
       Nothing -> let (local, remote) = sides chosen first in Replayed (flowOf local remote) Nothing
     flowOf (la, lp) (ra, rp) = Flow (fromIntegral rp) ra (fromIntegral lp) la
 
--- | The local and the remote side, given the first segment. A SYN is sent to the server.
+-- | The local and the remote side, given the first segment of a connection. Without a given address, the local side
+-- is the server: the side to which a SYN is sent.
 sides :: Maybe Address -> Seen -> ((Address, Int), (Address, Int))
 sides chosen s
   | chosen == Just (fst (seenTo s)) = toUs
@@ -197,13 +197,13 @@ configOf h segments =
     mss = maybe 536 fromIntegral (maximumSegmentSize o)
     largest = maximum (0 : [payloadLength (seenSegment s) | s <- segments, seenFrom s == heldLocal h])
 
--- | The state of a replay.
+-- | The progress of a replay.
 data Playing = Playing
   { conn :: !(Maybe Conn),
     -- | The position up to which the user has passed data.
     given :: !Int,
     -- | The position up to which the core has sent, the number of segments that it has sent, and the number of
-    -- retransmissions among them. The next three fields are the values of the log.
+    -- retransmissions among them. The next three fields are the same values for the log.
     coreTo, coreCount, coreRepeats :: !Int,
     logTo, logCount, logRepeats :: !Int,
     unlike, unseen :: !Int,
@@ -262,7 +262,7 @@ playOne cfg h later s p0 = case conn p0 of
     thenTakes (c, actions)
       | readable c > 0 = let (c', more) = step env (UserReceive (readable c)) c in (c', transmitted (actions ++ more))
       | otherwise = (c, transmitted actions)
-    -- New data, FIN or RST in a segment of the log stands for a call of the user.
+    -- The user's calls are derived from the log: new data, FIN or RST in a segment of the replayed side.
     userDoes c
       | has rst (flags (seenSegment s)) = transmitted <$> step env Abort c
       | otherwise =
@@ -322,7 +322,7 @@ playOne cfg h later s p0 = case conn p0 of
       where
         due = nextTimer c
 
--- | Whether a segment has data or FIN.
+-- | Whether a segment counts in the totals: it has data or FIN.
 counts :: Segment -> Bool
 counts x = not (has syn (flags x)) && sequenceLength x > 0
 

@@ -42,7 +42,7 @@ import qualified Weft.Timer as Timer
 perform :: String -> Clock.Instant -> Waker -> IO (Attempt a) -> IO a
 perform loc deadline waker attempt = go
   where
-    -- The attempt sees any event for which the token was filled before, so the token can be emptied first.
+    -- The token can be emptied first: the attempt takes into account every event that filled it before.
     go = lower waker >> attempt >>= result
     result (Done a) = pure a
     result NotYet = do
@@ -79,15 +79,21 @@ recv sock deadline n = perform "recv" deadline (socketReader sock) (tryReceive s
 recvMany :: Socket -> Clock.Instant -> Int -> IO [ByteString]
 recvMany sock deadline n = perform "recvMany" deadline (socketReader sock) (tryReceiveMany sock n)
 
--- | Send a string, without copying it. Waits while there is no room in the send buffer.
+-- | Send a string, without copying it. Waits while there is no room in the send buffer. If a deadline or an
+-- asynchronous exception cuts it off after a part was queued, the peer would mistake whatever is sent next for the
+-- rest. So every further send on the connection then fails with @EPIPE@ and a message that says why.
 send :: Socket -> Clock.Instant -> ByteString -> IO ()
 send sock deadline bytes = sendMany sock deadline [bytes]
 
--- | Send strings one after the other.
+-- | Send strings in order, without copying them. If it is cut off after a part, further sends fail, as with 'send'.
 sendMany :: Socket -> Clock.Instant -> [ByteString] -> IO ()
-sendMany sock deadline strings = unless (all B.null strings) $ do
-  later <- perform "send" deadline (socketWriter sock) (trySend sock strings)
-  sendMany sock deadline later
+sendMany sock deadline strings = unless (all B.null strings) . mask_ $ do
+  -- Masked from the first part on; it is interruptible where it waits.
+  left <- part strings
+  unless (all B.null left) (rest left `onException` cutOff sock)
+  where
+    part = perform "send" deadline (socketWriter sock) . trySend sock
+    rest left = unless (all B.null left) (part left >>= rest)
 
 -- | Wait for a connection. @EBADF@ once the listener is closed.
 accept :: Listening -> IO Socket

@@ -29,7 +29,7 @@ module Weft.Tcp.Stack
     lookupEntry,
     insertEntry,
     claimFlow,
-    deleteEntry,
+    deleteLive,
     deleteLingering,
     noPortLeft,
     dynamicPorts,
@@ -65,10 +65,11 @@ import qualified Weft.Core.Time as Clock
 import Weft.Sys (now)
 import Weft.Tcp.Core hiding (now)
 import Weft.Tcp.Core.Listener
-import Weft.Tcp.Core.Rest (Kept, keep)
+import Weft.Tcp.Core.Packed (Packed, pack)
 import Weft.Tcp.Core.Secret
 import Weft.Tcp.Core.TimeWait (Waiting)
 import Weft.Tcp.Device
+import Weft.Tcp.Stack.Orphans (Orphans)
 import Weft.Tcp.Stack.Waker (Waker, newWaker)
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Bytes (putLength, runPut)
@@ -87,8 +88,12 @@ data StackSettings = StackSettings
     stackPolicy :: !Policy,
     -- | The maximum number of connections in TIME-WAIT. Above it, the oldest are removed.
     maxTimeWait :: !Int,
-    -- | Called with each received ('True') or sent ('False') packet, for a packet log. It runs on the stack's
-    -- loops. If it throws, it is not called again, and the stack continues ('CallbackErrors').
+    -- | The maximum number of closed connections whose data or FIN the peer has not acknowledged. Each keeps its data.
+    -- Above it, the oldest are reset.
+    maxOrphans :: !Int,
+    -- | Called with each received ('True') or sent ('False') packet, for a packet log. It runs in the stack's loops
+    -- and in the threads that use connections, possibly at the same time. If it throws, it is not called again, and
+    -- the stack continues ('CallbackErrors').
     stackTap :: !(Maybe (Bool -> [ByteString] -> IO ())),
     -- | Called with soft errors of connections (MUST-47). It runs on the stack's loops and must not
     -- block. Its exceptions are dropped ('CallbackErrors').
@@ -124,7 +129,13 @@ data Stack = Stack
     -- checks this afterwards, and closes its entry if it is set.
     stopped :: !(IORef Bool),
     -- | The threads of the loops. Written once.
-    workers :: !(IORef [ThreadId])
+    workers :: !(IORef [ThreadId]),
+    -- | The second in which ICMP errors were sent last, and their number in it. Changed by atomic operations, from the
+    -- threads of the queues.
+    icmpErrors :: !(IORef (Int, Int)),
+    -- | The connections for which 'Weft.Tcp.Core.State.isOrphan' holds. A connection's step changes its entry, by
+    -- atomic operations.
+    orphans :: !(IORef (Orphans Socket))
   }
 
 -- | The counters of a stack.
@@ -162,13 +173,13 @@ data Entry
   = Live !Socket
   | Lingering !(IORef Waiting)
 
--- | A connection, as its users see it.
+-- | A connection and what the stack keeps for it.
 data Socket = Socket
   { -- | The addresses and ports of the connection.
     socketFlow :: !Flow,
     socketStack :: !Stack,
     -- | Taken during a step.
-    socketConn :: !(MVar Kept),
+    socketConn :: !(MVar Packed),
     -- | Notified by steps when the receiving (sending) thread should try again.
     socketReader, socketWriter :: !Waker,
     -- | The timer that is set. Accessed only while 'socketConn' is held.
@@ -179,13 +190,16 @@ data Socket = Socket
     socketHolder :: !(IORef Holder)
   }
 
--- | @Backlogged -> Held -> Released@, or starting at @Held@. The thread that ends the state 'Backlogged'
--- also removes the connection from the listener's backlog.
+-- | The states are @Backlogged -> Held -> Released@, or @Held -> Released@ for an outgoing connection, with 'CutOff'
+-- between the last two if a send was cut off. The thread that ends the state 'Backlogged' also removes the connection
+-- from the listener's backlog.
 data Holder
   = -- | Counted in its listener's backlog: half open, or open and not yet accepted.
     Backlogged
   | -- | In use by the user.
     Held
+  | -- | In use by the user, but a send was cut off after a part: further sends throw.
+    CutOff
   | -- | Closed by the user: operations throw.
     Released
   deriving (Eq, Show)
@@ -206,7 +220,7 @@ data Listening = Listening
     listeningSelf :: !(Maybe Listening)
   }
 
--- | The listening ports.
+-- | The listeners of a stack.
 data Listeners = Listeners
   { byPort :: !(Map.Map (Word16, Maybe Address) Listening),
     -- | The free ports from 32768 on, for each address that has had a listener on such a port, and the port at
@@ -215,7 +229,7 @@ data Listeners = Listeners
     nextListenPort :: !Int
   }
 
--- | Open connections that have not been accepted.
+-- | The open connections that have not been accepted.
 data AcceptQueue
   = Arrived !(Seq Socket)
   | -- | The listener is closed; accepting threads get this error.
@@ -254,7 +268,7 @@ openingFor st env f =
 -- | A socket for a connection, with its listener if it is an incoming one. It is not put into the
 -- table.
 newSocket :: Stack -> Flow -> Maybe Listening -> Conn -> IO Socket
-newSocket st f l c = Socket f st <$> (newMVar $! keep c) <*> newWaker <*> newWaker <*> newIORef Unarmed <*> pure l <*> newIORef (if isJust l then Backlogged else Held)
+newSocket st f l c = Socket f st <$> (newMVar $! pack c) <*> newWaker <*> newWaker <*> newIORef Unarmed <*> pure l <*> newIORef (if isJust l then Backlogged else Held)
 
 -- | Remove a socket from its listener's backlog, if it is there.
 unlist :: Socket -> IO ()
@@ -282,11 +296,16 @@ claimFlow st f e = do
     if Map.member f m then (m, False) else (Map.insert f e m, True)
   ours <$ when ours (countDynamic 1 st f)
 
--- | Remove a flow from the table, if it is there.
-deleteEntry :: Stack -> Flow -> IO ()
-deleteEntry st f = do
-  there <- atomicModifyIORef' (shard st f) (\m -> if Map.member f m then (Map.delete f m, True) else (m, False))
+-- | Remove a connection from the table, unless its TIME-WAIT or a later connection has replaced it.
+deleteLive :: Socket -> IO ()
+deleteLive sock = do
+  there <- atomicModifyIORef' (shard st f) $ \m -> case Map.lookup f m of
+    Just (Live other) | socketConn other == socketConn sock -> (Map.delete f m, True)
+    _ -> (m, False)
   when there (countDynamic (-1) st f)
+  where
+    st = socketStack sock
+    f = socketFlow sock
 
 -- | Remove a connection in TIME-WAIT from the table, unless a later connection has replaced it.
 -- Returns whether it was there.
@@ -356,13 +375,15 @@ queueFor st f = case deviceQueues (device st) of
   [q] -> q
   qs -> qs !! (fromIntegral (remotePort f `xor` localPort f) `mod` length qs)
 
--- | Send a packet of another protocol.
+-- | Send a packet of another protocol, as fragments if it is larger than the device's MTU.
 sendWhole :: Stack -> Packet.Packet -> IO ()
 sendWhole st p = do
-  count st PacketsOut
-  let bytes = [Packet.encode p]
-  forM_ (stackTap (settings st)) (\see -> see False bytes)
-  sendPacket (head' (deviceQueues (device st))) NoOffload bytes
+  -- The number of packets identifies the fragments: no other recent packet has it.
+  n <- readCounter st PacketsOut
+  forM_ (Packet.fragment (deviceMtu (device st)) (fromIntegral n) p) $ \bytes -> do
+    count st PacketsOut
+    forM_ (stackTap (settings st)) (\see -> see False [bytes])
+    sendPacket (head' (deviceQueues (device st))) NoOffload [bytes]
   where
     head' qs = case qs of
       q : _ -> q

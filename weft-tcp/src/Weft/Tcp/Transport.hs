@@ -1,5 +1,6 @@
 -- |
--- A stack as a "Weft.Transport", for servers in place of the kernel's sockets.
+-- A TCP stack as a "Weft.Transport": servers and clients that take a transport then use the stack instead of the
+-- kernel's sockets.
 --
 -- @since 0.1.0
 module Weft.Tcp.Transport
@@ -8,14 +9,19 @@ module Weft.Tcp.Transport
   )
 where
 
+import Control.Exception (SomeException, catch, fromException, mask_, throwIO)
+import Control.Monad (when)
 import Data.Bits (shiftL, shiftR, (.|.))
 import qualified Data.ByteString as B
+import Data.IORef
 import Data.Word (Word16, Word64)
 import Foreign.C.Error (Errno (..), eAFNOSUPPORT)
 import Foreign.Ptr (castPtr)
 import Network.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple, tupleToHostAddress, tupleToHostAddress6)
+import System.IO.Error (isEOFError)
 import Weft.FFI.Errno (errnoError)
 import Weft.Tcp.Core.Secret (Flow (..))
+import Weft.Tcp.Operation (cutOff)
 import Weft.Tcp.Socket
 import Weft.Tcp.Stack
 import Weft.Tcp.Wire.Address
@@ -48,7 +54,7 @@ operations =
       -- The memory is valid only during the call.
       opSend = \s deadline (Region p n) -> B.packCStringLen (castPtr p, n) >>= send s deadline,
       opSendMany = sendMany,
-      opSendFile = \s deadline strings range -> sendMany s deadline strings >> sendFileByReading (send s deadline) range,
+      opSendFile = sendRange,
       opShutdownSend = \s _ -> shutdownSend s,
       opClose = close,
       opAbort = abort,
@@ -57,6 +63,20 @@ operations =
       opSendProgress = const (pure Nothing),
       opSecurity = const Nothing
     }
+
+-- | Send strings and part of a file. If it is cut off after a part, further sends fail, as with 'send'; not if the file
+-- ends early.
+sendRange :: Socket -> Instant -> [B.ByteString] -> FileRange -> IO ()
+sendRange s deadline strings range = mask_ $ do
+  sendMany s deadline strings
+  begun <- newIORef (not (all B.null strings))
+  sendFileByReading (\piece -> send s deadline piece >> writeIORef begun True) range `catch` \e -> do
+    partly <- readIORef begun
+    when (partly && not (tooShort e)) (cutOff s)
+    throwIO e
+  where
+    tooShort :: SomeException -> Bool
+    tooShort e = maybe False isEOFError (fromException e)
 
 -- | The socket address for a port and an IP address.
 toSockAddr :: Word16 -> Address -> SockAddr

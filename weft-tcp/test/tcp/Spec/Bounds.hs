@@ -1,53 +1,62 @@
 -- |
--- What peers can make a stack keep, and for how long: memory of packets, TIME-WAIT, parts of out-of-order data,
--- ports.
+-- Limits on what peers can make a stack keep, and for how long: memory of packets, TIME-WAIT, parts of out-of-order
+-- data, and ports.
 module Spec.Bounds (tests) where
 
 import Control.Concurrent (threadDelay)
 import Control.Monad
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as BI
+import Data.List (sort)
 import Data.Maybe (fromMaybe)
 import Data.Word (Word8)
 import Foreign.C.Error (Errno (..), eADDRINUSE, eADDRNOTAVAIL)
 import Foreign.ForeignPtr (withForeignPtr)
 import Foreign.Marshal.Utils (copyBytes, fillBytes)
 import Foreign.Ptr (castPtr)
+import GHC.Clock (getMonotonicTime)
 import GHC.IO.Exception (ioe_errno)
 import GHC.Stats
 import Lone
 import System.IO.Error (tryIOError)
 import System.Mem (performMajorGC)
 import Test.Tasty
-import Test.Tasty.HUnit
+import Test.Tasty.HUnit hiding (testCase)
 import Test.Tasty.QuickCheck
 import Weft.Tcp
 import Weft.Tcp.Core.Buffer
 import Weft.Tcp.Device
 import Weft.Tcp.Operation (beginConnect)
 import Weft.Tcp.Stack.Input (arriveBatch)
-import Weft.Tcp.Wire.Segment (ack, fin, psh)
+import Weft.Tcp.Wire.Options (noOptions)
+import qualified Weft.Tcp.Wire.Packet as Packet
+import Weft.Tcp.Wire.Segment (Segment (Segment, flags), ack, fin, psh, rst, syn)
+import qualified Weft.Tcp.Wire.Segment as Segment
+import Weft.Test.Skip (skip, testCase)
 import Weft.Transport (noDeadline)
 
 tests :: TestTree
 tests =
   testGroup
     "bounds"
-    [ testCase "a device that uses its memory again: what was received stays" reusedMemory,
-      testCase "1,000 bytes out of order in packets of 60,000 keep less than 4 MB" padded,
-      testCase "one byte of use in segments of 60,000, a thousand times, keeps less than 4 MB" trimmed,
-      testCase "200,000 segments out of order leave no trace once the gap is filled" noTrace,
-      testProperty "out-of-order data: never more parts than the limit, and what is held is right" partsBounded,
-      testCase "TIME-WAIT begun again by a FIN lasts its whole time" finAgain,
-      testCase "the TIME-WAIT of a port used again lasts its whole time" usedAgain,
-      testCase "forgetting the oldest TIME-WAIT spares a connection on the same ports" spared,
-      testCase "port 0 when every port is listened on: EADDRINUSE, and one that is closed is found" noPortToListen,
-      testCase "connecting when every port is in use: EADDRNOTAVAIL, and one that is closed is found" noPortToConnect
+    [ testCase "a device that reuses its memory does not change received data" reusedMemory,
+      testCase "1,000 bytes out of order, each in a packet of 60,000 bytes, keep less than 4 MB" padded,
+      testCase "1,000 overlapping segments of 60,000 bytes keep less than 4 MB" trimmed,
+      testCase "200,000 segments out of order keep less than 400 kB once the gap is filled" noTrace,
+      testProperty "out-of-order data: the number of parts stays within the limit, and the bytes are right" partsBounded,
+      testCase "TIME-WAIT restarted by a FIN lasts its whole time" finAgain,
+      testCase "the TIME-WAIT of a reused port lasts its whole time" usedAgain,
+      testCase "removing the oldest TIME-WAIT entry spares a later connection on the same ports" spared,
+      testCase "a SYN to a port on which nobody listens is refused and does not end TIME-WAIT" refusedInWait,
+      testCase "aborting a connection in TIME-WAIT spares a later connection on the same ports" sparedByAbort,
+      testCase "closed connections with unacknowledged data are limited: the oldest is reset" orphansBounded,
+      testCase "listening on port 0 when no port is free: EADDRINUSE; a port that becomes free is found" noPortToListen,
+      testCase "connecting when no port is free: EADDRNOTAVAIL; a port that becomes free is found" noPortToConnect
     ]
 
 -- Memory ---------------------------------------------------------------------------------
 
--- | The packet in memory that is overwritten after the stack has had it.
+-- | Pass a packet to the stack, in memory that is overwritten afterwards.
 inReusedMemory :: Stack -> Incoming -> IO ()
 inReusedMemory st p = do
   let packet = incomingPacket p
@@ -62,7 +71,7 @@ reusedMemory = withLone id $ \st sent -> do
   p <- established st sent 4000 1000
   sock <- accept l
   let body n = B.pack (take 1000 (cycle [n .. n + 90]))
-  -- Out of order, in order, and what closes the gap.
+  -- A segment out of order, one that fills the gap, and one in order.
   inReusedMemory st (bytesAt p 1000 (ack <> psh) (body 2))
   inReusedMemory st (bytesAt p 0 (ack <> psh) (body 1))
   inReusedMemory st (bytesAt p 2000 (ack <> psh) (body 3))
@@ -72,7 +81,7 @@ reusedMemory = withLone id $ \st sent -> do
 liveBytes :: IO Int
 liveBytes = performMajorGC >> fromIntegral . gcdetails_live_bytes . gc <$> getRTSStats
 
--- | How much more is kept after an action, which is given a connection.
+-- | The number of additional live bytes after an action on a connection.
 keeping :: (Stack -> Peer -> IO ()) -> IO Int
 keeping act = withLone id $ \st sent -> do
   l <- listen st Nothing 80
@@ -95,7 +104,7 @@ padded = do
 trimmed :: Assertion
 trimmed = do
   kept <- keeping $ \st p -> do
-    -- Everything but one byte of each segment is there already.
+    -- Nearly all bytes of the 1,000 segments have arrived before.
     says st p 1 (ack <> psh) (B.replicate 60000 1)
     forM_ [1 .. 500] $ \i -> says st p (60000 + i) (ack <> psh) (B.replicate 1 2)
     forM_ [1 .. 1000] $ \i -> says st p (1000 + i) (ack <> psh) (B.replicate 60000 3)
@@ -123,10 +132,13 @@ partsBounded inserts = conjoin (map check states)
 
 -- TIME-WAIT --------------------------------------------------------------------------------
 
--- | Close it from here, and let the peer close too: TIME-WAIT. What the peer then says next is behind its FIN.
+-- | Close the connection on the stack's side and then on the peer's, so that it is in TIME-WAIT. The result's
+-- sequence number of the stack is that after its FIN.
 closedFirst :: Stack -> Listening -> IO [B.ByteString] -> Peer -> IO Peer
-closedFirst st l sent p = do
-  sock <- accept l
+closedFirst st l sent p = accept l >>= closeFirst st sent p
+
+closeFirst :: Stack -> IO [B.ByteString] -> Peer -> Socket -> IO Peer
+closeFirst st sent p sock = do
   close sock
   out <- mapM (either assertFailure pure . decoded) =<< sent
   assertBool "a FIN" (not (null out))
@@ -134,40 +146,70 @@ closedFirst st l sent p = do
   says st q 0 (ack <> fin) B.empty
   pure q
 
+-- | Repeat a test until it can be judged: it returns whether its steps followed one another within TIME-WAIT, which lasts
+-- a second, and asserts nothing if they did not. On a busy machine they may not.
+timely :: IO Bool -> Assertion
+timely act = go (30 :: Int)
+  where
+    go 0 = skip "the machine is too busy"
+    go n = act >>= \judged -> unless judged (go (n - 1))
+
+-- | Whether less than a second has passed since that time.
+stillWaits :: Double -> IO Bool
+stillWaits since = (< since + 0.95) <$> getMonotonicTime
+
 finAgain :: Assertion
-finAgain = withLone id $ \st sent -> do
+finAgain = timely . withLone id $ \st sent -> do
   l <- listen st Nothing 80
-  p <- established st sent 4000 1000 >>= closedFirst st l sent
-  tableSize st >>= (@?= 1)
+  p <- established st sent 4000 1000
+  begun <- getMonotonicTime
+  q <- closedFirst st l sent p
+  entries <- tableSize st
   threadDelay 700000
-  says st p 0 (ack <> fin) B.empty
-  -- 1.1 s after the beginning, 0.4 s after it began again.
+  restarted <- getMonotonicTime
+  says st q 0 (ack <> fin) B.empty
+  inTime <- stillWaits begun
+  -- Now TIME-WAIT began 1.1 s ago, and was restarted 0.4 s ago.
   threadDelay 400000
-  says st p 500000 ack B.empty
-  tableSize st >>= (@?= 1)
-  threadDelay 800000
-  arriveBatch st []
-  tableSize st >>= (@?= 0)
+  says st q 500000 ack B.empty
+  kept <- tableSize st
+  inTime' <- stillWaits restarted
+  when (inTime && inTime') $ do
+    (entries, kept) @?= (1, 1)
+    threadDelay 800000
+    arriveBatch st []
+    tableSize st >>= (@?= 0)
+  pure (inTime && inTime')
 
 usedAgain :: Assertion
-usedAgain = withLone id $ \st sent -> do
+usedAgain = timely . withLone id $ \st sent -> do
   l <- listen st Nothing 80
-  _ <- established st sent 4000 1000 >>= closedFirst st l sent
+  p <- established st sent 4000 1000
+  begun <- getMonotonicTime
+  _ <- closedFirst st l sent p
   threadDelay 600000
-  _ <- established st sent 4000 900000 >>= closedFirst st l sent
-  tableSize st >>= (@?= 1)
+  q <- established st sent 4000 900000
+  inTime <- stillWaits begun
+  begunLater <- getMonotonicTime
+  _ <- closedFirst st l sent q
+  entries <- tableSize st
   threadDelay 600000
   arriveBatch st []
-  tableSize st >>= (@?= 1)
-  threadDelay 600000
-  arriveBatch st []
-  tableSize st >>= (@?= 0)
+  kept <- tableSize st
+  inTime' <- stillWaits begunLater
+  when (inTime && inTime') $ do
+    (entries, kept) @?= (1, 1)
+    threadDelay 600000
+    arriveBatch st []
+    tableSize st >>= (@?= 0)
+  pure (inTime && inTime')
 
 spared :: Assertion
 spared = withLone (\s -> s {maxTimeWait = 1}) $ \st sent -> do
   l <- listen st Nothing 80
   _ <- established st sent 4000 1000 >>= closedFirst st l sent
-  -- The port is used again, and the second connection closed: the oldest entry, the first one's, goes.
+  -- The same ports are used again. Another connection is closed too, so the oldest TIME-WAIT entry, that of the first
+  -- connection, is removed.
   p <- established st sent 4000 900000
   sock <- accept l
   _ <- established st sent 4001 1000 >>= closedFirst st l sent
@@ -175,6 +217,60 @@ spared = withLone (\s -> s {maxTimeWait = 1}) $ \st sent -> do
   says st p 0 (ack <> psh) (B.pack [1, 2, 3])
   connections st >>= (@?= 1) . length
   recv sock noDeadline 10 >>= (@?= B.pack [1, 2, 3])
+
+sparedByAbort :: Assertion
+sparedByAbort = withLone id $ \st sent -> do
+  l <- listen st Nothing 80
+  p <- established st sent 4000 1000
+  old <- accept l
+  _ <- closeFirst st sent p old
+  -- The same ports are used again.
+  q <- established st sent 4000 900000
+  sock <- accept l
+  abort old
+  connections st >>= (@?= 1) . length
+  says st q 0 (ack <> psh) (B.pack [1, 2, 3])
+  recv sock noDeadline 10 >>= (@?= B.pack [1, 2, 3])
+
+refusedInWait :: Assertion
+refusedInWait = withLone id $ \st sent -> do
+  l <- listen st Nothing 80
+  p <- established st sent 4000 1000 >>= closedFirst st l sent
+  closeListening st l
+  _ <- sent
+  says st p 900000 syn B.empty
+  answers <- mapM (either assertFailure pure . decoded) =<< sent
+  map flags answers @?= [rst <> ack]
+  tableSize st >>= (@?= 1)
+
+-- Orphans ------------------------------------------------------------------------------------
+
+orphansBounded :: Assertion
+orphansBounded = withLone (\s -> s {maxOrphans = 2}) $ \st sent -> do
+  l <- listen st Nothing 80
+  let acknowledging p n w = arriveBatch st [packetFrom addressA (peerPort p) (Segment (peerNext p) (ourNext p + n) ack w 0 noOptions [])]
+      -- Send data to a peer with a zero window, and close.
+      orphan port = do
+        p <- established st sent port 1000
+        acknowledging p 0 0
+        sock <- accept l
+        send sock noDeadline (B.replicate 100 7)
+        p <$ close sock
+      left = sort . map (remotePort . socketFlow) <$> connections st
+      resetPorts = do
+        out <- sent
+        pure [Segment.destinationPort v | bytes <- out, Right (Packet.Whole w) <- [Packet.decode bytes], Right v <- [Segment.view (Packet.packetBody w)], Segment.has rst (flags (Segment.segment v))]
+  peers <- mapM orphan [4000, 4001]
+  left >>= (@?= [4000, 4001])
+  _ <- orphan 4002
+  left >>= (@?= [4001, 4002])
+  resetPorts >>= (@?= [4000])
+  -- One of them takes all data and the FIN, and is no orphan any more.
+  -- A probe of one byte may have been sent before.
+  forM_ (drop 1 peers) (\p -> forM_ [0, 1, 101] (\n -> acknowledging p n 500))
+  _ <- orphan 4003
+  left >>= (@?= [4001, 4002, 4003])
+  resetPorts >>= (@?= [])
 
 -- Ports ------------------------------------------------------------------------------------
 
@@ -193,7 +289,7 @@ noPortToConnect :: Assertion
 noPortToConnect = withLone id $ \st sent -> do
   socks <- replicateM 16384 (beginConnect st addressA 80)
   replicateM_ 10000 (tryIOError (beginConnect st addressA 80) >>= isErrno eADDRNOTAVAIL)
-  -- Another port of the peer is another matter.
+  -- Ports are counted for each remote port, so another remote port still works.
   _ <- beginConnect st addressA 81
   forM_ (take 1 (drop 12345 socks)) abort
   _ <- beginConnect st addressA 80

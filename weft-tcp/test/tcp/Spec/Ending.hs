@@ -1,6 +1,6 @@
 -- |
--- How a stack ends, and what may fail while it runs: threads that wait, threads that come late, a loop that is killed,
--- a device, a packet log and a callback that fail.
+-- Closing a stack, with threads that wait or that call it later, and failures while it runs: of a loop that is
+-- killed, a device, a packet log and a callback.
 module Spec.Ending (tests) where
 
 import Control.Concurrent
@@ -8,16 +8,16 @@ import Control.Exception (ErrorCall (..), throwIO)
 import Control.Monad
 import qualified Data.ByteString as B
 import Data.IORef
-import Foreign.C.Error (Errno (..), eBADF, eNETDOWN)
+import Foreign.C.Error (Errno (..), eBADF, eNETDOWN, ePIPE, eTIMEDOUT)
 import GHC.Conc (BlockReason (..), ThreadStatus (..), threadStatus)
-import GHC.IO.Exception (ioe_errno)
+import GHC.IO.Exception (ioe_description, ioe_errno)
 import Lone
 import System.Directory (doesPathExist)
 import System.IO.Error (tryIOError)
 import System.Timeout (timeout)
 import Test.Tasty
-import Test.Tasty.HUnit
-import Weft.Duration (seconds)
+import Test.Tasty.HUnit hiding (testCase)
+import Weft.Duration (milliseconds, seconds)
 import qualified Weft.Hybrid (run)
 import Weft.Tcp
 import Weft.Tcp.Capture
@@ -25,8 +25,8 @@ import Weft.Tcp.Device
 import qualified Weft.Tcp.Hybrid as Hybrid
 import Weft.Tcp.Stack (Socket (..), fired, firedSignal)
 import Weft.Tcp.Stack.Step (timerLoop)
-import Weft.Tcp.Wire.Segment (ack, psh)
-import Weft.Test.Skip (skip)
+import Weft.Tcp.Wire.Segment (Segment (payload), ack, psh)
+import Weft.Test.Skip (skip, testCase)
 import Weft.Transport (deadlineIn, noDeadline)
 
 tests :: TestTree
@@ -36,21 +36,24 @@ tests =
     [ testCase "closing a stack ends accept, connect, recv and send" closesWaits,
       testCase "closing a stack ends the waits of hybrid threads" closesHybridWaits,
       testCase "a stack that is closed neither listens nor connects: ENETDOWN" late,
-      testCase "closing while threads listen, accept and connect, 400 times: none waits on" races,
-      testCase "an error of the device ends what waits for the stack" deviceFails,
+      testCase "closing while threads listen, accept and connect, 400 times: no thread keeps waiting" races,
+      testCase "an error of the device ends all waits on the stack" deviceFails,
       testCase "a closed device in memory: its reader gets EBADF, the other end waits" deviceClosed,
       testCase "a timer loop that is killed loses no connection" killedLoop,
+      testCase "a send that is cut off after a part makes all further sends fail, with EPIPE" cutOffSend,
+      testCase "data that is sent while another thread shuts down is sent, or the call fails" sendAndShutdown,
       testCase "a full disk ends the packet log, is reported once, and the stack goes on" fullDisk,
-      testCase "a tap and a report of soft errors that throw: the stack goes on" throwing
+      testCase "callbacks for packets and soft errors that throw: the stack goes on" throwing
     ]
 
--- | The errno of an action that fails within two seconds.
+-- | Run an action in a thread. The result is an action that waits for the error, for at most half a minute, and returns
+-- its errno.
 failsWith :: IO a -> IO (IO (Maybe Errno))
 failsWith act = do
   ended <- newEmptyMVar
   _ <- forkIO (tryIOError act >>= putMVar ended)
   pure $ do
-    r <- timeout 2000000 (takeMVar ended)
+    r <- timeout 30000000 (takeMVar ended)
     case r of
       Nothing -> assertFailure "still waits"
       Just (Right _) -> assertFailure "succeeded"
@@ -61,14 +64,14 @@ isOneOf expected found = assertBool (show (number <$> found)) (maybe False (`ele
   where
     number (Errno n) = n
 
--- | A stack on one end of a pair, and its peer on the other; the stack is given to close it.
+-- | Two connected stacks. The action may close the first one, which is closed afterwards in any case.
 withOpen :: (Stack -> Stack -> IO a) -> IO a
 withOpen act = do
   (da, db) <- pairOfDevices 1500 (const False)
   a <- newStack (quick [addressA]) da
   withStack (quick [addressB]) db (\b -> act a b <* closeStack a)
 
--- | A connection from the first to the second.
+-- | Open a connection from the first stack to the second. Returns both ends.
 joined :: Stack -> Stack -> IO (Socket, Socket)
 joined a b = do
   l <- listen b Nothing 80
@@ -150,7 +153,7 @@ deviceClosed = do
   failsWith (readFrom a) >>= (>>= isOneOf [eBADF])
   other <- timeout 100000 (readFrom b)
   fmap length other @?= Nothing
-  -- What is sent to a closed device is lost; so is what a closed device sends.
+  -- Packets to a closed device are lost, and so are packets from it.
   forM_ (deviceQueues b) (\q -> replicateM_ 3000 (sendPacket q NoOffload [B.replicate 100 0]))
   forM_ (deviceQueues a) (\q -> sendPacket q NoOffload [B.replicate 100 0])
   nothing <- timeout 50000 (readFrom b)
@@ -160,7 +163,56 @@ deviceClosed = do
   where
     readFrom d = concat <$> mapM receiveBatch (take 1 (deviceQueues d))
 
--- | The loop waits for a connection that another thread has taken; it is given the connection and killed before it runs.
+-- | A deadline passes while the send buffer of 20,000 bytes is full.
+cutOffSend :: Assertion
+cutOffSend = withLone (\s -> s {stackConfig = (stackConfig s) {sendBuffer = 20000}}) $ \st sent -> do
+  l <- listen st Nothing 80
+  p <- established st sent 4000 1000
+  sock <- accept l
+  send sock noDeadline (B.replicate 20000 1)
+  -- Nothing is taken, so the connection can go on.
+  soon >>= \limit -> failsWith (send sock limit (B.singleton 2)) >>= (>>= isOneOf [eTIMEDOUT])
+  -- The initial window of ten segments is acknowledged.
+  says st p {ourNext = ourNext p + 14600} 0 ack B.empty
+  send sock noDeadline (B.singleton 2)
+  soon >>= \limit -> failsWith (send sock limit (B.replicate 50000 3)) >>= (>>= isOneOf [eTIMEDOUT])
+  r <- tryIOError (send sock noDeadline (B.singleton 4))
+  either ioe_description (const "sent") r @?= "an earlier send was cut off after a part: this connection can send nothing more"
+  failsWith (send sock noDeadline (B.singleton 4)) >>= (>>= isOneOf [ePIPE])
+  where
+    soon = deadlineIn (milliseconds 20)
+
+-- | Both threads wait for the connection's state, which the test has taken: the one that sends first.
+sendAndShutdown :: Assertion
+sendAndShutdown = withLone id $ \st sent -> do
+  l <- listen st Nothing 80
+  _ <- established st sent 4000 1000
+  sock <- accept l
+  _ <- sent
+  kept <- takeMVar (socketConn sock)
+  (sender, result) <- running (send sock noDeadline (B.pack [1, 2, 3]))
+  waitUntil (blockedOnMVar sender)
+  (closer, closed) <- running (shutdownSend sock)
+  waitUntil (blockedOnMVar closer)
+  putMVar (socketConn sock) kept
+  outcome <- takeMVar result
+  takeMVar closed >>= either (assertFailure . show) pure
+  out <- mapM (either assertFailure pure . decoded) =<< sent
+  B.concat (concatMap payload out) @?= either (const B.empty) (const (B.pack [1, 2, 3])) outcome
+  where
+    running act = do
+      ended <- newEmptyMVar
+      t <- forkIO (tryIOError act >>= putMVar ended)
+      pure (t, ended)
+
+blockedOnMVar :: ThreadId -> IO Bool
+blockedOnMVar t = (== ThreadBlocked BlockedOnMVar) <$> threadStatus t
+
+waitUntil :: IO Bool -> IO ()
+waitUntil test = test >>= \b -> unless b (yield >> waitUntil test)
+
+-- | The loop waits for a connection that another thread has taken, and is killed just after the connection is put
+-- back.
 killedLoop :: Assertion
 killedLoop = withLone id $ \st sent -> do
   l <- listen st Nothing 80
@@ -171,19 +223,14 @@ killedLoop = withLone id $ \st sent -> do
     t <- forkIO (timerLoop st)
     atomicModifyIORef' (fired st) (\socks -> (sock : socks, ()))
     _ <- tryPutMVar (firedSignal st) ()
-    waitUntil (ended t)
+    -- It is blocked: on the connection, or on the signal if the stack's own loop has taken that.
+    waitUntil (blockedOnMVar t)
     putMVar (socketConn sock) kept
     replicateM_ (n `mod` 3) yield
     killThread t
   says st p 0 (ack <> psh) (B.pack [1, 2, 3])
-  r <- timeout 2000000 (recv sock noDeadline 10)
+  r <- timeout 30000000 (recv sock noDeadline 10)
   r @?= Just (B.pack [1, 2, 3])
-  where
-    -- The stack's own loop may have been the one that took it.
-    ended t = do
-      s <- threadStatus t
-      pure (s == ThreadBlocked BlockedOnMVar)
-    waitUntil test = test >>= \b -> unless b (yield >> waitUntil test)
 
 fullDisk :: Assertion
 fullDisk = do
@@ -196,7 +243,7 @@ fullDisk = do
       (da, db) <- pairOfDevices 1500 (const False)
       withStack (quick [addressA]) {stackTap = Just see} da $ \a -> withStack (quick [addressB]) db $ \b -> do
         (c, s) <- joined a b
-        limit <- deadlineIn (seconds 20)
+        limit <- deadlineIn (seconds 200)
         let size = 2000000
         _ <- forkIO (send c limit (B.replicate size 65) >> shutdownSend c)
         receiveAll s limit 0 >>= (@?= size)
@@ -215,7 +262,7 @@ throwing = do
   let see _ _ = modifyIORef seen (+ 1) >> throwIO (ErrorCall "of the tap")
   withStack (quick [addressA]) {stackTap = Just see} da $ \a -> withStack (quick [addressB]) db $ \b -> do
     (c, s) <- joined a b
-    limit <- deadlineIn (seconds 20)
+    limit <- deadlineIn (seconds 200)
     send c limit (B.replicate 100000 65) >> shutdownSend c
     receiveAll s limit 0 >>= (@?= 100000)
     readCounter a CallbackErrors >>= (@?= 1)
@@ -227,7 +274,9 @@ throwing = do
     send sock noDeadline (B.pack [9])
     -- Three timeouts without an acknowledgment are reported.
     threadDelay 800000
+    let reported n = readCounter st CallbackErrors >>= \k -> unless (k > 0 || n == (0 :: Int)) (threadDelay 50000 >> reported (n - 1))
+    reported 600
     readCounter st CallbackErrors >>= (@?= 1)
     says st p 0 (ack <> psh) (B.pack [1])
-    r <- timeout 2000000 (recv sock noDeadline 10)
+    r <- timeout 30000000 (recv sock noDeadline 10)
     r @?= Just (B.pack [1])

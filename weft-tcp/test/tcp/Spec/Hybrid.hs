@@ -1,7 +1,7 @@
 -- |
--- Hybrid threads on a stack: two stacks connected in memory, with one loop and with two. Echo, many
--- connections, a thread that is killed in each wait, closing while another thread waits,
--- resets, deadlines, and the end of the scheduler.
+-- Hybrid threads on two stacks that are connected in memory, with one loop and with two: echo, many connections, a
+-- thread that is killed in each wait, closing while another thread waits, resets, deadlines, and stopping the
+-- scheduler.
 module Spec.Hybrid (tests) where
 
 import Control.Concurrent (getNumCapabilities, setNumCapabilities, threadDelay)
@@ -32,21 +32,21 @@ import Weft.Tcp.Hybrid
 tests :: TestTree
 tests = testGroup "hybrid threads" [testGroup ("-N" ++ show n) (map (withLoops n) cases) | n <- [1, 2]]
 
--- | What the tests are given: a scheduler, a stack that connects, and one that listens.
+-- | The environment of a test: a scheduler, a stack that connects, and one that listens.
 data Net = Net {scheduler :: Scheduler, ours, theirs :: Stack}
 
 withLoops :: Int -> (String, Int -> Bool, Net -> Assertion) -> TestTree
 withLoops n (name, loses, act) = testCase name $ do
   caps <- getNumCapabilities
   when (caps < n) (setNumCapabilities n)
-  r <- GHC.timeout 60000000 . withScheduler defaultSettings {settingsLoops = Just n, settingsOnException = \_ _ -> pure ()} $ \s -> do
+  r <- GHC.timeout 250000000 . withScheduler defaultSettings {settingsLoops = Just n, settingsOnException = \_ _ -> pure ()} $ \s -> do
     (da, db) <- pairOfDevices 1500 loses
     E.bracket (newStack (quick [addressA]) da) closeStack $ \a ->
       E.bracket (newStack (quick [addressB]) db) closeStack $ \b -> act (Net s a b)
-  maybe (assertFailure "still not done after 60 s") pure r
+  maybe (assertFailure "still not done after 250 s") pure r
 
 quick :: [Address] -> StackSettings
-quick a = (Tcp.defaultSettings a) {stackConfig = defaultConfig {timeWaitTime = secs 1, minRto = millis 50}, stackPolicy = Policy "all" (\_ _ -> Remember) False}
+quick a = (Tcp.defaultSettings a) {stackConfig = defaultConfig {timeWaitTime = secs 1, minRto = millis 50}, stackPolicy = Policy "all" (\_ _ -> Remember) Nothing}
 
 addressA, addressB, nowhere :: Address
 addressA = fromJust (parseAddress "10.0.0.1")
@@ -58,7 +58,7 @@ cases =
   [ ("echo, 4 MB", const False, echoes 4000000),
     ("echo over a link that loses every 17th packet", \n -> n `mod` 17 == 16, echoes 1000000),
     ("a GHC thread and a hybrid thread", const False, mixed),
-    ("2,000 connections at once, without a thread of the kernel's for any", const False, many),
+    ("2,000 connections at once, without kernel threads for them", const False, many),
     ("several threads accept", const False, acceptors),
     ("killed in accept", const False, killed acceptCase),
     ("killed in recv", const False, killed recvCase),
@@ -66,17 +66,17 @@ cases =
     ("killed in sendAll", const False, killed sendCase),
     ("killed in connect", const False, killedConnecting),
     ("a kill and the data at the same moment", const False, killRaces),
-    ("closing wakes who receives, sends and accepts", const False, closing),
-    ("a reset wakes who receives and who sends", const False, resets),
+    ("closing wakes threads that receive, send and accept", const False, closing),
+    ("a reset wakes threads that receive and send", const False, resets),
     ("a refused connection, and one that takes too long", const False, refused),
-    ("after the deadline what came in time is not lost", const False, deadlines),
+    ("data that is available is received even after the deadline", const False, deadlines),
     ("half-close", const False, halfClose),
-    ("the scheduler ends, and handlers of threads that wait run", const False, ends),
+    ("stopping the scheduler runs the handlers of waiting threads", const False, ends),
     ("a listener that is closed resets connections that were being opened", const False, closedListener),
-    ("threads of GHC cannot wait for what was handed over", const False, handedOver)
+    ("GHC's threads cannot wait on a connection that was handed over", const False, handedOver)
   ]
 
--- | Accept connections for the time of an action, each for a thread of its own.
+-- | During an action, accept connections, and serve each in its own thread.
 serving :: Net -> (Socket -> Hybrid ()) -> (Word16 -> Hybrid a) -> IO a
 serving net serve act = do
   l <- listen (theirs net) Nothing 0
@@ -88,7 +88,7 @@ serving net serve act = do
 connectTo :: Net -> Word16 -> Hybrid Socket
 connectTo net = connect (ours net) noDeadline addressB
 
--- | A connection and its other side.
+-- | A connection and its other end.
 pair :: Net -> Hybrid (Socket, Socket)
 pair net = do
   l <- nonBlocking (listen (theirs net) Nothing 0)
@@ -173,7 +173,7 @@ acceptors net = do
   runIn (scheduler net) $ do
     threads <- forM [1 .. 5 :: Int] $ \_ -> forkThread . forever $ do
       s <- accept l
-      nonBlocking (modifyIORef' served (+ 1))
+      nonBlocking (atomicModifyIORef' served (\n -> (n + 1, ())))
       fork (echo s `finally` close s)
     clients <- forM [1 .. 100 :: Int] $ \_ -> forkThread . bracket (connectTo net (listenerPort l)) close $ \c -> do
       sendAll c (C.pack "x")
@@ -185,10 +185,11 @@ acceptors net = do
 
 -- Interrupted ---------------------------------------------------------------------------
 
--- | Prepares; gives what waits, and what shows that all is well afterwards.
+-- | A case: it prepares a connection or listener, and returns an action that waits, and a check that it still works
+-- afterwards.
 type Waits = Net -> Hybrid (Hybrid (), Hybrid Bool)
 
--- | Killed at once, when it has just begun to wait, and while it waits.
+-- | Kill the thread at once, when it has just begun to wait, and while it waits.
 killed :: Waits -> Net -> Assertion
 killed c net = forM_ (replicate 20 yield <> replicate 5 (replicateM_ 3 yield) <> [pure (), sleep (milliseconds 3)]) $ \delay -> do
   cleaned <- newIORef False
@@ -243,7 +244,7 @@ passes c s = do
   close c >> close s
   pure (got == B.pack [7])
 
--- | Nobody answers; the connection is gone afterwards.
+-- | The address does not answer. After the thread is killed, the connection is gone.
 killedConnecting :: Net -> Assertion
 killedConnecting net = do
   forM_ [replicateM_ 3 yield, sleep (milliseconds 3)] $ \delay -> do
@@ -256,14 +257,14 @@ killedConnecting net = do
   left <- connections (ours net)
   length left @?= 0
 
--- | A thread that is killed gets the data or leaves it to the next one: all bytes come once.
+-- | A thread that is killed either gets the data or leaves it to the next one: each byte arrives exactly once.
 killRaces :: Net -> Assertion
 killRaces net = do
   (sent, got) <- runIn (scheduler net) $ do
     (c, s) <- pair net
     taken <- nonBlocking (newIORef B.empty)
     forM_ [0 .. 299 :: Int] $ \i -> do
-      -- Masked it is killed only where it waits.
+      -- The thread is masked, so that it is killed only while it waits.
       t <- forkThread . forever . mask_ $ do
         b <- recv s 1000
         nonBlocking (modifyIORef' taken (<> b))
@@ -280,7 +281,7 @@ killRaces net = do
 
 -- Closing -------------------------------------------------------------------------------
 
--- | How an operation ended, when something happened to it while it waited.
+-- | The result of an operation during which something happens.
 outcome :: Hybrid a -> Hybrid () -> Hybrid (Either (Maybe Errno) ())
 outcome waits happens = do
   box <- nonBlocking (newIORef Nothing)
@@ -310,7 +311,7 @@ closing net = do
     b <- outcome (sendAll c (B.replicate 10000000 0)) (close c)
     l <- nonBlocking (listen (theirs net) Nothing 0)
     d <- outcome (accept l) (nonBlocking (closeListener l))
-    -- And afterwards.
+    -- The results of operations after closing.
     e <- outcome (recv s 10) (pure ())
     f <- outcome (accept l) (pure ())
     pure [a, b, d, e, f]
@@ -352,7 +353,7 @@ deadlines net = do
     late <- try (recv (withDeadline soon s) 10)
     sendAll c (C.pack "abc")
     sleep (milliseconds 20)
-    -- The deadline is over, and the data is there.
+    -- The deadline has passed, but the data is available.
     got <- recv (withDeadline soon s) 10
     close c >> close s
     pure (late, got)
@@ -378,7 +379,8 @@ halfClose net = do
 
 -- The end -----------------------------------------------------------------------------------
 
--- | A scheduler of its own: 50 threads wait, anonymous and named ones; all their handlers run.
+-- | Stop a scheduler on which 50 threads wait, half of them with a thread handle. All their 'finally' handlers must
+-- run.
 ends :: Net -> Assertion
 ends net = do
   cleaned <- newIORef (0 :: Int)
@@ -396,13 +398,13 @@ ends net = do
   readIORef cleaned >>= (@?= 50)
   closeListener l
 
--- | The third packet of a handshake comes when the listener is closed.
+-- | The listener is closed after a connection to it was opened, and before it was accepted.
 closedListener :: Net -> Assertion
 closedListener net = do
   l <- listen (theirs net) Nothing 0
   r <- runIn (scheduler net) $ do
     c <- connectTo net (listenerPort l)
-    -- It is open, and nobody has accepted it.
+    -- The connection is open, but has not been accepted.
     nonBlocking (closeListener l)
     outcome (recv c 10) (pure ()) <* close c
   fails eCONNRESET r

@@ -1,5 +1,5 @@
 -- |
--- What is known of neighbours, how long, and how many are kept.
+-- The neighbour cache: the lifetimes of its entries, the requests that it sends, and its limits.
 module Spec.Neighbours (tests) where
 
 import Data.List (foldl')
@@ -13,40 +13,50 @@ tests :: TestTree
 tests =
   testGroup
     "neighbours"
-    [ testCase "packets wait for the answer, four at most, and everybody is asked once" $ do
+    [ testCase "packets wait for the answer, four at most, and one request is sent" $ do
         let (n, ds) = sending "abcdefg" 0 none
-        ds @?= Waits (Just AskEverybody) : replicate 6 (Waits Nothing)
+        ds @?= Waits (Just Broadcast) : replicate 6 (Waits Nothing)
         snd (answered holds (at 0.3) a hw n) @?= "defg",
-      testCase "three questions without an answer: what waited is dropped" $ do
+      testCase "three requests without an answer: the queued packets are dropped" $ do
         let (n1, q1) = expire (at 1) (fst (sending "x" 0 none))
             (n2, q2) = expire (at 2) n1
             (n3, q3) = expire (at 3) n2
-        [q1, q2, q3] @?= [([(own, a, AskEverybody)], True), ([(own, a, AskEverybody)], True), ([], False)]
+        [q1, q2, q3] @?= [([(own, a, Broadcast)], True), ([(own, a, Broadcast)], True), ([], False)]
         neighbourCount n3 @?= 0,
-      testCase "an answer holds for 30 seconds; then the neighbour is asked twice, and everybody once" $ do
+      testCase "an answer is valid for 30 seconds; then two requests go to the neighbour, and one to all nodes" $ do
         let (n1, d1) = sending "x" 29.9 confirmed
             (n2, d2) = sending "xy" 30.1 n1
             (n3, q3) = expire (at 31.2) n2
             (n4, q4) = expire (at 32.3) n3
             (_, d4) = sending "z" 32.4 n4
             (n5, q5) = expire (at 33.4) n4
-        (d1, d2, d4) @?= ([SendTo hw Nothing], [SendTo hw (Just (AskOnly hw)), SendTo hw Nothing], [SendTo hw Nothing])
-        map fst [q3, q4, q5] @?= [[(own, a, AskOnly hw)], [(own, a, AskEverybody)], []]
+        (d1, d2, d4) @?= ([SendTo hw Nothing], [SendTo hw (Just (Unicast hw)), SendTo hw Nothing], [SendTo hw Nothing])
+        map fst [q3, q4, q5] @?= [[(own, a, Unicast hw)], [(own, a, Broadcast)], []]
         neighbourCount n5 @?= 0,
-      testCase "an answer to a question confirms it again" $ do
+      testCase "an answer to a probe confirms the entry again" $ do
         let n = fst (answered holds (at 30.2) a hw (fst (sending "x" 30.1 confirmed)))
         snd (sending "x" 60 n) @?= [SendTo hw Nothing]
         snd (expire (at 40) n) @?= ([], False),
-      testCase "another address that is announced is used, and confirmed at once" $ do
+      testCase "an advertisement that answers a probe may leave out the address (RFC 4861, section 7.2.4)" $ do
+        let (n, used) = advertised holds True False (at 30.2) a Nothing (fst (sending "x" 30.1 confirmed))
+        used @?= Just (hw, "")
+        snd (sending "x" 60 n) @?= [SendTo hw Nothing],
+      testCase "an advertisement of another address that does not override: the known one is probed (section 7.2.5)" $ do
+        let (n, used) = advertised holds True False (at 1) a (Just other) confirmed
+        used @?= Nothing
+        snd (sending "x" 1.1 n) @?= [SendTo hw (Just (Unicast hw))]
+        hardwareOf a (fst (advertised holds True True (at 1) a (Just other) confirmed)) @?= Just other
+        snd (advertised holds True False (at 0.5) a (Just hw) (fst (sending "xy" 0 none))) @?= Just (hw, "xy"),
+      testCase "a new address that is announced is used, and probed with the next packet" $ do
         let n = fst (announced False (at 1) a other confirmed)
-        snd (sending "xy" 1.1 n) @?= [SendTo other (Just (AskOnly other)), SendTo other Nothing],
-      testCase "what waits for an announced neighbour is sent" $
+        snd (sending "xy" 1.1 n) @?= [SendTo other (Just (Unicast other)), SendTo other Nothing],
+      testCase "packets queued for a neighbour are sent when it announces its address" $
         snd (announced False (at 0.5) a hw (fst (sending "xy" 0 none))) @?= "xy",
-      testCase "answers and announcements that nobody asked for add nothing" $ do
+      testCase "unsolicited answers and announcements add no entry; a request to us does" $ do
         neighbourCount (fst (answered holds (at 0) a hw none)) @?= 0
         neighbourCount (fst (announced False (at 0) a hw none)) @?= 0
         neighbourCount (fst (announced True (at 0) a hw none)) @?= 1,
-      testCase "what is not used is forgotten after ten minutes" $ do
+      testCase "an unused entry is removed after ten minutes" $ do
         let n = fst (expire (at 31) confirmed)
         neighbourCount n @?= 1
         neighbourCount (fst (expire (at 632) n)) @?= 0,

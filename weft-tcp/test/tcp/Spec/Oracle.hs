@@ -1,5 +1,5 @@
 -- |
--- What an independent program, tshark, says of packets that were encoded here.
+-- Our packets are decoded by an independent program, tshark, and the results are compared.
 module Spec.Oracle (tests) where
 
 import qualified Data.ByteString as B
@@ -26,7 +26,7 @@ tests =
       testCase "tshark finds a wrong checksum wrong" (needProgram "tshark" >> disagree "tshark")
     ]
 
--- | One line a packet, of the fields named, with commas between.
+-- | Let the program decode packets. Returns a line for each, with the given fields separated by commas.
 ask :: FilePath -> [String] -> [B.ByteString] -> IO [String]
 ask tool fields packets = do
   tmp <- getTemporaryDirectory
@@ -59,7 +59,7 @@ agree tool = do
       oneof
         [ do
             s <- genSegment
-            -- Ports without a protocol that tshark would read the data of.
+            -- tshark does not decode data for these ports.
             pure
               ( packet 6 (encode src dst 40001 40002 s),
                 network ++ ",1,," ++ show (seqNumber s) ++ "," ++ show (ackNumber s) ++ "," ++ show (window s) ++ "," ++ show (payloadLength s)

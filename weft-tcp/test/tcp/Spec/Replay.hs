@@ -1,6 +1,6 @@
 -- |
--- Packet logs that stacks wrote, replayed from both sides: the core follows the log to the
--- end of the connection, breaks none of its rules, and agrees with what the stack sent.
+-- Packet logs of stacks are replayed from both sides: the core follows the log to the end of the connection, violates
+-- no invariant, and agrees with what the stack sent.
 module Spec.Replay (tests) where
 
 import Control.Concurrent
@@ -35,17 +35,17 @@ tests =
         (client, _) <- lastOf (Just addressA) seen
         (summaryReceived client, summarySent client) @?= (5, size)
         assertBool "neither is closed" (Closed Finished `elem` map summaryState [server, client] || TimeWait `elem` map summaryState [server, client]),
-      testCase "a log of a link that loses: the core sends again what the stack did" $ do
+      testCase "a log of a link that loses: both the log and the core retransmit" $ do
         seen <- logged (\n -> n `mod` 23 == 22)
         (client, totals) <- lastOf (Just addressA) seen
         (summaryReceived client, summarySent client) @?= (5, size)
         assertBool (show totals) (loggedAgain totals > 0 && coreAgain totals > 0)
         (server, _) <- lastOf (Just addressB) seen
         (summaryReceived server, summarySent server) @?= (size, 5),
-      testCase "without a choice the side that was connected to is played" $ do
+      testCase "without a chosen side, the server is replayed" $ do
         seen <- logged (const False)
         [localAddress (replayedFlow r) | r <- replay Nothing seen] @?= [addressB],
-      testCase "a connection whose beginning is missing is named, and not played" $ do
+      testCase "a connection whose beginning is missing is listed, but not replayed" $ do
         seen <- logged (const False)
         let rs = replay Nothing (drop 3 seen)
         map (maybe False (const True) . replayedSteps) rs @?= [False],
@@ -67,8 +67,8 @@ addressA, addressB :: Address
 addressA = fromJust (parseAddress "10.0.0.1")
 addressB = fromJust (parseAddress "10.0.0.2")
 
--- | The last state of the only connection of a log, with one side played. Each step has kept
--- the core's rules.
+-- | The last state of the only connection of a log, with the given side replayed. No step may violate an invariant of
+-- the core.
 lastOf :: Maybe Address -> [Seen] -> IO (Summary, Totals)
 lastOf side seen = case replay side seen of
   [Replayed _ (Just (steps@(_ : _), totals))] -> do
@@ -77,7 +77,7 @@ lastOf side seen = case replay side seen of
     pure (stepState (last steps), totals)
   rs -> assertFailure (show (length rs) ++ " connections")
 
--- | A client (A) sends much and then gets five bytes; the log is the client's.
+-- | The packet log of a client (A) that sends much data and then receives five bytes.
 logged :: (Int -> Bool) -> IO [Seen]
 logged loses = do
   tmp <- getTemporaryDirectory

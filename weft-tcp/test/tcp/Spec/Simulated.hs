@@ -1,6 +1,6 @@
 -- |
--- Two cores over a simulated link: everything sent arrives as it was, or a side says
--- that it gave up; nothing hangs; the same seed gives the same run.
+-- Two cores over a simulated link: all data arrives unchanged, or a side reports that it gave up; no run hangs; the
+-- same seed gives the same run.
 module Spec.Simulated (tests) where
 
 import Control.Monad (forM_, unless, when)
@@ -33,8 +33,8 @@ tests =
   where
     dirty l = l {duplication = 30, reordering = 50, corruption = 10, jitter = 3000}
 
--- | The seed chooses sizes, options, algorithms and initial sequence numbers, most of
--- which wrap around during the run.
+-- | The scenario of a seed, which determines sizes, options, algorithms and initial sequence numbers. Most sequence
+-- numbers wrap around during the run.
 drawn :: Int -> (Link -> Link) -> Int -> Scenario
 drawn loss other n = scenario s (other perfect {lossRate = loss, delay = pick 1 [100, 5000, 40000]}) a b
   where
@@ -85,7 +85,7 @@ many loss other = do
     check ("seed " ++ show n) sc
     when (outcome (run sc) /= Delivered) (modifyIORef' aborted (+ 1))
   gave <- readIORef aborted
-  -- Giving up is for links that are worse than a fifth.
+  -- With losses of up to a fifth of the packets, at most one run in twenty may give up.
   when (gave * 20 > seeds) (assertFailure (show gave ++ " of " ++ show seeds ++ " gave up"))
 
 replayed :: Assertion
@@ -106,7 +106,7 @@ vanished :: Assertion
 vanished = forM_ [20000, 45000, 70000, 100000] $ \t -> do
   let big = plainHost {hostData = dataOf 1 3000000}
       r = run (scenario 5 perfect {rate = 1000} big plainHost) {cutAfter = t, limit = 3000000000}
-  -- The side that sends notices; the other has nothing to notice it by.
+  -- The side that sends detects the failure. The other side cannot detect it, because it has nothing to send.
   case outcome r of
     Gave TimedOut _ -> pure ()
     o -> assertFailure (show o)

@@ -1,6 +1,6 @@
 -- |
--- Two stacks in one program, connected in memory: the laws of "Weft.Transport", over a link
--- that loses nothing and one that does; floods of SYNs; what a connection costs.
+-- Two stacks in one program, connected in memory: the laws of "Weft.Transport", over a link that loses nothing and
+-- one that does; SYN floods and forged cookies; settings of packets; the HTTP engine on a stack.
 module Spec.Stacks (tests) where
 
 import Control.Concurrent
@@ -9,6 +9,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
 import Data.IORef
+import Data.List (nub)
 import Lone
 import Network.HTTP.Types (status200)
 import Network.Wai (rawPathInfo, responseLBS)
@@ -22,10 +23,14 @@ import Weft.Duration (seconds)
 import Weft.Http (defaultOptions, drainServer, serverConnections, withServerWith)
 import qualified Weft.Http as Http
 import Weft.Tcp
+import Weft.Tcp.Core (summary)
 import Weft.Tcp.Core.Listener (backlogSize)
 import Weft.Tcp.Device
 import Weft.Tcp.Stack (Listening (..))
 import Weft.Tcp.Stack.Input (arriveBatch)
+import qualified Weft.Tcp.Wire.IPv6 as V6
+import qualified Weft.Tcp.Wire.Icmp as Icmp
+import qualified Weft.Tcp.Wire.Icmp6 as Icmp6
 import Weft.Tcp.Wire.Options
 import qualified Weft.Tcp.Wire.Packet as Packet
 import Weft.Tcp.Wire.Segment (Segment (..), ack, syn)
@@ -42,17 +47,24 @@ tests =
       testCase "a link that loses every 17th packet" lossy,
       testCase "a flood of 20,000 SYNs takes no memory, and a client is served" flood,
       testCase "one source does not fill the backlog" oneSource,
+      testCase "connections that were reset before they were accepted stay in the backlog" resetUnaccepted,
+      testCase "a SYN that arrives together with a reset of the connection on its ports opens another one" resetAndSyn,
       testCase "a SYN with ECE and CWR is answered" ecn,
       testCase "forged cookies are refused" forged,
+      testCase "a cookie opens no connection while too many wait to be accepted, and does so later" cookiesBounded,
+      testCase "a connection from a cookie has no round-trip time before its first measurement" cookieTime,
       testCase "recvMany gives the strings that came, cut to what is asked for, and none at the end" inStrings,
       testCase "time to live and differentiated services as they were chosen (MUST-48, MUST-49)" marked,
       testCase "an unreachable peer is reported (MUST-47)" advised,
+      testCase "a router that does not report its MTU: packets of 576 bytes (RFC 1191)" noMtu,
+      testCase "an unknown IPv6 option is reported by ICMP, at most 100 times a second" unknownOptions,
+      testCase "the answer to an echo request larger than the MTU comes in fragments" bigEcho,
       testCase "the HTTP engine serves on a stack, and drains" http
     ]
   where
     laws name loses =
       withResource openFile (\(fd, _) -> closeFd fd) $ \file ->
-        testGroup name [testCase (lawName law) (withPair loses (\a b -> file >>= lawHolds law . Subject (connected a b) 8000000)) | law <- connectionLaws]
+        testGroup name [testCase (lawName law) (withPair loses (\a b -> file >>= lawHolds law . Implementation (connected a b) 8000000)) | law <- connectionLaws]
     openFile = do
       tmp <- getTemporaryDirectory
       (path, h) <- openBinaryTempFile tmp "weft-tcp"
@@ -72,7 +84,7 @@ connected a b = do
 lossy :: Assertion
 lossy = withPair (\n -> n `mod` 17 == 16) $ \a b -> do
   (c, s) <- connected a b
-  limit <- deadlineIn (seconds 60)
+  limit <- deadlineIn (seconds 200)
   let sent = B.pack (take 2000000 (cycle [1 .. 251]))
   _ <- forkIO (connSendBytes c limit sent >> connShutdownSend c limit)
   let receive' acc = do
@@ -81,7 +93,7 @@ lossy = withPair (\n -> n `mod` 17 == 16) $ \a b -> do
   got <- receive' []
   assertBool "other bytes" (got == sent)
 
--- | Of a packet: time to live and differentiated services.
+-- | The time to live and the differentiated services of a packet.
 marksOf :: B.ByteString -> (Int, Int)
 marksOf p = (fromIntegral (B.index p 8), fromIntegral (B.index p 1))
 
@@ -90,13 +102,14 @@ marked = withLone (\s -> s {stackConfig = (stackConfig s) {firstChoices = (first
   l <- listen st Nothing 80
   arriveBatch st [packetFrom addressA 4000 (synFrom 1), packetFrom addressA 4001 (Segment 5 6 ack 0 0 noOptions [])]
   answers <- sent
-  -- The SYN and ACK; the second has no connection, and no cookie: a reset.
+  -- A SYN-ACK for the first packet. The second one belongs to no connection and has no valid cookie, so the answer is
+  -- a reset.
   map marksOf answers @?= [(7, 0), (7, 0)]
   s <- handshake st (head' answers) >> accept l
   setChoices s (\o -> o {sendTrafficClass = 0xb8, sendHopLimit = 255, useNagle = False})
   _ <- sent
   send s noDeadline (C.pack "now")
-  sent >>= (@?= [(255, 0xb8)]) . map marksOf
+  sent >>= (@?= [(255, 0xb8)]) . nub . map marksOf
   where
     head' xs = case xs of
       x : _ -> x
@@ -113,8 +126,8 @@ advised = do
     s <- accept l
     _ <- sent
     send s noDeadline (C.pack "lost")
-    [quoted] <- sent
-    -- Host unreachable, from a router.
+    quoted : _ <- sent
+    -- An ICMP error from a router: host unreachable.
     let icmp = B.pack [3, 1, 0, 0, 0, 0, 0, 0] <> B.take 28 quoted
     arriveBatch st [Incoming (Packet.encode (Packet.Packet (V4 0x0a000009) addressB 1 (withSum icmp))) True True]
     readIORef told >>= (@?= [(4000, PeerUnreached)])
@@ -125,6 +138,44 @@ advised = do
           x = 65535 - folded (sum words16)
        in B.take 2 b <> B.pack [fromIntegral (x `div` 256), fromIntegral (x `mod` 256)] <> B.drop 4 b
 
+noMtu :: Assertion
+noMtu = withLone id $ \st sent -> do
+  l <- listen st Nothing 80
+  _ <- established st sent 4000 1000
+  sock <- accept l
+  send sock noDeadline (B.replicate 1400 7)
+  quoted : _ <- sent
+  let icmp = Icmp.encode (Icmp.FragmentationNeeded 0 (B.take 28 quoted))
+  arriveBatch st [Incoming (Packet.encode (Packet.Packet (V4 0x0a000009) addressB 1 icmp)) True True]
+  inspect sock summary >>= (@?= 536) . summaryMss
+
+unknownOptions :: Assertion
+unknownOptions = withLone (\s -> s {stackAddresses = [own]}) $ \st sent -> do
+  let with kind = V6.encode (V6.plain 59 peer own) {V6.extensions = [V6.Extension 60 (B.pack [kind, 4, 0, 0, 0, 0])]} B.empty
+  forM_ [0x1e, 0x5e] (\kind -> arriveBatch st [Incoming (with kind) False True])
+  sent >>= (@?= [])
+  arriveBatch st [Incoming (with 0x9e) False True]
+  out <- sent
+  [Icmp6.decode own peer body | Right (Packet.Whole (Packet.Packet from to 58 body)) <- map Packet.decode out, (from, to) == (own, peer)]
+    @?= [Right (Icmp6.ParameterProblem 2 42 (with 0x9e))]
+  replicateM_ 5000 (arriveBatch st [Incoming (with 0x9e) False True])
+  many <- length <$> sent
+  -- The test may go on for several seconds.
+  assertBool (show many) (many < 4000)
+  where
+    own = V6 0xfe80000000000000 2
+    peer = V6 0xfe80000000000000 1
+
+bigEcho :: Assertion
+bigEcho = withLone id $ \st sent -> do
+  let body = B.replicate 3000 7
+      packet = Packet.Packet addressA addressB 1 (Icmp.encode (Icmp.EchoRequest 1 2 body))
+  arriveBatch st [Incoming f False True | f <- Packet.fragment 1500 9 packet]
+  out <- sent
+  map B.length out @?= [1500, 1500, 68]
+  -- Without the IP headers:
+  B.concat (map (B.drop 20) out) @?= Icmp.encode (Icmp.EchoReply 1 2 body)
+
 flood :: Assertion
 flood = withLone id $ \st sent -> do
   l <- listen st Nothing 80
@@ -134,15 +185,16 @@ flood = withLone id $ \st sent -> do
   answers <- sent
   cookies <- readCounter st CookiesSent
   (size, waiting, cookies) @?= (1024, 1024, 18976)
-  -- Those that are remembered are answered again after a second.
+  -- The connections in the backlog send their SYN-ACKs again after a second.
   assertBool (show (length answers)) (length answers >= 20000)
-  -- A client that gets a cookie is served; its acknowledgment is all that is known of it.
+  -- A client that gets a cookie is served. Its acknowledgment contains everything that the stack needs.
   arriveBatch st [packetFrom addressA 5555 (synFrom 3)]
-  [answer] <- mapM (either (assertFailure . show) pure . decoded) =<< sent
+  -- Those in the backlog may be sent again in between: this one goes to port 5555.
+  [answer] <- mapM (either (assertFailure . show) pure . decoded) . filter ((== B.pack [0x15, 0xb3]) . B.take 2 . B.drop 22) =<< sent
   let finalAck = Segment (seqNumber (synFrom 3) + 1) (seqNumber answer + 1) Segment.ack 500 0 noOptions {timestamps = echo answer} [B.pack [1, 2, 3]]
   arriveBatch st [packetFrom addressA 5555 finalAck]
   c <- accept l
-  limit <- deadlineIn (seconds 5)
+  limit <- deadlineIn (seconds 60)
   got <- recv c limit 10
   got @?= B.pack [1, 2, 3]
   where
@@ -156,6 +208,28 @@ oneSource = withLone id $ \st _ -> do
   waiting <- backlogSize <$> readIORef (backlog l)
   waiting @?= 129
 
+resetUnaccepted :: Assertion
+resetUnaccepted = withLone id $ \st sent -> do
+  l <- listen st Nothing 80
+  forM_ [1 .. 100] $ \n -> do
+    p <- established st sent (1024 + n) 1000
+    says st p 0 Segment.rst B.empty
+  let waiting = backlogSize <$> readIORef (backlog l)
+  waiting >>= (@?= 100)
+  _ <- accept l
+  waiting >>= (@?= 99)
+  closeListening st l
+  waiting >>= (@?= 0)
+
+resetAndSyn :: Assertion
+resetAndSyn = withLone id $ \st sent -> do
+  _ <- listen st Nothing 80
+  p <- established st sent 4000 1000
+  _ <- sent
+  arriveBatch st [bytesAt p 0 Segment.rst B.empty, packetFrom addressA 4000 (Segment 900000 0 syn 500 0 noOptions [])]
+  answers <- mapM (either (assertFailure . show) pure . decoded) =<< sent
+  map flags answers @?= [syn <> Segment.ack]
+
 ecn :: Assertion
 ecn = withLone id $ \st sent -> do
   _ <- listen st Nothing 80
@@ -163,14 +237,37 @@ ecn = withLone id $ \st sent -> do
   [answer] <- mapM (either (assertFailure . show) pure . decoded) =<< sent
   flags answer @?= syn <> Segment.ack
 
+-- | Answers each SYN with a cookie.
+onlyCookies :: StackSettings -> StackSettings
+onlyCookies s = s {stackPolicy = Policy "cookies" (\_ _ -> AnswerWithCookie) (Just maxBound)}
+
 forged :: Assertion
-forged = withLone (\s -> s {stackPolicy = Policy "cookies" (\_ _ -> AnswerWithCookie) True}) $ \st sent -> do
+forged = withLone onlyCookies $ \st sent -> do
   _ <- listen st Nothing 80
   forM_ [1 .. 5000 :: Int] $ \n -> arriveBatch st [packetFrom addressA 1000 (Segment 5 (fromIntegral n * 858993) Segment.ack 500 0 noOptions [])]
   size <- tableSize st
   size @?= 0
   answers <- mapM (either (assertFailure . show) pure . decoded) =<< sent
   assertBool "resets" (all (Segment.has Segment.rst . flags) answers && length answers == 5000)
+
+cookiesBounded :: Assertion
+cookiesBounded = withLone (\s -> s {stackPolicy = (stackPolicy (onlyCookies s)) {cookieLimit = Just 2}}) $ \st sent -> do
+  l <- listen st Nothing 80
+  peers <- forM [4000, 4001, 4002] (\port -> established st sent port 1000)
+  connections st >>= (@?= 2) . length
+  _ <- accept l
+  -- The third client takes its connection for open. Its first data opens it.
+  forM_ (drop 2 peers) (\p -> says st p 0 ack (B.singleton 7))
+  connections st >>= (@?= 3) . length
+
+cookieTime :: Assertion
+cookieTime = withLone onlyCookies $ \st sent -> do
+  l <- listen st Nothing 80
+  arriveBatch st [packetFrom addressA 4000 (synFrom 1)]
+  sent >>= mapM_ (handshake st)
+  sock <- accept l
+  figures <- inspect sock summary
+  (summaryRtt figures, summaryRto figures) @?= (0, initialRto defaultConfig)
 
 inStrings :: Assertion
 inStrings = withLone id $ \st sent -> do
@@ -195,17 +292,17 @@ http = withPair (const False) $ \a b -> do
         respond (responseLBS status200 [] (L.fromStrict (rawPathInfo request)))
       ask c path = connSendBytes c noDeadline (C.pack ("GET " ++ path ++ " HTTP/1.1\r\nHost: x\r\n\r\n"))
       answer c = do
-        limit <- deadlineIn (seconds 10)
+        limit <- deadlineIn (seconds 60)
         got <- connReceive c limit 65536
         pure (C.pack "HTTP/1.1 200" `B.isPrefixOf` got, snd (C.breakEnd (== '\n') got))
   withServerWith defaultOptions {Http.optionTransports = [l]} Http.defaultSettings app $ \server -> do
     c <- transportConnect (tcpTransport a) noDeadline (listenerAddress l)
     replicateM_ 3 (ask c "/one" >> answer c >>= (@?= (True, C.pack "/one")))
     serverConnections server >>= (@?= 1)
-    -- A request under way is finished before the server ends; nobody is let in meanwhile.
+    -- Draining the server finishes a running request. Afterwards, connections are refused.
     ask c "/slow"
     takeMVar under
-    clean <- drainServer server (seconds 5)
+    clean <- drainServer server (seconds 25)
     clean @?= True
     answer c >>= (@?= (True, C.pack "/slow"))
     refusedNow <- tryIOError (transportConnect (tcpTransport a) noDeadline (listenerAddress l))

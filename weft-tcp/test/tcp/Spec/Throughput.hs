@@ -1,7 +1,6 @@
 -- |
--- How fast the core is over simulated links, compared with a table that is kept: 10 Mbit/s
--- and 20 ms, by loss, buffer and congestion control. @WEFT_TCP_GOLDEN=write@ writes
--- the table anew.
+-- The throughput of the core over simulated links of 10 Mbit/s and 20 ms, for combinations of loss, buffer size and
+-- congestion control, compared with a table in a file. @WEFT_TCP_GOLDEN=write@ writes the table anew.
 module Spec.Throughput (tests) where
 
 import Control.Monad (unless, when)
@@ -21,7 +20,7 @@ tests = testGroup "throughput" [testCase "is within a tenth of the table" compar
 golden :: FilePath
 golden = "test/tcp/throughput.txt"
 
--- | Rows: loss in tenths of a percent, buffer, algorithm, SACK, kbit/s.
+-- | The rows of the table: loss in tenths of a percent, buffer size, algorithm, SACK; and kbit/s.
 measured :: [(String, Double)]
 measured =
   [ (unwords [show loss, show buffer, name, if sack then "sack" else "nosack"], speed loss buffer algorithm sack)
@@ -29,14 +28,14 @@ measured =
       buffer <- [8192, 32768, 262144],
       (name, algorithm) <- algorithms,
       sack <- [True, False],
-      -- The long runs say nothing more.
+      -- These runs take long and add no information.
       sack || loss < 200
   ]
 
 algorithms :: [(String, Control)]
 algorithms = [("newreno", control newReno), ("cubic", control cubic)]
 
--- | Of three seeds together.
+-- | The throughput of three runs with different seeds, in kbit/s.
 speed :: Int -> Int -> Control -> Bool -> Double
 speed loss buffer algorithm sack = fromIntegral (3 * 8 * size) / fromIntegral (sum (map one [1 .. 3])) * 1000
   where
@@ -54,12 +53,11 @@ compareTable = do
   map fst table @?= map fst kept
   unless (null off) (assertFailure (intercalate "\n" off))
 
--- | The last segments of a burst are lost; the burst is over in much less than the
--- timeout's 200 ms more.
+-- | Bursts of which random segments are lost, also the last ones. A timeout would add at least 200 ms.
 tails :: Assertion
 tails = do
   let host amount = plainHost {hostData = dataOf 9 amount, hostConfig = (hostConfig plainHost) {timeWaitTime = 1}}
       times = [endedAt (run (scenario s perfect {lossRate = 30, delay = 10000} (host 14600) (host 0))) | s <- [1 .. 200]]
       late = length (filter (> 260000) times)
-  -- Some lose a SYN, which only a timeout repairs: three in a hundred of each.
+  -- A lost SYN or SYN-ACK is repaired only by a timeout. Each of them is lost in 3 % of the runs.
   assertBool (show late ++ " of 200 waited for a timeout") (late <= 26)

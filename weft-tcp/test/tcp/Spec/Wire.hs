@@ -1,6 +1,6 @@
 -- |
--- Wire formats: encoding and decoding are inverse, decoding is total, fragments
--- come together, checksums agree with a sum done word by word.
+-- Wire formats: decoding is the inverse of encoding and never fails with an exception, fragments are reassembled, and
+-- checksums agree with a simple sum of words.
 module Spec.Wire (tests) where
 
 import Control.Exception (SomeException, evaluate, try)
@@ -106,7 +106,7 @@ checksums =
       checksum (sumBytes (B.pack [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7])) @?= complement 0xddf2
   ]
   where
-    -- Two representations of zero: a sum that is not empty is never 0 but of zeros.
+    -- Zero has two representations in one's complement: the sum is 0 only if all words are 0.
     slow b = complement (fold16 (foldl' (\a i -> a + word b i) 0 [0, 2 .. B.length b - 1]))
     word b i = fromIntegral (B.index b i) `shiftL` 8 .|. (if i + 1 < B.length b then fromIntegral (B.index b (i + 1)) else 0) :: Word32
     fold16 :: Word32 -> Word16
@@ -132,9 +132,33 @@ malformed =
     testCase "a chain of extension headers is limited" $
       assertBool "accepted" . isLeft . V6.decode $
         V6.encode (V6.plain 6 (V6 1 1) (V6 1 2)) {V6.extensions = replicate 9 (V6.Extension 60 (B.replicate 6 0))} B.empty,
-    testCase "a source route is refused (RFC 5095)" $
-      assertBool "accepted" . isLeft . Packet.decode $
-        V6.encode (V6.plain 6 (V6 1 1) (V6 1 2)) {V6.extensions = [V6.Extension 43 (B.replicate 6 0)]} B.empty,
+    testCase "a source route is refused (RFC 5095, RFC 7126, RFC 8200)" $ do
+      let routing = isLeft . Packet.decode . (`V6.encode` B.empty) . routed
+          routed body = (V6.plain 6 (V6 1 1) (V6 1 2)) {V6.extensions = [V6.Extension 43 (B.pack (body ++ [0, 0, 0, 0]))]}
+          optional o = isLeft (Packet.decode (V4.encode (V4.plain 6 (V4 1) (V4 2)) {V4.options4 = B.pack o} B.empty))
+      -- Routing type and segments left.
+      map routing [[0, 0], [4, 1], [4, 0]] @?= [True, True, False]
+      map optional [[131, 3, 4, 0], [1, 7, 3, 4, 137, 3, 4, 0], [148, 4, 0, 0], [0, 131, 3, 4]] @?= [True, True, False, False],
+    testCase "an unknown IPv6 option is skipped, discards the packet, or is reported, as its type says (RFC 8200)" $ do
+      let packet header kind to = V6.encode (V6.plain 6 (V6 1 1) to) {V6.extensions = [V6.Extension 60 (B.pack [1, 4, 0, 0, 0, 0]), V6.Extension header (B.pack [0, kind, 1, 7, 0, 0])]} B.empty
+          fate header kind to = (isLeft (Packet.decode (packet header kind to)), Packet.unknownOption (packet header kind to))
+          one = V6 1 2
+          many = V6 0xff02000000000000 1
+          -- Behind the fixed header, eight bytes of padding, two of the header, and one of padding.
+          told to = (True, Just (V6 1 1, to, 51))
+      [fate 60 kind one | kind <- [0x1e, 0x5e, 0x9e, 0xde]] @?= [(False, Nothing), (True, Nothing), told one, told one]
+      [fate 0 kind many | kind <- [0x1e, 0x5e, 0x9e, 0xde]] @?= [(False, Nothing), (True, Nothing), told many, (True, Nothing)]
+      -- Other headers have no options; an option does not end behind its header.
+      fate 135 0x9e one @?= (False, Nothing)
+      isLeft (Packet.decode (V6.encode (V6.plain 6 (V6 1 1) one) {V6.extensions = [V6.Extension 60 (B.pack [0x1e, 5, 0, 0, 0, 0])]} B.empty)) @?= True,
+    testCase "ICMP errors with extensions: the field of their length is ignored (RFC 4884)" $ do
+      let quoted = B.replicate 128 1
+          extended = B.pack [0x20, 0, 0, 0]
+          tooBig = Icmp.Other 3 4 (32 `shiftL` 16 .|. 1400) (quoted <> extended)
+      -- Messages of named types are encoded with 0 in these fields.
+      Icmp.decode (Icmp.encode tooBig) @?= Right (Icmp.FragmentationNeeded 1400 (quoted <> extended))
+      Icmp.decode (Icmp.encode (Icmp.Other 3 1 (32 `shiftL` 16) quoted)) @?= Right (Icmp.Unreachable 1 quoted)
+      Icmp6.decode (V6 1 1) (V6 1 2) (Icmp6.encode (V6 1 1) (V6 1 2) (Icmp6.Other 1 4 (B.pack [16, 0, 0, 0] <> quoted))) @?= Right (Icmp6.Unreachable 4 quoted),
     testProperty "a changed bit is noticed by TCP's checksum" . forAll ((,) <$> genPair <*> genSegment) $ \((s, d), seg) ->
       let bytes = encode s d 1 2 seg
        in forAll (choose (0, B.length bytes * 8 - 1)) $ \at ->
@@ -158,8 +182,15 @@ fragments =
       let p = Packet.Packet (V4 1) (V4 2) 17 (B.replicate 100 1)
           parts = Packet.fragment 68 5 p
       assertBool "the example has several" (length parts > 2)
-      -- The second arrives twice, so that the first repeats bytes.
+      -- The first two fragments arrive twice, so bytes are repeated.
       arrive (take 2 parts ++ parts) @?= replicate (2 + length parts) Nothing,
+    testCase "that make an IPv4 packet of more than 65,535 bytes are refused (RFC 791)" $ do
+      let ending header n =
+            fmap (const ()) . Packet.decode $
+              V4.encode (V4.plain 17 (V4 1) (V4 2)) {V4.dontFragment = False, V4.fragmentOffset = 8189, V4.options4 = header} (B.replicate n 0)
+      -- Byte 65,512 of the payload on, behind a header of 20 or 24 bytes.
+      map (ending B.empty) [3, 4] @?= [Right (), Left BadLength]
+      ending (B.replicate 4 1) 3 @?= Left BadLength,
     testCase "hold no more than the limits" $ do
       let piece n = (Key (V4 1) (V4 2) 17 n, Piece 8 True (B.replicate 800 0))
           limits = defaultLimits {maxPackets = 10, maxBytes = 5000}
@@ -171,7 +202,7 @@ fragments =
     genWhole = do
       (s, d) <- genPair
       body <- (<>) <$> genBytes 3000 <*> pure (B.replicate 20 1)
-      -- The least that each version demands of a link.
+      -- The minimum MTU that each version requires of links.
       mtu <- case s of V4 {} -> choose (68, 1500); V6 {} -> choose (1280, 1500)
       pure (Packet.Packet s d 17 body, mtu)
     arrive parts = reverse (snd (foldl' one (noFragments, []) parts))
@@ -188,7 +219,7 @@ addresses = do
   map isUnicast [V4 0, V4 0xe0000001, V4 0xffffffff, V4 0x0a000001, V6 0 0, V6 0xff02000000000000 1, V6 0 1]
     @?= [False, False, False, True, False, False, True]
 
--- | Everything that can be read from bytes is read.
+-- | Decode bytes by all decoders, and evaluate the results completely.
 everything :: ByteString -> Int
 everything b = length (show parsed) + length (show frames)
   where
@@ -200,7 +231,7 @@ everything b = length (show parsed) + length (show frames)
     frames = (Ethernet.decodeFrame b, Ethernet.decodeArp b, fmap (fmap length) (Pcap.decodeFile b))
     transport p =
       let (s, d, body) = (Packet.packetSource p, Packet.packetDestination p, Packet.packetBody p)
-       in -- Past the checksum too, which tampering mostly breaks.
+       in -- Decode the segment without verifying its checksum too, because most changes make the checksum wrong.
           [ show (decode s d body),
             show (Segment.segment <$> Segment.view body),
             show (Udp.decode s d body),
@@ -221,7 +252,7 @@ mutated = do
           Right n -> unless (n > 0) (assertFailure "nothing was read")
         pure (nextSeed seed)
   foldM_ step 88172645463325252 [1 .. count :: Int]
-  -- The undamaged ones are understood.
+  -- The decoders accept most of the unchanged packets.
   let understood = length [() | b <- bases, Right (Packet.Whole _) <- [Packet.decode b]]
   assertBool (show understood ++ " of 200 whole packets") (understood > 100)
   flags (Segment 0 0 (syn <> ack) 0 0 noOptions []) @?= syn <> ack

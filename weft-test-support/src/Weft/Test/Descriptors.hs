@@ -91,14 +91,20 @@ abruptTcpPair = tcpPairWith (\s -> N.setSockOpt s N.Linger (N.StructLinger 1 0))
 tcpPairWith :: (N.Socket -> IO ()) -> Fds -> IO (Fd, Fd)
 tcpPairWith prepare fds =
   bracket (N.socket N.AF_INET N.Stream N.defaultProtocol) N.close $ \l -> do
+    bounded l
     N.bind l (N.SockAddrInet 0 loopback)
     N.listen l 1
     c <- N.socket N.AF_INET N.Stream N.defaultProtocol
+    bounded c
     N.connect c =<< N.getSocketName l
     (s, _) <- N.accept l
     prepare s
     N.setSocketOption s N.NoDelay 1
     (,) <$> ownSocket fds c <*> ownSocket fds s
+  where
+    -- Otherwise the kernel lets buffers grow to what the machine is configured for, tens of megabytes on some. What a
+    -- listener accepts has its sizes.
+    bounded s = N.setSocketOption s N.RecvBuffer 200000 >> N.setSocketOption s N.SendBuffer 200000
 
 loopback :: N.HostAddress
 loopback = N.tupleToHostAddress (127, 0, 0, 1)

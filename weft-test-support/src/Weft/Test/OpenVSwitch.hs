@@ -13,16 +13,18 @@ module Weft.Test.OpenVSwitch
     ovsLog,
     receive,
     receivePacket,
+    receiveFrame,
     dummyBridge,
     dummyPort,
     sentFrames,
+    lldpFrames,
     needOvs,
     ovsEnvironment,
   )
 where
 
 import Control.Concurrent (threadDelay)
-import Control.Exception (SomeException, bracket, try)
+import Control.Exception (bracket, try)
 import Control.Monad (unless, void)
 import qualified Data.ByteString as B
 import System.Directory
@@ -57,10 +59,10 @@ withOvs datapath act = bracket directory removePathForcibly $ \dir -> do
       db = dir </> "conf.db"
   run ovs "ovsdb-tool" ["create", db, "/usr/share/openvswitch/vswitch.ovsschema"] >>= check "ovsdb-tool"
   daemon ovs "ovsdb-server" [db, "--remote=punix:" <> dir </> "db.sock", "--unixctl=" <> dir </> "ovsdb.ctl"] $ do
-    patiently "the database" (vsctl ovs ["--no-wait", "init"])
+    patiently ovs "ovsdb-server" (vsctl ovs ["--no-wait", "init"])
     let dummy = ["--enable-dummy=override" | datapath == Dummy] ++ ["--disable-system" | datapath == Dummy]
     daemon ovs "ovs-vswitchd" (("unix:" <> dir </> "db.sock") : dummy ++ ["--unixctl=" <> dir </> "vswitchd.ctl", "--log-file=" <> dir </> "vswitchd.log"]) $ do
-      patiently "the daemon" (appctl ovs ["version"])
+      patiently ovs "ovs-vswitchd" (appctl ovs ["version"])
       act ovs
   where
     -- The paths of sockets must be short.
@@ -86,20 +88,26 @@ run ovs program arguments = do
 check :: String -> (ExitCode, String, String) -> IO ()
 check what (code, out, err) = unless (code == ExitSuccess) (assertFailure (what <> ": " <> out <> err))
 
-patiently :: String -> IO a -> IO ()
-patiently what act = go (100 :: Int)
+-- | Repeat an action until it succeeds, for at least a minute. Otherwise the error has the end of what the program has
+-- said.
+patiently :: Ovs -> FilePath -> IO a -> IO ()
+patiently ovs program act = go (1200 :: Int)
   where
-    go 0 = assertFailure (what <> " did not start")
     go n = do
       r <- try act
       case r of
         Right _ -> pure ()
-        Left e -> (e :: SomeException) `seq` threadDelay 50000 >> go (n - 1)
+        Left (HUnitFailure _ why)
+          | n == 0 -> do
+            said <- readFile (ovsDirectory ovs </> (program <> ".out"))
+            assertFailure (unlines ((program <> " did not start: " <> why) : lastOf 10 (lines said)))
+          | otherwise -> threadDelay 50000 >> go (n - 1)
+    lastOf n xs = drop (length xs - n) xs
 
 vsctl, appctl, ofctl :: Ovs -> [String] -> IO String
-vsctl ovs = command ovs "ovs-vsctl" . (["--timeout=10", "--db=unix:" <> ovsDirectory ovs </> "db.sock"] <>)
-appctl ovs = command ovs "ovs-appctl" . (["--timeout=10", "-t", ovsDirectory ovs </> "vswitchd.ctl"] <>)
-ofctl ovs = command ovs "ovs-ofctl" . (["--timeout=10"] <>)
+vsctl ovs = command ovs "ovs-vsctl" . (["--timeout=60", "--db=unix:" <> ovsDirectory ovs </> "db.sock"] <>)
+appctl ovs = command ovs "ovs-appctl" . (["--timeout=60", "-t", ovsDirectory ovs </> "vswitchd.ctl"] <>)
+ofctl ovs = command ovs "ovs-ofctl" . (["--timeout=60"] <>)
 
 command :: Ovs -> FilePath -> [String] -> IO String
 command ovs program arguments = do
@@ -140,12 +148,25 @@ receivePacket ovs port source destination protocol behind = void (appctl ovs ["n
     mac 255 = "ff:ff:ff:ff:ff:ff"
     mac n = printf "02:00:00:00:00:%02x" n
 
+-- | A frame arrives at a port.
+receiveFrame :: Ovs -> String -> B.ByteString -> IO ()
+receiveFrame ovs port frame = void (appctl ovs ["netdev-dummy/receive", port, concatMap (printf "%02x") (B.unpack frame)])
+
 -- | The frames that a port has sent, without LLDP.
 sentFrames :: Ovs -> String -> IO [B.ByteString]
-sentFrames ovs port = filter (not . lldp) . frames . B.drop 24 <$> B.readFile (ovsDirectory ovs </> (port <> ".pcap"))
+sentFrames ovs port = filter (not . isLldp) <$> allFrames ovs port
+
+-- | The LLDP frames that a port has sent.
+lldpFrames :: Ovs -> String -> IO [B.ByteString]
+lldpFrames ovs port = filter isLldp <$> allFrames ovs port
+
+isLldp :: B.ByteString -> Bool
+isLldp s = B.take 2 (B.drop 12 s) == B.pack [0x88, 0xcc]
+
+allFrames :: Ovs -> String -> IO [B.ByteString]
+allFrames ovs port = frames . B.drop 24 <$> B.readFile (ovsDirectory ovs </> (port <> ".pcap"))
   where
     frames s
       | B.length s < 16 = []
       | otherwise = let n = len (B.drop 8 s) in B.take n (B.drop 16 s) : frames (B.drop (16 + n) s)
     len s = sum [fromIntegral (B.index s i) * 256 ^ i | i <- [0 .. 3 :: Int]] :: Int
-    lldp s = B.take 2 (B.drop 12 s) == B.pack [0x88, 0xcc]

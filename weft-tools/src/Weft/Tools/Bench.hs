@@ -98,7 +98,7 @@ benchCommand :: Mod CommandFields (IO ())
 benchCommand =
   command "bench" $
     info
-      (hsubparser (runCommand <> urlCommand <> commandGroup "Measuring one's own programs:") <|> hsubparser (paperCommand <> commandGroup "The papers:") <|> hsubparser (figuresCommand <> reportingCommands registry <> commandGroup "What is made of results:") <|> run <$> optionsParser (map benchName registry) subjectNames)
+      (hsubparser (runCommand <> urlCommand <> commandGroup "Your own programs:") <|> hsubparser (paperCommand <> commandGroup "The papers:") <|> hsubparser (figuresCommand <> reportingCommands registry <> commandGroup "Saved results:") <|> run <$> optionsParser (map benchName registry) subjectNames)
       ( progDesc "Measure Weft beside GHC's own I/O manager and other peers"
           <> footer
             "Subjects take turns within every round and start afresh each time. A server with N capabilities is pinned \
@@ -122,7 +122,7 @@ paperCommand =
   command "paper" $
     info
       (paper <$> switch (long "list" <> help "List the figures") <*> optional (strArgument (metavar "FIGURE" <> help "As --list names it, such as 2010-3 or mio-5")) <*> (furtherOptions (nub (subjectNames <> figureSubjects)) <*> pure All))
-      ( progDesc "Measure again what a figure of the papers shows, to the size of this machine"
+      ( progDesc "Repeat the measurement of a figure of the papers, as far as this machine allows"
           <> footer
             "Example: weft bench paper mio-5 --plot mio-5.svg. What was found on other machines, decades of compilers ago, is printed beside it: \
             \ratios and shapes can be compared, not figures. Exit status: 1 when the figure cannot be measured on this machine, which is said with \
@@ -223,7 +223,7 @@ figuresCommand =
           <*> switch (long "quick" <> help "Short rounds: to see that everything runs, not for figures")
           <*> many (argument (eitherReader shown) (metavar "NAME..." <> help ("Only these benchmarks: " ++ T.unpack (T.intercalate ", " (map benchName documented)))))
       )
-      ( progDesc "Measure what README.md and doc/measurements.md show, and keep it for weft bench readme"
+      ( progDesc "Measure what README.md and doc/measurements.md show, and save it for weft bench readme"
           <> footer
             "Example: weft bench figures && weft bench readme. A result is written as soon as its benchmark has ended; that of a benchmark of which nothing could be \
             \measured stays as it was. Peers that are missing are named in the result, and in the documents. Only what the documents show is measured, \

@@ -3,8 +3,8 @@
 -- |
 -- Description : @weft doctor --binary@
 --
--- Was a program linked with @weft-relink@, and what of it runs on Weft then? The answer is in the program itself, stripped
--- or not: @weft-relink@ leaves a note in it.
+-- Was a program linked with @weft-relink@, and what of it runs on Weft then? The answer is in the program itself,
+-- stripped or not: @weft-relink@ leaves a note in it.
 module Weft.Tools.Binary
   ( examineBinary,
     Relinked (..),
@@ -12,13 +12,16 @@ module Weft.Tools.Binary
     Linked (..),
     howLinked,
     mentions,
+    linkedOptions,
   )
 where
 
-import Control.Exception (IOException, try)
+import Control.Exception (try)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
-import Data.Char (isDigit)
+import Data.Char (isAlpha, isAlphaNum, isDigit)
+import Data.List (nub)
+import GHC.IO.Exception (IOException (ioe_description))
 import System.Exit (ExitCode (..), exitWith)
 import System.IO (hPutStrLn, stderr)
 
@@ -31,7 +34,7 @@ examineBinary :: FilePath -> IO ()
 examineBinary file = do
   content <- try (B.readFile file)
   case findNote <$> content of
-    Left e -> hPutStrLn stderr ("weft: " <> show (e :: IOException)) >> exitWith (ExitFailure 2)
+    Left e -> hPutStrLn stderr ("weft doctor: " <> file <> ": " <> ioe_description e) >> exitWith (ExitFailure 2)
     Right Nothing -> do
       putStrLn (file <> ": not linked with weft-relink: GHC's own I/O manager serves it")
       exitWith (ExitFailure 1)
@@ -49,8 +52,8 @@ data Linked = Linked
   }
   deriving (Eq, Show)
 
--- | Read from the constants of the run-time system in a program's bytes: its name, and the complaint that only one without an event log has. 'Nothing'
--- if no run-time system is in it, as where it is a shared library.
+-- | Read from the constants of the run-time system in a program's bytes: its name, and the complaint that only one
+-- without an event log has. 'Nothing' if no run-time system is in it, as where it is a shared library.
 howLinked :: ByteString -> Maybe Linked
 howLinked content
   | any (`mentions` content) ["\0rts_thr\0", "\0rts_thr_"] = Just (Linked True log')
@@ -62,6 +65,32 @@ howLinked content
 -- | Are these bytes among them?
 mentions :: ByteString -> ByteString -> Bool
 mentions part content = not (B.null (snd (B.breakSubstring part content)))
+
+-- | The options of the run-time system that a program was linked with (@-with-rtsopts@), if they have an allocation area
+-- (@-A@). In the program's bytes they are a string of options and nothing else. None if there are several such strings.
+linkedOptions :: ByteString -> [String]
+linkedOptions content = case nub (from 0) of
+  [options] -> options
+  _ -> []
+  where
+    from start = case B.breakSubstring "-A" (B.drop start content) of
+      (_, "") -> []
+      (skipped, _) -> filter hasArea [wordsAround at] <> from (at + 2)
+        where
+          at = start + B.length skipped
+    hasArea options = all isOption options && any isArea options
+    -- The words of the string around a place. Strings end with a zero.
+    wordsAround at = map B.unpack (B.words (before <> behind))
+      where
+        before = B.takeWhileEnd (/= '\0') (B.take (min at longest) (B.drop (at - longest) content))
+        behind = B.takeWhile (/= '\0') (B.take longest (B.drop at content))
+    longest = 1000
+    isOption word = case word of
+      '-' : c : rest -> isAlpha c && all (\x -> isAlphaNum x || x `elem` ("-.=,:/_%" :: String)) rest
+      _ -> False
+    isArea word = case word of
+      '-' : 'A' : size@(d : _) -> isDigit d && dropWhile isDigit size `elem` ["", "k", "K", "m", "M", "g", "G"]
+      _ -> False
 
 -- | The note in a program's bytes (@cbits\/relink.c@): a mark, the compiler, then a function a line, to a zero.
 findNote :: ByteString -> Maybe Relinked

@@ -12,7 +12,7 @@ where
 
 import Control.Concurrent (forkIO, threadDelay, yield)
 import Control.Concurrent.MVar
-import Control.Exception (SomeException, displayException, try)
+import Control.Exception (SomeException, displayException, fromException, try)
 import Control.Monad (forM, forM_, unless, void)
 import Data.Aeson (Value, encode, object, toJSON, (.=))
 import qualified Data.Aeson.Key as Key
@@ -22,6 +22,7 @@ import Data.IORef
 import Data.Version (showVersion)
 import GHC.Clock (getMonotonicTime, getMonotonicTimeNSec)
 import GHC.Conc (getNumProcessors)
+import GHC.IO.Exception (IOException (ioe_description, ioe_filename))
 import Options.Applicative hiding (command)
 import qualified Options.Applicative as Options
 import qualified Paths_weft_tools
@@ -68,46 +69,47 @@ arguments :: Parser Arguments
 arguments =
   Arguments
     <$> option (eitherReader address) (long "controller" <> metavar "HOST:PORT" <> value ("127.0.0.1", "6653") <> help "The controller (127.0.0.1:6653)")
-    <*> option (eitherReader version) (long "openflow" <> metavar "VERSION" <> value V10 <> help "What the switches speak, 1.0 or 1.3 (1.0)")
-    <*> count "switches" 100 100000 "Fake switches (100)"
-    <*> count "hosts" 1000 65536 "Hosts of each switch (1000)"
-    <*> option (eitherReader power) (long "outstanding" <> metavar "N" <> value 512 <> help "Packets of a switch without an answer, at the most: a power of two (512)")
-    <*> option (eitherReader mode) (long "mode" <> metavar "MODE" <> value Throughput <> help "throughput: as many packets as may be; latency: one at a time; idle: none, answer echoes (throughput)")
-    <*> optional (option (eitherReader (bounded 100000000)) (long "rate" <> metavar "N" <> help "With --mode throughput: N packets a second, of all switches together, whatever the controller does; each switch sends its share every 4 ms, and latencies count from when a packet was due"))
-    <*> seconds' "give-up" 0 "Send another packet in the place of one that has had no answer for that long, and count it as lost; 0 waits for ever (0)"
+    <*> option (eitherReader version) (long "openflow" <> metavar "VERSION" <> value V10 <> help "Version of OpenFlow, 1.0 or 1.3 (1.0)")
+    <*> count "switches" 100 100000 "Number of fake switches (100)"
+    <*> count "hosts" 1000 65536 "Number of hosts of each switch (1000)"
+    <*> option (eitherReader power) (long "outstanding" <> metavar "N" <> value 512 <> help "Largest number of unanswered packets of a switch: a power of two (512)")
+    <*> option (eitherReader mode) (long "mode" <> metavar "MODE" <> value Throughput <> help "throughput: up to --outstanding packets at once; latency: one at a time; idle: none, only answers to echo requests (throughput)")
+    <*> optional (option (eitherReader (bounded 100000000)) (long "rate" <> metavar "N" <> help "With --mode throughput: N packets a second from all switches together, independent of the answers. Each switch sends its share every 4 ms, and latencies count from the time at which a packet was due"))
+    <*> seconds' "give-up" 0 "Time after which an unanswered packet counts as lost, and another one is sent; 0 means never (0)"
     <*> seconds' "warmup" 1 "Seconds before measuring (1)"
     <*> seconds' "seconds" 5 "Seconds of measuring (5)"
-    <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result there; - is the standard output"))
+    <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result to a file; - means standard output"))
   where
     count name def most text = option (eitherReader (bounded most)) (long name <> metavar "N" <> value def <> help text)
     bounded :: Int -> String -> Either String Int
     bounded most s = case reads s of
       [(n, "")] | n >= 1 && n <= most -> Right n
-      _ -> Left ("a number from 1 to " <> show most)
+      _ -> Left ("expected a number from 1 to " <> show most <> ", not " <> show s)
     power s = case bounded 65536 s of
       Right n | n `elem` takeWhile (<= 65536) (iterate (* 2) 1) -> Right n
-      _ -> Left "a power of two up to 65536"
+      _ -> Left ("expected a power of two up to 65536, not " <> show s)
     seconds' name def text = option (eitherReader positive) (long name <> metavar "SECONDS" <> value def <> help text)
     positive s = case reads s of
       [(x, "")] | x >= 0 && x < 1e6 -> Right x
-      _ -> Left "a number of seconds"
-    mode s = maybe (Left "throughput, latency or idle") Right (lookup s [("throughput", Throughput), ("latency", Latency), ("idle", Idle)])
-    version s = maybe (Left "1.0 or 1.3") Right (lookup s [("1.0", V10), ("1.3", V13)])
+      _ -> Left ("expected a number of seconds, not " <> show s)
+    mode s = maybe (Left ("expected throughput, latency or idle, not " <> show s)) Right (lookup s [("throughput", Throughput), ("latency", Latency), ("idle", Idle)])
+    version s = maybe (Left ("expected 1.0 or 1.3, not " <> show s)) Right (lookup s [("1.0", V10), ("1.3", V13)])
     address s = case break (== ':') (reverse s) of
       (port, ':' : host) | not (null port), not (null host) -> Right (reverse (filter (\x -> x /= '[' && x /= ']') host), reverse port)
-      _ -> Left "HOST:PORT"
+      _ -> Left ("expected HOST:PORT, not " <> show s)
 
--- | Connect all switches, let them ask, count for a while, report.
+-- | Connect all switches, let them send packets, count for the given time, and report.
 cbench :: Arguments -> IO ()
 cbench given = do
   hSetBuffering stdout LineBuffering
   found <- getAddrInfo (Just defaultHints {addrSocketType = Stream}) (Just (fst (argumentController given))) (Just (snd (argumentController given)))
-  ai <- maybe (refuse "no such address") pure (firstOf found)
+  ai <- maybe (refuse "the controller's name has no address") pure (firstOf found)
   lost <- newIORef []
   go <- newEmptyMVar
   connected <- forM [1 .. argumentSwitches given] (connectSwitch given ai lost go)
   let switches = map fst connected
   putMVar go ()
+  sleep (startInterval given)
   forM_ (argumentRate given) (\rate -> forkIO (pace rate (map snd connected)))
   threadDelay (round (argumentWarmup given * 1e6))
   before <- mapM tally switches
@@ -130,6 +132,12 @@ cbench given = do
 refuse :: String -> IO a
 refuse why = hPutStrLn stderr ("weft cbench: " <> why) >> exitWith (ExitFailure 1)
 
+-- | An 'IOException' without the function that threw it.
+reason :: SomeException -> String
+reason e = case fromException e of
+  Just failed -> maybe "" (<> ": ") (ioe_filename failed) <> ioe_description failed
+  Nothing -> displayException e
+
 connectSwitch :: Arguments -> AddrInfo -> IORef [(Int, String)] -> MVar () -> Int -> IO (FakeSwitch, Int -> Int -> IO ())
 connectSwitch given ai lost go n = do
   made <- try $ do
@@ -140,19 +148,19 @@ connectSwitch given ai lost go n = do
     rest <- handshake f
     pure (f, rest)
   case made of
-    Left e -> refuse ("switch " <> show n <> ": " <> displayException (e :: SomeException))
+    Left e -> refuse ("switch " <> show n <> ": " <> reason e)
     Right (f, rest) -> do
       void . forkIO $ do
-        -- Echoes must be answered while the others connect; packets wait for the last one.
+        -- A connected switch answers echoes at once, and sends packets when the last switch is connected.
         end <-
           try
             ( case (argumentMode given, argumentRate given) of
                 (Idle, _) -> answerOnly f rest
                 (Throughput, Just _) -> snd (paced f rest)
-                _ -> readMVar go >> ask f rest
+                _ -> answerUntil f (startInterval given) go rest >>= ask f
             )
         case end of
-          Left e -> atomicModifyIORef' lost (\ls -> ((n, displayException (e :: SomeException)) : ls, ()))
+          Left e -> atomicModifyIORef' lost (\ls -> ((n, reason e) : ls, ()))
           Right () -> pure ()
       pure (f, \due most -> try (fst (paced f rest) due most) >>= either (\e -> const (pure ()) (e :: SomeException)) pure)
   where
@@ -164,7 +172,12 @@ connectSwitch given ai lost go n = do
           shapeGiveUp = round (argumentGiveUp given * 1e9)
         }
 
--- | Every 4 ms the share of each switch, one switch after the other, for ever. What is late is sent at once.
+-- | The time between two looks of a connected switch at whether the last one is connected. The more switches, the
+-- longer, so that they leave most of the processor to the connecting.
+startInterval :: Arguments -> Duration
+startInterval given = milliseconds (max 50 (argumentSwitches given `div` 20))
+
+-- | Every 4 ms send the share of each switch, one switch after the other, for ever. Late packets are sent at once.
 pace :: Int -> [Int -> Int -> IO ()] -> IO ()
 pace rate senders = do
   start <- fromIntegral <$> getMonotonicTimeNSec
@@ -172,7 +185,7 @@ pace rate senders = do
       interval = 4000000 :: Int
       -- How many packets of a switch are due by its kth turn.
       share k = k * rate `div` (250 * n)
-      -- When it is late the switches still have their share of this program.
+      -- If the sender is late, it still yields to the threads of the switches.
       turn _ k [] = yield >> turn 0 (k + 1) senders
       turn i k (send : rest) = do
         let due = start + k * interval + i * interval `div` n

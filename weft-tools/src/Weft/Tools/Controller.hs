@@ -30,7 +30,7 @@ import Weft.OpenFlow.Cluster
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Learning
 import Weft.OpenFlow.Northbound
-import Weft.OpenFlow.Topology (defaultTopologySettings)
+import Weft.OpenFlow.Topology (TopologySettings (..), defaultTopologySettings)
 import Weft.Socket (ServerSettings (..), defaultServerSettings, serverAddress)
 import Weft.Tls
 import Weft.Tools.Serve.Listeners (cannotListenOn)
@@ -41,6 +41,7 @@ data Arguments = Arguments
     argumentToken :: Maybe FilePath,
     argumentCores :: Maybe Int,
     argumentIdle :: Int,
+    argumentHostLife :: Int,
     argumentNoTopology :: Bool,
     argumentEcho :: Double,
     argumentEtcd :: Maybe [String],
@@ -62,38 +63,39 @@ controllerCommand = Options.command "controller" (info (controller <$> arguments
 arguments :: Parser Arguments
 arguments =
   Arguments
-    <$> option (eitherReader address) (long "listen" <> metavar "[HOST:]PORT" <> value (Nothing, "6653") <> help "Where switches connect (6653, on every address)")
-    <*> optional (option (eitherReader address) (long "http" <> metavar "[HOST:]PORT" <> help "Serve the page of the network, a REST interface and /metrics there; the host is 127.0.0.1 unless given"))
-    <*> optional (strOption (long "northbound-token-file" <> metavar "FILE" <> help "With --http: requests that change flows must have 'Authorization: Bearer TOKEN', with the token in this file's first line; without it only clients on this host may change flows"))
+    <$> option (eitherReader address) (long "listen" <> metavar "[HOST:]PORT" <> value (Nothing, "6653") <> help "Address on which switches connect (port 6653 on every address)")
+    <*> optional (option (eitherReader address) (long "http" <> metavar "[HOST:]PORT" <> help "Serve a page that shows the network, a REST interface and /metrics on this address; the default host is 127.0.0.1"))
+    <*> optional (strOption (long "northbound-token-file" <> metavar "FILE" <> help "With --http: requests that change flows must have 'Authorization: Bearer TOKEN', with the token in this file's first line. Without this option only clients on this host may change flows"))
     <*> optional (option (eitherReader (number 1 256)) (long "cores" <> metavar "N" <> help "Cores to use (all)"))
-    <*> option (eitherReader (number 0 65535)) (long "idle-timeout" <> metavar "SECONDS" <> value 60 <> help "A flow goes when no packet has used it for that long; 0 never (60)")
-    <*> switch (long "no-topology" <> help "Do not look for links: switches flood by themselves, and loops are the operator's")
-    <*> option (eitherReader positive) (long "echo" <> metavar "SECONDS" <> value 10 <> help "Ask a silent switch for an echo after that long, and drop it after as long again (10)")
-    <*> optional (option (eitherReader urls) (long "etcd" <> metavar "URL,..." <> help "Share the network with other controllers by this etcd: each switch has one master, and another one when that dies"))
-    <*> optional (strOption (long "name" <> metavar "NAME" <> help "With --etcd: this controller's own name (host and process)"))
+    <*> option (eitherReader (number 0 65535)) (long "idle-timeout" <> metavar "SECONDS" <> value 60 <> help "Time after which an unused flow is removed; 0 means never (60)")
+    <*> option (eitherReader (number 0 1000000)) (long "host-timeout" <> metavar "SECONDS" <> value 300 <> help "Time after which a host is forgotten if it has sent nothing to the controller and does not answer ARP; 0 means never (300)")
+    <*> switch (long "no-topology" <> help "Do not discover links: switches flood on all ports, so the network must have no loops")
+    <*> option (eitherReader positive) (long "echo" <> metavar "SECONDS" <> value 10 <> help "Time of silence after which a switch is sent an echo request; after the same time without an answer it is disconnected (10)")
+    <*> optional (option (eitherReader urls) (long "etcd" <> metavar "URL,..." <> help "Share the network with other controllers through this etcd; each switch has one controller as master, and gets another one if that fails"))
+    <*> optional (strOption (long "name" <> metavar "NAME" <> help "With --etcd: the name of this controller (the host's name and the process number)"))
     <*> optional tls
-    <*> switch (long "quiet" <> help "Say nothing of switches that come and go")
+    <*> switch (long "quiet" <> help "Do not report switches that connect and disconnect")
   where
     urls s = case words (map (\x -> if x == ',' then ' ' else x) s) of
-      [] -> Left "URLs, such as http://127.0.0.1:2379"
+      [] -> Left "expected URLs, such as http://127.0.0.1:2379"
       us -> Right us
     tls =
       (,,)
-        <$> strOption (long "certificate" <> metavar "FILE" <> help "Speak TLS with switches, with this certificate")
-        <*> strOption (long "key" <> metavar "FILE" <> help "The certificate's key")
+        <$> strOption (long "certificate" <> metavar "FILE" <> help "Use TLS with switches, with this certificate (PEM)")
+        <*> strOption (long "key" <> metavar "FILE" <> help "The certificate's private key (PEM)")
         <*> optional (strOption (long "switch-authorities" <> metavar "FILE" <> help "With TLS: switches must have a certificate of one of these authorities"))
     number :: Int -> Int -> String -> Either String Int
     number least most s = case reads s of
       [(n, "")] | n >= least && n <= most -> Right n
-      _ -> Left ("a number from " <> show least <> " to " <> show most)
+      _ -> Left ("expected a number from " <> show least <> " to " <> show most <> ", not " <> show s)
     positive :: String -> Either String Double
     positive s = case reads s of
       [(x, "")] | x > 0 && x <= 1e6 -> Right x
-      _ -> Left "a number of seconds above 0"
+      _ -> Left ("expected a number of seconds above 0, not " <> show s)
     address s = case break (== ':') (reverse s) of
       (port, ':' : host) | portNumber port, not (null host) -> Right (Just (reverse (filter (`notElem` "[]") host)), reverse port)
       (port, "") | portNumber port -> Right (Nothing, reverse port)
-      _ -> Left "PORT or HOST:PORT"
+      _ -> Left ("expected PORT or HOST:PORT, not " <> show s)
     portNumber reversed = either (const False) (const True) (number 0 65535 (reverse reversed))
 
 controller :: Arguments -> IO ()
@@ -115,17 +117,18 @@ controller given = handle cannot $ do
       name <- maybe ownName pure (argumentName given)
       withCluster (defaultClusterSettings name endpoints) {clusterOnReach = maybe (say "etcd answers") (\why -> complain ("etcd does not answer, and without it this controller masters no switch: " <> why))} $ \cluster around -> serving (clusterSettings cluster) around
   where
-    app = perSwitch (learningSwitchWith defaultLearningSettings {learningIdleTimeout = fromIntegral (argumentIdle given)})
+    app = perSwitch (learningSwitchWith defaultLearningSettings {learningIdleTimeout = fromIntegral (argumentIdle given), learningAge = if hostLife > 0 then min (learningAge defaultLearningSettings) (hostLife `div` 2) else learningAge defaultLearningSettings})
     tlsSettings (certificate, key, authorities) =
       defaultTlsServerSettings
         { tlsCertificates = [CertificateFiles certificate key],
           tlsProtocols = [],
           tlsClientCertificates = maybe NoClientCertificates RequiredClientCertificates authorities
         }
+    hostLife = fromIntegral (argumentHostLife given) * 1000
     echo = milliseconds (round (argumentEcho given * 1000))
     settings =
       defaultSettings
-        { settingsTopology = if argumentNoTopology given then Nothing else Just defaultTopologySettings,
+        { settingsTopology = if argumentNoTopology given then Nothing else Just defaultTopologySettings {topologyHostLife = hostLife},
           settingsEchoAfter = echo,
           settingsDeadAfter = echo,
           settingsOnIncident = say . show,
@@ -137,19 +140,19 @@ controller given = handle cannot $ do
     cannot :: IOException -> IO ()
     cannot e = failing (show e)
 
--- | Say why the program ends.
+-- | Print the reason and exit with status 1.
 failing :: String -> IO a
 failing why = hPutStrLn stderr ("weft controller: " <> why) >> exitWith (ExitFailure 1)
 
--- | Run what listens there, as that option says. Where it cannot, say so and end.
+-- | Run an action that listens on the address of an option. If it cannot listen, print the reason and exit.
 listening :: String -> (Maybe String, String) -> IO a -> IO a
 listening name (host, port) act = act `catch` explained
   where
     explained e
-      | any (`isPrefixOf` ioe_location e) ["Weft.Socket.bind", "Weft.Socket.getAddrInfo"] = failing (cannotListenOn (maybe "" (<> " ") host <> "port " <> port) e <> ". Another one: " <> name)
+      | any (`isPrefixOf` ioe_location e) ["Weft.Socket.bind", "Weft.Socket.getAddrInfo"] = failing (cannotListenOn (maybe "" (<> " ") host <> "port " <> port) e <> "; another address can be given by " <> name)
       | otherwise = throwIO e
 
--- | Who may change flows by the northbound side. Ends the program when there is no usable token in the file.
+-- | The access rights of the northbound interface. Exits if the file has no usable token.
 northboundAccess :: Arguments -> IO Access
 northboundAccess given = case (argumentToken given, argumentHttp given) of
   (Nothing, _) -> pure LocalClients
@@ -158,7 +161,7 @@ northboundAccess given = case (argumentToken given, argumentHttp given) of
   where
     wrong why = hPutStrLn stderr ("weft controller: " <> why) >> exitWith (ExitFailure 2)
 
--- | Serve the northbound side beside an action, if it is wanted.
+-- | Serve the northbound interface while an action runs, if an address is given for it.
 withHttp :: Arguments -> Access -> Controller -> IO a -> IO a
 withHttp given access c act = case argumentHttp given of
   Nothing -> act

@@ -56,14 +56,14 @@ doctor json certificates subject = do
   if json then L.putStrLn (encode (toValue findings)) else putStr (unlines (map renderFinding findings))
   if or [True | Finding Wrong _ _ <- findings] then exitWith (ExitFailure 1) else pure ()
 
--- | A process, by its number, or a program, by its file or its name.
+-- | Findings about a process, given its number, or about a program, given its file or its name.
 named :: String -> IO [Finding]
 named text
-  | all isDigit text = processFindings (read text) >>= maybe (refuse ("there is no process " <> text)) pure
+  | not (null text), all isDigit text = processFindings (read text) >>= maybe (refuse ("there is no process " <> text)) pure
   | otherwise = do
     here <- doesFileExist text
     path <- if here then pure (Just text) else findExecutable text
-    maybe (refuse ("no such program: " <> text)) programFindings path
+    maybe (refuse ("no such program: " <> show text)) programFindings path
   where
     refuse why = hPutStrLn stderr ("weft doctor: " <> why) >> exitWith (ExitFailure 2)
 
@@ -75,7 +75,7 @@ engineOf engine refused = case (engine, refused) of
   (Threads, Nothing) -> "a pool of threads (WEFT_FILES)"
   (Threads, Just why) -> "a pool of threads: " <> why
 
--- | This machine, and what Weft would choose on it.
+-- | Findings about this machine, and what Weft would choose on it.
 examine :: IO [Finding]
 examine = do
   kernel <- maybe "" (takeWhile (/= '\n')) <$> contents "/proc/sys/kernel/osrelease"
@@ -89,7 +89,7 @@ examine = do
   status <- maybe "" id <$> contents "/proc/self/status"
   cores <- coreFindings "/proc/self"
   settings <- kernelFindings
-  caches <- cacheFindings (Just (fromIntegral (minAllocAreaSize gc) * 4096))
+  caches <- cacheFindings (AreaOf (fromIntegral (minAllocAreaSize gc) * 4096))
   pure . concat $
     [ [ fact "system" (os <> " " <> arch <> " " <> kernel),
         fact "compiler" (compilerName <> " " <> showVersion compilerVersion)

@@ -3,9 +3,9 @@
 -- |
 -- Description : @weft get@
 --
--- Fetch a URL, over the kernel's sockets or from a TCP/IP stack in the program. The body goes to standard output or a file as it
--- comes; a file appears when it is whole. Exit status: 0, 1 when there is no whole response, 2 for bad arguments, 3 when the
--- server's status is 400 or more (the body is written all the same).
+-- Fetches a URL over the kernel's sockets or from a TCP/IP stack in the program. The body is written to standard
+-- output or to a file as it arrives; the file gets its name when it is complete. Exit status: 0, 1 without a complete
+-- response, 2 for wrong arguments, 3 if the server's status is 400 or higher (the body is written all the same).
 module Weft.Tools.Get
   ( getCommand,
   )
@@ -91,7 +91,7 @@ said = ioe_description
 failed :: Int -> String -> IO a
 failed code why = hPutStrLn stderr ("weft get: " <> why) >> exitWith (ExitFailure code)
 
--- | The response's status. The body is where it is wanted.
+-- | Fetch the URL and write the body. Returns the response's status.
 fetch :: Get -> Instant -> Transport -> (SockAddr -> Bool) -> IO Int
 fetch g due transport usable = do
   addresses <- blocking (getAddrInfo (Just defaultHints {addrSocketType = Stream}) (Just host) (Just (targetPort target))) `catch` unknown
@@ -106,15 +106,15 @@ fetch g due transport usable = do
     trust = if getInsecure g then defaultTlsClientSettings {tlsTrust = TrustAnything} else defaultTlsClientSettings
     unknown :: IOException -> IO [AddrInfo]
     unknown e = ioError (userError ("no address is known for " <> host <> ": " <> ioe_description e))
-    -- One after the other, as a name may have addresses on which no server listens.
+    -- Addresses are tried one after the other, since no server may listen on some of them.
     first errors [] = ioError (userError ("cannot connect to " <> host <> " port " <> targetPort target <> ": " <> intercalate "; " (reverse errors)))
     first errors (a : rest) = transportConnect transport due a `catch` \e -> if isTimeout e then ioError e else first ((show a <> " " <> ioe_description e) : errors) rest
     untrusted :: IOException -> IO Transport.Connection
     untrusted e = ioError (userError ("no TLS with " <> host <> ": " <> ioe_description e <> " (--insecure accepts any certificate)"))
-    -- The server gets the end of the stream before weft's own stack is stopped.
+    -- The stream is ended before weft's own stack is stopped, so that the server sees a normal end.
     ended c = connCloseGracefully (seconds 1) 65536 c `onException` connAbort c
 
--- | Where pieces of the body go.
+-- | Run an action with a function that writes a piece of the body.
 withSink :: Maybe FilePath -> ((B.ByteString -> IO ()) -> IO a) -> IO a
 withSink output act = case output of
   Nothing -> hSetBinaryMode stdout True >> (act (B.hPut stdout) <* hFlush stdout)

@@ -3,12 +3,13 @@
 -- |
 -- Description : A small HTTP/1.1 client
 --
--- For the load generator, for reading a metrics page and for @weft get@: one request at a time on a connection that is kept, over
--- TCP or a Unix socket of the kernel's, with TLS or without, or any other connection of "Weft.Transport". It follows the framing of RFC 9112 section 6
--- (length, chunks, end of the connection) and no redirections. A connection is used by one thread. Errors: 'IOError' of the
--- connections, and 'HttpError'.
+-- For the load generator, for reading a metrics page and for @weft get@. It sends one request at a time on a
+-- persistent connection: over TCP or a Unix socket, with TLS or without, or over any other connection of
+-- "Weft.Transport". It implements the framing of RFC 9112, section 6 (length, chunks, end of the connection), and
+-- does not follow redirects. A connection is used by one thread. Errors: 'IOError' of the connections, and
+-- 'HttpError'.
 module Weft.Tools.Http
-  ( -- * Where
+  ( -- * Targets
     Target (..),
     parseTarget,
     parseUrl,
@@ -48,7 +49,7 @@ data Target = Target
     -- | The path of a Unix socket, used instead of host and port.
     targetUnix :: !(Maybe FilePath),
     targetPath :: !String,
-    -- | Is TLS spoken?
+    -- | True for https.
     targetSecure :: !Bool
   }
   deriving (Eq, Show)
@@ -80,15 +81,15 @@ parseUrl text
       | otherwise = Right (Target host (if null port then portOf secure else port) Nothing (rooted (takeWhile (/= '#') path)) secure)
     rooted path = if take 1 path == "/" then path else '/' : path
 
--- | The port that a URL need not name.
+-- | The default port.
 portOf :: Bool -> String
 portOf secure = if secure then "443" else "80"
 
 -- | A connection, and received bytes that have not been used yet.
 data Connection = Connection !Transport.Connection !(IORef ByteString)
 
--- | Connect by the kernel's sockets, until the instant at the latest, to the first address of the host that takes connections. For
--- @https@ the settings say whom to trust, and how long the handshake may take.
+-- | Connect over the kernel's sockets, before the given instant, to the first address of the host that accepts a
+-- connection. For @https@ the settings have the trusted authorities and the time limit of the handshake.
 connectTo :: TlsClientSettings -> Instant -> Target -> IO Connection
 connectTo tls due target = case targetUnix target of
   Just file -> opened (SockAddrUnix file) >>= overTransport
@@ -103,7 +104,7 @@ connectTo tls due target = case targetUnix target of
       [last'] -> opened last'
       address : others -> opened address `catch` \e -> if isTimeout e then throwIO e else firstOf others
 
--- | Speak HTTP over a connection, which is owned from here on.
+-- | Use a connection for HTTP. 'disconnect' closes it.
 overTransport :: Transport.Connection -> IO Connection
 overTransport c = Connection c <$> newIORef B.empty
 
@@ -114,18 +115,18 @@ disconnect (Connection c _) = connClose c
 -- | A response.
 data Response = Response
   { responseStatus :: !Int,
-    -- | Bytes of its body, as sent, without those of the chunks' framing.
+    -- | The number of the body's bytes, without the framing of chunks.
     responseBytes :: !Int,
-    -- | The body, where it was asked for.
+    -- | The body, if it was asked for.
     responseBody :: !ByteString,
-    -- | May the connection be used again?
+    -- | True if the connection can be used for another request.
     responseKept :: !Bool
   }
 
 -- | What to do with a body: return it, return only its length, or pass on each piece as it arrives.
 data Body = Keep | Measure | HandTo !(ByteString -> IO ())
 
--- | The peer does not speak HTTP, or left in the middle of a response.
+-- | The peer does not speak HTTP, or closed the connection before the end of a response.
 data HttpError = Malformed | EndedEarly
   deriving (Eq, Show)
 
@@ -139,7 +140,7 @@ getRequest target fields =
     name = if ':' `elem` targetHost target then "[" <> targetHost target <> "]" else targetHost target
     host = B.pack (name <> (if targetPort target `elem` [portOf (targetSecure target), ""] then "" else ':' : targetPort target))
 
--- | Send a request and receive its response, until the instant at the latest.
+-- | Send a request and receive its response, before the given instant.
 exchange :: Instant -> Connection -> Body -> ByteString -> IO Response
 exchange due (Connection below rest) keep request = do
   connSendBytes below due request
@@ -173,17 +174,19 @@ statusLine line = case B.words line of
 fieldOf :: ByteString -> ByteString -> Maybe ByteString
 fieldOf name fields =
   listToMaybe
-    [ B.dropWhile (== ' ') (B.takeWhile (/= '\r') (B.drop 1 text))
+    [ B.dropWhileEnd blank (B.dropWhile blank (B.takeWhile (/= '\r') (B.drop 1 text)))
       | line <- drop 1 (B.lines fields),
         let (key, text) = B.break (== ':') line,
         lower key == name
     ]
+  where
+    blank c = c == ' ' || c == '\t'
 
 lower :: ByteString -> ByteString
 lower = B.map toLower
 
 -- ---------------------------------------------------------------------------------------------------------------
--- Receiving. What was received beyond the part that is asked for stays in the reference.
+-- Receiving. Bytes that were received beyond the requested part stay in the reference.
 
 -- | A part of a body: its length and, if it is kept, its bytes.
 type Piece = (Int, ByteString)
@@ -194,7 +197,7 @@ piece keep bytes = case keep of
   Measure -> pure (B.length bytes, B.empty)
   HandTo act -> (B.length bytes, B.empty) <$ act bytes
 
--- | A connection and until when it is waited for.
+-- | A connection and a deadline.
 data Source = Source !Transport.Connection !Instant
 
 receive :: Source -> IO ByteString
@@ -231,8 +234,10 @@ receiveExactly s rest keep size = readIORef rest >>= go size
 
 receiveChunks :: Source -> IORef ByteString -> Body -> IO [Piece]
 receiveChunks s rest keep = do
-  line <- receiveLine s rest
-  case readHex (B.unpack (B.takeWhile (`notElem` ("; " :: String)) line)) of
+  digits <- B.takeWhile (`notElem` ("; " :: String)) <$> receiveLine s rest
+  case readHex (B.unpack digits) of
+    -- More digits may not fit into a word, and would be read as another size.
+    _ | B.length digits > 15 -> throwIO Malformed
     [(0, "")] -> [] <$ trailers
     [(size, "")] -> do
       mine <- receiveExactly s rest keep size

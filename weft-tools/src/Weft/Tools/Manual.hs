@@ -1,8 +1,8 @@
 -- |
 -- Description : The manual page, @weft man@
 --
--- The page weft(1) in the language of man(7), made from the program's own texts: the table of "Weft.Tools.Serve.Settings" and the
--- help of the other subcommands.
+-- The page weft(1) in the format of man(7), generated from the table of "Weft.Tools.Serve.Settings" and from the help
+-- of the other subcommands.
 module Weft.Tools.Manual
   ( manual,
     programVersion,
@@ -20,7 +20,7 @@ import Weft.Tools.Serve.Settings
 programVersion :: String
 programVersion = "weft " <> showVersion version
 
--- | The page; of subcommands other than @serve@, the name and the lines of the help.
+-- | The page, given the names and help texts of the subcommands other than @serve@.
 manual :: [(String, String)] -> String
 manual others =
   unlines . concat $
@@ -64,7 +64,7 @@ bold, italic :: String -> String
 bold text = "\\fB" <> escape text <> "\\fR"
 italic text = "\\fI" <> escape text <> "\\fR"
 
--- | Text as it is: no escapes, and no request at the beginning of a line (groff_man(7), groff(7)).
+-- | Literal text: without escapes and without requests at the beginning of a line (groff_man(7), groff(7)).
 escape :: String -> String
 escape text = case text of
   c : _ | c `elem` ".'" -> "\\&" <> concatMap char text

@@ -1,8 +1,8 @@
 -- |
 -- Description : @weft serve@
 --
--- A static web server: the files of a folder, by Weft's engine. Status 1 and a sentence when it cannot serve, 2 for
--- arguments or a configuration file that make no sense, 0 after it was told to end and has.
+-- A static web server for the files of a folder. Exit status: 0 after a shutdown by a signal, 1 with a message if it
+-- cannot serve, 2 for wrong arguments or a wrong configuration file.
 module Weft.Tools.Serve
   ( serveCommand,
   )
@@ -43,22 +43,22 @@ import Weft.Tools.Serve.Config
 import Weft.Tools.Serve.Cores
 import Weft.Tools.Serve.Forwarded (trusted)
 import Weft.Tools.Serve.Listeners
-import Weft.Tools.Serve.Say
+import Weft.Tools.Serve.Messages
 import Weft.Tools.Serve.Settings
 import Weft.Tools.Serve.Site
 import Weft.Tools.Serve.Stack
 import Weft.Tools.Serve.Systemd
 import Weft.Watchdog (setWatchdog)
 
--- | The subcommand; is it asked for completions?
+-- | The subcommand. The argument is true if a shell asks for completions.
 serveCommand :: Bool -> Mod CommandFields (IO ())
 serveCommand completing = Options.command "serve" (info (serve <$> arguments completing <**> infoOption programVersion (long "version" <> (if completing then hidden else internal))) (progDesc text <> footerDoc (unChunk paragraphs) <> failureCode 2))
   where
     text = "Serve a folder over HTTP: weft serve DIR [--FLAG VALUE ...]. Defaults are in parentheses."
     paragraphs = vsepChunks (map (vcatChunks . map stringChunk) helpText)
 
--- | What happens to a server that runs.
-data Event = Told | Hung | Failed
+-- | Events of a running server: a signal to shut down, SIGHUP, and a failure of a listening socket.
+data Event = ShutDown | Reload | ListenerFailed
 
 serve :: Arguments -> IO ()
 serve given = do
@@ -72,7 +72,7 @@ serve given = do
   mapM_ (setWatchdog . Just) (watchdog settings)
   choice <- backendChoice
   forM_ (choiceRefused choice) $ \(name, why) ->
-    say ("weft: " <> name <> " cannot be used (" <> why <> "); using " <> choiceBackend choice)
+    logInfo ("weft: " <> name <> " cannot be used (" <> why <> "); using " <> choiceBackend choice)
   tls <- loadCertificates sources `catch` cannot
   inherited <- inheritedSockets `catch` cannot
   (files, bounded) <- withinDescriptors sources (length inherited)
@@ -85,7 +85,7 @@ serve given = do
           siteListens site server
           mapM_ (siteStack site) st
           announce settings (foldersOf sources) choice (not (null inherited)) addresses
-          forM_ (server : redirecting) (\s -> void (forkIO (waitServer s >> writeChan events Failed)))
+          forM_ (server : redirecting) (\s -> void (forkIO (waitServer s >> writeChan events ListenerFailed)))
           notify Ready
           running (Process given site tls (server : redirecting) events) fromFile settings
   where
@@ -98,7 +98,7 @@ serve given = do
       SockAddrInet6 p _ _ _ -> Just p
       _ -> Nothing
 
--- | The engine's options by the settings.
+-- | The options of "Weft.Http" for the settings.
 serverOptions :: Settings -> Site -> Maybe TlsServer -> Limits -> Options
 serverOptions settings site tls bounded =
   defaultOptions
@@ -111,13 +111,13 @@ serverOptions settings site tls bounded =
 engineSettings :: Settings -> Http.Settings
 engineSettings settings = (if http2 settings then id else setHTTP2Disabled) . announced . setOnException failed . setTimeout (timeout settings) $ defaultSettings
   where
-    failed _ e = when (defaultShouldDisplayException e) (complain (displayException e))
+    failed _ e = when (defaultShouldDisplayException e) (logError (displayException e))
     announced = case proxyProtocol settings of
       ProxyProtocolNone -> setProxyProtocolNone
       ProxyProtocolOptional -> setProxyProtocolOptional
       ProxyProtocolRequired -> setProxyProtocolRequired
 
--- | Serve on the sockets that are given, or where the settings say; the action gets to know where that is.
+-- | Serve on the given sockets or, if there are none, on the addresses of the settings. The action gets the addresses.
 withMain :: Settings -> [Socket] -> Options -> Application -> (Server -> [SockAddr] -> IO a) -> IO a
 withMain settings inherited options app act
   | null inherited && not (null (listens settings)) = withListeners (listens settings) $ \sockets addresses ->
@@ -127,9 +127,9 @@ withMain settings inherited options app act
       act server [serverAddress server]
   where
     http = engineSettings settings
-    cannotListen e = refuse 1 (cannotListenOn (host settings <> " port " <> show (port settings)) e <> ". Another one: --port")
+    cannotListen e = refuse 1 (cannotListenOn (host settings <> " port " <> show (port settings)) e <> "; --port and --host choose another address")
 
--- | The listeners that send clients to HTTPS, if there are to be any.
+-- | The servers that redirect clients to HTTPS, if the settings ask for them.
 withRedirecting :: Settings -> Options -> Application -> ([Server] -> IO a) -> IO a
 withRedirecting settings options app act
   | null (httpsRedirect settings) = act []
@@ -138,7 +138,7 @@ withRedirecting settings options app act
   where
     fewer given = given {limitConnections = redirectingConnections given}
 
--- | What a server that runs needs to know.
+-- | The parts of a running server.
 data Process = Process
   { processArguments :: Arguments,
     processSite :: Site,
@@ -147,24 +147,24 @@ data Process = Process
     processEvents :: Chan Event
   }
 
--- | Until it ends, with what was given and the settings that this made.
+-- | Handle events until the server shuts down. The arguments are what was given, and the settings made of it.
 running :: Process -> Map.Map String Given -> Settings -> IO ()
 running process given settings = do
   event <- readChan (processEvents process)
   case event of
-    Failed -> say "weft: the listening socket failed" >> exitWith (ExitFailure 1)
-    Hung -> reload process given settings >>= uncurry (running process)
-    Told -> do
+    ListenerFailed -> logInfo "weft: the listening socket failed" >> exitWith (ExitFailure 1)
+    Reload -> reload process given settings >>= uncurry (running process)
+    ShutDown -> do
       notify Stopping
       siteEnds (processSite process)
-      say "weft: ending: finishing what is under way"
+      logInfo "weft: shutting down: finishing requests in progress"
       clean <- and <$> mapConcurrently (`drainServer` drain settings) (processServers process)
-      unless clean (say ("weft: some requests did not end in " <> show (toSeconds (drain settings)) <> " seconds and were dropped"))
+      unless clean (logInfo ("weft: some requests did not end in " <> show (toSeconds (drain settings)) <> " seconds and were dropped"))
 
--- | What was given, by name and by host and name, and what that comes to.
+-- | The given values by name, and by host and name, with the settings made of them.
 data Loaded = Loaded (Map.Map String Given) Sources
 
--- | The settings, or what is wrong with them.
+-- | Read the settings. 'Left' is an error message.
 load :: Arguments -> IO (Either String Loaded)
 load given = do
   file <- maybe (pure (Right noConfig)) readConfig (argumentConfig given)
@@ -179,52 +179,52 @@ load given = do
   where
     wrong place = either (\(name, why) -> Left (place <> name <> ": " <> why)) Right
 
--- | What cannot be seen in a single setting.
+-- | Checks that concern several settings.
 consistent :: Bool -> Settings -> Either String ()
 consistent hosts settings
-  | Nothing <- folder settings, not hosts = Left "which folder? weft serve DIR, or 'folder' in the file"
+  | Nothing <- folder settings, not hosts = Left "no folder: give weft serve DIR, or 'folder' in the configuration file"
   | Just _ <- certificate settings, Nothing <- key settings = Left "a certificate needs its key: --key"
   | Nothing <- certificate settings, Just _ <- key settings = Left "a key needs its certificate: --certificate"
   | Nothing <- certificate settings, not (null (httpsRedirect settings)), not hosts = Left "--https-redirect needs a certificate, as there is no HTTPS without one: --certificate, --key"
   | Just _ <- stack settings, not (null (listens settings)) = Left "--stack has one address, so --listen cannot be given as well"
   | otherwise = Right ()
 
--- | Read and open everything again. What fails says so and stays as it was.
+-- | Read the settings again and reopen the files. If a part fails, it is reported and stays as it was.
 reload :: Process -> Map.Map String Given -> Settings -> IO (Map.Map String Given, Settings)
 reload process old settings = do
   notify Reloading
-  -- Lines that cannot be got rid of must not keep the server from ending.
+  -- A log that cannot be written must not block the events of the server.
   attempt "the log" (within (seconds 5) (reopenSite (processSite process)) >>= maybe (ioError (userError "it takes no lines")) pure)
   attempt "the certificate" (mapM_ reloadTlsServer (processTls process))
   loaded <- load (processArguments process)
   next <- case loaded of
-    Left why -> (old, settings) <$ warn (why <> "; nothing is changed")
+    Left why -> (old, settings) <$ logWarning (why <> "; nothing is changed")
     Right (Loaded given sources) -> do
       changed <- try (changeSite (processSite process) sources)
       case changed of
-        Left e -> (old, settings) <$ warn (explained e <> "; nothing is changed")
+        Left e -> (old, settings) <$ logWarning (explained e <> "; nothing is changed")
         Right () -> do
           let fixed = concat [map (place name) (restartNeeded (Map.findWithDefault Map.empty name old) new) | (name, new) <- Map.toList given]
-          unless (null fixed) (warn ("a new start is needed to change " <> unwords (own fixed)))
-          say "weft: reloaded"
+          unless (null fixed) (logWarning ("a restart is needed to change " <> unwords (own fixed)))
+          logInfo "weft: reloaded"
           pure (given, sourcesMain sources)
   next <$ notify Ready
   where
-    attempt what act = try act >>= either (\e -> warn (what <> " stays as it was: " <> explained e)) pure
+    attempt what act = try act >>= either (\e -> logWarning (what <> " stays as it was: " <> explained e)) pure
     place name setting = if null name then setting else "hosts." <> name <> "." <> setting
-    -- Hosts have the server's settings, too: what is the server's is said once.
+    -- Hosts inherit the server's settings; a change of these is reported once.
     own names = [n | n <- names, not ("hosts." `isPrefixOf` n) || any (`isSuffixOf` n) [".certificate", ".key"]]
 
--- | Say whether it could serve, and end.
+-- | Check the settings and the files that they name, report, and exit.
 check :: Sources -> IO a
 check sources = do
   folders <- concatMap (either pure (const [])) <$> mapM folderExists (foldersOf sources)
   rest <- if null folders then lefts . pure <$> try (withSite sources' Nothing (const (void (loadCertificates sources)))) else pure []
   let faults = folders <> map explained rest
-  mapM_ warn faults
-  if null faults then say "weft: the configuration is right" >> exitSuccess else exitWith (ExitFailure 2)
+  mapM_ logWarning faults
+  if null faults then logInfo "weft: the configuration has no errors" >> exitSuccess else exitWith (ExitFailure 2)
   where
-    -- Opening a log would make it.
+    -- A log is not opened, since that would create it.
     sources' = sources {sourcesMain = (sourcesMain sources) {logTo = Nothing}}
 
 foldersOf :: Sources -> [FilePath]
@@ -238,7 +238,7 @@ folderExists path = do
 
 -- Beginning --------------------------------------------------------------------------------
 
--- | Have as many descriptors as the system allows: how many, if there is a limit.
+-- | Raise the limit on open descriptors as far as the system allows. Returns the limit, if there is one.
 raiseOpenFiles :: IO (Maybe Int)
 raiseOpenFiles = do
   known <- getResourceLimit ResourceOpenFiles
@@ -248,8 +248,8 @@ raiseOpenFiles = do
     ResourceLimit n -> Just (fromInteger n)
     _ -> Nothing
 
--- | How many files may stay open, and the limits with no more connections than there are descriptors left: one in eight is for
--- files, some are for listening, for folders and for the event managers.
+-- | Divide the descriptors: one in eight is for files that stay open, some are for listening sockets, folders and event
+-- managers, and the limit on connections is lowered to what is left.
 withinDescriptors :: Sources -> Int -> IO (Maybe OpenFiles, Limits)
 withinDescriptors sources inherited = do
   descriptors <- raiseOpenFiles
@@ -263,32 +263,39 @@ withinDescriptors sources inherited = do
       files <- newOpenFiles (max 4 (n `div` 8))
       if limitConnections wanted > most || limitConnections wanted <= 0
         then do
-          warn ("at most " <> show most <> " connections, for this process may have " <> show n <> " descriptors (ulimit -n)")
+          logWarning ("at most " <> show most <> " connections, for this process may have " <> show n <> " descriptors (ulimit -n)")
           pure (Just files, wanted {limitConnections = most})
         else pure (Just files, wanted)
   where
     settings = sourcesMain sources
     wanted = limits settings
 
--- | Of the limit, an eighth for the listeners that redirect.
+-- | The number of connections for the servers that redirect: an eighth of the limit.
 redirectingConnections :: Limits -> Int
 redirectingConnections given = if limitConnections given <= 0 then 0 else max 1 (limitConnections given `div` 8)
 
--- | The certificates of the server and of its hosts, if there are any. A client gets the one for the name that it asks for (SNI), or
--- the first.
+-- | The certificates of the server and of its hosts, if there are any. A client gets the certificate for the name
+-- that it sends (SNI), or else the first one.
 loadCertificates :: Sources -> IO (Maybe TlsServer)
 loadCertificates sources = case nub pairs of
   [] -> pure Nothing
-  files -> Just <$> newTlsServer defaultTlsServerSettings {tlsCertificates = map (uncurry CertificateFiles) files, tlsProtocols = map fromString (["h2" | http2 settings] <> ["http/1.1"])}
+  files ->
+    Just
+      <$> newTlsServer
+        defaultTlsServerSettings
+          { tlsCertificates = map (uncurry CertificateFiles) files,
+            tlsProtocols = map fromString (["h2" | http2 settings] <> ["http/1.1"]),
+            tlsHandshakeTime = limitHeadTime (limits settings)
+          }
   where
     settings = sourcesMain sources
     pairs = [(chain, secret) | s <- settings : Map.elems (sourcesHosts sources), Just chain <- [certificate s], Just secret <- [key s]]
 
--- | Say where it is to be found.
+-- | Print the addresses at which the server can be reached.
 announce :: Settings -> [FilePath] -> Choice -> Bool -> [SockAddr] -> IO ()
 announce settings folders choice inherited addresses = do
   n <- getNumCapabilities
-  say $
+  logInfo $
     "weft: serving " <> intercalate ", " folders <> " at " <> intercalate ", " (map url addresses)
       <> (" (" <> show n <> (if n == 1 then " core, " else " cores, ") <> choiceBackend choice <> ")")
   where
@@ -308,23 +315,24 @@ announce settings folders choice inherited addresses = do
         h | ':' `elem` h -> "[" <> h <> "]"
         h -> h
 
--- | The first SIGTERM or SIGINT is an event; the second ends the process. So is each SIGHUP.
+-- | Turn signals into events: the first SIGTERM or SIGINT, and each SIGHUP. A second SIGTERM or SIGINT ends the
+-- process.
 onSignals :: Chan Event -> IO ()
 onSignals events = do
   ending <- newEmptyMVar
   let told = do
         first <- tryPutMVar ending ()
-        if first then writeChan events Told else exitImmediately (ExitFailure 130)
+        if first then writeChan events ShutDown else exitImmediately (ExitFailure 130)
   forM_ [sigTERM, sigINT] (`on` told)
-  sigHUP `on` writeChan events Hung
+  sigHUP `on` writeChan events Reload
   where
     on :: Signal -> IO () -> IO ()
     on signal act = void (installHandler signal (Catch act) Nothing)
 
--- Saying -----------------------------------------------------------------------------------
+-- Messages ---------------------------------------------------------------------------------
 
 explained :: IOException -> String
 explained e = maybe "" (<> ": ") (ioe_filename e) <> ioe_description e
 
 refuse :: Int -> String -> IO a
-refuse status text = warn text >> exitWith (ExitFailure status)
+refuse status text = logWarning text >> exitWith (ExitFailure status)

@@ -1,9 +1,9 @@
 -- |
 -- Description : @weft tcp@
 --
--- @weft tcp doctor@: whether this machine can run a TCP/IP stack in a program, by trying it: a network namespace, a TUN
--- device, and transfers between the kernel's stack and ours. All of it is gone afterwards. Status 0 if everything
--- works, 1 if something does not. The other subcommands are in modules of their own.
+-- @weft tcp doctor@ tests whether this machine can run a TCP/IP stack in a program. It creates a network namespace
+-- with a TUN device, transfers data between the kernel's stack and Weft's, and removes both. Exit status: 0 if
+-- everything works, else 1. The other subcommands have their own modules.
 module Weft.Tools.Tcp
   ( tcpCommand,
   )
@@ -31,10 +31,11 @@ import Weft.Transport
 
 -- | The subcommand.
 tcpCommand :: Mod CommandFields (IO ())
-tcpCommand = command "tcp" (info (hsubparser (connectionsCommand <> doctorOf <> replayCommand <> inside) <**> helper) (progDesc "Commands for weft's own TCP/IP stack" <> failureCode 2))
+tcpCommand = command "tcp" (info (hsubparser (connectionsCommand <> doctorOf <> replayCommand) <|> hsubparser inside) (progDesc "Commands for weft's own TCP/IP stack" <> failureCode 2))
   where
     doctorOf = command "doctor" (info (pure doctor) (progDesc "Try the stack against the kernel's, in a temporary network namespace"))
-    inside = command "trial" (info (pure trial) (progDesc "What doctor runs inside of the namespace")) <> internal
+    -- In a parser of its own: 'internal' hides all commands of a parser.
+    inside = command "trial" (info (pure trial) (progDesc "The part of doctor that runs inside of the namespace")) <> internal
 
 -- | Check the requirements, then continue in a namespace.
 doctor :: IO ()

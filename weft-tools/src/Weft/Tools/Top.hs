@@ -4,17 +4,18 @@
 -- Description : @weft top@
 --
 -- A live view of a running program by its metrics page: its managers' activity on each capability, its requests, its
--- memory and its garbage collections. On a terminal the screen is updated in place and the key q quits; otherwise each
--- reading is printed. Exit status: 0; 1 if the page cannot be read; 2 for bad arguments.
+-- memory and its garbage collections. On a terminal the screen is updated in place and the keys q and ESC quit; otherwise
+-- each reading is printed. Exit status: 0; 1 if the page cannot be read; 2 for bad arguments.
 module Weft.Tools.Top
   ( topCommand,
     readPage,
+    reportingPages,
   )
 where
 
 import Control.Concurrent (MVar, forkIO, killThread, newEmptyMVar, putMVar)
 import Control.Concurrent.MVar (takeMVar)
-import Control.Exception (Handler (..), bracket, bracket_, catches, finally)
+import Control.Exception (Exception, Handler (..), bracket, bracket_, catch, catches, finally, throwIO)
 import Control.Monad (forM_, unless, void, when)
 import Data.Char (isDigit)
 import Data.Text (Text)
@@ -44,21 +45,21 @@ topCommand =
   command "top" $
     info
       ( top <$> argument (eitherReader (fmap metrics . target')) (metavar "URL" <> help "The metrics page: http://HOST:PORT (/metrics is added), https, or unix:FILE")
-          <*> option positive (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Between readings")
-          <*> optional (option positive (long "count" <> metavar "N" <> help "End after so many screens"))
+          <*> option positive (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Time between two readings")
+          <*> optional (option positive (long "count" <> metavar "N" <> help "Number of readings, after which the command ends"))
       )
       ( progDesc "Show what a running program does, live, over its metrics page"
-          <> footer "Example: weft serve site --port 8080 & weft top http://127.0.0.1:8080. On a terminal, q ends it; elsewhere readings are printed as text."
+          <> footer "Example: weft serve site --port 8080 & weft top http://127.0.0.1:8080. On a terminal, q or ESC ends it; elsewhere readings are printed as text."
           <> failureCode 2
       )
   where
     target' text
-      | all isDigit text = Left ("weft top reads the metrics page of a program, by its URL; weft doctor " <> text <> " looks at a process")
+      | all isDigit text = Left ("weft top needs the URL of a program's metrics page; to check a process, use weft doctor " <> text)
       | otherwise = parseTarget text
     metrics target = if targetPath target == "/" then target {targetPath = "/metrics"} else target
 
 top :: Target -> Double -> Maybe Int -> IO ()
-top target interval count = do
+top target interval count = reportingPages "weft top" $ do
   terminal <- (&&) <$> hIsTerminalDevice stdout <*> hIsTerminalDevice stdin
   hSetEncoding stdout utf8
   quit <- newEmptyMVar
@@ -66,7 +67,7 @@ top target interval count = do
   where
     run terminal quit = do
       begun <- getMonotonicTime
-      first <- readPage "weft top" target
+      first <- readPage target
       follow terminal quit count begun first
     follow _ _ (Just 0) _ _ = pure ()
     follow terminal quit left from before = do
@@ -75,7 +76,7 @@ top target interval count = do
         Just () -> pure ()
         Nothing -> do
           now <- getMonotonicTime
-          after <- readPage "weft top" target
+          after <- readPage target
           let Screen shown = screenOf (title now) (now - from) before after
           if terminal then windowSize >>= \size -> paint (maybe shown (`within` shown) size) else mapM_ T.putStrLn shown >> T.putStrLn "" >> hFlush stdout
           follow terminal quit (subtract 1 <$> left) now after
@@ -96,7 +97,16 @@ onTerminal quit act =
       ended <- isEOF
       unless ended $ do
         key <- getChar
-        if key `elem` ("qQ\ESC" :: String) then putMVar quit () else keys
+        alone <- if key == '\ESC' then not <$> followed else pure False
+        if alone || key `elem` ("qQ" :: String) then putMVar quit () else keys
+    -- Whether the rest of an escape sequence follows, as for an arrow key: its bytes come together. It is dropped.
+    followed = do
+      more <- hWaitForInput stdin 100 `catch` \e -> False <$ pure (e :: IOException)
+      when more $ getChar >>= \kind -> when (kind `elem` ("[O" :: String)) dropSequence
+      pure more
+    dropSequence = do
+      ended <- isEOF
+      unless ended $ getChar >>= \c -> unless (c >= '@' && c <= '~') dropSequence
 
 -- | The lines that fit into a window of the given lines and columns, above the line that explains how to quit; and the
 -- number of lines that do not fit.
@@ -115,10 +125,23 @@ paint shown = do
   T.putStr "\ESC[KPress q to quit.\ESC[J"
   hFlush stdout
 
--- | Read the page, on a new connection. If it cannot be read, ends the program with a message that begins with the
--- command's name.
-readPage :: Text -> Target -> IO Reading
-readPage who target =
+-- | A page could not be read: where, and why.
+newtype PageError = PageError Text
+  deriving (Show)
+
+instance Exception PageError
+
+-- | Run a command that reads pages. If one cannot be read, ends the program with a message that begins with the
+-- command's name, after the terminal was restored: on the alternate screen it would vanish with it.
+reportingPages :: Text -> IO a -> IO a
+reportingPages who act =
+  act `catch` \(PageError why) -> do
+    T.hPutStrLn stderr (who <> ": " <> why) `finally` hFlush stderr
+    exitWith (ExitFailure 1)
+
+-- | Read the page, on a new connection. The errors are for 'reportingPages'.
+readPage :: Target -> IO Reading
+readPage target =
   page
     `catches` [ Handler (failed . whyNot),
                 Handler (\e -> failed (if e == Malformed then "no HTTP is spoken there" else "the connection ended early"))
@@ -135,11 +158,9 @@ readPage who target =
     whyNot :: IOException -> Text
     whyNot e
       | isTimeout e = "no answer within 5 s"
-      | Just code <- ioe_errno e, Errno code == eCONNREFUSED = "nobody listens there (connection refused)"
+      | Just code <- ioe_errno e, Errno code == eCONNREFUSED = "no server listens there (connection refused)"
       | isDoesNotExistError e, Just file <- targetUnix target = "there is no socket " <> T.pack file
       | otherwise = T.pack (show e)
     place = maybe (T.pack (targetHost target <> ":" <> targetPort target)) (("unix:" <>) . T.pack) (targetUnix target)
     failed :: Text -> IO Reading
-    failed why = do
-      T.hPutStrLn stderr (who <> ": " <> place <> " " <> T.pack (targetPath target) <> ": " <> why) `finally` hFlush stderr
-      exitWith (ExitFailure 1)
+    failed why = throwIO (PageError (place <> " " <> T.pack (targetPath target) <> ": " <> why))

@@ -81,9 +81,20 @@ record output program arguments = do
       let options = ["+RTS", "-l-asgu", "-ol" <> output, "-RTS"]
       code <- withCreateProcess (proc found (options <> arguments)) {delegate_ctlc = True} (\_ _ _ child -> waitForProcess child)
       there <- doesFileExist output
-      unless there $ refuse (T.pack program <> " wrote no event log: link it with -rtsopts and, before GHC 9.4, with -eventlog")
+      unless there . refuse $
+        T.pack program <> ending code <> " wrote no event log: " <> case code of
+          ExitFailure n | n < 0 -> "it writes the log when it ends by itself"
+          _ -> "link it with -rtsopts and, before GHC 9.4, with -eventlog"
       T.hPutStrLn stderr ("weft trace: " <> T.pack output <> " (weft trace view " <> T.pack output <> " shows it as a page)")
       exitWith code
+
+-- | How a program failed, in front of what it did not do.
+ending :: ExitCode -> T.Text
+ending code = case code of
+  ExitSuccess -> ""
+  ExitFailure n
+    | n < 0 -> " was ended by signal " <> T.pack (show (negate n)) <> " and"
+    | otherwise -> " ended with status " <> T.pack (show n) <> " and"
 
 view :: FilePath -> Maybe FilePath -> Maybe FilePath -> IO ()
 view file page json = do

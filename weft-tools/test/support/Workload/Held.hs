@@ -96,7 +96,7 @@ judgeGrowth run samples = case samples of
     when (sampleTasks final > sampleTasks second + 8) (blame run ("OS threads grew: " <> shown second <> ", then " <> shown final))
   _ -> pure ()
 
--- | Upper bounds.
+-- | Percentiles of the round-trip times, as upper bounds.
 percentiles :: [Int] -> String
 percentiles ts
   | total == 0 = "none"
@@ -105,10 +105,10 @@ percentiles ts
     total = sum ts
     at q = show (2 ^ quantile q ts :: Int) <> " us"
 
--- | The exponent of the power of two, in microseconds, below which that share of the round trips lies.
+-- | The exponent of the power of two, in microseconds, below which the given share of the round trips lies.
 quantile :: Double -> [Int] -> Int
 quantile q ts = length (takeWhile (< ceiling (q * fromIntegral (sum ts))) (scanl1 (+) ts))
 
--- | The median, as such an exponent.
+-- | The median of the round trips, as an exponent of two in microseconds.
 typical :: [Int] -> Int
 typical = quantile 0.5

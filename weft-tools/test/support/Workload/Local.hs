@@ -187,5 +187,5 @@ processState p = do
 cycling :: IO (IO ())
 cycling = do
   before <- getNumCapabilities
-  t <- forkIO . forever $ forM_ [1, 2, 4, 3] (\n -> setNumCapabilities n >> threadDelay 20000)
+  t <- forkIO . forever $ forM_ [1, 2, 4, 3] (\n -> setNumCapabilities n >> threadDelay 200000)
   pure (killThread t >> setNumCapabilities before)

@@ -136,7 +136,7 @@ echoClient run port o d = connected (Just o) port $ \s -> do
       getMonotonicTime >>= trip run . subtract begin
       if back == bytes then go s (n - 1 :: Int) else pure (Just ("an echo of " <> show size <> " bytes came back as " <> show (B.length back)))
 
--- | The server has given up, as it does after a failed system call of its own.
+-- | The server has closed the connection, as it does after a failed system call of its own.
 endedEarly :: IO a
 endedEarly = ioError (userError "the stream ended early")
 
@@ -192,8 +192,8 @@ peers run end r echoPort webPort i = do
         void (P.waitForProcess p)
   go (r * 1000 :: Int)
 
--- | The work of such a process: connections that are never read from, cut off, reset, half-closed or left alone, with
--- pauses of the given number of microseconds.
+-- | The work of a process of peers: connections that are never read from, cut off, reset, half-closed or left alone,
+-- with pauses of the given number of microseconds.
 peer :: Int -> Int -> Int -> Int -> IO ()
 peer echoPort webPort seed pause = mapConcurrently_ id [client i | i <- [1 .. 6]]
   where

@@ -135,7 +135,7 @@ data Operation = Operation
     -- | The client's port and the server's.
     operationPorts :: IORef (Maybe (Int, Int)),
     -- | Whether its delay has been reported.
-    operationTold :: IORef Bool
+    operationReported :: IORef Bool
   }
 
 -- | Record what the operation is doing now.
@@ -146,8 +146,8 @@ note = writeIORef . operationNote
 operationOn :: Operation -> Int -> Int -> IO ()
 operationOn o from to = writeIORef (operationPorts o) (Just (from, to))
 
--- | An operation that failed sooner than this cannot blame a busy machine: it is less than any time limit of the web
--- server, the least of which is ten seconds, for a head.
+-- | An operation that failed sooner than this did not fail because the machine was busy: no time limit of the web server
+-- is shorter. The shortest is ten seconds, for a head.
 shortestLimit :: Run -> Double
 shortestLimit run = min 9 (planLimit (runPlan run))
 
@@ -246,8 +246,8 @@ blame run why = do
   n <- atomicModifyIORef' (runFaults run) (\fs -> (if length fs < 50 then why : fs else fs, length fs))
   when (n < 50) (say ("fault: " <> why))
 
--- | Each second: end and report operations that exceed their limit, and end the process if one of them does not stop.
--- Also adjusts the pauses so that the process uses as many cores as the plan says.
+-- | Each second: report and end operations that exceed their limit, and end the process if one of them does not stop.
+-- The watchdog also adjusts the pauses so that the process uses as many cores as the plan says.
 watchdog :: Run -> IO ()
 watchdog run = getMonotonicTime >>= \t -> processorTime >>= go t
   where
@@ -262,11 +262,11 @@ watchdog run = getMonotonicTime >>= \t -> processorTime >>= go t
       own <- ownTime
       current <- Map.elems <$> readMVar (runCurrent run)
       forM_ current $ \o -> do
-        told <- readIORef (operationTold o)
+        told <- readIORef (operationReported o)
         let took = own - operationOwn o
             limit = (if planErrors (runPlan run) then 2 else 1) * planLimit (runPlan run)
         when (took >= limit && not told) $ do
-          writeIORef (operationTold o) True
+          writeIORef (operationReported o) True
           state <- describe run o
           blame run ("it has not ended: " <> state)
           void (forkIO (throwTo (operationThread o) Overdue))

@@ -126,7 +126,7 @@ accept s = mask_ $
   withRoom $ \p len -> do
     fd <- operate "Weft.Socket.accept" s Reading $ \listener -> do
       r <- cAccept listener p len
-      answer r (pure . Done)
+      decodeResult r (pure . Done)
     let fd' = fromIntegral fd
     addr <- readSender fd' p len `onException` cClose fd'
     conn <- mkStreamSocket (socketDrains s) fd' `onException` cClose fd'
@@ -162,8 +162,8 @@ shutdown s how = void (immediately "Weft.Socket.shutdown" s (`cShutdown` number)
 gracefulClose :: Socket -> Int -> IO ()
 gracefulClose s ms = closeGracefully (milliseconds ms) 16777216 s
 
--- | 'gracefulClose' with a limit on the bytes too: reading ends after the time, or after that number of bytes, whichever
--- comes first.
+-- | 'gracefulClose' with a limit on the bytes too: reading ends after the time, or after that number of bytes,
+-- whichever comes first.
 closeGracefully :: Duration -> Int -> Socket -> IO ()
 closeGracefully limit bytes s = (drain `catch` ignoreIO) `finally` close s
   where

@@ -35,7 +35,7 @@ module Weft.Socket.ByteString
   )
 where
 
-import Control.Exception (onException)
+import Control.Exception (SomeException, onException, throwIO, try)
 import Control.Monad (unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -77,7 +77,7 @@ sendAll s bs = withBytes bs $ \p n ->
 sendAttempt :: Ptr Word8 -> Int -> CInt -> IO (Attempt Int)
 sendAttempt p n fd = do
   r <- cSend fd p (fromIntegral n) 0
-  answer r (\sent -> pure (if sent < n then Drained sent else Done sent))
+  decodeResult r (\sent -> pure (if sent < n then Drained sent else Done sent))
 {-# INLINE sendAttempt #-}
 
 sendRest :: Socket -> Ptr Word8 -> Int -> IO ()
@@ -132,7 +132,8 @@ sendAllTo s bs addr = do
 sendManyTo :: Socket -> [ByteString] -> SockAddr -> IO ()
 sendManyTo _ [] _ = pure ()
 sendManyTo s chunks addr
-  -- The kernel takes so many pieces at once, and each call is a datagram; and 'sendGathered' sends nothing of no bytes.
+  -- The kernel takes a limited number of pieces at once, and each call is a datagram; and 'sendGathered' of no bytes
+  -- sends nothing.
   | null (drop maxPieces chunks) && not (all B.null chunks) = withAddress addr $ \p n ->
     sendGathered "Weft.Socket.ByteString.sendManyTo" s (pure ()) (\fd iov count -> cSendV fd iov count p n) chunks
   | otherwise = void (sendTo s (B.concat chunks) addr)
@@ -147,7 +148,7 @@ sendBufTo :: Socket -> Ptr a -> Int -> SockAddr -> IO Int
 sendBufTo s p n addr = withAddress addr $ \ap alen ->
   operate "Weft.Socket.sendBufTo" s Writing $ \fd -> do
     r <- cSendTo fd (castPtr p) (fromIntegral n) ap alen
-    answer r (pure . Done)
+    decodeResult r (pure . Done)
 
 -- Receiving --------------------------------------------------------------------------
 
@@ -159,7 +160,7 @@ recv s n
   | n <= 0 = invalid "Weft.Socket.ByteString.recv"
   | n <= scratchSize = operate "Weft.Socket.ByteString.recv" s Reading $ \fd -> withScratch $ \p -> do
     r <- cRecv fd p (fromIntegral n) 0
-    answer r $ \got -> do
+    decodeResult r $ \got -> do
       bs <- copyOut p got
       pure (received s n got bs)
   | otherwise = recvLarge s n
@@ -170,10 +171,14 @@ recv s n
 recvLarge :: Socket -> Int -> IO ByteString
 recvLarge s n
   | n <= 0 = invalid "Weft.Socket.ByteString.recvLarge"
-  | otherwise = operate "Weft.Socket.ByteString.recvLarge" s Reading $ \fd -> do
-    fp <- B.mallocByteString n
-    r <- unsafeWithForeignPtr fp (\p -> cRecv fd p (fromIntegral n) 0)
-    answer r (\got -> pure $! received s n got $! trimmed fp n got)
+  | otherwise = operate "Weft.Socket.ByteString.recvLarge" s Reading allocate >>= either throwIO pure
+  where
+    -- An operation must not throw, so the exception of memory that cannot be had is a result.
+    allocate fd = try (B.mallocByteString n) >>= either (pure . Done . noMemory) (receive fd)
+    noMemory e = Left (e :: SomeException)
+    receive fd fp = do
+      r <- unsafeWithForeignPtr fp (\p -> cRecv fd p (fromIntegral n) 0)
+      decodeResult r (\got -> pure $! received s n got . Right $! trimmed fp n got)
 
 -- | The string of the first bytes of a piece of memory, given its size and how many of them are used.
 trimmed :: ForeignPtr Word8 -> Int -> Int -> ByteString
@@ -217,20 +222,20 @@ recvFrom s n
     operate "Weft.Socket.ByteString.recvFrom" s Reading $ \fd -> withScratch $ \p -> do
       poke alen (fromIntegral addressRoom)
       r <- cRecvFrom fd p (fromIntegral n) 0 ap alen
-      answer r $ \got -> do
+      decodeResult r $ \got -> do
         bs <- copyOut p got
         addr <- readSender fd ap alen
         pure (Done (bs, addr))
   | otherwise = withLarge n (fmap (\(got, addr) -> (addr, got)) . \p -> recvBufFrom s p n)
 
--- | 'recv' into memory. Returns the number of bytes, zero at the end of the stream. Throws @EINVAL@ if the number is not
--- positive.
+-- | 'recv' into memory. Returns the number of bytes, zero at the end of the stream. Throws @EINVAL@ if the number is
+-- not positive.
 recvBuf :: Socket -> Ptr Word8 -> Int -> IO Int
 recvBuf s p n
   | n <= 0 = invalid "Weft.Socket.recvBuf"
   | otherwise = operate "Weft.Socket.recvBuf" s Reading $ \fd -> do
     r <- cRecv fd p (fromIntegral n) 0
-    answer r (\got -> pure (received s n got got))
+    decodeResult r (\got -> pure (received s n got got))
 
 -- | 'recvFrom' into memory. Returns the number of bytes and the sender's address.
 recvBufFrom :: Socket -> Ptr a -> Int -> IO (Int, SockAddr)
@@ -240,7 +245,7 @@ recvBufFrom s p n
     operate "Weft.Socket.recvBufFrom" s Reading $ \fd -> do
       poke alen (fromIntegral addressRoom)
       r <- cRecvFrom fd (castPtr p) (fromIntegral n) 0 ap alen
-      answer r $ \got -> do
+      decodeResult r $ \got -> do
         addr <- readSender fd ap alen
         pure (Done (got, addr))
 

@@ -12,24 +12,24 @@ import Control.Monad (unless, when)
 import Data.Bits (bit)
 import Data.Int (Int64)
 import Foreign.C.Error (Errno (..), eINVAL, eNOSYS)
-import Foreign.C.String (withCString)
 import GHC.IO.Exception (IOErrorType (EOF))
 import System.IO.Error (catchIOError, ioeSetFileName, isEOFError, mkIOError)
 import System.Posix.Types (Fd (..))
 import Weft.Blocking (blockingOr)
 import Weft.FFI.Errno
+import Weft.FFI.Path (withPath)
 import Weft.FFI.Socket
 import Weft.Socket.Types
 
 -- | Send a whole file, of the size that it has when it is opened. It is opened on a thread of "Weft.Blocking". Throws
 -- the errors of open(2), and those of 'sendFileRange'.
 sendFile :: Socket -> FilePath -> IO ()
-sendFile s path = bracket open (\(Fd fd, _) -> cClose fd) (\(fd, size) -> sendFileRange s fd 0 size)
+sendFile s path = bracket open (\(Fd fd, _) -> cCloseFile fd) (\(fd, size) -> sendFileRange s fd 0 size)
   where
-    open = blockingOr (\(Fd fd, _) -> cClose fd) $
-      withCString path $ \p -> do
+    open = blockingOr (\(Fd fd, _) -> cCloseFile fd) $
+      withPath loc path $ \p -> do
         fd <- throwIfNegative loc (cOpenRead p) `catchIOError` (ioError . (`ioeSetFileName` path))
-        size <- throwIfNegative loc (cFileSize fd) `onException` cClose fd
+        size <- throwIfNegative loc (cFileSize fd) `onException` cCloseFile fd
         pure (Fd fd, size)
     loc = "Weft.Socket.sendFile"
 
@@ -59,7 +59,7 @@ sendFileRangeWith sent s (Fd fd) offset count
       n <- operate loc s Writing $ \sock -> do
         prompt <- cSendFileCached sock fd at (fromIntegral left)
         r <- if absent prompt then cSendFile sock fd at (fromIntegral (min left chunk)) else pure prompt
-        if r > roomless then pure (Drained (fromIntegral (r - roomless))) else answer r (pure . Done)
+        if r > roomless then pure (Drained (fromIntegral (r - roomless))) else decodeResult r (pure . Done)
       when (n == 0) (ioError (mkIOError EOF loc Nothing Nothing))
       fromIntegral n <$ sent n
     loc = "Weft.Socket.sendFileRange"

@@ -48,7 +48,7 @@ sendBatch :: String -> Socket -> (CInt -> Ptr IoVec -> CInt -> IO CSsize) -> [By
 sendBatch loc s call batch = withPieces batch $ \iov count ->
   operate loc s Writing $ \fd -> do
     r <- call fd iov count
-    answer r (\n -> pure (if n < size then Drained n else Done n))
+    decodeResult r (\n -> pure (if n < size then Drained n else Done n))
   where
     size = sum (map B.length batch)
 {-# INLINE sendBatch #-}

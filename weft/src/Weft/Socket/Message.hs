@@ -21,13 +21,15 @@ module Weft.Socket.Message
   )
 where
 
-import Control.Exception (mask_)
-import Control.Monad (void)
+import Control.Concurrent (forkIO)
+import Control.Exception (mask_, onException)
+import Control.Monad (forM_, void, when)
 import Data.Bits (bit)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (create, createAndTrim', toForeignPtr)
 import Data.Foldable (foldlM)
+import Data.IORef (newIORef, readIORef, writeIORef)
 import Data.Word (Word32, Word8)
 import Foreign.C.Error (eINVAL)
 import Foreign.C.Types (CInt, CSize)
@@ -36,7 +38,7 @@ import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import Foreign.Marshal.Alloc (alloca, allocaBytes, allocaBytesAligned)
 import Foreign.Marshal.Utils (copyBytes, fillBytes, with)
 import Foreign.Ptr (Ptr, castPtr, nullPtr, plusPtr)
-import Foreign.Storable (peek, poke, pokeByteOff, sizeOf)
+import Foreign.Storable (peek, peekElemOff, poke, pokeByteOff, sizeOf)
 import GHC.ForeignPtr (unsafeWithForeignPtr)
 import Network.Socket
   ( Cmsg (..),
@@ -65,35 +67,50 @@ sendPieces :: String -> Socket -> Ptr SockAddrBytes -> Word32 -> Ptr IoVec -> CI
 sendPieces loc s ap alen iov n cmsgs flags = withControl cmsgs $ \control clen ->
   operate loc s Writing $ \fd -> do
     r <- cSendMsg fd iov n ap alen control clen (flagBits flags)
-    answer r (pure . Done)
+    decodeResult r (pure . Done)
 
 -- | Receive one message. The arguments are the room for data and for control data, in bytes, and flags. Returns the
 -- sender, the data, the control data, and flags that say whether something was truncated. The caller has to close
--- descriptors in the control data.
+-- descriptors in the control data. If an asynchronous exception interrupts the operation after the message has come,
+-- the message is lost and its descriptors are closed; in a caller that has masked exceptions that does not happen.
 recvMsg :: Socket -> Int -> Int -> MsgFlag -> IO (SockAddr, ByteString, [Cmsg], MsgFlag)
 recvMsg s room control flags
   | room < 0 = ioError (socketError "Weft.Socket.recvMsg" eINVAL)
-  | otherwise = do
+  | otherwise = closingDescriptors $ \keep -> do
     (bs, (addr, cmsgs, flags')) <- B.createAndTrim' room $ \p -> do
-      (addr, got, cmsgs, flags') <- receive "Weft.Socket.recvMsg" s [(p, room)] control flags
+      (addr, got, cmsgs, flags') <- receive "Weft.Socket.recvMsg" s [(p, room)] control flags keep
       pure (0, got, (addr, cmsgs, flags'))
     pure (addr, bs, cmsgs, flags')
 
 -- | 'recvMsg' into pieces of memory. Returns the number of bytes in place of the data.
 recvBufMsg :: Socket -> [(Ptr Word8, Int)] -> Int -> MsgFlag -> IO (SockAddr, Int, [Cmsg], MsgFlag)
-recvBufMsg = receive "Weft.Socket.recvBufMsg"
+recvBufMsg s bufs room flags = closingDescriptors (receive "Weft.Socket.recvBufMsg" s bufs room flags)
 
-receive :: String -> Socket -> [(Ptr Word8, Int)] -> Int -> MsgFlag -> IO (SockAddr, Int, [Cmsg], MsgFlag)
-receive loc s bufs room flags
+-- | Run a receive, which passes on the control data that came. It runs masked, and an exception that arrives meanwhile
+-- is thrown when it has ended: inside the handler here, which closes the descriptors. Nothing may follow the handler.
+closingDescriptors :: (([Cmsg] -> IO ()) -> IO a) -> IO a
+closingDescriptors act = do
+  came <- newIORef []
+  mask_ (act (writeIORef came)) `onException` (readIORef came >>= mapM_ closePassed)
+  where
+    closePassed c = when (cmsgId c == rights) $
+      withBytes (cmsgData c) $ \p n ->
+        forM_ [0 .. n `div` size - 1] $ \i -> peekElemOff (castPtr p) i >>= closeNumber >>= void . forkIO
+    size = sizeOf (0 :: CInt)
+{-# NOINLINE closingDescriptors #-}
+
+receive :: String -> Socket -> [(Ptr Word8, Int)] -> Int -> MsgFlag -> ([Cmsg] -> IO ()) -> IO (SockAddr, Int, [Cmsg], MsgFlag)
+receive loc s bufs room flags keep
   | room < 0 = ioError (socketError loc eINVAL)
   | otherwise = withMemory bufs $ \iov n -> withControlRoom room $ \control clen ->
     operate loc s Reading $ \fd ->
       -- Fresh for each attempt, as the kernel writes into them.
       withRoom $ \ap alen -> with clen $ \clenp -> with (flagBits flags) $ \flagsp -> do
         r <- cRecvMsg fd iov n ap alen control clenp flagsp
-        answer r $ \got -> do
+        decodeResult r $ \got -> do
           addr <- readSender fd ap alen
           cmsgs <- readControl control =<< peek clenp
+          keep cmsgs
           came <- peek flagsp
           pure (Done (addr, got, cmsgs, fromIntegral came))
 
@@ -142,24 +159,25 @@ readControl start size = alloca $ \level -> alloca $ \kind -> alloca $ \len -> a
 rights :: CmsgId
 rights = CmsgId cRightsLevel cRightsType
 
--- | Pass a descriptor over a Unix socket, with one byte of data. The receiver gets a new descriptor of the same open file
--- (unix(7), @SCM_RIGHTS@).
+-- | Pass a descriptor over a Unix socket, with one byte of data. The receiver gets a new descriptor of the same open
+-- file (unix(7), @SCM_RIGHTS@).
 sendFd :: Socket -> CInt -> IO ()
 sendFd s fd = do
   bytes <- B.create (sizeOf fd) (\p -> poke (castPtr p) fd)
   withPieces [B.singleton 0] $ \iov n ->
     void (sendPieces "Weft.Socket.sendFd" s nullPtr 0 iov n [Cmsg rights bytes] mempty)
 
--- | Receive a descriptor that was passed by 'sendFd'. It is close-on-exec. Throws @EINVAL@ if the next byte came without
--- a descriptor. If the peer passed more than one, the kernel closes the others.
+-- | Receive a descriptor that was passed by 'sendFd'. It is close-on-exec. Throws @EINVAL@ if the next byte came
+-- without a descriptor. If the peer passed more than one, the kernel closes the others. If it is
+-- interrupted, it closes a descriptor that has come.
 recvFd :: Socket -> IO CInt
-recvFd s = mask_ $ do
-  (_, _, cmsgs, _) <- recvMsg s 1 room mempty
+recvFd s = closingDescriptors $ \keep -> allocaBytes 1 $ \p -> do
+  (_, _, cmsgs, _) <- receive "Weft.Socket.recvFd" s [(p, 1)] room mempty keep
   case cmsgs of
-    Cmsg kind bytes : _ | kind == rights, B.length bytes >= size -> withBytes bytes (\p _ -> peek (castPtr p))
+    Cmsg kind bytes : _ | kind == rights, B.length bytes >= size -> withBytes bytes (\fd _ -> peek (castPtr fd))
     _ -> ioError (socketError "Weft.Socket.recvFd: no descriptor was passed" eINVAL)
   where
-    -- Masked, so that a descriptor which has come is not lost. Without the padding at the end there is room for one
+    -- Without the padding at the end there is room for one
     -- descriptor only: in that of @CMSG_SPACE@ the kernel puts a second one.
     room = fromIntegral (cControlSpace 0) + size
     size = sizeOf (0 :: CInt)

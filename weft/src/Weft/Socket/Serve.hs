@@ -109,8 +109,8 @@ defaultServerSettings =
       serverOnException = reportException
     }
 
--- | Print an exception to the standard error. Not printed are @EPIPE@ and @ECONNRESET@ (the client
--- has gone), 'ThreadKilled' and 'UserInterrupt'.
+-- | Print an exception on standard error. @EPIPE@ and @ECONNRESET@ (the client has gone), 'ThreadKilled' and
+-- 'UserInterrupt' are not printed.
 reportException :: Maybe SockAddr -> SomeException -> IO ()
 reportException peer e
   | Just io <- fromException e, fmap Errno (ioe_errno io) `elem` map Just [ePIPE, eCONNRESET] = pure ()
@@ -166,7 +166,7 @@ serverConnections server = sum <$> mapM (readTVarIO . connectionCount) (serverTa
 waitServer :: Server -> IO ()
 waitServer server = mapM_ (\(Acceptor _ ended) -> readMVar ended) (serverAcceptorThreads server)
 
--- | Stop listening and wait until all connections have ended, for at most that long. 'maxBound' means no
+-- | Stop listening and wait until all connections have ended, at most for the given duration. 'maxBound' means no
 -- limit; zero or less does not wait. 'True' if none is left.
 drainServer :: Server -> Duration -> IO Bool
 drainServer server limit = do
@@ -246,10 +246,11 @@ openListeners :: ServerSettings -> AddrInfo -> Int -> IO [Socket]
 openListeners settings ai count
   | count == 1 || addrFamily ai == AF_UNIX = pure <$> open False (addrAddress ai)
   | otherwise = do
-    -- A first socket, without SO_REUSEPORT, fails if another process listens on the port. Sockets
-    -- with the option would share the port with it.
-    address <- bracket (bound False (addrAddress ai)) close getSocketName
-    collect count address []
+    -- The first one listens before it has SO_REUSEPORT. If another socket listens on the port, one of bind(2) and
+    -- listen(2) fails, even if two servers start at the same moment. With the option, all would share the port.
+    first <- open False (addrAddress ai)
+    address <- (setSocketOption first ReusePort 1 >> getSocketName first) `onException` close first
+    collect (count - 1) address [first]
   where
     collect 0 _ acc = pure (reverse acc)
     collect n address acc = do
@@ -330,8 +331,8 @@ startConnection settings handler place table (sock, peer) = do
   where
     connection :: Int -> (forall a. IO a -> IO a) -> IO ()
     connection n unmask = do
-      -- Attached first, as a connection waits sooner or later. A single exception handler below the user's: the stack is walked
-      -- through each time that the thread waits, and has 1 KiB. (The thread is masked from its start.)
+      -- Attached first, as a connection waits sooner or later. A single exception handler below the user's: the stack
+      -- is walked through each time that the thread waits, and has 1 KiB. (The thread is masked from its start.)
       result <- try (withDescriptor sock prepareDescriptor >> unmask (when (serverNoDelay settings) noDelay >> handler sock peer))
       either (report settings (Just peer)) pure result `finally` ended n
     -- Runs whatever the handler throws. Uninterruptible; the table is never held for long.

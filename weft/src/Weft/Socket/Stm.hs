@@ -17,8 +17,8 @@ import Weft.Socket.Types
 import Weft.Sys (attempt)
 import Weft.Thread.Wait (threadWaitReadSTM, threadWaitWriteSTM)
 
--- | Register for reading now and wait later: the transaction retries until the socket can be read, and throws @EBADF@ if
--- it is closed. The registration is cancelled when the transaction is garbage collected.
+-- | Register for reading now and wait later: the transaction retries until the socket can be read, and throws @EBADF@
+-- if it is closed. The registration is cancelled when the transaction is garbage collected.
 waitReadSocketSTM :: Socket -> IO (STM ())
 waitReadSocketSTM = fmap fst . waitAndCancelReadSocketSTM
 

@@ -17,7 +17,7 @@ module Weft.Socket.Types
     attempted,
     Attempt (..),
     Direction (..),
-    answer,
+    decodeResult,
     socketError,
     cutOff,
 
@@ -31,6 +31,7 @@ module Weft.Socket.Types
     -- * Closing
     close,
     close',
+    closeNumber,
   )
 where
 
@@ -95,8 +96,9 @@ wrap drains fd = do
   _ <- mkWeakIORef anchor (void (closeDescriptorWith (void . forkIO) ep))
   pure (Socket ep drains never anchor)
 
--- | Close a descriptor without blocking. With @SO_LINGER@ set, close(2) blocks even in non-blocking mode, until the peer
--- has what was sent. In that case a duplicate is kept, and the action that is returned closes it by a @safe@ call.
+-- | Close a descriptor without blocking. With @SO_LINGER@ set, close(2) blocks even in non-blocking mode, until the
+-- peer has what was sent. In that case a duplicate is kept, and the action that is returned closes it by a @safe@
+-- call.
 closeNumber :: CInt -> IO (IO ())
 closeNumber fd = do
   lingering <- cCloseNow fd
@@ -160,7 +162,7 @@ immediately loc s op = do
 closedError :: String -> Descriptor -> IO IOError
 closedError loc ep = do
   closed <- descriptorClosed ep
-  cut <- descriptorCut ep
+  cut <- isSendingForbidden ep
   pure $
     if cut && not closed
       then (socketError loc ePIPE) {ioe_description = "an earlier send was cut off after a part: this connection can send nothing more"}
@@ -168,7 +170,7 @@ closedError loc ep = do
 
 -- | Make all further sends fail with @EPIPE@: a part of a message was sent, and the rest never will be.
 cutOff :: Socket -> IO ()
-cutOff = cutDescriptor . socketDescriptor
+cutOff = forbidSending . socketDescriptor
 
 -- | Run a call that sends and returns a result or @-errno@. It is tried once; @EAGAIN@ counts as zero.
 attempted :: (Integral a) => String -> Socket -> (CInt -> IO a) -> IO (Either IOError Int)
@@ -188,23 +190,13 @@ attempted loc s op = do
     Fd fd = descriptorFd ep
 {-# INLINE attempted #-}
 
--- | Decode a result: a count goes to the continuation, @-EAGAIN@ means wait, other negative numbers are errors.
-answer :: (Integral n) => n -> (Int -> IO (Attempt a)) -> IO (Attempt a)
-answer r k
-  | r >= 0 = k (fromIntegral r)
-  | Errno code == eAGAIN = pure NotYet
-  | otherwise = pure (Failed code)
-  where
-    code = fromIntegral (negate r)
-{-# INLINE answer #-}
-
 -- | An 'IOError' as "Network.Socket" throws them.
 socketError :: String -> Errno -> IOError
 socketError loc (Errno e) = errnoError loc e
 
 -- Deadlines --------------------------------------------------------------------------
 
--- | The instant that is that long from now.
+-- | The instant after the given duration from now.
 deadlineIn :: Duration -> IO Instant
 deadlineIn d = after d <$> now
 

@@ -1,5 +1,5 @@
--- |
--- Delays and time limits of GHC's threads: what "Weft.Thread" (in microseconds) and "Weft.Timer" (with durations) offer.
+-- | Delays and time limits of GHC's threads: what "Weft.Thread" (in microseconds) and "Weft.Timer" (with durations)
+-- offer.
 module Weft.Thread.Time
   ( threadDelay,
     sleep,
@@ -33,7 +33,7 @@ import qualified Weft.Sys as Sys
 threadDelay :: Int -> IO ()
 threadDelay = sleep . microseconds
 
--- | Block the calling thread for at least that long. Interruptible.
+-- | Block the calling thread for at least the given time. Interruptible.
 sleep :: Duration -> IO ()
 sleep d
   | d <= mempty = pure ()
@@ -79,7 +79,7 @@ timeout us act
   | us < 0 = Just <$> act
   | otherwise = within (microseconds us) act
 
--- | Run an action for at most that long; 'Nothing' if it took longer and was
+-- | Run an action with a time limit; 'Nothing' if it took longer and was
 -- interrupted. Differs from 'Weft.Thread.timeout' in this: zero and negative durations
 -- give 'Nothing' without running the action, and 'maxBound' is no limit.
 within :: Duration -> IO a -> IO (Maybe a)

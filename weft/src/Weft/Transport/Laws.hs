@@ -8,7 +8,7 @@
 -- @since 0.1.0
 module Weft.Transport.Laws
   ( Law (..),
-    Subject (..),
+    Implementation (..),
     Violation (..),
     connectionLaws,
     networkLaws,
@@ -32,7 +32,7 @@ import Weft.Transport
 import Weft.Transport.Laws.Check
 
 -- | The laws of connections.
-connectionLaws :: [Law Subject]
+connectionLaws :: [Law Implementation]
 connectionLaws =
   [ Law "bytes arrive in order, however they are sent" inOrder,
     Law "a receive returns at most what was asked for" atMost,
@@ -51,6 +51,7 @@ connectionLaws =
     Law "an abort wakes a peer that sends" abortWakesSender,
     Law "a close delivers what was sent" closeDelivers,
     Law "a graceful close delivers although the peer's bytes were not received" gracefully,
+    Law "a graceful close that is interrupted closes" gracefullyInterrupted,
     Law "closing and aborting twice is nothing" twice,
     Law "a closed connection fails with EBADF" closed,
     Law "sending ends when the peer has closed" peerClosed,
@@ -64,8 +65,8 @@ connectionLaws =
 
 -- Bytes ------------------------------------------------------------------------------
 
-inOrder :: Subject -> IO ()
-inOrder subject = forM_ [1 .. 3] $ \seed -> bounded subject $ \a b -> do
+inOrder :: Implementation -> IO ()
+inOrder implementation = forM_ [1 .. 3] $ \seed -> bounded implementation $ \a b -> do
   let sizes = take 60 (map (`mod` 9000) (numbers seed))
       sent = sample (sum sizes)
   sending <- task $ do
@@ -80,8 +81,8 @@ inOrder subject = forM_ [1 .. 3] $ \seed -> bounded subject $ \a b -> do
   finished sending
   same "bytes" sent got
 
-atMost :: Subject -> IO ()
-atMost subject = bounded subject $ \a b -> do
+atMost :: Implementation -> IO ()
+atMost implementation = bounded implementation $ \a b -> do
   sending <- task (connSendMany a noDeadline (replicate 50 (sample 1000)))
   let go left = when (left > 0) $ do
         bytes <- connReceive b noDeadline 7
@@ -92,10 +93,10 @@ atMost subject = bounded subject $ \a b -> do
   failsWith eINVAL "receiving nothing" (connReceive b noDeadline 0)
   failsWith eINVAL "receiving less than nothing" (connReceive b noDeadline (-1))
 
-files :: Subject -> IO ()
-files subject = forM_ [(0, 0), (5, 1), (100, 199900), (3, 65536), (70000, 65537)] $ \(from, size) ->
-  bounded subject $ \a b -> do
-    let (fd, contents) = subjectFile subject
+files :: Implementation -> IO ()
+files implementation = forM_ [(0, 0), (5, 1), (100, 199900), (3, 65536), (70000, 65537)] $ \(from, size) ->
+  bounded implementation $ \a b -> do
+    let (fd, contents) = implementationFile implementation
         part = B.take (fromIntegral size) (B.drop (fromIntegral from) contents)
     sending <- task $ do
       connSendFile a noDeadline ["head", B.empty, ": "] (FileRange fd from size)
@@ -106,9 +107,9 @@ files subject = forM_ [(0, 0), (5, 1), (100, 199900), (3, 65536), (70000, 65537)
     finished sending
     same "head and file" (B.concat ["head: ", part, part, "tail"]) got
 
-shortFile :: Subject -> IO ()
-shortFile subject = bounded subject $ \a b -> do
-  let (fd, contents) = subjectFile subject
+shortFile :: Implementation -> IO ()
+shortFile implementation = bounded implementation $ \a b -> do
+  let (fd, contents) = implementationFile implementation
       size = fromIntegral (B.length contents) :: Int64
   sending <- task (try (connSendFile a noDeadline [] (FileRange fd (size - 10) 20)))
   got <- receiveExactly b 10
@@ -119,16 +120,16 @@ shortFile subject = bounded subject $ \a b -> do
     Left e -> violated ("a file that ended early: " <> show e)
     Right () -> violated "a file that ended early was sent"
 
-oneByOne :: Subject -> IO ()
-oneByOne subject = bounded subject $ \a b -> do
+oneByOne :: Implementation -> IO ()
+oneByOne implementation = bounded implementation $ \a b -> do
   let sent = sample 5000
   sending <- task (mapM_ (connSendBytes a noDeadline . B.singleton) (B.unpack sent) >> connShutdownSend a noDeadline)
   got <- receiveAll (repeat 100) b
   finished sending
   same "single bytes" sent got
 
-duplex :: Subject -> IO ()
-duplex subject = bounded subject $ \a b -> do
+duplex :: Implementation -> IO ()
+duplex implementation = bounded implementation $ \a b -> do
   let sent = sample 500000
       send c = task (connSendBytes c noDeadline sent >> connShutdownSend c noDeadline)
   sending <- mapM send [a, b]
@@ -138,8 +139,8 @@ duplex subject = bounded subject $ \a b -> do
 
 -- Ends -------------------------------------------------------------------------------
 
-endOfStream :: Subject -> IO ()
-endOfStream subject = bounded subject $ \a b -> do
+endOfStream :: Implementation -> IO ()
+endOfStream implementation = bounded implementation $ \a b -> do
   connSendBytes a noDeadline "last words"
   connShutdownSend a noDeadline
   connShutdownSend a noDeadline
@@ -147,8 +148,8 @@ endOfStream subject = bounded subject $ \a b -> do
   same "last words" "last words" got
   replicateM_ 3 (connReceive b noDeadline 10 >>= same "after the end" B.empty)
 
-halfClose :: Subject -> IO ()
-halfClose subject = bounded subject $ \a b -> do
+halfClose :: Implementation -> IO ()
+halfClose implementation = bounded implementation $ \a b -> do
   connShutdownSend a noDeadline
   connReceive b noDeadline 10 >>= same "the end" B.empty
   let sent = sample 300000
@@ -157,29 +158,29 @@ halfClose subject = bounded subject $ \a b -> do
   finished sending
   same "the other direction" sent got
 
-sendAfterEnd :: Subject -> IO ()
-sendAfterEnd subject = bounded subject $ \a _ -> do
+sendAfterEnd :: Implementation -> IO ()
+sendAfterEnd implementation = bounded implementation $ \a _ -> do
   connShutdownSend a noDeadline
   fails "sending after the end" (connSendBytes a noDeadline "more")
 
-endsReceive :: (Connection -> IO ()) -> Subject -> IO ()
-endsReceive end subject = bounded subject $ \a _ -> do
+endsReceive :: (Connection -> IO ()) -> Implementation -> IO ()
+endsReceive end implementation = bounded implementation $ \a _ -> do
   receiving <- task (try (connReceive a noDeadline 10))
   threadDelay 20000
   end a
   r <- finished receiving
   expectErrno eBADF "a receive that was under way" r
 
-endsSend :: (Connection -> IO ()) -> Subject -> IO ()
-endsSend end subject = bounded subject $ \a _ -> do
+endsSend :: (Connection -> IO ()) -> Implementation -> IO ()
+endsSend end implementation = bounded implementation $ \a _ -> do
   sending <- task (try (forever (connSendBytes a noDeadline (sample 50000))))
   threadDelay 50000
   end a
   r <- finished sending
   expectErrno eBADF "a send that was under way" (void r)
 
-abortWakesReceiver :: Subject -> IO ()
-abortWakesReceiver subject = bounded subject $ \a b -> do
+abortWakesReceiver :: Implementation -> IO ()
+abortWakesReceiver implementation = bounded implementation $ \a b -> do
   receiving <- task (try (connReceive b noDeadline 10))
   threadDelay 20000
   connAbort a
@@ -188,8 +189,8 @@ abortWakesReceiver subject = bounded subject $ \a b -> do
     Left e -> const (pure ()) (e :: IOException)
     Right bytes -> same "what comes after an abort" B.empty bytes
 
-abortWakesSender :: Subject -> IO ()
-abortWakesSender subject = bounded subject $ \a b -> do
+abortWakesSender :: Implementation -> IO ()
+abortWakesSender implementation = bounded implementation $ \a b -> do
   sending <- task (try (forever (connSendBytes b noDeadline (sample 50000))))
   threadDelay 50000
   connAbort a
@@ -198,16 +199,16 @@ abortWakesSender subject = bounded subject $ \a b -> do
     Left e -> const (pure ()) (e :: IOException)
     Right () -> violated "sending to a peer that aborted"
 
-closeDelivers :: Subject -> IO ()
-closeDelivers subject = bounded subject $ \a b -> do
-  let sent = sample (min 20000 (subjectBound subject))
+closeDelivers :: Implementation -> IO ()
+closeDelivers implementation = bounded implementation $ \a b -> do
+  let sent = sample (min 20000 (implementationBound implementation))
   sending <- task (connSendBytes a noDeadline sent >> connShutdownSend a noDeadline >> connClose a)
   finished sending
   got <- receiveAll (repeat 3000) b
   same "what was sent before closing" sent got
 
-gracefully :: Subject -> IO ()
-gracefully subject = bounded subject $ \a b -> do
+gracefully :: Implementation -> IO ()
+gracefully implementation = bounded implementation $ \a b -> do
   writing <- task (connSendBytes b noDeadline (sample 100000))
   connSendBytes a noDeadline "an answer"
   ending <- task (connCloseGracefully (seconds 10) 1000000 a)
@@ -217,22 +218,34 @@ gracefully subject = bounded subject $ \a b -> do
   connClose b
   finished ending
 
-twice :: Subject -> IO ()
-twice subject = bounded subject $ \a b -> do
+gracefullyInterrupted :: Implementation -> IO ()
+gracefullyInterrupted implementation = bounded implementation $ \a b -> do
+  ending <- task (connCloseGracefully (seconds 3600) maxBound a)
+  got <- receiveAll (repeat 100) b
+  same "before the end" B.empty got
+  -- It has begun, and waits for the end of the other direction, or is about to.
+  throwTo (taskThread ending) Interrupted
+  r <- within "the interrupted thread" (readMVar (taskResult ending))
+  case r of
+    Left e | Just Interrupted <- fromException e -> failsWith eBADF "receiving" (connReceive a noDeadline 1)
+    _ -> violated "the graceful close was not interrupted"
+
+twice :: Implementation -> IO ()
+twice implementation = bounded implementation $ \a b -> do
   connClose a >> connClose a >> connAbort a
   connAbort b >> connAbort b >> connClose b
 
-closed :: Subject -> IO ()
-closed subject = bounded subject $ \a _ -> do
+closed :: Implementation -> IO ()
+closed implementation = bounded implementation $ \a _ -> do
   connClose a
   failsWith eBADF "receiving" (connReceive a noDeadline 1)
   failsWith eBADF "sending" (connSendBytes a noDeadline "x")
   failsWith eBADF "sending strings" (connSendMany a noDeadline ["x"])
-  failsWith eBADF "sending a file" (connSendFile a noDeadline [] (FileRange (fst (subjectFile subject)) 0 10))
+  failsWith eBADF "sending a file" (connSendFile a noDeadline [] (FileRange (fst (implementationFile implementation)) 0 10))
   fails "ending" (connShutdownSend a noDeadline)
 
-peerClosed :: Subject -> IO ()
-peerClosed subject = bounded subject $ \a b -> do
+peerClosed :: Implementation -> IO ()
+peerClosed implementation = bounded implementation $ \a b -> do
   connClose a
   sending <- task (try (forever (connSendBytes b noDeadline (sample 50000))))
   r <- finished sending
@@ -242,10 +255,10 @@ peerClosed subject = bounded subject $ \a b -> do
 
 -- Waiting ----------------------------------------------------------------------------
 
-backPressure :: Subject -> IO ()
-backPressure subject = bounded subject $ \a _ -> do
+backPressure :: Implementation -> IO ()
+backPressure implementation = bounded implementation $ \a _ -> do
   sent <- newIORef 0
-  let piece = sample (max 1 (min 16384 (subjectBound subject `div` 4)))
+  let piece = sample (max 1 (min 16384 (implementationBound implementation `div` 4)))
       go = do
         deadline <- soon (milliseconds 100)
         r <- try (connSendBytes a deadline piece)
@@ -255,12 +268,12 @@ backPressure subject = bounded subject $ \a _ -> do
             | otherwise -> violated ("a sender that is held back: " <> show e)
           Right () -> do
             total <- atomicModifyIORef' sent (\n -> (n + B.length piece, n + B.length piece))
-            when (total > subjectBound subject) (violated (show total <> " bytes were taken for a peer that receives nothing"))
+            when (total > implementationBound implementation) (violated (show total <> " bytes were taken for a peer that receives nothing"))
             go
   go
 
-deadlines :: Subject -> IO ()
-deadlines subject = bounded subject $ \a b -> do
+deadlines :: Implementation -> IO ()
+deadlines implementation = bounded implementation $ \a b -> do
   deadline <- soon (milliseconds 60)
   r <- try (connReceive b deadline 10)
   t <- now
@@ -273,8 +286,8 @@ deadlines subject = bounded subject $ \a b -> do
   connSendBytes a noDeadline "later"
   receiveExactly b 5 >>= same "after a deadline" "later"
 
-passed :: Subject -> IO ()
-passed subject = bounded subject $ \a b -> do
+passed :: Implementation -> IO ()
+passed implementation = bounded implementation $ \a b -> do
   connSendBytes a noDeadline "early"
   eventuallyThere b
   where
@@ -289,8 +302,8 @@ passed subject = bounded subject $ \a b -> do
           | isTimeout e -> violated "what was there was not received after the deadline"
           | otherwise -> violated (show e)
 
-deadlinesLoseNothing :: Subject -> IO ()
-deadlinesLoseNothing subject = bounded subject $ \a b -> do
+deadlinesLoseNothing :: Implementation -> IO ()
+deadlinesLoseNothing implementation = bounded implementation $ \a b -> do
   let sent = sample 800
   sending <- task $ do
     forM_ (zip (B.unpack sent) (numbers 5)) $ \(byte, n) -> do
@@ -313,8 +326,8 @@ deadlinesLoseNothing subject = bounded subject $ \a b -> do
   same "what came between deadlines" sent got
 
 -- | A receive can be interrupted only while it waits; it has taken no bytes then.
-interruptionsLoseNothing :: Subject -> IO ()
-interruptionsLoseNothing subject = bounded subject $ \a b -> do
+interruptionsLoseNothing :: Implementation -> IO ()
+interruptionsLoseNothing implementation = bounded implementation $ \a b -> do
   let sent = sample 1500
   got <- newIORef []
   receiving <- taskMasked $ do
@@ -338,9 +351,9 @@ interruptionsLoseNothing subject = bounded subject $ \a b -> do
   finished receiving
   readIORef got >>= same "what came between interruptions" sent . B.concat . reverse
 
-partial :: Subject -> IO ()
-partial subject = bounded subject $ \a b -> do
-  let sent = sample (2 * subjectBound subject)
+partial :: Implementation -> IO ()
+partial implementation = bounded implementation $ \a b -> do
+  let sent = sample (2 * implementationBound implementation)
   deadline <- soon (milliseconds 100)
   r <- try (connSendBytes a deadline sent)
   case r of

@@ -113,9 +113,9 @@ data End = End
     endPeer :: !SockAddr
   }
 
--- | Two connections that are each other's peers. Each direction holds at most the given number of bytes (at
--- least one) in at most 1024 pieces. Strings are passed without a copy; memory is
--- copied. The addresses are the local ones of the first and of the second connection. Closing one never resets the other.
+-- | Two connections that are each other's peers. Each direction holds at most the given number of bytes (at least
+-- one) in at most 1024 pieces. Strings are passed without a copy; memory is copied. The addresses are the local ones
+-- of the first and of the second connection. Closing one never resets the other.
 connectionPair :: Int -> SockAddr -> SockAddr -> IO (Connection, Connection)
 connectionPair capacity a b = do
   there <- newPipe capacity

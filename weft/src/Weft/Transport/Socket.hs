@@ -62,9 +62,9 @@ receive (Connected s _) deadline n
   | n > largestCopied = before deadline s (`recvLarge` n)
   | otherwise = before deadline s (`recv` n)
 
--- | Up to 32 KiB, received bytes are copied into a string of their size.
+-- | Up to 64 KiB, received bytes are copied into a string of their size.
 largestCopied :: Int
-largestCopied = 32768
+largestCopied = 65536
 
 -- | The kernel holds the strings back until the file's first bytes (@MSG_MORE@), so that a head and
 -- a small file go into one packet.

@@ -38,7 +38,7 @@ module Weft.Transport.Types
   )
 where
 
-import Control.Exception (catch)
+import Control.Exception (catch, finally)
 import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -167,8 +167,9 @@ connPeer (Connection ops s) = opPeer ops s
 connLocal :: Connection -> IO SockAddr
 connLocal (Connection ops s) = opLocal ops s
 
--- | The progress of the peer in reading the sent data. The kernel's send buffer holds megabytes, so a send that waits shows little of
--- it. Known for TCP on Linux, by two system calls; 'Nothing' for other and for closed connections. Any thread.
+-- | The progress of the peer in reading the sent data. The kernel's send buffer holds megabytes, so a send that waits
+-- shows little of it. Known for TCP on Linux, by two system calls; 'Nothing' for other and for closed connections.
+-- Any thread.
 connSendProgress :: Connection -> IO (Maybe SendProgress)
 connSendProgress (Connection ops s) = opSendProgress ops s
 
@@ -177,10 +178,10 @@ connSecurity :: Connection -> Maybe Security
 connSecurity (Connection ops s) = opSecurity ops s
 
 -- | Close so that the peer receives all that was sent: shut down the sending direction, receive and drop
--- until the peer does the same, for at most that long and that many bytes, then close. Throws no
--- 'IOError'.
+-- until the peer does the same, at most for the given duration and number of bytes, then close. Throws no
+-- 'IOError'. If the thread is interrupted, the connection is closed at once.
 connCloseGracefully :: Duration -> Int -> Connection -> IO ()
-connCloseGracefully limit bytes c = (drain `catch` ignore) >> connClose c
+connCloseGracefully limit bytes c = (drain `catch` ignore) `finally` connClose c
   where
     drain = do
       deadline <- deadlineIn limit
@@ -245,8 +246,8 @@ data Transport = Transport
 filePieceSize :: Int
 filePieceSize = 65536
 
--- | Send part of a file with a function that sends a string. The file is read by @safe@ calls: while the kernel waits for
--- the disk, other threads of the capability run.
+-- | Send part of a file with a function that sends a string. The file is read by @safe@ calls: while the kernel waits
+-- for the disk, other threads of the capability run.
 sendFileByReading :: (ByteString -> IO ()) -> FileRange -> IO ()
 sendFileByReading send (FileRange (Fd fd) from size)
   | from < 0 || size < 0 = ioError (socketError loc eINVAL)

@@ -6,6 +6,7 @@
 -- or from the disk, must not change it.
 module Files.Cancelling
   ( tests,
+    enginesOfAll,
   )
 where
 
@@ -116,16 +117,16 @@ namedPipe = withFolder $ \folder -> do
         task <- start (withFile reading path (const (pure ())))
         threadDelay 500
         stop task
-  -- The engine's own descriptors come with the first.
+  -- The engine opens its own descriptors at its first use.
   interrupted
   before <- openDescriptors
   forM_ [1 .. times 20] (const interrupted)
   later <- settled before openDescriptors
   assertBool (show (later - before) <> " descriptors left") (later <= before)
 
--- | Have the engine make what it needs on each capability.
-ringsOfAll :: Assertion
-ringsOfAll = do
+-- | Make the engine open its own descriptors on each capability.
+enginesOfAll :: Assertion
+enginesOfAll = do
   caps <- getNumCapabilities
   forM_ [0 .. caps - 1] $ \cap -> do
     done <- newEmptyMVar
@@ -139,8 +140,7 @@ ringsOfAll = do
 opens :: Assertion
 opens = withFolder $ \folder -> do
   forM_ [0 .. 63 :: Int] $ \i -> withFile writing (folder </> show i) (const (pure ()))
-  -- The engine's own descriptors come with the first.
-  ringsOfAll
+  enginesOfAll
   before <- openDescriptors
   within 50 "opens" . parallel 8 $ \i -> forM_ [1 .. times 200] $ \k -> do
     let path = folder </> show ((i * 11 + k) `mod` 64)
@@ -225,6 +225,6 @@ endsOf n ring = allocaBytes (4 + 8 * n) $ \list -> poke list 0 >> next list n
       if k == 0
         then threadDelay 20 >> next list left
         else do
-          rouseRing ring
+          wakeRing ring
           results <- mapM (\i -> peekElemOff (castPtr list) (2 * i)) [1 .. k] :: IO [Int32]
           (map fromIntegral results <>) <$> next list (left - k)

@@ -5,7 +5,8 @@ module Files.Life
   )
 where
 
-import Control.Monad (forM_, when)
+import Control.Concurrent (yield)
+import Control.Monad (forM_, replicateM_, void, when)
 import Harness
 import System.Directory (listDirectory)
 import System.Exit (ExitCode (..))
@@ -21,6 +22,7 @@ tests engine =
   testGroup
     "life"
     [ testCase "started and stopped, nothing is left" restarts,
+      testCase "stopped by threads that are killed, nothing is left" interrupted,
       testCase "a forked child has files of its own" forked,
       testCase "the chosen engine is used" (chosen engine)
     ]
@@ -40,11 +42,25 @@ restarts = withBytes 65536 $ \path -> do
   forM_ [1 .. times 40] (const once)
   later <- settled descriptors openDescriptors
   assertBool (show (later - descriptors) <> " descriptors left") (later <= descriptors)
-  threadsAfter <- osThreads
+  threadsAfter <- settled (threads + 16) osThreads
   -- GHC's run-time system may have made some of its own.
   assertBool (show (threadsAfter - threads) <> " OS threads left") (threadsAfter <= threads + 16)
   where
     osThreads = length <$> listDirectory "/proc/self/task"
+
+interrupted :: Assertion
+interrupted = withBytes 65536 $ \path -> do
+  let once i = do
+        readSome path
+        stopping <- start stopRings
+        if even i then void (blocked stopping) else replicateM_ (i `mod` 7) yield
+        stop stopping
+        stopRings
+  once 0
+  descriptors <- openDescriptors
+  forM_ [1 .. times 40] once
+  later <- settled descriptors openDescriptors
+  assertBool (show (later - descriptors) <> " descriptors left") (later <= descriptors)
 
 forked :: Assertion
 forked = withBytes 65536 $ \path -> do
@@ -70,7 +86,7 @@ chosen engine = withBytes 65536 $ \path -> do
       case engine of
         Rings -> later - before @>= 64
         Threads -> later @?= before
-        -- Up to three at once block; of sixteen some are too many for that.
-        Adaptive -> later - before @>= 1
+        -- Up to three at once block; of sixteen some are too many for that, unless each ends before the next begins.
+        Adaptive -> when (later == before) . eventually "reads by a ring" $ readSome path >> (> before) <$> requests
   where
-    requests = sum . map ringRequests <$> ringReports
+    requests = sum . map ringRequests <$> readRingMetrics

@@ -64,7 +64,7 @@ tests =
         eventually "all threads are busy" ((\s -> poolRunning s == busy && poolQueued s == 3) <$> poolStatus)
         eventually "all threads are busy" ((== PoolStatus 2 2 3 0) <$> statusOf own)
         child <- forkProcess $ do
-          r <- timeout 5000000 ((,) <$> blocking (pure 'x') <*> mapM (runIn own . pure) "yz")
+          r <- timeout 15000000 ((,) <$> blocking (pure 'x') <*> mapM (runIn own . pure) "yz")
           left <- (,) <$> statusOf own <*> poolStatus
           let (mine, program) = left
           exitImmediately $ case r of
@@ -75,5 +75,5 @@ tests =
         status <- finishes "the child" (getProcessStatus True False child)
         putMVar gate ()
         forM_ (ts <> ts') (result "the parent's calls")
-        status @?= Just (Exited ExitSuccess)
+        assertEqual "the child: 1 if a call did not end, 2 if a pool's status was wrong" (Just (Exited ExitSuccess)) status
     ]

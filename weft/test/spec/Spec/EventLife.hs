@@ -13,7 +13,7 @@ import Data.List (sort, tails)
 import Data.Maybe (fromJust)
 import GHC.Clock (getMonotonicTime)
 import Harness
-import Spec.Event (counter, quietly, withManager)
+import Spec.Event (caughtUp, counter, quietly, withManager)
 import System.Directory (listDirectory)
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -69,11 +69,14 @@ stopping =
       _ <- registerTimeout m (milliseconds 20) hit
       shutdown m
       result "loop" t
+      -- On a slow machine it may have fired before the shutdown.
+      fired <- count
       e <- finishes "callback" (takeMVar heard)
-      assertBool (show e) (e `includes` evtClose)
+      -- Nothing but the documented event: callbacks compare with it.
+      e @?= evtClose
       say w 1
       pause 40
-      count >>= (@?= 0),
+      count >>= (@?= fired),
     testCase "by the thread that runs it, between turns" . leavesDescriptors 1 $ do
       m <- new
       init m
@@ -109,7 +112,7 @@ stopping =
         e <- finishes "the other callback" (takeMVar heard)
         assertBool (show e) (e `includes` evtClose)
         finishes "shutdown" (shutdown m)
-        -- Until here, or the collector finds that nobody can ever fill it.
+        -- Keep the variable alive until here; otherwise the collector finds that no thread can fill it.
         putMVar never (),
     testCase "killed while a callback computes: the callback comes to its end, and then the loop" . withFds $ \fds -> do
       (r, w) <- pipe fds
@@ -124,9 +127,34 @@ stopping =
       killer <- start (stop t)
       blocked killer >>= assertBool "killed within a callback"
       writeIORef going False
+      -- An exception on its way from another capability may arrive when the loop waits in the kernel again.
+      waker <- forkIO (forever (pause 1 >> wakeManager m))
       result "killing" killer
+      killThread waker
       killed t
       readIORef ended >>= (@?= True)
+      finishes "shutdown" (shutdown m),
+    testCase "the thread that runs it takes no more turns" . withFds $ \fds -> do
+      (r, _) <- pipe fds
+      m <- new
+      [up, never] <- replicateM 2 newEmptyMVar
+      t <- start (init m >> putMVar up () >> takeMVar never)
+      finishes "init" (takeMVar up)
+      heard <- newEmptyMVar
+      -- A callback may call it too, whichever thread runs the callback.
+      registerFd_ m (\_ e -> shutdown m >> putMVar heard e) r evtRead MultiShot
+      finishes "shutdown" (shutdown m)
+      e <- finishes "callback" (takeMVar heard)
+      assertBool (show e) (e `includes` evtClose)
+      putMVar never ()
+      result "the thread" t,
+    testCase "from a callback: the same turn ends it" . withFds $ \fds -> do
+      (r, w) <- pipe fds
+      m <- new
+      init m
+      registerFd_ m (\_ _ -> shutdown m) r evtRead OneShot
+      say w 1
+      finishes "step" (step m) >>= (@?= False)
       finishes "shutdown" (shutdown m),
     testCase "closeFd: an exception in a callback leaves none untold, and arrives" . withFds $ \fds -> do
       (r, _) <- pipe fds
@@ -160,8 +188,11 @@ leavesDescriptors n act = do
   replicateM_ n act
   left <- settled before openDescriptors
   assertBool (show (left - before) <> " descriptors left") (left <= before)
-  left' <- settled (tasks + 2) osThreads
-  assertBool (show (left' - tasks) <> " threads left") (left' <= tasks + 2)
+  -- GHC's run-time system keeps up to six spare ones for each capability.
+  caps <- getNumCapabilities
+  let most = tasks + 2 + 6 * caps
+  left' <- settled most osThreads
+  assertBool (show (left' - tasks) <> " threads left") (left' <= most)
   where
     osThreads = length <$> listDirectory "/proc/self/task"
 
@@ -288,25 +319,22 @@ timers =
         registerTimeout m d hit
       stays 50 "fired" ((== 0) <$> count),
     test "moved later and earlier, while the manager sleeps and while it does not" $ \m -> do
+      movedLater m 10
       done <- newEmptyMVar
-      t0 <- getMonotonicTime
-      k <- registerTimeout m (milliseconds 10) (getMonotonicTime >>= putMVar done)
-      updateTimeout m k (milliseconds 60)
-      t1 <- takeMVar done
-      (t1 - t0) @>= 0.06
-      k' <- registerTimeout m (seconds 3600) (putMVar done 0)
+      k' <- registerTimeout m (seconds 3600) (putMVar done ())
       pause 5
       updateTimeout m k' (milliseconds 1)
-      void (takeMVar done)
+      takeMVar done
       -- No effect on one that has fired.
       updateTimeout m k' mempty
       pause 5
       tryTakeMVar done >>= (@?= Nothing),
-    test "cancelled: does not fire; cancelling again, or after it fired, is harmless" $ \m -> do
+    test "cancelled: does not fire; cancelling again, or after it fired, is harmless" $ \m -> withFds $ \fds -> do
       (hit, count) <- counter
       keys <- forM [1 .. 100 :: Int] (\i -> registerTimeout m (milliseconds (i `mod` 10)) hit)
       parallel 4 $ \i -> forM_ (drop (25 * i) (take (25 * (i + 1)) keys)) (unregisterTimeout m)
       pause 20
+      caughtUp m fds
       n <- count
       forM_ keys (unregisterTimeout m)
       stays 20 "fired though cancelled" ((== n) <$> count),
@@ -333,3 +361,17 @@ timers =
       pause 10
       tryTakeMVar done >>= (@?= Nothing)
   ]
+
+-- | A timer that is moved before it is due fires when it was moved to. Where this thread could not move it in time,
+-- another has twice the time. The second argument is in milliseconds.
+movedLater :: EventManager -> Int -> Assertion
+movedLater m ms = do
+  done <- newEmptyMVar
+  t0 <- getMonotonicTime
+  k <- registerTimeout m (milliseconds ms) (getMonotonicTime >>= putMVar done)
+  updateTimeout m k (milliseconds (ms + 50))
+  moved <- getMonotonicTime
+  t1 <- takeMVar done
+  if moved - t0 < fromIntegral ms / 1000
+    then (t1 - t0) * 1000 @>= fromIntegral (ms + 50)
+    else movedLater m (2 * ms)

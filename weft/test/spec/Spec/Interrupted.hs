@@ -10,6 +10,7 @@ import Control.Concurrent hiding (threadDelay)
 import Control.Exception (evaluate)
 import Control.Monad (forM_, forever, replicateM_, void, when)
 import Data.IORef
+import GHC.Clock (getMonotonicTime)
 import Harness
 import Spec.Event (counter, withManager)
 import Test.Tasty
@@ -37,7 +38,7 @@ tests =
           _ <- forkOn target (threadDelay 1000 >> putMVar t ())
           finishes "a delay" (takeMVar t),
       test "registerFd, unregisterFd: another registration of the descriptor gets its events" . withManager $ \m ->
-        repeated 300 $ \n -> withFds $ \fds -> do
+        void . repeated 300 $ \n -> withFds $ \fds -> do
           (r, w) <- pipe fds
           arrived <- newEmptyMVar
           registerFd_ m (\_ _ -> void (tryPutMVar arrived ())) r evtRead MultiShot
@@ -47,31 +48,28 @@ tests =
           closeFd m (const (pure ())) r,
       test "updateTimeout: the timer fires once" . withManager $ \m -> do
         (hit, count) <- counter
-        rounds <- rounded 1500
-        forM_ [1 .. rounds] $ \n -> do
+        rounds <- repeated 1500 $ \n -> do
           k <- registerTimeout m (milliseconds 50) hit
           killed n (updateTimeout m k (milliseconds 50))
         eventually "all have fired" ((>= rounds) <$> count)
         stays 20 "fired twice" ((== rounds) <$> count),
       test "updateTimeout while another thread unregisters the timer: it does not fire afterwards" . withManager $ \m -> do
         fired <- newIORef False
-        rounds <- rounded 1500
-        forM_ [1 .. rounds] $ \n -> do
+        void . repeated 1500 $ \n -> do
           over <- newIORef False
           k <- registerTimeout m (seconds 3600) (readIORef over >>= \late -> when late (writeIORef fired True))
           (go, updated) <- (,) <$> newEmptyMVar <*> newEmptyMVar
-          _ <- forkOn target (takeMVar go >> updateTimeout m k (milliseconds 20) >> putMVar updated ())
+          _ <- forkOn target (takeMVar go >> updateTimeout m k (milliseconds 200) >> putMVar updated ())
           putMVar go ()
           spin n
           unregisterTimeout m k
           writeIORef over True
           finishes "the update" (takeMVar updated)
-        pause 100
+        pause 300
         readIORef fired >>= assertBool "fired" . not,
       test "reset of an idle timer: a later one counts" $ do
         (hit, count) <- counter
-        rounds <- rounded 3000
-        forM_ [1 .. rounds] $ \n -> do
+        rounds <- repeated 3000 $ \n -> do
           t <- Idle.newPausedIdleTimer (milliseconds 200) hit
           killed n (forM_ [150, 100, 50] (Idle.resetFor t . milliseconds))
           Idle.reset t
@@ -99,10 +97,19 @@ timerOf m = do
 
 -- | Kill a thread that repeats the first action, and then run the second one; again and again.
 storm :: Int -> IO () -> IO () -> IO ()
-storm n act check = repeated n (\i -> killed i act >> check)
+storm n act check = void (repeated n (\i -> killed i act >> check))
 
-repeated :: Int -> (Int -> IO ()) -> IO ()
-repeated n act = rounded n >>= \rounds -> forM_ [1 .. rounds] act
+-- | Run an action again and again, with the number of the round, for 20 seconds at most. Returns how many rounds there
+-- were.
+repeated :: Int -> (Int -> IO ()) -> IO Int
+repeated n act = do
+  rounds <- rounded n
+  end <- (+ 20) <$> getMonotonicTime
+  let go i = do
+        act i
+        now <- getMonotonicTime
+        if i >= rounds || now > end then pure i else go (i + 1)
+  go 1
 
 -- | With one capability a thread is killed only where it is preempted, and each round takes two time slices.
 rounded :: Int -> IO Int

@@ -6,29 +6,35 @@ module Spec.Lifecycle
   )
 where
 
-import Control.Concurrent hiding (threadDelay, threadWaitRead, threadWaitWrite)
+import Control.Concurrent hiding (threadDelay, threadWaitRead, threadWaitReadSTM, threadWaitWrite)
 import Control.Exception
 import Control.Monad
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Harness
+import Spec.Serve (withNoneLeft)
 import System.Exit (ExitCode (..))
 import System.IO (hPutStrLn, stderr)
 import System.Posix.Process (ProcessStatus (..), exitImmediately, forkProcess, getProcessStatus)
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.Core.Manager (isAlive)
+import qualified Weft.Core.Manager as Manager (shutdown)
 import Weft.Duration
-import Weft.Runtime (stopManagers)
+import Weft.Event (Lifetime (OneShot), evtRead, registerFd_)
+import Weft.Metrics (metricsRegistered, readMetrics)
+import Weft.Runtime.Managers (managers, stopManagers)
 import Weft.Socket
 import Weft.Socket.ByteString
 import Weft.Test.Descriptors
 import Weft.Thread
+import Weft.Timer (schedule)
 
 tests :: TestTree
 tests =
   testGroup
     "lifecycle"
-    [ test "capabilities come and go under load" $
+    [ testCase "capabilities come and go under load" . within 50 "the changes" $
         whileLoaded $ \progress -> do
           before <- getNumCapabilities
           -- Few changes: stock GHC 9.0.2 itself comes to a standstill about once in
@@ -38,12 +44,55 @@ tests =
             progress
           setNumCapabilities before
           progress,
-      test "the managers are stopped under load" $
-        whileLoaded $ \progress -> replicateM_ (times 20) (stopManagers >> progress),
+      -- With io_uring at -N2 a round takes up to two seconds on a busy machine, elsewhere a tenth of that: see "The
+      -- parallel collector on a busy machine" in doc/rationale/ghc.md.
+      testCase "the managers are stopped under load" . within 50 "stopping" $
+        whileLoaded $ \progress -> replicateM_ (times 10) (stopManagers >> progress),
+      test "stopping the managers is interrupted: all of them end" . replicateM_ (times 30) $ do
+        n <- getNumCapabilities
+        forM_ [0 .. n - 1] (\cap -> onCapability cap (threadDelay 1))
+        started <- managers
+        (entered, leave) <- (,) <$> newEmptyMVar <*> newEmptyMVar
+        -- The dispatcher that is stopped first is held, so that the thread that stops them waits.
+        _ <- onCapability 0 (schedule mempty (putMVar entered () >> takeMVar leave))
+        takeMVar entered
+        stopping <- start stopManagers
+        blocks stopping
+        stop stopping
+        alive <- mapM isAlive started
+        putMVar leave ()
+        mapM_ (finishes "the end of a dispatcher" . Manager.shutdown) started
+        alive @?= map (const False) started,
+      test "without a free descriptor, a capability that has no dispatcher waits with another's" . withFds $ \fds -> do
+        n <- getNumCapabilities
+        (r, w) <- pipe fds
+        stopManagers
+        onCapability 0 (threadDelay 1)
+        withNoneLeft . onCapability (n - 1) $ do
+          threadDelay 1000
+          timeout 1000 (threadDelay 100000000) >>= (@?= Nothing)
+          say w 1
+          threadWaitRead r,
+      test "an STM wait that is cancelled while its dispatcher stops is not registered again" . withFds $ \fds -> do
+        readers <- replicateM 2 (fst <$> pipe fds)
+        onCapability 0 (threadDelay 1)
+        m : _ <- managers
+        before <- metricsRegistered <$> readMetrics
+        cancels <- newIORef []
+        -- The dispatcher takes the registrations of all descriptors out, and runs their callbacks afterwards. The first
+        -- of these callbacks to run cancels the wait for the other descriptor before the callback of that wait runs.
+        forM_ readers $ \r -> registerFd_ m (\_ _ -> readIORef cancels >>= sequence_) r evtRead OneShot
+        waits <- mapM threadWaitReadSTM readers
+        writeIORef cancels (map snd waits)
+        stopManagers
+        left <- settled before (metricsRegistered <$> readMetrics)
+        -- Kept until here: the collector cancels waits that nothing refers to.
+        mapM_ snd waits
+        assertBool (show (left - before) <> " registrations left behind") (left <= before),
       test "the process forks under load (GHC 4449)" $
         whileLoaded $ \progress -> replicateM_ (times 4) $ do
           child <- forkProcess $ do
-            within 5 "the child's work" childsWork `catch` \e -> do
+            within 15 "the child's work" childsWork `catch` \e -> do
               hPutStrLn stderr ("in the child: " <> displayException (e :: SomeException))
               exitImmediately (ExitFailure 1)
             exitImmediately ExitSuccess
@@ -69,6 +118,13 @@ test name act = testCase name (finishes name act)
 
 blocks :: Task a -> IO ()
 blocks t = blocked t >>= assertBool "does not block"
+
+-- | Run an action in a thread of a capability.
+onCapability :: Int -> IO a -> IO a
+onCapability cap act = do
+  done <- newEmptyMVar
+  _ <- forkOn cap (try act >>= putMVar done)
+  takeMVar done >>= either (throwIO :: SomeException -> IO a) pure
 
 -- | Run an action beside threads that echo over sockets, wait for pipes, for time and
 -- with time limits. It is given a check that each of them has come on since it began.

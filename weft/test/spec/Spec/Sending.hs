@@ -52,7 +52,7 @@ tests =
              isTimeout e @? show e
              sendNow a (C.pack "x") >>= (@?= Right 0),
            test "a thread that waits to send is notified" . withUnix $ \a _ -> do
-             soon <- deadlineIn (milliseconds 50)
+             soon <- deadlineIn (milliseconds 500)
              t <- start (sendAll (withDeadline soon a) large)
              blocked t >>= assertBool "does not block"
              others <- mapM (const (start (sendAll a (C.pack "x")))) [1 .. 3 :: Int]
@@ -128,8 +128,8 @@ cut a b = do
   close a
   failsWith "send" eBADF (send a (C.pack "x"))
 
--- | A thread sends messages of equal bytes, each time another byte, while exceptions hit it; the reader must find nothing
--- but whole messages, and one part at the end.
+-- | A thread sends messages of equal bytes, each time another byte, while exceptions hit it; the reader must find
+-- nothing but whole messages, and one part at the end.
 storm :: IO ()
 storm = forM_ [1 .. times 150] $ \i -> withUnix $ \a b -> do
   reader <- start (everything b)

@@ -3,6 +3,7 @@
 -- cannot listen, runs out of descriptors, has a handler that throws, or ends.
 module Spec.Serve
   ( tests,
+    withNoneLeft,
   )
 where
 
@@ -78,6 +79,21 @@ tests =
         failsWith "serve" eADDRINUSE (withServer settings {serverPort = port} echo (const (pure ())))
         now <- openDescriptors
         assertBool "descriptors left" (now <= before),
+      test "two servers that start at the same moment at one port: at most one listens" . leavingNoDescriptor . forM_ [1 .. 200 :: Int] $ \_ -> do
+        port <- withServer settings echo (portOf . serverAddress)
+        begin <- newEmptyMVar
+        finish <- newEmptyMVar
+        servers <- replicateM 2 $ do
+          (listens, ended) <- (,) <$> newEmptyMVar <*> newEmptyMVar
+          let run = readMVar begin >> withServer settings {serverPort = port} echo (\_ -> putMVar listens True >> readMVar finish)
+          _ <- forkIO ((try run >>= either (\e -> const (putMVar listens False) (e :: IOException)) pure) `finally` putMVar ended ())
+          pure (listens, ended)
+        putMVar begin ()
+        found <- mapM (takeMVar . fst) servers
+        putMVar finish ()
+        mapM_ (takeMVar . snd) servers
+        -- Each may see the other, and then both fail.
+        assertBool "both listen" (length (filter id found) <= 1),
       test "an exception of serverOnListen ends the server" . leavingNoDescriptor $ do
         e <- failure "serve" (withServer settings {serverOnListen = \_ -> ioError (userError "no")} echo (const (pure ())))
         e @?= userError "no",

@@ -41,14 +41,14 @@ tests =
         (r, w) <- pipe fds
         (wait, _) <- threadWaitReadSTM r
         say w 1
-        pause 10
+        eventually "the event" (atomically ((True <$ wait) `orElse` pure False))
         readOne r
         atomically wait,
       test "orElse, with a delay" $ \fds -> leavesNothing $ do
         (r, w) <- pipe fds
         forM_ [False, True] $ \there -> do
           (wait, cancel) <- threadWaitReadSTM r
-          late <- registerDelay 20000
+          late <- registerDelay (if there then 100000000 else 20000)
           when there (say w 1)
           found <- atomically ((True <$ wait) `orElse` (False <$ (readTVar late >>= check)))
           found @?= there
@@ -116,12 +116,13 @@ abandoned fds = do
     ended <- atomically ((True <$ wait) `orElse` pure False)
     ended @?= False
   left <- settled before registered
-  left @?= before
+  -- Fewer if one of an earlier test was given up meanwhile.
+  assertBool (show (left - before) <> " registrations left") (left <= before)
   -- And one whose thread was killed while it waited.
   forM_ pipes $ \(r, _) -> do
     t <- start (threadWaitReadSTM r >>= \(wait, _) -> atomically wait)
     stop t
   left' <- settled before registered
-  left' @?= before
+  assertBool (show (left' - before) <> " registrations left") (left' <= before)
   where
     registered = metricsRegistered <$> readMetrics

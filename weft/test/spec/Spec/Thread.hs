@@ -271,7 +271,8 @@ ownTests =
         say b 1
         pause 50
         later <- activity
-        assertBool "events for a descriptor that nobody waits for" (later - before < 10)
+        -- A dispatcher that spins makes thousands of turns.
+        assertBool (show (later - before) <> " turns for a descriptor that nobody waits for") (later - before < 100)
         W.threadWaitRead copy,
       test "cancellation: a storm of kills around the event leaves nothing registered" $ \fds ->
         leavesNothing (storm fds)

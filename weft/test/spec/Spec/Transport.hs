@@ -5,6 +5,7 @@ module Spec.Transport
   )
 where
 
+import Control.Exception (bracket)
 import Control.Monad (replicateM_, void)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
@@ -17,6 +18,7 @@ import qualified Network.Socket as N
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (IOMode (ReadMode), hClose, openBinaryFile, openBinaryTempFile)
 import System.Info (os)
+import System.Mem (getAllocationCounter)
 import System.Posix.IO (closeFd, handleToFd)
 import System.Posix.Types (Fd)
 import Test.Tasty
@@ -34,21 +36,21 @@ tests everything =
       "Transport"
       ( [ testGroup
             name
-            [testCase (lawName law) (file >>= lawHolds law . Subject pair bound) | law <- connectionLaws]
-          | (name, bound, pair) <- subjects,
+            [testCase (lawName law) (file >>= lawHolds law . Implementation pair bound) | law <- connectionLaws]
+          | (name, bound, pair) <- implementations,
             everything || name == "TCP"
         ]
           <> [ testGroup name [testCase (lawName law) (net >>= \t -> lawHolds law (t, address)) | law <- networkLaws]
                | (name, net, address) <- networks,
                  everything || name == "the kernel's network"
              ]
-          <> [memory, received, aborts]
+          <> [memory, received, smallReceives, aborts]
           <> [segments | os == "linux"]
       )
 
-subjects :: [(String, Int, IO (Connection, Connection))]
-subjects =
-  [ ("TCP", 8000000, tcpPair),
+implementations :: [(String, Int, IO (Connection, Connection))]
+implementations =
+  [ ("TCP", 4000000, tcpPair),
     ("Unix sockets", 1000000, unixPair),
     ("memory, 64 KiB", 65536, connectionPair 65536 here there),
     ("memory, 1000 bytes", 1000, connectionPair 1000 here there)
@@ -69,12 +71,21 @@ here = SockAddrInet 0 (tupleToHostAddress (10, 0, 0, 1))
 there = SockAddrInet 0 (tupleToHostAddress (10, 0, 0, 2))
 loopback = SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1))
 
+-- | Both buffers have a fixed size: the kernel would let them grow to what the machine is configured for, tens of megabytes on some.
 tcpPair :: IO (Connection, Connection)
-tcpPair = do
-  l <- transportListen socketTransport loopback
-  c <- transportConnect socketTransport noDeadline (listenerAddress l)
-  s <- listenerAccept l
-  (c, s) <$ listenerClose l
+tcpPair = bracket (open loopback) S.close $ \l -> do
+  S.listen l 1
+  address <- S.getSocketName l
+  c <- open loopback
+  S.connect c address
+  (s, peer) <- S.accept l
+  pure (socketConnection c address, socketConnection s peer)
+  where
+    open address = do
+      s <- S.socket AF_INET N.Stream 0
+      S.setSocketOption s RecvBuffer 200000
+      S.setSocketOption s SendBuffer 200000
+      s <$ S.bind s address
 
 openFile :: IO (Fd, B.ByteString)
 openFile = do
@@ -125,6 +136,21 @@ received = testCase "bytes that were received already come first" $ do
   map B8.unpack [one, two, three] @?= ["GET ", "/ HTTP", "/1.1"]
   connSendBytes b' noDeadline (B8.pack "ok")
   connReceive a noDeadline 10 >>= (@?= "ok") . B8.unpack
+
+-- | A thread's allocation counter counts what this thread allocates, and nothing else.
+smallReceives :: TestTree
+smallReceives = testCase "a small receive allocates no memory for the 64 KiB that it would accept" $ do
+  (a, b) <- tcpPair
+  let receives n = do
+        before <- getAllocationCounter
+        replicateM_ n (connSendBytes a noDeadline (B8.pack "x") >> connReceive b noDeadline 65536)
+        left <- getAllocationCounter
+        pure (fromIntegral (before - left) `div` n)
+  -- The first one may allocate the capability's buffer.
+  _ <- receives 10
+  each <- receives 200
+  assertBool (show each <> " bytes for each receive") (each < 16000)
+  mapM_ connClose [a, b]
 
 aborts :: TestTree
 aborts = testCase "an abort of TCP resets, and drops undelivered data" $ do

@@ -21,7 +21,7 @@ import Process (eventually, portIn)
 import Test.Tasty.HUnit
 import Weft.Http hiding (run)
 
--- | By the names that "Libraries" lists.
+-- | The tests by the names that "Libraries" lists.
 tests :: [(String, IO ())]
 tests =
   [ ("connections are kept", kept),
@@ -30,7 +30,7 @@ tests =
     ("a response that is left in the middle", left)
   ]
 
--- | With a manager, the address, how many connections were opened, and how many are open.
+-- | Run an action with a manager, the address, the number of connections that were opened, and the number of open ones.
 serving :: (Manager -> String -> IORef Int -> IO Int -> IO a) -> IO a
 serving act = do
   opened <- newIORef 0

@@ -35,7 +35,7 @@ import System.Log.FastLogger (fromLogStr)
 import Test.Tasty.HUnit
 import Weft.Http
 
--- | By the names that "Libraries" lists.
+-- | The tests by the names that "Libraries" lists.
 tests :: [(String, IO ())]
 tests =
   [ ("wai-extra: gzip", gzipped),

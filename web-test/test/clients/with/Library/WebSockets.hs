@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
--- |
--- The packages @websockets@ and @wai-websockets@ over 'Network.Wai.responseRaw' on "Weft.Http", and a browser's WebSockets.
+-- | The packages @websockets@ and @wai-websockets@ over 'Network.Wai.responseRaw' on "Weft.Http", and a browser's
+-- WebSockets.
 module Library.WebSockets
   ( tests,
   )
@@ -29,7 +29,7 @@ import Test.Tasty.HUnit
 import Weft.Http hiding (run)
 import Weft.Test.Skip (needProgram)
 
--- | By the names that "Libraries" lists.
+-- | The tests by the names that "Libraries" lists.
 tests :: [(String, IO ())]
 tests =
   [ ("echoes of any kind and size", echoes),

@@ -1,6 +1,6 @@
 -- |
--- Timers in a hierarchical wheel (Varghese and Lauck 1987, scheme 7): O(1) to set,
--- O(expired) to expire, nothing to cancel.
+-- Timers in a hierarchical wheel (Varghese and Lauck 1987, scheme 7): O(1) to set, O(expired) to expire; cancelling
+-- does not touch the wheel.
 --
 -- Time is counted in ticks of 2^15 ns (33 us). A due time is rounded up to a tick
 -- and an instant down, so a timer never fires early and is late by a tick at

@@ -28,9 +28,10 @@ data Decoder
     SizeEnd !Int
   | -- | Within a chunk: the number of bytes left.
     Chunk !Int
-  | -- | After a chunk's last byte, before its CR; after the CR.
+  | -- | After a chunk's last byte; a CR has to follow.
     ChunkCr
-  | ChunkLf
+  | -- | After that CR; an LF has to follow.
+    ChunkLf
   | -- | In the trailer section: bytes and fields so far, and the position in a line.
     Trailer !Int !Int !Line
   | -- | The trailer section is complete.

@@ -136,8 +136,8 @@ maxLeading = 8
 
 -- Lines ----------------------------------------------------------------------------------
 
--- | The result for a line at an offset that is malformed or not complete. It is malformed if it is
--- complete and within the limit. The second offset is the beginning of the head.
+-- | The result for a line that is malformed or not complete. It is malformed if it is complete and within the limit.
+-- The first offset is the beginning of the head, the second that of the line.
 unusable :: Limits -> ByteString -> Int -> Int -> Outcome
 unusable limits bytes base from
   | size > allowed = Refused (if from == base && size > limitTarget limits then TargetTooLong else HeadTooLarge)

@@ -77,9 +77,9 @@ fieldName bytes from to = search (unsafeAt table (hashOf len (byteAt bytes from)
       | spellsFolded bytes from (CI.original folded) = made tag (slice bytes from to)
       | otherwise = search rest
 
--- | Whether that lower-case word stands at the offset, in any case. Setting the lower-case bit of both tokens makes
--- bytes equal that differ only in case. It would also make some other bytes equal to a letter, a digit or a
--- hyphen, but those do not occur in tokens.
+-- | Whether that lower-case word stands at the offset, in any case. The string's bytes are compared after their
+-- lower-case bit was set. This would also make some other bytes equal to a letter, a digit or a hyphen, but those do
+-- not occur in tokens.
 spellsFolded :: ByteString -> Int -> ByteString -> Bool
 spellsFolded = matches (.|. 0x2020202020202020)
 

@@ -1,8 +1,9 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The little of etcd that controllers need, by its JSON gateway (etcd 3.4 and later): leases, keys that belong to a
--- lease, and reading all keys below a prefix. Any thread; throws 'EtcdError' when no endpoint answers in time.
+-- A client for the part of etcd that controllers need, over its JSON gateway (etcd 3.4 and later): leases, keys that
+-- belong to a lease, and reading all keys with a prefix. Any thread may call it. Throws 'EtcdError' if no endpoint
+-- answers in time.
 module Weft.OpenFlow.Cluster.Etcd
   ( Etcd,
     newEtcd,
@@ -12,6 +13,7 @@ module Weft.OpenFlow.Cluster.Etcd
     grant,
     keepAlive,
     createKey,
+    createOrRead,
     putKey,
     removeKey,
     readPrefix,
@@ -35,30 +37,32 @@ import Data.Word (Word64)
 import Network.HTTP.Client
 import Text.Read (readMaybe)
 import Weft.Duration
+import Weft.Timer (within)
 
--- | Endpoints, the one that answered last first.
-data Etcd = Etcd !Manager !Int !(IORef [String])
+-- | An HTTP client, the time limit of a request, and the endpoints. The endpoint that answered last comes first.
+data Etcd = Etcd !Manager !Duration !(IORef [String])
 
--- | No endpoint answered, or not as etcd does.
+-- | No endpoint answered, or an answer was not understood.
 newtype EtcdError = EtcdError String
   deriving (Show)
 
 instance Exception EtcdError where
   displayException (EtcdError why) = why
 
--- | A lease's number, as text.
+-- | The ID of a lease, as text.
 type Lease = Text
 
--- | Grows with every change of any key.
+-- | The revision of etcd. It increases with every change of any key.
 type Revision = Word64
 
--- | For these endpoints, as @http:\/\/127.0.0.1:2379@; each request may take that long at each of them.
+-- | A client for these endpoints, such as @http:\/\/127.0.0.1:2379@. The time limit of a request applies to each
+-- endpoint.
 newEtcd :: Duration -> [String] -> IO Etcd
 newEtcd limit urls = do
   manager <- newManager defaultManagerSettings
-  Etcd manager (max 1000 (round (toSeconds limit * 1e6))) <$> newIORef urls
+  Etcd manager (max (milliseconds 1) limit) <$> newIORef urls
 
--- | Ask the endpoints in turn.
+-- | Send a request to the endpoints in turn, until one answers.
 call :: Etcd -> String -> Value -> (Object -> Parser a) -> IO a
 call (Etcd manager limit ref) rpc body parser = readIORef ref >>= go []
   where
@@ -67,22 +71,24 @@ call (Etcd manager limit ref) rpc body parser = readIORef ref >>= go []
       r <- try (one url)
       case r of
         Right a -> do
-          -- The others remain behind it, in some order.
+          -- The others follow, in any order.
           atomicModifyIORef' ref (\urls -> (url : filter (/= url) urls, ()))
           pure a
         Left e
           | Just asynchronous <- fromException e -> throwIO (asynchronous :: SomeAsyncException)
           | otherwise -> go ((url <> ": " <> reason e) : failed) rest
-    -- Without the request, which is what the exception begins with.
+    -- Only the content of the exception, without the request.
     reason e = takeWhile (/= '\n') $ case fromException e of
       Just (HttpExceptionRequest _ content) -> show content
       _ -> displayException (e :: SomeException)
     one url = do
       request <- parseRequest (url <> rpc)
-      answer <- httpLbs request {method = "POST", requestBody = RequestBodyLBS (encode body), responseTimeout = responseTimeoutMicro limit, checkResponse = throwErrorStatusCodes} manager
+      -- The limit of http-client ends with the header of the response.
+      let asked = httpLbs request {method = "POST", requestBody = RequestBodyLBS (encode body), responseTimeout = responseTimeoutNone, checkResponse = throwErrorStatusCodes} manager
+      answer <- within limit asked >>= maybe (throwIO (EtcdError "no answer in time")) pure
       either (throwIO . EtcdError) pure (eitherDecode (responseBody answer) >>= parseEither (withObject "an answer" parser))
 
--- | Numbers are texts there, and zero is left out.
+-- | A number, which etcd sends as text, or omits if it is zero.
 number :: Object -> Key -> Parser Word64
 number o name = case KeyMap.lookup name o of
   Nothing -> pure 0
@@ -100,21 +106,35 @@ unbase64 o name = do
   s <- o .:? name .!= ""
   either fail pure (Base64.decode (T.encodeUtf8 s))
 
--- | A lease of that many seconds.
+-- | Create a lease of that many seconds.
 grant :: Etcd -> Int -> IO Lease
 grant etcd ttl = call etcd "/v3/lease/grant" (object ["TTL" .= show ttl]) (.: "ID")
 
--- | Prolong a lease. 'False': it is gone.
+-- | Renew a lease. 'False' if it has expired.
 keepAlive :: Etcd -> Lease -> IO Bool
 keepAlive etcd lease = call etcd "/v3/lease/keepalive" (object ["ID" .= lease]) $ \o -> do
   result <- o .: "result"
   (> 0) <$> number result "TTL"
 
--- | Create a key that goes with the lease. 'False': it is there already. And the revision of its creation.
+-- | Create a key that belongs to the lease. Returns whether it was created ('False' if it exists), and the revision of
+-- its creation.
 createKey :: Etcd -> Lease -> ByteString -> ByteString -> IO (Bool, Revision)
-createKey etcd lease key value = call etcd "/v3/kv/txn" body $ \o -> do
+createKey etcd lease key value =
+  create etcd lease key value revisionOf (`number` "create_revision") >>= \r -> pure $ case r of
+    Left revision -> (False, revision)
+    Right revision -> (True, revision)
+
+-- | Create a key that belongs to no lease, or read it if it exists: the value that it has afterwards.
+createOrRead :: Etcd -> ByteString -> ByteString -> IO ByteString
+createOrRead etcd key value = either id id <$> create etcd "0" key value (const (pure value)) (`unbase64` "value")
+
+-- | Create a key and parse the answer ('Right'), or read the key if it exists ('Left').
+create :: Etcd -> Lease -> ByteString -> ByteString -> (Object -> Parser a) -> (Object -> Parser b) -> IO (Either b a)
+create etcd lease key value new old = call etcd "/v3/kv/txn" body $ \o -> do
   created <- o .:? "succeeded" .!= False
-  (,) created <$> if created then revisionOf o else o .: "responses" >>= firstOf >>= (.: "response_range") >>= (.: "kvs") >>= firstOf >>= (`number` "create_revision")
+  if created
+    then Right <$> new o
+    else Left <$> (o .: "responses" >>= firstOf >>= (.: "response_range") >>= (.: "kvs") >>= firstOf >>= old)
   where
     firstOf :: [a] -> Parser a
     firstOf = maybe (fail "an empty list") pure . listToMaybe
@@ -125,12 +145,12 @@ createKey etcd lease key value = call etcd "/v3/kv/txn" body $ \o -> do
           "failure" .= [object ["request_range" .= object ["key" .= base64 key]]]
         ]
 
--- | Write a key that goes with the lease.
+-- | Write a key that belongs to the lease.
 putKey :: Etcd -> Lease -> ByteString -> ByteString -> IO ()
 putKey etcd lease key value =
   call etcd "/v3/kv/put" (object ["key" .= base64 key, "value" .= base64 value, "lease" .= lease]) (const (pure ()))
 
--- | Delete a key if it goes with the lease.
+-- | Delete a key if it belongs to the lease.
 removeKey :: Etcd -> Lease -> ByteString -> IO ()
 removeKey etcd lease key = call etcd "/v3/kv/txn" body (const (pure ()))
   where
@@ -140,8 +160,7 @@ removeKey etcd lease key = call etcd "/v3/kv/txn" body (const (pure ()))
           "success" .= [object ["request_delete_range" .= object ["key" .= base64 key]]]
         ]
 
--- | A key without the beginning that was asked for, its value, the lease that it goes with (@0@: none), and the revision of its
--- creation.
+-- | A key without the prefix, its value, its lease (@0@: none), and the revision of its creation.
 data Entry = Entry
   { entryKey :: !ByteString,
     entryValue :: !ByteString,
@@ -149,11 +168,11 @@ data Entry = Entry
     entryCreated :: !Revision
   }
 
--- | All keys that begin so.
+-- | All keys with that prefix.
 readPrefix :: Etcd -> ByteString -> IO [Entry]
 readPrefix etcd prefix = call etcd "/v3/kv/range" (object ["key" .= base64 prefix, "range_end" .= base64 end]) $ \o -> do
   entries <- o .:? "kvs" .!= []
   mapM (\e -> Entry . B.drop (B.length prefix) <$> unbase64 e "key" <*> unbase64 e "value" <*> e .:? "lease" .!= "0" <*> number e "create_revision") entries
   where
-    -- The first key behind all of them; the prefix does not end with the highest byte.
+    -- The first key after all of them. The last byte of the prefix is below 255.
     end = B.snoc (B.init prefix) (B.last prefix + 1)

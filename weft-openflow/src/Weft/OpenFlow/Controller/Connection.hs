@@ -1,15 +1,17 @@
 -- |
--- One switch's connection: its thread receives many messages at a time, handles them, and sends the answers together.
+-- The connection of a switch. Its thread receives many messages at a time, handles them, and sends the replies
+-- together.
 module Weft.OpenFlow.Controller.Connection
   ( serveConnection,
     takeRole,
+    tableMissFlow,
   )
 where
 
 import Control.Concurrent (yield)
 import Control.Concurrent.MVar
-import Control.Exception (Handler (..), SomeAsyncException, SomeException, bracket, catches, displayException, throwIO)
-import Control.Monad (forM_, unless, void, when)
+import Control.Exception (Handler (..), SomeAsyncException, SomeException, bracket, catches, displayException, finally, mask_, throwIO)
+import Control.Monad (forM_, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
@@ -21,7 +23,7 @@ import Weft.OpenFlow.Controller.Dispatch
 import Weft.OpenFlow.Controller.Framer
 import Weft.OpenFlow.Controller.Handshake
 import Weft.OpenFlow.Controller.Liveness
-import Weft.OpenFlow.Controller.Outlet
+import Weft.OpenFlow.Controller.SendQueue
 import Weft.OpenFlow.Controller.Types
 import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
@@ -30,12 +32,12 @@ import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
 import Weft.Transport
 
--- | Serve a switch until its connection ends, which is reported and touches no other switch. Throws what was thrown at
--- the calling thread only.
+-- | Serve a switch until its connection ends. The end is reported by 'settingsOnIncident' and does not affect other
+-- switches. Throws only asynchronous exceptions.
 serveConnection :: Controller -> Connection -> IO ()
 serveConnection c plain = do
   who <- newIORef Nothing
-  let ended why = readIORef who >>= \d -> settingsOnIncident settings (ConnectionEnded d why)
+  let ended why = readIORef who >>= \d -> report c (ConnectionEnded d why)
       failed :: SomeException -> IO ()
       failed e = ended (displayException e)
   (bracket (settingsUpgrade settings plain) connClose (connected who) >>= ended)
@@ -46,60 +48,63 @@ serveConnection c plain = do
   where
     settings = controllerSettings c
     connected who connection = do
-      outlet <- newOutlet (settingsPatience settings) connection
+      sendQueue <- newSendQueue (settingsSendTimeout settings) connection
       deadline <- deadlineIn (settingsHandshake settings)
       r <- newReader connection deadline
-      version <- negotiate (settingsVersions settings) outlet r
-      features <- askFeatures version outlet r
+      version <- negotiate (settingsVersions settings) sendQueue r
+      features <- askFeatures version sendQueue r
       writeIORef who $! Just $! featuresDatapath features
-      session <- newSession c outlet version features
+      session <- newSession c sendQueue version features
       rest <- leftOver r
       joined c session (featuresPorts features) (setUp c session features >> run c session rest)
 
 fault :: Controller -> IO ()
 fault c = atomicModifyIORef' (controllerTotals c) (\t -> (t {totalFaults = totalFaults t + 1}, ()))
 
-newSession :: Controller -> Outlet -> Version -> Features -> IO Session
-newSession c outlet version features = do
+newSession :: Controller -> SendQueue -> Version -> Features -> IO Session
+newSession c sendQueue version features = do
   n <- atomicModifyIORef' (controllerNext c) (\n -> (n + 1, n))
   handler <- controllerNewInstance c
-  Session n features {featuresPorts = []} version outlet handler <$> newMVar () <*> newIORef True <*> newIORef 256 <*> newIORef Map.empty <*> newIORef Map.empty
-    <*> newIORef (Totals 0 0 0 0)
+  Session n features {featuresPorts = []} version sendQueue handler <$> newMVar () <*> newIORef False <*> newMVar 0 <*> newIORef 256 <*> newIORef Map.empty <*> newIORef Map.empty
+    <*> newIORef False
+    <*> newIORef noTotals
 
--- | While an action runs the session is among the controller's. One that the same switch had before is dropped: a
--- switch has one connection, and the newer one is alive.
+-- | Run an action while the session is registered with the controller. An earlier connection of the same switch is
+-- closed: a switch has one connection, and the newer one is the one that works.
 joined :: Controller -> Session -> [Port] -> IO a -> IO a
-joined c s ports = bracket enter leave . const
+joined c s ports act = (enter >> act) `finally` leave
   where
     d = featuresDatapath (sessionFeatures s)
-    enter = do
-      old <- atomicModifyIORef' (controllerSessions c) (\m -> (Map.insert d s m, Map.lookup d m))
-      forM_ old (connAbort . outletConnection . sessionOutlet)
+    -- If this fails after the session is registered, 'leave' removes it.
+    enter = withMVar (controllerJoining c) $ \_ -> do
+      mask_ $ do
+        old <- atomicModifyIORef' (controllerSessions c) (\m -> (Map.insert d s m, Map.lookup d m))
+        forM_ old (connAbort . sendQueueConnection . sessionOutlet)
       time <- currentMillis
       topologyStep c (switchJoined time d (sessionVersion s) ports)
       settingsOnSwitch (controllerSettings c) d True
-    leave () = do
+    leave = withMVar (controllerJoining c) $ \_ -> do
       mine <- atomicModifyIORef' (controllerSessions c) $ \m -> case Map.lookup d m of
         Just s' | sessionNumber s' == sessionNumber s -> (Map.delete d m, True)
         _ -> (m, False)
       totals <- readIORef (sessionTotals s)
       atomicModifyIORef' (controllerTotals c) (\t -> (addTotals t totals, ()))
       asking <- atomicModifyIORef' (sessionAsking s) (\m -> (Map.empty, m))
-      forM_ asking (\(Asking _ var) -> tryPutMVar var Nothing)
+      forM_ asking (\(Asking _ _ var) -> tryPutMVar var Nothing)
       when mine $ do
         topologyStep c (switchLeft d)
         settingsOnSwitch (controllerSettings c) d False
-      context <- contextNow c s
-      withMVar (sessionLock s) (\_ -> void (sessionInstance s context SwitchDown))
+        context <- contextNow c s
+        withMVar (sessionLock s) (\_ -> void (sessionInstance s context SwitchDown))
 
--- | Messages until the end; why it ended.
+-- | Handle messages until the connection ends. Returns the reason.
 run :: Controller -> Session -> ByteString -> IO String
 run c s first = do
   withLiveness (settingsEchoAfter settings) (settingsDeadAfter settings) ask (connAbort connection) $ \watch ->
     go watch nothingPartial first
   where
     settings = controllerSettings c
-    connection = outletConnection (sessionOutlet s)
+    connection = sendQueueConnection (sessionOutlet s)
     ask = mapM_ (post (sessionOutlet s) . pure) (encode (sessionVersion s) 3 (EchoRequest B.empty))
     go watch partial received
       | B.null received = do
@@ -113,7 +118,7 @@ run c s first = do
           case verdict of
             Finish why -> pure why
             Continue -> do
-              -- Evaluated before it waits, or what was received is kept until more is.
+              -- Evaluated before the thread waits: a thunk would retain the received string.
               let !start = partialOf left
               -- See Note [Turns].
               when (B.length received >= turnBytes) yield
@@ -121,35 +126,35 @@ run c s first = do
     broken h = do
       mapM_ (sendHere (sessionOutlet s) . pure) (runPut (errorFor (sessionVersion s) h B.empty BadLength))
       fault c
-      pure "a message shorter than its header"
+      pure "the switch sent a message with a length below 8"
 
--- | What a switch may send in a turn: bytes.
+-- | A switch that has sent at least that many bytes yields before it receives more.
 turnBytes :: Int
 turnBytes = 8192
 
--- | Bytes that are received at a time. As much as a busy switch has under way (cbench: 512 packets, 42 KB), or it would have
--- its packets answered in two turns where others have theirs in one.
+-- | The maximum number of bytes received at a time: at least what a busy switch has in flight (cbench: 512 packets, 42
+-- KB). With less, some switches would have their packets answered in one turn, and others in two.
 receiveSize :: Int
 receiveSize = 65536
 
--- Note [Turns]. A switch that has sent much has more by now, as a rule, and must not keep the others waiting: it yields. One
--- that has sent little has to wait, which lets the others run as well. If it yielded first, the dispatcher would find no
--- event and block in the kernel while this thread is still ready: for that GHC hands the capability to another OS thread,
--- two changes of OS threads for each wake-up.
+-- Note [Turns]. A switch that has sent much has usually sent more in the meantime. Its thread yields, so that the
+-- others are not delayed. A switch that has sent little has to wait anyway, which lets the others run. If its thread
+-- yielded first, the dispatcher would find no event and block in the kernel while this thread is still ready. GHC then
+-- hands the capability to another OS thread: two switches of OS threads for each wake-up.
 
--- | All complete messages of two strings, one behind the other; answers go out together. The last one, which is not
--- complete, is left.
+-- | Handle all complete messages of two strings in a row, and send the replies together. Returns the rest, the start of
+-- an incomplete message.
 batch :: Controller -> Session -> ByteString -> ByteString -> IO (Verdict, ByteString)
 batch c s one rest = do
   context <- contextNow c s
   out <- newOut (min 65536 (max 256 (B.length one + B.length rest)))
   (verdict, left, n) <- withMVar (sessionLock s) (\_ -> each context out 0 (if B.null one then rest else one))
-  done <- Totals n <$> counted out CountPacket <*> counted out CountReply <*> counted out CountFault
+  done <- Totals n <$> counted out CountPacket <*> counted out CountReply <*> counted out CountFault <*> counted out CountForged
   modifyIORef' (sessionTotals s) (`addTotals` done)
   finishOut out >>= sendHere (sessionOutlet s)
   pure (verdict, left)
   where
-    -- The first string is one whole message or empty.
+    -- The first string is one complete message or empty.
     each context out !n bytes = case nextMessage bytes of
       Whole h message behind -> do
         verdict <- handleMessage c s context out h message
@@ -162,42 +167,58 @@ batch c s one rest = do
       Unframed h -> do
         _ <- writePut out (errorFor (sessionVersion s) h B.empty BadLength)
         count out CountFault
-        pure (Finish "a message shorter than its header", B.empty, n)
+        pure (Finish "the switch sent a message with a length below 8", B.empty, n)
 
-addTotals :: Totals -> Totals -> Totals
-addTotals (Totals a b x y) (Totals a' b' x' y') = Totals (a + a') (b + b') (x + x') (y + y')
-
--- | Its role, questions, what only the master sets, then 'SwitchUp'.
+-- | Set up a new connection: request the ports, claim the role, configure the switch as its master, send LLDP frames,
+-- and deliver 'SwitchUp'. While 'settingsRole' runs, which may take long, another thread may set a later role by
+-- 'takeRole'; the role that it returns is then obsolete.
 setUp :: Controller -> Session -> Features -> IO ()
 setUp c s features = do
   let version = sessionVersion s
   sendHere (sessionOutlet s) [bytes | version == V13, Just bytes <- [encode version 4 (StatsRequestMessage PortDescRequest)]]
+  before <- readMVar (sessionRole s)
   role <- settingsRole (controllerSettings c) (featuresDatapath (sessionFeatures s))
-  case role of
-    Just (r, generation) -> do
-      when (r == RoleSlave) (writeIORef (sessionActive s) False)
-      claim s r generation
-      when (r /= RoleSlave) (configure s)
-    Nothing -> configure s
+  first <- modifyMVar (sessionRole s) $ \now ->
+    -- 'Nothing' is no decision: any role that was set is kept.
+    if now /= maybe 0 (const before) role
+      then pure (now, False)
+      else do
+        let active = fmap fst role /= Just RoleSlave
+        was <- atomicModifyIORef' (sessionActive s) ((,) active)
+        mapM_ (uncurry (claim s)) role
+        when active (configure s)
+        pure (now + 1, active && not was)
   probe c s (featuresPorts features)
-  deliverFrom c s (SwitchUp features)
+  when first (deliverFrom c s (SwitchUp features))
 
--- | Be this to the switch from now on.
+-- | Change this controller's role at the switch.
 takeRole :: Controller -> Session -> Role -> Word64 -> IO ()
 takeRole c s role generation = do
-  before <- atomicModifyIORef' (sessionActive s) ((,) (role /= RoleSlave))
-  claim s role generation
-  -- To the applications a switch that was a slave's is new.
-  unless (role == RoleSlave || before) $ do
-    configure s
-    deliverFrom c s (SwitchUp (sessionFeatures s))
+  taken <- modifyMVar (sessionRole s) $ \n -> do
+    before <- atomicModifyIORef' (sessionActive s) ((,) (role /= RoleSlave))
+    claim s role generation
+    let new = role /= RoleSlave && not before
+    when new (configure s)
+    pure (n + 1, new)
+  -- A switch at which this controller was a slave is new to the applications, and so are its ports.
+  when taken $ do
+    known <- Map.lookup (featuresDatapath features) . topologySwitches <$> readIORef (controllerTopology c)
+    deliverFrom c s (SwitchUp features {featuresPorts = [p | sessionVersion s == V10, Just switch <- [known], p <- Map.elems (switchPorts switch)]})
+    -- Only 1.3 has this request.
+    void (postMessage s 4 (StatsRequestMessage PortDescRequest))
+  where
+    features = sessionFeatures s
 
 claim :: Session -> Role -> Word64 -> IO ()
 claim s role generation =
   when (sessionVersion s == V13) $ nextXid s >>= \xid -> void (postMessage s xid (RoleRequest role generation))
 
--- | Whole packets, and what matches nothing comes to the controller: 1.3 drops it otherwise (1.3.5, 5.4).
+-- | Ask for whole packets, and install the table-miss flow of 1.3.
 configure :: Session -> IO ()
 configure s = do
   void (postMessage s 5 (SetConfig (SwitchConfig 0 0xffff)))
-  when (sessionVersion s == V13) (void (postMessage s 6 (addFlow 0 0 [] [Output portController wholePacket])))
+  when (sessionVersion s == V13) (void (postMessage s 6 tableMissFlow))
+
+-- | The flow for packets that match no other flow: without it a switch of 1.3 drops them (1.3.5, 5.4).
+tableMissFlow :: Message
+tableMissFlow = addFlow 0 0 [] [output portController]

@@ -1,8 +1,10 @@
 -- |
--- Finding links: each switch sends an LLDP frame out of each of its ports, when a port comes up and then from time to
--- time; the switch at the other end reports it.
+-- Link discovery. Each switch sends an LLDP frame from each of its ports when the port comes up, and then at
+-- intervals. The switch at the other end reports it. Here are also the controller's periodic threads, and the delivery
+-- of events to applications. Any thread may call these functions.
 module Weft.OpenFlow.Controller.Discovery
   ( probe,
+    probeAddress,
     discoveryLoop,
     tickLoop,
     topologyStep,
@@ -20,14 +22,16 @@ import Control.Monad (forM_, forever, unless, void, when)
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe, isJust, mapMaybe)
+import Data.Word (Word32)
 import GHC.Conc (labelThread)
 import Weft.Duration
 import Weft.OpenFlow.App
-import Weft.OpenFlow.Controller.Outlet
+import Weft.OpenFlow.Controller.SendQueue
 import Weft.OpenFlow.Controller.Types
+import Weft.OpenFlow.Lldp
 import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
-import Weft.OpenFlow.Packet
+import Weft.OpenFlow.Packet (arpProbe)
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire (encode)
@@ -37,14 +41,17 @@ import Weft.Timer (sleep)
 probe :: Controller -> Session -> [Port] -> IO ()
 probe c s ports = case settingsTopology (controllerSettings c) of
   Nothing -> pure ()
-  Just _ -> readIORef (sessionActive s) >>= \active -> when active (post (sessionOutlet s) (mapMaybe frame ports))
+  Just _ -> do
+    active <- readIORef (sessionActive s)
+    key <- readIORef (controllerLldpKey c)
+    when active (post (sessionOutlet s) (mapMaybe (frame key) ports))
   where
-    frame p
+    frame key p
       | not (isPhysical (portNumber p)) || portIsDown p = Nothing
-      | otherwise = encode (sessionVersion s) 0 (PacketOutMessage (PacketOut noBuffer portController [output (portNumber p)] (lldpFrame d (portNumber p) (portAddress p))))
+      | otherwise = encode (sessionVersion s) 0 (PacketOutMessage (PacketOut noBuffer portController [output (portNumber p)] (lldpFrame key d (portNumber p) (portAddress p))))
     d = featuresDatapath (sessionFeatures s)
 
--- | For as long as the controller runs: all ports of all switches.
+-- | Send the LLDP frames of all ports at intervals, forever.
 discoveryLoop :: Controller -> IO ()
 discoveryLoop c = forever $ do
   sleep (settingsDiscovery (controllerSettings c))
@@ -53,15 +60,45 @@ discoveryLoop c = forever $ do
   forM_ (Map.toList sessions) $ \(d, s) ->
     forM_ (Map.lookup d switches) $ \switch -> probe c s (Map.elems (switchPorts switch))
 
--- | For as long as the controller runs: ports settle, links go.
+-- | Pass the time to the topology five times a second, forever: ports settle, and old links and hosts are removed. Also
+-- report how many incidents were not reported.
 tickLoop :: Controller -> IO ()
 tickLoop c = forever $ do
   sleep (milliseconds 200)
   time <- currentMillis
+  before <- topologySwept <$> readIORef (controllerTopology c)
   topologyStep c (timePassed time)
+  t <- readIORef (controllerTopology c)
+  when (topologySwept t /= before && isJust (settingsTopology (controllerSettings c))) (probeHosts c (silentHosts time t))
+  handle ignored (reportOmitted c)
+  where
+    -- A callback that fails must not end the clock.
+    ignored :: SomeException -> IO ()
+    ignored e = case fromException e of
+      Just asynchronous -> throwIO (asynchronous :: SomeAsyncException)
+      Nothing -> pure ()
 
--- | Change the topology, and tell the switches that flood otherwise now, from a thread of its own: the calling one may
--- hold a session's lock.
+-- | Ask hosts by ARP whether they are still there. Packets that match a flow do not reach the controller, so a host may
+-- send without being seen.
+probeHosts :: Controller -> [(MacAddress, Word32, Place)] -> IO ()
+probeHosts c hosts = do
+  sessions <- readIORef (controllerSessions c)
+  forM_ (Map.toList (Map.fromListWith (++) [(d, [(mac, ip, p)]) | (mac, ip, (d, p)) <- hosts])) $ \(d, silent) ->
+    forM_ (Map.lookup d sessions) $ \s -> do
+      active <- readIORef (sessionActive s)
+      when active (post (sessionOutlet s) (mapMaybe (request s) (take mostProbes silent)))
+  where
+    request s (mac, ip, p) =
+      encode (sessionVersion s) 0 (PacketOutMessage (PacketOut noBuffer portController [output p] (arpProbe probeAddress mac ip)))
+    -- The requests take 100 KB, a tenth of what may be queued for a switch.
+    mostProbes = 1000
+
+-- | The source address of our ARP requests, a locally administered address.
+probeAddress :: MacAddress
+probeAddress = MacAddress 0x025746000001
+
+-- | Change the topology. The applications of switches that flood differently afterwards receive 'TreeChanged', from a
+-- new thread, because the calling thread may hold a session's lock.
 topologyStep :: Controller -> (Topology -> (Topology, Changed)) -> IO ()
 topologyStep c step = do
   changed <- changeTopology c step
@@ -69,7 +106,7 @@ topologyStep c step = do
     sessions <- readIORef (controllerSessions c)
     forM_ changed $ \d -> forM_ (Map.lookup d sessions) $ \s -> deliverFrom c s TreeChanged
 
--- | What the applications are told now.
+-- | The current context of a switch's applications.
 contextNow :: Controller -> Session -> IO Context
 contextNow c s = do
   time <- currentMillis
@@ -81,7 +118,8 @@ contextNow c s = do
   where
     d = featuresDatapath (sessionFeatures s)
 
--- | Bring an event to a switch's applications from another thread, unless this is its slave, and send what they reply without waiting.
+-- | Deliver an event to a switch's applications from another thread, and send their replies without waiting. Does
+-- nothing if this controller is a slave at the switch.
 deliverFrom :: Controller -> Session -> Event -> IO ()
 deliverFrom c s event =
   readIORef (sessionActive s) >>= \active -> when active $ do
@@ -93,7 +131,7 @@ deliverFrom c s event =
       finishOut out
     post (sessionOutlet s) strings
 
--- | Append what applications replied, and count it.
+-- | Append and count the replies of applications.
 deliverReplies :: Controller -> Session -> Context -> Xid -> Out -> [Reply] -> IO ()
 deliverReplies _ _ _ _ _ [] = pure ()
 deliverReplies c s context xid out (reply : rest) = do
@@ -108,14 +146,13 @@ deliverReplies c s context xid out (reply : rest) = do
         fits <- postMessage other xid message
         unless fits (unfit message)
     Stop -> pure ()
-    Tell (HostSeen mac port ip) -> changeTopology c $ \t ->
+    Notify (HostSeen mac port ip) -> changeTopology c $ \t ->
       (fromMaybe t (hostSeen (contextTime context) mac (contextSwitch context, port) ip t), ())
   deliverReplies c s context xid out rest
   where
-    unfit message =
-      settingsOnIncident (controllerSettings c) (Unencodable (contextSwitch context) (takeWhile (/= ' ') (show message)))
+    unfit message = report c (Unencodable (contextSwitch context) (takeWhile (/= ' ') (show message)))
 
--- | A thread of the controller; what it throws is reported.
+-- | Fork a thread of the controller. Its exceptions are reported by 'settingsOnIncident', except asynchronous ones.
 spawn :: Controller -> String -> IO () -> IO ThreadId
 spawn c name act = forkIO $ do
   t <- myThreadId
@@ -125,4 +162,4 @@ spawn c name act = forkIO $ do
     failed :: SomeException -> IO ()
     failed e = case fromException e of
       Just asynchronous -> throwIO (asynchronous :: SomeAsyncException)
-      Nothing -> settingsOnIncident (controllerSettings c) (Failed e)
+      Nothing -> report c (Failed e)

@@ -1,6 +1,6 @@
 -- |
--- What a controller does with the messages of a switch that has said who it is: its own protocol (echoes, ports,
--- statistics, errors) and the applications' events.
+-- Handles the messages of a switch after the handshake: the controller's own protocol (echoes, ports, statistics,
+-- errors), and the events of applications. Runs in the switch's thread.
 module Weft.OpenFlow.Controller.Dispatch
   ( Verdict (..),
     handleMessage,
@@ -13,25 +13,27 @@ import Control.Monad (unless, void, when)
 import Data.ByteString (ByteString)
 import Data.IORef
 import qualified Data.Map.Strict as Map
+import Data.Maybe (fromMaybe)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.Discovery
-import Weft.OpenFlow.Controller.Outlet
+import Weft.OpenFlow.Controller.SendQueue
 import Weft.OpenFlow.Controller.Types
+import Weft.OpenFlow.Lldp
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Packet
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
 
--- | Whether the connection goes on.
+-- | Whether the connection continues; if not, the reason.
 data Verdict = Continue | Finish String
 
--- | A message of the right version. The session's lock is held; answers are appended to the buffer.
+-- | Handle a message. The session's lock must be held. Replies are appended to the buffer.
 handleMessage :: Controller -> Session -> Context -> Out -> Header -> ByteString -> IO Verdict
 handleMessage c s context out h bytes
   | headerVersion h /= versionByte version = do
     _ <- writePut out (errorFor version h bytes (BadVersion (headerVersion h)))
-    Finish "it changed its version" <$ count out CountFault
+    Finish "the switch changed its protocol version" <$ count out CountFault
   | headerType h == typePacketIn = case decodePacketIn version bytes of
     Left problem -> misunderstood c s context out h bytes problem
     Right p -> do
@@ -45,29 +47,43 @@ handleMessage c s context out h bytes
 
 misunderstood :: Controller -> Session -> Context -> Out -> Header -> ByteString -> Problem -> IO Verdict
 misunderstood c s context out h bytes problem = do
-  settingsOnIncident (controllerSettings c) (Misunderstood (contextSwitch context) (show problem))
+  report c (Misunderstood (contextSwitch context) (show problem))
   _ <- writePut out (errorFor (sessionVersion s) h bytes problem)
   Continue <$ count out CountFault
 
--- | The ERROR for a message, with its first 64 bytes.
+-- | The ERROR message for a message that was not understood, with its first 64 bytes.
 errorFor :: Version -> Header -> ByteString -> Problem -> Put
 errorFor version h bytes problem = putMessage version (headerXid h) (problemError version problem bytes)
 
--- | A packet: LLDP of ours is a link, all else is the applications'.
+-- | Handle a packet. An LLDP frame with a valid tag is a link; one with another tag is counted and ignored. A reply to
+-- our ARP request shows that a host is still there. All other packets go to the applications.
 handlePacket :: Controller -> Session -> Context -> Out -> Xid -> PacketIn -> IO ()
 handlePacket c s context out !xid !p = case contextFlooding context of
   FloodTo _ _
-    -- In 1.0 slaves get it too, and know as much.
+    -- In 1.0 slaves receive LLDP frames too, and use them.
     | Just frame <- ethernet (packetInData p),
-      frameType frame == etherTypeLldp,
-      Just from <- lldpOrigin frame (packetInData p) -> do
-      topologyStep c (linkSeen (contextTime context) from (contextSwitch context, packetInPort p))
-      -- It waits in no buffer of the switch any longer.
+      frameType frame == etherTypeLldp -> do
+      key <- readIORef (controllerLldpKey c)
+      case lldpOrigin key frame (packetInData p) of
+        FromPort d port -> topologyStep c (linkSeen (contextTime context) (d, port) (contextSwitch context, packetInPort p)) >> consumed
+        Forged -> count out CountForged >> consumed
+        OtherLldp -> deliver c s context out xid (Packet p)
+    | Just frame <- ethernet (packetInData p),
+      frameType frame == etherTypeArp,
+      Just (mac, ip) <- arpReplyTo probeAddress frame (packetInData p) -> do
+      hosts <- topologyHosts <$> readIORef (controllerTopology c)
+      let here = (contextSwitch context, packetInPort p)
+      if fmap hostPlace (Map.lookup mac hosts) == Just here
+        then changeTopology c (\t -> (fromMaybe t (hostSeen (contextTime context) mac here (Just ip) t), ())) >> consumed
+        else deliver c s context out xid (Packet p)
+  _ -> deliver c s context out xid (Packet p)
+  where
+    -- Free the switch's buffer, if the packet is in one.
+    consumed = do
       active <- readIORef (sessionActive s)
       when active (deliverReplies c s context xid out (release p []))
-  _ -> deliver c s context out xid (Packet p)
 
--- | Bring an event to the applications; what they reply is appended. A slave's applications see nothing.
+-- | Deliver an event to the applications and append their replies. A slave's applications receive no events.
 deliver :: Controller -> Session -> Context -> Out -> Xid -> Event -> IO ()
 deliver c s context out xid event = do
   active <- readIORef (sessionActive s)
@@ -85,36 +101,42 @@ handleOther c s context out h message = case message of
   GetConfigReply _ -> pure ()
   RoleReply _ _ -> pure ()
   Error t code _ -> do
-    settingsOnIncident (controllerSettings c) (SwitchError d (fromIntegral t) (fromIntegral code))
-    tell (headerXid h) (Other message)
+    report c (SwitchError d (fromIntegral t) (fromIntegral code))
+    deliverHere (headerXid h) (Other message)
   PortStatus reason port -> portNow reason port
-  FlowRemovedMessage r -> tell (headerXid h) (FlowGone r)
+  FlowRemovedMessage r -> deliverHere (headerXid h) (FlowGone r)
   StatsReplyMessage more reply -> do
-    asked <- answered s (headerXid h) more reply
+    asked <- answered s h more reply
     case reply of
       PortDescReply ports -> mapM_ (portNow PortAdded) ports
-      _ -> unless asked (tell (headerXid h) (Other message))
-  _ -> tell (headerXid h) (Other message)
+      _ -> unless asked (deliverHere (headerXid h) (Other message))
+  _ -> deliverHere (headerXid h) (Other message)
   where
     d = contextSwitch context
-    tell = deliver c s context out
+    deliverHere = deliver c s context out
     portNow reason port = do
       when (contextFlooding context /= FloodByItself) . topologyStep c $ case reason of
         PortDeleted -> portRemoved d (portNumber port)
         _ -> portUpdated (contextTime context) d port
-      unless (reason == PortDeleted || portIsDown port) (probe c s [port])
-      tell 0 (PortChanged reason port)
+      known <- maybe False (Map.member (portNumber port) . switchPorts) . Map.lookup d . topologySwitches <$> readIORef (controllerTopology c)
+      when (known && reason /= PortDeleted && not (portIsDown port)) (probe c s [port])
+      deliverHere 0 (PortChanged reason port)
 
--- | Is it a part of an answer to a question? The last part completes it.
-answered :: Session -> Xid -> Bool -> StatsReply -> IO Bool
-answered s xid more reply = do
+-- | Whether the message is a part of the reply to a pending request. The last part completes the request. A reply that
+-- is too long is given up, so that the memory that a switch can take is bounded.
+answered :: Session -> Header -> Bool -> StatsReply -> IO Bool
+answered s h more reply = do
   found <- atomicModifyIORef' (sessionAsking s) $ \m -> case Map.lookup xid m of
     Nothing -> (m, Nothing)
-    Just (Asking parts var)
-      | more && length parts < mostParts -> (Map.insert xid (Asking (reply : parts) var) m, Just (pure ()))
+    Just (Asking before parts var)
+      | size > mostBytes -> (Map.delete xid m, Just (void (tryPutMVar var Nothing)))
+      | more -> (Map.insert xid (Asking size (reply : parts) var) m, Just (pure ()))
       | otherwise -> (Map.delete xid m, Just (void (tryPutMVar var (Just (reverse (reply : parts))))))
+      where
+        size = before + headerLength h
   case found of
     Nothing -> pure False
     Just complete -> True <$ complete
   where
-    mostParts = 1024 :: Int
+    xid = headerXid h
+    mostBytes = 16777216

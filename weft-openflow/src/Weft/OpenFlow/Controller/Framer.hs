@@ -1,6 +1,6 @@
 -- |
--- Messages out of what is received. A string of many messages is used in place; only a message that two strings share
--- is copied together. Pure.
+-- Splits received strings into messages. Messages within one string are slices of it; only a message that spans
+-- strings is copied. Pure.
 module Weft.OpenFlow.Controller.Framer
   ( Partial,
     nothingPartial,
@@ -16,24 +16,24 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B
 import Weft.OpenFlow.Wire
 
--- | The start of a message: how many bytes are there, how many must be (of the header, then of the whole), and the
--- pieces, the last one first.
+-- | The start of an incomplete message: the number of bytes received, the number needed (first of the header, then of
+-- the message), and the pieces, the last one first.
 data Partial = Partial !Int !Int [ByteString]
 
--- | Between two messages.
+-- | No bytes of a message.
 nothingPartial :: Partial
 nothingPartial = Partial 0 headerSize []
 
--- | What a received string makes of a start.
+-- | The result of adding a received string to the start of a message.
 data Fed
-  = -- | It is still a start.
+  = -- | The message is still incomplete.
     Still !Partial
-  | -- | Complete messages begin here, and then there.
+  | -- | The first string is one complete message or empty. The stream continues with the second string.
     Complete !ByteString !ByteString
-  | -- | Its length is below that of a header.
+  | -- | The message's length is below that of a header.
     Broken !Header
 
--- | Append what was received. Each byte is copied at most twice, however small the pieces are.
+-- | Append a received string. Each byte is copied at most twice, however small the pieces are.
 feed :: Partial -> ByteString -> Fed
 feed (Partial have need pieces) s
   | have == 0 = Complete B.empty s
@@ -46,8 +46,8 @@ feed (Partial have need pieces) s
     rest = B.unsafeDrop (need - have) s
     len = headerLength (readHeader joined)
 
--- | A start that 'nextMessage' left: shorter than a message. It is copied at once: a switch that waits for more must not
--- keep all that came with it alive.
+-- | The start of a message that 'nextMessage' left over. It is copied when evaluated, so that a waiting thread does not
+-- retain the whole received string.
 partialOf :: ByteString -> Partial
 partialOf s
   | B.null s = nothingPartial
@@ -55,6 +55,6 @@ partialOf s
   where
     need = if B.length s < headerSize then headerSize else headerLength (readHeader s)
 
--- | The bytes of a start.
+-- | The bytes of the start.
 partialBytes :: Partial -> ByteString
 partialBytes (Partial _ _ pieces) = B.concat (reverse pieces)

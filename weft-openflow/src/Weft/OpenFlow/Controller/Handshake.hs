@@ -1,6 +1,7 @@
 -- |
--- The start of a connection: HELLO both ways, the version, FEATURES (1.0.1, 5.5.1 and 5.3.1; 1.3.5, 6.3.1 and 7.3.1).
--- A switch that does not keep to it gets an ERROR, where the protocol has one, and its connection ends.
+-- The handshake: HELLO in both directions, version negotiation, FEATURES (1.0.1, 5.5.1 and 5.3.1; 1.3.5, 6.3.1 and
+-- 7.3.1). A switch that violates it receives an ERROR message, if the protocol has one for the case, and the connection
+-- ends. Throws 'HandshakeFailed'.
 module Weft.OpenFlow.Controller.Handshake
   ( Reader,
     newReader,
@@ -20,51 +21,51 @@ import qualified Data.ByteString.Char8 as BC
 import Data.IORef
 import Data.Maybe (fromMaybe)
 import Weft.OpenFlow.Controller.Framer
-import Weft.OpenFlow.Controller.Outlet
+import Weft.OpenFlow.Controller.SendQueue
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
 import Weft.Transport
 
--- | The connection came to nothing.
+-- | The handshake failed: the reason.
 newtype HandshakeFailed = HandshakeFailed String
   deriving (Show)
 
 instance Exception HandshakeFailed
 
--- | Messages one at a time, before the deadline.
+-- | Reads single messages until a deadline.
 data Reader = Reader !Connection !Instant !(IORef (Partial, ByteString))
 
--- | Nothing received yet.
+-- | A reader that has received nothing.
 newReader :: Connection -> Instant -> IO Reader
 newReader connection deadline = Reader connection deadline <$> newIORef (nothingPartial, B.empty)
 
--- | What was received behind the last message.
+-- | The bytes received after the last message.
 leftOver :: Reader -> IO ByteString
 leftOver (Reader _ _ ref) = do
   (partial, s) <- readIORef ref
   pure (partialBytes partial <> s)
 
--- | Wait for a message.
+-- | Wait for the next message.
 nextHere :: Reader -> IO (Header, ByteString)
 nextHere r@(Reader connection deadline ref) = do
   (partial, s) <- readIORef ref
   case nextMessage s of
     Whole h message rest -> (h, message) <$ writeIORef ref (nothingPartial, rest)
-    Unframed _ -> throwIO (HandshakeFailed "a message shorter than its header")
+    Unframed _ -> throwIO (HandshakeFailed "the switch sent a message with a length below 8")
     Missing _ -> do
       more <- connReceive connection deadline 32768
       when (B.null more) (throwIO (HandshakeFailed "the connection ended in the handshake"))
       case feed (if B.null s then partial else partialOf s) more of
-        Broken _ -> throwIO (HandshakeFailed "a message shorter than its header")
+        Broken _ -> throwIO (HandshakeFailed "the switch sent a message with a length below 8")
         Still partial' -> writeIORef ref (partial', B.empty)
         Complete first rest -> writeIORef ref (nothingPartial, if B.null first then rest else first <> rest)
       nextHere r
 
--- | Exchange HELLO: the highest version that both have.
-negotiate :: [Version] -> Outlet -> Reader -> IO Version
-negotiate ours outlet r = do
-  mapM_ (sendHere outlet . pure) (runPut (putHello highest 1 ours))
+-- | Exchange HELLO. Returns the highest version that both sides support.
+negotiate :: [Version] -> SendQueue -> Reader -> IO Version
+negotiate ours sendQueue r = do
+  mapM_ (sendHere sendQueue . pure) (runPut (putHello highest 1 ours))
   (h, bytes) <- nextHere r
   case decode bytes of
     Right (_, Hello bitmap) -> case common (headerVersion h) bitmap of
@@ -82,27 +83,27 @@ negotiate ours outlet r = do
     refuse h why = do
       -- In the peer's version if it is one of ours. HELLO_FAILED, INCOMPATIBLE.
       let version = fromMaybe (maximum ours) (versionFromByte (headerVersion h))
-      mapM_ (sendHere outlet . pure) (encode version (headerXid h) (Error 0 0 (BC.pack why)))
+      mapM_ (sendHere sendQueue . pure) (encode version (headerXid h) (Error 0 0 (BC.pack why)))
       throwIO (HandshakeFailed why)
 
--- | Ask what the switch is. Echoes are answered meanwhile; PORT_STATUS and the like may come before the answer and are
--- dropped, as the answer says more.
-askFeatures :: Version -> Outlet -> Reader -> IO Features
-askFeatures version outlet r = do
-  mapM_ (sendHere outlet . pure) (encode version 2 FeaturesRequest)
+-- | Request the features of the switch. Echo requests are answered meanwhile. Other messages that arrive before the
+-- reply, such as PORT_STATUS, are dropped: the reply has newer information.
+askFeatures :: Version -> SendQueue -> Reader -> IO Features
+askFeatures version sendQueue r = do
+  mapM_ (sendHere sendQueue . pure) (encode version 2 FeaturesRequest)
   go (100 :: Int)
   where
     go 0 = throwIO (HandshakeFailed "no FEATURES_REPLY")
     go n = do
       (h, bytes) <- nextHere r
-      unless (headerVersion h == versionByte version) (failWith h bytes (BadVersion (headerVersion h)) "it changed its version")
+      unless (headerVersion h == versionByte version) (failWith h bytes (BadVersion (headerVersion h)) "the switch changed its protocol version")
       case decode bytes of
         Right (_, FeaturesReply f) -> f <$ when (featuresAuxiliary f /= 0) (throwIO (HandshakeFailed "an auxiliary connection"))
-        Right (_, EchoRequest payload) -> mapM_ (sendHere outlet . pure) (encode version (headerXid h) (EchoReply payload)) >> go (n - 1)
+        Right (_, EchoRequest payload) -> mapM_ (sendHere sendQueue . pure) (encode version (headerXid h) (EchoReply payload)) >> go (n - 1)
         Right (_, Error t code _) -> throwIO (HandshakeFailed ("ERROR " <> show t <> ", " <> show code))
         Right _ -> go (n - 1)
         Left problem -> failWith h bytes problem "a message was not understood"
     failWith :: Header -> ByteString -> Problem -> String -> IO a
     failWith h bytes problem why = do
-      mapM_ (sendHere outlet . pure) (encode version (headerXid h) (problemError version problem bytes))
+      mapM_ (sendHere sendQueue . pure) (encode version (headerXid h) (problemError version problem bytes))
       throwIO (HandshakeFailed why)

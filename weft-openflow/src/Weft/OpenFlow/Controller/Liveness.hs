@@ -1,10 +1,12 @@
 -- |
--- Is the switch alive? While it speaks, a deadline is pushed later, which costs a write. When it has said nothing for a
--- while it is asked for an echo; when nothing comes then, its connection is dropped.
+-- Detection of dead peers. Each message of a switch postpones a deadline, which costs one write. A switch that has been
+-- silent until the deadline is sent an echo request. If it stays silent, its connection is closed.
 --
 -- @
---   Quiet    deadline: ask          -> Asked (the dispatcher)
---   Asked    deadline: drop         -> Quiet (the switch's thread, when something came)
+--   Quiet     the deadline passes: send the request        -> Asked   (dispatcher)
+--   Asked     a message arrives                            -> Quiet   (the switch's thread)
+--   Asked     the deadline passes: close the connection    -> Asked   (dispatcher)
+--   any       the connection has ended                     -> Over    (the switch's thread)
 -- @
 module Weft.OpenFlow.Controller.Liveness
   ( Liveness,
@@ -19,13 +21,13 @@ import Data.IORef
 import Weft.Duration (Duration)
 import Weft.IdleTimer
 
--- | The watch over a switch.
+-- | The liveness of a switch.
 data Liveness = Liveness
   { livenessAfter :: !Duration,
     livenessDead :: !Duration,
     -- | Sends an ECHO_REQUEST; does not block.
     livenessAsk :: IO (),
-    -- | Drops the connection; does not block.
+    -- | Closes the connection; does not block.
     livenessDrop :: IO (),
     -- | Written under 'livenessLock'; read without it by the switch's thread.
     livenessState :: !(IORef LivenessState),
@@ -34,7 +36,9 @@ data Liveness = Liveness
 
 data LivenessState = Quiet !IdleTimer | Asked !IdleTimer | Over
 
--- | Watch while an action runs: ask after that long, drop after that long more.
+-- | Run an action, and watch for the switch's silence meanwhile. The arguments: the time of silence until the request,
+-- the time from the request until the connection is closed, the action that sends the request, and the action that
+-- closes the connection.
 withLiveness :: Duration -> Duration -> IO () -> IO () -> (Liveness -> IO a) -> IO a
 withLiveness after dead ask gone = bracket start over
   where
@@ -43,7 +47,7 @@ withLiveness after dead ask gone = bracket start over
       lock <- newMVar ()
       let w = Liveness after dead ask gone state lock
       d <- newIdleTimer after (silent w)
-      -- The deadline may have passed by now only if it is shorter than this takes.
+      -- The deadline may have passed already, if it is very short.
       atomicModifyIORef' state (\s -> case s of Over -> (Quiet d, ()); _ -> (s, ()))
       pure w
     over w = withMVar (livenessLock w) $ \_ -> do
@@ -57,7 +61,8 @@ stopState state = case state of
   Asked d -> stop d
   Over -> pure ()
 
--- | On the dispatcher, which must not wait: who holds the lock ends the watch or has just heard the switch.
+-- | The deadline has passed. This runs in the dispatcher, which must not wait. If the lock is taken, the watch is
+-- ending or the switch has just sent something.
 silent :: Liveness -> IO ()
 silent w = do
   free <- tryTakeMVar (livenessLock w)
@@ -73,7 +78,7 @@ silent w = do
           livenessAsk w
       putMVar (livenessLock w) ()
 
--- | Something came from the switch. By its thread.
+-- | The switch has sent something. Called by its thread.
 alive :: Liveness -> IO ()
 alive w = do
   state <- readIORef (livenessState w)

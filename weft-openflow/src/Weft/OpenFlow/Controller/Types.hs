@@ -1,11 +1,14 @@
 -- |
--- What a controller is made of: settings, the switches that are connected, and the network that they report.
+-- The state of a controller: its settings, the connected switches, and the network that they report. Its functions
+-- may be called from any thread.
 module Weft.OpenFlow.Controller.Types
   ( -- * Controllers
     Controller (..),
     Settings (..),
     defaultSettings,
     Incident (..),
+    report,
+    reportOmitted,
     Totals (..),
 
     -- * Switches
@@ -16,6 +19,8 @@ module Weft.OpenFlow.Controller.Types
 
     -- * The network
     changeTopology,
+    addTotals,
+    noTotals,
 
     -- * Time
     currentMillis,
@@ -29,6 +34,7 @@ where
 import Control.Concurrent (yield)
 import Control.Concurrent.MVar
 import Control.Exception (SomeException, allowInterrupt, evaluate, finally, mask_)
+import Control.Monad (when)
 import Data.ByteString (ByteString)
 import Data.IORef
 import qualified Data.Map.Strict as Map
@@ -36,58 +42,69 @@ import Data.Word (Word32, Word64)
 import GHC.Clock (getMonotonicTimeNSec)
 import Weft.Duration (Duration, seconds)
 import Weft.OpenFlow.App
-import Weft.OpenFlow.Controller.Outlet
+import Weft.OpenFlow.Controller.Reports
+import Weft.OpenFlow.Controller.SendQueue
+import Weft.OpenFlow.Lldp
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire (encode)
 import Weft.Transport (Connection)
 
--- | Settings; begin with 'defaultSettings'.
+-- | Settings; start from 'defaultSettings'.
 data Settings = Settings
-  { -- | The versions that are offered.
+  { -- | The protocol versions that the controller supports.
     settingsVersions :: [Version],
-    -- | A switch that says nothing for that long is asked for an echo.
+    -- | A switch that has been silent for that time is sent an echo request.
     settingsEchoAfter :: Duration,
-    -- | And dropped if it says nothing for that long after it.
+    -- | If it stays silent for that time after the request, its connection is closed.
     settingsDeadAfter :: Duration,
-    -- | How long a switch may take for HELLO and FEATURES_REPLY.
+    -- | The maximum time until a switch has sent HELLO and FEATURES_REPLY.
     settingsHandshake :: Duration,
-    -- | How long a switch may take nothing of what is sent to it.
-    settingsPatience :: Duration,
-    -- | Find links by LLDP, and flood along a spanning tree; 'Nothing': switches flood by themselves.
+    -- | The maximum time for which a switch may receive nothing of what is sent to it.
+    settingsSendTimeout :: Duration,
+    -- | Discover links by LLDP, and flood along a spanning tree; 'Nothing': switches flood by themselves.
     settingsTopology :: Maybe TopologySettings,
-    -- | How often LLDP frames are sent.
+    -- | The time between two LLDP frames of a port.
     settingsDiscovery :: Duration,
-    -- | How often the counters of ports are asked for; 'Nothing' is never.
+    -- | The key of the tags in LLDP frames; 'Nothing': a random one is made when the controller starts.
+    settingsLldpKey :: Maybe LldpKey,
+    -- | The time between two requests for the counters of ports; 'Nothing': they are not requested. A switch that has
+    -- not replied yet is not asked again, for at most 5 seconds.
     settingsPortStats :: Maybe Duration,
-    -- | What becomes of a connection before the first byte: TLS, say.
+    -- | Converts an accepted connection before its first byte is read, for example to TLS.
     settingsUpgrade :: Connection -> IO Connection,
-    -- | The role to have at a switch that connects, and the generation of the election: asked for in 1.3, kept to in
-    -- 1.0, where a slave says nothing. 'Nothing' does not ask, and acts as an equal.
+    -- | The controller's role at a switch that connects, and the generation ID of the election. In 1.3 the controller
+    -- sends them to the switch; 1.0 has no roles, and a slave sends nothing. 'Nothing': the controller acts as an
+    -- equal.
     settingsRole :: DatapathId -> IO (Maybe (Role, Word64)),
-    -- | Called with what went wrong, from the threads of connections; it must not block.
+    -- | Called by any thread of the controller when something went wrong, for at most ten incidents a second of a switch,
+    -- and then for the number of the others ('IncidentsOmitted'). It must not block.
     settingsOnIncident :: Incident -> IO (),
-    -- | Called when a switch has come and when it has gone.
+    -- | Called when a switch has connected ('True') and when it has disconnected, one call at a time. Other switches
+    -- that connect or disconnect wait meanwhile.
     settingsOnSwitch :: DatapathId -> Bool -> IO ()
   }
 
--- | What can go wrong with a switch.
+-- | A problem with a switch.
 data Incident
-  = -- | Its connection ended for that reason; the switch, if it is known.
+  = -- | A connection ended: the switch, if it is known, and the reason.
     ConnectionEnded (Maybe DatapathId) String
-  | -- | It sent an ERROR: type and code.
+  | -- | A switch sent an ERROR message: type and code.
     SwitchError DatapathId Int Int
-  | -- | A message could not be understood.
+  | -- | A message could not be decoded: the reason.
     Misunderstood DatapathId String
-  | -- | An application's message has no encoding in the switch's version.
+  | -- | A message of an application has no encoding in the switch's version: the kind of message.
     Unencodable DatapathId String
   | -- | A thread of the controller failed.
     Failed SomeException
+  | -- | That many incidents of a second were not reported: of this switch, or of others if it is not known.
+    IncidentsOmitted (Maybe DatapathId) Int
   deriving (Show)
 
--- | Both versions; echo after 10 s, dead after 10 s more; handshakes of 10 s; topology with LLDP every 5 s; counters of
--- ports every 5 s; no roles; problems are not reported.
+-- | Settings for both versions: an echo request after 10 s of silence, and the connection closed after 10 s more;
+-- handshakes of at most 10 s; at most 30 s in which a switch receives nothing; LLDP frames every 5 s, with a random
+-- key; counters of ports every 5 s; no roles; problems are not reported.
 defaultSettings :: Settings
 defaultSettings =
   Settings
@@ -95,9 +112,10 @@ defaultSettings =
       settingsEchoAfter = seconds 10,
       settingsDeadAfter = seconds 10,
       settingsHandshake = seconds 10,
-      settingsPatience = seconds 30,
+      settingsSendTimeout = seconds 30,
       settingsTopology = Just defaultTopologySettings,
       settingsDiscovery = seconds 5,
+      settingsLldpKey = Nothing,
       settingsPortStats = Just (seconds 5),
       settingsUpgrade = pure,
       settingsRole = const (pure Nothing),
@@ -105,39 +123,86 @@ defaultSettings =
       settingsOnSwitch = \_ _ -> pure ()
     }
 
--- | A controller that runs.
+-- | A running controller.
 data Controller = Controller
   { controllerSettings :: !Settings,
-    -- | The applications; made for each switch.
+    -- | Creates the applications of a switch.
     controllerNewInstance :: !(IO Instance),
-    -- | The switches that are connected. Changed atomically by their threads.
+    -- | The connected switches. Changed atomically by their threads.
     controllerSessions :: !(IORef (Map.Map DatapathId Session)),
-    -- | The network, always evaluated. Written by 'changeTopology' only, read by any thread.
+    -- | Held while a switch is added to the sessions and to the network, and while it is removed from both. Otherwise
+    -- the end of its last connection could remove it from the network after it has connected again.
+    controllerJoining :: !(MVar ()),
+    -- | The network, always evaluated. Written only by 'changeTopology', read by any thread.
     controllerTopology :: !(IORef Topology),
     -- | Held by 'changeTopology' while it computes.
     controllerTopologyLock :: !(MVar ()),
-    -- | Counters, of switches that are gone too; each session has its own.
+    -- | The counters of switches that have disconnected, and of faults before the handshake. Each session has counters
+    -- of its own.
     controllerTotals :: !(IORef Totals),
-    -- | Numbers sessions, so that an old one does not remove a new one.
-    controllerNext :: !(IORef Int)
+    -- | The number of the next session. It tells an old session of a switch from a new one.
+    controllerNext :: !(IORef Int),
+    -- | The key of LLDP frames. Written by the cluster's thread, read by any thread.
+    controllerLldpKey :: !(IORef LldpKey),
+    -- | The numbers of incidents. Changed atomically by any thread.
+    controllerReports :: !(IORef Reports)
   }
 
--- | Numbers of messages.
+-- | Report an incident by 'settingsOnIncident', unless there were too many in this second.
+report :: Controller -> Incident -> IO ()
+report c incident = do
+  time <- currentMillis
+  (reported, omitted) <- atomicModifyIORef' (controllerReports c) (incidentAt time source)
+  tooMany c omitted
+  when reported (settingsOnIncident (controllerSettings c) incident)
+  where
+    source = case incident of
+      ConnectionEnded d _ -> maybe OfStranger OfSwitch d
+      SwitchError d _ _ -> OfSwitch d
+      Misunderstood d _ -> OfSwitch d
+      Unencodable d _ -> OfSwitch d
+      Failed _ -> OfController
+      IncidentsOmitted d _ -> maybe OfController OfSwitch d
+
+-- | Report the numbers of incidents that were not reported, if their second is over.
+reportOmitted :: Controller -> IO ()
+reportOmitted c = do
+  time <- currentMillis
+  atomicModifyIORef' (controllerReports c) (endSecond time) >>= tooMany c
+
+tooMany :: Controller -> [(Source, Int)] -> IO ()
+tooMany c omitted = sequence_ [settingsOnIncident (controllerSettings c) (IncidentsOmitted (switchOf source) n) | (source, n) <- omitted]
+  where
+    switchOf source = case source of
+      OfSwitch d -> Just d
+      _ -> Nothing
+
+-- | Counters of messages.
 data Totals = Totals
   { -- | Received.
     totalReceived :: !Int,
-    -- | PACKET_IN among them.
+    -- | PACKET_IN messages among them.
     totalPackets :: !Int,
-    -- | Sent by the applications.
+    -- | Messages that applications sent.
     totalReplies :: !Int,
-    -- | Messages that were not understood, and connections that ended for one.
-    totalFaults :: !Int
+    -- | Messages that violated the protocol, and connections that ended because of one.
+    totalFaults :: !Int,
+    -- | LLDP frames without a valid tag, which were ignored.
+    totalForged :: !Int
   }
 
--- | The applications of a switch: an event, and what they reply. Called under 'sessionLock'.
+-- | All counters at 0.
+noTotals :: Totals
+noTotals = Totals 0 0 0 0 0
+
+-- | The sums of two sets of counters.
+addTotals :: Totals -> Totals -> Totals
+addTotals (Totals a b x y z) (Totals a' b' x' y' z') = Totals (a + a') (b + b') (x + x') (y + y') (z + z')
+
+-- | The applications of a switch: a function from an event to replies. Called while 'sessionLock' is held.
 type Instance = Context -> Event -> IO [Reply]
 
--- | What makes the instance for a switch.
+-- | An action that creates the applications of a switch.
 newInstance :: Placement -> IO (IO Instance)
 newInstance (PerSwitch app) = pure $ do
   ref <- newIORef (appStart app)
@@ -151,13 +216,13 @@ newInstance (Shared app) = do
     case appHandle app context event s of
       (!s', replies) -> pure (s', replies)
 
--- | Change the network, from any thread. The new one is computed under a lock that nobody queues for: a thread that finds
--- it held yields and tries again.
+-- | Change the network, from any thread. The new one is computed while a lock is held. The lock has no queue: a thread
+-- that finds it taken yields and tries again.
 --
--- Note [Convoys]. With 'atomicModifyIORef'' a thread that is preempted while it computes leaves a thunk behind. The
--- next ones build on it and block, in a queue in which each takes one step for one turn of all threads. Switches
--- whose hosts are all known then keep the processor, and those that still report hosts (512 steps for a batch) are not
--- served for minutes: 20 to 95 of 100 under cbench. A queue at an 'MVar' does the same.
+-- Note [Convoys]. With 'atomicModifyIORef'', a thread that is preempted while it computes leaves a thunk behind. The
+-- next threads need its value and block, in a queue in which each one advances by one step for each turn of all
+-- threads. The switches whose hosts are all known then take the processor, and those that still report hosts (512 steps
+-- for a batch) are not served for minutes: 20 to 95 of 100 under cbench. The queue of an 'MVar' has the same effect.
 changeTopology :: Controller -> (Topology -> (Topology, a)) -> IO a
 changeTopology c step = mask_ attempt
   where
@@ -167,41 +232,47 @@ changeTopology c step = mask_ attempt
       _ <- evaluate new
       result <$ writeIORef (controllerTopology c) new
 
--- | A switch that is connected.
+-- | A connected switch.
 data Session = Session
   { sessionNumber :: !Int,
-    -- | What it is, without its ports: those are in the topology.
+    -- | Its features, without the ports, which are in the topology.
     sessionFeatures :: !Features,
     sessionVersion :: !Version,
-    sessionOutlet :: !Outlet,
+    sessionOutlet :: !SendQueue,
     sessionInstance :: !Instance,
-    -- | Held while an event is handled: by its own thread, and by those that bring an event from elsewhere.
+    -- | Held while an event is handled, by the switch's own thread and by threads that deliver events from elsewhere.
     sessionLock :: !(MVar ()),
-    -- | Whether this controller is the switch's master or its equal; a slave ignores packets. Written by whoever
-    -- changes roles, read by its thread.
+    -- | Whether this controller is the switch's master or its equal; a slave ignores packets. False until the first role
+    -- is known. Written while 'sessionRole' is held, read by any thread.
     sessionActive :: !(IORef Bool),
-    -- | The last number given to a message. Changed atomically.
+    -- | The number of roles that were set so far. Held while a role is set and its messages are queued, so that they are
+    -- in the same order. Nothing waits for etcd or for a switch meanwhile.
+    sessionRole :: !(MVar Int),
+    -- | The last transaction ID that was used. Changed atomically.
     sessionXid :: !(IORef Word32),
-    -- | Statistics that were asked for. Changed atomically.
+    -- | Pending requests for statistics. Changed atomically.
     sessionAsking :: !(IORef (Map.Map Xid Asking)),
-    -- | The last two counters of each port, the newer one first, and when they came. Written by the poller.
+    -- | The last two counters of each port and their times, the newer one first, evaluated. Written by the poller, read
+    -- by any thread.
     sessionPortStats :: !(IORef (Map.Map PortNo [(Millis, PortStats)])),
-    -- | Written by its thread.
+    -- | Whether the poller waits for the switch's counters. Set by the poller, cleared by the thread that waits.
+    sessionPolled :: !(IORef Bool),
+    -- | Its counters. Written by its thread, read by any thread.
     sessionTotals :: !(IORef Totals)
   }
 
--- | Parts that have come, the last one first, and where all of them go.
-data Asking = Asking [StatsReply] (MVar (Maybe [StatsReply]))
+-- | The number of bytes of the reply so far, its parts, the last one first, and the variable for the whole reply.
+data Asking = Asking !Int [StatsReply] (MVar (Maybe [StatsReply]))
 
--- | The monotonic clock.
+-- | The monotonic clock, in milliseconds.
 currentMillis :: IO Millis
 currentMillis = fromIntegral . (`div` 1000000) <$> getMonotonicTimeNSec
 
--- | A number for a request. Those of the handshake are small.
+-- | A new transaction ID, from 256 on: the handshake uses smaller ones.
 nextXid :: Session -> IO Xid
 nextXid s = atomicModifyIORef' (sessionXid s) (\n -> let n' = if n == maxBound then 256 else n + 1 in (n', n'))
 
--- | Send a message from any thread, without waiting. 'False': the switch's version has no encoding for it.
+-- | Send a message from any thread, without waiting. 'False' if the switch's version has no encoding for it.
 postMessage :: Session -> Xid -> Message -> IO Bool
 postMessage s xid message = case encode (sessionVersion s) xid message of
   Nothing -> pure False

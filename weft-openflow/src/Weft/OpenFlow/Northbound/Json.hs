@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The network as JSON, and flows out of JSON. Names are those of OpenFlow 1.3's fields. Pure.
+-- Encodes the network as JSON, and decodes flows from JSON. Names are those of OpenFlow 1.3's fields. Pure.
 module Weft.OpenFlow.Northbound.Json
   ( networkJson,
     portStatsJson,
@@ -15,11 +15,11 @@ import Control.Monad (unless, when)
 import Data.Aeson
 import qualified Data.Aeson.Key as Key
 import qualified Data.Aeson.KeyMap as KeyMap
-import Data.Aeson.Types (Parser, parseEither)
+import Data.Aeson.Types (JSONPathElement (Key), Parser, explicitParseFieldMaybe, parseEither)
 import Data.Bits (complement, shiftL, shiftR, (.&.), (.|.))
 import qualified Data.ByteString as B
 import Data.ByteString.Short (fromShort)
-import Data.Foldable (foldl')
+import Data.Foldable (foldl', toList)
 import Data.List (intercalate)
 import qualified Data.Map.Strict as Map
 import qualified Data.Set as Set
@@ -54,7 +54,7 @@ networkJson t infos rates =
           "bits_per_s" .= maybe 0 rateSent (Map.lookup d rates >>= Map.lookup p)
         ]
 
--- | A switch, its ports and what goes through them.
+-- | A switch, its ports and their rates.
 switchJson :: DatapathId -> SwitchInfo -> Maybe Switch -> Map.Map PortNo Rate -> Value
 switchJson d i found rates =
   object
@@ -79,7 +79,7 @@ switchJson d i found rates =
         ]
           ++ maybe [] (\r -> ["received_bits_per_s" .= rateReceived r, "sent_bits_per_s" .= rateSent r]) (Map.lookup (portNumber p) rates)
 
--- | A host and where it is.
+-- | A host and its location.
 hostJson :: MacAddress -> Host -> Value
 hostJson mac h =
   object
@@ -89,7 +89,7 @@ hostJson mac h =
       "port" .= portJson (snd (hostPlace h))
     ]
 
--- | What went wrong, as the body of an answer.
+-- | An error message as the body of a response.
 problemJson :: Text -> Value
 problemJson why = object ["error" .= why]
 
@@ -125,7 +125,7 @@ portStatsJson p = object (("port" .= portJson (portStatsPort p)) : zipWith (.=) 
         "collisions"
       ]
 
--- | A flow and what it has matched.
+-- | A flow and its counters.
 flowStatsJson :: FlowStats -> Value
 flowStatsJson f =
   object
@@ -178,13 +178,13 @@ actionJson action = case action of
 
 -- Flows -----------------------------------------------------------------------------------
 
--- | A flow to add or delete, or what is wrong with it. Unknown names are refused, so that a misspelt field does not
--- become a flow for all packets.
+-- | Decode a flow to add or delete. 'Left': the error. Unknown names are refused: otherwise a flow whose only field is
+-- misspelt would match all packets.
 flowFromJson :: FlowCommand -> Value -> Either String FlowMod
 flowFromJson command = parseEither . withObject "a flow" $ \o -> do
   known ["priority", "idle_timeout", "hard_timeout", "cookie", "table", "match", "actions"] o
-  match <- o .:? "match" .!= mempty >>= matchOf
-  actions <- o .:? "actions" .!= [] >>= mapM actionOf
+  match <- explicitParseFieldMaybe (withObject "a match" matchOf) o "match" .!= []
+  actions <- explicitParseFieldMaybe (withArray "actions" (fmap toList . mapM actionOf)) o "actions" .!= []
   priority <- o .:? "priority" .!= 0x8000
   idle <- o .:? "idle_timeout" .!= 0
   hard <- o .:? "hard_timeout" .!= 0
@@ -206,13 +206,13 @@ flowFromJson command = parseEither . withObject "a flow" $ \o -> do
 known :: [Key.Key] -> Object -> Parser ()
 known names o = case filter (`notElem` names) (KeyMap.keys o) of
   [] -> pure ()
-  k : _ -> fail ("there is no " <> Key.toString k <> " here")
+  k : _ -> fail ("unknown field " <> Key.toString k <> "; known are " <> intercalate ", " (map Key.toString names))
 
--- | Fields in the order of their prerequisites.
+-- | Decode a match. Its fields are put into the order of their prerequisites.
 matchOf :: Object -> Parser Match
 matchOf o = do
   known (map fst fields) o
-  concat <$> sequence [maybe (pure []) (fmap pure . field) (KeyMap.lookup name o) | (name, field) <- fields]
+  concat <$> sequence [maybe (pure []) (\v -> pure <$> field v <?> Key name) (KeyMap.lookup name o) | (name, field) <- fields]
   where
     fields :: [(Key.Key, Value -> Parser Field)]
     fields =
@@ -256,14 +256,14 @@ portOf v = case v of
   _ -> do
     n <- parseJSON v
     let p = PortNo n
-    p <$ unless (isPhysical p) (fail "a port's number")
+    p <$ unless (isPhysical p) (fail "not the number of a port")
   where
     names = [(T.pack (show p), p) | p <- [portInPort, portTable, portNormal, portFlood, portAll, portController, portLocal]]
 
 macOf :: Value -> Parser MacAddress
-macOf = withText "an address" $ maybe (fail "an address such as 02:00:00:00:00:01") pure . readMac . T.unpack
+macOf = withText "an address" $ maybe (fail "expected an address such as 02:00:00:00:00:01") pure . readMac . T.unpack
 
--- | An address of IPv4, with a prefix or without.
+-- | Decode an IPv4 address and its mask: an address with or without a prefix length.
 addressOf :: Value -> Parser (Word32, Word32)
 addressOf = withText "an address" $ \s -> do
   let (a, prefix) = T.breakOn "/" s
@@ -279,4 +279,4 @@ addressOf = withText "an address" $ \s -> do
   pure (address .&. mask, mask)
   where
     wrong :: Parser a
-    wrong = fail "an address such as 10.0.0.1 or 10.0.0.0/24"
+    wrong = fail "expected an address such as 10.0.0.1 or 10.0.0.0/24"

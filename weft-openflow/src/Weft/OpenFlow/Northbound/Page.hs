@@ -1,5 +1,5 @@
 -- |
--- The page that draws the network: @data\/index.html@, which @cbits\/page.c@ makes a part of the program.
+-- The page that draws the network: @data\/index.html@, which @cbits\/page.c@ embeds in the program.
 module Weft.OpenFlow.Northbound.Page
   ( page,
   )

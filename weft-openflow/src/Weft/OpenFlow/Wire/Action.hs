@@ -18,12 +18,12 @@ import Weft.OpenFlow.Wire.Get
 import Weft.OpenFlow.Wire.Match
 import Weft.OpenFlow.Wire.Put
 
--- | Actions, one after the other.
+-- | Write a list of actions.
 putActions :: Version -> [Action] -> Put
 putActions V10 = putAll putAction10
 putActions V13 = putAll putAction13
 
--- | Actions up to the end.
+-- | Read actions until the input ends.
 getActions :: Version -> Get [Action]
 getActions version = blame BadActionLength . untilEnd $ do
   kind <- getWord16
@@ -34,7 +34,7 @@ getActions version = blame BadActionLength . untilEnd $ do
       V10 -> getAction10
       V13 -> getAction13
 
--- | The length of an action or an instruction: a multiple of 8.
+-- | Read the length of an action or an instruction: a multiple of 8.
 eights :: Get Int
 eights = do
   len <- fromIntegral <$> getWord16
@@ -61,7 +61,8 @@ putAction10 action = case action of
   OtherAction kind s -> putOther kind s
   _ -> unencodable
 
--- | A type and a body. In 1.0 an action does not say which protocol a port is of: it reads as TCP's.
+-- | Read the body of an action of the given type. An action of 1.0 that sets a port has no protocol, and is decoded as
+-- one for TCP.
 getAction10 :: Word16 -> Get Action
 getAction10 kind = case kind of
   0 -> Output <$> getPort V10 <*> getWord16
@@ -119,7 +120,7 @@ putOther kind s = putUnless (n > 0xfff0 || n .&. 7 /= 0 || n < 8) (header kind (
 
 -- Instructions --------------------------------------------------------------------------
 
--- | What a flow does: instructions in 1.3, actions in 1.0.
+-- | Write the instructions of a flow; in 1.0, its actions.
 putInstructions :: Version -> [Instruction] -> Put
 putInstructions V10 instructions = case instructions of
   [] -> mempty
@@ -141,7 +142,7 @@ putInstruction instruction = case instruction of
         Nothing -> unencodable
         Just n -> putUnless (n > 0xfff0) (header kind (fromIntegral (n + 8)) <> putZeros 4 <> body)
 
--- | What a flow does, up to the end.
+-- | Read the instructions of a flow, or in 1.0 its actions, until the input ends.
 getInstructions :: Version -> Get [Instruction]
 getInstructions V10 = do
   actions <- getActions V10

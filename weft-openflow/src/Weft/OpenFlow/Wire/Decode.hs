@@ -1,6 +1,6 @@
 -- |
--- Reading messages. Total: any bytes give a message or a 'Problem'. A PACKET_IN, which a busy controller gets by the
--- million, is read in place: its record has its numbers and parts of the received string.
+-- Decoding messages. Total: any bytes give a message or a 'Problem'. The packet of a PACKET_IN, the most frequent
+-- message, is a slice of the received string.
 module Weft.OpenFlow.Wire.Decode
   ( decode,
     decodeBody,
@@ -23,18 +23,21 @@ import Weft.OpenFlow.Wire.Header
 import Weft.OpenFlow.Wire.Match
 import Weft.OpenFlow.Wire.Statistics
 
--- | The message that is the whole string.
+-- | Decode a string that is exactly one message.
 decode :: ByteString -> Either Problem (Header, Message)
 decode s
   | B.length s < headerSize || headerLength h /= B.length s = Left BadLength
-  | headerType h == 0 = (,) h <$> runGet getHello (B.unsafeDrop headerSize s)
+  | headerType h == 0 = case runGet getHello (B.unsafeDrop headerSize s) of
+    -- 1.0 has no elements: a body is ignored, whatever it is (1.0.1, 5.5.1).
+    Left _ | headerVersion h == 1 -> Right (h, Hello [])
+    hello -> (,) h <$> hello
   | otherwise = case versionFromByte (headerVersion h) of
     Nothing -> Left (BadVersion (headerVersion h))
     Just version -> (,) h <$> decodeBody version (headerType h) s
   where
     h = readHeader s
 
--- | The message of that version and type, with its header, whose length is that of the string.
+-- | Decode a message of that version and type. The string includes the header, and has the length that the header says.
 decodeBody :: Version -> Word8 -> ByteString -> Either Problem Message
 decodeBody version kind s
   | kind == typePacketIn = PacketInMessage <$> decodePacketIn version s
@@ -46,7 +49,7 @@ decodeBody version kind s
 typePacketIn :: Word8
 typePacketIn = 10
 
--- | The types that both versions number alike.
+-- | Decode the types that have the same number in both versions.
 common :: Version -> Word8 -> Get Message
 common version kind = case kind of
   0 -> getHello
@@ -69,7 +72,7 @@ common version kind = case kind of
   14 -> FlowModMessage <$> getFlowMod version
   _ -> bad (BadType (fromIntegral kind))
 
--- | The others.
+-- | Decode the types that have different numbers in the two versions.
 special :: Version -> Word8 -> Get Message
 special V10 kind = case kind of
   16 -> StatsRequestMessage <$> getStatsRequest V10
@@ -93,7 +96,7 @@ special V13 kind = case kind of
     pair = (,) <$> getWord32 <*> getWord32
     getAsync = AsyncConfig <$> pair <*> pair <*> pair
 
--- | A value that is counted from 0.
+-- | A value of an enumeration, numbered from 0.
 getEnum :: (Enum a, Bounded a) => (Int -> Problem) -> Int -> Get a
 getEnum problem n = result
   where
@@ -103,7 +106,7 @@ getEnum problem n = result
     asIn :: b -> Get b -> b
     asIn = const
 
--- | The elements of a HELLO: versions, and what is not known, which is passed over.
+-- | The elements of a HELLO: version bitmaps. Unknown elements are skipped.
 getHello :: Get Message
 getHello = Hello . concat <$> elements
   where
@@ -114,7 +117,7 @@ getHello = Hello . concat <$> elements
       kind <- getWord16
       len <- fromIntegral <$> getWord16
       ws <- isolate (len - 4) (if kind == 1 then untilEnd getWord32 else [] <$ getRest)
-      -- The padding at the end may be cut.
+      -- The padding of the last element may be missing.
       left <- remaining
       ws <$ skip (min left ((-len) `mod` 8))
 
@@ -175,7 +178,7 @@ getFlowMod V13 = do
 
 -- PACKET_IN -----------------------------------------------------------------------------
 
--- | A whole PACKET_IN with its header.
+-- | Decode a PACKET_IN, including its header.
 decodePacketIn :: Version -> ByteString -> Either Problem PacketIn
 decodePacketIn V10 s
   | B.length s < 18 = Left BadLength

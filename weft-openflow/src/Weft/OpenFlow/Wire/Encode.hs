@@ -1,6 +1,6 @@
 -- |
--- Writing messages. The size is known before the first byte is written, so that messages go one behind the other into
--- the memory that is sent.
+-- Encoding messages. The size is known before the first byte is written, so messages are written directly into the
+-- buffer that is sent.
 module Weft.OpenFlow.Wire.Encode
   ( encode,
     putMessage,
@@ -26,11 +26,12 @@ import Weft.OpenFlow.Wire.Match
 import Weft.OpenFlow.Wire.Put
 import Weft.OpenFlow.Wire.Statistics
 
--- | A whole message. 'Nothing': the version has no such message, field or action, or it is longer than 65535 bytes.
+-- | Encode a message. 'Nothing' if the version has no such message, field or action, or if it would be longer than
+-- 65,535 bytes.
 encode :: Version -> Xid -> Message -> Maybe ByteString
 encode version xid = runPut . putMessage version xid
 
--- | A whole message with its header, for 'pokePut'.
+-- | A message with its header, for 'pokePut'.
 putMessage :: Version -> Xid -> Message -> Put
 putMessage version xid message = case message of
   Hello ws -> framed version 0 xid (hello ws)
@@ -68,7 +69,7 @@ putMessage version xid message = case message of
     async a = pair (asyncPacketIn a) <> pair (asyncPortStatus a) <> pair (asyncFlowRemoved a)
     pair (a, b) = putWord32 a <> putWord32 b
 
--- | A HELLO with any version in its header and these words of a version bitmap (1.3.5, 7.5.1).
+-- | A HELLO with the given version byte in its header and a bitmap of the given versions (1.3.5, 7.5.1).
 putHello :: Word8 -> Xid -> [Version] -> Put
 putHello byte xid versions = header byte 0 xid (hello [foldl' (\w v -> setBit w (fromIntegral (versionByte v))) 0 versions])
 
@@ -93,7 +94,7 @@ header version kind xid body = case putSize body of
       pokePut body (p `plusPtr` 8)
 {-# INLINE header #-}
 
--- | The header of a message of that many bytes.
+-- | Write the header of a message, given its type, transaction ID and size in bytes.
 pokeHeader :: Version -> Word8 -> Xid -> Int -> Ptr Word8 -> IO ()
 pokeHeader version = pokeHeaderOf (versionByte version)
 {-# INLINE pokeHeader #-}
@@ -164,7 +165,7 @@ putFlowMod V10 f =
     PortNo port = flowOutPort f
 putFlowMod V13 f = putRaw 40 (pokeFlowFixed V13 f) <> putMatch V13 (flowMatch f) <> putInstructions V13 (flowInstructions f)
 
--- | What of a FLOW_MOD has a fixed place: behind the match in 1.0, before it in 1.3.
+-- | The part of a FLOW_MOD with a fixed layout: after the match in 1.0, before it in 1.3.
 pokeFlowFixed :: Version -> FlowMod -> Ptr Word8 -> IO ()
 pokeFlowFixed V10 f p = do
   poke64 p 0 (flowCookie f)
@@ -194,8 +195,8 @@ pokeFlowFixed V13 f p = do
 
 -- The usual FLOW_MOD ----------------------------------------------------------------------
 
--- | A busy controller sends a million FLOW_MODs a second, nearly all of one form: a match that the version can express,
--- and one output or none. The bytes of such a one with its header; 0 for any other.
+-- | The size of a FLOW_MOD of the usual form, with its header: a match that the version can express, and one output or
+-- none. 0 for any other FLOW_MOD. A busy controller sends a million a second, nearly all of this form.
 usualFlowSize :: Version -> FlowMod -> Int
 usualFlowSize version f = case oneOutput (flowInstructions f) of
   Nothing -> 0
@@ -214,7 +215,7 @@ usualFlowSize version f = case oneOutput (flowInstructions f) of
     match = matchSize13 (flowMatch f)
     portIn10 (PortNo n) = n < 0xfff8 || n >= 0xfffffff8
 
--- | Write a FLOW_MOD whose 'usualFlowSize' is this.
+-- | Write a FLOW_MOD of the usual form, given its 'usualFlowSize'.
 pokeUsualFlow :: Version -> Xid -> FlowMod -> Int -> Ptr Word8 -> IO ()
 pokeUsualFlow version xid f size p = do
   pokeHeader version 14 xid size p
@@ -244,7 +245,7 @@ pokeUsualFlow version xid f size p = do
           poke32 q 20 0
         _ -> pure ()
 
--- | Nothing to do, or one output; 'Nothing' for all else.
+-- | The action of instructions that consist of at most one output; 'Nothing' for others.
 oneOutput :: [Instruction] -> Maybe (Maybe Action)
 oneOutput instructions = case instructions of
   [] -> Just Nothing

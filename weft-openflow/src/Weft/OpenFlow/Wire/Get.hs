@@ -1,8 +1,8 @@
 {-# LANGUAGE RankNTypes #-}
 
 -- |
--- Total parsing of one message: every read checks the length first, and a short or wrong message is a 'Problem', never
--- an exception. Byte strings that a parser returns are parts of its input.
+-- A total parser for one message. Each read checks the length first. A short or wrong message gives a 'Problem',
+-- never an exception. Byte strings that a parser returns are slices of its input. Pure.
 module Weft.OpenFlow.Wire.Get
   ( -- * Parsers
     Get,
@@ -28,7 +28,7 @@ module Weft.OpenFlow.Wire.Get
     isolate,
     untilEnd,
 
-    -- * Numbers at a place
+    -- * Reading at an offset
     byteAt,
     word16At,
     word32At,
@@ -51,30 +51,30 @@ import Weft.OpenFlow.Types
 
 -- | Why a message was not understood.
 data Problem
-  = -- | A version that is not spoken here.
+  = -- | A version that is not supported.
     BadVersion !Word8
-  | -- | No message has that type.
+  | -- | An unknown message type.
     BadType !Word16
-  | -- | The message is shorter or longer than its contents.
+  | -- | The length of the message does not fit its contents.
     BadLength
   | -- | The length of an action does not fit.
     BadActionLength
   | -- | The length of an instruction does not fit.
     BadInstructionLength
-  | -- | A match of a type that is not OXM.
+  | -- | The type of a match is not OXM.
     BadMatchType !Word16
   | -- | The length of a match or of one of its fields does not fit.
     BadMatchLength
-  | -- | No command of a FLOW_MOD.
+  | -- | An unknown command of a FLOW_MOD.
     BadCommand !Int
-  | -- | No role.
+  | -- | An unknown role.
     BadRole !Int
-  | -- | No reason of a PORT_STATUS.
+  | -- | An unknown reason of a PORT_STATUS.
     BadReason !Int
   deriving (Eq, Show)
 
--- | The ERROR message for it, with the first 64 bytes of the message that was not understood (1.0.1, 5.4.4; 1.3.5, 7.4.4).
--- The specifications have no code for a bad reason; Nicira's extension, which Open vSwitch has, does.
+-- | The ERROR message for a problem, with the first 64 bytes of the message concerned (1.0.1, 5.4.4; 1.3.5, 7.4.4). The
+-- specifications have no code for an unknown reason.
 problemError :: Version -> Problem -> ByteString -> Message
 problemError version problem bytes = case (problem, version) of
   (BadVersion _, _) -> standard 1 0
@@ -94,7 +94,7 @@ problemError version problem bytes = case (problem, version) of
     offending = B.take 64 bytes
     nicira = B.pack [0, 0, 0x23, 0x20]
 
--- | A parser: what it does with the input, when it fails and when it succeeds.
+-- | A parser: a function of the input, a continuation for failure and one for success.
 newtype Get a = Get (forall r. ByteString -> (Problem -> r) -> (a -> ByteString -> r) -> r)
 
 instance Functor Get where
@@ -107,77 +107,77 @@ instance Applicative Get where
 instance Monad Get where
   Get g >>= k = Get $ \s no yes -> g s no (\a rest -> let Get h = k a in h rest no yes)
 
--- | Parse; what is left over does not count.
+-- | Run a parser. Input that it does not read is ignored.
 runGet :: Get a -> ByteString -> Either Problem a
 runGet (Get g) s = g s Left (\a _ -> Right a)
 
--- | Give up.
+-- | A parser that fails with a problem.
 bad :: Problem -> Get a
 bad p = Get $ \_ no _ -> no p
 
--- | Where the length is wrong, it is this problem.
+-- | Replace 'BadLength' by another problem.
 blame :: Problem -> Get a -> Get a
 blame p (Get g) = Get $ \s no yes -> g s (no . precisely) yes
   where
     precisely BadLength = p
     precisely other = other
 
--- | @fixed n f@ reads n bytes. What they are is worked out at once: a number must not keep the input alive.
+-- | @fixed n f@ reads n bytes. The result is evaluated at once, so that it does not keep the input alive.
 fixed :: Int -> (ByteString -> a) -> Get a
 fixed n f = Get $ \s no yes -> if B.length s < n then no BadLength else let !a = f s in yes a (B.unsafeDrop n s)
 {-# INLINE fixed #-}
 
--- | One byte.
+-- | Read one byte.
 getWord8 :: Get Word8
 getWord8 = fixed 1 (byteAt 0)
 
--- | Two bytes, the highest first, as all numbers in OpenFlow.
+-- | Read two bytes, the highest first, as all numbers in OpenFlow.
 getWord16 :: Get Word16
 getWord16 = fixed 2 (word16At 0)
 
--- | Four bytes.
+-- | Read four bytes.
 getWord32 :: Get Word32
 getWord32 = fixed 4 (word32At 0)
 
--- | Eight bytes.
+-- | Read eight bytes.
 getWord64 :: Get Word64
 getWord64 = fixed 8 (word64At 0)
 
--- | Six bytes.
+-- | Read the six bytes of an address.
 getMac :: Get MacAddress
 getMac = fixed 6 (macAt 0)
 
--- | That many bytes, a part of the input.
+-- | Read the given number of bytes, as a slice of the input.
 getBytes :: Int -> Get ByteString
 getBytes n
   | n < 0 = bad BadLength
   | otherwise = fixed n (B.unsafeTake n)
 
--- | All that is left.
+-- | Read the rest of the input.
 getRest :: Get ByteString
 getRest = Get $ \s _ yes -> yes s B.empty
 
--- | A text in a field of that many bytes, which ends at the first zero byte.
+-- | Read a text in a field of the given size in bytes. The text ends at the first zero byte.
 getText :: Int -> Get ByteString
 getText n = B.takeWhile (/= 0) <$> getBytes n
 
--- | Pass over bytes.
+-- | Skip that many bytes.
 skip :: Int -> Get ()
 skip n
   | n < 0 = bad BadLength
   | otherwise = fixed n (const ())
 
--- | How many bytes are left.
+-- | The number of bytes left.
 remaining :: Get Int
 remaining = Get $ \s _ yes -> yes (B.length s) s
 
--- | Run a parser on exactly the next bytes; what it leaves of them is passed over.
+-- | Run a parser on exactly the given number of bytes. Bytes that it does not read are skipped.
 isolate :: Int -> Get a -> Get a
 isolate n (Get g) = do
   part <- getBytes n
   Get $ \s no yes -> g part no (\a _ -> yes a s)
 
--- | One after the other until nothing is left. A parser that takes nothing is a 'BadLength'.
+-- | Run a parser repeatedly until the input ends. If it consumes nothing, that is a 'BadLength'.
 untilEnd :: Get a -> Get [a]
 untilEnd g = do
   before <- remaining
@@ -188,33 +188,33 @@ untilEnd g = do
       after <- remaining
       if after >= before then bad BadLength else (a :) <$> untilEnd g
 
--- Numbers at a place --------------------------------------------------------------------
+-- Reading at an offset ------------------------------------------------------------------
 
--- Note [Reading numbers]. 'B.unsafeIndex' keeps the string alive by @keepAlive#@ (bytestring 0.10.12 with GHC 9.0), for
--- which each byte that is read costs a closure, a box and a call that is not known: a PACKET_IN has 40 such bytes. So
--- numbers are read in one piece, under 'unsafeWithForeignPtr', which is right for what always returns.
+-- Note [Reading numbers]. 'B.unsafeIndex' keeps the string alive by @keepAlive#@ (bytestring 0.10.12 with GHC 9.0).
+-- Each byte then costs a closure, a box and an unknown call, and a PACKET_IN has 40 such bytes. So numbers are read in
+-- one piece, under 'unsafeWithForeignPtr', which is correct for actions that always return.
 
--- | A byte at an offset, which must be inside.
+-- | The byte at an offset, which must be within the string.
 byteAt :: Int -> ByteString -> Word8
 byteAt = peekAt
 {-# INLINE byteAt #-}
 
--- | Two bytes from an offset on, which must be inside.
+-- | The two bytes at an offset. All must be within the string.
 word16At :: Int -> ByteString -> Word16
 word16At i s = case targetByteOrder of LittleEndian -> byteSwap16 (peekAt i s); BigEndian -> peekAt i s
 {-# INLINE word16At #-}
 
--- | Four bytes from an offset on, which must be inside.
+-- | The four bytes at an offset. All must be within the string.
 word32At :: Int -> ByteString -> Word32
 word32At i s = case targetByteOrder of LittleEndian -> byteSwap32 (peekAt i s); BigEndian -> peekAt i s
 {-# INLINE word32At #-}
 
--- | Eight bytes from an offset on, which must be inside.
+-- | The eight bytes at an offset. All must be within the string.
 word64At :: Int -> ByteString -> Word64
 word64At i s = case targetByteOrder of LittleEndian -> byteSwap64 (peekAt i s); BigEndian -> peekAt i s
 {-# INLINE word64At #-}
 
--- | Six bytes from an offset on, which must be inside.
+-- | The six bytes at an offset. All must be within the string.
 macAt :: Int -> ByteString -> MacAddress
 macAt i s = MacAddress ((fromIntegral (word16At i s) `unsafeShiftL` 32) .|. fromIntegral (word32At (i + 2) s))
 {-# INLINE macAt #-}

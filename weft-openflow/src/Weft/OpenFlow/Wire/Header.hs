@@ -1,5 +1,5 @@
 -- |
--- The eight bytes before every message, and where a message ends.
+-- Message headers, and the boundaries of messages in a stream. Pure.
 module Weft.OpenFlow.Wire.Header
   ( Header (..),
     headerSize,
@@ -16,20 +16,20 @@ import Data.Word (Word8)
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire.Get
 
--- | A header. The version and the type are bytes as they came: only a HELLO may have a version that is not spoken here.
+-- | A message header. Version and type are the bytes received; they need not be supported.
 data Header = Header
   { -- | The version's byte.
     headerVersion :: !Word8,
     -- | The type's byte.
     headerType :: !Word8,
-    -- | Length of the message in bytes, with the header.
+    -- | The length of the message in bytes, including the header.
     headerLength :: !Int,
-    -- | The transaction.
+    -- | The transaction ID.
     headerXid :: !Xid
   }
   deriving (Eq, Show)
 
--- | Bytes of a header.
+-- | The size of a header in bytes.
 headerSize :: Int
 headerSize = 8
 
@@ -38,11 +38,11 @@ readHeader :: ByteString -> Header
 readHeader s = Header (byteAt 0 s) (byteAt 1 s) (fromIntegral (word16At 2 s)) (word32At 4 s)
 {-# INLINE readHeader #-}
 
--- | What the next bytes of a stream are.
+-- | The start of a stream.
 data Framing
-  = -- | A message with its header, and what follows it; both are parts of what was received.
+  = -- | A complete message, including its header, and the bytes after it. Both are slices of the received string.
     Whole !Header !ByteString !ByteString
-  | -- | A message is not complete: that many bytes are missing at least.
+  | -- | An incomplete message: at least that many bytes are missing.
     Missing !Int
   | -- | A length below that of a header: where the next message begins cannot be known.
     Unframed !Header

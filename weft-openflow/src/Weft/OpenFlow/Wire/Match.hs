@@ -32,22 +32,22 @@ import Weft.OpenFlow.Wire.Put
 
 -- Ports ---------------------------------------------------------------------------------
 
--- | A port number: two bytes in 1.0, four in 1.3.
+-- | Write a port number: two bytes in 1.0, four in 1.3.
 putPort :: Version -> PortNo -> Put
 putPort V13 (PortNo n) = putWord32 n
 putPort V10 p = putPortNo10 p
 
--- | A port number of 1.0; the reserved ones are the same but for their length.
+-- | Write a port number of 1.0. A reserved number is the lower half of the one in 1.3.
 putPortNo10 :: PortNo -> Put
 putPortNo10 (PortNo n) = putUnless (n >= 0xfff8 && n < 0xfffffff8) (putWord16 (fromIntegral n))
 {-# INLINE putPortNo10 #-}
 
--- | A port number.
+-- | Read a port number.
 getPort :: Version -> Get PortNo
 getPort V13 = PortNo <$> getWord32
 getPort V10 = portFrom10 <$> getWord16
 
--- | The port of a number of 1.0.
+-- | Convert a port number of 1.0.
 portFrom10 :: Word16 -> PortNo
 portFrom10 n
   | n >= 0xfff8 = PortNo (0xffff0000 .|. fromIntegral n)
@@ -56,14 +56,14 @@ portFrom10 n
 
 -- Both versions -------------------------------------------------------------------------
 
--- | A match, with its padding.
+-- | Write a match, with its padding.
 putMatch :: Version -> Match -> Put
 putMatch V10 m = putMatch10 m
 putMatch V13 m = if n < 0 then unencodable else putRaw n (pokeMatch13 m)
   where
     n = matchSize13 m
 
--- | A match, with its padding.
+-- | Read a match, with its padding.
 getMatch :: Version -> Get Match
 getMatch V10 = getMatch10
 getMatch V13 = blame BadMatchLength $ do
@@ -75,7 +75,7 @@ getMatch V13 = blame BadMatchLength $ do
 
 -- 1.3 -----------------------------------------------------------------------------------
 
--- | Bytes of a match of 1.3 with its padding; negative if it is unencodable.
+-- | The size of a match of 1.3 in bytes, with its padding; negative if it is unencodable.
 matchSize13 :: Match -> Int
 matchSize13 m
   | n < 0 || n > 0xfff0 = -1
@@ -110,7 +110,7 @@ pokeMatch13 m p = do
       _ -> case putField field of
         bytes -> pokePut bytes q >> go rest (q `plusPtr` fromMaybe 0 (putSize bytes))
 
--- | A field of 1.3: class, number and mask bit, length, payload.
+-- | Write a field of 1.3: class, number and mask bit, length, payload.
 putField :: Field -> Put
 putField field = case field of
   InPort (PortNo n) -> putRaw 8 (\p -> poke32 p 0 0x80000004 >> poke32 p 4 n)
@@ -140,7 +140,8 @@ putField field = case field of
       | mask == exactIp = header n 4 <> putWord32 a
       | otherwise = header n 0x108 <> putWord32 a <> putWord32 mask
 
--- | A field of 1.3. What is not one of the named fields, as a masked address, is an 'OtherField'.
+-- | Read a field of 1.3. One without a constructor of its own, such as a masked link-layer address, is an
+-- 'OtherField'.
 getField :: Get Field
 getField = do
   c <- getWord16
@@ -186,7 +187,7 @@ wildcardsAll = 0x3fffff
 putMatch10 :: Match -> Put
 putMatch10 fields = putUnless (not (expressible10 fields)) (putRaw 40 (pokeMatch10 fields))
 
--- | Can 1.0 express it?
+-- | Whether 1.0 can express a match.
 expressible10 :: Match -> Bool
 expressible10 = all expressible
 
@@ -203,7 +204,7 @@ pokeMatch10 fields p = do
     go !wildcards [] = poke32 p 0 wildcards
     go wildcards (field : rest) = pokeField10 p field >> go (uncovered wildcards field) rest
 
--- | Has 1.0 this field?
+-- | Whether 1.0 can express a field with this value.
 expressible :: Field -> Bool
 expressible field = case field of
   InPort (PortNo n) -> n < 0xfff8 || n >= 0xfffffff8
@@ -218,7 +219,7 @@ expressible field = case field of
 isPrefix :: Word32 -> Bool
 isPrefix mask = countLeadingZeros (complement mask) == popCount mask
 
--- | The wildcards without a field.
+-- | Clear the wildcard bits of a field.
 uncovered :: Word32 -> Field -> Word32
 uncovered w field = case field of
   InPort _ -> clearBit w 0
@@ -239,7 +240,7 @@ uncovered w field = case field of
   IpDscp _ -> clearBit w 21
   OtherField {} -> w
   where
-    -- The number of low bits that do not count, in six bits.
+    -- Six bits hold the number of low address bits that are ignored.
     prefix at mask = (w .&. complement (0x3f `shiftL` at)) .|. (fromIntegral (32 - popCount mask) `shiftL` at)
 
 pokeField10 :: Ptr Word8 -> Field -> IO ()
@@ -263,7 +264,7 @@ pokeField10 p field = case field of
   IcmpCode n -> poke16 p 38 (fromIntegral n)
   OtherField {} -> pure ()
 
--- | The match of 1.0. Ports count where the match says that the protocol is TCP, UDP or ICMP.
+-- | Read a match of 1.0. Its port fields are used only if it requires the protocol TCP, UDP or ICMP.
 getMatch10 :: Get Match
 getMatch10 = fields10 <$> getBytes 40
 

@@ -1,6 +1,7 @@
 -- |
--- Writing a message into memory: a 'Put' knows its exact size before it writes, so that a message goes straight into
--- the buffer that is sent. What a protocol version cannot express is 'unencodable'; it makes all that contains it so.
+-- Writing a message into memory. The exact size of a 'Put' is known before it is run, so that a message is written
+-- directly into the buffer that is sent. A value that a protocol version cannot express is 'unencodable', and so is
+-- everything that contains it.
 module Weft.OpenFlow.Wire.Put
   ( -- * Writers
     Put,
@@ -24,7 +25,7 @@ module Weft.OpenFlow.Wire.Put
     -- * Padding
     padTo8,
 
-    -- * At a place
+    -- * Writing at an offset
     putRaw,
     poke16,
     poke32,
@@ -45,7 +46,7 @@ import Foreign.Storable (poke, pokeByteOff)
 import GHC.ByteOrder (ByteOrder (..), targetByteOrder)
 import Weft.OpenFlow.Types
 
--- | A size in bytes, negative if it is unencodable, and what writes that many bytes.
+-- | A writer: its size in bytes, which is negative if it is unencodable, and an action that writes that many bytes.
 data Put = Put !Int (Ptr Word8 -> IO ())
 
 instance Semigroup Put where
@@ -56,73 +57,74 @@ instance Monoid Put where
   mempty = Put 0 (const (pure ()))
   {-# INLINE mempty #-}
 
--- | Its size in bytes; 'Nothing' if the version has no encoding for it.
+-- | The size of a writer in bytes; 'Nothing' if it is unencodable.
 putSize :: Put -> Maybe Int
 putSize (Put n _) = if n < 0 then Nothing else Just n
 {-# INLINE putSize #-}
 
--- | Write it: as many bytes as 'putSize' said, which the memory must have room for. Not for what is unencodable.
+-- | Run a writer. It writes 'putSize' bytes, for which the memory must have room. It must not be unencodable.
 pokePut :: Put -> Ptr Word8 -> IO ()
 pokePut (Put _ f) = f
 {-# INLINE pokePut #-}
 
--- | A string of its own.
+-- | Run a writer and return the bytes; 'Nothing' if it is unencodable.
 runPut :: Put -> Maybe ByteString
 runPut (Put n f)
   | n < 0 = Nothing
   | otherwise = Just (B.unsafeCreate n f)
 
--- | No encoding. (A thousand of them and the largest message still add up to less than nothing.)
+-- | A writer for a value that has no encoding. Its size stays negative when the sizes of the largest message and of a
+-- thousand other unencodable values are added.
 unencodable :: Put
 unencodable = Put (-0x1000000000) (const (pure ()))
 
--- | Unencodable if the condition holds.
+-- | The given writer, or 'unencodable' if the condition holds.
 putUnless :: Bool -> Put -> Put
 putUnless condition p = if condition then unencodable else p
 {-# INLINE putUnless #-}
 
--- | One byte.
+-- | Write one byte.
 putWord8 :: Word8 -> Put
 putWord8 w = Put 1 (`poke` w)
 {-# INLINE putWord8 #-}
 
--- | Two bytes, the highest first.
+-- | Write two bytes, the highest first, as all numbers in OpenFlow.
 putWord16 :: Word16 -> Put
 putWord16 w = Put 2 (\p -> poke16 p 0 w)
 {-# INLINE putWord16 #-}
 
--- | Four bytes.
+-- | Write four bytes.
 putWord32 :: Word32 -> Put
 putWord32 w = Put 4 (\p -> poke32 p 0 w)
 {-# INLINE putWord32 #-}
 
--- | Eight bytes.
+-- | Write eight bytes.
 putWord64 :: Word64 -> Put
 putWord64 w = Put 8 (\p -> poke64 p 0 w)
 {-# INLINE putWord64 #-}
 
--- | Six bytes.
+-- | Write the six bytes of an address.
 putMac :: MacAddress -> Put
 putMac m = Put 6 (\p -> pokeMac p 0 m)
 {-# INLINE putMac #-}
 
--- | The bytes of a string.
+-- | Write the bytes of a string.
 putBytes :: ByteString -> Put
 putBytes s = Put (B.length s) $ \p -> B.unsafeUseAsCStringLen s (\(from, n) -> copyBytes p (castPtr from) n)
 
--- | A text in a field of that many bytes, cut so that a zero byte follows.
+-- | Write a text in a field of the given size in bytes. It is truncated so that at least one zero byte follows.
 putText :: Int -> ByteString -> Put
 putText n s = putBytes cut <> putZeros (n - B.length cut)
   where
     cut = B.take (n - 1) s
 
--- | Zero bytes; none for a number below.
+-- | Write the given number of zero bytes; none if it is negative.
 putZeros :: Int -> Put
 putZeros n
   | n <= 0 = mempty
   | otherwise = Put n (\p -> fillBytes p 0 n)
 
--- | One after the other.
+-- | The writers of all elements, in order.
 putAll :: (a -> Put) -> [a] -> Put
 putAll f = go
   where
@@ -130,33 +132,33 @@ putAll f = go
     go (a : as) = f a <> go as
 {-# INLINE putAll #-}
 
--- | With zeros behind it, up to a multiple of eight bytes.
+-- | Pad a writer with zeros to a multiple of eight bytes.
 padTo8 :: Put -> Put
 padTo8 p@(Put n _) = p <> putZeros ((-n) `mod` 8)
 
--- At a place ----------------------------------------------------------------------------
+-- Writing at an offset ----------------------------------------------------------------------------
 
--- | That many bytes, written by hand.
+-- | A writer of the given size in bytes, from an action that writes them.
 putRaw :: Int -> (Ptr Word8 -> IO ()) -> Put
 putRaw = Put
 {-# INLINE putRaw #-}
 
--- | Two bytes at an offset.
+-- | Write two bytes at an offset.
 poke16 :: Ptr Word8 -> Int -> Word16 -> IO ()
 poke16 p i w = pokeByteOff p i (case targetByteOrder of LittleEndian -> byteSwap16 w; BigEndian -> w)
 {-# INLINE poke16 #-}
 
--- | Four bytes at an offset.
+-- | Write four bytes at an offset.
 poke32 :: Ptr Word8 -> Int -> Word32 -> IO ()
 poke32 p i w = pokeByteOff p i (case targetByteOrder of LittleEndian -> byteSwap32 w; BigEndian -> w)
 {-# INLINE poke32 #-}
 
--- | Eight bytes at an offset.
+-- | Write eight bytes at an offset.
 poke64 :: Ptr Word8 -> Int -> Word64 -> IO ()
 poke64 p i w = pokeByteOff p i (case targetByteOrder of LittleEndian -> byteSwap64 w; BigEndian -> w)
 {-# INLINE poke64 #-}
 
--- | Six bytes at an offset.
+-- | Write the six bytes of an address at an offset.
 pokeMac :: Ptr Word8 -> Int -> MacAddress -> IO ()
 pokeMac p i (MacAddress m) = poke16 p i (fromIntegral (m `unsafeShiftR` 32)) >> poke32 p (i + 2) (fromIntegral m)
 {-# INLINE pokeMac #-}

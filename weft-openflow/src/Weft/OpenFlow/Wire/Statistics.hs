@@ -1,6 +1,6 @@
 -- |
--- Bodies of STATS (1.0.1, 5.3.5) and MULTIPART (1.3.5, 7.3.5), and the structure of a port, which both PORT_STATUS and
--- the descriptions of ports use.
+-- Bodies of STATS (1.0.1, 5.3.5) and MULTIPART (1.3.5, 7.3.5), and the structure of a port, which PORT_STATUS and port
+-- descriptions share.
 module Weft.OpenFlow.Wire.Statistics
   ( putStatsRequest,
     getStatsRequest,
@@ -23,7 +23,7 @@ import Weft.OpenFlow.Wire.Put
 
 -- Requests ------------------------------------------------------------------------------
 
--- | Type, flags and body.
+-- | Write the type, the flags and the body of a request.
 putStatsRequest :: Version -> StatsRequest -> Put
 putStatsRequest version request = case request of
   DescRequest -> envelope version 0 False mempty
@@ -54,7 +54,7 @@ putFilter V13 f =
     <> putWord64 (filterCookieMask f)
     <> putMatch V13 (filterMatch f)
 
--- | Type, flags and body.
+-- | Read the type, the flags and the body of a request.
 getStatsRequest :: Version -> Get StatsRequest
 getStatsRequest version = do
   kind <- getWord16
@@ -80,7 +80,7 @@ getFilter V13 =
 
 -- Replies -------------------------------------------------------------------------------
 
--- | Type, flags and body.
+-- | Write the type, the flags and the body of a reply. The 'Bool': more parts of the reply follow.
 putStatsReply :: Version -> Bool -> StatsReply -> Put
 putStatsReply version more reply = case reply of
   DescReply d -> envelope version 0 more (putDescription d)
@@ -90,7 +90,7 @@ putStatsReply version more reply = case reply of
   PortDescReply ps -> putUnless (version == V10) (envelope version 13 more (putAll (putPortEntry version) ps))
   OtherStatsReply kind body -> envelope version kind more (putBytes body)
 
--- | Whether more follow, and the body.
+-- | Read a reply: whether more parts follow, and the body.
 getStatsReply :: Version -> Get (Bool, StatsReply)
 getStatsReply version = do
   kind <- getWord16
@@ -186,7 +186,7 @@ getPortStats version = case version of
 
 -- Ports ---------------------------------------------------------------------------------
 
--- | A port: 48 bytes in 1.0, 64 in 1.3.
+-- | Write the structure of a port: 48 bytes in 1.0, 64 in 1.3.
 putPortEntry :: Version -> Port -> Put
 putPortEntry version p = case version of
   V10 -> putPort V10 (portNumber p) <> putMac (portAddress p) <> common
@@ -202,7 +202,7 @@ putPortEntry version p = case version of
     (current, advertised, supported, peer) = portFeatures p
     (now, best) = portSpeeds p
 
--- | A port.
+-- | Read the structure of a port.
 getPortEntry :: Version -> Get Port
 getPortEntry version = case version of
   V10 -> Port <$> getPort V10 <*> getMac <*> name <*> getWord32 <*> getWord32 <*> features <*> pure (0, 0)

@@ -1,7 +1,7 @@
 -- |
--- The ACK field of an acceptable segment (RFC 9293, section 3.10.7.4, fifth step): what
--- was acknowledged is forgotten, SACK blocks are noted, the round-trip time is
--- measured, the send window is updated; then recovery looks at the result.
+-- The ACK field of an acceptable segment (RFC 9293, section 3.10.7.4, fifth step): acknowledged data is removed from
+-- the send buffer, SACK blocks are recorded, the round-trip time is measured, and the send window is updated. Then
+-- loss recovery processes the result.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Acknowledge
@@ -24,9 +24,11 @@ import Weft.Tcp.Core.Time
 import Weft.Tcp.Wire.Options
 import Weft.Tcp.Wire.Segment (Segment (..), fin, has, payloadLength, syn)
 
--- | SEG.WND in bytes.
+-- | SEG.WND in bytes. That of a SYN is not scaled (RFC 7323, section 2.2).
 scaledWindow :: Conn -> Segment -> Int
-scaledWindow c s = fromIntegral (window s) `shiftL` sendShift (agreed c)
+scaledWindow c s
+  | has syn (flags s) = fromIntegral (window s)
+  | otherwise = fromIntegral (window s) `shiftL` sendShift (agreed c)
 
 -- | The time from our SYN to its acknowledgment, if it was sent once.
 measureHandshake :: Env -> Conn -> Conn
@@ -37,7 +39,8 @@ measureHandshake env c
 -- | The segment's ACK lies between SND.UNA - MAX.SND.WND and SND.NXT.
 acknowledgeSegment :: Env -> Pos -> Segment -> Conn -> Conn
 acknowledgeSegment env at s c0
-  -- Nothing is outstanding: only the window may be new. So it is with each segment of a stream that the peer sends.
+  -- Nothing is outstanding, so only the window can change. This is the case for each segment of a stream that the peer
+  -- sends.
   | acked == una && outstanding c0 == 0 && null (sackBlocks (options s)) = updateWindow env at acked s c0
   | nothingNew = windowUpdated
   | otherwise = rearm (recoverWith env progress (measure windowUpdated))
@@ -81,15 +84,15 @@ acknowledgeSegment env at s c0
     withoutSack
       | duplicate = sendMss c0
       | otherwise = max 0 (newly - dupAcks (loss c0) * sendMss c0)
-    -- What was sent once but waited behind something that was sent again says how long
-    -- the repair took, not the way.
+    -- An acknowledgment that covers retransmitted data too measures the duration of the repair, not the round-trip
+    -- time.
     timed = sackedNow ++ (if any (retransmitted . snd) gone then [] else gone)
     measure c = case [sentAt e | (_, e) <- timed, not (retransmitted e)] of
       [] -> if newly > 0 then modifyRtt progressed (echoed c) else c
       times -> modifyRtt (measured (config env) (now env `since` minimum times) . progressed) c
-    -- Karn's algorithm leaves retransmissions out; an echoed timestamp tells which
-    -- transmission it was (RFC 7323, section 4). With a report of a duplicate it was
-    -- the first one, whose acknowledgment was lost: no measure of the way either.
+    -- Karn's algorithm excludes retransmissions. An echoed timestamp identifies the transmission (RFC 7323, section 4).
+    -- If a duplicate is reported, the first transmission arrived and its acknowledgment was lost, so the timestamp does
+    -- not measure the round-trip time either.
     echoed c = case timestamps (options s) of
       Just (Timestamps _ e)
         | useTimestamps (agreed c), not isDsack, e /= 0, let age = unwrap 0 (timestampNow env (agreed c) - e), age >= 0, age < 600000 -> modifyRtt (measured (config env) (millis (max 1 age))) c
@@ -100,8 +103,8 @@ acknowledgeSegment env at s c0
       | not (null everything) = modifyTimers (\t -> t {probeAt = never}) c
       | otherwise = c
 
--- | The window of the segment sent last counts (RFC 9293: SND.WL1, SND.WL2). When a
--- window opens again, what was sent into the closed one is sent again at once.
+-- | Take the window from the segment that the peer sent last (RFC 9293: SND.WL1, SND.WL2). When a closed window opens,
+-- data that was sent as a probe is retransmitted at once.
 updateWindow :: Env -> Pos -> Pos -> Segment -> Conn -> Conn
 updateWindow env at acked s c
   | newer && wnd == 0 && sndWnd snd' > 0 = c {sendSide = updated, timers = (timers c) {probeAt = never}}

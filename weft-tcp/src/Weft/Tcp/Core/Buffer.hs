@@ -1,7 +1,6 @@
 -- |
--- Streams of bytes as strings one after the other: nothing is copied, but small
--- strings that lie together, which are merged so that the memory of a buffer is in
--- proportion to its bytes. All offsets are positions in the stream.
+-- Streams of bytes as sequences of strings. Data is not copied, except that small adjacent strings are merged, so that
+-- a buffer's memory is proportional to its bytes. All offsets are positions in the stream.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Buffer
@@ -22,6 +21,7 @@ module Weft.Tcp.Core.Buffer
     isNoHeld,
     heldParts,
     heldRange,
+    heldEnd,
     hold,
     compactPart,
     releaseFrom,
@@ -48,16 +48,15 @@ data Buffer = Buffer
 instance Show Buffer where
   show b = "Buffer " ++ show (bufferStart b, bufferEnd b)
 
--- | Without bytes: the first will be at that position.
+-- | An empty buffer. Its first byte will have the given position.
 emptyAt :: Pos -> Buffer
 emptyAt p = Buffer p p IntMap.empty
 
--- | How many bytes the buffer has.
+-- | The number of bytes in the buffer.
 bufferLength :: Buffer -> Int
 bufferLength b = bufferEnd b - bufferStart b
 
--- | Strings below this size are merged with their neighbour: a byte is copied
--- O(log size) times.
+-- | Strings up to this size are merged with their neighbour. Each byte is copied O(log size) times.
 smallSize :: Int
 smallSize = 2048
 
@@ -67,16 +66,16 @@ append s b
   | B.null s = b
   | otherwise = Buffer (bufferStart b) (bufferEnd b + B.length s) (push (bufferEnd b) s (chunks b))
 
--- | A neighbour that is not longer is merged, and what becomes of that again: strings
--- grow by doubling.
+-- | Merge with the last string if that is not longer, and the result with the one before it: strings grow by
+-- doubling.
 push :: Pos -> ByteString -> IntMap ByteString -> IntMap ByteString
 push at s m = case IntMap.lookupMax m of
   Just (k, t)
     | B.length t <= B.length s, B.length t + B.length s <= smallSize -> push k (t <> s) (IntMap.delete k m)
   _ -> IntMap.insert at s m
 
--- | Forget what lies before a position; one behind the end forgets everything and
--- leaves the end where it is. O(log n) beside what is forgotten.
+-- | Drop the bytes before a position. A position behind the end drops everything, and the end stays where it is.
+-- O(log n) and linear in the strings dropped.
 dropTo :: Pos -> Buffer -> Buffer
 dropTo p b
   | p <= bufferStart b = b
@@ -90,8 +89,7 @@ dropTo p b
         Just (k, s) | k + B.length s > p -> IntMap.insert p (B.unsafeDrop (p - k) s) above
         _ -> above
 
--- | The bytes from one position to another, as far as they are there. O(log n)
--- beside the strings returned.
+-- | The bytes between two positions, as far as the buffer has them. O(log n) and linear in the strings returned.
 range :: Pos -> Pos -> Buffer -> [ByteString]
 range from to b
   | first >= end = []
@@ -105,7 +103,7 @@ range from to b
     others ((k, s) : more) | k < end = part k k s : others more
     others _ = []
 
--- | The first bytes, so many at most, and the rest.
+-- | At most the given number of bytes from the front, and the rest.
 takeFront :: Int -> Buffer -> ([ByteString], Buffer)
 takeFront n b = (range (bufferStart b) to b, dropTo to b)
   where
@@ -113,11 +111,11 @@ takeFront n b = (range (bufferStart b) to b, dropTo to b)
 
 -- Out-of-order data ----------------------------------------------------------------
 
--- | Strings that do not overlap, and the ranges they make up. Insertion and release
--- are O(log n), whatever order segments come in (CVE-2018-5390).
+-- | Strings that do not overlap, and the ranges that they form. Insertion and release are O(log n) for any order of
+-- arrival (CVE-2018-5390).
 data Held = Held
   { heldStrings :: !(IntMap ByteString),
-    -- | How many.
+    -- | The number of strings.
     heldParts :: {-# UNPACK #-} !Int,
     -- | Start to end; neither overlapping nor adjacent.
     heldRanges :: !(IntMap Pos)
@@ -140,9 +138,12 @@ heldRange p h = case IntMap.lookupLE p (heldRanges h) of
   Just (a, b) | b > p -> Just (a, b)
   _ -> Nothing
 
--- | Hold bytes from a position on. Of bytes that are held already the first ones
--- count. There are never more parts than the limit: what would exceed it is left out. 'Nothing' if
--- that is all.
+-- | The position behind the last byte that is held.
+heldEnd :: Held -> Maybe Pos
+heldEnd h = snd <$> IntMap.lookupMax (heldRanges h)
+
+-- | Hold bytes from a position on. Bytes that are held already are kept, and their new copies are dropped. Parts above
+-- the limit are left out; 'Nothing' if all are.
 hold :: Int -> Pos -> ByteString -> Held -> Maybe Held
 hold limit at s h0
   | B.null s = Just h0
@@ -183,8 +184,7 @@ cover a b m
   | Just (k, e) <- IntMap.lookupLE b m, e >= a = cover (min a k) (max b e) (IntMap.delete k m)
   | otherwise = IntMap.insert a b m
 
--- | What is held from a position on without a gap, and the rest. What lies before the
--- position is dropped.
+-- | The data that is held without a gap from a position on, and the rest. Data before the position is dropped.
 releaseFrom :: Pos -> Held -> ([ByteString], Held)
 releaseFrom p h
   | isNoHeld h = ([], h)
@@ -203,7 +203,7 @@ releaseFrom p h
         | a < q -> IntMap.insert q b rest
       _ -> m
 
--- | For tests: the ranges are those of the strings.
+-- | For tests: whether the ranges agree with the strings.
 heldConsistent :: Held -> Bool
 heldConsistent h =
   heldParts h == IntMap.size (heldStrings h)

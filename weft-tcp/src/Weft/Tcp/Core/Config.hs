@@ -65,6 +65,9 @@ data Config = Config
     timeWaitTime :: !Micros,
     -- | How long a closed connection waits in FIN-WAIT-2 for the peer's FIN.
     finWaitTime :: !Micros,
+    -- | How long the peer of a closed connection may acknowledge nothing, or keep its window at zero, while data or the
+    -- FIN is left: then the connection is reset. At least 100 s (SHLD-11).
+    orphanTime :: !Micros,
     -- | The maximum number of challenge ACKs of a connection in five seconds (RFC 5961, section 7).
     challengeLimit :: !Int
   }
@@ -121,6 +124,7 @@ defaultConfig =
       firstChoices = Choices True True Nothing 64 0,
       timeWaitTime = secs 60,
       finWaitTime = secs 60,
+      orphanTime = secs 120,
       challengeLimit = 10
     }
 

@@ -1,6 +1,6 @@
 -- |
--- Making segments: what every segment says of the receiving side, the window, the
--- acknowledgment and the options, and noting that it was said.
+-- Construction of segments. Every segment carries the acknowledgment, the window and the options of the receive
+-- side; the connection records what was announced.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Emit
@@ -10,6 +10,7 @@ module Weft.Tcp.Core.Emit
     emitReset,
     resetFor,
     challengeAck,
+    periodOver,
     timestampNow,
     windowUpdateWorthwhile,
   )
@@ -27,8 +28,8 @@ import Weft.Tcp.Core.Time
 import Weft.Tcp.Wire.Options
 import Weft.Tcp.Wire.Segment (Flags, Segment (..), ack, has, rst, sequenceLength, syn, urg)
 
--- | A segment of an open connection, from a position on, with those flags and ACK.
--- Announces the window, and settles what acknowledgment was owed.
+-- | A segment of an open connection from a position on, with the given flags and ACK. It announces the window, and
+-- acknowledges everything, so no acknowledgment is pending afterwards.
 emit :: Env -> Flags -> Pos -> [ByteString] -> Conn -> (Conn, Segment)
 emit env extra at body c = (c {receiveSide = said, timers = (timers c) {ackAt = never}}, segment)
   where
@@ -56,11 +57,11 @@ emit env extra at body c = (c {receiveSide = said, timers = (timers c) {ackAt = 
           payload = body
         }
 
--- | An acknowledgment without data, with what there is to report of selective ones.
+-- | An acknowledgment without data, with the SACK blocks that are to be reported.
 emitAck :: Env -> Conn -> (Conn, Segment)
 emitAck env c0 = (modifyReceive (\r -> r {dsack = Nothing}) c, s {options = (options s) {sackBlocks = blocks}})
   where
-    (c, s) = emit env mempty (sndNxt (sendSide c0)) [] c0
+    (c, s) = emit env mempty (positionWithoutData c0) [] c0
     r0 = receiveSide c0
     ranges = nub (mapMaybe (`heldRange` rcvHeld r0) (sackRecent r0))
     blocks
@@ -69,9 +70,18 @@ emitAck env c0 = (modifyReceive (\r -> r {dsack = Nothing}) c, s {options = (opt
         take (maxSackBlocks (useTimestamps (agreed c0))) $
           [SackBlock (wrap a) (wrap b) | (a, b) <- maybe id (:) (dsack r0) ranges]
 
--- | The right edge to announce: as far as there is memory, but the old one while it
--- would grow by less than a segment and half of the buffer (RFC 9293, section
--- 3.8.6.2.2), and never less than the old one (MUST-34's counterpart, SHLD-14).
+-- | The position of a segment without data: SND.NXT. While the peer's window is zero it is SND.UNA, because what was
+-- sent to probe the window lies outside of it, and the peer would not accept an acknowledgment or a reset behind that
+-- (RFC 9293, section 3.10.7.4).
+positionWithoutData :: Conn -> Pos
+positionWithoutData c
+  | sndWnd s == 0 && isSynchronized (state c) = sndUna s
+  | otherwise = sndNxt s
+  where
+    s = sendSide c
+
+-- | The right edge of the window to announce. It follows the free buffer space, but stays where it is while it would
+-- move by less than a segment or half of the buffer (RFC 9293, section 3.8.6.2.2). It never moves back (SHLD-14).
 windowEdge :: Config -> Conn -> Pos
 windowEdge cfg c
   | wanted - rcvAdvertised r >= min (receiveBuffer cfg `div` 2) (announcedMss cfg) = wanted
@@ -80,14 +90,14 @@ windowEdge cfg c
     r = receiveSide c
     wanted = announceable cfg c
 
--- | As far as there is memory.
+-- | The right edge of the free buffer space.
 announceable :: Config -> Conn -> Pos
 announceable cfg c = rcvNxt r + min (65535 `shiftL` receiveShift (agreed c)) (max 0 (receiveBuffer cfg - bufferLength (rcvQueue r)))
   where
     r = receiveSide c
 
--- | Whether the user has taken so much that the peer should hear of it: the window
--- would at least double.
+-- | Whether the user has received so much data that a window update is worth a segment: the window would at least
+-- double.
 windowUpdateWorthwhile :: Config -> Conn -> Bool
 windowUpdateWorthwhile cfg c = edge > rcvAdvertised r && edge - rcvNxt r >= 2 * (rcvAdvertised r - rcvNxt r)
   where
@@ -140,7 +150,7 @@ emitSyn env c = (c {receiveSide = said, timers = (timers c) {ackAt = never}}, se
 emitReset :: Env -> Conn -> Segment
 emitReset env c = s {flags = rst <> ack, window = 0, urgentPointer = 0}
   where
-    (_, s) = emit env mempty (sndNxt (sendSide c)) [] c
+    (_, s) = emit env mempty (positionWithoutData c) [] c
 
 -- | The answer to a segment of a connection that does not exist (RFC 9293, section
 -- 3.10.7.1): none to a reset.
@@ -152,15 +162,24 @@ resetFor s
   where
     reset from to f = Segment from to f 0 0 noOptions []
 
--- | The acknowledgment that answers what is not acceptable (RFC 5961), if the
--- connection has not sent too many lately (section 7): a peer that takes our answers
--- for unacceptable too would answer them for ever.
+-- | The acknowledgment that answers an unacceptable segment (RFC 5961). Their rate is limited (section 7), because a
+-- peer that finds our answers unacceptable as well would answer them for ever.
 challengeAck :: Env -> Conn -> (Conn, [Segment])
 challengeAck env c
-  | now env `since` challengePeriod r >= secs 5 = count 1 (now env)
+  | periodEnded env r = count 1 (now env)
   | challengeCount r < challengeLimit (config env) = count (challengeCount r + 1) (challengePeriod r)
   | otherwise = (c, [])
   where
     r = receiveSide c
     count n period =
       let (c', s) = emitAck env c {receiveSide = r {challengeCount = n, challengePeriod = period}} in (c', [s])
+
+-- | Forget the challenges of a period that is over, so that an idle connection can be stored in its compact form again
+-- ("Weft.Tcp.Core.Packed").
+periodOver :: Env -> Receive -> Receive
+periodOver env r
+  | challengeCount r > 0 && periodEnded env r = r {challengeCount = 0}
+  | otherwise = r
+
+periodEnded :: Env -> Receive -> Bool
+periodEnded env r = now env `since` challengePeriod r >= secs 5

@@ -1,7 +1,6 @@
 -- |
--- What ICMP may do to a connection: less than it asks for (RFC 5927). A message counts
--- only if the segment that it quotes is outstanding; it never aborts a connection
--- that is established, and makes no segment smaller than the floor.
+-- ICMP messages for a connection (RFC 5927). A message is accepted only if it quotes an outstanding segment. It never
+-- aborts an established connection, and never reduces the segment size below the minimum.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Icmp
@@ -18,16 +17,15 @@ import Weft.Tcp.Core.Scoreboard
 import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Time
 
--- | Whether a segment with that number is on its way: what else is quoted is not believed.
+-- | Whether a segment with that sequence number is outstanding. Messages that quote others are ignored.
 quotesOutstanding :: Word32 -> Conn -> Bool
 quotesOutstanding w c = at >= sndUna s && at < sndNxt s
   where
     s = sendSide c
     at = unwrap (sndUna s) w
 
--- | Fragmentation needed, or packet too big: segments become smaller (RFC 1191, RFC
--- 8201), and what was too big is sent again. The window is not reduced: nothing was
--- congested.
+-- | Fragmentation needed, or packet too big: reduce the segment size (RFC 1191, RFC 8201), and retransmit the segments
+-- that were too big. The congestion window is not reduced, because there was no congestion.
 pathMtu :: Env -> Word32 -> Int -> Conn -> Conn
 pathMtu env w room c
   | not (quotesOutstanding w c) || room >= pathLimit (agreed c) = c
@@ -36,8 +34,8 @@ pathMtu env w room c
     smaller = c {agreed = (agreed c) {pathLimit = max (mssFloor (config env) + 20) room}}
     resendBig b = foldl' (flip markLost) b [k | (k, s) <- inOrderSent b, sentEnd s - k > sendMss smaller]
 
--- | Destination unreachable: ends a connection that is being opened, and is advice to
--- any other (RFC 5927, section 5.2).
+-- | Destination unreachable: ends a connection that is being opened. For others it is a soft error (RFC 5927, section
+-- 5.2).
 unreached :: Word32 -> Conn -> Conn
 unreached w c
   | state c `elem` [SynSent, SynReceived] && quotesOutstanding w c = c {state = Closed Unreachable, timers = noTimers}

@@ -1,13 +1,13 @@
 -- |
--- Segments arrive (RFC 9293, section 3.10.7.4), in the RFC's steps: sequence number,
--- RST, SYN, ACK, URG, data, FIN. With the checks of RFC 7323 (PAWS) before, and those
--- of RFC 5961 among them.
+-- Processing of received segments in the steps of RFC 9293, section 3.10.7.4: sequence number, RST, SYN, ACK, URG,
+-- data, FIN. The check of RFC 7323 (PAWS) comes before them, and the checks of RFC 5961 are part of them.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Input (arrive) where
 
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import Data.Word (Word32)
 import Weft.Tcp.Core.Acknowledge
 import Weft.Tcp.Core.Buffer
 import Weft.Tcp.Core.Config
@@ -19,8 +19,8 @@ import qualified Weft.Tcp.Core.TimeWait as TimeWait
 import Weft.Tcp.Wire.Options
 import Weft.Tcp.Wire.Segment
 
--- | One segment. What must be answered at once is returned; everything else is left
--- for "Weft.Tcp.Core.Output", once for all segments that arrived together.
+-- | Process one segment. Returns answers that must be sent at once. Everything else is sent by "Weft.Tcp.Core.Output",
+-- once for all segments that arrived together.
 arrive :: Env -> Segment -> Conn -> (Conn, [Segment])
 arrive env s c = case state c of
   Closed _ -> (c, maybe [] pure (resetFor s))
@@ -28,9 +28,9 @@ arrive env s c = case state c of
     (c', out, True) -> let (c'', more) = afterSyn c' in (c'', out ++ more)
     (c', out, False) -> (c', out)
   TimeWait -> arriveTimeWait env s c
-  _ -> checkSequence env s c {receiveSide = (receiveSide c) {lastHeard = now env}, timers = heard}
+  _ -> checkSequence env s c {receiveSide = (periodOver env (receiveSide c)) {lastHeard = now env}, timers = heard}
   where
-    -- The SYN of a SYN-ACK is behind us; data and FIN may follow it.
+    -- The SYN of a SYN-ACK has been processed. Data and FIN may follow it.
     afterSyn c'
       | payloadLength s > 0 || has fin (flags s) = arriveText env (rcvNxt (receiveSide c')) s {flags = dropSyn (flags s)} c'
       | otherwise = (c', [])
@@ -45,49 +45,43 @@ arriveTimeWait :: Env -> Segment -> Conn -> (Conn, [Segment])
 arriveTimeWait env s c = case TimeWait.respond env s (TimeWait.compact c) of
   TimeWait.Stay w answer -> (c {timers = (timers c) {stateEndsAt = TimeWait.endsAt w}}, answer)
   TimeWait.Over -> (c {state = Closed Finished, timers = noTimers}, [])
-  -- A new connection is the table's business; by itself a connection cannot become one.
+  -- The stack opens the new connection; a connection cannot become a new one by itself.
   TimeWait.Reusable -> (c, [])
 
 -- First: the sequence number ----------------------------------------------------------
 
 checkSequence :: Env -> Segment -> Conn -> (Conn, [Segment])
 checkSequence env s c
-  -- In SYN-RECEIVED the peer's SYN again: it has not heard ours, or opened at the same
-  -- time as we did (figure 8). What follows the SYN is processed.
+  -- The peer's SYN arrives again in SYN-RECEIVED: it has not received ours, or both sides open at the same time (figure
+  -- 8). The part of the segment behind the SYN is processed. The SYN is still in its flags: its window is not scaled.
   | state c == SynReceived,
     has syn (flags s),
     at + 1 == rcvNxt r,
     not (has rst (flags s)) =
-    if has ack (flags s)
-      then checkSequence env s {seqNumber = seqNumber s + 1, flags = dropSyn (flags s)} c
+    if has ack (flags s) && not pawsFails
+      then checkAck env (at + 1) s c
       else retransmitSyn env c
   | pawsFails && not (has rst (flags s)) = outside
   | not acceptable = if has rst (flags s) then (c, []) else outside
-  | otherwise = checkReset env at s (remember c)
+  | otherwise = checkReset env at s c
   where
     r = receiveSide c
     at = unwrap (rcvNxt r) (seqNumber s)
     len = sequenceLength s
     edge = rcvAdvertised r
-    -- The four cases of the RFC's table. A segment at RCV.NXT passes though the window
-    -- is zero, so that its ACK, URG and RST count; its data is cut off (MUST-66).
+    -- The four cases of the RFC's table. A segment at RCV.NXT is accepted even if the window is zero, so that its ACK,
+    -- URG and RST are processed; its data is cut off (MUST-66).
     acceptable
       | len == 0 = (at >= rcvNxt r && at < edge) || at == rcvNxt r
       | otherwise = (at < edge && at + len > rcvNxt r) || at == rcvNxt r
-    -- RFC 7323, section 5.3, R1; a segment without the option passes, as some are sent
-    -- so by middle boxes and old systems.
+    -- RFC 7323, section 5.3, R1. A segment without the option is accepted, because middleboxes and old systems strip
+    -- it.
     pawsFails = case timestamps (options s) of
-      Just (Timestamps v _) | useTimestamps (agreed c) -> unwrap 0 (v - tsRecent r) < 0 && now env `since` tsRecentAt r < days 24
+      Just (Timestamps v _) | useTimestamps (agreed c) -> isOlder env v r
       _ -> False
-    days n = secs (n * 86400)
-    -- R3: the timestamp of the segment that the window's left edge lies in.
-    remember x = case timestamps (options s) of
-      Just (Timestamps v _)
-        | useTimestamps (agreed c), unwrap 0 (v - tsRecent r) >= 0, at <= lastAckSent r -> modifyReceive (\y -> y {tsRecent = v, tsRecentAt = now env}) x
-      _ -> x
-    -- What arrived before is answered at once, with a report of it (RFC 2883); other
-    -- answers are limited.
-    -- Data is no part of a war of acknowledgments, and its sender waits for an answer.
+    -- A duplicate segment is acknowledged at once, with a report of it (RFC 2883). The rate of other answers is
+    -- limited, but not of answers to data: two connections cannot keep each other busy with data, and its sender waits
+    -- for an answer.
     outside
       | payloadLength s > 0 && not (has syn (flags s)) = pure <$> emitAck env reported
       | otherwise = challengeAck env reported
@@ -95,6 +89,21 @@ checkSequence env s c
     duplicate
       | len > 0 && at + len <= rcvNxt r && useSack (agreed c) = Just (at, at + len)
       | otherwise = Nothing
+
+-- | Whether a timestamp is older than TS.Recent. After 24 days the peer's clock may have gone half of its way round,
+-- and TS.Recent means nothing (RFC 7323, section 5.5).
+isOlder :: Env -> Word32 -> Receive -> Bool
+isOlder env v r = unwrap 0 (v - tsRecent r) < 0 && now env `since` tsRecentAt r < secs (24 * 86400)
+
+-- | Take the timestamp of the segment that the window's left edge lies in (RFC 7323, section 5.3, R3). The segment's
+-- ACK has to be acceptable: otherwise a forged timestamp would have the peer's segments discarded.
+remember :: Env -> Pos -> Segment -> Conn -> Conn
+remember env at s c = case timestamps (options s) of
+  Just (Timestamps v _)
+    | useTimestamps (agreed c), not (isOlder env v r), at <= lastAckSent r -> c {receiveSide = r {tsRecent = v, tsRecentAt = now env}}
+  _ -> c
+  where
+    r = receiveSide c
 
 -- Second: the RST bit (RFC 5961, section 3.2). Fourth: the SYN bit (section 4.2) --------
 
@@ -118,17 +127,17 @@ checkAck env at s c
     if acked > sndUna snd' && acked <= sndNxt snd'
       then acknowledged' (openedBy env at s c)
       else (c, maybe [] pure (resetFor s))
-  -- RFC 5961, section 5.2: an old acknowledgment is not taken from anywhere in 2^31.
+  -- RFC 5961, section 5.2: old acknowledgments are accepted from a limited range only.
   | acked > sndNxt snd' || acked < sndUna snd' - sndMaxWnd snd' = challengeAck env c
   | otherwise = acknowledged' c
   where
     snd' = sendSide c
     acked = unwrap (sndUna snd') (ackNumber s)
     acknowledged' x =
-      let (x', end) = afterAck env (acknowledgeSegment env at s x)
+      let (x', end) = afterAck env (acknowledgeSegment env at s (remember env at s x))
        in if end then (x', []) else arriveText env at s x'
 
--- | The handshake's last ACK.
+-- | Process the last ACK of the handshake.
 openedBy :: Env -> Pos -> Segment -> Conn -> Conn
 openedBy env at s c = (established env measuredOnce) {sendSide = (sendSide opened) {sndWnd = wnd, sndMaxWnd = wnd, sndWl1 = at, sndWl2 = sndNxt (sendSide c)}}
   where
@@ -136,8 +145,7 @@ openedBy env at s c = (established env measuredOnce) {sendSide = (sendSide opene
     wnd = scaledWindow c s
     measuredOnce = measureHandshake env c
 
--- | States that wait for our FIN to be acknowledged. 'True' if the connection is over
--- or in TIME-WAIT.
+-- | The next state if the peer has acknowledged our FIN. 'True' if the connection is closed or in TIME-WAIT.
 afterAck :: Env -> Conn -> (Conn, Bool)
 afterAck env c
   | not (finAcknowledged c) = (c, False)
@@ -158,7 +166,7 @@ arriveText :: Env -> Pos -> Segment -> Conn -> (Conn, [Segment])
 arriveText env at s c
   | state c `notElem` [Established, FinWait1, FinWait2] = lateFin
   | len == 0 && not (has fin (flags s)) = (urgentTo, [])
-  -- Data that nobody will read (RFC 9293, section 3.6.1: SHLD-3).
+  -- Data after the user has closed the connection (RFC 9293, section 3.6.1: SHLD-3).
   | rcvShut r && at + len > rcvNxt r && len > 0 = (c {state = Closed Aborted, timers = noTimers}, [emitReset env c])
   | otherwise = finish env (accept env at s urgentTo)
   where
@@ -169,13 +177,12 @@ arriveText env at s c
       | has urg (flags s) && at + fromIntegral (urgentPointer s) > rcvUp r =
         modifyReceive (\y -> y {rcvUp = at + fromIntegral (urgentPointer s)}) c
       | otherwise = c
-    -- In states where the peer's FIN was seen, a FIN again is acknowledged again.
+    -- After the peer's FIN, a retransmitted FIN is acknowledged again.
     lateFin
       | has fin (flags s) || len > 0 = (modifyReceive (\y -> y {ackNow = True}) c, [])
       | otherwise = (c, [])
 
--- | Put the part of a segment that lies in the window where it belongs, and say whether
--- an acknowledgment must go at once.
+-- | Insert the part of a segment that lies in the window into the receive queue or the out-of-order data.
 accept :: Env -> Pos -> Segment -> Conn -> (Conn, [Segment])
 accept env at s c
   | from == rcvNxt r = inOrder env body' sawFin trimmed c {receiveSide = withFin}
@@ -188,9 +195,10 @@ accept env at s c
     to = min (at + len) (maybe edge (min edge) (rcvFin r))
     trimmed = at < from || to < at + len
     body' = cutTo (from - at) (to - at) (payload s)
-    -- A FIN counts only if the window has room for it.
+    -- A FIN counts only if the window has room for it, and if no data behind it is held: a peer that has sent such data
+    -- contradicts itself.
     finAt = at + len
-    sawFin = has fin (flags s) && finAt <= edge
+    sawFin = has fin (flags s) && finAt <= edge && maybe True (finAt >=) (heldEnd (rcvHeld r))
     withFin
       | sawFin, Nothing <- rcvFin r, finAt >= rcvNxt r = r {rcvFin = Just finAt}
       | otherwise = r
@@ -211,8 +219,8 @@ inOrder env body sawFin trimmed c = (delayed c {receiveSide = r'}, [])
     (released, held') = releaseFrom (bufferEnd queue) (rcvHeld r)
     queue' = foldl (flip append) queue released
     next = bufferEnd queue'
-    -- RFC 5681, section 4.2: what fills a gap is acknowledged at once, and so are a FIN
-    -- and each second segment.
+    -- RFC 5681, section 4.2: a segment that fills a gap is acknowledged at once, and so are a FIN and every second
+    -- segment.
     gap = not (isNoHeld (rcvHeld r))
     unacked = next - lastAckSent r
     r' =
@@ -224,13 +232,17 @@ inOrder env body sawFin trimmed c = (delayed c {receiveSide = r'}, [])
           sackRecent = if isNoHeld held' then [] else sackRecent r,
           ackNow = ackNow r || sawFin || gap || trimmed || null body || not (delayAcks (choices c) && ackDelay (config env) > 0) || unacked >= 2 * segmentSize
         }
-    segmentSize = min (announcedMss (config env)) (max (rcvMss r) (next - rcvNxt r))
+    segmentSize = min (announcedMss (config env)) (max (rcvMss r) largest)
+    -- The parts of coalesced segments count one by one.
+    largest = case body of
+      _ : _ : _ -> maximum (map B.length body)
+      _ -> next - rcvNxt r
     delayed x
       | ackNow r' || ackAt (timers x) /= never = x
       | otherwise = modifyTimers (\t -> t {ackAt = now env `after` ackDelay (config env)}) x
 
--- | A duplicate acknowledgment goes at once for each such segment (RFC 5681, section
--- 4.2), with a report of what is held.
+-- | Hold out-of-order data. Each such segment is answered at once by a duplicate acknowledgment (RFC 5681, section 4.2)
+-- that reports the ranges held.
 outOfOrder :: Env -> Pos -> [ByteString] -> Conn -> (Conn, [Segment])
 outOfOrder env from body c = pure <$> emitAck env c {receiveSide = kept}
   where
@@ -241,7 +253,7 @@ outOfOrder env from body c = pure <$> emitAck env c {receiveSide = kept}
     kept = case hold (maxHeldParts (config env)) from bytes (rcvHeld r) of
       Just h | end > from -> r {rcvHeld = h, sackRecent = evaluated (recent h), dsack = if known && useSack (agreed c) then Just (from, end) else dsack r}
       _ -> r
-    -- A list that is not evaluated would keep all earlier states.
+    -- An unevaluated list would retain all earlier states.
     evaluated ps = foldr seq ps ps
     -- The range of this segment first; one position for each range.
     recent h = take 4 (from : [p | p <- sackRecent r, heldRange p h /= heldRange from h])

@@ -1,6 +1,6 @@
 -- |
--- What holds of every connection after every step, as a function for tests. The list
--- is empty when all is well; each entry names a rule that is broken.
+-- Invariants of a connection, as functions for tests. The result is a list of violated invariants, each described in
+-- words.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Invariants
@@ -16,7 +16,7 @@ import Weft.Tcp.Core.Scoreboard
 import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Time
 
--- | Of a connection after a step.
+-- | The violated invariants of a connection after a step.
 invariants :: Config -> Conn -> [String]
 invariants cfg c
   | Closed _ <- state c = [name | (name, broken) <- [("a closed connection has a timer", nextTimer c /= never)], broken]
@@ -57,7 +57,7 @@ invariants cfg c
       ]
     finReceived = maybe False (< rcvNxt r) (rcvFin r)
 
--- | Of a step: what never goes back.
+-- | The violated invariants of a step: values that must never decrease.
 invariantsBetween :: Conn -> Conn -> [String]
 invariantsBetween old new
   | not (isSynchronized (state old)) || not (isSynchronized (state new)) = []

@@ -44,8 +44,9 @@ data Policy = Policy
   { policyName :: !String,
     -- | For a SYN from an address.
     decide :: !(Address -> Backlog -> Decision),
-    -- | Whether cookies are believed at all.
-    usesCookies :: !Bool
+    -- | The number of open connections waiting to be accepted from which on a cookie opens no further one. 'Nothing':
+    -- cookies are not used.
+    cookieLimit :: !(Maybe Int)
   }
 
 -- | Connections that are not yet accepted, half open or open, and how many of each
@@ -73,13 +74,13 @@ enter, leave :: Address -> Backlog -> Backlog
 enter a b = Backlog (backlogSize b + 1) (Map.insertWith (+) (source a) 1 (sources b))
 leave a b = Backlog (max 0 (backlogSize b - 1)) (Map.update (\n -> if n > 1 then Just (n - 1) else Nothing) (source a) (sources b))
 
--- | So many in all, so many of a source; beyond either, cookies.
+-- | So many in all, so many of a source; beyond either, cookies, but not while so many wait to be accepted.
 boundedBacklog :: Int -> Int -> Policy
 boundedBacklog most ofSource =
   Policy
     { policyName = "bounded",
       decide = \a b -> if backlogSize b < most && backlogOf a b < ofSource then Remember else AnswerWithCookie,
-      usesCookies = True
+      cookieLimit = Just most
     }
 
 -- | The SYN and ACK that remembers a SYN in its sequence number and timestamp.

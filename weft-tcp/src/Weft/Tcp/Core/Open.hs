@@ -1,6 +1,5 @@
 -- |
--- The beginning of a connection: active and passive opening, and the handshake's
--- options (RFC 9293, sections 3.5 and 3.10.7.3).
+-- Opening of connections, active and passive, and negotiation of options (RFC 9293, sections 3.5 and 3.10.7.3).
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Open
@@ -27,17 +26,17 @@ import Weft.Tcp.Core.Time
 import Weft.Tcp.Wire.Options
 import Weft.Tcp.Wire.Segment (Segment (..), ack, has, rst, syn)
 
--- | What is chosen for a connection by whoever holds the keys ("Weft.Tcp.Core.Secret").
+-- | The initial values of a connection. The caller computes them ("Weft.Tcp.Core.Secret").
 data Opening = Opening
   { initialSequence :: !Word32,
     timestampOffset :: !Word32,
     -- | The path's MTU, as far as it is known, without the IP header.
     pathKnown :: !Int,
-    -- | The MSS of a peer that names none: 536 for IPv4, 1220 for IPv6 (MUST-15).
+    -- | The MSS of a peer that sends no MSS option: 536 for IPv4, 1220 for IPv6 (MUST-15).
     mssDefault :: !Int
   }
 
--- | Our numbers begin this far up, so that no position is ever negative.
+-- | Added to initial sequence numbers, so that no position is ever negative.
 firstLap :: Pos
 firstLap = 1 `shiftL` 32
 
@@ -88,18 +87,18 @@ synTimers env c =
           }
     }
 
--- | A SYN arrived at a listener (section 3.10.7.2): a connection in SYN-RECEIVED, and
--- its SYN and ACK. Data and FIN in the SYN are left for the peer to send again.
+-- | A SYN arrived at a listener (section 3.10.7.2): a connection in SYN-RECEIVED, and its SYN-ACK. Data and FIN in the
+-- SYN are dropped; the peer retransmits them.
 passiveOpen :: Env -> Opening -> Segment -> (Conn, [Segment])
 passiveOpen env o s = pure <$> emitSyn env (synTimers env (peerSyn env s (blank env o SynReceived PassiveOpen)))
 
--- | The connection that a SYN cookie stands for: the SYN as it must have been, and our
--- sequence number. In SYN-RECEIVED; the segment that brought the cookie then
--- arrives as any other.
+-- | The connection that a SYN cookie stands for, given the SYN as it must have been, and our sequence number. It is in
+-- SYN-RECEIVED. The caller then passes the segment with the cookie to 'Weft.Tcp.Core.step'. Nobody remembers when the
+-- SYN-ACK was sent, so the handshake gives no round-trip time.
 establishedFrom :: Env -> Opening -> Segment -> Conn
-establishedFrom env o s = synTimers env (fst (emitSyn env (peerSyn env s (blank env o SynReceived PassiveOpen))))
+establishedFrom env o s = modifyTimers (\t -> t {stalledSince = never}) (fst (passiveOpen env o s))
 
--- | Take what a peer's SYN says: its first sequence number and its options.
+-- | Use the initial sequence number and the options of the peer's SYN.
 peerSyn :: Env -> Segment -> Conn -> Conn
 peerSyn env s c =
   c
@@ -143,10 +142,10 @@ established env c =
   c
     { state = if finQueued s then FinWait1 else Established,
       sendSide = s {sndUna = sndNxt s},
-      -- Without keep-alives an open connection has no timer, and shares that with all others.
-      timers = sharedTimers (timers c) {retransmitAt = never, stateEndsAt = never, stalledSince = never, keepAliveAt = keep},
-      -- RFC 6298, 5.7: after a SYN that was lost the first timeout is three seconds,
-      -- and the window one segment (RFC 5681, section 3.1).
+      -- Without keep-alives an open connection has no timer, so that it can share 'noTimers'.
+      timers = sharedTimers (timers c) {retransmitAt = never, stateEndsAt = ends, stalledSince = never, keepAliveAt = keep},
+      -- After a lost SYN the first timeout is three seconds (RFC 6298, 5.7), and the window is one segment (RFC 5681,
+      -- section 3.1).
       rtt = if lostSyn && srtt (rtt c) == 0 then (rtt c) {rto = max (secs 3) (rto (rtt c)), backoff = 0} else (rtt c) {backoff = 0},
       congestion = if lostSyn then setWindow (sendMss c) (congestion c) else congestion c
     }
@@ -154,12 +153,15 @@ established env c =
     s = sendSide c
     lostSyn = backoff (rtt c) > 0
     keep = maybe never (\k -> now env `after` keepAliveIdle k) (useKeepAlive (choices c))
+    -- The user has closed it before it was open.
+    ends = if finQueued s && rcvShut (receiveSide c) then now env `after` orphanTime (config env) else never
 
--- | Send the SYN, or the SYN and ACK, again.
+-- | Retransmit the SYN or the SYN-ACK. Its acknowledgment does not say which transmission it answers, so the handshake
+-- gives no round-trip time (Karn's algorithm; RFC 6298, section 3).
 retransmitSyn :: Env -> Conn -> (Conn, [Segment])
-retransmitSyn env c = pure <$> emitSyn env c
+retransmitSyn env c = pure <$> emitSyn env (modifyTimers (\t -> t {stalledSince = never}) c)
 
--- | A segment arrives in SYN-SENT (section 3.10.7.3), in the RFC's order. 'Right' if
+-- | Process a segment in SYN-SENT (section 3.10.7.3), in the RFC's order. 'Right' if
 -- processing goes on with the segment's data as in other states.
 arriveSynSent :: Env -> Segment -> Conn -> (Conn, [Segment], Bool)
 arriveSynSent env s c

@@ -1,7 +1,6 @@
 -- |
--- Sending what may be sent: lost parts first, then new data, then an acknowledgment
--- if one is still owed; and setting the timers that watch over it (RFC 9293, section
--- 3.8.6.2.1; RFC 6298, section 5; RFC 6675, section 5).
+-- Output: first retransmissions of lost data, then new data, then an acknowledgment if one is still pending. It also
+-- sets the timers for outstanding data (RFC 9293, section 3.8.6.2.1; RFC 6298, section 5; RFC 6675, section 5).
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Output
@@ -22,7 +21,7 @@ import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Time
 import Weft.Tcp.Wire.Segment (Segment, fin, psh)
 
--- | All that may be sent now, in the order to be sent.
+-- | All segments that may be sent now, in this order.
 output :: Env -> Conn -> (Conn, [Segment])
 output env c0
   | isSynchronized (state c0) && state c0 /= TimeWait =
@@ -33,7 +32,7 @@ output env c0
      in (settleTimers env c4, reverse sent'')
   | otherwise = let (c, sent) = acknowledge env c0 [] in (c, sent)
 
--- | Segments with data carry no SACK blocks, which would take room from the data.
+-- | Send a separate acknowledgment for SACK blocks: segments with data carry none, since they would take room from it.
 reportFirst :: Env -> Conn -> (Conn, [Segment])
 reportFirst env c
   | ackNow r && (dsack r /= Nothing || not (isNoHeld (rcvHeld r))) = pure <$> emitAck env c
@@ -54,7 +53,7 @@ afterIdle env c
     c {congestion = restarted (initialWindow (initialSegments (config env)) (sendMss c)) (congestion c)}
   | otherwise = c
 
--- | Room in the congestion window. With nothing in flight one segment may always go.
+-- | Room in the congestion window. If nothing is in flight, one segment may always be sent.
 congestionRoom :: Conn -> Int
 congestionRoom c
   | pipe == 0 = max (sendMss c) room
@@ -84,14 +83,14 @@ sendLost env c sent = case firstLost (board (loss c)) of
       size = minimum [sentEnd s - from, mostAtOnce env c, whole, windowRoom]
   Nothing -> (c, sent)
 
--- | Send a part again that was sent before, up to a position.
+-- | Retransmit the data between two positions.
 retransmitFrom :: Env -> Pos -> Pos -> Conn -> (Conn, Segment)
 retransmitFrom env from to c = (prrSent (to - from) c' {loss = l {board = recordRetransmission (now env) from to (board l), lastSent = now env}}, s)
   where
     (c', s) = dataSegment env from to c
     l = loss c'
 
--- | A segment with what lies between two positions: data, and a FIN behind it.
+-- | A segment with the data between two positions, and the FIN if it lies there.
 dataSegment :: Env -> Pos -> Pos -> Conn -> (Conn, Segment)
 dataSegment env from to c = emit env (endFlags <> pushFlags) from (range from to (sndBuffer (sendSide c))) c
   where
@@ -132,7 +131,7 @@ worthwhile c windowRoom available size
     full = size - rest
     nagling = useNagle (choices c) && outstanding c > 0
 
--- | Send so many bytes of new data, and perhaps the FIN.
+-- | Send the given number of bytes of new data, and the FIN if asked to.
 transmit :: Env -> Int -> Bool -> Conn -> (Conn, Segment)
 transmit env size withFin c = (prrSent (to - from) c' {sendSide = (sendSide c') {sndNxt = to}, loss = sentNow, timers = t {probeAt = never}}, s)
   where
@@ -143,7 +142,7 @@ transmit env size withFin c = (prrSent (to - from) c' {sendSide = (sendSide c') 
     t = timers c'
     sentNow = l {board = recordSent (now env) from to (board l), lastSent = now env, cwndLimited = False}
 
--- | Note what held the output back, and what is in flight now.
+-- | Record whether the congestion window limited the output, and the bytes in flight now.
 limitedBy :: Bool -> Conn -> Conn
 limitedBy b c
   | cwndLimited (loss c) == b && flightThen (loss c) == flight = c
@@ -153,8 +152,8 @@ limitedBy b c
 
 -- Timers -----------------------------------------------------------------------------------
 
--- | What is outstanding, or waits for the window, has a timer; what is not has none
--- (RFC 6298, 5.1 and 5.2; RFC 9293, section 3.8.6.1).
+-- | Set a timer if data is outstanding or waits for the window, and none otherwise (RFC 6298, 5.1 and 5.2; RFC 9293,
+-- section 3.8.6.1).
 settleTimers :: Env -> Conn -> Conn
 settleTimers env c
   | outstanding c == 0 && queuedToSend c == 0 = idle c {timers = sharedTimers t {retransmitAt = never, probeAt = never, reorderAt = never, stalledSince = never}}
@@ -171,8 +170,8 @@ settleTimers env c
           | probeAt t /= never -> probeAt t
           | otherwise -> now env `after` wait
 
--- | The form in which a connection waits: nothing is remembered of what was sent and has
--- arrived, so that its parts are those that all idle connections share.
+-- | Reset the records of data that was sent and has arrived, so that an idle connection can be stored in its compact
+-- form ("Weft.Tcp.Core.Packed").
 idle :: Conn -> Conn
 idle c
   | nextTransmission (board l) == nextTransmission emptyBoard = c
@@ -180,7 +179,7 @@ idle c
   where
     l = loss c
     k = rack l
-    -- Numbers of transmissions begin anew.
+    -- The numbers of transmissions start again from 0.
     forgotten
       | reorderingSeen k || reorderFactor k /= 1 = k {rackNumber = 0, rackSentAt = rackSentAt noRack}
       | otherwise = noRack

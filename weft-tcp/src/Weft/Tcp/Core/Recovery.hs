@@ -1,7 +1,6 @@
 -- |
--- Finding losses and recovering from them: RACK and tail loss probes (RFC 8985) with
--- SACK, NewReno (RFC 6582) without; proportional rate reduction (RFC 6937) in both.
--- Sending what is lost is the part of "Weft.Tcp.Core.Output".
+-- Loss detection and recovery: RACK and tail loss probes (RFC 8985) with SACK, NewReno (RFC 6582) without SACK;
+-- proportional rate reduction (RFC 6937) in both cases. "Weft.Tcp.Core.Output" retransmits the lost data.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Recovery
@@ -22,24 +21,23 @@ import Weft.Tcp.Core.Scoreboard
 import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Time
 
--- | What an acknowledgment said.
+-- | The information in an acknowledgment.
 data Progress = Progress
-  { -- | Bytes that were acknowledged cumulatively.
+  { -- | Bytes acknowledged cumulatively.
     ackedBytes :: !Int,
-    -- | Bytes that arrived according to it, and were not known to.
+    -- | Bytes reported as received for the first time, cumulatively or selectively.
     deliveredBytes :: !Int,
-    -- | The entries that they were in.
+    -- | The scoreboard entries of these bytes.
     delivered :: ![(Pos, Sent)],
-    -- | It repeated the last one: nothing in it but perhaps SACK blocks is new.
+    -- | Whether it is a duplicate acknowledgment (RFC 5681, section 2). It may have new SACK blocks.
     isDuplicate :: !Bool,
-    -- | It reported a duplicate (RFC 2883).
+    -- | Whether it reported a duplicate segment (RFC 2883).
     sawDsack :: !Bool,
-    -- | What was in flight before it.
+    -- | The bytes in flight before it.
     flightBefore :: !Int
   }
 
--- | Everything that follows from an acceptable acknowledgment: losses are marked, the
--- congestion window is set.
+-- | Process an acceptable acknowledgment: mark losses, set the congestion window.
 recoverWith :: Env -> Progress -> Conn -> Conn
 recoverWith env p = finish . steer . detect . probeAnswered env p . duplicates
   where
@@ -66,8 +64,8 @@ recoverWith env p = finish . steer . detect . probeAnswered env p . duplicates
 
 -- Growing -----------------------------------------------------------------------------
 
--- | Outside of recovery the window grows by what is acknowledged, if it was what
--- limited the sender (RFC 9438, section 4.2 and RFC 7661 for why).
+-- | Outside of recovery the congestion window grows with the acknowledged bytes, but only if it limited the sender
+-- (RFC 9438, section 4.2; RFC 7661 gives the reasons).
 grow :: Env -> Progress -> Conn -> Conn
 grow env p c
   | ackedBytes p > 0 && limited = c {congestion = acknowledged (sampleOf env c (ackedBytes p) (flightBefore p)) (congestion c)}
@@ -90,8 +88,8 @@ enterRecovery env p c =
     next = sndNxt (sendSide c)
     flight = max (flightBefore p) (sendMss c)
 
--- | RFC 6937, section 3.1, with the slow start reduction bound. At the start at least
--- one segment may go (fast retransmit).
+-- | RFC 6937, section 3.1, with the slow start reduction bound. At the beginning of recovery at least one segment may
+-- be sent (fast retransmit).
 prr :: Bool -> Progress -> Conn -> Conn
 prr entering p c = case phase (loss c) of
   Recovery end flight total out ->
@@ -120,8 +118,8 @@ leaveRecovery c =
 
 -- Without SACK -------------------------------------------------------------------------
 
--- | RFC 6582: duplicates stand for segments that arrived; an acknowledgment of new
--- data takes back those that it covers.
+-- | RFC 6582: each duplicate acknowledgment stands for a segment that arrived. An acknowledgment of new data subtracts
+-- the segments that it covers.
 countDuplicates :: Progress -> Conn -> Conn
 countDuplicates p c
   | isDuplicate p && outstanding c > 0 = modifyLoss (\l -> l {dupAcks = dupAcks l + 1}) c
@@ -132,8 +130,7 @@ countDuplicates p c
   where
     segments = (ackedBytes p + sendMss c - 1) `div` sendMss c
 
--- | Three duplicates, or an acknowledgment during recovery that does not end it: the
--- first segment is lost.
+-- | After three duplicates, or a partial acknowledgment during recovery, the first segment counts as lost.
 newRenoDetect :: Progress -> Conn -> Conn
 newRenoDetect p c
   | third || partial = modifyLoss (\l -> l {board = markLost una (cutAt (una + sendMss c) (board l))}) c
@@ -147,15 +144,14 @@ newRenoDetect p c
 
 -- RACK ---------------------------------------------------------------------------------
 
--- | RFC 8985, section 6.2, steps 1 to 4: the entry sent last of those that arrived,
--- reordering, and its window.
+-- | RFC 8985, section 6.2, steps 1 to 4: the most recently sent entry that has arrived, whether there is reordering,
+-- and the reordering window.
 rackUpdate :: Env -> Progress -> Conn -> Conn
 rackUpdate env p c
   | null (delivered p) && not (sawDsack p) = c
   | otherwise = modifyLoss (\l -> l {rack = duplicate (foldl' reorder (foldl' newest (rack l) (delivered p)) (delivered p))}) c
   where
-    -- A retransmission that would have been answered faster than any packet: it was
-    -- the original that arrived.
+    -- If a retransmission seems to be acknowledged faster than the least round-trip time, the original arrived.
     newest k (_, s)
       | retransmitted s && age < minRtt (rtt c) = k
       | sentNumber s >= rackNumber k = k {rackNumber = sentNumber s, rackSentAt = sentAt s, rackRtt = age}
@@ -171,7 +167,7 @@ rackUpdate env p c
         k {dsackRound = sndNxt (sendSide c), reorderFactor = min 64 (reorderFactor k + 1), reorderPersist = 16}
       | otherwise = k
 
--- | After sixteen recoveries without duplicates the reordering window is small again.
+-- | After sixteen recoveries without a duplicate the reordering window is reset.
 calmer :: Rack -> Rack
 calmer k
   | reorderPersist k > 1 = k {reorderPersist = reorderPersist k - 1}
@@ -185,8 +181,8 @@ reorderingWindow c
   where
     k = rack (loss c)
 
--- | Step 5: what was sent long enough before something that arrived is lost. Only
--- entries sent before that are looked at; each is marked once.
+-- | Step 5: an entry is lost if it was sent a reordering window or more before an entry that has arrived. Only
+-- entries sent before that one are examined, and each is marked once.
 rackDetect :: Env -> Conn -> Conn
 rackDetect env c
   | rackNumber k == 0 || isEmptyBoard (board (loss c)) = c
@@ -201,7 +197,7 @@ rackDetect env c
       [] -> never
       waiting -> maximum (map due waiting)
 
--- | The reordering window is over.
+-- | The timer of the reordering window has expired.
 detectByTime :: Env -> Conn -> Conn
 detectByTime env c = case phase (loss found) of
   Open | lostBytes (board (loss found)) > 0 -> prr True nothing (enterRecovery env nothing found)
@@ -210,8 +206,8 @@ detectByTime env c = case phase (loss found) of
     found = rackDetect env (modifyTimers (\t -> t {reorderAt = never}) c)
     nothing = Progress 0 0 [] False False (inFlight c)
 
--- | On a retransmission timeout (section 6.3) the first entry, and all that are as
--- late as it, are lost; without SACK all are.
+-- | On a retransmission timeout (section 6.3) the first entry and all entries that are overdue as well count as lost.
+-- Without SACK all entries do.
 markTimedOut :: Env -> Conn -> Conn
 markTimedOut env c = modifyLoss (\l -> l {board = mark (board l), dupAcks = 0, probe = NoProbe}) c
   where
@@ -221,15 +217,16 @@ markTimedOut env c = modifyLoss (\l -> l {board = mark (board l), dupAcks = 0, p
       | not (useSack (agreed c)) = markAllLost b
       | otherwise = foldl' (flip markLost) b (map fst (take 1 (maybe [] pure (firstEntry b)) ++ filter late (inOrderSent b)))
       where
-        -- What was reported first of all and is not acknowledged was dropped again.
+        -- If the first outstanding data was reported by SACK and is still unacknowledged, the peer has discarded it.
         b = if sackedFrom (sndUna (sendSide c)) b0 then forgetSacked (now env) b0 else b0
     late (_, s) = sentAt s `after` limit <= now env
 
 -- Tail loss probes ------------------------------------------------------------------------
 
--- | RFC 8985, section 7.2: how long after the last transmission or acknowledgment to
--- probe; 'Nothing' if there is nothing to probe, or recovery is at work. During fast recovery too when
--- all losses that are known were repaired (the RFC has it only outside): another one at the tail would wait for a timeout.
+-- | RFC 8985, section 7.2: the time from the last transmission or acknowledgment to the probe. 'Nothing' if there is
+-- nothing to probe, or if known losses have not been retransmitted. Unlike the RFC, probes are also sent in fast
+-- recovery once all known losses have been retransmitted; a further loss at the tail would wait for a timeout
+-- otherwise.
 probeTimeout :: Env -> Conn -> Maybe Micros
 probeTimeout env c
   | not (useSack (agreed c)) || isEmptyBoard b || anySacked b || lostBytes b > 0 || timedOut' || probe (loss c) /= NoProbe = Nothing

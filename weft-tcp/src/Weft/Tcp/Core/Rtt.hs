@@ -19,8 +19,7 @@ import Weft.Tcp.Core.Time
 initialRtt :: Config -> Rtt
 initialRtt cfg = Rtt 0 0 (initialRto cfg) 0 0
 
--- | A measurement, of data that was sent once (2.2, 2.3; Karn's algorithm, section 3,
--- is the caller's part).
+-- | Add a measurement (2.2, 2.3). The caller must not measure retransmitted data (Karn's algorithm, section 3).
 measured :: Config -> Micros -> Rtt -> Rtt
 measured cfg sample r
   | srtt r == 0 = update m (m `div` 2)

@@ -1,8 +1,7 @@
 -- |
--- What was sent and is not acknowledged: which parts arrived (RFC 2018, RFC 6675),
--- which are lost, and when each was sent, last first (RFC 8985). Operations are
--- O(log n) for each entry that changes; a part that the peer reports again and again
--- is looked at once.
+-- The scoreboard of outstanding data: which ranges have arrived (RFC 2018, RFC 6675), which are lost, and when each was
+-- sent, in order of transmission (RFC 8985). Operations are O(log n) for each entry that changes. A range that the peer
+-- reports repeatedly is processed once.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Scoreboard
@@ -46,32 +45,32 @@ import qualified Data.IntSet as IntSet
 import Data.List (foldl')
 import Weft.Tcp.Core.Time
 
--- | A part that was sent, and not reported as arrived.
+-- | A range that was sent and has not been reported as arrived.
 data Sent = Sent
   { sentEnd :: {-# UNPACK #-} !Pos,
-    -- | When it was sent last.
+    -- | The time of its last transmission.
     sentAt :: {-# UNPACK #-} !Instant,
-    -- | How many bytes had been sent, ever, when its first was: what was sent later
-    -- has a larger number, and parts of an entry have numbers of their own.
+    -- | The total number of bytes transmitted before its first byte. Later transmissions have larger numbers, and so
+    -- has the second part of an entry that is split.
     sentNumber :: {-# UNPACK #-} !Int,
     -- | Whether it was sent more than once.
     retransmitted :: !Bool,
-    -- | Whether it is marked as lost, and not sent again since.
+    -- | Whether it is marked as lost and has not been retransmitted since.
     isLost :: !Bool
   }
   deriving (Eq, Show)
 
--- | What was sent and is not cumulatively acknowledged, and which ranges of it arrived.
+-- | The data that is not acknowledged cumulatively, and the ranges of it that have arrived.
 data Scoreboard = Scoreboard
   { -- | By first position.
     entries :: !(IntMap Sent),
-    -- | First positions by transmission number, of the entries that are not lost.
+    -- | First positions of the entries that are not lost, by transmission number.
     order :: !(IntMap Pos),
-    -- | First positions of the entries that are.
+    -- | First positions of the lost entries.
     lostOnes :: !IntSet,
-    -- | Ranges that arrived, start to end, merged.
+    -- | The ranges that have arrived, from start to end, merged.
     sacked :: !(IntMap Pos),
-    -- | Sizes of 'entries' and 'sacked' together.
+    -- | The sizes of 'entries' and 'sacked', added.
     boardSize :: {-# UNPACK #-} !Int,
     -- | Bytes in the ranges that arrived.
     sackedBytes :: {-# UNPACK #-} !Int,
@@ -96,14 +95,14 @@ isEmptyBoard b = IntMap.null (entries b) && IntMap.null (sacked b)
 anySacked :: Scoreboard -> Bool
 anySacked = not . IntMap.null . sacked
 
--- | The first part that is lost and was not sent again.
+-- | The first lost range that has not been retransmitted.
 firstLost :: Scoreboard -> Maybe (Pos, Sent)
 firstLost b = do
   (k, _) <- IntSet.minView (lostOnes b)
   s <- IntMap.lookup k (entries b)
   pure (k, s)
 
--- | The entries that are neither lost nor arrived, the one sent longest ago first.
+-- | The entries that are neither lost nor arrived, in order of transmission.
 inOrderSent :: Scoreboard -> [(Pos, Sent)]
 inOrderSent b = [(k, s) | k <- IntMap.elems (order b), Just s <- [IntMap.lookup k (entries b)]]
 
@@ -130,8 +129,8 @@ recordSent at from to b =
   where
     n = nextTransmission b
 
--- | Everything before a position was acknowledged. The entries that were not reported
--- as arrived before are returned, cut where the position is.
+-- | Everything before a position was acknowledged. Returns the entries that had not been reported before, cut at the
+-- position.
 acknowledgeTo :: Pos -> Scoreboard -> ([(Pos, Sent)], Scoreboard)
 acknowledgeTo p b0 = (gone, foldl' (flip (removeEntry . fst)) dropped gone)
   where
@@ -144,9 +143,9 @@ acknowledgeTo p b0 = (gone, foldl' (flip (removeEntry . fst)) dropped gone)
         | a < p -> x {sacked = IntMap.insert p e rest, sackedBytes = sackedBytes x - (p - a)}
       _ -> x
 
--- | A range arrived (a SACK block). What is new of it is returned. Entries that the
--- range covers in part are cut, unless there are too many: then they count as not
--- arrived, which costs a retransmission and no memory.
+-- | A range arrived (a SACK block). Returns the entries that had not been reported before. Entries that the range
+-- covers in part are split, unless there are too many: then they count as not arrived, which costs a retransmission
+-- but no memory.
 acknowledgeRange :: Int -> Pos -> Pos -> Scoreboard -> ([(Pos, Sent)], Scoreboard)
 acknowledgeRange limit from to b0 = (gone, foldl' cover (foldl' (flip (removeEntry . fst)) b gone) gone)
   where
@@ -172,7 +171,7 @@ removeEntry k b = case IntMap.lookup k (entries b) of
   where
     less = b {entries = IntMap.delete k (entries b), boardSize = boardSize b - 1}
 
--- | Cut the entry that a position lies inside of, if there is one.
+-- | Split the entry that contains a position, if there is one.
 cutAt :: Pos -> Scoreboard -> Scoreboard
 cutAt p b = case IntMap.lookupLT p (entries b) of
   Just (k, s)
@@ -202,8 +201,7 @@ markLost k b = case IntMap.lookup k (entries b) of
 markAllLost :: Scoreboard -> Scoreboard
 markAllLost b = foldl' (flip markLost) b (IntMap.keys (entries b))
 
--- | The lost entry at a position was sent again up to another position; what lies
--- behind remains lost.
+-- | The lost entry at a position was retransmitted up to another position. The rest of it remains lost.
 recordRetransmission :: Instant -> Pos -> Pos -> Scoreboard -> Scoreboard
 recordRetransmission at from to b0 = case IntMap.lookup from (entries b) of
   Nothing -> b
@@ -219,15 +217,15 @@ recordRetransmission at from to b0 = case IntMap.lookup from (entries b) of
     b = cutAt to b0
     n = nextTransmission b
 
--- | The peer dropped what it had reported (RFC 2018, section 8): all of it counts as
--- sent at that time, and lost.
+-- | The peer has discarded data that it had reported (RFC 2018, section 8). All reported data counts as lost, and as
+-- sent at the given time.
 forgetSacked :: Instant -> Scoreboard -> Scoreboard
 forgetSacked at b = foldl' back b {sacked = IntMap.empty, sackedBytes = 0, boardSize = boardSize b - IntMap.size (sacked b)} (IntMap.toList (sacked b))
   where
     back x (from, to) = let y = recordSent at from to x in markLost from y {entries = IntMap.adjust (\s -> s {retransmitted = True}) from (entries y)}
 
--- | That the indices agree, and the entries and ranges make up a range without
--- overlaps from the first position to the second.
+-- | Whether the indices agree, and the entries and ranges together cover everything from the first position to the
+-- second without overlaps.
 boardConsistent :: Pos -> Pos -> Scoreboard -> Bool
 boardConsistent una nxt b =
   tiles una (IntMap.toAscList (IntMap.union (sentEnd <$> entries b) (sacked b)))

@@ -1,7 +1,6 @@
 -- |
--- What only we can compute: initial sequence numbers (RFC 6528), timestamp offsets
--- (RFC 7323, section 5.4) and SYN cookies (RFC 4987, section 3.6), from a secret key by
--- SipHash. Pure: the key and the time are passed in.
+-- Keyed hashes (SipHash): initial sequence numbers (RFC 6528), timestamp offsets (RFC 7323, section 5.4) and SYN
+-- cookies (RFC 4987, section 3.6). Pure: the key and the time are passed in.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Secret
@@ -30,8 +29,7 @@ import Weft.Tcp.Core.Time
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Bytes
 
--- | What tells a connection from all others: the remote port and address, then the
--- local ones, in the order in which they differ most.
+-- | The addresses and ports of a connection, which identify it. The fields that differ most come first.
 data Flow = Flow
   { remotePort :: {-# UNPACK #-} !Word16,
     remoteAddress :: !Address,
@@ -60,11 +58,11 @@ hash (Secret key) purpose f more = h
 sequenceFor :: Secret -> Instant -> Flow -> Word32
 sequenceFor s (Instant t) f = fromIntegral (t `div` 4) + fromIntegral (hash s 1 f [])
 
--- | Where a flow's timestamps begin.
+-- | The timestamp offset of a flow.
 offsetFor :: Secret -> Flow -> Word32
 offsetFor s f = fromIntegral (hash s 2 f [])
 
--- | What a SYN cookie remembers of a SYN.
+-- | The options of a SYN that its cookie encodes.
 data Promise = Promise
   { promisedMss :: !Int,
     -- | Known only with timestamps.
@@ -77,8 +75,7 @@ data Promise = Promise
 sizes :: [Int]
 sizes = [216, 536, 1220, 1340, 1440, 1460, 4312, 8940]
 
--- | How long a cookie's clock stands: 64 seconds. Cookies are good for one to two of
--- these.
+-- | The period of a cookie's clock: 64 seconds. Cookies are valid for one to two periods.
 period :: Instant -> Word32
 period (Instant t) = fromIntegral (t `div` 64000000)
 

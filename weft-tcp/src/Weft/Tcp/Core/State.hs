@@ -1,7 +1,6 @@
 -- |
--- The state of a connection (RFC 9293, section 3.3): what each record is for, and
--- questions about it. Everything is strict; a connection that is idle shares its
--- empty parts with all others.
+-- The state of a connection (RFC 9293, section 3.3): one record for each concern, and functions that read it. All
+-- fields are strict. Idle connections share the records that are equal in all of them.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.State
@@ -34,6 +33,7 @@ module Weft.Tcp.Core.State
     fullFlight,
     finPosition,
     finAcknowledged,
+    isOrphan,
     dataEnd,
     sendMss,
     readable,
@@ -92,7 +92,7 @@ data CloseReason
 data Origin = ActiveOpen | PassiveOpen
   deriving (Eq, Show)
 
--- | From SYN-RECEIVED's end on.
+-- | Whether the handshake is complete: every state from ESTABLISHED on.
 isSynchronized :: State -> Bool
 isSynchronized s = case s of
   SynSent -> False
@@ -100,8 +100,7 @@ isSynchronized s = case s of
   Closed _ -> False
   _ -> True
 
--- | A connection. Five words of its own beside the parts; steps that change a part
--- copy that part.
+-- | A connection. A step copies only the records that it changes.
 data Conn = Conn
   { -- | The state of RFC 9293, section 3.3.2.
     state :: !State,
@@ -116,8 +115,8 @@ data Conn = Conn
     choices :: !Choices
   }
 
--- | The send sequence space (RFC 9293, section 3.3.1). SND.NXT never goes back, so it
--- is SND.MAX too: what has to be sent again is told by the scoreboard.
+-- | The send sequence space (RFC 9293, section 3.3.1). SND.NXT never moves back, so it also is SND.MAX: the scoreboard
+-- decides what to retransmit.
 data Send = Send
   { -- | Until ESTABLISHED this is ISS.
     sndUna :: {-# UNPACK #-} !Pos,
@@ -128,15 +127,15 @@ data Send = Send
     sndMaxWnd :: {-# UNPACK #-} !Int,
     sndWl1 :: {-# UNPACK #-} !Pos,
     sndWl2 :: {-# UNPACK #-} !Pos,
-    -- | Data that is not acknowledged, sent and not.
+    -- | Data that is not acknowledged, whether it was sent or not.
     sndBuffer :: {-# UNPACK #-} !Buffer,
-    -- | The user sends no more: a FIN follows the last byte.
+    -- | The user has closed the sending side: a FIN follows the last byte.
     finQueued :: !Bool,
-    -- | Behind the urgent data; a position that was sent when there is none.
+    -- | The position behind the urgent data; a position that was sent before if there is none.
     sndUp :: {-# UNPACK #-} !Pos
   }
 
--- | The receive sequence space, and what acknowledgments are owed.
+-- | The receive sequence space, and pending acknowledgments.
 data Receive = Receive
   { -- | In SYN-RECEIVED this is IRS + 1.
     rcvNxt :: {-# UNPACK #-} !Pos,
@@ -146,20 +145,20 @@ data Receive = Receive
     -- | In order, not yet taken by the user.
     rcvQueue :: {-# UNPACK #-} !Buffer,
     rcvHeld :: !Held,
-    -- | The largest segment that the peer has sent, to know how many bytes two are.
+    -- | The size of the largest received segment. Acknowledgments are sent for every two of this size.
     rcvMss :: {-# UNPACK #-} !Int,
-    -- | Where the peer's FIN is, once it was seen.
+    -- | The position of the peer's FIN, once it has been received.
     rcvFin :: !(Maybe Pos),
-    -- | The user receives no more; data that comes resets the connection.
+    -- | The user has closed the receiving side: further data resets the connection.
     rcvShut :: !Bool,
-    -- | RCV.UP: behind urgent data.
+    -- | RCV.UP: the position behind the urgent data.
     rcvUp :: {-# UNPACK #-} !Pos,
     -- | TS.Recent of RFC 7323 and when it was set.
     tsRecent :: {-# UNPACK #-} !Word32,
     tsRecentAt :: {-# UNPACK #-} !Instant,
     -- | Last.ACK.sent of RFC 7323.
     lastAckSent :: {-# UNPACK #-} !Pos,
-    -- | An acknowledgment has to go out at the end of this step.
+    -- | An acknowledgment has to be sent at the end of this step.
     ackNow :: !Bool,
     -- | A duplicate to report (RFC 2883).
     dsack :: !(Maybe (Pos, Pos)),
@@ -170,11 +169,11 @@ data Receive = Receive
     -- periods.
     challengePeriod :: {-# UNPACK #-} !Instant,
     challengeCount :: {-# UNPACK #-} !Int,
-    -- | When the peer was heard last.
+    -- | When the last segment arrived.
     lastHeard :: {-# UNPACK #-} !Instant
   }
 
--- | What the handshake settled.
+-- | The results of the handshake.
 data Agreed = Agreed
   { -- | The peer's MSS option, 536 or 1220 without one (RFC 9293, section 3.7.1).
     peerMss :: {-# UNPACK #-} !Int,
@@ -201,13 +200,13 @@ data Rtt = Rtt
     rto :: {-# UNPACK #-} !Micros,
     -- | Timeouts in a row.
     backoff :: {-# UNPACK #-} !Int,
-    -- | The least seen; 0 before the first measurement.
+    -- | The least measurement; 0 before the first one.
     minRtt :: {-# UNPACK #-} !Micros
   }
   deriving (Eq, Show)
 
--- | What is known of losses. A connection on which everything is acknowledged goes
--- back to sharing 'noLoss', but for RACK's memory.
+-- | The state of loss detection and recovery. When everything is acknowledged it becomes 'noLoss' again, except for
+-- what RACK remembers.
 data Loss = Loss
   { board :: !Scoreboard,
     phase :: !Phase,
@@ -218,9 +217,9 @@ data Loss = Loss
     -- | SND.NXT at the last reduction of the window; without SACK, duplicates below
     -- it say nothing new (RFC 6582, section 3.2).
     recover :: {-# UNPACK #-} !Pos,
-    -- | Whether the congestion window was what held the last output back.
+    -- | Whether the congestion window limited the last output.
     cwndLimited :: !Bool,
-    -- | What was in flight after the last output.
+    -- | The bytes in flight after the last output.
     flightThen :: {-# UNPACK #-} !Int,
     -- | When data was sent last.
     lastSent :: {-# UNPACK #-} !Instant
@@ -267,17 +266,17 @@ noLoss = Loss emptyBoard Open noRack 0 NoProbe minBound False 0 (Instant 0)
 data Probe = NoProbe | Probe {-# UNPACK #-} !Pos !Bool
   deriving (Eq, Show)
 
--- | When something has to be done; 'never' is off.
+-- | The times at which timers expire; 'never' if a timer is off.
 data Timers = Timers
   { -- | Retransmission timeout, or zero-window probe.
     retransmitAt :: {-# UNPACK #-} !Instant,
     -- | Tail loss probe.
     probeAt :: {-# UNPACK #-} !Instant,
-    -- | The reordering window is over.
+    -- | The end of the reordering window.
     reorderAt :: {-# UNPACK #-} !Instant,
     ackAt :: {-# UNPACK #-} !Instant,
     keepAliveAt :: {-# UNPACK #-} !Instant,
-    -- | End of TIME-WAIT, of FIN-WAIT-2, or of opening.
+    -- | End of TIME-WAIT, of FIN-WAIT-2, of opening, or of an orphan's patience ('isOrphan').
     stateEndsAt :: {-# UNPACK #-} !Instant,
     -- | Since when nothing was acknowledged though something was outstanding;
     -- 'never' when nothing is.
@@ -301,17 +300,17 @@ noTimers = Timers never never never never never never never 0
 outstanding :: Conn -> Int
 outstanding c = sndNxt (sendSide c) - sndUna (sendSide c)
 
--- | What is in the network, as far as we know: the pipe of RFC 6675. Without SACK
--- each duplicate acknowledgment stands for a segment that has left.
+-- | An estimate of the bytes in the network: the pipe of RFC 6675. Without SACK each duplicate acknowledgment stands
+-- for a segment that has left it.
 inFlight :: Conn -> Int
 inFlight c = max 0 (outstanding c - sackedBytes b - lostBytes b - left)
   where
     b = board (loss c)
     left = if useSack (agreed c) then 0 else dupAcks (loss c) * sendMss c
 
--- | The flight that a reduction of the window starts from: the congestion window if that was what
--- limited the sender, otherwise what was in flight (RFC 9438, section 4.6). Segments that arrive together are
--- answered once, so by the one that tells of the loss 'inFlight' is less by what those before it acknowledged.
+-- | The flight size from which a reduction of the window starts: the congestion window if it limited the sender,
+-- otherwise the flight size after the last output (RFC 9438, section 4.6). The present flight size would be too small:
+-- segments that arrive together are answered once, and those before the report of the loss have reduced it.
 fullFlight :: Conn -> Int
 fullFlight c
   | cwndLimited l = max most (congestionWindow (windowsOf (congestion c)))
@@ -320,17 +319,21 @@ fullFlight c
     l = loss c
     most = maximum [inFlight c, flightThen l, sendMss c]
 
--- | Behind the last byte that the user gave.
+-- | The position behind the last byte that the user has sent.
 dataEnd :: Conn -> Pos
 dataEnd = bufferEnd . sndBuffer . sendSide
 
--- | Where our FIN is or will be.
+-- | The position of our FIN, sent or not.
 finPosition :: Conn -> Maybe Pos
 finPosition c = if finQueued (sendSide c) then Just (dataEnd c) else Nothing
 
 -- | Whether our FIN was sent and the peer acknowledged it.
 finAcknowledged :: Conn -> Bool
 finAcknowledged c = maybe False (< sndUna (sendSide c)) (finPosition c)
+
+-- | Whether the user has closed both directions and the peer has not acknowledged everything.
+isOrphan :: Conn -> Bool
+isOrphan c = rcvShut (receiveSide c) && state c `elem` [FinWait1, Closing, LastAck]
 
 -- | Bytes of data that a segment may carry: Eff.snd.MSS of RFC 9293, section 3.7.1,
 -- without the timestamps that every segment has.
@@ -339,15 +342,15 @@ sendMss c = min (peerMss a) (pathLimit a - 20) - (if useTimestamps a then 12 els
   where
     a = agreed c
 
--- | Bytes that the user can take.
+-- | The number of bytes that the user can receive.
 readable :: Conn -> Int
 readable = bufferLength . rcvQueue . receiveSide
 
--- | Bytes that the user may give before the buffer's limit is reached.
+-- | The free space of the send buffer in bytes.
 sendSpace :: Config -> Conn -> Int
 sendSpace cfg c = max 0 (sendBuffer cfg - bufferLength (sndBuffer (sendSide c)))
 
--- | Given and not sent, with the FIN.
+-- | The bytes that are queued and have not been sent, including the FIN.
 queuedToSend :: Conn -> Int
 queuedToSend c = max 0 (dataEnd c + (if finQueued s then 1 else 0) - sndNxt s)
   where

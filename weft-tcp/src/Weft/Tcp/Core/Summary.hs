@@ -1,5 +1,5 @@
 -- |
--- What there is to say about a connection at a moment, for tables and logs. Pure.
+-- A snapshot of a connection's figures, for tables and logs. Pure.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Summary
@@ -15,7 +15,7 @@ import Weft.Tcp.Core.Congestion
 import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Time
 
--- | A connection at a moment. Sizes are bytes of data.
+-- | A snapshot of a connection. Sizes are bytes of data.
 data Summary = Summary
   { summaryState :: !State,
     -- | The smoothed round-trip time (RFC 6298), and the least seen; 0 before the first
@@ -31,11 +31,11 @@ data Summary = Summary
     summaryMss :: !Int,
     -- | Sent, and neither acknowledged nor known to be lost.
     summaryInFlight :: !Int,
-    -- | Given by the user, and not sent yet.
+    -- | Queued by the user, and not sent yet.
     summaryUnsent :: !Int,
-    -- | Received, and not taken by the user.
+    -- | Received in order, and not yet read by the user.
     summaryUnread :: !Int,
-    -- | Received out of order, in so many parts.
+    -- | The number of ranges that were received out of order.
     summaryHeld :: !Int,
     -- | Acknowledged by the peer, since the beginning.
     summarySent :: !Int,
@@ -46,7 +46,7 @@ data Summary = Summary
   }
   deriving (Eq, Show)
 
--- | Of a connection.
+-- | The snapshot of a connection.
 summary :: Conn -> Summary
 summary c =
   Summary
@@ -71,7 +71,7 @@ summary c =
     r = receiveSide c
     windows = windowsOf (congestion c)
 
--- | As the RFC and ss(8) write it.
+-- | The name of a state, as in the RFC and in ss(8).
 stateName :: State -> String
 stateName st = case st of
   SynSent -> "SYN-SENT"

@@ -2,7 +2,7 @@
 {-# LANGUAGE GeneralizedNewtypeDeriving #-}
 
 -- |
--- Time and positions in the stream, as the core counts them.
+-- Time and positions in the stream.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Time
@@ -39,7 +39,7 @@ secs n = Micros (n * 1000000)
 newtype Instant = Instant Int
   deriving newtype (Eq, Ord, Show)
 
--- | Later than all others: a timer that is off.
+-- | Later than all other instants: a timer that is off.
 never :: Instant
 never = Instant maxBound
 
@@ -51,14 +51,12 @@ after (Instant t) (Micros d) = Instant (t + d)
 since :: Instant -> Instant -> Micros
 since (Instant t) (Instant s) = Micros (t - s)
 
--- | A sequence number that does not wrap around: the number on the wire is its low
--- 32 bits. Everything inside the core is compared by plain @<@; only 'unwrap' knows
--- that the wire's numbers live on a circle (RFC 9293, section 3.4).
+-- | A sequence number that does not wrap around. The number on the wire is its low 32 bits. The core compares positions
+-- by plain @<@; only 'unwrap' handles wraparound (RFC 9293, section 3.4).
 type Pos = Int
 
--- | The position nearest to one that is known, given its number on the wire. Right
--- for everything closer than 2^31, and windows are at most 2^30 (RFC 7323,
--- section 2.2).
+-- | The position with the given number on the wire that is nearest to a known position. Correct for distances below
+-- 2^31; windows are at most 2^30 (RFC 7323, section 2.2).
 unwrap :: Pos -> Word32 -> Pos
 unwrap near w = near + fromIntegral (fromIntegral (w - wrap near) :: Int32)
 {-# INLINE unwrap #-}

@@ -1,7 +1,7 @@
 -- |
--- TIME-WAIT in a few words of memory (RFC 9293, section 3.6.1; RFC 1337; RFC 6191): what
--- is left of a connection that we closed first, so that its last ACK can be repeated
--- and its old segments reach nobody else.
+-- TIME-WAIT in a few words of memory (RFC 9293, section 3.6.1; RFC 1337; RFC 6191). A connection that was closed
+-- first on our side is kept in this form, so that its last ACK can be repeated and its old segments do not reach a new
+-- connection.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.TimeWait
@@ -20,7 +20,7 @@ import Weft.Tcp.Core.Time
 import Weft.Tcp.Wire.Options
 import Weft.Tcp.Wire.Segment (Segment (..), ack, fin, flags, has, rst, sequenceLength, syn)
 
--- | What is kept.
+-- | A connection in TIME-WAIT.
 data Waiting = Waiting
   { waitSnd :: {-# UNPACK #-} !Pos,
     waitRcv :: {-# UNPACK #-} !Pos,
@@ -29,7 +29,7 @@ data Waiting = Waiting
     endsAt :: {-# UNPACK #-} !Instant
   }
 
--- | What a segment leads to.
+-- | The result of a segment.
 data Answer
   = Stay !Waiting ![Segment]
   | -- | The connection is forgotten.
@@ -38,7 +38,7 @@ data Answer
     -- an initial sequence number above the old ones.
     Reusable
 
--- | Of a connection in TIME-WAIT.
+-- | The compact form of a connection in TIME-WAIT.
 compact :: Conn -> Waiting
 compact c =
   Waiting
@@ -50,21 +50,23 @@ compact c =
     }
 
 -- | A segment arrives. A RST does not end the wait (RFC 1337); a FIN again restarts
--- it; a SYN with a larger sequence number or timestamp may begin anew (RFC 6191).
+-- it; a SYN that cannot be an old one may begin anew (RFC 6191). Other SYNs are acknowledged, as in other states.
 respond :: Env -> Segment -> Waiting -> Answer
 respond env s w
   | now env >= endsAt w = Over
   | has rst (flags s) = Stay w []
-  | has syn (flags s) && not (has ack (flags s)) && (newTimestamp || at > waitRcv w) = Reusable
+  | has syn (flags s) && not (has ack (flags s)) && isNewer = Reusable
   | has fin (flags s) && at + sequenceLength s == waitRcv w = Stay w {endsAt = now env `after` timeWaitTime (config env)} [answer]
   | sequenceLength s > 0 || at /= waitRcv w = Stay w [answer]
   | otherwise = Stay w []
   where
     at = unwrap (waitRcv w) (seqNumber s)
     a = waitAgreed w
-    newTimestamp = case timestamps (options s) of
-      Just (Timestamps v _) -> useTimestamps a && unwrap 0 (v - waitTsRecent w) > 0
-      Nothing -> False
+    -- RFC 6191, section 2. The sequence number counts only if there are no timestamps to compare, or if they are equal.
+    isNewer = case timestamps (options s) of
+      Just (Timestamps v _) | offerTimestamps (config env) -> not (useTimestamps a) || later v > 0 || (later v == 0 && at > waitRcv w)
+      _ -> at > waitRcv w
+    later v = unwrap 0 (v - waitTsRecent w)
     answer =
       Segment
         { seqNumber = wrap (waitSnd w),

@@ -1,5 +1,5 @@
 -- |
--- Timeouts (RFC 9293, section 3.10.8): each timer that is due does its part.
+-- Expired timers (RFC 9293, section 3.10.8).
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Timeout (timeout) where
@@ -17,7 +17,7 @@ import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Time
 import Weft.Tcp.Wire.Segment (Segment (..))
 
--- | Everything that is due. Early calls do nothing.
+-- | Process all timers that have expired. Does nothing if none has.
 timeout :: Env -> Conn -> (Conn, [Segment])
 timeout env = stateEnds `next` delayedAck `next` reordering `next` lossProbe `next` retransmission `next` keepAlives
   where
@@ -36,8 +36,10 @@ timeout env = stateEnds `next` delayedAck `next` reordering `next` lossProbe `ne
       | due retransmitAt c = retransmit env c {timers = (timers c) {retransmitAt = never}}
       | otherwise = (c, [])
     stateEnds c
-      | due stateEndsAt c = (close (if state c `elem` [SynSent, SynReceived] then TimedOut else Finished) c, [])
-      | otherwise = (c, [])
+      | not (due stateEndsAt c) = (c, [])
+      | state c `elem` [SynSent, SynReceived] = (close TimedOut c, [])
+      | isOrphan c = orphanEnds env c
+      | otherwise = (close Finished c, [])
     keepAlives c
       | due keepAliveAt c = sendKeepAlive env c
       | otherwise = (c, [])
@@ -51,8 +53,18 @@ close why c =
       sendSide = (sendSide c) {sndBuffer = emptyAt (dataEnd c)}
     }
 
--- | A tail loss probe (RFC 8985, section 7.3): new data if there is some and the
--- window takes it, otherwise the last segment again.
+-- | Reset a closed connection whose peer has acknowledged nothing for 'orphanTime'. A zero window is to be probed for
+-- as long as there are answers (MUST-37), but such a connection has no user who could give up (RFC 6429).
+orphanEnds :: Env -> Conn -> (Conn, [Segment])
+orphanEnds env c
+  | ends <= now env = (close TimedOut c, [emitReset env c])
+  | otherwise = (c {timers = t {stateEndsAt = ends}}, [])
+  where
+    t = timers c
+    ends = (if stalledSince t == never then now env else stalledSince t) `after` orphanTime (config env)
+
+-- | Send a tail loss probe (RFC 8985, section 7.3): new data if there is some and it fits into the window, otherwise
+-- the last segment again.
 sendProbe :: Env -> Conn -> (Conn, [Segment])
 sendProbe env c
   | outstanding c == 0 = (c, [])
@@ -72,14 +84,15 @@ sendProbe env c
         { timers = (timers x) {probeAt = never, retransmitAt = now env `after` timeoutNow (config env) (rtt x)}
         }
 
--- | The retransmission timeout (RFC 6298, 5.4 to 5.6), or a zero-window probe (RFC 9293,
--- section 3.8.6.1), which differs in that it says nothing about the network: the
--- window stays, and the connection lives as long as there are answers (MUST-37).
+-- | The retransmission timeout (RFC 6298, 5.4 to 5.6), or a zero-window probe (RFC 9293, section 3.8.6.1). A probe
+-- says nothing about the network: the congestion window stays, and the connection remains open as long as the peer
+-- answers (MUST-37).
 retransmit :: Env -> Conn -> (Conn, [Segment])
 retransmit env c
   | state c `elem` [SynSent, SynReceived] = let (c', out) = retransmitSyn env c in (backOff c', out)
   | not (isSynchronized (state c)) || state c == TimeWait = (c, [])
-  | closedWindow && now env `since` lastHeard (receiveSide c) >= userTimeout cfg && backoff (rtt c) > 1 = (close TimedOut c, [])
+  -- Nothing was asked of the peer before there was something to send.
+  | closedWindow && now env `since` max (lastHeard (receiveSide c)) (stalledSince (timers c)) >= userTimeout cfg && backoff (rtt c) > 1 = (close TimedOut c, [])
   | not closedWindow && stalledSince (timers c) /= never && now env `since` stalledSince (timers c) >= userTimeout cfg = (close TimedOut c, [])
   | outstanding c == 0 = if queuedToSend c > 0 then windowProbe env (backOff c) else (c, [])
   | closedWindow = resend (backOff c)
@@ -94,8 +107,7 @@ retransmit env c
       Just (k, e) -> pure <$> retransmitFrom env k (min (sentEnd e) (k + sendMss x)) x
       Nothing -> (x, [])
 
--- | RFC 5681, section 3.1: the threshold falls once for a flight, the window to one
--- segment each time.
+-- | RFC 5681, section 3.1: the threshold is reduced once for each flight; the window becomes one segment each time.
 collapse :: Env -> Conn -> Conn
 collapse env c = modifyLoss (\l -> l {phase = AfterTimeout end, recover = end}) (markTimedOut env c {congestion = smaller})
   where
@@ -107,8 +119,8 @@ collapse env c = modifyLoss (\l -> l {phase = AfterTimeout end, recover = end}) 
       AfterTimeout _ -> setWindow (sendMss c) (congestion c)
       _ -> timedOut sample (congestion c)
 
--- | One byte beyond the window, or what there is of a window that was too small to be
--- worth using, or the FIN.
+-- | Send a probe: one byte beyond a zero window, or the data that fits into a window too small for ordinary segments,
+-- or the FIN.
 windowProbe :: Env -> Conn -> (Conn, [Segment])
 windowProbe env c = pure <$> transmit env size (size == 0) c
   where
@@ -117,8 +129,8 @@ windowProbe env c = pure <$> transmit env size (size == 0) c
     room = sndUna snd' + sndWnd snd' - sndNxt snd'
     size = minimum [available, max 1 room, sendMss c]
 
--- | A segment that the peer must answer, since its number was acknowledged before (RFC
--- 9293, section 3.8.4).
+-- | A keep-alive probe: the peer must answer it, because its sequence number has been acknowledged before (RFC 9293,
+-- section 3.8.4).
 sendKeepAlive :: Env -> Conn -> (Conn, [Segment])
 sendKeepAlive env c = case useKeepAlive (choices c) of
   Just k

@@ -21,8 +21,8 @@ import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Time
 import Weft.Tcp.Wire.Segment (Segment)
 
--- | SEND: strings are queued as they are. Ignored once the sending side is closed; how
--- much fits is for the caller to ask first ('sendSpace').
+-- | SEND: queue strings without copying them. Ignored once the sending side is closed. The caller checks first how much
+-- fits ('sendSpace').
 send :: [ByteString] -> Conn -> Conn
 send bytes c
   | finQueued (sendSide c) || isClosed (state c) || state c == TimeWait = c
@@ -36,8 +36,7 @@ isClosed _ = False
 urgentTo :: Conn -> Conn
 urgentTo = modifySend (\s -> s {sndUp = bufferEnd (sndBuffer s)})
 
--- | RECEIVE: so many bytes at most, of those that are there. The peer hears of the room
--- when that is worth a segment.
+-- | RECEIVE: take at most the given number of received bytes. The window update is sent when it is worth a segment.
 receive :: Env -> Int -> Conn -> (Conn, [ByteString])
 receive env n c
   | windowUpdateWorthwhile (config env) c' && open = (modifyReceive (\r -> r {ackNow = True}) c', bytes)
@@ -47,7 +46,7 @@ receive env n c
     c' = modifyReceive (\r -> r {rcvQueue = rest}) c
     open = state c `elem` [Established, FinWait1, FinWait2]
 
--- | End the sending side; receiving goes on.
+-- | Close the sending side. Receiving continues.
 shutdown :: Conn -> Conn
 shutdown c
   | finQueued (sendSide c) = c
@@ -61,22 +60,26 @@ shutdown c
   where
     fin' st = modifySend (\s -> s {finQueued = True}) c {state = st}
 
--- | CLOSE: neither direction is used any more. With data unread, or data that comes
--- later, the peer is told by a reset that it was not taken (section 3.6.1, SHLD-3).
+-- | CLOSE: close both directions. If there is unread data, or if data arrives later, a reset tells the peer that it was
+-- not received by the user (section 3.6.1, SHLD-3).
 closeBoth :: Env -> Conn -> (Conn, [Segment])
 closeBoth env c
   | readable c > 0 && isSynchronized (state c) && state c /= TimeWait = abort env c
   | otherwise = (ending (shutdown (modifyReceive (\r -> r {rcvShut = True}) c)), [])
   where
     ending x
-      | state x == FinWait2 && stateEndsAt (timers x) == never = modifyTimers (\t -> t {stateEndsAt = now env `after` finWaitTime (config env)}) x
+      | stateEndsAt (timers x) /= never = x
+      | state x == FinWait2 = endsAfter (finWaitTime (config env)) x
+      | isOrphan x = endsAfter (orphanTime (config env)) x
       | otherwise = x
+    endsAfter d = modifyTimers (\t -> t {stateEndsAt = now env `after` d})
 
--- | ABORT: a reset if the peer knows of the connection, and nothing is left.
+-- | ABORT: send a reset if the peer may know the connection, and close it at once.
 abort :: Env -> Conn -> (Conn, [Segment])
 abort env c = (gone, [emitReset env c | tell])
   where
-    tell = state c `elem` [SynReceived, Established, FinWait1, FinWait2, CloseWait]
+    -- In the RFC's CLOSING and LAST-ACK all data and the FIN have been sent. Here they may still be queued.
+    tell = state c `elem` [SynReceived, Established, FinWait1, FinWait2, CloseWait] || (state c `elem` [Closing, LastAck] && queuedToSend c > 0)
     why = case state c of
       Closed w -> w
       TimeWait -> Finished

@@ -13,9 +13,9 @@
 --   probed     -> unknown      three requests got no answer; the last one went to all nodes
 -- @
 --
--- RFC 4861 waits five seconds before the probe, because upper layers may confirm reachability meanwhile. This cache gets
--- no such confirmation, and one probe every 30 seconds is cheap. So a neighbour that has moved is found within three
--- seconds.
+-- RFC 4861 waits five seconds before the probe, because upper layers may confirm reachability meanwhile. This cache
+-- gets no such confirmation, and one probe every 30 seconds is cheap. So a neighbour that has moved is found within
+-- three seconds.
 module Weft.Tcp.Device.Neighbours
   ( Neighbours,
     noNeighbours,
@@ -25,13 +25,14 @@ module Weft.Tcp.Device.Neighbours
 
     -- * Sending
     Decision (..),
-    Question (..),
+    NeighbourRequest (..),
     forPacket,
     expire,
 
     -- * Messages of neighbours
     answered,
     announced,
+    advertised,
   )
 where
 
@@ -49,7 +50,8 @@ entries (Neighbours m _) = m
 -- | The time at which the state ends, and the state.
 data Entry p = Entry !Instant !(State p)
 
--- | The source address of requests, their number so far, and the queued packets in reverse order.
+-- | The state of an entry. 'Sought' and 'Probed' contain the source address of the requests and their number so far;
+-- 'Sought' also contains the queued packets in reverse order.
 data State p
   = Sought !Address !Int ![p]
   | Confirmed !HardwareAddress
@@ -59,13 +61,13 @@ data State p
 -- | What to do with a packet.
 data Decision
   = -- | Send it to this link-layer address, together with a request if there is one.
-    SendTo !HardwareAddress !(Maybe Question)
+    SendTo !HardwareAddress !(Maybe NeighbourRequest)
   | -- | The packet was queued, or dropped because the queue is full.
-    Waits !(Maybe Question)
+    Waits !(Maybe NeighbourRequest)
   deriving (Eq, Show)
 
 -- | A request for a neighbour's link-layer address: to all nodes, or to the neighbour.
-data Question = AskEverybody | AskOnly !HardwareAddress
+data NeighbourRequest = Broadcast | Unicast !HardwareAddress
   deriving (Eq, Show)
 
 -- | The empty cache.
@@ -98,10 +100,10 @@ known s = case s of
   Heard hw -> Just hw
   Probed _ hw _ -> Just hw
 
--- | A packet is to be sent, from one of our addresses to an address on the link.
+-- | Decide what to do with a packet, which is to be sent from one of our addresses to an address on the link.
 forPacket :: Instant -> Address -> Address -> p -> Neighbours p -> (Neighbours p, Decision)
 forPacket t own a p ns = case Map.lookup a (entries ns) of
-  Nothing -> (put patience (Sought own 1 [p]), Waits (Just AskEverybody))
+  Nothing -> (put requestTimeout (Sought own 1 [p]), Waits (Just Broadcast))
   Just (Entry end s) -> case s of
     Sought from n ps -> (insert a (Entry end (Sought from n (take maxWaiting (p : ps)))) ns, Waits Nothing)
     Confirmed hw
@@ -111,20 +113,20 @@ forPacket t own a p ns = case Map.lookup a (entries ns) of
     Probed _ hw _ -> (ns, SendTo hw Nothing)
   where
     put d s = insert a (Entry (after d t) s) ns
-    probe hw = (put patience (Probed own hw 1), SendTo hw (Just (AskOnly hw)))
+    probe hw = (put requestTimeout (Probed own hw 1), SendTo hw (Just (Unicast hw)))
 
--- | Advance the time. The result contains the requests that are due, each with our source address and the address in
--- question, and whether more requests will follow.
-expire :: Instant -> Neighbours p -> (Neighbours p, ([(Address, Address, Question)], Bool))
+-- | Advance the time. Returns the requests that are due, each with our source address and the address in
+-- neighbourRequest, and whether more requests will follow.
+expire :: Instant -> Neighbours p -> (Neighbours p, ([(Address, Address, NeighbourRequest)], Bool))
 expire t ns0 = go ns0 []
   where
     go ns@(Neighbours m q) out = case Set.minView q of
       Just ((end, a), rest)
         | end <= t,
           Just (Entry _ s) <- Map.lookup a m -> case s of
-          Sought own n ps | n < maxQuestions -> go (insert a (Entry (after patience t) (Sought own (n + 1) ps)) ns) ((own, a, AskEverybody) : out)
+          Sought own n ps | n < maxRequests -> go (insert a (Entry (after requestTimeout t) (Sought own (n + 1) ps)) ns) ((own, a, Broadcast) : out)
           Probed own hw n
-            | n < maxQuestions -> go (insert a (Entry (after patience t) (Probed own hw (n + 1))) ns) ((own, a, if n + 1 < maxQuestions then AskOnly hw else AskEverybody) : out)
+            | n < maxRequests -> go (insert a (Entry (after requestTimeout t) (Probed own hw (n + 1))) ns) ((own, a, if n + 1 < maxRequests then Unicast hw else Broadcast) : out)
           Confirmed hw -> go (insert a (Entry (after unusedTime t) (Heard hw)) ns) out
           -- No answer arrived, or the entry was not used.
           _ -> go (Neighbours (Map.delete a m) rest) out
@@ -134,15 +136,16 @@ expire t ns0 = go ns0 []
       Probed {} -> True
       _ -> False
 
--- | A neighbour has answered our request; the answer is valid for the given time. Returns the queued packets in order.
--- An unsolicited answer about an unknown address changes nothing.
+-- | Process a neighbour's answer to a request of ours; it is valid for the given time. Returns the queued packets in
+-- order. An unsolicited answer about an unknown address changes nothing.
 answered :: Duration -> Instant -> Address -> HardwareAddress -> Neighbours p -> (Neighbours p, [p])
 answered holds t a hw ns = case Map.lookup a (entries ns) of
   Nothing -> (ns, [])
   Just (Entry _ s) -> (insert a (Entry (after holds t) (Confirmed hw)) ns, waiting s)
 
--- | A neighbour has sent its link-layer address in a request to us ('True': an entry is worth creating)
--- or to all nodes. A confirmed entry with the same address stays confirmed.
+-- | Process the link-layer address that a neighbour has sent in a request, to us ('True': create an entry if there is
+-- none) or to all nodes. Returns the queued packets in order. A confirmed entry with the same address stays
+-- confirmed.
 announced :: Bool -> Instant -> Address -> HardwareAddress -> Neighbours p -> (Neighbours p, [p])
 announced toUs t a hw ns = case Map.lookup a (entries ns) of
   Nothing
@@ -153,6 +156,24 @@ announced toUs t a hw ns = case Map.lookup a (entries ns) of
     | otherwise -> (heard, waiting s)
   where
     heard = insert a (Entry (after unusedTime t) (Heard hw)) ns
+
+-- | Process a neighbour advertisement (RFC 4861, section 7.2.5), given whether it answers a request and whether it
+-- overrides another address that is known. The advertised address may be missing in the answer to a request to the
+-- neighbour alone. Returns the neighbour's link-layer address if the advertisement was used, and the queued packets in
+-- order. An answer is valid for the given time.
+advertised :: Duration -> Bool -> Bool -> Instant -> Address -> Maybe HardwareAddress -> Neighbours p -> (Neighbours p, Maybe (HardwareAddress, [p]))
+advertised holds solicited overrides t a told ns = case (Map.lookup a (entries ns) >>= \(Entry _ s) -> known s, told) of
+  (Just old, Just new)
+    -- The address that is known is doubted, but stays in use.
+    | old /= new, not overrides -> (if confirmed then insert a (Entry (after unusedTime t) (Heard old)) ns else ns, Nothing)
+  (_, Just new) -> used new
+  (Just old, Nothing) | solicited -> used old
+  _ -> (ns, Nothing)
+  where
+    used hw = let (ns', ps) = (if solicited then answered holds else announced False) t a hw ns in (ns', Just (hw, ps))
+    confirmed = case Map.lookup a (entries ns) of
+      Just (Entry _ (Confirmed _)) -> True
+      _ -> False
 
 waiting :: State p -> [p]
 waiting s = case s of
@@ -168,10 +189,10 @@ insert a e@(Entry end _) (Neighbours m q) = case Map.lookup a m of
     _ -> Neighbours (Map.insert a e m) (Set.insert (end, a) q)
 
 -- | The time between requests (RFC 4861, section 10: RETRANS_TIMER), and the lifetime of an unused entry.
-patience, unusedTime :: Duration
-patience = seconds 1
+requestTimeout, unusedTime :: Duration
+requestTimeout = seconds 1
 unusedTime = seconds 600
 
--- | MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT.
-maxQuestions :: Int
-maxQuestions = 3
+-- | The maximum number of requests (RFC 4861, section 10: MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT).
+maxRequests :: Int
+maxRequests = 3

@@ -1,16 +1,17 @@
 -- |
--- TAP devices: an Ethernet interface of the kernel, for bridges and the networks of virtual machines.
--- Neighbours are found by ARP (RFC 826) and neighbour discovery (RFC 4861), and
--- requests for the stack's own addresses are answered. There is no offload.
+-- TAP devices: Ethernet interfaces of the kernel, for bridges and the networks of virtual machines. The device finds
+-- neighbours by ARP (RFC 826) and neighbour discovery (RFC 4861), and answers such requests for the stack's own
+-- addresses. There is no offload.
 --
--- All addresses are treated as on-link, unless 'tapNextHop' returns a router. A cache entry is confirmed again
--- after some time, and removed if the neighbour does not answer ("Weft.Tcp.Device.Neighbours").
+-- All addresses are treated as on-link, unless 'tapNextHop' returns a router. An entry of the neighbour cache is
+-- confirmed again after some time, and removed if the neighbour does not answer ("Weft.Tcp.Device.Neighbours").
 --
 -- @since 0.1.0
 module Weft.Tcp.Device.Tap
   ( TapSettings (..),
     tapNamed,
     openTap,
+    overFrames,
   )
 where
 
@@ -48,7 +49,8 @@ data TapSettings = TapSettings
 tapNamed :: String -> [Address] -> TapSettings
 tapNamed name addresses = TapSettings name (HardwareAddress 0x027765667401) addresses id (seconds 30)
 
--- | The receiving thread and sending threads change both fields, by atomic operations.
+-- | The neighbour cache of a device. The receiving thread and sending threads change both fields, by atomic
+-- operations.
 data Cache = Cache
   { neighbours :: !(IORef (Neighbours [ByteString])),
     -- | Whether a timer for the next requests is set.
@@ -57,8 +59,12 @@ data Cache = Cache
 
 -- | Open a TAP device. Errors are those of 'openTun'.
 openTap :: TapSettings -> IO Device
-openTap s = do
-  raw <- openLink True (TunSettings (tapName s) False 1)
+openTap s = openLink True (TunSettings (tapName s) False 1) >>= overFrames s
+
+-- | The device of a stack on a device whose packets are Ethernet frames, which must not offload ('deviceOffloads'). The
+-- setting 'tapName' is not used.
+overFrames :: TapSettings -> Device -> IO Device
+overFrames s raw = do
   cache <- Cache <$> newIORef noNeighbours <*> newIORef False
   pure raw {deviceQueues = map (queue cache) (deviceQueues raw)}
   where
@@ -75,6 +81,8 @@ arriveFrame :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> ByteString -> 
 arriveFrame s cache out bytes = case decodeFrame bytes of
   Right f
     | frameSource f == tapHardware s -> pure []
+    -- A bridge floods frames for stations that it does not know. They are not for us, whatever their packet says.
+    | isStation (frameDestination f), frameDestination f /= tapHardware s -> pure []
     | frameType f == typeIPv4 -> pure [Incoming (frameBody f) False True]
     | frameType f == typeIPv6 -> arrive6 s cache out (frameBody f)
     | frameType f == typeArp -> [] <$ either (const (pure ())) (arriveArp s cache out) (decodeArp (frameBody f))
@@ -94,30 +102,41 @@ arrive6 :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> ByteString -> IO [
 arrive6 s cache out body = case V6.decode body of
   Right (h, payload)
     | V6.protocol6 h == 58,
+      -- The stack discards packets with an option that may not be skipped.
+      Nothing <- V6.objection h,
       Right m <- Icmp6.decode (V6.source6 h) (V6.destination6 h) payload ->
       case m of
         Icmp6.NeighbourSolicitation target from | V6.hopLimit h == 255 -> do
           forM_ from (learn s cache out (announced (target `elem` tapAddresses s)) (V6.source6 h))
           when (target `elem` tapAddresses s) (advertise (V6.source6 h) target)
           pure []
-        Icmp6.NeighbourAdvertisement _ solicited _ target from
-          | V6.hopLimit h == 255 ->
-            [] <$ forM_ from (learn s cache out (if solicited then answered (tapReachableTime s) else announced False) target)
+        Icmp6.NeighbourAdvertisement _ solicited overrides target from
+          | V6.hopLimit h == 255 -> do
+            when (isUnicast target && maybe True isStation from) $ do
+              t <- now
+              used <- atomicModifyIORef' (neighbours cache) (advertised (tapReachableTime s) solicited overrides t target from)
+              forM_ used (\(hw, waiting) -> mapM_ (out . framed s hw) waiting)
+            pure []
         _ -> pure [Incoming body False True]
   _ -> pure [Incoming body False True]
   where
     advertise asker target
-      | isUnicast asker = sendNeighbour s out target asker True
+      | isUnicast asker = do
+        known <- hardwareOf asker <$> readIORef (neighbours cache)
+        let packet = [packet6 target asker (advertisement target True)]
+        case known of
+          Just hw -> out (framed s hw packet)
+          -- A solicitation to us alone may leave out its sender's link-layer address, which then has to be found first
+          -- (RFC 4861, section 7.2.4).
+          Nothing -> sendVia s cache out target asker packet
       -- Duplicate address detection (RFC 4862, section 5.4): the answer goes to all nodes.
-      | otherwise = sendNeighbour s out target allNodes False
+      | otherwise = out (framed s (multicastHardware allNodes) [packet6 target allNodes (advertisement target False)])
     allNodes = V6 0xff02000000000000 1
-    sendNeighbour st send own to solicited = do
-      let message = Icmp6.NeighbourAdvertisement False solicited True own (Just (tapHardware st))
-      known <- if isUnicast to then hardwareOf to <$> readIORef (neighbours cache) else pure (Just (multicastHardware to))
-      forM_ known (\hw -> send (packet6 st hw own to message))
+    advertisement target solicited = Icmp6.NeighbourAdvertisement False solicited True target (Just (tapHardware s))
 
-packet6 :: TapSettings -> HardwareAddress -> Address -> Address -> Icmp6.Message -> [ByteString]
-packet6 s hw own to m = [frameHeader hw (tapHardware s) typeIPv6, V6.encode (V6.plain 58 own to) {V6.hopLimit = 255} (Icmp6.encode own to m)]
+-- | A packet of neighbour discovery, from one address to another.
+packet6 :: Address -> Address -> Icmp6.Message -> ByteString
+packet6 own to m = V6.encode (V6.plain 58 own to) {V6.hopLimit = 255} (Icmp6.encode own to m)
 
 -- | Store a neighbour's address, and send the packets that were queued for it.
 learn :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> Said -> Address -> HardwareAddress -> IO ()
@@ -140,15 +159,18 @@ isV6 parts = case parts of
   [] -> False
 
 sendTo :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> [ByteString] -> IO ()
-sendTo s cache out parts = forM_ (destinationOf (B.concat (take 1 parts))) $ \(own, to) -> do
-  let hop = tapNextHop s to
+sendTo s cache out parts = forM_ (destinationOf (B.concat (take 1 parts))) $ \(own, to) -> sendVia s cache out own (tapNextHop s to) parts
+
+-- | Send a packet from one of our addresses to a neighbour, once its link-layer address is known.
+sendVia :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> Address -> Address -> [ByteString] -> IO ()
+sendVia s cache out own hop parts = do
   t <- now
   decision <- atomicModifyIORef' (neighbours cache) (forPacket t own hop parts)
   case decision of
-    SendTo hw asked -> out (framed s hw parts) >> mapM_ (ask own hop) asked
-    Waits asked -> mapM_ (ask own hop) asked
+    SendTo hw asked -> out (framed s hw parts) >> mapM_ ask asked
+    Waits asked -> mapM_ ask asked
   where
-    ask own hop q = out (question s own hop q) >> askAgain s cache out
+    ask q = out (neighbourRequest s own hop q) >> askAgain s cache out
 
 -- | Repeat unanswered requests once a second, while there are any.
 askAgain :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> IO ()
@@ -160,8 +182,8 @@ askAgain s cache out = do
     tick = do
       writeIORef (asking cache) False
       t <- now
-      (questions, others) <- atomicModifyIORef' (neighbours cache) (expire t)
-      forM_ questions (\(own, hop, q) -> out (question s own hop q))
+      (requests, others) <- atomicModifyIORef' (neighbours cache) (expire t)
+      forM_ requests (\(own, hop, q) -> out (neighbourRequest s own hop q))
       when others (askAgain s cache out)
 
 destinationOf :: ByteString -> Maybe (Address, Address)
@@ -171,11 +193,11 @@ destinationOf b
   | otherwise = Nothing
 
 -- | A request for a neighbour's link-layer address, sent to all nodes or to the neighbour itself.
-question :: TapSettings -> Address -> Address -> Question -> [ByteString]
-question s own hop q = case hop of
+neighbourRequest :: TapSettings -> Address -> Address -> NeighbourRequest -> [ByteString]
+neighbourRequest s own hop q = case hop of
   V4 _ -> [frameHeader (asked broadcastHardware) (tapHardware s) typeArp, encodeArp (Arp ArpRequest (tapHardware s) own (HardwareAddress 0) hop)]
-  V6 _ _ -> packet6 s (asked (multicastHardware group)) own to (Icmp6.NeighbourSolicitation hop (Just (tapHardware s)))
+  V6 _ _ -> framed s (asked (multicastHardware group)) [packet6 own to (Icmp6.NeighbourSolicitation hop (Just (tapHardware s)))]
   where
     group = solicitedNode hop
-    to = case q of AskEverybody -> group; AskOnly _ -> hop
-    asked everybody = case q of AskEverybody -> everybody; AskOnly hw -> hw
+    to = case q of Broadcast -> group; Unicast _ -> hop
+    asked everybody = case q of Broadcast -> everybody; Unicast hw -> hw

@@ -1,7 +1,7 @@
 -- |
--- TUN devices: a network interface of the kernel whose packets are handled by the program. With
--- offload a packet of up to 64 KiB crosses the interface in one piece in either direction.
--- The kernel splits or merges segments and completes checksums.
+-- TUN devices: network interfaces of the kernel whose packets the program handles. With offload, a packet of up to 64
+-- KiB crosses the interface in one piece in either direction, and the kernel splits or merges segments and completes
+-- checksums.
 --
 -- Opening a device needs @CAP_NET_ADMIN@, or a device that was created for the user beforehand
 -- (@ip tuntap add@).
@@ -33,17 +33,17 @@ import Foreign.Ptr (castPtr, plusPtr)
 import Foreign.Storable (poke, pokeByteOff)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Descriptor
-import Weft.Core.Time (never)
 import Weft.FFI.Errno (throwErrnoCode, throwIfNegative)
 import Weft.Runtime.Managers (currentManager, currentRegistry)
 import Weft.Tcp.Device
 import Weft.Tcp.FFI.Tun
+import Weft.Thread.Wait (waitDescriptorRead)
 
 -- | Settings of a TUN device.
 data TunSettings = TunSettings
-  { -- | The interface; created if it does not exist.
+  { -- | The interface's name. The interface is created if it does not exist.
     tunName :: !String,
-    -- | Segmentation and checksum offload.
+    -- | Whether the kernel splits segments and completes checksums.
     tunOffload :: !Bool,
     -- | The number of queues. More than one needs an interface with @multi_queue@.
     tunQueues :: !Int
@@ -58,7 +58,7 @@ tunNamed name = TunSettings name True 1
 openTun :: TunSettings -> IO Device
 openTun = openLink False
 
--- | A TUN device, or a TAP device, whose packets are Ethernet frames ("Weft.Tcp.Device.Tap").
+-- | Open a TUN device, or a TAP device, whose packets are Ethernet frames ("Weft.Tcp.Device.Tap").
 openLink :: Bool -> TunSettings -> IO Device
 openLink tap s = allocaBytes 32 $ \name -> do
   fillBytes name 0 32
@@ -74,7 +74,7 @@ openLink tap s = allocaBytes 32 $ \name -> do
         deviceMtu = fromIntegral mtu,
         deviceOffloads = tunOffload s,
         deviceQueues = queues,
-        -- The descriptors are closed when no thread uses them in a system call any more.
+        -- A descriptor is closed once no thread uses it in a system call any more.
         deviceClose = mapM_ closeDescriptor descriptors
       }
   where
@@ -84,11 +84,11 @@ openLink tap s = allocaBytes 32 $ \name -> do
       fd <- throwIfNegative "Weft.Tcp.openTun" (cTunOpen name (if tap then 1 else 0) (if tunOffload s then 1 else 0) several)
       (fd :) <$> openAll name (n - 1 :: Int) `onException` cTunClose fd
 
--- | The number of packets that are read before they are passed on.
+-- | The maximum number of packets in a batch.
 batchLimit :: Int
 batchLimit = 64
 
--- | Room for the largest packet and its header.
+-- | The size of the receive buffer: room for the largest packet and its header, in bytes.
 slabSize :: Int
 slabSize = 65536 + 64
 
@@ -100,12 +100,14 @@ newQueue offload d = do
   where
     Fd fd = descriptorFd d
     receive slab = do
-      outcome <- perform d Reading never (readSome slab [] batchLimit)
+      outcome <- useDescriptor d (readSome slab [] batchLimit)
       case outcome of
-        Completed [] -> receive slab
-        Completed batch -> pure batch
-        Refused e -> throwErrnoCode "Weft.Tcp.receive" e
-        _ -> let Errno e = eBADF in throwErrnoCode "Weft.Tcp.receive" e
+        Just (Done []) -> receive slab
+        Just (Done batch) -> pure batch
+        Just (Failed e) -> throwErrnoCode location e
+        -- Packets that arrive while a batch is processed must not wake the dispatcher, so nothing is registered then.
+        Just _ -> waitDescriptorRead location d >> receive slab
+        Nothing -> let Errno e = eBADF in throwErrnoCode location e
     readSome _ batch 0 = pure (Done (reverse batch))
     readSome slab batch n = do
       memory <- readIORef slab
@@ -114,11 +116,11 @@ newQueue offload d = do
         r
           | r > headerSize -> keep slab memory r >>= \packet -> readSome slab (packet : batch) (n - 1 :: Int)
           | r >= 0 -> readSome slab batch (n - 1)
-          -- Not 'Drained' after a batch: more packets arrive while the batch is processed, and the next attempt finds
-          -- them without the dispatcher. Packets read before an error are passed on; the next attempt meets the error
-          -- again.
+          -- More packets arrive while a batch is processed, and the next attempt finds them without the dispatcher.
+          -- Packets read before an error are passed on; the next attempt meets the error again.
           | not (null batch) -> pure (Done (reverse batch))
           | otherwise -> pure (if Errno (negate (fromIntegral r)) == eAGAIN then NotYet else Failed (negate (fromIntegral r)))
+    location = "Weft.Tcp.receive"
     headerSize = if offload then 10 else 0
     keep = keepPacket offload headerSize
 

@@ -17,6 +17,7 @@ module Weft.Tcp.FFI.Tun
 where
 
 import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B
 import Data.Word (Word8)
 import Foreign.C.String (CString)
@@ -26,7 +27,8 @@ import Foreign.Ptr (Ptr, plusPtr)
 import Foreign.Storable (poke)
 import System.Posix.Types (CSsize (..))
 
--- | Arguments: the name (a buffer of 16 bytes, read and written), and flags for TAP, offload, and several queues.
+-- | Open a queue of a device. Arguments: the interface's name (a buffer of 16 bytes, read and written), and flags:
+-- TAP instead of TUN, offload, more than one queue. Returns a descriptor.
 foreign import ccall unsafe "weft_tun_open"
   cTunOpen :: CString -> CInt -> CInt -> CInt -> IO CInt
 
@@ -46,11 +48,16 @@ foreign import ccall unsafe "weft_tun_writev"
 foreign import ccall unsafe "weft_tun_close"
   cTunClose :: CInt -> IO CInt
 
--- | Pass strings as a @struct iovec@ array, which is valid during the action.
+-- | Pass strings as a @struct iovec@ array, which is valid during the action. writev(2) takes at most 1024 parts
+-- (@IOV_MAX@) and refuses more with @EINVAL@: if there are more, the last ones are joined.
 withVector :: [ByteString] -> (Ptr () -> CInt -> IO a) -> IO a
-withVector parts act = allocaBytes (16 * n) $ \v -> go v v parts
+withVector parts act = allocaBytes (16 * n) $ \v -> go v v few
   where
-    n = length parts
+    few = case splitAt (maxParts - 1) parts of
+      (_, []) -> parts
+      (begin, rest) -> begin ++ [B.concat rest]
+    n = length few
+    maxParts = 1024
     go v _ [] = act v (fromIntegral n)
     go v p (b : bs) = B.unsafeUseAsCStringLen b $ \(q, len) -> do
       poke (p `plusPtr` 0) q

@@ -1,7 +1,6 @@
 -- |
--- Received packets (2007, section 4.8: worker_tcp_input). A batch is read and sorted by
--- connection, and each connection processes its segments in one step, so that a batch is
--- acknowledged once.
+-- Processing of received packets (2007, section 4.8: worker_tcp_input). The packets of a batch are sorted by
+-- connection, and each connection processes its segments in one step, so that it acknowledges them once.
 --
 -- @since 0.1.0
 module Weft.Tcp.Stack.Input
@@ -17,6 +16,7 @@ import qualified Data.ByteString as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
+import qualified Data.Sequence as Seq
 import Data.Word (Word32)
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Emit (resetFor)
@@ -35,7 +35,7 @@ import qualified Weft.Tcp.Wire.Packet as Packet
 import Weft.Tcp.Wire.Segment (Segment (..), ack, has, rst, syn)
 import qualified Weft.Tcp.Wire.Segment as Segment
 
--- | The loop of a queue; it runs until the device is closed.
+-- | The loop of a queue. It runs until the stack or the device is closed.
 inputLoop :: Stack -> Queue -> IO ()
 inputLoop st queue = do
   over <- readIORef (stopped st)
@@ -44,7 +44,7 @@ inputLoop st queue = do
     arriveBatch st batch
     inputLoop st queue
 
--- | Process packets that were read at once.
+-- | Process the packets of a batch.
 arriveBatch :: Stack -> [Incoming] -> IO ()
 arriveBatch st batch = do
   expire st
@@ -54,13 +54,13 @@ arriveBatch st batch = do
     -- fromListWith puts each new segment before the earlier ones of its flow.
     _ -> forM_ (Map.toList (Map.fromListWith (++) [(f, [s]) | (f, s) <- segments])) (\(f, latestFirst) -> arriveFor st f (reverse latestFirst))
 
--- | Return the TCP segments of a packet, and process everything else.
+-- | Process a packet. If it is a TCP segment, return it for its connection.
 arrivePacket :: Stack -> Incoming -> IO [(Flow, Segment)]
 arrivePacket st p = do
   count st PacketsIn
   forM_ (stackTap (settings st)) (\see -> see True [incomingPacket p])
   case Packet.decode (incomingPacket p) of
-    Left _ -> [] <$ count st Malformed'
+    Left _ -> [] <$ (count st Malformed' >> forM_ (Packet.unknownOption (incomingPacket p)) (tellOfOption st (incomingPacket p)))
     Right (Packet.Whole packet) -> arriveWhole st p packet
     Right (Packet.Fragment key@(Key src dst proto _) piece)
       | dst `notElem` stackAddresses (settings st) -> [] <$ count st NotForUs
@@ -70,7 +70,7 @@ arrivePacket st p = do
           let (r, fs') = addFragment defaultLimits (fromIntegral t) key piece {pieceBytes = B.copy (pieceBytes piece)} fs in (fs', r)
         maybe (pure []) (\b -> arriveWhole st (Incoming b False True) (Packet.Packet src dst proto b)) whole
 
--- | Process a complete packet, given the memory that it lies in.
+-- | Process a whole packet, given the packet that was received: its memory may be reused.
 arriveWhole :: Stack -> Incoming -> Packet.Packet -> IO [(Flow, Segment)]
 arriveWhole st memory packet
   -- RFC 9293, MUST-57: drop packets to or from addresses that do not belong to a single host.
@@ -97,8 +97,8 @@ arriveTcp st memory (Packet.Packet src dst _ body) = case Segment.view body of
       mapM_ evaluate (payload s)
       pure [(Flow (Segment.sourcePort v) src (Segment.destinationPort v) dst, s)]
 
--- | A segment whose data may be kept. The data is copied if the device reuses the packet's memory, or if it
--- would keep much more memory alive than its size, as a few bytes in a large packet would.
+-- | The segment, with data that may be kept. The data is copied if the device reuses the packet's memory, or if it
+-- would keep alive much more memory than its size, like a few bytes in a large packet.
 owned :: Incoming -> Segment -> Segment
 owned memory s
   | null (payload s) || ownsMemory memory && (size <= 512 || 2 * Segment.payloadLength s >= size) = s
@@ -111,10 +111,11 @@ owned memory s
 -- | Process segments of a flow, in order.
 arriveFor :: Stack -> Flow -> [Segment] -> IO ()
 arriveFor _ _ [] = pure ()
-arriveFor st f segments@(s : rest) = do
+arriveFor st f (s : rest) = do
   entry <- lookupEntry st f
   case entry of
-    Just (Live sock) -> void (apply sock (Arrive segments))
+    -- The segments before a SYN may end the connection, and then the SYN opens another one.
+    Just (Live sock) -> let (these, others) = break (has syn . flags) rest in apply sock (Arrive (s : these)) >> arriveFor st f others
     Just (Lingering w) -> do
       over <- arriveLingering st f w s
       case over of
@@ -122,8 +123,9 @@ arriveFor st f segments@(s : rest) = do
         Just above -> deleteLingering st f w >> arriveNew st f above s >> arriveFor st f rest
     Nothing -> arriveNew st f Nothing s >> arriveFor st f rest
 
--- | Process a segment for a connection in TIME-WAIT. 'Just' if TIME-WAIT ends, or if the segment opens a new
--- connection: then with an initial sequence number above all used ones (RFC 6191; RFC 9293, section 3.6.1).
+-- | Process a segment for a connection in TIME-WAIT. Returns 'Nothing' if TIME-WAIT goes on, and 'Just' if it ends.
+-- If it ends because the segment opens a new connection, the result contains an initial sequence number above all
+-- those used (RFC 6191; RFC 9293, section 3.6.1).
 arriveLingering :: Stack -> Flow -> IORef TimeWait.Waiting -> Segment -> IO (Maybe (Maybe Word32))
 arriveLingering st f ref s = do
   env <- stackEnv st (localAddress f)
@@ -131,9 +133,14 @@ arriveLingering st f ref s = do
   case TimeWait.respond env s w of
     TimeWait.Stay w' out -> Nothing <$ (writeIORef ref w' >> mapM_ (sendSegment st (usualChoices st) f 65535) out)
     TimeWait.Over -> pure (Just Nothing)
-    TimeWait.Reusable -> pure (Just (Just (wrap (TimeWait.waitSnd w) + 65537)))
+    TimeWait.Reusable -> do
+      listening <- lookupListening st (localAddress f) (localPort f)
+      case listening of
+        Just _ -> pure (Just (Just (wrap (TimeWait.waitSnd w) + 65537)))
+        -- A SYN that opens nothing does not end TIME-WAIT.
+        Nothing -> Nothing <$ refuse st f s
 
--- | Process a segment that belongs to no connection: it may be for a listener. A connection that it opens has the
+-- | Process a segment that belongs to no connection but may be for a listener. A connection that it opens has the
 -- given initial sequence number, if there is one.
 arriveNew :: Stack -> Flow -> Maybe Word32 -> Segment -> IO ()
 arriveNew st f isn s = do
@@ -169,16 +176,20 @@ arriveSyn st env l f isn s = do
     usual = openingFor st env f
     begun = usual {initialSequence = fromMaybe (initialSequence usual) isn}
 
--- | Process an ACK that belongs to no connection: a valid SYN cookie in it opens one.
+-- | Process an ACK that belongs to no connection. If it contains a valid SYN cookie, it opens a connection, unless too
+-- many connections wait to be accepted: then it is dropped, and the client's next segment contains the cookie again.
 arriveCookie :: Stack -> Env -> Listening -> Flow -> Segment -> IO ()
-arriveCookie st env l f s
-  | not (usesCookies (stackPolicy (settings st))) = refuse st f s
-  | otherwise = case fromCookie env (secret st) f (openingFor st env f) s of
-    Nothing -> refuse st f s
-    Just c -> do
+arriveCookie st env l f s = case cookieLimit (stackPolicy (settings st)) of
+  Just limit | Just c <- fromCookie env (secret st) f (openingFor st env f) s -> do
+    queue <- readIORef (acceptQueue l)
+    when (waiting queue < limit) $ do
       sock <- newSocket st f (listeningSelf l) c
       ours <- enterBacklog st l sock
       when ours (count st CookiesTaken >> void (apply sock (Arrive [s])))
+  _ -> refuse st f s
+  where
+    waiting (Arrived socks) = Seq.length socks
+    waiting (NoMore _) = 0
 
 -- | Enter a new connection into its listener's backlog and into the table, unless the flow is there already. The
 -- backlog comes first, because a thread that finds the connection in the table may remove it from the backlog.
@@ -197,13 +208,13 @@ arriveIcmp st (Packet.Packet src dst _ body) = case Icmp.decode body of
   Left _ -> count st Malformed'
   Right m -> case m of
     Icmp.EchoRequest i n d -> sendWhole st (Packet.Packet dst src 1 (Icmp.encode (Icmp.EchoReply i n d)))
-    Icmp.FragmentationNeeded mtu quoted
-      | mtu > 0 -> quotes4 quoted (\w -> PathMtu w (max 552 (fromIntegral mtu) - 20))
+    -- Old routers do not report the MTU. Every host accepts 576 bytes (RFC 1191, section 5).
+    Icmp.FragmentationNeeded mtu quoted -> quotes4 quoted (\w -> PathMtu w ((if mtu == 0 then 576 else max 552 (fromIntegral mtu)) - 20))
     Icmp.Unreachable code quoted | code `elem` [2, 3] -> quotes4 quoted Unreached
     Icmp.Unreachable code quoted | code `elem` [0, 1, 5] -> quotes4 quoted Advised
     _ -> pure ()
   where
-    -- The quoted packet must be one that we sent. Eight bytes of its TCP header are enough.
+    -- The quoted packet must be one of ours. Eight bytes of its TCP header are enough.
     quotes4 :: ByteString -> (Word32 -> Event) -> IO ()
     quotes4 q event
       | B.length q >= ihl + 8 && B.length q >= 28 && B.index q 9 == 6 && ihl >= 20 =
@@ -227,6 +238,22 @@ arriveIcmp6 st (Packet.Packet src dst _ body) = case Icmp6.decode src dst body o
       | B.length q >= 48 && B.index q 6 == 6 =
         about st (Flow (word16At q 42) (v6At q 24) (word16At q 40) (v6At q 8)) (event (word32At q 44))
       | otherwise = pure ()
+
+-- | Tell the source of an IPv6 packet that its option at an offset is unknown (RFC 4443, section 3.4), unless many
+-- errors were sent in this second (section 2.4 (f)). A packet to a multicast address is answered from an address of the
+-- stack.
+tellOfOption :: Stack -> ByteString -> (Address, Address, Word32) -> IO ()
+tellOfOption st packet (src, dst, at) = forM_ (take 1 own) $ \from -> when (isUnicast src) $ do
+  Env (Instant t) _ <- stackEnv st from
+  let second = t `div` 1000000
+  allowed <- atomicModifyIORef' (icmpErrors st) $ \(s, n) ->
+    let sent = if s == second then n else 0 in if sent < 100 then ((second, sent + 1), True) else ((s, n), False)
+  when allowed $
+    sendWhole st (Packet.Packet from src 58 (Icmp6.encode from src (Icmp6.ParameterProblem 2 at (B.take 1232 packet))))
+  where
+    own
+      | isUnicast dst = filter (== dst) (stackAddresses (settings st))
+      | otherwise = filter (sameFamily dst) (stackAddresses (settings st))
 
 -- | Pass an event to the connection that an ICMP error message quotes.
 about :: Stack -> Flow -> Event -> IO ()

@@ -7,6 +7,7 @@
 -- @since 0.1.0
 module Weft.Tcp.Stack.Step
   ( apply,
+    applyWhen,
     inspect,
     begin,
     expire,
@@ -15,18 +16,19 @@ module Weft.Tcp.Stack.Step
 where
 
 import Control.Concurrent.MVar
-import Control.Exception (mask_, onException)
+import Control.Exception (evaluate, mask_, onException, uninterruptibleMask_)
 import Control.Monad (forM_, forever, unless, void, when)
 import Data.ByteString (ByteString)
 import Data.IORef
 import Data.Sequence (ViewL (..), viewl)
 import qualified Data.Sequence as Seq
 import Weft.Tcp.Core
-import Weft.Tcp.Core.Rest
+import Weft.Tcp.Core.Packed
 import Weft.Tcp.Core.Secret (Flow (..))
-import Weft.Tcp.Core.State (choices)
+import Weft.Tcp.Core.State (choices, isOrphan, isSynchronized)
 import Weft.Tcp.Core.TimeWait (Waiting (endsAt), compact)
 import Weft.Tcp.Stack
+import Weft.Tcp.Stack.Orphans (adopt, forget)
 import Weft.Tcp.Stack.Waker (wake)
 import qualified Weft.Timer as Timer
 
@@ -35,56 +37,73 @@ import qualified Weft.Timer as Timer
 apply :: Socket -> Event -> IO [ByteString]
 apply sock event = mask_ (takeMVar (socketConn sock) >>= stepFrom sock event)
 
+-- | Process the event that the function chooses for the present state, if it chooses one. No other step comes between
+-- the choice and the event. Returns the function's second result. The event must not ask for data.
+applyWhen :: Socket -> (Conn -> (Maybe Event, a)) -> IO a
+applyWhen sock choose = mask_ $ do
+  packed <- takeMVar (socketConn sock)
+  (event, answer) <- evaluate (choose (unpack packed)) `onException` putMVar (socketConn sock) packed
+  case event of
+    Nothing -> answer <$ putMVar (socketConn sock) packed
+    Just e -> answer <$ stepFrom sock e packed
+
 -- | Run a step of a connection whose state was taken. The state is always put back; if the step throws, it is
 -- unchanged. Call with asynchronous exceptions masked.
-stepFrom :: Socket -> Event -> Kept -> IO [ByteString]
-stepFrom sock event kept = do
-  (next, actions) <- changed `onException` putMVar (socketConn sock) kept
+stepFrom :: Socket -> Event -> Packed -> IO [ByteString]
+stepFrom sock event packed = do
+  (next, actions, excess) <- changed `onException` putMVar (socketConn sock) packed
   putMVar (socketConn sock) next
-  notify sock actions
+  notify sock c actions
+  -- A step does not block.
+  forM_ excess (\oldest -> uninterruptibleMask_ (apply oldest Abort))
   pure (concat [bytes | Received bytes <- actions])
   where
-    c = awake kept
+    c = unpack packed
     changed = do
       env <- stackEnv (socketStack sock) (localAddress (socketFlow sock))
       let (c', actions) = step env event c
-          next = keep c'
-      perform sock c' actions
+          next = pack c'
+      transmitAll sock c' actions
       arm sock env c'
+      -- While its flow is in the table, no other connection has it.
+      excess <- countOrphan sock c' c
       retire sock c' c
-      next `seq` pure (next, actions)
+      next `seq` pure (next, actions, excess)
 
 -- | Start a new connection: send its first segments and set its timer, unless it has been ended meanwhile.
 begin :: Socket -> [Action] -> IO ()
 begin sock actions = mask_ $ do
-  kept <- takeMVar (socketConn sock)
-  let c = awake kept
+  packed <- takeMVar (socketConn sock)
+  let c = unpack packed
       started = do
         env <- stackEnv (socketStack sock) (localAddress (socketFlow sock))
-        perform sock c actions
+        transmitAll sock c actions
         arm sock env c
-  unless (isOver c) started `onException` putMVar (socketConn sock) kept
-  putMVar (socketConn sock) kept
+  unless (isOver c) started `onException` putMVar (socketConn sock) packed
+  putMVar (socketConn sock) packed
 
 -- | Apply a function to the current state of a connection.
 inspect :: Socket -> (Conn -> a) -> IO a
-inspect sock f = f . awake <$> readMVar (socketConn sock)
+inspect sock f = f . unpack <$> readMVar (socketConn sock)
 
-perform :: Socket -> Conn -> [Action] -> IO ()
-perform sock c actions = forM_ actions $ \case
+-- | Send the segments among the actions of a step.
+transmitAll :: Socket -> Conn -> [Action] -> IO ()
+transmitAll sock c actions = forM_ actions $ \case
   Transmit s -> sendSegment (socketStack sock) (choices c) (socketFlow sock) (sendMss c) s
   _ -> pure ()
 
-notify :: Socket -> [Action] -> IO ()
-notify sock actions = forM_ actions $ \case
+-- | Notify users of the signals among the actions of a step, given the connection before it.
+notify :: Socket -> Conn -> [Action] -> IO ()
+notify sock old actions = forM_ actions $ \case
   Notify s -> case s of
     Connected -> wake (socketWriter sock) >> opened
     Readable -> wake (socketReader sock)
     Urgent -> wake (socketReader sock)
     Writable -> wake (socketWriter sock)
-    -- A connection leaves the backlog when it is accepted, or when it ends before.
     Soft e -> forM_ (stackSoftErrors (settings (socketStack sock))) (\tell -> tell (socketFlow sock) e)
-    Ended _ -> wake (socketReader sock) >> wake (socketWriter sock) >> unlist sock
+    -- A half-open connection leaves the backlog here. An open one is in the accept queue and counts until it is
+    -- accepted, so that peers that connect and reset do not fill the queue.
+    Ended _ -> wake (socketReader sock) >> wake (socketWriter sock) >> unless (isSynchronized (state old)) (unlist sock)
   _ -> pure ()
   where
     opened = forM_ (socketListener sock) $ \l -> do
@@ -132,15 +151,25 @@ timerLoop st = forever $ do
   takeMVar (firedSignal st)
   socks <- atomicModifyIORef' (fired st) (\l -> ([], l))
   forM_ (reverse socks) $ \sock -> mask_ $ do
-    kept <- takeMVar (socketConn sock)
+    packed <- takeMVar (socketConn sock)
     -- The timer has fired, so it must not be cancelled any more.
     writeIORef (socketTimer sock) Unarmed
-    stepFrom sock Tick kept
+    stepFrom sock Tick packed
+
+-- | Enter a connection that has become an orphan, or remove one that is none any more. Returns the oldest orphan, which
+-- is to be aborted, if there are too many.
+countOrphan :: Socket -> Conn -> Conn -> IO (Maybe Socket)
+countOrphan sock new old
+  | isOrphan new == isOrphan old = pure Nothing
+  | isOrphan new = atomicModifyIORef' (orphans st) (adopt (maxOrphans (settings st)) socketFlow sock)
+  | otherwise = Nothing <$ atomicModifyIORef' (orphans st) (\o -> (forget (socketFlow sock) o, ()))
+  where
+    st = socketStack sock
 
 -- | Remove a connection that has ended from the table. For TIME-WAIT, replace it by a record of a few words.
 retire :: Socket -> Conn -> Conn -> IO ()
 retire sock new old
-  | isOver new && not (isOver old) = deleteEntry st f
+  | isOver new && not (isOver old) = deleteLive sock
   | state new == TimeWait && state old /= TimeWait = do
     waiting <- newIORef (compact new)
     insertEntry st f (Lingering waiting)

@@ -1,7 +1,7 @@
 {-# LANGUAGE ForeignFunctionInterface #-}
 
 -- |
--- Internet addresses of both versions, as numbers, and link-layer addresses.
+-- Internet addresses of both versions, represented as numbers, and link-layer addresses.
 --
 -- @since 0.1.0
 module Weft.Tcp.Wire.Address
@@ -37,6 +37,7 @@ import Foreign.C.String (CString, peekCString, withCString)
 import Foreign.C.Types (CInt (..))
 import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Ptr (Ptr, castPtr)
+import Network.Socket (Family (AF_INET, AF_INET6), packFamily)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Tcp.Wire.Bytes
 
@@ -55,12 +56,11 @@ foreign import ccall unsafe "inet_pton"
 foreign import ccall unsafe "inet_ntop"
   cInetNtop :: CInt -> CString -> CString -> Word32 -> IO CString
 
--- | AF_INET and AF_INET6 of Linux.
 familyV4, familyV6 :: CInt
-familyV4 = 2
-familyV6 = 10
+familyV4 = packFamily AF_INET
+familyV6 = packFamily AF_INET6
 
--- | From its text (inet_pton(3)): @192.0.2.1@ or @2001:db8::1@.
+-- | Parse an address from its text form, as inet_pton(3) does: @192.0.2.1@ or @2001:db8::1@.
 parseAddress :: String -> Maybe Address
 parseAddress text
   | '\0' `elem` text = Nothing
@@ -71,7 +71,7 @@ parseAddress text
       ok <- cInetPton family t p
       if ok == 1 then Just <$> B.packCStringLen (castPtr p, size) else pure Nothing
 
--- | Its text (inet_ntop(3), for IPv6 the form of RFC 5952).
+-- | The text form of an address, as inet_ntop(3) writes it; for IPv6 this is the form of RFC 5952.
 showAddress :: Address -> String
 showAddress a = unsafePerformIO . B.unsafeUseAsCString (runPut (putAddress a)) $ \p ->
   allocaBytes 64 $ \out -> cInetNtop (family a) p out 64 >>= peekCString
@@ -79,25 +79,25 @@ showAddress a = unsafePerformIO . B.unsafeUseAsCString (runPut (putAddress a)) $
     family V4 {} = familyV4
     family V6 {} = familyV6
 
--- | Whether one host can have the address: neither multicast nor broadcast nor
--- unspecified (RFC 9293, MUST-46 and MUST-57).
+-- | Whether the address can belong to a single host: it is not a multicast, broadcast or unspecified address (RFC
+-- 9293, MUST-46 and MUST-57).
 isUnicast :: Address -> Bool
 isUnicast (V4 a) = a /= 0 && a < 0xe0000000
 isUnicast (V6 0 0) = False
 isUnicast (V6 a _) = a `shiftR` 56 /= 0xff
 
--- | Whether both are of one version.
+-- | Whether both addresses have the same IP version.
 sameFamily :: Address -> Address -> Bool
 sameFamily V4 {} V4 {} = True
 sameFamily V6 {} V6 {} = True
 sameFamily _ _ = False
 
--- | Where neighbour solicitations for an address go (RFC 4291, section 2.7.1).
+-- | The multicast address to which neighbour solicitations for an address are sent (RFC 4291, section 2.7.1).
 solicitedNode :: Address -> Address
 solicitedNode (V6 _ b) = V6 0xff02000000000000 (0x00000001ff000000 .|. (b .&. 0xffffff))
 solicitedNode a = a
 
--- | An EUI-48, in the low 48 bits.
+-- | A link-layer address (EUI-48), in the low 48 bits.
 newtype HardwareAddress = HardwareAddress Word64
   deriving (Eq, Ord, Show)
 
@@ -105,16 +105,16 @@ newtype HardwareAddress = HardwareAddress Word64
 broadcastHardware :: HardwareAddress
 broadcastHardware = HardwareAddress 0xffffffffffff
 
--- | Where an IPv6 multicast goes on Ethernet (RFC 2464, section 7).
+-- | The link-layer address to which an IPv6 multicast packet is sent on Ethernet (RFC 2464, section 7).
 multicastHardware :: Address -> HardwareAddress
 multicastHardware (V6 _ b) = HardwareAddress (0x333300000000 .|. (b .&. 0xffffffff))
 multicastHardware _ = broadcastHardware
 
--- | Whether one station can have the address: not multicast, not broadcast, not zero.
+-- | Whether the address can belong to a single station: it is not multicast, broadcast or zero.
 isStation :: HardwareAddress -> Bool
 isStation (HardwareAddress w) = w /= 0 && not (testBit w 40)
 
--- | At an offset; the six bytes must lie inside.
+-- | The link-layer address at an offset. Its six bytes must lie inside the string.
 hardwareAt :: ByteString -> Int -> HardwareAddress
 hardwareAt b i =
   HardwareAddress ((fromIntegral (word16At b i) `shiftL` 32) .|. fromIntegral (word32At b (i + 2)))
@@ -123,18 +123,17 @@ hardwareAt b i =
 putHardware :: HardwareAddress -> Put
 putHardware (HardwareAddress w) = put16 (fromIntegral (w `shiftR` 32) :: Word16) <> put32 (fromIntegral w)
 
--- | At an offset; the four bytes must lie inside.
+-- | The IPv4 address at an offset. Its four bytes must lie inside the string.
 v4At :: ByteString -> Int -> Address
 v4At b i = V4 (word32At b i)
 {-# INLINE v4At #-}
 
--- | At an offset; the sixteen bytes must lie inside.
+-- | The IPv6 address at an offset. Its sixteen bytes must lie inside the string.
 v6At :: ByteString -> Int -> Address
 v6At b i = V6 (word64At b i) (word64At b (i + 8))
 {-# INLINE v6At #-}
 
--- | The four bytes of an IPv4 address or the sixteen of an IPv6 address, in network byte
--- order.
+-- | The four bytes of an IPv4 address or the sixteen of an IPv6 address, in network byte order.
 putAddress :: Address -> Put
 putAddress (V4 a) = put32 a
 putAddress (V6 a b) = put64 a <> put64 b

@@ -1,12 +1,11 @@
 -- |
--- Reading and writing network byte order, for the other modules of
--- @Weft.Tcp.Wire@. Reading a field is a load without a bounds check: each
--- protocol's @view@ function checks lengths once, before any field is read. A 'Put'
--- knows its length, so that a header is written into memory of exactly its size.
+-- Reading and writing in network byte order, for the other modules of @Weft.Tcp.Wire@. Reading a field is a load
+-- without a bounds check: each protocol's @view@ function checks lengths once, before any field is read. A 'Put' has
+-- a known length, so a header is written into memory of exactly its size.
 --
 -- @since 0.1.0
 module Weft.Tcp.Wire.Bytes
-  ( -- * Why bytes are no packet
+  ( -- * Errors
     Malformed (..),
 
     -- * Reading
@@ -44,38 +43,38 @@ import Foreign.Storable (peek, poke, pokeByteOff)
 import GHC.ByteOrder (ByteOrder (..), targetByteOrder)
 import System.IO.Unsafe (unsafeDupablePerformIO)
 
--- | What is wrong with a packet.
+-- | The reason why bytes are not a valid packet.
 data Malformed
-  = -- | Shorter than its header, or than a length field in it.
+  = -- | The bytes are fewer than the header needs, or than a length field claims.
     Truncated
-  | -- | A version, hardware type or other discriminator of another protocol.
+  | -- | The version, hardware type or a similar field is that of another protocol.
     WrongVersion
-  | -- | A length field that contradicts the format: a TCP data offset below 5, an
-    -- IPv4 header length below 5, a total length below the header's.
+  | -- | A length field contradicts the format: a TCP data offset below 5, an IPv4 header length below 5, or a total
+    -- length below the header's.
     BadLength
   | BadChecksum
-  | -- | Options or extension headers that do not fit together.
+  | -- | Invalid options or extension headers.
     BadOptions
   deriving (Eq, Ord, Show, Enum, Bounded)
 
 -- Reading ------------------------------------------------------------------------
 
--- | The byte at an offset, which must lie inside.
+-- | The byte at an offset. The offset is not checked.
 word8At :: ByteString -> Int -> Word8
 word8At = B.unsafeIndex
 {-# INLINE word8At #-}
 
--- | The 16-bit word at an offset. All its bytes must lie inside.
+-- | The 16-bit word at an offset. Its bytes must lie inside the string.
 word16At :: ByteString -> Int -> Word16
 word16At b i = load b i (\p -> bigEndian byteSwap16 <$> peek (castPtr p))
 {-# INLINE word16At #-}
 
--- | The 32-bit word at an offset. All its bytes must lie inside.
+-- | The 32-bit word at an offset. Its bytes must lie inside the string.
 word32At :: ByteString -> Int -> Word32
 word32At b i = load b i (\p -> bigEndian byteSwap32 <$> peek (castPtr p))
 {-# INLINE word32At #-}
 
--- | The 64-bit word at an offset. All its bytes must lie inside.
+-- | The 64-bit word at an offset. Its bytes must lie inside the string.
 word64At :: ByteString -> Int -> Word64
 word64At b i = load b i (\p -> bigEndian byteSwap64 <$> peek (castPtr p))
 {-# INLINE word64At #-}
@@ -90,14 +89,14 @@ bigEndian swap = case targetByteOrder of
   BigEndian -> id
 {-# INLINE bigEndian #-}
 
--- | @slice from count@: a part, without copying. Parts that lie outside are cut off.
+-- | @slice from count@: a part of a string, without copying. What lies outside the string is cut off.
 slice :: Int -> Int -> ByteString -> ByteString
 slice from count = B.take count . B.drop from
 {-# INLINE slice #-}
 
 -- Writing ------------------------------------------------------------------------
 
--- | Bytes to be written: how many, and how.
+-- | Bytes to be written: their number, and an action that writes them at an address.
 data Put = Put !Int !(Ptr Word8 -> IO ())
 
 instance Semigroup Put where
@@ -107,11 +106,11 @@ instance Semigroup Put where
 instance Monoid Put where
   mempty = Put 0 (\_ -> pure ())
 
--- | How many bytes will be written.
+-- | The number of bytes that will be written.
 putLength :: Put -> Int
 putLength (Put n _) = n
 
--- | The bytes, in pinned memory of their size.
+-- | Write the bytes into pinned memory of exactly their size.
 runPut :: Put -> ByteString
 runPut (Put n f) = B.unsafeCreate n f
 {-# INLINE runPut #-}
@@ -141,11 +140,12 @@ putBytes :: ByteString -> Put
 putBytes b = Put (B.length b) $ \p ->
   B.unsafeUseAsCStringLen b (\(q, n) -> copyBytes p (castPtr q) n)
 
--- | That many zero bytes.
+-- | The given number of zero bytes.
 putZeros :: Int -> Put
 putZeros n = Put n (\p -> fillBytes p 0 n)
 
--- | The same bytes with a word at that offset, which is computed from them where they were written.
+-- | Write the bytes, then replace the 16-bit word at the given offset by one that the function computes from the
+-- written bytes.
 completed :: Int -> (Ptr Word8 -> Int -> IO Word16) -> Put -> Put
 completed at word (Put n f) = Put n (\p -> f p >> word p n >>= store16 p at)
 {-# INLINE completed #-}

@@ -1,9 +1,8 @@
 {-# LANGUAGE ForeignFunctionInterface #-}
 
 -- |
--- The Internet checksum (RFC 1071): one's complement sums of 16-bit words, that
--- can be computed for parts and added. Pure; reading is a C loop of eight bytes a
--- turn.
+-- The Internet checksum (RFC 1071): one's complement sums of 16-bit words. Sums of parts can be added. All functions
+-- are pure; a loop in C reads the bytes.
 --
 -- @since 0.1.0
 module Weft.Tcp.Wire.Checksum
@@ -32,11 +31,11 @@ import Weft.Tcp.Wire.Bytes (Put, completed)
 foreign import ccall unsafe "weft_tcp_sum"
   cSum :: Ptr Word8 -> CSize -> IO Word32
 
--- | The sum of some bytes, and whether their number was odd: what follows an odd
--- number of bytes counts with its halves exchanged (RFC 1071, section 2 (B)).
+-- | The sum of some bytes, and whether their number was odd: after an odd number of bytes, the sum of the following
+-- bytes is added with its two bytes exchanged (RFC 1071, section 2 (B)).
 data Sum = Sum !Word16 !Bool
 
--- | Concatenation of what was summed.
+-- | The sum of the concatenated bytes.
 instance Semigroup Sum where
   Sum a odd1 <> Sum b odd2 = Sum (add a (if odd1 then byteSwap16 b else b)) (odd1 /= odd2)
   {-# INLINE (<>) #-}
@@ -50,7 +49,7 @@ add a b =
    in fromIntegral ((s .&. 0xffff) + (s `shiftR` 16))
 {-# INLINE add #-}
 
--- | Of a string. O(n).
+-- | The sum of a string. O(n).
 sumBytes :: ByteString -> Sum
 sumBytes b
   | B.null b = mempty
@@ -60,25 +59,25 @@ sumMemory :: Ptr Word8 -> Int -> IO Sum
 sumMemory p n = (\s -> Sum (fromIntegral s) (odd n)) <$> cSum p (fromIntegral n)
 {-# INLINE sumMemory #-}
 
--- | Bytes with a checksum at that offset, where they have 0: over what is summed up before them, over
--- them, and over what follows them.
+-- | Compute a checksum and write it into the given bytes, at the given offset, where they must contain 0. The
+-- checksum covers the first sum, the bytes, and the second sum.
 putSummed :: Int -> Sum -> Sum -> Put -> Put
 putSummed at before after = completed at (\p n -> (\s -> checksum (before <> s <> after)) <$> sumMemory p n)
 {-# INLINE putSummed #-}
 
--- | Of strings that follow each other.
+-- | The sum of consecutive strings.
 sumChunks :: [ByteString] -> Sum
 sumChunks = foldMap sumBytes
 
--- | Of a 16-bit word.
+-- | The sum of a 16-bit word.
 sum16 :: Word16 -> Sum
 sum16 w = Sum w False
 
--- | Of a 32-bit word, which counts as two 16-bit words.
+-- | The sum of a 32-bit word, as two 16-bit words.
 sum32 :: Word32 -> Sum
 sum32 w = Sum (add (fromIntegral (w `shiftR` 16)) (fromIntegral w)) False
 
--- | Of the bytes of an address.
+-- | The sum of the bytes of an address.
 sumAddress :: Address -> Sum
 sumAddress (V4 a) = sum32 a
 sumAddress (V6 a b) =
@@ -87,23 +86,21 @@ sumAddress (V6 a b) =
     <> sum32 (fromIntegral (b `shiftR` 32))
     <> sum32 (fromIntegral b)
 
--- | Source, destination, protocol number and length of the transport header with
--- its data (RFC 9293, section 3.1; RFC 8200, section 8.1: the two versions' pseudo
--- headers differ in zeros only).
+-- | The sum of the pseudo header: source, destination, protocol number, and length of the transport header with its
+-- data (RFC 9293, section 3.1; RFC 8200, section 8.1). The two IP versions' pseudo headers differ in zeros only.
 pseudoHeader :: Address -> Address -> Word8 -> Int -> Sum
 pseudoHeader src dst proto len =
   sumAddress src <> sumAddress dst <> sum16 (fromIntegral proto) <> sum32 (fromIntegral len)
 
--- | What goes into the checksum field: the complement of the sum.
+-- | The value of the checksum field: the complement of the sum.
 checksum :: Sum -> Word16
 checksum (Sum s _) = complement s
 
--- | The sum itself: what a device that computes checksums wants to find in the
--- field, summed over the pseudo header only.
+-- | The sum itself, not complemented. A device that computes checksums expects the sum of the pseudo header in the
+-- checksum field.
 foldedSum :: Sum -> Word16
 foldedSum (Sum s _) = s
 
--- | Whether the sum over everything, checksum field included, says that nothing
--- was changed.
+-- | Whether a checksum is correct, given the sum of all bytes including the checksum field.
 isValid :: Sum -> Bool
 isValid (Sum s _) = s == 0xffff

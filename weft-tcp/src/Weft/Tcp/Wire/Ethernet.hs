@@ -27,7 +27,7 @@ import Data.Word (Word16)
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Bytes
 
--- | A frame without its check sequence.
+-- | An Ethernet II frame without its frame check sequence.
 data Frame = Frame
   { frameDestination :: !HardwareAddress,
     frameSource :: !HardwareAddress,
@@ -36,7 +36,7 @@ data Frame = Frame
   }
   deriving (Eq, Show)
 
--- | What the body is.
+-- | The protocol of a frame's body.
 type EtherType = Word16
 
 -- | The EtherTypes of IPv4 (0x0800), IPv6 (0x86dd) and ARP (0x0806).
@@ -45,26 +45,25 @@ typeIPv4 = 0x0800
 typeIPv6 = 0x86dd
 typeArp = 0x0806
 
--- | A frame without its check sequence; 'Truncated' if it is shorter than the 14 bytes
--- of the header.
+-- | Decode a frame without its frame check sequence. 'Truncated' if it is shorter than the header's 14 bytes.
 decodeFrame :: ByteString -> Either Malformed Frame
 decodeFrame b
   | B.length b < 14 = Left Truncated
   | otherwise = Right (Frame (hardwareAt b 0) (hardwareAt b 6) (word16At b 12) (B.drop 14 b))
 
--- | The 14 bytes of the header and the body, without padding or check sequence.
+-- | Encode a frame: the header's 14 bytes and the body, without padding or frame check sequence.
 encodeFrame :: Frame -> ByteString
 encodeFrame f = frameHeader (frameDestination f) (frameSource f) (frameType f) <> frameBody f
 
--- | The fourteen bytes before a body.
+-- | The 14-byte header of a frame, given destination, source and type.
 frameHeader :: HardwareAddress -> HardwareAddress -> EtherType -> ByteString
 frameHeader dst src ty = runPut (putHardware dst <> putHardware src <> put16 ty)
 
--- | What an ARP packet is: a question or an answer.
+-- | The operation of an ARP packet.
 data ArpOperation = ArpRequest | ArpReply
   deriving (Eq, Show, Enum, Bounded)
 
--- | Who has an IPv4 address, or an answer to that.
+-- | An ARP packet: a request for the link-layer address of an IPv4 address, or the reply.
 data Arp = Arp
   { arpOperation :: !ArpOperation,
     senderHardware :: !HardwareAddress,
@@ -74,7 +73,7 @@ data Arp = Arp
   }
   deriving (Eq, Show)
 
--- | Of Ethernet and IPv4 only.
+-- | Decode an ARP packet for Ethernet and IPv4. Other kinds are errors.
 decodeArp :: ByteString -> Either Malformed Arp
 decodeArp b
   | B.length b < 28 = Left Truncated
@@ -87,7 +86,7 @@ decodeArp b
   where
     packet op = Arp op (hardwareAt b 8) (v4At b 14) (hardwareAt b 18) (v4At b 24)
 
--- | The addresses must be of IPv4.
+-- | Encode an ARP packet. Its addresses must be IPv4 addresses.
 encodeArp :: Arp -> ByteString
 encodeArp a =
   runPut $

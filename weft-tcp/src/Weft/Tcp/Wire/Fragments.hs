@@ -1,8 +1,7 @@
 -- |
--- Putting fragments of packets together (RFC 791, section 3.2; RFC 8200, section
--- 4.5). Pure: time is passed in. What a sender can make it hold is bounded: bytes
--- and packets in all, parts of a packet, and time. Fragments that overlap discard
--- their whole packet (RFC 5722, for IPv4 as well).
+-- Reassembly of fragmented packets (RFC 791, section 3.2; RFC 8200, section 4.5). Pure: the time is passed in. The
+-- memory that senders can occupy is bounded: there are limits on bytes and packets in all, on fragments of a packet,
+-- and on time. If fragments overlap, their whole packet is discarded (RFC 5722; done here for IPv4 too).
 --
 -- @since 0.1.0
 module Weft.Tcp.Wire.Fragments
@@ -27,31 +26,31 @@ import Data.Maybe (fromMaybe)
 import Data.Word (Word32, Word8)
 import Weft.Tcp.Wire.Address
 
--- | What the fragments of a packet have in common.
+-- | What identifies the packet of a fragment: source, destination, protocol and identification.
 data Key = Key !Address !Address !Word8 !Word32
   deriving (Eq, Ord, Show)
 
--- | A fragment: where its bytes belong, and whether more follow.
+-- | A fragment: the offset of its bytes in the packet, whether more fragments follow, and its bytes.
 data Piece = Piece
   { pieceOffset :: !Int,
     pieceMore :: !Bool,
     pieceBytes :: !ByteString
   }
 
--- | Bounds.
+-- | The limits of reassembly.
 data Limits = Limits
   { maxPackets :: !Int,
     maxBytes :: !Int,
     maxPieces :: !Int,
-    -- | Microseconds from a packet's first fragment on.
+    -- | How long the fragments of a packet are kept, in microseconds after the first one.
     lifetime :: !Int64
   }
 
--- | 256 packets, 4 MiB, 128 pieces, 30 seconds.
+-- | The default limits: 256 packets, 4 MiB, 128 fragments of a packet, 30 seconds.
 defaultLimits :: Limits
 defaultLimits = Limits 256 4194304 128 30000000
 
--- | Packets of which a part has arrived.
+-- | The packets of which some fragments have arrived.
 data Fragments = Fragments
   { packets :: !(Map.Map Key Partial),
     held :: !Int
@@ -59,25 +58,25 @@ data Fragments = Fragments
 
 data Partial = Partial
   { expires :: !Int64,
-    -- | Set when its fragments overlapped: what still comes of it is dropped.
+    -- | Set when fragments overlapped or were too many. Further fragments of the packet are dropped.
     discarded :: !Bool,
-    -- | Set by the last fragment.
+    -- | The size of the whole packet, known from its last fragment.
     size :: !(Maybe Int),
     pieces :: !(IntMap.IntMap ByteString),
-    -- | Bytes in 'pieces'.
+    -- | The number of bytes in 'pieces'.
     arrived :: !Int
   }
 
--- | No packets that wait for fragments.
+-- | No incomplete packets.
 noFragments :: Fragments
 noFragments = Fragments Map.empty 0
 
--- | Bytes that wait for others.
+-- | The number of bytes in incomplete packets.
 heldBytes :: Fragments -> Int
 heldBytes = held
 
--- | A fragment has arrived at a time. 'Just' the packet's payload when it was the
--- last one missing.
+-- | Add a fragment that arrived at the given time. The result is 'Just' the packet's payload if no fragment is
+-- missing any more. O(incomplete packets), because packets that have expired are removed first.
 addFragment :: Limits -> Int64 -> Key -> Piece -> Fragments -> (Maybe ByteString, Fragments)
 addFragment limits now key piece whole = case Map.lookup key (packets fs) of
   Just partial | discarded partial -> (Nothing, fs)
@@ -116,7 +115,7 @@ place limits key piece partial fs
         }
     discard = Fragments (Map.insert key (Partial (expires partial) True Nothing IntMap.empty 0) (packets fs)) (held fs - arrived partial)
 
--- | Forget packets whose time is over. O(packets), of which there are few.
+-- | Discard incomplete packets whose lifetime is over. O(incomplete packets), of which there are few.
 expireFragments :: Int64 -> Fragments -> Fragments
 expireFragments now fs
   | Map.null old = fs

@@ -1,5 +1,5 @@
 -- |
--- IPv4 (RFC 791): a view of the bytes, and what they mean.
+-- IPv4 packets (RFC 791): a view of the bytes, and the decoded header.
 --
 -- @since 0.1.0
 module Weft.Tcp.Wire.IPv4
@@ -10,6 +10,7 @@ module Weft.Tcp.Wire.IPv4
     destination,
     protocol,
     viewsFragment,
+    routesBySource,
     payload,
 
     -- * Meaning
@@ -31,11 +32,10 @@ import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Bytes
 import Weft.Tcp.Wire.Checksum
 
--- | A packet whose version, lengths and header checksum hold; bytes behind its
--- total length are cut off.
+-- | A packet whose version, lengths and header checksum are correct. Bytes after its total length are cut off.
 newtype View = View ByteString
 
--- | Check a packet. O(header).
+-- | Check a packet's version, lengths and header checksum. O(header).
 view :: ByteString -> Either Malformed View
 view b
   | B.length b < 20 = Left Truncated
@@ -56,19 +56,31 @@ source, destination :: View -> Address
 source (View b) = v4At b 12
 destination (View b) = v4At b 16
 
--- | The number of the protocol above: 6 is TCP.
+-- | The number of the transport protocol: 6 is TCP.
 protocol :: View -> Word8
 protocol (View b) = word8At b 9
 
--- | Whether it is a part of a packet ('isFragment').
+-- | Whether the packet is a fragment ('isFragment').
 viewsFragment :: View -> Bool
 viewsFragment (View b) = word16At b 6 .&. 0x3fff /= 0
 
--- | What follows the header.
+-- | Whether it has the option of a loose or strict source route (131 or 137).
+routesBySource :: View -> Bool
+routesBySource (View b) = headerLength b > 20 && within (slice 20 (headerLength b - 20) b)
+  where
+    within o = case B.uncons o of
+      Just (kind, rest)
+        | kind == 131 || kind == 137 -> True
+        | kind == 1 -> within rest
+        | kind /= 0, not (B.null rest), size rest >= 2 -> within (B.drop (size rest) o)
+      _ -> False
+    size rest = fromIntegral (word8At rest 0) :: Int
+
+-- | The bytes after the header.
 payload :: View -> ByteString
 payload (View b) = B.drop (headerLength b) b
 
--- | A header. Lengths and the checksum follow from it and the payload.
+-- | A decoded header. The lengths and the checksum are computed from it and the payload.
 data Header = Header
   { source4 :: !Address,
     destination4 :: !Address,
@@ -79,18 +91,18 @@ data Header = Header
     identification :: !Word16,
     dontFragment :: !Bool,
     moreFragments :: !Bool,
-    -- | Where a fragment's bytes belong, in units of eight.
+    -- | The offset of a fragment's bytes, in units of eight bytes.
     fragmentOffset :: !Word16,
-    -- | Options as they are on the wire: up to 40 bytes, a multiple of four.
+    -- | Options as on the wire: up to 40 bytes, a multiple of four.
     options4 :: !ByteString
   }
   deriving (Eq, Show)
 
--- | An ordinary packet that must not be fragmented.
+-- | A header without options, for a packet that must not be fragmented, given protocol, source and destination.
 plain :: Word8 -> Address -> Address -> Header
 plain proto src dst = Header src dst proto 64 0 0 True False 0 B.empty
 
--- | Whether it is a part of a packet.
+-- | Whether a header is that of a fragment.
 isFragment :: Header -> Bool
 isFragment h = moreFragments h || fragmentOffset h /= 0
 
@@ -112,16 +124,15 @@ header (View b) =
   where
     flags = word16At b 6
 
--- | Header and payload of a packet, after the checks of 'view'.
+-- | Decode header and payload of a packet, with the checks of 'view'.
 decode :: ByteString -> Either Malformed (Header, ByteString)
 decode b = (\v -> (header v, payload v)) <$> view b
 
--- | Header and payload. Options are cut to what fits (40 bytes) and padded.
+-- | Encode header and payload. Options are cut off after 40 bytes and padded.
 encode :: Header -> ByteString -> ByteString
 encode h body = runPut (putHeader h (B.length body) <> putBytes body)
 
--- | A header for a payload of so many bytes, which with the header must be at most
--- 65535.
+-- | A header for a payload of the given number of bytes. Header and payload must be at most 65535 bytes.
 putHeader :: Header -> Int -> Put
 putHeader h len =
   putSummed 10 mempty mempty $

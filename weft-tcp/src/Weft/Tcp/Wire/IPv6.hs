@@ -1,6 +1,5 @@
 -- |
--- IPv6 (RFC 8200) with its extension headers: a view of the fixed header, and what
--- a packet means.
+-- IPv6 packets (RFC 8200) with their extension headers: a view of the fixed header, and the decoded headers.
 --
 -- @since 0.1.0
 module Weft.Tcp.Wire.IPv6
@@ -19,21 +18,23 @@ module Weft.Tcp.Wire.IPv6
     putHeaders,
     plain,
     maxExtensions,
+    Objection (..),
+    objection,
   )
 where
 
 import Data.Bits (shiftL, shiftR, testBit, (.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import Data.Maybe (listToMaybe)
 import Data.Word (Word16, Word32, Word8)
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Bytes
 
--- | A packet whose version and payload length hold; bytes behind the payload are
--- cut off.
+-- | A packet whose version and payload length are correct. Bytes after the payload are cut off.
 newtype View = View ByteString
 
--- | Check version and payload length; extension headers are not looked at.
+-- | Check a packet's version and payload length, but not its extension headers.
 view :: ByteString -> Either Malformed View
 view b
   | B.length b < 40 = Left Truncated
@@ -48,51 +49,51 @@ source, destination :: View -> Address
 source (View b) = v6At b 8
 destination (View b) = v6At b 24
 
--- | A packet's headers.
+-- | The decoded headers of a packet.
 data Header = Header
   { source6 :: !Address,
     destination6 :: !Address,
-    -- | The protocol above, after the extension headers: 6 is TCP.
+    -- | The transport protocol, which follows the extension headers: 6 is TCP.
     protocol6 :: !Word8,
     hopLimit :: !Word8,
     -- | Differentiated services and, in the low two bits, ECN.
     trafficClass6 :: !Word8,
     -- | 20 bits.
     flowLabel :: !Word32,
-    -- | In their order. The payload of a fragment other than the first is a part of
-    -- what follows its fragment header.
+    -- | The extension headers in order. For a fragment, the payload of the packet is what follows the fragment
+    -- header.
     extensions :: ![Extension]
   }
   deriving (Eq, Show)
 
 -- | An extension header (RFC 8200, section 4).
 data Extension
-  = -- | Hop-by-hop options (0), routing (43), destination options (60), or mobility,
-    -- host identity, shim6 (135, 139, 140): its number, and what follows the
-    -- two bytes of next header and length: 6 bytes and a multiple of 8.
+  = -- | Hop-by-hop options (0), routing (43), destination options (60), mobility (135), host identity (139) or shim6
+    -- (140): the header's number, and its bytes after the next header and length fields. Their number is 6 plus a
+    -- multiple of 8.
     Extension !Word8 !ByteString
   | FragmentHeader !Fragment
   deriving (Eq, Show)
 
 -- | A fragment header (RFC 8200, section 4.5).
 data Fragment = Fragment
-  { -- | In units of eight bytes.
+  { -- | The offset of the fragment's bytes, in units of eight bytes.
     offset6 :: !Word16,
     more6 :: !Bool,
     identification6 :: !Word32
   }
   deriving (Eq, Show)
 
--- | An ordinary packet.
+-- | A header without extensions, given protocol, source and destination.
 plain :: Word8 -> Address -> Address -> Header
 plain proto src dst = Header src dst proto 64 0 0 []
 
--- | Longer chains of extension headers are refused.
+-- | The maximum number of extension headers. Packets with more are refused.
 maxExtensions :: Int
 maxExtensions = 8
 
--- | Headers and payload. What follows a fragment header is payload unless the
--- fragment is the only one: extension headers behind it belong to the whole.
+-- | Decode headers and payload. Extension headers after a fragment header belong to the whole packet, so they are
+-- decoded only if the fragment is the whole packet; otherwise they are part of the payload.
 decode :: ByteString -> Either Malformed (Header, ByteString)
 decode b = do
   View p <- view b
@@ -132,12 +133,47 @@ chain left next b
                 then Right ([], fst rest, snd rest)
                 else uncurry (chain (left - 1)) rest
 
--- | Headers and payload, which with the extension headers must be at most 65535 bytes.
+-- | An option because of which a packet is to be discarded.
+data Objection = Objection
+  { -- | The offset of the option's type in the packet.
+    objectionAt :: !Int,
+    -- | Whether the source is to be told by a parameter problem of code 2.
+    objectionTold :: !Bool
+  }
+  deriving (Eq, Show)
+
+-- | The first option of a hop-by-hop or destination options header because of which a packet is to be discarded. No
+-- option but padding is known here, so the two highest bits of its type decide (RFC 8200, section 4.2): 0 skips the
+-- option, 1 discards the packet, 2 also tells the source, and so does 3 unless the destination is a multicast address.
+-- An option that exceeds its header discards the packet too.
+objection :: Header -> Maybe Objection
+objection h = listToMaybe (concat (zipWith inside starts (extensions h)))
+  where
+    starts = scanl (+) 40 (map size (extensions h))
+    size (Extension _ body) = 2 + B.length body
+    size (FragmentHeader _) = 8
+    inside at (Extension n body) | n == 0 || n == 60 = options (at + 2) body
+    inside _ _ = []
+    options at b = case B.uncons b of
+      Nothing -> []
+      -- Pad1 has no length.
+      Just (0, rest) -> options (at + 1) rest
+      Just (kind, rest)
+        | B.null rest || B.length rest <= len -> [Objection at False]
+        | kind < 0x40 -> options (at + 2 + len) (B.drop (1 + len) rest)
+        | otherwise -> [Objection at (kind >= 0xc0 && not (isMulticast (destination6 h)) || kind .&. 0xc0 == 0x80)]
+        where
+          len = fromIntegral (word8At rest 0)
+    isMulticast a = case a of
+      V6 high _ -> high `shiftR` 56 == 0xff
+      V4 _ -> False
+
+-- | Encode headers and payload. Extension headers and payload must be at most 65535 bytes together.
 encode :: Header -> ByteString -> ByteString
 encode h body = runPut (putHeaders h (B.length body) <> putBytes body)
 
--- | The headers for a payload of so many bytes, which with the extension headers
--- must be at most 65535.
+-- | The headers for a payload of the given number of bytes. Extension headers and payload must be at most 65535 bytes
+-- together.
 putHeaders :: Header -> Int -> Put
 putHeaders h len =
   put32 (0x60000000 .|. (fromIntegral (trafficClass6 h) `shiftL` 20) .|. (flowLabel h .&. 0xfffff))

@@ -15,25 +15,25 @@ import Data.Word (Word16, Word32, Word8)
 import Weft.Tcp.Wire.Bytes
 import Weft.Tcp.Wire.Checksum
 
--- | A message. Errors quote the packet that they are about: its header and at least
--- eight bytes more.
+-- | An ICMP message. Errors quote the packet that caused them: its header and at least eight more bytes.
 data Message
   = -- | Identifier, sequence number, data to be returned.
     EchoRequest !Word16 !Word16 !ByteString
   | EchoReply !Word16 !Word16 !ByteString
   | -- | Code (other than 4) and quoted packet.
     Unreachable !Word8 !ByteString
-  | -- | The next hop's MTU (0 if the router does not say) and quoted packet.
+  | -- | The next hop's MTU (0 if the router does not report it) and quoted packet.
     FragmentationNeeded !Word16 !ByteString
   | -- | Code and quoted packet.
     TimeExceeded !Word8 !ByteString
   | -- | Code, pointer into the packet, and quoted packet.
     ParameterProblem !Word8 !Word8 !ByteString
-  | -- | Type, code, the four bytes behind the checksum, the rest.
+  | -- | Type, code, the four bytes after the checksum, and the rest.
     Other !Word8 !Word8 !Word32 !ByteString
   deriving (Eq, Show)
 
--- | A message from the body of an IPv4 packet; the checksum must hold.
+-- | Decode a message from the body of an IPv4 packet, and verify its checksum. Unused fields of errors are ignored (RFC
+-- 792): routers that append extensions use one (RFC 4884).
 decode :: ByteString -> Either Malformed Message
 decode b
   | B.length b < 8 = Left Truncated
@@ -41,18 +41,17 @@ decode b
   | otherwise = Right $ case (word8At b 0, word8At b 1) of
     (8, 0) -> EchoRequest high low rest
     (0, 0) -> EchoReply high low rest
-    (3, 4) | high == 0 -> FragmentationNeeded low rest
-    (3, code) | code /= 4, word == 0 -> Unreachable code rest
-    (11, code) | word == 0 -> TimeExceeded code rest
-    (12, code) | word32At b 4 `mod` 0x1000000 == 0 -> ParameterProblem code (word8At b 4) rest
-    (ty, code) -> Other ty code word rest
+    (3, 4) -> FragmentationNeeded low rest
+    (3, code) -> Unreachable code rest
+    (11, code) -> TimeExceeded code rest
+    (12, code) -> ParameterProblem code (word8At b 4) rest
+    (ty, code) -> Other ty code (word32At b 4) rest
   where
     high = word16At b 4
     low = word16At b 6
-    word = word32At b 4
     rest = B.drop 8 b
 
--- | A message as the body of an IPv4 packet, with its checksum.
+-- | Encode a message as the body of an IPv4 packet, with its checksum.
 encode :: Message -> ByteString
 encode m = runPut (putSummed 2 mempty mempty message)
   where

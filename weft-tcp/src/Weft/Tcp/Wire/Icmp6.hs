@@ -17,7 +17,7 @@ import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Bytes
 import Weft.Tcp.Wire.Checksum
 
--- | A message. Errors quote as much of the packet as fits.
+-- | An ICMPv6 message. Errors quote as much of the packet that caused them as fits.
 data Message
   = -- | Identifier, sequence number, data to be returned.
     EchoRequest !Word16 !Word16 !ByteString
@@ -30,15 +30,16 @@ data Message
     TimeExceeded !Word8 !ByteString
   | -- | Code, pointer into the packet, and quoted packet.
     ParameterProblem !Word8 !Word32 !ByteString
-  | -- | Who has this address, asked by whom.
+  | -- | The address whose link-layer address is requested, and the link-layer address of the sender.
     NeighbourSolicitation !Address !(Maybe HardwareAddress)
-  | -- | Router, solicited and override flags, the address and where it is.
+  | -- | The router, solicited and override flags, the address, and its link-layer address.
     NeighbourAdvertisement !Bool !Bool !Bool !Address !(Maybe HardwareAddress)
   | -- | Type, code and the rest.
     Other !Word8 !Word8 !ByteString
   deriving (Eq, Show)
 
--- | Given the addresses of its packet.
+-- | Decode a message and verify its checksum, given the source and destination addresses of its packet. Unused fields
+-- of errors are ignored (RFC 4443): routers that append extensions use one (RFC 4884).
 decode :: Address -> Address -> ByteString -> Either Malformed Message
 decode src dst b
   | B.length b < 8 = Left Truncated
@@ -46,9 +47,9 @@ decode src dst b
   | otherwise = case (word8At b 0, word8At b 1) of
     (128, 0) -> Right (EchoRequest (word16At b 4) (word16At b 6) rest)
     (129, 0) -> Right (EchoReply (word16At b 4) (word16At b 6) rest)
-    (1, code) | word == 0 -> Right (Unreachable code rest)
+    (1, code) -> Right (Unreachable code rest)
     (2, 0) -> Right (PacketTooBig word rest)
-    (3, code) | word == 0 -> Right (TimeExceeded code rest)
+    (3, code) -> Right (TimeExceeded code rest)
     (4, code) -> Right (ParameterProblem code word rest)
     (135, 0) -> neighbour 1 NeighbourSolicitation
     (136, 0) -> neighbour 2 (NeighbourAdvertisement (testBit word 31) (testBit word 30) (testBit word 29))
@@ -60,8 +61,8 @@ decode src dst b
       | B.length b < 24 = Left Truncated
       | otherwise = make (v6At b 8) <$> linkLayer option (B.drop 24 b)
 
--- | The link-layer address among neighbour discovery options (RFC 4861, section
--- 4.6): an option of length zero makes the packet invalid.
+-- | The link-layer address in an option of the given type, if there is one, among neighbour discovery options (RFC
+-- 4861, section 4.6). An option of length zero makes the packet invalid.
 linkLayer :: Word8 -> ByteString -> Either Malformed (Maybe HardwareAddress)
 linkLayer wanted b
   | B.null b = Right Nothing
@@ -72,8 +73,7 @@ linkLayer wanted b
   where
     size = fromIntegral (word8At b 1) * 8
 
--- | A message with its checksum, given the source and destination addresses of its
--- packet.
+-- | Encode a message with its checksum, given the source and destination addresses of its packet.
 encode :: Address -> Address -> Message -> ByteString
 encode src dst m = runPut (putSummed 2 (pseudoHeader src dst 58 (putLength message)) mempty message)
   where

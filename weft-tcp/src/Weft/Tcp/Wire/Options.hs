@@ -20,11 +20,10 @@ import Data.Maybe (isJust)
 import Data.Word (Word16, Word32, Word8)
 import Weft.Tcp.Wire.Bytes
 
--- | The options of a segment. Each is there at most once; of repeated ones the last
--- counts.
+-- | The options of a segment. If an option is repeated, the last one is used.
 data Options = Options
   { maximumSegmentSize :: !(Maybe Word16),
-    -- | As on the wire; a shift above 14 is used as 14 (RFC 7323, section 2.3).
+    -- | As on the wire. The core uses 14 for larger shifts (RFC 7323, section 2.3).
     windowScale :: !(Maybe Word8),
     sackPermitted :: !Bool,
     timestamps :: !(Maybe Timestamps),
@@ -37,11 +36,11 @@ data Options = Options
 data Timestamps = Timestamps {-# UNPACK #-} !Word32 {-# UNPACK #-} !Word32
   deriving (Eq, Show)
 
--- | First sequence number of a block that arrived, and the one behind its last.
+-- | The first sequence number of a received block, and the sequence number after its last byte.
 data SackBlock = SackBlock {-# UNPACK #-} !Word32 {-# UNPACK #-} !Word32
   deriving (Eq, Show)
 
--- | No options at all.
+-- | The empty list of options.
 noOptions :: Options
 noOptions = Options Nothing Nothing False Nothing []
 
@@ -50,13 +49,12 @@ isNoOptions :: Options -> Bool
 isNoOptions (Options Nothing Nothing False Nothing []) = True
 isNoOptions _ = False
 
--- | How many blocks fit, beside timestamps or alone.
+-- | The number of SACK blocks that fit into a segment, with or without timestamps.
 maxSackBlocks :: Bool -> Int
 maxSackBlocks withTimestamps = if withTimestamps then 3 else 4
 
--- | From what lies between the fixed header and the data. Unknown options are passed
--- over (MUST-6). Options of a wrong length are as unknown ones; an option whose
--- length is below two, or reaches past the end, ends the list (MUST-7).
+-- | Decode the bytes between the fixed header and the data. Unknown options and options of a wrong length are skipped
+-- (MUST-6). An option with a length below two, or beyond the end, ends the list (MUST-7).
 decodeOptions :: ByteString -> Options
 decodeOptions = go noOptions
   where
@@ -79,8 +77,7 @@ option o kind body = case (kind, B.length body) of
   (8, 8) -> o {timestamps = Just (Timestamps (word32At body 0) (word32At body 4))}
   _ -> o
 
--- | With the padding that lets the data begin at a multiple of four: at most 40
--- bytes, to which SACK blocks are cut.
+-- | Encode options, padded to a multiple of four bytes. At most 40 bytes: SACK blocks that do not fit are left out.
 putOptions :: Options -> Put
 putOptions o@Options {timestamps = Just (Timestamps v e)}
   | isNoOptions o {timestamps = Nothing} = put32 0x0101080a <> put32 v <> put32 e

@@ -1,12 +1,12 @@
 -- |
--- Internet packets of either version: the network layer's part of decoding, and
--- what a transport protocol needs to send.
+-- IP packets of both versions: decoding of the network layer for the protocols above, and encoding for sending.
 --
 -- @since 0.1.0
 module Weft.Tcp.Wire.Packet
   ( Packet (..),
     Part (..),
     decode,
+    unknownOption,
     putHeader,
     headerSize,
     encode,
@@ -17,6 +17,7 @@ where
 import Data.Bits (shiftR, (.&.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import Data.Maybe (isJust)
 import Data.Word (Word32, Word8)
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Bytes
@@ -24,7 +25,7 @@ import qualified Weft.Tcp.Wire.Fragments as Fragments
 import qualified Weft.Tcp.Wire.IPv4 as V4
 import qualified Weft.Tcp.Wire.IPv6 as V6
 
--- | What the layer above wants to know of a packet.
+-- | The parts of a packet that a transport protocol needs.
 data Packet = Packet
   { packetSource :: !Address,
     packetDestination :: !Address,
@@ -33,36 +34,40 @@ data Packet = Packet
   }
   deriving (Eq, Show)
 
--- | A packet, or a part of one.
+-- | A whole packet, or a fragment.
 data Part = Whole !Packet | Fragment !Fragments.Key !Fragments.Piece
 
--- | By the version in its first byte. IPv6 packets with a routing header of type 0
--- are refused (RFC 5095).
+-- | Decode a packet of either version, which its first byte determines. Packets with a source route are refused: one of
+-- the two options of IPv4 (RFC 7126), or for IPv6 a routing header of type 0 (RFC 5095) or any that has segments left
+-- (RFC 8200, section 4.4). So are IPv6 packets with an option that may not be skipped ('V6.objection').
 decode :: ByteString -> Either Malformed Part
 decode b
   | B.null b = Left Truncated
   | otherwise = case word8At b 0 `shiftR` 4 of
-    4 -> part4 <$> V4.view b
+    4 -> V4.view b >>= part4
     6 -> V6.decode b >>= part6
     _ -> Left WrongVersion
 
-part4 :: V4.View -> Part
+part4 :: V4.View -> Either Malformed Part
 part4 v
-  | V4.viewsFragment v =
-    let h = V4.header v
-     in Fragment
-          (Fragments.Key src dst proto (fromIntegral (V4.identification h)))
-          (Fragments.Piece (fromIntegral (V4.fragmentOffset h) * 8) (V4.moreFragments h) body)
-  | otherwise = Whole (Packet src dst proto body)
+  | V4.routesBySource v = Left BadOptions
+  | V4.viewsFragment v = fragment4 (V4.header v)
+  | otherwise = Right (Whole (Packet src dst proto body))
   where
     src = V4.source v
     dst = V4.destination v
     proto = V4.protocol v
     body = V4.payload v
+    fragment4 h
+      -- The whole packet, with its header, has at most 65,535 bytes (RFC 791, section 3.1).
+      | 20 + B.length (V4.options4 h) + at + B.length body > 65535 = Left BadLength
+      | otherwise = Right (Fragment (Fragments.Key src dst proto (fromIntegral (V4.identification h))) (Fragments.Piece at (V4.moreFragments h) body))
+      where
+        at = fromIntegral (V4.fragmentOffset h) * 8
 
 part6 :: (V6.Header, ByteString) -> Either Malformed Part
 part6 (h, body)
-  | any routesBySource (V6.extensions h) = Left BadOptions
+  | any routesBySource (V6.extensions h) || isJust (V6.objection h) = Left BadOptions
   | otherwise = case [f | V6.FragmentHeader f <- V6.extensions h] of
     f : _ | V6.more6 f || V6.offset6 f /= 0 -> Right (Fragment (key f) (piece f))
     _ -> Right (Whole (Packet src dst proto body))
@@ -72,31 +77,42 @@ part6 (h, body)
     proto = V6.protocol6 h
     key f = Fragments.Key src dst proto (V6.identification6 f)
     piece f = Fragments.Piece (fromIntegral (V6.offset6 f) * 8) (V6.more6 f) body
-    routesBySource (V6.Extension 43 r) = word8At r 0 == 0
+    routesBySource (V6.Extension 43 r) = word8At r 0 == 0 || word8At r 1 /= 0
     routesBySource _ = False
 
--- | A header with that hop limit and traffic class, of that protocol, from one address to another of the
--- same version, for a payload of so many bytes: with the header at most 65535. IPv4 packets must not be
--- fragmented.
+-- | For a packet that 'decode' has refused: if it has an unknown IPv6 option whose sender is to be told (RFC 8200,
+-- section 4.2), the packet's source and destination, and the offset of the option. Packets with an ICMPv6 error are not
+-- answered (RFC 4443, section 2.4).
+unknownOption :: ByteString -> Maybe (Address, Address, Word32)
+unknownOption b = case V6.decode b of
+  Right (h, body)
+    | Just (V6.Objection at True) <- V6.objection h,
+      not (V6.protocol6 h == 58 && B.take 1 body < B.singleton 128) ->
+      Just (V6.source6 h, V6.destination6 h, fromIntegral at)
+  _ -> Nothing
+
+-- | A header with the given hop limit, traffic class, protocol, source and destination, for a payload of the given
+-- number of bytes. Source and destination must have the same version; header and payload must be at most 65535 bytes.
+-- IPv4 packets are marked as not to be fragmented.
 putHeader :: Word8 -> Word8 -> Word8 -> Address -> Address -> Int -> Put
 putHeader hops services proto src dst = case src of
   V4 {} -> V4.putHeader (V4.plain proto src dst) {V4.timeToLive = hops, V4.trafficClass4 = services}
   V6 {} -> V6.putHeaders (V6.plain proto src dst) {V6.hopLimit = hops, V6.trafficClass6 = services}
 
--- | Its bytes.
+-- | The size of such a header in bytes, given an address.
 headerSize :: Address -> Int
 headerSize V4 {} = 20
 headerSize V6 {} = 40
 
--- | A packet as one piece, IP header and body, whatever the MTU.
+-- | Encode a packet in one piece, IP header and body, whatever the MTU.
 encode :: Packet -> ByteString
 encode p = runPut (putHeader 64 0 (packetProtocol p) (packetSource p) (packetDestination p) (B.length body) <> putBytes body)
   where
     body = packetBody p
 
--- | A packet in parts that fit an MTU, with an identification that no other packet
--- between these hosts has for a while. One part if it fits. An MTU without room for
--- eight bytes counts as one with it.
+-- | Encode a packet as fragments that fit an MTU, or in one piece if it fits. The identification must not be that of
+-- another recent packet between these hosts. If the MTU leaves less than eight bytes for the body of a fragment,
+-- fragments have eight bytes and exceed the MTU.
 fragment :: Int -> Word32 -> Packet -> [ByteString]
 fragment mtu ident p
   | B.length (encode p) <= mtu = [encode p]

@@ -1,6 +1,6 @@
 -- |
--- Files of captured packets, as tcpdump(8) and Wireshark read and write them
--- (pcap-savefile(5)): version 2.4, microseconds or nanoseconds, either byte order.
+-- Packet capture files, as tcpdump(8) and Wireshark read and write them (pcap-savefile(5)): version 2.4, with times
+-- in microseconds or nanoseconds, in either byte order.
 --
 -- @since 0.1.0
 module Weft.Tcp.Wire.Pcap
@@ -18,7 +18,7 @@ import Data.Int (Int64)
 import Data.Word (Word32, byteSwap32)
 import Weft.Tcp.Wire.Bytes
 
--- | What a file's packets begin with.
+-- | The type of the packets in a file: the header with which they begin, and its number in the format.
 data LinkType
   = -- | An IPv4 or IPv6 header (101).
     RawIp
@@ -26,7 +26,7 @@ data LinkType
     EthernetFrames
   deriving (Eq, Show, Enum, Bounded)
 
--- | A packet and when it was seen, in microseconds since 1970.
+-- | A packet and the time at which it was captured, in microseconds since 1970.
 data Record = Record !Int64 !ByteString
   deriving (Eq, Show)
 
@@ -34,12 +34,11 @@ number :: LinkType -> Word32
 number RawIp = 101
 number EthernetFrames = 1
 
--- | What a file begins with.
+-- | The header of a file, given the type of its packets: version 2.4, microseconds, big-endian.
 fileHeader :: LinkType -> ByteString
 fileHeader link = runPut (put32 0xa1b2c3d4 <> put16 2 <> put16 4 <> put32 0 <> put32 0 <> put32 262144 <> put32 (number link))
 
--- | A packet as it stands in a file with our 'fileHeader': 16 bytes of record header,
--- then the packet.
+-- | A packet as a record of a file that begins with 'fileHeader': 16 bytes of record header, then the packet.
 encodeRecord :: Record -> ByteString
 encodeRecord (Record at packet) =
   runPut (put32 (fromIntegral s) <> put32 (fromIntegral us) <> len <> len <> putBytes packet)
@@ -47,7 +46,7 @@ encodeRecord (Record at packet) =
     (s, us) = at `divMod` 1000000
     len = put32 (fromIntegral (B.length packet))
 
--- | A whole file. A record that was cut off ends it.
+-- | Decode a whole file. A truncated record ends it.
 decodeFile :: ByteString -> Either Malformed (LinkType, [Record])
 decodeFile b
   | B.length b < 24 = Left Truncated

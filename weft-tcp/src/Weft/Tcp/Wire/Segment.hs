@@ -1,5 +1,5 @@
 -- |
--- TCP segments (RFC 9293, section 3.1): a view of the bytes, and what they mean.
+-- TCP segments (RFC 9293, section 3.1): a view of the bytes, and the decoded form.
 --
 -- @since 0.1.0
 module Weft.Tcp.Wire.Segment
@@ -43,11 +43,11 @@ import Weft.Tcp.Wire.Bytes
 import Weft.Tcp.Wire.Checksum
 import Weft.Tcp.Wire.Options
 
--- | The control bits.
+-- | The control bits of a segment.
 newtype Flags = Flags Word8
   deriving (Eq, Ord)
 
--- | Both.
+-- | The union of both sets of control bits.
 instance Semigroup Flags where
   Flags a <> Flags b = Flags (a .|. b)
 
@@ -59,7 +59,7 @@ instance Show Flags where
     where
       names = [(syn, "S"), (fin, "F"), (rst, "R"), (psh, "P"), (ack, "."), (urg, "U"), (ece, "E"), (cwr, "W")]
 
--- | The control bits of the header, each alone (RFC 9293, section 3.1).
+-- | The control bits (RFC 9293, section 3.1), each by itself.
 fin, syn, rst, psh, ack, urg, ece, cwr :: Flags
 fin = Flags 1
 syn = Flags 2
@@ -70,16 +70,15 @@ urg = Flags 32
 ece = Flags 64
 cwr = Flags 128
 
--- | @f `has` g@: whether any of the first is among the second.
+-- | @has f g@: whether any control bit of @f@ is set in @g@.
 has :: Flags -> Flags -> Bool
 has (Flags a) (Flags b) = a .&. b /= 0
 {-# INLINE has #-}
 
--- | A segment whose data offset holds.
+-- | The bytes of a segment whose length and data offset have been checked.
 newtype View = View ByteString
 
--- | Check a segment. A data offset below 5 is refused here, before anything is read
--- through it.
+-- | Check the length and the data offset of a segment. A data offset below 5 is rejected.
 view :: ByteString -> Either Malformed View
 view b
   | B.length b < 20 = Left Truncated
@@ -97,12 +96,11 @@ sourcePort, destinationPort :: View -> Word16
 sourcePort (View b) = word16At b 0
 destinationPort (View b) = word16At b 2
 
--- | Whether the checksum holds, given the addresses of the packet (MUST-3).
+-- | Whether the checksum is correct, given the addresses of the packet (MUST-3).
 checksumHolds :: Address -> Address -> View -> Bool
 checksumHolds src dst (View b) = isValid (pseudoHeader src dst 6 (B.length b) <> sumBytes b)
 
--- | A segment without its ports, which tell connections apart and say nothing to
--- them.
+-- | A segment without its ports. They identify the connection, and the connection does not need them.
 data Segment = Segment
   { seqNumber :: {-# UNPACK #-} !Word32,
     ackNumber :: {-# UNPACK #-} !Word32,
@@ -116,7 +114,7 @@ data Segment = Segment
   }
   deriving (Eq, Show)
 
--- | The segment that was viewed, without its ports.
+-- | Decode a segment, without its ports.
 segment :: View -> Segment
 segment (View b) =
   Segment
@@ -131,20 +129,21 @@ segment (View b) =
   where
     offset = dataOffset b
 
--- | Bytes of data.
+-- | The number of bytes of data.
 payloadLength :: Segment -> Int
 payloadLength = go 0 . payload
   where
     go !n [] = n
     go n (b : bs) = go (n + B.length b) bs
 
--- | SEG.LEN: bytes of data, and one each for SYN and FIN.
+-- | The length in sequence numbers (SEG.LEN): the bytes of data, and one each for SYN and FIN.
 sequenceLength :: Segment -> Int
 sequenceLength s = payloadLength s + count syn + count fin
   where
     count f = if has f (flags s) then 1 else 0
 
--- | Ports and segment, given the addresses of the packet.
+-- | Decode source port, destination port and segment, and verify the checksum, given the source and destination
+-- addresses of the packet.
 decode :: Address -> Address -> ByteString -> Either Malformed (Word16, Word16, Segment)
 decode src dst b = do
   v <- view b
@@ -152,19 +151,19 @@ decode src dst b = do
     then Right (sourcePort v, destinationPort v, segment v)
     else Left BadChecksum
 
--- | Given addresses and ports. Header and data.
+-- | Encode header and data, given source and destination addresses and ports.
 encode :: Address -> Address -> Word16 -> Word16 -> Segment -> ByteString
 encode src dst from to s = B.concat (runPut (putHeader src dst from to s) : payload s)
 
--- | The header alone, with the checksum over the data that is to follow.
+-- | The header alone, with the checksum that includes the data.
 putHeader :: Address -> Address -> Word16 -> Word16 -> Segment -> Put
 putHeader src dst from to s = putSummed 16 pseudo (sumChunks (payload s)) header
   where
     header = putFields from to s 0
     pseudo = pseudoHeader src dst 6 (putLength header + payloadLength s)
 
--- | The header alone for a device that completes the checksum: its field holds the
--- sum over the pseudo header.
+-- | The header alone, for a device that completes the checksum: the checksum field contains the sum of the pseudo
+-- header.
 putForOffload :: Address -> Address -> Word16 -> Word16 -> Segment -> Put
 putForOffload src dst from to s = putFields from to s partial
   where

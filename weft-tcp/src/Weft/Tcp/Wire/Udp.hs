@@ -16,7 +16,7 @@ import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Bytes
 import Weft.Tcp.Wire.Checksum
 
--- | A datagram.
+-- | A UDP datagram.
 data Datagram = Datagram
   { sourcePort :: !Word16,
     destinationPort :: !Word16,
@@ -24,8 +24,8 @@ data Datagram = Datagram
   }
   deriving (Eq, Show)
 
--- | Given the addresses of its packet. Over IPv4 a checksum of zero means that there
--- is none; over IPv6 it is an error (RFC 8200, section 8.1).
+-- | Decode a datagram, given the source and destination addresses of its packet. Over IPv4, a checksum of zero means
+-- that there is none; over IPv6 it is an error (RFC 8200, section 8.1).
 decode :: Address -> Address -> ByteString -> Either Malformed Datagram
 decode src dst b
   | B.length b < 8 = Left Truncated
@@ -40,12 +40,12 @@ decode src dst b
     unchecked V4 {} = word16At b 6 == 0
     unchecked V6 {} = False
 
--- | With its checksum. The content must be shorter than 65528 bytes.
+-- | Encode a datagram with its checksum. The content must be shorter than 65528 bytes.
 encode :: Address -> Address -> Datagram -> ByteString
 encode src dst (Datagram from to body) = runPut (header whole <> putBytes body)
   where
     len = 8 + B.length body
     header field = put16 from <> put16 to <> put16 (fromIntegral len) <> put16 field
     sum' = checksum (pseudoHeader src dst 17 len <> sumBytes (runPut (header 0)) <> sumBytes body)
-    -- 0 means that there is none.
+    -- A field of 0 would mean that there is no checksum.
     whole = if sum' == 0 then 0xffff else sum'

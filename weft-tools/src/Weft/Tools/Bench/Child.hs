@@ -9,11 +9,12 @@ module Weft.Tools.Bench.Child
   ( Program (..),
     Child,
     childPid,
+    processOf,
     withChild,
     hearLine,
     hearJson,
     hasEnded,
-    tell,
+    sendLine,
     interrupt,
     locate,
   )
@@ -61,27 +62,33 @@ data Child = Child
     childErrors :: !FilePath
   }
 
+-- | How to start a program: on its cores, and with its environment in addition to ours.
+processOf :: Program -> IO CreateProcess
+processOf program = do
+  inherited <- getEnvironment
+  pure command {P.env = Just (added ++ filter ((`notElem` map fst added) . fst) inherited)}
+  where
+    added = programEnvironment program
+    command = case programCores program of
+      [] -> proc (programPath program) (programArguments program)
+      cores -> proc "taskset" (["-c", intercalate "," (map show cores), programPath program] ++ programArguments program)
+
 -- | Run a program while an action runs.
 withChild :: Env -> Program -> (Child -> IO a) -> IO a
 withChild env program = bracket (start env program) stop
 
 start :: Env -> Program -> IO Child
 start env program = do
-  inherited <- getEnvironment
-  let added = programEnvironment program
-      name = takeFileName (programPath program)
+  command <- processOf program
+  let name = takeFileName (programPath program)
       errors = envScratch env </> name ++ ".err"
-      command = case programCores program of
-        [] -> proc (programPath program) (programArguments program)
-        cores -> proc "taskset" (["-c", intercalate "," (map show cores), programPath program] ++ programArguments program)
   withFile errors WriteMode $ \errorHandle -> do
     started <-
       createProcess
         command
           { std_in = CreatePipe,
             std_out = CreatePipe,
-            std_err = UseHandle errorHandle,
-            P.env = Just (added ++ filter ((`notElem` map fst added) . fst) inherited)
+            std_err = UseHandle errorHandle
           }
     case started of
       (Just input, Just output, _, handle) -> do
@@ -160,8 +167,8 @@ hearJson seconds child = do
     Left problem -> failWith (childName child <> " printed " <> T.take 200 line <> ": " <> T.pack problem)
 
 -- | Write a line to the child's input.
-tell :: Child -> Text -> IO ()
-tell child line = do
+sendLine :: Child -> Text -> IO ()
+sendLine child line = do
   B.hPutStrLn (childInput child) (T.encodeUtf8 line)
   hFlush (childInput child)
 

@@ -9,6 +9,7 @@
 module Weft.Tools.Bench.Compare
   ( Difference (..),
     differences,
+    comparable,
     worsened,
     renderComparison,
   )
@@ -18,7 +19,7 @@ import qualified Data.Map.Strict as M
 import Data.Maybe (fromMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
-import Weft.Tools.Bench.Kept
+import Weft.Tools.Bench.Saved
 import Weft.Tools.Bench.Stats
 import Weft.Tools.Bench.Table (columns, renderNumber)
 import Weft.Tools.Bench.Types
@@ -36,20 +37,24 @@ data Difference = Difference
   deriving (Eq, Show)
 
 -- | Pairs of runs that are in both results: equal benchmark, subject and parameters.
-pairs :: [Kept] -> [Kept] -> [(Text, Run, Run)]
+pairs :: [Saved] -> [Saved] -> [(Text, Run, Run)]
 pairs before after =
-  [ (keptBench a, ra, rb)
+  [ (savedBench a, ra, rb)
     | a <- before,
       b <- after,
-      keptBench a == keptBench b,
-      ra <- keptRuns a,
-      rb <- keptRuns b,
+      savedBench a == savedBench b,
+      ra <- savedRuns a,
+      rb <- savedRuns b,
       runSubject ra == runSubject rb,
       runParams ra == runParams rb
   ]
 
+-- | Whether there is anything to compare: a run that is in both results.
+comparable :: [Saved] -> [Saved] -> Bool
+comparable before after = not (null (pairs before after))
+
 -- | What changed beyond noise.
-differences :: [Kept] -> [Kept] -> [Difference]
+differences :: [Saved] -> [Saved] -> [Difference]
 differences before after =
   [ Difference bench (runSubject ra) (runParams ra) metric (summaryMedian sa) (summaryMedian sb)
     | (bench, ra, rb) <- pairs before after,
@@ -76,7 +81,7 @@ worsened d
   | otherwise = differenceAfter d > differenceBefore d
 
 -- | The comparison as text for a terminal.
-renderComparison :: [Kept] -> [Kept] -> Text
+renderComparison :: [Saved] -> [Saved] -> Text
 renderComparison before after =
   T.unlines . concat $
     [ ["not the same machine: " <> machines before <> "; " <> machines after | machines before /= machines after],
@@ -90,12 +95,12 @@ renderComparison before after =
     compared = pairs before after
     found = differences before after
     number = T.pack . show
-    machines = T.intercalate " / " . dedupe . map (T.intercalate ", " . map snd . filter ((`elem` ["cores", "cpu", "ghc", "kernel"]) . fst) . keptMachine)
+    machines = T.intercalate " / " . dedupe . map (T.intercalate ", " . map snd . filter ((`elem` ["cores", "cpu", "ghc", "kernel"]) . fst) . savedMachine)
     dedupe list = M.keys (M.fromList [(k, ()) | k <- list])
     lonely =
       [ (which, T.unwords names)
         | (which, these, those) <- [("first", before, after), ("second", after, before)],
-          let names = [keptBench k | k <- these, keptBench k `notElem` map keptBench those],
+          let names = [savedBench k | k <- these, savedBench k `notElem` map savedBench those],
           not (null names)
       ]
     row d =
@@ -112,13 +117,13 @@ renderComparison before after =
       | r >= 1 = "+" <> renderNumber (100 * (r - 1)) <> " %"
       | otherwise = renderNumber (100 * (r - 1)) <> " %"
     turned =
-      [ "bound " <> said (keptHolds b) <> ", was " <> said (keptHolds a) <> ": " <> keptBench ka <> ": " <> keptBoundName a
+      [ "bound " <> said (savedHolds b) <> ", was " <> said (savedHolds a) <> ": " <> savedBench ka <> ": " <> savedBoundName a
         | ka <- before,
           kb <- after,
-          keptBench ka == keptBench kb,
-          a <- keptBounds ka,
-          b <- keptBounds kb,
-          keptBoundName a == keptBoundName b,
-          keptHolds a /= keptHolds b
+          savedBench ka == savedBench kb,
+          a <- savedBounds ka,
+          b <- savedBounds kb,
+          savedBoundName a == savedBoundName b,
+          savedHolds a /= savedHolds b
       ]
     said holds = fromMaybe "not judged" (lookup holds [(Just True, "holds"), (Just False, "MISSED")])

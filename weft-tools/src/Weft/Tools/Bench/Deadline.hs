@@ -113,7 +113,7 @@ watched env child = do
   cpuAfter <- cpuSeconds (childPid child)
   switchesAfter <- voluntarySwitches (childPid child)
   peak <- peakResidentBytes (childPid child)
-  tell child "go"
+  sendLine child "go"
   SubjectMetrics cancelled <- hearJson 60 child
   pure . M.unions $
     [ full,

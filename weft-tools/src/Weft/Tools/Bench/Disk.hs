@@ -17,8 +17,8 @@ import qualified Data.Text as T
 import System.Process (readProcess)
 import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Child
+import Weft.Tools.Bench.Folders
 import Weft.Tools.Bench.Server
-import Weft.Tools.Bench.Site
 import Weft.Tools.Bench.Timing (selfMeasured)
 import Weft.Tools.Bench.Types
 

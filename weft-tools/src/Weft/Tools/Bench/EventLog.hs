@@ -29,23 +29,23 @@ eventLog =
     }
   where
     bound what a b = atMost ("CPU a request: event log " <> what) (cpu a `Over` cpu b)
-    cpu state = on "weft" (logParams state) "cpu_us_per_op"
+    cpu mode = on "weft" (logParams mode) "cpu_us_per_op"
 
-data State = Absent | Off | On
+data LogMode = Absent | Off | On
   deriving (Eq)
 
-logParams :: State -> Params
-logParams state = ("mode", Word name) : params 64 1
+logParams :: LogMode -> Params
+logParams mode = ("mode", Word name) : params 64 1
   where
     name :: Text
-    name = case state of
+    name = case mode of
       Absent -> "absent"
       Off -> "off"
       On -> "on"
 
-logCase :: State -> Case
-logCase state =
-  (workloadCase (logParams state) work (Subject "weft" program WeftProgram)) {caseGroup = params 64 1, caseCounts = []}
+logCase :: LogMode -> Case
+logCase mode =
+  (workloadCase (logParams mode) work (Subject "weft" program WeftProgram)) {caseGroup = params 64 1, caseCounts = []}
   where
-    program = if state == Absent then "pong-weft" else "pong-weft-eventlog"
-    work = (onePage 64 1) {workArguments = \env _ -> pure (concat [["+RTS", "-l-asgu", "-ol" <> (envScratch env </> "pong.eventlog"), "-RTS"] | state == On])}
+    program = if mode == Absent then "pong-weft" else "pong-weft-eventlog"
+    work = (onePage 64 1) {workArguments = \env _ -> pure (concat [["+RTS", "-l-asgu", "-ol" <> (envScratch env </> "pong.eventlog"), "-RTS"] | mode == On])}

@@ -23,7 +23,9 @@ http =
       benchTitle = "a small WAI application, at saturation",
       benchCases = const [httpCase at subject | at@(mode, _, _) <- settings, subject <- subjects mode],
       benchTools = [loadTool],
-      benchRts = [],
+      -- The allocation area that GHC 9.2 and later have by default: 9.0's of 1 MB is collected too often with 400
+      -- connections.
+      benchRts = ["-A4m"],
       benchIgnores = [],
       benchBounds = const (concatMap pongBounds pongs ++ others ++ lean),
       benchColumns =

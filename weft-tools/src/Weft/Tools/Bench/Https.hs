@@ -17,9 +17,9 @@ import System.FilePath ((</>))
 import System.Process (readProcessWithExitCode)
 import Text.Read (readMaybe)
 import Weft.Tools.Bench.Child
+import Weft.Tools.Bench.Folders
 import Weft.Tools.Bench.Proc (cpuSeconds)
 import Weft.Tools.Bench.Server
-import Weft.Tools.Bench.Site
 import Weft.Tools.Bench.Types
 
 https :: Benchmark
@@ -27,7 +27,7 @@ https =
   Benchmark
     { benchName = "https",
       benchTitle = "a small file over TLS, kept connections and handshakes, one core",
-      benchCases = const [tlsCase mode s | mode <- [Kept, Handshake], s <- subjects],
+      benchCases = const [tlsCase mode s | mode <- [Saved, Handshake], s <- subjects],
       benchTools = [client],
       benchRts = [],
       benchIgnores = ["--rts"],
@@ -39,11 +39,11 @@ https =
     subjects = [Subject "weft" "weft" CProgram, Subject "nginx" "nginx-static" CProgram]
 
 -- | Whether a connection is kept open for the next request.
-data Mode = Kept | Handshake
+data Mode = Saved | Handshake
   deriving (Eq)
 
 tlsParams :: Mode -> Params
-tlsParams mode = [("mode", Word (if mode == Kept then "kept" else "handshake")), ("connections", Count connections), ("capabilities", Count 1)]
+tlsParams mode = [("mode", Word (if mode == Saved then "kept" else "handshake")), ("connections", Count connections), ("capabilities", Count 1)]
 
 connections :: Int
 connections = 64
@@ -62,15 +62,15 @@ tlsCase mode subject =
     }
   where
     measure env = do
-      root <- smallSite env
+      root <- smallFolder env
       (chain, key) <- certificate env
       withServerOf env 1 subject (rootArguments subject root <> ["--certificate", chain, "--key", key]) $ \server -> do
         let plan = envPlan env
-        (few, before, _) <- asked env mode server (planWarmup plan)
-        (many, after, wall) <- asked env mode server (wholeSeconds (planWarmup plan) + planDuration plan)
+        (few, before, short) <- asked env mode server (planWarmup plan)
+        (many, after, long) <- asked env mode server (wholeSeconds (planWarmup plan) + planDuration plan)
         unless (many > few) (failWith "the longer run answered no more requests")
         -- Both runs include the costs at the beginning, such as handshakes, so the difference does not.
-        pure [(tlsParams mode, M.fromList [("cpu_us_per_op", 1e6 * (after - before) / (many - few)), ("ops_per_s", many / wall)])]
+        pure [(tlsParams mode, M.fromList [("cpu_us_per_op", 1e6 * (after - before) / (many - few)), ("ops_per_s", (many - few) / (long - short))])]
 
 -- | Put a server under load for the given number of seconds. Returns the requests, the server's CPU time, and the
 -- seconds.
@@ -90,8 +90,15 @@ asked env mode server seconds = do
     untilSummary child = do
       line <- hearLine (whole + 20) child
       case T.words line of
-        number : "requests" : "in" : _ | Just n <- readMaybe (T.unpack number) -> pure (fromIntegral (n :: Int))
+        number : "requests" : "in" : _ | Just n <- readMaybe (T.unpack number) -> fromIntegral (n :: Int) <$ onlyAnswers child
         _ -> untilSummary child
+    -- After the summary: the errors, if there are any, and the rates. An error page is not an answer.
+    onlyAnswers child = do
+      line <- hearLine 20 child
+      case T.words line of
+        "Non-2xx" : _ -> failWith (T.pack client <> ": " <> T.strip line)
+        "Requests/sec:" : _ -> pure ()
+        _ -> onlyAnswers child
 
 -- | The client accepts only whole seconds.
 wholeSeconds :: Double -> Double

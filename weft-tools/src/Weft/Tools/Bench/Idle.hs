@@ -16,10 +16,10 @@ where
 import qualified Data.Map.Strict as M
 import qualified Data.Text as T
 import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Folders
 import Weft.Tools.Bench.Load
 import Weft.Tools.Bench.Proc
 import Weft.Tools.Bench.Server
-import Weft.Tools.Bench.Site
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Workload
 
@@ -85,7 +85,7 @@ serveCase many =
       caseParams = params active 1,
       caseGroup = params active 1,
       caseMeasure = \env -> do
-        root <- smallSite env
+        root <- smallFolder env
         withServerOf env 1 subject (rootArguments subject root <> ["--connections", "0", "--head-timeout", "600"]) $
           withAndWithout env (onePage active 1) {workPath = "/1k"} many,
       caseCounts = []

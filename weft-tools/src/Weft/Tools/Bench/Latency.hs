@@ -1,8 +1,8 @@
 -- |
 -- Description : Histograms of latencies
 --
--- Pure. A histogram of nanoseconds whose classes are narrower than 1 % of their values, so that millions of samples take a few
--- hundred entries, and percentiles have that precision. The largest sample is exact.
+-- Pure. A histogram of nanoseconds whose classes are narrower than 1 % of their values, so that millions of samples
+-- take a few hundred entries, and percentiles have that precision. The largest sample is exact.
 module Weft.Tools.Bench.Latency
   ( Latencies,
     none,

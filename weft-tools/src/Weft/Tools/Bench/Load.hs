@@ -91,7 +91,7 @@ requestLoad :: Env -> [Int] -> LoadSpec -> Server -> (IO LoadResult -> IO a) -> 
 requestLoad env cores spec server action = withTool env cores loadTool arguments $ \child -> do
   expectLine 60 "connected" child
   action $ do
-    tell child "go"
+    sendLine child "go"
     result <- hearJson (loadWarmup spec + loadDuration spec + 60) child
     if loadRequests result > 0 || (loadCut spec && loadBytes result > 0)
       then pure result

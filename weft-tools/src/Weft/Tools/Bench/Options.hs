@@ -11,6 +11,7 @@ module Weft.Tools.Bench.Options
     optionsParser,
     furtherOptions,
     positive,
+    notNegative,
     plan,
     defaultPlan,
   )
@@ -102,6 +103,12 @@ positive :: (Read a, Ord a, Num a) => ReadM a
 positive = eitherReader $ \text -> case readMaybe text of
   Just number | number > 0 -> Right number
   _ -> Left ("not a number above zero: " ++ text)
+
+-- | A number, zero or above.
+notNegative :: (Read a, Ord a, Num a) => ReadM a
+notNegative = eitherReader $ \text -> case readMaybe text of
+  Just number | number >= 0 -> Right number
+  _ -> Left ("not a number from zero on: " ++ text)
 
 -- | The durations and repetitions that the options ask for.
 plan :: Options -> Plan

@@ -21,11 +21,11 @@ import Weft.Tools.Bench.Delay (delayTrials)
 import Weft.Tools.Bench.Disk (disk)
 import Weft.Tools.Bench.DiskWeb (diskWeb)
 import Weft.Tools.Bench.Echo (echo)
+import Weft.Tools.Bench.Folders (rootArguments, smallFolder)
 import Weft.Tools.Bench.Hybrid (fifo, hybridMemory)
 import Weft.Tools.Bench.Idle (idleCase, idleParams, idleTools)
 import Weft.Tools.Bench.Load (loadTool)
 import Weft.Tools.Bench.Sdn (sdn)
-import Weft.Tools.Bench.Site (rootArguments, smallSite)
 import Weft.Tools.Bench.Timing (Mode (Own), Trial (..), selfMeasured, trialCase)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Workload
@@ -89,7 +89,7 @@ clients columns =
     fileCase n name =
       workloadCase
         (program "file" : params n 1)
-        (onePage n 1) {workPath = "/4332", workArguments = \env subject -> rootArguments subject <$> smallSite env}
+        (onePage n 1) {workPath = "/4332", workArguments = \env subject -> rootArguments subject <$> smallFolder env}
         (if name == weft then Subject weft "weft" CProgram else Subject ghc "static-ghc" GhcProgram)
     program :: Text -> (Text, ParamValue)
     program name = ("program", Word name)
@@ -164,7 +164,7 @@ mio =
     wai = [Subject "weft-wai" "wai-weft" WeftProgram, Subject "warp" "warp-ghc" GhcProgram]
     nginx = Subject "nginx" "nginx-static" CProgram
     small n =
-      workloadCase (("size_kib", Count 1) : params n 1) (onePage n 1) {workPath = "/1k", workArguments = \env subject -> rootArguments subject <$> smallSite env}
+      workloadCase (("size_kib", Count 1) : params n 1) (onePage n 1) {workPath = "/1k", workArguments = \env subject -> rootArguments subject <$> smallFolder env}
     withMode mode bench plan = [c | c <- benchCases bench plan, lookup "mode" (caseParams c) == Just (Word mode)]
 
 -- Common ---------------------------------------------------------------------------------------

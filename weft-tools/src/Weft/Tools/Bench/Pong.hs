@@ -39,7 +39,8 @@ subjects cores =
     ++ [Subject "c-uring" "c-uring" CProgram | cores == 1]
     ++ [Subject "go" "go-pong" GoProgram]
 
--- | On several cores the C program has a loop with its own listener (@SO_REUSEPORT@) for each core.
+-- | A case of the benchmark. On several cores the C program has a loop with its own listener (@SO_REUSEPORT@) for
+-- each core.
 pongCase :: Int -> Int -> Subject -> Case
 pongCase count cores = workloadCase (params count cores) (onePage count cores) {workArguments = \_ s -> pure (concat [["--threads", show cores] | subjectKind s == CProgram, cores > 1])}
 

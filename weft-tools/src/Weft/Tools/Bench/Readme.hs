@@ -13,6 +13,8 @@ module Weft.Tools.Bench.Readme
     readmeCharts,
     Row (..),
     rows,
+    summaryRows,
+    overviewRows,
     shownOf,
   )
 where
@@ -23,8 +25,8 @@ import Data.Maybe (fromMaybe, isJust, mapMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import Weft.Tools.Bench.Bars
-import Weft.Tools.Bench.Kept
 import Weft.Tools.Bench.Plot (chartOf)
+import Weft.Tools.Bench.Saved
 import Weft.Tools.Bench.Select (Shown)
 import Weft.Tools.Bench.Stats
 import Weft.Tools.Bench.Svg (renderChart)
@@ -107,7 +109,7 @@ summaryRows =
     "HTTP, a browser's request, 64 connections, 1 core: CPU a request",
     "1,000,000 threads in `threadDelay 1000`, 2 cores",
     "an unmodified program, relinked: 1,000,000 delays",
-    "random reads of 4 KiB, 1,024 in flight",
+    "random reads of 4 KiB, 1,024 in flight, 2 cores",
     "a file of 1 KiB, 64 connections, 1 core: CPU a request",
     "a learning switch of OpenFlow, 100 switches, 1 core: answers"
   ]
@@ -130,15 +132,15 @@ charts =
   ]
 
 -- | Each chart for which there are results, as file name and document.
-readmeCharts :: [Kept] -> [(FilePath, Text)]
+readmeCharts :: [Saved] -> [(FilePath, Text)]
 readmeCharts results =
   [("overview.svg", renderPanels 560 "Weft beside others; shorter is better" panels) | not (null panels)]
-    <> [ (file, renderChart (chartOf title metric (filter measured (keptRuns result))))
+    <> [ (file, renderChart (chartOf title metric (filter measured (savedRuns result))))
          | (file, Row title bench params metric) <- charts,
-           result <- take 1 (filter ((== bench) . keptBench) results),
+           result <- take 1 (filter ((== bench) . savedBench) results),
            -- A run whose clients share the server's cores is not comparable.
            let measured r = all (`elem` runParams r) params && lookup "placement" (runParams r) == Nothing && M.member metric (metricSummaries r),
-           any measured (keptRuns result)
+           any measured (savedRuns result)
        ]
   where
     panels =
@@ -150,14 +152,18 @@ readmeCharts results =
       ]
 
 -- | The text between the markers. The path of the charts' folder is relative to the document.
-figuresSection :: Extent -> Text -> [Kept] -> Text
+figuresSection :: Extent -> Text -> [Saved] -> Text
 figuresSection extent folder results =
-  T.unlines . concat $
+  T.unlines . concatMap wrapped . concat $
     [ ["Made by `weft bench readme` from `doc/figures/*.json`: medians of the rounds, \177 half of their range; read the ratios, and measure your own.", ""],
       ["Measured on " <> text <> "." | text <- nub (map machineText results)],
       ["", "| what | Weft | GHC's manager | others | command |", "|---|---|---|---|---|"],
       mapMaybe (tableLine results) wanted,
       [""],
+      [ "Haskell subjects run with `" <> options <> "`, -N with the number of capabilities: " <> T.intercalate ", " benches <> "."
+        | (options, benches) <- optionsOf
+      ],
+      ["" | not (null optionsOf)],
       ["No result is kept of: " <> T.intercalate ", " absent <> "." | not (null absent)],
       ["" | not (null absent)],
       missingLines results,
@@ -165,24 +171,40 @@ figuresSection extent folder results =
       concat [["", "![" <> title <> "](" <> folder <> "/" <> T.pack file <> ")"] | (file, Row title _ _ _) <- charts, file `elem` map fst (readmeCharts results)]
     ]
   where
+    shownResults = [r | r <- results, savedBench r `elem` [bench | Row _ bench _ _ <- wanted]]
+    optionsOf = [(options, [savedBench r | r <- shownResults, rtsText r == Just options]) | options <- nub (mapMaybe rtsText shownResults)]
     wanted = [r | r@(Row what _ _ _) <- rows, extent == AllRows || what `elem` summaryRows]
-    absent = nub [bench | Row _ bench _ _ <- wanted, bench `notElem` map keptBench results]
+    absent = nub [bench | Row _ bench _ _ <- wanted, bench `notElem` map savedBench results]
+
+-- | A line in lines of at most 118 characters, if it has blanks to break at. Rows of tables and pictures stay whole.
+wrapped :: Text -> [Text]
+wrapped line
+  | T.null line || any (`T.isPrefixOf` line) ["|", "!"] = [line]
+  | otherwise = case T.words line of
+    first : more -> go first more
+    [] -> [line]
+  where
+    indent = if "- " `T.isPrefixOf` line then "  " else ""
+    go at [] = [at]
+    go at (word : more)
+      | T.length at + 1 + T.length word <= 118 = go (at <> " " <> word) more
+      | otherwise = at : go (indent <> word) more
 
 -- | From a result of that benchmark, the first run of each subject with these parameters.
-medians :: Kept -> Text -> Params -> Text -> Maybe (M.Map Text Summary)
+medians :: Saved -> Text -> Params -> Text -> Maybe (M.Map Text Summary)
 medians result bench params metric
-  | keptBench result /= bench || M.null found = Nothing
+  | savedBench result /= bench || M.null found = Nothing
   | otherwise = Just found
   where
-    found = M.fromListWith (\_ old -> old) [(runSubject r, s) | r <- keptRuns result, all (`elem` runParams r) params, Just s <- [M.lookup metric (metricSummaries r)]]
+    found = M.fromListWith (\_ old -> old) [(runSubject r, s) | r <- savedRuns result, all (`elem` runParams r) params, Just s <- [M.lookup metric (metricSummaries r)]]
 
 -- | The subjects that run on Weft.
 own :: [Text]
 own = ["weft", "relinked", "weft-relink", "weft-hybrid", "weft-serve"]
 
-tableLine :: [Kept] -> Row -> Maybe Text
+tableLine :: [Saved] -> Row -> Maybe Text
 tableLine results (Row what bench params metric) = do
-  result <- find ((== bench) . keptBench) results
+  result <- find ((== bench) . savedBench) results
   let first = fromMaybe M.empty (medians result bench params metric)
       ours = [cellOf metric name s (length [() | n <- own, M.member n first]) | name <- own, Just s <- [M.lookup name first]]
       ghcs = [cellOf metric name s 1 | name <- ghc, Just s <- [M.lookup name first]]
@@ -202,35 +224,35 @@ cellOf metric name s many = withUnit metric (summaryMedian s) <> spread <> (if m
 
 -- | The peers that could not run and the measurements that failed, with the reasons. Equal reasons of several subjects
 -- or benchmarks are listed once.
-missingLines :: [Kept] -> [Text]
+missingLines :: [Saved] -> [Text]
 missingLines results
   | null reasons = []
   | otherwise = ["Missing: " <> T.intercalate "; " [who <> " (" <> T.intercalate ", " (benches who why) <> "): " <> why | (who, why) <- reasons] <> ".", ""]
   where
-    found = [(T.intercalate ", " (nub [s | (s, w') <- pairs r, w' == why]), why, keptBench r) | r <- results, why <- nub (map snd (pairs r))]
-    pairs r = map reason (keptMissing r) <> keptFailures r
+    found = [(T.intercalate ", " (nub [s | (s, w') <- pairs r, w' == why]), why, savedBench r) | r <- results, why <- nub (map snd (pairs r))]
+    pairs r = map reason (savedMissing r) <> savedFailures r
     reason text = let (who, why) = T.breakOn ": " text in (who, T.drop 2 why)
     reasons = nub [(who, why) | (who, why, _) <- found]
     benches who why = nub [bench | (who', why', bench) <- found, who' == who, why' == why]
 
-missedLines :: Extent -> [Kept] -> [Text]
+missedLines :: Extent -> [Saved] -> [Text]
 missedLines extent results
   | null judged = []
   | null doubtful = ["All " <> number judged <> " bounds of these benchmarks hold."]
-  | extent == SummaryRows = ["Of " <> number judged <> " bounds of these benchmarks " <> T.intercalate ", " [number list <> " " <> word <> " (" <> T.intercalate ", " (nub (map (keptBench . fst) list)) <> ")" | (_, word, list) <- kinds, not (null list)] <> "; the others hold."]
+  | extent == SummaryRows = ["Of " <> number judged <> " bounds of these benchmarks " <> T.intercalate ", " [number list <> " " <> word <> " (" <> T.intercalate ", " (nub (map (savedBench . fst) list)) <> ")" | (_, word, list) <- kinds, not (null list)] <> "; the others hold."]
   | otherwise = number (filter holding judged) <> " of " <> number judged <> " bounds hold." : concat [["", "**" <> T.toUpper (T.take 1 word) <> T.drop 1 word <> ":**", ""] <> map (item mark) list | (mark, word, list) <- kinds, not (null list)]
   where
-    judged = [(r, b) | r <- results, b <- keptBounds r]
-    holding (_, b) = keptHolds b == Just True
+    judged = [(r, b) | r <- results, b <- savedBounds r]
+    holding (_, b) = savedHolds b == Just True
     doubtful = filter (not . holding) judged
     kinds =
-      [ ("\10007", "missed", [x | x@(_, b) <- doubtful, keptHolds b == Just False]),
+      [ ("\10007", "missed", [x | x@(_, b) <- doubtful, savedHolds b == Just False]),
         ("\8776", "too close to call", filter close doubtful),
-        ("?", "not measured", [x | x@(_, b) <- doubtful, keptHolds b == Nothing, not (close x)])
+        ("?", "not measured", [x | x@(_, b) <- doubtful, savedHolds b == Nothing, not (close x)])
       ]
-    close (_, b) = keptHolds b == Nothing && isJust (keptFigure b)
-    item :: Text -> (Kept, KeptBound) -> Text
-    item mark (r, b) = "- " <> mark <> " " <> keptBench r <> ": " <> keptBoundName b <> ": " <> maybe "-" renderNumber (keptFigure b) <> ", limit " <> renderNumber (keptLimit b)
+    close (_, b) = savedHolds b == Nothing && isJust (savedFigure b)
+    item :: Text -> (Saved, SavedBound) -> Text
+    item mark (r, b) = "- " <> mark <> " " <> savedBench r <> ": " <> savedBoundName b <> ": " <> maybe "-" renderNumber (savedFigure b) <> ", limit " <> renderNumber (savedLimit b)
     number = T.pack . show . length
 
 -- | Replace the text between the markers of a document; 'Nothing' unless both are present and in order.

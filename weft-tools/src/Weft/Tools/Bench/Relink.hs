@@ -10,9 +10,9 @@ module Weft.Tools.Bench.Relink (relink) where
 import Data.Text (Text)
 import qualified Data.Text as T
 import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Folders (smallFolder)
 import Weft.Tools.Bench.Idle (idleCase, idleParams, idleTools)
-import Weft.Tools.Bench.Site (smallSite)
-import Weft.Tools.Bench.Start (startCase, startParams)
+import Weft.Tools.Bench.StartTime (startCase, startParams)
 import Weft.Tools.Bench.Timing
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Workload
@@ -62,7 +62,7 @@ oneFile :: Int -> Int -> Workload
 oneFile connections n =
   (onePage connections n)
     { workPath = "/1k",
-      workArguments = \env _ -> (\root -> ["--root", root]) <$> smallSite env
+      workArguments = \env _ -> (\root -> ["--root", root]) <$> smallFolder env
     }
 
 delays :: Plan -> Subject -> Trial

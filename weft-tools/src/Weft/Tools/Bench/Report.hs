@@ -22,9 +22,9 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import Weft.Tools.Bench.Bars
-import Weft.Tools.Bench.Kept
 import Weft.Tools.Bench.Papers
 import Weft.Tools.Bench.Plot (varying)
+import Weft.Tools.Bench.Saved
 import Weft.Tools.Bench.Stats
 import Weft.Tools.Bench.Svg (escape, tag)
 import Weft.Tools.Bench.Table (renderNumber)
@@ -38,7 +38,7 @@ data Described = Described
   }
 
 -- | The page, given a function that describes a benchmark by name.
-renderReport :: (Text -> Maybe Described) -> [Kept] -> Text
+renderReport :: (Text -> Maybe Described) -> [Saved] -> Text
 renderReport known results =
   T.concat
     [ "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
@@ -47,7 +47,7 @@ renderReport known results =
       "<style>" <> styleSheet <> "</style></head><body>\n<header><h1>Weft: measurements</h1>",
       el "p" (escape (summary results)),
       T.concat (map (el "p") machines),
-      "<nav>" <> T.concat ["<a href=\"#" <> anchor i r <> "\">" <> escape (titleOf r) <> "</a> " | (i, r) <- numbered] <> "</nav></header>\n<main>",
+      "<nav>" <> T.concat ["<a href=\"#" <> escape (anchor i r) <> "\">" <> escape (titleOf r) <> "</a> " | (i, r) <- numbered] <> "</nav></header>\n<main>",
       overview titleOf results,
       compilers known results,
       T.concat [section (anchor i r) (titleOf r) known r | (i, r) <- numbered],
@@ -57,11 +57,11 @@ renderReport known results =
   where
     numbered = zip [0 :: Int ..] results
     -- Includes the compiler if a benchmark was run with several.
-    titleOf r = keptBench r <> if length (versionsOf (keptBench r) results) > 1 then maybe "" (" on GHC " <>) (lookup "ghc" (keptMachine r)) else ""
-    anchor i r = keptBench r <> "-" <> T.pack (show i)
+    titleOf r = savedBench r <> if length (versionsOf (savedBench r) results) > 1 then maybe "" (" on GHC " <>) (lookup "ghc" (savedMachine r)) else ""
+    anchor i r = savedBench r <> "-" <> T.pack (show i)
     machines = [escape ("Measured on: " <> text) | text <- nub (map machineText results)]
 
-summary :: [Kept] -> Text
+summary :: [Saved] -> Text
 summary results =
   T.concat
     [ number (length results) <> " benchmarks. ",
@@ -71,7 +71,7 @@ summary results =
       number (length [() | (Nothing, False) <- judged]) <> " not measured."
     ]
   where
-    judged = [(keptHolds b, isJust (keptFigure b)) | r <- results, b <- keptBounds r]
+    judged = [(savedHolds b, isJust (savedFigure b)) | r <- results, b <- savedBounds r]
     verdicts = map fst judged
 
 number :: Int -> Text
@@ -84,57 +84,57 @@ el name inside = "<" <> name <> ">" <> inside <> "</" <> name <> ">"
 -- Sections
 
 -- | All bounds in one table.
-overview :: (Kept -> Text) -> [Kept] -> Text
+overview :: (Saved -> Text) -> [Saved] -> Text
 overview titleOf results
-  | all (null . keptBounds) results = ""
+  | all (null . savedBounds) results = ""
   | otherwise =
     "<section><h2>Bounds</h2><div class=\"wide\"><table><thead><tr><th>bound</th><th>figure</th><th>limit</th><th>verdict</th></tr></thead><tbody>"
-      <> T.concat [boundRow (titleOf r) b | r <- results, b <- keptBounds r]
+      <> T.concat [boundRow (titleOf r) b | r <- results, b <- savedBounds r]
       <> "</tbody></table></div></section>\n"
 
-boundRow :: Text -> KeptBound -> Text
+boundRow :: Text -> SavedBound -> Text
 boundRow title b =
   el "tr" . T.concat $
-    [ el "td" ("<b>" <> escape title <> "</b>: " <> escape (keptBoundName b)),
-      cell (maybe "-" renderNumber (keptFigure b)),
-      cell ("\8804 " <> renderNumber (keptLimit b)),
+    [ el "td" ("<b>" <> escape title <> "</b>: " <> escape (savedBoundName b)),
+      cell (maybe "-" renderNumber (savedFigure b)),
+      cell ("\8804 " <> renderNumber (savedLimit b)),
       verdictCell b
     ]
   where
     cell text = "<td class=\"n\">" <> text <> "</td>"
 
-verdictCell :: KeptBound -> Text
-verdictCell b = case keptHolds b of
+verdictCell :: SavedBound -> Text
+verdictCell b = case savedHolds b of
   Just True -> "<td class=\"good\">\10003 holds</td>"
   Just False -> "<td class=\"bad\">\10007 missed</td>"
   Nothing
-    | isJust (keptFigure b) -> "<td class=\"unknown\">\8776 " <> escape (keptReason b) <> "</td>"
+    | isJust (savedFigure b) -> "<td class=\"unknown\">\8776 " <> escape (savedReason b) <> "</td>"
     | otherwise -> "<td class=\"unknown\">? not measured</td>"
 
 -- | For benchmarks that were run with several versions of GHC: the main metric of every subject, with a column for each
 -- version and, after the first, the ratio to the first. Empty if there is only one version.
-compilers :: (Text -> Maybe Described) -> [Kept] -> Text
+compilers :: (Text -> Maybe Described) -> [Saved] -> Text
 compilers known results
   | null tables = ""
   | otherwise = "<section id=\"compilers\"><h2>Compilers</h2><p>The same programs built by different versions of GHC, each measured in a run of its own.</p>" <> T.concat tables <> "</section>\n"
   where
-    tables = [compilerTable name metric several | name <- nub (map keptBench results), let several = versionsOf name results, length several > 1, Just metric <- [mainMetric name several]]
+    tables = [compilerTable name metric several | name <- nub (map savedBench results), let several = versionsOf name results, length several > 1, Just metric <- [mainMetric name several]]
     mainMetric name several = case filter (`elem` common) (maybe common describedColumns (known name)) of
       metric : _ -> Just metric
       [] -> Nothing
       where
-        common = foldr1 intersect [nub (concatMap (M.keys . metricSummaries) (keptRuns r)) | (_, (_, r)) <- several]
+        common = foldr1 intersect [nub (concatMap (M.keys . metricSummaries) (savedRuns r)) | (_, (_, r)) <- several]
 
 -- | The first result of a benchmark for each version of GHC, in order of the versions.
-versionsOf :: Text -> [Kept] -> [([Int], (Text, Kept))]
+versionsOf :: Text -> [Saved] -> [([Int], (Text, Saved))]
 versionsOf name results =
-  M.toAscList (M.fromListWith (\_ first -> first) [(versionNumbers v, (v, r)) | r <- results, keptBench r == name, Just v <- [lookup "ghc" (keptMachine r)]])
+  M.toAscList (M.fromListWith (\_ first -> first) [(versionNumbers v, (v, r)) | r <- results, savedBench r == name, Just v <- [lookup "ghc" (savedMachine r)]])
 
 -- | Version numbers are compared numerically: 9.10 comes after 9.6.
 versionNumbers :: Text -> [Int]
 versionNumbers version = [n | part <- T.splitOn "." version, (n, "") <- reads (T.unpack part)]
 
-compilerTable :: Text -> Text -> [([Int], (Text, Kept))] -> Text
+compilerTable :: Text -> Text -> [([Int], (Text, Saved))] -> Text
 compilerTable name metric several =
   "<h3>" <> escape name <> ": " <> escape (describe metric) <> "</h3><div class=\"wide\"><table><thead><tr><th>subject</th><th>parameters</th>"
     <> T.concat [el "th" ("GHC " <> escape v) | (_, (v, _)) <- several]
@@ -142,9 +142,9 @@ compilerTable name metric several =
     <> T.concat [row key figures | key <- nub (concat keys), let figures = map (figureOf key . snd . snd) several, length (catMaybes figures) > 1]
     <> "</tbody></table></div>"
   where
-    keys = [[(runSubject r, withoutSettings (runParams r)) | r <- keptRuns k] | (_, (_, k)) <- several]
+    keys = [[(runSubject r, withoutSettings (runParams r)) | r <- savedRuns k] | (_, (_, k)) <- several]
     figureOf (subject, place) k =
-      listToMaybe [summaryMedian s | r <- keptRuns k, runSubject r == subject, withoutSettings (runParams r) == place, Just s <- [M.lookup metric (metricSummaries r)]]
+      listToMaybe [summaryMedian s | r <- savedRuns k, runSubject r == subject, withoutSettings (runParams r) == place, Just s <- [M.lookup metric (metricSummaries r)]]
     row (subject, place) figures =
       el "tr" . T.concat $
         el "td" (escape subject) :
@@ -156,27 +156,31 @@ compilerTable name metric several =
           (Just base : _, Just f) | i > 0, base > 0 -> " <small>" <> renderNumber (f / base) <> "\215</small>"
           _ -> ""
 
-section :: Text -> Text -> (Text -> Maybe Described) -> Kept -> Text
+section :: Text -> Text -> (Text -> Maybe Described) -> Saved -> Text
 section name title known result =
   T.concat
     [ "<section id=\"" <> escape name <> "\"><h2>" <> escape title <> "</h2>",
       maybe "" (el "p" . escape . describedTitle) described,
-      T.concat [paragraph "paper-says" ("<b>" <> escape (paperPlace p) <> ":</b> " <> escape (paperFinding p)) | p <- papersOf (keptBench result)],
+      maybe "" (paragraph "note" . runTime) (rtsText result),
+      T.concat [paragraph "paper-says" ("<b>" <> escape (paperPlace p) <> ":</b> " <> escape (paperFinding p)) | p <- papersOf (savedBench result)],
       "<div class=\"charts\">" <> T.concat (map (chart runs) (take 4 metrics)) <> "</div>",
-      T.concat [paragraph "note" ("missing: " <> escape text) | text <- keptMissing result],
-      T.concat [paragraph "note" ("failed: " <> escape text) | text <- keptFailed result],
+      T.concat [paragraph "note" ("missing: " <> escape text) | text <- savedMissing result],
+      T.concat [paragraph "note" ("failed: " <> escape text) | text <- savedFailed result],
       el "details" (el "summary" "All figures: median, smallest to largest round" <> figuresTable runs shown),
-      el "details" (el "summary" "Settings and raw JSON" <> settings <> "<pre>" <> escape (T.decodeUtf8 (L.toStrict (encode (keptRaw result)))) <> "</pre>"),
+      el "details" (el "summary" "Settings and raw JSON" <> settings <> "<pre>" <> escape (T.decodeUtf8 (L.toStrict (encode (savedRaw result)))) <> "</pre>"),
       "</section>\n"
     ]
   where
-    described = known (keptBench result)
-    runs = keptRuns result
+    described = known (savedBench result)
+    runs = savedRuns result
+    runTime options =
+      "Haskell subjects run with " <> el "code" (escape options)
+        <> ", -N with the number of capabilities, and what a program sets for itself."
     present = nub (concatMap (M.keys . metricSummaries) runs)
     preferred = maybe [] (filter (`elem` present) . describedColumns) described
     metrics = if null preferred then present else preferred
     shown = preferred <> filter (`notElem` preferred) present
-    settings = el "p" (escape (T.intercalate ", " [k <> ": " <> v | (k, v) <- keptSettings result]))
+    settings = el "p" (escape (T.intercalate ", " [k <> ": " <> v | (k, v) <- savedSettings result]))
 
 paragraph :: Text -> Text -> Text
 paragraph kind inside = "<p class=\"" <> kind <> "\">" <> inside <> "</p>"

@@ -3,28 +3,29 @@
 -- |
 -- Description : @weft bench report@, @compare@ and @readme@
 --
--- Subcommands that work on saved results. Exit status: 0; 2 for files that are not results; 3 with @--check@ if
--- something became worse.
+-- Subcommands that work on saved results. Exit status: 0; 2 for files that are not results, and for results that have
+-- no run in common; 3 with @--check@ if something became worse.
 module Weft.Tools.Bench.Reporting
   ( reportingCommands,
   )
 where
 
-import Control.Exception (IOException, try)
+import Control.Exception (try)
 import Control.Monad (filterM, forM, forM_, unless, when)
 import Data.List (isSuffixOf, nub, sort)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
+import GHC.IO.Exception (IOException (ioe_description, ioe_filename))
 import Options.Applicative
 import System.Directory (doesFileExist, listDirectory)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (makeRelative, takeDirectory, (</>))
 import System.IO (Handle, IOMode (ReadMode, WriteMode), hSetEncoding, stderr, stdout, utf8, withFile)
 import Weft.Tools.Bench.Compare
-import Weft.Tools.Bench.Kept
 import Weft.Tools.Bench.Readme
 import Weft.Tools.Bench.Report
+import Weft.Tools.Bench.Saved
 import Weft.Tools.Bench.Types (Benchmark (..))
 
 -- | The three subcommands of @weft bench@, given the list of benchmarks.
@@ -36,7 +37,7 @@ reportCommand registry =
   command "report" $
     info
       (report <$> strOption (long "output" <> short 'o' <> metavar "FILE" <> value "weft-report.html" <> showDefault <> help "The page; - is standard output") <*> files)
-      ( progDesc "Make one self-contained HTML page of kept results"
+      ( progDesc "Make a self-contained HTML page from saved results"
           <> footer "Example: weft bench pong --json pong.json && weft bench report pong.json -o report.html. The page needs no other file, no script and no network."
       )
   where
@@ -50,19 +51,19 @@ reportCommand registry =
       [] -> Nothing
 
 -- | Sort results in the order of the registry, unknown ones last.
-inOrder :: [Benchmark] -> [Kept] -> [Kept]
+inOrder :: [Benchmark] -> [Saved] -> [Saved]
 inOrder registry results =
-  [r | b <- registry, r <- results, keptBench r == benchName b] <> [r | r <- results, keptBench r `notElem` map benchName registry]
+  [r | b <- registry, r <- results, savedBench r == benchName b] <> [r | r <- results, savedBench r `notElem` map benchName registry]
 
 compareCommand :: Mod CommandFields (IO ())
 compareCommand =
   command "compare" $
     info
       (comparing <$> switch (long "check" <> help "Exit with status 3 when something became worse") <*> file "BEFORE.json" <*> file "AFTER.json")
-      ( progDesc "Say what changed beyond noise between two results"
+      ( progDesc "Compare two saved results, and list what changed beyond noise"
           <> footer
             "Example: weft bench compare before.json after.json. A figure has changed when all rounds of one result lie on one side of all rounds of \
-            \the other and the medians differ by more than 3 %; with single rounds, from 25 % on."
+            \the other and the medians differ by more than 3 %; with single rounds, from 25 % on. Exit status 2: no run is in both results."
       )
   where
     file name = strArgument (metavar name)
@@ -71,6 +72,9 @@ compareCommand =
       after <- loaded [b]
       hSetEncoding stdout utf8
       T.putStr (renderComparison before after)
+      unless (comparable before after) $ do
+        T.hPutStrLn stderr "weft bench: nothing could be compared: no run of a subject with equal parameters is in both results"
+        exitWith (ExitFailure 2)
       when (check && any worsened (differences before after)) $ exitWith (ExitFailure 3)
 
 readmeCommand :: [Benchmark] -> Mod CommandFields (IO ())
@@ -82,7 +86,7 @@ readmeCommand registry =
           <*> strOption (long "figures" <> metavar "DIR" <> value "doc/figures" <> showDefault <> help "Where the results are, and the charts go")
           <*> (some (strArgument (metavar "DOCUMENT..." <> help "Documents with the markers (README.md and doc/measurements.md)")) <|> pure ["README.md", "doc/measurements.md"])
       )
-      ( progDesc "Write the table and the charts of a document from kept results"
+      ( progDesc "Write the tables and charts of documents from saved results"
           <> footer
             "Example: weft bench figures && weft bench readme. The table goes between the lines <!-- figures: begin --> and \
             \<!-- figures: end -->, a short one between <!-- summary: begin --> and <!-- summary: end -->, the charts beside the results."
@@ -106,16 +110,16 @@ readmeCommand registry =
         unless check (writing file text)
         T.putStrLn (T.pack file)
       when (check && not (null changed)) $ exitWith (ExitFailure 3)
-    doubles each = [(bench, files) | bench <- nub (map keptBench (concatMap snd each)), let files = [file | (file, kepts) <- each, k <- kepts, keptBench k == bench], length files > 1]
+    doubles each = [(bench, files) | bench <- nub (map savedBench (concatMap snd each)), let files = [file | (file, kepts) <- each, k <- kepts, savedBench k == bench], length files > 1]
     differs (file, text) = do
       there <- doesFileExist file
       if there then (/= text) <$> orRefuse (reading file) else pure True
 
-loaded :: [FilePath] -> IO [Kept]
+loaded :: [FilePath] -> IO [Saved]
 loaded names = orRefuse (readAll names) >>= either refuse pure
 
 orRefuse :: IO a -> IO a
-orRefuse work = try work >>= either (\e -> refuse (T.pack (show (e :: IOException)))) pure
+orRefuse work = try work >>= either (\e -> refuse (T.pack (maybe "" (<> ": ") (ioe_filename e) <> ioe_description e))) pure
 
 refuse :: Text -> IO a
 refuse message = T.hPutStrLn stderr ("weft bench: " <> message) >> exitWith (ExitFailure 2)

@@ -9,9 +9,9 @@
 module Weft.Tools.Bench.Rude (rude) where
 
 import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Folders
 import Weft.Tools.Bench.Load
 import Weft.Tools.Bench.Server
-import Weft.Tools.Bench.Site
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Workload
 
@@ -53,7 +53,7 @@ rudeCase slow subject =
     }
   where
     measure env = do
-      root <- rudeSite env
+      root <- rudeFolder env
       withServerOf env 1 subject (rootArguments subject root) $ \server -> do
         alone <- underLoad env page server
         beside <- withRude env (clientCores env 1) slow server (underLoad env page server)

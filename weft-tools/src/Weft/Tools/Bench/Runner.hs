@@ -112,9 +112,10 @@ needs c counting figure = or [metric == countingMetric counting && matches c sub
 uses :: Case -> Figure -> Bool
 uses c figure = or [matches c subject params | (subject, params, metric) <- figureMetrics figure, metric `notElem` map countingMetric (caseCounts c)]
 
--- | Whether the case may measure these parameters. A case may measure more parameters than it has itself.
+-- | Whether the case may measure a run with exactly these parameters. A case may measure more parameters than it has
+-- itself.
 matches :: Case -> Text -> Params -> Bool
-matches c subject params = subject == subjectName (caseSubject c) && and [v == v' | (k, v) <- params, Just v' <- [lookup k (caseParams c)]]
+matches c subject params = subject == subjectName (caseSubject c) && all (`elem` params) (caseParams c)
 
 -- | The runs in which no round failed. Only these are used to judge bounds.
 whole :: [Failure] -> [Run] -> [Run]

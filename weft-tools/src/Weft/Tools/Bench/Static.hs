@@ -3,16 +3,16 @@
 -- |
 -- Description : Benchmark @static@
 --
--- A folder of files: @weft serve@, nginx (one worker, sendfile, open_file_cache, no access log), and Warp with wai-app-static on GHC's own
--- manager, each on one core.
+-- A folder of files: @weft serve@, nginx (one worker, sendfile, open_file_cache, no access log), and Warp with
+-- wai-app-static on GHC's own manager, each on one core.
 module Weft.Tools.Bench.Static (static) where
 
 import Data.Text (Text)
 import qualified Data.Text as T
 import System.FilePath (takeDirectory)
 import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Folders
 import Weft.Tools.Bench.Load (loadTool)
-import Weft.Tools.Bench.Site
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Workload
 
@@ -44,7 +44,7 @@ fileCase size connections =
     (fileParams size connections)
     (onePage connections 1)
       { workPath = "/" <> show size <> "k",
-        workArguments = \env subject -> rootArguments subject <$> smallSite env
+        workArguments = \env subject -> rootArguments subject <$> smallFolder env
       }
 
 -- | A file of 1 GiB for 64 clients.

@@ -68,8 +68,9 @@ figureRounds runs figure = case figure of
   Worst figures -> foldr1 (M.intersectionWith max) (map rounds figures)
   where
     rounds = figureRounds runs
-    findRun subject params = listToMaybe [run | run <- runs, runSubject run == subject, params `within` runParams run]
-    within wanted given = all (`elem` given) wanted
+    -- A run with further parameters is another measurement: it must not stand in for one that failed.
+    findRun subject params = listToMaybe [run | run <- runs, runSubject run == subject, params `within` runParams run, runParams run `within` params]
+    within some others = all (`elem` others) some
 
 -- | The subjects that a figure needs.
 figureSubjects :: Figure -> S.Set Text

@@ -140,7 +140,7 @@ data Rule = MedianRound | EveryRound
 
 -- | How to compute a figure from the runs, round by round.
 data Figure
-  = -- | A metric of this subject's run whose parameters include these.
+  = -- | A metric of this subject's run with exactly these parameters, in any order.
     Metric !Text !Params !Text
   | -- | A ratio, taken within a round.
     Over !Figure !Figure

@@ -47,6 +47,7 @@ describe metric = fromMaybe (T.replace "_" " " metric) (lookup metric known)
 withUnit :: Text -> Double -> Text
 withUnit metric v
   | metric == "mb_per_cpu_s" = renderNumber (v / 1000) <> " GB/s"
+  | metric == "mb_per_s" = renderNumber v <> " MB/s"
   | metric == "gbit_per_s" = renderNumber v <> " Gbit/s"
   | "_per_s" `T.isSuffixOf` metric = grouped v <> "/s"
   | otherwise = case listToMaybe [larger unit | (part, unit) <- units, part `elem` T.splitOn "_" metric] of
@@ -66,6 +67,6 @@ grouped v
   | v < 1000 = renderNumber v
   | otherwise = T.intercalate "," (reverse (map T.reverse (T.chunksOf 3 (T.reverse (T.pack (show (round v :: Integer)))))))
 
--- | Rates and throughput; for all other metrics less is better.
+-- | Rates, throughput, and what was done in a given time; for all other metrics less is better.
 higherIsBetter :: Text -> Bool
-higherIsBetter metric = any (`T.isSuffixOf` metric) ["_per_s", "mb_per_cpu_s"]
+higherIsBetter metric = any (`T.isSuffixOf` metric) ["_per_s", "mb_per_cpu_s"] || metric `elem` ["answered", "received_mb"]

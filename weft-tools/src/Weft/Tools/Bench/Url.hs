@@ -7,7 +7,8 @@
 -- whatever the server does, and any free connection sends the next one. A latency is measured from the instant at which
 -- the request was due, so if a server stops for a second, all requests of that second count as slow. Without a rate
 -- each connection sends its next request when it has received its answer, and the output says what that leaves out.
--- Exit status: 0 if requests were answered, 1 if none was, 2 for bad arguments.
+-- Exit status: 0 if requests were answered, 1 if none was, 2 for bad arguments, 130 if Ctrl-C ended it; the
+-- results until then are printed.
 module Weft.Tools.Bench.Url
   ( urlCommand,
 
@@ -20,7 +21,7 @@ module Weft.Tools.Bench.Url
 where
 
 import Control.Concurrent (forkOn, getNumCapabilities, newEmptyMVar, putMVar, setNumCapabilities, takeMVar)
-import Control.Exception (Handler (..), IOException, SomeException, catch, catches, mask, onException, throwIO, try)
+import Control.Exception (AsyncException (UserInterrupt), Handler (..), IOException, SomeException, catch, catches, mask, onException, throwIO, try)
 import Control.Monad (forM, forM_, when)
 import Data.ByteString (ByteString)
 import Data.ByteString.Builder (hPutBuilder)
@@ -43,7 +44,7 @@ import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
 import qualified Weft.Tls as Tls
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Latency
-import Weft.Tools.Bench.Options (defaultPlan, positive)
+import Weft.Tools.Bench.Options (defaultPlan, notNegative, positive)
 import Weft.Tools.Bench.Runner (Outcome (..))
 import Weft.Tools.Bench.Setup (machineFacts, raiseOpenFiles)
 import Weft.Tools.Bench.Table (columns, renderNumber)
@@ -102,24 +103,25 @@ urlCommand =
             \from the instant at which a request was due, so that a server's pauses are not left out (no coordinated \
             \omission); requests that were due and could not be sent count with the time for which they had waited. A \
             \connection is kept for as long as the server keeps it; where one has to be opened, that and the handshake are part of \
-            \the latency. Exit status: 0 requests were answered, 1 none was, 2 bad arguments."
+            \the latency. Exit status: 0 requests were answered, 1 none was, 2 bad arguments, 130 \
+            \it was ended by Ctrl-C, after which it prints the results until then."
       )
   where
     threads = option positive (long "threads" <> metavar "N" <> value 1 <> showDefault <> help "Cores that the generator may use")
     load =
       Load
         <$> argument (eitherReader parseTarget) (metavar "URL" <> help "http://HOST:PORT/PATH, https, or unix:FILE:/PATH")
-        <*> option positive (long "connections" <> metavar "N" <> value 64 <> showDefault <> help "Connections")
-        <*> optional (option positive (long "rate" <> metavar "R" <> help "Requests a second; without it, a closed loop"))
+        <*> option positive (long "connections" <> metavar "N" <> value 64 <> showDefault <> help "Number of connections")
+        <*> optional (option positive (long "rate" <> metavar "R" <> help "Requests a second, at fixed times; without it each connection sends its next request after a response (a closed loop)"))
         <*> option positive (long "duration" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Measured time")
-        <*> option auto (long "warmup" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Load before it")
-        <*> option positive (long "timeout" <> metavar "SECONDS" <> value 10 <> showDefault <> help "A request that takes longer has failed")
-        <*> many (strOption (long "header" <> metavar "FIELD" <> help "A field of the requests, such as 'Accept: */*'"))
-        <*> switch (long "no-keep-alive" <> help "A new connection for each request")
+        <*> option notNegative (long "warmup" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Load before the measured time")
+        <*> option positive (long "timeout" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Time limit of a request; one that takes longer counts as an error")
+        <*> many (strOption (long "header" <> metavar "FIELD" <> help "Header field to send with each request, such as 'Accept: */*'"))
+        <*> switch (long "no-keep-alive" <> help "Open a new connection for each request")
         <*> trust
     trust =
-      flag' TrustAnything (long "insecure" <> help "Take any certificate")
-        <|> TrustAuthorities <$> strOption (long "ca" <> metavar "FILE" <> help "Believe the authorities in this file (PEM), in the place of the system's")
+      flag' TrustAnything (long "insecure" <> help "Accept any certificate")
+        <|> TrustAuthorities <$> strOption (long "ca" <> metavar "FILE" <> help "Trust the authorities in this file (PEM) instead of the system's")
         <|> pure (tlsTrust defaultTlsClientSettings)
 
 runLoad :: Int -> Maybe FilePath -> Load -> IO ()
@@ -128,7 +130,8 @@ runLoad threads json load = do
   setNumCapabilities threads
   before <- getCPUTime
   ready <- readied load `catch` \e -> T.hPutStrLn stderr ("weft bench url: " <> T.pack (ioe_description e)) >> exitWith (ExitFailure 2)
-  (tally, wall) <- generate ready
+  (tally, wall, interrupted) <- generate ready
+  when (interrupted && wall <= 0) $ T.hPutStrLn stderr "weft bench url: interrupted before the measured time" >> exitWith (ExitFailure 130)
   after <- getCPUTime
   let busy = fromIntegral (after - before) / 1e12 / (wall + loadWarm load)
       metrics = tallyMetrics wall tally
@@ -139,6 +142,7 @@ runLoad threads json load = do
   forM_ json $ \file ->
     withFile file WriteMode . flip hPutBuilder $
       outcomeJson machine (Settings once [] Nothing False) benchmark (Outcome [Run "server" (paramsOf load) (M.singleton 0 metrics)] [] [] [])
+  when interrupted $ T.hPutStrLn stderr "weft bench url: interrupted" >> exitWith (ExitFailure 130)
   when (tallyAnswered tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered" >> exitWith (ExitFailure 1)
   where
     once = defaultPlan {planRounds = 1, planDuration = loadSeconds load, planWarmup = loadWarm load}
@@ -164,23 +168,29 @@ paramsOf load =
 -- ---------------------------------------------------------------------------------------------------------------
 -- The load
 
--- | Put the target under load. Also returns the measured time in seconds.
-generate :: Load -> IO (Tally, Double)
+-- | Put the target under load. Also returns the measured time in seconds, and whether Ctrl-C ('UserInterrupt') ended it
+-- early; the time is not positive if that was during the warm-up.
+generate :: Load -> IO (Tally, Double, Bool)
 generate load = do
   cores <- getNumCapabilities
   next <- newIORef 0
   begun <- now
   let warm = begun + nano (loadWarm load)
       end = warm + nano (loadSeconds load)
-  ends <- forM [0 .. loadClients load - 1] $ \i -> do
+  clients <- forM [0 .. loadClients load - 1] $ \i -> do
     done <- newEmptyMVar
-    _ <- mask $ \restore -> forkOn (i `mod` cores) (try (restore (client load next begun warm end)) >>= putMVar done)
-    pure done
-  tallies <- forM ends $ \done -> takeMVar done >>= either (\e -> throwIO (e :: SomeException)) pure
+    tally <- newIORef mempty
+    _ <- mask $ \restore -> forkOn (i `mod` cores) (try (restore (client load next begun warm end tally)) >>= putMVar done)
+    pure (done, tally)
+  interrupted <- (False <$ mapM_ (ended . fst) clients) `catch` \e -> if e == UserInterrupt then pure True else throwIO e
+  stop <- if interrupted then min end <$> now else pure end
+  tallies <- mapM (readIORef . snd) clients
   sent <- readIORef next
-  let waiting = unsent load begun warm end sent
+  let waiting = unsent load begun warm stop sent
       left = mempty {tallyLatencies = recordMany waiting none, tallyUnsent = length waiting}
-  pure (mconcat (left : tallies), loadSeconds load)
+  pure (mconcat (left : tallies), fromIntegral (stop - warm) / 1e9, interrupted)
+  where
+    ended done = takeMVar done >>= either (\e -> throwIO (e :: SomeException)) pure
 
 now :: IO Int
 now = fromIntegral <$> getMonotonicTimeNSec
@@ -200,9 +210,9 @@ unsent load begun warm end sent = case loadRate load of
 
 -- | One connection: it takes the next request that is due, and reconnects after an error. All connections share the
 -- reference
--- @next@ and take numbers from it atomically.
-client :: Load -> IORef Int -> Int -> Int -> Int -> IO Tally
-client load next begun warm end = go Nothing mempty
+-- @next@ and take numbers from it atomically. It alone writes the last reference, after each request.
+client :: Load -> IORef Int -> Int -> Int -> Int -> IORef Tally -> IO ()
+client load next begun warm end results = go Nothing mempty
   where
     request = getRequest (loadTarget load) (loadFields load ++ ["Connection: close" | loadFresh load])
     tls = defaultTlsClientSettings {tlsTrust = loadTrust load, tlsConnectTime = seconds (loadPatience load)}
@@ -210,11 +220,13 @@ client load next begun warm end = go Nothing mempty
       free <- now
       due <- maybe (pure free) (\rate -> dueAt rate begun <$> atomicModifyIORef' next (\k -> (k + 1, k))) (loadRate load)
       if free >= end
-        then giveBack due >> finish connection tally
-        else if due >= end then finish connection tally else atInstant connection tally free due
-    -- A request that was taken and will not be sent counts as due and unsent.
-    giveBack due = when (due < end) $ atomicModifyIORef' next (\k -> (k - 1, ()))
-    finish connection tally = mapM_ disconnect connection >> pure tally
+        then (writeIORef results $! tally <> left due) >> mapM_ disconnect connection
+        else if due >= end then mapM_ disconnect connection else atInstant connection tally free due
+    -- A request that was taken and will not be sent counts as due and unsent. It cannot be given back: others may have
+    -- taken later ones meanwhile.
+    left due
+      | due >= warm && due < end = mempty {tallyLatencies = record (end - due) none, tallyUnsent = 1}
+      | otherwise = mempty
     atInstant connection tally free due = do
       when (due > free) $ sleep (nanoseconds (fromIntegral (due - free)))
       sent <- now
@@ -233,7 +245,8 @@ client load next begun warm end = go Nothing mempty
           tally' = if counted then result opened {tallyLag = lag (tallyLag opened)} else opened
       -- Avoids a busy loop if the server refuses connections.
       when (either (const True) (const False) outcome) $ sleep (nanoseconds 10000000)
-      tally' `seq` go connection' tally'
+      writeIORef results $! tally'
+      go connection' tally'
     send connection = do
       limit <- deadlineIn (seconds (loadPatience load))
       kinds $ do

@@ -1,9 +1,9 @@
 -- |
--- Description : A switch that only asks
+-- Description : A fake switch that sends PACKET_INs
 --
--- One fake switch of OpenFlow 1.0 or 1.3: it answers what a controller asks, sends PACKET_INs, and counts the answers to
--- them. A probe is a PACKET_IN (82 bytes in 1.0, 106 in 1.3) with a buffer id of its own; its first FLOW_MOD or PACKET_OUT
--- is its answer.
+-- A fake switch of OpenFlow 1.0 or 1.3: it answers the controller's requests, sends PACKET_INs, and counts the
+-- answers to them. A probe is a PACKET_IN (82 bytes in 1.0, 106 in 1.3) with its own buffer id. Its answer is the
+-- first FLOW_MOD or PACKET_OUT with that id.
 module Weft.Tools.Cbench.FakeSwitch
   ( FakeSwitch,
     Shape (..),
@@ -12,6 +12,7 @@ module Weft.Tools.Cbench.FakeSwitch
     handshake,
     ask,
     answerOnly,
+    answerUntil,
     paced,
     tally,
     restart,
@@ -20,10 +21,11 @@ module Weft.Tools.Cbench.FakeSwitch
 where
 
 import Control.Concurrent (yield)
+import Control.Concurrent.MVar (MVar, isEmptyMVar, newMVar, withMVar)
 import Control.Exception (Exception, throwIO, try)
 import Control.Monad (unless, when)
 import Control.Monad.Primitive (RealWorld)
-import Data.Bits (unsafeShiftL, (.&.), (.|.))
+import Data.Bits (unsafeShiftL, unsafeShiftR, (.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as BC
@@ -38,7 +40,7 @@ import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (Ptr, castPtr, plusPtr)
 import Foreign.Storable (pokeByteOff)
 import GHC.Clock (getMonotonicTimeNSec)
-import Weft.Duration (nanoseconds)
+import Weft.Duration (Duration, nanoseconds)
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
@@ -48,13 +50,13 @@ import Weft.Tools.Cbench.Histogram
 
 -- | The settings that all switches share.
 data Shape = Shape
-  { -- | What it speaks.
+  { -- | The version of OpenFlow.
     shapeVersion :: !Version,
-    -- | Hosts of a switch.
+    -- | The number of hosts of a switch.
     shapeHosts :: !Int,
-    -- | Probes without an answer, at the most; a power of two.
+    -- | The largest number of unanswered probes; a power of two.
     shapeOutstanding :: !Int,
-    -- | Nanoseconds after which a probe without an answer is given up, and another one is sent; 0 never.
+    -- | Nanoseconds after which an unanswered probe is given up, and another one is sent; 0 means never.
     shapeGiveUp :: !Int
   }
 
@@ -62,15 +64,15 @@ data Shape = Shape
 data Tally = Tally
   { -- | First answers to a probe.
     tallyUnique :: !Int,
-    -- | FLOW_MODs among them.
+    -- | The FLOW_MODs among the first answers.
     tallyFlows :: !Int,
-    -- | Answers to a probe that had one, or to none.
+    -- | Further answers to a probe, and answers that belong to no probe.
     tallyOthers :: !Int,
     -- | Probes sent.
     tallyProbes :: !Int,
     -- | Probes given up.
     tallyLost :: !Int,
-    -- | Probes that were due, but as many as may be were without an answer: not sent.
+    -- | Probes that were due and not sent, since the largest number of probes was unanswered.
     tallyUnsent :: !Int,
     -- | ECHO_REQUESTs answered.
     tallyEchoes :: !Int,
@@ -78,38 +80,41 @@ data Tally = Tally
     tallyErrors :: !Int
   }
 
--- | A switch. Of one thread, but for 'tally' and 'restart', which may read a moment too early or lose one batch.
+-- | A switch. It belongs to one thread, except that others may call 'tally', which may be a little late, and
+-- 'restart', which may lose one batch.
 data FakeSwitch = FakeSwitch
   { fakeNumber :: !Int,
     fakeShape :: !Shape,
     fakeSocket :: !Socket,
+    -- | Held while whole messages are sent: with 'paced' two threads send.
+    fakeSending :: !(MVar ()),
     fakeTally :: !(IORef Tally),
-    -- | Written by the thread that sends probes, which is another one if they are sent at a rate ('paced').
+    -- | Written by the thread that sends probes; with 'paced' it is not the switch's thread.
     fakeProbes :: !(IORef Sent),
     fakeTimes :: !Histogram,
-    -- | By slot: the probe without an answer, or 0; and when it was sent.
+    -- | For each slot, the unanswered probe, or 0, and the time at which it was sent.
     fakeSlots :: !(MutableByteArray RealWorld),
     fakeSent :: !(MutableByteArray RealWorld),
-    -- | Probes are made here.
+    -- | The buffer in which probes are composed.
     fakeRoom :: !(ForeignPtr Word8)
   }
 
--- | Probes that were sent, those that were due and could not be, and the number of the next one.
+-- | The numbers of probes that were sent and that were due and could not be sent, and the number of the next probe.
 data Sent = Sent !Int !Int !Int
 
--- | The connection ended, or was no OpenFlow.
+-- | The connection ended, or the peer does not speak OpenFlow.
 newtype Unanswered = Unanswered String
   deriving (Show)
 
 instance Exception Unanswered
 
--- | Of that number, from 1 on, on a connection.
+-- | The switch with the given number, from 1 on, on a connection.
 newFakeSwitch :: Shape -> Int -> Socket -> IO FakeSwitch
 newFakeSwitch shape n sock = do
   slots <- newByteArray (4 * shapeOutstanding shape)
   setByteArray slots 0 (shapeOutstanding shape) (0 :: Word32)
   sent <- newByteArray (8 * shapeOutstanding shape)
-  FakeSwitch n shape sock <$> newIORef (Tally 0 0 0 0 0 0 0 0) <*> newIORef (Sent 0 0 1) <*> newHistogram <*> pure slots <*> pure sent
+  FakeSwitch n shape sock <$> newMVar () <*> newIORef (Tally 0 0 0 0 0 0 0 0) <*> newIORef (Sent 0 0 1) <*> newHistogram <*> pure slots <*> pure sent
     <*> mallocForeignPtrBytes (probeSize (layoutOf shape) * shapeOutstanding shape)
 
 -- | The counters since the start.
@@ -118,7 +123,7 @@ tally f = do
   Sent sent unsent _ <- readIORef (fakeProbes f)
   (\t -> t {tallyProbes = sent, tallyUnsent = unsent}) <$> readIORef (fakeTally f)
 
--- | Forget the times so far.
+-- | Clear the recorded latencies.
 restart :: FakeSwitch -> IO ()
 restart = clear . fakeTimes
 
@@ -128,7 +133,8 @@ latencies = fakeTimes
 
 -- Messages --------------------------------------------------------------------------------
 
--- | Send HELLO, and answer until the controller knows the switch. The result is the bytes that were received after that.
+-- | Send HELLO, and answer until the controller knows the switch. The result is the bytes that were received after
+-- that.
 handshake :: FakeSwitch -> IO ByteString
 handshake f = do
   sendAll (fakeSocket f) (bytesOf f 1 (Hello []))
@@ -161,7 +167,7 @@ messages _ act = go
   where
     go s = case nextMessage s of
       Whole h message rest -> act h message >> go rest
-      -- Of its own: a switch that waits must not keep all that it received.
+      -- A copy, so that a waiting switch does not retain the whole buffer.
       Missing _ -> pure $! if B.null s then B.empty else B.copy s
       Unframed _ -> throwIO (Unanswered "a length below that of a header")
 {-# INLINE messages #-}
@@ -172,7 +178,7 @@ bytesOf = encoded . shapeVersion . fakeShape
 encoded :: Version -> Xid -> Message -> ByteString
 encoded version xid = fromMaybe B.empty . encode version xid
 
--- | Everything but answers to probes.
+-- | Handle a message that is not an answer to a probe.
 onMessage :: FakeSwitch -> IORef Bool -> Header -> ByteString -> IO ()
 onMessage f known h s = case decode s of
   Right (_, message) -> case message of
@@ -183,7 +189,9 @@ onMessage f known h s = case decode s of
     StatsRequestMessage DescRequest -> reply (StatsReplyMessage False (DescReply description))
     StatsRequestMessage PortDescRequest -> reply (StatsReplyMessage False (PortDescReply ports))
     StatsRequestMessage (FlowStatsRequest _) -> reply (StatsReplyMessage False (FlowStatsReply []))
-    StatsRequestMessage _ -> reply (StatsReplyMessage False (PortStatsReply []))
+    StatsRequestMessage (PortStatsRequest _) -> reply (StatsReplyMessage False (PortStatsReply []))
+    StatsRequestMessage TableStatsRequest -> reply (StatsReplyMessage False (TableStatsReply []))
+    StatsRequestMessage (OtherStatsRequest kind _) -> reply (StatsReplyMessage False (OtherStatsReply kind B.empty))
     RoleRequest role generation -> reply (RoleReply role generation)
     Experimenter _ _ -> reply (Error 1 3 (B.take 64 s))
     Error {} -> modifyIORef' (fakeTally f) (\t -> t {tallyErrors = tallyErrors t + 1})
@@ -191,7 +199,7 @@ onMessage f known h s = case decode s of
   -- A HELLO of a later version, and unknown messages.
   Left _ -> pure ()
   where
-    reply = sendAll (fakeSocket f) . bytesOf f (headerXid h)
+    reply message = withMVar (fakeSending f) (\_ -> sendAll (fakeSocket f) (bytesOf f (headerXid h) message))
     features = case shapeVersion (fakeShape f) of
       V10 -> Features (DatapathId (fromIntegral (fakeNumber f))) 256 2 0 0xc7 0xfff ports
       V13 -> Features (DatapathId (fromIntegral (fakeNumber f))) 256 2 0 0x47 0 []
@@ -207,18 +215,31 @@ answerOnly f s = do
   let go rest = messages f (onMessage f known) rest >>= receive f >>= go
   go s
 
+-- | Answer the controller's requests until the variable is full. It is looked at after each message, and whenever none
+-- has arrived for the given time. Returns the bytes that are left.
+answerUntil :: FakeSwitch -> Duration -> MVar () -> ByteString -> IO ByteString
+answerUntil f interval begun s = do
+  known <- newIORef True
+  let go rest = do
+        left <- messages f (onMessage f known) rest
+        waiting <- isEmptyMVar begun
+        if waiting
+          then deadlineIn interval >>= \deadline -> receiveBefore f deadline left >>= go . fromMaybe left
+          else pure left
+  go s
+
 -- Probes ----------------------------------------------------------------------------------
 
--- | Where things are in messages of a version, in bytes from their beginning.
+-- | Offsets in messages of a version, in bytes from the message's beginning.
 data Layout = Layout
   { -- | A PACKET_IN with a frame of 64 bytes: an IPv4 packet in port 1.
     probeTemplate :: !ByteString,
-    -- | In it: where the frame begins.
+    -- | The offset of the frame in the PACKET_IN.
     probeFrame :: !Int,
-    -- | FLOW_MOD: the least size, and where the buffer's number is.
+    -- | The smallest size of a FLOW_MOD, and the offset of the buffer id.
     flowSize :: !Int,
     flowBufferAt :: !Int,
-    -- | PACKET_OUT: the least size. The buffer's number is behind the header.
+    -- | The smallest size of a PACKET_OUT. The buffer id follows the header.
     outSize :: !Int
   }
 
@@ -235,7 +256,7 @@ template version = encoded version 0 (PacketInMessage (PacketIn noBuffer 64 (Por
   where
     frame = B.take 64 (B.replicate 12 0 <> B.pack ([8, 0, 0x45, 0, 0, 50, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2] ++ replicate 64 0))
 
--- | Keep as many probes without an answer as there may be, for ever.
+-- | Keep the largest allowed number of probes unanswered, for ever.
 ask :: FakeSwitch -> ByteString -> IO ()
 ask f s0 = do
   known <- newIORef True
@@ -250,10 +271,10 @@ ask f s0 = do
         left <- messages f (answerOr f layout known now (modifyIORef' open (subtract 1))) rest
         looked' <- forsake now looked
         refill
-        -- All switches have the same share of this program.
+        -- Yield, so that all switches get the same share of this program's time.
         yield
         await looked' left
-      -- With nothing to give up this is 'receive'.
+      -- Without a time limit this is 'receive'.
       await looked left = do
         deadline <- if givingUp then deadlineIn (nanoseconds (fromIntegral giveUp)) else pure noDeadline
         receiveBefore f deadline left >>= go looked . fromMaybe left
@@ -270,15 +291,15 @@ ask f s0 = do
     giveUp = shapeGiveUp (fakeShape f)
     givingUp = giveUp > 0
 
--- | Send probes only when told to, by the action: the instant at which they are due, from which their latency counts, and
--- how many. The other one answers and counts, for ever.
+-- | Two actions. The first sends probes, given the instant at which they are due, from which their latency counts, and
+-- their number. The second answers the controller and counts, for ever.
 paced :: FakeSwitch -> ByteString -> (Int -> Int -> IO (), IO ())
 paced f s0 = (send, newIORef True >>= \known -> go known s0)
   where
     layout = layoutOf (fakeShape f)
     send due n = do
       t <- tally f
-      -- With no free slot there is none to look for.
+      -- No probe is sent if no slot is free.
       taken <- if tallyProbes t - tallyUnique t >= shapeOutstanding (fakeShape f) then pure 0 else probes f layout due n
       modifyIORef' (fakeProbes f) (\(Sent sent unsent next) -> Sent sent (unsent + n - taken) next)
     go known rest = do
@@ -286,7 +307,7 @@ paced f s0 = (send, newIORef True >>= \known -> go known s0)
       left <- messages f (answerOr f layout known now (pure ())) rest
       receive f left >>= go known
 
--- | A message at that time; an action for the first answer of a probe.
+-- | Handle a message that arrived at the given time. The action runs for the first answer to a probe.
 answerOr :: FakeSwitch -> Layout -> IORef Bool -> Int -> IO () -> Header -> ByteString -> IO ()
 answerOr f layout known now counted h s
   | headerType h == 14 && B.length s >= flowSize layout = answered True (word32 (flowBufferAt layout) s)
@@ -306,7 +327,7 @@ answerOr f layout known now counted h s
         else unless (number == 0xffffffff) (modifyIORef' (fakeTally f) (\t -> t {tallyOthers = tallyOthers t + 1}))
 {-# INLINE answerOr #-}
 
--- | Free the slots of the probes that were sent before then; how many there were.
+-- | Free the slots of the probes that were sent before the given time. Returns their number.
 giveUpBefore :: FakeSwitch -> Int -> IO Int
 giveUpBefore f limit = do
   n <- length . filter id <$> mapM look [0 .. shapeOutstanding (fakeShape f) - 1]
@@ -319,7 +340,8 @@ giveUpBefore f limit = do
       let late = waiting /= (0 :: Word32) && sent <= limit
       late <$ when late (writeByteArray (fakeSlots f) slot (0 :: Word32))
 
--- | Send up to that many probes, each whose slot is free; their latency counts from the given instant. How many.
+-- | Send at most the given number of probes, as far as slots are free. Their latency counts from the given instant.
+-- Returns their number.
 probes :: FakeSwitch -> Layout -> Int -> Int -> IO Int
 probes f layout now most
   | most <= 0 = pure 0
@@ -331,7 +353,7 @@ probes f layout now most
             let slot = number .&. (shapeOutstanding (fakeShape f) - 1)
             waiting <- readByteArray (fakeSlots f) slot
             if waiting /= (0 :: Word32)
-              then -- An answer out of order left gaps: pass over what still waits.
+              then -- Answers out of order leave gaps: skip slots that are in use.
                 if number - first >= 4 * shapeOutstanding (fakeShape f) then pure (number, n) else go (following number) n
               else do
                 let at = room `plusPtr` (n * size)
@@ -342,18 +364,19 @@ probes f layout now most
                 go (following number) (n + 1)
     (number, n) <- go first 0
     modifyIORef' (fakeProbes f) (\(Sent sent unsent _) -> Sent (sent + n) unsent number)
-    n <$ sendWhole (fakeSocket f) room (n * size)
+    n <$ withMVar (fakeSending f) (\_ -> sendWhole (fakeSocket f) room (n * size))
   where
     size = probeSize layout
     -- Buffer ids have 32 bits; the last one means none.
     following number = if number >= 0xfffffff0 then 1 else number + 1
 
--- | The buffer, the destination and the source of a probe, whose frame begins there; both are hosts of this switch.
+-- | Write the buffer id, the destination and the source of a probe; both are hosts of this switch. An address consists
+-- of a byte 2, the number of the switch in three bytes, and that of the host in two.
 probe :: FakeSwitch -> Int -> Ptr Word8 -> Int -> IO ()
 probe f frame at number = do
   poke32 4 (fromIntegral number)
   poke32 8 (fromIntegral number)
-  -- Nobody writes to itself, unless it is alone.
+  -- A host does not send to itself, unless it is the only one.
   mac frame (if other == source then other + 1 else other)
   mac (frame + 6) source
   where
@@ -362,7 +385,7 @@ probe f frame at number = do
     other = (number * 7 + 1 + number `div` hosts) `mod` hosts
     poke32 i n = pokeByteOff at i (byteSwap32 n)
     mac i n = do
-      pokeByteOff at i (byteSwap16 (0x0200 :: Word16))
+      pokeByteOff at i (byteSwap16 (0x0200 + fromIntegral (fakeNumber f `unsafeShiftR` 16) :: Word16))
       pokeByteOff at (i + 2) (byteSwap32 (fromIntegral (fakeNumber f * 0x10000 + n `mod` hosts) :: Word32))
 
 sendWhole :: Socket -> Ptr Word8 -> Int -> IO ()

@@ -1,8 +1,8 @@
 -- |
--- Description : Times, counted in buckets
+-- Description : A histogram of times
 --
 -- A histogram whose buckets grow with the value: an eighth of a power of two wide, so a percentile is right within
--- 12 %. Recording costs a few instructions and no memory. Of one thread at a time.
+-- 12 %. Recording costs a few instructions and allocates nothing. Used by one thread at a time.
 module Weft.Tools.Cbench.Histogram
   ( Histogram,
     newHistogram,
@@ -27,14 +27,14 @@ newtype Histogram = Histogram (MutableByteArray RealWorld)
 buckets :: Int
 buckets = 41 * 8
 
--- | Empty.
+-- | An empty histogram.
 newHistogram :: IO Histogram
 newHistogram = do
   cells <- newByteArray ((buckets + 1) * 8)
   setByteArray cells 0 (buckets + 1) (0 :: Int)
   pure (Histogram cells)
 
--- | Count a value that often.
+-- | Count a value the given number of times.
 record :: Histogram -> Int -> Int -> IO ()
 record (Histogram cells) value times = do
   n <- readByteArray cells i
@@ -71,11 +71,11 @@ mergeInto (Histogram to) (Histogram from) = do
   b <- readByteArray from buckets
   writeByteArray to buckets (max a b :: Int)
 
--- | Forget everything.
+-- | Clear the histogram.
 clear :: Histogram -> IO ()
 clear (Histogram cells) = setByteArray cells 0 (buckets + 1) (0 :: Int)
 
--- | How many values were counted.
+-- | The number of values.
 total :: Histogram -> IO Int
 total (Histogram cells) = sum <$> mapM (readByteArray cells) [0 .. buckets - 1]
 

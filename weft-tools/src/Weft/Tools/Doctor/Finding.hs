@@ -14,7 +14,7 @@ module Weft.Tools.Doctor.Finding
   )
 where
 
--- | A fact, something good, something to be changed, something that does not work.
+-- | A fact, a good setting, one that could be better, or one that does not work.
 data Mark = Fact | Fine | Advice | Wrong
   deriving (Eq, Ord, Show)
 
@@ -27,7 +27,7 @@ fact, fine, advise, wrong :: String -> String -> Finding
 -- | A fact without judgement.
 fact = Finding Fact
 
--- | It is as it should be.
+-- | Nothing has to be changed.
 fine = Finding Fine
 
 -- | It works, and could be better: the text says how.
@@ -46,7 +46,7 @@ renderFinding (Finding mark name found) = sign <> " " <> name <> replicate (20 -
       Advice -> "[!] "
       Wrong -> "[XX]"
 
--- | For JSON.
+-- | The mark's name in JSON.
 markName :: Mark -> String
 markName mark = case mark of
   Fact -> "fact"

@@ -1,8 +1,8 @@
 -- |
--- Description : What @weft doctor@ asks the system
+-- Description : Findings of @weft doctor@ about the system
 --
--- Cores, control groups, limits, kernel features and caches, of this machine and of a process. Linux: proc(5), sysfs(5), cgroups(7). What
--- cannot be read is left out.
+-- Cores, control groups, limits, kernel features and caches, of this machine and of a process, on Linux: proc(5),
+-- sysfs(5), cgroups(7). Files that cannot be read give no findings.
 module Weft.Tools.Doctor.Machine
   ( -- * Cores
     coreFindings,
@@ -16,6 +16,7 @@ module Weft.Tools.Doctor.Machine
 
     -- * Memory
     cacheFindings,
+    Area (..),
 
     -- * Certificates
     certificateFinding,
@@ -57,7 +58,9 @@ statusField name status = listToMaybe [dropWhile (`elem` " \t") rest | Just rest
 -- | Processors, those that the process may use, and the quota of its control group.
 coreFindings :: FilePath -> IO [Finding]
 coreFindings proc' = do
-  processors <- getNumProcessors
+  -- 'getNumProcessors' counts only those that this program itself may use.
+  online <- contents "/sys/devices/system/cpu/online"
+  processors <- maybe getNumProcessors pure (online >>= cpuCount)
   status <- maybe "" id <$> contents (proc' <> "/status")
   group <- maybe "" id <$> contents (proc' <> "/cgroup")
   quota <- cgroupQuota group
@@ -72,7 +75,7 @@ coreFindings proc' = do
          ]
       <> [fine "cgroup quota" "none" | Nothing <- [quota]]
 
--- | How many processors a list such as @0-3,8@ names.
+-- | The number of processors in a list such as @0-3,8@.
 cpuCount :: String -> Maybe Int
 cpuCount text = sum <$> mapM part (splitOn ',' (filter (/= '\n') text))
   where
@@ -100,7 +103,7 @@ cgroupQuota group = do
       old <- if "quota_us" `isPrefixOf` reverse (take 8 (reverse path)) then contents (reverse (drop 8 (reverse path)) <> "period_us") else pure Nothing
       pure (mapMaybe quotaOf [unwords [t, p] | Just t <- [text], p <- [maybe "" id old]])
 
--- | The content of @cpu.max@, as processors; nothing where there is no limit.
+-- | The quota in a @cpu.max@, in processors. 'Nothing' if there is no limit.
 quotaOf :: String -> Maybe Double
 quotaOf text = case words text of
   [quota, period] | Just q <- readMaybe quota, Just p <- readMaybe period, q > 0, p > 0 -> Just (q / p)
@@ -129,7 +132,7 @@ kernelFindings = do
          ]
       <> [fact "huge pages" (takeWhile (/= '\n') h) | Just h <- [hugepages]]
 
--- | Is a process under a filter of system calls?
+-- | Whether a process is under a filter of system calls.
 seccompFindings :: String -> [Finding]
 seccompFindings status = case statusField "Seccomp" status of
   Just "0" -> [fine "seccomp" "no filter of system calls"]
@@ -140,7 +143,8 @@ seccompFindings status = case statusField "Seccomp" status of
 -- ---------------------------------------------------------------------------------------------------------------
 -- Limits
 
--- | Open files and locked memory, of @\/proc\/PID\/limits@, and how many descriptors are open if that is known.
+-- | Limits on open files and locked memory, from @\/proc\/PID\/limits@, and the number of open descriptors, if it is
+-- known.
 limitFindings :: Maybe Int -> String -> [Finding]
 limitFindings used text =
   [ case soft of
@@ -159,16 +163,26 @@ limitFindings used text =
 -- ---------------------------------------------------------------------------------------------------------------
 -- Memory
 
--- | The cache of a core, and a sensible allocation area for it; the second argument is the area in use, in bytes.
-cacheFindings :: Maybe Integer -> IO [Finding]
+-- | The allocation area of a capability.
+data Area
+  = -- | Its size in bytes.
+    AreaOf Integer
+  | -- | The default of a compiler that is not known.
+    AreaDefault
+  | -- | No program is examined, or not its options.
+    AreaUnknown
+
+-- | The cache of a core, and a sensible allocation area for it; the argument is the area in use.
+cacheFindings :: Area -> IO [Finding]
 cacheFindings used = do
   sizes <- mapM (\i -> (,) <$> contents (base i <> "/level") <*> contents (base i <> "/size")) [0 .. 4 :: Int]
   let level n = listToMaybe [s | (Just l, Just text) <- sizes, takeWhile isDigit l == show (n :: Int), Just s <- [sizeOf text]]
       megabytes b = show (b `div` 1048576) <> " MiB"
   pure $
     [fact "cache" (maybe "" (\b -> "level 2: " <> show (b `div` 1024) <> " KiB a core") (level 2) <> maybe "" (\b -> ", level 3: " <> megabytes b) (level 3)) | Just _ <- [level 2]]
-      <> [area b | Just b <- [used]]
-      <> [fact "allocation area" ("4 MiB (+RTS -A4m) keeps the collector's part of a server's work small; more than the share of a core in level 3 (" <> megabytes s <> ") costs misses") | Nothing <- [used], Just s <- [level 3]]
+      <> [area b | AreaOf b <- [used]]
+      <> [fact "allocation area" "no -A is among the options: the default, 1 MiB a capability in GHC 9.0, 4 MiB since 9.2" | AreaDefault <- [used]]
+      <> [fact "allocation area" ("4 MiB (+RTS -A4m) keeps the collector's part of a server's work small; more than the share of a core in level 3 (" <> megabytes s <> ") costs misses") | AreaUnknown <- [used], Just s <- [level 3]]
   where
     base i = "/sys/devices/system/cpu/cpu0/cache/index" <> show i
     area b
@@ -193,7 +207,7 @@ sizeOf text = case span isDigit text of
 -- ---------------------------------------------------------------------------------------------------------------
 -- Certificates
 
--- | When a certificate ends: the first one of a PEM file, as openssl(1) reads it.
+-- | The expiry date of the first certificate in a PEM file, by openssl(1).
 certificateFinding :: FilePath -> IO Finding
 certificateFinding file = do
   openssl <- findExecutable "openssl"

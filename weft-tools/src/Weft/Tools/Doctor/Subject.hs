@@ -3,8 +3,8 @@
 -- |
 -- Description : A process or a program, examined
 --
--- For @weft doctor PID@ and @weft doctor PROGRAM@: is it on Weft, what back end does it use and why, with which options of the
--- run-time system, and what of its surroundings holds it back. A process of another user shows less of itself.
+-- For @weft doctor PID@ and @weft doctor PROGRAM@: whether it uses Weft, its back end with the reason, its options of
+-- the run-time system, and limits of its environment. Less can be found out about a process of another user.
 module Weft.Tools.Doctor.Subject
   ( processFindings,
     programFindings,
@@ -20,7 +20,7 @@ import Data.List (isInfixOf, isPrefixOf, nub)
 import Data.Maybe (listToMaybe, mapMaybe)
 import System.Directory (getSymbolicLinkTarget, listDirectory)
 import Weft.Backend (backendNames, whyUnavailable)
-import Weft.Tools.Binary (Linked (..), Relinked (..), findNote, howLinked, mentions)
+import Weft.Tools.Binary (Linked (..), Relinked (..), findNote, howLinked, linkedOptions, mentions)
 import Weft.Tools.Doctor.Finding
 import Weft.Tools.Doctor.Machine
 
@@ -36,10 +36,12 @@ processFindings pid = do
       limits <- maybe "" id <$> contents (base <> "/limits")
       kinds <- descriptorKinds base
       tasks <- taskNames base
-      let options = rtsOptions arguments environment
-      program <- programPart (base <> "/exe") (lookupVariable "WEFT_DISABLE" environment)
+      content <- try (B.readFile (base <> "/exe"))
+      -- Later options win.
+      let options = either (const []) linkedOptions content <> rtsOptions arguments environment
+          program = programPart content (lookupVariable "WEFT_DISABLE" environment)
       cores <- coreFindings base
-      caches <- cacheFindings (Just (maybe 1048576 id (areaOf options)))
+      caches <- cacheFindings (areaIn content options)
       pure . Just $
         [fact "process" (show pid <> ": " <> unwords (take 6 arguments))]
           <> program
@@ -56,20 +58,18 @@ processFindings pid = do
 -- | The findings about a program's file, and about this machine for it.
 programFindings :: FilePath -> IO [Finding]
 programFindings file = do
-  program <- programPart file Nothing
+  content <- try (B.readFile file)
   backends <- mapM (\name -> maybe (fine ("back end " <> name) "available here") (fact ("back end " <> name) . ("not available: " <>)) <$> whyUnavailable name) backendNames
   cores <- coreFindings "/proc/self"
   limits <- maybe "" id <$> contents "/proc/self/limits"
   status <- maybe "" id <$> contents "/proc/self/status"
-  caches <- cacheFindings Nothing
-  pure (fact "program" file : program <> backends <> cores <> caches <> limitFindings Nothing limits <> seccompFindings status)
+  caches <- cacheFindings (either (const AreaUnknown) (maybe AreaUnknown AreaOf . areaOf . linkedOptions) content)
+  pure (fact "program" file : programPart content Nothing <> backends <> cores <> caches <> limitFindings Nothing limits <> seccompFindings status)
 
-programPart :: FilePath -> Maybe String -> IO [Finding]
-programPart file disabled = do
-  content <- try (B.readFile file) :: IO (Either IOException B.ByteString)
-  pure $ case content of
-    Left _ -> [advise "binary" "cannot be read: run as its user, or as root"]
-    Right text -> manager text : [wrong "run-time system" "linked without -threaded: it has one capability, and a call that blocks stops all of it; add ghc-options: -threaded" | Just (Linked False _) <- [howLinked text]]
+programPart :: Either IOException B.ByteString -> Maybe String -> [Finding]
+programPart content disabled = case content of
+  Left _ -> [advise "binary" "cannot be read: run as its user, or as root"]
+  Right text -> manager text : [wrong "run-time system" "linked without -threaded: it has one capability, and a call that blocks stops all of it; add ghc-options: -threaded" | Just (Linked False _) <- [howLinked text]]
   where
     manager text
       | Just (Relinked ghc _) <- findNote text = case disabled of
@@ -107,6 +107,14 @@ rtsOptions arguments environment = maybe [] words (lookupVariable "GHCRTS" envir
     inside list = case break (== "+RTS") (takeWhile (`notElem` ["--RTS", "--"]) list) of
       (_, _ : rest) -> let (mine, others) = break (== "-RTS") rest in mine <> inside (drop 1 others)
       _ -> []
+
+-- | The allocation area of a program with these options: the one that they ask for, or else the default of the program's
+-- compiler, which a note in a relinked program names.
+areaIn :: Either IOException B.ByteString -> [String] -> Area
+areaIn content options = case (areaOf options, content) of
+  (Just size, _) -> AreaOf size
+  (Nothing, Right text) | Just (Relinked ghc _) <- findNote text -> AreaOf (if ghc < 902 then 1048576 else 4194304)
+  _ -> AreaDefault
 
 -- | The allocation area that options ask for, in bytes.
 areaOf :: [String] -> Maybe Integer

@@ -24,8 +24,8 @@ data Arguments = Arguments
     argumentGiven :: Given
   }
 
--- | One flag for each row of the table. The library's own help leaves them out, as 'helpText' lists them by group. A shell that
--- asks for completions gets them.
+-- | One flag for each row of the table. The library's own help does not list them, since 'helpText' lists them by
+-- group. If the argument is true, a shell asks for completions, and they are listed.
 arguments :: Bool -> Parser Arguments
 arguments completing =
   Arguments
@@ -43,7 +43,7 @@ arguments completing =
     named row = long (settingName row) <> help (settingHelp row) <> unlisted
     unlisted :: Mod f a
     unlisted = if completing then hidden else internal
-    -- The completions of a shell for the value.
+    -- A shell completes the value to the path of a file.
     paths row = if settingShape row == One "FILE" then action "file" else mempty
     checked row = eitherReader (\text -> text <$ settingApply row [text] defaults)
 

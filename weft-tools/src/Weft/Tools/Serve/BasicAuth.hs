@@ -13,6 +13,7 @@ module Weft.Tools.Serve.BasicAuth
 where
 
 import Control.Concurrent.MVar
+import Control.Monad (when)
 import Crypto.Hash (Digest, SHA256, hash)
 import qualified Crypto.KDF.BCrypt as BCrypt
 import Data.ByteArray.Encoding (Base (Base64), convertFromBase)
@@ -30,15 +31,15 @@ import Weft.Tools.Serve.Respond (plainText)
 -- | The accepted names and passwords.
 data Passwords = Passwords
   { passwordsOf :: Map.Map ByteString ByteString,
-    -- | Digests of credentials that were right, so that their bcrypt hash is computed once and not for each request. Written by
-    -- the holder of the lock.
+    -- | Digests of credentials that were accepted, so that their bcrypt hash is computed once and not for each request.
+    -- Written by the holder of the lock.
     passwordsSeen :: IORef (Map.Map (Digest SHA256) ()),
     -- | Only one hash is computed at a time, to limit the cost of guesses.
     passwordsLock :: MVar ()
   }
 
--- | Of a file with a line @name:hash@ for each; empty lines and such that begin with @#@ do not count. Throws an 'IOError' when it
--- cannot be read or a line is wrong.
+-- | Read a file with lines @name:hash@. Empty lines and lines that begin with @#@ are skipped. Throws an 'IOError' if
+-- the file cannot be read or a line is wrong.
 readPasswords :: FilePath -> IO Passwords
 readPasswords path = do
   content <- blocking (B.readFile path)
@@ -51,7 +52,7 @@ readPasswords path = do
       _ -> ioError (userError ("line " <> show n <> " of " <> path <> " is not a name with a bcrypt hash of cost 15 or less, as htpasswd -B writes it"))
     isBcrypt h = B.length h == 60 && any (`B.isPrefixOf` h) ["$2y$", "$2b$", "$2a$"] && maybe False plausible (B.readInt (B.take 2 (B.drop 4 h))) && B.all isDigit (B.take 2 (B.drop 4 h))
     plausible (cost, _) = cost >= 4 && cost <= 15
-    -- The three names mean the same of today's software.
+    -- Current software treats these three prefixes alike.
     canonical h = "$2b$" <> B.drop 4 h
 
 -- | Run the application only for requests with a name and its password; others get 401.
@@ -70,19 +71,25 @@ credentials value = case B.break (== ' ') value of
       _ -> Nothing
   _ -> Nothing
 
--- | Check credentials in a time that does not depend on the name or on a partly right password: an unknown name costs a hash
--- as well, and hashes are compared in constant time.
+-- | Check credentials in a time that does not tell whether the name exists or a part of the password is correct: for an
+-- unknown name a hash is computed too, and hashes are compared in constant time.
 right :: Passwords -> (ByteString, ByteString) -> IO Bool
 right passwords (name, password) = do
-  seen <- readIORef (passwordsSeen passwords)
-  if Map.member digest seen
+  seen <- isSeen
+  if seen
     then pure True
     else withMVar (passwordsLock passwords) $ \_ -> do
+      -- The request that held the lock before may have had the same credentials, as a browser's first ones do.
+      seenMeanwhile <- isSeen
+      if seenMeanwhile then pure True else compute
+  where
+    isSeen = Map.member digest <$> readIORef (passwordsSeen passwords)
+    compute = do
       let (exists, stored) = maybe (False, someHash) ((,) True) (Map.lookup name (passwordsOf passwords))
           !matches = BCrypt.validatePassword password stored
           known = exists && matches
-      if known then modifyIORef' (passwordsSeen passwords) remember >> pure True else pure False
-  where
+      when known (modifyIORef' (passwordsSeen passwords) remember)
+      pure known
     digest = hash (name <> ":" <> password) :: Digest SHA256
     remember seen = Map.insert digest () (if Map.size seen >= 10000 then Map.empty else seen)
     someHash = case Map.elems (passwordsOf passwords) of

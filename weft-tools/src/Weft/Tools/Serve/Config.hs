@@ -3,8 +3,8 @@
 -- |
 -- Description : Configuration files
 --
--- YAML: a mapping from the names of flags to texts, numbers, booleans, or lists of them; and @hosts@, a mapping from names of virtual
--- hosts to such mappings.
+-- YAML: a mapping from the names of flags to texts, numbers, booleans, or lists of them; and @hosts@, a mapping from
+-- names of virtual hosts to such mappings.
 module Weft.Tools.Serve.Config
   ( Config (..),
     noConfig,
@@ -39,7 +39,7 @@ data Config = Config
     configHosts :: Map.Map String Given
   }
 
--- | Nothing.
+-- | An empty configuration.
 noConfig :: Config
 noConfig = Config Map.empty Map.empty
 
@@ -47,7 +47,7 @@ noConfig = Config Map.empty Map.empty
 -- wrong key.
 readConfig :: FilePath -> IO (Either String Config)
 readConfig path = do
-  -- The library says "not found" of whatever it cannot open.
+  -- The library reports every file that it cannot open as not found.
   readable <- blocking (try (B.readFile path))
   case readable of
     Left e -> pure (Left (path <> ": " <> ioe_description (e :: IOException)))
@@ -59,8 +59,8 @@ readConfig path = do
   where
     explained file (keys, why) = path <> maybe "" ((':' :) . show) (lineOf keys file) <> ": " <> intercalate "." keys <> (if null keys then "" else ": ") <> why
 
--- | The line that says so, for the keys on the way to a value: the first one that begins with the first key, the first one behind it
--- that begins with the next, and so on.
+-- | The line of a value, given the keys that lead to it: the first line that begins with the first key, then the first
+-- line after it that begins with the next key, and so on.
 lineOf :: [String] -> [B.ByteString] -> Maybe Int
 lineOf keys file = go keys (zip [1 ..] file) Nothing
   where
@@ -96,7 +96,7 @@ understand warnings value = do
         _ -> Left ([], "expected a mapping from settings to values")
     validHost name = let n = if take 2 name == "*." then drop 2 name else name in not (null n) && all (`elem` (['a' .. 'z'] <> ['A' .. 'Z'] <> ['0' .. '9'] <> ".-_:[]")) n
 
--- | The values of a mapping, if these settings may be in it.
+-- | The values of a mapping. The predicate selects the settings that it may contain.
 settingsOf :: (Setting -> Bool) -> K.KeyMap Value -> Either Wrong Given
 settingsOf may object = do
   given <- forM (K.toList object) $ \(k, v) ->

@@ -1,8 +1,9 @@
 -- |
 -- Description : How many cores a process may use
 --
--- The processors that it may run on (sched_getaffinity(2)), and no more than the quota of its control groups (cgroups(7), @cpu.max@
--- of version 2): a container with two of 64 processors shall not have 64 capabilities.
+-- The number of processors that it may run on (sched_getaffinity(2)), at most the quota of its control groups
+-- (cgroups(7), @cpu.max@ of version 2): a container with a quota of two on a machine with 64 processors needs two
+-- capabilities.
 module Weft.Tools.Serve.Cores
   ( availableCores,
     coresWithin,
@@ -16,7 +17,7 @@ import Data.Maybe (catMaybes, mapMaybe)
 import GHC.Conc (getNumProcessors)
 import System.FilePath (takeDirectory, (</>))
 
--- | Of this process.
+-- | The number of cores that this process may use.
 availableCores :: IO Int
 availableCores = do
   processors <- getNumProcessors

@@ -1,20 +1,23 @@
 -- |
--- Description : One folder with what stands before its files
+-- Description : One folder with its middleware
 --
--- The server's own, or a virtual host's.
+-- The folder of the server or of a virtual host.
 module Weft.Tools.Serve.Host
   ( Host,
     openHost,
     closeHost,
+    usingHost,
     sameFolder,
     hostApplication,
     hostStatic,
   )
 where
 
+import Control.Exception (mask, onException)
+import Control.Monad (when)
 import qualified Data.ByteString.Char8 as B
+import Data.IORef
 import Data.Maybe (fromMaybe)
-import Data.Unique (Unique, newUnique)
 import Network.HTTP.Types (ResponseHeaders)
 import Network.Wai (Application)
 import System.Posix.Files (deviceID, fileID, getFileStatus)
@@ -31,30 +34,32 @@ data Host = Host
   { hostStatic :: Static,
     hostApplication :: Application,
     hostPlace :: (DeviceID, FileID),
-    -- | Equal in all 'Host's that share an open folder.
-    hostOpened :: Unique,
+    -- | The number of requests that use the open folder, and one more until 'closeHost'. Whoever brings it to zero closes
+    -- the folder; it stays zero. 'Host's that share an open folder share this. Changed atomically, by any thread.
+    hostUsers :: IORef Int,
     hostFiles :: Files
   }
 
 -- | The settings on which a cache depends.
 type Files = ([B.ByteString], Bool, Int, Duration, Bool)
 
--- | Do they share an open folder?
+-- | True if both share an open folder.
 sameFolder :: Host -> Host -> Bool
-sameFolder a b = hostOpened a == hostOpened b
+sameFolder a b = hostUsers a == hostUsers b
 
--- | Open a folder by its settings, or use the one that an old host has open, with its cache if the settings allow. Throws an
--- 'IOError' when the folder cannot be opened or the passwords cannot be read.
+-- | Open the folder of the settings, or share it with the old host, if that has the same folder open. The cache is
+-- kept if the settings on which it depends are equal. Throws an 'IOError' if the folder cannot be opened or the
+-- passwords cannot be read.
 openHost :: Maybe OpenFiles -> Maybe Host -> Settings -> IO Host
 openHost files old settings = do
   passwords <- mapM readPasswords (basicAuth settings)
   status <- blocking (getFileStatus path)
   let place = (deviceID status, fileID status)
-  (static, opened) <- case old of
+  (static, users) <- case old of
     Just h
-      | hostPlace h == place -> flip (,) (hostOpened h) <$> if hostFiles h == wanted then pure (hostStatic h) else changeStatic given (hostStatic h)
-    _ -> (,) <$> openStatic given path <*> newUnique
-  pure (Host static (application settings passwords (staticApp static)) place opened wanted)
+      | hostPlace h == place -> flip (,) (hostUsers h) <$> if hostFiles h == wanted then pure (hostStatic h) else changeStatic given (hostStatic h)
+    _ -> (,) <$> openStatic given path <*> newIORef 1
+  pure (Host static (application settings passwords (staticApp static)) place users wanted)
   where
     path = fromMaybe "." (folder settings)
     wanted = (index settings, listing settings, cacheBytes settings, trust settings, compress settings)
@@ -70,7 +75,7 @@ openHost files old settings = do
         }
     noHeaders = [] :: ResponseHeaders
 
--- | From what every answer gets, to the files.
+-- | The middleware in their order, and the files.
 application :: Settings -> Maybe Passwords -> Application -> Application
 application settings passwords files =
   withHeaders (headers settings) . withCors (corsOrigins settings) . withErrorPages (errorPages settings) files
@@ -78,6 +83,18 @@ application settings passwords files =
     . authenticated passwords
     $ withFallback (fallback settings) files
 
--- | Close its folder, which others may share.
+-- | Close the host's folder as soon as no request uses it. Called once for all hosts that share it.
 closeHost :: Host -> IO ()
-closeHost = closeStatic . hostStatic
+closeHost h = do
+  left <- atomicModifyIORef' (hostUsers h) (\n -> (n - 1, n - 1))
+  when (left == 0) (closeStatic (hostStatic h))
+
+-- | Run an action during which the host's folder stays open; 'Nothing' if it is closed.
+usingHost :: Host -> IO a -> IO (Maybe a)
+usingHost h act = mask $ \restore -> do
+  open <- atomicModifyIORef' (hostUsers h) (\n -> if n > 0 then (n + 1, True) else (n, False))
+  if open
+    then do
+      a <- restore act `onException` closeHost h
+      Just a <$ closeHost h
+    else pure Nothing

@@ -1,8 +1,8 @@
 -- |
 -- Description : Sockets to listen on
 --
--- TCP and Unix sockets for the addresses of @--listen@. Of each there is one for each capability, so that connections are
--- spread over them by the kernel.
+-- TCP and Unix sockets for the addresses of @--listen@. For each address there is a socket for each capability, and the
+-- kernel spreads connections over them.
 module Weft.Tools.Serve.Listeners
   ( withListeners,
     cannotListenOn,
@@ -22,8 +22,8 @@ import Weft.Blocking (blocking)
 import Weft.Socket
 import Weft.Tools.Serve.Values (Listen (..))
 
--- | Listen on all of these; the sockets belong to the action, which gets the address that each has come to as well. Throws an
--- 'IOError' that names the address when one cannot be listened on. Unix sockets are removed at the end.
+-- | Listen on all of these. The action gets the sockets, which it has to close, and their addresses. Throws an
+-- 'IOError' that names the address if listening fails. Files of Unix sockets are removed afterwards.
 withListeners :: [Listen] -> ([Socket] -> [SockAddr] -> IO a) -> IO a
 withListeners wanted act = bracket (newAll wanted) (const (mapM_ remove wanted)) $ \opened -> act (concatMap snd opened) (map fst opened)
   where
@@ -40,7 +40,7 @@ withListeners wanted act = bracket (newAll wanted) (const (mapM_ remove wanted))
       ListenTcp host port -> maybe "*" id host <> " port " <> show port
       ListenUnix path -> "unix:" <> path
 
--- | The sentence for an address that cannot be listened on.
+-- | The error message for an address on which listening failed.
 cannotListenOn :: String -> IOException -> String
 cannotListenOn place e = "cannot listen on " <> place <> ": " <> why
   where
@@ -56,9 +56,13 @@ listenOn wanted = do
   case wanted of
     ListenTcp host port -> do
       address <- resolved host port
-      -- Without SO_REUSEPORT, to find out whether another server listens there, with whom the port would be shared.
-      found <- bracket (bound False address) close getSocketName
-      (,) found <$> several caps (bound True found >>= \sock -> sock <$ (listen sock backlog `onException` close sock))
+      -- The first one listens before it has SO_REUSEPORT: that fails if another server listens there, even one that
+      -- starts at the same moment. With the option both would share the port.
+      first <- listening False address
+      (`onException` close first) $ do
+        setSocketOption first ReusePort 1
+        found <- getSocketName first
+        (,) found . (first :) <$> several (caps - 1) (listening True found)
     ListenUnix path -> do
       clearPath path
       sock <- socket AF_UNIX Stream defaultProtocol
@@ -74,17 +78,19 @@ listenOn wanted = do
       | otherwise = do
         sock <- open
         (sock :) <$> (several (n - 1 :: Int) open `onException` close sock)
-    bound shared address = do
+    listening shared address = do
       sock <- socket (familyOf address) Stream defaultProtocol
       (`onException` close sock) $ do
         setSocketOption sock ReuseAddr 1
         when shared (setSocketOption sock ReusePort 1)
-        sock <$ bind sock address
+        bind sock address
+        sock <$ listen sock backlog
     familyOf address = case address of
       SockAddrInet6 {} -> AF_INET6
       _ -> AF_INET
 
--- | Every address is that of IPv6, which takes IPv4 as well, if the system has it.
+-- | The address to bind. 'Nothing' means every address: of IPv6, which accepts IPv4 too, or of IPv4 if the system has
+-- no IPv6.
 resolved :: Maybe String -> Int -> IO SockAddr
 resolved host port = case host of
   Nothing -> do
@@ -96,7 +102,7 @@ resolved host port = case host of
       info : _ -> pure (addrAddress info)
       [] -> ioError (userError "no such address")
 
--- | Remove the socket file of a server that has ended.
+-- | Remove the socket file of a server that does not run any more.
 clearPath :: FilePath -> IO ()
 clearPath path = do
   there <- doesPathExist path

@@ -1,10 +1,10 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : What stands before the files of a site
+-- Description : Middleware in front of a site's files
 --
--- Fields for every answer, error pages, a fallback page, redirects and CORS, as WAI middleware. Each of them is the identity when
--- nothing of its kind is set.
+-- WAI middleware for additional header fields, error pages, a fallback page, redirects and CORS. Without settings of
+-- its kind, each is the identity.
 module Weft.Tools.Serve.Respond
   ( withHeaders,
     withErrorPages,
@@ -25,7 +25,7 @@ import Network.HTTP.Types.Header (hContentRange, hETag, hIfMatch, hIfNoneMatch, 
 import Network.Wai
 import Weft.Tools.Serve.Values (Redirect (..))
 
--- | Fields for every answer.
+-- | Add header fields to every response.
 withHeaders :: ResponseHeaders -> Middleware
 withHeaders [] app = app
 withHeaders fields app = \request respond -> app request (respond . mapResponseHeaders (<> fields))
@@ -41,12 +41,12 @@ withErrorPages pages files app = \request respond -> app request $ \response ->
         then respond response
         else respond (mapResponseStatus (const (responseStatus response)) (mapResponseHeaders (<> kept (responseHeaders response)) (mapResponseHeaders (filter (lasting . fst)) page)))
   where
-    -- Of the page, as it stands for another path.
+    -- Fields that describe the page itself.
     lasting name = name `notElem` [hETag, hLastModified, "Accept-Ranges"]
     -- The fields of the response that its status needs (RFC 9110, 11.6.1, 10.2.1, 14.4).
     kept = filter ((`elem` ["WWW-Authenticate", "Allow", hContentRange, "Retry-After"]) . fst)
 
--- | A GET for another path, whole and now; a HEAD stays one.
+-- | The request as a GET for another path, without conditions and ranges. A HEAD stays a HEAD.
 unconditional :: Request -> ByteString -> Request
 unconditional request path =
   request
@@ -65,7 +65,7 @@ withFallback (Just path) files = \request respond -> files request $ \response -
     then files request {rawPathInfo = path, rawQueryString = ""} respond
     else respond response
 
--- | The first redirect that fits a path. The query goes along, if the target has none.
+-- | Apply the first redirect that matches the path. The query is appended, if the target has none.
 withRedirects :: [Redirect] -> Middleware
 withRedirects [] app = app
 withRedirects rules app = \request respond ->
@@ -83,7 +83,7 @@ redirected rule request
     located rest =
       let target = ownHost (redirectTo rule <> (if redirectAppends rule then rest else ""))
        in if B.elem '?' target then target else target <> rawQueryString request
-    -- Two slashes would begin the name of another host.
+    -- A target that begins with two slashes would name another host.
     ownHost target
       | "/" `B.isPrefixOf` target = "/" <> B.dropWhile (`elem` ("/\\" :: String)) target
       | otherwise = target
@@ -93,8 +93,8 @@ moved code target = responseLBS (toEnum code) [(hLocation, target), (hContentTyp
   where
     text = "see " <> target <> "\n"
 
--- | Send a client to the same URL of HTTPS on a port, but for the challenges by which certificate authorities look for a
--- server's owner (RFC 8555, 8.3).
+-- | Redirect requests to the same URL over HTTPS on a port, except challenges of certificate authorities (RFC 8555,
+-- 8.3).
 toHttps :: Int -> Middleware
 toHttps port app request respond
   | "/.well-known/acme-challenge/" `B.isPrefixOf` rawPathInfo request = app request respond
@@ -117,7 +117,7 @@ withCors origins app = \request respond ->
         else app request (respond . answered)
   where
     anyOrigin = "*" `elem` origins
-    -- Caches must know that the answer depends on the origin, also where it is not allowed.
+    -- The response depends on the origin, also if the origin is not allowed.
     allowed origin
       | anyOrigin = [("Access-Control-Allow-Origin", "*")]
       | Just o <- origin, o `elem` origins = [("Access-Control-Allow-Origin", o), (hVary, "Origin")]
@@ -126,7 +126,7 @@ withCors origins app = \request respond ->
       [("Access-Control-Allow-Methods", "GET, HEAD, OPTIONS"), ("Access-Control-Max-Age", "86400")]
         <> [("Access-Control-Allow-Headers", fields) | Just fields <- [wanted]]
 
--- | A status with its own words as text.
+-- | A response with the status's reason phrase as its text.
 plainText :: Status -> ResponseHeaders -> Response
 plainText status fields = responseLBS status ((hContentType, "text/plain; charset=utf-8") : (hContentLength, B.pack (show (B.length text))) : fields) (L.fromStrict text)
   where

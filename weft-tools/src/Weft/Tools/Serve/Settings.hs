@@ -210,7 +210,7 @@ table =
       one (range 0 1000000) (\v s -> s {cacheBytes = 1000000 * v}),
     live What "trust" (One "SECONDS") "How long cached contents are used before they are compared with the disk (1)" $
       one (time 0) (\v s -> s {trust = v}),
-    fixed Protection "head-timeout" (One "SECONDS") "Time for a request's head, or a TLS handshake, from its first byte to its last (10)" $
+    fixed Protection "head-timeout" (One "SECONDS") "Time for a request's head, from its first byte to its last, and before the first one for the PROXY header and the TLS handshake together (10)" $
       limit (time 0.001) (\v l -> l {limitHeadTime = v}),
     fixed Protection "timeout" (One "SECONDS") "Time for each 2 KiB of a request's body and each 128 KiB of a response (30)" $
       one (range 1 86400) (\v s -> s {timeout = v}),
@@ -220,7 +220,7 @@ table =
       limit (range 0 maxBound) (\v l -> l {limitRequests = v}),
     fixed Protection "connections" (One "N") "Connections in total; above this, idle connections are closed, the ones nearest to their time limit first (10000)" $
       limit (range 0 maxBound) (\v l -> l {limitConnections = v}),
-    fixed Protection "connections-per-address" (One "N") "Connections from one address (0)" $
+    fixed Protection "connections-per-address" (One "N") "Connections from one IPv4 address or one IPv6 network of 64 bits; behind --trusted-proxy, requests in progress for one client (0)" $
       limit (range 0 maxBound) (\v l -> l {limitPerAddress = v}),
     fixed Protection "max-target" (One "BYTES") "Size of a request's first line (8192)" $
       limit (range 64 1000000) (\v l -> l {limitTarget = v}),
@@ -228,6 +228,8 @@ table =
       limit (range 256 1000000) (\v l -> l {limitHead = v}),
     fixed Protection "max-fields" (One "N") "Number of a request's header fields (100)" $
       limit (range 1 10000) (\v l -> l {limitFields = v}),
+    fixed Protection "send-buffer" (One "BYTES") "What the kernel keeps for a client that does not read its response, and the most that is sent in one round trip; 0 means that the kernel chooses, up to the last number of the sysctl net.ipv4.tcp_wmem (0)" $
+      limit (range 0 1000000000) (\v l -> l {limitSendBuffer = v}),
     live Protection "drain" (One "SECONDS") "Time for requests in progress when the server shuts down (10)" $
       one (time 0) (\v s -> s {drain = v}),
     fixed Observation "log" (One "FILE") "Append a line for each request to this file; '-' means standard output (none)" $

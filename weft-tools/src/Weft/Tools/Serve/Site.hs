@@ -1,8 +1,8 @@
 -- |
--- Description : The application that is served, and its change while it is
+-- Description : The application that is served, and reloads
 --
--- Folders, with a log, counters, and the pages @\/metrics@ and @\/healthz@ before them. The settings that can be
--- changed are looked up by each request.
+-- The application serves the folders, writes the log, counts requests, and has the pages @\/metrics@ and @\/healthz@.
+-- Each request reads the settings that a reload can change.
 module Weft.Tools.Serve.Site
   ( -- * Sites
     Site,
@@ -21,15 +21,14 @@ module Weft.Tools.Serve.Site
   )
 where
 
-import Control.Concurrent (forkIO, threadDelay)
 import Control.Exception (bracket, onException)
-import Control.Monad (forM_, unless, void)
+import Control.Monad (forM_, unless)
 import qualified Data.ByteString.Char8 as B
 import Data.Char (toLower)
 import Data.IORef
 import Data.List (isPrefixOf)
 import qualified Data.Map.Strict as Map
-import Network.HTTP.Types (mkStatus)
+import Network.HTTP.Types (mkStatus, serviceUnavailable503)
 import Network.Wai (Application, Middleware, Request (..))
 import Weft.AccessLog
 import Weft.Exchange (observing)
@@ -40,27 +39,27 @@ import Weft.Static (OpenFiles)
 import Weft.Tcp (Stack)
 import Weft.Tools.Serve.Forwarded
 import Weft.Tools.Serve.Host
+import Weft.Tools.Serve.Messages
 import Weft.Tools.Serve.Respond
-import Weft.Tools.Serve.Say
 import Weft.Tools.Serve.Settings
 import Weft.Tools.Tcp.Connections (connectionsPage, stackFamilies)
 
--- | What is served.
+-- | A site: the folders of the server and its hosts, with log and counters.
 data Site = Site
   { siteCounters :: RequestCounters,
     siteLog :: Maybe AccessLog,
-    -- | Shared by all folders.
+    -- | The log, shared by all folders.
     siteFiles :: Maybe OpenFiles,
     siteAddresses :: Addresses,
-    -- | Those that cannot be changed.
+    -- | The settings at the start, for those that a reload cannot change.
     siteFixed :: Settings,
     -- | Read by each request, written by reloads.
     siteLive :: IORef Live,
-    -- | Read by who wants figures, written once, when the server listens.
+    -- | Read by the page of metrics. Written once, when the server listens.
     siteServer :: IORef (Maybe Server),
-    -- | Likewise; none where the kernel's is used.
+    -- | Read by the page of metrics. Written once; empty if the kernel's stack is used.
     siteTcp :: IORef (Maybe Stack),
-    -- | Likewise, when it is to end.
+    -- | Read by the page @\/healthz@. Written once, when the server begins to shut down.
     siteDraining :: IORef Bool
   }
 
@@ -73,7 +72,7 @@ data Sources = Sources
 -- | What a reload replaces.
 data Live = Live
   { liveSettings :: Settings,
-    -- | For names that are not among the others.
+    -- | Serves requests for other names.
     liveMain :: Maybe Host,
     liveHosts :: Map.Map String Host
   }
@@ -81,7 +80,7 @@ data Live = Live
 hostsOf :: Live -> [Host]
 hostsOf live = maybe id (:) (liveMain live) (Map.elems (liveHosts live))
 
--- | Open the folders, and the log, for as long as the action takes. Throws an 'IOError' when that cannot be done.
+-- | Run an action with the folders and the log open. Throws an 'IOError' if one of them cannot be opened.
 withSite :: Sources -> Maybe OpenFiles -> (Site -> IO a) -> IO a
 withSite sources files act =
   bracket (open files Nothing sources >>= newIORef) (\ref -> readIORef ref >>= mapM_ closeHost . hostsOf) $ \live -> withLog $ \accessLog -> do
@@ -96,9 +95,10 @@ withSite sources files act =
     withLog run' = case logTo settings of
       Nothing -> run' Nothing
       Just path -> withAccessLog defaultLogSettings {logPath = path, logFormat = logAs settings, logOnError = lost} (run' . Just)
-    lost e n = complain ("access log: " <> show n <> " lines lost: " <> show e)
+    lost e n = logError ("access log: " <> show n <> " lines lost: " <> show e)
 
--- | Open what is not open yet. Throws an 'IOError', and closes what it has opened, when something cannot be.
+-- | Open the folders that are not open yet. If one cannot be opened, closes those that it has opened and throws an
+-- 'IOError'.
 open :: Maybe OpenFiles -> Maybe Live -> Sources -> IO Live
 open files old sources = do
   main' <- if folder settings == Nothing then pure Nothing else Just <$> openHost files (old >>= liveMain) settings
@@ -116,26 +116,33 @@ open files old sources = do
 
 -- | The application.
 siteApplication :: Site -> Application
-siteApplication site = pages site (forwarded (trustedProxies fixed) (limitPerAddress (limits fixed)) (siteAddresses site) (observed site files))
+siteApplication site = pages site (forwarded (trustedProxies fixed) (limitPerAddress (limits fixed)) (siteAddresses site) (observed site (current site)))
   where
     fixed = siteFixed site
-    files request respond = do
-      live <- readIORef (siteLive site)
-      hostApplication' live request respond
 
--- | By the name that a request is for.
-hostApplication' :: Live -> Application
-hostApplication' live request respond
-  | Map.null (liveHosts live), Just h <- liveMain live = hostApplication h request respond
-  | otherwise = case named of
-    Just h -> hostApplication h request respond
-    Nothing -> respond (plainText (mkStatus 421 (B.pack "Misdirected Request")) [])
+-- | The files of the host for the name that a request has. The host's folder stays open until the request has ended,
+-- even if a reload has replaced it.
+current :: Site -> Application
+current site request respond = attempt (8 :: Int)
   where
-    named = case filter (`Map.member` liveHosts live) (name : wildcards name) of
-      n : _ -> Map.lookup n (liveHosts live)
-      [] -> liveMain live
+    attempt left = do
+      live <- readIORef (siteLive site)
+      case hostFor live request of
+        Nothing -> respond (plainText (mkStatus 421 (B.pack "Misdirected Request")) [])
+        -- If a reload has closed the folder in the meantime, there is another one now.
+        Just h -> usingHost h (hostApplication h request respond) >>= maybe (again (left - 1)) pure
+    again left = if left > 0 then attempt left else respond (plainText serviceUnavailable503 [])
+
+-- | The host for the name that a request has.
+hostFor :: Live -> Request -> Maybe Host
+hostFor live request
+  | Map.null (liveHosts live), Just h <- liveMain live = Just h
+  | otherwise = case filter (`Map.member` liveHosts live) (name : wildcards name) of
+    n : _ -> Map.lookup n (liveHosts live)
+    [] -> liveMain live
+  where
     name = map toLower (withoutPort (maybe "" B.unpack (requestHeaderHost request)))
-    -- The last colon outside of brackets; a dot may end a name.
+    -- The port follows the last colon outside of brackets, and a name may end with a dot.
     withoutPort text
       | "[" `isPrefixOf` text = takeWhile (/= ']') text <> "]"
       | otherwise = let n = takeWhile (/= ':') text in if drop (length n - 1) n == "." then take (length n - 1) n else n
@@ -143,24 +150,21 @@ hostApplication' live request respond
       '.' : rest -> ("*." <> rest) : wildcards rest
       _ -> []
 
--- | Log and count.
+-- | Log and count requests.
 observed :: Site -> Middleware
 observed site app = maybe counted logged (siteLog site)
   where
     counters = siteCounters site
-    -- Each of them is compiled on its own, without anything to be made for a call in between.
+    -- Each case is compiled separately, so that a request allocates no closure to combine them.
     counted = observing (countBegin counters) (countExchange counters) app
     logged accessLog = observing (countBegin counters) (both accessLog) app
     both accessLog request exchange = countExchange counters request exchange >> logExchange accessLog request exchange
 
--- | The application of listeners that only send clients to HTTPS on a port.
+-- | The application of servers that redirect all requests to HTTPS on a port.
 siteRedirecting :: Site -> Int -> Application
-siteRedirecting site httpsPort = observed site $
-  toHttps httpsPort $ \request respond -> do
-    live <- readIORef (siteLive site)
-    hostApplication' live request respond
+siteRedirecting site httpsPort = observed site (toHttps httpsPort (current site))
 
--- | The pages beside the folder, which are neither counted nor logged.
+-- | The pages @\/metrics@ and @\/healthz@. Requests for them are neither counted nor logged.
 pages :: Site -> Middleware
 pages site files = metricsPage seen (figures site) (connectionsPage seen (readIORef (siteTcp site)) (health files))
   where
@@ -175,7 +179,7 @@ pages site files = metricsPage seen (figures site) (connectionsPage seen (readIO
       live <- readIORef (siteLive site)
       (if healthz (liveSettings live) then healthPage (not <$> readIORef (siteDraining site)) app else app) request respond
 
--- | All that is known.
+-- | All metrics of the server.
 figures :: Site -> IO [Family]
 figures site = do
   live <- readIORef (siteLive site)
@@ -186,7 +190,7 @@ figures site = do
       [ requestFamilies (siteCounters site),
         maybe (pure []) serverFamilies server,
         maybe (pure []) stackFamilies tcp,
-        -- Of virtual hosts' folders there are no figures by name.
+        -- The cache of the server's own folder only: virtual hosts have no metrics of their own.
         maybe (pure []) (cacheFamilies . hostStatic) (liveMain live),
         maybe (pure []) logFamilies (siteLog site),
         managerFamilies,
@@ -202,31 +206,30 @@ siteRefused site peer refusal = do
   forM_ (siteLog site) $ \accessLog ->
     logRefusal accessLog peer (refusalStatus refusal) (B.pack (refusalReason refusal))
 
--- | The server that serves it.
+-- | Set the server of the site, for its metrics.
 siteListens :: Site -> Server -> IO ()
 siteListens site = writeIORef (siteServer site) . Just
 
--- | The stack that it is served from, if that is not the kernel's.
+-- | Set the TCP stack of the site, for its metrics.
 siteStack :: Site -> Stack -> IO ()
 siteStack site = writeIORef (siteTcp site) . Just
 
--- | It is to end.
+-- | Note that the server shuts down.
 siteEnds :: Site -> IO ()
 siteEnds site = writeIORef (siteDraining site) True
 
 -- Changes --------------------------------------------------------------------------------
 
--- | Serve by other settings from now on. A cache is kept if it may be. Throws an 'IOError' when something cannot be opened, and
--- then nothing has changed. Called by one thread.
+-- | Use other settings from now on. Caches are kept where the settings allow. If something cannot be opened, throws
+-- an 'IOError', and then nothing has changed. Called by one thread.
 changeSite :: Site -> Sources -> IO ()
 changeSite site sources = do
   old <- readIORef (siteLive site)
   new <- open (siteFiles site) (Just old) sources
   writeIORef (siteLive site) new
-  -- Requests that have begun may still open files in them.
-  let gone = [h | h <- hostsOf old, not (any (sameFolder h) (hostsOf new))]
-  unless (null gone) (void (forkIO (threadDelay 60000000 >> mapM_ closeHost gone)))
+  -- Requests that have begun may still open files in them; the last one closes them.
+  mapM_ closeHost [h | h <- hostsOf old, not (any (sameFolder h) (hostsOf new))]
 
--- | Open the log again. Throws an 'IOError' when that fails; the old one stays.
+-- | Reopen the log. If that fails, throws an 'IOError', and the old file stays in use.
 reopenSite :: Site -> IO ()
 reopenSite site = mapM_ reopenLog (siteLog site)

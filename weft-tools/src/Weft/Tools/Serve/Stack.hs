@@ -35,8 +35,8 @@ stackFrom text = case break (== ':') text of
       Right (StackChoice name address)
   _ -> Left ("expected tun:NAME,ADDRESS, not " <> show text)
 
--- | The stack, for the time of an action; its packets go into a log if a file is named. Throws an 'IOError' that says what is
--- wrong when the device cannot be used.
+-- | Run an action with a stack. Its packets are logged if a file is given. Throws an 'IOError' with the reason if the
+-- device cannot be used.
 withChosenStack :: StackChoice -> Maybe FilePath -> (Stack -> IO a) -> IO a
 withChosenStack (StackChoice name address) capture act = case capture of
   Nothing -> run Nothing
@@ -52,7 +52,8 @@ withChosenStack (StackChoice name address) capture act = case capture of
       | isDoesNotExistError e = "; is there a /dev/net/tun?"
       | otherwise = ""
 
--- | A listener of the stack on a port, and the stack, beside an action; none without a choice. Throws as 'withChosenStack'.
+-- | Run an action with a listener of the stack on a port, and the stack. Without a choice there is neither. Throws as
+-- 'withChosenStack'.
 withStackListeners :: Maybe StackChoice -> Int -> ([Listener] -> Maybe Stack -> IO a) -> IO a
 withStackListeners Nothing _ act = act [] Nothing
 withStackListeners (Just choice@(StackChoice _ address)) port act = withChosenStack choice Nothing $ \st ->

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : What systemd gives a service, and wants to be told
+-- Description : Sockets from systemd, and notifications to it
 --
 -- The protocols of sd_listen_fds(3) and sd_notify(3), which others speak as well.
 module Weft.Tools.Serve.Systemd
@@ -22,8 +22,8 @@ import System.Posix.Types (Fd (..))
 import Weft.Socket
 import Weft.Socket.ByteString (sendAll)
 
--- | The sockets that this process was given to listen on: descriptors from 3 on, as many as LISTEN_FDS says, if
--- LISTEN_PID is this process. No child gets them. Throws an 'IOError' when one is no stream socket that listens.
+-- | The listening sockets that this process was given: LISTEN_FDS descriptors from 3 on, if LISTEN_PID is this process.
+-- Children do not inherit them. Throws an 'IOError' if one of them is not a listening stream socket.
 inheritedSockets :: IO [Socket]
 inheritedSockets = do
   pid <- lookupEnv "LISTEN_PID"
@@ -48,7 +48,7 @@ inheritedSockets = do
         Right (_, False) -> wrong fd "is not a listening stream socket"
         Left e -> wrong fd ("is not a socket: " <> show (e :: IOException))
     wrong fd why = ioError (userError ("descriptor " <> show fd <> " of LISTEN_FDS " <> why))
-    -- socket(7): SOL_SOCKET, SO_ACCEPTCONN; socket(2): SOCK_STREAM. Of Linux.
+    -- SOL_SOCKET and SO_ACCEPTCONN of socket(7), SOCK_STREAM of socket(2), with Linux's numbers.
     acceptConn = SockOpt 1 30
     streamType = 1
 
@@ -61,12 +61,12 @@ notify notice = do
   place <- lookupEnv "NOTIFY_SOCKET"
   forM_ place $ \path -> do
     text <- message
-    void (try (tell path text) :: IO (Either IOException ()))
+    void (try (deliver path text) :: IO (Either IOException ()))
   where
-    tell path text = bracket (socket AF_UNIX Datagram defaultProtocol) close $ \sock -> do
+    deliver path text = bracket (socket AF_UNIX Datagram defaultProtocol) close $ \sock -> do
       connect sock (SockAddrUnix (abstract path))
       sendAll sock text
-    -- unix(7): a name that is no path begins with a zero byte.
+    -- unix(7): the name of an abstract socket begins with a zero byte.
     abstract path = case path of
       '@' : name -> '\0' : name
       _ -> path

@@ -1,20 +1,20 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Description : How the value of a setting is written
+-- Description : Parsers of the settings' values
 --
 -- Pure: from a text to a value, or to an error message that says what was expected.
 module Weft.Tools.Serve.Values
   ( Reader,
 
-    -- * Of every kind
+    -- * General values
     range,
     time,
     among,
     filled,
     fileName,
 
-    -- * Of HTTP
+    -- * Values of HTTP
     headerField,
     errorPage,
     sitePath,
@@ -48,7 +48,7 @@ import Weft.Duration (Duration, seconds)
 -- | The value of a text, or an error message.
 type Reader a = String -> Either String a
 
--- Of every kind --------------------------------------------------------------------------
+-- General values -------------------------------------------------------------------------
 
 range :: Int -> Int -> Reader Int
 range lo hi text = case reads text of
@@ -108,10 +108,10 @@ corsOrigin text
     given = utf8 text
     good = maybe False (\name -> not (B.null name) && B.all (\c -> isAlphaNum c || c `elem` (".:-[]" :: String)) name)
 
--- | Where a path leads instead.
+-- | A redirect from a path to a target.
 data Redirect = Redirect
   { redirectFrom :: ByteString,
-    -- | Whatever begins with it, too; then the rest goes behind the target, if 'redirectAppends'.
+    -- | True if all paths with this prefix are redirected; the rest is appended to the target if 'redirectAppends'.
     redirectPrefix :: Bool,
     redirectTo :: ByteString,
     redirectAppends :: Bool,
@@ -131,21 +131,23 @@ redirectRule text = case break (== '=') text of
     let (path, prefix) = starred from
         (target, appends) = starred to
     old <- sitePath path
-    if any (`isPrefixOf` target) ["/", "http://", "https://"] && not (any isControl target) && (prefix || not appends) && not ("//" `isPrefixOf` target)
+    if any (`isPrefixOf` target) ["/", "http://", "https://"] && not (any isControl target) && (prefix || not appends) && not ("//" `isPrefixOf` target) && (not appends || endsHost target)
       then Right (Redirect old prefix (utf8 target) appends status)
       else malformed
   _ -> malformed
   where
     malformed = Left ("expected '/old=/new' or '/old=/new STATUS', not " <> show text)
+    -- What is appended to "https://a.example" would become a part of the host's name.
+    endsHost target = take 1 target == "/" || '/' `elem` drop 3 (dropWhile (/= ':') target)
     starred t = case reverse t of
       '*' : before -> (reverse before, True)
       _ -> (t, False)
 
 -- Addresses ------------------------------------------------------------------------------
 
--- | Where to listen.
+-- | An address to listen on.
 data Listen
-  = -- | A host, if not on every address, and a port.
+  = -- | A host, or 'Nothing' for every address, and a port.
     ListenTcp (Maybe String) Int
   | ListenUnix FilePath
   deriving (Eq, Show)
@@ -168,7 +170,7 @@ listenAddress text = case text of
 -- | A proxy whose statements about its clients are trusted.
 data Proxy
   = ProxyRange IPRange
-  | -- | Whoever connects to a Unix socket.
+  | -- | Every client of a Unix socket.
     ProxyUnix
   deriving (Eq, Show)
 

@@ -3,9 +3,10 @@
 -- |
 -- Description : @weft tcp connections@
 --
--- The connections of a stack in the program: as figures on @\/metrics@, each by itself on @\/metrics\/connections@ (in the same
--- format; not on the first page, as a monitoring system would keep a series for every connection there ever was), and as a table
--- that the command reads from there. Exit status of the command: 0, 1 when the page cannot be read, 2 for bad arguments.
+-- Metrics of the program's TCP stack, for @\/metrics@. Metrics of each connection are on a separate page,
+-- @\/metrics\/connections@, in the same format: on the first page, a monitoring system would store a series for every
+-- connection there ever was. The command reads the separate page and prints a table. Exit status of the command: 0, 1
+-- if the page cannot be read, 2 for wrong arguments.
 module Weft.Tools.Tcp.Connections
   ( stackFamilies,
     connectionsPage,
@@ -35,34 +36,34 @@ import Weft.Tcp.Core (Micros (..), State (TimeWait), stateName)
 import Weft.Tools.Bench.Options (positive)
 import Weft.Tools.Bench.Table (columns)
 import Weft.Tools.Http
-import Weft.Tools.Top (readPage)
+import Weft.Tools.Top (readPage, reportingPages)
 import Weft.Tools.Top.Readings (Reading)
 
--- | Figures of a stack as a whole.
+-- | Metrics of a stack as a whole.
 stackFamilies :: Stack -> IO [Family]
 stackFamilies st = do
   size <- tableSize st
   counts <- mapM (readCounter st) [minBound ..]
-  pure (gauge "weft_tcp_connections" "Connections of the TCP stack, those in TIME-WAIT among them." (Whole size) : zipWith family [minBound ..] counts)
+  pure (gauge "weft_tcp_connections" "Connections of the TCP stack, including those in TIME-WAIT." (Whole size) : zipWith family [minBound ..] counts)
   where
     family c n = let (name, text) = described c in counter ("weft_tcp_" <> name <> "_total") text (Whole n)
 
 described :: Counter -> (ByteString, ByteString)
 described c = case c of
-  PacketsIn -> ("packets_received", "Packets that came from the device.")
-  PacketsOut -> ("packets_sent", "Packets given to the device; with segmentation offload it makes more of them.")
+  PacketsIn -> ("packets_received", "Packets received from the device.")
+  PacketsOut -> ("packets_sent", "Packets passed to the device, before it splits them if it offloads segmentation.")
   Malformed' -> ("malformed", "Packets that could not be decoded.")
   BadChecksums -> ("bad_checksums", "Segments with a wrong checksum.")
-  NotForUs -> ("not_for_us", "Packets to or from addresses that are none of the stack's, or of unknown protocols.")
-  ResetsOut -> ("resets_sent", "Resets in answer to segments of no connection.")
-  CookiesSent -> ("cookies_sent", "SYNs answered by a cookie.")
-  CookiesTaken -> ("cookies_taken", "Connections opened by a cookie.")
-  SynsIgnored -> ("syns_ignored", "SYNs that got no answer.")
+  NotForUs -> ("not_for_us", "Packets that are not for an address of the stack, or of unknown protocols.")
+  ResetsOut -> ("resets_sent", "Resets sent in response to segments that belong to no connection.")
+  CookiesSent -> ("cookies_sent", "SYNs answered with a SYN cookie.")
+  CookiesTaken -> ("cookies_taken", "Connections opened with a SYN cookie.")
+  SynsIgnored -> ("syns_ignored", "SYNs that were not answered.")
   Accepted -> ("accepted", "Connections that were opened by a peer.")
-  Connects -> ("connects", "Connections that were opened from here.")
-  CallbackErrors -> ("callback_errors", "Exceptions of the packet log and of reports of soft errors.")
+  Connects -> ("connects", "Connections that were opened by this program.")
+  CallbackErrors -> ("callback_errors", "Exceptions of the callbacks for packet logs and for soft errors.")
 
--- | Requests for @\/metrics\/connections@, where there is a stack.
+-- | Serve @\/metrics\/connections@ for requests that the function allows, if there is a stack.
 connectionsPage :: (Request -> IO Bool) -> IO (Maybe Stack) -> Middleware
 connectionsPage allowed stackNow app request respond
   | rawPathInfo request /= "/metrics/connections" || requestMethod request /= methodGet = app request respond
@@ -75,14 +76,14 @@ connectionsPage allowed stackNow app request respond
         (rows, left) <- connectionTable st mostRows
         respond (responseLBS status200 [("Content-Type", "text/plain; version=0.0.4; charset=utf-8"), ("Cache-Control", "no-store")] (toLazyByteString (exposition (rowFamilies rows left))))
 
--- | A page of more would take long to make and to read.
+-- | The maximum number of connections on the page.
 mostRows :: Int
 mostRows = 10000
 
 rowFamilies :: [Row] -> Int -> [Family]
 rowFamilies rows left =
   gauge "weft_tcp_connections_left_out" "Connections that are not on this page." (Whole left) :
-  Family "weft_tcp_connection_info" "A connection, by its label state." Gauge [Sample "" (labels f <> [("state", B.pack (stateName (maybe TimeWait summaryState s)))]) (Whole 1) | Row f s <- rows] :
+  Family "weft_tcp_connection_info" "A connection; its state is a label." Gauge [Sample "" (labels f <> [("state", B.pack (stateName (maybe TimeWait summaryState s)))]) (Whole 1) | Row f s <- rows] :
     [Family name text kind [Sample "" (labels f) (figure s) | Row f (Just s) <- rows] | (name, text, kind, figure) <- figures]
   where
     labels f = [("peer", place (remoteAddress f) (remotePort f)), ("local", place (localAddress f) (localPort f))]
@@ -90,41 +91,41 @@ rowFamilies rows left =
     figures =
       [ ("weft_tcp_connection_rtt_seconds", "Smoothed round-trip time; 0 before the first measurement.", Gauge, micros . summaryRtt),
         ("weft_tcp_connection_cwnd_bytes", "Congestion window.", Gauge, Whole . summaryCwnd),
-        ("weft_tcp_connection_in_flight_bytes", "Sent, and neither acknowledged nor lost.", Gauge, Whole . summaryInFlight),
-        ("weft_tcp_connection_unsent_bytes", "Given by the program, and not sent yet.", Gauge, Whole . summaryUnsent),
-        ("weft_tcp_connection_unread_bytes", "Received, and not taken by the program.", Gauge, Whole . summaryUnread),
-        ("weft_tcp_connection_sent_bytes_total", "Acknowledged by the peer.", Counter, Whole . summarySent),
-        ("weft_tcp_connection_received_bytes_total", "Received in order.", Counter, Whole . summaryReceived)
+        ("weft_tcp_connection_in_flight_bytes", "Bytes that were sent and are neither acknowledged nor lost.", Gauge, Whole . summaryInFlight),
+        ("weft_tcp_connection_unsent_bytes", "Bytes that the program has written and that were not sent yet.", Gauge, Whole . summaryUnsent),
+        ("weft_tcp_connection_unread_bytes", "Bytes that were received and not read by the program yet.", Gauge, Whole . summaryUnread),
+        ("weft_tcp_connection_sent_bytes_total", "Bytes that were sent and acknowledged.", Counter, Whole . summarySent),
+        ("weft_tcp_connection_received_bytes_total", "Bytes that were received in order.", Counter, Whole . summaryReceived)
       ]
     micros (Micros n) = Real (fromIntegral n / 1000000)
 
--- | @weft tcp connections@.
+-- | The subcommand.
 connectionsCommand :: Mod CommandFields (IO ())
 connectionsCommand =
   command "connections" $
     info
       ( connectionsOf <$> argument (eitherReader (fmap page . parseTarget)) (metavar "URL" <> help "The server: http://HOST:PORT (/metrics/connections is added), or unix:FILE")
-          <*> option positive (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Between tables")
-          <*> option positive (long "count" <> metavar "N" <> value 1 <> showDefault <> help "End after so many tables")
-          <*> option positive (long "rows" <> metavar "N" <> value 40 <> showDefault <> help "Rows of a table at most, those with most bytes first")
+          <*> option positive (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Time between two tables")
+          <*> option positive (long "count" <> metavar "N" <> value 1 <> showDefault <> help "Number of tables, after which the command ends")
+          <*> option positive (long "rows" <> metavar "N" <> value 40 <> showDefault <> help "Largest number of rows of a table; connections with most bytes come first")
       )
       ( progDesc "Show the connections of a server on a stack of its own: state, round-trip time, windows, bytes"
-          <> footer "The server has to let its figures be seen: weft serve --stack ... --metrics everybody. A kernel's connections are shown by ss(8)."
+          <> footer "The server must allow this client to read its metrics, as by weft serve --stack ... --metrics everybody. For connections of the kernel's stack use ss(8)."
           <> failureCode 2
       )
   where
     page target = if targetPath target == "/" then target {targetPath = "/metrics/connections"} else target
 
 connectionsOf :: Target -> Double -> Int -> Int -> IO ()
-connectionsOf target interval times most = go times
+connectionsOf target interval times most = reportingPages "weft tcp connections" (go times)
   where
     go n = do
-      found <- readPage "weft tcp connections" target
+      found <- readPage target
       mapM_ T.putStrLn (connectionLines most found)
       hFlush stdout
       unless (n <= 1) (T.putStrLn "" >> threadDelay (round (interval * 1000000)) >> go (n - 1))
 
--- | The table, of a reading of the page.
+-- | The lines of the table, with at most the given number of connections.
 connectionLines :: Int -> Reading -> [Text]
 connectionLines most found =
   columns (["state", "peer", "local", "rtt ms", "cwnd", "in flight", "unsent", "unread", "sent", "received"] : map row (take most ranked))

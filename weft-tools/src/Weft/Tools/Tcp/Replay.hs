@@ -1,8 +1,8 @@
 -- |
 -- Description : @weft tcp replay@
 --
--- A packet log, replayed into the TCP of "Weft.Tcp.Core", with the state that it is in after each packet. Exit status: 0, 1 when the
--- file cannot be read or has no connection in it, 2 for bad arguments, 3 when the core broke a rule of its own.
+-- Replays a packet log into "Weft.Tcp.Core" and prints the connection's state after each packet. Exit status: 0, 1 if
+-- the file cannot be read or has no connection, 2 for wrong arguments, 3 if an invariant of the core was violated.
 module Weft.Tools.Tcp.Replay
   ( replayCommand,
   )
@@ -27,20 +27,20 @@ replayCommand :: Mod CommandFields (IO ())
 replayCommand =
   command "replay" $
     info
-      ( run <$> strArgument (metavar "FILE" <> help "A packet log in the format of pcap: of raw IP packets or Ethernet frames")
-          <*> optional (option (eitherReader address) (long "side" <> metavar "ADDRESS" <> help "Play the side with that address (the one that was connected to)"))
-          <*> optional (option auto (long "connection" <> metavar "N" <> help "Only the Nth connection of the log"))
-          <*> switch (long "summary" <> help "Only the last state of each connection")
+      ( run <$> strArgument (metavar "FILE" <> help "A packet log in pcap format, with raw IP packets or Ethernet frames")
+          <*> optional (option (eitherReader address) (long "side" <> metavar "ADDRESS" <> help "Replay the side with this address (the side that accepted the connection)"))
+          <*> optional (option auto (long "connection" <> metavar "N" <> help "Replay only the Nth connection of the log"))
+          <*> switch (long "summary" <> help "Print only the last state of each connection")
       )
       ( progDesc "Replay a packet log into weft's TCP, with the state of the connection at each step"
           <> footer
-            "Lines: time in seconds; < to the played side, > from it; flags, sequence numbers from the beginning of the stream on, acknowledgment, \
-            \window as on the wire; then the state after it. 'core:' is what weft's TCP sent at that step, 'not yet' marks what was sent before weft's TCP would have. \
+            "Each line has the time in seconds; < for a packet to the replayed side, > for one from it; flags, relative sequence numbers, acknowledgment, \
+            \window as on the wire; then the state after the packet. 'core:' marks what weft's TCP sent at that step, 'not yet' what the log has before weft's TCP would have sent it. \
             \Logs are written by weft get --capture, and by tcpdump -w."
           <> failureCode 2
       )
   where
-    address text = maybe (Left (text <> " is no IP address")) Right (parseAddress text)
+    address text = maybe (Left (text <> " is not an IP address")) Right (parseAddress text)
 
 run :: FilePath -> Maybe Address -> Maybe Int -> Bool -> IO ()
 run path side wanted brief = do
@@ -59,7 +59,7 @@ run path side wanted brief = do
   where
     failed why = hPutStrLn stderr ("weft tcp replay: " <> why) >> exitWith (ExitFailure 1)
 
--- | Is a rule broken?
+-- | Print a replayed connection. Returns true if an invariant was violated.
 shown :: Bool -> Int -> Replayed -> IO Bool
 shown brief n r = do
   putStrLn ("connection " <> show n <> ": " <> place (localAddress f) (localPort f) <> " (played) and " <> place (remoteAddress f) (remotePort f))

@@ -13,6 +13,7 @@ module Weft.Tools.Trace.Page
 where
 
 import Data.Int (Int64)
+import Data.List (sortOn)
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import qualified Data.Text as T
@@ -43,12 +44,14 @@ timelinePage title timeline =
     spans = [(cap, s) | (cap, list) <- rows, s <- list]
     depths = [(cap, d) | (cap, list) <- M.toList (timelineDepths timeline), d <- list]
     limit = 150000
-    shownSpans = take limit spans
+    arrowLimit = 20000
+    shownSpans = firstOf spanFrom spans
+    shownDepths = firstOf depthFrom depths
+    -- The first in time, by capability.
+    firstOf from list = if length list > limit then sortOn fst (take limit (sortOn (from . snd) list)) else list
     crossing = filter (\a -> arrowFromRow a /= arrowToRow a) (timelineArrows timeline)
-    shownArrows = take 20000 crossing
-    clipped
-      | length spans > limit = "<p><b>Only the first " <> number limit <> " of " <> number (length spans) <> " spans are drawn; record a shorter time.</b></p>"
-      | otherwise = ""
+    shownArrows = take arrowLimit crossing
+    clipped = T.concat ["<p><b>Only the first " <> number drawn <> " of " <> number n <> " " <> what <> " are drawn; record a shorter time.</b></p>" | (what, n, drawn) <- [("spans", length spans, limit), ("wake-ups", length crossing, arrowLimit), ("changes of requests to files", length depths, limit)], n > drawn]
     number = T.pack . show :: Int -> Text
     latencies = [arrowTo a - arrowFrom a | a <- timelineArrows timeline]
     summary = renderNumber (fromIntegral (timelineEnd timeline) / 1e6) <> " ms, " <> number (M.size (timelineRows timeline)) <> " capabilities, " <> number (length latencies) <> " wake-ups of threads"
@@ -68,7 +71,7 @@ timelinePage title timeline =
           "],names:[" <> T.intercalate "," (map quoted (M.keys names)),
           "],spans:[" <> T.intercalate "," [T.intercalate "," [number cap, T.pack (show (spanFrom s)), T.pack (show (spanTo s)), number (fromEnum (spanActivity s)), number (M.findWithDefault 0 (spanThread s) names)] | (cap, s) <- shownSpans],
           "],arrows:[" <> T.intercalate "," [T.intercalate "," [T.pack (show (arrowFrom a)), number (arrowFromRow a), T.pack (show (arrowTo a)), number (arrowToRow a)] | a <- shownArrows],
-          "],files:[" <> T.intercalate "," [T.intercalate "," [number cap, T.pack (show (depthFrom d)), T.pack (show (depthTo d)), number (depthRequests d)] | (cap, d) <- take limit depths],
+          "],files:[" <> T.intercalate "," [T.intercalate "," [number cap, T.pack (show (depthFrom d)), T.pack (show (depthTo d)), number (depthRequests d)] | (cap, d) <- shownDepths],
           "],filesColour:" <> quoted filesColour <> ",deepest:" <> number (maximum (1 : map (depthRequests . snd) depths)) <> ",colours:[" <> T.intercalate "," (map (quoted . colour) [minBound ..]),
           "],kinds:[" <> T.intercalate "," (map (quoted . activityName) [minBound ..]) <> "]}"
         ]

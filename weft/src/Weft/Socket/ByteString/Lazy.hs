@@ -35,8 +35,8 @@ import Weft.Socket.Gather
 import Weft.Socket.Types
 import Prelude hiding (getContents)
 
--- | Send a string, or as much of it as the kernel takes at once; wait until it takes some. At most 4 MiB and 1,024 chunks
--- are sent. Returns the number of bytes taken.
+-- | Send a string, or as much of it as the kernel takes at once; wait until it takes some. At most 4 MiB and 1,024
+-- chunks are sent. Returns the number of bytes taken.
 send :: Socket -> ByteString -> IO Int64
 send s bytes = case L.toChunks (L.take 4194304 bytes) of
   [] -> pure 0
@@ -47,8 +47,8 @@ send s bytes = case L.toChunks (L.take 4194304 bytes) of
 sendAll :: Socket -> ByteString -> IO ()
 sendAll s = sendGathered "Weft.Socket.ByteString.Lazy.sendAll" s (cutOff s) (\fd iov n -> cSendV fd iov n nullPtr 0) . L.toChunks
 
--- | All bytes until the end of the stream. They are received when the string is evaluated: evaluation blocks and throws,
--- also when the deadline has passed. At the end the receiving direction is shut down.
+-- | All bytes until the end of the stream. They are received when the string is evaluated: evaluation blocks and
+-- throws, also when the deadline has passed. At the end the receiving direction is shut down.
 getContents :: Socket -> IO ByteString
 getContents s = L.fromChunks <$> go
   where
@@ -58,7 +58,7 @@ getContents s = L.fromChunks <$> go
         then [] <$ (shutdown s ShutdownReceive `catchIOError` const (pure ()))
         else (chunk :) <$> go
 
--- | Receive the data that has arrived, at most the given number of bytes; wait until there is some. Empty at the end of the stream.
--- Throws @EINVAL@ if the number is not positive.
+-- | Receive the data that has arrived, at most the given number of bytes; wait until there is some. Empty at the end
+-- of the stream. Throws @EINVAL@ if the number is not positive.
 recv :: Socket -> Int64 -> IO ByteString
 recv s n = L.fromStrict <$> Strict.recv s (fromIntegral (min n (fromIntegral (maxBound :: Int))))

@@ -3,7 +3,7 @@
 module Weft.Transport.Laws.Check
   ( -- * Laws
     Law (..),
-    Subject (..),
+    Implementation (..),
     Violation (..),
 
     -- * Within limits
@@ -53,13 +53,13 @@ data Law s = Law
   }
 
 -- | An implementation of connections that is tested.
-data Subject = Subject
+data Implementation = Implementation
   { -- | Make both ends of a new connection.
-    subjectPair :: IO (Connection, Connection),
+    implementationPair :: IO (Connection, Connection),
     -- | The largest number of bytes that one end can send while the other does not receive; at least 100.
-    subjectBound :: Int,
+    implementationBound :: Int,
     -- | An open file of at least 200,000 bytes, and its contents.
-    subjectFile :: (Fd, ByteString)
+    implementationFile :: (Fd, ByteString)
   }
 
 -- | How a law was broken.
@@ -69,9 +69,9 @@ newtype Violation = Violation String
 instance Exception Violation
 
 -- | Run a law on a new connection, for at most 30 seconds, and close it.
-bounded :: Subject -> (Connection -> Connection -> IO ()) -> IO ()
-bounded subject act =
-  bracket (subjectPair subject) (\(a, b) -> connAbort a >> connAbort b) $ \(a, b) ->
+bounded :: Implementation -> (Connection -> Connection -> IO ()) -> IO ()
+bounded implementation act =
+  bracket (implementationPair implementation) (\(a, b) -> connAbort a >> connAbort b) $ \(a, b) ->
     within "the law" (act a b)
 
 within :: String -> IO a -> IO a

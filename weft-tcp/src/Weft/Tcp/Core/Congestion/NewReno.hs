@@ -6,8 +6,9 @@ module Weft.Tcp.Core.Congestion.NewReno (newReno) where
 
 import Weft.Tcp.Core.Congestion
 
--- | One segment more for each window that is acknowledged; half after a loss. Its
--- state is the bytes acknowledged since the last growth.
+-- | Reno's congestion avoidance, under the name @newreno@: the window grows by one segment for each window of
+-- acknowledged data, and is halved after a loss. The state is the number of bytes acknowledged since the window last
+-- grew.
 newReno :: Algorithm Int
 newReno =
   Algorithm

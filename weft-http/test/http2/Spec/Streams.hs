@@ -1,0 +1,129 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- | HTTP\/2 over connections in memory: the order of frames, and bodies whose reader is interrupted.
+module Spec.Streams
+  ( tests,
+  )
+where
+
+import Control.Concurrent
+import Control.Exception (finally)
+import Control.Monad (void, when)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Lazy as L
+import Network.HTTP.Types (ok200)
+import Network.Socket (SockAddr (..))
+import Network.Wai (Request, getRequestBodyChunk, responseLBS)
+import Spec.Http2 (framesUntil)
+import System.Timeout (timeout)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Duration (milliseconds, seconds)
+import Weft.Http2 (Http2Limits (limitWait), Http2Settings (http2Limits), defaultHttp2Limits, defaultHttp2Settings, serveHttp2)
+import Weft.Http2.Frame
+import Weft.Timer (within)
+import Weft.Transport
+
+tests :: TestTree
+tests =
+  testGroup
+    "Weft.Http2, streams"
+    [ testCase "a drain that begins before the client's preface: SETTINGS come before GOAWAY" $ do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        _ <- forkIO (serveHttp2 defaultHttp2Settings id theirs (\_ respond -> respond (responseLBS ok200 [] L.empty)))
+        found <- framesUntil mine (any ((== typeGoAway) . frameType . fst))
+        map (frameType . fst) (take 1 found) @?= [typeSettings]
+        map (frameType . fst) (drop (length found - 1) found) @?= [typeGoAway]
+        connClose mine,
+      testCase "PRIORITY of another length than five bytes: an error of the stream, or of the connection on an idle stream" $ do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        release <- newEmptyMVar
+        _ <- forkIO (serveHttp2 defaultHttp2Settings (const (pure ())) theirs (\_ respond -> readMVar release >> respond (responseLBS ok200 [] L.empty)))
+        send mine [connectionPreface, frame typeSettings 0 0 B.empty, upload 1, frame typePriority 0 1 (B.replicate 4 0)]
+        first <- framesUntil mine (any ((== typeReset) . frameType . fst))
+        [(frameStream h, p) | (h, p) <- first, frameType h == typeReset] @?= [(1, errorNumber FrameSizeError)]
+        [() | (h, _) <- first, frameType h == typeGoAway] @?= []
+        send mine [frame typePriority 0 3 (B.replicate 6 0)]
+        rest <- framesUntil mine (any ((== typeGoAway) . frameType . fst))
+        [frameStream h | (h, _) <- rest, frameType h == typeReset] @?= []
+        [B.drop 4 p | (h, p) <- rest, frameType h == typeGoAway] @?= [errorNumber FrameSizeError]
+        putMVar release ()
+        connClose mine,
+      testCase "a timeout of the application while a window update waits loses no piece of the body" $ do
+        (mine, theirs) <- connectionPair 262144 (SockAddrUnix "") (SockAddrUnix "")
+        gate <- newMVar ()
+        entered <- newEmptyMVar
+        begin <- newEmptyMVar
+        interrupted <- newEmptyMVar
+        received <- newEmptyMVar
+        let application asked respond = do
+              takeMVar begin
+              first <- timeout 100000 (getRequestBodyChunk asked)
+              putMVar interrupted (fmap B.length first)
+              rest <- readAll asked
+              putMVar received (maybe id (<>) first rest)
+              respond (responseLBS ok200 [] L.empty)
+            body = B.concat [B.replicate 16384 n | n <- [1, 2, 3]]
+        _ <- forkIO (serveHttp2 defaultHttp2Settings (const (pure ())) (gated gate entered theirs) application)
+        send mine ([connectionPreface, frame typeSettings 0 0 B.empty, upload 1] <> [frame typeData 0 1 (B.take 16384 (B.drop at body)) | at <- [0, 16384, 32768]] <> [ping])
+        -- The answer to the ping shows that the body has been received.
+        _ <- framesUntil mine (any ((== typePing) . frameType . fst))
+        -- The answer to the next one does not get through, so the update of the window has to wait.
+        takeMVar gate
+        send mine [ping]
+        within (seconds 30) (takeMVar entered) >>= (@?= Just ())
+        putMVar begin ()
+        within (seconds 30) (takeMVar interrupted) >>= (@?= Just Nothing)
+        putMVar gate ()
+        send mine [frame typeData flagEndStream 1 "end"]
+        found <- within (seconds 30) (takeMVar received)
+        fmap B.length found @?= Just (B.length body + 3)
+        assertBool "the order of the pieces" (found == Just (body <> "end"))
+        connClose mine,
+      testCase "a stream that is reset while it ends the connection does not keep others from writing" $ do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        open <- newEmptyMVar
+        entered <- newEmptyMVar
+        ended <- newEmptyMVar
+        let settings = defaultHttp2Settings {http2Limits = defaultHttp2Limits {limitWait = milliseconds 500}}
+            application _ respond = respond (responseLBS ok200 [] "body")
+        _ <- forkIO (serveHttp2 settings (const (pure ())) (holdingGoAway open entered theirs) application `finally` putMVar ended ())
+        -- The client takes no byte of the response, so its stream ends the connection.
+        send mine [connectionPreface, frame typeSettings 0 0 (settingsPayload [(4, 0)]), request 1]
+        within (seconds 30) (takeMVar entered) >>= (@?= Just ())
+        -- In one piece: the connection's thread finds the ping without looking whether the connection is ending.
+        connSendBytes mine noDeadline (frame typeReset 0 1 (errorNumber Cancel) <> ping)
+        within (seconds 30) (takeMVar ended) >>= (@?= Just ())
+        putMVar open ()
+        connClose mine
+    ]
+  where
+    send c = connSendMany c noDeadline
+    ping = frame typePing 0 0 (B.replicate 8 0)
+    -- GET, http, / and a literal authority, in HPACK with its static table.
+    request n = frame typeHeaders (flagEndHeaders + flagEndStream) n (B.pack [0x82, 0x86, 0x84, 0x41, 1, 0x61])
+    -- The head of a POST, http, / and a literal authority, in HPACK with its static table.
+    upload n = frame typeHeaders flagEndHeaders n (B.pack [0x83, 0x86, 0x84, 0x41, 1, 0x61])
+
+readAll :: Request -> IO B.ByteString
+readAll request = do
+  piece <- getRequestBodyChunk request
+  if B.null piece then pure piece else (piece <>) <$> readAll request
+
+-- | A connection that sends nothing while the first variable is empty. The second one is then filled by a send.
+gated :: MVar () -> MVar () -> Connection -> Connection
+gated gate entered (Connection ops state) = Connection ops {opSendMany = sending} state
+  where
+    sending s deadline strings = do
+      open <- tryReadMVar gate
+      maybe (void (tryPutMVar entered ())) pure open
+      readMVar gate
+      opSendMany ops s deadline strings
+
+-- | A connection on which a GOAWAY waits for the first variable. The second one is filled when it begins to wait.
+holdingGoAway :: MVar () -> MVar () -> Connection -> Connection
+holdingGoAway open entered (Connection ops state) = Connection ops {opSendMany = sending} state
+  where
+    sending s deadline strings = do
+      when (fmap frameType (parseFrameHeader (B.concat strings)) == Just typeGoAway) (void (tryPutMVar entered ()) >> readMVar open)
+      opSendMany ops s deadline strings

@@ -1,0 +1,207 @@
+-- |
+-- The sending side of a connection. The switch's own thread sends its replies itself. It waits while the switch does
+-- not receive them, and reads nothing meanwhile. Other threads never wait: their messages are queued, up to a limit,
+-- and sent by a thread that exists while the queue is not empty.
+module Weft.OpenFlow.Controller.SendQueue
+  ( SendQueue,
+    newSendQueue,
+    sendQueueConnection,
+    sendHere,
+    post,
+
+    -- * Buffers
+    Out,
+    newOut,
+    writeMessage,
+    writePut,
+    finishOut,
+    Count (..),
+    count,
+    counted,
+  )
+where
+
+import Control.Concurrent (forkIOWithUnmask, myThreadId)
+import Control.Concurrent.MVar
+import Control.Exception (SomeException, catch, mask_)
+import Control.Monad (forM_, join, unless, void)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString)
+import Data.IORef
+import Data.Word (Word8)
+import Foreign.ForeignPtr (ForeignPtr)
+import Foreign.Ptr (Ptr, plusPtr)
+import GHC.Conc (labelThread)
+import GHC.ForeignPtr (unsafeWithForeignPtr)
+import Weft.Duration (Duration)
+import Weft.OpenFlow.Message (Message (FlowModMessage))
+import Weft.OpenFlow.Types
+import Weft.OpenFlow.Wire
+import Weft.OpenFlow.Wire.Encode (pokeUsualFlow, usualFlowSize)
+import Weft.Sys (AtomicWords, newAtomicWords, peekWord, pokeWord)
+import Weft.Transport
+
+-- | The sending side of a connection.
+data SendQueue = SendQueue
+  { -- | The connection.
+    sendQueueConnection :: !Connection,
+    -- | The maximum time for which a switch may receive nothing of what is sent to it.
+    outletPatience :: !Duration,
+    -- | Held while messages are sent, so that they are not interleaved.
+    outletLock :: !(MVar ()),
+    -- | Changed atomically by any thread.
+    outletPending :: !(IORef Pending)
+  }
+
+-- | The number of queued bytes, the queued strings, the last one first, and whether the sender thread exists.
+--
+-- @
+--   Pending 0 [] False    the queue is empty, and there is no sender
+--   Pending n ss  True    the sender exists; it sends strings that it took before, or has not taken ss yet
+-- @
+--
+-- 'post' (any thread) appends strings. If there is no sender, it sets True and forks one ('drain'). Only the sender
+-- removes strings. It sets False only in the step that finds none, so strings never wait without a sender. The sender
+-- and the switch's own thread ('sendHere') write to the connection while they hold 'outletLock', a whole batch at a
+-- time. A sender that fails aborts the connection, and the state stays True.
+data Pending = Pending !Int [ByteString] !Bool
+
+-- | The maximum number of queued bytes, 1 MiB. If there are more, the connection is closed.
+pendingLimit :: Int
+pendingLimit = 1048576
+
+-- | Create the sending side of a connection. The time is the value of 'outletPatience'.
+newSendQueue :: Duration -> Connection -> IO SendQueue
+newSendQueue patience connection = SendQueue connection patience <$> newMVar () <*> newIORef (Pending 0 [] False)
+
+-- | Send from the switch's own thread. Waits while the switch receives nothing. Throws as 'connSendMany'.
+sendHere :: SendQueue -> [ByteString] -> IO ()
+sendHere o strings = unless (null strings) . withMVar (outletLock o) $ \_ -> forM_ (parts strings) $ \part -> do
+  deadline <- deadlineIn (outletPatience o)
+  case part of
+    [s] -> connSendBytes (sendQueueConnection o) deadline s
+    _ -> connSendMany (sendQueueConnection o) deadline part
+
+-- | Parts of at most 64 KiB. Each has a deadline of its own, so a switch that is slow, but receives, is not given up.
+parts :: [ByteString] -> [[ByteString]]
+parts [] = []
+parts [s] | B.length s <= partLimit = [[s]]
+parts strings = case fitting partLimit strings of
+  ([], s : rest) | (part, left) <- B.splitAt partLimit s -> [part] : parts (left : rest)
+  (part, rest) -> part : parts rest
+  where
+    fitting room (s : rest) | B.length s <= room, (more, others) <- fitting (room - B.length s) rest = (s : more, others)
+    fitting _ rest = ([], rest)
+
+partLimit :: Int
+partLimit = 65536
+
+-- | Send complete messages from any thread. Neither waits nor throws. Masked: a thread that is killed before it forks
+-- the sender would leave a queue that nobody empties.
+post :: SendQueue -> [ByteString] -> IO ()
+post _ [] = pure ()
+post o strings = mask_ . join . atomicModifyIORef' (outletPending o) $ \(Pending n waiting sending) ->
+  let n' = n + sum (map B.length strings)
+   in if n' > pendingLimit
+        then (Pending n waiting sending, connAbort (sendQueueConnection o))
+        else (Pending n' (reverse strings ++ waiting) True, if sending then pure () else void (forkIOWithUnmask (\unmask -> unmask (drain o))))
+
+-- | Send queued strings until there are none. If that fails, the connection is aborted.
+drain :: SendQueue -> IO ()
+drain o = do
+  t <- myThreadId
+  labelThread t "weft openflow sender"
+  go `catch` failed
+  where
+    go = do
+      waiting <- atomicModifyIORef' (outletPending o) $ \(Pending _ waiting _) ->
+        (Pending 0 [] (not (null waiting)), waiting)
+      unless (null waiting) (sendHere o (reverse waiting) >> go)
+    failed :: SomeException -> IO ()
+    failed _ = connAbort (sendQueueConnection o)
+
+-- Buffers -------------------------------------------------------------------------------
+
+-- | A buffer of messages, and counters. Used by one thread. Appending a message allocates nothing.
+data Out = Out
+  { -- | The number of bytes used, the size of the buffer, and the counters.
+    outCells :: !AtomicWords,
+    outBuffer :: !(IORef (ForeignPtr Word8)),
+    -- | Full buffers before this one, the last one first.
+    outFull :: !(IORef [ByteString])
+  }
+
+-- | The counters.
+data Count = CountPacket | CountReply | CountFault | CountForged
+  deriving (Enum)
+
+cellUsed, cellSize, cellCounts :: Int
+cellUsed = 0
+cellSize = 1
+cellCounts = 2
+
+-- | An empty buffer of that many bytes. It grows when needed.
+newOut :: Int -> IO Out
+newOut size = do
+  cells <- newAtomicWords 6
+  pokeWord cells cellUsed 0
+  pokeWord cells cellSize size
+  mapM_ (\i -> pokeWord cells i 0) [cellCounts .. 5]
+  Out cells <$> (B.mallocByteString size >>= newIORef) <*> newIORef []
+
+-- | Increment a counter.
+count :: Out -> Count -> IO ()
+count o what = peekWord (outCells o) i >>= pokeWord (outCells o) i . (+ 1)
+  where
+    i = cellCounts + fromEnum what
+{-# INLINE count #-}
+
+-- | The value of a counter.
+counted :: Out -> Count -> IO Int
+counted o what = peekWord (outCells o) (cellCounts + fromEnum what)
+
+-- | Append a message. 'False' if the version has no encoding for it; then nothing was appended.
+writeMessage :: Out -> Version -> Xid -> Message -> IO Bool
+writeMessage o version xid message = case message of
+  FlowModMessage f | n > 0 -> True <$ append o n (pokeUsualFlow version xid f n)
+    where
+      n = usualFlowSize version f
+  _ -> writePut o (putMessage version xid message)
+
+-- | Append the result of 'putMessage'. 'False' as for 'writeMessage'.
+writePut :: Out -> Put -> IO Bool
+writePut o message = case putSize message of
+  Nothing -> pure False
+  Just n -> True <$ append o n (pokePut message)
+
+-- | Append the given number of bytes, which the action writes.
+append :: Out -> Int -> (Ptr Word8 -> IO ()) -> IO ()
+append o n write = do
+  used <- peekWord (outCells o) cellUsed
+  size <- peekWord (outCells o) cellSize
+  at <- if used + n <= size then pure used else 0 <$ anotherBuffer o n
+  p <- readIORef (outBuffer o)
+  unsafeWithForeignPtr p (\start -> write (start `plusPtr` at))
+  pokeWord (outCells o) cellUsed (at + n)
+{-# INLINE append #-}
+
+-- | Start another buffer, with room for at least that many bytes.
+anotherBuffer :: Out -> Int -> IO ()
+anotherBuffer o n = do
+  used <- peekWord (outCells o) cellUsed
+  p <- readIORef (outBuffer o)
+  modifyIORef' (outFull o) (B.fromForeignPtr p 0 used :)
+  B.mallocByteString size >>= writeIORef (outBuffer o)
+  pokeWord (outCells o) cellSize size
+  pokeWord (outCells o) cellUsed 0
+  where
+    size = max 65536 n
+
+-- | The messages in the buffer, as strings to send. The buffer must not be used afterwards.
+finishOut :: Out -> IO [ByteString]
+finishOut o = do
+  used <- peekWord (outCells o) cellUsed
+  p <- readIORef (outBuffer o)
+  full <- readIORef (outFull o)
+  pure (reverse ([B.fromForeignPtr p 0 used | used > 0] ++ filter (not . B.null) full))

@@ -1,0 +1,133 @@
+-- |
+-- The LLDP frames of link discovery. Pure, except for 'newLldpKey'. Parsing is total.
+--
+-- A controller sends such a frame from each port. The frame names the switch and the port. When another switch reports
+-- the frame, the controller knows a link. Hosts receive these frames too, and may send LLDP frames of their own. So a
+-- frame has a tag, a keyed hash of the switch and the port (SipHash-2-4, 64 bits), and the controller ignores frames
+-- without a valid tag. A host without the key cannot name any port but the one whose frames it receives.
+--
+-- The tag does not prevent the relay of a genuine frame: two hosts that pass each other the frames of their ports make
+-- a link between these ports, as a cable between them would. The tag does not expire.
+--
+-- @since 0.1.0
+module Weft.OpenFlow.Lldp
+  ( -- * Keys
+    LldpKey,
+    newLldpKey,
+    lldpKey,
+    lldpKeyBytes,
+
+    -- * Frames
+    lldpFrame,
+    LldpOrigin (..),
+    lldpOrigin,
+    lldpDestination,
+  )
+where
+
+import Control.Monad (guard)
+import Data.Bits (shiftR, (.&.))
+import Data.ByteArray.Hash (SipHash (..), SipKey (..), sipHash)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as BC
+import Data.Maybe (fromMaybe)
+import Data.Word (Word16, Word64)
+import System.IO (IOMode (ReadMode), withBinaryFile)
+import Weft.OpenFlow.Packet
+import Weft.OpenFlow.Types
+import Weft.OpenFlow.Wire.Get
+import Weft.OpenFlow.Wire.Put
+
+-- Keys ----------------------------------------------------------------------------------
+
+-- | A secret key of 16 bytes. Controllers that share a network share the key.
+newtype LldpKey = LldpKey ByteString
+  deriving (Eq)
+
+-- | Does not show the key.
+instance Show LldpKey where
+  show _ = "LldpKey"
+
+-- | A random key, from @\/dev\/urandom@. Throws an 'IOError' if that cannot be read.
+newLldpKey :: IO LldpKey
+newLldpKey = withBinaryFile "/dev/urandom" ReadMode (fmap LldpKey . (`B.hGet` 16))
+
+-- | The key that consists of these bytes; 'Nothing' unless there are exactly 16.
+lldpKey :: ByteString -> Maybe LldpKey
+lldpKey s = LldpKey s <$ guard (B.length s == 16)
+
+-- | The bytes of a key.
+lldpKeyBytes :: LldpKey -> ByteString
+lldpKeyBytes (LldpKey s) = s
+
+-- | The tag of a switch and a port.
+tagOf :: LldpKey -> DatapathId -> PortNo -> Word64
+tagOf (LldpKey key) (DatapathId d) (PortNo port) = case sipHash (SipKey (word64At 0 key) (word64At 8 key)) message of
+  SipHash tag -> tag
+  where
+    message = fromMaybe B.empty (runPut (putWord64 d <> putWord32 port))
+
+-- Frames --------------------------------------------------------------------------------
+
+-- | The group address that bridges do not forward (IEEE 802.1AB, 7.1).
+lldpDestination :: MacAddress
+lldpDestination = MacAddress 0x0180c200000e
+
+-- | An LLDP frame that identifies the sending switch and port, with that source address. Chassis and port IDs have the
+-- local subtype; the lifetime is 120 seconds. The tag is an organizationally specific TLV (IEEE 802.1AB, 8.6).
+lldpFrame :: LldpKey -> DatapathId -> PortNo -> MacAddress -> ByteString
+lldpFrame key datapath (PortNo port) address = fromMaybe B.empty (runPut (header <> tlvs))
+  where
+    header = putMac lldpDestination <> putMac address <> putWord16 etherTypeLldp
+    tlvs =
+      tlv 1 (putWord8 7 <> putBytes (prefix <> BC.pack (show datapath)))
+        <> tlv 2 (putWord8 7 <> putWord32 port)
+        <> tlv 3 (putWord16 120)
+        <> tlv 127 (putBytes organization <> putWord64 (tagOf key datapath (PortNo port)))
+        <> putWord16 0
+    tlv :: Word16 -> Put -> Put
+    tlv kind body = putWord16 (kind * 512 + maybe 0 fromIntegral (putSize body)) <> body
+
+-- | The prefix of the chassis IDs in our frames.
+prefix :: ByteString
+prefix = BC.pack "dpid:"
+
+-- | The organization of the tag, which is a locally administered identifier, and the subtype.
+organization :: ByteString
+organization = B.pack [0x02, 0x57, 0x46, 1]
+
+-- | The origin of an LLDP frame.
+data LldpOrigin
+  = -- | A controller with this key, from this port of a switch.
+    FromPort !DatapathId !PortNo
+  | -- | The frame names a switch and a port as ours do, without a valid tag.
+    Forged
+  | -- | Any other frame.
+    OtherLldp
+  deriving (Eq, Show)
+
+-- | The origin of a frame, given its header and its bytes.
+lldpOrigin :: LldpKey -> Frame -> ByteString -> LldpOrigin
+lldpOrigin key frame s = fromMaybe OtherLldp $ do
+  guard (frameType frame == etherTypeLldp)
+  (1, chassis, rest) <- next (B.drop (framePayload frame) s)
+  (2, port, behind) <- next rest
+  name <- B.stripPrefix prefix (B.drop 1 chassis)
+  datapath <- readDatapathId (BC.unpack name)
+  guard (B.length port == 5 && B.index chassis 0 == 7 && B.index port 0 == 7)
+  let from = PortNo (word32At 1 port)
+      tagged = do
+        (3, _, more) <- next behind
+        (127, value, _) <- next more
+        tag <- B.stripPrefix organization value
+        guard (B.length tag == 8 && word64At 0 tag == tagOf key datapath from)
+  pure (maybe Forged (const (FromPort datapath from)) tagged)
+  where
+    next :: ByteString -> Maybe (Word16, ByteString, ByteString)
+    next b = do
+      guard (B.length b >= 2)
+      let h = word16At 0 b
+          n = fromIntegral (h .&. 511)
+      guard (B.length b >= 2 + n && n > 0)
+      pure (h `shiftR` 9, B.take n (B.drop 2 b), B.drop (2 + n) b)

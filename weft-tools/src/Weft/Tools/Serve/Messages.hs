@@ -1,0 +1,72 @@
+-- |
+-- Description : Messages of a server to its operator
+--
+-- Lines on standard output and standard error. If they are a pipe that nobody reads, it is full after 64 KiB. A line
+-- is therefore dropped if it cannot be written within a second, so that the server continues and can shut down. The
+-- handles of "System.IO" are not used, since the end of a program waits until they are flushed. A text may contain the
+-- name of a file that a client asked for, so control characters are replaced by blanks: no name ends a line.
+--
+-- Any thread may call these functions. They throw no 'IOException'.
+module Weft.Tools.Serve.Messages
+  ( logInfo,
+    logWarning,
+    logError,
+  )
+where
+
+import Control.Exception (try)
+import Control.Monad (void)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Unsafe as B
+import Data.Char (isControl)
+import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
+import Foreign.C.Error (Errno (..), eAGAIN)
+import Foreign.Ptr (castPtr)
+import GHC.IO.Exception (IOException (ioe_errno))
+import System.IO.Unsafe (unsafePerformIO)
+import System.Posix.IO (fdWriteBuf, stdError, stdOutput)
+import System.Posix.Types (Fd)
+import Weft.Blocking (Pool, PoolStatus (..), newPool, runIn, statusOf)
+import Weft.Duration (seconds)
+import Weft.Thread (threadWaitWrite)
+import Weft.Timer (within)
+
+-- | Print a line on standard output.
+logInfo :: String -> IO ()
+logInfo = writeTo outputs stdOutput
+
+-- | Print a line on standard error, with the program's name.
+logWarning :: String -> IO ()
+logWarning text = writeTo errors stdError ("weft serve: " <> text)
+
+-- | Print a line on standard error.
+logError :: String -> IO ()
+logError = writeTo errors stdError
+
+-- | A pool of one thread for each descriptor, so that lines are not mixed.
+outputs, errors :: Pool
+outputs = unsafePerformIO (newPool 1)
+{-# NOINLINE outputs #-}
+errors = unsafePerformIO (newPool 1)
+{-# NOINLINE errors #-}
+
+writeTo :: Pool -> Fd -> String -> IO ()
+writeTo pool fd text = do
+  waiting <- poolQueued <$> statusOf pool
+  -- If the pool's queue is full, because nobody reads, the line is dropped at once.
+  if waiting > 50 then pure () else void (try (within (seconds 1) (go (T.encodeUtf8 (T.pack (map visible text <> "\n"))))) :: IO (Either IOException (Maybe ())))
+  where
+    visible c = if isControl c then ' ' else c
+    go :: ByteString -> IO ()
+    go bytes
+      | B.null bytes = pure ()
+      | otherwise = do
+        written <- try (runIn pool (B.unsafeUseAsCStringLen bytes (\(p, n) -> fdWriteBuf fd (castPtr p) (fromIntegral n))))
+        case written of
+          Right n -> go (B.drop (fromIntegral n) bytes)
+          -- Another process has made the descriptor non-blocking.
+          Left e
+            | fmap Errno (ioe_errno e) == Just eAGAIN -> threadWaitWrite fd >> go bytes
+            | otherwise -> ioError e
