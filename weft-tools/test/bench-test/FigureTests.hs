@@ -90,8 +90,10 @@ judging =
       testCase "what repeats exactly is never too close" $ do
         let counted limit = judgedVerdict (judge (const True) [run "weft" [] "syscalls_per_op" [2.29]] (atMost "" (on "weft" [] "syscalls_per_op") limit))
         (counted 2.3, counted 2.28) @?= (Holds, Missed),
-      testCase "rounds that all agree are not too close, however near" $
-        judgedVerdict (judge (const True) [run "weft" [] "x" [1, 1, 1]] (atMost "" (on "weft" [] "x") 1)) @?= Holds,
+      testCase "five rounds that all agree are not too close, however near; three have to be a tenth away" $ do
+        let judged rounds = judgedVerdict (judge (const True) [run "weft" [] "x" rounds] (atMost "" (on "weft" [] "x") 1))
+        judged [1, 1, 1, 1, 1] @?= Holds
+        map judged [[x, x, x] | x <- [0.89, 0.92, 1, 1.08, 1.11]] @?= [Holds, TooClose, TooClose, TooClose, Missed],
       testProperty "a verdict is that of the median, or none" $ \(NonEmpty list) limit ->
         let judged = judge (const True) [run "weft" [] "x" list] (atMost "" (on "weft" [] "x") limit)
          in case judgedVerdict judged of
@@ -117,6 +119,9 @@ judging =
         settled [run "weft" [] "x" [1, 2, 6, 9]] (atMost "" (on "weft" [] "x") 4) @?= False,
       testCase "a single round settles a bound only far from the limit" $
         [settled [run "weft" [] "x" [x]] (atMost "" (on "weft" [] "x") 4) | x <- [1, 2.9, 3.5, 4.5, 5.1]] @?= [True, True, False, False, True],
+      testCase "a single round does not settle a bound on a difference" $ do
+        let verdict rounds = judgedVerdict (judge (const True) [run "a" [] "x" rounds, run "b" [] "x" (80 <$ rounds)] (atMost "" (on "a" [] "x" `Minus` on "b" [] "x") 3))
+        map verdict [[75], [75, 76], [75, 76, 75]] @?= [TooClose, TooClose, Holds],
       testCase "of zero hold for zero" $
         judgedVerdict (judge (const True) [run "weft" [] "wakeups" [0, 0]] (atMost "" (on "weft" [] "wakeups") 0)) @?= Holds
     ]

@@ -66,19 +66,30 @@ data Judged = Judged
   deriving (Show)
 
 -- | Whether the limit is so close to the rounds that another run could have another verdict: it lies within the middle
--- half of the rounds, or its distance from the middle half is less than half of that one's width. One or two rounds
--- have no middle half; they count as clear if they are farther from the limit than a quarter of it. Results that must
--- never occur, and results that repeat exactly, are never too close.
+-- half of the rounds, or its distance from the middle half is less than half of that one's width. Three or four rounds
+-- may agree by chance, so with fewer than five the distance has to be a tenth of the limit too. One or two rounds
+-- have no middle half; they count as clear if they are farther from the limit than a quarter of it, but never for a
+-- difference, whose limit says nothing about the noise of the values that are subtracted. Results that must never
+-- occur, and results that repeat exactly, are never too close.
 tooClose :: Bound -> [Double] -> Bool
 tooClose bound rounds = case (percentile 25 rounds, percentile 75 rounds) of
   (Just low, Just high)
     | boundRule bound == EveryRound || all exact (figureMetrics (boundFigure bound)) -> False
-    | length rounds < 3 -> any ((<= 0.25 * abs limit) . abs . subtract limit) rounds || (low <= limit) /= (high <= limit)
-    | otherwise -> let margin = (high - low) / 2 in low - margin < limit && limit < high + margin
+    | length rounds < 3 -> isDifference (boundFigure bound) || any ((<= 0.25 * abs limit) . abs . subtract limit) rounds || (low <= limit) /= (high <= limit)
+    | otherwise -> let margin = max ((high - low) / 2) chance in low - margin < limit && limit < high + margin
   _ -> False
   where
     limit = boundLimit bound
+    chance = if length rounds < 5 then 0.1 * abs limit else 0
     exact (_, _, metric) = metric `elem` ["alloc_bytes_per_op", "syscalls_per_op", "user_instructions_per_op", "live_bytes_per_idle", "live_bytes_per_thread", "live_bytes_per_timer", "wakeups", "collections", "early"]
+
+-- | Whether a figure is, or is computed from, a difference.
+isDifference :: Figure -> Bool
+isDifference figure = case figure of
+  Minus _ _ -> True
+  Over a b -> isDifference a || isDifference b
+  Worst several -> any isDifference several
+  Metric {} -> False
 
 -- | Whether more rounds are unnecessary for a bound: its verdict is not 'tooClose', or the middle half of three or more
 -- rounds differs by less than a twentieth.
