@@ -66,7 +66,7 @@ hybridSwitch =
     "switches, forks and sleeps of hybrid threads; work shared by two cores"
     ( \plan ->
         concat
-          [ [Trial s Own ["yield", show n, show (max 1 (planHybrid plan `div` n))] 1 (threads "yield" n) | n <- yielding plan, s <- [hybrid, ghc]],
+          [ [Trial s Own ["yield", show n, show (max 1 (planSwitches plan `div` n))] 1 (threads "yield" n) | n <- yielding plan, s <- [hybrid, ghc]],
             [Trial s Own ["fork", show (planHybrid plan)] 1 (threads "fork" (planHybrid plan)) | s <- [hybrid, ghc]],
             [ Trial hybrid Own ["sleep", show (sleeping plan)] 2 (threads "sleep" (sleeping plan)),
               Trial go Own ["delay", show (sleeping plan)] 2 (threads "sleep" (sleeping plan)),

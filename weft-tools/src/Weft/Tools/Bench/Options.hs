@@ -149,7 +149,9 @@ defaultPlan =
       planStarts = 40,
       planFileMiB = 1024,
       planReads = 400000,
-      planHybrid = 10000000
+      planHybrid = 10000000,
+      planSwitches = 10000000,
+      planIdleTcp = 1000000
     }
 
 -- | The plan for figures in documents: the sizes of 'defaultPlan', with fewer and shorter rounds.
@@ -191,5 +193,7 @@ quick =
       planStarts = 10,
       planFileMiB = 64,
       planReads = 60000,
-      planHybrid = 100000
+      planHybrid = 1000000,
+      planSwitches = 5000000,
+      planIdleTcp = 100000
     }

@@ -149,7 +149,7 @@ tailCase =
     }
 
 idleParams :: Plan -> Params
-idleParams plan = [("mode", Word "idle"), ("connections", Count (min 1000000 (planHybrid plan)))]
+idleParams plan = [("mode", Word "idle"), ("connections", Count (planIdleTcp plan))]
 
 idleCase :: Plan -> Case
 idleCase plan =
@@ -159,7 +159,7 @@ idleCase plan =
       caseGroup = idleParams plan,
       caseMeasure = \env -> do
         path <- found env (subjectProgram weft)
-        metrics <- withChild env (Program path ["idle", show (min 1000000 (planHybrid (envPlan env)))] [] [0]) (hearJson 170)
+        metrics <- withChild env (Program path ["idle", show (planIdleTcp (envPlan env))] [] [0]) (hearJson 170)
         pure [(idleParams plan, M.delete "connections" metrics)],
       caseCounts = []
     }

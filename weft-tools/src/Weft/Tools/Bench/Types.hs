@@ -190,7 +190,11 @@ data Plan = Plan
     planFileMiB :: !Int,
     planReads :: !Int,
     -- | The largest number of hybrid threads.
-    planHybrid :: !Int
+    planHybrid :: !Int,
+    -- | How often the threads of the benchmark @hybrid-switch@ yield in total.
+    planSwitches :: !Int,
+    -- | Idle connections of the benchmark @tcp@.
+    planIdleTcp :: !Int
   }
   deriving (Eq, Show)
 
