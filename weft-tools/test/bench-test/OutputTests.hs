@@ -55,7 +55,8 @@ json =
       \{\"subject\": \"weft\", \"params\": {\"connections\": 64, \"capabilities\": 1}, \"metrics\": {\"cpu_us_per_op\": 9},\
       \\"min\": {\"cpu_us_per_op\": 6}, \"max\": {\"cpu_us_per_op\": 12},\
       \\"rounds\": [{\"cpu_us_per_op\": 6}, {\"cpu_us_per_op\": 12}, {\"cpu_us_per_op\": 9}]},\
-      \{\"subject\": \"c-epoll\", \"params\": {\"connections\": 64, \"capabilities\": 1}, \"metrics\": {\"cpu_us_per_op\": 6},\
+      \{\"subject\": \"c-epoll\", \"params\": {\"connections\": 64, \"capabilities\": 1},\
+      \\"settings\": \"for each core a thread with a loop and a listener (SO_REUSEPORT)\", \"metrics\": {\"cpu_us_per_op\": 6},\
       \\"min\": {\"cpu_us_per_op\": 5}, \"max\": {\"cpu_us_per_op\": 12},\
       \\"rounds\": [{\"cpu_us_per_op\": 5}, {\"cpu_us_per_op\": 12}, {\"cpu_us_per_op\": 6}]},\
       \{\"subject\": \"weft\", \"params\": {\"connections\": 400, \"capabilities\": 1}, \"metrics\": {\"cpu_us_per_op\": 8},\
@@ -78,7 +79,7 @@ tables =
         let text = renderOutcome defaultPlan fakeBenchmark outcome
             says part = assertBool (T.unpack (part <> " in\n" <> text)) (part `T.isInfixOf` text)
         mapM_ says ["pong: a title (5 rounds", "connections=64 capabilities=1", "9.00 (6.00..12.0)", "MISSED"]
-        mapM_ says ["NOT MEASURED, needs go", "missing: go: no go-pong", "failed: ghc connections=64 capabilities=1: it \"ended\""],
+        mapM_ says ["NOT MEASURED, needs go", "missing: go: no go-pong", "failed: ghc connections=64 capabilities=1: it \"ended\"", "\nc-epoll: for each core a thread"],
       testCase "the verdicts of several benchmarks" $ do
         let text = renderVerdicts [(fakeBenchmark, outcome), (fakeBenchmark {benchName = "other"}, Outcome [] [] [] [Failure s [] "no root" | s <- ["weft", "ghc"]])]
             says part = assertBool (T.unpack (part <> " in\n" <> text)) (part `T.isInfixOf` T.unwords (T.words text))

@@ -29,6 +29,7 @@ import Weft.Tools.Bench.Compare
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Latency
 import Weft.Tools.Bench.Options (defaultPlan)
+import Weft.Tools.Bench.Peers (settingsOf)
 import Weft.Tools.Bench.Readme
 import Weft.Tools.Bench.Relinked (Change (..), changeOf, verdict)
 import Weft.Tools.Bench.Report
@@ -107,6 +108,25 @@ results =
             text = figuresSection SummaryRows "doc" [kept sample]
         assertBool (T.unpack page) ("Haskell subjects run with <code>+RTS -T -N -A16m</code>" `T.isInfixOf` page)
         assertBool (T.unpack text) ("Haskell subjects run with `+RTS -T -N -A16m`, -N with the number of capabilities: pong." `T.isInfixOf` text),
+      testCase "the settings of subjects are in the report and in the README's section, and are no parameters" $ do
+        let page = renderReport (const Nothing) [kept sample]
+            text = figuresSection SummaryRows "doc" [kept sample]
+            threads = "for each core a thread with a loop and a listener (SO_REUSEPORT)"
+        savedSubjects (kept sample) @?= [("c-epoll", threads)]
+        map (lookup "settings" . runParams) (savedRuns (kept sample)) @?= [Nothing, Nothing, Nothing]
+        assertBool (T.unpack page) (("<b>c-epoll</b>: " <> threads) `T.isInfixOf` page)
+        assertBool (T.unpack text) (("Settings: c-epoll (pong): " <> threads <> ".") `T.isInfixOf` T.unwords (T.lines text)),
+      testCase "a benchmark that refuses --rts has no such options in its result" $ do
+        let machine = Machine 2 "6.1.0" "9.0.2" "0.1.0" Nothing Nothing Nothing
+            refusing = Benchmark "rude" "a title" (const []) [] [] ["--rts"] (const []) [] id
+            document = toLazyByteString (outcomeJson machine (Settings defaultPlan [] Nothing False) refusing (Outcome [] [] [] []))
+        either (const Nothing) (Just . map rtsText) (decodeSaved document) @?= Just [Nothing],
+      testCase "options that a program is linked with are among its settings" $ do
+        description <- T.readFile "../bench/weft-bench-subjects.cabal"
+        let linked = [T.takeWhile (`notElem` ("\"\n" :: String)) rest | (_, rest) <- T.breakOnAll mark description]
+            mark = "-with-rtsopts="
+            known = [text | (bench, subject) <- [("hybrid-idle", "weft-hybrid"), ("tcp", "weft"), ("sdn", "weft")], Just text <- [settingsOf bench subject]]
+        map (T.drop (T.length mark)) linked @?= [T.drop (T.length "+RTS ") text | text <- known, "+RTS " `T.isPrefixOf` text],
       testCase "of rates, more is better" $ do
         let with metric values = [kept [run "weft" sixtyFour metric values]]
         -- The last two are those of weft bench url.

@@ -24,6 +24,7 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import Numeric (showEFloat)
 import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Peers
 import Weft.Tools.Bench.Runner
 import Weft.Tools.Bench.Stats
 import Weft.Tools.Bench.Types
@@ -56,8 +57,8 @@ outcomeJson machine settings benchmark outcome =
   object
     [ ("bench", fromEncoding (E.text (benchName benchmark))),
       ("machine", fromEncoding (machineEncoding machine)),
-      ("settings", fromEncoding (settingsEncoding settings)),
-      ("runs", lined (map runEncoding (outcomeRuns outcome))),
+      ("settings", fromEncoding (settingsEncoding settings benchmark)),
+      ("runs", lined (map (runEncoding (benchName benchmark)) (outcomeRuns outcome))),
       ("bounds", lined (map boundEncoding (outcomeBounds outcome))),
       ("missing", lined (map missingEncoding (outcomeMissing outcome))),
       ("failed", lined (map failureEncoding (outcomeFailures outcome)))
@@ -83,23 +84,25 @@ machineEncoding machine =
       <> maybe mempty (textPair "date") (machineDate machine)
       <> maybe mempty (textPair "commit") (machineCommit machine)
 
-settingsEncoding :: Settings -> Encoding
-settingsEncoding settings =
+settingsEncoding :: Settings -> Benchmark -> Encoding
+settingsEncoding settings benchmark =
   pairs $
     pair "rounds" (E.int (planRounds plan))
       <> pair "duration_s" (E.double (planDuration plan))
       <> pair "warmup_s" (E.double (planWarmup plan))
       <> pair "quick" (E.bool (settingsQuick settings))
-      <> pair "rts" (list E.string (settingsRts settings))
+      -- A benchmark that refuses them has no subject that gets them, or names them in the subject's settings.
+      <> (if "--rts" `elem` benchIgnores benchmark then mempty else pair "rts" (list E.string (settingsRts settings)))
       <> maybe mempty (textPair "backend") (settingsBackend settings)
   where
     plan = settingsPlan settings
 
-runEncoding :: Run -> Encoding
-runEncoding run =
+runEncoding :: Text -> Run -> Encoding
+runEncoding bench run =
   pairs $
     textPair "subject" (runSubject run)
       <> pair "params" (pairs (foldMap parameter (runParams run)))
+      <> maybe mempty (textPair "settings") (settingsOf bench (runSubject run))
       <> pair "metrics" (each summaryMedian)
       <> pair "min" (each summaryMin)
       <> pair "max" (each summaryMax)

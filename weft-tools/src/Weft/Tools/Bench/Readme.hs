@@ -164,6 +164,8 @@ figuresSection extent folder results =
         | (options, benches) <- optionsOf
       ],
       ["" | not (null optionsOf)],
+      ["Settings: " <> T.intercalate "; " [subject <> " (" <> T.intercalate ", " benches <> "): " <> text | ((subject, text), benches) <- settings] <> "." | not (null settings)],
+      ["" | not (null settings)],
       ["No result is kept of: " <> T.intercalate ", " absent <> "." | not (null absent)],
       ["" | not (null absent)],
       missingLines results,
@@ -173,6 +175,7 @@ figuresSection extent folder results =
   where
     shownResults = [r | r <- results, savedBench r `elem` [bench | Row _ bench _ _ <- wanted]]
     optionsOf = [(options, [savedBench r | r <- shownResults, rtsText r == Just options]) | options <- nub (mapMaybe rtsText shownResults)]
+    settings = [(s, [savedBench r | r <- shownResults, s `elem` savedSubjects r]) | s <- nub (concatMap savedSubjects shownResults)]
     wanted = [r | r@(Row what _ _ _) <- rows, extent == AllRows || what `elem` summaryRows]
     absent = nub [bench | Row _ bench _ _ <- wanted, bench `notElem` map savedBench results]
 

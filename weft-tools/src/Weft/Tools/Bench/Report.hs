@@ -142,9 +142,9 @@ compilerTable name metric several =
     <> T.concat [row key figures | key <- nub (concat keys), let figures = map (figureOf key . snd . snd) several, length (catMaybes figures) > 1]
     <> "</tbody></table></div>"
   where
-    keys = [[(runSubject r, withoutSettings (runParams r)) | r <- savedRuns k] | (_, (_, k)) <- several]
+    keys = [[(runSubject r, runParams r) | r <- savedRuns k] | (_, (_, k)) <- several]
     figureOf (subject, place) k =
-      listToMaybe [summaryMedian s | r <- savedRuns k, runSubject r == subject, withoutSettings (runParams r) == place, Just s <- [M.lookup metric (metricSummaries r)]]
+      listToMaybe [summaryMedian s | r <- savedRuns k, runSubject r == subject, runParams r == place, Just s <- [M.lookup metric (metricSummaries r)]]
     row (subject, place) figures =
       el "tr" . T.concat $
         el "td" (escape subject) :
@@ -162,6 +162,7 @@ section name title known result =
     [ "<section id=\"" <> escape name <> "\"><h2>" <> escape title <> "</h2>",
       maybe "" (el "p" . escape . describedTitle) described,
       maybe "" (paragraph "note" . runTime) (rtsText result),
+      T.concat [paragraph "note" ("<b>" <> escape subject <> "</b>: " <> escape text) | (subject, text) <- savedSubjects result],
       T.concat [paragraph "paper-says" ("<b>" <> escape (paperPlace p) <> ":</b> " <> escape (paperFinding p)) | p <- papersOf (savedBench result)],
       "<div class=\"charts\">" <> T.concat (map (chart runs) (take 4 metrics)) <> "</div>",
       T.concat [paragraph "note" ("missing: " <> escape text) | text <- savedMissing result],
@@ -193,16 +194,13 @@ chart runs metric
     title = describe metric <> " by subject"
     direction = if higherIsBetter metric then "more is better" else "less is better"
     measured = [r | r <- runs, M.member metric (metricSummaries r)]
-    places = nub (map (withoutSettings . runParams) measured)
+    places = nub (map runParams measured)
     groups =
       [ Group (groupName places place) bars
         | place <- places,
-          let bars = [Bar (runSubject r) s | r <- measured, withoutSettings (runParams r) == place, Just s <- [M.lookup metric (metricSummaries r)]],
+          let bars = [Bar (runSubject r) s | r <- measured, runParams r == place, Just s <- [M.lookup metric (metricSummaries r)]],
           not (null bars)
       ]
-
-withoutSettings :: Params -> Params
-withoutSettings = filter ((/= "settings") . fst)
 
 groupName :: [Params] -> Params -> Text
 groupName places place = T.intercalate ", " [name <> " " <> paramText v | (name, v) <- place, name `elem` names]

@@ -23,7 +23,7 @@ import qualified Data.Aeson.KeyMap as KM
 import Data.Aeson.Types (Parser, parseEither)
 import qualified Data.ByteString.Lazy as L
 import Data.Foldable (toList)
-import Data.List (sortOn)
+import Data.List (nub, sortOn)
 import qualified Data.Map.Strict as M
 import Data.Maybe (fromMaybe)
 import Data.Text (Text)
@@ -38,6 +38,8 @@ data Saved = Saved
     savedMachine :: ![(Text, Text)],
     savedSettings :: ![(Text, Text)],
     savedRuns :: ![Run],
+    -- | For each subject with settings of its own, these.
+    savedSubjects :: ![(Text, Text)],
     savedBounds :: ![SavedBound],
     -- | Peers that could not run, and measurements that failed.
     savedMissing :: ![Text],
@@ -81,6 +83,7 @@ kept value = flip (withObject "a result of weft bench") value $ \o ->
     <*> (facts <$> o .:? "machine" .!= KM.empty)
     <*> (facts <$> o .:? "settings" .!= KM.empty)
     <*> (o .: "runs" >>= mapM run)
+    <*> (nub . concat <$> (o .: "runs" >>= mapM subjectSettings))
     <*> (o .:? "bounds" .!= [] >>= mapM bound)
     <*> (map missing <$> o .:? "missing" .!= [])
     <*> (map failed <$> o .:? "failed" .!= [])
@@ -92,9 +95,8 @@ run o = do
   params <- o .: "params"
   metrics <- o .: "metrics"
   rounds <- o .:? "rounds" .!= [metrics]
-  settings <- o .:? "settings"
   Run <$> o .: "subject"
-    <*> pure ([(toText name, parameter v) | (name, v) <- KM.toList params] <> [("settings", Word s) | Just s <- [settings]])
+    <*> pure [(toText name, parameter v) | (name, v) <- KM.toList params]
     <*> pure (M.fromList (zip [0 ..] (map numbers rounds)))
   where
     parameter v = case v of
@@ -102,6 +104,12 @@ run o = do
       other -> Word (plain other)
     numbers :: Object -> Metrics
     numbers m = M.fromList [(toText name, realToFrac n) | (name, Number n) <- KM.toList m]
+
+subjectSettings :: Object -> Parser [(Text, Text)]
+subjectSettings o = do
+  subject <- o .: "subject"
+  settings <- o .:? "settings"
+  pure [(subject, s) | Just s <- [settings]]
 
 bound :: Object -> Parser SavedBound
 bound o = SavedBound <$> o .: "name" <*> o .:? "figure" <*> o .: "limit" <*> o .:? "holds" <*> o .:? "reason" .!= "not measured"

@@ -4,7 +4,7 @@
 -- Description : Results as a table
 --
 -- Pure. A block for each set of parameters has a line for each subject, with the median and the smallest and largest
--- round. The bounds follow, then what is missing or failed.
+-- round. The bounds follow, then the subjects' settings, and what is missing or failed.
 module Weft.Tools.Bench.Table
   ( renderOutcome,
     renderVerdicts,
@@ -19,6 +19,7 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import Numeric (showFFloat)
 import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Peers (settingsAmong)
 import Weft.Tools.Bench.Runner
 import Weft.Tools.Bench.Stats
 import Weft.Tools.Bench.Types
@@ -37,7 +38,7 @@ renderOutcome plan benchmark outcome =
     runs = outcomeRuns outcome
     rounds = count (maximum (planRounds plan : map (M.size . runRounds) runs)) "round"
     groups = [[run | run <- runs, runParams run == params] | params <- nub (map runParams runs)]
-    notes = map missingLine (outcomeMissing outcome) ++ map failureLine (outcomeFailures outcome)
+    notes = [subject <> ": " <> text | (subject, text) <- settingsAmong (benchName benchmark) (map runSubject runs)] ++ map missingLine (outcomeMissing outcome) ++ map failureLine (outcomeFailures outcome)
     failureLine f = "failed: " <> T.unwords (failureSubject f : map parameter (failureParams f)) <> ": " <> failureMessage f
 
 missingLine :: Missing -> Text

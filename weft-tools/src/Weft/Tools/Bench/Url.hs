@@ -146,7 +146,7 @@ runLoad threads json load = do
   when (tallyAnswered tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered" >> exitWith (ExitFailure 1)
   where
     once = defaultPlan {planRounds = 1, planDuration = loadSeconds load, planWarmup = loadWarm load}
-    benchmark = Benchmark "url" "a load of a server" (const []) [] [] [] (const []) ["p99_us", "ops_per_s"] id
+    benchmark = Benchmark "url" "a load of a server" (const []) [] [] ["--rts"] (const []) ["p99_us", "ops_per_s"] id
 
 -- | Load the authorities once instead of for each connection.
 readied :: Load -> IO Load
