@@ -456,6 +456,11 @@ benchTests program folder =
         (code, out) <- outcome program [] ["bench", "pong", "--case", "connections=65"]
         code @?= ExitFailure 2
         mapM_ (contains out) ["no case with connections=65", "connections=64|400", "placement=shared"],
+      testCase "options that a benchmark does not use are refused" $
+        forM_ [("delay", "--duration", "1"), ("paper 2010-6", "--duration", "1"), ("static", "--rts", "-A4m"), ("tcp", "--backend", "poll")] $ \(name, flag, argument) -> do
+          (code, out) <- outcome program [] (["bench"] <> words name <> [flag <> "=" <> argument])
+          code @?= ExitFailure 2
+          contains out (last (words name) <> " does not take " <> flag),
       testCase "a document takes its figures from kept results, and names the peer that is missing" $ do
         (figures, document) <- place "readme"
         writeFile (figures </> "pong.json") savedPong

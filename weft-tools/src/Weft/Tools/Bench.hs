@@ -166,7 +166,11 @@ measure options asked = do
   when (optionCheck options && any (\(_, outcome, _) -> any missed (outcomeBounds outcome)) outcomes) $
     exitWith (ExitFailure 3)
   where
-    given = ["--rts" | isJust (optionRts options)] ++ ["--backend" | isJust (optionBackend options)]
+    -- Of all benchmarks, those with a load take the duration.
+    given =
+      ["--rts" | isJust (optionRts options)]
+        ++ ["--backend" | isJust (optionBackend options)]
+        ++ ["--duration" | isJust (optionDuration options), optionTarget options /= All]
     plotFile file benchmark
       | optionTarget options == All = replaceBaseName file (takeBaseName file ++ "-" ++ T.unpack (benchName benchmark))
       | otherwise = file

@@ -26,7 +26,7 @@ deadline =
         pushCases (planPushes plan) ++ pendingCases (planPending plan) ++ latenessCases (planDelaysTimed plan),
       benchTools = [],
       benchRts = [],
-      benchIgnores = [],
+      benchIgnores = ["--duration"],
       benchBounds = bounds,
       benchColumns =
         ["ns_per_op", "alloc_bytes_per_op"]

@@ -31,7 +31,7 @@ delay =
       benchTools = [],
       -- Chosen by measurement: see "The allocation area" in doc/rationale/memory.md.
       benchRts = ["-A16m"],
-      benchIgnores = [],
+      benchIgnores = ["--duration"],
       benchBounds = bounds,
       benchColumns = ["wall_s", "cpu_s", "ns_per_op", "max_rss_mb", "alloc_bytes_per_op"],
       benchPlotted = paperFigure

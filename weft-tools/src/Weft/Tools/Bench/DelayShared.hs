@@ -25,7 +25,7 @@ delayShared =
       benchTools = [],
       -- The defaults, as users run their programs.
       benchRts = [],
-      benchIgnores = [],
+      benchIgnores = ["--duration"],
       benchBounds = bounds,
       benchColumns = ["wall_s", "cpu_s", "max_rss_mb", "ns_per_op", "alloc_bytes_per_op"],
       benchPlotted = filter ((== Just (Count 2)) . lookup "capabilities" . runParams)

@@ -112,6 +112,7 @@ delays name subjects sizes =
   (blank ["wall_s", "ns_per_op", "max_rss_mb"])
     { benchName = name,
       benchRts = ["-A16m"],
+      benchIgnores = ["--duration"],
       benchCases = \plan -> [trialCase selfMeasured t | n <- sizes plan, (subject, cores) <- subjects, t <- trials plan {planDelays = [n], planDelaysBound = n} subject cores]
     }
   where

@@ -23,7 +23,7 @@ quiet =
       benchCases = \plan -> map (quietCase (planQuiet plan)) subjects,
       benchTools = [idleTool],
       benchRts = [],
-      benchIgnores = [],
+      benchIgnores = ["--duration"],
       benchBounds = \plan ->
         [ never "threads woken up" (on "weft" (quietParams (planQuiet plan)) "wakeups"),
           never "collections" (on "weft" (quietParams (planQuiet plan)) "collections"),

@@ -25,7 +25,7 @@ timeout =
         ],
       benchTools = [],
       benchRts = [],
-      benchIgnores = [],
+      benchIgnores = ["--duration"],
       benchBounds = const (concatMap bounds threadCounts),
       benchColumns = ["ns_per_op", "cpu_us_per_op", "alloc_bytes_per_op", "wall_s", "max_rss_mb"],
       benchPlotted = filter (elem (modeParam Own) . runParams)
