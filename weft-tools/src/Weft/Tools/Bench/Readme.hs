@@ -62,6 +62,12 @@ rows =
     Row "a server of 1,000 idle connections, 10 s: wake-ups" "quiet" [] "wakeups",
     Row "1,000,000 threads in `threadDelay 1000`, 2 cores" "delay" [("threads", Count 1000000), ("capabilities", Count 2), ("mode", Word "default")] "wall_s",
     Row "the same: peak memory" "delay" [("threads", Count 1000000), ("capabilities", Count 2), ("mode", Word "default")] "max_rss_mb",
+    Row "1,000,000 such threads that count themselves in an `MVar`" "delay-shared" (counting "mvar" 1000000) "wall_s",
+    Row "the same: peak memory" "delay-shared" (counting "mvar" 1000000) "max_rss_mb",
+    Row "100,000 of them" "delay-shared" (counting "mvar" 100000) "wall_s",
+    Row "1,000,000 such threads that count themselves by `atomicModifyIORef'`" "delay-shared" (counting "ioref" 1000000) "wall_s",
+    Row "the same: peak memory" "delay-shared" (counting "ioref" 1000000) "max_rss_mb",
+    Row "100,000 of them" "delay-shared" (counting "ioref" 100000) "wall_s",
     Row "a `timeout` that does not fire, 1,000 threads" "timeout" [("threads", Count 1000), ("mode", Word "default")] "ns_per_op",
     Row "pushing a deadline later" "deadline" [("task", Word "reset")] "ns_per_op",
     Row "memory of a pending timer" "deadline" [("task", Word "pending"), ("mode", Word "default")] "live_bytes_per_timer",
@@ -95,6 +101,8 @@ rows =
     Row "the same: receiving" "tcp" [("mode", Word "bulk"), ("direction", Word "receive")] "gbit_per_s",
     Row "the same: requests and responses, 64 connections" "tcp" [("mode", Word "rr"), ("connections", Count 64)] "ops_per_s"
   ]
+  where
+    counting counter threads = [("main", Word "bound"), ("counter", Word counter), ("threads", Count threads)]
 
 -- | The figures of a benchmark that the documents show.
 shownOf :: Text -> [Shown]
