@@ -176,6 +176,10 @@ doctor program =
         (code, out) <- outcome program [] ["doctor"]
         code @?= ExitSuccess
         forM_ ["back end epoll", "back end io_uring", "back end poll"] $ \part -> assertBool out (part `isInfixOf` out),
+      testCase "without an argument, options of its own are not judged" $ do
+        (code, out) <- outcome program [] ["doctor", "+RTS", "-A128k", "-N1", "-RTS"]
+        code @?= ExitSuccess
+        forM_ ["128 KiB a capability", "[!]  capabilities", "[!]  allocation area"] $ \part -> assertBool out (not (part `isInfixOf` out)),
       testCase "--json prints JSON, with WEFT_BACKEND=poll" $ do
         (code, out) <- outcome program [("WEFT_BACKEND", "poll")] ["doctor", "--json"]
         code @?= ExitSuccess

@@ -10,15 +10,12 @@ module Weft.Tools.Doctor
   )
 where
 
-import Control.Concurrent (getNumCapabilities)
 import Control.Exception (IOException, try)
 import Data.Aeson (Value, encode, object, toJSON, (.=))
 import Data.Aeson.Key (fromString)
 import qualified Data.ByteString.Lazy.Char8 as L
 import Data.Char (isDigit)
 import Data.Version (showVersion)
-import GHC.Conc (getNumProcessors)
-import GHC.RTS.Flags (GCFlags (..), getGCFlags)
 import Options.Applicative
 import System.Directory (doesFileExist, findExecutable)
 import System.Exit (ExitCode (..), exitWith)
@@ -44,7 +41,7 @@ doctorCommand =
   where
     asJson = switch (long "json" <> help "Print JSON")
     certificate = strOption (long "certificate" <> metavar "FILE" <> help "Check when this certificate expires (PEM; may be repeated)")
-    subject = strArgument (metavar "PID|PROGRAM" <> help "Process or program to check, instead of this machine and this program")
+    subject = strArgument (metavar "PID|PROGRAM" <> help "Process or program to check, instead of this machine")
     binary = examineBinary <$> strOption (long "binary" <> metavar "FILE" <> help "Check whether a program was linked with weft-relink, and list the functions that Weft serves: exit status 0 if so, 1 if not")
 
 doctor :: Bool -> [FilePath] -> Maybe String -> IO ()
@@ -79,9 +76,6 @@ engineOf engine refused = case (engine, refused) of
 examine :: IO [Finding]
 examine = do
   kernel <- maybe "" (takeWhile (/= '\n')) <$> contents "/proc/sys/kernel/osrelease"
-  capabilities <- getNumCapabilities
-  processors <- getNumProcessors
-  gc <- getGCFlags
   backends <- mapM (\name -> maybe (fine ("back end " <> name) "available") (fact ("back end " <> name) . ("not available: " <>)) <$> whyUnavailable name) backendNames
   chosen <- try backendChoice
   disk <- filesChoice
@@ -89,7 +83,8 @@ examine = do
   status <- maybe "" id <$> contents "/proc/self/status"
   cores <- coreFindings "/proc/self"
   settings <- kernelFindings
-  caches <- cacheFindings (AreaOf (fromIntegral (minAllocAreaSize gc) * 4096))
+  -- The options of the run-time system with which this program runs are those of no other.
+  caches <- cacheFindings AreaUnknown
   pure . concat $
     [ [ fact "system" (os <> " " <> arch <> " " <> kernel),
         fact "compiler" (compilerName <> " " <> showVersion compilerVersion)
@@ -97,10 +92,6 @@ examine = do
       backends,
       [either cannot choice chosen, fact "files" (uncurry engineOf disk)],
       cores,
-      [ if capabilities < processors
-          then advise "capabilities" (show capabilities <> ": +RTS -N uses all " <> show processors <> " processors")
-          else fine "capabilities" (show capabilities)
-      ],
       caches,
       limitFindings Nothing limits,
       settings,
