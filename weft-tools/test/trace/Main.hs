@@ -144,6 +144,9 @@ timelines =
         let page = timelinePage "t" timeline
         assertBool "in the page" ("files:[0,50,60,1,1,10,20,1,1,20,30,2],filesColour:" `T.isInfixOf` page && "deepest:2," `T.isInfixOf` page)
         assertBool "in the JSON" ("\"in flight\":2" `T.isInfixOf` T.decodeUtf8 (L.toStrict (toLazyByteString (chromeTrace timeline)))),
+      testCase "threads of GHC's own manager dispatch too" $
+        [spanActivity s | label <- ["weft dispatcher 1", "IOManager on cap 1", "TimerManager", "worker"], list <- M.elems (timelineRows (timelineOf [Entry 0 1 (Labelled 7 label), Entry 1 1 (Runs 7), Entry 2 1 (Stops 7)])), s <- list]
+          @?= [Dispatching, Dispatching, Dispatching, Running],
       testCase "a span that is open at the end of the log ends there" $
         M.elems (timelineRows (timelineOf [Entry 1 0 (Runs 7), Entry 9 0 CollectionBegins])) @?= [[Span 1 9 Running "thread 7", Span 9 9 Collecting ""]],
       testCase "markers" $

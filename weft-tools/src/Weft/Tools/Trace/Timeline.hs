@@ -142,7 +142,8 @@ threadSpan :: OpenSpans -> Int -> Int64 -> Int64 -> Span
 threadSpan s t since time = Span since time (if dispatcher then Dispatching else Running) name
   where
     name = fromMaybe ("thread " <> T.pack (show t)) (M.lookup t (labels s))
-    dispatcher = "weft dispatcher" `T.isPrefixOf` name
+    -- Weft's, and those of GHC's own manager.
+    dispatcher = any (`T.isPrefixOf` name) ["weft dispatcher", "IOManager on cap", "TimerManager"]
 
 -- | Close the spans that are open at the end of the log.
 close :: Int64 -> OpenSpans -> OpenSpans
