@@ -278,9 +278,9 @@ arguments =
     [ testCase "a name alone" $ fmap optionTarget (parse ["pong"]) @?= Right (One "pong"),
       testCase "list and all" $ map (fmap optionTarget . parse . pure) ["list", "all"] @?= [Right List, Right All],
       testCase "all options" $ do
-        let given = ["idle", "--json", "a.json", "--plot", "a.svg", "--rounds", "3", "--duration", "0.5", "--quick", "--check"]
+        let given = ["idle", "--json", "a.json", "--plot", "a.svg", "--report", "a.html", "--rounds", "3", "--duration", "0.5", "--quick", "--check"]
         parse (given ++ ["--only", "weft,ghc", "--backend", "poll", "--rts", "-A16m -n4m"])
-          @?= Right (Options (One "idle") (Just "a.json") (Just "a.svg") (Just 3) (Just 0.5) True True ["weft", "ghc"] (Just "poll") (Just ["-A16m", "-n4m"]) [] Nothing False),
+          @?= Right (Options (One "idle") (Just "a.json") (Just "a.svg") (Just "a.html") (Just 3) (Just 0.5) True True ["weft", "ghc"] (Just "poll") (Just ["-A16m", "-n4m"]) [] Nothing False),
       testCase "cases and minutes" $ do
         fmap optionCases (parse ["pong", "--case", "connections=64", "--case", "placement=a=b"]) @?= Right [("connections", "64"), ("placement", "a=b")]
         fmap optionMinutes (parse ["all", "--minutes", "2.5"]) @?= Right (Just 2.5),

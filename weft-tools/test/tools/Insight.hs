@@ -492,6 +492,12 @@ benchTests program folder =
         contains out "stays as it was"
         text <- readFile (figures </> "echo.json")
         text @?= "kept",
+      testCase "--report writes the page of what was measured, and of what was missing" $ do
+        let page = folder </> "measured.html"
+        (code, _) <- outcome program [("WEFT_BENCH_DIR", folder </> "no-such-place")] ["bench", "echo", "--quick", "--report", page]
+        code @?= ExitFailure 1
+        text <- B.unpack <$> B.readFile page
+        mapM_ (contains text) ["round trips of one client", "? not measured", "missing: ghc: there is no program echo-ghc"],
       testCase "figures of a benchmark that no document shows are refused" $ do
         (code, out) <- outcome program [] ["bench", "figures", "eventlog"]
         code @?= ExitFailure 2

@@ -49,7 +49,7 @@ import Weft.Tools.Bench.Quiet (quiet)
 import Weft.Tools.Bench.Readme (shownOf)
 import Weft.Tools.Bench.Relink (relink)
 import Weft.Tools.Bench.Relinked (runCommand)
-import Weft.Tools.Bench.Reporting (reportingCommands)
+import Weft.Tools.Bench.Reporting (reportingCommands, writeReport)
 import Weft.Tools.Bench.Rude (rude)
 import Weft.Tools.Bench.Runner
 import Weft.Tools.Bench.Sdn (sdn)
@@ -158,6 +158,7 @@ measure options asked = do
   forM_ (optionJson options) $ \file -> writeOut file $ case [json | (_, _, json) <- outcomes] of
     [only] | optionTarget options /= All -> only
     several -> arrayJson several
+  forM_ (optionReport options) $ \file -> writeReport [b | (b, _, _) <- outcomes] file [json | (_, _, json) <- outcomes]
   forM_ (optionPlot options) $ \file -> forM_ outcomes $ \(benchmark, outcome, _) ->
     writeText (plotFile file benchmark) (outcomePlot benchmark outcome)
   when (all (\(_, outcome, _) -> null (outcomeRuns outcome)) outcomes) $ do

@@ -33,6 +33,7 @@ data Options = Options
   { optionTarget :: !Target,
     optionJson :: !(Maybe FilePath),
     optionPlot :: !(Maybe FilePath),
+    optionReport :: !(Maybe FilePath),
     optionRounds :: !(Maybe Int),
     optionDuration :: !(Maybe Double),
     optionQuick :: !Bool,
@@ -53,7 +54,7 @@ data Options = Options
 
 -- | Default options for a target.
 noOptions :: Target -> Options
-noOptions target = Options target Nothing Nothing Nothing Nothing False False [] Nothing Nothing [] Nothing False
+noOptions target = Options target Nothing Nothing Nothing Nothing Nothing False False [] Nothing Nothing [] Nothing False
 
 -- | The parser of all arguments, given the names of benchmarks and subjects.
 optionsParser :: [Text] -> [Text] -> Parser Options
@@ -68,9 +69,10 @@ optionsParser benchmarks subjects = furtherOptions subjects <*> argument (either
 -- | The parser of all arguments except the target, given the subjects' names.
 furtherOptions :: [Text] -> Parser (Target -> Options)
 furtherOptions subjects =
-  (\json plot rounds time brief check chosen backend rts parts limit target -> Options target json plot rounds time brief check chosen backend rts parts limit False)
+  (\json plot page rounds time brief check chosen backend rts parts limit target -> Options target json plot page rounds time brief check chosen backend rts parts limit False)
     <$> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result as JSON"))
     <*> optional (strOption (long "plot" <> metavar "FILE" <> help "Write a chart of the main metric as SVG"))
+    <*> optional (strOption (long "report" <> metavar "FILE" <> help "Write the result as an HTML page, as weft bench report does"))
     <*> optional (option positive (long "rounds" <> metavar "N" <> help roundsHelp))
     <*> optional
       (option positive (long "duration" <> metavar "SECONDS" <> help "Measured time of a load (3; with --quick 0.7)"))

@@ -7,11 +7,13 @@
 -- no run in common; 3 with @--check@ if something became worse.
 module Weft.Tools.Bench.Reporting
   ( reportingCommands,
+    writeReport,
   )
 where
 
 import Control.Exception (try)
 import Control.Monad (filterM, forM, forM_, unless, when)
+import Data.ByteString.Builder (Builder, toLazyByteString)
 import Data.List (isSuffixOf, nub, sort)
 import Data.Text (Text)
 import qualified Data.Text as T
@@ -44,11 +46,18 @@ reportCommand registry =
     files = some (strArgument (metavar "FILE.json..." <> help "What weft bench --json wrote"))
     report output names = do
       results <- loaded names
-      let page = renderReport described (inOrder registry results)
+      let page = renderReport (described registry) (inOrder registry results)
       if output == "-" then hSetEncoding stdout utf8 >> T.putStr page else writing output page >> T.putStrLn (T.pack output)
-    described name = case filter ((== name) . benchName) registry of
-      b : _ -> Just (Described (benchTitle b) (benchColumns b))
-      [] -> Nothing
+
+-- | Write the page of results that were just measured, given the benchmarks and their results as JSON.
+writeReport :: [Benchmark] -> FilePath -> [Builder] -> IO ()
+writeReport benchmarks file results =
+  either refuse (writing file . renderReport (described benchmarks) . concat) (mapM (decodeSaved . toLazyByteString) results)
+
+described :: [Benchmark] -> Text -> Maybe Described
+described benchmarks name = case filter ((== name) . benchName) benchmarks of
+  b : _ -> Just (Described (benchTitle b) (benchColumns b))
+  [] -> Nothing
 
 -- | Sort results in the order of the registry, unknown ones last.
 inOrder :: [Benchmark] -> [Saved] -> [Saved]
