@@ -258,6 +258,14 @@ schedules =
         map runRounds (outcomeRuns outcome) @?= []
         map failureMessage (outcomeFailures outcome) @?= ["there was no time left for it (--minutes)"]
         map judgedVerdict (outcomeBounds outcome) @?= [NotMeasured],
+      testCase "a case is not judged if one of its rounds failed, and the failure says why" $ do
+        begun <- newIORef (0 :: Int)
+        let measure = do
+              n <- atomicModifyIORef' begun (\n -> (n + 1, n))
+              if n == 1 then failWith "it ended" else pure measured
+        outcome <- runBenchmark (env (Schedule 0 0)) {envSchedule = Nothing} (const True) (taking measure)
+        map judgedVerdict (outcomeBounds outcome) @?= [NotMeasured]
+        map failureMessage (outcomeFailures outcome) @?= ["it ended"],
       testCase "without a limit all rounds are run" $ do
         outcome <- runBenchmark (env (Schedule 0 0)) {envSchedule = Nothing} (const True) slow
         map (M.size . runRounds) (outcomeRuns outcome) @?= [5]

@@ -24,7 +24,7 @@ module Weft.Tools.Bench.Runner
   )
 where
 
-import Control.Exception (Handler (..), SomeAsyncException, SomeException, catches, displayException, throwIO)
+import Control.Exception (Handler (..), SomeAsyncException, SomeException (..), catches, displayException, throwIO)
 import Control.Monad (filterM, when)
 import Data.List (nub)
 import qualified Data.Map.Strict as M
@@ -164,12 +164,13 @@ attempt :: Int -> Case -> IO [Measured] -> IO (Either Failure [Result])
 attempt number c action =
   (Right . map result <$> action)
     `catches` [ Handler (\e -> throwIO (e :: SomeAsyncException)),
-                Handler (\e -> pure (Left (failed (e :: SomeException))))
+                -- Without the wrapper, which newer compilers may show with a backtrace.
+                Handler (\(SomeException e) -> pure (Left (failed (displayException e))))
               ]
   where
     name = subjectName (caseSubject c)
     result measured = (number, name, measured)
-    failed = Failure name (caseParams c) . T.pack . displayException
+    failed = Failure name (caseParams c) . T.pack
 
 -- | Convert results to runs, in the order of the cases; other runs that a case has measured follow it. The metrics of a
 -- round are merged.
