@@ -499,9 +499,9 @@ benchTests program folder =
         text <- B.unpack <$> B.readFile page
         mapM_ (contains text) ["round trips of one client", "? not measured", "missing: ghc: there is no program echo-ghc"],
       testCase "figures of a benchmark that no document shows are refused" $ do
-        (code, out) <- outcome program [] ["bench", "figures", "eventlog"]
+        (code, out) <- outcome program [] ["bench", "figures", "pnog"]
         code @?= ExitFailure 2
-        contains out "no document shows a figure of eventlog"
+        contains out "no document shows a figure of pnog"
     ]
   where
     place name = do
