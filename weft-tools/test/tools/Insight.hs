@@ -1,6 +1,8 @@
--- | Commands that examine programs: @weft top@, @weft doctor@, @weft bench url@, @weft bench run@ and @weft trace@.
+-- | Commands that examine programs: @weft top@, @weft doctor@, @weft bench url@, @weft bench run@ and @weft trace@; with
+-- those of "Benches".
 module Insight (tests) where
 
+import qualified Benches
 import Control.Concurrent
 import Control.Exception
 import Control.Monad
@@ -11,7 +13,7 @@ import Data.List (isInfixOf, isPrefixOf, tails)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Program
-import System.Directory (createDirectoryIfMissing, doesFileExist, findExecutable)
+import System.Directory (doesFileExist, findExecutable)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
 import System.IO (IOMode (WriteMode), hFlush, hGetContents, hSetFileSize, withFile)
@@ -22,13 +24,10 @@ import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Skip (skip, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
-tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, urlTests program folder, runTests program, benchTests program folder, traceTests program folder, outputTests program]
+tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, urlTests program folder, runTests program, Benches.tests program folder, traceTests program folder, outputTests program]
 
 serving :: FilePath -> FilePath -> (Running -> PortNumber -> IO a) -> IO a
 serving program folder act = weft program [] ["serve", folder, "--port", "0"] (\p -> portOf p >>= act p)
-
-contains :: String -> String -> Assertion
-contains out part = assertBool (part <> " in:\n" <> out) (part `isInfixOf` out)
 
 -- Top --------------------------------------------------------------------------------------
 
@@ -429,84 +428,5 @@ traceTests program folder =
         callProcess "chmod" ["+x", script]
         (code, out) <- outcome program [] ["trace", "-o", folder </> "fails.eventlog", "--", script]
         code @?= ExitFailure 2
-        contains out (how <> " wrote no event log"),
-      testCase "bench compare --check fails for results without a run in common" $ do
-        writeFile (folder </> "kept.json") savedPong
-        writeFile (folder </> "other.json") "[]"
-        (same, _) <- outcome program [] ["bench", "compare", "--check", folder </> "kept.json", folder </> "kept.json"]
-        same @?= ExitSuccess
-        (code, out) <- outcome program [] ["bench", "compare", "--check", folder </> "kept.json", folder </> "other.json"]
-        code @?= ExitFailure 2
-        contains out "nothing could be compared"
+        contains out (how <> " wrote no event log")
     ]
-
--- Parts of benchmarks, and documents ------------------------------------------------------------
-
--- | A kept result of a benchmark that the documents show. The peer go is missing.
-savedPong :: String
-savedPong =
-  "{\"bench\": \"pong\", \"machine\": {\"cores\": 2}, \"runs\": [{\"subject\": \"weft\", \"params\": {\"connections\": 64, \"capabilities\": 1}, \"metrics\": {\"cpu_us_per_op\": 5.5}}], \
-  \\"bounds\": [{\"name\": \"a\", \"figure\": 1.1, \"limit\": 1, \"holds\": false}], \"missing\": [{\"subject\": \"go\", \"why\": \"there is no go-pong\"}]}"
-
-benchTests :: FilePath -> FilePath -> TestTree
-benchTests program folder =
-  testGroup
-    "bench"
-    [ testCase "an unknown case is refused, and the error lists the known ones" $ do
-        (code, out) <- outcome program [] ["bench", "pong", "--case", "connections=65"]
-        code @?= ExitFailure 2
-        mapM_ (contains out) ["no case with connections=65", "connections=64|400", "placement=shared"],
-      testCase "options that a benchmark does not use are refused" $
-        forM_ [("delay", "--duration", "1"), ("paper 2010-6", "--duration", "1"), ("static", "--rts", "-A4m"), ("tcp", "--backend", "poll")] $ \(name, flag, argument) -> do
-          (code, out) <- outcome program [] (["bench"] <> words name <> [flag <> "=" <> argument])
-          code @?= ExitFailure 2
-          contains out (last (words name) <> " does not take " <> flag),
-      testCase "a document takes its figures from kept results, and names the peer that is missing" $ do
-        (figures, document) <- place "readme"
-        writeFile (figures </> "pong.json") savedPong
-        let readme more = outcome program [] (["bench", "readme", "--figures", figures] <> more <> [document])
-        (before, _) <- readme ["--check"]
-        before @?= ExitFailure 3
-        (code, _) <- readme []
-        code @?= ExitSuccess
-        text <- readFile document
-        mapM_ (contains text) ["first\n<!-- figures: begin -->", "| 5.50 ", "go (pong): there is no go-pong", "a: 1.10, limit 1.00", "<!-- figures: end -->\nlast"]
-        assertBool "old figures are gone" (not ("of yesterday" `isInfixOf` text))
-        (later, _) <- readme ["--check"]
-        later @?= ExitSuccess
-        (again, said) <- readme []
-        (again, said) @?= (ExitSuccess, ""),
-      testCase "two results of one benchmark are refused, and the document stays" $ do
-        (figures, document) <- place "twice"
-        mapM_ (\name -> writeFile (figures </> name) savedPong) ["all.json", "pong.json"]
-        (code, out) <- outcome program [] ["bench", "readme", "--figures", figures, document]
-        code @?= ExitFailure 2
-        mapM_ (contains out) ["pong is in several files", "all.json, pong.json"]
-        text <- readFile document
-        contains text "of yesterday",
-      testCase "a benchmark that cannot be measured leaves the kept result as it was" $ do
-        (figures, _) <- place "unmeasured"
-        writeFile (figures </> "echo.json") "kept"
-        (code, out) <- outcome program [("WEFT_BENCH_DIR", folder </> "no-such-place")] ["bench", "figures", "echo", "--quick", "--directory", figures]
-        code @?= ExitFailure 1
-        contains out "stays as it was"
-        text <- readFile (figures </> "echo.json")
-        text @?= "kept",
-      testCase "--report writes the page of what was measured, and of what was missing" $ do
-        let page = folder </> "measured.html"
-        (code, _) <- outcome program [("WEFT_BENCH_DIR", folder </> "no-such-place")] ["bench", "echo", "--quick", "--report", page]
-        code @?= ExitFailure 1
-        text <- B.unpack <$> B.readFile page
-        mapM_ (contains text) ["round trips of one client", "? not measured", "missing: ghc: there is no program echo-ghc"],
-      testCase "figures of a benchmark that no document shows are refused" $ do
-        (code, out) <- outcome program [] ["bench", "figures", "pnog"]
-        code @?= ExitFailure 2
-        contains out "no document shows a figure of pnog"
-    ]
-  where
-    place name = do
-      let figures = folder </> name
-          document = figures </> "DOCUMENT.md"
-      createDirectoryIfMissing True figures
-      writeFile document "first\n<!-- figures: begin -->\nof yesterday\n<!-- figures: end -->\nlast\n"
-      pure (figures, document)

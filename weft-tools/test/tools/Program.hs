@@ -11,6 +11,7 @@ module Program
     portOf,
     portIn,
     outcome,
+    contains,
 
     -- * HTTP
     connected,
@@ -29,7 +30,7 @@ where
 import Control.Applicative ((<|>))
 import Control.Exception
 import qualified Data.ByteString.Char8 as B
-import Data.List (stripPrefix)
+import Data.List (isInfixOf, stripPrefix)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import System.Environment (getEnvironment)
@@ -103,6 +104,10 @@ outcome program variables arguments = do
   inherited <- getEnvironment
   (code, out, err) <- limited (readCreateProcessWithExitCode (proc program arguments) {env = Just (variables <> inherited)} "")
   pure (code, out <> err)
+
+-- | Assert that the output, the first argument, has that part.
+contains :: String -> String -> Assertion
+contains out part = assertBool (part <> " in:\n" <> out) (part `isInfixOf` out)
 
 -- HTTP -----------------------------------------------------------------------------------
 

@@ -155,9 +155,6 @@ replaying program folder =
       (_, '=' : rest) -> Just rest
       _ -> Nothing
 
-contains :: String -> String -> Assertion
-contains out part = assertBool (part <> " in:\n" <> out) (part `isInfixOf` out)
-
 -- | Run a script in a network namespace with a TUN device, @weft0@, whose address on the kernel's side is 10.9.0.1. The
 -- script has the variables @W@ (the program), @SITE@ (the folder) and @T@ (an empty folder), and the functions @serve@,
 -- which starts @weft serve@ on a stack at 10.9.0.2, and @pages@, which starts python's server at 10.9.0.1. Returns the
