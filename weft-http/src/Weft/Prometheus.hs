@@ -255,6 +255,7 @@ managerFamilies = do
       each = ofEach Counter
   pure
     [ gauge "weft_descriptors" "Descriptors that are registered with an event manager." (Whole (metricsRegistered metrics)),
+      Family "weft_backend_info" "The back end of the capability's manager; always 1." Gauge [Sample "" [byCapability (metricsCapability c), ("backend", C.pack (metricsBackend c))] (Whole 1) | c <- metricsCapabilities metrics],
       each "weft_waits_total" "Waits of threads for a descriptor." metricsWaits,
       each "weft_events_total" "Events delivered to threads and callbacks." metricsDispatched,
       each "weft_polls_total" "Polls for events." (\c -> metricsPollsEmpty c + metricsPollsFull c),

@@ -71,6 +71,7 @@ tests on =
             map snd upTo @?= sort (map snd upTo)
             snd (last upTo) @?= n
             assertBool "a sum" (Map.member (name <> "_sum" <> labels) page)
+        assertBool "the back end of each manager" (or [v == 1 | (name, v) <- Map.toList page, "weft_backend_info{capability=" `B.isPrefixOf` name, ",backend=\"" `B.isInfixOf` name])
         assertBool "descriptors by capability" (or [v > 0 | (name, v) <- Map.toList page, "weft_capability_descriptors{capability=" `B.isPrefixOf` name])
         -- The suite runs with -T, which the runtime's statistics need.
         forM_ ["weft_watchdog_stalls_total", "ghc_gc_last_pause_seconds"] $ \name ->
