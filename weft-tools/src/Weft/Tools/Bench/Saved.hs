@@ -82,13 +82,16 @@ kept value = flip (withObject "a result of weft bench") value $ \o ->
     <$> o .: "bench"
     <*> (facts <$> o .:? "machine" .!= KM.empty)
     <*> (facts <$> o .:? "settings" .!= KM.empty)
-    <*> (o .: "runs" >>= mapM run)
-    <*> (nub . concat <$> (o .: "runs" >>= mapM subjectSettings))
+    <*> (runs o >>= mapM run)
+    <*> (nub . concat <$> (runs o >>= mapM subjectSettings))
     <*> (o .:? "bounds" .!= [] >>= mapM bound)
     <*> (map missing <$> o .:? "missing" .!= [])
     <*> (map failed <$> o .:? "failed" .!= [])
     <*> (map failure <$> o .:? "failed" .!= [])
     <*> pure value
+
+runs :: Object -> Parser [Object]
+runs o = o .: "runs"
 
 run :: Object -> Parser Run
 run o = do
