@@ -1,6 +1,6 @@
 {-# LANGUAGE MagicHash #-}
 {-# LANGUAGE UnboxedTuples #-}
--- Without optimisation the functions have another arity, and nothing is redirected.
+-- Without optimization the functions have another arity, and nothing is redirected.
 {-# OPTIONS_GHC -O #-}
 
 -- |
@@ -29,7 +29,7 @@ import Control.Monad (join, when)
 import Foreign.C.Types (CInt (..))
 import GHC.Conc (STM, TVar)
 import GHC.Event (Event, evtWrite)
-import GHC.Exts (Int (I#), Int#, Ptr (..), RealWorld, State#, addrToAny#)
+import GHC.Exts (Int (I#), Int#, Ptr (..), RealWorld, State#, addrToAny#, oneShot)
 import GHC.IO (unIO)
 import System.IO (hPutStrLn, stderr)
 import System.IO.Error (ioeGetErrorString)
@@ -40,35 +40,42 @@ import qualified Weft.Thread as W
 -- | An action, as the compiler has it.
 type Compiled a = State# RealWorld -> (# State# RealWorld, a #)
 
+-- | An action as a function of the state. The lambda of 'oneShot' makes the state a parameter of the function that is
+-- defined by it, also if the compiler does not know how many the functions behind it have (@weft@ compiled without
+-- optimization).
+compiled :: IO a -> Compiled a
+compiled action = oneShot (unIO action)
+{-# INLINE compiled #-}
+
 -- | Replaces the function of @GHC.Event.Thread@ behind @threadWaitRead@ and @threadWaitWrite@.
 threadWait :: Event -> Fd -> Compiled ()
-threadWait event fd = unIO (if event == evtWrite then W.threadWaitWrite fd else W.threadWaitRead fd)
+threadWait event fd = compiled (if event == evtWrite then W.threadWaitWrite fd else W.threadWaitRead fd)
 {-# NOINLINE threadWait #-}
 
 -- | Replaces the function of @GHC.Event.Thread@ behind the STM forms.
 threadWaitSTM :: Event -> Fd -> Compiled (STM (), IO ())
-threadWaitSTM event fd = unIO (if event == evtWrite then W.threadWaitWriteSTM fd else W.threadWaitReadSTM fd)
+threadWaitSTM event fd = compiled (if event == evtWrite then W.threadWaitWriteSTM fd else W.threadWaitReadSTM fd)
 {-# NOINLINE threadWaitSTM #-}
 
 -- | @GHC.Event.Thread.closeFdWith@.
 closeFdWith :: (Fd -> IO ()) -> Fd -> Compiled ()
-closeFdWith close fd = unIO (W.closeFdWith close fd)
+closeFdWith close fd = compiled (W.closeFdWith close fd)
 {-# NOINLINE closeFdWith #-}
 
 -- | @GHC.Event.Thread.threadDelay@; in microseconds.
 threadDelay :: Int -> Compiled ()
-threadDelay us = unIO (W.threadDelay us)
+threadDelay us = compiled (W.threadDelay us)
 {-# NOINLINE threadDelay #-}
 
 -- | @GHC.Event.Thread.registerDelay@; in microseconds.
 registerDelay :: Int -> Compiled (TVar Bool)
-registerDelay us = unIO (W.registerDelay us)
+registerDelay us = compiled (W.registerDelay us)
 {-# NOINLINE registerDelay #-}
 
 -- | Of "System.Timeout". A program without @-threaded@ has no dispatchers: it keeps
 -- GHC's, as it does for all else here, which is asked for by its threaded run-time system only.
 timeout :: Int -> IO a -> Compiled (Maybe a)
-timeout us act = unIO (if rtsSupportsBoundThreads then W.timeout us act else originally cOriginalTimeout >>= \f -> f us act)
+timeout us act = compiled (if rtsSupportsBoundThreads then W.timeout us act else originally cOriginalTimeout >>= \f -> f us act)
 {-# NOINLINE timeout #-}
 
 -- | 'timeout' for callers that use its exported name.
@@ -85,7 +92,7 @@ timeoutUnboxed us act = timeout (I# us) act
 -- preceded: with @WEFT_VERBOSE@ the program says what it runs on, the first time. Nothing that this throws may keep
 -- GHC's manager, which runs the signal handlers, from starting: stderr may be closed, and the back end's name unknown.
 ensureIOManagerIsRunning :: Compiled ()
-ensureIOManagerIsRunning = unIO $ do
+ensureIOManagerIsRunning = compiled $ do
   verbose <- cVerbose
   when (verbose /= 0) (report `catch` ignored)
   join (originally cOriginalEnsure)
