@@ -80,10 +80,10 @@ data TlsServerSettings = TlsServerSettings
 -- | Whether a server asks for client certificates. The file contains the trusted certificate authorities, in PEM.
 data ClientCertificates
   = NoClientCertificates
-  | -- | A client without a certificate is accepted; one with a wrong or expired certificate is not. With version 2.1 of
-    -- the @tls@ package a client without a certificate is accepted only with TLS 1.2. After the client's empty
-    -- @Certificate@, that version's server expects a @CertificateVerify@, which such a client does not send (RFC 8446,
-    -- 4.4.3; in the source @Network.TLS.Handshake.Server.TLS13.recvClientSecondFlight13@).
+  | -- | A client without a certificate is accepted; one with a wrong or expired certificate is not. Version 2.1 of the
+    -- @tls@ package refuses a client without a certificate with TLS 1.3, and in its release 2.1.8 with TLS 1.2 too. After
+    -- the client's empty @Certificate@, that version's server expects a @CertificateVerify@, which such a client does
+    -- not send (RFC 5246, 7.4.8; RFC 8446, 4.4.3).
     OptionalClientCertificates FilePath
   | RequiredClientCertificates FilePath
 
