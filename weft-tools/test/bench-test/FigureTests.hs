@@ -93,7 +93,7 @@ judging =
       testCase "five rounds that all agree are not too close, however near; three have to be a tenth away" $ do
         let judged rounds = judgedVerdict (judge (const True) [run "weft" [] "x" rounds] (atMost "" (on "weft" [] "x") 1))
         judged [1, 1, 1, 1, 1] @?= Holds
-        map judged [[x, x, x] | x <- [0.89, 0.92, 1, 1.08, 1.11]] @?= [Holds, TooClose, TooClose, TooClose, Missed],
+        [judged [x, x, x] | x <- [0.89, 0.92, 1, 1.08, 1.11]] @?= [Holds, TooClose, TooClose, TooClose, Missed],
       testProperty "a verdict is that of the median, or none" $ \(NonEmpty list) limit ->
         let judged = judge (const True) [run "weft" [] "x" list] (atMost "" (on "weft" [] "x") limit)
          in case judgedVerdict judged of
