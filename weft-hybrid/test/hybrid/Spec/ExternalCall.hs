@@ -143,8 +143,8 @@ races s = forM_ [1 .. times 300] $ \i -> do
   end <- runIn s (waitCatch t)
   taken <- readIORef got
   disposed <- readIORef (workDisposed w)
-  stopped <- readIORef (workStopped w)
   -- Killed after the result came and before it went on, it has neither.
   (taken + disposed <= 1) @? show (i, taken, disposed)
   (taken == 1 || isKilled end) @? show (i, end)
-  (disposed <= stopped) @? show (i, disposed, stopped)
+  -- The interrupter marks the work before it cancels it, so the result may be disposed of and the thread be gone in between.
+  eventually (show (i, disposed)) ((disposed <=) <$> readIORef (workStopped w))

@@ -171,7 +171,7 @@ paramsOf load =
 -- | Put the target under load. Also returns the measured time in seconds, and whether Ctrl-C ('UserInterrupt') ended it
 -- early; the time is not positive if that was during the warm-up.
 generate :: Load -> IO (Tally, Double, Bool)
-generate load = do
+generate load = mask $ \restore -> do
   cores <- getNumCapabilities
   next <- newIORef 0
   begun <- now
@@ -180,7 +180,7 @@ generate load = do
   clients <- forM [0 .. loadClients load - 1] $ \i -> do
     done <- newEmptyMVar
     tally <- newIORef mempty
-    _ <- mask $ \restore -> forkOn (i `mod` cores) (try (restore (client load next begun warm end tally)) >>= putMVar done)
+    _ <- forkOn (i `mod` cores) (try (restore (client load next begun warm end tally)) >>= putMVar done)
     pure (done, tally)
   interrupted <- (False <$ mapM_ (ended . fst) clients) `catch` \e -> if e == UserInterrupt then pure True else throwIO e
   stop <- if interrupted then min end <$> now else pure end

@@ -13,6 +13,7 @@ module Weft.Transport.Laws.Check
     task,
     taskMasked,
     finished,
+    untilBlocked,
     isDone,
     Interrupted (..),
     soon,
@@ -39,6 +40,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
 import Foreign.C.Error (Errno (..))
+import GHC.Conc (ThreadStatus (..), threadStatus)
 import GHC.IO.Exception (IOException (ioe_errno))
 import System.Posix.Types (Fd)
 import System.Timeout (timeout)
@@ -91,6 +93,16 @@ taskMasked act = do
 
 finished :: Task a -> IO a
 finished t = within "a thread" (readMVar (taskResult t)) >>= either throwIO pure
+
+-- | Wait until the thread waits for something.
+untilBlocked :: Task a -> IO ()
+untilBlocked t = within "until the thread waits" go
+  where
+    go =
+      threadStatus (taskThread t) >>= \status -> case status of
+        ThreadBlocked _ -> pure ()
+        ThreadRunning -> yield >> go
+        _ -> violated "the thread ended and did not wait"
 
 isDone :: Task a -> IO Bool
 isDone t = not <$> isEmptyMVar (taskResult t)
