@@ -1,5 +1,5 @@
 -- |
--- Rings come and go; forked children; what is said about it all.
+-- Rings that are started and stopped again and again; forked children; the choice of an engine.
 module Files.Life
   ( tests,
   )
