@@ -4,26 +4,18 @@
 -- Description : Tests of reports, comparisons, the README's table, latencies and verdicts
 module ResultTests (results, latencies, verdicts) where
 
-import Control.Exception (bracket)
-import Control.Monad (forM_, unless)
+import Control.Monad (forM_)
 import Data.ByteString.Builder (toLazyByteString)
-import Data.List (isInfixOf, isPrefixOf)
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
 import Sample
-import System.Directory
-import System.Exit (ExitCode (..))
-import System.FilePath ((</>))
-import System.IO (IOMode (WriteMode), hSetEncoding, utf8, withFile)
-import System.Posix.Temp (mkdtemp)
-import System.Process
-import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Test.Tasty.QuickCheck (NonEmptyList (..), Positive (..), property, testProperty, (===))
-import Weft.Test.Skip (skip, testCase)
+import Weft.Test.Browser (inBrowser)
+import Weft.Test.Skip (testCase)
 import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Compare
 import Weft.Tools.Bench.Json
@@ -146,50 +138,16 @@ results =
       browserCase
     ]
 
--- | In a browser, on a desktop and on a telephone: nothing is wider than the window, and the console is silent.
+-- | In a browser, on a desktop and on a telephone: nothing is wider than the window.
 browserCase :: TestTree
-browserCase = testCase "a browser shows the report" $ do
-  chromium <- findExecutable "chromium"
-  case chromium of
-    Nothing -> skip "there is no chromium"
-    Just browser -> do
-      temporary <- getTemporaryDirectory
-      bracket (mkdtemp (temporary </> "weft-report-")) removePathForcibly $ \folder -> forM_ [1280, 390] $ \width -> do
-        let page = folder </> "report.html"
-            report = renderReport (const Nothing) [kept (sample <> [run "a subject of a long name" fourHundred "cpu_us_per_op" [3, 1234567]])]
-        withFile page WriteMode $ \handle -> hSetEncoding handle utf8 >> T.hPutStr handle (framed width report)
-        let arguments =
-              ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--user-data-dir=" <> folder </> "profile"]
-                <> ["--window-size=1400,1000", "--dump-dom", "file://" <> page]
-        seen <- timeout 200000000 (readProcessWithExitCode browser arguments "")
-        case seen of
-          Nothing -> assertFailure "the browser did not end within 200 seconds"
-          Just (code, dom, said) -> do
-            assertEqual said ExitSuccess code
-            let console = filter ("CONSOLE" `isInfixOf`) (lines said)
-            unless (null console) (assertFailure (unlines console))
-            case [words (takeWhile (/= '"') (drop (length mark) rest)) | rest <- suffixes dom, mark `isPrefixOf` rest] of
-              [content, window, svgs] : _ -> do
-                assertBool ("content of " <> content <> " in a window of " <> window) (readInt content <= readInt window)
-                assertBool "charts" (readInt svgs >= 1)
-              _ -> assertFailure "the page was not run"
-  where
-    mark = "data-seen=\""
-    -- A headless browser's window has a least width; a frame has none.
-    framed :: Int -> Text -> Text
-    framed width report =
-      T.concat
-        [ "<!DOCTYPE html><body><iframe style=\"border:0;height:900px;width:",
-          T.pack (show width),
-          "px\" onload=\"const d = this.contentDocument, e = d.documentElement; document.body.setAttribute('data-seen', \
-          \[e.scrollWidth, e.clientWidth, d.querySelectorAll('svg').length].join(' '))\" srcdoc=\"",
-          T.replace "\"" "&quot;" (T.replace "&" "&amp;" report),
-          "\"></iframe></body>"
-        ]
-    suffixes text = case text of
-      [] -> []
-      _ : rest -> text : suffixes rest
-    readInt = read :: String -> Int
+browserCase = testCase "a browser shows the report" . forM_ [1280, 390] $ \width -> do
+  let report = renderReport (const Nothing) [kept (sample <> [run "a subject of a long name" fourHundred "cpu_us_per_op" [3, 1234567]])]
+  seen <- inBrowser width (T.unpack report) "const e = d.documentElement; return [e.scrollWidth, e.clientWidth, d.querySelectorAll('svg').length].join(' ')"
+  case map read seen :: [Int] of
+    [content, window, charts] -> do
+      assertBool ("content of " <> show content <> " in a window of " <> show window) (content <= window)
+      assertBool "charts" (charts >= 1)
+    _ -> assertFailure (unwords seen)
 
 latencies :: TestTree
 latencies =

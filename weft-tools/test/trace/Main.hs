@@ -23,13 +23,15 @@ import System.Posix.Temp (mkdtemp)
 import System.Process (readProcessWithExitCode)
 import System.Timeout (timeout)
 import Test.Tasty hiding (defaultMain)
-import Test.Tasty.HUnit
+import Test.Tasty.HUnit hiding (testCase)
 import Weft.File (FileEngine (..), RingMetrics (..), preferFiles, readRingMetrics, sync, writing)
 import qualified Weft.File as Weft
 import Weft.Metrics
 import Weft.Socket
 import Weft.Socket.ByteString (recv, sendAll)
+import Weft.Test.Browser (inBrowser)
 import Weft.Test.Main (defaultMain)
+import Weft.Test.Skip (testCase)
 import Weft.Timer (sleep)
 import Weft.Tools.Trace.Chrome
 import Weft.Tools.Trace.Log
@@ -162,5 +164,43 @@ timelines =
       testCase "latencies by classes" $ latencyClasses [100, 300, 900] @?= [(250, 1), (500, 1), (1000, 1)],
       testCase "text cannot end the script" $
         assertBool "" (not ("</script><b>" `T.isInfixOf` timelinePage "t" (timelineOf [Entry 0 0 (Labelled 1 "</script><b>"), Entry 1 0 (Runs 1), Entry 2 0 (Stops 1)]))),
+      browsed,
       testCase "a file that is not an event log is refused" $ readLog "/etc/passwd" >>= either (const (pure ())) (const (assertFailure "read"))
     ]
+
+-- | In a browser, on a desktop and on a telephone: the rows are drawn, buttons, keys and the wheel zoom, dragging moves, and
+-- pointing at a span says what it is.
+browsed :: TestTree
+browsed = testCase "a browser draws the page, zooms, moves, and says what a span is" . forM_ [1280, 390] $ \width -> do
+  -- The dispatcher runs in the second tenth of a millisecond; the other capability collects in the last half.
+  let timeline =
+        timelineOf
+          [ Entry 0 0 (Labelled 1 "weft dispatcher 0"),
+            Entry 100000 0 (Runs 1),
+            Entry 150000 0 (Wakes 2 1),
+            Entry 200000 0 (Stops 1),
+            Entry 250000 1 (Runs 2),
+            Entry 400000 1 (Stops 2),
+            Entry 500000 1 CollectionBegins,
+            Entry 1000000 1 CollectionEnds
+          ]
+  seen <- inBrowser width (T.unpack (timelinePage "a log" timeline)) (concat script)
+  map (map (\c -> if c == '_' then ' ' else c)) seen
+    @?= ["true", "a log", "0,114,178", "230,159,0", "0 ns to 1.000 ms", "0 ns to 500.0 µs", "0 ns to 1.000 ms", "narrower", "moved", "dispatching: weft dispatcher 0, 100.0 µs from 100.0 µs", "collecting garbage, 500.0 µs from 500.0 µs"]
+  where
+    script =
+      [ "const c = d.getElementById('c'), g = c.getContext('2d'), r = w.devicePixelRatio, box = c.getBoundingClientRect();",
+        "const x = t => 34 + t * (c.clientWidth - 34), where = () => d.getElementById('where').textContent, tip = () => d.getElementById('tip').textContent;",
+        "const at = (t, y) => ({clientX: box.left + x(t), clientY: box.top + y, bubbles: true, cancelable: true, pointerId: 1});",
+        "const drawn = g.getImageData(0, 0, c.width, c.height).data;",
+        "const pixel = (t, y) => { const i = 4 * (Math.round(y * r) * c.width + Math.round(x(t) * r)); return Array.from(drawn.slice(i, i + 3)).join() };",
+        "const press = name => d.querySelector('[data-do=' + name + ']').click(), said = [d.documentElement.scrollWidth <= d.documentElement.clientWidth, d.querySelector('h1').textContent];",
+        "said.push(pixel(0.15, 40), pixel(0.75, 22 + 58 + 12), where());",
+        "press('in'); press('left'); press('left'); said.push(where());",
+        "press('all'); said.push(where());",
+        "c.dispatchEvent(new w.WheelEvent('wheel', {...at(0.5, 40), deltaY: -1})); said.push(where() === '0 ns to 1.000 ms' ? 'the same' : 'narrower');",
+        "const before = where(); w.dispatchEvent(new w.KeyboardEvent('keydown', {key: 'ArrowRight'})); said.push(where() === before ? 'the same' : 'moved');",
+        "press('all'); c.dispatchEvent(new w.PointerEvent('pointermove', at(0.15, 40))); said.push(tip());",
+        "c.dispatchEvent(new w.PointerEvent('pointermove', at(0.75, 22 + 58 + 12))); said.push(tip());",
+        "return said.map(s => String(s).replace(/ /g, '_')).join(' ')"
+      ]
