@@ -254,7 +254,8 @@ turns =
             unless over ((void (restore (step m)) `catch` \Poke -> interrupt) >> run restore)
       runner <- start (mask (\restore -> run (restore :: IO Bool -> IO Bool)))
       let Task thread _ = runner
-      storm <- forkIO (forever (throwTo thread Poke >> yield))
+      -- After eight exceptions there is time for a whole turn: otherwise, on a busy machine, none might ever end.
+      storm <- forkIO (forever (replicateM_ 8 (throwTo thread Poke >> yield) >> threadDelay 50))
       forM_ [1 .. times 300 :: Int] $ \n -> do
         arrived <- replicateM 20 newEmptyMVar
         forM_ (zip pipes arrived) $ \((r, _), v) -> registerFd_ m (\_ _ -> putMVar v ()) r evtRead OneShot
