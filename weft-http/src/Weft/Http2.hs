@@ -12,6 +12,7 @@
 module Weft.Http2
   ( -- * Serving
     serveHttp2,
+    Http2Control (..),
     connectionPreface,
 
     -- * Settings
@@ -29,14 +30,16 @@ module Weft.Http2
   )
 where
 
-import Control.Concurrent (forkIO)
+import Control.Concurrent (forkIOWithUnmask)
 import Control.Concurrent.STM
 import Control.Exception
 import Control.Monad
+import Data.IORef (readIORef)
 import qualified Data.IntMap.Strict as IntMap
 import Network.Wai (Application)
 import Weft.Duration (milliseconds)
 import Weft.Http.Limits (Refusal (..))
+import Weft.Http2.Control
 import Weft.Http2.Frame (ErrorCode (..), connectionPreface)
 import Weft.Http2.Receive
 import Weft.Http2.Settings
@@ -45,11 +48,10 @@ import Weft.IdleTimer (stop)
 import Weft.Transport
 
 -- | Serve a connection until it ends, and close it. Its first bytes must be 'connectionPreface' ('withReceived' puts
--- back bytes that were received already). The function is called as soon as the server's SETTINGS have been sent, with
--- an action by which any thread can begin a graceful shutdown: no new streams are accepted, open streams finish, and
--- then the connection ends. When 'serveHttp2' returns, all threads of the connection have ended. It rethrows only
--- exceptions that are thrown to the calling thread; errors of clients are reported to 'http2OnRefused'.
-serveHttp2 :: Http2Settings -> (IO () -> IO ()) -> Connection -> Application -> IO ()
+-- back bytes that were received already). The function is called as soon as the server's SETTINGS have been sent.
+-- When 'serveHttp2' returns, all threads of the connection have ended. It rethrows only exceptions that are thrown to
+-- the calling thread; errors of clients are reported to 'http2OnRefused'.
+serveHttp2 :: Http2Settings -> (Http2Control -> IO ()) -> Connection -> Application -> IO ()
 serveHttp2 settings onStart below application = do
   h <- newHttp2 settings below application
   conversation h `finally` (connAbort below >> stop (http2Timer h) >> endStreams h)
@@ -59,7 +61,7 @@ serveHttp2 settings onStart below application = do
       begun <- try (sendSettings h)
       case begun of
         Left e -> const (pure ()) (e :: IOException)
-        Right () -> onStart (drain h) >> serve h
+        Right () -> onStart (Http2Control (void (drain h (pure True))) (idleSince h) (drain h (isIdle h))) >> serve h
     serve h = do
       outcome <- try (receiveFrames h)
       case outcome of
@@ -71,15 +73,20 @@ serveHttp2 settings onStart below application = do
           cancelStreams h
           fatal h refusal code why
           connCloseGracefully (milliseconds 500) 8388608 below
-    drain h = do
-      first <- atomically $ do
-        before <- readTVar (http2Draining h)
-        not before <$ writeTVar (http2Draining h) True
-      when first . void . forkIO $ do
-        r <- try (announce h)
-        either (\e -> const (pure ()) (e :: IOException)) pure r
-        atomically (readTVar (http2Live h) >>= check . (== 0))
-        fatal h BadRequest NoError "the server is shutting down"
+    drain h condition = mask_ $ do
+      begins <- atomically $ do
+        begins <- (&&) . not <$> readTVar (http2Draining h) <*> condition
+        begins <$ when begins (writeTVar (http2Draining h) True)
+      begins <$ when begins (void (forkIOWithUnmask (\unmask -> unmask (finish h))))
+    finish h = do
+      r <- try (announce h)
+      either (\e -> const (pure ()) (e :: IOException)) pure r
+      atomically (readTVar (http2Live h) >>= check . (== 0))
+      fatal h BadRequest NoError "the server is shutting down"
+    isIdle h = (== 0) <$> readTVar (http2Live h)
+    idleSince h = do
+      idle <- atomically ((&&) . not <$> readTVar (http2Draining h) <*> isIdle h)
+      if idle then Just <$> readIORef (http2IdleSince h) else pure Nothing
 
 -- | Tell the client that no new streams are accepted, so that it may retry them on another connection.
 announce :: Http2 -> IO ()

@@ -14,6 +14,7 @@ module Client
     hear,
     hearEnd,
     hearEndOrReset,
+    gather,
     finishSaying,
 
     -- * Answers

@@ -40,7 +40,7 @@ admit limits admission@(Admission total _) tables = do
   where
     makeRoom = do
       idle <- concat <$> mapM (idleEntries limits) tables
-      ended <- filterM (endEntry . snd) (take (max 1 (limitConnections limits `div` 64)) (sortOn fst idle))
+      ended <- filterM (evict . snd) (take (max 1 (limitConnections limits `div` 64)) (sortOn fst idle))
       pure (not (null ended))
 
 -- | A connection that was admitted has ended.

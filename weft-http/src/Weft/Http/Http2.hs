@@ -26,7 +26,7 @@ import Weft.Transport
 serveHttp2Client :: Client -> Application -> ByteString -> IO ()
 serveHttp2Client client app received = do
   connection <- withReceived received (clientConnection client)
-  serveHttp2 http2 (writeIORef (clientShutdown client)) connection (app . onBehalf)
+  serveHttp2 http2 (writeIORef (clientHttp2 client) . Just) connection (app . onBehalf)
   where
     shared = clientShared client
     settings = sharedSettings shared

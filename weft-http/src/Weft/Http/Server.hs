@@ -265,10 +265,10 @@ serveAdmitted shared options admission table app plain peer0 restore = do
   cells <- newAtomicWords cellCount
   deadline <- newDecidingIdleTimer (sharedTimeout shared) (timeOver cells)
   file <- newIORef NoFile
-  shutdown <- newIORef (pure ())
+  http2 <- newIORef Nothing
   release <- newIORef (pure ())
-  let client = Client shared plain peer0 False self deadline cells file (Vault.insert openFileKey file Vault.empty) shutdown
-      entry = Entry self cells deadline shutdown
+  let client = Client shared plain peer0 False self deadline cells file (Vault.insert openFileKey file Vault.empty) http2
+      entry = Entry self cells deadline http2
       finish result = do
         join (readIORef release) `finally` (removeEntry table entry >> stop deadline >> connClose plain >> depart admission)
         either (ended deadline) pure result

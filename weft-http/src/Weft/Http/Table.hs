@@ -7,6 +7,8 @@
 -- answers it and closes the connection. Only a thread that waits for a request is interrupted: before it throws, the
 -- interrupting thread changes the phase from Fresh or Idle to Ending. The connection's thread never does that, and if
 -- it finds Ending when a request has arrived, it waits for the exception.
+--
+-- An HTTP\/2 connection is idle if no stream is open. It is ended by a graceful shutdown ('Http2Control').
 module Weft.Http.Table
   ( -- * Tables
     Table,
@@ -19,18 +21,20 @@ module Weft.Http.Table
     EndIdle (..),
     endIdle,
     idleEntries,
-    endEntry,
+    evict,
   )
 where
 
 import Control.Concurrent (ThreadId)
 import Control.Exception
-import Control.Monad (filterM, forM, forM_, join, when)
+import Control.Monad (filterM, forM, forM_, when)
 import Data.IORef
 import qualified Data.Map.Strict as Map
+import Data.Maybe (maybeToList)
 import Weft.Http.Limits
-import Weft.Http.Timeouts (shareOfTimeLeft)
+import Weft.Http.Timeouts (shareOfIdleTimeLeft, shareOfTimeLeft)
 import Weft.Http.Types
+import Weft.Http2.Control (Http2Control (..))
 import Weft.IdleTimer (IdleTimer)
 import Weft.Sys (AtomicWords, casWord, peekWord)
 
@@ -39,8 +43,8 @@ data Entry = Entry
   { entryThread :: !ThreadId,
     entryCells :: !AtomicWords,
     entryDeadline :: !IdleTimer,
-    -- | Begins the shutdown of an HTTP\/2 connection; may run repeatedly. Written by the connection's thread.
-    entryShutdown :: !(IORef (IO ()))
+    -- | Present if the connection speaks HTTP\/2; the phase is Busy then. Written by the connection's thread.
+    entryHttp2 :: !(IORef (Maybe Http2Control))
   }
 
 -- | The connections of a capability by their threads, which add and remove them. Read by threads that end connections.
@@ -66,8 +70,14 @@ instance Exception EndIdle where
   toException = asyncExceptionToException
   fromException = asyncExceptionFromException
 
--- | End a connection if it is waiting for a request; 'True' if it was. Uninterruptible, since the connection's thread
--- waits for the exception; it does not take long, as a thread in these phases can be interrupted.
+-- | End a connection if it is waiting for a request; 'True' if it was.
+evict :: Entry -> IO Bool
+evict entry = do
+  ended <- endEntry entry
+  if ended then pure True else readIORef (entryHttp2 entry) >>= maybe (pure False) controlEvict
+
+-- | End an HTTP\/1 connection if it is waiting for a request; 'True' if it was. Uninterruptible, since the connection's
+-- thread waits for the exception; it does not take long, as a thread in these phases can be interrupted.
 endEntry :: Entry -> IO Bool
 endEntry entry = uninterruptibleMask_ $ do
   fresh <- casWord (entryCells entry) cellPhase phaseFresh phaseEnding
@@ -83,7 +93,7 @@ endIdle alsoFresh (Table ref) = do
   entries <- Map.elems <$> readIORef ref
   waiting <- filterM (fmap ends . phase) entries
   forM_ waiting endEntry
-  forM_ entries (join . readIORef . entryShutdown)
+  forM_ entries (\entry -> readIORef (entryHttp2 entry) >>= mapM_ controlShutdown)
   where
     phase entry = peekWord (entryCells entry) cellPhase
     ends p = p == phaseIdle || (alsoFresh && p == phaseFresh)
@@ -97,5 +107,7 @@ idleEntries limits (Table ref) = do
     phase <- peekWord (entryCells entry) cellPhase
     if phase == phaseFresh || phase == phaseIdle
       then (\left -> [(left, entry)]) <$> shareOfTimeLeft limits (entryCells entry) (entryDeadline entry)
-      else pure []
+      else do
+        since <- readIORef (entryHttp2 entry) >>= maybe (pure Nothing) controlIdleSince
+        mapM (fmap (\left -> (left, entry)) . shareOfIdleTimeLeft limits) (maybeToList since)
   pure (concat found)

@@ -38,6 +38,7 @@ module Weft.Http.Timeouts
     -- * Outcome
     timedOut,
     shareOfTimeLeft,
+    shareOfIdleTimeLeft,
   )
 where
 
@@ -45,7 +46,7 @@ import Control.Exception (bracket_, onException)
 import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import Weft.Core.Time (Duration (..))
+import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Duration (toSeconds)
 import Weft.Http.Limits
 import Weft.Http.Parser.Head (Framing (..))
@@ -53,8 +54,8 @@ import Weft.Http.SendTime
 import Weft.Http.Settings
 import Weft.Http.Types
 import Weft.IdleTimer
-import Weft.Sys (AtomicWords, peekWord, pokeWord)
-import Weft.Transport
+import Weft.Sys (AtomicWords, now, peekWord, pokeWord)
+import Weft.Transport hiding (Instant)
 
 -- | A head has begun, or the connection has: start the time limit of a head.
 awaitHead :: Client -> IO ()
@@ -168,3 +169,9 @@ shareOfTimeLeft limits cells deadline = do
   left <- remaining deadline
   let whole = (if phase == phaseIdle then limitIdle else limitHeadTime) limits
   pure (toSeconds left / max 0.001 (toSeconds whole))
+
+-- | The share of a client's time that is left, from 1 downwards, if it has been idle since an instant.
+shareOfIdleTimeLeft :: Limits -> Instant -> IO Double
+shareOfIdleTimeLeft limits (Instant since) = do
+  Instant t <- now
+  pure (1 - toSeconds (Duration (t - since)) / max 0.001 (toSeconds (limitIdle limits)))

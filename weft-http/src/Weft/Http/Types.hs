@@ -48,6 +48,7 @@ import Weft.Duration (Duration)
 import Weft.Http.Date (DateLines)
 import Weft.Http.Limits
 import Weft.Http.Settings
+import Weft.Http2.Control (Http2Control)
 import Weft.IdleTimer (IdleTimer)
 import Weft.Socket (SockAddr)
 import Weft.Sys (AtomicWords, peekWord, pokeWord)
@@ -87,9 +88,9 @@ data Client = Client
     clientFile :: !(IORef OpenFile),
     -- | The initial vault of each request, which contains the reference above.
     clientVault :: !Vault,
-    -- | The action that begins the shutdown of an HTTP\/2 connection. Written by the connection's thread, read by
-    -- the thread that shuts down the server.
-    clientShutdown :: !(IORef (IO ()))
+    -- | Present if the connection speaks HTTP\/2. Written by the connection's thread, read by threads that end
+    -- connections.
+    clientHttp2 :: !(IORef (Maybe Http2Control))
   }
 
 -- | An open file and its path.

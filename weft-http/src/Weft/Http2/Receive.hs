@@ -296,11 +296,11 @@ dataFrame r header payload = do
 headersFrame :: Receiver -> FrameHeader -> ByteString -> IO ()
 headersFrame r header payload = do
   when (even (frameStream header)) (leave ProtocolError "a stream of a client has an odd number")
-  case unpad header payload >>= withoutPriority header of
-    Nothing -> leave ProtocolError "headers"
-    Just (_, piece) -> do
-      t <- now
-      addPiece r (Block header [] 0 0 t) header piece
+  bytes <- maybe (leave ProtocolError "more padding than payload") pure (unpad header payload)
+  -- Section 4.2: too small for what its flags announce.
+  (_, piece) <- maybe (leave FrameSizeError "headers without their priority") pure (withoutPriority header bytes)
+  t <- now
+  addPiece r (Block header [] 0 0 t) header piece
 
 continuation :: Receiver -> Block -> FrameHeader -> ByteString -> IO ()
 continuation r block@(Block first _ _ _ _) header payload = do
@@ -356,19 +356,24 @@ fieldsCame r header fields = do
         unless good (streamError r stream ProtocolError "a body of another length than was said")
     newStream = do
       open <- readTVarIO (http2Open h)
-      draining <- atomically $ do
-        begun <- readTVar (http2Draining h)
-        begun <$ unless begun (writeTVar (http2Accepted h) stream)
       case readHead fields of
         _
-          | draining -> writeFrames h (const (pure [resetFrame stream RefusedStream]))
-          | open >= limitStreams (limitsOf r) -> streamError r stream RefusedStream "too many streams at once"
-          | listSize fields > limitHeaderList (limitsOf r) -> tooLarge
-        Left why -> streamError r stream ProtocolError why
+          | open >= limitStreams (limitsOf r) -> unlessDraining (pure ()) (streamError r stream RefusedStream "too many streams at once")
+          | listSize fields > limitHeaderList (limitsOf r) -> unlessDraining (pure ()) tooLarge
+        Left why -> unlessDraining (pure ()) (streamError r stream ProtocolError why)
         Right found
-          | tooMany (length (headFields found)) -> tooLarge
-          | final && maybe False (> 0) (headLength found) -> streamError r stream ProtocolError "no body where one was said"
-          | otherwise -> awaitThreads r >> startStream h stream final found
+          | tooMany (length (headFields found)) -> unlessDraining (pure ()) tooLarge
+          | final && maybe False (> 0) (headLength found) ->
+            unlessDraining (pure ()) (streamError r stream ProtocolError "no body where one was said")
+          | otherwise -> do
+            awaitThreads r
+            -- A shutdown waits until no stream is live, so that one becomes live as it is accepted.
+            mask_ (unlessDraining (modifyTVar' (http2Live h) (+ 1)) (startStream h stream final found))
+    unlessDraining accept act = do
+      draining <- atomically $ do
+        begun <- readTVar (http2Draining h)
+        begun <$ unless begun (writeTVar (http2Accepted h) stream >> accept)
+      if draining then writeFrames h (const (pure [resetFrame stream RefusedStream])) else act
     tooLarge = do
       payReset r
       http2OnRefused (http2Settings h) (connPeer (http2Below h)) HeadTooLarge EnhanceYourCalm "the fields are too large"
@@ -389,9 +394,10 @@ awaitThreads r = do
     h = receiverConnection r
     most = 2 * limitStreams (limitsOf r)
 
--- | Start a thread for a stream, on the capability of the connection.
+-- | Start a thread for a stream, on the capability of the connection. To be called masked; 'http2Live' counts the
+-- thread already.
 startStream :: Http2 -> Int -> Bool -> Head -> IO ()
-startStream h stream final found = mask_ $ do
+startStream h stream final found = do
   given <- newEmptyMVar
   t <- forkIOWithUnmask $ \unmask -> do
     s <- uninterruptibleMask_ (takeMVar given)
@@ -409,7 +415,6 @@ startStream h stream final found = mask_ $ do
   atomically $ do
     modifyTVar' (http2Streams h) (IntMap.insert stream s)
     modifyTVar' (http2Open h) (+ 1)
-    modifyTVar' (http2Live h) (+ 1)
   putMVar given s
 
 -- Control ----------------------------------------------------------------------------

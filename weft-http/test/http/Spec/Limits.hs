@@ -17,6 +17,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Data.List (sort)
+import Data.Word (Word8)
 import Network.HTTP.Types (status200)
 import Network.Wai (rawPathInfo, responseLBS)
 import Test.Tasty
@@ -135,6 +136,26 @@ tests on =
         released working
         mapM_ hangUp slow
         noConnections server,
+      testOn on "at limitConnections idle HTTP/2 connections are evicted by a GOAWAY, and those with an open stream are not" . holding (\l -> l {limitConnections = 4}) $ \_ refusals server port -> do
+        busy <- connectTo port
+        say busy (http2Preface <> held2)
+        answersPings busy
+        idle <- forM [1 .. 3 :: Int] $ \_ -> do
+          client <- connectTo port
+          say client http2Preface
+          client <$ answersPings client
+        -- The times of HTTP/1 connections come from a coarse clock.
+        threadDelay 50000
+        new <- forM idle $ \oldest -> do
+          client <- connectTo port
+          get client "/hello" >>= (@?= "hello") . answerBody
+          frames <- hearFrames oldest
+          assertBool (show frames) (7 `elem` map fst frames)
+          answersPings busy
+          eventually "the evicted one has ended" ((== 4) <$> serverConnections server)
+          pure client
+        readIORef refusals >>= (@?= [])
+        mapM_ hangUp (busy : idle <> new),
       testOn on "at limitConnections new connections are refused if all are busy" . holding (\l -> l {limitConnections = 4}) $ \held refusals server port -> do
         working <- held port 4
         withClient port $ \client -> handle gone (hearEnd client >>= (@?= ""))
@@ -174,10 +195,45 @@ tests on =
                 -- A slow handler, so that whatever must happen after it has to wait for it.
                 optionOnRefused = \_ r -> replicateM_ 200 yield >> atomicModifyIORef' refusals (\rs -> (r : rs, ()))
               }
-      withServerWith options (quiet (setHost "127.0.0.1" (setPort 0 defaultSettings))) app $ \server ->
+      withServerWith options (quiet (setHTTP2Cleartext True (setHost "127.0.0.1" (setPort 0 defaultSettings)))) app $ \server ->
         void (act refusals server (portOf (serverAddress server)))
     gone :: IOException -> IO ()
     gone _ = pure ()
+
+-- | What a client of HTTP\/2 sends first: the preface and empty settings.
+http2Preface :: ByteString
+http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" <> B.pack [0, 0, 0, 4, 0, 0, 0, 0, 0]
+
+-- | A request for @/held@ on the first stream: GET, http, and the path and the authority as literals.
+held2 :: ByteString
+held2 = B.pack [0, 0, 13, 1, 5, 0, 0, 0, 1, 0x82, 0x86, 0x44, 5] <> "/held" <> B.pack [0x41, 2] <> "ab"
+
+-- | The server answers a ping: what was sent before it has been received, and the connection is open.
+answersPings :: Client -> Assertion
+answersPings client = say client (B.pack ([0, 0, 8, 6, 0, 0, 0, 0, 0] <> replicate 8 1)) >> go
+  where
+    go = do
+      (kind, flags) <- hearFrame client
+      if (kind, flags) == (6, 1) then pure () else go
+
+-- | Types and flags of the frames up to the end of the stream.
+hearFrames :: Client -> IO [(Word8, Word8)]
+hearFrames client = frames <$> hearEnd client
+  where
+    frames bytes = case oneFrame bytes of
+      Just (found, rest) -> found : frames rest
+      Nothing -> []
+
+hearFrame :: Client -> IO (Word8, Word8)
+hearFrame client = gather client oneFrame
+
+-- | The type and the flags of the first frame, if it is there as a whole, and what follows it.
+oneFrame :: ByteString -> Maybe ((Word8, Word8), ByteString)
+oneFrame bytes
+  | B.length bytes >= 9 && B.length bytes >= size = Just ((B.index bytes 3, B.index bytes 4), B.drop size bytes)
+  | otherwise = Nothing
+  where
+    size = 9 + B.foldl' (\n b -> n * 256 + fromIntegral b) 0 (B.take 3 bytes)
 
 good :: ByteString -> ByteString
 good path = "GET " <> path <> " HTTP/1.1\r\nHost: test\r\n\r\n"

@@ -33,7 +33,7 @@ import Test.Tasty.QuickCheck hiding (within)
 import Text.Read (readMaybe)
 import Weft.Core.Time (Instant (..))
 import Weft.Duration (milliseconds, seconds)
-import Weft.Http2 (Http2Limits (limitBodies, limitRate, limitWait), Http2Settings (..), defaultHttp2Limits, defaultHttp2Settings, serveHttp2)
+import Weft.Http2 (Http2Control (..), Http2Limits (limitBodies, limitRate, limitWait), Http2Settings (..), defaultHttp2Limits, defaultHttp2Settings, serveHttp2)
 import Weft.Http2.Budget
 import Weft.Http2.Frame
 import Weft.Http2.Request
@@ -349,7 +349,7 @@ inMemory =
         begun <- newEmptyMVar
         let application _ respond = putMVar begun () >> readMVar release >> respond (responseLBS ok200 [] L.empty)
         ended <- newEmptyMVar
-        _ <- forkIO (serveHttp2 defaultHttp2Settings (putMVar drains) theirs application >>= putMVar ended)
+        _ <- forkIO (serveHttp2 defaultHttp2Settings (putMVar drains . controlShutdown) theirs application >>= putMVar ended)
         send mine [connectionPreface, frame typeSettings 0 0 B.empty, request 1]
         first <- framesUntil mine (\fs -> [() | (h, _) <- fs, frameType h == typeSettings, hasFlag flagAck h] /= [])
         takeMVar begun

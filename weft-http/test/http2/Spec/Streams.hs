@@ -7,8 +7,8 @@ module Spec.Streams
 where
 
 import Control.Concurrent
-import Control.Exception (finally)
-import Control.Monad (void, when)
+import Control.Exception (IOException, catch, finally)
+import Control.Monad (forM_, replicateM_, void, when)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
 import Network.HTTP.Types (ok200)
@@ -19,7 +19,7 @@ import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (milliseconds, seconds)
-import Weft.Http2 (Http2Limits (limitWait), Http2Settings (http2Limits), defaultHttp2Limits, defaultHttp2Settings, serveHttp2)
+import Weft.Http2 (Http2Control (..), Http2Limits (limitWait), Http2Settings (http2Limits), defaultHttp2Limits, defaultHttp2Settings, serveHttp2)
 import Weft.Http2.Frame
 import Weft.Timer (within)
 import Weft.Transport
@@ -30,10 +30,27 @@ tests =
     "Weft.Http2, streams"
     [ testCase "a drain that begins before the client's preface: SETTINGS come before GOAWAY" $ do
         (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
-        _ <- forkIO (serveHttp2 defaultHttp2Settings id theirs (\_ respond -> respond (responseLBS ok200 [] L.empty)))
+        _ <- forkIO (serveHttp2 defaultHttp2Settings controlShutdown theirs (\_ respond -> respond (responseLBS ok200 [] L.empty)))
         found <- framesUntil mine (any ((== typeGoAway) . frameType . fst))
         map (frameType . fst) (take 1 found) @?= [typeSettings]
         map (frameType . fst) (drop (length found - 1) found) @?= [typeGoAway]
+        connClose mine,
+      testCase "a stream that begins as a drain does is refused or answered" . forM_ [1 .. 3000 :: Int] $ \i -> do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        control <- newEmptyMVar
+        _ <- forkIO (serveHttp2 defaultHttp2Settings (putMVar control) theirs (\_ respond -> respond (responseLBS ok200 [] "body")))
+        send mine [connectionPreface, frame typeSettings 0 0 B.empty]
+        drain <- takeMVar control
+        begin <- newEmptyMVar
+        _ <- forkIO (readMVar begin >> replicateM_ (i `mod` 20) yield >> controlShutdown drain)
+        putMVar begin ()
+        replicateM_ (i `mod` 7) yield
+        -- The connection may have ended already.
+        send mine [request 1] `catch` \e -> const (pure ()) (e :: IOException)
+        found <- framesUntil mine (const False)
+        let accepted = maximum (0 : [B.foldl' (\n b -> n * 256 + fromIntegral b) (0 :: Int) (B.take 4 p) | (h, p) <- found, frameType h == typeGoAway])
+            answered = [() | (h, _) <- found, frameType h == typeData, frameStream h == 1, hasFlag flagEndStream h]
+        (i, length answered) @?= (i, if accepted >= 1 then 1 else 0)
         connClose mine,
       testCase "PRIORITY of another length than five bytes: an error of the stream, or of the connection on an idle stream" $ do
         (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
@@ -48,6 +65,13 @@ tests =
         [frameStream h | (h, _) <- rest, frameType h == typeReset] @?= []
         [B.drop 4 p | (h, p) <- rest, frameType h == typeGoAway] @?= [errorNumber FrameSizeError]
         putMVar release ()
+        connClose mine,
+      testCase "headers that are too short for their priority: FRAME_SIZE_ERROR; more padding than payload: PROTOCOL_ERROR" . forM_ [(0x20, FrameSizeError), (0x08, ProtocolError)] $ \(flag, code) -> do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        _ <- forkIO (serveHttp2 defaultHttp2Settings (const (pure ())) theirs (\_ respond -> respond (responseLBS ok200 [] L.empty)))
+        send mine [connectionPreface, frame typeSettings 0 0 B.empty, frame typeHeaders (flagEndHeaders + flagEndStream + flag) 1 (B.pack [9, 0x86, 0x84, 0x82])]
+        found <- framesUntil mine (const False)
+        [B.drop 4 p | (h, p) <- found, frameType h == typeGoAway] @?= [errorNumber code]
         connClose mine,
       testCase "a timeout of the application while a window update waits loses no piece of the body" $ do
         (mine, theirs) <- connectionPair 262144 (SockAddrUnix "") (SockAddrUnix "")
