@@ -176,10 +176,12 @@ challengeAck env c
 
 -- | Forget the challenges of a period that is over, so that an idle connection can be stored in its compact form again
 -- ("Weft.Tcp.Core.Packed").
-periodOver :: Env -> Receive -> Receive
-periodOver env r
-  | challengeCount r > 0 && periodEnded env r = r {challengeCount = 0}
-  | otherwise = r
+periodOver :: Env -> Conn -> Conn
+periodOver env c
+  | challengeCount r > 0 && periodEnded env r = c {receiveSide = r {challengeCount = 0}}
+  | otherwise = c
+  where
+    r = receiveSide c
 
 periodEnded :: Env -> Receive -> Bool
 periodEnded env r = now env `since` challengePeriod r >= secs 5

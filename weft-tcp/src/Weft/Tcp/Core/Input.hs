@@ -28,15 +28,12 @@ arrive env s c = case state c of
     (c', out, True) -> let (c'', more) = afterSyn c' in (c'', out ++ more)
     (c', out, False) -> (c', out)
   TimeWait -> arriveTimeWait env s c
-  _ -> checkSequence env s c {receiveSide = (periodOver env (receiveSide c)) {lastHeard = now env}, timers = heard}
+  _ -> checkSequence env s (periodOver env c)
   where
     -- The SYN of a SYN-ACK has been processed. Data and FIN may follow it.
     afterSyn c'
       | payloadLength s > 0 || has fin (flags s) = arriveText env (rcvNxt (receiveSide c')) s {flags = dropSyn (flags s)} c'
       | otherwise = (c', [])
-    heard = case useKeepAlive (choices c) of
-      Just k | keepAliveAt (timers c) /= never -> (timers c) {keepAliveAt = now env `after` keepAliveIdle k, keepAlivesSent = 0}
-      _ -> timers c
 
 dropSyn :: Flags -> Flags
 dropSyn f = mconcat [g | g <- [fin, rst, psh, ack, urg], has g f]
@@ -95,15 +92,19 @@ checkSequence env s c
 isOlder :: Env -> Word32 -> Receive -> Bool
 isOlder env v r = unwrap 0 (v - tsRecent r) < 0 && now env `since` tsRecentAt r < secs (24 * 86400)
 
--- | Take the timestamp of the segment that the window's left edge lies in (RFC 7323, section 5.3, R3). The segment's
--- ACK has to be acceptable: otherwise a forged timestamp would have the peer's segments discarded.
+-- | Remember when a segment came, and take its timestamp if the window's left edge lies in it (RFC 7323, section 5.3,
+-- R3). The segment's sequence number and ACK have to be acceptable: otherwise a forged segment could keep a connection
+-- open whose peer is gone, or have the peer's segments discarded.
 remember :: Env -> Pos -> Segment -> Conn -> Conn
-remember env at s c = case timestamps (options s) of
-  Just (Timestamps v _)
-    | useTimestamps (agreed c), not (isOlder env v r), at <= lastAckSent r -> c {receiveSide = r {tsRecent = v, tsRecentAt = now env}}
-  _ -> c
+remember env at s c = case useKeepAlive (choices c) of
+  Just k | keepAliveAt (timers c) /= never -> c {receiveSide = heard, timers = (timers c) {keepAliveAt = now env `after` keepAliveIdle k, keepAlivesSent = 0}}
+  _ -> c {receiveSide = heard}
   where
     r = receiveSide c
+    heard = case timestamps (options s) of
+      Just (Timestamps v _)
+        | useTimestamps (agreed c), not (isOlder env v r), at <= lastAckSent r -> r {lastHeard = now env, tsRecent = v, tsRecentAt = now env}
+      _ -> r {lastHeard = now env}
 
 -- Second: the RST bit (RFC 5961, section 3.2). Fourth: the SYN bit (section 4.2) --------
 

@@ -169,7 +169,7 @@ data Receive = Receive
     -- periods.
     challengePeriod :: {-# UNPACK #-} !Instant,
     challengeCount :: {-# UNPACK #-} !Int,
-    -- | When the last segment arrived.
+    -- | When the last acceptable segment arrived.
     lastHeard :: {-# UNPACK #-} !Instant
   }
 

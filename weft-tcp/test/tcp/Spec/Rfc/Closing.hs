@@ -2,6 +2,7 @@
 -- Rules of RFC 9293 and its companions: the end of a connection, and keep-alives.
 module Spec.Rfc.Closing (groups) where
 
+import Control.Monad (forM_)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.List (foldl')
@@ -143,5 +144,10 @@ keepAlives =
     testCase "answers keep it alive" $ do
       let (t1, _) = does base (Choose (\x -> x {useKeepAlive = Just (KeepAlive (secs 100) (secs 10) 3)}))
           go t _ = fst (hears (fst (sleepFor cfg 105000000 t)) (plain 1001 501 ""))
-      is (foldl' go t1 [1 .. 20 :: Int]) Established
+      is (foldl' go t1 [1 .. 20 :: Int]) Established,
+    testCase "forged segments, outside of the window or with an unacceptable ACK, do not keep it alive" $ do
+      let (t1, _) = does base (Choose (\x -> x {useKeepAlive = Just (KeepAlive (secs 100) (secs 10) 3)}))
+          go t forged = fst (hears (fst (sleepFor cfg 30000000 t)) forged)
+      forM_ [plain 2000000 501 "", plain 1001 900000 "", (plain 2000000 501 "") {flags = rst}, (plain 1005 501 "") {flags = syn <> ack}] $ \forged ->
+        is (foldl' go t1 (replicate 6 forged)) (Closed TimedOut)
   ]
