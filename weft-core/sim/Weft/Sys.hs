@@ -117,7 +117,7 @@ instance Eq (Ref a) where
   _ == _ = False
 
 newRef :: a -> IO (Ref a)
-newRef a = Ref <$> newPlace a
+newRef !a = Ref <$> newPlace a
 
 newPlace :: a -> IO (Place a)
 newPlace a = Place <$> newObject <*> newIORef a <*> newHistory
@@ -143,7 +143,7 @@ writeRef ref a = do
   writeIORef r a
 
 swapRef :: Ref a -> a -> IO a
-swapRef ref new = do
+swapRef ref !new = do
   Place o r h <- place ref
   touch (Writes o) ("swaps reference " <> show o)
   old <- readIORef r

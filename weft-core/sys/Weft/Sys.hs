@@ -124,9 +124,9 @@ data Ref a = Ref (MutVar# RealWorld a)
 instance Eq (Ref a) where
   Ref a == Ref b = isTrue# (sameMutVar# a b)
 
--- | A new reference with an initial value.
+-- | A new reference with an initial value, which is evaluated.
 newRef :: a -> IO (Ref a)
-newRef a = IO $ \s -> case newMutVar# a s of (# s', r #) -> (# s', Ref r #)
+newRef !a = IO $ \s -> case newMutVar# a s of (# s', r #) -> (# s', Ref r #)
 {-# INLINE newRef #-}
 
 -- | A reference that is global to the process. Its first use creates it, with the result of the action. For top-level
@@ -141,14 +141,14 @@ readRef :: Ref a -> IO a
 readRef (Ref r) = IO (readMutVar# r)
 {-# INLINE readRef #-}
 
--- | Replace the value.
+-- | Replace the value, which is not evaluated.
 writeRef :: Ref a -> a -> IO ()
 writeRef (Ref r) a = IO $ \s -> (# writeMutVar# r a s, () #)
 {-# INLINE writeRef #-}
 
--- | Replace the value and return the old one, atomically.
+-- | Evaluate a value, replace the old one by it and return the old one, atomically.
 swapRef :: Ref a -> a -> IO a
-swapRef (Ref r) new = IO loop
+swapRef (Ref r) !new = IO loop
   where
     loop s = case readMutVar# r s of
       (# s1, old #) -> case casMutVar# r old new s1 of
@@ -157,9 +157,10 @@ swapRef (Ref r) new = IO loop
 {-# INLINE swapRef #-}
 
 -- | @casRef r old new@ replaces @old@ by @new@ and returns 'True'; 'False' if the reference holds another pointer.
--- @old@ is compared as a pointer: it must come from 'readRef' and must not have been evaluated since. So that a reader may
--- evaluate what it reads and use it here, @new@ is evaluated before it is stored: once a thunk in the old generation has
--- been evaluated, its pointer differs from that of its value until the next major collection.
+-- @old@ is compared as a pointer: it must be what 'readRef' returned. A reader evaluates that, and may then hold the
+-- value's pointer, so everything in the reference must be evaluated: once a thunk in the old generation has been evaluated,
+-- its pointer differs from that of its value until the next major collection. All operations here evaluate what they
+-- store, but for 'writeRef'.
 casRef :: Ref a -> a -> a -> IO Bool
 casRef (Ref r) old !new = IO $ \s -> case casMutVar# r old new s of
   (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
