@@ -21,6 +21,7 @@ module KernelSocket
     canReceive,
     canSend,
     wasReset,
+    allReceived,
   )
 where
 
@@ -165,3 +166,7 @@ canReceive, canSend, wasReset :: Int -> IO Bool
 canReceive n = maybe True (readable . snd) <$> streamOf n
 canSend n = streamOf n >>= maybe (pure True) (\(_, s) -> writable s <$> maybe (pure Nothing) streamNumbered (streamPeer s))
 wasReset n = maybe True (streamReset . snd) <$> streamOf n
+
+-- | Whether the peer has received all that was sent to it. Not a step; for conditions.
+allReceived :: Int -> IO Bool
+allReceived n = withStream n True $ \_ s -> maybe (pure True) (fmap (maybe True (B.null . streamArrived)) . streamNumbered) (streamPeer s)

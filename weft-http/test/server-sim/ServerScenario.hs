@@ -190,6 +190,13 @@ exchange app pieces wanted setting = do
   seen <- unseen
   serving setting (plain app [connecting (\n -> mapM_ (sending n) pieces >> toTheEnd seen n)] (expecting seen wanted))
 
+-- | As 'exchange', but the client sends each piece when the server has received the one before.
+slowExchange :: Application -> [ByteString] -> [ByteString] -> Make
+slowExchange app pieces wanted setting = do
+  seen <- unseen
+  let client n = forM_ pieces (\piece -> sending n piece >> blockUntil (allReceived n)) >> toTheEnd seen n
+  serving setting (plain app [connecting client] (expecting seen wanted))
+
 singly :: ByteString -> [ByteString]
 singly = map B.singleton . B.unpack
 
@@ -310,6 +317,19 @@ evicted setting = do
       plan = plain echoing [connecting first, \s -> takeMVar ready >> connecting second s] (answeredOrReset seen 2)
   serving setting plan {planLimits = defaultLimits {limitConnections = 1, limitHeadTime = seconds 100000000, limitIdle = seconds 100000000}}
 
+-- | There is room for one connection, and its request is being answered: another connection is refused.
+busyStays :: Make
+busyStays setting = do
+  seen <- unseen
+  other <- unseen
+  entered <- newEmptyMVar
+  goOn <- newEmptyMVar
+  let app request respond = putMVar entered () >> takeMVar goOn >> echoing request respond
+      client n = sending n (lastGet "/a") >> toTheEnd seen n
+      refused s = takeMVar entered >> connecting (\n -> sending n (lastGet "/b") >> toTheEnd other n) s >> putMVar goOn ()
+      plan = plain app [connecting client, refused] $ (<>) <$> expecting seen ["/a"] <*> expecting other []
+  serving setting plan {planLimits = defaultLimits {limitConnections = 1, limitHeadTime = seconds 100000000, limitIdle = seconds 100000000}}
+
 -- | A response that begins after the shutdown has begun is the connection's last, and says so.
 lastResponse :: Make
 lastResponse setting = do
@@ -366,7 +386,7 @@ slowApplication setting = do
 refusedWithMore :: Make
 refusedWithMore setting = do
   seen <- unseen
-  let client n = sending n "nonsense\r\n\r\n" >> sending n (C.replicate 300 'x') >> toTheEnd seen n
+  let client n = sending n "nonsense\r\n\r\n" >> blockUntil (allReceived n) >> sending n (C.replicate 300 'x') >> toTheEnd seen n
   serving setting . plain echoing [connecting client] $ do
     (bytes, end) <- readIORef seen
     pure [("HTTP/1.1 400" `B.isPrefixOf` bytes, "it was sent " <> show bytes <> ", " <> show end)]
@@ -468,7 +488,7 @@ serverTests =
         ("a client that resets after a request", resets 40 echoing),
         ("a client that resets within a request", resets 10 echoing),
         ("a client that leaves at once", leavesAtOnce),
-        ("a body in two segments", exchange returning [post 20, "0123456789", "abcdefghij"] ["0123456789abcdefghij"]),
+        ("a body in two segments", slowExchange returning [post 20 <> "0123456789", "abcdefghij"] ["0123456789abcdefghij"]),
         ("a response that is larger than a socket's buffer", exchange large [lastGet "/a"] [C.replicate 3000 'x']),
         ("a client that never reads", neverReads),
         ("a client that sends nothing", neverSends ""),
@@ -478,6 +498,7 @@ serverTests =
         ("an application that throws", throws),
         ("an application that throws in the middle of a body", throwsLater),
         ("a server that is stopped", stopped),
+        ("a request in progress when there is no room for another connection", busyStays),
         ("a response after a shutdown has begun", lastResponse),
         ("a shutdown that gives up, and another one", drainedTwice),
         ("an application that takes longer than the client's time limits", slowApplication),
