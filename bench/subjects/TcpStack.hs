@@ -5,9 +5,9 @@
 --
 -- @DEVICE ADDRESS offload|plain@: on a TUN device, echo on port 7, a sink on 9 and a source on 19 (@N@ and a newline
 -- are answered by N bytes). @idle N@: what each of N established connections that do nothing takes, from a peer in
--- the program, as JSON. @receive N@: N segments of 1,448 bytes from a peer in the program, 32 at a time;
--- @rr CONNECTIONS N@: N rounds of 64 bytes that are echoed on each connection. Both print the bytes allocated for
--- each; instructions are counted by callgrind. @tails N@: how many of N bursts whose last segments were lost had to
+-- the program, as JSON. @receive N@: N segments of 1,448 bytes from a peer in the program, 32 at a time; @send N@: N
+-- segments to it; @rr CONNECTIONS N@: N rounds of 64 bytes that are echoed on each connection. These print the bytes
+-- allocated for each; instructions are counted by callgrind. @tails N@: how many of N bursts whose last segments were lost had to
 -- wait for a timeout, in simulated time, as JSON.
 module Main (main) where
 
@@ -40,9 +40,10 @@ main = do
     ["idle", n] -> idle (read n)
     ["tails", n] -> tails (read n)
     ["receive", n] -> receive (read n)
+    ["send", n] -> sendAway (read n)
     ["rr", m, n] -> requests (read m) (read n)
     [name, text, offload] | Just address <- parseAddress text -> serve name address (offload == "offload")
-    _ -> fail "DEVICE ADDRESS offload|plain, or: idle N, tails N, receive N, rr CONNECTIONS N"
+    _ -> fail "DEVICE ADDRESS offload|plain, or: idle N, tails N, receive N, send N, rr CONNECTIONS N"
 
 -- Serving ----------------------------------------------------------------------------------
 
@@ -191,6 +192,20 @@ receive n = withPeer 1 $ \put outcome _ socks -> forM_ socks $ \(c, port, isn) -
   mapM_ (mapM_ (`seq` pure ())) batches
   performMajorGC
   allocatedBy "segments" (32 * length batches) (forM_ batches (\b -> put b >> take' (32 * 1448) >> outcome))
+
+-- | The peer acknowledges whatever has come since it looked last.
+sendAway :: Int -> IO ()
+sendAway n = withPeer 1 $ \put outcome more socks -> forM_ socks $ \(c, port, isn) -> do
+  let total = 1448 * n
+      block = B.replicate 262144 65
+      push left = when (left > 0) $ send c noDeadline (B.take left block) >> push (left - B.length block)
+      acknowledged got = when (got < total) $ do
+        more
+        got' <- (got +) <$> outcome
+        put [fromPeer port 1001 (isn + fromIntegral got') Segment.ack B.empty]
+        acknowledged got'
+  performMajorGC
+  allocatedBy "segments" n (forkIO (push total) >> acknowledged 0)
 
 requests :: Int -> Int -> IO ()
 requests m n = withPeer m $ \put outcome more socks -> do

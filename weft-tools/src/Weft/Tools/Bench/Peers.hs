@@ -47,7 +47,7 @@ settingsOf bench subject = case (subject, bench) of
   where
     -- Figure 19 of 2007 is that benchmark.
     coldFiles = bench `elem` ["disk-web", "2007-19"]
-    serve = "weft serve, one core, +RTS -ki1600 -kc3k -kb512 -c"
+    serve = "weft serve, one core, +RTS -ki1400 -kc3k -kb512 -c"
     nginx = "one worker, sendfile, tcp_nopush, open_file_cache, no access log"
 
 -- | The settings of each of these subjects that has any.
