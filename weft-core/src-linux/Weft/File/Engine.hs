@@ -111,7 +111,7 @@ data Engine = Engine
     engineRings :: !(Ref (BoxedArray (Maybe Ring))),
     -- | How the kernel refused a ring the last time. Written under the lock.
     engineRefused :: !(Ref (Maybe RingRefusal)),
-    -- | Requests that wait for a disk now.
+    -- | Requests that wait for a disk now, and requests to streams that are in rings now.
     engineBusy :: !AtomicWords,
     engineLock :: !(MVar ())
   }
@@ -139,7 +139,7 @@ currentRefusal e = do
 newEngine :: IO Engine
 newEngine = do
   none <- newBoxedArray 0 Nothing
-  e <- Engine <$> forkGeneration <*> newRef none <*> newRef Nothing <*> newAtomicWords 1 <*> newMVar ()
+  e <- Engine <$> forkGeneration <*> newRef none <*> newRef Nothing <*> newAtomicWords 2 <*> newMVar ()
   -- Evaluated: 'theEngine' compares references.
   pure $! e
 
@@ -298,10 +298,24 @@ beginWith :: Engine -> FileEngine -> Op -> (CInt -> IO ()) -> IO (IO ())
 beginWith e wanted op handler = do
   ring <- if wanted == Threads || isCall op then pure Nothing else ringFor e
   case ring of
-    Just l -> cancel l <$> start l op handler
+    Just l
+      | not stream -> cancel l <$> start l op handler
+      | otherwise -> do
+        others <- addWord (engineBusy e) 1 1
+        if others < mostStreams
+          then cancel l <$> start l op (\r -> leave >> handler r) `onException` leave
+          else leave >> beginReady op handler
     Nothing
-      | opOff op == maxBound -> beginReady op handler
+      | stream -> beginReady op handler
       | otherwise -> beginPooled op handler
+  where
+    stream = opOff op == maxBound
+    leave = void (addWord (engineBusy e) 1 (-1))
+
+-- | The largest number of requests to streams in rings: half of the slots of one ring. A stream may never become ready,
+-- and must not keep requests to disks waiting for a slot.
+mostStreams :: Int
+mostStreams = ringDepth `div` 2
 
 -- | Run a call on the pool. If its caller is interrupted, the call is too, as far as the kernel allows.
 -- States, in one word:

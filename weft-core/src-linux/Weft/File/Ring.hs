@@ -20,6 +20,7 @@
 module Weft.File.Ring
   ( Ring,
     newRing,
+    ringDepth,
     stopRingOf,
     discardRing,
 

@@ -113,7 +113,7 @@ accept s = operate (Kind "Weft.Hybrid.accept" Reading) s $ \listener ->
   withRoom $ \p len -> do
     r <- cAccept listener p len
     decodeResult r $ \fd -> do
-      addr <- readAddress p len
+      addr <- readSender (fromIntegral fd) p len
       conn <- newSocket (internet addr) (fromIntegral fd)
       pure (Done (conn, addr))
 

@@ -7,15 +7,16 @@ where
 
 import Control.Concurrent (forkOn, getNumCapabilities, threadDelay)
 import Control.Concurrent.MVar
-import Control.Exception (IOException, bracket, finally, mask_, try)
-import Control.Monad (forM_, replicateM_, unless, void, when)
+import Control.Exception (IOException, bracket, finally, mask_, throwIO, try)
+import Control.Monad (forM, forM_, replicateM, replicateM_, unless, void, when)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString)
 import Data.IORef
 import Data.List (isInfixOf)
+import GHC.Conc (ThreadStatus (..), threadStatus)
 import Harness
 import System.IO.Error (ioeGetErrorString)
-import System.Posix.IO (createPipe)
+import System.Posix.IO (closeFd, createPipe, dup)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.File
@@ -31,7 +32,8 @@ tests =
       testCase "an interrupted read loses nothing" keeps,
       testCase "closing ends a read that waits" closes,
       testCase "a pipe has no offsets" offsets,
-      testCase "many pipes wait at once" many
+      testCase "many pipes wait at once" many,
+      testCase "more pipes wait than a ring has slots, and a disk is read" idle
     ]
 
 -- | The two ends of a pipe.
@@ -132,3 +134,25 @@ many = do
   forM_ (zip [0 ..] files) $ \(i, (_, w)) -> writeNext w (marked i 3)
   forM_ (zip [0 ..] heard) $ \(i, box) -> finishes "a pipe" (takeMVar box) >>= (@?= marked i 3)
   forM_ files (\(r, w) -> closeFile r >> closeFile w)
+
+-- | All on one capability, whose ring has 512 slots.
+idle :: Assertion
+idle = withBytes 65536 $ \path -> do
+  (r, w) <- createPipe
+  files <- replicateM 600 (dup r >>= fromDescriptor "pipe")
+  closeFd r
+  let onFirst act = do
+        box <- newEmptyMVar
+        t <- forkOn 0 (try act >>= putMVar box)
+        pure (t, box)
+      outcome' what box = finishes what (takeMVar box) >>= either (\e -> throwIO (e :: IOException)) pure
+  readers <- forM files (\file -> onFirst (readNext file 10))
+  forM_ readers (\(t, _) -> eventually "it waits" (isBlocked <$> threadStatus t))
+  withFile reading {openDirect = True} path $ \file -> do
+    reads' <- forM [0 .. 15] (\i -> onFirst (readAt file (fromIntegral (4096 * i)) 4096))
+    forM_ (zip [0 ..] reads') (\(i, (_, box)) -> outcome' "a read of the disk" box >>= (@?= marked (4096 * i) 4096))
+  closeFd w
+  forM_ readers (\(_, box) -> outcome' "the end of a pipe" box >>= (@?= B.empty))
+  mapM_ closeFile files
+  where
+    isBlocked status = case status of ThreadBlocked _ -> True; _ -> False
