@@ -299,7 +299,7 @@ serverPlants =
     ("/epoll/ && /a response after a shutdown has begun/", Mutant "a response after a shutdown has begun is not the last one" "Http/Types.hs" "if draining then pure True else" "if draining && False then pure True else"),
     ("/epoll/ && /a streamed response/", Mutant "the connection goes on before the end of a streamed response is sent" "Http/Writer.hs" "  bytes <- held w *> seal w True\n  sendStrings w [bytes]\n  checkLength w\n" "  _ <- held w *> seal w True\n  checkLength w\n"),
     ("/epoll/ && /an application that takes longer than/", Mutant "the time limit of a head is not stopped when the head is complete" "Http/Timeouts.hs" "headCame = pause . clientIdleTimer" "headCame _ = pure ()"),
-    ("/epoll/ && /a client that stays idle/", Mutant "the time limit for the next request is not set" "Http/Engine.hs" "then awaitNext client >> receive" "then receive"),
+    ("/epoll/ && /a client that stays idle/", Mutant "the time limit for the next request is not set" "Http/Engine.hs" "= awaitNext client >> setPhase" "= setPhase"),
     ("/idle timers/ && /is reset/", Mutant "an idle timer expires although it was reset" "IdleTimer.hs" "        Due | Instant (fromIntegral at) <= t -> do\n" "        Due -> do\n"),
     ("/idle timers/ && /is reset/", Mutant "an idle timer that is stopped as it expires still expires" "IdleTimer.hs" "        found <- casWord ws wordState stateRunning stateExpired\n" "        found <- readWord ws wordState\n        pokeWord ws wordState stateExpired\n")
   ]

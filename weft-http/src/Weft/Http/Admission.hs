@@ -4,13 +4,13 @@ module Weft.Http.Admission
   ( Admission,
     newAdmission,
     admit,
-    depart,
+    departEntry,
     admitOf,
   )
 where
 
 import Control.Exception (onException)
-import Control.Monad (filterM, unless)
+import Control.Monad (filterM, unless, when)
 import Data.Bits (shiftL, (.|.))
 import Data.IORef
 import Data.List (sortOn)
@@ -18,10 +18,13 @@ import qualified Data.Map.Strict as Map
 import Data.Word (Word64)
 import Weft.Http.Limits
 import Weft.Http.Table
+import Weft.Http.Types (cellDeparted)
 import Weft.Socket (SockAddr (..))
+import Weft.Sys (casWord)
 
 -- | The number of connections, in total and by address. Changed atomically by each connection's
--- thread.
+-- thread, and the total also by threads that evict: an evicted connection does not count while it ends, as otherwise
+-- every new connection of a burst would evict others for the same room.
 data Admission = Admission !(IORef Int) !(IORef (Map.Map Word64 Int))
 
 -- | The state of admission without connections.
@@ -31,7 +34,7 @@ newAdmission = Admission <$> newIORef 0 <*> newIORef Map.empty
 -- | Count a connection if there is room for it or room can be made. If there are too many, all connections are examined
 -- and up to 1 in 64 of the idle ones are ended, those with the least share of their time left first. Linear in the
 -- number of connections, but only once for each 1 in 64 of them. To be called masked; each counted connection has to
--- 'depart'.
+-- 'departEntry', or to 'depart' before it has an entry.
 admit :: Limits -> Admission -> [Table] -> IO Bool
 admit limits admission@(Admission total _) tables = do
   count <- atomicModifyIORef' total (\n -> (n + 1, n + 1))
@@ -41,9 +44,20 @@ admit limits admission@(Admission total _) tables = do
     makeRoom = do
       idle <- concat <$> mapM (idleEntries limits) tables
       ended <- filterM (evict . snd) (take (max 1 (limitConnections limits `div` 64)) (sortOn fst idle))
-      pure (not (null ended))
+      mapM_ (departEntry admission . snd) ended
+      case (ended, idle) of
+        (_ : _, _) -> pure True
+        (_, []) -> pure False
+        -- Others have evicted these, or they have received a request.
+        _ -> readIORef total >>= \count -> if count <= limitConnections limits then pure True else makeRoom
 
--- | A connection that was admitted has ended.
+-- | An admitted connection has ended, or was told to end. Only the first call for an entry has an effect.
+departEntry :: Admission -> Entry -> IO ()
+departEntry admission entry = do
+  before <- casWord (entryCells entry) cellDeparted 0 1
+  when (before == 0) (depart admission)
+
+-- | Uncount a connection.
 depart :: Admission -> IO ()
 depart (Admission total _) = atomicModifyIORef' total (\n -> (n - 1, ()))
 

@@ -75,11 +75,10 @@ lastOne client = setPhase client phaseBusy >> pokeWord (clientCells client) cell
 
 -- | Continue after a request.
 next :: Loop -> ByteString -> IO ()
-next loop@(Loop client _ receive) have = do
-  setPhase client phaseIdle
-  if B.null have
-    then awaitNext client >> receive >>= parse loop start
-    else parse loop start have
+next loop@(Loop client _ receive) have
+  -- In this order: threads that make room compare the times that are left to idle clients.
+  | B.null have = awaitNext client >> setPhase client phaseIdle >> receive >>= parse loop start
+  | otherwise = setPhase client phaseIdle >> parse loop start have
 
 -- | A head is complete, or was refused. From now on no other thread ends the connection.
 leaveIdle :: Client -> IO ()

@@ -269,10 +269,10 @@ serveAdmitted shared options admission table app plain peer0 restore = do
   release <- newIORef (pure ())
   let client = Client shared plain peer0 False self deadline cells file (Vault.insert openFileKey file Vault.empty) http2
       entry = Entry self cells deadline http2
-      finish result = do
-        join (readIORef release) `finally` (removeEntry table entry >> stop deadline >> connClose plain >> depart admission)
+  number <- addEntry table entry
+  let finish result = do
+        join (readIORef release) `finally` (removeEntry table number >> stop deadline >> connClose plain >> departEntry admission entry)
         either (ended deadline) pure result
-  addEntry table entry
   -- The clean-up is kept here and not on the stack, where it would take forty words. GHC walks the stack each time
   -- the thread waits, and its first chunk has 1 KiB. For the same reason a single handler does all of the clean-up.
   atEnd <- newIORef finish

@@ -29,7 +29,7 @@ import Control.Concurrent (ThreadId)
 import Control.Exception
 import Control.Monad (filterM, forM, forM_, when)
 import Data.IORef
-import qualified Data.Map.Strict as Map
+import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (maybeToList)
 import Weft.Http.Limits
 import Weft.Http.Timeouts (shareOfIdleTimeLeft, shareOfTimeLeft)
@@ -47,20 +47,28 @@ data Entry = Entry
     entryHttp2 :: !(IORef (Maybe Http2Control))
   }
 
--- | The connections of a capability by their threads, which add and remove them. Read by threads that end connections.
-newtype Table = Table (IORef (Map.Map ThreadId Entry))
+-- | The connections of a capability by number. Their threads add and remove them, and threads that end connections read
+-- it. An insertion takes fewer words of the connection's stack than one into a 'Data.Map.Map' would.
+newtype Table = Table (IORef Entries)
+
+-- | The number of the next connection, and the present ones.
+data Entries = Entries !Int !(IntMap.IntMap Entry)
 
 -- | An empty table.
 newTable :: IO Table
-newTable = Table <$> newIORef Map.empty
+newTable = Table <$> newIORef (Entries 0 IntMap.empty)
 
--- | Add a connection. Its thread removes it again.
-addEntry :: Table -> Entry -> IO ()
-addEntry (Table ref) entry = atomicModifyIORef' ref (\m -> (Map.insert (entryThread entry) entry m, ()))
+-- | Add a connection, and return its number. Its thread removes it again.
+addEntry :: Table -> Entry -> IO Int
+addEntry (Table ref) entry = atomicModifyIORef' ref (\(Entries n m) -> (Entries (n + 1) (IntMap.insert n entry m), n))
 
 -- | Remove a connection.
-removeEntry :: Table -> Entry -> IO ()
-removeEntry (Table ref) entry = atomicModifyIORef' ref (\m -> (Map.delete (entryThread entry) m, ()))
+removeEntry :: Table -> Int -> IO ()
+removeEntry (Table ref) number = atomicModifyIORef' ref (\(Entries n m) -> (Entries n (IntMap.delete number m), ()))
+
+-- | The present connections.
+entriesOf :: Table -> IO [Entry]
+entriesOf (Table ref) = (\(Entries _ m) -> IntMap.elems m) <$> readIORef ref
 
 -- | Thrown to a thread that waits for a request when its connection has to end.
 data EndIdle = EndIdle
@@ -89,8 +97,8 @@ endEntry entry = uninterruptibleMask_ $ do
 -- | End the connections that wait for a next request and, with 'True', also those that have not received anything yet.
 -- HTTP\/2 connections accept no more streams. The caller repeats this until no connection is left.
 endIdle :: Bool -> Table -> IO ()
-endIdle alsoFresh (Table ref) = do
-  entries <- Map.elems <$> readIORef ref
+endIdle alsoFresh table = do
+  entries <- entriesOf table
   waiting <- filterM (fmap ends . phase) entries
   forM_ waiting endEntry
   forM_ entries (\entry -> readIORef (entryHttp2 entry) >>= mapM_ controlShutdown)
@@ -101,8 +109,8 @@ endIdle alsoFresh (Table ref) = do
 -- | The connections that wait for a request, with the share of their time that is left, from 1 downwards. Any thread
 -- may call it.
 idleEntries :: Limits -> Table -> IO [(Double, Entry)]
-idleEntries limits (Table ref) = do
-  entries <- Map.elems <$> readIORef ref
+idleEntries limits table = do
+  entries <- entriesOf table
   found <- forM entries $ \entry -> do
     phase <- peekWord (entryCells entry) cellPhase
     if phase == phaseFresh || phase == phaseIdle

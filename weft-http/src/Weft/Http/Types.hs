@@ -19,6 +19,7 @@ module Weft.Http.Types
     cellBegun,
     cellSending,
     cellExpected,
+    cellDeparted,
     cellCount,
 
     -- * Phases
@@ -110,7 +111,9 @@ data OpenFile = NoFile | OpenFile !FilePath !Fd
 --   body.
 -- * 'cellSending': the state of a send; see "Weft.Http.SendTime".
 -- * 'cellExpected': the expected size of the next request in bytes; zero if it is small.
-cellPhase, cellRequests, cellBodyBytes, cellBodyTime, cellResponse, cellFinal, cellHandshake, cellBegun, cellBodyFast, cellSending, cellExpected, cellCount :: Int
+-- * 'cellDeparted': 1 if the connection does not count towards the limit any more; see "Weft.Http.Admission". Changed by
+--   compare-and-swap, by the connection's thread and by threads that evict it.
+cellPhase, cellRequests, cellBodyBytes, cellBodyTime, cellResponse, cellFinal, cellHandshake, cellBegun, cellBodyFast, cellSending, cellExpected, cellDeparted, cellCount :: Int
 cellPhase = 0
 cellRequests = 1
 cellBodyBytes = 2
@@ -122,7 +125,8 @@ cellBegun = 7
 cellBodyFast = 8
 cellSending = 9
 cellExpected = 10
-cellCount = 11
+cellDeparted = 11
+cellCount = 12
 
 -- | The phases of a connection and their successors:
 --

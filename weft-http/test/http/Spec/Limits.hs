@@ -7,7 +7,7 @@ module Spec.Limits (tests) where
 import Application
 import Client
 import Configurations
-import Control.Concurrent (threadDelay, yield)
+import Control.Concurrent (getNumCapabilities, threadDelay, yield)
 import Control.Concurrent.Async (forConcurrently_)
 import Control.Concurrent.MVar
 import Control.Exception (IOException, handle)
@@ -136,6 +136,19 @@ tests on =
         released working
         mapM_ hangUp slow
         noConnections server,
+      testOn on "at limitConnections a burst of new connections evicts as many as it needs, and no more" . with (\l -> l {limitConnections = 640, limitHeadTime = seconds 600}) $ \refusals server port -> do
+        idle <- replicateM 640 (connectTo port)
+        eventually "it is full" ((== 640) <$> serverConnections server)
+        new <- replicateM 40 (connectTo port)
+        forM_ new $ \client -> get client "/hello" >>= (@?= "hello") . answerBody
+        eventually "there are at most 640" ((<= 640) <$> serverConnections server)
+        threadDelay 100000
+        open <- serverConnections server
+        -- A 64th of the limit at once, for each capability.
+        caps <- getNumCapabilities
+        assertBool (show (680 - open) <> " were evicted") (680 - open <= 40 + 10 * caps)
+        readIORef refusals >>= (@?= [])
+        mapM_ hangUp (idle <> new),
       testOn on "at limitConnections idle HTTP/2 connections are evicted by a GOAWAY, and those with an open stream are not" . holding (\l -> l {limitConnections = 4}) $ \_ refusals server port -> do
         busy <- connectTo port
         say busy (http2Preface <> held2)

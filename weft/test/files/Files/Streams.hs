@@ -149,7 +149,7 @@ idle = withBytes 65536 $ \path -> do
   readers <- forM files (\file -> onFirst (readNext file 10))
   forM_ readers (\(t, _) -> eventually "it waits" (isBlocked <$> threadStatus t))
   withFile reading {openDirect = True} path $ \file -> do
-    reads' <- forM [0 .. 15] (\i -> onFirst (readAt file (fromIntegral (4096 * i)) 4096))
+    reads' <- forM [0 .. 15 :: Int] (\i -> onFirst (readAt file (fromIntegral (4096 * i)) 4096))
     forM_ (zip [0 ..] reads') (\(i, (_, box)) -> outcome' "a read of the disk" box >>= (@?= marked (4096 * i) 4096))
   closeFd w
   forM_ readers (\(_, box) -> outcome' "the end of a pipe" box >>= (@?= B.empty))

@@ -125,7 +125,11 @@ withIdle :: Env -> [Int] -> Int -> Server -> IO a -> IO a
 withIdle env cores count server action =
   withTool env cores idleTool [("port", show (serverPort server)), ("count", show count)] $ \child -> do
     expectLine 120 "ready" child
-    action
+    result <- action
+    -- Otherwise the figures would be those of fewer.
+    sendLine child ""
+    expectLine 120 "closed 0" child
+    pure result
 
 -- | Run misbehaving clients during the action, of which the given number are slow. The server must have the files @/1k@
 -- and @/large@.
