@@ -1,7 +1,7 @@
 -- |
 -- The suite @tcp-kernel@: our stack against the kernel's, over a TUN or TAP device, in a network namespace that
 -- exists only for the suite. It needs root and @\/dev\/net\/tun@; without them it reports that, and every test counts
--- as skipped. @WEFT_TCP_LARGE=1@ adds transfers of 1 GB and a reader that stops for 70 seconds.
+-- as skipped. @WEFT_TCP_LARGE=1@ adds transfers of 1 GB and a reader that stops for 150 seconds.
 module Main (main) where
 
 import Data.List (intercalate)
