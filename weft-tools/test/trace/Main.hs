@@ -186,7 +186,7 @@ browsed = testCase "a browser draws the page, zooms, moves, and says what a span
           ]
   seen <- inBrowser width (T.unpack (timelinePage "a log" timeline)) (concat script)
   map (map (\c -> if c == '_' then ' ' else c)) seen
-    @?= ["true", "a log", "0,114,178", "230,159,0", "0 ns to 1.000 ms", "0 ns to 500.0 µs", "0 ns to 1.000 ms", "narrower", "moved", "dispatching: weft dispatcher 0, 100.0 µs from 100.0 µs", "collecting garbage, 500.0 µs from 500.0 µs"]
+    @?= ["true", "a log", "0,114,178", "230,159,0", "0 ns to 1.000 ms", "0 ns to 500.0 \181s", "0 ns to 1.000 ms", "narrower", "moved", "dispatching: weft dispatcher 0, 100.0 \181s from 100.0 \181s", "collecting garbage, 500.0 \181s from 500.0 \181s"]
   where
     script =
       [ "const c = d.getElementById('c'), g = c.getContext('2d'), r = w.devicePixelRatio, box = c.getBoundingClientRect();",
