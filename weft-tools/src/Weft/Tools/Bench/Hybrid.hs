@@ -123,7 +123,7 @@ fifoParams idle = [("workload", Word "fifo"), ("idle", Count idle)]
 
 -- | Each needs two descriptors, which stays below the usual limit of 20,000.
 idlers :: Plan -> [Int]
-idlers plan = [0, planIdle plan `div` 20, planIdle plan `div` 2]
+idlers plan = [0, planIdle plan * 9 `div` 160, planIdle plan * 9 `div` 16]
 
 -- | The pong server with idle sessions.
 hybridIdle :: Benchmark

@@ -34,7 +34,7 @@ rude =
       benchPlotted = id
     }
   where
-    slowOnes plan = planIdle plan * 4 `div` 9
+    slowOnes plan = planIdle plan `div` 2
 
 active :: Int
 active = 64
