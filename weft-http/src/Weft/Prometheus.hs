@@ -62,7 +62,7 @@ import Network.Wai
 import Weft.AccessLog (AccessLog, LogMetrics (..), logMetrics)
 import Weft.Core.Time (Duration (..))
 import Weft.Exchange
-import Weft.File (RingMetrics (..), readRingMetrics)
+import Weft.File (DirectMetrics (..), RingMetrics (..), readDirectMetrics, readRingMetrics)
 import Weft.Http (Refusal, Server, refusalReason, serverConnections)
 import Weft.Metrics
 import Weft.Prometheus.Process
@@ -289,18 +289,22 @@ managerFamilies = do
       gauge "weft_watchdog_longest_seconds" "Longest of the times for which a capability was held, above the watchdog's bound." (inSeconds (watchdogLongest watchdog))
     ]
 
--- | The metrics of the rings that "Weft.File" uses, by capability. There are none before a ring is needed, or if the
--- kernel refuses io_uring.
+-- | The metrics of the requests of "Weft.File", by capability: those in rings, and those past the page cache that were
+-- submitted by io_submit(2). There are none before the first such request, or if the kernel refuses these calls.
 fileFamilies :: IO [Family]
 fileFamilies = do
   rings <- readRingMetrics
-  let each kind name text f = Family name text kind [Sample "" [byCapability (ringCapability r)] (Whole (f r)) | r <- rings]
+  contexts <- readDirectMetrics
+  let direct kind name text f = Family name text kind [Sample "" [byCapability (directCapability c)] (Whole (f c)) | c <- contexts]
+      each kind name text f = Family name text kind [Sample "" [byCapability (ringCapability r)] (Whole (f r)) | r <- rings]
   pure
     [ each Gauge "weft_file_requests_in_flight" "File requests that were submitted to the kernel and are not complete." ringInFlight,
       each Gauge "weft_file_requests_waiting" "File requests that wait for a free slot in the ring." ringWaiting,
       each Counter "weft_file_requests_total" "File requests that were submitted to the ring." ringRequests,
       each Counter "weft_file_calls_total" "System calls by which the ring's owner submitted file requests and waited." ringEntered,
-      each Counter "weft_file_cancels_total" "File requests for which cancelling was requested." ringCancels
+      each Counter "weft_file_cancels_total" "File requests for which cancelling was requested." ringCancels,
+      direct Gauge "weft_file_direct_in_flight" "Reads and writes past the page cache that were submitted by io_submit and are not complete." directInFlight,
+      direct Counter "weft_file_direct_requests_total" "Reads and writes past the page cache that were submitted by io_submit." directRequests
     ]
 
 byCapability :: Int -> (ByteString, ByteString)

@@ -38,6 +38,7 @@ main = do
       traced <- whyNotTraced
       defaultMain . testGroup "faults" $
         [ testGroup "system calls that fail" (map (run traced) injections),
+          testCase "io_submit is avoided for a second if it blocks" (mapM_ skip traced >> submitsSlowly),
           testGroup "system calls that transfer a part" (map (run Nothing) shortened),
           testGroup "limits" (testCase "OS threads can end when no descriptor is left" endsWithout : map (run Nothing) limits),
           testGroup "signals" (map (run Nothing) signals),
@@ -88,6 +89,9 @@ injections =
     <> [ (plain ("openat2: " <> e) "epoll") {caseInject = ["openat2:error=" <> e], caseSet = [("WEFT_FILES", "threads")], caseFlags = ["noforks"]}
          | e <- ["ENOSYS", "EPERM"]
        ]
+    <> [(plain ("io_submit: " <> e) "epoll") {caseInject = ["io_submit:error=" <> e <> ":when=2+2"], caseFlags = ["noforks"]} | e <- ["EAGAIN", "EINVAL"]]
+    <> [(plain ("io_setup: " <> e) "epoll") {caseInject = ["io_setup:error=" <> e], caseFlags = ["noforks"]} | e <- ["ENOSYS", "EAGAIN"]]
+    <> [(interrupted "epoll" "io_getevents") {caseName = "EINTR, io_getevents"}]
     <> [failing ("io_uring_register: " <> e) "io_uring" ("io_uring_register:error=" <> e) | e <- ["EPERM", "EINVAL"]]
   where
     interrupted backend calls = (plain ("EINTR, " <> backend) backend) {caseInject = [calls <> ":error=EINTR:when=5+7"], caseFlags = ["noforks"]}
@@ -135,6 +139,19 @@ whyNotTraced = do
       pure $ case r of
         Right (ExitSuccess, _, _) -> Nothing
         _ -> Just "strace cannot trace here, or is too old"
+
+-- | With a disk whose queue is full, a few requests find out. Each capability may look again after a second.
+submitsSlowly :: Assertion
+submitsSlowly = bracket ((</> "weft-faults-slow") <$> getTemporaryDirectory) removePathForcibly $ \log' -> do
+  self <- getExecutablePath
+  (code, said, complained) <-
+    P.readProcessWithExitCode
+      "strace"
+      (["-f", "-qq", "-o", log', "-e", "trace=io_submit", "-e", "inject=io_submit:delay_enter=3000", self] <> arguments 3 2 1 0 ["noforks"])
+      ""
+  unless (code == ExitSuccess && "clean" `isInfixOf` said) $ assertFailure (unlines ["it ended with " <> show code, said, complained])
+  calls <- length . filter ("DELAYED" `isInfixOf`) . lines <$> readFile log'
+  assertBool (show calls <> " slow calls") (calls > 0 && calls <= 60)
 
 -- | Run the workload under a fault. Its own verdict has to be that there was no failure.
 run :: Maybe String -> Case -> TestTree

@@ -9,6 +9,7 @@
    GHC's run-time system relies on that for signals. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -42,9 +43,13 @@ static int may_shorten(int fd, size_t n) {
   return S_ISFIFO(s.st_mode) && n > 512;
 }
 
+/* Past the page cache a part is whole blocks. */
 static size_t part(int fd, size_t n) {
-  if (drawn() % 3 || !may_shorten(fd, n)) return n;
+  enum { BLOCK = 4096 };
+  int direct = fcntl(fd, F_GETFL) & O_DIRECT;
+  if (drawn() % 3 || !may_shorten(fd, n) || (direct && n <= BLOCK)) return n;
   atomic_fetch_add(&shortened, 1);
+  if (direct) return BLOCK * (1 + drawn() % ((n - 1) / BLOCK));
   return drawn() % 4 ? 1 + drawn() % (n - 1) : 1;
 }
 

@@ -95,6 +95,8 @@ module Weft.File
     filesChoice,
     RingMetrics (..),
     readRingMetrics,
+    DirectMetrics (..),
+    readDirectMetrics,
     stopRings,
   )
 where
@@ -103,6 +105,7 @@ import Data.ByteString (ByteString)
 import Data.Word (Word8)
 import Foreign.Ptr (Ptr)
 import System.Posix.Types (Fd)
+import Weft.File.Aio (DirectMetrics (..))
 import Weft.File.Attributes (FileStatus (..), FileType (..))
 import Weft.File.Engine
 import qualified Weft.File.Names as Names

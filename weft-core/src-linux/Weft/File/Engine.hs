@@ -1,22 +1,25 @@
 -- |
--- Carrying out requests to files. There are four ways, tried in this
+-- Carrying out requests to files. There are five ways, tried in this
 -- order:
 --
 -- 1. At once, if the kernel has the data or the path in its caches: no thread waits.
 --
--- 2. By a call that blocks, while few others are running ('fewEnough'): the ring's two switches of
+-- 2. By io_submit(2) on the caller's own OS thread ("Weft.File.Aio"): reads and writes that bypass the page cache,
+--    up to 64 of them.
+--
+-- 3. By a call that blocks, while few others are running ('fewEnough'): the ring's two switches of
 --    OS threads take longer than such a call.
 --
--- 3. By the ring of the caller's capability ("Weft.File.Ring"): all requests of
+-- 4. By the ring of the caller's capability ("Weft.File.Ring"): all requests of
 --    the capability's threads go to an io_uring in batches.
 --
--- 4. By the pool of "Weft.Blocking", if the kernel refuses io_uring or has no such operation in it.
+-- 5. By the pool of "Weft.Blocking", if the kernel refuses io_uring or has no such operation in it.
 --
--- In a program that is linked without @-threaded@ only the fourth is used, and a call stops all threads of the
+-- In a program that is linked without @-threaded@ only the fifth is used, and a call stops all threads of the
 -- program.
 --
 -- The environment variable @WEFT_FILES@ (@io_uring@, @threads@) or 'preferFiles'
--- forces the third or the fourth.
+-- forces the fourth or the fifth.
 module Weft.File.Engine
   ( -- * Carrying out
     RequestPolicy (..),
@@ -30,15 +33,15 @@ module Weft.File.Engine
 
     -- * Metrics
     readRingMetrics,
+    readDirectMetrics,
     stopRings,
   )
 where
 
 import Control.Concurrent (forkIO, killThread, rtsSupportsBoundThreads, throwTo)
 import Control.Exception (Exception, SomeException, allowInterrupt, catch, fromException, throwIO)
-import Control.Monad (forM_, void, when)
-import Data.Maybe (catMaybes, fromMaybe, isJust)
-import Foreign.C.Error (Errno (..), eINVAL, eNOSYS, ePERM)
+import Control.Monad (unless, void, when)
+import Data.Maybe (fromMaybe, isJust)
 import Foreign.C.Types (CInt)
 import GHC.Conc (labelThread)
 import GHC.IO.Exception (IOException (ioe_errno))
@@ -47,9 +50,11 @@ import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..))
 import Weft.Blocking.Pool (programPool)
 import qualified Weft.Blocking.Pool as Blocking
-import Weft.Core.Time (Instant, after, never, seconds)
+import Weft.Core.Time (Instant (..), after, seconds)
 import Weft.FFI.File
 import Weft.FFI.RingUnavailable (ringUnavailable)
+import Weft.File.Aio
+import Weft.File.PerCapability
 import Weft.File.Ring
 import Weft.Sys
 import Weft.Thread.Wait (threadWaitRead, threadWaitWrite)
@@ -107,39 +112,22 @@ fromEnvironment = unsafePerformIO $ do
 -- | The state of a process.
 data Engine = Engine
   { engineGeneration :: !Int,
-    -- | The rings by capability. Written under the lock, read by any thread.
-    engineRings :: !(Ref (BoxedArray (Maybe Ring))),
-    -- | How the kernel refused a ring the last time. Written under the lock.
-    engineRefused :: !(Ref (Maybe RingRefusal)),
-    -- | Requests that wait for a disk now, and requests to streams that are in rings now.
-    engineBusy :: !AtomicWords,
-    engineLock :: !(MVar ())
+    engineAios :: !(PerCapability Aio),
+    engineRings :: !(PerCapability Ring),
+    -- | Word 'busy': requests that wait for a disk now. Word 'streams': requests to streams that are in rings now.
+    -- Word 'late': the time in nanoseconds until which no request is submitted by 'Weft.File.Aio'; changed by a thread
+    -- whose submission took long.
+    engineWords :: !AtomicWords
   }
 
--- | The errno, and until when no ring is asked for again.
-data RingRefusal = RingRefusal !CInt !Instant
-
--- | @EPERM@, @ENOSYS@ and @EINVAL@ are permanent for this kernel and process. A shortage of descriptors or memory
--- may end: it is tried again a second later.
-ringRefusal :: CInt -> IO RingRefusal
-ringRefusal code
-  | Errno code `elem` [ePERM, eNOSYS, eINVAL] = pure (RingRefusal code never)
-  | otherwise = RingRefusal code . after (seconds 1) <$> now
-
--- | The refusal that is still in force, if any.
-currentRefusal :: Engine -> IO (Maybe CInt)
-currentRefusal e = do
-  refused <- readRef (engineRefused e)
-  case refused of
-    Nothing -> pure Nothing
-    Just (RingRefusal code until')
-      | until' == never -> pure (Just code)
-      | otherwise -> (\t -> if t < until' then Just code else Nothing) <$> now
+busy, streams, late :: Int
+busy = 0
+streams = 1
+late = 2
 
 newEngine :: IO Engine
 newEngine = do
-  none <- newBoxedArray 0 Nothing
-  e <- Engine <$> forkGeneration <*> newRef none <*> newRef Nothing <*> newAtomicWords 2 <*> newMVar ()
+  e <- Engine <$> forkGeneration <*> newPerCapability newAio <*> newPerCapability newRing <*> newAtomicWords 3
   -- Evaluated: 'theEngine' compares references.
   pure $! e
 
@@ -158,51 +146,16 @@ theEngine = do
     else do
       !fresh <- newEngine
       ours <- casRef engineRef e fresh
-      when ours (mapM_ discardRing =<< ringsOf e)
+      when ours $ do
+        mapM_ discardAio =<< members (engineAios e)
+        mapM_ discardRing =<< members (engineRings e)
       theEngine
-
-ringsOf :: Engine -> IO [Ring]
-ringsOf e = do
-  arr <- readRef (engineRings e)
-  catMaybes <$> mapM (readBoxedArray arr) [0 .. sizeBoxedArray arr - 1]
-
--- | The ring for the caller's capability; 'Nothing' if the kernel refuses rings.
-ringFor :: Engine -> IO (Maybe Ring)
-ringFor e = do
-  cap <- myCapability
-  arr <- readRef (engineRings e)
-  found <- if cap < sizeBoxedArray arr then readBoxedArray arr cap else pure Nothing
-  case found of
-    Just _ -> pure found
-    Nothing -> do
-      refused <- currentRefusal e
-      maybe (withMVar (engineLock e) (const (openFor e cap))) (const (pure Nothing)) refused
-{-# INLINE ringFor #-}
-
--- | A capability's ring, made if there is none. The caller holds the lock.
-openFor :: Engine -> Int -> IO (Maybe Ring)
-openFor e cap = do
-  arr <- readRef (engineRings e)
-  found <- if cap < sizeBoxedArray arr then readBoxedArray arr cap else pure Nothing
-  refused <- currentRefusal e
-  case (found, refused) of
-    (Nothing, Nothing) -> newRing cap >>= either refuse (keep arr)
-    _ -> pure found
-  where
-    refuse code = Nothing <$ (ringRefusal code >>= writeRef (engineRefused e) . Just)
-    keep arr ring = do
-      writeRef (engineRefused e) Nothing
-      bigger <- newBoxedArray (max (cap + 1) (sizeBoxedArray arr)) Nothing
-      copyBoxedArray arr bigger
-      writeBoxedArray bigger cap (Just ring)
-      writeRef (engineRings e) bigger
-      pure (Just ring)
 
 -- | Why there are no rings; makes one if that was not tried yet.
 engineRefusal :: Engine -> IO (Maybe String)
 engineRefusal e = do
-  ring <- ringFor e
-  if isJust ring then pure Nothing else fmap ringUnavailable <$> currentRefusal e
+  ring <- memberFor (engineRings e)
+  if isJust ring then pure Nothing else fmap ringUnavailable <$> refusal (engineRings e)
 
 -- Carrying out ---------------------------------------------------------------------
 
@@ -210,6 +163,8 @@ engineRefusal e = do
 data RequestPolicy = RequestPolicy
   { -- | Whether it may be tried at once: not if it bypasses the page cache.
     policyTry :: !Bool,
+    -- | Whether it reads or writes past the page cache.
+    policyDirect :: !Bool,
     -- | Whether a call that blocks may be used: not if it may wait for ever.
     policyBlock :: !Bool,
     -- | 'Just' if an interrupted caller has to wait for the end, because the memory is the
@@ -226,14 +181,14 @@ data RequestPolicy = RequestPolicy
     policyDispose :: !(CInt -> IO ())
   }
 
--- | Carry an operation out, and wait for its result. Interruptible while it waits; in the second way above only where
+-- | Carry an operation out, and wait for its result. Interruptible while it waits; in the third way above only where
 -- the system call is, which is not so for a disk.
 runRequest :: RequestPolicy -> Op -> IO CInt
 runRequest policy op = do
   r <- if policyTry policy then tryOp op else pure errAgain
   -- A large transfer is many calls; other threads run between them.
   when (fromIntegral r >= mostAtOnce) yield
-  result <- if r /= errAgain then pure r else slow
+  result <- r `orElse` slow
   if result == errInterrupted
     then allowInterrupt >> runRequest policy op
     else result <$ policyKeep policy
@@ -241,23 +196,30 @@ runRequest policy op = do
     slow = do
       e <- theEngine
       wanted <- wantedEngine
-      mask_ (if policyBlock policy then counted e wanted else awaitOp e wanted policy op)
+      mask_ (if policyBlock policy then counted e wanted else awaitOp e wanted)
     counted e wanted = do
-      others <- addWord (engineBusy e) 0 1
-      let blocks = wanted == Adaptive && others < fewEnough
-      r <- (if blocks then runOp op else awaitOp e wanted policy op) `onException` leave e
+      others <- addWord (engineWords e) busy 1
+      r <- waiting e wanted others `onException` leave e
       r <$ leave e
-    leave e = addWord (engineBusy e) 0 (-1)
+    waiting e wanted others = do
+      r <- if policyDirect policy && mayBeDirect wanted others then awaitWith policy (direct e) else pure errAgain
+      r `orElse` if wanted == Adaptive && others < fewEnough then runOp op else awaitOp e wanted
+    direct e handler = do
+      taken <- beginDirect e op handler
+      pure () <$ unless taken (handler errAgain)
+    awaitOp e wanted = awaitWith policy (beginWith e wanted op)
+    leave e = addWord (engineWords e) busy (-1)
+    orElse r next = if r == errAgain then next else pure r
 
--- | Begin an operation and wait for its end. Masked.
-awaitOp :: Engine -> FileEngine -> RequestPolicy -> Op -> IO CInt
-awaitOp e wanted policy op = do
+-- | Begin an operation by the given function, which returns an action that ends it early, and wait for its end. Masked.
+awaitWith :: RequestPolicy -> ((CInt -> IO ()) -> IO (IO ())) -> IO CInt
+awaitWith policy beginning = do
   box <- newEmptyMVar
   -- 0: undecided; 1: the result has been put into the box; 2: the caller no longer waits
   -- for it.
   fate <- newAtomicWords 1
   release <- policyHold policy
-  cancelIt <- (`onException` release) . beginWith e wanted op $ \r -> do
+  cancelIt <- (`onException` release) . beginning $ \r -> do
     policyKeep policy
     release
     found <- casWord fate 0 0 1
@@ -283,25 +245,53 @@ awaitOp e wanted policy op = do
 fewEnough :: Int
 fewEnough = 3
 
--- | Start an operation that may have to wait. Its result goes once to the handler, which must neither block nor
--- throw. Returns an action that ends the operation early, with 'errCancelled' unless its own result comes first.
--- Memory and descriptor are used until the handler runs.
-begin :: Op -> (CInt -> IO ()) -> IO (IO ())
-begin op handler = do
+-- | Start an operation that may have to wait. 'True' if it reads or writes past the page cache. Its result goes once to
+-- the handler, which must neither block nor throw. Returns an action that ends the operation early, with 'errCancelled'
+-- unless its own result comes first. Memory and descriptor are used until the handler runs.
+begin :: Bool -> Op -> (CInt -> IO ()) -> IO (IO ())
+begin direct op handler = do
   e <- theEngine
   wanted <- wantedEngine
-  let leave = void (addWord (engineBusy e) 0 (-1))
-  _ <- addWord (engineBusy e) 0 1
-  beginWith e wanted op (\r -> leave >> handler r) `onException` leave
+  others <- addWord (engineWords e) busy 1
+  let leave = void (addWord (engineWords e) busy (-1))
+      slow = beginWith e wanted op (\r -> leave >> handler r)
+  (`onException` leave) $ do
+    taken <-
+      if direct && mayBeDirect wanted others
+        then beginDirect e op (\r -> if r == errAgain then void slow else leave >> handler r)
+        else pure False
+    if taken then pure (pure ()) else slow
+
+-- | Whether "Weft.File.Aio" may be used beside this number of other requests. A submission waits if the disk's queue is
+-- full, and the capability with it. So only a few requests are in the disk's queue that way; rings take more of them.
+mayBeDirect :: FileEngine -> Int -> Bool
+mayBeDirect wanted others = wanted == Adaptive && others < aioDepth
+
+-- | Submit a read or write past the page cache; 'False' if it has to go another way. The handler may get 'errAgain', with
+-- the same meaning. If the submission took long, because others have filled the disk's queue, the next ones are not
+-- tried for a second.
+beginDirect :: Engine -> Op -> (CInt -> IO ()) -> IO Bool
+beginDirect e op handler = do
+  lateUntil <- readWord (engineWords e) late
+  wait <- if lateUntil == 0 then pure False else (< Instant (fromIntegral lateUntil)) <$> now
+  aio <- if wait then pure Nothing else memberFor (engineAios e)
+  case aio of
+    Nothing -> pure False
+    Just a -> do
+      outcome <- submit a op handler
+      when (outcome == AcceptedLate) $ do
+        Instant t <- after (seconds 1) <$> now
+        writeWord (engineWords e) late (fromIntegral t)
+      pure (outcome /= Rejected)
 
 beginWith :: Engine -> FileEngine -> Op -> (CInt -> IO ()) -> IO (IO ())
 beginWith e wanted op handler = do
-  ring <- if wanted == Threads || isCall op then pure Nothing else ringFor e
+  ring <- if wanted == Threads || isCall op then pure Nothing else memberFor (engineRings e)
   case ring of
     Just l
       | not stream -> cancel l <$> start l op handler
       | otherwise -> do
-        others <- addWord (engineBusy e) 1 1
+        others <- addWord (engineWords e) streams 1
         if others < mostStreams
           then cancel l <$> start l op (\r -> leave >> handler r) `onException` leave
           else leave >> beginReady op handler
@@ -310,7 +300,7 @@ beginWith e wanted op handler = do
       | otherwise -> beginPooled op handler
   where
     stream = opOff op == maxBound
-    leave = void (addWord (engineBusy e) 1 (-1))
+    leave = void (addWord (engineWords e) streams (-1))
 
 -- | The largest number of requests to streams in rings: half of the slots of one ring. A stream may never become ready,
 -- and must not keep requests to disks waiting for a slot.
@@ -376,16 +366,16 @@ beginReady op handler = do
 
 -- | Counters of all rings.
 readRingMetrics :: IO [RingMetrics]
-readRingMetrics = theEngine >>= ringsOf >>= mapM ringMetrics
+readRingMetrics = theEngine >>= members . engineRings >>= mapM ringMetrics
 
--- | Close all rings. Running requests are cancelled; no request may be made
+-- | Counters of all requests that were submitted by io_submit(2).
+readDirectMetrics :: IO [DirectMetrics]
+readDirectMetrics = theEngine >>= members . engineAios >>= mapM directMetrics
+
+-- | Close all rings and contexts. Running requests in rings are cancelled, others are waited for; no request may be made
 -- meanwhile. For tests, and for programs that release everything before they end.
 stopRings :: IO ()
 stopRings = do
   e <- theEngine
-  -- Uninterruptible, as a ring that has left the table can no longer be found.
-  withMVar (engineLock e) $ \() -> uninterruptibleMask_ $ do
-    rings <- ringsOf e
-    none <- newBoxedArray 0 Nothing
-    writeRef (engineRings e) none
-    forM_ rings stopRingOf
+  removeAll (engineAios e) stopAio
+  removeAll (engineRings e) stopRingOf

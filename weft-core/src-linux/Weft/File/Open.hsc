@@ -274,6 +274,7 @@ openFd threads loc (Start dir _ held) name flags permissions resolve = do
       policy =
         RequestPolicy
           { policyTry = True,
+            policyDirect = False,
             -- Without O_NONBLOCK a call may wait for ever.
             policyBlock = flags .&. #{const O_NONBLOCK} /= 0,
             policyStay = Nothing,

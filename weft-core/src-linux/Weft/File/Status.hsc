@@ -53,6 +53,7 @@ statx threads held loc shown dir path flags = do
       policy =
         RequestPolicy
           { policyTry = True,
+            policyDirect = False,
             policyBlock = True,
             policyStay = Nothing,
             policyWatch = \_ -> pure (pure ()),

@@ -70,6 +70,7 @@ staying :: File -> (CInt -> IO ()) -> IO () -> RequestPolicy
 staying file won keep =
   RequestPolicy
     { policyTry = True,
+      policyDirect = False,
       policyBlock = False,
       policyStay = Just won,
       policyWatch = endedByClose file,

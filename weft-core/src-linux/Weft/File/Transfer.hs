@@ -224,7 +224,7 @@ allocate threads file off len = do
 
 onDisk :: MonadIO m => String -> (Fd -> Op) -> ThreadOps m -> File -> m ()
 onDisk loc make threads file = using threads loc file $ \fd ->
-  () <$ (carry threads (forgotten loc file (pure ())) {policyTry = False} (make fd) >>= checked loc file)
+  () <$ (carry threads (forgotten loc file (pure ())) {policyTry = False, policyDirect = False} (make fd) >>= checked loc file)
 {-# INLINE onDisk #-}
 
 -- Helpers --------------------------------------------------------------------------
@@ -234,6 +234,7 @@ forgotten :: String -> File -> IO () -> RequestPolicy
 forgotten loc file keep =
   RequestPolicy
     { policyTry = fileKind file == Cached,
+      policyDirect = fileKind file == Direct,
       policyBlock = True,
       policyStay = Nothing,
       policyWatch = \_ -> pure (pure ()),

@@ -122,7 +122,7 @@ carryOut policy op = do
 await :: RequestPolicy -> Op -> Hybrid CInt
 await policy op = call $ \l ctx k -> outside l ctx k interrupted $ \promise -> do
   release <- policyHold policy
-  begin op (\r -> policyKeep policy >> release >> void (fulfil promise (Right r))) `onException` release
+  begin (policyDirect policy) op (\r -> policyKeep policy >> release >> void (fulfil promise (Right r))) `onException` release
   where
     interrupted = maybe (Leaves (won (policyDispose policy))) (Stays . won) (policyStay policy)
     won act r = when (r >= 0) (act r)

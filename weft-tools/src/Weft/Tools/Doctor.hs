@@ -67,7 +67,7 @@ named text
 -- | The engine for files, and the reason if it is not io_uring.
 engineOf :: FileEngine -> Maybe String -> String
 engineOf engine refused = case (engine, refused) of
-  (Adaptive, _) -> "io_uring, and blocking calls while few requests are in progress"
+  (Adaptive, _) -> "io_uring, and blocking calls and io_submit while few requests are in progress"
   (Rings, _) -> "io_uring (WEFT_FILES)"
   (Threads, Nothing) -> "a pool of threads (WEFT_FILES)"
   (Threads, Just why) -> "a pool of threads: " <> why

@@ -15,9 +15,13 @@ import Control.Concurrent
 import Control.Exception
 import Control.Monad
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Unsafe as B (unsafeUseAsCStringLen)
 import Data.IORef
 import Data.List (intercalate)
 import Data.Maybe (isJust, isNothing)
+import Foreign.ForeignPtr (withForeignPtr)
+import Foreign.Marshal.Utils (copyBytes)
+import Foreign.Ptr (castPtr)
 import GHC.Clock (getMonotonicTime)
 import System.Directory (listDirectory)
 import System.Exit (ExitCode (..))
@@ -37,6 +41,30 @@ import Workload.Run
 
 diskUser :: FilePath -> Int -> Operation -> Dice -> IO (Maybe String)
 diskUser place i o d = do
+  direct <- (== 0) <$> roll d 3
+  if direct then directUser place i o d else cachedUser place i o d
+
+-- | Whole blocks, past the page cache.
+directUser :: FilePath -> Int -> Operation -> Dice -> IO (Maybe String)
+directUser place i o d = do
+  let path = place </> ("blocks" <> show i)
+  size <- (* 4096) . (+ 1) <$> roll d 16
+  at <- (* 4096) <$> roll d 256
+  k <- roll d 1000000
+  note o ("writes and reads " <> show size <> " bytes at " <> show at <> " past the page cache")
+  let bytes = content size k
+  memory <- alignedBuffer (Count size)
+  withFile reading {openAccess = ReadWrite, openCreation = CreateIfMissing 0o600, openDirect = True} path $ \f -> do
+    withForeignPtr memory $ \p -> do
+      B.unsafeUseAsCStringLen bytes $ \(from, n) -> copyBytes p (castPtr from) n
+      writeBufAt f (Offset (fromIntegral at)) p (Count size)
+    interrupted <- roll d 8
+    when (interrupted == 0) (void (within (milliseconds 1) (replicateM_ 50 (readAt f (Offset (fromIntegral at)) (Count size)))))
+    back <- readAt f (Offset (fromIntegral at)) (Count size)
+    pure (if back == bytes then Nothing else Just ("a file gave back " <> show (B.length back) <> " other bytes of " <> show size <> " past the page cache"))
+
+cachedUser :: FilePath -> Int -> Operation -> Dice -> IO (Maybe String)
+cachedUser place i o d = do
   let path = place </> ("file" <> show i)
   size <- (+ 1) <$> roll d 100000
   at <- roll d 1000000

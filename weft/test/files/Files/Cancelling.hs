@@ -59,7 +59,7 @@ canaryPipe = forM_ [1 .. times 300] $ \round' -> do
   p <- mallocBytes 64
   fillBytes p 0 64
   ended <- newEmptyMVar
-  cancelIt <- begin (opRead r (-1) p 64) (putMVar ended)
+  cancelIt <- begin False (opRead r (-1) p 64) (putMVar ended)
   when (round' `mod` 3 == 0) yield
   when (round' `mod` 7 == 0) (threadDelay 100)
   cancelIt
@@ -158,7 +158,7 @@ crowded = do
   p <- mallocBytes 1
   ends <- newIORef (0 :: Int)
   let n = 1500
-  cancels <- mapM (const (begin (opRead r (-1) p 1) (\_ -> atomicModifyIORef' ends (\k -> (k + 1, ()))))) [1 .. n]
+  cancels <- mapM (const (begin False (opRead r (-1) p 1) (\_ -> atomicModifyIORef' ends (\k -> (k + 1, ()))))) [1 .. n]
   sequence_ (reverse cancels)
   eventually "the end of all" ((== n) <$> readIORef ends)
   mapM_ closeFd [r, w]

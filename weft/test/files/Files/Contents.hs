@@ -7,9 +7,11 @@ where
 
 import Control.Monad (foldM, forM_, unless)
 import qualified Data.ByteString as B
-import qualified Data.ByteString.Unsafe as B (unsafePackCStringLen)
+import qualified Data.ByteString.Unsafe as B (unsafePackCStringLen, unsafeUseAsCStringLen)
 import Foreign.C.Error (eINVAL)
+import Foreign.ForeignPtr (withForeignPtr)
 import Foreign.Marshal.Alloc (allocaBytes)
+import Foreign.Marshal.Utils (copyBytes, fillBytes)
 import Foreign.Ptr (castPtr, plusPtr)
 import Harness
 import System.FilePath ((</>))
@@ -32,6 +34,7 @@ tests =
       testCase "more pieces than one call takes" manyPieces,
       testCase "strings are written one later the other" manyStrings,
       testCase "past the page cache" direct,
+      testCase "written past the page cache, whole, in blocks and in parts" directWrites,
       testCase "memory that is not aligned is an error with the file's name" misaligned,
       testCase "chunks are the file" chunks,
       testCase "space set aside counts" allocated,
@@ -103,6 +106,31 @@ direct = withBytes 65536 $ \path -> withFile reading {openDirect = True} path $ 
   forM_ [0, 4096, 61440] $ \off -> do
     got <- readAt file off 8192
     got @?= B.take 8192 (B.drop (fromIntegral off) (marked 0 65536))
+
+-- | The first write makes the file longer, which the kernel does not do without waiting; the next ones change what is
+-- there. Parts, and more than a megabyte.
+directWrites :: Assertion
+directWrites = withFolder $ \folder -> do
+  memory <- alignedBuffer (Count most)
+  withForeignPtr memory $ \p -> withFile writing {openAccess = ReadWrite, openDirect = True} (folder </> "f") $ \file -> forM_ [0, 1 .. 5 :: Int] $ \round' -> do
+    let mine = marked (4096 * round') most
+        at = 4096 * fromIntegral round'
+    B.unsafeUseAsCStringLen mine $ \(from, n) -> copyBytes p (castPtr from) n
+    case round' `mod` 3 of
+      0 -> writeBufAt file at p (Count most)
+      1 -> forM_ [0, 65536 .. most - 65536] $ \i -> writeBufAt file (at + fromIntegral i) (p `plusPtr` i) 65536
+      _ -> do
+        n <- writeBufsAt file at [(p `plusPtr` i, 131072) | i <- [0, 131072 .. most - 131072]]
+        n @?= Count most
+    got <- readAt file at (Count most)
+    assertBool ("other bytes in round " <> show round') (got == mine)
+    fillBytes p 0 most
+    n <- readBufsAt file at [(p, 4096), (p `plusPtr` 4096, Count (most - 4096))]
+    n @?= Count most
+    again <- B.packCStringLen (castPtr p, most)
+    assertBool ("other bytes in the parts of round " <> show round') (again == mine)
+  where
+    most = 2097152
 
 misaligned :: Assertion
 misaligned = withBytes 65536 $ \path -> withFile reading {openDirect = True} path $ \file -> do

@@ -56,6 +56,8 @@ interrupted = withBytes 65536 $ \path -> do
         if even i then void (blocked stopping) else replicateM_ (i `mod` 7) yield
         stop stopping
         stopRings
+        -- A capability's manager starts when a thread first waits there.
+        stopManagers
   once 0
   descriptors <- openDescriptors
   forM_ [1 .. times 40] once
@@ -86,7 +88,12 @@ chosen engine = withBytes 65536 $ \path -> do
       case engine of
         Rings -> later - before @>= 64
         Threads -> later @?= before
-        -- Up to three at once block; of sixteen some are too many for that, unless each ends before the next begins.
-        Adaptive -> when (later == before) . eventually "reads by a ring" $ readSome path >> (> before) <$> requests
+        -- Up to 64 at once go past the rings, unless each ends before the next begins.
+        Adaptive -> do
+          submitted <- directly
+          eventually "reads by io_submit" $ readSome path >> (> submitted) <$> directly
+          eventually "reads by a ring" $ readMany path >> (> before) <$> requests
   where
     requests = sum . map ringRequests <$> readRingMetrics
+    directly = sum . map directRequests <$> readDirectMetrics
+    readMany path = withFile reading {openDirect = True} path $ \file -> parallel 256 $ \i -> void (readAt file (fromIntegral (4096 * (i `mod` 16))) 4096)

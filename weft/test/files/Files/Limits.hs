@@ -109,7 +109,7 @@ stopped = do
   (r, w) <- createPipe
   p <- mallocBytes 1
   ends <- newIORef (0 :: Int)
-  cancels <- forM [1 .. 1200 :: Int] $ \_ -> begin (opRead r (-1) p 1) (\_ -> atomicModifyIORef' ends (\k -> (k + 1, ())))
+  cancels <- forM [1 .. 1200 :: Int] $ \_ -> begin False (opRead r (-1) p 1) (\_ -> atomicModifyIORef' ends (\k -> (k + 1, ())))
   finishes "stopping" stopRings
   -- The pool's are not stopped.
   sequence_ cancels
@@ -135,6 +135,6 @@ shortage = withBytes 65536 $ \path -> withFile reading {openDirect = True} path 
   eventually "there are rings" $ many file >> (> 0) . sum . map ringRequests <$> readRingMetrics
   where
     untilNone fd = try (dup fd) >>= either (\e -> const (pure []) (e :: IOException)) (\d -> (d :) <$> untilNone fd)
-    many file = parallel 32 $ \i -> do
+    many file = parallel 256 $ \i -> do
       got <- finishes "a read" (readAt file (fromIntegral (4096 * (i `mod` 16))) 4096)
       when (got /= marked (4096 * (i `mod` 16)) 4096) (assertFailure "wrong bytes")
