@@ -27,7 +27,7 @@ tests =
               ("an MSS option of 1", "tiny_mss"),
               ("data with a FIN, before the data in front of it", "fin_first"),
               ("RST, SYN and data by guess", "blind"),
-              ("fragments that overlap, then right ones in another order", "fragments"),
+              ("fragments that overlap, then right ones in another order, some of them twice", "fragments"),
               ("a flood of datagrams beside connections", "datagrams"),
               ("a window of zero is probed, and opens", "zero_window"),
               ("2,000 acknowledgments of what was not sent", "acknowledgments"),

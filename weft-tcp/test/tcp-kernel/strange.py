@@ -138,7 +138,7 @@ def fragments():
     for at, end in ((0, 48), (40, 64), (64, len(body))):
         fragment(at, end, 7)
     assert p.hear(0.5) == []
-    for at, end in ((64, len(body)), (0, 40), (40, 64)):
+    for at, end in ((64, len(body)), (0, 40), (64, len(body)), (0, 40), (40, 64)):
         fragment(at, end, 8)
     assert b"A" * 64 in data_of(p.hear())
 

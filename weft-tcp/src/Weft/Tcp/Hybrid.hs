@@ -63,7 +63,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Word (Word16)
 import Foreign.C.Error (eBUSY, eTIMEDOUT)
-import Weft.Hybrid (Hybrid, Instant, deadlineIn, isTimeout, mask, noDeadline, nonBlocking, onException)
+import Weft.Hybrid (Hybrid, Instant, deadlineIn, isTimeout, mask, mask_, noDeadline, nonBlocking, onException)
 import Weft.Hybrid.Flag
 import Weft.Tcp.Core (Choices)
 import Weft.Tcp.Core.Secret (Flow)
@@ -143,7 +143,8 @@ socketFlow = Tcp.socketFlow . tcpSocket
 recv :: Socket -> Int -> Hybrid ByteString
 recv s n = perform "recv" (deadlineOf s) (readFlag s) (Tcp.tryReceive (tcpSocket s) n)
 
--- | Send as many bytes as there is room for, and return their number. Waits until there is room.
+-- | Send as many bytes as there is room for, and return their number. Waits until there is room. @EPIPE@ after a
+-- 'sendAll' that was cut off.
 send :: Socket -> ByteString -> Hybrid Int
 send s bytes
   | B.null bytes = pure 0
@@ -151,11 +152,17 @@ send s bytes
     later <- perform "send" (deadlineOf s) (writeFlag s) (Tcp.trySend (tcpSocket s) [bytes])
     pure (B.length bytes - sum (map B.length later))
 
--- | Send the whole string, without copying it. If it throws, a part may have been sent.
+-- | Send the whole string, without copying it. If a deadline or 'Weft.Hybrid.killThread' cuts it off after a part was
+-- queued, the peer would mistake whatever is sent next for the rest. So every further send on the connection then fails
+-- with @EPIPE@ and a message that says why.
 sendAll :: Socket -> ByteString -> Hybrid ()
-sendAll s bytes = unless (B.null bytes) $ do
-  sent <- send s bytes
-  sendAll s (B.drop sent bytes)
+sendAll s bytes = unless (B.null bytes) . mask_ $ do
+  -- Masked from the first part on; it is interruptible where it waits.
+  left <- part bytes
+  unless (B.null left) (rest left `onException` nonBlocking (Tcp.cutOff (tcpSocket s)))
+  where
+    part left = (`B.drop` left) <$> send s left
+    rest left = unless (B.null left) (part left >>= rest)
 
 -- | The same connection with another deadline. An operation that has not succeeded by then throws an error that
 -- satisfies 'isTimeout'; no received data is lost.

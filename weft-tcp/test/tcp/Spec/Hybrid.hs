@@ -14,7 +14,7 @@ import Data.IORef
 import Data.Maybe (fromJust)
 import Data.Word (Word16)
 import Foreign.C.Error (Errno (..), eBADF, eCONNREFUSED, eCONNRESET, ePIPE)
-import GHC.IO.Exception (ioe_errno)
+import GHC.IO.Exception (ioe_description, ioe_errno)
 import System.Directory (listDirectory)
 import System.IO.Error (tryIOError)
 import qualified System.Timeout as GHC
@@ -70,6 +70,7 @@ cases =
     ("a reset wakes threads that receive and send", const False, resets),
     ("a refused connection, and one that takes too long", const False, refused),
     ("data that is available is received even after the deadline", const False, deadlines),
+    ("a sendAll that is cut off after a part makes all further sends fail", const False, cutOffs),
     ("half-close", const False, halfClose),
     ("stopping the scheduler runs the handlers of waiting threads", const False, ends),
     ("a listener that is closed resets connections that were being opened", const False, closedListener),
@@ -231,10 +232,14 @@ sendCase net = do
   pure
     ( sendAll c (B.replicate 10000000 0),
       do
-        fork (sendAll c (B.pack [9]) `finally` shutdownSend c)
+        later <- try (sendAll c (B.pack [9]))
+        shutdownSend c
         got <- receiveAll s
         close c >> close s
-        pure (B.last got == 9)
+        -- If a part was sent, the peer would take other data for the rest.
+        pure $ case later of
+          Right () -> got == B.pack [9]
+          Left e -> errnoOf e == Just ePIPE && not (B.null got) && B.all (== 0) got
     )
 
 passes :: Socket -> Socket -> Hybrid Bool
@@ -361,6 +366,30 @@ deadlines net = do
   case late of
     Left e -> assertBool (show e) (isTimeout e)
     Right b -> assertFailure ("received " ++ show b)
+
+-- | A deadline that passes before a part was sent changes nothing; one that passes after a part ends sending.
+cutOffs :: Net -> Assertion
+cutOffs net = do
+  (first, second, third, fourth, got) <- runIn (scheduler net) $ do
+    (c, s) <- pair net
+    let large = B.replicate 10000000 1
+        limited act = deadlineIn (milliseconds 20) >>= \d -> try (act (withDeadline d c))
+        fill n = limited (`send` large) >>= either (\e -> pure (n, e)) (fill . (n +))
+    -- 'send' leaves the rest to its caller.
+    (filled, first) <- fill 0
+    second <- limited (`sendAll` B.singleton 2)
+    fork (sendAll c (B.singleton 3))
+    got <- receiveExactly s (filled + 1)
+    third <- limited (`sendAll` large)
+    fourth <- try (send c (B.singleton 4))
+    close c >> close s
+    pure (first, second, third, fourth, got)
+  assertBool (show first) (isTimeout first)
+  forM_ [second, third] (either (\e -> assertBool (show e) (isTimeout e)) (const (assertFailure "sent")))
+  B.drop (B.length got - 1) got @?= B.singleton 3
+  B.notElem 2 got @?= True
+  fails ePIPE (either (Left . errnoOf) (const (Right ())) fourth)
+  either ioe_description show fourth @?= "an earlier send was cut off after a part: this connection can send nothing more"
 
 halfClose :: Net -> Assertion
 halfClose net = do

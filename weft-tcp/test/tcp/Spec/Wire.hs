@@ -181,9 +181,22 @@ fragments =
     testCase "that overlap discard the packet" $ do
       let p = Packet.Packet (V4 1) (V4 2) 17 (B.replicate 100 1)
           parts = Packet.fragment 68 5 p
+          from at more n byte = Piece at more (B.replicate n byte)
+          whole = fst . foldl' (\(_, fs) piece -> addFragment defaultLimits 0 (Key (V4 1) (V4 2) 17 5) piece fs) (Nothing, noFragments)
+          first = from 0 True 8 1
+          end = from 8 False 8 2
       assertBool "the example has several" (length parts > 2)
-      -- The first two fragments arrive twice, so bytes are repeated.
-      arrive (take 2 parts ++ parts) @?= replicate (2 + length parts) Nothing,
+      -- One fragment of another size is among them.
+      arrive (drop 1 (Packet.fragment 76 5 p) ++ parts) @?= replicate (1 + length parts) Nothing
+      -- Fragments at one place that are not copies: other bytes, another size, or one is the last fragment.
+      map (\other -> whole [first, other, end]) [first, from 0 True 8 3, from 0 True 16 1, from 0 False 8 1]
+        @?= [Just (B.replicate 8 1 <> B.replicate 8 2), Nothing, Nothing, Nothing]
+      whole [end, from 8 True 8 2, first] @?= Nothing,
+    testProperty "that arrive several times are used once" . forAll genWhole $ \(p, mtu) ->
+      let parts = Packet.fragment mtu 77 p
+       in forAll (shuffle (concatMap (replicate 3) (drop 1 parts))) $ \others ->
+            -- The first fragment comes last, so that the copies come before the packet is whole.
+            last (arrive (others ++ take 1 parts)) === Just (Packet.packetBody p),
     testCase "that make an IPv4 packet of more than 65,535 bytes are refused (RFC 791)" $ do
       let ending header n =
             fmap (const ()) . Packet.decode $

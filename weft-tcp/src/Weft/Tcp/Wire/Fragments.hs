@@ -1,7 +1,8 @@
 -- |
 -- Reassembly of fragmented packets (RFC 791, section 3.2; RFC 8200, section 4.5). Pure: the time is passed in. The
 -- memory that senders can occupy is bounded: there are limits on bytes and packets in all, on fragments of a packet,
--- and on time. If fragments overlap, their whole packet is discarded (RFC 5722; done here for IPv4 too).
+-- and on time. If fragments overlap, their whole packet is discarded (RFC 5722; done here for IPv4 too). A copy of a
+-- fragment, which a network may make, is ignored (RFC 8200, section 4.5).
 --
 -- @since 0.1.0
 module Weft.Tcp.Wire.Fragments
@@ -92,6 +93,7 @@ addFragment limits now key piece whole = case Map.lookup key (packets fs) of
 
 place :: Limits -> Key -> Piece -> Partial -> Fragments -> (Maybe ByteString, Fragments)
 place limits key piece partial fs
+  | copied = (Nothing, fs)
   | overlaps || contradicts = (Nothing, discard)
   | IntMap.size (pieces partial) >= maxPieces limits = (Nothing, discard)
   | size next == Just (arrived next) =
@@ -102,6 +104,8 @@ place limits key piece partial fs
     len = B.length (pieceBytes piece)
     end = start + len
     before = IntMap.lookupLT end (pieces partial)
+    -- The last fragment is the only one that ends where the packet ends.
+    copied = IntMap.lookup start (pieces partial) == Just (pieceBytes piece) && pieceMore piece == (size partial /= Just end)
     overlaps = maybe False (\(at, b) -> at + B.length b > start) before
     furthest = maybe 0 (\(at, b) -> at + B.length b) (IntMap.lookupMax (pieces partial))
     contradicts = case size partial of
