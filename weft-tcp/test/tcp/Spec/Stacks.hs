@@ -58,6 +58,7 @@ tests =
       testCase "an unreachable peer is reported (MUST-47)" advised,
       testCase "a router that does not report its MTU: packets of 576 bytes (RFC 1191)" noMtu,
       testCase "an unknown IPv6 option is reported by ICMP, at most 100 times a second" unknownOptions,
+      testCase "extension headers inside of IPv6 fragments are processed" fragmentedExtensions,
       testCase "the answer to an echo request larger than the MTU comes in fragments" bigEcho,
       testCase "the HTTP engine serves on a stack, and drains" http
     ]
@@ -162,6 +163,29 @@ unknownOptions = withLone (\s -> s {stackAddresses = [own]}) $ \st sent -> do
   many <- length <$> sent
   -- The test may go on for several seconds.
   assertBool (show many) (many < 4000)
+  where
+    own = V6 0xfe80000000000000 2
+    peer = V6 0xfe80000000000000 1
+
+-- | Behind the fragment headers is a header with an option of the given kind, and an echo request.
+fragmentedExtensions :: Assertion
+fragmentedExtensions = withLone (\s -> s {stackAddresses = [own]}) $ \st sent -> do
+  let request = Icmp6.encode peer own (Icmp6.EchoRequest 1 2 (B.replicate 2000 7))
+      joined kind = B.drop 40 (V6.encode (V6.plain 58 peer own) {V6.extensions = [V6.Extension 60 (B.pack [kind, 4, 0, 0, 0, 0])]} request)
+      arrives proto body n = do
+        forM_ (Packet.fragment 1300 n (Packet.Packet peer own proto body)) (\f -> arriveBatch st [Incoming f False True])
+        sent
+  -- The answer takes two fragments.
+  answer <- arrives 60 (joined 0x1e) 1
+  map B.length answer @?= [1496, 608]
+  B.concat (map (B.drop 48) answer) @?= Icmp6.encode own peer (Icmp6.EchoReply 1 2 (B.replicate 2000 7))
+  arrives 60 (joined 0x5e) 2 >>= (@?= [])
+  told <- arrives 60 (joined 0x9e) 3
+  [(code, at) | Right (Packet.Whole (Packet.Packet _ _ 58 body)) <- map Packet.decode told, Right (Icmp6.ParameterProblem code at _) <- [Icmp6.decode own peer body]] @?= [(2, 42)]
+  -- The first fragment of a packet, in fragments itself, is refused, so the packet stays incomplete.
+  let inner = map (B.drop 40) (Packet.fragment 1500 4 (Packet.Packet peer own 58 request))
+  answers <- forM (zip [5 ..] inner) (uncurry (flip (arrives 44)))
+  answers @?= [[], []]
   where
     own = V6 0xfe80000000000000 2
     peer = V6 0xfe80000000000000 1

@@ -67,9 +67,10 @@ checkSequence env s c
     len = sequenceLength s
     edge = rcvAdvertised r
     -- The four cases of the RFC's table. A segment at RCV.NXT is accepted even if the window is zero, so that its ACK,
-    -- URG and RST are processed; its data is cut off (MUST-66).
+    -- URG and RST are processed; its data is cut off (MUST-66). So is an acknowledgment at the window's right edge: a
+    -- peer that has filled the window numbers its acknowledgments so, even if some of its data was lost.
     acceptable
-      | len == 0 = (at >= rcvNxt r && at < edge) || at == rcvNxt r
+      | len == 0 = at >= rcvNxt r && (at < edge || at == edge && not (has rst (flags s))) || at == rcvNxt r
       | otherwise = (at < edge && at + len > rcvNxt r) || at == rcvNxt r
     -- RFC 7323, section 5.3, R1. A segment without the option is accepted, because middleboxes and old systems strip
     -- it.

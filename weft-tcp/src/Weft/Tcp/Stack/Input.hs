@@ -60,15 +60,25 @@ arrivePacket st p = do
   count st PacketsIn
   forM_ (stackTap (settings st)) (\see -> see True [incomingPacket p])
   case Packet.decode (incomingPacket p) of
-    Left _ -> [] <$ (count st Malformed' >> forM_ (Packet.unknownOption (incomingPacket p)) (tellOfOption st (incomingPacket p)))
+    Left _ -> [] <$ arriveRefused st (incomingPacket p)
     Right (Packet.Whole packet) -> arriveWhole st p packet
-    Right (Packet.Fragment key@(Key src dst proto _) piece)
+    Right (Packet.Fragment key@(Key _ dst _ _) piece)
       | dst `notElem` stackAddresses (settings st) -> [] <$ count st NotForUs
       | otherwise -> do
         Env (Instant t) _ <- stackEnv st dst
         whole <- atomicModifyIORef' (fragments st) $ \fs ->
           let (r, fs') = addFragment defaultLimits (fromIntegral t) key piece {pieceBytes = B.copy (pieceBytes piece)} fs in (fs', r)
-        maybe (pure []) (\b -> arriveWhole st (Incoming b False True) (Packet.Packet src dst proto b)) whole
+        maybe (pure []) (arriveJoined . Packet.reassembled key) whole
+  where
+    arriveJoined (Right packet) = arriveWhole st (Incoming (Packet.packetBody packet) False True) packet
+    arriveJoined (Left bytes) = case Packet.decode bytes of
+      Right (Packet.Whole packet) -> arriveWhole st (Incoming bytes False True) packet
+      -- Fragments of fragments are refused too.
+      _ -> [] <$ arriveRefused st bytes
+
+-- | Count a packet that cannot be decoded, and report an unknown option in it.
+arriveRefused :: Stack -> ByteString -> IO ()
+arriveRefused st bytes = count st Malformed' >> forM_ (Packet.unknownOption bytes) (tellOfOption st bytes)
 
 -- | Process a whole packet, given the packet that was received: its memory may be reused.
 arriveWhole :: Stack -> Incoming -> Packet.Packet -> IO [(Flow, Segment)]

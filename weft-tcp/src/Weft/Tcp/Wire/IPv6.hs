@@ -18,6 +18,7 @@ module Weft.Tcp.Wire.IPv6
     putHeaders,
     plain,
     maxExtensions,
+    isExtension,
     Objection (..),
     objection,
   )
@@ -115,7 +116,7 @@ decode b = do
 chain :: Int -> Word8 -> ByteString -> Either Malformed ([Extension], Word8, ByteString)
 chain left next b
   | next == 44 = if left == 0 then Left BadOptions else fragment
-  | next `notElem` [0, 43, 60, 135, 139, 140] = Right ([], next, b)
+  | not (isExtension next) = Right ([], next, b)
   | left == 0 = Left BadOptions
   | B.length b < 8 || B.length b < size = Left Truncated
   | otherwise = Extension next (slice 2 (size - 2) b) `before` chain (left - 1) (word8At b 0) (B.drop size b)
@@ -132,6 +133,10 @@ chain left next b
               `before` if more6 f || offset6 f /= 0
                 then Right ([], fst rest, snd rest)
                 else uncurry (chain (left - 1)) rest
+
+-- | Whether a next header field names an extension header that 'decode' knows.
+isExtension :: Word8 -> Bool
+isExtension next = next `elem` [0, 43, 44, 60, 135, 139, 140]
 
 -- | An option because of which a packet is to be discarded.
 data Objection = Objection

@@ -6,6 +6,7 @@ module Weft.Tcp.Wire.Packet
   ( Packet (..),
     Part (..),
     decode,
+    reassembled,
     unknownOption,
     putHeader,
     headerSize,
@@ -79,6 +80,15 @@ part6 (h, body)
     piece f = Fragments.Piece (fromIntegral (V6.offset6 f) * 8) (V6.more6 f) body
     routesBySource (V6.Extension 43 r) = word8At r 0 == 0 || word8At r 1 /= 0
     routesBySource _ = False
+
+-- | The packet with the payload of joined fragments, given their key. 'Left' is an IPv6 packet whose further extension
+-- headers (RFC 8200, section 4.5) are not decoded yet: its bytes, without the fragment headers.
+reassembled :: Fragments.Key -> ByteString -> Either ByteString Packet
+reassembled (Fragments.Key src dst proto _) body = case src of
+  V6 {} | V6.isExtension proto -> Left (encode whole)
+  _ -> Right whole
+  where
+    whole = Packet src dst proto body
 
 -- | For a packet that 'decode' has refused: if it has an unknown IPv6 option whose sender is to be told (RFC 8200,
 -- section 4.2), the packet's source and destination, and the offset of the option. Packets with an ICMPv6 error are not

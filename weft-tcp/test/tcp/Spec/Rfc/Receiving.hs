@@ -124,6 +124,19 @@ sequences =
           (t, out) = got small t0 (plain 1001 501 "abcdefgh")
       readable (c t) @?= 4
       map (\s -> (short s, window s)) out @?= [((".", 501, 1005, 0), 0)],
+    testCase "an acknowledgment right behind a full window counts, though data in the window is missing" $ do
+      let small = cfg {receiveBuffer = 10}
+          (t1, _) = got small (baseWith small) (plain 1006 501 "fghij")
+          (t2, _) = on small t1 (UserSend [C.pack "xyz"])
+          (t3, out) = got small t2 (plain 1011 504 "")
+          (t4, out') = got small t2 (plain 1012 504 "")
+          (t5, out'') = got small t2 (plain 1011 504 "") {flags = rst}
+      out @?= []
+      nextTimer (c t3) @?= never
+      map short out' @?= [(".", 504, 1001, 0)]
+      assertBool "a timer" (nextTimer (c t4) /= never)
+      out'' @?= []
+      is t5 Established,
     testCase "PAWS: an old timestamp is acknowledged and dropped (RFC 7323)" $ do
       let cf = defaultConfig
           stamped v s = s {options = noOptions {timestamps = Just (Timestamps v 0)}}
