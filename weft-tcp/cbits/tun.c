@@ -35,15 +35,27 @@ failed:
   return -e;
 }
 
-int weft_tun_mtu(const char *name) {
-  struct ifreq ifr;
+static int ask(const char *name, unsigned long request, struct ifreq *ifr) {
   int e = 0, fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return -errno;
-  memset(&ifr, 0, sizeof ifr);
-  strncpy(ifr.ifr_name, name, IFNAMSIZ - 1);
-  if (ioctl(fd, SIOCGIFMTU, &ifr) < 0) e = errno;
+  memset(ifr, 0, sizeof *ifr);
+  strncpy(ifr->ifr_name, name, IFNAMSIZ - 1);
+  if (ioctl(fd, request, ifr) < 0) e = errno;
   close(fd);
-  return e ? -e : ifr.ifr_mtu;
+  return -e;
+}
+
+int weft_tun_mtu(const char *name) {
+  struct ifreq ifr;
+  int r = ask(name, SIOCGIFMTU, &ifr);
+  return r < 0 ? r : ifr.ifr_mtu;
+}
+
+/* 1 if the interface is up, else 0. */
+int weft_tun_up(const char *name) {
+  struct ifreq ifr;
+  int r = ask(name, SIOCGIFFLAGS, &ifr);
+  return r < 0 ? r : (ifr.ifr_flags & IFF_UP) != 0;
 }
 
 #else
@@ -53,6 +65,11 @@ int weft_tun_open(char *name, int tap, int offload, int many) {
 }
 
 int weft_tun_mtu(const char *name) {
+  (void)name;
+  return -ENOSYS;
+}
+
+int weft_tun_up(const char *name) {
   (void)name;
   return -ENOSYS;
 }

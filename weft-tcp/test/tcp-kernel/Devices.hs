@@ -7,7 +7,9 @@ import Control.Exception (bracket, finally)
 import Control.Monad
 import qualified Data.ByteString as B
 import Data.Maybe (fromJust)
+import Foreign.C.Error (Errno (..), eNAMETOOLONG, eNODEV)
 import GHC.Conc (BlockReason (..), ThreadStatus (..), threadStatus)
+import GHC.IO.Exception (ioe_errno)
 import Kernel
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (openBinaryTempFile)
@@ -30,6 +32,8 @@ tests =
       [ testCase "a closed TUN device writes no packet into the file that got its number" closedWrites,
         testCase "a TUN device that is closed while others send and receive, 200 times" closedRaces,
         testCase "packets that arrive while the reader is busy do not wake the dispatcher" busyReader,
+        testCase "a name of more than 15 bytes is refused, and opens no other device" longName,
+        testCase "whether an interface is up" upAndDown,
         testCase "deleting the interface ends all waits on the stack" deleted,
         testCase "TAP: a neighbour whose link-layer address changes is found again" (neighbourMoves kernelAddress),
         testCase "TAP: a neighbour whose link-layer address changes is found again, IPv6" (neighbourMoves kernelAddress6)
@@ -55,6 +59,21 @@ withTun = bracket up (\d -> deviceClose d `finally` runCommand "ip link del weft
 
 somePacket :: [B.ByteString]
 somePacket = [B.pack ([0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 99, 0, 2, 10, 99, 0, 1] ++ replicate 8 0)]
+
+longName :: Assertion
+longName = do
+  r <- tryIOError (openTun (TunSettings "abcdefghijklmnop" False 1))
+  case r of
+    Left e -> ioe_errno e @?= Just (let Errno n = eNAMETOOLONG in n)
+    Right d -> deviceClose d >> assertFailure ("opened " ++ deviceName d)
+
+upAndDown :: Assertion
+upAndDown = withTun $ \d -> do
+  interfaceIsUp (deviceName d) >>= (@?= True)
+  runCommand "ip link set weft1 down"
+  interfaceIsUp (deviceName d) >>= (@?= False)
+  none <- tryIOError (interfaceIsUp "weft2")
+  either ioe_errno (const Nothing) none @?= Just (let Errno n = eNODEV in n)
 
 closedWrites :: Assertion
 closedWrites = withTun $ \d -> withFile 40 $ \content openAll -> do

@@ -52,8 +52,47 @@ tests program folder =
         mapM_ (contains out) ["status 404", "status 1"]
         kernels <- weft program [] ["serve", folder, "--port", "0"] (portOf >=> \port -> outcome program [] ["tcp", "connections", "http://127.0.0.1:" <> show port])
         fst kernels @?= ExitFailure 1,
-      testGroup "replay" (replaying program folder)
+      testGroup "replay" (replaying program folder),
+      testCase "doctor" $ do
+        out <- inNamespace program folder [] "$W tcp doctor"
+        lines out
+          @?= concat [["a TUN device " <> how <> ": works", "1 MB through it, from the kernel to us and back, " <> how <> ": works"] | how <- ["without offload", "with segmentation offload"]]
+            <> ["everything works"],
+      testCase "serve --stack: 400 connections with 256 descriptors" $ do
+        out <- inNamespace program folder ["python3"] ("PROGRAM=$W; limited() { ulimit -n 256; exec $PROGRAM \"$@\"; }; W=limited; serve --connections 1000; python3 -c '" <> many)
+        lines out @?= ["400 answers"],
+      testCase "serve --stack --send-buffer bounds what a client that does not read holds" $ do
+        out <- inNamespace program folder [] "serve --send-buffer 50000 --metrics everybody --drain 0; exec 3<>/dev/tcp/10.9.0.2/80; printf 'GET /large HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' >&3; until $W tcp connections http://10.9.0.2 --rows 1 | tee $T/table | awk '/^ESTABLISHED/ && $6 + $7 >= 50000 {full = 1} END {exit !full}'; do sleep 0.1; done; cat $T/table"
+        -- What is in flight, and what is not sent yet.
+        [sum (map read (take 2 (drop 5 (words l)))) | l <- lines out, "ESTABLISHED" `isPrefixOf` l] @?= [50000 :: Int],
+      testCase "serve --stack warns if no packet can reach the stack" $ do
+        out <- inNamespace program folder [] "for s in weft1,10.9.0.2 weft0,10.9.0.1 weft0,10.9.0.2; do echo $s; timeout 2 $W serve $SITE --stack tun:$s --port 80 2>&1 | grep warning || true; done"
+        lines out
+          @?= [ "weft1,10.9.0.2",
+                "weft: warning: the interface weft1 is down, so no packet reaches the stack: ip link set weft1 up",
+                "weft0,10.9.0.1",
+                "weft: warning: the kernel has the address 10.9.0.1 itself, so no packet for it reaches the stack; choose another one of the interface's network",
+                "weft0,10.9.0.2"
+              ],
+      testGroup
+        "serve --stack: wrong arguments"
+        [ testCase name $ do
+            (code, out) <- outcome program [] (["serve", folder, "--port", "0", "--stack"] <> arguments)
+            code @?= ExitFailure 2
+            contains out part
+          | (name, arguments, part) <-
+              [("the address " <> a, ["tun:weft0," <> a], "expected the address of a host, not " <> a) | a <- ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "::", "::1", "ff02::1"]]
+                <> [ ("an address that is none", ["tun:weft0,10.9.0.256"], "expected tun:NAME,ADDRESS"),
+                     ("a TAP device", ["tap:weft0,10.9.0.2"], "expected tun:NAME,ADDRESS"),
+                     ("a name of 16 characters", ["tun:abcdefghijklmnop,10.9.0.2"], "at most 15 characters"),
+                     ("--listen", ["tun:weft0,10.9.0.2", "--listen", ":80"], "--listen cannot be given as well"),
+                     ("--host", ["tun:weft0,10.9.0.2", "--host", "10.9.0.1"], "--host cannot be given as well"),
+                     ("--https-redirect", ["tun:weft0,10.9.0.2", "--https-redirect", ":80", "--certificate", "c", "--key", "k"], "--https-redirect listens on the kernel's network")
+                   ]
+        ]
     ]
+  where
+    many = "import socket; s = [socket.create_connection((\"10.9.0.2\", 80)) for _ in range(400)]; [c.sendall(b\"GET /inner/a.txt HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n\") for c in s]; print(sum(b\"a text\" in c.recv(4096) for c in s), \"answers\")'"
 
 fetching :: FilePath -> FilePath -> [TestTree]
 fetching program folder =

@@ -69,7 +69,7 @@ get g = do
   due <- deadlineIn (duration (getTime g))
   status <- (`catches` handlers) $ case getStack g of
     Nothing -> fetch g due socketTransport (const True)
-    Just choice@(StackChoice _ address) -> withChosenStack choice (getCapture g) $ \st -> fetch g due (tcpTransport st) (sameVersion address)
+    Just choice@(StackChoice _ address) -> withChosenStack choice (getCapture g) id $ \st -> fetch g due (tcpTransport st) (sameVersion address)
   when (status >= 400) $ failed 3 ("the server's status is " <> show status)
   where
     handlers =

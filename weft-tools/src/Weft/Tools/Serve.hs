@@ -17,7 +17,7 @@ import Control.Monad (forM_, unless, void, when)
 import Data.Either (lefts)
 import Data.List (intercalate, isPrefixOf, isSuffixOf, nub)
 import qualified Data.Map.Strict as Map
-import Data.Maybe (mapMaybe)
+import Data.Maybe (isNothing, mapMaybe)
 import Data.String (fromString)
 import GHC.IO.Exception (IOException (ioe_description, ioe_filename))
 import Network.Wai (Application)
@@ -79,7 +79,7 @@ serve given = do
   events <- newChan
   onSignals events
   (`catch` cannot) . withSite sources files $ \site ->
-    withStackListeners (stack settings) (port settings) $ \transports st ->
+    withStackListeners (stack settings) (port settings) (limitSendBuffer (limits settings)) $ \transports st ->
       withMain settings inherited (serverOptions settings site tls bounded) {optionTransports = transports} (siteApplication site) $ \server addresses ->
         withRedirecting settings (serverOptions settings site Nothing bounded) (siteRedirecting site (portIn addresses)) $ \redirecting -> do
           siteListens site server
@@ -187,6 +187,8 @@ consistent hosts settings
   | Nothing <- certificate settings, Just _ <- key settings = Left "a key needs its certificate: --certificate"
   | Nothing <- certificate settings, not (null (httpsRedirect settings)), not hosts = Left "--https-redirect needs a certificate, as there is no HTTPS without one: --certificate, --key"
   | Just _ <- stack settings, not (null (listens settings)) = Left "--stack has one address, so --listen cannot be given as well"
+  | Just _ <- stack settings, host settings /= host defaults = Left "--stack has an address, so --host cannot be given as well"
+  | Just _ <- stack settings, not (null (httpsRedirect settings)) = Left "--https-redirect listens on the kernel's network, so it cannot be given with --stack"
   | otherwise = Right ()
 
 -- | Read the settings again and reopen the files. If a part fails, it is reported and stays as it was.
@@ -249,7 +251,7 @@ raiseOpenFiles = do
     _ -> Nothing
 
 -- | Divide the descriptors: one in eight is for files that stay open, some are for listening sockets, folders and event
--- managers, and the limit on connections is lowered to what is left.
+-- managers, and the limit on connections is lowered to what is left. Connections of a stack need no descriptors.
 withinDescriptors :: Sources -> Int -> IO (Maybe OpenFiles, Limits)
 withinDescriptors sources inherited = do
   descriptors <- raiseOpenFiles
@@ -261,7 +263,7 @@ withinDescriptors sources inherited = do
           free = n - n `div` 8 - own
           most = max 1 (if null (httpsRedirect settings) then free else free * 8 `div` 9)
       files <- newOpenFiles (max 4 (n `div` 8))
-      if limitConnections wanted > most || limitConnections wanted <= 0
+      if usesKernel && (limitConnections wanted > most || limitConnections wanted <= 0)
         then do
           logWarning ("at most " <> show most <> " connections, for this process may have " <> show n <> " descriptors (ulimit -n)")
           pure (Just files, wanted {limitConnections = most})
@@ -269,6 +271,7 @@ withinDescriptors sources inherited = do
   where
     settings = sourcesMain sources
     wanted = limits settings
+    usesKernel = inherited > 0 || isNothing (stack settings)
 
 -- | The number of connections for the servers that redirect: an eighth of the limit.
 redirectingConnections :: Limits -> Int

@@ -11,6 +11,7 @@ module Weft.Tcp.Device.Tun
   ( TunSettings (..),
     tunNamed,
     openTun,
+    interfaceIsUp,
     openLink,
   )
 where
@@ -24,8 +25,8 @@ import qualified Data.ByteString.Internal as BI
 import qualified Data.ByteString.Unsafe as B
 import Data.IORef
 import Data.Word (Word16, Word8)
-import Foreign.C.Error (Errno (..), eAGAIN, eBADF)
-import Foreign.C.String (peekCString, withCStringLen)
+import Foreign.C.Error (Errno (..), eAGAIN, eBADF, eNAMETOOLONG)
+import Foreign.C.String (peekCString, withCString, withCStringLen)
 import Foreign.ForeignPtr (ForeignPtr, withForeignPtr)
 import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Marshal.Utils (copyBytes, fillBytes)
@@ -41,7 +42,7 @@ import Weft.Thread.Wait (waitDescriptorRead)
 
 -- | Settings of a TUN device.
 data TunSettings = TunSettings
-  { -- | The interface's name. The interface is created if it does not exist.
+  { -- | The interface's name, of at most 15 bytes. The interface is created if it does not exist.
     tunName :: !String,
     -- | Whether the kernel splits segments and completes checksums.
     tunOffload :: !Bool,
@@ -54,7 +55,8 @@ tunNamed :: String -> TunSettings
 tunNamed name = TunSettings name True 1
 
 -- | Open a device. The administrator sets its addresses, routes and MTU. Throws the errors of
--- open(2) of @\/dev\/net\/tun@ and of the ioctls: @EPERM@, @EBUSY@, @ENOENT@.
+-- open(2) of @\/dev\/net\/tun@ and of the ioctls: @EPERM@, @EBUSY@, @ENOENT@; @ENAMETOOLONG@ for a name of more than 15
+-- bytes.
 openTun :: TunSettings -> IO Device
 openTun = openLink False
 
@@ -62,7 +64,8 @@ openTun = openLink False
 openLink :: Bool -> TunSettings -> IO Device
 openLink tap s = allocaBytes 32 $ \name -> do
   fillBytes name 0 32
-  withCStringLen (take 15 (tunName s)) (uncurry (copyBytes name))
+  withCStringLen (tunName s) $ \(p, n) ->
+    if n > 15 then throwErrnoCode "Weft.Tcp.openTun" (let Errno e = eNAMETOOLONG in e) else copyBytes name p n
   fds <- openAll name (max 1 (tunQueues s))
   mtu <- throwIfNegative "Weft.Tcp.openTun" (cTunMtu name) `onException` mapM_ cTunClose fds
   called <- peekCString name
@@ -83,6 +86,11 @@ openLink tap s = allocaBytes 32 $ \name -> do
     openAll name n = do
       fd <- throwIfNegative "Weft.Tcp.openTun" (cTunOpen name (if tap then 1 else 0) (if tunOffload s then 1 else 0) several)
       (fd :) <$> openAll name (n - 1 :: Int) `onException` cTunClose fd
+
+-- | Whether the network interface with that name is up. No packet crosses one that is down. Throws @ENODEV@ if there is
+-- none.
+interfaceIsUp :: String -> IO Bool
+interfaceIsUp name = (/= 0) <$> withCString name (throwIfNegative "Weft.Tcp.interfaceIsUp" . cTunUp)
 
 -- | The maximum number of packets in a batch.
 batchLimit :: Int

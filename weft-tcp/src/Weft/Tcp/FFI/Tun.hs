@@ -9,6 +9,7 @@
 module Weft.Tcp.FFI.Tun
   ( cTunOpen,
     cTunMtu,
+    cTunUp,
     cTunRead,
     cTunWriteV,
     cTunClose,
@@ -35,6 +36,10 @@ foreign import ccall unsafe "weft_tun_open"
 -- | The MTU in bytes of the interface with that name.
 foreign import ccall unsafe "weft_tun_mtu"
   cTunMtu :: CString -> IO CInt
+
+-- | 1 if the interface with that name is up, else 0.
+foreign import ccall unsafe "weft_tun_up"
+  cTunUp :: CString -> IO CInt
 
 -- | Read a packet into a buffer of the given size (read(2)). Returns the packet's size in bytes.
 foreign import ccall unsafe "weft_tun_read"

@@ -228,7 +228,7 @@ table =
       limit (range 256 1000000) (\v l -> l {limitHead = v}),
     fixed Protection "max-fields" (One "N") "Number of a request's header fields (100)" $
       limit (range 1 10000) (\v l -> l {limitFields = v}),
-    fixed Protection "send-buffer" (One "BYTES") "What the kernel keeps for a client that does not read its response, and the most that is sent in one round trip; 0 means that the kernel chooses, up to the last number of the sysctl net.ipv4.tcp_wmem (0)" $
+    fixed Protection "send-buffer" (One "BYTES") "What the kernel keeps for a client that does not read its response, and the most that is sent in one round trip; 0 means that the kernel chooses, up to the last number of the sysctl net.ipv4.tcp_wmem (0). With --stack it is what the stack keeps, 1 MiB for 0" $
       limit (range 0 1000000000) (\v l -> l {limitSendBuffer = v}),
     live Protection "drain" (One "SECONDS") "Time for requests in progress when the server shuts down (10)" $
       one (time 0) (\v s -> s {drain = v}),
