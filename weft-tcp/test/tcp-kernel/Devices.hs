@@ -6,6 +6,7 @@ import Control.Concurrent
 import Control.Exception (bracket, finally)
 import Control.Monad
 import qualified Data.ByteString as B
+import Data.IORef
 import Data.Maybe (fromJust)
 import Foreign.C.Error (Errno (..), eNAMETOOLONG, eNODEV)
 import GHC.Conc (BlockReason (..), ThreadStatus (..), threadStatus)
@@ -35,6 +36,8 @@ tests =
         testCase "a name of more than 15 bytes is refused, and opens no other device" longName,
         testCase "whether an interface is up" upAndDown,
         testCase "deleting the interface ends all waits on the stack" deleted,
+        testCase "TAP: with offload, packets larger than the MTU cross in both directions" (tapPackets True (> 3000)),
+        testCase "TAP: without offload, none does" (tapPackets False (<= 1500)),
         testCase "TAP: a neighbour whose link-layer address changes is found again" (neighbourMoves kernelAddress),
         testCase "TAP: a neighbour whose link-layer address changes is found again, IPv6" (neighbourMoves kernelAddress6)
       ]
@@ -139,6 +142,24 @@ deleted = withTun $ \d -> withStack (defaultSettings [fromJust (parseAddress our
     _ -> assertFailure (show r)
   -- 'withTun' deletes the device at its end, so it has to exist.
   runCommand "ip tuntap add dev weft1 mode tun"
+
+-- | Send a megabyte to an echo server on the kernel's stack, and check the sizes of the largest packets.
+tapPackets :: Bool -> (Int -> Bool) -> Assertion
+tapPackets offloads right = do
+  largest <- newIORef (0, 0)
+  let see inwards parts = atomicModifyIORef' largest $ \(i, o) ->
+        let n = sum (map B.length parts) in (if inwards then (max i n, o) else (i, max o n), ())
+  withKernel plainSetup {tap = True, offload = offloads, adjust = \s -> s {stackTap = Just see}} $ \st ->
+    startPeer ["serve", kernelAddress, "5000", "1"] $ do
+      limit <- deadlineIn (seconds 60)
+      c <- connect st limit (fromJust (parseAddress kernelAddress)) 5000
+      sender <- forkIO (send c limit (patternFrom 0 60000 <> B.replicate 940000 1) >> shutdownSend c)
+      let count at = recv c limit 1000000 >>= \b -> if B.null b then pure at else count (at + B.length b)
+      count (0 :: Int) >>= (@?= 1000000)
+      killThread sender
+      close c
+  (received, sent) <- readIORef largest
+  assertBool (show (received, sent)) (right received && right sent)
 
 -- | The kernel's interface changes its link-layer address in the middle of a transfer that we send.
 neighbourMoves :: String -> Assertion

@@ -74,7 +74,7 @@ withKernel s act = do
       runCommand ("ip link set weft0 mtu " ++ show (mtu s) ++ " up")
       runCommand ("ip addr add " ++ kernelAddress ++ "/24 dev weft0")
       when (mtu s >= 1280) (runCommand ("ip -6 addr add " ++ kernelAddress6 ++ "/64 dev weft0 nodad"))
-      if tap s then openTap (tapNamed "weft0" ours) {tapReachableTime = seconds 2} else openTun (TunSettings "weft0" (offload s) (queues s))
+      if tap s then openTap (tapNamed "weft0" ours) {tapReachableTime = seconds 2, tapOffload = offload s} else openTun (TunSettings "weft0" (offload s) (queues s))
     down d = deviceClose d `finally` runCommand "ip link del weft0"
 
 runCommand :: String -> IO ()

@@ -55,7 +55,7 @@ tests large =
     testCase "curl" curl,
     testCase "several queues" (withServer plainSetup {queues = 2} (\_ -> clean (replicateM_ 5 (peer ["both", ourAddress, "7", "1000000"])))),
     testGroup "a reader that stops" [testCase (show n ++ " s") (withServer plainSetup (\_ -> clean (peer ["slow", ourAddress, "19", "8000000", show n]))) | n <- (3 :: Int) : [150 | large]],
-    testGroup "TAP: ARP and neighbour discovery" [testCase (what ++ " " ++ h) (withServer plainSetup {tap = True} (\_ -> clean (peer [what, h, p, "2000000"]))) | h <- [ourAddress, ourAddress6], (what, p) <- [("get", "19"), ("put", "9"), ("both", "7")]],
+    testGroup "TAP: ARP and neighbour discovery" [testCase (unwords [what, h, how]) (withServer plainSetup {tap = True, offload = o} (\_ -> clean (peer [what, h, p, "2000000"]))) | h <- [ourAddress, ourAddress6], (what, p) <- [("get", "19"), ("put", "9"), ("both", "7")], (how, o) <- [("with offload", True), ("without", False)]],
     testCase "TAP: we connect" (client plainSetup {tap = True} kernelAddress "" 100000 >> client plainSetup {tap = True} kernelAddress6 "" 100000),
     testCase "nobody listens" refused,
     testCase "we are refused" weAreRefused,

@@ -57,8 +57,9 @@ data Incoming = Incoming
 data Offload
   = NoOffload
   | -- | For a TCP segment: the length of the IP header, the length of the IP and TCP headers
-    -- together, and the size to split the data into (0: do not split). The checksum field
-    -- contains the sum over the pseudo header.
+    -- together, and the size to split the data into (0: do not split). Where packets are Ethernet
+    -- frames, the first two numbers include the Ethernet header. The checksum field contains the
+    -- sum over the pseudo header.
     Complete !Int !Int !Int
   deriving (Eq, Show)
 

@@ -1,7 +1,7 @@
 -- |
 -- TAP devices: Ethernet interfaces of the kernel, for bridges and the networks of virtual machines. The device finds
 -- neighbours by ARP (RFC 826) and neighbour discovery (RFC 4861), and answers such requests for the stack's own
--- addresses. There is no offload.
+-- addresses. With offload, frames with up to 64 KiB cross the interface in one piece, as with TUN devices.
 --
 -- All addresses are treated as on-link, unless 'tapNextHop' returns a router. An entry of the neighbour cache is
 -- confirmed again after some time, and removed if the neighbour does not answer ("Weft.Tcp.Device.Neighbours").
@@ -41,28 +41,37 @@ data TapSettings = TapSettings
     tapAddresses :: ![Address],
     -- | The next hop for an address: the address itself, or a router's.
     tapNextHop :: !(Address -> Address),
+    -- | Whether the kernel splits segments and completes checksums.
+    tapOffload :: !Bool,
     -- | How long a confirmed cache entry is used before the neighbour is probed again.
     tapReachableTime :: !Duration
   }
 
--- | Defaults: a locally administered link-layer address, all addresses on-link, neighbours probed after 30 seconds.
+-- | Defaults: a locally administered link-layer address, all addresses on-link, offload, neighbours probed after 30
+-- seconds.
 tapNamed :: String -> [Address] -> TapSettings
-tapNamed name addresses = TapSettings name (HardwareAddress 0x027765667401) addresses id (seconds 30)
+tapNamed name addresses = TapSettings name (HardwareAddress 0x027765667401) addresses id True (seconds 30)
 
 -- | The neighbour cache of a device. The receiving thread and sending threads change both fields, by atomic
 -- operations.
 data Cache = Cache
-  { neighbours :: !(IORef (Neighbours [ByteString])),
+  { neighbours :: !(IORef (Neighbours Waiting)),
     -- | Whether a timer for the next requests is set.
     asking :: !(IORef Bool)
   }
 
+-- | A packet that waits for its neighbour's link-layer address, and what the link has to do with it.
+type Waiting = (Offload, [ByteString])
+
+-- | How to send a frame.
+type Send = Offload -> [ByteString] -> IO ()
+
 -- | Open a TAP device. Errors are those of 'openTun'.
 openTap :: TapSettings -> IO Device
-openTap s = openLink True (TunSettings (tapName s) False 1) >>= overFrames s
+openTap s = openLink True (TunSettings (tapName s) (tapOffload s) 1) >>= overFrames s
 
--- | The device of a stack on a device whose packets are Ethernet frames, which must not offload ('deviceOffloads'). The
--- setting 'tapName' is not used.
+-- | The device of a stack on a device whose packets are Ethernet frames. The settings 'tapName' and 'tapOffload' are not
+-- used.
 overFrames :: TapSettings -> Device -> IO Device
 overFrames s raw = do
   cache <- Cache <$> newIORef noNeighbours <*> newIORef False
@@ -70,36 +79,35 @@ overFrames s raw = do
   where
     queue cache q =
       Queue
-        { receiveBatch = concat <$> (receiveBatch q >>= mapM (arriveFrame s cache (rawSend q) . incomingPacket)),
-          sendPacket = \_ parts -> sendTo s cache (rawSend q) parts
+        { receiveBatch = concat <$> (receiveBatch q >>= mapM (arriveFrame s cache (sendPacket q))),
+          sendPacket = sendTo s cache (sendPacket q)
         }
-    rawSend q = sendPacket q NoOffload
 
 -- Receiving ------------------------------------------------------------------------------
 
-arriveFrame :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> ByteString -> IO [Incoming]
-arriveFrame s cache out bytes = case decodeFrame bytes of
+arriveFrame :: TapSettings -> Cache -> Send -> Incoming -> IO [Incoming]
+arriveFrame s cache out frame = case decodeFrame (incomingPacket frame) of
   Right f
     | frameSource f == tapHardware s -> pure []
     -- A bridge floods frames for stations that it does not know. They are not for us, whatever their packet says.
     | isStation (frameDestination f), frameDestination f /= tapHardware s -> pure []
-    | frameType f == typeIPv4 -> pure [Incoming (frameBody f) False True]
-    | frameType f == typeIPv6 -> arrive6 s cache out (frameBody f)
+    | frameType f == typeIPv4 -> pure [frame {incomingPacket = frameBody f}]
+    | frameType f == typeIPv6 -> arrive6 s cache out frame {incomingPacket = frameBody f}
     | frameType f == typeArp -> [] <$ either (const (pure ())) (arriveArp s cache out) (decodeArp (frameBody f))
   _ -> pure []
 
-arriveArp :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> Arp -> IO ()
+arriveArp :: TapSettings -> Cache -> Send -> Arp -> IO ()
 arriveArp s cache out a = do
   let toUs = targetAddress a `elem` tapAddresses s
       said = if arpOperation a == ArpReply && toUs then answered (tapReachableTime s) else announced toUs
   learn s cache out said (senderAddress a) (senderHardware a)
   when (arpOperation a == ArpRequest && toUs) $
-    out [frameHeader (senderHardware a) (tapHardware s) typeArp, encodeArp (Arp ArpReply (tapHardware s) (targetAddress a) (senderHardware a) (senderAddress a))]
+    out NoOffload [frameHeader (senderHardware a) (tapHardware s) typeArp, encodeArp (Arp ArpReply (tapHardware s) (targetAddress a) (senderHardware a) (senderAddress a))]
 
 -- | Handle neighbour discovery; pass other packets on. Neighbour discovery packets must not have
 -- been forwarded (RFC 4861, section 7.1: a hop limit of 255).
-arrive6 :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> ByteString -> IO [Incoming]
-arrive6 s cache out body = case V6.decode body of
+arrive6 :: TapSettings -> Cache -> Send -> Incoming -> IO [Incoming]
+arrive6 s cache out packet = case V6.decode (incomingPacket packet) of
   Right (h, payload)
     | V6.protocol6 h == 58,
       -- The stack discards packets with an option that may not be skipped.
@@ -115,22 +123,22 @@ arrive6 s cache out body = case V6.decode body of
             when (isUnicast target && maybe True isStation from) $ do
               t <- now
               used <- atomicModifyIORef' (neighbours cache) (advertised (tapReachableTime s) solicited overrides t target from)
-              forM_ used (\(hw, waiting) -> mapM_ (out . framed s hw) waiting)
+              forM_ used (\(hw, waiting) -> mapM_ (sendFrame s out hw) waiting)
             pure []
-        _ -> pure [Incoming body False True]
-  _ -> pure [Incoming body False True]
+        _ -> pure [packet]
+  _ -> pure [packet]
   where
     advertise asker target
       | isUnicast asker = do
         known <- hardwareOf asker <$> readIORef (neighbours cache)
-        let packet = [packet6 target asker (advertisement target True)]
+        let answer = (NoOffload, [packet6 target asker (advertisement target True)])
         case known of
-          Just hw -> out (framed s hw packet)
+          Just hw -> sendFrame s out hw answer
           -- A solicitation to us alone may leave out its sender's link-layer address, which then has to be found first
           -- (RFC 4861, section 7.2.4).
-          Nothing -> sendVia s cache out target asker packet
+          Nothing -> sendVia s cache out target asker answer
       -- Duplicate address detection (RFC 4862, section 5.4): the answer goes to all nodes.
-      | otherwise = out (framed s (multicastHardware allNodes) [packet6 target allNodes (advertisement target False)])
+      | otherwise = sendFrame s out (multicastHardware allNodes) (NoOffload, [packet6 target allNodes (advertisement target False)])
     allNodes = V6 0xff02000000000000 1
     advertisement target solicited = Icmp6.NeighbourAdvertisement False solicited True target (Just (tapHardware s))
 
@@ -139,41 +147,49 @@ packet6 :: Address -> Address -> Icmp6.Message -> ByteString
 packet6 own to m = V6.encode (V6.plain 58 own to) {V6.hopLimit = 255} (Icmp6.encode own to m)
 
 -- | Store a neighbour's address, and send the packets that were queued for it.
-learn :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> Said -> Address -> HardwareAddress -> IO ()
+learn :: TapSettings -> Cache -> Send -> Said -> Address -> HardwareAddress -> IO ()
 learn s cache out said a hw = when (isUnicast a && isStation hw) $ do
   t <- now
   waiting <- atomicModifyIORef' (neighbours cache) (said t a hw)
-  mapM_ (out . framed s hw) waiting
+  mapM_ (sendFrame s out hw) waiting
 
 -- | How a message of a neighbour updates the cache.
-type Said = Clock.Instant -> Address -> HardwareAddress -> Neighbours [ByteString] -> (Neighbours [ByteString], [[ByteString]])
+type Said = Clock.Instant -> Address -> HardwareAddress -> Neighbours Waiting -> (Neighbours Waiting, [Waiting])
 
 -- Sending --------------------------------------------------------------------------------
 
 framed :: TapSettings -> HardwareAddress -> [ByteString] -> [ByteString]
 framed s hw parts = frameHeader hw (tapHardware s) (if isV6 parts then typeIPv6 else typeIPv4) : parts
 
+-- | Send a packet in a frame to a neighbour. Lengths and offsets of the link's work count from the frame's first byte.
+sendFrame :: TapSettings -> Send -> HardwareAddress -> Waiting -> IO ()
+sendFrame s out hw (how, parts) = out framedHow (framed s hw parts)
+  where
+    framedHow = case how of
+      NoOffload -> NoOffload
+      Complete ipSize headers size -> Complete (ipSize + 14) (headers + 14) size
+
 isV6 :: [ByteString] -> Bool
 isV6 parts = case parts of
   b : _ -> B.take 1 b >= B.singleton 0x60
   [] -> False
 
-sendTo :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> [ByteString] -> IO ()
-sendTo s cache out parts = forM_ (destinationOf (B.concat (take 1 parts))) $ \(own, to) -> sendVia s cache out own (tapNextHop s to) parts
+sendTo :: TapSettings -> Cache -> Send -> Offload -> [ByteString] -> IO ()
+sendTo s cache out how parts = forM_ (destinationOf (B.concat (take 1 parts))) $ \(own, to) -> sendVia s cache out own (tapNextHop s to) (how, parts)
 
 -- | Send a packet from one of our addresses to a neighbour, once its link-layer address is known.
-sendVia :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> Address -> Address -> [ByteString] -> IO ()
-sendVia s cache out own hop parts = do
+sendVia :: TapSettings -> Cache -> Send -> Address -> Address -> Waiting -> IO ()
+sendVia s cache out own hop packet = do
   t <- now
-  decision <- atomicModifyIORef' (neighbours cache) (forPacket t own hop parts)
+  decision <- atomicModifyIORef' (neighbours cache) (forPacket t own hop packet)
   case decision of
-    SendTo hw asked -> out (framed s hw parts) >> mapM_ ask asked
+    SendTo hw asked -> sendFrame s out hw packet >> mapM_ ask asked
     Waits asked -> mapM_ ask asked
   where
-    ask q = out (neighbourRequest s own hop q) >> askAgain s cache out
+    ask q = out NoOffload (neighbourRequest s own hop q) >> askAgain s cache out
 
 -- | Repeat unanswered requests once a second, while there are any.
-askAgain :: TapSettings -> Cache -> ([ByteString] -> IO ()) -> IO ()
+askAgain :: TapSettings -> Cache -> Send -> IO ()
 askAgain s cache out = do
   already <- atomicModifyIORef' (asking cache) (\b -> (True, b))
   unless already (void (Timer.schedule (seconds 1.01) tick))
@@ -183,7 +199,7 @@ askAgain s cache out = do
       writeIORef (asking cache) False
       t <- now
       (requests, others) <- atomicModifyIORef' (neighbours cache) (expire t)
-      forM_ requests (\(own, hop, q) -> out (neighbourRequest s own hop q))
+      forM_ requests (\(own, hop, q) -> out NoOffload (neighbourRequest s own hop q))
       when others (askAgain s cache out)
 
 destinationOf :: ByteString -> Maybe (Address, Address)

@@ -70,7 +70,7 @@ openLink tap s = allocaBytes 32 $ \name -> do
   mtu <- throwIfNegative "Weft.Tcp.openTun" (cTunMtu name) `onException` mapM_ cTunClose fds
   called <- peekCString name
   descriptors <- forM fds (\fd -> newDescriptor currentRegistry currentManager (Fd fd) (pure () <$ cTunClose fd))
-  queues <- mapM (newQueue (tunOffload s)) descriptors
+  queues <- mapM (newQueue tap (tunOffload s)) descriptors
   pure
     Device
       { deviceName = called,
@@ -100,11 +100,11 @@ batchLimit = 64
 slabSize :: Int
 slabSize = 65536 + 64
 
-newQueue :: Bool -> Descriptor -> IO Queue
-newQueue offload d = do
+newQueue :: Bool -> Bool -> Descriptor -> IO Queue
+newQueue tap offload d = do
   -- Written only by the receiving thread.
   slab <- newIORef =<< BI.mallocByteString slabSize
-  pure (Queue (receive slab) (send offload d))
+  pure (Queue (receive slab) (send tap offload d))
   where
     Fd fd = descriptorFd d
     receive slab = do
@@ -144,9 +144,9 @@ keepPacket offload headerSize slab memory size = do
   let trusted = offload && B.unsafeIndex whole 0 .&. 3 /= 0
   pure (Incoming (B.drop headerSize whole) trusted True)
 
-send :: Bool -> Descriptor -> Offload -> [ByteString] -> IO ()
-send offload d how parts
-  | offload = withVector (virtioHeader how parts : parts) write
+send :: Bool -> Bool -> Descriptor -> Offload -> [ByteString] -> IO ()
+send tap offload d how parts
+  | offload = withVector (virtioHeader tap how parts : parts) write
   | otherwise = withVector parts write
   where
     Fd fd = descriptorFd d
@@ -155,8 +155,8 @@ send offload d how parts
 
 -- | @struct virtio_net_hdr@ in the machine's byte order: flags, segmentation type, header length,
 -- segment size, start of the checksummed data, and offset of the checksum.
-virtioHeader :: Offload -> [ByteString] -> ByteString
-virtioHeader how parts = BI.unsafeCreate 10 $ \p -> do
+virtioHeader :: Bool -> Offload -> [ByteString] -> ByteString
+virtioHeader tap how parts = BI.unsafeCreate 10 $ \p -> do
   fillBytes p 0 10
   case how of
     NoOffload -> pure ()
@@ -173,5 +173,8 @@ virtioHeader how parts = BI.unsafeCreate 10 $ \p -> do
       word 8 (16 :: Int)
   where
     isV6 = case parts of
-      b : _ | not (B.null b) -> B.unsafeIndex b 0 >= 0x60
+      b : _
+        -- The first part of a frame contains the type, which is 0x86dd for IPv6.
+        | tap -> B.length b >= 14 && B.unsafeIndex b 12 == 0x86
+        | not (B.null b) -> B.unsafeIndex b 0 >= 0x60
       _ -> False
