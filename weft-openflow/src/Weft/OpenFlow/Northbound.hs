@@ -167,7 +167,7 @@ onSwitch c d version method what request = case (method, what) of
         body <- bodyOf request
         case body of
           Nothing -> pure (failed status413 "a flow has at most 65536 bytes")
-          Just bytes -> case eitherDecodeStrict bytes >>= flowFromJson command of
+          Just bytes -> case eitherDecodeStrict bytes >>= flowFromJson version command of
             Left why -> pure (failed status400 (reason why))
             Right flow -> do
               sent <- sendMessage c d (FlowModMessage flow)

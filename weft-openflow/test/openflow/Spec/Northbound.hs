@@ -43,7 +43,7 @@ import Weft.Test.Files (withFolder)
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: TestTree
-tests = testGroup "northbound" [network, flows, allFlows, refusals, whatIsWrong, heads, tokens, tokenFiles, localOnly, metrics, events, browser "desktop" 1280, browser "phone" 390]
+tests = testGroup "northbound" [network, flows, allFlows, refusals, whatIsWrong, prerequisites, heads, tokens, tokenFiles, localOnly, metrics, events, browser "desktop" 1280, browser "phone" 390]
 
 -- | Run with two switches that are linked, two hosts, and the northbound interface. The arguments: the reports of the
 -- page that 'framing' adds, the controller, the interface's port, and the peers of the two switches.
@@ -194,8 +194,28 @@ whatIsWrong = testCase "an error names the field" . withNetwork $ \_ _ port _ _ 
   names "{\"priority\":70000}" "priority"
   names "{\"priorty\":1}" "unknown field priorty"
   names "{\"actions\":\"drop\"}" "actions"
+  names "{\"match\":{\"eth_type\":2048,\"ipv4_dst\":\"010.0x1.0.1\"}}" "ipv4_dst"
   long <- said (L.replicate 60000 91)
   assertBool (show (length long)) (length long < 1000)
+
+-- | Fields without their prerequisites, and one of each kind with them. The switch of 1.0 would ignore such a field, so
+-- that the flow matched more packets than it says.
+prerequisites :: TestTree
+prerequisites = testCase "a field without its prerequisites is refused" . forM_ [V10, V13] $ \version ->
+  withTestController (patient defaultSettings) $ \c address -> withPeer address $ \p -> do
+    switchHandshake c version 1 p
+    side <- newNorthbound LocalClients c
+    Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \s -> case Http.serverAddress s of
+      SockAddrInet port _ -> do
+        let asked match = fst <$> request "POST" (fromIntegral port) "/v1/switches/1/flows" (Just ("{\"match\":{" <> match <> "}}")) [(hContentType, "application/json")]
+            answers expected = mapM_ (\match -> asked match >>= assertEqual (show (version, match)) expected)
+            ip = "\"eth_type\":2048,"
+            arp = "\"eth_type\":2054,\"ipv4_src\":\"10.0.0.1\""
+        answers 400 ["\"ipv4_src\":\"10.0.0.1\"", "\"eth_type\":35020,\"ipv4_dst\":\"10.0.0.1\"", "\"ip_proto\":6", "\"ip_dscp\":1", "\"vlan_pcp\":1", "\"vlan_vid\":\"none\",\"vlan_pcp\":1", "\"tcp_dst\":80", ip <> "\"tcp_dst\":80", ip <> "\"ip_proto\":17,\"tcp_src\":80", ip <> "\"ip_proto\":6,\"udp_src\":80", ip <> "\"icmpv4_type\":8"]
+        answers 201 [ip <> "\"ipv4_src\":\"10.0.0.1\"", ip <> "\"ip_proto\":6,\"tcp_dst\":80", ip <> "\"ip_proto\":1,\"icmpv4_type\":8", ip <> "\"ip_dscp\":1", "\"vlan_vid\":5,\"vlan_pcp\":1"]
+        answers (if version == V10 then 201 else 400) [arp]
+        answers (if version == V10 then 400 else 201) ["\"eth_type\":34525,\"ip_proto\":6,\"tcp_dst\":80"]
+      _ -> assertFailure "no port"
 
 heads :: TestTree
 heads = testCase "HEAD is GET without a body, and a wrong method is told the right ones" . withNetwork $ \_ _ port _ _ -> do

@@ -19,9 +19,11 @@ import Data.Aeson.Types (JSONPathElement (Key), Parser, explicitParseFieldMaybe,
 import Data.Bits (complement, shiftL, shiftR, (.&.), (.|.))
 import qualified Data.ByteString as B
 import Data.ByteString.Short (fromShort)
+import Data.Char (isDigit)
 import Data.Foldable (foldl', toList)
 import Data.List (intercalate)
 import qualified Data.Map.Strict as Map
+import Data.Maybe (listToMaybe)
 import qualified Data.Set as Set
 import Data.Text (Text)
 import qualified Data.Text as T
@@ -179,11 +181,13 @@ actionJson action = case action of
 -- Flows -----------------------------------------------------------------------------------
 
 -- | Decode a flow to add or delete. 'Left': the error. Unknown names are refused: otherwise a flow whose only field is
--- misspelt would match all packets.
-flowFromJson :: FlowCommand -> Value -> Either String FlowMod
-flowFromJson command = parseEither . withObject "a flow" $ \o -> do
+-- misspelt would match all packets. For the same reason a field needs its prerequisites: a switch of 1.0 ignores a field
+-- without them.
+flowFromJson :: Version -> FlowCommand -> Value -> Either String FlowMod
+flowFromJson version command = parseEither . withObject "a flow" $ \o -> do
   known ["priority", "idle_timeout", "hard_timeout", "cookie", "table", "match", "actions"] o
   match <- explicitParseFieldMaybe (withObject "a match" matchOf) o "match" .!= []
+  mapM_ fail (missingPrerequisite version match)
   actions <- explicitParseFieldMaybe (withArray "actions" (fmap toList . mapM actionOf)) o "actions" .!= []
   priority <- o .:? "priority" .!= 0x8000
   idle <- o .:? "idle_timeout" .!= 0
@@ -236,6 +240,31 @@ matchOf o = do
     vlan (String "none") = pure (VlanId Untagged)
     vlan v = VlanId . Tagged <$> parseJSON v
 
+-- | The error message for a field that the switch would ignore (1.0.1, 5.2.3) or refuse (1.3.5, 7.2.3.6) because of what
+-- the match does not have.
+missingPrerequisite :: Version -> Match -> Maybe String
+missingPrerequisite version match = listToMaybe [name <> " needs " <> needed | field <- match, Just (name, needed, False) <- [needs field]]
+  where
+    needs field = case field of
+      VlanPriority _ -> Just ("vlan_pcp", "a number as vlan_vid", not (null [() | VlanId (Tagged _) <- match]))
+      IpDscp _ -> Just ("ip_dscp", etherTypes ip, isType ip)
+      IpProtocol _ -> Just ("ip_proto", etherTypes (ip <> arp), isType (ip <> arp))
+      Ipv4Src _ _ -> Just ("ipv4_src", etherTypes (0x0800 : arp), isType (0x0800 : arp))
+      Ipv4Dst _ _ -> Just ("ipv4_dst", etherTypes (0x0800 : arp), isType (0x0800 : arp))
+      TcpSrc _ -> protocol "tcp_src" 6 ip
+      TcpDst _ -> protocol "tcp_dst" 6 ip
+      UdpSrc _ -> protocol "udp_src" 17 ip
+      UdpDst _ -> protocol "udp_dst" 17 ip
+      IcmpType _ -> protocol "icmpv4_type" 1 [0x0800]
+      IcmpCode _ -> protocol "icmpv4_code" 1 [0x0800]
+      _ -> Nothing
+    protocol name n types = Just (name, etherTypes types <> " and ip_proto " <> show n, isType types && IpProtocol n `elem` match)
+    isType types = not (null [() | EthType t <- match, t `elem` types])
+    etherTypes types = "eth_type " <> intercalate " or " (map show types)
+    -- In 1.0 the IP fields are of IPv4 only, and of ARP.
+    ip = if version == V10 then [0x0800] else [0x0800, 0x86dd]
+    arp = [0x0806 | version == V10] :: [Word16]
+
 actionOf :: Value -> Parser Action
 actionOf = withObject "an action" $ \o -> case KeyMap.toList o of
   [("output", v)] -> output <$> portOf v
@@ -267,16 +296,21 @@ macOf = withText "an address" $ maybe (fail "expected an address such as 02:00:0
 addressOf :: Value -> Parser (Word32, Word32)
 addressOf = withText "an address" $ \s -> do
   let (a, prefix) = T.breakOn "/" s
-      parts = map (readMaybe . T.unpack) (T.splitOn "." a) :: [Maybe Int]
+      parts = map decimal (T.splitOn "." a)
   bytes <- maybe wrong pure (sequence parts)
   when (length bytes /= 4 || any (\b -> b < 0 || b > 255) bytes) wrong
   bits <- case T.unpack prefix of
     "" -> pure 32
-    '/' : n | Just b <- readMaybe n, b >= 1, b <= (32 :: Int) -> pure b
+    '/' : n | Just b <- decimal (T.pack n), b >= 1, b <= 32 -> pure b
     _ -> wrong
   let mask = complement 0 `shiftL` (32 - bits) :: Word32
       address = foldl' (\acc b -> (acc `shiftL` 8) .|. fromIntegral (fromIntegral b :: Word8)) 0 bytes
   pure (address .&. mask, mask)
   where
+    -- At most three digits, and no leading zero, which others read as octal.
+    decimal :: Text -> Maybe Int
+    decimal t
+      | T.all isDigit t, T.length t <= 3, t == "0" || T.take 1 t /= "0" = readMaybe (T.unpack t)
+      | otherwise = Nothing
     wrong :: Parser a
     wrong = fail "expected an address such as 10.0.0.1 or 10.0.0.0/24"
