@@ -1,21 +1,53 @@
+{-# LANGUAGE OverloadedStrings #-}
+
 -- |
--- @weft controller@ with Open vSwitch.
+-- @weft controller@ with Open vSwitch, and with a switch that connects in a loop.
 module Controlled (tests) where
 
 import Control.Concurrent (threadDelay)
-import Control.Monad (forM_, void)
-import Data.List (isInfixOf)
+import Control.Monad (forM_, replicateM_, unless, void)
+import qualified Data.ByteString as B
+import Data.List (isInfixOf, isPrefixOf, partition)
+import Data.Maybe (mapMaybe)
+import GHC.Clock (getMonotonicTime)
+import Network.Socket.ByteString (recv, sendAll)
 import Program
-import System.IO (hGetLine)
+import System.IO (hGetContents, hGetLine)
 import System.Process (waitForProcess)
 import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Text.Read (readMaybe)
 import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (testCase)
 
 tests :: FilePath -> TestTree
-tests program = testGroup "controller" (map (killed program) ["OpenFlow10", "OpenFlow13"])
+tests program = testGroup "controller" (log' program : map (killed program) ["OpenFlow10", "OpenFlow13"])
+
+-- | Each of 300 connections of the same switch is three events.
+log' :: FilePath -> TestTree
+log' program = testCase "of a switch that connects in a loop the log has ten lines a second" . weft program [] ["controller", "--listen", "127.0.0.1:0"] $ \p -> do
+  port <- read . reverse . takeWhile (/= ':') . reverse <$> hGetLine (output p)
+  begun <- getMonotonicTime
+  replicateM_ 300 . connected port $ \s -> do
+    -- HELLO, and FEATURES_REPLY without ports (1.0.1, 5.3.1).
+    sendAll s (B.pack [1, 0, 0, 8, 0, 0, 0, 1] <> B.pack ([1, 6, 0, 32, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 7] <> replicate 16 0))
+    -- ECHO_REQUEST; its reply comes after HELLO, FEATURES_REQUEST and SET_CONFIG.
+    sendAll s (B.pack [1, 2, 0, 8, 0, 0, 0, 9])
+    let reply bytes = unless (B.pack [1, 3, 0, 8, 0, 0, 0, 9] `B.isInfixOf` bytes) $ do
+          more <- recv s 4096
+          if B.null more then assertFailure "the controller closed the connection" else reply (bytes <> more)
+    reply ""
+  over <- getMonotonicTime
+  -- The number of the last second's others is logged within 1.2 seconds.
+  threadDelay 3000000
+  send' 15 p
+  found <- lines <$> hGetContents (errors p)
+  let many = length found
+      (others, events) = partition ("weft: not logged: " `isPrefixOf`) found
+  assertBool (unlines (take 3 events)) ("weft: switch 0000000000000007 is connected" `elem` events && "weft: the connection of switch 0000000000000007 ended: the switch closed its connection" `elem` events)
+  assertBool (show many) (many <= 11 * (ceiling (over - begun) + 2))
+  assertBool (unlines others) (length events + sum [n | l <- others, n : _ <- [mapMaybe readMaybe (words l)]] >= (600 :: Int))
 
 killed :: FilePath -> String -> TestTree
 killed program version = testCase (version <> ": killed (SIGKILL) and started again: flows forward meanwhile, and new hosts are learned") $ do

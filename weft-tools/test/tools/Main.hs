@@ -153,6 +153,15 @@ refusing program folder =
       testGroup
         "a wrong flag is reported with the usage of its command"
         [says command 2 ("Usage: weft " <> command <> " ") [command, "--none"] | command <- ["serve", "doctor", "controller", "cbench", "get"]],
+      testGroup
+        "weft controller"
+        [ says "etcd without a scheme" 2 "expected URLs such as http://127.0.0.1:2379" ["controller", "--etcd", "127.0.0.1:2379"],
+          says "etcd over TLS" 2 "not supported" ["controller", "--etcd", "http://127.0.0.1:2379,https://127.0.0.1:2379"],
+          says "a name without etcd" 2 "goes with --etcd" ["controller", "--name", "one"],
+          says "a name that is no part of a key" 2 "without '/'" ["controller", "--etcd", "http://127.0.0.1:2379", "--name", "one/two"],
+          says "echo requests without a pause" 2 "from 0.001" ["controller", "--echo", "0.0001"],
+          says "a host that is not known" 1 "cannot listen on weft.invalid port 0: " ["controller", "--listen", "weft.invalid:0"]
+        ],
       testCase "an unknown back end in WEFT_BACKEND" $ do
         (code, out) <- outcome program [("WEFT_BACKEND", "select")] ["serve", folder, "--port", "0"]
         assertBool out (code /= ExitSuccess && "select" `isInfixOf` out && "epoll" `isInfixOf` out),

@@ -142,7 +142,8 @@ controllerCounters c = do
   now <- readIORef (controllerSessions c) >>= mapM (readIORef . sessionTotals) . Map.elems
   pure (foldl addTotals gone now)
 
--- | The number of incidents since the controller was started, reported by 'settingsOnIncident' or not.
+-- | The number of incidents since the controller was started, reported by 'settingsOnIncident' or not, except 'Connected'
+-- and 'Disconnected'.
 controllerIncidents :: Controller -> IO Int
 controllerIncidents c = incidentsTotal <$> readIORef (controllerReports c)
 

@@ -9,10 +9,10 @@ where
 
 import Control.Concurrent (setNumCapabilities)
 import Control.Concurrent.MVar
-import Control.Exception (catch, handle, throwIO)
+import Control.Exception (catch, displayException, handle, throwIO)
 import Control.Monad (forM_, void, when)
-import Data.List (isPrefixOf)
-import Data.Maybe (fromMaybe)
+import Data.List (isPrefixOf, stripPrefix)
+import Data.Maybe (fromMaybe, isJust, isNothing)
 import Data.String (fromString)
 import GHC.Conc (getNumProcessors)
 import GHC.IO.Exception (IOException (ioe_location))
@@ -70,15 +70,21 @@ arguments =
     <*> option (eitherReader (number 0 65535)) (long "idle-timeout" <> metavar "SECONDS" <> value 60 <> help "Time after which an unused flow is removed; 0 means never (60)")
     <*> option (eitherReader (number 0 1000000)) (long "host-timeout" <> metavar "SECONDS" <> value 300 <> help "Time after which a host is forgotten if it has sent nothing to the controller and does not answer ARP; 0 means never (300)")
     <*> switch (long "no-topology" <> help "Do not discover links: switches flood on all ports, so the network must have no loops")
-    <*> option (eitherReader positive) (long "echo" <> metavar "SECONDS" <> value 10 <> help "Time of silence after which a switch is sent an echo request; after the same time without an answer it is disconnected (10)")
+    <*> option (eitherReader milli) (long "echo" <> metavar "SECONDS" <> value 10 <> help "Time of silence after which a switch is sent an echo request; after the same time without an answer it is disconnected (10)")
     <*> optional (option (eitherReader urls) (long "etcd" <> metavar "URL,..." <> help "Share the network with other controllers through this etcd; each switch has one controller as master, and gets another one if that fails"))
-    <*> optional (strOption (long "name" <> metavar "NAME" <> help "With --etcd: the name of this controller (the host's name and the process number)"))
+    <*> optional (option (eitherReader memberName) (long "name" <> metavar "NAME" <> help "With --etcd: the name of this controller (the host's name and the process number)"))
     <*> optional tls
     <*> switch (long "quiet" <> help "Do not report switches that connect and disconnect")
   where
     urls s = case words (map (\x -> if x == ',' then ' ' else x) s) of
-      [] -> Left "expected URLs, such as http://127.0.0.1:2379"
-      us -> Right us
+      us | not (null us), all httpUrl us -> Right us
+      _ -> Left ("expected URLs such as http://127.0.0.1:2379 (etcd over TLS is not supported), not " <> show s)
+    httpUrl u = case stripPrefix "http://" u of
+      Just (c : _) -> c `notElem` ":/"
+      _ -> False
+    memberName s
+      | null s || '/' `elem` s = Left ("expected a name without '/', not " <> show s)
+      | otherwise = Right s
     tls =
       (,,)
         <$> strOption (long "certificate" <> metavar "FILE" <> help "Use TLS with switches, with this certificate (PEM)")
@@ -88,10 +94,10 @@ arguments =
     number least most s = case reads s of
       [(n, "")] | n >= least && n <= most -> Right n
       _ -> Left ("expected a number from " <> show least <> " to " <> show most <> ", not " <> show s)
-    positive :: String -> Either String Double
-    positive s = case reads s of
-      [(x, "")] | x > 0 && x <= 1e6 -> Right x
-      _ -> Left ("expected a number of seconds above 0, not " <> show s)
+    milli :: String -> Either String Double
+    milli s = case reads s of
+      [(x, "")] | x >= 0.001 && x <= 1e6 -> Right x
+      _ -> Left ("expected a number of seconds from 0.001 to 1000000, not " <> show s)
     address s = case break (== ':') (reverse s) of
       (port, ':' : host) | portNumber port, not (null host) -> Right (Just (reverse (filter (`notElem` "[]") host)), reverse port)
       (port, "") | portNumber port -> Right (Nothing, reverse port)
@@ -105,6 +111,7 @@ controller given = handle cannot $ do
   processors <- getNumProcessors
   setNumCapabilities (fromMaybe processors (argumentCores given))
   done <- newEmptyMVar
+  when (isJust (argumentName given) && isNothing (argumentEtcd given)) (wrongUsage "--name goes with --etcd")
   access <- northboundAccess given
   upgrade <- maybe (pure pure) (fmap tlsAccept . newTlsServer . tlsSettings) (argumentTls given)
   forM_ [sigINT, sigTERM] (\s -> installHandler s (Catch (void (tryPutMVar done ()))) Nothing)
@@ -131,14 +138,27 @@ controller given = handle cannot $ do
         { settingsTopology = if argumentNoTopology given then Nothing else Just defaultTopologySettings {topologyHostLife = hostLife},
           settingsEchoAfter = echo,
           settingsDeadAfter = echo,
-          settingsOnIncident = say . show,
-          settingsOnSwitch = \d here -> say ("switch " <> show d <> (if here then " is connected" else " is gone"))
+          settingsOnIncident = say . logLine
         }
     server = defaultServerSettings {serverHost = fst (argumentListen given), serverPort = snd (argumentListen given)}
     say text = when (not (argumentQuiet given)) (hPutStrLn stderr ("weft: " <> text))
     complain text = hPutStrLn stderr ("weft: " <> text)
     cannot :: IOException -> IO ()
     cannot e = failing (show e)
+
+-- | What the log says of an incident.
+logLine :: Incident -> String
+logLine incident = case incident of
+  Connected d -> switchNamed d <> " is connected"
+  Disconnected d -> switchNamed d <> " is gone"
+  ConnectionEnded d why -> maybe "a connection before its handshake" (("the connection of " <>) . switchNamed) d <> " ended: " <> why
+  SwitchError d kind code -> switchNamed d <> " sent ERROR, type " <> show kind <> ", code " <> show code
+  Misunderstood d why -> switchNamed d <> " sent a message that is not valid: " <> why
+  Unencodable d message -> switchNamed d <> " has a version of OpenFlow without this message: " <> message
+  Failed e -> "a thread of the controller failed: " <> displayException e
+  IncidentsOmitted d n -> "not logged: " <> show n <> " more events of a second" <> maybe "" ((", of " <>) . switchNamed) d
+  where
+    switchNamed d = "switch " <> show d
 
 -- | Print the reason and exit with status 1.
 failing :: String -> IO a
@@ -149,17 +169,19 @@ listening :: String -> (Maybe String, String) -> IO a -> IO a
 listening name (host, port) act = act `catch` explained
   where
     explained e
-      | any (`isPrefixOf` ioe_location e) ["Weft.Socket.bind", "Weft.Socket.getAddrInfo"] = failing (cannotListenOn (maybe "" (<> " ") host <> "port " <> port) e <> "; another address can be given by " <> name)
+      | any (`isPrefixOf` ioe_location e) ["Weft.Socket.bind", "Network.Socket.getAddrInfo"] = failing (cannotListenOn (maybe "" (<> " ") host <> "port " <> port) e <> "; another address can be given by " <> name)
       | otherwise = throwIO e
 
 -- | The access rights of the northbound interface. Exits if the file has no usable token.
 northboundAccess :: Arguments -> IO Access
 northboundAccess given = case (argumentToken given, argumentHttp given) of
   (Nothing, _) -> pure LocalClients
-  (Just _, Nothing) -> wrong "--northbound-token-file goes with --http"
-  (Just file, Just _) -> readToken file >>= either wrong pure
-  where
-    wrong why = hPutStrLn stderr ("weft controller: " <> why) >> exitWith (ExitFailure 2)
+  (Just _, Nothing) -> wrongUsage "--northbound-token-file goes with --http"
+  (Just file, Just _) -> readToken file >>= either wrongUsage pure
+
+-- | Print what is wrong with the options and exit with status 2.
+wrongUsage :: String -> IO a
+wrongUsage why = hPutStrLn stderr ("weft controller: " <> why) >> exitWith (ExitFailure 2)
 
 -- | Serve the northbound interface while an action runs, if an address is given for it.
 withHttp :: Arguments -> Access -> Controller -> IO a -> IO a

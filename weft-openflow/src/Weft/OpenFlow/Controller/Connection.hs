@@ -16,6 +16,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
+import Data.Maybe (fromMaybe)
 import Data.Word (Word64)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.Discovery
@@ -37,18 +38,23 @@ import Weft.Transport
 serveConnection :: Controller -> Connection -> IO ()
 serveConnection c plain = do
   who <- newIORef Nothing
-  let ended why = readIORef who >>= \d -> report c (ConnectionEnded d why)
+  aborted <- newIORef Nothing
+  let ended why = do
+        d <- readIORef who
+        reason <- fromMaybe why <$> readIORef aborted
+        report c (ConnectionEnded d reason)
       failed :: SomeException -> IO ()
       failed e = ended (displayException e)
-  (bracket (settingsUpgrade settings plain) connClose (connected who) >>= ended)
+  (bracket (settingsUpgrade settings plain) connClose (connected who aborted) >>= ended)
     `catches` [ Handler (\e -> throwIO (e :: SomeAsyncException)),
                 Handler (\(HandshakeFailed why) -> fault c >> ended why),
+                Handler (\HandshakeTimeout -> ended "the switch did not complete the handshake in time"),
                 Handler failed
               ]
   where
     settings = controllerSettings c
-    connected who connection = do
-      sendQueue <- newSendQueue (settingsSendTimeout settings) connection
+    connected who aborted connection = do
+      sendQueue <- newSendQueue (settingsSendTimeout settings) aborted connection
       deadline <- deadlineIn (settingsHandshake settings)
       r <- newReader connection deadline
       version <- negotiate (settingsVersions settings) sendQueue r
@@ -79,9 +85,10 @@ joined c s ports act = (enter >> act) `finally` leave
     enter = withMVar (controllerJoining c) $ \_ -> do
       mask_ $ do
         old <- atomicModifyIORef' (controllerSessions c) (\m -> (Map.insert d s m, Map.lookup d m))
-        forM_ old (connAbort . sendQueueConnection . sessionOutlet)
+        forM_ old (abortFor "the switch has connected again" . sessionOutlet)
       time <- currentMillis
       topologyStep c (switchJoined time d (sessionVersion s) ports)
+      report c (Connected d)
       settingsOnSwitch (controllerSettings c) d True
     leave = withMVar (controllerJoining c) $ \_ -> do
       mine <- atomicModifyIORef' (controllerSessions c) $ \m -> case Map.lookup d m of
@@ -91,7 +98,7 @@ joined c s ports act = (enter >> act) `finally` leave
       atomicModifyIORef' (controllerTotals c) (\t -> (addTotals t totals, ()))
       asking <- atomicModifyIORef' (sessionAsking s) (\m -> (Map.empty, m))
       forM_ asking (\(Asking _ _ var) -> tryPutMVar var Nothing)
-      when mine $ do
+      when mine . flip finally (report c (Disconnected d)) $ do
         topologyStep c (switchLeft d)
         settingsOnSwitch (controllerSettings c) d False
         context <- contextNow c s
@@ -100,7 +107,7 @@ joined c s ports act = (enter >> act) `finally` leave
 -- | Handle messages until the connection ends. Returns the reason.
 run :: Controller -> Session -> ByteString -> IO String
 run c s first = do
-  withLiveness (settingsEchoAfter settings) (settingsDeadAfter settings) ask (connAbort connection) $ \watch ->
+  withLiveness (settingsEchoAfter settings) (settingsDeadAfter settings) ask (abortFor "the switch did not answer an echo request" (sessionOutlet s)) $ \watch ->
     go watch nothingPartial first
   where
     settings = controllerSettings c

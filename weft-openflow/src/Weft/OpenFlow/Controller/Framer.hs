@@ -17,8 +17,9 @@ import qualified Data.ByteString.Unsafe as B
 import Weft.OpenFlow.Wire
 
 -- | The start of an incomplete message: the number of bytes received, the number needed (first of the header, then of
--- the message), and the pieces, the last one first.
-data Partial = Partial !Int !Int [ByteString]
+-- the message), and the pieces, the last one first. Each piece is at least twice as long as the one that follows it, so
+-- there are at most 17, however small the pieces are that arrive.
+data Partial = Partial !Int !Int ![ByteString]
 
 -- | No bytes of a message.
 nothingPartial :: Partial
@@ -33,11 +34,11 @@ data Fed
   | -- | The message's length is below that of a header.
     Broken !Header
 
--- | Append a received string. Each byte is copied at most twice, however small the pieces are.
+-- | Append a received string. A byte is copied a number of times that is logarithmic in the length of its message.
 feed :: Partial -> ByteString -> Fed
 feed (Partial have need pieces) s
   | have == 0 = Complete B.empty s
-  | have + B.length s < need = Still (Partial (have + B.length s) need (s : pieces))
+  | have + B.length s < need = Still (Partial (have + B.length s) need (addPiece s pieces))
   | need == headerSize && len < headerSize = Broken (readHeader joined)
   | need == headerSize && len > headerSize = feed (Partial headerSize len [joined]) rest
   | otherwise = Complete joined rest
@@ -45,6 +46,12 @@ feed (Partial have need pieces) s
     joined = B.concat (reverse (B.unsafeTake (need - have) s : pieces))
     rest = B.unsafeDrop (need - have) s
     len = headerLength (readHeader joined)
+
+-- | Append a piece. It is joined with earlier pieces that are shorter than twice its length: a switch that sends single
+-- bytes would otherwise occupy more than a hundred bytes for each of them.
+addPiece :: ByteString -> [ByteString] -> [ByteString]
+addPiece !s (earlier : pieces) | B.length earlier < 2 * B.length s = addPiece (earlier <> s) pieces
+addPiece !s pieces = s : pieces
 
 -- | The start of a message that 'nextMessage' left over. It is copied when evaluated, so that a waiting thread does not
 -- retain the whole received string.

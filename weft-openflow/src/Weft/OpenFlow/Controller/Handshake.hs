@@ -1,7 +1,7 @@
 -- |
 -- The handshake: HELLO in both directions, version negotiation, FEATURES (1.0.1, 5.5.1 and 5.3.1; 1.3.5, 6.3.1 and
 -- 7.3.1). A switch that violates it receives an ERROR message, if the protocol has one for the case, and the connection
--- ends. Throws 'HandshakeFailed'.
+-- ends. Throws 'HandshakeFailed', and 'HandshakeTimeout' after the deadline.
 module Weft.OpenFlow.Controller.Handshake
   ( Reader,
     newReader,
@@ -9,10 +9,11 @@ module Weft.OpenFlow.Controller.Handshake
     negotiate,
     askFeatures,
     HandshakeFailed (..),
+    HandshakeTimeout (..),
   )
 where
 
-import Control.Exception (Exception, throwIO)
+import Control.Exception (Exception, catch, throwIO)
 import Control.Monad (unless, when)
 import Data.Bits (testBit)
 import Data.ByteString (ByteString)
@@ -20,6 +21,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as BC
 import Data.IORef
 import Data.Maybe (fromMaybe)
+import GHC.IO.Exception (IOErrorType (TimeExpired), IOException (ioe_type))
 import Weft.OpenFlow.Controller.Framer
 import Weft.OpenFlow.Controller.SendQueue
 import Weft.OpenFlow.Message
@@ -32,6 +34,12 @@ newtype HandshakeFailed = HandshakeFailed String
   deriving (Show)
 
 instance Exception HandshakeFailed
+
+-- | The deadline has passed.
+data HandshakeTimeout = HandshakeTimeout
+  deriving (Show)
+
+instance Exception HandshakeTimeout
 
 -- | Reads single messages until a deadline.
 data Reader = Reader !Connection !Instant !(IORef (Partial, ByteString))
@@ -54,13 +62,17 @@ nextHere r@(Reader connection deadline ref) = do
     Whole h message rest -> (h, message) <$ writeIORef ref (nothingPartial, rest)
     Unframed _ -> throwIO (HandshakeFailed "the switch sent a message with a length below 8")
     Missing _ -> do
-      more <- connReceive connection deadline 32768
+      more <- connReceive connection deadline 32768 `catch` late
       when (B.null more) (throwIO (HandshakeFailed "the connection ended in the handshake"))
       case feed (if B.null s then partial else partialOf s) more of
         Broken _ -> throwIO (HandshakeFailed "the switch sent a message with a length below 8")
         Still partial' -> writeIORef ref (partial', B.empty)
         Complete first rest -> writeIORef ref (nothingPartial, if B.null first then rest else first <> rest)
       nextHere r
+  where
+    late e
+      | TimeExpired <- ioe_type e = throwIO HandshakeTimeout
+      | otherwise = throwIO e
 
 -- | Exchange HELLO. Returns the highest version that both sides support.
 negotiate :: [Version] -> SendQueue -> Reader -> IO Version

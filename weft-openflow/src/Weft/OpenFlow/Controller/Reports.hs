@@ -1,7 +1,7 @@
 -- |
--- Limits the number of incidents that are reported, so that a switch that sends faulty messages cannot fill the disk
--- with log lines. Of each source, ten incidents a second are reported, and then the number of the others. Pure: time is
--- an argument.
+-- Limits the number of incidents that are reported, so that switches cannot fill the disk with log lines: a switch that
+-- sends faulty messages, or one that connects again and again, each time with another datapath ID. In a second, ten
+-- incidents of each source are reported, and a hundred of all; then the numbers of the others. Pure: time is an argument.
 module Weft.OpenFlow.Controller.Reports
   ( Reports,
     Source (..),
@@ -26,31 +26,40 @@ data Source
     OfSwitch !DatapathId
   deriving (Eq, Ord)
 
--- | The number of all incidents so far, the start of the current second, and its number of incidents by source.
-data Reports = Reports !Int !Millis !(Map.Map Source Int)
+-- | The number of all problems so far; and of the current second its start, the number of reported incidents, the
+-- numbers of incidents by source, and the number of incidents of sources that came after the last report.
+data Reports = Reports !Int !Millis !Int !(Map.Map Source Int) !Int
 
 -- | No incidents.
 noReports :: Reports
-noReports = Reports 0 0 Map.empty
+noReports = Reports 0 0 0 Map.empty 0
 
--- | The maximum number of incidents of a source that are reported in a second.
-mostReports :: Int
-mostReports = 10
+-- | The maximum numbers of incidents that are reported in a second: of a source, and of all.
+mostOfSource, mostReports :: Int
+mostOfSource = 10
+mostReports = 100
 
--- | Count an incident. Returns whether to report it, and the result of 'endSecond'.
-incidentAt :: Millis -> Source -> Reports -> (Reports, (Bool, [(Source, Int)]))
-incidentAt time source before = (Reports (total + 1) start (Map.insert source n numbers), (n <= mostReports, omitted))
+-- | Count an incident, and a problem if it is one. Returns whether to report it, and the result of 'endSecond'.
+incidentAt :: Millis -> Bool -> Source -> Reports -> (Reports, (Bool, [(Source, Int)]))
+incidentAt time problem source before
+  | n > mostOfSource = (Reports total' start reported counted others, (False, omitted))
+  | reported >= mostReports = (Reports total' start reported numbers (others + 1), (False, omitted))
+  | otherwise = (Reports total' start (reported + 1) counted others, (True, omitted))
   where
-    (Reports total start numbers, omitted) = endSecond time before
+    (Reports total start reported numbers others, omitted) = endSecond time before
+    total' = if problem then total + 1 else total
     n = Map.findWithDefault 0 source numbers + 1
+    counted = Map.insert source n numbers
 
 -- | If the current second is over, start another one. Returns the sources with incidents that were not reported, and
--- their numbers.
+-- their numbers. Those that came after the last report are counted together, as 'OfStranger'.
 endSecond :: Millis -> Reports -> (Reports, [(Source, Int)])
-endSecond time reports@(Reports total start numbers)
+endSecond time reports@(Reports total start _ numbers others)
   | time - start < 1000 = (reports, [])
-  | otherwise = (Reports total time Map.empty, [(source, n - mostReports) | (source, n) <- Map.toList numbers, n > mostReports])
+  | otherwise = (Reports total time 0 Map.empty 0, Map.toList omitted)
+  where
+    omitted = Map.unionWith (+) (subtract mostOfSource <$> Map.filter (> mostOfSource) numbers) (Map.fromList [(OfStranger, others) | others > 0])
 
--- | The number of all incidents, reported or not.
+-- | The number of all problems, reported or not.
 incidentsTotal :: Reports -> Int
-incidentsTotal (Reports total _ _) = total
+incidentsTotal (Reports total _ _ _ _) = total

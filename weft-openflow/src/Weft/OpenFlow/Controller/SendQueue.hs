@@ -6,6 +6,7 @@ module Weft.OpenFlow.Controller.SendQueue
   ( SendQueue,
     newSendQueue,
     sendQueueConnection,
+    abortFor,
     sendHere,
     post,
 
@@ -23,12 +24,13 @@ where
 
 import Control.Concurrent (forkIOWithUnmask, myThreadId)
 import Control.Concurrent.MVar
-import Control.Exception (SomeException, catch, mask_)
+import Control.Exception (SomeException, catch, displayException, mask_)
 import Control.Monad (forM_, join, unless, void)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString)
 import Data.IORef
+import Data.Maybe (fromMaybe)
 import Data.Word (Word8)
 import Foreign.ForeignPtr (ForeignPtr)
 import Foreign.Ptr (Ptr, plusPtr)
@@ -51,7 +53,9 @@ data SendQueue = SendQueue
     -- | Held while messages are sent, so that they are not interleaved.
     outletLock :: !(MVar ()),
     -- | Changed atomically by any thread.
-    outletPending :: !(IORef Pending)
+    outletPending :: !(IORef Pending),
+    -- | Why the controller aborted the connection. Set once, by any thread; read by the switch's own thread.
+    outletAborted :: !(IORef (Maybe String))
   }
 
 -- | The number of queued bytes, the queued strings, the last one first, and whether the sender thread exists.
@@ -71,9 +75,20 @@ data Pending = Pending !Int [ByteString] !Bool
 pendingLimit :: Int
 pendingLimit = 1048576
 
--- | Create the sending side of a connection. The time is the value of 'outletPatience'.
-newSendQueue :: Duration -> Connection -> IO SendQueue
-newSendQueue patience connection = SendQueue connection patience <$> newMVar () <*> newIORef (Pending 0 [] False)
+-- | Create the sending side of a connection. The time is the value of 'outletPatience', the variable that of
+-- 'outletAborted'.
+newSendQueue :: Duration -> IORef (Maybe String) -> Connection -> IO SendQueue
+newSendQueue patience aborted connection = do
+  lock <- newMVar ()
+  pending <- newIORef (Pending 0 [] False)
+  pure (SendQueue connection patience lock pending aborted)
+
+-- | Abort the connection from any thread, without waiting. The switch's own thread then fails with an error of its
+-- socket, so the reason is kept for its report; the first one, if there are several.
+abortFor :: String -> SendQueue -> IO ()
+abortFor why o = do
+  atomicModifyIORef' (outletAborted o) (\before -> (Just (fromMaybe why before), ()))
+  connAbort (sendQueueConnection o)
 
 -- | Send from the switch's own thread. Waits while the switch receives nothing. Throws as 'connSendMany'.
 sendHere :: SendQueue -> [ByteString] -> IO ()
@@ -104,7 +119,7 @@ post _ [] = pure ()
 post o strings = mask_ . join . atomicModifyIORef' (outletPending o) $ \(Pending n waiting sending) ->
   let n' = n + sum (map B.length strings)
    in if n' > pendingLimit
-        then (Pending n waiting sending, connAbort (sendQueueConnection o))
+        then (Pending n waiting sending, abortFor "more than 1 MiB of messages waited for the switch" o)
         else (Pending n' (reverse strings ++ waiting) True, if sending then pure () else void (forkIOWithUnmask (\unmask -> unmask (drain o))))
 
 -- | Send queued strings until there are none. If that fails, the connection is aborted.
@@ -119,7 +134,7 @@ drain o = do
         (Pending 0 [] (not (null waiting)), waiting)
       unless (null waiting) (sendHere o (reverse waiting) >> go)
     failed :: SomeException -> IO ()
-    failed _ = connAbort (sendQueueConnection o)
+    failed e = abortFor (displayException e) o
 
 -- Buffers -------------------------------------------------------------------------------
 

@@ -78,17 +78,22 @@ data Settings = Settings
     -- sends them to the switch; 1.0 has no roles, and a slave sends nothing. 'Nothing': the controller acts as an
     -- equal.
     settingsRole :: DatapathId -> IO (Maybe (Role, Word64)),
-    -- | Called by any thread of the controller when something went wrong, for at most ten incidents a second of a switch,
-    -- and then for the number of the others ('IncidentsOmitted'). It must not block.
+    -- | Called by any thread of the controller when a switch has connected or disconnected, or something went wrong. For
+    -- at most ten incidents a second of a switch, and a hundred of all, and then for the numbers of the others
+    -- ('IncidentsOmitted'). It must not block.
     settingsOnIncident :: Incident -> IO (),
-    -- | Called when a switch has connected ('True') and when it has disconnected, one call at a time. Other switches
-    -- that connect or disconnect wait meanwhile.
+    -- | Called each time that a switch has connected ('True') or disconnected, one call at a time. Other switches that
+    -- connect or disconnect wait meanwhile. For a log, use 'settingsOnIncident', whose calls are limited.
     settingsOnSwitch :: DatapathId -> Bool -> IO ()
   }
 
--- | A problem with a switch.
+-- | A problem with a switch, or that it has connected or disconnected.
 data Incident
-  = -- | A connection ended: the switch, if it is known, and the reason.
+  = -- | A switch has connected. If it was connected before, this is another connection.
+    Connected DatapathId
+  | -- | A switch has no connection any more.
+    Disconnected DatapathId
+  | -- | A connection ended: the switch, if it is known, and the reason.
     ConnectionEnded (Maybe DatapathId) String
   | -- | A switch sent an ERROR message: type and code.
     SwitchError DatapathId Int Int
@@ -152,11 +157,17 @@ data Controller = Controller
 report :: Controller -> Incident -> IO ()
 report c incident = do
   time <- currentMillis
-  (reported, omitted) <- atomicModifyIORef' (controllerReports c) (incidentAt time source)
+  (reported, omitted) <- atomicModifyIORef' (controllerReports c) (incidentAt time problem source)
   tooMany c omitted
   when reported (settingsOnIncident (controllerSettings c) incident)
   where
+    problem = case incident of
+      Connected _ -> False
+      Disconnected _ -> False
+      _ -> True
     source = case incident of
+      Connected d -> OfSwitch d
+      Disconnected d -> OfSwitch d
       ConnectionEnded d _ -> maybe OfStranger OfSwitch d
       SwitchError d _ _ -> OfSwitch d
       Misunderstood d _ -> OfSwitch d
