@@ -17,14 +17,14 @@ import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async
 import Control.Concurrent.MVar
 import Control.Exception (IOException, bracket, handle)
-import Control.Monad (filterM, forM, forM_, unless, void, when)
+import Control.Monad (filterM, forM, forM_, unless, void, when, (>=>))
 import qualified Data.ByteString.Char8 as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Peer
 import System.Directory (doesDirectoryExist, removePathForcibly)
 import System.FilePath ((</>))
-import System.IO (IOMode (WriteMode), openFile)
+import System.IO (IOMode (AppendMode), openFile)
 import System.Process
 import Test.QuickCheck (generate, shuffle)
 import Test.Tasty
@@ -43,7 +43,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, silentEtcd, halfAnswer, brokenCallback, oneGeneration, lateKeys]
+tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, deathWithoutEtcd, silentEtcd, halfAnswer, brokenCallback, oneGeneration, lateKeys]
 
 -- | The length of a lease in seconds. A controller has four rounds in this time.
 lease :: Int
@@ -52,20 +52,26 @@ lease = 2
 -- | Run an etcd on free ports, in a directory of its own. The directory is in memory if possible, since etcd waits for
 -- the disk at each change.
 withEtcd :: (String -> IO a) -> IO a
-withEtcd act = bracket directory removePathForcibly $ \dir -> do
+withEtcd act = withStoppableEtcd (\url _ _ -> act url)
+
+-- | 'withEtcd', with actions that stop it and start it again with its data.
+withStoppableEtcd :: (String -> IO () -> IO () -> IO a) -> IO a
+withStoppableEtcd act = bracket directory removePathForcibly $ \dir -> do
   client <- freePort
   peer <- freePort
   let url n = "http://127.0.0.1:" <> show n
       arguments =
         ["--data-dir", dir </> "data", "--listen-client-urls", url client, "--advertise-client-urls", url client]
           ++ ["--listen-peer-urls", url peer, "--initial-advertise-peer-urls", url peer, "--initial-cluster", "default=" <> url peer]
-  bracket (start dir arguments) (\p -> terminateProcess p >> waitForProcess p) (const (act (url client)))
+      end p = terminateProcess p >> void (waitForProcess p)
+  bracket (start dir arguments >>= newIORef) (readIORef >=> end) $ \running ->
+    act (url client) (readIORef running >>= end) (start dir arguments >>= writeIORef running)
   where
     directory = do
       memory <- doesDirectoryExist "/dev/shm"
       takeWhile (/= '\n') <$> readProcess "mktemp" ["-d", (if memory then "/dev/shm" else "/tmp") </> "etcd.XXXXXX"] ""
     start dir arguments = do
-      out <- openFile (dir </> "log") WriteMode
+      out <- openFile (dir </> "log") AppendMode
       (_, _, _, p) <- createProcess (proc "etcd" arguments) {std_in = NoStream, std_out = UseHandle out, std_err = UseHandle out}
       pure p
 
@@ -151,6 +157,24 @@ unreachable = testCase "a switch that has lost its master's connection gets anot
       switchHandshake (memberController two) V13 1 p
       eventually' members "the second has it" (clusterMaster (memberCluster two) (DatapathId 1))
       clusterMaster (memberCluster one) (DatapathId 1) >>= (@?= False)
+    _ -> assertFailure "two members"
+
+-- | Nobody can be elected without etcd, which still has the key of the dead master when it is back.
+deathWithoutEtcd :: TestTree
+deathWithoutEtcd = testCase "a master that dies while etcd is down is replaced when etcd is back" $ do
+  needProgram "etcd"
+  withStoppableEtcd $ \url down up -> bracket (forM ["one", "two"] (startMember url)) (mapM_ (cancel . memberThread)) $ \members -> case members of
+    [one, two] -> withPeer (memberAddress one) $ \first -> withPeer (memberAddress two) $ \second -> do
+      switchHandshake (memberController one) V13 1 first
+      eventually' [one] "the first has it" (clusterMaster (memberCluster one) (DatapathId 1))
+      switchHandshake (memberController two) V13 1 second
+      down
+      cancel (memberThread one)
+      before <- clusterRounds (memberCluster two)
+      eventually "two leases without etcd" ((>= before + 8) <$> clusterRounds (memberCluster two))
+      clusterMaster (memberCluster two) (DatapathId 1) >>= (@?= False)
+      up
+      eventually "the second has it" (clusterMaster (memberCluster two) (DatapathId 1))
     _ -> assertFailure "two members"
 
 -- | The network between a master and etcd is cut: its requests wait, at each endpoint in turn, for longer than its
