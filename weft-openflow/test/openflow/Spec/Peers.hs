@@ -324,7 +324,7 @@ unknownType = testCase "an unknown type draws an ERROR and the connection goes o
   (headerXid h', codes') @?= (43, (1, 6))
   beside c p
 
--- | The number of reports depends on the time that the messages take.
+-- | The number of reports depends on the time that the messages take. The first report is that the switch has connected.
 manyFaults :: TestTree
 manyFaults = testCase "of a switch's faulty messages ten a second are reported, and the number of the others" $ do
   incidents <- newIORef []
@@ -339,7 +339,7 @@ manyFaults = testCase "of a switch's faulty messages ten a second are reported, 
     void (expect "ECHO_REPLY" (\case EchoReply _ -> Just (); _ -> Nothing) p)
     reported <- reports <$> readIORef incidents
     over <- getMonotonicTime
-    assertBool (show reported) (reported >= 10 && reported <= 10 * (ceiling (over - begun) + 2))
+    assertBool (show reported) (reported >= 9 && reported <= 10 * (ceiling (over - begun) + 2))
     controllerIncidents c >>= (@?= many)
     eventually "the number of the others" ((\found -> reports found + sum [n | IncidentsOmitted (Just (DatapathId 1)) n <- found] == many) <$> readIORef incidents)
 
