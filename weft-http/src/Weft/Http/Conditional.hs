@@ -24,6 +24,8 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.CaseInsensitive (foldedCase)
+import qualified Data.CaseInsensitive as CI
+import Data.Char (isDigit)
 import Data.Maybe (mapMaybe)
 import Network.HTTP.Date (HTTPDate, parseHTTPDate)
 import Network.HTTP.Types.Header
@@ -155,7 +157,7 @@ mostRanges = 16
 -- | Parse a Range field.
 ranges :: Maybe ByteString -> Integer -> Ranges
 ranges Nothing _ = Whole
-ranges (Just field) size = case parseByteRanges (tidied field) of
+ranges (Just field) size = case byteRanges field of
   Nothing -> Whole
   Just wanted
     | length wanted > mostRanges -> Whole
@@ -169,21 +171,31 @@ ranges (Just field) size = case parseByteRanges (tidied field) of
     apart rs = and [disjoint a b | (i, a) <- zip [0 :: Int ..] rs, (j, b) <- zip [0 ..] rs, i < j]
     disjoint (Extent a n) (Extent b m) = a + n <= b || b + m <= a
 
--- | A list without the blanks around its members and without empty members (RFC 9110, 5.6.1); the parser of http-types
--- does not handle these.
-tidied :: ByteString -> ByteString
-tidied field = case C.break (== '=') field of
-  (unit, members)
-    | B.null members -> field
-    | otherwise -> unit <> "=" <> B.intercalate "," (filter (not . B.null) (map trim (C.split ',' (B.drop 1 members))))
+-- | Parse the field's value (RFC 9110, 14.1.1 and 14.1.2): the unit in any case, and a list with blanks around its
+-- members and with empty members (5.6.1), which the parser of http-types does not accept.
+byteRanges :: ByteString -> Maybe [ByteRange]
+byteRanges field = case C.break (== '=') field of
+  (unit, list)
+    | CI.mk unit == "bytes", members@(_ : _) <- filter (not . B.null) (map strip (C.split ',' (B.drop 1 list))) -> mapM range members
+    | otherwise -> Nothing
   where
-    trim = C.dropWhileEnd blank . C.dropWhile blank
-    blank c = c == ' ' || c == '\t'
+    range member = case C.break (== '-') member of
+      (from, rest)
+        | B.null rest -> Nothing
+        | B.null from -> ByteRangeSuffix <$> number to
+        | B.null to -> ByteRangeFrom <$> number from
+        | otherwise -> do
+          a <- number from
+          b <- number to
+          if a <= b then Just (ByteRangeFromTo a b) else Nothing
+        where
+          to = B.drop 1 rest
+    number digits = if not (B.null digits) && C.all isDigit digits then fst <$> C.readInteger digits else Nothing
 
 within :: Integer -> ByteRange -> Maybe Extent
 within size wanted = case wanted of
   ByteRangeFrom from -> fromTo from size
-  ByteRangeFromTo from to -> if to < from then Nothing else fromTo from (to + 1)
+  ByteRangeFromTo from to -> fromTo from (to + 1)
   ByteRangeSuffix n
     | n <= 0 || size == 0 -> Nothing
     | otherwise -> let k = min n size in Just (Extent (size - k) k)

@@ -206,11 +206,16 @@ tests on =
           part "-5" (n - 5) 5
           part "990-99999999" 990 (n - 990)
           part "990-" 990 (n - 990)
-          ask client ("/" <> size) ["Range: bytes=" <> size <> "-"]
-          none <- hearAnswer client
-          answerStatus none @?= 416
-          header "content-range" none @?= Just ("bytes */" <> size)
-          forM_ ["bytes=5-1", "bytes=x", "lines=1-2", "bytes=" <> B.intercalate "," (replicate 17 "0-0"), "bytes=0-500,100-600"] $ \range -> do
+          part "-0, ,0-0" 0 1
+          ask client ("/" <> size) ["Range: Bytes=0-1"]
+          hearAnswer client >>= (@?= 206) . answerStatus
+          -- RFC 9110, 14.1.2: a suffix of zero bytes cannot be satisfied either.
+          forM_ [size <> "-", "-0"] $ \range -> do
+            ask client ("/" <> size) ["Range: bytes=" <> range]
+            none <- hearAnswer client
+            assertEqual (show range) 416 (answerStatus none)
+            header "content-range" none @?= Just ("bytes */" <> size)
+          forM_ ["bytes=5-1", "bytes=x", "bytes=", "bytes=+1-2", "bytes=0-1,5-1", "bytes=--1", "bytes=1", "bytes=-", "lines=1-2", "bytes=" <> B.intercalate "," (replicate 17 "0-0"), "bytes=0-500,100-600"] $ \range -> do
             ask client ("/" <> size) ["Range: " <> range]
             answer <- hearAnswer client
             assertEqual (show range) 200 (answerStatus answer)
