@@ -283,6 +283,8 @@ checking program =
               [ ("a value", ["port: 0", "# one", "error-page: nothing"], "weft.yaml:3: error-page: "),
                 ("a value of a host", ["port: 0", "hosts:", "  a.example:", "    folder: /tmp", "    redirect: x"], "weft.yaml:5: hosts.a.example.redirect: "),
                 ("a setting that hosts cannot have", ["hosts:", "  a.example:", "    port: 1"], "weft.yaml:3: hosts.a.example.port: this setting is for the whole server"),
+                ("a host with a port", ["hosts:", "  a.example:8080:", "    folder: /tmp"], "hosts.a.example:8080: expected a host name without a port"),
+                ("a host twice", ["hosts:", "  a.example:", "    folder: /tmp", "  A.example.:", "    folder: /"], "hosts: A.example. and a.example are the same host"),
                 ("a folder of a host", ["hosts:", "  a.example:", "    folder: /nonexistent"], "/nonexistent does not exist"),
                 ("a certificate", ["certificate: /nonexistent.pem", "key: /nonexistent.key"], "/nonexistent.pem"),
                 ("passwords", ["basic-auth: /etc/hostname"], "line 1 of /etc/hostname")

@@ -13,7 +13,7 @@ module Weft.Tools.Serve.Config
 where
 
 import Control.Exception (IOException, try)
-import Control.Monad (forM, unless)
+import Control.Monad (forM, forM_, unless)
 import Data.Aeson (Value (..), encode)
 import qualified Data.Aeson.Key as Key
 import qualified Data.Aeson.KeyMap as K
@@ -23,7 +23,7 @@ import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy.Char8 as L
 import Data.Char (toLower)
 import Data.Foldable (toList)
-import Data.List (intercalate)
+import Data.List (intercalate, sort)
 import qualified Data.Map.Strict as Map
 import qualified Data.Text as T
 import qualified Data.Yaml as Y
@@ -35,7 +35,7 @@ import Weft.Tools.Serve.Settings
 -- | The contents of a configuration file.
 data Config = Config
   { configGiven :: Given,
-    -- | The settings of virtual hosts, by name in lower case.
+    -- | The settings of virtual hosts, by name in lower case and without a dot at the end.
     configHosts :: Map.Map String Given
   }
 
@@ -83,18 +83,28 @@ understand warnings value = do
   given <- settingsOf (const True) (K.delete (Key.fromString "hosts") object)
   hosts <- case K.lookup (Key.fromString "hosts") object of
     Nothing -> Right []
-    Just (Object names) -> forM (K.toList names) $ \(name, content) ->
-      either (\(keys, why) -> Left ("hosts" : Key.toString name : keys, why)) (Right . (,) (map toLower (Key.toString name))) (hostOf (Key.toString name) content)
+    Just (Object names) -> do
+      let spelled = Map.fromListWith (<>) [(canonical name, [name]) | name <- map Key.toString (K.keys names)]
+      forM_ [group | group@(_ : _ : _) <- Map.elems spelled] $ \group ->
+        Left (["hosts"], intercalate " and " (sort group) <> " are the same host")
+      forM (K.toList names) $ \(name, content) ->
+        either (\(keys, why) -> Left ("hosts" : Key.toString name : keys, why)) (Right . (,) (canonical (Key.toString name))) (hostOf (Key.toString name) content)
     Just _ -> Left (["hosts"], "expected a mapping from host names to their settings")
   pure (Config given (Map.fromList hosts))
   where
     duplicate (Y.DuplicateKey place) = drop 2 (formatPath place) <> " is given twice"
     hostOf name content = do
-      unless (validHost name) (Left ([], "expected a host name, or *. and a host name"))
+      unless (validHost name) (Left ([], "expected a host name without a port, or *. and a host name"))
       case content of
         Object object -> settingsOf ofHost object
         _ -> Left ([], "expected a mapping from settings to values")
-    validHost name = let n = if take 2 name == "*." then drop 2 name else name in not (null n) && all (`elem` (['a' .. 'z'] <> ['A' .. 'Z'] <> ['0' .. '9'] <> ".-_:[]")) n
+    validHost name = case if take 2 name == "*." then drop 2 (canonical name) else canonical name of
+      '[' : address -> take 1 (reverse address) == "]" && all (`elem` ("0123456789abcdef:." :: String)) (init address)
+      n -> not (null n) && all (`elem` (['a' .. 'z'] <> ['0' .. '9'] <> ".-_")) n
+    -- As the site looks for the host of a request.
+    canonical name = case reverse (map toLower name) of
+      '.' : n@(_ : _) -> reverse n
+      n -> reverse n
 
 -- | The values of a mapping. The predicate selects the settings that it may contain.
 settingsOf :: (Setting -> Bool) -> K.KeyMap Value -> Either Wrong Given
