@@ -154,6 +154,33 @@ def scenario_trailers(port):
     print(c.statuses[s], c.bodies[s].decode())
 
 
+def scenario_late_trailers(port):
+    """Uploads that the server ends early, 400 times. Trailers that arrive afterwards are not an error, and not a reset
+    by the client; more fields after them are an error."""
+    c = Client(port)
+    for _ in range(400):
+        s = c.request("/late", method="POST", end=False)
+        c.until(lambda: s in c.resets or c.goaway)
+        c.send(frame(DATA, 0, s, b"four") + frame(HEADERS, 5, s, c.encoder.encode([("x-sum", "1")])))
+    after = c.request("/hello")
+    c.until(lambda: after in c.ended)
+    found = sorted(set(c.resets.values()))
+    c.resets.clear()
+    c.send(frame(HEADERS, 5, s, c.encoder.encode([("x-sum", "1")])))
+    c.until(lambda: s in c.resets)
+    print(c.goaway or "-", *found, c.statuses.get(after, "-"), c.resets.get(s, "-"))
+
+
+def scenario_upload_to_exception(port):
+    """A long upload to an application that throws at once: the server takes it, or tells the client to stop."""
+    c = Client(port)
+    for n in (300000, 12000000):
+        s = c.request("/throw", method="POST", end=False)
+        frames = [frame(DATA, 0, s, bytes(15000))] * (n // 15000)
+        whole = upload(c, s, frames, stop=lambda: s in c.resets) == len(frames)
+        print(c.statuses.get(s), s in c.ended, whole, c.resets.get(s, "-"))
+
+
 def scenario_rude_applications(port):
     """What clients get from applications that break the rules: status, body, reset."""
     c = Client(port)
@@ -726,9 +753,9 @@ def scenario_bodies_bounded(port):
     end_of(c)
 
 
-def upload(client, stream, frames):
+def upload(client, stream, frames, stop=lambda: False):
     """Send DATA frames as far as the stream's window allows; padding counts. Return how many were sent before the
-    server stopped updating the window."""
+    server stopped updating the window, or the condition held."""
     sent = given = seen = 0
     for number, data in enumerate(frames):
         size = len(data) - 9
@@ -741,7 +768,7 @@ def upload(client, stream, frames):
             seen = len(client.frames)
             return 65535 + given - sent >= size
 
-        if not fits() and not client.until(fits):
+        if not fits() and not client.until(lambda: fits() or stop()) or stop():
             return number
         client.send(data)
         sent += size

@@ -10,6 +10,7 @@ where
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
+import Data.Maybe (fromMaybe)
 import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
 import Network.HTTP.Types (hDate, hServer)
 import Network.Wai (Application, FilePart (..), Request (..))
@@ -46,6 +47,8 @@ serveHttp2Client client app received = do
               },
           http2Fields = fields,
           http2OnException = settingsOnException settings,
+          http2OnExceptionResponse = settingsOnExceptionResponse settings,
+          http2OnResponse = fromMaybe (\_ _ _ -> pure ()) (settingsLogger settings),
           http2OnRefused = \_ refusal _ _ -> sharedOnRefused shared (clientPeer client) refusal,
           http2WithFile = withFile
         }

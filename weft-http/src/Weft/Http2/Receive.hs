@@ -9,7 +9,6 @@ module Weft.Http2.Receive
   )
 where
 
-import Control.Concurrent
 import Control.Concurrent.STM
 import Control.Exception
 import Control.Monad
@@ -19,8 +18,6 @@ import qualified Data.ByteString as B
 import qualified Data.CaseInsensitive as CI
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
-import qualified Data.Sequence as Seq
-import GHC.Conc (labelThread)
 import Weft.Core.Time (Instant, after)
 import Weft.Http.Limits (Refusal (..))
 import Weft.Http2.Budget
@@ -231,7 +228,9 @@ streamError r stream code why = do
   http2OnRefused (http2Settings h) (connPeer (http2Below h)) (refusalOf code) code why
   payReset r
   found <- IntMap.lookup stream <$> readTVarIO (http2Streams h)
-  mapM_ (cancel h) found
+  forM_ found $ \s -> do
+    atomically (readTVar (streamBody s) >>= \(Body _ _ end) -> when (end == BodyOpen) (endedEarly h stream))
+    cancel h s
   writeFrames h (const (pure [resetFrame stream code]))
   where
     h = receiverConnection r
@@ -257,7 +256,9 @@ dataFrame r header payload = do
   when (B.null bytes && not (hasFlag flagEndStream header)) (payEmpty r)
   case found of
     -- The stream was reset while this frame was on its way.
-    Nothing -> discard (frameLength header)
+    Nothing -> do
+      when (hasFlag flagEndStream header) (void (atomically (clientEnded h (frameStream header))))
+      discard (frameLength header)
     Just s -> do
       received <- (+ B.length bytes) <$> readIORef (streamReceived s)
       writeIORef (streamReceived s) received
@@ -332,10 +333,16 @@ fieldsCame r header fields = do
   case known of
     Just s -> trailersCame s
     Nothing
-      | stream <= highest -> streamError r stream StreamClosed "headers of a stream that has ended"
+      | stream <= highest -> do
+        -- Section 5.1: trailers that were on their way when the server ended the stream are ignored.
+        late <- atomically (clientEnded h stream)
+        unless (late && final) (streamError r stream StreamClosed "headers of a stream that has ended")
       | otherwise -> do
         writeIORef (http2Last h) stream
         newStream
+        unless final . atomically $ do
+          begun <- IntMap.member stream <$> readTVar (http2Streams h)
+          unless begun (endedEarly h stream)
   where
     h = receiverConnection r
     stream = frameStream header
@@ -394,29 +401,6 @@ awaitThreads r = do
     h = receiverConnection r
     most = 2 * limitStreams (limitsOf r)
 
--- | Start a thread for a stream, on the capability of the connection. To be called masked; 'http2Live' counts the
--- thread already.
-startStream :: Http2 -> Int -> Bool -> Head -> IO ()
-startStream h stream final found = do
-  given <- newEmptyMVar
-  t <- forkIOWithUnmask $ \unmask -> do
-    s <- uninterruptibleMask_ (takeMVar given)
-    runStream h unmask found s
-  labelThread t "weft http/2 stream"
-  window <- readTVarIO (http2InitialWindow h)
-  s <-
-    Stream stream t
-      <$> newTVarIO True
-      <*> newTVarIO window
-      <*> newTVarIO (Body Seq.empty 0 (if final then BodyComplete else BodyOpen))
-      <*> newTVarIO streamWindowSize
-      <*> pure (headLength found)
-      <*> newIORef 0
-  atomically $ do
-    modifyTVar' (http2Streams h) (IntMap.insert stream s)
-    modifyTVar' (http2Open h) (+ 1)
-  putMVar given s
-
 -- Control ----------------------------------------------------------------------------
 
 resetStream :: Receiver -> FrameHeader -> IO ()
@@ -424,6 +408,7 @@ resetStream r header = do
   when (frameLength header /= 4) (leave FrameSizeError "a reset")
   found <- lookupStream r (frameStream header)
   payReset r
+  _ <- atomically (clientEnded (receiverConnection r) (frameStream header))
   mapM_ (cancel (receiverConnection r)) found
 
 pingFrame :: Receiver -> FrameHeader -> ByteString -> IO ()

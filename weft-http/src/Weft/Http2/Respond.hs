@@ -6,10 +6,11 @@
 -- The thread of a stream: it reads the request's body, runs the application and sends the response. It keeps the
 -- response's data until the client takes them, so a connection holds no more data than its streams do.
 module Weft.Http2.Respond
-  ( runStream,
+  ( startStream,
   )
 where
 
+import Control.Concurrent
 import Control.Concurrent.STM
 import Control.Exception
 import Control.Monad
@@ -23,6 +24,8 @@ import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (isJust)
 import Data.Sequence (ViewL (..), viewl, (<|))
+import qualified Data.Sequence as Seq
+import GHC.Conc (labelThread)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai
@@ -38,6 +41,29 @@ import Weft.Http2.Settings
 import Weft.Http2.Types
 import Weft.Sys (now)
 import Weft.Transport hiding (Instant)
+
+-- | Start a thread for a stream, on the capability of the connection. To be called masked; 'http2Live' counts the
+-- thread already.
+startStream :: Http2 -> Int -> Bool -> Head -> IO ()
+startStream h stream final found = do
+  given <- newEmptyMVar
+  t <- forkIOWithUnmask $ \unmask -> do
+    s <- uninterruptibleMask_ (takeMVar given)
+    runStream h unmask found s
+  labelThread t "weft http/2 stream"
+  window <- readTVarIO (http2InitialWindow h)
+  s <-
+    Stream stream t
+      <$> newTVarIO True
+      <*> newTVarIO window
+      <*> newTVarIO (Body Seq.empty 0 (if final then BodyComplete else BodyOpen))
+      <*> newTVarIO streamWindowSize
+      <*> pure (headLength found)
+      <*> newIORef 0
+  atomically $ do
+    modifyTVar' (http2Streams h) (IntMap.insert stream s)
+    modifyTVar' (http2Open h) (+ 1)
+  putMVar given s
 
 -- | Serve a request from beginning to end, given the function that unmasks exceptions. Runs masked; leaves nothing
 -- behind.
@@ -55,10 +81,16 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
             readIORef begun >>= \again -> when again (throwIO ResponseTwice)
             sendResponse h s waited begun request response
             writeIORef complete True
-            ResponseReceived <$ finishRequest waited
+            ResponseReceived <$ answeredWith request waited response
           responded = readIORef begun >>= \given -> unless given (throwIO NoResponse)
       r <- try (unmask (http2Application h request respond >> responded))
       either (failed request begun complete waited) pure r
+    answeredWith request waited response = do
+      http2OnResponse (http2Settings h) request (responseStatus response) (partSize response)
+      finishRequest waited
+    partSize response = case response of
+      ResponseFile _ _ _ part -> filePartByteCount <$> part
+      _ -> Nothing
     -- RFC 9113, 8.1: tell a client that is still sending to stop. First discard some of what it sends, since some
     -- clients (curl 7.88) otherwise lose the response.
     finishRequest waited = do
@@ -80,8 +112,9 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
       atomically $ do
         release h s
         modifyTVar' (http2Streams h) (IntMap.delete (streamId s))
-        Body _ unread _ <- swapTVar (streamBody s) (Body mempty 0 BodyBroken)
+        Body _ unread end <- swapTVar (streamBody s) (Body mempty 0 BodyBroken)
         consume h unread
+        when (end == BodyOpen) (endedEarly h (streamId s))
       writeIORef (http2IdleSince h) t
       atomically (modifyTVar' (http2Live h) (subtract 1))
       giveBack h `catch` quietly
@@ -99,8 +132,14 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
       whole <- readIORef complete
       if sent
         then unless whole (reset InternalError)
-        else unmask (sendResponse h s waited begun request wrong) `catch` \e' -> const (reset InternalError) (e' :: SomeException)
-    wrong = responseLBS internalServerError500 [(hContentType, "text/plain; charset=utf-8")] "Something went wrong"
+        else do
+          let response = http2OnExceptionResponse (http2Settings h) e
+          r <- try (unmask (sendResponse h s waited begun request response >> answeredWith request waited response))
+          case r of
+            Right () -> pure ()
+            Left e'
+              | Just StreamCancelled <- fromException e' -> pure ()
+              | otherwise -> reset InternalError
     reset code = writeFrames h (const (pure [resetFrame (streamId s) code]))
     -- If the client has taken nothing on any stream for the whole time, end the connection.
     stalled = do

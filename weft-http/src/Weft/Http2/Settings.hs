@@ -1,3 +1,4 @@
+{-# LANGUAGE OverloadedStrings #-}
 {-# LANGUAGE RankNTypes #-}
 
 -- |
@@ -19,9 +20,9 @@ import Data.ByteString.Builder (Builder, byteString)
 import qualified Data.ByteString.Char8 as B8
 import Data.Vault.Lazy (Vault)
 import qualified Data.Vault.Lazy as Vault
-import Network.HTTP.Types (ResponseHeaders, Status, notFound404)
+import Network.HTTP.Types (ResponseHeaders, Status, hContentType, internalServerError500, notFound404)
 import Network.Socket (SockAddr)
-import Network.Wai (FilePart (..), Request)
+import Network.Wai (FilePart (..), Request, Response, responseLBS)
 import System.IO.Error (catchIOError)
 import System.Posix.Types (Fd (..))
 import Weft.Blocking (blockingOr)
@@ -43,6 +44,11 @@ data Http2Settings = Http2Settings
     http2Vault :: Vault,
     -- | Called with each exception that an application throws.
     http2OnException :: Maybe Request -> SomeException -> IO (),
+    -- | The response to an exception that an application throws before it has responded.
+    http2OnExceptionResponse :: SomeException -> Response,
+    -- | Called after each response that was sent completely, with its status and, for a part of a file, its size in
+    -- bytes.
+    http2OnResponse :: Request -> Status -> Maybe Integer -> IO (),
     -- | Called when a stream is reset or the connection ends because of a client's error, with the reason.
     http2OnRefused :: SockAddr -> Refusal -> ErrorCode -> String -> IO (),
     -- | Opens the file for a response.
@@ -65,7 +71,7 @@ data Http2Limits = Http2Limits
     limitStreams :: !Int,
     -- | Files that are open for responses at the same time.
     limitFiles :: !Int,
-    -- | Bytes of a header block with its continuations, compressed.
+    -- | Bytes of a header block, compressed, with its continuations. It may have 64 of them.
     limitHeaderBlock :: !Int,
     -- | Bytes of the decoded fields, plus 32 for each field (RFC 9113, 6.5.2); a request with more gets 431.
     limitHeaderList :: !Int,
@@ -119,7 +125,7 @@ defaultHttp2Limits =
       limitRate = 500
     }
 
--- | The default limits; no fields; exceptions and refusals are not reported; files are opened without conditions.
+-- | The default limits; no fields; exceptions get a 500; exceptions, responses and refusals are not reported; files are opened without conditions.
 defaultHttp2Settings :: Http2Settings
 defaultHttp2Settings =
   Http2Settings
@@ -127,6 +133,8 @@ defaultHttp2Settings =
       http2Fields = pure [],
       http2Vault = Vault.empty,
       http2OnException = \_ _ -> pure (),
+      http2OnExceptionResponse = const (responseLBS internalServerError500 [(hContentType, "text/plain; charset=utf-8")] "Something went wrong"),
+      http2OnResponse = \_ _ _ -> pure (),
       http2OnRefused = \_ _ _ _ -> pure (),
       http2WithFile = openWithoutConditions
     }

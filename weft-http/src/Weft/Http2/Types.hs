@@ -17,6 +17,8 @@ module Weft.Http2.Types
     StreamCancelled (..),
     cancel,
     release,
+    endedEarly,
+    clientEnded,
 
     -- * Writing
     writeFrames,
@@ -49,6 +51,7 @@ import qualified Data.ByteString as B
 import Data.IORef
 import Data.Int (Int64)
 import qualified Data.IntMap.Strict as IntMap
+import qualified Data.IntSet as IntSet
 import Data.Maybe (isNothing)
 import Data.Sequence (Seq, ViewR (..), viewr, (|>))
 import Network.Wai (Application)
@@ -90,6 +93,8 @@ data Http2 = Http2
     -- | The highest stream number that was not refused because of a shutdown. Written by the receiving thread; constant
     -- once 'http2Draining' is true.
     http2Accepted :: !(TVar Int),
+    -- | The latest streams that ended here before the client had ended or reset them. Changed by all threads.
+    http2Early :: !(TVar IntSet.IntSet),
     -- | Held while frames are written.
     http2Writing :: !(MVar Encoder),
     -- | Aborts the connection if a frame cannot be written in time.
@@ -172,6 +177,7 @@ newHttp2 settings below application = do
     <*> newTVarIO 0
     <*> newIORef 0
     <*> newTVarIO 0
+    <*> newTVarIO IntSet.empty
     <*> (newEncoder >>= newMVar)
     <*> pure timer
     <*> pure sending
@@ -226,6 +232,18 @@ release h s = do
   when counted $ do
     writeTVar (streamCounted s) False
     modifyTVar' (http2Open h) (subtract 1)
+
+-- | A stream ended here while its client may still be sending. Remembered for as many streams as may be open.
+endedEarly :: Http2 -> Int -> STM ()
+endedEarly h stream = modifyTVar' (http2Early h) $ \set ->
+  let more = IntSet.insert stream set
+   in if IntSet.size more > limitStreams (http2Limits (http2Settings h)) then IntSet.deleteMin more else more
+
+-- | The client has ended or reset a stream: forget it. 'True' if the stream had ended here before.
+clientEnded :: Http2 -> Int -> STM Bool
+clientEnded h stream = do
+  early <- IntSet.member stream <$> readTVar (http2Early h)
+  early <$ when early (modifyTVar' (http2Early h) (IntSet.delete stream))
 
 -- | GOAWAY, with the highest stream number accepted and the reason. A second GOAWAY must not have a higher number, since
 -- the client may have retried the streams above the first one (RFC 9113, 6.8).

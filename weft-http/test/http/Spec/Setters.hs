@@ -13,6 +13,7 @@ import Control.Monad (forM_, replicateM_)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
+import Data.List (sort)
 import Network.HTTP.Types
 import Network.Wai
 import Test.Tasty
@@ -36,15 +37,23 @@ tests on =
       testOn on "setLogger: each response, its status, the size of a part of a file" $ do
         logged <- newIORef []
         let logger request status size = atomicModifyIORef' logged (\ls -> ((rawPathInfo request, statusCode status, size) : ls, ()))
-        withQuietServer (setLogger logger defaultSettings) app $ \_ port -> withClient port $ \client ->
-          forM_ ["/hello", "/nothing", "/part", "/fail"] (get client)
-        found <- readIORef logged
-        reverse found @?= [("/hello", 200, Nothing), ("/nothing", 404, Nothing), ("/part", 200, Just 5), ("/fail", 500, Nothing)],
+            settings = setHTTP2Cleartext True (setLogger logger defaultSettings)
+            paths = ["/hello", "/nothing", "/part", "/fail"]
+            expected = [("/hello", 200, Nothing), ("/nothing", 404, Nothing), ("/part", 200, Just 5), ("/fail", 500, Nothing)]
+        withQuietServer settings app $ \_ port -> withClient port $ \client -> forM_ paths (get client)
+        reverse <$> readIORef logged >>= (@?= expected)
+        writeIORef logged []
+        withQuietServer settings app $ \_ port -> do
+          mapM_ (overHttp2 port) paths
+          eventually "four responses are logged" ((== 4) . length <$> readIORef logged)
+        sort <$> readIORef logged >>= (@?= sort expected),
       testOn on "setOnExceptionResponse" $ do
         let teapot e = responseLBS status418 [("X-Why", C.pack (takeWhile (/= '\n') (show e)))] "short and stout"
-        withQuietServer (setOnExceptionResponse teapot defaultSettings) app $ \_ port -> withClient port $ \client -> do
-          answer <- get client "/fail"
-          (answerStatus answer, answerBody answer, header "x-why" answer) @?= (418, "short and stout", Just "user error (on purpose)"),
+        withQuietServer (setHTTP2Cleartext True (setOnExceptionResponse teapot defaultSettings)) app $ \_ port -> do
+          withClient port $ \client -> do
+            answer <- get client "/fail"
+            (answerStatus answer, answerBody answer, header "x-why" answer) @?= (418, "short and stout", Just "user error (on purpose)")
+          overHttp2 port "/fail" >>= (@?= "short and stout 418"),
       testOn on "setSlowlorisSize: with a large size, a slow upload times out" $ do
         let upload size = withQuietServer (setTimeout 2 (size defaultSettings)) app $ \_ port -> withClient port $ \client -> do
               say client "POST /count HTTP/1.1\r\nHost: test\r\nContent-Length: 15000\r\n\r\n"
@@ -72,6 +81,7 @@ tests on =
   where
     -- The server may have reset the connection before the client reads.
     hearEndOrReset' = handle (\e -> const (pure "") (e :: IOException)) . hearEndOrReset
+    overHttp2 port path = curl ["--http2-prior-knowledge", "-w", " %{http_code}", "http://127.0.0.1:" <> show port <> C.unpack path]
     statusLines bytes = case B.breakSubstring "HTTP/1.1 " bytes of
       (_, "") -> 0 :: Int
       (_, rest) -> 1 + statusLines (B.drop 9 rest)

@@ -131,6 +131,8 @@ scenarios =
     "clients in Python"
     [ says "good" "200 hello 404 200 onetwo",
       says "trailers" "200 4",
+      says "upload_to_exception" "500 True True - 500 True False NO_ERROR",
+      says "late_trailers" "- INTERNAL_ERROR 200 STREAM_CLOSED",
       bounded "rapid_reset" 60000 60 "ENHANCE_YOUR_CALM closed cut",
       bounded "some_resets" 60000 60 "1",
       bounded "window_zero" 120000 100 "started 20 ENHANCE_YOUR_CALM",
