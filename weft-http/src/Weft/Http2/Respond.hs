@@ -34,6 +34,7 @@ import System.IO.Error (ioeSetFileName, isEOFError)
 import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Http.Limits (Refusal (..))
 import Weft.Http.Settings (ApplicationError (..))
+import Weft.Http.Writer (LengthMismatch (..))
 import Weft.Http2.Frame
 import Weft.Http2.Hpack (encodeFields)
 import Weft.Http2.Request (Head (..))
@@ -238,8 +239,9 @@ sendResponse h s waited begun request response = case response of
     | otherwise -> do
       begin status fields False
       pending <- newIORef (Pending [] 0)
-      stream (collect h s waited pending) (flush h s waited pending False)
-      flush h s waited pending True
+      declared <- declaredLength fields
+      stream (collect h s waited declared pending) (flush h s waited declared pending False)
+      flush h s waited declared pending True
   ResponseRaw _ other -> sendResponse h s waited begun request other
   where
     -- An end-of-file error here means that the file has become shorter.
@@ -264,25 +266,30 @@ sendResponse h s waited begun request response = case response of
         headerFrames (if final then flagEndStream else 0) (streamId s) size <$> encodeFields encoder block
     sendBuilder status fields builder
       | bodiless status = begin status fields True
-      | otherwise = case L.toChunks (toLazyByteString builder) of
-        [] -> begin status fields True
-        [bytes] | B.length bytes <= 16384 -> do
-          block <- headFieldsOf h status fields
-          writeIORef begun True
-          together <- reserveAll h s (B.length bytes)
-          if not together
-            then begin status fields False >> sendBytes h s waited True bytes
-            else (`onException` unreserve h (B.length bytes)) $ do
-              writeFrames h $ \encoder -> do
-                answered h s
-                size <- readIORef (http2FrameSize h)
-                frames <- headerFrames 0 (streamId s) size <$> encodeFields encoder block
-                pure (frames <> [frameHead typeData flagEndStream (streamId s) (B.length bytes), bytes])
-              wrote h waited (B.length bytes)
-        chunks -> begin status fields False >> sendChunks chunks
-    sendChunks [] = sendBytes h s waited True B.empty
-    sendChunks [bytes] = sendBytes h s waited True bytes
-    sendChunks (bytes : rest) = sendBytes h s waited False bytes >> sendChunks rest
+      | otherwise = do
+        declared <- declaredLength fields
+        case L.toChunks (toLazyByteString builder) of
+          [] -> account declared True 0 >> begin status fields True
+          [bytes] | B.length bytes <= 16384 -> do
+            account declared True (B.length bytes)
+            block <- headFieldsOf h status fields
+            writeIORef begun True
+            together <- reserveAll h s (B.length bytes)
+            if not together
+              then begin status fields False >> sendBytes h s waited True bytes
+              else (`onException` unreserve h (B.length bytes)) $ do
+                writeFrames h $ \encoder -> do
+                  answered h s
+                  size <- readIORef (http2FrameSize h)
+                  frames <- headerFrames 0 (streamId s) size <$> encodeFields encoder block
+                  pure (frames <> [frameHead typeData flagEndStream (streamId s) (B.length bytes), bytes])
+                wrote h waited (B.length bytes)
+          chunks -> begin status fields False >> sendChunks declared chunks
+    sendChunks _ [] = pure ()
+    sendChunks declared (bytes : rest) = do
+      account declared (null rest) (B.length bytes)
+      sendBytes h s waited (null rest) bytes
+      sendChunks declared rest
 
 -- | RFC 9113, 8.2: names in lower case, without connection-specific fields. Throws 'ErrorCall' as HTTP\/1 does.
 headFieldsOf :: Http2 -> Status -> ResponseHeaders -> IO [(ByteString, ByteString)]
@@ -300,19 +307,40 @@ headFieldsOf h status fields = do
     wanted name = name `notElem` ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"]
     clean c = c /= 0 && c /= 10 && c /= 13
 
+-- | The @Content-Length@ that the application has declared, if it has, and the bytes of the body that it has given. Used
+-- by the stream's thread.
+newtype Declared = Declared (Maybe (Int, IORef Int))
+
+declaredLength :: ResponseHeaders -> IO Declared
+declaredLength fields = Declared <$> mapM (\n -> (,) n <$> newIORef 0) (lookup hContentLength fields >>= number)
+  where
+    number value = case B8.readInt value of
+      Just (n, "") -> Just n
+      _ -> Nothing
+
+-- | The application gives that many more bytes; the flag says whether they are the last ones. Throws if the body does
+-- not have its declared length: such a response is malformed (RFC 9113, 8.1.1).
+account :: Declared -> Bool -> Int -> IO ()
+account (Declared Nothing) _ _ = pure ()
+account (Declared (Just (declared, given))) final n = do
+  total <- (+ n) <$> readIORef given
+  when (total > declared || (final && total /= declared)) (throwIO (LengthMismatch declared total))
+  writeIORef given total
+
 -- | Data that the application has given to a stream and that were not sent yet: in reverse order, with their size.
 data Pending = Pending [ByteString] !Int
 
-collect :: Http2 -> Stream -> StreamWait -> IORef Pending -> Builder -> IO ()
-collect h s waited ref builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
+collect :: Http2 -> Stream -> StreamWait -> Declared -> IORef Pending -> Builder -> IO ()
+collect h s waited declared ref builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
   Pending pieces size <- readIORef ref
   writeIORef ref (Pending (bytes : pieces) (size + B.length bytes))
-  when (size + B.length bytes >= 16384) (flush h s waited ref False)
+  when (size + B.length bytes >= 16384) (flush h s waited declared ref False)
 
-flush :: Http2 -> Stream -> StreamWait -> IORef Pending -> Bool -> IO ()
-flush h s waited ref final = do
+flush :: Http2 -> Stream -> StreamWait -> Declared -> IORef Pending -> Bool -> IO ()
+flush h s waited declared ref final = do
   Pending pieces size <- readIORef ref
   writeIORef ref (Pending [] 0)
+  account declared final size
   when (size > 0 || final) (sendBytes h s waited final (B.concat (reverse pieces)))
 
 -- | Send bytes of the body as the client's windows allow.

@@ -176,11 +176,14 @@ scenarios =
                 "/line-feed-in-name 500 1 Something_went_wrong -",
                 "/throw 500 1 Something_went_wrong -",
                 "/late 200 1 begun INTERNAL_ERROR",
+                "/length-over 500 1 Something_went_wrong -",
+                "/length-under 500 1 Something_went_wrong -",
+                "/length-stream 200 1 whole INTERNAL_ERROR",
                 "/hello 200 1 hello -"
               ]
-        _ <- settle (readIORef said) ((== 8) . length . filter ("exception" `isPrefixOf`))
+        _ <- settle (readIORef said) ((== 11) . length . filter ("exception" `isPrefixOf`))
         told <- readIORef said
-        length (filter ("exception" `isPrefixOf`) told) @?= 8,
+        length (filter ("exception" `isPrefixOf`) told) @?= 11,
       testCase "malformed: RFC 9113, 8.2 and 8.3" . withServer $ \server -> do
         found <- askLines server "malformed"
         found @?= [name <> " " <> expected | (expected, names) <- malformed, name <- words names],
