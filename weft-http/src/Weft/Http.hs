@@ -53,6 +53,7 @@ module Weft.Http
     TlsServer,
     loadTls,
     reloadTlsServer,
+    requestSecurity,
 
     -- * Files
     withOpenFile,
@@ -76,6 +77,7 @@ import System.Environment (lookupEnv)
 import Weft.Duration (seconds)
 import Weft.Http.FileResponse (withOpenFile)
 import Weft.Http.Limits
+import Weft.Http.Request (requestSecurity)
 import Weft.Http.Server
 import Weft.Http.Settings
 import Weft.Socket (ServerSettings (..), SockAddr (..), Socket, defaultServerSettings)

@@ -11,6 +11,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
 import Data.Maybe (fromMaybe)
+import qualified Data.Vault.Lazy as Vault
 import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
 import Network.HTTP.Types (hDate, hServer)
 import Network.Wai (Application, FilePart (..), Request (..))
@@ -18,6 +19,7 @@ import System.Posix.Time (epochTime)
 import Weft.Http.FileResponse
 import Weft.Http.Limits (Limits (limitHead))
 import qualified Weft.Http.Limits as Http1
+import Weft.Http.Request (securityKey)
 import Weft.Http.Settings
 import Weft.Http.Types
 import Weft.Http2
@@ -46,6 +48,7 @@ serveHttp2Client client app received = do
                 limitWait = sharedTimeout shared
               },
           http2Fields = fields,
+          http2Vault = maybe Vault.empty (\security -> Vault.insert securityKey security Vault.empty) (connSecurity (clientConnection client)),
           http2OnException = settingsOnException settings,
           http2OnExceptionResponse = settingsOnExceptionResponse settings,
           http2OnResponse = fromMaybe (\_ _ _ -> pure ()) (settingsLogger settings),

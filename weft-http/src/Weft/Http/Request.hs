@@ -3,20 +3,27 @@
 {-# OPTIONS_GHC -Wno-deprecations #-}
 
 -- |
--- Builds WAI's request from a parsed head. Pure.
+-- Builds WAI's request from a parsed head, and what a request's vault says. Pure.
 module Weft.Http.Request
   ( requestOf,
+
+    -- * TLS
+    requestSecurity,
+    securityKey,
   )
 where
 
 import Data.ByteString (ByteString)
 import Data.Text (Text)
+import qualified Data.Vault.Lazy as Vault
 import GHC.Exts (lazy)
 import Network.HTTP.Types
 import Network.Wai (RequestBodyLength (..))
 import Network.Wai.Internal (Request (..))
+import System.IO.Unsafe (unsafePerformIO)
 import Weft.Http.Parser.Head
 import Weft.Http.Types
+import Weft.Transport (Security)
 
 -- | The request with the given head and body. The path's segments and the query are decoded when the application uses
 -- them.
@@ -60,3 +67,16 @@ queryOf query = parseQuery (lazy query)
 noLength :: RequestBodyLength
 noLength = KnownLength 0
 {-# NOINLINE noLength #-}
+
+-- TLS ------------------------------------------------------------------------------------
+
+-- | What TLS has negotiated for the request's connection, over HTTP\/1 and HTTP\/2: the version, the name that the
+-- client asked for, its certificates ('Weft.Tls.peerCertificates' decodes them). 'Nothing' without TLS, or if another
+-- server runs the application.
+requestSecurity :: Request -> Maybe Security
+requestSecurity = Vault.lookup securityKey . vault
+
+-- | The vault key of 'requestSecurity'.
+securityKey :: Vault.Key Security
+securityKey = unsafePerformIO Vault.newKey
+{-# NOINLINE securityKey #-}

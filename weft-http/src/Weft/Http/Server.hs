@@ -47,6 +47,7 @@ import Weft.Http.Http2
 import Weft.Http.Limits
 import Weft.Http.ProxyProtocol
 import Weft.Http.Render (refusalMessage)
+import Weft.Http.Request (securityKey)
 import Weft.Http.SendTime (moreTime)
 import Weft.Http.Settings
 import Weft.Http.Table
@@ -362,8 +363,10 @@ speak options app client rest = case optionTls options of
             Nothing <$ unless late (optionOnRefused options (clientPeer client) HandshakeFailed)
     spoken Nothing = pure ()
     spoken (Just connection) = do
-      let client' = client {clientConnection = connection, clientSecure = True}
-          agreed = connSecurity connection >>= securityAlpn
+      let security = connSecurity connection
+          known = maybe id (Vault.insert securityKey) security (clientVault client)
+          client' = client {clientConnection = connection, clientSecure = True, clientVault = known}
+          agreed = security >>= securityAlpn
       ( if settingsHTTP2Enabled settings && agreed == Just "h2"
           then leaveIdle client' >> serveHttp2Client client' app B.empty
           else serveClient client' app Nothing B.empty

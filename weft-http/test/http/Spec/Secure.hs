@@ -16,6 +16,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy.Char8 as L
 import Data.IORef
 import Data.List (isInfixOf, isPrefixOf, sort)
+import Data.Maybe (fromMaybe)
 import Network.HTTP.Types (status200)
 import qualified Network.Socket as S
 import qualified Network.Socket.ByteString as S
@@ -30,6 +31,8 @@ import Test.Tasty.HUnit
 import Weft.Duration (milliseconds, seconds)
 import Weft.Http
 import Weft.Static
+import Weft.Tls
+import Weft.Transport (Security (..))
 
 tests :: Configuration -> TestTree
 tests on =
@@ -40,6 +43,22 @@ tests on =
         fetch port ask' "/hello" ["--http1.1", "-w", " %{http_version}"] >>= (@?= "hello 1.1")
         fetch port ask' "/hello" ["--no-alpn", "-w", " %{http_version}"] >>= (@?= "hello 1.1")
         fetch port ask' "/hello" ["--tls-max", "1.2", "-w", " %{http_version}"] >>= (@?= "hello 2"),
+      testOn on "requestSecurity: the client's certificate and the name that it asked for; nothing without TLS" . withFolder $ \folder -> do
+        (ca, key) <- certificate folder "server"
+        (own, ownKey) <- certificate folder "client"
+        (code, _, err) <- openssl ["x509", "-in", own, "-outform", "DER", "-out", folder </> "client.der"] ""
+        (code, err) @?= (ExitSuccess, "")
+        der <- B.readFile (folder </> "client.der")
+        tls <- newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateFiles ca key], tlsClientCertificates = RequiredClientCertificates own, tlsProtocols = ["h2", "http/1.1"]}
+        let seen request = case requestSecurity request of
+              Nothing -> "none"
+              Just security -> L.fromChunks (fromMaybe "no name" (securityServerName security) : securityPeerCertificates security)
+            serving options = withServerWith options (quiet (setHost "127.0.0.1" (setPort 0 defaultSettings))) (\request respond -> respond (responseLBS status200 [] (seen request)))
+        serving defaultOptions {optionTls = Just tls} $ \server -> forM_ ["--http2", "--http1.1"] $ \version -> do
+          _ <- curl ["--cacert", ca, "--cert", own, "--key", ownKey, version, "-o", folder </> "seen", "https://localhost:" <> show (portOf (serverAddress server)) <> "/"]
+          found <- B.readFile (folder </> "seen")
+          found @?= "localhost" <> der
+        serving defaultOptions $ \server -> curl ["http://127.0.0.1:" <> show (portOf (serverAddress server)) <> "/"] >>= (@?= "none"),
       testOn on "HTTP/2 that is disabled is not offered" . withFolder $ \folder -> do
         files <- certificate folder "test"
         tls <- uncurry loadTls files
