@@ -324,7 +324,7 @@ serveAdmitted shared options admission table app plain peer0 restore = do
       | Just EndIdle <- fromException e = pure ()
       | Just io <- fromException e = do
         late <- expired deadline
-        unless (late || ioeGetErrorType io `elem` [ResourceVanished, InvalidArgument]) (settingsOnException settings Nothing e)
+        unless (late || ioeGetErrorType io `elem` [ResourceVanished, InvalidArgument, ProtocolError]) (settingsOnException settings Nothing e)
       | Just (SomeAsyncException _) <- fromException e = throwIO e
       | otherwise = settingsOnException settings Nothing e
 

@@ -308,7 +308,7 @@ defaultShouldDisplayException :: SomeException -> Bool
 defaultShouldDisplayException e
   | Just ThreadKilled <- fromException e = False
   | isJust (fromException e :: Maybe RequestError) = False
-  | Just io <- fromException e, isNothing (ioeGetFileName io), ioeGetErrorType io `elem` [ResourceVanished, InvalidArgument, TimeExpired] = False
+  | Just io <- fromException e, isNothing (ioeGetFileName io), ioeGetErrorType io `elem` [ResourceVanished, InvalidArgument, TimeExpired, ProtocolError] = False
   | otherwise = True
 
 -- | A response with status 500 that reveals no details.

@@ -14,9 +14,11 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
 import Data.IORef
+import Data.Maybe (fromMaybe)
 import Data.X509 (CertificateChain (..), encodeSignedObject)
 import Foreign.C.Error (Errno, eBADF, eINVAL, ePIPE, errnoToIOError)
 import Foreign.Ptr (castPtr)
+import GHC.IO.Exception (IOErrorType (ProtocolError), IOException (..))
 import Network.TLS
 import Weft.Transport
 
@@ -201,14 +203,16 @@ checkOpen s loc = do
   closed <- readIORef (sessionClosed s)
   when closed (failed loc eBADF)
 
--- | Convert the library's exceptions to 'IOError's, using the connection's own exception if that was the cause.
+-- | Convert the library's exceptions to 'IOError's: the connection's own exception if that was the cause, or else a
+-- 'ProtocolError', which servers do not report as errors of their own.
 translating :: IORef (Maybe IOException) -> IO a -> IO a
 translating trouble act = do
   writeIORef trouble Nothing
   act `catch` translate
   where
     translate :: TLSException -> IO a
-    translate e = readIORef trouble >>= maybe (ioError (userError ("TLS: " <> takeWhile (/= '\n') (show e)))) throwIO
+    translate e = readIORef trouble >>= throwIO . fromMaybe (broken (takeWhile (/= '\n') (show e)))
+    broken why = IOError Nothing ProtocolError "Weft.Tls" why Nothing Nothing
 
 failed :: String -> Errno -> IO a
 failed loc errno = ioError (errnoToIOError ("Weft.Tls." <> loc) errno Nothing Nothing)

@@ -59,6 +59,17 @@ tests on =
           found <- B.readFile (folder </> "seen")
           found @?= "localhost" <> der
         serving defaultOptions $ \server -> curl ["http://127.0.0.1:" <> show (portOf (serverAddress server)) <> "/"] >>= (@?= "none"),
+      testOn on "a record that was changed on its way ends the connection, and is no exception of the server" . withFolder $ \folder -> do
+        files@(ca, _) <- certificate folder "test"
+        tls <- uncurry loadTls files
+        thrown <- newIORef []
+        let settings = setOnException (\_ e -> atomicModifyIORef' thrown (\es -> (show e : es, ()))) (setHost "127.0.0.1" (setPort 0 defaultSettings))
+        withServerWith defaultOptions {optionTls = Just tls} settings application $ \server ->
+          relaying (portOf (serverAddress server)) "" changing $ \relay -> do
+            (code, _, _) <- within 120 "curl" (readProcessWithExitCode "curl" ["-sS", "--noproxy", "*", "--http1.1", "--tls-max", "1.2", "--cacert", ca, "https://localhost:" <> show relay <> "/hello"] "")
+            assertBool "an answer" (code /= ExitSuccess)
+            eventually "the connection has ended" ((== 0) <$> serverConnections server)
+        readIORef thrown >>= (@?= []),
       testOn on "HTTP/2 that is disabled is not offered" . withFolder $ \folder -> do
         files <- certificate folder "test"
         tls <- uncurry loadTls files
@@ -197,7 +208,11 @@ secure change app act = withFolder $ \folder -> do
 
 -- | A proxy on a port of its own: it sends these bytes to the server at the start of each connection.
 withRelay :: Int -> B.ByteString -> (Int -> IO a) -> IO a
-withRelay port bytes act = bracket (S.socket S.AF_INET S.Stream S.defaultProtocol) S.close $ \listener -> do
+withRelay port bytes = relaying port bytes copying
+
+-- | The same, with the action that passes on what clients send.
+relaying :: Int -> B.ByteString -> (S.Socket -> S.Socket -> IO ()) -> (Int -> IO a) -> IO a
+relaying port bytes forward act = bracket (S.socket S.AF_INET S.Stream S.defaultProtocol) S.close $ \listener -> do
   S.bind listener (S.SockAddrInet 0 loopback)
   S.listen listener 8
   own <- S.socketPort listener
@@ -207,10 +222,27 @@ withRelay port bytes act = bracket (S.socket S.AF_INET S.Stream S.defaultProtoco
     relay near = bracket (S.socket S.AF_INET S.Stream S.defaultProtocol) S.close $ \far -> do
       S.connect far (S.SockAddrInet (fromIntegral port) loopback)
       S.sendAll far bytes
-      concurrently_ (copy near far) (copy far near)
-    copy from to = do
-      piece <- S.recv from 65536
-      if B.null piece then S.shutdown to S.ShutdownSend else S.sendAll to piece >> copy from to
+      concurrently_ (forward near far) (copying far near)
+
+copying :: S.Socket -> S.Socket -> IO ()
+copying from to = do
+  piece <- S.recv from 65536
+  if B.null piece then S.shutdown to S.ShutdownSend else S.sendAll to piece >> copying from to
+
+-- | Pass on TLS records, and change the last byte of each that contains application data.
+changing :: S.Socket -> S.Socket -> IO ()
+changing from to = do
+  start <- exactly 5
+  record <- if B.length start < 5 then pure B.empty else exactly (fromIntegral (B.index start 3) * 256 + fromIntegral (B.index start 4))
+  if B.null record
+    then S.shutdown to S.ShutdownSend
+    else do
+      S.sendAll to (start <> if B.head start == 23 then B.snoc (B.init record) (B.last record + 1) else record)
+      changing from to
+  where
+    exactly n = do
+      piece <- S.recv from n
+      if B.null piece || B.length piece == n then pure piece else (piece <>) <$> exactly (n - B.length piece)
 
 withFolder :: (FilePath -> IO a) -> IO a
 withFolder = bracket (mkdtemp "/tmp/weft-tls-") removeDirectoryRecursive

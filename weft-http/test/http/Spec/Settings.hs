@@ -13,7 +13,7 @@ import qualified Data.ByteString as B
 import Data.IORef
 import Data.List (isInfixOf)
 import Data.String (fromString)
-import Foreign.C.Error (eCONNRESET, eSTALE, errnoToIOError)
+import Foreign.C.Error (eCONNRESET, ePROTO, eSTALE, errnoToIOError)
 import qualified Network.Socket as N
 import System.Directory (getTemporaryDirectory, removeFile, removePathForcibly)
 import System.Exit (ExitCode (..))
@@ -53,8 +53,8 @@ tests on =
         eventually "it is told" (any ("on purpose" `isInfixOf`) <$> readIORef heard),
       testOn on "errors of clients are not displayed, those of files are" $ do
         let shown = defaultShouldDisplayException . toException . errnoToIOError "here" eSTALE Nothing
-            gone = defaultShouldDisplayException (toException (errnoToIOError "here" eCONNRESET Nothing Nothing))
-        (shown (Just "/srv/file"), shown Nothing, gone) @?= (True, False, False),
+            gone = [defaultShouldDisplayException (toException (errnoToIOError "here" errno Nothing Nothing)) | errno <- [eCONNRESET, ePROTO]]
+        (shown (Just "/srv/file"), shown Nothing, gone) @?= (True, False, [False, False]),
       testOn on "beforeMainLoop has run once when the server is started" $ do
         ran <- newIORef (0 :: Int)
         withQuietServer (setBeforeMainLoop (count ran) defaultSettings) application $ \_ port -> do
