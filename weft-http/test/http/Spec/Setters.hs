@@ -41,12 +41,12 @@ tests on =
             paths = ["/hello", "/nothing", "/part", "/fail"]
             expected = [("/hello", 200, Nothing), ("/nothing", 404, Nothing), ("/part", 200, Just 5), ("/fail", 500, Nothing)]
         withQuietServer settings app $ \_ port -> withClient port $ \client -> forM_ paths (get client)
-        reverse <$> readIORef logged >>= (@?= expected)
+        readIORef logged >>= (@?= expected) . reverse
         writeIORef logged []
         withQuietServer settings app $ \_ port -> do
           mapM_ (overHttp2 port) paths
           eventually "four responses are logged" ((== 4) . length <$> readIORef logged)
-        sort <$> readIORef logged >>= (@?= sort expected),
+        readIORef logged >>= (@?= sort expected) . sort,
       testOn on "setOnExceptionResponse" $ do
         let teapot e = responseLBS status418 [("X-Why", C.pack (takeWhile (/= '\n') (show e)))] "short and stout"
         withQuietServer (setHTTP2Cleartext True (setOnExceptionResponse teapot defaultSettings)) app $ \_ port -> do
