@@ -1,5 +1,5 @@
 -- | Commands that examine programs: @weft top@, @weft doctor@, @weft bench url@, @weft bench run@ and @weft trace@; with
--- those of "Benches".
+-- those of "Benches" and "Loads".
 module Insight (tests) where
 
 import qualified Benches
@@ -10,21 +10,22 @@ import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit)
 import Data.IORef
 import Data.List (isInfixOf, isPrefixOf, tails)
+import qualified Loads
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Program
 import System.Directory (doesFileExist, findExecutable)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
-import System.IO (IOMode (WriteMode), hFlush, hGetContents, hSetFileSize, withFile)
-import System.Posix.Signals (sigINT)
+import System.IO (IOMode (WriteMode), hFlush, hGetContents, hGetLine, hSetFileSize, withFile)
+import System.Posix.Signals (sigINT, signalProcessGroup)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
-import Weft.Test.Skip (skip, testCase)
+import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
-tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, urlTests program folder, runTests program, Benches.tests program folder, traceTests program folder, outputTests program]
+tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, urlTests program folder, Loads.tests program, runTests program, Benches.tests program folder, traceTests program folder, outputTests program]
 
 serving :: FilePath -> FilePath -> (Running -> PortNumber -> IO a) -> IO a
 serving program folder act = weft program [] ["serve", folder, "--port", "0"] (\p -> portOf p >>= act p)
@@ -428,5 +429,34 @@ traceTests program folder =
         callProcess "chmod" ["+x", script]
         (code, out) <- outcome program [] ["trace", "-o", folder </> "fails.eventlog", "--", script]
         code @?= ExitFailure 2
-        contains out (how <> " wrote no event log")
+        contains out (how <> " wrote no event log"),
+      testCase "Ctrl-C ends the program, which writes its log: the recording is complete" $ do
+        let file = folder </> "interrupted.eventlog"
+        (code, said) <- recordingPong file $ \p -> getPid (process p) >>= mapM_ (signalProcessGroup sigINT)
+        code @?= ExitFailure (-2)
+        contains said "shows it as a page"
+        assertBool said (not ("incomplete" `isInfixOf` said))
+        (viewed, out) <- outcome program [] ["trace", "view", file]
+        (viewed, out) @?= (ExitSuccess, folder </> "interrupted.html\n"),
+      testCase "a program that is killed: the recording is said to be incomplete, and can be shown" $ do
+        needProgram "pkill"
+        let file = folder </> "killed.eventlog"
+        (code, said) <- recordingPong file $ \p -> getPid (process p) >>= mapM_ (\pid -> callProcess "pkill" ["-KILL", "-P", show pid])
+        code @?= ExitFailure (-9)
+        contains said "was ended by signal 9 and did not write the end of its log: the recording is incomplete"
+        (viewed, _) <- outcome program [] ["trace", "view", file]
+        viewed @?= ExitSuccess
     ]
+  where
+    -- The exit status and the standard error of weft trace, after an action that ends the pong which it records.
+    recordingPong file end = do
+      let pong = takeDirectory program </> "subjects" </> "pong-weft-eventlog"
+      there <- doesFileExist pong
+      unless there (skip "bin/subjects/pong-weft-eventlog is not built")
+      started [] (proc program ["trace", "-o", file, "--", pong, "--port", "0"]) {create_group = True} $ \p -> do
+        line <- hGetLine (output p)
+        contains line "listening on"
+        end p
+        code <- waitForProcess (process p)
+        said <- hGetContents (errors p)
+        (code, said) <$ evaluate (length said)

@@ -29,13 +29,16 @@ module Weft.Tools.Http
   )
 where
 
-import Control.Exception (Exception, catch, throwIO)
+import Control.Exception (Exception, IOException, catch, throwIO, toException)
+import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit, toLower)
 import Data.IORef
 import Data.List (isInfixOf, stripPrefix)
 import Data.Maybe (listToMaybe)
+import Foreign.C.Error (Errno (..), eCONNRESET, ePIPE)
+import GHC.IO.Exception (ioe_errno)
 import Numeric (readHex)
 import Weft.Socket (AddrInfo (..), SockAddr (..), SocketType (Stream), defaultHints, getAddrInfo)
 import Weft.Tls (TlsClientSettings, tlsConnect)
@@ -76,9 +79,10 @@ parseUrl text
       (name, path) -> let (host, port) = break (== ':') name in with secure host (drop 1 port) path
     with secure host port path
       | null host = Left "the URL names no host"
-      | not (all isDigit port) = Left ("not a port: " ++ port)
+      | not (null port), not (isPort port) = Left ("not a port from 1 to 65535: " ++ port)
       | any (\c -> c <= ' ' || c > '~') path = Left "a URL has printable ASCII characters only; others are written as %XX"
       | otherwise = Right (Target host (if null port then portOf secure else port) Nothing (rooted (takeWhile (/= '#') path)) secure)
+    isPort port = all isDigit port && length port <= 5 && read port >= (1 :: Int) && read port <= (65535 :: Int)
     rooted path = if take 1 path == "/" then path else '/' : path
 
 -- | The default port.
@@ -126,8 +130,16 @@ data Response = Response
 -- | What to do with a body: return it, return only its length, or pass on each piece as it arrives.
 data Body = Keep | Measure | HandTo !(ByteString -> IO ())
 
--- | The peer does not speak HTTP, or closed the connection before the end of a response.
-data HttpError = Malformed | EndedEarly
+-- | What a response can lack.
+data HttpError
+  = -- | The peer does not speak HTTP.
+    Malformed
+  | -- | The connection ended before the end of the response.
+    EndedEarly
+  | -- | The connection ended, possibly by that error, before the first byte of a response. On a connection that had
+    -- been idle, the peer has usually closed it at the same time; the request may be sent again on another one if it is
+    -- idempotent (RFC 9110, 9.2.2).
+    NoResponse !(Maybe IOException)
   deriving (Eq, Show)
 
 instance Exception HttpError
@@ -143,10 +155,13 @@ getRequest target fields =
 -- | Send a request and receive its response, before the given instant.
 exchange :: Instant -> Connection -> Body -> ByteString -> IO Response
 exchange due (Connection below rest) keep request = do
-  connSendBytes below due request
+  begun <- B.null <$> readIORef rest
+  unlessReset (connSendBytes below due request)
+  when begun $ unlessReset (receive s) >>= \bytes -> if B.null bytes then throwIO (NoResponse Nothing) else writeIORef rest bytes
   final
   where
     s = Source below due
+    unlessReset act = act `catch` \e -> throwIO (if isReset e then toException (NoResponse (Just e)) else toException e)
     final = do
       fields <- receiveHead s rest
       (version, status) <- statusLine (B.takeWhile (/= '\r') fields)
@@ -164,6 +179,9 @@ exchange due (Connection below rest) keep request = do
             _ -> throwIO Malformed
           | otherwise -> flip (,) False <$> receiveAll s rest keep
       pure (Response status (sum (map fst pieces)) (B.concat (map snd pieces)) (framed && not closes))
+
+isReset :: IOException -> Bool
+isReset e = fmap Errno (ioe_errno e) `elem` [Just eCONNRESET, Just ePIPE]
 
 statusLine :: ByteString -> IO (ByteString, Int)
 statusLine line = case B.words line of

@@ -37,8 +37,9 @@ import Options.Applicative hiding (columns)
 import System.CPUTime (getCPUTime)
 import System.Exit (ExitCode (..), exitWith)
 import System.IO (IOMode (WriteMode), stderr, withFile)
+import System.IO.Error (isDoesNotExistError)
 import Weft.Duration (nanoseconds, seconds)
-import Weft.Socket (deadlineIn, isTimeout)
+import Weft.Socket (deadlineIn, getAddrInfo, isTimeout)
 import Weft.Timer (sleep)
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
 import qualified Weft.Tls as Tls
@@ -71,11 +72,15 @@ data Load = Load
 
 -- | The result. Times are in nanoseconds.
 data Tally = Tally
-  { -- | Latencies of the requests that were answered, and of those that were due and not sent before the end.
+  { -- | Latencies of the requests that were answered. Requests that timed out, and those that were due and not sent
+    -- before the end, count with the time that they had waited.
     tallyLatencies :: !Latencies,
     -- | How late requests were sent, measured from when they were due or, if later, from when a connection was free.
     tallyLag :: !Latencies,
+    -- | Requests that were answered with a status below 400.
     tallyAnswered :: !Int,
+    -- | The number of them that were answered with a redirect.
+    tallyRedirected :: !Int,
     tallyUnsent :: !Int,
     tallyBytes :: !Int,
     -- | The number of connections opened, including those of the warm-up.
@@ -86,10 +91,10 @@ data Tally = Tally
   deriving (Eq, Show)
 
 instance Semigroup Tally where
-  Tally a b c d e f g <> Tally a' b' c' d' e' f' g' = Tally (a <> a') (b <> b') (c + c') (d + d') (e + e') (f + f') (M.unionWith (+) g g')
+  Tally a b c d e f g h <> Tally a' b' c' d' e' f' g' h' = Tally (a <> a') (b <> b') (c + c') (d + d') (e + e') (f + f') (g + g') (M.unionWith (+) h h')
 
 instance Monoid Tally where
-  mempty = Tally none none 0 0 0 0 M.empty
+  mempty = Tally none none 0 0 0 0 0 M.empty
 
 -- | The subcommand of @weft bench@.
 urlCommand :: Mod CommandFields (IO ())
@@ -101,9 +106,9 @@ urlCommand =
           <> footer
             "Example: weft bench url http://127.0.0.1:8080/ --connections 64 --rate 5000 --duration 10. With --rate, latencies count \
             \from the instant at which a request was due, so that a server's pauses are not left out (no coordinated \
-            \omission); requests that were due and could not be sent count with the time for which they had waited. A \
+            \omission); requests that timed out, or were due and could not be sent, count with the time for which they had waited. A \
             \connection is kept for as long as the server keeps it; where one has to be opened, that and the handshake are part of \
-            \the latency. Exit status: 0 requests were answered, 1 none was, 2 bad arguments, 130 \
+            \the latency. Redirects are not followed. Exit status: 0 requests were answered, 1 none was, 2 bad arguments, 130 \
             \it was ended by Ctrl-C, after which it prints the results until then."
       )
   where
@@ -130,6 +135,7 @@ runLoad threads json load = do
   setNumCapabilities threads
   before <- getCPUTime
   ready <- readied load `catch` \e -> T.hPutStrLn stderr ("weft bench url: " <> T.pack (ioe_description e)) >> exitWith (ExitFailure 2)
+  findHost (loadTarget load)
   (tally, wall, interrupted) <- generate ready
   when (interrupted && wall <= 0) $ T.hPutStrLn stderr "weft bench url: interrupted before the measured time" >> exitWith (ExitFailure 130)
   after <- getCPUTime
@@ -143,7 +149,7 @@ runLoad threads json load = do
     withFile file WriteMode . flip hPutBuilder $
       outcomeJson machine (Settings once [] Nothing False) benchmark (Outcome [Run "server" (paramsOf load) (M.singleton 0 metrics)] [] [] [])
   when interrupted $ T.hPutStrLn stderr "weft bench url: interrupted" >> exitWith (ExitFailure 130)
-  when (tallyAnswered tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered" >> exitWith (ExitFailure 1)
+  when (tallyAnswered tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered with a status below 400" >> exitWith (ExitFailure 1)
   where
     once = defaultPlan {planRounds = 1, planDuration = loadSeconds load, planWarmup = loadWarm load}
     benchmark = Benchmark "url" "a load of a server" (const []) [] [] ["--rts"] (const []) ["p99_us", "ops_per_s"] id
@@ -153,6 +159,18 @@ readied :: Load -> IO Load
 readied load
   | targetSecure (loadTarget load) = (\trust -> load {loadTrust = trust}) <$> Tls.loadTrust (loadTrust load)
   | otherwise = pure load
+
+-- | Ends the program if the host has no address, instead of at each connection.
+findHost :: Target -> IO ()
+findHost target = case targetUnix target of
+  Just _ -> pure ()
+  Nothing -> do
+    found <- try (getAddrInfo Nothing (Just (targetHost target)) (Just (targetPort target)))
+    case found of
+      Right _ -> pure ()
+      Left e -> do
+        T.hPutStrLn stderr ("weft bench url: no address of " <> T.pack (targetHost target) <> ": " <> T.pack (ioe_description e))
+        exitWith (ExitFailure 1)
 
 number :: Int -> Text
 number = T.pack . show
@@ -230,18 +248,24 @@ client load next begun warm end results = go Nothing mempty
     atInstant connection tally free due = do
       when (due > free) $ sleep (nanoseconds (fromIntegral (due - free)))
       sent <- now
-      (connection', outcome) <- send connection
+      (connection', opens, outcome) <- send connection
       done <- now
       let counted = due >= warm
           lag = record (sent - max due free)
           result = case outcome of
             Right response
-              | responseStatus response < 400 -> answered (responseBytes response)
+              | responseStatus response < 400 -> answered (responseStatus response) (responseBytes response)
               | otherwise -> failed ("status " <> number (responseStatus response))
             Left kind -> failed kind
-          answered bytes t = t {tallyLatencies = record (done - due) (tallyLatencies t), tallyAnswered = tallyAnswered t + 1, tallyBytes = tallyBytes t + bytes}
-          failed kind t = t {tallyErrors = M.insertWith (+) kind 1 (tallyErrors t)}
-          opened = tally {tallyOpened = tallyOpened tally + maybe (either (const 0) (const 1) outcome) (const 0) connection}
+          answered status bytes t =
+            (waited t)
+              { tallyAnswered = tallyAnswered t + 1,
+                tallyRedirected = tallyRedirected t + (if status >= 300 && status /= 304 then 1 else 0),
+                tallyBytes = tallyBytes t + bytes
+              }
+          failed kind t = (if kind == timedOut then waited t else t) {tallyErrors = M.insertWith (+) kind 1 (tallyErrors t)}
+          waited t = t {tallyLatencies = record (done - due) (tallyLatencies t)}
+          opened = tally {tallyOpened = tallyOpened tally + opens}
           tally' = if counted then result opened {tallyLag = lag (tallyLag opened)} else opened
       -- Avoids a busy loop if the server refuses connections.
       when (either (const True) (const False) outcome) $ sleep (nanoseconds 10000000)
@@ -249,20 +273,36 @@ client load next begun warm end results = go Nothing mempty
       go connection' tally'
     send connection = do
       limit <- deadlineIn (seconds (loadPatience load))
-      kinds $ do
-        c <- maybe (connectTo tls limit (loadTarget load)) pure connection
-        response <- exchange limit c Measure request `onException` disconnect c
-        if responseKept response then pure (Just c, Right response) else disconnect c >> pure (Nothing, Right response)
+      let fresh = connectTo tls limit (loadTarget load) >>= ask 1
+          ask opens c = do
+            response <- exchange limit c Measure request `onException` disconnect c
+            if responseKept response then pure (Just c, opens, Right response) else disconnect c >> pure (Nothing, opens, Right response)
+      kinds $ case connection of
+        Nothing -> fresh
+        -- The server may close a connection while it is idle: then the request goes out again on another one, as other
+        -- clients send it, and both count as one.
+        Just c ->
+          ask (0 :: Int) c `catch` \e -> case e of
+            NoResponse _ -> fresh
+            _ -> throwIO e
     kinds act =
       act
-        `catches` [ Handler (\e -> pure (Nothing, Left (errorKind e))),
-                    Handler (\e -> pure (Nothing, Left (if e == Malformed then "not HTTP" else "ended early")))
+        `catches` [ Handler (\e -> pure (Nothing, 0, Left (errorKind e))),
+                    Handler $ \e -> pure . (,,) Nothing 0 . Left $ case e of
+                      Malformed -> "not HTTP"
+                      NoResponse (Just why) -> errorKind why
+                      _ -> "ended early"
                   ]
+
+timedOut :: Text
+timedOut = "timed out"
 
 -- | A word for the kind of error.
 errorKind :: IOException -> Text
 errorKind e
-  | isTimeout e = "timed out"
+  | isTimeout e = timedOut
+  -- Without the call and its arguments.
+  | isDoesNotExistError e = T.pack (ioe_description e)
   | otherwise = case Errno <$> ioe_errno e of
     Just n
       | n == eCONNREFUSED -> "refused"
@@ -305,9 +345,9 @@ render load wall tally metrics =
       ""
     ]
       <> columns
-        [ ["answered", figure "answered" <> " (" <> figure "ops_per_s" <> " a second, " <> figure "received_mb" <> " MB of bodies)"],
+        [ ["answered", whole "answered" <> " (" <> figure "ops_per_s" <> " a second, " <> figure "received_mb" <> " MB of bodies)"],
           ["latency, us", T.intercalate ", " [spoken name <> " " <> figure name | (name, _) <- percentiles <> [("max_us", 0)]]],
-          ["connections opened", figure "opened"],
+          ["connections opened", whole "opened"],
           ["errors", if M.null (tallyErrors tally) then "none" else T.intercalate ", " [kind <> ": " <> number n | (kind, n) <- M.toList (tallyErrors tally)]]
         ]
       <> [""]
@@ -316,7 +356,9 @@ render load wall tally metrics =
     target = loadTarget load
     spoken name = if name == "p999_us" then "p99.9" else T.dropEnd 3 name
     figure name = maybe "-" renderNumber (M.lookup name metrics)
-    notes = case loadRate load of
+    whole name = maybe "-" (number . round) (M.lookup name metrics)
+    notes = [number (tallyRedirected tally) <> " answers were redirects, which are not followed: measure the address that they name" | tallyRedirected tally > 0] <> kindOfLoop
+    kindOfLoop = case loadRate load of
       Nothing ->
         [ "note: in a closed loop a connection waits for its answer before it asks again. While the server pauses nothing is sent, \
           \so the percentiles leave out what clients of their own would have waited; --rate R counts it."

@@ -1,0 +1,101 @@
+-- | @weft bench url@ against servers that close connections, redirect, do not answer or do not speak HTTP\/1.1.
+module Loads (tests) where
+
+import Control.Concurrent (forkIO, killThread, threadDelay)
+import Control.Exception (IOException, bracket, finally, try)
+import Control.Monad (forM_, forever, void)
+import qualified Data.ByteString.Char8 as B
+import Network.Socket
+import Network.Socket.ByteString (recv, sendAll)
+import Program (contains, outcome)
+import System.Exit (ExitCode (..))
+import Test.Tasty
+import Test.Tasty.HUnit
+
+tests :: FilePath -> TestTree
+tests program =
+  testGroup
+    "bench url, servers"
+    [ testCase "one that closes an idle connection: the request goes out again, and is no error" . forM_ [close, reset] $ \ends ->
+        -- Each connection has one answer, which does not announce its end.
+        answering (\s -> whole s >> ends s) $ \port -> do
+          (code, out) <- load port []
+          code @?= ExitSuccess
+          mapM_ (contains out) ["answered            40 ", "connections opened  40\n", "errors              none"],
+      testCase "one that closes each new connection is an error for each request" . answering (`asked` pure ()) $ \port -> do
+        (code, out) <- load port []
+        code @?= ExitFailure 1
+        mapM_ (contains out) ["ended early: 40", "no request was answered"],
+      testCase "one that resets each connection" . answering reset $ \port -> do
+        (code, out) <- load port []
+        code @?= ExitFailure 1
+        contains out "reset: 40",
+      testCase "one that does not answer: requests that time out count with the time that they waited" . answering (const (threadDelay 20000000)) $ \port -> do
+        (code, out) <- loadBy 40 port ["--timeout", "0.9"]
+        code @?= ExitFailure 1
+        contains out "timed out: 40"
+        case [read (filter (/= ',') n) :: Double | ("p50", n) <- pairs (words out)] of
+          [median] -> assertBool out (median >= 900000)
+          _ -> assertFailure out,
+      testCase "redirects are counted, and the output says that they are not followed" . answering (says "HTTP/1.1 302 Found\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n") $ \port -> do
+        (code, out) <- load port []
+        code @?= ExitSuccess
+        mapM_ (contains out) ["answered            40 ", "40 answers were redirects, which are not followed"],
+      testCase "chunks, HTTP/1.0 with and without keep-alive" $
+        forM_
+          [ ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n", \s text -> says text s),
+            ("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nhello", \s text -> says text s),
+            ("HTTP/1.0 200 OK\r\n\r\nhello", \s text -> asked s (sendAll s (B.pack text) >> close s))
+          ]
+          $ \(text, act) -> answering (`act` text) $ \port -> do
+            (code, out) <- load port []
+            code @?= ExitSuccess
+            mapM_ (contains out) ["answered            40 ", "0.0002 MB of bodies", "errors              none"],
+      testCase "one that does not speak HTTP" . answering (says "220 smtp.example ESMTP\r\n\r\n") $ \port -> do
+        (code, out) <- load port []
+        code @?= ExitFailure 1
+        contains out "not HTTP: 40",
+      testCase "errors of the server: they are answers, but none below 400" . answering (says "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n") $ \port -> do
+        (code, out) <- load port []
+        code @?= ExitFailure 1
+        mapM_ (contains out) ["status 503: 40", "no request was answered with a status below 400"],
+      testCase "a host without an address ends it at once, with a short reason" $ do
+        (code, out) <- outcome program [] ["bench", "url", "http://no-such-host.invalid/", "--duration", "60"]
+        code @?= ExitFailure 1
+        contains out "weft bench url: no address of no-such-host.invalid: "
+        length (lines out) @?= 1,
+      testCase "a port that does not exist is a wrong argument" $
+        forM_ ["65536", "0", "99999999999999999999"] $ \port -> do
+          (code, out) <- outcome program [] ["bench", "url", "http://127.0.0.1:" <> port <> "/"]
+          code @?= ExitFailure 2
+          contains out ("not a port from 1 to 65535: " <> port),
+      testCase "a Unix socket that does not exist" $ do
+        (code, out) <- outcome program [] ["bench", "url", "unix:/no/such/socket", "--duration", "0.2", "--warmup", "0", "--connections", "1"]
+        code @?= ExitFailure 1
+        contains out "errors              No such file or directory: "
+    ]
+  where
+    -- Forty requests.
+    load = loadBy 1
+    loadBy :: Int -> PortNumber -> [String] -> IO (ExitCode, String)
+    loadBy clients port more = outcome program [] (["bench", "url", "http://127.0.0.1:" <> show port <> "/", "--warmup", "0", "--rate", "80", "--duration", "0.5", "--connections", show clients] <> more)
+    pairs list = zip list (drop 1 list)
+    says text s = asked s (sendAll s (B.pack text)) >> says text s
+    whole s = asked s (sendAll s (B.pack "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
+    reset s = setSockOpt s Linger (StructLinger 1 0) >> close s
+
+-- | Wait for a request, and answer it. Throws at the end of the stream.
+asked :: Socket -> IO () -> IO ()
+asked s answer = do
+  bytes <- recv s 4096
+  if B.null bytes then ioError (userError "the client has closed the connection") else answer
+
+-- | A server that does this with each connection.
+answering :: (Socket -> IO ()) -> (PortNumber -> IO a) -> IO a
+answering act use = bracket (socket AF_INET Stream defaultProtocol) close $ \listening -> do
+  bind listening (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+  listen listening 64
+  bracket (forkIO (forever (accept listening >>= \(s, _) -> forkIO (served s `finally` close s)))) killThread . const $
+    socketPort listening >>= use
+  where
+    served s = void (try (act s) :: IO (Either IOException ()))
