@@ -10,7 +10,7 @@ module Weft.Tools.Trace
   )
 where
 
-import Control.Exception (IOException, try)
+import Control.Exception (AsyncException (UserInterrupt), IOException, onException, throwIO, try)
 import Control.Monad (unless, when)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (hPutBuilder)
@@ -24,7 +24,8 @@ import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (replaceExtension, takeFileName)
 import System.IO (IOMode (ReadMode, WriteMode), hFileSize, hSetEncoding, stderr, utf8, withBinaryFile, withFile)
 import System.IO.Error (isDoesNotExistError, isPermissionError)
-import System.Process (delegate_ctlc, proc, waitForProcess, withCreateProcess)
+import System.Posix.Signals (sigINT)
+import System.Process (createProcess, delegate_ctlc, proc, terminateProcess, waitForProcess)
 import Weft.Tools.Bench.Proc (availableBytes)
 import Weft.Tools.Bench.Table (renderNumber)
 import Weft.Tools.Binary (Linked (..), howLinked)
@@ -79,14 +80,33 @@ record output program arguments = do
       when old (removeFile output)
       -- Scheduler events, garbage collections, user events and labels only.
       let options = ["+RTS", "-l-asgu", "-ol" <> output, "-RTS"]
-      code <- withCreateProcess (proc found (options <> arguments)) {delegate_ctlc = True} (\_ _ _ child -> waitForProcess child)
+      code <- runToEnd found (options <> arguments)
       there <- doesFileExist output
       unless there . refuse $
         T.pack program <> ending code <> " wrote no event log: " <> case code of
           ExitFailure n | n < 0 -> "it writes the log when it ends by itself"
           _ -> "link it with -rtsopts and, before GHC 9.4, with -eventlog"
       T.hPutStrLn stderr ("weft trace: " <> T.pack output <> " (weft trace view " <> T.pack output <> " shows it as a page)")
+      when (killed code) $
+        T.hPutStrLn stderr ("weft trace: " <> T.pack program <> ending code <> " did not write the end of its log: the recording is incomplete")
       exitWith code
+
+-- | Run a program in the foreground until it ends. Ctrl-C is for the program, which usually ends by it and writes its
+-- log: 'waitForProcess' then throws 'UserInterrupt', after the program has ended by SIGINT.
+runToEnd :: FilePath -> [String] -> IO ExitCode
+runToEnd program arguments = do
+  (_, _, _, child) <- createProcess (proc program arguments) {delegate_ctlc = True}
+  ended <- try (waitForProcess child `onException` terminateProcess child)
+  case ended of
+    Right code -> pure code
+    Left UserInterrupt -> pure (ExitFailure (negate (fromIntegral sigINT)))
+    Left other -> throwIO other
+
+-- | Whether a signal ended the program that leaves it no time to write its log.
+killed :: ExitCode -> Bool
+killed code = case code of
+  ExitFailure n -> n < 0 && negate n /= fromIntegral sigINT
+  ExitSuccess -> False
 
 -- | How a program failed, in front of what it did not do.
 ending :: ExitCode -> T.Text
