@@ -56,6 +56,7 @@ tutorial: build ## Compile and run the programs of the tutorial
 
 matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10"; BENCH="pong delay": measure these instead)
 	@scripts/deps matrix
+	@[ -z "$(BENCH)" ] || $(MAKE) bench-peers
 	@BENCH="$(BENCH)" BENCH_ARGS="$(BENCH_ARGS)" scripts/matrix $(MATRIX)
 
 verify: deb ## What takes too long for every change: planted bugs, long searches and programs in lockstep, sanitizers, a soak, 10^7 tampered packets and requests, transfers of 1 GB, the Debian package, the README's lines

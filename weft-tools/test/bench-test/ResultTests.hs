@@ -57,8 +57,12 @@ results =
         (savedHolds <$> savedBounds one, savedMissing one) @?= ([Just False], ["go: no go-pong"])
         fmap summaryMedian (savedMetric one "weft" sixtyFour "cpu_us_per_op") @?= Just 9,
       testCase "other files are refused" $
-        forM_ ["", "{}", "[1]", "{\"bench\": 3}"] $ \document ->
-          either (const (pure ())) (const (assertFailure (show document))) (decodeSaved document),
+        forM_ ["", "{}", "[1]", "{\"bench\": 3}", "# A text"] $ \document ->
+          either (\why -> assertBool (T.unpack why) ("not a result of weft bench: " `T.isPrefixOf` why)) (const (assertFailure (show document))) (decodeSaved document),
+      testCase "a comparison of two compilers says so, and gives changes in tenths of a per cent" $ do
+        let text = renderComparison [savedBy "9.6.6" [run "weft" sixtyFour "cpu_us_per_op" [10, 10]]] [savedBy "9.10.3" [run "weft" sixtyFour "cpu_us_per_op" [9, 9]]]
+        forM_ ["not the same machine, kernel or compiler: 2 cores, A & B, GHC 9.6.6, Linux 6.1.0; 2 cores, A & B, GHC 9.10.3, Linux 6.1.0", "10.0 -> 9.00  -10.0 %"] $ \part ->
+          assertBool (T.unpack text) (part `T.isInfixOf` text),
       testCase "a report has bounds, figures, machine and JSON, escaped" $ do
         let page = renderReport (const (Just (Described "a title" ["cpu_us_per_op"]))) [kept sample]
         forM_ ["\10007 missed", "a &lt; b", "A &amp; B", "Mio 2013, figure 5", "<svg", "commit abc", "missing: go: no go-pong", "9.00 \181s"] $ \part ->
@@ -73,6 +77,22 @@ results =
         -- What only one of them measured is not compared.
         T.count "connections 400" (fst (T.breakOn "</section>" (snd (T.breakOn "id=\"compilers\"" page)))) @?= 0
         assertBool "one compiler needs no comparison" (not ("id=\"compilers\"" `T.isInfixOf` renderReport (const Nothing) [kept sample])),
+      testCase "the document has a table of compilers: Weft and GHC's manager with each, and the bounds of the later ones" $ do
+        let at name values = run name sixtyFour "cpu_us_per_op" values
+            older = savedBy "9.6.6" [at "weft" [10], at "ghc" [20], at "c-epoll" [5]]
+            newer = savedBy "9.10.3" [at "weft" [5], at "ghc" [20], at "c-epoll" [5]]
+            text = compilersSection [older] [newer]
+        forM_
+          [ "| what | Weft, GHC 9.6.6 | Weft, GHC 9.10.3 | GHC's manager, GHC 9.6.6 | GHC's manager, GHC 9.10.3 |",
+            "| pong, 64 connections, 1 core: CPU a request | 10.0 \181s | 5.00 \181s (0.50) | 20.0 \181s | 20.0 \181s |\n",
+            "commit abc, 2 cores, A & B, 2026-11-22, GHC 9.10.3",
+            "With GHC 9.10.3: of 1 bounds of these benchmarks 1 missed (pong)"
+          ]
+          $ \part -> assertBool (T.unpack (part <> " in " <> text)) (part `T.isInfixOf` text)
+        assertBool "other programs have no compiler" (not ("c-epoll" `T.isInfixOf` text))
+        T.count "\n| " text @?= 2
+        -- Nothing to compare: no other compiler, another benchmark, other figures.
+        [compilersSection [older] others | others <- [[], [savedBy "9.6.6" []], [newer {savedBench = "http"}], [savedBy "9.10.3" [run "weft" fourHundred "x" [1]]]]] @?= replicate 4 "",
       testCase "a thousand of a unit is one of the next" $
         [withUnit metric v | (metric, v) <- [("p99_us", 85428), ("p99_us", 3e6), ("p50_us", 12.5), ("ns_per_op", 2854), ("max_rss_mb", 9700), ("wall_s", 52), ("rss_bytes_per_idle", 3539), ("ops_per_s", 52959), ("mb_per_s", 480)]]
           @?= ["85.4 ms", "3.00 s", "12.5 \181s", "2.85 \181s", "9.70 GB", "52.0 s", "3,539 bytes", "52,959/s", "480 MB/s"],

@@ -45,6 +45,23 @@ tests program folder =
         later @?= ExitSuccess
         (again, said) <- readme []
         (again, said) @?= (ExitSuccess, ""),
+      testCase "results of another compiler, in a folder of their own, make a table of compilers" $ do
+        (figures, document) <- place "compilers"
+        let builtBy ghc = B.unpack (B.concat [start, B.pack ("\"ghc\": \"" <> ghc <> "\", "), end])
+            (start, end) = B.breakSubstring (B.pack "\"cores\"") (B.pack savedPong)
+        createDirectoryIfMissing True (figures </> "ghc-9.10")
+        writeFile (figures </> "pong.json") (builtBy "9.0.2")
+        writeFile (figures </> "ghc-9.10" </> "pong.json") (builtBy "9.10.3")
+        (code, _) <- outcome program [] ["bench", "readme", "--figures", figures, document]
+        code @?= ExitSuccess
+        text <- readFile document
+        mapM_ (contains text) ["| what | Weft, GHC 9.0.2 | Weft, GHC 9.10.3 |", "With GHC 9.10.3: of 1 bounds of these benchmarks 1 missed"],
+      testCase "a result names the commit in WEFT_BENCH_COMMIT" $ do
+        let file = folder </> "commit.json"
+        (code, _) <- outcome program [("WEFT_BENCH_DIR", folder </> "no-such-place"), ("WEFT_BENCH_COMMIT", "0123abcdef")] ["bench", "echo", "--quick", "--json", file]
+        code @?= ExitFailure 1
+        text <- B.unpack <$> B.readFile file
+        contains text "\"commit\":\"0123abcdef\"",
       testCase "two results of one benchmark are refused, and the document stays" $ do
         (figures, document) <- place "twice"
         mapM_ (\name -> writeFile (figures </> name) savedPong) ["all.json", "pong.json"]

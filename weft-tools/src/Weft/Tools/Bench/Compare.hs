@@ -19,6 +19,7 @@ import qualified Data.Map.Strict as M
 import Data.Maybe (fromMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
+import Numeric (showFFloat)
 import Weft.Tools.Bench.Saved
 import Weft.Tools.Bench.Stats
 import Weft.Tools.Bench.Table (columns, renderNumber)
@@ -84,7 +85,7 @@ worsened d
 renderComparison :: [Saved] -> [Saved] -> Text
 renderComparison before after =
   T.unlines . concat $
-    [ ["not the same machine: " <> machines before <> "; " <> machines after | machines before /= machines after],
+    [ ["not the same machine, kernel or compiler: " <> machines before <> "; " <> machines after | machines before /= machines after],
       [benches <> " only in the " <> which <> " result" | (which, benches) <- lonely],
       [number (length compared) <> " runs are in both; " <> number (length found) <> " figures changed beyond noise"],
       columns [row d | d <- found],
@@ -95,7 +96,9 @@ renderComparison before after =
     compared = pairs before after
     found = differences before after
     number = T.pack . show
-    machines = T.intercalate " / " . dedupe . map (T.intercalate ", " . map snd . filter ((`elem` ["cores", "cpu", "ghc", "kernel"]) . fst) . savedMachine)
+    machines list = maybe "unknown" (T.intercalate " / ") (nonEmpty (dedupe (filter (not . T.null) (map (machineText . only) list))))
+    only k = k {savedMachine = filter ((`elem` ["cores", "cpu", "ghc", "kernel"]) . fst) (savedMachine k)}
+    nonEmpty list = if null list then Nothing else Just list
     dedupe list = M.keys (M.fromList [(k, ()) | k <- list])
     lonely =
       [ (which, T.unwords names)
@@ -112,10 +115,10 @@ renderComparison before after =
         renderNumber (differenceBefore d) <> " -> " <> renderNumber (differenceAfter d),
         percent (differenceAfter d / differenceBefore d)
       ]
+    -- In tenths of a per cent.
     percent r
       | isNaN r || isInfinite r = ""
-      | r >= 1 = "+" <> renderNumber (100 * (r - 1)) <> " %"
-      | otherwise = renderNumber (100 * (r - 1)) <> " %"
+      | otherwise = (if r >= 1 then "+" else "") <> T.pack (showFFloat (Just 1) (100 * (r - 1)) " %")
     turned =
       [ "bound " <> said (savedHolds b) <> ", was " <> said (savedHolds a) <> ": " <> savedBench ka <> ": " <> savedBoundName a
         | ka <- before,

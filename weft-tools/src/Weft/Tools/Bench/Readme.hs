@@ -10,6 +10,7 @@ module Weft.Tools.Bench.Readme
   ( Extent (..),
     insertBetween,
     figuresSection,
+    compilersSection,
     readmeCharts,
     Row (..),
     rows,
@@ -190,6 +191,47 @@ figuresSection extent folder results =
     wanted = [r | r@(Row what _ _ _) <- rows, extent == AllRows || what `elem` summaryRows]
     absent = nub [bench | Row _ bench _ _ <- wanted, bench `notElem` map savedBench results]
 
+-- | The same figures with other compilers: a table of the programs that a compiler builds, with columns for each of them,
+-- and what became of the bounds. Arguments: the results of the document, and those of other compilers. Empty if there
+-- are none of the latter, or only for other figures.
+compilersSection :: [Saved] -> [Saved] -> Text
+compilersSection results others
+  | null table = ""
+  | otherwise =
+    T.unlines . concatMap wrapped . concat $
+      [ ["", "## With other compilers", ""],
+        ["The same programs built by newer versions of GHC, each measured in a run of its own (`make matrix BENCH=...`); in brackets the ratio to GHC " <> first <> "."],
+        ["", line ("what" : [who <> ", GHC " <> v | who <- ["Weft", "GHC's manager"], v <- versions]), "|" <> T.replicate (1 + 2 * length versions) "---|"],
+        table,
+        [""],
+        nub ["Measured on " <> machineText r <> "." | v <- drop 1 versions, r <- of' v],
+        concat [["", "With GHC " <> v <> ": " <> T.toLower (T.take 1 said) <> T.drop 1 said] | v <- drop 1 versions, said <- take 1 (missedLines SummaryRows (of' v))]
+      ]
+  where
+    several = results <> others
+    benches = nub (map savedBench others)
+    versions = map snd (M.toAscList (M.fromList [(versionNumbers v, v) | r <- several, savedBench r `elem` benches, Just v <- [lookup "ghc" (savedMachine r)]]))
+    first = T.concat (take 1 versions)
+    of' v = [r | r <- several, savedBench r `elem` benches, lookup "ghc" (savedMachine r) == Just v]
+    table =
+      [ line (what : concatMap cells [own, ghcOwn])
+        | length versions > 1,
+          Row what bench params metric <- rows,
+          let found = [mapMaybe (\r -> medians r bench params metric) (of' v) | v <- versions]
+              figure names list = case [(name, s) | m <- take 1 list, name <- names, Just s <- [M.lookup name m]] of
+                (name, s) : _ -> Just (name, s)
+                [] -> Nothing
+              cells names =
+                [ maybe "" (\(name, s) -> cellOf metric name s 1 <> ratio s (figure names (concat (take 1 found)))) (figure names list)
+                  | list <- found
+                ]
+              ratio s base = case base of
+                Just (_, b) | summaryMedian b > 0, summaryMedian b /= summaryMedian s -> " (" <> renderNumber (summaryMedian s / summaryMedian b) <> ")"
+                _ -> "",
+          length (filter (not . null) found) > 1
+      ]
+    line cells' = "| " <> T.intercalate " | " cells' <> " |"
+
 -- | A line in lines of at most 118 characters, if it has blanks to break at. Rows of tables and pictures stay whole.
 wrapped :: Text -> [Text]
 wrapped line
@@ -216,6 +258,10 @@ medians result bench params metric
 own :: [Text]
 own = ["weft", "relinked", "weft-relink", "weft-hybrid", "weft-serve"]
 
+-- | The subjects that run on GHC's own manager.
+ghcOwn :: [Text]
+ghcOwn = ["ghc", "warp"]
+
 tableLine :: [Saved] -> Row -> Maybe Text
 tableLine results (Row what bench params metric) = do
   result <- find ((== bench) . savedBench) results
@@ -227,7 +273,7 @@ tableLine results (Row what bench params metric) = do
     then Just (line [what, "not measured", "", "", command bench])
     else Just (line [what, T.intercalate ", " ours, T.intercalate ", " (take 1 ghcs), T.intercalate ", " others, command bench])
   where
-    ghc = ["ghc", "warp"]
+    ghc = ghcOwn
     line cells = "| " <> T.intercalate " | " cells <> " |"
     command name = "`weft bench " <> name <> "`"
 

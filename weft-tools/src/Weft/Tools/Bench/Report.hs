@@ -130,10 +130,6 @@ versionsOf :: Text -> [Saved] -> [([Int], (Text, Saved))]
 versionsOf name results =
   M.toAscList (M.fromListWith (\_ first -> first) [(versionNumbers v, (v, r)) | r <- results, savedBench r == name, Just v <- [lookup "ghc" (savedMachine r)]])
 
--- | Version numbers are compared numerically: 9.10 comes after 9.6.
-versionNumbers :: Text -> [Int]
-versionNumbers version = [n | part <- T.splitOn "." version, (n, "") <- reads (T.unpack part)]
-
 compilerTable :: Text -> Text -> [([Int], (Text, Saved))] -> Text
 compilerTable name metric several =
   "<h3>" <> escape name <> ": " <> escape (describe metric) <> "</h3><div class=\"wide\"><table><thead><tr><th>subject</th><th>parameters</th>"

@@ -14,13 +14,13 @@ where
 import Control.Exception (try)
 import Control.Monad (filterM, forM, forM_, unless, when)
 import Data.ByteString.Builder (Builder, toLazyByteString)
-import Data.List (isSuffixOf, nub, sort)
+import Data.List (isPrefixOf, isSuffixOf, nub, sort)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
 import GHC.IO.Exception (IOException (ioe_description, ioe_filename))
 import Options.Applicative
-import System.Directory (doesFileExist, listDirectory)
+import System.Directory (doesDirectoryExist, doesFileExist, listDirectory)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (makeRelative, takeDirectory, (</>))
 import System.IO (Handle, IOMode (ReadMode, WriteMode), hSetEncoding, stderr, stdout, utf8, withFile)
@@ -98,19 +98,20 @@ readmeCommand registry =
       ( progDesc "Write the tables and charts of documents from saved results"
           <> footer
             "Example: weft bench figures && weft bench readme. The table goes between the lines <!-- figures: begin --> and \
-            \<!-- figures: end -->, a short one between <!-- summary: begin --> and <!-- summary: end -->, the charts beside the results."
+            \<!-- figures: end -->, a short one between <!-- summary: begin --> and <!-- summary: end -->, the charts beside the results. A document with the whole table also \
+            \compares with the results of other compilers, in the folders ghc-VERSION beside the results."
       )
   where
     readme check directory documents = do
-      names <- sort . filter (".json" `isSuffixOf`) <$> orRefuse (listDirectory directory)
-      when (null names) $ refuse (T.pack directory <> " has no results")
-      each <- mapM (\name -> (,) name <$> loaded [directory </> name]) names
-      forM_ (doubles each) $ \(bench, files) -> refuse (bench <> " is in several files of " <> T.pack directory <> ": " <> T.intercalate ", " (map T.pack files))
-      let results = inOrder registry (concatMap snd each)
+      results <- keptIn directory
+      when (null results) $ refuse (T.pack directory <> " has no results")
+      folders <- filterM (doesDirectoryExist . (directory </>)) . filter ("ghc-" `isPrefixOf`) =<< orRefuse (listDirectory directory)
+      others <- concat <$> mapM (keptIn . (directory </>)) (sort folders)
       texts <- forM documents $ \document -> do
         text <- orRefuse (reading document)
         let folder = T.pack (makeRelative (takeDirectory document) directory)
-            places = [new | extent <- [minBound ..], Just new <- [insertBetween extent (figuresSection extent folder results) text]]
+            section extent = figuresSection extent folder results <> (if extent == AllRows then compilersSection results others else "")
+            places = [new | extent <- [minBound ..], Just new <- [insertBetween extent (section extent) text]]
         case places of
           [new] -> pure (document, new)
           _ -> refuse (T.pack document <> " has no lines <!-- figures: begin --> and <!-- figures: end -->, nor those of a summary")
@@ -119,6 +120,12 @@ readmeCommand registry =
         unless check (writing file text)
         T.putStrLn (T.pack file)
       when (check && not (null changed)) $ exitWith (ExitFailure 3)
+    -- The results of a folder, in the order of the registry.
+    keptIn folder = do
+      names <- sort . filter (".json" `isSuffixOf`) <$> orRefuse (listDirectory folder)
+      each <- mapM (\name -> (,) name <$> loaded [folder </> name]) names
+      forM_ (doubles each) $ \(bench, files) -> refuse (bench <> " is in several files of " <> T.pack folder <> ": " <> T.intercalate ", " (map T.pack files))
+      pure (inOrder registry (concatMap snd each))
     doubles each = [(bench, files) | bench <- nub (map savedBench (concatMap snd each)), let files = [file | (file, kepts) <- each, k <- kepts, savedBench k == bench], length files > 1]
     differs (file, text) = do
       there <- doesFileExist file

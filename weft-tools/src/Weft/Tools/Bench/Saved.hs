@@ -12,6 +12,7 @@ module Weft.Tools.Bench.Saved
     decodeSaved,
     savedMetric,
     machineText,
+    versionNumbers,
     rtsText,
     spreadOf,
   )
@@ -70,7 +71,7 @@ readAll files = fmap concat . sequence <$> mapM readKept files
 
 -- | The results in a document.
 decodeSaved :: L.ByteString -> Either Text [Saved]
-decodeSaved document = either (Left . T.pack) Right $ do
+decodeSaved document = either (Left . ("not a result of weft bench: " <>) . T.pack) Right $ do
   value <- eitherDecode document
   case value of
     Array several -> mapM (parseEither kept) (toList several)
@@ -160,6 +161,10 @@ machineText result = T.intercalate ", " [spoken name value | (name, value) <- sa
       "date" -> value
       "cpu" -> value
       _ -> name <> " " <> value
+
+-- | Version numbers are compared numerically: 9.10 comes after 9.6.
+versionNumbers :: Text -> [Int]
+versionNumbers version = [n | part <- T.splitOn "." version, (n, "") <- reads (T.unpack part)]
 
 -- | Half the distance from the smallest to the largest round, in per cent of the median.
 spreadOf :: Summary -> Int

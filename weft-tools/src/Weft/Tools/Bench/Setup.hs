@@ -80,9 +80,14 @@ machineFacts = do
   date <- T.pack . formatTime defaultTimeLocale "%F" <$> getCurrentTime
   Machine cores kernel (T.pack (showVersion fullCompilerVersion)) (T.pack (showVersion version)) cpu (Just date) <$> commit
 
--- | The commit of the working tree whose @bin@ directory contains this program; 'Nothing' elsewhere.
+-- | The commit that WEFT_BENCH_COMMIT names, or else that of the working tree whose @bin@ directory contains this
+-- program; 'Nothing' elsewhere.
 commit :: IO (Maybe Text)
-commit = do
+commit = lookupEnv "WEFT_BENCH_COMMIT" >>= maybe workingTree (\named -> if null named then workingTree else pure (Just (T.pack named)))
+
+-- | The commit of the working tree around this program.
+workingTree :: IO (Maybe Text)
+workingTree = do
   own <- takeDirectory <$> getExecutablePath
   described <- try (readProcessWithExitCode "git" ["-C", own, "describe", "--always", "--dirty", "--abbrev=10"] "")
   pure $ case described of
