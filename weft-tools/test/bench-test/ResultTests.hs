@@ -67,18 +67,24 @@ results =
         let page = renderReport (const (Just (Described "a title" ["cpu_us_per_op"]))) [kept sample]
         forM_ ["\10007 missed", "a &lt; b", "A &amp; B", "Mio 2013, figure 5", "<svg", "commit abc", "missing: go: no go-pong", "9.00 \181s"] $ \part ->
           assertBool (T.unpack part) (part `T.isInfixOf` page)
-        assertBool "the name of a benchmark" (not ("<b>" `T.isInfixOf` fst (T.breakOn "<main>" (renderReport (const Nothing) [(kept sample) {savedBench = "\"><b>"}]))))
+        assertBool "the name of a benchmark" (not ("<u>" `T.isInfixOf` fst (T.breakOn "<main>" (renderReport (const Nothing) [(kept sample) {savedBench = "\"><u>"}]))))
         assertBool "nothing is loaded from elsewhere" (not (any (`T.isInfixOf` page) ["src=", "href=\"http", "<script"])),
+      testCase "a report says before the first figure what it is and how to read it, and links what it has" $ do
+        let page = renderReport (const Nothing) [kept sample]
+            before = fst (T.breakOn "<td" page)
+        forM_ ["Weft is an I/O manager", "How to read this", "A <b>bound</b> is", "A bar is the median", "<a href=\"#bounds\">"] $ \part ->
+          assertBool (T.unpack part) (part `T.isInfixOf` before)
+        assertBool "what it has not" (not ("href=\"#compilers\"" `T.isInfixOf` page || "href=\"#bounds\"" `T.isInfixOf` renderReport (const Nothing) [(kept sample) {savedBounds = []}])),
       testCase "a report of two compilers has them side by side, 9.10 after 9.6" $ do
         let slower = [run "weft" sixtyFour "cpu_us_per_op" [18], run "c-epoll" sixtyFour "cpu_us_per_op" [6]]
             page = renderReport (const (Just (Described "a title" ["cpu_us_per_op"]))) [savedBy "9.10.3" slower, savedBy "9.6.6" sample]
-        forM_ ["<th>GHC 9.6.6</th><th>GHC 9.10.3</th>", "<td class=\"n\">9.00</td><td class=\"n\">18.0 <small>2.00\215</small></td>", "pong on GHC 9.10.3</b>: a &lt; b"] $ \part ->
+        forM_ ["<th class=\"n\">GHC 9.6.6</th><th class=\"n\">GHC 9.10.3</th>", "<td class=\"n\">9.00 \181s</td><td class=\"n\">18.0 \181s <small>2.00\215</small></td>", "<p>1 benchmarks.", "<a href=\"#compilers\">", "pong on GHC 9.10.3</b>: a &lt; b"] $ \part ->
           assertBool (T.unpack part) (part `T.isInfixOf` page)
         -- What only one of them measured is not compared.
         T.count "connections 400" (fst (T.breakOn "</section>" (snd (T.breakOn "id=\"compilers\"" page)))) @?= 0
         assertBool "one compiler needs no comparison" (not ("id=\"compilers\"" `T.isInfixOf` renderReport (const Nothing) [kept sample])),
       testCase "the document has a table of compilers: Weft and GHC's manager with each, and the bounds of the later ones" $ do
-        let at name values = run name sixtyFour "cpu_us_per_op" values
+        let at name = run name sixtyFour "cpu_us_per_op"
             older = savedBy "9.6.6" [at "weft" [10], at "ghc" [20], at "c-epoll" [5]]
             newer = savedBy "9.10.3" [at "weft" [5], at "ghc" [20], at "c-epoll" [5]]
             text = compilersSection [older] [newer]

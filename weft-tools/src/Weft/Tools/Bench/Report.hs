@@ -45,17 +45,20 @@ renderReport known results =
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">",
       "<link rel=\"icon\" href=\"data:,\"><title>Weft: measurements</title>",
       "<style>" <> styleSheet <> "</style></head><body>\n<header><h1>Weft: measurements</h1>",
+      el "p" "Weft is an I/O manager for Haskell programs. Here programs on Weft were measured beside the same programs on GHC's own I/O manager, and beside programs in other languages.",
       el "p" (escape (summary results)),
       T.concat (map (el "p") machines),
-      "<nav>" <> T.concat ["<a href=\"#" <> escape (anchor i r) <> "\">" <> escape (titleOf r) <> "</a> " | (i, r) <- numbered] <> "</nav></header>\n<main>",
-      overview titleOf results,
-      compilers known results,
-      T.concat [section (anchor i r) (titleOf r) known r | (i, r) <- numbered],
       legend,
+      "<nav>" <> T.concat ["<a href=\"#" <> place <> "\">" <> name <> "</a> " | (place, name, text) <- [("bounds", "Bounds", bounds), ("compilers", "Compilers", compared)], not (T.null text)] <> T.concat ["<a href=\"#" <> escape (anchor i r) <> "\">" <> escape (titleOf r) <> "</a> " | (i, r) <- numbered] <> "</nav></header>\n<main>",
+      bounds,
+      compared,
+      T.concat [section (anchor i r) (titleOf r) known r | (i, r) <- numbered],
       "</main></body></html>\n"
     ]
   where
     numbered = zip [0 :: Int ..] results
+    bounds = overview titleOf results
+    compared = compilers known results
     -- Includes the compiler if a benchmark was run with several.
     titleOf r = savedBench r <> if length (versionsOf (savedBench r) results) > 1 then maybe "" (" on GHC " <>) (lookup "ghc" (savedMachine r)) else ""
     anchor i r = savedBench r <> "-" <> T.pack (show i)
@@ -64,7 +67,7 @@ renderReport known results =
 summary :: [Saved] -> Text
 summary results =
   T.concat
-    [ number (length results) <> " benchmarks. ",
+    [ number (length (nub (map savedBench results))) <> " benchmarks. ",
       "Bounds: " <> number (length [() | Just True <- verdicts]) <> " hold, ",
       number (length [() | Just False <- verdicts]) <> " missed, ",
       number (length [() | (Nothing, True) <- judged]) <> " too close to call, ",
@@ -88,7 +91,7 @@ overview :: (Saved -> Text) -> [Saved] -> Text
 overview titleOf results
   | all (null . savedBounds) results = ""
   | otherwise =
-    "<section><h2>Bounds</h2><div class=\"wide\"><table><thead><tr><th>bound</th><th>figure</th><th>limit</th><th>verdict</th></tr></thead><tbody>"
+    "<section id=\"bounds\"><h2>Bounds</h2><div class=\"wide\"><table><thead><tr><th>bound</th><th class=\"n\">figure</th><th class=\"n\">limit</th><th>verdict</th></tr></thead><tbody>"
       <> T.concat [boundRow (titleOf r) b | r <- results, b <- savedBounds r]
       <> "</tbody></table></div></section>\n"
 
@@ -116,7 +119,7 @@ verdictCell b = case savedHolds b of
 compilers :: (Text -> Maybe Described) -> [Saved] -> Text
 compilers known results
   | null tables = ""
-  | otherwise = "<section id=\"compilers\"><h2>Compilers</h2><p>The same programs built by different versions of GHC, each measured in a run of its own.</p>" <> T.concat tables <> "</section>\n"
+  | otherwise = "<section id=\"compilers\"><h2>Compilers</h2><p>The same programs built by different versions of GHC, each measured in a run of its own. Small figures: the ratio to the first version. Programs in other languages are the same in both, so their ratios show how far two runs differ anyway.</p>" <> T.concat tables <> "</section>\n"
   where
     tables = [compilerTable name metric several | name <- nub (map savedBench results), let several = versionsOf name results, length several > 1, Just metric <- [mainMetric name several]]
     mainMetric name several = case filter (`elem` common) (maybe common describedColumns (known name)) of
@@ -133,7 +136,7 @@ versionsOf name results =
 compilerTable :: Text -> Text -> [([Int], (Text, Saved))] -> Text
 compilerTable name metric several =
   "<h3>" <> escape name <> ": " <> escape (describe metric) <> "</h3><div class=\"wide\"><table><thead><tr><th>subject</th><th>parameters</th>"
-    <> T.concat [el "th" ("GHC " <> escape v) | (_, (v, _)) <- several]
+    <> T.concat [tag "th" [("class", "n")] (escape ("GHC " <> v)) | (_, (v, _)) <- several]
     <> "</tr></thead><tbody>"
     <> T.concat [row key figures | key <- nub (concat keys), let figures = map (figureOf key . snd . snd) several, length (catMaybes figures) > 1]
     <> "</tbody></table></div>"
@@ -147,7 +150,7 @@ compilerTable name metric several =
         el "td" (escape (T.intercalate ", " [k <> " " <> paramText v | (k, v) <- place])) :
         zipWith cell [0 :: Int ..] figures
       where
-        cell i figure = "<td class=\"n\">" <> maybe "" renderNumber figure <> ratio i figure <> "</td>"
+        cell i figure = "<td class=\"n\">" <> maybe "" (escape . withUnit metric) figure <> ratio i figure <> "</td>"
         ratio i figure = case (figures, figure) of
           (Just base : _, Just f) | i > 0, base > 0 -> " <small>" <> renderNumber (f / base) <> "\215</small>"
           _ -> ""
@@ -224,7 +227,7 @@ figuresTable runs metrics =
 
 legend :: Text
 legend =
-  "<section><h2>How to read this</h2><ul>"
+  "<details open id=\"legend\"><summary>How to read this</summary><ul>"
     <> T.concat
       ( map
           (el "li")
@@ -232,11 +235,14 @@ legend =
             "Subjects: <b>weft</b> is a program on Weft; <b>weft-relink</b> and <b>relinked</b> are unmodified programs linked with weft-relink; <b>ghc</b> is the \
             \same program on GHC's own I/O manager; <b>warp</b> is Warp on GHC's manager; <b>c-epoll</b>, <b>c-uring</b> and <b>c-threads</b> are written in C; <b>go</b>, \
             \<b>hyper</b>, <b>nginx</b> and <b>fio</b> are what their names say.",
-            "Subjects take turns within each round; a bound is a ratio that is taken within the rounds, and must not exceed its limit.",
+            "Subjects take turns within each round.",
+            "A <b>bound</b> is what is demanded of Weft: a figure, mostly a ratio to another subject, that must not exceed its limit. It <b>holds</b>, or it is \
+            \<b>missed</b>; it is <b>too close to call</b> if the rounds differ by more than the figure is away from the limit.",
+            "A <b>capability</b> is what GHC's run-time system needs to run Haskell code on a core: a program with two of them uses two cores.",
             "Figures of the papers come from other machines: compare ratios and shapes."
           ]
       )
-    <> "</ul></section>\n"
+    <> "</ul></details>\n"
 
 styleSheet :: Text
 styleSheet =
@@ -250,4 +256,5 @@ styleSheet =
   \figure{margin:8px 0;min-width:0}figure svg{width:100%;max-width:520px;height:auto;display:block}figcaption{font-weight:600}\
   \.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}th,td{text-align:left;padding:4px 10px 4px 0;border-bottom:1px solid var(--line);vertical-align:top}\
   \td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}.good{color:var(--good);white-space:nowrap}.bad{color:var(--bad);font-weight:700;white-space:nowrap}.unknown{color:var(--faint);white-space:nowrap}\
-  \details{margin:.5em 0}summary{cursor:pointer;padding:6px 0}pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:.75rem;max-height:24em;overflow:auto}"
+  \details{margin:.5em 0}summary{cursor:pointer;padding:6px 0}pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:.75rem;max-height:24em;overflow:auto}\
+  \th.n{text-align:right;white-space:nowrap}@media(max-width:560px){.good,.bad,.unknown{white-space:normal}td,th{padding-right:6px}}"

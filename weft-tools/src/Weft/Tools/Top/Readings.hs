@@ -130,7 +130,7 @@ requestLines seconds before after = [T.intercalate "   " parts | not (null parts
           [c <> " " <> renderNumber v <> "/s" | c <- classes, Just v <- [rate (elem ("status", c)) "http_requests_total" seconds before after], v > 0],
           ["in flight " <> renderNumber v | Just v <- [gauge "http_requests_in_flight" after]],
           ["connections " <> renderNumber v | Just v <- [gauge "http_connections" after]],
-          ["p" <> renderNumber (100 * q) <> " <= " <> renderNumber (1e3 * v) <> " ms" | q <- [0.5, 0.99], Just v <- [quantile q "http_request_duration_seconds" before after]],
+          ["p" <> T.pack (show (round (100 * q) :: Int)) <> " <= " <> renderNumber (1e3 * v) <> " ms" | q <- [0.5, 0.99], Just v <- [quantile q "http_request_duration_seconds" before after]],
           ["refused " <> renderNumber v <> "/s" | Just v <- [rate everyLabel "http_refused_total" seconds before after], v > 0]
         ]
 
@@ -173,7 +173,7 @@ latencyLine :: Reading -> Reading -> [Text]
 latencyLine before after = ["" | not (null parts)] <> [T.intercalate "   " parts | not (null parts)]
   where
     parts =
-      [ what <> " p" <> renderNumber (100 * q) <> " <= " <> time v
+      [ what <> " p" <> T.pack (show (round (100 * q) :: Int)) <> " <= " <> time v
         | (what, name) <- [("woken threads run after", "weft_wake_latency_seconds"), ("timers fire late by", "weft_timer_lateness_seconds")],
           q <- [0.5, 0.99],
           Just v <- [quantile q name before after]
