@@ -173,14 +173,21 @@ changeOf ratios = do
       | low > 1.02 -> More middle
       | otherwise -> Same
 
+-- | A difference of less time than this has no influence on the verdict: that much may differ between two starts of a
+-- program, and a ratio of such times says nothing about waiting.
+leastSeconds :: Double
+leastSeconds = 0.02
+
 -- | The result in words.
 verdict :: [Run] -> Text
 verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence change | (name, change) <- changes])
   where
     changes =
-      [ (name, change)
+      [ (name, changed)
         | (metric, name) <- measures,
-          Just change <- [changeOf (M.elems (figureRounds runs (on onWeft [] metric `Over` on onGhc [] metric)))]
+          Just change <- [changeOf (M.elems (figureRounds runs (on onWeft [] metric `Over` on onGhc [] metric)))],
+          let apart = median (map abs (M.elems (figureRounds runs (on onWeft [] metric `Minus` on onGhc [] metric)))),
+          let changed = if metric `elem` ["wall_s", "cpu_s"] && maybe True (< leastSeconds) apart then Same else change
       ]
     timing = [change | (name, change) <- changes, name `elem` ["wall-clock time", "CPU time"]]
     summary
@@ -194,5 +201,5 @@ verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence c
     sentence change = case change of
       Less r -> renderNumber r <> " of that on GHC's manager" <> times (1 / r) " times less"
       More r -> renderNumber r <> " of that on GHC's manager" <> times r " times more"
-      Same -> "the same, within 2 % or the noise of the rounds"
+      Same -> "the same, within 2 %, 20 ms or the noise of the rounds"
     times r what = if r >= 1.5 then " (" <> renderNumber r <> what <> ")" else ""
