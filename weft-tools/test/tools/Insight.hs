@@ -437,7 +437,9 @@ traceTests program folder =
         contains said "shows it as a page"
         assertBool said (not ("incomplete" `isInfixOf` said))
         (viewed, out) <- outcome program [] ["trace", "view", file]
-        (viewed, out) @?= (ExitSuccess, folder </> "interrupted.html\n"),
+        viewed @?= ExitSuccess
+        -- No request was served, so the log may have no markers.
+        contains out (folder </> "interrupted.html\n"),
       testCase "a program that is killed: the recording is said to be incomplete, and can be shown" $ do
         needProgram "pkill"
         let file = folder </> "killed.eventlog"
