@@ -3,6 +3,9 @@
 -- computed once, however many threads ask for it at the same time. Entries that have not been used since
 -- the last sweep passed them are evicted first (CLOCK).
 --
+-- If others would have to be evicted for it, a value is kept only when its name is missed for the second time in a while.
+-- So names that are asked for once evict nothing, and cost no work of the garbage collector's old generation.
+--
 -- Any thread may call these functions.
 module Weft.Static.Cache
   ( Cache,
@@ -21,17 +24,24 @@ where
 import Control.Concurrent.MVar
 import Control.Exception (IOException, SomeException, fromException, mask, onException, throwIO, try)
 import Control.Monad (when)
+import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.HashMap.Strict as H
 import Data.IORef
+import Data.Maybe (isJust)
 import Data.Sequence (Seq, ViewL (..), viewl, (|>))
 import qualified Data.Sequence as Seq
 import Weft.Core.Time (Instant)
+import Weft.Static.Digest (digest)
+import Weft.Sys (AtomicWords, newAtomicWords, readWord, writeWord)
 
 -- | Values by name. The type @b@ is for results that are not values.
 data Cache b a = Cache
   { cacheLimit :: !Int,
+    -- | Digests of names that were missed lately, each at the place that its low bits give. Any thread reads and
+    -- writes them, without synchronisation; a lost one only delays that its value is kept.
+    cacheMissed :: !AtomicWords,
     -- | Changed atomically.
     cacheState :: !(IORef (CacheState b a)),
     -- | Incremented without synchronisation, so a count may be lost now and then.
@@ -65,7 +75,7 @@ data Entry a = Entry
 
 -- | A cache for the given number of bytes.
 newCache :: Int -> IO (Cache b a)
-newCache limit = Cache limit <$> newIORef (CacheState H.empty Seq.empty 0 0 0 H.empty) <*> newIORef 0 <*> newIORef 0
+newCache limit = Cache limit <$> newAtomicWords missedNames <*> newIORef (CacheState H.empty Seq.empty 0 0 0 H.empty) <*> newIORef 0 <*> newIORef 0
 
 -- | The value of a name, if it is present and was known to be current at the given instant or
 -- later.
@@ -84,6 +94,24 @@ lookupCache cache since name = do
           bump (cacheHits cache)
           pure (Just (entryValue e))
 {-# INLINE lookupCache #-}
+
+-- | A power of two.
+missedNames :: Int
+missedNames = 16384
+
+-- | Whether to keep a new value: if there is room, or if its name has been missed lately. Remembers the name.
+admits :: Cache b a -> ByteString -> Worth -> IO Bool
+admits _ _ Drop = pure False
+admits cache name (Keep n) = do
+  st <- readIORef (cacheState cache)
+  if stateBytes st + n <= cacheLimit cache
+    then pure True
+    else do
+      before <- readWord (cacheMissed cache) place
+      (before == mark) <$ writeWord (cacheMissed cache) place mark
+  where
+    mark = fromIntegral (digest name)
+    place = mark .&. (missedNames - 1)
 
 bump :: IORef Int -> IO ()
 bump ref = do
@@ -138,7 +166,8 @@ fetch cache given worth make = attempt
         (Right (Same _), Nothing) -> throwIO (userError "Weft.Static.Cache: there is no old value that could be the same")
         (Right (Changed seen a), _) -> do
           entry <- Entry a 0 0 <$> newIORef False <*> newIORef seen
-          settle (store entry . delete old)
+          kept <- if isJust old then pure True else admits cache name (worth a)
+          settle ((if kept then store entry else id) . delete old)
           Right a <$ sweep cache
     settle change = atomicModifyIORef' (cacheState cache) (\st -> (change st {stateMaking = H.delete name (stateMaking st)}, ()))
     delete Nothing st = st
