@@ -458,7 +458,7 @@ traceTests program folder =
       started [] (proc program ["trace", "-o", file, "--", pong, "--port", "0"]) {create_group = True} $ \p -> do
         line <- hGetLine (output p)
         contains line "listening on"
-        end p
+        _ <- end p
         code <- waitForProcess (process p)
         said <- hGetContents (errors p)
         (code, said) <$ evaluate (length said)
