@@ -101,7 +101,7 @@ planted =
             },
       wrongBackend "the generation is forgotten" $ \b ->
         pure b {backendPoll = \wait report -> backendPoll b wait (\tok evs -> report (if isReadinessToken tok then tok else tableToken (tokenFd tok) 1) evs)},
-      wrongQueue "timers fire a millisecond early" $ \q -> pure q {queueExpire = queueExpire q . after (milliseconds 1)},
+      wrongQueue "timers fire an hour early" $ \q -> pure q {queueExpire = queueExpire q . after (seconds 3600)},
       wrongQueue "every fifth timer is lost" $ \q -> do
         count <- newIORef (0 :: Int)
         pure

@@ -34,7 +34,7 @@ import Weft.Core.Manager
 import Weft.Core.Readiness (token)
 import Weft.Core.Registry
 import Weft.Core.Time
-import Weft.Core.Timer (Expiry (..), Queue, cancelTimer)
+import Weft.Core.Timer (Queue, Timer, cancelTimer, fireTimer)
 import Weft.Core.Timers (Fresh)
 import Weft.Sys (now, tryTakeMVar)
 
@@ -207,20 +207,20 @@ newManagerAt :: Machine -> Made -> Int -> IO ()
 newManagerAt machine made i = do
   queue <- machineQueue machine
   backend <- machineBackend machine
-  -- Each timer has its own instant, which identifies it.
-  m <- newManager i (theRegistry made) queue (\_ act -> inResettling act) backend
+  m <- newManager i (theRegistry made) queue toNext backend
   ok <- initialize m
   unless ok (ioError (userError "a new manager cannot be run"))
   modifyIORef' (theManagers made) (IntMap.insert i m)
   where
-    -- The action of a plain timer finds out here why it is called.
-    inResettling :: IO () -> IO ()
-    inResettling act = do
-      before <- readIORef (theSeen made)
-      writeIORef (theSeen made) []
-      act
-      told <- readIORef (theSeen made)
-      writeIORef (theSeen made) ([case s of { Fired k _ _ -> Resettled k; _ -> s } | s <- told] <> before)
+    toNext :: Timer -> IO ()
+    toNext t = do
+      m <- managerAt made (nextOf i)
+      alive <- isAlive m
+      if alive then moveTimer m t else void (fireTimer t)
+
+-- | The manager that gets the timers of that one when it is stopped.
+nextOf :: Int -> Int
+nextOf i = (i + 1) `mod` managerCount
 
 managerAt :: Made -> Int -> IO Manager
 managerAt made i = (IntMap.! i) <$> readIORef (theManagers made)
@@ -328,13 +328,12 @@ runCommand machine made n model c = case c of
     m <- managerAt made i
     t <- now
     let due = after (span' delay) t
-        act why = now >>= tell . Fired n why
+        act = now >>= tell . Fired n
     cancelIt <- case kind of
-      Plain -> cancelTimer <$> addPlainTimer m due (act Due)
-      Aware -> cancelTimer <$> addTimer m due act
+      Plain -> cancelTimer <$> addTimer m due act
       Brief -> (dropFresh m :: Fresh -> IO Bool) <$> addFresh m due act
     modifyIORef' (theTimers made) (IntMap.insert n cancelIt)
-    quietly (timerSet n i kind due model)
+    quietly (timerSet n i due model)
   Cancel back -> withOld theTimers back $ \k cancelIt -> do
     was <- cancelIt
     result "the cancel" (timerIsLive model k) was (timerCancelled k model)
@@ -342,7 +341,7 @@ runCommand machine made n model c = case c of
     managerAt made i >>= shutdown
     r <- observed made (Stopping i) model
     newManagerAt machine made i
-    pure (stopped i <$> r)
+    pure (stopped i (nextOf i) <$> r)
   Look -> runTurn machine made (pollAll made) model
   Step i -> do
     t <- now
@@ -352,7 +351,7 @@ runCommand machine made n model c = case c of
         m <- managerAt made i
         -- If it slept through the coming events, it would sleep until then.
         slept <- newIORef False
-        guard' <- addTimer m (after (seconds 20) t) (\_ -> writeIORef slept True)
+        guard' <- addTimer m (after (seconds 20) t) (writeIORef slept True)
         r <- runTurn machine made (void (step m)) model
         over <- readIORef slept
         _ <- cancelTimer guard'

@@ -64,7 +64,6 @@ import Data.Maybe (isJust)
 import Weft.Core.Events
 import Weft.Core.Readiness (Direction (..))
 import Weft.Core.Time (Instant)
-import Weft.Core.Timer (Expiry (..))
 
 -- | A command. Numbers are taken modulo the number of objects, and a command that makes no sense has no effect, so
 -- every part of a program is a program.
@@ -111,8 +110,8 @@ data Command
 data Delay = Past | Now | Soon | Later
   deriving (Eq, Show, Enum, Bounded)
 
--- | How a timer is notified if its manager stops.
-data TimerKind = Plain | Aware | Brief
+-- | How a timer is set and cancelled: by any thread, or by one that will probably cancel it soon ('addFresh').
+data TimerKind = Plain | Brief
   deriving (Eq, Show, Enum, Bounded)
 
 pipeCount, managerCount :: Int
@@ -159,7 +158,7 @@ data Tracked = Tracked
     trMust :: Events
   }
 
-data Timer = Timer {tmManager :: Int, tmKind :: TimerKind, tmDue :: Instant}
+data Timer = Timer {tmManager :: Int, tmDue :: Instant}
 
 -- | The initial state: nothing is open.
 initial :: Rules -> Model
@@ -285,8 +284,8 @@ tokenTaken k d there m = m {tracked = IntMap.adjust after k (tracked m)}
 
 -- Timers -----------------------------------------------------------------------------------
 
-timerSet :: Int -> Int -> TimerKind -> Instant -> Model -> Model
-timerSet k i kind due m = m {timers = IntMap.insert k (Timer i kind due) (timers m)}
+timerSet :: Int -> Int -> Instant -> Model -> Model
+timerSet k i due m = m {timers = IntMap.insert k (Timer i due) (timers m)}
 
 timerIsLive :: Model -> Int -> Bool
 timerIsLive m k = IntMap.member k (timers m)
@@ -296,11 +295,12 @@ timerCancelled k m = m {timers = IntMap.delete k (timers m)}
 
 -- Managers ---------------------------------------------------------------------------------
 
--- | A manager has stopped, and its notifications were observed. Threads that wait for its tracked descriptors may try
--- again.
-stopped :: Int -> Model -> Model
-stopped i m = m {tracked = IntMap.map orphan (tracked m)}
+-- | A manager has stopped, and its notifications were observed. Another manager has its timers now. Threads that wait
+-- for its tracked descriptors may try again.
+stopped :: Int -> Int -> Model -> Model
+stopped i next m = m {tracked = IntMap.map orphan (tracked m), timers = IntMap.map moved (timers m)}
   where
+    moved t = if tmManager t == i then t {tmManager = next} else t
     orphan t
       | not (trAttached t) = t
       | trServed t == Just i = awake t {trServed = Nothing, trChanged = mempty}
@@ -313,9 +313,7 @@ stopped i m = m {tracked = IntMap.map orphan (tracked m)}
 data Seen
   = Called Int Events
   | -- | A timer fired at that instant.
-    Fired Int Expiry Instant
-  | -- | A timer has to be set again with another manager.
-    Resettled Int
+    Fired Int Instant
   deriving (Show)
 
 -- | What was happening during an observation.
@@ -336,19 +334,12 @@ saw moment seen m = case seen of
   Called k evs -> case IntMap.lookup k (registrations m) of
     Nothing -> wrong "the registration has ended"
     Just r -> calledWith k r evs
-  Fired k why at -> case (IntMap.lookup k (timers m), moment) of
+  Fired k at -> case (IntMap.lookup k (timers m), moment) of
     (Nothing, _) -> wrong "the timer has ended"
     (Just t, Turn)
-      | why /= Due -> wrong "the manager has not stopped"
       | at < tmDue t -> wrong ("it is due at " <> show (tmDue t))
       | otherwise -> Right (timerCancelled k m)
-    (Just t, Stopping i)
-      | why /= Orphaned || tmManager t /= i || tmKind t == Plain -> wrong "it should not be told so"
-      | otherwise -> Right (timerCancelled k m)
     _ -> wrong "there was no turn"
-  Resettled k -> case (IntMap.lookup k (timers m), moment) of
-    (Just t, Stopping i) | tmManager t == i && tmKind t == Plain -> Right (timerCancelled k m)
-    _ -> wrong "it should not be set again"
   where
     wrong why = Left (show seen <> ", while " <> show moment <> ": " <> why)
     calledWith k r evs = case moment of
@@ -417,7 +408,5 @@ pendingTimers i m = IntMap.size (IntMap.filter ((== i) . tmManager) (timers m))
 leftOf :: When -> Model -> [String]
 leftOf moment m = case moment of
   Closing e -> ["registration " <> show k | (k, r) <- IntMap.toList (registrations m), regEnd r == e]
-  Stopping i ->
-    ["registration " <> show k | (k, r) <- IntMap.toList (registrations m), IntMap.lookup (regEnd r) (serving m) == Just i]
-      <> ["timer " <> show k | (k, t) <- IntMap.toList (timers m), tmManager t == i]
+  Stopping i -> ["registration " <> show k | (k, r) <- IntMap.toList (registrations m), IntMap.lookup (regEnd r) (serving m) == Just i]
   _ -> []

@@ -112,8 +112,8 @@ run wheel model byWheel byModel timers clock command = case command of
   Advance d -> do
     modifyIORef' clock (\t -> if t > maxBound `div` 2 - d then t else t + d)
     t <- readIORef clock
-    queueExpire wheel (Instant t) (void . fireTimer Due)
-    queueExpire model (Instant t) (void . fireTimer Due)
+    queueExpire wheel (Instant t) (void . fireTimer)
+    queueExpire model (Instant t) (void . fireTimer)
   where
     cancelled n = do
       ts <- readIORef timers
@@ -121,20 +121,20 @@ run wheel model byWheel byModel timers clock command = case command of
     -- Within a tick of its due time a timer may have fired in the model alone: then
     -- this counts as its time in the wheel.
     cancelPair name (Pair a b) = do
-      won <- defuseTimer a
-      wonToo <- defuseTimer b
+      won <- defuseTimer a (pure False) (\_ -> pure True)
+      wonToo <- defuseTimer b (pure False) (\_ -> pure True)
       when (won && not wonToo) (fires byWheel name)
       pure (won && wonToo)
     set d = do
       t <- readIORef clock
       name <- length <$> readIORef timers
       let due = after (Duration d) (Instant t)
-      a <- newTimer nowhere due (\_ -> fires byWheel name)
-      b <- newTimer nowhere due (\_ -> fires byModel name)
+      a <- newTimer nowhere due (fires byWheel name)
+      b <- newTimer nowhere due (fires byModel name)
       modifyIORef' timers (<> [Pair a b])
       queueInsert wheel a
       queueInsert model b
-    nowhere = TimerOwner (pure ()) (\_ _ -> pure ())
+    nowhere = TimerOwner (pure ()) (\_ -> pure ())
     fires ref name = do
       t <- readIORef clock
       modifyIORef' ref (Map.insertWith (\_ _ -> -1) name t)

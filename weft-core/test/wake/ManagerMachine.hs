@@ -38,6 +38,7 @@ import Weft.Core.Descriptor
 import Weft.Core.Manager
 import Weft.Core.Registry
 import Weft.Core.Time (Instant)
+import Weft.Core.Timer (fireTimer)
 import Weft.Core.Timer.Search (newSearchQueue)
 import Weft.FFI.RingEntries (preferRingEntries)
 import Weft.Sys
@@ -62,15 +63,24 @@ onPoll = Setting Poll.new noFaults
 onUring :: CUInt -> Setting
 onUring entries = Setting (preferRingEntries (Just entries) >> Uring.new) noFaults
 
--- | This many managers that share a registry.
+-- | This many managers that share a registry. Timers of one that is stopped move to another one; the last one fires its
+-- timers when it is stopped.
 machine :: Setting -> Int -> IO Machine
 machine setting n = do
   bootKernel (settingFaults setting)
   registry <- registryFor
+  made <- newIORef []
   ms <- forM [0 .. n - 1] $ \i -> do
     queue <- newSearchQueue
-    newManager i registry queue (\_ _ -> pure ()) =<< settingBackend setting
+    newManager i registry queue (orphaned made) =<< settingBackend setting
+  writeIORef made ms
   Machine registry ms <$> newIORef Nothing
+  where
+    orphaned made t = do
+      others <- readIORef made >>= filterM isAlive
+      case others of
+        m : _ -> moveTimer m t
+        [] -> void (fireTimer t)
 
 blame :: Machine -> String -> IO ()
 blame x = writeIORef (blamed x) . Just

@@ -22,7 +22,7 @@ import Weft.Core.Events
 import Weft.Core.Manager
 import Weft.Core.Registry
 import Weft.Core.Time (Instant (..), never)
-import Weft.Core.Timer (Expiry (..), cancelTimer)
+import Weft.Core.Timer (cancelTimer)
 import Weft.Sys
 
 -- Waiting ---------------------------------------------------------------------------
@@ -115,7 +115,7 @@ wakerKilled waking setting = do
       killer = do
         blockUntil (maybe False (const True) <$> readIORef victim)
         readIORef victim >>= mapM_ (`throwToThread` ThreadKilled)
-      setter = void (addPlainTimer m (Instant 30) (modifyIORef' fired (+ 1)))
+      setter = void (addTimer m (Instant 30) (modifyIORef' fired (+ 1)))
   pure . finally' x [0] [dispatcher x 0, doomed, killer, setter] $ do
     n <- readIORef fired
     pure (holdsThat [(n == 1, "the timer fired " <> show n <> " times")])
@@ -146,7 +146,7 @@ stopping killing setting = do
           readIORef runner >>= mapM_ (`throwAside` ThreadKilled)
           wakeManager first
         | otherwise = shutdown first
-      setter = void (addTimer first (Instant 1000) (\_ -> modifyIORef' told (+ 1)))
+      setter = void (addTimer first (Instant 1000) (modifyIORef' told (+ 1)))
   pure . finally' x ([1] <> [0 | killing]) [doomed, dispatcher x 1, reader, writer, stopper, setter] $ do
     outcomes <- readIORef got
     n <- readIORef told
@@ -292,9 +292,9 @@ timing setting = do
   fired <- newIORef []
   cancelled <- newIORef []
   let m = firstManager x
-      setTo t = addTimer m (Instant t) $ \why -> do
+      setTo t = addTimer m (Instant t) $ do
         Instant time <- now
-        when (why == Due && time < t) (blame x ("the timer of " <> show t <> " fired at " <> show time))
+        when (time < t) (blame x ("the timer of " <> show t <> " fired at " <> show time))
         modifyIORef fired (t :)
       setter = void (setTo 30)
       fickle = do
@@ -306,6 +306,23 @@ timing setting = do
     c <- readIORef cancelled
     pure (holdsThat [(sort (f <> c) == [30, 50], "fired " <> show f <> ", cancelled " <> show c)])
 
+-- | A timer that is set and cancelled while its manager is stopped and another one takes it over.
+moving :: Setting -> IO Scenario
+moving setting = do
+  x <- machine setting 2
+  outcomes <- newIORef []
+  let m = firstManager x
+      setter = do
+        t <- addTimer m (Instant 30) $ do
+          Instant time <- now
+          when (time < 30) (blame x ("it fired at " <> show time))
+          modifyIORef outcomes ("fired" :)
+        won <- cancelTimer t
+        when won (modifyIORef outcomes ("cancelled" :))
+  pure . finally' x [1] [dispatcher x 0, dispatcher x 1, setter, shutdown m] $ do
+    found <- readIORef outcomes
+    pure (holdsThat [(length found == 1, "it was " <> show found)])
+
 -- | One that is dropped by the thread that set it, as deadlines of operations are, beside one that stays.
 dropping :: Setting -> IO Scenario
 dropping setting = do
@@ -313,10 +330,10 @@ dropping setting = do
   fired <- newIORef []
   let m = firstManager x
       setter = do
-        t <- addFresh m (Instant 30) (\_ -> modifyIORef fired ((30 :: Int) :))
+        t <- addFresh m (Instant 30) (modifyIORef fired ((30 :: Int) :))
         won <- dropFresh m t
         when won (modifyIORef fired (30 :))
-      other = void (addPlainTimer m (Instant 20) (modifyIORef fired (20 :)))
+      other = void (addTimer m (Instant 20) (modifyIORef fired (20 :)))
   pure . finally' x [0] [dispatcher x 0, setter, other] $ do
     f <- readIORef fired
     pure (holdsThat [(sort f == [20, 30], "fired or dropped " <> show f)])
@@ -365,7 +382,8 @@ managerTests =
         (2, "the manager is stopped as its thread takes the last turn", lastTurn),
         (2, "a thread that tells the manager to stop is killed", stopperKilled),
         (1, "a thread that wakes the manager is killed", wakerKilled wakeManager),
-        (1, "a thread that sets a timer is killed", wakerKilled (\m -> void (addPlainTimer m (Instant 20) (pure ())))),
+        (1, "a thread that sets a timer is killed", wakerKilled (\m -> void (addTimer m (Instant 20) (pure ())))),
         (2, "timers", timing),
-        (2, "a timer that is dropped", dropping)
+        (2, "a timer that is dropped", dropping),
+        (1, "a timer that moves to another manager, and is cancelled", moving)
       ]

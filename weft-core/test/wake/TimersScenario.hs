@@ -12,7 +12,7 @@ import Search
 import Simulation
 import Test.Tasty
 import Weft.Core.Time (Instant (..))
-import Weft.Core.Timer (Expiry (..), Queue (..), TimerOwner (..), fireTimer, newTimer)
+import Weft.Core.Timer (Queue (..), TimerOwner (..), fireTimer, newTimer)
 import Weft.Core.Timers
 
 -- | A queue in a list, to keep the number of scheduling points small.
@@ -41,16 +41,16 @@ scenario cancelling setters = do
   cancelled <- newIORef (replicate (length setters) (0 :: Int))
   let bump ref n = modifyIORef' ref (\xs -> take n xs <> [xs !! n + 1] <> drop (n + 1) xs)
       setter (n, cancels) = do
-        (t, _) <- setFresh ts =<< newTimer nowhere (Instant 0) (\_ -> bump fired n)
+        (t, _) <- setFresh ts =<< newTimer owned (Instant 0) (bump fired n)
         when cancels $ do
           won <- cancelling ts t
           when won (bump cancelled n)
-      nowhere = TimerOwner (pure ()) (\_ _ -> pure ())
+      owned = TimerOwner (void (noteCancelled ts)) (\_ -> pure ())
       owner = do
         applyNews ts
         void (expireTimers ts (Instant 1) (const (pure ())))
       check stuck = do
-        takeAll ts >>= mapM_ (fireTimer Due)
+        takeAll ts >>= mapM_ fireTimer
         f <- readIORef fired
         c <- readIORef cancelled
         pure $ case () of
@@ -75,4 +75,4 @@ timersTests = do
     ]
       <> more
   where
-    cancel ts t = fst <$> cancelFresh ts t
+    cancel ts t = cancelFresh ts t (pure ())

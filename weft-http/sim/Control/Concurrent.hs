@@ -15,6 +15,7 @@ module Control.Concurrent
     threadDelay,
     threadCapability,
     getNumCapabilities,
+    rtsSupportsBoundThreads,
     module Control.Concurrent.MVar,
   )
 where
@@ -46,6 +47,9 @@ forkOnWithUnmask _ = forkIOWithUnmask
 
 killThread :: ThreadId -> IO ()
 killThread t = throwTo t ThreadKilled
+
+rtsSupportsBoundThreads :: Bool
+rtsSupportsBoundThreads = True
 
 threadCapability :: ThreadId -> IO (Int, Bool)
 threadCapability _ = pure (0, False)

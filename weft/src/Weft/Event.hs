@@ -85,7 +85,7 @@ import Weft.Core.Events
 import qualified Weft.Core.Manager as Core
 import Weft.Core.Registry (Placed (..), closeRegistered, register, unregister)
 import Weft.Core.Time (Instant, after)
-import Weft.Core.Timer (Timer, cancelTimer)
+import Weft.Core.Timer (Timer, cancelTimer, defuseTimer)
 import Weft.Duration
 import Weft.Sys (guarded, interruptiblyMasked, mask_, now)
 import Weft.TimerQueue (newQueue)
@@ -105,7 +105,7 @@ newWith backend = do
   boundFromEnvironment
   registry <- Core.registryFor
   queue <- newQueue
-  Core.newManager (-1) registry queue (\_ _ -> pure ()) backend
+  Core.newManager (-1) registry queue (\t -> defuseTimer t (pure ()) (\_ -> pure ())) backend
 
 -- | The name of its back end.
 managerBackendName :: EventManager -> String
@@ -248,7 +248,7 @@ registerTimeout m d action = do
 -- | Set a timer and store it, unless the key was unregistered meanwhile. Masked, so that no timer is lost.
 setEntry :: EventManager -> TimeoutKey -> Instant -> IO ()
 setEntry m (TimeoutKey fire entry) due = mask_ $ do
-  t <- Core.addPlainTimer m due fire
+  t <- Core.addTimer m due fire
   gone <- atomicModifyIORef' entry $ \found -> case found of
     Gone -> (Gone, True)
     _ -> (Set t, False)

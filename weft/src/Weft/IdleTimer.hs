@@ -49,7 +49,7 @@ import Data.IORef
 import Data.Int (Int64)
 import Weft.Core.Manager
 import Weft.Core.Time
-import Weft.Core.Timer (Expiry (..), Timer, cancelTimer)
+import Weft.Core.Timer (Timer, cancelTimer)
 import Weft.FFI.Clock (coarseNow)
 import Weft.Runtime.Managers
 import Weft.Sys (AtomicWords, addWord, casWord, mask_, newAtomicWords, now, peekWord, pokeWord, readWord)
@@ -69,7 +69,7 @@ import Weft.Sys (AtomicWords, addWord, casWord, mask_, newAtomicWords, now, peek
 -- @
 --   paused    -> t         a user who found that word 0 is earlier    set a timer for t
 --   t         -> u         a user who found that word 0 is earlier    set a timer for u (t's finds another look)
---   t         -> u         t's timer, not due or its manager stopped  set a timer for u; t = u is possible
+--   t         -> u         t's timer, not due                         set a timer for u
 --   t         -> paused    t's timer; word 0 is paused                nothing
 --   t         -> deciding  t's timer; word 0 has passed               run the action
 --   deciding  -> u         the action gave more time                  set a timer for u
@@ -180,16 +180,17 @@ watch d from = mask_ $ do
   where
     ws = idleTimerWords d
     -- A timer that was set for another time has been replaced.
-    look mine expiry = do
+    look mine = do
       current <- readWord ws wordLook
       at <- readWord ws wordDue
       t <- now
-      when (current == mine) $ case expiry of
-        Due | Instant (fromIntegral at) <= t -> do
-          -- Another timer of this time may be here too, on another dispatcher.
-          claimed <- casWord ws wordLook mine deciding
-          when (claimed == mine) (join (readIORef (idleTimerAction d)) >>= fire at)
-        _ -> follow mine
+      when (current == mine) $
+        if Instant (fromIntegral at) <= t
+          then do
+            -- Another timer of this time may be here too, on another dispatcher.
+            claimed <- casWord ws wordLook mine deciding
+            when (claimed == mine) (join (readIORef (idleTimerAction d)) >>= fire at)
+          else follow mine
     -- The timer that word 3 names is spent. Should 'watch' throw, the next reset sets a timer.
     follow mine = watch d mine `onException` casWord ws wordLook mine paused
     fire at due = case due of

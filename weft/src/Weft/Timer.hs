@@ -55,7 +55,7 @@ schedule :: Duration -> IO () -> IO Timer
 schedule d act = do
   due <- after d <$> now
   m <- currentManager
-  addPlainTimer m due act
+  addTimer m due act
 
 -- | Cancel a timer. 'True' if it had not fired; it never will then. To let it fire at
 -- another time, cancel it and set a new one.

@@ -1,6 +1,6 @@
 -- |
 -- Timers of a process that is stopped (SIGSTOP, SIGCONT), or whose date
--- is changed: each fires once, none early. The program runs itself again as the
+-- is changed, on 1, 2 and 4 capabilities at once: each fires once, none early. The program runs itself again as the
 -- process with the timers. Only that process sees the changed date, by
 -- @libfaketime@, if it is installed.
 module Main (main) where
@@ -8,7 +8,7 @@ module Main (main) where
 import Control.Concurrent hiding (threadDelay)
 import qualified Control.Concurrent as G
 import Control.Concurrent.STM (atomically, check, readTVar)
-import Control.Exception (bracket, evaluate)
+import Control.Exception (SomeException, bracket, evaluate, throwIO, try)
 import Control.Monad
 import Data.IORef
 import Data.Maybe (catMaybes, isJust, isNothing)
@@ -46,40 +46,63 @@ main = do
       preload <- fakeTime
       -- Busy neighbours would only make timers late.
       setEnv "TASTY_NUM_THREADS" "1"
-      defaultMain . testGroup "clocks" $ zipWith ($) groups (map (underBackend preload) backends)
+      available <- filterM (fmap isNothing . whyUnavailable) backends
+      defaultMain . testGroup "clocks" $ zipWith ($) groups (map (underBackend preload) backends) <> [tenSeconds available]
 
 -- | The tests on one back end; with the variables that make programs load @libfaketime@, where it is installed.
 underBackend :: Maybe [(String, String)] -> String -> TestTree
 underBackend preload backend =
   testGroup backend $
-    [ testCase "left alone" (observed [] (\_ -> pure ()) >>= jumpedBy 0),
-      testCase "stopped and continued" (observed [] stopping >>= jumpedBy 0)
+    [ observed "left alone" 0 $ \n -> run n [] (\_ -> pure ()),
+      observed "stopped and continued" 0 $ \n -> run n [] stopping
     ]
-      <> [ testCase ("the date changes by " <> show offset <> " s") . withDateFile $ \file -> do
+      <> [ observed ("the date changes by " <> show offset <> " s") offset $ \n -> withDateFile n $ \file -> do
              set <- maybe (skip "libfaketime is not installed") pure preload
              let variables = set <> [("FAKETIME_TIMESTAMP_FILE", file), ("FAKETIME_NO_CACHE", "1"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")]
-             observed variables (\_ -> G.threadDelay 150000 >> writeFile file (signed offset <> "\n")) >>= jumpedBy offset
+             run n variables (\_ -> G.threadDelay 150000 >> writeFile file (signed offset <> "\n"))
            | offset <- [86400, -86400]
          ]
   where
-    observed variables = observe (("WEFT_BACKEND", backend) : variables)
+    observed name offset act = testCase name (together (map act capabilities) >>= mapM_ (jumpedBy offset))
+    run n variables = observe (("WEFT_BACKEND", backend) : variables) n
     signed n = (if n < 0 then id else ('+' :)) (show n)
+
+-- | Processes with each back end are stopped for ten seconds.
+tenSeconds :: [String] -> TestTree
+tenSeconds backends = testCase "stopped for ten seconds" $ do
+  said <- together [observe [("WEFT_BACKEND", backend)] n (stoppedFor 10000) | backend <- backends, n <- capabilities]
+  mapM_ (jumpedBy 0) said
+
+-- | The numbers of capabilities with which each process runs.
+capabilities :: [Int]
+capabilities = [1, 2, 4]
+
+-- | Run actions at the same time. Throws what one of them throws.
+together :: [IO a] -> IO [a]
+together acts = do
+  boxes <- forM acts $ \act -> do
+    box <- newEmptyMVar
+    box <$ forkIO (try act >>= putMVar box)
+  forM boxes (takeMVar >=> either (throwIO :: SomeException -> IO a) pure)
 
 -- | Stop the process a few times, once for longer than many of its timers take.
 stopping :: Pid -> IO ()
-stopping pid = forM_ [20, 400, 1, 90, 60] $ \ms -> do
-  G.threadDelay 50000
+stopping pid = forM_ [20, 400, 1, 90, 60] $ \ms -> G.threadDelay 50000 >> stoppedFor ms pid
+
+-- | Stop the process for this many milliseconds.
+stoppedFor :: Int -> Pid -> IO ()
+stoppedFor ms pid = do
   signalProcess sigSTOP pid
   G.threadDelay (1000 * ms)
   signalProcess sigCONT pid
 
--- | Run the worker, do something to it, and return what it says. It does not end before that has been done: then its
+-- | Run the worker on that many capabilities, do something to it, and return what it says. It does not end before that has been done: then its
 -- input is closed.
-observe :: [(String, String)] -> (Pid -> IO ()) -> IO (ExitCode, String)
-observe variables act = do
+observe :: [(String, String)] -> Int -> (Pid -> IO ()) -> IO (ExitCode, String)
+observe variables n act = do
   program <- getExecutablePath
   inherited <- filter ((`notElem` map fst variables) . fst) <$> getEnvironment
-  let process = (proc program ["worker"]) {std_in = CreatePipe, std_out = CreatePipe, env = Just (variables <> inherited)}
+  let process = (proc program ["worker", "+RTS", "-N" <> show n]) {std_in = CreatePipe, std_out = CreatePipe, env = Just (variables <> inherited)}
   withCreateProcess process $ \input out _ handle -> case (input, out) of
     (Just i, Just h) -> within "the worker" $ do
       ready <- hGetLine h
@@ -111,13 +134,13 @@ fakeTime = do
   where
     name = "LD_PRELOAD="
 
-withDateFile :: (FilePath -> IO a) -> IO a
-withDateFile = bracket make removeFile
+withDateFile :: Int -> (FilePath -> IO a) -> IO a
+withDateFile n = bracket make removeFile
   where
     make = do
       folder <- getTemporaryDirectory
       pid <- getProcessID
-      let file = folder </> ("weft-clocks-" <> show pid)
+      let file = folder </> ("weft-clocks-" <> show pid <> "-" <> show n)
       file <$ writeFile file "+0\n"
 
 -- The worker -----------------------------------------------------------------------------

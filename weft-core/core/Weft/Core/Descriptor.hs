@@ -227,12 +227,11 @@ waitToken d dir deadline = do
     eventOf Reading = evtRead <> evtPeerClosed
     eventOf Writing = evtWrite
     passOn = void (tryPutMVar (token rd dir) unstamped)
-    -- If the manager is stopped meanwhile, the timer fires early, and every token is put
-    -- ('wakeReadiness'). The word is 0 while both may still happen, 1 if the timer came first, 2
-    -- if the token did. It is moved from 0 once, by compare-and-swap.
+    -- If the manager is stopped meanwhile, every token is put ('wakeReadiness'). The word is 0 while both may still
+    -- happen, 1 if the timer came first, 2 if the token did. It is moved from 0 once, by compare-and-swap.
     waitBefore m = do
       cell <- newAtomicWords 1
-      timer <- addTimer m deadline $ \_ -> do
+      timer <- addTimer m deadline $ do
         found <- casWord cell 0 0 1
         when (found == 0) (noteExpired rd dir)
       let settle = do

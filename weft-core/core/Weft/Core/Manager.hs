@@ -49,8 +49,8 @@ module Weft.Core.Manager
 
     -- * Timers
     addTimer,
-    addPlainTimer,
     addOwnTimer,
+    moveTimer,
     addFresh,
     dropFresh,
   )
@@ -123,9 +123,9 @@ wordSignalling = 1
 wordTurn = 2
 
 -- | A manager over a back end and a timer queue, which it owns from now on. The
--- function gets the plain timers that were not due when the manager was stopped.
-newManager :: Int -> Registry Manager -> Queue -> (Instant -> IO () -> IO ()) -> Backend -> IO Manager
-newManager index registry queue resettle backend = do
+-- function gets each timer that is pending when the manager is stopped; the back end's descriptors are closed then.
+newManager :: Int -> Registry Manager -> Queue -> (Timer -> IO ()) -> Backend -> IO Manager
+newManager index registry queue orphaned backend = do
   reserve registry (backendDescriptors backend)
   timers <- newTimers queue
   wake <- newWake
@@ -141,7 +141,7 @@ newManager index registry queue resettle backend = do
   finisher <- newRef Nothing
   external <- newRef (\_ _ -> pure ())
   finished <- newEmptyMVar
-  let owner = TimerOwner (onCancelled m) resettle
+  let owner = TimerOwner (onCancelled m) orphaned
       m = Manager backend registry timers owner wake hint counters latency lateness heartbeat eventLog index state generation runner finisher external finished
   pure m
   where
@@ -388,7 +388,7 @@ requestStop m = mask_ $ do
       if found' == stateIdle then finish m else requestStop m
 
 -- | Stop it: its kernel objects are released, callbacks that are still registered are called with 'evtClose' and
--- 'evtOrphaned', and its pending timers are fired as 'Orphaned'. Returns when that is done, or at once when called from
+-- 'evtOrphaned', and its pending timers go to the function of 'newManager'. Returns when that is done, or at once when called from
 -- a callback. May be repeated. If the runner is in no turn, the caller does the work, as there may be no more turns.
 shutdown :: Manager -> IO ()
 shutdown m = do
@@ -401,20 +401,21 @@ shutdown m = do
     when (inTurn == 0) (finish m)
     readMVar (managerFinished m)
 
--- | Release everything. Threads that wait for tracked descriptors try again and find another manager.
+-- | Release everything. Threads that wait for tracked descriptors try again and find another manager. The kernel
+-- objects are released first: there may be no other free descriptors for the manager that takes over.
 finish :: Manager -> IO ()
 finish m = uninterruptibleMask_ $ do
   found <- casWord (managerState m) 0 stateStopping stateFinished
   when (found == stateStopping) $ do
     myThreadId >>= writeRef (managerFinisher m) . Just
     orphans <- takeRegistrations (managerRegistry m) m
-    wakeReadiness (managerRegistry m)
-    forM_ orphans $ \reg -> guarded (registrationCallback reg (evtClose <> evtOrphaned))
-    takeAll (managerTimers m) >>= mapM_ (fireTimer Orphaned)
     letSignallersPass
     unreserve (managerRegistry m) (backendDescriptors (managerBackend m))
     backendClose (managerBackend m)
     dropHeartbeat (managerHeartbeat m)
+    wakeReadiness (managerRegistry m)
+    forM_ orphans $ \reg -> guarded (registrationCallback reg (evtClose <> evtOrphaned))
+    takeAll (managerTimers m) >>= mapM_ orphanTimer
     writeRef (managerFinisher m) Nothing
     void (tryPutMVar (managerFinished m) ())
   where
@@ -435,16 +436,17 @@ discard m = do
 managerPending :: Manager -> IO Int
 managerPending = pendingTimers . managerTimers
 
--- | Run an action on the runner at an instant, or as soon as possible after it, never before; or when the manager is
--- stopped, with 'Orphaned'. The action must not block. Costs one compare-and-swap, and a signal only if the runner
--- would sleep past the instant. 'cancelTimer' cancels it.
-addTimer :: Manager -> Instant -> Action -> IO Timer
+-- | Run an action on the runner at an instant, or as soon as possible after it, never before. The action must not block.
+-- Costs one compare-and-swap, and a signal only if the runner would sleep past the instant. 'cancelTimer' cancels it. If
+-- the manager is stopped before, the function of 'newManager' gets the timer.
+addTimer :: Manager -> Instant -> IO () -> IO Timer
 addTimer m due act = newTimer (managerTimerOwner m) due act >>= set m
 
--- | 'addTimer' for an action that need not know when the manager is stopped. The timer's owner
--- then sets it again with another manager, or drops it ('ownerResettle').
-addPlainTimer :: Manager -> Instant -> IO () -> IO Timer
-addPlainTimer m due act = newPlainTimer (managerTimerOwner m) due act >>= set m
+-- | Take over a pending timer of a manager that was stopped. No effect if it was cancelled.
+moveTimer :: Manager -> Timer -> IO ()
+moveTimer m t = mask_ $ do
+  pending <- adoptTimer (managerTimerOwner m) t
+  when pending (void (set m t))
 
 set :: Manager -> Timer -> IO Timer
 set m t = mask_ $ do
@@ -453,20 +455,20 @@ set m t = mask_ $ do
   t <$ settled m full (timerDue t)
 {-# INLINE set #-}
 
--- | 'addPlainTimer' for the runner only: it puts the timer directly into the queue, without atomic instructions.
+-- | 'addTimer' for the runner only: it puts the timer directly into the queue, without atomic instructions.
 addOwnTimer :: Manager -> Instant -> IO () -> IO Timer
 addOwnTimer m due act = do
-  t <- newPlainTimer (managerTimerOwner m) due act
+  t <- newTimer (managerTimerOwner m) due act
   t <$ enterTimer (managerTimers m) t
 {-# INLINE addOwnTimer #-}
 
--- | For the runner: do with all pending timers what happens when the manager is stopped ('Orphaned'), and go on.
+-- | For the runner: do with all pending timers what happens when the manager is stopped, and go on.
 -- O(timers).
 orphanTimers :: Manager -> IO ()
 orphanTimers = orphanAll . managerTimers
 
 -- | 'addTimer' for a timer that the same thread will probably cancel soon, by 'dropFresh'. Exceptions are masked.
-addFresh :: Manager -> Instant -> Action -> IO Fresh
+addFresh :: Manager -> Instant -> IO () -> IO Fresh
 addFresh m due act = do
   (t, full) <- setFresh (managerTimers m) =<< newTimer (managerTimerOwner m) due act
   countShared (managerCounters m) TimersSet
@@ -474,20 +476,16 @@ addFresh m due act = do
 
 -- | Cancel a timer of 'addFresh'. 'False' if it had fired or was cancelled before. The caller has masked exceptions.
 dropFresh :: Manager -> Fresh -> IO Bool
-dropFresh m t = do
-  (cancelled, full) <- cancelFresh (managerTimers m) t
-  when cancelled (countShared (managerCounters m) TimersCancelled)
-  when full (wakeManager m)
-  pure cancelled
+dropFresh m t = cancelFresh (managerTimers m) t (countShared (managerCounters m) TimersCancelled)
 
 -- | To be called after a timer was pushed, masked from there on. The runner of a stopping manager empties the inbox
--- after it has changed the state. A thread that pushes later sees the state, and runs the action itself ('Orphaned').
+-- after it has changed the state. A thread that pushes later sees the state, and does the runner's work ('orphanTimer').
 settled :: Manager -> Bool -> Instant -> IO ()
 settled m full due = do
   state <- readWord (managerState m) 0
   if state <= stateRunning
     then prod m full due
-    else takeInbox (managerTimers m) >>= mapM_ (fireTimer Orphaned)
+    else takeInbox (managerTimers m) >>= mapM_ orphanTimer
 {-# INLINE settled #-}
 
 prod :: Manager -> Bool -> Instant -> IO ()

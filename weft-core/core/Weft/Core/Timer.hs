@@ -1,18 +1,17 @@
 -- |
 -- One timer, and the operations of a queue of timers. A timer fires once or is
 -- cancelled, never both: firing and cancelling take the action out of the timer's reference by an atomic swap, and the
--- first one gets it.
+-- first one gets it. When its manager is stopped it moves to another one, and stays the same timer.
 module Weft.Core.Timer
   ( -- * Timers
     Timer,
-    Action,
-    Expiry (..),
     TimerOwner (..),
     newTimer,
-    newPlainTimer,
     timerDue,
     isPending,
     fireTimer,
+    orphanTimer,
+    adoptTimer,
     cancelTimer,
     defuseTimer,
 
@@ -25,47 +24,32 @@ import Weft.Core.Time (Instant)
 import Weft.Sys
 
 -- | A timer. The reference holds its action until it has fired or
--- was cancelled; written by the thread that fires or cancels it. Eleven words, with its entry
+-- was cancelled; written by the thread that fires, moves or cancels it. Eleven words, with its entry
 -- in a queue.
 data Timer = Timer !Instant !(Ref TimerState)
 
+-- | @
+--   Pending owner   -> Pending owner' ('adoptTimer'), Spent ('fireTimer', 'cancelTimer')
+--   Spent           for good
+-- @
 data TimerState
   = -- | It has fired or was cancelled.
     Spent
-  | -- | The action runs when the timer is due. If its manager is stopped before, it is
-    -- set again with another one ('ownerResettle').
-    Plain !TimerOwner (IO ())
-  | -- | The action runs in both cases, and gets the case as its argument.
-    Aware !TimerOwner Action
-
--- | The action of a timer. The thread that runs the manager runs it; it must not block.
-type Action = Expiry -> IO ()
-
--- | Why a timer's action runs.
-data Expiry
-  = -- | It is due.
-    Due
-  | -- | Its manager was stopped before it was due.
-    Orphaned
-  deriving (Eq, Show)
+  | -- | The thread that runs the manager runs the action when the timer is due. The action must not block.
+    Pending !TimerOwner (IO ())
 
 -- | A manager as its timers see it. All timers of a manager share one value.
 data TimerOwner = TimerOwner
   { -- | To be called when one of its timers was cancelled.
     ownerCancelled :: !(IO ()),
-    -- | To be called with a plain timer that was not due when the manager was stopped.
-    ownerResettle :: !(Instant -> IO () -> IO ())
+    -- | To be called with each timer that was pending when the manager was stopped.
+    ownerOrphaned :: !(Timer -> IO ())
   }
 
 -- | A timer that is in no queue yet.
-newTimer :: TimerOwner -> Instant -> Action -> IO Timer
-newTimer owner due act = Timer due <$> (newRef $! Aware owner act)
+newTimer :: TimerOwner -> Instant -> IO () -> IO Timer
+newTimer owner due act = Timer due <$> (newRef $! Pending owner act)
 {-# INLINE newTimer #-}
-
--- | A timer whose action need not know when its manager is stopped.
-newPlainTimer :: TimerOwner -> Instant -> IO () -> IO Timer
-newPlainTimer owner due act = Timer due <$> (newRef $! Plain owner act)
-{-# INLINE newPlainTimer #-}
 
 -- | The instant at which it is due.
 timerDue :: Timer -> Instant
@@ -76,35 +60,48 @@ isPending :: Timer -> IO Bool
 isPending (Timer _ ref) = waits <$> readRef ref
   where
     waits Spent = False
-    waits _ = True
+    waits (Pending _ _) = True
 
 -- | Run the action. 'False' if it was cancelled, or has run already.
-fireTimer :: Expiry -> Timer -> IO Bool
-fireTimer why (Timer due ref) = do
+fireTimer :: Timer -> IO Bool
+fireTimer (Timer _ ref) = do
   state <- swapRef ref Spent
   case state of
     Spent -> pure False
-    Aware _ act -> True <$ guarded (act why)
-    Plain owner act
-      | why == Due -> True <$ guarded act
-      | otherwise -> True <$ guarded (ownerResettle owner due act)
+    Pending _ act -> True <$ guarded act
+
+-- | Tell the owner that the timer is in no queue any more ('ownerOrphaned'). 'False' if it was cancelled, or has fired.
+orphanTimer :: Timer -> IO Bool
+orphanTimer t@(Timer _ ref) = do
+  state <- readRef ref
+  case state of
+    Spent -> pure False
+    Pending owner _ -> True <$ guarded (ownerOrphaned owner t)
+
+-- | Give a timer that is in no queue another owner, which then puts it into a queue. 'False' if it was cancelled.
+adoptTimer :: TimerOwner -> Timer -> IO Bool
+adoptTimer owner t@(Timer _ ref) = do
+  state <- readRef ref
+  case state of
+    Spent -> pure False
+    Pending _ act -> do
+      done <- casRef ref state (Pending owner act)
+      if done then pure True else adoptTimer owner t
 
 -- | Cancel a timer. Any thread may call this. 'True' if it had not fired; it never will then.
 -- Masked, so that each timer that is cancelled is counted.
 cancelTimer :: Timer -> IO Bool
-cancelTimer (Timer _ ref) = mask_ $ do
+cancelTimer t = mask_ (defuseTimer t (pure False) (\owner -> True <$ ownerCancelled owner))
+
+-- | Cancel a timer without telling the owner: run the last argument with the owner, or the one before it if the timer
+-- had fired or was cancelled.
+defuseTimer :: Timer -> IO a -> (TimerOwner -> IO a) -> IO a
+defuseTimer (Timer _ ref) spent cancelled = do
   state <- swapRef ref Spent
   case state of
-    Spent -> pure False
-    Plain owner _ -> True <$ ownerCancelled owner
-    Aware owner _ -> True <$ ownerCancelled owner
-
--- | 'cancelTimer' that does not call 'ownerCancelled'.
-defuseTimer :: Timer -> IO Bool
-defuseTimer (Timer _ ref) = won <$> swapRef ref Spent
-  where
-    won Spent = False
-    won _ = True
+    Spent -> spent
+    Pending owner _ -> cancelled owner
+{-# INLINE defuseTimer #-}
 
 -- | A queue of timers, used by one thread. Cancelled timers may stay in it until
 -- they are due or swept out.

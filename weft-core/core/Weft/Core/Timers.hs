@@ -92,19 +92,13 @@ arrived :: Timers -> IO Bool
 arrived ts = (>= sweepThreshold) <$> addWord (timersCounts ts) wordInbox 1
 {-# INLINE arrived #-}
 
--- | Cancel the timer. The first 'Bool' is whether it had not fired; it never will then. The second is as with
--- 'setTimer'. If no timer was set after it and the owner has not emptied the inbox, the timer is removed from the
--- inbox at once.
-cancelFresh :: Timers -> Fresh -> IO (Bool, Bool)
-cancelFresh ts (Fresh t node) = do
-  won <- defuseTimer t
-  if not won
-    then pure (False, False)
-    else do
-      gone <- unpush
-      if gone
-        then (True, False) <$ addWord (timersCounts ts) wordInbox (-1)
-        else (,) True <$> noteCancelled ts
+-- | Cancel the timer. 'False' if it had fired; otherwise it never will. If no timer was set after it and the owner has
+-- not emptied the inbox, the timer is removed from the inbox at once, and the last argument is run. Otherwise the
+-- timer's owner is told ('ownerCancelled').
+cancelFresh :: Timers -> Fresh -> IO () -> IO Bool
+cancelFresh ts (Fresh t node) removed = defuseTimer t (pure False) $ \owner -> do
+  gone <- unpush
+  True <$ if gone then addWord (timersCounts ts) wordInbox (-1) >> removed else ownerCancelled owner
   where
     unpush = case node of
       Push _ below -> casRef (timersInbox ts) node below
@@ -175,7 +169,7 @@ expireTimers :: Timers -> Instant -> (Instant -> IO ()) -> IO Int
 expireTimers ts instant told = do
   fired <- newAtomicWords 1
   queueExpire (timersQueue ts) instant $ \t -> do
-    ok <- fireTimer Due t
+    ok <- fireTimer t
     if ok then bumpWord fired 0 1 >> told (timerDue t) else noteSwept ts 1
   noteSize ts
   peekWord fired 0
@@ -189,7 +183,7 @@ takeAll ts = do
   queueSweep (timersQueue ts) (\t -> False <$ (readRef out >>= writeRef out . (t :)))
   reverse <$> readRef out
 
--- | Take all timers out and fire them as 'Orphaned'. Others may be entered afterwards.
+-- | Take all timers out and tell their owner ('orphanTimer'). Others may be entered afterwards.
 -- O(timers).
 orphanAll :: Timers -> IO ()
 orphanAll ts = do
@@ -198,7 +192,7 @@ orphanAll ts = do
   queueSweep (timersQueue ts) (\t -> False <$ (readRef out >>= writeRef out . (t :)))
   noteSize ts
   timers <- readRef out
-  forM_ (reverse timers) $ \t -> fireTimer Orphaned t >>= \ok -> unless ok (noteSwept ts 1)
+  forM_ (reverse timers) $ \t -> orphanTimer t >>= \ok -> unless ok (noteSwept ts 1)
 
 -- | Take the timers out of the inbox. Any thread may call this.
 takeInbox :: Timers -> IO [Timer]

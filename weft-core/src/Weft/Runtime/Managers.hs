@@ -18,14 +18,18 @@ module Weft.Runtime.Managers
   )
 where
 
+import Control.Concurrent (rtsSupportsBoundThreads)
 import Control.Exception (IOException, SomeException, catch, throwIO, try)
-import Control.Monad (join, void)
+import Control.Monad (forM_, join, unless, void)
+import Data.List (partition)
 import Data.Maybe (catMaybes)
+import Foreign.Ptr (nullPtr)
 import System.IO (hPutStrLn, stderr)
 import Weft.Backend.Choice (newDefaultBackend)
 import Weft.Core.Manager
 import Weft.Core.Registry (Registry)
-import Weft.Core.Time (Instant)
+import Weft.Core.Timer (Timer, fireTimer, timerDue)
+import Weft.FFI.Poll (pollWait)
 import Weft.Sys
 import Weft.TimerQueue (newQueue)
 import Weft.Watchdog.Bound (boundFromEnvironment)
@@ -37,7 +41,10 @@ data Runtime = Runtime
     runtimeRegistry :: !(Registry Manager),
     -- | The managers by capability. Written under the lock, read by any thread.
     runtimeManagers :: !(Ref (BoxedArray (Maybe Manager))),
-    runtimeLock :: !(MVar ())
+    runtimeLock :: !(MVar ()),
+    -- | Timers of stopped managers, while no manager can be started. The thread that adds the first one starts 'retry',
+    -- which takes them out. Changed atomically.
+    runtimeStranded :: !(Ref [Timer])
   }
 
 theRuntime :: Ref Runtime
@@ -55,7 +62,7 @@ newRuntime = do
   generation <- forkGeneration
   registry <- registryFor
   none <- newBoxedArray 0 Nothing
-  Runtime generation registry <$> newRef none <*> newMVar ()
+  Runtime generation registry <$> newRef none <*> newMVar () <*> newRef []
 
 -- | The runtime of this process. A forked child finds its parent's and replaces it: threads that do not exist in the
 -- child may hold its locks.
@@ -130,11 +137,35 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
     firstAlive [] = pure Nothing
     firstAlive (m : ms) = isAlive m >>= \alive -> if alive then pure (Just m) else firstAlive ms
 
--- | Set a timer whose dispatcher was stopped with the present one.
-resettle :: Instant -> IO () -> IO ()
-resettle due act = do
-  m <- currentManager
-  void (addPlainTimer m due act)
+-- | Give the present dispatcher a timer whose dispatcher was stopped.
+resettle :: Timer -> IO ()
+resettle t = try currentManager >>= either stranded (`moveTimer` t)
+  where
+    stranded :: IOException -> IO ()
+    stranded _ = runtime >>= \rt -> strand rt [t]
+
+-- | Keep timers for which no manager can be started, as there is no free descriptor.
+strand :: Runtime -> [Timer] -> IO ()
+strand rt ts = unless (null ts) $ do
+  before <- updateRef (runtimeStranded rt) (ts <>)
+  cap <- myCapability
+  case before of
+    [] -> void (forkPinned cap "weft timers without a dispatcher" (\unmask -> unmask (retry rt)))
+    _ -> pure ()
+
+-- | Wait a little, fire the timers that are due, and try again to start a manager for the others.
+retry :: Runtime -> IO ()
+retry rt = do
+  -- With -threaded by a system call, since a delay would need a manager.
+  if rtsSupportsBoundThreads then void (pollWait nullPtr 0 10000000) else threadDelay 10000
+  timers <- swapRef (runtimeStranded rt) []
+  t <- now
+  let (due, later) = partition ((<= t) . timerDue) timers
+  forM_ due fireTimer
+  found <- try currentManager
+  case found of
+    Right m -> forM_ later (moveTimer m)
+    Left e -> const (strand rt later) (e :: IOException)
 
 -- | A dispatcher; it runs until it is stopped. If the back end fails, or another thread throws at this
 -- one, the exception goes to the program's handler for uncaught exceptions, and waiting threads find a new manager.
@@ -171,7 +202,7 @@ managers :: IO [Manager]
 managers = running =<< runtime
 
 -- | Stop all dispatchers and release their kernel objects. Threads that wait for descriptors go on waiting with new
--- dispatchers, which also take over pending delays and timers: each fires once, at its time. For a program that
+-- dispatchers, which also take over pending delays and timers: each fires once, at its time, and can be cancelled. For a program that
 -- releases everything before it ends, or that changes the back end while nothing happens. Interruptible while it waits
 -- for the dispatchers to end; they all end then too.
 stopManagers :: IO ()

@@ -35,6 +35,7 @@ import Control.Monad (forM_, unless, void, when)
 import System.IO (hPutStrLn, stderr)
 import Weft.Backend.Choice (newDefaultBackend)
 import Weft.Core.Manager
+import Weft.Core.Timer (fireTimer)
 import Weft.Duration (Duration, seconds, toSeconds)
 import Weft.Hybrid.Blocked (noteEnded, noteStarted)
 import Weft.Hybrid.DescriptorTable (deliver)
@@ -130,7 +131,7 @@ newLoop settings scheduler i = do
   backend <- newDefaultBackend
   registry <- registryFor
   timers <- newQueue
-  manager <- newManager (-1) registry timers (const id) backend
+  manager <- newManager (-1) registry timers (void . fireTimer) backend
   ready <- newReady (settingsPolicy settings)
   inbox <- newRef NoMail
   ctx <- newRef Plain

@@ -24,7 +24,7 @@ import Weft.Core.Timer (cancelTimer)
 import Weft.FFI.Poll
 import Weft.Runtime.Managers
 import Weft.Socket.Types
-import Weft.Sys (attempt, now)
+import Weft.Sys (attempt)
 
 -- | The state of a peer, as far as the kernel knows. A TCP peer that has closed its socket looks like one that has
 -- only finished sending, until something is sent to it.
@@ -81,7 +81,7 @@ awaitEvents loc evs holds s = withDescriptor s wait
           timer <-
             if deadline == never
               then pure Nothing
-              else Just <$> addTimer m deadline (\_ -> void (tryPutMVar box Nothing))
+              else Just <$> addTimer m deadline (void (tryPutMVar box Nothing))
           let withdraw = mapM_ cancelTimer timer >> unregister (managerRegistry m) fd key
           found <- takeMVar box `onException` withdraw
           case found of
@@ -90,7 +90,7 @@ awaitEvents loc evs holds s = withDescriptor s wait
               if e `includes` evtOrphaned
                 then wait ep
                 else if e `includes` evtClose then closed else pure ()
-            Nothing -> withdraw >> now >>= \t -> if t < deadline then wait ep else late
+            Nothing -> withdraw >> late
     -- What happened before the deadline counts.
     late = do
       state <- peerState s

@@ -13,7 +13,7 @@ where
 import Control.Concurrent (ThreadId, forkIOWithUnmask, killThread, myThreadId)
 import Control.Concurrent.STM (atomically, newTVarIO, writeTVar)
 import Control.Exception hiding (handle)
-import Control.Monad (unless, void, when)
+import Control.Monad (unless, void)
 import Data.Unique (newUnique)
 import GHC.Conc (TVar, labelThread)
 import System.IO.Unsafe (unsafeInterleaveIO)
@@ -21,7 +21,7 @@ import System.Timeout (Timeout)
 import Unsafe.Coerce (unsafeCoerce)
 import Weft.Core.Manager
 import Weft.Core.Time
-import Weft.Core.Timer (Expiry (..), cancelTimer)
+import Weft.Core.Timer (cancelTimer)
 import Weft.Core.Timers (Fresh)
 import Weft.Runtime.Managers
 import Weft.Sys (now)
@@ -40,17 +40,9 @@ sleep d
   | otherwise = mask_ $ do
     due <- after d <$> now
     box <- Sys.newEmptyMVar
-    delayUntil due box
-
-delayUntil :: Instant -> Sys.MVar () -> IO ()
-delayUntil due box = do
-  m <- currentManager
-  timer <- addTimer m due (\_ -> void (Sys.tryPutMVar box ()))
-  Sys.takeMVar box `onException` cancelTimer timer
-  alive <- isAlive m
-  unless alive $ do
-    t <- now
-    when (t < due) (delayUntil due box)
+    m <- currentManager
+    timer <- addTimer m due (void (Sys.tryPutMVar box ()))
+    Sys.takeMVar box `onException` cancelTimer timer
 
 -- | A variable that becomes 'True' after this many microseconds. Zero and negative
 -- numbers make it 'True' at once.
@@ -61,7 +53,7 @@ registerDelay us
     var <- newTVarIO False
     due <- after (microseconds us) <$> now
     m <- currentManager
-    var <$ addPlainTimer m due (atomically (writeTVar var True))
+    var <$ addTimer m due (atomically (writeTVar var True))
 
 -- | A new exception of the type in "System.Timeout", so that programs that look for that type find it. Its
 -- unique number is made lazily: only when the time has run out, or when another exception is compared with it.
@@ -101,11 +93,7 @@ startAlarm d self ex = do
   due <- after d <$> now
   thrower <- Sys.newEmptyMVar
   m <- currentManager
-  timer <- addFresh m due $ \why ->
-    void . forkThrower thrower $ do
-      -- The manager was stopped: this thread waits for the rest of the time.
-      when (why == Orphaned) (Sys.newEmptyMVar >>= delayUntil due)
-      evaluate ex >>= throwTo self
+  timer <- addFresh m due (void (forkThrower thrower (evaluate ex >>= throwTo self)))
   pure (Alarm m timer thrower)
 
 forkThrower :: Sys.MVar ThreadId -> IO () -> IO ThreadId

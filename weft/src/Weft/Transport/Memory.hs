@@ -194,7 +194,7 @@ waitUntil deadline act
     waiting = do
       passed <- newTVarIO False
       m <- currentManager
-      timer <- addTimer m deadline (\_ -> atomically (writeTVar passed True))
+      timer <- addTimer m deadline (atomically (writeTVar passed True))
       let tooLate = Left eTIMEDOUT <$ (readTVar passed >>= check)
       r <- atomically (act `orElse` tooLate) `onException` cancelTimer timer
       r <$ cancelTimer timer

@@ -171,7 +171,7 @@ stopping =
       count >>= (@?= 6)
       putMVar never ()
       shutdown m,
-    testCase "a thousand starts and stops leave nothing behind" . leavesDescriptors (times 1000) $ do
+    testCase "ten thousand starts and stops leave nothing behind" . leavesDescriptors (times 10000) $ do
       m <- new
       t <- start (loop m)
       wakeManager m

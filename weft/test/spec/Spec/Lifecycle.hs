@@ -7,28 +7,33 @@ module Spec.Lifecycle
 where
 
 import Control.Concurrent hiding (threadDelay, threadWaitRead, threadWaitReadSTM, threadWaitWrite)
+import Control.Concurrent.STM (atomically, check, readTVar)
 import Control.Exception
 import Control.Monad
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
+import Foreign.C.Error (eTIMEDOUT)
 import Harness
 import Spec.Serve (withNoneLeft)
 import System.Exit (ExitCode (..))
 import System.IO (hPutStrLn, stderr)
 import System.Posix.Process (ProcessStatus (..), exitImmediately, forkProcess, getProcessStatus)
+import System.Posix.Resource (Resource (..), ResourceLimit (..), ResourceLimits (..), getResourceLimit, setResourceLimit)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Core.Manager (isAlive)
 import qualified Weft.Core.Manager as Manager (shutdown)
 import Weft.Duration
 import Weft.Event (Lifetime (OneShot), evtRead, registerFd_)
+import Weft.IdleTimer (expired, newIdleTimer)
 import Weft.Metrics (metricsRegistered, readMetrics)
 import Weft.Runtime.Managers (managers, stopManagers)
 import Weft.Socket
 import Weft.Socket.ByteString
 import Weft.Test.Descriptors
 import Weft.Thread
-import Weft.Timer (schedule)
+import Weft.Timer (cancel, schedule)
+import Weft.Transport (connReceive, connectionPair)
 
 tests :: TestTree
 tests =
@@ -63,6 +68,18 @@ tests =
         putMVar leave ()
         mapM_ (finishes "the end of a dispatcher" . Manager.shutdown) started
         alive @?= map (const False) started,
+      test "timers of stopped managers fire at their time, and can be cancelled" (movedTimers id),
+      test "timers of managers that are stopped while no descriptor is free" (movedTimers withNoneLeft),
+      test "timers of stopped managers while no manager can be started" (movedTimers withoutNew),
+      test "threads wait on when their manager is stopped while no descriptor is free" . withFds $ \fds -> do
+        (r, w) <- pipe fds
+        reader <- start (threadWaitRead r)
+        blocks reader
+        withNoneLeft $ do
+          stopManagers
+          blocks reader
+          say w 1
+          result "the wait" reader,
       test "without a free descriptor, a capability that has no dispatcher waits with another's" . withFds $ \fds -> do
         n <- getNumCapabilities
         (r, w) <- pipe fds
@@ -112,6 +129,47 @@ tests =
         result "threadDelay" sleeper
         void (result "timeout" waiter)
     ]
+
+-- | Timers and delays of each kind. Their managers are stopped within the function.
+movedTimers :: (IO () -> IO ()) -> Assertion
+movedTimers around = do
+  fired <- newIORef (0 :: Int)
+  let us = 200000 :: Int
+      hit = atomicModifyIORef' fired (\n -> (n + 1, ()))
+      notEarly name act = start $ do
+        (_, s) <- timed act
+        assertBool (name <> " took " <> show s <> " s") (s * 1e6 >= fromIntegral us)
+  (a, _) <- connectionPair 1000 (SockAddrUnix "a") (SockAddrUnix "b")
+  waiting <-
+    sequence
+      [ notEarly "threadDelay" (threadDelay us),
+        notEarly "timeout" (timeout us (threadDelay maxBound) >>= (@?= Nothing)),
+        notEarly "registerDelay" (registerDelay us >>= \v -> atomically (readTVar v >>= check)),
+        notEarly "a deadline" (deadlineIn (microseconds us) >>= \soon -> failsWith "receiving" eTIMEDOUT (connReceive a soon 1))
+      ]
+  doomed <- start (threadDelay us >> hit)
+  _ <- schedule (microseconds us) hit
+  later <- schedule (microseconds (3 * us)) hit
+  idle <- newIdleTimer (microseconds us) hit
+  cancelled <- schedule (microseconds us) hit
+  mapM_ blocks (doomed : waiting)
+  around $ do
+    stopManagers
+    cancel cancelled >>= assertBool "a timer that has not fired is cancelled"
+    cancel cancelled >>= assertBool "it is cancelled once" . not
+    stop doomed
+    mapM_ (result "a wait") waiting
+    eventually "the timers fire" ((>= 2) <$> readIORef fired)
+    expired idle >>= assertBool "the idle timer has expired"
+  eventually "the last timer fires" ((>= 3) <$> readIORef fired)
+  cancel later >>= assertBool "it has fired" . not
+  pause 20
+  readIORef fired >>= (@?= 3)
+
+-- | Run an action while no descriptor can be opened, not even one with a number that is freed meanwhile.
+withoutNew :: IO a -> IO a
+withoutNew act = bracket (getResourceLimit ResourceOpenFiles) (setResourceLimit ResourceOpenFiles) $ \old ->
+  setResourceLimit ResourceOpenFiles old {softLimit = ResourceLimit 3} >> act
 
 test :: String -> IO () -> TestTree
 test name act = testCase name (finishes name act)

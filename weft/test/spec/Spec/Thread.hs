@@ -12,6 +12,7 @@ where
 
 import Control.Exception
 import Control.Monad (forM, forM_, replicateM, when)
+import qualified Data.ByteString.Char8 as C
 import Foreign.C.Error (eBADF)
 import qualified GHC.Conc as G
 import Harness
@@ -19,6 +20,8 @@ import System.Posix.IO (dup)
 import System.Posix.Types (Fd)
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.Socket (Family (..), SocketType (..), close, defaultProtocol, socketPair)
+import Weft.Socket.ByteString (recv, sendAll)
 import Weft.Test.Descriptors
 import qualified Weft.Thread as W
 
@@ -274,6 +277,26 @@ ownTests =
         -- A dispatcher that spins makes thousands of turns.
         assertBool (show (later - before) <> " turns for a descriptor that nobody waits for") (later - before < 100)
         W.threadWaitRead copy,
+      test "spin: a hang-up that nobody waits for stays quiet" $ \fds -> do
+        (a, b) <- streamPair fds
+        t <- start (W.threadWaitRead a)
+        blocks "reading" t
+        say b 1
+        result "reading" t
+        (c, d) <- socketPair AF_UNIX Stream defaultProtocol
+        reader <- start (recv c 10)
+        blocks "receiving" reader
+        sendAll d (C.pack "x")
+        result "receiving" reader >>= (@?= C.pack "x")
+        shut fds b
+        close d
+        before <- activity
+        pause 50
+        later <- activity
+        assertBool (show (later - before) <> " turns for hang-ups that nobody waits for") (later - before < 100)
+        W.threadWaitRead a
+        recv c 10 >>= (@?= C.empty)
+        close c,
       test "cancellation: a storm of kills around the event leaves nothing registered" $ \fds ->
         leavesNothing (storm fds)
     ]
