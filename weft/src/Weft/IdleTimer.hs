@@ -49,7 +49,7 @@ import Data.IORef
 import Data.Int (Int64)
 import Weft.Core.Manager
 import Weft.Core.Time
-import Weft.Core.Timer (Timer, cancelTimer)
+import Weft.Core.Timer (Expiry (..), Timer, cancelTimer)
 import Weft.FFI.Clock (coarseNow)
 import Weft.Runtime.Managers
 import Weft.Sys (AtomicWords, addWord, casWord, mask_, newAtomicWords, now, peekWord, pokeWord, readWord)
@@ -172,7 +172,7 @@ watch d from = mask_ $ do
     found <- casWord ws wordLook from next
     when (found == from) $ do
       forM_ manager $ \m -> do
-        t <- addTimer m (Instant (fromIntegral next)) (look next)
+        t <- addOptionalTimer m (Instant (fromIntegral next)) (look next)
         writeIORef (idleTimerTimer d) (Just t)
       -- The due time may have been moved earlier by a thread that had not seen word 3 yet.
       again <- readWord ws wordDue
@@ -180,17 +180,22 @@ watch d from = mask_ $ do
   where
     ws = idleTimerWords d
     -- A timer that was set for another time has been replaced.
-    look mine = do
+    look mine why = do
       current <- readWord ws wordLook
       at <- readWord ws wordDue
       t <- now
-      when (current == mine) $
-        if Instant (fromIntegral at) <= t
-          then do
-            -- Another timer of this time may be here too, on another dispatcher.
-            claimed <- casWord ws wordLook mine deciding
-            when (claimed == mine) (join (readIORef (idleTimerAction d)) >>= fire at)
-          else follow mine
+      running <- (== stateRunning) <$> readWord ws wordState
+      case why of
+        _ | current /= mine -> pure False
+        -- The manager was stopped. If the timer is not needed, no other manager is started for it.
+        Orphaned
+          | at == paused -> False <$ follow mine
+          | otherwise -> pure running
+        Due | Instant (fromIntegral at) <= t -> do
+          -- Another timer of this time may be here too, on another dispatcher.
+          claimed <- casWord ws wordLook mine deciding
+          False <$ when (claimed == mine) (join (readIORef (idleTimerAction d)) >>= fire at)
+        Due -> False <$ follow mine
     -- The timer that word 3 names is spent. Should 'watch' throw, the next reset sets a timer.
     follow mine = watch d mine `onException` casWord ws wordLook mine paused
     fire at due = case due of

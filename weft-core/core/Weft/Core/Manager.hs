@@ -49,6 +49,7 @@ module Weft.Core.Manager
 
     -- * Timers
     addTimer,
+    addOptionalTimer,
     addOwnTimer,
     moveTimer,
     addFresh,
@@ -441,6 +442,11 @@ managerPending = pendingTimers . managerTimers
 -- the manager is stopped before, the function of 'newManager' gets the timer.
 addTimer :: Manager -> Instant -> IO () -> IO Timer
 addTimer m due act = newTimer (managerTimerOwner m) due act >>= set m
+
+-- | 'addTimer' for a timer that may not be needed any more when the manager is stopped: the action is run then too, and
+-- returns whether another manager is to have the timer.
+addOptionalTimer :: Manager -> Instant -> (Expiry -> IO Bool) -> IO Timer
+addOptionalTimer m due act = newOptionalTimer (managerTimerOwner m) due act >>= set m
 
 -- | Take over a pending timer of a manager that was stopped. No effect if it was cancelled.
 moveTimer :: Manager -> Timer -> IO ()

@@ -6,7 +6,9 @@ module Weft.Core.Timer
   ( -- * Timers
     Timer,
     TimerOwner (..),
+    Expiry (..),
     newTimer,
+    newOptionalTimer,
     timerDue,
     isPending,
     fireTimer,
@@ -20,6 +22,7 @@ module Weft.Core.Timer
   )
 where
 
+import Control.Monad (void)
 import Weft.Core.Time (Instant)
 import Weft.Sys
 
@@ -29,14 +32,23 @@ import Weft.Sys
 data Timer = Timer !Instant !(Ref TimerState)
 
 -- | @
---   Pending owner   -> Pending owner' ('adoptTimer'), Spent ('fireTimer', 'cancelTimer')
---   Spent           for good
+--   Pending, Optional   -> the same with another owner ('adoptTimer'), Spent ('fireTimer', 'cancelTimer')
+--   Spent               for good
 -- @
 data TimerState
   = -- | It has fired or was cancelled.
     Spent
   | -- | The thread that runs the manager runs the action when the timer is due. The action must not block.
     Pending !TimerOwner (IO ())
+  | -- | 'Pending', and the action is also run when the manager is stopped. It returns whether the timer is still needed.
+    Optional !TimerOwner (Expiry -> IO Bool)
+
+-- | Why the action of an optional timer runs.
+data Expiry
+  = -- | It is due. The action's result is ignored.
+    Due
+  | -- | Its manager was stopped before it was due.
+    Orphaned
 
 -- | A manager as its timers see it. All timers of a manager share one value.
 data TimerOwner = TimerOwner
@@ -51,6 +63,11 @@ newTimer :: TimerOwner -> Instant -> IO () -> IO Timer
 newTimer owner due act = Timer due <$> (newRef $! Pending owner act)
 {-# INLINE newTimer #-}
 
+-- | A timer that may not be needed any more when its manager is stopped: its action decides.
+newOptionalTimer :: TimerOwner -> Instant -> (Expiry -> IO Bool) -> IO Timer
+newOptionalTimer owner due act = Timer due <$> (newRef $! Optional owner act)
+{-# INLINE newOptionalTimer #-}
+
 -- | The instant at which it is due.
 timerDue :: Timer -> Instant
 timerDue (Timer due _) = due
@@ -60,7 +77,7 @@ isPending :: Timer -> IO Bool
 isPending (Timer _ ref) = waits <$> readRef ref
   where
     waits Spent = False
-    waits (Pending _ _) = True
+    waits _ = True
 
 -- | Run the action. 'False' if it was cancelled, or has run already.
 fireTimer :: Timer -> IO Bool
@@ -69,6 +86,7 @@ fireTimer (Timer _ ref) = do
   case state of
     Spent -> pure False
     Pending _ act -> True <$ guarded act
+    Optional _ act -> True <$ guarded (void (act Due))
 
 -- | Tell the owner that the timer is in no queue any more ('ownerOrphaned'). 'False' if it was cancelled, or has fired.
 orphanTimer :: Timer -> IO Bool
@@ -77,6 +95,7 @@ orphanTimer t@(Timer _ ref) = do
   case state of
     Spent -> pure False
     Pending owner _ -> True <$ guarded (ownerOrphaned owner t)
+    Optional owner act -> True <$ guarded (act Orphaned >>= \needed -> if needed then ownerOrphaned owner t else writeRef ref Spent)
 
 -- | Give a timer that is in no queue another owner, which then puts it into a queue. 'False' if it was cancelled.
 adoptTimer :: TimerOwner -> Timer -> IO Bool
@@ -84,8 +103,11 @@ adoptTimer owner t@(Timer _ ref) = do
   state <- readRef ref
   case state of
     Spent -> pure False
-    Pending _ act -> do
-      done <- casRef ref state (Pending owner act)
+    Pending _ act -> become state (Pending owner act)
+    Optional _ act -> become state (Optional owner act)
+  where
+    become old new = do
+      done <- casRef ref old new
       if done then pure True else adoptTimer owner t
 
 -- | Cancel a timer. Any thread may call this. 'True' if it had not fired; it never will then.
@@ -101,6 +123,7 @@ defuseTimer (Timer _ ref) spent cancelled = do
   case state of
     Spent -> spent
     Pending owner _ -> cancelled owner
+    Optional owner _ -> cancelled owner
 {-# INLINE defuseTimer #-}
 
 -- | A queue of timers, used by one thread. Cancelled timers may stay in it until
