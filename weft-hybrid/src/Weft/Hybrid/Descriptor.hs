@@ -6,7 +6,7 @@
 -- A descriptor is registered, edge-triggered, with the manager of the loop on which a thread first
 -- had to wait for it. That loop, its owner, resumes the threads that wait for it. If a thread has moved to another loop
 -- (work was shared), its descriptors follow it, each when the thread next waits for it. Other threads that wait
--- for such a descriptor are then resumed on the new loop.
+-- for such a descriptor are then resumed on the new loop, unless they are another scheduler's: then on one of its loops.
 --
 -- @
 --   owner  Nobody  -> Moving l    a thread on loop l that is going to wait, and uses it ('acquire')
@@ -81,7 +81,7 @@ closeDescriptor d = mask_ $ do
     WasShut -> pure False
     _ -> do
       owner <- readOwner d
-      forM_ (loopOf owner) $ \l -> wakeQueue (toLoop l) d Reading >> wakeQueue (toLoop l) d Writing
+      forM_ (loopOf owner) $ \l -> mapM_ (wakeQueue l toLoop d) [Reading, Writing]
       when (outcome == YoursToClose) (closeNumber d)
       pure True
 
@@ -177,7 +177,7 @@ attempt again o@Operation {opSource = Source d anchor _, opKind = Kind loc dir} 
           | otherwise -> failed (errnoCode eTIMEDOUT)
   where
     Fd fd = descriptorFd d
-    passOn = wakeQueue (onLoop l) d dir
+    passOn = wakeQueue l onLoop d dir
     failed e = pure (Throw (toException (errnoError loc e)))
 
 errnoCode :: Errno -> CInt
@@ -195,7 +195,7 @@ await o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l ctx = 
     Right ()
       | Anonymous <- contextIdentity ctx,
         deadline == never -> do
-        joined <- joinQueue d dir 0 (opAgain o) (Waiter ctx 0)
+        joined <- joinQueue d dir 0 (opAgain o) (homed l (Waiter ctx 0))
         if joined then Parked <$ recheck l d dir else begin o l ctx
       | deadline == never -> do
         n <- newNumber
@@ -210,12 +210,12 @@ await o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l ctx = 
 recheck :: Loop -> Descriptor -> Direction -> IO ()
 recheck l d dir = do
   open <- isOpen d
-  unless open (wakeQueue (onLoop l) d dir)
+  unless open (wakeQueue l onLoop d dir)
 
 -- | Join the queue.
 waitNumbered :: Int -> Operation a -> Loop -> Waiter -> IO Bool
 waitNumbered n o@Operation {opSource = Source d _ _, opKind = Kind _ dir} l w = do
-  joined <- joinQueue d dir n (opAgain o) w
+  joined <- joinQueue d dir n (opAgain o) (homed l w)
   joined <$ recheck l d dir
 
 -- | Join the queue, with a timer for the deadline. The action that cancels the timer is put into the reference.
@@ -224,7 +224,7 @@ waitUntilDeadline n timer o@Operation {opSource = Source d _ deadline, opKind = 
   -- Set before another thread can resume this one. The timer fires on this loop, so not before this step ends.
   t <- addOwnTimer (loopManager l) deadline expired
   writeRef timer (void (cancelTimer t))
-  joined <- joinQueue d dir n again w
+  joined <- joinQueue d dir n again (homed l w)
   unless joined (void (cancelTimer t))
   joined <$ recheck l d dir
   where
@@ -280,7 +280,7 @@ arm l d = do
     tok = externalToken (descriptorFd d) (descriptorGeneration d)
     wanted = evtRead <> evtWrite <> evtPeerClosed <> evtUrgent
     settle = void . casOwner d (loopMoving l)
-    tryAll = mapM_ (wakeQueue (onLoop l) d) [Reading, Writing]
+    tryAll = mapM_ (wakeQueue l onLoop d) [Reading, Writing]
     -- Threads that wait try again, and find out for themselves.
     fails = do
       settle Nobody

@@ -293,10 +293,11 @@ casQueue :: Descriptor -> Direction -> DescriptorQueue -> DescriptorQueue -> IO 
 casQueue d dir old new = blockOf d >>= \b -> casBoxedArray (blockQueues b) (queueIndex d dir) old new
 {-# INLINE casQueue #-}
 
--- | Mark a direction as signalled, and resume all threads that wait for it, in order. (Usually
--- that is one. A thread that finds nothing left waits again.)
-wakeQueue :: Place -> Descriptor -> Direction -> IO ()
-wakeQueue place d dir = go
+-- | Mark a direction as signalled, and resume all threads that wait for it, in order: those of the loop's scheduler in
+-- the given place of the loop, others on their own scheduler's loops. (Usually that is one. A thread that finds nothing
+-- left waits again.)
+wakeQueue :: Loop -> (Loop -> Place) -> Descriptor -> Direction -> IO ()
+wakeQueue l place d dir = go
   where
     go = do
       queue <- readQueue d dir
@@ -305,7 +306,10 @@ wakeQueue place d dir = go
         _ -> do
           ok <- casQueue d dir queue Signalled
           if ok then each queue else go
-    each (Waiters _ w t rest) = resume place w (\() -> t) >> each rest
+    each (Waiters _ w t rest) = do
+      home <- homePlace l (place l) w
+      resume home w (\() -> t)
+      each rest
     each _ = pure ()
 {-# INLINE wakeQueue #-}
 
@@ -345,13 +349,14 @@ deliver l tok evs = do
   w <- readWord (blockWords b) (cell d)
   when (wordGeneration w == descriptorGeneration d) $ do
     when (hides && w .&. flagHides == 0) (void (setFlags (useCount b d) flagHides))
-    when (evs `overlaps` evtRead) (wakeQueue (onLoop l) d Reading)
-    when (evs `overlaps` evtWrite) (wakeQueue (onLoop l) d Writing)
+    when (evs `overlaps` evtRead) (wakeQueue l onLoop d Reading)
+    when (evs `overlaps` evtWrite) (wakeQueue l onLoop d Writing)
   where
     d = describe (tokenFd tok) (tokenGeneration tok)
     hides = evs `overlaps` (evtPeerClosed <> evtHangup <> evtUrgent)
 
--- | Make all threads that wait for descriptors of the loop try again, for its end. O(descriptors).
+-- | For the end of a loop: make all threads try again that wait for descriptors which the loop owns, or for which a
+-- thread of its scheduler waits. Threads of other schedulers go on there. O(descriptors).
 wakeAllQueues :: Loop -> IO ()
 wakeAllQueues l = do
   Table _ _ blocks <- currentTable
@@ -360,8 +365,10 @@ wakeAllQueues l = do
     each i b = forM_ [0 .. blockSize - 1] $ \j -> do
       owner <- readBoxedArray (blockOwners b) j
       w <- readWord (blockWords b) j
-      case loopOf owner of
-        Just l' | loopManager l' `sameManager` loopManager l -> do
-          let d = describe (fromIntegral (i * blockSize + j)) (wordGeneration w)
-          mapM_ (wakeQueue (onLoop l) d) [Reading, Writing]
-        _ -> pure ()
+      waiting <- mapM (readBoxedArray (blockQueues b)) [2 * j, 2 * j + 1]
+      let d = describe (fromIntegral (i * blockSize + j)) (wordGeneration w)
+          owned = any ((`sameManager` loopManager l) . loopManager) (loopOf owner)
+      when (owned || any (hasWaiterOf l) waiting) (mapM_ (wakeQueue l onLoop d) [Reading, Writing])
+    hasWaiterOf l' queue = case queue of
+      Waiters _ w _ rest -> isHome l' w || hasWaiterOf l' rest
+      _ -> False

@@ -14,6 +14,9 @@ module Weft.Hybrid.Park
     onLoop,
     toLoop,
     placeIn,
+    homePlace,
+    homed,
+    isHome,
 
     -- * Waiting
     Waiter (..),
@@ -83,6 +86,31 @@ placeIn scheduler = do
   slots <- readRef (schedulerLoops scheduler)
   cap <- myCapability
   toLoop <$> readBoxedArray slots (cap `mod` sizeBoxedArray slots)
+
+-- | The place of a waiter ('homed'), if this loop resumes it: the given place if it is a thread of the loop's scheduler,
+-- else a loop of its own scheduler. One whose scheduler has ended is dropped.
+homePlace :: Loop -> Place -> Waiter -> IO Place
+homePlace l place w
+  | isHome l w = pure place
+  | otherwise = schedulerOf (homeNumber w) >>= maybe (pure (\_ _ -> pure ())) placeIn
+{-# INLINE homePlace #-}
+
+-- | Whether a waiter ('homed') is a thread of the loop's scheduler.
+isHome :: Loop -> Waiter -> Bool
+isHome l w = homeNumber w == schedulerNumber (loopScheduler l)
+{-# INLINE isHome #-}
+
+homeNumber :: Waiter -> Int
+homeNumber (Waiter ctx n) = case contextIdentity ctx of
+  Known t -> schedulerNumber (threadScheduler t)
+  Anonymous -> n
+
+-- | The waiter of a thread on that loop, with the scheduler's number, so that it can be resumed there ('homePlace').
+homed :: Loop -> Waiter -> Waiter
+homed l w@(Waiter ctx _) = case contextIdentity ctx of
+  Known _ -> w
+  Anonymous -> Waiter ctx (schedulerNumber (loopScheduler l))
+{-# INLINE homed #-}
 
 -- Waiting -----------------------------------------------------------------------------
 

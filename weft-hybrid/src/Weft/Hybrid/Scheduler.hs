@@ -82,7 +82,9 @@ defaultSettings =
       settingsGrace = seconds 5
     }
 
--- | Start a scheduler.
+-- | Start a scheduler. Threads of several schedulers may wait for the same descriptor: each goes on in its own scheduler.
+-- A thread that waits for an MVar or the like, or gets an exception, goes on in the scheduler of the thread that resumes
+-- it.
 startScheduler :: Settings -> IO Scheduler
 startScheduler settings = mask_ $ do
   count <- maybe getNumCapabilities (pure . max 1) (settingsLoops settings)

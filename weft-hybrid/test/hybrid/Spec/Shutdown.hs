@@ -10,6 +10,7 @@ import qualified Control.Concurrent as GHC
 import qualified Control.Exception as E
 import Control.Monad (forM_, forever, void)
 import qualified Control.Monad.Catch as C
+import qualified Data.ByteString.Char8 as C8
 import Data.IORef
 import Data.List ((\\))
 import GHC.Clock (getMonotonicTime)
@@ -23,6 +24,7 @@ import qualified Weft.Hybrid.STM as STM
 import Weft.Hybrid.Scheduler (startScheduler, stopScheduler)
 import Weft.Hybrid.SystemCall (later, systemCall)
 import Weft.Hybrid.Trace (Scheduler (..))
+import qualified Weft.Socket as Weft
 import Weft.Sys (readWord)
 
 -- | Tests with the given number of loops.
@@ -36,6 +38,7 @@ tests n =
              test "a thread that waits in an MVar ends, whether or not another's handler fills it" chained,
              test "ten thousand threads in one MVar, some of them with a pipe" crowd,
              test "only the scheduler's own threads are taken out of an MVar" ofTwo,
+             test "threads of two schedulers wait for one socket: each scheduler ends its own" (mapM_ sharedSocket [False, True]),
              test "the caller of run learns that its thread was killed" told,
              test "threads that do not end are dropped when the time is over" stubborn,
              test "many threads, each in a wait of its own" many'
@@ -44,6 +47,36 @@ tests n =
   where
     test name act = testCase name (within name act)
     settings = defaultSettings {settingsLoops = Just n, settingsOnException = \_ _ -> pure ()}
+
+    -- Each scheduler that is stopped is not the one whose thread was the last to wait, or is that one.
+    sharedSocket named = do
+      [first, second, third] <- mapM (const (startScheduler settings)) [1 .. 3 :: Int]
+      (a, b) <- Weft.socketPair Weft.AF_UNIX Weft.Stream 0 >>= \(x, y) -> runIn first ((,) <$> fromSocket x <*> fromSocket y)
+      ended <- newIORef (0 :: Int)
+      received <- GHC.newEmptyMVar
+      sent <- GHC.newEmptyMVar
+      let begin s body = (if named then void (forkFromIn s body) else runIn s (fork body)) >> pause 3
+          reader = begin first ((recv a 10 >>= nonBlocking . GHC.putMVar received) `finally` nonBlocking (bump ended))
+          writer s = begin s (sendAll a (C8.replicate 1000000 'x') >> nonBlocking (GHC.putMVar sent ()))
+          drain s = runIn s (recv b 1000000) >>= \bytes -> if C8.null bytes then pure () else drain s
+      reader
+      writer second
+      stopScheduler second
+      pause 3
+      readIORef ended >>= (@?= 0)
+      runIn third (sendAll b (C8.pack "x"))
+      GHC.takeMVar received >>= (@?= C8.pack "x")
+      eventually "the reader has ended" ((== 1) <$> readIORef ended)
+      reader
+      writer third
+      stopScheduler first
+      readIORef ended >>= (@?= 2)
+      draining <- GHC.forkIO (drain third `E.catch` \e -> const (pure ()) (e :: E.SomeException))
+      GHC.takeMVar sent
+      runIn third (close a)
+      GHC.killThread draining
+      runIn third (close b)
+      stopScheduler third
 
     -- Only the last handler counts.
     handlersRun body start = forM_ [0, 0, 1, 3 :: Int] $ \ms -> do
