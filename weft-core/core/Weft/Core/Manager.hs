@@ -450,9 +450,7 @@ addOptionalTimer m due act = newOptionalTimer (managerTimerOwner m) due act >>= 
 
 -- | Take over a pending timer of a manager that was stopped. No effect if it was cancelled.
 moveTimer :: Manager -> Timer -> IO ()
-moveTimer m t = mask_ $ do
-  pending <- adoptTimer (managerTimerOwner m) t
-  when pending (void (set m t))
+moveTimer m t = mask_ (adoptTimer (managerTimerOwner m) t >>= \pending -> when pending (void (set m t)))
 
 set :: Manager -> Timer -> IO Timer
 set m t = mask_ $ do
@@ -463,13 +461,10 @@ set m t = mask_ $ do
 
 -- | 'addTimer' for the runner only: it puts the timer directly into the queue, without atomic instructions.
 addOwnTimer :: Manager -> Instant -> IO () -> IO Timer
-addOwnTimer m due act = do
-  t <- newTimer (managerTimerOwner m) due act
-  t <$ enterTimer (managerTimers m) t
+addOwnTimer m due act = newTimer (managerTimerOwner m) due act >>= \t -> t <$ enterTimer (managerTimers m) t
 {-# INLINE addOwnTimer #-}
 
--- | For the runner: do with all pending timers what happens when the manager is stopped, and go on.
--- O(timers).
+-- | For the runner: do with all pending timers what happens when the manager is stopped. O(timers).
 orphanTimers :: Manager -> IO ()
 orphanTimers = orphanAll . managerTimers
 

@@ -237,11 +237,14 @@ drainServer :: Server -> Duration -> IO Bool
 drainServer server patience = do
   writeIORef (serverDraining server) True
   _ <- tryPutMVar (serverEnd server) ()
-  bracket startEnding killThread (\_ -> drainAcceptors (serverSockets server) patience)
+  bracket startEnding endEnding (\_ -> drainAcceptors (serverSockets server) patience)
   where
     startEnding = do
-      t <- forkIOWithUnmask (\unmask -> unmask (ending (0 :: Int)) `catch` stopped)
-      t <$ labelThread t "weft http drain"
+      ended <- newEmptyMVar
+      t <- forkIOWithUnmask (\unmask -> (unmask (ending (0 :: Int)) `catch` stopped) `finally` putMVar ended ())
+      (t, ended) <$ labelThread t "weft http drain"
+    -- Until the thread has ended it waits for time: a program that stops the managers next would start one for it.
+    endEnding (t, ended) = killThread t >> readMVar ended
     ending turn = do
       mapM_ (endIdle (turn >= 10)) (serverTables server)
       W.threadDelay 100000
