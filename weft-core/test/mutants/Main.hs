@@ -218,7 +218,7 @@ mutants =
     Mutant "a timer fires although it was cancelled" "Core/Timer.hs" "defuseTimer (Timer _ ref) spent cancelled = do\n  state <- swapRef ref Spent\n" "defuseTimer (Timer _ ref) spent cancelled = do\n  state <- readRef ref\n",
     Mutant "a cancellation after the timer fired reports success" "Core/Timers.hs" "defuseTimer t (pure False) $" "defuseTimer t (pure True) $",
     Mutant "firing is a read and a write, not one swap" "Core/Timer.hs" "fireTimer (Timer _ ref) = do\n  state <- swapRef ref Spent\n" "fireTimer (Timer _ ref) = do\n  state <- readRef ref\n  writeRef ref Spent\n",
-    Mutant "moving a timer to another manager is a plain write" "Core/Timer.hs" "done <- casRef ref state (Pending owner act)" "done <- True <$ writeRef ref (Pending owner act)",
+    Mutant "moving a timer to another manager is a plain write" "Core/Timer.hs" "done <- casRef ref old new" "done <- True <$ writeRef ref new",
     Mutant "setting a timer is a plain write, which loses other timers" "Core/Timers.hs" "done <- casRef (timersInbox ts) below node\n" "done <- True <$ writeRef (timersInbox ts) node\n",
     Mutant "the inbox is emptied by a read and a write, not one swap" "Core/Timers.hs" "(`listed` []) <$> swapRef (timersInbox ts) Empty" "(readRef (timersInbox ts) >>= \\i -> listed i [] <$ writeRef (timersInbox ts) Empty)",
     Mutant "the runner sleeps without checking the inbox" "Core/Manager.hs" "if news || state /= stateRunning" "if state /= stateRunning",
@@ -282,8 +282,8 @@ loopMutants =
     Mutant "a thread in the inbox does not wake its loop" "Hybrid/Park.hs" "NoMail -> wakeManager (loopManager l)" "NoMail -> pure ()",
     Mutant "the inbox is emptied by a read and a write, not one swap" "Hybrid/Scheduler.hs" "      news <- swapRef (loopInbox l) NoMail\n" "      news <- readRef (loopInbox l)\n      writeRef (loopInbox l) NoMail\n",
     Mutant "a wait queue's state is written without a compare-and-swap, so a thread resumes twice" "Hybrid/Park.hs" "Just (!s', after) -> casRef (queueState q) s s' >>= \\ok -> if ok then True <$ after else go" "Just (!s', after) -> writeRef (queueState q) s' >> (True <$ after)",
-    Mutant "close wakes no waiting hybrid thread" "Hybrid/Descriptor.hs" "forM_ (loopOf owner) $ \\l -> wakeQueue (toLoop l) d Reading >> wakeQueue (toLoop l) d Writing" "forM_ (take 0 [owner]) $ \\_ -> pure ()",
-    Mutant "a thread that starts to wait does not check whether the descriptor is closed" "Hybrid/Descriptor.hs" "  unless open (wakeQueue (onLoop l) d dir)" "  unless (open || True) (wakeQueue (onLoop l) d dir)",
+    Mutant "close wakes no waiting hybrid thread" "Hybrid/Descriptor.hs" "forM_ (loopOf owner) $ \\l -> mapM_ (wakeQueue l toLoop d) [Reading, Writing]" "forM_ (take 0 [owner]) $ \\_ -> pure ()",
+    Mutant "a thread that starts to wait does not check whether the descriptor is closed" "Hybrid/Descriptor.hs" "  unless open (wakeQueue l onLoop d dir)" "  unless (open || True) (wakeQueue l onLoop d dir)",
     Mutant "shutdown does not look for blocked threads" "Hybrid/Shutdown.hs" "      complete <- notifyBlocked l\n      n <- sizeReady" "      let complete = True\n      n <- sizeReady"
   ]
 
