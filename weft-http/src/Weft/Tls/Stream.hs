@@ -50,7 +50,7 @@ data Session = Session
 
 -- | Perform the handshake before the deadline, with the library's parameters for that side. The actions return the
 -- server name that the client asked for, and whether the session was resumed. If the handshake fails, this throws an
--- 'IOError'; the connection below must then be closed.
+-- 'IOException'; the connection below must then be closed.
 handshakeOver :: TLSParams params => Side -> Instant -> params -> IO (Maybe ByteString) -> IO Bool -> Connection -> IO Connection
 handshakeOver side deadline params askedName resumed below = do
   come <- newIORef B.empty
@@ -203,7 +203,7 @@ checkOpen s loc = do
   closed <- readIORef (sessionClosed s)
   when closed (failed loc eBADF)
 
--- | Convert the library's exceptions to 'IOError's: the connection's own exception if that was the cause, or else a
+-- | Convert the library's exceptions to 'IOException's: the connection's own exception if that was the cause, or else a
 -- 'ProtocolError', which servers do not report as errors of their own.
 translating :: IORef (Maybe IOException) -> IO a -> IO a
 translating trouble act = do

@@ -39,7 +39,7 @@ import System.Exit (ExitCode (..), exitWith)
 import System.IO (IOMode (WriteMode), stderr, withFile)
 import System.IO.Error (isDoesNotExistError)
 import Weft.Duration (nanoseconds, seconds)
-import Weft.Socket (deadlineIn, getAddrInfo, isTimeout)
+import Weft.Socket (AddrInfo, deadlineIn, getAddrInfo, isTimeout)
 import Weft.Timer (sleep)
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
 import qualified Weft.Tls as Tls
@@ -166,7 +166,7 @@ findHost target = case targetUnix target of
   Just _ -> pure ()
   Nothing -> do
     found <- try (getAddrInfo Nothing (Just (targetHost target)) (Just (targetPort target)))
-    case found of
+    case found :: Either IOException [AddrInfo] of
       Right _ -> pure ()
       Left e -> do
         T.hPutStrLn stderr ("weft bench url: no address of " <> T.pack (targetHost target) <> ": " <> T.pack (ioe_description e))
