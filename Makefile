@@ -7,6 +7,7 @@ MATRIX ?= 9.6 9.10
 # Of `make verify`: random schedules for each of the simulator's scenarios, commands in lockstep on each machine, and the soak.
 SIM_SECONDS ?= 30
 LOCKSTEP ?= 100000
+TCP_SEEDS ?= 5000
 SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
@@ -70,6 +71,7 @@ verify: deb ## What takes too long for every change: planted bugs, long searches
 	WEFT_FUZZ=10000000 WEFT_FUZZ_SECONDS=60 TASTY_TIMEOUT=1200s scripts/cabal test --enable-tests weft-http:test:http --test-options='-p "/mutated requests/ || /fuzz/"'
 	WEFT_FUZZ_SECONDS=60 scripts/cabal test --enable-tests weft-http:test:http2 --test-options='-p fuzz'
 	WEFT_TCP_MUTATIONS=10000000 scripts/cabal test --enable-tests weft-tcp:test:tcp --test-options='-p wire'
+	WEFT_TCP_SEEDS=$(TCP_SEEDS) TASTY_TIMEOUT=1200s WEFT_TEST_STALL=1100 scripts/cabal test --enable-tests weft-tcp:test:tcp --test-options='-p byte-exact'
 	WEFT_TCP_LARGE=1 scripts/cabal test --enable-tests weft-tcp:test:tcp-kernel
 	@scripts/deps matrix
 	@scripts/try-deb

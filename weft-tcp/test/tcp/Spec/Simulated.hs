@@ -20,7 +20,7 @@ tests =
   testGroup
     "simulated"
     [ testGroup
-        "byte-exact or a reported abort (WEFT_TCP_SEEDS for each, 40 by default)"
+        "byte-exact or a reported abort (WEFT_TCP_SEEDS for each, 100 by default)"
         [ testCase (show (fromIntegral loss / 10 :: Double) ++ " % loss, " ++ name) (many loss other)
           | loss <- [0, 1, 10, 50, 200],
             (name, other) <- [("otherwise clean", id), ("reordering, duplication, corruption", dirty)]
@@ -78,7 +78,7 @@ check name sc = case outcome r of
 
 many :: Int -> (Link -> Link) -> Assertion
 many loss other = do
-  seeds <- maybe 40 read <$> lookupEnv "WEFT_TCP_SEEDS"
+  seeds <- maybe 100 read <$> lookupEnv "WEFT_TCP_SEEDS"
   aborted <- newIORef (0 :: Int)
   forM_ [1 .. seeds] $ \n -> do
     let sc = drawn loss other n

@@ -88,14 +88,26 @@ acknowledgeSegment env at s c0
     -- time.
     timed = sackedNow ++ (if any (retransmitted . snd) gone then [] else gone)
     measure c = case [sentAt e | (_, e) <- timed, not (retransmitted e)] of
-      [] -> if newly > 0 then modifyRtt progressed (echoed c) else c
+      [] -> if newly > 0 then echoed c else c
       times -> modifyRtt (measured (config env) (now env `since` minimum times) . progressed) c
-    -- Karn's algorithm excludes retransmissions. An echoed timestamp identifies the transmission (RFC 7323, section 4).
-    -- If a duplicate is reported, the first transmission arrived and its acknowledgment was lost, so the timestamp does
-    -- not measure the round-trip time either.
+    -- Karn's algorithm excludes retransmissions, unless an echoed timestamp identifies the transmission (RFC 7323,
+    -- section 4). A duplicate does not change the timestamp that the peer echoes (section 4.3): an echo of the first
+    -- transmission means that this was late, or that its acknowledgment was lost. In the second case its age would
+    -- include the timeout. With SACK the peer reports the duplicate (RFC 2883), and nothing is measured; without, only
+    -- an echo counts that is as young as the retransmission, up to a tick of the clock. (Of several segments the peer
+    -- echoes the first, which filled the gap.)
+    --
+    -- Without a measurement the next data is sent with the longer timeout: it is measured even if the round-trip time
+    -- has grown.
     echoed c = case timestamps (options s) of
       Just (Timestamps _ e)
-        | useTimestamps (agreed c), not isDsack, e /= 0, let age = unwrap 0 (timestampNow env (agreed c) - e), age >= 0, age < 600000 -> modifyRtt (measured (config env) (millis (max 1 age))) c
+        | isDsack -> modifyRtt progressed c
+        | useTimestamps (agreed c),
+          e /= 0,
+          let age = millis (max 1 (unwrap 0 (timestampNow env (agreed c) - e))),
+          age < secs 600,
+          useSack (agreed c) || and [age <= (now env `since` sentAt sent) + millis 1 | (_, sent) <- take 1 gone] ->
+          modifyRtt (measured (config env) age . progressed) c
       _ -> c
     -- RFC 6298, 5.3; RFC 8985, section 7.2.
     rearm c

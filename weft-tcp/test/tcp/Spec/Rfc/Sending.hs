@@ -6,6 +6,7 @@ module Spec.Rfc.Sending (groups) where
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.List (foldl')
+import Data.Word (Word32)
 import Handmade
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -115,6 +116,36 @@ retransmissions =
       assertBool (show (length out)) (length out >= 5 && length out <= 9)
       mapM_ (\s -> short s @?= ("P.", 501, 1001, 100)) out
       is t2 Established,
+    testCase "the answer to a duplicate does not measure the timeout (timestamps without SACK)" $ do
+      let cf = withoutSack {offerTimestamps = True}
+          (t1, first) = on cf (stampedWith cf) (UserSend [B.replicate 100 1])
+          -- The acknowledgment was lost. That of the retransmission echoes the first transmission.
+          (t2, again) = sleepFor cf 9000000 t1
+          (t3, _) = got cf t2 (answer (head first) 601)
+          -- The next data is acknowledged at once, and measured.
+          (t4, second) = on cf t3 (UserSend [B.replicate 100 2])
+          (t5, _) = got cf t4 (answer (head second) 701)
+          (t6, _) = on cf t5 (UserSend [B.replicate 100 3])
+          (_, out) = sleepFor cf 1000000 t6
+      assertBool (show (length again)) (length again >= 3)
+      map seqNumber (take 1 out) @?= [701],
+    testGroup
+      "a round-trip time that has grown to three seconds is found, after which nothing is sent twice"
+      [ testCase name $ do
+          let cf = change withoutSack
+              -- Data goes out, and is acknowledged after three seconds.
+              turn (t0, _) n =
+                let (t1, out) = on cf t0 (UserSend [B.replicate 100 n])
+                    (t2, again) = sleepFor cf 2990000 t1
+                    newest = maximum (map seqNumber out)
+                 in (fst (got cf t2 (answer (last [s | s <- out, seqNumber s == newest]) (newest + 100))), length again)
+          map (snd . foldl' turn (stampedWith cf, 0)) [[1], [1 .. 12]] @?= [expected, 0]
+        | (name, change, expected) <-
+            [ ("without timestamps", id, 3),
+              ("timestamps", \o -> o {offerTimestamps = True}, 3),
+              ("timestamps and SACK, which sends a probe too (RFC 8985)", \o -> o {offerTimestamps = True, offerSack = True}, 4)
+            ]
+      ],
     testCase "given up after the user timeout" $ do
       let (t1, _) = does base (UserSend [B.replicate 100 1])
       is (fst (sleepFor cfg 1200000000 t1)) (Closed TimedOut),
@@ -170,3 +201,16 @@ retransmissions =
           (_, out) = sleepFor cfg 5000000 t3
       assertBool (show (map short out)) (any (\s -> seqNumber s == 1961) out)
   ]
+
+withoutSack :: Config
+withoutSack = cfg {offerSack = False}
+
+-- | A connection with a peer that offers timestamps.
+stampedWith :: Config -> T
+stampedWith cf = fst (got cf (T 1000000 x) (answer (head synAck) 501))
+  where
+    (x, synAck) = passiveOpen (env' cf 1000000) opening synSegment {options = blankOptions {timestamps = Just (Timestamps 7 0)}}
+
+-- | An acknowledgment that echoes the timestamp of a segment.
+answer :: Segment -> Word32 -> Segment
+answer s a = (plain 1001 a "") {options = noOptions {timestamps = (\(Timestamps v _) -> Timestamps 8 v) <$> timestamps (options s)}}
