@@ -306,6 +306,9 @@ data MVar a = MVar !Object !(IORef (Maybe a)) !(IORef [Waiter a])
 -- | Whether the waiting thread leaves the value there (a read), and where it receives the value.
 data Waiter a = Waiter !Bool !(IORef (Maybe a))
 
+instance Eq (MVar a) where
+  MVar _ a _ == MVar _ b _ = a == b
+
 newEmptyMVar :: IO (MVar a)
 newEmptyMVar = MVar <$> newObject <*> newIORef Nothing <*> newIORef []
 

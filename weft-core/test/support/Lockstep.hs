@@ -206,8 +206,7 @@ agree made model = do
 newManagerAt :: Machine -> Made -> Int -> IO ()
 newManagerAt machine made i = do
   queue <- machineQueue machine
-  backend <- machineBackend machine
-  m <- newManager i (theRegistry made) queue toNext backend
+  m <- newManager i (theRegistry made) queue toNext (machineBackend machine)
   ok <- initialize m
   unless ok (ioError (userError "a new manager cannot be run"))
   modifyIORef' (theManagers made) (IntMap.insert i m)

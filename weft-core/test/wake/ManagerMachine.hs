@@ -72,7 +72,7 @@ machine setting n = do
   made <- newIORef []
   ms <- forM [0 .. n - 1] $ \i -> do
     queue <- newSearchQueue
-    newManager i registry queue (orphaned made) =<< settingBackend setting
+    newManager i registry queue (orphaned made) (settingBackend setting)
   writeIORef made ms
   Machine registry ms <$> newIORef Nothing
   where

@@ -105,7 +105,7 @@ newWith backend = do
   boundFromEnvironment
   registry <- Core.registryFor
   queue <- newQueue
-  Core.newManager (-1) registry queue (\t -> defuseTimer t (pure ()) (\_ -> pure ())) backend
+  Core.newManager (-1) registry queue (\t -> defuseTimer t (pure ()) (\_ -> pure ())) (pure backend)
 
 -- | The name of its back end.
 managerBackendName :: EventManager -> String

@@ -123,11 +123,11 @@ wordSignalling, wordTurn :: Int
 wordSignalling = 1
 wordTurn = 2
 
--- | A manager over a back end and a timer queue, which it owns from now on. The
--- function gets each timer that is pending when the manager is stopped; the back end's descriptors are closed then.
-newManager :: Int -> Registry Manager -> Queue -> (Timer -> IO ()) -> Backend -> IO Manager
-newManager index registry queue orphaned backend = do
-  reserve registry (backendDescriptors backend)
+-- | A manager over a timer queue and a back end, which it owns from now on; the last argument makes the back end
+-- ('reserving'). The function gets each timer that is pending when the manager is stopped; the back end's descriptors
+-- are closed then.
+newManager :: Int -> Registry Manager -> Queue -> (Timer -> IO ()) -> IO Backend -> IO Manager
+newManager index registry queue orphaned makeBackend = do
   timers <- newTimers queue
   wake <- newWake
   hint <- newAtomicWords 1
@@ -142,6 +142,8 @@ newManager index registry queue orphaned backend = do
   finisher <- newRef Nothing
   external <- newRef (\_ _ -> pure ())
   finished <- newEmptyMVar
+  -- At the end: nothing that may fail comes after it.
+  backend <- reserving registry backendDescriptors makeBackend
   let owner = TimerOwner (onCancelled m) orphaned
       m = Manager backend registry timers owner wake hint counters latency lateness heartbeat eventLog index state generation runner finisher external finished
   pure m
@@ -411,8 +413,7 @@ finish m = uninterruptibleMask_ $ do
     myThreadId >>= writeRef (managerFinisher m) . Just
     orphans <- takeRegistrations (managerRegistry m) m
     letSignallersPass
-    unreserve (managerRegistry m) (backendDescriptors (managerBackend m))
-    backendClose (managerBackend m)
+    releasing (managerRegistry m) (backendDescriptors (managerBackend m)) (backendClose (managerBackend m))
     dropHeartbeat (managerHeartbeat m)
     wakeReadiness (managerRegistry m)
     forM_ orphans $ \reg -> guarded (registrationCallback reg (evtClose <> evtOrphaned))

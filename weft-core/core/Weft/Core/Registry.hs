@@ -39,8 +39,8 @@ module Weft.Core.Registry
 
     -- * Both
     closeRegistered,
-    reserve,
-    unreserve,
+    reserving,
+    releasing,
     takeRegistrations,
     registeredCount,
   )
@@ -49,6 +49,7 @@ where
 import Control.Monad (forM, forM_, unless, void, when)
 import Data.Bits ((.&.))
 import qualified Data.IntMap.Strict as IntMap
+import qualified Data.IntSet as IntSet
 import Data.List (partition)
 import Data.Maybe (isJust)
 import Foreign.C.Error (eBADF, errnoToIOError)
@@ -87,7 +88,7 @@ data Known m
   = Registered !(Entry m)
   | -- | It is being closed; the MVar is full when that is done.
     Closing !(MVar ())
-  | -- | A manager's own descriptor ('reserve').
+  | -- | A manager's own descriptor ('reserving').
     Reserved
 
 -- | The registrations of one descriptor; at least one.
@@ -130,7 +131,10 @@ newRegistry h = do
   Registry h locks <$> (newRef =<< newBoxedArray firstSlots Vacant) <*> newMVar () <*> pure counts
 
 stripe :: Registry m -> Fd -> IO (MVar (IntMap.IntMap (Known m)))
-stripe r fd = readBoxedArray (stripes r) (fromIntegral fd .&. (stripeCount - 1))
+stripe r fd = readBoxedArray (stripes r) (stripeOf fd)
+
+stripeOf :: Fd -> Int
+stripeOf fd = fromIntegral fd .&. (stripeCount - 1)
 
 nextNumber :: Registry m -> IO Int
 nextNumber r = (.&. 0x3fffffff) <$> addWord (numbers r) 0 1
@@ -397,35 +401,18 @@ setSlot r fd slot = do
 -- descriptors. It may block; threads that want to register or close this descriptor wait then. For a reserved number
 -- the action is not run, and @EBADF@ is thrown: the program has closed its own descriptor of that number before.
 closeRegistered :: Registry m -> Fd -> IO a -> IO a
-closeRegistered r fd = retire r fd (notOpen "close") Nothing
-
--- | Mark numbers as a manager's own descriptors. The program may have closed a descriptor of such a number
--- just before the manager opened it, and a thread may still wait for the number, or begin to. All
--- of these get @EBADF@, or 'evtClose', as if the number were free.
-reserve :: Registry m -> [Fd] -> IO ()
-reserve r = mapM_ (\fd -> retire r fd (pure ()) (Just Reserved) (pure ()))
-
--- | Unmark them, before the manager closes them.
-unreserve :: Registry m -> [Fd] -> IO ()
-unreserve r fds = forM_ fds $ \fd -> do
-  lock <- stripe r fd
-  modifyMVar_ lock (pure . IntMap.delete (fromIntegral fd))
-
--- | Remove the entry of a number, run the last argument outside of the stripe's lock, and then set the entry to the
--- second to last one. If the number is reserved, the first action runs instead.
-retire :: Registry m -> Fd -> IO a -> Maybe (Known m) -> IO a -> IO a
-retire r fd refused next close = mask_ $ do
+closeRegistered r fd close = mask_ $ do
   lock <- stripe r fd
   over <- newEmptyMVar
   begun <- uninterruptibleMask_ (modifyMVar lock (takeOut over))
   case begun of
-    Left (Just earlier) -> readMVar earlier >> retire r fd refused next close
-    Left Nothing -> refused
+    Left (Just earlier) -> readMVar earlier >> closeRegistered r fd close
+    Left Nothing -> notOpen "close"
     Right told -> do
       -- A close that fails must not bring the registrations back, so its outcome is a value until the end.
       outcome <- attempt close
       uninterruptibleMask_ $ do
-        modifyMVar_ lock (pure . IntMap.alter (const next) (fromIntegral fd))
+        modifyMVar_ lock (pure . IntMap.update (unlessMine over) (fromIntegral fd))
         putMVar over ()
       forM_ told $ \reg -> guarded (registrationCallback reg evtClose)
       outcome
@@ -433,26 +420,72 @@ retire r fd refused next close = mask_ $ do
     takeOut over table = case IntMap.lookup (fromIntegral fd) table of
       Just (Closing earlier) -> pure (table, Left (Just earlier))
       Just Reserved -> pure (table, Left Nothing)
-      Just (Registered e) -> do
-        known r (entryManager e) (-1)
-        retired (entryManager e)
-        dropReadiness (Just e)
-        pure (marked, Right (entryRegistrations e))
-      Nothing -> (marked, Right []) <$ dropReadiness Nothing
-      where
-        marked = IntMap.insert (fromIntegral fd) (Closing over) table
-    dropReadiness entry = do
+      entry -> (,) (IntMap.insert (fromIntegral fd) (Closing over) table) . Right <$> vacate r fd entry
+    -- A manager may have got the number as soon as the kernel had closed it.
+    unlessMine over entry = case entry of
+      Closing over' | over' == over -> Nothing
+      _ -> Just entry
+
+-- | Remove the tracked state of a number, and let the back ends forget it. Returns the registrations of its entry. Under
+-- the stripe's lock; the caller changes the table.
+vacate :: Registry m -> Fd -> Maybe (Known m) -> IO [Registration]
+vacate r fd entry = case entry of
+  Just (Registered e) -> do
+    known r (entryManager e) (-1)
+    retired (entryManager e)
+    dropReadiness (Just e)
+    pure (entryRegistrations e)
+  _ -> [] <$ dropReadiness Nothing
+  where
+    dropReadiness e = do
       slot <- lookupSlot r fd
       case slot of
         Attached rd m -> do
           markClosedElsewhere rd
           setSlot r fd Vacant
           known r m (-1)
-          unless (any (opsSame (host r) m . entryManager) entry) (retired m)
+          unless (any (opsSame (host r) m . entryManager) e) (retired m)
         Vacant -> pure ()
     retired m = do
       alive <- opsAlive (host r) m
       when alive (forget r m fd)
+
+-- | Make a manager's own descriptors, and mark their numbers. The program may have closed a descriptor of such a number
+-- just before, and a thread may still wait for the number, or begin to. All of these get @EBADF@, or 'evtClose', as if
+-- the number were free. Until the numbers are known, no descriptor can be registered or closed. The action must not use
+-- the registry, nor wait for a thread that does.
+reserving :: Registry m -> (a -> [Fd]) -> IO a -> IO a
+reserving r descriptors make = mask_ $ do
+  (made, told) <- holding r [0 .. stripeCount - 1] $ \tables -> do
+    made <- make
+    told <- forM (descriptors made) $ \fd -> do
+      table <- readBoxedArray tables (stripeOf fd)
+      regs <- vacate r fd (IntMap.lookup (fromIntegral fd) table)
+      regs <$ writeBoxedArray tables (stripeOf fd) (IntMap.insert (fromIntegral fd) Reserved table)
+    pure (made, concat told)
+  made <$ forM_ told (\reg -> guarded (registrationCallback reg evtClose))
+
+-- | Close a manager's own descriptors, and unmark their numbers. Until both is done, no descriptor of their stripes can
+-- be registered or closed. The action is as that of 'reserving'.
+releasing :: Registry m -> [Fd] -> IO () -> IO ()
+releasing r fds close = holding r (IntSet.toAscList (IntSet.fromList (map stripeOf fds))) $ \tables -> do
+  closed <- attempt close
+  forM_ fds $ \fd -> do
+    table <- readBoxedArray tables (stripeOf fd)
+    writeBoxedArray tables (stripeOf fd) (IntMap.delete (fromIntegral fd) table)
+  closed
+
+-- | Run an action with the locks of some stripes, given in ascending order, and the tables that they protect.
+-- Everything else holds at most one of these locks at a time.
+holding :: Registry m -> [Int] -> (BoxedArray (IntMap.IntMap (Known m)) -> IO a) -> IO a
+holding r chosen act = uninterruptibleMask_ $ do
+  tables <- newBoxedArray stripeCount IntMap.empty
+  forM_ chosen $ \i -> readBoxedArray (stripes r) i >>= takeMVar >>= writeBoxedArray tables i
+  outcome <- attempt (act tables)
+  forM_ chosen $ \i -> do
+    lock <- readBoxedArray (stripes r) i
+    readBoxedArray tables i >>= putMVar lock
+  outcome
 
 -- | Throw the error for a number that is not the program's (@EBADF@).
 notOpen :: String -> IO a

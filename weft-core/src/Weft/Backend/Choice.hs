@@ -13,13 +13,14 @@ module Weft.Backend.Choice
     -- * Making one
     Backend,
     newDefaultBackend,
+    chooseBackend,
     newBackend,
     backendName,
   )
 where
 
 import Control.Concurrent (rtsSupportsBoundThreads)
-import Control.Monad (unless)
+import Control.Monad (join, unless)
 import Data.IORef
 import Data.List (find, intercalate)
 import System.Environment (lookupEnv)
@@ -82,20 +83,28 @@ backendChoice = do
 
 -- | A new back end of the kind that 'backendChoice' names.
 newDefaultBackend :: IO Backend
-newDefaultBackend = newBackend . choiceBackend =<< backendChoice
+newDefaultBackend = join chooseBackend
+
+-- | An action that finds out which back end to use ('backendChoice'), and makes it. The action makes system calls only:
+-- it uses no handles, and waits for no thread.
+chooseBackend :: IO (IO Backend)
+chooseBackend = (make . choiceBackend =<< backendChoice) <$ warnUnthreaded
 
 -- | A new back end of that name. Throws a user error if there is none of that name,
 -- and an 'IOError' if the kernel refuses it.
 newBackend :: String -> IO Backend
-newBackend name = do
-  backend <- candidateNew =<< candidate name
-  case backendDescriptors backend of
-    fd : _ | not rtsSupportsBoundThreads -> unthreaded fd backend <$ warnOnce
-    _ -> pure backend
+newBackend name = warnUnthreaded >> make name
 
--- | Print the warning, once in a process.
-warnOnce :: IO ()
-warnOnce = do
+make :: String -> IO Backend
+make name = do
+  backend <- candidateNew =<< candidate name
+  pure $ case backendDescriptors backend of
+    fd : _ | not rtsSupportsBoundThreads -> unthreaded fd backend
+    _ -> backend
+
+-- | Without @-threaded@: print the warning, once in a process.
+warnUnthreaded :: IO ()
+warnUnthreaded = unless rtsSupportsBoundThreads $ do
   before <- atomicModifyIORef' warned (\w -> (True, w))
   unless before . hPutStrLn stderr $
     "weft: " <> unthreadedReason <> ": the program runs on one core, and a blocking call stops all of its threads"

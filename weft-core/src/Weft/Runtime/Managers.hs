@@ -25,7 +25,7 @@ import Data.List (partition)
 import Data.Maybe (catMaybes)
 import Foreign.Ptr (nullPtr)
 import System.IO (hPutStrLn, stderr)
-import Weft.Backend.Choice (newDefaultBackend)
+import Weft.Backend.Choice (chooseBackend)
 import Weft.Core.Manager
 import Weft.Core.Registry (Registry)
 import Weft.Core.Timer (Timer, fireTimer, timerDue)
@@ -117,23 +117,20 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
     Just m -> pure m
     Nothing -> mask_ $ do
       boundFromEnvironment
-      -- Before the back end, since its setting may be refused, and nothing would close the back end.
       queue <- newQueue
-      made <- try newDefaultBackend
+      made <- try (chooseBackend >>= newManager cap (runtimeRegistry rt) queue resettle)
       case made of
-        Right backend -> begin queue backend
+        Right m -> m <$ begin m
         -- A program without a free descriptor can still wait for time, as its accept loop may do until there is one.
         Left e -> running rt >>= firstAlive >>= maybe (throwIO (e :: IOException)) pure
   where
-    begin queue backend = do
-      m <- newManager cap (runtimeRegistry rt) queue resettle backend
+    begin m = do
       ready <- newEmptyMVar
       _ <- forkPinned cap ("weft dispatcher " <> show cap) (dispatcher m ready)
       -- Uninterruptible until the thread has run for the first time: an exception here would leave a
       -- dispatcher that is not in the table.
       uninterruptibleMask_ (takeMVar ready)
       store rt cap m
-      pure m
     firstAlive [] = pure Nothing
     firstAlive (m : ms) = isAlive m >>= \alive -> if alive then pure (Just m) else firstAlive ms
 

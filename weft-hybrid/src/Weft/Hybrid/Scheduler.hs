@@ -130,10 +130,9 @@ newLoops settings scheduler (i : rest) = do
 
 newLoop :: Settings -> Scheduler -> Int -> IO Loop
 newLoop settings scheduler i = do
-  backend <- newDefaultBackend
   registry <- registryFor
   timers <- newQueue
-  manager <- newManager (-1) registry timers (void . fireTimer) backend
+  manager <- newManager (-1) registry timers (void . fireTimer) newDefaultBackend
   ready <- newReady (settingsPolicy settings)
   inbox <- newRef NoMail
   ctx <- newRef Plain

@@ -8,8 +8,8 @@ module Spec.Closing
 where
 
 import Control.Concurrent hiding (threadDelay, threadWaitRead, threadWaitWrite)
-import Control.Exception (onException, try)
-import Control.Monad (forM_, when)
+import Control.Exception (onException, throwIO, try)
+import Control.Monad (forM, forM_, when)
 import Foreign.C.Error (eBADF)
 import GHC.IO.Exception (IOException)
 import Harness
@@ -26,6 +26,7 @@ tests =
   testGroup
     "closing"
     [ testCase "a closed number is not waited for when a manager got it" taken,
+      testCase "a closed number is not waited for while managers start" (meanwhile (times 500)),
       testCase "a second close does not close a manager's own descriptor" twice,
       testCase "closing while a wait registers, as managers start (GHC 21969)" (racing (times 300) stopManagers),
       testCase "closing while a wait registers (GHC 21969)" (racing (times 2000) (pure ()))
@@ -40,6 +41,23 @@ taken = forM_ [0 .. 3] $ \which -> forM_ waits $ \(name, wait) -> do
   finishes "a delay afterwards" (threadDelay 1000)
   where
     waits = [("reading", threadWaitRead), ("writing", threadWaitWrite)]
+
+-- | Threads of all capabilities wait for the numbers while the managers start, whose descriptors get some of them.
+meanwhile :: Int -> Assertion
+meanwhile rounds = do
+  n <- getNumCapabilities
+  forM_ [1 .. rounds] $ \i -> do
+    fds <- freed
+    begin <- newEmptyMVar
+    ends <- forM [(cap, fd) | fd <- fds, cap <- [0 .. n - 1]] $ \(cap, fd) -> do
+      end <- newEmptyMVar
+      _ <- forkOn cap $ readMVar begin >> try (threadWaitRead fd) >>= putMVar end
+      pure (fd, end)
+    putMVar begin ()
+    forM_ ends $ \(fd, end) -> do
+      let name = "round " <> show i <> ": reading " <> show fd
+      ended <- within 20 (name <> ": its end") (takeMVar end)
+      failsWith name eBADF (either throwIO pure (ended :: Either IOException ()))
 
 twice :: Assertion
 twice = do
