@@ -4,6 +4,7 @@
 -- The back end of a loop on the simulated machine: the scenario says which ('useBackend').
 module Weft.Backend.Choice
   ( newDefaultBackend,
+    chooseBackend,
     useBackend,
   )
 where
@@ -16,7 +17,11 @@ import Weft.Core.Backend (Backend)
 
 -- | The one that was chosen last; epoll if none was.
 newDefaultBackend :: IO Backend
-newDefaultBackend = join (readIORef chosen)
+newDefaultBackend = join chooseBackend
+
+-- | The action that makes it.
+chooseBackend :: IO (IO Backend)
+chooseBackend = readIORef chosen
 
 -- | Before a scheduler is started.
 useBackend :: IO Backend -> IO ()
