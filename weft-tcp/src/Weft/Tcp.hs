@@ -71,6 +71,7 @@ module Weft.Tcp
     Policy (..),
     Decision (..),
     boundedBacklog,
+    evictingBacklog,
     Choices (..),
     SoftError (..),
   )

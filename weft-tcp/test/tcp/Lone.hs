@@ -92,7 +92,8 @@ established st sent port isn = do
   arriveBatch st [packetFrom addressA port (Segment isn 0 syn 65535 0 (Options (Just 1460) (Just 7) True Nothing []) [])]
   out <- sent
   case mapM decoded out of
-    Right [answer] | flags answer == syn <> ack -> do
+    -- A connection that had to make room is reset.
+    Right answers | [answer] <- filter (not . Segment.has Segment.rst . flags) answers, flags answer == syn <> ack -> do
       let p = Peer port (isn + 1) (seqNumber answer + 1)
       p <$ says st p 0 ack B.empty
     _ -> assertFailure ("no SYN and ACK: " ++ show (map decoded out))

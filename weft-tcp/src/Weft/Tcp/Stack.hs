@@ -149,6 +149,7 @@ data Counter
   | CookiesSent
   | CookiesTaken
   | SynsIgnored
+  | HalfOpenEvicted
   | Accepted
   | Connects
   | -- | Exceptions of 'stackTap' and 'stackSoftErrors'.
@@ -274,7 +275,7 @@ newSocket st f l c = Socket f st <$> (newMVar $! pack c) <*> newWaker <*> newWak
 unlist :: Socket -> IO ()
 unlist sock = forM_ (socketListener sock) $ \l -> do
   listed <- atomicModifyIORef' (socketHolder sock) (\h -> (if h == Backlogged then Held else h, h == Backlogged))
-  when listed (atomicModifyIORef' (backlog l) (\b -> (leave (remoteAddress (socketFlow sock)) b, ())))
+  when listed (atomicModifyIORef' (backlog l) (\b -> (leave (socketFlow sock) b, ())))
 
 -- The table -------------------------------------------------------------------------
 

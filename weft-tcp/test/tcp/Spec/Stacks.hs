@@ -47,6 +47,7 @@ tests =
       testCase "a link that loses every 17th packet" lossy,
       testCase "a flood of 20,000 SYNs takes no memory, and a client is served" flood,
       testCase "one source does not fill the backlog" oneSource,
+      testCase "a policy without cookies: the oldest half-open connection makes room, and no open one" evicting,
       testCase "connections that were reset before they were accepted stay in the backlog" resetUnaccepted,
       testCase "a SYN that arrives together with a reset of the connection on its ports opens another one" resetAndSyn,
       testCase "a SYN with ECE and CWR is answered" ecn,
@@ -231,6 +232,31 @@ oneSource = withLone id $ \st _ -> do
   arriveBatch st [packetFrom (V4 0x0c000001) 99 (synFrom 1)]
   waiting <- backlogSize <$> readIORef (backlog l)
   waiting @?= 129
+
+evicting :: Assertion
+evicting = withLone (\s -> s {stackPolicy = evictingBacklog 50 1000}) $ \st sent -> do
+  l <- listen st Nothing 80
+  let waiting = backlogSize <$> readIORef (backlog l)
+      syns from ns = forM_ ns $ \n -> arriveBatch st [packetFrom from (1024 + n) (synFrom n)]
+  -- One is opened, and waits to be accepted.
+  opened <- established st sent 4000 1000
+  syns (V4 0x0c000001) [1 .. 2000]
+  waiting >>= (@?= 50)
+  -- A client that comes meanwhile and answers at once.
+  later <- established st sent 4001 1000
+  syns (V4 0x0c000001) [3000 .. 3100]
+  waiting >>= (@?= 50)
+  forM_ [opened, later] (\p -> says st p 0 ack (B.singleton 7))
+  socks <- replicateM 2 (accept l)
+  got <- mapM (\sock -> deadlineIn (seconds 5) >>= \limit -> recv sock limit 10) socks
+  got @?= [B.singleton 7, B.singleton 7]
+  waiting >>= (@?= 48)
+  -- When all are open, none has to go.
+  forM_ [5000 .. 5049] (\port -> established st sent port 1000)
+  syns (V4 0x0c000002) [1 .. 10]
+  waiting >>= (@?= 50)
+  replicateM_ 50 (accept l)
+  waiting >>= (@?= 0)
 
 resetUnaccepted :: Assertion
 resetUnaccepted = withLone id $ \st sent -> do

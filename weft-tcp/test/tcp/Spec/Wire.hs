@@ -209,7 +209,19 @@ fragments =
           limits = defaultLimits {maxPackets = 10, maxBytes = 5000}
           fs = foldl' (\f n -> snd (uncurry (addFragment limits 0) (piece n) f)) noFragments [1 .. 1000]
       assertBool (show (heldBytes fs)) (heldBytes fs <= 5000 && heldBytes fs > 0)
-      heldBytes (expireFragments 30000000 fs) @?= 0
+      heldBytes (expireFragments 30000000 fs) @?= 0,
+    testGroup
+      "a sender of incomplete packets does not keep another one out"
+      [ testCase name $ do
+          let many n = (Key (V4 6) (V4 7) 17 n, Piece 0 True (B.replicate bytes 1))
+              flood from to fs = foldl' (\f n -> snd (uncurry (addFragment defaultLimits 0) (many n) f)) fs [from .. to]
+              honest = Key (V4 8) (V4 7) 17 1
+              (_, half) = addFragment defaultLimits 0 honest (Piece 0 True (B.replicate 16 2)) (flood 1 3000 noFragments)
+              (result, rest) = addFragment defaultLimits 0 honest (Piece 16 False (B.replicate 8 2)) (flood 3001 6000 half)
+          result @?= Just (B.replicate 24 2)
+          assertBool (show (heldBytes rest)) (heldBytes rest <= 4194304)
+        | (name, bytes) <- [("many", 8), ("large", 65000)]
+      ]
   ]
   where
     genWhole = do

@@ -1,7 +1,7 @@
 -- |
 -- LISTEN (RFC 9293, section 3.10.7.2), and what protects it: a policy decides for each
--- SYN whether it may take memory, is answered by a cookie that takes none (RFC 4987),
--- or is dropped. Pure.
+-- SYN whether it may take memory, takes that of an older one, is answered by a cookie that takes none (RFC 4987), or is
+-- dropped. Pure.
 --
 -- @since 0.1.0
 module Weft.Tcp.Core.Listener
@@ -9,6 +9,7 @@ module Weft.Tcp.Core.Listener
     Policy (..),
     Decision (..),
     boundedBacklog,
+    evictingBacklog,
 
     -- * The backlog
     Backlog,
@@ -16,6 +17,8 @@ module Weft.Tcp.Core.Listener
     backlogSize,
     enter,
     leave,
+    opened,
+    oldestHalfOpen,
 
     -- * Cookies
     cookieAnswer,
@@ -23,6 +26,7 @@ module Weft.Tcp.Core.Listener
   )
 where
 
+import qualified Data.IntMap.Strict as IntMap
 import qualified Data.Map.Strict as Map
 import Data.Maybe (isJust)
 import Data.Word (Word32)
@@ -36,7 +40,15 @@ import Weft.Tcp.Wire.Options
 import Weft.Tcp.Wire.Segment
 
 -- | What becomes of a SYN.
-data Decision = Remember | AnswerWithCookie | Ignore
+data Decision
+  = -- | It opens a connection.
+    Remember
+  | -- | It opens a connection, and the listener's oldest half-open one is aborted (RFC 4987, section 3.4). It is ignored
+    -- if none is half open, as all wait to be accepted.
+    Evict
+  | -- | It is answered, and not remembered.
+    AnswerWithCookie
+  | Ignore
   deriving (Eq, Show)
 
 -- | A listener's policy.
@@ -54,12 +66,16 @@ data Policy = Policy
 data Backlog = Backlog
   { -- | How many connections, of all sources.
     backlogSize :: !Int,
-    sources :: !(Map.Map Address Int)
+    sources :: !(Map.Map Address Int),
+    -- | The half-open ones in the order of their arrival, and the numbers of their arrivals.
+    halfOpen :: !(IntMap.IntMap Flow),
+    arrivals :: !(Map.Map Flow Int),
+    nextArrival :: !Int
   }
 
 -- | A backlog without connections.
 emptyBacklog :: Backlog
-emptyBacklog = Backlog 0 Map.empty
+emptyBacklog = Backlog 0 Map.empty IntMap.empty Map.empty 0
 
 source :: Address -> Address
 source (V6 a _) = V6 a 0
@@ -69,10 +85,27 @@ source a = a
 backlogOf :: Address -> Backlog -> Int
 backlogOf a b = Map.findWithDefault 0 (source a) (sources b)
 
--- | Count one connection of a source more (@enter@) or less (@leave@).
-enter, leave :: Address -> Backlog -> Backlog
-enter a b = Backlog (backlogSize b + 1) (Map.insertWith (+) (source a) 1 (sources b))
-leave a b = Backlog (max 0 (backlogSize b - 1)) (Map.update (\n -> if n > 1 then Just (n - 1) else Nothing) (source a) (sources b))
+-- | Count one connection more (@enter@), which is half open, or less (@leave@). O(log n).
+enter, leave :: Flow -> Backlog -> Backlog
+enter f b
+  | Map.member f (arrivals b) = counted
+  | otherwise = counted {halfOpen = IntMap.insert n f (halfOpen b), arrivals = Map.insert f n (arrivals b), nextArrival = n + 1}
+  where
+    n = nextArrival b
+    counted = b {backlogSize = backlogSize b + 1, sources = Map.insertWith (+) (source (remoteAddress f)) 1 (sources b)}
+leave f b = (opened f b) {backlogSize = max 0 (backlogSize b - 1), sources = Map.update less (source (remoteAddress f)) (sources b)}
+  where
+    less n = if n > 1 then Just (n - 1) else Nothing
+
+-- | The connection is no longer half open, and stays in the backlog. O(log n).
+opened :: Flow -> Backlog -> Backlog
+opened f b = case Map.lookup f (arrivals b) of
+  Just n -> b {halfOpen = IntMap.delete n (halfOpen b), arrivals = Map.delete f (arrivals b)}
+  Nothing -> b
+
+-- | The half-open connection that arrived first. O(log n).
+oldestHalfOpen :: Backlog -> Maybe Flow
+oldestHalfOpen b = snd <$> IntMap.lookupMin (halfOpen b)
 
 -- | So many in all, so many of a source; beyond either, cookies, but not while so many wait to be accepted.
 boundedBacklog :: Int -> Int -> Policy
@@ -82,6 +115,17 @@ boundedBacklog most ofSource =
       decide = \a b -> if backlogSize b < most && backlogOf a b < ofSource then Remember else AnswerWithCookie,
       cookieLimit = Just most
     }
+
+-- | Without cookies, which lose the options of peers without timestamps: so many in all, so many of a source. Beyond the
+-- first limit the oldest half-open connection makes room; beyond the second a SYN is ignored. Under a flood from many
+-- sources, clients are served whose handshake takes less time than the backlog takes to be replaced.
+evictingBacklog :: Int -> Int -> Policy
+evictingBacklog most ofSource = Policy "evicting" decision Nothing
+  where
+    decision a b
+      | backlogOf a b >= ofSource = Ignore
+      | backlogSize b < most = Remember
+      | otherwise = Evict
 
 -- | The SYN and ACK that remembers a SYN in its sequence number and timestamp.
 cookieAnswer :: Env -> Secret -> Flow -> Segment -> Segment

@@ -22,6 +22,7 @@ import Weft.Tcp.Core
 import Weft.Tcp.Core.Emit (resetFor)
 import Weft.Tcp.Core.Listener
 import Weft.Tcp.Core.Secret
+import Weft.Tcp.Core.State (isSynchronized)
 import qualified Weft.Tcp.Core.TimeWait as TimeWait
 import Weft.Tcp.Device
 import Weft.Tcp.Stack
@@ -175,16 +176,31 @@ arriveSyn :: Stack -> Env -> Listening -> Flow -> Maybe Word32 -> Segment -> IO 
 arriveSyn st env l f isn s = do
   waiting <- readIORef (backlog l)
   case decide (stackPolicy (settings st)) (remoteAddress f) waiting of
-    Remember -> do
+    Remember -> remember
+    Evict -> case oldestHalfOpen waiting of
+      Just oldest -> evict st oldest >> remember
+      Nothing -> count st SynsIgnored
+    AnswerWithCookie -> count st CookiesSent >> sendSegment st (usualChoices st) f 65535 (cookieAnswer env (secret st) f s)
+    Ignore -> count st SynsIgnored
+  where
+    remember = do
       let (c, out) = passiveOpen env begun s
       sock <- newSocket st f (listeningSelf l) c
       ours <- enterBacklog st l sock
       when ours (begin sock (map Transmit out))
-    AnswerWithCookie -> count st CookiesSent >> sendSegment st (usualChoices st) f 65535 (cookieAnswer env (secret st) f s)
-    Ignore -> count st SynsIgnored
-  where
     usual = openingFor st env f
     begun = usual {initialSequence = fromMaybe (initialSequence usual) isn}
+
+-- | Abort a half-open connection. If another thread has opened it meanwhile, it stays, and the backlog exceeds its limit
+-- by one.
+evict :: Stack -> Flow -> IO ()
+evict st f = do
+  entry <- lookupEntry st f
+  case entry of
+    Just (Live sock) -> do
+      synchronized <- inspect sock (isSynchronized . state)
+      unless synchronized (count st HalfOpenEvicted >> void (apply sock Abort))
+    _ -> pure ()
 
 -- | Process an ACK that belongs to no connection. If it contains a valid SYN cookie, it opens a connection, unless too
 -- many connections wait to be accepted: then it is dropped, and the client's next segment contains the cookie again.
@@ -205,11 +221,9 @@ arriveCookie st env l f s = case cookieLimit (stackPolicy (settings st)) of
 -- backlog comes first, because a thread that finds the connection in the table may remove it from the backlog.
 enterBacklog :: Stack -> Listening -> Socket -> IO Bool
 enterBacklog st l sock = do
-  atomicModifyIORef' (backlog l) (\b -> (enter from b, ()))
+  atomicModifyIORef' (backlog l) (\b -> (enter (socketFlow sock) b, ()))
   ours <- claimFlow st (socketFlow sock) (Live sock)
-  ours <$ unless ours (atomicModifyIORef' (backlog l) (\b -> (leave from b, ())))
-  where
-    from = remoteAddress (socketFlow sock)
+  ours <$ unless ours (atomicModifyIORef' (backlog l) (\b -> (leave (socketFlow sock) b, ())))
 
 -- ICMP ---------------------------------------------------------------------------------
 

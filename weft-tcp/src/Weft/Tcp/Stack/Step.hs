@@ -23,6 +23,7 @@ import Data.IORef
 import Data.Sequence (ViewL (..), viewl)
 import qualified Data.Sequence as Seq
 import Weft.Tcp.Core
+import qualified Weft.Tcp.Core.Listener as Listener
 import Weft.Tcp.Core.Packed
 import Weft.Tcp.Core.Secret (Flow (..))
 import Weft.Tcp.Core.State (choices, isOrphan, isSynchronized)
@@ -108,6 +109,7 @@ notify sock old actions = forM_ actions $ \case
   where
     opened = forM_ (socketListener sock) $ \l -> do
       count (socketStack sock) Accepted
+      atomicModifyIORef' (backlog l) (\b -> (Listener.opened (socketFlow sock) b, ()))
       taken <- atomicModifyIORef' (acceptQueue l) $ \q -> case q of
         Arrived socks -> (Arrived (socks Seq.|> sock), True)
         NoMore _ -> (q, False)

@@ -1,7 +1,7 @@
 -- |
 -- Reassembly of fragmented packets (RFC 791, section 3.2; RFC 8200, section 4.5). Pure: the time is passed in. The
 -- memory that senders can occupy is bounded: there are limits on bytes and packets in all, on fragments of a packet,
--- and on time. If fragments overlap, their whole packet is discarded (RFC 5722; done here for IPv4 too). A copy of a
+-- and on time. At the limits, the sender that takes the most makes room. If fragments overlap, their whole packet is discarded (RFC 5722; done here for IPv4 too). A copy of a
 -- fragment, which a network may make, is ignored (RFC 8200, section 4.5).
 --
 -- @since 0.1.0
@@ -22,8 +22,10 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Int (Int64)
 import qualified Data.IntMap.Strict as IntMap
+import Data.List (maximumBy, minimumBy)
 import qualified Data.Map.Strict as Map
-import Data.Maybe (fromMaybe)
+import Data.Maybe (fromMaybe, isNothing)
+import Data.Ord (comparing)
 import Data.Word (Word32, Word8)
 import Weft.Tcp.Wire.Address
 
@@ -77,19 +79,35 @@ heldBytes :: Fragments -> Int
 heldBytes = held
 
 -- | Add a fragment that arrived at the given time. The result is 'Just' the packet's payload if no fragment is
--- missing any more. O(incomplete packets), because packets that have expired are removed first.
+-- missing any more. If there is no room, packets of the sender that takes the most of it are discarded, so that one
+-- sender does not keep others out. O(incomplete packets), because packets that have expired are removed first.
 addFragment :: Limits -> Int64 -> Key -> Piece -> Fragments -> (Maybe ByteString, Fragments)
-addFragment limits now key piece whole = case Map.lookup key (packets fs) of
-  Just partial | discarded partial -> (Nothing, fs)
-  Nothing | Map.size (packets fs) >= maxPackets limits -> (Nothing, fs)
-  found
-    | held fs + len > maxBytes limits -> (Nothing, fs)
-    | len == 0 || end > 65535 || (pieceMore piece && len `mod` 8 /= 0) -> (Nothing, fs)
-    | otherwise -> place limits key piece (fromMaybe (Partial (now + lifetime limits) False Nothing IntMap.empty 0) found) fs
+addFragment limits now key piece whole
+  | len == 0 || len > maxBytes limits || end > 65535 || (pieceMore piece && len `mod` 8 /= 0) = (Nothing, fs)
+  | maybe False discarded found = (Nothing, fs)
+  | otherwise = place limits key piece (fromMaybe new (Map.lookup key (packets room))) room
   where
     fs = expireFragments now whole
+    found = Map.lookup key (packets fs)
+    room = makeRoom limits (if isNothing found then 1 else 0) len fs
+    new = Partial (now + lifetime limits) False Nothing IntMap.empty 0
     len = B.length (pieceBytes piece)
     end = pieceOffset piece + len
+
+-- | Discard packets until there is room for so many packets and bytes more: each time the oldest one of the sender that
+-- has the most packets, or bytes. O(incomplete packets) for each.
+makeRoom :: Limits -> Int -> Int -> Fragments -> Fragments
+makeRoom limits more bytes fs
+  | Map.null (packets fs) = fs
+  | Map.size (packets fs) + more > maxPackets limits = makeRoom limits more bytes (without (const (1 :: Int)))
+  | held fs + bytes > maxBytes limits = makeRoom limits more bytes (without arrived)
+  | otherwise = fs
+  where
+    without weight = Fragments (Map.delete victim (packets fs)) (held fs - maybe 0 arrived (Map.lookup victim (packets fs)))
+      where
+        shares = Map.fromListWith (+) [(from, weight p) | (Key from _ _ _, p) <- Map.toList (packets fs)]
+        greatest = fst (maximumBy (comparing snd) (Map.toList shares))
+        victim = fst (minimumBy (comparing (expires . snd)) [e | e@(Key from _ _ _, p) <- Map.toList (packets fs), from == greatest, weight p > 0])
 
 place :: Limits -> Key -> Piece -> Partial -> Fragments -> (Maybe ByteString, Fragments)
 place limits key piece partial fs

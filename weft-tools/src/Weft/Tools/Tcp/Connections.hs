@@ -59,6 +59,7 @@ described c = case c of
   CookiesSent -> ("cookies_sent", "SYNs answered with a SYN cookie.")
   CookiesTaken -> ("cookies_taken", "Connections opened with a SYN cookie.")
   SynsIgnored -> ("syns_ignored", "SYNs that were not answered.")
+  HalfOpenEvicted -> ("half_open_evicted", "Half-open connections that made room for a newer one.")
   Accepted -> ("accepted", "Connections that were opened by a peer.")
   Connects -> ("connects", "Connections that were opened by this program.")
   CallbackErrors -> ("callback_errors", "Exceptions of the callbacks for packet logs and for soft errors.")
