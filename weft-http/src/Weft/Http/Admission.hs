@@ -10,7 +10,7 @@ module Weft.Http.Admission
 where
 
 import Control.Exception (onException)
-import Control.Monad (filterM, unless, when)
+import Control.Monad (unless, when)
 import Data.Bits (shiftL, (.|.))
 import Data.IORef
 import Data.List (sortOn)
@@ -41,15 +41,27 @@ admit limits admission@(Admission total _) tables = do
   room <- if limitConnections limits > 0 && count > limitConnections limits then makeRoom `onException` depart admission else pure True
   room <$ unless room (depart admission)
   where
+    most = limitConnections limits
+    batch = max 1 (most `div` 64)
     makeRoom = do
       idle <- concat <$> mapM (idleEntries limits) tables
-      ended <- filterM (evict . snd) (take (max 1 (limitConnections limits `div` 64)) (sortOn fst idle))
-      mapM_ (departEntry admission . snd) ended
-      case (ended, idle) of
-        (_ : _, _) -> pure True
-        (_, []) -> pure False
+      ended <- evicting (map snd (take batch (sortOn fst idle)))
+      count <- readIORef total
+      case idle of
+        _ | ended || count <= most -> pure True
+        [] -> pure False
         -- Others have evicted these, or they have received a request.
-        _ -> readIORef total >>= \count -> if count <= limitConnections limits then pure True else makeRoom
+        _ -> makeRoom
+    -- Other threads may evict at the same time. All stop when there is room for a batch.
+    evicting [] = pure False
+    evicting (entry : entries) = do
+      count <- readIORef total
+      if count + batch <= most + 1
+        then pure False
+        else do
+          ended <- evict entry
+          when ended (departEntry admission entry)
+          (ended ||) <$> evicting entries
 
 -- | An admitted connection has ended, or was told to end. Only the first call for an entry has an effect.
 departEntry :: Admission -> Entry -> IO ()

@@ -267,7 +267,8 @@ serveAdmitted :: Shared -> Options -> Admission -> Table -> Application -> Conne
 serveAdmitted shared options admission table app plain peer0 restore = do
   self <- myThreadId
   cells <- newAtomicWords cellCount
-  deadline <- newDecidingIdleTimer (sharedTimeout shared) (timeOver cells)
+  -- Until it runs, all of this time counts as left ('shareOfTimeLeft').
+  deadline <- newDecidingIdleTimer (limitHeadTime limits) (timeOver cells)
   file <- newIORef NoFile
   http2 <- newIORef Nothing
   release <- newIORef (pure ())
