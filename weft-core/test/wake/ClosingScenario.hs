@@ -214,7 +214,7 @@ registering setting = do
           _ -> modifyIORef' refused (+ 1)
       closer = closeRegistered (theRegistry x) (fd r) (closeNumber r >>= \c -> when (c < 0) (blame x "closed twice"))
       writer = void (writeBytes w [1])
-  pure . finally' x [0] [dispatcher x 0, registrar, registrar, closer, writer] $ do
+  pure . finally' x [0] [dispatcher x 0, registrar, closer, registrar, writer] $ do
     told <- readIORef calls
     no <- readIORef refused
     known <- registeredCount (theRegistry x)
