@@ -239,7 +239,7 @@ mutants =
     Mutant "an exception can arrive before the runner installs its handler" "Core/Manager.hs" "loop m = mask_ $ do\n" "loop m = interruptible $ do\n",
     Mutant "a stopped manager counts as alive" "Core/Manager.hs" "pure (state <= stateRunning &&" "pure (state <= stateFinished &&",
     Mutant "an event with an old generation is delivered" "Core/Registry.hs" "Attached rd _ | readinessGeneration rd == tokenGeneration tok -> do" "Attached rd _ -> do",
-    Mutant "a closed descriptor stays in the table" "Core/Registry.hs" "          markClosedElsewhere rd\n          setSlot r fd Vacant\n" "          markClosedElsewhere rd\n",
+    Mutant "a closed descriptor stays in the table" "Core/Registry.hs" "      markClosedElsewhere rd\n      setSlot r fd Vacant\n" "      markClosedElsewhere rd\n",
     Mutant "a descriptor number that is being closed is not marked" "Core/Registry.hs" "(IntMap.insert (fromIntegral fd) (Closing over) table)" "(IntMap.delete (fromIntegral fd) table)",
     Mutant "close does not run the callbacks with evtClose" "Core/Registry.hs" "forM_ told $" "forM_ (take 0 told) $",
     Mutant "a one-shot callback stays registered" "Core/Registry.hs" "kept = filter ((== MultiShot) . registrationLifetime) due <> others" "kept = due <> others",

@@ -93,9 +93,11 @@ established st sent port isn = do
   out <- sent
   case mapM decoded out of
     -- A connection that had to make room is reset.
-    Right answers | [answer] <- filter (not . Segment.has Segment.rst . flags) answers, flags answer == syn <> ack -> do
-      let p = Peer port (isn + 1) (seqNumber answer + 1)
-      p <$ says st p 0 ack B.empty
+    Right answers
+      | [answer] <- filter (not . Segment.has Segment.rst . flags) answers,
+        flags answer == syn <> ack -> do
+        let p = Peer port (isn + 1) (seqNumber answer + 1)
+        p <$ says st p 0 ack B.empty
     _ -> assertFailure ("no SYN and ACK: " ++ show (map decoded out))
 
 -- | A segment of the peer, which begins at the given distance from the peer's next sequence number.

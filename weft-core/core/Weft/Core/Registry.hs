@@ -422,33 +422,26 @@ closeRegistered r fd close = mask_ $ do
       Just Reserved -> pure (table, Left Nothing)
       entry -> (,) (IntMap.insert (fromIntegral fd) (Closing over) table) . Right <$> vacate r fd entry
     -- A manager may have got the number as soon as the kernel had closed it.
-    unlessMine over entry = case entry of
-      Closing over' | over' == over -> Nothing
-      _ -> Just entry
+    unlessMine over (Closing over') | over' == over = Nothing
+    unlessMine _ entry = Just entry
 
 -- | Remove the tracked state of a number, and let the back ends forget it. Returns the registrations of its entry. Under
 -- the stripe's lock; the caller changes the table.
 vacate :: Registry m -> Fd -> Maybe (Known m) -> IO [Registration]
-vacate r fd entry = case entry of
-  Just (Registered e) -> do
-    known r (entryManager e) (-1)
-    retired (entryManager e)
-    dropReadiness (Just e)
-    pure (entryRegistrations e)
-  _ -> [] <$ dropReadiness Nothing
+vacate r fd entry = do
+  let registered = [e | Just (Registered e) <- [entry]]
+  forM_ registered $ \e -> known r (entryManager e) (-1) >> retired (entryManager e)
+  slot <- lookupSlot r fd
+  case slot of
+    Attached rd m -> do
+      markClosedElsewhere rd
+      setSlot r fd Vacant
+      known r m (-1)
+      unless (any (opsSame (host r) m . entryManager) registered) (retired m)
+    Vacant -> pure ()
+  pure (concatMap entryRegistrations registered)
   where
-    dropReadiness e = do
-      slot <- lookupSlot r fd
-      case slot of
-        Attached rd m -> do
-          markClosedElsewhere rd
-          setSlot r fd Vacant
-          known r m (-1)
-          unless (any (opsSame (host r) m . entryManager) e) (retired m)
-        Vacant -> pure ()
-    retired m = do
-      alive <- opsAlive (host r) m
-      when alive (forget r m fd)
+    retired m = opsAlive (host r) m >>= \alive -> when alive (forget r m fd)
 
 -- | Make a manager's own descriptors, and mark their numbers. The program may have closed a descriptor of such a number
 -- just before, and a thread may still wait for the number, or begin to. All of these get @EBADF@, or 'evtClose', as if
@@ -482,9 +475,7 @@ holding r chosen act = uninterruptibleMask_ $ do
   tables <- newBoxedArray stripeCount IntMap.empty
   forM_ chosen $ \i -> readBoxedArray (stripes r) i >>= takeMVar >>= writeBoxedArray tables i
   outcome <- attempt (act tables)
-  forM_ chosen $ \i -> do
-    lock <- readBoxedArray (stripes r) i
-    readBoxedArray tables i >>= putMVar lock
+  forM_ chosen $ \i -> readBoxedArray (stripes r) i >>= \lock -> readBoxedArray tables i >>= putMVar lock
   outcome
 
 -- | Throw the error for a number that is not the program's (@EBADF@).

@@ -121,10 +121,10 @@ retransmissions =
           (t1, first) = on cf (stampedWith cf) (UserSend [B.replicate 100 1])
           -- The acknowledgment was lost. That of the retransmission echoes the first transmission.
           (t2, again) = sleepFor cf 9000000 t1
-          (t3, _) = got cf t2 (answer (head first) 601)
+          (t3, _) = got cf t2 (answer (last first) 601)
           -- The next data is acknowledged at once, and measured.
           (t4, second) = on cf t3 (UserSend [B.replicate 100 2])
-          (t5, _) = got cf t4 (answer (head second) 701)
+          (t5, _) = got cf t4 (answer (last second) 701)
           (t6, _) = on cf t5 (UserSend [B.replicate 100 3])
           (_, out) = sleepFor cf 1000000 t6
       assertBool (show (length again)) (length again >= 3)
@@ -207,7 +207,7 @@ withoutSack = cfg {offerSack = False}
 
 -- | A connection with a peer that offers timestamps.
 stampedWith :: Config -> T
-stampedWith cf = fst (got cf (T 1000000 x) (answer (head synAck) 501))
+stampedWith cf = fst (got cf (T 1000000 x) (answer (last synAck) 501))
   where
     (x, synAck) = passiveOpen (env' cf 1000000) opening synSegment {options = blankOptions {timestamps = Just (Timestamps 7 0)}}
 
