@@ -4,6 +4,7 @@
 module Main (main) where
 
 import Control.Concurrent hiding (threadDelay, threadWaitRead)
+import Control.Exception (IOException, try)
 import Control.Monad
 import Data.Int (Int64)
 import Data.List (isInfixOf)
@@ -18,11 +19,13 @@ import System.Process hiding (createPipe)
 import qualified System.Timeout as G
 import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
+import Weft.Core.Manager (newManager, registryFor)
 import qualified Weft.Event as E
 import Weft.Metrics
 import Weft.Test.Main (defaultMain)
 import Weft.Thread (threadDelay, threadWaitRead)
 import Weft.Timer
+import Weft.TimerQueue (newQueue)
 import Weft.Watchdog
 
 main :: IO ()
@@ -42,7 +45,8 @@ tests =
           ("a thread that never allocates", "thread", ["held", "by other threads", busy]),
           ("a foreign call that blocks", "foreign", ["by the action of a timer", "no OS thread of the program is busy"]),
           ("a bound that the program sets", "set", ["by the action of a timer"]),
-          ("in a forked child", "fork", ["by the action of a timer"])
+          ("in a forked child", "fork", ["by the action of a timer"]),
+          ("after many managers whose back end was refused", "refused", ["by the action of a timer"])
         ]
   ]
     <> [ testCase "on the second capability" $ reports 2 "second" ["capability 1 has been held", "by other threads"],
@@ -107,6 +111,13 @@ hold how = do
     -- Again and again: on a busy machine a thread that blocks may be seen while it waits for a core, and counts as
     -- busy then.
     "foreign" -> void (forkIO (forever (timer blockUntilReported)))
+    "refused" -> do
+      registry <- registryFor
+      replicateM_ 1000 $ do
+        queue <- newQueue
+        made <- try (newManager 0 registry queue (const (pure ())) (ioError (userError "refused")))
+        either (const (pure ()) :: IOException -> IO ()) (const (error "it was made")) made
+      timer spinUntilReported
     "set" -> setWatchdog (Just (milliseconds 100)) >> timer spinUntilReported
     "callback" -> do
       m <- E.new

@@ -128,6 +128,8 @@ wordTurn = 2
 -- are closed then.
 newManager :: Int -> Registry Manager -> Queue -> (Timer -> IO ()) -> IO Backend -> IO Manager
 newManager index registry queue orphaned makeBackend = do
+  -- First, since the kernel may refuse it: nothing has to be released then.
+  backend <- reserving registry backendDescriptors makeBackend
   timers <- newTimers queue
   wake <- newWake
   hint <- newAtomicWords 1
@@ -142,8 +144,6 @@ newManager index registry queue orphaned makeBackend = do
   finisher <- newRef Nothing
   external <- newRef (\_ _ -> pure ())
   finished <- newEmptyMVar
-  -- At the end: nothing that may fail comes after it.
-  backend <- reserving registry backendDescriptors makeBackend
   let owner = TimerOwner (onCancelled m) orphaned
       m = Manager backend registry timers owner wake hint counters latency lateness heartbeat eventLog index state generation runner finisher external finished
   pure m

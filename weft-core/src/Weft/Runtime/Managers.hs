@@ -117,6 +117,7 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
     Just m -> pure m
     Nothing -> mask_ $ do
       boundFromEnvironment
+      -- Before the back end, since its setting may be refused, and nothing would close the back end.
       queue <- newQueue
       made <- try (chooseBackend >>= newManager cap (runtimeRegistry rt) queue resettle)
       case made of

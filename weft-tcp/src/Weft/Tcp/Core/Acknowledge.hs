@@ -93,19 +93,21 @@ acknowledgeSegment env at s c0
     -- Karn's algorithm excludes retransmissions, unless an echoed timestamp identifies the transmission (RFC 7323,
     -- section 4). A duplicate does not change the timestamp that the peer echoes (section 4.3): an echo of the first
     -- transmission means that this was late, or that its acknowledgment was lost. In the second case its age would
-    -- include the timeout. With SACK the peer reports the duplicate (RFC 2883), and nothing is measured; without, only
-    -- an echo counts that is as young as the retransmission, up to a tick of the clock. (Of several segments the peer
-    -- echoes the first, which filled the gap.)
+    -- include the timeout. With SACK the peer reports the duplicate (RFC 2883): the acknowledgment was lost, nothing is
+    -- measured, and the backing off ends. Without SACK only an echo counts that is as young as the retransmission, up to
+    -- a tick of the clock. (Of several segments the peer echoes the first, which filled the gap.)
     --
-    -- Without a measurement the next data is sent with the longer timeout: it is measured even if the round-trip time
-    -- has grown.
+    -- In all other cases the next data is sent with the longer timeout: it is measured even if the round-trip time has
+    -- grown.
     echoed c = case timestamps (options s) of
       Just (Timestamps _ e)
         | isDsack -> modifyRtt progressed c
         | useTimestamps (agreed c),
           e /= 0,
-          let age = millis (max 1 (unwrap 0 (timestampNow env (agreed c) - e))),
-          age < secs 600,
+          let ticks = unwrap 0 (timestampNow env (agreed c) - e),
+          ticks >= 0,
+          ticks < 600000,
+          let age = millis (max 1 ticks),
           useSack (agreed c) || and [age <= (now env `since` sentAt sent) + millis 1 | (_, sent) <- take 1 gone] ->
           modifyRtt (measured (config env) age . progressed) c
       _ -> c

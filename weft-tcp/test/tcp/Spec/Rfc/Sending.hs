@@ -129,6 +129,15 @@ retransmissions =
           (_, out) = sleepFor cf 1000000 t6
       assertBool (show (length again)) (length again >= 3)
       map seqNumber (take 1 out) @?= [701],
+    testCase "the echo of a timestamp that was not sent yet measures nothing" $ do
+      let cf = withoutSack {offerTimestamps = True}
+          (t1, first) = on cf (stampedWith cf) (UserSend [B.replicate 100 1])
+          (t2, _) = sleepFor cf 9000000 t1
+          later s = s {options = (options s) {timestamps = (\(Timestamps v e) -> Timestamps v (e + 100000)) <$> timestamps (options s)}}
+          (t3, _) = got cf t2 (later (answer (last first) 601))
+          (t4, _) = on cf t3 (UserSend [B.replicate 100 2])
+      -- The timeout stays as long as it has become.
+      map short (snd (sleepFor cf 3000000 t4)) @?= [],
     testGroup
       "a round-trip time that has grown to three seconds is found, after which nothing is sent twice"
       [ testCase name $ do
