@@ -61,6 +61,7 @@ startStream h stream final found = do
       <*> newTVarIO streamWindowSize
       <*> pure (headLength found)
       <*> newIORef 0
+      <*> newIORef ResponseNone
   atomically $ do
     modifyTVar' (http2Streams h) (IntMap.insert stream s)
     modifyTVar' (http2Open h) (+ 1)
@@ -75,18 +76,16 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
     quietly :: SomeException -> IO ()
     quietly _ = pure ()
     serveStream = do
-      (begun, complete) <- (,) <$> newIORef False <*> newIORef False
       waited <- newStreamWait (http2Limits (http2Settings h))
-      request <- requestFor h head' s waited begun
+      request <- requestFor h head' s waited
       let respond response = do
-            readIORef begun >>= \again -> when again (throwIO ResponseTwice)
-            sendResponse h s waited begun request response
-            writeIORef complete True
-            ResponseReceived <$ answeredWith request waited response
-          responded = readIORef begun >>= \given -> unless given (throwIO NoResponse)
+            readIORef (streamResponse s) >>= \state -> when (state /= ResponseNone) (throwIO ResponseTwice)
+            ResponseReceived <$ answer request waited response
+          responded = readIORef (streamResponse s) >>= \state -> when (state == ResponseNone) (throwIO NoResponse)
       r <- try (unmask (http2Application h request respond >> responded))
-      either (failed request begun complete waited) pure r
-    answeredWith request waited response = do
+      either (failed request waited) pure r
+    answer request waited response = do
+      sendResponse h s waited request response
       http2OnResponse (http2Settings h) request (responseStatus response) (partSize response)
       finishRequest waited
     partSize response = case response of
@@ -119,23 +118,23 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
       writeIORef (http2IdleSince h) t
       atomically (modifyTVar' (http2Live h) (subtract 1))
       giveBack h `catch` quietly
-    failed request begun complete waited e
+    failed request waited e
       | Just StreamCancelled <- fromException e = pure ()
       | Just Stalled <- fromException e = stalled
       | Just io <- fromException e = do
         -- A file that ended too early has aborted the connection.
         gone <- not . IntMap.member (streamId s) <$> readTVarIO (http2Streams h)
-        unless (gone && not (isEOFError io)) (report request begun complete waited e)
-      | otherwise = report request begun complete waited e
-    report request begun complete waited e = do
+        unless (gone && not (isEOFError io)) (report request waited e)
+      | otherwise = report request waited e
+    report request waited e = do
       http2OnException (http2Settings h) (Just request) e `catch` quietly
-      sent <- readIORef begun
-      whole <- readIORef complete
-      if sent
-        then unless whole (reset InternalError)
-        else do
+      state <- readIORef (streamResponse s)
+      case state of
+        ResponseEnded -> pure ()
+        ResponseBegun -> reset InternalError
+        ResponseNone -> do
           let response = http2OnExceptionResponse (http2Settings h) e
-          r <- try (unmask (sendResponse h s waited begun request response >> answeredWith request waited response))
+          r <- try (unmask (answer request waited response))
           case r of
             Right () -> pure ()
             Left e'
@@ -154,16 +153,16 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
 
 -- Requests ---------------------------------------------------------------------------
 
-requestFor :: Http2 -> Head -> Stream -> StreamWait -> IORef Bool -> IO Request
-requestFor h head' s waited begun = do
+requestFor :: Http2 -> Head -> Stream -> StreamWait -> IO Request
+requestFor h head' s waited = do
   asked <- newIORef (fmap CI.mk (lookup "expect" (headFields head')) == Just "100-continue")
   let (path, query) = B8.break (== '?') (headTarget head')
       field name = lookup name (headFields head')
       body = do
         first <- readIORef asked
-        sent <- readIORef begun
+        state <- readIORef (streamResponse s)
         -- If waiting to write is interrupted, nothing has been written.
-        when (first && not sent) (mask_ (writeHead [(":status", "100")] >> writeIORef asked False))
+        when (first && state == ResponseNone) (mask_ (writeHead [(":status", "100")] >> writeIORef asked False))
         readBody h s waited
       writeHead fields = writeFrames h $ \encoder -> do
         size <- readIORef (http2FrameSize h)
@@ -223,8 +222,8 @@ readBody h s waited = mask_ $ do
 
 -- Responses --------------------------------------------------------------------------
 
-sendResponse :: Http2 -> Stream -> StreamWait -> IORef Bool -> Request -> Response -> IO ()
-sendResponse h s waited begun request response = case response of
+sendResponse :: Http2 -> Stream -> StreamWait -> Request -> Response -> IO ()
+sendResponse h s waited request response = case response of
   ResponseBuilder status fields builder -> sendBuilder status fields builder
   ResponseFile status fields path part ->
     withPlace . http2WithFile (http2Settings h) request status fields path part $ \case
@@ -242,7 +241,7 @@ sendResponse h s waited begun request response = case response of
       declared <- declaredLength fields
       stream (collect h s waited declared pending) (flush h s waited declared pending False)
       flush h s waited declared pending True
-  ResponseRaw _ other -> sendResponse h s waited begun request other
+  ResponseRaw _ other -> sendResponse h s waited request other
   where
     -- An end-of-file error here means that the file has become shorter.
     named path e = ioError (if isEOFError e then ioeSetFileName e path else e)
@@ -259,7 +258,7 @@ sendResponse h s waited begun request response = case response of
       writeTVar (http2Files h) (files + 1)
     begin status fields final = do
       block <- headFieldsOf h status fields
-      writeIORef begun True
+      writeIORef (streamResponse s) ResponseBegun
       writeFrames h $ \encoder -> do
         when final (answered h s)
         size <- readIORef (http2FrameSize h)
@@ -273,7 +272,7 @@ sendResponse h s waited begun request response = case response of
           [bytes] | B.length bytes <= 16384 -> do
             account declared True (B.length bytes)
             block <- headFieldsOf h status fields
-            writeIORef begun True
+            writeIORef (streamResponse s) ResponseBegun
             together <- reserveAll h s (B.length bytes)
             if not together
               then begin status fields False >> sendBytes h s waited True bytes
@@ -360,14 +359,15 @@ sendBytes h s waited final bytes
 sendFileRange :: Http2 -> Stream -> StreamWait -> FileRange -> IO ()
 sendFileRange h s waited (FileRange fd offset size) = when (size > 0) $ do
   let wanted = fromIntegral (min size 16384)
-  n <- withReserved h s waited wanted $ \n -> do
-    when (fromIntegral n == size) (answered h s)
-    writeFile' h [frameHead typeData (if fromIntegral n == size then flagEndStream else 0) (streamId s) n] (FileRange fd offset (fromIntegral n))
+  n <- withReserved h s waited wanted $ \n ->
+    writeFile' h (when (fromIntegral n == size) (answered h s)) [frameHead typeData (if fromIntegral n == size then flagEndStream else 0) (streamId s) n] (FileRange fd offset (fromIntegral n))
   sendFileRange h s waited (FileRange fd (offset + fromIntegral n) (size - fromIntegral n))
 
--- | To be called before the frame that ends the response.
+-- | To be called before the frame that ends the response, while writing can no longer be interrupted.
 answered :: Http2 -> Stream -> IO ()
-answered h s = atomically (release h s)
+answered h s = do
+  writeIORef (streamResponse s) ResponseEnded
+  atomically (release h s)
 
 -- | Wait until the windows have room for at least a byte, and write a frame of as many bytes as they allow.
 withReserved :: Http2 -> Stream -> StreamWait -> Int -> (Int -> IO ()) -> IO Int

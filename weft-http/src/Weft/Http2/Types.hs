@@ -10,6 +10,7 @@ module Weft.Http2.Types
     goAway,
 
     -- * Streams
+    ResponseState (..),
     Stream (..),
     Body (..),
     BodyEnd (..),
@@ -132,8 +133,15 @@ data Stream = Stream
     -- | The declared length of the body.
     streamExpected :: !(Maybe Int),
     -- | The bytes of the body that were received so far. Used by the receiving thread.
-    streamReceived :: !(IORef Int)
+    streamReceived :: !(IORef Int),
+    -- | How far the response is. Used by the stream's thread.
+    streamResponse :: !(IORef ResponseState)
   }
+
+-- | Nothing of the response was sent; its head was; its last frame was. The last state is entered when the write of that
+-- frame can no longer be interrupted; if the write fails, the connection is aborted.
+data ResponseState = ResponseNone | ResponseBegun | ResponseEnded
+  deriving (Eq)
 
 -- | Pieces that were not read yet, their total size, and whether the body continues.
 data Body = Body !(Seq ByteString) !Int !BodyEnd
@@ -253,14 +261,21 @@ goAway h code = do
   pure [frame typeGoAway 0 0 (B.drop 5 (frameHead 0 0 highest 0) <> errorNumber code)]
 
 -- | Cancel a stream locally: remove it from the table and interrupt its thread. Called by the receiving thread.
+--
+-- Clients may close the connection, or reset the stream, as soon as they have the end of the response. So a thread that
+-- has sent it is given a second to report it and to return from the application.
 cancel :: Http2 -> Stream -> IO ()
 cancel h s = do
-  atomically $ do
+  unanswered <- atomically $ do
+    unanswered <- readTVar (streamCounted s)
     release h s
     modifyTVar' (http2Streams h) (IntMap.delete (streamId s))
     modifyTVar' (streamBody s) (\(Body pieces size _) -> Body pieces size BodyBroken)
+    pure unanswered
   -- In a thread of its own, since an application that masks exceptions must not delay the connection.
-  void (forkIO (throwTo (streamThread s) StreamCancelled))
+  void . forkIO $ do
+    unless unanswered (threadDelay 1000000)
+    throwTo (streamThread s) StreamCancelled
 
 -- Writing ----------------------------------------------------------------------------
 
@@ -270,9 +285,10 @@ cancel h s = do
 writeFrames :: Http2 -> (Encoder -> IO [ByteString]) -> IO ()
 writeFrames h build = writing h (fmap (connSendMany (http2Below h) noDeadline) . build)
 
--- | Write part of a file as the payload of a frame whose beginning is given by the strings.
-writeFile' :: Http2 -> [ByteString] -> FileRange -> IO ()
-writeFile' h strings range = writing h (\_ -> pure (connSendFile (http2Below h) noDeadline strings range))
+-- | Write part of a file as the payload of a frame whose beginning is given by the strings. The action runs before, when
+-- writing can no longer be interrupted.
+writeFile' :: Http2 -> IO () -> [ByteString] -> FileRange -> IO ()
+writeFile' h before strings range = writing h (\_ -> before >> pure (connSendFile (http2Below h) noDeadline strings range))
 
 writing :: Http2 -> (Encoder -> IO (IO ())) -> IO ()
 writing h act = mask_ $ do

@@ -7,19 +7,19 @@ module Spec.Streams
 where
 
 import Control.Concurrent
-import Control.Exception (IOException, catch, finally)
+import Control.Exception (IOException, catch, finally, onException)
 import Control.Monad (forM_, replicateM_, void, when)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
 import Network.HTTP.Types (ok200)
 import Network.Socket (SockAddr (..))
-import Network.Wai (Request, getRequestBodyChunk, responseLBS)
+import Network.Wai (Request, getRequestBodyChunk, responseFile, responseLBS, responseStream)
 import Spec.Http2 (framesUntil)
 import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (milliseconds, seconds)
-import Weft.Http2 (Http2Control (..), Http2Limits (limitWait), Http2Settings (http2Limits), defaultHttp2Limits, defaultHttp2Settings, serveHttp2)
+import Weft.Http2 (Http2Control (..), Http2Limits (limitWait), Http2Settings (http2Limits, http2OnResponse), defaultHttp2Limits, defaultHttp2Settings, serveHttp2)
 import Weft.Http2.Frame
 import Weft.Timer (within)
 import Weft.Transport
@@ -52,6 +52,34 @@ tests =
             answered = [() | (h, _) <- found, frameType h == typeData, frameStream h == 1, hasFlag flagEndStream h]
         (i, length answered) @?= (i, if accepted >= 1 then 1 else 0)
         connClose mine,
+      testCase "a response is reported even if the client resets its stream as soon as it has the last frame" . forM_ [responseLBS ok200 [] "body", responseStream ok200 [] (\write _ -> write "body"), responseFile ok200 [] "weft-http.cabal" Nothing] $ \response -> do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        reported <- newEmptyMVar
+        (returned, ended) <- (,) <$> newEmptyMVar <*> newEmptyMVar
+        let settings = defaultHttp2Settings {http2OnResponse = \_ status _ -> putMVar reported status}
+            -- Time enough for the exception to wait for the stream's thread.
+            resetting = send mine [frame typeReset 0 1 (errorNumber Cancel)] >> threadDelay 30000
+        _ <- forkIO (serveHttp2 settings (const (pure ())) (afterLastFrame resetting theirs) (\_ respond -> respond response >>= \r -> r <$ putMVar returned ()) `finally` putMVar ended ())
+        send mine [connectionPreface, frame typeSettings 0 0 B.empty, request 1]
+        within (seconds 10) (takeMVar reported) >>= (@?= Just ok200)
+        -- The application is not interrupted.
+        within (seconds 10) (takeMVar returned) >>= (@?= Just ())
+        connClose mine
+        within (seconds 10) (takeMVar ended) >>= (@?= Just ())
+        -- Once.
+        tryTakeMVar reported >>= (@?= Nothing),
+      testCase "an application that goes on after its response is interrupted a second after the connection has ended" $ do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        (interrupted, ended) <- (,) <$> newEmptyMVar <*> newEmptyMVar
+        let application _ respond = do
+              r <- respond (responseLBS ok200 [] "body")
+              r <$ (threadDelay 60000000 `onException` putMVar interrupted ())
+        _ <- forkIO (serveHttp2 defaultHttp2Settings (const (pure ())) theirs application `finally` putMVar ended ())
+        send mine [connectionPreface, frame typeSettings 0 0 B.empty, request 1]
+        _ <- framesUntil mine (any (\(h, _) -> frameType h == typeData && hasFlag flagEndStream h))
+        connClose mine
+        within (seconds 10) (takeMVar ended) >>= (@?= Just ())
+        tryTakeMVar interrupted >>= (@?= Just ()),
       testCase "PRIORITY of another length than five bytes: an error of the stream, or of the connection on an idle stream" $ do
         (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
         release <- newEmptyMVar
@@ -143,6 +171,17 @@ gated gate entered (Connection ops state) = Connection ops {opSendMany = sending
       maybe (void (tryPutMVar entered ())) pure open
       readMVar gate
       opSendMany ops s deadline strings
+
+-- | A connection that runs the action after each send that ends with the last frame of a stream, or with part of a file.
+afterLastFrame :: IO () -> Connection -> Connection
+afterLastFrame act (Connection ops state) = Connection ops {opSendMany = sending, opSendFile = \s deadline strings range -> opSendFile ops s deadline strings range >> act} state
+  where
+    sending s deadline strings = do
+      opSendMany ops s deadline strings
+      when (endsStream (B.concat strings)) act
+    endsStream bytes = case parseFrameHeader bytes of
+      Nothing -> False
+      Just h -> (frameType h == typeData && hasFlag flagEndStream h) || endsStream (B.drop (9 + frameLength h) bytes)
 
 -- | A connection on which a GOAWAY waits for the first variable. The second one is filled when it begins to wait.
 holdingGoAway :: MVar () -> MVar () -> Connection -> Connection
