@@ -141,16 +141,30 @@ malformed =
       map optional [[131, 3, 4, 0], [1, 7, 3, 4, 137, 3, 4, 0], [148, 4, 0, 0], [0, 131, 3, 4]] @?= [True, True, False, False],
     testCase "an unknown IPv6 option is skipped, discards the packet, or is reported, as its type says (RFC 8200)" $ do
       let packet header kind to = V6.encode (V6.plain 6 (V6 1 1) to) {V6.extensions = [V6.Extension 60 (B.pack [1, 4, 0, 0, 0, 0]), V6.Extension header (B.pack [0, kind, 1, 7, 0, 0])]} B.empty
-          fate header kind to = (isLeft (Packet.decode (packet header kind to)), Packet.unknownOption (packet header kind to))
+          fate header kind to = (isLeft (Packet.decode (packet header kind to)), Packet.parameterProblem (packet header kind to))
           one = V6 1 2
           many = V6 0xff02000000000000 1
           -- Behind the fixed header, eight bytes of padding, two of the header, and one of padding.
-          told to = (True, Just (V6 1 1, to, 51))
+          told to = (True, Just (Packet.Problem (V6 1 1) to 2 51))
       [fate 60 kind one | kind <- [0x1e, 0x5e, 0x9e, 0xde]] @?= [(False, Nothing), (True, Nothing), told one, told one]
       [fate 0 kind many | kind <- [0x1e, 0x5e, 0x9e, 0xde]] @?= [(False, Nothing), (True, Nothing), told many, (True, Nothing)]
       -- Other headers have no options; an option does not end behind its header.
       fate 135 0x9e one @?= (False, Nothing)
       isLeft (Packet.decode (V6.encode (V6.plain 6 (V6 1 1) one) {V6.extensions = [V6.Extension 60 (B.pack [0x1e, 5, 0, 0, 0, 0])]} B.empty)) @?= True,
+    testCase "a first IPv6 fragment without all headers is refused and reported (RFC 7112)" $ do
+      let -- The payload from the fragment header on, of which the first fragment has so many bytes.
+          first proto n more body = V6.encode (V6.plain proto (V6 1 1) (V6 1 2)) {V6.extensions = [V6.FragmentHeader (V6.Fragment 0 more 7)]} (B.take n body)
+          padded = B.pack ([6, 1] ++ [1, 12] ++ replicate 12 0)
+          segment = encode (V6 1 1) (V6 1 2) 1 2 (Segment 0 0 ack 0 0 noOptions {maximumSegmentSize = Just 1460} [B.replicate 40 0])
+          fate proto n body = (isLeft (Packet.decode (first proto n True body)), Packet.parameterProblem (first proto n True body))
+          incomplete = (True, Just (Packet.Problem (V6 1 1) (V6 1 2) 3 0))
+      -- A header of options and one of TCP with an option of its own: 16 and 24 bytes.
+      [fate 60 n (padded <> segment) | n <- [8, 16, 32, 40]] @?= [incomplete, incomplete, incomplete, (False, Nothing)]
+      [fate 6 n segment | n <- [8, 16, 24]] @?= [incomplete, incomplete, (False, Nothing)]
+      [fate proto 8 (B.replicate 8 0) | proto <- [17, 59]] @?= [(False, Nothing), (False, Nothing)]
+      -- Not the other fragments; and not in answer to an ICMPv6 error.
+      isLeft (Packet.decode (V6.encode (V6.plain 6 (V6 1 1) (V6 1 2)) {V6.extensions = [V6.FragmentHeader (V6.Fragment 3 True 7)]} (B.take 8 segment))) @?= False
+      fate 58 4 (B.replicate 8 1) @?= (True, Nothing),
     testCase "ICMP errors with extensions: the field of their length is ignored (RFC 4884)" $ do
       let quoted = B.replicate 128 1
           extended = B.pack [0x20, 0, 0, 0]

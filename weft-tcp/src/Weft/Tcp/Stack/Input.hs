@@ -77,9 +77,9 @@ arrivePacket st p = do
       -- Fragments of fragments are refused too.
       _ -> [] <$ arriveRefused st bytes
 
--- | Count a packet that cannot be decoded, and report an unknown option in it.
+-- | Count a packet that cannot be decoded, and tell its sender what is wrong if it is to be told.
 arriveRefused :: Stack -> ByteString -> IO ()
-arriveRefused st bytes = count st Malformed' >> forM_ (Packet.unknownOption bytes) (tellOfOption st bytes)
+arriveRefused st bytes = count st Malformed' >> forM_ (Packet.parameterProblem bytes) (tell st bytes)
 
 -- | Process a whole packet, given the packet that was received: its memory may be reused.
 arriveWhole :: Stack -> Incoming -> Packet.Packet -> IO [(Flow, Segment)]
@@ -263,17 +263,16 @@ arriveIcmp6 st (Packet.Packet src dst _ body) = case Icmp6.decode src dst body o
         about st (Flow (word16At q 42) (v6At q 24) (word16At q 40) (v6At q 8)) (event (word32At q 44))
       | otherwise = pure ()
 
--- | Tell the source of an IPv6 packet that its option at an offset is unknown (RFC 4443, section 3.4), unless many
--- errors were sent in this second (section 2.4 (f)). A packet to a multicast address is answered from an address of the
--- stack.
-tellOfOption :: Stack -> ByteString -> (Address, Address, Word32) -> IO ()
-tellOfOption st packet (src, dst, at) = forM_ (take 1 own) $ \from -> when (isUnicast src) $ do
+-- | Tell the source of an IPv6 packet what is wrong with it (RFC 4443, section 3.4), unless many errors were sent in this
+-- second (section 2.4 (f)). A packet to a multicast address is answered from an address of the stack.
+tell :: Stack -> ByteString -> Packet.Problem -> IO ()
+tell st packet (Packet.Problem src dst code at) = forM_ (take 1 own) $ \from -> when (isUnicast src) $ do
   Env (Instant t) _ <- stackEnv st from
   let second = t `div` 1000000
   allowed <- atomicModifyIORef' (icmpErrors st) $ \(s, n) ->
     let sent = if s == second then n else 0 in if sent < 100 then ((second, sent + 1), True) else ((s, n), False)
   when allowed $
-    sendWhole st (Packet.Packet from src 58 (Icmp6.encode from src (Icmp6.ParameterProblem 2 at (B.take 1232 packet))))
+    sendWhole st (Packet.Packet from src 58 (Icmp6.encode from src (Icmp6.ParameterProblem code at (B.take 1232 packet))))
   where
     own
       | isUnicast dst = filter (== dst) (stackAddresses (settings st))

@@ -19,6 +19,7 @@ module Weft.Tcp.Wire.IPv6
     plain,
     maxExtensions,
     isExtension,
+    holdsHeaders,
     Objection (..),
     objection,
   )
@@ -137,6 +138,22 @@ chain left next b
 -- | Whether a next header field names an extension header that 'decode' knows.
 isExtension :: Word8 -> Bool
 isExtension next = next `elem` [0, 43, 44, 60, 135, 139, 140]
+
+-- | Whether the first fragment of a packet holds its remaining headers up to that of TCP, UDP or ICMPv6, given the next
+-- header field and the fragment's bytes. RFC 7112, section 5, requires it, so that filters see the ports; a fragment whose
+-- headers are wrong in another way is left to the decoding of the whole packet.
+holdsHeaders :: Word8 -> ByteString -> Bool
+holdsHeaders next b = case chain maxExtensions next b of
+  Left Truncated -> False
+  Left _ -> True
+  Right (_, proto, body) -> B.length body >= upper proto body
+  where
+    upper proto body = case proto of
+      6 | B.length body >= 20 -> max 20 (fromIntegral (word8At body 12 `shiftR` 4) * 4)
+      6 -> 20
+      17 -> 8
+      58 -> 8
+      _ -> 0 :: Int
 
 -- | An option because of which a packet is to be discarded.
 data Objection = Objection

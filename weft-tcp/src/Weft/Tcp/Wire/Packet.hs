@@ -7,7 +7,8 @@ module Weft.Tcp.Wire.Packet
     Part (..),
     decode,
     reassembled,
-    unknownOption,
+    Problem (..),
+    parameterProblem,
     putHeader,
     headerSize,
     encode,
@@ -40,7 +41,8 @@ data Part = Whole !Packet | Fragment !Fragments.Key !Fragments.Piece
 
 -- | Decode a packet of either version, which its first byte determines. Packets with a source route are refused: one of
 -- the two options of IPv4 (RFC 7126), or for IPv6 a routing header of type 0 (RFC 5095) or any that has segments left
--- (RFC 8200, section 4.4). So are IPv6 packets with an option that may not be skipped ('V6.objection').
+-- (RFC 8200, section 4.4). So are IPv6 packets with an option that may not be skipped ('V6.objection'), and first
+-- fragments that do not hold all headers ('V6.holdsHeaders').
 decode :: ByteString -> Either Malformed Part
 decode b
   | B.null b = Left Truncated
@@ -70,7 +72,9 @@ part6 :: (V6.Header, ByteString) -> Either Malformed Part
 part6 (h, body)
   | any routesBySource (V6.extensions h) || isJust (V6.objection h) = Left BadOptions
   | otherwise = case [f | V6.FragmentHeader f <- V6.extensions h] of
-    f : _ | V6.more6 f || V6.offset6 f /= 0 -> Right (Fragment (key f) (piece f))
+    f : _
+      | V6.offset6 f == 0 && V6.more6 f && not (V6.holdsHeaders proto body) -> Left Truncated
+      | V6.more6 f || V6.offset6 f /= 0 -> Right (Fragment (key f) (piece f))
     _ -> Right (Whole (Packet src dst proto body))
   where
     src = V6.source6 h
@@ -90,15 +94,23 @@ reassembled (Fragments.Key src dst proto _) body = case src of
   where
     whole = Packet src dst proto body
 
--- | For a packet that 'decode' has refused: if it has an unknown IPv6 option whose sender is to be told (RFC 8200,
--- section 4.2), the packet's source and destination, and the offset of the option. Packets with an ICMPv6 error are not
--- answered (RFC 4443, section 2.4).
-unknownOption :: ByteString -> Maybe (Address, Address, Word32)
-unknownOption b = case V6.decode b of
+-- | What is wrong with an IPv6 packet, as its sender is to be told (RFC 4443, section 3.4): the packet's source and
+-- destination, and the code and pointer of the error.
+data Problem = Problem !Address !Address !Word8 !Word32
+  deriving (Eq, Show)
+
+-- | The problem of a packet that 'decode' has refused, if its sender is to be told: an unknown option (RFC 8200, section
+-- 4.2), or a first fragment without all headers (RFC 7112, section 5). Packets with an ICMPv6 error are not answered
+-- (RFC 4443, section 2.4).
+parameterProblem :: ByteString -> Maybe Problem
+parameterProblem b = case V6.decode b of
   Right (h, body)
-    | Just (V6.Objection at True) <- V6.objection h,
-      not (V6.protocol6 h == 58 && B.take 1 body < B.singleton 128) ->
-      Just (V6.source6 h, V6.destination6 h, fromIntegral at)
+    | V6.protocol6 h == 58 && B.take 1 body < B.singleton 128 -> Nothing
+    | Just (V6.Objection at True) <- V6.objection h -> Just (Problem (V6.source6 h) (V6.destination6 h) 2 (fromIntegral at))
+    | Nothing <- V6.objection h,
+      or [V6.offset6 f == 0 && V6.more6 f | V6.FragmentHeader f <- V6.extensions h],
+      not (V6.holdsHeaders (V6.protocol6 h) body) ->
+      Just (Problem (V6.source6 h) (V6.destination6 h) 3 0)
   _ -> Nothing
 
 -- | A header with the given hop limit, traffic class, protocol, source and destination, for a payload of the given
