@@ -13,7 +13,9 @@ where
 import Control.Exception
 import Control.Monad (forM, forM_, replicateM, when)
 import qualified Data.ByteString.Char8 as C
+import Data.List (sort)
 import Foreign.C.Error (eBADF)
+import GHC.Clock (getMonotonicTimeNSec)
 import qualified GHC.Conc as G
 import Harness
 import System.Posix.IO (dup)
@@ -176,7 +178,21 @@ closing api =
         when (n `mod` 3 == 1) (blocks "reading" t)
         finishes "closing" (closeWith api (shut fds) r)
         failsWith "waiter" eBADF (result "waiter" t)
+        shut fds w,
+    -- By the median, which other programs on this machine do not move much.
+    test "a close is heard within 100 ms" $ \fds -> do
+      delays <- replicateM 21 $ do
+        (r, w) <- pipe fds
+        t <- start (try (waitRead api r) >>= \e -> (,) (e :: Either IOException ()) <$> getMonotonicTimeNSec)
+        blocks "reading" t
+        before <- getMonotonicTimeNSec
+        closeWith api (shut fds) r
+        (ended, heard) <- result "waiter" t
+        either (const (pure ())) (const (assertFailure "the wait has not failed")) ended
         shut fds w
+        pure (heard - before)
+      let middle = sort delays !! 10
+      assertBool ("after " <> show middle <> " ns") (middle < 100000000)
   ]
 
 -- Many threads -----------------------------------------------------------------------
