@@ -144,6 +144,10 @@ doctorTests program folder =
                 ("not given", [], [], "no -A is among the options")
               ]
         ],
+      testCase "a number that no process can have" . forM_ ["0", "4194305", "18446744073709551617"] $ \number -> do
+        (code, out) <- outcome program [] ["doctor", number]
+        code @?= ExitFailure 2
+        contains out ("there is no process " <> number),
       testCase "a process with WEFT_BACKEND=poll" . weft program [("WEFT_BACKEND", "poll")] ["serve", folder, "--port", "0"] $ \p -> do
         _ <- portOf p
         pid <- getPid (process p) >>= maybe (assertFailure "no process") pure

@@ -88,7 +88,13 @@ compared n = do
   ran <- timeout 60000000 (readProcessWithExitCode own ["workload", "+RTS", "-l-asgu", "-ol" <> file, "-N" <> show n, "-RTS"] "")
   case ran of
     Just (ExitSuccess, out, _) -> do
-      entries <- readLog file >>= either (assertFailure . T.unpack) pure
+      Recording entries whole <- readLog file >>= either (assertFailure . T.unpack) pure
+      assertBool "the log is complete" whole
+      -- The first half of it is a recording, too.
+      bytes <- B.readFile file
+      B.writeFile (file <> ".half") (B.take (B.length bytes `div` 2) bytes)
+      Recording some half <- readLog (file <> ".half") >>= either (assertFailure . T.unpack) pure
+      assertBool "half a log" (not half && not (null some) && length some < length entries)
       let timeline = timelineOf entries
           counted name = M.findWithDefault 0 name (timelineCounts timeline)
       case read out of

@@ -56,12 +56,16 @@ doctor json certificates subject = do
 -- | Findings about a process, given its number, or about a program, given its file or its name.
 named :: String -> IO [Finding]
 named text
-  | not (null text), all isDigit text = processFindings (read text) >>= maybe (refuse ("there is no process " <> text)) pure
+  | not (null text), all isDigit text = maybe (pure Nothing) processFindings (processNumber text) >>= maybe (refuse ("there is no process " <> text)) pure
   | otherwise = do
     here <- doesFileExist text
     path <- if here then pure (Just text) else findExecutable text
     maybe (refuse ("no such program: " <> show text)) programFindings path
   where
+    -- Linux's process numbers have at most 22 bits.
+    processNumber digits = case dropWhile (== '0') digits of
+      significant | not (null significant), length significant < 10 -> Just (read significant)
+      _ -> Nothing
     refuse why = hPutStrLn stderr ("weft doctor: " <> why) >> exitWith (ExitFailure 2)
 
 -- | The engine for files, and the reason if it is not io_uring.

@@ -30,7 +30,7 @@ import Weft.Tools.Bench.Proc (availableBytes)
 import Weft.Tools.Bench.Table (renderNumber)
 import Weft.Tools.Binary (Linked (..), howLinked)
 import Weft.Tools.Trace.Chrome (chromeTrace)
-import Weft.Tools.Trace.Log (readLog)
+import Weft.Tools.Trace.Log (Recording (..), readLog)
 import Weft.Tools.Trace.Page (timelinePage)
 import Weft.Tools.Trace.Timeline
 
@@ -127,12 +127,14 @@ view file page json = do
     Right _ -> either (Left . ("not an event log of GHC: " <>)) Right <$> readLog file
   case found of
     Left why -> T.hPutStrLn stderr ("weft trace: " <> T.pack file <> ": " <> why) >> exitWith (ExitFailure 1)
-    Right entries -> do
+    Right (Recording entries whole) -> do
       let timeline = timelineOf entries
           target = maybe (replaceExtension file "html") id page
       withFile target WriteMode $ \handle -> hSetEncoding handle utf8 >> T.hPutStr handle (timelinePage (T.pack (takeFileName file)) timeline)
       T.putStrLn (T.pack target)
       mapM_ (\name -> withFile name WriteMode (`hPutBuilder` chromeTrace timeline) >> T.putStrLn (T.pack name)) json
+      unless whole $
+        T.hPutStrLn stderr ("weft trace: " <> T.pack file <> " is not complete, as if its program had been killed or the file cut off: the page shows what is there")
       unless (any (`M.member` timelineCounts timeline) ["sleeps", "events handed"]) $
         T.hPutStrLn stderr "weft trace: the recording has no markers of Weft: the program does not run on Weft, or user events were off (+RTS -lu)"
 

@@ -19,6 +19,7 @@ import Data.Either (fromRight)
 import Data.List (isInfixOf, isPrefixOf, nub)
 import Data.Maybe (listToMaybe, mapMaybe)
 import System.Directory (getSymbolicLinkTarget, listDirectory)
+import System.Posix.User (getEffectiveUserID)
 import Weft.Backend (backendNames, whyUnavailable)
 import Weft.Tools.Binary (Linked (..), Relinked (..), findNote, howLinked, linkedOptions, mentions)
 import Weft.Tools.Doctor.Finding
@@ -37,15 +38,16 @@ processFindings pid = do
       kinds <- descriptorKinds base
       tasks <- taskNames base
       content <- try (B.readFile (base <> "/exe"))
+      remedy <- remedyForAccess
       -- Later options win.
       let options = either (const []) linkedOptions content <> rtsOptions arguments environment
-          program = programPart content (lookupVariable "WEFT_DISABLE" environment)
+          program = programPart remedy content (lookupVariable "WEFT_DISABLE" environment)
       cores <- coreFindings base
       caches <- cacheFindings (areaIn content options)
       pure . Just $
         [fact "process" (show pid <> ": " <> unwords (take 6 arguments))]
           <> program
-          <> backendPart kinds environment
+          <> backendPart remedy kinds environment
           <> [fact "run-time options" (if null options then "none (GHC's defaults)" else unwords options)]
           <> threadPart tasks options
           <> cores
@@ -63,27 +65,34 @@ programFindings file = do
   cores <- coreFindings "/proc/self"
   limits <- maybe "" id <$> contents "/proc/self/limits"
   status <- maybe "" id <$> contents "/proc/self/status"
+  remedy <- remedyForAccess
   caches <- cacheFindings (either (const AreaUnknown) (maybe AreaUnknown AreaOf . areaOf . linkedOptions) content)
-  pure (fact "program" file : programPart content Nothing <> backends <> cores <> caches <> limitFindings Nothing limits <> seccompFindings status)
+  pure (fact "program" file : programPart remedy content Nothing <> backends <> cores <> caches <> limitFindings Nothing limits <> seccompFindings status)
 
-programPart :: Either IOException B.ByteString -> Maybe String -> [Finding]
-programPart content disabled = case content of
-  Left _ -> [advise "binary" "cannot be read: run as its user, or as root"]
+-- | What to do about a process or file that may not be read.
+remedyForAccess :: IO String
+remedyForAccess = do
+  user <- getEffectiveUserID
+  pure (if user == 0 then "not even by root here: it is a kernel thread, or a namespace or security module protects it" else "run as its user, or as root")
+
+programPart :: String -> Either IOException B.ByteString -> Maybe String -> [Finding]
+programPart remedy content disabled = case content of
+  Left _ -> [advise "binary" ("cannot be read: " <> remedy)]
   Right text -> manager text : [wrong "run-time system" "linked without -threaded: it has one capability, and a call that blocks stops all of it; add ghc-options: -threaded" | Just (Linked False _) <- [howLinked text]]
   where
     manager text
       | Just (Relinked ghc _) <- findNote text = case disabled of
         Nothing -> fine "binary" ("linked with weft-relink for GHC " <> version ghc <> ": waits and delays are served by Weft")
         Just _ -> advise "binary" "linked with weft-relink, but WEFT_DISABLE is set: GHC's own manager serves it"
-      | mentions "Weft.Runtime" text || mentions "WEFT_BACKEND" text = fine "binary" "built with weft"
+      | mentions "weft:signal " text = fine "binary" "built with weft"
       | mentions "stg_ap_pp" text || mentions "GHCRTS" text = advise "binary" "a Haskell program on GHC's own I/O manager: weft-relink puts it on Weft (doc/adopting.md)"
       | otherwise = wrong "binary" "not a Haskell program that Weft could serve"
     version n = show (n `div` 100) <> "." <> show (n `mod` 100)
 
 -- | The mechanisms whose kernel objects are among the descriptors, and the requested back end.
-backendPart :: Maybe [String] -> [String] -> [Finding]
-backendPart Nothing _ = [advise "back end" "unknown: the descriptors cannot be listed; run as its user, or as root"]
-backendPart (Just kinds) environment =
+backendPart :: String -> Maybe [String] -> [String] -> [Finding]
+backendPart remedy Nothing _ = [advise "back end" ("unknown, since the descriptors cannot be listed: " <> remedy)]
+backendPart _ (Just kinds) environment =
   [ case (rings, polls) of
       (0, 0) -> fact "back end" ("no epoll and no io_uring is open: nothing has waited yet, or poll is used" <> asked)
       _ -> fine "back end" (show polls <> " epoll, " <> show rings <> " io_uring instances are open" <> asked)

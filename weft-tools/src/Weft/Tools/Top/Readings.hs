@@ -107,9 +107,15 @@ processLine seconds before after = [T.intercalate "   " parts | not (null parts)
       concat
         [ ["CPU " <> percent v | Just v <- [rate everyLabel "process_cpu_seconds_total" seconds before after]],
           ["resident " <> bytes v | Just v <- [gauge "process_resident_memory_bytes" after]],
-          ["descriptors " <> renderNumber v | Just v <- [gauge "process_open_fds" after]],
-          ["threads of the OS " <> renderNumber v | Just v <- [gauge "process_threads" after]]
+          ["descriptors " <> count v | Just v <- [gauge "process_open_fds" after]],
+          ["threads of the OS " <> count v | Just v <- [gauge "process_threads" after]]
         ]
+
+-- | A number of things.
+count :: Double -> Text
+count v
+  | isNaN v || isInfinite v = "-"
+  | otherwise = T.pack (show (round v :: Integer))
 
 percent :: Double -> Text
 percent v = renderNumber (100 * v) <> " %"
@@ -128,8 +134,8 @@ requestLines seconds before after = [T.intercalate "   " parts | not (null parts
       concat
         [ ["requests " <> renderNumber v <> "/s" | Just v <- [rate everyLabel "http_requests_total" seconds before after]],
           [c <> " " <> renderNumber v <> "/s" | c <- classes, Just v <- [rate (elem ("status", c)) "http_requests_total" seconds before after], v > 0],
-          ["in flight " <> renderNumber v | Just v <- [gauge "http_requests_in_flight" after]],
-          ["connections " <> renderNumber v | Just v <- [gauge "http_connections" after]],
+          ["in flight " <> count v | Just v <- [gauge "http_requests_in_flight" after]],
+          ["connections " <> count v | Just v <- [gauge "http_connections" after]],
           ["p" <> T.pack (show (round (100 * q) :: Int)) <> " <= " <> renderNumber (1e3 * v) <> " ms" | q <- [0.5, 0.99], Just v <- [quantile q "http_request_duration_seconds" before after]],
           ["refused " <> renderNumber v <> "/s" | Just v <- [rate everyLabel "http_refused_total" seconds before after], v > 0]
         ]
@@ -187,7 +193,7 @@ slowestLines after
   where
     slowest = take 5 (sortOn (\(v, _, _) -> negate v) [(v, label "capability" labels, label "of" labels) | ((n, labels), v) <- M.toList after, n == "weft_longest_callback_seconds"])
     label name = fromMaybe "?" . lookup name
-    stalls = ["held for too long: " <> renderNumber v <> " times" <> maybe "" (\l -> ", at most for " <> time l) (gauge "weft_watchdog_longest_seconds" after) | Just v <- [gauge "weft_watchdog_stalls_total" after], v > 0]
+    stalls = ["held for too long: " <> count v <> " times" <> maybe "" (\l -> ", at most for " <> time l) (gauge "weft_watchdog_longest_seconds" after) | Just v <- [gauge "weft_watchdog_stalls_total" after], v > 0]
 
 time :: Double -> Text
 time v

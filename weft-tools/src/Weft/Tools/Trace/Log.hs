@@ -4,9 +4,10 @@
 -- Description : Reading GHC's event log
 --
 -- Extracts the events that a timeline needs from a file that @+RTS -l@ wrote, by the library @ghc-events@. If the
--- program was killed, the log is read up to where it ends.
+-- program was killed, or the file was cut off, the log is read up to where it ends.
 module Weft.Tools.Trace.Log
-  ( Entry (..),
+  ( Recording (..),
+    Entry (..),
     What (..),
     Marker (..),
     readLog,
@@ -15,11 +16,13 @@ module Weft.Tools.Trace.Log
 where
 
 import Control.Exception (SomeException, evaluate, try)
+import qualified Data.ByteString.Lazy as L
 import Data.Int (Int64)
-import Data.Maybe (mapMaybe)
+import Data.Maybe (isNothing, mapMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified GHC.RTS.Events as G
+import qualified GHC.RTS.Events.Incremental as G (readEventLog)
 import Text.Read (readMaybe)
 
 -- | An event on a capability, with its time in nanoseconds since the start.
@@ -46,18 +49,25 @@ data What
 data Marker = Sleeping | Woken !Int | Handed !Int | Fired !Int | Signalled !Int | Waited | Submitted !Int | Finished !Int
   deriving (Eq, Show)
 
--- | The entries in order of time, or the reason why there are none.
-readLog :: FilePath -> IO (Either Text [Entry])
+-- | What a log says: the entries in order of time, and whether it goes to the end of its program.
+data Recording = Recording
+  { recordingEntries :: [Entry],
+    recordingWhole :: !Bool
+  }
+
+-- | Read a log; returns the reason if nothing can be read.
+readLog :: FilePath -> IO (Either Text Recording)
 readLog file = do
-  found <- try (G.readEventLogFromFile file >>= either (pure . Left . T.pack) (fmap Right . whole))
+  found <- try (L.readFile file >>= either (pure . Left . T.pack) (fmap Right . recording) . G.readEventLog)
   pure $ case found of
     Left e -> Left (T.pack (takeWhile (/= '\n') (show (e :: SomeException))))
     Right (Left why) -> Left why
     Right (Right entries) -> Right entries
   where
-    whole eventLog = do
+    recording (eventLog, broken) = do
       let entries = mapMaybe entry (G.sortEvents (G.events (G.dat eventLog)))
-      entries <$ evaluate (length entries)
+      _ <- evaluate (length entries)
+      pure (Recording entries (isNothing broken))
 
 entry :: G.Event -> Maybe Entry
 entry event = Entry (fromIntegral (G.evTime event)) (maybe 0 id (G.evCap event)) <$> what (G.evSpec event)
