@@ -66,6 +66,7 @@ verify: deb ## What takes too long for every change: planted bugs, long searches
 	WEFT_SIM_SECONDS=$(SIM_SECONDS) scripts/cabal test --enable-tests weft-core:test:wake
 	WEFT_LOCKSTEP=$(LOCKSTEP) scripts/cabal test --enable-tests weft-core:test:lockstep weft-core:test:lockstep-sim
 	WEFT_TEST_SCALE=334 TASTY_TIMEOUT=1200s WEFT_TEST_STALL=1100 scripts/cabal test --enable-tests weft:test:spec --test-options='-p "/-N2/ && /no thread waits for or reads/"'
+	for n in 1 4; do scripts/cabal test --enable-tests weft-core:test:backends weft-tools:test:faults --test-options="+RTS -N$$n -RTS" || exit; done
 	@scripts/sanitizers
 	@MINUTES=$(SOAK_MINUTES) scripts/soak
 	WEFT_FUZZ=10000000 WEFT_FUZZ_SECONDS=60 TASTY_TIMEOUT=1200s scripts/cabal test --enable-tests weft-http:test:http --test-options='-p "/mutated requests/ || /fuzz/"'

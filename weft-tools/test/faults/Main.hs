@@ -1,10 +1,11 @@
 -- | Faults of the system under a workload of everything at once ("Workload"): system calls that fail (by strace) or
 -- transfer a part of what they were asked for, limits, signals, forks, and a changing number of capabilities. A fault may
 -- make operations fail, but the others must give the right result, none may last for ever, and nothing may be left
--- behind. Faults that a program has to tolerate (@EINTR@, signals, short counts) may make none fail.
+-- behind. Faults that a program has to tolerate (@EINTR@, signals, short counts) may make none fail. The workload runs on
+-- as many capabilities as the suite does: two, unless @+RTS -N@ says otherwise.
 module Main (main) where
 
-import Control.Concurrent (forkIO, killThread, newEmptyMVar, putMVar, takeMVar)
+import Control.Concurrent (forkIO, getNumCapabilities, killThread, newEmptyMVar, putMVar, takeMVar)
 import Control.Exception (IOException, bracket, finally, try)
 import Control.Monad
 import Data.List (intercalate, isInfixOf)
@@ -147,7 +148,7 @@ submitsSlowly = bracket ((</> "weft-faults-slow") <$> getTemporaryDirectory) rem
   (code, said, complained) <-
     P.readProcessWithExitCode
       "strace"
-      (["-f", "-qq", "-o", log', "-e", "trace=io_submit", "-e", "inject=io_submit:delay_enter=3000", self] <> arguments 3 2 1 0 ["noforks"])
+      (["-f", "-qq", "-o", log', "-e", "trace=io_submit", "-e", "inject=io_submit:delay_enter=3000", self] <> arguments 2 3 2 1 0 ["noforks"])
       ""
   unless (code == ExitSuccess && "clean" `isInfixOf` said) $ assertFailure (unlines ["it ended with " <> show code, said, complained])
   calls <- length . filter ("DELAYED" `isInfixOf`) . lines <$> readFile log'
@@ -162,8 +163,9 @@ run traced c = testCase (caseName c) $ do
   when (caseShort c) (needProgram "cc")
   self <- getExecutablePath
   environment <- getEnvironment
+  capabilities <- getNumCapabilities
   let set = ("WEFT_BACKEND", caseBackend c) : caseSet c
-      words' = arguments 3 2 1 0 (caseFlags c)
+      words' = arguments capabilities 3 2 1 0 (caseFlags c)
       tracing log' = ["strace", "-f", "-qq", "-o", log', "-e", "trace=" <> intercalate "," (map (takeWhile (/= ':')) (caseInject c)), "-e", "status=failed"] <> concat [["-e", "inject=" <> i] | i <- caseInject c]
       library log' = log' <> ".so"
       preloading log' = ["env", "LD_PRELOAD=" <> library log', "SHORT_COUNTS=" <> log']

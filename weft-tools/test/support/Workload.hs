@@ -40,12 +40,12 @@ asProgram ["run", time, rounds, seed, number, flags] = Just (workload plan)
 asProgram ["peer", echo, web, seed, pause] = Just (peer (read echo) (read web) (read seed) (read pause))
 asProgram _ = Nothing
 
--- | The arguments with which a program runs the workload: seconds, rounds, seed, number of processes
+-- | The arguments with which a program runs the workload: capabilities, seconds, rounds, seed, number of processes
 -- of peers; and flags: @errors@ (operations may fail), @cycle@ (capabilities are added and removed), @half@ (use half a
 -- core on average), @short@ (the limit of an operation is three seconds), @stall@ (the echo server forgets
 -- connections), @noforks@ and so on for each part.
-arguments :: Double -> Int -> Int -> Int -> [String] -> [String]
-arguments time rounds seed number flags = ["run", show time, show rounds, show seed, show number, intercalate "," flags, "+RTS", "-N2", "-T", "-RTS"]
+arguments :: Int -> Double -> Int -> Int -> Int -> [String] -> [String]
+arguments capabilities time rounds seed number flags = ["run", show time, show rounds, show seed, show number, intercalate "," flags, "+RTS", "-N" <> show capabilities, "-T", "-RTS"]
 
 -- The run -------------------------------------------------------------------------------------
 
