@@ -182,8 +182,11 @@ run traced c = testCase (caseName c) $ do
     P.withCreateProcess (process log') $ \_ out err child -> do
       pid <- P.getPid child
       bracket (forkIO (forM_ ((,) <$> pid <*> caseMeanwhile c) disturb)) killThread . const $ do
+        -- At the same time: a program whose standard error nobody reads stands still once the pipe is full.
+        errors <- newEmptyMVar
+        _ <- forkIO (maybe (pure "") readAll err >>= putMVar errors)
         said <- maybe (pure "") readAll out
-        complained <- maybe (pure "") readAll err
+        complained <- takeMVar errors
         code <- P.waitForProcess child
         unless (code == ExitSuccess && "clean" `isInfixOf` said) $
           assertFailure (unlines ["it ended with " <> show code, said, complained])
