@@ -123,8 +123,8 @@ int weft_connected(int fd) {
   return errno == ENOTCONN ? -EINPROGRESS : -errno;
 }
 
-/* Progress of a TCP peer, on Linux: the number of bytes that it has acknowledged, and 1 if none of the bytes that
- * filled the kernel's buffer have left it, else 0. */
+/* Progress of a TCP peer, on Linux: the number of bytes that it has acknowledged. The result is the sum of 1, if none of
+ * the bytes that filled the kernel's buffer have left it, and 2, if bytes or the end of the stream are not acknowledged. */
 int weft_send_progress(int fd, int64_t *acknowledged) {
 #ifdef __linux__
   struct tcp_info info;
@@ -135,7 +135,8 @@ int weft_send_progress(int fd, int64_t *acknowledged) {
   n = sizeof memory;
   if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &n) < 0) return -errno;
   *acknowledged = (int64_t)info.tcpi_bytes_acked;
-  return memory[SK_MEMINFO_WMEM_QUEUED] >= memory[SK_MEMINFO_SNDBUF];
+  return (memory[SK_MEMINFO_WMEM_QUEUED] >= memory[SK_MEMINFO_SNDBUF] ? 1 : 0) |
+         (info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0 ? 2 : 0);
 #else
   (void)fd;
   (void)acknowledged;

@@ -72,7 +72,8 @@ serveHttp2 settings onStart below application = do
         Right (Just (refusal, code, why)) -> do
           cancelStreams h
           fatal h refusal code why
-          connCloseGracefully (milliseconds 500) 8388608 below
+          -- 'fatal' has begun to end the connection, after some time in any case.
+          connCloseGracefully (if code == NoError then limitFrame (http2Limits settings) else milliseconds 500) 8388608 below
     drain h condition = mask_ $ do
       begins <- atomically $ do
         begins <- (&&) . not <$> readTVar (http2Draining h) <*> condition

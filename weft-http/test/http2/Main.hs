@@ -7,6 +7,7 @@ where
 
 import Http2Server
 import qualified Spec.Http2
+import qualified Spec.Interrupted
 import qualified Spec.Streams
 import System.Environment
 import Test.Tasty hiding (defaultMain)
@@ -17,4 +18,4 @@ main = do
   arguments <- getArgs
   case arguments of
     "--server" : more -> runServer more
-    _ -> defaultMain (localOption (mkTimeout 280000000) (testGroup "http2" [Spec.Http2.tests, Spec.Streams.tests]))
+    _ -> defaultMain (localOption (mkTimeout 280000000) (testGroup "http2" [Spec.Http2.tests, Spec.Streams.tests, Spec.Interrupted.tests]))

@@ -7,6 +7,7 @@ module Weft.Http.Http2
   )
 where
 
+import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
@@ -29,8 +30,12 @@ import Weft.Transport
 serveHttp2Client :: Client -> Application -> ByteString -> IO ()
 serveHttp2Client client app received = do
   connection <- withReceived received (clientConnection client)
-  serveHttp2 http2 (writeIORef (clientHttp2 client) . Just) connection (app . onBehalf)
+  serveHttp2 http2 begun connection (app . onBehalf)
   where
+    -- Whoever ends the connection sets its state first and looks for the control then.
+    begun control = do
+      writeIORef (clientHttp2 client) (Just control)
+      isFinal client >>= \final -> when final (controlShutdown control)
     shared = clientShared client
     settings = sharedSettings shared
     limits = sharedLimits shared

@@ -61,7 +61,7 @@ moreTime c cells cell time@(Duration ns) = do
   state <- readWord cells cell
   progress <- if state > 0 then connSendProgress c else pure Nothing
   case progress of
-    Just (SendProgress acknowledged full)
+    Just (SendProgress acknowledged full _)
       | if state == 1 then not full else acknowledged - (state - 2) >= least ->
         Just time <$ casWord cells cell state (acknowledged + 2)
     _ -> pure (if state < 0 then Just time else Nothing)

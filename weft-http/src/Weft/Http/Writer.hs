@@ -27,7 +27,7 @@ module Weft.Http.Writer
   )
 where
 
-import Control.Exception (Exception, throwIO)
+import Control.Exception (Exception, onException, throwIO)
 import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -67,7 +67,7 @@ data Writer = Writer
     -- | The buffer, if there is one. Written by the thread that responds, like the cells.
     writerBuffer :: !(IORef (Maybe Buffer)),
     -- | The offsets of the end of the head and of the beginning and end of the data; the number of bytes of the body
-    -- sent so far.
+    -- sent so far, negative after an interrupted write.
     writerCells :: !AtomicWords
   }
 
@@ -158,10 +158,12 @@ continueWriting w final = go [] 0
 copyLimit :: Int
 copyLimit = 4096
 
--- | Count bytes of the body before they are sent. Throws if there are more than declared.
+-- | Count bytes of the body before they are sent. Throws if there are more than declared, or if an earlier write was
+-- interrupted, so that bytes may be missing: the application may have handled the exception.
 account :: Writer -> Int -> IO ()
 account w n = do
   sent <- (+ n) <$> peekWord (writerCells w) cellSent
+  when (sent < 0) $ ioError (userError "Weft.Http: an earlier write of this response was interrupted")
   case writerFraming w of
     Exactly len | sent > len -> throwIO (LengthMismatch len sent)
     _ -> pokeWord (writerCells w) cellSent sent
@@ -234,7 +236,7 @@ sendStrings w strings = do
   let some = filter (not . B.null) strings
   unless (null some) $ do
     setResponse client responseBegun
-    sendSlices client some
+    sendSlices client some `onException` pokeWord (writerCells w) cellSent minBound
   release w
   where
     client = writerClient w

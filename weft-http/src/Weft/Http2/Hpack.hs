@@ -44,9 +44,52 @@ newtype Decoder = Decoder DynamicTable
 newDecoder :: IO Decoder
 newDecoder = Decoder <$> newDynamicTableForDecoding defaultDynamicTableSize longestString
 
--- | The longest Huffman-coded name or value, in bytes after decoding.
+-- | The longest Huffman-coded name or value in bytes after decoding, for which each decoder has a buffer. 'withoutLong'
+-- takes care of longer ones.
 longestString :: Int
 longestString = 8192
+
+-- | The block with plain strings in place of Huffman-coded ones that may be longer than 'longestString' after decoding:
+-- the shortest code has five bits. Each of these is decoded by a decoder of its own.
+withoutLong :: ByteString -> IO ByteString
+withoutLong block
+  | B.length block <= longestCoded = pure block
+  | otherwise = B.concat <$> fields block
+  where
+    longestCoded = longestString * 5 `div` 8
+    fields bytes = case B.uncons bytes of
+      Nothing -> pure []
+      Just (c, _)
+        | testBit c 7 -> kept (snd (prefixed 7 bytes))
+        | testBit c 6 -> literal 6
+        | testBit c 5 -> kept (snd (prefixed 5 bytes))
+        | otherwise -> literal 4
+      where
+        kept rest = (upTo rest :) <$> fields rest
+        upTo rest = B.take (B.length bytes - B.length rest) bytes
+        literal bits = do
+          let (index, rest) = prefixed bits bytes
+          (name, rest') <- if index == 0 then string rest else pure (B.empty, rest)
+          (value, rest'') <- string rest'
+          ([upTo rest, name, value] <>) <$> fields rest''
+    string rest
+      | isHuffman rest && n > longestCoded && B.length behind >= n = (\s -> (plain s, after)) <$> alone n whole
+      | otherwise = pure (whole, after)
+      where
+        (n, behind) = prefixed 7 rest
+        after = B.drop n behind
+        whole = B.take (B.length rest - B.length after) rest
+    -- As the value of a field that is not added to the table.
+    alone n coded = do
+      table <- newDynamicTableForDecoding defaultDynamicTableSize (n * 8 `div` 5 + 1)
+      B.concat . map snd <$> decodeHeader table (B.concat [B.pack [0x10, 1, 0x78], coded])
+    plain s = B.concat [integer7 (B.length s), s]
+    integer7 n
+      | n < 127 = B.singleton (fromIntegral n)
+      | otherwise = B.pack (127 : groups (n - 127))
+    groups n
+      | n < 128 = [fromIntegral n]
+      | otherwise = fromIntegral (n .&. 127 .|. 128) : groups (n `shiftR` 7)
 
 -- | The fields of a header block, and whether a name with an upper-case letter was added to the table. A later block
 -- could refer to such a name without the check noticing it.
@@ -55,7 +98,8 @@ data Decoded = Decoded [(ByteString, ByteString)] !Bool
 -- | The fields of a header block, with their names as they were sent, or the error. After an error the decoder is
 -- unusable.
 decodeFields :: Decoder -> ByteString -> IO (Either String Decoded)
-decodeFields (Decoder table) block = tryDecoding $ do
+decodeFields (Decoder table) given = tryDecoding $ do
+  block <- withoutLong given
   fields <- map (first nameBytes) <$> decode block
   let sources = nameSources block
   -- The package converts names to lower case (RFC 9113, 8.2.1, wants them rejected) but leaves values as they are. So
@@ -111,10 +155,13 @@ nameSources bytes = case B.uncons bytes of
         let (n, behind) = prefixed 7 rest
             name = B.take n behind
             whole = B.take (B.length rest - B.length behind + n) rest
-         in Literal kept (if huffman rest then Coded whole else Plain name) : nameSources (afterString (B.drop n behind))
+         in Literal kept (if isHuffman rest then Coded whole else Plain name) : nameSources (afterString (B.drop n behind))
       (_, rest) -> Indexed : nameSources (afterString rest)
-    huffman rest = not (B.null rest) && testBit (B.head rest) 7
     afterString rest = let (n, behind) = prefixed 7 rest in B.drop n behind
+
+-- | Whether a string, which begins with its length, is Huffman-coded.
+isHuffman :: ByteString -> Bool
+isHuffman bytes = not (B.null bytes) && testBit (B.head bytes) 7
 
 -- | An integer in the low bits of a byte and, if it does not fit, in the bytes after it (RFC 7541, 5.1).
 prefixed :: Int -> ByteString -> (Int, ByteString)

@@ -131,15 +131,16 @@ need r n = do
       go start
   where
     go start = do
+      before <- readIORef (receiverBuffer r)
       more <- receiveSome r start
       if B.null more
         then pure Nothing
         else do
-          have <- (<> more) <$> readIORef (receiverBuffer r)
+          let have = before <> more
           writeIORef (receiverBuffer r) have
           if B.length have >= n
             then Just (B.take n have) <$ writeIORef (receiverBuffer r) (B.drop n have)
-            else go start
+            else (if B.null before then now else pure start) >>= go -- from its first byte on
 
 -- | Wait for bytes, for as long as allowed: to complete what the client has begun, or while no stream is open.
 receiveSome :: Receiver -> Instant -> IO ByteString
@@ -246,6 +247,9 @@ lookupStream r stream = do
 isIdle :: Receiver -> Int -> IO Bool
 isIdle r stream = (\highest -> stream > highest || even stream) <$> readIORef (http2Last (receiverConnection r))
 
+-- | What a frame of a stream is: in order, wrong, or sent before the client knew that the stream had ended.
+data Verdict = Fine | Wrong !ErrorCode String | Late
+
 dataFrame :: Receiver -> FrameHeader -> ByteString -> IO ()
 dataFrame r header payload = do
   when (frameStream header == 0) (leave ProtocolError "data on the connection")
@@ -255,10 +259,7 @@ dataFrame r header payload = do
   bytes <- maybe (leave ProtocolError "more padding than payload") pure (unpad header payload)
   when (B.null bytes && not (hasFlag flagEndStream header)) (payEmpty r)
   case found of
-    -- The stream was reset while this frame was on its way.
-    Nothing -> do
-      when (hasFlag flagEndStream header) (void (atomically (clientEnded h (frameStream header))))
-      discard (frameLength header)
+    Nothing -> late
     Just s -> do
       received <- (+ B.length bytes) <$> readIORef (streamReceived s)
       writeIORef (streamReceived s) received
@@ -267,26 +268,30 @@ dataFrame r header payload = do
             Just expected -> received > expected || (final && received /= expected)
             Nothing -> False
       verdict <- atomically $ do
+        present <- IntMap.member (streamId s) <$> readTVar (http2Streams h)
         body@(Body _ _ end) <- readTVar (streamBody s)
         room <- readTVar (streamRoom s)
-        if end /= BodyOpen
-          then pure (Just (StreamClosed, "data after the end"))
-          else
-            if frameLength header > room
-              then pure (Just (FlowControlError, "more data than the stream's window"))
-              else
-                if wrong
-                  then pure (Just (ProtocolError, "a body of another length than was said"))
-                  else do
-                    writeTVar (streamRoom s) (room - frameLength header)
-                    Nothing <$ writeTVar (streamBody s) (appendBody bytes (if final then BodyComplete else BodyOpen) body)
+        case () of
+          _
+            | not present -> pure Late
+            | end /= BodyOpen -> pure (Wrong StreamClosed "data after the end")
+            | frameLength header > room -> pure (Wrong FlowControlError "more data than the stream's window")
+            | wrong -> pure (Wrong ProtocolError "a body of another length than was said")
+            | otherwise -> do
+              writeTVar (streamRoom s) (room - frameLength header)
+              Fine <$ writeTVar (streamBody s) (appendBody bytes (if final then BodyComplete else BodyOpen) body)
       case verdict of
-        Just (code, why) -> discard (frameLength header) >> streamError r (streamId s) code why
-        Nothing -> do
+        Late -> late
+        Wrong code why -> discard (frameLength header) >> streamError r (streamId s) code why
+        Fine -> do
           let padding = frameLength header - B.length bytes
           when (padding > 0) (discard padding >> giveBackStream h s)
   where
     h = receiverConnection r
+    -- The stream ended while this frame was on its way.
+    late = do
+      when (hasFlag flagEndStream header) (void (atomically (clientEnded h (frameStream header))))
+      discard (frameLength header)
     discard n = atomically (consume h n) >> giveBack h
     stateTVar' v f = do
       x <- f <$> readTVar v
@@ -333,10 +338,7 @@ fieldsCame r header fields = do
   case known of
     Just s -> trailersCame s
     Nothing
-      | stream <= highest -> do
-        -- Section 5.1: trailers that were on their way when the server ended the stream are ignored.
-        late <- atomically (clientEnded h stream)
-        unless (late && final) (streamError r stream StreamClosed "headers of a stream that has ended")
+      | stream <= highest -> afterEnd
       | otherwise -> do
         writeIORef (http2Last h) stream
         newStream
@@ -355,12 +357,23 @@ fieldsCame r header fields = do
       Left why -> streamError r stream ProtocolError why
       Right () -> do
         received <- readIORef (streamReceived s)
-        good <- atomically $ do
+        verdict <- atomically $ do
+          present <- IntMap.member stream <$> readTVar (http2Streams h)
           body@(Body _ _ end) <- readTVar (streamBody s)
-          if end /= BodyOpen || maybe False (/= received) (streamExpected s)
-            then pure False
-            else True <$ writeTVar (streamBody s) (appendBody B.empty BodyComplete body)
-        unless good (streamError r stream ProtocolError "a body of another length than was said")
+          case () of
+            _
+              | not present -> pure Late
+              | end /= BodyOpen || maybe False (/= received) (streamExpected s) ->
+                pure (Wrong ProtocolError "a body of another length than was said")
+              | otherwise -> Fine <$ writeTVar (streamBody s) (appendBody B.empty BodyComplete body)
+        case verdict of
+          Late -> afterEnd
+          Wrong code why -> streamError r stream code why
+          Fine -> pure ()
+    -- Section 5.1: trailers that were on their way when the server ended the stream are ignored.
+    afterEnd = do
+      late <- atomically (clientEnded h stream)
+      unless (late && final) (streamError r stream StreamClosed "headers of a stream that has ended")
     newStream = do
       open <- readTVarIO (http2Open h)
       case readHead fields of

@@ -80,6 +80,8 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
       request <- requestFor h head' s waited
       let respond response = do
             readIORef (streamResponse s) >>= \state -> when (state /= ResponseNone) (throwIO ResponseTwice)
+            -- If the stream was reset, the application has been interrupted; it may have handled the exception.
+            atomically (checkUncancelled s)
             ResponseReceived <$ answer request waited response
           responded = readIORef (streamResponse s) >>= \state -> when (state == ResponseNone) (throwIO NoResponse)
       r <- try (unmask (http2Application h request respond >> responded))
@@ -95,7 +97,8 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
     -- clients (curl 7.88) otherwise lose the response.
     finishRequest waited = do
       Body _ _ end <- readTVarIO (streamBody s)
-      when (end == BodyOpen) $ do
+      -- The response is complete, whatever happens to the body.
+      when (end == BodyOpen) . handle (\e -> const (pure ()) (e :: IOException)) $ do
         r <- try (dropBody waited mostDropped)
         case r of
           Right True -> pure ()
@@ -120,10 +123,10 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
       giveBack h `catch` quietly
     failed request waited e
       | Just StreamCancelled <- fromException e = pure ()
-      | Just Stalled <- fromException e = stalled
+      | Just how <- fromException e = stalled how
       | Just io <- fromException e = do
         -- A file that ended too early has aborted the connection.
-        gone <- not . IntMap.member (streamId s) <$> readTVarIO (http2Streams h)
+        gone <- (||) <$> (not . IntMap.member (streamId s) <$> readTVarIO (http2Streams h)) <*> (isJust <$> readTVarIO (http2Ending h))
         unless (gone && not (isEOFError io)) (report request waited e)
       | otherwise = report request waited e
     report request waited e = do
@@ -141,13 +144,16 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
               | Just StreamCancelled <- fromException e' -> pure ()
               | otherwise -> reset InternalError
     reset code = writeFrames h (const (pure [resetFrame (streamId s) code]))
-    -- If the client has taken nothing on any stream for the whole time, end the connection.
-    stalled = do
+    -- If the client has taken nothing on any stream for the whole time, end the connection. A body that does not come
+    -- says nothing about the other streams.
+    stalled how = do
       Instant progress <- readIORef (http2Progress h)
       Instant t <- now
-      if t - progress >= durationNs (limitWait (http2Limits (http2Settings h)))
-        then fatal h ClientTooSlow EnhanceYourCalm "nothing could be sent for too long"
-        else do
+      case how of
+        StalledSending
+          | t - progress >= durationNs (limitWait (http2Limits (http2Settings h))) ->
+            fatal h ClientTooSlow EnhanceYourCalm "nothing could be sent for too long"
+        _ -> do
           http2OnRefused (http2Settings h) (connPeer (http2Below h)) ClientTooSlow Cancel "a stream was too slow"
           reset Cancel
 
@@ -194,7 +200,7 @@ requestFor h head' s waited = do
 -- to write a window update, it puts the piece back; the application may continue to read.
 readBody :: Http2 -> Stream -> StreamWait -> IO ByteString
 readBody h s waited = mask_ $ do
-  piece <- awaitClient waited $ do
+  piece <- awaitClient StalledReceiving waited $ do
     Body pieces size end <- readTVar (streamBody s)
     case viewl pieces of
       next :< rest -> do
@@ -210,6 +216,7 @@ readBody h s waited = mask_ $ do
     Just bytes -> do
       unless (B.null bytes) $ do
         progressed h waited (B.length bytes)
+        now >>= writeIORef (http2Progress h)
         (giveBackStream h s >> giveBack h) `onException` atomically (putBack bytes)
       pure bytes
   where
@@ -249,7 +256,7 @@ sendResponse h s waited request response = case response of
     -- Open no file while the client's windows are empty, and few files for a client that takes little.
     withPlace act
       | requestMethod request == methodHead = act
-      | otherwise = bracket_ (awaitClient waited takePlace) (atomically (modifyTVar' (http2Files h) (subtract 1))) act
+      | otherwise = bracket_ (awaitClient StalledSending waited takePlace) (atomically (modifyTVar' (http2Files h) (subtract 1))) act
     takePlace = do
       whole <- readTVar (http2Window h)
       own <- readTVar (streamWindow s)
@@ -258,9 +265,9 @@ sendResponse h s waited request response = case response of
       writeTVar (http2Files h) (files + 1)
     begin status fields final = do
       block <- headFieldsOf h status fields
-      writeIORef (streamResponse s) ResponseBegun
+      atomically (checkUncancelled s)
       writeFrames h $ \encoder -> do
-        when final (answered h s)
+        if final then answered h s else writeIORef (streamResponse s) ResponseBegun
         size <- readIORef (http2FrameSize h)
         headerFrames (if final then flagEndStream else 0) (streamId s) size <$> encodeFields encoder block
     sendBuilder status fields builder
@@ -272,17 +279,18 @@ sendResponse h s waited request response = case response of
           [bytes] | B.length bytes <= 16384 -> do
             account declared True (B.length bytes)
             block <- headFieldsOf h status fields
-            writeIORef (streamResponse s) ResponseBegun
-            together <- reserveAll h s (B.length bytes)
-            if not together
-              then begin status fields False >> sendBytes h s waited True bytes
-              else (`onException` unreserve h (B.length bytes)) $ do
-                writeFrames h $ \encoder -> do
+            -- Masked, so that an exception comes before anything was written, or after it was accounted for.
+            together <- mask_ $ do
+              reserved <- reserveAll h s (B.length bytes)
+              when reserved $ do
+                (`onException` unreserve h (B.length bytes)) . writeFrames h $ \encoder -> do
                   answered h s
                   size <- readIORef (http2FrameSize h)
                   frames <- headerFrames 0 (streamId s) size <$> encodeFields encoder block
                   pure (frames <> [frameHead typeData flagEndStream (streamId s) (B.length bytes), bytes])
                 wrote h waited (B.length bytes)
+              pure reserved
+            unless together (begin status fields False >> sendBytes h s waited True bytes)
           chunks -> begin status fields False >> sendChunks declared chunks
     sendChunks _ [] = pure ()
     sendChunks declared (bytes : rest) = do
@@ -326,26 +334,37 @@ account (Declared (Just (declared, given))) final n = do
   when (total > declared || (final && total /= declared)) (throwIO (LengthMismatch declared total))
   writeIORef given total
 
--- | Data that the application has given to a stream and that were not sent yet: in reverse order, with their size.
-data Pending = Pending [ByteString] !Int
+-- | Data that the application has given to a stream and that were not sent yet: in reverse order, with their size. Or a
+-- write was interrupted, so that the response cannot be completed.
+data Pending = Pending [ByteString] !Int | Interrupted
 
 collect :: Http2 -> Stream -> StreamWait -> Declared -> IORef Pending -> Builder -> IO ()
 collect h s waited declared ref builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
-  Pending pieces size <- readIORef ref
+  (pieces, size) <- pendingIn ref
   writeIORef ref (Pending (bytes : pieces) (size + B.length bytes))
   when (size + B.length bytes >= 16384) (flush h s waited declared ref False)
 
 flush :: Http2 -> Stream -> StreamWait -> Declared -> IORef Pending -> Bool -> IO ()
 flush h s waited declared ref final = do
-  Pending pieces size <- readIORef ref
-  writeIORef ref (Pending [] 0)
+  (pieces, size) <- pendingIn ref
+  writeIORef ref Interrupted
   account declared final size
   when (size > 0 || final) (sendBytes h s waited final (B.concat (reverse pieces)))
+  writeIORef ref (Pending [] 0)
+
+-- | What is pending. Throws if an earlier write was interrupted, since bytes of it may be missing; the application may
+-- have handled the exception.
+pendingIn :: IORef Pending -> IO ([ByteString], Int)
+pendingIn ref = do
+  pending <- readIORef ref
+  case pending of
+    Pending pieces size -> pure (pieces, size)
+    Interrupted -> ioError (userError "Weft.Http2: an earlier write of this response was interrupted")
 
 -- | Send bytes of the body as the client's windows allow.
 sendBytes :: Http2 -> Stream -> StreamWait -> Bool -> ByteString -> IO ()
 sendBytes h s waited final bytes
-  | B.null bytes = when final (writeFrames h (const ([frameHead typeData flagEndStream (streamId s) 0] <$ answered h s)))
+  | B.null bytes = when final (atomically (checkUncancelled s) >> writeFrames h (const ([frameHead typeData flagEndStream (streamId s) 0] <$ answered h s)))
   | otherwise = do
     n <- withReserved h s waited (B.length bytes) $ \n ->
       writeFrames h . const $ do
@@ -369,11 +388,16 @@ answered h s = do
   writeIORef (streamResponse s) ResponseEnded
   atomically (release h s)
 
+-- | Throw 'StreamCancelled' if the stream has been cancelled. To be called before the response has ended.
+checkUncancelled :: Stream -> STM ()
+checkUncancelled s = readTVar (streamCounted s) >>= \counted -> unless counted (throwSTM StreamCancelled)
+
 -- | Wait until the windows have room for at least a byte, and write a frame of as many bytes as they allow.
 withReserved :: Http2 -> Stream -> StreamWait -> Int -> (Int -> IO ()) -> IO Int
 withReserved h s waited wanted write = mask_ $ do
   most <- readIORef (http2FrameSize h)
-  n <- awaitClient waited $ do
+  n <- awaitClient StalledSending waited $ do
+    checkUncancelled s
     whole <- readTVar (http2Window h)
     own <- readTVar (streamWindow s)
     let n = minimum [whole, own, wanted, most]
@@ -386,6 +410,7 @@ withReserved h s waited wanted write = mask_ $ do
 -- | Reserve window space for the whole size at once, if there is enough.
 reserveAll :: Http2 -> Stream -> Int -> IO Bool
 reserveAll h s n = atomically $ do
+  checkUncancelled s
   whole <- readTVar (http2Window h)
   own <- readTVar (streamWindow s)
   if whole < n || own < n

@@ -102,7 +102,7 @@ data Http2 = Http2
     http2Timer :: !IdleTimer,
     -- | The state of the write: "Weft.Http.SendTime".
     http2Sending :: !AtomicWords,
-    -- | When a frame of a body was last written. Written by the streams' threads.
+    -- | When a frame of a body was last written, or a piece of a body read. Written by the streams' threads.
     http2Progress :: !(IORef Instant),
     -- | Frames of bodies that were written since the receiving thread last looked.
     http2Earned :: !(IORef Int),
@@ -138,8 +138,8 @@ data Stream = Stream
     streamResponse :: !(IORef ResponseState)
   }
 
--- | Nothing of the response was sent; its head was; its last frame was. The last state is entered when the write of that
--- frame can no longer be interrupted; if the write fails, the connection is aborted.
+-- | Nothing of the response was sent; its head was; its last frame was. A state is entered when the write of its frame
+-- can no longer be interrupted; if the write fails, the connection is aborted.
 data ResponseState = ResponseNone | ResponseBegun | ResponseEnded
   deriving (Eq)
 
@@ -197,8 +197,9 @@ newHttp2 settings below application = do
     <*> newTVarIO Nothing
     <*> newTVarIO False
 
--- | End the connection for a reason: send GOAWAY, unless another thread writes for longer than half a second, and close
--- shortly afterwards. Any thread may call it; the first reason counts.
+-- | End the connection for a reason: send GOAWAY, unless another thread writes for longer than half a second, and shut
+-- down sending. After an error the connection is aborted shortly afterwards; without one it is closed by
+-- 'awaitDelivery'. Any thread may call it; the first reason counts.
 fatal :: Http2 -> Refusal -> ErrorCode -> String -> IO ()
 fatal h refusal code why = do
   first <- atomically $ do
@@ -207,7 +208,7 @@ fatal h refusal code why = do
       Just _ -> pure False
       Nothing -> True <$ writeTVar (http2Ending h) (Just code)
   -- A stream's thread that is cancelled at this point must leave the lock behind, and the connection to be aborted.
-  when first . mask_ . (`finally` Timer.schedule (Timer.milliseconds 500) (connAbort (http2Below h))) $ do
+  when first . mask_ . (`finally` over) $ do
     when (code /= NoError) (http2OnRefused (http2Settings h) (connPeer (http2Below h)) refusal code why)
     line <- idle (250 :: Int)
     forM_ line $ \encoder -> do
@@ -216,12 +217,34 @@ fatal h refusal code why = do
         `catch` ignore
         `finally` putMVar (http2Writing h) encoder
   where
+    over
+      | code == NoError = void (forkIO (awaitDelivery h))
+      | otherwise = void (Timer.schedule (Timer.milliseconds 500) (connAbort (http2Below h)))
     -- No timeout, whose exception could come when the lock has been taken.
     idle n = do
       line <- tryTakeMVar (http2Writing h)
       if isNothing line && n > 0 then threadDelay 2000 >> idle (n - 1) else pure line
     ignore :: IOException -> IO ()
     ignore _ = pure ()
+
+-- | Close a connection that ends without an error, once its client has had time to take what was sent: responses may
+-- still be in the kernel's buffer. A second after the last byte was acknowledged, or two seconds after the client has
+-- taken less than 'limitRate', or after 'limitFrame' in all; the kernel then goes on delivering. Meanwhile the receiving
+-- thread has to receive, since TCP resets a connection that is closed with unread data.
+awaitDelivery :: Http2 -> IO ()
+awaitDelivery h = acknowledgedNow 0 >>= \(n, _) -> go (0 :: Int) (0 :: Int) n
+  where
+    limits = http2Limits (http2Settings h)
+    most = fromIntegral (durationNs (limitFrame limits) `div` 500000000)
+    go checks still before = do
+      threadDelay 500000
+      (acknowledged, delivered) <- acknowledgedNow before
+      let still' = if 2 * (acknowledged - before) < limitRate limits then still + 1 else 0
+      if still' >= (if delivered then 2 else 4) || checks >= most
+        then connClose (http2Below h)
+        else go (checks + 1) still' acknowledged
+    -- The bytes that were acknowledged, and whether those are all; without progress if that is not known.
+    acknowledgedNow before = maybe (before, False) (\p -> (sendAcknowledged p, not (sendOutstanding p))) <$> connSendProgress (http2Below h)
 
 -- | The refusal that corresponds to an error code.
 refusalOf :: ErrorCode -> Refusal
@@ -315,8 +338,8 @@ windowFrame stream n = frame typeWindowUpdate 0 stream (B.drop 5 (frameHead 0 0 
 -- | How long a stream may still wait for its client, in nanoseconds. Used by one thread.
 newtype StreamWait = StreamWait (IORef Int64)
 
--- | The client was too slow.
-data Stalled = Stalled
+-- | The client was too slow to take a response, or to send a body.
+data Stalled = StalledSending | StalledReceiving
   deriving (Show)
 
 instance Exception Stalled
@@ -330,9 +353,9 @@ progressed h (StreamWait left) n = modifyIORef' left (earnTime (limitWait limits
   where
     limits = http2Limits (http2Settings h)
 
--- | Wait for the client; throws 'Stalled' if it has used up its time.
-awaitClient :: StreamWait -> STM a -> IO a
-awaitClient (StreamWait left) act = do
+-- | Wait for the client; throws the given exception if it has used up its time.
+awaitClient :: Stalled -> StreamWait -> STM a -> IO a
+awaitClient stalled (StreamWait left) act = do
   first <- atomically ((Just <$> act) `orElse` pure Nothing)
   maybe wait pure first
   where
@@ -345,7 +368,7 @@ awaitClient (StreamWait left) act = do
       _ <- Timer.cancel timer
       Instant t' <- now
       writeIORef left (before - (t' - t))
-      maybe (throwIO Stalled) pure r
+      maybe (throwIO stalled) pure r
 
 -- Windows ----------------------------------------------------------------------------
 

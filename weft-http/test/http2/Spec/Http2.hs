@@ -160,9 +160,9 @@ scenarios =
       says "half_frame" "ENHANCE_YOUR_CALM closed",
       says "half_block" "ENHANCE_YOUR_CALM closed",
       says "idle_with_pings" "NO_ERROR closed",
-      bounded "body_never_comes" 60000 60 "ENHANCE_YOUR_CALM in time",
+      bounded "body_never_comes" 60000 60 "CANCEL in time",
       bounded "gone_quietly" 60000 60 "1",
-      bounded "body_drips" 60000 60 "ENHANCE_YOUR_CALM in time",
+      bounded "body_drips" 60000 60 "CANCEL in time",
       localOption (mkTimeout 600000000) $ bounded "fuzz" 120000 60 "1 enough",
       bounded "not_reading" 60000 60 "started closed",
       testCase "rude_applications" . withServer $ \server@(Server _ _ said) -> do

@@ -3,6 +3,7 @@
 -- | HTTP\/2 over connections in memory: the order of frames, and bodies whose reader is interrupted.
 module Spec.Streams
   ( tests,
+    gated,
   )
 where
 

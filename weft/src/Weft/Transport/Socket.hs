@@ -9,6 +9,7 @@ where
 
 import Control.Exception (catch, mask_, onException)
 import Control.Monad (unless, when)
+import Data.Bits (testBit)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Foreign.C.Error (Errno (..), eINVAL, eNOTCONN)
@@ -78,7 +79,7 @@ sendProgress :: Socket -> IO (Maybe SendProgress)
 sendProgress s = alloca $ \p -> do
   found <- attempted "Weft.Transport.connSendProgress" s (`cSendProgress` p)
   case found of
-    Right full -> (\n -> Just (SendProgress (fromIntegral n) (full /= 0))) <$> peek p
+    Right flags -> (\n -> Just (SendProgress (fromIntegral n) (testBit flags 0) (testBit flags 1))) <$> peek p
     Left _ -> pure Nothing
 
 -- | If both sides have shut down sending already, shutdown(2) fails with @ENOTCONN@, which is ignored.

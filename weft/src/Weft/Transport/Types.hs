@@ -87,7 +87,10 @@ data SendProgress = SendProgress
   { -- | Bytes that it has acknowledged since the connection began.
     sendAcknowledged :: !Int,
     -- | Whether all bytes are still in the buffer below that were there when it took no more.
-    sendFull :: !Bool
+    sendFull :: !Bool,
+    -- | Whether there are bytes that it has not acknowledged; after the end of the sending side, also while that is not
+    -- acknowledged.
+    sendOutstanding :: !Bool
   }
   deriving (Eq, Show)
 
