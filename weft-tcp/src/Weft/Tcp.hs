@@ -101,6 +101,7 @@ import Weft.Tcp.Stack
 import Weft.Tcp.Stack.Input
 import Weft.Tcp.Stack.Orphans (noOrphans)
 import Weft.Tcp.Stack.Step
+import Weft.Tcp.Stack.SynFilter (newSynFilter)
 import Weft.Tcp.Transport
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Fragments (noFragments)
@@ -108,8 +109,8 @@ import qualified Weft.Timer as Timer
 import Weft.Transport (deadlineIn)
 
 -- | Settings for a stack with these addresses: a backlog of 1024 connections, of which at most 128
--- from one source address, and SYN cookies above that; at most 32768 connections in TIME-WAIT,
--- and 4096 closed ones with unacknowledged data.
+-- from one source address, and SYN cookies above that, 50,000 a second; at most 32768 connections in TIME-WAIT,
+-- and 4096 closed ones whose peer has not closed.
 defaultSettings :: [Address] -> StackSettings
 defaultSettings addresses =
   StackSettings
@@ -118,6 +119,7 @@ defaultSettings addresses =
       stackPolicy = boundedBacklog 1024 128,
       maxTimeWait = 32768,
       maxOrphans = 4096,
+      stackCookieRate = 50000,
       stackTap = Nothing,
       stackSoftErrors = Nothing
     }
@@ -145,6 +147,7 @@ newStack s d = do
       <*> pure counting
       <*> newIORef False
       <*> newIORef []
+      <*> newSynFilter (stackCookieRate s)
       <*> newIORef (0, 0)
       <*> newIORef noOrphans
   -- With several queues each queue's thread is pinned to a capability.

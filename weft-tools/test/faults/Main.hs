@@ -6,16 +6,18 @@
 module Main (main) where
 
 import Control.Concurrent (forkIO, getNumCapabilities, killThread, newEmptyMVar, putMVar, takeMVar)
+import Control.Concurrent.Async (mapConcurrently_)
 import Control.Exception (IOException, bracket, finally, try)
 import Control.Monad
-import Data.List (intercalate, isInfixOf)
+import qualified Data.ByteString as B
+import Data.List (intercalate, isInfixOf, stripPrefix)
 import Foreign.C.Types (CInt (..), CUInt (..))
 import System.Directory (findExecutable, getTemporaryDirectory, removePathForcibly)
 import System.Environment
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO
-import System.Posix.IO (dup, stdInput)
+import System.Posix.IO (closeFd, dup, stdInput)
 import System.Posix.Process (getProcessID)
 import System.Posix.Resource
 import System.Posix.Signals (Signal, sigALRM, sigCONT, sigSTOP, signalProcess)
@@ -24,6 +26,7 @@ import qualified System.Process as P
 import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit (Assertion, assertBool, assertFailure)
 import Weft.Backend (whyUnavailable)
+import qualified Weft.File as Weft
 import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip
 import Weft.Thread (threadDelay)
@@ -33,7 +36,9 @@ main :: IO ()
 main = do
   args <- getArgs
   case asProgram args of
-    _ | args == [spareArgument] -> spareThreads
+    _
+      | args == [spareArgument] -> spareThreads
+      | args == [directArgument] -> directReads
     Just program -> program
     Nothing -> do
       traced <- whyNotTraced
@@ -42,7 +47,7 @@ main = do
         [ testGroup "system calls that fail" (map (run traced) (injections capabilities)),
           testCase "io_submit is avoided for a second if it blocks" (mapM_ skip traced >> submitsSlowly),
           testGroup "system calls that transfer a part" (map (run Nothing) shortened),
-          testGroup "limits" (testCase "OS threads can end when no descriptor is left" endsWithout : map (run Nothing) limits),
+          testGroup "limits" (testCase "OS threads can end when no descriptor is left" endsWithout : testCase "io_submit without a descriptor for a manager" readsWithout : map (run Nothing) limits),
           testGroup "signals" (map (run Nothing) signals),
           testGroup "processes" (map (run Nothing) processes)
         ]
@@ -244,3 +249,48 @@ spareThreads = do
   putStrLn "ended"
 
 foreign import ccall safe "usleep" c_usleep :: CUInt -> IO CInt
+
+-- | Reads by io_submit, whose completions no manager can report: there is no descriptor for one.
+readsWithout :: Assertion
+readsWithout = do
+  self <- getExecutablePath
+  (code, said, complained) <- P.readProcessWithExitCode self [directArgument] ""
+  unless (code == ExitSuccess) $ assertFailure (unlines ["it ended with " <> show code, said, complained])
+  case lines said of
+    [only] | Just why <- stripPrefix "refused: " only -> skip why
+    ["1600 reads", "3200 reads", "clean"] -> pure ()
+    _ -> assertFailure said
+
+directArgument :: String
+directArgument = "direct-reads"
+
+-- | Read blocks past the page cache on eight threads when one descriptor is left, which is the one that signals the
+-- completions; then again when there are descriptors for managers.
+directReads :: IO ()
+directReads = withBlocks $ \path -> do
+  opened <- try (Weft.openFile Weft.reading {Weft.openDirect = True} path)
+  case opened of
+    Left e -> putStrLn ("refused: O_DIRECT: " <> takeWhile (/= '\n') (show (e :: IOException)))
+    Right file -> do
+      setResourceLimit ResourceOpenFiles (ResourceLimits (ResourceLimit 40) (ResourceLimit 40))
+      taken <- fill
+      mapM_ closeFd (take 1 taken)
+      readAll file
+      counted 1600 $ do
+        mapM_ closeFd (drop 1 taken)
+        readAll file
+        counted 3200 (Weft.stopRings >> putStrLn "clean")
+  where
+    fill = try (dup stdInput) >>= either (\e -> const (pure []) (e :: IOException)) (\fd -> (fd :) <$> fill)
+    readAll file = mapConcurrently_ (\t -> mapM_ (\i -> readOne file ((t * 7 + i) `mod` 16)) [1 .. 200 :: Int]) [1 .. 8]
+    readOne file block = do
+      bytes <- Weft.readAt file (fromIntegral (4096 * block)) 4096
+      unless (bytes == B.replicate 4096 (fromIntegral block)) (ioError (userError ("wrong bytes in block " <> show block)))
+    -- All, or none if the kernel refuses io_submit; a read that is alone goes another way.
+    counted most next = do
+      n <- sum . map Weft.directRequests <$> Weft.readDirectMetrics
+      if n == 0 then putStrLn "refused: nothing was read by io_submit" else putStrLn (show (most :: Int) <> " reads") >> next
+    withBlocks act = do
+      n <- getProcessID
+      let path = "direct-reads-" <> show n
+      (B.writeFile path (B.concat [B.replicate 4096 b | b <- [0 .. 15]]) >> act path) `finally` removePathForcibly path

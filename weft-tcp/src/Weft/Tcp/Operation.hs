@@ -32,7 +32,7 @@ module Weft.Tcp.Operation
   )
 where
 
-import Control.Exception (mask_)
+import Control.Exception (mask_, uninterruptibleMask_)
 import Control.Monad (forM_, void, when)
 import Data.Array (elems)
 import Data.ByteString (ByteString)
@@ -205,14 +205,16 @@ shutdownSend sock = checkOpen "shutdownSend" sock >> void (apply sock Shutdown)
 -- | Close both directions. The stack still delivers data that was sent before. Waiting threads get
 -- @EBADF@. Idempotent.
 close :: Socket -> IO ()
-close sock = mask_ (ending sock Close)
+close sock = ending sock Close
 
 -- | Close the connection and drop undelivered data: the peer gets a reset. Idempotent.
 abort :: Socket -> IO ()
-abort sock = mask_ (ending sock Abort)
+abort sock = ending sock Abort
 
+-- | End a connection for its user. Not interruptible, although a step of the connection that runs has to end first: a
+-- connection that was released and not ended would stay for ever. Steps do not block.
 ending :: Socket -> Event -> IO ()
-ending sock event = do
+ending sock event = uninterruptibleMask_ $ do
   unlist sock
   atomicWriteIORef (socketHolder sock) Released
   _ <- apply sock event
@@ -230,7 +232,7 @@ setChoices sock f = void (apply sock (Choose f))
 -- closed.
 listen :: Stack -> Maybe Address -> Word16 -> IO Listening
 listen st a p = mask_ $ do
-  made <- Listening p a <$> newIORef emptyBacklog <*> newIORef (Arrived Seq.empty) <*> newWaker <*> pure Nothing
+  made <- Listening p a <$> newIORef emptyBacklog <*> newIORef (Arrived Seq.empty) <*> newIORef Nothing <*> newWaker <*> pure Nothing
   entered <- atomicModifyIORef' (listeners st) $ \ls -> case freePort ls of
     Just port | Map.notMember (port, a) (byPort ls) -> let l = made {listeningPort = port, listeningSelf = Just l} in (addListener l ls, Just l)
     _ -> (ls, Nothing)
@@ -282,7 +284,7 @@ closeListening = closeWith eBADF
 
 -- | Like 'closeListening', with the error that accepting threads get.
 closeWith :: Errno -> Stack -> Listening -> IO ()
-closeWith (Errno e) st l = mask_ $ do
+closeWith (Errno e) st l = uninterruptibleMask_ $ do
   first <- atomicModifyIORef' (listeners st) $ \ls -> case Map.lookup (listeningPort l, listeningAddress l) (byPort ls) of
     Just l' | acceptQueue l' == acceptQueue l -> (removeListener l ls, True)
     _ -> (ls, False)

@@ -70,6 +70,7 @@ import Weft.Tcp.Core.Secret
 import Weft.Tcp.Core.TimeWait (Waiting)
 import Weft.Tcp.Device
 import Weft.Tcp.Stack.Orphans (Orphans)
+import Weft.Tcp.Stack.SynFilter (SynFilter)
 import Weft.Tcp.Stack.Waker (Waker, newWaker)
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Bytes (putLength, runPut)
@@ -88,9 +89,13 @@ data StackSettings = StackSettings
     stackPolicy :: !Policy,
     -- | The maximum number of connections in TIME-WAIT. Above it, the oldest are removed.
     maxTimeWait :: !Int,
-    -- | The maximum number of closed connections whose data or FIN the peer has not acknowledged. Each keeps its data.
-    -- Above it, the oldest are reset.
+    -- | The maximum number of closed connections whose peer has not closed, too, or has not acknowledged all data. Each
+    -- keeps its data. Above it, the oldest are reset.
     maxOrphans :: !Int,
+    -- | SYNs that are answered by a cookie, a second. Above this rate, a SYN is answered when it comes a second time, as
+    -- those of clients do: a client then waits a second longer for its connection, and the packets of all are not lost
+    -- in front of a stack that does nothing but answer.
+    stackCookieRate :: !Int,
     -- | Called with each received ('True') or sent ('False') packet, for a packet log. It runs in the stack's loops
     -- and in the threads that use connections, possibly at the same time. If it throws, it is not called again, and
     -- the stack continues ('CallbackErrors').
@@ -130,6 +135,8 @@ data Stack = Stack
     stopped :: !(IORef Bool),
     -- | The threads of the loops. Written once.
     workers :: !(IORef [ThreadId]),
+    -- | Which SYNs are answered by a cookie.
+    synFilter :: !SynFilter,
     -- | The second in which ICMP errors were sent last, and their number in it. Changed by atomic operations, from the
     -- threads of the queues.
     icmpErrors :: !(IORef (Int, Int)),
@@ -215,6 +222,8 @@ data Listening = Listening
     backlog :: !(IORef Backlog),
     -- | Changed by atomic operations, from any thread.
     acceptQueue :: !(IORef AcceptQueue),
+    -- | When a SYN was last answered by a cookie. Written by the loops.
+    lastCookie :: !(IORef (Maybe Instant)),
     -- | Notified when there is a connection to accept, and when the listener is closed.
     acceptWaker :: !Waker,
     -- | The listener itself, in a 'Just' that its connections share.

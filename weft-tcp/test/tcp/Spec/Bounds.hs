@@ -265,11 +265,18 @@ orphansBounded = withLone (\s -> s {maxOrphans = 2}) $ \st sent -> do
   _ <- orphan 4002
   left >>= (@?= [4001, 4002])
   resetPorts >>= (@?= [4000])
-  -- One of them takes all data and the FIN, and is no orphan any more.
+  -- One of them takes all data and the FIN, and may still send: it counts.
   -- A probe of one byte may have been sent before.
-  forM_ (drop 1 peers) (\p -> forM_ [0, 1, 101] (\n -> acknowledging p n 500))
-  _ <- orphan 4003
-  left >>= (@?= [4001, 4002, 4003])
+  let takesAll p = forM_ [0, 1, 101] (\n -> acknowledging p n 500)
+  mapM_ takesAll (drop 1 peers)
+  next <- orphan 4003
+  left >>= (@?= [4002, 4003])
+  resetPorts >>= (@?= [4001])
+  -- Another one ends its side, too, and counts no more.
+  takesAll next
+  arriveBatch st [packetFrom addressA (peerPort next) (Segment (peerNext next) (ourNext next + 101) (fin <> ack) 500 0 noOptions [])]
+  _ <- orphan 4004
+  left >>= (@?= [4002, 4004])
   resetPorts >>= (@?= [])
 
 -- Ports ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
 import Data.IORef
 import Data.List (nub)
+import GHC.Clock (getMonotonicTime)
 import Lone
 import Network.HTTP.Types (status200)
 import Network.Wai (rawPathInfo, responseLBS)
@@ -23,10 +24,11 @@ import Weft.Duration (seconds)
 import Weft.Http (defaultOptions, drainServer, serverConnections, withServerWith)
 import qualified Weft.Http as Http
 import Weft.Tcp
-import Weft.Tcp.Core (summary)
+import Weft.Tcp.Core (Env (..), summary)
 import Weft.Tcp.Core.Listener (backlogSize)
+import Weft.Tcp.Core.Secret (cookieFor)
 import Weft.Tcp.Device
-import Weft.Tcp.Stack (Listening (..))
+import Weft.Tcp.Stack (Listening (..), Socket (..), Stack (secret), stackEnv)
 import Weft.Tcp.Stack.Input (arriveBatch)
 import qualified Weft.Tcp.Wire.IPv6 as V6
 import qualified Weft.Tcp.Wire.Icmp as Icmp
@@ -51,7 +53,12 @@ tests =
       testCase "connections that were reset before they were accepted stay in the backlog" resetUnaccepted,
       testCase "a SYN that arrives together with a reset of the connection on its ports opens another one" resetAndSyn,
       testCase "a SYN with ECE and CWR is answered" ecn,
+      testCase "of a flood, SYNs that come twice are answered" floodFiltered,
       testCase "forged cookies are refused" forged,
+      testCase "a valid cookie is refused if none was sent" cookieUnsent,
+      testCase "closing is not interrupted, and sends a FIN, while a step of the connection runs" closeInterrupted,
+      testCase "a connection that is closed with data behind a gap is reset" closeHeld,
+      testCase "without SACK, the answers to probes of a zero window leave the congestion window alone" zeroWindow,
       testCase "a cookie opens no connection while too many wait to be accepted, and does so later" cookiesBounded,
       testCase "a connection from a cookie has no round-trip time before its first measurement" cookieTime,
       testCase "recvMany gives the strings that came, cut to what is asked for, and none at the end" inStrings,
@@ -202,7 +209,7 @@ bigEcho = withLone id $ \st sent -> do
   B.concat (map (B.drop 20) out) @?= Icmp.encode (Icmp.EchoReply 1 2 body)
 
 flood :: Assertion
-flood = withLone id $ \st sent -> do
+flood = withLone (\s -> s {stackCookieRate = maxBound}) $ \st sent -> do
   l <- listen st Nothing 80
   forM_ [1 .. 20000 :: Int] $ \n -> arriveBatch st [packetFrom (V4 (0x0b000000 + fromIntegral n)) (1024 + n `mod` 60000) (synFrom n)]
   size <- tableSize st
@@ -287,6 +294,27 @@ ecn = withLone id $ \st sent -> do
   [answer] <- mapM (either (assertFailure . show) pure . decoded) =<< sent
   flags answer @?= syn <> Segment.ack
 
+floodFiltered :: Assertion
+floodFiltered = withLone (\s -> (onlyCookies s) {stackCookieRate = 1000}) $ \st sent -> do
+  _ <- listen st Nothing 80
+  let forge n = arriveBatch st [packetFrom (V4 (0x0b000000 + fromIntegral n)) (1024 + n `mod` 60000) (synFrom n)]
+      client = arriveBatch st [packetFrom addressA 5555 (synFrom 3)]
+      flooded from = sum <$> mapM (\n -> forge n >> (length <$> sent)) [from .. from + 20000 :: Int]
+  begun <- getMonotonicTime
+  answered <- flooded 1
+  _ <- client
+  _ <- sent
+  more <- flooded 30000
+  ended <- getMonotonicTime
+  -- Ten in each period of 10 ms; and a few of which the bit was set.
+  assertBool (show (answered, more, ended - begun)) (answered + more <= 10 * (2 + ceiling ((ended - begun) * 100)) + 200)
+  replicateM_ 20 (forge 60000)
+  _ <- sent
+  -- The client comes again. With others in between there is no room in this period.
+  client
+  again <- mapM (either assertFailure pure . decoded) =<< sent
+  map flags again @?= [syn <> Segment.ack]
+
 -- | Answers each SYN with a cookie.
 onlyCookies :: StackSettings -> StackSettings
 onlyCookies s = s {stackPolicy = Policy "cookies" (\_ _ -> AnswerWithCookie) (Just maxBound)}
@@ -299,6 +327,65 @@ forged = withLone onlyCookies $ \st sent -> do
   size @?= 0
   answers <- mapM (either (assertFailure . show) pure . decoded) =<< sent
   assertBool "resets" (all (Segment.has Segment.rst . flags) answers && length answers == 5000)
+
+cookieUnsent :: Assertion
+cookieUnsent = withLone onlyCookies $ \st _ -> do
+  _ <- listen st Nothing 80
+  Env t _ <- stackEnv st addressB
+  let cookie = cookieFor (secret st) t (Flow 4000 addressA 80 addressB) 1000 1460
+      acknowledge = arriveBatch st [packetFrom addressA 4000 (Segment 1001 (cookie + 1) ack 500 0 noOptions [])]
+  acknowledge
+  tableSize st >>= (@?= 0)
+  arriveBatch st [packetFrom addressA 4001 (synFrom 1)]
+  acknowledge
+  tableSize st >>= (@?= 1)
+
+closeInterrupted :: Assertion
+closeInterrupted = withLone id $ \st sent -> do
+  l <- listen st Nothing 80
+  _ <- established st sent 4000 1000
+  sock <- accept l
+  -- As a step does.
+  state <- takeMVar (socketConn sock)
+  ended <- newEmptyMVar
+  t <- forkFinally (close sock) (const (putMVar ended ()))
+  threadDelay 20000
+  _ <- forkIO (killThread t)
+  threadDelay 20000
+  _ <- sent
+  putMVar (socketConn sock) state
+  takeMVar ended
+  answers <- mapM (either assertFailure pure . decoded) =<< sent
+  map flags answers @?= [Segment.fin <> ack]
+
+closeHeld :: Assertion
+closeHeld = withLone id $ \st sent -> do
+  l <- listen st Nothing 80
+  p <- established st sent 4000 1000
+  sock <- accept l
+  says st p 1 ack (B.replicate 1000 7)
+  _ <- sent
+  close sock
+  answers <- mapM (either assertFailure pure . decoded) =<< sent
+  map (Segment.has Segment.rst . flags) answers @?= [True]
+  tableSize st >>= (@?= 0)
+
+zeroWindow :: Assertion
+zeroWindow = withLone id $ \st sent -> do
+  l <- listen st Nothing 80
+  arriveBatch st [packetFrom addressA 4000 (Segment 1000 0 syn 65535 0 (Options (Just 1460) Nothing False Nothing []) [])]
+  [answer] <- mapM (either assertFailure pure . decoded) =<< sent
+  let acknowledge = arriveBatch st [packetFrom addressA 4000 (Segment 1001 (seqNumber answer + 1) ack 0 0 noOptions [])]
+  acknowledge
+  sock <- accept l
+  before <- inspect sock summary
+  send sock noDeadline (B.replicate 100 7)
+  forM_ [1 .. 5 :: Int] $ \_ -> do
+    let probe = sent >>= \out -> when (null out) (threadDelay 5000 >> probe)
+    probe
+    acknowledge
+  later <- inspect sock summary
+  summaryCwnd later @?= summaryCwnd before
 
 cookiesBounded :: Assertion
 cookiesBounded = withLone (\s -> s {stackPolicy = (stackPolicy (onlyCookies s)) {cookieLimit = Just 2}}) $ \st sent -> do

@@ -64,10 +64,10 @@ acknowledgeSegment env at s c0
     moved
       | newly > 0 = snd0 {sndUna = acked, sndBuffer = dropTo acked (sndBuffer snd0)}
       | otherwise = snd0
-    -- RFC 5681, section 2: a duplicate has no data, no FIN, repeats the last
-    -- acknowledgment and does not change the window.
+    -- RFC 5681, section 2: a duplicate has no data, no FIN, repeats the last acknowledgment and does not change the
+    -- window. The answers to probes of a zero window look the same, and report no loss.
     duplicate =
-      newly == 0 && acked == una && outstanding c0 > 0 && payloadLength s == 0 && not (has fin (flags s)) && not (has syn (flags s))
+      sndWnd snd0 > 0 && newly == 0 && acked == una && outstanding c0 > 0 && payloadLength s == 0 && not (has fin (flags s)) && not (has syn (flags s))
         && scaledWindow c0 s == sndWnd snd0
     windowUpdated = updateWindow env at acked s c1
     nothingNew = newly == 0 && null everything && not duplicate && not isDsack

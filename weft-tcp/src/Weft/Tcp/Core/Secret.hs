@@ -14,6 +14,8 @@ module Weft.Tcp.Core.Secret
     Promise (..),
     cookieFor,
     readCookie,
+    cookieLifetime,
+    synHash,
     promiseStamp,
     readStamp,
   )
@@ -62,6 +64,10 @@ sequenceFor s (Instant t) f = fromIntegral (t `div` 4) + fromIntegral (hash s 1 
 offsetFor :: Secret -> Flow -> Word32
 offsetFor s f = fromIntegral (hash s 2 f [])
 
+-- | A hash of a SYN, given its sequence number.
+synHash :: Secret -> Flow -> Word32 -> Word64
+synHash s f n = hash s 4 f [n]
+
 -- | The options of a SYN that its cookie encodes.
 data Promise = Promise
   { promisedMss :: !Int,
@@ -76,8 +82,11 @@ sizes :: [Int]
 sizes = [216, 536, 1220, 1340, 1440, 1460, 4312, 8940]
 
 -- | The period of a cookie's clock: 64 seconds. Cookies are valid for one to two periods.
+cookiePeriod :: Micros
+cookiePeriod = secs 64
+
 period :: Instant -> Word32
-period (Instant t) = fromIntegral (t `div` 64000000)
+period (Instant t) = fromIntegral (t `div` fromIntegral cookiePeriod)
 
 -- | Our initial sequence number, given the client's and the MSS that it named: five bits
 -- of time, three of MSS, and a keyed hash of 24 bits.
@@ -96,6 +105,10 @@ readCookie :: Secret -> Instant -> Flow -> Word32 -> Word32 -> Maybe Int
 readCookie s t f client cookie = listToMaybe [sizes !! fromIntegral index | when' <- [period t, period t - 1], assemble s when' f client index == cookie]
   where
     index = (cookie `shiftR` 24) .&. 7
+
+-- | The longest time for which a cookie is valid, in microseconds: this period and the one before.
+cookieLifetime :: Micros
+cookieLifetime = 2 * cookiePeriod
 
 -- | A TSval near the present one, that says in its low six bits what else was offered.
 promiseStamp :: Word32 -> Promise -> Word32

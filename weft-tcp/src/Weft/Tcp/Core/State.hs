@@ -331,9 +331,10 @@ finPosition c = if finQueued (sendSide c) then Just (dataEnd c) else Nothing
 finAcknowledged :: Conn -> Bool
 finAcknowledged c = maybe False (< sndUna (sendSide c)) (finPosition c)
 
--- | Whether the user has closed both directions and the peer has not acknowledged everything.
+-- | Whether the user has closed both directions and the peer has not: it has not acknowledged everything, or not ended
+-- its own direction.
 isOrphan :: Conn -> Bool
-isOrphan c = rcvShut (receiveSide c) && state c `elem` [FinWait1, Closing, LastAck]
+isOrphan c = rcvShut (receiveSide c) && state c `elem` [FinWait1, FinWait2, Closing, LastAck]
 
 -- | Bytes of data that a segment may carry: Eff.snd.MSS of RFC 9293, section 3.7.1,
 -- without the timestamps that every segment has.

@@ -38,7 +38,7 @@ timeout env = stateEnds `next` delayedAck `next` reordering `next` lossProbe `ne
     stateEnds c
       | not (due stateEndsAt c) = (c, [])
       | state c `elem` [SynSent, SynReceived] = (close TimedOut c, [])
-      | isOrphan c = orphanEnds env c
+      | isOrphan c && state c /= FinWait2 = orphanEnds env c
       | otherwise = (close Finished c, [])
     keepAlives c
       | due keepAliveAt c = sendKeepAlive env c

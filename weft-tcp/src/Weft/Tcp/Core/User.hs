@@ -64,9 +64,11 @@ shutdown c
 -- not received by the user (section 3.6.1, SHLD-3).
 closeBoth :: Env -> Conn -> (Conn, [Segment])
 closeBoth env c
-  | readable c > 0 && isSynchronized (state c) && state c /= TimeWait = abort env c
+  | unread && isSynchronized (state c) && state c /= TimeWait = abort env c
   | otherwise = (ending (shutdown (modifyReceive (\r -> r {rcvShut = True}) c)), [])
   where
+    -- Received data that nobody will read, also behind a gap, where a peer could leave it.
+    unread = readable c > 0 || not (isNoHeld (rcvHeld (receiveSide c)))
     ending x
       | stateEndsAt (timers x) /= never = x
       | state x == FinWait2 = endsAfter (finWaitTime (config env)) x

@@ -27,6 +27,7 @@ import qualified Weft.Tcp.Core.TimeWait as TimeWait
 import Weft.Tcp.Device
 import Weft.Tcp.Stack
 import Weft.Tcp.Stack.Step
+import Weft.Tcp.Stack.SynFilter (admits)
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Bytes (word16At, word32At)
 import Weft.Tcp.Wire.Fragments (Key (..), Piece (..), addFragment, defaultLimits)
@@ -180,7 +181,14 @@ arriveSyn st env l f isn s = do
     Evict -> case oldestHalfOpen waiting of
       Just oldest -> evict st oldest >> remember
       Nothing -> count st SynsIgnored
-    AnswerWithCookie -> count st CookiesSent >> sendSegment st (usualChoices st) f 65535 (cookieAnswer env (secret st) f s)
+    AnswerWithCookie -> do
+      answered <- admits (synFilter st) (now env) (synHash (secret st) f (seqNumber s))
+      if answered
+        then do
+          count st CookiesSent
+          writeIORef (lastCookie l) (Just (now env))
+          sendSegment st (usualChoices st) f 65535 (cookieAnswer env (secret st) f s)
+        else count st SynsIgnored
     Ignore -> count st SynsIgnored
   where
     remember = do
@@ -204,16 +212,23 @@ evict st f = do
 
 -- | Process an ACK that belongs to no connection. If it contains a valid SYN cookie, it opens a connection, unless too
 -- many connections wait to be accepted: then it is dropped, and the client's next segment contains the cookie again.
+-- Without a cookie that was sent lately none is valid: a cookie has so few bits that some forged ones would be.
 arriveCookie :: Stack -> Env -> Listening -> Flow -> Segment -> IO ()
-arriveCookie st env l f s = case cookieLimit (stackPolicy (settings st)) of
-  Just limit | Just c <- fromCookie env (secret st) f (openingFor st env f) s -> do
-    queue <- readIORef (acceptQueue l)
-    when (waiting queue < limit) $ do
-      sock <- newSocket st f (listeningSelf l) c
-      ours <- enterBacklog st l sock
-      when ours (count st CookiesTaken >> void (apply sock (Arrive [s])))
-  _ -> refuse st f s
+arriveCookie st env l f s = do
+  sent <- readIORef (lastCookie l)
+  case cookieLimit (stackPolicy (settings st)) of
+    Just limit
+      | maybe False (\t -> now env `since` t <= cookieLifetime) sent,
+        Just c <- fromCookie env (secret st) f (openingFor st env f) s ->
+        openFromCookie limit c
+    _ -> refuse st f s
   where
+    openFromCookie limit c = do
+      queue <- readIORef (acceptQueue l)
+      when (waiting queue < limit) $ do
+        sock <- newSocket st f (listeningSelf l) c
+        ours <- enterBacklog st l sock
+        when ours (count st CookiesTaken >> void (apply sock (Arrive [s])))
     waiting (Arrived socks) = Seq.length socks
     waiting (NoMore _) = 0
 

@@ -52,7 +52,8 @@ applyWhen sock choose = mask_ $ do
 -- unchanged. Call with asynchronous exceptions masked.
 stepFrom :: Socket -> Event -> Packed -> IO [ByteString]
 stepFrom sock event packed = do
-  (next, actions, excess) <- changed `onException` putMVar (socketConn sock) packed
+  -- A tap may block. An exception then would put the state back that was before segments left.
+  (next, actions, excess) <- uninterruptibleMask_ changed `onException` putMVar (socketConn sock) packed
   putMVar (socketConn sock) next
   notify sock c actions
   -- A step does not block.
@@ -80,7 +81,7 @@ begin sock actions = mask_ $ do
         env <- stackEnv (socketStack sock) (localAddress (socketFlow sock))
         transmitAll sock c actions
         arm sock env c
-  unless (isOver c) started `onException` putMVar (socketConn sock) packed
+  unless (isOver c) (uninterruptibleMask_ started) `onException` putMVar (socketConn sock) packed
   putMVar (socketConn sock) packed
 
 -- | Apply a function to the current state of a connection.

@@ -16,13 +16,13 @@ module Weft.Tools.Trace.Log
 where
 
 import Control.Exception (SomeException, evaluate, try)
-import qualified Data.ByteString.Lazy as L
+import qualified Data.ByteString as B
 import Data.Int (Int64)
-import Data.Maybe (isNothing, mapMaybe)
+import Data.Maybe (mapMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified GHC.RTS.Events as G
-import qualified GHC.RTS.Events.Incremental as G (readEventLog)
+import System.IO (IOMode (ReadMode), SeekMode (SeekFromEnd), hSeek, withBinaryFile)
 import Text.Read (readMaybe)
 
 -- | An event on a capability, with its time in nanoseconds since the start.
@@ -58,16 +58,21 @@ data Recording = Recording
 -- | Read a log; returns the reason if nothing can be read.
 readLog :: FilePath -> IO (Either Text Recording)
 readLog file = do
-  found <- try (L.readFile file >>= either (pure . Left . T.pack) (fmap Right . recording) . G.readEventLog)
+  found <- try (G.readEventLogFromFile file >>= either (pure . Left . T.pack) (fmap Right . recording))
   pure $ case found of
     Left e -> Left (T.pack (takeWhile (/= '\n') (show (e :: SomeException))))
     Right (Left why) -> Left why
     Right (Right entries) -> Right entries
   where
-    recording (eventLog, broken) = do
+    recording eventLog = do
       let entries = mapMaybe entry (G.sortEvents (G.events (G.dat eventLog)))
       _ <- evaluate (length entries)
-      pure (Recording entries (isNothing broken))
+      Recording entries <$> ends
+    -- The run-time system writes this last (EVENT_DATA_END of rts/EventLogFormat.h). The library ends in silence where
+    -- the bytes do.
+    ends = withBinaryFile file ReadMode $ \handle -> do
+      hSeek handle SeekFromEnd (-2)
+      (== B.pack [0xff, 0xff]) <$> B.hGet handle 2
 
 entry :: G.Event -> Maybe Entry
 entry event = Entry (fromIntegral (G.evTime event)) (maybe 0 id (G.evCap event)) <$> what (G.evSpec event)

@@ -1,0 +1,92 @@
+-- |
+-- Which SYNs of a flood are answered. Answering a SYN costs several times as much as receiving it, so that a flood which
+-- is answered in full fills the device's queue, and the packets of everybody are lost there. Above a rate only those SYNs
+-- are answered that come a second time: a client repeats its SYN after a second (RFC 6298, section 5.7), while forged
+-- ones come once. Two generations of a bitmap of fixed size know what came lately; a bit that two SYNs share only means
+-- that one of them is answered at once.
+--
+-- @since 0.1.0
+module Weft.Tcp.Stack.SynFilter
+  ( SynFilter,
+    newSynFilter,
+    admits,
+  )
+where
+
+import Control.Monad (when)
+import Data.Bits (setBit, shiftR, testBit, (.&.))
+import Data.IORef
+import Data.Word (Word64)
+import Weft.Sys (AtomicWords, newAtomicWords, peekWord, pokeWord)
+import Weft.Tcp.Core.Time
+
+-- | The state of a stack's filter. Used by all loops without a lock: a race between them answers one SYN more or less.
+data SynFilter = SynFilter
+  { -- | SYNs that are answered in each period.
+    filterBudget :: !Int,
+    -- | The current period, and the SYNs that were answered in it.
+    filterCount :: !AtomicWords,
+    filterSeen :: !(IORef Seen)
+  }
+
+-- | What came lately: since that time, and in the generation before. Both are allocated in the first flood.
+data Seen = NoneYet | Seen !Instant !AtomicWords !AtomicWords
+
+-- | The length of a period: 10 ms.
+filterPeriod :: Micros
+filterPeriod = millis 10
+
+-- | How long a generation lasts: 2 s. A bit is known for as long at least, in which a client repeats its SYN once.
+generationTime :: Micros
+generationTime = secs 2
+
+-- | The number of bits of a generation: 2 MiB. At a million SYNs a second one in eight bits is set in the end.
+generationBits :: Int
+generationBits = 16777216
+
+-- | A filter that lets so many SYNs a second pass in any case.
+newSynFilter :: Int -> IO SynFilter
+newSynFilter rate = SynFilter (max 1 (rate `div` 100)) <$> newAtomicWords 2 <*> newIORef NoneYet
+
+-- | Whether to answer a SYN that arrives at the given time and has the given keyed hash, which is used above the rate
+-- only.
+admits :: SynFilter -> Instant -> Word64 -> IO Bool
+admits f t h = do
+  begun <- peekWord (filterCount f) 0
+  answered <- peekWord (filterCount f) 1
+  case () of
+    _
+      | begun /= period -> pokeWord (filterCount f) 0 period >> pokeWord (filterCount f) 1 1 >> pure True
+      | answered < filterBudget f -> pokeWord (filterCount f) 1 (answered + 1) >> pure True
+      | otherwise -> repeated f t h
+  where
+    Instant us = t
+    period = us `div` fromIntegral filterPeriod
+
+-- | Whether the SYN came before; from now on it did.
+repeated :: SynFilter -> Instant -> Word64 -> IO Bool
+repeated f t h = do
+  seen <- readIORef (filterSeen f)
+  (current, before) <- case seen of
+    Seen begun current before
+      | t `since` begun < generationTime -> pure (current, before)
+      | otherwise -> do
+        writeIORef (filterSeen f) (Seen t before current)
+        mapM_ (\i -> pokeWord before i 0) [0 .. generationWords - 1]
+        pure (before, current)
+    NoneYet -> do
+      current <- newAtomicWords generationWords
+      before <- newAtomicWords generationWords
+      writeIORef (filterSeen f) (Seen t current before)
+      pure (current, before)
+  found <- (||) <$> has current <*> has before
+  when (not found) $ do
+    bits <- peekWord current word
+    pokeWord current word (setBit bits bit)
+  pure found
+  where
+    generationWords = generationBits `div` 64
+    index = fromIntegral h .&. (generationBits - 1)
+    word = index `shiftR` 6
+    bit = index .&. 63
+    has generation = (`testBit` bit) <$> peekWord generation word
