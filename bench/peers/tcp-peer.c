@@ -393,7 +393,37 @@ static uint16_t checksum(const void *p, int n, uint32_t sum) {
   return htons(~sum);
 }
 
-/* SYNs of sources that there are not, as many as one thread can send. */
+/* Packets that the device has dropped in front of the server, since nobody had read those before. */
+static long device_drops(void) {
+  char line[512];
+  unsigned long dropped = 0;
+  FILE *f = fopen("/proc/self/net/dev", "r");
+  if (!f) fail("/proc/self/net/dev");
+  while (fgets(line, sizeof line, f))
+    if (sscanf(line, " weft0: %*u %*u %*u %*u %*u %*u %*u %*u %*u %*u %*u %lu", &dropped) == 1) break;
+  fclose(f);
+  return (long)dropped;
+}
+
+/* How many SYNs may have been sent by now: as many as the device carries. Every 20 ms the rate grows by 2 % if nothing was
+ * dropped, and falls by a tenth otherwise. */
+static long flood_allowed(void) {
+  static double rate = 200000, allowed, last, checked;
+  static long dropped;
+  double now = seconds_now();
+  if (last == 0) last = checked = now, dropped = device_drops();
+  allowed += rate * (now - last);
+  last = now;
+  if (now - checked >= 0.02) {
+    long drops = device_drops();
+    rate *= drops > dropped ? 0.9 : 1.02;
+    dropped = drops;
+    checked = now;
+  }
+  return (long)allowed;
+}
+
+/* SYNs of sources that there are not, as many as one thread can send and the device carries. */
 static void *flood(void *unused) {
   struct {
     struct iphdr ip;
@@ -408,6 +438,8 @@ static void *flood(void *unused) {
   inet_pton(AF_INET, target, &to.sin_addr);
   while (flooding) {
     uint32_t sum = 0;
+    if (flooded % 32 == 0)
+      while (flooding && flooded >= flood_allowed()) usleep(50);
     r ^= r << 13;
     r ^= r >> 7;
     r ^= r << 17;
@@ -463,22 +495,24 @@ static void under_flood(void) {
   double begin, before, after, grown;
   long tried, served, sent;
   pthread_create(&t, NULL, flood, NULL);
-  /* Once cookies are on, no memory may be taken. */
   usleep(1000000);
+  /* A browser waits for longer. */
+  patience = 10;
+  flood_end = seconds_now() + 2 + window;
+  for (int i = 0; i < FLOOD_CLIENTS; i++) pthread_create(&clients[i], NULL, flood_client, NULL);
+  /* Once cookies are on, and as many clients are connected as ever, no memory may be taken. */
+  usleep(2000000);
   before = server_rss();
   sent = flooded;
   begin = seconds_now();
-  flood_end = begin + window;
-  /* A browser waits for longer. */
-  patience = 10;
-  for (int i = 0; i < FLOOD_CLIENTS; i++) pthread_create(&clients[i], NULL, flood_client, NULL);
-  for (int i = 0; i < FLOOD_CLIENTS; i++) pthread_join(clients[i], NULL);
-  tried = flood_tried;
-  served = flood_served;
+  usleep((useconds_t)(window * 1e6));
   double wall = seconds_now() - begin;
   after = server_rss();
   sent = flooded - sent;
   grown = after - before;
+  for (int i = 0; i < FLOOD_CLIENTS; i++) pthread_join(clients[i], NULL);
+  tried = flood_tried;
+  served = flood_served;
   flooding = 0;
   pthread_join(t, NULL);
   printf("{\"syns_per_s\": %.0f, \"clients\": %ld, \"unserved_ratio\": %.5f, \"rss_bytes_per_syn\": %.3f, \"max_rss_mb\": %.1f, \"wall_s\": %.3f}\n", sent / wall, tried, tried ? 1 - (double)served / tried : 1.0, (grown > 0 ? grown : 0) * 1e6 / (sent + 1), after, wall);

@@ -109,7 +109,7 @@ import qualified Weft.Timer as Timer
 import Weft.Transport (deadlineIn)
 
 -- | Settings for a stack with these addresses: a backlog of 1024 connections, of which at most 128
--- from one source address, and SYN cookies above that, 50,000 a second; at most 32768 connections in TIME-WAIT,
+-- from one source address, and SYN cookies above that, 20,000 a second; at most 32768 connections in TIME-WAIT,
 -- and 4096 closed ones whose peer has not closed.
 defaultSettings :: [Address] -> StackSettings
 defaultSettings addresses =
@@ -119,7 +119,7 @@ defaultSettings addresses =
       stackPolicy = boundedBacklog 1024 128,
       maxTimeWait = 32768,
       maxOrphans = 4096,
-      stackCookieRate = 50000,
+      stackCookieRate = 20000,
       stackTap = Nothing,
       stackSoftErrors = Nothing
     }

@@ -2,8 +2,8 @@
 -- Which SYNs of a flood are answered. Answering a SYN costs several times as much as receiving it, so that a flood which
 -- is answered in full fills the device's queue, and the packets of everybody are lost there. Above a rate only those SYNs
 -- are answered that come a second time: a client repeats its SYN after a second (RFC 6298, section 5.7), while forged
--- ones come once. Two generations of a bitmap of fixed size know what came lately; a bit that two SYNs share only means
--- that one of them is answered at once.
+-- ones come once. Two generations of a Bloom filter of fixed size know what came lately; where it errs, a SYN is answered
+-- at once.
 --
 -- @since 0.1.0
 module Weft.Tcp.Stack.SynFilter
@@ -40,9 +40,10 @@ filterPeriod = millis 10
 generationTime :: Micros
 generationTime = secs 2
 
--- | The number of bits of a generation: 2 MiB. At a million SYNs a second one in eight bits is set in the end.
+-- | The number of bits of a generation: 4 MiB. At a million SYNs a second, of which each sets two bits, one in nine is set
+-- in the end, and one forged SYN in eighty is answered.
 generationBits :: Int
-generationBits = 16777216
+generationBits = 33554432
 
 -- | A filter that lets so many SYNs a second pass in any case.
 newSynFilter :: Int -> IO SynFilter
@@ -80,13 +81,11 @@ repeated f t h = do
       writeIORef (filterSeen f) (Seen t current before)
       pure (current, before)
   found <- (||) <$> has current <*> has before
-  when (not found) $ do
-    bits <- peekWord current word
-    pokeWord current word (setBit bits bit)
-  pure found
+  found <$ when (not found) (mapM_ (set current) [first, second])
   where
     generationWords = generationBits `div` 64
-    index = fromIntegral h .&. (generationBits - 1)
-    word = index `shiftR` 6
-    bit = index .&. 63
-    has generation = (`testBit` bit) <$> peekWord generation word
+    first = fromIntegral h .&. (generationBits - 1)
+    second = fromIntegral (h `shiftR` 32) .&. (generationBits - 1)
+    has generation = (&&) <$> isSet generation first <*> isSet generation second
+    isSet generation i = (`testBit` (i .&. 63)) <$> peekWord generation (i `shiftR` 6)
+    set generation i = peekWord generation (i `shiftR` 6) >>= \bits -> pokeWord generation (i `shiftR` 6) (setBit bits (i .&. 63))
