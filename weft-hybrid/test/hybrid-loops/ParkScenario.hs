@@ -54,8 +54,10 @@ scenario resumed = do
         state <- readRef (threadState t)
         p <- readRef ref
         let parked = case p of Taken _ _ -> True; Free _ -> False
+            waits = case state of Waiting {} -> True; _ -> False
             sent = case state of Active _ es -> length es; Waiting _ es _ _ -> length es; Finished -> 0
         pure $ case how of
+          [_] | waits -> Just ("it went on with " <> show how <> ", and its state says that it waits")
           ["exception"] -> Nothing
           ["result"] | resumed && sent == 1 -> Nothing
           [] | parked -> Just ("it waits, and " <> show sent <> " exceptions with it")

@@ -369,7 +369,14 @@ throwTo place t e = go
     interrupt ctx withdraw = do
       inOrder t
       withdrawn <- withdraw
-      if withdrawn then place (sheltered ctx) (\() -> Throw e) else go
+      if withdrawn then goesOn >> place (sheltered ctx) (\() -> Throw e) else go
+    -- The thread may have found the exception missing and parked again at the same place before it was withdrawn: then
+    -- it is this second wait that has ended.
+    goesOn = do
+      state <- readRef ref
+      case state of
+        Waiting n es _ _ -> casRef ref state (Active n es) >>= \ok -> unless ok goesOn
+        _ -> pure ()
 
 -- | The exception to be raised in a running thread now, if its masking lets any in.
 takePending :: Context -> IO (Maybe SomeException)

@@ -144,6 +144,10 @@ flows = testCase "flows are added, deleted and asked for" . withNetwork $ \_ _ p
   deleted @?= 200
   (_, g) <- expect "the deletion" (\case FlowModMessage g | flowCommand g == FlowDelete -> Just g; _ -> Nothing) one
   flowMatch g @?= [EthDst (MacAddress 0x020000000002)]
+  -- A switch of 1.0 would delete all flows.
+  forM_ ["{\"actions\":[{\"output\":2}]}", "{\"idle_timeout\":5}", "{\"cookie\":7}", "{\"table\":1}"] $ \body -> do
+    (status, said) <- send "DELETE" port body
+    (status, "does not select flows" `isInfixOf` BC.unpack said) @?= (400, True)
   where
     send method port body = request method port "/v1/switches/0000000000000001/flows" (Just body) [(hContentType, "application/json")]
 
@@ -153,8 +157,12 @@ allFlows = testCase "a switch of 1.3 whose flows are all deleted still reports p
   side <- newNorthbound LocalClients c
   Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \server -> case Http.serverAddress server of
     SockAddrInet port _ -> do
-      (status, _) <- request "DELETE" (fromIntegral port) "/v1/switches/1/flows" (Just "{}") [(hContentType, "application/json")]
-      status @?= 200
+      let delete body = fst <$> request "DELETE" (fromIntegral port) "/v1/switches/1/flows" (Just body) [(hContentType, "application/json")]
+      delete "{\"actions\":[{\"output\":2}]}" >>= (@?= 400)
+      delete "{\"cookie\":7}" >>= (@?= 200)
+      (_, some) <- expect "the deletion by a cookie" (\case FlowModMessage f | flowCommand f == FlowDelete -> Just f; _ -> Nothing) p
+      (flowMatch some, flowCookie some, flowCookieMask some) @?= ([], 7, maxBound)
+      delete "{}" >>= (@?= 200)
       void (expect "the deletion" (\case FlowModMessage f | flowCommand f == FlowDelete -> Just (); _ -> Nothing) p)
       (_, f) <- expect "the flow for packets without one" (\case FlowModMessage f -> Just f; _ -> Nothing) p
       (flowCommand f, flowPriority f, flowMatch f, flowInstructions f) @?= (FlowAdd, 0, [], [ApplyActions [output portController]])

@@ -48,7 +48,7 @@ import Network.Socket
     packFamily,
   )
 import qualified Network.Socket as N
-import System.IO (Handle, IOMode)
+import System.IO (BufferMode (NoBuffering), Handle, IOMode, hClose, hSetBuffering)
 import System.IO.Error (catchIOError)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Descriptor (descriptorClosed, descriptorFd)
@@ -234,10 +234,11 @@ socketToFd s = mask_ $ do
   fd <- immediately "Weft.Socket.socketToFd" s cDup
   fd <$ close s
 
--- | Turn a socket into a handle. Closing the handle closes the connection. Handles wait by GHC's own
--- I/O manager.
+-- | Turn a socket into a handle, which has no buffer, as that of @network@. Closing the handle closes the connection.
+-- Handles wait by GHC's own I/O manager.
 socketToHandle :: Socket -> IOMode -> IO Handle
 socketToHandle s mode = mask_ $ do
   shown <- pure (show s)
   fd <- socketToFd s
-  fdToHandle' fd (Just Device.Stream) True shown mode True `onException` cClose fd
+  h <- fdToHandle' fd (Just Device.Stream) True shown mode True `onException` cClose fd
+  h <$ (hSetBuffering h NoBuffering `onException` hClose h)

@@ -22,6 +22,7 @@ import qualified Network.Socket as N
 import qualified Network.Socket.ByteString as NB
 import System.Directory (doesPathExist, getTemporaryDirectory, removeFile)
 import System.FilePath ((</>))
+import System.IO (IOMode (ReadWriteMode), hClose, hGetBuffering, hPutStr)
 import System.IO.Error (catchIOError)
 import System.Mem (performMajorGC)
 import System.Posix.Process (getProcessID)
@@ -33,7 +34,18 @@ import Weft.Socket.ByteString
 import qualified Weft.Socket.ByteString.Lazy as Lazy
 
 tests :: TestTree
-tests = testGroup "as network does" (sizes <> senders <> closing <> names <> transactions <> lazy)
+tests = testGroup "as network does" (sizes <> senders <> closing <> names <> transactions <> lazy <> handles)
+
+handles :: [TestTree]
+handles =
+  [ test "socketToHandle: what is written is sent at once" . withPair Stream $ \a b -> do
+      theirs <- bracket (N.socketPair N.AF_UNIX N.Stream N.defaultProtocol) (\(x, y) -> N.close x >> N.close y) $ \(x, _) ->
+        bracket (N.socketToHandle x ReadWriteMode) hClose hGetBuffering
+      bracket (socketToHandle a ReadWriteMode) hClose $ \h -> do
+        hGetBuffering h >>= (@?= theirs)
+        hPutStr h "ping"
+        recv b 10 >>= (@?= C.pack "ping")
+  ]
 
 test :: String -> IO () -> TestTree
 test name act = testCase name (finishes name act)

@@ -182,7 +182,7 @@ actionJson action = case action of
 
 -- | Decode a flow to add or delete. 'Left': the error. Unknown names are refused: otherwise a flow whose only field is
 -- misspelt would match all packets. For the same reason a field needs its prerequisites: a switch of 1.0 ignores a field
--- without them.
+-- without them. And a deletion that is not of exactly one flow may have no field by which a switch does not select.
 flowFromJson :: Version -> FlowCommand -> Value -> Either String FlowMod
 flowFromJson version command = parseEither . withObject "a flow" $ \o -> do
   known ["priority", "idle_timeout", "hard_timeout", "cookie", "table", "match", "actions"] o
@@ -195,6 +195,9 @@ flowFromJson version command = parseEither . withObject "a flow" $ \o -> do
   cookie <- o .:? "cookie" .!= 0
   table <- o .:? "table" .!= (if command == FlowAdd then 0 else tableAll)
   let strict = command == FlowDelete && KeyMap.member "priority" o
+      unselective = ["actions", "idle_timeout", "hard_timeout"] <> (if version == V10 then ["cookie", "table"] else [])
+  when (command == FlowDelete && not strict) $
+    mapM_ (\name -> fail (Key.toString name <> " does not select flows to delete")) (filter (`KeyMap.member` o) unselective)
   pure
     defaultFlowMod
       { flowCommand = if strict then FlowDeleteStrict else command,
@@ -202,6 +205,7 @@ flowFromJson version command = parseEither . withObject "a flow" $ \o -> do
         flowIdleTimeout = idle,
         flowHardTimeout = hard,
         flowCookie = cookie,
+        flowCookieMask = if command == FlowDelete && KeyMap.member "cookie" o then maxBound else 0,
         flowTable = table,
         flowMatch = match,
         flowInstructions = [ApplyActions actions | not (null actions)]
