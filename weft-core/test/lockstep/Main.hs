@@ -114,7 +114,7 @@ planted =
     ]
   where
     sound = machineOn "epoll" (newBackend "epoll")
-    wrongBackend name change = caughtInLockstep name 15 sound {machineBackend = machineBackend sound >>= change}
-    wrongQueue name change = caughtInLockstep name 15 sound {machineQueue = machineQueue sound >>= change}
+    wrongBackend name change = caughtInLockstep name 20 sound {machineBackend = machineBackend sound >>= change}
+    wrongQueue name change = caughtInLockstep name 20 sound {machineQueue = machineQueue sound >>= change}
     triggering f b = b {backendArm = \fd tok trigger -> backendArm b fd tok (f trigger)}
     mixed evs = (if evs `includes` evtRead then evtWrite else mempty) <> (if evs `includes` evtWrite then evtRead else mempty) <> (evs `without` (evtRead <> evtWrite))

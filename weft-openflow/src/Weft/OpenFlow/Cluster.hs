@@ -149,26 +149,35 @@ clusterRounds = readIORef . clusterDone
 
 -- Roles -----------------------------------------------------------------------------------
 
--- | The role at a switch, and the generation ID: master if we hold its key, or can create it now.
+-- | The role at a switch, and the generation ID: master if we hold its key, or can create it now. The lock is not held
+-- while etcd is asked, so that the switches that connect at the same time do not wait for one another. The key is ours
+-- only if the lease with which it was created is still valid afterwards.
 elect :: Cluster -> DatapathId -> IO (Role, Word64)
-elect cluster d = withMVar (clusterLock cluster) $ \_ -> do
-  held <- readIORef (clusterHeld cluster)
-  now <- currentMillis
-  mine <- Set.member d <$> readIORef (clusterMine cluster)
-  case held of
-    Just (lease, until')
-      | until' > now, mine -> (,) RoleMaster <$> generationOf cluster d
-      | until' > now -> do
-        r <- attempt (createKey (clusterEtcd cluster) lease (key cluster ("master/" <> show d)) (B.pack (clusterName (clusterOptions cluster))))
-        case r of
-          Just (created, revision) -> do
-            seen cluster d revision
-            when created (modifyIORef' (clusterMine cluster) (Set.insert d))
-            pure (if created then RoleMaster else RoleSlave, revision)
-          Nothing -> slave
-    _ -> slave
+elect cluster d = do
+  (mine, valid) <- withMVar (clusterLock cluster) (const ((,) <$> (Set.member d <$> readIORef (clusterMine cluster)) <*> validLease cluster))
+  case valid of
+    Just _ | mine -> (,) RoleMaster <$> generationOf cluster d
+    Just lease -> do
+      r <- attempt (createKey (clusterEtcd cluster) lease (key cluster ("master/" <> show d)) (B.pack (clusterName (clusterOptions cluster))))
+      case r of
+        Just (held, revision) -> do
+          seen cluster d revision
+          withMVar (clusterLock cluster) $ \_ -> do
+            still <- validLease cluster
+            let ours = held && still == Just lease
+            when ours (modifyIORef' (clusterMine cluster) (Set.insert d))
+            pure (if ours then RoleMaster else RoleSlave, revision)
+        Nothing -> slave
+    Nothing -> slave
   where
     slave = (,) RoleSlave <$> generationOf cluster d
+
+-- | The lease that we hold, unless it has expired.
+validLease :: Cluster -> IO (Maybe Lease)
+validLease cluster = do
+  held <- readIORef (clusterHeld cluster)
+  now <- currentMillis
+  pure (case held of Just (lease, until') | until' > now -> Just lease; _ -> Nothing)
 
 key :: Cluster -> String -> ByteString
 key cluster name = B.pack (clusterPrefix (clusterOptions cluster) <> name)
@@ -222,9 +231,16 @@ round' cluster c = do
     giveUp cluster c lost
     release cluster c connected
     claimed <- claim cluster [(d, entryLease e) | (d, e) <- Map.toList masters, entryValue e == own, Set.notMember d mine]
-    forM_ [d | d <- connected, Map.notMember d masters || d `elem` claimed || d `elem` asleep] $ \d -> do
-      (role, generation) <- elect cluster d
-      when (role == RoleMaster) (setRole c d role generation)
+    -- The next round must renew the lease in time, and elects the others.
+    began <- currentMillis
+    let quarter = fromIntegral (clusterLease (clusterOptions cluster) * 1000 `div` roundsOfLease)
+        inTime [] = pure ()
+        inTime (d : ds) = do
+          (role, generation) <- elect cluster d
+          when (role == RoleMaster) (setRole c d role generation)
+          now <- currentMillis
+          when (now - began < quarter) (inTime ds)
+    inTime [d | d <- connected, Map.notMember d masters || d `Set.member` Set.fromList (claimed <> asleep)]
     let views = [(name, e) | e <- entries, Just name <- [B.stripPrefix "view/" (entryKey e)]]
     merge c [view | (name, e) <- views, isNothing (partOf own name), Right view <- [eitherDecodeStrict (entryValue e)]]
     share cluster c (Map.fromList [(part, e) | (name, e) <- views, Just part <- [partOf own name]])
@@ -324,7 +340,7 @@ share cluster c before = do
   held <- readIORef (clusterHeld cluster)
   mine <- readIORef (clusterMine cluster)
   t <- controllerNetwork c
-  let links = [(a, p, b, q) | ((DatapathId a, PortNo p), (d@(DatapathId b), PortNo q)) <- topologyLinks t, Set.member d mine]
+  let links = [(a, p, b, q) | ((DatapathId a, PortNo p), (d@(DatapathId b), PortNo q)) <- topologyOwnLinks t, Set.member d mine]
       hosts = [(m, b, q, hostIpv4 h) | (MacAddress m, h) <- Map.toList (topologyHosts t), let (d@(DatapathId b), PortNo q) = hostPlace h, Set.member d mine]
       (shared, others) = splitAt mostShared hosts
       parts = Map.fromList (numbered 'l' [(ls, []) | ls <- pieces links] <> numbered 'h' [([], hs) | hs <- pieces shared])
@@ -366,7 +382,7 @@ merge c views = do
   time <- currentMillis
   let links = [((DatapathId a, PortNo p), (DatapathId b, PortNo q)) | (ls, _) <- views, (a, p, b, q) <- ls]
       hosts = [(MacAddress m, (DatapathId d, PortNo p), ip) | (_, hs) <- views, (m, d, p, ip) <- hs]
-  forM_ links $ \(from, to) -> topologyStep c (linkSeen time from to)
+  topologyStep c (linksReported time links)
   t <- controllerNetwork c
   -- A host counts as seen while its master knows it. It is updated only after a quarter of its life: otherwise each
   -- round would change each host.

@@ -16,7 +16,7 @@ where
 
 import Data.Bits ((.&.))
 import Data.Maybe (isJust)
-import Data.Word (Word16)
+import Data.Word (Word16, Word64)
 import Weft.OpenFlow.AddressTable
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Match
@@ -28,8 +28,15 @@ import Weft.OpenFlow.Types
 data LearningSettings = LearningSettings
   { -- | The idle timeout of flows in seconds; 0: none.
     learningIdleTimeout :: !Word16,
+    -- | The hard timeout of flows in seconds; 0: none. The switch itself forwards the packets to a host, so a host that
+    -- only receives is forgotten after a while. If it then moves without a word to the controller, the flows to its old
+    -- port end with this timeout.
+    learningHardTimeout :: !Word16,
     -- | The priority of flows.
     learningPriority :: !Word16,
+    -- | The cookie of flows. Deletions are restricted to flows with this cookie, so that flows of other applications
+    -- stay. OpenFlow 1.0 cannot restrict deletions by a cookie.
+    learningCookie :: !Word64,
     -- | The duration of an age. An address is forgotten after one to two ages without a packet from it.
     learningAge :: !Millis,
     -- | The maximum number of addresses in an age. When it is reached, the age ends early. This bounds the memory for a
@@ -37,10 +44,10 @@ data LearningSettings = LearningSettings
     learningMost :: !Int
   }
 
--- | Flows of 60 seconds, priority 100; addresses are forgotten 2.5 to 5 minutes after their last packet; 65536
--- addresses in an age at the most.
+-- | Flows end after 60 seconds without a packet, and after 30 minutes; priority 100; a cookie that begins with @WEFT@ in
+-- ASCII; addresses are forgotten 2.5 to 5 minutes after their last packet; 65536 addresses in an age at the most.
 defaultLearningSettings :: LearningSettings
-defaultLearningSettings = LearningSettings 60 100 150000 65536
+defaultLearningSettings = LearningSettings 60 1800 100 0x5745465400000001 150000 65536
 
 -- | The learned addresses: those seen in the current age, and those of the age before. At the end of an age the age
 -- before it is dropped as a whole.
@@ -48,7 +55,9 @@ data Learned = Learned
   { recent :: !AddressTable,
     older :: !AddressTable,
     -- | The start of the current age.
-    begun :: !Millis
+    begun :: !Millis,
+    -- | The ports to other switches when the spanning tree last changed.
+    formerTrunks :: ![PortNo]
   }
 
 -- | The port of an address, if it is known.
@@ -68,17 +77,24 @@ learningSwitch = learningSwitchWith defaultLearningSettings
 
 -- | The learning switch with other settings. A flow matches the input port and both addresses, so the first packet of a
 -- host that has moved matches no flow and reaches the controller. When a port goes down, or the spanning tree changes,
--- the addresses and flows of the ports concerned are removed.
+-- the addresses and flows of the ports concerned are removed: those to other switches, before or after the change.
 learningSwitchWith :: LearningSettings -> App Learned
-learningSwitchWith settings = App (Learned emptyTable emptyTable 0) handle
+learningSwitchWith settings = App (Learned emptyTable emptyTable 0 []) handle
   where
     handle context event l = case event of
       Packet p -> packet settings context p l
       PortChanged reason port
         | reason == PortDeleted || portIsDown port -> (forgetPorts [portNumber port] l, [flush (portNumber port)])
-      TreeChanged | FloodTo _ trunks <- contextFlooding context -> (forgetPorts trunks l, map flush trunks)
+      TreeChanged
+        | FloodTo _ trunks <- contextFlooding context ->
+          let concerned = trunks ++ filter (`notElem` trunks) (formerTrunks l)
+           in (forgetPorts concerned l {formerTrunks = trunks}, map flush concerned)
       _ -> (l, [])
-    flush port = Send (FlowModMessage defaultFlowMod {flowCommand = FlowDelete, flowOutPort = port})
+    flush port = Send (FlowModMessage (deletion settings) {flowOutPort = port})
+
+-- | The deletion of all flows of this application.
+deletion :: LearningSettings -> FlowMod
+deletion settings = defaultFlowMod {flowCommand = FlowDelete, flowCookie = learningCookie settings, flowCookieMask = maxBound}
 
 forgetPorts :: [PortNo] -> Learned -> Learned
 forgetPorts ports l = l {recent = filterPorts stays (recent l), older = filterPorts stays (older l)}
@@ -107,7 +123,7 @@ packet settings context p before = case ethernet (packetInData p) of
 -- | Learn the source address. If the host was at another port before, delete the flows to that port.
 learn :: LearningSettings -> Context -> Frame -> PacketIn -> Learned -> (Learned, [Reply])
 learn settings context frame p l
-  | isMulticast source || not (isPhysical port) = (l, [])
+  | isMulticast source || not (isPhysical port || port == portLocal) = (l, [])
   | Just known <- lookupAddress source (recent l), known == port, not expired = let !notices = arp in (l, notices)
   | otherwise = (remembered, moved ++ [Notify (HostSeen source port (senderIpv4 frame (packetInData p)))])
   where
@@ -117,13 +133,13 @@ learn settings context frame p l
     lasted ages = contextTime context - begun l >= ages * learningAge settings
     -- Without packets an age may have ended long ago.
     aged
-      | lasted 2 = Learned emptyTable emptyTable (contextTime context)
-      | expired = Learned emptyTable (recent l) (begun l + learningAge settings)
-      | tableSize (recent l) >= learningMost settings = Learned emptyTable (recent l) (contextTime context)
+      | lasted 2 = l {recent = emptyTable, older = emptyTable, begun = contextTime context}
+      | expired = l {recent = emptyTable, older = recent l, begun = begun l + learningAge settings}
+      | tableSize (recent l) >= learningMost settings = l {recent = emptyTable, older = recent l, begun = contextTime context}
       | otherwise = l
     remembered = aged {recent = insertAddress source port (recent aged)}
     moved =
-      [ Send (FlowModMessage defaultFlowMod {flowCommand = FlowDelete, flowMatch = [EthDst source]})
+      [ Send (FlowModMessage (deletion settings) {flowMatch = [EthDst source]})
         | Just old <- [learnedPort source l],
           old /= port
       ]
@@ -151,10 +167,11 @@ forward settings context frame p l
           !instructions = [ApplyActions [out] | to /= port]
        in Send . FlowModMessage $
             defaultFlowMod
-              { flowIdleTimeout = learningIdleTimeout settings,
+              { flowCookie = learningCookie settings,
+                flowIdleTimeout = learningIdleTimeout settings,
                 flowPriority = learningPriority settings,
                 flowMatch = [inPort, source, destination],
-                flowHardTimeout = if to == port then localSeconds else 0,
+                flowHardTimeout = if to == port then localSeconds else learningHardTimeout settings,
                 flowBuffer = buffer,
                 flowInstructions = instructions
               }

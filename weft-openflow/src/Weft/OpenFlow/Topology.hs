@@ -6,6 +6,9 @@
 -- is left out of floods until a link there would have been discovered ('topologySettle'). So the tree excludes a loop
 -- of new switches before a packet can circulate in it.
 --
+-- Where several controllers share a network, the others report the links of the switches that they manage
+-- ('linksReported'), so that all compute the same tree, also of switches that are connected to some of them only.
+--
 -- @since 0.1.0
 module Weft.OpenFlow.Topology
   ( -- * The network
@@ -19,6 +22,7 @@ module Weft.OpenFlow.Topology
     defaultTopologySettings,
     topologySwitches,
     topologyLinks,
+    topologyOwnLinks,
     topologyHosts,
     topologyTree,
     topologySwept,
@@ -32,6 +36,7 @@ module Weft.OpenFlow.Topology
     portUpdated,
     portRemoved,
     linkSeen,
+    linksReported,
     hostSeen,
     silentHosts,
     timePassed,
@@ -57,7 +62,7 @@ type Place = (DatapathId, PortNo)
 data Switch = Switch
   { -- | Its protocol version.
     switchVersion :: !Version,
-    -- | Its physical ports, without features and speeds.
+    -- | Its ports to which hosts or switches can be connected, without features and speeds.
     switchPorts :: !(Map.Map PortNo Port),
     -- | When it connected.
     switchSince :: !Millis
@@ -108,6 +113,12 @@ data Topology = Topology
     -- | Links, each direction separately: from the sending port to the receiving port and the time of the last LLDP
     -- frame.
     links :: !(Map.Map Place (Place, Millis)),
+    -- | Links to a switch that has disconnected since, and links that other controllers report no more. They are not in
+    -- the tree. But until they expire, nothing is flooded to their ports: another controller may flood over them.
+    lapsed :: !(Map.Map Place (Place, Millis)),
+    -- | The links that other controllers have reported, and when they last did. They expire together.
+    reported :: !(Set.Set (Place, Place)),
+    reportedAt :: !Millis,
     -- | The hosts.
     topologyHosts :: !(Map.Map MacAddress Host),
     -- | The addresses of the hosts at each port. Ports without hosts are absent.
@@ -136,11 +147,17 @@ type Changed = [DatapathId]
 -- | No switches.
 emptyTopology :: TopologySettings -> Topology
 emptyTopology settings =
-  Topology settings Map.empty Map.empty Map.empty Map.empty Map.empty Set.empty Map.empty Set.empty Map.empty Map.empty 0 0
+  Topology settings Map.empty Map.empty Map.empty Set.empty 0 Map.empty Map.empty Map.empty Set.empty Map.empty Set.empty Map.empty Map.empty 0 0
 
--- | The links, each direction separately.
+-- | The links, each direction separately: those of 'topologyOwnLinks' and those that were reported.
 topologyLinks :: Topology -> [(Place, Place)]
-topologyLinks t = [(from, to) | (from, (to, _)) <- Map.toList (links t)]
+topologyLinks t
+  | Set.null (reported t) = topologyOwnLinks t
+  | otherwise = Set.toList (reported t <> Set.fromList (topologyOwnLinks t))
+
+-- | The links whose LLDP frames this controller has seen, each direction separately.
+topologyOwnLinks :: Topology -> [(Place, Place)]
+topologyOwnLinks t = [(from, to) | (from, (to, _)) <- Map.toList (links t)]
 
 -- | How a switch floods.
 flooding :: DatapathId -> Topology -> Flooding
@@ -156,12 +173,15 @@ switchJoined time d version ports t = case switchLeft d t of
         add (t', c) p = case portUpdated time d p t' of (t'', c') -> (t'', c' ++ c)
      in foldl' add (joined, filter (/= d) changed) ports
 
--- | A switch has disconnected: remove it with its links and hosts.
+-- | A switch has disconnected: remove it with its links and hosts. The ports at the other ends of the links are left out
+-- of floods until the links would have expired.
 switchLeft :: DatapathId -> Topology -> (Topology, Changed)
 switchLeft d t
   | Map.notMember d (topologySwitches t) = (t, [])
-  | otherwise = filter (/= d) <$> withoutLinks ((== d) . fst) gone
+  | otherwise = filter (/= d) <$> replantIfChanged t gone {links = kept, lapsed = Map.filterWithKey atConnected (ended <> lapsed gone)}
   where
+    (ended, kept) = Map.partitionWithKey (\from (to, _) -> fst from == d || fst to == d) (links gone)
+    atConnected from (to, _) = any ((`Map.member` topologySwitches gone) . fst) [from, to]
     gone =
       (withoutHosts (filter ((== d) . fst) (Map.keys (hostsAt t))) t)
         { topologySwitches = Map.delete d (topologySwitches t),
@@ -172,10 +192,11 @@ switchLeft d t
           topologyVersion = topologyVersion t + 1
         }
 
--- | A port was added or has changed. It is ignored if the switch has too many ports.
+-- | A port was added or has changed. It is ignored if the switch has too many ports, or if its number is reserved and it
+-- is not the switch's own network stack.
 portUpdated :: Millis -> DatapathId -> Port -> Topology -> (Topology, Changed)
 portUpdated time d port t
-  | not (isPhysical p) || Map.notMember d (topologySwitches t) || tooMany = (t, [])
+  | not (isPhysical p || p == portLocal) || Map.notMember d (topologySwitches t) || tooMany = (t, [])
   | portIsDown port = withoutPlace place (unsettled recorded)
   | isUp = (recorded, [])
   | topologySettle (topologySettings t) <= 0 = (refresh [d] recorded, [])
@@ -213,7 +234,7 @@ onSwitch d f t = t {topologySwitches = Map.adjust f d (topologySwitches t), topo
 
 -- | Remove the links and hosts at a port.
 withoutPlace :: Place -> Topology -> (Topology, Changed)
-withoutPlace place t = withoutLinks (== place) (refresh [fst place] (withoutHosts [place] t))
+withoutPlace place t = withoutLinksAt place (refresh [fst place] (withoutHosts [place] t))
 
 -- | Remove the hosts at these ports.
 withoutHosts :: [Place] -> Topology -> Topology
@@ -233,22 +254,34 @@ addHosts d n = Map.alter (\before -> let after = fromMaybe 0 before + n in if af
 hostsOf :: Place -> Topology -> Set.Set MacAddress
 hostsOf place = Map.findWithDefault Set.empty place . hostsAt
 
--- | Remove the links that begin or end at a place of this kind.
-withoutLinks :: (Place -> Bool) -> Topology -> (Topology, Changed)
-withoutLinks at t
-  | Map.size kept == Map.size (links t) = (t, [])
-  | otherwise = replant t {links = kept}
+-- | Remove the links that begin or end at a place.
+withoutLinksAt :: Place -> Topology -> (Topology, Changed)
+withoutLinksAt place t =
+  replantIfChanged t t {links = Map.filterWithKey elsewhere (links t), lapsed = Map.filterWithKey elsewhere (lapsed t), reported = Set.filter (\(from, to) -> from /= place && to /= place) (reported t)}
   where
-    kept = Map.filterWithKey (\from (to, _) -> not (at from || at to)) (links t)
+    elsewhere from (to, _) = from /= place && to /= place
 
 -- | The LLDP frame of the first port was received at the second. Hosts that were recorded at either port are removed.
+-- The first port may belong to a switch that is connected to another controller only.
 linkSeen :: Millis -> Place -> Place -> Topology -> (Topology, Changed)
 linkSeen time from to t
-  | from == to || not (known from && known to) = (t, [])
+  | from == to || not (known to) || (connected from && not (known from)) = (t, [])
   | fmap fst (Map.lookup from (links t)) == Just to = (t {links = Map.insert from (to, time) (links t)}, [])
-  | otherwise = replant (withoutHosts [from, to] t) {links = Map.insert from (to, time) (links t)}
+  | otherwise = replant (withoutHosts [from, to] t) {links = Map.insert from (to, time) (links t), lapsed = Map.delete from (lapsed t)}
   where
+    connected (d, _) = Map.member d (topologySwitches t)
     known (d, p) = maybe False (Map.member p . switchPorts) (Map.lookup d (topologySwitches t))
+
+-- | All links that other controllers report now, each direction separately. They replace those that were reported
+-- before, which leave the tree; to the ports of these nothing is flooded before they would have expired. The switches of
+-- a link need not be connected to this controller. Hosts that were recorded at their ports are removed.
+linksReported :: Millis -> [(Place, Place)] -> Topology -> (Topology, Changed)
+linksReported time pairs t
+  | new == reported t = (t {reportedAt = time}, [])
+  | otherwise = replant (withoutHosts (concat [[from, to] | (from, to) <- Set.toList (new `Set.difference` reported t)]) t) {reported = new, reportedAt = time, lapsed = ended <> lapsed t}
+  where
+    new = Set.fromList (filter (uncurry (/=)) pairs)
+    ended = Map.fromList [(from, (to, time)) | (from, to) <- Set.toList (reported t `Set.difference` new)]
 
 -- | A host was seen at a port. 'Nothing' if the port leads to another switch, or if there are too many hosts, at the
 -- port, at the switch or in all.
@@ -309,9 +342,8 @@ sweep time t
 
 -- | Ports settle; links and hosts that were not seen for too long are removed.
 timePassed :: Millis -> Topology -> (Topology, Changed)
-timePassed time before
-  | Map.size kept == Map.size (links settled) = (settled, [])
-  | otherwise = replant settled {links = kept}
+timePassed time before =
+  replantIfChanged settled settled {links = fresh (links settled), lapsed = fresh (lapsed settled), reported = if outdated (reportedAt settled) then Set.empty else reported settled}
   where
     t = sweep time before
     (due, later) = Set.spanAntitone ((<= time) . fst) (settling t)
@@ -321,16 +353,25 @@ timePassed time before
         refresh
           (Set.toList (Set.map (fst . snd) due))
           t {settling = later, settlingAt = Map.withoutKeys (settlingAt t) (Set.map snd due), topologyVersion = topologyVersion t + 1}
-    kept = Map.filter (\(_, seen) -> time - seen < topologyLinkLife (topologySettings t)) (links settled)
+    fresh = Map.filter (not . outdated . snd)
+    outdated seen = time - seen >= topologyLinkLife (topologySettings t)
 
 -- Flooding ------------------------------------------------------------------------------
+
+-- | 'replant' after links were removed from the first topology, if there were any.
+replantIfChanged :: Topology -> Topology -> (Topology, Changed)
+replantIfChanged old new
+  | same links && same lapsed && Set.size (reported old) == Set.size (reported new) = (new, [])
+  | otherwise = replant new
+  where
+    same field = Map.size (field old) == Map.size (field new)
 
 -- | Compute the tree after a change of the links, and the switches that flood differently.
 replant :: Topology -> (Topology, Changed)
 replant t = (refresh concerned new, concerned)
   where
-    ends = Set.fromList (concat [[from, to] | (from, (to, _)) <- Map.toList (links t)])
-    tree = spanningTree [(from, to) | (from, (to, _)) <- Map.toList (links t)]
+    ends = Set.fromList (concat [[from, to] | (from, to) <- topologyLinks t ++ [(from, to) | (from, (to, _)) <- Map.toList (lapsed t)]])
+    tree = spanningTree (topologyLinks t)
     byswitch = Map.fromListWith Set.union [(d, Set.singleton p) | (d, p) <- Set.toList ends]
     new = t {topologyTree = tree, trunks = byswitch, topologyVersion = topologyVersion t + 1}
     differing =

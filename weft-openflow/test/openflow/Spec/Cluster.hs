@@ -21,6 +21,7 @@ import Control.Monad (filterM, forM, forM_, unless, void, when, (>=>))
 import qualified Data.ByteString.Char8 as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
+import Data.Word (Word8)
 import Peer
 import System.Directory (doesDirectoryExist, removePathForcibly)
 import System.FilePath ((</>))
@@ -43,7 +44,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, deathWithoutEtcd, silentEtcd, halfAnswer, brokenCallback, oneGeneration, lateKeys]
+tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, deathWithoutEtcd, silentEtcd, halfAnswer, brokenCallback, oneGeneration, lateKeys, manySwitches, oneOfTwo]
 
 -- | The length of a lease in seconds. A controller has four rounds in this time.
 lease :: Int
@@ -285,6 +286,75 @@ lateKeys = testCase "a switch that connects while the keys are read keeps its ma
       (_, slave) <- expect "ECHO_REPLY" (\message -> case message of RoleRequest RoleSlave _ -> Just True; EchoReply _ -> Just False; _ -> Nothing) p
       slave @?= False
 
+-- | Forty switches that have connected before etcd is there, which then takes 0.1 seconds for each key: elections of all
+-- of them last twice as long as a lease.
+manySwitches :: TestTree
+manySwitches = testCase "with many switches and a slow etcd the lease is kept" $ do
+  needProgram "etcd"
+  withStoppableEtcd $ \url down up -> do
+    down
+    slowly url $ \proxy -> bracket (startMember proxy "one") (cancel . memberThread) $ \m ->
+      connectedTo m 40 $ do
+        up
+        eventually' [m] "all are ours" ((== 40) . length <$> mine m)
+        before <- clusterRounds (memberCluster m)
+        stayed <- newIORef True
+        eventually "two leases" $ do
+          n <- length <$> mine m
+          when (n /= 40) (writeIORef stayed False)
+          (>= before + 8) <$> clusterRounds (memberCluster m)
+        readIORef stayed >>= assertBool "all stay ours"
+  where
+    mine m = filterM (clusterMaster (memberCluster m) . DatapathId) [1 .. 40]
+    connectedTo :: Member -> Word8 -> IO a -> IO a
+    connectedTo _ 0 act = act
+    connectedTo m n act = withPeer (memberAddress m) $ \p -> do
+      switchHandshake (memberController m) V13 n p
+      connectedTo m (n - 1) act
+
+-- | Two switches with two links between them. One of the controllers is not connected to the first switch, and is the
+-- master of the second.
+oneOfTwo :: TestTree
+oneOfTwo = testCase "a controller that is connected to one end of two links makes no loop" $ do
+  needOvs
+  needProgram "etcd"
+  withEtcd $ \url -> withOvs Dummy $ \ovs ->
+    bracket (forM ["one", "two"] (startMember url)) (mapM_ (cancel . memberThread)) $ \members -> case members of
+      [one, two] -> do
+        let address m = "tcp:" <> show (memberAddress m)
+            floods m n = (\f -> case f of FloodTo ports _ -> ports; FloodByItself -> []) . flooding (DatapathId n) <$> controllerNetwork (memberController m)
+        forM_ [(2, one), (1, two)] $ \(n, m) -> do
+          dummyBridge ovs "OpenFlow13" ("br" <> show n) n (address m)
+          dummyPort ovs ("br" <> show n) ("h" <> show n) 10
+          eventually' members "each has its switch" (clusterMaster (memberCluster m) (DatapathId (fromIntegral n)))
+        void (vsctl ovs ["set-controller", "br2", address one, address two])
+        patch ovs 1 2
+        patchAs ovs "u" 20 1 2
+        eventually' members "ports have settled" ((&&) <$> (elem (PortNo 10) <$> floods one 2) <*> (elem (PortNo 10) <$> floods two 1))
+        crosses members ovs 1 2
+        -- Further copies would come at once.
+        before <- mapM (fmap length . sentFrames ovs) ["h1", "h2"]
+        threadDelay 1000000
+        later <- mapM (fmap length . sentFrames ovs) ["h1", "h2"]
+        assertBool (show (before, later)) (sum (zipWith (-) later before) < 20)
+        trunks <- filter (/= PortNo 10) <$> floods one 2
+        length (filter (`elem` [PortNo 1, PortNo 21]) trunks) @?= 1
+      _ -> assertFailure "two members"
+
+-- | A proxy of an etcd that waits before it forwards a request with the key of a switch.
+slowly :: String -> (String -> IO a) -> IO a
+slowly url act =
+  withServer defaultServerSettings {serverHost = Just "127.0.0.1"} forward $ \s -> act ("http://" <> show (serverAddress s))
+  where
+    port = read (reverse (takeWhile (/= ':') (reverse url))) :: Int
+    forward client _ = handle (\e -> const (pure ()) (e :: IOException)) . bracket (socket AF_INET Stream defaultProtocol) Socket.close $ \etcd -> do
+      connect etcd (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
+      race_ (passing pause client etcd) (passing (const (pure ())) etcd client)
+    pause s = when (masterKeys `B.isInfixOf` s && B.pack "CREATE" `B.isInfixOf` s) (threadDelay 100000)
+    passing look from to = do
+      s <- recv from 65536
+      unless (B.null s) (look s >> sendAll to s >> passing look from to)
+
 -- | A proxy of an etcd that holds back the answers to requests for keys while the first MVar is empty, and fills the
 -- second one when it does.
 holding :: String -> MVar () -> MVar () -> (String -> IO a) -> IO a
@@ -364,11 +434,15 @@ crosses members ovs a b = arrives a 255 b "the broadcast arrives" >> arrives b a
     host n = "h" <> show n
 
 patch :: Ovs -> Int -> Int -> IO ()
-patch ovs a b = end a b >> end b a
+patch ovs = patchAs ovs "t" 0
+
+-- | A link with names that begin with these letters, at ports with the number of the other switch and this one added.
+patchAs :: Ovs -> String -> Int -> Int -> Int -> IO ()
+patchAs ovs prefix add a b = end a b >> end b a
   where
     end x y =
       void . vsctl ovs $
-        ["--", "add-port", "br" <> show x, here, "--", "set", "interface", here, "type=patch", "options:peer=" <> there, "ofport_request=" <> show y]
+        ["--", "add-port", "br" <> show x, here, "--", "set", "interface", here, "type=patch", "options:peer=" <> there, "ofport_request=" <> show (add + y)]
       where
-        here = "t" <> show x <> "-" <> show y
-        there = "t" <> show y <> "-" <> show x
+        here = prefix <> show x <> "-" <> show y
+        there = prefix <> show y <> "-" <> show x

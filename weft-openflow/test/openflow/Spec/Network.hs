@@ -28,8 +28,8 @@ tests =
   testGroup
     "network"
     [ testGroup "packets" [lldpRound, lldpForged, arpRound, totalPackets],
-      testGroup "learning switch" [learns, moves, portDown, ages, bounded, asAMap, composition],
-      testGroup "topology" [trees, settles, loopClosed, linksExpire, switchLeaves, hostsAtTrunks, crowdedPort, crowdedSwitch, manyPorts, hostsAge, trunkOrder]
+      testGroup "learning switch" [learns, moves, portDown, formerTrunk, localPort, itsOwnFlows, ages, bounded, asAMap, composition],
+      testGroup "topology" [trees, settles, loopClosed, linksExpire, switchLeaves, switchOfAnother, linksOfOthers, sameTree, hostsAtTrunks, crowdedPort, crowdedSwitch, manyPorts, hostsAge, trunkOrder]
     ]
 
 -- Packets ---------------------------------------------------------------------------------
@@ -139,6 +139,40 @@ portDown = testCase "a port that goes down is forgotten, with its flows" $ do
   where
     a = MacAddress 0x020000000001
     b = MacAddress 0x020000000002
+
+formerTrunk :: TestTree
+formerTrunk = testCase "flows to a port that is no trunk any more are deleted" $ do
+  let changed trunks = sent learningSwitch (context 0) {contextFlooding = FloodTo [PortNo 1, PortNo 2] (map PortNo trunks)} TreeChanged
+      (s1, m1) = changed [1, 2] (appStart learningSwitch)
+      (s2, _) = sent learningSwitch (context 0) (Packet (packetIn (PortNo 1) (MacAddress 0x020000000001) (MacAddress 0x020000000002))) s1
+      (s3, m3) = changed [2] s2
+      (_, m4) = changed [2] s3
+      ports ms = [flowOutPort f | FlowModMessage f <- ms, flowCommand f == FlowDelete]
+  (ports m1, ports m3, ports m4) @?= ([PortNo 1, PortNo 2], [PortNo 2, PortNo 1], [PortNo 2])
+  learnedPort (MacAddress 0x020000000001) s3 @?= Nothing
+
+-- | The address of a bridge's own interface is at the port LOCAL.
+localPort :: TestTree
+localPort = testCase "the switch's own network stack is a host" $ do
+  let own = MacAddress 0x020000000001
+      (s1, _) = sent learningSwitch (context 0) (Packet (packetIn portLocal own broadcastMac)) (appStart learningSwitch)
+      (_, m2) = sent learningSwitch (context 0) (Packet (packetIn (PortNo 1) (MacAddress 0x020000000002) own)) s1
+      t = fst (timePassed 1000 (fst (switchJoined 0 (DatapathId 1) V13 [port 1, (port 1) {portNumber = portLocal}, (port 1) {portNumber = portFlood}] (emptyTopology defaultTopologySettings))))
+  flows m2 @?= [(FlowAdd, [InPort (PortNo 1), EthSrc (MacAddress 0x020000000002), EthDst own], [ApplyActions [output portLocal]])]
+  flooding (DatapathId 1) t @?= FloodTo [PortNo 1, portLocal] []
+  fmap (fmap hostPlace . Map.lookup own . topologyHosts) (hostSeen 2000 own (DatapathId 1, portLocal) Nothing t) @?= Just (Just (DatapathId 1, portLocal))
+
+itsOwnFlows :: TestTree
+itsOwnFlows = testCase "it deletes only flows with its cookie, and none lasts for ever" $ do
+  let a = MacAddress 0x020000000001
+      b = MacAddress 0x020000000002
+      (s1, _) = sent learningSwitch (context 0) (Packet (packetIn (PortNo 1) a b)) (appStart learningSwitch)
+      (s2, m2) = sent learningSwitch (context 0) (Packet (packetIn (PortNo 2) b a)) s1
+      (s3, m3) = sent learningSwitch (context 0) (Packet (packetIn (PortNo 3) a broadcastMac)) s2
+      (_, m4) = sent learningSwitch (context 0) (PortChanged PortDeleted (port 3)) s3
+      cookie = learningCookie defaultLearningSettings
+  [(flowCookie f, flowIdleTimeout f, flowHardTimeout f) | FlowModMessage f <- m2] @?= [(cookie, 60, 1800)]
+  [(flowCommand f, flowCookie f, flowCookieMask f) | FlowModMessage f <- m3 ++ m4] @?= replicate 2 (FlowDelete, cookie, maxBound)
 
 ages :: TestTree
 ages = testCase "addresses that are not seen are forgotten after two ages" $ do
@@ -269,6 +303,57 @@ switchLeaves = testCase "a switch that leaves takes its links and hosts" $ do
       (t3, changed) = switchLeft (DatapathId 2) t2
   Map.size (topologyHosts t2) @?= 1
   (topologyLinks t3, Map.size (topologyHosts t3), changed) @?= ([], 0, [DatapathId 1])
+
+-- | Two links, and a controller that has lost its connection to one of the switches. Another controller may still flood
+-- at that switch.
+switchOfAnother :: TestTree
+switchOfAnother = testCase "nothing is flooded to a switch that has left, until its links would have expired" $ do
+  let both time = link time (1, 1) (2, 1) . link time (2, 1) (1, 1) . link time (1, 2) (2, 2) . link time (2, 2) (1, 2)
+      t1 = both 900 (fst (timePassed 1000 (joined [1, 2] [1, 2, 3])))
+      (t2, _) = switchLeft (DatapathId 1) t1
+  flood 2 t1 @?= [1, 3]
+  (flood 2 t2, topologyLinks t2) @?= ([3], [])
+  flood 2 (fst (timePassed 16800 t2)) @?= [3]
+  flood 2 (fst (timePassed 17000 t2)) @?= [1, 2, 3]
+  -- The other controller's LLDP frames arrive at our switch.
+  let t3 = link 2000 (1, 2) (2, 2) (link 2000 (1, 1) (2, 1) t2)
+  flood 2 t3 @?= [1, 3]
+  flood 2 (fst (timePassed 17000 t3)) @?= [1, 3]
+  -- A port that is not known, and a port of the lost switch that goes down.
+  flood 2 (link 2000 (1, 1) (2, 9) t2) @?= [3]
+  flood 2 (fst (portRemoved (DatapathId 2) (PortNo 2) t2)) @?= [3]
+  flood 2 (fst (timePassed 4000 (fst (portUpdated 2500 (DatapathId 2) (port 2) (fst (portRemoved (DatapathId 2) (PortNo 2) t2)))))) @?= [2, 3]
+
+linksOfOthers :: TestTree
+linksOfOthers = testCase "links that others report are in the tree while they report them" $ do
+  let t1 = fst (timePassed 1000 (joined [1, 2] [1, 2, 3]))
+      pairs = [((1, 1), (2, 1)), ((1, 2), (9, 1)), ((2, 2), (9, 2))]
+      report time ps = linksReported time [(place a, place b) | (a, b) <- ps]
+      (t2, changed) = report 2000 pairs t1
+      (t3, unchanged) = report 3000 pairs t2
+      (t4, _) = report 4000 (drop 1 pairs) t3
+  (map (`flood` t2) [1, 2], changed, unchanged) @?= ([[1, 2, 3], [1, 3]], map DatapathId [1, 2], [])
+  topologyOwnLinks t2 @?= []
+  map (`flood` fst (timePassed 18500 t3)) [1, 2] @?= [[1, 2, 3], [1, 3]]
+  map (`flood` fst (timePassed 19500 t3)) [1, 2] @?= [[1, 2, 3], [1, 2, 3]]
+  -- One that is reported no more leaves the tree at once, but its ports stay ports to switches.
+  map (`flood` t4) [1, 2] @?= [[2, 3], [2, 3]]
+
+-- | Two controllers divide the switches. Each sees the LLDP frames that its switches receive, and the other reports the
+-- other links. One of them is not connected to the switches of the other.
+sameTree :: TestTree
+sameTree = testProperty "controllers of one network compute the same tree" . withMaxSuccess 500 . forAll ((,) <$> genLinks <*> vectorOf 8 chooseAny) $ \(pairs, owners) ->
+  let every = pairs ++ [(b, a) | (a, b) <- pairs]
+      first (DatapathId d, _) = owners !! (fromIntegral d - 1)
+      start ds = fst (timePassed 5000 (joined ds [1 .. 60]))
+      own keep t = foldl' (\x (a, b) -> fst (linkSeen 6000 a b x)) t (filter (keep . snd) every)
+      others keep = fst . linksReported 6000 (filter (keep . snd) every)
+      whole = own (const True) (start [1 .. 8])
+      one = others (not . first) (own first (start [d | (d, True) <- zip [1 ..] owners]))
+      two = others first (own (not . first) (start [1 .. 8]))
+   in map topologyTree [one, two] === replicate 2 (topologyTree whole)
+        .&&. [flood d two | d <- [1 .. 8]] === [flood d whole | d <- [1 .. 8]]
+        .&&. [flood d one | (d, True) <- zip [1 ..] owners] === [flood d whole | (d, True) <- zip [1 ..] owners]
 
 hostsAtTrunks :: TestTree
 hostsAtTrunks = testCase "no host is behind another switch" $ do

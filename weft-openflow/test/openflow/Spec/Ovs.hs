@@ -38,10 +38,10 @@ ready :: Controller -> Int -> Int -> Assertion
 ready c switches ports = eventually "all ports are known and have settled" $ do
   t <- controllerNetwork c
   let known = Map.elems (topologySwitches t)
-  pure (length known == switches && all ((>= ports) . Map.size . switchPorts) known && all (floods t) (Map.keys (topologySwitches t)))
+  pure (length known == switches && all ((>= ports) . length . filter isPhysical . Map.keys . switchPorts) known && all (floods t) (Map.keys (topologySwitches t)))
   where
     floods t d = case flooding d t of
-      FloodTo flood trunks -> length flood + length trunks >= ports
+      FloodTo flood trunks -> length (filter isPhysical (flood <> trunks)) >= ports
       FloodByItself -> True
 
 -- | Flooding, learning, the exact flow, counters, and a port that is removed.
