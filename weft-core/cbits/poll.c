@@ -22,7 +22,9 @@ int weft_poll(struct pollfd *fds, unsigned long n, int64_t ns) {
 }
 
 int weft_poll_look(struct pollfd *fds, unsigned long n) {
-  int r = poll(fds, n, 0);
+  int r;
+  do r = poll(fds, n, 0);
+  while (r < 0 && errno == EINTR);
   return r < 0 ? -errno : r;
 }
 

@@ -45,7 +45,7 @@ main = do
               withNginx site (\address -> alike folder "fetch" [address]),
             testCase "curl and wrk, and Warp with wai-app-static and scotty" (webSites folder)
           ],
-        testGroup "the same with and without" [same variants folder name | name <- ["clock", "storm", "handles", "waits", "sockets", "embedded"]],
+        testGroup "the same with and without" [same variants folder name | name <- ["clock", "exhausted", "storm", "handles", "waits", "sockets", "embedded"]],
         testGroup "forked children, after collections" $ do
           n <- [1, 2, 4 :: Int]
           [testCase (program <> " -N" <> show n) (forks folder program n) | program <- ["forks-relinked", "forks-relinked-debug"]],

@@ -25,6 +25,7 @@ module Control.Exception
     onException,
     throwTo,
     interruptible,
+    allowInterrupt,
   )
 where
 
@@ -53,6 +54,9 @@ import "base" Control.Exception as Base hiding
   )
 import Simulation (Masking (..), catching, getMasking, withMasking)
 import Weft.Sys (ThreadId, interruptible, throwToThread)
+
+allowInterrupt :: IO ()
+allowInterrupt = interruptible (pure ())
 
 catch :: Exception e => IO a -> (e -> IO a) -> IO a
 catch act handler = act `catching` \e -> maybe (throwIO e) handler (fromException e)

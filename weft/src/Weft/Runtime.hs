@@ -13,8 +13,18 @@
 --
 -- @since 0.1.0
 module Weft.Runtime
-  ( stopManagers,
+  ( startManager,
+    stopManagers,
   )
 where
 
+import Control.Monad (void)
 import Weft.Runtime.Managers
+
+-- | Start the manager of the caller's capability now, not when a thread first waits there. No effect if there is one.
+-- A program that may run out of descriptors before it first waits can then still wait. In a child of
+-- 'System.Posix.Process.forkProcess' it releases the kernel objects of the parent's managers, whose descriptors have
+-- numbers that the child may want to use otherwise. Throws an 'IOError' if the kernel refuses the manager, and none of
+-- another capability serves this one.
+startManager :: IO ()
+startManager = void currentManager

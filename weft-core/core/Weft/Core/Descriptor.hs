@@ -146,9 +146,11 @@ performThen d dir deadline op next = mask_ (again >>= next)
     attemptOnce = do
       r <- op
       case r of
+        -- A waiter whose deadline has passed gave the token, perhaps to this one.
         Drained a -> do
           more <- mayHideMore rd
-          when more passOn
+          others <- if more then pure True else anyExpired rd dir
+          when others passOn
           pure (Completed a)
         Done a -> Completed a <$ passOn
         Failed e -> Refused e <$ passOn

@@ -36,6 +36,7 @@ module Weft.Core.Manager
     step,
     loop,
     wakeManager,
+    unlessFinished,
     requestStop,
     shutdown,
     discard,
@@ -99,9 +100,8 @@ data Manager = Manager
     managerEventLog :: !EventLog,
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the program made itself.
     managerIndex :: !Int,
-    -- | Word 0: the state above, changed by compare-and-swap. 'wordSignalling': the number of threads that are about to
-    -- signal; 'finish' waits for them before it closes the back end. 'wordTurn': whether the runner is in a turn, or in
-    -- 'loop'; written by the runner.
+    -- | Word 0: the state above, changed by compare-and-swap. 'wordSignalling': the number of threads in 'unlessFinished';
+    -- 'finish' waits for them before it closes the back end. 'wordTurn': whether the runner is in a turn, or in 'loop'.
     managerState :: !AtomicWords,
     -- | The process image that made it ('forkGeneration'); a forked child must not use it.
     managerGeneration :: !Int,
@@ -123,9 +123,8 @@ wordSignalling, wordTurn :: Int
 wordSignalling = 1
 wordTurn = 2
 
--- | A manager over a timer queue and a back end, which it owns from now on; the last argument makes the back end
--- ('reserving'). The function gets each timer that is pending when the manager is stopped; the back end's descriptors
--- are closed then.
+-- | A manager over a timer queue and a back end, which it owns from now on; the last argument makes it ('reserving'). The
+-- function gets each timer that is pending when the manager is stopped; the back end's descriptors are closed then.
 newManager :: Int -> Registry Manager -> Queue -> (Timer -> IO ()) -> IO Backend -> IO Manager
 newManager index registry queue orphaned makeBackend = do
   -- First, since the kernel may refuse it: nothing has to be released then.
@@ -252,21 +251,19 @@ data Ended = Looked | WokenUp | Stopped
   deriving (Eq)
 
 -- $within
--- For a thread that runs a manager as a part of its own loop, after 'initialize'.
--- Once the manager was told to stop, one call of 'step' ends it.
+-- For a thread that runs a manager in its own loop, after 'initialize'. Once it was told to stop, a 'step' ends it.
 
 -- | A turn that never blocks: timers that are due and descriptors that are ready. 'True' if there were any.
 poll :: Manager -> IO Bool
 poll = look
 
 -- | Block until an event, a due timer or a wake-up. It does not block if 'wakeManager' was called after the last call
--- ended: work that is published before a call of 'wakeManager' is not missed, as long as the caller looks for it
--- between two calls.
+-- ended: work that is published before that is not missed, as long as the caller looks for it between two calls.
 block :: Manager -> IO ()
 block m = void (sleep m False)
 
--- | Set the external handler: it gets the events of descriptors that were armed in the manager's back end with an
--- external token ('externalToken'). It runs on the runner's thread, and must neither block nor throw.
+-- | Set the handler of events of descriptors that were armed in the back end with an external token ('externalToken'). It
+-- runs on the runner's thread, and must neither block nor throw.
 setExternalHandler :: Manager -> (Token -> Events -> IO ()) -> IO ()
 setExternalHandler = writeRef . managerExternalHandler
 
@@ -368,16 +365,21 @@ wakeManager :: Manager -> IO ()
 wakeManager m = mask_ (signalIf m =<< notify (managerWake m))
 
 -- | Signal, if 'notify' returned 'True'. Exceptions are masked from the call of 'notify' on, because after it no
--- other thread sends this signal.
+-- other thread sends this signal. Throws if the program has closed the back end's descriptor.
 signalIf :: Manager -> Bool -> IO ()
 signalIf m True = do
   countShared (managerCounters m) WakeupsSent
   mark (managerEventLog m) (Signalled (managerIndex m))
+  unlessFinished m (backendWake (managerBackend m))
+signalIf m False = countShared (managerCounters m) WakeupsSaved
+
+-- | Use the back end, from any thread, masked, unless it is closed; it is not closed meanwhile.
+unlessFinished :: Manager -> IO () -> IO ()
+unlessFinished m act = do
   _ <- addWord (managerState m) wordSignalling 1
   state <- readWord (managerState m) 0
-  unless (state == stateFinished) (backendWake (managerBackend m))
-  void (addWord (managerState m) wordSignalling (-1))
-signalIf m False = countShared (managerCounters m) WakeupsSaved
+  outcome <- attempt (unless (state == stateFinished) act)
+  addWord (managerState m) wordSignalling (-1) >> outcome
 
 -- | Tell the runner to stop, without waiting for it. A manager that no thread runs is finished at once. Masked: only the
 -- thread that changes the state wakes the runner, or finishes the manager.
@@ -391,8 +393,8 @@ requestStop m = mask_ $ do
       if found' == stateIdle then finish m else requestStop m
 
 -- | Stop it: its kernel objects are released, callbacks that are still registered are called with 'evtClose' and
--- 'evtOrphaned', and its pending timers go to the function of 'newManager'. Returns when that is done, or at once when called from
--- a callback. May be repeated. If the runner is in no turn, the caller does the work, as there may be no more turns.
+-- 'evtOrphaned', and its pending timers go to the function of 'newManager'. Returns when that is done, or at once when
+-- called from a callback. May be repeated. If the runner is in no turn, the caller does it, as there may be no more turns.
 shutdown :: Manager -> IO ()
 shutdown m = do
   requestStop m
@@ -425,8 +427,7 @@ finish m = uninterruptibleMask_ $ do
       signalling <- readWord (managerState m) wordSignalling
       unless (signalling == 0) (yield >> letSignallersPass)
 
--- | In a forked child: close the descriptors of a manager of the parent,
--- without changing kernel objects that are shared with the parent.
+-- | In a forked child: close the descriptors of a manager of the parent, without changing the kernel objects.
 discard :: Manager -> IO ()
 discard m = do
   old <- swapWord (managerState m) 0 stateFinished

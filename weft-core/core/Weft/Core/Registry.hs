@@ -230,8 +230,8 @@ unregister r fd key = do
       pure (table', True)
     _ -> pure (table, False)
 
--- | Store the registrations that are left of an entry, and make the kernel agree: if none is left,
--- the back end forgets the descriptor; otherwise it is armed again if the last argument says so.
+-- | Store the registrations that are left of an entry, and make the kernel agree: if none is left, the back end forgets
+-- the descriptor; otherwise it is armed again if the last argument says so.
 settle ::
   Registry m ->
   IntMap.IntMap (Known m) ->
@@ -259,21 +259,20 @@ sharesReadiness r fd m = do
     Attached _ m' -> opsSame (host r) m m'
     Vacant -> False
 
--- | Handle an event of a descriptor with registrations: run the callbacks that asked for it. On the manager's
--- thread. One-shot registrations are removed before their callback runs. If a generation is
--- given, a stale event does nothing.
+-- | Handle an event of a descriptor with registrations: run the callbacks that asked for it. On the manager's thread.
+-- One-shot registrations are removed before their callback runs. If a generation is given, a stale event does nothing.
 dispatch :: Registry m -> Fd -> Maybe Int -> Events -> IO ()
 dispatch r fd gen evs = do
   lock <- stripe r fd
   due <- modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
     Just (Registered e) | maybe True (== entryGeneration e) gen -> do
       let (due, others) = partition concerned (entryRegistrations e)
-          kept = filter ((== MultiShot) . registrationLifetime) due <> others
+          kept = filter (not . oneShot) due <> others
       shared <- sharesReadiness r fd (entryManager e)
       table' <-
         if null kept
           then IntMap.delete (fromIntegral fd) table <$ known r (entryManager e) (-1)
-          else settle r table fd e kept (shared || needsArming due kept)
+          else settle r table fd e kept (if shared then not (all oneShot due) else needsArming due kept)
       pure (table', due)
     _ -> pure (table, [])
   forM_ due $ \reg ->
@@ -282,7 +281,8 @@ dispatch r fd gen evs = do
     always = evtHangup <> evtClose
     concerned reg = evs `overlaps` (registrationEvents reg <> always)
     -- The kernel's one-shot registration is used up if only one-shots are left; and a level-triggered one asks for too
-    -- much if it includes a registration that is done.
+    -- much if it includes a registration that is done. A tracked descriptor's is edge-triggered: it is armed again for
+    -- levels that were asked for, and not for others. (It is writable nearly always, which would be reported for ever.)
     needsArming due kept = any oneShot due || all oneShot kept
     oneShot = (== OneShot) . registrationLifetime
 

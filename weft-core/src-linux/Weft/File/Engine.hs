@@ -40,7 +40,7 @@ where
 
 import Control.Concurrent (forkIO, killThread, rtsSupportsBoundThreads, throwTo)
 import Control.Exception (Exception, SomeException, allowInterrupt, catch, fromException, throwIO)
-import Control.Monad (unless, void, when)
+import Control.Monad (join, unless, void, when)
 import Data.Maybe (fromMaybe, isJust)
 import Foreign.C.Types (CInt)
 import GHC.Conc (labelThread)
@@ -293,7 +293,7 @@ beginWith e wanted op handler = do
       | otherwise -> do
         others <- addWord (engineWords e) streams 1
         if others < mostStreams
-          then cancel l <$> start l op (\r -> leave >> handler r) `onException` leave
+          then beginStream l (leave >>) `onException` leave
           else leave >> beginReady op handler
     Nothing
       | stream -> beginReady op handler
@@ -301,6 +301,25 @@ beginWith e wanted op handler = do
   where
     stream = opOff op == maxBound
     leave = void (addWord (engineWords e) streams (-1))
+    -- If the descriptor does not block (O_NONBLOCK), and the kernel cannot wait for such a file in a ring, the request
+    -- ends with 'errAgain'. It then begins once more, in the other way. Whoever ends it early either finds that one, or
+    -- has written the word before it is looked at.
+    beginStream l left = do
+      cancelled <- newAtomicWords 1
+      second <- newRef (pure ())
+      first <- start l op $ \r ->
+        left $
+          if r /= errAgain
+            then handler r
+            else do
+              again <- beginReady op handler
+              _ <- swapRef second again
+              found <- readWord cancelled 0
+              when (found == 1) again
+      pure $ do
+        _ <- swapWord cancelled 0 1
+        cancel l first
+        join (readRef second)
 
 -- | The largest number of requests to streams in rings: half of the slots of one ring. A stream may never become ready,
 -- and must not keep requests to disks waiting for a slot.
@@ -320,7 +339,7 @@ beginPooled :: Op -> (CInt -> IO ()) -> IO (IO ())
 beginPooled op handler = do
   state <- newAtomicWords 1
   runner <- newEmptyMVar
-  Blocking.submit programPool . mask_ $ do
+  withdraw <- Blocking.enqueue programPool . mask_ $ do
     putMVar runner =<< myThreadId
     found <- casWord state 0 0 1
     when (found == 0) $ do
@@ -331,7 +350,7 @@ beginPooled op handler = do
   pure . mask_ $ do
     queued <- casWord state 0 0 3
     if queued == 0
-      then handler errCancelled
+      then withdraw >> handler errCancelled
       else do
         found <- casWord state 0 1 2
         when (found == 1) (void (forkIO (readMVar runner >>= (`throwTo` Cancelled))))
@@ -349,13 +368,17 @@ data Cancelled = Cancelled
 instance Exception Cancelled
 
 -- | 'begin' for a stream without offsets: wait until the descriptor is ready, and then make the call, with at most
--- 4,096 bytes to write, since so many do not block then (pipe(7)).
+-- 4,096 bytes to write, since so many do not block then (pipe(7)). If another reader was faster, a descriptor that does
+-- not block answers 'errAgain', and this waits again.
 beginReady :: Op -> (CInt -> IO ()) -> IO (IO ())
 beginReady op handler = do
-  thread <- mask_ (forkIO ((ready >> runOp op {opLen = size}) `catch` ended >>= handler))
+  thread <- mask_ (forkIO (untilReady `catch` ended >>= handler))
   labelThread thread "weft stream"
   pure (() <$ forkIO (killThread thread))
   where
+    untilReady = do
+      r <- ready >> runOp op {opLen = size}
+      if r == errAgain then untilReady else pure r
     writes = isWrite op
     ready = (if writes then threadWaitWrite else threadWaitRead) (Fd (opFd op))
     size = if writes then min 4096 (opLen op) else opLen op

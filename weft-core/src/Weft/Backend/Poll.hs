@@ -104,24 +104,28 @@ poll :: Watched -> Busy -> Wakeup -> Ref (Int, Ptr PollFd) -> Wait -> (Token -> 
 poll watched busy wk ref wait report = mask_ $ do
   done <- newEmptyMVar
   writeRef busy (Just done)
-  -- An entry without requested events is polled too: a hang-up is always reported.
-  set <- IntMap.filter entryListed <$> readMVar watched
-  let n = IntMap.size set
-  p <- roomFor ref (n + 1)
-  let Fd wakeFd = wakeupFd wk
-  pokePollFd p 0 wakeFd pollIn
-  sequence_
-    [ pokePollFd p i (fromIntegral fd) (toPoll (entryArmed e))
-      | (i, (fd, e)) <- zip [1 ..] (IntMap.toAscList set)
-    ]
-  r <- case wait of
-    NoWait -> pollLook p (fromIntegral n + 1)
-    WaitFor (Duration ns) -> pollWait p (fromIntegral n + 1) (max 0 ns)
-    Forever -> pollWait p (fromIntegral n + 1) (-1)
-  writeRef busy Nothing
-  putMVar done ()
+  let returned = writeRef busy Nothing >> putMVar done ()
+  (set, p, r) <- called `onException` returned
+  returned
   collect p r (IntMap.toAscList set)
   where
+    -- It may throw: there may be no memory for the list.
+    called = do
+      -- An entry without requested events is polled too: a hang-up is always reported.
+      set <- IntMap.filter entryListed <$> readMVar watched
+      let n = IntMap.size set
+      p <- roomFor ref (n + 1)
+      let Fd wakeFd = wakeupFd wk
+      pokePollFd p 0 wakeFd pollIn
+      sequence_
+        [ pokePollFd p i (fromIntegral fd) (toPoll (entryArmed e))
+          | (i, (fd, e)) <- zip [1 ..] (IntMap.toAscList set)
+        ]
+      r <- case wait of
+        NoWait -> pollLook p (fromIntegral n + 1)
+        WaitFor (Duration ns) -> pollWait p (fromIntegral n + 1) (max 0 ns)
+        Forever -> pollWait p (fromIntegral n + 1) (-1)
+      pure (set, p, r)
     collect :: Ptr PollFd -> CInt -> [(Int, Entry)] -> IO Int
     collect p r set
       | r < 0 = 0 <$ unless (Errno (negate r) == eINTR) (throwErrnoCode "poll" (negate r))

@@ -12,6 +12,7 @@ module Weft.Blocking.Pool
     newPool,
     programPool,
     submit,
+    enqueue,
     runIn,
     runInOr,
     statusOf,
@@ -25,7 +26,7 @@ import Control.Concurrent.MVar
 import Control.Exception
 import Control.Monad (unless, void, when)
 import Data.IORef
-import qualified Data.Sequence as Seq
+import qualified Data.Map.Strict as Map
 import GHC.Conc (labelThread)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Sys (forkGeneration)
@@ -41,7 +42,9 @@ data PoolState = PoolState
     stateLimit :: !Int,
     -- | Threads that run a call now.
     stateRunning :: !Int,
-    stateQueue :: !(Seq.Seq (IO ())),
+    -- | The calls that wait, numbered in the order in which they came, and the next number.
+    stateQueue :: !(Map.Map Int (IO ())),
+    stateNext :: !Int,
     stateDone :: !Int
   }
 
@@ -66,7 +69,7 @@ newPool limit = do
   Pool <$> newIORef (emptyState generation (max 1 limit))
 
 emptyState :: Int -> Int -> PoolState
-emptyState generation limit = PoolState generation limit 0 Seq.empty 0
+emptyState generation limit = PoolState generation limit 0 Map.empty 0 0
 
 -- | Change the state. In a forked child it is the parent's at first, of which only the limit is
 -- kept.
@@ -111,16 +114,13 @@ runInOr pool dispose act =
       box <- newEmptyMVar
       -- 'True' when the first of the two has come: the caller has been interrupted, or the call has ended.
       abandoned <- newIORef False
-      wanted <- newIORef True
-      submit pool $ do
-        still <- readIORef wanted
-        when still $ do
-          r <- try (restore act)
-          putMVar box r
-          gone <- atomicModifyIORef' abandoned (\g -> (True, g))
-          when gone (either (ignore . asException) dispose r)
+      withdraw <- enqueue pool $ do
+        r <- try (restore act)
+        putMVar box r
+        gone <- atomicModifyIORef' abandoned (\g -> (True, g))
+        when gone (either (ignore . asException) dispose r)
       takeMVar box `onException` do
-        writeIORef wanted False
+        withdraw
         came <- atomicModifyIORef' abandoned (\g -> (True, g))
         when came (tryTakeMVar box >>= mapM_ (either (ignore . asException) dispose))
       >>= either throwIO pure
@@ -131,13 +131,23 @@ runInOr pool dispose act =
 
 -- | Start a call, or queue it, without waiting for it. Its exceptions are dropped.
 submit :: Pool -> IO () -> IO ()
-submit pool job = mask_ $ do
+submit pool job = void (enqueue pool job)
+
+-- | 'submit'. The result takes the call out of the queue again, if it is still there. O(log n) for n calls in the queue.
+enqueue :: Pool -> IO () -> IO (IO ())
+enqueue pool job = mask_ $ do
   -- Masked, as the thread that is counted here has to be started.
-  startNow <- change pool $ \st ->
-    if stateRunning st < stateLimit st
-      then (st {stateRunning = stateRunning st + 1}, True)
-      else (st {stateQueue = stateQueue st Seq.|> job}, False)
-  when startNow (startWorker pool job)
+  queued <- change pool $ \st ->
+    let n = stateNext st
+     in if stateRunning st < stateLimit st
+          then (st {stateRunning = stateRunning st + 1}, Nothing)
+          else (st {stateQueue = Map.insert n job (stateQueue st), stateNext = n + 1}, Just n)
+  case queued of
+    Nothing -> pure () <$ startWorker pool job
+    Just n -> do
+      generation <- forkGeneration
+      -- In a forked child the number may be another call's.
+      pure (forkGeneration >>= \g -> when (g == generation) (change pool (\st -> (st {stateQueue = Map.delete n (stateQueue st)}, ()))))
 
 -- | Start a thread of the pool. It does not inherit the masking state of the thread that starts it: calls run unmasked,
 -- unless they mask exceptions themselves.
@@ -152,15 +162,16 @@ worker unmask pool job = do
   unmask job `catch` \e -> const (pure ()) (e :: SomeException)
   next <- change pool $ \st ->
     let st' = st {stateDone = stateDone st + 1}
-     in case Seq.viewl (stateQueue st) of
-          j Seq.:< rest | stateRunning st <= stateLimit st -> (st' {stateQueue = rest}, Just j)
+     in case Map.minView (stateQueue st) of
+          Just (j, rest) | stateRunning st <= stateLimit st -> (st' {stateQueue = rest}, Just j)
           _ -> (st' {stateRunning = stateRunning st - 1}, Nothing)
-  mapM_ (worker unmask pool) next
+  -- The last call, so that a thread with much to do keeps no stack.
+  maybe (pure ()) (worker unmask pool) next
 
 -- | The state of a pool.
 statusOf :: Pool -> IO PoolStatus
 statusOf pool = change pool $ \st ->
-  (st, PoolStatus (stateLimit st) (stateRunning st) (Seq.length (stateQueue st)) (stateDone st))
+  (st, PoolStatus (stateLimit st) (stateRunning st) (Map.size (stateQueue st)) (stateDone st))
 
 -- | Change the number of calls that run at once. If it is lowered, running calls go on;
 -- if it is raised, queued calls start.
@@ -168,8 +179,8 @@ setLimit :: Pool -> Int -> IO ()
 setLimit pool n = mask_ $ do
   jobs <- change pool $ \st ->
     let limit = max 1 n
-        (now, later) = Seq.splitAt (limit - stateRunning st) (stateQueue st)
-     in ( st {stateLimit = limit, stateQueue = later, stateRunning = stateRunning st + Seq.length now},
+        (now, later) = Map.splitAt (limit - stateRunning st) (stateQueue st)
+     in ( st {stateLimit = limit, stateQueue = later, stateRunning = stateRunning st + Map.size now},
           now
         )
-  unless (Seq.null jobs) (mapM_ (startWorker pool) jobs)
+  unless (Map.null jobs) (mapM_ (startWorker pool) jobs)

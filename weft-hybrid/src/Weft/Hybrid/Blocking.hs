@@ -13,7 +13,7 @@ where
 import Control.Concurrent (forkIOWithUnmask, killThread)
 import Control.Exception (mask, mask_, try)
 import Control.Monad (void, when)
-import qualified Weft.Blocking as Pool
+import qualified Weft.Blocking.Pool as Pool
 import Weft.Hybrid.ExternalCall
 import Weft.Hybrid.Monad
 
@@ -25,11 +25,10 @@ blocking = blockingOr (const (pure ()))
 
 -- | 'blocking', with a way to dispose of a result that arrives after the thread was interrupted.
 blockingOr :: (a -> IO ()) -> IO a -> Hybrid a
-blockingOr dispose act = call $ \l ctx k -> outside l ctx k (Leaves dispose) $ \promise -> do
-  Pool.submit Pool.programPool $ do
+blockingOr dispose act = call $ \l ctx k -> outside l ctx k (Leaves dispose) $ \promise ->
+  Pool.enqueue Pool.programPool $ do
     still <- wanted promise
     when still (mask $ \restore -> try (restore act) >>= void . fulfil promise)
-  pure (pure ())
 
 -- | Run an action that waits as GHC threads do (on an 'Control.Concurrent.MVar', a
 -- @Handle@, another library) on a GHC thread of its own. It is killed if the thread is

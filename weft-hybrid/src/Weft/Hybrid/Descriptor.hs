@@ -242,7 +242,7 @@ detachDescriptor :: Descriptor -> Owner -> IO ()
 detachDescriptor d owner = forM_ (loopOf owner) $ \l -> do
   let m = loopManager l
   alive <- isAlive m
-  when alive (backendForget (managerBackend m) (descriptorFd d))
+  when alive (mask_ (unlessFinished m (backendForget (managerBackend m) (descriptorFd d))))
 
 -- | Register the descriptor with this loop's manager.
 attach :: Loop -> Descriptor -> Direction -> IO ()

@@ -116,10 +116,14 @@ awaitBefore deadline flag@(Flag ref) k l ctx = do
       -- Set before another thread can resume this one. It fires on this loop, so not before this step ends.
       timer <- addOwnTimer (loopManager l) deadline (expired number)
       let stop = void (cancelTimer timer)
-      transact (queueOf ref) l ctx $ \c ->
+      next <- transact (queueOf ref) l ctx $ \c ->
         if isRaised c
-          then Go c {isRaised = False} (stop >> (pure $! k True))
+          then Go c {isRaised = False} (pure $! k True)
           else Wait number (\w -> c {threads = IntMap.insert number (Waits l w (resumed stop) stop) (threads c)})
+      -- It does not wait if the flag was raised, or if an exception was on its way.
+      case next of
+        Parked -> pure next
+        _ -> next <$ stop
   where
     resumed stop () = Call (\_ _ -> stop >> (pure $! k True))
     expired number = do

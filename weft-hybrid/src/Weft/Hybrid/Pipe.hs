@@ -35,12 +35,12 @@ foreign import ccall unsafe "write" cWrite :: CInt -> Ptr Word8 -> CSize -> IO C
 -- | Read what is there, at most the given number of bytes; wait until there is some. Returns the number of bytes; 0
 -- at the end.
 readBuf :: Descriptor -> Ptr Word8 -> Int -> Hybrid Int
-readBuf d p n = perform (Kind "Weft.Hybrid.readBuf" Reading) (sourceOf d) $ \fd ->
+readBuf d !p !n = perform (Kind "Weft.Hybrid.readBuf" Reading) (sourceOf d) $ \fd ->
   transfer d (\got -> got > 0 && got < n) (cRead fd p (fromIntegral n))
 
 -- | Write as much as the kernel takes at once; wait until it takes some. Returns the number of bytes.
 writeBuf :: Descriptor -> Ptr Word8 -> Int -> Hybrid Int
-writeBuf d p n = perform (Kind "Weft.Hybrid.writeBuf" Writing) (sourceOf d) $ \fd ->
+writeBuf d !p !n = perform (Kind "Weft.Hybrid.writeBuf" Writing) (sourceOf d) $ \fd ->
   transfer d (< n) (cWrite fd p (fromIntegral n))
 
 -- | Write all of a piece of memory.
@@ -68,7 +68,7 @@ transfer d drained act = do
 -- | Read what is there, at most the given number of bytes and at most 64 KiB; wait until there is some. Empty at the
 -- end.
 readBytes :: Descriptor -> Int -> Hybrid ByteString
-readBytes d n = perform (Kind "Weft.Hybrid.readBytes" Reading) (sourceOf d) $ \fd -> withScratch $ \p -> do
+readBytes d !n = perform (Kind "Weft.Hybrid.readBytes" Reading) (sourceOf d) $ \fd -> withScratch $ \p -> do
   let room = max 1 (min n scratchSize)
   r <- transfer d (\got -> got > 0 && got < room) (cRead fd p (fromIntegral room))
   case r of

@@ -22,7 +22,7 @@ module Weft.Hybrid.Policy
   )
 where
 
-import Control.Monad (replicateM)
+import Control.Monad (replicateM, when)
 import Weft.Hybrid.Ready
 import Weft.Hybrid.Trace
 import Weft.Sys
@@ -51,7 +51,7 @@ priorities classes = policy $ do
   mapM_ (uncurry (writeBoxedArray queues)) (zip [0 ..] fifos)
   taken <- newAtomicWords 1
   let forwards = [0 .. count - 1]
-      first [] = pure (\() -> Idle)
+      first [] = (\() -> Idle) <$ mapM_ tidyFifo fifos
       first (i : is) = do
         q <- readBoxedArray queues i
         n <- sizeFifo q
@@ -94,7 +94,12 @@ resourceAware resource = policy $ do
         pure (used < resourceLimit resource && even n)
       orElse a b = do
         n <- sizeFifo a
-        if n > 0 then popFifo a else popFifo b
+        if n > 0
+          then popFifo a
+          else do
+            m <- sizeFifo b
+            when (m == 0) (mapM_ tidyFifo [a, b])
+            popFifo b
   pure
     Queue
       { queuePush = \ctx task ->

@@ -120,7 +120,8 @@ accept s = operate (Kind "Weft.Hybrid.accept" Reading) s $ \listener ->
 -- | Connect; wait until the connection is established or has failed.
 connect :: Socket -> SockAddr -> Hybrid ()
 connect s addr = do
-  begun <- nonBlocking (newIORef False)
+  -- The address is encoded once before, since an operation must not throw: one that cannot be encoded is an error.
+  begun <- nonBlocking (withAddress addr (\_ _ -> newIORef False))
   operate (Kind "Weft.Hybrid.connect" Writing) s $ \fd -> withAddress addr $ \p n -> do
     before <- readIORef begun
     writeIORef begun True
@@ -173,7 +174,7 @@ recv s n
 -- | Send a string, or as much of it as the kernel takes at once; wait until it takes some. Returns the number of bytes
 -- taken.
 send :: Socket -> ByteString -> Hybrid Int
-send s bytes = operate (Kind "Weft.Hybrid.send" Writing) s $ \fd -> B.unsafeUseAsCStringLen bytes $ \(p, n) -> do
+send s !bytes = operate (Kind "Weft.Hybrid.send" Writing) s $ \fd -> B.unsafeUseAsCStringLen bytes $ \(p, n) -> do
   r <- cSend fd (castPtr p) (fromIntegral n) 0
   decodeResult r (\sent -> pure (if sent < n then Drained sent else Done sent))
 

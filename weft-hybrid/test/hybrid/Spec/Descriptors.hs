@@ -13,6 +13,7 @@ import Foreign.C.Error (Errno (..), eBADF, eCONNREFUSED)
 import GHC.Clock (getMonotonicTime)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Support
+import System.Directory (listDirectory)
 import System.Posix.IO (closeFd, createPipe, fdWrite)
 import System.Posix.Terminal (openPseudoTerminal)
 import System.Posix.Types (Fd)
@@ -98,6 +99,28 @@ tests scheduler =
         case r of
           Left e -> nonBlocking ((code e == Just eCONNREFUSED) @? show e)
           Right c -> close c >> nonBlocking (assertFailure "connected"),
+      test "an argument that fails is the thread's exception, and the socket goes on" $ \s -> runIn s $ do
+        (a, b) <- pair
+        -- Attached, by a wait.
+        reader <- forkThread (void (recv a 4))
+        yield
+        failed <- try (send a (E.throw (userError "no string")))
+        nonBlocking (either (\e -> (e == userError "no string") @? show e) (const (assertFailure "sent")) failed)
+        n <- send a (C.pack "good")
+        got <- recv b 4
+        nonBlocking ((n, got) @?= (4, C.pack "good"))
+        killThread reader
+        close a
+        end <- recv b 4
+        nonBlocking (end @?= B.empty)
+        close b,
+      test "an address that cannot be encoded leaves no descriptor" $ \s -> do
+        before <- length <$> listDirectory "/proc/self/fd"
+        replicateM_ 20 $ do
+          r <- E.try (runIn s (connectTo (SockAddrUnix (replicate 200 'x')))) :: IO (Either E.SomeException Socket)
+          either (const (pure ())) (const (assertFailure "connected")) r
+        left <- length <$> listDirectory "/proc/self/fd"
+        (left <= before + 2) @? show (left - before),
       test "several accept on one socket" $ \s -> runIn s $ do
         (l, addr) <- listening
         got <- newChannel

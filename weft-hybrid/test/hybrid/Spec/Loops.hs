@@ -13,6 +13,7 @@ import Data.IORef
 import Data.List (nub)
 import Support
 import System.Directory (listDirectory)
+import System.Mem (performMajorGC)
 import System.Posix.IO (closeFd, dup, stdError)
 import qualified System.Posix.Resource as Posix
 import Test.Tasty
@@ -71,6 +72,16 @@ tests n =
                  setPriority 1
                  replicateM_ 20 yield
              readIORef order >>= (@?= [1, 1, 1, 0, 0, 0]),
+           -- What a thread held is garbage when it has ended, although the queue has a place for it.
+           test "priorities, resource-aware: threads that have ended are not kept" $
+             forM_ [priorities 2, resourceAware (Resource (pure 0) 1)] $ \rule ->
+               withScheduler one {settingsPolicy = rule} $ \s -> do
+                 gone <- newIORef (0 :: Int)
+                 runIn s . replicateM_ 100 $ do
+                   held <- nonBlocking (newIORef 'x' >>= \r -> r <$ mkWeakIORef r (atomicModifyIORef' gone (\k -> (k + 1, ()))))
+                   fork (yield >> nonBlocking (void (readIORef held)) >> yield)
+                 runIn s (replicateM_ 10 yield)
+                 eventually "they are garbage" ((>= 99) <$> (performMajorGC >> GHC.threadDelay 10000 >> readIORef gone)),
            -- It is a matter of luck how soon the other loop is there.
            test "work is shared" $
              withScheduler defaultSettings $ \s -> do

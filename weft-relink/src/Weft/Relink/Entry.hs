@@ -35,6 +35,7 @@ import System.IO (hPutStrLn, stderr)
 import System.IO.Error (ioeGetErrorString)
 import System.Posix.Types (Fd)
 import Weft.Backend (Choice (..), backendChoice)
+import Weft.Runtime (startManager)
 import qualified Weft.Thread as W
 
 -- | An action, as the compiler has it.
@@ -89,12 +90,14 @@ timeoutUnboxed us act = timeout (I# us) act
 {-# NOINLINE timeoutUnboxed #-}
 
 -- | Called as the program starts, in each forked child, and when a signal handler is installed. It is not replaced but
--- preceded: with @WEFT_VERBOSE@ the program says what it runs on, the first time. Nothing that this throws may keep
--- GHC's manager, which runs the signal handlers, from starting: stderr may be closed, and the back end's name unknown.
+-- preceded: with @WEFT_VERBOSE@ the program says what it runs on, the first time; and Weft's manager starts, as GHC's
+-- does, since later there may be no descriptors for it. Nothing that this throws may keep GHC's manager, which runs the
+-- signal handlers, from starting: stderr may be closed, and the back end's name unknown.
 ensureIOManagerIsRunning :: Compiled ()
 ensureIOManagerIsRunning = compiled $ do
   verbose <- cVerbose
   when (verbose /= 0) (report `catch` ignored)
+  startManager `catch` ignored
   join (originally cOriginalEnsure)
   where
     ignored :: IOException -> IO ()

@@ -33,6 +33,7 @@ import System.Posix.Types (ProcessID)
 import Weft.File
 import qualified Weft.Hybrid as H
 import Weft.Socket
+import Weft.Test.Capabilities (changeCapabilities)
 import qualified Weft.Thread as T
 import Weft.Timer (cancel, schedule, sleep, within)
 import Workload.Network (content, endedEarly)
@@ -215,5 +216,5 @@ processState p = do
 cycling :: IO (IO ())
 cycling = do
   before <- getNumCapabilities
-  t <- forkIO . forever $ forM_ [1, 2, 4, 3] (\n -> setNumCapabilities n >> threadDelay 200000)
-  pure (killThread t >> setNumCapabilities before)
+  t <- forkIO . forever $ forM_ [1, 2, 4, 3] (\n -> changeCapabilities n >> threadDelay 200000)
+  pure (killThread t >> changeCapabilities before)

@@ -4,6 +4,7 @@
 module Workload.OwnTime
   ( startOwnTime,
     ownTime,
+    stillRuns,
     longestDelay,
     processorTime,
   )
@@ -14,6 +15,10 @@ foreign import ccall unsafe "own_time_start" startOwnTime :: IO ()
 
 -- | Seconds in which the process could run.
 foreign import ccall unsafe "own_time" ownTime :: IO Double
+
+-- | Say that the program runs. If it does not for 15 seconds in which it could, its threads are reported on the standard
+-- error.
+foreign import ccall unsafe "own_time_beat" stillRuns :: IO ()
 
 -- | The longest delay, in seconds, with which a thread that only sleeps has woken up since the last call.
 foreign import ccall unsafe "own_time_longest_delay" longestDelay :: IO Double

@@ -253,6 +253,7 @@ watchdog run = getMonotonicTime >>= \t -> processorTime >>= go t
   where
     go before used = do
       threadDelay 1000000
+      stillRuns
       now <- getMonotonicTime
       used' <- processorTime
       let cores = planCores (runPlan run)

@@ -6,6 +6,8 @@
 //   Documentation/scheduler/sched-stats.rst of Linux). If the threads ran for r and waited for w, the share r / (r + w) of the time is counted.
 //
 // If the kernel has no schedstat, or no descriptor is left to read it, the second correction is omitted.
+//
+// The same thread notices if the program stands still (own_time_beat), and then reports what its threads do.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -76,6 +78,51 @@ static void sweep(DIR *dir, double *r, double *w) {
   }
 }
 
+static atomic_int_fast64_t beat;  // the own time at which the program last said that it runs, or 0
+
+static const char *line(DIR *dir, long id, const char *file, char *text, size_t size) {
+  char path[64];
+  snprintf(path, sizeof path, "%ld/%s", id, file);
+  int fd = openat(dirfd(dir), path, O_RDONLY | O_CLOEXEC);
+  ssize_t n = fd < 0 ? -1 : read(fd, text, size - 1);
+  if (fd >= 0) close(fd);
+  text[n > 0 ? n : 0] = 0;
+  text[strcspn(text, "\n")] = 0;
+  return text;
+}
+
+// What each thread does: its name, its state, how long it ran and waited for a core (in ms), where it waits in the kernel,
+// and the beginning of its system call.
+static void report(DIR *dir) {
+  struct dirent *e;
+  rewinddir(dir);
+  while ((e = readdir(dir)) != NULL) {
+    char text[512], name[64], wait[128];
+    unsigned long long ran = 0, waited = 0;
+    long id = strtol(e->d_name, NULL, 10);
+    if (id <= 0) continue;
+    sscanf(line(dir, id, "schedstat", text, sizeof text), "%llu %llu", &ran, &waited);
+    line(dir, id, "comm", name, sizeof name);
+    line(dir, id, "wchan", wait, sizeof wait);
+    const char *state = strrchr(line(dir, id, "stat", text, sizeof text), ')');
+    fprintf(stderr, "%ld %s %c %llu %llu %s", id, name, state ? state[2] : '?', ran / 1000000, waited / 1000000, wait);
+    fprintf(stderr, " %.30s\n", line(dir, id, "syscall", text, sizeof text));
+  }
+}
+
+// Report twice, a second apart, if the program has not run for 15 seconds of its own time; once for each time.
+static void check(DIR *dir) {
+  static int64_t reported;
+  int64_t last = atomic_load(&beat), now = atomic_load(&own);
+  if (last == 0 || last == reported || now - last < 15000000000) return;
+  reported = last;
+  fprintf(stderr, "the program stands still\n");
+  report(dir);
+  sleep(1);
+  fprintf(stderr, "a second later\n");
+  report(dir);
+}
+
 static void *count(void *unused) {
   (void)unused;
   DIR *dir = opendir("/proc/self/task");
@@ -97,6 +144,7 @@ static void *count(void *unused) {
       double share = ran + waited > 1e6 ? ran / (ran + waited) : 1;
       atomic_fetch_add(&own, (int64_t)(counted * share));
       counted = 0;
+      if (dir != NULL) check(dir);
     }
   }
   return NULL;
@@ -115,6 +163,9 @@ void own_time_start(void) {
   pthread_attr_destroy(&attr);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
+
+// To be called regularly while the program runs.
+void own_time_beat(void) { atomic_store(&beat, atomic_load(&own) + 1); }
 
 // Seconds in which the process could run.
 double own_time(void) { return (double)atomic_load(&own) / 1e9; }

@@ -65,7 +65,7 @@ import Weft.Socket.Types
 socket :: Family -> SocketType -> ProtocolNumber -> IO Socket
 socket family stype protocol = mask_ $ do
   fd <- throwIfNegative "Weft.Socket.socket" (cSocket (packFamily family) (typeNumber stype) protocol)
-  s <- mkStreamSocket (isTcp family stype) fd `onException` cClose fd
+  s <- mkStreamSocket (isTcp family stype protocol) fd `onException` cClose fd
   when (family == AF_INET6 && stype `elem` [N.Stream, N.Datagram]) $
     setSocketOption s IPv6Only 0 `catch` ignore
   pure s
@@ -76,8 +76,9 @@ ignore _ = pure ()
 typeNumber :: SocketType -> CInt
 typeNumber (N.GeneralSocketType n) = n
 
-isTcp :: Family -> SocketType -> Bool
-isTcp family stype = stype == N.Stream && family `elem` [AF_INET, AF_INET6]
+-- | A stream of SCTP has messages.
+isTcp :: Family -> SocketType -> ProtocolNumber -> Bool
+isTcp family stype protocol = stype == N.Stream && family `elem` [AF_INET, AF_INET6] && protocol `elem` [0, 6]
 
 -- | A new socket for an address that 'N.getAddrInfo' found.
 openSocket :: AddrInfo -> IO Socket

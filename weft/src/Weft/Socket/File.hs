@@ -48,11 +48,14 @@ sendFileRangeWith sent s (Fd fd) offset count
   | offset < 0 || count < 0 = ioError (socketError loc eINVAL)
   | count == 0 = pure ()
   | otherwise = mask_ $ do
-    -- Masked from the first part on; it is interruptible where it waits.
+    -- Masked from the first part on; it is interruptible where it waits, and between parts.
     n <- part offset count
     unless (n == count) (rest (offset + n) (count - n) `catch` \e -> unless (tooShort e) (cutOff s) >> throwIO e)
   where
-    rest at left = unless (left == 0) (part at left >>= \n -> rest (at + n) (left - n))
+    rest at left = unless (left == 0) $ do
+      betweenParts loc s
+      n <- part at left
+      rest (at + n) (left - n)
     tooShort :: SomeException -> Bool
     tooShort e = maybe False isEOFError (fromException e)
     part at left = do
@@ -66,5 +69,5 @@ sendFileRangeWith sent s (Fd fd) offset count
     -- @ENOSYS@: not in the page cache. The second call is @safe@, which costs more.
     absent r = Errno (negate (fromIntegral r)) == eNOSYS
     roomless = bit 62
-    -- A bound for one call, so that the deadline is checked between calls.
+    -- A bound for one call: between calls it can be interrupted, and the deadline is checked.
     chunk = 1048576

@@ -27,12 +27,13 @@ maxPieces = 1024
 -- exceptions. The action runs if the operation is cut off after a part ('cutOff', for connections).
 sendGathered :: String -> Socket -> IO () -> (CInt -> Ptr IoVec -> CInt -> IO CSsize) -> [ByteString] -> IO ()
 sendGathered loc s onCut call chunks = mask_ $ do
-  -- Masked from the first part on; it is interruptible where it waits.
+  -- Masked from the first part on; it is interruptible where it waits, and between parts: the strings may be computed as
+  -- they are sent, more slowly than the peer receives.
   left <- part (filter (not . B.null) chunks)
   unless (null left) (rest left `onException` onCut)
   where
     rest [] = pure ()
-    rest left = part left >>= rest
+    rest left = betweenParts loc s >> part left >>= rest
     part [] = pure []
     part left = do
       let (batch, more) = splitAt maxPieces left

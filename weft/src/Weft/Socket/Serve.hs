@@ -67,6 +67,7 @@ import Network.Socket
   )
 import qualified Network.Socket as N
 import System.IO (hPutStrLn, stderr)
+import System.IO.Error (catchIOError)
 import Weft.Blocking (blocking)
 import Weft.Core.Descriptor (prepareDescriptor)
 import Weft.Duration
@@ -347,11 +348,12 @@ startConnection settings handler place table (sock, peer) = do
       SockAddrUnix _ -> pure ()
       _ -> setSocketOption sock NoDelay 1
 
--- | Call the user's function with an exception. Rethrows asynchronous exceptions only.
+-- | Call the user's function with an exception. Rethrows asynchronous exceptions only: a server goes on also when its
+-- standard error cannot be written to.
 report :: ServerSettings -> Maybe SockAddr -> SomeException -> IO ()
 report settings peer e = serverOnException settings peer e `catch` failed
   where
     failed :: SomeException -> IO ()
     failed thrown = case fromException thrown of
       Just (SomeAsyncException _) -> throwIO thrown
-      Nothing -> reportException peer thrown
+      Nothing -> reportException peer thrown `catchIOError` const (pure ())

@@ -13,6 +13,7 @@ module Weft.Socket.Types
     -- * Operations
     operate,
     operateThen,
+    betweenParts,
     immediately,
     attempted,
     Attempt (..),
@@ -36,6 +37,7 @@ module Weft.Socket.Types
 where
 
 import Control.Concurrent (forkIO)
+import Control.Exception (allowInterrupt)
 import Control.Monad (unless, void, when)
 import Data.IORef (mkWeakIORef, newIORef)
 import Foreign.C.Error (Errno (..), eAGAIN, eBADF, ePIPE, eTIMEDOUT)
@@ -171,6 +173,15 @@ closedError loc ep = do
 -- | Make all further sends fail with @EPIPE@: a part of a message was sent, and the rest never will be.
 cutOff :: Socket -> IO ()
 cutOff = forbidSending . socketDescriptor
+
+-- | To be called between the parts of a message, masked: exceptions arrive here, and it throws if the deadline has
+-- passed. An operation does neither as long as it does not have to wait.
+betweenParts :: String -> Socket -> IO ()
+betweenParts loc s = do
+  allowInterrupt
+  unless (socketDeadline s == never) $ do
+    t <- now
+    when (t >= socketDeadline s) (ioError (socketError loc eTIMEDOUT))
 
 -- | Run a call that sends and returns a result or @-errno@. It is tried once; @EAGAIN@ counts as zero.
 attempted :: (Integral a) => String -> Socket -> (CInt -> IO a) -> IO (Either IOError Int)

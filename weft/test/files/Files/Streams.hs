@@ -13,15 +13,22 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString)
 import Data.IORef
 import Data.List (isInfixOf)
+import Data.Word (Word32)
+import Foreign.C.String (CString, withCString)
+import Foreign.C.Types (CInt (..))
 import GHC.Conc (ThreadStatus (..), threadStatus)
 import Harness
+import System.FilePath ((</>))
 import System.IO.Error (ioeGetErrorString)
 import System.Posix.IO (closeFd, createPipe, dup)
+import System.Posix.Types (Fd (..))
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.File
 import Weft.Test.Files
 import qualified Weft.Thread as W
+import Weft.Timer (milliseconds)
+import qualified Weft.Timer as Timer
 
 tests :: TestTree
 tests =
@@ -33,6 +40,7 @@ tests =
       testCase "closing ends a read that waits" closes,
       testCase "a pipe has no offsets" offsets,
       testCase "many pipes wait at once" many,
+      testCase "a descriptor that does not block, and that rings cannot wait for" withoutBlocking,
       testCase "more pipes wait than a ring has slots, and a disk is read" idle
     ]
 
@@ -55,6 +63,31 @@ carries = withPipe $ \r w -> do
     readAll r = do
       bytes <- readNext r 50000
       if B.null bytes then pure [] else (bytes :) <$> readAll r
+
+-- | Linux has no RWF_NOWAIT for inotify(7).
+withoutBlocking :: Assertion
+withoutBlocking = withFolder $ \dir -> bracket opened closeFile $ \file -> do
+  w <- withFileFd file (\(Fd fd) -> withCString dir (\path -> c_inotify_add_watch fd path 0x100))
+  assertBool "watched" (w >= 0)
+  forM_ [1, 2 :: Int] $ \n -> do
+    reader <- start (readNext file 4096)
+    threadDelay 50000
+    writeFile (dir </> show n) ""
+    event <- result "reading" reader
+    assertBool (show event) (B.length event >= 16)
+  -- Interrupted, and ended by closing.
+  early <- Timer.within (milliseconds 20) (readNext file 4096)
+  early @?= Nothing
+  reader <- start (try (readNext file 4096) :: IO (Either IOException B.ByteString))
+  threadDelay 50000
+  closeFile file
+  result "closed" reader >>= either (const (pure ())) (assertFailure . show)
+  where
+    opened = c_inotify_init1 0x800 >>= fromDescriptor "inotify" . fromIntegral
+
+foreign import ccall unsafe "inotify_init1" c_inotify_init1 :: CInt -> IO CInt
+
+foreign import ccall unsafe "inotify_add_watch" c_inotify_add_watch :: CInt -> CString -> Word32 -> IO CInt
 
 -- | 4 GiB are no bytes if their number is cut to 32 bits. The string that is written is shorter than it says, which a
 -- pipe does not notice.

@@ -7,9 +7,11 @@ where
 
 import Control.Concurrent.MVar
 import Control.Exception (MaskingState (..), getMaskingState, mask_, throwIO)
-import Control.Monad (forM_, replicateM)
+import Control.Monad (forM_, replicateM, replicateM_)
+import GHC.Stats (GCDetails (..), RTSStats (..), getRTSStats)
 import Harness
 import System.Exit (ExitCode (..))
+import System.Mem (performMajorGC)
 import System.Posix.Process (ProcessStatus (..), exitImmediately, forkProcess, getProcessStatus)
 import System.Timeout (timeout)
 import Test.Tasty
@@ -55,6 +57,35 @@ tests =
         putMVar gate ()
         finishes "disposal" (takeMVar disposed)
         eventually "done" ((== PoolStatus 1 0 0 1) <$> statusOf pool),
+      testCase "a call whose caller was interrupted leaves the queue" $ do
+        pool <- newPool 1
+        gate <- newEmptyMVar
+        running <- start (runIn pool (readMVar gate))
+        eventually "one runs" ((== 1) . poolRunning <$> statusOf pool)
+        ts <- replicateM 100 (start (runIn pool (pure ())))
+        last' <- start (runIn pool (pure 'x'))
+        eventually "they wait" ((== 101) . poolQueued <$> statusOf pool)
+        mapM_ stop ts
+        poolQueued <$> statusOf pool >>= (@?= 1)
+        putMVar gate ()
+        result "the first" running
+        result "the last" last' >>= (@?= 'x')
+        eventually "two ran" ((== PoolStatus 1 0 0 2) <$> statusOf pool),
+      testCase "a thread with much to do keeps no stack" $ do
+        pool <- newPool 1
+        gate <- newEmptyMVar
+        [during, end] <- replicateM 2 newEmptyMVar
+        let live = performMajorGC >> fmap (gcdetails_live_bytes . gc) getRTSStats
+        submit pool (readMVar gate)
+        replicateM_ 200000 (submit pool (pure ()))
+        submit pool (live >>= putMVar during)
+        putMVar gate ()
+        before <- finishes "the calls" (takeMVar during)
+        eventually "it has ended" ((== 0) . poolRunning <$> statusOf pool)
+        live >>= putMVar end
+        after' <- takeMVar end
+        -- Eight bytes for each call would be 1.6 MB.
+        assertBool (show (before, after')) (before < after' + 800000),
       testCase "forked while all threads are busy: the child's calls run (the program's pool, one of its own)" $ do
         own <- newPool 2
         gate <- newEmptyMVar

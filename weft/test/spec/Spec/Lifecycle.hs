@@ -30,6 +30,7 @@ import Weft.Metrics (metricsRegistered, readMetrics)
 import Weft.Runtime.Managers (managers, stopManagers)
 import Weft.Socket
 import Weft.Socket.ByteString
+import Weft.Test.Capabilities (changeCapabilities)
 import Weft.Test.Descriptors
 import Weft.Thread
 import Weft.Timer (cancel, schedule)
@@ -45,9 +46,9 @@ tests =
           -- Few changes: stock GHC 9.0.2 itself comes to a standstill about once in
           -- ten thousand (doc/rationale/ghc.md).
           forM_ [1 .. 12] $ \i -> do
-            setNumCapabilities (1 + (5 * i) `mod` 8)
+            changeCapabilities (1 + (5 * i) `mod` 8)
             progress
-          setNumCapabilities before
+          changeCapabilities before
           progress,
       -- With io_uring at -N2 a round takes up to two seconds on a busy machine, elsewhere a tenth of that: see "The
       -- parallel collector on a busy machine" in doc/rationale/ghc.md.

@@ -13,9 +13,11 @@ import qualified Data.ByteString.Lazy as L
 import Data.IORef
 import Data.List (isInfixOf)
 import Foreign.C.Error (eBADF, ePIPE)
+import GHC.Clock (getMonotonicTimeNSec)
 import Harness
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (hClose, openBinaryTempFile)
+import System.Posix.IO (OpenMode (ReadOnly), closeFd, defaultFileFlags, openFd)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration
@@ -59,8 +61,45 @@ tests =
              e <- failure "sendAll" (result "sendAll" t)
              isTimeout e @? show e
              forM_ others (refused . result "another sender"),
+           test "a string that is computed while the peer receives: interruptible, and with a deadline" $
+             forM_ [False, True] $ \timed' -> withUnix $ \a b -> do
+               reader <- start (let go = recv b 65536 >>= \s -> unless (B.null s) go in go)
+               soon <- deadlineIn (milliseconds 200)
+               let slow = L.fromChunks (map (\i -> B.replicate 100 (fromIntegral (sum [i .. i + 200000 :: Int]))) [1 ..])
+               t <- start (Lazy.sendAll (if timed' then withDeadline soon a else a) slow)
+               pause 100
+               if timed'
+                 then failure "sendAll" (result "sendAll" t) >>= \e -> isTimeout e @? show e
+                 else stop t
+               close a
+               result "the reader" reader,
+           test "a file that is sent in parts: interruptible, and with a deadline" $
+             forM_ [False, True] $ \timed' -> withFile $ \path -> withUnix $ \a b ->
+               bracket (openFd path ReadOnly Nothing defaultFileFlags) closeFd $ \fd -> do
+                 reader <- start (let go = recv b 65536 >>= \s -> unless (B.null s) go in go)
+                 soon <- deadlineIn (milliseconds 200)
+                 -- The peer receives faster than parts are sent.
+                 sent <- newIORef (0 :: Int)
+                 t <- start (sendFileRangeWith (\n -> atomicModifyIORef' sent (\x -> (x + n, ())) >> busy 20000) (if timed' then withDeadline soon a else a) fd 0 20000000)
+                 pause 100
+                 if timed'
+                   then failure "sendFile" (result "sendFile" t) >>= \e -> isTimeout e @? show e
+                   else stop t
+                 n <- readIORef sent
+                 assertBool (show n <> " bytes") (n < 20000000)
+                 refused (sendAll a (C.pack "x"))
+                 close a
+                 result "the reader" reader,
            testCase "exceptions at every moment: a whole message, or none more (storm)" (within 50 "the rounds" storm)
          ]
+
+-- | Work for this many microseconds.
+busy :: Int -> IO ()
+busy us = getMonotonicTimeNSec >>= go
+  where
+    go from = do
+      t <- getMonotonicTimeNSec
+      when (t < from + 1000 * fromIntegral us) (go from)
 
 test :: String -> IO () -> TestTree
 test name act = testCase name (finishes name act)

@@ -7,6 +7,7 @@ module Spec.Socket
 where
 
 import Control.Concurrent (yield)
+import Control.Concurrent.STM (atomically)
 import Control.Exception (bracket, try)
 import Control.Monad (forM, forM_, replicateM, replicateM_, unless, void, when)
 import qualified Data.ByteString as B
@@ -20,6 +21,7 @@ import System.Mem (performMajorGC)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration
+import Weft.Metrics
 import Weft.Socket
 import Weft.Socket.ByteString
 
@@ -192,6 +194,20 @@ ends =
       close b
       result "gone" gone
       peerState a >>= (@?= PeerGone),
+    test "a wait for what does not come costs nothing" . withTcp $ \a b -> do
+      -- Attached, and writable.
+      receiver <- start (recv a 10)
+      blocks receiver
+      readable <- waitReadSocketSTM a
+      waiters <- (:) <$> start (atomically readable) <*> replicateM 2 (start (awaitPeerFinished a))
+      mapM_ blocks waiters
+      before <- total metricsDispatched <$> readMetrics
+      pause 200
+      after' <- total metricsDispatched <$> readMetrics
+      assertBool (show (after' - before) <> " events") (after' - before < 50)
+      close b
+      void (outcome "the receiver" receiver)
+      forM_ waiters (void . outcome "a waiter"),
     test "waits for the peer end with the deadline" . withTcp $ \a b -> do
       late "awaitPeerFinished" a awaitPeerFinished
       late "awaitPeerGone" a awaitPeerGone
