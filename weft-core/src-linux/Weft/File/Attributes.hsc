@@ -90,13 +90,16 @@ typeOf mode = case mode .&. #{const S_IFMT} of
   #{const S_IFSOCK} -> SocketFile
   _ -> OtherFile
 
--- | The status of an open descriptor, or @-errno@.
-lookAt :: Fd -> IO (Either CInt FileStatus)
-lookAt (Fd fd) = allocaBytesAligned statusSpace 8 $ \p -> do
-  r <- c_look fd p
+-- | The status of an open descriptor, or @-errno@. The 'Bool' says whether its file system is known to be local; another
+-- one may have to ask a server.
+lookAt :: Bool -> Fd -> IO (Either CInt FileStatus)
+lookAt local (Fd fd) = allocaBytesAligned statusSpace 8 $ \p -> do
+  r <- if local then c_look fd p else c_ask fd p
   if r < 0 then pure (Left r) else Right <$> readStatus p
 
 foreign import ccall unsafe "weft_file_look" c_look :: CInt -> Ptr () -> IO CInt
+
+foreign import ccall safe "weft_file_look" c_ask :: CInt -> Ptr () -> IO CInt
 
 -- | Whether it bypasses the page cache (@O_DIRECT@), or @-errno@.
 passesCache :: Fd -> IO (Either CInt Bool)

@@ -34,6 +34,7 @@ import Data.Bits ((.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B (unsafeUseAsCStringLen)
+import Data.Maybe (isJust)
 import Data.Word (Word32, Word64, Word8)
 import Foreign.C.Error (Errno (..), eINVAL)
 import Foreign.C.String (CStringLen)
@@ -132,7 +133,7 @@ openDirectory :: (MonadIO m, MonadMask m) => ThreadOps m -> FilePath -> m Direct
 openDirectory threads path = mask_ $ do
   fd <- openFd threads loc here (Spelled path) flags 0 0
   liftIO . (`E.onException` closing fd) $ do
-    status <- looked loc path fd
+    status <- looked False loc path fd
     local <- isLocal fd
     file <- newFile path Cached status False fd
     pure (Directory file (if local then Just (statusDevice status) else Nothing))
@@ -184,7 +185,7 @@ openNamedAt threads loc (Directory dir local) mode name = using threads loc dir 
 -- 'closeFile'.
 fromDescriptor :: FilePath -> Fd -> IO File
 fromDescriptor name fd = do
-  status <- looked loc name fd
+  status <- looked False loc name fd
   direct <- passesCache fd >>= either (ioError . fileError loc name) pure
   newFile name (kindOf direct status) status False fd
   where
@@ -220,7 +221,7 @@ openBelow :: (MonadIO m, MonadMask m) => ThreadOps m -> String -> Start -> OpenM
 openBelow threads loc start@(Start _ local _) mode name = mask_ $ do
   fd <- openFd threads loc start name (flagsOf mode) permissions resolve
   liftIO $ do
-    status <- looked loc (spelled name) fd `E.onException` closing fd
+    status <- looked (isJust local) loc (spelled name) fd `E.onException` closing fd
     newFile (spelled name) (kindOf (openDirect mode) status) status (light status) fd
   where
     light status =
@@ -237,8 +238,8 @@ openBelow threads loc start@(Start _ local _) mode name = mask_ $ do
       BeneathNoLinks -> #{const RESOLVE_BENEATH} .|. #{const RESOLVE_NO_SYMLINKS}
 {-# INLINE openBelow #-}
 
-looked :: String -> FilePath -> Fd -> IO FileStatus
-looked loc path fd = lookAt fd >>= either (ioError . fileError loc path) pure
+looked :: Bool -> String -> FilePath -> Fd -> IO FileStatus
+looked local loc path fd = lookAt local fd >>= either (ioError . fileError loc path) pure
 
 -- | Whether the file has offsets, and uses the page cache.
 kindOf :: Bool -> FileStatus -> Kind

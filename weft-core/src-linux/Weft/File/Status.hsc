@@ -31,7 +31,7 @@ import Weft.File.Types
 
 -- | 'Weft.File.statFile'.
 statFile :: MonadIO m => ThreadOps m -> File -> m FileStatus
-statFile threads file = using threads loc file $ \fd -> statx threads (hold loc file) loc (filePath file) fd "" (#{const AT_EMPTY_PATH})
+statFile threads file = using threads loc file $ \fd -> statx threads (fileLight file) (hold loc file) loc (filePath file) fd "" (#{const AT_EMPTY_PATH})
   where
     loc = "Weft.File.statFile"
 {-# INLINE statFile #-}
@@ -42,17 +42,18 @@ openedStatus = fileOpened
 
 -- | 'Weft.File.statPath'.
 statPath :: MonadIO m => ThreadOps m -> FilePath -> m FileStatus
-statPath threads path = statx threads (pure (pure ())) "Weft.File.statPath" path (Fd (#{const AT_FDCWD})) path 0
+statPath threads path = statx threads False (pure (pure ())) "Weft.File.statPath" path (Fd (#{const AT_FDCWD})) path 0
 {-# INLINE statPath #-}
 
-statx :: MonadIO m => ThreadOps m -> IO (IO ()) -> String -> FilePath -> Fd -> FilePath -> Word32 -> m FileStatus
-statx threads held loc shown dir path flags = do
+-- | The 'Bool' says whether the answer does not have to come from a server.
+statx :: MonadIO m => ThreadOps m -> Bool -> IO (IO ()) -> String -> FilePath -> Fd -> FilePath -> Word32 -> m FileStatus
+statx threads local held loc shown dir path flags = do
   memory <- liftIO (outAndPath path)
   let out = unsafeForeignPtrToPtr memory
       op = opStat dir (out `plusPtr` statusSpace) flags (#{const STATX_BASIC_STATS}) out
       policy =
         RequestPolicy
-          { policyTry = True,
+          { policyTry = local,
             policyDirect = False,
             policyBlock = True,
             policyStay = Nothing,

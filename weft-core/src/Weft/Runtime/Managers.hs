@@ -7,7 +7,7 @@
 --
 -- When the number of capabilities is raised, a new one gets its dispatcher when a thread first waits
 -- there. When it is lowered, GHC moves the threads of the removed capabilities, dispatchers too, and
--- all registrations stay valid. A child of
+-- all registrations stay valid; GHC does not move them back when it is raised again. A child of
 -- 'System.Posix.Process.forkProcess' gets managers and kernel objects of its own
 -- when it first needs one.
 module Weft.Runtime.Managers

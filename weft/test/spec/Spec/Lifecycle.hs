@@ -43,9 +43,7 @@ tests =
     [ testCase "capabilities come and go under load" . within 50 "the changes" $
         whileLoaded $ \progress -> do
           before <- getNumCapabilities
-          -- Few changes: stock GHC 9.0.2 itself comes to a standstill about once in
-          -- ten thousand (doc/rationale/ghc.md).
-          forM_ [1 .. 12] $ \i -> do
+          forM_ [1 .. times 40] $ \i -> do
             changeCapabilities (1 + (5 * i) `mod` 8)
             progress
           changeCapabilities before
