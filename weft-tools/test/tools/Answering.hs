@@ -132,6 +132,17 @@ redirecting program =
           get plain "/.well-known/acme-challenge/token" >>= answered 200 "proof"
           version <- callSilently "curl" ["-sS", "--noproxy", "*", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_version}", "--cacert", file "chain.pem", "https://localhost:" <> port <> "/"]
           version @?= "1.1",
+      testCase "a certificate of a host and none of the server: HTTPS, which the line at the start says" . inFolder $ \folder -> do
+        let file name = folder </> name
+        _ <- callSilently "openssl" ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", file "key.pem", "-out", file "chain.pem"]
+        config folder ["hosts:", "  localhost: {folder: " <> file "sub" <> ", certificate: " <> file "chain.pem" <> ", key: " <> file "key.pem" <> "}"]
+        writeFile (folder </> "sub" </> "index.html") "of the host"
+        weft program [] ["serve", folder, "--port", "0", "--config", file "weft.yaml"] $ \p -> do
+          line <- hGetLine (output p)
+          assertBool line ("https://127.0.0.1:" `isInfixOf` line)
+          port <- portIn line
+          page <- callSilently "curl" ["-sS", "--noproxy", "*", "--max-time", "20", "--cacert", file "chain.pem", "https://localhost:" <> show port <> "/"]
+          page @?= "of the host",
       testCase "--head-timeout is the time of a TLS handshake, also above ten seconds" . inFolder $ \folder -> do
         let file name = folder </> name
         _ <- callSilently "openssl" ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", file "key.pem", "-out", file "chain.pem"]
@@ -287,6 +298,9 @@ checking program =
                 ("a host twice", ["hosts:", "  a.example:", "    folder: /tmp", "  A.example.:", "    folder: /"], "hosts: A.example. and a.example are the same host"),
                 ("a folder of a host", ["hosts:", "  a.example:", "    folder: /nonexistent"], "/nonexistent does not exist"),
                 ("a certificate", ["certificate: /nonexistent.pem", "key: /nonexistent.key"], "/nonexistent.pem"),
+                ("a host's certificate without a key", ["hosts:", "  a.example: {folder: /tmp, certificate: /etc/hostname}"], "hosts.a.example: a certificate needs its key"),
+                ("a host's key without a certificate", ["hosts:", "  a.example: {folder: /tmp, key: /etc/hostname}"], "hosts.a.example: a key needs its certificate"),
+                ("a redirect to HTTPS, hosts, and no certificate", ["https-redirect: ':80'", "hosts:", "  a.example: {folder: /tmp}"], "--https-redirect needs a certificate"),
                 ("passwords", ["basic-auth: /etc/hostname"], "line 1 of /etc/hostname")
               ]
         ]

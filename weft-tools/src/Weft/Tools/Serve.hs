@@ -84,7 +84,7 @@ serve given = do
         withRedirecting settings (serverOptions settings site Nothing bounded) (siteRedirecting site (portIn addresses)) $ \redirecting -> do
           siteListens site server
           mapM_ (siteStack site) st
-          announce settings (foldersOf sources) choice (not (null inherited)) addresses
+          announce sources choice (not (null inherited)) addresses
           forM_ (server : redirecting) (\s -> void (forkIO (waitServer s >> writeChan events ListenerFailed)))
           notify Ready
           running (Process given site tls (server : redirecting) events) fromFile settings
@@ -174,22 +174,29 @@ load given = do
         hosts = fmap (`Map.union` whole) (configHosts config)
     settings <- wrong "" (settingsFrom whole)
     virtual <- Map.traverseWithKey (\name -> wrong ("hosts." <> name <> ".") . settingsFrom) hosts
-    consistent (not (Map.null hosts)) settings
-    pure (Loaded (Map.insert "" whole hosts) (Sources settings virtual))
+    let sources = Sources settings virtual
+    consistent sources
+    pure (Loaded (Map.insert "" whole hosts) sources)
   where
     wrong place = either (\(name, why) -> Left (place <> name <> ": " <> why)) Right
 
 -- | Checks that concern several settings.
-consistent :: Bool -> Settings -> Either String ()
-consistent hosts settings
-  | Nothing <- folder settings, not hosts = Left "no folder: give weft serve DIR, or 'folder' in the configuration file"
-  | Just _ <- certificate settings, Nothing <- key settings = Left "a certificate needs its key: --key"
-  | Nothing <- certificate settings, Just _ <- key settings = Left "a key needs its certificate: --certificate"
-  | Nothing <- certificate settings, not (null (httpsRedirect settings)), not hosts = Left "--https-redirect needs a certificate, as there is no HTTPS without one: --certificate, --key"
+consistent :: Sources -> Either String ()
+consistent sources
+  | Nothing <- folder settings, Map.null hosts = Left "no folder: give weft serve DIR, or 'folder' in the configuration file"
+  | why : _ <- mapMaybe (uncurry unpaired) (("", settings) : [("hosts." <> name <> ": ", s) | (name, s) <- Map.toList hosts]) = Left why
+  | null (certificatesOf sources), not (null (httpsRedirect settings)) = Left "--https-redirect needs a certificate, as there is no HTTPS without one: --certificate, --key"
   | Just _ <- stack settings, not (null (listens settings)) = Left "--stack has one address, so --listen cannot be given as well"
   | Just _ <- stack settings, host settings /= host defaults = Left "--stack has an address, so --host cannot be given as well"
   | Just _ <- stack settings, not (null (httpsRedirect settings)) = Left "--https-redirect listens on the kernel's network, so it cannot be given with --stack"
   | otherwise = Right ()
+  where
+    settings = sourcesMain sources
+    hosts = sourcesHosts sources
+    unpaired place s = case (certificate s, key s) of
+      (Just _, Nothing) -> Just (place <> "a certificate needs its key: --key")
+      (Nothing, Just _) -> Just (place <> "a key needs its certificate: --certificate")
+      _ -> Nothing
 
 -- | Read the settings again and reopen the files. If a part fails, it is reported and stays as it was.
 reload :: Process -> Map.Map String Given -> Settings -> IO (Map.Map String Given, Settings)
@@ -280,7 +287,7 @@ redirectingConnections given = if limitConnections given <= 0 then 0 else max 1 
 -- | The certificates of the server and of its hosts, if there are any. A client gets the certificate for the name
 -- that it sends (SNI), or else the first one.
 loadCertificates :: Sources -> IO (Maybe TlsServer)
-loadCertificates sources = case nub pairs of
+loadCertificates sources = case certificatesOf sources of
   [] -> pure Nothing
   files ->
     Just
@@ -292,17 +299,21 @@ loadCertificates sources = case nub pairs of
           }
   where
     settings = sourcesMain sources
-    pairs = [(chain, secret) | s <- settings : Map.elems (sourcesHosts sources), Just chain <- [certificate s], Just secret <- [key s]]
+
+-- | The files of the server's certificate and its key, and of its hosts'. Without any, the server speaks plain HTTP.
+certificatesOf :: Sources -> [(FilePath, FilePath)]
+certificatesOf sources = nub [(chain, secret) | s <- sourcesMain sources : Map.elems (sourcesHosts sources), Just chain <- [certificate s], Just secret <- [key s]]
 
 -- | Print the addresses at which the server can be reached.
-announce :: Settings -> [FilePath] -> Choice -> Bool -> [SockAddr] -> IO ()
-announce settings folders choice inherited addresses = do
+announce :: Sources -> Choice -> Bool -> [SockAddr] -> IO ()
+announce sources choice inherited addresses = do
   n <- getNumCapabilities
   logInfo $
-    "weft: serving " <> intercalate ", " folders <> " at " <> intercalate ", " (map url addresses)
+    "weft: serving " <> intercalate ", " (foldersOf sources) <> " at " <> intercalate ", " (map url addresses)
       <> (" (" <> show n <> (if n == 1 then " core, " else " cores, ") <> choiceBackend choice <> ")")
   where
-    scheme = maybe "http://" (const "https://") (certificate settings)
+    settings = sourcesMain sources
+    scheme = if null (certificatesOf sources) then "http://" else "https://"
     url address = case address of
       SockAddrUnix file -> "unix:" <> file
       _ -> scheme <> name address <> ":" <> digits address <> "/"
