@@ -142,7 +142,8 @@ withoutProtocol protocol server = server {serverSettings = settings {tlsProtocol
     settings = serverSettings server
 
 -- | Perform the handshake with a client. If it fails, this throws an 'IOError' and aborts the connection; the error
--- satisfies 'isTimeout' if the handshake takes too long. The new connection owns the old one.
+-- satisfies 'isTimeout' if the handshake takes too long. The peer's part of it has at most 128 KiB. The new connection
+-- owns the old one.
 tlsAccept :: TlsServer -> Connection -> IO Connection
 tlsAccept server below = (`onException` connAbort below) $ do
   loaded <- readIORef (serverLoaded server)

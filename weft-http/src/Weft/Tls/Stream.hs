@@ -39,6 +39,9 @@ data Session = Session
     -- | The deadlines of the current operations, each written by the thread of its direction.
     sessionReceiveBy :: !(IORef Instant),
     sessionSendBy :: !(IORef Instant),
+    -- | How many bytes the library may still take before it has to complete the handshake or return application data.
+    -- Written by the thread that receives.
+    sessionLeft :: !(IORef Int),
     -- | The last exception of the connection below, since the library wraps or swallows it. Written by either
     -- direction.
     sessionTrouble :: !(IORef (Maybe IOException)),
@@ -56,10 +59,15 @@ handshakeOver side deadline params askedName resumed below = do
   come <- newIORef B.empty
   receiveBy <- newIORef deadline
   sendBy <- newIORef deadline
+  left <- newIORef unfinishedSize
   trouble <- newIORef Nothing
   let noting act = act `catch` \e -> writeIORef trouble (Just e) >> throwIO (e :: IOException)
       send bytes = noting (readIORef sendBy >>= \by -> connSendBytes below by bytes)
-      receive n = noting (readIORef receiveBy >>= \by -> exactly below come by n)
+      receive n = noting $ do
+        bytes <- readIORef receiveBy >>= \by -> exactly below come by n
+        rest <- subtract (B.length bytes) <$> readIORef left
+        when (rest < 0) (ioError (protocolError ("a handshake of more than " <> show unfinishedSize <> " bytes")))
+        bytes <$ writeIORef left rest
   context <- contextNew (Backend (pure ()) (pure ()) send receive) params
   translating trouble (handshake context)
   information <- contextGetInformation context
@@ -81,7 +89,7 @@ handshakeOver side deadline params askedName resumed below = do
   clear <- newIORef B.empty
   shut <- newIORef False
   closed <- newIORef False
-  pure (Connection operations (Session context below security side come clear receiveBy sendBy trouble shut closed))
+  pure (Connection operations (Session context below security side come clear receiveBy sendBy left trouble shut closed))
 
 -- | Take the given number of bytes, fewer only at the end of the stream. If it throws, the received bytes stay in the
 -- cell. A record's header is not returned before the whole record has arrived, so that a deadline or an interruption
@@ -121,6 +129,11 @@ awaitRecord below come deadline = do
 headerSize :: Int
 headerSize = 5
 
+-- | The most bytes of a handshake from one side, and of records after it that contain no application data: 128 KiB. The
+-- length in a handshake message allows 16 MiB, which the library would keep in memory. A certificate chain fits.
+unfinishedSize :: Int
+unfinishedSize = 131072
+
 operations :: Operations Session
 operations =
   Operations
@@ -155,6 +168,7 @@ receiveClear s deadline n
     next = do
       writeIORef (sessionReceiveBy s) deadline
       (whole, _) <- awaitRecord (sessionBelow s) (sessionCome s) deadline
+      writeIORef (sessionLeft s) unfinishedSize
       bytes <- ended whole (translating (sessionTrouble s) (recvData (sessionContext s)))
       if B.null bytes then pure B.empty else give bytes
     -- The peer closed without a close_notify alert. For a server that is common and harmless, since HTTP has its own
@@ -211,8 +225,10 @@ translating trouble act = do
   act `catch` translate
   where
     translate :: TLSException -> IO a
-    translate e = readIORef trouble >>= throwIO . fromMaybe (broken (takeWhile (/= '\n') (show e)))
-    broken why = IOError Nothing ProtocolError "Weft.Tls" why Nothing Nothing
+    translate e = readIORef trouble >>= throwIO . fromMaybe (protocolError (takeWhile (/= '\n') (show e)))
+
+protocolError :: String -> IOException
+protocolError why = IOError Nothing ProtocolError "Weft.Tls" why Nothing Nothing
 
 failed :: String -> Errno -> IO a
 failed loc errno = ioError (errnoToIOError ("Weft.Tls." <> loc) errno Nothing Nothing)

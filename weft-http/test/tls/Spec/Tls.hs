@@ -190,6 +190,16 @@ openssl get =
           -- The client may see the end before the server has recorded the error.
           seen <- atLeast 3 errors
           map isTimeout seen @?= [True, True, True],
+      testCase "a handshake message that its client never ends is refused long before the time limit" $ do
+        files <- get
+        serving files (settingsFor files ["one"]) {tlsHandshakeTime = seconds 600} $ \port _ errors -> do
+          c <- transportConnect socketTransport noDeadline (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
+          -- Records of 16,000 bytes; the first begins a ClientHello of 16 MB.
+          let record bytes = B.pack [0x16, 3, 1, 0x3e, 0x80] <> bytes <> B.replicate (16000 - B.length bytes) 0
+          _ <- try (connSendMany c noDeadline (record (B.pack [1, 0xff, 0xff, 0xff]) : replicate 20 (record B.empty))) :: IO (Either IOException ())
+          seen <- atLeast 1 errors
+          connClose c
+          map isTimeout seen @?= [False],
       testCase "bytes that are not TLS are refused" $ do
         files <- get
         serving files (settingsFor files ["one"]) $ \port _ errors -> do
