@@ -30,7 +30,7 @@ import Control.Monad (forM, join, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
-import Data.Maybe (fromMaybe)
+import Data.Maybe (fromMaybe, isJust)
 import qualified Data.Vault.Lazy as Vault
 import GHC.Conc (labelThread)
 import GHC.IO.Exception (IOErrorType (..))
@@ -268,7 +268,7 @@ serveAdmitted shared options admission table app plain peer0 restore = do
   self <- myThreadId
   cells <- newAtomicWords cellCount
   -- Until it runs, all of this time counts as left ('shareOfTimeLeft').
-  deadline <- newDecidingIdleTimer (limitHeadTime limits) (timeOver cells)
+  deadline <- newDecidingIdleTimer (limitHeadTime limits) (timeOver self cells)
   file <- newIORef NoFile
   http2 <- newIORef Nothing
   release <- newIORef (pure ())
@@ -294,19 +294,22 @@ serveAdmitted shared options admission table app plain peer0 restore = do
       | otherwise = Just ProxyProtocolNone
       where
         mode = settingsProxyProtocol settings
-    -- Runs in the dispatcher.
-    timeOver cells = do
+    -- Runs in the dispatcher. Refusals are reported before the connection is closed, since a test or a program that counts
+    -- them may wait for the close.
+    timeOver self cells = do
       phase <- peekWord cells cellPhase
-      more <- if phase == phaseBusy then moreTime plain cells cellSending (sharedTimeout shared) else pure Nothing
-      pure (maybe (Expire (giveUp cells phase)) Later more)
-    -- Reported before the connection is closed, since a test or a program that counts refusals may wait for the close.
-    giveUp cells phase = do
-      handshake <- peekWord cells cellHandshake
-      begun <- peekWord cells cellBegun
-      let refused = optionOnRefused options peer0
-      if phase == phaseBusy
-        then refused ClientTooSlow `finally` connAbort plain
-        else when (begun + handshake > 0) (refused HeadTooSlow) `finally` connClose plain
+      unfinished <- (+) <$> peekWord cells cellHandshake <*> peekWord cells cellBegun
+      case () of
+        _
+          | phase == phaseBusy -> maybe (Expire (refused ClientTooSlow `finally` connAbort plain)) Later <$> moreTime plain cells cellSending (sharedTimeout shared)
+          -- The connection's thread has to end the TLS session, and may have to wait for the client to do so.
+          | secured, unfinished == 0, phase /= phaseEnding -> Later farewellTime <$ endSoon self cells
+          | otherwise -> pure (Expire (when (unfinished > 0) (refused HeadTooSlow) `finally` connClose plain))
+      where
+        secured = isJust (optionTls options)
+        refused = optionOnRefused options peer0
+    -- In another thread, since the dispatcher must not wait until the exception has arrived.
+    endSoon self cells = forkIO (void (endThread self cells)) >>= \t -> labelThread t "weft http idle"
     -- Stores the clean-up in the reference, which the caller reads.
     serve client release = do
       awaitHead client
@@ -373,6 +376,17 @@ speak options app client rest = case optionTls options of
           agreed = security >>= securityAlpn
       ( if settingsHTTP2Enabled settings && agreed == Just "h2"
           then leaveIdle client' >> serveHttp2Client client' app B.empty
-          else serveClient client' app Nothing B.empty
+          else serveClient client' app Nothing B.empty >> farewell client'
         )
         `finally` connClose connection
+    -- RFC 8446, 6.1: without a close_notify alert, a TLS client assumes a truncation. After half a response it is right.
+    farewell client' = do
+      state <- responseState client'
+      unless (state == responseBegun) $ do
+        headCame client'
+        deadline <- deadlineIn farewellTime
+        connShutdownSend (clientConnection client') deadline `catch` \e -> const (pure ()) (e :: IOException)
+
+-- | How long the end of a TLS session may take.
+farewellTime :: Duration
+farewellTime = seconds 2

@@ -20,6 +20,7 @@ module Weft.Http.Table
     -- * Ending
     EndIdle (..),
     endIdle,
+    endThread,
     idleEntries,
     evict,
   )
@@ -84,14 +85,18 @@ evict entry = do
   ended <- endEntry entry
   if ended then pure True else readIORef (entryHttp2 entry) >>= maybe (pure False) controlEvict
 
--- | End an HTTP\/1 connection if it is waiting for a request; 'True' if it was. Uninterruptible, since the connection's
--- thread waits for the exception; it does not take long, as a thread in these phases can be interrupted.
+-- | End an HTTP\/1 connection if it is waiting for a request; 'True' if it was.
 endEntry :: Entry -> IO Bool
-endEntry entry = uninterruptibleMask_ $ do
-  fresh <- casWord (entryCells entry) cellPhase phaseFresh phaseEnding
-  idle <- if fresh == phaseFresh then pure phaseIdle else casWord (entryCells entry) cellPhase phaseIdle phaseEnding
+endEntry entry = endThread (entryThread entry) (entryCells entry)
+
+-- | The same for a connection's thread and words. Uninterruptible, since the thread waits for the exception; it does not
+-- take long, as a thread in these phases can be interrupted.
+endThread :: ThreadId -> AtomicWords -> IO Bool
+endThread thread cells = uninterruptibleMask_ $ do
+  fresh <- casWord cells cellPhase phaseFresh phaseEnding
+  idle <- if fresh == phaseFresh then pure phaseIdle else casWord cells cellPhase phaseIdle phaseEnding
   let mine = idle == phaseIdle
-  when mine (throwTo (entryThread entry) EndIdle)
+  when mine (throwTo thread EndIdle)
   pure mine
 
 -- | End the connections that wait for a next request and, with 'True', also those that have not received anything yet.

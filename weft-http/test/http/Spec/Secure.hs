@@ -132,9 +132,24 @@ tests on =
         void (openssl ["s_client", "-quiet", "-connect", "localhost:" <> show port] "GET / HTTP/1.1\r\n")
         noConnections server
         eventually "both are refused" ((== [HeadTooSlow, BadRequest]) <$> readIORef refusals),
-      testOn on "the server sends close_notify before it closes" . secure id application $ \_ _ port _ -> do
-        (_, out, err) <- openssl ["s_client", "-msg", "-ign_eof", "-connect", "localhost:" <> show port] "GET /ignore HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
-        assertBool (out <> err) (any (\line -> "<<<" `isPrefixOf` line && "close_notify" `isInfixOf` line) (lines out)),
+      testOn on "the server sends close_notify before it closes" . secure id application $ \_ _ port _ ->
+        conversation port "/ignore" >>= endsWithNotice,
+      testOn on "close_notify after an idle timeout" . secure (\l -> l {limitIdle = milliseconds 300}) application $ \_ _ port _ ->
+        conversation port "/hello" >>= endsWithNotice,
+      testOn on "close_notify when the server makes room, and when it drains" $ do
+        answered <- newEmptyMVar
+        let reporting request respond = application request respond <* putMVar answered ()
+        secure (\l -> l {limitConnections = 1}) reporting $ \_ server port ask' ->
+          withAsync (conversation port "/hello") $ \first -> do
+            within 60 "the first response" (takeMVar answered)
+            fetch port ask' "/hello" [] >>= (@?= "hello")
+            within 60 "the second response" (takeMVar answered)
+            within 60 "its end" (wait first) >>= endsWithNotice
+            withAsync (conversation port "/hello") $ \last' -> do
+              within 60 "the third response" (takeMVar answered)
+              drained <- within 25 "the end" (drainServer server (seconds 20))
+              drained @?= True
+              within 60 "its end" (wait last') >>= endsWithNotice,
       testOn on "a drain that begins during a request over TLS waits for its response" $ do
         begun <- newEmptyMVar
         let reporting request respond = putMVar begun () >> application request respond
@@ -188,6 +203,11 @@ tests on =
   where
     gone :: IOException -> IO ()
     gone _ = pure ()
+    -- What openssl prints of a connection that it leaves open after a request.
+    conversation port path = do
+      (_, out, err) <- openssl ["s_client", "-msg", "-ign_eof", "-connect", "localhost:" <> show (port :: Int)] ("GET " <> path <> " HTTP/1.1\r\nHost: h\r\n\r\n")
+      pure (out <> err)
+    endsWithNotice out = assertBool out (any (\line -> "<<<" `isPrefixOf` line && "close_notify" `isInfixOf` line) (lines out))
     fetch port (ca, _) path more = curl (["--cacert", ca, "https://localhost:" <> show (port :: Int) <> path] <> more)
 
 -- | Run a server with TLS. The action gets the refusals that it reports (the last one first), the server, its port, and
