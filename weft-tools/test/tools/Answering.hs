@@ -44,6 +44,14 @@ serving program folder options act = weft program [] (["serve", folder, "--port"
 getWith :: [String] -> PortNumber -> String -> IO B.ByteString
 getWith fields port path = exchange port (B.pack ("GET " <> path <> " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" <> concatMap (<> "\r\n") fields <> "\r\n"))
 
+-- | Send bytes to a Unix socket, and receive until the end.
+overUnix :: FilePath -> B.ByteString -> IO B.ByteString
+overUnix path bytes = bracket (socket AF_UNIX Stream defaultProtocol) close $ \s -> do
+  connect s (SockAddrUnix path)
+  sendAll s bytes
+  shutdown s ShutdownSend
+  recvAll s
+
 hasNot :: String -> B.ByteString -> Assertion
 hasNot part answer = assertBool (part <> " in " <> show (B.take 400 answer)) (not (B.isInfixOf (B.pack part) answer))
 
@@ -224,18 +232,30 @@ addresses program =
         other <- freePort
         let path = folder </> "socket"
             run = weft program [] ["serve", folder, "--listen", "127.0.0.1:0", "--listen", "127.0.0.1:" <> show other, "--listen", "unix:" <> path]
-            overUnix = bracket (socket AF_UNIX Stream defaultProtocol) close $ \s -> do
-              connect s (SockAddrUnix path)
-              sendAll s (request "GET" "/" "close")
-              recvAll s
         forM_ [9, sigTERM] $ \signal -> run $ \p -> do
           line <- hGetLine (output p)
           assertBool line (all (`isInfixOf` line) ["http://127.0.0.1:" <> show other <> "/", "unix:" <> path])
           replicateM_ 8 (get other "/" >>= answered 200 "<p>home</p>")
-          replicateM_ 8 (overUnix >>= answered 200 "<p>home</p>")
+          replicateM_ 8 (overUnix path (request "GET" "/" "close") >>= answered 200 "<p>home</p>")
           send' signal p
           void (waitForProcess (process p))
         doesPathExist path >>= (@?= False),
+      testCase "--listen unix: a server that ends leaves the socket of its successor" . inFolder $ \folder -> do
+        B.writeFile (folder </> "large") (B.replicate 20000000 'x')
+        let path = folder </> "socket"
+            run = weft program [] ["serve", folder, "--listen", "unix:" <> path, "--listen", "127.0.0.1:0", "--drain", "100"]
+        run $ \old -> do
+          port <- portOf old
+          connected port $ \s -> do
+            sendAll s (request "GET" "/large" "close")
+            recv s 1000 >>= (@?= 200) . status
+            send' sigTERM old
+            until' (either (\e -> const True (e :: IOException)) (const False) <$> try (overUnix path B.empty))
+            run $ \new -> do
+              _ <- hGetLine (output new)
+              void (recvAll s)
+              waitForProcess (process old) >>= (@?= ExitSuccess)
+              overUnix path (request "GET" "/" "close") >>= answered 200 "<p>home</p>",
       testCase "an address that is in use is named in the error" . inFolder $ \folder -> serving program folder [] $ \port -> do
         (code, out) <- outcome program [] ["serve", folder, "--listen", "127.0.0.1:" <> show port]
         code @?= ExitFailure 1

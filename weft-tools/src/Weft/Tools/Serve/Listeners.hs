@@ -15,7 +15,7 @@ import Control.Monad (replicateM, void, when)
 import Foreign.C.Error (Errno (..), eADDRINUSE)
 import GHC.IO.Exception (IOErrorType (..), IOException (ioe_description, ioe_errno, ioe_type))
 import System.Directory (doesPathExist, removeFile)
-import System.Posix.Files (getSymbolicLinkStatus, isSocket)
+import System.Posix.Files (deviceID, fileID, getSymbolicLinkStatus, isSocket, modificationTimeHiRes)
 import System.Posix.IO (dup)
 import System.Posix.Types (Fd (..))
 import Weft.Blocking (blocking)
@@ -25,17 +25,14 @@ import Weft.Tools.Serve.Values (Listen (..))
 -- | Listen on all of these. The action gets the sockets, which it has to close, and their addresses. Throws an
 -- 'IOError' that names the address if listening fails. Files of Unix sockets are removed afterwards.
 withListeners :: [Listen] -> ([Socket] -> [SockAddr] -> IO a) -> IO a
-withListeners wanted act = bracket (newAll wanted) (const (mapM_ remove wanted)) $ \opened -> act (concatMap snd opened) (map fst opened)
+withListeners wanted act = bracket (newAll wanted) (mapM_ openedRemove) $ \opened -> act (concatMap openedSockets opened) (map openedAddress opened)
   where
     newAll listens = case listens of
       [] -> pure []
       l : rest -> do
         this <- listenOn l `catch` \e -> ioError (userError (cannotListenOn (shown l) e))
-        more <- newAll rest `onException` (mapM_ close (snd this) >> remove l)
+        more <- newAll rest `onException` (mapM_ close (openedSockets this) >> openedRemove this)
         pure (this : more)
-    remove l = case l of
-      ListenUnix path -> void (try (removeFile path) :: IO (Either IOException ()))
-      ListenTcp _ _ -> pure ()
     shown l = case l of
       ListenTcp host port -> maybe "*" id host <> " port " <> show port
       ListenUnix path -> "unix:" <> path
@@ -50,7 +47,15 @@ cannotListenOn place e = "cannot listen on " <> place <> ": " <> why
       _ | fmap Errno (ioe_errno e) == Just eADDRINUSE -> "it is in use"
       _ -> ioe_description e
 
-listenOn :: Listen -> IO (SockAddr, [Socket])
+-- | An address on which the program listens.
+data Opened = Opened
+  { openedAddress :: SockAddr,
+    openedSockets :: [Socket],
+    -- | Removes the file of a Unix socket.
+    openedRemove :: IO ()
+  }
+
+listenOn :: Listen -> IO Opened
 listenOn wanted = do
   caps <- getNumCapabilities
   case wanted of
@@ -62,17 +67,24 @@ listenOn wanted = do
       (`onException` close first) $ do
         setSocketOption first ReusePort 1
         found <- getSocketName first
-        (,) found . (first :) <$> several (caps - 1) (listening True found)
+        others <- several (caps - 1) (listening True found)
+        pure (Opened found (first : others) (pure ()))
     ListenUnix path -> do
       clearPath path
       sock <- socket AF_UNIX Stream defaultProtocol
       (`onException` close sock) $ do
         bind sock (SockAddrUnix path)
+        made <- identity path
         listen sock backlog
         others <- replicateM (caps - 1) $ withFdSocket sock (dup . Fd) >>= \(Fd fd) -> mkSocket fd
-        pure (SockAddrUnix path, sock : others)
+        pure (Opened (SockAddrUnix path) (sock : others) (removeSame path made))
   where
     backlog = 4096
+    -- While this server shuts down, another one may replace the file by its own.
+    removeSame path made = void . try' $ identity path >>= \now -> when (now == made) (removeFile path)
+    -- A file system may give the inode of a removed file to the next one.
+    identity path = (\s -> (deviceID s, fileID s, modificationTimeHiRes s)) <$> getSymbolicLinkStatus path
+    try' act = try act :: IO (Either IOException ())
     several n open
       | n <= 0 = pure []
       | otherwise = do
