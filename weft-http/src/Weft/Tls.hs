@@ -50,6 +50,7 @@ import Data.X509.CertificateStore (CertificateStore)
 import Data.X509.Validation hiding (defaultHooks)
 import qualified Data.X509.Validation as X509
 import Network.TLS hiding (HashSHA256)
+import System.IO.Error (ioeSetErrorType, permissionErrorType)
 import Weft.Duration (Duration, seconds)
 import Weft.Tls.Ciphers
 import Weft.Tls.Credentials
@@ -245,7 +246,8 @@ defaultTlsClientSettings =
     }
 
 -- | Perform the handshake with the named server over a connection, and check that its certificate is for that name.
--- Throws like 'tlsAccept'. The authorities are loaded each time, unless they are 'TrustLoaded'.
+-- Throws like 'tlsAccept'; if the certificate is not accepted, the error satisfies 'System.IO.Error.isPermissionError'.
+-- The authorities are loaded each time, unless they are 'TrustLoaded'.
 tlsConnect :: TlsClientSettings -> String -> Connection -> IO Connection
 tlsConnect settings name below = (`onException` connAbort below) $ do
   trust <- loadTrust (tlsTrust settings)
@@ -254,16 +256,22 @@ tlsConnect settings name below = (`onException` connAbort below) $ do
         _ -> def {sharedValidationCache = ValidationCache (\_ _ _ -> pure ValidationCachePass) (\_ _ _ -> pure ())}
   own <- mapM loadCredential (tlsClientCertificate settings)
   deadline <- deadlineIn (tlsConnectTime settings)
-  handshakeOver ClientSide deadline (clientParams shared own) (pure (Just (B8.pack name))) (pure False) below
+  untrusted <- newIORef False
+  handshakeOver ClientSide deadline (clientParams shared own untrusted) (pure (Just (B8.pack name))) (pure False) below `catch` \e -> do
+    distrust <- readIORef untrusted
+    ioError (if distrust then ioeSetErrorType e permissionErrorType else e)
   where
-    clientParams shared own =
+    clientParams shared own untrusted =
       (defaultParamsClient name B.empty)
         { clientShared = shared,
           clientSupported = supported,
           clientHooks =
             def
               { onSuggestALPN = pure (if null (tlsOffer settings) then Nothing else Just (tlsOffer settings)),
-                onCertificateRequest = const (pure own)
+                onCertificateRequest = const (pure own),
+                onServerCertificate = \store cache service chain -> do
+                  reasons <- onServerCertificate (def :: ClientHooks) store cache service chain
+                  reasons <$ writeIORef untrusted (not (null reasons))
               }
         }
 

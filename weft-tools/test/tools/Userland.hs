@@ -6,9 +6,10 @@ import Control.Concurrent (forkIO, killThread)
 import Control.Exception (bracket, finally)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
-import Data.List (isInfixOf, isPrefixOf)
-import Network.Socket (Family (AF_INET), PortNumber, SockAddr (SockAddrInet), SocketType (Stream), accept, bind, close, defaultProtocol, listen, socket, socketPort, tupleToHostAddress)
+import Data.List (isInfixOf, isPrefixOf, sort)
+import Network.Socket (Family (AF_INET), PortNumber, SockAddr (SockAddrInet), Socket, SocketType (Stream), accept, bind, close, defaultProtocol, listen, socket, socketPort, tupleToHostAddress)
 import Network.Socket.ByteString (recv, sendAll)
+import Operating (callSilently)
 import Program
 import System.Directory
 import System.Environment (getEnvironment)
@@ -129,6 +130,31 @@ fetching program folder =
     testCase "a chunk's size of 2^64 bytes is not taken for zero" . withAnswer "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000000\r\n\r\n" $ \port -> do
       (code, out) <- outcome program [] ["get", "http://127.0.0.1:" <> show port <> "/"]
       assertEqual out (ExitFailure 1) code,
+    testCase "--output leaves other files alone, whatever their names are" . withAnswer "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello" $ \port -> do
+      let own = folder </> "got"
+      createDirectoryIfMissing True own
+      B.writeFile (own </> "page.part") (B.pack "mine")
+      outcome program [] ["get", "http://127.0.0.1:" <> show port <> "/", "-o", own </> "page"] >>= (@?= (ExitSuccess, ""))
+      mapM (B.readFile . (own </>)) ["page", "page.part"] >>= (@?= map B.pack ["hello", "mine"])
+      sort <$> listDirectory own >>= (@?= ["page", "page.part"]),
+    testCase "--timeout limits the TLS handshake with a server that never answers" . withListener $ \listening -> do
+      port <- socketPort listening
+      (code, out) <- outcome program [] ["get", "--timeout", "1", "https://127.0.0.1:" <> show port <> "/"]
+      (code, out) @?= (ExitFailure 1, "weft get: no complete response within 1.0 s\n"),
+    testCase "--insecure is named if a certificate is not accepted, and not if the server does not speak TLS" $ do
+      let file name = folder </> name
+      _ <- callSilently "openssl" ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", file "get-key.pem", "-out", file "get.pem"]
+      weft program [] ["serve", folder, "--port", "0", "--certificate", file "get.pem", "--key", file "get-key.pem"] $ \p -> do
+        port <- portOf p
+        (code, out) <- outcome program [] ["get", "https://localhost:" <> show port <> "/"]
+        code @?= ExitFailure 1
+        mapM_ (contains out) ["no TLS with localhost", "--insecure"]
+        outcome program [] ["get", "--insecure", "https://localhost:" <> show port <> "/inner/a.txt"] >>= (@?= (ExitSuccess, "a text"))
+      withAnswer "HTTP/1.1 400 Bad Request\r\n\r\n" $ \port -> do
+        (code, out) <- outcome program [] ["get", "https://localhost:" <> show port <> "/"]
+        code @?= ExitFailure 1
+        contains out "no TLS with localhost"
+        assertBool out (not ("--insecure" `isInfixOf` out)),
     testCase "error messages" $ do
       out <-
         inNamespace program folder [] . concat $
@@ -158,11 +184,16 @@ fetching program folder =
 
 -- | A server that sends the same bytes to its first client, whatever that sends.
 withAnswer :: String -> (PortNumber -> IO a) -> IO a
-withAnswer answer act = bracket (socket AF_INET Stream defaultProtocol) close $ \listening -> do
-  bind listening (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
-  listen listening 8
+withAnswer answer act = withListener $ \listening -> do
   let serve = accept listening >>= \(s, _) -> (recv s 4096 >> sendAll s (B.pack answer)) `finally` close s
   bracket (forkIO serve) killThread (const (socketPort listening >>= act))
+
+-- | A socket that listens, and of which nobody accepts connections unless the action does.
+withListener :: (Socket -> IO a) -> IO a
+withListener act = bracket (socket AF_INET Stream defaultProtocol) close $ \listening -> do
+  bind listening (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+  listen listening 8
+  act listening
 
 replaying :: FilePath -> FilePath -> [TestTree]
 replaying program folder =

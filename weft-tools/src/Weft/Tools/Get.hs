@@ -15,11 +15,14 @@ import Control.Exception
 import Control.Monad (unless, when)
 import qualified Data.ByteString as B
 import Data.List (intercalate)
+import GHC.Clock (getMonotonicTime)
 import GHC.IO.Exception (IOException (ioe_description))
 import Options.Applicative
 import System.Directory (doesFileExist, doesPathExist, removeFile, renameFile)
 import System.Exit (ExitCode (..), exitWith)
+import System.FilePath (takeDirectory, takeFileName)
 import System.IO
+import System.IO.Error (isPermissionError)
 import Weft.Blocking (blocking)
 import Weft.Duration (Duration, seconds)
 import Weft.Socket (AddrInfo (..), SockAddr (..), SocketType (Stream), defaultHints, getAddrInfo)
@@ -66,10 +69,11 @@ getCommand =
 get :: Get -> IO ()
 get g = do
   when (getStack g == Nothing && getCapture g /= Nothing) $ failed 2 "--capture needs --stack (use tcpdump for packets of the kernel's network)"
+  begun <- getMonotonicTime
   due <- deadlineIn (duration (getTime g))
   status <- (`catches` handlers) $ case getStack g of
-    Nothing -> fetch g due socketTransport (const True)
-    Just choice@(StackChoice _ address) -> withChosenStack choice (getCapture g) id $ \st -> fetch g due (tcpTransport st) (sameVersion address)
+    Nothing -> fetch g begun due socketTransport (const True)
+    Just choice@(StackChoice _ address) -> withChosenStack choice (getCapture g) id $ \st -> fetch g begun due (tcpTransport st) (sameVersion address)
   when (status >= 400) $ failed 3 ("the server's status is " <> show status)
   where
     handlers =
@@ -91,28 +95,34 @@ said = ioe_description
 failed :: Int -> String -> IO a
 failed code why = hPutStrLn stderr ("weft get: " <> why) >> exitWith (ExitFailure code)
 
--- | Fetch the URL and write the body. Returns the response's status.
-fetch :: Get -> Instant -> Transport -> (SockAddr -> Bool) -> IO Int
-fetch g due transport usable = do
+-- | Fetch the URL and write the body. The request began at a time in seconds, and is due at an instant. Returns the
+-- response's status.
+fetch :: Get -> Double -> Instant -> Transport -> (SockAddr -> Bool) -> IO Int
+fetch g begun due transport usable = do
   addresses <- blocking (getAddrInfo (Just defaultHints {addrSocketType = Stream}) (Just host) (Just (targetPort target))) `catch` unknown
   unless (any (usable . addrAddress) addresses) $ ioError (userError (host <> " has no address of the IP version that the stack has"))
-  bracket (first [] (filter usable (map addrAddress addresses))) ended $ \below -> do
-    c <- overTransport =<< if targetSecure target then tlsConnect trust host below `catch` untrusted else pure below
-    withSink (getOutput g) $ \sink ->
-      responseStatus <$> exchange due c (HandTo sink) (getRequest target ["User-Agent: weft", "Accept: */*", "Connection: close"])
+  bracketOnError (first [] (filter usable (map addrAddress addresses))) connAbort $ \below -> do
+    c <- overTransport =<< if targetSecure target then secured below `catch` insecure else pure below
+    response <- withSink (getOutput g) $ \sink ->
+      exchange due c (HandTo sink) (getRequest target ["User-Agent: weft", "Accept: */*", "Connection: close"])
+    -- The stream is ended before weft's own stack is stopped, so that the server sees a normal end.
+    responseStatus response <$ connCloseGracefully (seconds 1) 65536 below
   where
     target = getTarget g
     host = targetHost target
-    trust = if getInsecure g then defaultTlsClientSettings {tlsTrust = TrustAnything} else defaultTlsClientSettings
+    secured below = do
+      spent <- subtract begun <$> getMonotonicTime
+      let settings = defaultTlsClientSettings {tlsConnectTime = duration (max 0 (getTime g - spent))}
+      tlsConnect (if getInsecure g then settings {tlsTrust = TrustAnything} else settings) host below
     unknown :: IOException -> IO [AddrInfo]
     unknown e = ioError (userError ("no address is known for " <> host <> ": " <> ioe_description e))
     -- Addresses are tried one after the other, since no server may listen on some of them.
     first errors [] = ioError (userError ("cannot connect to " <> host <> " port " <> targetPort target <> ": " <> intercalate "; " (reverse errors)))
     first errors (a : rest) = transportConnect transport due a `catch` \e -> if isTimeout e then ioError e else first ((show a <> " " <> ioe_description e) : errors) rest
-    untrusted :: IOException -> IO Transport.Connection
-    untrusted e = ioError (userError ("no TLS with " <> host <> ": " <> ioe_description e <> " (--insecure accepts any certificate)"))
-    -- The stream is ended before weft's own stack is stopped, so that the server sees a normal end.
-    ended c = connCloseGracefully (seconds 1) 65536 c `onException` connAbort c
+    insecure :: IOException -> IO Transport.Connection
+    insecure e
+      | isTimeout e = ioError e
+      | otherwise = ioError (userError ("no TLS with " <> host <> ": " <> ioe_description e <> (if isPermissionError e then " (--insecure accepts any certificate)" else "")))
 
 -- | Run an action with a function that writes a piece of the body.
 withSink :: Maybe FilePath -> ((B.ByteString -> IO ()) -> IO a) -> IO a
@@ -124,8 +134,8 @@ withSink output act = case output of
     if special
       then withBinaryFile path WriteMode (act . B.hPut)
       else do
-        let part = path <> ".part"
-        a <- withBinaryFile part WriteMode (act . B.hPut) `onException` whenThere part
-        a <$ renameFile part path
-  where
-    whenThere part = doesFileExist part >>= \there -> unless (not there) (removeFile part)
+        -- In the folder of the file, so that it can be renamed.
+        bracketOnError (openBinaryTempFileWithDefaultPermissions (takeDirectory path) (takeFileName path <> ".part")) (\(part, h) -> hClose h `finally` removeFile part) $ \(part, h) -> do
+          a <- act (B.hPut h)
+          hClose h
+          a <$ renameFile part path
