@@ -321,9 +321,25 @@ checking program =
                 ("a host's certificate without a key", ["hosts:", "  a.example: {folder: /tmp, certificate: /etc/hostname}"], "hosts.a.example: a certificate needs its key"),
                 ("a host's key without a certificate", ["hosts:", "  a.example: {folder: /tmp, key: /etc/hostname}"], "hosts.a.example: a key needs its certificate"),
                 ("a redirect to HTTPS, hosts, and no certificate", ["https-redirect: ':80'", "hosts:", "  a.example: {folder: /tmp}"], "--https-redirect needs a certificate"),
-                ("passwords", ["basic-auth: /etc/hostname"], "line 1 of /etc/hostname")
+                ("passwords", ["basic-auth: /etc/hostname"], "line 1 of /etc/hostname"),
+                ("a log in a folder that does not exist", ["log: /nonexistent/x.log"], "log: /nonexistent does not exist"),
+                ("a log that is a folder", ["log: /tmp"], "log: /tmp is a folder"),
+                ("an error page", ["error-page: 404=/nope.html"], "error-page: the site has no file /nope.html"),
+                ("a fallback", ["fallback: /nope"], "fallback: the site has no file /nope"),
+                ("a fallback of a host", ["fallback: /index.html", "hosts:", "  a.example: {folder: /etc, fallback: /nope}"], "hosts.a.example.fallback: the site has no file /nope")
               ]
-        ]
+        ],
+      testCase "all errors of files are reported" . inFolder $ \folder -> do
+        let host name = "  " <> name <> ".example: {certificate: /nonexistent/" <> name <> ".pem, key: /etc/hostname}"
+        config folder ["basic-auth: /nonexistent/users", "log: /nonexistent/log", "hosts:", host "a", host "b", "  c.example: {folder: /nonexistent/c}"]
+        (code, out) <- checked folder
+        code @?= ExitFailure 2
+        mapM_ (contains out) ["/nonexistent/users", "log: /nonexistent", "/nonexistent/a.pem", "/nonexistent/b.pem", "/nonexistent/c does not exist"],
+      testCase "hosts may inherit an error page that only some folders have, or that is the page of a folder" . inFolder $ \folder -> do
+        writeFile (folder </> "sub" </> "404.html") "lost"
+        config folder ["error-page: 404=/404.html", "fallback: /", "hosts:", "  a.example: {folder: " <> folder </> "sub}"]
+        (code, out) <- checked folder
+        (code, out) @?= (ExitSuccess, "weft: the configuration has no errors\n")
     ]
   where
     checked folder = outcome program [] ["serve", folder, "--config", folder </> "weft.yaml", "--check"]

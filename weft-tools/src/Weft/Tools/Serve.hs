@@ -12,19 +12,16 @@ import Control.Concurrent (forkIO, getNumCapabilities, setNumCapabilities)
 import Control.Concurrent.Async (mapConcurrently)
 import Control.Concurrent.Chan
 import Control.Concurrent.MVar
-import Control.Exception (catch, displayException, try)
+import Control.Exception (IOException, catch, displayException, try)
 import Control.Monad (forM_, unless, void, when)
-import Data.Either (lefts)
-import Data.List (intercalate, isPrefixOf, isSuffixOf, nub)
+import Data.List (intercalate, isPrefixOf, isSuffixOf)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (isNothing, mapMaybe)
 import Data.String (fromString)
-import GHC.IO.Exception (IOException (ioe_description, ioe_filename))
 import Network.Wai (Application)
 import Options.Applicative hiding (command)
 import qualified Options.Applicative as Options
 import Options.Applicative.Help (stringChunk, unChunk, vcatChunks, vsepChunks)
-import System.Directory (doesDirectoryExist, doesPathExist)
 import System.Exit (ExitCode (..), exitSuccess, exitWith)
 import System.Posix.Process (exitImmediately)
 import System.Posix.Resource
@@ -36,11 +33,11 @@ import qualified Weft.Http as Http
 import Weft.Socket (SockAddr (..), Socket)
 import Weft.Static (OpenFiles, newOpenFiles)
 import Weft.Timer (within)
-import Weft.Tls (CertificateSource (..), TlsServerSettings (..), defaultTlsServerSettings, newTlsServer)
 import Weft.Tools.Manual (programVersion)
 import Weft.Tools.Serve.Arguments
 import Weft.Tools.Serve.Config
 import Weft.Tools.Serve.Cores
+import Weft.Tools.Serve.Files
 import Weft.Tools.Serve.Forwarded (trusted)
 import Weft.Tools.Serve.Listeners
 import Weft.Tools.Serve.Messages
@@ -224,26 +221,12 @@ reload process old settings = do
     -- Hosts inherit the server's settings; a change of these is reported once.
     own names = [n | n <- names, not ("hosts." `isPrefixOf` n) || any (`isSuffixOf` n) [".certificate", ".key"]]
 
--- | Check the settings and the files that they name, report, and exit.
+-- | Check the files that the settings name, report, and exit.
 check :: Sources -> IO a
 check sources = do
-  folders <- concatMap (either pure (const [])) <$> mapM folderExists (foldersOf sources)
-  rest <- if null folders then lefts . pure <$> try (withSite sources' Nothing (const (void (loadCertificates sources)))) else pure []
-  let faults = folders <> map explained rest
+  faults <- faultsOf sources
   mapM_ logWarning faults
   if null faults then logInfo "weft: the configuration has no errors" >> exitSuccess else exitWith (ExitFailure 2)
-  where
-    -- A log is not opened, since that would create it.
-    sources' = sources {sourcesMain = (sourcesMain sources) {logTo = Nothing}}
-
-foldersOf :: Sources -> [FilePath]
-foldersOf sources = nub (mapMaybe folder (sourcesMain sources : Map.elems (sourcesHosts sources)))
-
-folderExists :: FilePath -> IO (Either String ())
-folderExists path = do
-  isFolder <- doesDirectoryExist path
-  exists <- doesPathExist path
-  pure (if isFolder then Right () else Left (path <> (if exists then " is not a folder" else " does not exist")))
 
 -- Beginning --------------------------------------------------------------------------------
 
@@ -283,26 +266,6 @@ withinDescriptors sources inherited = do
 -- | The number of connections for the servers that redirect: an eighth of the limit.
 redirectingConnections :: Limits -> Int
 redirectingConnections given = if limitConnections given <= 0 then 0 else max 1 (limitConnections given `div` 8)
-
--- | The certificates of the server and of its hosts, if there are any. A client gets the certificate for the name
--- that it sends (SNI), or else the first one.
-loadCertificates :: Sources -> IO (Maybe TlsServer)
-loadCertificates sources = case certificatesOf sources of
-  [] -> pure Nothing
-  files ->
-    Just
-      <$> newTlsServer
-        defaultTlsServerSettings
-          { tlsCertificates = map (uncurry CertificateFiles) files,
-            tlsProtocols = map fromString (["h2" | http2 settings] <> ["http/1.1"]),
-            tlsHandshakeTime = limitHeadTime (limits settings)
-          }
-  where
-    settings = sourcesMain sources
-
--- | The files of the server's certificate and its key, and of its hosts'. Without any, the server speaks plain HTTP.
-certificatesOf :: Sources -> [(FilePath, FilePath)]
-certificatesOf sources = nub [(chain, secret) | s <- sourcesMain sources : Map.elems (sourcesHosts sources), Just chain <- [certificate s], Just secret <- [key s]]
 
 -- | Print the addresses at which the server can be reached.
 announce :: Sources -> Choice -> Bool -> [SockAddr] -> IO ()
@@ -344,9 +307,6 @@ onSignals events = do
     on signal act = void (installHandler signal (Catch act) Nothing)
 
 -- Messages ---------------------------------------------------------------------------------
-
-explained :: IOException -> String
-explained e = maybe "" (<> ": ") (ioe_filename e) <> ioe_description e
 
 refuse :: Int -> String -> IO a
 refuse status text = logWarning text >> exitWith (ExitFailure status)

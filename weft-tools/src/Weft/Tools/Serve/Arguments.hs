@@ -73,7 +73,7 @@ flagOf r = case settingShape r of
 notes :: [String]
 notes =
   [ "--version prints the version.",
-    "--check checks the settings, the folders, the certificates and the other files, reports every error with its place, and exits with 0 or 2.",
+    "--check checks the settings and, if these are right, the folders, certificates, passwords, error pages and the log. It reports every error, creates no file, and exits with 0 or 2.",
     "--config FILE reads settings from a YAML file. Its keys are 'folder' and the names of the flags, without the dashes; a flag that can be repeated may have a list. "
       <> "The command line overrides the file. The key 'hosts' maps host names, or '*.' and a host name, to settings of their own "
       <> "(folder, certificate, key, and those under 'What is served'), which override all others. A request for another host gets the settings of the "

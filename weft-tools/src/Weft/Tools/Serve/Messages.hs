@@ -11,6 +11,7 @@ module Weft.Tools.Serve.Messages
   ( logInfo,
     logWarning,
     logError,
+    explained,
   )
 where
 
@@ -24,7 +25,7 @@ import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import Foreign.C.Error (Errno (..), eAGAIN)
 import Foreign.Ptr (castPtr)
-import GHC.IO.Exception (IOException (ioe_errno))
+import GHC.IO.Exception (IOException (ioe_description, ioe_errno, ioe_filename))
 import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.IO (fdWriteBuf, stdError, stdOutput)
 import System.Posix.Types (Fd)
@@ -44,6 +45,10 @@ logWarning text = writeTo errors stdError ("weft serve: " <> text)
 -- | Print a line on standard error.
 logError :: String -> IO ()
 logError = writeTo errors stdError
+
+-- | The message for an error, with the name of its file.
+explained :: IOException -> String
+explained e = maybe "" (<> ": ") (ioe_filename e) <> ioe_description e
 
 -- | A pool of one thread for each descriptor, so that lines are not mixed.
 outputs, errors :: Pool

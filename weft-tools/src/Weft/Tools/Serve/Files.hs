@@ -1,0 +1,123 @@
+-- |
+-- Description : The files that the settings name
+--
+-- Folders, certificates, passwords, pages and the log: which there are, and what is wrong with them.
+module Weft.Tools.Serve.Files
+  ( foldersOf,
+    folderExists,
+    certificatesOf,
+    loadCertificates,
+    faultsOf,
+  )
+where
+
+import Control.Exception (IOException, catch, try)
+import Control.Monad (filterM)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString.Char8 as B
+import Data.Either (lefts)
+import Data.IORef
+import Data.List (nub, (\\))
+import qualified Data.Map.Strict as Map
+import Data.Maybe (mapMaybe, maybeToList)
+import Data.String (fromString)
+import Network.HTTP.Types (ok200)
+import Network.Wai (defaultRequest, rawPathInfo, responseStatus)
+import Network.Wai.Internal (ResponseReceived (..))
+import System.Directory (doesDirectoryExist, doesPathExist)
+import System.FilePath (takeDirectory)
+import System.Posix.Files (fileAccess)
+import Weft.Http (limitHeadTime)
+import Weft.Static (StaticSettings (..), defaultStaticSettings, staticApp, withStatic)
+import Weft.Tls (CertificateSource (..), TlsServer, TlsServerSettings (..), defaultTlsServerSettings, newTlsServer)
+import Weft.Tools.Serve.BasicAuth (readPasswords)
+import Weft.Tools.Serve.Messages
+import Weft.Tools.Serve.Settings
+import Weft.Tools.Serve.Site (Sources (..))
+
+-- | The settings of the server and of its hosts.
+allOf :: Sources -> [Settings]
+allOf sources = sourcesMain sources : Map.elems (sourcesHosts sources)
+
+-- | The folders that are served.
+foldersOf :: Sources -> [FilePath]
+foldersOf = nub . mapMaybe folder . allOf
+
+-- | 'Left' says what is wrong with a folder.
+folderExists :: FilePath -> IO (Either String ())
+folderExists path = do
+  isFolder <- doesDirectoryExist path
+  exists <- doesPathExist path
+  pure (if isFolder then Right () else Left (path <> (if exists then " is not a folder" else " does not exist")))
+
+-- | The files of the server's certificate and its key, and of its hosts'. Without any, the server speaks plain HTTP.
+certificatesOf :: Sources -> [(FilePath, FilePath)]
+certificatesOf sources = nub [(chain, secret) | s <- allOf sources, Just chain <- [certificate s], Just secret <- [key s]]
+
+-- | The certificates, if there are any. A client gets the certificate for the name that it sends (SNI), or else the
+-- first one. Throws an 'IOError' for the first that cannot be loaded.
+loadCertificates :: Sources -> IO (Maybe TlsServer)
+loadCertificates sources = case certificatesOf sources of
+  [] -> pure Nothing
+  files ->
+    Just
+      <$> newTlsServer
+        defaultTlsServerSettings
+          { tlsCertificates = map (uncurry CertificateFiles) files,
+            tlsProtocols = map fromString (["h2" | http2 settings] <> ["http/1.1"]),
+            tlsHandshakeTime = limitHeadTime (limits settings)
+          }
+  where
+    settings = sourcesMain sources
+
+-- Faults ---------------------------------------------------------------------------------
+
+-- | What is wrong with the files. Creates and changes none.
+faultsOf :: Sources -> IO [String]
+faultsOf sources =
+  concat
+    <$> sequence
+      [ lefts <$> mapM folderExists (foldersOf sources),
+        failures readPasswords (nub (mapMaybe basicAuth (allOf sources))),
+        failures (\(chain, secret) -> newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateFiles chain secret]}) (certificatesOf sources),
+        concat <$> mapM logFaults (maybeToList (logTo (sourcesMain sources))),
+        missingPages sources
+      ]
+  where
+    failures :: (a -> IO b) -> [a] -> IO [String]
+    failures act = fmap (map explained . lefts) . mapM (try . act)
+
+logFaults :: FilePath -> IO [String]
+logFaults "-" = pure []
+logFaults path = do
+  exists <- doesPathExist path
+  isFolder <- doesDirectoryExist path
+  parent <- folderExists (takeDirectory path)
+  writable <- fileAccess (if exists then path else takeDirectory path) False True False `catch` \e -> const (pure False) (e :: IOException)
+  pure . map ("log: " <>) $ case parent of
+    Left why -> [why]
+    Right ()
+      | isFolder -> [path <> " is a folder"]
+      | otherwise -> [path <> " cannot be written" | not writable]
+
+-- | Error pages and fallbacks that do not exist. Hosts inherit those of the server, which one of the folders must have.
+missingPages :: Sources -> IO [String]
+missingPages sources = do
+  common <- filterM (fmap not . anyM (allOf sources) . has) (pagesOf settings)
+  own <- mapM (\(name, s) -> map ((,) ("hosts." <> name <> ".")) <$> filterM (fmap not . (`has` s)) (pagesOf s \\ pagesOf settings)) (Map.toList (sourcesHosts sources))
+  pure [place <> name <> ": the site has no file " <> B.unpack path | (place, (name, path)) <- map ((,) "") common <> concat own]
+  where
+    settings = sourcesMain sources
+    anyM xs holds = or <$> mapM holds xs
+    pagesOf s = nub ([("error-page", path) | (_, path) <- errorPages s] <> [("fallback", path) | path <- maybeToList (fallback s)])
+
+-- | Whether the folder of the settings has a page. True if the folder cannot be opened, which is a fault of its own.
+has :: (String, ByteString) -> Settings -> IO Bool
+has (_, path) s = case folder s of
+  Nothing -> pure False
+  Just place -> withStatic defaultStaticSettings {staticIndex = index s} place served `catch` \e -> const (pure True) (e :: IOException)
+  where
+    served static = do
+      found <- newIORef False
+      _ <- staticApp static defaultRequest {rawPathInfo = path} (\response -> ResponseReceived <$ writeIORef found (responseStatus response == ok200))
+      readIORef found
