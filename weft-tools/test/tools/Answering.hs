@@ -72,6 +72,11 @@ pages program =
         refused <- exchange port (request "POST" "/" "close")
         status refused @?= 405
         has "X-One: 1" refused,
+      testCase "--header replaces fields that a response has once, and adds to lists" . inFolder $ \folder -> serving program folder ["--header", "Content-Type: text/plain", "--header", "Server: mine", "--header", "Vary: Origin", "--compress"] $ \port -> do
+        writeFile (folder </> "text.css") (replicate 2000 'x')
+        page <- getWith ["Accept-Encoding: gzip"] port "/text.css"
+        mapM_ (`has` page) ["Content-Type: text/plain", "Server: mine", "Vary: Accept-Encoding", "Vary: Origin"]
+        map (`count` page) ["Content-Type:", "Server:"] @?= [1, 1],
       testCase "--error-page: its text, the original status, no validators; HEAD has no body; a missing page changes nothing" . inFolder $ \folder -> do
         writeFile (folder </> "404.html") "<p>lost</p>"
         serving program folder ["--error-page", "404=/404.html", "--error-page", "405=/none.html"] $ \port -> do
@@ -285,7 +290,9 @@ addresses program =
                 ("trusted-proxy", "10.0.0.0/99", "10.0.0.0/8"),
                 ("proxy-protocol", "maybe", "optional"),
                 ("cors-origin", "example.org", "https://example.org"),
-                ("header", "nothing", "Name: value")
+                ("header", "nothing", "Name: value"),
+                ("header", "etag: x", "etag is set by the server"),
+                ("header", "Location: /", "Location is set by the server")
               ]
         ],
       testCase "--version" $ do
@@ -384,7 +391,9 @@ access program = testCase "--basic-auth: names and passwords, a reload, and a ma
       line name = name <> ":$2y$05$q/CF38ZqM8E6v69QnSYuqe/rYpY7dj7v2fRI6mkfUOKLZO5CqhA4u"
       with credentials = getWith ["Authorization: Basic " <> credentials]
   writeFile users (unlines ["# who may", line "alice"])
-  weft program [] ["serve", folder, "--port", "0", "--basic-auth", users] $ \p -> do
+  createDirectoryIfMissing True (folder </> ".well-known" </> "acme-challenge")
+  writeFile (folder </> ".well-known" </> "acme-challenge" </> "token") "proof"
+  weft program [] ["serve", folder, "--port", "0", "--basic-auth", users, "--fallback", "/index.html"] $ \p -> do
     port <- portOf p
     refused <- get port "/"
     status refused @?= 401
@@ -394,6 +403,12 @@ access program = testCase "--basic-auth: names and passwords, a reload, and a ma
     -- alice:secrets, bob:secret, alice without a password, no Base64.
     forM_ ["YWxpY2U6c2VjcmV0cw==", "Ym9iOnNlY3JldA==", "YWxpY2U=", "%%%"] $ \credentials ->
       with credentials port "/" >>= (@?= 401) . status
+    -- Challenges of certificate authorities need none, but a path that is another one does.
+    get port "/.well-known/acme-challenge/token" >>= answered 200 "proof"
+    get port "/.well-known/acme-challenge/none" >>= (@?= 404) . status
+    exchange port (request "POST" "/.well-known/acme-challenge/token" "close") >>= (@?= 401) . status
+    forM_ ["/.well-known/acme-challenge", "/.well-known/acme-challenge/", "/.well-known/other"] $ \path -> get port path >>= (@?= 401) . status
+    forM_ ["/.well-known/acme-challenge/../../index.html", "/.well-known/acme-challenge/%2e%2e/%2e%2e/index.html"] $ \path -> get port path >>= (@?= 404) . status
     -- /metrics and /healthz need no password.
     get port "/healthz" >>= answered 200 "ok\n"
     writeFile users (line "bob")

@@ -56,9 +56,8 @@ readPasswords path = do
     canonical h = "$2b$" <> B.drop 4 h
 
 -- | Run the application only for requests with a name and its password; others get 401.
-authenticated :: Maybe Passwords -> Middleware
-authenticated Nothing app = app
-authenticated (Just passwords) app = \request respond -> do
+authenticated :: Passwords -> Middleware
+authenticated passwords app request respond = do
   known <- maybe (pure False) (right passwords) (lookup hAuthorization (requestHeaders request) >>= credentials)
   if known then app request respond else respond (plainText unauthorized401 [("WWW-Authenticate", "Basic realm=\"Restricted\", charset=\"UTF-8\"")])
 

@@ -75,12 +75,13 @@ openHost files old settings = do
         }
     noHeaders = [] :: ResponseHeaders
 
--- | The middleware in their order, and the files.
+-- | The middleware in their order, and the files. Challenges of certificate authorities need no password; they get no
+-- fallback, which would show a page that needs one.
 application :: Settings -> Maybe Passwords -> Application -> Application
 application settings passwords files =
   withHeaders (headers settings) . withCors (corsOrigins settings) . withErrorPages (errorPages settings) files
     . withRedirects (redirects settings)
-    . authenticated passwords
+    . maybe id (\known -> withChallenges files . authenticated known) passwords
     $ withFallback (fallback settings) files
 
 -- | Close the host's folder as soon as no request uses it. Called once for all hosts that share it.

@@ -10,6 +10,7 @@ module Weft.Tools.Serve.Respond
     withErrorPages,
     withFallback,
     withRedirects,
+    withChallenges,
     toHttps,
     withCors,
     plainText,
@@ -25,10 +26,13 @@ import Network.HTTP.Types.Header (hContentRange, hETag, hIfMatch, hIfNoneMatch, 
 import Network.Wai
 import Weft.Tools.Serve.Values (Redirect (..))
 
--- | Add header fields to every response.
+-- | Add header fields to every response. Those that may occur only once (RFC 9110, 5.3) replace the response's own.
 withHeaders :: ResponseHeaders -> Middleware
 withHeaders [] app = app
-withHeaders fields app = \request respond -> app request (respond . mapResponseHeaders (<> fields))
+withHeaders fields app = \request respond -> app request (respond . mapResponseHeaders added)
+  where
+    added own = filter ((`notElem` replaced) . fst) own <> fields
+    replaced = filter (`elem` [hContentType, hCacheControl, hServer, "Access-Control-Allow-Origin"]) (map fst fields)
 
 -- | Pages for responses with certain statuses, from the files of the site. Without a page the response stays as it was.
 withErrorPages :: [(Int, ByteString)] -> Application -> Middleware
@@ -93,14 +97,17 @@ moved code target = responseLBS (toEnum code) [(hLocation, target), (hContentTyp
   where
     text = "see " <> target <> "\n"
 
--- | Redirect requests to the same URL over HTTPS on a port, except challenges of certificate authorities (RFC 8555,
--- 8.3).
+-- | Use the first application for challenges of certificate authorities (RFC 8555, 8.3).
+withChallenges :: Application -> Middleware
+withChallenges files app request
+  | requestMethod request `elem` [methodGet, methodHead], Just token <- B.stripPrefix "/.well-known/acme-challenge/" (rawPathInfo request), not (B.null token) = files request
+  | otherwise = app request
+
+-- | Redirect requests to the same URL over HTTPS on a port, except challenges of certificate authorities.
 toHttps :: Int -> Middleware
-toHttps port app request respond
-  | "/.well-known/acme-challenge/" `B.isPrefixOf` rawPathInfo request = app request respond
-  | otherwise = case requestHeaderHost request of
-    Just host | not (B.null host) -> respond (moved 308 ("https://" <> name host <> (if port == 443 then "" else ":" <> B.pack (show port)) <> rawPathInfo request <> rawQueryString request))
-    _ -> respond (plainText badRequest400 [])
+toHttps port app = withChallenges app $ \request respond -> case requestHeaderHost request of
+  Just host | not (B.null host) -> respond (moved 308 ("https://" <> name host <> (if port == 443 then "" else ":" <> B.pack (show port)) <> rawPathInfo request <> rawQueryString request))
+  _ -> respond (plainText badRequest400 [])
   where
     name host = case B.breakEnd (== ':') host of
       (before, digits) | not (B.null before), B.all (`elem` ("0123456789" :: String)) digits -> B.init before

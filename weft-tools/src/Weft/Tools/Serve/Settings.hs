@@ -192,7 +192,7 @@ table =
       several (fmap utf8 . fileName) (\v s -> s {index = v}),
     live What "listing" Switch "Show a listing of a folder without an index file" $
       switch (\v s -> s {listing = v}),
-    live What "header" (Many "FIELD") "Field to add to every response of the site, as 'Name: value'" $
+    live What "header" (Many "FIELD") "Field to add to every response of the site, as 'Name: value'. Content-Type, Cache-Control, Server and Access-Control-Allow-Origin replace the server's own; fields that describe a file or the connection are refused" $
       several headerField (\v s -> s {headers = v}),
     live What "error-page" (Many "STATUS=PATH") "Page to send with this status, 400 or higher, as 404=/404.html" $
       several errorPage (\v s -> s {errorPages = v}),
@@ -204,7 +204,7 @@ table =
       switch (\v s -> s {compress = v}),
     live What "cors-origin" (Many "ORIGIN") "Allow pages of this origin to read responses, as https://example.org; '*' means every origin" $
       several corsOrigin (\v s -> s {corsOrigins = v}),
-    live What "basic-auth" (One "FILE") "Require a name and a password from this file, which htpasswd -B creates (bcrypt)" $
+    live What "basic-auth" (One "FILE") "Require a name and a password from this file, which htpasswd -B creates (bcrypt), except for files below /.well-known/acme-challenge/" $
       one filled (\v s -> s {basicAuth = Just v}),
     live What "cache" (One "MB") "Memory for the contents of small files (64)" $
       one (range 0 1000000) (\v s -> s {cacheBytes = 1000000 * v}),

@@ -84,7 +84,8 @@ headerField text = case break (== ':') text of
   where
     tokenChar c = c < '\128' && (isAlphaNum c || c `elem` ("!#$%&'*+-.^_`|~" :: String))
     trim = dropWhile (== ' ') . reverse . dropWhile (== ' ') . reverse
-    reserved name = CI.mk name `elem` ["Content-Length", "Transfer-Encoding", "Connection", "Content-Range", "Date"]
+    -- They depend on the request, the file or the connection.
+    reserved name = CI.mk name `elem` ["Content-Length", "Content-Range", "Content-Encoding", "Accept-Ranges", "ETag", "Last-Modified", "Location", "WWW-Authenticate", "Transfer-Encoding", "Connection", "Date"]
 
 -- | @404=\/404.html@.
 errorPage :: Reader (Int, ByteString)
