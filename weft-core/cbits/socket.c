@@ -298,8 +298,9 @@ int weft_unlink_stale(int fd, const struct sockaddr *addr, socklen_t len) {
   return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
 }
 
+/* Without O_NONBLOCK, opening a named pipe waits for a writer. Regular files ignore it. */
 int weft_open_read(const char *path) {
-  int r = open(path, O_RDONLY | O_CLOEXEC);
+  int r = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   return r < 0 ? -errno : r;
 }
 int64_t weft_file_size(int fd) {

@@ -66,8 +66,9 @@ data TlsServerSettings = TlsServerSettings
     -- else the first of the list.
     tlsCertificates :: [CertificateSource],
     tlsClientCertificates :: ClientCertificates,
-    -- | Application protocols, the most preferred first (ALPN, RFC 7301). If a client offers none of them, the
-    -- connection has none.
+    -- | Application protocols, the most preferred first (ALPN, RFC 7301). If a client offers only others,
+    -- the handshake fails with the alert @no_application_protocol@ (3.2). A client that offers none gets a connection
+    -- without one.
     tlsProtocols :: [ByteString],
     -- | How many sessions are kept for resumption; zero disables resumption. Servers that ask for client certificates
     -- keep none, since a resumed session does not present the certificate again.
@@ -174,7 +175,7 @@ serverParams settings loaded sessions asked =
           }
     }
   where
-    -- RFC 7301, 3.2: if there is no common protocol, the library continues without one.
+    -- RFC 7301, 3.2: if there is no common protocol, the library ends the handshake.
     preferred offered = case filter (`elem` offered) (tlsProtocols settings) of
       protocol : _ -> protocol
       [] -> B.empty

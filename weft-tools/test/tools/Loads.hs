@@ -5,6 +5,8 @@ import Control.Concurrent (forkIO, killThread, threadDelay)
 import Control.Exception (IOException, bracket, finally, try)
 import Control.Monad (forM_, forever, void)
 import qualified Data.ByteString.Char8 as B
+import Data.Char (toLower)
+import Data.IORef
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Program (contains, outcome)
@@ -69,6 +71,16 @@ tests program =
           (code, out) <- outcome program [] ["bench", "url", "http://127.0.0.1:" <> port <> "/"]
           code @?= ExitFailure 2
           contains out ("not a port from 1 to 65535: " <> port),
+      testCase "a Host field replaces that of the URL; what is no field is a wrong argument" $ do
+        heard <- newIORef B.empty
+        answering (\s -> recv s 4096 >>= writeIORef heard >> sendAll s (B.pack "HTTP/1.0 200 OK\r\n\r\n")) $ \port -> do
+          (code, out) <- load port ["--header", "host: a.example"]
+          assertEqual out ExitSuccess code
+        fields <- readIORef heard
+        filter (B.isPrefixOf (B.pack "host:")) (map (B.map toLower) (B.lines fields)) @?= [B.pack "host: a.example\r"]
+        (code, out) <- outcome program [] ["bench", "url", "http://127.0.0.1:1/", "--header", "nonsense"]
+        code @?= ExitFailure 2
+        contains out "expected 'Name: value', not \"nonsense\"",
       testCase "a Unix socket that does not exist" $ do
         (code, out) <- outcome program [] ["bench", "url", "unix:/no/such/socket", "--duration", "0.2", "--warmup", "0", "--connections", "1"]
         code @?= ExitFailure 1

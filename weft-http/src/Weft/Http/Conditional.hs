@@ -97,12 +97,13 @@ verdict headers v
     listed name = case [value | (n, value) <- headers, n == name] of
       [] -> Nothing
       values -> Just (B.intercalate "," values)
-    -- Either a tag, by strong comparison, or a date, which must be exactly the file's. If the tag is
-    -- weak, the contents may change within the second of the date, so the date is no strong validator (13.1.5).
+    -- Either a tag, by strong comparison, or a date, which must be exactly the file's. The contents may change within the
+    -- second of the date, so it is a weak validator (8.8.2.2), and counts only if there is no tag: the client has the
+    -- tag, and the whole file is always a right answer (13.1.5).
     sameAs given
       | "\"" `B.isPrefixOf` strip given = strongly (strip given)
-      | WeakTag _ <- validTag v = False
-      | otherwise = parseHTTPDate (strip given) == Just (validDate v)
+      | NoTag <- validTag v = parseHTTPDate (strip given) == Just (validDate v)
+      | otherwise = False
 
 -- | Does 'verdict' or 'ranges' use this field?
 conditional :: HeaderName -> Bool

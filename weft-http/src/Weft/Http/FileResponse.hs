@@ -42,6 +42,7 @@ import Network.Wai (FilePart (..), Request, requestHeaderRange, requestHeaders, 
 import System.IO.Error (ioeGetErrorType, ioeSetFileName, isEOFError)
 import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Files (fileSize, getFdStatus, isRegularFile, modificationTime)
+import System.Posix.Time (epochTime)
 import System.Posix.Types (EpochTime, Fd (..))
 import Weft.Blocking (blockingOr)
 import Weft.FFI.Errno (throwIfNegative)
@@ -112,7 +113,8 @@ openRegular path = try (blockingOr closeOpened open) >>= either failed (pure . J
       (`onException` cCloseFile fd) $ do
         found <- getFdStatus (Fd fd)
         if isRegularFile found
-          then pure (Opened (Fd fd) (toInteger (fileSize found)) (modificationTime found))
+          then -- No date in the future (RFC 9110, 8.8.2.1).
+            Opened (Fd fd) (toInteger (fileSize found)) . min (modificationTime found) <$> epochTime
           else ioError (userError "not a regular file")
 
 -- | RFC 9110, 13.2.2: evaluate the conditions in their order, then the range. A single range is honoured. For several

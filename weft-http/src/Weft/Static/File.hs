@@ -149,7 +149,7 @@ compressed root r
   where
     size = resourceSize r
     mediaType = lookup hContentType (resourceHeaders r)
-    variant bytes = (resource root (resourcePath r) (Just Gzip) (resourceStatus r) (resourceRacy r) (InMemory bytes)) {resourcePath = resourcePath r}
+    variant bytes = (resource root (resourcePath r) (Just Gzip) (resourceStatus r) (validDate (resourceValid r)) (resourceRacy r) (InMemory bytes)) {resourcePath = resourcePath r}
 
 -- | Whether a file with that status can be a variant of this resource. A variant that is older than the file is stale.
 mayStandFor :: Resource -> FileStatus -> Bool
@@ -175,7 +175,7 @@ describe root clock path coding file = go (3 :: Int) (openedStatus file)
   where
     -- Times of files advance in ticks, of 1 to 10 ms on most file systems, of 2 s on some. (git's index has the same
     -- problem, and calls such files racy.)
-    made status body = pure (File (resource root path coding status (fst (statusChanged status) + 3 > clock) body))
+    made status body = pure (File (resource root path coding status (dateOf clock status) (fst (statusChanged status) + 3 > clock) body))
     go tries status
       | statusType status == DirectoryFile = pure Folder
       | statusType status /= RegularFile = pure Denied
@@ -188,8 +188,8 @@ describe root clock path coding file = go (3 :: Int) (openedStatus file)
           then made status (InMemory bytes)
           else go (tries - 1) now
 
-resource :: DocumentRoot -> ByteString -> Maybe Coding -> FileStatus -> Bool -> Body -> Resource
-resource root path coding status racy body =
+resource :: DocumentRoot -> ByteString -> Maybe Coding -> FileStatus -> HTTPDate -> Bool -> Body -> Resource
+resource root path coding status date racy body =
   Resource
     { resourceBody = body,
       resourceSize = size,
@@ -212,7 +212,6 @@ resource root path coding status racy body =
     size = case body of
       InMemory bytes -> fromIntegral (B.length bytes)
       OnDisk -> fromIntegral (statusSize status)
-    date = dateOf status
     tag = case body of
       InMemory bytes -> StrongTag (tagOf coding [digest bytes, fromIntegral (B.length bytes)])
       OnDisk
@@ -220,8 +219,9 @@ resource root path coding status racy body =
         | otherwise -> StrongTag (tagOf coding times)
     times = let (seconds, nanos) = statusModified status in [fromIntegral seconds, fromIntegral nanos, fromIntegral (statusSize status)]
 
-dateOf :: FileStatus -> HTTPDate
-dateOf = epochTimeToHTTPDate . fromIntegral . fst . statusModified
+-- | The modification time, but none in the future (RFC 9110, 8.8.2.1). The first argument is the present time in seconds.
+dateOf :: Int64 -> FileStatus -> HTTPDate
+dateOf clock = epochTimeToHTTPDate . fromIntegral . min clock . fromIntegral . fst . statusModified
 
 -- | The entity tag: numbers in quotes. Tags are equal on all servers of a site, between which clients may alternate.
 -- The tag of contents in memory depends on the contents. That of a large file depends on its size and modification

@@ -144,11 +144,12 @@ data HttpError
 
 instance Exception HttpError
 
--- | A request for a target, with these fields besides @Host@.
+-- | A request for a target, with these fields, and with @Host@ if it is not among them.
 getRequest :: Target -> [ByteString] -> ByteString
 getRequest target fields =
-  B.concat (["GET ", B.pack (targetPath target), " HTTP/1.1\r\nHost: ", host, "\r\n"] ++ concatMap (\f -> [f, "\r\n"]) fields ++ ["\r\n"])
+  B.concat (["GET ", B.pack (targetPath target), " HTTP/1.1\r\n"] ++ concatMap (\f -> [f, "\r\n"]) (["Host: " <> host | not (any isHost fields)] ++ fields) ++ ["\r\n"])
   where
+    isHost f = B.map toLower (B.takeWhile (/= ':') f) == "host"
     name = if ':' `elem` targetHost target then "[" <> targetHost target <> "]" else targetHost target
     host = B.pack (name <> (if targetPort target `elem` [portOf (targetSecure target), ""] then "" else ':' : targetPort target))
 

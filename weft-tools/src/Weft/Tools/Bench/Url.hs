@@ -25,6 +25,7 @@ import Control.Exception (AsyncException (UserInterrupt), Handler (..), IOExcept
 import Control.Monad (forM, forM_, when)
 import Data.ByteString (ByteString)
 import Data.ByteString.Builder (hPutBuilder)
+import qualified Data.CaseInsensitive as CI
 import Data.IORef
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
@@ -51,6 +52,7 @@ import Weft.Tools.Bench.Setup (machineFacts, raiseOpenFiles)
 import Weft.Tools.Bench.Table (columns, renderNumber)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Http
+import Weft.Tools.Serve.Values (anyField)
 
 -- | What to send, and how.
 data Load = Load
@@ -121,9 +123,10 @@ urlCommand =
         <*> option positive (long "duration" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Measured time")
         <*> option notNegative (long "warmup" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Load before the measured time")
         <*> option positive (long "timeout" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Time limit of a request; one that takes longer counts as an error")
-        <*> many (strOption (long "header" <> metavar "FIELD" <> help "Header field to send with each request, such as 'Accept: */*'"))
+        <*> many (option (eitherReader field) (long "header" <> metavar "FIELD" <> help "Header field to send with each request, such as 'Accept: */*'; Host replaces that of the URL"))
         <*> switch (long "no-keep-alive" <> help "Open a new connection for each request")
         <*> trust
+    field text = (\(name, content) -> CI.original name <> ": " <> content) <$> anyField text
     trust =
       flag' TrustAnything (long "insecure" <> help "Accept any certificate")
         <|> TrustAuthorities <$> strOption (long "ca" <> metavar "FILE" <> help "Trust the authorities in this file (PEM) instead of the system's")

@@ -16,6 +16,7 @@ module Weft.Tools.Serve.Values
 
     -- * Values of HTTP
     headerField,
+    anyField,
     errorPage,
     sitePath,
     corsOrigin,
@@ -74,18 +75,23 @@ fileName text
   | null text || '/' `elem` text || any isControl text = Left ("expected the name of a file, not " <> show text)
   | otherwise = Right text
 
--- | RFC 9110, 5.1 and 5.5: a token, and a field value.
+-- | A field of responses.
 headerField :: Reader Header
-headerField text = case break (== ':') text of
-  (name, ':' : value)
-    | not (null name), all tokenChar name, not (any isControl value), not (reserved name) -> Right (CI.mk (B.pack name), utf8 (trim value))
-    | reserved name -> Left (name <> " is set by the server")
+headerField text = do
+  (name, value) <- anyField text
+  if reserved name then Left (B.unpack (CI.original name) <> " is set by the server") else Right (name, value)
+  where
+    -- They depend on the request, the file or the connection.
+    reserved = (`elem` ["Content-Length", "Content-Range", "Content-Encoding", "Accept-Ranges", "ETag", "Last-Modified", "Location", "WWW-Authenticate", "Transfer-Encoding", "Connection", "Date"])
+
+-- | RFC 9110, 5.1 and 5.5: a token, and a field value.
+anyField :: Reader Header
+anyField text = case break (== ':') text of
+  (name, ':' : value) | not (null name), all tokenChar name, not (any isControl value) -> Right (CI.mk (B.pack name), utf8 (trim value))
   _ -> Left ("expected 'Name: value', not " <> show text)
   where
     tokenChar c = c < '\128' && (isAlphaNum c || c `elem` ("!#$%&'*+-.^_`|~" :: String))
     trim = dropWhile (== ' ') . reverse . dropWhile (== ' ') . reverse
-    -- They depend on the request, the file or the connection.
-    reserved name = CI.mk name `elem` ["Content-Length", "Content-Range", "Content-Encoding", "Accept-Ranges", "ETag", "Last-Modified", "Location", "WWW-Authenticate", "Transfer-Encoding", "Connection", "Date"]
 
 -- | @404=\/404.html@.
 errorPage :: Reader (Int, ByteString)
