@@ -21,7 +21,7 @@ main = do
     done <- newEmptyMVar
     _ <- forkOn c ((try (threadDelay 1000) :: IO (Either IOException ())) >>= putMVar done)
     pure done
-  mapM takeMVar others >>= print . and . map (either (const False) (const True))
+  mapM takeMVar others >>= print . all (either (const False) (const True))
   mapM_ hClose files
 
 -- | Open files until the kernel refuses.

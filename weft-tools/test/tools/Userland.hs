@@ -136,7 +136,7 @@ fetching program folder =
       B.writeFile (own </> "page.part") (B.pack "mine")
       outcome program [] ["get", "http://127.0.0.1:" <> show port <> "/", "-o", own </> "page"] >>= (@?= (ExitSuccess, ""))
       mapM (B.readFile . (own </>)) ["page", "page.part"] >>= (@?= map B.pack ["hello", "mine"])
-      sort <$> listDirectory own >>= (@?= ["page", "page.part"]),
+      listDirectory own >>= (@?= ["page", "page.part"]) . sort,
     testCase "--timeout limits the TLS handshake with a server that never answers" . withListener $ \listening -> do
       port <- socketPort listening
       (code, out) <- outcome program [] ["get", "--timeout", "1", "https://127.0.0.1:" <> show port <> "/"]

@@ -221,7 +221,7 @@ resource root path coding status date racy body =
 
 -- | The modification time, but none in the future (RFC 9110, 8.8.2.1). The first argument is the present time in seconds.
 dateOf :: Int64 -> FileStatus -> HTTPDate
-dateOf clock = epochTimeToHTTPDate . fromIntegral . min clock . fromIntegral . fst . statusModified
+dateOf clock = epochTimeToHTTPDate . fromIntegral . min clock . fst . statusModified
 
 -- | The entity tag: numbers in quotes. Tags are equal on all servers of a site, between which clients may alternate.
 -- The tag of contents in memory depends on the contents. That of a large file depends on its size and modification

@@ -66,7 +66,7 @@ tests =
         last' <- start (runIn pool (pure 'x'))
         eventually "they wait" ((== 101) . poolQueued <$> statusOf pool)
         mapM_ stop ts
-        poolQueued <$> statusOf pool >>= (@?= 1)
+        statusOf pool >>= (@?= 1) . poolQueued
         putMVar gate ()
         result "the first" running
         result "the last" last' >>= (@?= 'x')

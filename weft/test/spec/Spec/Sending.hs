@@ -16,8 +16,8 @@ import Foreign.C.Error (eBADF, ePIPE)
 import GHC.Clock (getMonotonicTimeNSec)
 import Harness
 import System.Directory (getTemporaryDirectory, removeFile)
-import System.IO (hClose, openBinaryTempFile)
-import System.Posix.IO (OpenMode (ReadOnly), closeFd, defaultFileFlags, openFd)
+import System.IO (IOMode (ReadMode), hClose, openBinaryFile, openBinaryTempFile)
+import System.Posix.IO (closeFd, handleToFd)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration
@@ -75,7 +75,7 @@ tests =
                result "the reader" reader,
            test "a file that is sent in parts: interruptible, and with a deadline" $
              forM_ [False, True] $ \timed' -> withFile $ \path -> withUnix $ \a b ->
-               bracket (openFd path ReadOnly Nothing defaultFileFlags) closeFd $ \fd -> do
+               bracket (openBinaryFile path ReadMode >>= handleToFd) closeFd $ \fd -> do
                  reader <- start (let go = recv b 65536 >>= \s -> unless (B.null s) go in go)
                  soon <- deadlineIn (milliseconds 200)
                  -- The peer receives faster than parts are sent.

@@ -207,7 +207,7 @@ ends =
       assertBool (show (after' - before) <> " events") (after' - before < 50)
       close b
       void (outcome "the receiver" receiver)
-      forM_ waiters (void . outcome "a waiter"),
+      forM_ waiters (outcome "a waiter"),
     test "waits for the peer end with the deadline" . withTcp $ \a b -> do
       late "awaitPeerFinished" a awaitPeerFinished
       late "awaitPeerGone" a awaitPeerGone

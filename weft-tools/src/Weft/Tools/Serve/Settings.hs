@@ -236,7 +236,7 @@ table =
       one filled (\v s -> s {logTo = Just v}),
     fixed Observation "log-format" (OneOf "FORMAT" (map fst formats)) "Format of the log: combined, as Apache and nginx write it, or json, one object a line (combined)" $
       one (among formats) (\v s -> s {logAs = v}),
-    live Observation "metrics" (OneOf "WHO" (map fst audiences)) "Who may read /metrics, the page for Prometheus: nobody, loopback (this machine), proxied (also through a proxy on this machine) or everybody (loopback)" $
+    live Observation "metrics" (OneOf "WHO" (map fst audiences)) "Who may read /metrics, the page for Prometheus: nobody, loopback (this machine), proxied (also through a proxy on this machine) or everybody. A proxy that adds none of Forwarded, X-Forwarded-For and Via, as nginx does by default, is not recognised: choose nobody behind it (loopback)" $
       one (among audiences) (\v s -> s {metrics = v}),
     fixed Observation "watchdog" (One "SECONDS") "Report on standard error what occupies a core for longer than this, 0.001 or more (none)" $
       one (time 0.001) (\v s -> s {watchdog = Just v}),
