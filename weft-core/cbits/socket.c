@@ -298,9 +298,15 @@ int weft_unlink_stale(int fd, const struct sockaddr *addr, socklen_t len) {
   return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-/* Without O_NONBLOCK, opening a named pipe waits for a writer. Regular files ignore it. */
+/* Without O_NONBLOCK, opening a named pipe waits for a writer. With it, a regular file is refused while another process
+ * gives up its lease of it (fcntl(2), F_SETLEASE): then the call without it waits for that. */
 int weft_open_read(const char *path) {
   int r = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (r < 0 && errno == EWOULDBLOCK) {
+    struct stat st;
+    if (stat(path, &st) < 0) return -errno;
+    r = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : (errno = EWOULDBLOCK, -1);
+  }
   return r < 0 ? -errno : r;
 }
 int64_t weft_file_size(int fd) {

@@ -296,7 +296,7 @@ serverPlants =
     ("/epoll/ && /a refused request/", Mutant "a refused connection is closed with unread data" "Http/Engine.hs" "noDeadline message)\n    linger client\n" "noDeadline message)\n"),
     ("/epoll/ && /a body in two segments/", Mutant "bytes of a body are given twice" "Http/Body.hs" "else have <$ writeIORef (bodyHave body) B.empty\n" "else pure have\n"),
     ("/epoll/ && (/a shutdown while requests arrive/ || /is evicted/)", Mutant "a request that was received as its connection is told to end is dropped" "Http/Engine.hs" "      forever (threadDelay 1000000) `catch` \\EndIdle -> pure ()\n      lastOne client\n" "      throwIO EndIdle\n"),
-    ("/epoll/ && /a shutdown that gives up/", Mutant "ending an idle connection can be interrupted" "Http/Table.hs" "endEntry entry = uninterruptibleMask_ $ do\n" "endEntry entry = do\n"),
+    ("/epoll/ && /a shutdown that gives up/", Mutant "ending an idle connection can be interrupted" "Http/Table.hs" "endThread thread cells = uninterruptibleMask_ $ do\n" "endThread thread cells = do\n"),
     ("/epoll/ && /a response after a shutdown has begun/", Mutant "a response after a shutdown has begun is not the last one" "Http/Types.hs" "if draining then pure True else" "if draining && False then pure True else"),
     ("/epoll/ && /a streamed response/", Mutant "the connection goes on before the end of a streamed response is sent" "Http/Writer.hs" "  bytes <- held w *> seal w True\n  sendStrings w [bytes]\n  checkLength w\n" "  _ <- held w *> seal w True\n  checkLength w\n"),
     ("/epoll/ && /an application that takes longer than/", Mutant "the time limit of a head is not stopped when the head is complete" "Http/Timeouts.hs" "headCame = pause . clientIdleTimer" "headCame _ = pure ()"),

@@ -369,7 +369,7 @@ instance Exception Cancelled
 
 -- | 'begin' for a stream without offsets: wait until the descriptor is ready, and then make the call, with at most
 -- 4,096 bytes to write, since so many do not block then (pipe(7)). If another reader was faster, a descriptor that does
--- not block answers 'errAgain', and this waits again.
+-- not block answers 'errAgain', and this waits again, a millisecond later: some descriptors cannot be waited for.
 beginReady :: Op -> (CInt -> IO ()) -> IO (IO ())
 beginReady op handler = do
   thread <- mask_ (forkIO (untilReady `catch` ended >>= handler))
@@ -378,7 +378,7 @@ beginReady op handler = do
   where
     untilReady = do
       r <- ready >> runOp op {opLen = size}
-      if r == errAgain then untilReady else pure r
+      if r == errAgain then threadDelay 1000 >> untilReady else pure r
     writes = isWrite op
     ready = (if writes then threadWaitWrite else threadWaitRead) (Fd (opFd op))
     size = if writes then min 4096 (opLen op) else opLen op

@@ -26,7 +26,7 @@ import Control.Concurrent.MVar
 import Control.Exception
 import Control.Monad (unless, void, when)
 import Data.IORef
-import qualified Data.Map.Strict as Map
+import qualified Data.Map.Lazy as Map
 import GHC.Conc (labelThread)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Sys (forkGeneration)
@@ -42,7 +42,8 @@ data PoolState = PoolState
     stateLimit :: !Int,
     -- | Threads that run a call now.
     stateRunning :: !Int,
-    -- | The calls that wait, numbered in the order in which they came, and the next number.
+    -- | The calls that wait, numbered in the order in which they came, and the next number. Not evaluated: a call that is
+    -- undefined fails when it runs.
     stateQueue :: !(Map.Map Int (IO ())),
     stateNext :: !Int,
     stateDone :: !Int
@@ -115,10 +116,12 @@ runInOr pool dispose act =
       -- 'True' when the first of the two has come: the caller has been interrupted, or the call has ended.
       abandoned <- newIORef False
       withdraw <- enqueue pool $ do
-        r <- try (restore act)
-        putMVar box r
-        gone <- atomicModifyIORef' abandoned (\g -> (True, g))
-        when gone (either (ignore . asException) dispose r)
+        tooLate <- readIORef abandoned
+        unless tooLate $ do
+          r <- try (restore act)
+          putMVar box r
+          gone <- atomicModifyIORef' abandoned (\g -> (True, g))
+          when gone (either (ignore . asException) dispose r)
       takeMVar box `onException` do
         withdraw
         came <- atomicModifyIORef' abandoned (\g -> (True, g))

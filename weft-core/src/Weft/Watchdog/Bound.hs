@@ -12,7 +12,7 @@ import Text.Read (readMaybe)
 import Weft.Core.Time (Duration (..), toSeconds)
 import Weft.FFI.Errno (throwIfNegative_)
 import Weft.FFI.Watchdog
-import Weft.Sys (AtomicWords, globalWords, swapWord)
+import Weft.Sys (AtomicWords, globalWords, onException, swapWord)
 
 -- | Not 0 when the bound was set, or was read from the environment.
 decided :: AtomicWords
@@ -37,7 +37,8 @@ apply (Just d@(Duration ns))
 boundFromEnvironment :: IO ()
 boundFromEnvironment = do
   before <- swapWord decided 0 1
-  when (before == 0) $ do
+  -- After an error the next caller gets it, too: the first one may drop it.
+  when (before == 0) . (`onException` swapWord decided 0 0) $ do
     set <- lookupEnv "WEFT_WATCHDOG"
     case set of
       Nothing -> pure ()

@@ -38,7 +38,7 @@ import Weft.Core.Manager
 import Weft.Core.Timer (fireTimer)
 import Weft.Duration (Duration, seconds, toSeconds)
 import Weft.Hybrid.Blocked (noteEnded, noteStarted)
-import Weft.Hybrid.DescriptorTable (deliver, wakeAllQueues)
+import Weft.Hybrid.DescriptorTable (deliver)
 import Weft.Hybrid.Interpreter
 import Weft.Hybrid.Park
 import Weft.Hybrid.Policy
@@ -277,7 +277,5 @@ endLoop :: Loop -> IO ()
 endLoop l = do
   requestStop (loopManager l)
   void (step (loopManager l))
-  -- Threads of other schedulers may wait for a descriptor that this loop has reported.
-  wakeAllQueues l
   left <- addWord (schedulerStop (loopScheduler l)) cellRunning (-1)
   when (left == 1) (noteEnded (loopScheduler l) >> endWatchdog (loopScheduler l) >> void (tryPutMVar (schedulerEnded (loopScheduler l)) ()))

@@ -160,11 +160,12 @@ elect cluster d = do
     Just lease -> do
       r <- attempt (createKey (clusterEtcd cluster) lease (key cluster ("master/" <> show d)) (B.pack (clusterName (clusterOptions cluster))))
       case r of
-        Just (held, revision) -> do
+        Just (created, revision) -> do
           seen cluster d revision
           withMVar (clusterLock cluster) $ \_ -> do
             still <- validLease cluster
-            let ours = held && still == Just lease
+            -- An existing key may be ours ('claim'), or may just be being deleted ('release'): the next round knows.
+            let ours = created && still == Just lease
             when ours (modifyIORef' (clusterMine cluster) (Set.insert d))
             pure (if ours then RoleMaster else RoleSlave, revision)
         Nothing -> slave
@@ -304,7 +305,7 @@ watchLease cluster c = do
   let over = maybe True (\(_, until') -> now + 2 * fromIntegral (watchOfLease (clusterOptions cluster)) >= until') held
   mine <- Set.toList <$> readIORef (clusterMine cluster)
   when (over && not (null mine)) $ do
-    -- A request that waits may hold the lock, so the roles are set first.
+    -- The roles come first: nothing may delay them.
     forM_ mine (\d -> generationOf cluster d >>= setRole c d RoleSlave)
     giveUp cluster c mine
 

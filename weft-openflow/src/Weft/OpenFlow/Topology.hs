@@ -188,7 +188,6 @@ switchLeft d t
           settling = Set.filter ((/= d) . fst . snd) (settling t),
           settlingAt = Map.filterWithKey (\(d', _) _ -> d' /= d) (settlingAt t),
           floods = Map.delete d (floods t),
-          trunks = Map.delete d (trunks t),
           topologyVersion = topologyVersion t + 1
         }
 

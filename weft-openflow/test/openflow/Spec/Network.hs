@@ -336,6 +336,9 @@ linksOfOthers = testCase "links that others report are in the tree while they re
   topologyOwnLinks t2 @?= []
   map (`flood` fst (timePassed 18500 t3)) [1, 2] @?= [[1, 2, 3], [1, 3]]
   map (`flood` fst (timePassed 19500 t3)) [1, 2] @?= [[1, 2, 3], [1, 2, 3]]
+  -- A switch of theirs connects again.
+  let (t5, _) = timePassed 5000 (fst (switchJoined 3500 (DatapathId 2) V13 (map port [1, 2, 3]) t3))
+  flooding (DatapathId 2) t5 @?= FloodTo (map PortNo [1, 3]) (map PortNo [1, 2])
   -- One that is reported no more leaves the tree at once, but its ports stay ports to switches.
   map (`flood` t4) [1, 2] @?= [[2, 3], [2, 3]]
 

@@ -71,6 +71,17 @@ tests =
         result "the first" running
         result "the last" last' >>= (@?= 'x')
         eventually "two ran" ((== PoolStatus 1 0 0 2) <$> statusOf pool),
+      testCase "a call that is undefined harms no other" $ do
+        pool <- newPool 1
+        gate <- newEmptyMVar
+        running <- start (runIn pool (readMVar gate))
+        eventually "one runs" ((== 1) . poolRunning <$> statusOf pool)
+        submit pool (error "undefined")
+        after' <- start (runIn pool (pure 'x'))
+        eventually "two wait" ((== 2) . poolQueued <$> statusOf pool)
+        putMVar gate ()
+        result "the first" running
+        result "the last" after' >>= (@?= 'x'),
       testCase "a thread with much to do keeps no stack" $ do
         pool <- newPool 1
         gate <- newEmptyMVar

@@ -252,10 +252,14 @@ turns =
       let run restore = do
             over <- readIORef ending
             unless over ((void (restore (step m)) `catch` \Poke -> interrupt) >> run restore)
-      runner <- start (mask (\restore -> run (restore :: IO Bool -> IO Bool)))
+      masked <- newEmptyMVar
+      runner <- start (mask (\restore -> putMVar masked () >> run (restore :: IO Bool -> IO Bool)))
+      -- An exception before that would end it.
+      takeMVar masked
       let Task thread _ = runner
-      -- After eight exceptions there is time for a whole turn: otherwise, on a busy machine, none might ever end.
-      storm <- forkIO (forever (replicateM_ 8 (throwTo thread Poke >> yield) >> threadDelay 50))
+      -- After eight exceptions there is time for a whole turn, and more and more of it: otherwise, on a busy machine, none
+      -- might ever end.
+      storm <- forkIO (forM_ [50 ..] (\us -> replicateM_ 8 (throwTo thread Poke >> yield) >> threadDelay us))
       forM_ [1 .. times 300 :: Int] $ \n -> do
         arrived <- replicateM 20 newEmptyMVar
         forM_ (zip pipes arrived) $ \((r, _), v) -> registerFd_ m (\_ _ -> putMVar v ()) r evtRead OneShot

@@ -116,16 +116,13 @@ keepAlive etcd lease = call etcd "/v3/lease/keepalive" (object ["ID" .= lease]) 
   result <- o .: "result"
   (> 0) <$> number result "TTL"
 
--- | Create a key that belongs to the lease, if it does not exist. Returns whether the key belongs to the lease now, and
--- the revision of its creation.
+-- | Create a key that belongs to the lease. Returns whether it was created ('False' if it exists), and the revision of
+-- its creation.
 createKey :: Etcd -> Lease -> ByteString -> ByteString -> IO (Bool, Revision)
-createKey etcd lease key value = either id ((,) True) <$> create etcd lease key value revisionOf existing
-  where
-    existing o = (,) <$> ((== lease) <$> leaseOf o) <*> number o "create_revision"
-
--- | The lease of a key; @0@: none.
-leaseOf :: Object -> Parser Lease
-leaseOf o = o .:? "lease" .!= "0"
+createKey etcd lease key value =
+  create etcd lease key value revisionOf (`number` "create_revision") >>= \r -> pure $ case r of
+    Left revision -> (False, revision)
+    Right revision -> (True, revision)
 
 -- | Create a key that belongs to no lease, or read it if it exists: the value that it has afterwards.
 createOrRead :: Etcd -> ByteString -> ByteString -> IO ByteString
@@ -175,7 +172,7 @@ data Entry = Entry
 readPrefix :: Etcd -> ByteString -> IO [Entry]
 readPrefix etcd prefix = call etcd "/v3/kv/range" (object ["key" .= base64 prefix, "range_end" .= base64 end]) $ \o -> do
   entries <- o .:? "kvs" .!= []
-  mapM (\e -> Entry . B.drop (B.length prefix) <$> unbase64 e "key" <*> unbase64 e "value" <*> leaseOf e <*> number e "create_revision") entries
+  mapM (\e -> Entry . B.drop (B.length prefix) <$> unbase64 e "key" <*> unbase64 e "value" <*> e .:? "lease" .!= "0" <*> number e "create_revision") entries
   where
     -- The first key after all of them. The last byte of the prefix is below 255.
     end = B.snoc (B.init prefix) (B.last prefix + 1)
