@@ -92,8 +92,11 @@ injections capabilities =
     failing "io_uring_enter: EBUSY" "io_uring" "io_uring_enter:error=EBUSY:when=10+10"
   ]
     <> [failing ("io_uring_setup: " <> e) "io_uring" ("io_uring_setup:error=" <> e) | e <- ["EPERM", "ENOSYS", "EINVAL", "ENOMEM", "EMFILE"]]
-    -- The dispatchers have theirs, or one of them; at the latest the ring for files is refused.
-    <> [failing ("io_uring_setup, from the second or third on: " <> e) "io_uring" ("io_uring_setup:error=" <> e <> ":when=" <> show (min 3 (capabilities + 1)) <> "+") | e <- ["ENOMEM", "EMFILE"]]
+    -- The dispatchers have theirs, or one of them; at the latest the ring for files is refused, for which even a busy
+    -- machine has to ask.
+    <> [ (failing ("io_uring_setup, from the second or third on: " <> e) "io_uring" ("io_uring_setup:error=" <> e <> ":when=" <> show (min 3 (capabilities + 1)) <> "+")) {caseSet = [("WEFT_FILES", "io_uring")]}
+         | e <- ["ENOMEM", "EMFILE"]
+       ]
     <> [ (plain ("openat2: " <> e) "epoll") {caseInject = ["openat2:error=" <> e], caseSet = [("WEFT_FILES", "threads")], caseFlags = ["noforks"]}
          | e <- ["ENOSYS", "EPERM"]
        ]
