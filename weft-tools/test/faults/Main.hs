@@ -66,11 +66,13 @@ data Case = Case
     -- | A shell command before the program.
     caseShell :: String,
     -- | Signals that are sent to the process in turn, with a pause in microseconds after each.
-    caseMeanwhile :: Maybe (Int, [Signal])
+    caseMeanwhile :: Maybe (Int, [Signal]),
+    -- | Why nothing may have been injected, if that is possible.
+    caseMisses :: Maybe String
   }
 
 plain :: String -> String -> Case
-plain name backend = Case name backend [] [] [] False "" Nothing
+plain name backend = Case name backend [] [] [] False "" Nothing Nothing
 
 -- | System calls by name, with the error. With @when=a+b@ the call number a fails, and then every one b later;
 -- otherwise every call fails. The argument is the number of capabilities.
@@ -92,9 +94,9 @@ injections capabilities =
     failing "io_uring_enter: EBUSY" "io_uring" "io_uring_enter:error=EBUSY:when=10+10"
   ]
     <> [failing ("io_uring_setup: " <> e) "io_uring" ("io_uring_setup:error=" <> e) | e <- ["EPERM", "ENOSYS", "EINVAL", "ENOMEM", "EMFILE"]]
-    -- The dispatchers have theirs, or one of them; at the latest the ring for files is refused, for which even a busy
-    -- machine has to ask.
-    <> [ (failing ("io_uring_setup, from the second or third on: " <> e) "io_uring" ("io_uring_setup:error=" <> e <> ":when=" <> show (min 3 (capabilities + 1)) <> "+")) {caseSet = [("WEFT_FILES", "io_uring")]}
+    -- The dispatchers have theirs, or one of them; at the latest the ring for files is refused. Strace counts the calls of
+    -- each OS thread by itself, and which one makes them is not known.
+    <> [ (failing ("io_uring_setup, from the second or third on: " <> e) "io_uring" ("io_uring_setup:error=" <> e <> ":when=" <> show (min 3 (capabilities + 1)) <> "+")) {caseSet = [("WEFT_FILES", "io_uring")], caseMisses = Just "no OS thread has called io_uring_setup that often"}
          | e <- ["ENOMEM", "EMFILE"]
        ]
     <> [ (plain ("openat2: " <> e) "epoll") {caseInject = ["openat2:error=" <> e], caseSet = [("WEFT_FILES", "threads")], caseFlags = ["noforks"]}
@@ -202,7 +204,7 @@ run traced c = testCase (caseName c) $ do
           assertFailure (unlines ["it ended with " <> show code, said, complained])
         unless (null (caseInject c)) $ do
           injected <- length . filter ("(INJECTED)" `isInfixOf`) . lines <$> readFile log'
-          assertBool "nothing was injected" (injected > 0)
+          when (injected == 0) (maybe (assertFailure "nothing was injected") skip (caseMisses c))
         when (caseShort c) $ do
           counts <- map read . lines <$> readFile log' :: IO [Int]
           assertBool (show counts <> " calls were shortened") (maximum (0 : counts) > 100)
