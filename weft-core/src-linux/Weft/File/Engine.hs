@@ -293,7 +293,7 @@ beginWith e wanted op handler = do
       | otherwise -> do
         others <- addWord (engineWords e) streams 1
         if others < mostStreams
-          then beginStream l (leave >>) `onException` leave
+          then beginStream l `onException` leave
           else leave >> beginReady op handler
     Nothing
       | stream -> beginReady op handler
@@ -304,18 +304,18 @@ beginWith e wanted op handler = do
     -- If the descriptor does not block (O_NONBLOCK), and the kernel cannot wait for such a file in a ring, the request
     -- ends with 'errAgain'. It then begins once more, in the other way. Whoever ends it early either finds that one, or
     -- has written the word before it is looked at.
-    beginStream l left = do
+    beginStream l = do
       cancelled <- newAtomicWords 1
       second <- newRef (pure ())
-      first <- start l op $ \r ->
-        left $
-          if r /= errAgain
-            then handler r
-            else do
-              again <- beginReady op handler
-              _ <- swapRef second again
-              found <- readWord cancelled 0
-              when (found == 1) again
+      first <- start l op $ \r -> do
+        leave
+        if r /= errAgain
+          then handler r
+          else do
+            again <- beginReady op handler
+            _ <- swapRef second again
+            found <- readWord cancelled 0
+            when (found == 1) again
       pure $ do
         _ <- swapWord cancelled 0 1
         cancel l first

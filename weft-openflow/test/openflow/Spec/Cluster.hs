@@ -233,18 +233,25 @@ brokenCallback = testCase "a callback that fails does not stop the rounds" $ do
 -- | A proxy of an etcd that forwards all bytes while the MVar is full. If the flag is set, the next request for keys
 -- empties the MVar.
 through :: String -> IORef Bool -> MVar () -> (String -> IO a) -> IO a
-through url cutting open act =
+through url cutting open = relaying url (pure (\s -> cut s >> readMVar open, \_ -> readMVar open))
+  where
+    cut s = readIORef cutting >>= \now -> when (now && B.pack "/v3/kv/range" `B.isInfixOf` s) (void (tryTakeMVar open))
+
+-- | A proxy of an etcd. For each connection it makes two actions, which run before bytes of a request and of an answer
+-- are forwarded.
+relaying :: String -> IO (B.ByteString -> IO (), B.ByteString -> IO ()) -> (String -> IO a) -> IO a
+relaying url begin act =
   withServer defaultServerSettings {serverHost = Just "127.0.0.1"} forward $ \s -> act ("http://" <> show (serverAddress s))
   where
     port = read (reverse (takeWhile (/= ':') (reverse url))) :: Int
     -- etcd refuses connections while it starts.
     forward client _ = handle (\e -> const (pure ()) (e :: IOException)) . bracket (socket AF_INET Stream defaultProtocol) Socket.close $ \etcd -> do
       connect etcd (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
-      race_ (passing cut client etcd) (passing (const (pure ())) etcd client)
-    cut s = readIORef cutting >>= \now -> when (now && B.pack "/v3/kv/range" `B.isInfixOf` s) (void (tryTakeMVar open))
+      (request, answer) <- begin
+      race_ (passing request client etcd) (passing answer etcd client)
     passing look from to = do
       s <- recv from 65536
-      unless (B.null s) (look s >> readMVar open >> sendAll to s >> passing look from to)
+      unless (B.null s) (look s >> sendAll to s >> passing look from to)
 
 -- | A slave must not send a newer generation than its master: the switch would then refuse a later request of the
 -- master.
@@ -343,38 +350,19 @@ oneOfTwo = testCase "a controller that is connected to one end of two links make
 
 -- | A proxy of an etcd that waits before it forwards a request with the key of a switch.
 slowly :: String -> (String -> IO a) -> IO a
-slowly url act =
-  withServer defaultServerSettings {serverHost = Just "127.0.0.1"} forward $ \s -> act ("http://" <> show (serverAddress s))
-  where
-    port = read (reverse (takeWhile (/= ':') (reverse url))) :: Int
-    forward client _ = handle (\e -> const (pure ()) (e :: IOException)) . bracket (socket AF_INET Stream defaultProtocol) Socket.close $ \etcd -> do
-      connect etcd (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
-      race_ (passing pause client etcd) (passing (const (pure ())) etcd client)
-    pause s = when (masterKeys `B.isInfixOf` s && B.pack "CREATE" `B.isInfixOf` s) (threadDelay 100000)
-    passing look from to = do
-      s <- recv from 65536
-      unless (B.null s) (look s >> sendAll to s >> passing look from to)
+slowly url = relaying url (pure (\s -> when (masterKeys `B.isInfixOf` s && B.pack "CREATE" `B.isInfixOf` s) (threadDelay 100000), \_ -> pure ()))
 
 -- | A proxy of an etcd that holds back the answers to requests for keys while the first MVar is empty, and fills the
 -- second one when it does.
 holding :: String -> MVar () -> MVar () -> (String -> IO a) -> IO a
-holding url open held act =
-  withServer defaultServerSettings {serverHost = Just "127.0.0.1"} forward $ \s -> act ("http://" <> show (serverAddress s))
+holding url open held = relaying url ((\keys -> (request keys, const (answer keys))) <$> newIORef False)
   where
-    port = read (reverse (takeWhile (/= ':') (reverse url))) :: Int
-    forward client _ = handle (\e -> const (pure ()) (e :: IOException)) . bracket (socket AF_INET Stream defaultProtocol) Socket.close $ \etcd -> do
-      connect etcd (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
-      keys <- newIORef False
-      race_ (passing (request keys) client etcd) (passing (const (answer keys)) etcd client)
     -- The body of a request may follow by itself.
     request keys s = when (B.pack "POST " `B.isPrefixOf` s) (writeIORef keys (B.pack "/v3/kv/range" `B.isInfixOf` s))
     answer keys = do
       asked <- readIORef keys
       free <- tryReadMVar open
       when (asked && free == Nothing) (tryPutMVar held () >> readMVar open)
-    passing look from to = do
-      s <- recv from 65536
-      unless (B.null s) (look s >> sendAll to s >> passing look from to)
 
 -- | A proxy of an etcd that closes the connection instead of forwarding the answer to the first request that contains
 -- this text. The flag: an answer has been lost.

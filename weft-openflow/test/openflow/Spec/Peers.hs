@@ -452,8 +452,7 @@ killedSenders = testCase "a thread that is killed while it sends does not stop t
   switchHandshake c V10 1 p
   let send = void . sendMessage c (DatapathId 1)
   forM_ [1 .. 1000] $ \n -> do
-    -- Not for ever: on a busy machine the delay may last for so long that more than the limit of a queue waits.
-    sender <- forkOn n (replicateM_ 20000 (send BarrierRequest >> yield))
+    sender <- forkOn n (replicateM_ 20000 (send BarrierRequest >> yield)) -- They fit into the queue if the delay lasts long.
     threadDelay 200
     killThread sender
     let mark = EchoRequest (B.pack [fromIntegral (n `div` 256), fromIntegral n])

@@ -58,29 +58,21 @@ tests =
         finishes "disposal" (takeMVar disposed)
         eventually "done" ((== PoolStatus 1 0 0 1) <$> statusOf pool),
       testCase "a call whose caller was interrupted leaves the queue" $ do
-        pool <- newPool 1
-        gate <- newEmptyMVar
-        running <- start (runIn pool (readMVar gate))
-        eventually "one runs" ((== 1) . poolRunning <$> statusOf pool)
+        (pool, release) <- occupied
         ts <- replicateM 100 (start (runIn pool (pure ())))
         last' <- start (runIn pool (pure 'x'))
         eventually "they wait" ((== 101) . poolQueued <$> statusOf pool)
         mapM_ stop ts
         statusOf pool >>= (@?= 1) . poolQueued
-        putMVar gate ()
-        result "the first" running
+        release
         result "the last" last' >>= (@?= 'x')
         eventually "two ran" ((== PoolStatus 1 0 0 2) <$> statusOf pool),
       testCase "a call that is undefined harms no other" $ do
-        pool <- newPool 1
-        gate <- newEmptyMVar
-        running <- start (runIn pool (readMVar gate))
-        eventually "one runs" ((== 1) . poolRunning <$> statusOf pool)
+        (pool, release) <- occupied
         submit pool (error "undefined")
         after' <- start (runIn pool (pure 'x'))
         eventually "two wait" ((== 2) . poolQueued <$> statusOf pool)
-        putMVar gate ()
-        result "the first" running
+        release
         result "the last" after' >>= (@?= 'x'),
       testCase "a thread with much to do keeps no stack" $ do
         pool <- newPool 1
@@ -119,3 +111,12 @@ tests =
         forM_ (ts <> ts') (result "the parent's calls")
         assertEqual "the child: 1 if a call did not end, 2 if a pool's status was wrong" (Just (Exited ExitSuccess)) status
     ]
+
+-- | A pool whose only thread is in a call, and the action that ends the call.
+occupied :: IO (Pool, IO ())
+occupied = do
+  pool <- newPool 1
+  gate <- newEmptyMVar
+  running <- start (runIn pool (readMVar gate))
+  eventually "one runs" ((== 1) . poolRunning <$> statusOf pool)
+  pure (pool, putMVar gate () >> result "the first" running)
