@@ -23,6 +23,7 @@ module Weft.OpenFlow.Topology
     topologySwitches,
     topologyLinks,
     topologyOwnLinks,
+    isOwnLink,
     topologyHosts,
     topologyTree,
     topologySwept,
@@ -159,6 +160,10 @@ topologyLinks t
 topologyOwnLinks :: Topology -> [(Place, Place)]
 topologyOwnLinks t = [(from, to) | (from, (to, _)) <- Map.toList (links t)]
 
+-- | Whether 'topologyOwnLinks' has the link from the first port to the second. O(log links).
+isOwnLink :: Place -> Place -> Topology -> Bool
+isOwnLink from to t = fmap fst (Map.lookup from (links t)) == Just to
+
 -- | How a switch floods.
 flooding :: DatapathId -> Topology -> Flooding
 flooding d = fromMaybe (FloodTo [] []) . Map.lookup d . floods
@@ -265,7 +270,7 @@ withoutLinksAt place t =
 linkSeen :: Millis -> Place -> Place -> Topology -> (Topology, Changed)
 linkSeen time from to t
   | from == to || not (known to) || (connected from && not (known from)) = (t, [])
-  | fmap fst (Map.lookup from (links t)) == Just to = (t {links = Map.insert from (to, time) (links t)}, [])
+  | isOwnLink from to t = (t {links = Map.insert from (to, time) (links t)}, [])
   | otherwise = replant (withoutHosts [from, to] t) {links = Map.insert from (to, time) (links t), lapsed = Map.delete from (lapsed t)}
   where
     connected (d, _) = Map.member d (topologySwitches t)

@@ -17,10 +17,11 @@ import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async
 import Control.Concurrent.MVar
 import Control.Exception (IOException, bracket, handle)
-import Control.Monad (filterM, forM, forM_, unless, void, when, (>=>))
+import Control.Monad (filterM, forM, forM_, replicateM, unless, void, when, (>=>))
 import qualified Data.ByteString.Char8 as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
+import Data.Maybe (fromMaybe)
 import Data.Word (Word8)
 import Peer
 import System.Directory (doesDirectoryExist, removePathForcibly)
@@ -34,6 +35,8 @@ import Weft.OpenFlow.App
 import Weft.OpenFlow.Cluster
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Learning
+import Weft.OpenFlow.Lldp
+import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
@@ -44,7 +47,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, deathWithoutEtcd, silentEtcd, halfAnswer, brokenCallback, oneGeneration, lateKeys, manySwitches, oneOfTwo]
+tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, deathWithoutEtcd, silentEtcd, halfAnswer, brokenCallback, oneGeneration, lateKeys, manySwitches, oneOfTwo, answeredLink]
 
 -- | The length of a lease in seconds. A controller has four rounds in this time.
 lease :: Int
@@ -347,6 +350,26 @@ oneOfTwo = testCase "a controller that is connected to one end of two links make
         trunks <- filter (/= PortNo 10) <$> floods one 2
         length (filter (`elem` [PortNo 1, PortNo 21]) trunks) @?= 1
       _ -> assertFailure "two members"
+
+-- | The other end may belong to another controller, and may not have been there when the port sent its frame. The frames
+-- at intervals come too late.
+answeredLink :: TestTree
+answeredLink = testCase "a new link is answered by a frame of its port" $ do
+  let key = fromMaybe (error "16 bytes") (lldpKey (B.pack "0123456789abcdef"))
+      settings = (patient defaultSettings) {settingsPortStats = Nothing, settingsDiscovery = seconds 3600, settingsLldpKey = Just key}
+  withTestController settings $ \c address -> withPeer address $ \p -> do
+    switchHandshake c V10 1 p
+    let sent = snd <$> expect "a frame of a port" (\m -> case m of PacketOutMessage o -> Just (packetOutActions o); _ -> Nothing) p
+        arrives from at = sendMessageOf V10 0 (PacketInMessage (PacketIn noBuffer 60 (PortNo at) 0 0 0 [] (lldpFrame key (DatapathId 9) (PortNo from) (MacAddress 3)))) p
+    -- Each port has sent one as it came up.
+    initial <- replicateM 4 sent
+    initial @?= [[output (PortNo n)] | n <- [1 .. 4]]
+    arrives 7 2
+    sent >>= (@?= [output (PortNo 2)])
+    -- A known link is not answered.
+    arrives 7 2
+    arrives 8 3
+    sent >>= (@?= [output (PortNo 3)])
 
 -- | A proxy of an etcd that waits before it forwards a request with the key of a switch.
 slowly :: String -> (String -> IO a) -> IO a

@@ -65,19 +65,26 @@ handlePacket c s context out !xid !p = case contextFlooding context of
       frameType frame == etherTypeLldp -> do
       key <- readIORef (controllerLldpKey c)
       case lldpOrigin key frame (packetInData p) of
-        FromPort d port -> topologyStep c (linkSeen (contextTime context) (d, port) (contextSwitch context, packetInPort p)) >> consumed
+        FromPort d port -> linkFrom (d, port) >> consumed
         Forged -> count out CountForged >> consumed
         OtherLldp -> deliver c s context out xid (Packet p)
     | Just frame <- ethernet (packetInData p),
       frameType frame == etherTypeArp,
       Just (mac, ip) <- arpReplyTo probeAddress frame (packetInData p) -> do
       hosts <- topologyHosts <$> readIORef (controllerTopology c)
-      let here = (contextSwitch context, packetInPort p)
       if fmap hostPlace (Map.lookup mac hosts) == Just here
         then changeTopology c (\t -> (fromMaybe t (hostSeen (contextTime context) mac here (Just ip) t), ())) >> consumed
         else deliver c s context out xid (Packet p)
   _ -> deliver c s context out xid (Packet p)
   where
+    here = (contextSwitch context, packetInPort p)
+    -- A new link is answered by a frame of the receiving port: its earlier frames may have been sent before the other end
+    -- was there, and another controller may manage that end.
+    linkFrom from = do
+      before <- readIORef (controllerTopology c)
+      topologyStep c (linkSeen (contextTime context) from here)
+      unless (isOwnLink from here before) $
+        probe c s [port | Just switch <- [Map.lookup (contextSwitch context) (topologySwitches before)], Just port <- [Map.lookup (packetInPort p) (switchPorts switch)]]
     -- Free the switch's buffer, if the packet is in one.
     consumed = do
       active <- readIORef (sessionActive s)
