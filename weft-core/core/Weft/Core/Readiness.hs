@@ -46,7 +46,7 @@ import Control.Monad (void, when)
 import Data.Bits
 import System.Posix.Types (Fd)
 import Weft.Core.Events
-import Weft.Core.UseCount (Shut (..), UseCount (..), hasFlags, ownerFlag, setFlags)
+import Weft.Core.UseCount (Shut (..), UseCount, hasFlags, ownerFlag, setFlags, soleOwner)
 import qualified Weft.Core.UseCount as UseCount
 import Weft.Sys
 
@@ -57,7 +57,7 @@ data Readiness = Readiness
     -- | Distinguishes it from earlier and later descriptors of the same number.
     readinessGeneration :: !Int,
     -- | Word 0: its use count, and the flags below, which any thread sets and none clears. Words 1 and 2: the number of
-    -- expired waiters of each direction, incremented by timers and decremented by the waiters.
+    -- expired waiters of each direction; timers count them in, and they count themselves out.
     readinessWords :: !AtomicWords,
     -- | The tokens hold the stamp of the event that put them, or 'unstamped'.
     readinessReadToken :: !(MVar Stamp),
@@ -75,9 +75,19 @@ flagUrgent = ownerFlag 2
 flagShared = ownerFlag 3
 flagSendForbidden = ownerFlag 4
 
-useCount :: Readiness -> UseCount
-useCount rd = UseCount (readinessWords rd) 0 0
+useCount :: Readiness -> IO UseCount
+useCount rd = soleOwner (readinessWords rd) 0
 {-# INLINE useCount #-}
+
+-- | Set flags.
+mark :: Readiness -> Int -> IO ()
+mark rd flags = useCount rd >>= \l -> void (setFlags l flags)
+{-# INLINE mark #-}
+
+-- | Whether one of these flags is set.
+marked :: Readiness -> Int -> IO Bool
+marked rd flags = useCount rd >>= \l -> hasFlags l flags
+{-# INLINE marked #-}
 
 -- | The state of an open descriptor, of a generation. Both tokens are there, as nothing has been
 -- tried yet.
@@ -103,7 +113,7 @@ deliverStamped = deliverWith
 
 deliverWith :: Stamp -> Readiness -> Events -> IO ()
 deliverWith !stamp rd evs = do
-  when (evs `overlaps` (evtPeerClosed <> evtHangup <> evtUrgent)) (void (setFlags (useCount rd) (flagsOf evs)))
+  when (evs `overlaps` (evtPeerClosed <> evtHangup <> evtUrgent)) (mark rd (flagsOf evs))
   when (evs `overlaps` evtRead) (void (tryPutMVar (readinessReadToken rd) stamp))
   when (evs `overlaps` evtWrite) (void (tryPutMVar (readinessWriteToken rd) stamp))
 {-# INLINE deliverWith #-}
@@ -115,30 +125,30 @@ flagsOf evs = flag evtPeerClosed flagPeerClosed .|. flag evtHangup flagHangup .|
 
 -- | To be called before a system call with the descriptor; see 'UseCount.acquire'.
 acquire :: Readiness -> IO Bool
-acquire = UseCount.acquire . useCount
+acquire rd = useCount rd >>= UseCount.acquire
 {-# INLINE acquire #-}
 
 -- | 'acquire' for a call that sends: 'False' also after 'markSendForbidden'.
 acquireToSend :: Readiness -> IO Bool
-acquireToSend = UseCount.acquireUnless flagSendForbidden . useCount
+acquireToSend rd = useCount rd >>= UseCount.acquireUnless flagSendForbidden
 {-# INLINE acquireToSend #-}
 
 -- | To be called after the system call; see 'UseCount.release'.
 release :: Readiness -> IO Bool
-release = UseCount.release . useCount
+release rd = useCount rd >>= UseCount.release
 {-# INLINE release #-}
 
 -- | Forbid further use, and wake the threads that wait; they then find the descriptor shut.
 shut :: Readiness -> IO Shut
 shut rd = do
-  outcome <- UseCount.shut (useCount rd)
+  outcome <- useCount rd >>= UseCount.shut
   when (outcome /= WasShut) (wakeAll rd)
   pure outcome
 
 -- | Forbid further use of a descriptor that another owner closes, so that it is not closed a second
 -- time.
 markClosedElsewhere :: Readiness -> IO ()
-markClosedElsewhere rd = UseCount.markClosedElsewhere (useCount rd) >> wakeAll rd
+markClosedElsewhere rd = (useCount rd >>= UseCount.markClosedElsewhere) >> wakeAll rd
 
 -- | Let one waiter of each direction try again. If it finds the descriptor shut, it passes the token on to
 -- the next.
@@ -149,52 +159,53 @@ wakeAll rd = do
 
 -- | Whether it has been shut.
 isShut :: Readiness -> IO Bool
-isShut rd = not <$> UseCount.isOpen (useCount rd)
+isShut rd = not <$> (useCount rd >>= UseCount.isOpen)
 
 -- | Make all further sends fail, because a part of a message was sent and its rest never will be. Threads that
 -- wait to send are woken.
 markSendForbidden :: Readiness -> IO ()
-markSendForbidden rd = setFlags (useCount rd) flagSendForbidden >> void (tryPutMVar (readinessWriteToken rd) unstamped)
+markSendForbidden rd = mark rd flagSendForbidden >> void (tryPutMVar (readinessWriteToken rd) unstamped)
 
 -- | Whether 'markSendForbidden' was called.
 isSendForbidden :: Readiness -> IO Bool
-isSendForbidden rd = hasFlags (useCount rd) flagSendForbidden
+isSendForbidden rd = marked rd flagSendForbidden
 
 -- | Whether callbacks in the registry share this descriptor's kernel registration.
 isShared :: Readiness -> IO Bool
-isShared rd = hasFlags (useCount rd) flagShared
+isShared rd = marked rd flagShared
 {-# INLINE isShared #-}
 
 -- | Note that callbacks in the registry share this descriptor's kernel registration.
 setShared :: Readiness -> IO ()
-setShared rd = void (setFlags (useCount rd) flagShared)
+setShared rd = mark rd flagShared
 
 -- | Whether a read that returned less than was asked for may have left something behind
 -- that will not be reported again. It is so after the end of the stream or an
 -- error was reported, and near urgent data, at which a read stops.
 mayHideMore :: Readiness -> IO Bool
-mayHideMore rd = hasFlags (useCount rd) (flagPeerClosed .|. flagHangup .|. flagUrgent)
+mayHideMore rd = marked rd (flagPeerClosed .|. flagHangup .|. flagUrgent)
 {-# INLINE mayHideMore #-}
 
 -- | Whether the kernel has reported that the connection is gone in both directions.
 sawHangup :: Readiness -> IO Bool
-sawHangup rd = hasFlags (useCount rd) flagHangup
+sawHangup rd = marked rd flagHangup
 
 -- | Called by a timer when the deadline of a waiter of that direction has passed. The token may reach another waiter
 -- first, so each waiter passes it on while 'anyExpired' holds.
 noteExpired :: Readiness -> Direction -> IO ()
 noteExpired rd d = do
-  void (addWord (readinessWords rd) (expiredWord d) 1)
+  expired rd d >>= UseCount.countIn
   void (tryPutMVar (token rd d) unstamped)
 
 -- | Called by a waiter when it has found that its deadline has passed.
 expiredDone :: Readiness -> Direction -> IO ()
-expiredDone rd d = void (addWord (readinessWords rd) (expiredWord d) (-1))
+expiredDone rd d = expired rd d >>= UseCount.countOut
 
 -- | Whether the deadline of a waiter of that direction has passed and the waiter has not run since.
 anyExpired :: Readiness -> Direction -> IO Bool
-anyExpired rd d = (> 0) <$> readWord (readinessWords rd) (expiredWord d)
+anyExpired rd d = expired rd d >>= UseCount.isUsed
 
-expiredWord :: Direction -> Int
-expiredWord Reading = 1
-expiredWord Writing = 2
+expired :: Readiness -> Direction -> IO UseCount
+expired rd Reading = soleOwner (readinessWords rd) 1
+expired rd Writing = soleOwner (readinessWords rd) 2
+{-# INLINE expired #-}

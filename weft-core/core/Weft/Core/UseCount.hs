@@ -8,8 +8,8 @@
 --   bits 0 and 1    shut; released: a thread has been told to close the number
 --   bits 2 to 7     flags of the owner ('ownerFlag'), set and never cleared
 --   bits 8 to 31    threads that use it now
---   bits 32 to 62   generation: distinguishes an owner from earlier and later ones of the same word; zero if a word
---                   has only one owner
+--   bits 32 to 62   generation: distinguishes an owner from earlier and later ones of the same word. If a word has only
+--                   one owner: the process whose threads are counted ('soleOwner')
 -- @
 --
 -- Moves, each one atomic operation:
@@ -18,16 +18,21 @@
 --   open      -> used, used -> open      'acquire', 'release'
 --   open      -> shut                    'shut', by any thread, once
 --   shut, unused -> released             by the one thread that 'shut' or 'release' tells to close the number
+--   used -> unused                       in a forked child, where the parent's threads do not exist
 -- @
 --
 -- Everything is inlined: callers know a word's place and generation.
 module Weft.Core.UseCount
   ( UseCount (..),
+    soleOwner,
 
     -- * Using a descriptor
     acquire,
     acquireUnless,
     release,
+    countIn,
+    countOut,
+    isUsed,
 
     -- * Closing it
     shut,
@@ -48,16 +53,35 @@ module Weft.Core.UseCount
   )
 where
 
-import Control.Monad (void)
+import Control.Monad (void, when)
 import Data.Bits
 import Weft.Sys
 
 -- | A word, by its array, its index there and the owner's generation.
 data UseCount = UseCount !AtomicWords !Int !Int
 
-flagShut, flagReleased, oneUser, usersMask, generationShift :: Int
+-- | A word that has only one owner. Its generation is the 'forkGeneration' of the process whose threads are counted. A
+-- forked child inherits the word with the parent's users, and drops them when it first uses the word. (If the parent
+-- had shut it, and one of its users was to close the number, the child leaves the number open.)
+soleOwner :: AtomicWords -> Int -> IO UseCount
+soleOwner ws i = do
+  process <- forkGeneration
+  w <- readWord ws i
+  when (wordGeneration w /= process) (takeOver ws i process w)
+  pure (UseCount ws i process)
+{-# INLINE soleOwner #-}
+
+-- | Drop the users of another process, given the word as it was read.
+takeOver :: AtomicWords -> Int -> Int -> Int -> IO ()
+takeOver ws i process w = do
+  found <- casWord ws i w (openWord process (w .&. allFlags))
+  when (found /= w && wordGeneration found /= process) (takeOver ws i process found)
+{-# NOINLINE takeOver #-}
+
+flagShut, flagReleased, allFlags, oneUser, usersMask, generationShift :: Int
 flagShut = 1
 flagReleased = 2
+allFlags = 0xff
 oneUser = 256
 usersMask = 0xffffff00
 generationShift = 32
@@ -134,6 +158,19 @@ release l@(UseCount ws i _) = do
   old <- addWord ws i (negate oneUser)
   if old .&. flagShut /= 0 then claim l else pure False
 {-# INLINE release #-}
+
+-- | Count a thread in, even if the number is shut.
+countIn :: UseCount -> IO ()
+countIn (UseCount ws i _) = void (addWord ws i oneUser)
+
+-- | Count a thread out that 'countIn' counted in.
+countOut :: UseCount -> IO ()
+countOut (UseCount ws i _) = void (addWord ws i (negate oneUser))
+
+-- | Whether a thread of this process is counted in.
+isUsed :: UseCount -> IO Bool
+isUsed l = (\w -> ours l w && w .&. usersMask /= 0) <$> load l
+{-# INLINE isUsed #-}
 
 -- | 'True' if the caller has to close the number: it is shut and unused, and no other thread was told to.
 claim :: UseCount -> IO Bool

@@ -29,32 +29,35 @@ readNext :: File -> Count -> IO ByteString
 readNext file (Count count)
   | count <= 0 = pure B.empty
   | otherwise = inside loc file $ \fd -> mask_ $ do
-    left <- takeMVar (fileLeft file)
+    box <- streamLeft <$> streamState file
+    left <- takeMVar box
     if B.null left
-      then fresh fd
+      then fresh fd box
       else do
         let (front, rest) = B.splitAt count left
-        front <$ putMVar (fileLeft file) rest
+        front <$ putMVar box rest
   where
     loc = "Weft.File.readNext"
     -- A request's length has 32 bits.
     size = min mostAtOnce count
     -- The MVar is empty and no other thread fills it: putting does not block.
-    fresh fd = do
+    fresh fd box = do
       memory <- B.mallocByteString size
       late <- newRef B.empty
       let bytes n = B.fromForeignPtr memory 0 (fromIntegral n)
           policy = staying file (writeRef late . bytes) (touchForeignPtr memory)
       r <-
         runRequest policy (opRead fd (-1) (unsafeForeignPtrToPtr memory) size)
-          `onException` (putMVar (fileLeft file) =<< readRef late)
-      putMVar (fileLeft file) B.empty
+          `onException` (putMVar box =<< readRef late)
+      putMVar box B.empty
       bytes <$> concluded loc file r
 
 -- | Write all bytes to a stream; wait for room. If it is interrupted, a part may have been
 -- written.
 writeNext :: File -> ByteString -> IO ()
-writeNext file bytes = inside loc file $ \fd -> withMVar (fileTurn file) (\() -> go fd 0)
+writeNext file bytes = inside loc file $ \fd -> do
+  turn <- streamTurn <$> streamState file
+  withMVar turn (\() -> go fd 0)
   where
     loc = "Weft.File.writeNext"
     (memory, start, size) = B.toForeignPtr bytes
@@ -85,16 +88,17 @@ staying file won keep =
 endedByClose :: File -> IO () -> IO (IO ())
 endedByClose file end = do
   key <- newRef ()
-  _ <- updateRef (fileWaiting file) ((key, end) :)
+  waiting <- streamWaiting <$> streamState file
+  _ <- updateRef waiting ((key, end) :)
   open <- isFileOpen file
   unless open end
-  pure (updateStrict key)
+  pure (remove waiting key)
   where
-    updateStrict key = do
-      old <- readRef (fileWaiting file)
+    remove waiting key = do
+      old <- readRef waiting
       let !rest = filter ((/= key) . fst) old
-      ok <- casRef (fileWaiting file) old rest
-      unless ok (updateStrict key)
+      ok <- casRef waiting old rest
+      unless ok (remove waiting key)
 
 -- | The result of an operation. If it was cancelled, the file was closed.
 concluded :: String -> File -> CInt -> IO Int

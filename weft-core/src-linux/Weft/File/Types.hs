@@ -7,6 +7,8 @@ module Weft.File.Types
   ( -- * Files
     File (..),
     Kind (..),
+    StreamState (..),
+    streamState,
     newFile,
     inside,
     hold,
@@ -48,14 +50,21 @@ data File = File
     fileLight :: !Bool,
     -- | Word 0: the use count of the descriptor.
     fileWords :: !AtomicWords,
-    -- | For a stream: bytes of a read whose caller was interrupted; the next read returns them
-    -- first. A thread that reads holds the MVar.
-    fileLeft :: !(MVar ByteString),
-    -- | For a stream: actions that end the operations which wait, each with a key. Changed by
-    -- compare-and-swap.
-    fileWaiting :: !(Ref [(Ref (), IO ())]),
-    -- | For a stream: held by a thread that writes.
-    fileTurn :: !(MVar ())
+    -- | Replaced in a forked child, by compare-and-swap ('streamState').
+    fileState :: !(Ref StreamState)
+  }
+
+-- | What the threads of a process do with a stream.
+data StreamState = StreamState
+  { -- | The 'forkGeneration' of the process.
+    streamProcess :: !Int,
+    -- | Bytes of a read whose caller was interrupted; the next read returns them first. A thread that reads holds the
+    -- MVar.
+    streamLeft :: !(MVar ByteString),
+    -- | Actions that end the operations which wait, each with a key. Changed by compare-and-swap.
+    streamWaiting :: !(Ref [(Ref (), IO ())]),
+    -- | Held by a thread that writes.
+    streamTurn :: !(MVar ())
   }
 
 -- | Kinds of files.
@@ -73,7 +82,23 @@ instance Show File where
 
 -- | Take ownership of an open descriptor.
 newFile :: FilePath -> Kind -> FileStatus -> Bool -> Fd -> IO File
-newFile path kind opened light fd = File path fd kind opened light <$> newAtomicWords 1 <*> newMVar B.empty <*> newRef [] <*> newMVar ()
+newFile path kind opened light fd = File path fd kind opened light <$> newAtomicWords 1 <*> (newStreamState >>= newRef)
+
+newStreamState :: IO StreamState
+newStreamState = StreamState <$> forkGeneration <*> newMVar B.empty <*> newRef [] <*> newMVar ()
+
+-- | The state of a stream. A forked child begins with a new one: threads of the parent may hold the locks. What the
+-- parent has taken out of the stream stays with the parent.
+streamState :: File -> IO StreamState
+streamState file = do
+  st <- readRef (fileState file)
+  process <- forkGeneration
+  if streamProcess st == process then pure st else renew st
+  where
+    renew old = do
+      fresh <- newStreamState
+      _ <- casRef (fileState file) old fresh
+      streamState file
 
 -- | Run an action with the descriptor, on a GHC thread. Throws an
 -- illegal-operation error, with the function's name, if the file is closed.
@@ -84,15 +109,15 @@ inside loc file act = mask $ \restore -> do
   a <$ leaving file
 {-# INLINE inside #-}
 
-useCount :: File -> UseCount
-useCount file = UseCount (fileWords file) 0 0
+useCount :: File -> IO UseCount
+useCount file = soleOwner (fileWords file) 0
 {-# INLINE useCount #-}
 
 entering :: String -> File -> IO ()
-entering loc file = acquire (useCount file) >>= \open -> unless open (ioError (closedError loc file))
+entering loc file = useCount file >>= acquire >>= \open -> unless open (ioError (closedError loc file))
 
 leaving :: File -> IO ()
-leaving file = release (useCount file) >>= \mine -> when mine (releaseFd file)
+leaving file = useCount file >>= release >>= \mine -> when mine (releaseFd file)
 
 -- | For a request: keep the descriptor open until the action that is returned has run; it must run once. So a request
 -- whose caller was interrupted cannot use another file of the same number. Throws as 'inside' does.
@@ -105,7 +130,7 @@ demandOpen loc file = isFileOpen file >>= \open -> unless open (ioError (closedE
 
 -- | Whether it has not been closed.
 isFileOpen :: File -> IO Bool
-isFileOpen = isOpen . useCount
+isFileOpen file = useCount file >>= isOpen
 
 -- | Close a file: no operation begins any more, reads of a stream that wait end with an
 -- error, and the descriptor is closed when the last operation has ended. May be
@@ -113,8 +138,8 @@ isFileOpen = isOpen . useCount
 -- that.
 closeFile :: File -> IO ()
 closeFile file = mask_ $ do
-  outcome <- shut (useCount file)
-  unless (outcome == WasShut) (readRef (fileWaiting file) >>= mapM_ snd)
+  outcome <- useCount file >>= shut
+  unless (outcome == WasShut) (streamState file >>= readRef . streamWaiting >>= mapM_ snd)
   when (outcome == YoursToClose) (releaseFd file)
 
 -- | A close(2) of a file that was only read, or whose writes are in the page cache,

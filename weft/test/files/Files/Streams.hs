@@ -7,8 +7,8 @@ where
 
 import Control.Concurrent (forkOn, getNumCapabilities, threadDelay)
 import Control.Concurrent.MVar
-import Control.Exception (IOException, bracket, finally, mask_, throwIO, try)
-import Control.Monad (forM, forM_, replicateM, replicateM_, unless, void, when)
+import Control.Exception (IOException, SomeException, bracket, displayException, finally, mask_, throwIO, try)
+import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void, when)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString)
 import Data.IORef
@@ -18,9 +18,13 @@ import Foreign.C.String (CString, withCString)
 import Foreign.C.Types (CInt (..))
 import GHC.Conc (ThreadStatus (..), threadStatus)
 import Harness
+import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
+import System.IO (hPutStrLn, stderr)
 import System.IO.Error (ioeGetErrorString)
+import System.Posix.Files (getFdStatus)
 import System.Posix.IO (closeFd, createPipe, dup)
+import System.Posix.Process (ProcessStatus (..), exitImmediately, forkProcess, getProcessStatus)
 import System.Posix.Types (Fd (..))
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -40,6 +44,7 @@ tests =
       testCase "closing ends a read that waits" closes,
       testCase "a pipe has no offsets" offsets,
       testCase "many pipes wait at once" many,
+      testCase "a forked child reads, writes and closes streams that threads of the parent are using" inherited,
       testCase "a descriptor that does not block, and that rings cannot wait for" withoutBlocking,
       testCase "more pipes wait than a ring has slots, and a disk is read" idle
     ]
@@ -63,6 +68,38 @@ carries = withPipe $ \r w -> do
     readAll r = do
       bytes <- readNext r 50000
       if B.null bytes then pure [] else (bytes :) <$> readAll r
+
+-- | One of the parent's threads reads from a pipe, another one writes into a full one. Neither exists in the child.
+inherited :: Assertion
+inherited = withPipe $ \r w -> withPipe $ \drain full -> do
+  reader <- start (readNext r 1)
+  writer <- start (writeNext full (marked 0 200000))
+  blocked reader >>= assertBool "the reader waits"
+  blocked writer >>= assertBool "the writer waits"
+  child <- forkProcess $ do
+    worked <- try (finishes "the child's work" (childsWork r drain full))
+    either (\e -> hPutStrLn stderr ("in the child: " <> displayException (e :: SomeException))) pure worked
+    exitImmediately (either (const (ExitFailure 1)) (const ExitSuccess) worked)
+  -- One byte for each reader.
+  writeNext w (marked 0 2)
+  status <- finishes "the child" (getProcessStatus True False child)
+  status @?= Just (Exited ExitSuccess)
+  got <- result "the parent's reader" reader
+  B.length got @?= 1
+  emptying <- start (forever (readNext drain 65536))
+  result "the parent's writer" writer
+  stop emptying
+  where
+    childsWork r drain full = do
+      readNext r 1 >>= (@?= 1) . B.length
+      emptying <- start (forever (readNext drain 65536))
+      writeNext full (marked 0 10)
+      stop emptying
+      forM_ [r, full] $ \file -> do
+        fd <- withFileFd file pure
+        closeFile file
+        open <- try (getFdStatus fd)
+        either (const (pure ()) :: IOException -> IO ()) (const (assertFailure (show fd <> " is open"))) open
 
 -- | Linux has no RWF_NOWAIT for inotify(7).
 withoutBlocking :: Assertion

@@ -13,21 +13,26 @@ import Control.Monad
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Foreign.C.Error (eTIMEDOUT)
+import Foreign.C.Types (CInt)
 import Harness
 import Spec.Serve (withNoneLeft)
 import System.Exit (ExitCode (..))
 import System.IO (hPutStrLn, stderr)
+import System.Posix.Files (getFdStatus)
+import System.Posix.IO (closeFd, dup)
 import System.Posix.Process (ProcessStatus (..), exitImmediately, forkProcess, getProcessStatus)
 import System.Posix.Resource (Resource (..), ResourceLimit (..), ResourceLimits (..), getResourceLimit, setResourceLimit)
+import System.Posix.Types (Fd (..))
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.Core.Descriptor (closeDescriptor, newDescriptor, useDescriptor)
 import Weft.Core.Manager (isAlive)
 import qualified Weft.Core.Manager as Manager (shutdown)
 import Weft.Duration
 import Weft.Event (Lifetime (OneShot), evtRead, registerFd_)
 import Weft.IdleTimer (expired, newIdleTimer)
 import Weft.Metrics (metricsRegistered, readMetrics)
-import Weft.Runtime.Managers (managers, stopManagers)
+import Weft.Runtime.Managers (currentManager, currentRegistry, managers, stopManagers)
 import Weft.Socket
 import Weft.Socket.ByteString
 import Weft.Test.Capabilities (changeCapabilities)
@@ -115,6 +120,26 @@ tests =
           status <- getProcessStatus True False child
           status @?= Just (Exited ExitSuccess)
           progress,
+      test "a forked child closes a descriptor that a thread of the parent is using" . withFds $ \fds -> do
+        (r, _) <- pipe fds
+        copy@(Fd number) <- dup r
+        d <- newDescriptor currentRegistry currentManager copy (pure () <$ closeFd copy)
+        (using, over) <- (,) <$> newEmptyMVar <*> newEmptyMVar
+        user <- start (useDescriptor d (putMVar using () >> takeMVar over))
+        takeMVar using
+        child <- forkProcess $ do
+          mine <- useDescriptor d (pure ())
+          closed <- closeDescriptor d
+          open <- isOpen number
+          exitImmediately (if mine == Just () && closed && not open then ExitSuccess else ExitFailure 1)
+        status <- finishes "the child" (getProcessStatus True False child)
+        status @?= Just (Exited ExitSuccess)
+        -- The parent's thread goes on using it, and closes it at the end.
+        closeDescriptor d >>= (@?= True)
+        isOpen number >>= (@?= True)
+        putMVar over ()
+        result "the parent's thread" user >>= (@?= Just ())
+        isOpen number >>= (@?= False),
       test "a wake-up is never lost (soak)" soak,
       test "collector: threads that wait for a descriptor or a time do not count as deadlocked" . withFds $ \fds -> do
         (r, w) <- pipe fds
@@ -219,6 +244,9 @@ whileLoaded act = do
       yield
       say w 1
       result "a pipe's reader" t
+
+isOpen :: CInt -> IO Bool
+isOpen number = either (const False :: IOException -> Bool) (const True) <$> try (getFdStatus (Fd number))
 
 -- | All kinds of waiting, in a process that has just been forked.
 childsWork :: IO ()
