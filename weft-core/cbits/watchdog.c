@@ -124,6 +124,13 @@ static void look_at(struct weft_heartbeat *h, int64_t now, int64_t limit) {
   int64_t beat = __atomic_load_n(&h->beat, __ATOMIC_ACQUIRE);
   int64_t state = __atomic_load_n(&h->state, __ATOMIC_ACQUIRE);
   int64_t phase = state & 7, detail = state >> 3;
+  int64_t began = __atomic_load_n(&h->watch, __ATOMIC_ACQUIRE);
+  if (began != h->seen_watch) {
+    /* It was not watched for some time, which does not count, nor does what was reported before. */
+    h->seen_watch = began;
+    h->reported_since = 0;
+    h->not_before = now;
+  }
   if (beat != h->seen_beat || state != h->seen_state) {
     if (h->reported_since) {
       int64_t held = now - h->reported_since;
@@ -195,7 +202,10 @@ int weft_watchdog_set(int64_t ns) {
     bound = ns;
     for (int i = 0; i < BLOCKS; i++) {
       /* The state of a runner from before it was watched does not count. */
-      if (!blocks[i].watched) __atomic_store_n(&blocks[i].state, WEFT_OUTSIDE, __ATOMIC_RELAXED);
+      if (!blocks[i].watched) {
+        __atomic_store_n(&blocks[i].state, WEFT_OUTSIDE, __ATOMIC_RELAXED);
+        __atomic_store_n(&blocks[i].watch, blocks[i].watch + 1, __ATOMIC_RELEASE);
+      }
       __atomic_store_n(&blocks[i].watched, ns, __ATOMIC_RELEASE);
     }
     pthread_cond_signal(&changed);

@@ -14,8 +14,10 @@ struct weft_heartbeat {
   int64_t longest, longest_of;
   /* The watchdog's own: the capability, or -1; the beat and the state that it saw last; the instant at which it first
    * saw them; the instant before which nothing counts, as the process was stopped; the instant at which the stall
-   * began that it has reported, or 0. */
-  int64_t index, seen_beat, seen_state, since, not_before, reported_since;
+   * began that it has reported, or 0; the watch that these belong to. */
+  int64_t index, seen_beat, seen_state, since, not_before, reported_since, seen_watch;
+  /* How often it began to be watched. Written under the lock. */
+  int64_t watch;
   int32_t used;
 };
 

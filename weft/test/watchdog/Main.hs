@@ -53,6 +53,9 @@ tests =
          testCase "without a bound nothing is reported" $ do
            (code, out, err) <- run Nothing 1 "quiet"
            (code, out, err) @?= (ExitSuccess, "0\n", ""),
+         testCase "the time without a bound does not count" $ do
+           (code, out, _) <- run Nothing 1 "again"
+           (code, out) @?= (ExitSuccess, "True\n"),
          testCase "a bound that is no number is refused" $ do
            (code, _, err) <- run (Just "soon") 1 "quiet"
            assertBool err ("WEFT_WATCHDOG is \"soon\"" `isInfixOf` err)
@@ -119,6 +122,15 @@ hold how = do
         either (const (pure ()) :: IOException -> IO ()) (const (error "it was made")) made
       timer spinUntilReported
     "set" -> setWatchdog (Just (milliseconds 100)) >> timer spinUntilReported
+    -- It is off, for ten seconds, while the action that it has reported is still running.
+    "again" -> do
+      setWatchdog (Just (milliseconds 100)) >> timer (spinUntilReported >> setWatchdog Nothing)
+      threadDelay 10000000
+      setWatchdog (Just (milliseconds 100)) >> timer spinUntilReported
+      -- Until the watchdog has looked again.
+      threadDelay 1000000
+      longest <- watchdogLongest <$> watchdogMetrics
+      print (longest < seconds 10)
     "callback" -> do
       m <- E.new
       (r, w) <- createPipe
@@ -138,7 +150,7 @@ hold how = do
       _ <- schedule (milliseconds 1) (mapM_ (const (pure ())) [1 .. 1000 :: Int] >> putMVar fired ())
       takeMVar fired
     _ -> error how
-  unless (how == "fork") finished
+  unless (how `elem` ["fork", "again"]) finished
   where
     timer act = do
       fired <- newEmptyMVar
