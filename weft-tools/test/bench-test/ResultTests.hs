@@ -63,6 +63,19 @@ results =
         let text = renderComparison [savedBy "9.6.6" [run "weft" sixtyFour "cpu_us_per_op" [10, 10]]] [savedBy "9.10.3" [run "weft" sixtyFour "cpu_us_per_op" [9, 9]]]
         forM_ ["not the same machine, kernel or compiler: 2 cores, A & B, GHC 9.6.6, Linux 6.1.0; 2 cores, A & B, GHC 9.10.3, Linux 6.1.0", "10.0 -> 9.00  -10.0 %"] $ \part ->
           assertBool (T.unpack text) (part `T.isInfixOf` text),
+      testCase "a comparison has the runs that are in one result only, failures and bounds; what is worse" $ do
+        let judged holds' = (kept sample) {savedBounds = [SavedBound "a < b" (Just 1) 1.15 holds' ""]}
+            without = (judged (Just True)) {savedRuns = take 1 (savedRuns (kept sample)), savedFailed = ["weft: it crashed"]}
+            text = renderComparison [judged (Just True)] [without]
+        forM_ ["only in the first result: pong " <> runSubject (last sample), "failed in the second result: pong: weft: it crashed"] $ \part ->
+          assertBool (T.unpack (part <> " in " <> text)) (part `T.isInfixOf` text)
+        map (becameWorse [judged (Just True)] . pure) [judged (Just True), judged Nothing, judged (Just False), without] @?= [False, False, True, True]
+        becameWorse [judged Nothing] [judged (Just False)] @?= True
+        becameWorse [without] [judged (Just True)] @?= False,
+      testCase "a report of two machines says which is which, and why a bound has no verdict" $ do
+        let elsewhere = (kept sample) {savedMachine = [("cores", "64"), ("ghc", "9.0.2")], savedBounds = [SavedBound "a < b" Nothing 1.15 Nothing "not asked for: c-epoll"]}
+            page = renderReport (const Nothing) [kept sample, elsewhere]
+        forM_ ["pong on 64 cores", "? not asked for: c-epoll"] $ \part -> assertBool (T.unpack (part <> " in " <> page)) (part `T.isInfixOf` page),
       testCase "a report has bounds, figures, machine and JSON, escaped" $ do
         let page = renderReport (const (Just (Described "a title" ["cpu_us_per_op"]))) [kept sample]
         forM_ ["\10007 missed", "a &lt; b", "A &amp; B", "Mio 2013, figure 5", "<svg", "commit abc", "missing: go: no go-pong", "9.00 \181s"] $ \part ->

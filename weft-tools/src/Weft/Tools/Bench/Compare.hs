@@ -5,12 +5,13 @@
 --
 -- Pure. A metric has changed beyond noise if all rounds of one result lie on one side of all rounds of the other and
 -- the medians differ by more than 3 %. With a single round on either side the noise is not known, and a change counts
--- from 25 % on. Bounds whose verdict changed are always reported.
+-- from 25 % on. Bounds whose verdict changed are always reported, and so are runs and failures that only one result has.
 module Weft.Tools.Bench.Compare
   ( Difference (..),
     differences,
     comparable,
     worsened,
+    becameWorse,
     renderComparison,
   )
 where
@@ -81,12 +82,45 @@ worsened d
   | higherIsBetter (differenceMetric d) = differenceAfter d < differenceBefore d
   | otherwise = differenceAfter d > differenceBefore d
 
+-- | Whether anything is worse than before: a figure, a bound that is missed now, a run that is missing.
+becameWorse :: [Saved] -> [Saved] -> Bool
+becameWorse before after =
+  any worsened (differences before after) || any missedNow (turnedBounds before after) || not (null (runsOnlyIn before after))
+  where
+    missedNow (_, was, now) = savedHolds now == Just False && savedHolds was /= Just False
+
+-- | The bounds with another verdict: the benchmark, the bound before and after.
+turnedBounds :: [Saved] -> [Saved] -> [(Text, SavedBound, SavedBound)]
+turnedBounds before after =
+  [ (savedBench ka, a, b)
+    | ka <- before,
+      kb <- after,
+      savedBench ka == savedBench kb,
+      a <- savedBounds ka,
+      b <- savedBounds kb,
+      savedBoundName a == savedBoundName b,
+      savedHolds a /= savedHolds b
+  ]
+
+-- | The runs of the first results that the second ones lack, although they have the benchmark.
+runsOnlyIn :: [Saved] -> [Saved] -> [(Text, Run)]
+runsOnlyIn these those =
+  [ (savedBench a, r)
+    | a <- these,
+      let others = [b | b <- those, savedBench b == savedBench a],
+      not (null others),
+      r <- savedRuns a,
+      (runSubject r, runParams r) `notElem` [(runSubject o, runParams o) | b <- others, o <- savedRuns b]
+  ]
+
 -- | The comparison as text for a terminal.
 renderComparison :: [Saved] -> [Saved] -> Text
 renderComparison before after =
   T.unlines . concat $
     [ ["not the same machine, kernel or compiler: " <> machines before <> "; " <> machines after | machines before /= machines after],
       [benches <> " only in the " <> which <> " result" | (which, benches) <- lonely],
+      ["only in the " <> which <> " result: " <> T.unwords (bench : subjectAndParams r) | (which, these, those) <- sides, (bench, r) <- runsOnlyIn these those],
+      ["failed in the " <> which <> " result: " <> savedBench k <> ": " <> failure | (which, these, _) <- sides, k <- these, failure <- savedFailed k],
       [number (length compared) <> " runs are in both; " <> number (length found) <> " figures changed beyond noise"],
       columns [row d | d <- found],
       ["" | not (null turned)],
@@ -100,9 +134,12 @@ renderComparison before after =
     only k = k {savedMachine = filter ((`elem` ["cores", "cpu", "ghc", "kernel"]) . fst) (savedMachine k)}
     nonEmpty list = if null list then Nothing else Just list
     dedupe list = M.keys (M.fromList [(k, ()) | k <- list])
+    sides = [("first", before, after), ("second", after, before)]
+    subjectAndParams r = runSubject r : shown (runParams r)
+    shown params = [k <> "=" <> paramText v | (k, v) <- params]
     lonely =
       [ (which, T.unwords names)
-        | (which, these, those) <- [("first", before, after), ("second", after, before)],
+        | (which, these, those) <- sides,
           let names = [savedBench k | k <- these, savedBench k `notElem` map savedBench those],
           not (null names)
       ]
@@ -110,7 +147,7 @@ renderComparison before after =
       [ if worsened d then "worse " else "better",
         differenceBench d,
         differenceSubject d,
-        T.unwords [k <> "=" <> paramText v | (k, v) <- differenceParams d],
+        T.unwords (shown (differenceParams d)),
         differenceMetric d,
         renderNumber (differenceBefore d) <> " -> " <> renderNumber (differenceAfter d),
         percent (differenceAfter d / differenceBefore d)
@@ -119,14 +156,5 @@ renderComparison before after =
     percent r
       | isNaN r || isInfinite r = ""
       | otherwise = (if r >= 1 then "+" else "") <> T.pack (showFFloat (Just 1) (100 * (r - 1)) " %")
-    turned =
-      [ "bound " <> said (savedHolds b) <> ", was " <> said (savedHolds a) <> ": " <> savedBench ka <> ": " <> savedBoundName a
-        | ka <- before,
-          kb <- after,
-          savedBench ka == savedBench kb,
-          a <- savedBounds ka,
-          b <- savedBounds kb,
-          savedBoundName a == savedBoundName b,
-          savedHolds a /= savedHolds b
-      ]
+    turned = ["bound " <> said (savedHolds b) <> ", was " <> said (savedHolds a) <> ": " <> bench <> ": " <> savedBoundName a | (bench, a, b) <- turnedBounds before after]
     said holds = fromMaybe "not judged" (lookup holds [(Just True, "holds"), (Just False, "MISSED")])

@@ -59,8 +59,11 @@ renderReport known results =
     numbered = zip [0 :: Int ..] results
     bounds = overview titleOf results
     compared = compilers known results
-    -- Includes the compiler if a benchmark was run with several.
-    titleOf r = savedBench r <> if length (versionsOf (savedBench r) results) > 1 then maybe "" (" on GHC " <>) (lookup "ghc" (savedMachine r)) else ""
+    -- Includes the compiler if a benchmark was run with several, or else the machine.
+    titleOf r
+      | length (versionsOf (savedBench r) results) > 1 = savedBench r <> maybe "" (" on GHC " <>) (lookup "ghc" (savedMachine r))
+      | length (nub (map machineText [o | o <- results, savedBench o == savedBench r])) > 1 = savedBench r <> " on " <> machineText r
+      | otherwise = savedBench r
     anchor i r = savedBench r <> "-" <> T.pack (show i)
     machines = [escape ("Measured on: " <> text) | text <- nub (map machineText results)]
 
@@ -112,7 +115,8 @@ verdictCell b = case savedHolds b of
   Just False -> "<td class=\"bad\">\10007 missed</td>"
   Nothing
     | isJust (savedFigure b) -> "<td class=\"unknown\">\8776 " <> escape (savedReason b) <> "</td>"
-    | otherwise -> "<td class=\"unknown\">? not measured</td>"
+    | T.null (savedReason b) -> "<td class=\"unknown\">? not measured</td>"
+    | otherwise -> "<td class=\"unknown\">? " <> escape (savedReason b) <> "</td>"
 
 -- | For benchmarks that were run with several versions of GHC: the main metric of every subject, with a column for each
 -- version and, after the first, the ratio to the first. Empty if there is only one version.
