@@ -18,7 +18,7 @@ import System.Directory (doesFileExist, findExecutable)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
 import System.IO (IOMode (WriteMode), hFlush, hGetContents, hGetLine, hSetFileSize, withFile)
-import System.Posix.Signals (sigINT, signalProcessGroup)
+import System.Posix.Signals (sigINT, sigTERM, signalProcess, signalProcessGroup)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
@@ -417,6 +417,22 @@ traceTests program folder =
         mapM_ (contains out) ["it has 1000 GB", "of memory", "record for a shorter time"]
         made <- doesFileExist (folder </> "page.html")
         made @?= False,
+      testCase "what cannot be recorded is refused, and an earlier recording stays" $ do
+        let file = folder </> "earlier.eventlog"
+        writeFile file "earlier"
+        forM_ [(file, "/bin/ls", "is not a Haskell program"), (folder </> "nowhere" </> "x.eventlog", "/bin/ls", "there is no folder")] $ \(target, what, why) -> do
+          (code, out) <- outcome program [] ["trace", "-o", target, "--", what]
+          code @?= ExitFailure 2
+          contains out why
+        readFile file >>= (@?= "earlier"),
+      testCase "SIGTERM ends the program, which writes its log; the page does not overwrite the recording" $ do
+        let file = folder </> "terminated.html"
+        (code, said) <- recordingPong file $ \p -> getPid (process p) >>= mapM_ (signalProcess sigTERM)
+        code @?= ExitFailure (-2)
+        contains said "shows it as a page"
+        (viewed, out) <- outcome program [] ["trace", "view", file]
+        viewed @?= ExitFailure 2
+        contains out "would be overwritten",
       testCase "a program without an event log is not started" $ do
         let clock = takeDirectory program </> "relink" </> "clock-relinked"
         there <- doesFileExist clock

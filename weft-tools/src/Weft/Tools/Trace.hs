@@ -10,25 +10,28 @@ module Weft.Tools.Trace
   )
 where
 
-import Control.Exception (AsyncException (UserInterrupt), IOException, onException, throwIO, try)
-import Control.Monad (unless, when)
+import Control.Concurrent (newEmptyMVar, takeMVar, threadDelay, tryPutMVar)
+import Control.Concurrent.Async (withAsync)
+import Control.Exception (AsyncException (UserInterrupt), IOException, bracket, catch, onException, throwIO, try)
+import Control.Monad (unless, void, when)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (hPutBuilder)
 import qualified Data.Map.Strict as M
+import Data.Maybe (fromMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
 import Options.Applicative
-import System.Directory (doesFileExist, findExecutable, makeAbsolute, removeFile)
+import System.Directory (doesDirectoryExist, doesFileExist, findExecutable, makeAbsolute, removeFile, renameFile)
 import System.Exit (ExitCode (..), exitWith)
-import System.FilePath (replaceExtension, takeFileName)
+import System.FilePath (equalFilePath, replaceExtension, takeDirectory, takeFileName)
 import System.IO (IOMode (ReadMode, WriteMode), hFileSize, hSetEncoding, stderr, utf8, withBinaryFile, withFile)
 import System.IO.Error (isDoesNotExistError, isPermissionError)
-import System.Posix.Signals (sigINT)
-import System.Process (createProcess, delegate_ctlc, proc, terminateProcess, waitForProcess)
+import System.Posix.Signals (Handler (Catch), installHandler, sigHUP, sigINT, sigKILL, sigTERM, signalProcess)
+import System.Process (createProcess, delegate_ctlc, getPid, proc, terminateProcess, waitForProcess)
 import Weft.Tools.Bench.Proc (availableBytes)
 import Weft.Tools.Bench.Table (renderNumber)
-import Weft.Tools.Binary (Linked (..), howLinked)
+import Weft.Tools.Binary (Linked (..), howLinked, mentions)
 import Weft.Tools.Trace.Chrome (chromeTrace)
 import Weft.Tools.Trace.Log (Recording (..), readLog)
 import Weft.Tools.Trace.Page (timelinePage)
@@ -72,16 +75,23 @@ record output program arguments = do
   case path of
     Nothing -> refuse (T.pack program <> ": no such program")
     Just found -> do
+      let folder = takeDirectory output
+      exists <- doesDirectoryExist folder
+      unless exists (refuse ("there is no folder " <> T.pack folder <> " for the recording"))
       content <- B.readFile found
       case howLinked content of
         Just (Linked _ False) -> refuse (T.pack program <> " cannot write an event log: link it with -rtsopts -eventlog (from GHC 9.4 on, -rtsopts is enough)")
+        -- In a program that is linked dynamically, the run-time system is a library. A script may pass its arguments on.
+        Nothing | "\x7f\&ELF" `B.isPrefixOf` content && not (mentions "libHSrts" content) -> refuse (T.pack program <> " is not a Haskell program: it has no run-time system of GHC")
         _ -> pure ()
-      old <- doesFileExist output
-      when old (removeFile output)
+      -- An earlier recording stays until there is a new one.
+      let new = output <> ".new"
+      removeFile new `catch` \e -> unless (isDoesNotExistError e) (refuse (T.pack new <> ": " <> T.pack (show e)))
       -- Scheduler events, garbage collections, user events and labels only.
-      let options = ["+RTS", "-l-asgu", "-ol" <> output, "-RTS"]
+      let options = ["+RTS", "-l-asgu", "-ol" <> new, "-RTS"]
       code <- runToEnd found (options <> arguments)
-      there <- doesFileExist output
+      there <- doesFileExist new
+      when there (renameFile new output)
       unless there . refuse $
         T.pack program <> ending code <> " wrote no event log: " <> case code of
           ExitFailure n | n < 0 -> "it writes the log when it ends by itself"
@@ -92,15 +102,26 @@ record output program arguments = do
       exitWith code
 
 -- | Run a program in the foreground until it ends. Ctrl-C is for the program, which usually ends by it and writes its
--- log: 'waitForProcess' then throws 'UserInterrupt', after the program has ended by SIGINT.
+-- log: 'waitForProcess' then throws 'UserInterrupt', after the program has ended by SIGINT. SIGTERM and SIGHUP are
+-- passed on as SIGINT; a program that does not end within ten seconds is killed.
 runToEnd :: FilePath -> [String] -> IO ExitCode
 runToEnd program arguments = do
-  (_, _, _, child) <- createProcess (proc program arguments) {delegate_ctlc = True}
-  ended <- try (waitForProcess child `onException` terminateProcess child)
-  case ended of
-    Right code -> pure code
-    Left UserInterrupt -> pure (ExitFailure (negate (fromIntegral sigINT)))
-    Left other -> throwIO other
+  told <- newEmptyMVar
+  handling told $ do
+    (_, _, _, child) <- createProcess (proc program arguments) {delegate_ctlc = True}
+    ended <- withAsync (passOn told child) $ \_ -> try (waitForProcess child `onException` terminateProcess child)
+    case ended of
+      Right code -> pure code
+      Left UserInterrupt -> pure (ExitFailure (negate (fromIntegral sigINT)))
+      Left other -> throwIO other
+  where
+    handling told act = foldr (\signal -> bracket (installHandler signal (Catch (void (tryPutMVar told ()))) Nothing) (\old -> installHandler signal old Nothing) . const) act [sigTERM, sigHUP]
+    passOn told child = do
+      takeMVar told
+      tell sigINT child
+      threadDelay 10000000
+      tell sigKILL child
+    tell signal child = getPid child >>= mapM_ (signalProcess signal)
 
 -- | Whether a signal ended the program that leaves it no time to write its log.
 killed :: ExitCode -> Bool
@@ -129,7 +150,8 @@ view file page json = do
     Left why -> T.hPutStrLn stderr ("weft trace: " <> T.pack file <> ": " <> why) >> exitWith (ExitFailure 1)
     Right (Recording entries whole) -> do
       let timeline = timelineOf entries
-          target = maybe (replaceExtension file "html") id page
+          target = fromMaybe (replaceExtension file "html") page
+      when (any (equalFilePath file) (target : maybe [] pure json)) $ refuse (T.pack file <> " would be overwritten: name another file with -o")
       withFile target WriteMode $ \handle -> hSetEncoding handle utf8 >> T.hPutStr handle (timelinePage (T.pack (takeFileName file)) timeline)
       T.putStrLn (T.pack target)
       mapM_ (\name -> withFile name WriteMode (`hPutBuilder` chromeTrace timeline) >> T.putStrLn (T.pack name)) json

@@ -15,7 +15,7 @@ module Weft.Tools.Trace.Log
   )
 where
 
-import Control.Exception (SomeException, evaluate, try)
+import Control.Exception (SomeAsyncException, SomeException, evaluate, fromException, tryJust)
 import qualified Data.ByteString as B
 import Data.Int (Int64)
 import Data.Maybe (mapMaybe)
@@ -58,12 +58,15 @@ data Recording = Recording
 -- | Read a log; returns the reason if nothing can be read.
 readLog :: FilePath -> IO (Either Text Recording)
 readLog file = do
-  found <- try (G.readEventLogFromFile file >>= either (pure . Left . T.pack) (fmap Right . recording))
+  found <- tryJust synchronous (G.readEventLogFromFile file >>= either (pure . Left . T.pack) (fmap Right . recording))
   pure $ case found of
-    Left e -> Left (T.pack (takeWhile (/= '\n') (show (e :: SomeException))))
+    Left e -> Left (T.pack (takeWhile (/= '\n') (show e)))
     Right (Left why) -> Left why
     Right (Right entries) -> Right entries
   where
+    -- The library's errors, and not Ctrl-C.
+    synchronous :: SomeException -> Maybe SomeException
+    synchronous e = maybe (Just e) (\other -> const Nothing (other :: SomeAsyncException)) (fromException e)
     recording eventLog = do
       let entries = mapMaybe entry (G.sortEvents (G.events (G.dat eventLog)))
       _ <- evaluate (length entries)
