@@ -25,6 +25,7 @@ module Weft.Http
     run,
     runEnv,
     runSettings,
+    runWith,
     runSettingsSocket,
 
     -- * Running one beside an action
@@ -99,9 +100,25 @@ runEnv port app = lookupEnv "PORT" >>= maybe (run port app) fromText
       _ -> ioError (userError ("PORT is not a number: " <> show text))
 
 -- | Run an application until the server ends. Throws an 'IOError' if it cannot
--- listen.
+-- listen or accept.
 runSettings :: Settings -> Application -> IO ()
-runSettings settings app = withServer settings app (untilEnd settings)
+runSettings = runWith defaultOptions
+
+-- | 'runSettings' with options, such as TLS. When the action that 'setInstallShutdownHandler' gets has been run, the
+-- server stops accepting and the requests in progress finish ('setGracefulShutdownTimeout').
+--
+-- > import System.Posix.Signals
+-- > import Weft.Http
+-- >
+-- > main :: IO ()
+-- > main = do
+-- >   tls <- loadTls "chain.pem" "key.pem"
+-- >   runWith defaultOptions {optionTls = Just tls} settings application
+-- >   where
+-- >     settings = setPort 443 (setInstallShutdownHandler onTerm (setGracefulShutdownTimeout (Just 30) defaultSettings))
+-- >     onTerm shutdown = () <$ installHandler sigTERM (CatchOnce shutdown) Nothing
+runWith :: Options -> Settings -> Application -> IO ()
+runWith options settings app = withServerWith options settings app (untilEnd settings)
 
 -- | Run an application on a listening socket; the settings' host and port are
 -- ignored. Closing the socket ends the server, and the server closes the socket when it ends.
@@ -110,8 +127,9 @@ runSettingsSocket settings sock app = withServerSocket settings sock app (untilE
 
 untilEnd :: Settings -> Server -> IO ()
 untilEnd settings server = do
-  waitServer server
+  result <- try (waitServer server)
   void (drainServer server (maybe maxBound (seconds . fromIntegral) (settingsGracefulShutdownTimeout settings)))
+  either (throwIO :: IOException -> IO ()) pure result
 
 -- | 'withServerWith' without options.
 withServer :: Settings -> Application -> (Server -> IO a) -> IO a

@@ -102,8 +102,8 @@ data Server = Server
   { serverSockets :: !Acceptors,
     serverTables :: ![Table],
     serverDraining :: !(IORef Bool),
-    -- | Full if the shutdown should begin, or the server cannot continue.
-    serverEnd :: !(MVar ())
+    -- | Full if the shutdown should begin, or the server cannot continue: with the error that it could not accept for.
+    serverEnd :: !(MVar (Maybe IOException))
   }
 
 -- | Run a server while an action runs; the action gets the server. When the
@@ -139,14 +139,15 @@ withServerWith options settings app act = do
     base ended =
       defaultServerSettings
         { serverOnListen = \_ -> do
-            settingsInstallShutdownHandler settings (void (tryPutMVar ended ()))
+            settingsInstallShutdownHandler settings (void (tryPutMVar ended Nothing))
             settingsBeforeMainLoop settings,
           serverOnException = \_ -> settingsOnException settings Nothing
         }
     -- A server ends if its listening sockets fail or the user closes them.
     watch server = do
-      t <- forkIOWithUnmask $ \unmask ->
-        unmask (waitAcceptors (serverSockets server)) >> void (tryPutMVar (serverEnd server) ())
+      t <- forkIOWithUnmask $ \unmask -> do
+        result <- try (unmask (waitAcceptors (serverSockets server)))
+        void (tryPutMVar (serverEnd server) (either Just (const Nothing) result))
       t <$ labelThread t "weft http watch"
 
 -- | Run a server on the settings' host and port, with one acceptor for each capability.
@@ -224,9 +225,10 @@ serverConnections :: Server -> IO Int
 serverConnections = acceptorsConnections . serverSockets
 
 -- | Block until the server's shutdown begins: the shutdown handler was run, or the server cannot
--- accept connections any more. Call 'drainServer' next.
+-- accept connections any more. Call 'drainServer' next. Throws the error for which it cannot accept, unless its
+-- listening sockets were closed.
 waitServer :: Server -> IO ()
-waitServer = readMVar . serverEnd
+waitServer server = readMVar (serverEnd server) >>= mapM_ throwIO
 
 -- | Stop accepting, close the connections that wait for a next request, and let
 -- the requests in progress finish, for the given time at most. Returns 'True' if no connection is
@@ -236,7 +238,7 @@ waitServer = readMVar . serverEnd
 drainServer :: Server -> Duration -> IO Bool
 drainServer server patience = do
   writeIORef (serverDraining server) True
-  _ <- tryPutMVar (serverEnd server) ()
+  _ <- tryPutMVar (serverEnd server) Nothing
   bracket startEnding endEnding (\_ -> drainAcceptors (serverSockets server) patience)
   where
     startEnding = do

@@ -85,7 +85,7 @@ tests on =
           ask client "/slow?n=60000" []
           begun
           within 30 "the drain" (drainServer server (milliseconds 500)) >>= (@?= False),
-      testOn on "the shutdown handler ends runSettingsSocket" $ do
+      testOn on "the shutdown handler ends runWith" $ do
         stop <- newEmptyMVar
         ready <- newEmptyMVar
         begun <- newEmptyMVar
@@ -95,7 +95,8 @@ tests on =
                 . setBeforeMainLoop (putMVar ready ())
                 . setGracefulShutdownTimeout (Just 10)
                 $ quiet defaultSettings
-        withAsync (runSettingsSocket settings sock (reported begun)) $ \running -> do
+        -- Also with options.
+        withAsync (runWith defaultOptions {optionListeners = [sock]} settings (reported begun)) $ \running -> do
           within 20 "starting" (takeMVar ready)
           withClient port $ \client -> do
             ask client "/slow?n=400" []
@@ -106,6 +107,18 @@ tests on =
             hangUp client
             within 25 "ending" (wait running)
           refused port,
+      testOn on "a listening socket that fails ends runSettingsSocket with its error, after the requests in progress" $ do
+        begun <- newEmptyMVar
+        (port, sock) <- openFreePort
+        withAsync (runSettingsSocket (quiet defaultSettings) sock (reported begun)) $ \running -> do
+          withClient port $ \client -> do
+            ask client "/slow?n=400" []
+            within 20 "a request" (takeMVar begun)
+            W.shutdown sock W.ShutdownBoth
+            answer <- hearAnswer client
+            answerBody answer @?= "slowly"
+            hangUp client
+          within 25 "ending" (waitCatch running) >>= either (const (pure ())) (const (assertFailure "it ended without an error")),
       testOn on "closing the listening socket ends runSettingsSocket" $ do
         (port, sock) <- openFreePort
         withAsync (runSettingsSocket (quiet defaultSettings) sock application) $ \running -> do

@@ -8,6 +8,7 @@ module Weft.Tools.Controller
 where
 
 import Control.Concurrent (setNumCapabilities)
+import Control.Concurrent.Async (race_)
 import Control.Concurrent.MVar
 import Control.Exception (catch, displayException, handle, throwIO)
 import Control.Monad (forM_, void, when)
@@ -31,7 +32,7 @@ import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Learning
 import Weft.OpenFlow.Northbound
 import Weft.OpenFlow.Topology (TopologySettings (..), defaultTopologySettings)
-import Weft.Socket (ServerSettings (..), defaultServerSettings, serverAddress)
+import Weft.Socket (ServerSettings (..), defaultServerSettings, serverAddress, waitServer)
 import Weft.Tls
 import Weft.Tools.Serve.Listeners (cannotListenOn)
 
@@ -117,7 +118,8 @@ controller given = handle cannot $ do
   forM_ [sigINT, sigTERM] (\s -> installHandler s (Catch (void (tryPutMVar done ()))) Nothing)
   let serving more around = listening "--listen" (argumentListen given) . withController (more settings {settingsUpgrade = upgrade}) server app $ \c s -> do
         putStrLn ("weft: controlling switches at " <> show (serverAddress s))
-        around c (withHttp given access c (takeMVar done))
+        -- Without a signal it ends only if it cannot accept any more.
+        around c (withHttp given access c (race_ (takeMVar done) (waitServer s >> ioError (userError "the listening socket was closed"))))
   case argumentEtcd given of
     Nothing -> serving id (const id)
     Just endpoints -> do

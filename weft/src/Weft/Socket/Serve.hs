@@ -33,8 +33,10 @@ import Control.Monad (forM, forM_, unless, void, when)
 import Data.Char (isDigit)
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
+import Data.Maybe (catMaybes, listToMaybe)
 import Foreign.C.Error
   ( Errno (..),
+    eBADF,
     eCONNABORTED,
     eCONNRESET,
     eHOSTDOWN,
@@ -127,8 +129,9 @@ data Server = Server
     serverTables :: [Connections]
   }
 
--- | A thread that accepts, and an MVar that is full when it has ended.
-data Acceptor = Acceptor !ThreadId !(MVar ())
+-- | A thread that accepts, and an MVar that is full when it has ended: with the error that ended it, if it was not told
+-- to end, and its socket was not closed.
+data Acceptor = Acceptor !ThreadId !(MVar (Maybe IOException))
 
 -- | The connections of one acceptor. Written by it and by the connections' threads.
 data Connections = Connections
@@ -142,7 +145,7 @@ data Connections = Connections
 -- | Serve until the calling thread is interrupted, or until no acceptor is left; the connections
 -- are dropped then. Each connection has a thread of its own that
 -- runs the handler; its socket is closed when the handler ends. Throws an 'IOError' if it
--- cannot listen.
+-- cannot listen, and as 'waitServer' does.
 serve :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> IO ()
 serve settings handler = withServer settings handler waitServer
 
@@ -163,9 +166,11 @@ serverConnections :: Server -> IO Int
 serverConnections server = sum <$> mapM (readTVarIO . connectionCount) (serverTables server)
 
 -- | Block until the server accepts no more: it was stopped or drained, or its listening sockets were
--- closed or failed.
+-- closed. If they failed, throws the error of the first one.
 waitServer :: Server -> IO ()
-waitServer server = mapM_ (\(Acceptor _ ended) -> readMVar ended) (serverAcceptorThreads server)
+waitServer server = do
+  failures <- mapM (\(Acceptor _ ended) -> readMVar ended) (serverAcceptorThreads server)
+  mapM_ throwIO (listToMaybe (catMaybes failures))
 
 -- | Stop listening and wait until all connections have ended, at most for the given duration. 'maxBound' means no
 -- limit; zero or less does not wait. 'True' if none is left.
@@ -281,14 +286,15 @@ startAcceptor ::
   IO Acceptor
 startAcceptor settings handler place i listener table = do
   ended <- newEmptyMVar
-  t <- mask_ $ forkOnWithUnmask i (\unmask -> (unmask acceptLoop `catch` ignore) >> finish ended)
+  t <- mask_ $ forkOnWithUnmask i (\unmask -> (unmask acceptLoop `catch` ignore) >>= finish ended)
   labelThread t ("weft acceptor " <> show i)
   pure (Acceptor t ended)
   where
-    ignore :: SomeException -> IO ()
-    ignore _ = pure ()
+    ignore :: SomeException -> IO (Maybe IOException)
+    ignore _ = pure Nothing
     -- Closed, so that the kernel gives new connections to other listeners, or refuses them.
-    finish ended = uninterruptibleMask_ (close listener >> putMVar ended ())
+    finish ended failure = uninterruptibleMask_ (close listener >> putMVar ended failure)
+    -- The error, unless the socket was closed.
     acceptLoop = do
       r <- mask_ (try (accept listener >>= startConnection settings handler place table))
       case r of
@@ -299,7 +305,9 @@ startAcceptor settings handler place i listener table = do
             report settings Nothing (toException e)
             recover
             acceptLoop
-          | otherwise -> report settings Nothing (toException e)
+          | otherwise -> do
+            report settings Nothing (toException e)
+            pure (if errno e == Just eBADF then Nothing else Just e)
     errno e = Errno <$> ioe_errno e
     -- Errors of the one connection that was to be accepted: accept(2), \"Error
     -- handling\".

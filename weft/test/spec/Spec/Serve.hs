@@ -14,7 +14,7 @@ import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Data.List (nub, sort)
 import Data.Maybe (isNothing)
-import Foreign.C.Error (eADDRINUSE, eCONNREFUSED, eMFILE)
+import Foreign.C.Error (eINVAL, eADDRINUSE, eCONNREFUSED, eMFILE)
 import Harness
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.FilePath ((</>))
@@ -144,6 +144,17 @@ tests =
             connect s address
             sendAll s (C.pack "x")
             recv s 10 >>= (@?= C.pack "x"),
+      test "acceptors that fail: waitServer throws the error when none is left; one that is closed is no failure" $ do
+        listeners <- replicateM 2 $ do
+          l <- socket AF_INET Stream defaultProtocol
+          bind l (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+          l <$ listen l 16
+        withServerOn settings listeners echo $ \server -> do
+          mapM_ close (take 1 listeners)
+          waiting <- start (waitServer server)
+          blocked waiting >>= assertBool "one of them accepts"
+          mapM_ (`shutdown` ShutdownBoth) (drop 1 listeners)
+          failsWith "waitServer" eINVAL (result "waitServer" waiting),
       test "out of descriptors: does not spin, goes on afterwards" (outOfDescriptors (const (pure ()))),
       test "draining: waits for those being served, refuses others" . leavingNoDescriptor $
         withServer settings echo $ \server -> do
