@@ -13,6 +13,7 @@ import Weft.OpenFlow.Learning (learningSwitch)
 import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message (PacketIn (..))
 import Weft.OpenFlow.Packet (ethernet, ipv4Addresses)
+import Weft.OpenFlow.Types (Version (..))
 import Weft.Socket (ServerSettings (..), defaultServerSettings)
 
 main :: IO ()
@@ -30,11 +31,13 @@ main = do
 -- | Drop the packets to refused ports: by flows that are installed when a switch connects, and in this application
 -- until they are installed.
 firewall :: [Word16] -> App ()
-firewall refused = App () $ \_ event () -> case event of
-  SwitchUp _ -> ((), [Send (addFlow 1000 0 [EthType 0x0800, IpProtocol 6, TcpDst port] []) | port <- refused])
+firewall refused = App () $ \context event () -> case event of
+  SwitchUp _ -> ((), [Send (addFlow 1000 0 [EthType t, IpProtocol 6, TcpDst port] []) | t <- internet context, port <- refused])
   Packet p | Just port <- tcpPort (packetInData p), port `elem` refused -> ((), release p [] ++ [Stop])
   _ -> ((), [])
   where
+    -- IPv4 and IPv6, whose packets OpenFlow 1.0 cannot tell apart by their ports.
+    internet context = 0x0800 : [0x86dd | contextVersion context == V13]
     tcpPort bytes = do
       frame <- ethernet bytes
       (6, _, _, _, port) <- ipv4Addresses frame bytes

@@ -84,7 +84,7 @@ module Weft.File
     openedStatus,
     statPath,
 
-    -- * Without offsets: pipes, terminals
+    -- * Without offsets: pipes, terminals and other devices such as @\/dev\/null@
     readNext,
     writeNext,
     withFileFd,

@@ -25,12 +25,16 @@ import Weft.FFI.Errno
 data Wakeup = Wakeup !Fd !Fd
 
 -- | Make one. @WEFT_WAKEUP=pipe@ in the environment asks for the pipe on systems
--- that have eventfds too.
+-- that have eventfds too; throws a user error for another value.
 newWakeup :: IO Wakeup
 newWakeup = do
   forced <- lookupEnv "WEFT_WAKEUP"
+  pipe <- case forced of
+    Just "pipe" -> pure 1
+    Just name | name /= "" -> ioError (userError ("weft: WEFT_WAKEUP is pipe or not set, not " <> show name))
+    _ -> pure 0
   allocaArray 2 $ \fds -> do
-    throwIfNegative_ "wakeup" (c_open fds (if forced == Just "pipe" then 1 else 0))
+    throwIfNegative_ "wakeup" (c_open fds pipe)
     ends <- peekArray 2 fds
     case ends of
       [r, w] -> pure (Wakeup (Fd r) (Fd w))

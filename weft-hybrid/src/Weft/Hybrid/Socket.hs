@@ -160,10 +160,10 @@ close s = nonBlocking (void (closeDescriptor (socketDescriptor s)))
 -- Data -------------------------------------------------------------------------------
 
 -- | Receive what has arrived, at most the given number of bytes and at most 64 KiB; wait until there
--- is some. Empty at the end of the stream. Raises @EINVAL@ if the number is negative.
+-- is some. Empty at the end of the stream. Raises @EINVAL@ if the number is not positive.
 recv :: Socket -> Int -> Hybrid ByteString
 recv s n
-  | n < 0 = nonBlocking (ioError (errnoError "Weft.Hybrid.recv" (let Errno e = eINVAL in e)))
+  | n <= 0 = nonBlocking (ioError (errnoError "Weft.Hybrid.recv" (let Errno e = eINVAL in e)))
   | otherwise = operate (Kind "Weft.Hybrid.recv" Reading) s $ \fd -> withScratch $ \p -> do
     let room = min n scratchSize
     r <- cRecv fd p (fromIntegral room) 0

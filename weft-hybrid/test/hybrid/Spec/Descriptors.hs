@@ -9,7 +9,7 @@ import qualified Control.Exception as E
 import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
-import Foreign.C.Error (Errno (..), eBADF, eCONNREFUSED)
+import Foreign.C.Error (Errno (..), eBADF, eCONNREFUSED, eINVAL)
 import GHC.Clock (getMonotonicTime)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Support
@@ -146,6 +146,13 @@ tests scheduler =
       test "adopt throws EBADF for a number that is negative or not open" $ \s -> runIn s . forM_ [-1, minBound, maxBound] $ \n -> do
         r <- try (nonBlocking (adopt n))
         nonBlocking (isBad r @? show n),
+      test "recv of no bytes is an error, and not the end of the stream" $ \s -> runIn s $ do
+        (a, b) <- pair
+        sendAll a (B.replicate 4 1)
+        forM_ [0, -1] $ \n -> do
+          r <- try (recv b n)
+          nonBlocking (either ((@? "EINVAL") . (== Just eINVAL) . code) (assertFailure . show) r)
+        recv b 10 >>= \got -> nonBlocking (B.length got @?= 4),
       test "SO_LINGER: a close holds up no other thread" $ \s -> do
         (l, addr) <- listenHere
         a <- Weft.socket Weft.AF_INET Weft.Stream 0

@@ -14,7 +14,7 @@ import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Data.List (nub, sort)
 import Data.Maybe (isNothing)
-import Foreign.C.Error (eINVAL, eADDRINUSE, eCONNREFUSED, eMFILE)
+import Foreign.C.Error (eADDRINUSE, eCONNREFUSED, eINVAL, eMFILE)
 import Harness
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.FilePath ((</>))

@@ -26,6 +26,7 @@ settingsOf bench subject = case (subject, bench) of
     | coldFiles -> Just (serve <> ", a cache of 100 MB")
     | bench `elem` ["static", "https", "rude"] -> Just serve
     | bench == "tcp" -> Just "+RTS -N1 -T -A16m -I0"
+    | bench == "http" -> Just "+RTS -ki1400 -kc3k -kb512"
   ("weft-serve", _) -> Just (serve <> ", any number of connections, 600 s for a head")
   ("weft-hybrid", _)
     | coldFiles -> Just "the example hybrid-web, +RTS -A4m, a cache of 100 MB"
