@@ -1,5 +1,5 @@
 -- | Commands that examine programs: @weft top@, @weft doctor@, @weft bench url@, @weft bench run@ and @weft trace@; with
--- those of "Benches" and "Loads".
+-- those of "Benches", "Doctor" and "Loads".
 module Insight (tests) where
 
 import qualified Benches
@@ -10,6 +10,7 @@ import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit)
 import Data.IORef
 import Data.List (isInfixOf, isPrefixOf, tails)
+import qualified Doctor
 import qualified Loads
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
@@ -25,7 +26,7 @@ import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
-tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, urlTests program folder, Loads.tests program, runTests program, Benches.tests program folder, traceTests program folder, outputTests program]
+tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, Doctor.tests program folder, urlTests program folder, Loads.tests program, runTests program, Benches.tests program folder, traceTests program folder, outputTests program]
 
 serving :: FilePath -> FilePath -> (Running -> PortNumber -> IO a) -> IO a
 serving program folder act = weft program [] ["serve", folder, "--port", "0"] (\p -> portOf p >>= act p)

@@ -41,7 +41,7 @@ processFindings pid = do
       remedy <- remedyForAccess
       -- Later options win.
       let options = either (const []) linkedOptions content <> rtsOptions arguments environment
-          program = programPart remedy content (lookupVariable "WEFT_DISABLE" environment)
+          program = programPart remedy content (isSet =<< lookupVariable "WEFT_DISABLE" environment)
       cores <- coreFindings base
       caches <- cacheFindings (areaIn content options)
       pure . Just $
@@ -134,6 +134,10 @@ areaOf options = listToMaybe (mapMaybe one (reverse options))
 
 lookupVariable :: String -> [String] -> Maybe String
 lookupVariable name environment = listToMaybe [drop (length name + 1) v | v <- environment, (name <> "=") `isPrefixOf` v]
+
+-- | The value of a variable that is neither empty nor 0, as @weft-relink@ judges it.
+isSet :: String -> Maybe String
+isSet value = if value `elem` ["", "0"] then Nothing else Just value
 
 bytes :: FilePath -> IO B.ByteString
 bytes path = either (\e -> const B.empty (e :: IOException)) id <$> try (B.readFile path)
