@@ -2,30 +2,40 @@
 module Doctor (tests) where
 
 import Control.Monad
+import qualified Data.ByteString.Char8 as B
 import Program
 import System.Directory (doesFileExist)
 import System.FilePath (takeDirectory, (</>))
+import System.IO (hGetLine)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Skip (skipUnless, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
-tests program _ =
+tests program folder =
   testGroup
     "doctor, processes and certificates"
     [ testCase "WEFT_DISABLE counts unless it is empty or 0" . forM_ [("", served), ("0", served), ("1", "but WEFT_DISABLE is set")] $ \(value, part) -> do
         let waiting = takeDirectory program </> "relink" </> "handles-relinked"
         there <- doesFileExist waiting
         skipUnless "the relinked programs are not built" there
-        out <- examined program [] [("WEFT_DISABLE", value)] (proc waiting [])
-        contains out part
+        out <- examined program [] [("WEFT_DISABLE", value)] (proc waiting []) (const (pure ()))
+        contains out part,
+      testCase "names and arguments in any locale, also a name that the kernel cuts inside a character" $ do
+        let waiting = proc "sh" ["-c", "f=$0/$(printf 'fourteen-bytes\\303\\251') && cp /bin/cat \"$f\" && echo waits > \"$0/waits\" && exec \"$f\" \"$0/waits\" -", folder]
+        forM_ ["C", "C.UTF-8"] $ \locale -> do
+          out <- examined program [("LC_ALL", locale)] [] waiting (void . hGetLine . output)
+          contains out "/fourteen-bytes\195\169"
     ]
   where
     served = "waits and delays are served by Weft"
 
--- | What the command says, with these variables of its own, about a process that waits for its standard input.
-examined :: FilePath -> [(String, String)] -> [(String, String)] -> CreateProcess -> IO String
-examined program own variables how = started variables how {std_in = CreatePipe} $ \p -> do
+-- | What the command says, with these variables of its own, about a process that waits for its standard input, once the
+-- last argument has returned. The characters of the result are bytes.
+examined :: FilePath -> [(String, String)] -> [(String, String)] -> CreateProcess -> (Running -> IO ()) -> IO String
+examined program own variables how ready = started variables how {std_in = CreatePipe} $ \p -> do
+  ready p
   pid <- getPid (process p) >>= maybe (assertFailure "no process") pure
-  snd <$> outcome program own ["doctor", show pid]
+  started own (proc program ["doctor", show pid]) $ \doctor ->
+    B.unpack <$> (B.append <$> B.hGetContents (output doctor) <*> B.hGetContents (errors doctor))

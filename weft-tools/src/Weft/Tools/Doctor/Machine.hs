@@ -25,14 +25,19 @@ module Weft.Tools.Doctor.Machine
     quotaOf,
     sizeOf,
     contents,
+    decoded,
     statusField,
   )
 where
 
 import Control.Exception (IOException, try)
+import qualified Data.ByteString as B
 import Data.Char (isDigit)
 import Data.List (isPrefixOf, stripPrefix)
 import Data.Maybe (listToMaybe, mapMaybe)
+import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
+import qualified Data.Text.Encoding.Error as T
 import Data.Time (UTCTime, defaultTimeLocale, diffUTCTime, formatTime, getCurrentTime, parseTimeM)
 import GHC.Conc (getNumProcessors)
 import System.Directory (findExecutable)
@@ -43,10 +48,15 @@ import Weft.Tools.Doctor.Finding
 
 -- | A file's contents, if it can be read.
 contents :: FilePath -> IO (Maybe String)
-contents path = either none Just <$> try (readFile path >>= \text -> length text `seq` pure text)
+contents path = either none (Just . decoded) <$> try (B.readFile path)
   where
     none :: IOException -> Maybe String
     none _ = Nothing
+
+-- | Text in UTF-8, in any locale. What is no UTF-8 is replaced: names and arguments of processes may be any bytes, and
+-- the kernel cuts a name after 15 of them.
+decoded :: B.ByteString -> String
+decoded = T.unpack . T.decodeUtf8With T.lenientDecode
 
 -- | A field of @\/proc\/PID\/status@.
 statusField :: String -> String -> Maybe String

@@ -8,8 +8,6 @@
 module Weft.Tools.Doctor.Subject
   ( processFindings,
     programFindings,
-
-    -- * Parsing
   )
 where
 
@@ -143,7 +141,7 @@ bytes :: FilePath -> IO B.ByteString
 bytes path = either (\e -> const B.empty (e :: IOException)) id <$> try (B.readFile path)
 
 splitZero :: B.ByteString -> [String]
-splitZero = map B.unpack . filter (not . B.null) . B.split '\0'
+splitZero = map decoded . filter (not . B.null) . B.split '\0'
 
 -- | The kind of each descriptor of a process, if the descriptors may be listed.
 descriptorKinds :: FilePath -> IO (Maybe [String])
