@@ -3,6 +3,7 @@ module Doctor (tests) where
 
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
+import Data.List (isInfixOf)
 import Program
 import System.Directory (doesFileExist)
 import System.FilePath (takeDirectory, (</>))
@@ -26,7 +27,24 @@ tests program folder =
         let waiting = proc "sh" ["-c", "f=$0/$(printf 'fourteen-bytes\\303\\251') && cp /bin/cat \"$f\" && echo waits > \"$0/waits\" && exec \"$f\" \"$0/waits\" -", folder]
         forM_ ["C", "C.UTF-8"] $ \locale -> do
           out <- examined program [("LC_ALL", locale)] [] waiting (void . hGetLine . output)
-          contains out "/fourteen-bytes\195\169"
+          contains out "/fourteen-bytes\195\169",
+      testGroup
+        "the reason for the back end is not invented"
+        [ testCase name $ do
+            out <- examined program [] variables (proc "cat" []) (const (pure ()))
+            contains out said
+            assertBool out (not ("as asked for" `isInfixOf` out))
+          | (name, variables, said) <-
+              [ ("no ring is open", [("WEFT_BACKEND", "io_uring")], "[!]  back end             WEFT_BACKEND=io_uring is set, but no ring is open"),
+                ("an empty variable", [("WEFT_BACKEND", "")], "no WEFT_BACKEND, but the program may have chosen")
+              ]
+        ],
+      testCase "a back end that a program chose by itself" $ do
+        let pong = takeDirectory program </> "subjects" </> "pong-weft"
+        there <- doesFileExist pong
+        skipUnless "bin/subjects/pong-weft is not built" there
+        out <- examined program [] [] (proc pong ["--port", "0", "--backend", "poll"]) (void . hGetLine . output)
+        contains out "the program may have chosen"
     ]
   where
     served = "waits and delays are served by Weft"

@@ -87,20 +87,23 @@ programPart remedy content disabled = case content of
       | otherwise = wrong "binary" "not a Haskell program that Weft could serve"
     version n = show (n `div` 100) <> "." <> show (n `mod` 100)
 
--- | The mechanisms whose kernel objects are among the descriptors, and the requested back end.
+-- | The mechanisms whose kernel objects are among the descriptors, and the requested back end. GHC's own manager has
+-- epoll instances in any program, and files have rings: only a ring that is missing shows that a request was in vain.
 backendPart :: String -> Maybe [String] -> [String] -> [Finding]
 backendPart remedy Nothing _ = [advise "back end" ("unknown, since the descriptors cannot be listed: " <> remedy)]
 backendPart _ (Just kinds) environment =
   [ case (rings, polls) of
+      _ | rings == 0, requested == Just "io_uring" -> advise "back end" "WEFT_BACKEND=io_uring is set, but no ring is open: the kernel refused it (weft doctor without an argument says why), the program chose another, or nothing has waited yet"
       (0, 0) -> fact "back end" ("no epoll and no io_uring is open: nothing has waited yet, or poll is used" <> asked)
       _ -> fine "back end" (show polls <> " epoll, " <> show rings <> " io_uring instances are open" <> asked)
   ]
   where
+    requested = lookupVariable "WEFT_BACKEND" environment
     rings = length (filter ("[io_uring]" `isInfixOf`) kinds)
     polls = length (filter ("[eventpoll]" `isInfixOf`) kinds)
-    asked = case [v | v <- environment, any (`isPrefixOf` v) ["WEFT_BACKEND=", "WEFT_FILES="]] of
-      [] -> "; chosen by what the kernel offers (no WEFT_BACKEND)"
-      set -> "; as asked for by " <> unwords set
+    asked = case [name <> "=" <> v | name <- ["WEFT_BACKEND", "WEFT_FILES"], Just v@(_ : _) <- [lookupVariable name environment]] of
+      [] -> "; no WEFT_BACKEND, but the program may have chosen"
+      set -> "; as asked for by " <> unwords set <> ", unless the program chose another"
 
 threadPart :: [String] -> [String] -> [Finding]
 threadPart tasks options =
