@@ -6,12 +6,14 @@ import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf)
 import Program
 import System.Directory (doesFileExist)
+import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
 import System.IO (hGetLine)
+import System.Posix.User (getEffectiveUserID)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
-import Weft.Test.Skip (skipUnless, testCase)
+import Weft.Test.Skip (needProgram, skipUnless, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
 tests program folder =
@@ -39,6 +41,23 @@ tests program folder =
                 ("an empty variable", [("WEFT_BACKEND", "")], "no WEFT_BACKEND, but the program may have chosen")
               ]
         ],
+      testCase "options that a program was linked with are not claimed to be none" $ do
+        -- This program was linked with others than those that can be found, which have -A.
+        out <- examined program [] [] (proc program ["serve", folder, "--port", "0"]) (void . hGetLine . output)
+        contains out "none at the start; those that the program was linked with (-with-rtsopts) are not known"
+        assertBool out (not (any (`isInfixOf` out) ["GHC's defaults", "[!]  capabilities"])),
+      testCase "GHCRTS of a process whose environment may not be read is not claimed to be empty" $ do
+        user <- getEffectiveUserID
+        skipUnless "only root can examine a process as another user" (user == 0)
+        needProgram "setpriv"
+        let asNobody arguments = outcome "setpriv" [] (["--reuid", "65534", "--regid", "65534", "--clear-groups", program] <> arguments)
+        (may, _) <- asNobody ["--version"]
+        skipUnless "another user cannot run bin/weft here" (may == ExitSuccess)
+        started [] (proc program ["serve", folder, "--port", "0"]) $ \p -> do
+          _ <- hGetLine (output p)
+          pid <- getPid (process p) >>= maybe (assertFailure "no process") pure
+          (_, out) <- asNobody ["doctor", show pid]
+          contains out "GHCRTS is not known: run as its user, or as root",
       testCase "a back end that a program chose by itself" $ do
         let pong = takeDirectory program </> "subjects" </> "pong-weft"
         there <- doesFileExist pong

@@ -14,7 +14,7 @@ where
 import Control.Exception (IOException, try)
 import qualified Data.ByteString.Char8 as B
 import Data.Either (fromRight)
-import Data.List (isInfixOf, isPrefixOf, nub)
+import Data.List (intercalate, isInfixOf, isPrefixOf, nub)
 import Data.Maybe (listToMaybe, mapMaybe)
 import System.Directory (getSymbolicLinkTarget, listDirectory)
 import System.Posix.User (getEffectiveUserID)
@@ -31,14 +31,14 @@ processFindings pid = do
     Nothing -> pure Nothing
     Just text -> do
       arguments <- splitZero <$> bytes (base <> "/cmdline")
-      environment <- splitZero <$> bytes (base <> "/environ")
+      readable <- fmap splitZero <$> bytesOf (base <> "/environ")
       limits <- maybe "" id <$> contents (base <> "/limits")
       kinds <- descriptorKinds base
       tasks <- taskNames base
-      content <- try (B.readFile (base <> "/exe"))
+      content <- bytesOf (base <> "/exe")
       remedy <- remedyForAccess
-      -- Later options win.
-      let options = either (const []) linkedOptions content <> rtsOptions arguments environment
+      let environment = either (const []) id readable
+          options = Options (either (const []) linkedOptions content) (rtsOptions arguments environment) (either (const False) (const True) readable)
           program = programPart remedy content (isSet =<< lookupVariable "WEFT_DISABLE" environment)
       cores <- coreFindings base
       caches <- cacheFindings (areaIn content options)
@@ -46,7 +46,7 @@ processFindings pid = do
         [fact "process" (show pid <> ": " <> unwords (take 6 arguments))]
           <> program
           <> backendPart remedy kinds environment
-          <> [fact "run-time options" (if null options then "none (GHC's defaults)" else unwords options)]
+          <> [f | "ghc_ticker" `elem` tasks || not (null (knownOptions options)), f <- optionsPart remedy options]
           <> threadPart tasks options
           <> cores
           <> [f | "ghc_ticker" `elem` tasks, f <- caches]
@@ -58,7 +58,7 @@ processFindings pid = do
 -- | The findings about a program's file, and about this machine for it.
 programFindings :: FilePath -> IO [Finding]
 programFindings file = do
-  content <- try (B.readFile file)
+  content <- bytesOf file
   backends <- mapM (\name -> maybe (fine ("back end " <> name) "available here") (fact ("back end " <> name) . ("not available: " <>)) <$> whyUnavailable name) backendNames
   cores <- coreFindings "/proc/self"
   limits <- maybe "" id <$> contents "/proc/self/limits"
@@ -105,10 +105,36 @@ backendPart _ (Just kinds) environment =
       [] -> "; no WEFT_BACKEND, but the program may have chosen"
       set -> "; as asked for by " <> unwords set <> ", unless the program chose another"
 
-threadPart :: [String] -> [String] -> [Finding]
+-- | Options of the run-time system.
+data Options = Options
+  { -- | Those that the program was linked with; none if they are not known.
+    linkedIn :: [String],
+    -- | Those of GHCRTS and of the arguments.
+    givenAtStart :: [String],
+    -- | Whether the environment could be read.
+    environmentRead :: Bool
+  }
+
+-- | All that are known. Later options win.
+knownOptions :: Options -> [String]
+knownOptions options = linkedIn options <> givenAtStart options
+
+-- | The options of the run-time system, and which of them are not known.
+optionsPart :: String -> Options -> [Finding]
+optionsPart remedy options = [fact "run-time options" (intercalate "; " (found : linked <> variable))]
+  where
+    found = if null (knownOptions options) then "none at the start" else unwords (knownOptions options)
+    linked = ["those that the program was linked with (-with-rtsopts) are not known" | null (linkedIn options)]
+    variable = ["GHCRTS is not known: " <> remedy | not (environmentRead options)]
+
+threadPart :: [String] -> Options -> [Finding]
 threadPart tasks options =
   [fact "OS threads" (show (length tasks))]
-    <> [advise "capabilities" "no -N among the options of the run-time system: unless the program sets its capabilities itself, +RTS -N would use all cores" | "ghc_ticker" `elem` tasks, not (any ("-N" `isPrefixOf`) options)]
+    <> [capabilities | "ghc_ticker" `elem` tasks, not (any ("-N" `isPrefixOf`) (knownOptions options))]
+  where
+    capabilities
+      | null (linkedIn options) || not (environmentRead options) = fact "capabilities" "no -N among the options that are known: if there is none among the others (-with-rtsopts) and the program does not set its capabilities itself, it uses one core"
+      | otherwise = advise "capabilities" "no -N among the options of the run-time system: unless the program sets its capabilities itself, +RTS -N would use all cores"
 
 -- | Options of the run-time system: between @+RTS@ and @-RTS@ (or @--RTS@, or @--@), and in GHCRTS.
 rtsOptions :: [String] -> [String] -> [String]
@@ -120,9 +146,10 @@ rtsOptions arguments environment = maybe [] words (lookupVariable "GHCRTS" envir
 
 -- | The allocation area of a program with these options: the one that they ask for, or else the default of the program's
 -- compiler, which a note in a relinked program names.
-areaIn :: Either IOException B.ByteString -> [String] -> Area
-areaIn content options = case (areaOf options, content) of
+areaIn :: Either IOException B.ByteString -> Options -> Area
+areaIn content options = case (areaOf (knownOptions options), content) of
   (Just size, _) -> AreaOf size
+  _ | not (environmentRead options) -> AreaUnknown
   (Nothing, Right text) | Just (Relinked ghc _) <- findNote text -> AreaOf (if ghc < 902 then 1048576 else 4194304)
   _ -> AreaDefault
 
@@ -141,7 +168,10 @@ isSet :: String -> Maybe String
 isSet value = if value `elem` ["", "0"] then Nothing else Just value
 
 bytes :: FilePath -> IO B.ByteString
-bytes path = either (\e -> const B.empty (e :: IOException)) id <$> try (B.readFile path)
+bytes path = either (const B.empty) id <$> bytesOf path
+
+bytesOf :: FilePath -> IO (Either IOException B.ByteString)
+bytesOf path = try (B.readFile path)
 
 splitZero :: B.ByteString -> [String]
 splitZero = map decoded . filter (not . B.null) . B.split '\0'
