@@ -1,6 +1,8 @@
 -- | @weft doctor@ for processes in unusual states and environments, and for chains of certificates.
 module Doctor (tests) where
 
+import Control.Concurrent (threadDelay)
+import Control.Exception (bracket)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf)
@@ -9,6 +11,8 @@ import System.Directory (doesFileExist)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
 import System.IO (hGetLine)
+import System.Posix.Process (forkProcess, getProcessStatus)
+import System.Posix.Types (ProcessID)
 import System.Posix.User (getEffectiveUserID)
 import System.Process
 import Test.Tasty
@@ -58,6 +62,11 @@ tests program folder =
           pid <- getPid (process p) >>= maybe (assertFailure "no process") pure
           (_, out) <- asNobody ["doctor", show pid]
           contains out "GHCRTS is not known: run as its user, or as root",
+      testCase "a zombie" . bracket (forkProcess (pure ())) (getProcessStatus True False) $ \pid -> do
+        untilZombie pid 1000
+        (code, out) <- outcome program [] ["doctor", show pid]
+        code @?= ExitFailure 1
+        mapM_ (contains out) ["[XX] state", "a zombie: it has ended"],
       testCase "a back end that a program chose by itself" $ do
         let pong = takeDirectory program </> "subjects" </> "pong-weft"
         there <- doesFileExist pong
@@ -67,6 +76,14 @@ tests program folder =
     ]
   where
     served = "waits and delays are served by Weft"
+
+-- | Wait until a process has ended, at most for the given number of hundredths of a second.
+untilZombie :: ProcessID -> Int -> Assertion
+untilZombie pid tries = do
+  text <- B.readFile ("/proc/" <> show pid <> "/status")
+  unless (B.pack "State:\tZ" `B.isInfixOf` text) $ do
+    when (tries == 0) (assertFailure "the process has not ended")
+    threadDelay 10000 >> untilZombie pid (tries - 1)
 
 -- | What the command says, with these variables of its own, about a process that waits for its standard input, once the
 -- last argument has returned. The characters of the result are bytes.

@@ -15,7 +15,7 @@ import Control.Exception (IOException, try)
 import qualified Data.ByteString.Char8 as B
 import Data.Either (fromRight)
 import Data.List (intercalate, isInfixOf, isPrefixOf, nub)
-import Data.Maybe (listToMaybe, mapMaybe)
+import Data.Maybe (fromMaybe, listToMaybe, mapMaybe)
 import System.Directory (getSymbolicLinkTarget, listDirectory)
 import System.Posix.User (getEffectiveUserID)
 import Weft.Backend (backendNames, whyUnavailable)
@@ -29,6 +29,7 @@ processFindings pid = do
   status <- contents (base <> "/status")
   case status of
     Nothing -> pure Nothing
+    Just text | Just ended <- endedPart pid text -> pure (Just ended)
     Just text -> do
       arguments <- splitZero <$> bytes (base <> "/cmdline")
       readable <- fmap splitZero <$> bytesOf (base <> "/environ")
@@ -54,6 +55,19 @@ processFindings pid = do
           <> seccompFindings text
   where
     base = "/proc/" <> show pid
+
+-- | The findings about a process that has ended: a zombie, of which little more than its number is left.
+endedPart :: Int -> String -> Maybe [Finding]
+endedPart pid status = case statusField "State" status of
+  Just (state : _)
+    | state `elem` ("ZX" :: String) ->
+      Just
+        [ fact "process" (show pid <> ": " <> field "Name"),
+          wrong "state" ("a zombie: it has ended, and its parent, process " <> field "PPid" <> ", has not waited for it")
+        ]
+  _ -> Nothing
+  where
+    field name = fromMaybe "?" (statusField name status)
 
 -- | The findings about a program's file, and about this machine for it.
 programFindings :: FilePath -> IO [Finding]
