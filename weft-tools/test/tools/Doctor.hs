@@ -7,7 +7,7 @@ import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf)
 import Program
-import System.Directory (doesFileExist)
+import System.Directory (createDirectory, doesFileExist, removePathForcibly)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
 import System.IO (hGetLine)
@@ -67,6 +67,22 @@ tests program folder =
         (code, out) <- outcome program [] ["doctor", show pid]
         code @?= ExitFailure 1
         mapM_ (contains out) ["[XX] state", "a zombie: it has ended"],
+      testGroup
+        "certificates"
+        [ testCase name $ do
+            file <- certificates folder periods
+            (code, out) <- outcome program [] ["doctor", "--certificate", file]
+            code @?= ExitFailure 1
+            mapM_ (contains out) ["[XX] certificate", said]
+          | (name, periods, said) <-
+              [ ("one that is not valid yet", [("20900101000000Z", "20910101000000Z")], "not valid before 2090-01-01 00:00 UTC: clients refuse it"),
+                ("a chain whose second has ended", [("20200101000000Z", "20900101000000Z"), ("20200101000000Z", "20210101000000Z")], "ended on 2021-01-01: clients refuse it (certificate 2 of 2 in the file)")
+              ]
+        ],
+      testCase "a file of certificates that does not exist" $ do
+        (code, out) <- outcome program [] ["doctor", "--certificate", folder </> "none.pem"]
+        code @?= ExitFailure 1
+        contains out "there is no such file",
       testCase "a back end that a program chose by itself" $ do
         let pong = takeDirectory program </> "subjects" </> "pong-weft"
         there <- doesFileExist pong
@@ -76,6 +92,25 @@ tests program folder =
     ]
   where
     served = "waits and delays are served by Weft"
+
+-- | Make a file of self-signed certificates that are valid between these instants.
+certificates :: FilePath -> [(String, String)] -> IO FilePath
+certificates folder periods = do
+  needProgram "openssl"
+  removePathForcibly place
+  createDirectory place
+  writeFile (place </> "ca.cnf") (unlines ["[ca]", "default_ca=d", "[d]", "database=index", "new_certs_dir=.", "rand_serial=yes", "unique_subject=no", "policy=p", "[p]", "commonName=supplied"])
+  writeFile (place </> "index") ""
+  openssl (words "req -new -newkey rsa:2048 -nodes -subj /CN=localhost -keyout key -out request")
+  forM_ (zip [1 :: Int ..] periods) $ \(i, (begin, end)) ->
+    openssl (words "ca -batch -notext -config ca.cnf -selfsign -md sha256 -keyfile key -in request -out" <> [show i, "-startdate", begin, "-enddate", end])
+  chain <- mapM (B.readFile . (place </>) . show) (zipWith const [1 :: Int ..] periods)
+  (place </> "chain.pem") <$ B.writeFile (place </> "chain.pem") (B.concat chain)
+  where
+    place = folder </> "periods"
+    openssl arguments = do
+      (code, _, err) <- readCreateProcessWithExitCode (proc "openssl" arguments) {cwd = Just place} ""
+      assertBool err (code == ExitSuccess)
 
 -- | Wait until a process has ended, at most for the given number of hundredths of a second.
 untilZombie :: ProcessID -> Int -> Assertion

@@ -40,7 +40,7 @@ doctorCommand =
       )
   where
     asJson = switch (long "json" <> help "Print JSON")
-    certificate = strOption (long "certificate" <> metavar "FILE" <> help "Check when this certificate expires (PEM; may be repeated)")
+    certificate = strOption (long "certificate" <> metavar "FILE" <> help "Check the periods of validity of the certificates in this file (PEM, also a chain; may be repeated)")
     subject = strArgument (metavar "PID|PROGRAM" <> help "Process or program to check, instead of this machine")
     binary = examineBinary <$> strOption (long "binary" <> metavar "FILE" <> help "Check whether a program was linked with weft-relink, and list the functions that Weft serves: exit status 0 if so, 1 if not")
 

@@ -30,18 +30,21 @@ module Weft.Tools.Doctor.Machine
   )
 where
 
-import Control.Exception (IOException, try)
+import Control.Exception (try)
 import qualified Data.ByteString as B
 import Data.Char (isDigit)
-import Data.List (isPrefixOf, stripPrefix)
+import Data.List (isInfixOf, isPrefixOf, sortOn, stripPrefix)
 import Data.Maybe (listToMaybe, mapMaybe)
+import Data.Ord (Down (..))
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
 import Data.Time (UTCTime, defaultTimeLocale, diffUTCTime, formatTime, getCurrentTime, parseTimeM)
 import GHC.Conc (getNumProcessors)
+import GHC.IO.Exception (IOException (ioe_description))
 import System.Directory (findExecutable)
 import System.Exit (ExitCode (..))
+import System.IO.Error (isDoesNotExistError)
 import System.Process (readProcessWithExitCode)
 import Text.Read (readMaybe)
 import Weft.Tools.Doctor.Finding
@@ -217,28 +220,52 @@ sizeOf text = case span isDigit text of
 -- ---------------------------------------------------------------------------------------------------------------
 -- Certificates
 
--- | The expiry date of the first certificate in a PEM file, by openssl(1).
+-- | The finding about the certificates in a PEM file, by openssl(1): the worst of all, and of equal ones the one that
+-- ends first.
 certificateFinding :: FilePath -> IO Finding
 certificateFinding file = do
   openssl <- findExecutable "openssl"
-  case openssl of
-    Nothing -> pure (advise name "not examined: there is no openssl")
-    Just program -> do
-      (code, out, err) <- readProcessWithExitCode program ["x509", "-in", file, "-noout", "-enddate"] ""
+  content <- try (B.readFile file)
+  case (openssl, certificateBlocks <$> content) of
+    (_, Left e) -> pure (wrong name (if isDoesNotExistError e then "there is no such file" else "cannot be read: " <> ioe_description e))
+    (_, Right []) -> pure (wrong name "not a certificate: the file has no part BEGIN CERTIFICATE (PEM)")
+    (Nothing, _) -> pure (advise name "not examined: there is no openssl")
+    (Just program, Right blocks) -> do
       now <- getCurrentTime
-      pure $ case (code, stripPrefix "notAfter=" (takeWhile (/= '\n') out) >>= parseTimeM True defaultTimeLocale "%b %e %H:%M:%S %Y GMT") of
-        (ExitSuccess, Just end) -> expiryFinding file now end
-        _ -> wrong name ("not a certificate: " <> takeWhile (/= '\n') err)
+      judged <- mapM (fmap (either unreadable (validity now)) . certificateDates program) blocks
+      pure (worst (zip [1 :: Int ..] judged))
   where
     name = "certificate " <> file
+    unreadable why = (Wrong, 0, "not a certificate: " <> why)
+    worst judged = case sortOn (\(_, (mark, end, _)) -> (Down mark, end)) judged of
+      (i, (mark, _, found)) : others -> Finding mark name (found <> (if null others then "" else " (certificate " <> show i <> " of " <> show (length judged) <> " in the file)"))
+      [] -> wrong name "not a certificate"
 
--- | The finding about a certificate with this expiry date.
-expiryFinding :: FilePath -> UTCTime -> UTCTime -> Finding
-expiryFinding file now end
-  | days < 0 = wrong name ("ended on " <> day <> ": clients refuse it")
-  | days < 21 = advise name ("ends on " <> day <> ", in " <> show days <> " days: renew it, then send SIGHUP")
-  | otherwise = fine name ("valid until " <> day <> ", for " <> show days <> " days")
+-- | The certificates in PEM, each with its first and last line.
+certificateBlocks :: B.ByteString -> [String]
+certificateBlocks = from . lines . filter (/= '\r') . decoded
   where
-    name = "certificate " <> file
+    from text = case dropWhile (not . isLine "BEGIN") text of
+      first : rest | (body, end : others) <- break (isLine "END") rest -> unlines (first : body <> [end]) : from others
+      _ -> []
+    isLine which line = ("-----" <> which <> " ") `isPrefixOf` line && "CERTIFICATE-----" `isInfixOf` line
+
+-- | The instants between which a certificate is valid, or the reason why they are not known.
+certificateDates :: FilePath -> String -> IO (Either String (UTCTime, UTCTime))
+certificateDates openssl block = do
+  (code, out, err) <- readProcessWithExitCode openssl ["x509", "-noout", "-startdate", "-enddate"] block
+  let date key = listToMaybe (mapMaybe (stripPrefix key) (lines out)) >>= parseTimeM True defaultTimeLocale "%b %e %H:%M:%S %Y GMT"
+  pure $ case (code, date "notBefore=", date "notAfter=") of
+    (ExitSuccess, Just begin, Just end) -> Right (begin, end)
+    _ -> Left (takeWhile (/= '\n') err)
+
+-- | What a certificate's period means now, and the number of days until its end.
+validity :: UTCTime -> (UTCTime, UTCTime) -> (Mark, Int, String)
+validity now (begin, end)
+  | now < begin = (Wrong, days, "not valid before " <> formatTime defaultTimeLocale "%F %R UTC" begin <> ": clients refuse it")
+  | days < 0 = (Wrong, days, "ended on " <> day <> ": clients refuse it")
+  | days < 21 = (Advice, days, "ends on " <> day <> ", in " <> show days <> " days: renew it, then send SIGHUP")
+  | otherwise = (Fine, days, "valid until " <> day <> ", for " <> show days <> " days")
+  where
     day = formatTime defaultTimeLocale "%F" end
-    days = floor (diffUTCTime end now / 86400) :: Int
+    days = floor (diffUTCTime end now / 86400)
