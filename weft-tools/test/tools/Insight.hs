@@ -1,5 +1,5 @@
 -- | Commands that examine programs: @weft top@, @weft doctor@, @weft bench url@, @weft bench run@ and @weft trace@; with
--- those of "Benches", "Doctor" and "Loads".
+-- those of "Benches", "Doctor", "Loads" and "Top".
 module Insight (tests) where
 
 import qualified Benches
@@ -23,10 +23,11 @@ import System.Posix.Signals (sigINT, sigTERM, signalProcess, signalProcessGroup)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import qualified Top
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
-tests program folder = testGroup "insight" [topTests program folder, doctorTests program folder, Doctor.tests program folder, urlTests program folder, Loads.tests program, runTests program, Benches.tests program folder, traceTests program folder, outputTests program]
+tests program folder = testGroup "insight" [topTests program folder, Top.tests program folder, doctorTests program folder, Doctor.tests program folder, urlTests program folder, Loads.tests program, runTests program, Benches.tests program folder, traceTests program folder, outputTests program]
 
 serving :: FilePath -> FilePath -> (Running -> PortNumber -> IO a) -> IO a
 serving program folder act = weft program [] ["serve", folder, "--port", "0"] (\p -> portOf p >>= act p)

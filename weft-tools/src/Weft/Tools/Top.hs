@@ -5,7 +5,7 @@
 --
 -- A live view of a running program by its metrics page: its managers' activity on each capability, its requests, its
 -- memory and its garbage collections. On a terminal the screen is updated in place and the keys q and ESC quit; otherwise
--- each reading is printed. Exit status: 0; 1 if the page cannot be read; 2 for bad arguments.
+-- each reading is printed. Exit status: 0; 1 if the first reading fails, or any with @--count@; 2 for bad arguments.
 module Weft.Tools.Top
   ( topCommand,
     readPage,
@@ -14,8 +14,9 @@ module Weft.Tools.Top
 where
 
 import Control.Concurrent (MVar, forkIO, killThread, newEmptyMVar, putMVar)
+import Control.Concurrent.Async (race)
 import Control.Concurrent.MVar (takeMVar)
-import Control.Exception (Exception, Handler (..), bracket, bracket_, catch, catches, finally, throwIO)
+import Control.Exception (Exception, Handler (..), bracket, bracket_, catch, catches, finally, throwIO, try)
 import Control.Monad (forM_, unless, void, when)
 import Data.Char (isDigit)
 import Data.Text (Text)
@@ -23,6 +24,7 @@ import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
 import qualified Data.Text.IO as T
+import Data.Time (defaultTimeLocale, formatTime, getZonedTime)
 import Foreign.C.Error (Errno (..), eCONNREFUSED)
 import GHC.Clock (getMonotonicTime)
 import GHC.IO.Exception (IOException (ioe_errno))
@@ -31,6 +33,7 @@ import System.Exit (ExitCode (..), exitWith)
 import System.IO
 import System.IO.Error (isDoesNotExistError)
 import System.Timeout (timeout)
+import Text.Read (readMaybe)
 import Weft.Duration (seconds)
 import Weft.Socket (deadlineIn, isTimeout)
 import Weft.Tls (defaultTlsClientSettings)
@@ -45,17 +48,20 @@ topCommand =
   command "top" $
     info
       ( top <$> argument (eitherReader (fmap metrics . target')) (metavar "URL" <> help "The metrics page: http://HOST:PORT (/metrics is added), https, or unix:FILE")
-          <*> option positive (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Time between two readings")
-          <*> optional (option positive (long "count" <> metavar "N" <> help "Number of readings, after which the command ends"))
+          <*> option period (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Time between two readings, from 0.05 to 86400")
+          <*> optional (option positive (long "count" <> metavar "N" <> help "Number of readings, after which the command ends; it also ends if one fails"))
       )
       ( progDesc "Show what a running program does, live, over its metrics page"
-          <> footer "Example: weft serve site --port 8080 & weft top http://127.0.0.1:8080. On a terminal, q or ESC ends it; elsewhere readings are printed as text."
+          <> footer "Example: weft serve site --port 8080 & weft top http://127.0.0.1:8080. On a terminal, q or ESC ends it; elsewhere readings are printed as text. If the program stops answering, the command waits until it answers again; it ends with status 1 if the first reading fails, or any with --count."
           <> failureCode 2
       )
   where
     target' text
       | all isDigit text = Left ("weft top needs the URL of a program's metrics page; to check a process, use weft doctor " <> text)
       | otherwise = parseTarget text
+    period = eitherReader $ \text -> case readMaybe text of
+      Just number | number >= 0.05, number <= 86400 -> Right number
+      _ -> Left ("not a number of seconds from 0.05 to 86400: " <> text)
     metrics target = if targetPath target == "/" then target {targetPath = "/metrics"} else target
 
 top :: Target -> Double -> Maybe Int -> IO ()
@@ -68,20 +74,46 @@ top target interval count = reportingPages "weft top" $ do
     run terminal quit = do
       begun <- getMonotonicTime
       first <- readPage target
-      follow terminal quit count begun first
-    follow _ _ (Just 0) _ _ = pure ()
-    follow terminal quit left from before = do
+      follow terminal quit count (Seen begun first [title] Nothing)
+    follow _ _ (Just 0) _ = pure ()
+    follow terminal quit left seen = do
       stopped <- timeout (round (interval * 1e6)) (takeMVar quit)
-      case stopped of
-        Just () -> pure ()
-        Nothing -> do
-          now <- getMonotonicTime
-          after <- readPage target
-          let Screen shown = screenOf (title now) (now - from) before after
-          if terminal then windowSize >>= \size -> paint (maybe shown (`within` shown) size) else mapM_ T.putStrLn shown >> T.putStrLn "" >> hFlush stdout
-          follow terminal quit (subtract 1 <$> left) now after
-    title _ = "weft top: " <> name <> "   every " <> T.pack (show interval) <> " s"
+      now <- getMonotonicTime
+      next <- maybe (race (takeMVar quit) readNext) (pure . Left) stopped
+      case next of
+        Left () -> pure ()
+        Right (Left why) -> do
+          since <- maybe timeOfDay pure (silentSince seen)
+          let notice = "no answer since " <> since <> ": " <> why
+          display terminal (if terminal then title : notice : drop 1 (lastShown seen) else [notice])
+          follow terminal quit left seen {silentSince = Just since}
+        Right (Right after) -> do
+          let Screen shown = screenOf title (now - takenAt seen) (lastReading seen) after
+          display terminal shown
+          follow terminal quit (subtract 1 <$> left) (Seen now after shown Nothing)
+    readNext = case count of
+      Nothing -> either (\(PageError why) -> Left why) Right <$> try (readPage target)
+      Just _ -> Right <$> readPage target
+    title = "weft top: " <> name <> "   every " <> T.pack (show interval) <> " s"
+    timeOfDay = T.pack . formatTime defaultTimeLocale "%T" <$> getZonedTime
     name = maybe (T.pack (targetHost target <> ":" <> targetPort target)) T.pack (targetUnix target)
+
+-- | The last good reading.
+data Seen = Seen
+  { -- | The monotonic clock before it.
+    takenAt :: Double,
+    lastReading :: Reading,
+    -- | The screen that was shown for it.
+    lastShown :: [Text],
+    -- | The time of day of the first of the readings that have failed since.
+    silentSince :: Maybe Text
+  }
+
+-- | Show a screen: on a terminal in place of the one before, and otherwise below it.
+display :: Bool -> [Text] -> IO ()
+display terminal shown
+  | terminal = windowSize >>= \size -> paint (maybe shown (`within` shown) size)
+  | otherwise = mapM_ T.putStrLn shown >> T.putStrLn "" >> hFlush stdout
 
 -- | Switch to the alternate screen without a cursor, and read keys on a thread; restores the terminal at the end.
 onTerminal :: MVar () -> IO () -> IO ()
