@@ -1,17 +1,22 @@
 -- | @weft top@ while a program restarts, and its terminal.
 module Top (tests) where
 
+import Control.Concurrent (forkIO, killThread)
+import Control.Exception (bracket, finally)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
-import Network.Socket (PortNumber)
+import Data.Char (isDigit)
+import Data.IORef
+import Network.Socket
+import Network.Socket.ByteString (recv, sendAll)
 import Program
 import System.Exit (ExitCode (..))
-import System.IO (Handle)
+import System.IO (Handle, hGetLine)
 import System.Posix.Signals (sigKILL)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
-import Weft.Test.Skip (testCase)
+import Weft.Test.Skip (needProgram, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
 tests program folder =
@@ -34,11 +39,50 @@ tests program folder =
       testCase "intervals that are too short or too long are refused" . forM_ ["1e-9", "1e20", "Infinity", "0"] $ \interval -> do
         (code, out) <- outcome program [] ["top", "http://127.0.0.1:1", "--interval", interval]
         code @?= ExitFailure 2
-        contains out ("not a number of seconds from 0.05 to 86400: " <> interval)
+        contains out ("not a number of seconds from 0.05 to 86400: " <> interval),
+      testCase "SIGTERM and SIGHUP restore the terminal" . forM_ [("TERM", "status 143"), ("HUP", "status 129")] $ \(signal, ended) -> do
+        forM_ ["script", "pkill"] needProgram
+        serving 0 $ \_ port -> do
+          let commands = "echo shell $$; " <> program <> " top " <> url port <> "; echo status $?; stty -a"
+          started [] (proc "script" ["-qec", commands, "/dev/null"]) {std_in = CreatePipe} $ \terminal -> do
+            line <- hGetLine (output terminal)
+            readUntil "Press q to quit." (output terminal)
+            callProcess "pkill" ["-" <> signal, "-P", filter isDigit line]
+            rest <- B.unpack <$> B.hGetContents (output terminal)
+            mapM_ (contains rest) ["\ESC[?25h\ESC[?1049l", ended]
+            assertBool rest (all (`elem` words rest) ["icanon", "echo"]),
+      testCase "what a page has is not printed as control characters, and a quantile above the last bound is said to be so" $ do
+        pages <- newIORef (0 :: Int)
+        answering (atomicModifyIORef' pages (\n -> (n + 1, page n))) $ \port -> do
+          (code, out) <- outcome program [] ["top", url port, "--interval", "0.05", "--count", "1"]
+          code @?= ExitSuccess
+          assertBool (show out) ('\ESC' `notElem` out)
+          mapM_ (contains out) ["p50 > 500 ms", "harmless_total"]
     ]
   where
     serving port act = weft program [] ["serve", folder, "--port", show (port :: PortNumber)] (\p -> portOf p >>= act p)
+    page n =
+      unlines
+        [ "evil\ESC[31m_total " <> show n,
+          "harmless_total " <> show n,
+          "http_requests_total{status=\"2\ESC[31mxx\"} " <> show n,
+          "http_request_duration_seconds_bucket{le=\"0.5\"} 0",
+          "http_request_duration_seconds_bucket{le=\"+Inf\"} " <> show n
+        ]
     url port = "http://127.0.0.1:" <> show port
+
+-- | A server whose every page is made by an action.
+answering :: IO String -> (PortNumber -> IO a) -> IO a
+answering make act = bracket (socket AF_INET Stream defaultProtocol) close $ \listening -> do
+  bind listening (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+  listen listening 64
+  bracket (forkIO (forever (accept listening >>= \(s, _) -> answer s `finally` close s))) killThread . const $
+    socketPort listening >>= act
+  where
+    answer s = do
+      _ <- recv s 4096
+      content <- B.pack <$> make
+      sendAll s (B.pack ("HTTP/1.1 200 OK\r\nContent-Length: " <> show (B.length content) <> "\r\nConnection: close\r\n\r\n") <> content)
 
 -- | Read until a text comes.
 readUntil :: String -> Handle -> Assertion

@@ -13,10 +13,11 @@ module Weft.Tools.Top
   )
 where
 
-import Control.Concurrent (MVar, forkIO, killThread, newEmptyMVar, putMVar)
+import Control.Concurrent (MVar, forkIO, killThread, myThreadId, newEmptyMVar, putMVar, throwTo)
 import Control.Concurrent.Async (race)
 import Control.Concurrent.MVar (takeMVar)
-import Control.Exception (Exception, Handler (..), bracket, bracket_, catch, catches, finally, throwIO, try)
+import Control.Exception (Exception, bracket, bracket_, catch, catches, finally, throwIO, try)
+import qualified Control.Exception as E (Handler (..))
 import Control.Monad (forM_, unless, void, when)
 import Data.Char (isDigit)
 import Data.Text (Text)
@@ -32,6 +33,7 @@ import Options.Applicative
 import System.Exit (ExitCode (..), exitWith)
 import System.IO
 import System.IO.Error (isDoesNotExistError)
+import System.Posix.Signals (Handler (CatchOnce), installHandler, sigHUP, sigTERM)
 import System.Timeout (timeout)
 import Text.Read (readMaybe)
 import Weft.Duration (seconds)
@@ -115,10 +117,20 @@ display terminal shown
   | terminal = windowSize >>= \size -> paint (maybe shown (`within` shown) size)
   | otherwise = mapM_ T.putStrLn shown >> T.putStrLn "" >> hFlush stdout
 
--- | Switch to the alternate screen without a cursor, and read keys on a thread; restores the terminal at the end.
+-- | Let SIGTERM and SIGHUP end the action by an exception, so that its handlers run. A second signal ends the program at
+-- once.
+endedBySignals :: IO a -> IO a
+endedBySignals act = do
+  caller <- myThreadId
+  let end signal = CatchOnce (throwTo caller (ExitFailure (128 + fromIntegral signal)))
+      handling signal = bracket (installHandler signal (end signal) Nothing) (\before -> installHandler signal before Nothing) . const
+  handling sigTERM (handling sigHUP act)
+
+-- | Switch to the alternate screen without a cursor, and read keys on a thread; restores the terminal at the end, also
+-- after a signal.
 onTerminal :: MVar () -> IO () -> IO ()
 onTerminal quit act =
-  bracket ((,) <$> hGetBuffering stdin <*> hGetEcho stdin) (\(buffering, echo) -> hSetBuffering stdin buffering >> hSetEcho stdin echo) $ \_ -> do
+  endedBySignals . bracket ((,) <$> hGetBuffering stdin <*> hGetEcho stdin) (\(buffering, echo) -> hSetBuffering stdin buffering >> hSetEcho stdin echo) $ \_ -> do
     hSetBuffering stdin NoBuffering
     hSetEcho stdin False
     bracket_ (put "\ESC[?1049h\ESC[?25l") (put "\ESC[?25h\ESC[?1049l") $
@@ -175,8 +187,8 @@ reportingPages who act =
 readPage :: Target -> IO Reading
 readPage target =
   page
-    `catches` [ Handler (failed . whyNot),
-                Handler (\e -> failed (if e == Malformed then "no HTTP is spoken there" else "the connection ended early"))
+    `catches` [ E.Handler (failed . whyNot),
+                E.Handler (\e -> failed (if e == Malformed then "no HTTP is spoken there" else "the connection ended early"))
               ]
   where
     page = do

@@ -13,6 +13,7 @@ module Weft.Tools.Top.Readings
   )
 where
 
+import Data.Char (isAlphaNum, isAscii, isControl, isDigit)
 import Data.List (nub, sortOn)
 import qualified Data.Map.Strict as M
 import Data.Maybe (fromMaybe, mapMaybe)
@@ -24,7 +25,7 @@ import Weft.Tools.Bench.Table (columns, renderNumber)
 -- | Samples by name and labels.
 type Reading = M.Map (Text, [(Text, Text)]) Double
 
--- | The samples of a page; lines that are not samples are ignored.
+-- | The samples of a page; lines that are not samples are ignored. Nothing in it is a control character.
 parseReading :: Text -> Reading
 parseReading = M.fromList . mapMaybe (sample . T.strip) . T.lines
 
@@ -37,8 +38,11 @@ sample line
     number <- case T.words after of
       word : _ -> value word
       [] -> Nothing
-    if T.null name then Nothing else Just ((name, labels), number)
+    if isName name then Just ((name, labels), number) else Nothing
   where
+    -- The names of metrics in this format; they are printed.
+    isName name = T.all isNameCharacter name && maybe False (not . isDigit . fst) (T.uncons name)
+    isNameCharacter c = isAscii c && isAlphaNum c || c `elem` ("_:" :: String)
     value word = case word of
       "+Inf" -> Just (1 / 0)
       "-Inf" -> Just (-1 / 0)
@@ -55,9 +59,11 @@ labelsOf text = case T.uncons (T.dropWhile (`elem` (", " :: String)) text) of
     if T.null rest then Nothing else pure ()
     (content, after) <- quoted "" (T.drop 2 rest)
     (others, end) <- labelsOf after
-    pure ((name, content) : others, end)
+    pure ((name, T.map visible content) : others, end)
   Nothing -> Nothing
   where
+    -- Values are printed, and a page may come from anywhere.
+    visible c = if isControl c then '\xFFFD' else c
     quoted before from = case T.break (`elem` ("\"\\" :: String)) from of
       (part, left) -> case T.unpack (T.take 2 left) of
         '"' : _ -> Just (before <> part, T.drop 1 left)
@@ -136,17 +142,24 @@ requestLines seconds before after = [T.intercalate "   " parts | not (null parts
           [c <> " " <> renderNumber v <> "/s" | c <- classes, Just v <- [rate (elem ("status", c)) "http_requests_total" seconds before after], v > 0],
           ["in flight " <> count v | Just v <- [gauge "http_requests_in_flight" after]],
           ["connections " <> count v | Just v <- [gauge "http_connections" after]],
-          ["p" <> T.pack (show (round (100 * q) :: Int)) <> " <= " <> renderNumber (1e3 * v) <> " ms" | q <- [0.5, 0.99], Just v <- [quantile q "http_request_duration_seconds" before after]],
+          [quantileName q <> " " <> v | q <- [0.5, 0.99], Just v <- [quantile milliseconds q "http_request_duration_seconds" before after]],
           ["refused " <> renderNumber v <> "/s" | Just v <- [rate everyLabel "http_refused_total" seconds before after], v > 0]
         ]
+    milliseconds v = renderNumber (1e3 * v) <> " ms"
 
--- | The upper bound of the histogram bucket below which this share of the new samples lies.
-quantile :: Double -> Text -> Reading -> Reading -> Maybe Double
-quantile share name before after
+-- | The name of a quantile, such as @p99@.
+quantileName :: Double -> Text
+quantileName share = "p" <> T.pack (show (round (100 * share) :: Int))
+
+-- | What a histogram says about the value below which this share of the new samples lies: no more than the upper bound
+-- of its bucket, or more than the last bound.
+quantile :: (Double -> Text) -> Double -> Text -> Reading -> Reading -> Maybe Text
+quantile render share name before after
   | total <= 0 = Nothing
-  | otherwise = case dropWhile ((< share * total) . snd) classes of
-    (upper, _) : _ -> Just upper
-    [] -> Nothing
+  | otherwise = case break ((>= share * total) . snd) classes of
+    (_, (upper, _) : _) | not (isInfinite upper) -> Just ("<= " <> render upper)
+    (below@(_ : _), _ : _) -> Just ("> " <> render (fst (last below)))
+    _ -> Nothing
   where
     classes = sortOn fst . M.toList $ M.fromListWith (+) [(upper, v - M.findWithDefault 0 k before) | (k@(n, labels), v) <- M.toList after, n == name <> "_bucket", Just upper <- [lookup "le" labels >>= bound]]
     total = maximum (0 : map snd classes)
@@ -179,10 +192,10 @@ latencyLine :: Reading -> Reading -> [Text]
 latencyLine before after = ["" | not (null parts)] <> [T.intercalate "   " parts | not (null parts)]
   where
     parts =
-      [ what <> " p" <> T.pack (show (round (100 * q) :: Int)) <> " <= " <> time v
+      [ what <> " " <> quantileName q <> " " <> v
         | (what, name) <- [("woken threads run after", "weft_wake_latency_seconds"), ("timers fire late by", "weft_timer_lateness_seconds")],
           q <- [0.5, 0.99],
-          Just v <- [quantile q name before after]
+          Just v <- [quantile time q name before after]
       ]
 
 -- | The slowest callbacks, slowest first, and the watchdog's reports, if there is a watchdog.
