@@ -55,14 +55,15 @@ largest :: Latencies -> Int
 largest (Latencies _ most) = most
 
 -- | The percentile by nearest rank, in nanoseconds, rounded up to the end of its class: at least this many per cent of
--- the samples are not larger.
-percentileOf :: Double -> Latencies -> Maybe Int
+-- the samples are not larger. The percentage is exact, since 99.9 / 100 as a 'Double' is above 0.999, so that of a
+-- thousand samples it would be the largest.
+percentileOf :: Rational -> Latencies -> Maybe Int
 percentileOf percent latencies@(Latencies counts most)
   | total == 0 = Nothing
   | otherwise = Just (go 0 (I.toAscList counts))
   where
     total = samples latencies
-    rank = max 1 (min total (ceiling (percent / 100 * fromIntegral total)))
+    rank = max 1 (min total (ceiling (percent * fromIntegral total / 100)))
     go _ [] = most
     go before ((c, n) : others)
       | before + n >= rank = min most (upperEnd c)

@@ -335,7 +335,7 @@ tallyMetrics wall tally =
     latencies = tallyLatencies tally
     micro ns = fromIntegral ns / 1000
 
-percentiles :: [(Text, Double)]
+percentiles :: [(Text, Rational)]
 percentiles = [("p50_us", 50), ("p90_us", 90), ("p95_us", 95), ("p99_us", 99), ("p999_us", 99.9)]
 
 render :: Load -> Double -> Tally -> Metrics -> Text
