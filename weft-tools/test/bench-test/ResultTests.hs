@@ -30,7 +30,8 @@ import Weft.Tools.Bench.Saved
 import Weft.Tools.Bench.Stats (percentile, summaryMedian)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Units (withUnit)
-import Weft.Tools.Bench.Url
+import Weft.Tools.Bench.Url (tallyMetrics)
+import Weft.Tools.Bench.UrlLoad (Tally (..))
 
 -- | A result that was written and read again.
 kept :: [Run] -> Saved

@@ -11,37 +11,25 @@
 -- results until then are printed.
 module Weft.Tools.Bench.Url
   ( urlCommand,
-
-    -- * A load
-    Load (..),
-    Tally (..),
-    generate,
     tallyMetrics,
   )
 where
 
-import Control.Concurrent (forkOn, getNumCapabilities, newEmptyMVar, putMVar, setNumCapabilities, takeMVar)
-import Control.Exception (AsyncException (UserInterrupt), Handler (..), IOException, SomeException, catch, catches, mask, onException, throwIO, try)
-import Control.Monad (forM, forM_, when)
-import Data.ByteString (ByteString)
+import Control.Concurrent (setNumCapabilities)
+import Control.Exception (IOException, catch, try)
+import Control.Monad (forM_, when)
 import Data.ByteString.Builder (hPutBuilder)
 import qualified Data.CaseInsensitive as CI
-import Data.IORef
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
-import Foreign.C.Error (Errno (..), eCONNREFUSED, eCONNRESET, eMFILE, ePIPE)
-import GHC.Clock (getMonotonicTimeNSec)
-import GHC.IO.Exception (ioe_description, ioe_errno)
+import GHC.IO.Exception (ioe_description)
 import Options.Applicative hiding (columns)
 import System.CPUTime (getCPUTime)
 import System.Exit (ExitCode (..), exitWith)
 import System.IO (IOMode (WriteMode), stderr, withFile)
-import System.IO.Error (isDoesNotExistError)
-import Weft.Duration (nanoseconds, seconds)
-import Weft.Socket (AddrInfo, deadlineIn, getAddrInfo, isTimeout)
-import Weft.Timer (sleep)
+import Weft.Socket (AddrInfo, getAddrInfo)
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
 import qualified Weft.Tls as Tls
 import Weft.Tools.Bench.Json
@@ -51,52 +39,9 @@ import Weft.Tools.Bench.Runner (Outcome (..))
 import Weft.Tools.Bench.Setup (machineFacts, raiseOpenFiles)
 import Weft.Tools.Bench.Table (columns, renderNumber)
 import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.UrlLoad
 import Weft.Tools.Http
 import Weft.Tools.Serve.Values (anyField)
-
--- | What to send, and how.
-data Load = Load
-  { loadTarget :: !Target,
-    loadClients :: !Int,
-    -- | Requests a second, over all connections; 'Nothing' means a closed loop.
-    loadRate :: !(Maybe Double),
-    loadSeconds :: !Double,
-    loadWarm :: !Double,
-    -- | Seconds after which a request counts as failed.
-    loadPatience :: !Double,
-    -- | Fields of the request besides @Host@.
-    loadFields :: ![ByteString],
-    -- | Open a connection, and perform a handshake, for each request.
-    loadFresh :: !Bool,
-    -- | The certificate authorities for @https@.
-    loadTrust :: !Trust
-  }
-
--- | The result. Times are in nanoseconds.
-data Tally = Tally
-  { -- | Latencies of the requests that were answered. Requests that timed out, and those that were due and not sent
-    -- before the end, count with the time that they had waited.
-    tallyLatencies :: !Latencies,
-    -- | How late requests were sent, measured from when they were due or, if later, from when a connection was free.
-    tallyLag :: !Latencies,
-    -- | Requests that were answered with a status below 400.
-    tallyAnswered :: !Int,
-    -- | The number of them that were answered with a redirect.
-    tallyRedirected :: !Int,
-    tallyUnsent :: !Int,
-    tallyBytes :: !Int,
-    -- | The number of connections opened, including those of the warm-up.
-    tallyOpened :: !Int,
-    -- | Errors by kind: a word, or @status N@ from 400 on.
-    tallyErrors :: !(M.Map Text Int)
-  }
-  deriving (Eq, Show)
-
-instance Semigroup Tally where
-  Tally a b c d e f g h <> Tally a' b' c' d' e' f' g' h' = Tally (a <> a') (b <> b') (c + c') (d + d') (e + e') (f + f') (g + g') (M.unionWith (+) h h')
-
-instance Monoid Tally where
-  mempty = Tally none none 0 0 0 0 0 M.empty
 
 -- | The subcommand of @weft bench@.
 urlCommand :: Mod CommandFields (IO ())
@@ -185,133 +130,6 @@ paramsOf load =
     <> [("tls", Word "yes") | targetSecure (loadTarget load)]
     <> [("keep_alive", Word "no") | loadFresh load]
     <> [("rate", Count (round rate)) | Just rate <- [loadRate load]]
-
--- ---------------------------------------------------------------------------------------------------------------
--- The load
-
--- | Put the target under load. Also returns the measured time in seconds, and whether Ctrl-C ('UserInterrupt') ended it
--- early; the time is not positive if that was during the warm-up.
-generate :: Load -> IO (Tally, Double, Bool)
-generate load = mask $ \restore -> do
-  cores <- getNumCapabilities
-  next <- newIORef 0
-  begun <- now
-  let warm = begun + nano (loadWarm load)
-      end = warm + nano (loadSeconds load)
-  clients <- forM [0 .. loadClients load - 1] $ \i -> do
-    done <- newEmptyMVar
-    tally <- newIORef mempty
-    _ <- forkOn (i `mod` cores) (try (restore (client load next begun warm end tally)) >>= putMVar done)
-    pure (done, tally)
-  interrupted <- (False <$ mapM_ (ended . fst) clients) `catch` \e -> if e == UserInterrupt then pure True else throwIO e
-  stop <- if interrupted then min end <$> now else pure end
-  tallies <- mapM (readIORef . snd) clients
-  sent <- readIORef next
-  let waiting = unsent load begun warm stop sent
-      left = mempty {tallyLatencies = recordMany waiting none, tallyUnsent = length waiting}
-  pure (mconcat (left : tallies), fromIntegral (stop - warm) / 1e9, interrupted)
-  where
-    ended done = takeMVar done >>= either (\e -> throwIO (e :: SomeException)) pure
-
-now :: IO Int
-now = fromIntegral <$> getMonotonicTimeNSec
-
-nano :: Double -> Int
-nano s = round (s * 1e9)
-
--- | When the request with this number is due.
-dueAt :: Double -> Int -> Int -> Int
-dueAt rate begun k = begun + round (fromIntegral k * 1e9 / rate)
-
--- | How long the requests had waited that were due in the measured time and that no connection had taken by its end.
-unsent :: Load -> Int -> Int -> Int -> Int -> [Int]
-unsent load begun warm end sent = case loadRate load of
-  Nothing -> []
-  Just rate -> [end - due | due <- takeWhile (< end) (map (dueAt rate begun) [sent ..]), due >= warm]
-
--- | One connection: it takes the next request that is due, and reconnects after an error. All connections share the
--- reference
--- @next@ and take numbers from it atomically. It alone writes the last reference, after each request.
-client :: Load -> IORef Int -> Int -> Int -> Int -> IORef Tally -> IO ()
-client load next begun warm end results = go Nothing mempty
-  where
-    request = getRequest (loadTarget load) (loadFields load ++ ["Connection: close" | loadFresh load])
-    tls = defaultTlsClientSettings {tlsTrust = loadTrust load, tlsConnectTime = seconds (loadPatience load)}
-    go connection tally = do
-      free <- now
-      due <- maybe (pure free) (\rate -> dueAt rate begun <$> atomicModifyIORef' next (\k -> (k + 1, k))) (loadRate load)
-      if free >= end
-        then (writeIORef results $! tally <> left due) >> mapM_ disconnect connection
-        else if due >= end then mapM_ disconnect connection else atInstant connection tally free due
-    -- A request that was taken and will not be sent counts as due and unsent. It cannot be given back: others may have
-    -- taken later ones meanwhile.
-    left due
-      | due >= warm && due < end = mempty {tallyLatencies = record (end - due) none, tallyUnsent = 1}
-      | otherwise = mempty
-    atInstant connection tally free due = do
-      when (due > free) $ sleep (nanoseconds (fromIntegral (due - free)))
-      sent <- now
-      (connection', opens, outcome) <- send connection
-      done <- now
-      let counted = due >= warm
-          lag = record (sent - max due free)
-          result = case outcome of
-            Right response
-              | responseStatus response < 400 -> answered (responseStatus response) (responseBytes response)
-              | otherwise -> failed ("status " <> number (responseStatus response))
-            Left kind -> failed kind
-          answered status bytes t =
-            (waited t)
-              { tallyAnswered = tallyAnswered t + 1,
-                tallyRedirected = tallyRedirected t + (if status >= 300 && status /= 304 then 1 else 0),
-                tallyBytes = tallyBytes t + bytes
-              }
-          failed kind t = (if kind == timedOut then waited t else t) {tallyErrors = M.insertWith (+) kind 1 (tallyErrors t)}
-          waited t = t {tallyLatencies = record (done - due) (tallyLatencies t)}
-          opened = tally {tallyOpened = tallyOpened tally + opens}
-          tally' = if counted then result opened {tallyLag = lag (tallyLag opened)} else opened
-      -- Avoids a busy loop if the server refuses connections.
-      when (either (const True) (const False) outcome) $ sleep (nanoseconds 10000000)
-      writeIORef results $! tally'
-      go connection' tally'
-    send connection = do
-      limit <- deadlineIn (seconds (loadPatience load))
-      let fresh = connectTo tls limit (loadTarget load) >>= ask 1
-          ask opens c = do
-            response <- exchange limit c Measure request `onException` disconnect c
-            if responseKept response then pure (Just c, opens, Right response) else disconnect c >> pure (Nothing, opens, Right response)
-      kinds $ case connection of
-        Nothing -> fresh
-        -- The server may close a connection while it is idle: then the request goes out again on another one, as other
-        -- clients send it, and both count as one.
-        Just c ->
-          ask (0 :: Int) c `catch` \e -> case e of
-            NoResponse _ -> fresh
-            _ -> throwIO e
-    kinds act =
-      act
-        `catches` [ Handler (\e -> pure (Nothing, 0, Left (errorKind e))),
-                    Handler $ \e -> pure . (,,) Nothing 0 . Left $ case e of
-                      Malformed -> "not HTTP"
-                      NoResponse (Just why) -> errorKind why
-                      _ -> "ended early"
-                  ]
-
-timedOut :: Text
-timedOut = "timed out"
-
--- | A word for the kind of error.
-errorKind :: IOException -> Text
-errorKind e
-  | isTimeout e = timedOut
-  -- Without the call and its arguments.
-  | isDoesNotExistError e = T.pack (ioe_description e)
-  | otherwise = case Errno <$> ioe_errno e of
-    Just n
-      | n == eCONNREFUSED -> "refused"
-      | n == eCONNRESET || n == ePIPE -> "reset"
-      | n == eMFILE -> "no descriptors left"
-    _ -> T.pack (show e)
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Results
