@@ -53,7 +53,8 @@ urlCommand =
           <> footer
             "Example: weft bench url http://127.0.0.1:8080/ --connections 64 --rate 5000 --duration 10. With --rate, latencies count \
             \from the instant at which a request was due, so that a server's pauses are not left out (no coordinated \
-            \omission); requests that timed out, or were due and could not be sent, count with the time for which they had waited. A \
+            \omission); requests that timed out, or were due and could not be sent, count with the time for which they had waited. \
+            \Answers are counted that arrive in the measured time; the latencies count of all requests that were due in it. A \
             \connection is kept for as long as the server keeps it; where one has to be opened, that and the handshake are part of \
             \the latency. Redirects are not followed. Exit status: 0 requests were answered, 1 none was, 2 bad arguments, 130 \
             \it was ended by Ctrl-C, after which it prints the results until then."
@@ -97,7 +98,7 @@ runLoad threads json load = do
     withFile file WriteMode . flip hPutBuilder $
       outcomeJson machine (Settings once [] Nothing False) benchmark (Outcome [Run "server" (paramsOf load) (M.singleton 0 metrics)] [] [] [])
   when interrupted $ T.hPutStrLn stderr "weft bench url: interrupted" >> exitWith (ExitFailure 130)
-  when (tallyAnswered tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered with a status below 400" >> exitWith (ExitFailure 1)
+  when (tallyAnswered tally + tallyLate tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered with a status below 400" >> exitWith (ExitFailure 1)
   where
     once = defaultPlan {planRounds = 1, planDuration = loadSeconds load, planWarmup = loadWarm load}
     benchmark = Benchmark "url" "a load of a server" (const []) [] [] ["--rts"] (const []) ["p99_us", "ops_per_s"] id
@@ -141,6 +142,7 @@ tallyMetrics wall tally =
     [ ("wall_s", wall),
       ("ops_per_s", fromIntegral (tallyAnswered tally) / wall),
       ("answered", fromIntegral (tallyAnswered tally)),
+      ("late", fromIntegral (tallyLate tally)),
       ("errors", fromIntegral (sum (tallyErrors tally))),
       ("unsent", fromIntegral (tallyUnsent tally)),
       ("opened", fromIntegral (tallyOpened tally)),
@@ -178,7 +180,8 @@ render load wall tally metrics =
     spoken name = if name == "p999_us" then "p99.9" else T.dropEnd 3 name
     figure name = maybe "-" renderNumber (M.lookup name metrics)
     whole name = maybe "-" (number . round) (M.lookup name metrics)
-    notes = [number (tallyRedirected tally) <> " answers were redirects, which are not followed: measure the address that they name" | tallyRedirected tally > 0] <> kindOfLoop
+    notes = lateOnes <> [number (tallyRedirected tally) <> " answers were redirects, which are not followed: measure the address that they name" | tallyRedirected tally > 0] <> kindOfLoop
+    lateOnes = [number (tallyLate tally) <> " answers came after the end: their latencies count, and they are not among those answered" | tallyLate tally > 0]
     kindOfLoop = case loadRate load of
       Nothing ->
         [ "note: in a closed loop a connection waits for its answer before it asks again. While the server pauses nothing is sent, \

@@ -52,18 +52,22 @@ data Load = Load
     loadTrust :: !Trust
   }
 
--- | The result. Times are in nanoseconds.
+-- | The result. Times are in nanoseconds. A request belongs to the measured time in which it was due, except that
+-- answers are counted when they arrive, so that their number over the time is the rate of the server.
 data Tally = Tally
-  { -- | Latencies of the requests that were answered. Requests that timed out, and those that were due and not sent
-    -- before the end, count with the time that they had waited.
+  { -- | Latencies of the requests that were answered, also of those answered after the end. Requests that timed out, and
+    -- those that were due and not sent before the end, count with the time that they had waited.
     tallyLatencies :: !Latencies,
     -- | How late requests were sent, measured from when they were due or, if later, from when a connection was free.
     tallyLag :: !Latencies,
-    -- | Requests that were answered with a status below 400.
+    -- | Answers with a status below 400 that arrived in the measured time.
     tallyAnswered :: !Int,
-    -- | The number of them that were answered with a redirect.
+    -- | Answers with such a status that arrived after it, to requests that were due in it.
+    tallyLate :: !Int,
+    -- | The number of both that were redirects.
     tallyRedirected :: !Int,
     tallyUnsent :: !Int,
+    -- | Bytes of the answers that arrived in the measured time.
     tallyBytes :: !Int,
     -- | The number of connections opened, including those of the warm-up.
     tallyOpened :: !Int,
@@ -73,10 +77,23 @@ data Tally = Tally
   deriving (Eq, Show)
 
 instance Semigroup Tally where
-  Tally a b c d e f g h <> Tally a' b' c' d' e' f' g' h' = Tally (a <> a') (b <> b') (c + c') (d + d') (e + e') (f + f') (g + g') (M.unionWith (+) h h')
+  s <> t =
+    Tally
+      { tallyLatencies = tallyLatencies s <> tallyLatencies t,
+        tallyLag = tallyLag s <> tallyLag t,
+        tallyAnswered = both tallyAnswered,
+        tallyLate = both tallyLate,
+        tallyRedirected = both tallyRedirected,
+        tallyUnsent = both tallyUnsent,
+        tallyBytes = both tallyBytes,
+        tallyOpened = both tallyOpened,
+        tallyErrors = M.unionWith (+) (tallyErrors s) (tallyErrors t)
+      }
+    where
+      both count = count s + count t
 
 instance Monoid Tally where
-  mempty = Tally none none 0 0 0 0 0 M.empty
+  mempty = Tally none none 0 0 0 0 0 0 M.empty
 
 -- | Put the target under load. Also returns the measured time in seconds, and whether Ctrl-C ('UserInterrupt') ended it
 -- early; the time is not positive if that was during the warm-up.
@@ -143,22 +160,24 @@ client load next begun warm end results = go Nothing mempty
       (connection', opens, outcome) <- send connection
       done <- now
       let counted = due >= warm
-          lag = record (sent - max due free)
+          timely = done >= warm && done <= end
           result = case outcome of
             Right response
-              | responseStatus response < 400 -> answered (responseStatus response) (responseBytes response)
+              | responseStatus response < 400 -> answered response
               | otherwise -> failed ("status " <> T.pack (show (responseStatus response)))
             Left kind -> failed kind
-          answered status bytes t =
-            (waited t)
-              { tallyAnswered = tallyAnswered t + 1,
-                tallyRedirected = tallyRedirected t + (if status >= 300 && status /= 304 then 1 else 0),
-                tallyBytes = tallyBytes t + bytes
-              }
-          failed kind t = (if kind == timedOut then waited t else t) {tallyErrors = M.insertWith (+) kind 1 (tallyErrors t)}
-          waited t = t {tallyLatencies = record (done - due) (tallyLatencies t)}
-          opened = tally {tallyOpened = tallyOpened tally + opens}
-          tally' = if counted then result opened {tallyLag = lag (tallyLag opened)} else opened
+          answered response t
+            | timely = arrived {tallyAnswered = tallyAnswered t + 1, tallyBytes = tallyBytes t + responseBytes response}
+            | counted = arrived {tallyLate = tallyLate t + 1}
+            | otherwise = t
+            where
+              arrived = (waited t) {tallyRedirected = tallyRedirected t + (if redirects (responseStatus response) then 1 else 0)}
+          failed kind t
+            | counted = (if kind == timedOut then waited t else t) {tallyErrors = M.insertWith (+) kind 1 (tallyErrors t)}
+            | otherwise = t
+          waited t = if counted then t {tallyLatencies = record (done - due) (tallyLatencies t)} else t
+          late t = if counted then t {tallyLag = record (sent - max due free) (tallyLag t)} else t
+          tally' = late (result tally {tallyOpened = tallyOpened tally + opens})
       -- Avoids a busy loop if the server refuses connections.
       when (either (const True) (const False) outcome) $ sleep (nanoseconds 10000000)
       writeIORef results $! tally'
@@ -185,6 +204,10 @@ client load next begun warm end results = go Nothing mempty
                       NoResponse (Just why) -> errorKind why
                       _ -> "ended early"
                   ]
+
+-- | Whether a status below 400 sends the client elsewhere.
+redirects :: Int -> Bool
+redirects status = status >= 300 && status /= 304
 
 timedOut :: Text
 timedOut = "timed out"
