@@ -210,7 +210,7 @@ latencies =
       testCase "p99.9 of a thousand samples is not the largest" $
         [percentileOf 99.9 (recordMany (largest' : replicate below 100) none) | (largest', below) <- [(5000, 999), (5000, 998)]] @?= [Just 100, Just 5000],
       testCase "figures of a load" $ do
-        let tally = Tally (recordMany [1000, 2000, 3000] none) none 2 1 0 1 500 2 (M.fromList [("status 503", 4)])
+        let tally = Tally (recordMany [1000, 2000, 3000] none) none 2 1 0 1 0 500 2 (M.fromList [("status 503", 4)])
         [M.lookup name (tallyMetrics 2 tally) | name <- ["answered", "ops_per_s", "late", "unsent", "errors", "max_us"]] @?= map Just [2, 1, 1, 1, 4, 3]
     ]
 

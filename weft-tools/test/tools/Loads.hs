@@ -1,21 +1,25 @@
 -- | @weft bench url@ against servers that close connections, redirect, do not answer or do not speak HTTP\/1.1.
 module Loads (tests) where
 
-import Control.Concurrent (forkIO, killThread, threadDelay)
+import Control.Concurrent (forkIO, killThread, newQSemN, signalQSemN, threadDelay, waitQSemN)
 import Control.Exception (IOException, bracket, finally, try)
 import Control.Monad (forM_, forever, void)
 import qualified Data.ByteString.Char8 as B
 import Data.Char (toLower)
 import Data.IORef
+import Data.List (isInfixOf)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
-import Program (contains, outcome)
+import Program
 import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
+import System.Posix.Signals (sigINT)
+import System.Process (waitForProcess)
 import Test.Tasty
 import Test.Tasty.HUnit
 
-tests :: FilePath -> TestTree
-tests program =
+tests :: FilePath -> FilePath -> TestTree
+tests program folder =
   testGroup
     "bench url, servers"
     [ testCase "one that closes an idle connection: the request goes out again, and is no error" . forM_ [close, reset] $ \ends ->
@@ -46,6 +50,19 @@ tests program =
         mapM_ (contains out) [" answers came after the end: their latencies count"]
         inTime <- answeredOf out
         assertBool out (inTime <= 4),
+      testCase "Ctrl-C: requests in flight count with the time that they waited, and the JSON says that it was cut short" $ do
+        arrived <- newQSemN 0
+        answering (\s -> asked s (signalQSemN arrived 1 >> threadDelay 60000000)) $ \port -> do
+          let file = folder </> "interrupted.json"
+          weft program [] (loadArguments port ["--connections", "8", "--rate", "50", "--duration", "60", "--json", file]) $ \p -> do
+            waitQSemN arrived 8
+            send' sigINT p
+            out <- B.unpack <$> B.hGetContents (output p)
+            waitForProcess (process p) >>= (@?= ExitFailure 130)
+            mapM_ (contains out) ["answered            0 ", "8 requests were in flight when Ctrl-C ended it"]
+            assertBool out (not ("p50 -" `isInfixOf` out))
+            kept <- readFile file
+            contains kept "Ctrl-C ended it after ",
       testCase "redirects are counted, and the output says that they are not followed" . answering (says "HTTP/1.1 302 Found\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n") $ \port -> do
         (code, out) <- load port []
         code @?= ExitSuccess
@@ -99,8 +116,9 @@ tests program =
     -- Forty requests.
     load = loadBy 1
     loadBy :: Int -> PortNumber -> [String] -> IO (ExitCode, String)
-    loadBy clients port more = outcome program [] (["bench", "url", "http://127.0.0.1:" <> show port <> "/", "--warmup", "0", "--rate", "80", "--duration", "0.5", "--connections", show clients] <> more)
-    closedLoop port more = outcome program [] (["bench", "url", "http://127.0.0.1:" <> show port <> "/", "--warmup", "0"] <> more)
+    loadBy clients port more = outcome program [] (loadArguments port ["--rate", "80", "--duration", "0.5", "--connections", show clients] <> more)
+    closedLoop port = outcome program [] . loadArguments port
+    loadArguments port more = ["bench", "url", "http://127.0.0.1:" <> show port <> "/", "--warmup", "0"] <> more
     pairs list = zip list (drop 1 list)
     says text s = asked s (sendAll s (B.pack text)) >> says text s
     whole s = asked s (sendAll s (B.pack "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))

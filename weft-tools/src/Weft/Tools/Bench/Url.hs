@@ -25,7 +25,7 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
 import GHC.IO.Exception (ioe_description)
-import Options.Applicative hiding (columns)
+import Options.Applicative hiding (Failure, columns)
 import System.CPUTime (getCPUTime)
 import System.Exit (ExitCode (..), exitWith)
 import System.IO (IOMode (WriteMode), stderr, withFile)
@@ -35,7 +35,7 @@ import qualified Weft.Tls as Tls
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Latency
 import Weft.Tools.Bench.Options (defaultPlan, notNegative, positive)
-import Weft.Tools.Bench.Runner (Outcome (..))
+import Weft.Tools.Bench.Runner (Failure (..), Outcome (..))
 import Weft.Tools.Bench.Setup (machineFacts, raiseOpenFiles)
 import Weft.Tools.Bench.Table (columns, renderNumber)
 import Weft.Tools.Bench.Types
@@ -57,7 +57,8 @@ urlCommand =
             \Answers are counted that arrive in the measured time; the latencies count of all requests that were due in it. A \
             \connection is kept for as long as the server keeps it; where one has to be opened, that and the handshake are part of \
             \the latency. Redirects are not followed. Exit status: 0 requests were answered, 1 none was, 2 bad arguments, 130 \
-            \it was ended by Ctrl-C, after which it prints the results until then."
+            \it was ended by Ctrl-C, after which it prints the results until then; requests in flight count with the time that they \
+            \had waited."
       )
   where
     threads = option positive (long "threads" <> metavar "N" <> value 1 <> showDefault <> help "Cores that the generator may use")
@@ -96,10 +97,11 @@ runLoad threads json load = do
   machine <- machineFacts
   forM_ json $ \file ->
     withFile file WriteMode . flip hPutBuilder $
-      outcomeJson machine (Settings once [] Nothing False) benchmark (Outcome [Run "server" (paramsOf load) (M.singleton 0 metrics)] [] [] [])
+      outcomeJson machine (Settings once [] Nothing False) benchmark (Outcome [Run "server" (paramsOf load) (M.singleton 0 metrics)] [] [] [cutShort wall | interrupted])
   when interrupted $ T.hPutStrLn stderr "weft bench url: interrupted" >> exitWith (ExitFailure 130)
   when (tallyAnswered tally + tallyLate tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered with a status below 400" >> exitWith (ExitFailure 1)
   where
+    cutShort wall = Failure "server" (paramsOf load) ("Ctrl-C ended it after " <> renderNumber wall <> " of " <> renderNumber (loadSeconds load) <> " s")
     once = defaultPlan {planRounds = 1, planDuration = loadSeconds load, planWarmup = loadWarm load}
     benchmark = Benchmark "url" "a load of a server" (const []) [] [] ["--rts"] (const []) ["p99_us", "ops_per_s"] id
 
@@ -145,6 +147,7 @@ tallyMetrics wall tally =
       ("late", fromIntegral (tallyLate tally)),
       ("errors", fromIntegral (sum (tallyErrors tally))),
       ("unsent", fromIntegral (tallyUnsent tally)),
+      ("in_flight", fromIntegral (tallyInFlight tally)),
       ("opened", fromIntegral (tallyOpened tally)),
       ("received_mb", fromIntegral (tallyBytes tally) / 1e6)
     ]
@@ -180,7 +183,11 @@ render load wall tally metrics =
     spoken name = if name == "p999_us" then "p99.9" else T.dropEnd 3 name
     figure name = maybe "-" renderNumber (M.lookup name metrics)
     whole name = maybe "-" (number . round) (M.lookup name metrics)
-    notes = lateOnes <> [number (tallyRedirected tally) <> " answers were redirects, which are not followed: measure the address that they name" | tallyRedirected tally > 0] <> kindOfLoop
+    notes = unfinished <> lateOnes <> [number (tallyRedirected tally) <> " answers were redirects, which are not followed: measure the address that they name" | tallyRedirected tally > 0] <> kindOfLoop
+    unfinished =
+      [ number (tallyInFlight tally) <> " requests were in flight when Ctrl-C ended it; they count with the time for which they had waited"
+        | tallyInFlight tally > 0
+      ]
     lateOnes = [number (tallyLate tally) <> " answers came after the end: their latencies count, and they are not among those answered" | tallyLate tally > 0]
     kindOfLoop = case loadRate load of
       Nothing ->

@@ -67,6 +67,9 @@ data Tally = Tally
     -- | The number of both that were redirects.
     tallyRedirected :: !Int,
     tallyUnsent :: !Int,
+    -- | The number of requests without an answer when Ctrl-C ended the load. They count with the time that they had
+    -- waited.
+    tallyInFlight :: !Int,
     -- | Bytes of the answers that arrived in the measured time.
     tallyBytes :: !Int,
     -- | The number of connections opened, including those of the warm-up.
@@ -85,6 +88,7 @@ instance Semigroup Tally where
         tallyLate = both tallyLate,
         tallyRedirected = both tallyRedirected,
         tallyUnsent = both tallyUnsent,
+        tallyInFlight = both tallyInFlight,
         tallyBytes = both tallyBytes,
         tallyOpened = both tallyOpened,
         tallyErrors = M.unionWith (+) (tallyErrors s) (tallyErrors t)
@@ -93,7 +97,7 @@ instance Semigroup Tally where
       both count = count s + count t
 
 instance Monoid Tally where
-  mempty = Tally none none 0 0 0 0 0 0 M.empty
+  mempty = Tally none none 0 0 0 0 0 0 0 M.empty
 
 -- | Put the target under load. Also returns the measured time in seconds, and whether Ctrl-C ('UserInterrupt') ended it
 -- early; the time is not positive if that was during the warm-up.
@@ -106,18 +110,24 @@ generate load = mask $ \restore -> do
       end = warm + nano (loadSeconds load)
   clients <- forM [0 .. loadClients load - 1] $ \i -> do
     done <- newEmptyMVar
-    tally <- newIORef mempty
-    _ <- forkOn (i `mod` cores) (try (restore (client load next begun warm end tally)) >>= putMVar done)
-    pure (done, tally)
+    progress <- newIORef (Progress mempty Nothing)
+    _ <- forkOn (i `mod` cores) (try (restore (client load next begun warm end progress)) >>= putMVar done)
+    pure (done, progress)
   interrupted <- (False <$ mapM_ (ended . fst) clients) `catch` \e -> if e == UserInterrupt then pure True else throwIO e
   stop <- if interrupted then min end <$> now else pure end
-  tallies <- mapM (readIORef . snd) clients
+  progress <- mapM (readIORef . snd) clients
   sent <- readIORef next
   let waiting = unsent load begun warm stop sent
       left = mempty {tallyLatencies = recordMany waiting none, tallyUnsent = length waiting}
-  pure (mconcat (left : tallies), fromIntegral (stop - warm) / 1e9, interrupted)
+      inFlight = mconcat [unanswered (stop - due) | Progress _ (Just due) <- progress, due >= warm, due < stop]
+  pure (mconcat (left : inFlight : [tally | Progress tally _ <- progress]), fromIntegral (stop - warm) / 1e9, interrupted)
   where
+    unanswered waited = mempty {tallyLatencies = record waited none, tallyInFlight = 1}
     ended done = takeMVar done >>= either (\e -> throwIO (e :: SomeException)) pure
+
+-- | What a connection has counted, and when its present request was due: from when the connection takes the request,
+-- which may be before it is due, until its result is counted.
+data Progress = Progress !Tally !(Maybe Int)
 
 now :: IO Int
 now = fromIntegral <$> getMonotonicTimeNSec
@@ -136,10 +146,10 @@ unsent load begun warm end sent = case loadRate load of
   Just rate -> [end - due | due <- takeWhile (< end) (map (dueAt rate begun) [sent ..]), due >= warm]
 
 -- | One connection: it takes the next request that is due, and reconnects after an error. All connections share the
--- reference
--- @next@ and take numbers from it atomically. It alone writes the last reference, after each request.
-client :: Load -> IORef Int -> Int -> Int -> Int -> IORef Tally -> IO ()
-client load next begun warm end results = go Nothing mempty
+-- reference @next@ and take numbers from it atomically. It alone writes the last reference, before and after each
+-- request; 'generate' reads it at the end.
+client :: Load -> IORef Int -> Int -> Int -> Int -> IORef Progress -> IO ()
+client load next begun warm end progress = go Nothing mempty
   where
     request = getRequest (loadTarget load) (loadFields load ++ ["Connection: close" | loadFresh load])
     tls = defaultTlsClientSettings {tlsTrust = loadTrust load, tlsConnectTime = seconds (loadPatience load)}
@@ -147,7 +157,7 @@ client load next begun warm end results = go Nothing mempty
       free <- now
       due <- maybe (pure free) (\rate -> dueAt rate begun <$> atomicModifyIORef' next (\k -> (k + 1, k))) (loadRate load)
       if free >= end
-        then (writeIORef results $! tally <> left due) >> mapM_ disconnect connection
+        then writeIORef progress (Progress (tally <> left due) Nothing) >> mapM_ disconnect connection
         else if due >= end then mapM_ disconnect connection else atInstant connection tally free due
     -- A request that was taken and will not be sent counts as due and unsent. It cannot be given back: others may have
     -- taken later ones meanwhile.
@@ -155,6 +165,7 @@ client load next begun warm end results = go Nothing mempty
       | due >= warm && due < end = mempty {tallyLatencies = record (end - due) none, tallyUnsent = 1}
       | otherwise = mempty
     atInstant connection tally free due = do
+      writeIORef progress (Progress tally (Just due))
       when (due > free) $ sleep (nanoseconds (fromIntegral (due - free)))
       sent <- now
       (connection', opens, outcome) <- send connection
@@ -180,7 +191,7 @@ client load next begun warm end results = go Nothing mempty
           tally' = late (result tally {tallyOpened = tallyOpened tally + opens})
       -- Avoids a busy loop if the server refuses connections.
       when (either (const True) (const False) outcome) $ sleep (nanoseconds 10000000)
-      writeIORef results $! tally'
+      writeIORef progress $! Progress tally' Nothing
       go connection' tally'
     send connection = do
       limit <- deadlineIn (seconds (loadPatience load))
