@@ -1,5 +1,5 @@
 -- | Commands that examine programs: @weft top@, @weft doctor@, @weft bench url@, @weft bench run@ and @weft trace@; with
--- those of "Benches", "Doctor", "Loads" and "Top".
+-- those of "Benches", "Doctor", "Loads", "Runs" and "Top".
 module Insight (tests) where
 
 import qualified Benches
@@ -15,6 +15,7 @@ import qualified Loads
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Program
+import qualified Runs
 import System.Directory (doesFileExist, findExecutable)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
@@ -27,7 +28,7 @@ import qualified Top
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
-tests program folder = testGroup "insight" [topTests program folder, Top.tests program folder, doctorTests program folder, Doctor.tests program folder, urlTests program folder, Loads.tests program folder, runTests program, Benches.tests program folder, traceTests program folder, outputTests program]
+tests program folder = testGroup "insight" [topTests program folder, Top.tests program folder, doctorTests program folder, Doctor.tests program folder, urlTests program folder, Loads.tests program folder, Runs.tests program folder, Benches.tests program folder, traceTests program folder, outputTests program]
 
 serving :: FilePath -> FilePath -> (Running -> PortNumber -> IO a) -> IO a
 serving program folder act = weft program [] ["serve", folder, "--port", "0"] (\p -> portOf p >>= act p)
@@ -374,30 +375,6 @@ percentile name out = case [n | (key, n) <- zip ws (drop 1 ws), key == name] of
   [] -> -1
   where
     ws = words out
-
-runTests :: FilePath -> TestTree
-runTests program =
-  testGroup
-    "bench run"
-    [ testCase "a program that is not relinked is refused, and the error says how to relink it" $ do
-        (code, out) <- outcome program [] ["bench", "run", "--", program, "doctor"]
-        code @?= ExitFailure 2
-        mapM_ (contains out) ["not linked with weft-relink", "build-depends"],
-      testCase "a relinked program: a table and a verdict" $ do
-        let relinked = takeDirectory program </> "relink" </> "clock-relinked"
-        there <- doesFileExist relinked
-        unless there (skip "the relinked programs are not built")
-        (code, out) <- outcome program [] ["bench", "run", "--rounds", "1", "--", relinked]
-        code @?= ExitSuccess
-        mapM_ (contains out) ["weft-relink", "ghc", "wall_s", "max_rss_mb", "verdict: "],
-      testCase "a program that fails" $ do
-        let relinked = takeDirectory program </> "relink" </> "clock-relinked"
-        there <- doesFileExist relinked
-        unless there (skip "the relinked programs are not built")
-        (code, out) <- outcome program [] ["bench", "run", "--rounds", "1", "--", relinked, "+RTS", "--no-such-option"]
-        code @?= ExitFailure 1
-        contains out "ended with status"
-    ]
 
 -- Recordings --------------------------------------------------------------------------------
 

@@ -62,7 +62,8 @@ runCommand =
           <> footer
             "Example: weft bench run --rounds 9 -- ./my-program --size 100 +RTS -N2. The program must end by itself. It runs \
             \as it is and with WEFT_DISABLE=1, in turns; its output is thrown away. System calls are counted by \
-            \strace, if that is there, in a run of their own. Exit status: 0 it ran, 1 it failed, 2 it cannot be measured."
+            \strace, if that is there, in a run of their own. Ctrl-C ends the program too. Exit status: 0 it ran, 1 it failed, \
+            \2 it cannot be measured."
       )
   where
     parser =

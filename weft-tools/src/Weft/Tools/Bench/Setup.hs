@@ -13,7 +13,7 @@ module Weft.Tools.Bench.Setup
 where
 
 import Control.Concurrent (myThreadId, throwTo)
-import Control.Exception (AsyncException (UserInterrupt), IOException, bracket, try)
+import Control.Exception (AsyncException (UserInterrupt), IOException, bracket, try, uninterruptibleMask_)
 import Data.Text (Text)
 import qualified Data.Text as T
 import Data.Time (defaultTimeLocale, formatTime, getCurrentTime)
@@ -43,7 +43,7 @@ withEnv options action = do
   search <- searchPath
   cores <- getNumProcessors
   temporary <- getTemporaryDirectory
-  bracket (mkdtemp (temporary </> "weft-bench-")) removePathForcibly $ \scratch ->
+  bracket (mkdtemp (temporary </> "weft-bench-")) (uninterruptibleMask_ . removePathForcibly) $ \scratch ->
     action
       Env
         { envSearch = search,

@@ -14,8 +14,8 @@ module Weft.Tools.Bench.Usage
   )
 where
 
-import Control.Concurrent (forkIO, killThread, threadDelay)
-import Control.Exception (IOException, bracket, finally, onException, try)
+import Control.Concurrent (forkIO, killThread, newEmptyMVar, putMVar, readMVar, threadDelay)
+import Control.Exception (IOException, bracket, mask, onException, throwIO, try, uninterruptibleMask_)
 import Control.Monad (forever, void)
 import Data.Bits (shiftR, (.&.))
 import Data.IORef
@@ -45,10 +45,10 @@ data Ended = Exited !Int | Signalled !Int | OutOfTime
   deriving (Eq, Show)
 
 -- | Run a program to completion in this environment, for at most this many seconds. Its input is empty, its output is
--- discarded, and its standard error goes to a file.
+-- discarded, and its standard error goes to a file. An exception (Ctrl-C) ends the program and its children first.
 runMeasured :: Double -> [(String, String)] -> FilePath -> FilePath -> [String] -> IO (Ended, Usage)
 runMeasured limit environment errors path arguments =
-  withFile "/dev/null" ReadMode $ \input -> withFile "/dev/null" WriteMode $ \output -> withFile errors WriteMode $ \said -> do
+  withFile "/dev/null" ReadMode $ \input -> withFile "/dev/null" WriteMode $ \output -> withFile errors WriteMode $ \said -> mask $ \restore -> do
     begun <- getMonotonicTime
     (_, _, _, handle) <-
       createProcess
@@ -63,9 +63,14 @@ runMeasured limit environment errors path arguments =
     pid <- getPid handle >>= maybe (ioError (userError (path ++ " ended at once"))) pure
     peak <- newIORef 0
     late <- newIORef False
+    -- The wait is a call that no exception interrupts, so that it has a thread of its own.
+    result <- newEmptyMVar
+    _ <- forkIO (try (timed pid) >>= putMVar result)
+    let ends = readMVar result >>= either (throwIO :: IOException -> IO a) pure
     (status, cpu, ended) <-
-      bracket (forkIO (watch begun pid peak late)) killThread (const (timed pid))
-        `onException` (ignoring (signalProcessGroup sigKILL pid) `finally` ignoring (void (await pid)))
+      restore (bracket (forkIO (watch begun pid peak late)) killThread (const ends))
+        -- A second Ctrl-C waits until the program is gone.
+        `onException` uninterruptibleMask_ (ignoring (signalProcessGroup sigKILL pid) >> readMVar result)
     overdue <- readIORef late
     most <- readIORef peak
     pure (if overdue then OutOfTime else status, Usage (ended - begun) cpu most)

@@ -1,0 +1,65 @@
+-- | @weft bench run@: programs that are relinked, that fail, and that are interrupted.
+module Runs (tests) where
+
+import Control.Concurrent (threadDelay)
+import Control.Exception (bracket)
+import Control.Monad (forM_, unless)
+import Network.Socket
+import Program
+import System.Directory (createDirectoryIfMissing, doesFileExist, doesPathExist, listDirectory)
+import System.Exit (ExitCode (..))
+import System.FilePath (takeDirectory, (</>))
+import System.Posix.Signals (sigINT)
+import System.Process (getPid, waitForProcess)
+import System.Timeout (timeout)
+import Test.Tasty
+import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Skip (skip, testCase)
+
+tests :: FilePath -> FilePath -> TestTree
+tests program folder =
+  testGroup
+    "bench run"
+    [ testCase "a program that is not relinked is refused, and the error says how to relink it" $ do
+        (code, out) <- outcome program [] ["bench", "run", "--", program, "doctor"]
+        code @?= ExitFailure 2
+        mapM_ (contains out) ["not linked with weft-relink", "build-depends"],
+      testCase "a relinked program: a table and a verdict" . relinked "clock" $ \clock -> do
+        (code, out) <- outcome program [] ["bench", "run", "--rounds", "1", "--", clock]
+        code @?= ExitSuccess
+        mapM_ (contains out) ["weft-relink", "ghc", "wall_s", "max_rss_mb", "verdict: "],
+      testCase "a program that fails" . relinked "clock" $ \clock -> do
+        (code, out) <- outcome program [] ["bench", "run", "--rounds", "1", "--", clock, "+RTS", "--no-such-option"]
+        code @?= ExitFailure 1
+        contains out "ended with status",
+      testCase "Ctrl-C, and a second one: the program is killed, and the scratch folder removed" . relinked "redis" $ \redis -> do
+        let scratch = folder </> "run-scratch"
+        createDirectoryIfMissing True scratch
+        -- A server that never answers: the program waits for it.
+        listening $ \server port ->
+          weft program [("TMPDIR", scratch)] ["bench", "run", "--rounds", "1", "--", redis, show port] $ \p -> do
+            _ <- accept server
+            pid <- getPid (process p) >>= maybe (assertFailure "it has ended") pure
+            children <- words <$> readFile ("/proc/" <> show pid <> "/task/" <> show pid <> "/children")
+            assertBool "the program is no child" (not (null children))
+            send' sigINT p
+            threadDelay 20000
+            send' sigINT p
+            ended <- timeout 30000000 (waitForProcess (process p))
+            assertBool "it still runs" (ended /= Nothing)
+            forM_ children $ \child -> doesPathExist ("/proc/" <> child) >>= assertBool "the program still runs" . not
+            listDirectory scratch >>= (@?= [])
+    ]
+  where
+    relinked name act = do
+      let file = takeDirectory program </> "relink" </> name <> "-relinked"
+      there <- doesFileExist file
+      unless there (skip "the relinked programs are not built")
+      act file
+
+-- | A listening socket and its port.
+listening :: (Socket -> PortNumber -> IO a) -> IO a
+listening act = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
+  bind s (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+  listen s 16
+  socketPort s >>= act s
