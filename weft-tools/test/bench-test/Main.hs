@@ -297,6 +297,7 @@ arguments =
       testCase "an unknown subject is named" $ refused ["pong", "--only", "weft,nodejs"] "nodejs",
       testCase "zero rounds" $ refused ["pong", "--rounds", "0"] "above zero",
       testCase "a duration that is not a number" $ refused ["pong", "--duration", "long"] "long",
+      testCase "durations that no clock can hold" $ mapM_ (\(text, why) -> refused ["pong", "--duration", text] why) [("Infinity", "above zero"), ("1e400", "above zero"), ("NaN", "above zero"), ("1e10", "more than")],
       testCase "no arguments" $ refused [] "NAME",
       testCase "explicit figures win over --quick" $
         fmap (\o -> (planRounds (plan o), planDuration (plan o))) (parse ["pong", "--quick", "--rounds", "7"]) @?= Right (7, 0.7)

@@ -4,6 +4,7 @@
 -- Description : Tests of reports, comparisons, the README's table, latencies and verdicts
 module ResultTests (results, latencies, verdicts) where
 
+import Control.Exception (evaluate)
 import Control.Monad (forM_)
 import Data.ByteString.Builder (toLazyByteString)
 import qualified Data.Map.Strict as M
@@ -11,9 +12,10 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
 import Sample
+import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
-import Test.Tasty.QuickCheck (NonEmptyList (..), Positive (..), property, testProperty, (===))
+import Test.Tasty.QuickCheck (NonEmptyList (..), NonNegative (..), Positive (..), property, testProperty, (===))
 import Weft.Test.Browser (inBrowser)
 import Weft.Test.Skip (testCase)
 import Weft.Tools.Bench.Bounds
@@ -31,7 +33,7 @@ import Weft.Tools.Bench.Stats (percentile, summaryMedian)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Units (withUnit)
 import Weft.Tools.Bench.Url (tallyMetrics)
-import Weft.Tools.Bench.UrlLoad (Tally (..))
+import Weft.Tools.Bench.UrlLoad (Tally (..), unsent)
 
 -- | A result that was written and read again.
 kept :: [Run] -> Saved
@@ -209,6 +211,17 @@ latencies =
       testCase "no samples, no percentile" $ percentileOf 50 none @?= Nothing,
       testCase "p99.9 of a thousand samples is not the largest" $
         [percentileOf 99.9 (recordMany (largest' : replicate below 100) none) | (largest', below) <- [(5000, 999), (5000, 998)]] @?= [Just 100, Just 5000],
+      testProperty "unsent requests have the latencies of a count one by one" $ \(Positive rate) (NonNegative sent) (Positive window) (NonNegative warm) ->
+        let perSecond = fromIntegral (rate :: Int) * 37.3 :: Double
+            due k = begun + round (fromIntegral (k :: Int) * 1e9 / perSecond)
+            (begun, from, end) = (1000, begun + warm * 1000000, from + window * 1000000)
+            waits = [end - due k | k <- takeWhile ((< end) . due) [sent ..], due k >= from] :: [Int]
+            found = unsent perSecond begun from end sent
+         in (tallyUnsent found, tallyLatencies found) === (length waits, recordMany waits none),
+      testCase "a billion unsent requests are counted at once" $ do
+        let found = unsent 1e7 0 0 100000000000 0
+        counted <- timeout 20000000 (evaluate (tallyUnsent found, samples (tallyLatencies found), largest (tallyLatencies found)))
+        counted @?= Just (1000000000, 1000000000, 100000000000),
       testCase "figures of a load" $ do
         let tally = Tally (recordMany [1000, 2000, 3000] none) none 2 1 0 1 0 500 2 (M.fromList [("status 503", 4)])
         [M.lookup name (tallyMetrics 2 tally) | name <- ["answered", "ops_per_s", "late", "unsent", "errors", "max_us"]] @?= map Just [2, 1, 1, 1, 4, 3]

@@ -97,6 +97,11 @@ tests program folder =
           (code, out) <- outcome program [] ["bench", "url", "http://127.0.0.1:" <> port <> "/"]
           code @?= ExitFailure 2
           contains out ("not a port from 1 to 65535: " <> port),
+      testCase "rates and times that no clock can hold are wrong arguments" $
+        forM_ [("rate", "1e300"), ("rate", "Infinity"), ("rate", "12000000"), ("duration", "1e10"), ("duration", "Infinity"), ("warmup", "Infinity"), ("timeout", "1e300")] $ \(name, text) -> do
+          (code, out) <- outcome program [] ["bench", "url", "http://127.0.0.1:1/", "--" <> name, text, "--connections", "1"]
+          code @?= ExitFailure 2
+          contains out ("--" <> name),
       testCase "a Host field replaces that of the URL; what is no field is a wrong argument" $ do
         heard <- newIORef B.empty
         answering (\s -> recv s 4096 >>= writeIORef heard >> sendAll s (B.pack "HTTP/1.0 200 OK\r\n\r\n")) $ \port -> do

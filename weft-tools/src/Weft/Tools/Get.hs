@@ -28,7 +28,7 @@ import Weft.Duration (Duration, seconds)
 import Weft.Socket (AddrInfo (..), SockAddr (..), SocketType (Stream), defaultHints, getAddrInfo)
 import Weft.Tcp (Address (..), tcpTransport)
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings, tlsConnect)
-import Weft.Tools.Bench.Options (positive)
+import Weft.Tools.Bench.Options (noMoreThan, longestTime, positive)
 import Weft.Tools.Http
 import Weft.Tools.Serve.Stack
 import Weft.Transport (Instant, Transport (..), connAbort, connCloseGracefully, deadlineIn, isTimeout, socketTransport)
@@ -55,7 +55,7 @@ getCommand =
               <*> optional (option (eitherReader stackFrom) (long "stack" <> metavar "tun:NAME,ADDRESS" <> help "Use weft's own TCP/IP stack instead of the kernel's, with this address on this TUN device"))
               <*> optional (strOption (long "capture" <> metavar "FILE" <> help "With --stack: write the packets to a file that Wireshark and weft tcp replay read"))
               <*> optional (strOption (long "output" <> short 'o' <> metavar "FILE" <> help "Write the body to a file, which is created when the body is complete (standard output)"))
-              <*> option positive (long "timeout" <> metavar "SECONDS" <> value 60 <> showDefault <> help "Time limit of the whole request")
+              <*> option (noMoreThan longestTime positive) (long "timeout" <> metavar "SECONDS" <> value 60 <> showDefault <> help "Time limit of the whole request")
               <*> switch (long "insecure" <> help "Accept any certificate")
           )
       )

@@ -7,7 +7,9 @@ module Weft.Tools.Bench.Latency
   ( Latencies,
     none,
     record,
+    recordTimes,
     recordMany,
+    recordBetween,
     samples,
     largest,
     percentileOf,
@@ -38,13 +40,26 @@ none = Latencies I.empty 0
 
 -- | Add a sample in nanoseconds; a negative one counts as zero. O(1) in the number of samples.
 record :: Int -> Latencies -> Latencies
-record ns (Latencies counts most) = Latencies (I.insertWith (+) (classOf sample) 1 counts) (max most sample)
+record = recordTimes 1
+
+-- | Add a sample the given number of times.
+recordTimes :: Int -> Int -> Latencies -> Latencies
+recordTimes times ns latencies@(Latencies counts most)
+  | times <= 0 = latencies
+  | otherwise = Latencies (I.insertWith (+) (classOf sample) times counts) (max most sample)
   where
     sample = max 0 ns
 
 -- | Add several samples.
 recordMany :: [Int] -> Latencies -> Latencies
 recordMany list latencies = foldl' (flip record) latencies list
+
+-- | Add samples from one above zero to the given largest one, which are known by how many of them are larger than a
+-- number. O(1) in the number of samples.
+recordBetween :: Int -> (Int -> Int) -> Latencies -> Latencies
+recordBetween most larger latencies = foldl' add latencies [1 .. classOf most]
+  where
+    add histogram c = recordTimes (larger (upperEnd (c - 1)) - larger (upperEnd c)) (min most (upperEnd c)) histogram
 
 -- | The number of samples.
 samples :: Latencies -> Int

@@ -12,6 +12,8 @@ module Weft.Tools.Bench.Options
     furtherOptions,
     positive,
     notNegative,
+    noMoreThan,
+    longestTime,
     plan,
     defaultPlan,
   )
@@ -75,7 +77,7 @@ furtherOptions subjects =
     <*> optional (strOption (long "report" <> metavar "FILE" <> help "Write the result as an HTML page, as weft bench report does"))
     <*> optional (option positive (long "rounds" <> metavar "N" <> help roundsHelp))
     <*> optional
-      (option positive (long "duration" <> metavar "SECONDS" <> help "Measured time of a load (3; with --quick 0.7)"))
+      (option (noMoreThan longestTime positive) (long "duration" <> metavar "SECONDS" <> help "Measured time of a load (3; with --quick 0.7)"))
     <*> switch (long "quick" <> help "Short rounds of what the bounds need: all benchmarks in ten minutes, for their verdicts and not for their figures")
     <*> switch (long "check" <> help "Exit with status 3 when a bound is missed or could not be measured")
     <*> option
@@ -100,17 +102,29 @@ furtherOptions subjects =
 listing :: [Text] -> String
 listing = T.unpack . T.intercalate ", "
 
--- | A number above zero.
+-- | A finite number above zero.
 positive :: (Read a, Ord a, Num a) => ReadM a
-positive = eitherReader $ \text -> case readMaybe text of
-  Just number | number > 0 -> Right number
-  _ -> Left ("not a number above zero: " ++ text)
+positive = numberThat (> 0) "above zero"
 
--- | A number, zero or above.
+-- | A finite number, zero or above.
 notNegative :: (Read a, Ord a, Num a) => ReadM a
-notNegative = eitherReader $ \text -> case readMaybe text of
-  Just number | number >= 0 -> Right number
-  _ -> Left ("not a number from zero on: " ++ text)
+notNegative = numberThat (>= 0) "from zero on"
+
+numberThat :: (Read a, Ord a, Num a) => (a -> Bool) -> String -> ReadM a
+numberThat holds which = eitherReader $ \text -> case readMaybe text of
+  -- Infinity is equal to its double.
+  Just number | holds number && (number == 0 || number + number /= number) -> Right number
+  _ -> Left ("not a number " ++ which ++ ": " ++ text)
+
+-- | At most that number.
+noMoreThan :: (Show a, Ord a) => a -> ReadM a -> ReadM a
+noMoreThan most reader = do
+  number <- reader
+  if number <= most then pure number else readerError ("more than " ++ show most ++ ": " ++ show number)
+
+-- | The longest time that can be measured, in seconds: eleven days. In nanoseconds it fits into a machine word.
+longestTime :: Double
+longestTime = 1e6
 
 -- | The durations and repetitions that the options ask for.
 plan :: Options -> Plan

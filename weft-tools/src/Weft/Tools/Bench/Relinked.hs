@@ -69,7 +69,7 @@ runCommand =
     parser =
       Arguments
         <$> option positive (long "rounds" <> metavar "N" <> value 5 <> showDefault <> help "Number of rounds, with two runs each")
-        <*> option positive (long "timeout" <> metavar "SECONDS" <> value 300 <> showDefault <> help "Time limit of a run")
+        <*> option (noMoreThan longestTime positive) (long "timeout" <> metavar "SECONDS" <> value 300 <> showDefault <> help "Time limit of a run")
         <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result as JSON"))
         <*> strArgument (metavar "PROGRAM" <> help "A program that was linked with weft-relink")
         <*> many (strArgument (metavar "ARGS..." <> help "Its arguments"))

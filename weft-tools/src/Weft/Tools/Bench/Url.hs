@@ -34,7 +34,7 @@ import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
 import qualified Weft.Tls as Tls
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Latency
-import Weft.Tools.Bench.Options (defaultPlan, notNegative, positive)
+import Weft.Tools.Bench.Options (noMoreThan, defaultPlan, longestTime, notNegative, positive)
 import Weft.Tools.Bench.Runner (Failure (..), Outcome (..))
 import Weft.Tools.Bench.Setup (machineFacts, raiseOpenFiles)
 import Weft.Tools.Bench.Table (columns, renderNumber)
@@ -66,10 +66,10 @@ urlCommand =
       Load
         <$> argument (eitherReader parseTarget) (metavar "URL" <> help "http://HOST:PORT/PATH, https, or unix:FILE:/PATH")
         <*> option positive (long "connections" <> metavar "N" <> value 64 <> showDefault <> help "Number of connections")
-        <*> optional (option positive (long "rate" <> metavar "R" <> help "Requests a second, at fixed times; without it each connection sends its next request after a response (a closed loop)"))
-        <*> option positive (long "duration" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Measured time")
-        <*> option notNegative (long "warmup" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Load before the measured time")
-        <*> option positive (long "timeout" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Time limit of a request; one that takes longer counts as an error")
+        <*> optional (option (noMoreThan 1e7 positive) (long "rate" <> metavar "R" <> help "Requests a second, at most ten millions, at fixed times; without it each connection sends its next request after a response (a closed loop)"))
+        <*> option (noMoreThan longestTime positive) (long "duration" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Measured time")
+        <*> option (noMoreThan longestTime notNegative) (long "warmup" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Load before the measured time")
+        <*> option (noMoreThan longestTime positive) (long "timeout" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Time limit of a request; one that takes longer counts as an error")
         <*> many (option (eitherReader field) (long "header" <> metavar "FIELD" <> help "Header field to send with each request, such as 'Accept: */*'; Host replaces that of the URL"))
         <*> switch (long "no-keep-alive" <> help "Open a new connection for each request")
         <*> trust

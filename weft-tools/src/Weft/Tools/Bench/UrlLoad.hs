@@ -9,6 +9,7 @@ module Weft.Tools.Bench.UrlLoad
   ( -- * A load
     Load (..),
     generate,
+    unsent,
 
     -- * Its result
     Tally (..),
@@ -117,8 +118,7 @@ generate load = mask $ \restore -> do
   stop <- if interrupted then min end <$> now else pure end
   progress <- mapM (readIORef . snd) clients
   sent <- readIORef next
-  let waiting = unsent load begun warm stop sent
-      left = mempty {tallyLatencies = recordMany waiting none, tallyUnsent = length waiting}
+  let left = maybe mempty (\rate -> unsent rate begun warm stop sent) (loadRate load)
       inFlight = mconcat [unanswered (stop - due) | Progress _ (Just due) <- progress, due >= warm, due < stop]
   pure (mconcat (left : inFlight : [tally | Progress tally _ <- progress]), fromIntegral (stop - warm) / 1e9, interrupted)
   where
@@ -139,11 +139,22 @@ nano s = round (s * 1e9)
 dueAt :: Double -> Int -> Int -> Int
 dueAt rate begun k = begun + round (fromIntegral k * 1e9 / rate)
 
--- | How long the requests had waited that were due in the measured time and that no connection had taken by its end.
-unsent :: Load -> Int -> Int -> Int -> Int -> [Int]
-unsent load begun warm end sent = case loadRate load of
-  Nothing -> []
-  Just rate -> [end - due | due <- takeWhile (< end) (map (dueAt rate begun) [sent ..]), due >= warm]
+-- | The number of requests that are due before the given instant.
+dueBefore :: Double -> Int -> Int -> Int
+dueBefore rate begun instant = until (\k -> dueAt rate begun k >= instant) (+ 1) (max 0 (floor (fromIntegral (instant - begun) * rate / 1e9) - 1))
+
+-- | The requests that were due in the measured time and that no connection had taken by its end, with the time that
+-- they had waited. There may be many millions of them, so that they are counted by arithmetic and not one by one. The
+-- arguments are the rate; the begin of the load, of the measured time, and its end; and the number of requests that were
+-- taken.
+unsent :: Double -> Int -> Int -> Int -> Int -> Tally
+unsent rate begun warm end sent
+  | waiting end == 0 = mempty
+  | otherwise = mempty {tallyLatencies = recordBetween longest (waiting . (end -)) none, tallyUnsent = waiting end}
+  where
+    first = max sent (dueBefore rate begun warm)
+    longest = end - dueAt rate begun first
+    waiting instant = max 0 (dueBefore rate begun instant - first)
 
 -- | One connection: it takes the next request that is due, and reconnects after an error. All connections share the
 -- reference @next@ and take numbers from it atomically. It alone writes the last reference, before and after each
