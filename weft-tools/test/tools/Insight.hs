@@ -285,7 +285,7 @@ urlTests program folder =
           testCase "a certificate of an untrusted authority is an error" . withTlsServer program folder $ \port _ -> do
             (code, out) <- outcome program [] (secure port ["--duration", "0.5", "--connections", "1"])
             code @?= ExitFailure 1
-            mapM_ (contains out) ["no request was answered", "UnknownCa"],
+            mapM_ (contains out) ["no request was answered", "errors              certificate has unknown CA: "],
           testCase "--ca with a file without a certificate is a wrong argument" $ do
             (code, out) <- outcome program [] (secure 1 ["--ca", folder </> "index.html"])
             code @?= ExitFailure 2

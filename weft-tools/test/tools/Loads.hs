@@ -32,7 +32,14 @@ tests program folder =
       testCase "one that closes each new connection is an error for each request" . answering (`asked` pure ()) $ \port -> do
         (code, out) <- load port []
         code @?= ExitFailure 1
-        mapM_ (contains out) ["ended early: 40", "no request was answered"],
+        mapM_ (contains out) ["ended early: 40", "no request was answered", "connections opened  40\n"],
+      testCase "one that is not there" $ do
+        -- Bound and not listening: the port stays free of others.
+        (code, out) <- bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
+          bind s (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+          socketPort s >>= (`load` [])
+        code @?= ExitFailure 1
+        mapM_ (contains out) ["errors              refused: 40\n", "connections opened  0\n"],
       testCase "one that resets each connection" . answering reset $ \port -> do
         (code, out) <- load port []
         code @?= ExitFailure 1

@@ -26,7 +26,7 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import Foreign.C.Error (Errno (..), eCONNREFUSED, eCONNRESET, eMFILE, ePIPE)
 import GHC.Clock (getMonotonicTimeNSec)
-import GHC.IO.Exception (ioe_description, ioe_errno)
+import GHC.IO.Exception (ioe_description, ioe_errno, ioe_location)
 import System.IO.Error (isDoesNotExistError)
 import Weft.Duration (nanoseconds, seconds)
 import Weft.Socket (deadlineIn, isTimeout)
@@ -106,21 +106,23 @@ generate :: Load -> IO (Tally, Double, Bool)
 generate load = mask $ \restore -> do
   cores <- getNumCapabilities
   next <- newIORef 0
+  opened <- newIORef 0
   begun <- now
   let warm = begun + nano (loadWarm load)
       end = warm + nano (loadSeconds load)
   clients <- forM [0 .. loadClients load - 1] $ \i -> do
     done <- newEmptyMVar
     progress <- newIORef (Progress mempty Nothing)
-    _ <- forkOn (i `mod` cores) (try (restore (client load next begun warm end progress)) >>= putMVar done)
+    _ <- forkOn (i `mod` cores) (try (restore (client load next opened begun warm end progress)) >>= putMVar done)
     pure (done, progress)
   interrupted <- (False <$ mapM_ (ended . fst) clients) `catch` \e -> if e == UserInterrupt then pure True else throwIO e
   stop <- if interrupted then min end <$> now else pure end
   progress <- mapM (readIORef . snd) clients
   sent <- readIORef next
+  connections <- readIORef opened
   let left = maybe mempty (\rate -> unsent rate begun warm stop sent) (loadRate load)
       inFlight = mconcat [unanswered (stop - due) | Progress _ (Just due) <- progress, due >= warm, due < stop]
-  pure (mconcat (left : inFlight : [tally | Progress tally _ <- progress]), fromIntegral (stop - warm) / 1e9, interrupted)
+  pure (mconcat (mempty {tallyOpened = connections} : left : inFlight : [tally | Progress tally _ <- progress]), fromIntegral (stop - warm) / 1e9, interrupted)
   where
     unanswered waited = mempty {tallyLatencies = record waited none, tallyInFlight = 1}
     ended done = takeMVar done >>= either (\e -> throwIO (e :: SomeException)) pure
@@ -157,10 +159,10 @@ unsent rate begun warm end sent
     waiting instant = max 0 (dueBefore rate begun instant - first)
 
 -- | One connection: it takes the next request that is due, and reconnects after an error. All connections share the
--- reference @next@ and take numbers from it atomically. It alone writes the last reference, before and after each
+-- reference @next@ and take numbers from it atomically, and count in @opened@ the connections that they open. It alone writes the last reference, before and after each
 -- request; 'generate' reads it at the end.
-client :: Load -> IORef Int -> Int -> Int -> Int -> IORef Progress -> IO ()
-client load next begun warm end progress = go Nothing mempty
+client :: Load -> IORef Int -> IORef Int -> Int -> Int -> Int -> IORef Progress -> IO ()
+client load next opened begun warm end progress = go Nothing mempty
   where
     request = getRequest (loadTarget load) (loadFields load ++ ["Connection: close" | loadFresh load])
     tls = defaultTlsClientSettings {tlsTrust = loadTrust load, tlsConnectTime = seconds (loadPatience load)}
@@ -179,7 +181,7 @@ client load next begun warm end progress = go Nothing mempty
       writeIORef progress (Progress tally (Just due))
       when (due > free) $ sleep (nanoseconds (fromIntegral (due - free)))
       sent <- now
-      (connection', opens, outcome) <- send connection
+      (connection', outcome) <- send connection
       done <- now
       let counted = due >= warm
           timely = done >= warm && done <= end
@@ -199,29 +201,29 @@ client load next begun warm end progress = go Nothing mempty
             | otherwise = t
           waited t = if counted then t {tallyLatencies = record (done - due) (tallyLatencies t)} else t
           late t = if counted then t {tallyLag = record (sent - max due free) (tallyLag t)} else t
-          tally' = late (result tally {tallyOpened = tallyOpened tally + opens})
+          tally' = late (result tally)
       -- Avoids a busy loop if the server refuses connections.
       when (either (const True) (const False) outcome) $ sleep (nanoseconds 10000000)
       writeIORef progress $! Progress tally' Nothing
       go connection' tally'
     send connection = do
       limit <- deadlineIn (seconds (loadPatience load))
-      let fresh = connectTo tls limit (loadTarget load) >>= ask 1
-          ask opens c = do
+      let fresh = (connectTo tls limit (loadTarget load) <* atomicModifyIORef' opened (\n -> (n + 1, ()))) >>= ask
+          ask c = do
             response <- exchange limit c Measure request `onException` disconnect c
-            if responseKept response then pure (Just c, opens, Right response) else disconnect c >> pure (Nothing, opens, Right response)
+            if responseKept response then pure (Just c, Right response) else disconnect c >> pure (Nothing, Right response)
       kinds $ case connection of
         Nothing -> fresh
         -- The server may close a connection while it is idle: then the request goes out again on another one, as other
         -- clients send it, and both count as one.
         Just c ->
-          ask (0 :: Int) c `catch` \e -> case e of
+          ask c `catch` \e -> case e of
             NoResponse _ -> fresh
             _ -> throwIO e
     kinds act =
       act
-        `catches` [ Handler (\e -> pure (Nothing, 0, Left (errorKind e))),
-                    Handler $ \e -> pure . (,,) Nothing 0 . Left $ case e of
+        `catches` [ Handler (\e -> pure (Nothing, Left (errorKind e))),
+                    Handler $ \e -> pure . (,) Nothing . Left $ case e of
                       Malformed -> "not HTTP"
                       NoResponse (Just why) -> errorKind why
                       _ -> "ended early"
@@ -238,11 +240,22 @@ timedOut = "timed out"
 errorKind :: IOException -> Text
 errorKind e
   | isTimeout e = timedOut
-  -- Without the call and its arguments.
-  | isDoesNotExistError e = T.pack (ioe_description e)
   | otherwise = case Errno <$> ioe_errno e of
     Just n
+      -- GHC's library says of a refused connection, too, that something does not exist.
       | n == eCONNREFUSED -> "refused"
       | n == eCONNRESET || n == ePIPE -> "reset"
       | n == eMFILE -> "no descriptors left"
-    _ -> T.pack (show e)
+    _
+      | ioe_location e == "Weft.Tls" -> tlsReason (ioe_description e)
+      -- Without the call and its arguments.
+      | isDoesNotExistError e -> T.pack (ioe_description e)
+      | otherwise -> T.pack (show e)
+
+-- | The words in an error of the TLS library, which is shown as Haskell writes it.
+tlsReason :: String -> Text
+tlsReason shown = case reads (dropWhile (/= '"') shown) of
+  (reason, _) : _ -> plain reason
+  [] -> "TLS: " <> plain shown
+  where
+    plain = T.pack . filter (`notElem` ("[]()\"" :: String))
