@@ -62,6 +62,13 @@ tests program folder =
         code @?= ExitFailure 1
         text <- B.unpack <$> B.readFile file
         contains text "\"commit\":\"0123abcdef\"",
+      testCase "files that cannot be written are refused before the first measurement" $
+        forM_ [(["url", "http://127.0.0.1:1/", "--duration", "1"], "--json"), (["echo", "--quick"], "--json"), (["echo", "--quick"], "--report"), (["echo", "--quick"], "--plot")] $ \(command, flag) ->
+          forM_ [("/nonexistent/a.json", "No such file or directory"), (folder, "it is a folder")] $ \(file, why) -> do
+            (code, out) <- outcome program [("WEFT_BENCH_DIR", folder </> "no-such-place")] (["bench"] <> command <> [flag, file])
+            code @?= ExitFailure 2
+            contains out "cannot write "
+            contains out why,
       testCase "two results of one benchmark are refused, and the document stays" $ do
         (figures, document) <- place "twice"
         mapM_ (\name -> writeFile (figures </> name) savedPong) ["all.json", "pong.json"]

@@ -32,6 +32,10 @@ tests program folder =
         (code, out) <- outcome program [] ["bench", "run", "--rounds", "1", "--", clock, "+RTS", "--no-such-option"]
         code @?= ExitFailure 1
         contains out "ended with status",
+      testCase "a file that cannot be written is refused before the first round" . relinked "clock" $ \clock -> do
+        (code, out) <- outcome program [] ["bench", "run", "--json", "/nonexistent/a.json", "--", clock]
+        code @?= ExitFailure 2
+        out @?= "weft bench run: cannot write /nonexistent/a.json: No such file or directory\n",
       testCase "Ctrl-C, and a second one: the program is killed, and the scratch folder removed" . relinked "redis" $ \redis -> do
         let scratch = folder </> "run-scratch"
         createDirectoryIfMissing True scratch

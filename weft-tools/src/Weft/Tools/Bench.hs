@@ -14,7 +14,7 @@ module Weft.Tools.Bench
 where
 
 import Control.Monad (forM, forM_, when)
-import Data.ByteString.Builder (Builder, hPutBuilder)
+import Data.ByteString.Builder (Builder)
 import Data.Either (partitionEithers)
 import Data.List (find, intersect, nub)
 import Data.Maybe (fromMaybe, isJust)
@@ -23,10 +23,10 @@ import qualified Data.Text as T
 import qualified Data.Text.IO as T
 import GHC.Clock (getMonotonicTime)
 import Options.Applicative hiding (columns)
-import System.Directory (createDirectoryIfMissing, renameFile)
+import System.Directory (createDirectoryIfMissing)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (replaceBaseName, takeBaseName, (</>))
-import System.IO (IOMode (WriteMode), hFlush, hSetEncoding, stderr, stdout, utf8, withFile)
+import System.IO (hFlush, stderr, stdout)
 import Weft.Tools.Bench.Bounds (missed)
 import Weft.Tools.Bench.Deadline (deadline)
 import Weft.Tools.Bench.Delay (delay)
@@ -41,6 +41,7 @@ import Weft.Tools.Bench.Hybrid (fifo, hybridIdle, hybridMemory, hybridSwitch)
 import Weft.Tools.Bench.Idle (idle)
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Options
+import Weft.Tools.Bench.Output
 import Weft.Tools.Bench.Paper
 import Weft.Tools.Bench.Plot (outcomePlot)
 import Weft.Tools.Bench.Pong (pong)
@@ -154,6 +155,7 @@ measure options asked = do
   benchmarks <- case partitionEithers (map (withCases (optionCases options) (plan options)) asked) of
     (why : _, []) -> refuse why
     (_, found) -> pure found
+  checkOutputs "weft bench" . concat $ [maybe [] pure (optionJson options), maybe [] pure (optionReport options), [plotFile file b | Just file <- [optionPlot options], b <- benchmarks]]
   outcomes <- measureEach options benchmarks $ \_ _ _ -> pure ()
   forM_ (optionJson options) $ \file -> writeOut file $ case [json | (_, _, json) <- outcomes] of
     [only] | optionTarget options /= All -> only
@@ -245,13 +247,5 @@ figuresCommand =
         let file = directory </> T.unpack (benchName benchmark) ++ ".json"
         if null (outcomeRuns outcome)
           then T.hPutStrLn stderr ("weft bench: nothing of " <> benchName benchmark <> " could be measured: " <> T.pack file <> " stays as it was")
-          else writeOut (file ++ ".new") json >> renameFile (file ++ ".new") file
+          else writeOut file json
       when (all (\(_, outcome, _) -> null (outcomeRuns outcome)) outcomes) $ exitWith (ExitFailure 1)
-
-writeOut :: FilePath -> Builder -> IO ()
-writeOut file = withFile file WriteMode . flip hPutBuilder
-
-writeText :: FilePath -> Text -> IO ()
-writeText file text = withFile file WriteMode $ \handle -> do
-  hSetEncoding handle utf8
-  T.hPutStr handle text

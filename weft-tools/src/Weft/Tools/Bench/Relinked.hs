@@ -18,7 +18,6 @@ where
 
 import Control.Monad (forM_, unless, when)
 import qualified Data.ByteString as B
-import Data.ByteString.Builder (hPutBuilder)
 import qualified Data.Map.Strict as M
 import Data.Maybe (isJust)
 import Data.Text (Text)
@@ -29,11 +28,12 @@ import System.Directory (doesFileExist, findExecutable, makeAbsolute)
 import System.Environment (getEnvironment)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (takeFileName, (</>))
-import System.IO (IOMode (WriteMode), stderr, withFile)
+import System.IO (hFlush, stderr, stdout)
 import Weft.Tools.Bench.Bounds (on)
 import Weft.Tools.Bench.Child (locate)
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Options
+import Weft.Tools.Bench.Output
 import Weft.Tools.Bench.Runner
 import Weft.Tools.Bench.Setup
 import Weft.Tools.Bench.Stats
@@ -84,15 +84,16 @@ measureProgram arguments = do
           <> " was not linked with weft-relink, so there is nothing to compare. Add weft-relink to the build-depends of the \
              \executable and build it again; `weft doctor --binary PROGRAM` says whether it took effect (doc/adopting.md)"
       )
+  checkOutputs "weft bench run" (maybe [] pure (argJson arguments))
   machine <- machineFacts
   failed <- withEnv options $ \env -> do
     outcome <- runBenchmark env (const True) (benchmark arguments path)
     T.putStrLn (renderOutcome (envPlan env) (benchmark arguments path) outcome)
-    forM_ (argJson arguments) $ \file ->
-      withFile file WriteMode . flip hPutBuilder $
-        outcomeJson machine (Settings (envPlan env) [] Nothing False) (benchmark arguments path) outcome
     let broken = outcomeFailures outcome
     when (null broken) $ T.putStr (verdict (outcomeRuns outcome))
+    hFlush stdout
+    forM_ (argJson arguments) $ \file ->
+      writeOut file (outcomeJson machine (Settings (envPlan env) [] Nothing False) (benchmark arguments path) outcome)
     pure (not (null broken) || null (outcomeRuns outcome))
   when failed $ exitWith (ExitFailure 1)
   where

@@ -18,7 +18,6 @@ where
 import Control.Concurrent (setNumCapabilities)
 import Control.Exception (IOException, catch, try)
 import Control.Monad (forM_, when)
-import Data.ByteString.Builder (hPutBuilder)
 import qualified Data.CaseInsensitive as CI
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
@@ -28,13 +27,14 @@ import GHC.IO.Exception (ioe_description)
 import Options.Applicative hiding (Failure, columns)
 import System.CPUTime (getCPUTime)
 import System.Exit (ExitCode (..), exitWith)
-import System.IO (IOMode (WriteMode), stderr, withFile)
+import System.IO (stderr)
 import Weft.Socket (AddrInfo, getAddrInfo)
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
 import qualified Weft.Tls as Tls
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Latency
 import Weft.Tools.Bench.Options (noMoreThan, defaultPlan, longestTime, notNegative, positive)
+import Weft.Tools.Bench.Output
 import Weft.Tools.Bench.Runner (Failure (..), Outcome (..))
 import Weft.Tools.Bench.Setup (machineFacts, raiseOpenFiles)
 import Weft.Tools.Bench.Table (columns, renderNumber)
@@ -81,6 +81,7 @@ urlCommand =
 
 runLoad :: Int -> Maybe FilePath -> Load -> IO ()
 runLoad threads json load = do
+  checkOutputs "weft bench url" (maybe [] pure json)
   raiseOpenFiles
   setNumCapabilities threads
   before <- getCPUTime
@@ -96,7 +97,7 @@ runLoad threads json load = do
     "note: the generator used " <> renderNumber busy <> " cores of " <> number threads <> ": it may have been the limit (--threads)"
   machine <- machineFacts
   forM_ json $ \file ->
-    withFile file WriteMode . flip hPutBuilder $
+    writeOut file $
       outcomeJson machine (Settings once [] Nothing False) benchmark (Outcome [Run "server" (paramsOf load) (M.singleton 0 metrics)] [] [] [cutShort wall | interrupted])
   when interrupted $ T.hPutStrLn stderr "weft bench url: interrupted" >> exitWith (ExitFailure 130)
   when (tallyAnswered tally + tallyLate tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered with a status below 400" >> exitWith (ExitFailure 1)

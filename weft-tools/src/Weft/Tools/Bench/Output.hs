@@ -1,0 +1,71 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Description : Files with results
+--
+-- A measurement may take an hour, so that the files for its results are checked before it begins. They are written to a
+-- temporary file in the same folder that is renamed at the end: an earlier result is replaced only by a whole one.
+module Weft.Tools.Bench.Output
+  ( checkOutputs,
+    writeOut,
+    writeText,
+  )
+where
+
+import Control.Exception (bracketOnError, finally, try)
+import Control.Monad (forM_, when)
+import Data.ByteString.Builder (Builder, hPutBuilder)
+import Data.Text (Text)
+import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
+import qualified Data.Text.IO as T
+import GHC.IO.Exception (IOException (ioe_description))
+import System.Directory (canonicalizePath, doesDirectoryExist, doesFileExist, doesPathExist, removeFile, renameFile)
+import System.Exit (ExitCode (..), exitWith)
+import System.FilePath (takeDirectory, takeFileName)
+import System.IO (Handle, IOMode (WriteMode), hClose, openBinaryTempFileWithDefaultPermissions, stderr, withBinaryFile)
+
+-- | End the program with status 2 if one of the files cannot be written. The first argument is the command's name. The
+-- files stay as they are.
+checkOutputs :: Text -> [FilePath] -> IO ()
+checkOutputs command files = forM_ files $ \file -> do
+  tried <- try (check file)
+  case tried of
+    Right () -> pure ()
+    Left e -> do
+      T.hPutStrLn stderr (command <> ": cannot write " <> T.pack file <> ": " <> T.pack (ioe_description e))
+      exitWith (ExitFailure 2)
+  where
+    check file = do
+      folder <- doesDirectoryExist file
+      when folder (ioError (userError "it is a folder"))
+      special <- isSpecial file
+      if special then pure () else temporaryFor file >>= discard
+
+-- | Write a file.
+writeOut :: FilePath -> Builder -> IO ()
+writeOut name content = do
+  special <- isSpecial name
+  if special
+    then withBinaryFile name WriteMode (`hPutBuilder` content)
+    else do
+      -- A symbolic link stays one.
+      file <- canonicalizePath name
+      bracketOnError (temporaryFor file) discard $ \(part, handle) -> do
+        hPutBuilder handle content
+        hClose handle
+        renameFile part file
+
+-- | Write a text in UTF-8.
+writeText :: FilePath -> Text -> IO ()
+writeText file = writeOut file . T.encodeUtf8Builder
+
+-- | Whether it is something that a file must not replace, such as a device or a pipe.
+isSpecial :: FilePath -> IO Bool
+isSpecial file = (&&) <$> doesPathExist file <*> (not <$> doesFileExist file)
+
+temporaryFor :: FilePath -> IO (FilePath, Handle)
+temporaryFor file = openBinaryTempFileWithDefaultPermissions (takeDirectory file) (takeFileName file <> ".new")
+
+discard :: (FilePath, Handle) -> IO ()
+discard (part, handle) = hClose handle `finally` removeFile part
