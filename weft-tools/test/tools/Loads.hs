@@ -119,6 +119,11 @@ tests program folder =
         (code, out) <- outcome program [] ["bench", "url", "http://127.0.0.1:1/", "--header", "nonsense"]
         code @?= ExitFailure 2
         contains out "expected 'Name: value', not \"nonsense\"",
+      testCase "a path that cannot be in a request is a wrong argument, also of a Unix socket" $
+        forM_ [("unix:/no/such/socket:big", "begins with /"), ("unix:/no/such/socket:/a b", "printable ASCII"), ("unix:/no/such/socket:/\233", "printable ASCII"), ("http://127.0.0.1:1/a b", "printable ASCII")] $ \(url, why) -> do
+          (code, out) <- outcome program [] ["bench", "url", url, "--duration", "0.2", "--warmup", "0", "--connections", "1"]
+          code @?= ExitFailure 2
+          contains out why,
       testCase "a Unix socket that does not exist" $ do
         (code, out) <- outcome program [] ["bench", "url", "unix:/no/such/socket", "--duration", "0.2", "--warmup", "0", "--connections", "1"]
         code @?= ExitFailure 1

@@ -61,8 +61,10 @@ data Target = Target
 parseTarget :: String -> Either String Target
 parseTarget text
   | Just rest <- stripPrefix "unix:" text =
-    let (file, path) = break (== ':') rest
-     in if null file then Left "unix: needs the path of a socket" else Right (Target "localhost" "" (Just file) (if null (drop 1 path) then "/" else drop 1 path) False)
+    case break (== ':') rest of
+      ([], _) -> Left "unix: needs the path of a socket"
+      (_, ':' : path@(c : _)) | c /= '/' -> Left ("unix:FILE:/PATH needs a path that begins with /, not " ++ path)
+      (file, path) -> (\p -> Target "localhost" "" (Just file) p False) <$> pathOf (drop 1 path)
   | otherwise = parseUrl text
 
 -- | @http:\/\/HOST[:PORT][\/PATH]@, the same without its scheme, or @https:\/\/HOST[:PORT][\/PATH]@.
@@ -80,10 +82,15 @@ parseUrl text
     with secure host port path
       | null host = Left "the URL names no host"
       | not (null port), not (isPort port) = Left ("not a port from 1 to 65535: " ++ port)
-      | any (\c -> c <= ' ' || c > '~') path = Left "a URL has printable ASCII characters only; others are written as %XX"
-      | otherwise = Right (Target host (if null port then portOf secure else port) Nothing (rooted (takeWhile (/= '#') path)) secure)
+      | otherwise = (\p -> Target host (if null port then portOf secure else port) Nothing p secure) <$> pathOf path
     isPort port = all isDigit port && length port <= 5 && read port >= (1 :: Int) && read port <= (65535 :: Int)
-    rooted path = if take 1 path == "/" then path else '/' : path
+
+-- | The path of a request, without a fragment.
+pathOf :: String -> Either String String
+pathOf path
+  | any (\c -> c <= ' ' || c > '~') path = Left "a URL has printable ASCII characters only; others are written as %XX"
+  | take 1 path == "/" = Right (takeWhile (/= '#') path)
+  | otherwise = Right ('/' : takeWhile (/= '#') path)
 
 -- | The default port.
 portOf :: Bool -> String
