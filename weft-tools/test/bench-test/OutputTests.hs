@@ -38,7 +38,7 @@ json =
   testGroup
     "json"
     [ testCase "a figure too close to its limit is there, without a verdict" $ do
-        let close = toLazyByteString (outcomeJson (Machine 2 "6.1.0" "9.0.2" "0.1.0" Nothing Nothing Nothing) (Settings defaultPlan [] Nothing False) fakeBenchmark outcome {outcomeBounds = [judge (const True) sample (atMost "a < b" ratio 1.15)]})
+        let close = toLazyByteString (outcomeJson (Machine 2 "6.1.0" "9.0.2" "0.1.0" Nothing Nothing Nothing) (Settings defaultPlan [] Nothing False []) fakeBenchmark outcome {outcomeBounds = [judge (const True) sample (atMost "a < b" ratio 1.15)]})
             text = T.pack (show close)
         mapM_ (\part -> assertBool (T.unpack (part <> " in " <> text)) (T.replace "\"" "\\\"" part `T.isInfixOf` text)) ["\"figure\":1.2,", "\"holds\":null", "\"reason\":\"too close to call\""],
       testCase "has the form that all benchmarks share" $ decode rendered @?= (decode expected :: Maybe Value),
@@ -47,7 +47,7 @@ json =
     ]
   where
     rendered = toLazyByteString one
-    one = outcomeJson (Machine 2 "6.1.0" "9.0.2" "0.1.0" Nothing Nothing Nothing) (Settings defaultPlan ["-A4m"] Nothing False) fakeBenchmark outcome
+    one = outcomeJson (Machine 2 "6.1.0" "9.0.2" "0.1.0" Nothing Nothing Nothing) (Settings defaultPlan ["-A4m"] Nothing False []) fakeBenchmark outcome
     expected =
       "{\"bench\": \"pong\", \"machine\": {\"cores\": 2, \"kernel\": \"6.1.0\", \"ghc\": \"9.0.2\", \"weft\": \"0.1.0\"},\
       \\"settings\": {\"rounds\": 5, \"duration_s\": 3, \"warmup_s\": 1, \"quick\": false, \"rts\": [\"-A4m\"]},\

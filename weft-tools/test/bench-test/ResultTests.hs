@@ -45,7 +45,7 @@ savedBy ghc runs = case decodeSaved (toLazyByteString document) of
   Right [one] -> one
   other -> error ("not one result: " ++ either T.unpack (show . length) other)
   where
-    document = outcomeJson (Machine 2 "6.1.0" ghc "0.1.0" (Just "A & B") (Just "2026-11-22") (Just "abc")) (Settings defaultPlan ["-A16m"] Nothing False) bench outcome
+    document = outcomeJson (Machine 2 "6.1.0" ghc "0.1.0" (Just "A & B") (Just "2026-11-22") (Just "abc")) (Settings defaultPlan ["-A16m"] Nothing False []) bench outcome
     outcome = Outcome runs (map (judge (const True) runs) [atMost "a < b" ratio 0.5]) [Missing "go" "no go-pong"] []
     bench = Benchmark "pong" "a title" (const []) [] [] [] (const []) ["cpu_us_per_op"] id
 
@@ -153,7 +153,7 @@ results =
       testCase "a benchmark that refuses --rts has no such options in its result" $ do
         let machine = Machine 2 "6.1.0" "9.0.2" "0.1.0" Nothing Nothing Nothing
             refusing = Benchmark "rude" "a title" (const []) [] [] ["--rts"] (const []) [] id
-            document = toLazyByteString (outcomeJson machine (Settings defaultPlan [] Nothing False) refusing (Outcome [] [] [] []))
+            document = toLazyByteString (outcomeJson machine (Settings defaultPlan [] Nothing False []) refusing (Outcome [] [] [] []))
         either (const Nothing) (Just . map rtsText) (decodeSaved document) @?= Just [Nothing],
       testCase "options that a program is linked with are among its settings" $ do
         description <- T.readFile "../bench/weft-bench-subjects.cabal"
@@ -224,7 +224,7 @@ latencies =
         counted @?= Just (1000000000, 1000000000, 100000000000),
       testCase "figures of a load" $ do
         let tally = Tally (recordMany [1000, 2000, 3000] none) none 2 1 0 1 0 500 2 (M.fromList [("status 503", 4)])
-        [M.lookup name (tallyMetrics 2 tally) | name <- ["answered", "ops_per_s", "late", "unsent", "errors", "max_us"]] @?= map Just [2, 1, 1, 1, 4, 3]
+        [M.lookup name (tallyMetrics 2 tally) | name <- ["answered", "ops_per_s", "late", "unsent", "errors", "errors_status_503", "max_us"]] @?= map Just [2, 1, 1, 1, 4, 4, 3]
     ]
 
 verdicts :: TestTree

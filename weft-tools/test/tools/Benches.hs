@@ -99,6 +99,16 @@ tests program folder =
         (code, out) <- outcome program [] ["bench", "compare", "--check", folder </> "kept.json", folder </> "other.json"]
         code @?= ExitFailure 2
         contains out "nothing could be compared",
+      testCase "results of bench url say what was measured, and those of two paths are not compared" $ do
+        let file name = folder </> ("url-" <> name <> ".json")
+        forM_ ["a", "b"] $ \name ->
+          -- Nobody listens: the result is written all the same.
+          outcome program [] ["bench", "url", "http://127.0.0.1:1/" <> name, "--rate", "0.4", "--duration", "0.1", "--warmup", "0", "--connections", "1", "--header", "Accept: */*", "--header", "Cookie: secret", "--json", file name]
+        kept <- readFile (file "a")
+        mapM_ (contains kept) ["\"url\":\"http://127.0.0.1:1/a\"", "\"threads\":1", "\"timeout_s\":10", "\"headers\":\"Accept: */*; Cookie: (not kept)\"", "\"rate\":\"0.4\"", "\"path\":\"/a\"", "\"errors_refused\":1"]
+        (code, out) <- outcome program [] ["bench", "compare", file "a", file "b"]
+        code @?= ExitFailure 2
+        contains out "nothing could be compared",
       testCase "figures of a benchmark that no document shows are refused" $ do
         (code, out) <- outcome program [] ["bench", "figures", "pnog"]
         code @?= ExitFailure 2

@@ -206,7 +206,7 @@ measureEach options benchmarks done = do
   where
     several = optionTarget options == All
     selected name = null (optionOnly options) || name `elem` optionOnly options
-    settings env = Settings (envPlan env) (fromMaybe [] (envRts env)) (envBackend env) (optionQuick options)
+    settings env = Settings (envPlan env) (fromMaybe [] (envRts env)) (envBackend env) (optionQuick options) []
     limit = (60 *) <$> (optionMinutes options <|> if several && optionQuick options then Just 9 else Nothing)
     -- A benchmark's share of the time is proportional to its cases. It may also use what earlier benchmarks have left
     -- over.

@@ -48,7 +48,9 @@ data Settings = Settings
   { settingsPlan :: !Plan,
     settingsRts :: ![String],
     settingsBackend :: !(Maybe Text),
-    settingsQuick :: !Bool
+    settingsQuick :: !Bool,
+    -- | Settings that only one command has.
+    settingsOwn :: !Params
   }
 
 -- | One benchmark's result.
@@ -94,6 +96,7 @@ settingsEncoding settings benchmark =
       -- A benchmark that refuses them has no subject that gets them, or names them in the subject's settings.
       <> (if "--rts" `elem` benchIgnores benchmark then mempty else pair "rts" (list E.string (settingsRts settings)))
       <> maybe mempty (textPair "backend") (settingsBackend settings)
+      <> foldMap parameter (settingsOwn settings)
   where
     plan = settingsPlan settings
 
@@ -111,8 +114,11 @@ runEncoding bench run =
     summaries = metricSummaries run
     each part = numbers (M.map part summaries)
     numbers = pairs . M.foldMapWithKey (\name value -> pair (K.fromText name) (number value))
-    parameter (name, Count n) = pair (K.fromText name) (E.int n)
-    parameter (name, Word w) = textPair name w
+
+parameter :: (Text, ParamValue) -> Series
+parameter (name, value) = case value of
+  Count n -> pair (K.fromText name) (E.int n)
+  Word w -> textPair name w
 
 boundEncoding :: Judged -> Encoding
 boundEncoding judged =

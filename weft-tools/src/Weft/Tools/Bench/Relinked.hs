@@ -93,7 +93,7 @@ measureProgram arguments = do
     when (null broken) $ T.putStr (verdict (outcomeRuns outcome))
     hFlush stdout
     forM_ (argJson arguments) $ \file ->
-      writeOut file (outcomeJson machine (Settings (envPlan env) [] Nothing False) (benchmark arguments path) outcome)
+      writeOut file (outcomeJson machine (Settings (envPlan env) [] Nothing False []) (benchmark arguments path) outcome)
     pure (not (null broken) || null (outcomeRuns outcome))
   when failed $ exitWith (ExitFailure 1)
   where

@@ -19,11 +19,15 @@ import Control.Concurrent (setNumCapabilities)
 import Control.Exception (IOException, catch, try)
 import Control.Monad (forM_, when)
 import qualified Data.CaseInsensitive as CI
+import Data.Char (isAlphaNum)
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
+import qualified Data.Text.Encoding.Error as T
 import qualified Data.Text.IO as T
 import GHC.IO.Exception (ioe_description)
+import Numeric (showFFloat)
 import Options.Applicative hiding (Failure, columns)
 import System.CPUTime (getCPUTime)
 import System.Exit (ExitCode (..), exitWith)
@@ -98,7 +102,7 @@ runLoad threads json load = do
   machine <- machineFacts
   forM_ json $ \file ->
     writeOut file $
-      outcomeJson machine (Settings once [] Nothing False) benchmark (Outcome [Run "server" (paramsOf load) (M.singleton 0 metrics)] [] [] [cutShort wall | interrupted])
+      outcomeJson machine (Settings once [] Nothing False (settingsOf threads load)) benchmark (Outcome [Run "server" (paramsOf load) (M.singleton 0 metrics)] [] [] [cutShort wall | interrupted])
   when interrupted $ T.hPutStrLn stderr "weft bench url: interrupted" >> exitWith (ExitFailure 130)
   when (tallyAnswered tally + tallyLate tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered with a status below 400" >> exitWith (ExitFailure 1)
   where
@@ -127,13 +131,43 @@ findHost target = case targetUnix target of
 number :: Int -> Text
 number = T.pack . show
 
--- | Parameters of the result; the mode is the kind of loop.
+-- | Parameters of the result; the mode is the kind of loop. Results with other parameters are not compared.
 paramsOf :: Load -> Params
 paramsOf load =
   [("mode", Word (maybe "closed-loop" (const "rate") (loadRate load))), ("connections", Count (loadClients load))]
     <> [("tls", Word "yes") | targetSecure (loadTarget load)]
     <> [("keep_alive", Word "no") | loadFresh load]
-    <> [("rate", Count (round rate)) | Just rate <- [loadRate load]]
+    <> [("rate", asGiven rate) | Just rate <- [loadRate load]]
+    <> [("path", Word (T.pack (targetPath (loadTarget load))))]
+
+-- | Settings that the result keeps.
+settingsOf :: Int -> Load -> Params
+settingsOf threads load =
+  [("url", Word (urlOf (loadTarget load))), ("threads", Count threads), ("timeout_s", asGiven (loadPatience load))]
+    <> [("headers", Word (T.intercalate "; " (map kept (loadFields load)))) | not (null (loadFields load))]
+  where
+    kept field
+      | T.toLower name `elem` ["authorization", "cookie", "proxy-authorization"] = name <> ": (not kept)"
+      | otherwise = text
+      where
+        text = T.decodeUtf8With T.lenientDecode field
+        name = T.takeWhile (/= ':') text
+
+-- | The URL of a target, with its port.
+urlOf :: Target -> Text
+urlOf target = T.pack $ case targetUnix target of
+  Just file -> "unix:" <> file <> ":" <> targetPath target
+  Nothing -> (if targetSecure target then "https://" else "http://") <> host <> ":" <> targetPort target <> targetPath target
+  where
+    host = if ':' `elem` targetHost target then "[" <> targetHost target <> "]" else targetHost target
+
+-- | A number without an exponent.
+asGiven :: Double -> ParamValue
+asGiven n
+  | n == fromIntegral whole = Count whole
+  | otherwise = Word (T.pack (showFFloat Nothing n ""))
+  where
+    whole = round n
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Results
@@ -152,12 +186,14 @@ tallyMetrics wall tally =
       ("opened", fromIntegral (tallyOpened tally)),
       ("received_mb", fromIntegral (tallyBytes tally) / 1e6)
     ]
+      <> [("errors_" <> T.map asName kind, fromIntegral n) | (kind, n) <- M.toList (tallyErrors tally)]
       <> [(name, micro ns) | (name, percent) <- percentiles, Just ns <- [percentileOf percent latencies]]
       <> [("max_us", micro (largest latencies)) | samples latencies > 0]
       <> [("lag_p99_us", micro ns) | Just ns <- [percentileOf 99 (tallyLag tally)]]
   where
     latencies = tallyLatencies tally
     micro ns = fromIntegral ns / 1000
+    asName c = if isAlphaNum c then c else '_'
 
 percentiles :: [(Text, Rational)]
 percentiles = [("p50_us", 50), ("p90_us", 90), ("p95_us", 95), ("p99_us", 99), ("p999_us", 99.9)]
