@@ -240,7 +240,8 @@ verdicts =
         says "better off on GHC's own manager" (verdict (runs [10, 10] [1, 1]))
         says "no difference" (verdict (runs [1, 1] [1, 1]))
         -- Ratios of a few milliseconds are no verdict.
-        says "no difference" (verdict (runs [0.015, 0.015] [0.01, 0.01]))
+        says "verdict: this program runs too briefly for one" (verdict (runs [0.015, 0.015] [0.01, 0.01]))
+        says "no difference" (verdict (runs [0.025, 0.025] [0.01, 0.01]))
         says "better off on GHC's own manager" (verdict (runs [0.045, 0.045] [0.02, 0.02]))
         says "nothing could be compared" (verdict ([] :: [Run]) :: Text)
     ]

@@ -176,7 +176,7 @@ changeOf ratios = do
       | otherwise -> Same
 
 -- | A difference of less time than this has no influence on the verdict: that much may differ between two starts of a
--- program, and a ratio of such times says nothing about waiting.
+-- program, and a ratio of such times says nothing about waiting. A program that runs for less has no verdict.
 leastSeconds :: Double
 leastSeconds = 0.02
 
@@ -197,7 +197,10 @@ verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence c
       | any less timing && any more timing = "Weft saves one kind of time and costs another; see below"
       | any less timing = "this program is better off on Weft"
       | any more timing = "this program is better off on GHC's own manager"
+      | briefly = "this program runs too briefly for one: less than 20 ms"
       | otherwise = "no difference in time beyond the noise: this program does not wait on the I/O manager"
+    briefly = not (null walls) && all (< leastSeconds) walls
+    walls = [wall | r <- runs, Just wall <- [median [t | Just t <- map (M.lookup "wall_s") (M.elems (runRounds r))]]]
     less change = case change of Less _ -> True; _ -> False
     more change = case change of More _ -> True; _ -> False
     sentence change = case change of
