@@ -4,6 +4,7 @@ module Runs (tests) where
 import Control.Concurrent (threadDelay)
 import Control.Exception (bracket)
 import Control.Monad (forM_, unless)
+import qualified Data.ByteString.Char8 as B
 import Network.Socket
 import Program
 import System.Directory (createDirectoryIfMissing, doesFileExist, doesPathExist, listDirectory)
@@ -32,6 +33,12 @@ tests program folder =
         (code, out) <- outcome program [] ["bench", "run", "--rounds", "1", "--", clock, "+RTS", "--no-such-option"]
         code @?= ExitFailure 1
         contains out "ended with status",
+      testCase "an argument that is no ASCII, in the locale C" . relinked "redis" $ \redis ->
+        -- The bytes of an e with an accent. It is no port, so that the program fails at once.
+        weft program [("LC_ALL", "C")] ["bench", "run", "--rounds", "1", "--", redis, "\xDCC3\xDCA9"] $ \p -> do
+          out <- B.unpack <$> B.hGetContents (output p)
+          waitForProcess (process p) >>= (@?= ExitFailure 1)
+          mapM_ (contains out) ["on Weft and with WEFT_DISABLE", "failed: weft-relink: ended with status 1"],
       testCase "a file that cannot be written is refused before the first round" . relinked "clock" $ \clock -> do
         (code, out) <- outcome program [] ["bench", "run", "--json", "/nonexistent/a.json", "--", clock]
         code @?= ExitFailure 2

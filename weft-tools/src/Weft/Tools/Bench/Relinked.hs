@@ -22,13 +22,15 @@ import qualified Data.Map.Strict as M
 import Data.Maybe (isJust)
 import Data.Text (Text)
 import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
+import qualified Data.Text.Encoding.Error as T
 import qualified Data.Text.IO as T
 import Options.Applicative hiding (columns)
 import System.Directory (doesFileExist, findExecutable, makeAbsolute)
 import System.Environment (getEnvironment)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (takeFileName, (</>))
-import System.IO (hFlush, stderr, stdout)
+import System.IO (hFlush, hSetEncoding, stderr, stdout, utf8)
 import Weft.Tools.Bench.Bounds (on)
 import Weft.Tools.Bench.Child (locate)
 import Weft.Tools.Bench.Json
@@ -76,6 +78,8 @@ runCommand =
 
 measureProgram :: Arguments -> IO ()
 measureProgram arguments = do
+  -- Arguments may have other letters than the locale.
+  mapM_ (`hSetEncoding` utf8) [stdout, stderr]
   path <- find (argProgram arguments) >>= maybe (refuse (T.pack (argProgram arguments) <> ": no such program")) pure
   note <- findNote <$> B.readFile path
   unless (isJust note) $
@@ -151,7 +155,7 @@ benchmark arguments path =
         Signalled number -> failWith . (("was killed by signal " <> T.pack (show number)) <>) =<< said errors
         OutOfTime -> failWith ("did not end within " <> T.pack (show (argTimeout arguments)) <> " s (--timeout)")
     said errors = do
-      text <- T.readFile errors
+      text <- T.decodeUtf8With T.lenientDecode <$> B.readFile errors
       pure (if T.null text then "" else ": " <> T.unwords (take 3 (reverse (take 3 (reverse (T.lines text))))))
 
 -- | The metrics, and their names in sentences.

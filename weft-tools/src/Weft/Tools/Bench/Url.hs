@@ -31,7 +31,7 @@ import Numeric (showFFloat)
 import Options.Applicative hiding (Failure, columns)
 import System.CPUTime (getCPUTime)
 import System.Exit (ExitCode (..), exitWith)
-import System.IO (stderr)
+import System.IO (hSetEncoding, stderr, stdout, utf8)
 import Weft.Socket (AddrInfo, getAddrInfo)
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
 import qualified Weft.Tls as Tls
@@ -85,6 +85,8 @@ urlCommand =
 
 runLoad :: Int -> Maybe FilePath -> Load -> IO ()
 runLoad threads json load = do
+  -- The path of a Unix socket may have other letters than the locale.
+  mapM_ (`hSetEncoding` utf8) [stdout, stderr]
   checkOutputs "weft bench url" (maybe [] pure json)
   raiseOpenFiles
   setNumCapabilities threads
