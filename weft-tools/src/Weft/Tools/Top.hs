@@ -117,8 +117,8 @@ display terminal shown
   | terminal = windowSize >>= \size -> paint (maybe shown (`within` shown) size)
   | otherwise = mapM_ T.putStrLn shown >> T.putStrLn "" >> hFlush stdout
 
--- | Let SIGTERM and SIGHUP end the action by an exception, so that its handlers run. A second signal ends the program at
--- once.
+-- | Let SIGTERM and SIGHUP end the action by an exception, so that its handlers run. A second signal ends the program
+-- at once.
 endedBySignals :: IO a -> IO a
 endedBySignals act = do
   caller <- myThreadId

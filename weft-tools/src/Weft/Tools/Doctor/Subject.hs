@@ -13,7 +13,7 @@ where
 
 import Control.Exception (IOException, try)
 import qualified Data.ByteString.Char8 as B
-import Data.Either (fromRight)
+import Data.Either (fromRight, isRight)
 import Data.List (intercalate, isInfixOf, isPrefixOf, nub)
 import Data.Maybe (fromMaybe, listToMaybe, mapMaybe)
 import System.Directory (getSymbolicLinkTarget, listDirectory)
@@ -38,8 +38,8 @@ processFindings pid = do
       tasks <- taskNames base
       content <- bytesOf (base <> "/exe")
       remedy <- remedyForAccess
-      let environment = either (const []) id readable
-          options = Options (either (const []) linkedOptions content) (rtsOptions arguments environment) (either (const False) (const True) readable)
+      let environment = fromRight [] readable
+          options = Options (either (const []) linkedOptions content) (rtsOptions arguments environment) (isRight readable)
           program = programPart remedy content (isSet =<< lookupVariable "WEFT_DISABLE" environment)
       cores <- coreFindings base
       caches <- cacheFindings (areaIn content options)
@@ -182,7 +182,7 @@ isSet :: String -> Maybe String
 isSet value = if value `elem` ["", "0"] then Nothing else Just value
 
 bytes :: FilePath -> IO B.ByteString
-bytes path = either (const B.empty) id <$> bytesOf path
+bytes path = fromRight B.empty <$> bytesOf path
 
 bytesOf :: FilePath -> IO (Either IOException B.ByteString)
 bytesOf path = try (B.readFile path)
