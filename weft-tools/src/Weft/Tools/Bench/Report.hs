@@ -116,7 +116,7 @@ verdictCell b = case savedHolds b of
   Nothing
     | isJust (savedFigure b) -> "<td class=\"unknown\">\8776 " <> escape (savedReason b) <> "</td>"
     | T.null (savedReason b) -> "<td class=\"unknown\">? not measured</td>"
-    | otherwise -> "<td class=\"unknown\">? " <> escape (savedReason b) <> "</td>"
+    | otherwise -> "<td class=\"unknown\">? not measured: " <> escape (savedReason b) <> "</td>"
 
 -- | For benchmarks that were run with several versions of GHC: the main metric of every subject, with a column for each
 -- version and, after the first, the ratio to the first. Empty if there is only one version.
