@@ -28,7 +28,7 @@ import Weft.Duration (Duration, seconds)
 import Weft.Socket (AddrInfo (..), SockAddr (..), SocketType (Stream), defaultHints, getAddrInfo)
 import Weft.Tcp (Address (..), tcpTransport)
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings, tlsConnect)
-import Weft.Tools.Bench.Options (noMoreThan, longestTime, positive)
+import Weft.Tools.Bench.Options (longestTime, noMoreThan, positive)
 import Weft.Tools.Http
 import Weft.Tools.Serve.Stack
 import Weft.Transport (Instant, Transport (..), connAbort, connCloseGracefully, deadlineIn, isTimeout, socketTransport)

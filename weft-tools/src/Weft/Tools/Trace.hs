@@ -25,7 +25,7 @@ import Options.Applicative
 import System.Directory (doesDirectoryExist, doesFileExist, findExecutable, makeAbsolute, removeFile, renameFile)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (equalFilePath, replaceExtension, takeDirectory, takeFileName)
-import System.IO (IOMode (ReadMode, WriteMode), hFileSize, hSetEncoding, stderr, utf8, withBinaryFile, withFile)
+import System.IO (IOMode (ReadMode, WriteMode), hFileSize, hSetEncoding, stderr, stdout, utf8, withBinaryFile, withFile)
 import System.IO.Error (isDoesNotExistError, isPermissionError)
 import System.Posix.Signals (Handler (Catch), installHandler, sigHUP, sigINT, sigKILL, sigTERM, signalProcess)
 import System.Process (createProcess, delegate_ctlc, getPid, proc, terminateProcess, waitForProcess)
@@ -139,6 +139,8 @@ ending code = case code of
 
 view :: FilePath -> Maybe FilePath -> Maybe FilePath -> IO ()
 view file page json = do
+  -- Names of files may have other letters than the locale.
+  mapM_ (`hSetEncoding` utf8) [stdout, stderr]
   readable <- try (withBinaryFile file ReadMode hFileSize)
   free <- availableBytes
   found <- case readable of

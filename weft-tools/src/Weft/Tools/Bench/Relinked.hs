@@ -19,7 +19,7 @@ where
 import Control.Monad (forM_, unless, when)
 import qualified Data.ByteString as B
 import qualified Data.Map.Strict as M
-import Data.Maybe (isJust)
+import Data.Maybe (isJust, mapMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
@@ -204,7 +204,7 @@ verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence c
       | briefly = "this program runs too briefly for one: less than 20 ms"
       | otherwise = "no difference in time beyond the noise: this program does not wait on the I/O manager"
     briefly = not (null walls) && all (< leastSeconds) walls
-    walls = [wall | r <- runs, Just wall <- [median [t | Just t <- map (M.lookup "wall_s") (M.elems (runRounds r))]]]
+    walls = [wall | r <- runs, Just wall <- [median (mapMaybe (M.lookup "wall_s") (M.elems (runRounds r)))]]
     less change = case change of Less _ -> True; _ -> False
     more change = case change of More _ -> True; _ -> False
     sentence change = case change of

@@ -37,7 +37,7 @@ import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
 import qualified Weft.Tls as Tls
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Latency
-import Weft.Tools.Bench.Options (noMoreThan, defaultPlan, longestTime, notNegative, positive)
+import Weft.Tools.Bench.Options (defaultPlan, longestTime, noMoreThan, notNegative, positive)
 import Weft.Tools.Bench.Output
 import Weft.Tools.Bench.Runner (Failure (..), Outcome (..))
 import Weft.Tools.Bench.Setup (machineFacts, raiseOpenFiles)
