@@ -249,7 +249,7 @@ mutants =
     Mutant "a descriptor is armed before it is in the table" "Core/Registry.hs" "          setSlot r fd (Attached rd m)\n          void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)\n            `onException` setSlot r fd Vacant\n" "          void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)\n          setSlot r fd (Attached rd m)\n",
     Mutant "a descriptor attaches to a stopped manager" "Core/Registry.hs" "Nothing | not alive -> pure ManagerStopped" "Nothing | False -> pure ManagerStopped",
     Mutant "an event puts the token of the other direction" "Core/Readiness.hs" "when (evs `overlaps` evtRead) (void" "when (evs `overlaps` evtWrite) (void",
-    Mutant "closing by number wakes no waiter" "Core/Readiness.hs" "markClosedElsewhere rd = UseCount.markClosedElsewhere (useCount rd) >> wakeAll rd" "markClosedElsewhere rd = UseCount.markClosedElsewhere (useCount rd)",
+    Mutant "closing by number wakes no waiter" "Core/Readiness.hs" "markClosedElsewhere rd = (useCount rd >>= UseCount.markClosedElsewhere) >> wakeAll rd" "markClosedElsewhere rd = useCount rd >>= UseCount.markClosedElsewhere",
     Mutant "an operation that leaves the descriptor ready does not put the token back" "Core/Descriptor.hs" "Done a -> Completed a <$ passOn" "Done a -> pure (Completed a)",
     Mutant "a waiter that takes the token does not pass it on to expired waiters" "Core/Descriptor.hs" "          others <- anyExpired rd dir\n          when others passOn\n" "",
     Mutant "the first waiter that finds the descriptor closed does not wake the others" "Core/Descriptor.hs" "    else do\n      wakeAll rd\n      pure closed" "    else pure closed",
