@@ -45,6 +45,7 @@ import qualified Data.ByteString.Char8 as B8
 import Data.Default.Class (def)
 import Data.Either (rights)
 import Data.IORef
+import Data.Maybe (isNothing)
 import Data.X509
 import Data.X509.CertificateStore (CertificateStore)
 import Data.X509.Validation hiding (defaultHooks)
@@ -54,6 +55,7 @@ import System.IO.Error (ioeSetErrorType, permissionErrorType)
 import Weft.Duration (Duration, seconds)
 import Weft.Tls.Ciphers
 import Weft.Tls.Credentials
+import Weft.Tls.ServerName
 import Weft.Tls.Sessions
 import Weft.Tls.Stream
 import Weft.Transport
@@ -247,8 +249,9 @@ defaultTlsClientSettings =
     }
 
 -- | Perform the handshake with the named server over a connection, and check that its certificate is for that name.
--- Throws like 'tlsAccept'; if the certificate is not accepted, the error satisfies 'System.IO.Error.isPermissionError'.
--- The authorities are loaded each time, unless they are 'TrustLoaded'.
+-- An IP address, of either version, has to be among the certificate's addresses (RFC 5280, 4.2.1.6), and is not sent to
+-- the server as a name (RFC 6066, 3). Throws like 'tlsAccept'; if the certificate is not accepted, the error satisfies
+-- 'System.IO.Error.isPermissionError'. The authorities are loaded each time, unless they are 'TrustLoaded'.
 tlsConnect :: TlsClientSettings -> String -> Connection -> IO Connection
 tlsConnect settings name below = (`onException` connAbort below) $ do
   trust <- loadTrust (tlsTrust settings)
@@ -258,20 +261,23 @@ tlsConnect settings name below = (`onException` connAbort below) $ do
   own <- mapM loadCredential (tlsClientCertificate settings)
   deadline <- deadlineIn (tlsConnectTime settings)
   untrusted <- newIORef False
-  handshakeOver ClientSide deadline (clientParams shared own untrusted) (pure (Just (B8.pack name))) (pure False) below `catch` \e -> do
+  address <- addressOf name
+  let sent = maybe (Just (B8.pack name)) (const Nothing) address
+  handshakeOver ClientSide deadline (clientParams shared own untrusted address) (pure sent) (pure False) below `catch` \e -> do
     distrust <- readIORef untrusted
     ioError (if distrust then ioeSetErrorType e permissionErrorType else e)
   where
-    clientParams shared own untrusted =
+    clientParams shared own untrusted address =
       (defaultParamsClient name B.empty)
-        { clientShared = shared,
+        { clientUseServerNameIndication = isNothing address,
+          clientShared = shared,
           clientSupported = supported,
           clientHooks =
             def
               { onSuggestALPN = pure (if null (tlsOffer settings) then Nothing else Just (tlsOffer settings)),
                 onCertificateRequest = const (pure own),
                 onServerCertificate = \store cache service chain -> do
-                  reasons <- onServerCertificate (def :: ClientHooks) store cache service chain
+                  reasons <- maybe (onServerCertificate (def :: ClientHooks)) checkAddress address store cache service chain
                   reasons <$ writeIORef untrusted (not (null reasons))
               }
         }

@@ -48,7 +48,7 @@ tests = withResource makeFiles (\f -> closeFd (fst (contentsOf f)) >> removeDire
         ]
       | (name, bound, below) <- [("memory", 200000, inMemory), ("TCP", 4000000, overTcp)]
     ]
-    `with` [openssl files]
+    `with` [openssl files, clients files]
   where
     with group more = testGroup "Weft.Tls" (group : more)
     -- The tls library closes both directions at once.
@@ -214,23 +214,23 @@ openssl get =
         let there name = folderOf files </> name
         copyFile (there "one.pem") (there "live.pem") >> copyFile (there "one.key") (there "live.key")
         server <- newTlsServer (settingsFor files ["live"])
-        let connectTo name = do
+        let connectAs name = do
               (a, b) <- inMemory
               accepted <- newEmptyMVar
               _ <- forkIO (tlsAccept server b >>= putMVar accepted)
               c <- tlsConnect (clientFor files) name a
               (,) c <$> takeMVar accepted
-        (c, s) <- connectTo "one.test"
+        (c, s) <- connectAs "one.test"
         copyFile (there "two.pem") (there "live.pem") >> copyFile (there "two.key") (there "live.key")
         reloadTlsServer server
-        (c2, _) <- connectTo "two.test"
+        (c2, _) <- connectAs "two.test"
         connSendBytes c noDeadline (B8.pack "still")
         connReceive s noDeadline 10 >>= (@?= "still") . B8.unpack
         mapM_ connClose [c, s, c2]
         writeFile (there "live.pem") "rubbish"
         r <- try (reloadTlsServer server) :: IO (Either IOException ())
         assertBool "a reload of rubbish" (either (const True) (const False) r)
-        (c3, _) <- connectTo "two.test"
+        (c3, _) <- connectAs "two.test"
         connClose c3,
       testCase "a certificate from memory; a key of another certificate is refused" $ do
         files <- get
@@ -275,6 +275,39 @@ openssl get =
     notIn x y = not (x `isInfixOf` y)
     head' = concat . take 1
     credentialsOf files = maybe [] (\name -> ["-cert", folderOf files </> name <> ".pem", "-key", folderOf files </> name <> ".key"])
+
+-- Clients -----------------------------------------------------------------------------
+
+clients :: IO Files -> TestTree
+clients get =
+  testGroup
+    "clients"
+    [ testCase "an IP address is looked for among the addresses of the certificate, and is not sent as a name" $ do
+        files <- get
+        let ask certificate name = either (const Nothing) (Just . asked) <$> connectTo (settingsFor files [certificate]) (clientFor files) name
+            asked (_, s) = connSecurity s >>= securityServerName
+        mapM (ask "address") ["127.0.0.1", "::1", "0:0:0:0:0:0:0:1"] >>= (@?= replicate 3 (Just Nothing))
+        ask "address" "one.test" >>= (@?= Just (Just (B8.pack "one.test")))
+        mapM (ask "address") ["127.0.0.2", "::2", "other.test"] >>= (@?= replicate 3 Nothing)
+        -- One has the address as a DNS name, the other as its common name.
+        mapM (`ask` "127.0.0.1") ["disguised", "common"] >>= (@?= [Nothing, Nothing])
+        -- All else is checked as for names.
+        let distrustful = (clientFor files) {tlsTrust = TrustAuthorities (folderOf files </> "ca2.pem")}
+        connectTo (settingsFor files ["address"]) distrustful "127.0.0.1" >>= assertBool "another authority" . either (const True) (const False)
+        connectTo (settingsFor files ["one"]) (clientFor files) {tlsTrust = TrustAnything} "127.0.0.1"
+          >>= assertBool "anything" . either (const False) (const True)
+    ]
+
+-- | A client's connection in memory, and the server's, or the client's error.
+connectTo :: TlsServerSettings -> TlsClientSettings -> String -> IO (Either IOException (Connection, Connection))
+connectTo serverSettings clientSettings name = do
+  server <- newTlsServer serverSettings
+  (a, b) <- inMemory
+  accepted <- newEmptyMVar
+  _ <- forkIO (try (tlsAccept server b) >>= putMVar accepted)
+  connected <- try (tlsConnect clientSettings name a)
+  ended <- takeMVar accepted
+  pure ((,) <$> connected <*> ended)
 
 at :: Int -> String
 at port = "127.0.0.1:" <> show port
@@ -347,6 +380,9 @@ makeFiles = do
     shell' path ("openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=" <> ca <> " -keyout " <> ca <> ".key -out " <> ca <> ".pem")
   issue path "ca" "one" "one.test" "subjectAltName=DNS:one.test" "-days 30"
   issue path "ca" "two" "two.test" "subjectAltName=DNS:two.test,DNS:*.wild.test" "-days 30"
+  issue path "ca" "address" "127.0.0.2" "subjectAltName=IP:127.0.0.1,IP:::1,DNS:one.test" "-days 30"
+  issue path "ca" "disguised" "disguised" "subjectAltName=DNS:127.0.0.1" "-days 30"
+  issue path "ca" "common" "127.0.0.1" "extendedKeyUsage=serverAuth" "-days 30"
   issue path "ca" "client" "client" "extendedKeyUsage=clientAuth" "-days 30"
   issue path "ca" "expired" "expired" "extendedKeyUsage=clientAuth" "-days 0"
   issue path "ca2" "foreign" "foreign" "extendedKeyUsage=clientAuth" "-days 30"
