@@ -146,7 +146,8 @@ withoutProtocol protocol server = server {serverSettings = settings {tlsProtocol
     settings = serverSettings server
 
 -- | Perform the handshake with a client. If it fails, this throws an 'IOError' and aborts the connection; the error
--- satisfies 'isTimeout' if the handshake takes too long. The peer's part of it has at most 128 KiB. The new connection
+-- satisfies 'isTimeout' if the handshake takes too long, names the peer's alert if it sent one, and is the connection's
+-- own error only if that was the cause. The peer's part of it has at most 128 KiB. The new connection
 -- owns the old one.
 tlsAccept :: TlsServer -> Connection -> IO Connection
 tlsAccept server below = (`onException` connAbort below) $ do

@@ -7,6 +7,7 @@ module Weft.Tls.Stream
   )
 where
 
+import Control.Applicative ((<|>))
 import Control.Exception
 import Control.Monad (unless, when)
 import Data.Bits (shiftL, (.|.))
@@ -42,8 +43,8 @@ data Session = Session
     -- | How many bytes the library may still take before it has to complete the handshake or return application data.
     -- Written by the thread that receives.
     sessionLeft :: !(IORef Int),
-    -- | The last exception of the connection below, since the library wraps or swallows it. Written by either
-    -- direction.
+    -- | The first exception of the connection below in the current operation, since the library wraps or swallows it.
+    -- Written by either direction.
     sessionTrouble :: !(IORef (Maybe IOException)),
     -- | Whether the sending direction has been closed. Written by the thread that sends.
     sessionShut :: !(IORef Bool),
@@ -61,7 +62,7 @@ handshakeOver side deadline params askedName resumed below = do
   sendBy <- newIORef deadline
   left <- newIORef unfinishedSize
   trouble <- newIORef Nothing
-  let noting act = act `catch` \e -> writeIORef trouble (Just e) >> throwIO (e :: IOException)
+  let noting act = act `catch` \e -> modifyIORef trouble (<|> Just e) >> throwIO (e :: IOException)
       send bytes = noting (readIORef sendBy >>= \by -> connSendBytes below by bytes)
       receive n = noting $ do
         bytes <- readIORef receiveBy >>= \by -> exactly below come by n
@@ -217,15 +218,35 @@ checkOpen s loc = do
   closed <- readIORef (sessionClosed s)
   when closed (failed loc eBADF)
 
--- | Convert the library's exceptions to 'IOException's: the connection's own exception if that was the cause, or else a
--- 'ProtocolError', which servers do not report as errors of their own.
+-- | Convert the library's exceptions to 'IOException's. An exception of the connection is the cause of what the library
+-- reports without a reason of its own; that becomes the result. Otherwise it is a 'ProtocolError', which servers do not
+-- report as errors of their own: then the connection may have failed afterwards, when the library sent an alert.
 translating :: IORef (Maybe IOException) -> IO a -> IO a
 translating trouble act = do
   writeIORef trouble Nothing
   act `catch` translate
   where
     translate :: TLSException -> IO a
-    translate e = readIORef trouble >>= throwIO . fromMaybe (protocolError (takeWhile (/= '\n') (show e)))
+    translate e = do
+      below <- if hasReason e then pure Nothing else readIORef trouble
+      throwIO (fromMaybe (protocolError (takeWhile (/= '\n') (show e))) below)
+
+-- | Whether the library found a fault in what the peer sent, or received an alert or the end of the stream. It does not
+-- know the exceptions of a connection, and reports them as 'Error_Misc' or in ways that depend on its version.
+hasReason :: TLSException -> Bool
+hasReason e = case e of
+  HandshakeFailed reason -> known reason
+  Terminated _ _ reason -> known reason
+  _ -> False
+  where
+    known reason = case reason of
+      Error_Protocol {} -> True
+      Error_Certificate {} -> True
+      Error_HandshakePolicy {} -> True
+      Error_Packet_unexpected {} -> True
+      Error_Packet_Parsing {} -> True
+      Error_EOF -> True
+      _ -> False
 
 protocolError :: String -> IOException
 protocolError why = IOError Nothing ProtocolError "Weft.Tls" why Nothing Nothing

@@ -12,12 +12,15 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
 import Data.IORef
 import Data.List (isInfixOf, sort)
+import Foreign.C.Error (eCONNRESET, errnoToIOError)
 import GHC.Clock (getMonotonicTime)
+import GHC.IO.Exception (IOErrorType (ProtocolError, ResourceVanished))
 import Network.Socket (Family (AF_INET), SockAddr (..), SocketOption (..), SocketType (Stream), tupleToHostAddress)
 import System.Directory
 import System.Exit
 import System.FilePath
 import System.IO
+import System.IO.Error (ioeGetErrorType)
 import System.Posix.IO (closeFd, handleToFd)
 import System.Posix.Types (Fd)
 import System.Process
@@ -48,7 +51,7 @@ tests = withResource makeFiles (\f -> closeFd (fst (contentsOf f)) >> removeDire
         ]
       | (name, bound, below) <- [("memory", 200000, inMemory), ("TCP", 4000000, overTcp)]
     ]
-    `with` [openssl files, clients files]
+    `with` [openssl files, clients files, failures files]
   where
     with group more = testGroup "Weft.Tls" (group : more)
     -- The tls library closes both directions at once.
@@ -308,6 +311,46 @@ connectTo serverSettings clientSettings name = do
   connected <- try (tlsConnect clientSettings name a)
   ended <- takeMVar accepted
   pure ((,) <$> connected <*> ended)
+
+-- Errors ------------------------------------------------------------------------------
+
+failures :: IO Files -> TestTree
+failures get =
+  testGroup
+    "errors"
+    [ testCase "a peer's alert is the error, although the connection is gone when it is answered" $ do
+        files <- get
+        server <- newTlsServer (settingsFor files ["one"])
+        -- RFC 8446, 6.2: fatal; no_application_protocol, bad_certificate.
+        asClient <- dying 1 (alert 120) >>= failing . tlsConnect (clientFor files) "one.test"
+        asServer <- dying 0 (alert 42) >>= failing . tlsAccept server
+        map ioeGetErrorType [asClient, asServer] @?= [ProtocolError, ProtocolError]
+        assertBool (show asClient) ("NoApplicationProtocol" `isInfixOf` show asClient)
+        assertBool (show asServer) ("BadCertificate" `isInfixOf` show asServer),
+      testCase "an error of the connection below is the error" $ do
+        files <- get
+        server <- newTlsServer (settingsFor files ["one"])
+        asClient <- dying 0 (alert 120) >>= failing . tlsConnect (clientFor files) "one.test"
+        asServer <- dying 0 Nothing >>= failing . tlsAccept server
+        map ioeGetErrorType [asClient, asServer] @?= [ResourceVanished, ResourceVanished]
+    ]
+  where
+    alert number = Just (B.pack [0x15, 3, 3, 0, 2, 2, number])
+    failing act = try act >>= either pure (const (assertFailure "a handshake"))
+
+-- | A connection on which a number of sends succeed, and which receives these bytes. All other operations fail with
+-- @ECONNRESET@.
+dying :: Int -> Maybe B.ByteString -> IO Connection
+dying sends received = do
+  (a, _) <- inMemory
+  left <- newIORef sends
+  come <- newIORef received
+  let reset = ioError (errnoToIOError "test" eCONNRESET Nothing Nothing)
+      send = atomicModifyIORef' left (\n -> (n - 1, n > 0)) >>= \ok -> unless ok reset
+      receive n = atomicModifyIORef' come (\bytes -> (fmap (B.drop n) bytes, fmap (B.take n) bytes)) >>= maybe reset pure
+  pure $ case a of
+    Connection operations s ->
+      Connection operations {opReceive = \_ _ -> receive, opSend = \_ _ _ -> send, opSendMany = \_ _ _ -> send} s
 
 at :: Int -> String
 at port = "127.0.0.1:" <> show port
