@@ -155,7 +155,8 @@ tlsAccept server below = (`onException` connAbort below) $ do
   found <- newIORef False
   asked <- newIORef Nothing
   deadline <- deadlineIn (tlsHandshakeTime settings)
-  handshakeOver ServerSide deadline (serverParams settings loaded (manager found) asked) (readIORef asked) (readIORef found) below
+  let learned = Learned (readIORef asked) getClientCertificateChain (readIORef found)
+  handshakeOver ServerSide deadline (serverParams settings loaded (manager found) asked) learned below
   where
     settings = serverSettings server
     manager found = sessionManager (serverSessions server) (writeIORef found True)
@@ -252,7 +253,8 @@ defaultTlsClientSettings =
 -- | Perform the handshake with the named server over a connection, and check that its certificate is for that name.
 -- An IP address, of either version, has to be among the certificate's addresses (RFC 5280, 4.2.1.6), and is not sent to
 -- the server as a name (RFC 6066, 3). Throws like 'tlsAccept'; if the certificate is not accepted, the error satisfies
--- 'System.IO.Error.isPermissionError'. The authorities are loaded each time, unless they are 'TrustLoaded'.
+-- 'System.IO.Error.isPermissionError'. Each connection has a full handshake, so that 'securityPeerCertificates' is the
+-- server's chain; with 'TrustAnything' it has not been verified. The authorities are loaded each time, unless they are 'TrustLoaded'.
 tlsConnect :: TlsClientSettings -> String -> Connection -> IO Connection
 tlsConnect settings name below = (`onException` connAbort below) $ do
   trust <- loadTrust (tlsTrust settings)
@@ -261,14 +263,20 @@ tlsConnect settings name below = (`onException` connAbort below) $ do
         _ -> def {sharedValidationCache = ValidationCache (\_ _ _ -> pure ValidationCachePass) (\_ _ _ -> pure ())}
   own <- mapM loadCredential (tlsClientCertificate settings)
   deadline <- deadlineIn (tlsConnectTime settings)
+  shown <- newIORef Nothing
   untrusted <- newIORef False
   address <- addressOf name
   let sent = maybe (Just (B8.pack name)) (const Nothing) address
-  handshakeOver ClientSide deadline (clientParams shared own untrusted address) (pure sent) (pure False) below `catch` \e -> do
+      check store cache service chain = do
+        writeIORef shown (Just chain)
+        reasons <- maybe (onServerCertificate (def :: ClientHooks)) checkAddress address store cache service chain
+        reasons <$ writeIORef untrusted (not (null reasons))
+      learned = Learned (pure sent) (const (readIORef shown)) (pure False)
+  handshakeOver ClientSide deadline (clientParams shared own address check) learned below `catch` \e -> do
     distrust <- readIORef untrusted
     ioError (if distrust then ioeSetErrorType e permissionErrorType else e)
   where
-    clientParams shared own untrusted address =
+    clientParams shared own address check =
       (defaultParamsClient name B.empty)
         { clientUseServerNameIndication = isNothing address,
           clientShared = shared,
@@ -277,9 +285,7 @@ tlsConnect settings name below = (`onException` connAbort below) $ do
             def
               { onSuggestALPN = pure (if null (tlsOffer settings) then Nothing else Just (tlsOffer settings)),
                 onCertificateRequest = const (pure own),
-                onServerCertificate = \store cache service chain -> do
-                  reasons <- maybe (onServerCertificate (def :: ClientHooks)) checkAddress address store cache service chain
-                  reasons <$ writeIORef untrusted (not (null reasons))
+                onServerCertificate = check
               }
         }
 

@@ -3,6 +3,7 @@
 -- callbacks take their deadlines from two cells, which hold the deadline of the current operation in each direction.
 module Weft.Tls.Stream
   ( Side (..),
+    Learned (..),
     handshakeOver,
   )
 where
@@ -26,6 +27,16 @@ import Weft.Transport
 -- | Which side of the handshake.
 data Side = ServerSide | ClientSide
   deriving (Eq)
+
+-- | What one side learns in a handshake, apart from what the library's context has. Each action runs when it is complete.
+data Learned = Learned
+  { -- | The server name that the client asked for.
+    learnedServerName :: IO (Maybe ByteString),
+    -- | The peer's chain. The library's function for this returns the client's chain on both sides.
+    learnedChain :: Context -> IO (Maybe CertificateChain),
+    -- | Whether the session was resumed; with TLS 1.3 the library knows it.
+    learnedResumed :: IO Bool
+  }
 
 -- | A session's state.
 data Session = Session
@@ -52,11 +63,10 @@ data Session = Session
     sessionClosed :: !(IORef Bool)
   }
 
--- | Perform the handshake before the deadline, with the library's parameters for that side. The actions return the
--- server name that the client asked for, and whether the session was resumed. If the handshake fails, this throws an
--- 'IOException'; the connection below must then be closed.
-handshakeOver :: TLSParams params => Side -> Instant -> params -> IO (Maybe ByteString) -> IO Bool -> Connection -> IO Connection
-handshakeOver side deadline params askedName resumed below = do
+-- | Perform the handshake before the deadline, with the library's parameters for that side. If the handshake fails, this
+-- throws an 'IOException'; the connection below must then be closed.
+handshakeOver :: TLSParams params => Side -> Instant -> params -> Learned -> Connection -> IO Connection
+handshakeOver side deadline params learned below = do
   come <- newIORef B.empty
   receiveBy <- newIORef deadline
   sendBy <- newIORef deadline
@@ -73,10 +83,9 @@ handshakeOver side deadline params askedName resumed below = do
   translating trouble (handshake context)
   information <- contextGetInformation context
   alpn <- getNegotiatedProtocol context
-  -- On the client side this would be the client's own chain.
-  chain <- if side == ServerSide then getClientCertificateChain context else pure Nothing
-  name <- askedName
-  again <- resumed
+  chain <- learnedChain learned context
+  name <- learnedServerName learned
+  again <- learnedResumed learned
   let mode = information >>= infoTLS13HandshakeMode
       security =
         Security

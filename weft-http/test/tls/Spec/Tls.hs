@@ -298,7 +298,17 @@ clients get =
         let distrustful = (clientFor files) {tlsTrust = TrustAuthorities (folderOf files </> "ca2.pem")}
         connectTo (settingsFor files ["address"]) distrustful "127.0.0.1" >>= assertBool "another authority" . either (const True) (const False)
         connectTo (settingsFor files ["one"]) (clientFor files) {tlsTrust = TrustAnything} "127.0.0.1"
-          >>= assertBool "anything" . either (const False) (const True)
+          >>= assertBool "anything" . either (const False) (const True),
+      testCase "a client knows the chain that its server sent" $ do
+        files <- get
+        shell' (folderOf files) "openssl x509 -in one.pem -outform DER -out one.der"
+        sent <- B.readFile (folderOf files </> "one.der")
+        (c, s) <- connectTo (settingsFor files ["one"]) (clientFor files) "one.test" >>= either throwIO pure
+        fmap securityPeerCertificates (connSecurity c) @?= Just [sent]
+        fmap (length . peerCertificates) (connSecurity c) @?= Just 1
+        fmap securityPeerCertificates (connSecurity s) @?= Just []
+        (unchecked, _) <- connectTo (settingsFor files ["one"]) (clientFor files) {tlsTrust = TrustAnything} "other.test" >>= either throwIO pure
+        fmap securityPeerCertificates (connSecurity unchecked) @?= Just [sent]
     ]
 
 -- | A client's connection in memory, and the server's, or the client's error.

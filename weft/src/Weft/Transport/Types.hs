@@ -207,8 +207,8 @@ data Security = Security
     securityAlpn :: !(Maybe ByteString),
     -- | The name that the client asked for (RFC 6066, section 3).
     securityServerName :: !(Maybe ByteString),
-    -- | The peer's certificate chain, in DER, its own certificate first; empty if it
-    -- sent none. It has been verified.
+    -- | The peer's certificate chain, in DER, its own certificate first, as it was sent; empty if it sent none. It has
+    -- been verified, unless a client trusts anything.
     securityPeerCertificates :: ![ByteString],
     -- | Whether an earlier session was resumed.
     securityResumed :: !Bool
