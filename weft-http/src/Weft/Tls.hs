@@ -81,7 +81,8 @@ data TlsServerSettings = TlsServerSettings
     tlsHandshakeTime :: Duration
   }
 
--- | Whether a server asks for client certificates. The file contains the trusted certificate authorities, in PEM.
+-- | Whether a server asks for client certificates. The file, or the text of the last two, contains the trusted
+-- certificate authorities, in PEM.
 data ClientCertificates
   = NoClientCertificates
   | -- | A client without a certificate is accepted; one with a wrong or expired certificate is not. Version 2.1 of the
@@ -90,6 +91,8 @@ data ClientCertificates
     -- not send (RFC 5246, 7.4.8; RFC 8446, 4.4.3).
     OptionalClientCertificates FilePath
   | RequiredClientCertificates FilePath
+  | OptionalClientCertificatesMemory ByteString
+  | RequiredClientCertificatesMemory ByteString
 
 -- | No certificate; the protocol @http\/1.1@ but not @h2@; 10,000 sessions for two hours; ten seconds for a handshake.
 defaultTlsServerSettings :: TlsServerSettings
@@ -138,6 +141,8 @@ load settings = do
     NoClientCertificates -> pure Nothing
     OptionalClientCertificates path -> Just <$> loadAuthorities path
     RequiredClientCertificates path -> Just <$> loadAuthorities path
+    OptionalClientCertificatesMemory text -> Just <$> authoritiesFrom text
+    RequiredClientCertificatesMemory text -> Just <$> authoritiesFrom text
 
 -- | A server with the sessions and certificates of the given one, but without one of its application protocols.
 withoutProtocol :: ByteString -> TlsServer -> TlsServer
@@ -185,6 +190,7 @@ serverParams settings loaded sessions asked =
       [] -> B.empty
     required = case tlsClientCertificates settings of
       RequiredClientCertificates _ -> True
+      RequiredClientCertificatesMemory _ -> True
       _ -> False
 
 -- | Verify a client's chain: signatures, validity periods, authority and purpose, but no name.
@@ -225,19 +231,22 @@ data TlsClientSettings = TlsClientSettings
 data Trust
   = -- | Those in a file, in PEM.
     TrustAuthorities FilePath
+  | -- | Those in the contents of such a file.
+    TrustMemory ByteString
   | -- | Those that 'loadTrust' has loaded.
     TrustLoaded Authorities
   | -- | Every certificate is accepted; for tests only.
     TrustAnything
 
--- | Certificates of authorities, loaded from a file.
+-- | Certificates of authorities, decoded.
 newtype Authorities = Authorities CertificateStore
 
 -- | Load the authorities now, once for many connections: reading a file of all authorities that a system trusts takes
--- as long as several handshakes. Throws an 'IOError' if the file contains no certificates.
+-- as long as several handshakes. Throws an 'IOError' if there is no certificate among what is given.
 loadTrust :: Trust -> IO Trust
 loadTrust trust = case trust of
   TrustAuthorities path -> TrustLoaded . Authorities . snd <$> loadAuthorities path
+  TrustMemory text -> TrustLoaded . Authorities . snd <$> authoritiesFrom text
   other -> pure other
 
 -- | The authorities of Debian's @ca-certificates@, no client certificate, no application protocol, ten seconds.

@@ -4,6 +4,7 @@ module Weft.Tls.Credentials
   ( CertificateSource (..),
     loadCredential,
     loadAuthorities,
+    authoritiesFrom,
     credentialFor,
   )
 where
@@ -63,11 +64,16 @@ wrong name what = ioError (userError (name <> what))
 
 -- | Load certificates of authorities from a PEM file. Throws an 'IOError' if it contains none.
 loadAuthorities :: FilePath -> IO ([SignedCertificate], CertificateStore)
-loadAuthorities path = do
-  certificates <- readSignedObjectFromMemory <$> blocking (B.readFile path)
-  case certificates of
-    [] -> wrong path " holds no certificate in PEM"
-    _ -> pure (certificates, makeCertificateStore certificates)
+loadAuthorities path = blocking (B.readFile path) >>= authoritiesIn path
+
+-- | Like 'loadAuthorities', with the contents of such a file.
+authoritiesFrom :: ByteString -> IO ([SignedCertificate], CertificateStore)
+authoritiesFrom = authoritiesIn "the text of the authorities"
+
+authoritiesIn :: String -> ByteString -> IO ([SignedCertificate], CertificateStore)
+authoritiesIn name text = case readSignedObjectFromMemory text of
+  [] -> wrong name " holds no certificate in PEM"
+  certificates -> pure (certificates, makeCertificateStore certificates)
 
 -- | The credential for the name that a client asked for: the first one whose certificate has that name, exactly or by a
 -- wildcard for the leftmost label (RFC 6125, 6.4.3), or else the first of the list.

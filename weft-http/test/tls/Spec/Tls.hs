@@ -308,7 +308,18 @@ clients get =
         fmap (length . peerCertificates) (connSecurity c) @?= Just 1
         fmap securityPeerCertificates (connSecurity s) @?= Just []
         (unchecked, _) <- connectTo (settingsFor files ["one"]) (clientFor files) {tlsTrust = TrustAnything} "other.test" >>= either throwIO pure
-        fmap securityPeerCertificates (connSecurity unchecked) @?= Just [sent]
+        fmap securityPeerCertificates (connSecurity unchecked) @?= Just [sent],
+      testCase "authorities from memory, of a client and of a server" $ do
+        files <- get
+        [ca, ca2] <- mapM (B.readFile . (folderOf files </>)) ["ca.pem", "ca2.pem"]
+        let trusting pem own = (clientFor files) {tlsTrust = TrustMemory pem, tlsClientCertificate = sourceOf files <$> own}
+            asking policy = (settingsFor files ["one"]) {tlsClientCertificates = policy ca}
+            shownTo policy settings = either (const Nothing) (fmap (length . peerCertificates) . connSecurity . snd) <$> connectTo (asking policy) settings "one.test"
+        mapM (shownTo RequiredClientCertificatesMemory . uncurry trusting) [(ca, Just "client"), (ca, Just "foreign"), (ca, Nothing), (ca2, Just "client")]
+          >>= (@?= [Just 1, Nothing, Nothing, Nothing])
+        mapM (shownTo OptionalClientCertificatesMemory . trusting ca . Just) ["client", "foreign"] >>= (@?= [Just 1, Nothing])
+        r <- try (loadTrust (TrustMemory (B8.pack "rubbish")))
+        either (\e -> show (e :: IOException)) (const "loaded") r @?= "user error (the text of the authorities holds no certificate in PEM)"
     ]
 
 -- | A client's connection in memory, and the server's, or the client's error.
