@@ -278,8 +278,8 @@ respondRaw client body rest talk = do
       receive = do
         bytes <- received
         if B.null bytes
-          then rawWithin client (connReceive (clientConnection client) noDeadline 16384)
+          then rawReceive client (connReceive (clientConnection client) noDeadline 16384)
           else pure bytes
-      send bytes = unless (B.null bytes) (sendWithin client (connSendBytes (clientConnection client) noDeadline bytes))
+      send bytes = unless (B.null bytes) (rawSend client (connSendBytes (clientConnection client) noDeadline bytes))
   talk receive send
   complete client False

@@ -189,6 +189,12 @@ setOnClose act s = s {settingsOnClose = act}
 -- | The client timeout in seconds: for sending a head, for sending each 2 KiB of a body ('setSlowlorisSize'), for
 -- taking each 128 KiB of a response, and for beginning the next request. 'Weft.Http.Limits' replace the first and the
 -- last of these. Zero or less means no limit.
+--
+-- Where the application has taken over the connection ('Network.Wai.responseRaw', WebSockets), it is the time in which
+-- the client has to send something while the application receives, and to take something while it sends; otherwise the
+-- connection is closed, and what the application was doing with it throws an error that satisfies
+-- 'Weft.Transport.isTimeout'. A WebSocket that may be silent for longer needs pings, for example by @withPingThread@ of
+-- the package @websockets@, since a client answers each.
 setTimeout :: Int -> Settings -> Settings
 setTimeout time s = s {settingsTimeout = time}
 

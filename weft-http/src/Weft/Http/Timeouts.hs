@@ -13,7 +13,7 @@
 -- * send or take anything on a raw connection within that timeout.
 --
 -- Otherwise its connection is closed. The operation that was waiting for the client throws an 'IOError', and
--- 'timedOut' tells why.
+-- 'timedOut' tells why. On a raw connection the error satisfies 'isTimeout'.
 module Weft.Http.Timeouts
   ( -- * Heads
     awaitHead,
@@ -33,7 +33,8 @@ module Weft.Http.Timeouts
     sliceSize,
 
     -- * Raw connections
-    rawWithin,
+    rawReceive,
+    rawSend,
 
     -- * Outcome
     timedOut,
@@ -42,10 +43,11 @@ module Weft.Http.Timeouts
   )
 where
 
-import Control.Exception (bracket_, onException)
+import Control.Exception (bracket_, catch, onException, throwIO)
 import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import GHC.IO.Exception (IOErrorType (TimeExpired), IOException (..))
 import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Duration (toSeconds)
 import Weft.Http.Limits
@@ -153,10 +155,24 @@ sendLast client act = do
 {-# INLINE sendLast #-}
 
 -- | Receive on a raw connection.
-rawWithin :: Client -> IO a -> IO a
-rawWithin client act = do
+rawReceive :: Client -> IO a -> IO a
+rawReceive client act = orTimeOver client $ do
   notSent (clientCells client) cellSending
   during (clientIdleTimer client) (sharedTimeout (clientShared client)) act
+
+-- | Send on a raw connection.
+rawSend :: Client -> IO a -> IO a
+rawSend client = orTimeOver client . sendWithin client
+
+-- | When the client's time is over its connection is closed, so that operations on it fail with @EBADF@. The application
+-- is told of the timeout instead.
+orTimeOver :: Client -> IO a -> IO a
+orTimeOver client act =
+  act `catch` \e -> do
+    late <- timedOut client
+    throwIO (if late then timeOver else e)
+  where
+    timeOver = IOError Nothing TimeExpired "Weft.Http" "the client has neither sent nor taken anything within the timeout" Nothing Nothing
 
 -- | Was the connection closed because its client was too slow?
 timedOut :: Client -> IO Bool

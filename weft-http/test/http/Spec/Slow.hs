@@ -17,10 +17,10 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import GHC.Clock (getMonotonicTime)
-import Network.HTTP.Types (status200)
+import Network.HTTP.Types (status200, status500)
 import qualified Network.Socket as N
 import qualified Network.Socket.ByteString as N
-import Network.Wai (Application, responseFile)
+import Network.Wai (Application, responseFile, responseLBS, responseRaw)
 import System.Directory (removeDirectoryRecursive)
 import System.FilePath ((</>))
 import System.Posix.Temp (mkdtemp)
@@ -28,6 +28,7 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Http
 import qualified Weft.Socket as W
+import Weft.Transport (isTimeout)
 
 tests :: Configuration -> TestTree
 tests on =
@@ -54,6 +55,19 @@ tests on =
         eventually "a connection is counted" ((>= 1) <$> serverConnections server)
         noConnections server
         mapM_ hangUp clients,
+      testOn on "an application that has taken over the connection of a client that neither sends nor takes anything sees a timeout" $ do
+        found <- newEmptyMVar
+        let app _ respond = respond (responseRaw talk (responseLBS status500 [] ""))
+            talk receive send = do
+              received <- try receive
+              -- The connection is closed by then.
+              sent <- try (send "late")
+              putMVar found [either isTimeout (const False) received, either isTimeout (const False) sent]
+        withQuietServer (setTimeout 1 defaultSettings) app $ \server port -> do
+          withClient port $ \client -> do
+            ask client "/" ["Upgrade: talk", "Connection: upgrade"]
+            within 20 "the application's errors" (takeMVar found) >>= (@?= [True, True])
+          noConnections server,
       testOn on "clients that are slow, but fast enough, are served" . withQuietServer impatient application $ \server port -> do
         forConcurrently_ (fastEnough port) (uncurry (within 50))
         noConnections server,
