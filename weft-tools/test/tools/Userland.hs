@@ -155,6 +155,28 @@ fetching program folder =
         code @?= ExitFailure 1
         contains out "no TLS with localhost"
         assertBool out (not ("--insecure" `isInfixOf` out)),
+    testCase "--ca trusts the authorities of a file, for a name and an address; of weft top too" $ do
+      let file name = folder </> name
+          names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+      _ <- callSilently "openssl" ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext", names, "-keyout", file "ca-key.pem", "-out", file "ca.pem"]
+      weft program [] ["serve", folder, "--port", "0", "--certificate", file "ca.pem", "--key", file "ca-key.pem"] $ \p -> do
+        port <- portOf p
+        forM_ ["localhost", "127.0.0.1"] $ \host -> do
+          let url = "https://" <> host <> ":" <> show port
+              top options = outcome program [] (["top", url, "--interval", "0.1", "--count", "1"] <> options)
+          outcome program [] ["get", "--ca", file "ca.pem", url <> "/inner/a.txt"] >>= (@?= (ExitSuccess, "a text"))
+          forM_ [["--ca", file "ca.pem"], ["--insecure"]] $ \options -> do
+            (code, out) <- top options
+            code @?= ExitSuccess
+            contains out "resident"
+          forM_ [["get", url], ["top", url, "--count", "1"]] $ \arguments -> do
+            (code, out) <- outcome program [] arguments
+            code @?= ExitFailure 1
+            contains out "--ca FILE"
+        forM_ ["get", "top"] $ \command -> do
+          (code, out) <- outcome program [] [command, "https://localhost:" <> show port, "--ca", file "none.pem"]
+          code @?= ExitFailure 1
+          contains out "none.pem: No such file or directory",
     testCase "error messages" $ do
       out <-
         inNamespace program folder [] . concat $

@@ -27,10 +27,11 @@ import Weft.Blocking (blocking)
 import Weft.Duration (Duration, seconds)
 import Weft.Socket (AddrInfo (..), SockAddr (..), SocketType (Stream), defaultHints, getAddrInfo)
 import Weft.Tcp (Address (..), tcpTransport)
-import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings, tlsConnect)
+import Weft.Tls (TlsClientSettings (..), Trust, defaultTlsClientSettings, tlsConnect)
 import Weft.Tools.Bench.Options (longestTime, noMoreThan, positive)
 import Weft.Tools.Http
 import Weft.Tools.Serve.Stack
+import Weft.Tools.Trust
 import Weft.Transport (Instant, Transport (..), connAbort, connCloseGracefully, deadlineIn, isTimeout, socketTransport)
 import qualified Weft.Transport as Transport
 
@@ -40,7 +41,7 @@ data Get = Get
     getCapture :: Maybe FilePath,
     getOutput :: Maybe FilePath,
     getTime :: Double,
-    getInsecure :: Bool
+    getTrust :: Trust
   }
 
 -- | The subcommand.
@@ -56,7 +57,7 @@ getCommand =
               <*> optional (strOption (long "capture" <> metavar "FILE" <> help "With --stack: write the packets to a file that Wireshark and weft tcp replay read"))
               <*> optional (strOption (long "output" <> short 'o' <> metavar "FILE" <> help "Write the body to a file, which is created when the body is complete (standard output)"))
               <*> option (noMoreThan longestTime positive) (long "timeout" <> metavar "SECONDS" <> value 60 <> showDefault <> help "Time limit of the whole request")
-              <*> switch (long "insecure" <> help "Accept any certificate")
+              <*> trustOption
           )
       )
       ( progDesc "Fetch a URL, over the kernel's network or over weft's own TCP/IP stack"
@@ -71,9 +72,10 @@ get g = do
   when (getStack g == Nothing && getCapture g /= Nothing) $ failed 2 "--capture needs --stack (use tcpdump for packets of the kernel's network)"
   begun <- getMonotonicTime
   due <- deadlineIn (duration (getTime g))
+  trust <- trustFor (getTarget g) (getTrust g) >>= either (failed 1) pure
   status <- (`catches` handlers) $ case getStack g of
-    Nothing -> fetch g begun due socketTransport (const True)
-    Just choice@(StackChoice _ address) -> withChosenStack choice (getCapture g) id $ \st -> fetch g begun due (tcpTransport st) (sameVersion address)
+    Nothing -> fetch g trust begun due socketTransport (const True)
+    Just choice@(StackChoice _ address) -> withChosenStack choice (getCapture g) id $ \st -> fetch g trust begun due (tcpTransport st) (sameVersion address)
   when (status >= 400) $ failed 3 ("the server's status is " <> show status)
   where
     handlers =
@@ -95,10 +97,10 @@ said = ioe_description
 failed :: Int -> String -> IO a
 failed code why = hPutStrLn stderr ("weft get: " <> why) >> exitWith (ExitFailure code)
 
--- | Fetch the URL and write the body. The request began at a time in seconds, and is due at an instant. Returns the
--- response's status.
-fetch :: Get -> Double -> Instant -> Transport -> (SockAddr -> Bool) -> IO Int
-fetch g begun due transport usable = do
+-- | Fetch the URL from a server that is trusted, and write the body. The request began at a time in seconds, and is due
+-- at an instant. Returns the response's status.
+fetch :: Get -> Trust -> Double -> Instant -> Transport -> (SockAddr -> Bool) -> IO Int
+fetch g trust begun due transport usable = do
   addresses <- blocking (getAddrInfo (Just defaultHints {addrSocketType = Stream}) (Just host) (Just (targetPort target))) `catch` unknown
   unless (any (usable . addrAddress) addresses) $ ioError (userError (host <> " has no address of the IP version that the stack has"))
   bracketOnError (first [] (filter usable (map addrAddress addresses))) connAbort $ \below -> do
@@ -112,8 +114,7 @@ fetch g begun due transport usable = do
     host = targetHost target
     secured below = do
       spent <- subtract begun <$> getMonotonicTime
-      let settings = defaultTlsClientSettings {tlsConnectTime = duration (max 0 (getTime g - spent))}
-      tlsConnect (if getInsecure g then settings {tlsTrust = TrustAnything} else settings) host below
+      tlsConnect defaultTlsClientSettings {tlsTrust = trust, tlsConnectTime = duration (max 0 (getTime g - spent))} host below
     unknown :: IOException -> IO [AddrInfo]
     unknown e = ioError (userError ("no address is known for " <> host <> ": " <> ioe_description e))
     -- Addresses are tried one after the other, since no server may listen on some of them.
@@ -122,7 +123,7 @@ fetch g begun due transport usable = do
     insecure :: IOException -> IO Transport.Connection
     insecure e
       | isTimeout e = ioError e
-      | otherwise = ioError (userError ("no TLS with " <> host <> ": " <> ioe_description e <> (if isPermissionError e then " (--insecure accepts any certificate)" else "")))
+      | otherwise = ioError (userError ("no TLS with " <> host <> ": " <> ioe_description e <> (if isPermissionError e then trustAdvice else "")))
 
 -- | Run an action with a function that writes a piece of the body.
 withSink :: Maybe FilePath -> ((B.ByteString -> IO ()) -> IO a) -> IO a

@@ -8,6 +8,7 @@
 -- each reading is printed. Exit status: 0; 1 if the first reading fails, or any with @--count@; 2 for bad arguments.
 module Weft.Tools.Top
   ( topCommand,
+    trusted,
     readPage,
     reportingPages,
   )
@@ -28,28 +29,30 @@ import qualified Data.Text.IO as T
 import Data.Time (defaultTimeLocale, formatTime, getZonedTime)
 import Foreign.C.Error (Errno (..), eCONNREFUSED)
 import GHC.Clock (getMonotonicTime)
-import GHC.IO.Exception (IOException (ioe_errno))
+import GHC.IO.Exception (IOException (ioe_description, ioe_errno))
 import Options.Applicative
 import System.Exit (ExitCode (..), exitWith)
 import System.IO
-import System.IO.Error (isDoesNotExistError)
+import System.IO.Error (isDoesNotExistError, isPermissionError)
 import System.Posix.Signals (Handler (CatchOnce), installHandler, sigHUP, sigTERM)
 import System.Timeout (timeout)
 import Text.Read (readMaybe)
 import Weft.Duration (seconds)
 import Weft.Socket (deadlineIn, isTimeout)
-import Weft.Tls (defaultTlsClientSettings)
+import Weft.Tls (TlsClientSettings (..), Trust, defaultTlsClientSettings)
 import Weft.Tools.Bench.Options (positive)
 import Weft.Tools.Http
 import Weft.Tools.Top.Readings
 import Weft.Tools.Top.Window (windowSize)
+import Weft.Tools.Trust
 
 -- | The subcommand.
 topCommand :: Mod CommandFields (IO ())
 topCommand =
   command "top" $
     info
-      ( top <$> argument (eitherReader (fmap metrics . target')) (metavar "URL" <> help "The metrics page: http://HOST:PORT (/metrics is added), https, or unix:FILE")
+      ( top <$> trustOption
+          <*> argument (eitherReader (fmap metrics . target')) (metavar "URL" <> help "The metrics page: http://HOST:PORT (/metrics is added), https, or unix:FILE")
           <*> option period (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Time between two readings, from 0.05 to 86400")
           <*> optional (option positive (long "count" <> metavar "N" <> help "Number of readings, after which the command ends; it also ends if one fails"))
       )
@@ -66,8 +69,14 @@ topCommand =
       _ -> Left ("not a number of seconds from 0.05 to 86400: " <> text)
     metrics target = if targetPath target == "/" then target {targetPath = "/metrics"} else target
 
-top :: Target -> Double -> Maybe Int -> IO ()
-top target interval count = reportingPages "weft top" $ do
+top :: Trust -> Target -> Double -> Maybe Int -> IO ()
+top trust target interval count = reportingPages "weft top" $ do
+  known <- trusted target trust
+  watch (readPage known target) target interval count
+
+-- | Read a target's page by the action and show it, at intervals in seconds.
+watch :: IO Reading -> Target -> Double -> Maybe Int -> IO ()
+watch readNow target interval count = do
   terminal <- (&&) <$> hIsTerminalDevice stdout <*> hIsTerminalDevice stdin
   hSetEncoding stdout utf8
   quit <- newEmptyMVar
@@ -75,7 +84,7 @@ top target interval count = reportingPages "weft top" $ do
   where
     run terminal quit = do
       begun <- getMonotonicTime
-      first <- readPage target
+      first <- readNow
       follow terminal quit count (Seen begun first [title] Nothing)
     follow _ _ (Just 0) _ = pure ()
     follow terminal quit left seen = do
@@ -94,8 +103,8 @@ top target interval count = reportingPages "weft top" $ do
           display terminal shown
           follow terminal quit (subtract 1 <$> left) (Seen now after shown Nothing)
     readNext = case count of
-      Nothing -> either (\(PageError why) -> Left why) Right <$> try (readPage target)
-      Just _ -> Right <$> readPage target
+      Nothing -> either (\(PageError why) -> Left why) Right <$> try readNow
+      Just _ -> Right <$> readNow
     title = "weft top: " <> name <> "   every " <> T.pack (show interval) <> " s"
     timeOfDay = T.pack . formatTime defaultTimeLocale "%T" <$> getZonedTime
     name = maybe (T.pack (targetHost target <> ":" <> targetPort target)) T.pack (targetUnix target)
@@ -183,9 +192,13 @@ reportingPages who act =
     T.hPutStrLn stderr (who <> ": " <> why) `finally` hFlush stderr
     exitWith (ExitFailure 1)
 
--- | Read the page, on a new connection. The errors are for 'reportingPages'.
-readPage :: Target -> IO Reading
-readPage target =
+-- | Load the authorities for a page, once for all readings. The error is for 'reportingPages'.
+trusted :: Target -> Trust -> IO Trust
+trusted target trust = trustFor target trust >>= either (throwIO . PageError . T.pack) pure
+
+-- | Read the page, on a new connection, from a server that is trusted. The errors are for 'reportingPages'.
+readPage :: Trust -> Target -> IO Reading
+readPage trust target =
   page
     `catches` [ E.Handler (failed . whyNot),
                 E.Handler (\e -> failed (if e == Malformed then "no HTTP is spoken there" else "the connection ended early"))
@@ -193,7 +206,7 @@ readPage target =
   where
     page = do
       due <- deadlineIn (seconds 5)
-      response <- bracket (connectTo defaultTlsClientSettings due target) disconnect $ \c -> exchange due c Keep (getRequest target ["Connection: close"])
+      response <- bracket (connectTo defaultTlsClientSettings {tlsTrust = trust} due target) disconnect $ \c -> exchange due c Keep (getRequest target ["Connection: close"])
       let text = T.decodeUtf8With T.lenientDecode (responseBody response)
           found = parseReading text
       when (responseStatus response /= 200) . void . failed $ "status " <> T.pack (show (responseStatus response))
@@ -204,6 +217,7 @@ readPage target =
       | isTimeout e = "no answer within 5 s"
       | Just code <- ioe_errno e, Errno code == eCONNREFUSED = "no server listens there (connection refused)"
       | isDoesNotExistError e, Just file <- targetUnix target = "there is no socket " <> T.pack file
+      | targetSecure target, isPermissionError e = T.pack (ioe_description e <> trustAdvice)
       | otherwise = T.pack (show e)
     place = maybe (T.pack (targetHost target <> ":" <> targetPort target)) (("unix:" <>) . T.pack) (targetUnix target)
     failed :: Text -> IO Reading

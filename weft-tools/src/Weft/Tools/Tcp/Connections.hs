@@ -33,11 +33,13 @@ import System.IO (hFlush, stdout)
 import Weft.Prometheus
 import Weft.Tcp
 import Weft.Tcp.Core (Micros (..), State (TimeWait), stateName)
+import Weft.Tls (Trust)
 import Weft.Tools.Bench.Options (positive)
 import Weft.Tools.Bench.Table (columns)
 import Weft.Tools.Http
-import Weft.Tools.Top (readPage, reportingPages)
+import Weft.Tools.Top (readPage, reportingPages, trusted)
 import Weft.Tools.Top.Readings (Reading)
+import Weft.Tools.Trust (trustOption)
 
 -- | Metrics of a stack as a whole.
 stackFamilies :: Stack -> IO [Family]
@@ -105,7 +107,8 @@ connectionsCommand :: Mod CommandFields (IO ())
 connectionsCommand =
   command "connections" $
     info
-      ( connectionsOf <$> argument (eitherReader (fmap page . parseTarget)) (metavar "URL" <> help "The server: http://HOST:PORT (/metrics/connections is added), or unix:FILE")
+      ( connectionsOf <$> trustOption
+          <*> argument (eitherReader (fmap page . parseTarget)) (metavar "URL" <> help "The server: http://HOST:PORT (/metrics/connections is added), or unix:FILE")
           <*> option positive (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Time between two tables")
           <*> option positive (long "count" <> metavar "N" <> value 1 <> showDefault <> help "Number of tables, after which the command ends")
           <*> option positive (long "rows" <> metavar "N" <> value 40 <> showDefault <> help "Largest number of rows of a table; connections with most bytes come first")
@@ -117,14 +120,14 @@ connectionsCommand =
   where
     page target = if targetPath target == "/" then target {targetPath = "/metrics/connections"} else target
 
-connectionsOf :: Target -> Double -> Int -> Int -> IO ()
-connectionsOf target interval times most = reportingPages "weft tcp connections" (go times)
+connectionsOf :: Trust -> Target -> Double -> Int -> Int -> IO ()
+connectionsOf trust target interval times most = reportingPages "weft tcp connections" (trusted target trust >>= go times)
   where
-    go n = do
-      found <- readPage target
+    go n known = do
+      found <- readPage known target
       mapM_ T.putStrLn (connectionLines most found)
       hFlush stdout
-      unless (n <= 1) (T.putStrLn "" >> threadDelay (round (interval * 1000000)) >> go (n - 1))
+      unless (n <= 1) (T.putStrLn "" >> threadDelay (round (interval * 1000000)) >> go (n - 1) known)
 
 -- | The lines of the table, with at most the given number of connections.
 connectionLines :: Int -> Reading -> [Text]
