@@ -263,7 +263,8 @@ defaultTlsClientSettings =
 -- An IP address, of either version, has to be among the certificate's addresses (RFC 5280, 4.2.1.6), and is not sent to
 -- the server as a name (RFC 6066, 3). Throws like 'tlsAccept'; if the certificate is not accepted, the error satisfies
 -- 'System.IO.Error.isPermissionError'. Each connection has a full handshake, so that 'securityPeerCertificates' is the
--- server's chain; with 'TrustAnything' it has not been verified. The authorities are loaded each time, unless they are 'TrustLoaded'.
+-- server's chain; with 'TrustAnything' it has not been verified. The authorities are loaded each time, unless they are
+-- 'TrustLoaded'.
 tlsConnect :: TlsClientSettings -> String -> Connection -> IO Connection
 tlsConnect settings name below = (`onException` connAbort below) $ do
   trust <- loadTrust (tlsTrust settings)

@@ -164,8 +164,8 @@ rawReceive client act = orTimeOver client $ do
 rawSend :: Client -> IO a -> IO a
 rawSend client = orTimeOver client . sendWithin client
 
--- | When the client's time is over its connection is closed, so that operations on it fail with @EBADF@. The application
--- is told of the timeout instead.
+-- | When the client's time is over its connection is closed, so that operations on it fail with @EBADF@. The
+-- application is told of the timeout instead.
 orTimeOver :: Client -> IO a -> IO a
 orTimeOver client act =
   act `catch` \e -> do

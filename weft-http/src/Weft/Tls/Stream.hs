@@ -28,7 +28,8 @@ import Weft.Transport
 data Side = ServerSide | ClientSide
   deriving (Eq)
 
--- | What one side learns in a handshake, apart from what the library's context has. Each action runs when it is complete.
+-- | What one side learns in a handshake, apart from what the library's context has. Each action runs when it is
+-- complete.
 data Learned = Learned
   { -- | The server name that the client asked for.
     learnedServerName :: IO (Maybe ByteString),
@@ -63,8 +64,8 @@ data Session = Session
     sessionClosed :: !(IORef Bool)
   }
 
--- | Perform the handshake before the deadline, with the library's parameters for that side. If the handshake fails, this
--- throws an 'IOException'; the connection below must then be closed.
+-- | Perform the handshake before the deadline, with the library's parameters for that side. If the handshake fails,
+-- this throws an 'IOException'; the connection below must then be closed.
 handshakeOver :: TLSParams params => Side -> Instant -> params -> Learned -> Connection -> IO Connection
 handshakeOver side deadline params learned below = do
   come <- newIORef B.empty
