@@ -16,6 +16,9 @@
 -- (openat2(2), @RESOLVE_BENEATH@). Where the kernel has no openat2, no symbolic link is followed. Files whose names
 -- begin with a dot are not served either, except those in @.well-known@.
 --
+-- The application can be mounted below a path, by servant's @Raw@ or wai-extra's @mapUrls@ for example: 'staticApp' says
+-- how.
+--
 -- @since 0.1.0
 module Weft.Static
   ( -- * Serving
@@ -41,6 +44,7 @@ where
 import Control.Exception (bracket)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
 import Network.HTTP.Types
 import Network.Wai
 import Weft.Core.Time (Instant (..))
@@ -130,6 +134,15 @@ staticMetrics :: Static -> IO CacheMetrics
 staticMetrics (Static _ _ cache _) = cacheMetrics cache
 
 -- | The application.
+--
+-- A router that mounts it shortens 'pathInfo', and may leave 'rawPathInfo' as it was. Where both differ, 'pathInfo' is the
+-- path of the file: with servant's @\"static\" :> Raw@, the request @\/static\/a.css@ gets the file @a.css@. Redirects to
+-- folders are relative, so that they are right below any path.
+--
+-- The same 'rawPathInfo' has to mean the same file in all requests, since a file in the cache is found by it, without a
+-- look at 'pathInfo'. Applications that are mounted at different paths may share a 'Static'. One that is mounted needs
+-- another 'Static' ('changeStatic' makes one of the same folder) than one that is not; so do requests whose 'pathInfo'
+-- is changed by something that is not in the path, as a cookie or the host.
 staticApp :: Static -> Application
 staticApp static@(Static _ root cache since) request respond
   | method == methodGet || method == methodHead = do
@@ -151,37 +164,56 @@ tries = 8
 -- | Serve a request whose path is no key of the cache. A path can be spelled in many ways (@%61@ is @a@); its entry has
 -- only one of them as key.
 respelled :: Static -> Instant -> Application
-respelled static@(Static _ root cache since) t request respond = case cacheKey <$> target (rawPathInfo request) of
-  Right key | key /= rawPathInfo request -> do
+respelled static@(Static _ root cache since) t request respond = case asked of
+  Right (_, key) | key /= rawPathInfo request -> do
     hit <- lookupCache cache (since t) key
-    maybe (missed tries static request respond) (\r -> answer tries root request r respond) hit
-  _ -> missed tries static request respond
+    maybe (missedAs asked tries static request respond) (\r -> answer tries root request r respond) hit
+  _ -> missedAs asked tries static request respond
+  where
+    asked = askedFor request
+
+-- | What a request asks for, and the key under which it is cached.
+askedFor :: Request -> Either NotAPath (Target, ByteString)
+askedFor request
+  | pathInfo request == decodePathSegments (rawPathInfo request) = withKey cacheKey <$> target (rawPathInfo request)
+  | otherwise = withKey mountedKey <$> mountedTarget (pathInfo request)
+  where
+    withKey keyOf what = (what, keyOf what)
 
 -- | Serve a request whose file is not in the cache, or whose entry has to be checked.
 missed :: Int -> Static -> Application
-missed again static@(Static settings root cache _) request respond = case target (rawPathInfo request) of
+missed again static request = missedAs (askedFor request) again static request
+
+missedAs :: Either NotAPath (Target, ByteString) -> Int -> Static -> Application
+missedAs asked again static@(Static settings root cache _) request respond = case asked of
   Left Malformed -> respond (plain badRequest400 [])
   Left Forbidden -> respond (plain notFound404 [])
-  Right (FileTarget path) -> do
-    found <- cached (FileTarget path) [path]
+  Right (FileTarget path, key) -> do
+    found <- cached key [path]
     case found of
       File r -> answer again root request r respond
-      Folder -> respond (plain movedPermanently301 [(hLocation, "/" <> encode path <> "/" <> rawQueryString request)])
+      Folder -> toFolder (encode (lastSegment path))
       Missing -> respond (plain notFound404 [])
       Denied -> respond (plain forbidden403 [])
-  Right (FolderTarget path) -> do
-    found <- cached (FolderTarget path) [if B.null path then name else path <> "/" <> name | name <- staticIndex settings]
-    case found of
-      File r -> answer again root request r respond
-      Denied -> respond (plain forbidden403 [])
-      _
-        | staticListing settings -> listing root path request respond
-        | otherwise -> respond (plain notFound404 [])
+  Right (FolderTarget path, key)
+    -- The root of an application that is mounted there, without a slash.
+    | null (pathInfo request), name <- lastSegment (rawPathInfo request), not (B.null name) -> toFolder name
+    | otherwise -> do
+      found <- cached key [if B.null path then name else path <> "/" <> name | name <- staticIndex settings]
+      case found of
+        File r -> answer again root request r respond
+        Denied -> respond (plain forbidden403 [])
+        _
+          | staticListing settings -> listing root path request respond
+          | otherwise -> respond (plain notFound404 [])
   where
+    -- Relative to the request's path, whose last segment it repeats: the application may not know the whole path. The
+    -- dot keeps a name with a colon from being a scheme.
+    toFolder name = respond (plain movedPermanently301 [(hLocation, "./" <> name <> "/" <> rawQueryString request)])
+    lastSegment = snd . C.breakEnd (== '/')
     -- The first of the paths that is a file; otherwise what is at the last one.
-    cached what paths = do
+    cached key paths = do
       t <- now
-      let key = cacheKey what
       either id File <$> fetch cache key (\r -> Keep (resourceBytes r + B.length key)) (refresh static t (map B.copy paths))
 
 -- | Look up which of the paths is a file now, given the cache's entry. The instant is when the caller began. A file that

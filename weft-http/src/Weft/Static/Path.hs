@@ -6,8 +6,10 @@
 module Weft.Static.Path
   ( Target (..),
     target,
+    mountedTarget,
     NotAPath (..),
     cacheKey,
+    mountedKey,
     segments,
     encode,
   )
@@ -17,6 +19,8 @@ import Data.Bits (shiftL, (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import Data.Text (Text)
+import qualified Data.Text.Encoding as T
 import Data.Word (Word8)
 
 -- | The target of a request.
@@ -43,11 +47,21 @@ target :: ByteString -> Either NotAPath Target
 target raw
   -- Most paths have nothing to decode, no double slash and no hidden segment.
   | plain raw = Right (shape raw)
-  | otherwise = do
-    parts <- mapM decode (filter (not . B.null) (C.split '/' raw))
-    mapM_ admissible parts
-    let path = B.intercalate "/" parts
-    Right (if "/" `B.isSuffixOf` raw || B.null raw then FolderTarget path else FileTarget path)
+  | otherwise = mapM decode (filter (not . B.null) (C.split '/' raw)) >>= joined ("/" `B.isSuffixOf` raw || B.null raw)
+
+-- | The target of a request whose application is mounted below a path, from the segments that are left of the path. They
+-- are decoded; an empty one at the end stands for a slash.
+mountedTarget :: [Text] -> Either NotAPath Target
+mountedTarget parts = joined (null parts || B.null (last named)) (filter (not . B.null) named)
+  where
+    named = map T.encodeUtf8 parts
+
+-- | The target of decoded segments. The first argument is true for a folder.
+joined :: Bool -> [ByteString] -> Either NotAPath Target
+joined isFolder parts = do
+  mapM_ admissible parts
+  let path = B.intercalate "/" parts
+  Right (if isFolder then FolderTarget path else FileTarget path)
 
 plain :: ByteString -> Bool
 plain raw = "/" `B.isPrefixOf` raw && not (B.any (\c -> c == 0x25 || c == 0) raw) && not (crooked raw)
@@ -92,6 +106,11 @@ cacheKey (FileTarget path) = C.cons '/' (escaped path)
 cacheKey (FolderTarget path)
   | B.null path = "/"
   | otherwise = C.cons '/' (C.snoc (escaped path) '/')
+
+-- | The key of a target of a mounted application. It is no request's path, since these begin with a slash: the path of
+-- one file can be a path of another one where the application is mounted.
+mountedKey :: Target -> ByteString
+mountedKey = C.cons '.' . cacheKey
 
 -- | A path with its percent signs encoded: otherwise the key of a file named @%61@ would be a spelling of @a@.
 escaped :: ByteString -> ByteString

@@ -20,8 +20,8 @@ import Data.IORef
 import qualified Data.Map.Strict as M
 import Data.Maybe (isJust)
 import Data.Word (Word8)
-import Network.HTTP.Types (statusCode)
-import Network.Wai (Application, defaultRequest, rawPathInfo, requestHeaders, requestMethod, responseStatus)
+import Network.HTTP.Types (decodePathSegments, statusCode)
+import Network.Wai (Application, defaultRequest, pathInfo, rawPathInfo, requestHeaders, requestMethod, responseStatus)
 import Network.Wai.Internal (ResponseReceived (..))
 import System.Directory
 import System.Exit (ExitCode (..))
@@ -362,7 +362,7 @@ cancelled = withFolder $ \folder -> do
 asked :: Application -> ByteString -> IO Int
 asked app path = do
   status <- newIORef 0
-  void (app defaultRequest {requestMethod = "GET", rawPathInfo = path, requestHeaders = []} (\r -> ResponseReceived <$ writeIORef status (statusCode (responseStatus r))))
+  void (app defaultRequest {requestMethod = "GET", rawPathInfo = path, pathInfo = decodePathSegments path, requestHeaders = []} (\r -> ResponseReceived <$ writeIORef status (statusCode (responseStatus r))))
   readIORef status
 
 site :: Duration -> (StaticSettings -> StaticSettings) -> (FilePath -> Int -> IO a) -> IO a

@@ -10,11 +10,15 @@ import Configurations
 import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async (mapConcurrently_)
 import Control.Exception (bracket, bracket_)
-import Control.Monad (forM_, replicateM_, unless)
+import Control.Monad (forM_, replicateM_, unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.Maybe (fromMaybe)
+import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
+import Network.HTTP.Types (notFound404)
+import Network.Wai (pathInfo, rawPathInfo, responseLBS)
 import System.Directory
 import System.FilePath ((</>))
 import System.Posix.Files (createSymbolicLink, setFileMode, setFileTimes)
@@ -112,10 +116,11 @@ tests on =
         withClient port $ \client -> do
           answer <- get client "/a%20b?x=1"
           answerStatus answer @?= 301
-          header "location" answer @?= Just "/a%20b/?x=1"
+          header "location" answer @?= Just "./a%20b/?x=1"
           get client "/a%20b/" >>= (`isBytes` "index")
           get client "/a%20b/" >>= (`isBytes` "index")
           statusOf client "/empty/" 404,
+      testOn on "an application that is mounted below a path, by routers that change the whole path or a part of it" mounted,
       testOn on "listings" . site (\s -> s {staticListing = True}) $ \folder port -> do
         createDirectory (folder </> "d")
         B.writeFile (folder </> "d" </> "<i>&.txt") "x"
@@ -366,6 +371,28 @@ tests on =
     ]
   where
     sizes = [0, 1, 100, 13999, 14001, 16384, 40000, 131072, 262144, 262145, 1000000] :: [Int]
+
+-- | As servant's Raw is mounted, and as wai-extra's mapUrls does it.
+mounted :: Assertion
+mounted = withFolder $ \folder -> do
+  forM_ ["sub", "static", "a%41 b"] $ \name -> createDirectory (folder </> name)
+  forM_ ["f", "sub/index.html", "static/f", "a%41 b/index.html"] $ \name -> B.writeFile (folder </> name) (C.pack name)
+  B.writeFile (folder </> ".hidden") "hidden"
+  forM_ [const, \_ parts -> C.cons '/' (T.encodeUtf8 (T.intercalate "/" parts))] $ \rawOf ->
+    withStatic defaultStaticSettings folder $ \static -> do
+      let app request respond = case pathInfo request of
+            "static" : rest -> staticApp static request {pathInfo = rest, rawPathInfo = rawOf (rawPathInfo request) rest} respond
+            _ -> respond (responseLBS notFound404 [] "")
+      testWithApplication (pure app) $ \port -> withClient port $ \client -> do
+        -- Twice, so that files come from the cache, too: the path of the first one is another one's path as a whole.
+        forM_ (concat (replicate 2 [("static/f", "static/f"), ("f", "f"), ("%66", "f"), ("sub/", "sub/index.html"), ("a%2541%20b/", "a%41 b/index.html")])) $
+          \(path, text) -> get client ("/static/" <> path) >>= (`isBytes` text)
+        forM_ [("sub?x", "./sub/?x"), ("a%2541%20b", "./a%2541%20b/")] $ \(path, location) -> do
+          answer <- get client ("/static/" <> path)
+          (answerStatus answer, header "location" answer) @?= (301, Just location)
+        forM_ ["../f", "%2e%2e/f", ".hidden", "sub%2findex.html", "none"] $ \path -> statusOf client ("/static/" <> path) 404
+        -- A page at the mounted root has its links below that.
+        when (rawOf "/static" [] == "/static") $ get client "/static" >>= \answer -> header "location" answer @?= Just "./static/"
 
 counts :: Assertion
 counts = withFolder $ \folder -> do

@@ -22,7 +22,7 @@ import qualified Data.Map.Strict as Map
 import Data.Maybe (mapMaybe, maybeToList)
 import Data.String (fromString)
 import Network.HTTP.Types (ok200)
-import Network.Wai (defaultRequest, rawPathInfo, responseStatus)
+import Network.Wai (defaultRequest, responseStatus)
 import Network.Wai.Internal (ResponseReceived (..))
 import System.Directory (doesDirectoryExist, doesPathExist)
 import System.FilePath (takeDirectory)
@@ -32,6 +32,7 @@ import Weft.Static (StaticSettings (..), defaultStaticSettings, staticApp, withS
 import Weft.Tls (CertificateSource (..), TlsServer, TlsServerSettings (..), defaultTlsServerSettings, newTlsServer)
 import Weft.Tools.Serve.BasicAuth (readPasswords)
 import Weft.Tools.Serve.Messages
+import Weft.Tools.Serve.Respond (requesting)
 import Weft.Tools.Serve.Settings
 import Weft.Tools.Serve.Site (Sources (..))
 
@@ -119,5 +120,5 @@ has (_, path) s = case folder s of
   where
     served static = do
       found <- newIORef False
-      _ <- staticApp static defaultRequest {rawPathInfo = path} (\response -> ResponseReceived <$ writeIORef found (responseStatus response == ok200))
+      _ <- staticApp static (requesting path defaultRequest) (\response -> ResponseReceived <$ writeIORef found (responseStatus response == ok200))
       readIORef found

@@ -13,6 +13,7 @@ module Weft.Tools.Serve.Respond
     withChallenges,
     toHttps,
     withCors,
+    requesting,
     plainText,
   )
 where
@@ -53,20 +54,22 @@ withErrorPages pages files app = \request respond -> app request $ \response ->
 -- | The request as a GET for another path, without conditions and ranges. A HEAD stays a HEAD.
 unconditional :: Request -> ByteString -> Request
 unconditional request path =
-  request
+  (requesting path request)
     { requestMethod = if requestMethod request == methodHead then methodHead else methodGet,
-      rawPathInfo = path,
-      rawQueryString = "",
       requestHeaders = filter ((`notElem` [hRange, hIfMatch, hIfNoneMatch, hIfModifiedSince, hIfUnmodifiedSince, hIfRange]) . fst) (requestHeaders request),
       requestHeaderRange = Nothing
     }
+
+-- | The request for another path, without a query.
+requesting :: ByteString -> Request -> Request
+requesting path request = request {rawPathInfo = path, pathInfo = decodePathSegments path, rawQueryString = "", queryString = []}
 
 -- | The page for paths that do not exist.
 withFallback :: Maybe ByteString -> Application -> Application
 withFallback Nothing files = files
 withFallback (Just path) files = \request respond -> files request $ \response ->
   if statusCode (responseStatus response) == 404 && requestMethod request `elem` [methodGet, methodHead]
-    then files request {rawPathInfo = path, rawQueryString = ""} respond
+    then files (requesting path request) respond
     else respond response
 
 -- | Apply the first redirect that matches the path. The query is appended, if the target has none.
