@@ -1,6 +1,6 @@
 -- | Features of @weft serve@ beyond files: header fields, error pages, redirects, proxies, several addresses, virtual
 -- hosts, passwords and compression.
-module Answering (tests) where
+module Answering (tests, serving) where
 
 import Control.Concurrent.Async (replicateConcurrently_)
 import Control.Exception

@@ -20,6 +20,7 @@ import Network.Socket.ByteString (recv, sendAll)
 import qualified NotReading
 import qualified Operating
 import Program
+import qualified Sites
 import System.Directory
 import System.Environment (lookupEnv)
 import System.Exit (ExitCode (..))
@@ -42,7 +43,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, Answering.tests program, NotReading.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, Answering.tests program, NotReading.tests program, Sites.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath

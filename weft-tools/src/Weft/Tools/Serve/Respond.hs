@@ -21,6 +21,7 @@ where
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
 import qualified Data.ByteString.Lazy as L
+import Data.Char (isHexDigit)
 import Data.Maybe (isJust)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header (hContentRange, hETag, hIfMatch, hIfNoneMatch, hIfUnmodifiedSince, hVary)
@@ -72,7 +73,7 @@ withFallback (Just path) files = \request respond -> files request $ \response -
     then files (requesting path request) respond
     else respond response
 
--- | Apply the first redirect that matches the path. The query is appended, if the target has none.
+-- | Apply the first redirect that matches the path, however it is spelled. The query is appended, if the target has none.
 withRedirects :: [Redirect] -> Middleware
 withRedirects [] app = app
 withRedirects rules app = \request respond ->
@@ -81,12 +82,10 @@ withRedirects rules app = \request respond ->
     [] -> app request respond
 
 redirected :: Redirect -> Request -> Maybe ByteString
-redirected rule request
-  | redirectPrefix rule = located <$> B.stripPrefix (redirectFrom rule) path
-  | path == redirectFrom rule = Just (located "")
-  | otherwise = Nothing
+redirected rule request = case behind (redirectFrom rule) (rawPathInfo request) of
+  Just rest | redirectPrefix rule || B.null rest -> Just (located rest)
+  _ -> Nothing
   where
-    path = rawPathInfo request
     located rest =
       let target = ownHost (redirectTo rule <> (if redirectAppends rule then rest else ""))
        in if B.elem '?' target then target else target <> rawQueryString request
@@ -95,10 +94,30 @@ redirected rule request
       | "/" `B.isPrefixOf` target = "/" <> B.dropWhile (`elem` ("/\\" :: String)) target
       | otherwise = target
 
+-- | What follows a prefix in a path. Both may be spelled in any way that leads to the same file.
+behind :: ByteString -> ByteString -> Maybe ByteString
+behind prefix path = case (nextOf prefix, nextOf path) of
+  (Nothing, _) -> Just path
+  (Just (a, prefix'), Just (b, path')) | a == b -> behind prefix' path'
+  _ -> Nothing
+
+-- | The first byte of a path, decoded, and the rest. Slashes in a row are one slash. An encoded slash stays encoded,
+-- since it separates no segments.
+nextOf :: ByteString -> Maybe (ByteString, ByteString)
+nextOf path = case B.uncons path of
+  Nothing -> Nothing
+  Just ('/', rest) -> Just ("/", B.dropWhile (== '/') rest)
+  Just ('%', rest) | (digits, rest') <- B.splitAt 2 rest, B.length digits == 2, B.all isHexDigit digits -> Just (kept (urlDecode False (B.take 3 path)), rest')
+  Just (c, rest) -> Just (B.singleton c, rest)
+  where
+    kept byte = if byte == "/" then "%2F" else byte
+
+-- | A response that leads to a target, in which all bytes that no URL may contain are encoded.
 moved :: Int -> ByteString -> Response
-moved code target = responseLBS (toEnum code) [(hLocation, target), (hContentType, "text/plain; charset=utf-8"), (hContentLength, B.pack (show (B.length text)))] (L.fromStrict text)
+moved code given = responseLBS (toEnum code) [(hLocation, target), (hContentType, "text/plain; charset=utf-8"), (hContentLength, B.pack (show (B.length text)))] (L.fromStrict text)
   where
     text = "see " <> target <> "\n"
+    target = B.concatMap (\c -> if c > ' ' && c < '\DEL' then B.singleton c else urlEncode False (B.singleton c)) given
 
 -- | Use the first application for challenges of certificate authorities (RFC 8555, 8.3).
 withChallenges :: Application -> Middleware

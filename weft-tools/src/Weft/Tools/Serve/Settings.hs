@@ -198,7 +198,7 @@ table =
       several errorPage (\v s -> s {errorPages = v}),
     live What "fallback" (One "PATH") "File to send, with status 200, for every path that does not exist; single-page applications use /index.html" $
       one sitePath (\v s -> s {fallback = Just v}),
-    live What "redirect" (Many "RULE") "Redirect a path: '/old=/new' or '/old=/new STATUS' (302). '/old/*=/new/*' redirects all paths with this prefix. The target may be a URL" $
+    live What "redirect" (Many "RULE") "Redirect a path: '/old=/new' or '/old=/new STATUS' (302). '/old/*=/new/*' redirects all paths with this prefix. The target may be a URL. Paths are compared as those of files are: decoded, and with one slash for several" $
       several redirectRule (\v s -> s {redirects = v}),
     live What "compress" Switch "Compress text files of 1 KiB to 1 MiB by gzip, if there is no compressed file beside them" $
       switch (\v s -> s {compress = v}),
