@@ -39,8 +39,8 @@ data LogFormat
     -- An unknown number of bytes is written as @-@. For a refused connection, the reason stands in
     -- place of the request.
     Combined
-  | -- | One JSON object (RFC 8259) with @time@ (RFC 3339), @peer@, @method@, @target@,
-    -- @version@, @status@, @bytes@ (null if not known), @seconds@ (to the microsecond),
+  | -- | One JSON object (RFC 8259) with @time@ (RFC 3339), @peer@, @host@ (as the client named it, in @Host@ or
+    -- @:authority@), @method@, @target@, @version@, @status@, @bytes@ (null if not known), @seconds@ (to the microsecond),
     -- @referer@, @agent@, @aborted@; for a refused connection @time@, @peer@, @status@,
     -- @refused@. Strings hold the received bytes, each as the character with that code
     -- (ISO 8859-1).
@@ -63,11 +63,12 @@ line format date subject = case format of
 
 -- | The greatest length of a line in bytes.
 longestLine :: Int
-longestLine = 6 * (sum [longestMethod, longestTarget, longestReferer, longestAgent] + 200)
+longestLine = 6 * (sum [longestHost, longestMethod, longestTarget, longestReferer, longestAgent] + 200)
 
 -- The number of bytes shown of each field. The rest is left out, so that a client cannot make a
 -- line too long to be written.
-longestMethod, longestTarget, longestReferer, longestAgent :: Int
+longestHost, longestMethod, longestTarget, longestReferer, longestAgent :: Int
+longestHost = 255
 longestMethod = 64
 longestTarget = 8192
 longestReferer = 2048
@@ -102,7 +103,9 @@ json :: Date -> Subject -> Put
 json date subject = case subject of
   Answered request exchange ->
     begin (remoteHost request)
-      <> "\",\"method\":\""
+      <> "\",\"host\":"
+      <> field longestHost (requestHeaderHost request)
+      <> ",\"method\":\""
       <> quoted longestMethod (requestMethod request)
       <> "\",\"target\":\""
       <> target quoted request

@@ -49,8 +49,8 @@ tests on =
         _ <- withClient port $ \client -> ask client "/chunks" ["User-Agent: \"\\\255"] >> hearAnswer client
         pure $ do
           [object] <- objects file
-          map (`K.lookup` object) ["peer", "method", "target", "version", "status", "bytes", "referer", "aborted"]
-            @?= map Just [String "127.0.0.1", String "GET", String "/chunks", String "HTTP/1.1", Number 200, Number 292, Null, Bool False]
+          map (`K.lookup` object) ["peer", "host", "method", "target", "version", "status", "bytes", "referer", "aborted"]
+            @?= map Just [String "127.0.0.1", String "test", String "GET", String "/chunks", String "HTTP/1.1", Number 200, Number 292, Null, Bool False]
           K.lookup "agent" object @?= Just (String "\"\\\255")
           assertBool (show object) (case K.lookup "seconds" object of Just (Number s) -> s >= 0 && s < 60; _ -> False),
       testOn on "bytes that a client sends cannot end a line or a field" . logged id $ \file port -> do
