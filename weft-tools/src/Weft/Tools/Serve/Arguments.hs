@@ -37,14 +37,16 @@ arguments completing =
     values row = case settingShape row of
       Argument name -> optional ((: []) <$> strArgument (metavar name <> action "directory"))
       Switch -> optional (flag' ["true"] (named row))
-      One _ -> optional ((: []) <$> option (checked row) (named row <> paths row))
+      One _ -> single row
+      Optional _ -> single row
       OneOf _ known -> optional ((: []) <$> option (checked row) (named row <> completeWith known))
       Many _ -> (\vs -> if null vs then Nothing else Just vs) <$> many (option (checked row) (named row))
+    single row = optional ((: []) <$> option (checked row) (named row <> paths row))
     named row = long (settingName row) <> help (settingHelp row) <> unlisted
     unlisted :: Mod f a
     unlisted = if completing then hidden else internal
     -- A shell completes the value to the path of a file.
-    paths row = if settingShape row == One "FILE" then action "file" else mempty
+    paths row = if settingShape row `elem` [One "FILE", Optional "FILE"] then action "file" else mempty
     checked row = eitherReader (\text -> text <$ settingApply row [text] defaults)
 
 -- | The flags by group, then the notes, in lines of 80 columns.
@@ -66,6 +68,7 @@ flagOf r = case settingShape r of
   Argument _ -> ""
   Switch -> "--" <> settingName r
   One name -> "--" <> settingName r <> " " <> name
+  Optional name -> "--" <> settingName r <> " " <> name
   OneOf name _ -> "--" <> settingName r <> " " <> name
   Many name -> "--" <> settingName r <> " " <> name <> " ..."
 
@@ -76,8 +79,8 @@ notes =
     "--check checks the settings and, if these are right, the folders, certificates, passwords, error pages and the log. It reports every error, creates no file, and exits with 0 or 2.",
     "--config FILE reads settings from a YAML file. Its keys are 'folder' and the names of the flags, without the dashes; a flag that can be repeated may have a list. "
       <> "The command line overrides the file. The key 'hosts' maps host names, or '*.' and a host name, to settings of their own "
-      <> "(folder, certificate, key, and those under 'What is served'), which override all others. A request for another host gets the settings of the "
-      <> "whole file, or 421 if these have no folder.",
+      <> "(folder, certificate, key, and those under 'What is served'), which override all others: 'none' turns off the fallback or basic-auth of the whole file. "
+      <> "A request for another host gets the settings of the whole file, or 421 if these have no folder.",
     "SIGHUP reads the file again, with its folders, hosts and passwords, reopens the log and reloads the certificates. If the file has an error, nothing changes. "
       <> "The server reports settings that need a restart.",
     "SIGTERM and Ctrl-C shut the server down: it accepts no new connections, finishes requests in progress for at most --drain seconds, and exits with 0. "

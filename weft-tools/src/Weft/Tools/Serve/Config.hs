@@ -123,6 +123,8 @@ entry may name value = case settingNamed name of
   Just row -> case value of
     Array values | Many _ <- settingShape row -> mapM scalar (toList values)
     Array _ -> Left "expected one value, not a list"
+    -- A forgotten value must not turn off a password.
+    Null | Optional _ <- settingShape row -> Left "it has no value; 'none' turns it off"
     other -> (: []) <$> scalar other
   where
     meant = case [n | row <- table, let n = settingName row, map dash name == n] of

@@ -143,6 +143,8 @@ data Shape
     Argument String
   | Switch
   | One String
+  | -- | One value, or @none@.
+    Optional String
   | -- | One of these words.
     OneOf String [String]
   | -- | A flag that may be repeated.
@@ -196,16 +198,16 @@ table =
       several headerField (\v s -> s {headers = v}),
     live What "error-page" (Many "STATUS=PATH") "Page to send with this status, 400 or higher, as 404=/404.html" $
       several errorPage (\v s -> s {errorPages = v}),
-    live What "fallback" (One "PATH") "File to send, with status 200, for every path that does not exist; single-page applications use /index.html" $
-      one sitePath (\v s -> s {fallback = Just v}),
+    live What "fallback" (Optional "PATH") "File to send, with status 200, for every path that does not exist; single-page applications use /index.html (none)" $
+      oneOrNone sitePath (\v s -> s {fallback = v}),
     live What "redirect" (Many "RULE") "Redirect a path: '/old=/new' or '/old=/new STATUS' (302). '/old/*=/new/*' redirects all paths with this prefix. The target may be a URL. Paths are compared as those of files are: decoded, and with one slash for several" $
       several redirectRule (\v s -> s {redirects = v}),
     live What "compress" Switch "Compress text files of 1 KiB to 1 MiB by gzip, if there is no compressed file beside them" $
       switch (\v s -> s {compress = v}),
     live What "cors-origin" (Many "ORIGIN") "Allow pages of this origin to read responses, as https://example.org; '*' means every origin" $
       several corsOrigin (\v s -> s {corsOrigins = v}),
-    live What "basic-auth" (One "FILE") "Require a name and a password from this file, which htpasswd -B creates (bcrypt), except for files below /.well-known/acme-challenge/" $
-      one filled (\v s -> s {basicAuth = Just v}),
+    live What "basic-auth" (Optional "FILE") "Require a name and a password from this file, which htpasswd -B creates (bcrypt), except for files below /.well-known/acme-challenge/ (none)" $
+      oneOrNone filled (\v s -> s {basicAuth = v}),
     live What "cache" (One "MB") "Memory for the contents of small files (64)" $
       one (range 0 1000000) (\v s -> s {cacheBytes = 1000000 * v}),
     live What "trust" (One "SECONDS") "How long cached contents are used before they are compared with the disk (1)" $
@@ -264,6 +266,9 @@ one :: Reader a -> (a -> Settings -> Settings) -> [String] -> Settings -> Either
 one reader set values settings = case values of
   [text] -> (`set` settings) <$> reader text
   _ -> Left "expected one value, not a list"
+
+oneOrNone :: Reader a -> (Maybe a -> Settings -> Settings) -> [String] -> Settings -> Either String Settings
+oneOrNone reader = one (\text -> if text == "none" then Right Nothing else Just <$> reader text)
 
 several :: Reader a -> ([a] -> Settings -> Settings) -> [String] -> Settings -> Either String Settings
 several reader set values settings = (`set` settings) <$> mapM reader values
