@@ -5,9 +5,12 @@ module Sites (tests) where
 import Answering (serving)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
+import Data.List (isInfixOf)
 import Operating (config, has, inFolder)
 import Program
+import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
+import System.IO (hGetLine)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Skip (testCase)
@@ -17,7 +20,9 @@ tests program =
   testGroup
     "sites"
     [ redirects program,
-      none program
+      none program,
+      withoutEffect program,
+      onlyRedirects program
     ]
 
 redirects :: FilePath -> TestTree
@@ -45,3 +50,31 @@ none program = testCase "a host turns off the password and the fallback of the w
     ask "c.example" >>= (@?= 401) . status
   serving program folder ["--config", folder </> "weft.yaml", "--basic-auth", "none"] $ \port ->
     get port "/nothing" >>= answered 200 "<p>home</p>"
+
+withoutEffect :: FilePath -> TestTree
+withoutEffect program =
+  testGroup
+    "--check refuses settings without an effect"
+    [ testCase name . inFolder $ \folder -> do
+        config folder content
+        (code, out) <- outcome program [] (["serve", "--config", folder </> "weft.yaml", "--check"] <> options)
+        (code, part `isInfixOf` out) @?= (ExitFailure 2, True)
+      | (name, content, options, part) <-
+          [ ("a host without folder and redirect", ["hosts:", "  a.example: {}"], [], "hosts.a.example: no folder, and no redirect"),
+            ("listen and port", ["folder: /tmp", "port: 1", "listen: ':0'"], [], "so --port cannot be given as well"),
+            ("--listen and --host", ["folder: /tmp"], ["--listen", ":0", "--host", "127.0.0.1"], "so --host cannot be given as well"),
+            ("listen in the file and --port", ["folder: /tmp", "listen: ':0'"], ["--port", "1"], "so --port cannot be given as well"),
+            ("a host's certificate with the key of the whole file", ["folder: /tmp", "certificate: /a", "key: /a", "hosts:", "  a.example: {certificate: /b}"], [], "hosts.a.example: a certificate needs its key")
+          ]
+    ]
+
+onlyRedirects :: FilePath -> TestTree
+onlyRedirects program = testCase "a host without a folder only redirects; --listen overrides the port of the file" . inFolder $ \folder -> do
+  config folder ["port: 1", "hosts:", "  localhost: {redirect: /old=/new}"]
+  weft program [] ["serve", "--config", folder </> "weft.yaml", "--listen", "127.0.0.1:0"] $ \p -> do
+    line <- hGetLine (output p)
+    contains line "weft: serving redirects at http://127.0.0.1:"
+    port <- portIn line
+    get port "/old" >>= has "Location: /new"
+    -- Nor are these files of the folder in which the server was started.
+    get port "/weft-tools.cabal" >>= (@?= 404) . status

@@ -16,7 +16,7 @@ import Control.Exception (IOException, catch, displayException, try)
 import Control.Monad (forM_, unless, void, when)
 import Data.List (intercalate, isPrefixOf, isSuffixOf)
 import qualified Data.Map.Strict as Map
-import Data.Maybe (isNothing, mapMaybe)
+import Data.Maybe (isNothing)
 import Data.String (fromString)
 import Network.Wai (Application)
 import Options.Applicative hiding (command)
@@ -170,18 +170,40 @@ load given = do
     let whole = Map.union (argumentGiven given) (configGiven config)
         hosts = fmap (`Map.union` whole) (configHosts config)
     settings <- wrong "" (settingsFrom whole)
+    mapM_ (uncurry paired) (("", whole) : [("hosts." <> name <> ": ", own) | (name, own) <- Map.toList (configHosts config)])
     virtual <- Map.traverseWithKey (\name -> wrong ("hosts." <> name <> ".") . settingsFrom) hosts
     let sources = Sources settings virtual
     consistent sources
+    withoutEffect (argumentGiven given) (configGiven config)
     pure (Loaded (Map.insert "" whole hosts) sources)
   where
     wrong place = either (\(name, why) -> Left (place <> name <> ": " <> why)) Right
+
+-- | Check that no address is given that 'listens' would override, on the command line or in the file. On the command
+-- line, 'listens' overrides the addresses of the file.
+withoutEffect :: Given -> Given -> Either String ()
+withoutEffect onLine inFile = case filter (`Map.member` single) ["host", "port"] of
+  name : _ -> Left ("--listen is instead of --host and --port, so --" <> name <> " cannot be given as well")
+  [] -> Right ()
+  where
+    single
+      | listening onLine = onLine
+      | listening inFile = Map.union onLine inFile
+      | otherwise = Map.empty
+    listening = maybe False (not . null) . Map.lookup "listen"
+
+-- | Check that a certificate has its key. A host has both from one place: not one of them from the whole file.
+paired :: String -> Given -> Either String ()
+paired place own = case (Map.member "certificate" own, Map.member "key" own) of
+  (True, False) -> Left (place <> "a certificate needs its key: --key")
+  (False, True) -> Left (place <> "a key needs its certificate: --certificate")
+  _ -> Right ()
 
 -- | Checks that concern several settings.
 consistent :: Sources -> Either String ()
 consistent sources
   | Nothing <- folder settings, Map.null hosts = Left "no folder: give weft serve DIR, or 'folder' in the configuration file"
-  | why : _ <- mapMaybe (uncurry unpaired) (("", settings) : [("hosts." <> name <> ": ", s) | (name, s) <- Map.toList hosts]) = Left why
+  | name : _ <- [name | (name, s) <- Map.toList hosts, isNothing (folder s), null (redirects s)] = Left ("hosts." <> name <> ": no folder, and no redirect")
   | null (certificatesOf sources), not (null (httpsRedirect settings)) = Left "--https-redirect needs a certificate, as there is no HTTPS without one: --certificate, --key"
   | Just _ <- stack settings, not (null (listens settings)) = Left "--stack has one address, so --listen cannot be given as well"
   | Just _ <- stack settings, host settings /= host defaults = Left "--stack has an address, so --host cannot be given as well"
@@ -190,10 +212,6 @@ consistent sources
   where
     settings = sourcesMain sources
     hosts = sourcesHosts sources
-    unpaired place s = case (certificate s, key s) of
-      (Just _, Nothing) -> Just (place <> "a certificate needs its key: --key")
-      (Nothing, Just _) -> Just (place <> "a key needs its certificate: --certificate")
-      _ -> Nothing
 
 -- | Read the settings again and reopen the files. If a part fails, it is reported and stays as it was.
 reload :: Process -> Map.Map String Given -> Settings -> IO (Map.Map String Given, Settings)
@@ -272,7 +290,7 @@ announce :: Sources -> Choice -> Bool -> [SockAddr] -> IO ()
 announce sources choice inherited addresses = do
   n <- getNumCapabilities
   logInfo $
-    "weft: serving " <> intercalate ", " (foldersOf sources) <> " at " <> intercalate ", " (map url addresses)
+    "weft: serving " <> (if null (foldersOf sources) then "redirects" else intercalate ", " (foldersOf sources)) <> " at " <> intercalate ", " (map url addresses)
       <> (" (" <> show n <> (if n == 1 then " core, " else " cores, ") <> choiceBackend choice <> ")")
   where
     settings = sourcesMain sources

@@ -17,8 +17,8 @@ import Control.Exception (mask, onException)
 import Control.Monad (when)
 import qualified Data.ByteString.Char8 as B
 import Data.IORef
-import Data.Maybe (fromMaybe)
-import Network.HTTP.Types (ResponseHeaders)
+import Data.Maybe (fromMaybe, isNothing)
+import Network.HTTP.Types (ResponseHeaders, notFound404)
 import Network.Wai (Application)
 import System.Posix.Files (deviceID, fileID, getFileStatus)
 import System.Posix.Types (DeviceID, FileID)
@@ -59,9 +59,11 @@ openHost files old settings = do
     Just h
       | hostPlace h == place -> flip (,) (hostUsers h) <$> if hostFiles h == wanted then pure (hostStatic h) else changeStatic given (hostStatic h)
     _ -> (,) <$> openStatic given path <*> newIORef 1
-  pure (Host static (application settings passwords (staticApp static)) place users wanted)
+  pure (Host static (application settings passwords (if isNothing (folder settings) then nothing else staticApp static)) place users wanted)
   where
-    path = fromMaybe "." (folder settings)
+    -- A host without a folder has redirects only; something has to be open all the same.
+    path = fromMaybe "/" (folder settings)
+    nothing _ respond = respond (plainText notFound404 [])
     wanted = (index settings, listing settings, cacheBytes settings, trust settings, compress settings)
     given =
       defaultStaticSettings

@@ -172,7 +172,7 @@ table =
       one (range 0 65535) (\v s -> s {port = v}),
     fixed Where "stack" (One "tun:NAME,ADDRESS") "Use weft's own TCP/IP stack instead of the kernel's, with this address on this TUN device (none)" $
       one stackFrom (\v s -> s {stack = Just v}),
-    fixed Where "listen" (Many "ADDRESS") "Address to listen on, instead of --host and --port: 192.0.2.1:80, [2001:db8::1]:80, :80 for every address, unix:/run/weft.sock" $
+    fixed Where "listen" (Many "ADDRESS") "Address to listen on, instead of --host and --port, which cannot be given as well: 192.0.2.1:80, [2001:db8::1]:80, :80 for every address, unix:/run/weft.sock" $
       several listenAddress (\v s -> s {listens = v}),
     fixed Where "https-redirect" (Many "ADDRESS") "Also listen here without TLS, and redirect all requests to HTTPS, except those below /.well-known/acme-challenge/" $
       several listenAddress (\v s -> s {httpsRedirect = v}),
