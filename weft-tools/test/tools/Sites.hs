@@ -22,7 +22,8 @@ tests program =
     [ redirects program,
       none program,
       withoutEffect program,
-      onlyRedirects program
+      onlyRedirects program,
+      exceptions program
     ]
 
 redirects :: FilePath -> TestTree
@@ -78,3 +79,15 @@ onlyRedirects program = testCase "a host without a folder only redirects; --list
     get port "/old" >>= has "Location: /new"
     -- Nor are these files of the folder in which the server was started.
     get port "/weft-tools.cabal" >>= (@?= 404) . status
+
+exceptions :: FilePath -> TestTree
+exceptions program = testCase "what needs no password, and what gets no error page, as the help says" . inFolder $ \folder -> do
+  writeFile (folder </> "error.html") "page"
+  writeFile (folder </> ".users") ""
+  (_, out) <- outcome program [] ["serve", "--help"]
+  mapM_ (contains (unwords (words out))) ["get the built-in text: 400, 414, 417, 431, 501 and 505", "redirects (--redirect), preflight requests (--cors-origin), /healthz, and /metrics"]
+  serving program folder ["--basic-auth", folder </> ".users", "--redirect", "/old=/new", "--error-page", "400=/error.html", "--error-page", "401=/error.html"] $ \port -> do
+    forM_ [("/old", 302), ("/healthz", 200), ("/metrics", 200)] $ \(path, code) -> get port path >>= (@?= code) . status
+    get port "/" >>= answered 401 "page"
+    refused <- exchange port (B.pack "GET / HTTP/1.1\r\nHost: a:b:c\r\n\r\n")
+    (status refused, body refused == B.pack "page") @?= (400, False)

@@ -196,7 +196,7 @@ table =
       switch (\v s -> s {listing = v}),
     live What "header" (Many "FIELD") "Field to add to every response of the site, as 'Name: value'. Content-Type, Cache-Control, Server and Access-Control-Allow-Origin replace the server's own; fields that describe a file or the connection are refused" $
       several headerField (\v s -> s {headers = v}),
-    live What "error-page" (Many "STATUS=PATH") "Page to send with this status, 400 or higher, as 404=/404.html" $
+    live What "error-page" (Many "STATUS=PATH") "Page to send with this status, 400 or higher, as 404=/404.html. Requests that are refused before a host is chosen get the built-in text: 400, 414, 417, 431, 501 and 505 for what is not valid HTTP or above a limit, 421 for a host that is not known, 429" $
       several errorPage (\v s -> s {errorPages = v}),
     live What "fallback" (Optional "PATH") "File to send, with status 200, for every path that does not exist; single-page applications use /index.html (none)" $
       oneOrNone sitePath (\v s -> s {fallback = v}),
@@ -206,7 +206,7 @@ table =
       switch (\v s -> s {compress = v}),
     live What "cors-origin" (Many "ORIGIN") "Allow pages of this origin to read responses, as https://example.org; '*' means every origin" $
       several corsOrigin (\v s -> s {corsOrigins = v}),
-    live What "basic-auth" (Optional "FILE") "Require a name and a password from this file, which htpasswd -B creates (bcrypt), except for files below /.well-known/acme-challenge/ (none)" $
+    live What "basic-auth" (Optional "FILE") "Require a name and a password from this file, which htpasswd -B creates (bcrypt), except for files below /.well-known/acme-challenge/, redirects (--redirect), preflight requests (--cors-origin), /healthz, and /metrics for those who may read it (--metrics) (none)" $
       oneOrNone filled (\v s -> s {basicAuth = v}),
     live What "cache" (One "MB") "Memory for the contents of small files (64)" $
       one (range 0 1000000) (\v s -> s {cacheBytes = 1000000 * v}),
@@ -236,7 +236,7 @@ table =
       one (time 0) (\v s -> s {drain = v}),
     fixed Observation "log" (One "FILE") "Append a line for each request to this file; '-' means standard output (none)" $
       one filled (\v s -> s {logTo = Just v}),
-    fixed Observation "log-format" (OneOf "FORMAT" (map fst formats)) "Format of the log: combined, as Apache and nginx write it, or json, one object a line (combined)" $
+    fixed Observation "log-format" (OneOf "FORMAT" (map fst formats)) "Format of the log: combined, as Apache and nginx write it, or json, one object a line, which has the host too (combined)" $
       one (among formats) (\v s -> s {logAs = v}),
     live Observation "metrics" (OneOf "WHO" (map fst audiences)) "Who may read /metrics, the page for Prometheus: nobody, loopback (this machine), proxied (also through a proxy on this machine) or everybody. A proxy that adds none of Forwarded, X-Forwarded-For and Via, as nginx does by default, is not recognised: choose nobody behind it (loopback)" $
       one (among audiences) (\v s -> s {metrics = v}),
