@@ -117,7 +117,7 @@ runToEnd program arguments = do
   where
     handling told act = foldr (\signal -> bracket (installHandler signal (Catch (void (tryPutMVar told ()))) Nothing) (\old -> installHandler signal old Nothing) . const) act [sigTERM, sigHUP]
     passOn told child = do
-      takeMVar told
+      () <- takeMVar told
       tell sigINT child
       threadDelay 10000000
       tell sigKILL child
