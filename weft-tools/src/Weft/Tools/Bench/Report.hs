@@ -62,7 +62,7 @@ renderReport known results =
     -- Includes the compiler if a benchmark was run with several, or else the machine.
     titleOf r
       | length (versionsOf (savedBench r) results) > 1 = savedBench r <> maybe "" (" on GHC " <>) (lookup "ghc" (savedMachine r))
-      | length (nub (map machineText [o | o <- results, savedBench o == savedBench r])) > 1 = savedBench r <> " on " <> machineText r
+      | length (nub ([machineText o | o <- results, savedBench o == savedBench r])) > 1 = savedBench r <> " on " <> machineText r
       | otherwise = savedBench r
     anchor i r = savedBench r <> "-" <> T.pack (show i)
     machines = [escape ("Measured on: " <> text) | text <- nub (map machineText results)]
