@@ -12,7 +12,7 @@
 --   acknowledged, the client has to acknowledge that many bytes, or 20 KiB a second ("Weft.Http.SendTime");
 -- * send or take anything on a raw connection within that timeout.
 --
--- Otherwise its connection is closed. The operation that was waiting for the client throws an 'IOError', and
+-- Otherwise its connection is closed. The operation that was waiting for the client throws an 'IOException', and
 -- 'timedOut' tells why. On a raw connection the error satisfies 'isTimeout'.
 module Weft.Http.Timeouts
   ( -- * Heads
