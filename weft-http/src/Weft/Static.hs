@@ -137,7 +137,9 @@ staticMetrics (Static _ _ cache _) = cacheMetrics cache
 --
 -- A router that mounts it shortens 'pathInfo', and may leave 'rawPathInfo' as it was. Where both differ, 'pathInfo' is the
 -- path of the file: with servant's @\"static\" :> Raw@, the request @\/static\/a.css@ gets the file @a.css@. Redirects to
--- folders are relative, so that they are right below any path.
+-- folders are relative to the path of the request, so that they are right below any path; a rewrite that adds or removes
+-- segments at the end makes them wrong. A router that sets 'rawPathInfo' to @\/@ for @\/static@ itself, such as
+-- @mapUrls@, needs a redirect to @\/static\/@ of its own, or relative links of the index page lead elsewhere.
 --
 -- The same 'rawPathInfo' has to mean the same file in all requests, since a file in the cache is found by it, without a
 -- look at 'pathInfo'. Applications that are mounted at different paths may share a 'Static'. One that is mounted needs
@@ -165,7 +167,7 @@ tries = 8
 -- only one of them as key.
 respelled :: Static -> Instant -> Application
 respelled static@(Static _ root cache since) t request respond = case asked of
-  Right (_, key) | key /= rawPathInfo request -> do
+  Right (_, key) | key /= rawPathInfo request, B.null (rootWithoutSlash request) -> do
     hit <- lookupCache cache (since t) key
     maybe (missedAs asked tries static request respond) (\r -> answer tries root request r respond) hit
   _ -> missedAs asked tries static request respond
@@ -179,6 +181,14 @@ askedFor request
   | otherwise = withKey mountedKey <$> mountedTarget (pathInfo request)
   where
     withKey keyOf what = (what, keyOf what)
+
+-- | The last segment of the path if the application is mounted there and the request is for its root, without a slash;
+-- otherwise empty. It has the cache's key of the root with a slash.
+rootWithoutSlash :: Request -> ByteString
+rootWithoutSlash request = if null (pathInfo request) then lastSegment (rawPathInfo request) else B.empty
+
+lastSegment :: ByteString -> ByteString
+lastSegment = snd . C.breakEnd (== '/')
 
 -- | Serve a request whose file is not in the cache, or whose entry has to be checked.
 missed :: Int -> Static -> Application
@@ -196,8 +206,7 @@ missedAs asked again static@(Static settings root cache _) request respond = cas
       Missing -> respond (plain notFound404 [])
       Denied -> respond (plain forbidden403 [])
   Right (FolderTarget path, key)
-    -- The root of an application that is mounted there, without a slash.
-    | null (pathInfo request), name <- lastSegment (rawPathInfo request), not (B.null name) -> toFolder name
+    | name <- rootWithoutSlash request, not (B.null name) -> toFolder name
     | otherwise -> do
       found <- cached key [if B.null path then name else path <> "/" <> name | name <- staticIndex settings]
       case found of
@@ -210,7 +219,6 @@ missedAs asked again static@(Static settings root cache _) request respond = cas
     -- Relative to the request's path, whose last segment it repeats: the application may not know the whole path. The
     -- dot keeps a name with a colon from being a scheme.
     toFolder name = respond (plain movedPermanently301 [(hLocation, "./" <> name <> "/" <> rawQueryString request)])
-    lastSegment = snd . C.breakEnd (== '/')
     -- The first of the paths that is a file; otherwise what is at the last one.
     cached key paths = do
       t <- now

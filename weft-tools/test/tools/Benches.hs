@@ -103,7 +103,7 @@ tests program folder =
         let file name = folder </> ("url-" <> name <> ".json")
         forM_ ["a", "b"] $ \name ->
           -- Nobody listens: the result is written all the same.
-          outcome program [] ["bench", "url", "http://127.0.0.1:1/" <> name, "--rate", "0.4", "--duration", "0.1", "--warmup", "0", "--connections", "1", "--header", "Accept: */*", "--header", "Cookie: secret", "--json", file name]
+          outcome program [] ["bench", "url", "http://127.0.0.1:1/" <> name, "--rate", "0.4", "--duration", "2", "--warmup", "0", "--connections", "1", "--header", "Accept: */*", "--header", "Cookie: secret", "--json", file name]
         kept <- readFile (file "a")
         mapM_ (contains kept) ["\"url\":\"http://127.0.0.1:1/a\"", "\"threads\":1", "\"timeout_s\":10", "\"headers\":\"Accept: */*; Cookie: (not kept)\"", "\"rate\":\"0.4\"", "\"path\":\"/a\"", "\"errors_refused\":1"]
         (code, out) <- outcome program [] ["bench", "compare", file "a", file "b"]

@@ -57,7 +57,8 @@ data Readiness = Readiness
     -- | Distinguishes it from earlier and later descriptors of the same number.
     readinessGeneration :: !Int,
     -- | Word 0: its use count, and the flags below, which any thread sets and none clears. Words 1 and 2: the number of
-    -- expired waiters of each direction; timers count them in, and they count themselves out.
+    -- expired waiters of each direction, incremented by timers and decremented by the waiters; below zero while a waiter
+    -- is ahead of its timer.
     readinessWords :: !AtomicWords,
     -- | The tokens hold the stamp of the event that put them, or 'unstamped'.
     readinessReadToken :: !(MVar Stamp),
@@ -76,7 +77,7 @@ flagShared = ownerFlag 3
 flagSendForbidden = ownerFlag 4
 
 useCount :: Readiness -> IO UseCount
-useCount rd = soleOwner (readinessWords rd) 0
+useCount rd = soleOwner 2 (readinessWords rd)
 {-# INLINE useCount #-}
 
 -- | Set flags.
@@ -194,18 +195,17 @@ sawHangup rd = marked rd flagHangup
 -- first, so each waiter passes it on while 'anyExpired' holds.
 noteExpired :: Readiness -> Direction -> IO ()
 noteExpired rd d = do
-  expired rd d >>= UseCount.countIn
+  void (addWord (readinessWords rd) (expiredWord d) 1)
   void (tryPutMVar (token rd d) unstamped)
 
 -- | Called by a waiter when it has found that its deadline has passed.
 expiredDone :: Readiness -> Direction -> IO ()
-expiredDone rd d = expired rd d >>= UseCount.countOut
+expiredDone rd d = void (addWord (readinessWords rd) (expiredWord d) (-1))
 
 -- | Whether the deadline of a waiter of that direction has passed and the waiter has not run since.
 anyExpired :: Readiness -> Direction -> IO Bool
-anyExpired rd d = expired rd d >>= UseCount.isUsed
+anyExpired rd d = (> 0) <$> readWord (readinessWords rd) (expiredWord d)
 
-expired :: Readiness -> Direction -> IO UseCount
-expired rd Reading = soleOwner (readinessWords rd) 1
-expired rd Writing = soleOwner (readinessWords rd) 2
-{-# INLINE expired #-}
+expiredWord :: Direction -> Int
+expiredWord Reading = 1
+expiredWord Writing = 2

@@ -30,9 +30,6 @@ module Weft.Core.UseCount
     acquire,
     acquireUnless,
     release,
-    countIn,
-    countOut,
-    isUsed,
 
     -- * Closing it
     shut,
@@ -53,29 +50,35 @@ module Weft.Core.UseCount
   )
 where
 
-import Control.Monad (void, when)
+import Control.Monad (void, when, zipWithM_)
 import Data.Bits
 import Weft.Sys
 
 -- | A word, by its array, its index there and the owner's generation.
 data UseCount = UseCount !AtomicWords !Int !Int
 
--- | A word that has only one owner. Its generation is the 'forkGeneration' of the process whose threads are counted. A
--- forked child inherits the word with the parent's users, and drops them when it first uses the word. (If the parent
--- had shut it, and one of its users was to close the number, the child leaves the number open.)
-soleOwner :: AtomicWords -> Int -> IO UseCount
-soleOwner ws i = do
+-- | Word 0 of an array, which has only one owner. Its generation is the 'forkGeneration' of the process whose threads
+-- are counted. A forked child inherits the word with the parent's users, and drops them when it first uses the word. It
+-- sets the given number of words after it to zero then: they count threads of the process, too, and are changed only
+-- after a call of this function. (If the parent had shut the word, and one of its users was to close the number, the
+-- child leaves the number open.)
+soleOwner :: Int -> AtomicWords -> IO UseCount
+soleOwner others ws = do
   process <- forkGeneration
-  w <- readWord ws i
-  when (wordGeneration w /= process) (takeOver ws i process w)
-  pure (UseCount ws i process)
+  w <- readWord ws 0
+  when (wordGeneration w /= process) (takeOver others ws process w)
+  pure (UseCount ws 0 process)
 {-# INLINE soleOwner #-}
 
 -- | Drop the users of another process, given the word as it was read.
-takeOver :: AtomicWords -> Int -> Int -> Int -> IO ()
-takeOver ws i process w = do
-  found <- casWord ws i w (openWord process (w .&. allFlags))
-  when (found /= w && wordGeneration found /= process) (takeOver ws i process found)
+takeOver :: Int -> AtomicWords -> Int -> Int -> IO ()
+takeOver others ws process w = do
+  counts <- mapM (readWord ws) [1 .. others]
+  found <- casWord ws 0 w (openWord process (w .&. allFlags))
+  if found == w
+    then -- Until that swap no thread of this process has changed the others, and all add to them.
+      zipWithM_ (\i n -> addWord ws i (negate n)) [1 ..] counts
+    else when (wordGeneration found /= process) (takeOver others ws process found)
 {-# NOINLINE takeOver #-}
 
 flagShut, flagReleased, allFlags, oneUser, usersMask, generationShift :: Int
@@ -158,19 +161,6 @@ release l@(UseCount ws i _) = do
   old <- addWord ws i (negate oneUser)
   if old .&. flagShut /= 0 then claim l else pure False
 {-# INLINE release #-}
-
--- | Count a thread in, even if the number is shut.
-countIn :: UseCount -> IO ()
-countIn (UseCount ws i _) = void (addWord ws i oneUser)
-
--- | Count a thread out that 'countIn' counted in.
-countOut :: UseCount -> IO ()
-countOut (UseCount ws i _) = void (addWord ws i (negate oneUser))
-
--- | Whether a thread of this process is counted in.
-isUsed :: UseCount -> IO Bool
-isUsed l = (\w -> ours l w && w .&. usersMask /= 0) <$> load l
-{-# INLINE isUsed #-}
 
 -- | 'True' if the caller has to close the number: it is shut and unused, and no other thread was told to.
 claim :: UseCount -> IO Bool

@@ -110,7 +110,7 @@ inside loc file act = mask $ \restore -> do
 {-# INLINE inside #-}
 
 useCount :: File -> IO UseCount
-useCount file = soleOwner (fileWords file) 0
+useCount = soleOwner 0 . fileWords
 {-# INLINE useCount #-}
 
 entering :: String -> File -> IO ()

@@ -82,7 +82,7 @@ serve given = do
           siteListens site server
           mapM_ (siteStack site) st
           announce sources choice (not (null inherited)) addresses
-          forM_ (server : redirecting) (\s -> void (forkIO (waitServer s >> writeChan events ListenerFailed)))
+          forM_ (server : redirecting) (\s -> void (forkIO ((try (waitServer s) :: IO (Either IOException ())) >> writeChan events ListenerFailed)))
           notify Ready
           running (Process given site tls (server : redirecting) events) fromFile settings
   where

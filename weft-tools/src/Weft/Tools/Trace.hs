@@ -27,7 +27,7 @@ import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (equalFilePath, replaceExtension, takeDirectory, takeFileName)
 import System.IO (IOMode (ReadMode, WriteMode), hFileSize, hSetEncoding, stderr, stdout, utf8, withBinaryFile, withFile)
 import System.IO.Error (isDoesNotExistError, isPermissionError)
-import System.Posix.Signals (Handler (Catch), installHandler, sigHUP, sigINT, sigKILL, sigTERM, signalProcess)
+import System.Posix.Signals (Handler (Catch, Ignore), installHandler, sigHUP, sigINT, sigKILL, sigTERM, signalProcess)
 import System.Process (createProcess, delegate_ctlc, getPid, proc, terminateProcess, waitForProcess)
 import Weft.Tools.Bench.Proc (availableBytes)
 import Weft.Tools.Bench.Table (renderNumber)
@@ -78,6 +78,8 @@ record output program arguments = do
       let folder = takeDirectory output
       exists <- doesDirectoryExist folder
       unless exists (refuse ("there is no folder " <> T.pack folder <> " for the recording"))
+      isFolder <- doesDirectoryExist output
+      when isFolder (refuse (T.pack output <> " is a folder"))
       content <- B.readFile found
       case howLinked content of
         Just (Linked _ False) -> refuse (T.pack program <> " cannot write an event log: link it with -rtsopts -eventlog (from GHC 9.4 on, -rtsopts is enough)")
@@ -91,12 +93,14 @@ record output program arguments = do
       let options = ["+RTS", "-l-asgu", "-ol" <> new, "-RTS"]
       code <- runToEnd found (options <> arguments)
       there <- doesFileExist new
-      when there (renameFile new output)
+      earlier <- doesFileExist output
+      let recorded = if killed code && earlier then new else output
+      when (there && recorded == output) (renameFile new output)
       unless there . refuse $
         T.pack program <> ending code <> " wrote no event log: " <> case code of
           ExitFailure n | n < 0 -> "it writes the log when it ends by itself"
           _ -> "link it with -rtsopts and, before GHC 9.4, with -eventlog"
-      T.hPutStrLn stderr ("weft trace: " <> T.pack output <> " (weft trace view " <> T.pack output <> " shows it as a page)")
+      T.hPutStrLn stderr ("weft trace: " <> T.pack recorded <> " (weft trace view " <> T.pack recorded <> " shows it as a page)")
       when (killed code) $
         T.hPutStrLn stderr ("weft trace: " <> T.pack program <> ending code <> " did not write the end of its log: the recording is incomplete")
       exitWith code
@@ -115,7 +119,13 @@ runToEnd program arguments = do
       Left UserInterrupt -> pure (ExitFailure (negate (fromIntegral sigINT)))
       Left other -> throwIO other
   where
-    handling told act = foldr (\signal -> bracket (installHandler signal (Catch (void (tryPutMVar told ()))) Nothing) (\old -> installHandler signal old Nothing) . const) act [sigTERM, sigHUP]
+    handling told act = foldr (\signal -> bracket (catching told signal) (\old -> installHandler signal old Nothing) . const) act [sigTERM, sigHUP]
+    -- A signal that is ignored, as by nohup, stays so.
+    catching told signal = do
+      old <- installHandler signal (Catch (void (tryPutMVar told ()))) Nothing
+      case old of
+        Ignore -> old <$ installHandler signal Ignore Nothing
+        _ -> pure old
     passOn told child = do
       () <- takeMVar told
       tell sigINT child

@@ -28,6 +28,7 @@ import Test.Tasty.HUnit
 import Weft.Core.Descriptor (closeDescriptor, newDescriptor, useDescriptor)
 import Weft.Core.Manager (isAlive)
 import qualified Weft.Core.Manager as Manager (shutdown)
+import Weft.Core.Readiness (Direction (..), acquire, anyExpired, newReadiness, noteExpired)
 import Weft.Duration
 import Weft.Event (Lifetime (OneShot), evtRead, registerFd_)
 import Weft.IdleTimer (expired, newIdleTimer)
@@ -140,6 +141,17 @@ tests =
         putMVar over ()
         result "the parent's thread" user >>= (@?= Just ())
         isOpen number >>= (@?= False),
+      test "a forked child has none of the parent's waiters whose deadline has passed" $ do
+        rd <- newReadiness 0 1
+        noteExpired rd Reading
+        child <- forkProcess $ do
+          -- As before each attempt.
+          mine <- acquire rd
+          left <- anyExpired rd Reading
+          exitImmediately (if mine && not left then ExitSuccess else ExitFailure 1)
+        status <- finishes "the child" (getProcessStatus True False child)
+        status @?= Just (Exited ExitSuccess)
+        anyExpired rd Reading >>= (@?= True),
       test "a wake-up is never lost (soak)" soak,
       test "collector: threads that wait for a descriptor or a time do not count as deadlocked" . withFds $ \fds -> do
         (r, w) <- pipe fds

@@ -70,7 +70,9 @@ withFallback :: Maybe ByteString -> Application -> Application
 withFallback Nothing files = files
 withFallback (Just path) files = \request respond -> files request $ \response ->
   if statusCode (responseStatus response) == 404 && requestMethod request `elem` [methodGet, methodHead]
-    then files (requesting path request) respond
+    then files (requesting path request) $ \page ->
+      -- A folder would redirect to below the client's path.
+      respond (if statusCode (responseStatus page) == 301 then response else page)
     else respond response
 
 -- | Apply the first redirect that matches the path, however it is spelled. The query is appended, if the target has none.
