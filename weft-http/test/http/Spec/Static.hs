@@ -10,7 +10,7 @@ import Configurations
 import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async (mapConcurrently_)
 import Control.Exception (bracket, bracket_)
-import Control.Monad (forM_, replicateM_, unless, when)
+import Control.Monad (forM_, replicateM_, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
