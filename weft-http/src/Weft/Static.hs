@@ -167,9 +167,11 @@ tries = 8
 -- only one of them as key.
 respelled :: Static -> Instant -> Application
 respelled static@(Static _ root cache since) t request respond = case asked of
-  Right (_, key) | key /= rawPathInfo request, B.null (rootWithoutSlash request) -> do
-    hit <- lookupCache cache (since t) key
-    maybe (missedAs asked tries static request respond) (\r -> answer tries root request r respond) hit
+  Right (_, key)
+    | key /= rawPathInfo request,
+      B.null (rootWithoutSlash request) -> do
+      hit <- lookupCache cache (since t) key
+      maybe (missedAs asked tries static request respond) (\r -> answer tries root request r respond) hit
   _ -> missedAs asked tries static request respond
   where
     asked = askedFor request
