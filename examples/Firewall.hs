@@ -36,7 +36,7 @@ firewall refused = App () $ \context event () -> case event of
   Packet p | Just port <- tcpPort (packetInData p), port `elem` refused -> ((), release p [] ++ [Stop])
   _ -> ((), [])
   where
-    -- IPv4 and IPv6, whose packets OpenFlow 1.0 cannot tell apart by their ports.
+    -- IPv4 and IPv6. OpenFlow 1.0 has no fields of IPv6.
     internet context = 0x0800 : [0x86dd | contextVersion context == V13]
     tcpPort bytes = do
       frame <- ethernet bytes

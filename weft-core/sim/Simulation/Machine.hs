@@ -161,16 +161,21 @@ stopAt kind ready end access what = do
     _ -> pure ()
   where
     isOver = (\r -> case r of Over -> True; _ -> False) <$> readIORef current
-    -- An operation on an object that no other thread uses is not a scheduling point.
+    -- An operation on an object that no other thread uses is not a scheduling point. A thread that goes on with such
+    -- operations for ever would not end the run, so that after many of them in a row all are.
     visible w a = case objectOf access of
-      Nothing -> pure True
+      Nothing -> seenAgain a
       Just x
-        | x == kernelObject || IntSet.member x (worldShared w) -> pure True
+        | x == kernelObject || IntSet.member x (worldShared w) -> seenAgain a
         | otherwise -> do
           let mark = bit (2 * agentNumber a + case access of Reads _ -> 0; _ -> 1)
           modifyIORef' (worldUsed w) (IntMap.insertWith (.|.) x mark)
           open <- (== AllIn) <$> readIORef (agentMasking a)
-          pure (open && IntSet.member (victim (agentNumber a)) (worldShared w))
+          unseen <- readIORef (agentUnseen a)
+          writeIORef (agentUnseen a) $! unseen + 1
+          pure (unseen >= mostUnseen || open && IntSet.member (victim (agentNumber a)) (worldShared w))
+    seenAgain a = True <$ writeIORef (agentUnseen a) 0
+    mostUnseen = 100000 :: Int
 
 -- | Whether an exception is pending that interrupts the thread where it has stopped.
 isInterrupted :: Agent -> Stop -> IO Bool
@@ -262,6 +267,7 @@ start w number body = do
       <*> newIORef (Just (Stop (pure True) maxBound Anything "begins" Runs))
       <*> newIORef AllIn
       <*> newIORef []
+      <*> newIORef 0
       <*> newIORef 0
   _ <- mask_ . forkIO $ do
     takeMVar (agentGo agent)

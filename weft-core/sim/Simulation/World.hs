@@ -87,7 +87,9 @@ data Agent = Agent
     agentMasking :: IORef Masking,
     agentPending :: IORef [SomeException],
     -- | The number of objects it has made.
-    agentMade :: IORef Int
+    agentMade :: IORef Int,
+    -- | How many operations in a row were no scheduling points.
+    agentUnseen :: IORef Int
   }
 
 -- | Where a thread has stopped.

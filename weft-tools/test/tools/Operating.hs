@@ -225,6 +225,13 @@ tests program =
           port <- portOf p
           port @?= given
           get port "/" >>= answered 200 "<p>home</p>",
+      testCase "a listening socket that fails ends the server with status 1" . inFolder $ \folder -> bracket listening close $ \listener ->
+        handed listener "$$" [folder] $ \p -> do
+          _ <- portOf p
+          -- Another process that has the socket.
+          shutdown listener ShutdownBoth
+          code <- timeout 20000000 (waitForProcess (process p))
+          code @?= Just (ExitFailure 1),
       testCase "LISTEN_FDS is ignored if LISTEN_PID is another process" . inFolder $ \folder -> bracket listening close $ \listener -> do
         given <- socketPort listener
         handed listener "1" [folder, "--port", "0"] $ \p -> do

@@ -28,7 +28,7 @@ import Test.Tasty.HUnit
 import Weft.Core.Descriptor (closeDescriptor, newDescriptor, useDescriptor)
 import Weft.Core.Manager (isAlive)
 import qualified Weft.Core.Manager as Manager (shutdown)
-import Weft.Core.Readiness (Direction (..), acquire, anyExpired, newReadiness, noteExpired)
+import Weft.Core.Readiness (Direction (..), acquire, anyExpired, expiredDone, newReadiness, noteExpired, release)
 import Weft.Duration
 import Weft.Event (Lifetime (OneShot), evtRead, registerFd_)
 import Weft.IdleTimer (expired, newIdleTimer)
@@ -141,6 +141,15 @@ tests =
         putMVar over ()
         result "the parent's thread" user >>= (@?= Just ())
         isOpen number >>= (@?= False),
+      test "a waiter that is ahead of the timer of its deadline leaves nothing behind" $ do
+        rd <- newReadiness 0 1
+        forM_ [Reading, Writing] $ \direction -> do
+          expiredDone rd direction
+          during <- anyExpired rd direction
+          usable <- acquire rd <* release rd
+          noteExpired rd direction
+          after <- anyExpired rd direction
+          (during, usable, after) @?= (False, True, False),
       test "a forked child has none of the parent's waiters whose deadline has passed" $ do
         rd <- newReadiness 0 1
         noteExpired rd Reading
