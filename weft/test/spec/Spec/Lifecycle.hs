@@ -148,8 +148,8 @@ tests =
           during <- anyExpired rd direction
           usable <- acquire rd <* release rd
           noteExpired rd direction
-          after <- anyExpired rd direction
-          (during, usable, after) @?= (False, True, False),
+          afterwards <- anyExpired rd direction
+          (during, usable, afterwards) @?= (False, True, False),
       test "a forked child has none of the parent's waiters whose deadline has passed" $ do
         rd <- newReadiness 0 1
         noteExpired rd Reading
