@@ -191,13 +191,15 @@ unlearning act = do
   known <- readIORef learnt
   act <* writeIORef learnt known
 
--- | A failing schedule with fewer departures from the ordinary one. It undoes the departures one after the
--- other. Like 'replay', it is for a schedule that the last search found.
+-- | A failing schedule with fewer departures from the ordinary one, up to the last of them. It undoes the departures
+-- one after the other. Like 'replay', it is for a schedule that the last search found.
 shorten :: IO Scenario -> Schedule -> IO Schedule
 shorten make found = do
   outcome <- replay make found
-  if isNothing (outcomeFault outcome) then pure found else go found (deviations outcome) 1000
+  if isNothing (outcomeFault outcome) then pure found else go (trimmed outcome) (deviations outcome) 1000
   where
+    -- Without the ordinary choices at the end, which a run makes by itself.
+    trimmed o = take (1 + maximum (-1 : map fst (deviations o))) (map fst (outcomeChoices o))
     -- The choices that are not the ordinary ones, by step.
     deviations o = [(i, fst (choiceOf m)) | (i, m) <- zip [0 :: Int ..] (outcomeMoves o), not (ordinary m)]
     ordinary (Answered _ c) = c == 0
@@ -215,7 +217,7 @@ shorten make found = do
         o <- steered rest
         let devs' = deviations o
         if isJust (outcomeFault o) && length devs' < length devs
-          then pure (Just (map fst (outcomeChoices o), devs', budget - 1))
+          then pure (Just (trimmed o, devs', budget - 1))
           else firstThat devs others (budget - 1)
     steered devs = do
       at <- newIORef (0 :: Int)

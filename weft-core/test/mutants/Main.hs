@@ -132,6 +132,8 @@ caught :: Suite -> FilePath -> Maybe Mutant -> IO Verdict
 caught suite parent mutant = do
   let place = parent </> takeFileName (suiteFolder suite)
       found = suiteFound suite
+      -- Seconds. Without a bug every scenario runs to its end, which takes some minutes on an idle machine.
+      limit = maybe "1500" (const "400") mutant
   forM_ (suiteModules suite) $ \(from, name) -> do
     source <- readFile (from </> name)
     changed <- case mutant of
@@ -150,7 +152,7 @@ caught suite parent mutant = do
       ""
   built == ExitSuccess @? ("it does not build: " <> why)
   -- The run ends at its first failure.
-  (_, out, _) <- readProcessWithExitCode "sh" ["-c", "WEFT_SIM_RANDOM=\"$2\" timeout 400 \"$0\" --color never -p \"$1\" | grep -m 1 -e '" <> found <> "' -e ' tests passed' -e ' tests failed'", program, suiteTests suite mutant, show (suiteRandom suite)] ""
+  (_, out, _) <- readProcessWithExitCode "sh" ["-c", "WEFT_SIM_RANDOM=\"$2\" timeout \"$3\" \"$0\" --color never -p \"$1\" | grep -m 1 -e '" <> found <> "' -e ' tests passed' -e ' tests failed'", program, suiteTests suite mutant, show (suiteRandom suite), limit] ""
   case out of
     _
       | found `isInfixOf` out -> pure Caught
