@@ -82,21 +82,20 @@ wake = Suite ("test" </> "wake") ["sim"] ["test" </> "support"] 60 "by the sched
       | "on ARM" `isPrefixOf` mutantName m = "/ARM/"
       | otherwise = "!/io_uring/ && !/ARM/"
 lockstep = Suite ("test" </> "lockstep-sim") ["sim"] ["test" </> "support"] 60 "by WEFT_LOCKSTEP_SEED" coreModules (const "!/io_uring/")
-loops = Suite (hybrid </> "test" </> "hybrid-loops") [hybrid </> "sim", "sim"] ["test" </> "support", ".." </> "weft" </> "src"] 60 "by the schedule" (coreModules <> loopModules) (maybe "/parking/ || /epoll/" testsOf)
+loops = Suite (hybrid </> "test" </> "hybrid-loops") [hybrid </> "sim", "sim"] ["test" </> "support", ".." </> "weft" </> "src"] 60 "by the schedule" (coreModules <> loopModules) (maybe "/parking/ || /epoll/" (among loopPlants))
   where
-    -- Where only some scenarios use the module, those: each of the others takes up to half a minute.
-    testsOf m
-      | "Hybrid/Descriptor" `isPrefixOf` mutantModule m = "/epoll/ && /pipe/"
-      | "Hybrid/Shutdown" `isPrefixOf` mutantModule m = "/epoll/ && /stopped/"
-      | otherwise = "/parking/ || /epoll/"
     loopModules = [(hybrid </> "src", "Weft" </> "Hybrid" </> m) | m <- ["Blocked.hs", "Descriptor.hs", "DescriptorTable.hs", "Interpreter.hs", "Monad.hs", "MVar.hs", "Park.hs", "Policy.hs", "Ready.hs", "Scheduler.hs", "Shutdown.hs", "Thread.hs", "Timer.hs", "Trace.hs", "Watchdog.hs"]]
 server = Suite (http </> "test" </> "server-sim") [http </> "sim", hybrid </> "sim", "sim"] behind 600 "by the schedule" (coreModules <> serverModules) testsOf
   where
     behind = ["test" </> "support", ".." </> "weft" </> "src", http </> "src", http </> "protocol", "core", "src", "src-linux"]
-    testsOf = maybe (intercalate " || " (nub (map fst serverPlants))) (\m -> fromMaybe "/epoll/" (lookup (mutantName m) [(mutantName p, tests) | (tests, p) <- serverPlants]))
+    testsOf = maybe (intercalate " || " (nub (map fst serverPlants))) (among serverPlants)
     serverModules =
       [(http </> "src", "Weft" </> "Http" </> m) | m <- ["Body.hs", "Engine.hs", "Table.hs", "Timeouts.hs", "Types.hs", "Writer.hs"]]
         <> [(".." </> "weft" </> "src", "Weft" </> m) | m <- ["IdleTimer.hs", "Socket" </> "Serve.hs"]]
+
+-- | The tests for a bug.
+among :: [(String, Mutant)] -> Mutant -> String
+among plants m = fromMaybe "/epoll/" (lookup (mutantName m) [(mutantName p, tests) | (tests, p) <- plants])
 
 hybrid, http :: FilePath
 hybrid = ".." </> "weft-hybrid"
@@ -274,20 +273,23 @@ mutants =
     Mutant "an io_uring registration does not interrupt a blocking poll" "Backend/Uring.hs" "backendDeferred = True" "backendDeferred = False"
   ]
 
--- | Bugs of hybrid threads.
-loopMutants :: [Mutant]
-loopMutants =
-  [ Mutant "on ARM, a throwing thread reads the target's state too early" "Hybrid/Park.hs" "    interrupt ctx withdraw = do\n      inOrder t\n" "    interrupt ctx withdraw = do\n",
-    Mutant "on ARM, a parking thread reads its own state too early" "Hybrid/Park.hs" "        else do\n          inOrder t\n" "        else do\n",
-    Mutant "a parking thread does not check for a pending exception" "Hybrid/Park.hs" "              back <- withdraw\n              if back then again else pure Parked" "              pure Parked",
-    Mutant "an interrupted thread stays in its wait queue" "Hybrid/Park.hs" "      withdrawn <- withdraw\n" "      let withdrawn = True\n",
-    Mutant "a thread in the inbox does not wake its loop" "Hybrid/Park.hs" "NoMail -> wakeManager (loopManager l)" "NoMail -> pure ()",
-    Mutant "the inbox is emptied by a read and a write, not one swap" "Hybrid/Scheduler.hs" "      news <- swapRef (loopInbox l) NoMail\n" "      news <- readRef (loopInbox l)\n      writeRef (loopInbox l) NoMail\n",
-    Mutant "a wait queue's state is written without a compare-and-swap, so a thread resumes twice" "Hybrid/Park.hs" "Just (!s', after) -> casRef (queueState q) s s' >>= \\ok -> if ok then True <$ after else go" "Just (!s', after) -> writeRef (queueState q) s' >> (True <$ after)",
-    Mutant "close wakes no waiting hybrid thread" "Hybrid/Descriptor.hs" "forM_ (loopOf owner) $ \\l -> mapM_ (wakeQueue l toLoop d) [Reading, Writing]" "forM_ (take 0 [owner]) $ \\_ -> pure ()",
-    Mutant "a thread that starts to wait does not check whether the descriptor is closed" "Hybrid/Descriptor.hs" "  unless open (wakeQueue l onLoop d dir)" "  unless (open || True) (wakeQueue l onLoop d dir)",
-    Mutant "shutdown does not look for blocked threads" "Hybrid/Shutdown.hs" "      complete <- notifyBlocked l\n      n <- sizeReady" "      let complete = True\n      n <- sizeReady"
+-- | Bugs of hybrid threads, each with the tests that are to find it: searching all scenarios takes minutes.
+loopPlants :: [(String, Mutant)]
+loopPlants =
+  [ ("/parking/", Mutant "on ARM, a throwing thread reads the target's state too early" "Hybrid/Park.hs" "    interrupt ctx withdraw = do\n      inOrder t\n" "    interrupt ctx withdraw = do\n"),
+    ("/parking/", Mutant "on ARM, a parking thread reads its own state too early" "Hybrid/Park.hs" "        else do\n          inOrder t\n" "        else do\n"),
+    ("/parking/", Mutant "a parking thread does not check for a pending exception" "Hybrid/Park.hs" "              back <- withdraw\n              if back then again else pure Parked" "              pure Parked"),
+    ("/parking/", Mutant "an interrupted thread stays in its wait queue" "Hybrid/Park.hs" "      withdrawn <- withdraw\n" "      let withdrawn = True\n"),
+    ("/epoll/ && /two threads for a loop/", Mutant "a thread in the inbox does not wake its loop" "Hybrid/Park.hs" "NoMail -> wakeManager (loopManager l)" "NoMail -> pure ()"),
+    ("/epoll/ && /inbox is emptied/", Mutant "the inbox is emptied by a read and a write, not one swap" "Hybrid/Scheduler.hs" "      news <- swapRef (loopInbox l) NoMail\n" "      news <- readRef (loopInbox l)\n      writeRef (loopInbox l) NoMail\n"),
+    ("/parking/", Mutant "a wait queue's state is written without a compare-and-swap, so a thread resumes twice" "Hybrid/Park.hs" "Just (!s', after) -> casRef (queueState q) s s' >>= \\ok -> if ok then True <$ after else go" "Just (!s', after) -> writeRef (queueState q) s' >> (True <$ after)"),
+    ("/epoll/ && /closed under them/", Mutant "close wakes no waiting hybrid thread" "Hybrid/Descriptor.hs" "forM_ (loopOf owner) $ \\l -> mapM_ (wakeQueue l toLoop d) [Reading, Writing]" "forM_ (take 0 [owner]) $ \\_ -> pure ()"),
+    ("/epoll/ && /pipe that is closed/", Mutant "a thread that starts to wait does not check whether the descriptor is closed" "Hybrid/Descriptor.hs" "  unless open (wakeQueue l onLoop d dir)" "  unless (open || True) (wakeQueue l onLoop d dir)"),
+    ("/epoll/ && /stopped/", Mutant "shutdown does not look for blocked threads" "Hybrid/Shutdown.hs" "      complete <- notifyBlocked l\n      n <- sizeReady" "      let complete = True\n      n <- sizeReady")
   ]
+
+loopMutants :: [Mutant]
+loopMutants = map snd loopPlants
 
 -- | Bugs of the web server and of idle timers, each with the tests that are to find it.
 serverPlants :: [(String, Mutant)]

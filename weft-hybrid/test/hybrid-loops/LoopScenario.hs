@@ -30,6 +30,7 @@ import Weft.Hybrid.Thread
 import Weft.Hybrid.Timer (sleep, timeout)
 import Weft.Hybrid.Trace (Context (..), schedulerLoops)
 import Weft.Sys hiding (finally, mask_, onException, yield)
+import qualified Weft.Sys as Sys (yield)
 
 -- | The back end of the loops, and how often the kernel may misbehave.
 data Setting = Setting (IO ()) Faults
@@ -94,6 +95,24 @@ handed places setting = do
   loops setting 2 (map use places) $ do
     n <- readIORef ran
     pure (holdsThat [(n == length places, "ran " <> show n)])
+
+-- | Threads arrive one by one: the user hands over its next thread while the loop has one in its inbox, which it is
+-- about to take.
+arriving :: Setting -> IO Scenario
+arriving setting = do
+  ran <- newIORef (0 :: Int)
+  let use s = do
+        [first, second, third] <- replicateM 3 newEmptyMVar
+        let arrive done = onLoopOf s 0 (nonBlocking (modifyIORef' ran (+ 1)) >> telling done)
+        onLoopOf s 0 (nonBlocking (arrive second) >> telling first)
+        takeMVar first
+        -- The loop, which yields as well, comes to its inbox now.
+        Sys.yield
+        arrive third
+        mapM_ takeMVar [second, third]
+  loops setting 2 [use] $ do
+    n <- readIORef ran
+    pure (holdsThat [(n == 2, "ran " <> show n)])
 
 -- | A thread of one loop waits for a value, and a thread of another loop puts it.
 across :: Setting -> IO Scenario
@@ -269,6 +288,7 @@ loopTests =
       [ (1, "a thread for each of two loops", handed [0, 1]),
         (1, "two threads for a loop", handed [0, 0]),
         (1, "a value from one loop to another", across),
+        (1, "a thread arrives as the inbox is emptied", arriving),
         (1, "a thread is killed where it waits", killed False),
         (1, "a thread is killed as what it waits for comes", killed True),
         (1, "a time limit", limited),
