@@ -18,7 +18,10 @@
 -- qualified.
 --
 -- Any thread may call these functions, and any number of threads may use
--- one file at once. They are interruptible while they wait. Errors are 'IOError's
+-- one file at once. They are interruptible while they wait in io_uring or for the pool. While at most
+-- three operations run, one that has to wait for a disk may be a blocking call of its own thread, which is cheaper.
+-- An exception then arrives when the disk has answered. After @preferFiles Rings@ there are no such calls.
+-- Errors are 'IOError's
 -- with the names of the function and the file, and of the same types as those of "System.IO".
 --
 -- Where the kernel has no openat2(2) (before Linux 5.6, and in some sandboxes), a path that has to stay below its
@@ -167,7 +170,7 @@ foldNames = Names.foldNames ghcThreads
 -- Reading and writing -----------------------------------------------------------------
 
 -- | Read bytes from an offset on: as many as asked for, fewer only at the end of the file.
--- An exception interrupts it at once.
+-- An exception interrupts it at once, unless it runs as a blocking call (see the top of this module).
 readAt :: File -> Offset -> Count -> IO ByteString
 readAt = Transfer.readAt ghcThreads
 

@@ -1,6 +1,6 @@
 -- |
--- The event API (2010, section 6), public and stable: for programs, or parts of
--- them, that are driven by events. A manager watches descriptors and timers and
+-- The event API, for programs, or parts of them, that are driven by events (after section 6 of O'Sullivan and Tibell,
+-- /Scalable Event Handling for GHC/, 2010). A manager watches descriptors and timers and
 -- runs callbacks; any number of managers may live at once. Threads that only want
 -- to wait for something are better served by "Weft.Thread" and "Weft.Socket".
 --
@@ -16,8 +16,10 @@
 -- programs that use both import this module qualified.
 --
 -- Every function may be called from any thread, and from callbacks, while the
--- manager runs, unless its documentation says otherwise. Callbacks run on the thread
--- that runs the manager, one at a time. They must not block: while one runs, no
+-- manager runs, unless its documentation says otherwise. Callbacks for events and timers run on the thread that runs
+-- the manager, one at a time. Others run on the calling thread, possibly at the same time: that of a descriptor that
+-- is always ready in 'registerFd', and those with 'evtClose' in 'closeFd', and in 'shutdown' if no turn is running.
+-- Callbacks must not block: while one runs, no
 -- other event is handled. An exception in a callback goes to the program's handler for
 -- uncaught exceptions; the manager goes on.
 --

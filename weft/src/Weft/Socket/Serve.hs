@@ -33,9 +33,11 @@ import Control.Monad (forM, forM_, unless, void, when)
 import Data.Char (isDigit)
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
-import Data.Maybe (catMaybes, listToMaybe)
+import Data.List (partition)
+import Data.Maybe (catMaybes, fromMaybe, listToMaybe)
 import Foreign.C.Error
   ( Errno (..),
+    eAFNOSUPPORT,
     eBADF,
     eCONNABORTED,
     eCONNRESET,
@@ -80,7 +82,8 @@ import Weft.Thread.Time (within)
 
 -- | Settings of a server. Begin with 'defaultServerSettings'.
 data ServerSettings = ServerSettings
-  { -- | Address or name to listen on; 'Nothing' is every address.
+  { -- | Address or name to listen on; of a name only the first address. 'Nothing' is every address: of IPv6 and IPv4, or
+    -- of IPv4 if the kernel has no IPv6.
     serverHost :: Maybe HostName,
     -- | Port or service name; @"0"@ lets the system choose one.
     serverPort :: ServiceName,
@@ -239,12 +242,24 @@ resolve settings = do
   found <- blocking (getAddrInfo (Just hints) (serverHost settings) (Just (serverPort settings)))
   case found of
     -- An IPv6 socket for every address takes IPv4 as well.
-    _ | ai : _ <- [a | a <- found, serverHost settings == Nothing, addrFamily a == N.AF_INET6] -> pure ai
+    _
+      | serverHost settings == Nothing,
+        ai : _ <- six -> do
+        absent <- lacks N.AF_INET6
+        pure (if absent then fromMaybe ai (listToMaybe four) else ai)
+      where
+        (six, four) = partition ((== N.AF_INET6) . addrFamily) found
     ai : _ -> pure ai
     [] -> ioError (userError "Weft.Socket.serve: no such address")
   where
     port = serverPort settings
     digits = dropWhile (== '0') port
+    -- A kernel without IPv6 still has its addresses in the answers of getaddrinfo.
+    lacks family = do
+      made <- try (N.socket family N.Stream N.defaultProtocol)
+      case made of
+        Right s -> False <$ N.close s
+        Left e -> pure (fmap Errno (ioe_errno e) == Just eAFNOSUPPORT)
     hints = defaultHints {addrFlags = [AI_PASSIVE], addrSocketType = N.Stream}
 
 -- | Listening sockets, all on one address.
