@@ -111,7 +111,7 @@ receiveBody client expected = do
   left <- peekWord cells cellBodyTime
   fast <- peekWord cells cellBodyFast
   -- One byte more than expected: if the result lacks it, the kernel has nothing else.
-  let size = if fast /= 0 then min bodyReceiveSize (max receiveSize (expected + 1)) else receiveSize
+  let size = if fast /= 0 then max receiveSize (min (bodyReceiveSize - 1) expected + 1) else receiveSize
   notSent cells cellSending
   awaiting deadline (Duration (fromIntegral left))
   bytes <- connReceive (clientConnection client) noDeadline size `onException` awaited deadline

@@ -147,7 +147,8 @@ continueWriting w final = go [] 0
                 queued' = queued + B.length pending + B.length bytes
             at <- peekWord (writerCells w) cellTo
             if queued' < sliceSize && at <= bufferSize buffer - tailRoom
-              then go queue' queued' more
+              then -- The queue is lost if the rest of the builder throws.
+                go queue' queued' more `onException` interrupted w
               else sendStrings w (reverse queue') >> go [] 0 more
     send queue end = seal w end >>= \bytes -> sendStrings w (reverse (bytes : queue))
     sizeLine n = B.concat [hex n, "\r\n"]
@@ -167,6 +168,10 @@ account w n = do
   case writerFraming w of
     Exactly len | sent > len -> throwIO (LengthMismatch len sent)
     _ -> pokeWord (writerCells w) cellSent sent
+
+-- | Bytes that were counted have not been sent: later writes of the response fail.
+interrupted :: Writer -> IO ()
+interrupted w = pokeWord (writerCells w) cellSent minBound
 
 -- | Send what has been written so far.
 flushWriter :: Writer -> IO ()
@@ -236,7 +241,7 @@ sendStrings w strings = do
   let some = filter (not . B.null) strings
   unless (null some) $ do
     setResponse client responseBegun
-    sendSlices client some `onException` pokeWord (writerCells w) cellSent minBound
+    sendSlices client some `onException` interrupted w
   release w
   where
     client = writerClient w

@@ -279,7 +279,7 @@ dataFrame r header payload = do
             | wrong -> pure (Wrong ProtocolError "a body of another length than was said")
             | otherwise -> do
               writeTVar (streamRoom s) (room - frameLength header)
-              Fine <$ writeTVar (streamBody s) (appendBody bytes (if final then BodyComplete else BodyOpen) body)
+              Fine <$ (writeTVar (streamBody s) $! appendBody bytes (if final then BodyComplete else BodyOpen) body)
       case verdict of
         Late -> late
         Wrong code why -> discard (frameLength header) >> streamError r (streamId s) code why

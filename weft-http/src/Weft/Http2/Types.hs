@@ -157,9 +157,11 @@ appendBody bytes end (Body pieces size _)
   | otherwise = Body joined (size + B.length bytes) end
   where
     joined = case viewr pieces of
-      before :> lastPiece | B.length lastPiece + B.length bytes <= 2048 -> before |> (lastPiece <> bytes)
+      before :> lastPiece | B.length lastPiece + B.length bytes <= 2048 -> before `adding` (lastPiece <> bytes)
       -- A copy, so that a small piece does not keep the whole receive buffer alive.
-      _ -> pieces |> B.copy bytes
+      _ -> pieces `adding` B.copy bytes
+    -- Evaluated: a thunk would keep the buffer as well.
+    adding before !piece = before |> piece
 
 -- | Thrown to the thread of a stream that was reset or whose connection has ended.
 data StreamCancelled = StreamCancelled

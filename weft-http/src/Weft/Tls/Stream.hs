@@ -49,6 +49,8 @@ data Session = Session
     sessionCome :: !(IORef ByteString),
     -- | Decrypted bytes that have not been passed on yet. Written by the thread that receives.
     sessionClear :: !(IORef ByteString),
+    -- | Whether the stream has ended. Written by the thread that receives.
+    sessionEnded :: !(IORef Bool),
     -- | The deadlines of the current operations, each written by the thread of its direction.
     sessionReceiveBy :: !(IORef Instant),
     sessionSendBy :: !(IORef Instant),
@@ -98,9 +100,10 @@ handshakeOver side deadline params learned below = do
             securityResumed = maybe again (`elem` [PreSharedKey, RTT0]) mode
           }
   clear <- newIORef B.empty
+  end <- newIORef False
   shut <- newIORef False
   closed <- newIORef False
-  pure (Connection operations (Session context below security side come clear receiveBy sendBy left trouble shut closed))
+  pure (Connection operations (Session context below security side come clear end receiveBy sendBy left trouble shut closed))
 
 -- | Take the given number of bytes, fewer only at the end of the stream. If it throws, the received bytes stay in the
 -- cell. A record's header is not returned before the whole record has arrived, so that a deadline or an interruption
@@ -173,7 +176,8 @@ receiveClear s deadline n
   | otherwise = do
     checkOpen s "connReceive"
     have <- readIORef (sessionClear s)
-    if B.null have then next else give have
+    finished <- readIORef (sessionEnded s)
+    if B.null have then (if finished then pure B.empty else next) else give have
   where
     give bytes = B.take n bytes <$ writeIORef (sessionClear s) (B.drop n bytes)
     next = do
@@ -181,7 +185,7 @@ receiveClear s deadline n
       (whole, _) <- awaitRecord (sessionBelow s) (sessionCome s) deadline
       writeIORef (sessionLeft s) unfinishedSize
       bytes <- ended whole (translating (sessionTrouble s) (recvData (sessionContext s)))
-      if B.null bytes then pure B.empty else give bytes
+      if B.null bytes then B.empty <$ writeIORef (sessionEnded s) True else give bytes
     -- The peer closed without a close_notify alert. For a server that is common and harmless, since HTTP has its own
     -- message lengths. A client must not mistake a truncated message for a complete one.
     ended whole act

@@ -12,7 +12,9 @@ import Control.Exception (ErrorCall (..), evaluate, throwIO, try)
 import Control.Monad (replicateM_)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import Data.ByteString.Builder (lazyByteString)
 import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Lazy as L
 import Data.IORef
 import Network.HTTP.Types
 import Network.Wai
@@ -96,6 +98,8 @@ cases =
     ("status-small", [500, 200], 1),
     ("status-large", [500, 200], 1),
     ("status-negative", [500, 200], 1),
+    ("broken-builder", [500, 200], 1),
+    ("broken-builder-length", [500, 200], 1),
     ("late", [200], 1),
     ("late-without-flush", [500, 200], 1),
     ("after", [200, 200], 1)
@@ -136,6 +140,8 @@ rude request respond = case rawPathInfo request of
   "/status-small" -> respond (responseLBS (Status 99 "Small") [] "injected")
   "/status-large" -> respond (responseLBS (Status 1000 "Large") [] "injected")
   "/status-negative" -> respond (responseLBS (Status (-200) "Negative") [] "injected")
+  "/broken-builder" -> respond (responseStream status200 [] goingOn)
+  "/broken-builder-length" -> respond (responseStream status200 [("Content-Length", "10008")] goingOn)
   "/late" -> respond . responseStream status200 [] $ \write flush -> write "begun" >> flush >> throwIO (ErrorCall "on purpose")
   "/late-without-flush" -> respond . responseStream status200 [] $ \write _ -> write "injected" >> throwIO (ErrorCall "on purpose")
   "/after" -> respond (plain "first") >> throwIO (ErrorCall "on purpose")
@@ -144,6 +150,10 @@ rude request respond = case rawPathInfo request of
     plain = responseLBS status200 []
     sized n = responseLBS status200 [("Content-Length", n)]
     field name value = responseLBS status200 [(name, value)] "x"
+    -- A builder throws behind a string that is queued, and the application handles that and writes on.
+    goingOn write _ = do
+      broken <- try (write (lazyByteString (L.fromChunks (B.replicate 10000 120 : error "on purpose"))))
+      either (\e -> const (write "injected") (e :: ErrorCall)) pure broken
 
 -- | The statuses of the answers in a stream.
 statuses :: ByteString -> [Int]

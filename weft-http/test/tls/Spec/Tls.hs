@@ -12,6 +12,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
 import Data.IORef
 import Data.List (isInfixOf, sort)
+import Data.Tuple (swap)
 import Foreign.C.Error (eCONNRESET, errnoToIOError)
 import GHC.Clock (getMonotonicTime)
 import GHC.IO.Exception (IOErrorType (ProtocolError, ResourceVanished))
@@ -299,6 +300,14 @@ clients get =
         connectTo (settingsFor files ["address"]) distrustful "127.0.0.1" >>= assertBool "another authority" . either (const True) (const False)
         connectTo (settingsFor files ["one"]) (clientFor files) {tlsTrust = TrustAnything} "127.0.0.1"
           >>= assertBool "anything" . either (const False) (const True),
+      testCase "the end of the stream is given any number of times, though the connection stays open" $ do
+        files <- get
+        forM_ [id, swap] $ \roles -> do
+          (from, to) <- connectTo (settingsFor files ["one"]) (clientFor files) "one.test" >>= either throwIO (pure . roles)
+          connSendBytes from noDeadline (B8.pack "last")
+          connShutdownSend from noDeadline
+          soon <- deadlineIn (seconds 5)
+          replicateM 3 (connReceive to soon 100) >>= (@?= [B8.pack "last", B.empty, B.empty]),
       testCase "a client knows the chain that its server sent" $ do
         files <- get
         shell' (folderOf files) "openssl x509 -in one.pem -outform DER -out one.der"

@@ -50,11 +50,12 @@ sendFileRangeWith sent s (Fd fd) offset count
   | otherwise = mask_ $ do
     -- Masked from the first part on; it is interruptible where it waits, and between parts.
     n <- part offset count
-    unless (n == count) (rest (offset + n) (count - n) `catch` \e -> unless (tooShort e) (cutOff s) >> throwIO e)
+    (sent (fromIntegral n) >> rest (offset + n) (count - n)) `catch` \e -> unless (tooShort e) (cutOff s) >> throwIO e
   where
     rest at left = unless (left == 0) $ do
       betweenParts loc s
       n <- part at left
+      sent (fromIntegral n)
       rest (at + n) (left - n)
     tooShort :: SomeException -> Bool
     tooShort e = maybe False isEOFError (fromException e)
@@ -64,7 +65,7 @@ sendFileRangeWith sent s (Fd fd) offset count
         r <- if absent prompt then cSendFile sock fd at (fromIntegral (min left chunk)) else pure prompt
         if r > roomless then pure (Drained (fromIntegral (r - roomless))) else decodeResult r (pure . Done)
       when (n == 0) (ioError (mkIOError EOF loc Nothing Nothing))
-      fromIntegral n <$ sent n
+      pure (fromIntegral n)
     loc = "Weft.Socket.sendFileRange"
     -- @ENOSYS@: not in the page cache. The second call is @safe@, which costs more.
     absent r = Errno (negate (fromIntegral r)) == eNOSYS

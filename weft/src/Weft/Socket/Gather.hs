@@ -29,16 +29,17 @@ sendGathered :: String -> Socket -> IO () -> (CInt -> Ptr IoVec -> CInt -> IO CS
 sendGathered loc s onCut call chunks = mask_ $ do
   -- Masked from the first part on; it is interruptible where it waits, and between parts: the strings may be computed as
   -- they are sent, more slowly than the peer receives.
-  left <- part (filter (not . B.null) chunks)
-  unless (null left) (rest left `onException` onCut)
+  (whole, left) <- part (filter (not . B.null) chunks)
+  unless (whole && null left) (rest left `onException` onCut)
   where
     rest [] = pure ()
-    rest left = betweenParts loc s >> part left >>= rest
-    part [] = pure []
+    rest left = betweenParts loc s >> part left >>= rest . snd
+    -- What is left, and whether all of that is computed already: computing the strings behind a full batch may throw.
+    part [] = pure (True, [])
     part left = do
       let (batch, more) = splitAt maxPieces left
       sent <- sendBatch loc s call batch
-      pure (dropBytes sent batch <> more)
+      pure (null (drop (maxPieces - 1) batch), dropBytes sent batch <> more)
 {-# INLINE sendGathered #-}
 
 -- | Send the first strings, or as much of them as the kernel takes at once. Returns the number of bytes taken.

@@ -223,7 +223,8 @@ startServer settings handler listeners = (`onException` mapM_ close listeners) $
     listens <- isListening l
     unless listens (ioError (userError "Weft.Socket.serve: the socket does not listen"))
   tables <- forM listeners (const (Connections <$> newIORef 0 <*> newMVar IntMap.empty <*> newTVarIO 0))
-  serverOnListen settings bound
+  -- Not masked as the rest of this: threads that it forks inherit its state.
+  interruptible (serverOnListen settings bound)
   threads <- forM (zip3 [0 ..] listeners tables) $ \(i, l, table) ->
     startAcceptor settings handler (placement caps (length listeners) i) i l table
   pure (Server bound threads listeners tables)

@@ -5,7 +5,7 @@ module Spec.Sending
   )
 where
 
-import Control.Exception (Exception, bracket, throwIO, throwTo, try)
+import Control.Exception (ErrorCall (..), Exception, bracket, throwIO, throwTo, try)
 import Control.Monad (forM_, replicateM_, unless, when)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
@@ -53,6 +53,19 @@ tests =
              e <- failure "send" (send (withDeadline soon a) large)
              isTimeout e @? show e
              sendNow a (C.pack "x") >>= (@?= Right 0),
+           test "a string that cannot be computed behind many others cuts" . withUnix $ \a _ -> do
+             let strings = replicate 1024 (C.pack "x") <> error "on purpose"
+             forM_ [(`sendMany` strings), (`Lazy.sendAll` L.fromChunks strings)] $ \sending -> withUnix $ \c _ -> do
+               r <- try (sending c)
+               either (\e -> takeWhile (/= '\n') (show (e :: ErrorCall))) (const "sent") r @?= "on purpose"
+               refused (sendAll c (C.pack "x"))
+             sendAll a (C.pack "x"),
+           test "progress that throws cuts" . withFile $ \path -> withUnix $ \a b ->
+             bracket (openBinaryFile path ReadMode >>= handleToFd) closeFd $ \fd -> do
+               r <- try (sendFileRangeWith (\_ -> throwIO (ErrorCall "on purpose")) a fd 0 20000000)
+               either (\e -> show (e :: ErrorCall)) (const "sent") r @?= "on purpose"
+               refused (sendAll a (C.pack "x"))
+               close b,
            test "a thread that waits to send is notified" . withUnix $ \a _ -> do
              soon <- deadlineIn (milliseconds 500)
              t <- start (sendAll (withDeadline soon a) large)

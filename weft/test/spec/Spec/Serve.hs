@@ -37,6 +37,10 @@ tests =
           let line = C.pack (show (i, n))
           sendAll s line
           recv s 100 >>= (@?= line),
+      test "what runs as the server listens is not masked" $ do
+        states <- newIORef []
+        withServer settings {serverOnListen = \_ -> getMaskingState >>= \m -> modifyIORef states (m :)} echo (const (pure ()))
+        readIORef states >>= (@?= [Unmasked]),
       test "a connection stays on the capability that accepted it" $ do
         caps <- getNumCapabilities
         withServer settings whereAmI $ \server -> do

@@ -24,7 +24,7 @@ where
 
 import Control.Concurrent (forkIOWithUnmask, myThreadId)
 import Control.Concurrent.MVar
-import Control.Exception (SomeException, catch, displayException, mask_)
+import Control.Exception (SomeException, catch, displayException, mask_, onException)
 import Control.Monad (forM_, join, unless, void)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -90,9 +90,10 @@ abortFor why o = do
   atomicModifyIORef' (outletAborted o) (\before -> (Just (fromMaybe why before), ()))
   connAbort (sendQueueConnection o)
 
--- | Send from the switch's own thread. Waits while the switch receives nothing. Throws as 'connSendMany'.
+-- | Send from the switch's own thread. Waits while the switch receives nothing. Throws as 'connSendMany', and the
+-- connection is aborted then: another thread's message must not follow a part of one.
 sendHere :: SendQueue -> [ByteString] -> IO ()
-sendHere o strings = unless (null strings) . withMVar (outletLock o) $ \_ -> forM_ (parts strings) $ \part -> do
+sendHere o strings = unless (null strings) . withMVar (outletLock o) $ \_ -> (`onException` connAbort (sendQueueConnection o)) . forM_ (parts strings) $ \part -> do
   deadline <- deadlineIn (outletPatience o)
   case part of
     [s] -> connSendBytes (sendQueueConnection o) deadline s
