@@ -15,6 +15,9 @@ module KernelRing
     isQueued,
     watch,
     cancelWatch,
+    cancelNow,
+    endLater,
+    isEnded,
     isWatched,
     loseWatch,
     watchedFiles,
@@ -36,6 +39,7 @@ where
 
 import Data.Bits
 import Data.List (partition)
+import Data.Maybe (fromMaybe)
 import Data.Word (Word32)
 
 -- | The program's requests.
@@ -66,13 +70,15 @@ data Ring = Ring
     ringRoom :: !Int,
     ringQueue :: [Submission],
     ringStanding :: [Standing],
+    -- | Cancelled requests that have not ended.
+    ringEnding :: [Standing],
     ringDone :: [Completion],
     ringHeld :: [Completion]
   }
 
 -- | A ring with the given numbers of submission and completion entries.
 newRing :: Int -> Int -> Ring
-newRing entries room = Ring entries room [] [] [] []
+newRing entries room = Ring entries room [] [] [] [] []
 
 -- Requests ------------------------------------------------------------------------------
 
@@ -104,6 +110,22 @@ cancelWatch name r = case partition ((== name) . standingName) (ringStanding r) 
   ([], _) -> Nothing
   (_, others) -> Just (complete (Completion name (-125) False) r {ringStanding = others})
 
+-- | Cancel the request with that name synchronously, also one that is to end later; no effect if there is none.
+cancelNow :: Int -> Ring -> Ring
+cancelNow name r = fromMaybe r (cancelWatch name r {ringStanding = ringStanding r <> these, ringEnding = others})
+  where
+    (these, others) = partition ((== name) . standingName) (ringEnding r)
+
+-- | Cancel the request with that name, which ends later: at the next 'bringOut', or by 'cancelNow'.
+endLater :: Int -> Ring -> Ring
+endLater name r = r {ringStanding = others, ringEnding = ringEnding r <> these}
+  where
+    (these, others) = partition ((== name) . standingName) (ringStanding r)
+
+-- | Whether there is no request with that name, not even one that is to end later.
+isEnded :: Int -> Ring -> Bool
+isEnded name r = all ((/= name) . standingName) (ringStanding r <> ringEnding r)
+
 -- | Whether there is a request with that name.
 isWatched :: Int -> Ring -> Bool
 isWatched name = any ((== name) . standingName) . ringStanding
@@ -116,7 +138,7 @@ loseWatch r = case ringStanding r of
 
 -- | The files that requests refer to.
 watchedFiles :: Ring -> [Int]
-watchedFiles = map standingFile . ringStanding
+watchedFiles r = map standingFile (ringStanding r <> ringEnding r)
 
 -- Events ---------------------------------------------------------------------------------
 
@@ -130,13 +152,14 @@ notice file events r = r {ringStanding = map told (ringStanding r)}
 
 -- | Whether requests will complete when the kernel is entered.
 hasNews :: Ring -> Bool
-hasNews = any ((/= 0) . standingNews) . ringStanding
+hasNews r = any ((/= 0) . standingNews) (ringStanding r) || not (null (ringEnding r))
 
 -- | Complete all requests for which events have happened; with 'True' in reverse order. A completion has the
--- events that happened, whether or not they are still present.
+-- events that happened, whether or not they are still present. Cancelled requests end.
 bringOut :: Bool -> Ring -> Ring
-bringOut turned r = foldl bring r {ringStanding = []} (if turned then reverse (ringStanding r) else ringStanding r)
+bringOut turned r = foldl bring ended {ringStanding = []} (if turned then reverse (ringStanding r) else ringStanding r)
   where
+    ended = foldl (\q s -> complete (Completion (standingName s) (-125) False) q) r {ringEnding = []} (ringEnding r)
     bring q s
       | standingNews s == 0 = kept s q
       | standingStays s && hasRoom q = complete (Completion (standingName s) (fromIntegral (standingNews s)) True) (kept s {standingNews = 0} q)

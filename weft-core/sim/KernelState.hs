@@ -79,12 +79,15 @@ data Faults = Faults
     faultInterrupt :: Int,
     -- | A registration fails with @ENOMEM@. With io_uring: entering fails with @EAGAIN@ and submits nothing;
     -- synchronous cancelling fails with @EINVAL@, as before Linux 6.0.
-    faultRefuse :: Int
+    faultRefuse :: Int,
+    -- | Synchronous cancelling of an io_uring request gives up (@EBUSY@), as the thread that submitted it does not run.
+    -- The request refers to its file until it is cancelled again, or the kernel is entered for completions.
+    faultUnfinished :: Int
   }
 
 noFaults, allFaults :: Faults
-noFaults = Faults 0 0 0 0 0
-allFaults = Faults 1 1 1 1 0
+noFaults = Faults 0 0 0 0 0 0
+allFaults = Faults 1 1 1 1 0 0
 
 -- | What a descriptor refers to.
 data File

@@ -128,17 +128,22 @@ uringWait n ns = do
         _ -> True
 
 -- | Cancel the submitted request with that name, synchronously. Zero, also if there is none; @-EINVAL@ if the kernel
--- cannot do that.
+-- cannot do that; @-EBUSY@ if the request has not ended yet.
 uringCancelNow :: Int -> Int -> IO Int
 uringCancelNow n name = do
   call ("cancels " <> show name <> " at once")
   withRing n (-9) $ \i r -> do
     refused <- may faultRefuse (\x f -> f {faultRefuse = x})
-    if refused
-      then (-22) <$ note "it cannot do that"
-      else do
-        maybe (pure ()) (setFile i . Uring) (Ring.cancelWatch name r)
-        0 <$ letGo (Ring.watchedFiles r)
+    unfinished <- if refused || Ring.isEnded name r then pure False else may faultUnfinished (\x f -> f {faultUnfinished = x})
+    case () of
+      _
+        | refused -> (-22) <$ note "it cannot do that"
+        | unfinished -> do
+          setFile i (Uring (Ring.endLater name r))
+          (-16) <$ note "it has not ended"
+        | otherwise -> do
+          setFile i (Uring (Ring.cancelNow name r))
+          0 <$ letGo (Ring.watchedFiles r)
 
 -- | Whether something is queued, held back, completed, or will complete when the kernel is entered.
 uringHas :: Int -> IO (Bool, Bool, Bool, Bool)

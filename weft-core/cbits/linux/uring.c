@@ -98,11 +98,11 @@ int weft_uring_cancel(struct weft_uring *u, uint64_t data) {
 
 /* Cancel synchronously: returns 0 when the request has ended and released the
  * file; -EINVAL if the kernel cannot do that (before Linux 6.0),
- * -EBUSY after a thousand tries. A request ends on the thread that submitted it. A thread
+ * -EBUSY after that many tries, of 0.1 ms each. A request ends on the thread that submitted it. A thread
  * that sleeps in the kernel is woken; one that computes is interrupted by the
  * barrier, which has no other purpose here. */
-int weft_uring_cancel_now(struct weft_uring *u, uint64_t data) {
-  for (int i = 0; i < 1000; i++) {
+int weft_uring_cancel_now(struct weft_uring *u, uint64_t data, int tries) {
+  for (int i = 0; i < tries; i++) {
     struct sync_cancel c = {.addr = data, .fd = -1, .timeout = {.tv_nsec = 100000}};
     if (syscall(SYS_io_uring_register, u->ring.fd, REGISTER_SYNC_CANCEL, &c, 1) < 0) {
       if (errno == ENOENT) return 0;

@@ -9,8 +9,8 @@ module Laws
   )
 where
 
-import Control.Concurrent (threadDelay)
-import Control.Exception (try)
+import Control.Concurrent (forkOS, newEmptyMVar, putMVar, takeMVar, threadDelay)
+import Control.Exception (finally, try)
 import Control.Monad (forM_, replicateM_, unless, void, when)
 import Foreign.C.Error (Errno (..), eBADF)
 import GHC.IO.Exception (ioe_errno)
@@ -212,7 +212,7 @@ latestLaws make =
           (s, peer) <- streamPair fds
           say peer 1
           armed b s (tableToken s 1) t evtRead
-          backendForget b s
+          forgets b s
           armed b s (tableToken s 2) t evtWrite
           reports b [(tableToken s 2, evtWrite)]
       ]
@@ -405,18 +405,18 @@ forgottenLaws make =
         (r, w) <- pipe fds
         say w 1
         armed b r (tokenOf r) t evtRead
-        backendForget b r
+        forgets b r
         silent b
         armed b r (tokenOf r) t evtRead
         reports b [(tokenOf r, evtRead)]
         say w 1
-        backendForget b r
+        forgets b r
         silent b,
       everyTrigger make "unknown descriptors, negative ones, and one twice" $ \t b fds -> do
         (r, w) <- pipe fds
-        mapM_ (backendForget b) [r, -1, minBound, maxBound, 19999]
+        mapM_ (forgets b) [r, -1, minBound, maxBound, 19999]
         armed b r (tokenOf r) t evtRead
-        replicateM_ 2 (backendForget b r)
+        replicateM_ 2 (forgets b r)
         say w 1
         silent b,
       everyTrigger make "a number that is used again" $ \t b fds ->
@@ -425,7 +425,7 @@ forgottenLaws make =
           armed b r (tableToken r (2 * g)) t evtRead
           when (even g) (void (poll b NoWait))
           say w 1
-          backendForget b r
+          forgets b r
           shut fds r
           (r', w') <- pipe fds
           r' @?= r
@@ -434,18 +434,33 @@ forgottenLaws make =
           got @?= []
           say w' 1
           reports b [(tableToken r' (2 * g + 1), evtRead)]
-          backendForget b r'
+          forgets b r'
           mapM_ (shut fds) [r', w, w'],
       everyTrigger make "closing takes effect at once" $ \t b fds ->
         forM_ [False, True] $ \polled -> do
           (s, peer) <- tcpPair fds
           armed b s (tokenOf s) t evtRead
           when polled (silent b)
-          backendForget b s
+          forgets b s
           shut fds s
           -- Not asked through the back end, which would give it another chance.
           told <- closesWithin (10000 :: Int) peer
+          told @? "the peer was not told",
+      [ law make "closing waits for a thread that sleeps in the kernel" $ \b fds -> forM_ [1 .. 3 :: Int] $ \_ -> do
+          (s, peer) <- tcpPair fds
+          armed b s (tokenOf s) Edge evtRead
+          (asked, over) <- (,) <$> newEmptyMVar <*> newEmptyMVar
+          -- This thread submits what is queued, and then sleeps uninterruptibly.
+          _ <- forkOS ((poll b NoWait >> putMVar asked () >> sleepInKernel 300000) `finally` putMVar over ())
+          takeMVar asked
+          threadDelay 20000
+          released <- backendForget b s
+          shut fds s
+          released
+          told <- closesWithin (20 :: Int) peer
           told @? "the peer was not told"
+          takeMVar over
+      ]
     ]
   where
     closesWithin n fd = do

@@ -18,13 +18,18 @@ module LawsAsking
     notReady,
     tokenOf,
     hungUp,
+
+    -- * Forgetting
+    forgets,
+    sleepInKernel,
   )
 where
 
 import Control.Exception (bracket)
-import Control.Monad (forM_)
+import Control.Monad (forM_, join)
 import Data.IORef
 import Data.List (sort)
+import Foreign.C.Types (CUInt (..))
 import System.Posix.Types (Fd)
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -98,3 +103,13 @@ tokenOf fd = tableToken fd 1
 -- | The events that report a hang-up.
 hungUp :: Events
 hungUp = evtHangup <> evtRead <> evtWrite
+
+-- Forgetting -------------------------------------------------------------------------
+
+-- | Forget a descriptor, and wait until its file is released.
+forgets :: Backend -> Fd -> IO ()
+forgets b fd = join (backendForget b fd)
+
+-- | Let the calling OS thread sleep in the kernel for so many microseconds, uninterruptibly. Meanwhile no request of
+-- io_uring that it has submitted can end.
+foreign import ccall safe "weft_test_sleep" sleepInKernel :: CUInt -> IO ()

@@ -113,7 +113,7 @@ manyLaws make =
         forM_ pipes $ \(r, _) -> armed b r (tokenOf r) t evtRead
         forM_ pipes $ \(r, _) -> armed b r (tableToken r 2) t evtRead
         forM_ pipes $ \(_, w) -> say w 1
-        forM_ pipes $ \(r, _) -> backendForget b r
+        forM_ pipes $ \(r, _) -> forgets b r
         silent b
     ]
     <> [ law make "20,000 changes between two polls" $ \b fds -> do
@@ -174,7 +174,7 @@ threadLaws make =
         when (backendDeferred b) (backendWake b)
       found <- until' b 5 (not . null)
       found @?= [(tokenOf r, evtRead)]
-      backendForget b r
+      forgets b r
       mapM_ (shut fds) [r, w],
     law make "readiness after arming while the owner is blocked" $ \b fds -> do
       (r, w) <- pipe fds
@@ -194,7 +194,7 @@ threadLaws make =
       armed b r' (tokenOf r') Level evtRead
       left <- newIORef (10 :: Int)
       let react tok _
-            | tokenFd tok == r' = backendForget b r'
+            | tokenFd tok == r' = forgets b r'
             | otherwise = do
               n <- readIORef left
               writeIORef left (n - 1)
@@ -227,7 +227,7 @@ exitedThread b fds = forM_ [Once, Level, Edge] $ \t -> do
   say w 1
   found <- until' b 5 (not . null)
   found @?= [(tokenOf r, evtRead)]
-  backendForget b r
+  forgets b r
   where
     forkOS' act gone = forkOS (act `finally` putMVar gone ())
 
@@ -287,7 +287,7 @@ churn threads rounds giveUp b = do
           when (tokenGeneration tok' > tokenGeneration tok) (assertFailure (show tok' <> " was reported before it was armed"))
           unless (tok' == tok) await
     await
-    backendForget b r
+    forgets b r
     writeIORef done i
   over <- newEmptyMVar
   watchers <- sequence [forkIO (mapM (readMVar . snd) workers >>= putMVar over . sequence_), forkIO (giveUp >> putMVar over (Right ()))]

@@ -99,7 +99,7 @@ next b (Right world) op = case op of
     pure m {ready = ready m `without` evtWrite}
   MakeRoom i -> change i $ \m -> becomes evtWrite m <$ drain (peer m)
   Forget i -> change i $ \m -> do
-    backendForget b (socket m)
+    forgets b (socket m)
     pure m {watch = Nothing}
   Poll -> pollUntilPaid b 1000 world
   where

@@ -8,7 +8,7 @@ module Main (main) where
 
 import Control.Exception (finally)
 import Control.Monad (forM_, when)
-import Data.List (intercalate, isInfixOf, isPrefixOf, nub, stripPrefix)
+import Data.List (intercalate, isInfixOf, isPrefixOf, isSuffixOf, nub, stripPrefix)
 import Data.Maybe (fromMaybe, mapMaybe)
 import System.Directory
 import System.Environment (lookupEnv, setEnv)
@@ -78,7 +78,7 @@ wake = Suite ("test" </> "wake") ["sim"] ["test" </> "support"] 60 "by the sched
   where
     -- Some bugs show only with io_uring, or with a weak memory model.
     testsOf m
-      | "Backend/Uring" `isPrefixOf` mutantModule m = "/io_uring/ && !/ARM/"
+      | "Backend/Uring" `isPrefixOf` mutantModule m || "with io_uring" `isSuffixOf` mutantName m = "/io_uring/ && !/ARM/"
       | "on ARM" `isPrefixOf` mutantName m = "/ARM/"
       | otherwise = "!/io_uring/ && !/ARM/"
 lockstep = Suite ("test" </> "lockstep-sim") ["sim"] ["test" </> "support"] 60 "by WEFT_LOCKSTEP_SEED" coreModules (const "!/io_uring/")
@@ -246,7 +246,7 @@ mutants =
     Mutant "a one-shot callback stays registered" "Core/Registry.hs" "kept = filter (not . oneShot) due <> others" "kept = due <> others",
     Mutant "the remaining callbacks are not armed again" "Core/Registry.hs" "(if shared then not (all oneShot due) else needsArming due kept)" "shared",
     Mutant "unregistering leaves the callback in the table" "Core/Registry.hs" "settle r table fd e kept (any" "settle r table fd e (entryRegistrations e) (any",
-    Mutant "an unregistered descriptor stays armed" "Core/Registry.hs" "when (alive && not shared) (forget r" "when (alive && shared) (forget r",
+    Mutant "an unregistered descriptor stays armed" "Core/Registry.hs" "when (alive && not shared) (void (forget r" "when (alive && shared) (void (forget r",
     Mutant "a descriptor is armed before it is in the table" "Core/Registry.hs" "          setSlot r fd (Attached rd m)\n          void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)\n            `onException` setSlot r fd Vacant\n" "          void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)\n          setSlot r fd (Attached rd m)\n",
     Mutant "a descriptor attaches to a stopped manager" "Core/Registry.hs" "Nothing | not alive -> pure ManagerStopped" "Nothing | False -> pure ManagerStopped",
     Mutant "an event puts the token of the other direction" "Core/Readiness.hs" "when (evs `overlaps` evtRead) (void" "when (evs `overlaps` evtWrite) (void",
@@ -260,8 +260,12 @@ mutants =
     Mutant "the poll back end does not resume registrations" "Backend/Poll.hs" "again e = e {entryArmed = entryArmed e <> (evs `common` entryAsked e), entryListed = True}" "again e = e",
     Mutant "a registration does not interrupt a blocking poll" "Backend/Poll.hs" "backendDeferred = True" "backendDeferred = False",
     Mutant "on ARM, the inbox is read before the announced sleep is visible" "Core/Manager.hs" "      state <- readWord (managerState m) 0\n      news <- hasNews (managerTimers m)\n" "      news <- hasNews (managerTimers m)\n      state <- readWord (managerState m) 0\n",
-    Mutant "the request of a closed descriptor is not cancelled" "Backend/Uring.hs" "  when (isLive e) $ do\n    done <- flush" "  when (isLive e && entrySequence e == 0) $ do\n    done <- flush",
-    Mutant "a closed descriptor's request is cancelled before it was submitted" "Backend/Uring.hs" "    done <- flush ring 10\n    r <- cancelNow" "    let done = True\n    r <- cancelNow",
+    Mutant "the request of a closed descriptor is not cancelled" "Backend/Uring.hs" "  outcome <- if isLive e then" "  outcome <- if isLive e && entrySequence e == 0 then",
+    Mutant "a closed descriptor's request is cancelled before it was submitted" "Backend/Uring.hs" "  done <- flush ring 10\n  r <- cancelNow" "  let done = True\n  r <- cancelNow",
+    Mutant "a close does not wait for a request that has not ended" "Backend/Uring.hs" "pure (when (outcome == Unfinished) (awaitEnd ring request))" "pure (when (outcome == Unfinished) (pure ()))",
+    Mutant "a close waits once for a request that has not ended" "Backend/Uring.hs" "  unless over (pauseUring >> awaitEnd ring request)" "  unless over (pure ())",
+    Mutant "a close of a callback's descriptor does not wait for requests with io_uring" "Core/Registry.hs" "sequence_ ofCallbacks >> ofTracked)" "ofTracked)",
+    Mutant "a close of a tracked descriptor does not wait for requests with io_uring" "Core/Registry.hs" "sequence_ ofCallbacks >> ofTracked)" "sequence_ ofCallbacks)",
     Mutant "the completion of an earlier request is reported" "Backend/Uring.hs" "if not (isLive e) || userData fd (entrySequence e) /= from" "if not (isLive e)",
     Mutant "a wake-up does not end a wait" "Backend/Uring.hs" "m <$ writeRef (ringWoken ring) True" "pure m",
     Mutant "the wake-up descriptor is polled once only" "Backend/Uring.hs" "(Entry wakeToken 0 evtRead Edge Vacant) Standing" "(Entry wakeToken 0 evtRead Once Vacant) Single",

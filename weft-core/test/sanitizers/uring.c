@@ -16,7 +16,7 @@
 struct weft_uring;
 int weft_uring_open(unsigned, unsigned, struct weft_uring **);
 int weft_uring_watch(struct weft_uring *, int, uint32_t, int, uint64_t), weft_uring_cancel(struct weft_uring *, uint64_t);
-int weft_uring_cancel_now(struct weft_uring *, uint64_t), weft_uring_submit(struct weft_uring *), weft_uring_state(struct weft_uring *);
+int weft_uring_cancel_now(struct weft_uring *, uint64_t, int), weft_uring_submit(struct weft_uring *), weft_uring_state(struct weft_uring *);
 int weft_uring_look(struct weft_uring *), weft_uring_wait(struct weft_uring *, int64_t);
 int weft_uring_reap(struct weft_uring *, struct io_uring_cqe *, int);
 int weft_uring_descriptor(struct weft_uring *), weft_uring_is_forked(struct weft_uring *), weft_uring_is_open(int);
@@ -65,7 +65,7 @@ static void *ask(void *argument) {
       pthread_mutex_lock(&lock);
       while (weft_uring_submit(ring) < 0) continue;
       for (int p = 0; p < n; p++) {
-        int r = weft_uring_cancel_now(ring, name(t, p));
+        int r = weft_uring_cancel_now(ring, name(t, p), 1000);
         /* Busy: the thread that submitted the request got no core meanwhile. */
         if (r == -EBUSY) busy++;
         if (r != 0 && r != -EINVAL && r != -EBUSY) blame("cancel_now", r, p);

@@ -284,13 +284,13 @@ runCommand machine made n model c = case c of
     | not (endOpen model e) || trackedAlone model e -> unchanged
     | otherwise -> do
       fd <- numberOf e
-      closeRegistered (theRegistry made) fd (machineClose machine fd)
+      closeRegistered (theRegistry made) fd (const (machineClose machine fd))
       modifyIORef' (theNumbers made) (IntMap.delete e)
       fmap (closed e) <$> observed made (Closing e) model
   Track e
     | endOpen model e && not (isJust (trackedOf model e)) -> do
       fd <- numberOf e
-      d <- newDescriptor (pure (theRegistry made)) (managerAt made 0) fd (pure () <$ machineClose machine fd)
+      d <- newDescriptor (pure (theRegistry made)) (managerAt made 0) fd (\_ -> pure () <$ machineClose machine fd)
       modifyIORef' (theTracked made) (IntMap.insert n d)
       quietly (tracks n e model)
     | otherwise -> unchanged

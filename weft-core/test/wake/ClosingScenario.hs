@@ -5,6 +5,8 @@ module ClosingScenario
     closing,
     heard,
     heardOfSecond,
+    released,
+    releasedCallback,
     closedUnder,
     closedByNumber,
 
@@ -89,7 +91,7 @@ heardOfSecond setting = do
   (r, w) <- newPipe
   let m = firstManager x
       registered n = void (register (theRegistry x) m (fd n) evtRead OneShot (\_ _ -> pure ()))
-      closes n = closeRegistered (theRegistry x) (fd n) (void (closeNumber n))
+      closes n = closeRegistered (theRegistry x) (fd n) (const (void (closeNumber n)))
       owner = do
         registered r
         closes r
@@ -99,6 +101,36 @@ heardOfSecond setting = do
         told <- mapM (\n -> writeBytes n [1]) [w, w']
         unless (told == [-32, -32]) (blame x ("writes to the other ends gave " <> show told))
   pure . finally' x [0] [dispatcher x 0, owner] $ pure Nothing
+
+-- | When a close has finished, the file is released: the other end knows of it, even if a request of the back end could
+-- not be ended before the number was given back.
+released :: Setting -> IO Scenario
+released setting = do
+  x <- machine setting 1
+  (r, w) <- newPipe
+  d <- ownedBy x r (closesAndTells x r w)
+  let reader = void (reading x d never 1)
+      closer = void (closeDescriptor d)
+  pure . finally' x [0] [dispatcher x 0, reader, closer] $ pure Nothing
+
+-- | As 'released', for a descriptor with a callback.
+releasedCallback :: Setting -> IO Scenario
+releasedCallback setting = do
+  x <- machine setting 1
+  (r, w) <- newPipe
+  let owner = do
+        void (register (theRegistry x) (firstManager x) (fd r) evtRead MultiShot (\_ _ -> pure ()))
+        join (closeRegistered (theRegistry x) (fd r) (closesAndTells x r w))
+  pure . finally' x [0] [dispatcher x 0, owner] $ pure Nothing
+
+-- | Close a number; the action that finishes the close looks at the other end.
+closesAndTells :: Machine -> Int -> Int -> IO () -> IO (IO ())
+closesAndTells x r w awaitRelease = do
+  void (closeNumber r)
+  pure $ do
+    awaitRelease
+    told <- writeBytes w [1]
+    unless (told == -32) (blame x ("a write to the other end gave " <> show told))
 
 -- | Readers of a descriptor that is closed under them, or before they come.
 closedUnder :: Setting -> IO Scenario
@@ -134,7 +166,7 @@ closedByNumber setting = do
         case o of
           Right (Completed bytes) -> blame x ("a reader got " <> show bytes)
           _ -> modifyIORef' came (+ 1)
-      closer = closeRegistered (theRegistry x) (fd r) (void (closeNumber r))
+      closer = closeRegistered (theRegistry x) (fd r) (const (void (closeNumber r)))
   pure . finally' x [0] [dispatcher x 0, reader, reader, closer] $ do
     n <- readIORef came
     pure (holdsThat [(n == 2, "came back: " <> show n)])
@@ -212,7 +244,7 @@ registering setting = do
         case p of
           Right (Placed _) -> pure ()
           _ -> modifyIORef' refused (+ 1)
-      closer = closeRegistered (theRegistry x) (fd r) (closeNumber r >>= \c -> when (c < 0) (blame x "closed twice"))
+      closer = closeRegistered (theRegistry x) (fd r) (\_ -> closeNumber r >>= \c -> when (c < 0) (blame x "closed twice"))
       writer = void (writeBytes w [1])
   pure . finally' x [0] [dispatcher x 0, registrar, closer, registrar, writer] $ do
     told <- readIORef calls

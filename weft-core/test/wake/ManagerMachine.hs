@@ -13,6 +13,7 @@ module ManagerMachine
     firstManager,
     dispatcher,
     owned,
+    ownedBy,
     reading,
     fd,
 
@@ -105,10 +106,14 @@ alive x = go (theManagers x)
 
 -- | Take charge of a number.
 owned :: Machine -> Int -> IO Descriptor
-owned x n = newDescriptor (pure (theRegistry x)) (alive x) (fromIntegral n) $ do
+owned x n = ownedBy x n $ \_ -> do
   r <- closeNumber n
   when (r < 0) (blame x ("closed twice: " <> show n))
   pure (pure ())
+
+-- | Take charge of a number, with the action that closes it, which is given to 'newDescriptor'.
+ownedBy :: Machine -> Int -> (IO () -> IO (IO ())) -> IO Descriptor
+ownedBy x n = newDescriptor (pure (theRegistry x)) (alive x) (fromIntegral n)
 
 -- | Read at most this many bytes, as sockets do.
 reading :: Machine -> Descriptor -> Instant -> Int -> IO (Outcome [Int])

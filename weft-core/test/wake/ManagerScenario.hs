@@ -346,6 +346,9 @@ managerTests =
       testGroup "epoll, and a kernel that misbehaves" (searches onEpoll {settingFaults = allFaults}),
       testGroup "io_uring" (cheaper holdsWithin (onUring 8)),
       testGroup "io_uring with one entry, and a kernel that misbehaves" (cheaper holdsWithin (onUring 1) {settingFaults = allFaults {faultRefuse = 1}}),
+      testGroup
+        "io_uring, and a request that does not end at once"
+        [holdsWithin bound name (make (onUring 8) {settingFaults = noFaults {faultUnfinished = 2}}) | (bound, name, make) <- scenarios, name `elem` closes],
       testGroup "epoll, on ARM" (cheaper holdsOnArm onEpoll),
       testGroup "io_uring, on ARM" (cheaper holdsOnArm (onUring 8))
     ]
@@ -355,6 +358,7 @@ managerTests =
     cheaper :: (Int -> String -> IO Scenario -> TestTree) -> Setting -> [TestTree]
     cheaper search setting = [search (if name `elem` long then 1 else bound) name (make setting) | (bound, name, make) <- scenarios]
     long = ["a one-shot callback is unregistered", "a callback is unregistered", "two callbacks of a descriptor"]
+    closes = ["two readers and a close", "a close, and the number in use again", "a close that has finished, and the other end", "a close of a number that has finished, and the other end", "closing against registering"]
     -- Short scenarios may depart from the ordinary schedule twice.
     scenarios =
       [ (2, "one reader", readers 1),
@@ -372,6 +376,8 @@ managerTests =
         (2, "two callbacks of a descriptor", several),
         (1, "a close, and the other end", heard),
         (1, "a second close of a number, and the other end", heardOfSecond),
+        (1, "a close that has finished, and the other end", released),
+        (2, "a close of a number that has finished, and the other end", releasedCallback),
         (1, "closing against registering", registering),
         (1, "the manager is stopped", stopping False),
         (1, "the manager's thread is killed", stopping True),

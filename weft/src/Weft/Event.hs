@@ -211,7 +211,7 @@ unregisterFd_ m = void . unregisterFd m
 -- callbacks run with 'evtClose' on the calling thread. Meanwhile no thread can register the
 -- descriptor, or a new one of the same number. An exception of the action is thrown after that.
 closeFd :: EventManager -> (Fd -> IO ()) -> Fd -> IO ()
-closeFd m close fd = closeRegistered (Core.managerRegistry m) fd (close fd)
+closeFd m close fd = closeRegistered (Core.managerRegistry m) fd (const (close fd))
 
 -- Timers -----------------------------------------------------------------------------
 

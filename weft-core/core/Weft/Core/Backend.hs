@@ -52,7 +52,7 @@ data Armed
 --
 -- [forgotten] After @backendForget fd@ no event is reported for it but those
 -- that a concurrent poll had collected already; the caller may close it at once,
--- and closing takes effect at once.
+-- and closing takes effect when the returned action has ended: nearly always there is nothing to wait for.
 -- Forgetting a descriptor that is not watched is no error.
 --
 -- [wake] @backendWake@ makes a blocking poll return, or, if none blocks, the next poll. Several wakes may count as
@@ -74,8 +74,9 @@ data Backend = Backend
     backendPoll :: !(Wait -> (Token -> Events -> IO ()) -> IO Int),
     -- | Watch a descriptor.
     backendArm :: !(Fd -> Token -> Trigger -> Events -> IO Armed),
-    -- | Stop watching a descriptor.
-    backendForget :: !(Fd -> IO ()),
+    -- | Stop watching a descriptor. The action that it returns waits until the kernel's mechanism has released the
+    -- file; it may block, and may be run at any time, also after 'backendClose'.
+    backendForget :: !(Fd -> IO (IO ())),
     -- | Whether 'backendArm' takes effect only when a blocking poll returns. If so, the caller of 'backendArm' wakes
     -- the poll.
     backendDeferred :: !Bool,

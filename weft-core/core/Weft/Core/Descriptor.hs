@@ -63,9 +63,9 @@ data Descriptor = Descriptor
 
 -- | Take ownership of an open, non-blocking descriptor. The arguments find the registry, find
 -- a manager for the calling thread, and close the
--- descriptor: an action that does not block and returns another one that finishes the close,
--- which is run without any lock.
-newDescriptor :: IO (Registry Manager) -> IO Manager -> Fd -> IO (IO ()) -> IO Descriptor
+-- descriptor. The last one does not block. It is given an action that waits until the back ends have released the file
+-- ('backendForget'), and returns one that finishes the close, which is run without any lock.
+newDescriptor :: IO (Registry Manager) -> IO Manager -> Fd -> (IO () -> IO (IO ())) -> IO Descriptor
 newDescriptor registry manager fd free = do
   r <- registry
   rd <- trackReadiness r fd

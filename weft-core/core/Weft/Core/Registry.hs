@@ -46,7 +46,7 @@ module Weft.Core.Registry
   )
 where
 
-import Control.Monad (forM, forM_, unless, void, when)
+import Control.Monad (forM, forM_, void, when)
 import Data.Bits ((.&.))
 import qualified Data.IntMap.Strict as IntMap
 import qualified Data.IntSet as IntSet
@@ -245,7 +245,7 @@ settle r table fd e kept rearm
     known r (entryManager e) (-1)
     alive <- opsAlive (host r) (entryManager e)
     shared <- sharesReadiness r fd (entryManager e)
-    when (alive && not shared) (forget r (entryManager e) fd)
+    when (alive && not shared) (void (forget r (entryManager e) fd))
     pure (IntMap.delete (fromIntegral fd) table)
   | rearm = do
     (gen, _) <- armEntry r (entryManager e) fd kept
@@ -398,9 +398,10 @@ setSlot r fd slot = do
 -- | Close a descriptor. Its registrations and its tracked state are removed, in the kernel too; then the given action
 -- closes it, masked; then the callbacks run with 'evtClose'. Meanwhile no thread can register it. O(log n),
 -- independent of the number of managers. An exception of the action is thrown at the end. The action may use other
--- descriptors. It may block; threads that want to register or close this descriptor wait then. For a reserved number
+-- descriptors. It may block; threads that want to register or close this descriptor wait then. It is given one that
+-- waits until the back ends have released the file ('backendForget'). For a reserved number
 -- the action is not run, and @EBADF@ is thrown: the program has closed its own descriptor of that number before.
-closeRegistered :: Registry m -> Fd -> IO a -> IO a
+closeRegistered :: Registry m -> Fd -> (IO () -> IO a) -> IO a
 closeRegistered r fd close = mask_ $ do
   lock <- stripe r fd
   over <- newEmptyMVar
@@ -408,9 +409,9 @@ closeRegistered r fd close = mask_ $ do
   case begun of
     Left (Just earlier) -> readMVar earlier >> closeRegistered r fd close
     Left Nothing -> notOpen "close"
-    Right told -> do
+    Right (told, released) -> do
       -- A close that fails must not bring the registrations back, so its outcome is a value until the end.
-      outcome <- attempt close
+      outcome <- attempt (close released)
       uninterruptibleMask_ $ do
         modifyMVar_ lock (pure . IntMap.update (unlessMine over) (fromIntegral fd))
         putMVar over ()
@@ -425,23 +426,25 @@ closeRegistered r fd close = mask_ $ do
     unlessMine over (Closing over') | over' == over = Nothing
     unlessMine _ entry = Just entry
 
--- | Remove the tracked state of a number, and let the back ends forget it. Returns the registrations of its entry. Under
--- the stripe's lock; the caller changes the table.
-vacate :: Registry m -> Fd -> Maybe (Known m) -> IO [Registration]
+-- | Remove the tracked state of a number, and let the back ends forget it. Returns the registrations of its entry, and
+-- the action that waits until the back ends have released the file. Under the stripe's lock; the caller changes the
+-- table.
+vacate :: Registry m -> Fd -> Maybe (Known m) -> IO ([Registration], IO ())
 vacate r fd entry = do
   let registered = [e | Just (Registered e) <- [entry]]
-  forM_ registered $ \e -> known r (entryManager e) (-1) >> retired (entryManager e)
+  ofCallbacks <- forM registered $ \e -> known r (entryManager e) (-1) >> retired (entryManager e)
   slot <- lookupSlot r fd
-  case slot of
+  ofTracked <- case slot of
     Attached rd m -> do
       markClosedElsewhere rd
       setSlot r fd Vacant
       known r m (-1)
-      unless (any (opsSame (host r) m . entryManager) registered) (retired m)
-    Vacant -> pure ()
-  pure (concatMap entryRegistrations registered)
+      if any (opsSame (host r) m . entryManager) registered then nothing else retired m
+    Vacant -> nothing
+  pure (concatMap entryRegistrations registered, sequence_ ofCallbacks >> ofTracked)
   where
-    retired m = opsAlive (host r) m >>= \alive -> when alive (forget r m fd)
+    nothing = pure (pure ())
+    retired m = opsAlive (host r) m >>= \alive -> if alive then forget r m fd else nothing
 
 -- | Make a manager's own descriptors, and mark their numbers. The program may have closed a descriptor of such a number
 -- just before, and a thread may still wait for the number, or begin to. All of these get @EBADF@, or 'evtClose', as if
@@ -453,7 +456,7 @@ reserving r descriptors make = mask_ $ do
     made <- make
     told <- forM (descriptors made) $ \fd -> do
       table <- readBoxedArray tables (stripeOf fd)
-      regs <- vacate r fd (IntMap.lookup (fromIntegral fd) table)
+      (regs, _) <- vacate r fd (IntMap.lookup (fromIntegral fd) table)
       regs <$ writeBoxedArray tables (stripeOf fd) (IntMap.insert (fromIntegral fd) Reserved table)
     pure (made, concat told)
   made <$ forM_ told (\reg -> guarded (registrationCallback reg evtClose))
@@ -482,8 +485,8 @@ holding r chosen act = uninterruptibleMask_ $ do
 notOpen :: String -> IO a
 notOpen loc = ioError (errnoToIOError loc eBADF Nothing Nothing)
 
--- | Let a running manager's back end forget a descriptor.
-forget :: Registry m -> m -> Fd -> IO ()
+-- | Let a running manager's back end forget a descriptor; returns what 'backendForget' does.
+forget :: Registry m -> m -> Fd -> IO (IO ())
 forget r = backendForget . opsBackend (host r)
 
 -- | Remove the registrations of a manager that stops, and return them, so that their

@@ -12,6 +12,7 @@ module Weft.FFI.Uring
     queueWatch,
     queueCancel,
     cancelNow,
+    pauseUring,
 
     -- * Entering the kernel: any thread
     submitUring,
@@ -50,7 +51,7 @@ import Foreign.Storable (peekByteOff, pokeByteOff)
 import Kernel
 import KernelRing (Submission (..))
 import qualified KernelRing
-import Simulation (point)
+import Simulation (giveWay, point)
 
 data Uring
 
@@ -77,9 +78,14 @@ queueWatch :: Ptr Uring -> CInt -> Word32 -> CInt -> Word64 -> IO CInt
 queueWatch u fd bits stays name =
   fromIntegral <$> uringQueue (number u) (Watch (fromIntegral fd) bits (stays /= 0) (fromIntegral name))
 
-queueCancel, cancelNow :: Ptr Uring -> Word64 -> IO CInt
+queueCancel :: Ptr Uring -> Word64 -> IO CInt
 queueCancel u name = fromIntegral <$> uringQueue (number u) (Cancel (fromIntegral name))
-cancelNow u name = fromIntegral <$> uringCancelNow (number u) (fromIntegral name)
+
+cancelNow :: Ptr Uring -> Word64 -> CInt -> IO CInt
+cancelNow u name _ = fromIntegral <$> uringCancelNow (number u) (fromIntegral name)
+
+pauseUring :: IO ()
+pauseUring = giveWay
 
 -- | Submit the queued entries. As in the real module, there is no system call if nothing is queued.
 submitUring :: Ptr Uring -> IO CInt

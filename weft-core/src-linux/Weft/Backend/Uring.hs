@@ -20,7 +20,7 @@
 --   submitted the request has left the kernel. That is at once, unless the machine is
 --   so busy that this thread is stopped there: then the peer notices the close some
 --   milliseconds later (20 were seen, with more threads computing than there
---   were cores).
+--   were cores). After 0.1 s 'backendForget' gives up, and the action that it returns goes on.
 --
 -- Note (Linux 6.18, two cores): rings are cooperative, that is, an event does not interrupt the thread that it is
 -- for, but waits until that thread enters the kernel. With data from another core this took 4.3 us of CPU an event,
@@ -231,18 +231,50 @@ arm ring (Fd fd) tok trigger evs = do
 
 -- | Cancel the request at once, not with the next poll, and wait for its end: until then the kernel keeps the file
 -- open, even if the caller has closed it. (Before Linux 6.0 it may do so for some microseconds more, up to a clock
--- tick.)
-forget :: Ring -> Fd -> IO ()
+-- tick.) If that takes more than 0.1 s, the returned action goes on waiting.
+forget :: Ring -> Fd -> IO (IO ())
 forget ring (Fd fd) = locked ring $ do
   e <- readEntry ring fd
   vacate ring fd e
-  when (isLive e) $ do
-    done <- flush ring 10
-    r <- cancelNow (ringHandle ring) (userData fd (entrySequence e))
-    -- The kernel does not know requests that are still queued, and cannot cancel them.
-    unless (done && r == 0) $ do
-      queue ring (Cancel (userData fd (entrySequence e)))
+  let request = userData fd (entrySequence e)
+  outcome <- if isLive e then cancel ring request 1000 else pure Ended
+  case outcome of
+    Ended -> pure (pure ())
+    _ -> do
+      queue ring (Cancel request)
       void (flush ring 10)
+      pure (when (outcome == Unfinished) (awaitEnd ring request))
+
+-- | What 'cancel' can say of a request.
+data Cancelled
+  = -- | It has ended and released its file.
+    Ended
+  | -- | It has not ended yet.
+    Unfinished
+  | -- | The kernel cannot cancel synchronously.
+    Unknown
+  deriving (Eq)
+
+-- | Submit what is queued, and cancel a request, in at most this many tries of 0.1 ms.
+cancel :: Ring -> Word64 -> CInt -> IO Cancelled
+cancel ring request tries = do
+  done <- flush ring 10
+  r <- cancelNow (ringHandle ring) request tries
+  pure $ case () of
+    _
+      | r /= 0 && Errno (negate r) /= eBUSY -> Unknown
+      -- The kernel does not know requests that are still queued, and cannot cancel them.
+      | r == 0 && done -> Ended
+      | otherwise -> Unfinished
+
+-- | Wait until a request that was cancelled has ended. The file of a request is released by the thread that submitted
+-- it, which may be stopped or asleep in the kernel. The lock is held for 0.1 ms at a time.
+awaitEnd :: Ring -> Word64 -> IO ()
+awaitEnd ring request = do
+  over <- locked ring $ do
+    shut <- isClosed ring
+    if shut then pure True else (/= Unfinished) <$> cancel ring request 1
+  unless over (pauseUring >> awaitEnd ring request)
 
 -- | Empty an entry.
 vacate :: Ring -> CInt -> Entry -> IO ()

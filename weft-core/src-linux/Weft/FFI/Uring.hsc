@@ -13,6 +13,7 @@ module Weft.FFI.Uring
     queueWatch,
     queueCancel,
     cancelNow,
+    pauseUring,
 
     -- * Entering the kernel: any thread
     submitUring,
@@ -41,6 +42,7 @@ module Weft.FFI.Uring
   )
 where
 
+import Control.Monad (void)
 import Data.Bits ((.&.))
 import Data.Int (Int32, Int64)
 import Data.Word (Word32, Word64)
@@ -88,8 +90,15 @@ foreign import ccall unsafe "weft_uring_watch"
 foreign import ccall unsafe "weft_uring_cancel" queueCancel :: Ptr Uring -> Word64 -> IO CInt
 
 -- | Cancel the request with that user data, which was submitted, and wait for its
--- end, usually some microseconds. Negative where the kernel cannot do that.
-foreign import ccall unsafe "weft_uring_cancel_now" cancelNow :: Ptr Uring -> Word64 -> IO CInt
+-- end, usually some microseconds. @-EBUSY@ after the given number of tries, of 0.1 ms each; @-EINVAL@ where the kernel
+-- cannot do that.
+foreign import ccall unsafe "weft_uring_cancel_now" cancelNow :: Ptr Uring -> Word64 -> CInt -> IO CInt
+
+-- | Sleep for a millisecond, without a capability.
+pauseUring :: IO ()
+pauseUring = void (c_usleep 1000)
+
+foreign import ccall safe "usleep" c_usleep :: CUInt -> IO CInt
 
 -- | Submit the queued requests.
 foreign import ccall unsafe "weft_uring_submit" submitUring :: Ptr Uring -> IO CInt

@@ -68,7 +68,7 @@ newAio :: Int -> IO (Either CInt Aio)
 newAio cap = mask_ $ openContext aioDepth >>= either (pure . Left) (fmap Right . staffed)
   where
     staffed (context, signal) = do
-      descriptor <- newDescriptor currentRegistry currentManager signal (pure () <$ closeSignal signal)
+      descriptor <- newDescriptor currentRegistry currentManager signal (\_ -> pure () <$ closeSignal signal)
       aio <- Aio context signal descriptor cap <$> EventLog.openEventLog <*> newAtomicWords 3 <*> newEmptyMVar
       _ <- forkPinned cap ("weft direct files " <> show cap) (\_ -> reader aio)
       pure aio

@@ -175,4 +175,4 @@ finalizer var@(TVar var#) (IO act) = IO $ \s -> case mkWeak# var# var act s of (
 closeFdWith :: (Fd -> IO ()) -> Fd -> IO ()
 closeFdWith close fd = do
   registry <- currentRegistry
-  closeRegistered registry fd (close fd)
+  closeRegistered registry fd (const (close fd))

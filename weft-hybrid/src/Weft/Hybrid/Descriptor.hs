@@ -89,10 +89,10 @@ closeDescriptor d = mask_ $ do
 -- which a GHC thread does, with a duplicate.
 closeNumber :: Descriptor -> IO ()
 closeNumber d = do
-  readOwner d >>= detachDescriptor d
+  released <- readOwner d >>= detachDescriptor d
   let Fd n = descriptorFd d
   lingering <- cCloseNow n
-  when (lingering >= 0) (void (forkIO (cCloseLingering lingering)))
+  when (lingering >= 0) (void (forkIO (released >> cCloseLingering lingering)))
 
 -- Operations --------------------------------------------------------------------------
 
@@ -237,12 +237,17 @@ waitUntilDeadline n timer o@Operation {opSource = Source d _ deadline, opKind = 
       early <- isEarly l deadline
       when mine (resume (onLoop l) w (\() -> if early then again else Call (attempt False o)))
 
--- | Remove the descriptor from its owner's back end.
-detachDescriptor :: Descriptor -> Owner -> IO ()
-detachDescriptor d owner = forM_ (loopOf owner) $ \l -> do
-  let m = loopManager l
-  alive <- isAlive m
-  when alive (mask_ (unlessFinished m (backendForget (managerBackend m) (descriptorFd d))))
+-- | Remove the descriptor from its owner's back end. The action that it returns waits until that has released the file
+-- ('backendForget').
+detachDescriptor :: Descriptor -> Owner -> IO (IO ())
+detachDescriptor d owner = sequence_ <$> traverse forget (loopOf owner)
+  where
+    forget l = do
+      let m = loopManager l
+      alive <- isAlive m
+      found <- newRef (pure ())
+      when alive (mask_ (unlessFinished m (backendForget (managerBackend m) (descriptorFd d) >>= writeRef found)))
+      readRef found
 
 -- | Register the descriptor with this loop's manager.
 attach :: Loop -> Descriptor -> Direction -> IO ()

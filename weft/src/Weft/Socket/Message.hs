@@ -95,7 +95,7 @@ closingDescriptors act = do
   where
     closePassed c = when (cmsgId c == rights) $
       withBytes (cmsgData c) $ \p n ->
-        forM_ [0 .. n `div` size - 1] $ \i -> peekElemOff (castPtr p) i >>= closeNumber >>= void . forkIO
+        forM_ [0 .. n `div` size - 1] $ \i -> peekElemOff (castPtr p) i >>= \fd -> closeNumber fd (pure ()) >>= void . forkIO
     size = sizeOf (0 :: CInt)
 {-# NOINLINE closingDescriptors #-}
 

@@ -100,11 +100,12 @@ wrap drains fd = do
 
 -- | Close a descriptor without blocking. With @SO_LINGER@ set, close(2) blocks even in non-blocking mode, until the
 -- peer has what was sent. In that case a duplicate is kept, and the action that is returned closes it by a @safe@
--- call.
-closeNumber :: CInt -> IO (IO ())
-closeNumber fd = do
+-- call, once the action that is given has ended: the duplicate's close is the one that waits only if nothing else
+-- refers to the file.
+closeNumber :: CInt -> IO () -> IO (IO ())
+closeNumber fd released = do
   lingering <- cCloseNow fd
-  pure (when (lingering >= 0) (cCloseLingering lingering))
+  pure (when (lingering >= 0) (released >> cCloseLingering lingering))
 
 -- | Keep a socket from being finalized up to here.
 touchSocket :: Socket -> IO ()

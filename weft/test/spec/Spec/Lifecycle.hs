@@ -124,7 +124,7 @@ tests =
       test "a forked child closes a descriptor that a thread of the parent is using" . withFds $ \fds -> do
         (r, _) <- pipe fds
         copy@(Fd number) <- dup r
-        d <- newDescriptor currentRegistry currentManager copy (pure () <$ closeFd copy)
+        d <- newDescriptor currentRegistry currentManager copy (\_ -> pure () <$ closeFd copy)
         (using, over) <- (,) <$> newEmptyMVar <*> newEmptyMVar
         user <- start (useDescriptor d (putMVar using () >> takeMVar over))
         takeMVar using

@@ -69,7 +69,7 @@ openLink tap s = allocaBytes 32 $ \name -> do
   fds <- openAll name (max 1 (tunQueues s))
   mtu <- throwIfNegative "Weft.Tcp.openTun" (cTunMtu name) `onException` mapM_ cTunClose fds
   called <- peekCString name
-  descriptors <- forM fds (\fd -> newDescriptor currentRegistry currentManager (Fd fd) (pure () <$ cTunClose fd))
+  descriptors <- forM fds (\fd -> newDescriptor currentRegistry currentManager (Fd fd) (\_ -> pure () <$ cTunClose fd))
   queues <- mapM (newQueue tap (tunOffload s)) descriptors
   pure
     Device
