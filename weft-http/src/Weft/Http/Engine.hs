@@ -12,9 +12,8 @@ module Weft.Http.Engine
   )
 where
 
-import Control.Concurrent (threadDelay)
 import Control.Exception
-import Control.Monad (forM_, forever, when)
+import Control.Monad (forM_, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B
@@ -29,10 +28,10 @@ import Weft.Http.Render (refusalMessage)
 import Weft.Http.Request
 import Weft.Http.Respond
 import Weft.Http.Settings
-import Weft.Http.Table (EndIdle (..))
+import Weft.Http.Table (EndIdle (..), stopWaiting)
 import Weft.Http.Timeouts
 import Weft.Http.Types
-import Weft.Sys (casWord, peekWord, pokeWord)
+import Weft.Sys (peekWord, pokeWord)
 import Weft.Transport
 
 -- | Serve a connection to its end; the caller closes it. The string was received already. The last argument
@@ -84,15 +83,8 @@ next loop@(Loop client _ receive) have
 leaveIdle :: Client -> IO ()
 leaveIdle client = do
   headCame client
-  found <- casWord cells cellPhase phaseIdle phaseBusy
-  when (found /= phaseIdle) $ do
-    found' <- casWord cells cellPhase phaseFresh phaseBusy
-    -- The exception has been or will be thrown; wait for it.
-    when (found' == phaseEnding) $ do
-      forever (threadDelay 1000000) `catch` \EndIdle -> pure ()
-      lastOne client
-  where
-    cells = clientCells client
+  told <- stopWaiting (clientCells client)
+  when told (lastOne client)
 
 -- Heads ----------------------------------------------------------------------------------
 

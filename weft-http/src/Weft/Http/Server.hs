@@ -278,7 +278,9 @@ serveAdmitted shared options admission table app plain peer0 restore = do
       entry = Entry self cells deadline http2
   number <- addEntry table entry
   let finish result = do
-        join (readIORef release) `finally` (removeEntry table number >> stop deadline >> connClose plain >> departEntry admission entry)
+        stop deadline
+        (unless (told result) (void (stopWaiting cells)) `finally` join (readIORef release))
+          `finally` (removeEntry table number >> connClose plain >> departEntry admission entry)
         either (ended deadline) pure result
   -- The clean-up is kept here and not on the stack, where it would take forty words. GHC walks the stack each time
   -- the thread waits, and its first chunk has 1 KiB. For the same reason a single handler does all of the clean-up.
@@ -312,6 +314,9 @@ serveAdmitted shared options admission table app plain peer0 restore = do
         refused = optionOnRefused options peer0
     -- In another thread, since the dispatcher must not wait until the exception has arrived.
     endSoon self cells = forkIO (void (endThread self cells)) >>= \t -> labelThread t "weft http idle"
+    told result = case result of
+      Left e | Just EndIdle <- fromException e -> True
+      _ -> False
     -- Stores the clean-up in the reference, which the caller reads.
     serve client release = do
       awaitHead client
@@ -325,8 +330,13 @@ serveAdmitted shared options admission table app plain peer0 restore = do
             writeIORef release leaveAddress
             if room
               then do
+                headCame client
+                late <- stopWaiting (clientCells client)
+                when late (throwIO EndIdle)
                 open <- settingsOnOpen settings peer
-                open <$ when open (writeIORef release (settingsOnClose settings peer `finally` leaveAddress))
+                when open (writeIORef release (settingsOnClose settings peer `finally` leaveAddress))
+                setPhase client phaseFresh
+                open <$ awaitHead client
               else False <$ optionOnRefused options peer TooManyOfAddress
           when welcome (speak options app client {clientPeer = peer} rest)
     ended deadline e

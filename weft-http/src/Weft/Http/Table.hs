@@ -6,7 +6,8 @@
 -- An idle connection is ended by an exception to its thread, which receives what its client has sent in the meantime,
 -- answers it and closes the connection. Only a thread that waits for a request is interrupted: before it throws, the
 -- interrupting thread changes the phase from Fresh or Idle to Ending. The connection's thread never does that, and if
--- it finds Ending when a request has arrived, it waits for the exception.
+-- it finds Ending when a request has arrived, it waits for the exception ('stopWaiting'). Applications and
+-- the actions of 'setOnOpen' and 'setOnClose' run in phase Busy, so the exception reaches none of them.
 --
 -- An HTTP\/2 connection is idle if no stream is open. It is ended by a graceful shutdown ('Http2Control').
 module Weft.Http.Table
@@ -21,14 +22,15 @@ module Weft.Http.Table
     EndIdle (..),
     endIdle,
     endThread,
+    stopWaiting,
     idleEntries,
     evict,
   )
 where
 
-import Control.Concurrent (ThreadId)
+import Control.Concurrent (ThreadId, threadDelay)
 import Control.Exception
-import Control.Monad (filterM, forM, forM_, when)
+import Control.Monad (filterM, forM, forM_, forever, when)
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (maybeToList)
@@ -98,6 +100,17 @@ endThread thread cells = uninterruptibleMask_ $ do
   let mine = idle == phaseIdle
   when mine (throwTo thread EndIdle)
   pure mine
+
+-- | The connection's thread no longer waits for a request: from now on no other thread ends the connection. 'True' if
+-- it was told to end before; the exception has arrived then, and is handled. Any exception but that one is thrown.
+stopWaiting :: AtomicWords -> IO Bool
+stopWaiting cells = do
+  found <- casWord cells cellPhase phaseIdle phaseBusy
+  if found == phaseIdle
+    then pure False
+    else do
+      found' <- casWord cells cellPhase phaseFresh phaseBusy
+      if found' == phaseEnding then True <$ (forever (threadDelay 1000000) `catch` \EndIdle -> pure ()) else pure False
 
 -- | End the connections that wait for a next request and, with 'True', also those that have not received anything yet.
 -- HTTP\/2 connections accept no more streams. The caller repeats this until no connection is left.

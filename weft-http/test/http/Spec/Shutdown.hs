@@ -11,7 +11,7 @@ import Configurations
 import Control.Concurrent (threadDelay, yield)
 import Control.Concurrent.Async
 import Control.Concurrent.MVar
-import Control.Exception (IOException, try)
+import Control.Exception (IOException, SomeException, try)
 import Control.Monad (forM_, void, when)
 import qualified Data.ByteString as B
 import Data.IORef
@@ -144,6 +144,39 @@ tests on =
         forM_ [1 .. 40 :: Int] acceptedAtTheEnd,
       testOn on "a request is answered if its connection is told to end after the request was received" . within 60 "all of them" $
         forM_ [byDrain, byEviction] readAtTheEnd,
+      testOn on "a drain does not interrupt onClose" $ do
+        (closing, go) <- (,) <$> newEmptyMVar <*> newEmptyMVar
+        interrupted <- newEmptyMVar
+        reported' <- newIORef []
+        let onClose _ = putMVar closing () >> try (takeMVar go) >>= putMVar interrupted . either (\e -> Just (show (e :: SomeException))) (const Nothing)
+            settings = setOnException (\_ e -> modifyIORef reported' (show e :)) (setOnClose onClose defaultSettings)
+        withServerWith defaultOptions (setHost (fromString "127.0.0.1") (setPort 0 settings)) application $ \server -> do
+          -- Idle, and closed by its client.
+          withClient (portOf (serverAddress server)) (void . (`get` "/hello"))
+          within 20 "onClose" (takeMVar closing)
+          withAsync (drainServer server (seconds 20)) $ \draining -> do
+            threadDelay 400000
+            putMVar go ()
+            within 20 "the end of onClose" (takeMVar interrupted) >>= (@?= Nothing)
+            wait draining >>= (@?= True)
+        readIORef reported' >>= (@?= []),
+      testOn on "a drain does not interrupt onOpen" $ do
+        opening <- newEmptyMVar
+        interrupted <- newIORef Nothing
+        let onOpen _ = do
+              putMVar opening ()
+              r <- try (threadDelay 2500000)
+              True <$ either (\e -> writeIORef interrupted (Just (show (e :: SomeException)))) pure r
+        withQuietServer (setOnOpen onOpen defaultSettings) application $ \server port ->
+          withClient port $ \client -> do
+            ask client "/hello" []
+            within 20 "onOpen" (takeMVar opening)
+            withAsync (drainServer server (seconds 20)) $ \draining -> do
+              answer <- hearAnswer client
+              answerBody answer @?= "hello"
+              readIORef interrupted >>= (@?= Nothing)
+              hangUp client
+              wait draining >>= (@?= True),
       testOn on "a hundred servers, one after the other" . within 200 "a hundred" $
         mapM_ (\_ -> withTestServer (\_ port -> withClient port (`get` "/hello"))) [1 .. 100 :: Int]
     ]
