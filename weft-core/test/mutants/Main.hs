@@ -300,10 +300,10 @@ serverPlants :: [(String, Mutant)]
 serverPlants =
   [ ("/epoll/ && /a request in segments/", Mutant "a new connection is not counted" "Socket/Serve.hs" "    count (+ 1)\n" ""),
     ("/epoll/ && /a request in segments/", Mutant "a connection that has ended is still counted" "Socket/Serve.hs" "        count (subtract 1)\n" ""),
-    ("/epoll/ && /a request in progress/", Mutant "a busy connection counts as idle" "Http/Engine.hs" "    found' <- casWord cells cellPhase phaseFresh phaseBusy\n" "    found' <- casWord cells cellPhase phaseFresh phaseFresh\n"),
+    ("/epoll/ && /a request in progress/", Mutant "a busy connection counts as idle" "Http/Table.hs" "      found' <- casWord cells cellPhase phaseFresh phaseBusy\n" "      found' <- casWord cells cellPhase phaseFresh phaseFresh\n"),
     ("/epoll/ && /a refused request/", Mutant "a refused connection is closed with unread data" "Http/Engine.hs" "noDeadline message)\n    linger client\n" "noDeadline message)\n"),
     ("/epoll/ && /a body in two segments/", Mutant "bytes of a body are given twice" "Http/Body.hs" "else have <$ writeIORef (bodyHave body) B.empty\n" "else pure have\n"),
-    ("/epoll/ && (/a shutdown while requests arrive/ || /is evicted/)", Mutant "a request that was received as its connection is told to end is dropped" "Http/Engine.hs" "      forever (threadDelay 1000000) `catch` \\EndIdle -> pure ()\n      lastOne client\n" "      throwIO EndIdle\n"),
+    ("/epoll/ && (/a shutdown while requests arrive/ || /is evicted/)", Mutant "a request that was received as its connection is told to end is dropped" "Http/Engine.hs" "  when told (lastOne client)\n" "  when told (throwIO EndIdle)\n"),
     ("/epoll/ && /a shutdown that gives up/", Mutant "ending an idle connection can be interrupted" "Http/Table.hs" "endThread thread cells = uninterruptibleMask_ $ do\n" "endThread thread cells = do\n"),
     ("/epoll/ && /a response after a shutdown has begun/", Mutant "a response after a shutdown has begun is not the last one" "Http/Types.hs" "if draining then pure True else" "if draining && False then pure True else"),
     ("/epoll/ && /a streamed response/", Mutant "the connection goes on before the end of a streamed response is sent" "Http/Writer.hs" "  bytes <- held w *> seal w True\n  sendStrings w [bytes]\n  checkLength w\n" "  _ <- held w *> seal w True\n  checkLength w\n"),

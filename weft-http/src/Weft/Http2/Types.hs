@@ -74,6 +74,8 @@ data Http2 = Http2
   { http2Below :: !Connection,
     http2Settings :: !Http2Settings,
     http2Application :: !Application,
+    -- | The receiving thread.
+    http2Receiver :: !ThreadId,
     -- | The connection's send window, in bytes. Changed by all threads.
     http2Window :: !(TVar Int),
     -- | The initial send window of a new stream. Written by the receiving thread.
@@ -171,13 +173,15 @@ instance Exception StreamCancelled where
   toException = asyncExceptionToException
   fromException = asyncExceptionFromException
 
+-- | A connection that the calling thread will receive from.
 newHttp2 :: Http2Settings -> Connection -> Application -> IO Http2
 newHttp2 settings below application = do
   t <- now
+  self <- myThreadId
   sending <- newAtomicWords 1
   let time = limitFrame (http2Limits settings)
   timer <- newDecidingIdleTimer time (maybe (Expire (connAbort below)) Later <$> moreTime below sending 0 time)
-  Http2 below settings application
+  Http2 below settings application self
     <$> newTVarIO 65535
     <*> newTVarIO 65535
     <*> newIORef 16384
@@ -306,7 +310,8 @@ cancel h s = do
 
 -- | Write frames without others in between, with exclusive access to the compression state. Waiting for the lock can be
 -- interrupted. Writing cannot, since it would leave half a frame; it has a time limit. If it fails, the connection is
--- aborted.
+-- aborted. Only the receiving thread can be interrupted as it writes, since the connection ends with it in any case; the
+-- other threads' writes then fail.
 writeFrames :: Http2 -> (Encoder -> IO [ByteString]) -> IO ()
 writeFrames h build = writing h (fmap (connSendMany (http2Below h) noDeadline) . build)
 
@@ -318,7 +323,8 @@ writeFile' h before strings range = writing h (\_ -> before >> pure (connSendFil
 writing :: Http2 -> (Encoder -> IO (IO ())) -> IO ()
 writing h act = mask_ $ do
   encoder <- takeMVar (http2Writing h)
-  uninterruptibleMask_ . (`finally` putMVar (http2Writing h) encoder) $ do
+  self <- myThreadId
+  (if self == http2Receiver h then id else uninterruptibleMask_) . (`finally` putMVar (http2Writing h) encoder) $ do
     ending <- readTVarIO (http2Ending h)
     forM_ ending (const (ioError (userError "Weft.Http2: the connection has ended")))
     (`onException` connAbort (http2Below h)) $ do

@@ -23,7 +23,7 @@ import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (milliseconds, seconds)
-import Weft.Http2 (Http2Control (..), Http2Limits (limitWait), Http2Settings (http2Limits, http2OnResponse), defaultHttp2Limits, defaultHttp2Settings, serveHttp2)
+import Weft.Http2 (Http2Control (..), Http2Limits (limitFrame, limitIdle, limitWait), Http2Settings (http2Limits, http2OnResponse), defaultHttp2Limits, defaultHttp2Settings, serveHttp2)
 import Weft.Http2.Frame
 import Weft.Timer (within)
 import Weft.Transport
@@ -155,6 +155,16 @@ tests =
           putMVar gate ()
           found <- framesUntil mine (any (\(h, _) -> frameStream h == 3 && hasFlag flagEndStream h))
           [p | (h, p) <- found, frameStream h == 3, frameType h == typeData] @?= ["too late"],
+      testCase "a connection whose client reads nothing can be ended, also without time limits" $ do
+        -- The first frames do not fit.
+        (mine, theirs) <- connectionPair 16 (SockAddrUnix "") (SockAddrUnix "")
+        ended <- newEmptyMVar
+        let settings = defaultHttp2Settings {http2Limits = defaultHttp2Limits {limitWait = maxBound, limitFrame = maxBound, limitIdle = maxBound}}
+        server <- forkIO (serveHttp2 settings (const (pure ())) theirs (\_ respond -> respond (responseLBS ok200 [] "")) `finally` putMVar ended ())
+        threadDelay 100000
+        _ <- forkIO (killThread server)
+        within (seconds 10) (takeMVar ended) >>= (@?= Just ())
+        connClose mine,
       testCase "a connection that drains is not reset before a slow client has everything" $ do
         l <- transportListen socketTransport (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
         (drains, ended) <- (,) <$> newEmptyMVar <*> newEmptyMVar
