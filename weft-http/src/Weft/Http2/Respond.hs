@@ -20,9 +20,10 @@ import Data.ByteString.Builder (Builder, toLazyByteString)
 import qualified Data.ByteString.Char8 as B8
 import qualified Data.ByteString.Lazy as L
 import qualified Data.CaseInsensitive as CI
+import Data.Char (isDigit)
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
-import Data.Maybe (isJust)
+import Data.Maybe (isJust, listToMaybe)
 import Data.Sequence (ViewL (..), viewl, (<|))
 import qualified Data.Sequence as Seq
 import GHC.Conc (labelThread)
@@ -236,7 +237,7 @@ sendResponse h s waited request response = case response of
     withPlace . http2WithFile (http2Settings h) request status fields path part $ \case
       OtherBody status' fields' builder -> sendBuilder status' fields' builder
       FileBody status' fields' range@(FileRange _ _ size) -> do
-        let sized = if isJust (lookup hContentLength fields') then fields' else (hContentLength, B8.pack (show size)) : fields'
+        let sized = if not (null (lengthsOf fields')) then fields' else (hContentLength, B8.pack (show size)) : fields'
             nothing = bodiless status' || size == 0
         begin status' sized nothing
         unless nothing (sendFileRange h s waited range `catch` named path)
@@ -298,7 +299,9 @@ sendResponse h s waited request response = case response of
       sendBytes h s waited (null rest) bytes
       sendChunks declared rest
 
--- | RFC 9113, 8.2: names in lower case, without connection-specific fields. Throws 'ErrorCall' as HTTP\/1 does.
+-- | RFC 9113, 8.2: names in lower case, without connection-specific fields. As with HTTP\/1, an invalid length counts as
+-- not given, the first of several lengths counts, and there is none with 204 (RFC 9110, 8.6). Throws 'ErrorCall' as
+-- HTTP\/1 does.
 headFieldsOf :: Http2 -> Status -> ResponseHeaders -> IO [(ByteString, ByteString)]
 headFieldsOf h status fields = do
   -- An interim response (1xx) would leave the client waiting for the final one.
@@ -306,24 +309,37 @@ headFieldsOf h status fields = do
     throwIO (ErrorCall "Weft.Http2: a response with a status that is not between 200 and 999")
   more <- http2Fields (http2Settings h)
   let missing = [field | field@(name, _) <- more, not (any ((== name) . fst) fields)]
-      sent = [(CI.foldedCase name, value) | (name, value) <- fields <> missing, wanted name]
+      sent = [(CI.foldedCase name, value) | (name, value) <- oneLength fields <> missing, wanted name]
   unless (all (\(name, value) -> B.all clean name && B.all clean value) sent) $
     throwIO (ErrorCall "Weft.Http2: a response field with a line end or a zero byte")
   pure ((":status", B8.pack (show (statusCode status))) : sent)
   where
     wanted name = name `notElem` ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"]
     clean c = c /= 0 && c /= 10 && c /= 13
+    oneLength given = case break ((== hContentLength) . fst) given of
+      (_, []) -> given
+      (before, field@(_, value) : behind)
+        | status == noContent204 -> before <> others behind
+        | isJust (validLength value) -> before <> (field : others behind)
+        | otherwise -> before <> oneLength behind
+    others = filter ((/= hContentLength) . fst)
+
+-- | The number that a @Content-Length@ declares.
+validLength :: ByteString -> Maybe Int
+validLength value = case B8.readInt value of
+  Just (n, "") | B8.all isDigit value -> Just n
+  _ -> Nothing
 
 -- | The @Content-Length@ that the application has declared, if it has, and the bytes of the body that it has given. Used
 -- by the stream's thread.
 newtype Declared = Declared (Maybe (Int, IORef Int))
 
 declaredLength :: ResponseHeaders -> IO Declared
-declaredLength fields = Declared <$> mapM (\n -> (,) n <$> newIORef 0) (lookup hContentLength fields >>= number)
-  where
-    number value = case B8.readInt value of
-      Just (n, "") -> Just n
-      _ -> Nothing
+declaredLength fields = Declared <$> mapM (\n -> (,) n <$> newIORef 0) (listToMaybe (lengthsOf fields))
+
+-- | The valid lengths that are declared.
+lengthsOf :: ResponseHeaders -> [Int]
+lengthsOf fields = [n | (name, value) <- fields, name == hContentLength, Just n <- [validLength value]]
 
 -- | The application gives that many more bytes; the flag says whether they are the last ones. Throws if the body does
 -- not have its declared length: such a response is malformed (RFC 9113, 8.1.1).

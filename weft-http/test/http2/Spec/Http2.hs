@@ -322,6 +322,13 @@ clients =
         ignored @?= "ignored"
         (_, status, _) <- curl ["-o", "/dev/null", "-w", "%{http_code}", url "/throw"]
         status @?= "500",
+      testCase "curl: a length with 204, an invalid one, and a second one are left out" . withServer $ \(Server port _ _) -> do
+        needProgram "curl"
+        forM_ [("length-of-none", ("204", [], "")), ("length-invalid", ("200", [], "hello")), ("length-twice", ("200", ["5"], "hello"))] $ \(path, expected) -> do
+          (_, out, err) <- readProcessWithExitCode "curl" ["-sS", "-m", "90", "--http2-prior-knowledge", "-i", "http://127.0.0.1:" <> show port <> "/" <> path] ""
+          let (hs, rest) = break null (lines (filter (/= '\r') out))
+              lengths = [last (words l) | l <- hs, "content-length:" `isPrefixOf` l]
+          (err, take 1 (drop 1 (words (concat (take 1 hs)))), lengths, concat (drop 1 rest)) @?= (let (status, found, text) = expected in ("", [status], found, text)),
       testCase "curl over TLS, by ALPN" $
         withFolder $ \folder -> do
           needProgram "curl"
