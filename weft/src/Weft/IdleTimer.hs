@@ -146,7 +146,7 @@ newIdleTimer len act = do
 newPausedIdleTimer :: Duration -> IO () -> IO IdleTimer
 newPausedIdleTimer len act = newDecidingIdleTimer len (pure (Expire act))
 
--- | An idle timer that may get more time when it is due. The dispatcher runs the action each time, and its result
+-- | A paused idle timer that may get more time when it is due. The dispatcher runs the action each time, and its result
 -- decides. It must neither block nor throw. It does not run twice at the same time.
 newDecidingIdleTimer :: Duration -> IO WhenDue -> IO IdleTimer
 newDecidingIdleTimer (Duration len) decide = do

@@ -8,9 +8,9 @@ module Weft.OpenFlow.Controller.Connection
   )
 where
 
-import Control.Concurrent (yield)
+import Control.Concurrent (forkIOWithUnmask, yield)
 import Control.Concurrent.MVar
-import Control.Exception (Handler (..), SomeAsyncException, SomeException, bracket, catches, displayException, finally, mask_, throwIO)
+import Control.Exception (Handler (..), SomeAsyncException, SomeException, bracket, catches, displayException, finally, mask_, throwIO, try)
 import Control.Monad (forM_, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -18,6 +18,7 @@ import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
 import Data.Word (Word64)
+import GHC.Conc (labelThread)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.Discovery
 import Weft.OpenFlow.Controller.Dispatch
@@ -76,9 +77,10 @@ newSession c sendQueue version features = do
     <*> newIORef noTotals
 
 -- | Run an action while the session is registered with the controller. An earlier connection of the same switch is
--- closed: a switch has one connection, and the newer one is the one that works.
+-- closed: a switch has one connection, and the newer one is the one that works. It is removed by a thread of its own: an
+-- exception that interrupts this one must not leave it registered.
 joined :: Controller -> Session -> [Port] -> IO a -> IO a
-joined c s ports act = (enter >> act) `finally` leave
+joined c s ports act = (enter >> act) `finally` toTheEnd leave
   where
     d = featuresDatapath (sessionFeatures s)
     -- If this fails after the session is registered, 'leave' removes it.
@@ -98,11 +100,20 @@ joined c s ports act = (enter >> act) `finally` leave
       atomicModifyIORef' (controllerTotals c) (\t -> (addTotals t totals, ()))
       asking <- atomicModifyIORef' (sessionAsking s) (\m -> (Map.empty, m))
       forM_ asking (\(Asking _ _ var) -> tryPutMVar var Nothing)
-      when mine . flip finally (report c (Disconnected d)) $ do
+      when mine $
         topologyStep c (switchLeft d)
-        settingsOnSwitch (controllerSettings c) d False
-        context <- contextNow c s
-        withMVar (sessionLock s) (\_ -> void (sessionInstance s context SwitchDown))
+          `finally` settingsOnSwitch (controllerSettings c) d False
+          `finally` (contextNow c s >>= \context -> withMVar (sessionLock s) (\_ -> void (sessionInstance s context SwitchDown)))
+          `finally` report c (Disconnected d)
+
+-- | Run an action to its end in another thread, and wait for it. Throws what the action throws. If waiting is
+-- interrupted, the action goes on.
+toTheEnd :: IO () -> IO ()
+toTheEnd act = do
+  outcome <- newEmptyMVar
+  t <- mask_ (forkIOWithUnmask (\unmask -> try (unmask act) >>= putMVar outcome))
+  labelThread t "weft openflow leaving"
+  takeMVar outcome >>= either (throwIO :: SomeException -> IO ()) pure
 
 -- | Handle messages until the connection ends. Returns the reason.
 run :: Controller -> Session -> ByteString -> IO String
