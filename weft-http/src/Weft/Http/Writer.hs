@@ -27,7 +27,7 @@ module Weft.Http.Writer
   )
 where
 
-import Control.Exception (Exception, onException, throwIO)
+import Control.Exception (Exception, throwIO)
 import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -67,15 +67,16 @@ data Writer = Writer
     -- | The buffer, if there is one. Written by the thread that responds, like the cells.
     writerBuffer :: !(IORef (Maybe Buffer)),
     -- | The offsets of the end of the head and of the beginning and end of the data; the number of bytes of the body
-    -- sent so far, negative after an interrupted write.
+    -- that were counted so far; and 1 while bytes that were counted have not been sent.
     writerCells :: !AtomicWords
   }
 
-cellHead, cellFrom, cellTo, cellSent :: Int
+cellHead, cellFrom, cellTo, cellSent, cellUnsent :: Int
 cellHead = 0
 cellFrom = 1
 cellTo = 2
 cellSent = 3
+cellUnsent = 4
 
 -- | Bytes between a head and its first chunk's data: the longest size line of a buffer.
 sizeGap :: Int
@@ -87,7 +88,7 @@ tailRoom = 7
 
 -- | A writer without a buffer.
 newWriter :: Client -> BodyFraming -> IO Writer
-newWriter client framing = Writer client framing <$> newIORef Nothing <*> newAtomicWords 4
+newWriter client framing = Writer client framing <$> newIORef Nothing <*> newAtomicWords 5
 
 -- | Give a writer a buffer that begins with a head: the end of the head, the beginning and the end of the data.
 adopt :: Writer -> Buffer -> Int -> Int -> Int -> IO ()
@@ -107,11 +108,11 @@ held w = readIORef (writerBuffer w) >>= maybe taken pure
 
 -- | Add to the body. Sends the buffer when it is full, and long strings together with it.
 writeBuilder :: Writer -> Builder -> IO ()
-writeBuilder w = continueWriting w False . runBuilder
+writeBuilder w builder = uninterrupted w >> continueWriting w False (runBuilder builder)
 
 -- | Add the last part of a builder, which ends the body.
 writeLast :: Writer -> BufferWriter -> IO ()
-writeLast w writer = continueWriting w True writer >> checkLength w
+writeLast w writer = uninterrupted w >> continueWriting w True writer >> checkLength w
 
 -- | Long strings are not copied but sent together with the buffer's contents before and after them, up to
 -- 'sliceSize' bytes at once. Until then they are queued in reverse order, along with their total size.
@@ -147,8 +148,7 @@ continueWriting w final = go [] 0
                 queued' = queued + B.length pending + B.length bytes
             at <- peekWord (writerCells w) cellTo
             if queued' < sliceSize && at <= bufferSize buffer - tailRoom
-              then -- The queue is lost if the rest of the builder throws.
-                go queue' queued' more `onException` interrupted w
+              then go queue' queued' more
               else sendStrings w (reverse queue') >> go [] 0 more
     send queue end = seal w end >>= \bytes -> sendStrings w (reverse (bytes : queue))
     sizeLine n = B.concat [hex n, "\r\n"]
@@ -159,23 +159,25 @@ continueWriting w final = go [] 0
 copyLimit :: Int
 copyLimit = 4096
 
--- | Count bytes of the body before they are sent. Throws if there are more than declared, or if an earlier write was
--- interrupted, so that bytes may be missing: the application may have handled the exception.
+-- | Count bytes of the body before they are sent. Throws if there are more than declared.
 account :: Writer -> Int -> IO ()
 account w n = do
   sent <- (+ n) <$> peekWord (writerCells w) cellSent
-  when (sent < 0) $ ioError (userError "Weft.Http: an earlier write of this response was interrupted")
   case writerFraming w of
     Exactly len | sent > len -> throwIO (LengthMismatch len sent)
-    _ -> pokeWord (writerCells w) cellSent sent
+    _ -> pokeWord (writerCells w) cellUnsent 1 >> pokeWord (writerCells w) cellSent sent
 
--- | Bytes that were counted have not been sent: later writes of the response fail.
-interrupted :: Writer -> IO ()
-interrupted w = pokeWord (writerCells w) cellSent minBound
+-- | Throw if an earlier write was interrupted, or its builder threw, after bytes were counted and before they were sent:
+-- they are missing. The application may have handled the exception.
+uninterrupted :: Writer -> IO ()
+uninterrupted w = do
+  unsent <- peekWord (writerCells w) cellUnsent
+  when (unsent /= 0) $ ioError (userError "Weft.Http: an earlier write of this response was interrupted")
 
 -- | Send what has been written so far.
 flushWriter :: Writer -> IO ()
 flushWriter w = do
+  uninterrupted w
   found <- readIORef (writerBuffer w)
   case found of
     Nothing -> pure ()
@@ -184,6 +186,7 @@ flushWriter w = do
 -- | The body is complete: send the rest.
 finishWriter :: Writer -> IO ()
 finishWriter w = do
+  uninterrupted w
   bytes <- held w *> seal w True
   sendStrings w [bytes]
   checkLength w
@@ -241,7 +244,9 @@ sendStrings w strings = do
   let some = filter (not . B.null) strings
   unless (null some) $ do
     setResponse client responseBegun
-    sendSlices client some `onException` interrupted w
+    sendSlices client some
+  -- All that was counted has been sent.
+  pokeWord (writerCells w) cellUnsent 0
   release w
   where
     client = writerClient w
