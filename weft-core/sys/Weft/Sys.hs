@@ -168,7 +168,7 @@ casRef (Ref r) old !new = IO $ \s -> case casMutVar# r old new s of
 
 -- | Apply a function that builds a constructor around the old value
 -- without evaluating it. The function may run several times. It leaves no thunk behind,
--- so no thread can block on a black hole (2010, 8.2). Returns the old value.
+-- so no thread can block on a black hole (O'Sullivan and Tibell 2010, 8.2). Returns the old value.
 updateRef :: Ref a -> (a -> a) -> IO a
 updateRef (Ref r) f = IO loop
   where

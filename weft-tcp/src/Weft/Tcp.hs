@@ -1,5 +1,5 @@
 -- |
--- TCP in the application: a connection is a value in memory, not a file descriptor (2007,
+-- TCP in the application: a connection is a value in memory, not a file descriptor (Li and Zdancewic 2007,
 -- section 4.8). A stack runs on a device ("Weft.Tcp.Device.Tun") and has its own IP
 -- addresses; the kernel only carries packets.
 --

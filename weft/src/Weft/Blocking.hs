@@ -1,5 +1,5 @@
 -- |
--- Calls that can only block (2007, section 4.6): resolving a name, say, or a library without a
+-- Calls that can only block (Li and Zdancewic 2007, section 4.6): resolving a name, say, or a library without a
 -- non-blocking interface. They run on a bounded pool of threads, each of which occupies an OS
 -- thread while its call blocks. Further calls wait in a queue; 'poolStatus' tells how many.
 --

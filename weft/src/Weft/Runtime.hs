@@ -1,6 +1,6 @@
 -- |
 -- The managers of a program: one for each capability, run by a thread that
--- stays on that capability, the dispatcher (2013, 3.3). They start when they are first needed.
+-- stays on that capability, the dispatcher (Voellmy and others 2013, 3.3). They start when they are first needed.
 --
 -- When the number of capabilities is raised, a new one gets its dispatcher when a thread first waits
 -- there. When it is lowered, GHC moves the threads of the removed capabilities, dispatchers too, and

@@ -1,5 +1,5 @@
 -- |
--- The interface to the kernel's event mechanism: one record (2010, section
+-- The interface to the kernel's event mechanism: one record (O'Sullivan and Tibell 2010, section
 -- 6), with one value for each mechanism. The core knows nothing else about
 -- epoll, poll, io_uring or kqueue.
 module Weft.Core.Backend

@@ -4,7 +4,7 @@
 -- descriptors share one registry (the dispatchers of a program do), so closing a
 -- descriptor looks in one place, however many capabilities there are.
 --
--- Registrations are striped by descriptor (2013, 3.2). A stripe's lock is held
+-- Registrations are striped by descriptor (Voellmy and others 2013, 3.2). A stripe's lock is held
 -- over the change of its map and the system call that goes with it, so that both
 -- happen in the same order. The lock also keeps a manager's back end open
 -- while it is used here: a manager that stops changes its state first, then takes

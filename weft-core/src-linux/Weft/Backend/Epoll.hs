@@ -1,6 +1,7 @@
 -- |
 -- The epoll back end (Linux): the default for sockets. A registration stays in the kernel; a one-shot registration is
--- re-armed by modifying it (2013, 3.4). Arming is one system call, disarming none, and collecting a batch one.
+-- re-armed by modifying it (Voellmy and others 2013, 3.4). Arming is one system call, disarming none, and collecting
+-- a batch one.
 module Weft.Backend.Epoll
   ( new,
     available,

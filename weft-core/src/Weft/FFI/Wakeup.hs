@@ -1,6 +1,6 @@
 -- |
--- A descriptor that interrupts a poll: an eventfd where the system has it, a pipe elsewhere (2010, 8.1). Mechanism
--- only; "Weft.Core.Wake" decides when a signal may be skipped.
+-- A descriptor that interrupts a poll: an eventfd where the system has it, a pipe elsewhere (O'Sullivan and Tibell
+-- 2010, 8.1). Mechanism only; "Weft.Core.Wake" decides when a signal may be skipped.
 module Weft.FFI.Wakeup
   ( Wakeup,
     newWakeup,

@@ -2,7 +2,7 @@
 
 -- |
 -- The managers of a program: one for each capability, each run by a thread that
--- stays there, the dispatcher (2013, 3.3). They start when they are first needed
+-- stays there, the dispatcher (Voellmy and others 2013, 3.3). They start when they are first needed
 -- and share one registry.
 --
 -- When the number of capabilities is raised, a new one gets its dispatcher when a thread first waits

@@ -1,5 +1,5 @@
 -- |
--- Calls that block, for hybrid threads (2007, section 4.6): on the pool of OS threads
+-- Calls that block, for hybrid threads (Li and Zdancewic 2007, section 4.6): on the pool of OS threads
 -- of "Weft.Blocking", or on a GHC thread of their own.
 --
 -- @since 0.1.0

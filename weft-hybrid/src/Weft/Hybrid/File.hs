@@ -1,5 +1,5 @@
 -- |
--- Files for hybrid threads (2007, section 4.5: @sys_aio_read@): the functions of
+-- Files for hybrid threads (Li and Zdancewic 2007, section 4.5: @sys_aio_read@): the functions of
 -- "Weft.File". A thread that has to wait for a disk is parked, and its loop runs
 -- others. Data in the page cache is returned at once. Other requests go to the io_uring of the
 -- loop's capability, or, if the kernel refuses io_uring, to the pool of

@@ -2,7 +2,7 @@
 {-# OPTIONS_GHC -fno-spec-constr #-}
 
 -- |
--- The machine that runs traces (2007, section 4.2): it takes a thread from the
+-- The machine that runs traces (Li and Zdancewic 2007, section 4.2): it takes a thread from the
 -- queue and performs its system calls, many of them, until it parks, yields, ends or
 -- the turn is over.
 --

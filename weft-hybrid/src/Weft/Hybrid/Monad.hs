@@ -1,7 +1,7 @@
 {-# LANGUAGE RankNTypes #-}
 
 -- |
--- The monad of hybrid threads: continuations that end in a trace (2007,
+-- The monad of hybrid threads: continuations that end in a trace (Li and Zdancewic 2007,
 -- section 3.2), and the system calls that the interpreter carries out by itself.
 --
 -- Between two system calls a thread is not interrupted, not even

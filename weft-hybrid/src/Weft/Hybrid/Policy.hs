@@ -78,7 +78,7 @@ data Resource = Resource
     resourceLimit :: Int
   }
 
--- | Resource-aware scheduling (2007, section 5.2; Capriccio). Threads of priority 1 and
+-- | Resource-aware scheduling (Li and Zdancewic 2007, section 5.2; Capriccio). Threads of priority 1 and
 -- more are those that acquire the resource (they accept connections, for example); threads of
 -- priority 0 use it and release it. While the resource is scarce, the
 -- former run only if none of the latter is ready.

@@ -1,5 +1,5 @@
 -- |
--- Transactions for hybrid threads (2007, section 4.7). A transaction that can commit does so at
+-- Transactions for hybrid threads (Li and Zdancewic 2007, section 4.7). A transaction that can commit does so at
 -- once, on the loop. If it calls 'retry', its thread is parked: a GHC thread
 -- runs the transaction then, and resumes the hybrid thread with the result. So a blocked
 -- transaction takes a GHC thread's memory, about 1.5 KB. For many waiting threads use MVars

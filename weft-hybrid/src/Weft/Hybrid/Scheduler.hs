@@ -1,5 +1,5 @@
 -- |
--- Loops, one for each capability (2007, section 4.4). A loop runs threads for a turn, handles
+-- Loops, one for each capability (Li and Zdancewic 2007, section 4.4). A loop runs threads for a turn, handles
 -- events and timers that are due, and sleeps when no thread is ready. The loops of a scheduler
 -- share their work.
 --

@@ -1,6 +1,7 @@
 -- |
--- Counting semaphores and mutexes for hybrid threads (2007, section 4.7). Threads are served first come, first served,
--- even if a later thread asks for fewer units. One compare-and-swap an operation. Threads of all loops may use them.
+-- Counting semaphores and mutexes for hybrid threads (Li and Zdancewic 2007, section 4.7). Threads are served first
+-- come, first served, even if a later thread asks for fewer units. One compare-and-swap an operation. Threads of all
+-- loops may use them.
 --
 -- @since 0.1.0
 module Weft.Hybrid.Semaphore

@@ -1,5 +1,5 @@
 -- |
--- Hybrid threads as the scheduler sees them (2007, section 3): a trace, which is the sequence of a
+-- Hybrid threads as the scheduler sees them (Li and Zdancewic 2007, section 3): a trace, which is the sequence of a
 -- thread's system calls, unfolded one node at a time; and a context, for threads that
 -- have handlers, an identity and the like. The types are one recursive group, so they are in
 -- one module. It has no behaviour.

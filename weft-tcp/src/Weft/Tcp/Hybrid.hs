@@ -1,5 +1,5 @@
 -- |
--- TCP in the application for hybrid threads (2007, section 4.8: @sys_tcp@), with an interface like
+-- TCP in the application for hybrid threads (Li and Zdancewic 2007, section 4.8: @sys_tcp@), with an interface like
 -- that of "Weft.Hybrid.Socket". A waiting thread is parked, and the stack resumes it on the loop
 -- where it waits. A connection needs no file descriptor, no kernel thread and no GHC thread.
 --

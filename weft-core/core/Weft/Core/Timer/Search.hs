@@ -1,5 +1,5 @@
 -- |
--- Timers in a priority search queue (2010, section 7.2): the simple
+-- Timers in a priority search queue (O'Sullivan and Tibell 2010, section 7.2): the simple
 -- implementation, exact to the nanosecond, O(log n) to set. The wheel is tested
 -- against it. Selected by @WEFT_TIMERS=psq@.
 module Weft.Core.Timer.Search

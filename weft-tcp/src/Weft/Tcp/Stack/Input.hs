@@ -1,6 +1,6 @@
 -- |
--- Processing of received packets (2007, section 4.8: worker_tcp_input). The packets of a batch are sorted by
--- connection, and each connection processes its segments in one step, so that it acknowledges them once.
+-- Processing of received packets (Li and Zdancewic 2007, section 4.8: worker_tcp_input). The packets of a batch are
+-- sorted by connection, and each connection processes its segments in one step, so that it acknowledges them once.
 --
 -- @since 0.1.0
 module Weft.Tcp.Stack.Input

@@ -148,7 +148,7 @@ fire sock = do
   where
     st = socketStack sock
 
--- | The timer loop (2007, section 4.8: worker_tcp_timer).
+-- | The timer loop (Li and Zdancewic 2007, section 4.8: worker_tcp_timer).
 timerLoop :: Stack -> IO ()
 timerLoop st = forever $ do
   takeMVar (firedSignal st)
