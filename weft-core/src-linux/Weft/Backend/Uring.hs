@@ -268,12 +268,13 @@ cancel ring request tries = do
       | otherwise -> Unfinished
 
 -- | Wait until a request that was cancelled has ended. The file of a request is released by the thread that submitted
--- it, which may be stopped or asleep in the kernel. The lock is held for 0.1 ms at a time.
+-- it, which may be stopped or asleep in the kernel. The lock is held for 0.2 ms at a time.
 awaitEnd :: Ring -> Word64 -> IO ()
 awaitEnd ring request = do
   over <- locked ring $ do
     shut <- isClosed ring
-    if shut then pure True else (/= Unfinished) <$> cancel ring request 1
+    -- Before the second try the submitting thread is interrupted, if it computes.
+    if shut then pure True else (/= Unfinished) <$> cancel ring request 2
   unless over (pauseUring >> awaitEnd ring request)
 
 -- | Empty an entry.

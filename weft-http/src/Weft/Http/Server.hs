@@ -279,7 +279,7 @@ serveAdmitted shared options admission table app plain peer0 restore = do
   number <- addEntry table entry
   let finish result = do
         stop deadline
-        (unless (told result) (void (stopWaiting cells)) `finally` join (readIORef release))
+        (void (stopWaiting cells) `finally` join (readIORef release))
           `finally` (removeEntry table number >> connClose plain >> departEntry admission entry)
         either (ended deadline) pure result
   -- The clean-up is kept here and not on the stack, where it would take forty words. GHC walks the stack each time
@@ -307,16 +307,13 @@ serveAdmitted shared options admission table app plain peer0 restore = do
         _
           | phase == phaseBusy -> maybe (Expire (refused ClientTooSlow `finally` connAbort plain)) Later <$> moreTime plain cells cellSending (sharedTimeout shared)
           -- The connection's thread has to end the TLS session, and may have to wait for the client to do so.
-          | secured, unfinished == 0, phase /= phaseEnding -> Later farewellTime <$ endSoon self cells
+          | secured, unfinished == 0, phase `notElem` [phaseEnding, phaseEnded] -> Later farewellTime <$ endSoon self cells
           | otherwise -> pure (Expire (when (unfinished > 0) (refused HeadTooSlow) `finally` connClose plain))
       where
         secured = isJust (optionTls options)
         refused = optionOnRefused options peer0
     -- In another thread, since the dispatcher must not wait until the exception has arrived.
     endSoon self cells = forkIO (void (endThread self cells)) >>= \t -> labelThread t "weft http idle"
-    told result = case result of
-      Left e | Just EndIdle <- fromException e -> True
-      _ -> False
     -- Stores the clean-up in the reference, which the caller reads.
     serve client release = do
       awaitHead client

@@ -6,8 +6,8 @@
 -- An idle connection is ended by an exception to its thread, which receives what its client has sent in the meantime,
 -- answers it and closes the connection. Only a thread that waits for a request is interrupted: before it throws, the
 -- interrupting thread changes the phase from Fresh or Idle to Ending. The connection's thread never does that, and if
--- it finds Ending when a request has arrived, it waits for the exception ('stopWaiting'). Applications and
--- the actions of 'setOnOpen' and 'setOnClose' run in phase Busy, so the exception reaches none of them.
+-- it finds Ending when a request has arrived, it waits until the exception has ('stopWaiting'). No exception comes
+-- while applications and the actions of 'setOnOpen' and 'setOnClose' run. The program's other callbacks may get one.
 --
 -- An HTTP\/2 connection is idle if no stream is open. It is ended by a graceful shutdown ('Http2Control').
 module Weft.Http.Table
@@ -30,10 +30,10 @@ where
 
 import Control.Concurrent (ThreadId, threadDelay)
 import Control.Exception
-import Control.Monad (filterM, forM, forM_, forever, when)
+import Control.Monad (filterM, forM, forM_, void, when)
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
-import Data.Maybe (maybeToList)
+import Data.Maybe (fromMaybe, maybeToList)
 import Weft.Http.Limits
 import Weft.Http.Timeouts (shareOfIdleTimeLeft, shareOfTimeLeft)
 import Weft.Http.Types
@@ -98,11 +98,14 @@ endThread thread cells = uninterruptibleMask_ $ do
   fresh <- casWord cells cellPhase phaseFresh phaseEnding
   idle <- if fresh == phaseFresh then pure phaseIdle else casWord cells cellPhase phaseIdle phaseEnding
   let mine = idle == phaseIdle
-  when mine (throwTo thread EndIdle)
+  when mine $ do
+    throwTo thread EndIdle
+    void (casWord cells cellPhase phaseEnding phaseEnded)
   pure mine
 
 -- | The connection's thread no longer waits for a request: from now on no other thread ends the connection. 'True' if
--- it was told to end before; the exception has arrived then, and is handled. Any exception but that one is thrown.
+-- it was told to end before; the exception has arrived then, here or before. Another exception that arrives meanwhile is
+-- thrown after that.
 stopWaiting :: AtomicWords -> IO Bool
 stopWaiting cells = do
   found <- casWord cells cellPhase phaseIdle phaseBusy
@@ -110,7 +113,21 @@ stopWaiting cells = do
     then pure False
     else do
       found' <- casWord cells cellPhase phaseFresh phaseBusy
-      if found' == phaseEnding then True <$ (forever (threadDelay 1000000) `catch` \EndIdle -> pure ()) else pure False
+      if found' == phaseEnding || found' == phaseEnded then True <$ mask_ (untilTold Nothing) else pure False
+  where
+    -- The other thread takes its time only until the exception can arrive, which it can here.
+    untilTold :: Maybe SomeException -> IO ()
+    untilTold other = do
+      phase <- peekWord cells cellPhase
+      if phase == phaseEnded
+        then mapM_ throwIO other
+        else do
+          r <- try (threadDelay 1000)
+          untilTold $ case r of
+            Left e | Just EndIdle <- fromException e -> other
+            Left e -> Just (fromMaybe e other)
+            Right () -> other
+{-# NOINLINE stopWaiting #-}
 
 -- | End the connections that wait for a next request and, with 'True', also those that have not received anything yet.
 -- HTTP\/2 connections accept no more streams. The caller repeats this until no connection is left.

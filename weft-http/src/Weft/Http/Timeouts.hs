@@ -3,7 +3,9 @@
 -- ("Weft.IdleTimer"), which runs only while the server waits for the client. The application's time
 -- does not count. A client has to:
 --
--- * send a PROXY header and complete a TLS handshake, from the accept, within 'limitHeadTime';
+-- * send a PROXY header, from the accept, within 'limitHeadTime';
+-- * complete a TLS handshake, from then on, within 'limitHeadTime' (the action of 'setOnOpen', which runs before it, does
+--   not count);
 -- * send a head, from its first byte (the first head: from the accept, or from what is named before) to its last, within
 --   'limitHeadTime';
 -- * begin its next request within 'limitIdle';

@@ -27,6 +27,7 @@ module Weft.Http.Types
     phaseIdle,
     phaseBusy,
     phaseEnding,
+    phaseEnded,
     setPhase,
 
     -- * Responses
@@ -131,19 +132,23 @@ cellCount = 12
 -- | The phases of a connection and their successors:
 --
 -- @
---   Fresh    waits for its first head                   -> Busy, Ending
---   Idle     waits for the next head                    -> Busy, Ending
---   Busy     a request is being answered                -> Idle
---   Ending   to be closed, for shutdown or to make room -> Busy
+--   Fresh    waits for its first head                     -> Busy, Ending
+--   Idle     waits for the next head                      -> Busy, Ending
+--   Busy     a request is answered, or onOpen or the      -> Fresh (after onOpen), Idle
+--            clean-up of the connection runs
+--   Ending   to be closed, for shutdown or to make room   -> Ended, Busy
+--   Ended    the same; its thread has been told           -> Busy
 -- @
 --
--- Fresh and Idle are left by compare-and-swap. The connection's thread moves to Busy when a head is complete. A thread
--- that ends the connection moves to Ending, and then throws 'Weft.Http.Table.EndIdle' to the connection's thread.
-phaseFresh, phaseIdle, phaseBusy, phaseEnding :: Int
+-- Fresh and Idle are left by compare-and-swap. The connection's thread moves to Busy when a head is complete, before
+-- onOpen, and at its end. A thread that ends the connection moves to Ending, throws 'Weft.Http.Table.EndIdle' to the
+-- connection's thread, and moves to Ended, by compare-and-swap, when the exception has arrived.
+phaseFresh, phaseIdle, phaseBusy, phaseEnding, phaseEnded :: Int
 phaseFresh = 0
 phaseIdle = 1
 phaseBusy = 2
 phaseEnding = 3
+phaseEnded = 4
 
 -- | Set the phase, by the thread of the connection.
 setPhase :: Client -> Int -> IO ()

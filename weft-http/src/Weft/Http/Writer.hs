@@ -67,16 +67,16 @@ data Writer = Writer
     -- | The buffer, if there is one. Written by the thread that responds, like the cells.
     writerBuffer :: !(IORef (Maybe Buffer)),
     -- | The offsets of the end of the head and of the beginning and end of the data; the number of bytes of the body
-    -- that were counted so far; and 1 while bytes that were counted have not been sent.
+    -- sent so far; and 1 during an operation, and after one that did not end.
     writerCells :: !AtomicWords
   }
 
-cellHead, cellFrom, cellTo, cellSent, cellUnsent :: Int
+cellHead, cellFrom, cellTo, cellSent, cellOperation :: Int
 cellHead = 0
 cellFrom = 1
 cellTo = 2
 cellSent = 3
-cellUnsent = 4
+cellOperation = 4
 
 -- | Bytes between a head and its first chunk's data: the longest size line of a buffer.
 sizeGap :: Int
@@ -108,11 +108,11 @@ held w = readIORef (writerBuffer w) >>= maybe taken pure
 
 -- | Add to the body. Sends the buffer when it is full, and long strings together with it.
 writeBuilder :: Writer -> Builder -> IO ()
-writeBuilder w builder = uninterrupted w >> continueWriting w False (runBuilder builder)
+writeBuilder w = operation w . continueWriting w False . runBuilder
 
 -- | Add the last part of a builder, which ends the body.
 writeLast :: Writer -> BufferWriter -> IO ()
-writeLast w writer = uninterrupted w >> continueWriting w True writer >> checkLength w
+writeLast w writer = operation w (continueWriting w True writer >> checkLength w)
 
 -- | Long strings are not copied but sent together with the buffer's contents before and after them, up to
 -- 'sliceSize' bytes at once. Until then they are queued in reverse order, along with their total size.
@@ -165,19 +165,22 @@ account w n = do
   sent <- (+ n) <$> peekWord (writerCells w) cellSent
   case writerFraming w of
     Exactly len | sent > len -> throwIO (LengthMismatch len sent)
-    _ -> pokeWord (writerCells w) cellUnsent 1 >> pokeWord (writerCells w) cellSent sent
+    _ -> pokeWord (writerCells w) cellSent sent
 
--- | Throw if an earlier write was interrupted, or its builder threw, after bytes were counted and before they were sent:
--- they are missing. The application may have handled the exception.
-uninterrupted :: Writer -> IO ()
-uninterrupted w = do
-  unsent <- peekWord (writerCells w) cellUnsent
-  when (unsent /= 0) $ ioError (userError "Weft.Http: an earlier write of this response was interrupted")
+-- | Run an operation on the writer. Throws if an earlier one was interrupted, or its builder threw: bytes may be
+-- missing, and the application may have handled the exception.
+operation :: Writer -> IO () -> IO ()
+operation w act = do
+  begun <- peekWord (writerCells w) cellOperation
+  when (begun /= 0) $ ioError (userError "Weft.Http: an earlier write of this response was interrupted")
+  pokeWord (writerCells w) cellOperation 1
+  act
+  pokeWord (writerCells w) cellOperation 0
+{-# INLINE operation #-}
 
 -- | Send what has been written so far.
 flushWriter :: Writer -> IO ()
-flushWriter w = do
-  uninterrupted w
+flushWriter w = operation w $ do
   found <- readIORef (writerBuffer w)
   case found of
     Nothing -> pure ()
@@ -185,8 +188,7 @@ flushWriter w = do
 
 -- | The body is complete: send the rest.
 finishWriter :: Writer -> IO ()
-finishWriter w = do
-  uninterrupted w
+finishWriter w = operation w $ do
   bytes <- held w *> seal w True
   sendStrings w [bytes]
   checkLength w
@@ -245,8 +247,6 @@ sendStrings w strings = do
   unless (null some) $ do
     setResponse client responseBegun
     sendSlices client some
-  -- All that was counted has been sent.
-  pokeWord (writerCells w) cellUnsent 0
   release w
   where
     client = writerClient w

@@ -327,7 +327,7 @@ headFieldsOf h status fields = do
 -- | The number that a @Content-Length@ declares.
 validLength :: ByteString -> Maybe Int
 validLength value = case B8.readInt value of
-  Just (n, "") | B8.all isDigit value -> Just n
+  Just (n, "") | B8.all isDigit value && B.length value <= 18 -> Just n
   _ -> Nothing
 
 -- | The @Content-Length@ that the application has declared, if it has, and the bytes of the body that it has given. Used

@@ -37,7 +37,7 @@ module Weft.Socket.Types
 where
 
 import Control.Concurrent (forkIO)
-import Control.Exception (allowInterrupt)
+import Control.Exception (allowInterrupt, uninterruptibleMask_)
 import Control.Monad (unless, void, when)
 import Data.IORef (mkWeakIORef, newIORef)
 import Foreign.C.Error (Errno (..), eAGAIN, eBADF, ePIPE, eTIMEDOUT)
@@ -105,7 +105,7 @@ wrap drains fd = do
 closeNumber :: CInt -> IO () -> IO (IO ())
 closeNumber fd released = do
   lingering <- cCloseNow fd
-  pure (when (lingering >= 0) (released >> cCloseLingering lingering))
+  pure (when (lingering >= 0) (uninterruptibleMask_ released >> cCloseLingering lingering))
 
 -- | Keep a socket from being finalized up to here.
 touchSocket :: Socket -> IO ()

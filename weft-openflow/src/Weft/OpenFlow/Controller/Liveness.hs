@@ -9,8 +9,8 @@
 --   any       the connection has ended                     -> stopped (the switch's thread)
 -- @
 --
--- The state is that of one idle timer and a flag. If a message arrives as the deadline passes, the flag may say that a
--- request was sent when the message had arrived after it. The switch answers the request, so the flag is cleared again.
+-- The state is that of one idle timer and a flag. If a message arrives as the deadline passes, the flag may stay set
+-- although the timer was reset: the switch was sent a request. Its answer clears the flag.
 module Weft.OpenFlow.Controller.Liveness
   ( Liveness,
     withLiveness,
