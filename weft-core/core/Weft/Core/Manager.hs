@@ -186,11 +186,10 @@ initialize m = mask_ $ do
   when (found == stateIdle) (writeRef (managerRunner m) . Just =<< myThreadId)
   pure (found == stateIdle)
 
--- | One turn (Voellmy and others 2013, 3.3): apply changes of timers, fire those that are due, look for events
--- without blocking; if there was nothing, let other threads run and look again; and only then block until an event, a
--- due timer or a wake-up. 'False' if the manager was told to stop, and has stopped. Asynchronous exceptions arrive only
--- before or after a turn. The turn is written before the state is read, and 'shutdown' does the opposite: at least one
--- sees the other's write.
+-- | One turn (Voellmy and others 2013, 3.3): apply changes of timers, fire those that are due, look for events without
+-- blocking; if there was none, let other threads run, look again, and only then block until an event, a due timer or a
+-- wake-up. 'False' if the manager has stopped. Asynchronous exceptions arrive only before or after a turn. The turn is
+-- written before the state is read, and 'shutdown' does the opposite: at least one sees the other's write.
 step :: Manager -> IO Bool
 step m = uninterruptibleMask_ $ do
   _ <- swapWord (managerState m) wordTurn 1

@@ -1,20 +1,17 @@
 -- |
 -- The registry: for each descriptor, the callbacks that are registered for its events, or the state of a tracked
--- descriptor ("Weft.Core.Readiness"). All managers of one set of
--- descriptors share one registry (the dispatchers of a program do), so closing a
--- descriptor looks in one place, however many capabilities there are.
+-- descriptor ("Weft.Core.Readiness"). All managers of one set of descriptors share one registry (the dispatchers of a
+-- program do), so closing a descriptor looks in one place, however many capabilities there are.
 --
--- Registrations are striped by descriptor (Voellmy and others 2013, 3.2). A stripe's lock is held
--- over the change of its map and the system call that goes with it, so that both
--- happen in the same order. The lock also keeps a manager's back end open
--- while it is used here: a manager that stops changes its state first, then takes
--- every stripe's lock once ('takeRegistrations'), and only then closes its back end; and a thread that
--- holds a stripe's lock checks the manager's state before it uses the back end.
+-- Registrations are striped by descriptor (Voellmy and others 2013, 3.2). A stripe's lock is held over the change of
+-- its map and the system call that goes with it, so that both happen in the same order. The lock also keeps a manager's
+-- back end open while it is used here: a manager that stops changes its state first, then takes every stripe's lock
+-- once ('takeRegistrations'), and only then closes its back end; and a thread that holds a stripe's lock checks the
+-- manager's state before it uses the back end.
 --
 -- The caller's action that closes a descriptor may block, and runs outside of the lock, since the dispatchers need the
--- lock. Meanwhile
--- the descriptor is marked, and threads that want to register or close it wait.
--- Tracked descriptors are looked up without a lock.
+-- lock. Meanwhile the descriptor is marked, and threads that want to register or close it wait. Tracked descriptors are
+-- looked up without a lock.
 --
 -- Type parameter: the manager, of which this module knows only 'ManagerOps'.
 module Weft.Core.Registry
@@ -396,11 +393,11 @@ setSlot r fd slot = do
 -- Both -----------------------------------------------------------------------------
 
 -- | Close a descriptor. Its registrations and its tracked state are removed, in the kernel too; then the given action
--- closes it, masked; then the callbacks run with 'evtClose'. Meanwhile no thread can register it. O(log n),
--- independent of the number of managers. An exception of the action is thrown at the end. The action may use other
--- descriptors. It may block; threads that want to register or close this descriptor wait then. It is given one that
--- waits until the back ends have released the file ('backendForget'). For a reserved number
--- the action is not run, and @EBADF@ is thrown: the program has closed its own descriptor of that number before.
+-- closes it, masked; then the callbacks run with 'evtClose'. Meanwhile no thread can register it. O(log n), independent
+-- of the number of managers. An exception of the action is thrown at the end. The action may use other descriptors. It
+-- may block; threads that want to register or close this descriptor wait then. It is given one that waits until the
+-- back ends have released the file ('backendForget'). For a reserved number the action is not run, and @EBADF@ is
+-- thrown: the program has closed its own descriptor of that number before.
 closeRegistered :: Registry m -> Fd -> (IO () -> IO a) -> IO a
 closeRegistered r fd close = mask_ $ do
   lock <- stripe r fd

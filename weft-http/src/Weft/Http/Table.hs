@@ -7,7 +7,7 @@
 -- answers it and closes the connection. Only a thread that waits for a request is interrupted: before it throws, the
 -- interrupting thread changes the phase from Fresh or Idle to Ending. The connection's thread never does that, and if
 -- it finds Ending when a request has arrived, it waits until the exception has ('stopWaiting'). No exception comes
--- while applications and the actions of 'setOnOpen' and 'setOnClose' run. The program's other callbacks may get one.
+-- while applications and the actions of @setOnOpen@ and @setOnClose@ run. The program's other callbacks may get one.
 --
 -- An HTTP\/2 connection is idle if no stream is open. It is ended by a graceful shutdown ('Http2Control').
 module Weft.Http.Table

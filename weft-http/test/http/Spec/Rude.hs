@@ -100,6 +100,7 @@ cases =
     ("status-negative", [500, 200], 1),
     ("broken-builder", [500, 200], 1),
     ("broken-builder-length", [500, 200], 1),
+    ("broken-builder-sent", [200], 1),
     ("late", [200], 1),
     ("late-without-flush", [500, 200], 1),
     ("after", [200, 200], 1)
@@ -142,6 +143,10 @@ rude request respond = case rawPathInfo request of
   "/status-negative" -> respond (responseLBS (Status (-200) "Negative") [] "injected")
   "/broken-builder" -> respond (responseStream status200 [] goingOn)
   "/broken-builder-length" -> respond (responseStream status200 [("Content-Length", "10008")] goingOn)
+  "/broken-builder-sent" -> respond . responseStream status200 [] $ \write _ -> do
+    -- Parts of it have been sent when it throws.
+    broken <- try (write (lazyByteString (L.fromChunks (replicate 100 (B.replicate 1000 120) <> error "on purpose"))))
+    either (\e -> const (write "injected") (e :: ErrorCall)) pure broken
   "/late" -> respond . responseStream status200 [] $ \write flush -> write "begun" >> flush >> throwIO (ErrorCall "on purpose")
   "/late-without-flush" -> respond . responseStream status200 [] $ \write _ -> write "injected" >> throwIO (ErrorCall "on purpose")
   "/after" -> respond (plain "first") >> throwIO (ErrorCall "on purpose")

@@ -177,6 +177,15 @@ tests on =
               readIORef interrupted >>= (@?= Nothing)
               hangUp client
               wait draining >>= (@?= True),
+      testOn on "a callback for refusals that handles the exception of a drain does not keep its connection" $ do
+        refusing <- newEmptyMVar
+        let callback _ _ = putMVar refusing () >> try (threadDelay 2500000) >>= either (\e -> const (pure ()) (e :: SomeException)) pure
+            settings = setProxyProtocolRequired (setHost (fromString "127.0.0.1") (setPort 0 (quiet defaultSettings)))
+        withServerWith defaultOptions {optionOnRefused = callback} settings application $ \server ->
+          withClient (portOf (serverAddress server)) $ \client -> do
+            say client "GET /hello HTTP/1.1\r\n\r\n"
+            within 20 "the refusal" (takeMVar refusing)
+            drainServer server (seconds 20) >>= (@?= True),
       testOn on "a hundred servers, one after the other" . within 200 "a hundred" $
         mapM_ (\_ -> withTestServer (\_ port -> withClient port (`get` "/hello"))) [1 .. 100 :: Int]
     ]

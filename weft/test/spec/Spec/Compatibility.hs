@@ -207,6 +207,8 @@ closing =
       any (`isErrno` e) [ePIPE, eCONNRESET] @? show e,
     test "SO_LINGER: close waits for the peer, and no other thread does" . withTcp $ \a b -> do
       setSocketOption a Linger 1
+      -- Otherwise the sender may be inside a send as the socket is closed, and would be the one to wait.
+      fillUp a
       full <- start (forever (sendAll a (B.replicate 65536 1)))
       blocks full
       ticks <- newIORef (0 :: Int)
@@ -247,6 +249,13 @@ closing =
       where
         go 0 = pure []
         go left = recv s left >>= \c -> if B.null c then pure [] else (c :) <$> go (left - B.length c)
+    -- Send until the buffers of both ends are full, and no longer grow.
+    fillUp s = do
+      r <- sendNow s (B.replicate 65536 1)
+      case r of
+        Left e -> throwIO e
+        Right 0 -> pause 100 >> sendNow s (B.replicate 1 1) >>= \again -> unless (again == Right 0) (fillUp s)
+        Right _ -> fillUp s
     -- A full connection that lingers for half a minute, forgotten; its peer is kept.
     withTcpKept peers = bracket (socket AF_INET Stream defaultProtocol) close $ \l -> do
       bind l loopback
