@@ -9,6 +9,7 @@ module Weft.Tls.Stream
 where
 
 import Control.Applicative ((<|>))
+import Control.Concurrent (ThreadId, myThreadId)
 import Control.Exception
 import Control.Monad (unless, when)
 import Data.Bits (shiftL, (.|.))
@@ -20,9 +21,13 @@ import Data.Maybe (fromMaybe)
 import Data.X509 (CertificateChain (..), encodeSignedObject)
 import Foreign.C.Error (Errno, eBADF, eINVAL, ePIPE, errnoToIOError)
 import Foreign.Ptr (castPtr)
-import GHC.IO.Exception (IOErrorType (ProtocolError), IOException (..))
+import GHC.IO.Exception (IOErrorType (ProtocolError, TimeExpired), IOException (..))
 import Network.TLS
+import Weft.Core.Time (until)
+import Weft.Sys (now)
+import Weft.Timer (sleep)
 import Weft.Transport
+import Prelude hiding (until)
 
 -- | Which side of the handshake.
 data Side = ServerSide | ClientSide
@@ -62,6 +67,8 @@ data Session = Session
     sessionTrouble :: !(IORef (Maybe IOException)),
     -- | Whether the sending direction has been closed. Written by the thread that sends.
     sessionShut :: !(IORef Bool),
+    -- | The thread that is sending the close_notify alert. Written by the thread that sends.
+    sessionShutBy :: !(IORef (Maybe ThreadId)),
     -- | Whether the connection was closed. Written by any thread.
     sessionClosed :: !(IORef Bool)
   }
@@ -75,9 +82,12 @@ handshakeOver side deadline params learned below = do
   sendBy <- newIORef deadline
   left <- newIORef unfinishedSize
   trouble <- newIORef Nothing
+  shutBy <- newIORef Nothing
   let noting act = act `catch` \e -> modifyIORef trouble (<|> Just e) >> throwIO (e :: IOException)
       send bytes = noting (readIORef sendBy >>= \by -> connSendBytes below by bytes)
       receive n = noting $ do
+        receiving <- (/=) <$> readIORef shutBy <*> (Just <$> myThreadId)
+        unless receiving (readIORef sendBy >>= waitUntil)
         bytes <- readIORef receiveBy >>= \by -> exactly below come by n
         rest <- subtract (B.length bytes) <$> readIORef left
         when (rest < 0) (ioError (protocolError ("a handshake of more than " <> show unfinishedSize <> " bytes")))
@@ -103,7 +113,7 @@ handshakeOver side deadline params learned below = do
   end <- newIORef False
   shut <- newIORef False
   closed <- newIORef False
-  pure (Connection operations (Session context below security side come clear end receiveBy sendBy left trouble shut closed))
+  pure (Connection operations (Session context below security side come clear end receiveBy sendBy left trouble shut shutBy closed))
 
 -- | Take the given number of bytes, fewer only at the end of the stream. If it throws, the received bytes stay in the
 -- cell. A record's header is not returned before the whole record has arrived, so that a deadline or an interruption
@@ -216,6 +226,12 @@ records = go [] 0
       | null acc = x : go [] 0 xs
       | otherwise = B.concat (reverse acc) : go [] 0 (x : xs)
 
+-- | Send a close_notify alert, and end the sending direction below.
+--
+-- Version 1.6 and later of the library may receive in 'bye': a client waits three round trips or 30 ms, the longer of
+-- the two, for a session ticket. It does not take the lock of 'recvData', and drops the application data that comes
+-- instead. The bytes belong to the thread that receives, which handles the ticket too. So the callback gives 'bye' no
+-- bytes: it waits until the library's time limit interrupts it.
 shutdownClear :: Session -> Instant -> IO ()
 shutdownClear s deadline = do
   checkOpen s "connShutdownSend"
@@ -223,9 +239,18 @@ shutdownClear s deadline = do
   unless before $ do
     writeIORef (sessionShut s) True
     writeIORef (sessionSendBy s) deadline
-    writeIORef (sessionReceiveBy s) deadline
-    translating (sessionTrouble s) (bye (sessionContext s))
+    shutBy <- myThreadId
+    writeIORef (sessionShutBy s) (Just shutBy)
+    translating (sessionTrouble s) (bye (sessionContext s)) `finally` writeIORef (sessionShutBy s) Nothing
     connShutdownSend (sessionBelow s) deadline
+
+-- | Wait, and throw an 'IOException' that satisfies 'isTimeout' at the deadline.
+waitUntil :: Instant -> IO ()
+waitUntil deadline = do
+  t <- now
+  when (t >= deadline) (ioError (IOError Nothing TimeExpired "Weft.Tls.connShutdownSend" "the deadline has passed" Nothing Nothing))
+  sleep (deadline `until` t)
+  waitUntil deadline
 
 checkOpen :: Session -> String -> IO ()
 checkOpen s loc = do

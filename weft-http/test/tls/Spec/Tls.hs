@@ -308,6 +308,39 @@ clients get =
           connShutdownSend from noDeadline
           soon <- deadlineIn (seconds 5)
           replicateM 3 (connReceive to soon 100) >>= (@?= [B8.pack "last", B.empty, B.empty]),
+      -- Without a ticket, the library waits for one when it closes. The server answers each line with the line reversed.
+      testCase "closing one direction takes nothing from the other, with a server that sends no ticket" $ do
+        files <- get
+        withReversingServer files $ \port -> do
+          c <- connecting files port
+          connSendBytes c noDeadline (B8.pack "unread\n")
+          threadDelay 300000
+          connShutdownSend c noDeadline
+          got <- receiveAll c
+          connClose c
+          got @?= B8.pack "daernu\n",
+      testCase "closing one direction while a thread receives, with a server that sends no ticket" $ do
+        files <- get
+        withReversingServer files $ \port -> forM_ [1 .. 20 :: Int] $ \_ -> do
+          c <- connecting files port
+          received <- newEmptyMVar
+          _ <- forkIO (try (receiveAll c) >>= putMVar received)
+          threadDelay 2000
+          forM_ ["one", "two"] (\line -> connSendBytes c noDeadline (B8.pack (line <> "\n")))
+          connShutdownSend c noDeadline
+          got <- takeMVar received
+          connClose c
+          either (\e -> Left (show (e :: IOException))) Right got @?= Right (B8.pack "eno\nowt\n"),
+      testCase "closing one direction, with a deadline, to a server that sends no ticket" $ do
+        files <- get
+        withReversingServer files $ \port -> do
+          c <- connecting files port
+          begun <- getMonotonicTime
+          r <- deadlineIn (milliseconds 1) >>= try . connShutdownSend c
+          took <- subtract begun <$> getMonotonicTime
+          connAbort c
+          either isTimeout (const True) r @? "no timeout"
+          (took < 10) @? show took,
       testCase "a client knows the chain that its server sent" $ do
         files <- get
         shell' (folderOf files) "openssl x509 -in one.pem -outform DER -out one.der"
@@ -330,6 +363,30 @@ clients get =
         r <- try (loadTrust (TrustMemory (B8.pack "rubbish")))
         either (\e -> show (e :: IOException)) (const "loaded") r @?= "user error (the text of the authorities holds no certificate in PEM)"
     ]
+
+-- | Run openssl's server, which answers each line with the line reversed, and sends no session tickets. The action gets
+-- its port.
+withReversingServer :: Files -> (Int -> IO a) -> IO a
+withReversingServer files act = withFile "/dev/null" WriteMode $ \nowhere -> withCreateProcess server {std_in = CreatePipe, std_out = CreatePipe, std_err = UseHandle nowhere} $ \_ out _ process -> do
+  out' <- maybe (assertFailure "no pipe") pure out
+  port <- listening out'
+  _ <- forkIO (void (try (B.hGetContents out') :: IO (Either IOException B.ByteString)))
+  act port `finally` terminateProcess process
+  where
+    server = proc "timeout" (["90", "openssl", "s_server", "-accept", "127.0.0.1:0", "-num_tickets", "0", "-rev"] <> certificate)
+    certificate = ["-cert", folderOf files </> "one.pem", "-key", folderOf files </> "one.key"]
+    -- The line "ACCEPT 127.0.0.1:PORT".
+    listening out = do
+      line <- hGetLine out
+      case words line of
+        ["ACCEPT", address] -> pure (read (drop 1 (dropWhile (/= ':') address)))
+        _ -> listening out
+
+-- | A client of that server, after the handshake.
+connecting :: Files -> Int -> IO Connection
+connecting files port = transportConnect socketTransport noDeadline address >>= tlsConnect (clientFor files) "one.test"
+  where
+    address = SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1))
 
 -- | A client's connection in memory, and the server's, or the client's error.
 connectTo :: TlsServerSettings -> TlsClientSettings -> String -> IO (Either IOException (Connection, Connection))
