@@ -93,7 +93,9 @@ handshakeOver side deadline params learned below = do
         when (rest < 0) (ioError (protocolError ("a handshake of more than " <> show unfinishedSize <> " bytes")))
         bytes <$ writeIORef left rest
   context <- contextNew (Backend (pure ()) (pure ()) send receive) params
-  translating trouble (handshake context)
+  -- Masked like 'receiveClear': version 1.7 and later of the library end a client's handshake with a receive that has a
+  -- time limit, if a certificate was sent.
+  mask_ (translating trouble (handshake context))
   information <- contextGetInformation context
   alpn <- getNegotiatedProtocol context
   chain <- learnedChain learned context
@@ -131,7 +133,7 @@ awaitBytes below come deadline n = do
   if B.length have >= n
     then pure have
     else do
-      -- Masked, so that received bytes are not lost; waiting is interruptible.
+      -- Masked, also during the handshake, so that received bytes are not lost; waiting is interruptible.
       more <- mask_ $ do
         more <- connReceive below deadline 32768
         more <$ writeIORef come (have <> more)
@@ -179,11 +181,12 @@ operations =
       opSecurity = Just . sessionSecurity
     }
 
--- | The rest of the current record, or bytes of the next one.
+-- | The rest of the current record, or bytes of the next one. Masked: it is interruptible where it waits, and an
+-- exception must not find the library in the middle of a record.
 receiveClear :: Session -> Instant -> Int -> IO ByteString
 receiveClear s deadline n
   | n <= 0 = failed "connReceive" eINVAL
-  | otherwise = do
+  | otherwise = mask_ $ do
     checkOpen s "connReceive"
     have <- readIORef (sessionClear s)
     finished <- readIORef (sessionEnded s)

@@ -341,6 +341,31 @@ clients get =
           connAbort c
           either isTimeout (const True) r @? "no timeout"
           (took < 10) @? show took,
+      -- The receiving thread is not masked: bytes may be lost with their call, but all records are decrypted in order.
+      testCase "a receive that is interrupted at any moment leaves the session whole" $ do
+        files <- get
+        (from, to) <- connectTo (settingsFor files ["one"]) (clientFor files) "one.test" >>= either throwIO pure
+        got <- newIORef (0 :: Int)
+        ended <- newEmptyMVar
+        receiving <- forkIO . (>>= \r -> connAbort to >> putMVar ended r) . mask_ . try $ do
+          let go = do
+                r <- try (interruptible (allowInterrupt >> connReceive to noDeadline 16384))
+                case r of
+                  Left ThreadKilled -> go
+                  Left e -> throwIO e
+                  Right bytes -> unless (B.null bytes) (modifyIORef' got (+ B.length bytes) >> go)
+          go
+        let interrupting n = do
+              going <- isEmptyMVar ended
+              unless (not going || n == (0 :: Int)) (killThread receiving >> threadDelay (n `mod` 150) >> interrupting (n - 1))
+        killer <- forkIO (interrupting 20000)
+        sent <- try (replicateM_ 1500 (connSendBytes from noDeadline (B.replicate 16384 120)) >> connShutdownSend from noDeadline)
+        r <- readMVar ended
+        killThread killer
+        either (\e -> Left (show (e :: SomeException))) Right r @?= Right ()
+        either (\e -> Left (show (e :: SomeException))) Right sent @?= Right ()
+        total <- readIORef got
+        (total > 0 && total <= 1500 * 16384) @? show total,
       testCase "a client knows the chain that its server sent" $ do
         files <- get
         shell' (folderOf files) "openssl x509 -in one.pem -outform DER -out one.der"
