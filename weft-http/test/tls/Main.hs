@@ -5,9 +5,10 @@ module Main
   )
 where
 
+import qualified Spec.Peers
 import qualified Spec.Tls
 import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (localOption (mkTimeout 280000000) Spec.Tls.tests)
+main = defaultMain (localOption (mkTimeout 280000000) (testGroup "tls" [Spec.Tls.tests, Spec.Peers.tests]))

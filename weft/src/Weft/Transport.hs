@@ -13,7 +13,9 @@
 -- reset all the time, "Weft.IdleTimer" with 'connAbort' as its action costs less.
 --
 -- At most one thread may receive and one may send at a time; any thread may close or abort. All
--- operations are interruptible while they wait. A receive that is interrupted has taken no bytes.
+-- operations are interruptible while they wait. A receive that is interrupted while it waits has taken no bytes. (An
+-- exception may also come as the operation returns, and take its result away. A thread that must not lose bytes to
+-- exceptions masks them.)
 --
 -- To implement another kind of connection, fill in 'Operations'; "Weft.Transport.Laws" has
 -- its laws, as actions for tests.

@@ -10,8 +10,8 @@ module Weft.Tls.Sessions
 where
 
 import Data.IORef
+import qualified Data.IntMap.Strict as IntMap
 import qualified Data.Map.Strict as Map
-import qualified Data.Sequence as Seq
 import Network.TLS
 import Weft.Core.Time (Duration, Instant, after)
 import Weft.Sys (now)
@@ -25,13 +25,13 @@ data Sessions
       -- ^ How long a session is kept.
       !(IORef Table)
 
--- | Sessions by identifier, with the instant at which they expire; and the identifiers, the oldest first. An identifier
--- that was removed from the map may still be in the sequence, whose length is limited too.
-data Table = Table !(Map.Map SessionID (Instant, SessionData)) !(Seq.Seq SessionID)
+-- | Sessions by identifier, each with its number and the instant at which it expires; and the identifiers by number, the
+-- oldest first.
+data Table = Table !(Map.Map SessionID (Int, Instant, SessionData)) !(IntMap.IntMap SessionID)
 
 -- | An empty table with the maximal number of sessions and their maximal age.
 newSessions :: Int -> Duration -> IO Sessions
-newSessions most life = Sessions most life <$> newIORef (Table Map.empty Seq.empty)
+newSessions most life = Sessions most life <$> newIORef (Table Map.empty IntMap.empty)
 
 -- | Abstracts over the result of establishing a session, which differs between versions of the library: nothing, or a
 -- ticket that replaces the identifier. Weft issues no tickets.
@@ -52,7 +52,7 @@ sessionManager (Sessions most life table) found =
       sessionResumeOnlyOnce = \key -> resume (takeOut key),
       sessionEstablish = \key session -> do
         t <- now
-        atomicModifyIORef' table (\kept -> (put key (after life t, session) kept, ()))
+        atomicModifyIORef' table (\kept -> (put key (after life t) session kept, ()))
         pure established,
       sessionInvalidate = \key -> atomicModifyIORef' table (\kept -> (fst (takeOut key kept), ()))
     }
@@ -61,13 +61,21 @@ sessionManager (Sessions most life table) found =
       r <- atomicModifyIORef' table step
       t <- now
       case r of
-        Just (end, session) | t < end -> Just session <$ found
+        Just (_, end, session) | t < end -> Just session <$ found
         _ -> pure Nothing
     look key kept@(Table sessions _) = (kept, Map.lookup key sessions)
-    takeOut key (Table sessions order) = (Table (Map.delete key sessions) order, Map.lookup key sessions)
-    put key entry (Table sessions order)
-      | most <= 0 = Table sessions order
-      | Seq.length order >= most = case Seq.viewl order of
-        oldest Seq.:< rest -> Table (Map.insert key entry (Map.delete oldest sessions)) (rest Seq.|> key)
-        Seq.EmptyL -> Table (Map.insert key entry sessions) (order Seq.|> key)
-      | otherwise = Table (Map.insert key entry sessions) (order Seq.|> key)
+    takeOut key kept@(Table sessions order) = case Map.lookup key sessions of
+      Nothing -> (kept, Nothing)
+      Just entry@(number, _, _) -> (Table (Map.delete key sessions) (IntMap.delete number order), Just entry)
+    -- A session that is established again, after a resumption, keeps its end and its place.
+    put key end session kept@(Table sessions order)
+      | most <= 0 = kept
+      | Just (number, known, _) <- Map.lookup key sessions = Table (Map.insert key (number, known, session) sessions) order
+      | otherwise =
+        let number = maybe 0 ((+ 1) . fst) (IntMap.lookupMax order)
+         in trimmed (Table (Map.insert key (number, end, session) sessions) (IntMap.insert number key order))
+    trimmed kept@(Table sessions order)
+      | IntMap.size order <= most = kept
+      | otherwise = case IntMap.minView order of
+        Just (oldest, rest) -> Table (Map.delete oldest sessions) rest
+        Nothing -> kept

@@ -1,6 +1,6 @@
 -- |
--- A connection that runs a TLS session over another connection. The library calls back to receive and send bytes. The
--- callbacks take their deadlines from two cells, which hold the deadline of the current operation in each direction.
+-- A connection that runs a TLS session over another connection. The library calls back to receive bytes
+-- ("Weft.Tls.Incoming") and to send them ("Weft.Tls.Outgoing").
 module Weft.Tls.Stream
   ( Side (..),
     Learned (..),
@@ -12,20 +12,23 @@ import Control.Applicative ((<|>))
 import Control.Concurrent (ThreadId, myThreadId)
 import Control.Exception
 import Control.Monad (unless, when)
-import Data.Bits (shiftL, (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
 import Data.IORef
+import Data.List (intersperse)
 import Data.Maybe (fromMaybe)
 import Data.X509 (CertificateChain (..), encodeSignedObject)
 import Foreign.C.Error (Errno, eBADF, eINVAL, ePIPE, errnoToIOError)
 import Foreign.Ptr (castPtr)
 import GHC.IO.Exception (IOErrorType (ProtocolError, TimeExpired), IOException (..))
 import Network.TLS
+import System.IO.Error (isEOFError)
 import Weft.Core.Time (until)
 import Weft.Sys (now)
 import Weft.Timer (sleep)
+import Weft.Tls.Incoming
+import Weft.Tls.Outgoing
 import Weft.Transport
 import Prelude hiding (until)
 
@@ -50,48 +53,54 @@ data Session = Session
     sessionBelow :: !Connection,
     sessionSecurity :: !Security,
     sessionSide :: !Side,
-    -- | Received bytes that the library has not consumed yet. Written by the thread that receives.
-    sessionCome :: !(IORef ByteString),
+    sessionIncoming :: !Incoming,
+    sessionOutgoing :: !Outgoing,
     -- | Decrypted bytes that have not been passed on yet. Written by the thread that receives.
     sessionClear :: !(IORef ByteString),
     -- | Whether the stream has ended. Written by the thread that receives.
     sessionEnded :: !(IORef Bool),
-    -- | The deadlines of the current operations, each written by the thread of its direction.
-    sessionReceiveBy :: !(IORef Instant),
-    sessionSendBy :: !(IORef Instant),
-    -- | How many bytes the library may still take before it has to complete the handshake or return application data.
+    -- | The first exception of the connection below in the current receive, since the library wraps or swallows it.
     -- Written by the thread that receives.
-    sessionLeft :: !(IORef Int),
-    -- | The first exception of the connection below in the current operation, since the library wraps or swallows it.
-    -- Written by either direction.
     sessionTrouble :: !(IORef (Maybe IOException)),
-    -- | Whether the sending direction has been closed. Written by the thread that sends.
-    sessionShut :: !(IORef Bool),
-    -- | The thread that is sending the close_notify alert. Written by the thread that sends.
-    sessionShutBy :: !(IORef (Maybe ThreadId)),
+    -- | Written by the thread that sends.
+    sessionEnding :: !(IORef Ending),
+    -- | The thread that is in 'bye', and its deadline. Written by the thread that sends.
+    sessionBye :: !(IORef (Maybe (ThreadId, Instant))),
     -- | Whether the connection was closed. Written by any thread.
     sessionClosed :: !(IORef Bool)
   }
+
+-- | How far the end of the sending direction has come: @Open -> Begun -> Alerted -> Ended@.
+data Ending
+  = Open
+  | -- | Nothing more can be sent. A close_notify alert is to be sent.
+    Begun
+  | -- | The alert is in the queue, or was sent.
+    Alerted
+  | -- | The sending direction below has ended too.
+    Ended
+  deriving (Eq)
 
 -- | Perform the handshake before the deadline, with the library's parameters for that side. If the handshake fails,
 -- this throws an 'IOException'; the connection below must then be closed.
 handshakeOver :: TLSParams params => Side -> Instant -> params -> Learned -> Connection -> IO Connection
 handshakeOver side deadline params learned below = do
-  come <- newIORef B.empty
-  receiveBy <- newIORef deadline
-  sendBy <- newIORef deadline
-  left <- newIORef unfinishedSize
+  incoming <- newIncoming below deadline
+  outgoing <- newOutgoing below
   trouble <- newIORef Nothing
-  shutBy <- newIORef Nothing
+  byeBy <- newIORef Nothing
+  -- The version, after the handshake.
+  established <- newIORef Nothing
   let noting act = act `catch` \e -> modifyIORef trouble (<|> Just e) >> throwIO (e :: IOException)
-      send bytes = noting (readIORef sendBy >>= \by -> connSendBytes below by bytes)
-      receive n = noting $ do
-        receiving <- (/=) <$> readIORef shutBy <*> (Just <$> myThreadId)
-        unless receiving (readIORef sendBy >>= waitUntil)
-        bytes <- readIORef receiveBy >>= \by -> exactly below come by n
-        rest <- subtract (B.length bytes) <$> readIORef left
-        when (rest < 0) (ioError (protocolError ("a handshake of more than " <> show unfinishedSize <> " bytes")))
-        bytes <$ writeIORef left rest
+      send bytes = do
+        version <- readIORef established
+        if version == Nothing then noting (connSendBytes below deadline bytes) else put outgoing bytes
+      receive n = do
+        waitInBye byeBy
+        version <- readIORef established
+        -- The library may wait for an answer to what it sent: TLS 1.2 has renegotiation.
+        when (version == Just TlsVersion12) (sendPromptly outgoing)
+        noting (takeBytes protocolError incoming n)
   context <- contextNew (Backend (pure ()) (pure ()) send receive) params
   -- Masked like 'receiveClear': version 1.7 and later of the library end a client's handshake with a receive that has a
   -- time limit, if a certificate was sent.
@@ -102,63 +111,36 @@ handshakeOver side deadline params learned below = do
   name <- learnedServerName learned
   again <- learnedResumed learned
   let mode = information >>= infoTLS13HandshakeMode
+      version = if fmap infoVersion information == Just TLS13 then TlsVersion13 else TlsVersion12
       security =
         Security
-          { securityVersion = if fmap infoVersion information == Just TLS13 then TlsVersion13 else TlsVersion12,
+          { securityVersion = version,
             securityCipher = maybe 0 (cipherID . infoCipher) information,
             securityAlpn = alpn,
             securityServerName = name,
             securityPeerCertificates = maybe [] (\(CertificateChain certificates) -> map encodeSignedObject certificates) chain,
             securityResumed = maybe again (`elem` [PreSharedKey, RTT0]) mode
           }
+  writeIORef established (Just version)
   clear <- newIORef B.empty
   end <- newIORef False
-  shut <- newIORef False
+  ending <- newIORef Open
   closed <- newIORef False
-  pure (Connection operations (Session context below security side come clear end receiveBy sendBy left trouble shut shutBy closed))
+  pure (Connection operations (Session context below security side incoming outgoing clear end trouble ending byeBy closed))
 
--- | Take the given number of bytes, fewer only at the end of the stream. If it throws, the received bytes stay in the
--- cell. A record's header is not returned before the whole record has arrived, so that a deadline or an interruption
--- finds the library between two records.
-exactly :: Connection -> IORef ByteString -> Instant -> Int -> IO ByteString
-exactly below come deadline n = do
-  have <- if n == headerSize then snd <$> awaitRecord below come deadline else awaitBytes below come deadline n
-  B.take n have <$ writeIORef come (B.drop n have)
-
--- | Receive until the cell has the given number of bytes, or the stream ends. Returns the cell's contents, which stay
--- there.
-awaitBytes :: Connection -> IORef ByteString -> Instant -> Int -> IO ByteString
-awaitBytes below come deadline n = do
-  have <- readIORef come
-  if B.length have >= n
-    then pure have
-    else do
-      -- Masked, also during the handshake, so that received bytes are not lost; waiting is interruptible.
-      more <- mask_ $ do
-        more <- connReceive below deadline 32768
-        more <$ writeIORef come (have <> more)
-      if B.null more then pure have else awaitBytes below come deadline n
-
--- | Receive until the cell has a whole record, or the stream ends. Returns whether the record is whole, and the cell's
--- contents.
-awaitRecord :: Connection -> IORef ByteString -> Instant -> IO (Bool, ByteString)
-awaitRecord below come deadline = do
-  start <- awaitBytes below come deadline headerSize
-  if B.length start < headerSize
-    then pure (False, start)
-    else do
-      let size = headerSize + (fromIntegral (B.index start 3) `shiftL` 8 .|. fromIntegral (B.index start 4))
-      record <- awaitBytes below come deadline size
-      pure (B.length record >= size, record)
-
--- | The size of a record's header: RFC 8446, 5.1.
-headerSize :: Int
-headerSize = 5
-
--- | The most bytes of a handshake from one side, and of records after it that contain no application data: 128 KiB. The
--- length in a handshake message allows 16 MiB, which the library would keep in memory. A certificate chain fits.
-unfinishedSize :: Int
-unfinishedSize = 131072
+-- | If this thread is in 'bye', wait until it is interrupted, or throw an error that satisfies 'isTimeout' at its
+-- deadline.
+waitInBye :: IORef (Maybe (ThreadId, Instant)) -> IO ()
+waitInBye cell = do
+  sending <- readIORef cell
+  me <- myThreadId
+  case sending of
+    Just (thread, deadline) | thread == me -> do
+      t <- now
+      when (t >= deadline) (ioError (IOError Nothing TimeExpired "Weft.Tls.connShutdownSend" "the deadline has passed" Nothing Nothing))
+      sleep (deadline `until` t)
+      waitInBye cell
+    _ -> pure ()
 
 operations :: Operations Session
 operations =
@@ -169,9 +151,7 @@ operations =
         bytes <- B.packCStringLen (castPtr p, n)
         sendClear s deadline [bytes],
       opSendMany = sendClear,
-      opSendFile = \s deadline strings range -> do
-        sendClear s deadline strings
-        sendFileByReading (\piece -> sendClear s deadline [piece]) range,
+      opSendFile = sendFileClear,
       opShutdownSend = shutdownClear,
       opClose = \s -> writeIORef (sessionClosed s) True >> connClose (sessionBelow s),
       opAbort = \s -> writeIORef (sessionClosed s) True >> connAbort (sessionBelow s),
@@ -183,6 +163,9 @@ operations =
 
 -- | The rest of the current record, or bytes of the next one. Masked: it is interruptible where it waits, and an
 -- exception must not find the library in the middle of a record.
+--
+-- What the library answers meanwhile goes into the queue. An answer to a key update waits for the next send (RFC 8446,
+-- 4.6.3); there are many only if the peer does not want to receive.
 receiveClear :: Session -> Instant -> Int -> IO ByteString
 receiveClear s deadline n
   | n <= 0 = failed "connReceive" eINVAL
@@ -194,66 +177,109 @@ receiveClear s deadline n
   where
     give bytes = B.take n bytes <$ writeIORef (sessionClear s) (B.drop n bytes)
     next = do
-      writeIORef (sessionReceiveBy s) deadline
-      (whole, _) <- awaitRecord (sessionBelow s) (sessionCome s) deadline
-      writeIORef (sessionLeft s) unfinishedSize
-      bytes <- ended whole (translating (sessionTrouble s) (recvData (sessionContext s)))
-      if B.null bytes then B.empty <$ writeIORef (sessionEnded s) True else give bytes
+      receiveUntil (sessionIncoming s) deadline
+      record <- awaitRecord (sessionIncoming s)
+      allowUnfinished (sessionIncoming s)
+      if not (recordWhole record)
+        then truncated
+        else if mayBeAlert record then locked (sessionOutgoing s) deadline fromLibrary else fromLibrary
+    -- After the peer's close_notify alert the library sends nothing more, so it gets the alert between two messages of
+    -- ours. With TLS 1.3 the type of the content is encrypted: an alert has two bytes, and one for its type (RFC 8446, 5.2).
+    mayBeAlert record
+      | securityVersion (sessionSecurity s) == TlsVersion12 = recordType record == 21
+      | otherwise = recordSize record == 5 + 2 + 1 + 16
+    fromLibrary = do
+      bytes <- translating (sessionTrouble s) (recvData (sessionContext s)) `onException` sendPromptly (sessionOutgoing s)
+      answers <- queued (sessionOutgoing s)
+      when (B.null bytes || answers > fewAnswers) (sendPromptly (sessionOutgoing s))
+      left <- queued (sessionOutgoing s)
+      when (left > manyAnswers) (ioError (protocolError "the peer does not take the answers to its key updates"))
+      short <- endedShort (sessionIncoming s)
+      if not (B.null bytes) then give bytes else if short then truncated else ended
+    ended = B.empty <$ writeIORef (sessionEnded s) True
     -- The peer closed without a close_notify alert. For a server that is common and harmless, since HTTP has its own
     -- message lengths. A client must not mistake a truncated message for a complete one.
-    ended whole act
-      | whole = act
-      | sessionSide s == ServerSide = pure B.empty
+    truncated
+      | sessionSide s == ServerSide = ended
       | otherwise = ioError (userError "Weft.Tls: the peer ended the connection without ending the session")
 
--- | Send in records of up to 16 KiB, even if the pieces are small.
+-- | Up to 1 KiB of answers wait for the next send. More than 64 KiB end the session.
+fewAnswers, manyAnswers :: Int
+fewAnswers = 1024
+manyAnswers = 65536
+
+-- | Send in records of up to 16 KiB, even if the pieces are small. Masked: it is interruptible where it waits, and
+-- between records. If it throws, nothing more can be sent.
 sendClear :: Session -> Instant -> [ByteString] -> IO ()
 sendClear s deadline strings = do
   checkOpen s "connSend"
-  shut <- readIORef (sessionShut s)
-  when shut (failed "connSend" ePIPE)
-  writeIORef (sessionSendBy s) deadline
-  mapM_ (translating (sessionTrouble s) . sendData (sessionContext s) . L.fromStrict) (records (filter (not . B.null) strings))
+  ending <- readIORef (sessionEnding s)
+  unless (ending == Open) (failed "connSend" ePIPE)
+  checkWhole outgoing
+  locked outgoing deadline (sequence_ (intersperse allowInterrupt (map record pieces)) `onException` finish)
+  where
+    outgoing = sessionOutgoing s
+    pieces = records (filter (not . B.null) strings)
+    record bytes = do
+      translated (pure Nothing) (sendData (sessionContext s) (L.fromStrict bytes))
+      sendQueue outgoing deadline
+      checkWhole outgoing
+    -- If the peer has ended the session, the library's answer may be in the queue.
+    finish = (now >>= sendQueue outgoing) `catch` ignored >> cutOff outgoing
+    ignored :: IOException -> IO ()
+    ignored _ = pure ()
 
--- | The most bytes of a record (RFC 8446, 5.1).
-recordSize :: Int
-recordSize = 16384
+-- | If the file ends early, more can be sent afterwards, as with the kernel's sockets.
+sendFileClear :: Session -> Instant -> [ByteString] -> FileRange -> IO ()
+sendFileClear s deadline strings range = mask_ $ do
+  sendClear s deadline strings
+  sendFileByReading (\piece -> sendClear s deadline [piece]) range `catch` \e -> do
+    unless (tooShort e) (cutOff (sessionOutgoing s))
+    throwIO e
+  where
+    tooShort :: SomeException -> Bool
+    tooShort e = maybe False isEOFError (fromException e)
 
--- | Join adjacent pieces that fit into one record.
+-- | The most bytes of text in a record (RFC 8446, 5.1).
+textSize :: Int
+textSize = 16384
+
+-- | Join adjacent pieces that fit into one record, and split those that do not.
 records :: [ByteString] -> [ByteString]
 records = go [] 0
   where
     go acc _ [] = [B.concat (reverse acc) | not (null acc)]
     go acc size (x : xs)
-      | size + B.length x <= recordSize = go (x : acc) (size + B.length x) xs
-      | null acc = x : go [] 0 xs
+      | size + B.length x <= textSize = go (x : acc) (size + B.length x) xs
+      | null acc = let (one, rest) = B.splitAt textSize x in one : go [] 0 (rest : xs)
       | otherwise = B.concat (reverse acc) : go [] 0 (x : xs)
 
--- | Send a close_notify alert, and end the sending direction below.
+-- | Send a close_notify alert, and end the sending direction below. If it throws, it can be repeated. If sending was cut
+-- off, the peer gets no alert, and so learns that what it received is not all.
 --
 -- Version 1.6 and later of the library may receive in 'bye': a client waits three round trips or 30 ms, the longer of
 -- the two, for a session ticket. It does not take the lock of 'recvData', and drops the application data that comes
--- instead. The bytes belong to the thread that receives, which handles the ticket too. So the callback gives 'bye' no
--- bytes: it waits until the library's time limit interrupts it.
+-- instead. The bytes belong to the thread that receives, which handles the ticket too. So 'bye' gets none: it waits
+-- until the library's time limit interrupts it.
 shutdownClear :: Session -> Instant -> IO ()
 shutdownClear s deadline = do
   checkOpen s "connShutdownSend"
-  before <- readIORef (sessionShut s)
-  unless before $ do
-    writeIORef (sessionShut s) True
-    writeIORef (sessionSendBy s) deadline
-    shutBy <- myThreadId
-    writeIORef (sessionShutBy s) (Just shutBy)
-    translating (sessionTrouble s) (bye (sessionContext s)) `finally` writeIORef (sessionShutBy s) Nothing
+  ending <- readIORef (sessionEnding s)
+  unless (ending == Ended) $ do
+    locked outgoing deadline $ do
+      cut <- isCutOff outgoing
+      unless cut $ do
+        when (ending /= Alerted) $ do
+          writeIORef (sessionEnding s) Begun
+          me <- myThreadId
+          writeIORef (sessionBye s) (Just (me, deadline))
+          translated (pure Nothing) (bye (sessionContext s)) `finally` writeIORef (sessionBye s) Nothing
+          writeIORef (sessionEnding s) Alerted
+        sendQueue outgoing deadline
     connShutdownSend (sessionBelow s) deadline
-
--- | Wait, and throw an 'IOException' that satisfies 'isTimeout' at the deadline.
-waitUntil :: Instant -> IO ()
-waitUntil deadline = do
-  t <- now
-  when (t >= deadline) (ioError (IOError Nothing TimeExpired "Weft.Tls.connShutdownSend" "the deadline has passed" Nothing Nothing))
-  sleep (deadline `until` t)
-  waitUntil deadline
+    writeIORef (sessionEnding s) Ended
+  where
+    outgoing = sessionOutgoing s
 
 checkOpen :: Session -> String -> IO ()
 checkOpen s loc = do
@@ -264,13 +290,15 @@ checkOpen s loc = do
 -- reports without a reason of its own; that becomes the result. Otherwise it is a 'ProtocolError', which servers do not
 -- report as errors of their own: then the connection may have failed afterwards, when the library sent an alert.
 translating :: IORef (Maybe IOException) -> IO a -> IO a
-translating trouble act = do
-  writeIORef trouble Nothing
-  act `catch` translate
+translating trouble act = writeIORef trouble Nothing >> translated (readIORef trouble) act
+
+-- | 'translating' with an action that returns the connection's exception.
+translated :: IO (Maybe IOException) -> IO a -> IO a
+translated trouble act = act `catch` translate
   where
     translate :: TLSException -> IO a
     translate e = do
-      below <- if hasReason e then pure Nothing else readIORef trouble
+      below <- if hasReason e then pure Nothing else trouble
       throwIO (fromMaybe (protocolError (takeWhile (/= '\n') (show e))) below)
 
 -- | Whether the library found a fault in what the peer sent, or received an alert or the end of the stream. It does not

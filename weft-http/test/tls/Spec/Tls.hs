@@ -17,6 +17,7 @@ import Foreign.C.Error (eCONNRESET, errnoToIOError)
 import GHC.Clock (getMonotonicTime)
 import GHC.IO.Exception (IOErrorType (ProtocolError, ResourceVanished))
 import Network.Socket (Family (AF_INET), SockAddr (..), SocketOption (..), SocketType (Stream), tupleToHostAddress)
+import Support
 import System.Directory
 import System.Exit
 import System.FilePath
@@ -34,14 +35,8 @@ import Weft.Tls
 import Weft.Transport
 import Weft.Transport.Laws
 
--- | Certificates and keys, made once by openssl.
-data Files = Files
-  { folderOf :: FilePath,
-    contentsOf :: (Fd, B.ByteString)
-  }
-
 tests :: TestTree
-tests = withResource makeFiles (\f -> closeFd (fst (contentsOf f)) >> removeDirectoryRecursive (folderOf f)) $ \files ->
+tests = withFiles $ \files ->
   testGroup
     "TLS"
     [ testGroup
@@ -58,26 +53,6 @@ tests = withResource makeFiles (\f -> closeFd (fst (contentsOf f)) >> removeDire
     -- The tls library closes both directions at once.
     absent = ["one direction goes on when the other has ended"]
 
-inMemory, overTcp :: IO (Connection, Connection)
-inMemory = connectionPair 65536 (SockAddrInet 1 0) (SockAddrInet 2 0)
--- Both buffers have a fixed size: the kernel would let them grow to what the machine is configured for.
-overTcp = bracket (open loopback) S.close $ \l -> do
-  S.listen l 1
-  address <- S.getSocketName l
-  c <- open loopback
-  S.connect c address
-  (s, peer) <- S.accept l
-  pure (socketConnection c address, socketConnection s peer)
-  where
-    open address = do
-      s <- S.socket AF_INET Stream 0
-      S.setSocketOption s RecvBuffer 200000
-      S.setSocketOption s SendBuffer 200000
-      s <$ S.bind s address
-
-loopback :: SockAddr
-loopback = SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1))
-
 -- | The client's and the server's end, after the handshake.
 pairOver :: Files -> IO (Connection, Connection) -> IO (IO (Connection, Connection))
 pairOver files below = do
@@ -89,16 +64,6 @@ pairOver files below = do
     c <- tlsConnect (clientFor files) "one.test" a
     s <- takeMVar accepted >>= either (throwIO :: IOException -> IO a) pure
     pure (c, s)
-
-settingsFor :: Files -> [String] -> TlsServerSettings
-settingsFor files names =
-  defaultTlsServerSettings {tlsCertificates = map (sourceOf files) names, tlsProtocols = map B8.pack ["h2", "http/1.1"]}
-
-sourceOf :: Files -> String -> CertificateSource
-sourceOf files name = CertificateFiles (folderOf files </> name <> ".pem") (folderOf files </> name <> ".key")
-
-clientFor :: Files -> TlsClientSettings
-clientFor files = defaultTlsClientSettings {tlsTrust = TrustAuthorities (folderOf files </> "ca.pem")}
 
 -- With openssl's client -------------------------------------------------------------------
 
@@ -132,6 +97,22 @@ openssl get =
           assertBool out ("Reused, " `isInfixOf` out)
           securities <- readIORef seen
           map securityResumed securities @?= [True],
+      testCase "resuming a session does not lengthen its life, and removes no other" $ do
+        files <- get
+        let settings = (settingsFor files ["one"]) {tlsSessions = 2, tlsSessionLife = seconds 4}
+        serving files settings $ \port seen _ -> do
+          let kept name = folderOf files </> "session-" <> name
+              resumed name = do
+                writeIORef seen []
+                _ <- client files port ["-tls1_2", "-sess_in", kept name] "hello\n"
+                map securityResumed <$> readIORef seen
+          forM_ ["a", "b"] (\name -> client files port ["-tls1_2", "-sess_out", kept name] "hello\n")
+          replicateM 4 (resumed "a") >>= (@?= replicate 4 [True])
+          resumed "b" >>= (@?= [True])
+          threadDelay 2000000
+          _ <- resumed "a"
+          threadDelay 2000000
+          resumed "a" >>= (@?= [False]),
       testCase "no session is resumed if the server keeps none" $ do
         files <- get
         serving files (settingsFor files ["one"]) {tlsSessions = 0} $ \port seen _ -> do
@@ -347,14 +328,16 @@ clients get =
         (from, to) <- connectTo (settingsFor files ["one"]) (clientFor files) "one.test" >>= either throwIO pure
         got <- newIORef (0 :: Int)
         ended <- newEmptyMVar
-        receiving <- forkIO . (>>= \r -> connAbort to >> putMVar ended r) . mask_ . try $ do
-          let go = do
-                r <- try (interruptible (allowInterrupt >> connReceive to noDeadline 16384))
-                case r of
-                  Left ThreadKilled -> go
-                  Left e -> throwIO e
-                  Right bytes -> unless (B.null bytes) (modifyIORef' got (+ B.length bytes) >> go)
-          go
+        let receiveAllOf = do
+              r <- try (interruptible (allowInterrupt >> connReceive to noDeadline 16384))
+              case r of
+                Left ThreadKilled -> receiveAllOf
+                Left e -> throwIO e
+                Right bytes -> unless (B.null bytes) (modifyIORef' got (+ B.length bytes) >> receiveAllOf)
+        receiving <- mask_ . forkIO $ do
+          r <- try receiveAllOf
+          connAbort to
+          putMVar ended r
         let interrupting n = do
               going <- isEmptyMVar ended
               unless (not going || n == (0 :: Int)) (killThread receiving >> threadDelay (n `mod` 150) >> interrupting (n - 1))
@@ -412,17 +395,6 @@ connecting :: Files -> Int -> IO Connection
 connecting files port = transportConnect socketTransport noDeadline address >>= tlsConnect (clientFor files) "one.test"
   where
     address = SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1))
-
--- | A client's connection in memory, and the server's, or the client's error.
-connectTo :: TlsServerSettings -> TlsClientSettings -> String -> IO (Either IOException (Connection, Connection))
-connectTo serverSettings clientSettings name = do
-  server <- newTlsServer serverSettings
-  (a, b) <- inMemory
-  accepted <- newEmptyMVar
-  _ <- forkIO (try (tlsAccept server b) >>= putMVar accepted)
-  connected <- try (tlsConnect clientSettings name a)
-  ended <- takeMVar accepted
-  pure ((,) <$> connected <*> ended)
 
 -- Errors ------------------------------------------------------------------------------
 
@@ -519,40 +491,3 @@ serving _ settings act = do
     portOf address = case address of
       SockAddrInet p _ -> fromIntegral p
       _ -> 0
-
--- Files ------------------------------------------------------------------------------
-
-makeFiles :: IO Files
-makeFiles = do
-  temporary <- getTemporaryDirectory
-  (path, h) <- openBinaryTempFile temporary "weft-tls"
-  hClose h >> removeFile path
-  createDirectory path
-  let contents = B8.pack (take 200000 (concatMap show [1 :: Int ..]))
-  B.writeFile (path </> "contents") contents
-  fd <- openBinaryFile (path </> "contents") ReadMode >>= handleToFd
-  forM_ ["ca", "ca2"] $ \ca ->
-    shell' path ("openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=" <> ca <> " -keyout " <> ca <> ".key -out " <> ca <> ".pem")
-  issue path "ca" "one" "one.test" "subjectAltName=DNS:one.test" "-days 30"
-  issue path "ca" "two" "two.test" "subjectAltName=DNS:two.test,DNS:*.wild.test" "-days 30"
-  issue path "ca" "address" "127.0.0.2" "subjectAltName=IP:127.0.0.1,IP:::1,DNS:one.test" "-days 30"
-  issue path "ca" "disguised" "disguised" "subjectAltName=DNS:127.0.0.1" "-days 30"
-  issue path "ca" "common" "127.0.0.1" "extendedKeyUsage=serverAuth" "-days 30"
-  issue path "ca" "client" "client" "extendedKeyUsage=clientAuth" "-days 30"
-  issue path "ca" "expired" "expired" "extendedKeyUsage=clientAuth" "-days 0"
-  issue path "ca2" "foreign" "foreign" "extendedKeyUsage=clientAuth" "-days 30"
-  -- A certificate is valid for all of its last second.
-  threadDelay 1100000
-  pure (Files path (fd, contents))
-
-issue :: FilePath -> String -> String -> String -> String -> String -> IO ()
-issue folder ca name cn extension days = do
-  writeFile (folder </> name <> ".ext") (extension <> "\nbasicConstraints=CA:FALSE\n")
-  shell' folder ("openssl req -newkey rsa:2048 -nodes -subj /CN=" <> cn <> " -keyout " <> name <> ".key -out " <> name <> ".csr")
-  shell' folder $
-    "openssl x509 -req -in " <> name <> ".csr -CA " <> ca <> ".pem -CAkey " <> ca <> ".key -CAcreateserial -extfile " <> name <> ".ext " <> days <> " -out " <> name <> ".pem"
-
-shell' :: FilePath -> String -> IO ()
-shell' folder command = do
-  (code, out, err) <- readCreateProcessWithExitCode (shell command) {cwd = Just folder} ""
-  when (code /= ExitSuccess) (ioError (userError (command <> ": " <> out <> err)))

@@ -72,12 +72,12 @@ connect st deadline to port = mask $ \restore -> do
 -- end of the stream. @ECONNRESET@ or @ETIMEDOUT@ if the connection ended with that error, @EBADF@
 -- if it was closed locally.
 recv :: Socket -> Clock.Instant -> Int -> IO ByteString
-recv sock deadline n = perform "recv" deadline (socketReader sock) (tryReceive sock n)
+recv sock deadline n = mask_ $ perform "recv" deadline (socketReader sock) (tryReceive sock n)
 
 -- | Like 'recv', but without a copy: the strings as they arrived, with at most the given number of bytes in all; none
 -- at the end of the stream. Each string keeps memory of its packet alive, up to twice its size.
 recvMany :: Socket -> Clock.Instant -> Int -> IO [ByteString]
-recvMany sock deadline n = perform "recvMany" deadline (socketReader sock) (tryReceiveMany sock n)
+recvMany sock deadline n = mask_ $ perform "recvMany" deadline (socketReader sock) (tryReceiveMany sock n)
 
 -- | Send a string, without copying it. Waits while there is no room in the send buffer. If a deadline or an
 -- asynchronous exception cuts it off after a part was queued, the peer would mistake whatever is sent next for the

@@ -1,0 +1,251 @@
+-- |
+-- TLS with peers that answer at the wrong time, or not at all: the library itself as a client, and connections whose
+-- bytes are cut up, held back or refused.
+module Spec.Peers
+  ( tests,
+  )
+where
+
+import Control.Concurrent
+import Control.Exception
+import Control.Monad
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as B8
+import qualified Data.ByteString.Lazy as L
+import Data.Default.Class (def)
+import Data.Either (isRight)
+import Data.IORef
+import Foreign.Ptr (castPtr)
+import GHC.IO.Exception (IOErrorType (ProtocolError, TimeExpired), IOException (..))
+import qualified Network.TLS as T
+import qualified Network.TLS.Extra.Cipher as T
+import Support
+import System.IO.Error (ioeGetErrorType, isFullError)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Duration
+import Weft.Tls
+import Weft.Transport
+
+tests :: TestTree
+tests = withFiles $ \get ->
+  testGroup
+    "peers"
+    [ testCase "the stream ends after session tickets: a client does not take it for the end" $ do
+        files <- get
+        (c, s) <- connectTo (settingsFor files ["one"]) (clientFor files) "one.test" >>= either throwIO pure
+        -- Closes without an alert; the client has not received the ticket.
+        connClose s
+        r <- within5 (try (connReceive c noDeadline 100))
+        either (const "error" :: IOException -> String) show r @?= "error",
+      testCase "the stream ends after a key update: a client does not take it for the end" $ do
+        files <- get
+        (c, below, peer) <- withLibrary files ClientIsOurs
+        T.sendData peer (L.fromStrict (B8.pack "first")) >> B8.pack "first" `isReceivedBy` c
+        _ <- T.updateKey peer T.OneWay
+        connClose below
+        r <- within5 (try (connReceive c noDeadline 100))
+        either (const "error" :: IOException -> String) show r @?= "error",
+      testCase "a key update is answered while the sending direction is blocked, and both go on" $ do
+        files <- get
+        (s, _, peer) <- withLibrary files ServerIsOurs
+        let large = B.replicate 300000 120
+        sent <- newEmptyMVar
+        _ <- forkIO (try (connSendBytes s noDeadline large >> connSendBytes s noDeadline (B8.pack "after")) >>= putMVar sent)
+        threadDelay 100000
+        _ <- T.updateKey peer T.TwoWay
+        T.sendData peer (L.fromStrict (B8.pack "data"))
+        B8.pack "data" `isReceivedBy` s
+        got <- within5 (receiveLibrary peer (B.length large + 5))
+        B.drop (B.length large) got @?= B8.pack "after"
+        takeMVar sent >>= either (throwIO :: IOException -> IO ()) pure,
+      testCase "a receive that times out after a key update leaves the sending direction whole" $ do
+        files <- get
+        (s, _, peer) <- withLibrary files ServerIsOurs
+        forM_ [1 .. 5 :: Int] $ \_ -> do
+          _ <- T.updateKey peer T.TwoWay
+          soon <- deadlineIn (milliseconds 20)
+          r <- try (connReceive s soon 100)
+          either isTimeout (const False) r @? "no timeout"
+        connSendBytes s noDeadline (B8.pack "after")
+        within5 (receiveLibrary peer 5) >>= (@?= B8.pack "after"),
+      testCase "many key updates of a peer that receives nothing end the session, while a sender is blocked" $ do
+        files <- get
+        (s, _, peer) <- withLibrary files ServerIsOurs
+        _ <- forkIO (void (try (connSendBytes s noDeadline (B.replicate 300000 120)) :: IO (Either IOException ())))
+        threadDelay 100000
+        flood <- forkIO (void (try (forever (T.updateKey peer T.TwoWay >> T.sendData peer (L.fromStrict (B8.pack "x")))) :: IO (Either SomeException ())))
+        let go n = do
+              r <- try (connReceive s noDeadline 1)
+              case r of
+                Right bytes | not (B.null bytes), n < (20000 :: Int) -> go (n + 1)
+                Right _ -> pure "goes on"
+                Left e -> pure (show (ioeGetErrorType e))
+        outcome <- within5 (go 0)
+        killThread flood
+        connAbort s
+        outcome @?= show ProtocolError,
+      testCase "the peer's end during a send: a receive meets its deadline, and the message is sent whole" $ do
+        files <- get
+        (s, _, peer) <- withLibrary files ServerIsOurs
+        let large = B.replicate 300000 120
+        sent <- newEmptyMVar
+        _ <- forkIO (try (connSendBytes s noDeadline large) >>= putMVar sent)
+        threadDelay 100000
+        ending <- newEmptyMVar
+        _ <- forkIO (T.bye peer `finally` putMVar ending ())
+        soon <- deadlineIn (milliseconds 100)
+        r <- within5 (try (connReceive s soon 100))
+        either isTimeout (const False) r @? "no timeout"
+        got <- within5 (receiveLibrary peer (B.length large))
+        got @?= large
+        takeMVar sent >>= either (throwIO :: IOException -> IO ()) pure
+        within5 (connReceive s noDeadline 100) >>= (@?= B.empty),
+      testCase "after a send that failed nothing can be sent, and the peer learns that the stream is incomplete" $ do
+        files <- get
+        (c, s, refuse) <- withRefusal files
+        writeIORef refuse True
+        r <- try (connSendBytes s noDeadline (B8.pack "one"))
+        either isTimeout (const False) r @? "no timeout"
+        writeIORef refuse False
+        forM_ [connSendBytes s noDeadline (B8.pack "two"), connSendMany s noDeadline [B8.pack "three"]] $ \send -> do
+          again <- try send
+          either isFullOrPipe (const False) again @? "sent"
+        connShutdownSend s noDeadline
+        end <- within5 (try (connReceive c noDeadline 100))
+        either (const "error" :: IOException -> String) show end @?= "error",
+      testCase "an end of sending that timed out can be repeated" $ do
+        files <- get
+        (c, s, refuse) <- withRefusal files
+        connSendBytes s noDeadline (B8.pack "all")
+        writeIORef refuse True
+        r <- try (connShutdownSend s noDeadline)
+        either isTimeout (const False) r @? "no timeout"
+        writeIORef refuse False
+        connShutdownSend s noDeadline >> connShutdownSend s noDeadline
+        B8.pack "all" `isReceivedBy` c
+        -- The alert was cut off.
+        end <- within5 (try (connReceive c noDeadline 100))
+        either (const "error" :: IOException -> String) show end @?= "error",
+      testGroup
+        "a ClientHello in several records"
+        [ testCase (show pieces) $ do
+            files <- get
+            (a, b) <- inMemory
+            server <- newTlsServer (settingsFor files ["one"])
+            cutUp <- cuttingFirst pieces a
+            accepted <- newEmptyMVar
+            _ <- forkIO (try (tlsAccept server b) >>= putMVar accepted)
+            c <- within5 (tlsConnect (clientFor files) "one.test" cutUp)
+            s <- takeMVar accepted >>= either (throwIO :: IOException -> IO a) pure
+            connSendBytes s noDeadline (B8.pack "hello") >> B8.pack "hello" `isReceivedBy` c
+          | pieces <- [[5], [100, 5], [4, 5, 6], [1, 1, 1, 1, 1, 5, 5]]
+        ],
+      testCase "a record that is too long is refused at once" $ do
+        files <- get
+        (a, b) <- inMemory
+        server <- newTlsServer (settingsFor files ["one"])
+        accepted <- newEmptyMVar
+        _ <- forkIO (try (tlsAccept server b) >>= putMVar accepted)
+        _ <- tlsConnect (clientFor files) "one.test" a
+        s <- takeMVar accepted >>= either (throwIO :: IOException -> IO a) pure
+        connSendBytes a noDeadline (B.pack [0x17, 3, 3, 0xff, 0xff] <> B.replicate 100 0)
+        r <- within5 (try (connReceive s noDeadline 100))
+        either (show . ioeGetErrorType) show r @?= show ProtocolError
+    ]
+
+-- | Throws after five seconds.
+within5 :: IO a -> IO a
+within5 act = do
+  done <- newEmptyMVar
+  t <- mask $ \restore -> forkIO (try (restore act) >>= putMVar done)
+  timer <- forkIO (threadDelay 5000000 >> killThread t)
+  r <- takeMVar done
+  killThread timer
+  either (\e -> assertFailure (show (e :: SomeException))) pure r
+
+isReceivedBy :: B.ByteString -> Connection -> Assertion
+isReceivedBy expected c = within5 (go expected)
+  where
+    go left = unless (B.null left) $ do
+      bytes <- connReceive c noDeadline (B.length left)
+      assertBool (show bytes) (not (B.null bytes) && bytes `B.isPrefixOf` left)
+      go (B.drop (B.length bytes) left)
+
+isFullOrPipe :: IOException -> Bool
+isFullOrPipe e = not (isTimeout e) && not (isFullError e) && ioe_errno e == Just 32
+
+receiveLibrary :: T.Context -> Int -> IO B.ByteString
+receiveLibrary peer n
+  | n <= 0 = pure B.empty
+  | otherwise = do
+    bytes <- T.recvData peer
+    if B.null bytes then pure B.empty else (bytes <>) <$> receiveLibrary peer (n - B.length bytes)
+
+-- | Which side is "Weft.Tls".
+data Ours = ServerIsOurs | ClientIsOurs
+  deriving (Eq)
+
+-- | Our side, and the library's: its connection and its context, after the handshake.
+withLibrary :: Files -> Ours -> IO (Connection, Connection, T.Context)
+withLibrary files ours = do
+  (a, b) <- inMemory
+  left <- newIORef B.empty
+  let receive n = do
+        have <- readIORef left
+        if B.length have >= n
+          then B.take n have <$ writeIORef left (B.drop n have)
+          else do
+            more <- connReceive a noDeadline 32768
+            if B.null more then have <$ writeIORef left B.empty else writeIORef left (have <> more) >> receive n
+      backend = T.Backend (pure ()) (pure ()) (connSendBytes a noDeadline) receive
+      suites = def {T.supportedVersions = [T.TLS13], T.supportedCiphers = T.ciphersuite_strong}
+      unchecked = T.ValidationCache (\_ _ _ -> pure T.ValidationCachePass) (\_ _ _ -> pure ())
+  peer <- case ours of
+    ServerIsOurs ->
+      T.contextNew backend (T.defaultParamsClient "one.test" B.empty) {T.clientSupported = suites, T.clientShared = def {T.sharedValidationCache = unchecked}}
+    ClientIsOurs -> do
+      credential <- T.credentialLoadX509 (folderOf files <> "/one.pem") (folderOf files <> "/one.key") >>= either assertFailure pure
+      T.contextNew backend def {T.serverSupported = suites, T.serverShared = def {T.sharedCredentials = T.Credentials [credential]}}
+  own <- newEmptyMVar
+  server <- newTlsServer (settingsFor files ["one"])
+  let ownSide = if ours == ServerIsOurs then tlsAccept server b else tlsConnect (clientFor files) "one.test" b
+  _ <- forkIO (try ownSide >>= putMVar own)
+  T.handshake peer
+  c <- takeMVar own >>= either (throwIO :: IOException -> IO a) pure
+  pure (c, a, peer)
+
+-- | A client, a server, and whether sends of the connection below the server time out.
+withRefusal :: Files -> IO (Connection, Connection, IORef Bool)
+withRefusal files = do
+  (a, b) <- inMemory
+  refuse <- newIORef False
+  let unless' act = readIORef refuse >>= \no -> if no then ioError late else act
+      late = IOError Nothing TimeExpired "test" "refused" Nothing Nothing
+      refusing = case b of
+        Connection operations s ->
+          Connection operations {opSend = \s' deadline region -> unless' (opSend operations s' deadline region), opSendMany = \s' deadline strings -> unless' (opSendMany operations s' deadline strings)} s
+  server <- newTlsServer (settingsFor files ["one"])
+  accepted <- newEmptyMVar
+  _ <- forkIO (try (tlsAccept server refusing) >>= putMVar accepted)
+  c <- tlsConnect (clientFor files) "one.test" a
+  s <- takeMVar accepted >>= either (throwIO :: IOException -> IO a) pure
+  -- The client has received the ticket.
+  connSendBytes s noDeadline (B8.pack "begin") >> B8.pack "begin" `isReceivedBy` c
+  pure (c, s, refuse)
+
+-- | The connection, whose first send is one record. It is sent as several, with bodies of these sizes and the rest.
+cuttingFirst :: [Int] -> Connection -> IO Connection
+cuttingFirst pieces (Connection operations s0) = do
+  first <- newIORef True
+  let send s deadline (Region p n) = do
+        before <- atomicModifyIORef' first (\f -> (False, f))
+        bytes <- B.packCStringLen (castPtr p, n)
+        if before
+          then mapM_ (\piece -> opSendMany operations s deadline [piece]) (reframed bytes)
+          else opSendMany operations s deadline [bytes]
+      reframed record = map (framed (B.take 3 record)) (split pieces (B.drop 5 record))
+      framed start body = start <> B.pack [fromIntegral (B.length body `div` 256), fromIntegral (B.length body `mod` 256)] <> body
+      split (n : ns) body = B.take n body : split ns (B.drop n body)
+      split [] body = [body]
+  pure (Connection operations {opSend = send} s0)
