@@ -35,6 +35,9 @@ module Weft.Static
     OpenFiles,
     newOpenFiles,
 
+    -- * Redirects
+    encodeUrl,
+
     -- * Metrics
     CacheMetrics (..),
     staticMetrics,
@@ -220,7 +223,7 @@ missedAs asked again static@(Static settings root cache _) request respond = cas
   where
     -- Relative to the request's path, whose last segment it repeats: the application may not know the whole path. The
     -- dot keeps a name with a colon from being a scheme.
-    toFolder name = respond (plain movedPermanently301 [(hLocation, "./" <> name <> "/" <> rawQueryString request)])
+    toFolder name = respond (plain movedPermanently301 [(hLocation, encodeUrl ("./" <> name <> "/" <> rawQueryString request))])
     -- The first of the paths that is a file; otherwise what is at the last one.
     cached key paths = do
       t <- now

@@ -117,7 +117,7 @@ redirecting program =
   testGroup
     "redirects and TLS"
     [ testCase "--redirect: a path, a status, a prefix, a URL; the query is kept; no other host can be reached" . inFolder $ \folder ->
-        serving program folder ["--redirect", "/old=/new 301", "--redirect", "/blog/*=https://blog.example/*", "--redirect", "/up/*=/*", "--redirect", "/q=/r?a=1"] $ \port -> do
+        serving program folder ["--redirect", "/old=/new 301", "--redirect", "/blog/*=https://blog.example/*", "--redirect", "/up/*=/*", "--redirect", "/q=/r?a=1", "--redirect", "/part=/r#a?b", "--redirect", "/both=/r?a=1#b"] $ \port -> do
           let leads path code target = do
                 answer <- get port path
                 status answer @?= code
@@ -126,6 +126,8 @@ redirecting program =
           leads "/old?x=1" 301 "/new?x=1"
           leads "/blog/a/b" 302 "https://blog.example/a/b"
           leads "/q?b=2" 302 "/r?a=1"
+          leads "/part?q=1" 302 "/r?q=1#a?b"
+          leads "/both?q=1" 302 "/r?a=1#b"
           leads "/up//evil.example/" 302 "/evil.example/"
           leads "/up/\\evil.example/" 302 "/evil.example/"
           get port "/older" >>= (@?= 404) . status,
@@ -142,6 +144,8 @@ redirecting program =
           answer <- exchange plain (B.pack "GET /a?b=1 HTTP/1.1\r\nHost: localhost:99\r\nConnection: close\r\n\r\n")
           status answer @?= 308
           has ("Location: https://localhost:" <> port <> "/a?b=1") answer
+          asterisk <- exchange plain (B.pack "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+          has ("Location: https://localhost:" <> port <> "/") asterisk
           get plain "/.well-known/acme-challenge/token" >>= answered 200 "proof"
           version <- callSilently "curl" ["-sS", "--noproxy", "*", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_version}", "--cacert", file "chain.pem", "https://localhost:" <> port <> "/"]
           version @?= "1.1",

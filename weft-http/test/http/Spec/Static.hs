@@ -117,6 +117,9 @@ tests on =
           answer <- get client "/a%20b?x=1"
           answerStatus answer @?= 301
           header "location" answer @?= Just "./a%20b/?x=1"
+          -- What no URL may contain is encoded, and nothing twice.
+          odd' <- get client "/a%20b?x=\x80<>%41%e9%4&y[]=/?:@!$&'()*+,;=-._~|"
+          header "location" odd' @?= Just "./a%20b/?x=%80%3C%3E%41%e9%254&y[]=/?:@!$&'()*+,;=-._~%7C"
           get client "/a%20b/" >>= (`isBytes` "index")
           get client "/a%20b/" >>= (`isBytes` "index")
           statusOf client "/empty/" 404,
