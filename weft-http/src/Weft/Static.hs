@@ -73,7 +73,7 @@ data StaticSettings = StaticSettings
     staticTrust :: !Duration,
     -- | Names of index files, which are served for their folder: the first one that exists.
     staticIndex :: ![ByteString],
-    -- | Whether a folder without an index file is listed (as HTML, or as JSON if the client accepts
+    -- | Whether a folder without an index file is listed (as HTML, or as JSON if the client prefers
     -- that).
     staticListing :: !Bool,
     -- | Header fields that are added to every response with a file.
