@@ -179,11 +179,20 @@ proxies program =
   testGroup
     "proxies"
     [ testCase "the log has the client from X-Forwarded-For of trusted proxies only, without addresses that the client added" . inFolder $ \folder -> do
-        forM_ [("127.0.0.0/8", "203.0.113.7 "), ("10.0.0.0/8", "127.0.0.1 ")] $ \(network, expected) -> do
+        let chain = ["X-Forwarded-For: 198.51.100.1, 203.0.113.7", "X-Forwarded-For: 127.0.0.9"]
+            rows =
+              [ ("127.0.0.0/8", chain, "203.0.113.7 "),
+                ("10.0.0.0/8", chain, "127.0.0.1 "),
+                -- Tabs and empty members are parts of a list (RFC 9110, 5.6.1.2).
+                ("127.0.0.0/8", ["X-Forwarded-For: 198.51.100.1,\t203.0.113.7\t"], "203.0.113.7 "),
+                ("127.0.0.0/8", ["X-Forwarded-For: ,198.51.100.1, 203.0.113.7,\t, "], "203.0.113.7 "),
+                ("127.0.0.0/8", ["X-Forwarded-For: 203.0.113.7,, 127.0.0.9", "X-Forwarded-For:"], "203.0.113.7 ")
+              ]
+        forM_ rows $ \(network, fields, expected) -> do
           let file = folder </> "log"
           weft program [] ["serve", folder, "--port", "0", "--trusted-proxy", network, "--log", file] $ \p -> do
             port <- portOf p
-            _ <- getWith ["X-Forwarded-For: 198.51.100.1, 203.0.113.7", "X-Forwarded-For: 127.0.0.9"] port "/"
+            _ <- getWith fields port "/"
             send' sigTERM p
             waitForProcess (process p) >>= (@?= ExitSuccess)
           contents <- B.readFile file
