@@ -83,7 +83,7 @@ pages program =
           page <- get port "/nothing"
           (status page, body page) @?= (404, B.pack "<p>lost</p>")
           has "Content-Type: text/html; charset=utf-8" page
-          mapM_ (`hasNot` page) ["ETag", "Last-Modified"]
+          mapM_ (`hasNot` page) ["ETag", "Last-Modified", "Accept-Ranges: bytes"]
           -- Conditions apply to the requested path, not to the error page.
           conditional <- getWith ["If-None-Match: *", "Range: bytes=0-1"] port "/nothing"
           (status conditional, body conditional) @?= (404, B.pack "<p>lost</p>")
@@ -93,6 +93,12 @@ pages program =
           other <- exchange port (request "DELETE" "/" "close")
           status other @?= 405
           has "Allow: GET, HEAD, OPTIONS" other,
+      testCase "--error-page: a large page is whole, and no range of it can be asked for" . inFolder $ \folder -> do
+        writeFile (folder </> "404.html") (replicate 400000 'x')
+        serving program folder ["--error-page", "404=/404.html"] $ \port -> do
+          page <- getWith ["Range: bytes=0-1"] port "/nothing"
+          (status page, B.length (body page)) @?= (404, 400000)
+          hasNot "Accept-Ranges: bytes" page,
       testCase "--fallback: a path that does not exist gets that page, with status 200" . inFolder $ \folder -> serving program folder ["--fallback", "/index.html"] $ \port -> do
         get port "/a/deep/path?x=1" >>= answered 200 "<p>home</p>"
         exchange port (request "POST" "/a" "close") >>= (@?= 405) . status

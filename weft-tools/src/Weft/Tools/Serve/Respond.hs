@@ -46,8 +46,10 @@ withErrorPages pages files app = \request respond -> app request $ \response ->
     Just path -> files (unconditional request path) $ \page ->
       if responseStatus page /= ok200
         then respond response
-        else respond (mapResponseStatus (const (responseStatus response)) (mapResponseHeaders (<> kept (responseHeaders response)) (mapResponseHeaders (filter (lasting . fst)) page)))
+        else respond (mapResponseStatus (const (responseStatus response)) (mapResponseHeaders (\own -> filter (lasting . fst) own <> [noRanges] <> kept (responseHeaders response)) page))
   where
+    -- Without it the server would say that a file which it sends from the disk has ranges.
+    noRanges = ("Accept-Ranges", "none")
     -- Fields that describe the page itself.
     lasting name = name `notElem` [hETag, hLastModified, "Accept-Ranges"]
     -- The fields of the response that its status needs (RFC 9110, 11.6.1, 10.2.1, 14.4).
