@@ -33,7 +33,7 @@ import Weft.Blocking (blocking)
 import Weft.File (File, FileStatus (..), FileType (..), foldNames, statPath)
 import Weft.Static.Accept (prefersJson)
 import Weft.Static.Answer (plain)
-import Weft.Static.File (DocumentRoot (..), staysBelow, withFolder)
+import Weft.Static.File (DocumentRoot (..), Found (Denied), staysBelow, withFolder)
 import Weft.Static.OpenFiles (briefly)
 import qualified Weft.Static.Path as Path
 
@@ -50,8 +50,9 @@ listing :: DocumentRoot -> ByteString -> Request -> (Response -> IO ResponseRece
 listing root path request respond = do
   found <- briefly (rootOpenFiles root) (withFolder root path (contents root path))
   case found of
-    Nothing -> respond (plain notFound404 [])
-    Just items
+    Left Denied -> respond (plain forbidden403 [])
+    Left _ -> respond (plain notFound404 [])
+    Right items
       | wantsJson -> respond (page "application/json; charset=utf-8" (encode (map toJson items)))
       | otherwise -> respond (page "text/html; charset=utf-8" (BB.toLazyByteString (html path items)))
   where

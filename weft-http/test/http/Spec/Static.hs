@@ -316,6 +316,15 @@ tests on =
           assertBool "a listing" (not ("hidden-by-the-index" `B.isInfixOf` answerBody answer))
         setFileMode (folder </> "index.html") 0o644
         withClient port $ \client -> get client "/" >>= (`isBytes` "x"),
+      testOn on "a folder whose names the server may not read gives a 403 instead of a listing" . site (\s -> s {staticListing = True}) $ \folder port -> do
+        createDirectory (folder </> "d")
+        B.writeFile (folder </> "d" </> "f") "x"
+        setFileMode (folder </> "d") 0o711
+        setFileMode folder 0o755
+        asNobody . withClient port $ \client -> do
+          statusOf client "/d/" 403
+          get client "/d/f" >>= (`isBytes` "x")
+          forM_ ["/none/", "/d/f/"] $ \path -> statusOf client path 404,
       testOn on "errors of names: too long, not a folder, a loop of links, a folder" . site id $ \folder port -> do
         B.writeFile (folder </> "f") "x"
         createDirectory (folder </> "d")
