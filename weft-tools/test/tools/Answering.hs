@@ -101,6 +101,8 @@ pages program =
           hasNot "Accept-Ranges: bytes" page,
       testCase "--fallback: a path that does not exist gets that page, with status 200" . inFolder $ \folder -> serving program folder ["--fallback", "/index.html"] $ \port -> do
         get port "/a/deep/path?x=1" >>= answered 200 "<p>home</p>"
+        -- A certificate authority must not take the page for the answer to its challenge.
+        get port "/.well-known/acme-challenge/none" >>= (@?= 404) . status
         exchange port (request "POST" "/a" "close") >>= (@?= 405) . status
         get port "/../../etc/passwd" >>= hasNot "root:",
       testCase "--cors-origin: the given origin and no other; preflight requests" . inFolder $ \folder -> serving program folder ["--cors-origin", "https://a.example"] $ \port -> do
@@ -143,7 +145,7 @@ redirecting program =
         createDirectoryIfMissing True (folder </> ".well-known" </> "acme-challenge")
         writeFile (folder </> ".well-known" </> "acme-challenge" </> "token") "proof"
         plain <- freePort
-        let options = ["--host", "localhost", "--certificate", file "chain.pem", "--key", file "key.pem", "--https-redirect", "127.0.0.1:" <> show plain, "--no-http2"]
+        let options = ["--host", "localhost", "--certificate", file "chain.pem", "--key", file "key.pem", "--https-redirect", "127.0.0.1:" <> show plain, "--no-http2", "--fallback", "/index.html"]
         weft program [] (["serve", folder, "--port", "0"] <> options) $ \p -> do
           line <- hGetLine (output p)
           let port = takeWhile (`elem` ['0' .. '9']) (drop 18 (head' (filter ("https://localhost:" `isInfixOf`) (words line))))
@@ -153,6 +155,7 @@ redirecting program =
           asterisk <- exchange plain (B.pack "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
           has ("Location: https://localhost:" <> port <> "/") asterisk
           get plain "/.well-known/acme-challenge/token" >>= answered 200 "proof"
+          get plain "/.well-known/acme-challenge/none" >>= (@?= 404) . status
           version <- callSilently "curl" ["-sS", "--noproxy", "*", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_version}", "--cacert", file "chain.pem", "https://localhost:" <> port <> "/"]
           version @?= "1.1",
       testCase "a certificate of a host and none of the server: HTTPS, which the line at the start says" . inFolder $ \folder -> do
