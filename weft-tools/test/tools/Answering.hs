@@ -398,7 +398,7 @@ hosts program = testCase "virtual hosts with their own settings, and a reload" .
     ask port "x.b.example" >>= answered 200 "c"
     config folder (settings "none")
     send' sigHUP p
-    warned p "nothing is changed"
+    warned p "; the settings stay as they were"
     ask port "x.b.example" >>= answered 200 "c"
   config folder (settings "b")
   weft program [] ["serve", "--config", folder </> "weft.yaml"] $ \p -> do

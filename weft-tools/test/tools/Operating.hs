@@ -107,7 +107,7 @@ tests program =
           config folder ["header: wrong"]
           send' sigHUP p
           warned p "restart is needed to change port"
-          warned p "nothing is changed"
+          warned p "; the settings stay as they were"
           replicateM_ 3 (get port "/" >>= has "X-One: 2"),
       testCase "SIGHUP follows a symbolic link to a new version of the site, even if the old one was removed before" . inFolder $ \folder -> do
         forM_ ["one", "two"] $ \name -> createDirectory (folder </> name) >> B.writeFile (folder </> name </> "index.html") (B.pack name)
