@@ -61,7 +61,7 @@ import Weft.Timer (within)
 -- | Settings of a log. Begin with 'defaultLogSettings'.
 data LogSettings = LogSettings
   { -- | The file that lines are appended to; @-@ is the standard output. It is created if it is
-    -- missing, with permissions 0640.
+    -- missing, with permissions 0640. A named pipe must have a reader when it is opened.
     logPath :: !FilePath,
     logFormat :: !LogFormat,
     -- | Bytes for lines that wait to be written, over all capabilities together. (Up to the same amount may be

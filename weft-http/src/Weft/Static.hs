@@ -35,6 +35,9 @@ module Weft.Static
     OpenFiles,
     newOpenFiles,
 
+    -- * Redirects
+    encodeUrl,
+
     -- * Metrics
     CacheMetrics (..),
     staticMetrics,
@@ -70,7 +73,7 @@ data StaticSettings = StaticSettings
     staticTrust :: !Duration,
     -- | Names of index files, which are served for their folder: the first one that exists.
     staticIndex :: ![ByteString],
-    -- | Whether a folder without an index file is listed (as HTML, or as JSON if the client accepts
+    -- | Whether a folder without an index file is listed (as HTML, or as JSON if the client prefers
     -- that).
     staticListing :: !Bool,
     -- | Header fields that are added to every response with a file.
@@ -220,7 +223,7 @@ missedAs asked again static@(Static settings root cache _) request respond = cas
   where
     -- Relative to the request's path, whose last segment it repeats: the application may not know the whole path. The
     -- dot keeps a name with a colon from being a scheme.
-    toFolder name = respond (plain movedPermanently301 [(hLocation, "./" <> name <> "/" <> rawQueryString request)])
+    toFolder name = respond (plain movedPermanently301 [(hLocation, encodeUrl ("./" <> name <> "/" <> rawQueryString request))])
     -- The first of the paths that is a file; otherwise what is at the last one.
     cached key paths = do
       t <- now

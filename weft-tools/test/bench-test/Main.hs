@@ -5,6 +5,7 @@
 module Main (main) where
 
 import Control.Concurrent (threadDelay)
+import Control.Exception (bracket)
 import Control.Monad (when)
 import Data.Aeson (eitherDecode)
 import Data.Either (fromLeft)
@@ -20,6 +21,9 @@ import Options.Applicative hiding (Failure)
 import qualified Options.Applicative as O
 import OutputTests
 import ResultTests
+import System.Directory
+import System.FilePath (takeDirectory, (</>))
+import System.Posix.Temp (mkdtemp)
 import System.Process (CmdSpec (..), CreateProcess (cmdspec), readCreateProcess)
 import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
@@ -41,6 +45,7 @@ import Weft.Tools.Bench.Stats (figureMetrics, figureSubjects)
 import Weft.Tools.Bench.Trace (parseCounts)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Binary (linkedOptions)
+import Weft.Tools.Cgroup
 import Weft.Tools.Serve.Cores (coresWithin)
 import Weft.Tools.Top.Readings (Screen (..), parseReading, screenOf)
 
@@ -134,9 +139,36 @@ tops =
 
 quotas :: TestTree
 quotas =
-  testCase "cores within the quotas of control groups" $
-    [coresWithin 8 [], coresWithin 8 ["max 100000\n"], coresWithin 8 ["max 100000\n", "250000 100000\n"], coresWithin 8 ["200000 100000\n", "50000 100000\n"], coresWithin 2 ["800000 100000\n"], coresWithin 4 ["nonsense"]]
-      @?= [8, 8, 3, 1, 2, 4]
+  testGroup
+    "quotas of control groups"
+    [ testCase "cores within a quota" $
+        [coresWithin 8 NotKnown, coresWithin 8 NoQuota, coresWithin 8 (Processors 2.5), coresWithin 8 (Processors 0.1), coresWithin 2 (Processors 8)]
+          @?= [8, 8, 3, 1, 2],
+      testGroup
+        "read from made-up files"
+        [ testCase name . bracket (getTemporaryDirectory >>= mkdtemp . (</> "weft-quotas-")) removePathForcibly $ \folder -> do
+            sequence_ [createDirectoryIfMissing True (takeDirectory (folder </> path)) >> writeFile (folder </> path) (content <> "\n") | (path, content) <- files]
+            quota <- cpuQuota (folder </> "cgroup") (folder </> "process")
+            quota @?= expected
+          | (name, files, expected) <-
+              [ ("no control groups", [], NotKnown),
+                ("version 2: the smallest on the way to the root", [process "0::/a/b", ("cgroup/cgroup.controllers", "cpu"), ("cgroup/a/cpu.max", "50000 100000"), ("cgroup/a/b/cpu.max", "200000 100000")], Processors 0.5),
+                ("version 2: no limit", [process "0::/a", ("cgroup/cgroup.controllers", "cpu"), ("cgroup/a/cpu.max", "max 100000")], NoQuota),
+                ("version 2: the root", [process "0::/", ("cgroup/cgroup.controllers", "cpu")], NoQuota),
+                ("version 2: names from outside of the container", [process "0::/x/y", ("cgroup/cgroup.controllers", "cpu"), ("cgroup/cpu.max", "250000 100000")], Processors 2.5),
+                ("version 2: not mounted", [process "0::/a"], NotKnown),
+                ("version 1: the process's group", process "2:cpuset:/c\n1:cpu:/a:b\n0::/" : version1 "cpu/a:b" "50000" <> version1 "cpu" "-1", Processors 0.5),
+                ("version 1: a group above", process "3:cpu,cpuacct:/a/b" : version1 "cpu,cpuacct/a" "150000" <> version1 "cpu,cpuacct/a/b" "-1", Processors 1.5),
+                ("version 1: another name of the folder", process "3:cpuacct,cpu:/a" : version1 "cpu/a" "50000", Processors 0.5),
+                ("version 1: no limit", process "1:cpu:/a" : version1 "cpu/a" "-1", NoQuota),
+                ("version 1: names from outside of the container", process "1:cpu:/x/y" : version1 "cpu" "50000", Processors 0.5),
+                ("version 1: not mounted", [process "1:cpu:/a", ("cgroup/cgroup.controllers", "")], NotKnown)
+              ]
+        ]
+    ]
+  where
+    process content = ("process/cgroup", content)
+    version1 group quota = [("cgroup/" <> group <> "/cpu.cfs_quota_us", quota), ("cgroup/" <> group <> "/cpu.cfs_period_us", "100000")]
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Rounds

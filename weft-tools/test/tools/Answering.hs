@@ -83,7 +83,7 @@ pages program =
           page <- get port "/nothing"
           (status page, body page) @?= (404, B.pack "<p>lost</p>")
           has "Content-Type: text/html; charset=utf-8" page
-          mapM_ (`hasNot` page) ["ETag", "Last-Modified"]
+          mapM_ (`hasNot` page) ["ETag", "Last-Modified", "Accept-Ranges: bytes"]
           -- Conditions apply to the requested path, not to the error page.
           conditional <- getWith ["If-None-Match: *", "Range: bytes=0-1"] port "/nothing"
           (status conditional, body conditional) @?= (404, B.pack "<p>lost</p>")
@@ -93,8 +93,16 @@ pages program =
           other <- exchange port (request "DELETE" "/" "close")
           status other @?= 405
           has "Allow: GET, HEAD, OPTIONS" other,
+      testCase "--error-page: a large page is whole, and no range of it can be asked for" . inFolder $ \folder -> do
+        writeFile (folder </> "404.html") (replicate 400000 'x')
+        serving program folder ["--error-page", "404=/404.html"] $ \port -> do
+          page <- getWith ["Range: bytes=0-1"] port "/nothing"
+          (status page, B.length (body page)) @?= (404, 400000)
+          hasNot "Accept-Ranges: bytes" page,
       testCase "--fallback: a path that does not exist gets that page, with status 200" . inFolder $ \folder -> serving program folder ["--fallback", "/index.html"] $ \port -> do
         get port "/a/deep/path?x=1" >>= answered 200 "<p>home</p>"
+        -- A certificate authority must not take the page for the answer to its challenge.
+        get port "/.well-known/acme-challenge/none" >>= (@?= 404) . status
         exchange port (request "POST" "/a" "close") >>= (@?= 405) . status
         get port "/../../etc/passwd" >>= hasNot "root:",
       testCase "--cors-origin: the given origin and no other; preflight requests" . inFolder $ \folder -> serving program folder ["--cors-origin", "https://a.example"] $ \port -> do
@@ -117,7 +125,7 @@ redirecting program =
   testGroup
     "redirects and TLS"
     [ testCase "--redirect: a path, a status, a prefix, a URL; the query is kept; no other host can be reached" . inFolder $ \folder ->
-        serving program folder ["--redirect", "/old=/new 301", "--redirect", "/blog/*=https://blog.example/*", "--redirect", "/up/*=/*", "--redirect", "/q=/r?a=1"] $ \port -> do
+        serving program folder ["--redirect", "/old=/new 301", "--redirect", "/blog/*=https://blog.example/*", "--redirect", "/up/*=/*", "--redirect", "/q=/r?a=1", "--redirect", "/part=/r#a?b", "--redirect", "/both=/r?a=1#b"] $ \port -> do
           let leads path code target = do
                 answer <- get port path
                 status answer @?= code
@@ -126,6 +134,8 @@ redirecting program =
           leads "/old?x=1" 301 "/new?x=1"
           leads "/blog/a/b" 302 "https://blog.example/a/b"
           leads "/q?b=2" 302 "/r?a=1"
+          leads "/part?q=1" 302 "/r?q=1#a?b"
+          leads "/both?q=1" 302 "/r?a=1#b"
           leads "/up//evil.example/" 302 "/evil.example/"
           leads "/up/\\evil.example/" 302 "/evil.example/"
           get port "/older" >>= (@?= 404) . status,
@@ -135,14 +145,17 @@ redirecting program =
         createDirectoryIfMissing True (folder </> ".well-known" </> "acme-challenge")
         writeFile (folder </> ".well-known" </> "acme-challenge" </> "token") "proof"
         plain <- freePort
-        let options = ["--host", "localhost", "--certificate", file "chain.pem", "--key", file "key.pem", "--https-redirect", "127.0.0.1:" <> show plain, "--no-http2"]
+        let options = ["--host", "localhost", "--certificate", file "chain.pem", "--key", file "key.pem", "--https-redirect", "127.0.0.1:" <> show plain, "--no-http2", "--fallback", "/index.html"]
         weft program [] (["serve", folder, "--port", "0"] <> options) $ \p -> do
           line <- hGetLine (output p)
           let port = takeWhile (`elem` ['0' .. '9']) (drop 18 (head' (filter ("https://localhost:" `isInfixOf`) (words line))))
           answer <- exchange plain (B.pack "GET /a?b=1 HTTP/1.1\r\nHost: localhost:99\r\nConnection: close\r\n\r\n")
           status answer @?= 308
           has ("Location: https://localhost:" <> port <> "/a?b=1") answer
+          asterisk <- exchange plain (B.pack "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+          has ("Location: https://localhost:" <> port <> "/") asterisk
           get plain "/.well-known/acme-challenge/token" >>= answered 200 "proof"
+          get plain "/.well-known/acme-challenge/none" >>= (@?= 404) . status
           version <- callSilently "curl" ["-sS", "--noproxy", "*", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_version}", "--cacert", file "chain.pem", "https://localhost:" <> port <> "/"]
           version @?= "1.1",
       testCase "a certificate of a host and none of the server: HTTPS, which the line at the start says" . inFolder $ \folder -> do
@@ -175,11 +188,20 @@ proxies program =
   testGroup
     "proxies"
     [ testCase "the log has the client from X-Forwarded-For of trusted proxies only, without addresses that the client added" . inFolder $ \folder -> do
-        forM_ [("127.0.0.0/8", "203.0.113.7 "), ("10.0.0.0/8", "127.0.0.1 ")] $ \(network, expected) -> do
+        let chain = ["X-Forwarded-For: 198.51.100.1, 203.0.113.7", "X-Forwarded-For: 127.0.0.9"]
+            rows =
+              [ ("127.0.0.0/8", chain, "203.0.113.7 "),
+                ("10.0.0.0/8", chain, "127.0.0.1 "),
+                -- Tabs and empty members are parts of a list (RFC 9110, 5.6.1.2).
+                ("127.0.0.0/8", ["X-Forwarded-For: 198.51.100.1,\t203.0.113.7\t"], "203.0.113.7 "),
+                ("127.0.0.0/8", ["X-Forwarded-For: ,198.51.100.1, 203.0.113.7,\t, "], "203.0.113.7 "),
+                ("127.0.0.0/8", ["X-Forwarded-For: 203.0.113.7,, 127.0.0.9", "X-Forwarded-For:"], "203.0.113.7 ")
+              ]
+        forM_ rows $ \(network, fields, expected) -> do
           let file = folder </> "log"
           weft program [] ["serve", folder, "--port", "0", "--trusted-proxy", network, "--log", file] $ \p -> do
             port <- portOf p
-            _ <- getWith ["X-Forwarded-For: 198.51.100.1, 203.0.113.7", "X-Forwarded-For: 127.0.0.9"] port "/"
+            _ <- getWith fields port "/"
             send' sigTERM p
             waitForProcess (process p) >>= (@?= ExitSuccess)
           contents <- B.readFile file
@@ -376,7 +398,7 @@ hosts program = testCase "virtual hosts with their own settings, and a reload" .
     ask port "x.b.example" >>= answered 200 "c"
     config folder (settings "none")
     send' sigHUP p
-    warned p "nothing is changed"
+    warned p "; the settings stay as they were"
     ask port "x.b.example" >>= answered 200 "c"
   config folder (settings "b")
   weft program [] ["serve", "--config", folder </> "weft.yaml"] $ \p -> do

@@ -107,7 +107,7 @@ tests program =
           config folder ["header: wrong"]
           send' sigHUP p
           warned p "restart is needed to change port"
-          warned p "nothing is changed"
+          warned p "; the settings stay as they were"
           replicateM_ 3 (get port "/" >>= has "X-One: 2"),
       testCase "SIGHUP follows a symbolic link to a new version of the site, even if the old one was removed before" . inFolder $ \folder -> do
         forM_ ["one", "two"] $ \name -> createDirectory (folder </> name) >> B.writeFile (folder </> name </> "index.html") (B.pack name)
@@ -219,6 +219,19 @@ tests program =
           hGetLine (output p) >>= (@?= "weft: reloaded")
           send' sigTERM p
           waitForProcess (process p) >>= (@?= ExitSuccess),
+      testCase "a log that is a pipe without a reader is an error, at the start and of a reload" . inFolder $ \folder -> do
+        let pipe = folder </> "pipe"
+        createNamedPipe pipe 0o600
+        run folder ["--port", "0", "--log", pipe] $ \p -> do
+          code <- timeout 20000000 (waitForProcess (process p))
+          code @?= Just (ExitFailure 1)
+          warned p (pipe <> ": it is a named pipe that no program reads")
+        run folder ["--port", "0", "--log", folder </> "log"] $ \p -> do
+          _ <- portOf p
+          renameFile pipe (folder </> "log")
+          send' sigHUP p
+          warned p "the log stays as it was: "
+          hGetLine (output p) >>= (@?= "weft: reloaded"),
       testCase "sockets from LISTEN_FDS are used" . inFolder $ \folder -> bracket listening close $ \listener -> do
         given <- socketPort listener
         handed listener "$$" [folder] $ \p -> do

@@ -38,6 +38,7 @@ redirects program = testCase "--redirect: paths are compared decoded, and the ta
     forM_ ["/~me", "/%7eme", "//~me"] (`leads` "/me")
     forM_ ["/s%75b/a%20b", "//sub/a%20b", "/sub//a%20b"] (`leads` "/moved/a%20b")
     leads "/to" "/%C3%A9.txt"
+    leads "/to?\x80<>%41%zz|" "/%C3%A9.txt?%80%3C%3E%41%25zz%7C"
     forM_ ["/caf", "/sub%2Fpage", "/caf%C3%A9/"] $ \path -> get port path >>= (@?= 404) . status
 
 none :: FilePath -> TestTree

@@ -9,12 +9,12 @@ module Weft.AccessLog.Sink
   )
 where
 
-import Control.Exception (throwIO, try)
+import Control.Exception (catch, throwIO, try)
 import Data.Word (Word8)
-import Foreign.C.Error (Errno (..), eAGAIN)
+import Foreign.C.Error (Errno (..), eAGAIN, eNXIO)
 import Foreign.ForeignPtr (ForeignPtr, withForeignPtr)
 import Foreign.Ptr (plusPtr)
-import GHC.IO.Exception (IOException (ioe_errno))
+import GHC.IO.Exception (IOException (ioe_description, ioe_errno))
 import System.Posix.IO (fdWriteBuf, stdOutput)
 import System.Posix.Types (Fd)
 import Weft.Blocking (Pool, newPool, runIn)
@@ -25,13 +25,17 @@ import Weft.Thread (threadWaitWrite)
 data Sink = Sink !Pool !(Maybe File)
 
 -- | Open a file for appending. It is created if it does not exist, readable and writable for its owner and readable for
--- its group. @-@ is the standard output. Throws an 'IOError'.
+-- its group. @-@ is the standard output. A named pipe must have a reader. Throws an 'IOError'.
 openSink :: FilePath -> IO Sink
 openSink path = do
   pool <- newPool 1
-  Sink pool <$> if path == "-" then pure Nothing else Just <$> openFile mode path
+  Sink pool <$> if path == "-" then pure Nothing else Just <$> openFile mode path `catch` named
   where
-    mode = writing {openCreation = CreateIfMissing 0o640, openTruncate = False, openAppend = True}
+    -- Otherwise a named pipe would open only when it has a reader.
+    mode = writing {openCreation = CreateIfMissing 0o640, openTruncate = False, openAppend = True, openNonBlocking = True}
+    named e
+      | fmap Errno (ioe_errno e) == Just eNXIO = throwIO e {ioe_description = "it is a named pipe that no program reads, or a socket"}
+      | otherwise = throwIO e
 
 -- | Close the file, unless it is the standard output.
 closeSink :: Sink -> IO ()
@@ -49,7 +53,7 @@ writeSink (Sink pool file) memory size = maybe ($ stdOutput) withFileFd file (go
         written <- try (runIn pool (withForeignPtr memory $ \p -> fdWriteBuf fd (p `plusPtr` done) (fromIntegral (size - done))))
         case written of
           Right n -> go (done + fromIntegral n) fd
-          -- Another process has made the standard output non-blocking.
+          -- A pipe is full, or the standard output, which another process has made non-blocking.
           Left e
             | fmap Errno (ioe_errno e) == Just eAGAIN -> threadWaitWrite fd >> go done fd
             | otherwise -> throwIO e

@@ -14,17 +14,18 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Builder as BB
 import Data.ByteString.Builder.Extra (byteStringCopy, byteStringInsert)
 import qualified Data.ByteString.Char8 as C
-import qualified Data.CaseInsensitive as CI
-import Data.Char (toLower)
 import Data.Foldable (fold)
+import Data.List (sortOn)
+import Data.Ord (Down (..))
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai
 import Weft.File (File, readAt, withFileFd)
 import Weft.Http.Conditional
 import Weft.Http.FileResponse (withOpenFile)
+import Weft.Static.Accept (weightOf, weighted)
 import Weft.Static.File
-import Weft.Static.Folders (Coding, codingName)
+import Weft.Static.Folders (Coding (Gzip), codingName)
 import Weft.Static.OpenFiles (briefly, withPermit)
 
 -- | Answer a GET or HEAD request with a resource. If its file has been replaced, it is looked up again, at most the
@@ -113,34 +114,21 @@ chunked readPart (Extent from count) write = go from count
           then ioError (userError "the file became shorter, or another, while it was being sent")
           else write (BB.byteString bytes) >> go (at + toInteger (B.length bytes)) (left - toInteger (B.length bytes))
 
--- | The best variant that the client accepts, or the file itself.
+-- | The variant that the client prefers, and of equally preferred ones the best. The file itself has the weight of
+-- @identity@, if the client gives it one, and else the least.
 chosen :: Request -> Resource -> Resource
 chosen request r
   | null (resourceVariants r) = r
   | otherwise = case [value | (name, value) <- requestHeaders request, name == hAcceptEncoding] of
     [] -> r
-    several ->
-      let accepted = B.intercalate "," several
-       in case [v | (coding, v) <- resourceVariants r, accepts coding accepted] of
-            v : _ -> v
+    fields ->
+      let accepted = weighted fields
+          itself = weightOf ["identity", "*"] accepted
+       in case sortOn (Down . fst) [(weight, v) | (coding, v) <- resourceVariants r, let weight = weightOf (namesOf coding) accepted, weight > 0, weight >= itself] of
+            (_, v) : _ -> v
             [] -> r
-
--- | Whether an Accept-Encoding field names a coding without excluding it.
-accepts :: Coding -> ByteString -> Bool
-accepts coding field = case [q | (name, q) <- wanted, name == CI.mk (codingName coding)] of
-  q : _ -> q
-  [] -> or [q | (name, q) <- wanted, name == "*"]
   where
-    wanted = map one (C.split ',' field)
-    one item =
-      let (name, rest) = C.break (== ';') item
-       in (CI.mk (trim name), not (none (C.map toLower (C.filter (not . blank) rest))))
-    -- q=0, q=0., q=0.000: excluded.
-    none q = case B.stripPrefix ";q=0" q of
-      Just rest -> C.all (`elem` (".0" :: String)) rest
-      Nothing -> False
-    trim = C.dropWhileEnd blank . C.dropWhile blank
-    blank c = c == ' ' || c == '\t'
+    namesOf coding = codingName coding : ["x-gzip" | coding == Gzip] <> ["*"]
 
 -- | A response with a status and the status message as text.
 plain :: Status -> ResponseHeaders -> Response

@@ -24,7 +24,7 @@ module Weft.Static.File
 where
 
 import Control.Exception (tryJust)
-import Control.Monad (guard)
+import Control.Monad (guard, join)
 import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -297,14 +297,14 @@ withBody root r act = do
   pure (fromRight Nothing opened)
 
 -- | Run an action with a folder below the root, and a path by which the folder can be opened as long as the action
--- runs; 'Nothing' if there is no such folder.
-withFolder :: DocumentRoot -> ByteString -> (File -> FilePath -> IO a) -> IO (Maybe a)
+-- runs. 'Left' says what is there if it is no folder that can be read.
+withFolder :: DocumentRoot -> ByteString -> (File -> FilePath -> IO a) -> IO (Either Found a)
 withFolder root path act = do
   opened <- opening root path $ \file ->
     if statusType (openedStatus file) == DirectoryFile
-      then Just <$> withFileFd file (\fd -> act file ("/proc/self/fd/" <> show fd))
-      else pure Nothing
-  pure (fromRight Nothing opened)
+      then Right <$> withFileFd file (\fd -> act file ("/proc/self/fd/" <> show fd))
+      else pure (Left Missing)
+  pure (join opened)
 
 -- | Whether a path can be opened and, after following symbolic links, is below the root.
 staysBelow :: DocumentRoot -> ByteString -> IO Bool

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A listing of a folder, as HTML, or as JSON for clients that accept it.
+-- A listing of a folder, as HTML, or as JSON for clients that prefer it.
 module Weft.Static.Listing
   ( listing,
   )
@@ -31,8 +31,9 @@ import System.Posix.Files.ByteString (getSymbolicLinkStatus, isSymbolicLink)
 import System.Posix.Types (EpochTime)
 import Weft.Blocking (blocking)
 import Weft.File (File, FileStatus (..), FileType (..), foldNames, statPath)
+import Weft.Static.Accept (prefersJson)
 import Weft.Static.Answer (plain)
-import Weft.Static.File (DocumentRoot (..), staysBelow, withFolder)
+import Weft.Static.File (DocumentRoot (..), Found (Denied), staysBelow, withFolder)
 import Weft.Static.OpenFiles (briefly)
 import qualified Weft.Static.Path as Path
 
@@ -49,12 +50,13 @@ listing :: DocumentRoot -> ByteString -> Request -> (Response -> IO ResponseRece
 listing root path request respond = do
   found <- briefly (rootOpenFiles root) (withFolder root path (contents root path))
   case found of
-    Nothing -> respond (plain notFound404 [])
-    Just items
+    Left Denied -> respond (plain forbidden403 [])
+    Left _ -> respond (plain notFound404 [])
+    Right items
       | wantsJson -> respond (page "application/json; charset=utf-8" (encode (map toJson items)))
       | otherwise -> respond (page "text/html; charset=utf-8" (BB.toLazyByteString (html path items)))
   where
-    wantsJson = maybe False ("application/json" `B.isInfixOf`) (lookup hAccept (requestHeaders request))
+    wantsJson = prefersJson [value | (name, value) <- requestHeaders request, name == hAccept]
     page mime body = responseLBS ok200 [(hContentType, mime), (hContentLength, C.pack (show (L.length body))), (hVary, "Accept"), (hCacheControl, "no-cache")] body
 
 -- | Folders first, sorted by name. Omits hidden entries, entries whose status cannot be read,

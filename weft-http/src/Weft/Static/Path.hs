@@ -12,6 +12,7 @@ module Weft.Static.Path
     mountedKey,
     segments,
     encode,
+    encodeUrl,
   )
 where
 
@@ -19,6 +20,7 @@ import Data.Bits (shiftL, (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import Data.Maybe (isJust)
 import Data.Text (Text)
 import qualified Data.Text.Encoding as T
 import Data.Word (Word8)
@@ -125,10 +127,29 @@ segments = filter (not . B.null) . C.split '/'
 -- | A path as the target of a link: all characters except unreserved ones and slashes (RFC 3986,
 -- 2.3) are percent-encoded.
 encode :: ByteString -> ByteString
-encode = B.concatMap one
+encode = encodeUnless (\c -> unreserved c || c == 0x2f)
+
+-- | A URL, or a part of one, that may contain bytes which are not valid there: these are percent-encoded. Reserved
+-- characters and what is encoded already stay as they are (RFC 3986, 2), except for @#@, so that there is no fragment.
+encodeUrl :: ByteString -> ByteString
+encodeUrl url = case B.split 0x25 url of
+  [] -> B.empty
+  first : rest -> B.concat (valid first : concatMap (\part -> [if encoded part then "%" else "%25", valid part]) rest)
+  where
+    valid = encodeUnless (\c -> unreserved c || c `B.elem` ":/?[]@!$&'()*+,;=")
+    encoded part = B.length part >= 2 && all (isJust . digit) (B.unpack (B.take 2 part))
+
+-- | Percent-encode the bytes for which the predicate is false.
+encodeUnless :: (Word8 -> Bool) -> ByteString -> ByteString
+encodeUnless kept text
+  | B.all kept text = text
+  | otherwise = B.concatMap one text
   where
     one c
-      | unreserved c = B.singleton c
+      | kept c = B.singleton c
       | otherwise = B.pack [0x25, hex (c `div` 16), hex (c `mod` 16)]
     hex n = if n < 10 then 0x30 + n else 0x37 + n
-    unreserved c = c >= 0x30 && c <= 0x39 || c >= 0x41 && c <= 0x5a || c >= 0x61 && c <= 0x7a || c `B.elem` "-._~/"
+
+-- | RFC 3986, 2.3.
+unreserved :: Word8 -> Bool
+unreserved c = c >= 0x30 && c <= 0x39 || c >= 0x41 && c <= 0x5a || c >= 0x61 && c <= 0x7a || c `B.elem` "-._~"

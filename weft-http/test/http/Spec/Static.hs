@@ -117,6 +117,9 @@ tests on =
           answer <- get client "/a%20b?x=1"
           answerStatus answer @?= 301
           header "location" answer @?= Just "./a%20b/?x=1"
+          -- What no URL may contain is encoded, and nothing twice.
+          odd' <- get client "/a%20b?x=\x80<>%41%e9%4&y[]=/?:@!$&'()*+,;=-._~|"
+          header "location" odd' @?= Just "./a%20b/?x=%80%3C%3E%41%e9%254&y[]=/?:@!$&'()*+,;=-._~%7C"
           get client "/a%20b/" >>= (`isBytes` "index")
           get client "/a%20b/" >>= (`isBytes` "index")
           statusOf client "/empty/" 404,
@@ -139,7 +142,22 @@ tests on =
           ask client "/d/" ["Accept: application/json"]
           json <- hearAnswer client
           header "content-type" json @?= Just "application/json; charset=utf-8"
-          assertBool (show (answerBody json)) ("\"sub\"" `B.isInfixOf` answerBody json),
+          assertBool (show (answerBody json)) ("\"sub\"" `B.isInfixOf` answerBody json)
+          forM_
+            [ ([], "text/html"),
+              (["application/json;q=0, text/html"], "text/html"),
+              (["text/html, application/json;q=0.5"], "text/html"),
+              (["text/html, application/xhtml+xml, */*;q=0.8"], "text/html"),
+              (["application/json-seq"], "text/html"),
+              (["*/*"], "text/html"),
+              (["application/json, text/plain, */*"], "application/json"),
+              (["text/html;q=0.5", "Application/JSON;charset=utf-8;q=0.9"], "application/json"),
+              (["application/*"], "application/json")
+            ]
+            $ \(accepted, expected) -> do
+              ask client "/d/" ["Accept: " <> field | field <- accepted]
+              answer <- hearAnswer client
+              assertEqual (show accepted) (Just (expected <> "; charset=utf-8")) (header "content-type" answer),
       testOn on "a listing of 2,000 files, one with a name that is not UTF-8" . site (\s -> s {staticListing = True}) $ \folder port -> do
         createDirectory (folder </> "d")
         -- More names than one call of getdents(2) returns.
@@ -261,6 +279,19 @@ tests on =
           _ <- accepting "br;Q=0, gzip ;\tq=0" "plain" Nothing
           _ <- accepting "*" "brotli" (Just "br")
           _ <- accepting "identity\r\nAccept-Encoding: gzip" "gzipped" (Just "gzip")
+          -- The coding with the highest weight, and of equal ones the best (RFC 9110, 12.5.3). Without a weight of its own,
+          -- the file itself is the last choice.
+          _ <- accepting "br;q=0.1, gzip" "gzipped" (Just "gzip")
+          _ <- accepting "gzip ; Q=0.5,\tBR;q=0.500" "brotli" (Just "br")
+          _ <- accepting "gzip;q=0.25, br;q=0.255" "brotli" (Just "br")
+          _ <- accepting "gzip;q=0.5, identity;q=1" "plain" Nothing
+          _ <- accepting "gzip;q=1.0, identity" "gzipped" (Just "gzip")
+          _ <- accepting "gzip;q=0.1" "gzipped" (Just "gzip")
+          _ <- accepting "br;q=0.5, *;q=0.8" "gzipped" (Just "gzip")
+          _ <- accepting "br;q=0.5, gzip;q=0, *;q=0.8" "plain" Nothing
+          _ <- accepting "*;q=0" "plain" Nothing
+          -- 8.4.1.3: another name of gzip.
+          _ <- accepting "x-gzip" "gzipped" (Just "gzip")
           assertBool "the same tag" (a /= b && b /= c && a /= c),
       testOn on "DELETE gets a 405 with the allowed methods" . site id $ \folder port -> do
         B.writeFile (folder </> "f") "x"
@@ -285,6 +316,15 @@ tests on =
           assertBool "a listing" (not ("hidden-by-the-index" `B.isInfixOf` answerBody answer))
         setFileMode (folder </> "index.html") 0o644
         withClient port $ \client -> get client "/" >>= (`isBytes` "x"),
+      testOn on "a folder whose names the server may not read gives a 403 instead of a listing" . site (\s -> s {staticListing = True}) $ \folder port -> do
+        createDirectory (folder </> "d")
+        B.writeFile (folder </> "d" </> "f") "x"
+        setFileMode (folder </> "d") 0o711
+        setFileMode folder 0o755
+        asNobody . withClient port $ \client -> do
+          statusOf client "/d/" 403
+          get client "/d/f" >>= (`isBytes` "x")
+          forM_ ["/none/", "/d/f/"] $ \path -> statusOf client path 404,
       testOn on "errors of names: too long, not a folder, a loop of links, a folder" . site id $ \folder port -> do
         B.writeFile (folder </> "f") "x"
         createDirectory (folder </> "d")

@@ -222,11 +222,11 @@ reload process old settings = do
   attempt "the certificate" (mapM_ reloadTlsServer (processTls process))
   loaded <- load (processArguments process)
   next <- case loaded of
-    Left why -> (old, settings) <$ logWarning (why <> "; nothing is changed")
+    Left why -> (old, settings) <$ logWarning (why <> "; the settings stay as they were")
     Right (Loaded given sources) -> do
       changed <- try (changeSite (processSite process) sources)
       case changed of
-        Left e -> (old, settings) <$ logWarning (explained e <> "; nothing is changed")
+        Left e -> (old, settings) <$ logWarning (explained e <> "; the settings stay as they were")
         Right () -> do
           let fixed = concat [map (place name) (restartNeeded (Map.findWithDefault Map.empty name old) new) | (name, new) <- Map.toList given]
           unless (null fixed) (logWarning ("a restart is needed to change " <> unwords (own fixed)))

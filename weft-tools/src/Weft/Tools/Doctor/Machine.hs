@@ -22,7 +22,6 @@ module Weft.Tools.Doctor.Machine
     certificateFinding,
 
     -- * Parsing
-    quotaOf,
     sizeOf,
     contents,
     decoded,
@@ -47,6 +46,7 @@ import System.Exit (ExitCode (..))
 import System.IO.Error (isDoesNotExistError)
 import System.Process (readProcessWithExitCode)
 import Text.Read (readMaybe)
+import Weft.Tools.Cgroup
 import Weft.Tools.Doctor.Finding
 
 -- | A file's contents, if it can be read.
@@ -75,18 +75,18 @@ coreFindings proc' = do
   online <- contents "/sys/devices/system/cpu/online"
   processors <- maybe getNumProcessors pure (online >>= cpuCount)
   status <- maybe "" id <$> contents (proc' <> "/status")
-  group <- maybe "" id <$> contents (proc' <> "/cgroup")
-  quota <- cgroupQuota group
+  quota <- cpuQuota "/sys/fs/cgroup" proc'
   let allowed = cpuCount =<< statusField "Cpus_allowed_list" status
   pure $
     [fact "processors" (show processors)]
       <> [advise "affinity" ("may run on " <> show n <> " of " <> show processors <> " processors (taskset, cpuset): give +RTS -N" <> show n) | Just n <- [allowed], n < processors]
-      <> [ if q < fromIntegral processors
-             then advise "cgroup quota" (show q <> " processors: with more capabilities than that the kernel stops all of them together for the rest of a period; +RTS -N" <> show (max 1 (floor q :: Int)))
-             else fine "cgroup quota" (show q <> " processors, no less than there are")
-           | Just q <- [quota]
+      <> [ case quota of
+             NotKnown -> fact "cgroup quota" "not known"
+             NoQuota -> fine "cgroup quota" "none"
+             Processors q
+               | q < fromIntegral processors -> advise "cgroup quota" (show q <> " processors: with more capabilities than that the kernel stops all of them together for the rest of a period; +RTS -N" <> show (max 1 (floor q :: Int)))
+               | otherwise -> fine "cgroup quota" (show q <> " processors, no less than there are")
          ]
-      <> [fine "cgroup quota" "none" | Nothing <- [quota]]
 
 -- | The number of processors in a list such as @0-3,8@.
 cpuCount :: String -> Maybe Int
@@ -100,27 +100,6 @@ splitOn :: Char -> String -> [String]
 splitOn c text = case break (== c) text of
   (part, _ : rest) -> part : splitOn c rest
   (part, []) -> [part]
-
--- | The smallest quota on the way from a process's group to the root, in processors.
-cgroupQuota :: String -> IO (Maybe Double)
-cgroupQuota group = do
-  quotas <- mapM one ([d <> "/cpu.max" | d <- unified] <> ["/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"])
-  pure $ case concat quotas of
-    [] -> Nothing
-    several -> Just (minimum several)
-  where
-    unified = ["/sys/fs/cgroup" <> d | Just path <- map (stripPrefix "0::") (lines group), d <- ancestors path]
-    ancestors path = if path `elem` ["", "/"] then [] else path : ancestors (reverse (drop 1 (dropWhile (/= '/') (reverse path))))
-    one path = do
-      text <- contents path
-      old <- if "quota_us" `isPrefixOf` reverse (take 8 (reverse path)) then contents (reverse (drop 8 (reverse path)) <> "period_us") else pure Nothing
-      pure (mapMaybe quotaOf [unwords [t, p] | Just t <- [text], p <- [maybe "" id old]])
-
--- | The quota in a @cpu.max@, in processors. 'Nothing' if there is no limit.
-quotaOf :: String -> Maybe Double
-quotaOf text = case words text of
-  [quota, period] | Just q <- readMaybe quota, Just p <- readMaybe period, q > 0, p > 0 -> Just (q / p)
-  _ -> Nothing
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The kernel

@@ -76,7 +76,7 @@ forwarded proxies most (Addresses counts) app = \request respond ->
     else app request respond
   where
     of' request ip = request {remoteHost = toSockAddr (ip, 0)}
-    client request = go Nothing (reverse (concatMap (B.split ',' . snd) (filter ((== "X-Forwarded-For") . fst) (requestHeaders request))))
+    client request = go Nothing (reverse (concatMap (members . snd) (filter ((== "X-Forwarded-For") . fst) (requestHeaders request))))
     -- From the nearest proxy on, as long as the proxies are trusted.
     go found entries = case entries of
       entry : rest | Just ip <- address entry -> if believed proxies ip && isJust (nextOf rest) then go (Just ip) rest else Just ip
@@ -93,13 +93,18 @@ network ip = case ip of
   IPv4 _ -> ip
   IPv6 a -> IPv6 (addr (makeAddrRange a 64))
 
+-- | The members of a field that is a list, without those that are empty (RFC 9110, 5.6.1.2).
+members :: B.ByteString -> [B.ByteString]
+members = filter (not . B.null) . map (B.dropWhileEnd blank . B.dropWhile blank) . B.split ','
+  where
+    blank c = c == ' ' || c == '\t'
+
 -- | An address with or without a port, of IPv6 with or without brackets.
 address :: B.ByteString -> Maybe IP
-address entry
+address text
   | B.length text > 60 = Nothing
   | "[" `B.isPrefixOf` text = read' (B.takeWhile (/= ']') (B.drop 1 text))
   | B.count ':' text == 1, (before, port) <- B.break (== ':') text, B.all isDigit (B.drop 1 port) = read' before
   | otherwise = read' text
   where
-    text = B.dropWhileEnd (== ' ') (B.dropWhile (== ' ') entry)
     read' t = plain <$> readMaybe (B.unpack t)

@@ -77,13 +77,14 @@ openHost files old settings = do
         }
     noHeaders = [] :: ResponseHeaders
 
--- | The middleware in their order, and the files. Challenges of certificate authorities need no password; they get no
--- fallback, which would show a page that needs one.
+-- | The middleware in their order, and the files. Challenges of certificate authorities need no password, and get no
+-- fallback: it could be a page that needs one, and is no answer to a challenge.
 application :: Settings -> Maybe Passwords -> Application -> Application
 application settings passwords files =
   withHeaders (headers settings) . withCors (corsOrigins settings) . withErrorPages (errorPages settings) files
     . withRedirects (redirects settings)
-    . maybe id (\known -> withChallenges files . authenticated known) passwords
+    . withChallenges files
+    . maybe id authenticated passwords
     $ withFallback (fallback settings) files
 
 -- | Close the host's folder as soon as no request uses it. Called once for all hosts that share it.

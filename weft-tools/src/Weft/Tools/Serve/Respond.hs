@@ -26,6 +26,7 @@ import Data.Maybe (isJust)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header (hContentRange, hETag, hIfMatch, hIfNoneMatch, hIfUnmodifiedSince, hVary)
 import Network.Wai
+import Weft.Static (encodeUrl)
 import Weft.Tools.Serve.Values (Redirect (..))
 
 -- | Add header fields to every response. Those that may occur only once (RFC 9110, 5.3) replace the response's own.
@@ -45,8 +46,10 @@ withErrorPages pages files app = \request respond -> app request $ \response ->
     Just path -> files (unconditional request path) $ \page ->
       if responseStatus page /= ok200
         then respond response
-        else respond (mapResponseStatus (const (responseStatus response)) (mapResponseHeaders (<> kept (responseHeaders response)) (mapResponseHeaders (filter (lasting . fst)) page)))
+        else respond (mapResponseStatus (const (responseStatus response)) (mapResponseHeaders (\own -> filter (lasting . fst) own <> [noRanges] <> kept (responseHeaders response)) page))
   where
+    -- Without it the server would say that a file which it sends from the disk has ranges.
+    noRanges = ("Accept-Ranges", "none")
     -- Fields that describe the page itself.
     lasting name = name `notElem` [hETag, hLastModified, "Accept-Ranges"]
     -- The fields of the response that its status needs (RFC 9110, 11.6.1, 10.2.1, 14.4).
@@ -75,7 +78,8 @@ withFallback (Just path) files = \request respond -> files request $ \response -
       respond (if statusCode (responseStatus page) == 301 then response else page)
     else respond response
 
--- | Apply the first redirect that matches the path, however it is spelled. The query is appended, if the target has none.
+-- | Apply the first redirect that matches the path, however it is spelled. If the target has no query, it gets the
+-- request's, before its fragment (RFC 3986, 3).
 withRedirects :: [Redirect] -> Middleware
 withRedirects [] app = app
 withRedirects rules app = \request respond ->
@@ -89,8 +93,9 @@ redirected rule request = case behind (redirectFrom rule) (rawPathInfo request) 
   _ -> Nothing
   where
     located rest =
-      let target = ownHost (redirectTo rule <> (if redirectAppends rule then rest else ""))
-       in if B.elem '?' target then target else target <> rawQueryString request
+      let (whole, fragment) = B.break (== '#') (redirectTo rule)
+          target = encodeUrl (ownHost (whole <> (if redirectAppends rule then rest else "")))
+       in target <> (if B.elem '?' whole then "" else encodeUrl (rawQueryString request)) <> B.take 1 fragment <> encodeUrl (B.drop 1 fragment)
     -- A target that begins with two slashes would name another host.
     ownHost target
       | "/" `B.isPrefixOf` target = "/" <> B.dropWhile (`elem` ("/\\" :: String)) target
@@ -114,12 +119,11 @@ nextOf path = case B.uncons path of
   where
     kept byte = if byte == "/" then "%2F" else byte
 
--- | A response that leads to a target, in which all bytes that no URL may contain are encoded.
+-- | A response that leads to a target, which is encoded.
 moved :: Int -> ByteString -> Response
-moved code given = responseLBS (toEnum code) [(hLocation, target), (hContentType, "text/plain; charset=utf-8"), (hContentLength, B.pack (show (B.length text)))] (L.fromStrict text)
+moved code target = responseLBS (toEnum code) [(hLocation, target), (hContentType, "text/plain; charset=utf-8"), (hContentLength, B.pack (show (B.length text)))] (L.fromStrict text)
   where
     text = "see " <> target <> "\n"
-    target = B.concatMap (\c -> if c > ' ' && c < '\DEL' then B.singleton c else urlEncode False (B.singleton c)) given
 
 -- | Use the first application for challenges of certificate authorities (RFC 8555, 8.3).
 withChallenges :: Application -> Middleware
@@ -130,9 +134,11 @@ withChallenges files app request
 -- | Redirect requests to the same URL over HTTPS on a port, except challenges of certificate authorities.
 toHttps :: Int -> Middleware
 toHttps port app = withChallenges app $ \request respond -> case requestHeaderHost request of
-  Just host | not (B.null host) -> respond (moved 308 ("https://" <> name host <> (if port == 443 then "" else ":" <> B.pack (show port)) <> rawPathInfo request <> rawQueryString request))
+  Just host | not (B.null host) -> respond (moved 308 (encodeUrl ("https://" <> name host <> (if port == 443 then "" else ":" <> B.pack (show port)) <> path (rawPathInfo request) <> rawQueryString request)))
   _ -> respond (plainText badRequest400 [])
   where
+    -- The target of OPTIONS may be an asterisk (RFC 9112, 3.2.4), which is no part of a URL.
+    path target = if "/" `B.isPrefixOf` target then target else "/"
     name host = case B.breakEnd (== ':') host of
       (before, digits) | not (B.null before), B.all (`elem` ("0123456789" :: String)) digits -> B.init before
       _ -> host

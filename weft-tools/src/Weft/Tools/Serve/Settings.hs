@@ -198,7 +198,7 @@ table =
       several headerField (\v s -> s {headers = v}),
     live What "error-page" (Many "STATUS=PATH") "Page to send with this status, 400 or higher, as 404=/404.html. Requests that are refused before a host is chosen get the built-in text: 400, 414, 417, 431, 501 and 505 for what is not valid HTTP or above a limit, 421 for a host that is not known, 429" $
       several errorPage (\v s -> s {errorPages = v}),
-    live What "fallback" (Optional "PATH") "File to send, with status 200, for every path that does not exist; single-page applications use /index.html (none)" $
+    live What "fallback" (Optional "PATH") "File to send, with status 200, for every path that does not exist, except below /.well-known/acme-challenge/; single-page applications use /index.html (none)" $
       oneOrNone sitePath (\v s -> s {fallback = v}),
     live What "redirect" (Many "RULE") "Redirect a path: '/old=/new' or '/old=/new STATUS' (302). '/old/*=/new/*' redirects all paths with this prefix. The target may be a URL. Paths are compared as those of files are: decoded, and with one slash for several" $
       several redirectRule (\v s -> s {redirects = v}),
