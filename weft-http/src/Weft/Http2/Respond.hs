@@ -264,7 +264,7 @@ sendResponse h s waited request response = case response of
       files <- readTVar (http2Files h)
       check (whole > 0 && own > 0 && files < limitFiles (http2Limits (http2Settings h)))
       writeTVar (http2Files h) (files + 1)
-    begin status fields final = do
+    begin status fields !final = do
       block <- headFieldsOf h status fields
       atomically (checkUncancelled s)
       writeFrames h $ \encoder -> do
@@ -294,9 +294,11 @@ sendResponse h s waited request response = case response of
             unless together (begin status fields False >> sendBytes h s waited True bytes)
           chunks -> begin status fields False >> sendChunks declared chunks
     sendChunks _ [] = pure ()
+    -- The body may be lazy: its next part is evaluated before anything is reserved or locked for this one.
     sendChunks declared (bytes : rest) = do
-      account declared (null rest) (B.length bytes)
-      sendBytes h s waited (null rest) bytes
+      final <- evaluate (null rest)
+      account declared final (B.length bytes)
+      sendBytes h s waited final bytes
       sendChunks declared rest
 
 -- | RFC 9113, 8.2: names in lower case, without connection-specific fields. As with HTTP\/1, an invalid length counts as
@@ -377,9 +379,10 @@ pendingIn ref = do
     Pending pieces size -> pure (pieces, size)
     Interrupted -> ioError (userError "Weft.Http2: an earlier write of this response was interrupted")
 
--- | Send bytes of the body as the client's windows allow.
+-- | Send bytes of the body as the client's windows allow. Strict, so that nothing of the application is evaluated while
+-- the connection is locked for writing.
 sendBytes :: Http2 -> Stream -> StreamWait -> Bool -> ByteString -> IO ()
-sendBytes h s waited final bytes
+sendBytes h s waited !final !bytes
   | B.null bytes = when final (atomically (checkUncancelled s) >> writeFrames h (const ([frameHead typeData flagEndStream (streamId s) 0] <$ answered h s)))
   | otherwise = do
     n <- withReserved h s waited (B.length bytes) $ \n ->
@@ -410,7 +413,7 @@ checkUncancelled s = readTVar (streamCounted s) >>= \counted -> unless counted (
 
 -- | Wait until the windows have room for at least a byte, and write a frame of as many bytes as they allow.
 withReserved :: Http2 -> Stream -> StreamWait -> Int -> (Int -> IO ()) -> IO Int
-withReserved h s waited wanted write = mask_ $ do
+withReserved h s waited !wanted write = mask_ $ do
   most <- readIORef (http2FrameSize h)
   n <- awaitClient StalledSending waited $ do
     checkUncancelled s

@@ -1,0 +1,104 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- | HTTP\/2 responses of applications, over connections in memory: lazy bodies, parts of files, fields and exceptions.
+module Spec.Responses
+  ( tests,
+  )
+where
+
+import Control.Concurrent
+import Control.Exception (finally)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Lazy as L
+import Network.HTTP.Types (ok200)
+import Network.Socket (SockAddr (..))
+import Network.Wai
+import Spec.Http2 (framesUntil)
+import System.IO.Unsafe (unsafeInterleaveIO)
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Duration (seconds)
+import Weft.Http2 (defaultHttp2Settings, serveHttp2)
+import Weft.Http2.Frame
+import Weft.Timer (within)
+import Weft.Transport
+
+tests :: TestTree
+tests =
+  testGroup
+    "Weft.Http2, responses"
+    [ testCase "a lazy body that reads the request's body as it is sent" $
+        withServed (\asked respond -> lazyRequestBody asked >>= respond . responseLBS ok200 []) $ \mine -> do
+          send mine ([wideWindow, upload 1] <> replicate 3 (frame typeData 0 1 (B.replicate 16384 120)))
+          first <- framesUntil mine ((>= 32768) . B.length . bodyOf 1)
+          send mine [frame typeData flagEndStream 1 "end"]
+          rest <- framesUntil mine (ended 1)
+          B.length (bodyOf 1 (first <> rest)) @?= 49155,
+      testCase "a lazy body whose next part is not there yet holds up no other stream" $ do
+        there <- newEmptyMVar
+        let application asked respond
+              | rawPathInfo asked == "/lazy" = do
+                rest <- unsafeInterleaveIO ([B.replicate 1000 122] <$ readMVar there)
+                respond (responseLBS ok200 [] (L.fromChunks (replicate 3 (B.replicate 10000 120) <> rest)))
+              | otherwise = respond (responseLBS ok200 [] "other")
+        withServed application $ \mine -> do
+          send mine [get 1 "/lazy"]
+          first <- framesUntil mine ((>= 20000) . B.length . bodyOf 1)
+          send mine [get 3 "/other"]
+          other <- framesUntil mine (ended 3)
+          bodyOf 3 other @?= "other"
+          putMVar there ()
+          rest <- framesUntil mine (ended 1)
+          B.length (bodyOf 1 (first <> other <> rest)) @?= 31000,
+      testCase "an exception in a lazy body resets its stream only" $ do
+        let application asked respond
+              | rawPathInfo asked == "/lazy" = respond (responseLBS ok200 [] (L.fromChunks (replicate 40 (B.replicate 10000 120) <> [error "lazy"])))
+              | otherwise = respond (responseLBS ok200 [] "other")
+        withServed application $ \mine -> do
+          send mine [wideWindow, get 1 "/lazy"]
+          found <- framesUntil mine (any ((== typeReset) . frameType . fst))
+          resets found @?= [(1, errorNumber InternalError)]
+          send mine [get 3 "/other"]
+          other <- framesUntil mine (ended 3)
+          bodyOf 3 other @?= "other"
+    ]
+
+-- | A server for a client that has sent its preface.
+withServed :: Application -> (Connection -> IO ()) -> IO ()
+withServed application act = do
+  (mine, theirs) <- connectionPair 262144 (SockAddrUnix "") (SockAddrUnix "")
+  over <- newEmptyMVar
+  _ <- forkIO (serveHttp2 defaultHttp2Settings (const (pure ())) theirs application `finally` putMVar over ())
+  send mine [connectionPreface, frame typeSettings 0 0 (settingsPayload [(4, 4000000)])]
+  act mine
+  connClose mine
+  within (seconds 20) (takeMVar over) >>= (@?= Just ())
+
+send :: Connection -> [ByteString] -> IO ()
+send c = connSendMany c noDeadline
+
+-- | Four megabytes more for the whole connection.
+wideWindow :: ByteString
+wideWindow = frame typeWindowUpdate 0 0 (B.pack [0, 0x3d, 0x09, 0])
+
+-- | A GET for a path, with http and a literal authority, in HPACK with its static table.
+get :: Int -> ByteString -> ByteString
+get n path = frame typeHeaders (flagEndHeaders + flagEndStream) n (B.concat [B.pack [0x82, 0x86, 0x04, fromIntegral (B.length path)], path, B.pack [0x41, 1, 0x61]])
+
+-- | The head of a POST, http, / and a literal authority.
+upload :: Int -> ByteString
+upload n = frame typeHeaders flagEndHeaders n (B.pack [0x83, 0x86, 0x84, 0x41, 1, 0x61])
+
+type Frames = [(FrameHeader, ByteString)]
+
+bodyOf :: Int -> Frames -> ByteString
+bodyOf n found = B.concat [p | (h, p) <- found, frameType h == typeData, frameStream h == n]
+
+-- | The frame that ends the stream is there.
+ended :: Int -> Frames -> Bool
+ended n found = or [frameStream h == n && hasFlag flagEndStream h | (h, _) <- found, frameType h `elem` [typeData, typeHeaders]]
+
+-- | The streams that were reset, with their codes.
+resets :: Frames -> [(Int, ByteString)]
+resets found = [(frameStream h, p) | (h, p) <- found, frameType h == typeReset]
