@@ -11,11 +11,13 @@ import Control.Concurrent (forkIO, newEmptyMVar, putMVar, takeMVar, threadDelay)
 import Control.Exception (IOException, bracket, try)
 import Control.Monad (forM_, void, when)
 import qualified Data.ByteString as B
-import Data.ByteString.Builder (byteString)
+import Data.ByteString.Builder (byteString, stringUtf8)
 import Data.ByteString.Builder.Extra (byteStringInsert)
 import qualified Data.ByteString.Char8 as C
+import Data.IORef
+import Data.List (intercalate, nub)
 import Network.HTTP.Types (status200)
-import Network.Wai (getRequestBodyChunk, rawPathInfo, rawQueryString, responseBuilder)
+import Network.Wai (getRequestBodyChunk, rawPathInfo, rawQueryString, responseBuilder, responseStream)
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (hClose, openBinaryTempFile)
 import System.Timeout (timeout)
@@ -133,6 +135,14 @@ tests on =
           next <- get client "/next"
           answerBody next @?= "/next"
         noConnections server,
+      testOn on "a write that the application makes after the end of its streamed response throws, and sends nothing" $ do
+        kept <- newIORef (\_ -> pure (), pure ())
+        withQuietServer defaultSettings (keeping kept) $ \_ port -> withClient port $ \client -> do
+          forM_ ["/whole", "/length", "/throws"] $ \path -> do
+            first <- get client path
+            answerStatus first @?= (if path == "/throws" then 500 else 200)
+            next <- get client "/next"
+            (path, answerBody next) @?= (path, "user error (Weft.Http: this response has ended)"),
       testOn on "responseRaw gives the application the connection's bytes" . withTestServer $ \server port -> do
         withClient port $ \client -> do
           ask client "/raw" ["Upgrade: talk", "Connection: upgrade"]
@@ -172,6 +182,15 @@ tests on =
         _ <- forkIO (putMVar begun () >> void (try (getRequestBodyChunk request) :: IO (Either IOException B.ByteString)))
         takeMVar begun
         respond (responseBuilder status200 [] "early")
+    -- Keeps the functions of a streamed response, and calls them during another request.
+    keeping kept request respond = case rawPathInfo request of
+      "/whole" -> respond (responseStream status200 [] (curry (writeIORef kept)))
+      "/length" -> respond (responseStream status200 [("Content-Length", "2")] (\write flush -> writeIORef kept (write, flush) >> write "ok"))
+      "/throws" -> respond (responseStream status200 [] (\write flush -> writeIORef kept (write, flush) >> ioError (userError "thrown")))
+      _ -> do
+        (write, flush) <- readIORef kept
+        results <- mapM try [write "stray", flush]
+        respond (responseBuilder status200 [] (stringUtf8 (intercalate ", " (nub [either (\e -> show (e :: IOException)) (const "written") r | r <- results]))))
     impatient request respond = do
       _ <- timeout 200000 (getRequestBodyChunk request)
       respond (responseBuilder status200 [] (byteString (rawPathInfo request)))
