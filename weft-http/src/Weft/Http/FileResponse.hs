@@ -30,12 +30,12 @@ import qualified Data.ByteString.Internal as B (fromForeignPtr)
 import Data.Char (isDigit)
 import Data.IORef
 import Data.Int (Int64)
-import Data.Maybe (isJust)
+import Data.Maybe (fromMaybe, isJust)
 import qualified Data.Vault.Lazy as Vault
 import Data.Word (Word8)
 import Foreign.ForeignPtr (ForeignPtr)
 import GHC.IO.Exception (IOErrorType (..))
-import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
+import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate, parseHTTPDate)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai (FilePart (..), Request, requestHeaderRange, requestHeaders, requestMethod, vault)
@@ -135,7 +135,8 @@ wholeFile request status fields fd size changed
     Proceed _ -> whole
   where
     whole = FileAnswer status dated fd (FilePart 0 size size)
-    date = epochTimeToHTTPDate changed
+    -- The application's date, which is the one that clients get.
+    date = fromMaybe (epochTimeToHTTPDate changed) (lookup hLastModified fields >>= parseHTTPDate)
     dated = if isJust (lookup hLastModified fields) then fields else (hLastModified, formatHTTPDate date) : fields
     -- The application's tag.
     tag = maybe NoTag entityTag (lookup hETag fields)

@@ -71,6 +71,11 @@ tests on =
           with path ["If-None-Match: \"b\", W/\"a\""] 304
           with path ["If-Range: \"a\"", "Range: bytes=0-9"] part'
           with path ["If-Range: " <> date, "Range: bytes=0-9"] 200
+        -- The application gives a date.
+        with "/dated" ["If-Modified-Since: " <> past] 304
+        with "/dated" ["If-Unmodified-Since: " <> past] 200
+        with "/dated" ["If-Range: " <> past, "Range: bytes=0-9"] 206
+        with "/dated" ["If-Range: " <> date, "Range: bytes=0-9"] 200
         say client "HEAD / HTTP/1.1\r\nHost: test\r\nRange: bytes=0-9\r\n\r\n"
         answer <- hearAnswerToHead client
         (answerStatus answer, header "content-length" answer) @?= (200, Just "1000"),
@@ -180,5 +185,6 @@ files path req respond = case rawPathInfo req of
   "/missing" -> respond (responseFile status200 [] (path <> ".not") Nothing)
   "/strong" -> respond (responseFile status200 [("ETag", "\"a\"")] path Nothing)
   "/weak" -> respond (responseFile status200 [("ETag", "W/\"a\"")] path Nothing)
+  "/dated" -> respond (responseFile status200 [("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT")] path Nothing)
   "/wordy" -> respond (responseFile status200 [("X-Words", C.replicate 30000 'w')] path Nothing)
   _ -> respond (responseFile status200 [] path Nothing)
