@@ -35,7 +35,7 @@ import qualified Data.Vault.Lazy as Vault
 import Data.Word (Word8)
 import Foreign.ForeignPtr (ForeignPtr)
 import GHC.IO.Exception (IOErrorType (..))
-import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate, parseHTTPDate)
+import Network.HTTP.Date (formatHTTPDate, parseHTTPDate)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai (FilePart (..), Request, requestHeaderRange, requestHeaders, requestMethod, vault)
@@ -136,7 +136,7 @@ wholeFile request status fields fd size changed
   where
     whole = FileAnswer status dated fd (FilePart 0 size size)
     -- The application's date, which is the one that clients get.
-    date = fromMaybe (epochTimeToHTTPDate changed) (lookup hLastModified fields >>= parseHTTPDate)
+    date = fromMaybe (fileDate changed) (lookup hLastModified fields >>= parseHTTPDate)
     dated = if isJust (lookup hLastModified fields) then fields else (hLastModified, formatHTTPDate date) : fields
     -- The application's tag.
     tag = maybe NoTag entityTag (lookup hETag fields)

@@ -105,6 +105,12 @@ tests on =
           answer <- get client "/file"
           answer `isBytes` "x"
           assertBool (show (answerHeaders answer)) (maybe False (not . B.isInfixOf "2094") (header "last-modified" answer)),
+      testOn on "the modification time of a file from before 1970 is given as the beginning of 1970" . withFolder $ \folder -> do
+        B.writeFile (folder </> "file") "x"
+        setFileTimes (folder </> "file") (-86400) (-86400)
+        withQuietServer defaultSettings (\_ respond -> respond (responseFile status200 [] (folder </> "file") Nothing)) $ \_ port -> withClient port $ \client -> do
+          answer <- get client "/"
+          header "last-modified" answer @?= Just "Thu, 01 Jan 1970 00:00:00 GMT",
       testOn on "a file that cannot be opened for lack of descriptors gives a 500, which caches do not keep" . withFile 1000 $ \client -> do
         get client "/" >>= (`isBytes` filler 1000)
         -- An earlier test's connection may end meanwhile, and give a descriptor back.
