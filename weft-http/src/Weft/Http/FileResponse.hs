@@ -79,14 +79,14 @@ data FileAnswer
 -- | Open a file and decide on the response. If the application asks for a part, that part is sent. For a whole file
 -- with status 200, the request's conditions and range decide. The response is 404 if the file cannot be opened, unless
 -- the reason is the server's own: then it throws the 'IOError'. Throws 'Control.Exception.ErrorCall' if the part is
--- invalid.
+-- invalid or goes beyond the end of the file.
 withFileFor :: Request -> Status -> ResponseHeaders -> FilePath -> Maybe FilePart -> (FileAnswer -> IO a) -> IO a
 withFileFor request status fields path part act = bracket (openRegular path) (mapM_ closeOpened) $ \opened -> act $ case opened of
   Nothing -> OtherAnswer notFound404 [(hContentType, "text/plain; charset=utf-8")] "File not found"
   Just (Opened fd size changed) -> case part of
-    Just range
-      | validPart range -> FileAnswer status fields fd range
-      | otherwise -> error "Weft.Http: a part of a file with a negative offset or length"
+    Just range@(FilePart offset count _)
+      | validPart range && offset + count <= size -> FileAnswer status fields fd range
+      | otherwise -> error "Weft.Http: a part of a file with a negative offset or length, or beyond the end of the file"
     Nothing -> wholeFile request status fields fd size changed
 
 -- | A part's offset and length are not negative.

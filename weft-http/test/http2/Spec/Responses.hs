@@ -11,6 +11,7 @@ import Control.Exception (finally)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
+import Data.Word (Word8)
 import Network.HTTP.Types (ok200)
 import Network.Socket (SockAddr (..))
 import Network.Wai
@@ -61,6 +62,17 @@ tests =
           resets found @?= [(1, errorNumber InternalError)]
           send mine [get 3 "/other"]
           other <- framesUntil mine (ended 3)
+          bodyOf 3 other @?= "other",
+      testCase "a part that goes beyond the end of its file gives a 500 on its stream, and the connection continues" $ do
+        let application asked respond
+              | rawPathInfo asked == "/beyond" = respond (responseFile ok200 [] "weft-http.cabal" (Just (FilePart 0 2000000 2000000)))
+              | otherwise = respond (responseLBS ok200 [] "other")
+        withServed application $ \mine -> do
+          send mine [get 1 "/beyond"]
+          found <- framesUntil mine (ended 1)
+          headsOf 1 found @?= [Just internalError]
+          send mine [get 3 "/other"]
+          other <- framesUntil mine (ended 3)
           bodyOf 3 other @?= "other"
     ]
 
@@ -102,3 +114,11 @@ ended n found = or [frameStream h == n && hasFlag flagEndStream h | (h, _) <- fo
 -- | The streams that were reset, with their codes.
 resets :: Frames -> [(Int, ByteString)]
 resets found = [(frameStream h, p) | (h, p) <- found, frameType h == typeReset]
+
+-- | The first bytes of the heads of a stream.
+headsOf :: Int -> Frames -> [Maybe Word8]
+headsOf n found = [fst <$> B.uncons p | (h, p) <- found, frameType h == typeHeaders, frameStream h == n]
+
+-- | @:status@ with 500, in the static table of HPACK.
+internalError :: Word8
+internalError = 0x8e
