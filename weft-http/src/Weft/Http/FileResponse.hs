@@ -163,12 +163,13 @@ singleRange field size = do
       _ -> Nothing
 
 -- | A response's fields, with those that describe a part of a file added if the application did not set them. A length
--- that the application has set to another number is replaced.
+-- that the application has set to another number is replaced. No @Content-Range@ can describe an empty part (RFC 9110,
+-- 14.4).
 rangeFields :: ResponseHeaders -> FilePart -> ResponseHeaders
 rangeFields fields (FilePart offset count size) =
   add hContentLength (number count)
     . filter (\(name, value) -> name /= hContentLength || value == number count)
-    . (if count == size then id else add hContentRange (B.concat ["bytes ", number offset, "-", number (offset + count - 1), "/", number size]))
+    . (if count == size || count == 0 then id else add hContentRange (B.concat ["bytes ", number offset, "-", number (offset + count - 1), "/", number size]))
     . add hAcceptRanges "bytes"
     $ fields
   where

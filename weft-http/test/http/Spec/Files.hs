@@ -85,6 +85,10 @@ tests on =
       testOn on "a part of a file that the application selects" . withFile 200000 $ \client -> do
         answer <- get client "/part"
         answerBody answer @?= B.take 150000 (B.drop 10 (filler 200000)),
+      testOn on "an empty part has no Content-Range" . withFile 1000 $ \client -> do
+        answer <- get client "/none"
+        answer `isBytes` ""
+        (header "content-length" answer, header "content-range" answer) @?= (Just "0", Nothing),
       testOn on "HEAD gives the file's length" . withFile 123456 $ \client -> do
         say client "HEAD / HTTP/1.1\r\nHost: test\r\n\r\n"
         answer <- hearAnswerToHead client
@@ -187,6 +191,7 @@ files path req respond = case rawPathInfo req of
   "/part" -> respond (responseFile status200 [] path (Just (FilePart 10 150000 200000)))
   "/longer" -> respond (responseFile status200 [] path (Just (FilePart 0 5000 5000)))
   "/behind" -> respond (responseFile status200 [] path (Just (FilePart 1001 0 1001)))
+  "/none" -> respond (responseFile status200 [] path (Just (FilePart 5 0 1000)))
   "/missing" -> respond (responseFile status200 [] (path <> ".not") Nothing)
   "/strong" -> respond (responseFile status200 [("ETag", "\"a\"")] path Nothing)
   "/weak" -> respond (responseFile status200 [("ETag", "W/\"a\"")] path Nothing)
