@@ -34,6 +34,7 @@ import Network.Wai.Internal (Request (..), Response (..), ResponseReceived (..))
 import System.IO.Error (ioeSetFileName, isEOFError)
 import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Http.Limits (Refusal (..))
+import Weft.Http.Parser.Bytes (isName)
 import Weft.Http.Settings (ApplicationError (..))
 import Weft.Http.Writer (LengthMismatch (..))
 import Weft.Http2.Frame
@@ -312,7 +313,9 @@ headFieldsOf h status fields = do
   more <- http2Fields (http2Settings h)
   let missing = [field | field@(name, _) <- more, not (any ((== name) . fst) fields)]
       sent = [(CI.foldedCase name, value) | (name, value) <- oneLength fields <> missing, wanted name]
-  unless (all (\(name, value) -> B.all clean name && B.all clean value) sent) $
+  unless (all (isName . fst) sent) $
+    throwIO (ErrorCall "Weft.Http2: a response field whose name is not a token")
+  unless (all (B.all clean . snd) sent) $
     throwIO (ErrorCall "Weft.Http2: a response field with a line end or a zero byte")
   pure ((":status", B8.pack (show (statusCode status))) : sent)
   where

@@ -14,6 +14,7 @@ import qualified Data.ByteString as B
 import Data.ByteString.Builder (byteString, stringUtf8)
 import Data.ByteString.Builder.Extra (byteStringInsert)
 import qualified Data.ByteString.Char8 as C
+import qualified Data.CaseInsensitive as CI
 import Data.IORef
 import Data.List (intercalate, nub)
 import Network.HTTP.Types (status200)
@@ -135,6 +136,11 @@ tests on =
           next <- get client "/next"
           answerBody next @?= "/next"
         noConnections server,
+      testOn on "a response field whose name is not a token gives a 500" . withQuietServer defaultSettings named $ \_ port ->
+        withClient port $ \client ->
+          forM_ (zip [0 :: Int ..] names) $ \(i, name) -> do
+            answer <- get client ("/" <> C.pack (show i))
+            (name, answerStatus answer) @?= (name, if isToken name then 200 else 500),
       testOn on "a write that the application makes after the end of its streamed response throws, and sends nothing" $ do
         kept <- newIORef (\_ -> pure (), pure ())
         withQuietServer defaultSettings (keeping kept) $ \_ port -> withClient port $ \client -> do
@@ -182,6 +188,11 @@ tests on =
         _ <- forkIO (putMVar begun () >> void (try (getRequestBodyChunk request) :: IO (Either IOException B.ByteString)))
         takeMVar begun
         respond (responseBuilder status200 [] "early")
+    -- The path is the position of a name.
+    named request respond = respond (responseBuilder status200 [(CI.mk (names !! maybe 0 fst (C.readInt (B.drop 1 (rawPathInfo request)))), "v")] "body")
+    -- Each byte in names of several lengths, at several places.
+    names = ["", "Bad-Name: x", "Content-Length "] <> [B.replicate at 120 <> B.cons byte (B.replicate (n - at - 1) 120) | n <- [1, 3, 6, 9, 20], byte <- [0 .. 255], let at = fromIntegral byte `mod` n]
+    isToken name = not (B.null name) && C.all (`elem` "!#$%&'*+-.^_`|~" <> ['0' .. '9'] <> ['a' .. 'z'] <> ['A' .. 'Z']) name
     -- Keeps the functions of a streamed response, and calls them during another request.
     keeping kept request respond = case rawPathInfo request of
       "/whole" -> respond (responseStream status200 [] (curry (writeIORef kept)))

@@ -8,9 +8,11 @@ where
 
 import Control.Concurrent
 import Control.Exception (finally)
+import Control.Monad (forM_)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
+import qualified Data.CaseInsensitive as CI
 import Data.Word (Word8)
 import Network.HTTP.Types (ok200)
 import Network.Socket (SockAddr (..))
@@ -73,7 +75,12 @@ tests =
           headsOf 1 found @?= [Just internalError]
           send mine [get 3 "/other"]
           other <- framesUntil mine (ended 3)
-          bodyOf 3 other @?= "other"
+          bodyOf 3 other @?= "other",
+      testCase "a response field whose name is not a token gives a 500" . forM_ ["Bad Name", "Bad:Name", ":status", "\228", ""] $ \name ->
+        withServed (\_ respond -> respond (responseLBS ok200 [(CI.mk name, "v")] "body")) $ \mine -> do
+          send mine [get 1 "/"]
+          found <- framesUntil mine (ended 1)
+          (name, headsOf 1 found) @?= (name, [Just internalError])
     ]
 
 -- | A server for a client that has sent its preface.
