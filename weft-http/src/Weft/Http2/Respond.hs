@@ -245,11 +245,13 @@ sendResponse h s waited request response = case response of
   ResponseStream status fields stream
     | bodiless status -> begin status fields True
     | otherwise -> do
-      begin status fields False
+      block <- headFieldsOf h status fields
       pending <- newIORef (Pending [] 0)
       declared <- declaredLength fields
-      stream (collect h s waited declared pending) (flush h s waited declared pending False)
-      flush h s waited declared pending True
+      -- The head is sent by the first flush: after an exception before it, another response can be sent.
+      let flushing = flush h s waited (beginWith block False) declared pending
+      stream (collect pending (flushing False)) (flushing False)
+      flushing True
   ResponseRaw _ other -> sendResponse h s waited request other
   where
     -- An end-of-file error here means that the file has become shorter.
@@ -265,8 +267,8 @@ sendResponse h s waited request response = case response of
       files <- readTVar (http2Files h)
       check (whole > 0 && own > 0 && files < limitFiles (http2Limits (http2Settings h)))
       writeTVar (http2Files h) (files + 1)
-    begin status fields !final = do
-      block <- headFieldsOf h status fields
+    begin status fields final = headFieldsOf h status fields >>= \block -> beginWith block final
+    beginWith block !final = do
       atomically (checkUncancelled s)
       writeFrames h $ \encoder -> do
         if final then answered h s else writeIORef (streamResponse s) ResponseBegun
@@ -359,17 +361,21 @@ account (Declared (Just (declared, given))) final n = do
 -- write was interrupted, so that the response cannot be completed.
 data Pending = Pending [ByteString] !Int | Interrupted
 
-collect :: Http2 -> Stream -> StreamWait -> Declared -> IORef Pending -> Builder -> IO ()
-collect h s waited declared ref builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
+-- | Add what a builder makes, and flush when that is enough.
+collect :: IORef Pending -> IO () -> Builder -> IO ()
+collect ref flushing builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
   (pieces, size) <- pendingIn ref
   writeIORef ref (Pending (bytes : pieces) (size + B.length bytes))
-  when (size + B.length bytes >= 16384) (flush h s waited declared ref False)
+  when (size + B.length bytes >= 16384) flushing
 
-flush :: Http2 -> Stream -> StreamWait -> Declared -> IORef Pending -> Bool -> IO ()
-flush h s waited declared ref final = do
+-- | Send what is pending, after the head, which the action sends. The flag says whether the body ends.
+flush :: Http2 -> Stream -> StreamWait -> IO () -> Declared -> IORef Pending -> Bool -> IO ()
+flush h s waited sendHead declared ref final = do
   (pieces, size) <- pendingIn ref
   writeIORef ref Interrupted
   account declared final size
+  state <- readIORef (streamResponse s)
+  when (state == ResponseNone) sendHead
   when (size > 0 || final) (sendBytes h s waited final (B.concat (reverse pieces)))
   writeIORef ref (Pending [] 0)
 

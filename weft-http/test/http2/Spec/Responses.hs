@@ -7,8 +7,8 @@ module Spec.Responses
 where
 
 import Control.Concurrent
-import Control.Exception (finally)
-import Control.Monad (forM_)
+import Control.Exception (finally, throwIO)
+import Control.Monad (forM_, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
@@ -80,7 +80,25 @@ tests =
         withServed (\_ respond -> respond (responseLBS ok200 [(CI.mk name, "v")] "body")) $ \mine -> do
           send mine [get 1 "/"]
           found <- framesUntil mine (ended 1)
-          (name, headsOf 1 found) @?= (name, [Just internalError])
+          (name, headsOf 1 found) @?= (name, [Just internalError]),
+      testCase "an exception of a streamed response before the first flush gives a 500" . forM_ [("", [Just internalError], []), ("/flush", [Just ok], [(1, errorNumber InternalError)])] $ \(path, heads, expected) -> do
+        let application asked respond = respond . responseStream ok200 [] $ \write flush -> do
+              write "hello"
+              when (rawPathInfo asked == "/flush") flush
+              throwIO (userError "thrown")
+        withServed application $ \mine -> do
+          send mine [get 1 (if B.null path then "/" else path)]
+          found <- framesUntil mine (\fs -> ended 1 fs || not (null (resets fs)))
+          (headsOf 1 found, resets found) @?= (heads, expected),
+      testCase "the head of a streamed response is sent by the first flush, even if nothing was written" $ do
+        over <- newEmptyMVar
+        withServed (\_ respond -> respond (responseStream ok200 [] (\write flush -> flush >> takeMVar over >> write "body"))) $ \mine -> do
+          send mine [get 1 "/"]
+          begun <- framesUntil mine (not . null . headsOf 1)
+          (headsOf 1 begun, ended 1 begun) @?= ([Just ok], False)
+          putMVar over ()
+          rest <- framesUntil mine (ended 1)
+          (headsOf 1 rest, bodyOf 1 rest) @?= ([], "body")
     ]
 
 -- | A server for a client that has sent its preface.
@@ -126,6 +144,7 @@ resets found = [(frameStream h, p) | (h, p) <- found, frameType h == typeReset]
 headsOf :: Int -> Frames -> [Maybe Word8]
 headsOf n found = [fst <$> B.uncons p | (h, p) <- found, frameType h == typeHeaders, frameStream h == n]
 
--- | @:status@ with 500, in the static table of HPACK.
-internalError :: Word8
+-- | @:status@ with 200 and with 500, in the static table of HPACK.
+ok, internalError :: Word8
+ok = 0x88
 internalError = 0x8e
