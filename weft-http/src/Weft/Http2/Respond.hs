@@ -35,6 +35,7 @@ import System.IO.Error (ioeSetFileName, isEOFError)
 import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Http.Limits (Refusal (..))
 import Weft.Http.Parser.Bytes (isName)
+import Weft.Http.Parser.Head (expectsContinue)
 import Weft.Http.Settings (ApplicationError (..))
 import Weft.Http.Writer (LengthMismatch (..))
 import Weft.Http2.Frame
@@ -163,7 +164,7 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
 
 requestFor :: Http2 -> Head -> Stream -> StreamWait -> IO Request
 requestFor h head' s waited = do
-  asked <- newIORef (fmap CI.mk (lookup "expect" (headFields head')) == Just "100-continue")
+  asked <- newIORef (maybe False expectsContinue (lookup "expect" (headFields head')))
   let (path, query) = B8.break (== '?') (headTarget head')
       field name = lookup name (headFields head')
       body = do

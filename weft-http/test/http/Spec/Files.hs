@@ -43,6 +43,8 @@ tests on =
         part client "-10" >>= isPart 999990 10
         part client "5000-304999" >>= isPart 5000 300000
         part client "100-99999999" >>= isPart 100 999900
+        part client "100-99999999999999999999" >>= isPart 100 999900
+        ask client "/" ["Range: BYTES=5-6"] >> hearAnswer client >>= isPart 5 2
         get client "/" >>= (`isBytes` filler 1000000),
       testOn on "conditions are evaluated in the order of RFC 9110, 13.2.2" . withFile 1000 $ \client -> do
         first <- get client "/"
