@@ -107,7 +107,10 @@ renderInto buffer shared status fields withLength
           Plain -> put len bits
           IsDate -> put len (bits .|. bitDate)
           IsServer -> put len (bits .|. bitServer)
-          IsConnection -> put len (bits .|. bitConnection .|. (if closes value then bitClose else 0))
+          IsConnection
+            -- The server decides, and says so where it is not the default.
+            | CI.mk (trimBlanks value) == "keep-alive" -> go at len bits others
+            | otherwise -> put len (bits .|. bitConnection .|. (if closes value then bitClose else 0))
           -- The server decides on codings.
           IsCoding -> go at len bits others
           IsLength
