@@ -322,7 +322,7 @@ headFieldsOf h status fields = do
     throwIO (ErrorCall "Weft.Http2: a response field with a line end or a zero byte")
   pure ((":status", B8.pack (show (statusCode status))) : sent)
   where
-    wanted name = name `notElem` ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"]
+    wanted name = name `notElem` ["connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"]
     clean c = c /= 0 && c /= 10 && c /= 13
     oneLength given = case break ((== hContentLength) . fst) given of
       (_, []) -> given

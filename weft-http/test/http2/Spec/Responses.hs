@@ -8,11 +8,12 @@ where
 
 import Control.Concurrent
 import Control.Exception (finally, throwIO)
-import Control.Monad (forM_, when)
+import Control.Monad (forM, forM_, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
 import qualified Data.CaseInsensitive as CI
+import Data.List (nub)
 import Data.Word (Word8)
 import Network.HTTP.Types (ok200)
 import Network.Socket (SockAddr (..))
@@ -98,7 +99,25 @@ tests =
           (headsOf 1 begun, ended 1 begun) @?= ([Just ok], False)
           putMVar over ()
           rest <- framesUntil mine (ended 1)
-          (headsOf 1 rest, bodyOf 1 rest) @?= ([], "body")
+          (headsOf 1 rest, bodyOf 1 rest) @?= ([], "body"),
+      testCase "the response fields Connection and TE are left out" $ do
+        blocks <- forM [[], [("Connection", "close"), ("TE", "trailers")]] $ \fields -> do
+          result <- newEmptyMVar
+          withServed (\_ respond -> respond (responseLBS ok200 fields "body")) $ \mine -> do
+            send mine [get 1 "/"]
+            found <- framesUntil mine (ended 1)
+            putMVar result [p | (h, p) <- found, frameType h == typeHeaders]
+          takeMVar result
+        length (nub blocks) @?= 1,
+      testCase "headers on a stream that was passed over: PROTOCOL_ERROR of the connection; on one that has ended: STREAM_CLOSED of the stream" $
+        withServed (\_ respond -> respond (responseLBS ok200 [] "body")) $ \mine -> do
+          forM_ [1, 7] $ \n -> send mine [get n "/"] >> framesUntil mine (ended n)
+          send mine [get 1 "/"]
+          first <- framesUntil mine (not . null . resets)
+          resets first @?= [(1, errorNumber StreamClosed)]
+          send mine [get 3 "/"]
+          rest <- framesUntil mine (const False)
+          [B.drop 4 p | (h, p) <- rest, frameType h == typeGoAway] @?= [errorNumber ProtocolError]
     ]
 
 -- | A server for a client that has sent its preface.
