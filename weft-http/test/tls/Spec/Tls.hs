@@ -347,7 +347,7 @@ clients get =
         (from, to) <- connectTo (settingsFor files ["one"]) (clientFor files) "one.test" >>= either throwIO pure
         got <- newIORef (0 :: Int)
         ended <- newEmptyMVar
-        receiving <- forkIO . (>>= \r -> connAbort to >> putMVar ended r) . mask_ . try $ do
+        receiving <- forkIO . ((\r -> connAbort to >> putMVar ended r) <=< mask_ . try) $ do
           let go = do
                 r <- try (interruptible (allowInterrupt >> connReceive to noDeadline 16384))
                 case r of
