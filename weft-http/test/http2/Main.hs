@@ -8,6 +8,7 @@ where
 import Http2Server
 import qualified Spec.Http2
 import qualified Spec.Interrupted
+import qualified Spec.Responses
 import qualified Spec.Streams
 import System.Environment
 import Test.Tasty hiding (defaultMain)
@@ -18,4 +19,4 @@ main = do
   arguments <- getArgs
   case arguments of
     "--server" : more -> runServer more
-    _ -> defaultMain (localOption (mkTimeout 280000000) (testGroup "http2" [Spec.Http2.tests, Spec.Streams.tests, Spec.Interrupted.tests]))
+    _ -> defaultMain (localOption (mkTimeout 280000000) (testGroup "http2" [Spec.Http2.tests, Spec.Streams.tests, Spec.Interrupted.tests, Spec.Responses.tests]))

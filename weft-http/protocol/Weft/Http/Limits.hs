@@ -71,7 +71,7 @@ data Refusal
   | -- | A transfer coding other than @chunked@.
     UnknownCoding
   | UnknownVersion
-  | -- | An @Expect@ field with any value but @100-continue@.
+  | -- | An @Expect@ field with anything but @100-continue@.
     UnknownExpectation
   | -- | The head or the TLS handshake was not complete in time.
     HeadTooSlow

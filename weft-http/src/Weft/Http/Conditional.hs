@@ -5,6 +5,7 @@
 module Weft.Http.Conditional
   ( -- * Validators
     Validators (..),
+    fileDate,
     EntityTag (..),
     entityTag,
     tagField,
@@ -27,14 +28,20 @@ import Data.CaseInsensitive (foldedCase)
 import qualified Data.CaseInsensitive as CI
 import Data.Char (isDigit)
 import Data.Maybe (mapMaybe)
-import Network.HTTP.Date (HTTPDate, parseHTTPDate)
+import Network.HTTP.Date (HTTPDate, epochTimeToHTTPDate, parseHTTPDate)
 import Network.HTTP.Types.Header
+import System.Posix.Types (EpochTime)
 
 -- | The validators of a representation: its entity tag, and the second in which it was last modified.
 data Validators = Validators
   { validTag :: !EntityTag,
     validDate :: !HTTPDate
   }
+
+-- | The date of a file's modification time. Dates of HTTP have years of four digits, and 'epochTimeToHTTPDate' takes no
+-- time before 1970, so times outside of these give the first or last date.
+fileDate :: EpochTime -> HTTPDate
+fileDate = epochTimeToHTTPDate . max 0 . min 253402300799
 
 -- | An entity tag, including its quotes (RFC 9110, 8.8.3). Equal weak tags mean equivalent, not identical,
 -- representations.

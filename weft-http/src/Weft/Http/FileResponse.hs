@@ -22,20 +22,17 @@ where
 
 import Control.Exception (bracket, bracket_, catch, onException, try)
 import Control.Monad (when)
-import Data.ByteString (ByteString)
-import qualified Data.ByteString as B
 import Data.ByteString.Builder (Builder)
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Internal as B (fromForeignPtr)
-import Data.Char (isDigit)
 import Data.IORef
 import Data.Int (Int64)
-import Data.Maybe (isJust)
+import Data.Maybe (fromMaybe, isJust)
 import qualified Data.Vault.Lazy as Vault
 import Data.Word (Word8)
 import Foreign.ForeignPtr (ForeignPtr)
 import GHC.IO.Exception (IOErrorType (..))
-import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
+import Network.HTTP.Date (formatHTTPDate, parseHTTPDate)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai (FilePart (..), Request, requestHeaderRange, requestHeaders, requestMethod, vault)
@@ -79,14 +76,14 @@ data FileAnswer
 -- | Open a file and decide on the response. If the application asks for a part, that part is sent. For a whole file
 -- with status 200, the request's conditions and range decide. The response is 404 if the file cannot be opened, unless
 -- the reason is the server's own: then it throws the 'IOError'. Throws 'Control.Exception.ErrorCall' if the part is
--- invalid.
+-- invalid or goes beyond the end of the file.
 withFileFor :: Request -> Status -> ResponseHeaders -> FilePath -> Maybe FilePart -> (FileAnswer -> IO a) -> IO a
 withFileFor request status fields path part act = bracket (openRegular path) (mapM_ closeOpened) $ \opened -> act $ case opened of
   Nothing -> OtherAnswer notFound404 [(hContentType, "text/plain; charset=utf-8")] "File not found"
   Just (Opened fd size changed) -> case part of
-    Just range
-      | validPart range -> FileAnswer status fields fd range
-      | otherwise -> error "Weft.Http: a part of a file with a negative offset or length"
+    Just range@(FilePart offset count _)
+      | validPart range && offset + count <= size -> FileAnswer status fields fd range
+      | otherwise -> error "Weft.Http: a part of a file with a negative offset or length, or beyond the end of the file"
     Nothing -> wholeFile request status fields fd size changed
 
 -- | A part's offset and length are not negative.
@@ -118,7 +115,7 @@ openRegular path = try (blockingOr closeOpened open) >>= either failed (pure . J
           else ioError (userError "not a regular file")
 
 -- | RFC 9110, 13.2.2: evaluate the conditions in their order, then the range. A single range is honoured. For several
--- ranges the whole file is sent, which 14.2 allows.
+-- ranges in the file the whole file is sent, which 14.2 allows.
 wholeFile :: Request -> Status -> ResponseHeaders -> Fd -> Integer -> EpochTime -> FileAnswer
 wholeFile request status fields fd size changed
   | status /= ok200 || requestMethod request `notElem` [methodGet, methodHead] = whole
@@ -126,48 +123,27 @@ wholeFile request status fields fd size changed
     PreconditionFailed -> OtherAnswer preconditionFailed412 [] mempty
     NotModified -> OtherAnswer notModified304 dated mempty
     -- Ranges are for GET only (14.2).
-    Proceed True
-      | requestMethod request == methodGet,
-        Just bytes <- requestHeaderRange request,
-        Just found <- singleRange bytes size -> case found of
-        Just (from, count) -> FileAnswer partialContent206 dated fd (FilePart from count size)
-        Nothing -> OtherAnswer requestedRangeNotSatisfiable416 [(hContentRange, "bytes */" <> C.pack (show size))] mempty
+    Proceed True | requestMethod request == methodGet -> case ranges (requestHeaderRange request) size of
+      Part (Extent from count) -> FileAnswer partialContent206 dated fd (FilePart from count size)
+      Unsatisfiable -> OtherAnswer requestedRangeNotSatisfiable416 [(hContentRange, "bytes */" <> C.pack (show size))] mempty
+      _ -> whole
     Proceed _ -> whole
   where
     whole = FileAnswer status dated fd (FilePart 0 size size)
-    date = epochTimeToHTTPDate changed
+    -- The application's date, which is the one that clients get.
+    date = fromMaybe (fileDate changed) (lookup hLastModified fields >>= parseHTTPDate)
     dated = if isJust (lookup hLastModified fields) then fields else (hLastModified, formatHTTPDate date) : fields
     -- The application's tag.
     tag = maybe NoTag entityTag (lookup hETag fields)
 
--- | The offset and length that a Range field with a single range asks for. 'Nothing' if the field is to be ignored,
--- 'Just Nothing' if the file does not contain the range.
-singleRange :: ByteString -> Integer -> Maybe (Maybe (Integer, Integer))
-singleRange field size = do
-  spec <- B.stripPrefix "bytes=" field
-  one <- case filter (not . B.null) (map (C.filter (`notElem` (" \t" :: String))) (C.split ',' spec)) of
-    [only] -> Just only
-    _ -> Nothing
-  let (before, behind) = C.break (== '-') one
-  end <- B.stripPrefix "-" behind
-  case (number before, number end) of
-    (Just from, Just to) | from <= to -> Just (part from (min (to + 1) size - from))
-    (Just from, Nothing) | B.null end -> Just (part from (size - from))
-    (Nothing, Just count) | B.null before -> Just (part (max 0 (size - count)) (min count size))
-    _ -> Nothing
-  where
-    part from count = if count > 0 && from < size then Just (from, count) else Nothing
-    number digits = case C.readInteger digits of
-      Just (n, "") | C.all isDigit digits, B.length digits <= 18 -> Just n
-      _ -> Nothing
-
 -- | A response's fields, with those that describe a part of a file added if the application did not set them. A length
--- that the application has set to another number is replaced.
+-- that the application has set to another number is replaced. No @Content-Range@ can describe an empty part (RFC 9110,
+-- 14.4).
 rangeFields :: ResponseHeaders -> FilePart -> ResponseHeaders
 rangeFields fields (FilePart offset count size) =
   add hContentLength (number count)
     . filter (\(name, value) -> name /= hContentLength || value == number count)
-    . (if count == size then id else add hContentRange (B.concat ["bytes ", number offset, "-", number (offset + count - 1), "/", number size]))
+    . (if count == size || count == 0 then id else add hContentRange (C.concat ["bytes ", number offset, "-", number (offset + count - 1), "/", number size]))
     . add hAcceptRanges "bytes"
     $ fields
   where

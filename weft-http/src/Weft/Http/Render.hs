@@ -26,7 +26,8 @@ module Weft.Http.Render
 where
 
 import Control.Exception (ErrorCall (..), throwIO)
-import Data.Bits (complement, unsafeShiftR, (.&.), (.|.))
+import Control.Monad (when)
+import Data.Bits (complement, unsafeShiftR, xor, (.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
@@ -75,8 +76,8 @@ data ConnectionField = Silent | SayClose | SayKeepAlive
 
 -- | Write a head into a buffer: the capability's own if the head fits there. The status line says HTTP\/1.1 whatever
 -- the request's version is (RFC 9110, 6.2). With 'False' a declared length is left out. An invalid length is always
--- left out. Throws 'ErrorCall' if a field or the status message contains a CR, an LF or a zero byte, or if the status
--- is not between 200 and 999.
+-- left out. Throws 'ErrorCall' if the name of a field is not a token, if a value or the status message contains a CR, an
+-- LF or a zero byte, or if the status is not between 200 and 999.
 renderHead :: Shared -> Status -> ResponseHeaders -> Bool -> IO Rendered
 renderHead !shared !status fields !withLength = do
   buffer <- takeBuffer
@@ -106,7 +107,10 @@ renderInto buffer shared status fields withLength
           Plain -> put len bits
           IsDate -> put len (bits .|. bitDate)
           IsServer -> put len (bits .|. bitServer)
-          IsConnection -> put len (bits .|. bitConnection .|. (if closes value then bitClose else 0))
+          IsConnection
+            -- The server decides, and says so where it is not the default.
+            | CI.mk (trimBlanks value) == "keep-alive" -> go at len bits others
+            | otherwise -> put len (bits .|. bitConnection .|. (if closes value then bitClose else 0))
           -- The server decides on codings.
           IsCoding -> go at len bits others
           IsLength
@@ -120,14 +124,13 @@ renderInto buffer shared status fields withLength
           named = at + B.length (CI.original name)
           end = named + 2 + B.length value
           put len' bits' =
-            copyNoting (p `plusPtr` at) (CI.original name) $ \low ->
-              copyNoting (p `plusPtr` (named + 2)) value $ \low' -> do
+            copyNoting notUsual (p `plusPtr` at) (CI.original name) $ \unusual ->
+              copyNoting low (p `plusPtr` (named + 2)) value $ \lows -> do
                 poke (castPtr (p `plusPtr` named)) colonBlank
                 poke (castPtr (p `plusPtr` end)) crlf
-                -- A low byte may be a tab, which is allowed.
-                if low .|. low' /= 0 && not (safe (CI.original name) && safe value)
-                  then throwIO (ErrorCall "Weft.Http: a response field with a line end or a zero byte")
-                  else go (end + 2) len' bits' others
+                -- The name may have other bytes of a token, and a low byte may be a tab, which is allowed.
+                when (unusual .|. lows /= 0) (checkField (CI.original name) value)
+                go (end + 2) len' bits' others
     closes value = any ((== "close") . CI.mk . trimBlanks) (C.split ',' value)
 {-# NOINLINE renderInto #-}
 
@@ -201,46 +204,70 @@ kindOf name = case B.length folded of
     folded = CI.foldedCase name
 {-# INLINE kindOf #-}
 
--- | Copy a string. The continuation's argument is zero if no byte is below 14, as CR, LF and the zero byte are. For
--- the short strings in fields this is cheaper than a call of memcpy(3).
-copyNoting :: Ptr Word8 -> ByteString -> (Word64 -> IO a) -> IO a
-copyNoting to bytes continue
+-- | Copy a string. The function notes something about eight bytes; the continuation's argument is zero if that is zero for
+-- all bytes. The function gives zero for letters, which fill up short strings, and should not for zero bytes, which stand
+-- for the empty string. For the short strings in fields this is cheaper than a call of memcpy(3).
+copyNoting :: (Word64 -> Word64) -> Ptr Word8 -> ByteString -> (Word64 -> IO a) -> IO a
+copyNoting note to bytes continue
   | n >= 8 = wide 0 0
   | n >= 4 = do
     a <- peekByteOff from 0 :: IO Word32
     b <- peekByteOff from (n - 4) :: IO Word32
     pokeByteOff to 0 a
     pokeByteOff to (n - 4) b
-    done (low (fromIntegral a .|. high) .|. low (fromIntegral b .|. high))
+    done (note (fromIntegral a .|. high) .|. note (fromIntegral b .|. high))
   | n >= 2 = do
     a <- peekByteOff from 0 :: IO Word16
     b <- peekByteOff from (n - 2) :: IO Word16
     pokeByteOff to 0 a
     pokeByteOff to (n - 2) b
-    done (low (fromIntegral a .|. higher) .|. low (fromIntegral b .|. higher))
+    done (note (fromIntegral a .|. higher) .|. note (fromIntegral b .|. higher))
   | n == 1 = do
     a <- peekByteOff from 0 :: IO Word8
     pokeByteOff to 0 a
-    done (low (fromIntegral a .|. highest))
-  | otherwise = continue 0
+    done (note (fromIntegral a .|. highest))
+  | otherwise = continue (note 0)
   where
     (memory, offset, n) = B.toForeignPtr bytes
     from = unsafeForeignPtrToPtr memory `plusPtr` offset
     done noted = touchForeignPtr memory >> continue noted
     wide i !noted
-      | i + 8 <= n = word i >>= \w -> wide (i + 8) (noted .|. low w)
-      | i < n = word (n - 8) >>= \w -> done (noted .|. low w)
+      | i + 8 <= n = word i >>= \w -> wide (i + 8) (noted .|. note w)
+      | i < n = word (n - 8) >>= \w -> done (noted .|. note w)
       | otherwise = done noted
     word :: Int -> IO Word64
     word i = do
       w <- peekByteOff from i
       pokeByteOff to i w
       pure w
-    high = 0xffffffff00000000
-    higher = 0xffffffffffff0000
-    highest = 0xffffffffffffff00
-    low w = (w - 0x0e0e0e0e0e0e0e0e) .&. complement w .&. 0x8080808080808080
+    high = 0x6161616100000000
+    higher = 0x6161616161610000
+    highest = 0x6161616161616100
 {-# INLINE copyNoting #-}
+
+-- | Not zero if a byte is below 14, as CR, LF and the zero byte are.
+low :: Word64 -> Word64
+low w = (w - 0x0e0e0e0e0e0e0e0e) .&. complement w .&. 0x8080808080808080
+{-# INLINE low #-}
+
+-- | Zero if all bytes are letters or hyphens, as in nearly all names of fields. The sums set the highest bit of a byte:
+-- from @a@ on; behind @z@; unless it is a hyphen. No sum carries into the next byte.
+notUsual :: Word64 -> Word64
+notUsual w = ((complement letter .&. notHyphen) .|. w) .&. 0x8080808080808080
+  where
+    byte = w .&. 0x7f7f7f7f7f7f7f7f
+    small = byte .|. 0x2020202020202020
+    letter = (small + 0x1f1f1f1f1f1f1f1f) .&. complement (small + 0x0505050505050505)
+    notHyphen = (byte `xor` 0x2d2d2d2d2d2d2d2d) + 0x7f7f7f7f7f7f7f7f
+{-# INLINE notUsual #-}
+
+-- | Throw if a field must not be sent.
+checkField :: ByteString -> ByteString -> IO ()
+checkField name value
+  | not (isName name) = throwIO (ErrorCall "Weft.Http: a response field whose name is not a token")
+  | not (safe value) = throwIO (ErrorCall "Weft.Http: a response field with a line end or a zero byte")
+  | otherwise = pure ()
+{-# NOINLINE checkField #-}
 
 -- | Whether a string contains no CR, LF or zero byte.
 safe :: ByteString -> Bool

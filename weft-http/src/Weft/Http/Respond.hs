@@ -12,7 +12,7 @@ module Weft.Http.Respond
   )
 where
 
-import Control.Exception (throwIO)
+import Control.Exception (onException, throwIO)
 import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -238,8 +238,7 @@ respondStream client h body status fields stream
         let end = at + B.length codingLine
         adopt w buffer end (end + sizeGap) (end + sizeGap)
       _ -> endHead buffer at >>= \end -> adopt w buffer end end end
-    stream (writeBuilder w) (flushWriter w)
-    finishWriter w
+    (stream (writeBuilder w) (flushWriter w) >> finishWriter w) `onException` closeWriter w
     complete client keep
 
 -- Files ----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ module Weft.Http.Writer
     writeLast,
     flushWriter,
     finishWriter,
+    closeWriter,
 
     -- * Layout
     sizeGap,
@@ -67,7 +68,7 @@ data Writer = Writer
     -- | The buffer, if there is one. Written by the thread that responds, like the cells.
     writerBuffer :: !(IORef (Maybe Buffer)),
     -- | The offsets of the end of the head and of the beginning and end of the data; the number of bytes of the body
-    -- sent so far; and 1 during an operation, and after one that did not end.
+    -- sent so far; and 'noOperation', 'inOperation' or 'afterLast'.
     writerCells :: !AtomicWords
   }
 
@@ -77,6 +78,12 @@ cellFrom = 1
 cellTo = 2
 cellSent = 3
 cellOperation = 4
+
+-- | No operation is running; one is running, or did not end; the response has ended.
+noOperation, inOperation, afterLast :: Int
+noOperation = 0
+inOperation = 1
+afterLast = 2
 
 -- | Bytes between a head and its first chunk's data: the longest size line of a buffer.
 sizeGap :: Int
@@ -108,11 +115,11 @@ held w = readIORef (writerBuffer w) >>= maybe taken pure
 
 -- | Add to the body. Sends the buffer when it is full, and long strings together with it.
 writeBuilder :: Writer -> Builder -> IO ()
-writeBuilder w = operation w . continueWriting w False . runBuilder
+writeBuilder w = operation w noOperation . continueWriting w False . runBuilder
 
 -- | Add the last part of a builder, which ends the body.
 writeLast :: Writer -> BufferWriter -> IO ()
-writeLast w writer = operation w (continueWriting w True writer >> checkLength w)
+writeLast w writer = operation w afterLast (continueWriting w True writer >> checkLength w)
 
 -- | Long strings are not copied but sent together with the buffer's contents before and after them, up to
 -- 'sliceSize' bytes at once. Until then they are queued in reverse order, along with their total size.
@@ -167,20 +174,28 @@ account w n = do
     Exactly len | sent > len -> throwIO (LengthMismatch len sent)
     _ -> pokeWord (writerCells w) cellSent sent
 
--- | Run an operation on the writer. Throws if an earlier one was interrupted, or its builder threw: bytes may be
--- missing, and the application may have handled the exception.
-operation :: Writer -> IO () -> IO ()
-operation w act = do
-  begun <- peekWord (writerCells w) cellOperation
-  when (begun /= 0) $ ioError (userError "Weft.Http: an earlier write of this response was interrupted")
-  pokeWord (writerCells w) cellOperation 1
+-- | Run an operation on the writer, given the state after it. Throws if an earlier one was interrupted, or its builder
+-- threw: bytes may be missing, and the application may have handled the exception. Throws if the response has ended: the
+-- application may have kept the functions of a streamed response.
+operation :: Writer -> Int -> IO () -> IO ()
+operation w after act = do
+  state <- peekWord (writerCells w) cellOperation
+  when (state /= noOperation) . ioError . userError $
+    if state == afterLast
+      then "Weft.Http: this response has ended"
+      else "Weft.Http: an earlier write of this response was interrupted"
+  pokeWord (writerCells w) cellOperation inOperation
   act
-  pokeWord (writerCells w) cellOperation 0
+  pokeWord (writerCells w) cellOperation after
 {-# INLINE operation #-}
+
+-- | The response is given up: later operations throw.
+closeWriter :: Writer -> IO ()
+closeWriter w = pokeWord (writerCells w) cellOperation afterLast
 
 -- | Send what has been written so far.
 flushWriter :: Writer -> IO ()
-flushWriter w = operation w $ do
+flushWriter w = operation w noOperation $ do
   found <- readIORef (writerBuffer w)
   case found of
     Nothing -> pure ()
@@ -188,7 +203,7 @@ flushWriter w = operation w $ do
 
 -- | The body is complete: send the rest.
 finishWriter :: Writer -> IO ()
-finishWriter w = operation w $ do
+finishWriter w = operation w afterLast $ do
   bytes <- held w *> seal w True
   sendStrings w [bytes]
   checkLength w

@@ -338,9 +338,9 @@ fieldsCame r header fields = do
   case known of
     Just s -> trailersCame s
     Nothing
-      | stream <= highest -> afterEnd
+      | stream <= highest -> passedOver h stream >>= \over -> if over then leave ProtocolError "a number that was passed over" else afterEnd
       | otherwise -> do
-        writeIORef (http2Last h) stream
+        beginNumber h stream
         newStream
         unless final . atomically $ do
           begun <- IntMap.member stream <$> readTVar (http2Streams h)

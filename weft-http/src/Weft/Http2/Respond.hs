@@ -34,6 +34,8 @@ import Network.Wai.Internal (Request (..), Response (..), ResponseReceived (..))
 import System.IO.Error (ioeSetFileName, isEOFError)
 import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Http.Limits (Refusal (..))
+import Weft.Http.Parser.Bytes (isName)
+import Weft.Http.Parser.Head (expectsContinue)
 import Weft.Http.Settings (ApplicationError (..))
 import Weft.Http.Writer (LengthMismatch (..))
 import Weft.Http2.Frame
@@ -162,7 +164,7 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
 
 requestFor :: Http2 -> Head -> Stream -> StreamWait -> IO Request
 requestFor h head' s waited = do
-  asked <- newIORef (fmap CI.mk (lookup "expect" (headFields head')) == Just "100-continue")
+  asked <- newIORef (maybe False expectsContinue (lookup "expect" (headFields head')))
   let (path, query) = B8.break (== '?') (headTarget head')
       field name = lookup name (headFields head')
       body = do
@@ -244,11 +246,13 @@ sendResponse h s waited request response = case response of
   ResponseStream status fields stream
     | bodiless status -> begin status fields True
     | otherwise -> do
-      begin status fields False
+      block <- headFieldsOf h status fields
       pending <- newIORef (Pending [] 0)
       declared <- declaredLength fields
-      stream (collect h s waited declared pending) (flush h s waited declared pending False)
-      flush h s waited declared pending True
+      -- The head is sent by the first flush: after an exception before it, another response can be sent.
+      let flushing = flush h s waited (beginWith block False) declared pending
+      stream (collect pending (flushing False)) (flushing False)
+      flushing True
   ResponseRaw _ other -> sendResponse h s waited request other
   where
     -- An end-of-file error here means that the file has become shorter.
@@ -264,8 +268,8 @@ sendResponse h s waited request response = case response of
       files <- readTVar (http2Files h)
       check (whole > 0 && own > 0 && files < limitFiles (http2Limits (http2Settings h)))
       writeTVar (http2Files h) (files + 1)
-    begin status fields final = do
-      block <- headFieldsOf h status fields
+    begin status fields final = headFieldsOf h status fields >>= \block -> beginWith block final
+    beginWith block !final = do
       atomically (checkUncancelled s)
       writeFrames h $ \encoder -> do
         if final then answered h s else writeIORef (streamResponse s) ResponseBegun
@@ -294,9 +298,11 @@ sendResponse h s waited request response = case response of
             unless together (begin status fields False >> sendBytes h s waited True bytes)
           chunks -> begin status fields False >> sendChunks declared chunks
     sendChunks _ [] = pure ()
+    -- The body may be lazy: its next part is evaluated before anything is reserved or locked for this one.
     sendChunks declared (bytes : rest) = do
-      account declared (null rest) (B.length bytes)
-      sendBytes h s waited (null rest) bytes
+      final <- evaluate (null rest)
+      account declared final (B.length bytes)
+      sendBytes h s waited final bytes
       sendChunks declared rest
 
 -- | RFC 9113, 8.2: names in lower case, without connection-specific fields. As with HTTP\/1, an invalid length counts as
@@ -310,11 +316,13 @@ headFieldsOf h status fields = do
   more <- http2Fields (http2Settings h)
   let missing = [field | field@(name, _) <- more, not (any ((== name) . fst) fields)]
       sent = [(CI.foldedCase name, value) | (name, value) <- oneLength fields <> missing, wanted name]
-  unless (all (\(name, value) -> B.all clean name && B.all clean value) sent) $
+  unless (all (isName . fst) sent) $
+    throwIO (ErrorCall "Weft.Http2: a response field whose name is not a token")
+  unless (all (B.all clean . snd) sent) $
     throwIO (ErrorCall "Weft.Http2: a response field with a line end or a zero byte")
   pure ((":status", B8.pack (show (statusCode status))) : sent)
   where
-    wanted name = name `notElem` ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"]
+    wanted name = name `notElem` ["connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"]
     clean c = c /= 0 && c /= 10 && c /= 13
     oneLength given = case break ((== hContentLength) . fst) given of
       (_, []) -> given
@@ -354,17 +362,21 @@ account (Declared (Just (declared, given))) final n = do
 -- write was interrupted, so that the response cannot be completed.
 data Pending = Pending [ByteString] !Int | Interrupted
 
-collect :: Http2 -> Stream -> StreamWait -> Declared -> IORef Pending -> Builder -> IO ()
-collect h s waited declared ref builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
+-- | Add what a builder makes, and flush when that is enough.
+collect :: IORef Pending -> IO () -> Builder -> IO ()
+collect ref flushing builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
   (pieces, size) <- pendingIn ref
   writeIORef ref (Pending (bytes : pieces) (size + B.length bytes))
-  when (size + B.length bytes >= 16384) (flush h s waited declared ref False)
+  when (size + B.length bytes >= 16384) flushing
 
-flush :: Http2 -> Stream -> StreamWait -> Declared -> IORef Pending -> Bool -> IO ()
-flush h s waited declared ref final = do
+-- | Send what is pending, after the head, which the action sends. The flag says whether the body ends.
+flush :: Http2 -> Stream -> StreamWait -> IO () -> Declared -> IORef Pending -> Bool -> IO ()
+flush h s waited sendHead declared ref final = do
   (pieces, size) <- pendingIn ref
   writeIORef ref Interrupted
   account declared final size
+  state <- readIORef (streamResponse s)
+  when (state == ResponseNone) sendHead
   when (size > 0 || final) (sendBytes h s waited final (B.concat (reverse pieces)))
   writeIORef ref (Pending [] 0)
 
@@ -377,9 +389,10 @@ pendingIn ref = do
     Pending pieces size -> pure (pieces, size)
     Interrupted -> ioError (userError "Weft.Http2: an earlier write of this response was interrupted")
 
--- | Send bytes of the body as the client's windows allow.
+-- | Send bytes of the body as the client's windows allow. Strict, so that nothing of the application is evaluated while
+-- the connection is locked for writing.
 sendBytes :: Http2 -> Stream -> StreamWait -> Bool -> ByteString -> IO ()
-sendBytes h s waited final bytes
+sendBytes h s waited !final !bytes
   | B.null bytes = when final (atomically (checkUncancelled s) >> writeFrames h (const ([frameHead typeData flagEndStream (streamId s) 0] <$ answered h s)))
   | otherwise = do
     n <- withReserved h s waited (B.length bytes) $ \n ->
@@ -410,7 +423,7 @@ checkUncancelled s = readTVar (streamCounted s) >>= \counted -> unless counted (
 
 -- | Wait until the windows have room for at least a byte, and write a frame of as many bytes as they allow.
 withReserved :: Http2 -> Stream -> StreamWait -> Int -> (Int -> IO ()) -> IO Int
-withReserved h s waited wanted write = mask_ $ do
+withReserved h s waited !wanted write = mask_ $ do
   most <- readIORef (http2FrameSize h)
   n <- awaitClient StalledSending waited $ do
     checkUncancelled s

@@ -140,12 +140,14 @@ defaultHttp2Settings =
     }
 
 -- | Send the whole file or the part that the application names; 404 if it cannot be opened. Conditions and ranges of
--- the request are ignored.
+-- the request are ignored. Throws 'Control.Exception.ErrorCall' if the part is not one of the file.
 openWithoutConditions :: WithFile
 openWithoutConditions _ status fields path part act =
   bracket ((Just <$> open) `catchIOError` const (pure Nothing)) (mapM_ (\(Fd fd, _) -> cCloseFile fd)) $ \opened -> act $ case (opened, part) of
     (Nothing, _) -> OtherBody notFound404 [] (byteString (B8.pack "File not found"))
-    (Just (fd, _), Just p) -> FileBody status fields (FileRange fd (fromInteger (filePartOffset p)) (fromInteger (filePartByteCount p)))
+    (Just (fd, size), Just (FilePart offset count _))
+      | offset >= 0 && count >= 0 && offset + count <= toInteger size -> FileBody status fields (FileRange fd (fromInteger offset) (fromInteger count))
+      | otherwise -> error "Weft.Http2: a part of a file with a negative offset or length, or beyond the end of the file"
     (Just (fd, size), Nothing) -> FileBody status fields (FileRange fd 0 size)
   where
     open = blockingOr (\(Fd fd, _) -> cCloseFile fd) $

@@ -20,6 +20,8 @@ module Weft.Http2.Types
     release,
     endedEarly,
     clientEnded,
+    beginNumber,
+    passedOver,
 
     -- * Writing
     writeFrames,
@@ -47,6 +49,7 @@ import Control.Concurrent hiding (threadDelay)
 import Control.Concurrent.STM
 import Control.Exception
 import Control.Monad
+import Data.Bits ((.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
@@ -93,6 +96,9 @@ data Http2 = Http2
     http2Files :: !(TVar Int),
     -- | The highest stream number that the client has used. Written by the receiving thread.
     http2Last :: !(IORef Int),
+    -- | The latest ranges of stream numbers below 'http2Last' that the client has passed over: the last number by the
+    -- first. Used by the receiving thread.
+    http2Skipped :: !(IORef (IntMap.IntMap Int)),
     -- | The highest stream number that was not refused because of a shutdown. Written by the receiving thread; constant
     -- once 'http2Draining' is true.
     http2Accepted :: !(TVar Int),
@@ -190,6 +196,7 @@ newHttp2 settings below application = do
     <*> newTVarIO 0
     <*> newTVarIO 0
     <*> newIORef 0
+    <*> newIORef IntMap.empty
     <*> newTVarIO 0
     <*> newTVarIO IntSet.empty
     <*> (newEncoder >>= newMVar)
@@ -281,6 +288,20 @@ clientEnded :: Http2 -> Int -> STM Bool
 clientEnded h stream = do
   early <- IntSet.member stream <$> readTVar (http2Early h)
   early <$ when early (modifyTVar' (http2Early h) (IntSet.delete stream))
+
+-- | The client has begun a stream with a higher number than all before. The ranges that it has passed over are remembered
+-- for as many streams as may be open.
+beginNumber :: Http2 -> Int -> IO ()
+beginNumber h stream = do
+  next <- (\highest -> (highest + 1) .|. 1) <$> readIORef (http2Last h)
+  writeIORef (http2Last h) stream
+  when (stream > next) . modifyIORef' (http2Skipped h) $ \ranges ->
+    let more = IntMap.insert next (stream - 2) ranges
+     in if IntMap.size more > limitStreams (http2Limits (http2Settings h)) then IntMap.deleteMin more else more
+
+-- | The client has passed over this number, which it must not use any more (RFC 9113, 5.1.1).
+passedOver :: Http2 -> Int -> IO Bool
+passedOver h stream = maybe False ((stream <=) . snd) . IntMap.lookupLE stream <$> readIORef (http2Skipped h)
 
 -- | GOAWAY, with the highest stream number accepted and the reason. A second GOAWAY must not have a higher number, since
 -- the client may have retried the streams above the first one (RFC 9113, 6.8).

@@ -42,14 +42,14 @@ import qualified Data.Text.Encoding.Error as T
 import Data.Time.Clock.POSIX (getPOSIXTime)
 import Foreign.C.Error
 import GHC.IO.Exception (IOException (ioe_errno))
-import Network.HTTP.Date (HTTPDate, epochTimeToHTTPDate, formatHTTPDate)
+import Network.HTTP.Date (HTTPDate, formatHTTPDate)
 import Network.HTTP.Types.Header
 import Network.Mime (defaultMimeLookup, defaultMimeMap, defaultMimeType)
 import Network.Wai (Request, Response, ResponseReceived)
 import qualified Weft.AccessLog.Put as P
 import Weft.Core.Time (Instant)
 import Weft.File
-import Weft.Http.Conditional (EntityTag (..), Validators (..), tagField)
+import Weft.Http.Conditional (EntityTag (..), Validators (..), fileDate, tagField)
 import Weft.Static.Compress
 import Weft.Static.Digest (digest)
 import Weft.Static.Folders
@@ -221,7 +221,7 @@ resource root path coding status date racy body =
 
 -- | The modification time, but none in the future (RFC 9110, 8.8.2.1). The first argument is the present time in seconds.
 dateOf :: Int64 -> FileStatus -> HTTPDate
-dateOf clock = epochTimeToHTTPDate . fromIntegral . min clock . fst . statusModified
+dateOf clock = fileDate . fromIntegral . min clock . fst . statusModified
 
 -- | The entity tag: numbers in quotes. Tags are equal on all servers of a site, between which clients may alternate.
 -- The tag of contents in memory depends on the contents. That of a large file depends on its size and modification

@@ -23,7 +23,7 @@ import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
 import qualified GHC.Foreign as G
 import GHC.IO.Encoding (getFileSystemEncoding)
-import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
+import Network.HTTP.Date (formatHTTPDate)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai
@@ -31,6 +31,7 @@ import System.Posix.Files.ByteString (getSymbolicLinkStatus, isSymbolicLink)
 import System.Posix.Types (EpochTime)
 import Weft.Blocking (blocking)
 import Weft.File (File, FileStatus (..), FileType (..), foldNames, statPath)
+import Weft.Http.Conditional (fileDate)
 import Weft.Static.Accept (prefersJson)
 import Weft.Static.Answer (plain)
 import Weft.Static.File (DocumentRoot (..), Found (Denied), staysBelow, withFolder)
@@ -87,7 +88,7 @@ toJson i =
     [ "name" .= shown (itemName i),
       "type" .= (if itemFolder i then "folder" else "file" :: T.Text),
       "size" .= itemSize i,
-      "modified" .= T.decodeLatin1 (formatHTTPDate (epochTimeToHTTPDate (itemTime i)))
+      "modified" .= T.decodeLatin1 (formatHTTPDate (fileDate (itemTime i)))
     ]
 
 shown :: ByteString -> T.Text
@@ -112,7 +113,7 @@ html path items =
         <> "</a><td>"
         <> (if itemFolder i then mempty else BB.integerDec (itemSize i))
         <> "<td>"
-        <> BB.byteString (formatHTTPDate (epochTimeToHTTPDate (itemTime i)))
+        <> BB.byteString (formatHTTPDate (fileDate (itemTime i)))
         <> "\n"
     slash i = if itemFolder i then "/" else mempty
 

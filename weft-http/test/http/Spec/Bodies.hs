@@ -11,11 +11,14 @@ import Control.Concurrent (forkIO, newEmptyMVar, putMVar, takeMVar, threadDelay)
 import Control.Exception (IOException, bracket, try)
 import Control.Monad (forM_, void, when)
 import qualified Data.ByteString as B
-import Data.ByteString.Builder (byteString)
+import Data.ByteString.Builder (byteString, stringUtf8)
 import Data.ByteString.Builder.Extra (byteStringInsert)
 import qualified Data.ByteString.Char8 as C
+import qualified Data.CaseInsensitive as CI
+import Data.IORef
+import Data.List (intercalate, nub)
 import Network.HTTP.Types (status200)
-import Network.Wai (getRequestBodyChunk, rawPathInfo, rawQueryString, responseBuilder)
+import Network.Wai (getRequestBodyChunk, rawPathInfo, rawQueryString, responseBuilder, responseStream)
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (hClose, openBinaryTempFile)
 import System.Timeout (timeout)
@@ -133,6 +136,19 @@ tests on =
           next <- get client "/next"
           answerBody next @?= "/next"
         noConnections server,
+      testOn on "a response field whose name is not a token gives a 500" . withQuietServer defaultSettings named $ \_ port ->
+        withClient port $ \client ->
+          forM_ (zip [0 :: Int ..] names) $ \(i, name) -> do
+            answer <- get client ("/" <> C.pack (show i))
+            (name, answerStatus answer) @?= (name, if isToken name then 200 else 500),
+      testOn on "a write that the application makes after the end of its streamed response throws, and sends nothing" $ do
+        kept <- newIORef (\_ -> pure (), pure ())
+        withQuietServer defaultSettings (keeping kept) $ \_ port -> withClient port $ \client -> do
+          forM_ ["/whole", "/length", "/throws"] $ \path -> do
+            first <- get client path
+            answerStatus first @?= (if path == "/throws" then 500 else 200)
+            next <- get client "/next"
+            (path, answerBody next) @?= (path, "user error (Weft.Http: this response has ended)"),
       testOn on "responseRaw gives the application the connection's bytes" . withTestServer $ \server port -> do
         withClient port $ \client -> do
           ask client "/raw" ["Upgrade: talk", "Connection: upgrade"]
@@ -172,6 +188,20 @@ tests on =
         _ <- forkIO (putMVar begun () >> void (try (getRequestBodyChunk request) :: IO (Either IOException B.ByteString)))
         takeMVar begun
         respond (responseBuilder status200 [] "early")
+    -- The path is the position of a name.
+    named request respond = respond (responseBuilder status200 [(CI.mk (names !! maybe 0 fst (C.readInt (B.drop 1 (rawPathInfo request)))), "v")] "body")
+    -- Each byte in names of several lengths, at several places.
+    names = ["", "Bad-Name: x", "Content-Length "] <> [B.replicate at 120 <> B.cons byte (B.replicate (n - at - 1) 120) | n <- [1, 3, 6, 9, 20], byte <- [0 .. 255], let at = fromIntegral byte `mod` n]
+    isToken name = not (B.null name) && C.all (`elem` "!#$%&'*+-.^_`|~" <> ['0' .. '9'] <> ['a' .. 'z'] <> ['A' .. 'Z']) name
+    -- Keeps the functions of a streamed response, and calls them during another request.
+    keeping kept request respond = case rawPathInfo request of
+      "/whole" -> respond (responseStream status200 [] (curry (writeIORef kept)))
+      "/length" -> respond (responseStream status200 [("Content-Length", "2")] (\write flush -> writeIORef kept (write, flush) >> write "ok"))
+      "/throws" -> respond (responseStream status200 [] (\write flush -> writeIORef kept (write, flush) >> ioError (userError "thrown")))
+      _ -> do
+        (write, flush) <- readIORef kept
+        results <- mapM try [write "stray", flush]
+        respond (responseBuilder status200 [] (stringUtf8 (intercalate ", " (nub [either (\e -> show (e :: IOException)) (const "written") r | r <- results]))))
     impatient request respond = do
       _ <- timeout 200000 (getRequestBodyChunk request)
       respond (responseBuilder status200 [] (byteString (rawPathInfo request)))

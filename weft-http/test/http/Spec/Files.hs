@@ -43,6 +43,8 @@ tests on =
         part client "-10" >>= isPart 999990 10
         part client "5000-304999" >>= isPart 5000 300000
         part client "100-99999999" >>= isPart 100 999900
+        part client "100-99999999999999999999" >>= isPart 100 999900
+        ask client "/" ["Range: BYTES=5-6"] >> hearAnswer client >>= isPart 5 2
         get client "/" >>= (`isBytes` filler 1000000),
       testOn on "conditions are evaluated in the order of RFC 9110, 13.2.2" . withFile 1000 $ \client -> do
         first <- get client "/"
@@ -71,6 +73,11 @@ tests on =
           with path ["If-None-Match: \"b\", W/\"a\""] 304
           with path ["If-Range: \"a\"", "Range: bytes=0-9"] part'
           with path ["If-Range: " <> date, "Range: bytes=0-9"] 200
+        -- The application gives a date.
+        with "/dated" ["If-Modified-Since: " <> past] 304
+        with "/dated" ["If-Unmodified-Since: " <> past] 200
+        with "/dated" ["If-Range: " <> past, "Range: bytes=0-9"] 206
+        with "/dated" ["If-Range: " <> date, "Range: bytes=0-9"] 200
         say client "HEAD / HTTP/1.1\r\nHost: test\r\nRange: bytes=0-9\r\n\r\n"
         answer <- hearAnswerToHead client
         (answerStatus answer, header "content-length" answer) @?= (200, Just "1000"),
@@ -80,6 +87,10 @@ tests on =
       testOn on "a part of a file that the application selects" . withFile 200000 $ \client -> do
         answer <- get client "/part"
         answerBody answer @?= B.take 150000 (B.drop 10 (filler 200000)),
+      testOn on "an empty part has no Content-Range" . withFile 1000 $ \client -> do
+        answer <- get client "/none"
+        answer `isBytes` ""
+        (header "content-length" answer, header "content-range" answer) @?= (Just "0", Nothing),
       testOn on "HEAD gives the file's length" . withFile 123456 $ \client -> do
         say client "HEAD / HTTP/1.1\r\nHost: test\r\n\r\n"
         answer <- hearAnswerToHead client
@@ -100,6 +111,12 @@ tests on =
           answer <- get client "/file"
           answer `isBytes` "x"
           assertBool (show (answerHeaders answer)) (maybe False (not . B.isInfixOf "2094") (header "last-modified" answer)),
+      testOn on "the modification time of a file from before 1970 is given as the beginning of 1970" . withFolder $ \folder -> do
+        B.writeFile (folder </> "file") "x"
+        setFileTimes (folder </> "file") (-86400) (-86400)
+        withQuietServer defaultSettings (\_ respond -> respond (responseFile status200 [] (folder </> "file") Nothing)) $ \_ port -> withClient port $ \client -> do
+          answer <- get client "/"
+          header "last-modified" answer @?= Just "Thu, 01 Jan 1970 00:00:00 GMT",
       testOn on "a file that cannot be opened for lack of descriptors gives a 500, which caches do not keep" . withFile 1000 $ \client -> do
         get client "/" >>= (`isBytes` filler 1000)
         -- An earlier test's connection may end meanwhile, and give a descriptor back.
@@ -119,12 +136,10 @@ tests on =
           get client "/1" >>= (`isBytes` "one")
           get client "/2" >>= (`isBytes` "other")
           forM_ ["/3", "/4"] $ \path -> get client path >>= (@?= 404) . answerStatus,
-      testOn on "a file that is shorter than the announced length ends the connection" . withFile 1000 $ \client -> do
-        ask client "/longer" []
-        answer <- hearAnswerToHead client
-        answerStatus answer @?= 200
-        rest <- hearEnd client
-        assertBool "more bytes than the file has" (B.length rest <= 1000)
+      testOn on "a part that goes beyond the end of its file gives a 500" . withFile 1000 $ \client ->
+        forM_ ["/longer", "/behind"] $ \path -> do
+          get client path >>= (@?= 500) . answerStatus
+          get client "/" >>= (`isBytes` filler 1000)
     ]
   where
     whole n = withFile n (\client -> get client "/" >>= (`isBytes` filler n))
@@ -177,8 +192,11 @@ files :: FilePath -> Application
 files path req respond = case rawPathInfo req of
   "/part" -> respond (responseFile status200 [] path (Just (FilePart 10 150000 200000)))
   "/longer" -> respond (responseFile status200 [] path (Just (FilePart 0 5000 5000)))
+  "/behind" -> respond (responseFile status200 [] path (Just (FilePart 1001 0 1001)))
+  "/none" -> respond (responseFile status200 [] path (Just (FilePart 5 0 1000)))
   "/missing" -> respond (responseFile status200 [] (path <> ".not") Nothing)
   "/strong" -> respond (responseFile status200 [("ETag", "\"a\"")] path Nothing)
   "/weak" -> respond (responseFile status200 [("ETag", "W/\"a\"")] path Nothing)
+  "/dated" -> respond (responseFile status200 [("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT")] path Nothing)
   "/wordy" -> respond (responseFile status200 [("X-Words", C.replicate 30000 'w')] path Nothing)
   _ -> respond (responseFile status200 [] path Nothing)

@@ -127,6 +127,7 @@ whatFieldsSay = do
   flagsOf "Connection: Keep-Alive" @?= flagKeepAlive
   flagsOf "Connection: keep-alive\r\nConnection: close" @?= flagKeepAlive + flagClose
   flagsOf "Expect: 100-Continue\r\nContent-Length: 1" @?= flagExpect
+  flagsOf "Expect: 100-continue,, 100-Continue\r\nContent-Length: 1" @?= flagExpect
   flagsOf "Expect: 100-continue" @?= 0
   hostOf "GET http://a.example:80/x?y HTTP/1.1\r\nHost: b\r\n\r\n" @?= Just (Just "a.example:80", "/x", "?y", [("Host", "a.example:80")])
   hostOf "GET HTTP://a?y HTTP/1.1\r\nHost: b\r\n\r\n" @?= Just (Just "a", "/", "?y", [("Host", "a")])
@@ -298,6 +299,7 @@ bad =
     ("an empty coding", UnknownCoding, withFields "Transfer-Encoding:"),
     ("a coding in HTTP/1.0", BadRequest, "GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"),
     ("an unknown expectation", UnknownExpectation, withFields "Expect: 200-ok"),
+    ("an unknown expectation after the known one", UnknownExpectation, withFields "Expect: 100-continue, 200-ok"),
     ("two spaces", BadRequest, "GET  / HTTP/1.1\r\nHost: h\r\n\r\n"),
     ("a tab for a space", BadRequest, "GET\t/ HTTP/1.1\r\nHost: h\r\n\r\n"),
     ("a space in the target", BadRequest, "GET /a b HTTP/1.1\r\nHost: h\r\n\r\n"),

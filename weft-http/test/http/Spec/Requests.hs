@@ -12,8 +12,11 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.Char (toLower)
 import Data.Maybe (isJust)
+import Network.HTTP.Types (status200)
+import Network.Wai (responseLBS)
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.Http (defaultSettings)
 
 tests :: Configuration -> TestTree
 tests on =
@@ -65,6 +68,15 @@ tests on =
           ask client "/hello" ["Connection: close"]
           hearAnswer client >>= isHello
           hearEnd client >>= (@?= ""),
+      testOn on "the server decides on the connection, whatever the application's Connection: keep-alive says" $ do
+        let app _ respond = respond (responseLBS status200 [("Connection", "Keep-Alive")] "hello")
+        withQuietServer defaultSettings app $ \_ port ->
+          forM_ [("HTTP/1.1\r\nHost: test\r\nConnection: close", ["close"]), ("HTTP/1.1\r\nHost: test", []), ("HTTP/1.0", ["close"]), ("HTTP/1.0\r\nConnection: keep-alive", ["keep-alive"])] $ \(version, expected) ->
+            withClient port $ \client -> do
+              say client ("GET / " <> version <> "\r\n\r\n")
+              answer <- hearAnswer client
+              isHello answer
+              (version, [value | (name, value) <- answerHeaders answer, name == "connection"]) @?= (version, expected),
       testOn on "a client that has shut down its sending side is answered" . withTestServer $ \_ port ->
         withClient port $ \client -> do
           ask client "/slow?n=50" []

@@ -223,6 +223,15 @@ tests on =
           answer <- get client ("/" <> C.pack name)
           answer `isBytes` filler (read name)
           assertBool (show (answerHeaders answer)) (maybe False (not . B.isInfixOf "2094") (header "last-modified" answer)),
+      testOn on "a modification time from before 1970 is given as the beginning of 1970, in listings too" . site (\s -> s {staticListing = True}) $ \folder port -> withClient port $ \client -> do
+        createDirectory (folder </> "d")
+        B.writeFile (folder </> "d" </> "f") "x"
+        setFileTimes (folder </> "d" </> "f") (-86400) (-86400)
+        answer <- get client "/d/f"
+        header "last-modified" answer @?= Just "Thu, 01 Jan 1970 00:00:00 GMT"
+        forM_ [[], ["Accept: application/json"]] $ \fields -> do
+          listing <- ask client "/d/" fields >> hearAnswer client
+          assertBool (show (answerBody listing)) ("Thu, 01 Jan 1970 00:00:00 GMT" `B.isInfixOf` answerBody listing),
       testOn on "ranges of small and large files" . site id $ \folder port -> forM_ [1000, 600000] $ \n -> do
         B.writeFile (folder </> show n) (filler n)
         withClient port $ \client -> do

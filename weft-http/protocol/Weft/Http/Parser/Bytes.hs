@@ -17,6 +17,7 @@ module Weft.Http.Parser.Bytes
 
     -- * Scanning
     skipToken,
+    isName,
     Ends (..),
     fieldEnds,
     lineFeedFrom,
@@ -123,6 +124,11 @@ skipToken bytes = go
       | i < end && isToken (byteAt bytes i) = go (i + 1)
       | otherwise = i
 {-# INLINE skipToken #-}
+
+-- | Is it the name of a field: a token (RFC 9110, 5.1)? It may be empty or have any bytes.
+isName :: ByteString -> Bool
+isName bytes = not (B.null bytes) && skipToken bytes 0 == B.length bytes
+{-# NOINLINE isName #-}
 
 -- | Two offsets in a field line: the first byte that does not belong to the name; and the first byte after it that is
 -- not allowed in a value (a control character other than the tab, or DEL; RFC 9110, 5.5), or the end.

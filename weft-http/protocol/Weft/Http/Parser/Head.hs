@@ -22,6 +22,7 @@ module Weft.Http.Parser.Head
     Head (..),
     Framing (..),
     Flags,
+    expectsContinue,
     hasFlag,
     flagOld,
     flagClose,
@@ -274,12 +275,18 @@ fieldLines limits bytes base method path query !authority !from0 !flags0 = go fr
                   | otherwise -> flagged flagCoding
                 Expect
                   | hasFlag flagOld flags -> plain
-                  | CI.mk value == "100-continue" -> flagged flagExpect
+                  | expectsContinue value -> flagged flagExpect
                   | otherwise -> Refused UnknownExpectation
       where
         next = valueEnd + 2
         again = unusable limits bytes base from
     {-# INLINE line #-}
+
+-- | Does the list of an @Expect@ field have @100-continue@ and nothing else (RFC 9110, 10.1.1)?
+expectsContinue :: ByteString -> Bool
+expectsContinue value = not (null members) && all (== "100-continue") members
+  where
+    members = filter (/= "") (map (CI.mk . trimBlanks) (C.split ',' value))
 
 -- | A value without the blanks around it, usually a single space before it.
 valueBetween :: ByteString -> Int -> Int -> ByteString
