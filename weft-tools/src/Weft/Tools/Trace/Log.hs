@@ -117,16 +117,15 @@ foldLog combine initial file = do
     events end seen chunks decoder = do
       next <- caught (evaluate decoder)
       case (next, chunks) of
-        (Right (G.Produce event decoder'), _) -> do
-          found <- caught (traverse evaluate (entry event))
-          case found of
-            Right (Just e)
-              | entryTime e >= 0, entryTime e <= end + second -> events' (combine seen e)
-              | entryTime e == -1, null chunks -> pure (seen, Whole)
-            Right Nothing -> events' seen
-            _ -> pure (seen, Lost)
+        (Right (G.Produce event decoder'), _)
+          | time >= 0, time <= end + second -> do
+            found <- caught (traverse evaluate (entry event))
+            case maybe seen (combine seen) <$> found of
+              Right seen' -> seen' `seq` events end seen' chunks decoder'
+              Left _ -> pure (seen, Lost)
+          | time == -1, null chunks -> pure (seen, Whole)
           where
-            events' seen' = seen' `seq` events end seen' chunks decoder'
+            time = fromIntegral (G.evTime event)
         (Right (G.Consume more), chunk : chunks') -> events end seen chunks' (more chunk)
         (Right (G.Consume _), []) -> pure (seen, Unfinished)
         _ -> pure (seen, Lost)
