@@ -188,6 +188,18 @@ doctorTests program folder =
         mapM_ (contains out) ["[XX] run-time system", "linked without -threaded"]
         (_, threaded) <- outcome program [] ["doctor", program]
         assertBool threaded (not ("linked without" `isInfixOf` threaded)),
+      testCase "a program's run-time options" $ do
+        (_, out) <- outcome program [] ["doctor", program]
+        mapM_ (contains out) ["run-time options     those that the program was linked with (-with-rtsopts) are not known", "allocation area      no -A is among the options"]
+        -- The options are found as a string in a program with GHC's run-time system.
+        let file = folder </> "with-options"
+        B.writeFile file (B.pack "\DEL\&ELF GHCRTS\0-A64m -N512\0")
+        (_, linked) <- outcome program [] ["doctor", file]
+        mapM_ (contains linked) ["linked in: -A64m -N512", "65536 KiB a capability", "[!]  capabilities         -N512 on "],
+      testCase "a folder is no program" $ do
+        (code, out) <- outcome program [] ["doctor", folder]
+        code @?= ExitFailure 2
+        contains out "is a folder",
       testCase "a process or a program that does not exist" $
         forM_ [("4194305", "no process"), ("/none", "no such program: \"/none\""), ("", "no such program: \"\"")] $ \(subject, part) -> do
           (code, out) <- outcome program [] ["doctor", subject]
