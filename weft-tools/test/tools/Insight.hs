@@ -299,6 +299,10 @@ urlTests program folder =
             (code, out) <- outcome program [] (secure port ["--duration", "0.5", "--connections", "1"])
             code @?= ExitFailure 1
             mapM_ (contains out) ["no request was answered", "errors              certificate has unknown CA: "],
+          testCase "weft top says so in the same words" . withTlsServer program folder $ \port _ -> do
+            (code, out) <- outcome program [] ["top", "https://localhost:" <> show port, "--count", "1"]
+            code @?= ExitFailure 1
+            contains out "/metrics: certificate has unknown CA (--ca FILE",
           testCase "--ca with a file without a certificate is a wrong argument" $ do
             (code, out) <- outcome program [] (secure 1 ["--ca", folder </> "index.html"])
             code @?= ExitFailure 2
