@@ -98,11 +98,11 @@ foldLog combine initial file = do
             cut = L.length block < size
         (seen', reached) <- events (number 14 8 marker) seen (L.toChunks block <> [probe | not cut]) decoder
         case reached of
+          Lost -> damaged seen'
+          -- The logs of newer compilers have the mark in their last block.
+          _ | not cut, L.null rest, endMark `L.isSuffixOf` block -> pure (seen', Complete)
           Whole | not cut -> blocks decoder seen' rest
-          Unfinished
-            | cut, not (endMark `L.isSuffixOf` block) -> pure (seen', CutOff)
-            -- The log's mark may be in the last block.
-            | not cut, L.null rest, endMark `L.isSuffixOf` block -> pure (seen', Complete)
+          Unfinished | cut, not (endMark `L.isSuffixOf` block) -> pure (seen', CutOff)
           _ -> damaged seen'
       where
         -- Type, time, size of the block, time of its end, capability.
@@ -118,7 +118,8 @@ foldLog combine initial file = do
       next <- caught (evaluate decoder)
       case (next, chunks) of
         (Right (G.Produce event decoder'), _)
-          | time >= 0, time <= end + second -> do
+          | time >= 0,
+            time <= end + second -> do
             found <- caught (traverse evaluate (entry event))
             case maybe seen (combine seen) <$> found of
               Right seen' -> seen' `seq` events end seen' chunks decoder'
@@ -128,11 +129,13 @@ foldLog combine initial file = do
             time = fromIntegral (G.evTime event)
         (Right (G.Consume more), chunk : chunks') -> events end seen chunks' (more chunk)
         (Right (G.Consume _), []) -> pure (seen, Unfinished)
+        (Right (G.Done _), _) -> pure (seen, Unfinished)
         _ -> pure (seen, Lost)
     -- A block's end is noted after its events; their times may be adjusted.
     second = 1000000000
 
--- | How the decoding of a block ended: behind its last event, where more bytes were needed, or at an error.
+-- | How the decoding of a block ended: behind its last event, where more bytes were needed or the log's mark was, or at an
+-- error.
 data Reached = Whole | Unfinished | Lost
 
 -- | The library's errors, and not Ctrl-C.
