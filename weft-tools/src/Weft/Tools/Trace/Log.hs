@@ -17,7 +17,7 @@ module Weft.Tools.Trace.Log
   )
 where
 
-import Control.Exception (SomeAsyncException, SomeException, evaluate, fromException, tryJust)
+import Control.Exception (IOException, SomeAsyncException, SomeException, evaluate, fromException, tryJust)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
 import Data.Int (Int64)
@@ -85,9 +85,10 @@ checkLog file = fmap snd <$> foldLog const () file
 foldLog :: (a -> Entry -> a) -> a -> FilePath -> IO (Either Text (a, End))
 foldLog combine initial file = do
   header <- caught (L.readFile file >>= evaluate . G.readHeader)
-  case either (Left . show) id header of
-    Left why -> pure (Left (T.pack (takeWhile (/= '\n') why)))
-    Right (kinds, bytes) -> Right <$> blocks (G.decodeEvents kinds) initial bytes
+  case header of
+    Left e -> pure (Left (maybe "its head is damaged" (T.pack . show) (fromException e :: Maybe IOException)))
+    Right (Left why) -> pure (Left (T.pack (takeWhile (/= '\n') why)))
+    Right (Right (kinds, bytes)) -> Right <$> blocks (G.decodeEvents kinds) initial bytes
   where
     blocks decoder seen bytes
       | bytes == endMark = pure (seen, Complete)
