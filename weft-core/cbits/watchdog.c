@@ -194,6 +194,12 @@ static int start_thread(void) {
   return 0;
 }
 
+void weft_watchdog_warn(const char *line) {
+  struct report r = {.length = 0};
+  say(&r, "%.*s\n", (int)sizeof r.text - 2, line);
+  send_report(&r);
+}
+
 /* Set the bound in ns, 0 for none. Returns 0, or -errno if the thread cannot be started. */
 int weft_watchdog_set(int64_t ns) {
   pthread_mutex_lock(&lock);

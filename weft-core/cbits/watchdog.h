@@ -26,6 +26,7 @@ enum weft_phase { WEFT_OUTSIDE, WEFT_TURN, WEFT_CALLBACK, WEFT_TIMERS, WEFT_YIEL
 struct weft_heartbeat *weft_heartbeat_open(int64_t index);
 void weft_heartbeat_close(struct weft_heartbeat *h);
 int weft_watchdog_set(int64_t bound_ns);
+void weft_watchdog_warn(const char *line);
 int64_t weft_watchdog_bound(void);
 int64_t weft_watchdog_stalls(void);
 int64_t weft_watchdog_longest(void);

@@ -20,6 +20,7 @@ import System.Directory (doesFileExist, findExecutable)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
 import System.IO (IOMode (WriteMode), hFlush, hGetContents, hGetLine, hSetFileSize, withFile)
+import System.Posix.Files (createNamedPipe, createSymbolicLink, getFileStatus, getSymbolicLinkStatus, isNamedPipe, isSymbolicLink)
 import System.Posix.Signals (sigINT, sigTERM, signalProcess, signalProcessGroup)
 import System.Process
 import Test.Tasty
@@ -187,6 +188,18 @@ doctorTests program folder =
         mapM_ (contains out) ["[XX] run-time system", "linked without -threaded"]
         (_, threaded) <- outcome program [] ["doctor", program]
         assertBool threaded (not ("linked without" `isInfixOf` threaded)),
+      testCase "a program's run-time options" $ do
+        (_, out) <- outcome program [] ["doctor", program]
+        mapM_ (contains out) ["run-time options     those that the program was linked with (-with-rtsopts) are not known", "allocation area      no -A is among the options"]
+        -- The options are found as a string in a program with GHC's run-time system.
+        let file = folder </> "with-options"
+        B.writeFile file (B.pack "\DEL\&ELF GHCRTS\0-A64m -N512\0")
+        (_, linked) <- outcome program [] ["doctor", file]
+        mapM_ (contains linked) ["linked in: -A64m -N512", "65536 KiB a capability", "[!]  capabilities         -N512 on "],
+      testCase "a folder is no program" $ do
+        (code, out) <- outcome program [] ["doctor", folder]
+        code @?= ExitFailure 2
+        contains out "is a folder",
       testCase "a process or a program that does not exist" $
         forM_ [("4194305", "no process"), ("/none", "no such program: \"/none\""), ("", "no such program: \"\"")] $ \(subject, part) -> do
           (code, out) <- outcome program [] ["doctor", subject]
@@ -286,6 +299,10 @@ urlTests program folder =
             (code, out) <- outcome program [] (secure port ["--duration", "0.5", "--connections", "1"])
             code @?= ExitFailure 1
             mapM_ (contains out) ["no request was answered", "errors              certificate has unknown CA: "],
+          testCase "weft top says so in the same words" . withTlsServer program folder $ \port _ -> do
+            (code, out) <- outcome program [] ["top", "https://localhost:" <> show port, "--count", "1"]
+            code @?= ExitFailure 1
+            contains out "/metrics: certificate has unknown CA (--ca FILE",
           testCase "--ca with a file without a certificate is a wrong argument" $ do
             (code, out) <- outcome program [] (secure 1 ["--ca", folder </> "index.html"])
             code @?= ExitFailure 2
@@ -412,6 +429,61 @@ traceTests program folder =
         (viewed, out) <- outcome program [] ["trace", "view", file]
         viewed @?= ExitFailure 2
         contains out "would be overwritten",
+      testCase "a recording never replaces what is not a file, and a symbolic link stays one" $ do
+        let pipe = folder </> "pipe.eventlog"
+            link = folder </> "link.eventlog"
+        createNamedPipe pipe 0o600
+        (code, out) <- outcome program [] ["trace", "-o", pipe, "--", "true"]
+        code @?= ExitFailure 2
+        contains out "is not a file"
+        getFileStatus pipe >>= assertBool "a pipe" . isNamedPipe
+        writeFile (folder </> "linked.eventlog") "earlier"
+        createSymbolicLink "linked.eventlog" link
+        (ended, said) <- recordingPong link $ \p -> getPid (process p) >>= mapM_ (signalProcess sigTERM)
+        ended @?= ExitFailure (-2)
+        contains said (link <> " (weft trace view")
+        getSymbolicLinkStatus link >>= assertBool "a link" . isSymbolicLink
+        recorded <- B.readFile (folder </> "linked.eventlog")
+        assertBool "a recording" (B.pack "hdrb" `B.isPrefixOf` recorded),
+      testCase "a recording that cannot be read is no success, and an earlier one stays" $ do
+        let file = folder </> "kept.eventlog"
+        writeFile file "earlier"
+        writeFile (folder </> "writes.sh") "#!/bin/sh\nfor a; do case $a in -ol*) echo nonsense > \"${a#-ol}\";; esac; done\n"
+        callProcess "chmod" ["+x", folder </> "writes.sh"]
+        (code, out) <- outcome program [] ["trace", "-o", file, "--", folder </> "writes.sh"]
+        code @?= ExitFailure 1
+        contains out "is not an event log of GHC"
+        readFile file >>= (@?= "earlier"),
+      testCase "a damaged recording is said to be so" $ do
+        let file = folder </> "damaged.eventlog"
+        _ <- recordingPong file $ \p -> getPid (process p) >>= mapM_ (signalProcess sigTERM)
+        content <- B.readFile file
+        let (before, events) = B.breakSubstring (B.pack "datb") content
+            -- The type of an event: behind the mark of the data and the head of the first block.
+            place = B.length before + 4 + 24
+        B.writeFile file (B.concat [B.take place content, B.pack "\255", B.drop (place + 1) content])
+        assertBool "data" (not (B.null events))
+        (code, out) <- outcome program [] ["trace", "view", file]
+        code @?= ExitFailure 1
+        contains out ("is damaged: of what is in the file from byte " <> show (B.length before + 4) <> " on")
+        assertBool out (not ("index" `isInfixOf` out)),
+      testCase "outputs that cannot be written, or are the same, are refused before anything is written" $ do
+        let file = folder </> "shown.eventlog"
+            page = folder </> "shown.html"
+        _ <- recordingPong file $ \p -> getPid (process p) >>= mapM_ (signalProcess sigTERM)
+        forM_ [(["--json", folder </> "nowhere" </> "x.json"], "cannot write "), (["--json", page], "cannot both be in"), (["-o", page, "--json", folder <> "/./shown.html"], "cannot both be in")] $ \(more, why) -> do
+          (code, out) <- outcome program [] (["trace", "view", file] <> more)
+          code @?= ExitFailure 2
+          contains out why
+          made <- doesFileExist page
+          made @?= False,
+      testCase "what is not a file is not shown" $ do
+        let pipe = folder </> "shown.pipe"
+        createNamedPipe pipe 0o600
+        forM_ [(folder, "it is a folder"), (pipe, "it is not a file")] $ \(what, why) -> do
+          (code, out) <- outcome program [] ["trace", "view", what, "-o", folder </> "pipe.html"]
+          code @?= ExitFailure 1
+          contains out (what <> ": " <> why),
       testCase "a program without an event log is not started" $ do
         let clock = takeDirectory program </> "relink" </> "clock-relinked"
         there <- doesFileExist clock

@@ -29,6 +29,18 @@ tests program folder =
           code @?= ExitSuccess
           answers out >>= (@?= 40)
           mapM_ (contains out) ["connections opened  40\n", "errors              none"],
+      testCase "connections count that were opened in the measured time, and not in the warm-up" . answering (forever . whole) $ \port -> do
+        (code, out) <- outcome program [] ["bench", "url", "http://127.0.0.1:" <> show port <> "/", "--warmup", "0.5", "--duration", "0.5", "--connections", "4"]
+        code @?= ExitSuccess
+        contains out "connections opened  0\n",
+      testCase "one that does not speak TLS: the error is one line" . answering (\s -> asked s (sendAll s (B.pack "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"))) $ \port -> do
+        (code, out) <- outcome program [] ["bench", "url", "https://127.0.0.1:" <> show port <> "/", "--insecure", "--warmup", "0", "--duration", "0.3", "--connections", "1"]
+        code @?= ExitFailure 1
+        contains out "errors              no TLS is spoken there: ",
+      testCase "authorities that cannot be read are a wrong argument, and the error names the file, as that of weft top" . forM_ [["bench", "url"], ["top"]] $ \command -> do
+        (code, out) <- outcome program [] (command <> ["https://127.0.0.1:1/", "--ca", "/none.pem"])
+        code @?= ExitFailure 2
+        contains out (unwords ("weft" : command) <> ": /none.pem: "),
       testCase "one that closes each new connection is an error for each request" . answering (`asked` pure ()) $ \port -> do
         (code, out) <- load port []
         code @?= ExitFailure 1

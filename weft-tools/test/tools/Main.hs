@@ -190,6 +190,10 @@ doctor program =
         (code, out) <- outcome program [] ["doctor", "+RTS", "-A128k", "-N1", "-RTS"]
         code @?= ExitSuccess
         forM_ ["128 KiB a capability", "[!]  capabilities", "[!]  allocation area"] $ \part -> assertBool out (not (part `isInfixOf` out)),
+      testCase "an unknown back end" $ do
+        (code, out) <- outcome program [("WEFT_BACKEND", "nonsense")] ["doctor"]
+        code @?= ExitFailure 1
+        contains out "[XX] chosen               weft: no back end is called",
       testCase "--json prints JSON, with WEFT_BACKEND=poll" $ do
         (code, out) <- outcome program [("WEFT_BACKEND", "poll")] ["doctor", "--json"]
         code @?= ExitSuccess

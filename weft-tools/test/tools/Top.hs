@@ -1,12 +1,14 @@
 -- | @weft top@ while a program restarts, and its terminal.
 module Top (tests) where
 
-import Control.Concurrent (forkIO, killThread)
+import Control.Concurrent (forkIO, killThread, threadDelay)
 import Control.Exception (bracket, finally)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit)
 import Data.IORef
+import Data.List (isPrefixOf)
+import Data.Time (ZonedTime (zonedTimeToLocalTime), addLocalTime, defaultTimeLocale, formatTime, getZonedTime)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Program
@@ -51,6 +53,25 @@ tests program folder =
             rest <- B.unpack <$> B.hGetContents (output terminal)
             mapM_ (contains rest) ["\ESC[?25h\ESC[?1049l", ended]
             assertBool rest (all (`elem` words rest) ["icanon", "echo"]),
+      testCase "a server that hangs: the time is that at which it was asked" $ do
+        pages <- newIORef (0 :: Int)
+        let hanging = do
+              n <- atomicModifyIORef' pages (\n -> (n + 1, n))
+              if n == 0 then pure (page n) else threadDelay 60000000 >> pure ""
+        answering hanging $ \port -> weft program [] ["top", url port, "--interval", "0.05"] $ \top -> do
+          begun <- getZonedTime
+          line <- hGetLine (output top)
+          -- One of these seconds: it gives up after five.
+          let begins = [formatTime defaultTimeLocale "no answer since %T:" begun {zonedTimeToLocalTime = addLocalTime (fromInteger s) (zonedTimeToLocalTime begun)} | s <- [0 .. 3]]
+          assertBool line (any (`isPrefixOf` line) begins),
+      testCase "a server that does not speak TLS" . answering (pure "") $ \port -> do
+        (code, out) <- outcome program [] ["top", "https://127.0.0.1:" <> show port, "--count", "1"]
+        code @?= ExitFailure 1
+        contains out "/metrics: no TLS is spoken there",
+      testCase "a page without a metric of Weft" . answering (pure "other_thing 1\n") $ \port -> do
+        (code, out) <- outcome program [] ["top", url port, "--interval", "0.05", "--count", "1"]
+        code @?= ExitSuccess
+        contains out "no metrics of Weft on that page",
       testCase "what a page has is not printed as control characters, and a quantile above the last bound is said to be so" $ do
         pages <- newIORef (0 :: Int)
         answering (atomicModifyIORef' pages (\n -> (n + 1, page n))) $ \port -> do

@@ -7,6 +7,7 @@ module Main (main) where
 import Control.Concurrent
 import Control.Monad
 import Data.Aeson (Value, decode)
+import Data.Bits (complement)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (toLazyByteString)
 import qualified Data.ByteString.Lazy as L
@@ -43,7 +44,7 @@ main = do
   arguments <- getArgs
   case arguments of
     ["workload"] -> workload
-    _ -> defaultMain (testGroup "trace" [recorded, timelines])
+    _ -> defaultMain (testGroup "trace" [recorded, damages, timelines])
 
 -- | A hundred turns of two threads over a socket pair, twenty timers, and ten requests to a file. Prints waits,
 -- events, fired timers, and requests that went through a ring.
@@ -88,13 +89,15 @@ compared n = do
   ran <- timeout 60000000 (readProcessWithExitCode own ["workload", "+RTS", "-l-asgu", "-ol" <> file, "-N" <> show n, "-RTS"] "")
   case ran of
     Just (ExitSuccess, out, _) -> do
-      Recording entries whole <- readLog file >>= either (assertFailure . T.unpack) pure
-      assertBool "the log is complete" whole
+      Recording entries end <- readLog file >>= either (assertFailure . T.unpack) pure
+      end @?= Complete
+      checkLog file >>= (@?= Right Complete)
       -- The first half of it is a recording, too.
       bytes <- B.readFile file
       B.writeFile (file <> ".half") (B.take (B.length bytes `div` 2) bytes)
       Recording some half <- readLog (file <> ".half") >>= either (assertFailure . T.unpack) pure
-      assertBool "half a log" (not half && not (null some) && length some < length entries)
+      half @?= CutOff
+      assertBool "half a log" (not (null some) && length some < length entries)
       let timeline = timelineOf entries
           counted name = M.findWithDefault 0 name (timelineCounts timeline)
       case read out of
@@ -112,6 +115,43 @@ compared n = do
       assertBool "JSON" (maybe False (const True) (decode (toLazyByteString (chromeTrace timeline)) :: Maybe Value))
       assertBool "a page" ("manager blocked" `T.isInfixOf` timelinePage "a log" timeline)
     other -> assertFailure (show other)
+  removePathForcibly folder
+
+-- | Logs that are damaged: what the decoder does not read to its end is not taken for complete.
+damages :: TestTree
+damages = testCase "a damaged log is read up to the damage" $ do
+  own <- getExecutablePath
+  temporary <- getTemporaryDirectory
+  folder <- mkdtemp (temporary </> "weft-trace-")
+  let file = folder </> "log"
+      spoiled = folder </> "spoiled"
+  (code, _, _) <- readProcessWithExitCode own ["workload", "+RTS", "-l-asgu", "-ol" <> file, "-N1", "-RTS"] ""
+  code @?= ExitSuccess
+  bytes <- B.readFile file
+  Recording entries _ <- readLog file >>= either (assertFailure . T.unpack) pure
+  let begin = B.length (fst (B.breakSubstring "datb" bytes)) + 4
+      -- Another byte at this place.
+      flipped at = B.concat [B.take at bytes, B.map complement (B.take 1 (B.drop at bytes)), B.drop (at + 1) bytes]
+      check name content = do
+        B.writeFile spoiled content
+        Recording some end <- readLog spoiled >>= either (assertFailure . T.unpack) pure
+        checked <- checkLog spoiled
+        checked @?= Right end
+        assertBool (name <> ": " <> show end) (case end of DamagedAt at -> at >= fromIntegral begin && at < fromIntegral (B.length content); _ -> False)
+        assertBool (name <> ": a time") (all ((<= maximum (map entryTime entries)) . entryTime) some)
+        pure (length some)
+  -- The marker of the first block has its type, time, size and the time of its end; the first event follows.
+  forM_ [("the type of a block", 0), ("the time of its end", 14), ("the type of an event", 24), ("the time of an event", 26)] $ \(name, at) ->
+    check name (flipped (begin + at)) >>= (@?= 0)
+  _ <- check "the size of a block" (flipped (begin + 10))
+  -- Most places are types, times or sizes of events.
+  found <- forM [begin + 1000, begin + 1001 .. begin + 1040] $ \at -> do
+    B.writeFile spoiled (flipped at)
+    Recording some end <- readLog spoiled >>= either (assertFailure . T.unpack) pure
+    pure (end /= Complete && not (null some))
+  assertBool (show found) (length (filter id found) >= 10)
+  _ <- check "a log behind it" (bytes <> bytes)
+  _ <- check "zeros behind it" (bytes <> B.replicate 1000 0)
   removePathForcibly folder
 
 timelines :: TestTree

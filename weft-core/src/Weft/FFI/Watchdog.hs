@@ -2,6 +2,7 @@
 -- The watchdog's OS thread (@cbits\/watchdog.c@).
 module Weft.FFI.Watchdog
   ( watchdogSet,
+    watchdogWarn,
     watchdogBound,
     watchdogStalls,
     watchdogLongest,
@@ -9,10 +10,14 @@ module Weft.FFI.Watchdog
 where
 
 import Data.Int (Int64)
+import Foreign.C.String (CString)
 import Foreign.C.Types (CInt (..))
 
 -- | Set the bound in nanoseconds, 0 for none; 0, or minus an errno.
 foreign import ccall unsafe "weft_watchdog_set" watchdogSet :: Int64 -> IO CInt
+
+-- | Write a line to stderr, without its Handle.
+foreign import ccall safe "weft_watchdog_warn" watchdogWarn :: CString -> IO ()
 
 -- | The present bound.
 foreign import ccall unsafe "weft_watchdog_bound" watchdogBound :: IO Int64

@@ -7,6 +7,7 @@ module Weft.Watchdog.Bound
 where
 
 import Control.Monad (when)
+import Foreign.C.String (withCString)
 import System.Environment (lookupEnv)
 import Text.Read (readMaybe)
 import Weft.Core.Time (Duration (..), toSeconds)
@@ -32,8 +33,9 @@ apply (Just d@(Duration ns))
   | toSeconds d < 0.001 = ioError (userError "weft: a watchdog's bound is a millisecond or more")
   | otherwise = throwIfNegative_ "watchdog" (watchdogSet ns)
 
--- | Set the bound of @WEFT_WATCHDOG@, once in a process and only if the program has not set one. Throws a user error
--- if it is not a number of seconds.
+-- | Set the bound of @WEFT_WATCHDOG@, once in a process and only if the program has not set one. If it is no bound, there
+-- is a warning on standard error, and no watchdog: the caller may be any thread that waits for the first time. Throws an
+-- 'IOError' if the kernel refuses an OS thread.
 boundFromEnvironment :: IO ()
 boundFromEnvironment = do
   before <- swapWord decided 0 1
@@ -45,4 +47,5 @@ boundFromEnvironment = do
       Just text
         | text `elem` ["", "0"] -> pure ()
         | Just s <- readMaybe text, s >= 0.001, s < 1e6 -> apply (Just (Duration (round (s * 1e9 :: Double))))
-        | otherwise -> ioError (userError ("weft: WEFT_WATCHDOG is " <> show text <> "; it is a number of seconds, such as 1 or 0.25"))
+        -- Not by a Handle, which may have to wait.
+        | otherwise -> withCString ("weft watchdog: off, as WEFT_WATCHDOG is " <> show text <> "; it is a number of seconds, 0.001 or more") watchdogWarn

@@ -16,15 +16,13 @@ import Data.Tuple (swap)
 import Foreign.C.Error (eCONNRESET, errnoToIOError)
 import GHC.Clock (getMonotonicTime)
 import GHC.IO.Exception (IOErrorType (ProtocolError, ResourceVanished))
-import Network.Socket (Family (AF_INET), SockAddr (..), SocketOption (..), SocketType (Stream), tupleToHostAddress)
+import Network.Socket (SockAddr (..), tupleToHostAddress)
 import Support
 import System.Directory
 import System.Exit
 import System.FilePath
 import System.IO
 import System.IO.Error (ioeGetErrorType)
-import System.Posix.IO (closeFd, handleToFd)
-import System.Posix.Types (Fd)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)

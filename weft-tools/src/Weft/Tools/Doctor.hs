@@ -11,15 +11,17 @@ module Weft.Tools.Doctor
 where
 
 import Control.Exception (IOException, try)
+import Control.Monad (when)
 import Data.Aeson (Value, encode, object, toJSON, (.=))
 import Data.Aeson.Key (fromString)
 import qualified Data.ByteString.Lazy.Char8 as L
 import Data.Char (isDigit)
 import Data.Version (showVersion)
 import Options.Applicative
-import System.Directory (doesFileExist, findExecutable)
+import System.Directory (doesDirectoryExist, doesFileExist, findExecutable)
 import System.Exit (ExitCode (..), exitWith)
 import System.IO (hPutStrLn, hSetEncoding, stderr, stdout, utf8)
+import System.IO.Error (ioeGetErrorString)
 import System.Info (arch, compilerName, compilerVersion, os)
 import Weft.Backend (Choice (..), backendChoice, backendNames, whyUnavailable)
 import Weft.File (FileEngine (..), filesChoice)
@@ -58,6 +60,8 @@ named :: String -> IO [Finding]
 named text
   | not (null text), all isDigit text = maybe (pure Nothing) processFindings (processNumber text) >>= maybe (refuse ("there is no process " <> text)) pure
   | otherwise = do
+    folder <- doesDirectoryExist text
+    when folder (refuse (show text <> " is a folder: name a program in it"))
     here <- doesFileExist text
     path <- if here then pure (Just text) else findExecutable text
     maybe (refuse ("no such program: " <> show text)) programFindings path
@@ -103,7 +107,7 @@ examine = do
     ]
   where
     cannot :: IOException -> Finding
-    cannot e = wrong "chosen" (show e)
+    cannot e = wrong "chosen" (ioeGetErrorString e)
     choice c = case choiceRefused c of
       Nothing -> fine "chosen" (choiceBackend c <> ": the first available one, or the one requested by WEFT_BACKEND")
       Just (name, why) -> advise "chosen" (choiceBackend c <> " (" <> name <> " was requested: " <> why <> ")")

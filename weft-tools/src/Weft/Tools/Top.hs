@@ -21,6 +21,7 @@ import Control.Exception (Exception, bracket, bracket_, catch, catches, finally,
 import qualified Control.Exception as E (Handler (..))
 import Control.Monad (forM_, unless, void, when)
 import Data.Char (isDigit)
+import Data.Maybe (fromMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
@@ -29,7 +30,7 @@ import qualified Data.Text.IO as T
 import Data.Time (defaultTimeLocale, formatTime, getZonedTime)
 import Foreign.C.Error (Errno (..), eCONNREFUSED)
 import GHC.Clock (getMonotonicTime)
-import GHC.IO.Exception (IOException (ioe_description, ioe_errno))
+import GHC.IO.Exception (IOException (ioe_description, ioe_errno, ioe_location))
 import Options.Applicative
 import System.Exit (ExitCode (..), exitWith)
 import System.IO
@@ -90,12 +91,13 @@ watch readNow target interval count = do
     follow terminal quit left seen = do
       stopped <- timeout (round (interval * 1e6)) (takeMVar quit)
       now <- getMonotonicTime
+      tried <- timeOfDay
       next <- maybe (race (takeMVar quit) readNext) (pure . Left) stopped
       case next of
         Left () -> pure ()
         Right (Left why) -> do
-          since <- maybe timeOfDay pure (silentSince seen)
-          let notice = "no answer since " <> since <> ": " <> why
+          let since = fromMaybe tried (silentSince seen)
+              notice = "no answer since " <> since <> ": " <> why
           display terminal (if terminal then title : notice : drop 1 (lastShown seen) else [notice])
           follow terminal quit left seen {silentSince = Just since}
         Right (Right after) -> do
@@ -103,7 +105,7 @@ watch readNow target interval count = do
           display terminal shown
           follow terminal quit (subtract 1 <$> left) (Seen now after shown Nothing)
     readNext = case count of
-      Nothing -> either (\(PageError why) -> Left why) Right <$> try readNow
+      Nothing -> either (\(PageError _ why) -> Left why) Right <$> try readNow
       Just _ -> Right <$> readNow
     title = "weft top: " <> name <> "   every " <> T.pack (show interval) <> " s"
     timeOfDay = T.pack . formatTime defaultTimeLocale "%T" <$> getZonedTime
@@ -178,8 +180,8 @@ paint shown = do
   T.putStr "\ESC[KPress q to quit.\ESC[J"
   hFlush stdout
 
--- | A page could not be read: where, and why.
-newtype PageError = PageError Text
+-- | A page could not be read: the exit status, where, and why.
+data PageError = PageError Int Text
   deriving (Show)
 
 instance Exception PageError
@@ -188,13 +190,13 @@ instance Exception PageError
 -- command's name, after the terminal was restored: on the alternate screen it would vanish with it.
 reportingPages :: Text -> IO a -> IO a
 reportingPages who act =
-  act `catch` \(PageError why) -> do
+  act `catch` \(PageError status why) -> do
     T.hPutStrLn stderr (who <> ": " <> why) `finally` hFlush stderr
-    exitWith (ExitFailure 1)
+    exitWith (ExitFailure status)
 
 -- | Load the authorities for a page, once for all readings. The error is for 'reportingPages'.
 trusted :: Target -> Trust -> IO Trust
-trusted target trust = trustFor target trust >>= either (throwIO . PageError . T.pack) pure
+trusted target trust = trustFor target trust >>= either (throwIO . PageError 2 . T.pack) pure
 
 -- | Read the page, on a new connection, from a server that is trusted. The errors are for 'reportingPages'.
 readPage :: Trust -> Target -> IO Reading
@@ -217,8 +219,8 @@ readPage trust target =
       | isTimeout e = "no answer within 5 s"
       | Just code <- ioe_errno e, Errno code == eCONNREFUSED = "no server listens there (connection refused)"
       | isDoesNotExistError e, Just file <- targetUnix target = "there is no socket " <> T.pack file
-      | targetSecure target, isPermissionError e = T.pack (ioe_description e <> trustAdvice)
+      | ioe_location e == "Weft.Tls" = tlsReason (ioe_description e) <> (if isPermissionError e then T.pack trustAdvice else "")
       | otherwise = T.pack (show e)
     place = maybe (T.pack (targetHost target <> ":" <> targetPort target)) (("unix:" <>) . T.pack) (targetUnix target)
     failed :: Text -> IO Reading
-    failed why = throwIO (PageError (place <> " " <> T.pack (targetPath target) <> ": " <> why))
+    failed why = throwIO (PageError 1 (place <> " " <> T.pack (targetPath target) <> ": " <> why))

@@ -4,7 +4,7 @@
 -- Description : @weft trace@
 --
 -- Records the activity of a program's capabilities and event managers in GHC's event log, and draws it. Exit status:
--- the program's; 1 if a log cannot be read; 2 for bad arguments and for programs that cannot log.
+-- the program's; 1 if a log cannot be read or is damaged; 2 for bad arguments and for programs that cannot log.
 module Weft.Tools.Trace
   ( traceCommand,
   )
@@ -12,28 +12,30 @@ where
 
 import Control.Concurrent (newEmptyMVar, takeMVar, threadDelay, tryPutMVar)
 import Control.Concurrent.Async (withAsync)
-import Control.Exception (AsyncException (UserInterrupt), IOException, bracket, catch, onException, throwIO, try)
+import Control.Exception (AsyncException (UserInterrupt), bracket, catch, onException, throwIO, try)
 import Control.Monad (unless, void, when)
 import qualified Data.ByteString as B
-import Data.ByteString.Builder (hPutBuilder)
 import qualified Data.Map.Strict as M
 import Data.Maybe (fromMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
+import GHC.IO.Exception (IOException (ioe_description))
 import Options.Applicative
-import System.Directory (doesDirectoryExist, doesFileExist, findExecutable, makeAbsolute, removeFile, renameFile)
+import System.Directory (canonicalizePath, doesDirectoryExist, doesFileExist, findExecutable, makeAbsolute, removeFile, renameFile)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (equalFilePath, replaceExtension, takeDirectory, takeFileName)
-import System.IO (IOMode (ReadMode, WriteMode), hFileSize, hSetEncoding, stderr, stdout, utf8, withBinaryFile, withFile)
+import System.IO (IOMode (ReadMode), hFileSize, hSetEncoding, stderr, stdout, utf8, withBinaryFile)
 import System.IO.Error (isDoesNotExistError, isPermissionError)
+import System.Posix.Files (getFileStatus, isDirectory, isRegularFile)
 import System.Posix.Signals (Handler (Catch, Ignore), installHandler, sigHUP, sigINT, sigKILL, sigTERM, signalProcess)
 import System.Process (createProcess, delegate_ctlc, getPid, proc, terminateProcess, waitForProcess)
+import Weft.Tools.Bench.Output (checkOutputs, writeOut, writeText)
 import Weft.Tools.Bench.Proc (availableBytes)
 import Weft.Tools.Bench.Table (renderNumber)
 import Weft.Tools.Binary (Linked (..), howLinked, mentions)
 import Weft.Tools.Trace.Chrome (chromeTrace)
-import Weft.Tools.Trace.Log (Recording (..), readLog)
+import Weft.Tools.Trace.Log (End (..), Recording (..), checkLog, readLog)
 import Weft.Tools.Trace.Page (timelinePage)
 import Weft.Tools.Trace.Timeline
 
@@ -78,8 +80,15 @@ record output program arguments = do
       let folder = takeDirectory output
       exists <- doesDirectoryExist folder
       unless exists (refuse ("there is no folder " <> T.pack folder <> " for the recording"))
-      isFolder <- doesDirectoryExist output
-      when isFolder (refuse (T.pack output <> " is a folder"))
+      kind <- try (getFileStatus output)
+      case kind of
+        Right status
+          | isDirectory status -> refuse (T.pack output <> " is a folder")
+          | not (isRegularFile status) -> refuse (T.pack output <> " is not a file")
+        Right _ -> pure ()
+        Left e -> unless (isDoesNotExistError e) (refuse (T.pack output <> ": " <> T.pack (ioe_description e)))
+      -- A symbolic link stays one.
+      target <- canonicalizePath output
       content <- B.readFile found
       case howLinked content of
         Just (Linked _ False) -> refuse (T.pack program <> " cannot write an event log: link it with -rtsopts -eventlog (from GHC 9.4 on, -rtsopts is enough)")
@@ -87,23 +96,32 @@ record output program arguments = do
         Nothing | "\x7f\&ELF" `B.isPrefixOf` content && not (mentions "libHSrts" content) -> refuse (T.pack program <> " is not a Haskell program: it has no run-time system of GHC")
         _ -> pure ()
       -- An earlier recording stays until there is a new one.
-      let new = output <> ".new"
+      let new = target <> ".new"
       removeFile new `catch` \e -> unless (isDoesNotExistError e) (refuse (T.pack new <> ": " <> T.pack (show e)))
       -- Scheduler events, garbage collections, user events and labels only.
       let options = ["+RTS", "-l-asgu", "-ol" <> new, "-RTS"]
       code <- runToEnd found (options <> arguments)
       there <- doesFileExist new
-      earlier <- doesFileExist output
-      let recorded = if killed code && earlier then new else output
-      when (there && recorded == output) (renameFile new output)
       unless there . refuse $
         T.pack program <> ending code <> " wrote no event log: " <> case code of
           ExitFailure n | n < 0 -> "it writes the log when it ends by itself"
           _ -> "link it with -rtsopts and, before GHC 9.4, with -eventlog"
-      T.hPutStrLn stderr ("weft trace: " <> T.pack recorded <> " (weft trace view " <> T.pack recorded <> " shows it as a page)")
-      when (killed code) $
-        T.hPutStrLn stderr ("weft trace: " <> T.pack program <> ending code <> " did not write the end of its log: the recording is incomplete")
-      exitWith code
+      checked <- checkLog new
+      earlier <- doesFileExist target
+      let replaces = checked == Right Complete || not earlier
+          recorded = T.pack (if replaces then output else new)
+      when replaces (renameFile new target)
+      case checked of
+        Left why -> damaged code (recorded <> " is not an event log of GHC: " <> why)
+        Right (DamagedAt at) -> damaged code (recorded <> " is damaged from byte " <> T.pack (show at) <> " on. A program that forks cannot be recorded: its processes write to the same file")
+        Right end -> do
+          T.hPutStrLn stderr ("weft trace: " <> recorded <> " (weft trace view " <> recorded <> " shows it as a page)")
+          when (end == CutOff) $
+            T.hPutStrLn stderr ("weft trace: " <> T.pack program <> ending code <> " did not write the end of its log: the recording is incomplete")
+          exitWith code
+  where
+    -- Never a success.
+    damaged code why = T.hPutStrLn stderr ("weft trace: " <> why) >> exitWith (if code == ExitSuccess then ExitFailure 1 else code)
 
 -- | Run a program in the foreground until it ends. Ctrl-C is for the program, which usually ends by it and writes its
 -- log: 'waitForProcess' then throws 'UserInterrupt', after the program has ended by SIGINT. SIGTERM and SIGHUP are
@@ -133,12 +151,6 @@ runToEnd program arguments = do
       tell sigKILL child
     tell signal child = getPid child >>= mapM_ (signalProcess signal)
 
--- | Whether a signal ended the program that leaves it no time to write its log.
-killed :: ExitCode -> Bool
-killed code = case code of
-  ExitFailure n -> n < 0 && negate n /= fromIntegral sigINT
-  ExitSuccess -> False
-
 -- | How a program failed, in front of what it did not do.
 ending :: ExitCode -> T.Text
 ending code = case code of
@@ -151,7 +163,14 @@ view :: FilePath -> Maybe FilePath -> Maybe FilePath -> IO ()
 view file page json = do
   -- Names of files may have other letters than the locale.
   mapM_ (`hSetEncoding` utf8) [stdout, stderr]
-  readable <- try (withBinaryFile file ReadMode hFileSize)
+  let target = fromMaybe (replaceExtension file "html") page
+      outputs = target : maybe [] pure json
+      same a b = equalFilePath <$> canonicalizePath a <*> canonicalizePath b
+  overwritten <- or <$> mapM (same file) outputs
+  when overwritten $ refuse (T.pack file <> " would be overwritten: name another file with -o")
+  twice <- maybe (pure False) (same target) json
+  when twice $ refuse ("the page and the JSON cannot both be in " <> T.pack target)
+  readable <- try (sizeOf =<< getFileStatus file)
   free <- availableBytes
   found <- case readable of
     Left e -> pure (Left (whyNot e))
@@ -160,17 +179,26 @@ view file page json = do
     Right _ -> either (Left . ("not an event log of GHC: " <>)) Right <$> readLog file
   case found of
     Left why -> T.hPutStrLn stderr ("weft trace: " <> T.pack file <> ": " <> why) >> exitWith (ExitFailure 1)
-    Right (Recording entries whole) -> do
+    Right (Recording entries end) -> do
+      checkOutputs "weft trace" outputs
       let timeline = timelineOf entries
-          target = fromMaybe (replaceExtension file "html") page
-      when (any (equalFilePath file) (target : maybe [] pure json)) $ refuse (T.pack file <> " would be overwritten: name another file with -o")
-      withFile target WriteMode $ \handle -> hSetEncoding handle utf8 >> T.hPutStr handle (timelinePage (T.pack (takeFileName file)) timeline)
+      writeText target (timelinePage (T.pack (takeFileName file)) timeline)
       T.putStrLn (T.pack target)
-      mapM_ (\name -> withFile name WriteMode (`hPutBuilder` chromeTrace timeline) >> T.putStrLn (T.pack name)) json
-      unless whole $
+      mapM_ (\name -> writeOut name (chromeTrace timeline) >> T.putStrLn (T.pack name)) json
+      when (end == CutOff) $
         T.hPutStrLn stderr ("weft trace: " <> T.pack file <> " is not complete, as if its program had been killed or the file cut off: the page shows what is there")
       unless (any (`M.member` timelineCounts timeline) ["sleeps", "events handed"]) $
         T.hPutStrLn stderr "weft trace: the recording has no markers of Weft: the program does not run on Weft, or user events were off (+RTS -lu)"
+      case end of
+        DamagedAt at -> do
+          T.hPutStrLn stderr ("weft trace: " <> T.pack file <> " is damaged: of what is in the file from byte " <> T.pack (show at) <> " on, at most the first events are shown")
+          exitWith (ExitFailure 1)
+        _ -> pure ()
+  where
+    sizeOf status
+      | isDirectory status = ioError (userError "it is a folder")
+      | not (isRegularFile status) = ioError (userError "it is not a file")
+      | otherwise = withBinaryFile file ReadMode hFileSize
 
 -- | Whether a recording of the given size is too large for the given amount of free memory. Measured: 517 MB for a
 -- recording of 35 MB.
@@ -186,7 +214,7 @@ whyNot :: IOException -> Text
 whyNot e
   | isDoesNotExistError e = "there is no such file"
   | isPermissionError e = "it may not be read"
-  | otherwise = T.pack (show e)
+  | otherwise = T.pack (ioe_description e)
 
 refuse :: Text -> IO a
 refuse message = T.hPutStrLn stderr ("weft trace: " <> message) >> exitWith (ExitFailure 2)

@@ -1,3 +1,5 @@
+{-# LANGUAGE OverloadedStrings #-}
+
 -- |
 -- Description : The options @--ca@ and @--insecure@
 --
@@ -6,10 +8,14 @@ module Weft.Tools.Trust
   ( trustOption,
     trustFor,
     trustAdvice,
+    tlsReason,
   )
 where
 
 import Control.Exception (try)
+import Data.List (isInfixOf)
+import Data.Text (Text)
+import qualified Data.Text as T
 import GHC.IO.Exception (IOException (..))
 import Options.Applicative
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings, loadTrust)
@@ -33,3 +39,13 @@ trustFor target trust
 -- | What to do if a server's certificate was not accepted.
 trustAdvice :: String
 trustAdvice = " (--ca FILE trusts the authorities in it, --insecure accepts any certificate)"
+
+-- | The words in an error of the TLS library, which is shown as Haskell writes it, on one line.
+tlsReason :: String -> Text
+tlsReason shown
+  | "Error_Packet_Parsing" `isInfixOf` shown = "no TLS is spoken there"
+  | otherwise = case reads (dropWhile (/= '"') shown) of
+    (reason, _) : _ -> plain reason
+    [] -> "TLS: " <> plain shown
+  where
+    plain = T.unwords . T.words . T.pack . filter (`notElem` ("[]()\"" :: String))

@@ -16,7 +16,7 @@ module Weft.Tools.Bench.Url
 where
 
 import Control.Concurrent (setNumCapabilities)
-import Control.Exception (IOException, catch, try)
+import Control.Exception (IOException, try)
 import Control.Monad (forM_, when)
 import qualified Data.CaseInsensitive as CI
 import Data.Char (isAlphaNum)
@@ -33,8 +33,6 @@ import System.CPUTime (getCPUTime)
 import System.Exit (ExitCode (..), exitWith)
 import System.IO (hSetEncoding, stderr, stdout, utf8)
 import Weft.Socket (AddrInfo, getAddrInfo)
-import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
-import qualified Weft.Tls as Tls
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Latency
 import Weft.Tools.Bench.Options (defaultPlan, longestTime, noMoreThan, notNegative, positive)
@@ -46,6 +44,7 @@ import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.UrlLoad
 import Weft.Tools.Http
 import Weft.Tools.Serve.Values (anyField)
+import Weft.Tools.Trust
 
 -- | The subcommand of @weft bench@.
 urlCommand :: Mod CommandFields (IO ())
@@ -76,12 +75,8 @@ urlCommand =
         <*> option (noMoreThan longestTime positive) (long "timeout" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Time limit of a request; one that takes longer counts as an error")
         <*> many (option (eitherReader field) (long "header" <> metavar "FIELD" <> help "Header field to send with each request, such as 'Accept: */*'; Host replaces that of the URL"))
         <*> switch (long "no-keep-alive" <> help "Open a new connection for each request")
-        <*> trust
+        <*> trustOption
     field text = (\(name, content) -> CI.original name <> ": " <> content) <$> anyField text
-    trust =
-      flag' TrustAnything (long "insecure" <> help "Accept any certificate")
-        <|> TrustAuthorities <$> strOption (long "ca" <> metavar "FILE" <> help "Trust the authorities in this file (PEM) instead of the system's")
-        <|> pure (tlsTrust defaultTlsClientSettings)
 
 runLoad :: Int -> Maybe FilePath -> Load -> IO ()
 runLoad threads json load = do
@@ -91,9 +86,9 @@ runLoad threads json load = do
   raiseOpenFiles
   setNumCapabilities threads
   before <- getCPUTime
-  ready <- readied load `catch` \e -> T.hPutStrLn stderr ("weft bench url: " <> T.pack (ioe_description e)) >> exitWith (ExitFailure 2)
+  trust <- trustFor (loadTarget load) (loadTrust load) >>= either (\why -> T.hPutStrLn stderr ("weft bench url: " <> T.pack why) >> exitWith (ExitFailure 2)) pure
   findHost (loadTarget load)
-  (tally, wall, interrupted) <- generate ready
+  (tally, wall, interrupted) <- generate load {loadTrust = trust}
   when (interrupted && wall <= 0) $ T.hPutStrLn stderr "weft bench url: interrupted before the measured time" >> exitWith (ExitFailure 130)
   after <- getCPUTime
   let busy = fromIntegral (after - before) / 1e12 / (wall + loadWarm load)
@@ -111,12 +106,6 @@ runLoad threads json load = do
     cutShort wall = Failure "server" (paramsOf load) ("Ctrl-C ended it after " <> renderNumber wall <> " of " <> renderNumber (loadSeconds load) <> " s")
     once = defaultPlan {planRounds = 1, planDuration = loadSeconds load, planWarmup = loadWarm load}
     benchmark = Benchmark "url" "a load of a server" (const []) [] [] ["--rts"] (const []) ["p99_us", "ops_per_s"] id
-
--- | Load the authorities once instead of for each connection.
-readied :: Load -> IO Load
-readied load
-  | targetSecure (loadTarget load) = (\trust -> load {loadTrust = trust}) <$> Tls.loadTrust (loadTrust load)
-  | otherwise = pure load
 
 -- | Ends the program if the host has no address, instead of at each connection.
 findHost :: Target -> IO ()

@@ -34,6 +34,7 @@ import Weft.Timer (sleep)
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
 import Weft.Tools.Bench.Latency
 import Weft.Tools.Http
+import Weft.Tools.Trust (tlsReason)
 
 -- | What to send, and how.
 data Load = Load
@@ -73,7 +74,7 @@ data Tally = Tally
     tallyInFlight :: !Int,
     -- | Bytes of the answers that arrived in the measured time.
     tallyBytes :: !Int,
-    -- | The number of connections opened, including those of the warm-up.
+    -- | The number of connections opened in the measured time.
     tallyOpened :: !Int,
     -- | Errors by kind: a word, or @status N@ from 400 on.
     tallyErrors :: !(M.Map Text Int)
@@ -208,7 +209,8 @@ client load next opened begun warm end progress = go Nothing mempty
       go connection' tally'
     send connection = do
       limit <- deadlineIn (seconds (loadPatience load))
-      let fresh = (connectTo tls limit (loadTarget load) <* atomicModifyIORef' opened (\n -> (n + 1, ()))) >>= ask
+      let fresh = (connectTo tls limit (loadTarget load) <* count) >>= ask
+          count = now >>= \at -> when (at >= warm) (atomicModifyIORef' opened (\n -> (n + 1, ())))
           ask c = do
             response <- exchange limit c Measure request `onException` disconnect c
             if responseKept response then pure (Just c, Right response) else disconnect c >> pure (Nothing, Right response)
@@ -251,11 +253,3 @@ errorKind e
       -- Without the call and its arguments.
       | isDoesNotExistError e -> T.pack (ioe_description e)
       | otherwise -> T.pack (show e)
-
--- | The words in an error of the TLS library, which is shown as Haskell writes it.
-tlsReason :: String -> Text
-tlsReason shown = case reads (dropWhile (/= '"') shown) of
-  (reason, _) : _ -> plain reason
-  [] -> "TLS: " <> plain shown
-  where
-    plain = T.pack . filter (`notElem` ("[]()\"" :: String))

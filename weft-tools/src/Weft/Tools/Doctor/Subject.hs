@@ -16,8 +16,10 @@ import qualified Data.ByteString.Char8 as B
 import Data.Either (fromRight, isRight)
 import Data.List (intercalate, isInfixOf, isPrefixOf, nub)
 import Data.Maybe (fromMaybe, listToMaybe, mapMaybe)
+import GHC.Conc (getNumProcessors)
 import System.Directory (getSymbolicLinkTarget, listDirectory)
 import System.Posix.User (getEffectiveUserID)
+import Text.Read (readMaybe)
 import Weft.Backend (backendNames, whyUnavailable)
 import Weft.Tools.Binary (Linked (..), Relinked (..), findNote, howLinked, linkedOptions, mentions)
 import Weft.Tools.Doctor.Finding
@@ -38,6 +40,7 @@ processFindings pid = do
       tasks <- taskNames base
       content <- bytesOf (base <> "/exe")
       remedy <- remedyForAccess
+      processors <- getNumProcessors
       let environment = fromRight [] readable
           options = Options (either (const []) linkedOptions content) (rtsOptions arguments environment) (isRight readable)
           program = programPart remedy content (isSet =<< lookupVariable "WEFT_DISABLE" environment)
@@ -49,6 +52,7 @@ processFindings pid = do
           <> backendPart remedy kinds environment
           <> [f | "ghc_ticker" `elem` tasks || not (null (knownOptions options)), f <- optionsPart remedy options]
           <> threadPart tasks options
+          <> tooMany processors options
           <> cores
           <> [f | "ghc_ticker" `elem` tasks, f <- caches]
           <> limitFindings (length <$> kinds) limits
@@ -78,8 +82,21 @@ programFindings file = do
   limits <- maybe "" id <$> contents "/proc/self/limits"
   status <- maybe "" id <$> contents "/proc/self/status"
   remedy <- remedyForAccess
-  caches <- cacheFindings (either (const AreaUnknown) (maybe AreaUnknown AreaOf . areaOf . linkedOptions) content)
-  pure (fact "program" file : programPart remedy content Nothing <> backends <> cores <> caches <> limitFindings Nothing limits <> seccompFindings status)
+  processors <- getNumProcessors
+  -- Those that it will be started with are not known.
+  let options = Options (either (const []) linkedOptions content) [] True
+      runTime = either (const False) hasRunTime content
+  caches <- cacheFindings (if runTime then areaIn content options else AreaUnknown)
+  pure $
+    fact "program" file :
+    programPart remedy content Nothing
+      <> backends
+      <> [fact "run-time options" (if null (linkedIn options) then linkedUnknown else "linked in: " <> unwords (linkedIn options)) | runTime]
+      <> tooMany processors options
+      <> cores
+      <> caches
+      <> limitFindings Nothing limits
+      <> seccompFindings status
 
 -- | What to do about a process or file that may not be read.
 remedyForAccess :: IO String
@@ -97,9 +114,13 @@ programPart remedy content disabled = case content of
         Nothing -> fine "binary" ("linked with weft-relink for GHC " <> version ghc <> ": waits and delays are served by Weft")
         Just _ -> advise "binary" "linked with weft-relink, but WEFT_DISABLE is set: GHC's own manager serves it"
       | mentions "weft:signal " text = fine "binary" "built with weft"
-      | mentions "stg_ap_pp" text || mentions "GHCRTS" text = advise "binary" "a Haskell program on GHC's own I/O manager: weft-relink puts it on Weft (doc/adopting.md)"
+      | hasRunTime text = advise "binary" "a Haskell program on GHC's own I/O manager: weft-relink puts it on Weft (doc/adopting.md)"
       | otherwise = wrong "binary" "not a Haskell program that Weft could serve"
     version n = show (n `div` 100) <> "." <> show (n `mod` 100)
+
+-- | Whether GHC's run-time system is in a program, or is a library of it.
+hasRunTime :: B.ByteString -> Bool
+hasRunTime text = mentions "stg_ap_pp" text || mentions "GHCRTS" text
 
 -- | The mechanisms whose kernel objects are among the descriptors, and the requested back end. GHC's own manager has
 -- epoll instances in any program, and files have rings: only a ring that is missing shows that a request was in vain.
@@ -138,8 +159,11 @@ optionsPart :: String -> Options -> [Finding]
 optionsPart remedy options = [fact "run-time options" (intercalate "; " (found : linked <> variable))]
   where
     found = if null (knownOptions options) then "none at the start" else unwords (knownOptions options)
-    linked = ["those that the program was linked with (-with-rtsopts) are not known" | null (linkedIn options)]
+    linked = [linkedUnknown | null (linkedIn options)]
     variable = ["GHCRTS is not known: " <> remedy | not (environmentRead options)]
+
+linkedUnknown :: String
+linkedUnknown = "those that the program was linked with (-with-rtsopts) are not known"
 
 threadPart :: [String] -> Options -> [Finding]
 threadPart tasks options =
@@ -149,6 +173,15 @@ threadPart tasks options =
     capabilities
       | null (linkedIn options) || not (environmentRead options) = fact "capabilities" "no -N among the options that are known: if there is none among the others (-with-rtsopts) and the program does not set its capabilities itself, it uses one core"
       | otherwise = advise "capabilities" "no -N among the options of the run-time system: unless the program sets its capabilities itself, +RTS -N would use all cores"
+
+-- | Advice if the options ask for more capabilities than there are processors.
+tooMany :: Int -> Options -> [Finding]
+tooMany processors options =
+  [ advise "capabilities" ("-N" <> show n <> " on " <> show processors <> " processors: all capabilities wait for each other in each collection; +RTS -N takes as many as there are processors")
+    | option : _ <- [reverse (filter ("-N" `isPrefixOf`) (knownOptions options))],
+      Just n <- [readMaybe (drop 2 option)],
+      n > processors
+  ]
 
 -- | Options of the run-time system: between @+RTS@ and @-RTS@ (or @--RTS@, or @--@), and in GHCRTS.
 rtsOptions :: [String] -> [String] -> [String]

@@ -77,9 +77,8 @@ newtype Screen = Screen {screenLines :: [Text]}
 -- | The screen for a period of the given number of seconds, from the readings at its beginning and end.
 screenOf :: Text -> Double -> Reading -> Reading -> Screen
 screenOf title seconds before after =
-  Screen . concat $
-    [ [title],
-      processLine seconds before after,
+  Screen . (title :) . orNone . concat $
+    [ processLine seconds before after,
       requestLines seconds before after,
       managerTable seconds before after,
       latencyLine before after,
@@ -87,6 +86,9 @@ screenOf title seconds before after =
       collectorLine seconds before after,
       othersTable seconds before after
     ]
+  where
+    orNone [] = ["no metrics of Weft on that page, and no counter that has increased"]
+    orNone shown = shown
 
 -- | A gauge, summed over all labels.
 gauge :: Text -> Reading -> Maybe Double

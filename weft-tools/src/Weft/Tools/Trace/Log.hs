@@ -4,25 +4,29 @@
 -- Description : Reading GHC's event log
 --
 -- Extracts the events that a timeline needs from a file that @+RTS -l@ wrote, by the library @ghc-events@. If the
--- program was killed, or the file was cut off, the log is read up to where it ends.
+-- program was killed, or the file was cut off or damaged, the log is read up to there.
 module Weft.Tools.Trace.Log
   ( Recording (..),
     Entry (..),
     What (..),
     Marker (..),
+    End (..),
     readLog,
+    checkLog,
     markerOf,
   )
 where
 
-import Control.Exception (SomeAsyncException, SomeException, evaluate, fromException, tryJust)
+import Control.Exception (IOException, SomeAsyncException, SomeException, evaluate, fromException, tryJust)
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Lazy as L
 import Data.Int (Int64)
-import Data.Maybe (mapMaybe)
+import Data.List (sortOn)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified GHC.RTS.Events as G
-import System.IO (IOMode (ReadMode), SeekMode (SeekFromEnd), hSeek, withBinaryFile)
+import qualified GHC.RTS.Events.Incremental as G
+import System.Directory (getFileSize)
 import Text.Read (readMaybe)
 
 -- | An event on a capability, with its time in nanoseconds since the start.
@@ -49,33 +53,95 @@ data What
 data Marker = Sleeping | Woken !Int | Handed !Int | Fired !Int | Signalled !Int | Waited | Submitted !Int | Finished !Int
   deriving (Eq, Show)
 
--- | What a log says: the entries in order of time, and whether it goes to the end of its program.
+-- | What a log says: the entries in order of time, and how it ends.
 data Recording = Recording
   { recordingEntries :: [Entry],
-    recordingWhole :: !Bool
+    recordingEnd :: !End
   }
+
+-- | How a log ends.
+data End
+  = -- | With the mark that the run-time system writes last.
+    Complete
+  | -- | Without it: the program was killed, or the file was cut off.
+    CutOff
+  | -- | The block at this byte is damaged. Neither the rest of it nor what follows is read.
+    DamagedAt !Int64
+  deriving (Eq, Show)
 
 -- | Read a log; returns the reason if nothing can be read.
 readLog :: FilePath -> IO (Either Text Recording)
-readLog file = do
-  found <- tryJust synchronous (G.readEventLogFromFile file >>= either (pure . Left . T.pack) (fmap Right . recording))
-  pure $ case found of
-    Left e -> Left (T.pack (takeWhile (/= '\n') (show e)))
-    Right (Left why) -> Left why
-    Right (Right entries) -> Right entries
+readLog file = fmap recording <$> foldLog (flip (:)) [] file
   where
-    -- The library's errors, and not Ctrl-C.
-    synchronous :: SomeException -> Maybe SomeException
-    synchronous e = maybe (Just e) (\other -> const Nothing (other :: SomeAsyncException)) (fromException e)
-    recording eventLog = do
-      let entries = mapMaybe entry (G.sortEvents (G.events (G.dat eventLog)))
-      _ <- evaluate (length entries)
-      Recording entries <$> ends
-    -- The run-time system writes this last (EVENT_DATA_END of rts/EventLogFormat.h). The library ends in silence where
-    -- the bytes do.
-    ends = withBinaryFile file ReadMode $ \handle -> do
-      hSeek handle SeekFromEnd (-2)
-      (== B.pack [0xff, 0xff]) <$> B.hGet handle 2
+    recording (latestFirst, end) = Recording (sortOn entryTime (reverse latestFirst)) end
+
+-- | How a log ends, without keeping its entries; returns the reason if nothing can be read.
+checkLog :: FilePath -> IO (Either Text End)
+checkLog file = fmap snd <$> foldLog const () file
+
+-- | Combine the entries in the order of the file. Its data are blocks, each with events of one capability in order of
+-- time, and a mark behind the last one (rts/EventLogFormat.h). The library reads each block by itself, since it may end
+-- in silence where bytes are damaged.
+foldLog :: (a -> Entry -> a) -> a -> FilePath -> IO (Either Text (a, End))
+foldLog combine initial file = do
+  header <- caught (L.readFile file >>= evaluate . G.readHeader)
+  case header of
+    Left e -> pure (Left (maybe "its head is damaged" (T.pack . show) (fromException e :: Maybe IOException)))
+    Right (Left why) -> pure (Left (T.pack (takeWhile (/= '\n') why)))
+    Right (Right (kinds, bytes)) -> Right <$> blocks (G.decodeEvents kinds) initial bytes
+  where
+    blocks decoder seen bytes
+      | bytes == endMark = pure (seen, Complete)
+      | L.length marker < 24 = pure (seen, CutOff)
+      | number 0 2 marker /= 18 || size < 24 = damaged seen
+      | otherwise = do
+        let (block, rest) = L.splitAt size bytes
+            cut = L.length block < size
+        (seen', reached) <- events (number 14 8 marker) seen (L.toChunks block <> [probe | not cut]) decoder
+        case reached of
+          Lost -> damaged seen'
+          -- The logs of newer compilers have the mark in their last block.
+          _ | not cut, L.null rest, endMark `L.isSuffixOf` block -> pure (seen', Complete)
+          Whole | not cut -> blocks decoder seen' rest
+          Unfinished | cut, not (endMark `L.isSuffixOf` block) -> pure (seen', CutOff)
+          _ -> damaged seen'
+      where
+        -- Type, time, size of the block, time of its end, capability.
+        marker = L.take 24 bytes
+        size = number 10 4 marker
+        damaged seen' = (,) seen' . DamagedAt . subtract (L.length bytes) . fromIntegral <$> getFileSize file
+    number :: Int64 -> Int64 -> L.ByteString -> Int64
+    number from count = L.foldl' (\n byte -> 256 * n + fromIntegral byte) 0 . L.take count . L.drop from
+    endMark = L.pack [0xff, 0xff]
+    -- The start of a collection, at an impossible time. Behind a block, it is an event only if the block ends with one.
+    probe = B.pack ([0, 9] <> replicate 8 0xff)
+    events end seen chunks decoder = do
+      next <- caught (evaluate decoder)
+      case (next, chunks) of
+        (Right (G.Produce event decoder'), _)
+          | time >= 0,
+            time <= end + second -> do
+            found <- caught (traverse evaluate (entry event))
+            case maybe seen (combine seen) <$> found of
+              Right seen' -> seen' `seq` events end seen' chunks decoder'
+              Left _ -> pure (seen, Lost)
+          | time == -1, null chunks -> pure (seen, Whole)
+          where
+            time = fromIntegral (G.evTime event)
+        (Right (G.Consume more), chunk : chunks') -> events end seen chunks' (more chunk)
+        (Right (G.Consume _), []) -> pure (seen, Unfinished)
+        (Right (G.Done _), _) -> pure (seen, Unfinished)
+        _ -> pure (seen, Lost)
+    -- A block's end is noted after its events; their times may be adjusted.
+    second = 1000000000
+
+-- | How the decoding of a block ended: behind its last event, where more bytes were needed or the log's mark was, or at an
+-- error.
+data Reached = Whole | Unfinished | Lost
+
+-- | The library's errors, and not Ctrl-C.
+caught :: IO a -> IO (Either SomeException a)
+caught = tryJust $ \e -> maybe (Just e) (\other -> const Nothing (other :: SomeAsyncException)) (fromException e)
 
 entry :: G.Event -> Maybe Entry
 entry event = Entry (fromIntegral (G.evTime event)) (maybe 0 id (G.evCap event)) <$> what (G.evSpec event)
