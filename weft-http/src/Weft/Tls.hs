@@ -6,8 +6,7 @@
 -- > secure <- tlsAccept server connection
 --
 -- The result is a 'Connection' with a 'Weft.Transport.Security'. It satisfies the laws of "Weft.Transport.Laws"
--- except one: since the library has no half-close, sending fails after the peer's end has been received. A receive takes
--- that end only between two messages of the other direction, and waits for one that is being sent until its deadline.
+-- except one: since the library has no half-close, a send that begins after the peer's end has been received fails.
 --
 -- Errors are 'IOError's. Any thread may use a server.
 --

@@ -7,7 +7,6 @@ module Weft.Tls.Incoming
     newIncoming,
     receiveUntil,
     allowUnfinished,
-    Arrived (..),
     awaitRecord,
     takeBytes,
     endedShort,
@@ -20,7 +19,7 @@ import Data.Bits (shiftL, (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
-import Data.Word (Word8)
+import GHC.IO (unsafeUnmask)
 import Weft.Transport
 
 -- | The state of that direction. Written by the thread that receives.
@@ -65,7 +64,7 @@ endedShort i = readIORef (incomingShort i)
 takeBytes :: (String -> IOError) -> Incoming -> Int -> IO ByteString
 takeBytes failure i n = do
   begun <- readIORef (incomingRest i)
-  when (begun == 0) (awaitRecord i >>= writeIORef (incomingRest i) . recordSize)
+  when (begun == 0) (awaitRecord i >>= writeIORef (incomingRest i) . snd)
   have <- awaitBytes i n
   let bytes = B.take n have
   allowed <- subtract (B.length bytes) <$> readIORef (incomingAllowed i)
@@ -76,29 +75,20 @@ takeBytes failure i n = do
   when (B.length bytes < n) (writeIORef (incomingShort i) True)
   pure bytes
 
--- | What is known of a record that has arrived.
-data Arrived = Arrived
-  { -- | Whether it is whole: the stream has not ended before its end.
-    recordWhole :: !Bool,
-    -- | The type of its content (RFC 8446, 5.1), that of the outermost record.
-    recordType :: !Word8,
-    -- | How many bytes it has, with the header.
-    recordSize :: !Int
-  }
-
--- | Receive until there is a whole record, or the stream ends. Of what cannot be a record the library gets the header,
--- and refuses it: the type is unknown, or the length is too large (RFC 8446, 5.2; RFC 5246, 6.2.3).
-awaitRecord :: Incoming -> IO Arrived
+-- | Receive until there is a whole record, or the stream ends. Returns whether the record is whole, and how many bytes
+-- were awaited. Of what cannot be a record the library gets the header, and refuses it: the type is unknown, or the length
+-- is too large (RFC 8446, 5.2; RFC 5246, 6.2.3).
+awaitRecord :: Incoming -> IO (Bool, Int)
 awaitRecord i = do
   start <- awaitBytes i headerSize
   if B.length start < headerSize
-    then pure (Arrived False 0 (B.length start))
+    then pure (False, B.length start)
     else do
       let body = fromIntegral (B.index start 3) `shiftL` 8 .|. fromIntegral (B.index start 4)
           isRecord = B.head start >= 20 && B.head start <= 24 && body <= largestBody
           size = if isRecord then headerSize + body else headerSize
       have <- awaitBytes i size
-      pure (Arrived (B.length have >= size) (B.head start) size)
+      pure (B.length have >= size, size)
 
 -- | Receive until the given number of bytes are there, or the stream ends. Returns what is there, which stays.
 awaitBytes :: Incoming -> Int -> IO ByteString
@@ -108,8 +98,8 @@ awaitBytes i n = do
     then pure have
     else do
       deadline <- readIORef (incomingBy i)
-      -- Masked, so that received bytes are not lost; waiting is interruptible.
-      more <- mask_ $ do
+      -- Masked, so that received bytes are not lost. Waiting is interruptible, also within 'uninterruptibleMask_'.
+      more <- unsafeUnmask . mask_ $ do
         more <- connReceive (incomingFrom i) deadline 32768
         more <$ writeIORef (incomingBytes i) (have <> more)
       if B.null more then pure have else awaitBytes i n

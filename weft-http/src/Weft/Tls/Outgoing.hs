@@ -2,12 +2,13 @@
 -- The direction of a TLS session in which bytes are sent. After the handshake, what the library encrypts is first put
 -- into a queue, which never waits: an operation that receives may have to answer (a key update, a close_notify alert),
 -- and must neither wait for a sender nor be cut off in the middle of an answer. Whoever holds the lock sends from the
--- queue; a sender holds it from the first record of its message to the last.
+-- queue.
 module Weft.Tls.Outgoing
   ( Outgoing,
     newOutgoing,
-    put,
-    queued,
+    putMessage,
+    putAnswer,
+    queuedAnswers,
     locked,
     sendQueue,
     sendPromptly,
@@ -42,7 +43,7 @@ data Outgoing = Outgoing
 
 -- | @Queue -> CutOff@
 data Queue
-  = -- | The number of bytes; the strings, the last one first; and whether they are to be sent as soon as the lock is free.
+  = -- | The number of bytes of answers; all strings, the last one first; and whether they are to be sent as soon as the lock is free.
     Queue !Int ![ByteString] !Bool
   | -- | A send was interrupted or failed: the peer cannot decrypt what would follow. Nothing more is sent.
     CutOff
@@ -53,17 +54,21 @@ newOutgoing to = Outgoing to <$> newMVar () <*> newIORef empty
   where
     empty = Queue 0 [] False
 
--- | Append a string.
-put :: Outgoing -> ByteString -> IO ()
-put o bytes = atomicModifyIORef' (outgoingQueue o) $ \queue -> case queue of
-  Queue size strings urgent -> (Queue (size + B.length bytes) (bytes : strings) urgent, ())
+-- | Append a string: part of a message, or an answer.
+putMessage, putAnswer :: Outgoing -> ByteString -> IO ()
+putMessage = append (const 0)
+putAnswer = append B.length
+
+append :: (ByteString -> Int) -> Outgoing -> ByteString -> IO ()
+append answered o bytes = atomicModifyIORef' (outgoingQueue o) $ \queue -> case queue of
+  Queue answers strings urgent -> (Queue (answers + answered bytes) (bytes : strings) urgent, ())
   CutOff -> (CutOff, ())
 
--- | The number of bytes that are not sent yet.
-queued :: Outgoing -> IO Int
-queued o = sizeOf <$> readIORef (outgoingQueue o)
+-- | The number of bytes of answers that are not sent yet.
+queuedAnswers :: Outgoing -> IO Int
+queuedAnswers o = sizeOf <$> readIORef (outgoingQueue o)
   where
-    sizeOf (Queue size _ _) = size
+    sizeOf (Queue answers _ _) = answers
     sizeOf CutOff = 0
 
 -- | Send nothing more.
@@ -87,12 +92,11 @@ isCutOff o = cut <$> readIORef (outgoingQueue o)
 
 -- | Run an action with the lock. Throws an error that satisfies 'isTimeout' if another thread has it at the deadline.
 locked :: Outgoing -> Instant -> IO a -> IO a
-locked o deadline act = do
-  r <- mask_ $ do
-    free <- tryTakeMVar (outgoingLock o)
-    when (isNothing free) acquire
-    act `finally` putMVar (outgoingLock o) ()
-  r <$ afterwards o
+locked o deadline act = mask_ $ do
+  free <- tryTakeMVar (outgoingLock o)
+  when (isNothing free) acquire
+  r <- (act `finally` putMVar (outgoingLock o) ()) `onException` (now >>= afterwards o)
+  r <$ afterwards o deadline
   where
     acquire
       | deadline == noDeadline = takeMVar (outgoingLock o)
@@ -101,37 +105,39 @@ locked o deadline act = do
         got <- within (deadline `until` t) (takeMVar (outgoingLock o))
         when (isNothing got) (ioError (IOError Nothing TimeExpired "Weft.Tls" "another thread is sending" Nothing Nothing))
 
--- | With the lock: send all that is in the queue. If it throws, sending is cut off.
+-- | With the lock: send all that is in the queue, and what others put there meanwhile. If it throws, sending is cut off;
+-- if it was before, it throws @EPIPE@.
 sendQueue :: Outgoing -> Instant -> IO ()
 sendQueue o deadline = do
+  checkWhole o
   strings <- atomicModifyIORef' (outgoingQueue o) $ \queue -> case queue of
     Queue _ strings _ -> (Queue 0 [] False, reverse strings)
     CutOff -> (CutOff, [])
   case strings of
     [] -> pure ()
-    [bytes] -> connSendBytes (outgoingTo o) deadline bytes `onException` cutOff o
-    _ -> connSendMany (outgoingTo o) deadline strings `onException` cutOff o
+    [bytes] -> (connSendBytes (outgoingTo o) deadline bytes `onException` cutOff o) >> sendQueue o deadline
+    _ -> (connSendMany (outgoingTo o) deadline strings `onException` cutOff o) >> sendQueue o deadline
 
 -- | Without the lock: send from the queue what the connection takes without waiting. If it does not take all, sending is
 -- cut off. If another thread has the lock, that one sends it. Throws no 'IOException'.
 sendPromptly :: Outgoing -> IO ()
 sendPromptly o = do
   atomicModifyIORef' (outgoingQueue o) $ \queue -> case queue of
-    Queue size strings _ -> (Queue size strings (size > 0), ())
+    Queue answers strings _ -> (Queue answers strings (answers > 0), ())
     CutOff -> (CutOff, ())
-  afterwards o
+  now >>= afterwards o
 
 -- | Send what is urgent, if the lock is free. The thread that has the lock does it when it has released it.
-afterwards :: Outgoing -> IO ()
-afterwards o = do
+afterwards :: Outgoing -> Instant -> IO ()
+afterwards o deadline = do
   wanted <- urgent <$> readIORef (outgoingQueue o)
   when wanted $ do
     sent <- mask_ $ do
       free <- tryTakeMVar (outgoingLock o)
       case free of
         Nothing -> pure False
-        Just () -> True <$ (void (try (now >>= sendQueue o) :: IO (Either IOException ())) `finally` putMVar (outgoingLock o) ())
-    when sent (afterwards o)
+        Just () -> True <$ (void (try (sendQueue o deadline) :: IO (Either IOException ())) `finally` putMVar (outgoingLock o) ())
+    when sent (afterwards o deadline)
   where
     urgent (Queue _ _ u) = u
     urgent CutOff = False

@@ -16,12 +16,11 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
 import Data.IORef
-import Data.List (intersperse)
 import Data.Maybe (fromMaybe)
 import Data.X509 (CertificateChain (..), encodeSignedObject)
 import Foreign.C.Error (Errno, eBADF, eINVAL, ePIPE, errnoToIOError)
 import Foreign.Ptr (castPtr)
-import GHC.IO.Exception (IOErrorType (ProtocolError, TimeExpired), IOException (..))
+import GHC.IO.Exception (IOErrorType (EOF, InvalidArgument, ProtocolError, TimeExpired), IOException (..))
 import Network.TLS
 import System.IO.Error (isEOFError)
 import Weft.Core.Time (until)
@@ -64,6 +63,8 @@ data Session = Session
     sessionTrouble :: !(IORef (Maybe IOException)),
     -- | Written by the thread that sends.
     sessionEnding :: !(IORef Ending),
+    -- | The thread that is in 'sendData'. Written by the thread that sends.
+    sessionSending :: !(IORef (Maybe ThreadId)),
     -- | The thread that is in 'bye', and its deadline. Written by the thread that sends.
     sessionBye :: !(IORef (Maybe (ThreadId, Instant))),
     -- | Whether the connection was closed. Written by any thread.
@@ -89,13 +90,21 @@ handshakeOver side deadline params learned below = do
   outgoing <- newOutgoing below
   trouble <- newIORef Nothing
   byeBy <- newIORef Nothing
+  sending <- newIORef Nothing
   -- The version, after the handshake.
   established <- newIORef Nothing
+  probing <- newIORef False
   let noting act = act `catch` \e -> modifyIORef trouble (<|> Just e) >> throwIO (e :: IOException)
       send bytes = do
         version <- readIORef established
-        if version == Nothing then noting (connSendBytes below deadline bytes) else put outgoing bytes
+        sender <- readIORef sending
+        me <- myThreadId
+        case version of
+          Nothing -> noting (connSendBytes below deadline bytes)
+          Just _ -> (if sender == Just me then putMessage else putAnswer) outgoing bytes
       receive n = do
+        nothing <- readIORef probing
+        when nothing (throwIO NothingPending)
         waitInBye byeBy
         version <- readIORef established
         -- The library may wait for an answer to what it sent: TLS 1.2 has renegotiation.
@@ -122,11 +131,22 @@ handshakeOver side deadline params learned below = do
             securityResumed = maybe again (`elem` [PreSharedKey, RTT0]) mode
           }
   writeIORef established (Just version)
-  clear <- newIORef B.empty
-  end <- newIORef False
+  -- That receive may have returned data, which the library keeps. It returns it before it receives.
+  writeIORef probing True
+  pending <- if side == ClientSide && version == TlsVersion13 then fmap Just (translating trouble (recvData context)) `catch` \NothingPending -> pure Nothing else pure Nothing
+  writeIORef probing False
+  short <- endedShort incoming
+  clear <- newIORef (fromMaybe B.empty pending)
+  end <- newIORef (pending == Just B.empty && not short)
   ending <- newIORef Open
   closed <- newIORef False
-  pure (Connection operations (Session context below security side incoming outgoing clear end trouble ending byeBy closed))
+  pure (Connection operations (Session context below security side incoming outgoing clear end trouble ending sending byeBy closed))
+
+-- | The library has no data that it received during the handshake.
+data NothingPending = NothingPending
+  deriving (Show)
+
+instance Exception NothingPending
 
 -- | If this thread is in 'bye', wait until it is interrupted, or throw an error that satisfies 'isTimeout' at its
 -- deadline.
@@ -161,8 +181,8 @@ operations =
       opSecurity = Just . sessionSecurity
     }
 
--- | The rest of the current record, or bytes of the next one. Masked: it is interruptible where it waits, and an
--- exception must not find the library in the middle of a record.
+-- | The rest of the current record, or bytes of the next one. Masked: it is interruptible where it waits for bytes, and
+-- an exception must not find the library in the middle of a record.
 --
 -- What the library answers meanwhile goes into the queue. An answer to a key update waits for the next send (RFC 8446,
 -- 4.6.3); there are many only if the peer does not want to receive.
@@ -178,21 +198,14 @@ receiveClear s deadline n
     give bytes = B.take n bytes <$ writeIORef (sessionClear s) (B.drop n bytes)
     next = do
       receiveUntil (sessionIncoming s) deadline
-      record <- awaitRecord (sessionIncoming s)
+      (whole, _) <- awaitRecord (sessionIncoming s)
       allowUnfinished (sessionIncoming s)
-      if not (recordWhole record)
-        then truncated
-        else if mayBeAlert record then locked (sessionOutgoing s) deadline fromLibrary else fromLibrary
-    -- After the peer's close_notify alert the library sends nothing more, so it gets the alert between two messages of
-    -- ours. With TLS 1.3 the type of the content is encrypted: an alert has two bytes, and one for its type (RFC 8446, 5.2).
-    mayBeAlert record
-      | securityVersion (sessionSecurity s) == TlsVersion12 = recordType record == 21
-      | otherwise = recordSize record == 5 + 2 + 1 + 16
+      if whole then fromLibrary else truncated
     fromLibrary = do
-      bytes <- translating (sessionTrouble s) (recvData (sessionContext s)) `onException` sendPromptly (sessionOutgoing s)
-      answers <- queued (sessionOutgoing s)
+      bytes <- translating (sessionTrouble s) (uninterruptibleMask_ (recvData (sessionContext s))) `onException` sendPromptly (sessionOutgoing s)
+      answers <- queuedAnswers (sessionOutgoing s)
       when (B.null bytes || answers > fewAnswers) (sendPromptly (sessionOutgoing s))
-      left <- queued (sessionOutgoing s)
+      left <- queuedAnswers (sessionOutgoing s)
       when (left > manyAnswers) (ioError (protocolError "the peer does not take the answers to its key updates"))
       short <- endedShort (sessionIncoming s)
       if not (B.null bytes) then give bytes else if short then truncated else ended
@@ -208,26 +221,33 @@ fewAnswers, manyAnswers :: Int
 fewAnswers = 1024
 manyAnswers = 65536
 
--- | Send in records of up to 16 KiB, even if the pieces are small. Masked: it is interruptible where it waits, and
--- between records. If it throws, nothing more can be sent.
+-- | Send in records of up to 16 KiB, even if the pieces are small. If it throws, nothing more can be sent.
+--
+-- The library encrypts a message at once: it sends nothing any more when it has received the peer's close_notify alert,
+-- which may be while the message is being sent. So the memory of a message is needed twice, up to 1 MiB.
 sendClear :: Session -> Instant -> [ByteString] -> IO ()
 sendClear s deadline strings = do
   checkOpen s "connSend"
   ending <- readIORef (sessionEnding s)
   unless (ending == Open) (failed "connSend" ePIPE)
   checkWhole outgoing
-  locked outgoing deadline (sequence_ (intersperse allowInterrupt (map record pieces)) `onException` finish)
+  mask_ (mapM_ sendPart (parts (records (filter (not . B.null) strings))))
   where
     outgoing = sessionOutgoing s
-    pieces = records (filter (not . B.null) strings)
-    record bytes = do
-      translated (pure Nothing) (sendData (sessionContext s) (L.fromStrict bytes))
+    sendPart part = (`onException` cutOff outgoing) . locked outgoing deadline $ do
+      -- After the peer's end it throws an error that says the same as one of a file which is too short.
+      me <- myThreadId
+      writeIORef (sessionSending s) (Just me)
+      encrypted <- try (uninterruptibleMask_ (translated (pure Nothing) (sendData (sessionContext s) (L.fromChunks part))))
+      writeIORef (sessionSending s) Nothing
+      either (\e -> if isEOFError e then failed "connSend" ePIPE else ioError e) pure encrypted
       sendQueue outgoing deadline
-      checkWhole outgoing
-    -- If the peer has ended the session, the library's answer may be in the queue.
-    finish = (now >>= sendQueue outgoing) `catch` ignored >> cutOff outgoing
-    ignored :: IOException -> IO ()
-    ignored _ = pure ()
+    parts [] = []
+    parts several = let (now', later) = splitAt (partSize `div` textSize) several in now' : parts later
+
+-- | The most bytes that are encrypted before they are sent: 1 MiB.
+partSize :: Int
+partSize = 1048576
 
 -- | If the file ends early, more can be sent afterwards, as with the kernel's sockets.
 sendFileClear :: Session -> Instant -> [ByteString] -> FileRange -> IO ()
@@ -237,8 +257,9 @@ sendFileClear s deadline strings range = mask_ $ do
     unless (tooShort e) (cutOff (sessionOutgoing s))
     throwIO e
   where
+    -- Or an invalid part of the file, of which nothing was sent.
     tooShort :: SomeException -> Bool
-    tooShort e = maybe False isEOFError (fromException e)
+    tooShort e = maybe False ((`elem` [EOF, InvalidArgument]) . ioe_type) (fromException e)
 
 -- | The most bytes of text in a record (RFC 8446, 5.1).
 textSize :: Int

@@ -85,22 +85,39 @@ tests = withFiles $ \get ->
         killThread flood
         connAbort s
         outcome @?= show ProtocolError,
-      testCase "the peer's end during a send: a receive meets its deadline, and the message is sent whole" $ do
+      testCase "the peer's end is received while the sending direction is blocked, and the message is sent whole" $ do
         files <- get
         (s, _, peer) <- withLibrary files ServerIsOurs
         let large = B.replicate 300000 120
         sent <- newEmptyMVar
         _ <- forkIO (try (connSendBytes s noDeadline large) >>= putMVar sent)
         threadDelay 100000
-        ending <- newEmptyMVar
-        _ <- forkIO (T.bye peer `finally` putMVar ending ())
-        soon <- deadlineIn (milliseconds 100)
-        r <- within5 (try (connReceive s soon 100))
-        either isTimeout (const False) r @? "no timeout"
+        _ <- forkIO (T.bye peer)
+        within5 (connReceive s noDeadline 100) >>= (@?= B.empty)
         got <- within5 (receiveLibrary peer (B.length large))
         got @?= large
         takeMVar sent >>= either (throwIO :: IOException -> IO ()) pure
-        within5 (connReceive s noDeadline 100) >>= (@?= B.empty),
+        again <- try (connSendBytes s noDeadline (B8.pack "more"))
+        either isFullOrPipe (const False) again @? "sent after the peer's end",
+      testCase "records of two bytes are received while the sending direction is blocked" $ do
+        files <- get
+        (s, _, peer) <- withLibrary files ServerIsOurs
+        sent <- newEmptyMVar
+        _ <- forkIO (try (connSendBytes s noDeadline (B.replicate 300000 120)) >>= putMVar sent)
+        threadDelay 100000
+        replicateM_ 3 (T.sendData peer (L.fromStrict (B8.pack "\r\n")))
+        B8.pack "\r\n\r\n\r\n" `isReceivedBy` s
+        _ <- within5 (receiveLibrary peer 300000)
+        takeMVar sent >>= either (throwIO :: IOException -> IO ()) pure,
+      testCase "a server speaks first, to a client with a certificate" $ do
+        files <- get
+        ca <- B.readFile (folderOf files <> "/ca.pem")
+        let asking = (settingsFor files ["one"]) {tlsClientCertificates = RequiredClientCertificatesMemory ca}
+        (a, b) <- inMemory
+        server <- newTlsServer asking
+        _ <- forkIO (tlsAccept server b >>= \s -> connSendBytes s noDeadline (B8.pack "greeting"))
+        c <- tlsConnect (clientFor files) {tlsClientCertificate = Just (sourceOf files "client")} "one.test" a
+        B8.pack "greeting" `isReceivedBy` c,
       testCase "after a send that failed nothing can be sent, and the peer learns that the stream is incomplete" $ do
         files <- get
         (c, s, refuse) <- withRefusal files

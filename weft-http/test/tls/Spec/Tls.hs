@@ -27,7 +27,6 @@ import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Duration
-import qualified Weft.Socket as S
 import Weft.Test.Skip
 import Weft.Tls
 import Weft.Transport
