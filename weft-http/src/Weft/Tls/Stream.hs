@@ -22,7 +22,6 @@ import Foreign.C.Error (Errno, eBADF, eINVAL, ePIPE, errnoToIOError)
 import Foreign.Ptr (castPtr)
 import GHC.IO.Exception (IOErrorType (EOF, InvalidArgument, ProtocolError, TimeExpired), IOException (..))
 import Network.TLS
-import System.IO.Error (isEOFError)
 import Weft.Core.Time (until)
 import Weft.Sys (now)
 import Weft.Timer (sleep)
@@ -235,12 +234,12 @@ sendClear s deadline strings = do
   where
     outgoing = sessionOutgoing s
     sendPart part = (`onException` cutOff outgoing) . locked outgoing deadline $ do
-      -- After the peer's end it throws an error that says the same as one of a file which is too short.
+      -- It refuses to send after the peer's end or a fatal alert, with an error that depends on its version.
       me <- myThreadId
       writeIORef (sessionSending s) (Just me)
       encrypted <- try (uninterruptibleMask_ (translated (pure Nothing) (sendData (sessionContext s) (L.fromChunks part))))
       writeIORef (sessionSending s) Nothing
-      either (\e -> if isEOFError e then failed "connSend" ePIPE else ioError e) pure encrypted
+      either (\e -> if ioe_type e `elem` [EOF, ProtocolError] then failed "connSend" ePIPE else ioError e) pure encrypted
       sendQueue outgoing deadline
     parts [] = []
     parts several = let (now', later) = splitAt (partSize `div` textSize) several in now' : parts later

@@ -13,7 +13,6 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
 import qualified Data.ByteString.Lazy as L
 import Data.Default.Class (def)
-import Data.Either (isRight)
 import Data.IORef
 import Foreign.Ptr (castPtr)
 import GHC.IO.Exception (IOErrorType (ProtocolError, TimeExpired), IOException (..))
