@@ -242,7 +242,7 @@ sendClear s deadline strings = do
       either (\e -> if ioe_type e `elem` [EOF, ProtocolError] then failed "connSend" ePIPE else ioError e) pure encrypted
       sendQueue outgoing deadline
     parts [] = []
-    parts several = let (now', later) = splitAt (partSize `div` textSize) several in now' : parts later
+    parts several = let (next, later) = splitAt (partSize `div` textSize) several in next : parts later
 
 -- | The most bytes that are encrypted before they are sent: 1 MiB.
 partSize :: Int
