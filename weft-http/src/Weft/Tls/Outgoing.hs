@@ -43,7 +43,8 @@ data Outgoing = Outgoing
 
 -- | @Queue -> CutOff@
 data Queue
-  = -- | The number of bytes of answers; all strings, the last one first; and whether they are to be sent as soon as the lock is free.
+  = -- | The number of bytes of answers; all strings, the last one first; and whether they are to be sent as soon as the
+    -- lock is free.
     Queue !Int ![ByteString] !Bool
   | -- | A send was interrupted or failed: the peer cannot decrypt what would follow. Nothing more is sent.
     CutOff
