@@ -26,7 +26,7 @@ settingsOf bench subject = case (subject, bench) of
     | coldFiles -> Just (serve <> ", a cache of 100 MB")
     | bench `elem` ["static", "https", "rude"] -> Just serve
     | bench == "tcp" -> Just "+RTS -N1 -T -A16m -I0"
-    | bench == "http" -> Just "+RTS -ki1400 -kc3k -kb512"
+    | bench == "http" -> Just "+RTS -ki1600 -kc3k -kb512"
   ("weft-serve", _) -> Just (serve <> ", any number of connections, 600 s for a head")
   ("weft-hybrid", _)
     | coldFiles -> Just "the example hybrid-web, +RTS -A4m, a cache of 100 MB"
@@ -48,7 +48,7 @@ settingsOf bench subject = case (subject, bench) of
   where
     -- Figure 19 of 2007 is that benchmark.
     coldFiles = bench `elem` ["disk-web", "2007-19"]
-    serve = "weft serve, one core, +RTS -ki1400 -kc3k -kb512 -c"
+    serve = "weft serve, one core, +RTS -ki1600 -kc3k -kb512 -c"
     nginx = "one worker, sendfile, tcp_nopush, open_file_cache, no access log"
 
 -- | The settings of each of these subjects that has any.
