@@ -165,6 +165,12 @@ ssize_t weft_sendv(int fd, struct iovec *iov, int n, struct sockaddr *addr, sock
   RETRY(ssize_t, sendmsg(fd, &m, MSG_NOSIGNAL));
 }
 
+/* Two pieces of memory by one call. */
+ssize_t weft_send_two(int fd, void *first, size_t n, void *second, size_t m) {
+  struct iovec iov[2] = {{first, n}, {second, m}};
+  return weft_sendv(fd, iov, 2, NULL, 0);
+}
+
 /* A send after which more data follows at once, so the kernel may wait for that before it sends a packet. */
 ssize_t weft_sendv_more(int fd, struct iovec *iov, int n) {
 #ifndef MSG_MORE

@@ -28,6 +28,7 @@ ssize_t weft_recv(int, void *, size_t, int), weft_send(int, const void *, size_t
 ssize_t weft_recvfrom(int, void *, size_t, int, struct sockaddr *, socklen_t *);
 ssize_t weft_sendto(int, const void *, size_t, const struct sockaddr *, socklen_t);
 ssize_t weft_sendv(int, struct iovec *, int, struct sockaddr *, socklen_t), weft_sendv_more(int, struct iovec *, int);
+ssize_t weft_send_two(int, void *, size_t, void *, size_t);
 ssize_t weft_read_at(int, void *, size_t, int64_t), weft_sendfile(int, int, int64_t, size_t);
 ssize_t weft_sendfile_cached(int, int, int64_t, size_t);
 ssize_t weft_sendmsg(int, struct iovec *, int, void *, uint32_t, void *, size_t, int);
@@ -67,6 +68,9 @@ static void streams(void) {
   expect("sendv", weft_sendv(fds[1], parts, 3, 0, 0), 1000);
   expect("sendv_more", weft_sendv_more(fds[1], parts, 3), 1000);
   expect("recv", weft_recv(fds[0], in, 1000, MSG_PEEK), 1000);
+  char *one = exactly(10, 'b'), *two = exactly(20, 'c');
+  expect("send_two", weft_send_two(fds[1], one, 10, two, 20), 30);
+  free(one), free(two);
   expect("shutdown", weft_shutdown(fds[1], SHUT_WR), 0);
   expect("send after shutdown", weft_send(fds[1], out, 1, 0), -EPIPE);
   int copy = weft_dup(fds[0]);

@@ -30,6 +30,7 @@ module Weft.FFI.Socket
     cSend,
     cSendTo,
     cSendV,
+    cSendTwo,
     cSendVMore,
     cSendMsg,
     cRecvMsg,
@@ -120,6 +121,9 @@ foreign import ccall unsafe "weft_sendto"
 
 foreign import ccall unsafe "weft_sendv"
   cSendV :: CInt -> Ptr IoVec -> CInt -> Ptr SockAddrBytes -> Word32 -> IO CSsize
+
+-- | Send two pieces of memory, each given by its address and length.
+foreign import ccall unsafe "weft_send_two" cSendTwo :: CInt -> Ptr Word8 -> CSize -> Ptr Word8 -> CSize -> IO CSsize
 
 -- | Store the number of bytes that the peer has acknowledged. Returns 1 if the send buffer is full, and 0 if not.
 foreign import ccall unsafe "weft_send_progress" cSendProgress :: CInt -> Ptr Int64 -> IO CInt

@@ -26,6 +26,7 @@ module Weft.FFI.Socket
     cSend,
     cSendTo,
     cSendV,
+    cSendTwo,
     cSendVMore,
     cSendMsg,
     cRecvMsg,
@@ -153,6 +154,12 @@ cSendTo n p size _ _ = cSend n p size 0
 
 cSendV :: CInt -> Ptr IoVec -> CInt -> Ptr SockAddrBytes -> Word32 -> IO CSsize
 cSendV n vec count _ _ = gathered vec count >>= fmap fromIntegral . sendSocket (fromIntegral n)
+
+cSendTwo :: CInt -> Ptr Word8 -> CSize -> Ptr Word8 -> CSize -> IO CSsize
+cSendTwo n p size q size' = do
+  first <- B.packCStringLen (castPtr p, fromIntegral size)
+  second <- B.packCStringLen (castPtr q, fromIntegral size')
+  fromIntegral <$> sendSocket (fromIntegral n) (first <> second)
 
 cSendVMore :: CInt -> Ptr IoVec -> CInt -> IO CSsize
 cSendVMore n vec count = cSendV n vec count nullPtr 0

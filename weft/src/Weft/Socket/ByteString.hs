@@ -50,6 +50,7 @@ import Foreign.Ptr (Ptr, castPtr, nullPtr, plusPtr)
 import Foreign.Storable (poke)
 import GHC.ForeignPtr (unsafeWithForeignPtr)
 import Network.Socket (SockAddr)
+import System.Posix.Types (CSsize)
 import Weft.FFI.Socket
 import Weft.Socket.Address
 import Weft.Socket.Gather
@@ -106,7 +107,30 @@ sendNow s bs = withBytes bs $ \p n ->
 -- | Send strings one after the other, gathered into as few system calls as
 -- possible. If it is cut off after a part, further sends fail, as with 'sendAll'.
 sendMany :: Socket -> [ByteString] -> IO ()
-sendMany s = sendGathered "Weft.Socket.ByteString.sendMany" s (cutOff s) (\fd iov n -> cSendV fd iov n nullPtr 0)
+sendMany s strings = case strings of
+  -- A head and a body: without the array of pieces, which takes 1 KB.
+  [a, b] | not (B.null a), not (B.null b) -> sendTwo s a b
+  _ -> sendGathered manyName s (cutOff s) sendPieces strings
+
+sendTwo :: Socket -> ByteString -> ByteString -> IO ()
+sendTwo s a b = withBytes a $ \p n -> withBytes b $ \q m -> do
+  let attempt fd = do
+        r <- cSendTwo fd p (fromIntegral n) q (fromIntegral m)
+        decodeResult r (\sent -> pure (if sent < n + m then Drained sent else Done sent))
+  operateThen manyName s Writing attempt $ \sent ->
+    unless (sent == n + m) ((betweenParts manyName s >> rest (n - sent)) `onException` cutOff s)
+  where
+    -- The argument is what is left of the first string, or negative.
+    rest left
+      | left > 0 = others [B.unsafeDrop (B.length a - left) a, b]
+      | otherwise = others [B.unsafeDrop (negate left) b]
+    others = sendGathered manyName s (pure ()) sendPieces
+
+sendPieces :: CInt -> Ptr IoVec -> CInt -> IO CSsize
+sendPieces fd iov n = cSendV fd iov n nullPtr 0
+
+manyName :: String
+manyName = "Weft.Socket.ByteString.sendMany"
 
 -- | 'sendMany' for data that more data follows at once: the kernel may hold it back, so that both
 -- go into one packet (@MSG_MORE@, send(2)). On systems without that flag it is 'sendMany'.

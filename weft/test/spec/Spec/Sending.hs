@@ -33,6 +33,8 @@ tests =
         (name, operation) <-
           [ ("sendAll", const (`sendAll` large)),
             ("sendMany", const (`sendMany` replicate 3000 (B.replicate 10000 1))),
+            ("sendMany of two, in the first", const (`sendMany` [large, B.take 10 large])),
+            ("sendMany of two, in the second", const (`sendMany` [B.take 10 large, large])),
             ("lazy sendAll", const (`Lazy.sendAll` L.fromStrict large)),
             ("sendFile", flip sendFile)
           ]

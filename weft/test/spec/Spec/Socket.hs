@@ -140,6 +140,12 @@ peers =
       t <- start (sendMany a chunks)
       got <- recvExactly b (sum (map B.length chunks))
       assertBool "other bytes" (got == B.concat chunks)
+      result "send" t,
+    test "sendMany of two strings, of which the kernel takes a part" . forM_ [(1, 900000), (900000, 1), (450000, 450000), (1, 1)] $ \(n, m) -> withUnix $ \a b -> do
+      let strings = [payload n, B.reverse (payload m)]
+      t <- start (sendMany a strings)
+      got <- recvExactly b (n + m)
+      assertBool "other bytes" (got == B.concat strings)
       result "send" t
   ]
 
