@@ -25,6 +25,8 @@ module Weft.Static
     withStatic,
     openStatic,
     closeStatic,
+    usingStatic,
+    sharesFolder,
     Static,
     staticApp,
 
@@ -60,6 +62,7 @@ import Weft.Static.Folders (newFolders)
 import Weft.Static.Listing
 import Weft.Static.OpenFiles
 import Weft.Static.Path
+import Weft.Static.Users
 import Weft.Sys (now)
 
 -- | How a folder is served.
@@ -101,8 +104,8 @@ defaultStaticSettings =
       staticOpenFiles = Nothing
     }
 
--- | An open folder with its settings and its cache.
-data Static = Static !StaticSettings !DocumentRoot !(Cache Found Resource) !(Instant -> Instant)
+-- | An open folder with its settings, its cache, and the count of those who use the folder.
+data Static = Static !StaticSettings !DocumentRoot !(Cache Found Resource) !(Instant -> Instant) !Users
 
 -- | Open a folder while an action runs. Throws an 'IOError' if it cannot be opened.
 withStatic :: StaticSettings -> FilePath -> (Static -> IO a) -> IO a
@@ -110,22 +113,33 @@ withStatic settings folder = bracket (openStatic settings folder) closeStatic
 
 -- | Open a folder; close it by 'closeStatic'. Throws an 'IOError' if it cannot be opened.
 openStatic :: StaticSettings -> FilePath -> IO Static
-openStatic settings folder = openDirectory folder >>= staticOf settings
+openStatic settings folder = do
+  root <- openDirectory folder
+  users <- newUsers (closeDirectory root)
+  staticOf settings root users
 
--- | Close the folder. No request may be served from it any more.
+-- | Close the folder, as soon as no 'usingStatic' is in progress. Other requests may not be served from it any more.
 closeStatic :: Static -> IO ()
-closeStatic (Static _ root _ _) = closeDirectory (rootDirectory root)
+closeStatic (Static _ _ _ _ users) = closeUnused users
 
--- | The open folder with other settings and an empty cache. Both values may be used, until the
--- first one is closed.
+-- | Run an action during which the folder stays open, such as a request of an application whose folder another thread
+-- replaces. 'Nothing', without running it, after 'closeStatic'.
+usingStatic :: Static -> IO a -> IO (Maybe a)
+usingStatic (Static _ _ _ _ users) = using users
+
+-- | Whether both have the same open folder ('changeStatic'), so that 'closeStatic' of one closes that of the other.
+sharesFolder :: Static -> Static -> Bool
+sharesFolder (Static _ _ _ _ a) (Static _ _ _ _ b) = a == b
+
+-- | The open folder with other settings and an empty cache. Both values may be used, until one of them is closed.
 changeStatic :: StaticSettings -> Static -> IO Static
-changeStatic settings (Static _ root _ _) = staticOf settings (rootDirectory root)
+changeStatic settings (Static _ root _ _ users) = staticOf settings (rootDirectory root) users
 
-staticOf :: StaticSettings -> Directory -> IO Static
-staticOf settings root = do
+staticOf :: StaticSettings -> Directory -> Users -> IO Static
+staticOf settings root users = do
   cache <- newCache (staticCacheBytes settings)
   folders <- newFolders root (staticTrust settings)
-  let static = Static settings (DocumentRoot root (staticCacheFile settings) folders (staticHeaders settings) most (staticOpenFiles settings) (`missed` static)) cache since
+  let static = Static settings (DocumentRoot root (staticCacheFile settings) folders (staticHeaders settings) most (staticOpenFiles settings) (`missed` static)) cache since users
   pure static
   where
     !most = if staticCompress settings then min 1048576 (staticCacheBytes settings `quot` 8) else 0
@@ -134,7 +148,7 @@ staticOf settings root = do
 
 -- | Counters of the folder's cache.
 staticMetrics :: Static -> IO CacheMetrics
-staticMetrics (Static _ _ cache _) = cacheMetrics cache
+staticMetrics (Static _ _ cache _ _) = cacheMetrics cache
 
 -- | The application.
 --
@@ -149,7 +163,7 @@ staticMetrics (Static _ _ cache _) = cacheMetrics cache
 -- another 'Static' ('changeStatic' makes one of the same folder) than one that is not; so do requests whose 'pathInfo'
 -- is changed by something that is not in the path, as a cookie or the host.
 staticApp :: Static -> Application
-staticApp static@(Static _ root cache since) request respond
+staticApp static@(Static _ root cache since _) request respond
   | method == methodGet || method == methodHead = do
     t <- now
     hit <- lookupCache cache (since t) (rawPathInfo request)
@@ -169,7 +183,7 @@ tries = 8
 -- | Serve a request whose path is no key of the cache. A path can be spelled in many ways (@%61@ is @a@); its entry has
 -- only one of them as key.
 respelled :: Static -> Instant -> Application
-respelled static@(Static _ root cache since) t request respond = case asked of
+respelled static@(Static _ root cache since _) t request respond = case asked of
   Right (_, key)
     | key /= rawPathInfo request,
       B.null (rootWithoutSlash request) -> do
@@ -200,7 +214,7 @@ missed :: Int -> Static -> Application
 missed again static request = missedAs (askedFor request) again static request
 
 missedAs :: Either NotAPath (Target, ByteString) -> Int -> Static -> Application
-missedAs asked again static@(Static settings root cache _) request respond = case asked of
+missedAs asked again static@(Static settings root cache _ _) request respond = case asked of
   Left Malformed -> respond (plain badRequest400 [])
   Left Forbidden -> respond (plain notFound404 [])
   Right (FileTarget path, key) -> do
@@ -243,7 +257,7 @@ refresh static began (path : others) old = do
     isDenied _ = False
 
 refreshOne :: Static -> Instant -> ByteString -> Maybe Resource -> IO (Either Found (Freshness Resource))
-refreshOne (Static _ root _ _) began path old = briefly (rootOpenFiles root) $ do
+refreshOne (Static _ root _ _ _) began path old = briefly (rootOpenFiles root) $ do
   same <- case old of
     Just r | resourcePath r == path -> unchanged root began r
     _ -> pure Nothing

@@ -9,10 +9,11 @@ import IdleTimerScenario (idleTimerTests)
 import ServerScenario (serverTests)
 import System.Environment (setEnv)
 import Test.Tasty hiding (defaultMain)
+import UsersScenario (usersTests)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
 main = do
   -- One simulation at a time.
   setEnv "TASTY_NUM_THREADS" "1"
-  defaultMain (testGroup "server-sim" [serverTests, idleTimerTests])
+  defaultMain (testGroup "server-sim" [serverTests, idleTimerTests, usersTests])

@@ -13,10 +13,7 @@ module Weft.Tools.Serve.Host
   )
 where
 
-import Control.Exception (mask, onException)
-import Control.Monad (when)
 import qualified Data.ByteString.Char8 as B
-import Data.IORef
 import Data.Maybe (fromMaybe, isNothing)
 import Network.HTTP.Types (ResponseHeaders, notFound404)
 import Network.Wai (Application)
@@ -34,9 +31,6 @@ data Host = Host
   { hostStatic :: Static,
     hostApplication :: Application,
     hostPlace :: (DeviceID, FileID),
-    -- | The number of requests that use the open folder, and one more until 'closeHost'. Whoever brings it to zero closes
-    -- the folder; it stays zero. 'Host's that share an open folder share this. Changed atomically, by any thread.
-    hostUsers :: IORef Int,
     hostFiles :: Files
   }
 
@@ -45,7 +39,7 @@ type Files = ([B.ByteString], Bool, Int, Duration, Bool)
 
 -- | True if both share an open folder.
 sameFolder :: Host -> Host -> Bool
-sameFolder a b = hostUsers a == hostUsers b
+sameFolder a b = hostStatic a `sharesFolder` hostStatic b
 
 -- | Open the folder of the settings, or share it with the old host, if that has the same folder open. The cache is
 -- kept if the settings on which it depends are equal. Throws an 'IOError' if the folder cannot be opened or the
@@ -55,11 +49,10 @@ openHost files old settings = do
   passwords <- mapM readPasswords (basicAuth settings)
   status <- blocking (getFileStatus path)
   let place = (deviceID status, fileID status)
-  (static, users) <- case old of
-    Just h
-      | hostPlace h == place -> flip (,) (hostUsers h) <$> if hostFiles h == wanted then pure (hostStatic h) else changeStatic given (hostStatic h)
-    _ -> (,) <$> openStatic given path <*> newIORef 1
-  pure (Host static (application settings passwords (if isNothing (folder settings) then nothing else staticApp static)) place users wanted)
+  static <- case old of
+    Just h | hostPlace h == place -> if hostFiles h == wanted then pure (hostStatic h) else changeStatic given (hostStatic h)
+    _ -> openStatic given path
+  pure (Host static (application settings passwords (if isNothing (folder settings) then nothing else staticApp static)) place wanted)
   where
     -- A host without a folder has redirects only; something has to be open all the same.
     path = fromMaybe "/" (folder settings)
@@ -89,16 +82,8 @@ application settings passwords files =
 
 -- | Close the host's folder as soon as no request uses it. Called once for all hosts that share it.
 closeHost :: Host -> IO ()
-closeHost h = do
-  left <- atomicModifyIORef' (hostUsers h) (\n -> (n - 1, n - 1))
-  when (left == 0) (closeStatic (hostStatic h))
+closeHost = closeStatic . hostStatic
 
 -- | Run an action during which the host's folder stays open; 'Nothing' if it is closed.
 usingHost :: Host -> IO a -> IO (Maybe a)
-usingHost h act = mask $ \restore -> do
-  open <- atomicModifyIORef' (hostUsers h) (\n -> if n > 0 then (n + 1, True) else (n, False))
-  if open
-    then do
-      a <- restore act `onException` closeHost h
-      Just a <$ closeHost h
-    else pure Nothing
+usingHost = usingStatic . hostStatic
